@@ -53,7 +53,7 @@ pub trait Frame {
 pub struct Roce {
     /// Offset of the IP header.
     pub l3: usize,
-    /// Whether it is IPv6 (else IPv4).
+    /// IPv6 (else IPv4).
     pub v6: bool,
     /// Opcode of the BTH.
     pub opcode: Opcode,

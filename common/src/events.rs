@@ -210,9 +210,9 @@ pub unsafe fn record<A: Atomic>(log: *mut EventLog, interval_ns: u64, event: Eve
 pub enum Found {
     /// The entry.
     Event(Event),
-    /// It does not exist yet, or is being written.
+    /// Not written yet, or being written.
     NotYet,
-    /// A newer entry has overwritten it.
+    /// Overwritten by a newer entry.
     Gone,
 }
 

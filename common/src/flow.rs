@@ -21,7 +21,7 @@ pub use enter::enter;
 pub(crate) use enter::in_any_vlan;
 
 pub(crate) use set::home_way;
-pub use set::{Entry, Place, Set, tag};
+pub use set::{Entry, Selection, Set, tag};
 pub(crate) use shared::FlowGuard;
 pub use shared::{FlowPeek, LookupError, Shared, Slot};
 pub use table::{Cnps, NpFlow, NpSet, RpCold, RpFlow, RpHot, RpSet};

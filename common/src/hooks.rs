@@ -36,7 +36,7 @@ pub use pfc::RECEIVE_LIMIT;
 #[inline(always)]
 pub fn xdp<'p, H: Host<'p>>(h: &mut H) -> XdpVerdict {
     let roce = match classify(h) {
-        Ok(roce) => settled(h, roce),
+        Ok(roce) => hide_offsets(h, roce),
         Err(stat) => {
             h.env().count(stat);
             if stat == Stat::MacControl {
@@ -101,13 +101,13 @@ pub fn ingress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
             return TcVerdict::Pass;
         }
     };
-    // A CNP handed on by another interface was counted there.
-    let is_handed_on = roce.is_cnp() && s.env().is_handed_on();
+    // The sibling that tail-called this program has counted the CNP.
+    let is_from_sibling = roce.is_cnp() && s.env().is_from_sibling();
     if roce.is_trimmed {
         s.env().count(Stat::Trimmed);
     }
     let Some(p) = s.env().params() else {
-        return if is_handed_on { TcVerdict::HandOn } else { TcVerdict::Pass };
+        return if is_from_sibling { TcVerdict::TrySiblings } else { TcVerdict::Pass };
     };
     if s.mark() == p.port.cnp_mark && roce.opcode == Opcode::RC_ACKNOWLEDGE {
         // A probe of this host, which is no response.
@@ -118,21 +118,21 @@ pub fn ingress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
         if !p.hot.is_on(Switch::TrimNak) || !roce.congests() {
             return TcVerdict::Pass;
         }
-    } else if !is_handed_on {
+    } else if !is_from_sibling {
         count_kind(s, &roce);
     }
     if roce.is_cnp() {
-        let roce = settled(s, roce);
-        return rp::on_cnp(s, p, &roce, is_handed_on);
+        let roce = hide_offsets(s, roce);
+        return rp::on_cnp(s, p, &roce, is_from_sibling);
     }
     if pairing::is_management(&roce) {
-        let roce = settled(s, roce);
+        let roce = hide_offsets(s, roce);
         pairing::snoop(s, p, &roce);
         return TcVerdict::Pass;
     }
     let mut is_answered = false;
     if recovery::is_enabled(p) {
-        let roce = settled(s, roce);
+        let roce = hide_offsets(s, roce);
         is_answered = recovery::on_ingress(s, p, &roce);
     }
     if p.hot.is_on(Switch::Np) && roce.congests() {
@@ -215,7 +215,7 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
 fn classified<'p, S: Skb<'p>>(s: &mut S) -> Result<(&'p Params, Roce), Option<Stat>> {
     let stat = match classify_trimmed(s) {
         Ok(roce) if roce.is_trimmed && !s.env().params().is_some_and(|p| is_clone(s, p)) => Stat::Trimmed,
-        Ok(roce) => return Ok((s.env().params().ok_or(None)?, settled(s, roce))),
+        Ok(roce) => return Ok((s.env().params().ok_or(None)?, hide_offsets(s, roce))),
         Err(stat) => stat,
     };
     s.env().count(stat);
@@ -232,7 +232,7 @@ fn is_clone<'p, S: Skb<'p>>(s: &S, p: &Params) -> bool {
 ///
 /// The verifier would otherwise explore the rest of the program once per VLAN depth and IP version.
 #[inline(always)]
-fn settled<'p, H: Host<'p>>(h: &mut H, roce: Roce) -> Roce {
+fn hide_offsets<'p, H: Host<'p>>(h: &mut H, roce: Roce) -> Roce {
     /// Above every possible offset of the IP header.
     const V6: u32 = 32;
     let way = h.env().opaque(roce.l3 as u32 + roce.v6 as u32 * V6);

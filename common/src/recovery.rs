@@ -191,7 +191,7 @@ pub struct Settings {
 /// Probes of a requester since its last progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
-    /// Their number.
+    /// Number of probes.
     pub probes: u32,
     /// Time of the last one, before that progress or after; 0 = none.
     pub at_ns: u64,
@@ -465,7 +465,7 @@ impl Requester {
 
     /// The PSN of the packet after a READ shows the READ's number of responses, hence the path MTU.
     ///
-    /// Not that of another READ, which may be the rest of the same one, sent again.
+    /// Not that of another READ, which may be the retransmitted rest of the same one.
     #[inline(always)]
     const fn close_read(&mut self, psn: u32, is_read: bool) {
         let packets = distance(self.read_psn, psn);

@@ -101,15 +101,16 @@ impl Drain {
         }
     }
 
-    /// The same drain with a buffer of `limit_bytes` (below 2^30); 0 = no limit.
+    /// Sets the buffer of the drain to `limit_bytes` (below 2^30); 0 = no limit.
     #[must_use]
     pub(crate) const fn limited(self, limit_bytes: u64) -> Self {
         let ticks = self.service_ticks(limit_bytes);
         if limit_bytes == 0 || ticks > MAX_BACKLOG_TICKS { self } else { Self { limit_ticks: ticks, ..self } }
     }
 
-    /// The same drain shared by `cpus` CPUs, for marking from `kmin_bytes` (below 2^30): batches so small that a CPU
-    /// misses at most a quarter of that. A single CPU needs no batches.
+    /// Shares the drain among `cpus` CPUs that mark from `kmin_bytes` (below 2^30).
+    ///
+    /// Batches are so small that a CPU misses at most a quarter of `kmin_bytes`. A single CPU needs no batches.
     #[must_use]
     pub(crate) const fn shared_by(self, cpus: u32, kmin_bytes: u64) -> Self {
         if cpus < 2 {

@@ -23,19 +23,19 @@ impl Flow {
         Self { lock: AtomicU32::new(0), fingerprint: AtomicU64::new(1), data: AtomicU64::new(1) }
     }
 
-    fn take(&self, seen: u32) -> bool {
+    fn acquire(&self, seen: u32) -> bool {
         self.lock.compare_exchange(seen, seen | HELD, Acquire, Relaxed).is_ok()
     }
 
-    fn free(&self, word: u32) {
+    fn release(&self, word: u32) {
         self.lock.store(word, Release);
     }
 
     /// A full barrier, as the exchange of BPF: no store inside becomes visible before it.
-    fn take_in_kernel(&self, seen: u32) -> bool {
-        let is_taken = self.lock.compare_exchange(seen, seen | HELD, AcqRel, Acquire).is_ok();
+    fn acquire_in_kernel(&self, seen: u32) -> bool {
+        let is_acquired = self.lock.compare_exchange(seen, seen | HELD, AcqRel, Acquire).is_ok();
         fence(Release);
-        is_taken
+        is_acquired
     }
 
     fn store(&self, value: u64) {
@@ -50,26 +50,26 @@ impl Flow {
     }
 }
 
-/// `Shared::look` and `hold` against `put`, which reuses the slot.
+/// `Shared::find_at` and `lock_flow` against `put`, which reuses the slot.
 #[test]
 fn locked_flow_is_the_flow_looked_up() {
     loom::model(|| {
         let flow = Arc::new(Flow::new());
         let other = flow.clone();
         let put = thread::spawn(move || {
-            if other.take(0) {
+            if other.acquire(0) {
                 other.store(2);
-                other.free(2);
+                other.release(2);
             }
         });
         // The fingerprint before the word: the order that the code does not have, but the hardware may.
         let is_here = flow.fingerprint.load(Relaxed) == 1;
         let seen = flow.lock.load(Relaxed) & !HELD;
-        if is_here && flow.take(seen) {
+        if is_here && flow.acquire(seen) {
             let is_ours = flow.fingerprint.load(Relaxed) == 1;
             assert_eq!(is_ours, flow.data.load(Relaxed) == 1);
             assert_eq!(is_ours, seen == 0);
-            flow.free(seen);
+            flow.release(seen);
         }
         put.join().unwrap();
     });
@@ -81,12 +81,12 @@ fn lock_loses_no_change() {
     loom::model(|| {
         let flow = Arc::new(Flow::new());
         let add = |flow: &Flow| {
-            let is_taken = flow.take(0);
-            if is_taken {
+            let is_acquired = flow.acquire(0);
+            if is_acquired {
                 flow.store(flow.data.load(Relaxed) + 1);
-                flow.free(0);
+                flow.release(0);
             }
-            u64::from(is_taken)
+            u64::from(is_acquired)
         };
         let other = flow.clone();
         let added = thread::spawn(move || add(&other));
@@ -101,9 +101,9 @@ fn equal_reads(reads: usize) {
         let flow = Arc::new(Flow::new());
         let other = flow.clone();
         let program = thread::spawn(move || {
-            if other.take_in_kernel(0) {
+            if other.acquire_in_kernel(0) {
                 other.store(2);
-                other.free(0);
+                other.release(0);
             }
         });
         let first = flow.copy();

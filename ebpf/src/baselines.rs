@@ -259,7 +259,7 @@ pub fn edt_tc(ctx: TcContext) -> i32 {
                     EdtFlow { id, last_seen_ns: now_ns, next_ns: now_ns, ns_per_byte_q24: NS_PER_BYTE_Q24 };
                 set.insert(hash, flow);
             }
-            let flow = &mut set.ways[set.place().way];
+            let flow = &mut set.ways[set.selection().way];
             flow.last_seen_ns = now_ns;
             let departure_ns = flow.next_ns.max(now_ns);
             flow.next_ns = departure_ns + (bytes.wrapping_mul(flow.ns_per_byte_q24) >> 24);

@@ -66,7 +66,7 @@ pub enum Hook {
 pub struct Env {
     counters: NonNull<Counters>,
     now_ns: u64,
-    /// Index in [`SIBLINGS`](crate::maps::SIBLINGS) from which a CNP is handed on.
+    /// Index in [`SIBLINGS`](crate::maps::SIBLINGS) of the next program to try for a CNP.
     pub next_sibling: u32,
     pub trace: PacketTrace,
 }
@@ -169,13 +169,13 @@ impl hooks::Env<'static> for Env {
 
     #[inline(always)]
     fn count(&mut self, stat: Stat) {
-        self.trace.counted(stat);
+        self.trace.count_stat(stat);
         self.counters().stat[stat as usize] += 1;
     }
 
     #[inline(always)]
     fn count_many(&mut self, stat: Stat, n: u64) {
-        self.trace.counted(stat);
+        self.trace.count_stat(stat);
         self.counters().stat[stat as usize] += n;
     }
 
@@ -255,10 +255,10 @@ impl hooks::Env<'static> for Env {
     }
 
     #[inline(always)]
-    fn is_handed_on(&mut self) -> bool {
-        if let Some(handed) = HANDED.get_ptr_mut(0) {
+    fn is_from_sibling(&mut self) -> bool {
+        if let Some(next_slot) = HANDED.get_ptr_mut(0) {
             // SAFETY: this CPU's slot, used only by the TC ingress programs, one at a time.
-            self.next_sibling = unsafe { core::mem::take(&mut *handed) };
+            self.next_sibling = unsafe { core::mem::take(&mut *next_slot) };
         }
         self.next_sibling != 0
     }

@@ -97,7 +97,7 @@ pub static CM: LruHashMap<QpId, u32> = LruHashMap::with_max_entries(CONNECTIONS,
 #[map]
 pub static SIBLINGS: ProgramArray = ProgramArray::with_max_entries(MOST_SIBLINGS, 0);
 
-/// Index in [`SIBLINGS`] after that of the program a CNP is handed on to; 0 if none.
+/// Index in [`SIBLINGS`] after that of the tail-called program; 0 if none.
 ///
 /// The only state a tail call passes.
 #[map]

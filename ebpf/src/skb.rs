@@ -35,19 +35,19 @@ pub fn run_ingress(ctx: &TcContext) -> i32 {
     };
     let mut host = SkbHost { ctx, env };
     host.resize_under_test();
-    let mut hands_on = false;
+    let mut tries_siblings = false;
     let verdict = host.traced(
         Hook::Ingress,
         #[inline(always)]
         |host| {
             let decided = hooks::ingress(host);
-            hands_on = decided == TcVerdict::HandOn;
+            tries_siblings = decided == TcVerdict::TrySiblings;
             verdict(decided)
         },
     );
-    if hands_on {
+    if tries_siblings {
         let next = host.env.next_sibling;
-        hand_on(ctx, &mut host.env, next);
+        tail_call_siblings(ctx, &mut host.env, next);
     }
     verdict
 }
@@ -58,25 +58,25 @@ pub fn run_ingress(ctx: &TcContext) -> i32 {
 ///
 /// A program may make at most 33 tail calls (`MAX_TAIL_CALL_CNT`), including failed ones.
 #[inline(always)]
-fn hand_on(ctx: &TcContext, env: &mut Env, next: u32) {
-    let Some(handed) = HANDED.get_ptr_mut(0) else {
+fn tail_call_siblings(ctx: &TcContext, env: &mut Env, next: u32) {
+    let Some(next_slot) = HANDED.get_ptr_mut(0) else {
         return;
     };
-    for place in 0..MOST_SIBLINGS {
-        if place >= next {
+    for slot in 0..MOST_SIBLINGS {
+        if slot >= next {
             // A tail call with a constant index is patched into the program's text. Each change of the
             // array then waits for an RCU grace period per such call in each program
             // (`bpf_arch_poke_desc_update`): seconds, if there are many.
-            let index = hooks::Env::opaque(env, place);
+            let index = hooks::Env::opaque(env, slot);
             // SAFETY: this CPU's slot; a successful tail call does not return to this program.
             unsafe {
-                *handed = place + 1;
+                *next_slot = slot + 1;
                 SIBLINGS.tail_call(ctx, index);
             }
         }
     }
     // SAFETY: this CPU's slot.
-    unsafe { *handed = 0 };
+    unsafe { *next_slot = 0 };
 }
 
 #[inline(always)]
@@ -136,7 +136,7 @@ const PACKET_OTHERHOST: u32 = 3;
 #[inline(always)]
 fn verdict(verdict: TcVerdict) -> i32 {
     let (ifindex, neigh) = match verdict {
-        TcVerdict::Pass | TcVerdict::HandOn => return TC_ACT_UNSPEC,
+        TcVerdict::Pass | TcVerdict::TrySiblings => return TC_ACT_UNSPEC,
         TcVerdict::Drop => return TC_ACT_SHOT,
         TcVerdict::Redirect(ifindex) => (ifindex, false),
         TcVerdict::RedirectNeigh(ifindex) => (ifindex, true),

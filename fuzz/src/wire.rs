@@ -43,7 +43,7 @@ pub(crate) fn classify(bytes: &[u8]) {
 
 /// Checks that the classes of a packet exclude one another, and their properties.
 fn kinds(roce: &Roce, frame: &Whole<'_>) {
-    assert!(!roce.congests() || roce.is_sequenced(), "what congests has a place");
+    assert!(!roce.congests() || roce.is_sequenced(), "congesting packets are sequenced");
     assert!(!(roce.is_cnp() && (roce.congests() || roce.is_sequenced())));
     assert_eq!(roce.is_cnp(), roce.opcode == Opcode::CNP);
     if roce.congests() {
@@ -89,13 +89,13 @@ pub(crate) fn messages(bytes: &[u8]) {
 
 /// A new CNP is valid and has the given content; with one bit flipped it is rejected.
 fn check_cnp(repr: &CnpRepr, bit: u8) {
-    let said = Cnp { dest_qpn: repr.dest_qpn, hint: repr.hint };
+    let expected = Cnp { dest_qpn: repr.dest_qpn, hint: repr.hint };
     let mut v4 = [0; cnp::V4_LEN];
     cnp::emit_v4(&mut v4, [10, 0, 0, 1], [10, 0, 0, 2], repr);
-    assert_eq!(cnp::parse_v4(&v4), Some(said));
+    assert_eq!(cnp::parse_v4(&v4), Some(expected));
     let mut v6 = [0; cnp::V6_LEN];
     cnp::emit_v6(&mut v6, [1; 16], [2; 16], repr);
-    assert_eq!(cnp::parse_v6(&v6), Some(said));
+    assert_eq!(cnp::parse_v6(&v6), Some(expected));
     /// Bits covered by neither: the UDP checksum, which RoCE ignores, and FECN with the adjacent reserved bits.
     const UDP_CHECKSUM: Range<usize> = Ipv4::LEN + 6..Ipv4::LEN + Udp::LEN;
     const FECN: usize = Ipv4::LEN + Udp::LEN + 4;

@@ -65,14 +65,14 @@ fn object(name: &str) -> PathBuf {
 
 /// Maps and programs of an attachment.
 #[derive(Clone, Debug)]
-pub struct HeldObjects {
+pub struct LoadedObjects {
     /// Memory of each map in bytes, by its id.
     pub maps: BTreeMap<u32, u64>,
     /// Ids of the programs that use them.
     pub programs: Vec<u32>,
 }
 
-impl HeldObjects {
+impl LoadedObjects {
     /// The kernel's state of the attachment at `iface`, and state shared within its namespace. This
     /// process must not have other maps open.
     ///

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// Time limit for an answer, and for a page to reach a state.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const OPTIONS: [&str; 12] = [
     "--headless",
     "--no-sandbox",
@@ -105,7 +105,7 @@ impl Browser {
         let mut text = serde_json::to_vec(&question)?;
         text.push(0);
         self.to.write_all(&text)?;
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let message = match self.from.recv_timeout(left) {
@@ -151,7 +151,7 @@ impl Browser {
 
     /// Waits until an expression is true.
     pub fn wait(&mut self, expression: &str) -> Result<()> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         while self.eval(&format!("!!({expression})"))? != true {
             if Instant::now() > until {
                 let text = self.eval("document.body.innerText")?;

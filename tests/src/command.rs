@@ -13,7 +13,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::host::Host;
-use crate::socket::PATIENCE;
+use crate::socket::TIMEOUT;
 
 /// Path of `dcqcn`.
 ///
@@ -93,7 +93,7 @@ impl Running {
 
     /// Waits for the process to exit.
     pub fn wait(&mut self) -> Result<ExitStatus> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         loop {
             if let Some(status) = self.0.try_wait()? {
                 return Ok(status);

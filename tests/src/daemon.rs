@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 use crate::command::dcqcn;
 use crate::host::Host;
-use crate::socket::PATIENCE;
+use crate::socket::TIMEOUT;
 
 /// All interfaces of one host, at a link rate at which cuts are visible.
 pub const HOST: &str = "\
@@ -99,7 +99,7 @@ impl Daemon {
 
     /// Waits until the log has a line with all of `words`.
     pub fn wait_for_log(&mut self, words: &[&str]) -> Result<()> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         loop {
             let log = fs::read_to_string(self.log())?;
             if log.lines().any(|line| words.iter().all(|word| line.contains(word))) {
@@ -170,7 +170,7 @@ pub fn get(host: &Host, address: &str, path: &str) -> Result<String> {
     host.run(|| {
         let mut stream =
             TcpStream::connect(address).with_context(|| format!("cannot connect to {address}"))?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         write!(stream, "GET {path} HTTP/1.1\r\nHost: dcqcn\r\nConnection: close\r\n\r\n")?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
@@ -183,7 +183,7 @@ pub fn get(host: &Host, address: &str, path: &str) -> Result<String> {
 /// # Errors
 /// No value within the time limit, or `probe` fails.
 pub fn wait<T>(mut probe: impl FnMut() -> Result<std::result::Result<T, String>>) -> Result<T> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     loop {
         match probe()? {
             Ok(found) => return Ok(found),

@@ -26,7 +26,7 @@ pub use etcd::Etcd;
 pub use tls::Authority;
 
 /// Time limit for a fleet to reach a state.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Path of the `dcqcn-fleet` binary.
 ///
@@ -45,7 +45,7 @@ pub fn signal(child: &Child, signal: Signal) -> Result<()> {
 }
 
 /// A fleet; dropping it kills all its processes.
-pub struct Site {
+pub struct FleetFixture {
     dir: TempDir,
     /// The etcd cluster.
     pub etcd: Etcd,
@@ -55,7 +55,7 @@ pub struct Site {
     agents: BTreeMap<String, Child>,
 }
 
-impl Site {
+impl FleetFixture {
     /// Starts an etcd cluster and hosts named h000, h001 and so on, with running agents.
     ///
     /// # Errors
@@ -71,12 +71,12 @@ impl Site {
     pub fn with(etcd: Etcd, hosts: usize) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let (daemons, agents) = (BTreeMap::new(), BTreeMap::new());
-        let mut site = Self { dir, etcd, daemons, agents };
+        let mut fixture = Self { dir, etcd, daemons, agents };
         for host in 0..hosts {
-            site.add(&format!("h{host:03}"))?;
+            fixture.add(&format!("h{host:03}"))?;
         }
-        site.wait("every host reports", |status| Ok(reporting_hosts(status) == hosts))?;
-        Ok(site)
+        fixture.wait("every host reports", |status| Ok(reporting_hosts(status) == hosts))?;
+        Ok(fixture)
     }
 
     /// Adds a host with daemon and agent.
@@ -201,7 +201,7 @@ impl Site {
     pub fn wait(&self, what: &str, is: impl Fn(&Value) -> Result<bool>) -> Result<Duration> {
         let began = Instant::now();
         let mut last = Value::Null;
-        while began.elapsed() < PATIENCE {
+        while began.elapsed() < TIMEOUT {
             if let Ok(status) = self.status() {
                 if is(&status)? {
                     return Ok(began.elapsed());
@@ -219,9 +219,9 @@ impl Site {
     ///
     /// # Errors
     /// A daemon does not satisfy `of` in time.
-    pub fn settle(&self, what: &str, of: impl Fn(&str, &MockDaemon) -> bool) -> Result<Duration> {
+    pub fn wait_for_daemons(&self, what: &str, of: impl Fn(&str, &MockDaemon) -> bool) -> Result<Duration> {
         let began = Instant::now();
-        while began.elapsed() < PATIENCE {
+        while began.elapsed() < TIMEOUT {
             if self.daemons.iter().all(|(host, daemon)| of(host, daemon)) {
                 return Ok(began.elapsed());
             }
@@ -233,7 +233,7 @@ impl Site {
     }
 }
 
-impl Drop for Site {
+impl Drop for FleetFixture {
     fn drop(&mut self) {
         for agent in self.agents.values_mut() {
             // Fails if it has exited.

@@ -17,7 +17,7 @@ use dcqcn_params::{Assignment, PacerChoice, Profile, Role, Settings};
 use dcqcn_replay::Hook;
 
 use crate::packets::{mac, v4, v6};
-use crate::socket::{PATIENCE, RawSocket};
+use crate::socket::{RawSocket, TIMEOUT};
 
 /// A host. It and its attachments are removed at the end of its test, passed or failed.
 pub struct Host {
@@ -71,7 +71,7 @@ impl Host {
     pub fn roce_socket(&self, iface: &str) -> Result<UdpSocket> {
         self.add_v4(iface, 1, 24)?;
         let socket = self.run(|| UdpSocket::bind((Ipv4Addr::from(v4(1)), ROCE_V2_PORT)))??;
-        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.set_read_timeout(Some(TIMEOUT))?;
         Ok(socket)
     }
 

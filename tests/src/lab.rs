@@ -77,7 +77,7 @@ impl Lab {
     }
 
     /// Runs a command that fails with `code`, and returns its error output.
-    pub fn refused(&self, code: i32, line: &str) -> Result<String> {
+    pub fn expect_error(&self, code: i32, line: &str) -> Result<String> {
         let output = self.run(line)?;
         let message = String::from_utf8(output.stderr)?;
         ensure!(output.status.code() == Some(code), "dcqcn {line}: {}, {message}", output.status);

@@ -8,7 +8,7 @@ use aya::maps::loaded_maps;
 
 use crate::host::Host;
 use crate::lab::Lab;
-use crate::socket::PATIENCE;
+use crate::socket::TIMEOUT;
 
 /// Time for the kernel to free unused objects: some RCU grace periods.
 const GRACE: Duration = Duration::from_secs(30);
@@ -18,7 +18,7 @@ const GRACE: Duration = Duration::from_secs(30);
 /// # Errors
 /// The interface does not exist, or does not come up.
 pub fn state(host: &Host, iface: &str) -> Result<[String; 5]> {
-    settled(host, iface)?;
+    wait_for_carrier(host, iface)?;
     Ok([
         host.command(&format!("ip -d link show dev {iface}"))?,
         host.command(&format!("tc -d qdisc show dev {iface}"))?,
@@ -28,9 +28,9 @@ pub fn state(host: &Host, iface: &str) -> Result<[String; 5]> {
     ])
 }
 
-/// Waits until the kernel has detected the carrier.
-fn settled(host: &Host, iface: &str) -> Result<()> {
-    let until = Instant::now() + PATIENCE;
+/// Waits until the kernel reports the carrier.
+fn wait_for_carrier(host: &Host, iface: &str) -> Result<()> {
+    let until = Instant::now() + TIMEOUT;
     while !host.command(&format!("ip link show dev {iface}"))?.contains("state UP") {
         ensure!(Instant::now() < until, "{iface} does not come up");
         thread::sleep(Duration::from_millis(5));

@@ -14,7 +14,7 @@ use dcqcn_replay::Hook;
 
 use crate::host::{Host, Pair, request};
 use crate::packets::Roce;
-use crate::socket::PATIENCE;
+use crate::socket::TIMEOUT;
 
 /// 512 us a quantum, so that the longest pause is 33 s.
 const CHANGES: [&str; 4] = ["link_rate=1mbit", "rpg_min_rate=100kbit", "pacing_horizon=9s", "pfc.3.rx=on"];
@@ -156,7 +156,7 @@ pub fn storm<C>(test: &str, control: impl FnOnce(&Host) -> Result<C>) -> Result<
         });
         let seen = (|| {
             while !in_storm()? {
-                anyhow::ensure!(begun.elapsed() < PATIENCE, "the storm is not detected");
+                anyhow::ensure!(begun.elapsed() < TIMEOUT, "the storm is not detected");
                 send()?;
                 thread::sleep(STORM_PERIOD);
             }
@@ -173,7 +173,7 @@ pub fn storm<C>(test: &str, control: impl FnOnce(&Host) -> Result<C>) -> Result<
         seen.map(|(detection, held_in_storm)| (detection, held_in_storm, ended))
     })?;
     while in_storm()? {
-        anyhow::ensure!(ended.elapsed() < PATIENCE, "the storm does not end");
+        anyhow::ensure!(ended.elapsed() < TIMEOUT, "the storm does not end");
         thread::sleep(STORM_PERIOD);
     }
     let restoration = ended.elapsed();
@@ -189,12 +189,12 @@ impl Watched {
     /// Violations, as text; empty if none. A daemon may sample a second late, once.
     #[must_use]
     pub fn wrong(&self) -> Vec<&'static str> {
-        const LATE: Duration = Duration::from_millis(2_000);
+        const MAX_DELAY: Duration = Duration::from_millis(2_000);
         let is_right = [
-            (self.detection >= DETECTION && self.detection < DETECTION + LATE, "the time of detection"),
+            (self.detection >= DETECTION && self.detection < DETECTION + MAX_DELAY, "the time of detection"),
             (self.held_in_storm == 0, "a packet is delayed in a storm"),
             (
-                self.restoration >= RESTORATION && self.restoration < RESTORATION + LATE,
+                self.restoration >= RESTORATION && self.restoration < RESTORATION + MAX_DELAY,
                 "the time of restoration",
             ),
             (self.held_afterwards == 1, "a pause after the storm delays no packet"),

@@ -14,7 +14,7 @@ use dcqcn_params::{QueuesChoice, Role};
 use crate::host::{Pair, request};
 use crate::packets::Roce;
 use crate::skip::runnable;
-use crate::socket::PATIENCE;
+use crate::socket::TIMEOUT;
 
 /// DSCP 26 maps to queue 3 and DSCP 0 to queue 0 by default; here DSCP 10 maps to queue 1.
 const MAPS: [&str; 2] = ["dscp_to_tc.10=1", "tc_to_queue.1=1"];
@@ -110,7 +110,7 @@ pub fn shares(pair: &Pair) -> Result<[f64; 3]> {
 
 /// Bytes sent by queues 0, 1 and 3 once all of them are backlogged and have settled.
 fn count(pair: &Pair, config: &Config) -> Result<[u64; 3]> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     let of = |stats: &[Stats; CLASSES]| [stats[0], stats[1], stats[3]];
     let filled = loop {
         let now = of(&stats(pair, config)?);

@@ -1,3 +1,3 @@
 //! Raw sockets that send and receive whole frames at one interface.
 
-pub use dcqcn_replay::frames::{PATIENCE, RawSocket, SILENCE};
+pub use dcqcn_replay::frames::{RawSocket, SILENCE, TIMEOUT};

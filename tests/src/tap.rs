@@ -41,7 +41,11 @@ impl Tap {
     ///
     /// # Errors
     /// Fewer arrive within `patience`.
-    pub fn take(&mut self, count: usize, patience: Duration) -> Result<Vec<(Instant, usize, Vec<u8>)>> {
+    pub fn read_frames(
+        &mut self,
+        count: usize,
+        patience: Duration,
+    ) -> Result<Vec<(Instant, usize, Vec<u8>)>> {
         let until = Instant::now() + patience;
         let mut frames = Vec::new();
         while frames.len() < count {

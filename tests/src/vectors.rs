@@ -340,7 +340,7 @@ pub fn path(name: &str) -> PathBuf {
 /// A vector as stored on disk.
 ///
 /// # Errors
-/// Its file is missing or broken.
+/// The file is missing or broken.
 pub fn load(name: &str) -> Result<Vector> {
     let path = path(name);
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;

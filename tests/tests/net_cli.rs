@@ -16,15 +16,15 @@ fn interface_life_cycle_by_command() -> Result<()> {
     let index = netlink.link("a0")?.index;
     let qdisc_before = netlink.root_qdisc(index)?;
 
-    assert_contains(&lab.refused(3, "status a0")?, "a0 is not attached");
-    assert_contains(&lab.refused(3, "set a0 np_enable=off")?, "a0 is not attached");
-    assert_contains(&lab.refused(1, "attach a9")?, "no interface \"a9\"");
-    assert_contains(&lab.refused(1, "attach a0 --profile lab --set link_rate=10gbit")?, "up to 1gbit");
+    assert_contains(&lab.expect_error(3, "status a0")?, "a0 is not attached");
+    assert_contains(&lab.expect_error(3, "set a0 np_enable=off")?, "a0 is not attached");
+    assert_contains(&lab.expect_error(1, "attach a9")?, "no interface \"a9\"");
+    assert_contains(&lab.expect_error(1, "attach a0 --profile lab --set link_rate=10gbit")?, "up to 1gbit");
     assert_contains(
         &lab.ok("attach a0 --profile lab --set link_rate=250mbit --flows 1024")?,
         "attached to a0 as host",
     );
-    assert_contains(&lab.refused(1, "attach a0")?, "a0 is already attached as host");
+    assert_contains(&lab.expect_error(1, "attach a0")?, "a0 is already attached as host");
 
     let status = lab.json("status")?;
     let [attachment] = status["attachments"].as_array().context("no array")?.as_slice() else {
@@ -43,7 +43,7 @@ fn interface_life_cycle_by_command() -> Result<()> {
 
     lab.ok("detach a0")?;
     assert_contains(&lab.ok("status")?, "no interface is attached");
-    assert_contains(&lab.refused(3, "detach a0")?, "a0 is not attached");
+    assert_contains(&lab.expect_error(3, "detach a0")?, "a0 is not attached");
     assert_eq!(netlink.root_qdisc(index)?, qdisc_before);
     Ok(())
 }
@@ -90,7 +90,7 @@ fn change_is_atomic() -> Result<()> {
         (2, "rpg_gd=99", "rpg_gd = 99 is out of range: 10 to 15"),
         (2, "pacer=none", "use `attach --pacer`"),
     ] {
-        assert_contains(&lab.refused(code, &format!("set a0 {change}"))?, reason);
+        assert_contains(&lab.expect_error(code, &format!("set a0 {change}"))?, reason);
     }
     assert_eq!(lab.json("get a0")?, before);
     lab.ok("detach --all")?;
@@ -118,10 +118,10 @@ fn command_line_overrides_file() -> Result<()> {
     assert_eq!((&class["kmin_bytes"], &class["kmax_bytes"]), (&10_000.into(), &400_000.into()));
     assert_eq!(class["drain_rate_bps"], 1_000_000_000);
     assert_contains(
-        &lab.refused(1, &format!("attach b0 --config {file} --set wred.3.kmin=1MB"))?,
+        &lab.expect_error(1, &format!("attach b0 --config {file} --set wred.3.kmin=1MB"))?,
         "above wred.3.kmax",
     );
-    assert_contains(&lab.refused(3, "status b0")?, "b0 is not attached");
+    assert_contains(&lab.expect_error(3, "status b0")?, "b0 is not attached");
     lab.ok("detach a0")?;
     Ok(())
 }
@@ -132,7 +132,7 @@ fn pairs_added_listed_and_removed() -> Result<()> {
         return Ok(());
     }
     let lab = Lab::new("pair")?;
-    assert_contains(&lab.refused(3, "flows pair list a0")?, "a0 is not attached");
+    assert_contains(&lab.expect_error(3, "flows pair list a0")?, "a0 is not attached");
     lab.ok("attach a0 --pacer none --set link_rate=1gbit --flows 64")?;
     assert_contains(&lab.ok("flows pair list a0")?, "no pairs are known");
 
@@ -146,11 +146,11 @@ fn pairs_added_listed_and_removed() -> Result<()> {
 
     lab.ok("flows pair del a0 10.0.0.2 0x23")?;
     assert_contains(
-        &lab.refused(1, "flows pair del a0 10.0.0.2 0x23")?,
+        &lab.expect_error(1, "flows pair del a0 10.0.0.2 0x23")?,
         "no pair of QP 0x23 at 10.0.0.2 is known",
     );
-    assert_contains(&lab.refused(2, "flows pair add a0 10.0.0.1 1 0x23")?, "2 to 16777215");
-    assert_contains(&lab.refused(2, "flows pair add a0 10.0.0 0x11 0x23")?, "invalid IP address");
+    assert_contains(&lab.expect_error(2, "flows pair add a0 10.0.0.1 1 0x23")?, "2 to 16777215");
+    assert_contains(&lab.expect_error(2, "flows pair add a0 10.0.0 0x11 0x23")?, "invalid IP address");
     assert_eq!(lab.json("flows pair list a0")?["pairs"].as_array().map(Vec::len), Some(2));
     lab.ok("detach a0")?;
     Ok(())

@@ -18,7 +18,7 @@ use dcqcn_tests::host::{Host, Pair};
 use dcqcn_tests::packets::Roce;
 use dcqcn_tests::retry::while_busy;
 use dcqcn_tests::skip::runnable;
-use dcqcn_tests::socket::PATIENCE;
+use dcqcn_tests::socket::TIMEOUT;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::Signal;
 
@@ -231,7 +231,7 @@ fn many_interfaces_served() -> Result<()> {
     let file = format!("{}[metrics]\nlisten = '127.0.0.1:9310'\n", many_links()?);
     let began = Instant::now();
     let mut daemon = Daemon::start_with(&pair.a, &file, &["--log-format", "json"], &environment)?;
-    manager.wait_for("READY=1", PATIENCE * 20)?;
+    manager.wait_for("READY=1", TIMEOUT * 20)?;
     let attached = began.elapsed();
     let attaching = cpu_time(daemon.child.id())?;
     assert_eq!(pair.a.attached()?.len(), ports);
@@ -325,7 +325,7 @@ fn unread_log_does_not_stop_service() -> Result<()> {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(writer);
     drop(reader);
     let mut daemon = dcqcn_tests::command::Running::spawn(&pair.a, command)?;
-    manager.wait_for("READY=1", PATIENCE)?;
+    manager.wait_for("READY=1", TIMEOUT)?;
     assert_eq!(pair.a.attached()?.len(), 1);
     daemon.signal(Signal::SIGTERM)?;
     assert_eq!(daemon.wait()?.code(), Some(0));

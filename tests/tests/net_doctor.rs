@@ -23,7 +23,7 @@ fn run(host: &Host, arguments: &[&str]) -> Result<(i32, String, String)> {
     Ok((code, String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?))
 }
 
-/// Findings above info, the worst last; doctor finds the same in its own recording.
+/// Findings above info, the worst last. Checks that doctor finds the same in its own recording.
 fn faults(host: &Host) -> Result<BTreeSet<String>> {
     let dir = tempfile::tempdir()?;
     let recording = dir.path().join("host");

@@ -12,7 +12,7 @@ use dcqcn_tests::command::{Running, dcqcn};
 use dcqcn_tests::host::{Host, Pair};
 use dcqcn_tests::packets::{CNP_TOS, Roce};
 use dcqcn_tests::skip::runnable;
-use dcqcn_tests::socket::PATIENCE;
+use dcqcn_tests::socket::TIMEOUT;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -129,7 +129,7 @@ fn events_reach_every_reader() -> Result<()> {
 
 /// Waits until a file has `words`.
 fn wait_for(file: &std::path::Path, words: &str) -> Result<()> {
-    let until = std::time::Instant::now() + PATIENCE;
+    let until = std::time::Instant::now() + TIMEOUT;
     loop {
         let text = fs::read_to_string(file)?;
         if text.contains(words) {

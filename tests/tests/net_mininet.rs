@@ -19,7 +19,7 @@ fn scripts() -> PathBuf {
 }
 
 /// Whether `program` accepts these arguments.
-fn runs(program: &str, arguments: &[&str]) -> bool {
+fn succeeds(program: &str, arguments: &[&str]) -> bool {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
@@ -28,7 +28,7 @@ fn runs(program: &str, arguments: &[&str]) -> bool {
 /// All networks' switches have configurations that `dcqcn-lab p4` accepts.
 #[test]
 fn switch_configurations_valid() -> Result<()> {
-    if !runs(PYTHON, &["--version"]) {
+    if !succeeds(PYTHON, &["--version"]) {
         eprintln!("SKIPPED switch_configurations_valid: there is no {PYTHON}");
         return Ok(());
     }
@@ -63,7 +63,7 @@ for name, make in topology.NETWORKS.items():
 #[test]
 fn script_commands_exist() -> Result<()> {
     let test = "script_commands_exist";
-    if !runs(PYTHON, &["--version"]) {
+    if !succeeds(PYTHON, &["--version"]) {
         eprintln!("SKIPPED {test}: there is no {PYTHON}");
         return Ok(());
     }
@@ -126,7 +126,7 @@ fn incast_in_plain_namespaces() -> Result<()> {
         return Ok(());
     }
     for (program, argument) in [(PYTHON, "--version"), ("ip", "-Version"), ("ping", "-V")] {
-        if !runs(program, &[argument]) {
+        if !succeeds(program, &[argument]) {
             eprintln!("SKIPPED {test}: there is no {program}");
             return Ok(());
         }
@@ -140,7 +140,7 @@ fn incast_in_mininet() -> Result<()> {
     if !has_bmv2(test)? {
         return Ok(());
     }
-    if !runs(PYTHON, &["-c", "import mininet.net"]) {
+    if !succeeds(PYTHON, &["-c", "import mininet.net"]) {
         eprintln!("SKIPPED {test}: Debian's package mininet is not installed");
         return Ok(());
     }

@@ -43,7 +43,7 @@ impl Fixture {
     }
 
     /// Runs a command with only the given tools in its path, and returns its error.
-    fn refused(&self, line: &str) -> Result<String> {
+    fn expect_error(&self, line: &str) -> Result<String> {
         let mut command = dcqcn_lab("")?;
         command
             .args(line.split_whitespace())
@@ -60,26 +60,28 @@ fn missing_or_broken_tools_reported() -> Result<()> {
     let fixture = Fixture::new()?;
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../p4");
     let build = format!("p4 build --source {} --out out", source.display());
-    ensure!(fixture.refused(&build)?.contains("`p4c-bm2-ss` is not on PATH"));
+    ensure!(fixture.expect_error(&build)?.contains("`p4c-bm2-ss` is not on PATH"));
     for (line, looked_for) in
         [("p4 build", "p4/dcqcn.p4"), ("p4 build --source nowhere --out out", "nowhere/dcqcn.p4")]
     {
-        let refused = fixture.refused(line)?;
+        let refused = fixture.expect_error(line)?;
         let path = fixture.directory.path().canonicalize()?.join(looked_for).display().to_string();
         ensure!(refused.contains(&path) && refused.contains("--source DIR"), "{refused}");
     }
-    ensure!(fixture.refused("p4 push --config switch.toml")?.contains("p4lang-bmv2"));
-    ensure!(fixture.refused("p4 commands --config none.toml")?.contains("cannot read none.toml"));
+    ensure!(fixture.expect_error("p4 push --config switch.toml")?.contains("p4lang-bmv2"));
+    ensure!(fixture.expect_error("p4 commands --config none.toml")?.contains("cannot read none.toml"));
     fs::write(fixture.path("broken.toml"), FILE.replace("link_rate", "link_rat"))?;
-    let broken = fixture.refused("p4 commands --config broken.toml")?;
+    let broken = fixture.expect_error("p4 commands --config broken.toml")?;
     ensure!(broken.contains("broken.toml:2: unknown parameter `link_rat`"), "{broken}");
     fs::write(fixture.path("other.toml"), FILE.replace("link_rate = '10mbit'\n", ""))?;
     ensure!(
-        fixture.refused("p4 commands --config other.toml")?.contains("needs the rate of the hosts' links")
+        fixture
+            .expect_error("p4 commands --config other.toml")?
+            .contains("needs the rate of the hosts' links")
     );
 
     fixture.tool("p4c-bm2-ss", "echo 'dcqcn.p4(7): syntax error' >&2; exit 1")?;
-    let refused = fixture.refused(&build)?;
+    let refused = fixture.expect_error(&build)?;
     ensure!(
         refused.contains("p4c-bm2-ss rejects") && refused.contains("dcqcn.p4(7): syntax error"),
         "{refused}"
@@ -93,11 +95,11 @@ fn switch_with_inverted_queues_rejected() -> Result<()> {
     let push = "p4 push --config switch.toml --thrift-port 9190";
     fixture.tool("simple_switch_CLI", "echo 'Could not connect to thrift client on port 9190'; exit 1")?;
     fixture.tool("simple_switch", "echo 1.15.4-0123abcd")?;
-    let refused = fixture.refused(push)?;
+    let refused = fixture.expect_error(push)?;
     ensure!(refused.contains("cannot use simple_switch 1.15.4-0123abcd: set_queue_rate"), "{refused}");
     for version in ["1.15.5-0123abcd", "unknown"] {
         fixture.tool("simple_switch", &format!("echo {version}"))?;
-        let refused = fixture.refused(push)?;
+        let refused = fixture.expect_error(push)?;
         ensure!(refused.contains("no switch answers"), "{version}: {refused}");
     }
     Ok(())
@@ -108,13 +110,13 @@ fn non_switch_distinguished_from_stopped() -> Result<()> {
     let fixture = Fixture::new()?;
     let push = "p4 push --config switch.toml --thrift-port 9190";
     fixture.tool("simple_switch_CLI", "echo 'Could not connect to thrift client on port 9190'; exit 1")?;
-    let refused = fixture.refused(push)?;
+    let refused = fixture.expect_error(push)?;
     ensure!(refused.contains("no switch answers at Thrift port 9190"), "{refused}");
     fixture.tool("simple_switch_CLI", "echo 'TTransportException: TSocket read 0 bytes' >&2; exit 1")?;
-    let refused = fixture.refused(push)?;
+    let refused = fixture.expect_error(push)?;
     ensure!(refused.contains("is not simple_switch's Thrift server: TTransportException"), "{refused}");
     fixture.tool("simple_switch_CLI", "printf 'RuntimeCmd: '; read line; echo 'Broken pipe' >&2; exit 1")?;
-    let refused = fixture.refused(push)?;
+    let refused = fixture.expect_error(push)?;
     ensure!(
         refused.contains("lost connection to the switch at Thrift port 9190: `write_config_to_file"),
         "{refused}"
@@ -132,7 +134,7 @@ fn non_switch_distinguished_from_stopped() -> Result<()> {
             old.display()
         ),
     )?;
-    let refused = fixture.refused(push)?;
+    let refused = fixture.expect_error(push)?;
     ensure!(refused.contains("it has no register `rp_rate_bps`"), "{refused}");
     ensure!(refused.contains("`dcqcn-lab p4 build` compiles this one's"), "{refused}");
     Ok(())
@@ -212,7 +214,7 @@ impl Bench {
         Ok(serde_json::from_str(&self.ok(&format!("{line} --json"))?)?)
     }
 
-    fn refused(&self, line: &str) -> Result<String> {
+    fn expect_error(&self, line: &str) -> Result<String> {
         let output = self.run(line)?;
         ensure!(output.status.code() == Some(1), "dcqcn-lab {line}: {}", output.status);
         Ok(String::from_utf8(output.stderr)?)
@@ -236,7 +238,7 @@ fn switch_configured_tuned_and_read() -> Result<()> {
     }
     let mut bench = Bench::new("p4")?;
     // There is no state, or another namespace's of the same number: both errors have advice.
-    let refused = bench.refused("p4 set rpg_gd=12")?;
+    let refused = bench.expect_error("p4 set rpg_gd=12")?;
     ensure!(refused.contains("`dcqcn-lab p4 push --config FILE --thrift-port 9090`"), "{refused}");
 
     let first = bench.json("p4 push --config switch.toml --set priority_major=1")?;
@@ -251,14 +253,14 @@ fn switch_configured_tuned_and_read() -> Result<()> {
     ensure!(set == "wred.3.kmax: 43.28KB -> 60KB\nrpg_ai_rate: 1mbit -> 2mbit\n", "{set}");
     ensure!(bench.ok("p4 get wred.3.kmax rpg_ai_rate")?.contains("60KB"));
     // Atomically: if one is rejected, neither is changed.
-    let refused = bench.refused("p4 set wred.3.kmin=100KB rpg_ai_rate=3mbit")?;
+    let refused = bench.expect_error("p4 set wred.3.kmin=100KB rpg_ai_rate=3mbit")?;
     ensure!(refused.contains("wred.3.kmin = 100KB is above wred.3.kmax = 60KB"), "{refused}");
     ensure!(bench.ok("p4 get rpg_ai_rate")?.contains("2mbit"));
     let audit = fs::read_to_string(bench.fixture.path("audit.jsonl"))?;
     ensure!(audit.lines().count() == 2 && audit.contains("bmv2:9090"), "{audit}");
 
     bench.configure_externally("table_clear wred\n")?;
-    let refused = bench.refused("p4 set rpg_gd=12")?;
+    let refused = bench.expect_error("p4 set rpg_gd=12")?;
     ensure!(refused.contains("differs from the last push"), "{refused}");
     let mended = bench.json("p4 push --config switch.toml")?;
     ensure!(mended["written"].as_u64() > Some(15), "{mended}");
@@ -270,9 +272,9 @@ fn switch_configured_tuned_and_read() -> Result<()> {
 
     // The state belongs to the previous switch.
     bench.process = None;
-    ensure!(bench.refused("p4 read")?.contains("no switch answers at Thrift port 9090"));
+    ensure!(bench.expect_error("p4 read")?.contains("no switch answers at Thrift port 9090"));
     bench.start()?;
-    let refused = bench.refused("p4 read")?;
+    let refused = bench.expect_error("p4 read")?;
     ensure!(refused.contains("the stored configuration of the switch is stale"), "{refused}");
     let read = bench.json("p4 read --config switch.toml")?;
     ensure!(read["queues"][0]["classes"][3]["kmax_bytes"] == 43_280, "{read}");

@@ -10,10 +10,10 @@ use dcqcn_tests::command::Running;
 use dcqcn_tests::host::{Host, join, request};
 use dcqcn_tests::packets::Roce;
 use dcqcn_tests::skip::runnable;
-use dcqcn_tests::socket::{PATIENCE, RawSocket};
+use dcqcn_tests::socket::{RawSocket, TIMEOUT};
 
 /// Two senders and two receivers around a bridge whose ports to the receivers are slow.
-struct Site {
+struct BridgeFixture {
     senders: [Host; 2],
     _receivers: [Host; 2],
     switch: Host,
@@ -31,35 +31,39 @@ const POLL_INTERVAL: Duration = Duration::from_millis(1);
 const BURST_PACKETS: usize = 40;
 const LITTLE: usize = 10;
 
-impl Site {
+impl BridgeFixture {
     fn new(test: &str) -> Result<Self> {
         let host = |name: &str| Host::new(test, name);
-        let site = Self {
+        let fixture = Self {
             senders: [host("one")?, host("two")?],
             _receivers: [host("near")?, host("far")?],
             switch: host("switch")?,
         };
-        site.switch.command("ip link add br0 type bridge")?;
-        site.switch.command("ip link set br0 up")?;
-        let [near, far] = &site._receivers;
-        let ends =
-            [(&site.senders[0], "p1", 1), (&site.senders[1], "p2", 3), (near, "p0", NEAR), (far, "p9", FAR)];
+        fixture.switch.command("ip link add br0 type bridge")?;
+        fixture.switch.command("ip link set br0 up")?;
+        let [near, far] = &fixture._receivers;
+        let ends = [
+            (&fixture.senders[0], "p1", 1),
+            (&fixture.senders[1], "p2", 3),
+            (near, "p0", NEAR),
+            (far, "p9", FAR),
+        ];
         for (host, port, number) in ends {
-            join((host, "e0", number), (&site.switch, port, 10 + number), 1_500)?;
-            site.switch.command(&format!("ip link set {port} master br0"))?;
+            join((host, "e0", number), (&fixture.switch, port, 10 + number), 1_500)?;
+            fixture.switch.command(&format!("ip link set {port} master br0"))?;
         }
         // Known destinations only: flooded packets cause no pause.
         let limits = ["link_rate=100mbit", "pfc.3.tx=on", "pfc.3.xoff=20KB", "pfc.3.xon=10KB"];
         for (host, port, src) in [(near, "p0", NEAR), (far, "p9", FAR)] {
             host.socket("e0")?.send(&Roce { src, dst: 99, ..Roce::default() }.frame())?;
-            site.switch.command(&format!(
+            fixture.switch.command(&format!(
                 "tc qdisc add dev {port} root handle 7: tbf rate {RATE_KBIT}kbit burst 2k limit 1m"
             ))?;
             let mut switch = request(port, Role::Switch, &limits)?;
             switch.settings.queues = Some(QueuesChoice::Auto);
-            site.switch.attach_as(&switch)?;
+            fixture.switch.attach_as(&switch)?;
         }
-        Ok(site)
+        Ok(fixture)
     }
 
     fn socket(&self, sender: usize) -> Result<RawSocket> {
@@ -81,7 +85,7 @@ fn burst_to(socket: &RawSocket, src: u8, dst: u8, dscp: u8, frames: usize) -> Re
 
 /// Receives the next PFC frame, and returns its quanta for priority 3.
 fn next_quanta(socket: &RawSocket) -> Result<u16> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     while Instant::now() < until {
         let frame = socket.expect()?;
         if let Some(pfc) = frame.first_chunk().and_then(PfcRepr::read) {
@@ -108,9 +112,9 @@ fn port_filling_queue_gets_xoff_then_xon() -> Result<()> {
     if !runnable("port_filling_queue_gets_xoff_then_xon", &["tbf", "htb"])? {
         return Ok(());
     }
-    let site = Site::new("asking")?;
-    let (one, two) = (site.socket(0)?, site.socket(1)?);
-    let _daemon = site.switch.run(|| Running::start(&site.switch, "run p0"))??;
+    let fixture = BridgeFixture::new("asking")?;
+    let (one, two) = (fixture.socket(0)?, fixture.socket(1)?);
+    let _daemon = fixture.switch.run(|| Running::start(&fixture.switch, "run p0"))??;
     // The daemon distinguishes ports from its first sample on, and checks once a second whether it is enabled.
     thread::sleep(Duration::from_millis(2_500));
     let mut delays = Vec::new();
@@ -136,7 +140,7 @@ fn port_filling_queue_gets_xoff_then_xon() -> Result<()> {
     burst(&one, 1, 0, BURST_PACKETS)?;
     ensure!(receives_nothing(&one, 100)?, "another queue pauses priority 3");
     // Neither is this one, once PFC transmission is disabled.
-    site.switch.set("p0", &["pfc.3.tx=off"])?;
+    fixture.switch.set("p0", &["pfc.3.tx=off"])?;
     thread::sleep(Duration::from_millis(50));
     burst(&one, 1, 26, BURST_PACKETS)?;
     ensure!(receives_nothing(&one, 100)?, "a pause while PFC transmission is disabled");
@@ -149,9 +153,9 @@ fn xon_of_one_port_keeps_other_xoff() -> Result<()> {
     if !runnable("xon_of_one_port_keeps_other_xoff", &["tbf", "htb"])? {
         return Ok(());
     }
-    let site = Site::new("askingtwo")?;
-    let one = site.socket(0)?;
-    let _daemon = site.switch.run(|| Running::start(&site.switch, "run p0 p9"))??;
+    let fixture = BridgeFixture::new("askingtwo")?;
+    let one = fixture.socket(0)?;
+    let _daemon = fixture.switch.run(|| Running::start(&fixture.switch, "run p0 p9"))??;
     thread::sleep(Duration::from_millis(2_500));
     for round in 0..5 {
         // Alternating, so that no port is always first.

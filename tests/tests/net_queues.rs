@@ -11,7 +11,7 @@ use dcqcn_tests::lab::{Lab, assert_contains};
 use dcqcn_tests::packets::{CNP_TOS, Roce};
 use dcqcn_tests::queues::{CASES, other, port, shares, shares_match, stats};
 use dcqcn_tests::skip::runnable;
-use dcqcn_tests::socket::PATIENCE;
+use dcqcn_tests::socket::TIMEOUT;
 
 /// The cases of the kernel's own tests of ets, one after the other on a port that is up.
 fn check_shares(test: &str, choice: QueuesChoice) -> Result<()> {
@@ -63,7 +63,7 @@ fn every_packet_has_queue() -> Result<()> {
     ] {
         let before = stats(&pair, &config)?;
         pair.a.socket("a0")?.send(&frame)?;
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         while stats(&pair, &config)?[queue].packets == before[queue].packets {
             ensure!(Instant::now() < until, "{what} does not leave by queue {queue}");
         }
@@ -128,8 +128,11 @@ fn previous_qdisc_restored_choice_reported() -> Result<()> {
         let row = row.with_context(|| report.to_string())?;
         assert_eq!((&row["scheduler"], &row["weight"]), (&"dwrr".into(), &7.into()));
         assert_contains(&lab.ok("get a0 queue.3.weight queue_source queues")?, kind);
-        assert_contains(&lab.refused(2, "set a0 queues=none")?, "queues cannot be set");
-        assert_contains(&lab.refused(1, "set a0 priority_major=1")?, "names the classes of another qdisc");
+        assert_contains(&lab.expect_error(2, "set a0 queues=none")?, "queues cannot be set");
+        assert_contains(
+            &lab.expect_error(1, "set a0 priority_major=1")?,
+            "names the classes of another qdisc",
+        );
         // The saved file has all of it.
         let file = lab.path("saved.toml");
         lab.ok(&format!("config show a0 --out {}", file.display()))?;
@@ -143,12 +146,12 @@ fn previous_qdisc_restored_choice_reported() -> Result<()> {
     }
     lab.host.command("tc qdisc replace dev a0 root handle 9: htb")?;
     assert_contains(
-        &lab.refused(1, "attach a0 --role switch --queues --flows 64")?,
+        &lab.expect_error(1, "attach a0 --role switch --queues --flows 64")?,
         "already has classes (htb 9:)",
     );
     lab.host.command("tc qdisc del dev a0 root")?;
     let host = "attach a0 --queues --pacer htb --flows 64 --set link_rate=1gbit";
-    assert_contains(&lab.refused(1, host)?, "both replace the root qdisc");
+    assert_contains(&lab.expect_error(1, host)?, "both replace the root qdisc");
     Ok(())
 }
 

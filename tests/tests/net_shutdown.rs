@@ -18,7 +18,7 @@ use dcqcn_tests::daemon::wait;
 use dcqcn_tests::host::{Host, Pair, request};
 use dcqcn_tests::leftover::tables;
 use dcqcn_tests::skip::runnable;
-use dcqcn_tests::socket::PATIENCE;
+use dcqcn_tests::socket::TIMEOUT;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::pty::{OpenptyResult, Winsize, openpty};
@@ -46,21 +46,21 @@ const EXIT_LIMIT: Duration = Duration::from_secs(1);
 const ATTEMPTS: u32 = 3;
 
 /// A host with `a0` attached, and a configuration file that names it.
-struct Site {
+struct Fixture {
     pair: Pair,
     dir: TempDir,
 }
 
-impl Site {
+impl Fixture {
     fn new(test: &str) -> Result<Self> {
-        let site = Self { pair: Pair::new(test)?, dir: tempfile::tempdir()? };
-        site.pair.a.attach("a0", Role::Host, &["link_rate=1gbit"])?;
-        site.pair.a.netlink()?.set_up(site.pair.a.index("lo")?, true)?;
-        fs::write(site.dir.path().join("dcqcn.toml"), "[[interface]]\nname = 'c*'\n")?;
-        Ok(site)
+        let fixture = Self { pair: Pair::new(test)?, dir: tempfile::tempdir()? };
+        fixture.pair.a.attach("a0", Role::Host, &["link_rate=1gbit"])?;
+        fixture.pair.a.netlink()?.set_up(fixture.pair.a.index("lo")?, true)?;
+        fs::write(fixture.dir.path().join("dcqcn.toml"), "[[interface]]\nname = 'c*'\n")?;
+        Ok(fixture)
     }
 
-    /// The command, with `{dir}` for this site's directory.
+    /// The command, with `{dir}` for this fixture's directory.
     fn command(&self, line: &str) -> Result<Command> {
         let dir = self.dir.path().display().to_string();
         let mut command = match line.split_once(' ') {
@@ -93,7 +93,7 @@ fn terminal() -> Result<(OwnedFd, OwnedFd)> {
 
 /// Waits until the process handles SIGTERM.
 fn wait_ready(running: &mut Running) -> Result<()> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     let bit = 1_u64 << (Signal::SIGTERM as u64 - 1);
     loop {
         if let Some(status) = running.0.try_wait()? {
@@ -114,7 +114,7 @@ fn wait_ready(running: &mut Running) -> Result<()> {
 
 fn wait_readable(fd: &impl AsFd) -> Result<()> {
     let mut fds = [PollFd::new(fd.as_fd(), PollFlags::POLLIN)];
-    ensure!(poll(&mut fds, PollTimeout::try_from(PATIENCE)?)? == 1, "it prints nothing");
+    ensure!(poll(&mut fds, PollTimeout::try_from(TIMEOUT)?)? == 1, "it prints nothing");
     Ok(())
 }
 
@@ -146,7 +146,7 @@ fn children(pid: u32) -> Result<Vec<u32>> {
 
 /// Waits until a pipe is full, with a write every 10 ms.
 fn wait_full(reader: &PipeReader) -> Result<()> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     let (mut last, mut times) = (0, 0);
     while times < 20 {
         let mut waiting: libc::c_int = 0;
@@ -162,8 +162,8 @@ fn wait_full(reader: &PipeReader) -> Result<()> {
 }
 
 /// Starts `line`, triggers `end`, and returns how long the command continued.
-fn ended(site: &Site, host: &Host, line: &str, end: End) -> Result<Duration> {
-    let mut command = site.command(line)?;
+fn time_to_exit(fixture: &Fixture, host: &Host, line: &str, end: End) -> Result<Duration> {
+    let mut command = fixture.command(line)?;
     let log_is_read = line.starts_with("run") && !line.contains("--metrics-only");
     let (status, took) = match end {
         End::Signal(signal) => {
@@ -241,11 +241,12 @@ fn drain(terminal: OwnedFd) {
 }
 
 /// Ends the command by each of `ends`.
-fn each(site: &Site, line: &str, ends: &[End]) -> Result<()> {
+fn each(fixture: &Fixture, line: &str, ends: &[End]) -> Result<()> {
     for end in ends {
         let mut attempt = 1;
         loop {
-            let took = ended(site, &site.pair.a, line, *end).with_context(|| format!("{line}: {end:?}"))?;
+            let took = time_to_exit(fixture, &fixture.pair.a, line, *end)
+                .with_context(|| format!("{line}: {end:?}"))?;
             eprintln!("{line}: {end:?}: ended after {} ms", took.as_millis());
             if took <= EXIT_LIMIT {
                 break;
@@ -262,10 +263,10 @@ fn dashboard_ends_with_terminal() -> Result<()> {
     if !runnable("dashboard_ends_with_terminal", &[])? {
         return Ok(());
     }
-    let site = Site::new("endtop")?;
-    each(&site, "top a0 --interval 10ms", &SIGNALS)?;
-    each(&site, "top a0 --interval 3600s", &[End::Terminal])?;
-    each(&site, "top a0 --interval 10ms", &[End::Terminal])
+    let fixture = Fixture::new("endtop")?;
+    each(&fixture, "top a0 --interval 10ms", &SIGNALS)?;
+    each(&fixture, "top a0 --interval 3600s", &[End::Terminal])?;
+    each(&fixture, "top a0 --interval 10ms", &[End::Terminal])
 }
 
 #[test]
@@ -273,17 +274,17 @@ fn streaming_commands_end_with_reader() -> Result<()> {
     if !runnable("streaming_commands_end_with_reader", &[])? {
         return Ok(());
     }
-    let site = Site::new("endlines")?;
+    let fixture = Fixture::new("endlines")?;
     for line in [
         "monitor a0 --interval 3600s",
         "monitor a0 --interval 10ms",
         "events a0",
         "run --metrics-only --listen 127.0.0.1:0",
     ] {
-        each(&site, line, &SIGNALS)?;
-        each(&site, line, &[End::Terminal, End::Reader])?;
+        each(&fixture, line, &SIGNALS)?;
+        each(&fixture, line, &[End::Terminal, End::Reader])?;
     }
-    each(&site, "monitor a0 --interval 10ms", &[End::Stuck])
+    each(&fixture, "monitor a0 --interval 10ms", &[End::Stuck])
 }
 
 #[test]
@@ -291,13 +292,13 @@ fn packet_trace_ends_with_reader() -> Result<()> {
     if !runnable("packet_trace_ends_with_reader", &[])? {
         return Ok(());
     }
-    let site = Site::new("endpackets")?;
-    site.pair.a.run(|| attach::detach("a0"))??;
+    let fixture = Fixture::new("endpackets")?;
+    fixture.pair.a.run(|| attach::detach("a0"))??;
     let mut request = request("a0", Role::Host, &["link_rate=1gbit"])?;
     request.settings.log_packets = Some(1);
-    site.pair.a.attach_as(&request)?;
-    each(&site, "events a0 --packets", &SIGNALS)?;
-    each(&site, "events a0 --packets", &[End::Terminal, End::Reader])
+    fixture.pair.a.attach_as(&request)?;
+    each(&fixture, "events a0 --packets", &SIGNALS)?;
+    each(&fixture, "events a0 --packets", &[End::Terminal, End::Reader])
 }
 
 #[test]
@@ -305,12 +306,12 @@ fn foreground_daemon_ends_with_terminal() -> Result<()> {
     if !runnable("foreground_daemon_ends_with_terminal", &[])? {
         return Ok(());
     }
-    let site = Site::new("endrun")?;
+    let fixture = Fixture::new("endrun")?;
     // With a file, SIGHUP reloads it.
     for line in ["run --config {dir}/dcqcn.toml", "run a0"] {
-        each(&site, line, &[SIGNALS[0], SIGNALS[1], End::Terminal, End::Reader])?;
+        each(&fixture, line, &[SIGNALS[0], SIGNALS[1], End::Terminal, End::Reader])?;
     }
-    each(&site, "run a0", &[SIGNALS[2]])
+    each(&fixture, "run a0", &[SIGNALS[2]])
 }
 
 #[test]
@@ -318,11 +319,11 @@ fn simulation_ends_on_signal() -> Result<()> {
     if !runnable("simulation_ends_on_signal", &[])? {
         return Ok(());
     }
-    let site = Site::new("endsim")?;
+    let fixture = Fixture::new("endsim")?;
     for line in ["sim incast", "sim coexist", "sim stability"] {
         let line = format!("dcqcn-lab {line} --duration 600s");
-        each(&site, &line, &SIGNALS)?;
-        each(&site, &line, &[End::Terminal, End::Reader])?;
+        each(&fixture, &line, &SIGNALS)?;
+        each(&fixture, &line, &[End::Terminal, End::Reader])?;
     }
     Ok(())
 }
@@ -332,10 +333,10 @@ fn lab_removes_network_on_signal() -> Result<()> {
     if !runnable("lab_removes_network_on_signal", &["htb"])? {
         return Ok(());
     }
-    let site = Site::new("endlab")?;
+    let fixture = Fixture::new("endlab")?;
     let line = "dcqcn-lab incast --control off --senders 2 --duration 600s";
     for end in SIGNALS.into_iter().chain([End::Terminal, End::Reader]) {
-        each(&site, line, &[end])?;
+        each(&fixture, line, &[end])?;
         let left: Vec<_> = fs::read_dir("/run/netns")?
             .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
             .filter(|name| name.starts_with("dcqcn-lab"))
@@ -353,9 +354,9 @@ fn soak_leaves_nothing_on_signal() -> Result<()> {
     }
     /// Table sizes of its managed and new attachments.
     const SOAKED: [u32; 2] = [1_531, 1_533];
-    let (site, before) = (Site::new("endsoak")?, SOAKED.map(tables));
+    let (fixture, before) = (Fixture::new("endsoak")?, SOAKED.map(tables));
     for end in SIGNALS.into_iter().chain([End::Terminal, End::Reader]) {
-        each(&site, "dcqcn-soak --for 600s", &[end])?;
+        each(&fixture, "dcqcn-soak --for 600s", &[end])?;
         let is_left = |name: &String| {
             let pid = name.trim_start_matches("dcqcn-test-").split('-').next().unwrap_or_default();
             name.contains("-soak") && !Path::new("/proc").join(pid).exists()

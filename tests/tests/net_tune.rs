@@ -33,7 +33,7 @@ fn multi_interface_change_is_atomic() -> Result<()> {
     }
     let lab = Lab::new("several")?;
     lab.ok("attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
-    assert_contains(&lab.refused(3, "set a0,b0 rpg_gd=12")?, "b0 is not attached");
+    assert_contains(&lab.expect_error(3, "set a0,b0 rpg_gd=12")?, "b0 is not attached");
     lab.ok("attach b0 --role switch --pacer none --flows 64 --set link_rate=10gbit")?;
 
     let changed = lab.ok("set a0,b0 rpg_ai_rate=20mbit wred.3.kmax=1MB")?;
@@ -55,7 +55,7 @@ fn multi_interface_change_is_atomic() -> Result<()> {
         (2, "set --all a0 rpg_gd=13", "either interfaces or --all"),
         (2, "get a0 rpg_ai_rat", "did you mean `rpg_ai_rate`?"),
     ] {
-        assert_contains(&lab.refused(code, line)?, what);
+        assert_contains(&lab.expect_error(code, line)?, what);
     }
     assert_eq!((state(&lab, "a0")?, state(&lab, "b0")?), before);
 
@@ -119,7 +119,7 @@ fn failed_write_restores_other_interfaces() -> Result<()> {
     let of_b0 = ids_of_params().into_iter().find(|(id, _)| !others.contains_key(id));
     freeze(&of_b0.context("b0 has no parameters")?.1)?;
     let before = (state(&lab, "a0")?, state(&lab, "b0")?);
-    let refused = lab.refused(1, "set a0,b0 rpg_gd=12 wred.3.pmax=5%")?;
+    let refused = lab.expect_error(1, "set a0,b0 rpg_gd=12 wred.3.pmax=5%")?;
     assert_contains(&refused, "nothing was changed: rejected for b0");
     assert_contains(&refused, "map PARAMS");
     assert_eq!((state(&lab, "a0")?, state(&lab, "b0")?), before);
@@ -246,16 +246,16 @@ fn saved_config_attaches_identically() -> Result<()> {
     lab.ok("config diff a0 --profile paper")?;
     // The interface is unchanged.
     assert_contains(&lab.ok("get a0 dscp_to_tc.26 cp_enable link_rate")?, "10gbit");
-    lab.refused(4, &format!("config diff a0 --config {file}"))?;
+    lab.expect_error(4, &format!("config diff a0 --config {file}"))?;
     assert_contains(
-        &lab.refused(1, "config diff a0 --config /nonexistent.toml")?,
+        &lab.expect_error(1, "config diff a0 --config /nonexistent.toml")?,
         "cannot read /nonexistent.toml",
     );
     assert_contains(
-        &lab.refused(1, "config show a0 --out /nonexistent/x.toml")?,
+        &lab.expect_error(1, "config show a0 --out /nonexistent/x.toml")?,
         "cannot write /nonexistent/x.toml",
     );
-    assert_contains(&lab.refused(3, "config show b0")?, "b0 is not attached");
+    assert_contains(&lab.expect_error(3, "config show b0")?, "b0 is not attached");
     lab.ok("detach a0")?;
     Ok(())
 }
@@ -277,10 +277,10 @@ fn import_is_atomic() -> Result<()> {
     let broken = lab.path("broken.json");
     fs::write(&broken, fs::read_to_string(&sample)?.replace("\"400000\"", "\"many\""))?;
     let report_text =
-        lab.refused(1, &format!("import --format sonic {} b0 --port Ethernet4", broken.display()))?;
+        lab.expect_error(1, &format!("import --format sonic {} b0 --port Ethernet4", broken.display()))?;
     assert_contains(&report_text, "`many`: expected");
     assert_contains(
-        &lab.refused(1, &format!("import --format sonic {} b0 --port Ethernet9", sample.display()))?,
+        &lab.expect_error(1, &format!("import --format sonic {} b0 --port Ethernet9", sample.display()))?,
         "no such port",
     );
     assert_eq!(state(&lab, "b0")?, before);
@@ -295,8 +295,8 @@ fn import_is_atomic() -> Result<()> {
 
     lab.ok("ecnconfig -p b0:3 -gmin 500000 -gmax 1500000 -gdrop 10 -ymin 1 -ymax 2")?;
     assert_contains(&lab.ok("get b0 wred.3.kmin wred.3.kmax wred.3.pmax")?, "10%");
-    assert_contains(&lab.refused(1, "ecnconfig -p b0:3 -gmin 9000000")?, "is above wred.3.kmax");
-    assert_contains(&lab.refused(1, "ecnconfig -p AZURE_LOSSLESS -gmin 1")?, "AZURE_LOSSLESS");
+    assert_contains(&lab.expect_error(1, "ecnconfig -p b0:3 -gmin 9000000")?, "is above wred.3.kmax");
+    assert_contains(&lab.expect_error(1, "ecnconfig -p AZURE_LOSSLESS -gmin 1")?, "AZURE_LOSSLESS");
     lab.ok("ecnconfig -q 3 off")?;
     assert_contains(&lab.ok("ecnconfig -q 3")?, "b0 queue 3: off");
     assert_contains(&lab.ok("ecnconfig -l")?, "Profile: b0:3\n");
@@ -308,7 +308,7 @@ fn import_is_atomic() -> Result<()> {
     }
     let import = format!("import --format nvidia {} a0", nic.display());
     let before = state(&lab, "a0")?;
-    assert_contains(&lab.refused(1, &import)?, "rpg_threshold: `x` is not a whole number");
+    assert_contains(&lab.expect_error(1, &import)?, "rpg_threshold: `x` is not a whole number");
     assert_eq!(state(&lab, "a0")?, before);
     fs::write(nic.join("roce_rp/rpg_threshold"), "1\n")?;
     lab.ok(&import)?;

@@ -17,7 +17,7 @@ use dcqcn_tests::daemon::wait;
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::packets::{CNP_TOS, Roce};
 use dcqcn_tests::skip::runnable;
-use dcqcn_tests::socket::PATIENCE;
+use dcqcn_tests::socket::TIMEOUT;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::pty::{OpenptyResult, Winsize, openpty};
 use nix::sys::signal::Signal;
@@ -51,7 +51,7 @@ fn watch_shows_traffic() -> Result<()> {
     let socket = pair.a.socket("a0")?;
     let data = Roce::default();
     let mut watch = Running::start(&pair.a, "monitor a0 --interval 500ms --count 2 --json")?;
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     let mut sent = 0;
     let status = loop {
         if let Some(status) = watch.0.try_wait()? {
@@ -134,7 +134,7 @@ fn watch_ends_cleanly() -> Result<()> {
 /// Sends a request on host 1, and returns the reply.
 fn get(pair: &Pair, address: SocketAddr, path: &str) -> Result<String> {
     let mut stream = pair.a.run(move || TcpStream::connect(address))??;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
@@ -245,7 +245,7 @@ impl Top {
         let mut buffer = [0; 4_096];
         while !String::from_utf8_lossy(&self.screen).contains(word) {
             let mut fds = [PollFd::new(self.terminal.as_fd(), PollFlags::POLLIN)];
-            let ready = poll(&mut fds, PollTimeout::try_from(PATIENCE)?)?;
+            let ready = poll(&mut fds, PollTimeout::try_from(TIMEOUT)?)?;
             // A terminal whose last process has ended cannot be read.
             let read = if ready == 0 { 0 } else { self.terminal.read(&mut buffer).unwrap_or(0) };
             ensure!(read != 0, "no {word:?} in {}", String::from_utf8_lossy(&self.screen));

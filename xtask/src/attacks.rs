@@ -5,7 +5,7 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::page::{self, Measured};
-use crate::run::{header, printed, require_root};
+use crate::run::{header, output_of, require_root};
 use crate::workspace::Workspace;
 use crate::{build, toolchain};
 
@@ -28,7 +28,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     build::release(workspace, &[ATTACKS])?;
     toolchain::require_runtime_tools()?;
     header("attacks");
-    let table = printed(Command::new(workspace.binary_of("release", ATTACKS.0)).args(&args.more))?;
+    let table = output_of(Command::new(workspace.binary_of("release", ATTACKS.0)).args(&args.more))?;
     if !args.report {
         return Ok(());
     }

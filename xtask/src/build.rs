@@ -61,10 +61,10 @@ fn build(workspace: &Workspace, profile: &str, binaries: &[Binary]) -> Result<()
         command.args(["--package", package, "--bin", name]);
     }
     stream(&mut command)?;
-    eprintln!("   eBPF object  {} ({} bytes)", workspace.shown(&object), size_bytes(&object)?);
+    eprintln!("   eBPF object  {} ({} bytes)", workspace.relative(&object), size_bytes(&object)?);
     for name in names {
         let binary = workspace.binary_of(profile, name);
-        eprintln!("   command      {} ({} bytes)", workspace.shown(&binary), size_bytes(&binary)?);
+        eprintln!("   command      {} ({} bytes)", workspace.relative(&binary), size_bytes(&binary)?);
     }
     Ok(())
 }

@@ -52,7 +52,7 @@ pub(crate) fn metadata(workspace: &Workspace) -> Result<Metadata> {
 }
 
 /// The page with the current table and picture.
-pub(crate) fn written(workspace: &Workspace, text: &str) -> Result<String> {
+pub(crate) fn with_crate_tables(workspace: &Workspace, text: &str) -> Result<String> {
     let Metadata { packages } = metadata(workspace)?;
     let root = format!("{}/", workspace.root().display());
     let text = page::replace(PAGE, text, TABLE, &table(&packages, &root))?;
@@ -118,7 +118,7 @@ mod tests {
     fn architecture_page_lists_crates() {
         let workspace = Workspace::locate().unwrap();
         let text = fs::read_to_string(workspace.root().join(PAGE)).unwrap();
-        let written = written(&workspace, &text).unwrap();
+        let written = with_crate_tables(&workspace, &text).unwrap();
         assert!(written == text, "{PAGE} differs from the crates: run `cargo xtask docs`");
     }
 

@@ -52,7 +52,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
                 module.read(&fs::read_to_string(&file)?).with_context(|| file.display().to_string())?;
             }
         }
-        let name = workspace.shown(path);
+        let name = workspace.relative(path);
         found.extend(cycles(&modules).into_iter().map(|cycle| format!("{name}: {cycle}")));
     }
     ensure!(
@@ -189,8 +189,8 @@ fn absolute(modules: &Modules, module: &[String], path: &[String]) -> Option<Nam
 fn home(modules: &Modules, path: &[String], left: u32) -> Names {
     let depth = (0..=path.len()).rev().find(|len| modules.contains_key(&path[..*len])).unwrap_or(0);
     let (module, rest) = path.split_at(depth);
-    if let (Some(name), Some(said), true) = (rest.first(), modules.get(module), left != 0) {
-        for (here, import) in &said.imports {
+    if let (Some(name), Some(paths), true) = (rest.first(), modules.get(module), left != 0) {
+        for (here, import) in &paths.imports {
             let Some(elsewhere) = absolute(modules, module, import).filter(|other| other != path) else {
                 continue;
             };
@@ -208,8 +208,8 @@ fn home(modules: &Modules, path: &[String], left: u32) -> Names {
 /// Each cycle, as its edges.
 fn cycles(modules: &Modules) -> Vec<String> {
     let mut levels: BTreeMap<Names, Arrows> = BTreeMap::new();
-    for (module, said) in modules {
-        for path in said.imports.iter().map(|(_, path)| path).chain(&said.paths) {
+    for (module, paths) in modules {
+        for path in paths.imports.iter().map(|(_, path)| path).chain(&paths.paths) {
             let Some(to) = absolute(modules, module, path).map(|path| home(modules, &path, 8)) else {
                 continue;
             };

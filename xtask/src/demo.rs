@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use fs_err as fs;
 
 use crate::page::{self, Measured};
-use crate::run::{header, printed, require_root};
+use crate::run::{header, output_of, require_root};
 use crate::workspace::Workspace;
 use crate::{build, toolchain};
 
@@ -37,8 +37,8 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     header("dcqcn-lab incast: 4 senders into 200 Mb/s, without and with DCQCN");
     let mut command = Command::new(workspace.lab());
     command.args(["incast", "--senders", "4", "--link", "200mbit", "--duration", "10s"]);
-    let text = printed(command.args(["--control", "both", "--plot"]).arg(&plots).args(&args.lab))?;
-    header(format_args!("plots in {}", workspace.shown(&plots)));
+    let text = output_of(command.args(["--control", "both", "--plot"]).arg(&plots).args(&args.lab))?;
+    header(format_args!("plots in {}", workspace.relative(&plots)));
     if !args.report {
         return Ok(());
     }
@@ -56,6 +56,6 @@ mod tests {
 
     #[test]
     fn page_has_markers_for_table_and_picture() {
-        assert!(page::assert_places_are(PAGE, &[TABLE]).contains(PICTURE));
+        assert!(page::assert_tables_are(PAGE, &[TABLE]).contains(PICTURE));
     }
 }

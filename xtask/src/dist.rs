@@ -172,8 +172,8 @@ impl<'a> Release<'a> {
                     &self.out,
                     (format, VERSION, arch.1),
                 )?;
-                checked(&file)?;
-                eprintln!("   package      {}", self.workspace.shown(&file));
+                check_package(&file)?;
+                eprintln!("   package      {}", self.workspace.relative(&file));
             }
         }
         Ok(())
@@ -290,7 +290,7 @@ fn libc() -> Result<String> {
 }
 
 /// Runs the distribution's checker on a package, where installed.
-fn checked(package: &Path) -> Result<()> {
+fn check_package(package: &Path) -> Result<()> {
     let (program, accepted): (_, &[&str]) = match package.extension().and_then(|name| name.to_str()) {
         Some("deb") => ("lintian", &LINTIAN),
         _ => ("rpmlint", &RPMLINT),
@@ -366,7 +366,7 @@ fn image(workspace: &Workspace, binaries: &Path, archive: &Path, arch: &str) -> 
     buildah.arg("--tag").arg(format!("oci-archive:{}:{IMAGE}", archive.display())).arg(&root);
     capture(&mut buildah)?;
     fs::remove_dir_all(&root)?;
-    eprintln!("   image        {}", workspace.shown(archive));
+    eprintln!("   image        {}", workspace.relative(archive));
     Ok(())
 }
 
@@ -418,7 +418,7 @@ mod tests {
 
     /// Packages of a command with scripts in place of the binaries, whose generated pages are tested elsewhere: the
     /// Debian package's description and file list, and the rpm's file list.
-    fn built(workspace: &Workspace, name: &str) -> (String, String, Option<String>) {
+    fn package_files(workspace: &Workspace, name: &str) -> (String, String, Option<String>) {
         let out = std::env::temp_dir().join(format!("dcqcn-dist-{}-{name}", std::process::id()));
         let (binary, generated) = (out.join(name), out.join("generated"));
         emptied(&out).unwrap();
@@ -431,7 +431,7 @@ mod tests {
         let package =
             |format| package(workspace, name, &out, &generated, &out, (format, "1.2.3", "amd64")).unwrap();
         let deb = package("deb");
-        checked(&deb).unwrap();
+        check_package(&deb).unwrap();
         let info = capture(Command::new("dpkg-deb").arg("-I").arg(&deb)).unwrap();
         let contents = capture(Command::new("dpkg-deb").arg("-c").arg(&deb)).unwrap();
         let listed = find_program("rpm")
@@ -470,7 +470,7 @@ mod tests {
         // Their checker takes seconds.
         let workspace = &workspace;
         let built = std::thread::scope(|scope| {
-            let threads = packages.map(|(name, ..)| scope.spawn(move || built(workspace, name)));
+            let threads = packages.map(|(name, ..)| scope.spawn(move || package_files(workspace, name)));
             threads.map(|thread| thread.join().unwrap())
         });
         let mut all = Vec::new();

@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use fs_err as fs;
 
-use crate::run::{header, printed};
+use crate::run::{header, output_of};
 use crate::workspace::Workspace;
 use crate::{build, crates, toolchain};
 
@@ -17,7 +17,7 @@ const GOLDEN: [(&str, &str); 3] = [
 /// Writes the reference pages and pictures.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let path = workspace.root().join(crates::PAGE);
-    fs::write(&path, crates::written(workspace, &fs::read_to_string(&path)?)?)?;
+    fs::write(&path, crates::with_crate_tables(workspace, &fs::read_to_string(&path)?)?)?;
     // The library embeds the object.
     build::object(workspace, &toolchain::setup(workspace)?, std::env::consts::ARCH)?;
     GOLDEN.iter().try_for_each(|(package, tests)| golden(workspace, package, tests, true))
@@ -32,7 +32,7 @@ pub(crate) fn golden(workspace: &Workspace, package: &str, tests: &str, is_writt
         command.env("DCQCN_WRITE_GOLDEN", "1");
     }
     let has_run =
-        printed(&mut command)?.lines().any(|line| line.starts_with("test ") && line.ends_with(" ok"));
+        output_of(&mut command)?.lines().any(|line| line.starts_with("test ") && line.ends_with(" ok"));
     ensure!(has_run, "{package} has no test `{tests}`");
     Ok(())
 }

@@ -104,7 +104,7 @@ fn collective(lab: &Lab, topology: &str, workload: &str, size: &str) -> Result<S
         rows.push(format!("{name} | {values}"));
     }
     let heading =
-        " | **time, ms** | median rank | first rank | queue, MB | pauses | CNPs | packets sent again";
+        " | **time, ms** | median rank | first rank | queue, MB | pauses | CNPs | packets retransmitted";
     Ok(table(&[format!("{command} {}", ANSWERS[1].1)], heading, &rows))
 }
 

@@ -116,7 +116,7 @@ fn loss(lab: &Lab) -> Result<String> {
         &format!(
             "incast --flows 200 --kmax 20MB --pmax 100% --buffer 200MB --sweep pfc=off,on --sweep {WINDOWS}"
         ),
-        "PFC | `np_window` | goodput, Gb/s | packets dropped | packets sent again",
+        "PFC | `np_window` | goodput, Gb/s | packets dropped | packets retransmitted",
         "/at/pfc:s /at/np_window:s /outcome/groups/0/goodput_bps:1G /outcome/groups/0/totals/dropped_packets:0 \
          /outcome/groups/0/totals/retransmitted_packets:0",
     )
@@ -330,14 +330,14 @@ fn linkedin(lab: &Lab) -> Result<String> {
     };
     let rows: Vec<_> = lab.sweep(command)?.iter().zip(published).map(row).collect::<Result<_>>()?;
     let heading = "run | RoCE published, Gb/s | **RoCE simulated** | TCP published, Gb/s | **TCP simulated** | \
-                   RoCE drops published | **simulated** | RoCE packets sent again";
+                   RoCE drops published | **simulated** | RoCE packets retransmitted";
     Ok(table(&[command], heading, &rows))
 }
 
 fn linkedin_outstanding(lab: &Lab) -> Result<String> {
     lab.swept(
         "coexist --duration 1s --sweep classes=on,off --sweep buffer=4MB,12MB --sweep outstanding=8,16,32,64",
-        "classes | buffer | blocks per target | RoCE, Gb/s | TCP, Gb/s | RoCE drops | RoCE sent again",
+        "classes | buffer | blocks per target | RoCE, Gb/s | TCP, Gb/s | RoCE drops | RoCE retransmitted",
         "/at/classes:s /at/buffer:s /at/outstanding:s /outcome/groups/0/goodput_bps:1G /outcome/groups/1/goodput_bps:1G \
          /outcome/groups/0/totals/dropped_packets:0 /outcome/groups/0/totals/retransmitted_packets:0",
     )

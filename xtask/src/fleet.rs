@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::build;
 use crate::page::{self, Measured};
-use crate::run::{self, header, printed};
+use crate::run::{self, header, output_of};
 use crate::tools::{self, Want};
 use crate::workspace::Workspace;
 
@@ -75,8 +75,8 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     header("faults and size of a fleet");
     let origin = page::origin(workspace, &format!("cargo xtask fleet {options} --report"))?;
     let mut measured = Measured::new(PAGE);
-    for (place, mut command) in commands {
-        measured.add_text(place, &format!("{origin}{machine}.\n"), &printed(&mut command)?);
+    for (table, mut command) in commands {
+        measured.add_text(table, &format!("{origin}{machine}.\n"), &output_of(&mut command)?);
     }
     if args.report { measured.write(workspace) } else { Ok(()) }
 }
@@ -91,7 +91,7 @@ fn gate(workspace: &Workspace, is_report: bool) -> Result<()> {
     command.args(["--release", "-p", "dcqcn-fleet", "--lib", "simulation::", "--", "--nocapture"]);
     let is_row =
         |line: &&str| ["ROLLOUTS", "good", "bad: ", "all bursty: "].iter().any(|word| line.starts_with(word));
-    let table: Vec<String> = printed(&mut command)?.lines().filter(is_row).map(str::to_owned).collect();
+    let table: Vec<String> = output_of(&mut command)?.lines().filter(is_row).map(str::to_owned).collect();
     if !is_report {
         return Ok(());
     }

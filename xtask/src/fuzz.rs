@@ -127,7 +127,7 @@ fn one(
     for folder in [&grown, &found] {
         fs::create_dir_all(folder)?;
     }
-    let mut command = run::bound("KILL", programs.join(format!("fuzz-{name}")));
+    let mut command = run::with_parent_death_signal("KILL", programs.join(format!("fuzz-{name}")));
     command.arg(limit).args(["-print_final_stats=1", "-max_len=4096"]);
     command.arg(format!("-artifact_prefix={}/{name}-", found.display()));
     if more.iter().all(|argument| argument.starts_with('-')) {
@@ -139,7 +139,7 @@ fn one(
     let output = BufReader::new(child.stderr.take().context("no standard error")?);
     for text in output.lines() {
         let text = text.context("cannot read the fuzzer's output")?;
-        stats.take(&text);
+        stats.parse_line(&text);
         // Thousands of new inputs have a line each.
         if !text.contains("\tNEW ") && !text.contains("\tREDUCE ") {
             eprintln!("{text}");
@@ -150,14 +150,14 @@ fn one(
         status.success(),
         "{name}: {status}\n  {}\nthe input is in {}; run it again with `cargo xtask fuzz {name} -- FILE`",
         line(&command),
-        workspace.shown(&found)
+        workspace.relative(&found)
     );
     Ok(stats)
 }
 
 impl TargetStats {
     /// Parses a line of libFuzzer's output.
-    fn take(&mut self, text: &str) {
+    fn parse_line(&mut self, text: &str) {
         if let Some(value) = text.strip_prefix("stat::number_of_executed_units:") {
             value.trim().clone_into(&mut self.executions);
         } else if let Some(value) = text.strip_prefix("stat::average_exec_per_sec:") {
@@ -177,14 +177,16 @@ mod tests {
     #[test]
     fn libfuzzer_output_parsed() {
         let mut stats = TargetStats::default();
-        stats.take("#1048576\tpulse  cov: 312 ft: 901 corp: 77/8121b lim: 4096 exec/s: 349525 rss: 61Mb");
-        stats.take("stat::number_of_executed_units: 2000000");
-        stats.take("stat::average_exec_per_sec:     333333");
+        stats.parse_line(
+            "#1048576\tpulse  cov: 312 ft: 901 corp: 77/8121b lim: 4096 exec/s: 349525 rss: 61Mb",
+        );
+        stats.parse_line("stat::number_of_executed_units: 2000000");
+        stats.parse_line("stat::average_exec_per_sec:     333333");
         let TargetStats { executions, per_second, edges, skipped } = stats;
         assert_eq!((executions.as_str(), per_second.as_str(), edges.as_str()), ("2000000", "333333", "312"));
         assert_eq!(skipped, None);
         let mut stats = TargetStats::default();
-        stats.take("SKIPPED differential: no permission to load programs; run as root");
+        stats.parse_line("SKIPPED differential: no permission to load programs; run as root");
         assert_eq!(stats.skipped.as_deref(), Some("no permission to load programs; run as root"));
     }
 }

@@ -43,6 +43,6 @@ mod tests {
     #[test]
     fn page_has_markers_of_judges_only() {
         let names: Vec<&str> = TABLES.iter().map(|(name, _)| *name).chain([page::ORIGIN]).collect();
-        page::assert_places_are(PAGE, &names);
+        page::assert_tables_are(PAGE, &names);
     }
 }

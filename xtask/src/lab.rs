@@ -160,7 +160,7 @@ impl Lab {
     }
 
     /// Difference of `ours` from `theirs`; records it if it exceeds `bound` or is not a number.
-    pub(crate) fn judged(&self, name: &str, ours: f64, theirs: f64, bound: f64) -> String {
+    pub(crate) fn verdict_row(&self, name: &str, ours: f64, theirs: f64, bound: f64) -> String {
         let share = ours / theirs - 1.0;
         let text = format!("{:+.1} %", share * 100.0);
         if share.is_nan() || share.abs() > bound {
@@ -295,13 +295,13 @@ mod tests {
     #[test]
     fn difference_not_a_number_is_rejected() {
         let lab = Lab { binary: PathBuf::new(), directory: PathBuf::new(), outside: RefCell::default() };
-        assert_eq!(lab.judged("x", 104.0, 100.0, 0.05), "+4.0 %");
+        assert_eq!(lab.verdict_row("x", 104.0, 100.0, 0.05), "+4.0 %");
         assert!(lab.outside.take().is_empty());
         for (ours, theirs) in [(94.0, 100.0), (f64::NAN, 1.0), (1.0, f64::NAN), (0.0, 0.0), (1.0, 0.0)] {
-            lab.judged("x", ours, theirs, 0.05);
+            lab.verdict_row("x", ours, theirs, 0.05);
             assert_eq!(lab.outside.take().len(), 1, "{ours} {theirs}");
         }
-        lab.judged("x", f64::NAN, 1.0, f64::INFINITY);
+        lab.verdict_row("x", f64::NAN, 1.0, f64::INFINITY);
         assert_eq!(lab.outside.take().len(), 1);
     }
 }

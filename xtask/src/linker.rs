@@ -30,7 +30,7 @@ pub(crate) fn ensure(workspace: &Workspace, llvm: &Llvm) -> Result<PathBuf> {
     let root = workspace.tools();
     let bin = root.join("bin");
     let stamp = root.join("bpf-linker.stamp");
-    if is_current(&stamp, llvm) && runs(&bin.join("bpf-linker")) {
+    if is_current(&stamp, llvm) && is_runnable(&bin.join("bpf-linker")) {
         return Ok(bin);
     }
 
@@ -64,7 +64,7 @@ fn is_current(stamp: &Path, llvm: &Llvm) -> bool {
 }
 
 /// Whether `linker` starts: it is linked with LLVM's shared library, which the system may have replaced.
-fn runs(linker: &Path) -> bool {
+fn is_runnable(linker: &Path) -> bool {
     capture(Command::new(linker).arg("--version"))
         .is_ok_and(|text| text.trim() == format!("bpf-linker {VERSION}"))
 }

@@ -33,12 +33,12 @@ pub(crate) fn find(producer: Version) -> Option<Llvm> {
         .chain([packaged])
         .chain(in_path.iter().filter_map(|name| find_program(name)))
         .filter_map(|config| probe(&config))
-        .find(|llvm| reads(llvm.version, producer))
+        .find(|llvm| can_read(llvm.version, producer))
 }
 
 /// Whether bitcode written by LLVM `producer` can be read by LLVM `reader`: bitcode of another major, or newer than the
 /// reader, is rejected (bpf-linker issues 321 and 387).
-fn reads(reader: Version, producer: Version) -> bool {
+fn can_read(reader: Version, producer: Version) -> bool {
     reader.major == producer.major && reader >= producer
 }
 
@@ -69,9 +69,9 @@ mod tests {
     #[test]
     fn bitcode_needs_same_llvm_major() {
         let v = |text| Version::parse(text).unwrap();
-        assert!(reads(v("22.1.8"), v("22.1.8")));
-        assert!(reads(v("22.1.8"), v("22.1.4")));
-        assert!(!reads(v("22.1.2"), v("22.1.8")));
-        assert!(!reads(v("23.1.0"), v("22.1.8")));
+        assert!(can_read(v("22.1.8"), v("22.1.8")));
+        assert!(can_read(v("22.1.8"), v("22.1.4")));
+        assert!(!can_read(v("22.1.2"), v("22.1.8")));
+        assert!(!can_read(v("23.1.0"), v("22.1.8")));
     }
 }

@@ -10,19 +10,19 @@ use crate::workspace::Workspace;
 const TABLES: &[Table<'_>] = &[
     ("incast", &|lab| {
         let workload = |senders| (senders, format!("--workload incast:{senders} --size 2MB"));
-        compared(lab, "senders", &["2", "8", "32", "127"].map(workload))
+        comparison_table(lab, "senders", &["2", "8", "32", "127"].map(workload))
     }),
     ("permutation", &|lab| {
         let workload =
             |size: &'static str| (size, format!("--workload permutation --size {}", size.replace(' ', "")));
-        compared(lab, "size", &["100 KB", "2 MB"].map(workload))
+        comparison_table(lab, "size", &["100 KB", "2 MB"].map(workload))
     }),
     ("random", &|lab| {
         let workload = |load: &'static str| {
             let share = load.replace(' ', "");
             (load, format!("--workload random --sizes sizes.txt --load {share} --until 5ms"))
         };
-        compared(lab, "load", &["30 %", "60 %"].map(workload))
+        comparison_table(lab, "load", &["30 %", "60 %"].map(workload))
     }),
 ];
 
@@ -60,7 +60,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     Page { name: "nscc", files, tables: TABLES, pictures: &[] }.write(workspace, args)
 }
 
-fn compared(lab: &Lab, column: &str, workloads: &[(&str, String)]) -> Result<String> {
+fn comparison_table(lab: &Lab, column: &str, workloads: &[(&str, String)]) -> Result<String> {
     let (mut rows, mut commands) = (Vec::new(), Vec::new());
     for (number, (what, workload)) in workloads.iter().enumerate() {
         for (name, flags) in ANSWERS {
@@ -80,7 +80,7 @@ fn compared(lab: &Lab, column: &str, workloads: &[(&str, String)]) -> Result<Str
         }
     }
     let heading = format!(
-        "{column} |  | slowdown p50 | **p99** | last flow, ms | **queue p99, KB** | max | packets sent again | pauses"
+        "{column} |  | slowdown p50 | **p99** | last flow, ms | **queue p99, KB** | max | packets retransmitted | pauses"
     );
     Ok(table(&commands, &heading, &rows))
 }

@@ -101,7 +101,7 @@ impl Measured {
     pub(crate) fn write(&self, workspace: &Workspace) -> Result<()> {
         let path = Self::path_of(workspace, &format!("{}.md", self.page))?;
         fs::write(&path, self.complete())?;
-        header(format_args!("{} written", workspace.shown(&path)));
+        header(format_args!("{} written", workspace.relative(&path)));
         let page = format!("docs/measured/{}.md", self.page);
         let path = workspace.root().join(&page);
         if path.exists() {
@@ -123,8 +123,8 @@ impl Measured {
     }
 
     fn selected(&self, page: &str, mut text: String) -> Result<String> {
-        let places: Vec<String> = places(&text).map(str::to_owned).collect();
-        for one in self.tables.iter().filter(|one| places.contains(&one.name)) {
+        let names: Vec<String> = marker_names(&text).map(str::to_owned).collect();
+        for one in self.tables.iter().filter(|one| names.contains(&one.name)) {
             text = replace(page, &text, &one.name, &one.table)?;
         }
         Ok(text)
@@ -132,7 +132,7 @@ impl Measured {
 }
 
 /// Names of a page's tables.
-fn places(text: &str) -> impl Iterator<Item = &str> {
+fn marker_names(text: &str) -> impl Iterator<Item = &str> {
     let names = text.lines().filter_map(|line| line.strip_prefix("<!-- ")?.strip_suffix(" -->"));
     names.filter(|name| !name.starts_with('/'))
 }
@@ -146,12 +146,12 @@ pub(crate) fn table(heading: &str, rows: &[String]) -> String {
 
 /// Fails unless every table of a page in docs/measured is one of `names`, and the page has one.
 #[cfg(test)]
-pub(crate) fn assert_places_are(page: &str, names: &[&str]) -> String {
+pub(crate) fn assert_tables_are(page: &str, names: &[&str]) -> String {
     let path = Workspace::locate().unwrap().root().join("docs/measured").join(page).with_extension("md");
     let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    let unknown: Vec<&str> = places(&text).filter(|place| !names.contains(place)).collect();
-    assert!(unknown.is_empty() && places(&text).count() > 0, "{page} has no table {unknown:?}");
-    for name in places(&text) {
+    let unknown: Vec<&str> = marker_names(&text).filter(|name| !names.contains(name)).collect();
+    assert!(unknown.is_empty() && marker_names(&text).count() > 0, "{page} has no table {unknown:?}");
+    for name in marker_names(&text) {
         replace(page, &text, name, "").unwrap();
     }
     text

@@ -39,7 +39,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
         for (path, text) in sources.iter().filter(|(path, _)| inside(path)) {
             let names = public(&words(text)?).into_iter();
             let names = names.filter(|name| !others.iter().any(|names| names.contains(name.as_str())));
-            unused.extend(names.map(|name| format!("{}: {name}", workspace.shown(path))));
+            unused.extend(names.map(|name| format!("{}: {name}", workspace.relative(path))));
         }
     }
     ensure!(

@@ -54,7 +54,7 @@ pub(crate) fn stream(command: &mut Command) -> Result<()> {
 }
 
 /// Runs `command` with its output on the terminal, and returns its standard output.
-pub(crate) fn printed(command: &mut Command) -> Result<String> {
+pub(crate) fn output_of(command: &mut Command) -> Result<String> {
     let mut child = command.stdout(Stdio::piped()).spawn().with_context(|| not_started(command))?;
     let mut text = String::new();
     for printed in BufReader::new(child.stdout.take().context("no pipe")?).lines() {
@@ -143,7 +143,7 @@ pub(crate) fn require_root(verb: &str) -> Result<()> {
 }
 
 /// Makes a program receive this signal from the kernel when this process exits for any reason.
-pub(crate) fn bound(signal: &str, program: impl AsRef<OsStr>) -> Command {
+pub(crate) fn with_parent_death_signal(signal: &str, program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", signal]).arg(program);
     command
@@ -183,7 +183,7 @@ mod tests {
         }
         let (sender, may_end) = std::sync::mpsc::channel::<()>();
         let starter = std::thread::spawn(move || {
-            let child = bound("KILL", "sleep").arg("1000").spawn().unwrap();
+            let child = with_parent_death_signal("KILL", "sleep").arg("1000").spawn().unwrap();
             may_end.recv().unwrap();
             child
         });

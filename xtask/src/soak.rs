@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use fs_err as fs;
 
 use crate::page::{self, Measured};
-use crate::run::{self, header, printed, require_root};
+use crate::run::{self, header, output_of, require_root};
 use crate::workspace::Workspace;
 use crate::{build, toolchain};
 
@@ -48,10 +48,10 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let origin = page::origin(workspace, &format!("cargo xtask soak {options}"))?;
     header("soak");
     // The program exits in an orderly way, and reverts its changes.
-    let mut command = run::bound("TERM", workspace.binary_of("release", SOAK.0));
+    let mut command = run::with_parent_death_signal("TERM", workspace.binary_of("release", SOAK.0));
     command.env("DCQCN_BIN", workspace.binary()).args(options.split(' ')).args(&args.more);
     drop(fs::remove_file(log(workspace)));
-    let table = printed(&mut command).context("some faults did harm")?;
+    let table = output_of(&mut command).context("some faults did harm")?;
     // Other load on the machine qualifies the times.
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load = load.split(' ').nth(2).unwrap_or("?");

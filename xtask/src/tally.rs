@@ -176,9 +176,9 @@ mod tests {
             "SKIPPED kinds, in part: no bond\nSKIPPED kinds, in part: no vlan\nSKIPPED kinds, in part: no bond\n\
              test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s\n",
         );
-        let told =
+        let expected =
             "skipped kinds, in part: no bond\nskipped kinds, in part: no vlan\n2 passed, 0 failed, 2 skipped";
-        assert_eq!(counted.to_string(), told);
+        assert_eq!(counted.to_string(), expected);
     }
 
     #[test]

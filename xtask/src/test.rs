@@ -102,7 +102,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         });
         build::with(workspace, if rings.contains(&Ring::Vm) { &[vm::DRIVER] } else { &[] })?;
         drop(built.join());
-        anyhow::Ok(downloads.join().unwrap_or_else(|_| tools::unpacked(workspace)))
+        anyhow::Ok(downloads.join().unwrap_or_else(|_| tools::unpacked_tools(workspace)))
     })?;
     let path = run::path_with(&unpacked)?;
     if rings.contains(&Ring::Net) && run::is_root() && left_out.is_none() {
@@ -133,7 +133,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
             // Sequential: they share the kernel's interfaces, pins and clock.
             command.arg("--test-threads=1");
         }
-        counted(command, MAX_SILENCE, &mut tally)?;
+        run_and_tally(command, MAX_SILENCE, &mut tally)?;
     }
     println!("{tally}");
     if tally.failed() > 0 {
@@ -193,7 +193,7 @@ fn test_programs(workspace: &Workspace) -> Result<BTreeSet<String>> {
 
 /// Runs `command`, passing its output on and counting the results in it. A test program that prints nothing for `limit`
 /// is killed and counts as failed; `cargo test --no-fail-fast` continues with the next one.
-fn counted(mut command: Command, limit: Duration, tally: &mut Tally) -> Result<()> {
+fn run_and_tally(mut command: Command, limit: Duration, tally: &mut Tally) -> Result<()> {
     let failed_before = tally.failed();
     let mut child = command
         .stdout(Stdio::piped())
@@ -303,7 +303,7 @@ mod tests {
     #[test]
     fn failure_without_result_is_failure() {
         let mut tally = Tally::default();
-        counted(Command::new("false"), MAX_SILENCE, &mut tally).unwrap();
+        run_and_tally(Command::new("false"), MAX_SILENCE, &mut tally).unwrap();
         assert_eq!(tally.to_string(), "failed  `false` (exit status: 1)\n0 passed, 1 failed, 0 skipped");
     }
 
@@ -313,7 +313,7 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", "echo 'test a ... ok'; sh -c 'sleep 1000; true'; echo 'test b ... ok'; true"]);
         let mut tally = Tally::default();
-        counted(command, Duration::from_secs(1), &mut tally).unwrap();
+        run_and_tally(command, Duration::from_secs(1), &mut tally).unwrap();
         let failure = "failed  no output for 1 s, killed; last line: test a ... ok";
         assert_eq!(tally.to_string(), format!("{failure}\n0 passed, 1 failed, 0 skipped"));
     }

@@ -77,7 +77,7 @@ pub(crate) fn setup(workspace: &Workspace) -> Result<Toolchain> {
         llvm.version,
         llvm.prefix.display()
     );
-    eprintln!("   bpf-linker   {} in {}", linker::VERSION, workspace.shown(&linker));
+    eprintln!("   bpf-linker   {} in {}", linker::VERSION, workspace.relative(&linker));
     Ok(Toolchain { compiler, llvm, linker })
 }
 

@@ -52,7 +52,7 @@ impl Want {
     }
 
     /// Packages with a daemon that would start: only unpacked.
-    const fn unpacked(self) -> Programs {
+    const fn unpacked_tools(self) -> Programs {
         match self {
             Self::Little => &[("promtool", "prometheus")],
             Self::Etcd => &[("etcd", "etcd-server"), ("etcdctl", "etcd-client")],
@@ -63,7 +63,7 @@ impl Want {
 
 /// Gets missing programs, and returns the directory of unpacked ones.
 pub(crate) fn for_tests(workspace: &Workspace, want: Want) -> PathBuf {
-    let (to, programs) = (root(workspace), unpacked(workspace));
+    let (to, programs) = (root(workspace), unpacked_tools(workspace));
     let Some(mut apt) = Apt::detect().filter(|_| run::is_root()) else {
         return programs;
     };
@@ -76,7 +76,7 @@ pub(crate) fn for_tests(workspace: &Workspace, want: Want) -> PathBuf {
     let is_missing = |(program, _): &&(&str, &str)| {
         run::find_program(program).is_none() && !programs.join(program).exists()
     };
-    let missing: Vec<_> = want.unpacked().iter().filter(is_missing).collect();
+    let missing: Vec<_> = want.unpacked_tools().iter().filter(is_missing).collect();
     if !missing.is_empty() {
         apt.ensure_lists();
     }
@@ -93,7 +93,7 @@ fn root(workspace: &Workspace) -> PathBuf {
 }
 
 /// Directory of the unpacked programs.
-pub(crate) fn unpacked(workspace: &Workspace) -> PathBuf {
+pub(crate) fn unpacked_tools(workspace: &Workspace) -> PathBuf {
     root(workspace).join("usr/bin")
 }
 

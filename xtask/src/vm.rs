@@ -101,7 +101,7 @@ impl Finished {
 /// Runs scenarios, lists them, or gives a shell.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     if let Some(Verb::Report) = args.verb {
-        return report::write(workspace, &kept(&cache(workspace))?);
+        return report::write(workspace, &stored_runs(&cache(workspace))?);
     }
     if let Some(Verb::List) = args.verb {
         for scenario in scenario::all(&scenario::build_driver(workspace)?)? {
@@ -157,7 +157,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     }
     left_out.iter().for_each(|line| println!("{line}"));
     if args.report {
-        report::write(workspace, &kept(&guest.cache)?)?;
+        report::write(workspace, &stored_runs(&guest.cache)?)?;
     }
     let failed = finished.iter().filter(|run| run.verdict.is_err()).count();
     ensure!(failed == 0, "{failed} of {} scenarios failed", finished.len());
@@ -243,7 +243,7 @@ fn cache(workspace: &Workspace) -> PathBuf {
 }
 
 /// The last run of every scenario on every kernel.
-fn kept(cache: &Path) -> Result<Vec<Finished>> {
+fn stored_runs(cache: &Path) -> Result<Vec<Finished>> {
     let results = cache.join(RESULTS);
     let mut all = Vec::new();
     for entry in fs::read_dir(&results).with_context(|| format!("no results: {}", results.display()))? {

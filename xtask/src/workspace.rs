@@ -104,7 +104,7 @@ impl Workspace {
     }
 
     /// `path` relative to the repository's root if it is below it, for output.
-    pub(crate) fn shown<'a>(&self, path: &'a Path) -> std::path::Display<'a> {
+    pub(crate) fn relative<'a>(&self, path: &'a Path) -> std::path::Display<'a> {
         path.strip_prefix(&self.root).unwrap_or(path).display()
     }
 }

@@ -93,7 +93,7 @@ impl RpHot {
 
     /// Current rate and target rate, in bit/s.
     ///
-    /// Read from the map, as in [`Set::place`](super::Set::place), so that the verifier does not explore each origin.
+    /// Read from the map, as in [`Set::selection`](super::Set::selection), so that the verifier does not explore each origin.
     #[inline(always)]
     #[must_use]
     pub fn rates(&self) -> [u64; 2] {
@@ -366,7 +366,7 @@ mod tests {
         assert_eq!(
             enter(shared, &id, fingerprint, &p.rp, 0),
             Err(LookupError::Evicted),
-            "it asks for no place"
+            "no slot is requested"
         );
         set.lock = 0;
         set.hot.iter_mut().for_each(|flow| flow.lock = 1);
@@ -374,7 +374,7 @@ mod tests {
         let shared = unsafe { Shared::new(&raw mut set) };
         assert_eq!(enter(shared, &id, fingerprint, &p.rp, 1), Err(LookupError::Contended));
         let seen = shared.find_at(0, 0).unwrap();
-        assert_eq!(shared.hold(0, 0, seen).map(drop), Err(LookupError::Contended));
+        assert_eq!(shared.lock_flow(0, 0, seen).map(drop), Err(LookupError::Contended));
     }
 
     proptest! {

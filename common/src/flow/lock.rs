@@ -11,16 +11,16 @@ pub(super) const TRIES: u32 = 256;
 /// Lock bit of the word. The other bits are the holder's to change; in the lock of a set they are 0.
 pub(super) const HELD: u32 = 1;
 
-/// Reason for not taking a lock.
+/// Reason why a lock was not acquired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum LockError {
     /// Another CPU held it at every attempt.
     Contended,
     /// The word has changed.
     Changed,
 }
 
-/// Takes the lock whose unlocked word was `seen`; waits for a CPU that holds it.
+/// Acquires the lock whose unlocked word was `seen`; waits for a CPU that holds it.
 ///
 /// # Errors
 /// Another CPU holds it, or its word is no longer `seen`.
@@ -28,7 +28,7 @@ pub enum Refused {
 /// # Safety
 /// `word` is a lock that only the functions of this module change.
 #[inline(always)]
-pub unsafe fn take_as_seen(word: *mut u32, seen: u32) -> Result<(), Refused> {
+pub unsafe fn acquire_if_unchanged(word: *mut u32, seen: u32) -> Result<(), LockError> {
     // Nearly always uncontended.
     //
     // SAFETY: required of the caller.
@@ -36,14 +36,14 @@ pub unsafe fn take_as_seen(word: *mut u32, seen: u32) -> Result<(), Refused> {
         return Ok(());
     }
     match dcqcn_lock_wait(word, seen.into()) {
-        TAKEN => Ok(()),
-        CHANGED => Err(Refused::Changed),
-        _ => Err(Refused::Contended),
+        ACQUIRED => Ok(()),
+        CHANGED => Err(LockError::Changed),
+        _ => Err(LockError::Contended),
     }
 }
 
 /// Results of [`dcqcn_lock_wait`].
-const TAKEN: u64 = 0;
+const ACQUIRED: u64 = 0;
 const CONTENDED: u64 = 1;
 const CHANGED: u64 = 2;
 
@@ -62,7 +62,7 @@ extern "C" fn dcqcn_lock_wait(word: *mut u32, seen: u64) -> u64 {
         // SAFETY: called above with a lock.
         let found = unsafe { exchange(word, seen, seen | HELD) };
         if found == seen {
-            return TAKEN;
+            return ACQUIRED;
         }
         if found != seen | HELD {
             return CHANGED;
@@ -83,12 +83,12 @@ extern "C" fn dcqcn_lock_wait(word: *mut u32, seen: u64) -> u64 {
     CONTENDED
 }
 
-/// Takes the lock: `None` if another CPU held it at every attempt, else the word to [`free`] it with.
+/// Acquires the lock: `None` if another CPU held it at every attempt, else the word to [`release`] it with.
 ///
 /// # Safety
-/// As for [`take_as_seen`].
+/// As for [`acquire_if_unchanged`].
 #[inline(always)]
-pub(super) unsafe fn take(word: *mut u32, tries: u32) -> Option<u32> {
+pub(super) unsafe fn acquire(word: *mut u32, tries: u32) -> Option<u32> {
     for _ in 0..tries {
         // SAFETY: required of the caller.
         let seen = unsafe { word.read_volatile() } & !HELD;
@@ -112,10 +112,10 @@ unsafe fn exchange(word: *mut u32, old: u32, new: u32) -> u32 {
 /// Releases the lock after all preceding writes, and stores `value`, which is even, in its word.
 ///
 /// # Safety
-/// As for [`take_as_seen`]; the caller holds the lock.
+/// As for [`acquire_if_unchanged`]; the caller holds the lock.
 #[cfg(target_arch = "bpf")]
 #[inline(always)]
-pub unsafe fn free(word: *mut u32, value: u32) {
+pub unsafe fn release(word: *mut u32, value: u32) {
     if cfg!(bpf_target_arch = "x86_64") {
         // Assembly, so that the compiler completes all writes first. x86 lets a store overtake neither a store nor a load.
         //
@@ -150,9 +150,9 @@ unsafe fn exchange(word: *mut u32, old: u32, new: u32) -> u32 {
 /// The counterpart of the BPF version.
 ///
 /// # Safety
-/// As for [`take_as_seen`]; the caller holds the lock.
+/// As for [`acquire_if_unchanged`]; the caller holds the lock.
 #[cfg(not(target_arch = "bpf"))]
-pub unsafe fn free(word: *mut u32, value: u32) {
+pub unsafe fn release(word: *mut u32, value: u32) {
     use core::sync::atomic::{AtomicU32, Ordering};
     // SAFETY: required of the caller; the word is aligned.
     unsafe { AtomicU32::from_ptr(word) }.store(value, Ordering::Release);

@@ -46,7 +46,7 @@ macro_rules! entries {
 
 /// Result of a lookup in a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Selection {
     /// The way, below [`WAYS`].
     pub way: usize,
     /// The flow is absent: the slot is empty or holds another flow.
@@ -61,7 +61,7 @@ pub struct Place {
 pub struct Set<T: Entry> {
     /// Lock: 1 while a program holds it. It guards all fields below.
     pub lock: u32,
-    /// Result of the last lookup; see [`Set::place`].
+    /// Result of the last lookup; see [`Set::selection`].
     pub selected: u32,
     /// Tag of each way's hash, so that a miss reads one cache line; 0 = empty.
     pub tags: [u32; WAYS],
@@ -80,7 +80,7 @@ const EVICTS: u32 = 1 << 9;
 impl<T: Entry> Set<T> {
     /// Selects the slot of `id`, whose hash is `hash`: its own, else an empty one, else the least recently used.
     #[inline(always)]
-    pub fn find(&mut self, id: &T::Id, hash: u32) -> Place {
+    pub fn find(&mut self, id: &T::Id, hash: u32) -> Selection {
         let home = home_way(hash);
         // Most flows are in their primary way, which a processor reads speculatively before it has the tags.
         self.selected = if self.tags[home] == tag(hash) && self.ways[home].id() == *id {
@@ -91,7 +91,7 @@ impl<T: Entry> Set<T> {
                 None => self.victim(home),
             }
         };
-        self.place()
+        self.selection()
     }
 
     /// Whether a way has the tag of `hash`; without the set's lock.
@@ -139,9 +139,9 @@ impl<T: Entry> Set<T> {
     /// flow once for each way, and again for hits, misses and evictions.
     #[inline(always)]
     #[must_use]
-    pub fn place(&self) -> Place {
+    pub fn selection(&self) -> Selection {
         let selected = reread(&self.selected);
-        Place {
+        Selection {
             way: selected as usize % WAYS,
             missing: selected & MISSING != 0,
             evicts: selected & EVICTS != 0,
@@ -152,7 +152,7 @@ impl<T: Entry> Set<T> {
     #[inline(always)]
     #[must_use]
     pub(crate) fn victim_last_seen_ns(&self) -> u64 {
-        self.ways[self.place().way].last_seen_ns()
+        self.ways[self.selection().way].last_seen_ns()
     }
 
     /// Removes flows last in use before `before_ns`, and returns their number.
@@ -178,7 +178,7 @@ impl<T: Entry> Set<T> {
     /// Stores a new flow in the selected slot.
     #[inline(always)]
     pub fn insert(&mut self, hash: u32, entry: T) {
-        let way = self.place().way;
+        let way = self.selection().way;
         self.tags[way] = tag(hash);
         self.ways[way] = entry;
     }

@@ -4,13 +4,13 @@
 //! flows. The set's lock serialises insertion, which replaces a flow under that flow's lock. Lookup is lockless: the
 //! lock word carries a generation, so a compare-and-exchange on the observed word fails if the slot was reused.
 //!
-//! Memory ordering: taking a lock acquires and [`free`] releases, so a flow's fields are ordered by its lock. Reads
-//! without it (tags, fingerprints, lock words, [`FlowPeek`]) need no order, because [`Shared::hold`] compares the
+//! Memory ordering: locking has acquire and [`release`] release semantics, so the lock orders a flow's fields. Reads
+//! without it (tags, fingerprints, lock words, [`FlowPeek`]) need no order, because [`Shared::lock_flow`] compares the
 //! fingerprint again under the lock.
 
 use core::ops::{Deref, DerefMut};
 
-use super::lock::{HELD, Refused, TRIES, free, take, take_as_seen};
+use super::lock::{HELD, LockError, TRIES, acquire, acquire_if_unchanged, release};
 use super::set::{WAY_BITS, home_way, tag};
 use super::{Cnps, FlowId, RpCold, RpHot, RpSet};
 use crate::id::hash;
@@ -30,7 +30,7 @@ pub struct FlowPeek {
     pub last_ns: [u64; 2],
     /// End of its last packet's transmission.
     pub next_ns: u64,
-    /// Whether it was ever cut.
+    /// Whether the flow was ever cut.
     pub active: bool,
 }
 
@@ -77,7 +77,7 @@ impl Drop for FlowGuard {
     #[inline(always)]
     fn drop(&mut self) {
         // SAFETY: as in `deref`.
-        unsafe { free(&raw mut (*self.flow).lock, self.seen.0) }
+        unsafe { release(&raw mut (*self.flow).lock, self.seen.0) }
     }
 }
 
@@ -145,7 +145,7 @@ impl Shared {
     #[must_use]
     pub(crate) fn find_at(self, way: usize, fingerprint: u64) -> Option<LockWord> {
         let flow = self.flow(way);
-        // SAFETY: as in `flow`. If the two loads are reordered, or the slot is reused between them, `hold` fails.
+        // SAFETY: as in `flow`. If the two loads are reordered, or the slot is reused between them, `lock_flow` fails.
         unsafe {
             let seen = (&raw const (*flow).lock).read_volatile() & !HELD;
             ((&raw const (*flow).fingerprint).read_volatile() == fingerprint).then_some(LockWord(seen))
@@ -157,18 +157,23 @@ impl Shared {
     /// # Errors
     /// The slot was reused, or another CPU holds the lock.
     #[inline(always)]
-    pub(crate) fn hold(self, way: usize, fingerprint: u64, seen: LockWord) -> Result<FlowGuard, LookupError> {
+    pub(crate) fn lock_flow(
+        self,
+        way: usize,
+        fingerprint: u64,
+        seen: LockWord,
+    ) -> Result<FlowGuard, LookupError> {
         let flow = self.flow(way);
         // SAFETY: as in `flow`; the flow is ours while we hold its lock.
         unsafe {
-            match take_as_seen(&raw mut (*flow).lock, seen.0) {
+            match acquire_if_unchanged(&raw mut (*flow).lock, seen.0) {
                 Ok(()) => {}
-                Err(Refused::Contended) => return Err(LookupError::Contended),
-                Err(Refused::Changed) => return Err(LookupError::Evicted),
+                Err(LockError::Contended) => return Err(LookupError::Contended),
+                Err(LockError::Changed) => return Err(LookupError::Evicted),
             }
-            let held = FlowGuard { flow, cold: self.cold(way), seen };
+            let guard = FlowGuard { flow, cold: self.cold(way), seen };
             // The word may already have been the next owner's while the fingerprint was still the last one's.
-            if held.fingerprint == fingerprint { Ok(held) } else { Err(LookupError::Evicted) }
+            if guard.fingerprint == fingerprint { Ok(guard) } else { Err(LookupError::Evicted) }
         }
     }
 
@@ -285,11 +290,11 @@ impl Shared {
         let flow = self.flow(way);
         // SAFETY: as in `flow`; the flow is ours while we hold its lock.
         unsafe {
-            let Some(word) = take(&raw mut (*flow).lock, TRIES) else {
+            let Some(word) = acquire(&raw mut (*flow).lock, TRIES) else {
                 return Err(LookupError::Contended);
             };
             if (*flow).in_use_until_ns() > now_ns {
-                free(&raw mut (*flow).lock, word);
+                release(&raw mut (*flow).lock, word);
                 return Err(LookupError::Evicted);
             }
             let (last_seen_ns, word) = ((*flow).last_seen_ns(), other_hands(word));
@@ -299,7 +304,7 @@ impl Shared {
             let cold = self.cold(way);
             ((*cold).id, (*cold).cnps) = (*id, Cnps::NONE);
             (&raw mut (*self.0).tags[way % WAYS]).write_volatile(tag(hash(fingerprint)));
-            free(&raw mut (*flow).lock, word);
+            release(&raw mut (*flow).lock, word);
             Ok(last_seen_ns)
         }
     }
@@ -326,7 +331,7 @@ impl Shared {
         // SAFETY: as in `flow`.
         unsafe {
             let lock = &raw mut (*self.0).lock;
-            if take_as_seen(lock, 0) != Ok(()) {
+            if acquire_if_unchanged(lock, 0) != Ok(()) {
                 return Err(LookupError::Contended);
             }
             // Another CPU may have inserted it first.
@@ -339,7 +344,7 @@ impl Shared {
             } else {
                 Err(LookupError::Evicted)
             };
-            free(lock, 0);
+            release(lock, 0);
             entered
         }
     }
@@ -368,7 +373,7 @@ impl Shared {
             // SAFETY: as in `flow`; the flow is ours while we hold its lock.
             unsafe {
                 // A locked flow is in use, hence not idle.
-                let Some(mut word) = take(&raw mut (*flow).lock, 1) else {
+                let Some(mut word) = acquire(&raw mut (*flow).lock, 1) else {
                     continue;
                 };
                 if (*flow).last_seen_ns() != 0 && (*flow).in_use_until_ns() < before_ns {
@@ -378,7 +383,7 @@ impl Shared {
                     word = other_hands(word);
                     expired += 1;
                 }
-                free(&raw mut (*flow).lock, word);
+                release(&raw mut (*flow).lock, word);
             }
         }
         expired

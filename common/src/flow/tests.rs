@@ -22,13 +22,13 @@ fn ipv4(addr: u32, qpn: u32) -> FlowId {
 }
 
 /// A packet of `id`, processed as by the hooks. `cnp_sent` identifies the flow here.
-fn touch(set: &mut NpSet, id: FlowId, hash: u32, now_ns: u64) -> Place {
-    let place = set.find(&id, hash);
-    if place.missing {
+fn touch(set: &mut NpSet, id: FlowId, hash: u32, now_ns: u64) -> Selection {
+    let selection = set.find(&id, hash);
+    if selection.missing {
         set.insert(hash, NpFlow { cnp_sent: u64::from(id.receiver.qpn), ..NpFlow::new(id) });
     }
-    set.ways[place.way].last_seen_ns = now_ns;
-    place
+    set.ways[selection.way].last_seen_ns = now_ns;
+    selection
 }
 
 proptest! {
@@ -44,11 +44,11 @@ proptest! {
             now_ns += gap_ns;
             let id = ipv4(0x0a00_0001, qpn);
             let hash = ipv4(0x0a00_0001, qpn % hashes).hash(&HashKeys::new(seed.into()));
-            let place = touch(&mut set, id, hash, now_ns);
+            let selection = touch(&mut set, id, hash, now_ns);
 
             let known = model.iter().position(|&other| other == id);
-            prop_assert_eq!(place.missing, known.is_none());
-            prop_assert_eq!(place.evicts, known.is_none() && model.len() == WAYS);
+            prop_assert_eq!(selection.missing, known.is_none());
+            prop_assert_eq!(selection.evicts, known.is_none() && model.len() == WAYS);
             if let Some(at) = known {
                 model.remove(at);
             } else if model.len() == WAYS {
@@ -70,12 +70,12 @@ proptest! {
         let mut set = EMPTY;
         let mut taken = BTreeSet::new();
         for (n, &hash) in (1..).zip(&hashes) {
-            let place = touch(&mut set, ipv4(0x0a00_0001, n), hash, u64::from(n));
-            prop_assert!(place.missing && !place.evicts);
+            let selection = touch(&mut set, ipv4(0x0a00_0001, n), hash, u64::from(n));
+            prop_assert!(selection.missing && !selection.evicts);
             if !taken.contains(&home_way(hash)) {
-                prop_assert_eq!(place.way, home_way(hash));
+                prop_assert_eq!(selection.way, home_way(hash));
             }
-            prop_assert!(taken.insert(place.way));
+            prop_assert!(taken.insert(selection.way));
         }
         for (n, &hash) in (1..).zip(&hashes) {
             prop_assert!(!set.find(&ipv4(0x0a00_0001, n), hash).missing);
@@ -119,8 +119,8 @@ fn clock_step_back_answers_nothing() {
 #[test]
 fn empty_set_contains_no_flow() {
     for seed in [0, 1, 0x9e37_79b9, u32::MAX] {
-        let place = { EMPTY }.find(&FlowId::NONE, FlowId::NONE.hash(&HashKeys::new(seed.into())));
-        assert!(place.missing && !place.evicts);
+        let selection = { EMPTY }.find(&FlowId::NONE, FlowId::NONE.hash(&HashKeys::new(seed.into())));
+        assert!(selection.missing && !selection.evicts);
     }
 }
 
@@ -184,8 +184,8 @@ fn idle_flow_evicted() {
     }
     // A new flow evicts no flow in use.
     let newcomer = ipv4(0x0a00_0002, 99);
-    let place = touch(&mut set, newcomer, newcomer.hash(&HashKeys::new(1)), 300);
-    assert!(place.missing && !place.evicts);
+    let selection = touch(&mut set, newcomer, newcomer.hash(&HashKeys::new(1)), 300);
+    assert!(selection.missing && !selection.evicts);
 }
 
 /// Maps outlive the programs that filled them: a changed hash would no longer find the flows.
@@ -197,7 +197,7 @@ fn hash_values_are_stable() {
 
 #[test]
 fn hash_yields_set_tag_and_home() {
-    assert_eq!([0, 1, 2, 3].map(tag), [1, 1, 3, 3], "0 is an empty place");
+    assert_eq!([0, 1, 2, 3].map(tag), [1, 1, 3, 3], "0 marks an empty slot");
     assert_eq!([0, 2, 6, 0x1_0000].map(|hash| set_index(hash, 0xff)), [0, 1, 3, 0]);
     assert_eq!([0, 1 << 29, 0x1fff_ffff, u32::MAX].map(home_way), [0, 1, 0, 7]);
 }
@@ -220,18 +220,18 @@ fn reused_slot_has_new_generation() {
     let enter = |now_ns| enter(shared, &id, fingerprint, &p.rp, now_ns).unwrap().way;
     let way = enter(1);
     let seen = shared.find_at(way, fingerprint).unwrap();
-    shared.hold(way, fingerprint, seen).unwrap().set_departure(Stream::Requests, 1);
-    assert!(shared.hold(way, fingerprint, seen).is_ok(), "it is the same flow after a packet");
+    shared.lock_flow(way, fingerprint, seen).unwrap().set_departure(Stream::Requests, 1);
+    assert!(shared.lock_flow(way, fingerprint, seen).is_ok(), "it is the same flow after a packet");
     assert_eq!(shared.expire(10), 1);
     assert!(shared.find_at(way, fingerprint).is_none());
     assert_eq!(enter(20), way);
-    assert_eq!(shared.hold(way, fingerprint, seen).map(drop), Err(LookupError::Evicted));
+    assert_eq!(shared.lock_flow(way, fingerprint, seen).map(drop), Err(LookupError::Evicted));
     let again = shared.find_at(way, fingerprint).unwrap();
-    assert!(shared.hold(way, fingerprint, again).is_ok());
+    assert!(shared.lock_flow(way, fingerprint, again).is_ok());
     // The prefetching store changes nothing, however often the slot is reused.
     for n in 0..1_000 {
         shared
-            .hold(way, fingerprint, shared.find_at(way, fingerprint).unwrap())
+            .lock_flow(way, fingerprint, shared.find_at(way, fingerprint).unwrap())
             .unwrap()
             .set_departure(Stream::Requests, 30 + n);
         assert_eq!(shared.expire(100 + n), 1);
@@ -252,8 +252,8 @@ fn lookup_during_reuse_misses_next_flow() {
     (set.hot[3].lock, set.hot[3].fingerprint) = (HELD_OF_THE_NEXT - 1, 18);
     // SAFETY: as above.
     let shared = unsafe { Shared::new(&raw mut set) };
-    assert_eq!(shared.hold(3, 17, seen).map(drop), Err(LookupError::Evicted));
-    assert!(shared.hold(3, 18, seen).is_ok(), "and its lock is free again");
+    assert_eq!(shared.lock_flow(3, 17, seen).map(drop), Err(LookupError::Evicted));
+    assert!(shared.lock_flow(3, 18, seen).is_ok(), "and its lock is free again");
 }
 
 /// A lock's word while the next flow is being inserted.
@@ -325,7 +325,7 @@ proptest! {
             let Ok(Slot { way, .. }) = entered else { continue };
             prop_assert_eq!(shared.find_at(home_way(hash), fingerprint).is_some(), way == home_way(hash));
             let Some(seen) = shared.find_at(way, fingerprint) else { panic!("it is there") };
-            let Ok(mut flow) = shared.hold(way, fingerprint, seen) else { panic!("nobody else is here") };
+            let Ok(mut flow) = shared.lock_flow(way, fingerprint, seen) else { panic!("nobody else is here") };
             if cnp == 0 {
                 flow.on_cnp(&p.rp, now_ns, &mut { Debt::NONE });
             }
@@ -371,15 +371,15 @@ proptest! {
             now_ns += gap_ns;
             let seen = shared.find_at(0, fingerprint).unwrap();
             if what == 0 {
-                shared.hold(0, fingerprint, seen).unwrap().on_cnp(&p.rp, now_ns, &mut debt);
+                shared.lock_flow(0, fingerprint, seen).unwrap().on_cnp(&p.rp, now_ns, &mut debt);
                 charged.hot.on_cnp(&mut cnps, &p.rp, now_ns, &mut debt);
             } else {
                 if !shared.pass_unpaced(0, fingerprint, &p.rp, now_ns, Some((Stream::Requests, 1, bytes))) {
-                    let _ = shared.hold(0, fingerprint, seen).unwrap().on_send(&p, now_ns, bytes, &mut debt);
+                    let _ = shared.lock_flow(0, fingerprint, seen).unwrap().on_send(&p, now_ns, bytes, &mut debt);
                 }
                 let _ = charged.hot.on_send(&p, now_ns, bytes, &mut debt);
             }
-            let flow = shared.hold(0, fingerprint, seen).unwrap();
+            let flow = shared.lock_flow(0, fingerprint, seen).unwrap();
             prop_assert_eq!(flow.rates(), charged.hot.rates());
             prop_assert_eq!((flow.packets, flow.bytes), (charged.hot.packets, charged.hot.bytes));
         }
@@ -402,34 +402,34 @@ proptest! {
         let mut other = slow;
         (other.config.scalars.rpg_time_reset_ns, other.config.scalars.rpg_max_rate_bps) = (20_000, 40_000_000_000);
         other = Params::new(&other.config, other.port).unwrap();
-        let mut looks = RpFlow::new(ipv4(0x0a00_0001, 17), &slow.rp);
-        let mut catches_up = looks;
+        let mut fast = RpFlow::new(ipv4(0x0a00_0001, 17), &slow.rp);
+        let mut slow_path = fast;
         let mut debt = Debt::NONE;
         let (mut p, mut now_ns) = (slow, 1);
         for (gap_ns, what, bytes) in steps {
             now_ns += gap_ns;
             match what {
                 0 => {
-                    for flow in [&mut looks, &mut catches_up] {
+                    for flow in [&mut fast, &mut slow_path] {
                         flow.on_cnp(&p.rp, now_ns, &mut debt);
                     }
                 }
                 1 => p = other,
                 _ => {
-                    subprogram::advance(&mut catches_up.hot, &p.rp, now_ns, &mut debt);
+                    subprogram::advance(&mut slow_path.hot, &p.rp, now_ns, &mut debt);
                     prop_assert_eq!(
-                        looks.hot.on_send(&p, now_ns, bytes, &mut debt),
-                        catches_up.hot.on_send(&p, now_ns, bytes, &mut debt)
+                        fast.hot.on_send(&p, now_ns, bytes, &mut debt),
+                        slow_path.hot.on_send(&p, now_ns, bytes, &mut debt)
                     );
                 }
             }
             // A target above a lowered line rate is corrected later. (If the line rate rises first, it stays.)
-            let settled = |flow: &RpFlow| {
+            let caught_up = |flow: &RpFlow| {
                 let mut flow = *flow;
                 subprogram::advance(&mut flow.hot, &p.rp, now_ns, &mut { Debt::NONE });
                 flow
             };
-            prop_assert_eq!(settled(&looks), settled(&catches_up));
+            prop_assert_eq!(caught_up(&fast), caught_up(&slow_path));
         }
     }
 }

@@ -82,10 +82,10 @@ pub trait Env<'p> {
     fn learn_pair(&mut self, id: &QpId, pair: Pair);
     /// Removes the learned pair of `id`.
     fn forget_pair(&mut self, id: &QpId);
-    /// Whether another interface's hook handed this CNP on, see [`TcVerdict::HandOn`].
+    /// Whether another interface's program tail-called this one with a CNP, see [`TcVerdict::TrySiblings`].
     ///
     /// Queried once per CNP, by TC ingress.
-    fn is_handed_on(&mut self) -> bool;
+    fn is_from_sibling(&mut self) -> bool;
     /// Runs `f` on the requester of the flow in [`lookup_key`](Self::lookup_key), entered first if absent and `enters`.
     ///
     /// `None` if it is absent, or the table is full.
@@ -228,6 +228,6 @@ pub enum TcVerdict {
     Redirect(u32),
     /// Redirect to this interface and resolve the next hop by the routing table.
     RedirectNeigh(u32),
-    /// Tail-call the next interface of this host that has an RP; pass if there is none. TC ingress only.
-    HandOn,
+    /// Tail-call the program of the next interface of this host with an RP; pass if there is none. TC ingress only.
+    TrySiblings,
 }

@@ -107,7 +107,7 @@ fn notify<'p, S: Skb<'p>>(s: &mut S, p: &Params, id: FlowId, hash: u32, is_marke
     let now_ns = s.env().now_ns();
     // Checked before the flow's interval starts: a CNP that is not sent must not consume the interval.
     let cnps_used_up_to_ns = s.env().time(Time::Cnps);
-    // One number, as an `Option` needs two places on the BPF stack.
+    // One number, as an `Option` needs two slots on the BPF stack.
     let cnps_used_up_to_ns = match p.cnps.gap_ns {
         0 => UNLIMITED,
         _ => p.cnps.admit(cnps_used_up_to_ns, now_ns).unwrap_or(REFUSED),
@@ -118,21 +118,21 @@ fn notify<'p, S: Skb<'p>>(s: &mut S, p: &Params, id: FlowId, hash: u32, is_marke
         #[inline(always)]
         |set| {
             let mut silent_since_ns = 0;
-            // Read here, as a value read before the lock needs a place on the BPF stack.
+            // Read here, as a value read before the lock needs a slot on the BPF stack.
             let interval_ns = p.hot.min_time_between_cnps_ns.into();
             if set.find(&id, hash).missing {
                 if !is_marked {
                     return (false, 0, 0, 0);
                 }
                 // Every flow of the set was answered within this interval: a CNP without an entry would not be the only one.
-                let victim = &set.ways[set.place().way];
+                let victim = &set.ways[set.selection().way];
                 if victim.is_live(now_ns, interval_ns) {
                     return (false, 0, 0, 0);
                 }
                 silent_since_ns = set.victim_last_seen_ns();
                 set.insert(hash, NpFlow::new(id));
             }
-            let way = set.place().way;
+            let way = set.selection().way;
             let flow = &mut set.ways[way];
             let last_cnp_ns = flow.last_cnp_ns;
             let answered = if is_marked {

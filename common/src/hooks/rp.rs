@@ -12,23 +12,28 @@ use crate::wire::cnp::{self, Cnp};
 
 /// Handles a CNP for one of this host's QPs.
 ///
-/// CNPs may return by another interface than the one their data leaves by, so a CNP for an unknown flow is
-/// handed on. It is counted as unknown where it arrived, and as handled where its flow is.
+/// A CNP may arrive on another interface than the one its data leaves on, so for an unknown flow the siblings are tried.
+/// It is counted as unknown where it arrived, and as handled where its flow is.
 #[inline(always)]
-pub(super) fn on_cnp<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce, is_handed_on: bool) -> TcVerdict {
+pub(super) fn on_cnp<'p, H: Host<'p>>(
+    h: &mut H,
+    p: &Params,
+    roce: &Roce,
+    is_from_sibling: bool,
+) -> TcVerdict {
     if !p.hot.is_on(Switch::Rp) {
-        return if is_handed_on { TcVerdict::HandOn } else { TcVerdict::Pass };
+        return if is_from_sibling { TcVerdict::TrySiblings } else { TcVerdict::Pass };
     }
     let outcome = cut(h, p, roce);
     let is_known = outcome != Stat::RpCnpUnknownFlow;
-    if is_known || !is_handed_on {
+    if is_known || !is_from_sibling {
         h.env().count(outcome);
         if outcome != Stat::RpCnpHandled {
             h.env().count(Stat::RpCnpIgnored);
         }
     }
     match outcome {
-        Stat::RpCnpUnknownFlow => TcVerdict::HandOn,
+        Stat::RpCnpUnknownFlow => TcVerdict::TrySiblings,
         Stat::RpCnpHandled | Stat::RpCnpTooSoon if p.hot.is_on(Switch::CnpConsume) => TcVerdict::Drop,
         _ => TcVerdict::Pass,
     }
@@ -82,11 +87,11 @@ fn cut<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) -> Stat {
     }
     let way = h.env().opaque(way as u32) as usize % WAYS;
     let debt = h.env().debt();
-    let held = match set.find_at(way, fingerprint) {
-        Some(seen) => set.hold(way, fingerprint, seen),
+    let guard = match set.find_at(way, fingerprint) {
+        Some(seen) => set.lock_flow(way, fingerprint, seen),
         None => Err(LookupError::Evicted),
     };
-    let outcome = held.map(|mut flow| {
+    let outcome = guard.map(|mut flow| {
         if p.hot.is_on(Switch::WirePaces) {
             flow.pace_from(rp, now_ns);
         }
@@ -203,11 +208,11 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, class: Ds
         };
         seen = set.find_at(way, fingerprint);
     }
-    let held = match seen {
-        Some(seen) => set.hold(way, fingerprint, seen),
+    let guard = match seen {
+        Some(seen) => set.lock_flow(way, fingerprint, seen),
         None => Err(LookupError::Evicted),
     };
-    let turn = match held {
+    let turn = match guard {
         Ok(flow) => take_turn(s, p, roce, flow, held_ns),
         // Evicted by another CPU between lookup and lock: the slot was idle, so the flow has no packets
         // queued.

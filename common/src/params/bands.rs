@@ -48,9 +48,9 @@ impl Config {
     pub fn buffer_bytes(&self, queue: usize, frame_bytes: u64) -> u64 {
         let classes =
             || self.wred.iter().zip(self.tc_to_queue).filter(move |(_, of)| usize::from(*of) == queue);
-        let said = classes().map(|(wred, _)| wred.queue_limit_bytes).max().unwrap_or(0);
-        if said != 0 {
-            return said;
+        let configured_bytes = classes().map(|(wred, _)| wred.queue_limit_bytes).max().unwrap_or(0);
+        if configured_bytes != 0 {
+            return configured_bytes;
         }
         let kmax_bytes = classes().map(|(wred, _)| wred.kmax_bytes).max().unwrap_or(0);
         (DEFAULT_LIMIT_FRAMES * frame_bytes).max(2 * kmax_bytes)
@@ -114,8 +114,8 @@ mod tests {
     fn buffer_from_classes_or_large() {
         assert_eq!(Config::DEFAULT.buffer_bytes(3, 1_514), 1_514_000);
         assert_eq!(with(|c| c.wred[3].kmax_bytes = 1_000_000).buffer_bytes(3, 1_514), 2_000_000);
-        let said = with(|c| (c.wred[0].queue_limit_bytes, c.wred[5].queue_limit_bytes) = (30_000, 50_000));
-        assert_eq!(said.buffer_bytes(0, 1_514), 50_000, "classes 0 and 5 share queue 0");
+        let params = with(|c| (c.wred[0].queue_limit_bytes, c.wred[5].queue_limit_bytes) = (30_000, 50_000));
+        assert_eq!(params.buffer_bytes(0, 1_514), 50_000, "classes 0 and 5 share queue 0");
     }
 
     proptest! {

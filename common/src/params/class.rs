@@ -8,9 +8,9 @@ use crate::layout::{CLASSES, DSCPS};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DscpClass(u8);
 
-/// Its packets get a priority, or are counted by ingress port.
+/// Packets of the class get a priority, or are counted by ingress port.
 const SORTED: u8 = CLASSES as u8;
-/// The neighbour may pause it.
+/// The neighbour may pause the class.
 const PAUSED: u8 = SORTED << 1;
 
 impl DscpClass {

@@ -249,8 +249,9 @@ mod tests {
         }
     }
 
-    /// A storm on all priorities for twenty minutes is one storm of each, and not a hundred (sonic-buildimage, issue 29203:
-    /// 170 storms and ends of storms in that time).
+    /// A storm of twenty minutes on all priorities is reported once per priority.
+    ///
+    /// sonic-buildimage, issue 29203, reports 170 storms and ends of storms in that time.
     #[test]
     fn storm_on_all_priorities_does_not_flap() {
         const MS: u64 = 1_000_000;

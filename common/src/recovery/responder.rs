@@ -11,7 +11,7 @@
 //! egress, so it acknowledges nothing that they have not acknowledged before.
 //!
 //! An earlier QP may have had the same numbers. A request for another QPN, or with a PSN before the acknowledged ones,
-//! therefore invalidates that PSN until the responder's next packet, and so does a second without one.
+//! therefore invalidates that PSN until the responder's next packet. It also expires after a second without such a packet.
 //!
 //! # Bound
 //!

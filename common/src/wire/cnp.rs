@@ -86,7 +86,7 @@ pub enum Verdict {
 ///
 /// Bytes kept in registers would index the CRC table with bounds that Linux 6.1's verifier has lost.
 #[inline(always)]
-fn in_memory<const N: usize>(packet: &mut [u8; N]) -> &[u8; N] {
+fn opaque_reference<const N: usize>(packet: &mut [u8; N]) -> &[u8; N] {
     opaque(packet)
 }
 
@@ -110,7 +110,7 @@ pub fn emit_v4(out: &mut [u8; V4_LEN], src: Ipv4Addr, dst: Ipv4Addr, cnp: &CnpRe
     };
     ip.emit(sub_mut::<0, { Ipv4::LEN }, _>(out));
     emit_udp(sub_mut::<{ Ipv4::LEN }, UDP_LEN, _>(out), cnp);
-    let crc = icrc_v4(in_memory(out));
+    let crc = icrc_v4(opaque_reference(out));
     *sub_mut::<{ V4_LEN - icrc::LEN }, { icrc::LEN }, _>(out) = crc.to_le_bytes();
 }
 
@@ -132,7 +132,7 @@ pub fn emit_v6(out: &mut [u8; V6_LEN], src: Ipv6Addr, dst: Ipv6Addr, cnp: &CnpRe
     };
     ip.emit(sub_mut::<0, { Ipv6::LEN }, _>(out));
     emit_udp(sub_mut::<{ Ipv6::LEN }, UDP_LEN, _>(out), cnp);
-    let crc = icrc_v6(in_memory(out));
+    let crc = icrc_v6(opaque_reference(out));
     *sub_mut::<{ V6_LEN - icrc::LEN }, { icrc::LEN }, _>(out) = crc.to_le_bytes();
 }
 

@@ -10,9 +10,9 @@ use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::eth::{EtherType, VlanTagRepr};
 use dcqcn_common::wire::ipv4::header_checksum;
 
-use super::host::{Around, Left, Packet};
+use super::mock_host::{MockHost, PORTS, params};
+use super::packet::{Outcome, Packet, PacketContext};
 use super::packets::{DATA, MARKED, Roce};
-use super::world::{PORTS, World, params};
 
 /// Class 3 marks above 1,000 bytes, at random up to 2,000.
 fn marks(config: &mut Config) {
@@ -23,13 +23,18 @@ fn marks(config: &mut Config) {
 }
 
 /// Verdict on a packet at this depth, and its counters.
-fn met(bytes: u64, p: &Params, roce: &Roce, around: Around) -> (TcVerdict, Left, Vec<(Stat, u64)>) {
-    let mut w = World::new();
-    w.backlogs.insert(3, Backlog { bytes, read_at_ns: w.now_ns });
-    let (verdict, left) = w.egress(p, &roce.frame(), around);
-    let marked = w.count_of(Stat::CpEcnMarked);
-    assert_eq!(w.classes[3].ecn_marked_packets, marked);
-    (verdict, left, w.counted())
+fn egress_at_depth(
+    bytes: u64,
+    p: &Params,
+    roce: &Roce,
+    context: PacketContext,
+) -> (TcVerdict, Outcome, Vec<(Stat, u64)>) {
+    let mut host = MockHost::new();
+    host.backlogs.insert(3, Backlog { bytes, read_at_ns: host.now_ns });
+    let (verdict, outcome) = host.egress(p, &roce.frame(), context);
+    let marked = host.count_of(Stat::CpEcnMarked);
+    assert_eq!(host.classes[3].ecn_marked_packets, marked);
+    (verdict, outcome, host.take_counted())
 }
 
 const TAG: VlanTagRepr = VlanTagRepr { pcp: 3, dei: false, vid: 77, ethertype: EtherType::VLAN };
@@ -38,10 +43,10 @@ const TAG: VlanTagRepr = VlanTagRepr { pcp: 3, dei: false, vid: 77, ethertype: E
 fn deep_queue_marks_only_ecn() {
     let p = params(marks);
     for roce in [DATA, Roce { v6: true, ..DATA }, Roce { tag: Some(TAG), ..DATA }] {
-        let (verdict, left, counted) = met(2_001, &p, &roce, Around::default());
+        let (verdict, outcome, counted) = egress_at_depth(2_001, &p, &roce, PacketContext::default());
         assert_eq!(verdict, TcVerdict::Pass);
         let expected = Roce { ecn: Ecn::CE, ..roce }.frame();
-        assert_eq!(left, Left { bytes: expected, ..Left::default() });
+        assert_eq!(outcome, Outcome { bytes: expected, ..Outcome::default() });
         assert_eq!(counted, [(Stat::RoceData, 1), (Stat::CpEcnMarked, 1)]);
     }
 }
@@ -49,15 +54,15 @@ fn deep_queue_marks_only_ecn() {
 #[test]
 fn shallow_queue_does_not_mark() {
     let p = params(marks);
-    let shallow = met(1_000, &p, &DATA, Around::default());
+    let shallow = egress_at_depth(1_000, &p, &DATA, PacketContext::default());
     assert_eq!((shallow.1.bytes, shallow.2), (DATA.frame(), vec![(Stat::RoceData, 1)]));
-    let marked = met(2_001, &p, &MARKED, Around::default());
+    let marked = egress_at_depth(2_001, &p, &MARKED, PacketContext::default());
     assert_eq!((marked.1.bytes, marked.2), (MARKED.frame(), vec![(Stat::RoceData, 1)]));
-    let mut w = World::new();
-    w.backlogs.insert(6, Backlog { bytes: 1 << 20, read_at_ns: w.now_ns });
+    let mut host = MockHost::new();
+    host.backlogs.insert(6, Backlog { bytes: 1 << 20, read_at_ns: host.now_ns });
     let cnp = DATA.cnp(Some(1));
-    let (_, left) = w.egress(&p, &cnp, Around::default());
-    assert_eq!((left.bytes, w.counted()), (cnp, vec![(Stat::RoceCnp, 1)]));
+    let (_, outcome) = host.egress(&p, &cnp, PacketContext::default());
+    assert_eq!((outcome.bytes, host.take_counted()), (cnp, vec![(Stat::RoceCnp, 1)]));
 }
 
 #[test]
@@ -69,14 +74,18 @@ fn not_ect_dropped_above_kmax_if_enabled() {
             marks(config);
             config.scalars.drop_not_ect = drop;
         });
-        let (verdict, left, counted) = met(bytes, &p, &roce, Around::default());
-        assert_eq!((verdict, left.bytes, counted), (TcVerdict::Pass, roce.frame(), passed.clone()), "{drop}");
+        let (verdict, outcome, counted) = egress_at_depth(bytes, &p, &roce, PacketContext::default());
+        assert_eq!(
+            (verdict, outcome.bytes, counted),
+            (TcVerdict::Pass, roce.frame(), passed.clone()),
+            "{drop}"
+        );
     }
     let p = params(|config| {
         marks(config);
         config.scalars.drop_not_ect = 1;
     });
-    let (verdict, _, counted) = met(2_001, &p, &roce, Around::default());
+    let (verdict, _, counted) = egress_at_depth(2_001, &p, &roce, PacketContext::default());
     assert_eq!(verdict, TcVerdict::Drop);
     assert_eq!(counted, [(Stat::RoceData, 1), (Stat::CpNotEct, 1), (Stat::CpNotEctDropped, 1)]);
 }
@@ -90,24 +99,24 @@ fn dropped_packets_do_not_fill_virtual_queue() {
         marks(config);
         (config.scalars.queue_source, config.scalars.drop_not_ect) = (0, 1);
     });
-    let mut w = World::new();
+    let mut host = MockHost::new();
     for _ in 0..1_000 {
-        w.egress(&p, &frame, Around::default());
+        host.egress(&p, &frame, PacketContext::default());
     }
     let wire_bytes = frame.len() as u64 + p.config.scalars.wire_overhead_bytes;
-    let depth_bytes = p.drain[3].depth_bytes(w.queues[3], w.now_ns);
+    let depth_bytes = p.drain[3].depth_bytes(host.queues[3], host.now_ns);
     assert!((2_000..=2_000 + wire_bytes).contains(&depth_bytes), "{depth_bytes}");
-    assert_eq!(w.count_of(Stat::CpNotEctDropped), 1_000 - (2_000 / wire_bytes + 1));
+    assert_eq!(host.count_of(Stat::CpNotEctDropped), 1_000 - (2_000 / wire_bytes + 1));
     // If it passes, it occupies the line.
-    let mut w = World::new();
+    let mut host = MockHost::new();
     let p = params(|config| {
         marks(config);
         config.scalars.queue_source = 0;
     });
     for _ in 0..10 {
-        w.egress(&p, &frame, Around::default());
+        host.egress(&p, &frame, PacketContext::default());
     }
-    assert!(p.drain[3].depth_bytes(w.queues[3], w.now_ns) > 9 * frame.len() as u64);
+    assert!(p.drain[3].depth_bytes(host.queues[3], host.now_ns) > 9 * frame.len() as u64);
 }
 
 #[test]
@@ -116,23 +125,24 @@ fn failed_mark_not_counted() {
     let v6 = Roce { v6: true, ..DATA };
     // The field itself; the checksum behind it.
     for (roce, no_write_from) in [(DATA, 15), (DATA, 24), (v6, 14)] {
-        let (verdict, left, counted) = met(2_001, &p, &roce, Around { no_write_from, ..Around::default() });
+        let (verdict, outcome, counted) =
+            egress_at_depth(2_001, &p, &roce, PacketContext { no_write_from, ..PacketContext::default() });
         assert_eq!((verdict, counted), (TcVerdict::Pass, vec![(Stat::RoceData, 1), (Stat::WriteFailed, 1)]));
-        assert_eq!(left.bytes == roce.frame(), no_write_from != 24);
+        assert_eq!(outcome.bytes == roce.frame(), no_write_from != 24);
     }
 }
 
 #[test]
 fn classes_count_packets_bytes_and_ect() {
     let p = params(marks);
-    let mut w = World::new();
+    let mut host = MockHost::new();
     let small = Roce { payload: 4, ecn: Ecn::NOT_ECT, ..DATA };
     let frames = [DATA.frame(), small.frame(), Roce { opcode: Opcode::RC_ACKNOWLEDGE, ..MARKED }.frame()];
     for frame in &frames {
-        w.egress(&p, frame, Around::default());
+        host.egress(&p, frame, PacketContext::default());
     }
     let bytes = frames.iter().map(|frame| frame.len() as u64).sum();
-    assert_eq!(w.classes[3], ClassCounters { packets: 3, bytes, ect_packets: 2, ecn_marked_packets: 0 });
+    assert_eq!(host.classes[3], ClassCounters { packets: 3, bytes, ect_packets: 2, ecn_marked_packets: 0 });
 }
 
 /// A byte takes a nanosecond, which is 64 ticks.
@@ -148,14 +158,14 @@ fn each_port_class_has_its_queue() {
         queues[queue] = (now_ns + frame.len() as u64 + 24) << 6;
         queues
     };
-    let mut w = World::new();
-    w.egress(&p, &frame, Around::default());
-    assert_eq!(w.queues, expected(3, w.now_ns));
+    let mut host = MockHost::new();
+    host.egress(&p, &frame, PacketContext::default());
+    assert_eq!(host.queues, expected(3, host.now_ns));
     for (ingress_ifindex, queue) in [(PORTS[0], 8 + 3), (PORTS[1], 3)] {
-        let mut w = World::new();
-        w.is_inline = true;
-        w.xdp(&p, &frame, Around { ingress_ifindex, ..Around::default() });
-        assert_eq!(w.queues, expected(queue, w.now_ns));
+        let mut host = MockHost::new();
+        host.is_inline = true;
+        host.xdp(&p, &frame, PacketContext { ingress_ifindex, ..PacketContext::default() });
+        assert_eq!(host.queues, expected(queue, host.now_ns));
     }
 }
 
@@ -165,18 +175,18 @@ fn stale_backlog_ignored() {
     for (age_ns, is_believed) in
         [(BACKLOG_AGE_NS - 1, true), (BACKLOG_AGE_NS, false), (BACKLOG_AGE_NS + 1, false)]
     {
-        let mut w = World::new();
-        w.backlogs.insert(3, Backlog { bytes: 2_001, read_at_ns: w.now_ns - age_ns });
-        w.egress(&p, &DATA.frame(), Around::default());
-        assert_eq!(w.count_of(Stat::CpEcnMarked), u64::from(is_believed), "{age_ns}");
-        assert_eq!(w.count_of(Stat::CpBacklogStale), u64::from(!is_believed), "{age_ns}");
+        let mut host = MockHost::new();
+        host.backlogs.insert(3, Backlog { bytes: 2_001, read_at_ns: host.now_ns - age_ns });
+        host.egress(&p, &DATA.frame(), PacketContext::default());
+        assert_eq!(host.count_of(Stat::CpEcnMarked), u64::from(is_believed), "{age_ns}");
+        assert_eq!(host.count_of(Stat::CpBacklogStale), u64::from(!is_believed), "{age_ns}");
     }
     // The real backlog is not read unless enabled.
     let p = params(|config| {
         marks(config);
         config.scalars.queue_source = 0;
     });
-    let (_, _, counted) = met(2_001, &p, &DATA, Around::default());
+    let (_, _, counted) = egress_at_depth(2_001, &p, &DATA, PacketContext::default());
     assert_eq!(counted, [(Stat::RoceData, 1)]);
 }
 
@@ -191,8 +201,8 @@ fn trims(config: &mut Config) {
     config.wred[3].queue_limit_bytes = 4_000;
 }
 
-fn forwarded() -> Around {
-    Around { ingress_ifindex: PORTS[1], ..Around::default() }
+fn forwarded() -> PacketContext {
+    PacketContext { ingress_ifindex: PORTS[1], ..PacketContext::default() }
 }
 
 /// The headers of a packet, with adjusted IP length and DSCP.
@@ -227,13 +237,16 @@ fn data_beyond_limit_is_trimmed() {
         let roce = Roce { opcode, v6, tag, ecn, ..DATA };
         let frame = roce.frame();
         let wire_bytes = frame.len() as u64 + p.config.scalars.wire_overhead_bytes;
-        let (verdict, left, counted) = met(4_000 - wire_bytes + 1, &p, &roce, forwarded());
-        assert_eq!((verdict, &left.bytes), (TcVerdict::Pass, &trimmed(&roce)), "{opcode:?}");
+        let (verdict, outcome, counted) = egress_at_depth(4_000 - wire_bytes + 1, &p, &roce, forwarded());
+        assert_eq!((verdict, &outcome.bytes), (TcVerdict::Pass, &trimmed(&roce)), "{opcode:?}");
         assert_eq!(counted, [(Stat::RoceData, 1), (Stat::CpTrimmed, 1)]);
-        let mut w = World::new();
-        assert_eq!(classify(&mut Packet::new(&mut w, None, &left.bytes, forwarded())), Err(Stat::Trimmed));
-        let (_, left, _) = met(4_000 - wire_bytes, &p, &roce, forwarded());
-        assert_eq!(left.bytes.len(), frame.len(), "the last one that fits");
+        let mut host = MockHost::new();
+        assert_eq!(
+            classify(&mut Packet::new(&mut host, None, &outcome.bytes, forwarded())),
+            Err(Stat::Trimmed)
+        );
+        let (_, outcome, _) = egress_at_depth(4_000 - wire_bytes, &p, &roce, forwarded());
+        assert_eq!(outcome.bytes.len(), frame.len(), "the last one that fits");
     }
 }
 
@@ -241,25 +254,25 @@ fn data_beyond_limit_is_trimmed() {
 fn packets_without_payload_not_trimmed() {
     let p = params(trims);
     let deep = 1 << 20;
-    let passed = |roce: &Roce, around| {
-        let (_, left, counted) = met(deep, &p, roce, around);
-        assert_eq!(left.bytes.len(), roce.frame().len());
+    let passed = |roce: &Roce, context| {
+        let (_, outcome, counted) = egress_at_depth(deep, &p, roce, context);
+        assert_eq!(outcome.bytes.len(), roce.frame().len());
         assert!(counted.iter().all(|(stat, _)| *stat != Stat::CpTrimmed), "{counted:?}");
     };
     passed(&Roce { opcode: Opcode::RC_ACKNOWLEDGE, payload: 0, ..DATA }, forwarded());
     passed(&Roce { opcode: Opcode::RC_RDMA_READ_REQUEST, payload: 0, ..DATA }, forwarded());
     passed(&Roce { dest_qpn: 1, ..DATA }, forwarded());
-    passed(&DATA, Around { segment_bytes: 256, ..forwarded() });
-    passed(&DATA, Around { segment_bytes: 2_000, ..forwarded() });
+    passed(&DATA, PacketContext { segment_bytes: 256, ..forwarded() });
+    passed(&DATA, PacketContext { segment_bytes: 2_000, ..forwarded() });
     // The host's own.
-    passed(&DATA, Around::default());
+    passed(&DATA, PacketContext::default());
 }
 
 #[test]
 fn refused_trim_passes_packet() {
-    let (verdict, left, counted) =
-        met(1 << 20, &params(trims), &DATA, Around { no_rebuild: true, ..forwarded() });
-    assert_eq!((verdict, left.priority), (TcVerdict::Pass, None));
+    let (verdict, outcome, counted) =
+        egress_at_depth(1 << 20, &params(trims), &DATA, PacketContext { no_rebuild: true, ..forwarded() });
+    assert_eq!((verdict, outcome.priority), (TcVerdict::Pass, None));
     assert_eq!(counted, [(Stat::RoceData, 1), (Stat::WriteFailed, 1)]);
 }
 
@@ -271,8 +284,8 @@ fn trimmed_packet_has_own_priority() {
         config.tc_to_queue[5] = 5;
     });
     assert_ne!(p.priority[3], p.priority[5]);
-    assert_eq!(met(1 << 20, &p, &DATA, forwarded()).1.priority, Some(p.priority[5]));
-    assert_eq!(met(0, &p, &DATA, forwarded()).1.priority, Some(p.priority[3]));
+    assert_eq!(egress_at_depth(1 << 20, &p, &DATA, forwarded()).1.priority, Some(p.priority[5]));
+    assert_eq!(egress_at_depth(0, &p, &DATA, forwarded()).1.priority, Some(p.priority[3]));
 }
 
 #[test]
@@ -282,9 +295,9 @@ fn trim_triggers_fast_cnp() {
         config.scalars.fast_cnp = 1;
     });
     let roce = Roce { ecn: Ecn::NOT_ECT, ..DATA };
-    let (_, left, counted) = met(1 << 20, &p, &roce, forwarded());
-    assert!(left.clone_mark.is_some());
-    assert_eq!((left.bytes, counted), (trimmed(&roce), vec![(Stat::RoceData, 1), (Stat::CpTrimmed, 1)]));
+    let (_, outcome, counted) = egress_at_depth(1 << 20, &p, &roce, forwarded());
+    assert!(outcome.clone_mark.is_some());
+    assert_eq!((outcome.bytes, counted), (trimmed(&roce), vec![(Stat::RoceData, 1), (Stat::CpTrimmed, 1)]));
 }
 
 /// Four times the link's rate for a second, in packets of 256 bytes: trimmed packets use at most their share, and every CNP
@@ -299,19 +312,19 @@ fn overload_trims_within_share() {
     let frame = Roce { payload: 198, ..DATA }.frame();
     let wire_bytes = frame.len() as u64 + p.config.scalars.wire_overhead_bytes;
     let gap_ns = wire_bytes * 8_000_000_000 / 400_000_000;
-    let mut w = World::new();
+    let mut host = MockHost::new();
     let (mut trimmed_bytes, mut limited) = (0, 0);
     for packet in 0..1_000_000_000 / gap_ns {
-        w.now_ns += gap_ns;
-        let before = w.count_of(Stat::CpTrimmed);
-        let (_, left) = w.egress(&p, &frame, forwarded());
-        if w.count_of(Stat::CpTrimmed) != before {
-            trimmed_bytes += left.bytes.len() as u64 + p.config.scalars.wire_overhead_bytes;
+        host.now_ns += gap_ns;
+        let before = host.count_of(Stat::CpTrimmed);
+        let (_, outcome) = host.egress(&p, &frame, forwarded());
+        if host.count_of(Stat::CpTrimmed) != before {
+            trimmed_bytes += outcome.bytes.len() as u64 + p.config.scalars.wire_overhead_bytes;
         }
-        limited = w.count_of(Stat::CpTrimLimited);
+        limited = host.count_of(Stat::CpTrimLimited);
         if packet % 50 == 0 {
             let cnp = DATA.cnp(Some(1));
-            assert_eq!(w.egress(&p, &cnp, forwarded()).1.bytes, cnp);
+            assert_eq!(host.egress(&p, &cnp, forwarded()).1.bytes, cnp);
         }
     }
     assert!((500_000..=1_260_000).contains(&trimmed_bytes), "{trimmed_bytes} of 1.25 MB");

@@ -9,33 +9,36 @@ use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::eth::{EtherType, VlanTagRepr};
 
-use super::host::{Around, Left};
+use super::mock_host::{MockHost, params};
+use super::packet::{Outcome, PacketContext};
 use super::packets::{DATA, MARKED, RECEIVER_QPN, Roce, SENDER_QPN, addr, mac, qp};
-use super::world::{World, params};
 
 const INTERVAL_NS: u64 = 50_000;
 const SECOND_NS: u64 = 1_000_000_000;
 const DATAGRAM: Roce = Roce { opcode: Opcode::UD_SEND_ONLY, ..MARKED };
 const TAG: VlanTagRepr = VlanTagRepr { pcp: 3, dei: true, vid: 0x0a77, ethertype: EtherType::VLAN };
 
-fn clone_mark(w: &mut World, p: &Params, roce: &Roce) -> Option<u32> {
-    w.ingress(p, &roce.frame(), Around::default()).1.clone_mark
+fn clone_mark(host: &mut MockHost, p: &Params, roce: &Roce) -> Option<u32> {
+    host.ingress(p, &roce.frame(), PacketContext::default()).1.clone_mark
 }
 
 #[test]
 fn first_mark_of_interval_answered() {
     let p = params(|_| {});
-    let mut w = World::new();
-    assert_eq!(clone_mark(&mut w, &p, &MARKED), Some(p.port.cnp_mark));
-    assert_eq!(w.counted(), [(Stat::RoceData, 1), (Stat::NpEcnMarked, 1)]);
-    assert_eq!(w.times_ns[Time::NpPending as usize], 0);
-    w.now_ns += INTERVAL_NS - 1;
-    assert_eq!(clone_mark(&mut w, &p, &MARKED), None);
-    assert_eq!(w.counted(), [(Stat::RoceData, 1), (Stat::NpEcnMarked, 1), (Stat::NpCnpSuppressed, 1)]);
-    assert_eq!(w.times_ns[Time::NpPending as usize], w.now_ns);
-    w.now_ns += 1;
-    assert_eq!(clone_mark(&mut w, &p, &MARKED), Some(p.port.cnp_mark));
-    let flow = w.np_flow(&MARKED.id()).copied();
+    let mut host = MockHost::new();
+    assert_eq!(clone_mark(&mut host, &p, &MARKED), Some(p.port.cnp_mark));
+    assert_eq!(host.take_counted(), [(Stat::RoceData, 1), (Stat::NpEcnMarked, 1)]);
+    assert_eq!(host.times_ns[Time::NpPending as usize], 0);
+    host.now_ns += INTERVAL_NS - 1;
+    assert_eq!(clone_mark(&mut host, &p, &MARKED), None);
+    assert_eq!(
+        host.take_counted(),
+        [(Stat::RoceData, 1), (Stat::NpEcnMarked, 1), (Stat::NpCnpSuppressed, 1)]
+    );
+    assert_eq!(host.times_ns[Time::NpPending as usize], host.now_ns);
+    host.now_ns += 1;
+    assert_eq!(clone_mark(&mut host, &p, &MARKED), Some(p.port.cnp_mark));
+    let flow = host.np_flow(&MARKED.id()).copied();
     assert_eq!(flow.map(|flow| (flow.ecn_marked_packets, flow.cnp_sent, flow.pending)), Some((3, 2, 0)));
 }
 
@@ -45,9 +48,9 @@ fn unmarked_or_control_not_answered() {
     let ack = Roce { opcode: Opcode::RC_ACKNOWLEDGE, ..MARKED };
     let management = Roce { dest_qpn: 1, ..MARKED };
     for (roce, stat) in [(DATA, Stat::RoceData), (ack, Stat::RoceControl), (management, Stat::RoceControl)] {
-        let mut w = World::new();
-        assert_eq!(clone_mark(&mut w, &p, &roce), None);
-        assert_eq!((w.counted(), w.np_flow(&roce.id())), (vec![(stat, 1)], None));
+        let mut host = MockHost::new();
+        assert_eq!(clone_mark(&mut host, &p, &roce), None);
+        assert_eq!((host.take_counted(), host.np_flow(&roce.id())), (vec![(stat, 1)], None));
     }
 }
 
@@ -57,22 +60,22 @@ fn pending_mark_answered_by_unmarked_packet() {
     let both = params(|_| {});
     let start = params(|config| config.scalars.np_window = NP_WINDOW_START);
     for (p, is_answered) in [(&both, true), (&start, false)] {
-        let mut w = World::new();
-        clone_mark(&mut w, p, &MARKED);
-        w.now_ns += 10;
-        clone_mark(&mut w, p, &MARKED);
-        w.counted();
-        w.now_ns += INTERVAL_NS - 11;
-        assert_eq!(clone_mark(&mut w, p, &DATA), None);
-        assert_eq!(w.counted(), [(Stat::RoceData, 1)]);
-        w.now_ns += 1;
+        let mut host = MockHost::new();
+        clone_mark(&mut host, p, &MARKED);
+        host.now_ns += 10;
+        clone_mark(&mut host, p, &MARKED);
+        host.take_counted();
+        host.now_ns += INTERVAL_NS - 11;
+        assert_eq!(clone_mark(&mut host, p, &DATA), None);
+        assert_eq!(host.take_counted(), [(Stat::RoceData, 1)]);
+        host.now_ns += 1;
         // Another flow has no pending mark, and is not inserted.
         let other = Roce { dest_qpn: 0x77, ..DATA };
-        assert_eq!(clone_mark(&mut w, p, &other), None);
-        assert_eq!((w.counted(), w.np_flow(&other.id())), (vec![(Stat::RoceData, 1)], None));
-        assert_eq!(clone_mark(&mut w, p, &DATA), is_answered.then_some(p.port.cnp_mark));
-        assert_eq!(w.count_of(Stat::NpCnpWindowEnd), u64::from(is_answered));
-        assert_eq!(clone_mark(&mut w, p, &DATA), None, "once");
+        assert_eq!(clone_mark(&mut host, p, &other), None);
+        assert_eq!((host.take_counted(), host.np_flow(&other.id())), (vec![(Stat::RoceData, 1)], None));
+        assert_eq!(clone_mark(&mut host, p, &DATA), is_answered.then_some(p.port.cnp_mark));
+        assert_eq!(host.count_of(Stat::NpCnpWindowEnd), u64::from(is_answered));
+        assert_eq!(clone_mark(&mut host, p, &DATA), None, "once");
     }
 }
 
@@ -83,13 +86,13 @@ fn pending_mark_expires_after_four_intervals() {
     for (wait_ns, is_answered) in
         [(4 * INTERVAL_NS - 1, true), (4 * INTERVAL_NS, false), (SECOND_NS - 1, false)]
     {
-        let mut w = World::new();
-        clone_mark(&mut w, &p, &MARKED);
-        w.now_ns += 10;
-        clone_mark(&mut w, &p, &MARKED);
-        w.now_ns += wait_ns;
-        assert_eq!(clone_mark(&mut w, &p, &DATA), is_answered.then_some(p.port.cnp_mark), "{wait_ns}");
-        assert_eq!(w.np_flow(&MARKED.id()).map(|flow| flow.pending), Some(0));
+        let mut host = MockHost::new();
+        clone_mark(&mut host, &p, &MARKED);
+        host.now_ns += 10;
+        clone_mark(&mut host, &p, &MARKED);
+        host.now_ns += wait_ns;
+        assert_eq!(clone_mark(&mut host, &p, &DATA), is_answered.then_some(p.port.cnp_mark), "{wait_ns}");
+        assert_eq!(host.np_flow(&MARKED.id()).map(|flow| flow.pending), Some(0));
     }
 }
 
@@ -97,41 +100,41 @@ fn pending_mark_expires_after_four_intervals() {
 #[test]
 fn pending_mark_expires_under_other_marks() {
     let p = params(|_| {});
-    let mut w = World::new();
+    let mut host = MockHost::new();
     let other = Roce { dest_qpn: 0x77, ..MARKED };
-    clone_mark(&mut w, &p, &MARKED);
-    clone_mark(&mut w, &p, &MARKED);
-    w.now_ns += 600 * SECOND_NS;
-    clone_mark(&mut w, &p, &other);
-    clone_mark(&mut w, &p, &other);
-    assert_eq!(clone_mark(&mut w, &p, &DATA), None);
-    w.now_ns += INTERVAL_NS;
-    assert_eq!(clone_mark(&mut w, &p, &Roce { ecn: DATA.ecn, ..other }), Some(p.port.cnp_mark));
+    clone_mark(&mut host, &p, &MARKED);
+    clone_mark(&mut host, &p, &MARKED);
+    host.now_ns += 600 * SECOND_NS;
+    clone_mark(&mut host, &p, &other);
+    clone_mark(&mut host, &p, &other);
+    assert_eq!(clone_mark(&mut host, &p, &DATA), None);
+    host.now_ns += INTERVAL_NS;
+    assert_eq!(clone_mark(&mut host, &p, &Roce { ecn: DATA.ecn, ..other }), Some(p.port.cnp_mark));
 }
 
 #[test]
 fn unmarked_port_reads_no_clock() {
     let p = params(|_| {});
-    let mut w = World::new();
-    clone_mark(&mut w, &p, &MARKED);
-    clone_mark(&mut w, &p, &MARKED);
-    let pending_ns = w.now_ns;
-    w.now_ns = pending_ns + SECOND_NS - 1;
-    clone_mark(&mut w, &p, &DATA);
-    assert_eq!(w.times_ns[Time::NpPending as usize], pending_ns);
-    w.now_ns += 1;
-    clone_mark(&mut w, &p, &DATA);
-    assert_eq!(w.times_ns[Time::NpPending as usize], 0);
+    let mut host = MockHost::new();
+    clone_mark(&mut host, &p, &MARKED);
+    clone_mark(&mut host, &p, &MARKED);
+    let pending_ns = host.now_ns;
+    host.now_ns = pending_ns + SECOND_NS - 1;
+    clone_mark(&mut host, &p, &DATA);
+    assert_eq!(host.times_ns[Time::NpPending as usize], pending_ns);
+    host.now_ns += 1;
+    clone_mark(&mut host, &p, &DATA);
+    assert_eq!(host.times_ns[Time::NpPending as usize], 0);
 }
 
 #[test]
 fn mark_at_time_zero_is_pending() {
     let p = params(|_| {});
-    let mut w = World::new();
-    w.now_ns = 0;
-    clone_mark(&mut w, &p, &MARKED);
-    clone_mark(&mut w, &p, &MARKED);
-    assert_eq!(w.times_ns[Time::NpPending as usize], 1);
+    let mut host = MockHost::new();
+    host.now_ns = 0;
+    clone_mark(&mut host, &p, &MARKED);
+    clone_mark(&mut host, &p, &MARKED);
+    assert_eq!(host.times_ns[Time::NpPending as usize], 1);
 }
 
 #[test]
@@ -139,11 +142,12 @@ fn group_and_other_host_not_answered() {
     let own = params(|_| {});
     let others = params(|config| config.scalars.np_other_host = 1);
     let answers = |p: &Params, first: u8, is_for_other_host| {
-        let mut w = World::new();
+        let mut host = MockHost::new();
         let frame = Roce { dst_mac: [first, 0, 0, 0, 0, 2], ..MARKED }.frame();
-        let (_, left) = w.ingress(p, &frame, Around { is_for_other_host, ..Around::default() });
-        let is_answered = left.clone_mark.is_some();
-        assert_eq!(w.count_of(Stat::NpNotForHost), u64::from(!is_answered));
+        let (_, outcome) =
+            host.ingress(p, &frame, PacketContext { is_for_other_host, ..PacketContext::default() });
+        let is_answered = outcome.clone_mark.is_some();
+        assert_eq!(host.count_of(Stat::NpNotForHost), u64::from(!is_answered));
         is_answered
     };
     assert!(answers(&own, 2, false) && answers(&others, 2, false) && answers(&others, 2, true));
@@ -167,33 +171,40 @@ fn group_and_other_host_not_answered() {
     ] {
         let mut frame = MARKED.frame();
         frame[at..at + addr.len()].copy_from_slice(addr);
-        let mut w = World::new();
-        assert_eq!(w.ingress(&others, &frame, Around::default()).1.clone_mark, None, "{at} {addr:?}");
-        assert_eq!(w.count_of(Stat::NpNotForHost), 1);
+        let mut host = MockHost::new();
+        assert_eq!(
+            host.ingress(&others, &frame, PacketContext::default()).1.clone_mark,
+            None,
+            "{at} {addr:?}"
+        );
+        assert_eq!(host.count_of(Stat::NpNotForHost), 1);
     }
     // An unmarked packet for another host is ignored.
-    let mut w = World::new();
-    w.times_ns[Time::NpPending as usize] = w.now_ns;
-    w.ingress(&own, &DATA.frame(), Around { is_for_other_host: true, ..Around::default() });
-    assert_eq!(w.counted(), [(Stat::RoceData, 1)]);
+    let mut host = MockHost::new();
+    host.times_ns[Time::NpPending as usize] = host.now_ns;
+    host.ingress(&own, &DATA.frame(), PacketContext { is_for_other_host: true, ..PacketContext::default() });
+    assert_eq!(host.take_counted(), [(Stat::RoceData, 1)]);
 }
 
 #[test]
 fn full_set_evicts_longest_silent() {
     let p = params(|_| {});
-    let mut w = World::new();
-    for set in &mut w.np {
+    let mut host = MockHost::new();
+    for set in &mut host.np {
         for (way, flow) in (0..).zip(&mut set.ways) {
             let id = FlowId { src: [9; 4], receiver: QpId { addr: [8; 4], qpn: way, vlan: 0 } };
             *flow = NpFlow { last_seen_ns: 500_000_000 + u64::from(way), ..NpFlow::new(id) };
         }
     }
-    assert_eq!(clone_mark(&mut w, &p, &MARKED), Some(p.port.cnp_mark));
-    assert_eq!(w.count_of(Stat::NpFlowEvicted), 1);
-    assert_eq!(w.only_event(EventKind::TableFull), (MARKED.id().receiver, [500_000_000, Table::Np as u64]));
-    w.events.clear();
-    clone_mark(&mut w, &p, &MARKED);
-    assert_eq!((w.count_of(Stat::NpFlowEvicted), w.events.len()), (1, 0));
+    assert_eq!(clone_mark(&mut host, &p, &MARKED), Some(p.port.cnp_mark));
+    assert_eq!(host.count_of(Stat::NpFlowEvicted), 1);
+    assert_eq!(
+        host.only_event(EventKind::TableFull),
+        (MARKED.id().receiver, [500_000_000, Table::Np as u64])
+    );
+    host.events.clear();
+    clone_mark(&mut host, &p, &MARKED);
+    assert_eq!((host.count_of(Stat::NpFlowEvicted), host.events.len()), (1, 0));
 }
 
 #[test]
@@ -201,16 +212,16 @@ fn live_cnp_interval_is_not_evicted() {
     let p = params(|_| {});
     let interval_ns = p.config.scalars.min_time_between_cnps_ns;
     let answered = |age_ns: u64| {
-        let mut w = World::new();
-        let last_cnp_ns = w.now_ns - age_ns;
-        for set in &mut w.np {
+        let mut host = MockHost::new();
+        let last_cnp_ns = host.now_ns - age_ns;
+        for set in &mut host.np {
             for (way, flow) in (0..).zip(&mut set.ways) {
                 let id = FlowId { src: [9; 4], receiver: QpId { addr: [8; 4], qpn: way, vlan: 0 } };
-                *flow = NpFlow { last_seen_ns: w.now_ns, last_cnp_ns, cnp_sent: 1, ..NpFlow::new(id) };
+                *flow = NpFlow { last_seen_ns: host.now_ns, last_cnp_ns, cnp_sent: 1, ..NpFlow::new(id) };
             }
         }
-        let is_answered = clone_mark(&mut w, &p, &MARKED).is_some();
-        assert_eq!(w.count_of(Stat::NpCnpSuppressed), u64::from(!is_answered));
+        let is_answered = clone_mark(&mut host, &p, &MARKED).is_some();
+        assert_eq!(host.count_of(Stat::NpCnpSuppressed), u64::from(!is_answered));
         is_answered
     };
     assert!(!answered(0) && !answered(interval_ns - 1) && answered(interval_ns));
@@ -219,69 +230,69 @@ fn live_cnp_interval_is_not_evicted() {
 #[test]
 fn unmarked_packet_of_unknown_flow_ends_early() {
     let p = params(|_| {});
-    let mut w = World::new();
-    w.times_ns[Time::NpPending as usize] = w.now_ns;
-    w.ingress(&p, &DATA.frame(), Around::default());
-    assert_eq!((w.counted(), w.np_locks), (vec![(Stat::RoceData, 1)], 0));
-    clone_mark(&mut w, &p, &MARKED);
-    w.ingress(&p, &DATA.frame(), Around::default());
-    assert_eq!(w.np_locks, 2, "a marked packet, and one of a known flow");
+    let mut host = MockHost::new();
+    host.times_ns[Time::NpPending as usize] = host.now_ns;
+    host.ingress(&p, &DATA.frame(), PacketContext::default());
+    assert_eq!((host.take_counted(), host.np_locks), (vec![(Stat::RoceData, 1)], 0));
+    clone_mark(&mut host, &p, &MARKED);
+    host.ingress(&p, &DATA.frame(), PacketContext::default());
+    assert_eq!(host.np_locks, 2, "a marked packet, and one of a known flow");
 }
 
 #[test]
 fn events_recorded_only_if_enabled() {
     let p = params(|config| config.scalars.event_rate = 0);
-    let mut w = World::new();
-    w.pairs.insert(qp(1, SENDER_QPN), Pair::new(RECEIVER_QPN, PairSource::Static));
+    let mut host = MockHost::new();
+    host.pairs.insert(qp(1, SENDER_QPN), Pair::new(RECEIVER_QPN, PairSource::Static));
     let frame = Roce { opcode: Opcode::UD_SEND_ONLY, source_qpn: 5, ..DATA }.frame();
-    w.egress(&p, &frame, Around::default());
-    assert!(w.pairs.contains_key(&qp(1, 5)) && w.events.is_empty());
+    host.egress(&p, &frame, PacketContext::default());
+    assert!(host.pairs.contains_key(&qp(1, 5)) && host.events.is_empty());
 }
 
 #[test]
 fn limited_and_failed_cnps_counted() {
     let p = params(|_| {});
-    let mut w = World::new();
-    w.times_ns[Time::Cnps as usize] = w.now_ns + p.cnps.burst_ns + 1;
-    assert_eq!(clone_mark(&mut w, &p, &MARKED), None);
-    assert_eq!(w.counted(), [(Stat::RoceData, 1), (Stat::NpEcnMarked, 1), (Stat::NpCnpLimited, 1)]);
+    let mut host = MockHost::new();
+    host.times_ns[Time::Cnps as usize] = host.now_ns + p.cnps.burst_ns + 1;
+    assert_eq!(clone_mark(&mut host, &p, &MARKED), None);
+    assert_eq!(host.take_counted(), [(Stat::RoceData, 1), (Stat::NpEcnMarked, 1), (Stat::NpCnpLimited, 1)]);
     let unlimited = params(|config| config.scalars.cnp_rate = 0);
-    w.now_ns += INTERVAL_NS;
-    assert!(clone_mark(&mut w, &unlimited, &MARKED).is_some());
-    assert_eq!(w.counted(), [(Stat::RoceData, 1), (Stat::NpEcnMarked, 1)]);
-    w.now_ns += SECOND_NS;
-    w.ingress(&p, &MARKED.frame(), Around { no_clone: true, ..Around::default() });
-    assert_eq!(w.counted(), [(Stat::RoceData, 1), (Stat::NpEcnMarked, 1), (Stat::NpCnpFailed, 1)]);
+    host.now_ns += INTERVAL_NS;
+    assert!(clone_mark(&mut host, &unlimited, &MARKED).is_some());
+    assert_eq!(host.take_counted(), [(Stat::RoceData, 1), (Stat::NpEcnMarked, 1)]);
+    host.now_ns += SECOND_NS;
+    host.ingress(&p, &MARKED.frame(), PacketContext { no_clone: true, ..PacketContext::default() });
+    assert_eq!(host.take_counted(), [(Stat::RoceData, 1), (Stat::NpEcnMarked, 1), (Stat::NpCnpFailed, 1)]);
     // Each has used up its time.
-    assert_eq!(w.times_ns[Time::Cnps as usize], w.now_ns + p.cnps.gap_ns);
+    assert_eq!(host.times_ns[Time::Cnps as usize], host.now_ns + p.cnps.gap_ns);
 }
 
-/// An answer held back by the limit or the kernel is sent with the next packet, marked or not.
+/// An answer enable_pfc back by the limit or the kernel is sent with the next packet, marked or not.
 #[test]
 fn cnp_not_sent_leaves_the_interval_unused() {
     let p = params(|_| {});
-    let used_up = |w: &World| w.now_ns + p.cnps.burst_ns + 1;
+    let used_up = |host: &MockHost| host.now_ns + p.cnps.burst_ns + 1;
     for (sent_before, next) in [(0, MARKED), (0, DATA), (1, MARKED), (1, DATA)] {
         for no_clone in [false, true] {
-            let mut w = World::new();
+            let mut host = MockHost::new();
             if sent_before != 0 {
-                clone_mark(&mut w, &p, &MARKED);
-                w.now_ns += INTERVAL_NS;
+                clone_mark(&mut host, &p, &MARKED);
+                host.now_ns += INTERVAL_NS;
             }
-            let before_ns = w.np_flow(&MARKED.id()).map_or(0, |flow| flow.last_cnp_ns);
+            let before_ns = host.np_flow(&MARKED.id()).map_or(0, |flow| flow.last_cnp_ns);
             if !no_clone {
-                w.times_ns[Time::Cnps as usize] = used_up(&w);
+                host.times_ns[Time::Cnps as usize] = used_up(&host);
             }
-            w.counted();
-            w.ingress(&p, &MARKED.frame(), Around { no_clone, ..Around::default() });
+            host.take_counted();
+            host.ingress(&p, &MARKED.frame(), PacketContext { no_clone, ..PacketContext::default() });
             let refused = if no_clone { Stat::NpCnpFailed } else { Stat::NpCnpLimited };
-            assert_eq!(w.count_of(refused), 1);
-            let flow = w.np_flow(&MARKED.id()).copied();
+            assert_eq!(host.count_of(refused), 1);
+            let flow = host.np_flow(&MARKED.id()).copied();
             let flow = flow.map(|flow| (flow.cnp_sent, flow.pending, flow.last_cnp_ns));
             assert_eq!(flow, Some((sent_before, 1, before_ns)));
-            w.now_ns += 1;
-            w.times_ns[Time::Cnps as usize] = 0;
-            assert_eq!(clone_mark(&mut w, &p, &next), Some(p.port.cnp_mark), "{sent_before} {no_clone}");
+            host.now_ns += 1;
+            host.times_ns[Time::Cnps as usize] = 0;
+            assert_eq!(clone_mark(&mut host, &p, &next), Some(p.port.cnp_mark), "{sent_before} {no_clone}");
         }
     }
 }
@@ -290,9 +301,9 @@ fn cnp_not_sent_leaves_the_interval_unused() {
 fn interval_per_qp_peer_or_port() {
     let kept = |cnp_limit, roce: &Roce, id: FlowId| {
         let p = params(|config| config.scalars.cnp_limit = cnp_limit);
-        let mut w = World::new();
-        clone_mark(&mut w, &p, roce);
-        assert!(w.np_flow(&id).is_some(), "{cnp_limit}");
+        let mut host = MockHost::new();
+        clone_mark(&mut host, &p, roce);
+        assert!(host.np_flow(&id).is_some(), "{cnp_limit}");
     };
     kept(0, &MARKED, MARKED.id());
     // A datagram QP receives from many senders: there the QP is the sender's.
@@ -303,13 +314,18 @@ fn interval_per_qp_peer_or_port() {
     }
 }
 
-fn becomes(w: &mut World, p: &Params, roce: &Roce, around: Around) -> (TcVerdict, Left) {
-    w.egress(p, &roce.frame(), around)
+fn convert_clone(
+    host: &mut MockHost,
+    p: &Params,
+    roce: &Roce,
+    context: PacketContext,
+) -> (TcVerdict, Outcome) {
+    host.egress(p, &roce.frame(), context)
 }
 
 /// A clone of a marked packet.
-fn clone_of(p: &Params) -> Around {
-    Around { mark: p.port.cnp_mark, ..Around::default() }
+fn clone_of(p: &Params) -> PacketContext {
+    PacketContext { mark: p.port.cnp_mark, ..PacketContext::default() }
 }
 
 #[test]
@@ -320,26 +336,26 @@ fn clone_becomes_cnp() {
             for opcode in [MARKED.opcode, DATAGRAM.opcode] {
                 for known in [false, true] {
                     let roce = Roce { v6, tag, opcode, ..MARKED };
-                    let mut w = World::new();
+                    let mut host = MockHost::new();
                     let names_sender = opcode == DATAGRAM.opcode;
                     if known && !names_sender {
                         let pair = Pair::new(SENDER_QPN, PairSource::Static);
-                        w.pairs.insert(roce.id().receiver, pair);
+                        host.pairs.insert(roce.id().receiver, pair);
                     }
-                    let (verdict, left) = becomes(&mut w, &p, &roce, clone_of(&p));
+                    let (verdict, outcome) = convert_clone(&mut host, &p, &roce, clone_of(&p));
                     let sender = (known || names_sender).then_some(SENDER_QPN);
                     let tag = tag.map(|tag| VlanTagRepr { pcp: 6, ..tag });
-                    let expected = Left {
+                    let expected = Outcome {
                         bytes: Roce { tag, ..roce }.cnp(sender),
                         // DSCP 48 is class 6, in queue 6.
                         priority: Some(0x0001_0007),
                         tag_priority: Some(6),
-                        ..Left::default()
+                        ..Outcome::default()
                     };
-                    assert_eq!((verdict, left), (TcVerdict::Pass, expected));
+                    assert_eq!((verdict, outcome), (TcVerdict::Pass, expected));
                     let hinted = sender.is_none().then_some((Stat::NpCnpHinted, 1));
                     let counted: Vec<_> = [(Stat::NpCnpSent, 1)].into_iter().chain(hinted).collect();
-                    assert_eq!(w.counted(), counted);
+                    assert_eq!(host.take_counted(), counted);
                 }
             }
         }
@@ -350,16 +366,16 @@ fn clone_becomes_cnp() {
 fn tenants_in_two_vlans_have_two_cnp_intervals() {
     for limit in [CNP_LIMIT_QP, CNP_LIMIT_PEER] {
         let p = params(|config| config.scalars.cnp_limit = limit);
-        let mut w = World::new();
+        let mut host = MockHost::new();
         for vid in [10, 20] {
-            let around = Around { stripped_vid: vid, ..Around::default() };
-            let left = w.ingress(&p, &MARKED.frame(), around).1;
-            assert_eq!(left.clone_mark, Some(p.port.cnp_mark), "{vid}");
+            let context = PacketContext { stripped_vid: vid, ..PacketContext::default() };
+            let outcome = host.ingress(&p, &MARKED.frame(), context).1;
+            assert_eq!(outcome.clone_mark, Some(p.port.cnp_mark), "{vid}");
         }
         // Two tags: the outer is next to the packet.
-        let outer = Around { stripped_vid: 20, ..Around::default() };
+        let outer = PacketContext { stripped_vid: 20, ..PacketContext::default() };
         let inner = Roce { tag: Some(TAG), ..MARKED };
-        assert_eq!(w.ingress(&p, &inner.frame(), outer).1.clone_mark, Some(p.port.cnp_mark));
+        assert_eq!(host.ingress(&p, &inner.frame(), outer).1.clone_mark, Some(p.port.cnp_mark));
     }
 }
 
@@ -369,11 +385,11 @@ fn pair_of_another_host_leaves_the_hint() {
     let p = params(|_| {});
     let pair = |host| Pair { qpn: SENDER_QPN, source: PairSource::Cm as u32, addr: qp(host, 0).addr };
     for (pair, sender) in [(pair(9), None), (pair(1), Some(SENDER_QPN))] {
-        let mut w = World::new();
-        w.pairs.insert(MARKED.id().receiver, pair);
-        let (_, left) = becomes(&mut w, &p, &MARKED, clone_of(&p));
-        assert_eq!(left.bytes, MARKED.cnp(sender));
-        assert_eq!(w.count_of(Stat::PairConflict), u64::from(sender.is_none()));
+        let mut host = MockHost::new();
+        host.pairs.insert(MARKED.id().receiver, pair);
+        let (_, outcome) = convert_clone(&mut host, &p, &MARKED, clone_of(&p));
+        assert_eq!(outcome.bytes, MARKED.cnp(sender));
+        assert_eq!(host.count_of(Stat::PairConflict), u64::from(sender.is_none()));
     }
 }
 
@@ -382,19 +398,19 @@ fn unusable_clone_dropped() {
     let p = params(|_| {});
     let tagged = Roce { tag: Some(TAG), ..MARKED };
     let failures = [
-        (MARKED, Around { no_rebuild: true, ..clone_of(&p) }),
-        (Roce { v6: true, ..MARKED }, Around { no_rebuild: true, ..clone_of(&p) }),
-        (tagged, Around { no_write_from: 14, ..clone_of(&p) }),
+        (MARKED, PacketContext { no_rebuild: true, ..clone_of(&p) }),
+        (Roce { v6: true, ..MARKED }, PacketContext { no_rebuild: true, ..clone_of(&p) }),
+        (tagged, PacketContext { no_write_from: 14, ..clone_of(&p) }),
     ];
-    for (roce, around) in failures {
-        let mut w = World::new();
-        assert_eq!(becomes(&mut w, &p, &roce, around).0, TcVerdict::Drop);
-        assert_eq!((w.count_of(Stat::NpCnpFailed), w.count_of(Stat::NpCnpSent)), (1, 0));
+    for (roce, context) in failures {
+        let mut host = MockHost::new();
+        assert_eq!(convert_clone(&mut host, &p, &roce, context).0, TcVerdict::Drop);
+        assert_eq!((host.count_of(Stat::NpCnpFailed), host.count_of(Stat::NpCnpSent)), (1, 0));
     }
     // Without a tag nothing is written there.
-    let (verdict, left) =
-        becomes(&mut World::new(), &p, &MARKED, Around { no_write_from: 14, ..clone_of(&p) });
-    assert_eq!((verdict, left.bytes), (TcVerdict::Pass, MARKED.cnp(None)));
+    let (verdict, outcome) =
+        convert_clone(&mut MockHost::new(), &p, &MARKED, PacketContext { no_write_from: 14, ..clone_of(&p) });
+    assert_eq!((verdict, outcome.bytes), (TcVerdict::Pass, MARKED.cnp(None)));
 }
 
 #[test]
@@ -402,8 +418,13 @@ fn foreign_mark_does_not_become_cnp() {
     let p = params(|config| config.scalars.rp_enable = 0);
     let ack = Roce { opcode: Opcode::RC_ACKNOWLEDGE, ..MARKED };
     for (roce, mark) in [(MARKED, 0), (MARKED, 1), (MARKED, 0x1234), (ack, p.port.cnp_mark)] {
-        let (verdict, left) = becomes(&mut World::new(), &p, &roce, Around { mark, ..Around::default() });
-        assert_eq!((verdict, left.bytes, left.mark), (TcVerdict::Pass, roce.frame(), mark), "{mark}");
+        let (verdict, outcome) = convert_clone(
+            &mut MockHost::new(),
+            &p,
+            &roce,
+            PacketContext { mark, ..PacketContext::default() },
+        );
+        assert_eq!((verdict, outcome.bytes, outcome.mark), (TcVerdict::Pass, roce.frame(), mark), "{mark}");
     }
 }
 
@@ -415,11 +436,12 @@ fn fast_cnp_returns_by_ingress_port() {
     {
         let mut p = params(|_| {});
         p.port.macs = macs;
-        let around = Around { mark: p.port.cnp_mark | 1, ingress_ifindex: 5, ..Around::default() };
-        let mut w = World::new();
-        let (verdict, left) = becomes(&mut w, &p, &MARKED, around);
+        let context =
+            PacketContext { mark: p.port.cnp_mark | 1, ingress_ifindex: 5, ..PacketContext::default() };
+        let mut host = MockHost::new();
+        let (verdict, outcome) = convert_clone(&mut host, &p, &MARKED, context);
         assert_eq!(verdict, if is_routed { TcVerdict::RedirectNeigh(5) } else { TcVerdict::Redirect(5) });
-        assert_eq!((left.bytes, left.mark), (MARKED.cnp(None), 0));
-        assert_eq!(w.count_of(Stat::NpCnpSent), 1);
+        assert_eq!((outcome.bytes, outcome.mark), (MARKED.cnp(None), 0));
+        assert_eq!(host.count_of(Stat::NpCnpSent), 1);
     }
 }

@@ -8,9 +8,9 @@ use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::cm::{CmMessage, CommIds, Dreq, Mra, Rej, Rep, Req};
 
-use super::host::Around;
+use super::mock_host::{MockHost, params};
+use super::packet::PacketContext;
 use super::packets::{DATA, RECEIVER_QPN, Roce, SENDER_QPN, cm, qp};
-use super::world::{World, params};
 
 /// Connection identifiers of the two ends.
 const IDS: [u32; 2] = [0x1111_1111, 0x2222_2222];
@@ -38,9 +38,9 @@ fn rep() -> CmMessage {
     CmMessage::Rep(Rep { comm_ids: FROM_2, local_qpn: RECEIVER_QPN, starting_psn: 1 })
 }
 
-fn receive(w: &mut World, message: &CmMessage, is_back: bool) {
+fn receive(host: &mut MockHost, message: &CmMessage, is_back: bool) {
     let frame = cm(message, is_back);
-    w.ingress(&params(|_| {}), &frame, Around { linear_len: 14 + 20, ..Around::default() });
+    host.ingress(&params(|_| {}), &frame, PacketContext { linear_len: 14 + 20, ..PacketContext::default() });
 }
 
 fn pair(qpn: u32, source: PairSource, host: u8) -> Pair {
@@ -55,35 +55,35 @@ fn known() -> [(QpId, Pair); 2] {
     ]
 }
 
-fn connected() -> World {
-    let mut w = World::new();
-    receive(&mut w, &req(), false);
-    receive(&mut w, &rep(), true);
-    w
+fn connected() -> MockHost {
+    let mut host = MockHost::new();
+    receive(&mut host, &req(), false);
+    receive(&mut host, &rep(), true);
+    host
 }
 
 #[test]
 fn req_and_rep_make_pair() {
-    let mut w = World::new();
-    receive(&mut w, &req(), false);
-    assert_eq!(w.named, [(qp(1, IDS[0]), SENDER_QPN)].into());
-    assert!(w.pairs.is_empty());
-    assert_eq!(w.counted(), [(Stat::RoceControl, 1), (Stat::CmMessages, 1)]);
-    receive(&mut w, &rep(), true);
-    assert_eq!(w.named, [(qp(1, IDS[0]), SENDER_QPN), (qp(2, IDS[1]), RECEIVER_QPN)].into());
-    assert_eq!(w.pairs, known().into());
-    assert_eq!(w.counted(), [(Stat::RoceControl, 1), (Stat::CmMessages, 1), (Stat::PairCm, 1)]);
-    assert_eq!(w.kinds(), [EventKind::FlowPaired as u32; 2]);
+    let mut host = MockHost::new();
+    receive(&mut host, &req(), false);
+    assert_eq!(host.announced_qpns, [(qp(1, IDS[0]), SENDER_QPN)].into());
+    assert!(host.pairs.is_empty());
+    assert_eq!(host.take_counted(), [(Stat::RoceControl, 1), (Stat::CmMessages, 1)]);
+    receive(&mut host, &rep(), true);
+    assert_eq!(host.announced_qpns, [(qp(1, IDS[0]), SENDER_QPN), (qp(2, IDS[1]), RECEIVER_QPN)].into());
+    assert_eq!(host.pairs, known().into());
+    assert_eq!(host.take_counted(), [(Stat::RoceControl, 1), (Stat::CmMessages, 1), (Stat::PairCm, 1)]);
+    assert_eq!(host.kinds(), [EventKind::FlowPaired as u32; 2]);
     // Again: nothing new.
-    receive(&mut w, &rep(), true);
-    assert_eq!((w.pairs, w.events.len()), (known().into(), 2));
+    receive(&mut host, &rep(), true);
+    assert_eq!((host.pairs, host.events.len()), (known().into(), 2));
 }
 
 #[test]
 fn unsolicited_rep_reveals_sender_only() {
-    let mut w = World::new();
-    receive(&mut w, &rep(), true);
-    assert_eq!((w.named, w.pairs.len()), ([(qp(2, IDS[1]), RECEIVER_QPN)].into(), 0));
+    let mut host = MockHost::new();
+    receive(&mut host, &rep(), true);
+    assert_eq!((host.announced_qpns, host.pairs.len()), ([(qp(2, IDS[1]), RECEIVER_QPN)].into(), 0));
 }
 
 #[test]
@@ -91,20 +91,20 @@ fn other_messages_change_nothing() {
     let others =
         [CmMessage::Rtu(FROM_1), CmMessage::Mra(Mra { comm_ids: FROM_1, message: 0, service_timeout: 1 })];
     for message in others {
-        let mut w = connected();
-        w.counted();
-        receive(&mut w, &message, false);
-        assert_eq!(w.counted(), [(Stat::RoceControl, 1), (Stat::CmMessages, 1)]);
-        assert_eq!((w.pairs, w.named.len()), (known().into(), 2));
+        let mut host = connected();
+        host.take_counted();
+        receive(&mut host, &message, false);
+        assert_eq!(host.take_counted(), [(Stat::RoceControl, 1), (Stat::CmMessages, 1)]);
+        assert_eq!((host.pairs, host.announced_qpns.len()), (known().into(), 2));
     }
     // Of another class, or with an unknown attribute.
     for (at, value) in [(0, 9), (1, 9), (17, 0x19)] {
-        let mut w = connected();
-        w.counted();
+        let mut host = connected();
+        host.take_counted();
         let mut frame = cm(&CmMessage::Dreq(Dreq { comm_ids: FROM_1, remote_qpn: RECEIVER_QPN }), false);
         frame[MAD + at] = value;
-        w.ingress(&params(|_| {}), &frame, Around::default());
-        assert_eq!((w.counted(), w.pairs), (vec![(Stat::RoceControl, 1)], known().into()));
+        host.ingress(&params(|_| {}), &frame, PacketContext::default());
+        assert_eq!((host.take_counted(), host.pairs), (vec![(Stat::RoceControl, 1)], known().into()));
     }
 }
 
@@ -117,9 +117,9 @@ fn only_qp1_datagrams_are_management() {
         frame
     };
     let is_read = |frame: &[u8]| {
-        let mut w = World::new();
-        w.ingress(&params(|_| {}), frame, Around::default());
-        w.count_of(Stat::CmMessages) == 1
+        let mut host = MockHost::new();
+        host.ingress(&params(|_| {}), frame, PacketContext::default());
+        host.count_of(Stat::CmMessages) == 1
     };
     assert!(is_read(&like(0x64, 1)));
     assert!(!is_read(&like(0x64, 2)) && !is_read(&like(0x64, 0)), "of another QP");
@@ -132,15 +132,15 @@ fn dreq_removes_pair() {
     let dreq = CmMessage::Dreq(Dreq { comm_ids: FROM_1, remote_qpn: RECEIVER_QPN });
     let rej = CmMessage::Rej(Rej { comm_ids: FROM_1, message: 1, reason: 28 });
     for message in [dreq, CmMessage::Drep(FROM_1), rej] {
-        let mut w = connected();
-        receive(&mut w, &message, false);
-        assert!(w.pairs.is_empty(), "{message:?}");
+        let mut host = connected();
+        receive(&mut host, &message, false);
+        assert!(host.pairs.is_empty(), "{message:?}");
     }
     for message in [CmMessage::Drep(FROM_2), CmMessage::Rej(Rej { comm_ids: FROM_2, message: 1, reason: 28 })]
     {
-        let mut w = connected();
-        receive(&mut w, &message, true);
-        assert!(w.pairs.is_empty(), "{message:?}");
+        let mut host = connected();
+        receive(&mut host, &message, true);
+        assert!(host.pairs.is_empty(), "{message:?}");
     }
 }
 
@@ -150,49 +150,49 @@ fn third_party_cannot_remove_pair() {
     let own = qp(2, RECEIVER_QPN);
     // Another host's, or from a more trusted source.
     for kept in [pair(SENDER_QPN, PairSource::Cm, 3), pair(SENDER_QPN, PairSource::Static, 1)] {
-        let mut w = World::new();
-        w.pairs.insert(own, kept);
-        receive(&mut w, &dreq, false);
-        assert_eq!(w.pairs, [(own, kept)].into());
+        let mut host = MockHost::new();
+        host.pairs.insert(own, kept);
+        receive(&mut host, &dreq, false);
+        assert_eq!(host.pairs, [(own, kept)].into());
     }
     // The reverse pair has been replaced by now, or was not learned from messages.
     for kept in [pair(0x77, PairSource::Cm, 2), pair(RECEIVER_QPN, PairSource::Static, 2)] {
-        let mut w = connected();
-        w.pairs.insert(qp(1, SENDER_QPN), kept);
-        receive(&mut w, &dreq, false);
-        assert_eq!(w.pairs, [(qp(1, SENDER_QPN), kept)].into());
+        let mut host = connected();
+        host.pairs.insert(qp(1, SENDER_QPN), kept);
+        receive(&mut host, &dreq, false);
+        assert_eq!(host.pairs, [(qp(1, SENDER_QPN), kept)].into());
     }
 }
 
 #[test]
 fn more_trusted_pair_source_wins() {
     let id = qp(1, SENDER_QPN);
-    let told = |qpn, source| {
-        let mut w = World::new();
-        w.pairs.insert(id, pair(qpn, source, 2));
-        receive(&mut w, &req(), false);
-        receive(&mut w, &rep(), true);
-        (w.pairs[&id], w.count_of(Stat::PairConflict))
+    let learn = |qpn, source| {
+        let mut host = MockHost::new();
+        host.pairs.insert(id, pair(qpn, source, 2));
+        receive(&mut host, &req(), false);
+        receive(&mut host, &rep(), true);
+        (host.pairs[&id], host.count_of(Stat::PairConflict))
     };
     let heard = pair(RECEIVER_QPN, PairSource::Cm, 2);
     for source in [PairSource::Static, PairSource::Rdma] {
-        assert_eq!(told(RECEIVER_QPN, source), (pair(RECEIVER_QPN, source, 2), 0));
-        assert_eq!(told(0x77, source), (pair(0x77, source, 2), 1));
+        assert_eq!(learn(RECEIVER_QPN, source), (pair(RECEIVER_QPN, source, 2), 0));
+        assert_eq!(learn(0x77, source), (pair(0x77, source, 2), 1));
     }
     // A QP may be connected to another one later.
-    assert_eq!(told(0x77, PairSource::Cm), (heard, 0));
-    assert_eq!(told(RECEIVER_QPN, PairSource::Datagram), (heard, 0));
-    assert_eq!(told(0x77, PairSource::Datagram), (heard, 1));
+    assert_eq!(learn(0x77, PairSource::Cm), (heard, 0));
+    assert_eq!(learn(RECEIVER_QPN, PairSource::Datagram), (heard, 0));
+    assert_eq!(learn(0x77, PairSource::Datagram), (heard, 1));
 }
 
 #[test]
 fn pair_learning_is_rate_limited() {
     let datagram = Roce { opcode: Opcode::UD_SEND_ONLY, ..DATA }.frame();
     for (ahead_ns, is_learned) in [(LEARNING.burst_ns, true), (LEARNING.burst_ns + 1, false)] {
-        let mut w = World::new();
-        w.times_ns[Time::Pairs as usize] = w.now_ns + ahead_ns;
-        w.egress(&params(|_| {}), &datagram, Around::default());
-        assert_eq!((w.pairs.len(), w.events.len()), (usize::from(is_learned), usize::from(is_learned)));
-        assert_eq!(w.count_of(Stat::PairLimited), u64::from(!is_learned));
+        let mut host = MockHost::new();
+        host.times_ns[Time::Pairs as usize] = host.now_ns + ahead_ns;
+        host.egress(&params(|_| {}), &datagram, PacketContext::default());
+        assert_eq!((host.pairs.len(), host.events.len()), (usize::from(is_learned), usize::from(is_learned)));
+        assert_eq!(host.count_of(Stat::PairLimited), u64::from(!is_learned));
     }
 }

@@ -9,9 +9,9 @@ use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::nak::Macs;
 
-use super::host::Around;
+use super::mock_host::{MockHost, params};
+use super::packet::PacketContext;
 use super::packets::{DATA, MARKED, RECEIVER_QPN, Roce, SENDER_QPN, addr, mac, qp};
-use super::world::{World, params};
 
 const ACK: Roce = Roce {
     opcode: Opcode::RC_ACKNOWLEDGE,
@@ -42,18 +42,18 @@ fn trimmed(roce: &Roce) -> Vec<u8> {
 }
 
 /// Host 2 after its ACK of the PSN of every packet here, 7, and a request that follows.
-fn acknowledged(p: &Params) -> World {
-    let mut w = World::new();
-    w.pairs.insert(qp(2, RECEIVER_QPN), Pair::new(SENDER_QPN, PairSource::Static));
+fn acknowledged(p: &Params) -> MockHost {
+    let mut host = MockHost::new();
+    host.pairs.insert(qp(2, RECEIVER_QPN), Pair::new(SENDER_QPN, PairSource::Static));
     // The first request shows this host's QPN; its ACK acknowledges what is before it.
-    w.egress(p, &nak(), Around::default());
-    w.ingress(p, &Roce { opcode: Opcode::RC_SEND_ONLY, ..DATA }.frame(), Around::default());
-    w.now_ns += 2_000_000;
-    w.egress(p, &nak(), Around::default());
-    w.now_ns += 2_000_000;
-    w.announced.clear();
-    w.counted();
-    w
+    host.egress(p, &nak(), PacketContext::default());
+    host.ingress(p, &Roce { opcode: Opcode::RC_SEND_ONLY, ..DATA }.frame(), PacketContext::default());
+    host.now_ns += 2_000_000;
+    host.egress(p, &nak(), PacketContext::default());
+    host.now_ns += 2_000_000;
+    host.announced_requesters.clear();
+    host.take_counted();
+    host
 }
 
 /// The responder's NAK (PSN sequence error): all before PSN 7 has arrived.
@@ -66,40 +66,41 @@ fn nak() -> Vec<u8> {
 #[test]
 fn trimmed_request_is_consumed_and_announced() {
     let p = answers();
-    let mut w = acknowledged(&p);
-    let (verdict, left) = w.ingress(&p, &trimmed(&DATA), Around::default());
-    assert_eq!((verdict, left.clone_mark), (TcVerdict::Drop, Some(p.port.cnp_mark)));
-    assert_eq!(w.counted(), [(Stat::Trimmed, 1)]);
-    assert_eq!(w.announced, [own()]);
+    let mut host = acknowledged(&p);
+    let (verdict, outcome) = host.ingress(&p, &trimmed(&DATA), PacketContext::default());
+    assert_eq!((verdict, outcome.clone_mark), (TcVerdict::Drop, Some(p.port.cnp_mark)));
+    assert_eq!(host.take_counted(), [(Stat::Trimmed, 1)]);
+    assert_eq!(host.announced_requesters, [own()]);
     let rules = Settings { floor_ns: 20_000_000, limit: 1 };
-    let requester = w.requesters[&own()];
-    assert_eq!(requester.answer(rules, w.now_ns + 1_000_000_000, 0), Action::Nak(7));
+    let requester = host.requesters[&own()];
+    assert_eq!(requester.answer(rules, host.now_ns + 1_000_000_000, 0), Action::Nak(7));
     assert_eq!(requester.responder().macs(), Macs { dst: mac(1), src: mac(2) });
     // The NAK of the daemon.
-    w.now_ns += 2_000_000;
-    let (_, left) = w.egress(&p, &nak(), Around { mark: p.port.cnp_mark, ..Around::default() });
-    assert_eq!((left.bytes, left.mark), (nak(), 0));
-    assert_eq!(w.requesters[&own()].answer(rules, w.now_ns + 1_000_000_000, 0), Action::Idle);
+    host.now_ns += 2_000_000;
+    let (_, outcome) =
+        host.egress(&p, &nak(), PacketContext { mark: p.port.cnp_mark, ..PacketContext::default() });
+    assert_eq!((outcome.bytes, outcome.mark), (nak(), 0));
+    assert_eq!(host.requesters[&own()].answer(rules, host.now_ns + 1_000_000_000, 0), Action::Idle);
 }
 
 #[test]
 fn trimmed_packet_counts_as_marked() {
     let p = answers();
-    let mut w = World::new();
+    let mut host = MockHost::new();
     for (roce, counted) in [(DATA, vec![Stat::Trimmed]), (MARKED, vec![Stat::NpEcnMarked, Stat::Trimmed])] {
-        w.now_ns += 1_000_000;
-        let (verdict, left) = w.ingress(&p, &trimmed(&roce), Around::default());
-        assert_eq!((verdict, left.clone_mark), (TcVerdict::Pass, Some(p.port.cnp_mark)), "no known QP");
-        assert_eq!(w.counted().into_iter().map(|(stat, _)| stat).collect::<Vec<_>>(), counted);
-        let clone = Around { mark: p.port.cnp_mark, ..Around::default() };
-        let (verdict, left) = w.egress(&p, &trimmed(&roce), clone);
-        assert_eq!((verdict, left.bytes), (TcVerdict::Pass, roce.cnp(None)));
-        w.counted();
+        host.now_ns += 1_000_000;
+        let (verdict, outcome) = host.ingress(&p, &trimmed(&roce), PacketContext::default());
+        assert_eq!((verdict, outcome.clone_mark), (TcVerdict::Pass, Some(p.port.cnp_mark)), "no known QP");
+        assert_eq!(host.take_counted().into_iter().map(|(stat, _)| stat).collect::<Vec<_>>(), counted);
+        let clone = PacketContext { mark: p.port.cnp_mark, ..PacketContext::default() };
+        let (verdict, outcome) = host.egress(&p, &trimmed(&roce), clone);
+        assert_eq!((verdict, outcome.bytes), (TcVerdict::Pass, roce.cnp(None)));
+        host.take_counted();
     }
     // Not a clone.
-    let (verdict, left) = w.egress(&p, &trimmed(&DATA), Around::default());
-    assert_eq!((verdict, left.bytes), (TcVerdict::Pass, trimmed(&DATA)));
-    assert_eq!(w.counted(), [(Stat::Trimmed, 1)]);
+    let (verdict, outcome) = host.egress(&p, &trimmed(&DATA), PacketContext::default());
+    assert_eq!((verdict, outcome.bytes), (TcVerdict::Pass, trimmed(&DATA)));
+    assert_eq!(host.take_counted(), [(Stat::Trimmed, 1)]);
 }
 
 #[test]
@@ -112,22 +113,22 @@ fn unanswerable_trimmed_packet_passes() {
     let management = Roce { dest_qpn: 1, ..DATA };
     for (p, roce) in [(&off, DATA), (&p, datagram), (&p, group), (&p, other_qp), (&p, management), (&p, ACK)]
     {
-        let mut w = acknowledged(p);
-        let (verdict, left) = w.ingress(p, &trimmed(&roce), Around::default());
-        assert_eq!((verdict, left.bytes), (TcVerdict::Pass, trimmed(&roce)));
-        assert!(w.announced.is_empty());
+        let mut host = acknowledged(p);
+        let (verdict, outcome) = host.ingress(p, &trimmed(&roce), PacketContext::default());
+        assert_eq!((verdict, outcome.bytes), (TcVerdict::Pass, trimmed(&roce)));
+        assert!(host.announced_requesters.is_empty());
     }
 }
 
 #[test]
 fn trimmed_read_response_is_announced() {
     let p = answers();
-    let mut w = World::new();
-    w.pairs.insert(qp(2, RECEIVER_QPN), Pair::new(SENDER_QPN, PairSource::Static));
+    let mut host = MockHost::new();
+    host.pairs.insert(qp(2, RECEIVER_QPN), Pair::new(SENDER_QPN, PairSource::Static));
     let read = Roce { opcode: Opcode::RC_RDMA_READ_REQUEST, ..ACK };
-    w.egress(&p, &read.frame(), Around::default());
-    w.announced.clear();
+    host.egress(&p, &read.frame(), PacketContext::default());
+    host.announced_requesters.clear();
     let response = Roce { opcode: Opcode::RC_RDMA_READ_RESPONSE_ONLY, ..DATA };
-    let (verdict, _) = w.ingress(&p, &trimmed(&response), Around::default());
-    assert_eq!((verdict, &w.announced[..]), (TcVerdict::Drop, &[own()][..]));
+    let (verdict, _) = host.ingress(&p, &trimmed(&response), PacketContext::default());
+    assert_eq!((verdict, &host.announced_requesters[..]), (TcVerdict::Drop, &[own()][..]));
 }

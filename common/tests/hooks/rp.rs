@@ -10,9 +10,9 @@ use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::eth::{EtherType, VlanTagRepr};
 
-use super::host::{Around, Left};
+use super::mock_host::{MockHost, SETS, params};
+use super::packet::{Outcome, PacketContext};
 use super::packets::{DATA, RECEIVER_QPN, Roce, SENDER_QPN, qp};
-use super::world::{SETS, World, params};
 
 const ACK: Roce = Roce { opcode: Opcode::RC_ACKNOWLEDGE, payload: 0, ..DATA };
 const REQUEST: Roce = Roce { opcode: Opcode::RC_RDMA_READ_REQUEST, payload: 0, ..DATA };
@@ -25,27 +25,27 @@ fn paced(pacer: u64) -> Params {
     })
 }
 
-fn send(w: &mut World, p: &Params, roce: &Roce) -> Left {
-    let (verdict, left) = w.egress(p, &roce.frame(), Around::default());
+fn send(host: &mut MockHost, p: &Params, roce: &Roce) -> Outcome {
+    let (verdict, outcome) = host.egress(p, &roce.frame(), PacketContext::default());
     assert_eq!(verdict, TcVerdict::Pass);
-    left
+    outcome
 }
 
-fn cnp(w: &mut World, p: &Params, roce: &Roce) -> TcVerdict {
-    w.ingress(p, &roce.cnp(None), Around::default()).0
+fn cnp(host: &mut MockHost, p: &Params, roce: &Roce) -> TcVerdict {
+    host.ingress(p, &roce.cnp(None), PacketContext::default()).0
 }
 
-fn flow<'a>(w: &'a mut World, p: &Params, id: &FlowId) -> &'a mut RpHot {
-    let (set, way) = w.place(p, id);
-    &mut w.rp[set as usize].hot[way]
+fn flow<'a>(host: &'a mut MockHost, p: &Params, id: &FlowId) -> &'a mut RpHot {
+    let (set, way) = host.set_and_way(p, id);
+    &mut host.rp[set as usize].hot[way]
 }
 
 /// Flows of the same set as `DATA`'s, with the same primary way.
 fn at_the_same_home(p: &Params) -> impl Iterator<Item = Roce> {
     let hash = |roce: &Roce| roce.id().hash(&p.port.hash_keys);
-    let place = move |roce: &Roce| (set_index(hash(roce), p.port.rp_set_mask), hash(roce) >> 29);
+    let home = move |roce: &Roce| (set_index(hash(roce), p.port.rp_set_mask), hash(roce) >> 29);
     // One of 32.
-    (100..1_000).map(|dest_qpn| Roce { dest_qpn, ..DATA }).filter(move |other| place(other) == place(&DATA))
+    (100..1_000).map(|dest_qpn| Roce { dest_qpn, ..DATA }).filter(move |other| home(other) == home(&DATA))
 }
 
 #[test]
@@ -53,20 +53,23 @@ fn cnp_cuts_only_its_flow() {
     for pacer in [PACER_FQ, PACER_HTB] {
         for roce in [DATA, Roce { v6: true, ..DATA }] {
             let p = paced(pacer);
-            let mut w = World::new();
+            let mut host = MockHost::new();
             let other = Roce { dest_qpn: 0x77, ..roce };
-            send(&mut w, &p, &roce);
-            send(&mut w, &p, &other);
-            w.counted();
-            assert_eq!(cnp(&mut w, &p, &roce), TcVerdict::Pass);
-            assert_eq!(w.counted(), [(Stat::RoceCnp, 1), (Stat::RpCnpHandled, 1)]);
-            let rates = |w: &World, roce: &Roce| w.flow(&roce.id()).map(|flow| flow.hot.rates());
-            assert_eq!(rates(&w, &roce), Some([500_000_000, 1_000_000_000]));
-            assert_eq!(rates(&w, &other), Some([1_000_000_000; 2]));
-            assert_eq!(w.only_event(EventKind::RateCut), (roce.id().receiver, [500_000_000, 1_000_000_000]));
-            let (set, way) = w.place(&p, &roce.id());
+            send(&mut host, &p, &roce);
+            send(&mut host, &p, &other);
+            host.take_counted();
+            assert_eq!(cnp(&mut host, &p, &roce), TcVerdict::Pass);
+            assert_eq!(host.take_counted(), [(Stat::RoceCnp, 1), (Stat::RpCnpHandled, 1)]);
+            let rates = |host: &MockHost, roce: &Roce| host.flow(&roce.id()).map(|flow| flow.hot.rates());
+            assert_eq!(rates(&host, &roce), Some([500_000_000, 1_000_000_000]));
+            assert_eq!(rates(&host, &other), Some([1_000_000_000; 2]));
+            assert_eq!(
+                host.only_event(EventKind::RateCut),
+                (roce.id().receiver, [500_000_000, 1_000_000_000])
+            );
+            let (set, way) = host.set_and_way(&p, &roce.id());
             let cut = Cut { set, way: way as u32 };
-            assert_eq!(w.cuts, if pacer == PACER_HTB { vec![cut] } else { vec![] });
+            assert_eq!(host.cuts, if pacer == PACER_HTB { vec![cut] } else { vec![] });
         }
     }
 }
@@ -81,57 +84,61 @@ fn on_wire(pacer: u64) -> Params {
 #[test]
 fn flow_at_wire_rate_needs_no_clock() {
     let p = on_wire(PACER_FQ);
-    let mut w = World::new();
-    send(&mut w, &p, &DATA);
+    let mut host = MockHost::new();
+    send(&mut host, &p, &DATA);
     let frame_ns = 8 * DATA.frame().len() as u64;
     // The first packet is on the wire; a coarse clock does not know that yet.
-    (w.now_ns, w.coarse_lag_ns) = (w.now_ns + frame_ns, 1);
-    w.clock_reads = 0;
-    assert_eq!(send(&mut w, &p, &DATA).departure_ns, None);
-    assert_ne!(w.clock_reads, 0);
-    (w.now_ns, w.coarse_lag_ns, w.clock_reads) = (w.now_ns + frame_ns, 0, 0);
-    let at_once = Around { departure_ns: 77, ..Around::default() };
+    (host.now_ns, host.coarse_lag_ns) = (host.now_ns + frame_ns, 1);
+    host.clock_reads = 0;
+    assert_eq!(send(&mut host, &p, &DATA).departure_ns, None);
+    assert_ne!(host.clock_reads, 0);
+    (host.now_ns, host.coarse_lag_ns, host.clock_reads) = (host.now_ns + frame_ns, 0, 0);
+    let at_once = PacketContext { departure_ns: 77, ..PacketContext::default() };
     for _ in 0..5 {
-        let (verdict, left) = w.egress(&p, &DATA.frame(), at_once);
-        assert_eq!((verdict, left.departure_ns), (TcVerdict::Pass, Some(0)), "no order but that of arrival");
-        assert!(left.hash.is_some(), "fq needs a flow's hash");
+        let (verdict, outcome) = host.egress(&p, &DATA.frame(), at_once);
+        assert_eq!(
+            (verdict, outcome.departure_ns),
+            (TcVerdict::Pass, Some(0)),
+            "no order but that of arrival"
+        );
+        assert!(outcome.hash.is_some(), "fq needs a flow's hash");
     }
-    send(&mut w, &p, &ACK);
-    assert_eq!(w.clock_reads, 0);
-    let flow = w.flow(&DATA.id()).unwrap().hot;
+    send(&mut host, &p, &ACK);
+    assert_eq!(host.clock_reads, 0);
+    let flow = host.flow(&DATA.id()).unwrap().hot;
     assert_eq!((flow.packets, flow.bytes), (7, 7 * DATA.frame().len() as u64));
-    assert_eq!(flow.last_seen_ns(), w.now_ns, "the flow is in use");
+    assert_eq!(flow.last_seen_ns(), host.now_ns, "the flow is in use");
 }
 
 #[test]
 fn first_cnp_at_wire_rate_leaves_no_credit() {
     let mut p = on_wire(PACER_FQ);
     p.hot.pacing_credit_ns = 1_000_000_000;
-    let mut w = World::new();
-    send(&mut w, &p, &DATA);
-    (w.now_ns, w.clock_reads) = (w.now_ns + SECOND_NS / 2, 0);
-    send(&mut w, &p, &DATA);
-    assert_eq!(w.clock_reads, 0);
-    cnp(&mut w, &p, &DATA);
-    send(&mut w, &p, &DATA);
+    let mut host = MockHost::new();
+    send(&mut host, &p, &DATA);
+    (host.now_ns, host.clock_reads) = (host.now_ns + SECOND_NS / 2, 0);
+    send(&mut host, &p, &DATA);
+    assert_eq!(host.clock_reads, 0);
+    cnp(&mut host, &p, &DATA);
+    send(&mut host, &p, &DATA);
     // Half of 1 Gb/s from the CNP on.
-    let next_ns = w.now_ns + 16 * DATA.frame().len() as u64;
-    assert_eq!(send(&mut w, &p, &DATA).departure_ns, Some(next_ns));
+    let next_ns = host.now_ns + 16 * DATA.frame().len() as u64;
+    assert_eq!(send(&mut host, &p, &DATA).departure_ns, Some(next_ns));
 }
 
 #[test]
 fn queued_packets_at_wire_rate_keep_order() {
     let p = on_wire(PACER_FQ);
-    let mut w = World::new();
-    send(&mut w, &p, &DATA);
-    cnp(&mut w, &p, &DATA);
-    send(&mut w, &p, &DATA);
+    let mut host = MockHost::new();
+    send(&mut host, &p, &DATA);
+    cnp(&mut host, &p, &DATA);
+    send(&mut host, &p, &DATA);
     // Recovered, with a packet of the slow time still queued.
-    flow(&mut w, &p, &DATA.id()).machine.rate_bps = p.rp.line_rate_bps;
-    flow(&mut w, &p, &DATA.id()).machine.target_bps = p.rp.line_rate_bps;
-    let queued_until_ns = flow(&mut w, &p, &DATA.id()).next_ns;
-    assert!(queued_until_ns > w.now_ns);
-    assert_eq!(send(&mut w, &p, &DATA).departure_ns, Some(queued_until_ns));
+    flow(&mut host, &p, &DATA.id()).machine.rate_bps = p.rp.line_rate_bps;
+    flow(&mut host, &p, &DATA.id()).machine.target_bps = p.rp.line_rate_bps;
+    let queued_until_ns = flow(&mut host, &p, &DATA.id()).next_ns;
+    assert!(queued_until_ns > host.now_ns);
+    assert_eq!(send(&mut host, &p, &DATA).departure_ns, Some(queued_until_ns));
 }
 
 #[test]
@@ -147,32 +154,32 @@ fn link_slower_than_wire_is_paced() {
 #[test]
 fn cnp_with_sender_qpn_resolves_pair() {
     let p = paced(PACER_FQ);
-    let mut w = World::new();
-    send(&mut w, &p, &DATA);
+    let mut host = MockHost::new();
+    send(&mut host, &p, &DATA);
     let frame = DATA.cnp(Some(SENDER_QPN));
-    assert_eq!(w.ingress(&p, &frame, Around::default()).0, TcVerdict::HandOn);
-    assert_eq!(w.count_of(Stat::RpCnpUnknownFlow), 1);
-    w.pairs.insert(qp(1, SENDER_QPN), Pair::new(RECEIVER_QPN, PairSource::Static));
-    assert_eq!(w.ingress(&p, &frame, Around::default()).0, TcVerdict::Pass);
-    assert_eq!(w.count_of(Stat::RpCnpHandled), 1);
+    assert_eq!(host.ingress(&p, &frame, PacketContext::default()).0, TcVerdict::TrySiblings);
+    assert_eq!(host.count_of(Stat::RpCnpUnknownFlow), 1);
+    host.pairs.insert(qp(1, SENDER_QPN), Pair::new(RECEIVER_QPN, PairSource::Static));
+    assert_eq!(host.ingress(&p, &frame, PacketContext::default()).0, TcVerdict::Pass);
+    assert_eq!(host.count_of(Stat::RpCnpHandled), 1);
 }
 
 #[test]
 fn handled_cnp_consumed_if_enabled() {
     let p = params(|config| config.scalars.cnp_consume = 1);
-    let mut w = World::new();
-    assert_eq!(cnp(&mut w, &p, &DATA), TcVerdict::HandOn);
-    send(&mut w, &p, &DATA);
-    w.counted();
-    assert_eq!(cnp(&mut w, &p, &DATA), TcVerdict::Drop);
-    assert_eq!(w.counted(), [(Stat::RoceCnp, 1), (Stat::RpCnpHandled, 1)]);
-    w.now_ns += 1;
-    assert_eq!(cnp(&mut w, &p, &DATA), TcVerdict::Drop);
-    assert_eq!(w.counted(), [(Stat::RoceCnp, 1), (Stat::RpCnpIgnored, 1), (Stat::RpCnpTooSoon, 1)]);
+    let mut host = MockHost::new();
+    assert_eq!(cnp(&mut host, &p, &DATA), TcVerdict::TrySiblings);
+    send(&mut host, &p, &DATA);
+    host.take_counted();
+    assert_eq!(cnp(&mut host, &p, &DATA), TcVerdict::Drop);
+    assert_eq!(host.take_counted(), [(Stat::RoceCnp, 1), (Stat::RpCnpHandled, 1)]);
+    host.now_ns += 1;
+    assert_eq!(cnp(&mut host, &p, &DATA), TcVerdict::Drop);
+    assert_eq!(host.take_counted(), [(Stat::RoceCnp, 1), (Stat::RpCnpIgnored, 1), (Stat::RpCnpTooSoon, 1)]);
     let mut damaged = DATA.cnp(None);
     *damaged.last_mut().unwrap() ^= 1;
-    assert_eq!(w.ingress(&p, &damaged, Around::default()).0, TcVerdict::Pass);
-    assert_eq!(w.counted(), [(Stat::RoceCnp, 1), (Stat::RpCnpIgnored, 1), (Stat::RpCnpInvalid, 1)]);
+    assert_eq!(host.ingress(&p, &damaged, PacketContext::default()).0, TcVerdict::Pass);
+    assert_eq!(host.take_counted(), [(Stat::RoceCnp, 1), (Stat::RpCnpIgnored, 1), (Stat::RpCnpInvalid, 1)]);
 }
 
 const fn tag(vid: u16) -> Option<VlanTagRepr> {
@@ -185,26 +192,26 @@ fn tenants_in_two_vlans_have_two_flows() {
     let p = paced(PACER_FQ);
     for v6 in [false, true] {
         let [a, b] = [10, 20].map(|vid| Roce { tag: tag(vid), v6, ..DATA });
-        let mut w = World::new();
+        let mut host = MockHost::new();
         for roce in [a, b, b] {
-            send(&mut w, &p, &roce);
+            send(&mut host, &p, &roce);
         }
-        let packets = |w: &World, roce: &Roce| w.flow(&roce.id()).map(|flow| flow.hot.packets);
-        assert_eq!([a, b].map(|roce| packets(&w, &roce)), [Some(1), Some(2)]);
+        let packets = |host: &MockHost, roce: &Roce| host.flow(&roce.id()).map(|flow| flow.hot.packets);
+        assert_eq!([a, b].map(|roce| packets(&host, &roce)), [Some(1), Some(2)]);
         // A CNP cuts the flow with its own tag, whichever is in the packet and whichever next to it.
-        cnp(&mut w, &p, &b);
-        let cut = |w: &World, roce: &Roce| w.flow(&roce.id()).map(|flow| flow.cnps.handled);
-        assert_eq!([a, b].map(|roce| cut(&w, &roce)), [Some(0), Some(1)]);
-        let beside = Around { stripped_vid: 10, ..Around::default() };
-        w.ingress(&p, &Roce { tag: None, ..a }.cnp(None), beside);
-        assert_eq!([a, b].map(|roce| cut(&w, &roce)), [Some(1), Some(1)]);
-        assert_eq!(w.count_of(Stat::RpCnpOtherVlan), 0);
+        cnp(&mut host, &p, &b);
+        let cut = |host: &MockHost, roce: &Roce| host.flow(&roce.id()).map(|flow| flow.cnps.handled);
+        assert_eq!([a, b].map(|roce| cut(&host, &roce)), [Some(0), Some(1)]);
+        let beside = PacketContext { stripped_vid: 10, ..PacketContext::default() };
+        host.ingress(&p, &Roce { tag: None, ..a }.cnp(None), beside);
+        assert_eq!([a, b].map(|roce| cut(&host, &roce)), [Some(1), Some(1)]);
+        assert_eq!(host.count_of(Stat::RpCnpOtherVlan), 0);
         // With a third tag it may belong to either, so it is ignored.
-        w.counted();
-        w.now_ns += 1_000_000;
-        cnp(&mut w, &p, &Roce { tag: tag(30), ..a });
-        assert_eq!(w.count_of(Stat::RpCnpUnknownFlow), 1);
-        assert_eq!([a, b].map(|roce| cut(&w, &roce)), [Some(1), Some(1)]);
+        host.take_counted();
+        host.now_ns += 1_000_000;
+        cnp(&mut host, &p, &Roce { tag: tag(30), ..a });
+        assert_eq!(host.count_of(Stat::RpCnpUnknownFlow), 1);
+        assert_eq!([a, b].map(|roce| cut(&host, &roce)), [Some(1), Some(1)]);
     }
 }
 
@@ -212,23 +219,26 @@ fn tenants_in_two_vlans_have_two_flows() {
 fn cnp_with_another_tag_cuts_the_only_flow() {
     let p = paced(PACER_FQ);
     for (sent, answered) in [(tag(10), None), (None, tag(10)), (tag(10), tag(20))] {
-        let mut w = World::new();
+        let mut host = MockHost::new();
         let roce = Roce { tag: sent, ..DATA };
-        send(&mut w, &p, &roce);
-        w.counted();
-        cnp(&mut w, &p, &Roce { tag: answered, ..DATA });
-        assert_eq!(w.counted(), [(Stat::RoceCnp, 1), (Stat::RpCnpHandled, 1), (Stat::RpCnpOtherVlan, 1)]);
-        assert_eq!(w.flow(&roce.id()).map(|flow| flow.cnps.handled), Some(1));
+        send(&mut host, &p, &roce);
+        host.take_counted();
+        cnp(&mut host, &p, &Roce { tag: answered, ..DATA });
+        assert_eq!(
+            host.take_counted(),
+            [(Stat::RoceCnp, 1), (Stat::RpCnpHandled, 1), (Stat::RpCnpOtherVlan, 1)]
+        );
+        assert_eq!(host.flow(&roce.id()).map(|flow| flow.cnps.handled), Some(1));
     }
 }
 
 #[test]
 fn priority_tag_is_no_vlan() {
     let p = paced(PACER_FQ);
-    let mut w = World::new();
-    send(&mut w, &p, &DATA);
-    send(&mut w, &p, &Roce { tag: tag(0), ..DATA });
-    assert_eq!(w.flow(&DATA.id()).map(|flow| flow.hot.packets), Some(2));
+    let mut host = MockHost::new();
+    send(&mut host, &p, &DATA);
+    send(&mut host, &p, &Roce { tag: tag(0), ..DATA });
+    assert_eq!(host.flow(&DATA.id()).map(|flow| flow.hot.packets), Some(2));
 }
 
 /// A learned pair applies to its VLAN; one added by the daemon to every VLAN.
@@ -239,14 +249,14 @@ fn learned_pair_is_of_one_vlan() {
     for (source, is_handled) in
         [(PairSource::Cm, false), (PairSource::Rdma, true), (PairSource::Static, true)]
     {
-        let mut w = World::new();
-        send(&mut w, &p, &a);
-        send(&mut w, &p, &b);
+        let mut host = MockHost::new();
+        send(&mut host, &p, &a);
+        send(&mut host, &p, &b);
         let vlan = if source == PairSource::Cm { 10 } else { 0 };
-        w.pairs.insert(QpId { vlan, ..qp(1, SENDER_QPN) }, Pair::new(RECEIVER_QPN, source));
-        w.ingress(&p, &b.cnp(Some(SENDER_QPN)), Around::default());
-        assert_eq!(w.count_of(Stat::RpCnpHandled), u64::from(is_handled), "{source:?}");
-        assert_eq!(w.flow(&a.id()).map(|flow| flow.cnps.handled), Some(0));
+        host.pairs.insert(QpId { vlan, ..qp(1, SENDER_QPN) }, Pair::new(RECEIVER_QPN, source));
+        host.ingress(&p, &b.cnp(Some(SENDER_QPN)), PacketContext::default());
+        assert_eq!(host.count_of(Stat::RpCnpHandled), u64::from(is_handled), "{source:?}");
+        assert_eq!(host.flow(&a.id()).map(|flow| flow.cnps.handled), Some(0));
     }
 }
 
@@ -263,33 +273,36 @@ fn super_packet_is_charged_by_segment() {
     let frame = roce.frame();
     assert_eq!(frame.len(), bth_at + 16 * SEGMENT);
     let bytes = 16 * (bth_at + SEGMENT) as u64;
-    let mut w = World::new();
-    let around = Around { segment_bytes: SEGMENT as u32, ..Around::default() };
-    w.egress(&p, &frame, around);
-    assert_eq!(w.counted(), [(Stat::RoceData, 16), (Stat::RpFlowNew, 1), (Stat::GsoPackets, 1)]);
-    assert_eq!((w.classes[3].packets, w.classes[3].bytes, w.classes[3].ect_packets), (16, bytes, 16));
+    let mut host = MockHost::new();
+    let context = PacketContext { segment_bytes: SEGMENT as u32, ..PacketContext::default() };
+    host.egress(&p, &frame, context);
+    assert_eq!(host.take_counted(), [(Stat::RoceData, 16), (Stat::RpFlowNew, 1), (Stat::GsoPackets, 1)]);
+    assert_eq!(
+        (host.classes[3].packets, host.classes[3].bytes, host.classes[3].ect_packets),
+        (16, bytes, 16)
+    );
     let wire_bytes = bytes + 16 * 24;
-    assert!(p.drain[3].depth_bytes(w.queues[3], w.now_ns).abs_diff(wire_bytes) <= 1);
-    let flow = w.flow(&roce.id()).map(|flow| (flow.hot.packets, flow.hot.bytes, flow.hot.next_ns));
+    assert!(p.drain[3].depth_bytes(host.queues[3], host.now_ns).abs_diff(wire_bytes) <= 1);
+    let flow = host.flow(&roce.id()).map(|flow| (flow.hot.packets, flow.hot.bytes, flow.hot.next_ns));
     // A byte takes 8 ns.
-    assert_eq!(flow, Some((16, bytes, w.now_ns + 8 * wire_bytes)));
+    assert_eq!(flow, Some((16, bytes, host.now_ns + 8 * wire_bytes)));
     // One that is not full at its end is one more.
     let longer = Roce { payload: roce.payload + 1, ..roce };
-    w.egress(&p, &longer.frame(), around);
-    assert_eq!(w.count_of(Stat::RoceData), 17);
+    host.egress(&p, &longer.frame(), context);
+    assert_eq!(host.count_of(Stat::RoceData), 17);
     let marked = Roce { ecn: Ecn::CE, ..roce };
-    w.counted();
-    w.ingress(&p, &marked.frame(), around);
-    assert_eq!(w.count_of(Stat::NpEcnMarked), 16);
+    host.take_counted();
+    host.ingress(&p, &marked.frame(), context);
+    assert_eq!(host.count_of(Stat::NpEcnMarked), 16);
 }
 
 /// The ICRC is computed only if a flow is found: a forged CNP for none is unknown, whatever its ICRC.
 #[test]
 fn cnp_for_no_flow_needs_no_icrc() {
     let p = params(|_| {});
-    let mut w = World::new();
-    send(&mut w, &p, &DATA);
-    w.counted();
+    let mut host = MockHost::new();
+    send(&mut host, &p, &DATA);
+    host.take_counted();
     let unknown = Roce { dest_qpn: 0x99, ..DATA };
     for (roce, last, expected) in [
         (DATA, 1, Stat::RpCnpInvalid),
@@ -299,57 +312,67 @@ fn cnp_for_no_flow_needs_no_icrc() {
     ] {
         let mut frame = roce.cnp(None);
         *frame.last_mut().unwrap() ^= last;
-        w.ingress(&p, &frame, Around::default());
-        assert!(w.counted().contains(&(expected, 1)), "{expected:?}");
+        host.ingress(&p, &frame, PacketContext::default());
+        assert!(host.take_counted().contains(&(expected, 1)), "{expected:?}");
     }
 }
 
 #[test]
-fn foreign_cnp_handed_on_counted_once() {
+fn cnp_of_sibling_counted_once() {
     let p = params(|_| {});
-    let mut w = World::new();
-    assert_eq!(cnp(&mut w, &p, &DATA), TcVerdict::HandOn);
-    assert_eq!(w.counted(), [(Stat::RoceCnp, 1), (Stat::RpCnpIgnored, 1), (Stat::RpCnpUnknownFlow, 1)]);
-    w.is_handed_on = true;
-    assert_eq!((cnp(&mut w, &p, &DATA), w.counted()), (TcVerdict::HandOn, vec![]));
-    send(&mut w, &p, &DATA);
-    w.counted();
-    assert_eq!((cnp(&mut w, &p, &DATA), w.counted()), (TcVerdict::Pass, vec![(Stat::RpCnpHandled, 1)]));
+    let mut host = MockHost::new();
+    assert_eq!(cnp(&mut host, &p, &DATA), TcVerdict::TrySiblings);
+    assert_eq!(
+        host.take_counted(),
+        [(Stat::RoceCnp, 1), (Stat::RpCnpIgnored, 1), (Stat::RpCnpUnknownFlow, 1)]
+    );
+    host.is_from_sibling = true;
+    assert_eq!((cnp(&mut host, &p, &DATA), host.take_counted()), (TcVerdict::TrySiblings, vec![]));
+    send(&mut host, &p, &DATA);
+    host.take_counted();
+    assert_eq!(
+        (cnp(&mut host, &p, &DATA), host.take_counted()),
+        (TcVerdict::Pass, vec![(Stat::RpCnpHandled, 1)])
+    );
     // Without reaction points here it passes unchanged.
     let off = params(|config| config.scalars.rp_enable = 0);
-    assert_eq!((cnp(&mut w, &off, &DATA), w.counted()), (TcVerdict::HandOn, vec![]));
-    w.is_handed_on = false;
-    assert_eq!((cnp(&mut w, &off, &DATA), w.counted()), (TcVerdict::Pass, vec![(Stat::RoceCnp, 1)]));
+    assert_eq!((cnp(&mut host, &off, &DATA), host.take_counted()), (TcVerdict::TrySiblings, vec![]));
+    host.is_from_sibling = false;
+    assert_eq!(
+        (cnp(&mut host, &off, &DATA), host.take_counted()),
+        (TcVerdict::Pass, vec![(Stat::RoceCnp, 1)])
+    );
 }
 
 #[test]
 fn locked_flow_is_not_cut() {
     let p = params(|_| {});
-    let mut w = World::new();
-    send(&mut w, &p, &DATA);
-    flow(&mut w, &p, &DATA.id()).lock = 1;
-    w.counted();
-    assert_eq!(cnp(&mut w, &p, &DATA), TcVerdict::HandOn);
+    let mut host = MockHost::new();
+    send(&mut host, &p, &DATA);
+    flow(&mut host, &p, &DATA.id()).lock = 1;
+    host.take_counted();
+    assert_eq!(cnp(&mut host, &p, &DATA), TcVerdict::TrySiblings);
     let unknown = [(Stat::RpCnpIgnored, 1), (Stat::RpCnpUnknownFlow, 1)];
-    assert_eq!(w.counted(), [&[(Stat::RoceCnp, 1)], &unknown[..], &[(Stat::TableBusy, 1)]].concat());
+    assert_eq!(host.take_counted(), [&[(Stat::RoceCnp, 1)], &unknown[..], &[(Stat::TableBusy, 1)]].concat());
 }
 
 #[test]
 fn flow_not_stored_without_line_rate() {
     let p = params(|config| (config.scalars.link_rate_bps, config.scalars.pacer) = (0, PACER_FQ));
-    let mut w = World::new();
-    assert_eq!(send(&mut w, &p, &DATA), Left { bytes: DATA.frame(), ..Left::default() });
-    assert_eq!(w.flow(&DATA.id()), None);
+    let mut host = MockHost::new();
+    assert_eq!(send(&mut host, &p, &DATA), Outcome { bytes: DATA.frame(), ..Outcome::default() });
+    assert_eq!(host.flow(&DATA.id()), None);
 }
 
 #[test]
 fn udp_socket_traffic_is_not_a_flow() {
     let p = paced(PACER_FQ);
-    let mut w = World::new();
-    let (_, left) = w.egress(&p, &DATA.frame(), Around { is_from_process: true, ..Around::default() });
-    assert_eq!(left, Left { bytes: DATA.frame(), ..Left::default() });
+    let mut host = MockHost::new();
+    let (_, outcome) =
+        host.egress(&p, &DATA.frame(), PacketContext { is_from_process: true, ..PacketContext::default() });
+    assert_eq!(outcome, Outcome { bytes: DATA.frame(), ..Outcome::default() });
     assert_eq!(
-        (w.counted(), w.flow(&DATA.id())),
+        (host.take_counted(), host.flow(&DATA.id())),
         (vec![(Stat::RoceData, 1), (Stat::RpFromProcess, 1)], None)
     );
 }
@@ -363,52 +386,53 @@ fn data_paced_control_in_order() {
         .find(|roce| roce.id().hash(&p.port.hash_keys) % 2 == 1)
         .unwrap_or_else(|| unreachable!("one of two"));
     let hash = roce.id().hash(&p.port.hash_keys);
-    let mut w = World::new();
-    let first = send(&mut w, &p, &roce);
+    let mut host = MockHost::new();
+    let first = send(&mut host, &p, &roce);
     assert_eq!((first.hash, first.departure_ns, first.priority), (Some(hash), None, None));
-    assert_eq!(w.counted(), [(Stat::RoceData, 1), (Stat::RpFlowNew, 1)]);
-    let turn_ns = w.now_ns + roce.frame().len() as u64 * 8;
-    let second = send(&mut w, &p, &roce);
+    assert_eq!(host.take_counted(), [(Stat::RoceData, 1), (Stat::RpFlowNew, 1)]);
+    let turn_ns = host.now_ns + roce.frame().len() as u64 * 8;
+    let second = send(&mut host, &p, &roce);
     assert_eq!((second.hash, second.departure_ns), (Some(hash), Some(turn_ns)));
-    assert_eq!(w.counted(), [(Stat::RoceData, 1), (Stat::RpPaced, 1)]);
-    let request = send(&mut w, &p, &Roce { opcode: REQUEST.opcode, payload: 0, ..roce });
+    assert_eq!(host.take_counted(), [(Stat::RoceData, 1), (Stat::RpPaced, 1)]);
+    let request = send(&mut host, &p, &Roce { opcode: REQUEST.opcode, payload: 0, ..roce });
     assert_eq!((request.hash, request.departure_ns), (Some(hash), Some(turn_ns)));
-    assert_eq!(w.counted(), [(Stat::RoceControl, 1), (Stat::RpInOrder, 1)]);
-    let ack = send(&mut w, &p, &Roce { opcode: ACK.opcode, payload: 0, ..roce });
+    assert_eq!(host.take_counted(), [(Stat::RoceControl, 1), (Stat::RpInOrder, 1)]);
+    let ack = send(&mut host, &p, &Roce { opcode: ACK.opcode, payload: 0, ..roce });
     assert_eq!((ack.hash, ack.departure_ns), (Some(hash ^ 1), None));
-    assert_eq!(w.counted(), [(Stat::RoceControl, 1)]);
-    assert_eq!(w.flow(&roce.id()).map(|flow| flow.hot.packets), Some(2));
+    assert_eq!(host.take_counted(), [(Stat::RoceControl, 1)]);
+    assert_eq!(host.flow(&roce.id()).map(|flow| flow.hot.packets), Some(2));
 }
 
 #[test]
 fn departure_time_replaces_rxe_stamp() {
     let p = paced(PACER_FQ);
-    let mut w = World::new();
-    let (_, left) = w.egress(&p, &DATA.frame(), Around { departure_ns: 5, ..Around::default() });
-    assert_eq!((left.departure_ns, w.count_of(Stat::RpPaced)), (Some(w.now_ns), 0));
+    let mut host = MockHost::new();
+    let (_, outcome) =
+        host.egress(&p, &DATA.frame(), PacketContext { departure_ns: 5, ..PacketContext::default() });
+    assert_eq!((outcome.departure_ns, host.count_of(Stat::RpPaced)), (Some(host.now_ns), 0));
 }
 
 #[test]
 fn cut_flow_has_htb_class() {
     let p = paced(PACER_HTB);
-    let mut w = World::new();
+    let mut host = MockHost::new();
     // In a set in which it is not first.
     let other = at_the_same_home(&p).next().unwrap_or_else(|| unreachable!("one of 32"));
-    send(&mut w, &p, &other);
-    let left = send(&mut w, &p, &DATA);
-    assert_eq!((left.priority, left.departure_ns, left.hash), (None, None, None));
-    cnp(&mut w, &p, &DATA);
-    w.counted();
-    let (set, way) = w.place(&p, &DATA.id());
+    send(&mut host, &p, &other);
+    let outcome = send(&mut host, &p, &DATA);
+    assert_eq!((outcome.priority, outcome.departure_ns, outcome.hash), (None, None, None));
+    cnp(&mut host, &p, &DATA);
+    host.take_counted();
+    let (set, way) = host.set_and_way(&p, &DATA.id());
     let minor = 0x100 + set * WAYS as u32 + way as u32;
-    assert_eq!(send(&mut w, &p, &DATA).priority, Some(0xdc00_0000 | minor));
-    assert_eq!(w.counted(), [(Stat::RoceData, 1), (Stat::RpPaced, 1)]);
-    assert_eq!(send(&mut w, &p, &REQUEST).priority, Some(0xdc00_0000 | minor));
-    assert_eq!(w.counted(), [(Stat::RoceControl, 1), (Stat::RpInOrder, 1)]);
-    assert_eq!(send(&mut w, &p, &other).priority, None);
+    assert_eq!(send(&mut host, &p, &DATA).priority, Some(0xdc00_0000 | minor));
+    assert_eq!(host.take_counted(), [(Stat::RoceData, 1), (Stat::RpPaced, 1)]);
+    assert_eq!(send(&mut host, &p, &REQUEST).priority, Some(0xdc00_0000 | minor));
+    assert_eq!(host.take_counted(), [(Stat::RoceControl, 1), (Stat::RpInOrder, 1)]);
+    assert_eq!(send(&mut host, &p, &other).priority, None);
     // Without a pacer no cut is reported.
     let none = paced(0);
-    assert_eq!(send(&mut w, &none, &DATA), Left { bytes: DATA.frame(), ..Left::default() });
+    assert_eq!(send(&mut host, &none, &DATA), Outcome { bytes: DATA.frame(), ..Outcome::default() });
 }
 
 #[test]
@@ -417,8 +441,8 @@ fn cut_flow_without_htb_class_counted() {
     const MANY_SETS: u32 = 1 << 14;
     let mut p = paced(PACER_HTB);
     p.port.rp_set_mask = MANY_SETS - 1;
-    let mut w = World::new();
-    w.rp.resize_with(MANY_SETS as usize, || RpSet::EMPTY);
+    let mut host = MockHost::new();
+    host.rp.resize_with(MANY_SETS as usize, || RpSet::EMPTY);
     let set = |roce: &Roce| set_index(roce.id().hash(&p.port.hash_keys), p.port.rp_set_mask);
     let of_a_set = |is_it: &dyn Fn(u32) -> bool| {
         let mut all = (100..).map(|dest_qpn| Roce { dest_qpn, ..DATA });
@@ -427,14 +451,14 @@ fn cut_flow_without_htb_class_counted() {
     let last = of_a_set(&|set| htb_minor(set, 0).is_none());
     let other = of_a_set(&|set| htb_minor(set, WAYS - 1).is_some());
     for roce in [&last, &other] {
-        send(&mut w, &p, roce);
-        cnp(&mut w, &p, roce);
+        send(&mut host, &p, roce);
+        cnp(&mut host, &p, roce);
     }
-    w.counted();
-    assert_eq!(send(&mut w, &p, &last).priority, None);
-    assert_eq!(w.counted(), [(Stat::RoceData, 1), (Stat::RpUnpaced, 1)]);
-    assert!(send(&mut w, &p, &other).priority.is_some());
-    assert_eq!(w.counted(), [(Stat::RoceData, 1), (Stat::RpPaced, 1)]);
+    host.take_counted();
+    assert_eq!(send(&mut host, &p, &last).priority, None);
+    assert_eq!(host.take_counted(), [(Stat::RoceData, 1), (Stat::RpUnpaced, 1)]);
+    assert!(send(&mut host, &p, &other).priority.is_some());
+    assert_eq!(host.take_counted(), [(Stat::RoceData, 1), (Stat::RpPaced, 1)]);
 }
 
 #[test]
@@ -447,9 +471,9 @@ fn htb_classes_end_with_their_handles() {
     // Every slot of the largest table has a class.
     assert!((0..HTB_MAX_FLOWS).all(|flow| htb_minor(flow / 8, (flow % 8) as usize).is_some()));
     for minor in [HTB_FIRST_FLOW, HTB_FIRST_FLOW + 1, 0x1234, 0xfffe] {
-        let place = htb_slot(minor);
-        assert_eq!(place.and_then(|(set, way)| htb_minor(set, way)), Some(minor));
-        assert!(place.is_some_and(|(_, way)| way < WAYS));
+        let slot = htb_slot(minor);
+        assert_eq!(slot.and_then(|(set, way)| htb_minor(set, way)), Some(minor));
+        assert!(slot.is_some_and(|(_, way)| way < WAYS));
     }
     assert_eq!([HTB_FIRST_FLOW - 1, 0, 0xffff, 0x1_0000].map(htb_slot), [None; 4]);
 }
@@ -458,44 +482,44 @@ fn htb_classes_end_with_their_handles() {
 fn ud_datagram_makes_pair() {
     let p = paced(PACER_FQ);
     let datagram = Roce { opcode: Opcode::UD_SEND_ONLY, ..DATA };
-    let mut w = World::new();
-    send(&mut w, &p, &datagram);
+    let mut host = MockHost::new();
+    send(&mut host, &p, &datagram);
     let learned = Pair { qpn: RECEIVER_QPN, source: PairSource::Datagram as u32, addr: qp(2, 0).addr };
-    assert_eq!(w.pairs.get(&qp(1, SENDER_QPN)), Some(&learned));
+    assert_eq!(host.pairs.get(&qp(1, SENDER_QPN)), Some(&learned));
     assert_eq!(
-        w.only_event(EventKind::FlowPaired),
+        host.only_event(EventKind::FlowPaired),
         (qp(1, SENDER_QPN), [RECEIVER_QPN.into(), PairSource::Datagram as u64])
     );
     // The first counts: of several receivers a CNP could mean any.
-    send(&mut w, &p, &Roce { dest_qpn: 0x77, ..datagram });
-    assert_eq!(w.pairs.get(&qp(1, SENDER_QPN)), Some(&learned));
+    send(&mut host, &p, &Roce { dest_qpn: 0x77, ..datagram });
+    assert_eq!(host.pairs.get(&qp(1, SENDER_QPN)), Some(&learned));
 }
 
 /// Two packets of a flow cut to 10 Mbit/s: the third is beyond a horizon of a millisecond.
-fn beyond_the_horizon(pacing_horizon_drop: u64, last: &Roce) -> (World, TcVerdict, Left) {
+fn beyond_the_horizon(pacing_horizon_drop: u64, last: &Roce) -> (MockHost, TcVerdict, Outcome) {
     let p = params(|config| {
         let s = &mut config.scalars;
         (s.pacer, s.pacing_credit_ns) = (PACER_FQ, 0);
         (s.rpg_max_rate_bps, s.pacing_horizon_ns) = (10_000_000, 1_000_000);
         s.pacing_horizon_drop = pacing_horizon_drop;
     });
-    let mut w = World::new();
+    let mut host = MockHost::new();
     let large = Roce { payload: 2_000, ..DATA };
-    send(&mut w, &p, &large);
-    w.counted();
-    let (verdict, left) = w.egress(&p, &last.frame(), Around::default());
-    (w, verdict, left)
+    send(&mut host, &p, &large);
+    host.take_counted();
+    let (verdict, outcome) = host.egress(&p, &last.frame(), PacketContext::default());
+    (host, verdict, outcome)
 }
 
 #[test]
 fn beyond_horizon_leaves_at_horizon() {
-    let (mut w, verdict, left) = beyond_the_horizon(0, &DATA);
-    assert_eq!((verdict, left.departure_ns), (TcVerdict::Pass, Some(w.now_ns + 1_000_000)));
-    assert!(left.hash.is_some());
-    assert_eq!(w.counted(), [(Stat::RoceData, 1), (Stat::RpHorizonPass, 1)]);
-    assert!(w.events.is_empty());
-    let last_ns = w.flow(&DATA.id()).map(|flow| flow.hot.last_ns);
-    assert_eq!(last_ns, Some([w.now_ns + 1_000_000, 0]), "what has no data comes behind it");
+    let (mut host, verdict, outcome) = beyond_the_horizon(0, &DATA);
+    assert_eq!((verdict, outcome.departure_ns), (TcVerdict::Pass, Some(host.now_ns + 1_000_000)));
+    assert!(outcome.hash.is_some());
+    assert_eq!(host.take_counted(), [(Stat::RoceData, 1), (Stat::RpHorizonPass, 1)]);
+    assert!(host.events.is_empty());
+    let last_ns = host.flow(&DATA.id()).map(|flow| flow.hot.last_ns);
+    assert_eq!(last_ns, Some([host.now_ns + 1_000_000, 0]), "what has no data comes behind it");
 }
 
 #[test]
@@ -503,29 +527,32 @@ fn response_beyond_horizon_keeps_order() {
     let p = paced(PACER_FQ);
     let hash = DATA.id().hash(&p.port.hash_keys);
     let response = Roce { opcode: Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, ..DATA };
-    let (_, _, left) = beyond_the_horizon(0, &response);
-    assert_eq!(left.hash, Some(hash ^ 1));
+    let (_, _, outcome) = beyond_the_horizon(0, &response);
+    assert_eq!(outcome.hash, Some(hash ^ 1));
     let odd = (0x11..).map(|dest_qpn| Roce { dest_qpn, ..response });
     let odd = odd.clone().find(|roce| roce.id().hash(&p.port.hash_keys) % 2 == 1);
     let odd = odd.unwrap_or_else(|| unreachable!("one of two"));
-    let mut w = World::new();
+    let mut host = MockHost::new();
     let p = params(|config| {
         let s = &mut config.scalars;
         (s.pacer, s.pacing_credit_ns) = (PACER_FQ, 0);
         (s.rpg_max_rate_bps, s.pacing_horizon_ns) = (10_000_000, 1_000_000);
     });
-    send(&mut w, &p, &Roce { payload: 2_000, ..odd });
-    let left = send(&mut w, &p, &odd);
-    assert_eq!((left.hash, w.count_of(Stat::RpHorizonPass)), (Some(odd.id().hash(&p.port.hash_keys) ^ 1), 1));
+    send(&mut host, &p, &Roce { payload: 2_000, ..odd });
+    let outcome = send(&mut host, &p, &odd);
+    assert_eq!(
+        (outcome.hash, host.count_of(Stat::RpHorizonPass)),
+        (Some(odd.id().hash(&p.port.hash_keys) ^ 1), 1)
+    );
 }
 
 #[test]
 fn beyond_horizon_dropped_if_enabled() {
-    let (mut w, verdict, left) = beyond_the_horizon(1, &DATA);
-    assert_eq!((verdict, left.departure_ns), (TcVerdict::Drop, None));
-    assert_eq!(w.counted(), [(Stat::RoceData, 1), (Stat::RpHorizonDrop, 1)]);
-    assert_eq!(w.only_event(EventKind::HorizonDrop), (DATA.id().receiver, [DATA.frame().len() as u64, 0]));
-    assert_eq!(w.flow(&DATA.id()).map(|flow| flow.hot.last_ns), Some([w.now_ns, 0]), "it never leaves");
+    let (mut host, verdict, outcome) = beyond_the_horizon(1, &DATA);
+    assert_eq!((verdict, outcome.departure_ns), (TcVerdict::Drop, None));
+    assert_eq!(host.take_counted(), [(Stat::RoceData, 1), (Stat::RpHorizonDrop, 1)]);
+    assert_eq!(host.only_event(EventKind::HorizonDrop), (DATA.id().receiver, [DATA.frame().len() as u64, 0]));
+    assert_eq!(host.flow(&DATA.id()).map(|flow| flow.hot.last_ns), Some([host.now_ns, 0]), "it never leaves");
 }
 
 /// As in a virtual machine whose CPU was stopped with the flow locked.
@@ -533,28 +560,28 @@ fn beyond_horizon_dropped_if_enabled() {
 fn contended_flow_keeps_order() {
     for pacer in [PACER_FQ, PACER_HTB] {
         let p = paced(pacer);
-        let mut w = World::new();
-        send(&mut w, &p, &DATA);
-        send(&mut w, &p, &DATA);
-        cnp(&mut w, &p, &DATA);
-        let state = flow(&mut w, &p, &DATA.id());
+        let mut host = MockHost::new();
+        send(&mut host, &p, &DATA);
+        send(&mut host, &p, &DATA);
+        cnp(&mut host, &p, &DATA);
+        let state = flow(&mut host, &p, &DATA.id());
         (state.lock, state.last_ns) = (1, [2 * SECOND_NS, 3 * SECOND_NS]);
         state.next_ns = 4 * SECOND_NS;
-        w.counted();
+        host.take_counted();
         let turns = [(DATA, 4 * SECOND_NS), (REQUEST, 2 * SECOND_NS), (ACK, 3 * SECOND_NS)];
         for (roce, departure_ns) in turns {
-            let left = send(&mut w, &p, &roce);
+            let outcome = send(&mut host, &p, &roce);
             let is_fq = pacer == PACER_FQ;
-            assert_eq!(left.departure_ns, is_fq.then_some(departure_ns));
-            assert_eq!(left.priority.is_some(), !is_fq, "it was cut");
-            assert_eq!(w.count_of(Stat::TableBusy), 1);
-            w.counted();
+            assert_eq!(outcome.departure_ns, is_fq.then_some(departure_ns));
+            assert_eq!(outcome.priority.is_some(), !is_fq, "it was cut");
+            assert_eq!(host.count_of(Stat::TableBusy), 1);
+            host.take_counted();
         }
-        let state = flow(&mut w, &p, &DATA.id());
+        let state = flow(&mut host, &p, &DATA.id());
         state.machine.active = 0;
-        w.now_ns = 5 * SECOND_NS;
-        let left = send(&mut w, &p, &DATA);
-        assert_eq!((left.departure_ns, left.priority), (None, None), "nothing waits, nothing was cut");
+        host.now_ns = 5 * SECOND_NS;
+        let outcome = send(&mut host, &p, &DATA);
+        assert_eq!((outcome.departure_ns, outcome.priority), (None, None), "nothing waits, nothing was cut");
     }
 }
 
@@ -562,47 +589,56 @@ fn contended_flow_keeps_order() {
 #[test]
 fn displaced_flow_found_again() {
     let p = paced(PACER_FQ);
-    let mut w = World::new();
+    let mut host = MockHost::new();
     let flows: Vec<Roce> = at_the_same_home(&p).take(WAYS - 1).chain([DATA]).collect();
     for _ in 0..3 {
         for flow in &flows {
-            send(&mut w, &p, flow);
+            send(&mut host, &p, flow);
         }
     }
-    assert_eq!((flows.len(), w.count_of(Stat::RpFlowNew), w.count_of(Stat::RpFlowEvicted)), (WAYS, 8, 0));
-    let home = w.place(&p, &flows[0].id()).1;
-    let ways: Vec<usize> = flows.iter().map(|flow| w.place(&p, &flow.id()).1 ^ home).collect();
+    assert_eq!(
+        (flows.len(), host.count_of(Stat::RpFlowNew), host.count_of(Stat::RpFlowEvicted)),
+        (WAYS, 8, 0)
+    );
+    let home = host.set_and_way(&p, &flows[0].id()).1;
+    let ways: Vec<usize> = flows.iter().map(|flow| host.set_and_way(&p, &flow.id()).1 ^ home).collect();
     assert_eq!(ways, [0, 1, 2, 3, 4, 5, 6, 7]);
-    assert!(flows.iter().all(|flow| w.flow(&flow.id()).is_some_and(|flow| flow.hot.packets == 3)));
+    assert!(flows.iter().all(|flow| host.flow(&flow.id()).is_some_and(|flow| flow.hot.packets == 3)));
 }
 
 #[test]
 fn full_set_evicts_longest_silent_or_none() {
     let p = paced(PACER_FQ);
-    let mut w = World::new();
-    w.fill(&p.rp, SECOND_NS / 2);
+    let mut host = MockHost::new();
+    host.fill(&p.rp, SECOND_NS / 2);
     // A QP that sends no data needs no slot.
-    send(&mut w, &p, &REQUEST);
-    assert_eq!(w.counted(), [(Stat::RoceControl, 1)]);
-    send(&mut w, &p, &DATA);
-    assert_eq!(w.counted(), [(Stat::RoceData, 1), (Stat::RpFlowNew, 1), (Stat::RpFlowEvicted, 1)]);
-    assert_eq!(w.only_event(EventKind::TableFull), (DATA.id().receiver, [SECOND_NS / 2, Table::Rp as u64]));
-    let mut w = World::new();
-    w.fill(&p.rp, 2 * SECOND_NS);
-    let left = send(&mut w, &p, &DATA);
-    assert_eq!(left, Left { bytes: DATA.frame(), ..Left::default() });
-    assert_eq!(w.counted(), [(Stat::RoceData, 1), (Stat::RpTableFull, 1)]);
-    send(&mut w, &p, &REQUEST);
-    assert_eq!(w.counted(), [(Stat::RoceControl, 1)]);
+    send(&mut host, &p, &REQUEST);
+    assert_eq!(host.take_counted(), [(Stat::RoceControl, 1)]);
+    send(&mut host, &p, &DATA);
+    assert_eq!(host.take_counted(), [(Stat::RoceData, 1), (Stat::RpFlowNew, 1), (Stat::RpFlowEvicted, 1)]);
+    assert_eq!(
+        host.only_event(EventKind::TableFull),
+        (DATA.id().receiver, [SECOND_NS / 2, Table::Rp as u64])
+    );
+    let mut host = MockHost::new();
+    host.fill(&p.rp, 2 * SECOND_NS);
+    let outcome = send(&mut host, &p, &DATA);
+    assert_eq!(outcome, Outcome { bytes: DATA.frame(), ..Outcome::default() });
+    assert_eq!(host.take_counted(), [(Stat::RoceData, 1), (Stat::RpTableFull, 1)]);
+    send(&mut host, &p, &REQUEST);
+    assert_eq!(host.take_counted(), [(Stat::RoceControl, 1)]);
 }
 
 #[test]
 fn locked_set_admits_no_flow() {
     let p = paced(PACER_FQ);
-    let mut w = World::new();
+    let mut host = MockHost::new();
     for set in 0..SETS as usize {
-        w.rp[set].lock = 1;
+        host.rp[set].lock = 1;
     }
-    send(&mut w, &p, &DATA);
-    assert_eq!((w.counted(), w.flow(&DATA.id())), (vec![(Stat::RoceData, 1), (Stat::TableBusy, 1)], None));
+    send(&mut host, &p, &DATA);
+    assert_eq!(
+        (host.take_counted(), host.flow(&DATA.id())),
+        (vec![(Stat::RoceData, 1), (Stat::TableBusy, 1)], None)
+    );
 }

@@ -6,9 +6,9 @@ use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::ecn::Ecn;
 
-use super::host::Around;
+use super::mock_host::{MockHost, params};
+use super::packet::PacketContext;
 use super::packets::{DATA, Roce};
-use super::world::{World, params};
 
 fn ect(config: &mut Config) {
     config.scalars.ect_enable = 1;
@@ -21,64 +21,73 @@ fn ect_and_dscp(config: &mut Config) {
 }
 
 /// The packet as it leaves, and how many were changed.
-fn sent(change: fn(&mut Config), roce: &Roce, around: Around) -> (Vec<u8>, u64) {
-    let mut w = World::new();
-    let (verdict, left) = w.egress(&params(change), &roce.frame(), around);
+fn send_with(change: fn(&mut Config), roce: &Roce, context: PacketContext) -> (Vec<u8>, u64) {
+    let mut host = MockHost::new();
+    let (verdict, outcome) = host.egress(&params(change), &roce.frame(), context);
     assert_eq!(verdict, TcVerdict::Pass);
-    (left.bytes, w.count_of(Stat::TosSet))
+    (outcome.bytes, host.count_of(Stat::TosSet))
 }
 
 #[test]
 fn own_not_ect_data_leaves_as_ect0() {
     for v6 in [false, true] {
         let roce = Roce { ecn: Ecn::NOT_ECT, dscp: 0, v6, ..DATA };
-        let here = Around::default();
-        assert_eq!(sent(ect, &roce, here), (Roce { ecn: Ecn::ECT0, ..roce }.frame(), 1));
-        assert_eq!(sent(ect_and_dscp, &roce, here), (Roce { ecn: Ecn::ECT0, dscp: 26, ..roce }.frame(), 1));
-        assert_eq!(sent(|_| (), &roce, here), (roce.frame(), 0));
+        let here = PacketContext::default();
+        assert_eq!(send_with(ect, &roce, here), (Roce { ecn: Ecn::ECT0, ..roce }.frame(), 1));
+        assert_eq!(
+            send_with(ect_and_dscp, &roce, here),
+            (Roce { ecn: Ecn::ECT0, dscp: 26, ..roce }.frame(), 1)
+        );
+        assert_eq!(send_with(|_| (), &roce, here), (roce.frame(), 0));
     }
 }
 
 #[test]
 fn packets_without_data_get_the_dscp_only() {
     let ack = Roce { opcode: Opcode::RC_ACKNOWLEDGE, ecn: Ecn::NOT_ECT, dscp: 0, payload: 0, ..DATA };
-    assert_eq!(sent(ect_and_dscp, &ack, Around::default()), (Roce { dscp: 26, ..ack }.frame(), 1));
+    assert_eq!(
+        send_with(ect_and_dscp, &ack, PacketContext::default()),
+        (Roce { dscp: 26, ..ack }.frame(), 1)
+    );
 }
 
 #[test]
 fn other_packets_keep_ecn_and_dscp() {
-    let here = Around::default();
+    let here = PacketContext::default();
     for ecn in [Ecn::ECT0, Ecn::ECT1, Ecn::CE] {
         let roce = Roce { ecn, ..DATA };
-        assert_eq!(sent(ect_and_dscp, &roce, here), (roce.frame(), 0), "it has both");
+        assert_eq!(send_with(ect_and_dscp, &roce, here), (roce.frame(), 0), "it has both");
     }
-    let forwarded = Around { ingress_ifindex: 7, ..here };
+    let forwarded = PacketContext { ingress_ifindex: 7, ..here };
     let roce = Roce { ecn: Ecn::NOT_ECT, dscp: 0, ..DATA };
-    assert_eq!(sent(ect_and_dscp, &roce, forwarded), (roce.frame(), 0));
-    let mut w = World::new();
+    assert_eq!(send_with(ect_and_dscp, &roce, forwarded), (roce.frame(), 0));
+    let mut host = MockHost::new();
     let cnp = DATA.cnp(Some(1));
-    let (_, left) = w.egress(&params(ect_and_dscp), &cnp, here);
-    assert_eq!((left.bytes, w.count_of(Stat::TosSet)), (cnp, 0));
+    let (_, outcome) = host.egress(&params(ect_and_dscp), &cnp, here);
+    assert_eq!((outcome.bytes, host.count_of(Stat::TosSet)), (cnp, 0));
 }
 
 #[test]
 fn failed_write_is_counted_and_passes() {
-    let mut w = World::new();
+    let mut host = MockHost::new();
     let roce = Roce { ecn: Ecn::NOT_ECT, ..DATA };
-    let (verdict, left) =
-        w.egress(&params(ect), &roce.frame(), Around { no_write_from: 14, ..Around::default() });
-    assert_eq!((verdict, left.bytes), (TcVerdict::Pass, roce.frame()));
-    assert_eq!((w.count_of(Stat::WriteFailed), w.count_of(Stat::TosSet)), (1, 0));
+    let (verdict, outcome) = host.egress(
+        &params(ect),
+        &roce.frame(),
+        PacketContext { no_write_from: 14, ..PacketContext::default() },
+    );
+    assert_eq!((verdict, outcome.bytes), (TcVerdict::Pass, roce.frame()));
+    assert_eq!((host.count_of(Stat::WriteFailed), host.count_of(Stat::TosSet)), (1, 0));
 }
 
 #[test]
 fn new_dscp_decides_the_class() {
-    let mut w = World::new();
+    let mut host = MockHost::new();
     let p = params(|config| {
         ect_and_dscp(config);
         config.scalars.priority_major = 1;
     });
     let roce = Roce { ecn: Ecn::NOT_ECT, dscp: 0, ..DATA };
-    let (_, left) = w.egress(&p, &roce.frame(), Around::default());
-    assert_eq!(left.priority, Some(1 << 16 | 4), "DSCP 26 is in queue 3");
+    let (_, outcome) = host.egress(&p, &roce.frame(), PacketContext::default());
+    assert_eq!(outcome.priority, Some(1 << 16 | 4), "DSCP 26 is in queue 3");
 }

@@ -22,7 +22,7 @@ static ONE_IN: Global<u32> = Global::new(1);
 const PER_SECOND: u32 = 100;
 const SECOND_NS: u64 = 1_000_000_000;
 
-// Each counter has a bit in `Packet::counted`.
+// Each counter has a bit in `Packet::count_stat`.
 const _: () = assert!(Stat::COUNT <= 128);
 
 /// The record of the packet that a hook is processing on this CPU.
@@ -84,7 +84,7 @@ impl PacketTrace {
     }
 
     #[inline(always)]
-    pub fn counted(&mut self, stat: Stat) {
+    pub fn count_stat(&mut self, stat: Stat) {
         // SAFETY: as in `begin`; the discarded record may hold anything.
         unsafe { (*self.0).counted[stat as usize / 64 % 2] |= 1 << (stat as u32 % 64) };
     }

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use super::signal;
 
 /// Time limit for electing a leader.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 struct Member {
     name: String,
@@ -177,7 +177,7 @@ impl Etcd {
     /// There is no leader in time.
     pub fn leader(&self) -> Result<usize> {
         let began = Instant::now();
-        while began.elapsed() < PATIENCE {
+        while began.elapsed() < TIMEOUT {
             for (index, member) in
                 self.members.iter().enumerate().filter(|(_, member)| member.child.is_some())
             {
@@ -209,7 +209,7 @@ impl Etcd {
                 return Ok(());
             }
             let message = String::from_utf8_lossy(&output.stderr);
-            ensure!(began.elapsed() < PATIENCE, "etcd accepts no writes: {message}");
+            ensure!(began.elapsed() < TIMEOUT, "etcd accepts no writes: {message}");
             thread::sleep(Duration::from_millis(100));
         }
     }

@@ -25,7 +25,7 @@ pub struct Job {
 /// Size of each disk, MB.
 const SIZE_MB: u32 = 8;
 /// Time for fio to start and to exit: it waits for stalled writes, for 70 s and more.
-const PATIENCE: Duration = Duration::from_secs(180);
+const TIMEOUT: Duration = Duration::from_secs(180);
 
 /// Results of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -68,7 +68,7 @@ pub fn is_intact(disks: &[&str], block_bytes: u32) -> Result<bool> {
             "fio --name=check --filename={disk} --rw=read --bs={block_bytes} --size={SIZE_MB}m --direct=1 --ioengine=psync \
              --verify=crc32c"
         ))?;
-        if !check.finish(PATIENCE)?.0 {
+        if !check.finish(TIMEOUT)?.0 {
             return Ok(false);
         }
     }
@@ -106,7 +106,7 @@ impl Job {
     /// fio does not end, or its output cannot be parsed.
     pub fn finish(self, running: &mut Running) -> Result<CompletedIo> {
         let time = Duration::from_secs(u64::from(self.settling_s + self.length_s));
-        let (success, printed) = running.finish(time + PATIENCE)?;
+        let (success, printed) = running.finish(time + TIMEOUT)?;
         if !success {
             println!("{printed}");
             return Ok(CompletedIo { failed: true, ..CompletedIo::default() });
@@ -118,7 +118,7 @@ impl Job {
 /// fio's output as JSON.
 ///
 /// # Errors
-/// Its output cannot be parsed.
+/// The output cannot be parsed.
 pub fn done(printed: &str) -> Result<CompletedIo> {
     // Notes may come before the JSON.
     let start = printed.find('{').with_context(|| format!("fio printed {printed:?}"))?;

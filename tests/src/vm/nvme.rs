@@ -57,7 +57,7 @@ const QUEUE_SIZE: u32 = 32;
 /// The tree of the targets.
 const NVMET: &str = "/sys/kernel/config/nvmet";
 /// Time limit for a disk to appear, emulated on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Loads modules, creates a disk for each of `all`, and sets `tos` of the RDMA manager's connections.
 ///
@@ -154,7 +154,7 @@ fn block_device(instance: u32) -> Result<PathBuf> {
     let path = PathBuf::from(format!("/dev/nvme{instance}n1"));
     let started = Instant::now();
     while !path.exists() {
-        ensure!(started.elapsed() < PATIENCE, "no {} after {PATIENCE:?}", path.display());
+        ensure!(started.elapsed() < TIMEOUT, "no {} after {TIMEOUT:?}", path.display());
         thread::sleep(Duration::from_millis(50));
     }
     Ok(path)
@@ -167,7 +167,7 @@ impl Disk {
         sysfs::write(&path, "1")?;
         let started = Instant::now();
         while Path::new(&path).exists() {
-            ensure!(started.elapsed() < PATIENCE, "nvme{} is not removed", self.instance);
+            ensure!(started.elapsed() < TIMEOUT, "nvme{} is not removed", self.instance);
             thread::sleep(Duration::from_millis(50));
         }
         Ok(())

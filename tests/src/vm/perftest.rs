@@ -63,11 +63,11 @@ pub struct Flow {
 /// DSCP 26, ECT(0).
 pub const ECT: u8 = 106;
 /// ACK timeout as an exponent, 4.096 us << 18 = 1.07 s: longer than any pacing delay here.
-const TIMEOUT: u32 = 18;
+const QP_TIMEOUT: u32 = 18;
 /// Messages between two completions: messages incomplete at the end do not count.
 const COMPLETION_EVERY: u32 = 4;
 /// Allowance for connecting and closing.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Flow {
     /// WRITEs for this many seconds; the first and last quarter are not measured.
@@ -107,7 +107,7 @@ impl Flow {
     /// needed to read its QPNs in time.
     fn line(&self, lab: &Lab, host: u8) -> Result<String> {
         Ok(format!(
-            "stdbuf -oL {} -d {} -x {} -p {} -D {} -f {} -s {} -t {} -Q {COMPLETION_EVERY} -u {TIMEOUT} --tclass={} -F \
+            "stdbuf -oL {} -d {} -x {} -p {} -D {} -f {} -s {} -t {} -Q {COMPLETION_EVERY} -u {QP_TIMEOUT} --tclass={} -F \
              --report_gbits",
             self.tool.program(),
             rxe(host),
@@ -142,7 +142,7 @@ pub fn start(lab: &Lab, flows: &[Flow]) -> Result<Vec<Traffic>> {
 
 /// Waits until a server of perftest listens at its port.
 pub fn wait_for_server(server: &Running, port: u16) -> Result<()> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     while !is_listening(&sysfs::read("/proc/net/tcp")?, port) {
         ensure!(Instant::now() < until, "no server at port {port}: {}", server.printed()?.trim());
         thread::sleep(Duration::from_millis(20));
@@ -186,7 +186,7 @@ pub struct Outcome {
 impl Traffic {
     /// Waits for both ends to exit.
     pub fn finish(mut self) -> Result<Outcome> {
-        let patience = PATIENCE + Duration::from_secs(self.seconds.into());
+        let patience = TIMEOUT + Duration::from_secs(self.seconds.into());
         let (ok, printed) = self.client.finish(patience)?;
         self.server.kill()?;
         Ok(Outcome { goodput_bps: goodput_bps(&printed).filter(|_| ok), printed })

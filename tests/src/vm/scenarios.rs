@@ -155,7 +155,7 @@ pub const SCENARIOS: &[Scenario] = &[
         is_ci: false,
         with_systemd: false,
         two_guests: false,
-        run: backup::reads,
+        run: backup::run_reads,
     },
     Scenario {
         name: "backup-writes",

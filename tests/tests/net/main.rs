@@ -16,7 +16,7 @@ use dcqcn_netlink::tc::{
     Batch, Handle, HtbClass, QdiscSpec, SavedQdisc, Shaper, Shaping, Stats, kernel_has_qdisc,
 };
 use dcqcn_netlink::{Error, Netlink, Netns, netns};
-use dcqcn_tests::socket::PATIENCE;
+use dcqcn_tests::socket::TIMEOUT;
 
 const ROOT: Handle = Handle::new(1, 0);
 const NEAR_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 1));

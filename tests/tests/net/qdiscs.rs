@@ -17,7 +17,7 @@ fn traffic_counted_in_its_class() -> Result<()> {
     let before = netlink.class_stats(ifindex, Handle::new(1, 0x10))?;
     pair.send(50, 1000)?;
     // The last ones may still be queued in the shaper, whose timer may be late.
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     let mut after = netlink.class_stats(ifindex, Handle::new(1, 0x10))?;
     while after.packets < before.packets + 50 && Instant::now() < until {
         thread::sleep(Duration::from_millis(5));

@@ -93,8 +93,8 @@ fn unconfirmed_change_reverted() -> Result<()> {
     let log = lab.ok("log a0")?;
     assert_contains(&log, "rpg_ai_rate (to be confirmed in 1 s)");
     assert_contains(&log, "rpg_hai_rate (reverted)");
-    assert_contains(&lab.refused(1, "confirm a0")?, "no change is pending on a0");
-    assert_contains(&lab.refused(3, "confirm b0")?, "b0 is not attached");
+    assert_contains(&lab.expect_error(1, "confirm a0")?, "no change is pending on a0");
+    assert_contains(&lab.expect_error(3, "confirm b0")?, "b0 is not attached");
     ensure!(lab.json("status a0")?["attachments"][0]["pending"].is_null(), "nothing waits");
     lab.ok("detach a0").map(drop)
 }
@@ -116,7 +116,7 @@ fn confirmed_change_persists() -> Result<()> {
     // A change without effect starts no waiting process.
     lab.ok("set a0 --confirm 60s rpg_ai_rate=20mbit")?;
     no_waiter_left(&lab)?;
-    lab.refused(1, "confirm").map(drop)
+    lab.expect_error(1, "confirm").map(drop)
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn pending_change_blocks_others() -> Result<()> {
     }
     let lab = lab("cref")?;
     lab.ok("set a0 --confirm 60s rpg_ai_rate=20mbit")?;
-    assert_contains(&lab.refused(1, "set a0 rpg_ai_rate=30mbit")?, "`dcqcn confirm a0` keeps it");
+    assert_contains(&lab.expect_error(1, "set a0 rpg_ai_rate=30mbit")?, "`dcqcn confirm a0` keeps it");
     assert_eq!(ai_rate_mbit(&lab)?, 20);
     lab.ok("set a0 --confirm 60s rpg_ai_rate=40mbit rpg_hai_rate=300mbit")?;
     assert_eq!(ai_rate_mbit(&lab)?, 40);
@@ -221,7 +221,7 @@ fn file_applied_atomically() -> Result<()> {
     lab.ok(&apply("a0"))?;
     assert_eq!(ai_rate_mbit(&lab)?, 20);
     fs::write(&file, "role = 'switch'\n[parameters]\nrpg_ai_rate = '30mbit'\n")?;
-    assert_contains(&lab.refused(1, &apply("a0"))?, "cannot become switch in place");
+    assert_contains(&lab.expect_error(1, &apply("a0"))?, "cannot become switch in place");
     // A file of `run` names its interfaces.
     fs::write(
         &file,
@@ -230,7 +230,7 @@ fn file_applied_atomically() -> Result<()> {
     lab.ok(&apply("--all"))?;
     assert_eq!(ai_rate_mbit(&lab)?, 40);
     fs::write(&file, "[[interface]]\nname = 'c*'\n")?;
-    assert_contains(&lab.refused(1, &apply("a0"))?, "does not name a0");
-    assert_contains(&lab.refused(1, &apply("--all"))?, "does not name any attached interface");
+    assert_contains(&lab.expect_error(1, &apply("a0"))?, "does not name a0");
+    assert_contains(&lab.expect_error(1, &apply("--all"))?, "does not name any attached interface");
     lab.ok("detach a0").map(drop)
 }

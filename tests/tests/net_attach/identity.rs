@@ -116,7 +116,7 @@ fn reused_netns_inode_journal_discarded() -> Result<()> {
 
 /// A namespace ends some time after its last user.
 fn wait_until_gone(inode: u64, cookie: u64) -> Result<()> {
-    let until = std::time::Instant::now() + dcqcn_tests::socket::PATIENCE;
+    let until = std::time::Instant::now() + dcqcn_tests::socket::TIMEOUT;
     while exists(inode, cookie) == Some(true) {
         anyhow::ensure!(std::time::Instant::now() < until, "namespace {inode} does not end");
         std::thread::sleep(std::time::Duration::from_millis(10));
@@ -143,10 +143,10 @@ fn renamed_interface_keeps_attachment() -> Result<()> {
     assert!(problems(&lab, "lan.0")?.is_empty());
     lab.ok("set lan.0 rpg_ai_rate=20mbit")?;
     assert_contains(
-        &lab.refused(1, &format!("attach lan.0 --flows 64 {ATTACH}"))?,
+        &lab.expect_error(1, &format!("attach lan.0 --flows 64 {ATTACH}"))?,
         "lan.0 is already attached",
     );
-    assert_contains(&lab.refused(1, "status a0")?, "no interface \"a0\"");
+    assert_contains(&lab.expect_error(1, "status a0")?, "no interface \"a0\"");
     let done = lab.ok("detach lan.0")?;
     assert_contains(&done, "ingress detached from lan.0");
     assert_eq!(lab.host.command("tc -d qdisc show dev lan.0")?, before.replace("a0", "lan.0"));
@@ -166,7 +166,7 @@ fn name_moved_to_another_interface() -> Result<()> {
     {
         lab.host.command(line)?;
     }
-    assert_contains(&lab.refused(3, "get a0")?, "a0 is not attached");
+    assert_contains(&lab.expect_error(3, "get a0")?, "a0 is not attached");
     lab.ok(&format!("attach a0 --flows 64 {ATTACH}"))?;
     assert!(problems(&lab, "a0")?.is_empty() && problems(&lab, "old")?.is_empty());
     lab.ok("detach --all")?;
@@ -217,7 +217,7 @@ fn recreated_inline_peer_detected() -> Result<()> {
     lab.ok(&attach)?;
     assert!(problems(&lab, "a0")?.is_empty());
     assert_contains(
-        &lab.refused(1, &format!("attach p0 --flows 64 {ATTACH}"))?,
+        &lab.expect_error(1, &format!("attach p0 --flows 64 {ATTACH}"))?,
         "p0 is attached inline with a0",
     );
     netlink.delete_link(netlink.link("p0")?.index)?;
@@ -279,7 +279,7 @@ fn link_kinds_attach_or_are_rejected() -> Result<()> {
             eprintln!("SKIPPED {TEST}, in part: this kernel makes no {name}: {error}");
             continue;
         }
-        assert_contains(&lab.refused(1, &format!("attach {name} --flows 64 {ATTACH}"))?, expected);
+        assert_contains(&lab.expect_error(1, &format!("attach {name} --flows 64 {ATTACH}"))?, expected);
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ use dcqcn_tests::kill::{Tc, at_every_step, command, killed, ok};
 use dcqcn_tests::lab::{Lab, assert_contains};
 use dcqcn_tests::leftover::{freed, problems, state, tables};
 use dcqcn_tests::skip::runnable;
-use dcqcn_tests::socket::PATIENCE;
+use dcqcn_tests::socket::TIMEOUT;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 /// Runs a test with TCX, and with clsact as older kernels have it, at the same time. The number is added to that of its
@@ -57,7 +57,7 @@ fn attach_killed(tc: Tc, number: u32) -> Result<()> {
                     0 => ok(&lab, tc, &attach)?,
                     1 => _ = lab.run("detach a0")?,
                     2 => assert_contains(&lab.ok("gc")?, "attaching it was interrupted"),
-                    _ => served(&lab, tc, flows)?,
+                    _ => attach_and_serve(&lab, tc, flows)?,
                 }
             }
             if dir.join(format!("{}.json", lab.host.index("a0")?)).exists() {
@@ -79,7 +79,7 @@ fn is_attached(lab: &Lab) -> bool {
 }
 
 /// The daemon manages the interface.
-fn served(lab: &Lab, tc: Tc, flows: u32) -> Result<()> {
+fn attach_and_serve(lab: &Lab, tc: Tc, flows: u32) -> Result<()> {
     let file = lab.path("dcqcn.toml");
     let text = format!(
         "[[interface]]\nname = 'a0'\nrole = 'host'\npacer = 'htb'\nflows = {flows}\n[interface.parameters]\n\
@@ -89,7 +89,7 @@ fn served(lab: &Lab, tc: Tc, flows: u32) -> Result<()> {
     let mut command = command(lab, tc, &format!("run --config {}", file.display()))?;
     command.stderr(Stdio::null());
     let mut daemon = Running::spawn(&lab.host, command)?;
-    let until = std::time::Instant::now() + PATIENCE;
+    let until = std::time::Instant::now() + TIMEOUT;
     // A partial attachment has its listed parts, and no problems.
     while !is_attached(lab) || !problems(lab, "a0").is_ok_and(|problems| problems.is_empty()) {
         ensure!(std::time::Instant::now() < until, "the interface is not managed");
@@ -302,7 +302,7 @@ fn full_disk_leaves_no_residue() -> Result<()> {
     let (lab, before, attach) = victim("full", FLOWS)?;
     // Space for one journal, but not for its replacement.
     let disk = Small::mount(&lab, 4_096)?;
-    let refused = lab.refused(1, &attach)?;
+    let refused = lab.expect_error(1, &attach)?;
     assert_contains(&refused, "No space left on device");
     assert_eq!(state(&lab.host, "a0")?, before);
     assert!(!lab.host.journal("a0")?.exists() && !lab.host.pins("a0")?.exists());

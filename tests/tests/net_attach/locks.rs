@@ -18,14 +18,14 @@ use dcqcn_tests::leftover::{freed, problems, state, tables};
 use dcqcn_tests::skip::runnable;
 
 /// Time that a command waits for a lock.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 fn attach(flows: u32) -> String {
     format!("attach a0 --pacer none --flows {flows} --set link_rate=1gbit")
 }
 
 /// Locks the namespace of these journals.
-fn held(journals: &Path) -> Result<File> {
+fn lock_journals(journals: &Path) -> Result<File> {
     let lock = File::options().append(true).open(journals.join("lock"))?;
     lock.lock()?;
     Ok(lock)
@@ -45,13 +45,13 @@ fn lock_of_removed_netns_does_not_block() -> Result<()> {
     Netlink::connect_in(&removed_netns)?.add_veth(&end("a0"), &end("b0"))?;
     other.ok(&format!("-n {name} {}", attach(FLOWS)))?;
     let journals = Path::new("/run/dcqcn").join(format!("ns-{cookie}"));
-    let lock = held(&journals)?;
+    let lock = lock_journals(&journals)?;
     Netns::delete(&name)?;
     drop(removed_netns);
     wait(|| Ok(if exists(inode, cookie) == Some(true) { Err(format!("{name} exists")) } else { Ok(()) }))?;
     let began = Instant::now();
     other.ok(&attach(64))?;
-    ensure!(began.elapsed() < PATIENCE, "it waited for {:?}", began.elapsed());
+    ensure!(began.elapsed() < TIMEOUT, "it waited for {:?}", began.elapsed());
     assert!(problems(&other, "a0")?.is_empty());
     // Locked state is left to the next command.
     assert!(journals.exists());
@@ -78,16 +78,16 @@ fn moved_interface_waits_for_old_lock() -> Result<()> {
     let journals = from.host.journals()?;
     from.host.command(&format!("ip link set a0 netns {}", to.host.netns.name()))?;
     to.host.command("ip link set a0 up")?;
-    let lock = held(&journals)?;
+    let lock = lock_journals(&journals)?;
     // Permanently: the error names the holder.
-    let refused = to.refused(1, &attach(FLOWS))?;
+    let refused = to.expect_error(1, &attach(FLOWS))?;
     assert_contains(&refused, &format!("process {}", std::process::id()));
     assert!(!to.host.journal("a0")?.exists(), "no step was taken");
     // Temporarily: the command has failed its first attempt and waits before the lock is released.
     thread::scope(|scope| -> Result<()> {
         let attached = scope.spawn(|| to.ok(&attach(FLOWS)));
         let cookie = to.host.run(current_cookie)??;
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         while File::open(format!("/run/dcqcn/ns-{cookie}/lock")).is_err() {
             ensure!(Instant::now() < until && !attached.is_finished(), "attaching does not start");
             thread::sleep(Duration::from_millis(5));

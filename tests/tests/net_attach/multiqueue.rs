@@ -5,7 +5,7 @@ use dcqcn_tests::lab::Lab;
 use dcqcn_tests::leftover::problems;
 use dcqcn_tests::packets::Roce;
 use dcqcn_tests::skip::runnable;
-use dcqcn_tests::socket::PATIENCE;
+use dcqcn_tests::socket::TIMEOUT;
 use dcqcn_tests::tap::Tap;
 
 const QUEUES: usize = 4;
@@ -34,7 +34,7 @@ fn kernel_mq_restored() -> Result<()> {
         for flow in 0..FRAMES {
             socket.send(&Roce { dest_qpn: 0x100 + flow, ..Roce::default() }.frame())?;
         }
-        tap.take(FRAMES as usize, PATIENCE).with_context(|| pacer.to_owned())?;
+        tap.read_frames(FRAMES as usize, TIMEOUT).with_context(|| pacer.to_owned())?;
         lab.ok("detach q0")?;
         assert_eq!(show()?, before, "{pacer}");
     }

@@ -51,7 +51,7 @@ fn pacer_placed_below_shaper() -> Result<()> {
         for _ in 0..3 {
             socket.send(&dcqcn_tests::packets::Roce::default().frame())?;
         }
-        let until = std::time::Instant::now() + dcqcn_tests::socket::PATIENCE;
+        let until = std::time::Instant::now() + dcqcn_tests::socket::TIMEOUT;
         while lab.host.netlink()?.qdisc_stats(index, Handle::ROOT)?.packets < sent + 3 {
             assert!(std::time::Instant::now() < until, "{}", show(&lab.host)?);
         }
@@ -159,7 +159,7 @@ fn foreign_qdisc_replacing_pacer_kept() -> Result<()> {
         found.iter().any(|problem| problem.contains("expected htb dc00: at root, found tbf")),
         "{found:?}"
     );
-    assert_contains(&lab.refused(1, "attach a0 --pacer htb --flows 64")?, "already attached");
+    assert_contains(&lab.expect_error(1, "attach a0 --pacer htb --flows 64")?, "already attached");
     assert_contains(&lab.ok("detach a0")?, "stays tbf: another program replaced it");
     assert_eq!(show(&lab.host)?, theirs);
     Ok(())
@@ -181,17 +181,17 @@ fn failed_undo_step_stays_in_journal() -> Result<()> {
     let without = text.replace("\"pfifo\"", "\"nosuchqdisc\"");
     assert_ne!(text, without);
     fs::write(&path, &without)?;
-    let refused = lab.refused(1, "detach a0")?;
+    let refused = lab.expect_error(1, "detach a0")?;
     assert_contains(&refused, "nosuchqdisc");
     assert_contains(&refused, "not yet restored: root qdisc");
     assert!(!lab.host.pins("a0")?.exists(), "programs and maps are removed");
     assert_contains(&lab.ok("status")?, "half detached");
-    assert_contains(&lab.refused(1, "get a0")?, "half detached");
-    assert_contains(&lab.refused(1, "detach a0")?, "nosuchqdisc");
+    assert_contains(&lab.expect_error(1, "get a0")?, "half detached");
+    assert_contains(&lab.expect_error(1, "detach a0")?, "nosuchqdisc");
     // After attaching again, the undo step is still pending.
     lab.ok(attach)?;
     assert!(problems(&lab, "a0")?.is_empty(), "{:?}", problems(&lab, "a0")?);
-    assert_contains(&lab.refused(1, "detach a0")?, "nosuchqdisc");
+    assert_contains(&lab.expect_error(1, "detach a0")?, "nosuchqdisc");
     // The module is loaded again.
     let text = fs::read_to_string(&path)?;
     fs::write(&path, text.replace("nosuchqdisc", "pfifo"))?;

@@ -58,7 +58,7 @@ fn lock_holder_reported_per_netns() -> Result<()> {
     lock.lock()?;
     other.ok(attach)?;
     other.ok("set a0 rpg_ai_rate=20mbit")?;
-    let refused = lab.refused(1, "set a0 rpg_ai_rate=20mbit")?;
+    let refused = lab.expect_error(1, "set a0 rpg_ai_rate=20mbit")?;
     assert_contains(&refused, &format!("process {}", std::process::id()));
     assert_contains(&refused, "wait for it or stop it");
     // Readers do not wait.
@@ -90,9 +90,9 @@ fn broken_journal_affects_one_interface() -> Result<()> {
         assert_contains(&lab.ok("get --all rpg_ai_rate")?, "20mbit");
         lab.ok("detach a0")?;
         lab.ok("attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
-        assert_contains(&lab.refused(1, "set b0 rpg_ai_rate=20mbit")?, why);
-        assert_contains(&lab.refused(1, "attach b0 --pacer none --set link_rate=1gbit")?, why);
-        assert_contains(&lab.refused(1, "detach b0")?, why);
+        assert_contains(&lab.expect_error(1, "set b0 rpg_ai_rate=20mbit")?, why);
+        assert_contains(&lab.expect_error(1, "attach b0 --pacer none --set link_rate=1gbit")?, why);
+        assert_contains(&lab.expect_error(1, "detach b0")?, why);
     }
     assert_contains(&lab.ok("detach b0 --force")?, "abandoned");
     lab.ok("attach b0 --pacer none --flows 64 --set link_rate=1gbit")?;

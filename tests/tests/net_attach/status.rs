@@ -80,7 +80,7 @@ fn status_verifies_every_part() -> Result<()> {
     }
     assert_contains(&lab.ok("status")?, "INCOMPLETE");
     for upgrade in ["upgrade a0", "upgrade --all --dry-run"] {
-        let printed = lab.refused(1, upgrade)?;
+        let printed = lab.expect_error(1, upgrade)?;
         assert_contains(&printed, "a0 lacks some of its programs: egress: expected, not found");
     }
     // Nothing runs: attaching starts over.
@@ -126,7 +126,7 @@ fn rejected_attach_leaves_nothing() -> Result<()> {
     }
     let lab = Lab::new("none")?;
     for command in ["set a0 wred.3.pmax=2%", "get a0", "upgrade a0", "detach a0", "confirm a0"] {
-        assert_contains(&lab.refused(3, command)?, "a0 is not attached");
+        assert_contains(&lab.expect_error(3, command)?, "a0 is not attached");
         assert!(!lab.host.journals()?.exists(), "{command}");
     }
     Ok(())

@@ -49,20 +49,23 @@ fn pattern_attaches_missing_interfaces() -> Result<()> {
     let options = "--pacer none --flows 64 --set link_rate=1gbit";
     lab.ok(&format!("attach a0 {options}"))?;
     assert_contains(&lab.ok(&format!("attach [ab]0 {options}"))?, "attached to b0");
-    assert_contains(&lab.refused(1, &format!("attach [ab]0 {options}"))?, "no unattached interface matches");
+    assert_contains(
+        &lab.expect_error(1, &format!("attach [ab]0 {options}"))?,
+        "no unattached interface matches",
+    );
     lab.ok("detach b0")?;
     assert_contains(
-        &lab.refused(1, &format!("attach b* x* {options}"))?,
+        &lab.expect_error(1, &format!("attach b* x* {options}"))?,
         "cannot attach x*: it matches no Ethernet interface",
     );
     lab.host.command("ip link property add dev b0 altname port7")?;
     assert_contains(&lab.ok(&format!("attach port* {options}"))?, "attached to b0");
     lab.ok("detach b0")?;
     // Partial success: a0 was attached already, b0 was not.
-    let refused = lab.refused(7, &format!("attach a0 b0 {options}"))?;
+    let refused = lab.expect_error(7, &format!("attach a0 b0 {options}"))?;
     assert_contains(&refused, "already attached");
     assert_eq!(lab.host.attached()?.len(), 2);
-    assert_contains(&lab.refused(1, "detach x*")?, "cannot detach x*: it matches no attached interface");
+    assert_contains(&lab.expect_error(1, "detach x*")?, "cannot detach x*: it matches no attached interface");
     lab.ok("detach a* b0")?;
     assert_eq!(lab.host.attached()?.len(), 0);
     Ok(())

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow, ensure};
 use dcqcn_common::layout::LAYOUT_VERSION;
 use dcqcn_loader::attach;
-use dcqcn_tests::bpf::HeldObjects;
+use dcqcn_tests::bpf::LoadedObjects;
 use dcqcn_tests::command::dcqcn;
 use dcqcn_tests::daemon::{Daemon, wait};
 use dcqcn_tests::host::{Host, Pair};
@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 const FILE: &str = "[[interface]]\nname = 'a0'\npacer = 'htb'\nflows = 1024\n[interface.parameters]\nlink_rate = '600mbit'\n\
                     rpg_time_reset = '0ns'\nrpg_byte_reset = '0B'\n";
 /// Between two packets.
-const GAP: Duration = Duration::from_millis(1);
+const PACKET_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Writes versions of maps and programs into the journal, and returns the previous ones.
 fn version_and_object(host: &Host, (version, object): (u64, &str)) -> Result<(u64, String)> {
@@ -38,7 +38,7 @@ fn version_and_object(host: &Host, (version, object): (u64, &str)) -> Result<(u6
 }
 
 /// Runs a command that must fail because of the layout.
-fn refused(host: &Host, line: &str) -> Result<()> {
+fn expect_layout_error(host: &Host, line: &str) -> Result<()> {
     let mut command = dcqcn(line)?;
     let output = host.run(|| command.output())??;
     let message = String::from_utf8_lossy(&output.stderr);
@@ -66,7 +66,7 @@ fn other_layout_version_keeps_running() -> Result<()> {
     let pair = Pair::new("layout")?;
     let mut before = Daemon::start(&pair.a, FILE)?;
     before.wait_for_log(&["begun", "\"task\":\"pacer\""])?;
-    let (held, mut of) = (HeldObjects::by(&pair.a, "a0")?, (0, String::new()));
+    let (objects, mut of) = (LoadedObjects::by(&pair.a, "a0")?, (0, String::new()));
     let (stop, receiver) = (AtomicBool::new(false), pair.b.socket("b0")?);
     let sent = thread::scope(|scope| -> Result<usize> {
         let sender = scope.spawn(|| -> Result<usize> {
@@ -74,7 +74,7 @@ fn other_layout_version_keeps_running() -> Result<()> {
             while !stop.load(Ordering::Relaxed) {
                 socket.send(&Roce::default().frame())?;
                 sent += 1;
-                thread::sleep(GAP);
+                thread::sleep(PACKET_INTERVAL);
             }
             Ok(sent)
         });
@@ -86,7 +86,7 @@ fn other_layout_version_keeps_running() -> Result<()> {
             for line in
                 ["upgrade a0 --dry-run", "upgrade --all --dry-run", "upgrade a0", "set a0 rpg_ai_rate=1mbit"]
             {
-                refused(&pair.a, line)?;
+                expect_layout_error(&pair.a, line)?;
             }
             // The daemon continues: another cut, another rate.
             receiver.expect_all(50)?;
@@ -105,10 +105,10 @@ fn other_layout_version_keeps_running() -> Result<()> {
     })?;
     receiver.expect_all(sent.saturating_sub(150))?;
     version_and_object(&pair.a, (of.0, &of.1))?;
-    let after = HeldObjects::by(&pair.a, "a0")?;
+    let after = LoadedObjects::by(&pair.a, "a0")?;
     ensure!(
-        after.programs == held.programs && after.maps.keys().eq(held.maps.keys()),
-        "{held:?}, then {after:?}"
+        after.programs == objects.programs && after.maps.keys().eq(objects.maps.keys()),
+        "{objects:?}, then {after:?}"
     );
     ensure!(!pair.a.run(|| attach::is_upgradable("a0"))??, "the program is of this build");
     before.end()

@@ -15,7 +15,7 @@ use dcqcn_tests::daemon::{Daemon, HOST, wait};
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::packets::{CNP_TOS, Roce};
 use dcqcn_tests::skip::runnable;
-use dcqcn_tests::socket::PATIENCE;
+use dcqcn_tests::socket::TIMEOUT;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -55,7 +55,7 @@ fn daemon_command_reports_the_outcome() -> Result<()> {
     };
     assert_eq!(run("status", 8)?["outcome"], "unreachable");
     let mut daemon = Daemon::serving(&pair.a, &file, "a0")?;
-    let client = ControlClient::new(Path::new(&socket), PATIENCE);
+    let client = ControlClient::new(Path::new(&socket), TIMEOUT);
     wait(|| {
         let status: Status = client.request(Verb::Status {})?;
         Ok(if status.is_ready { Ok(()) } else { Err(format!("{status:?}")) })
@@ -90,7 +90,7 @@ fn override_survives_restart_within_bounds() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let bounds = "'link_rate = 500mbit..5gbit', 'rpg_*'";
     let mut daemon = Daemon::serving(&pair.a, &file(dir.path(), bounds), "a1")?;
-    let control_client = ControlClient::new(&dir.path().join("control"), PATIENCE);
+    let control_client = ControlClient::new(&dir.path().join("control"), TIMEOUT);
     let both = |bps| -> Result<()> {
         assert_eq!([pair.a.link_rate_bps("a0")?, pair.a.link_rate_bps("a1")?], [bps; 2]);
         Ok(())

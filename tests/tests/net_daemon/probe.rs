@@ -32,7 +32,7 @@ fn ack(psn: u32) -> Vec<u8> {
 }
 
 /// PSN and syndrome of the next packet to the host's UDP port that is no ACK of the peer.
-fn received(stack: &UdpSocket, patience: Duration) -> Result<Option<(u32, u8)>> {
+fn receive(stack: &UdpSocket, patience: Duration) -> Result<Option<(u32, u8)>> {
     let until = Instant::now() + patience;
     let mut bytes = [0; 2_048];
     loop {
@@ -74,7 +74,7 @@ fn silent_connection_gets_one_local_nak() -> Result<()> {
     let mut bad = ack(10);
     bad[60] ^= 1;
     b.send(&bad)?;
-    assert_eq!(received(&stack, Duration::from_millis(1_500))?, None);
+    assert_eq!(receive(&stack, Duration::from_millis(1_500))?, None);
     b.send(&ack(10))?;
     wait(|| {
         let requesters = pair.a.attachment("a0")?.maps.requesters().collect::<Result<Vec<_>, _>>()?;
@@ -85,14 +85,14 @@ fn silent_connection_gets_one_local_nak() -> Result<()> {
     a.send(&request(11))?;
     a.send(&request(12))?;
     b.send(&ack(11))?;
-    let probe = received(&stack, Duration::from_secs(10))?;
+    let probe = receive(&stack, Duration::from_secs(10))?;
     assert_eq!(probe, Some((12, 0x60)));
-    assert_eq!(received(&stack, Duration::from_secs(1))?, None, "one probe without progress");
+    assert_eq!(receive(&stack, Duration::from_secs(1))?, None, "one probe without progress");
     // Progress permits another one.
     a.send(&request(12))?;
     b.send(&ack(12))?;
     a.send(&request(13))?;
-    assert_eq!(received(&stack, Duration::from_secs(10))?, Some((13, 0x60)));
+    assert_eq!(receive(&stack, Duration::from_secs(10))?, Some((13, 0x60)));
     assert_eq!(pair.a.count("a0", Hook::Ingress, Stat::TailLossProbe)?, 2);
     assert_eq!(pair.a.count("a0", Hook::Ingress, Stat::AckInvalid)?, 1);
     // The peer saw this host's requests only.
@@ -100,7 +100,7 @@ fn silent_connection_gets_one_local_nak() -> Result<()> {
     // Off, live.
     pair.a.set("a0", &["tail_loss_probe=off"])?;
     a.send(&request(14))?;
-    assert_eq!(received(&stack, Duration::from_secs(1))?, None);
+    assert_eq!(receive(&stack, Duration::from_secs(1))?, None);
     daemon.end()
 }
 

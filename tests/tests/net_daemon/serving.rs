@@ -8,13 +8,13 @@ use aya::programs::links::LinkOrder;
 use aya::programs::tc::{SchedClassifier, TcAttachOptions, TcAttachType};
 use dcqcn_control_api::{ControlClient, Status, Verb};
 use dcqcn_loader::attach;
-use dcqcn_tests::bpf::{HeldObjects, baselines};
+use dcqcn_tests::bpf::{LoadedObjects, baselines};
 use dcqcn_tests::daemon::{Daemon, HOST, Manager, field_of, get, wait};
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::leftover::state;
 use dcqcn_tests::packets::Roce;
 use dcqcn_tests::skip::runnable;
-use dcqcn_tests::socket::PATIENCE;
+use dcqcn_tests::socket::TIMEOUT;
 use nix::sys::signal::Signal;
 
 #[test]
@@ -38,7 +38,7 @@ fn links_attached_on_arrival_and_removed() -> Result<()> {
     pair.also("a1", "b1")?;
     daemon.attaches("a1")?;
     pair.also("c1", "d1")?;
-    let first = HeldObjects::by(&pair.a, "a1")?;
+    let first = LoadedObjects::by(&pair.a, "a1")?;
     pair.a.netlink()?.delete_link(pair.a.index("a1")?)?;
     daemon.wait_for_log(&["\"interface removed\"", "\"iface\":\"a1\""])?;
     assert!(first.wait_until_freed(), "{first:?}");
@@ -105,7 +105,7 @@ fn removed_program_reported_reload_reattaches() -> Result<()> {
     fs::remove_file(pair.a.pins("a0")?.join("egress"))?;
     daemon.wait_for_log(&["attachment incomplete", "egress: expected, not found", "dcqcn doctor"])?;
     // Reported consistently, and logged once.
-    let status: Status = ControlClient::new(&socket, PATIENCE).request(Verb::Status {})?;
+    let status: Status = ControlClient::new(&socket, TIMEOUT).request(Verb::Status {})?;
     assert_eq!(status.failing.len(), 1, "{status:?}");
     assert!(status.failing[0].error.contains("egress: expected"), "{status:?}");
     let ready = get(&pair.a, "127.0.0.1:9310", "/readyz")?;
@@ -300,7 +300,7 @@ fn failed_detach_on_reload_is_retried() -> Result<()> {
     daemon.wait_for_log(&["detach failed", "\"iface\":\"a1\""])?;
     drop(lock);
     let status: Status = wait(|| {
-        let status: Status = ControlClient::new(&socket, PATIENCE).request(Verb::Status {})?;
+        let status: Status = ControlClient::new(&socket, TIMEOUT).request(Verb::Status {})?;
         Ok(if status.failing.is_empty() { Err(format!("{status:?}")) } else { Ok(status) })
     })?;
     assert_eq!(status.interfaces, ["a0", "a1"], "{status:?}");
@@ -394,7 +394,7 @@ fn systemd_notified_of_every_state() -> Result<()> {
     let address = manager.address()?;
     let environment = [("NOTIFY_SOCKET", address.as_str()), ("WATCHDOG_USEC", "1000000")];
     let mut daemon = Daemon::start_with(&pair.a, HOST, &[], &environment)?;
-    let mut notified = |word| manager.wait_for(word, PATIENCE);
+    let mut notified = |word| manager.wait_for(word, TIMEOUT);
     assert!(notified("READY=1")?.contains("STATUS=managing a0"));
     notified("WATCHDOG=1")?;
     daemon.signal(Signal::SIGHUP)?;

@@ -16,12 +16,12 @@ use dcqcn_common::wire::bth::Bth;
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_loader::attach;
 use dcqcn_replay::Hook;
-use dcqcn_tests::bpf::HeldObjects;
+use dcqcn_tests::bpf::LoadedObjects;
 use dcqcn_tests::daemon::{Daemon, HOST, wait};
 use dcqcn_tests::host::{Host, Pair};
 use dcqcn_tests::packets::{CNP_TOS, Roce};
 use dcqcn_tests::skip::runnable;
-use dcqcn_tests::socket::{PATIENCE, RawSocket};
+use dcqcn_tests::socket::{RawSocket, TIMEOUT};
 use nix::sys::signal::Signal;
 
 /// Numbered frames from host 1 to host 2, until stopped; returns how many.
@@ -41,7 +41,7 @@ fn stream(host: &Host, stop: &AtomicBool) -> Result<u32> {
 fn arrived(socket: &RawSocket, sent: u32) -> Result<usize> {
     let mut psns = HashSet::new();
     while psns.len() < sent as usize {
-        let Some(frame) = socket.receive(PATIENCE)? else { break };
+        let Some(frame) = socket.receive(TIMEOUT)? else { break };
         let bth = frame.get(Roce::default().bth()..).and_then(Bth::parse).context("not RoCE")?.0;
         if bth.dest_qpn() == Roce::default().dest_qpn {
             psns.insert(bth.psn());
@@ -149,8 +149,8 @@ fn killed_daemon_resumes_under_traffic() -> Result<()> {
 
         daemon.signal(Signal::SIGKILL)?;
         daemon.child.wait()?;
-        let held = HeldObjects::by(&pair.a, "a0")?;
-        ensure!(held.programs.len() == 4, "{held:?}");
+        let objects = LoadedObjects::by(&pair.a, "a0")?;
+        ensure!(objects.programs.len() == 4, "{objects:?}");
         // RP: a CNP cuts; the class stays at the last rate. NP: marked data are answered.
         wait_for_class(&pair.a, 0, 300_000_000)?;
         thread::sleep(Duration::from_millis(60));
@@ -175,7 +175,10 @@ fn killed_daemon_resumes_under_traffic() -> Result<()> {
             "{third:?}"
         );
         ensure!(third.hot.packets >= second.hot.packets);
-        ensure!(HeldObjects::by(&pair.a, "a0")?.maps.keys().eq(held.maps.keys()), "the maps were recreated");
+        ensure!(
+            LoadedObjects::by(&pair.a, "a0")?.maps.keys().eq(objects.maps.keys()),
+            "the maps were recreated"
+        );
         Ok(())
     })
 }
@@ -188,7 +191,7 @@ fn upgrade_replaces_programs_in_place() -> Result<()> {
     let pair = Pair::new("upgrade")?;
     let mut daemon = Daemon::serving(&pair.a, HOST, "a0")?;
     daemon.end()?;
-    let before = HeldObjects::by(&pair.a, "a0")?;
+    let before = LoadedObjects::by(&pair.a, "a0")?;
     let info = pair.a.journal("a0")?;
     let description = fs::read_to_string(&info)?;
     // Simulates programs of another build.
@@ -212,7 +215,7 @@ fn upgrade_replaces_programs_in_place() -> Result<()> {
         Ok(())
     })?;
     daemon.end()?;
-    let after = HeldObjects::by(&pair.a, "a0")?;
+    let after = LoadedObjects::by(&pair.a, "a0")?;
     assert!(after.maps.keys().eq(before.maps.keys()), "the maps stay");
     assert!(after.programs.iter().all(|id| !before.programs.contains(id)), "{before:?} {after:?}");
     assert_eq!(after.programs.len(), 4);
@@ -228,6 +231,6 @@ fn upgrade_replaces_programs_in_place() -> Result<()> {
     assert!(refused.contains("layout version") && refused.contains("detach"), "{refused}");
     maps.set_params(&params)?;
     drop(maps);
-    assert_eq!(HeldObjects::by(&pair.a, "a0")?.programs, after.programs);
+    assert_eq!(LoadedObjects::by(&pair.a, "a0")?.programs, after.programs);
     Ok(())
 }

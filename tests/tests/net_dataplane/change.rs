@@ -16,14 +16,14 @@ use dcqcn_params::{Key, Role};
 use dcqcn_replay::Hook;
 use dcqcn_tests::host::{Host, Pair};
 use dcqcn_tests::packets::Roce;
-use dcqcn_tests::socket::{PATIENCE, RawSocket, SILENCE};
+use dcqcn_tests::socket::{RawSocket, SILENCE, TIMEOUT};
 
 use crate::{MARKING, runnable};
 
 /// Frames in a stream.
 const FRAMES: u32 = 20_000;
 /// Between two of them: 20,000 take a second at least.
-const PAUSE: Duration = Duration::from_micros(50);
+const FRAME_INTERVAL: Duration = Duration::from_micros(50);
 /// Frames queued for the receiver: fewer than the kernel's limit (`net.core.netdev_max_backlog`, 1000).
 const IN_FLIGHT: u32 = 500;
 
@@ -48,12 +48,12 @@ impl Stream {
             }
             socket.send(&Roce { psn, payload: 256, ..Roce::default() }.frame())?;
             self.sent.store(psn + 1, Ordering::SeqCst);
-            thread::sleep(PAUSE);
+            thread::sleep(FRAME_INTERVAL);
             // If the receiver is not scheduled, its queue must not overflow.
-            let until = Instant::now() + PATIENCE;
+            let until = Instant::now() + TIMEOUT;
             while psn - self.arrived.load(Ordering::Relaxed).min(psn) > IN_FLIGHT {
                 ensure!(Instant::now() < until, "no frames arrive");
-                thread::sleep(PAUSE);
+                thread::sleep(FRAME_INTERVAL);
             }
         }
         Ok(())
@@ -67,7 +67,7 @@ impl Stream {
             if is_over && arrived == self.sent.load(Ordering::SeqCst) {
                 return Ok(arrived);
             }
-            let Some(frame) = receiver.receive(if is_over { PATIENCE } else { SILENCE })? else {
+            let Some(frame) = receiver.receive(if is_over { TIMEOUT } else { SILENCE })? else {
                 assert!(!is_over, "the last frames are lost");
                 continue;
             };
@@ -81,10 +81,10 @@ impl Stream {
 
     /// Waits until this many frames have been sent.
     fn reaches(&self, count: u32) -> Result<()> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         while self.sent.load(Ordering::SeqCst) < count {
             ensure!(Instant::now() < until, "the stream has stopped");
-            thread::sleep(PAUSE);
+            thread::sleep(FRAME_INTERVAL);
         }
         Ok(())
     }

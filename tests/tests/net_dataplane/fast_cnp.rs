@@ -14,7 +14,7 @@ use dcqcn_params::Role;
 use dcqcn_replay::Hook;
 use dcqcn_tests::host::{Host, join};
 use dcqcn_tests::packets::{Roce, cm, mac, req, v4, v6};
-use dcqcn_tests::socket::{PATIENCE, SILENCE};
+use dcqcn_tests::socket::{SILENCE, TIMEOUT};
 
 use crate::{CNP_TOS, MARKING, fill, runnable};
 
@@ -67,7 +67,7 @@ impl Path {
         };
         s.send(&made(data, &out))?;
         assert_eq!(
-            d.receive(PATIENCE)?.as_ref(),
+            d.receive(TIMEOUT)?.as_ref(),
             Some(&made(data, &across)),
             "the first packet finds an empty queue"
         );
@@ -87,7 +87,7 @@ impl Path {
     }
 
     /// Counters of the port.
-    fn counted(&self, marked: u64, sent: u64, suppressed: u64) -> Result<()> {
+    fn expect_counts(&self, marked: u64, sent: u64, suppressed: u64) -> Result<()> {
         for (stat, expected) in [
             (Stat::CpEcnMarked, marked),
             (Stat::NpCnpSent, sent),
@@ -135,12 +135,12 @@ fn bridge_sends_cnp_with_host_addresses() -> Result<()> {
     path.attach()?;
     let same = |_: &mut Vec<u8>| {};
     path.answers(&Roce::default(), same, same, same)?;
-    path.counted(2, 1, 1)?;
+    path.expect_counts(2, 1, 1)?;
     // The queue is no longer empty: start over for the other family.
     path.switch.run(|| dcqcn_loader::attach::detach("r1"))??;
     path.attach()?;
     path.answers(&Roce { v6: true, ..Roce::default() }, same, same, same)?;
-    path.counted(2, 1, 1)
+    path.expect_counts(2, 1, 1)
 }
 
 #[test]
@@ -158,13 +158,13 @@ fn router_sends_cnp_by_ingress_port() -> Result<()> {
     switch.run(|| fs::write("/proc/sys/net/ipv4/ip_forward", "1"))??;
     path.attach()?;
     path.answers(&Roce::default(), macs(R0, 1), hop(R1), macs(1, R0))?;
-    path.counted(2, 1, 1)?;
+    path.expect_counts(2, 1, 1)?;
     // Frames that the router itself sends are not answered.
     let own = Roce { src: 3, dest_qpn: 0x77, ..Roce::default() };
     let mut frame = own.frame();
     macs(2, R1)(&mut frame);
     switch.socket("r1")?.send(&frame)?;
-    path.counted(3, 1, 1)
+    path.expect_counts(3, 1, 1)
 }
 
 /// The port has no IP address: its bridge routes, with a different MAC address.
@@ -188,7 +188,7 @@ fn router_sends_cnp_from_bridge_address() -> Result<()> {
     switch.run(|| fs::write("/proc/sys/net/ipv4/ip_forward", "1"))??;
     path.attach()?;
     path.answers(&Roce::default(), macs(R0, 1), hop(BR0), macs(1, R0))?;
-    path.counted(2, 1, 1)
+    path.expect_counts(2, 1, 1)
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn ipv6_router_sends_cnp() -> Result<()> {
         frame[21] -= 1;
     };
     path.answers(&Roce { v6: true, ..Roce::default() }, macs(R0, 1), hop, macs(1, R0))?;
-    path.counted(2, 1, 1)
+    path.expect_counts(2, 1, 1)
 }
 
 /// REQ leaves by one port and REP by the other: neither port sees both, but both learn the pair.

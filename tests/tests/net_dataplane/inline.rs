@@ -15,7 +15,7 @@ use dcqcn_replay::Hook;
 use dcqcn_tests::bpf::baselines;
 use dcqcn_tests::host::{Host, join, request};
 use dcqcn_tests::packets::{Roce, v4};
-use dcqcn_tests::socket::PATIENCE;
+use dcqcn_tests::socket::TIMEOUT;
 
 use crate::{CNP_TOS, MARKING, fill, runnable};
 
@@ -49,7 +49,7 @@ impl Bump {
         Ok(())
     }
 
-    fn counted(&self, stat: Stat) -> Result<u64> {
+    fn count(&self, stat: Stat) -> Result<u64> {
         self.between.count("x0", Hook::Xdp, stat)
     }
 }
@@ -58,7 +58,7 @@ impl Bump {
 fn icmp_passes(from: &Host, to: u8) -> Result<()> {
     let error = from.run(|| -> std::io::Result<_> {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
-        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.set_read_timeout(Some(TIMEOUT))?;
         socket.connect((Ipv4Addr::from(v4(to)), 9))?;
         socket.send(b"?")?;
         Ok(socket.recv(&mut [0]).err().map(|error| error.kind()))
@@ -75,15 +75,15 @@ fn tcp_passes(client: &Host, server: &Host, address: u8) -> Result<()> {
     thread::scope(|scope| {
         let echo = scope.spawn(move || -> std::io::Result<()> {
             let (mut stream, _) = listener.accept()?;
-            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_read_timeout(Some(TIMEOUT))?;
             let mut data = vec![0; len];
             stream.read_exact(&mut data)?;
             stream.write_all(&data)
         });
         let received = client.run(|| -> std::io::Result<_> {
             let mut stream =
-                TcpStream::connect_timeout(&(Ipv4Addr::from(v4(address)), 7_777).into(), PATIENCE)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
+                TcpStream::connect_timeout(&(Ipv4Addr::from(v4(address)), 7_777).into(), TIMEOUT)?;
+            stream.set_read_timeout(Some(TIMEOUT))?;
             stream.write_all(&sent)?;
             let mut data = vec![0; len];
             stream.read_exact(&mut data)?;
@@ -125,7 +125,7 @@ fn stripped_vlan_tags_survive() -> Result<()> {
     assert_eq!(info.xdp_mode, "skb", "{:?}", info.notes);
     assert!(info.notes.iter().any(|note| note.contains("x0 is a veth")), "{:?}", info.notes);
     tag_passes(&bump)?;
-    assert_eq!(bump.counted(Stat::InlineForwarded)?, 1);
+    assert_eq!(bump.count(Stat::InlineForwarded)?, 1);
     bump.between.run(|| dcqcn_loader::attach::detach("x0"))??;
 
     let stripping = |iface: &str| -> Result<bool> {
@@ -182,7 +182,7 @@ fn all_packets_pass_and_roce_is_marked(test: &str, mode: XdpModeChoice) -> Resul
     // Without addresses, the hosts send no other packets.
     bump.a.command("ip address flush dev a0")?;
     bump.b.command("ip address flush dev b0")?;
-    assert!(bump.counted(Stat::InlineForwarded)? > 400, "two directions of some 200 segments each");
+    assert!(bump.count(Stat::InlineForwarded)? > 400, "two directions of some 200 segments each");
 
     for (v6, from, to, data) in [
         (false, (&bump.a, "a0"), (&bump.b, "b0"), Roce::default()),
@@ -205,7 +205,7 @@ fn all_packets_pass_and_roce_is_marked(test: &str, mode: XdpModeChoice) -> Resul
             assert_eq!(to.expect()?, frame);
         }
     }
-    assert_eq!(bump.counted(Stat::CpEcnMarked)?, 4);
+    assert_eq!(bump.count(Stat::CpEcnMarked)?, 4);
     let queues = bump.between.attachment("x0")?.maps.queues()?;
     assert!(queues[3] != 0 && queues[8 + 3] != 0, "one for each direction: {queues:?}");
 

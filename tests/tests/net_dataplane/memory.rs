@@ -12,7 +12,7 @@ use dcqcn_common::stats::Stat;
 use dcqcn_loader::attach::Request;
 use dcqcn_params::{PacerChoice, Role, Settings};
 use dcqcn_replay::Hook;
-use dcqcn_tests::bpf::HeldObjects;
+use dcqcn_tests::bpf::LoadedObjects;
 use dcqcn_tests::command::{Running, cpu_time, dcqcn};
 use dcqcn_tests::host::{Pair, request};
 use dcqcn_tests::packets::Roce;
@@ -74,10 +74,10 @@ fn full_tables_stay_within_memory_limit() -> Result<()> {
         return Ok(());
     }
     let pair = filled("memory")?;
-    let held = HeldObjects::by(&pair.a, "a0")?;
-    let bytes: u64 = held.maps.values().sum();
+    let objects = LoadedObjects::by(&pair.a, "a0")?;
+    let bytes: u64 = objects.maps.values().sum();
     eprintln!("maps for {HTB_MAX_FLOWS} flows: {:.1} MiB", bytes as f64 / f64::from(1 << 20));
-    assert!(bytes < MAPS_BYTES, "{bytes} bytes: {held:?}");
+    assert!(bytes < MAPS_BYTES, "{bytes} bytes: {objects:?}");
 
     let mut run = start(&pair, "run a0", Stdio::null())?;
     // One scan of the whole table, then scans of the recovering flows.

@@ -16,7 +16,7 @@ use dcqcn_params::Role;
 use dcqcn_replay::Hook;
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::packets::{Roce, v4};
-use dcqcn_tests::socket::{PATIENCE, SILENCE};
+use dcqcn_tests::socket::{SILENCE, TIMEOUT};
 
 use crate::{CNP_TOS, runnable};
 
@@ -47,7 +47,7 @@ fn one_cnp_per_interval() -> Result<()> {
     pair.b.attach("b0", Role::Host, &CHANGES)?;
     pair.b.add_v4("b0", 2, 24)?;
     let endpoint = pair.b.run(|| UdpSocket::bind((Ipv4Addr::from(v4(2)), udp::ROCE_V2_PORT)))??;
-    endpoint.set_read_timeout(Some(PATIENCE))?;
+    endpoint.set_read_timeout(Some(TIMEOUT))?;
 
     let data = ce();
     answered(&pair, &data, &data.cnp(None, CNP_TOS))?;

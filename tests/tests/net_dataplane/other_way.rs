@@ -6,7 +6,7 @@ use dcqcn_common::flow::{FlowId, QpId};
 use dcqcn_common::stats::Stat;
 use dcqcn_params::Role;
 use dcqcn_replay::Hook;
-use dcqcn_tests::bpf::HeldObjects;
+use dcqcn_tests::bpf::LoadedObjects;
 use dcqcn_tests::host::{Pair, datagram, join};
 use dcqcn_tests::packets::{CNP_TOS, Roce, v4};
 
@@ -26,7 +26,7 @@ fn rate_bps(pair: &Pair, data: &Roce) -> Result<u64> {
 }
 
 /// CNP counters of an interface's ingress program: received, handled, of no known flow.
-fn counted(pair: &Pair, iface: &str) -> Result<[u64; 3]> {
+fn cnp_counts(pair: &Pair, iface: &str) -> Result<[u64; 3]> {
     let stat = pair.a.counters(iface, Hook::Ingress)?.stat;
     Ok([Stat::RoceCnp, Stat::RpCnpHandled, Stat::RpCnpUnknownFlow].map(|name| stat[name as usize]))
 }
@@ -57,8 +57,8 @@ fn cnp_on_any_interface_cuts_flow() -> Result<()> {
         let now = rate_bps(&pair, &data)?;
         assert!(now < rate, "{now} after {rate}, by a{number}");
         rate = now;
-        assert_eq!(counted(&pair, "a0")?, [0, cuts, 0]);
-        assert_eq!(counted(&pair, &format!("a{number}"))?, [1, 0, 1]);
+        assert_eq!(cnp_counts(&pair, "a0")?, [0, cuts, 0]);
+        assert_eq!(cnp_counts(&pair, &format!("a{number}"))?, [1, 0, 1]);
     }
 
     let unrelated = Roce { dest_qpn: 0x99, ..data.clone() }.cnp(None, CNP_TOS);
@@ -66,7 +66,7 @@ fn cnp_on_any_interface_cuts_flow() -> Result<()> {
     b1.send(&unrelated)?;
     assert_eq!(a1.expect()?, unrelated);
     assert_eq!(rate_bps(&pair, &data)?, rate, "another's CNP");
-    assert_eq!((counted(&pair, "a1")?, counted(&pair, "a0")?), ([2, 0, 2], [0, 2, 0]));
+    assert_eq!((cnp_counts(&pair, "a1")?, cnp_counts(&pair, "a0")?), ([2, 0, 2], [0, 2, 0]));
 
     pair.a.set("a0", &["cnp_consume=on"])?;
     // A packet socket sees each packet before TC does.
@@ -95,13 +95,13 @@ fn detached_interface_gets_no_cnps() -> Result<()> {
         pair.a.socket("a0")?.send(&data.frame())?;
         b1.send(&cnp)?;
         assert_eq!(a1.expect()?, cnp);
-        assert_eq!(counted(&pair, "a0")?[1], 1, "round {round}");
-        let held = HeldObjects::by(&pair.a, "a0")?;
+        assert_eq!(cnp_counts(&pair, "a0")?[1], 1, "round {round}");
+        let objects = LoadedObjects::by(&pair.a, "a0")?;
         pair.a.run(|| dcqcn_loader::attach::detach("a0"))??;
-        assert!(held.wait_until_freed(), "{held:?}");
+        assert!(objects.wait_until_freed(), "{objects:?}");
         b1.send(&cnp)?;
         assert_eq!(a1.expect()?, cnp, "without another attachment to pass it to");
-        assert_eq!(counted(&pair, "a1")?, [2 * round, 0, 2 * round]);
+        assert_eq!(cnp_counts(&pair, "a1")?, [2 * round, 0, 2 * round]);
         pair.a.attach("a0", Role::Host, &CHANGES)?;
     }
     Ok(())

@@ -15,7 +15,7 @@ use dcqcn_params::{PacerChoice, Role, Settings};
 use dcqcn_tests::host::{Host, Pair, request};
 use dcqcn_tests::packets::Roce;
 use dcqcn_tests::retry::while_busy;
-use dcqcn_tests::socket::{PATIENCE, RawSocket};
+use dcqcn_tests::socket::{RawSocket, TIMEOUT};
 
 use crate::{CNP_TOS, runnable};
 
@@ -93,7 +93,7 @@ fn shares(receiver: &RawSocket, when: &str, expected: &[(&Roce, Range<f64>)]) ->
 /// The class of a flow, which the pacer creates at the first cut, with half of the line rate.
 fn wait_for_class(host: &Host) -> Result<()> {
     let index = host.index("a0")?;
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     while Instant::now() < until {
         let classes = host.netlink()?.classes(index)?;
         let of_flow =

@@ -16,11 +16,11 @@ use dcqcn_netlink::link::VethEnd;
 use dcqcn_netlink::netns::current_cookie;
 use dcqcn_netlink::tc::{Handle, QdiscSpec, kernel_has_qdisc};
 use dcqcn_params::{PacerChoice, Role, Settings, XdpModeChoice};
-use dcqcn_tests::bpf::HeldObjects;
+use dcqcn_tests::bpf::LoadedObjects;
 use dcqcn_tests::command::binary;
 use dcqcn_tests::host::{Host, Pair, request};
 use dcqcn_tests::packets::{Roce, mac};
-use dcqcn_tests::socket::PATIENCE;
+use dcqcn_tests::socket::TIMEOUT;
 use nix::fcntl::{Flock, FlockArg};
 use nix::mount::umount;
 
@@ -57,7 +57,7 @@ impl State {
 
 /// The interfaces, once the kernel has detected the carrier.
 fn links(host: &Host) -> Result<String> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     loop {
         let links = host.command("ip -d link show")?;
         if links.lines().any(|line| line.contains("a0@") && line.contains("state UP")) {
@@ -124,12 +124,12 @@ fn data_plane_outlives_process() -> Result<()> {
     let refused = pair.a.attach("a0", Role::Host, &["link_rate=1gbit"]).expect_err("attached twice");
     assert!(matches!(refused.downcast_ref(), Some(Error::AlreadyAttached { .. })), "{refused}");
     marks(&pair)?;
-    let held = HeldObjects::by(&pair.a, "a0")?;
-    assert_eq!((held.maps.len(), held.programs.len()), (MAPS.len() - SHARED.len(), 3), "{held:?}");
+    let objects = LoadedObjects::by(&pair.a, "a0")?;
+    assert_eq!((objects.maps.len(), objects.programs.len()), (MAPS.len() - SHARED.len(), 3), "{objects:?}");
     dcqcn(&pair.a, "detach a0")?;
     does_not_mark(&pair)?;
     assert_eq!(State::of(&pair.a)?, before);
-    assert!(held.wait_until_freed(), "{held:?}");
+    assert!(objects.wait_until_freed(), "{objects:?}");
     Ok(())
 }
 
@@ -145,7 +145,7 @@ fn recreated_interface_attached_again() -> Result<()> {
     let mut request = request("a0", Role::Host, &changes)?;
     request.settings.pacer = Some(PacerChoice::Htb);
     pair.a.attach_as(&request)?;
-    let first = HeldObjects::by(&pair.a, "a0")?;
+    let first = LoadedObjects::by(&pair.a, "a0")?;
     assert_eq!(first.programs.len(), 4, "{first:?}");
     pair.a.netlink()?.delete_link(pair.a.index("a0")?)?;
     let listed = pair.a.run(attach::list)??;
@@ -161,7 +161,7 @@ fn recreated_interface_attached_again() -> Result<()> {
     pair.a.attach_as(&request)?;
     assert!(first.wait_until_freed(), "{first:?}");
     marks(&pair)?;
-    let second = HeldObjects::by(&pair.a, "a0")?;
+    let second = LoadedObjects::by(&pair.a, "a0")?;
     pair.a.run(|| attach::detach("a0"))??;
     does_not_mark(&pair)?;
     assert_eq!(State::of(&pair.a)?, State { files: before.files, ..fresh });
@@ -169,7 +169,7 @@ fn recreated_interface_attached_again() -> Result<()> {
 
     // Detached after its interface was removed.
     pair.a.attach_as(&request)?;
-    let third = HeldObjects::by(&pair.a, "a0")?;
+    let third = LoadedObjects::by(&pair.a, "a0")?;
     pair.a.netlink()?.delete_link(pair.a.index("a0")?)?;
     pair.a.run(|| attach::detach("a0"))??;
     assert!(pair.a.run(attach::list)??.is_empty());
@@ -195,7 +195,7 @@ fn detaching_restores_the_host() -> Result<()> {
             let mut request = request("a0", Role::Host, &changes)?;
             request.settings.pacer = Some(pacer);
             pair.a.attach_as(&request)?;
-            let held = HeldObjects::by(&pair.a, "a0")?;
+            let objects = LoadedObjects::by(&pair.a, "a0")?;
             let attached = State::of(&pair.a)?;
             assert_eq!(attached.features, before.features, "a host attachment changes no offload");
             assert!(
@@ -207,7 +207,7 @@ fn detaching_restores_the_host() -> Result<()> {
             marks(&pair)?;
             pair.a.run(|| attach::detach("a0"))??;
             assert_eq!(State::of(&pair.a)?, before, "{root:?}, {pacer:?}");
-            assert!(held.wait_until_freed(), "{held:?}");
+            assert!(objects.wait_until_freed(), "{objects:?}");
             does_not_mark(&pair)?;
         }
     }

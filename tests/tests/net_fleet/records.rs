@@ -5,19 +5,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use anyhow::{Context as _, Result, ensure};
-use dcqcn_tests::fleet::{Etcd, Nature, Site, signal};
+use dcqcn_tests::fleet::{Etcd, FleetFixture, Nature, signal};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
 const QUICK: &str = "canary = 1\nwave = 3\nmax_unavailable = 3\nsoak = '0s'\npatience = '8s'";
 const WATCHED: &str = "canary = 1\nwave = 3\nmax_unavailable = 3\nsoak = '3s'\npatience = '8s'";
 
-fn apply(site: &Site, rollout: &str, parameters: &str) -> Result<String> {
-    site.text(&["apply", &site.file(rollout, parameters)?, "--wait", "--tick", "100ms"])
+fn apply(fixture: &FleetFixture, rollout: &str, parameters: &str) -> Result<String> {
+    fixture.text(&["apply", &fixture.file(rollout, parameters)?, "--wait", "--tick", "100ms"])
 }
 
-fn put(site: &Site, key: &str, value: &str) -> Result<()> {
-    let put = site.etcd.ctl(&["put", key, value])?;
+fn put(fixture: &FleetFixture, key: &str, value: &str) -> Result<()> {
+    let put = fixture.etcd.ctl(&["put", key, value])?;
     ensure!(put.status.success(), "{}", String::from_utf8_lossy(&put.stderr));
     Ok(())
 }
@@ -27,7 +27,7 @@ fn unreadable_record_affects_only_its_host() -> Result<()> {
     if !Etcd::available("unreadable_record_affects_only_its_host") {
         return Ok(());
     }
-    let site = Site::new(1, 3)?;
+    let fixture = FleetFixture::new(1, 3)?;
     let long = "x".repeat(100_000);
     for (key, value) in [
         ("/dcqcn/hosts/g1/report", "{"),
@@ -36,19 +36,19 @@ fn unreadable_record_affects_only_its_host() -> Result<()> {
         ("/dcqcn/hosts/g4/report", long.as_str()),
         ("/dcqcn/hosts/g5/other/key", "x"),
     ] {
-        put(&site, key, value)?;
+        put(&fixture, key, value)?;
     }
-    apply(&site, QUICK, "rpg_gd = 12")?;
-    assert!(site.daemons.values().all(|daemon| daemon.name().as_deref() == Some("fleet 1")));
-    let status = site.text(&["status"])?;
+    apply(&fixture, QUICK, "rpg_gd = 12")?;
+    assert!(fixture.daemons.values().all(|daemon| daemon.name().as_deref() == Some("fleet 1")));
+    let status = fixture.text(&["status"])?;
     assert!(
         status.contains("cannot read /dcqcn/hosts/g1/report") && status.contains("has 100000 bytes"),
         "{status}"
     );
-    site.text(&["apply", &site.file(QUICK, "rpg_gd = 13")?])?;
-    site.text(&["abort", "--wait"])?;
-    site.text(&["forget", "g1"])?;
-    assert!(!site.text(&["status"])?.contains("g1"));
+    fixture.text(&["apply", &fixture.file(QUICK, "rpg_gd = 13")?])?;
+    fixture.text(&["abort", "--wait"])?;
+    fixture.text(&["forget", "g1"])?;
+    assert!(!fixture.text(&["status"])?.contains("g1"));
     Ok(())
 }
 
@@ -57,18 +57,18 @@ fn deleted_version_number_is_not_reused() -> Result<()> {
     if !Etcd::available("deleted_version_number_is_not_reused") {
         return Ok(());
     }
-    let site = Site::new(1, 3)?;
+    let fixture = FleetFixture::new(1, 3)?;
     for gd in [11, 12, 13] {
-        apply(&site, QUICK, &format!("rpg_gd = {gd}"))?;
+        apply(&fixture, QUICK, &format!("rpg_gd = {gd}"))?;
     }
-    assert!(site.text(&["prune", "--keep", "1"])?.contains("2 versions deleted, 1 kept"));
-    assert!(site.text(&["rollback", "3", "--dry-run"])?.contains("version 4"));
+    assert!(fixture.text(&["prune", "--keep", "1"])?.contains("2 versions deleted, 1 kept"));
+    assert!(fixture.text(&["rollback", "3", "--dry-run"])?.contains("version 4"));
     for prefix in ["/dcqcn/versions/", "/dcqcn/outcomes/"] {
-        let deleted = site.etcd.ctl(&["del", "--prefix", prefix])?;
+        let deleted = fixture.etcd.ctl(&["del", "--prefix", prefix])?;
         ensure!(deleted.status.success(), "{}", String::from_utf8_lossy(&deleted.stderr));
     }
-    assert!(apply(&site, QUICK, "rpg_gd = 14")?.contains("version 4"));
-    for daemon in site.daemons.values() {
+    assert!(apply(&fixture, QUICK, "rpg_gd = 14")?.contains("version 4"));
+    for daemon in fixture.daemons.values() {
         assert!(daemon.text().is_some_and(|text| text.contains("rpg_gd = 14")));
     }
     Ok(())
@@ -79,24 +79,24 @@ fn prune_runs_during_a_rollout() -> Result<()> {
     if !Etcd::available("prune_runs_during_a_rollout") {
         return Ok(());
     }
-    let site = Site::new(1, 1)?;
+    let fixture = FleetFixture::new(1, 1)?;
     for first in (1..=1_024).step_by(128) {
         let version = |number: u64| (format!("/dcqcn/versions/{number:010}"), "{}".to_owned());
-        site.etcd.put(&(first..first + 128).map(version).collect::<Vec<_>>())?;
+        fixture.etcd.put(&(first..first + 128).map(version).collect::<Vec<_>>())?;
     }
-    ensure!(site.run(&["apply", &site.file(WATCHED, "rpg_gd = 12")?])?.status.success(), "not applied");
-    let rollout = site.etcd.ctl(&["get", "/dcqcn/rollout", "--print-value-only"])?.stdout;
+    ensure!(fixture.run(&["apply", &fixture.file(WATCHED, "rpg_gd = 12")?])?.status.success(), "not applied");
+    let rollout = fixture.etcd.ctl(&["get", "/dcqcn/rollout", "--print-value-only"])?.stdout;
     let rollout = String::from_utf8(rollout)?;
     let is_over = AtomicBool::new(false);
     let pruned = thread::scope(|scope| {
         // A coordinator's clock, faster.
         let clock = scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) {
-                put(&site, "/dcqcn/rollout", rollout.trim_end())?;
+                put(&fixture, "/dcqcn/rollout", rollout.trim_end())?;
             }
             Ok::<_, anyhow::Error>(())
         });
-        let pruned = site.text(&["prune", "--keep", "1"]);
+        let pruned = fixture.text(&["prune", "--keep", "1"]);
         is_over.store(true, Ordering::Relaxed);
         clock.join().map_err(|_| anyhow::anyhow!("the clock panicked"))??;
         pruned
@@ -110,19 +110,19 @@ fn resume_and_abort_need_a_coordinator() -> Result<()> {
     if !Etcd::available("resume_and_abort_need_a_coordinator") {
         return Ok(());
     }
-    let site = Site::new(1, 2)?;
-    let applied = site.run(&["apply", &site.file(WATCHED, "rpg_gd = 12")?])?;
+    let fixture = FleetFixture::new(1, 2)?;
+    let applied = fixture.run(&["apply", &fixture.file(WATCHED, "rpg_gd = 12")?])?;
     let warning = String::from_utf8_lossy(&applied.stderr).into_owned();
     assert!(applied.status.success() && warning.contains("no coordinator is running"), "{warning}");
     for command in ["resume", "abort"] {
-        let output = site.run(&[command])?;
+        let output = fixture.run(&[command])?;
         let message = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(
             output.status.code() == Some(3) && message.contains("no coordinator is running"),
             "{message}"
         );
     }
-    assert!(site.text(&["status"])?.contains("no coordinator is running"));
+    assert!(fixture.text(&["status"])?.contains("no coordinator is running"));
     Ok(())
 }
 
@@ -131,25 +131,27 @@ fn interrupted_apply_is_not_a_coordinator() -> Result<()> {
     if !Etcd::available("interrupted_apply_is_not_a_coordinator") {
         return Ok(());
     }
-    let site = Site::new(1, 2)?;
-    let words = ["apply", &site.file(WATCHED, "rpg_gd = 12")?, "--wait", "--tick", "100ms"];
-    let mut command = site.command(&words)?;
+    let fixture = FleetFixture::new(1, 2)?;
+    let words = ["apply", &fixture.file(WATCHED, "rpg_gd = 12")?, "--wait", "--tick", "100ms"];
+    let mut command = fixture.command(&words)?;
     let apply = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-    site.settle("the canary has the version", |host, daemon| host != "h000" || daemon.name().is_some())?;
+    fixture.wait_for_daemons("the canary has the version", |host, daemon| {
+        host != "h000" || daemon.name().is_some()
+    })?;
     signal(&apply, Signal::SIGINT)?;
     let output = apply.wait_with_output()?;
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.code() == Some(1) && message.contains("no coordinator continues it"), "{message}");
     // Immediately: its key does not outlive it.
-    assert_eq!(site.run(&["abort"])?.status.code(), Some(3));
-    let resumed = site.run(&["resume"])?;
+    assert_eq!(fixture.run(&["abort"])?.status.code(), Some(3));
+    let resumed = fixture.run(&["resume"])?;
     let message = String::from_utf8_lossy(&resumed.stderr).into_owned();
     assert!(
         resumed.status.code() == Some(1) && message.contains("cannot pause or resume version 1"),
         "{message}"
     );
-    site.text(&["abort", "--wait"])?;
-    site.settle("both hosts are rolled back", |_, daemon| daemon.name().is_none())?;
+    fixture.text(&["abort", "--wait"])?;
+    fixture.wait_for_daemons("both hosts are rolled back", |_, daemon| daemon.name().is_none())?;
     Ok(())
 }
 
@@ -158,22 +160,22 @@ fn silent_canary_rolls_back() -> Result<()> {
     if !Etcd::available("silent_canary_rolls_back") {
         return Ok(());
     }
-    let site = Site::new(1, 4)?;
+    let fixture = FleetFixture::new(1, 4)?;
     for (nature, words) in
         [(Nature::Silent, "has had no data packet"), (Nature::Half, "data packets per second")]
     {
         // Traffic to compare with, for five seconds on every host.
-        site.wait("every host has traffic", |status| {
+        fixture.wait("every host has traffic", |status| {
             let hosts = status["hosts"].as_array().map(Vec::as_slice).unwrap_or_default();
             let packets = |host: &Value| host["rates"]["data_packets"].as_u64().unwrap_or(0);
             Ok(hosts.iter().all(|host| packets(host) >= 50_000))
         })?;
-        site.daemons["h000"].be(nature);
+        fixture.daemons["h000"].be(nature);
         let output =
-            site.run(&["apply", &site.file(WATCHED, "rpg_gd = 12")?, "--wait", "--tick", "100ms"])?;
+            fixture.run(&["apply", &fixture.file(WATCHED, "rpg_gd = 12")?, "--wait", "--tick", "100ms"])?;
         let message = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.code() == Some(1) && message.contains(words), "{message}");
-        assert!(site.daemons.iter().skip(1).all(|(_, daemon)| daemon.names().is_empty()));
+        assert!(fixture.daemons.iter().skip(1).all(|(_, daemon)| daemon.names().is_empty()));
     }
     Ok(())
 }
@@ -183,12 +185,12 @@ fn apply_of_one_group_keeps_the_others() -> Result<()> {
     if !Etcd::available("apply_of_one_group_keeps_the_others") {
         return Ok(());
     }
-    let site = Site::new(1, 2)?;
-    apply(&site, QUICK, "rpg_gd = 12")?;
-    let file = site.file(QUICK, "rpg_gd = 13")?;
-    let output = site.run(&["apply", &file, "--group", "none"])?;
+    let fixture = FleetFixture::new(1, 2)?;
+    apply(&fixture, QUICK, "rpg_gd = 12")?;
+    let file = fixture.file(QUICK, "rpg_gd = 13")?;
+    let output = fixture.run(&["apply", &file, "--group", "none"])?;
     assert!(String::from_utf8_lossy(&output.stderr).contains("the file has no such group"));
-    let plan = site.text(&["apply", &file, "--group", "all", "--dry-run"])?;
+    let plan = fixture.text(&["apply", &file, "--group", "all", "--dry-run"])?;
     assert!(plan.contains("version 2, first: h000"), "{plan}");
     Ok(())
 }
@@ -198,10 +200,10 @@ fn stopped_etcd_is_not_a_rejection() -> Result<()> {
     if !Etcd::available("stopped_etcd_is_not_a_rejection") {
         return Ok(());
     }
-    let site = Site::new(1, 1)?;
-    site.etcd.signal(0, Signal::SIGSTOP)?;
-    let output = site.run(&["status"])?;
-    site.etcd.signal(0, Signal::SIGCONT)?;
+    let fixture = FleetFixture::new(1, 1)?;
+    fixture.etcd.signal(0, Signal::SIGSTOP)?;
+    let output = fixture.run(&["status"])?;
+    fixture.etcd.signal(0, Signal::SIGCONT)?;
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.code() == Some(1) && message.contains("cannot reach etcd at"), "{message}");
     Ok(())

@@ -4,7 +4,7 @@ use std::process::Child;
 use std::time::Duration;
 
 use anyhow::Result;
-use dcqcn_tests::fleet::{Clock, Etcd, Nature, Site};
+use dcqcn_tests::fleet::{Clock, Etcd, FleetFixture, Nature};
 
 /// As fast as metrics allow: agents sample four times a second.
 const FAST: &str = "canary = 1\nwave = 3\nmax_unavailable = 3\nsoak = '1500ms'\npatience = '8s'";
@@ -19,23 +19,24 @@ fn good_change_completes_bad_rolls_back() -> Result<()> {
     if !Etcd::available("good_change_completes_bad_rolls_back") {
         return Ok(());
     }
-    let mut site = Site::new(1, 5)?;
-    let good = site.file(FAST, "rpg_gd = 12")?;
-    let plan = site.text(&["apply", &good, "--dry-run"])?;
+    let mut fixture = FleetFixture::new(1, 5)?;
+    let good = fixture.file(FAST, "rpg_gd = 12")?;
+    let plan = fixture.text(&["apply", &good, "--dry-run"])?;
     assert!(plan.contains("version 1, first: h000\nversion 1, wave 1: h001, h002, h003\n"), "{plan}");
     assert!(
-        plan.contains("all: eth* parameters.rpg_gd") && site.text(&["history"])?.contains("no version yet"),
+        plan.contains("all: eth* parameters.rpg_gd")
+            && fixture.text(&["history"])?.contains("no version yet"),
         "{plan}"
     );
-    let message = site.text(&apply(&good, &["--why", "a first try"]))?;
+    let message = fixture.text(&apply(&good, &["--why", "a first try"]))?;
     assert!(message.contains("version 1 is active: 5 hosts changed, 0 are away"), "{message}");
-    for daemon in site.daemons.values() {
+    for daemon in fixture.daemons.values() {
         assert_eq!(daemon.names(), [Some("fleet 1".to_owned())]);
         assert!(daemon.text().is_some_and(|text| text.contains("rpg_gd = 12")));
     }
 
     // Worse than before, and than unchanged hosts: only the canary was changed.
-    let bad = site.run(&apply(&site.file(FAST, "rpg_gd = 15")?, &[]))?;
+    let bad = fixture.run(&apply(&fixture.file(FAST, "rpg_gd = 15")?, &[]))?;
     let message = String::from_utf8_lossy(&bad.stderr);
     assert_eq!(bad.status.code(), Some(1));
     for words in [
@@ -46,47 +47,56 @@ fn good_change_completes_bad_rolls_back() -> Result<()> {
     ] {
         assert!(message.contains(words), "{words}: {message}");
     }
-    assert_eq!(site.daemons["h000"].names().last(), Some(&Some("fleet 1".to_owned())));
-    assert!(site.daemons.iter().skip(1).all(|(_, daemon)| daemon.names().len() == 1));
+    assert_eq!(fixture.daemons["h000"].names().last(), Some(&Some("fleet 1".to_owned())));
+    assert!(fixture.daemons.iter().skip(1).all(|(_, daemon)| daemon.names().len() == 1));
 
     // Rejected by one host's own bounds: all hosts roll back.
-    site.daemons["h003"].be(Nature::Refuses);
-    let refused = site.run(&apply(&site.file(FAST, "rpg_gd = 13")?, &[]))?;
+    fixture.daemons["h003"].be(Nature::Refuses);
+    let refused = fixture.run(&apply(&fixture.file(FAST, "rpg_gd = 13")?, &[]))?;
     assert!(
         String::from_utf8_lossy(&refused.stderr).contains("h003 rejects version 3: this host's own bounds")
     );
-    site.settle("all hosts are rolled back", |_, daemon| daemon.name().as_deref() == Some("fleet 1"))?;
-    site.daemons["h003"].be(Nature::Good);
+    fixture.wait_for_daemons("all hosts are rolled back", |_, daemon| {
+        daemon.name().as_deref() == Some("fleet 1")
+    })?;
+    fixture.daemons["h003"].be(Nature::Good);
 
     // A host that returns after the rollout, and a new host.
-    site.kill_agent("h004")?;
-    site.wait("the host is away", |status| Ok(dcqcn_tests::fleet::reporting_hosts(status) == 4))?;
-    let message = site.text(&apply(&site.file(FAST, "rpg_gd = 14")?, &[]))?;
+    fixture.kill_agent("h004")?;
+    fixture.wait("the host is away", |status| Ok(dcqcn_tests::fleet::reporting_hosts(status) == 4))?;
+    let message = fixture.text(&apply(&fixture.file(FAST, "rpg_gd = 14")?, &[]))?;
     assert!(message.contains("4 hosts changed, 1 are away"), "{message}");
-    assert_eq!(site.daemons["h004"].name().as_deref(), Some("fleet 1"), "nothing changes without an agent");
-    site.begin_agent("h004")?;
-    site.add("h005")?;
-    site.settle("the returned host has the version", |host, daemon| {
+    assert_eq!(
+        fixture.daemons["h004"].name().as_deref(),
+        Some("fleet 1"),
+        "nothing changes without an agent"
+    );
+    fixture.begin_agent("h004")?;
+    fixture.add("h005")?;
+    fixture.wait_for_daemons("the returned host has the version", |host, daemon| {
         host == "h005" || daemon.name().as_deref() == Some("fleet 4")
     })?;
-    let mut coordinator = site.command(&["coordinate", "--tick", "100ms"])?.spawn()?;
-    let welcomed =
-        site.settle("the new host has the version", |_, daemon| daemon.name().as_deref() == Some("fleet 4"));
+    let mut coordinator = fixture.command(&["coordinate", "--tick", "100ms"])?.spawn()?;
+    let welcomed = fixture.wait_for_daemons("the new host has the version", |_, daemon| {
+        daemon.name().as_deref() == Some("fleet 4")
+    });
     coordinator.kill()?;
     coordinator.wait()?;
     welcomed?;
 
     // A change of a host by another client is detected.
-    site.daemons["h001"].forget();
-    site.settle("the version is requested again", |_, daemon| daemon.name().as_deref() == Some("fleet 4"))?;
+    fixture.daemons["h001"].forget();
+    fixture.wait_for_daemons("the version is requested again", |_, daemon| {
+        daemon.name().as_deref() == Some("fleet 4")
+    })?;
 
-    let history = site.text(&["history"])?;
+    let history = fixture.text(&["history"])?;
     for words in ["a first try", "done", "rolled back", "h003 rejects version 3"] {
         assert!(history.contains(words), "{words}: {history}");
     }
-    let difference = site.text(&["diff", "1", "4"])?;
+    let difference = fixture.text(&["diff", "1", "4"])?;
     assert!(difference.contains("all: eth* parameters.rpg_gd  12  14"), "{difference}");
-    assert!(site.text(&["status"])?.contains("healthy"));
+    assert!(fixture.text(&["status"])?.contains("healthy"));
     Ok(())
 }
 
@@ -95,31 +105,33 @@ fn one_rollout_at_a_time() -> Result<()> {
     if !Etcd::available("one_rollout_at_a_time") {
         return Ok(());
     }
-    let site = Site::new(1, 3)?;
+    let fixture = FleetFixture::new(1, 3)?;
     let quick = "canary = 1\nwave = 3\nmax_unavailable = 3\nsoak = '0s'\npatience = '8s'";
-    site.text(&apply(&site.file(quick, "rpg_gd = 12")?, &[]))?;
+    fixture.text(&apply(&fixture.file(quick, "rpg_gd = 12")?, &[]))?;
     // No coordinator runs yet.
-    site.text(&["apply", &site.file(FAST, "rpg_gd = 13")?])?;
-    let second = site.run(&["apply", &site.file(quick, "rpg_gd = 14")?])?;
+    fixture.text(&["apply", &fixture.file(FAST, "rpg_gd = 13")?])?;
+    let second = fixture.run(&["apply", &fixture.file(quick, "rpg_gd = 14")?])?;
     assert!(String::from_utf8_lossy(&second.stderr).contains("the rollout of version 2 by "), "{second:?}");
-    site.text(&["pause"])?;
-    let mut coordinator = site.command(&["coordinate", "--tick", "100ms"])?.spawn()?;
+    fixture.text(&["pause"])?;
+    let mut coordinator = fixture.command(&["coordinate", "--tick", "100ms"])?.spawn()?;
     std::thread::sleep(Duration::from_secs(1));
-    assert!(site.daemons.values().all(|daemon| daemon.name().as_deref() == Some("fleet 1")));
-    site.text(&["resume"])?;
-    site.settle("a canary has the version", |host, daemon| {
+    assert!(fixture.daemons.values().all(|daemon| daemon.name().as_deref() == Some("fleet 1")));
+    fixture.text(&["resume"])?;
+    fixture.wait_for_daemons("a canary has the version", |host, daemon| {
         host != "h000" || daemon.name().as_deref() == Some("fleet 2")
     })?;
-    site.text(&["abort", "--why", "a mistake"])?;
-    let ended = site.wait("the version is rolled back", |status| Ok(status["rollout"]["is_over"] == true));
+    fixture.text(&["abort", "--why", "a mistake"])?;
+    let ended = fixture.wait("the version is rolled back", |status| Ok(status["rollout"]["is_over"] == true));
     coordinator.kill()?;
     coordinator.wait()?;
     ended?;
-    site.settle("all hosts are rolled back", |_, daemon| daemon.name().as_deref() == Some("fleet 1"))?;
-    assert!(site.text(&["history"])?.contains(": a mistake"));
-    assert!(site.run(&["abort"])?.status.code() == Some(1));
-    site.text(&[&["rollback", "0"], &WAIT[..]].concat())?;
-    site.settle("each host uses its own file", |_, daemon| daemon.name().is_none())?;
+    fixture.wait_for_daemons("all hosts are rolled back", |_, daemon| {
+        daemon.name().as_deref() == Some("fleet 1")
+    })?;
+    assert!(fixture.text(&["history"])?.contains(": a mistake"));
+    assert!(fixture.run(&["abort"])?.status.code() == Some(1));
+    fixture.text(&[&["rollback", "0"], &WAIT[..]].concat())?;
+    fixture.wait_for_daemons("each host uses its own file", |_, daemon| daemon.name().is_none())?;
     Ok(())
 }
 
@@ -130,14 +142,14 @@ fn simultaneous_applies_begin_one_rollout() -> Result<()> {
     if !Etcd::available(NAME) || !Clock::available(NAME) {
         return Ok(());
     }
-    let site = Site::new(1, 3)?;
+    let fixture = FleetFixture::new(1, 3)?;
     let clock = Clock::new()?;
     let quick = "canary = 1\nwave = 3\nmax_unavailable = 3\nsoak = '0s'\npatience = '8s'";
     for (round, gd) in (1..=5).zip([11, 12, 13, 14, 15]) {
-        let file = site.file(quick, &format!("rpg_gd = {gd}"))?;
+        let file = fixture.file(quick, &format!("rpg_gd = {gd}"))?;
         clock.set(&format!("2026-01-0{round} 12:00:00"))?;
         let program = [&clock.program()[..], &["timeout", "60"]].concat();
-        let spawn = || -> Result<Child> { Ok(site.command_under(&program, &apply(&file, &[]))?.spawn()?) };
+        let spawn = || -> Result<Child> { Ok(fixture.command_under(&program, &apply(&file, &[]))?.spawn()?) };
         let mut both = [spawn()?, spawn()?];
         let codes = [both[0].wait()?.code(), both[1].wait()?.code()];
         // The slower one finds the rollout in progress or over.
@@ -145,7 +157,7 @@ fn simultaneous_applies_begin_one_rollout() -> Result<()> {
             codes.contains(&Some(0)) && codes.iter().all(|code| [Some(0), Some(1)].contains(code)),
             "{codes:?}"
         );
-        site.settle("every host has the version", |_, daemon| {
+        fixture.wait_for_daemons("every host has the version", |_, daemon| {
             daemon.text().is_some_and(|text| text.contains(&format!("rpg_gd = {gd}")))
         })?;
     }
@@ -157,32 +169,34 @@ fn rejected_rollback_is_retried() -> Result<()> {
     if !Etcd::available("rejected_rollback_is_retried") {
         return Ok(());
     }
-    let site = Site::new(1, 3)?;
+    let fixture = FleetFixture::new(1, 3)?;
     let rollout = "canary = 1\nwave = 3\nmax_unavailable = 3\nsoak = '5s'\npatience = '4s'";
     let quick = rollout.replace("'5s'", "'0s'");
-    site.text(&apply(&site.file(&quick, "rpg_gd = 12")?, &[]))?;
-    site.text(&["apply", &site.file(rollout, "rpg_gd = 13")?])?;
-    let mut coordinator = site.command(&["coordinate", "--tick", "100ms"])?.spawn()?;
-    let host = &site.daemons["h000"];
-    site.settle("the canary has the version", |name, daemon| {
+    fixture.text(&apply(&fixture.file(&quick, "rpg_gd = 12")?, &[]))?;
+    fixture.text(&["apply", &fixture.file(rollout, "rpg_gd = 13")?])?;
+    let mut coordinator = fixture.command(&["coordinate", "--tick", "100ms"])?.spawn()?;
+    let host = &fixture.daemons["h000"];
+    fixture.wait_for_daemons("the canary has the version", |name, daemon| {
         name != "h000" || daemon.name().as_deref() == Some("fleet 2")
     })?;
     host.be(Nature::Refuses);
-    site.text(&["abort"])?;
-    let ended = site.wait("the version is rolled back", |status| Ok(status["rollout"]["is_over"] == true));
+    fixture.text(&["abort"])?;
+    let ended = fixture.wait("the version is rolled back", |status| Ok(status["rollout"]["is_over"] == true));
     coordinator.kill()?;
     coordinator.wait()?;
     ended?;
-    let status = site.status()?.to_string();
+    let status = fixture.status()?.to_string();
     for words in ["h000 cannot roll back to version 1: this host's own bounds", "; 1 have not"] {
         assert!(status.contains(words), "{words}: {status}");
     }
     // Applying the same file again retries the reverted host, as reverts do not count as a difference.
-    let plan = site.text(&["apply", &site.file(&quick, "rpg_gd = 12")?, "--dry-run"])?;
+    let plan = fixture.text(&["apply", &fixture.file(&quick, "rpg_gd = 12")?, "--dry-run"])?;
     assert_eq!(plan, "version 3, first: h000\n");
     host.be(Nature::Good);
-    site.settle("the host has version 1 again", |_, daemon| daemon.name().as_deref() == Some("fleet 1"))?;
+    fixture.wait_for_daemons("the host has version 1 again", |_, daemon| {
+        daemon.name().as_deref() == Some("fleet 1")
+    })?;
     assert_eq!(host.names(), ["fleet 1", "fleet 2", "fleet 1"].map(|name| Some(name.to_owned())));
-    site.wait("the reason is reported", |status| Ok(status["hosts"][0]["has"] == 1))?;
+    fixture.wait("the reason is reported", |status| Ok(status["hosts"][0]["has"] == 1))?;
     Ok(())
 }

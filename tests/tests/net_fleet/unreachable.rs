@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_tests::daemon::wait;
-use dcqcn_tests::fleet::{Etcd, MockDaemon, Site};
+use dcqcn_tests::fleet::{Etcd, FleetFixture, MockDaemon};
 use dcqcn_tests::host::{Host, Pair};
 use dcqcn_tests::skip::runnable;
 use serde_json::Value;
@@ -125,10 +125,10 @@ fn clock_skew_changes_nothing() -> Result<()> {
         eprintln!("SKIPPED {test}: no faketime on PATH (Debian: faketime)");
         return Ok(());
     }
-    let mut site = Site::new(1, 3)?;
+    let mut fixture = FleetFixture::new(1, 3)?;
     for (host, shift) in [("h000", "+7m"), ("h001", "-9m"), ("h002", "-20y")] {
-        site.kill_agent(host)?;
-        site.begin_agent_under(&["env", FAKETIME, &format!("FAKETIME={shift}")], host)?;
+        fixture.kill_agent(host)?;
+        fixture.begin_agent_under(&["env", FAKETIME, &format!("FAKETIME={shift}")], host)?;
     }
     // Without the library their clocks would not differ, and nothing would be tested.
     let year = |shift: &str| -> Result<String> {
@@ -137,19 +137,21 @@ fn clock_skew_changes_nothing() -> Result<()> {
         Ok(String::from_utf8_lossy(&message.stdout).trim().to_owned())
     };
     ensure!(year("-20y")? != year("+0")?, "{FAKETIME} does nothing here");
-    site.wait("all hosts report again", |status| Ok(dcqcn_tests::fleet::reporting_hosts(status) == 3))?;
+    fixture.wait("all hosts report again", |status| Ok(dcqcn_tests::fleet::reporting_hosts(status) == 3))?;
     let rollout = "canary = 1\nwave = 1\nmax_unavailable = 1\nsoak = '1s'\npatience = '20s'";
-    site.text(&["apply", &site.file(rollout, "rpg_gd = 12")?])?;
+    fixture.text(&["apply", &fixture.file(rollout, "rpg_gd = 12")?])?;
     // Two coordinators whose clocks differ by a day continue each other's steps.
     let mut coordinators = Vec::new();
     for shift in ["+1d", "-3m"] {
         let words = ["coordinate", "--tick", "100ms"];
         let clock = ["env", FAKETIME, &format!("FAKETIME={shift}")];
-        coordinators.push(Agent(site.command_under(&clock, &words)?.spawn()?));
+        coordinators.push(Agent(fixture.command_under(&clock, &words)?.spawn()?));
     }
-    let took = site.wait("the rollout is complete", |status| Ok(status["rollout"]["is_over"] == true))?;
-    site.settle("every host has the version", |_, daemon| daemon.name().as_deref() == Some("fleet 1"))?;
-    for daemon in site.daemons.values() {
+    let took = fixture.wait("the rollout is complete", |status| Ok(status["rollout"]["is_over"] == true))?;
+    fixture.wait_for_daemons("every host has the version", |_, daemon| {
+        daemon.name().as_deref() == Some("fleet 1")
+    })?;
+    for daemon in fixture.daemons.values() {
         assert_eq!(daemon.names(), [Some("fleet 1".to_owned())], "once");
     }
     // Three waves of a second each: other clocks caused no delay.
@@ -163,18 +165,18 @@ fn duplicate_agents_reported() -> Result<()> {
     if !Etcd::available(test) {
         return Ok(());
     }
-    let site = Site::new(1, 2)?;
+    let fixture = FleetFixture::new(1, 2)?;
     let of = |status: &Value, host: &str| -> String {
         let hosts = status["hosts"].as_array().into_iter().flatten();
         hosts.filter(|found| found["host"] == host).map(Value::to_string).collect()
     };
     let complaint = "another agent reports as h000 too";
-    ensure!(!site.status()?.to_string().contains(complaint), "each host has one agent");
+    ensure!(!fixture.status()?.to_string().contains(complaint), "each host has one agent");
     let words = ["agent", "--look", "250ms", "--every", "250ms", "--ttl", "3", "--name", "h000"];
-    let other = Agent(site.command(&words)?.args(["--control", "/nonexistent/control"]).spawn()?);
-    site.wait("h000 reports it", |status| Ok(of(status, "h000").contains(complaint)))?;
-    ensure!(!of(&site.status()?, "h001").contains(complaint), "the other host is healthy");
+    let other = Agent(fixture.command(&words)?.args(["--control", "/nonexistent/control"]).spawn()?);
+    fixture.wait("h000 reports it", |status| Ok(of(status, "h000").contains(complaint)))?;
+    ensure!(!of(&fixture.status()?, "h001").contains(complaint), "the other host is healthy");
     drop(other);
-    site.wait("the complaint is cleared", |status| Ok(!status.to_string().contains(complaint)))?;
+    fixture.wait("the complaint is cleared", |status| Ok(!status.to_string().contains(complaint)))?;
     Ok(())
 }

@@ -25,7 +25,7 @@ use dcqcn_tests::retry::while_busy;
 use dcqcn_tests::skip;
 
 /// Time limit for an expected packet on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Bytes of a packet in `SWITCH`.
 const PACKET_BYTES: u64 = 1_000;
 /// No pacing and no CNPs, on both ports.
@@ -96,7 +96,7 @@ impl Bench {
         self.hosts[0].send(frame)?;
         let mut before = Vec::new();
         loop {
-            let next = self.hosts[1].receive(PATIENCE)?.context("the packet does not arrive")?;
+            let next = self.hosts[1].receive(TIMEOUT)?.context("the packet does not arrive")?;
             if next == frame {
                 return Ok(before);
             }
@@ -107,7 +107,7 @@ impl Bench {
     /// A packet that host 1 sends, as host 2 gets it.
     fn across(&self, frame: &[u8]) -> Result<Vec<u8>> {
         self.hosts[0].send(frame)?;
-        self.hosts[1].receive(PATIENCE)?.context("the packet does not arrive")
+        self.hosts[1].receive(TIMEOUT)?.context("the packet does not arrive")
     }
 }
 
@@ -183,7 +183,7 @@ fn mark_share_matches_wred() {
         // The first packet left after `start`, and the blocking one leaves this much later.
         let is_held = left.is_empty() && start.elapsed() < Duration::from_secs(1) / holds_per_s;
         while left.len() < count + 1 {
-            left.push(bench.hosts[1].receive(PATIENCE).unwrap().expect("the packet arrives"));
+            left.push(bench.hosts[1].receive(TIMEOUT).unwrap().expect("the packet arrives"));
         }
         assert!(
             left.iter().map(|frame| psn(frame) as usize).eq([count].into_iter().chain(0..count)),
@@ -209,8 +209,8 @@ fn mark_share_matches_wred() {
     let runs = 200;
     let (mut expected, mut variance, mut marked) = (0.0, 0.0, 0);
     for _ in 0..runs {
-        for (place, is_marked) in run(count).into_iter().enumerate() {
-            let depth = count - place;
+        for (index, is_marked) in run(count).into_iter().enumerate() {
+            let depth = count - index;
             let p = probability(depth);
             assert!(!is_marked || p > 0.0, "marked at {depth}");
             assert!(is_marked || p < 1.0, "not marked at {depth}");
@@ -241,12 +241,12 @@ fn packets_wait_for_their_departure() {
             return;
         };
         // The queue is empty at the end of an attempt: the next one starts again.
-        while_busy(10, || paced(&mut bench, horizon_drop)).unwrap();
+        while_busy(10, || check_pacing(&mut bench, horizon_drop)).unwrap();
     }
 }
 
 /// Two flows send 80 packets each as fast as they can, of which one is due every 4 ms: more than the horizon's 100 ms.
-fn paced(bench: &mut Bench, horizon_drop: bool) -> Result<()> {
+fn check_pacing(bench: &mut Bench, horizon_drop: bool) -> Result<()> {
     const INTERVAL: Duration = Duration::from_millis(4);
     const HORIZON_PACKETS: u32 = 25;
     let frame =
@@ -261,7 +261,7 @@ fn paced(bench: &mut Bench, horizon_drop: bool) -> Result<()> {
     }
     let took = start.elapsed();
     let (mut arrived, mut dropped) = ([0; 2], 0);
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     while u64::from(arrived[0] + arrived[1]) + dropped < 2 * 80 {
         let Some(frame) = bench.hosts[1].receive(Duration::from_millis(500))? else {
             dropped = bench.stat(Stat::RpHorizonDrop)? - dropped_before;
@@ -308,7 +308,7 @@ fn local_cnp_cuts_local_flow() {
         let data = Roce { v6, dest_qpn: flow, ..Roce::default() };
         let sent = bench.across(&data.frame()).unwrap();
         assert_eq!(sent, Roce { ecn: Ecn::CE, ..data.clone() }.frame());
-        let cnp = bench.hosts[0].receive(PATIENCE).unwrap().expect("the CNP arrives");
+        let cnp = bench.hosts[0].receive(TIMEOUT).unwrap().expect("the CNP arrives");
         assert_eq!(cnp, data.cnp(None, 48 << 2));
         assert!(icrc::verify(&cnp[Ethernet::LEN..]));
         // No second CNP within the interval.
@@ -381,14 +381,14 @@ dst_mac = '02:00:00:00:02:02'
     };
     let elsewhere = rewrite([10, 9, 9, 9]);
     bench.hosts[0].send(&elsewhere).unwrap();
-    let routed = bench.hosts[0].receive(PATIENCE).unwrap().expect("the packet arrives");
+    let routed = bench.hosts[0].receive(TIMEOUT).unwrap().expect("the packet arrives");
     assert_eq!(routed[..6], [2, 0, 0, 0, 1, 2]);
     let nowhere = rewrite([192, 0, 2, 1]);
     bench.hosts[0].send(&nowhere).unwrap();
     assert_eq!(bench.hosts[0].receive(Duration::from_millis(100)).unwrap(), None);
     let not_forwarded = bench.program.counter("not_forwarded").unwrap();
     let mut counted = || [0, 1].map(|index| bench.session.counter(not_forwarded, index).unwrap().0);
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     while counted() != [1, 2] {
         assert!(Instant::now() < until, "no destination, no hops: {:?}", counted());
     }

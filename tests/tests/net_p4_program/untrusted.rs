@@ -11,7 +11,7 @@ use dcqcn_p4::entry::{Command, Entry};
 use dcqcn_replay::{Engine as _, Hook, Meta, Reference};
 use dcqcn_tests::packets::Roce;
 
-use super::{Bench, PATIENCE, SWITCH};
+use super::{Bench, SWITCH, TIMEOUT};
 
 /// Tables of the reference engine.
 const SIZES: Sizes = Sizes { rp_flows: 4_096, np_flows: 4_096 };
@@ -37,7 +37,7 @@ fn unknown_host_marks_answered_if_enabled() {
         for (frame, is_answered) in [(known, true), (unknown, other_host)] {
             assert_eq!(bench.across(&frame).unwrap(), frame);
             if is_answered {
-                let cnp = bench.hosts[0].receive(PATIENCE).unwrap().expect("the CNP arrives");
+                let cnp = bench.hosts[0].receive(TIMEOUT).unwrap().expect("the CNP arrives");
                 assert_eq!(cnp[Ethernet::LEN..], marked.cnp(None, 48 << 2)[Ethernet::LEN..]);
             }
             counted[usize::from(!is_answered)] += 1;

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_tests::browser::Browser;
-use dcqcn_tests::fleet::{Etcd, MockDaemon, Site};
+use dcqcn_tests::fleet::{Etcd, FleetFixture, MockDaemon};
 use serde_json::json;
 
+use super::fixture::{Page, TOKEN};
 use super::seen::{check_accessibility, picture};
-use super::site::{Page, TOKEN};
 
 /// Time of watching the browser for long tasks, and attempts, as the machine has other load.
-const WATCHED: Duration = Duration::from_secs(8);
+const WATCH_TIME: Duration = Duration::from_secs(8);
 const TRIES: usize = 5;
 
 /// A hundred hosts, as agents would report them, in their `round`.
@@ -41,9 +41,9 @@ fn check_no_long_task(browser: &mut Browser, what: &str) -> Result<()> {
     let mut seen = Vec::new();
     for _ in 0..TRIES {
         browser.eval("window.long.length = 0; null")?;
-        thread::sleep(WATCHED);
+        thread::sleep(WATCH_TIME);
         let long = browser.eval("window.long")?.to_string();
-        eprintln!("{what}: tasks of more than 50 ms in {} s: {long}", WATCHED.as_secs());
+        eprintln!("{what}: tasks of more than 50 ms in {} s: {long}", WATCH_TIME.as_secs());
         if long == "[]" {
             return Ok(());
         }
@@ -121,25 +121,25 @@ fn rollout_shown_and_aborted_on_page() -> Result<()> {
     if !Browser::available(test) || !Etcd::available(test) {
         return Ok(());
     }
-    let site = Site::new(1, 4)?;
+    let fixture = FleetFixture::new(1, 4)?;
     let dir = tempfile::tempdir()?;
-    let token = super::site::token(dir.path())?;
-    let endpoints = site.etcd.endpoints();
+    let token = super::fixture::token(dir.path())?;
+    let endpoints = fixture.etcd.endpoints();
     let control = dir.path().join("control");
     let _daemon = MockDaemon::listen(control.clone())?;
     let control = control.display().to_string();
     let page =
         Page::start(&["--fleet", "--etcd", &endpoints, "--control", &control, "--allow-write", &token])?;
     let slow = "canary = 1\nwave = 1\nmax_unavailable = 1\nsoak = '10m'\npatience = '20s'";
-    site.text(&["apply", &site.file(slow, "rpg_gd = 12")?, "--why", "CHG-1"])?;
-    let mut coordinator = site.command(&["coordinate", "--tick", "100ms"])?.spawn()?;
-    let watched = abort(test, &page, &site, dir.path());
+    fixture.text(&["apply", &fixture.file(slow, "rpg_gd = 12")?, "--why", "CHG-1"])?;
+    let mut coordinator = fixture.command(&["coordinate", "--tick", "100ms"])?.spawn()?;
+    let watched = abort(test, &page, &fixture, dir.path());
     coordinator.kill()?;
     coordinator.wait()?;
     watched
 }
 
-fn abort(test: &str, page: &Page, site: &Site, dir: &std::path::Path) -> Result<()> {
+fn abort(test: &str, page: &Page, fixture: &FleetFixture, dir: &std::path::Path) -> Result<()> {
     let mut browser = Browser::start()?;
     browser.set_viewport(1_200, 1_000, "light")?;
     browser.open(&format!("{}#/fleet", page.url))?;
@@ -155,10 +155,10 @@ fn abort(test: &str, page: &Page, site: &Site, dir: &std::path::Path) -> Result<
     browser.wait("document.getElementById('rollout').textContent.includes('paused')")?;
     browser.eval("document.getElementById('abort').click(); null")?;
     browser.wait("document.getElementById('rollout').textContent.includes('rolled back: aborted by')")?;
-    let status = site.status()?;
+    let status = fixture.status()?;
     let rollout_status = status["rollout"]["status"].as_str().context("no status")?.to_owned();
     ensure!(rollout_status.contains("by the page: over the page"), "{rollout_status}");
-    site.settle("every host is rolled back", |_, daemon| daemon.name().is_none())?;
+    fixture.wait_for_daemons("every host is rolled back", |_, daemon| daemon.name().is_none())?;
     // Neither a daemon nor an etcd responds, which the page reports.
     let none = dir.join("none").display().to_string();
     let alone = Page::start(&["--fleet", "--etcd", "http://127.0.0.1:1", "--control", &none])?;

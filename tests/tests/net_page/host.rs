@@ -9,14 +9,14 @@ use dcqcn_replay::Hook;
 use dcqcn_tests::browser::Browser;
 use dcqcn_tests::daemon::wait;
 use dcqcn_tests::skip::runnable;
-use dcqcn_tests::socket::PATIENCE;
+use dcqcn_tests::socket::TIMEOUT;
 use serde_json::{Value, json};
 
+use super::fixture::{Page, PageFixture, TOKEN};
 use super::seen::{check_accessibility, picture};
-use super::site::{Page, Site, TOKEN};
 
 /// The last values of a chart, as drawn: times and lines.
-fn drawn(browser: &mut Browser, chart: &str) -> Result<Vec<Value>> {
+fn drawn_points(browser: &mut Browser, chart: &str) -> Result<Vec<Value>> {
     let data = browser.eval(&format!("document.getElementById('{chart}').chart.plot.data"))?;
     Ok(data.as_array().context("no data")?.clone())
 }
@@ -31,8 +31,8 @@ fn drawn_values_match_kernel() -> Result<()> {
     if !runnable(test, &[])? || !Browser::available(test) {
         return Ok(());
     }
-    let site = Site::new("page")?;
-    let page = Page::start(&["--control", &site.control()])?;
+    let fixture = PageFixture::new("page")?;
+    let page = Page::start(&["--control", &fixture.control()])?;
     let mut browser = Browser::start()?;
     browser.set_viewport(1_200, 1_000, "light")?;
     browser.open(&page.url)?;
@@ -44,16 +44,16 @@ fn drawn_values_match_kernel() -> Result<()> {
     browser.wait("document.getElementById('depth-3')?.chart.plot.data[0].length > 5")?;
     browser.wait("document.querySelectorAll('.parameter').length > 100")?;
 
-    let depth = drawn(&mut browser, "depth-3")?;
-    let config = site.pair.a.attachment("a0")?.maps.params()?.config;
+    let depth = drawn_points(&mut browser, "depth-3")?;
+    let config = fixture.pair.a.attachment("a0")?.maps.params()?.config;
     assert_eq!(last(&depth[2]), Some(config.wred[3].kmin_bytes as f64));
     assert_eq!(last(&depth[3]), Some(config.wred[3].kmax_bytes as f64));
     // The sum of a counter's plotted rates equals the kernel's count in the same time.
-    let cnps = || site.pair.a.count("a0", Hook::Ingress, Stat::RpCnpHandled);
+    let cnps = || fixture.pair.a.count("a0", Hook::Ingress, Stat::RpCnpHandled);
     let before = cnps()?;
-    let from = drawn(&mut browser, "marks")?[0].as_array().map_or(0, Vec::len);
+    let from = drawn_points(&mut browser, "marks")?[0].as_array().map_or(0, Vec::len);
     browser.wait(&format!("document.getElementById('marks').chart.plot.data[0].length >= {}", from + 8))?;
-    let (marks, after) = (drawn(&mut browser, "marks")?, cnps()?);
+    let (marks, after) = (drawn_points(&mut browser, "marks")?, cnps()?);
     let values = |line: usize| marks[line].as_array().map(Vec::as_slice).unwrap_or_default();
     let seconds = values(0)
         .windows(2)
@@ -69,8 +69,8 @@ fn drawn_values_match_kernel() -> Result<()> {
     let rates = browser.eval("document.getElementById('rates').chart.lines.map((line) => line.label)")?;
     assert_eq!(rates.as_array().map(Vec::len), Some(6), "{rates}");
     assert!(rates.to_string().contains("10.0.0.2 0x11"), "{rates}");
-    let line = site.pair.a.attachment("a0")?.maps.params()?.rp.line_rate_bps as f64;
-    for values in drawn(&mut browser, "rates")?.iter().skip(1) {
+    let line = fixture.pair.a.attachment("a0")?.maps.params()?.rp.line_rate_bps as f64;
+    for values in drawn_points(&mut browser, "rates")?.iter().skip(1) {
         let rate = last(values).context("a queue pair without a rate")?;
         assert!(rate > 0.0 && rate <= line, "{rate}");
     }
@@ -89,16 +89,16 @@ fn drawn_values_match_kernel() -> Result<()> {
     assert!(
         browser.eval("document.querySelectorAll('#parameters ~ .groups button:not([hidden])').length")? == 0
     );
-    browser.picture(&picture(site.dir.path(), "page-light.png"))?;
+    browser.picture(&picture(fixture.dir.path(), "page-light.png"))?;
     browser.set_viewport(1_200, 1_000, "dark")?;
     check_accessibility(test, &mut browser, "dark")?;
-    browser.picture(&picture(site.dir.path(), "page-dark.png"))?;
+    browser.picture(&picture(fixture.dir.path(), "page-dark.png"))?;
     browser.set_viewport(390, 844, "light")?;
     browser.wait("document.getElementById('depth-3').chart.plot.width < 390")?;
     let wide = browser.eval("document.documentElement.scrollWidth")?;
     assert!(wide.as_u64() <= Some(390), "{wide} pixels wide on a phone");
     check_accessibility(test, &mut browser, "phone")?;
-    browser.picture(&picture(site.dir.path(), "page-phone.png"))?;
+    browser.picture(&picture(fixture.dir.path(), "page-phone.png"))?;
     assert_eq!(browser.complaints, [] as [String; 0]);
     Ok(())
 }
@@ -109,8 +109,8 @@ fn page_change_reverts_unless_confirmed() -> Result<()> {
     if !runnable(test, &[])? || !Browser::available(test) {
         return Ok(());
     }
-    let site = Site::new("page-write")?;
-    let page = Page::start(&["--control", &site.control(), "--allow-write", &site.token()?])?;
+    let fixture = PageFixture::new("page-write")?;
+    let page = Page::start(&["--control", &fixture.control(), "--allow-write", &fixture.token()?])?;
     let mut browser = Browser::start()?;
     browser.set_viewport(1_200, 1_000, "light")?;
     browser.open(&format!("{}#/interface/a0", page.url))?;
@@ -135,7 +135,7 @@ fn page_change_reverts_unless_confirmed() -> Result<()> {
     };
     let has = |bytes: u64| {
         wait(|| {
-            let kmin = site.kmin()?;
+            let kmin = fixture.kmin()?;
             Ok(if kmin == bytes { Ok(()) } else { Err(format!("kmin is {kmin}")) })
         })
     };
@@ -143,7 +143,7 @@ fn page_change_reverts_unless_confirmed() -> Result<()> {
     wrong(&mut browser, "wrong token")?;
     change(&mut browser, "10KB", TOKEN)?;
     wrong(&mut browser, "50KB to 250KB")?;
-    assert_eq!(site.kmin()?, 100_000);
+    assert_eq!(fixture.kmin()?, 100_000);
 
     change(&mut browser, "150KB", TOKEN)?;
     browser.wait("document.getElementById('left')")?;
@@ -163,7 +163,7 @@ fn page_change_reverts_unless_confirmed() -> Result<()> {
     has(200_000)?;
     browser.wait("document.getElementById('main').innerText.includes('100KB → 200KB')")?;
     // Another user changes it during the decision: this change is rejected, the other one stays.
-    let control_client = ControlClient::new(Path::new(&site.control()), PATIENCE);
+    let control_client = ControlClient::new(Path::new(&fixture.control()), TIMEOUT);
     let held: Option<Override> = control_client.request(Verb::Config {})?;
     let text = held.context("nothing is active")?.text.replace("200KB", "180KB");
     let theirs = || Apply {
@@ -185,7 +185,7 @@ fn page_change_reverts_unless_confirmed() -> Result<()> {
     // The browser's only errors are the rejected changes: a wrong token, and bounds.
     browser.complaints.retain(|complaint| !complaint.contains("/change"));
     assert_eq!(browser.complaints, [] as [String; 0]);
-    let audit = std::fs::read_to_string(site.daemon.dir.path().join("audit.jsonl"))?;
+    let audit = std::fs::read_to_string(fixture.daemon.dir.path().join("audit.jsonl"))?;
     assert!(audit.contains("wred.3.kmin = 200KB on a0") && audit.contains("ada, by the page"), "{audit}");
     assert!(!audit.contains(TOKEN));
     Ok(())
@@ -197,9 +197,9 @@ fn request_without_token_or_origin_rejected() -> Result<()> {
     if !runnable(test, &[])? {
         return Ok(());
     }
-    let site = Site::new("page-guard")?;
-    let readable = Page::start(&["--control", &site.control()])?;
-    let page = Page::start(&["--control", &site.control(), "--allow-write", &site.token()?])?;
+    let fixture = PageFixture::new("page-guard")?;
+    let readable = Page::start(&["--control", &fixture.control()])?;
+    let page = Page::start(&["--control", &fixture.control(), "--allow-write", &fixture.token()?])?;
     let body =
         json!({ "interface": "a0", "key": "wred.3.kmin", "value": "150KB", "within_s": 60 }).to_string();
     let post = |page: &Page, more: &str| {
@@ -222,7 +222,7 @@ fn request_without_token_or_origin_rejected() -> Result<()> {
     ] {
         let answer = post(page, &more)?;
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{more}: {answer}");
-        assert_eq!(site.kmin()?, 100_000, "{more}");
+        assert_eq!(fixture.kmin()?, 100_000, "{more}");
     }
     let foreign_host =
         readable.request("GET / HTTP/1.1\r\nConnection: close\r\nHost: evil.example.com\r\n\r\n")?;
@@ -237,6 +237,6 @@ fn request_without_token_or_origin_rejected() -> Result<()> {
     assert!(kept.starts_with("HTTP/1.1 200 "), "{kept}");
     let answer = post(&page, &format!("{host}{kind}{token}"))?;
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
-    assert_eq!(site.kmin()?, 150_000);
+    assert_eq!(fixture.kmin()?, 150_000);
     Ok(())
 }

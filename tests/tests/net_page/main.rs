@@ -1,6 +1,6 @@
 //! The page of `dcqcn-fleet serve`, in a real browser.
 
+mod fixture;
 mod fleet;
 mod host;
 mod seen;
-mod site;

@@ -27,7 +27,7 @@ use pending::{BUSY, Pending, REFUSED};
 use rates::Window;
 
 /// A change that takes longer is reported as in progress.
-const LONG: Duration = Duration::from_secs(2);
+const PROGRESS_DELAY: Duration = Duration::from_secs(2);
 
 /// Options of an agent.
 #[derive(Clone, Debug)]
@@ -81,7 +81,7 @@ pub(crate) async fn run(store: Store, options: Options) -> Result<()> {
             tokio::pin!(step);
             let report = tokio::select! {
                 report = &mut step => report,
-                () = sleep(LONG), if due.is_some() => {
+                () = sleep(PROGRESS_DELAY), if due.is_some() => {
                     // A change may take minutes: report it as in progress.
                     reports.send_if_modified(|report: &mut Option<Report>| {
                         report.as_mut().map(|report| report.applying = due).is_some()

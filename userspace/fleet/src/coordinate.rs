@@ -197,7 +197,7 @@ impl<'a> Coordinator<'a> {
             let report = snapshot.hosts.get(*host).map(|seen| &seen.report);
             desired.target.version == head.version
                 && report.is_some_and(|report| {
-                    !report.has(&desired.target) && report.refusal(&desired.target).is_none()
+                    !report.has(&desired.target) && report.rejection_of(&desired.target).is_none()
                 })
         });
         let mut capacity = head.policy.max_unavailable.saturating_sub(busy.count());

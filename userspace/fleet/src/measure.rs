@@ -179,10 +179,10 @@ fn queue_p99(samples: &VecDeque<Health>) -> u64 {
     for (name, now) in &last.interfaces {
         let same = |before: &&Counts| before.attached_at_ns == now.attached_at_ns;
         let Some(before) = first.interfaces.get(name).filter(same) else { continue };
-        for (place, now) in now.queue_samples.iter().enumerate().take(QUEUE_BINS) {
-            let before = before.queue_samples.get(place).copied().unwrap_or(0);
+        for (bin, now) in now.queue_samples.iter().enumerate().take(QUEUE_BINS) {
+            let before = before.queue_samples.get(bin).copied().unwrap_or(0);
             // A smaller counter was reset: the interface was reattached, or the daemon restarted.
-            bins[place] += now.checked_sub(before).unwrap_or(*now);
+            bins[bin] += now.checked_sub(before).unwrap_or(*now);
         }
     }
     percentile(&bins)

@@ -8,7 +8,7 @@ use clap::Args;
 use etcd_client::{Certificate, Client, ConnectOptions, Identity, TlsOptions};
 
 use crate::secret;
-use crate::store::{PATIENCE, Store};
+use crate::store::{Store, TIMEOUT};
 
 /// Options for connecting to etcd.
 #[derive(Clone, Debug, Args)]
@@ -60,9 +60,9 @@ impl Reach {
     /// A file cannot be read or has no certificate, other users can read the key, or an address is invalid or not encrypted.
     pub(crate) async fn store(&self) -> Result<Store> {
         let mut options = ConnectOptions::new()
-            .with_timeout(PATIENCE)
-            .with_connect_timeout(PATIENCE)
-            .with_keep_alive(PATIENCE, PATIENCE)
+            .with_timeout(TIMEOUT)
+            .with_connect_timeout(TIMEOUT)
+            .with_keep_alive(TIMEOUT, TIMEOUT)
             .with_keep_alive_while_idle(true)
             .with_require_leader(true);
         let read = |path: &Path| {

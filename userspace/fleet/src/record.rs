@@ -154,7 +154,7 @@ impl Report {
     }
 
     /// The reason for rejecting this configuration, if the host did.
-    pub(crate) fn refusal(&self, target: &Target) -> Option<&str> {
+    pub(crate) fn rejection_of(&self, target: &Target) -> Option<&str> {
         self.tried.as_ref().filter(|tried| tried.concerns(target))?.error.as_deref()
     }
 }
@@ -235,7 +235,7 @@ mod tests {
             ..Report::default()
         };
         let report = report.bounded();
-        assert_eq!(report.refusal(&target).map(str::len), Some(MAX_TEXT_CHARS));
+        assert_eq!(report.rejection_of(&target).map(str::len), Some(MAX_TEXT_CHARS));
         assert_eq!((report.failing.len(), report.failing[0].len()), (MAX_COMPLAINTS, MAX_TEXT_CHARS));
     }
 }

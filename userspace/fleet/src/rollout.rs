@@ -339,8 +339,8 @@ impl Rollout {
         for step in self.steps.iter_mut().filter(|step| step.state != State::Waiting) {
             let seen = hosts.get(&step.host);
             let report = seen.map(|seen| &seen.report);
-            let refusal = report.and_then(|report| report.refusal(&step.target));
-            if let Some(why) = refusal.filter(|_| !step.is_retry) {
+            let rejection = report.and_then(|report| report.rejection_of(&step.target));
+            if let Some(why) = rejection.filter(|_| !step.is_retry) {
                 return Err(format!("{} rejects version {version}: {why}", step.host));
             }
             let has = report.is_some_and(|report| report.has(&step.target));
@@ -355,7 +355,7 @@ impl Rollout {
                 State::Lost if is_stuck => State::Lost,
                 _ if has => State::Applied { silent_ms: None },
                 // Rejected again, as before this rollout. The agent keeps retrying; continue with the other hosts.
-                State::Sent { .. } if step.is_retry && refusal.is_some() => State::Away,
+                State::Sent { .. } if step.is_retry && rejection.is_some() => State::Away,
                 State::Sent { at_ms } => {
                     let is_applying = report.is_some_and(|report| report.applying == Some(version));
                     let most = if is_applying { patience_ms.max(MOST_APPLYING_MS) } else { patience_ms };

@@ -33,9 +33,9 @@ use write::Token;
 use crate::store::Store;
 
 /// Time limit for queries to the daemon.
-const SOON: Duration = Duration::from_secs(5);
+const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit for changes, the same as the daemon's own.
-const CHANGE: Duration = Duration::from_secs(310);
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(310);
 
 /// Options of the page.
 #[derive(Clone, Debug)]
@@ -72,11 +72,11 @@ pub(crate) async fn run(options: Options, store: Option<Store>) -> Result<()> {
     let board = Arc::new(Board::new());
     board.publish("host", json!(host));
     board.publish("writable", json!(token.is_some()));
-    let query_client = ControlClient::new(&control, SOON);
+    let query_client = ControlClient::new(&control, QUERY_TIMEOUT);
     let state = PageState {
         board: Arc::clone(&board),
         query_client: query_client.clone(),
-        change: ControlClient::new(&control, CHANGE),
+        change: ControlClient::new(&control, CHANGE_TIMEOUT),
         store: store.clone(),
         author,
     };

@@ -21,11 +21,11 @@ use answer::{explain, is_passing};
 pub(crate) use snapshot::{Mirror, Snapshot};
 
 /// Time limit for a response, and keep-alive period of connections.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(3);
 /// Attempts of a request; each may go to another member.
 const ATTEMPTS: usize = 4;
 /// Time between two attempts.
-const PAUSE: Duration = Duration::from_millis(100);
+const RETRY_DELAY: Duration = Duration::from_millis(100);
 /// Error of an operator's change before the first rollout.
 const NO_ROLLOUT: &str = "cannot change a rollout: there is none yet; start one with `dcqcn-fleet apply`";
 /// Attempts of an operator's change that races with coordinators.
@@ -399,7 +399,7 @@ impl Store {
     {
         for _ in 1..ATTEMPTS {
             match request(self.kv()).await {
-                Err(error) if is_passing(&error) => sleep(PAUSE).await,
+                Err(error) if is_passing(&error) => sleep(RETRY_DELAY).await,
                 result => return result.map_err(|error| self.explain(error)),
             }
         }

@@ -145,9 +145,9 @@ pub fn heat(share: f64) -> RGBColor {
         [150.0, 0.0, 60.0],
         [20.0, 0.0, 20.0],
     ];
-    let place = share.clamp(0.0, 1.0) * 4.0;
-    let low = (place as usize).min(3);
-    let part = place - low as f64;
+    let position = share.clamp(0.0, 1.0) * 4.0;
+    let low = (position as usize).min(3);
+    let part = position - low as f64;
     let [red, green, blue] =
         std::array::from_fn(|index| (STOPS[low][index] * (1.0 - part) + STOPS[low + 1][index] * part) as u8);
     RGBColor(red, green, blue)

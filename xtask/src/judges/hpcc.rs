@@ -106,7 +106,7 @@ pub(super) fn slowdown(lab: &Lab) -> Result<String> {
         for ((figure, bound), theirs) in FIGURES.into_iter().zip(values) {
             let own = number(fct, &format!("/slowdown_{figure}"))?;
             let bound = if is_all { bound } else { f64::INFINITY };
-            let difference = lab.judged(&format!("{figure} of all"), own, theirs, bound);
+            let difference = lab.verdict_row(&format!("{figure} of all"), own, theirs, bound);
             row += &format!(" | {theirs:.2} | {own:.2} | {difference}");
         }
         rows.push(row);

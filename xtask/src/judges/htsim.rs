@@ -72,8 +72,8 @@ pub(super) fn theirs(csv: &str, case: &str, variant: &str, flows: Flows) -> Resu
 }
 
 /// Cells `theirs, ours, difference`.
-pub(super) fn compared(lab: &Lab, name: &str, ours: f64, theirs: f64, bound: f64) -> String {
-    format!("{theirs:.0} | {ours:.0} | {}", lab.judged(name, ours, theirs, bound))
+pub(super) fn comparison_row(lab: &Lab, name: &str, ours: f64, theirs: f64, bound: f64) -> String {
+    format!("{theirs:.0} | {ours:.0} | {}", lab.verdict_row(name, ours, theirs, bound))
 }
 
 pub(super) fn files(senders: u32, bytes: u64) -> Vec<String> {
@@ -95,8 +95,8 @@ pub(super) fn incast(lab: &Lab) -> Result<String> {
                 " | {:.0} | {:.0} | {} | {}",
                 theirs.mean_us(),
                 theirs.last_us(),
-                lab.judged(&case, own.mean_us(), theirs.mean_us(), bound),
-                lab.judged(&case, own.last_us(), theirs.last_us(), bound)
+                lab.verdict_row(&case, own.mean_us(), theirs.mean_us(), bound),
+                lab.verdict_row(&case, own.last_us(), theirs.last_us(), bound)
             );
         }
         row += &format!(" | {:.0} / {:.0}", own.cnps(), retimed.cnps());
@@ -120,8 +120,8 @@ pub(super) fn pfc(lab: &Lab) -> Result<String> {
         rows.push(format!(
             "{senders} | {} | {} | {} | {:.2} / {:.2}",
             bytes / 1_000_000,
-            compared(lab, &case, own.mean_us(), theirs.mean_us(), 0.01),
-            compared(lab, &case, own.last_us(), theirs.last_us(), 0.01),
+            comparison_row(lab, &case, own.mean_us(), theirs.mean_us(), 0.01),
+            comparison_row(lab, &case, own.last_us(), theirs.last_us(), 0.01),
             own.queue_mb(),
             theirs.queue_mb()
         ));
@@ -150,7 +150,7 @@ pub(super) fn permutations(lab: &Lab, csv: &str, modes: &[(&str, &str, String)])
         let theirs = theirs(csv, case, REPAIRED, flows)?;
         for ((figure, own), theirs) in Means::NAMES.iter().zip(own.0).zip(theirs.0) {
             if theirs != 0.0 {
-                let values = compared(lab, &format!("{case} {figure}"), own, theirs, 0.05);
+                let values = comparison_row(lab, &format!("{case} {figure}"), own, theirs, 0.05);
                 rows.push(format!("{name} | {figure} | {values}"));
             }
         }

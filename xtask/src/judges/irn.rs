@@ -62,6 +62,6 @@ pub(super) fn comparison(lab: &Lab) -> Result<String> {
             }
         }
     }
-    let heading = "control |  | mean slowdown | better | mean FCT, ms | better | p99 FCT, ms | better | packets sent again";
+    let heading = "control |  | mean slowdown | better | mean FCT, ms | better | p99 FCT, ms | better | packets retransmitted";
     Ok(table(&commands, heading, &rows))
 }

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::htsim::{REPAIRED, compared, files, ours, permutations, theirs};
+use super::htsim::{REPAIRED, comparison_row, files, ours, permutations, theirs};
 use super::matrix::{incast_file, incasts};
 use crate::lab::{Lab, table};
 
@@ -36,8 +36,8 @@ pub(super) fn incast(lab: &Lab) -> Result<String> {
         let theirs = theirs(STORED, &case, REPAIRED, flows)?;
         rows.push(format!(
             "{senders} | {} | {} | {:.2} / {:.2}",
-            compared(lab, &case, own.mean_us(), theirs.mean_us(), MAX_DIFFERENCE),
-            compared(lab, &case, own.last_us(), theirs.last_us(), MAX_DIFFERENCE),
+            comparison_row(lab, &case, own.mean_us(), theirs.mean_us(), MAX_DIFFERENCE),
+            comparison_row(lab, &case, own.last_us(), theirs.last_us(), MAX_DIFFERENCE),
             own.queue_mb(),
             theirs.queue_mb()
         ));
@@ -62,12 +62,12 @@ pub(super) fn trimming(lab: &Lab) -> Result<String> {
         let (arriving, repaired) = (arriving?, repaired?);
         rows.push(format!(
             "{senders} | {} | {} | {:.0} | {} | {:.0} | {}",
-            compared(lab, &case, own.mean_us(), arriving.mean_us(), mean_bound),
-            compared(lab, &case, own.last_us(), arriving.last_us(), MAX_DIFFERENCE),
+            comparison_row(lab, &case, own.mean_us(), arriving.mean_us(), mean_bound),
+            comparison_row(lab, &case, own.last_us(), arriving.last_us(), MAX_DIFFERENCE),
             repaired.mean_us(),
-            lab.judged(&case, own.mean_us(), repaired.mean_us(), f64::INFINITY),
+            lab.verdict_row(&case, own.mean_us(), repaired.mean_us(), f64::INFINITY),
             repaired.last_us(),
-            lab.judged(&case, own.last_us(), repaired.last_us(), f64::INFINITY)
+            lab.verdict_row(&case, own.last_us(), repaired.last_us(), f64::INFINITY)
         ));
     }
     let heading = "N | htsim, trims what arrives: mean | ours: mean | **mean** | last | ours: last | **last** | htsim: mean | \

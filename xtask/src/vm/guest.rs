@@ -47,7 +47,7 @@ const RESULT: &str = "result.json";
 const PEER: &str = "peer";
 
 /// Time limit from start to the first line of the driver, emulated, on a busy machine.
-const BOOT: Duration = Duration::from_secs(120);
+const BOOT_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Requirements of guests with any kernel.
 pub(super) struct Guest {
@@ -128,7 +128,7 @@ impl Guest {
             fs::copy(&binary, share.join(binary.file_name().context("a binary without a name")?))?;
         }
         let from = page::origin(workspace, "cargo xtask vm")?;
-        let (workspace, programs) = (workspace.clone(), tools::unpacked(workspace));
+        let (workspace, programs) = (workspace.clone(), tools::unpacked_tools(workspace));
         Ok((Self { made: from, workspace, programs, cache, share, parts }, made))
     }
 
@@ -227,7 +227,7 @@ impl Booted<'_> {
         }
         header(format_args!("{title} on Linux {}", self.kernel.release()));
         let started = Instant::now();
-        let verdict = machine.run(BOOT + scenario.limit(), |line| {
+        let verdict = machine.run(BOOT_TIMEOUT + scenario.limit(), |line| {
             println!("{:6.1} {line}", started.elapsed().as_secs_f64());
         })?;
         let seconds = started.elapsed().as_secs_f64();

@@ -82,11 +82,11 @@ pub(super) struct Kernel {
 impl Kernel {
     /// The kernel in `cache`, fetched if missing.
     pub(super) fn ensure(cache: &Path, series: Series, tree: &Tree) -> Result<Self> {
-        let dir = place(cache, series, "");
+        let dir = kernel_dir(cache, series, "");
         if !dir.is_dir() {
             tree::require_room(cache, needed_mb(cache, series), "a kernel")?;
             fetch(cache, series)?;
-            let fetched = place(cache, series, FETCHED);
+            let fetched = kernel_dir(cache, series, FETCHED);
             prepare(&fetched, series, tree)?;
             rename(&fetched, &dir)?;
         }
@@ -120,7 +120,7 @@ const INITRAMFS: &str = "initramfs.img";
 const PARTIAL: &str = ".partial";
 const FETCHED: &str = ".fetched";
 
-fn place(cache: &Path, series: Series, suffix: &str) -> PathBuf {
+fn kernel_dir(cache: &Path, series: Series, suffix: &str) -> PathBuf {
     cache.join(format!("kernel-{series}{suffix}"))
 }
 
@@ -129,7 +129,7 @@ fn rename(from: &Path, to: &Path) -> Result<()> {
 }
 
 fn is_there(cache: &Path, series: Series) -> bool {
-    ["", FETCHED].iter().any(|suffix| place(cache, series, suffix).is_dir())
+    ["", FETCHED].iter().any(|suffix| kernel_dir(cache, series, suffix).is_dir())
 }
 
 /// Disk space for fetching, MB; 0 if done.
@@ -142,12 +142,12 @@ pub(super) fn fetch(cache: &Path, series: Series) -> Result<()> {
     if is_there(cache, series) {
         return Ok(());
     }
-    let partial = place(cache, series, PARTIAL);
+    let partial = kernel_dir(cache, series, PARTIAL);
     if partial.exists() {
         fs::remove_dir_all(&partial)?;
     }
     download(&partial, series)?;
-    rename(&partial, &place(cache, series, FETCHED))
+    rename(&partial, &kernel_dir(cache, series, FETCHED))
 }
 
 /// Downloads and unpacks the packages of the newest kernel of `series`.

@@ -28,7 +28,7 @@ const CPUS: u32 = 2;
 const CPUS_OF_TWO: u32 = 1;
 const MEMORY_MB: u32 = 1_024;
 /// Time limit for the first output under KVM.
-const KVM_PATIENCE: Duration = Duration::from_secs(15);
+const KVM_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Execution of the guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,7 +120,7 @@ pub(super) fn accelerator(tree: &Tree, kernel: &Kernel) -> Result<(Accelerator, 
     let mut command = qemu(tree, kernel, "kvm", None, CPUS);
     command.args(["-serial", "stdio", "-append", "console=ttyS0 panic=-1"]);
     let (_qemu, lines) = Qemu::start(command.stderr(Stdio::null()))?;
-    Ok(match lines.recv_timeout(KVM_PATIENCE) {
+    Ok(match lines.recv_timeout(KVM_TIMEOUT) {
         Ok(_) => (Accelerator::Kvm, "/dev/kvm starts guests".into()),
         Err(_) => (Accelerator::Tcg, "/dev/kvm exists but cannot start a guest".into()),
     })

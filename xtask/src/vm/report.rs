@@ -60,7 +60,7 @@ fn kernels(finished: &[Finished], before: &str) -> String {
         known.iter().skip(2).filter_map(|row| row.first().copied()).filter(|name| !name.is_empty()).collect();
     let others: BTreeSet<&str> = finished.iter().map(|run| run.scenario.as_str()).collect();
     scenarios.extend(others.into_iter().filter(|name| !known.iter().any(|row| row.first() == Some(name))));
-    let said = |scenario: &str, release: &str| -> Option<String> {
+    let documented = |scenario: &str, release: &str| -> Option<String> {
         let column = releases.iter().position(|known| *known == release)? + 1;
         let row = known.iter().find(|row| row.first() == Some(&scenario))?;
         row.get(column).map(|cell| (*cell).to_owned())
@@ -69,7 +69,7 @@ fn kernels(finished: &[Finished], before: &str) -> String {
         let cell = |(series, release): (&Series, &&str)| {
             let run = finished.iter().find(|run| run.series == *series && run.scenario == scenario);
             run.map(Finished::verdict)
-                .or_else(|| said(scenario, release))
+                .or_else(|| documented(scenario, release))
                 .unwrap_or_else(|| "not run".to_owned())
         };
         std::iter::once(scenario.to_owned()).chain(columns.iter().map(cell)).collect::<Vec<_>>().join(" | ")

@@ -125,9 +125,9 @@ impl Tree {
     pub(super) fn command_in(&self, netns: Option<&str>, program: &str, argv0: &str) -> Command {
         let libraries = self.join(LIBRARIES);
         let mut command = match netns {
-            None => run::bound("KILL", "nice"),
+            None => run::with_parent_death_signal("KILL", "nice"),
             Some(netns) => {
-                let mut command = run::bound("KILL", "ip");
+                let mut command = run::with_parent_death_signal("KILL", "ip");
                 command.args(["netns", "exec", netns, "nice"]);
                 command
             }

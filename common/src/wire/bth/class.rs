@@ -69,14 +69,14 @@ impl Class {
         all
     };
 
-    /// Whether it carries payload, which causes congestion, triggers CNPs and is rate limited.
+    /// Whether packets of the class carry payload, which causes congestion, triggers CNPs and is rate limited.
     #[inline(always)]
     #[must_use]
     pub const fn congests(self) -> bool {
         self as u8 <= Self::ReadResponse as u8
     }
 
-    /// Whether it belongs to its QP's sequence and must not be reordered.
+    /// Whether packets of the class belong to their QP's sequence and must not be reordered.
     #[inline(always)]
     #[must_use]
     pub const fn is_sequenced(self) -> bool {

@@ -9,7 +9,7 @@ use dcqcn_common::wire::udp;
 use dcqcn_tests::packets::{CNP_TOS, Roce, cm, req, v4};
 use dcqcn_tests::socket::RawSocket;
 
-use crate::site::{At, CNP_RATE, COMM_IDS, FLOOR_BPS, OWN_QPN, Observation, Testbed};
+use crate::testbed::{At, CNP_RATE, COMM_IDS, FLOOR_BPS, OWN_QPN, Observation, Testbed};
 
 /// An attack.
 pub(crate) struct Attack {
@@ -37,9 +37,9 @@ pub(crate) const ATTACKS: &[Attack] = &[
         who: PROCESS,
         what: "datagrams that name the victim's QP",
         at: At::Sender,
-        send: |site, packets| {
-            let frame = site.data.frame();
-            as_process(site, packets, |_| frame.clone())
+        send: |testbed, packets| {
+            let frame = testbed.data.frame();
+            as_process(testbed, packets, |_| frame.clone())
         },
         verdict: not_charged,
     },
@@ -47,14 +47,14 @@ pub(crate) const ATTACKS: &[Attack] = &[
         who: PROCESS,
         what: "datagrams, each to a different QP",
         at: At::Sender,
-        send: |site, packets| as_process(site, packets, |number| sprayed(number).frame()),
+        send: |testbed, packets| as_process(testbed, packets, |number| sprayed(number).frame()),
         verdict: not_entered,
     },
     Attack {
         who: PROCESS,
         what: "both halves of made-up connections",
         at: At::Sender,
-        send: |site, packets| as_process(site, packets, |number| handshake(1, 2, number)),
+        send: |testbed, packets| as_process(testbed, packets, |number| handshake(1, 2, number)),
         verdict: |before, after, _| {
             let learned = after.pairs.saturating_sub(before.pairs);
             (format!("{learned} pairs learned"), "none".into(), learned == 0)
@@ -64,11 +64,11 @@ pub(crate) const ATTACKS: &[Attack] = &[
         who: ROOT,
         what: "packets, each to a different QP, while the victim sends",
         at: At::Sender,
-        send: |site, packets| {
-            let socket = site.pair.a.socket("a0")?;
+        send: |testbed, packets| {
+            let socket = testbed.pair.a.socket("a0")?;
             (0..packets).try_for_each(|number| {
                 if number % 500 == 0 {
-                    socket.send(&site.data.frame())?;
+                    socket.send(&testbed.data.frame())?;
                 }
                 socket.send(&sprayed(number).frame())
             })
@@ -83,12 +83,12 @@ pub(crate) const ATTACKS: &[Attack] = &[
         who: NEIGHBOUR,
         what: "CNPs for the victim with a wrong ICRC",
         at: At::Sender,
-        send: |site, packets| {
-            let mut cnp = site.data.cnp(None, CNP_TOS);
+        send: |testbed, packets| {
+            let mut cnp = testbed.data.cnp(None, CNP_TOS);
             if let Some(last) = cnp.last_mut() {
                 *last ^= 1;
             }
-            as_neighbour(site, packets, |_| cnp.clone())
+            as_neighbour(testbed, packets, |_| cnp.clone())
         },
         verdict: rate_stays,
     },
@@ -96,16 +96,16 @@ pub(crate) const ATTACKS: &[Attack] = &[
         who: NEIGHBOUR,
         what: "CNPs for QPs that do not exist",
         at: At::Sender,
-        send: |site, packets| as_neighbour(site, packets, |number| sprayed(number).cnp(None, CNP_TOS)),
+        send: |testbed, packets| as_neighbour(testbed, packets, |number| sprayed(number).cnp(None, CNP_TOS)),
         verdict: rate_stays,
     },
     Attack {
         who: NEIGHBOUR,
         what: "CNPs for the victim, valid in every bit",
         at: At::Sender,
-        send: |site, packets| {
-            let cnp = site.data.cnp(None, CNP_TOS);
-            as_neighbour(site, packets, |_| cnp.clone())
+        send: |testbed, packets| {
+            let cnp = testbed.data.cnp(None, CNP_TOS);
+            as_neighbour(testbed, packets, |_| cnp.clone())
         },
         verdict: |before, after, _| {
             let effect =
@@ -118,7 +118,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
         who: NEIGHBOUR,
         what: "REQ and REP of made-up connections",
         at: At::Sender,
-        send: |site, packets| as_neighbour(site, packets, |number| handshake(2, 1, number)),
+        send: |testbed, packets| as_neighbour(testbed, packets, |number| handshake(2, 1, number)),
         verdict: |before, after, seconds| {
             let learned = after.pairs.saturating_sub(before.pairs);
             let bound = PAIRS_BURST + PAIRS_PER_SECOND * seconds;
@@ -133,10 +133,10 @@ pub(crate) const ATTACKS: &[Attack] = &[
         who: NEIGHBOUR,
         what: "DREQs for the victim's connection, from a third address",
         at: At::Sender,
-        send: |site, packets| {
+        send: |testbed, packets| {
             let dreq = Dreq { comm_ids: COMM_IDS, remote_qpn: OWN_QPN };
-            let message = cm(3, site.data.src, &CmMessage::Dreq(dreq));
-            as_neighbour(site, packets, |_| message.clone())
+            let message = cm(3, testbed.data.src, &CmMessage::Dreq(dreq));
+            as_neighbour(testbed, packets, |_| message.clone())
         },
         verdict: |_, after, _| {
             let effect = if after.has_pair { "the pair is still known" } else { "the pair is removed" };
@@ -147,8 +147,8 @@ pub(crate) const ATTACKS: &[Attack] = &[
         who: NEIGHBOUR,
         what: "CE-marked packets to made-up QPs",
         at: At::Receiver,
-        send: |site, packets| {
-            let socket = site.pair.a.socket("a0")?;
+        send: |testbed, packets| {
+            let socket = testbed.pair.a.socket("a0")?;
             let marked = |number| Roce { ecn: Ecn::CE, src: 9, ..sprayed(number) }.frame();
             (0..packets).try_for_each(|number| socket.send(&marked(number)))
         },
@@ -166,8 +166,8 @@ pub(crate) const ATTACKS: &[Attack] = &[
         who: NEIGHBOUR,
         what: "CE-marked packets for a multicast group, for broadcast, for another host",
         at: At::Receiver,
-        send: |site, packets| {
-            let socket = site.pair.a.socket("a0")?;
+        send: |testbed, packets| {
+            let socket = testbed.pair.a.socket("a0")?;
             let foreign_macs = [[0x01, 0x00, 0x5e, 1, 1, 1], [0xff; 6], [2, 0, 0, 0, 0, 0x77]];
             (0..packets).zip(foreign_macs.into_iter().cycle()).try_for_each(|(number, mac)| {
                 let mut frame = Roce { ecn: Ecn::CE, ..sprayed(number) }.frame();
@@ -198,9 +198,9 @@ fn handshake(from: u8, to: u8, number: u32) -> Vec<u8> {
 }
 
 /// Sends a UDP payload through a socket of the sender's host.
-fn as_process(site: &Testbed, packets: u32, frame: impl Fn(u32) -> Vec<u8>) -> Result<()> {
-    let socket = site.pair.a.run(|| UdpSocket::bind((Ipv4Addr::from(v4(1)), 0)))??;
-    let payload = site.data.bth();
+fn as_process(testbed: &Testbed, packets: u32, frame: impl Fn(u32) -> Vec<u8>) -> Result<()> {
+    let socket = testbed.pair.a.run(|| UdpSocket::bind((Ipv4Addr::from(v4(1)), 0)))??;
+    let payload = testbed.data.bth();
     for number in 0..packets {
         let frame = frame(number);
         let datagram = frame.get(payload..).unwrap_or_default();
@@ -210,8 +210,8 @@ fn as_process(site: &Testbed, packets: u32, frame: impl Fn(u32) -> Vec<u8>) -> R
 }
 
 /// Sends frames to the sender's host.
-fn as_neighbour(site: &Testbed, packets: u32, frame: impl Fn(u32) -> Vec<u8>) -> Result<()> {
-    let socket: RawSocket = site.pair.b.socket("b0")?;
+fn as_neighbour(testbed: &Testbed, packets: u32, frame: impl Fn(u32) -> Vec<u8>) -> Result<()> {
+    let socket: RawSocket = testbed.pair.b.socket("b0")?;
     (0..packets).try_for_each(|number| socket.send(&frame(number)))
 }
 

@@ -1,7 +1,7 @@
 //! Costs of hostile packets for their sender, and their effects; `cargo xtask attacks` builds and runs it.
 
 mod attacks;
-mod site;
+mod testbed;
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -14,7 +14,7 @@ use nix::unistd::Uid;
 use serde::Serialize;
 
 use crate::attacks::{ATTACKS, Attack};
-use crate::site::Testbed;
+use crate::testbed::Testbed;
 
 /// Attack a host with a running QP, and measure the effects.
 #[derive(Parser)]
@@ -75,13 +75,13 @@ fn run(args: &Args) -> Result<bool> {
 
 fn one(attack: &Attack, packets: u32) -> Result<Row> {
     eprintln!("   {}: {}", attack.who, attack.what);
-    let site = Testbed::new()?;
-    let before = site.observe()?.activated()?;
-    let (program_ns, started) = (site.program_ns(attack.at)?, Instant::now());
-    (attack.send)(&site, packets)?;
+    let testbed = Testbed::new()?;
+    let before = testbed.observe()?.activated()?;
+    let (program_ns, started) = (testbed.program_ns(attack.at)?, Instant::now());
+    (attack.send)(&testbed, packets)?;
     let seconds = started.elapsed().as_secs_f64();
-    let ns_each = (site.program_ns(attack.at)? - program_ns) as f64 / f64::from(packets);
-    let after = site.observe()?;
+    let ns_each = (testbed.program_ns(attack.at)? - program_ns) as f64 / f64::from(packets);
+    let after = testbed.observe()?;
     let (effect, bound, is_within) = (attack.verdict)(&before, &after, seconds);
     Ok(Row {
         who: attack.who,

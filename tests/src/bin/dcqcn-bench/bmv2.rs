@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use dcqcn_netlink::netns::Temporary;
 use dcqcn_p4::push::push;
 use dcqcn_p4::{self as p4, Plan, Process, Program};
-use dcqcn_replay::frames::PATIENCE;
+use dcqcn_replay::frames::TIMEOUT;
 use dcqcn_replay::wire;
 use dcqcn_tests::packets::Roce;
 use nix::time::{clock_getcpuclockid, clock_gettime};
@@ -66,7 +66,7 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
                 near.send(&frame)?;
             }
             for _ in 0..WINDOW {
-                far.receive(PATIENCE)?.context("simple_switch does not forward a packet")?;
+                far.receive(TIMEOUT)?.context("simple_switch does not forward a packet")?;
             }
         }
         let packets = (WINDOW * windows) as f64;

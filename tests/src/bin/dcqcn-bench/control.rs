@@ -16,7 +16,7 @@ use dcqcn_loader::attach::{self, Request};
 use dcqcn_params::{Assignment, Role, Settings};
 use dcqcn_tests::host::{Pair, request};
 use dcqcn_tests::packets::Roce;
-use dcqcn_tests::socket::PATIENCE;
+use dcqcn_tests::socket::TIMEOUT;
 
 use crate::Bench;
 use crate::report::{Metric, Section};
@@ -103,7 +103,7 @@ fn change(pair: &Pair) -> Result<(Duration, Duration)> {
             let start = Instant::now();
             attach::change("a0", apply).map(|_| (start, start.elapsed()))
         });
-        let (before, patience) = (count.load(Ordering::Relaxed), Instant::now() + PATIENCE);
+        let (before, patience) = (count.load(Ordering::Relaxed), Instant::now() + TIMEOUT);
         while count.load(Ordering::Relaxed) < before + CHECKED_PACKETS && Instant::now() < patience {
             thread::sleep(Duration::from_millis(1));
         }

@@ -173,7 +173,7 @@ fn misses(bench: &mut Bench) -> Result<()> {
     let (rounds, repeat) = if bench.quick { (3, 1_000) } else { (21, 10_000) };
     let ns = (0..rounds)
         .map(|_| {
-            instance.counted(Hook::Egress, Stat::RpFlowEvicted, runs(repeat), || {
+            instance.check_counted(Hook::Egress, Stat::RpFlowEvicted, runs(repeat), || {
                 fed(&mut bench.baselines, &egress, Hook::Egress, &input, repeat)
             })
         })

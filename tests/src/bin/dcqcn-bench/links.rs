@@ -175,7 +175,7 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
 
 /// Thousand packets that arrive per second of CPU time: sender and receiver share a CPU, as a veth pair does.
 fn rate(receiver: &Host, socket: &RawSocket, b: &str, frame: &[u8], long: Duration) -> Result<f64> {
-    let before = received(receiver, b)?;
+    let before = received_packets(receiver, b)?;
     let (sent, busy) = thread::scope(|scope| {
         let sending = scope.spawn(|| -> Result<(u64, Duration)> {
             let (start, cpu) = (Instant::now(), crate::runner::cpu_time()?);
@@ -192,17 +192,17 @@ fn rate(receiver: &Host, socket: &RawSocket, b: &str, frame: &[u8], long: Durati
     })?;
     // Some packets may still be queued in a shaper.
     let patience = Instant::now() + Duration::from_secs(2);
-    let mut arrived = received(receiver, b)? - before;
+    let mut arrived = received_packets(receiver, b)? - before;
     while arrived < sent && Instant::now() < patience {
         thread::sleep(Duration::from_millis(1));
-        arrived = received(receiver, b)? - before;
+        arrived = received_packets(receiver, b)? - before;
     }
     ensure!(arrived * 100 >= sent * 99, "{arrived} of {sent} packets arrived");
     Ok(sent as f64 / busy.as_secs_f64() / 1e3)
 }
 
 /// Packets that have arrived at an interface.
-fn received(host: &Host, iface: &str) -> Result<u64> {
+fn received_packets(host: &Host, iface: &str) -> Result<u64> {
     let text = host.command(&format!("ip -s -j link show dev {iface}"))?;
     let links: serde_json::Value = serde_json::from_str(&text)?;
     links

@@ -134,7 +134,7 @@ impl Case {
     fn on(instance: Instance, name: impl Into<String>, hook: Hook, stat: Stat, packet: Vec<u8>) -> Self {
         let input = Input { packet, ..Input::default() };
         Self::new(name, Some(empty_of(hook)), REPEAT, move |_, repeat| {
-            instance.counted(hook, stat, runs(repeat), || {
+            instance.check_counted(hook, stat, runs(repeat), || {
                 ns_per_run(program(&instance.ebpf, program_of(hook))?, &input, repeat)
             })
         })
@@ -269,7 +269,7 @@ fn marked(data: &Roce) -> Result<Case> {
     let instance = Instance::of(&config)?;
     let input = Input { packet: data.frame(), ..Input::default() };
     Ok(Case::new(MARKS, Some(EMPTY_TC), REPEAT, move |baselines, repeat| {
-        instance.counted(Hook::Egress, Stat::CpEcnMarked, runs(repeat), || {
+        instance.check_counted(Hook::Egress, Stat::CpEcnMarked, runs(repeat), || {
             let egress = program(&instance.ebpf, program_of(Hook::Egress))?;
             fed(baselines, &Target::new(egress)?, Hook::Egress, &input, repeat)
         })
@@ -330,7 +330,7 @@ fn cnp(lab: &host::Pair, ce: &Roce) -> Result<[Case; 2]> {
         ns_per_run(program(&baselines.ebpf, "clone_tc")?, &other, repeat)
     });
     let made = Case::new(CNP_MADE, Some(CLONE), 2_000, move |_, repeat| {
-        instance.counted(Hook::Egress, Stat::NpCnpSent, runs(repeat), || {
+        instance.check_counted(Hook::Egress, Stat::NpCnpSent, runs(repeat), || {
             ns_per_run(program(&instance.ebpf, program_of(Hook::Ingress))?, &input, repeat)
         })
     });
@@ -372,7 +372,8 @@ fn in_recovery(data: &Roce) -> Result<Case> {
         let egress = program(&instance.ebpf, program_of(Hook::Egress))?;
         run(egress, &input, HEAD_START)?;
         run(program(&instance.ebpf, program_of(Hook::Ingress))?, &cnp, 1)?;
-        instance.counted(Hook::Egress, Stat::RpPaced, runs(repeat), || ns_per_run(egress, &input, repeat))
+        instance
+            .check_counted(Hook::Egress, Stat::RpPaced, runs(repeat), || ns_per_run(egress, &input, repeat))
     }))
 }
 

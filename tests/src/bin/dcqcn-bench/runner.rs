@@ -172,7 +172,7 @@ impl Instance {
     }
 
     /// Runs `work`, and checks that `stat` increased by `packets`, so that the metric measures what its name states.
-    pub(crate) fn counted<T>(
+    pub(crate) fn check_counted<T>(
         &self,
         hook: Hook,
         stat: Stat,

@@ -11,7 +11,7 @@ use dcqcn_common::stats::Stat;
 use dcqcn_loader::attach::{self, Request};
 use dcqcn_params::{Role, Settings};
 use dcqcn_replay::Hook;
-use dcqcn_tests::bpf::{HeldObjects, LO};
+use dcqcn_tests::bpf::{LO, LoadedObjects};
 use dcqcn_tests::daemon::{Daemon, get};
 use dcqcn_tests::host::{Host, Pair, join, request};
 use dcqcn_tests::packets::Roce;
@@ -27,7 +27,7 @@ const METRICS: &str = "127.0.0.1:9898";
 const FIRST_QPN: u32 = 0x100;
 const RATE: &str = "link_rate=100gbit";
 /// Time limit for a daemon with all of these interfaces.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Metrics are rendered at most once a second.
 const SCRAPE_INTERVAL: Duration = Duration::from_millis(1_500);
 
@@ -56,7 +56,7 @@ fn large(bench: &mut Bench) -> Result<()> {
         pair.a.attach_as(&Request { settings, ..request })?;
         ms.push(start.elapsed().as_secs_f64() * 1e3);
         if round == 0 {
-            let bytes: u64 = HeldObjects::by(&pair.a, "a0")?.maps.values().sum();
+            let bytes: u64 = LoadedObjects::by(&pair.a, "a0")?.maps.values().sum();
             let per_flow = bytes as f64 / f64::from(MAX_FLOWS);
             bench.add(Metric::new(
                 Section::Control,
@@ -120,12 +120,9 @@ fn query_daemon(bench: &mut Bench, host: &Host, binary: &Path, interfaces: usize
         let text = host.run(|| TcpStream::connect(METRICS).is_ok())?.then(|| get(host, METRICS, "/metrics"));
         Ok(text.transpose()?.is_some_and(|text| seen(&text) == interfaces))
     };
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     while !is_complete()? {
-        ensure!(
-            Instant::now() < until,
-            "the daemon does not show {interfaces} interfaces after {PATIENCE:?}"
-        );
+        ensure!(Instant::now() < until, "the daemon does not show {interfaces} interfaces after {TIMEOUT:?}");
         thread::sleep(SCRAPE_INTERVAL);
     }
     let command =

@@ -21,7 +21,7 @@ const PORT: u16 = 5_201;
 /// Bytes of one read or write, as in iperf3.
 const BUFFER_BYTES: usize = 128 * 1_024;
 /// Longest wait for a peer that no longer reads or writes.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Which ends of the pair are attached; `a` sends.
 #[derive(Clone, Copy)]
@@ -129,10 +129,10 @@ fn throughput_bps(pair: &Pair, server: SocketAddr, streams: usize, long: Duratio
     let listener = pair.b.run(|| TcpListener::bind(server))??;
     let mut ends = Vec::new();
     for _ in 0..streams {
-        let sender = pair.a.run(|| TcpStream::connect_timeout(&server, PATIENCE))??;
+        let sender = pair.a.run(|| TcpStream::connect_timeout(&server, TIMEOUT))??;
         let (receiver, _) = listener.accept()?;
-        sender.set_write_timeout(Some(PATIENCE))?;
-        receiver.set_read_timeout(Some(PATIENCE))?;
+        sender.set_write_timeout(Some(TIMEOUT))?;
+        receiver.set_read_timeout(Some(TIMEOUT))?;
         ends.push((sender, receiver));
     }
     let is_over = AtomicBool::new(false);

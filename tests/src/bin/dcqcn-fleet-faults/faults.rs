@@ -6,10 +6,10 @@ use anyhow::{Result, ensure};
 use dcqcn_tests::fleet::{Clock, Nature, reporting_hosts};
 use nix::sys::signal::Signal;
 
-use crate::field::Field;
+use crate::fleet::Fleet;
 
 /// Time limit for the end of a rollout.
-const LONG: Duration = Duration::from_secs(120);
+const ROLLOUT_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A fault during a rollout.
 pub(crate) struct Fault {
@@ -24,280 +24,285 @@ pub(crate) struct Fault {
     pub(crate) is_long: bool,
     /// Requires `libfaketime`.
     pub(crate) needs_clock: bool,
-    pub(crate) make: fn(&mut Field) -> Result<()>,
+    pub(crate) make: fn(&mut Fleet) -> Result<()>,
 }
 
 /// A fault that does not prevent the rollout.
-pub(crate) const fn fault(name: &'static str, make: fn(&mut Field) -> Result<()>) -> Fault {
+pub(crate) const fn fault(name: &'static str, make: fn(&mut Fleet) -> Result<()>) -> Fault {
     let [is_alone, is_long, needs_clock] = [false; 3];
     Fault { name, parameters: "rpg_gd = 12", gets_there: true, is_alone, is_long, needs_clock, make }
 }
 
 /// A fault that causes a rollback.
-const fn harm(name: &'static str, make: fn(&mut Field) -> Result<()>) -> Fault {
+const fn harmful_rollout(name: &'static str, make: fn(&mut Fleet) -> Result<()>) -> Fault {
     Fault { gets_there: false, ..fault(name, make) }
 }
 
 pub(crate) const FAULTS: &[Fault] = &[
     fault("none", |_| Ok(())),
-    fault("a member of etcd killed, and started again", |field| {
-        field.until(1)?;
-        let other = (field.site.etcd.leader()? + 1) % field.site.etcd.count();
-        field.site.etcd.kill(other)?;
-        field.until(2)?;
-        field.site.etcd.begin(other)
+    fault("a member of etcd killed, and started again", |fleet| {
+        fleet.wait_for_hosts(1)?;
+        let other = (fleet.fixture.etcd.leader()? + 1) % fleet.fixture.etcd.count();
+        fleet.fixture.etcd.kill(other)?;
+        fleet.wait_for_hosts(2)?;
+        fleet.fixture.etcd.begin(other)
     }),
-    fault("the leader of etcd killed, and started again", |field| {
-        field.until(1)?;
-        let leader = field.site.etcd.leader()?;
-        field.site.etcd.kill(leader)?;
-        field.until(2)?;
-        field.site.etcd.begin(leader)
+    fault("the leader of etcd killed, and started again", |fleet| {
+        fleet.wait_for_hosts(1)?;
+        let leader = fleet.fixture.etcd.leader()?;
+        fleet.fixture.etcd.kill(leader)?;
+        fleet.wait_for_hosts(2)?;
+        fleet.fixture.etcd.begin(leader)
     }),
-    fault("the leader of etcd silent for 5 s", |field| {
-        field.until(1)?;
-        let leader = field.site.etcd.leader()?;
-        field.site.etcd.signal(leader, Signal::SIGSTOP)?;
-        Field::sleep(Duration::from_secs(5));
-        field.site.etcd.signal(leader, Signal::SIGCONT)
+    fault("the leader of etcd silent for 5 s", |fleet| {
+        fleet.wait_for_hosts(1)?;
+        let leader = fleet.fixture.etcd.leader()?;
+        fleet.fixture.etcd.signal(leader, Signal::SIGSTOP)?;
+        Fleet::sleep(Duration::from_secs(5));
+        fleet.fixture.etcd.signal(leader, Signal::SIGCONT)
     }),
-    fault("no majority of etcd for 5 s", |field| {
-        field.until(1)?;
+    fault("no majority of etcd for 5 s", |fleet| {
+        fleet.wait_for_hosts(1)?;
         for member in [0, 1] {
-            field.site.etcd.signal(member, Signal::SIGSTOP)?;
+            fleet.fixture.etcd.signal(member, Signal::SIGSTOP)?;
         }
-        Field::sleep(Duration::from_secs(5));
+        Fleet::sleep(Duration::from_secs(5));
         for member in [0, 1] {
-            field.site.etcd.signal(member, Signal::SIGCONT)?;
+            fleet.fixture.etcd.signal(member, Signal::SIGCONT)?;
         }
         Ok(())
     }),
-    fault("all of etcd killed, and started again after 5 s", |field| {
-        field.until(1)?;
-        field.restart_etcd_after(Duration::from_secs(5))
+    fault("all of etcd killed, and started again after 5 s", |fleet| {
+        fleet.wait_for_hosts(1)?;
+        fleet.restart_etcd_after(Duration::from_secs(5))
     }),
-    fault("the coordinator killed repeatedly, at every step", |field| {
+    fault("the coordinator killed repeatedly, at every step", |fleet| {
         let mut times = 0;
-        while !field.is_over()? {
-            field.end_coordinators()?;
-            field.coordinate()?;
-            Field::sleep(Duration::from_millis(2_000));
+        while !fleet.is_over()? {
+            fleet.end_coordinators()?;
+            fleet.coordinate()?;
+            Fleet::sleep(Duration::from_millis(2_000));
             times += 1;
             ensure!(times < 60, "the rollout does not end; coordinator killed {times} times");
         }
         Ok(())
     }),
-    fault("three coordinators at once", |field| {
-        field.coordinate()?;
-        field.coordinate()
+    fault("three coordinators at once", |fleet| {
+        fleet.coordinate()?;
+        fleet.coordinate()
     }),
-    fault("agents killed in the middle of applying, and started again", |field| {
-        let hosts = field.last(3);
+    fault("agents killed in the middle of applying, and started again", |fleet| {
+        let hosts = fleet.last(3);
         for host in &hosts {
-            field.site.daemons[host].be(Nature::Slow(Duration::from_secs(1)));
+            fleet.fixture.daemons[host].be(Nature::Slow(Duration::from_secs(1)));
         }
-        field.until(field.site.daemons.len() - 3)?;
+        fleet.wait_for_hosts(fleet.fixture.daemons.len() - 3)?;
         for host in &hosts {
-            field.site.kill_agent(host)?;
-            field.site.begin_agent(host)?;
-            field.site.daemons[host].be(Nature::Good);
+            fleet.fixture.kill_agent(host)?;
+            fleet.fixture.begin_agent(host)?;
+            fleet.fixture.daemons[host].be(Nature::Good);
         }
         Ok(())
     }),
-    fault("agents silent for 8 s", |field| {
-        field.until(1)?;
-        for host in field.last(3) {
-            field.site.signal_agent(&host, Signal::SIGSTOP)?;
+    fault("agents silent for 8 s", |fleet| {
+        fleet.wait_for_hosts(1)?;
+        for host in fleet.last(3) {
+            fleet.fixture.signal_agent(&host, Signal::SIGSTOP)?;
         }
-        Field::sleep(Duration::from_secs(8));
-        for host in field.last(3) {
-            field.site.signal_agent(&host, Signal::SIGCONT)?;
+        Fleet::sleep(Duration::from_secs(8));
+        for host in fleet.last(3) {
+            fleet.fixture.signal_agent(&host, Signal::SIGCONT)?;
         }
         Ok(())
     }),
-    fault("a host away for the whole rollout, and back", |field| {
-        let host = field.last(1).remove(0);
-        field.site.kill_agent(&host)?;
-        field.end()?;
-        ensure!(field.site.daemons[&host].name() != Some(field.name()), "the host changed without an agent");
-        field.site.begin_agent(&host)
+    fault("a host away for the whole rollout, and back", |fleet| {
+        let host = fleet.last(1).remove(0);
+        fleet.fixture.kill_agent(&host)?;
+        fleet.end()?;
+        ensure!(
+            fleet.fixture.daemons[&host].name() != Some(fleet.name()),
+            "the host changed without an agent"
+        );
+        fleet.fixture.begin_agent(&host)
     }),
-    fault("history compacted while agents are silent", |field| {
-        let hosts = field.last(2);
+    fault("history compacted while agents are silent", |fleet| {
+        let hosts = fleet.last(2);
         for host in &hosts {
-            field.site.signal_agent(host, Signal::SIGSTOP)?;
+            fleet.fixture.signal_agent(host, Signal::SIGSTOP)?;
         }
-        field.until(field.site.daemons.len() - 2)?;
-        let status = field.site.etcd.ctl(&["get", "healthy", "--write-out=fields"])?;
+        fleet.wait_for_hosts(fleet.fixture.daemons.len() - 2)?;
+        let status = fleet.fixture.etcd.ctl(&["get", "healthy", "--write-out=fields"])?;
         let text = String::from_utf8_lossy(&status.stdout).into_owned();
         let revision = text.lines().find_map(|line| line.strip_prefix("\"Revision\" : ")).unwrap_or_default();
-        let compacted = field.site.etcd.ctl(&["compact", revision])?;
+        let compacted = fleet.fixture.etcd.ctl(&["compact", revision])?;
         ensure!(compacted.status.success(), "{}", String::from_utf8_lossy(&compacted.stderr));
         for host in &hosts {
-            field.site.signal_agent(host, Signal::SIGCONT)?;
+            fleet.fixture.signal_agent(host, Signal::SIGCONT)?;
         }
         Ok(())
     }),
-    Fault { parameters: "rpg_gd = 15", ..harm("worse values: rolled back", |_| Ok(())) },
-    harm("one host refuses: rolled back", |field| {
-        let host = field.last(1).remove(0);
-        field.site.daemons[&host].be(Nature::Refuses);
-        field.end()?;
-        field.site.daemons[&host].be(Nature::Good);
+    Fault { parameters: "rpg_gd = 15", ..harmful_rollout("worse values: rolled back", |_| Ok(())) },
+    harmful_rollout("one host refuses: rolled back", |fleet| {
+        let host = fleet.last(1).remove(0);
+        fleet.fixture.daemons[&host].be(Nature::Refuses);
+        fleet.end()?;
+        fleet.fixture.daemons[&host].be(Nature::Good);
         Ok(())
     }),
-    harm("aborted, and the coordinator killed in the rollback", |field| {
-        field.until(3)?;
-        field.site.text(&["abort", "--why", "a mistake"])?;
-        field.end_coordinators()?;
-        field.coordinate()
+    harmful_rollout("aborted, and the coordinator killed in the rollback", |fleet| {
+        fleet.wait_for_hosts(3)?;
+        fleet.fixture.text(&["abort", "--why", "a mistake"])?;
+        fleet.end_coordinators()?;
+        fleet.coordinate()
     }),
-    harm("a canary silent: rolled back", |field| {
+    harmful_rollout("a canary silent: rolled back", |fleet| {
         // The canary has not changed yet: the coordinator has just started.
-        field.site.daemons[&field.canary()].be(Nature::Silent);
-        field.end_within(LONG)?;
-        field.site.daemons[&field.canary()].be(Nature::Good);
+        fleet.fixture.daemons[&fleet.canary()].be(Nature::Silent);
+        fleet.end_within(ROLLOUT_TIMEOUT)?;
+        fleet.fixture.daemons[&fleet.canary()].be(Nature::Good);
         Ok(())
     }),
-    harm("half the throughput of a canary: rolled back", |field| {
-        field.site.daemons[&field.canary()].be(Nature::Half);
-        field.end_within(LONG)?;
-        field.site.daemons[&field.canary()].be(Nature::Good);
+    harmful_rollout("half the throughput of a canary: rolled back", |fleet| {
+        fleet.fixture.daemons[&fleet.canary()].be(Nature::Half);
+        fleet.end_within(ROLLOUT_TIMEOUT)?;
+        fleet.fixture.daemons[&fleet.canary()].be(Nature::Good);
         Ok(())
     }),
-    harm("a canary dead before it changes: rolled back", |field| {
-        let canary = field.canary();
-        field.site.daemons[&canary].be(Nature::Slow(Duration::from_secs(2)));
-        Field::sleep(Duration::from_millis(1_000));
-        field.site.kill_agent(&canary)?;
-        field.end_within(LONG)?;
-        field.site.daemons[&canary].be(Nature::Good);
-        field.site.begin_agent(&canary)
+    harmful_rollout("a canary dead before it changes: rolled back", |fleet| {
+        let canary = fleet.canary();
+        fleet.fixture.daemons[&canary].be(Nature::Slow(Duration::from_secs(2)));
+        Fleet::sleep(Duration::from_millis(1_000));
+        fleet.fixture.kill_agent(&canary)?;
+        fleet.end_within(ROLLOUT_TIMEOUT)?;
+        fleet.fixture.daemons[&canary].be(Nature::Good);
+        fleet.fixture.begin_agent(&canary)
     }),
-    harm("a canary dead while it is watched: rolled back", |field| {
-        let canary = field.canary();
-        field.until(1)?;
-        field.site.kill_agent(&canary)?;
-        field.end_within(LONG)?;
-        field.site.begin_agent(&canary)
+    harmful_rollout("a canary dead while it is watched: rolled back", |fleet| {
+        let canary = fleet.canary();
+        fleet.wait_for_hosts(1)?;
+        fleet.fixture.kill_agent(&canary)?;
+        fleet.end_within(ROLLOUT_TIMEOUT)?;
+        fleet.fixture.begin_agent(&canary)
     }),
-    harm("a canary dead in a later wave: rolled back", |field| {
-        let canary = field.canary();
-        field.until(2)?;
-        field.site.kill_agent(&canary)?;
-        field.end_within(LONG)?;
-        field.site.begin_agent(&canary)
+    harmful_rollout("a canary dead in a later wave: rolled back", |fleet| {
+        let canary = fleet.canary();
+        fleet.wait_for_hosts(2)?;
+        fleet.fixture.kill_agent(&canary)?;
+        fleet.end_within(ROLLOUT_TIMEOUT)?;
+        fleet.fixture.begin_agent(&canary)
     }),
-    fault("the coordinator silent for 25 s, longer than patience", |field| {
-        field.until(1)?;
-        field.signal_coordinators(Signal::SIGSTOP)?;
-        Field::sleep(Duration::from_secs(25));
-        field.signal_coordinators(Signal::SIGCONT)
+    fault("the coordinator silent for 25 s, longer than patience", |fleet| {
+        fleet.wait_for_hosts(1)?;
+        fleet.signal_coordinators(Signal::SIGSTOP)?;
+        Fleet::sleep(Duration::from_secs(25));
+        fleet.signal_coordinators(Signal::SIGCONT)
     }),
-    fault("all of etcd silent for 25 s, longer than patience", |field| {
-        field.until(1)?;
-        for member in 0..field.site.etcd.count() {
-            field.site.etcd.signal(member, Signal::SIGSTOP)?;
+    fault("all of etcd silent for 25 s, longer than patience", |fleet| {
+        fleet.wait_for_hosts(1)?;
+        for member in 0..fleet.fixture.etcd.count() {
+            fleet.fixture.etcd.signal(member, Signal::SIGSTOP)?;
         }
-        Field::sleep(Duration::from_secs(25));
-        for member in 0..field.site.etcd.count() {
-            field.site.etcd.signal(member, Signal::SIGCONT)?;
+        Fleet::sleep(Duration::from_secs(25));
+        for member in 0..fleet.fixture.etcd.count() {
+            fleet.fixture.etcd.signal(member, Signal::SIGCONT)?;
         }
         Ok(())
     }),
-    fault("records of a host that are not JSON, or too long", |field| {
-        field.until(1)?;
-        let host = field.last(1).remove(0);
+    fault("records of a host that are not JSON, or too long", |fleet| {
+        fleet.wait_for_hosts(1)?;
+        let host = fleet.last(1).remove(0);
         // A command-line argument is limited to 128 KiB.
         let long = "x".repeat(100_000);
         for (what, value) in [("report", "{"), ("member", "[]"), ("report", long.as_str())] {
             let key = format!("/dcqcn/hosts/ghost/{what}");
-            let put = field.site.etcd.ctl(&["put", &key, value])?;
+            let put = fleet.fixture.etcd.ctl(&["put", &key, value])?;
             ensure!(put.status.success(), "{}", String::from_utf8_lossy(&put.stderr));
         }
         let key = format!("/dcqcn/hosts/{host}/report");
-        field.site.etcd.ctl(&["put", &key, "{"])?;
-        field.site.text(&["status"])?;
-        field.end_within(LONG)?;
-        field.site.etcd.ctl(&["del", "--prefix", "/dcqcn/hosts/ghost/"])?;
+        fleet.fixture.etcd.ctl(&["put", &key, "{"])?;
+        fleet.fixture.text(&["status"])?;
+        fleet.end_within(ROLLOUT_TIMEOUT)?;
+        fleet.fixture.etcd.ctl(&["del", "--prefix", "/dcqcn/hosts/ghost/"])?;
         Ok(())
     }),
-    harm("a canary dead during the rollback", |field| {
-        let canary = field.canary();
-        field.until(3)?;
-        field.end_coordinators()?;
+    harmful_rollout("a canary dead during the rollback", |fleet| {
+        let canary = fleet.canary();
+        fleet.wait_for_hosts(3)?;
+        fleet.end_coordinators()?;
         // The next coordinator orders the rollback after the canary has died.
-        field.site.run(&["abort"])?;
-        field.site.kill_agent(&canary)?;
-        field.coordinate()?;
-        field.end_within(LONG)?;
-        field.site.begin_agent(&canary)
+        fleet.fixture.run(&["abort"])?;
+        fleet.fixture.kill_agent(&canary)?;
+        fleet.coordinate()?;
+        fleet.end_within(ROLLOUT_TIMEOUT)?;
+        fleet.fixture.begin_agent(&canary)
     }),
     Fault {
         is_alone: true,
-        ..fault("a canary dead before its turn: paused, then approved", |field| {
-            let canary = field.canary();
-            field.site.kill_agent(&canary)?;
-            field
-                .site
-                .wait("the host is away", |status| Ok(reporting_hosts(status) < field.site.daemons.len()))?;
-            field.coordinate()?;
-            field.site.wait("the rollout is paused", |status| Ok(status["rollout"]["is_paused"] == true))?;
-            ensure!(field.changed() == 0, "a host changed though no canary was evaluated");
-            field.site.text(&["resume"])?;
-            field.end_within(LONG)?;
-            field.site.begin_agent(&canary)
+        ..fault("a canary dead before its turn: paused, then approved", |fleet| {
+            let canary = fleet.canary();
+            fleet.fixture.kill_agent(&canary)?;
+            fleet.fixture.wait("the host is away", |status| {
+                Ok(reporting_hosts(status) < fleet.fixture.daemons.len())
+            })?;
+            fleet.coordinate()?;
+            fleet
+                .fixture
+                .wait("the rollout is paused", |status| Ok(status["rollout"]["is_paused"] == true))?;
+            ensure!(fleet.changed() == 0, "a host changed though no canary was evaluated");
+            fleet.fixture.text(&["resume"])?;
+            fleet.end_within(ROLLOUT_TIMEOUT)?;
+            fleet.fixture.begin_agent(&canary)
         })
     },
-    fault("a host whose agent is of another version", |field| {
+    fault("a host whose agent is of another version", |fleet| {
         // Replace the agent by a program that writes the records of another version.
-        let host = field.last(1).remove(0);
-        field.site.kill_agent(&host)?;
-        field.run_rival_agent(&host)?;
-        field.site.begin_agent(&host)
+        let host = fleet.last(1).remove(0);
+        fleet.fixture.kill_agent(&host)?;
+        fleet.run_rival_agent(&host)?;
+        fleet.fixture.begin_agent(&host)
     }),
     Fault {
         needs_clock: true,
-        ..fault("wall clocks that jump by hours, back and forth", |field| {
-            let hosts = [field.canary(), field.last(1).remove(0)];
+        ..fault("wall clocks that jump by hours, back and forth", |fleet| {
+            let hosts = [fleet.canary(), fleet.last(1).remove(0)];
             let clock = Clock::new()?;
             for host in &hosts {
-                field.site.kill_agent(host)?;
-                field.site.begin_agent_under(&clock.program(), host)?;
+                fleet.fixture.kill_agent(host)?;
+                fleet.fixture.begin_agent_under(&clock.program(), host)?;
             }
-            field.end_coordinators()?;
-            field.coordinate_under(&clock.program())?;
+            fleet.end_coordinators()?;
+            fleet.coordinate_under(&clock.program())?;
             let mut is_over = false;
             for jump in ["+3h", "-5h", "+26h", "-1d"].iter().cycle().take(60) {
                 clock.set(jump)?;
-                Field::sleep(Duration::from_secs(2));
-                is_over = field.is_over()?;
+                Fleet::sleep(Duration::from_secs(2));
+                is_over = fleet.is_over()?;
                 if is_over {
                     break;
                 }
             }
             ensure!(is_over, "no end within two minutes");
             for host in &hosts {
-                field.site.kill_agent(host)?;
-                field.site.begin_agent(host)?;
+                fleet.fixture.kill_agent(host)?;
+                fleet.fixture.begin_agent(host)?;
             }
             Ok(())
         })
     },
     Fault {
         is_long: true,
-        ..fault("the coordinator stopped for ten minutes", |field| {
-            field.until(1)?;
-            field.signal_coordinators(Signal::SIGSTOP)?;
-            Field::sleep(Duration::from_secs(600));
-            field.signal_coordinators(Signal::SIGCONT)
+        ..fault("the coordinator stopped for ten minutes", |fleet| {
+            fleet.wait_for_hosts(1)?;
+            fleet.signal_coordinators(Signal::SIGSTOP)?;
+            Fleet::sleep(Duration::from_secs(600));
+            fleet.signal_coordinators(Signal::SIGCONT)
         })
     },
     Fault {
         is_long: true,
-        ..fault("all of etcd killed, and started again after five minutes", |field| {
-            field.until(1)?;
-            field.restart_etcd_after(Duration::from_secs(300))
+        ..fault("all of etcd killed, and started again after five minutes", |fleet| {
+            fleet.wait_for_hosts(1)?;
+            fleet.restart_etcd_after(Duration::from_secs(300))
         })
     },
 ];

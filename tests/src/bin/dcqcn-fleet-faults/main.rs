@@ -2,7 +2,7 @@
 //! `cargo xtask fleet` builds and runs it.
 
 mod faults;
-mod field;
+mod fleet;
 mod scale;
 
 use std::process::ExitCode;
@@ -15,7 +15,7 @@ use dcqcn_tests::exit::exit_code;
 use dcqcn_tests::fleet::{Clock, Etcd};
 
 use crate::faults::{FAULTS, Fault};
-use crate::field::{End, Field};
+use crate::fleet::{End, Fleet};
 
 /// Inject faults into a fleet during rollouts.
 #[derive(Parser)]
@@ -63,7 +63,7 @@ fn run(args: &Args) -> Result<bool> {
     }
     let mut table = Table::new(&["FAULT", "ENDED", ">FROM APPLY TO THE LAST HOST", ">HOSTS ELSEWHERE"]);
     let mut is_clean = true;
-    let mut field = Field::new(args.hosts)?;
+    let mut fleet = Fleet::new(args.hosts)?;
     let is_selected = |fault: &&Fault| match args.only.is_empty() {
         true => args.long || !fault.is_long,
         false => args.only.iter().any(|only| only == fault.name),
@@ -73,7 +73,7 @@ fn run(args: &Args) -> Result<bool> {
             continue;
         }
         let began = Instant::now();
-        let ended = field.round(fault).with_context(|| fault.name.to_owned());
+        let ended = fleet.round(fault).with_context(|| fault.name.to_owned());
         match ended {
             Ok((end, elsewhere, took)) => {
                 let is_right = elsewhere.is_empty() && (end == End::Done) == fault.gets_there;
@@ -87,8 +87,8 @@ fn run(args: &Args) -> Result<bool> {
                 eprintln!("{error:#}");
                 table.row([fault.name.into(), "FAILED".into(), seconds(began.elapsed()), "?".into()]);
                 // Start the next fault with a new fleet.
-                drop(field);
-                field = Field::new(args.hosts)?;
+                drop(fleet);
+                fleet = Fleet::new(args.hosts)?;
             }
         }
     }

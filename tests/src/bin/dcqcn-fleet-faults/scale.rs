@@ -19,7 +19,7 @@ use dcqcn_tests::fleet::{Etcd, MockDaemon, reporting_hosts};
 use serde_json::{Value, json};
 
 /// Time limit for reaching a state.
-const PATIENCE: Duration = Duration::from_secs(900);
+const TIMEOUT: Duration = Duration::from_secs(900);
 /// Measuring time of an idle fleet.
 const IDLE: Duration = Duration::from_secs(30);
 /// The fastest possible policy: one canary, then a single wave, a hundred hosts at a time.
@@ -304,7 +304,7 @@ fn obey(
 ) -> Result<()> {
     let began = Instant::now();
     while !is_enough(has) {
-        ensure!(began.elapsed() < PATIENCE, "orders stop: {} hosts have one", has.len());
+        ensure!(began.elapsed() < TIMEOUT, "orders stop: {} hosts have one", has.len());
         let Ok(first) = orders.recv_timeout(Duration::from_secs(1)) else { continue };
         let mut reports = Vec::new();
         for (host, want) in [first].into_iter().chain(orders.try_iter().take(OPERATIONS - 1)) {
@@ -330,7 +330,7 @@ fn seconds(began: Instant) -> String {
 fn wait(what: &str, pause: Duration, mut is: impl FnMut() -> Result<bool>) -> Result<()> {
     let began = Instant::now();
     while !is()? {
-        ensure!(began.elapsed() < PATIENCE, "time-out waiting until {what}");
+        ensure!(began.elapsed() < TIMEOUT, "time-out waiting until {what}");
         thread::sleep(pause);
     }
     Ok(())

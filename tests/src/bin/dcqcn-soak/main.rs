@@ -1,8 +1,8 @@
 //! Random faults under traffic, for the requested time; `cargo xtask soak` builds and runs it.
 
-mod alone;
-mod served;
-mod site;
+mod commands;
+mod daemon;
+mod fixture;
 mod supervise;
 mod traffic;
 
@@ -20,7 +20,7 @@ use dcqcn_support::render::Table;
 use dcqcn_tests::exit::exit_code;
 use nix::unistd::Uid;
 
-use crate::site::{Harm, Site};
+use crate::fixture::{SoakFixture, Violations};
 
 /// Inject every tested fault in random order, under traffic.
 #[derive(Parser)]
@@ -43,7 +43,7 @@ struct Args {
 #[derive(Clone, Copy)]
 struct Fault {
     name: &'static str,
-    make: fn(&mut Site, &mut fastrand::Rng) -> Result<()>,
+    make: fn(&mut SoakFixture, &mut fastrand::Rng) -> Result<()>,
 }
 
 /// Overall result.
@@ -51,13 +51,13 @@ struct Fault {
 struct Tally {
     times: u32,
     failed: u32,
-    harm: Harm,
+    violations: Violations,
     longest: Duration,
 }
 
 impl Tally {
     fn is_clean(&self) -> bool {
-        self.failed == 0 && self.harm.is_none()
+        self.failed == 0 && self.violations.is_none()
     }
 }
 
@@ -69,7 +69,7 @@ fn main() -> ExitCode {
 
 /// Runs, prints the table, and returns whether all is well.
 fn run(args: &Args) -> Result<bool> {
-    let all: Vec<Fault> = served::FAULTS.iter().chain(alone::FAULTS).copied().collect();
+    let all: Vec<Fault> = daemon::FAULTS.iter().chain(commands::FAULTS).copied().collect();
     if args.list {
         all.iter().for_each(|fault| println!("{}", fault.name));
         return Ok(true);
@@ -87,7 +87,7 @@ fn run(args: &Args) -> Result<bool> {
     exit_immediately(&soak)?;
     let mut random = fastrand::Rng::with_seed(seed);
     let began = Instant::now();
-    let mut site = Site::new()?;
+    let mut fixture = SoakFixture::new()?;
     let mut sent = 0;
     let mut order: Vec<Fault> = Vec::new();
     while began.elapsed() < args.length {
@@ -99,17 +99,17 @@ fn run(args: &Args) -> Result<bool> {
         };
         let at = began.elapsed().as_secs_f64();
         let began = Instant::now();
-        let made = (fault.make)(&mut site, &mut random).with_context(|| fault.name.to_owned());
-        let checked = site.harm();
+        let made = (fault.make)(&mut fixture, &mut random).with_context(|| fault.name.to_owned());
+        let checked = fixture.violations();
         let mut soak = locked(&soak);
-        soak.sent = sent + site.sent();
+        soak.sent = sent + fixture.sent();
         let tally = soak.tallies.entry(fault.name).or_default();
         tally.times += 1;
         tally.longest = tally.longest.max(began.elapsed());
         let failed = match (&made, &checked) {
-            (Ok(()), Ok(harm)) => {
-                tally.harm.add(*harm);
-                (!harm.is_none()).then(|| harm.to_string())
+            (Ok(()), Ok(violations)) => {
+                tally.violations.add(*violations);
+                (!violations.is_none()).then(|| violations.to_string())
             }
             (Err(error), _) | (Ok(()), Err(error)) => {
                 tally.failed += 1;
@@ -121,13 +121,13 @@ fn run(args: &Args) -> Result<bool> {
         println!("{at:7.1} s {:40} {result}", fault.name);
         if failed.is_some() {
             // Later results must not depend on earlier ones.
-            sent += site.sent();
-            drop(site);
-            site = Site::new()?;
+            sent += fixture.sent();
+            drop(fixture);
+            fixture = SoakFixture::new()?;
         }
     }
-    sent += site.sent();
-    let left = site.end()?;
+    sent += fixture.sent();
+    let left = fixture.end()?;
     let mut soak = locked(&soak);
     soak.sent = sent;
     soak.print(left as u64, &format!("{left} leftovers at the end"));
@@ -180,10 +180,10 @@ impl Soak {
             table.row(cells(name, tally));
             all.times += tally.times;
             all.failed += tally.failed;
-            all.harm.add(tally.harm);
+            all.violations.add(tally.violations);
             all.longest = all.longest.max(tally.longest);
         }
-        all.harm.leaked += left;
+        all.violations.leaked += left;
         table.row(cells("all", &all));
         let Self { seed, sent, .. } = self;
         // The reader may have exited.
@@ -196,7 +196,7 @@ impl Soak {
 }
 
 fn cells(name: &str, tally: &Tally) -> [String; 7] {
-    let Harm { packets_lost, rates_lost, leaked } = tally.harm;
+    let Violations { packets_lost, rates_lost, leaked } = tally.violations;
     [
         name.to_owned(),
         tally.times.to_string(),

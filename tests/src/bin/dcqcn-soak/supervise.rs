@@ -18,7 +18,7 @@ use nix::unistd::Pid;
 /// Set for the child process.
 const WORKER: &str = "DCQCN_SOAK_WORKER";
 /// Interval between checks whether it has exited.
-const PAUSE: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Time limit for printing its table.
 const GRACE: Duration = Duration::from_millis(300);
 
@@ -36,7 +36,7 @@ pub(crate) fn run() -> Result<bool> {
     // A separate process group, so that it, its daemon and its commands end together.
     let mut worker = command.process_group(0).spawn().context("cannot start another process")?;
     let pid = Pid::from_raw(worker.id().try_into()?);
-    while worker.try_wait()?.is_none() && !interrupt.sleep(PAUSE)? {}
+    while worker.try_wait()?.is_none() && !interrupt.sleep(POLL_INTERVAL)? {}
     if worker.try_wait()?.is_none() {
         // Fails if it has just exited.
         let _ = kill(pid, Signal::SIGTERM);

@@ -11,7 +11,7 @@ use dcqcn_tests::host::Pair;
 use dcqcn_tests::packets::Roce;
 
 /// Between two packets.
-const GAP: Duration = Duration::from_micros(500);
+const PACKET_INTERVAL: Duration = Duration::from_micros(500);
 /// Maximum time of packets in flight.
 const TIMEOUT: Duration = Duration::from_secs(3);
 /// PSNs have 24 bits.
@@ -51,7 +51,7 @@ impl Traffic {
                     from.send(&Roce { psn, ..Roce::default() }.frame())?;
                     sender.sent.fetch_add(1, Ordering::Relaxed);
                 }
-                thread::sleep(GAP);
+                thread::sleep(PACKET_INTERVAL);
             }
             Ok(())
         };

@@ -87,7 +87,7 @@ const fn small(job: Job) -> Job {
     Job { block_bytes: SMALL_BLOCK_BYTES, depth: job.depth * (BLOCK_BYTES / SMALL_BLOCK_BYTES), ..job }
 }
 
-pub(super) fn reads(report: &mut Report) -> Result<()> {
+pub(super) fn run_reads(report: &mut Report) -> Result<()> {
     run(report, Direction::Reads)
 }
 
@@ -107,7 +107,7 @@ fn run(report: &mut Report, direction: Direction) -> Result<()> {
     let mut bench = Bench { lab: &lab, direction, report, wrong: 0 };
     let tcp = bench.tcp()?;
     let off = bench.off()?;
-    bench.attached(&tcp, &off)?;
+    bench.check_attached(&tcp, &off)?;
     let wrong = bench.wrong;
     report.equals("runs with a wrong block, or a read or write that failed", wrong, 0);
     Ok(())
@@ -141,7 +141,7 @@ impl Bench<'_> {
         Ok(measured)
     }
 
-    fn attached(&mut self, tcp: &Measured, off: &Measured) -> Result<()> {
+    fn check_attached(&mut self, tcp: &Measured, off: &Measured) -> Result<()> {
         let job = self.direction.job();
         let port = format!("attach {{}} --role switch --profile lab --queues {WEIGHTS} {SHORT}");
         self.lab.on_port(NEAR, &format!("{port} --set wred.3.ecn=off"))?;

@@ -18,7 +18,7 @@ use crate::packets::Roce;
 use crate::tap::Tap;
 
 const QUEUES: usize = 4;
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// The paced QP, its rate, and the amount it sends: 400 ms at that rate.
 const PACED_QPN: u32 = 0x55;
 const PACED_BPS: u64 = 20_000_000;
@@ -119,7 +119,7 @@ fn queues(report: &mut Report, lab: &Lab) -> Result<()> {
         let all = shown.lines().filter(|line| line.starts_with("qdisc fq ")).count();
         report.equals("the kernel's mq: fq in all", all as u64, QUEUES as u64);
         ensure!(printed.contains("an fq for each transmit queue"), "{printed}");
-        let share = paced(lab, &mut tap)?;
+        let share = measure_pacing(lab, &mut tap)?;
         report.row([
             "mq 0:".into(),
             "mq dc02:, fq in each child".into(),
@@ -169,13 +169,13 @@ fn is_fq_at(line: &str, parent: &str) -> bool {
 }
 
 /// The measured rate of a paced flow, relative to the requested one.
-fn paced(lab: &Lab, tap: &mut Tap) -> Result<f64> {
+fn measure_pacing(lab: &Lab, tap: &mut Tap) -> Result<f64> {
     let frame = Roce { dest_qpn: PACED_QPN, ..Roce::default() }.frame();
     let socket = lab.host.socket("q0")?;
     // Wait for frames to leave; otherwise later ones would be beyond the horizon.
     socket.limit_send_buffer(64 << 10)?;
     let frames = std::thread::scope(|scope| {
-        let taken = scope.spawn(|| tap.take(PACED_FRAMES, PATIENCE));
+        let taken = scope.spawn(|| tap.read_frames(PACED_FRAMES, TIMEOUT));
         for _ in 0..PACED_FRAMES {
             socket.send(&frame)?;
         }
@@ -197,7 +197,7 @@ fn classes(report: &mut Report, lab: &Lab) -> Result<()> {
         lab.host.command(line)?;
     }
     let before = show(lab, "b0")?;
-    let printed = lab.refused(1, &format!("attach b0 --pacer fq {ATTACH}"))?;
+    let printed = lab.expect_error(1, &format!("attach b0 --pacer fq {ATTACH}"))?;
     let way = printed.contains("tc qdisc replace dev b0 parent 1:");
     report.check("an htb: refused with a fix", way, true, way && show(lab, "b0")? == before);
     for class in ["1:10", "1:20"] {
@@ -305,8 +305,8 @@ fn filters(report: &mut Report, lab: &Lab) -> Result<()> {
         lab.ok("detach b0")?;
         let unchanged = [theirs("ingress")?, theirs("egress")?] == before;
         report.check(&format!("{name}: other filters stay"), unchanged, true, unchanged);
-        let place = if is_first { "ours first" } else { "other filters first, and reported" };
-        report.row([name, place.into(), "theirs stay".into()]);
+        let order = if is_first { "ours first" } else { "other filters first, and reported" };
+        report.row([name, order.into(), "theirs stay".into()]);
         for hook in ["ingress", "egress"] {
             lab.host.command(&format!("tc filter delete dev b0 {hook}"))?;
         }

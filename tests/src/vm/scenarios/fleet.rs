@@ -18,7 +18,7 @@ const UNITS: [&str; 3] = ["dcqcn-fleet-agent", "dcqcn-fleet-coordinate", "dcqcn-
 const SOCKET: &str = "/run/dcqcn/control";
 /// The page updates once a second; an emulated guest is slow.
 const PAGE_SILENCE: Duration = Duration::from_secs(30);
-const PAGE_PATIENCE: Duration = Duration::from_secs(60);
+const PAGE_TIMEOUT: Duration = Duration::from_secs(60);
 const OWN: &str = "\
 [[interface]]
 name = 'roce*'
@@ -91,7 +91,7 @@ fn steps(report: &mut Report) -> Result<()> {
     rollout(report)?;
     page(report)?;
     killed(report)?;
-    removed(report)
+    check_removed(report)
 }
 
 /// A unit's process runs as its user, without privileges.
@@ -142,7 +142,7 @@ fn page(report: &mut Report) -> Result<()> {
         stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").as_bytes())?;
         let mut answer = String::new();
         let mut part = [0; 4_096];
-        let until = Instant::now() + PAGE_PATIENCE;
+        let until = Instant::now() + PAGE_TIMEOUT;
         while !is_all(&answer) && Instant::now() < until {
             let read = stream.read(&mut part).with_context(|| format!("{path}: {answer}"))?;
             if read == 0 {
@@ -194,7 +194,7 @@ fn killed(report: &mut Report) -> Result<()> {
 }
 
 /// After removal, its units are removed; the daemon and its configuration are unchanged.
-fn removed(report: &mut Report) -> Result<()> {
+fn check_removed(report: &mut Report) -> Result<()> {
     // The package creates the daemon's group.
     fs::write("/etc/dcqcn/dcqcn.toml", OWN.replace("group = 'dcqcn-fleet'\n", ""))?;
     sh("dpkg --purge dcqcn-fleet")?;

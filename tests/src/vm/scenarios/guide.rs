@@ -26,7 +26,7 @@ const COLLAPSE_SECTIONS: [&str; 5] = [
 /// Step 6's unit, which creates the RDMA device and sets its connections' traffic class at every boot.
 const SOFT_ROCE_UNIT: &str = include_str!("../../../../dist/systemd/dcqcn-soft-roce@.service");
 /// Four attachments take a minute, emulated on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(150);
+const TIMEOUT: Duration = Duration::from_secs(150);
 /// Does not wait for remaining perftest processes: an end whose peer has failed waits forever.
 const END_TRAFFIC: &str = "pids=$(pgrep -x ib_write_bw) && kill $pids\nwait 2>/dev/null\n";
 
@@ -51,7 +51,7 @@ pub(super) fn five_minutes(report: &mut Report) -> Result<()> {
         "for second in $(seq 30); do [ $(pgrep -c ib_write_bw) -gt 2 ] || break; sleep 1; done\nsleep 5\n";
     script += "command dcqcn --json flows h1 > /tmp/alone\n";
     script += END_TRAFFIC;
-    let transcript = typing::run(report, &script, PATIENCE)?;
+    let transcript = typing::run(report, &script, TIMEOUT)?;
 
     for (what, has) in [("RATE in `dcqcn top`", "RATE"), ("np_cnp_sent in `dcqcn counters`", "np_cnp_sent")] {
         let seen = transcript.lines().any(|line| !line.starts_with("$ ") && line.contains(has));
@@ -94,7 +94,7 @@ pub(super) fn collapse(report: &mut Report) -> Result<()> {
     unit_commands(SOFT_ROCE_UNIT, &lab.iface(2)).iter().for_each(|line| script += &typed(line));
     let entry = format!("/sys/kernel/config/rdma_cm/rxe_{}/ports/1/default_roce_tos", lab.iface(2));
     script += &typed(&format!("grep -qx 106 {entry}"));
-    let transcript = typing::run(report, &script, PATIENCE)?;
+    let transcript = typing::run(report, &script, TIMEOUT)?;
     let handled = count(&lab.on_host(1, "counters {}")?, "rp_cnp_handled")?;
     report.at_least("CNPs the sender handled", handled as f64, 1.0);
     if !report.passed() {

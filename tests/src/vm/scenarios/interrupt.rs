@@ -27,7 +27,7 @@ const FILE_BYTES: usize = 256 << 10;
 const FQ: &str = "root fq limit 4194304 flow_limit 20000 buckets 65536 orphan_mask 4294967295";
 const ATTACH: &str = "--set link_rate=1gbit --set pacing_credit=5ms";
 /// Time limit of a write after another packet loss.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(super) fn run(report: &mut Report) -> Result<()> {
     let lab = Lab::new(TARGET, &Options::default())?;
@@ -50,11 +50,11 @@ fn without_fq(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
     under_traffic(report, lab, "no fq", 30, |report| {
         for host in [INITIATOR, TARGET] {
             let iface = lab.iface(host);
-            let before = shown(lab, host)?;
-            let refused = refusal(&format!("dcqcn attach {iface} --pacer fq {ATTACH}"))?;
-            let way = refused.as_ref().is_some_and(|refusal_text| {
-                refusal_text.contains("--interrupt")
-                    && refusal_text.contains(&format!("tc qdisc replace dev {iface} root fq"))
+            let before = link_and_qdiscs(lab, host)?;
+            let refused = error_of(&format!("dcqcn attach {iface} --pacer fq {ATTACH}"))?;
+            let way = refused.as_ref().is_some_and(|error| {
+                error.contains("--interrupt")
+                    && error.contains(&format!("tc qdisc replace dev {iface} root fq"))
             });
             let words = refused.as_deref().map_or("attached", |_| "refused");
             let expected = if ends { "refused, with a fix" } else { "attached" };
@@ -65,14 +65,14 @@ fn without_fq(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
                 way == ends && refused.is_some() == ends,
             );
             if refused.is_some() {
-                let same = shown(lab, host)? == before;
+                let same = link_and_qdiscs(lab, host)? == before;
                 report.check(&format!("no fq: {iface} afterwards"), same, "as it was", same);
                 // This replaces no qdisc.
                 sh(&format!("dcqcn attach {iface} --pacer none {ATTACH}"))?;
             }
             thread::sleep(Duration::from_secs(2));
             sh(&format!("dcqcn detach {iface}"))?;
-            let same = shown(lab, host)? == before;
+            let same = link_and_qdiscs(lab, host)? == before;
             report.check(&format!("no fq: {iface} when detached"), same, "as it was", same);
         }
         Ok(if ends { "refused; accepted without a pacer" } else { "attached and detached" })
@@ -87,12 +87,12 @@ fn with_fq(report: &mut Report, lab: &Lab) -> Result<()> {
     under_traffic(report, lab, "fq beforehand", 40, |_| {
         for host in [INITIATOR, TARGET] {
             let iface = lab.iface(host);
-            let before = shown(lab, host)?;
+            let before = link_and_qdiscs(lab, host)?;
             sh(&format!("dcqcn attach {iface} --pacer fq {ATTACH}"))?;
             thread::sleep(Duration::from_secs(2));
             sh(&format!("dcqcn set {iface} rpg_ai_rate=7mbit"))?;
             sh(&format!("dcqcn detach {iface}"))?;
-            ensure!(shown(lab, host)? == before, "{iface} is not restored");
+            ensure!(link_and_qdiscs(lab, host)? == before, "{iface} is not restored");
             sh(&format!("dcqcn attach {iface} --pacer fq {ATTACH}"))?;
         }
         for host in [INITIATOR, TARGET] {
@@ -109,11 +109,11 @@ fn with_fq(report: &mut Report, lab: &Lab) -> Result<()> {
 /// Attached without traffic, with a pacer that detaching would remove.
 fn detach_is_refused(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
     let iface = lab.iface(INITIATOR);
-    let before = shown(lab, INITIATOR)?;
+    let before = link_and_qdiscs(lab, INITIATOR)?;
     when_idle(&format!("dcqcn attach {iface} --pacer fq {ATTACH}"))?;
     under_traffic(report, lab, "attached with an fq", 25, |report| {
-        let refused = refusal(&format!("dcqcn detach {iface}"))?;
-        let way = refused.as_ref().is_some_and(|refusal_text| refusal_text.contains("--interrupt"));
+        let refused = error_of(&format!("dcqcn detach {iface}"))?;
+        let way = refused.as_ref().is_some_and(|error| error.contains("--interrupt"));
         let words = refused.as_deref().map_or("detached", |_| "refused");
         let expected = if ends { "refused, with a fix" } else { "detached" };
         report.check(
@@ -132,7 +132,7 @@ fn detach_is_refused(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
     if ends {
         when_idle(&format!("dcqcn detach {iface}"))?;
     }
-    let same = shown(lab, INITIATOR)? == before;
+    let same = link_and_qdiscs(lab, INITIATOR)? == before;
     report.check("attached with an fq: afterwards", same, "as it was", same);
     Ok(())
 }
@@ -155,14 +155,14 @@ fn reload_is_refused(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
     let served = || -> Result<String> {
         Ok(sh(&format!("dcqcn daemon status --socket {SOCKET} --json")).unwrap_or_default().replace(' ', ""))
     };
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     while !served()?.contains("\"is_ready\":true") {
         ensure!(Instant::now() < until, "the daemon does not attach: {}", served()?);
         thread::sleep(Duration::from_millis(200));
     }
     under_traffic(report, lab, "a reload without the interface", 25, |report| {
         write(&[&other])?;
-        let refused = refusal(&format!("dcqcn daemon reload --socket {SOCKET}"))?;
+        let refused = error_of(&format!("dcqcn daemon reload --socket {SOCKET}"))?;
         let has_cause = refused.as_ref().is_some_and(|error| error.contains("--interrupt"));
         let words = refused.as_deref().map_or("reloaded", |_| "refused");
         let expected = if ends { "refused, with the cause" } else { "reloaded" };
@@ -173,7 +173,7 @@ fn reload_is_refused(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
     })?;
     drop(daemon);
     for iface in [&iface, &other] {
-        let _ = refusal(&format!("dcqcn detach {iface} --interrupt"))?;
+        let _ = error_of(&format!("dcqcn detach {iface} --interrupt"))?;
     }
     Ok(())
 }
@@ -183,14 +183,14 @@ fn interrupt_allowed(report: &mut Report, lab: &Lab) -> Result<()> {
     let iface = lab.iface(INITIATOR);
     let traffic = flow(lab, 15)?;
     thread::sleep(Duration::from_secs(2));
-    let attached = refusal(&format!("dcqcn attach {iface} --pacer fq --interrupt {ATTACH}"))?;
+    let attached = error_of(&format!("dcqcn attach {iface} --pacer fq --interrupt {ATTACH}"))?;
     report.check(
         "--interrupt: attach",
         attached.as_deref().unwrap_or("attached"),
         "attached",
         attached.is_none(),
     );
-    let detached = refusal(&format!("dcqcn detach {iface} --interrupt"))?;
+    let detached = error_of(&format!("dcqcn detach {iface} --interrupt"))?;
     report.check(
         "--interrupt: detach",
         detached.as_deref().unwrap_or("detached"),
@@ -222,7 +222,7 @@ fn under_traffic(
         thread::sleep(Duration::from_secs(2));
         let done = action(report);
         // Lost data has been retransmitted, and more was written since.
-        let (so_far, until) = (written.load(Ordering::Relaxed), Instant::now() + PATIENCE);
+        let (so_far, until) = (written.load(Ordering::Relaxed), Instant::now() + TIMEOUT);
         while written.load(Ordering::Relaxed) < so_far + 2 && !writer.is_finished() && Instant::now() < until
         {
             thread::sleep(Duration::from_millis(50));
@@ -313,7 +313,7 @@ fn write(stop: &AtomicBool, written: &AtomicU64) -> Result<()> {
 }
 
 /// Error of a rejected command; `None` if it is accepted.
-fn refusal(line: &str) -> Result<Option<String>> {
+fn error_of(line: &str) -> Result<Option<String>> {
     let mut words = line.split_whitespace();
     let mut command = Command::new(words.next().context("an empty command")?);
     let output = command.args(words).output().with_context(|| line.to_owned())?;
@@ -322,16 +322,16 @@ fn refusal(line: &str) -> Result<Option<String>> {
 
 /// Retries a rejected command until the QPs of exited processes are destroyed.
 fn when_idle(line: &str) -> Result<()> {
-    let until = Instant::now() + PATIENCE;
-    while let Some(refusal_text) = refusal(line)? {
-        ensure!(refusal_text.contains("--interrupt") && Instant::now() < until, "{line}: {refusal_text}");
+    let until = Instant::now() + TIMEOUT;
+    while let Some(error) = error_of(line)? {
+        ensure!(error.contains("--interrupt") && Instant::now() < until, "{line}: {error}");
         thread::sleep(Duration::from_millis(200));
     }
     Ok(())
 }
 
 /// Everything of a host's interface that an attachment could change.
-fn shown(lab: &Lab, host: u8) -> Result<[String; 2]> {
+fn link_and_qdiscs(lab: &Lab, host: u8) -> Result<[String; 2]> {
     let iface = lab.iface(host);
     Ok([sh(&format!("ip -d link show dev {iface}"))?, sh(&format!("tc -d qdisc show dev {iface}"))?])
 }

@@ -120,14 +120,14 @@ fn replace(lab: &Lab) -> Result<()> {
 
 /// Bytes sent by the sender's interface in a second and a half.
 fn rate_mbps(lab: &Lab) -> Result<f64> {
-    const TIME: Duration = Duration::from_millis(1_500);
+    const MEASURED: Duration = Duration::from_millis(1_500);
     let path = format!("/sys/class/net/{}/statistics/tx_bytes", lab.iface(SENDER));
     let sent = || -> Result<(u64, Instant)> {
         let bytes = sysfs::read(&path)?.parse().with_context(|| path.clone())?;
         Ok((bytes, Instant::now()))
     };
     let (before, started) = sent()?;
-    thread::sleep(TIME);
+    thread::sleep(MEASURED);
     let (after, ended) = sent()?;
     Ok((after - before) as f64 * 8.0 / (ended - started).as_secs_f64() / 1e6)
 }

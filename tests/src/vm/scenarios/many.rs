@@ -35,11 +35,11 @@ const MESSAGE_BYTES: u32 = 4_096;
 const FRAME_BITS: f64 = 8.0 * (4_096 + 14 + 20 + 8 + 12 + 16 + 4) as f64;
 /// Exponent: 4.096 us << 26 = 275 s. An ACK does not restart soft-RoCE's timer: on expiry all packets in flight are
 /// retransmitted, however recent.
-const TIMEOUT: u32 = 26;
+const QP_TIMEOUT: u32 = 26;
 /// Duration of the traffic; connecting takes longer, and ends with the guest.
 const SECONDS: u32 = 300;
-const PATIENCE: Duration = Duration::from_secs(120);
-const COUNTED: Duration = Duration::from_secs(12);
+const TIMEOUT: Duration = Duration::from_secs(120);
+const COUNTING_TIME: Duration = Duration::from_secs(12);
 /// Share of the floor: allows for packets queued at the start, and a late guest.
 const TOLERANCE: f64 = 0.15;
 
@@ -53,14 +53,14 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     lab.on_host(SENDER, &line)?;
     let (mut server, mut client) = traffic(&lab)?;
     let mut flows = flows(&lab)?;
-    for _ in 0..PATIENCE.as_secs() {
+    for _ in 0..TIMEOUT.as_secs() {
         if flows.len() >= QPS {
             break;
         }
         thread::sleep(Duration::from_secs(1));
         flows = self::flows(&lab)?;
     }
-    ensure!(flows.len() >= QPS, "{} flows after {PATIENCE:?}: {}", flows.len(), client.printed()?.trim());
+    ensure!(flows.len() >= QPS, "{} flows after {TIMEOUT:?}: {}", flows.len(), client.printed()?.trim());
     let before = measure(&lab)?;
     let cut: Vec<u64> = flows.iter().step_by(2).map(|flow| flow.qpn).collect();
     for qpn in &cut {
@@ -95,7 +95,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     );
     report.at_least("packets/s of an uncut QP, relative to the fastest cut QP", fast.fewest / slow.most, 1.2);
     report.equals("packets dropped by the host", before.dropped + after.dropped, 0);
-    // A packet lost here is not retransmitted before `TIMEOUT`, and its QP stalls, independent of fq.
+    // A packet lost here is not retransmitted before `QP_TIMEOUT`, and its QP stalls, independent of fq.
     let lost = veth_drops(&lab)?;
     report.check("packets lost between hosts and bridge", list(&lost), "none", lost.is_empty());
     report.equals("retries", before.retries + after.retries, 0);
@@ -107,7 +107,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     server.kill()
 }
 
-/// Traffic of all QPs during [`COUNTED`].
+/// Traffic of all QPs during [`COUNTING_TIME`].
 struct Measured {
     /// QPN and packets per second.
     rates: Vec<(u64, f64)>,
@@ -140,7 +140,7 @@ fn measure(lab: &Lab) -> Result<Measured> {
     let before = counts()?;
     let (first, flows_before) = (Instant::now(), flows(lab)?);
     let first_took = first.elapsed();
-    thread::sleep(COUNTED);
+    thread::sleep(COUNTING_TIME);
     let (second, flows_after) = (Instant::now(), flows(lab)?);
     let second_took = second.elapsed();
     let after = counts()?;
@@ -199,7 +199,7 @@ impl Measured {
 fn traffic(lab: &Lab) -> Result<(Running, Running)> {
     let line = |host: u8| -> Result<String> {
         Ok(format!(
-            "ib_write_bw -d {} -x {} -p {PORT} -q {QPS} -D {SECONDS} -s {MESSAGE_BYTES} -t 1 -Q 1 -u {TIMEOUT} --tclass={ECT} -F",
+            "ib_write_bw -d {} -x {} -p {PORT} -q {QPS} -D {SECONDS} -s {MESSAGE_BYTES} -t 1 -Q 1 -u {QP_TIMEOUT} --tclass={ECT} -F",
             rxe(host),
             lab.gid_index(host)?
         ))

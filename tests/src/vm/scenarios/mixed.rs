@@ -30,7 +30,7 @@ const PORT: &str = "handle 1: tbf rate 20mbit burst 64000 limit 800000";
 const SETTLING: u32 = 9;
 const COUNTED: u32 = 12;
 /// Allowance for starting Python, connecting, and data in flight at the end.
-const PATIENCE: Duration = Duration::from_secs(100);
+const TIMEOUT: Duration = Duration::from_secs(100);
 
 const COLUMNS: &[&str] = &[
     "",
@@ -100,7 +100,7 @@ fn measure(lab: &Lab) -> Result<Measured> {
     }
     let start = counts(lab)?;
     let mut program = Running::start(&line)?;
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     while !program.printed()?.contains("settled") {
         ensure!(Instant::now() < until, "traffic has not settled: {}", program.printed()?.trim());
         std::thread::sleep(Duration::from_millis(20));
@@ -108,7 +108,7 @@ fn measure(lab: &Lab) -> Result<Measured> {
     let settled = counts(lab)?;
     std::thread::sleep(Duration::from_secs(u64::from(COUNTED) - 1));
     let rates = rates(lab)?;
-    let (ok, printed) = program.finish(PATIENCE)?;
+    let (ok, printed) = program.finish(TIMEOUT)?;
     ensure!(ok, "the program failed: {}", printed.trim());
     let figures = printed.lines().find(|line| line.starts_with('{')).unwrap_or_default();
     let figures = serde_json::from_str(figures).with_context(|| printed.clone())?;

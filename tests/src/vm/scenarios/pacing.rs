@@ -36,7 +36,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     for (asked_mbps, qps) in LIMITS {
         let mut attempt = 1;
         let (shares, retries) = loop {
-            let (shares, retries) = held(&lab, report, asked_mbps, qps, CREDIT)?;
+            let (shares, retries) = measure_shares(&lab, report, asked_mbps, qps, CREDIT)?;
             if attempt == ATTEMPTS || shares.iter().all(|share| *share >= 1.0 - TOLERANCE) {
                 break (shares, retries);
             }
@@ -49,7 +49,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
         }
         report.equals(&format!("{name}: retries"), retries, 0);
     }
-    held(&lab, report, 80, 1, DEFAULT_CREDIT)?;
+    measure_shares(&lab, report, 80, 1, DEFAULT_CREDIT)?;
     let counters = lab.on_host(SENDER, "counters {}")?;
     let beyond = count(&counters, "rp_horizon_drop")? + count(&counters, "rp_horizon_pass")?;
     report.equals("packets beyond the pacing horizon", beyond, 0);
@@ -57,7 +57,13 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
 }
 
 /// Paces QPs at a rate; returns each one's share of it on the wire, and the retries.
-fn held(lab: &Lab, report: &mut Report, asked_mbps: u32, qps: u16, credit: &str) -> Result<(Vec<f64>, u64)> {
+fn measure_shares(
+    lab: &Lab,
+    report: &mut Report,
+    asked_mbps: u32,
+    qps: u16,
+    credit: &str,
+) -> Result<(Vec<f64>, u64)> {
     // A flow without a cut has the maximum rate.
     lab.on_host(SENDER, &format!("set {{}} rpg_max_rate={asked_mbps}mbit pacing_credit={credit}"))?;
     let retries = lab.hw_counter(SENDER, "completer_retry_err")?;

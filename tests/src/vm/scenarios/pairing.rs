@@ -23,7 +23,7 @@ const LINK_MBPS: f64 = 20.0;
 const OTHER_CLASS: u8 = 2;
 const SECONDS: u32 = 11;
 /// Share of the duration in which CNPs are counted; the rest is for the commands.
-const COUNTED: Duration = Duration::from_secs(5);
+const COUNTING_TIME: Duration = Duration::from_secs(5);
 /// Block size of rping.
 const RPING_BYTES: u32 = 32_768;
 
@@ -126,7 +126,7 @@ fn one(lab: &Lab, report: &mut Report, known: PairKnowledge) -> Result<()> {
     let (_, other_qpn) = wait_for_qpns(flows.first().context("a flow")?)?;
     wait_for_pair(lab, known, congested_qpn)?;
     let before = Counts::read(lab)?;
-    thread::sleep(COUNTED);
+    thread::sleep(COUNTING_TIME);
     // While the QPs exist, as packets in transit belong to no QP after a close.
     let counts = Counts::read(lab)?.since(&before);
     let pairs = lab.on_host(RECEIVER, "flows pair list {}")?;

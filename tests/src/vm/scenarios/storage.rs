@@ -23,8 +23,8 @@ const ENDS: [Ends; 2] =
     [Ends { initiator: INITIATOR, target: TARGETS[0] }, Ends { initiator: INITIATOR, target: TARGETS[1] }];
 /// Reads and writes in flight to each target.
 const DEPTH: u64 = 8;
-const SETTLING: Duration = Duration::from_secs(6);
-const LENGTH: Duration = Duration::from_secs(14);
+const WARM_UP: Duration = Duration::from_secs(6);
+const MEASURED: Duration = Duration::from_secs(14);
 /// Minimum throughput relative to that without dcqcn, reads and writes together. Fewer drops compensate for
 /// rate cuts.
 const MIN_RELATIVE_THROUGHPUT: f64 = 0.9;
@@ -87,7 +87,7 @@ fn counts(lab: &Lab) -> Result<Counts> {
 fn measure(lab: &Lab, disks: &[Disk], mix: Mix) -> Result<Measured> {
     let paths: Vec<&Path> = disks.iter().map(|disk| disk.path.as_path()).collect();
     let before = counts(lab)?;
-    let done = load::run(&paths, DEPTH, mix, SETTLING, LENGTH, || counts(lab));
+    let done = load::run(&paths, DEPTH, mix, WARM_UP, MEASURED, || counts(lab));
     let (settled, done) = done.with_context(|| format!("{mix:?}"))?;
     let after = counts(lab)?;
     Ok(Measured { done, counts: after.since(settled), drops_all: after.since(before).drops })
@@ -95,7 +95,7 @@ fn measure(lab: &Lab, disks: &[Disk], mix: Mix) -> Result<Measured> {
 
 impl Measured {
     fn kb_per_s(&self) -> (f64, f64) {
-        let rate = |bytes: u64| bytes as f64 / 1e3 / LENGTH.as_secs_f64();
+        let rate = |bytes: u64| bytes as f64 / 1e3 / MEASURED.as_secs_f64();
         (rate(self.done.read_bytes), rate(self.done.written_bytes))
     }
 

@@ -41,7 +41,7 @@ const PORT_BPS: f64 = 20e6;
 /// Ratio of a packet on the wire to its payload: Ethernet, IPv4, UDP, BTH and ICRC around 1,024 bytes.
 const WIRE: f64 = (1_024 + 14 + 20 + 8 + 12 + 4) as f64 / 1_024.0;
 /// Three times reads of half a minute, and three attachments, emulated on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(340);
+const TIMEOUT: Duration = Duration::from_secs(340);
 
 pub(super) fn run(report: &mut Report) -> Result<()> {
     let lab = Lab::new(BACKUP, &Options::default())?;
@@ -55,7 +55,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     let paths: Vec<_> = disks.iter().map(|disk| disk.path.to_string_lossy().into_owned()).collect();
     let paths: Vec<_> = paths.iter().map(String::as_str).collect();
     let reads = READS.command(&paths);
-    let transcript = typing::run(report, &script(&lab, &reads), PATIENCE)?;
+    let transcript = typing::run(report, &script(&lab, &reads), TIMEOUT)?;
 
     report.columns(&[
         "",

@@ -17,14 +17,14 @@ const UNIT: &str = "dcqcn.service";
 const IFACE: &str = "roce0";
 const FILE: &str = "/etc/dcqcn/dcqcn.toml";
 /// Emulated, on a busy machine, everything takes ten times as long.
-const PATIENCE: Duration = Duration::from_secs(180);
+const TIMEOUT: Duration = Duration::from_secs(180);
 /// CAP_NET_ADMIN, CAP_PERFMON, CAP_BPF.
 const CAPABILITIES: u64 = 1 << 12 | 1 << 38 | 1 << 39;
 
 pub(super) fn run(report: &mut Report) -> Result<()> {
     boot(report)?;
     sh("dpkg --purge dcqcn")?;
-    gone(report, "purged after the boot")?;
+    check_no_state(report, "purged after the boot")?;
 
     // Another process's state must stay unchanged.
     sh(&format!("ip link set {IFACE} up"))?;
@@ -44,7 +44,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     watchdog(report)?;
     upgrade(report)?;
     another_layout(report)?;
-    removed(report, &before)
+    check_removed(report, &before)
 }
 
 /// At boot, the daemon manages the interface under its udev name, within its resource limits.
@@ -189,7 +189,7 @@ fn another_layout(report: &mut Report) -> Result<()> {
 }
 
 /// After removal and purge, no state is left, in other namespaces either.
-fn removed(report: &mut Report, before: &str) -> Result<()> {
+fn check_removed(report: &mut Report, before: &str) -> Result<()> {
     sh("ip netns add pod")?;
     sh("ip link add pod0 type veth peer name pod1")?;
     sh("ip link set pod0 netns pod")?;
@@ -208,13 +208,13 @@ fn removed(report: &mut Report, before: &str) -> Result<()> {
     sh("dpkg --remove dcqcn")?;
     report.check("removed: the unit", is_active()?, false, !is_active()?);
     report.check("removed: its file", Path::new(FILE).exists(), true, Path::new(FILE).exists());
-    gone(report, "removed")?;
+    check_no_state(report, "removed")?;
     report.check("removed: the interface", "", "as it was", state()? == before);
     sh("dpkg --purge dcqcn")?;
     for path in [FILE, "/etc/logrotate.d/dcqcn", "/var/log/dcqcn", "/usr/bin/dcqcn"] {
         report.check(&format!("purged: {path}"), Path::new(path).exists(), false, !Path::new(path).exists());
     }
-    gone(report, "purged")?;
+    check_no_state(report, "purged")?;
     report.check("purged: the interface", "", "as it was", state()? == before);
     let units = sh("systemctl list-units --all --no-legend --plain").unwrap_or_default();
     // The scenario's own unit is ordered after the daemon's, so systemd remembers that name only.
@@ -226,8 +226,8 @@ fn removed(report: &mut Report, before: &str) -> Result<()> {
     Ok(())
 }
 
-/// No state is left in the kernel.
-fn gone(report: &mut Report, when: &str) -> Result<()> {
+/// Checks that no state is left in the kernel.
+fn check_no_state(report: &mut Report, when: &str) -> Result<()> {
     // Maps are freed a moment after their last user.
     let freed = until("the maps are freed", || Ok(tables() == 0)).is_ok();
     report.check(&format!("{when}: attachments in the kernel"), tables(), 0, freed);
@@ -310,13 +310,13 @@ fn state() -> Result<String> {
 
 /// Waits for a condition.
 pub(super) fn until(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     while !is_so().unwrap_or(false) {
         if Instant::now() > until {
             let status = sh("systemctl --no-pager --full status dcqcn.service")
                 .unwrap_or_else(|error| error.to_string());
             let log = sh("journalctl --no-pager --lines 30 --unit dcqcn.service").unwrap_or_default();
-            anyhow::bail!("not {what} after {} s: {status}\n{log}", PATIENCE.as_secs());
+            anyhow::bail!("not {what} after {} s: {status}\n{log}", TIMEOUT.as_secs());
         }
         thread::sleep(Duration::from_millis(200));
     }

@@ -12,7 +12,7 @@ use super::super::report::Report;
 
 const ROUNDS: usize = 10;
 const SECONDS: u32 = 2;
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Lowest ratio of TCP's throughput attached to nothing attached, as the lower 95 % limit of the mean of the rounds.
 const BOUND: f64 = 0.93;
 
@@ -32,7 +32,7 @@ const ROLES: [&str; 2] = ["host", "switch"];
 
 pub(super) fn run(report: &mut Report) -> Result<()> {
     let mut peer = Peer::connect()?;
-    peer.sh("iperf3 -s -D", PATIENCE)?;
+    peer.sh("iperf3 -s -D", TIMEOUT)?;
     // One qdisc with and without `dcqcn`, as the cost of a pacer is not measured here.
     sh("modprobe sch_fq")?;
     sh(&format!("tc qdisc replace dev {IFACE} root fq"))?;

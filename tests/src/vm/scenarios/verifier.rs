@@ -22,7 +22,7 @@ const WAYS: &[(&str, &str)] = &[
 ];
 
 /// Time for the kernel to free unused objects.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(super) fn run(report: &mut Report) -> Result<()> {
     let netns = Netns::create("verifier")?;
@@ -48,7 +48,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
         ensure!(loaded.programs > before.programs, "{way}: nothing was loaded");
         let instructions = instructions();
         sh_in(&netns, "dcqcn detach --all")?;
-        let after = settled(&netns, &before)?;
+        let after = remaining_after_free(&netns, &before)?;
         let text = |key: &str| info.get(key).and_then(|value| value.as_str()).unwrap_or("-").to_owned();
         let remains = if after == before { "nothing".to_owned() } else { format!("{after:?}") };
         report.row([
@@ -97,8 +97,8 @@ fn remaining(netns: &Netns) -> Result<Removal> {
 }
 
 /// State left after the kernel has freed unused objects.
-fn settled(netns: &Netns, expected: &Removal) -> Result<Removal> {
-    let until = Instant::now() + PATIENCE;
+fn remaining_after_free(netns: &Netns, expected: &Removal) -> Result<Removal> {
+    let until = Instant::now() + TIMEOUT;
     while Instant::now() < until && loaded() != (expected.programs, expected.maps) {
         thread::sleep(Duration::from_millis(50));
     }

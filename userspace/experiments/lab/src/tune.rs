@@ -193,7 +193,7 @@ mod tests {
     }
 
     /// The error of a run, and whether it printed a report before.
-    fn refused(options: &str) -> (String, bool) {
+    fn error_of(options: &str) -> (String, bool) {
         let mut printed = Vec::new();
         let error = parse(options).unwrap().run(&mut Output::new(&mut printed, false)).unwrap_err();
         (format!("{error:#}"), !printed.is_empty())
@@ -227,7 +227,7 @@ mod tests {
                 "--label rack is given twice",
             ),
         ] {
-            let (error, is_printed) = refused(&format!("{SMALL} {options}"));
+            let (error, is_printed) = error_of(&format!("{SMALL} {options}"));
             assert!(error.starts_with(expected) && !is_printed, "{error}");
         }
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
@@ -238,7 +238,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("fleet.toml");
         let out = format!("{SMALL} --out {}", path.display());
-        let (error, is_printed) = refused(&format!("{out} --max-queue 1KB"));
+        let (error, is_printed) = error_of(&format!("{out} --max-queue 1KB"));
         assert!(is_printed && error.starts_with(&format!("cannot write {}", path.display())), "{error}");
         assert!(error.contains("exceeds a limit: deepest queue "), "{error}");
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);

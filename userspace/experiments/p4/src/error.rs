@@ -189,12 +189,12 @@ pub enum Error {
     },
     /// The interpreter does not support a feature of a compiled program.
     #[error(
-        "cannot interpret the program: {place} has {what}, which the interpreter does not support; run it in simple_switch \
+        "cannot interpret the program: {location} has {what}, which the interpreter does not support; run it in simple_switch \
          (`--engine bmv2`)"
     )]
     NotInterpreted {
         /// Part of the program.
-        place: String,
+        location: String,
         /// Unsupported feature.
         what: String,
     },

@@ -20,7 +20,7 @@ const THRIFT_PORT: u16 = 9_090;
 /// Queues of a port.
 const QUEUES: &str = "8";
 /// Maximum wait for its first answer.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// Interval between attempts.
 const TICK: Duration = Duration::from_millis(50);
 /// The loopback interface of every namespace.
@@ -72,7 +72,7 @@ impl Process {
     }
 
     fn wait_for_session(&mut self, netns: &Netns) -> Result<Session> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let session = netns.run(|| Session::open(THRIFT_PORT));
             match session.map_err(|error| Error::Start { reason: error.to_string() })? {
@@ -83,8 +83,9 @@ impl Process {
             if let Ok(Some(status)) = self.child.try_wait() {
                 let mut text = String::new();
                 let read = self.output.rewind().and_then(|()| self.output.read_to_string(&mut text));
-                let said = read.ok().and_then(|_| text.lines().last().map(str::to_owned)).unwrap_or_default();
-                return Err(Error::Start { reason: format!("{status}: {said}") });
+                let last_line =
+                    read.ok().and_then(|_| text.lines().last().map(str::to_owned)).unwrap_or_default();
+                return Err(Error::Start { reason: format!("{status}: {last_line}") });
             }
             thread::sleep(TICK);
         }

@@ -62,7 +62,7 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// As [`Self::rp_flows`].
     pub fn rp_index(&mut self, id: &FlowId) -> Result<Option<u64>> {
-        Ok(self.rp_indices()?.into_iter().find(|(_, there)| there == id).map(|(place, _)| place))
+        Ok(self.rp_indices()?.into_iter().find(|(_, there)| there == id).map(|(slot, _)| slot))
     }
 
     /// Every flow of the reaction point, with its register index.
@@ -70,7 +70,7 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// As [`Self::rp_flows`].
     pub fn rp_indices(&mut self) -> Result<Vec<(u64, FlowId)>> {
-        self.places("rp")
+        self.occupied_slots("rp")
     }
 
     /// Every flow of the notification point, with its register index.
@@ -78,7 +78,7 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// As [`Self::rp_flows`].
     pub fn np_indices(&mut self) -> Result<Vec<(u64, FlowId)>> {
-        self.places("np")
+        self.occupied_slots("np")
     }
 
     /// The flow of the reaction point at an index.
@@ -274,9 +274,9 @@ impl<'a> Reader<'a> {
         Ok(ids.into_iter().enumerate().filter(|(_, (_, seen_ns))| *seen_ns != 0).map(flow).collect())
     }
 
-    fn places(&mut self, point: &str) -> Result<Vec<(u64, FlowId)>> {
+    fn occupied_slots(&mut self, point: &str) -> Result<Vec<(u64, FlowId)>> {
         let ids = self.ids(point, Which::All)?.into_iter().zip(0..);
-        Ok(ids.filter(|((_, seen_ns), _)| *seen_ns != 0).map(|((id, _), place)| (place, id)).collect())
+        Ok(ids.filter(|((_, seen_ns), _)| *seen_ns != 0).map(|((id, _), slot)| (slot, id)).collect())
     }
 
     /// Flow in each slot, and its last use; 0 = none.
@@ -309,9 +309,9 @@ impl<'a> Reader<'a> {
         for word in 0..4 {
             words.push(self.values(&format!("{name}_{word}"), which)?);
         }
-        let places = words.first().map_or(0, Vec::len);
+        let slots = words.first().map_or(0, Vec::len);
         let word = |i: usize, at| (words.get(i).map_or(0, |word| get(word, at)) as u32).to_be();
-        Ok((0..places).map(|at| [word(0, at), word(1, at), word(2, at), word(3, at)]).collect())
+        Ok((0..slots).map(|at| [word(0, at), word(1, at), word(2, at), word(3, at)]).collect())
     }
 
     fn values(&mut self, name: &str, which: Which) -> Result<Vec<u64>> {

@@ -20,7 +20,7 @@ const TOOL: &str = "simple_switch_CLI";
 /// Prompt.
 const PROMPT: &str = "RuntimeCmd: ";
 /// Maximum wait for an answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// The switch, whose version is that of the CLI.
 const SWITCH: &str = "simple_switch";
 /// First version whose `set_queue_rate` and `set_queue_depth` change the queue of a packet's priority
@@ -121,7 +121,7 @@ impl Session {
 
     /// Output up to the next prompt; partial output on a time-out.
     fn answer(&mut self) -> std::result::Result<String, String> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let mut text = Vec::new();
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -129,7 +129,7 @@ impl Session {
             let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
             let ready = poll(&mut fds, timeout);
             if ready == Ok(0) {
-                return Err(format!("no answer in {} s", PATIENCE.as_secs()));
+                return Err(format!("no answer in {} s", TIMEOUT.as_secs()));
             }
             let mut chunk = [0; 1 << 14];
             let got = match self.output.read(&mut chunk) {
@@ -146,12 +146,12 @@ impl Session {
     }
 
     /// Cause of a broken session: the last error message of the CLI, or else its last output.
-    fn reason(&mut self, said: &str) -> String {
+    fn reason(&mut self, output: &str) -> String {
         let mut complaint = String::new();
         let read = self.errors.rewind().and_then(|()| self.errors.read_to_string(&mut complaint));
         let last = |text: &str| text.lines().rev().find(|line| !line.trim().is_empty()).map(str::to_owned);
         let complaint = read.ok().and_then(|_| last(&complaint));
-        complaint.or_else(|| last(said)).unwrap_or_else(|| "no output".to_owned())
+        complaint.or_else(|| last(output)).unwrap_or_else(|| "no output".to_owned())
     }
 }
 

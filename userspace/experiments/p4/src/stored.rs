@@ -88,13 +88,13 @@ impl Claim {
     /// Locks the switch at a Thrift port of the calling thread's network namespace.
     ///
     /// # Errors
-    /// Another process holds the lock for longer than `PATIENCE`, or the lock file cannot be created.
-    pub fn take(port: u16) -> Result<Self> {
+    /// Another process holds the lock for longer than `TIMEOUT`, or the lock file cannot be created.
+    pub fn acquire(port: u16) -> Result<Self> {
         let path = path(port)?.with_extension("lock");
         let failed = |source| Error::File { path: path.clone(), source };
         fs::create_dir_all(DIRECTORY).map_err(failed)?;
         let lock = File::options().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         loop {
             match lock.try_lock() {
                 Ok(()) => return Ok(Self { _lock: lock }),
@@ -107,7 +107,7 @@ impl Claim {
 }
 
 /// Maximum wait for the lock: a push of a large configuration takes seconds.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const TICK: Duration = Duration::from_millis(20);
 
 fn path(port: u16) -> Result<PathBuf> {
@@ -124,18 +124,18 @@ mod tests {
     fn switch_lock_is_exclusive() {
         // A port without a switch: no server listens there, and the file is unique.
         const PORT: u16 = 1;
-        let Ok(claim) = Claim::take(PORT) else {
+        let Ok(claim) = Claim::acquire(PORT) else {
             eprintln!("SKIPPED switch_lock_is_exclusive: {DIRECTORY} cannot be written");
             return;
         };
         let held = Duration::from_millis(300);
         let second = thread::spawn(|| {
             let began = Instant::now();
-            Claim::take(PORT).map(|_| began.elapsed())
+            Claim::acquire(PORT).map(|_| began.elapsed())
         });
         thread::sleep(held);
         drop(claim);
         let waited = second.join().unwrap().unwrap();
-        assert!(waited >= held / 2 && waited < PATIENCE, "{waited:?}");
+        assert!(waited >= held / 2 && waited < TIMEOUT, "{waited:?}");
     }
 }

@@ -93,7 +93,7 @@ fn switch(json: &str) -> Result<Interpreter> {
     Ok(switch)
 }
 
-fn received(switch: &mut Interpreter, port: u16) -> Result<Vec<Vec<u8>>> {
+fn drain_port(switch: &mut Interpreter, port: u16) -> Result<Vec<Vec<u8>>> {
     let mut packets = Vec::new();
     while let Some(packet) = switch.receive(port)? {
         packets.push(packet);
@@ -108,7 +108,7 @@ fn marks_by_depth(json: &str) -> Result<bool> {
     for n in 0..60 {
         switch.send(SENDER, &data(ecns[n % 3]));
     }
-    let packets = received(&mut switch, RECEIVER)?;
+    let packets = drain_port(&mut switch, RECEIVER)?;
     let marked = packets.iter().map(|packet| is_marked(packet)).collect::<Result<Vec<bool>>>()?;
     assert_eq!(marked.len(), 60);
     let between = marked[36..51].iter().filter(|marked| **marked).count();
@@ -129,8 +129,8 @@ fn answers_marks(json: &str) -> Result<bool> {
     {
         switch.set_time(TOP_US + after_us);
         switch.send(SENDER, &data(ecn));
-        assert_eq!(received(&mut switch, RECEIVER)?, [data(ecn)]);
-        let answers = received(&mut switch, SENDER)?;
+        assert_eq!(drain_port(&mut switch, RECEIVER)?, [data(ecn)]);
+        let answers = drain_port(&mut switch, SENDER)?;
         for answer in &answers {
             let packet = answer.get(Ethernet::LEN..).and_then(<[u8]>::first_chunk);
             passes &= packet.and_then(cnp::parse_v4) == Some(Cnp { dest_qpn: QPN, hint: cnp::NO_HINT });
@@ -150,7 +150,7 @@ fn departures_us(switch: &mut Interpreter, now_us: u64, packets: u64) -> Result<
     }
     for at_us in (now_us..now_us + 20_000).step_by(10) {
         switch.set_time(at_us);
-        left_us.extend(received(switch, RECEIVER)?.iter().map(|_| at_us));
+        left_us.extend(drain_port(switch, RECEIVER)?.iter().map(|_| at_us));
     }
     Ok(left_us.windows(2).map(|pair| pair[1] - pair[0]).collect())
 }
@@ -163,7 +163,7 @@ fn slows_down(json: &str) -> Result<bool> {
     let later_us = TOP_US + 100_000;
     switch.set_time(later_us);
     switch.send(RECEIVER, &cnp());
-    assert_eq!(received(&mut switch, SENDER)?, [cnp()]);
+    assert_eq!(drain_port(&mut switch, SENDER)?, [cnp()]);
     passes &= is_about(&departures_us(&mut switch, later_us + 10, 3)?, 2 * FASTEST_US);
     passes &= is_about(&departures_us(&mut switch, later_us + 50_000, 3)?, 2 * FASTEST_US * 7 / 8);
     Ok(passes)

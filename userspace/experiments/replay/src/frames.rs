@@ -13,7 +13,7 @@ use nix::sys::socket::{
 };
 
 /// Time limit for an expected frame on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 /// Wait for unexpected frames: a thousand times the typical latency.
 pub const SILENCE: Duration = Duration::from_millis(150);
 /// Receive buffer, bytes: enough for every frame of the longest test without a read.
@@ -92,7 +92,7 @@ impl RawSocket {
     /// # Errors
     /// No frame arrives in time.
     pub fn expect(&self) -> Result<Vec<u8>> {
-        self.receive(PATIENCE)?.context("no frame arrived")
+        self.receive(TIMEOUT)?.context("no frame arrived")
     }
 
     /// The next `count` frames, which must arrive.

@@ -42,7 +42,7 @@ impl Kernel {
                 ctx_in: Some(&ctx),
                 ..TestRunOptions::new()
             })
-            .map_err(refused(Hook::Xdp, packet))?;
+            .map_err(run_error(Hook::Xdp, packet))?;
         Ok((result.return_value, result.data_size_out))
     }
 
@@ -66,12 +66,12 @@ impl Kernel {
                 ctx_out: Some(&mut ctx_out.0),
                 ..TestRunOptions::new()
             })
-            .map_err(refused(hook, packet))?;
+            .map_err(run_error(hook, packet))?;
         Ok((result.return_value, result.data_size_out, ctx_out))
     }
 }
 
-fn refused(hook: Hook, packet: &[u8]) -> impl FnOnce(ProgramError) -> Error {
+fn run_error(hook: Hook, packet: &[u8]) -> impl FnOnce(ProgramError) -> Error {
     let len = packet.len();
     move |source| Error::Refused { hook, len, source: Box::new(source) }
 }

@@ -202,7 +202,7 @@ impl From<TcVerdict> for Verdict {
     fn from(verdict: TcVerdict) -> Self {
         match verdict {
             // An engine has one interface.
-            TcVerdict::Pass | TcVerdict::HandOn => Self::Pass,
+            TcVerdict::Pass | TcVerdict::TrySiblings => Self::Pass,
             TcVerdict::Drop => Self::Drop,
             TcVerdict::Redirect(ifindex) => Self::Redirect { ifindex, neighbour: false },
             TcVerdict::RedirectNeigh(ifindex) => Self::Redirect { ifindex, neighbour: true },

@@ -102,8 +102,8 @@ impl Engine for Reference {
     }
 
     fn set_backlog(&mut self, index: u32, backlog: &Backlog) -> Result<(), Error> {
-        let place = self.tables.backlogs.get_mut(index as usize);
-        *place.ok_or(dataplane::Error::Missing("BACKLOG"))? = *backlog;
+        let slot = self.tables.backlogs.get_mut(index as usize);
+        *slot.ok_or(dataplane::Error::Missing("BACKLOG"))? = *backlog;
         Ok(())
     }
 
@@ -257,7 +257,7 @@ impl<'a> Env<'a> for View<'a> {
     }
 
     /// The reference engine has a single attachment, so no other hook hands a CNP on.
-    fn is_handed_on(&mut self) -> bool {
+    fn is_from_sibling(&mut self) -> bool {
         false
     }
 

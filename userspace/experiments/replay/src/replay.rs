@@ -320,8 +320,8 @@ fn flow(
             };
             let hash = id.hash(&params.port.hash_keys);
             let mut set = engine.np_set(set_index(hash, params.port.np_set_mask))?;
-            let place = set.find(&id, hash);
-            let flow = set.ways.get(place.way).filter(|_| !place.missing);
+            let selection = set.find(&id, hash);
+            let flow = set.ways.get(selection.way).filter(|_| !selection.missing);
             return Ok(flow.map(|flow| Flow::Np(NpFlowRow::new(flow, now_ns))));
         }
         _ => None,

@@ -17,20 +17,20 @@ pub fn inner(port: u16) -> String {
 
 /// Creates the wire to `port` in a namespace, and a socket at its outer end.
 pub fn connect(netns: &Netns, port: u16) -> Result<RawSocket> {
-    let netlink = Netlink::connect_in(netns).map_err(failed)?;
+    let netlink = Netlink::connect_in(netns).map_err(wire_error)?;
     let (near, far) = (inner(port), format!("out{port}"));
     let end = |name| VethEnd { name, netns: None, mac: None };
-    netlink.add_veth(&end(&near), &end(&far)).map_err(failed)?;
+    netlink.add_veth(&end(&near), &end(&far)).map_err(wire_error)?;
     let mut index = 0;
     for name in [&near, &far] {
-        index = netlink.link(name).map_err(failed)?.index;
-        netlink.set_mtu(index, MTU).map_err(failed)?;
-        netlink.set_up(index, true).map_err(failed)?;
+        index = netlink.link(name).map_err(wire_error)?.index;
+        netlink.set_mtu(index, MTU).map_err(wire_error)?;
+        netlink.set_up(index, true).map_err(wire_error)?;
     }
-    netns.run(|| RawSocket::open(index)).map_err(failed)?.map_err(failed)
+    netns.run(|| RawSocket::open(index)).map_err(wire_error)?.map_err(wire_error)
 }
 
 /// Wraps an error from outside P4.
-pub(crate) fn failed(error: impl std::fmt::Display) -> Error {
+pub(crate) fn wire_error(error: impl std::fmt::Display) -> Error {
     Error::Ports { reason: format!("{error:#}") }
 }

@@ -262,7 +262,7 @@ impl Simulation<'_> {
         self.all_unfinished -= u64::from(count);
         if self.unfinished[group] == 0 {
             for (waiting, spec) in self.scenario.roce.iter().enumerate() {
-                if self.scenario.waits_for(spec) == Some(group) {
+                if self.scenario.dependency_of(spec) == Some(group) {
                     for (flow, offset_ns) in std::mem::take(&mut self.held[waiting]) {
                         self.schedule(flow, self.now_ns + offset_ns, spec.stop_ns);
                     }

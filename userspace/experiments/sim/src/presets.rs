@@ -342,8 +342,8 @@ impl Setup {
 pub(crate) fn config(profile: Profile, changes: &[Assignment], sender_rate_bps: u64) -> Result<Config> {
     let settings = Settings { profile: Some(profile), changes: changes.to_vec(), ..Settings::default() };
     let mut config = settings.config(Some(sender_rate_bps))?;
-    let said = |name: &str| changes.iter().any(|change| change.key.to_string() == name);
-    if config.scalars.rp_variant == RP_VARIANT_PAPER && !said("rate_reduce_monitor_period") {
+    let is_set = |name: &str| changes.iter().any(|change| change.key.to_string() == name);
+    if config.scalars.rp_variant == RP_VARIANT_PAPER && !is_set("rate_reduce_monitor_period") {
         config.scalars.rate_reduce_monitor_period_ns = 0;
     }
     Ok(config)

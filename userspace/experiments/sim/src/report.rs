@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use dcqcn_common::params::{Quantity, Unit};
-use dcqcn_params::fluid::{self, Bottleneck, FixedPoint, Settled};
+use dcqcn_params::fluid::{self, Bottleneck, FixedPoint, SteadyState};
 use dcqcn_params::{Key, word};
 use dcqcn_support::render;
 use dcqcn_support::statistics::jain_index;
@@ -35,7 +35,7 @@ pub struct Report {
     /// Fixed point by counting events (`cycle`), without the model's averaging.
     pub cycle_fixed_point: Option<FixedPoint>,
     /// The fluid model's queue over time, where it applies; of `stability` only.
-    pub fluid_settled: Option<Settled>,
+    pub fluid_settled: Option<SteadyState>,
     /// Stability of the bottleneck; `None` without RoCE.
     pub oscillation: Option<Oscillation>,
     /// Shares of the flows between joins; empty unless flows start at several times.
@@ -83,7 +83,7 @@ impl Report {
             parameters: parameters(setup),
             fixed_point: bottleneck(scenario).and_then(|asked| fluid::fixed_point(&asked)),
             cycle_fixed_point: bottleneck(scenario).and_then(|asked| cycle::fixed_point(&asked)),
-            fluid_settled: (setup.preset == Preset::Stability).then(|| settled(scenario)).flatten(),
+            fluid_settled: (setup.preset == Preset::Stability).then(|| steady_state(scenario)).flatten(),
             oscillation: oscillation(scenario, &outcome, series.as_ref()),
             stages: series.as_ref().map_or_else(Vec::new, |series| stages(scenario, series)),
             wall_seconds,
@@ -175,8 +175,8 @@ fn bottleneck(scenario: &Scenario) -> Option<Bottleneck<'_>> {
 }
 
 /// The fluid model over time.
-fn settled(scenario: &Scenario) -> Option<Settled> {
-    fluid::settled(&bottleneck(scenario)?, 2 * (scenario.sender_delay_ns + scenario.receiver_delay_ns))
+fn steady_state(scenario: &Scenario) -> Option<SteadyState> {
+    fluid::steady_state(&bottleneck(scenario)?, 2 * (scenario.sender_delay_ns + scenario.receiver_delay_ns))
 }
 
 fn oscillation(scenario: &Scenario, outcome: &Outcome, series: Option<&Series>) -> Option<Oscillation> {

@@ -259,7 +259,7 @@ impl Scenario {
     }
 
     /// The group that `group` waits for, by number.
-    pub(super) fn waits_for(&self, group: &RoceGroup) -> Option<usize> {
+    pub(super) fn dependency_of(&self, group: &RoceGroup) -> Option<usize> {
         let name = group.after.as_deref()?;
         self.roce.iter().position(|other| other.name == name)
     }

@@ -160,7 +160,7 @@ impl DataPlane {
         config.scalars.pacer = PACER_FQ;
         bmv2.configure(&config)?;
         let probe = bmv2.probe()?;
-        Ok(SwitchSide::Bmv2(Box::new(P4Switch { config, probe, rp: self.rp, places: HashMap::new() })))
+        Ok(SwitchSide::Bmv2(Box::new(P4Switch { config, probe, rp: self.rp, slots: HashMap::new() })))
     }
 }
 
@@ -267,7 +267,7 @@ struct P4Switch {
     probe: Probe,
     rp: RpLocation,
     /// Register indices of the flows.
-    places: HashMap<FlowId, u64>,
+    slots: HashMap<FlowId, u64>,
 }
 
 impl P4Switch {
@@ -281,12 +281,12 @@ impl P4Switch {
         sample.cnps_sent = reader.stat(Stat::NpCnpSent)?;
         sample.cnps_handled = reader.stat(Stat::RpCnpHandled)?;
         sample.cnps_ignored = reader.stat(Stat::RpCnpIgnored)?;
-        if flows.iter().any(|(_, id)| !self.places.contains_key(id)) {
-            self.places = reader.rp_indices()?.into_iter().map(|(place, id)| (id, place)).collect();
+        if flows.iter().any(|(_, id)| !self.slots.contains_key(id)) {
+            self.slots = reader.rp_indices()?.into_iter().map(|(slot, id)| (id, slot)).collect();
         }
         for (_, id) in flows {
-            sample.rates_bps.push(match self.places.get(id) {
-                Some(place) => reader.rp_rate_bps(*place)?,
+            sample.rates_bps.push(match self.slots.get(id) {
+                Some(slot) => reader.rp_rate_bps(*slot)?,
                 None => None,
             });
         }
@@ -299,7 +299,7 @@ struct Hosts {
     switch: SwitchSide,
     /// The settings of the whole lab.
     presumed: Config,
-    /// `None` if the points of the hosts are in the switch; the senders are empty then.
+    /// `None`, with no `senders`, if the switch also runs the hosts' RP and NP.
     receiver: Option<Host>,
     senders: Vec<Host>,
     /// Sender and identity of each flow.

@@ -15,7 +15,7 @@ pub(crate) struct OneCpu {
 
 impl OneCpu {
     /// Selects the first CPU that the thread may use.
-    pub(crate) fn take() -> Result<Self> {
+    pub(crate) fn pin() -> Result<Self> {
         let this = Pid::from_raw(0);
         let before = sched_getaffinity(this).context("cannot query the CPU affinity")?;
         let is_allowed = |cpu: &usize| before.is_set(*cpu).unwrap_or(false);
@@ -45,7 +45,7 @@ mod tests {
             (0..CpuSet::count()).filter(|cpu| set.is_set(*cpu).unwrap()).collect::<Vec<_>>()
         };
         let before = cpus();
-        let one = OneCpu::take().unwrap();
+        let one = OneCpu::pin().unwrap();
         assert_eq!(std::thread::spawn(cpus).join().unwrap(), before[..1]);
         drop(one);
         assert_eq!(cpus(), before);

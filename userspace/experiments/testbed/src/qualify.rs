@@ -69,8 +69,8 @@ pub enum Against {
     Linux,
     /// BMv2's `simple_switch` with the P4 program.
     Bmv2,
-    /// The device between these ports of the machine: all but the last send to the last. With three or more, the last
-    /// but one sends non-RoCE traffic where a case needs it.
+    /// A device cabled to these ports of the machine. The last port receives, the others send; of three or more, the last
+    /// sender sends non-RoCE traffic where a case needs it.
     Ports(Vec<String>),
 }
 
@@ -149,7 +149,7 @@ pub fn qualify(config: &QualifyConfig) -> Result<QualifyReport> {
             of_ports(ports, false)?;
             None
         }
-        Against::Linux | Against::Bmv2 => Some(OneCpu::take()?),
+        Against::Linux | Against::Bmv2 => Some(OneCpu::pin()?),
     };
     for &case in &config.cases {
         let begun = Instant::now();

@@ -37,7 +37,7 @@ pub(super) enum Sent {
     /// The socket's buffer is full: try again when it is writable.
     Full,
     /// The qdisc dropped it (ENOBUFS).
-    Refused,
+    Dropped,
 }
 
 /// A raw socket at a host's interface. Never blocks.
@@ -101,7 +101,7 @@ impl RawSocket {
         match self.sender.send_to(frame, None) {
             Some(Ok(())) => Ok(Sent::Yes),
             Some(Err(error)) => match error.raw_os_error().map(Errno::from_raw) {
-                Some(Errno::ENOBUFS) => Ok(Sent::Refused),
+                Some(Errno::ENOBUFS) => Ok(Sent::Dropped),
                 Some(Errno::EAGAIN | Errno::EINTR) => Ok(Sent::Full),
                 _ if error.kind() == io::ErrorKind::TimedOut => Ok(Sent::Full),
                 _ => Err(error),

@@ -10,9 +10,9 @@ use crate::record::DesiredConfig;
 use crate::request::send;
 
 /// Time limit for queries.
-const SOON: Duration = Duration::from_secs(10);
+const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for changes, the same as the daemon's own.
-const CHANGE: Duration = Duration::from_secs(310);
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(310);
 
 /// Result of forwarding an order.
 #[derive(Debug)]
@@ -40,7 +40,10 @@ pub(super) struct DaemonClient {
 
 impl DaemonClient {
     pub(super) fn new(socket: &Path) -> Self {
-        Self { query_client: ControlClient::new(socket, SOON), change: ControlClient::new(socket, CHANGE) }
+        Self {
+            query_client: ControlClient::new(socket, QUERY_TIMEOUT),
+            change: ControlClient::new(socket, CHANGE_TIMEOUT),
+        }
     }
 
     /// Forwards an order. The daemon ignores a configuration that is already active.

@@ -20,7 +20,7 @@ use crate::file::{Group, UNAVAILABLE_LIMIT, differences, parse};
 use crate::measure::example;
 use crate::record::{Outcome, Version};
 use crate::rollout::{Rollout, plan};
-use crate::store::{PATIENCE, Snapshot, Store};
+use crate::store::{Snapshot, Store, TIMEOUT};
 
 /// Create the next version from a file, and roll it out.
 #[derive(Debug, Args)]
@@ -255,11 +255,11 @@ pub(super) async fn execute(
     if let Some(outcome) = outcome? {
         return Ok(outcome);
     }
-    let state = match timeout(PATIENCE, store.rollout()).await {
+    let state = match timeout(TIMEOUT, store.rollout()).await {
         Ok(Ok(Some((rollout, _)))) => rollout.status(),
         _ => "state unknown: etcd does not respond".into(),
     };
-    let is_coordinated = matches!(timeout(PATIENCE, store.is_coordinated()).await, Ok(Ok(true)));
+    let is_coordinated = matches!(timeout(TIMEOUT, store.is_coordinated()).await, Ok(Ok(true)));
     let next_step = match is_coordinated {
         true => "another coordinator continues it",
         false => "no coordinator continues it, start `dcqcn-fleet coordinate`",

@@ -10,7 +10,7 @@ use crate::store::Store;
 
 /// Lease time of the key, in seconds: how long a killed coordinator remains registered.
 const TTL_S: i64 = 5;
-const PAUSE: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// The registration.
 #[derive(Default)]
@@ -26,7 +26,7 @@ impl Presence {
             if let Err(error) = self.once(&mut store).await {
                 tracing::debug!(error = format!("{error:#}"), "coordinator key lost; renewing");
             }
-            sleep(PAUSE).await;
+            sleep(RETRY_DELAY).await;
         }
     }
 
@@ -37,9 +37,9 @@ impl Presence {
         store.put_coordinator(&format!("process {}", std::process::id()), lease).await?;
         let (mut keeper, mut answers) = store.client.lease_keep_alive(lease).await?;
         loop {
-            sleep(PAUSE).await;
+            sleep(RETRY_DELAY).await;
             keeper.keep_alive().await?;
-            let answer = timeout(PAUSE * 3, answers.message()).await??;
+            let answer = timeout(RETRY_DELAY * 3, answers.message()).await??;
             ensure!(answer.is_some_and(|answer| answer.ttl() > 0), "the lease expired");
         }
     }
@@ -48,7 +48,7 @@ impl Presence {
     pub(super) async fn end(&self, mut store: Store) {
         let lease = self.lease.swap(0, Ordering::Relaxed);
         if lease != 0 {
-            let _ = timeout(PAUSE, store.client.lease_revoke(lease)).await;
+            let _ = timeout(RETRY_DELAY, store.client.lease_revoke(lease)).await;
         }
     }
 }

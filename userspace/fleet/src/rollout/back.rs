@@ -75,5 +75,5 @@ const fn is_left(step: &Step) -> bool {
 /// The reason why a host rejects its rollback.
 fn refusal<'a>(step: &Step, hosts: &'a Hosts) -> Option<&'a str> {
     let is_ordered = matches!(step.state, State::Returning { .. } | State::Unheard);
-    hosts.get(&step.host).filter(|_| is_ordered)?.report.refusal(&step.former)
+    hosts.get(&step.host).filter(|_| is_ordered)?.report.rejection_of(&step.former)
 }

@@ -48,7 +48,7 @@ fn check_orders(fleet: &SimulatedFleet, before: &Rollout, hosts: &Hosts) -> Resu
         let is_changed = matches!(step.state, State::Sent { .. } | State::Applied { .. } | State::Lost);
         silent += usize::from(is_changed && report.is_none());
         let Some(report) = report else { continue };
-        prop_assert!(report.refusal(&step.target).is_none(), "{} has refused", step.host);
+        prop_assert!(report.rejection_of(&step.target).is_none(), "{} has refused", step.host);
         let is_bad =
             report.has(&step.target) && report.failing.iter().any(|what| !step.complaints.contains(what));
         prop_assert!(!is_bad, "{} is bad", step.host);

@@ -66,18 +66,19 @@ impl Handler {
             let _permit = permit;
             answer.await
         });
-        task.await.unwrap_or_else(|error| refused(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
+        task.await
+            .unwrap_or_else(|error| error_response(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
     }
 }
 
 /// Routes of the page.
 pub(super) fn router(state: PageState) -> Router {
-    let places = |count: usize| Arc::new(Semaphore::new(count));
+    let permits = |count: usize| Arc::new(Semaphore::new(count));
     let handler = Handler {
         state: Arc::new(state),
-        streams: places(MAX_STREAMS),
-        reading: places(1),
-        changing: places(1),
+        streams: permits(MAX_STREAMS),
+        reading: permits(1),
+        changing: permits(1),
     };
     assets::router()
         .route("/events", get(overview))
@@ -104,11 +105,11 @@ async fn host(State(handler): State<Handler>, Path(name): Path<String>) -> Respo
 }
 
 fn stream(handler: Handler, view: Option<View>) -> Response {
-    let Ok(place) = handler.streams.try_acquire_owned() else {
+    let Ok(permit) = handler.streams.try_acquire_owned() else {
         return (StatusCode::SERVICE_UNAVAILABLE, format!("{MAX_STREAMS} clients are streaming already"))
             .into_response();
     };
-    match events::events(Arc::clone(&handler.state.board), view, place) {
+    match events::events(Arc::clone(&handler.state.board), view, permit) {
         Some(events) => events.into_response(),
         None => (StatusCode::NOT_FOUND, "no such interface or host").into_response(),
     }
@@ -124,7 +125,7 @@ async fn explained(client: &ControlClient, interface: String) -> Response {
     let verb = Verb::Parameters(Parameters { interface });
     let values: Values = match send(client, verb).await {
         Ok(values) => values,
-        Err(error) => return refused(StatusCode::BAD_GATEWAY, error.to_string()),
+        Err(error) => return error_response(StatusCode::BAD_GATEWAY, error.to_string()),
     };
     let parameter = |key: Key| -> Option<Value> {
         let name = key.to_string();
@@ -149,19 +150,20 @@ async fn change(State(handler): State<Handler>, body: Body) -> Response {
 }
 
 async fn keep(State(handler): State<Handler>, body: Body) -> Response {
-    settle(&handler, body, true).await
+    confirm_or_undo(&handler, body, true).await
 }
 
 async fn undo(State(handler): State<Handler>, body: Body) -> Response {
-    settle(&handler, body, false).await
+    confirm_or_undo(&handler, body, false).await
 }
 
-async fn settle(handler: &Handler, body: Body, is_confirmed: bool) -> Response {
+async fn confirm_or_undo(handler: &Handler, body: Body, is_confirmed: bool) -> Response {
     match read(body).await {
         Ok(waiting) => {
             let state = Arc::clone(&handler.state);
-            let settle = async move { done(write::settle(&state.change, waiting, is_confirmed).await) };
-            Handler::alone(&handler.changing, settle).await
+            let confirm_or_undo =
+                async move { done(write::confirm_or_undo(&state.change, waiting, is_confirmed).await) };
+            Handler::alone(&handler.changing, confirm_or_undo).await
         }
         Err(refusal) => refusal.into_response(),
     }
@@ -182,7 +184,10 @@ async fn rollout(State(handler): State<Handler>, body: Body) -> Response {
         Err(refusal) => return refusal.into_response(),
     };
     let Some(mut store) = handler.state.store.clone() else {
-        return refused(StatusCode::NOT_FOUND, "this page shows no fleet; start it with --fleet".into());
+        return error_response(
+            StatusCode::NOT_FOUND,
+            "this page shows no fleet; start it with --fleet".into(),
+        );
     };
     let author = &handler.state.author;
     let why = match &command {
@@ -209,18 +214,18 @@ async fn read<T: DeserializeOwned>(body: Body) -> Result<T, Refusal> {
 fn done(result: Result<impl Serialize, String>) -> Response {
     match result {
         Ok(value) => answer(&value),
-        Err(why) => refused(StatusCode::CONFLICT, why),
+        Err(why) => error_response(StatusCode::CONFLICT, why),
     }
 }
 
 fn answer(value: &impl Serialize) -> Response {
     match serde_json::to_string(value) {
         Ok(text) => ([(header::CONTENT_TYPE, "application/json")], text).into_response(),
-        Err(error) => refused(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+        Err(error) => error_response(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
     }
 }
 
-fn refused(status: StatusCode, why: String) -> Response {
+fn error_response(status: StatusCode, why: String) -> Response {
     (status, why).into_response()
 }
 
@@ -234,7 +239,7 @@ mod tests {
 
     #[tokio::test]
     async fn abandoned_requests_stay_serialised() {
-        let (place, busy, most) =
+        let (permit, busy, most) =
             (Arc::new(Semaphore::new(1)), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let asking = |busy: Arc<AtomicUsize>, most: Arc<AtomicUsize>| async move {
             most.fetch_max(busy.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
@@ -243,10 +248,10 @@ mod tests {
             answer(&"done")
         };
         for _ in 0..20 {
-            let answer = Handler::alone(&place, asking(Arc::clone(&busy), Arc::clone(&most)));
+            let answer = Handler::alone(&permit, asking(Arc::clone(&busy), Arc::clone(&most)));
             assert!(timeout(Duration::from_millis(5), answer).await.is_err(), "the client disconnects");
         }
-        assert_eq!(Handler::alone(&place, asking(busy, Arc::clone(&most))).await.status(), StatusCode::OK);
+        assert_eq!(Handler::alone(&permit, asking(busy, Arc::clone(&most))).await.status(), StatusCode::OK);
         assert_eq!(most.load(Ordering::SeqCst), 1);
     }
 }

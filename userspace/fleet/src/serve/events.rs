@@ -15,7 +15,7 @@ use super::board::{Board, Subscription, View};
 /// Messages buffered per connection.
 const CONNECTION_BUFFER: usize = 4;
 /// Period of keep-alive messages, which detect closed connections.
-const ALIVE: Duration = Duration::from_secs(15);
+const KEEP_ALIVE_PERIOD: Duration = Duration::from_secs(15);
 
 /// Streams the overview and, if requested, the metrics of `view`; `None` if that does not exist.
 pub(super) fn events(
@@ -43,7 +43,7 @@ pub(super) fn events(
         };
         drop(permit);
     });
-    Some(Sse::new(ReceiverStream::new(receiver)).keep_alive(KeepAlive::new().interval(ALIVE)))
+    Some(Sse::new(ReceiverStream::new(receiver)).keep_alive(KeepAlive::new().interval(KEEP_ALIVE_PERIOD)))
 }
 
 /// Forwards a subscription, and starts again from the complete state after the client fell behind. Returns when the client

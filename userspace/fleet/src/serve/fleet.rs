@@ -20,11 +20,11 @@ const TICK: Duration = Duration::from_secs(2);
 /// Period without clients; agents report every five seconds.
 const IDLE_TICK: Duration = Duration::from_secs(6);
 /// Time for draining the watch.
-const DRAIN: Duration = Duration::from_millis(50);
+const DRAIN_TIME: Duration = Duration::from_millis(50);
 /// Longest time between two points that a chart connects, in seconds.
 const MAX_GAP_S: f64 = 15.0;
 /// Period for reading versions, which are long; they are also read when a rollout begins or ends.
-const VERSIONS: Duration = Duration::from_secs(60);
+const VERSIONS_PERIOD: Duration = Duration::from_secs(60);
 /// Number of versions sent to clients.
 const MAX_VERSIONS: usize = 50;
 
@@ -59,7 +59,7 @@ pub(super) async fn follow(board: Arc<Board>, mut store: Store) {
 }
 
 async fn poll(board: &Board, store: &mut Store, mirror: &mut Mirror, read: &mut Read) -> Result<()> {
-    let status = Status::new(&*mirror.next(DRAIN).await?);
+    let status = Status::new(&*mirror.next(DRAIN_TIME).await?);
     let t = now();
     for Host { host, rates, .. } in &status.hosts {
         board.add(View::Host(host.clone()), |track| track.add(point(t, rates.as_ref()), MAX_GAP_S));
@@ -70,7 +70,7 @@ async fn poll(board: &Board, store: &mut Store, mirror: &mut Mirror, read: &mut 
     });
     let rollout = status.rollout.as_ref().map(|rollout| (rollout.version, rollout.is_over));
     board.publish("fleet", json!(status));
-    if read.rollout != rollout || read.versions_at.is_none_or(|at| at.elapsed() >= VERSIONS) {
+    if read.rollout != rollout || read.versions_at.is_none_or(|at| at.elapsed() >= VERSIONS_PERIOD) {
         let History { mut versions } = History::read(store).await?;
         versions.drain(..versions.len().saturating_sub(MAX_VERSIONS));
         board.publish("versions", json!(versions));

@@ -45,7 +45,10 @@ async fn poll(board: &Board, client: &ControlClient, before: &mut Snapshot) -> R
     let watched: Vec<String> = board.watched_interfaces().into_iter().collect();
     let (sampled, others) = watched.split_at(watched.len().min(MAX_WATCHED));
     let too_many = || {
-        format!("QPs of at most {MAX_WATCHED} interfaces are read at a time, now of {}", sampled.join(", "))
+        format!(
+            "QPs of {} are being read already; the limit is {MAX_WATCHED} interfaces at a time",
+            sampled.join(", ")
+        )
     };
     busiest.extend(others.iter().map(|name| (name.clone(), Err(too_many()))));
     for name in sampled {

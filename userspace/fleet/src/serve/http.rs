@@ -31,7 +31,7 @@ const MAX_CONNECTIONS: usize = 64;
 const MAX_HEAD_BYTES: usize = 16 << 10;
 const MAX_BODY_BYTES: usize = 16 << 10;
 /// Pause after a failed `accept`.
-const PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// Content security policy: no foreign content, no inline content, no framing.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
@@ -96,7 +96,7 @@ impl Guard {
                 Err((StatusCode::UNAUTHORIZED, why.into()))
             }
             TokenCheck::TooMany => {
-                let why = "wrong token, and another request with one is pending; use the one in the file given by --allow-write";
+                let why = "wrong token, and another request with a wrong token is pending; use the token in the file given by --allow-write";
                 Err((StatusCode::TOO_MANY_REQUESTS, why.into()))
             }
         }
@@ -136,21 +136,21 @@ pub(super) async fn serve(
     let router = router
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .layer(middleware::from_fn_with_state(guard, check));
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
         // Beyond the limit, connections wait in the kernel's backlog.
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else {
+        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else {
             return Err(io::ErrorKind::BrokenPipe.into());
         };
         let Ok((stream, _)) = listener.accept().await else {
             // For example, out of file descriptors.
-            sleep(PAUSE).await;
+            sleep(ACCEPT_RETRY_DELAY).await;
             continue;
         };
         let router = router.clone();
         tokio::spawn(async move {
             connection(stream, router, WRITE_TIMEOUT).await;
-            drop(place);
+            drop(permit);
         });
     }
 }

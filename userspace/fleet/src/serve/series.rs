@@ -259,7 +259,7 @@ mod tests {
 
     const MAX_GAP_S: f64 = 10.0;
 
-    fn seen(marked: u64, depth: u64) -> InterfaceSnapshot {
+    fn snapshot_with(marked: u64, depth: u64) -> InterfaceSnapshot {
         let counts = Counts { attached_at_ns: 1, marked_packets: marked, ..Counts::default() };
         let class = Class {
             tc: 3,
@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn restarted_counter_has_no_rate_yet() {
-        let (before, now) = (seen(10, 0), seen(40, 250));
+        let (before, now) = (snapshot_with(10, 0), snapshot_with(40, 250));
         let point = point(1.0, Some((&before, 1_000_000_000)), &now, 3_000_000_000);
         let value =
             |column| point.values.iter().find(|(other, _)| *other == column).and_then(|(_, value)| *value);

@@ -145,7 +145,7 @@ pub(super) struct PendingChange {
 }
 
 /// Confirms a pending change, or reverts it.
-pub(super) async fn settle(
+pub(super) async fn confirm_or_undo(
     client: &ControlClient,
     waiting: PendingChange,
     is_confirmed: bool,

@@ -35,13 +35,13 @@ const RDMA_ERRORS: [&str; 12] = [
 ];
 
 /// Reads the counters of every interface attached in this network namespace.
-pub(crate) fn take(shared: &SharedState) -> Health {
-    let (counted, failing) = take_each(shared, |_, counts| counts);
+pub(crate) fn read(shared: &SharedState) -> Health {
+    let (counted, failing) = read_each(shared, |_, counts| counts);
     Health { at_ns: monotonic_ns(), interfaces: counted, failing }
 }
 
 /// Maps every attached interface of this network namespace, and its counters, to a value; logs failures.
-pub(crate) fn take_each<T>(
+pub(crate) fn read_each<T>(
     shared: &SharedState,
     of: impl Fn(&Reading, Counts) -> T,
 ) -> (BTreeMap<String, T>, Vec<Failing>) {

@@ -63,7 +63,7 @@ use crate::shared_state::SharedState;
 const TICK: Duration = Duration::from_secs(1);
 /// Time limit of one step of the worker, unless systemd specifies another: attaching an interface takes a second, and
 /// waiting for another command's lock ten.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Time for the current work to end. The next process completes or undoes interrupted work.
 const GRACE: Duration = Duration::from_millis(1_500);
 
@@ -121,9 +121,9 @@ pub fn run(options: Options, config: Config, log: Log) -> Result<()> {
         let signals = Signals::watch()?;
         let shared = Arc::<SharedState>::default();
         let (metrics, wanted) = tokio::sync::watch::channel(config.metrics);
-        let exporter = Exporter::of_daemon(Arc::clone(&shared), PATIENCE);
+        let exporter = Exporter::of_daemon(Arc::clone(&shared), TIMEOUT);
         let serving = tokio::spawn(serving::serve(wanted, exporter));
-        let (tell, ended) = oneshot::channel();
+        let (sender, ended) = oneshot::channel();
         let (commands, received) = mpsc::channel();
         let follow = commands.clone();
         // Before the first listing, so that no change is missed in between.
@@ -132,7 +132,7 @@ pub fn run(options: Options, config: Config, log: Log) -> Result<()> {
         let worker = Worker { shared: Arc::clone(&shared), log, metrics, allow_empty, pause_socket };
         let work = move || {
             // The receiver has exited.
-            let _ = tell.send(worker.run(source, config, &received));
+            let _ = sender.send(worker.run(source, config, &received));
         };
         thread::Builder::new().name("work".into()).spawn(work).context("cannot start a thread")?;
         tokio::spawn(async move {
@@ -144,7 +144,7 @@ pub fn run(options: Options, config: Config, log: Log) -> Result<()> {
             }
         });
         if let Some(listener) = listener {
-            tokio::spawn(control_socket::serve(listener, Arc::clone(&shared), commands.clone(), PATIENCE)?);
+            tokio::spawn(control_socket::serve(listener, Arc::clone(&shared), commands.clone(), TIMEOUT)?);
         }
         let shared = Answering { shared, commands, has_file, detach_on_exit };
         let result = shared.serve(signals, ended).await;
@@ -213,7 +213,7 @@ impl Answering {
                     }
                     self.request(Command::Reload);
                 }
-                _ = tick.tick() => self.ping_watchdog(watchdog.unwrap_or(PATIENCE), &mut complained),
+                _ = tick.tick() => self.ping_watchdog(watchdog.unwrap_or(TIMEOUT), &mut complained),
             }
         }
         notify(&[NotifyState::Stopping]);
@@ -249,7 +249,7 @@ impl Answering {
         manager::catch_up();
         notify(&[NotifyState::Watchdog]);
         if !self.shared.snapshot().is_ready {
-            let usec = u32::try_from(PATIENCE.as_micros()).unwrap_or(u32::MAX);
+            let usec = u32::try_from(TIMEOUT.as_micros()).unwrap_or(u32::MAX);
             notify(&[NotifyState::ExtendTimeoutUsec(usec)]);
         }
     }

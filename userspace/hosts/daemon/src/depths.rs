@@ -24,8 +24,8 @@ pub(crate) struct Depths {
 impl Depths {
     /// Counts a sample.
     pub(crate) fn see(&mut self, percent: u64) {
-        let place = QUEUE_PERCENT.iter().position(|bound| percent <= *bound).unwrap_or(QUEUE_PERCENT.len());
-        if let Some(count) = self.snapshots.get_mut(place) {
+        let bin = QUEUE_PERCENT.iter().position(|bound| percent <= *bound).unwrap_or(QUEUE_PERCENT.len());
+        if let Some(count) = self.snapshots.get_mut(bin) {
             *count += 1;
         }
     }

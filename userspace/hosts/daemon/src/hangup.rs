@@ -14,17 +14,17 @@ use tokio::sync::oneshot;
 /// The process has no file descriptor or thread left.
 pub fn hangup_of(fd: impl AsFd) -> Result<impl Future<Output = ()>> {
     let fd = fd.as_fd().try_clone_to_owned().context("cannot watch the log's reader")?;
-    let (tell, told) = oneshot::channel();
+    let (sender, receiver) = oneshot::channel();
     // The thread ends with the process: nothing else wakes it.
     let watch = move || {
         if wait_for_hangup(&fd).is_ok() {
             // The receiver was dropped.
-            let _ = tell.send(());
+            let _ = sender.send(());
         }
     };
     thread::Builder::new().name("hangup".into()).spawn(watch).context("cannot start a thread")?;
     Ok(async move {
-        if told.await.is_err() {
+        if receiver.await.is_err() {
             future::pending().await
         }
     })

@@ -77,7 +77,7 @@ impl RdmaView {
         if self.devices.is_empty() {
             return Ok(present);
         }
-        let above = self.stack.with_those_above(ifindex);
+        let above = self.stack.with_upper(ifindex);
         // Devices on this interface, on those above it (a bridge or a bond, say), and on those below it, as soft-RoCE uses
         // the addresses of VLANs but has no device on them.
         let below = self.stack.with_those_below([ifindex]);

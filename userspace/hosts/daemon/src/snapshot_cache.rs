@@ -65,7 +65,7 @@ impl SnapshotCache {
         let snapshot = match &self.all {
             Some((at, snapshot)) if at.elapsed() < MAX_AGE => snapshot.clone(),
             _ => {
-                let (interfaces, failing) = counts::take_each(shared, seen);
+                let (interfaces, failing) = counts::read_each(shared, interface_snapshot);
                 let snapshot = Snapshot { at_ns: monotonic_ns(), interfaces, failing, busiest: Vec::new() };
                 self.all = Some((Instant::now(), snapshot.clone()));
                 snapshot
@@ -76,8 +76,8 @@ impl SnapshotCache {
 
     /// The busiest QPs of an interface. Of few interfaces at a time, as tables are large.
     fn busiest(&mut self, interface: &str) -> Result<&[Qp], String> {
-        let place = self.tables.iter().position(|table| table.interface == interface);
-        if let Some(at) = place.filter(|at| self.tables[*at].read_at.elapsed() < MAX_AGE) {
+        let position = self.tables.iter().position(|table| table.interface == interface);
+        if let Some(at) = position.filter(|at| self.tables[*at].read_at.elapsed() < MAX_AGE) {
             return Ok(&self.tables[at].busiest);
         }
         self.tables.retain(|table| table.read_at.elapsed() < SAMPLED_FOR);
@@ -133,7 +133,7 @@ pub(crate) fn values(shared: &SharedState, interface: &str) -> Result<Values, St
     Ok(Values { parameters: Key::all().map(value).collect() })
 }
 
-fn seen(reading: &Reading, counts: Counts) -> InterfaceSnapshot {
+fn interface_snapshot(reading: &Reading, counts: Counts) -> InterfaceSnapshot {
     InterfaceSnapshot {
         counts,
         role: word(&reading.info.role),
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn snapshot_lists_classes_in_use() {
-        let seen = seen(&reading("eth0", 1_000, 3), Counts::default());
+        let seen = interface_snapshot(&reading("eth0", 1_000, 3), Counts::default());
         assert_eq!(
             (seen.role.as_str(), seen.pacer.as_str(), seen.line_rate_bps),
             ("host", "fq", 1_000_000_000)
@@ -243,12 +243,12 @@ mod tests {
             "key": "wred.3.kmin", "old": "5KB", "new": "100KB",
         }))
         .unwrap();
-        let told = change(&entry).unwrap();
+        let reported = change(&entry).unwrap();
         assert_eq!(
-            (told.kind.as_str(), told.new.as_str(), told.by.as_str()),
+            (reported.kind.as_str(), reported.new.as_str(), reported.by.as_str()),
             ("changed", "100KB", "ada as root")
         );
-        assert!(!serde_json::to_string(&told).unwrap().contains("secret"));
+        assert!(!serde_json::to_string(&reported).unwrap().contains("secret"));
         let long = "x".repeat(10_000);
         let refused = change(&Entry { event: Event::Refused { refused: long }, ..entry.clone() }).unwrap();
         assert_eq!((refused.kind.as_str(), refused.new.len()), ("refused", 500));

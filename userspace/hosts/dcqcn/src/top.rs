@@ -13,7 +13,7 @@ use std::mem::ManuallyDrop;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use dcqcn_loader::attach::Refused;
+use dcqcn_loader::attach::ChangeError;
 use dcqcn_params::Assignment;
 use dcqcn_support::interrupt::Interrupt;
 use dcqcn_telemetry::audit;
@@ -26,7 +26,7 @@ use ratatui::layout::{Position, Rect};
 use state::{Action, State};
 
 /// Maximum delay of the reaction to a signal.
-const PATIENCE: Duration = Duration::from_millis(100);
+const TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Shows the dashboard of `iface`, or of the first attached interface, until the user or a signal ends it. Restores the
 /// terminal when it returns or panics.
@@ -57,7 +57,7 @@ pub(crate) fn run(iface: Option<String>, interval: Duration) -> anyhow::Result<(
     let restored = ratatui::try_restore().context("cannot restore the terminal");
     let result = result.and(restored);
     // Errors of a closed terminal are not errors of the command.
-    if result.is_err() && interrupt.sleep(PATIENCE)? { Ok(()) } else { result }
+    if result.is_err() && interrupt.sleep(TIMEOUT)? { Ok(()) } else { result }
 }
 
 /// Restores the mode of a terminal that accepts no more output.
@@ -89,7 +89,7 @@ impl Top {
                 terminal.draw(|frame| view::draw(frame, &self.state))?;
                 stale = false;
             }
-            let rest = due.saturating_duration_since(Instant::now()).min(PATIENCE);
+            let rest = due.saturating_duration_since(Instant::now()).min(TIMEOUT);
             if interrupt.sleep_unless_read(&io::stdin(), rest)? {
                 return Ok(());
             }
@@ -160,7 +160,9 @@ impl Top {
                     self.state.changed(assignment.key, &change.old, &change.new);
                 }
             }
-            Err(Refused { error, .. }) => self.state.refused(format!("nothing was changed: {error:#}")),
+            Err(ChangeError { error, .. }) => {
+                self.state.show_error(format!("nothing was changed: {error:#}"))
+            }
         }
     }
 }

@@ -44,7 +44,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::dataplane::{self, Maps, PROGRAMS, Programs, RUN, classifier};
 pub use crate::error::Error;
-pub use change::{Change, Refused, Transaction, change};
+pub use change::{Change, ChangeError, Transaction, change};
 pub use detach::{check_detach, detach, detach_all, detach_id, detach_with};
 use find::Journals;
 pub use find::{
@@ -213,19 +213,19 @@ pub fn attach_with(request: &Request, options: Options) -> Result<Info, Error> {
 /// Nothing was attempted: capabilities are missing, or another process holds the lock.
 pub fn attach_all(requests: &[Request], options: Options) -> Result<Vec<Result<Info, Error>>, Error> {
     probe::check(options.realtime)?;
-    let place = StateDir::here()?;
-    place.mount()?;
-    gc::elsewhere(&place);
-    let _lock = place.lock()?;
+    let state_dir = StateDir::here()?;
+    state_dir.mount()?;
+    gc::elsewhere(&state_dir);
+    let _lock = state_dir.lock()?;
     let netlink = Netlink::connect()?;
     // Sequential: at this point a partial attachment was left by another process, not by a thread of this
     // call.
-    let (mut taken, links, mut journals) = (Vec::new(), netlink.links()?, Journals::read(&place)?);
+    let (mut taken, links, mut journals) = (Vec::new(), netlink.links()?, Journals::read(&state_dir)?);
     let mut free_interfaces =
-        |request| free_interfaces(&place, &netlink, request, &links, &mut journals, &mut taken);
+        |request| free_interfaces(&state_dir, &netlink, request, &links, &mut journals, &mut taken);
     let ways: Vec<_> = requests.iter().map(&mut free_interfaces).collect();
-    gc::sweep(&place)?;
-    let mut free = siblings::free(&place)?;
+    gc::sweep(&state_dir)?;
+    let mut free = siblings::free(&state_dir)?;
     let ways: Vec<_> = ways.into_iter().map(|way| (way, free.next())).collect();
     let mut jobs: Vec<Option<_>> = requests.iter().zip(ways).map(Some).collect();
     let ifaces: Vec<&str> = requests.iter().map(|request| request.iface.as_str()).collect();
@@ -233,7 +233,7 @@ pub fn attach_all(requests: &[Request], options: Options) -> Result<Vec<Result<I
     for round in parallel::rounds(&ifaces, &links) {
         let round = round.into_iter().filter_map(|at| Some((at, jobs.get_mut(at)?.take()?))).collect();
         results.extend(parallel::run(round, |(at, (request, (way, sibling)))| {
-            (at, way.and_then(|inherited| attach_locked(&place, request, options, sibling, inherited)))
+            (at, way.and_then(|inherited| attach_locked(&state_dir, request, options, sibling, inherited)))
         }));
     }
     results.sort_by_key(|(at, _)| *at);
@@ -245,22 +245,22 @@ pub fn attach_all(requests: &[Request], options: Options) -> Result<Vec<Result<I
 /// `sibling` is its index in the `SIBLINGS` map; `inherited` are undo steps left over from an earlier
 /// attachment.
 fn attach_locked(
-    place: &StateDir,
+    state_dir: &StateDir,
     request: &Request,
     options: Options,
     sibling: Option<u32>,
     inherited: Vec<UndoStep>,
 ) -> Result<Info, Error> {
     let netlink = Netlink::connect()?;
-    let plan = Plan::make(place, &netlink, request, options.interrupt, sibling)?;
-    execute::out(plan, &netlink, place, inherited)
+    let plan = Plan::make(state_dir, &netlink, request, options.interrupt, sibling)?;
+    execute::out(plan, &netlink, state_dir, inherited)
 }
 
 /// Checks that the interfaces of a request are free and undoes abandoned attachments, with the lock held.
 ///
 /// `taken` collects the interfaces of all requests. Returns undo steps that failed.
 fn free_interfaces(
-    place: &StateDir,
+    state_dir: &StateDir,
     netlink: &Netlink,
     request: &Request,
     links: &[Link],
@@ -276,8 +276,8 @@ fn free_interfaces(
             )));
         }
         taken.push(link.index);
-        find::check_unattached(place, netlink, &link, links, journals)?;
-        inherited.extend(gc::reclaim(place, netlink, &link, links, journals)?);
+        find::check_unattached(state_dir, netlink, &link, links, journals)?;
+        inherited.extend(gc::reclaim(state_dir, netlink, &link, links, journals)?);
     }
     Ok(inherited)
 }
@@ -285,14 +285,14 @@ fn free_interfaces(
 /// Returns the choices and steps that attaching would make; changes nothing.
 pub fn rehearse(request: &Request, options: Options) -> Result<(Info, Vec<String>), Error> {
     probe::check(options.realtime)?;
-    let place = StateDir::here()?;
+    let state_dir = StateDir::here()?;
     let netlink = Netlink::connect()?;
-    let (links, journals) = (netlink.links()?, Journals::read(&place)?);
+    let (links, journals) = (netlink.links()?, Journals::read(&state_dir)?);
     for iface in [Some(&request.iface), request.settings.inline.as_ref()].into_iter().flatten() {
-        find::check_unattached(&place, &netlink, &netlink.link(iface)?, &links, &journals)?;
+        find::check_unattached(&state_dir, &netlink, &netlink.link(iface)?, &links, &journals)?;
     }
-    let sibling = siblings::free(&place)?.next();
-    let plan = Plan::make(&place, &netlink, request, options.interrupt, sibling)?;
+    let sibling = siblings::free(&state_dir)?.next();
+    let plan = Plan::make(&state_dir, &netlink, request, options.interrupt, sibling)?;
     let steps = plan.steps.iter().map(UndoStep::description).collect();
     Ok((plan.info, steps))
 }

@@ -184,9 +184,9 @@ pub enum Error {
     Kind {
         /// Interface.
         iface: String,
-        /// Its kind, and why that is unsuitable.
+        /// Kind of the interface, and why it is unsuitable.
         what: String,
-        /// What to attach to.
+        /// Suitable interface.
         instead: &'static str,
     },
     /// The link rate is unknown.

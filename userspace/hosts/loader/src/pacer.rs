@@ -148,7 +148,11 @@ impl Placement {
 ///
 /// # Errors
 /// No position preserves it; the error names alternatives.
-pub(crate) fn place(netlink: &Netlink, link: &Link, pacer: PacerChoice) -> Result<Placement, Error> {
+pub(crate) fn choose_placement(
+    netlink: &Netlink,
+    link: &Link,
+    pacer: PacerChoice,
+) -> Result<Placement, Error> {
     let qdiscs = netlink.qdiscs(link.index)?;
     let Some(root) = qdiscs.iter().find(|qdisc| qdisc.parent == Handle::ROOT) else {
         return Ok(Placement::At(Handle::ROOT));
@@ -208,7 +212,7 @@ pub(crate) fn install(
     match placement {
         Placement::Kept(note) => notes.push(note.clone()),
         Placement::At(parent) if config.scalars.pacer == PACER_FQ => {
-            put(netlink, ifindex, *parent, FQ, &fq(flows))?;
+            install_qdisc(netlink, ifindex, *parent, FQ, &fq(flows))?;
         }
         Placement::Queues { mq, make } => {
             if *make {
@@ -230,7 +234,7 @@ pub(crate) fn install(
             let frame = Frame { mtu_bytes: netlink.link_by_index(ifindex)?.mtu, ..Frame::of(config) };
             let htb = QdiscSpec::Htb { default_minor: REST.minor(), direct_qlen: 1_000 };
             let root = Handle::new(HTB_MAJOR, 0);
-            put(netlink, ifindex, *parent, root, &htb)?;
+            install_qdisc(netlink, ifindex, *parent, root, &htb)?;
             for class in port_classes(line_bps, frame) {
                 netlink.replace_htb_class(ifindex, &class)?;
             }
@@ -248,7 +252,13 @@ fn queues(netlink: &Netlink, ifindex: u32, qdiscs: &[Qdisc]) -> net::Result<Vec<
     Ok(classes.filter(|class| qdiscs.iter().any(|qdisc| qdisc.parent == *class)).collect())
 }
 
-fn put(netlink: &Netlink, ifindex: u32, parent: Handle, handle: Handle, spec: &QdiscSpec) -> net::Result<()> {
+fn install_qdisc(
+    netlink: &Netlink,
+    ifindex: u32,
+    parent: Handle,
+    handle: Handle,
+    spec: &QdiscSpec,
+) -> net::Result<()> {
     if parent == Handle::ROOT {
         netlink.replace_root(ifindex, handle, spec)
     } else {

@@ -49,7 +49,7 @@ pub enum PfcPoll {
 }
 
 impl PfcSender {
-    /// Whether it is time to [`follow`](Self::follow).
+    /// Whether [`follow`](Self::follow) is due.
     #[must_use]
     pub fn is_behind(&self, now_ns: u64) -> bool {
         self.ports_read_ns.is_none_or(|read_ns| now_ns.saturating_sub(read_ns) >= PORTS_PERIOD_NS)
@@ -101,7 +101,7 @@ impl PfcSender {
                     Some(PauseAction::Xon) => None,
                     None => continue,
                 };
-                // Lost frames are sent again; a removed port has no neighbour to notify.
+                // Lost frames are resent; a removed port has no neighbour to notify.
                 sent += usize::from(socket.hold(ifindex, port, priority, until_ns, now_ns).is_ok());
             }
         }

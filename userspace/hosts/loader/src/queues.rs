@@ -73,7 +73,7 @@ pub(crate) const fn kind(choice: QueuesChoice) -> &'static str {
 ///
 /// # Errors
 /// The interface has a qdisc with its own classes, or the rate for htb is unknown.
-pub(crate) fn place(
+pub(crate) fn choose_parent(
     netlink: &Netlink,
     link: &Link,
     config: &Config,

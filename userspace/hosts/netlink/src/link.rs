@@ -20,7 +20,7 @@ use super::ethtool::{self, Driver};
 use super::netlink::{Netlink, Subsystem};
 use super::netns::Netns;
 use super::wire::{attribute, attributes, string, u32_at, u64_at};
-use message::{address_message, emit, neighbour_message, place};
+use message::{address_message, apply_end, emit, neighbour_message};
 
 /// Bytes of `struct ifinfomsg`.
 const IFINFOMSG_LEN: usize = 16;
@@ -134,7 +134,7 @@ impl Netlink {
             match self.get_link(&LinkUnspec::new_with_name(name).build())? {
                 Ok(link) => return Ok(link),
                 Err(refusal) if refusal.errno == Errno::ENODEV => {}
-                Err(refusal) => return Err(refused("look up", name, refusal)),
+                Err(refusal) => return Err(kernel_error("look up", name, refusal)),
             }
         }
         let names = self.links()?.into_iter().map(|link| link.name);
@@ -147,7 +147,7 @@ impl Netlink {
     /// No interface has this index.
     pub fn link_by_index(&self, ifindex: u32) -> Result<Link> {
         self.get_link(&LinkUnspec::new_with_index(ifindex).build())?
-            .map_err(|refusal| refused("look up", format!("interface {ifindex}"), refusal))
+            .map_err(|refusal| kernel_error("look up", format!("interface {ifindex}"), refusal))
     }
 
     /// All interfaces of the namespace, by index, without speeds.
@@ -157,7 +157,7 @@ impl Netlink {
     pub fn links(&self) -> Result<Vec<Link>> {
         let bodies = self
             .dump(Subsystem::Route, RTM_GETLINK, |request| emit(request, &LinkMessage::default()))?
-            .map_err(|refusal| refused("list", "all interfaces", refusal))?;
+            .map_err(|refusal| kernel_error("list", "all interfaces", refusal))?;
         let mut links = bodies.iter().map(|body| describe(body)).collect::<Result<Vec<_>>>()?;
         links.sort_unstable_by_key(|link| link.index);
         Ok(links)
@@ -170,7 +170,7 @@ impl Netlink {
     pub fn statistics(&self) -> Result<BTreeMap<u32, LinkStatistics>> {
         let bodies = self
             .dump(Subsystem::Route, RTM_GETLINK, |request| emit(request, &LinkMessage::default()))?
-            .map_err(|refusal| refused("list", "all interfaces", refusal))?;
+            .map_err(|refusal| kernel_error("list", "all interfaces", refusal))?;
         let of = |body: &Vec<u8>| {
             let statistics = attribute(body.get(IFINFOMSG_LEN..)?, IFLA_STATS64)?;
             let field = |number: usize| u64_at(statistics, number * size_of::<u64>());
@@ -189,7 +189,7 @@ impl Netlink {
         let message = LinkUnspec::new_with_index(ifindex).build();
         let bodies = self
             .get(Subsystem::Route, RTM_GETLINK, 0, |request| emit(request, &message))?
-            .map_err(|refusal| refused("look up", format!("interface {ifindex}"), refusal))?;
+            .map_err(|refusal| kernel_error("look up", format!("interface {ifindex}"), refusal))?;
         let attributes = bodies.first().and_then(|body| body.get(IFINFOMSG_LEN..)).unwrap_or_default();
         Ok(xdp_programs(attribute(attributes, IFLA_XDP).unwrap_or_default()))
     }
@@ -199,8 +199,8 @@ impl Netlink {
     /// # Errors
     /// A name exists or is invalid, or the process lacks CAP_NET_ADMIN in one of the namespaces.
     pub fn add_veth(&self, near: &VethEnd<'_>, far: &VethEnd<'_>) -> Result<()> {
-        let far_end = place(LinkMessageBuilder::<LinkUnspec>::new().name(far.name), far).build();
-        let message = place(LinkVeth::new(near.name, far.name), near)
+        let far_end = apply_end(LinkMessageBuilder::<LinkUnspec>::new().name(far.name), far).build();
+        let message = apply_end(LinkVeth::new(near.name, far.name), near)
             .set_info_data(InfoData::Veth(InfoVeth::Peer(far_end)))
             .build();
         self.add_link(&message, || format!("veth pair {} and {}", near.name, far.name))
@@ -240,7 +240,8 @@ impl Netlink {
     /// The kernel rejects the request.
     pub fn turn_segmentation_off(&self, ifindex: u32) -> Result<()> {
         let answer = ethtool::set_features(self, ifindex, &ethtool::SEGMENTATION, false)?;
-        answer.map_err(|refusal| refused("turn segmentation off", format!("interface {ifindex}"), refusal))
+        answer
+            .map_err(|refusal| kernel_error("turn segmentation off", format!("interface {ifindex}"), refusal))
     }
 
     /// The enabled features, by ethtool's names, that move a received packet's VLAN tag to its metadata.
@@ -279,7 +280,7 @@ impl Netlink {
         let bare: Vec<_> = names.iter().map(String::as_str).collect();
         let operation = || format!("turn {} {}", names.join(", "), if are_on { "on" } else { "off" });
         let answer = ethtool::set_features(self, ifindex, &bare, are_on)?;
-        answer.map_err(|refusal| refused(operation(), format!("interface {ifindex}"), refusal))
+        answer.map_err(|refusal| kernel_error(operation(), format!("interface {ifindex}"), refusal))
     }
 
     /// Sets the Ethernet address.
@@ -317,7 +318,7 @@ impl Netlink {
         let name = self.name_of(ifindex);
         let message = LinkUnspec::new_with_index(ifindex).build();
         self.change(RTM_DELLINK, 0, |request| emit(request, &message))?
-            .map_err(|refusal| refused("delete", name, refusal))
+            .map_err(|refusal| kernel_error("delete", name, refusal))
     }
 
     /// Adds an address to the interface, usable immediately: IPv6 duplicate detection is skipped.
@@ -328,7 +329,11 @@ impl Netlink {
         let message = address_message(ifindex, address, prefix_len);
         self.change(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, |request| emit(request, &message))?.map_err(
             |refusal| {
-                refused(format!("add the address {address}/{prefix_len}"), self.name_of(ifindex), refusal)
+                kernel_error(
+                    format!("add the address {address}/{prefix_len}"),
+                    self.name_of(ifindex),
+                    refusal,
+                )
             },
         )
     }
@@ -340,7 +345,7 @@ impl Netlink {
     pub fn add_neighbour(&self, ifindex: u32, address: IpAddr, mac: [u8; 6]) -> Result<()> {
         let message = neighbour_message(ifindex, address, mac);
         self.change(RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, |request| emit(request, &message))?.map_err(
-            |refusal| refused(format!("add the neighbour {address}"), self.name_of(ifindex), refusal),
+            |refusal| kernel_error(format!("add the neighbour {address}"), self.name_of(ifindex), refusal),
         )
     }
 
@@ -351,12 +356,12 @@ impl Netlink {
 
     fn add_link(&self, message: &LinkMessage, subject: impl FnOnce() -> String) -> Result<()> {
         self.change(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, |request| emit(request, message))?
-            .map_err(|refusal| refused("create", subject(), refusal))
+            .map_err(|refusal| kernel_error("create", subject(), refusal))
     }
 
     fn set_link(&self, message: &LinkMessage, operation: &str) -> Result<()> {
         self.change(RTM_SETLINK, 0, |request| emit(request, message))?
-            .map_err(|refusal| refused(operation, self.name_of(message.header.index), refusal))
+            .map_err(|refusal| kernel_error(operation, self.name_of(message.header.index), refusal))
     }
 
     fn get_link(&self, message: &LinkMessage) -> Result<std::result::Result<Link, Refusal>> {
@@ -392,7 +397,7 @@ impl Netlink {
     }
 }
 
-fn refused(operation: impl Into<String>, subject: impl Into<String>, refusal: Refusal) -> Error {
+fn kernel_error(operation: impl Into<String>, subject: impl Into<String>, refusal: Refusal) -> Error {
     Error::Refused { operation: operation.into(), subject: subject.into(), refusal }
 }
 
@@ -439,10 +444,10 @@ fn xdp_programs(value: &[u8]) -> Vec<XdpProgram> {
     let id = |kind| u32_at(attribute(value, kind)?, 0);
     let several = XDP_PROGRAMS.iter().filter_map(|&(kind, mode)| Some(XdpProgram { mode, id: id(kind)? }));
     let mut programs: Vec<_> = several.collect();
-    if let (true, Some(id), Some([place])) =
+    if let (true, Some(id), Some([mode])) =
         (programs.is_empty(), id(IFLA_XDP_PROG_ID), attribute(value, IFLA_XDP_ATTACHED))
     {
-        let mode = ["none", "driver", "skb", "offload"].get(usize::from(*place)).copied().unwrap_or("none");
+        let mode = ["none", "driver", "skb", "offload"].get(usize::from(*mode)).copied().unwrap_or("none");
         programs.push(XdpProgram { mode, id });
     }
     programs

@@ -192,7 +192,7 @@ impl Netlink {
             for message in messages(&datagram) {
                 // An answer left over from an exchange that failed half way has another number.
                 let index = message.sequence.wrapping_sub(first);
-                if index < count && answer.take(&message, index) && message.sequence == last {
+                if index < count && answer.process(&message, index) && message.sequence == last {
                     return Ok(answer);
                 }
             }
@@ -201,8 +201,8 @@ impl Netlink {
 }
 
 impl Answer {
-    /// Takes in one message; true if it ends the answer to its request.
-    fn take(&mut self, message: &Message<'_>, index: u32) -> bool {
+    /// Processes one message; true if it ends the answer to its request.
+    fn process(&mut self, message: &Message<'_>, index: u32) -> bool {
         self.interrupted |= message.flags & NLM_F_DUMP_INTR != 0;
         if message.kind != NLMSG_ERROR && message.kind != NLMSG_DONE {
             self.bodies.push(message.body.to_vec());
@@ -312,7 +312,7 @@ mod tests {
         });
         let bytes = reply.into_bytes();
         let mut answer = Answer::default();
-        assert!(messages(&bytes).all(|message| answer.take(&message, 0)));
+        assert!(messages(&bytes).all(|message| answer.process(&message, 0)));
         let refusal = Refusal { errno: Errno::ENOENT, message: "Specified qdisc kind is unknown".to_owned() };
         assert!(refusal.to_string().contains("choose another pacer"), "{refusal}");
         assert_eq!(answer.refused, [(0, refusal)]);

@@ -145,7 +145,7 @@ impl Netlink {
                 message.emit(&mut bytes);
                 request.raw(&bytes);
             })?
-            .map_err(|refusal| refused("list the addresses", "all interfaces".into(), refusal))?;
+            .map_err(|refusal| kernel_error("list the addresses", "all interfaces".into(), refusal))?;
         let mut addresses: HashMap<u32, Vec<IpAddr>> = HashMap::new();
         for (ifindex, address) in bodies.iter().filter_map(|body| address(body)) {
             addresses.entry(ifindex).or_default().push(address);
@@ -155,7 +155,7 @@ impl Netlink {
 
     fn rdma(&self, command: u16, operation: &str, body: impl Fn(&mut Encoder)) -> Result<Vec<Vec<u8>>> {
         self.dump(Subsystem::Rdma, (NLDEV << 10) | command, body)?
-            .map_err(|refusal| refused(operation, "RDMA".into(), refusal))
+            .map_err(|refusal| kernel_error(operation, "RDMA".into(), refusal))
     }
 }
 
@@ -165,7 +165,7 @@ fn port(body: &[u8]) -> Option<RdmaPort> {
     Some(RdmaPort { number: number(attr::PORT_INDEX)?, ifindex: number(attr::NDEV_INDEX)? })
 }
 
-fn refused(operation: &str, subject: String, refusal: Refusal) -> Error {
+fn kernel_error(operation: &str, subject: String, refusal: Refusal) -> Error {
     Error::Refused { operation: operation.to_owned(), subject, refusal }
 }
 

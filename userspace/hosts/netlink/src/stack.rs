@@ -13,7 +13,7 @@ impl Link {
         lower.into_iter().chain(self.master.map(|upper| (upper, self.index)))
     }
 
-    /// Whether it sends and receives through `lower`: it is a VLAN or the like on it, or the bridge or bond of `lower`.
+    /// Whether this interface sends and receives through `lower`: as a VLAN or similar on it, or as its bridge or bond.
     #[must_use]
     pub fn is_above(&self, lower: &Self) -> bool {
         self.edges().chain(lower.edges()).any(|edge| edge == (self.index, lower.index))
@@ -41,7 +41,7 @@ impl Stack {
 
     /// The interface number `ifindex`, and all above it.
     #[must_use]
-    pub fn with_those_above(&self, ifindex: u32) -> BTreeSet<u32> {
+    pub fn with_upper(&self, ifindex: u32) -> BTreeSet<u32> {
         closure(&self.above, [ifindex])
     }
 
@@ -66,8 +66,8 @@ fn closure(next: &HashMap<u32, Vec<u32>>, ifindexes: impl IntoIterator<Item = u3
 
 /// The interface number `ifindex`, and all of `links` above it; use [`Stack`] for many.
 #[must_use]
-pub fn with_those_above(links: &[Link], ifindex: u32) -> BTreeSet<u32> {
-    Stack::of(links).with_those_above(ifindex)
+pub fn with_upper(links: &[Link], ifindex: u32) -> BTreeSet<u32> {
+    Stack::of(links).with_upper(ifindex)
 }
 
 /// Preamble 8, FCS 4, inter-packet gap 12 (IEEE 802.3).
@@ -165,7 +165,7 @@ mod tests {
             link(12, Some("bridge"), None, None),
         ];
         let stack = Stack::of(&links);
-        let above = |ifindex| stack.with_those_above(ifindex).into_iter().collect::<Vec<_>>();
+        let above = |ifindex| stack.with_upper(ifindex).into_iter().collect::<Vec<_>>();
         assert_eq!(above(2), [2, 9, 10, 11]);
         assert_eq!(above(9), [9, 10, 11]);
         assert_eq!(above(5), [5, 11]);

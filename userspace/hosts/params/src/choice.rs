@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::key::nearest;
 
-/// Role of an interface: presets of switches that can also be set individually.
+/// Role of an interface: a preset of on/off parameters, which can also be set individually.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {

@@ -18,7 +18,7 @@ mod trajectory;
 use dcqcn_common::params::{Config, RP_VARIANT_PAPER, WredConfig};
 use serde::Serialize;
 
-pub use trajectory::{Settled, settled};
+pub use trajectory::{SteadyState, steady_state};
 
 /// Bulk flows that share a link.
 #[derive(Clone, Copy, Debug)]

@@ -40,7 +40,7 @@ pub fn vlan(id: &QpId) -> Option<String> {
 
 /// Address of a QP with its VLANs, if any.
 #[must_use]
-pub fn place(address: IpAddr, vlan: Option<&str>) -> String {
+pub fn address_and_vlan(address: IpAddr, vlan: Option<&str>) -> String {
     vlan.map_or_else(|| address.to_string(), |vlan| format!("{address} vlan {vlan}"))
 }
 
@@ -60,7 +60,7 @@ mod tests {
         assert_eq!([of(0), of(10), of(100 << 12 | 10)], [None, Some("10".into()), Some("100.10".into())]);
         let address = IpAddr::from([10, 0, 0, 2]);
         assert_eq!(
-            (place(address, None), place(address, Some("10"))),
+            (address_and_vlan(address, None), address_and_vlan(address, Some("10"))),
             ("10.0.0.2".into(), "10.0.0.2 vlan 10".into())
         );
     }

@@ -9,7 +9,7 @@ use dcqcn_common::params::Params;
 use dcqcn_common::recovery::Requester;
 use dcqcn_loader::attach::Attachment;
 use dcqcn_loader::dataplane;
-use dcqcn_params::qp::{address, hex, ip, place, vlan};
+use dcqcn_params::qp::{address, address_and_vlan, hex, ip, vlan};
 use dcqcn_support::clock::monotonic_ns;
 use dcqcn_support::render::{self, Table};
 use serde::Serialize;
@@ -66,7 +66,7 @@ impl RequesterRow {
         let mut table = Table::new(&columns);
         for row in rows {
             table.row([
-                place(row.address, row.vlan.as_deref()),
+                address_and_vlan(row.address, row.vlan.as_deref()),
                 hex(row.qpn),
                 row.acknowledged_psn.map_or_else(|| "-".to_owned(), |psn| psn.to_string()),
                 row.next_psn.to_string(),
@@ -188,7 +188,7 @@ impl PairRow {
     pub fn table(rows: &[Self]) -> Table {
         let mut table = Table::new(&["ADDRESS", "QPN", "PEER QPN", "KNOWN FROM"]);
         for row in rows {
-            let address = place(row.address, row.vlan.as_deref());
+            let address = address_and_vlan(row.address, row.vlan.as_deref());
             table.row([address, hex(row.qpn), hex(row.peer_qpn), row.source.to_owned()]);
         }
         table
@@ -233,7 +233,7 @@ impl fmt::Display for FlowsReport {
             let mut table = Table::new(&columns);
             for row in &self.rp {
                 let mut cells = vec![
-                    place(row.address, row.vlan.as_deref()),
+                    address_and_vlan(row.address, row.vlan.as_deref()),
                     hex(row.qpn),
                     row.state.to_owned(),
                     render::bps(row.rate.rate_bps as f64),
@@ -260,8 +260,10 @@ impl fmt::Display for FlowsReport {
                 Table::new(&["ADDRESS", "QPN", ">CE MARKED", ">LAST MARK", ">CNPS SENT", ">LAST CNP"]);
             for row in &self.np {
                 table.row([
-                    row.address
-                        .map_or_else(|| "any".to_owned(), |address| place(address, row.vlan.as_deref())),
+                    row.address.map_or_else(
+                        || "any".to_owned(),
+                        |address| address_and_vlan(address, row.vlan.as_deref()),
+                    ),
                     row.qpn.map_or_else(|| "any".to_owned(), hex),
                     row.ecn_marked_packets.to_string(),
                     render::ns(row.last_seen_age_ns),

@@ -51,7 +51,7 @@ impl PushArgs {
         let stored = self.file.read()?;
         let program = Program::embedded()?;
         let plan = Plan::new(&program, &stored.config, &stored.switch)?;
-        let _claim = Claim::take(port)?;
+        let _claim = Claim::acquire(port)?;
         let mut session = Session::open(port)?;
         session.require(&program)?;
         let pushed = push(&mut session, &plan)?;
@@ -298,7 +298,7 @@ impl Target {
 
     /// Changes parameters of the running switch, all or none.
     fn set(self, out: &mut Output<'_>, changes: &[Assignment]) -> anyhow::Result<()> {
-        let _claim = Claim::take(self.port)?;
+        let _claim = Claim::acquire(self.port)?;
         let mut stored = StoredConfig::load(self.port)?;
         let program = Program::embedded()?;
         let old = stored.config;

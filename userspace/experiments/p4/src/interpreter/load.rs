@@ -22,7 +22,7 @@ const MAX_BITS: u32 = 128;
 
 /// Names read so far, and the current position.
 pub(super) struct Load<'a> {
-    place: String,
+    location: String,
     fields: HashMap<(&'a str, &'a str), usize>,
     headers: HashMap<&'a str, usize>,
     registers: HashMap<&'a str, usize>,
@@ -34,7 +34,7 @@ pub(super) struct Load<'a> {
 impl<'a> Load<'a> {
     /// An error for an unsupported feature.
     pub(super) fn refuse(&self, what: impl Display) -> Error {
-        Error::NotInterpreted { place: self.place.clone(), what: what.to_string() }
+        Error::NotInterpreted { location: self.location.clone(), what: what.to_string() }
     }
 
     /// A field by the names of its header and its own.
@@ -292,9 +292,9 @@ impl<'a> Load<'a> {
 pub(super) fn load(json: &str) -> Result<Model> {
     let what = || "the compiled program".to_owned();
     let program: format::Program = serde_json::from_str(json)
-        .map_err(|error| Error::NotInterpreted { place: what(), what: error.to_string() })?;
+        .map_err(|error| Error::NotInterpreted { location: what(), what: error.to_string() })?;
     let mut load = Load {
-        place: what(),
+        location: what(),
         fields: HashMap::new(),
         headers: HashMap::new(),
         registers: names(&program.register_arrays, |array| &array.name),
@@ -329,7 +329,7 @@ pub(super) fn load(json: &str) -> Result<Model> {
     let [parser] = program.parsers.as_slice() else { return Err(load.refuse("several parsers, or none")) };
     let states = names(&parser.parse_states, |state| &state.name);
     for state in &parser.parse_states {
-        load.place = format!("parser state `{}`", state.name);
+        load.location = format!("parser state `{}`", state.name);
         model.states.push(load.state(state, &states, &model.fields)?);
     }
     model.start = states.get(parser.init_state.as_str()).copied();
@@ -337,7 +337,7 @@ pub(super) fn load(json: &str) -> Result<Model> {
     let [deparser] = program.deparsers.as_slice() else {
         return Err(load.refuse("several deparsers, or none"));
     };
-    load.place = "the deparser".to_owned();
+    load.location = "the deparser".to_owned();
     if !deparser.primitives.is_empty() {
         return Err(load.refuse("primitives"));
     }
@@ -346,7 +346,7 @@ pub(super) fn load(json: &str) -> Result<Model> {
         model.deparser.push(header.ok_or_else(|| load.refuse(format_args!("the header `{name}`")))?);
     }
     for action in &program.actions {
-        load.place = format!("action `{}`", action.name);
+        load.location = format!("action `{}`", action.name);
         model.actions.push(load.action(action)?);
     }
     for pipeline in &program.pipelines {
@@ -363,7 +363,7 @@ pub(super) fn load(json: &str) -> Result<Model> {
 /// Flattens header instances into ranges of fields. Validity is an extra field of a header.
 fn headers<'a>(load: &mut Load<'a>, program: &'a format::Program, model: &mut Model) -> Result<()> {
     for header in &program.headers {
-        load.place = format!("header `{}`", header.name);
+        load.location = format!("header `{}`", header.name);
         let kind = program.header_types.iter().find(|kind| kind.name == header.header_type);
         let kind = kind.ok_or_else(|| load.refuse(format_args!("the type `{}`", header.header_type)))?;
         let first = model.fields.len();
@@ -383,7 +383,7 @@ fn headers<'a>(load: &mut Load<'a>, program: &'a format::Program, model: &mut Mo
         let bytes = (bits / 8) as usize;
         model.headers.push(Header { fields, valid, bytes, is_metadata: header.metadata });
     }
-    load.place = "header `standard_metadata`".to_owned();
+    load.location = "header `standard_metadata`".to_owned();
     let standard = |name: &str| {
         let field = load.fields.get(&("standard_metadata", name)).copied();
         field.ok_or_else(|| load.refuse(format_args!("no field `{name}`")))
@@ -413,7 +413,7 @@ fn headers<'a>(load: &mut Load<'a>, program: &'a format::Program, model: &mut Mo
 /// Registers, counters, calculations and lists of fields.
 fn arrays<'a>(load: &mut Load<'a>, program: &'a format::Program, model: &mut Model) -> Result<()> {
     for array in &program.register_arrays {
-        load.place = format!("register `{}`", array.name);
+        load.location = format!("register `{}`", array.name);
         // Accessible to a controller.
         if !(1..=64).contains(&array.bitwidth) {
             return Err(load.refuse(format_args!("elements of {} bits", array.bitwidth)));
@@ -422,18 +422,18 @@ fn arrays<'a>(load: &mut Load<'a>, program: &'a format::Program, model: &mut Mod
         model.registers.push(Register { name: name.clone(), size, bits });
     }
     for array in &program.counter_arrays {
-        load.place = format!("counter `{}`", array.name);
+        load.location = format!("counter `{}`", array.name);
         if array.is_direct {
             return Err(load.refuse("counting by a table's entries"));
         }
         model.counters.push((array.name.clone(), array.size));
     }
     for calculation in &program.calculations {
-        load.place = format!("calculation `{}`", calculation.name);
+        load.location = format!("calculation `{}`", calculation.name);
         model.calculations.push(load.calculation(calculation)?);
     }
     for list in &program.field_lists {
-        load.place = format!("field list {}", list.id);
+        load.location = format!("field list {}", list.id);
         let fields = list.elements.iter().map(|json| load.typed_field(json)).collect::<Result<_>>()?;
         model.field_lists.insert(list.id, fields);
     }
@@ -447,7 +447,7 @@ fn pipeline_nodes<'a>(
     pipeline: &'a format::Pipeline,
     model: &mut Model,
 ) -> Result<Option<Node>> {
-    load.place = format!("pipeline `{}`", pipeline.name);
+    load.location = format!("pipeline `{}`", pipeline.name);
     if !pipeline.action_profiles.is_empty() {
         return Err(load.refuse("action profiles"));
     }
@@ -468,12 +468,12 @@ fn pipeline_nodes<'a>(
     };
     let actions: HashMap<u32, usize> = program.actions.iter().map(|action| action.id).zip(0..).collect();
     for table in &pipeline.tables {
-        load.place = format!("table `{}`", table.name);
+        load.location = format!("table `{}`", table.name);
         let loaded = load_table(load, table, &actions, &model.actions, |name| node(load, name))?;
         model.tables.push(loaded);
     }
     for conditional in &pipeline.conditionals {
-        load.place = format!("condition `{}`", conditional.name);
+        load.location = format!("condition `{}`", conditional.name);
         let condition = load.expression(&conditional.expression)?;
         if condition.last_parameter().is_some() {
             return Err(load.refuse("a parameter"));
@@ -481,7 +481,7 @@ fn pipeline_nodes<'a>(
         let next = [node(load, &conditional.false_next)?, node(load, &conditional.true_next)?];
         model.conditionals.push(Conditional { condition, next });
     }
-    load.place = format!("pipeline `{}`", pipeline.name);
+    load.location = format!("pipeline `{}`", pipeline.name);
     node(load, &pipeline.init_table)
 }
 

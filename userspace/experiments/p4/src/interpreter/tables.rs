@@ -45,7 +45,7 @@ impl Tables {
         let found = entries
             .entries
             .iter()
-            .filter_map(|(_, entry, bound)| Some((matched(model, table, entry, packet)?, bound)))
+            .filter_map(|(_, entry, bound)| Some((match_len(model, table, entry, packet)?, bound)))
             .max_by_key(|(prefix, _)| *prefix);
         let bound = found.map_or(&entries.default.1, |(_, bound)| bound);
         let next = match &table.next {
@@ -63,22 +63,22 @@ impl Tables {
 
     pub(super) fn write(&mut self, model: &Model, entry: &Entry) -> Result<()> {
         let (table, entries) = self.of(model, &entry.table)?;
-        let bound = bound(table, entry)?;
+        let bound = bind_action(table, entry)?;
         if entry.key.is_none() {
             if table.is_default_constant {
-                return Err(refused(entry, "its default action is constant"));
+                return Err(entry_error(entry, "its default action is constant"));
             }
             entries.default = (entry.clone(), bound);
             return Ok(());
         }
         if !table.entries.is_empty() {
-            return Err(refused(entry, "its entries are constant"));
+            return Err(entry_error(entry, "its entries are constant"));
         }
         if entries.entries.len() >= table.size {
-            return Err(refused(entry, "it is full"));
+            return Err(entry_error(entry, "it is full"));
         }
         if entries.entries.iter().any(|(_, there, _)| there.is_about_same(entry)) {
-            return Err(refused(entry, "it has an entry with this key"));
+            return Err(entry_error(entry, "it has an entry with this key"));
         }
         entries.entries.push((entries.next_handle, entry.clone(), bound));
         entries.next_handle += 1;
@@ -87,10 +87,10 @@ impl Tables {
 
     pub(super) fn modify(&mut self, model: &Model, handle: u64, entry: &Entry) -> Result<()> {
         let (table, entries) = self.of(model, &entry.table)?;
-        let bound = bound(table, entry)?;
+        let bound = bind_action(table, entry)?;
         let there = entries.entries.iter_mut().find(|(there, ..)| *there == handle);
         let (_, there, bound_there) =
-            there.ok_or_else(|| refused(entry, "it has no entry with this handle"))?;
+            there.ok_or_else(|| entry_error(entry, "it has no entry with this handle"))?;
         (there.action, there.params) = (entry.action.clone(), entry.params.clone());
         *bound_there = bound;
         Ok(())
@@ -99,7 +99,7 @@ impl Tables {
     pub(super) fn delete(&mut self, model: &Model, handle: u64, entry: &Entry) -> Result<()> {
         let (_, entries) = self.of(model, &entry.table)?;
         let at = entries.entries.iter().position(|(there, ..)| *there == handle);
-        entries.entries.remove(at.ok_or_else(|| refused(entry, "it has no entry with this handle"))?);
+        entries.entries.remove(at.ok_or_else(|| entry_error(entry, "it has no entry with this handle"))?);
         Ok(())
     }
 
@@ -116,19 +116,19 @@ impl Tables {
     }
 }
 
-fn refused(entry: &Entry, reason: &str) -> Error {
+fn entry_error(entry: &Entry, reason: &str) -> Error {
     Error::Interpreter { reason: format!("table `{}` rejects an entry: {reason}", entry.table) }
 }
 
 /// The action of an entry, whose parameters the program's own check has validated.
-fn bound(table: &Table, entry: &Entry) -> Result<Bound> {
+fn bind_action(table: &Table, entry: &Entry) -> Result<Bound> {
     let action = table.actions.get(&entry.action).copied();
-    let action = action.ok_or_else(|| refused(entry, "it has no such action"))?;
+    let action = action.ok_or_else(|| entry_error(entry, "it has no such action"))?;
     Ok(Bound { action, parameters: entry.params.iter().map(|value| Int::from(value.bits())).collect() })
 }
 
 /// Length of the prefix by which an entry matches a packet: 0 with exact keys. `None` if it does not match.
-fn matched(model: &Model, table: &Table, entry: &Entry, packet: &Packet) -> Option<u32> {
+fn match_len(model: &Model, table: &Table, entry: &Entry, packet: &Packet) -> Option<u32> {
     let mut prefix = 0;
     for (key, wanted) in table.key.iter().zip(entry.key.as_deref().unwrap_or_default()) {
         let value = packet.get(key.field).bits();

@@ -11,7 +11,7 @@ fn changed(pointer: &str, value: Value) -> String {
     program.to_string()
 }
 
-fn refusal(pointer: &str, value: Value) -> String {
+fn load_error(pointer: &str, value: Value) -> String {
     Interpreter::new(&changed(pointer, value), 1).err().unwrap().to_string()
 }
 
@@ -65,11 +65,11 @@ fn unknown_parts_rejected_by_name() {
             "unknown field `colour`",
         ),
     ] {
-        let refusal = refusal(pointer, value);
-        assert!(refusal.contains(says), "{refusal}\n{says}");
-        assert!(refusal.contains("run it in simple_switch"), "{refusal}");
+        let error = load_error(pointer, value);
+        assert!(error.contains(says), "{error}\n{says}");
+        assert!(error.contains("run it in simple_switch"), "{error}");
     }
-    assert!(refusal("/calculations/0/algo", json!("crc16")).contains("calculation `calc` has"));
+    assert!(load_error("/calculations/0/algo", json!("crc16")).contains("calculation `calc` has"));
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn backward_jump_is_rejected() {
     let actions = actions["actions"].as_array().unwrap().iter().enumerate();
     let (action, at) = actions.filter_map(|(n, action)| Some((n, has_jump(action)?))).next().unwrap();
     let to = format!("/actions/{action}/primitives/{at}/parameters/0/value");
-    assert!(refusal(&to, json!("0x0")).contains("back to 0"));
+    assert!(load_error(&to, json!("0x0")).contains("back to 0"));
 }
 
 #[test]

@@ -116,9 +116,9 @@ impl<T: Target> Engine for SwitchEngine<T> {
         let mut target = self.target.borrow_mut();
         let mut reader = Reader::new(target.control(), &self.program);
         let mut flows = Vec::new();
-        for (place, id) in reader.rp_indices()? {
+        for (slot, id) in reader.rp_indices()? {
             if self.set_of(&id, self.params.port.rp_set_mask) == index {
-                flows.extend(reader.rp_flow(place)?);
+                flows.extend(reader.rp_flow(slot)?);
             }
         }
         Ok(self.rp_set_of(&flows))
@@ -129,9 +129,9 @@ impl<T: Target> Engine for SwitchEngine<T> {
         let mut target = self.target.borrow_mut();
         let mut reader = Reader::new(target.control(), &self.program);
         let mut flows = Vec::new();
-        for (place, id) in reader.np_indices()? {
+        for (slot, id) in reader.np_indices()? {
             if self.set_of(&id, self.params.port.np_set_mask) == index {
-                flows.extend(reader.np_flow(place)?);
+                flows.extend(reader.np_flow(slot)?);
             }
         }
         Ok(self.np_set_of(&flows))
@@ -194,8 +194,8 @@ impl<T: Target> SwitchEngine<T> {
 
     fn np_set_of(&self, flows: &[NpFlow]) -> NpSet {
         let mut set = NpSet::EMPTY;
-        for ((way, place), flow) in set.ways.iter_mut().zip(&mut set.tags).zip(flows) {
-            (*way, *place) = (*flow, tag(flow.id.hash(&self.params.port.hash_keys)));
+        for ((way, slot), flow) in set.ways.iter_mut().zip(&mut set.tags).zip(flows) {
+            (*way, *slot) = (*flow, tag(flow.id.hash(&self.params.port.hash_keys)));
         }
         set
     }

@@ -36,12 +36,12 @@ impl Bmv2 {
     pub fn new(params: &Params, packet_bytes: u64) -> Result<Self, crate::Error> {
         let number = NAMESPACES.fetch_add(1, Ordering::Relaxed);
         let namespace =
-            Temporary::create(&format!("dcqcn-bmv2-{}-{number}", process::id())).map_err(wire::failed)?;
+            Temporary::create(&format!("dcqcn-bmv2-{}-{number}", process::id())).map_err(wire::wire_error)?;
         let netns = &*namespace;
         // Prevents neighbour discovery among the packets.
         netns
             .run(|| fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").is_ok())
-            .map_err(wire::failed)?;
+            .map_err(wire::wire_error)?;
         let [host, network] = [HOST, NETWORK].map(|port| wire::connect(netns, port));
         let interfaces = [HOST, NETWORK].map(|port| (port, wire::inner(port)));
         let (process, session) = Process::start(netns, &interfaces)?;
@@ -71,10 +71,10 @@ impl Target for SimpleSwitch {
     fn set_time(&mut self, _: u64) {}
 
     fn send(&mut self, port: u16, packet: &[u8]) -> Result<(), Error> {
-        self.wire(port).send(packet).map_err(wire::failed)
+        self.wire(port).send(packet).map_err(wire::wire_error)
     }
 
     fn receive(&mut self, port: u16, within: Duration) -> Result<Option<Vec<u8>>, Error> {
-        self.wire(port).receive(within).map_err(wire::failed)
+        self.wire(port).receive(within).map_err(wire::wire_error)
     }
 }

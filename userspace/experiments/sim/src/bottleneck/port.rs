@@ -325,11 +325,11 @@ mod tests {
             s.classes[3].pfc = Some(Pfc { xoff_bytes: 2_500, xon_bytes: 1_000 });
         });
         let mut random = Random::new(1);
-        let said: Vec<_> = (0..12).map(|i| port.arrive(0, packet(i, 3), &mut random)).collect();
+        let verdicts: Vec<_> = (0..12).map(|i| port.arrive(0, packet(i, 3), &mut random)).collect();
         let mut expected = vec![Ok(None); 10];
         expected[2] = Ok(Some(true));
         expected.extend([Err(Dropped); 2]);
-        assert_eq!(said, expected);
+        assert_eq!(verdicts, expected);
         let other: Vec<_> = (0..3).map(|i| port.arrive(0, packet(i, 0), &mut random)).collect();
         assert_eq!(other, [Ok(None), Ok(None), Err(Dropped)]);
 
@@ -338,7 +338,7 @@ mod tests {
             resumed.push((class, change));
             port.finish();
         }
-        let at = resumed.iter().position(|&said| said == (3, Some(false)));
+        let at = resumed.iter().position(|&pause| pause == (3, Some(false)));
         assert_eq!((at, resumed.len()), (Some(10), 12), "{resumed:?}");
         assert_eq!(port.queue(3).counters.paused_ns, 10_000);
     }

@@ -390,7 +390,7 @@ fn inconsistent_settings_rejected() {
         change(&mut s);
         run(&s, &mut |_| ControlFlow::Break(())).unwrap_err().to_string()
     };
-    for (change, said) in [
+    for (change, expected) in [
         ((|s| s.duration_ns = 0) as fn(&mut Scenario), "duration = 0ns is out of range: 1us to 3600s"),
         (|s| s.stats_from_ns = s.duration_ns, "stats_from = 4ms is out of range: 0ns to"),
         (|s| s.port_rate_bps = 0, "port rate = 0bit is out of range: 100kbit to 800gbit"),
@@ -414,7 +414,7 @@ fn inconsistent_settings_rejected() {
         (|s| s.config.scalars.rpg_gd = 9, "rpg_gd = 9 is out of range: 10 to 15"),
     ] {
         let message = refused(change);
-        assert!(message.starts_with(said), "{message}; expected: {said}");
+        assert!(message.starts_with(expected), "{message}; expected: {expected}");
     }
     let empty = |s: &mut Scenario| (s.roce, s.tcp) = (Vec::new(), Vec::new());
     assert!(refused(empty).contains("the scenario has no flows"));

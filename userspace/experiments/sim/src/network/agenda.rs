@@ -109,12 +109,12 @@ impl Agenda {
             self.far += 1;
             self.heap.push(Reverse(last));
         }
-        let mut place = NEAR - 1;
-        while place > 0 && self.near[place - 1] > key {
-            self.near[place] = self.near[place - 1];
-            place -= 1;
+        let mut slot = NEAR - 1;
+        while slot > 0 && self.near[slot - 1] > key {
+            self.near[slot] = self.near[slot - 1];
+            slot -= 1;
         }
-        self.near[place] = key;
+        self.near[slot] = key;
     }
 
     /// Time of the next event; `u64::MAX`: none.

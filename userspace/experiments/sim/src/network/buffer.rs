@@ -63,11 +63,11 @@ pub(crate) struct Buffer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Admission {
     /// Admitted.
-    Taken,
+    Admitted,
     /// Admitted, and its ingress port must pause the class.
     Pause,
-    /// No room.
-    Refused,
+    /// Rejected: the buffer is full.
+    Rejected,
 }
 
 impl Buffer {
@@ -97,7 +97,7 @@ impl Buffer {
     }
 
     #[inline]
-    fn take(&mut self, bytes: u64) {
+    fn reserve(&mut self, bytes: u64) {
         self.used += bytes;
         self.max_used = self.max_used.max(self.used);
     }
@@ -109,27 +109,31 @@ impl Buffer {
         match self.rules[usize::from(class)] {
             Rule::Lossy(limit) => {
                 if bytes > free || queue_bytes + bytes > limit.bytes(free) {
-                    return Admission::Refused;
+                    return Admission::Rejected;
                 }
-                self.take(bytes);
-                Admission::Taken
+                self.reserve(bytes);
+                Admission::Admitted
             }
             Rule::Lossless { reserved, xoff, headroom, .. } => {
                 let group = &mut self.groups[usize::from(ingress) * CLASSES + usize::from(class)];
                 if group.reserved + bytes <= reserved && group.shared == 0 {
                     group.reserved += bytes;
-                    return Admission::Taken;
+                    return Admission::Admitted;
                 }
                 if bytes <= free && group.headroom == 0 && group.shared + bytes <= xoff.bytes(free) {
                     group.shared += bytes;
-                    self.take(bytes);
-                    return Admission::Taken;
+                    self.reserve(bytes);
+                    return Admission::Admitted;
                 }
                 if group.headroom + bytes > headroom {
-                    return Admission::Refused;
+                    return Admission::Rejected;
                 }
                 group.headroom += bytes;
-                if std::mem::replace(&mut group.paused, true) { Admission::Taken } else { Admission::Pause }
+                if std::mem::replace(&mut group.paused, true) {
+                    Admission::Admitted
+                } else {
+                    Admission::Pause
+                }
             }
         }
     }
@@ -188,14 +192,14 @@ mod tests {
     fn lossless_group_pauses_and_resumes() {
         let mut buffer = Buffer::new(100_000, &classes(PFC, Threshold::Bytes(5_000)), 2).unwrap();
         let taken: Vec<_> = (0..7).map(|_| buffer.admit(1, 3, 1_000, 0)).collect();
-        let mut expected = vec![Admission::Taken; 4];
-        expected.extend([Admission::Pause, Admission::Taken, Admission::Refused]);
+        let mut expected = vec![Admission::Admitted; 4];
+        expected.extend([Admission::Pause, Admission::Admitted, Admission::Rejected]);
         assert_eq!(taken, expected);
         // Headroom empties first; then the group must fall below XOFF by the offset.
         let goes_on: Vec<_> = (0..6).map(|_| buffer.release(1, 3, 1_000)).collect();
         assert_eq!(goes_on, [false, false, true, false, false, false]);
         assert_eq!((buffer.used, buffer.max_used_bytes()), (0, 3_000));
-        assert_eq!(buffer.admit(0, 4, 5_001, 0), Admission::Refused);
+        assert_eq!(buffer.admit(0, 4, 5_001, 0), Admission::Rejected);
     }
 
     #[test]
@@ -203,10 +207,10 @@ mod tests {
         let pfc = Pfc { reserved_bytes: 0, xoff: Threshold::Alpha(0.5), headroom_bytes: 4_000, ..PFC };
         let mut buffer = Buffer::new(46_000, &classes(pfc, Threshold::Alpha(1.0)), 4).unwrap();
         // 30000 shared: with 9000 used, half of 21000 is 10500.
-        let before_pause = (0..).take_while(|_| buffer.admit(0, 3, 1_000, 0) == Admission::Taken).count();
+        let before_pause = (0..).take_while(|_| buffer.admit(0, 3, 1_000, 0) == Admission::Admitted).count();
         assert_eq!(before_pause, 10);
         // Other groups get half of the rest.
-        let before_pause = (0..).take_while(|_| buffer.admit(1, 3, 1_000, 0) == Admission::Taken).count();
+        let before_pause = (0..).take_while(|_| buffer.admit(1, 3, 1_000, 0) == Admission::Admitted).count();
         assert_eq!(before_pause, 7);
         assert_eq!(Buffer::new(16_000, &classes(pfc, Threshold::Alpha(1.0)), 4).unwrap_err(), 16_000);
     }
@@ -221,7 +225,7 @@ mod tests {
             let mut inside = Vec::new();
             for (arrives, ingress, class, bytes) in steps {
                 if arrives {
-                    if buffer.admit(ingress, class, bytes, 0) != Admission::Refused {
+                    if buffer.admit(ingress, class, bytes, 0) != Admission::Rejected {
                         inside.push((ingress, class, bytes));
                     }
                 } else if let Some((ingress, class, bytes)) = inside.pop() {

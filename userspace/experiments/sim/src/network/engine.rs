@@ -103,7 +103,7 @@ impl Simulation for Scenario {
 struct Shared {
     /// Thread of every node, and the node's index there.
     owner: Vec<u32>,
-    place: Vec<u32>,
+    index_in_thread: Vec<u32>,
     window_ns: u64,
     duration_ns: u64,
     flows: u64,
@@ -120,13 +120,13 @@ struct Shared {
 impl Shared {
     fn new(scenario: &Scenario, threads: usize, owner: Vec<u32>, flows: u64) -> Self {
         let mut counts = vec![0; threads];
-        let place = owner.iter().map(|&thread| {
+        let index_in_thread = owner.iter().map(|&thread| {
             let count: &mut u32 = &mut counts[thread as usize];
             *count += 1;
             *count - 1
         });
         Self {
-            place: place.collect(),
+            index_in_thread: index_in_thread.collect(),
             owner,
             window_ns: scenario.topology.lookahead_ns(),
             duration_ns: scenario.duration_ns,
@@ -232,15 +232,15 @@ impl Team {
             next_ns[index] = node.next_ns();
             queue.at(next_ns[index], index as u32);
             for message in out.drain(..) {
-                let (owner, place) = (
+                let (owner, index_in_thread) = (
                     shared.owner[message.node as usize] as usize,
-                    shared.place[message.node as usize] as usize,
+                    shared.index_in_thread[message.node as usize] as usize,
                 );
                 if owner == *number {
-                    nodes[place].enter(message.at_ns, message.what);
-                    if message.at_ns < next_ns[place] {
-                        next_ns[place] = message.at_ns;
-                        queue.at(message.at_ns, place as u32);
+                    nodes[index_in_thread].enter(message.at_ns, message.what);
+                    if message.at_ns < next_ns[index_in_thread] {
+                        next_ns[index_in_thread] = message.at_ns;
+                        queue.at(message.at_ns, index_in_thread as u32);
                     }
                 } else {
                     abroad[owner].push(message);
@@ -258,11 +258,11 @@ impl Team {
         for from in 0..shared.done.len() {
             let mut letters = shared.mail(from, self.number).lock().unwrap_or_else(PoisonError::into_inner);
             for Message { at_ns, node, what } in letters.drain(..) {
-                let place = shared.place[node as usize] as usize;
-                self.nodes[place].enter(at_ns, what);
-                if at_ns < self.next_ns[place] {
-                    self.next_ns[place] = at_ns;
-                    self.queue.at(at_ns, place as u32);
+                let index_in_thread = shared.index_in_thread[node as usize] as usize;
+                self.nodes[index_in_thread].enter(at_ns, what);
+                if at_ns < self.next_ns[index_in_thread] {
+                    self.next_ns[index_in_thread] = at_ns;
+                    self.queue.at(at_ns, index_in_thread as u32);
                 }
             }
         }

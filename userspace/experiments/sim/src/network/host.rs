@@ -191,14 +191,14 @@ impl Host {
 
     /// Adds `pair`, on which it sends or receives `flows` flows.
     pub(crate) fn add_pair(&mut self, pair: u32, sends: bool) {
-        let places = if sends { &mut self.sends } else { &mut self.receives };
-        places.push(QpEntry { pair, slot: NO_SLOT, left: 0 });
+        let entries = if sends { &mut self.sends } else { &mut self.receives };
+        entries.push(QpEntry { pair, slot: NO_SLOT, left: 0 });
     }
 
     /// Adds a flow that it sends on its QP `local`, or receives.
     pub(crate) fn add_flow(&mut self, local: u32, sends: bool) {
-        let places = if sends { &mut self.sends } else { &mut self.receives };
-        if let Some(entry) = places.get_mut(local as usize) {
+        let entries = if sends { &mut self.sends } else { &mut self.receives };
+        if let Some(entry) = entries.get_mut(local as usize) {
             entry.left += 1;
         }
     }
@@ -305,7 +305,7 @@ impl Host {
             // The usual case of a slow flow: nothing else to send.
             if let Some(packet) = qp.next_packet(&self.params, &self.rules.transport, now_ns) {
                 self.wire.send(now_ns, packet, out);
-                self.sent(now_ns, class.into(), slot);
+                self.on_transmitted(now_ns, class.into(), slot);
                 if self.waiting != 0 {
                     self.wire.wake(&mut self.agenda, 0);
                 }
@@ -339,7 +339,7 @@ impl Host {
             self.scheduler.charge(class, packet.frame_bytes.into(), empty);
             self.wire.send(now_ns, packet, out);
             if let Some(slot) = slot {
-                self.sent(now_ns, class, slot);
+                self.on_transmitted(now_ns, class, slot);
             }
         }
         if self.wire.up && (self.waiting & !self.wire.paused != 0 || self.wire.has_pfc()) {
@@ -374,7 +374,7 @@ impl Host {
 
     /// A QP's packet is on the link: schedules its timer and its next packet.
     #[inline]
-    fn sent(&mut self, now_ns: u64, class: usize, slot: u32) {
+    fn on_transmitted(&mut self, now_ns: u64, class: usize, slot: u32) {
         self.counters.data_packets += 1;
         let qp = &mut self.senders[slot as usize];
         if let Some(timer_ns) = qp.set_timer(now_ns, &self.rules.transport) {

@@ -138,7 +138,7 @@ impl Window {
         (1.5 * self.base_rtt_ns as f64 * law.bytes_per_ns).max(law.frame_bytes)
     }
 
-    fn bound(&mut self, law: &Law) {
+    fn clamp_window(&mut self, law: &Law) {
         self.bytes = self.bytes.clamp(law.frame_bytes, self.largest_bytes(law));
     }
 
@@ -168,9 +168,9 @@ impl Window {
             (true, true) => self.shrink(law, now_ns),
             (true, false) => {}
         }
-        self.bound(law);
+        self.clamp_window(law);
         self.pay(law, now_ns);
-        self.bound(law);
+        self.clamp_window(law);
     }
 
     /// A switch trimmed a packet of `bytes`: the rest of it had the round trip `rtt_ns`.
@@ -189,14 +189,14 @@ impl Window {
         self.has_lost = true;
         if !self.quick_adapt(law, now_ns, true, true, under_way_bytes) {
             self.bytes -= bytes as f64;
-            self.bound(law);
+            self.clamp_window(law);
         }
     }
 
     /// Packets of `bytes` in total were not acknowledged in time.
     pub(crate) fn on_timeout(&mut self, law: &Law, bytes: u64) {
         self.bytes -= bytes as f64;
-        self.bound(law);
+        self.clamp_window(law);
     }
 
     /// The queueing delay in a round trip.

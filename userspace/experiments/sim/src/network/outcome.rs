@@ -88,7 +88,7 @@ pub struct FctBand {
     pub min_bytes: u64,
     /// Longest flow.
     pub max_bytes: u64,
-    /// Their times.
+    /// Completion times of these flows.
     pub fct: Fct,
 }
 

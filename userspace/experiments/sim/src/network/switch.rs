@@ -355,14 +355,14 @@ impl Switch {
         }
         let depth = port.queues[class].bytes;
         match self.buffer.admit(packet.ingress, packet.class, packet.frame_bytes.into(), depth.into()) {
-            Admission::Taken => {}
+            Admission::Admitted => {}
             Admission::Pause => {
                 self.counters[class].pauses += 1;
                 let ingress = packet.ingress;
                 self.ports[usize::from(ingress)].wire.request_pause(1 << class, true);
                 self.begin(now_ns, ingress, out);
             }
-            Admission::Refused => {
+            Admission::Rejected => {
                 if !self.trim(egress, &mut packet) {
                     self.counters[class].dropped += 1;
                     return false;
@@ -405,8 +405,8 @@ impl Switch {
         packet.class = trim_to;
         let depth = self.ports[usize::from(egress)].queues[usize::from(trim_to)].bytes;
         let admission = self.buffer.admit(packet.ingress, trim_to, packet.frame_bytes.into(), depth.into());
-        self.counters[from].trimmed += u64::from(admission != Admission::Refused);
-        admission != Admission::Refused
+        self.counters[from].trimmed += u64::from(admission != Admission::Rejected);
+        admission != Admission::Rejected
     }
 
     /// Marks `packet` by the current depth of the queue.

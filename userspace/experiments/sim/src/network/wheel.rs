@@ -72,9 +72,9 @@ impl<T: Copy> Wheel<T> {
         let entry = Entry { at_ns, item, next: NONE };
         let number = self.free;
         let number = match self.entries.get_mut(number as usize) {
-            Some(place) => {
-                self.free = place.next;
-                *place = entry;
+            Some(slot) => {
+                self.free = slot.next;
+                *slot = entry;
                 number
             }
             None => {

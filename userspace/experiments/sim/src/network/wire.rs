@@ -313,14 +313,14 @@ mod tests {
         let _ = flow.hot.on_send(&params, now_ns, 4_096, &mut debt);
         let frozen_ns = flow.hot.next_ns;
         assert!(frozen_ns > now_ns + 3_000_000, "4 KB at the floor of 10 Mb/s");
-        let mut looks = 0;
+        let mut polls = 0;
         let mut at_ns = now_ns;
         while let Some(later_ns) = recheck_ns(&mut flow.hot, &params.rp, at_ns, &mut debt) {
             assert!(later_ns > at_ns);
             at_ns = later_ns;
-            looks += 1;
+            polls += 1;
         }
-        assert!(at_ns < now_ns + 1_500_000 && looks > 2, "{at_ns} after {looks} looks");
+        assert!(at_ns < now_ns + 1_500_000 && polls > 2, "{at_ns} after {polls} polls");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use dcqcn_params::fluid::{FixedPoint, Settled};
+use dcqcn_params::fluid::{FixedPoint, SteadyState};
 use dcqcn_support::render::{self, Table};
 
 use super::{Oscillation, Report, Stage, percent, size};
@@ -223,7 +223,7 @@ impl Report {
                 writeln!(f, "{name}: p* = {p:.3} %, queue {queue}")?;
             }
         }
-        if let Some(Settled { mean_bytes, deviation_bytes }) = fluid_settled {
+        if let Some(SteadyState { mean_bytes, deviation_bytes }) = fluid_settled {
             let (mean, share) = (size(*mean_bytes), percent(deviation_bytes / mean_bytes));
             writeln!(f, "fluid model over time: queue {mean}, deviating by {share} of that")?;
         }

@@ -71,17 +71,17 @@ impl Scenario {
                 after: group.after.clone().unwrap_or_default(),
                 why,
             };
-            let mut next = self.waits_for(group).ok_or_else(|| wrong("no such group of RoCE flows"))?;
+            let mut next = self.dependency_of(group).ok_or_else(|| wrong("no such group of RoCE flows"))?;
             if !matches!(self.roce[next].work, Work::Once { .. }) {
                 return Err(wrong("that group is endless; set its `size`"));
             }
             for _ in 0..self.roce.len() {
-                match self.waits_for(&self.roce[next]) {
+                match self.dependency_of(&self.roce[next]) {
                     Some(before) => next = before,
                     None => break,
                 }
             }
-            if self.waits_for(&self.roce[next]).is_some() {
+            if self.dependency_of(&self.roce[next]).is_some() {
                 return Err(wrong("that group waits for this one"));
             }
         }

@@ -93,13 +93,13 @@ impl Score {
 impl fmt::Display for Bounds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { queue_bytes, pauses, drops } = self;
-        let said = [
+        let parts = [
             queue_bytes.map(|bytes| format!("deepest queue {}", render::bytes(bytes))),
             pauses.map(|pauses| format!("pauses {pauses}")),
             drops.map(|drops| format!("drops {drops}")),
         ];
-        let said: Vec<String> = said.into_iter().flatten().collect();
-        f.write_str(if said.is_empty() { "none".to_owned() } else { said.join(", ") }.as_str())
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        f.write_str(if parts.is_empty() { "none".to_owned() } else { parts.join(", ") }.as_str())
     }
 }
 

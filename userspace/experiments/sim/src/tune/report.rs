@@ -167,7 +167,7 @@ impl TuneReport {
         let other = if preset.is_as_given { "" } else { " (which lacks --profile and --set)" };
         let theirs = format!("{}{}{other}", preset.name, limits(preset));
         if candidate.rank() < preset.rank() {
-            let compared = compared(candidate.score().slowdown, preset.score().slowdown);
+            let compared = percent_change(candidate.score().slowdown, preset.score().slowdown);
             format!("{}{} has {compared} the best preset, {theirs}", candidate.name, limits(candidate))
         } else {
             format!("no candidate is better than the preset {theirs}")
@@ -176,7 +176,7 @@ impl TuneReport {
 }
 
 /// Our slowdown relative to theirs, as text.
-fn compared(ours: f64, theirs: f64) -> String {
+fn percent_change(ours: f64, theirs: f64) -> String {
     let more = (ours / theirs - 1.0) * 100.0;
     if !more.is_finite() || theirs.is_infinite() {
         return "a better rank than".to_owned();
@@ -274,7 +274,7 @@ mod tests {
             (1.0, f64::INFINITY, "a better rank than"),
             (f64::INFINITY, f64::INFINITY, "a better rank than"),
         ] {
-            assert_eq!(compared(ours, theirs), says);
+            assert_eq!(percent_change(ours, theirs), says);
         }
     }
 }

@@ -171,7 +171,7 @@ mod tests {
     }
 
     /// The values of a point for a class and links, with given settings.
-    fn drawn(flags: &str, numbers: &[f64], rate: u64) -> Config {
+    fn draw_config(flags: &str, numbers: &[f64], rate: u64) -> Config {
         let setup = setup(flags);
         let space = Space::new(&setup, rate).unwrap();
         space.settings(0, numbers).config(&setup, rate).unwrap()
@@ -183,15 +183,15 @@ mod tests {
             numbers in proptest::collection::vec(0.0f64..=1.0, 8), set in 1_000u64..=400_000_000_000,
         ) {
             let (_, most) = "rpg_hai_rate".parse::<Key>().unwrap().range().into_inner();
-            let s = drawn(&format!("--set rpg_ai_rate={set}bit"), &numbers, RATE).scalars;
+            let s = draw_config(&format!("--set rpg_ai_rate={set}bit"), &numbers, RATE).scalars;
             prop_assert!(s.rpg_ai_rate_bps == set && s.rpg_hai_rate_bps >= set, "{s:?}");
             prop_assert!(s.rpg_hai_rate_bps <= (set * 32).min(most), "{s:?}");
-            let s = drawn(&format!("--set rpg_hai_rate={set}bit"), &numbers, RATE).scalars;
+            let s = draw_config(&format!("--set rpg_hai_rate={set}bit"), &numbers, RATE).scalars;
             prop_assert!(s.rpg_hai_rate_bps == set && s.rpg_ai_rate_bps <= set, "{s:?}");
             let bytes = set % 1_000_000_000;
-            let wred = drawn(&format!("--set wred.3.kmin={bytes}B"), &numbers, RATE).wred[3];
+            let wred = draw_config(&format!("--set wred.3.kmin={bytes}B"), &numbers, RATE).wred[3];
             prop_assert!(wred.kmin_bytes == bytes && wred.kmax_bytes >= bytes, "{wred:?}");
-            let wred = drawn(&format!("--set wred.3.kmax={bytes}B"), &numbers, RATE).wred[3];
+            let wred = draw_config(&format!("--set wred.3.kmax={bytes}B"), &numbers, RATE).wred[3];
             prop_assert!(wred.kmax_bytes == bytes && wred.kmin_bytes <= bytes, "{wred:?}");
         }
     }

@@ -20,7 +20,7 @@ const LOCAL_FRAMES: usize = 8;
 /// Maximum charge of the kernel to a socket per frame.
 const MAX_CHARGED_BYTES: usize = 4_096;
 /// Pause after the qdisc rejected a frame, ns.
-const REFUSED_PAUSE_NS: u64 = 1_000_000;
+const DROP_PAUSE_NS: u64 = 1_000_000;
 
 /// The endpoint of that host, created and run by one thread inside the host's namespace.
 pub(crate) struct Flooder {
@@ -46,7 +46,7 @@ impl Flooder {
             match self.socket.send(&self.frame).context("cannot send non-RoCE traffic")? {
                 Sent::Yes => {}
                 Sent::Full => sleep_until(&mut [poll_fd(&self.socket, PollFlags::POLLOUT)], u64::MAX)?,
-                Sent::Refused => sleep_until(&mut [], monotonic_ns() + REFUSED_PAUSE_NS)?,
+                Sent::Dropped => sleep_until(&mut [], monotonic_ns() + DROP_PAUSE_NS)?,
             }
         }
         Ok(())

@@ -102,7 +102,7 @@ impl<'a> Receiver<'a> {
             };
             self.roce_bytes.add(at_ns, frame_bytes);
             let Some(qp) = self.qps.iter_mut().find(|qp| qp.qpn == received.dest_qpn) else { continue };
-            if qp.take(&received, schedule, &mut self.frame) {
+            if qp.process(&received, schedule, &mut self.frame) {
                 // The requester recovers from a lost reply, as from one lost in the network.
                 self.socket.send(&self.frame)?;
             }
@@ -113,7 +113,7 @@ impl<'a> Receiver<'a> {
 
 impl PassiveQp {
     /// Processes one packet. Returns whether `answer` contains a frame to send.
-    fn take(&mut self, received: &Received, schedule: &Schedule<'_>, answer: &mut BytesMut) -> bool {
+    fn process(&mut self, received: &Received, schedule: &Schedule<'_>, answer: &mut BytesMut) -> bool {
         let Body::Write { segment, ack_request, region, payload_bytes, sent_at_ns } = received.body else {
             return false;
         };

@@ -25,7 +25,7 @@ const SKB_OVERHEAD_BYTES: usize = 1280;
 /// Receive buffer for acknowledgements, CNPs and other frames.
 const RECEIVE_BUFFER_BYTES: usize = 1 << 20;
 /// Pause after the qdisc rejected a packet, ns.
-const REFUSED_PAUSE_NS: u64 = 1_000_000;
+const DROP_PAUSE_NS: u64 = 1_000_000;
 /// Packets of one QP before the next QP's turn.
 const BURST: usize = 8;
 
@@ -186,9 +186,9 @@ impl ActiveQp {
             match self.socket.send(frame)? {
                 Sent::Yes => self.requester.on_sent(&packet, sent_at_ns),
                 Sent::Full => break,
-                Sent::Refused => {
+                Sent::Dropped => {
                     self.record.refused.add(schedule.elapsed_ns(), 1);
-                    self.paused_until_ns = sent_at_ns + REFUSED_PAUSE_NS;
+                    self.paused_until_ns = sent_at_ns + DROP_PAUSE_NS;
                 }
             }
         }

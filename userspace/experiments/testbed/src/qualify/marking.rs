@@ -33,7 +33,7 @@ const TOO_FEW_PACKETS: &str = "too few packets to distinguish this share from ze
 /// QPN of its packets.
 const QPN: u32 = 0x0300;
 /// Maximum wait for a round beyond its transmission time.
-const PATIENCE_NS: u64 = 3_000_000_000;
+const TIMEOUT_NS: u64 = 3_000_000_000;
 
 /// Statistics of packets that met about the same depth.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -101,7 +101,7 @@ impl Depth {
     }
 
     /// Depth met by a packet that arrives at `now_ns`.
-    fn met(&mut self, now_ns: u64) -> f64 {
+    fn queue_bytes_met(&mut self, now_ns: u64) -> f64 {
         let passed_ns = now_ns.saturating_sub(self.before_ns.replace(now_ns).unwrap_or(now_ns));
         let met_bytes = (self.bytes - passed_ns as f64 * self.drain_bps as f64 / 8e9).max(0.0);
         self.bytes = met_bytes + FRAME_BYTES as f64;
@@ -124,7 +124,7 @@ impl Tally {
     fn round(&mut self, wred: &WredConfig, drain_bps: u64, packets: &[(u64, Option<bool>)]) {
         let mut depth = Depth::new(drain_bps);
         for (sent_at_ns, arrived) in packets {
-            let met_bytes = depth.met(*sent_at_ns);
+            let met_bytes = depth.queue_bytes_met(*sent_at_ns);
             self.sent += 1;
             match arrived {
                 Some(marked) => {
@@ -148,8 +148,8 @@ impl Tally {
         } else if depth_bytes > kmax - frame {
             None
         } else {
-            let place = (depth_bytes - kmin) / (kmax - kmin) * BINS as f64;
-            self.between.get_mut(place.max(0.0) as usize)
+            let bin = (depth_bytes - kmin) / (kmax - kmin) * BINS as f64;
+            self.between.get_mut(bin.max(0.0) as usize)
         }
     }
 
@@ -181,9 +181,9 @@ impl Tally {
             checks.push(Check::of(case, &what, expected, found, is_near));
         };
         row(format!("marked up to {}", bytes(kmin)), &self.below, 0.0);
-        for (place, bin) in (0_u8..).zip(&self.between) {
-            let at = |place: u8| bytes(kmin + (kmax - kmin) * f64::from(place) / BINS as f64);
-            row(format!("marked at {} to {}", at(place), at(place + 1)), bin, slack(wred));
+        for (number, bin) in (0_u8..).zip(&self.between) {
+            let at = |number: u8| bytes(kmin + (kmax - kmin) * f64::from(number) / BINS as f64);
+            row(format!("marked at {} to {}", at(number), at(number + 1)), bin, slack(wred));
         }
         let mut all = Bin::default();
         self.between.iter().for_each(|bin| all.join(bin));
@@ -220,15 +220,15 @@ pub(super) fn run(
         let mut depth = Depth::new(drain_bps);
         while depth.bytes < enough_bytes as f64 && (sent.len() as u64) < MAX_PACKETS {
             let sent_at_ns = wire.send(QPN, psn)?;
-            depth.met(sent_at_ns);
+            depth.queue_bytes_met(sent_at_ns);
             sent.push((sent_at_ns, None));
             psn = psn.plus(1);
         }
         let empty_in_ns = sent.len() as u64 * FRAME_BYTES * 8_000_000_000 / drain_bps.max(1);
-        let arrivals = wire.wait(sent.len(), begun_ns + empty_in_ns + PATIENCE_NS)?;
+        let arrivals = wire.wait(sent.len(), begun_ns + empty_in_ns + TIMEOUT_NS)?;
         for arrival in arrivals.iter().filter(|arrival| arrival.qpn == QPN) {
-            let place = usize::try_from(arrival.psn.distance_from(first)).ok();
-            if let Some((_, marked)) = place.and_then(|place| sent.get_mut(place)) {
+            let index = usize::try_from(arrival.psn.distance_from(first)).ok();
+            if let Some((_, marked)) = index.and_then(|index| sent.get_mut(index)) {
                 *marked = Some(arrival.ce);
             }
         }

@@ -81,7 +81,7 @@ pub(super) fn run(bench: &Bench<'_>) -> Result<Vec<Check>> {
         attached = Some(data_plane.attach_host(sender, settings)?);
         running = Some(Running::start(sender, daemon)?);
     }
-    // The neighbour of the paused port: of the host in the lab, else of the switch's port to the receiver.
+    // Neighbour of the paused port, which is the host's in the lab, else the switch's port to the receiver.
     let of_switch = network.switch.as_ref().map(|switch| sender.neighbour(&switch.netns)).transpose()?;
     let neighbour = of_switch.as_ref().unwrap_or(&network.receiver);
     let wire = Wire::open(sender, &network.receiver)?;

@@ -84,7 +84,7 @@ impl Wire {
             path.write_request(&mut self.frame, &packet, sent_at_ns);
             match self.from.send(&self.frame).context("cannot send")? {
                 Sent::Yes => return Ok(sent_at_ns),
-                Sent::Full | Sent::Refused => thread::sleep(TICK),
+                Sent::Full | Sent::Dropped => thread::sleep(TICK),
             }
         }
     }

@@ -126,12 +126,12 @@ impl Requester {
         if exhausted || window_closed {
             return None;
         }
-        let place = next.checked_rem(self.packets_per_message)?;
+        let packet = next.checked_rem(self.packets_per_message)?;
         let mtu = self.config.mtu_bytes as usize;
         // Below the message's length, which is a usize.
-        let start = place as usize * mtu;
+        let start = packet as usize * mtu;
         let payload = self.message.slice(start..self.message.len().min(start + mtu));
-        let segment = match (place == 0, place + 1 == self.packets_per_message) {
+        let segment = match (packet == 0, packet + 1 == self.packets_per_message) {
             (true, true) => Segment::Only,
             (true, false) => Segment::First,
             (false, true) => Segment::Last,

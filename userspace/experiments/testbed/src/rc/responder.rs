@@ -112,7 +112,7 @@ impl Responder {
                 return (Verdict::Gap, nak.then(|| self.nak()));
             }
         }
-        let Some((offset_bytes, length_bytes)) = self.place(segment, region, payload_bytes) else {
+        let Some((offset_bytes, length_bytes)) = self.payload_range(segment, region, payload_bytes) else {
             self.stats.invalid += 1;
             return (Verdict::Invalid, None);
         };
@@ -130,7 +130,7 @@ impl Responder {
 
     /// Offset of the payload in its message and that message's length, if the packet is valid now: full packets up to
     /// the last, which ends the message exactly.
-    fn place(
+    fn payload_range(
         &self,
         segment: Segment,
         region: Option<RemoteRegion>,

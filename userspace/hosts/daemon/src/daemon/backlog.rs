@@ -14,7 +14,7 @@ use dcqcn_support::clock::monotonic_ns;
 
 use super::work::{Port, Settings, Work};
 
-/// Interval between checks whether the parameters enable it.
+/// Interval between checks whether the parameters enable `queue_source = backlog`.
 const IDLE_PERIOD: Duration = Duration::from_secs(1);
 /// Interval between readings of the queues' drops.
 const DROPS_PERIOD: Duration = Duration::from_millis(200);
@@ -22,18 +22,18 @@ const DROPS_PERIOD: Duration = Duration::from_millis(200);
 struct Feeder {
     port: Arc<Port>,
     /// Time of the last drop check, and the counters of the port's queues then.
-    looked: Option<(Instant, QueueStats)>,
+    last_sample: Option<(Instant, QueueStats)>,
 }
 
 impl Feeder {
     /// Logs drops of the port's own queues as events, a few times a second.
     fn note_drops(&mut self, netlink: &Netlink, params: &Params) -> Result<()> {
-        let is_due = self.looked.as_ref().is_none_or(|(at, _)| at.elapsed() >= DROPS_PERIOD);
+        let is_due = self.last_sample.as_ref().is_none_or(|(at, _)| at.elapsed() >= DROPS_PERIOD);
         if params.config.scalars.queues == QUEUES_NONE || !is_due {
             return Ok(());
         }
         let now = queues::stats(netlink, self.port.info.ifindex, &params.config)?;
-        let Some((_, before)) = self.looked.replace((Instant::now(), now)) else {
+        let Some((_, before)) = self.last_sample.replace((Instant::now(), now)) else {
             return Ok(());
         };
         for (queue, (before, now)) in (0..).zip(before.iter().zip(&now)) {
@@ -54,7 +54,7 @@ impl Feeder {
 
 /// Starts the task.
 pub(super) fn begin(port: &Arc<Port>, _: &Arc<Settings>, _: &Netlink) -> Result<Option<Box<dyn Work>>> {
-    Ok(Some(Box::new(Feeder { port: Arc::clone(port), looked: None })))
+    Ok(Some(Box::new(Feeder { port: Arc::clone(port), last_sample: None })))
 }
 
 impl Work for Feeder {

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use dcqcn_common::params::Config;
-use dcqcn_loader::attach::{self, Change, Info, Refused, Request, Reverted, Which};
+use dcqcn_loader::attach::{self, Change, ChangeError, Info, Request, Reverted, Which};
 use dcqcn_telemetry::audit;
 
 /// An interface and its new parameters.
@@ -50,7 +50,7 @@ pub(super) fn revert() {
                 let changes = differences(&change);
                 tracing::warn!(iface = change.iface, changes, "change not confirmed in time; reverted");
             }
-            for Refused { iface, error } in failed {
+            for ChangeError { iface, error } in failed {
                 tracing::error!(iface, %error, "change not confirmed in time; cannot revert it");
             }
         }

@@ -348,14 +348,14 @@ fn pattern(reader: &mut Reader<'_>, key: &str, value: &Value<'_>) -> Option<Patt
     }
     // The kernel writes addresses in lower case.
     let text = if ["mac", "pci"].contains(&key) { text.to_lowercase() } else { text };
-    let refused =
+    let reject =
         |error| reader.refuse(value.span(), format_args!("{key} = \"{text}\" is not a pattern: {error}"));
-    Pattern::new(&text).map_err(refused).ok()
+    Pattern::new(&text).map_err(reject).ok()
 }
 
 fn listen(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<SocketAddr> {
     let text = scalar(value).unwrap_or_default();
-    let refused = |_| {
+    let reject = |_| {
         reader.refuse(
             value.span(),
             format_args!(
@@ -363,7 +363,7 @@ fn listen(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<SocketAddr> {
             ),
         );
     };
-    text.parse().map_err(refused).ok()
+    text.parse().map_err(reject).ok()
 }
 
 fn flows(reader: &mut Reader<'_>, value: &Value<'_>) -> usize {

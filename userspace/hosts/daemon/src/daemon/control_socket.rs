@@ -37,13 +37,13 @@ use crate::snapshot_cache::{self, SnapshotCache};
 use slots::ConnectionSlots;
 
 /// Time limit for receiving a line, and for sending a reply.
-const LINE: Duration = Duration::from_secs(30);
+const LINE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time limit of a change: the verifier may run for every attached interface.
-const CHANGE: Duration = Duration::from_secs(300);
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(300);
 /// Pause between two expensive reads.
 const READ_PAUSE: Duration = Duration::from_millis(5);
 /// Pause after the system failed to accept a connection.
-const PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// The open socket.
 #[derive(Debug)]
@@ -142,18 +142,18 @@ pub(super) fn serve(
         loop {
             let Ok((stream, _)) = listener.accept().await else {
                 // For example, no file descriptor is left.
-                sleep(PAUSE).await;
+                sleep(ACCEPT_RETRY_DELAY).await;
                 continue;
             };
             let handler = Arc::clone(&handler);
             // A client that has disconnected needs no slot.
             let Ok(peer) = stream.peer_cred() else { continue };
-            match slots.take(peer.uid()) {
-                Ok(place) => {
+            match slots.acquire(peer.uid()) {
+                Ok(slot) => {
                     tokio::spawn(async move {
                         // Errors of a connection concern its client only.
                         let _ = handler.connection(stream).await;
-                        drop(place);
+                        drop(slot);
                     });
                 }
                 Err(why) => refuse(stream, why),
@@ -186,7 +186,7 @@ impl Handler {
         loop {
             let mut line = Vec::new();
             let longest = MAX_LINE_BYTES as u64 + 1;
-            timeout(LINE, (&mut lines).take(longest).read_until(b'\n', &mut line)).await??;
+            timeout(LINE_TIMEOUT, (&mut lines).take(longest).read_until(b'\n', &mut line)).await??;
             if line.is_empty() {
                 return Ok(());
             }
@@ -201,7 +201,7 @@ impl Handler {
             };
             let mut answer = serde_json::to_vec(&answer)?;
             answer.push(b'\n');
-            timeout(LINE, write.write_all(&answer)).await??;
+            timeout(LINE_TIMEOUT, write.write_all(&answer)).await??;
             if !is_whole {
                 return Ok(());
             }
@@ -281,7 +281,7 @@ impl Handler {
     /// Counters of the interfaces, at most a second old.
     async fn health(&self) -> Result<Health, String> {
         let shared = Arc::clone(&self.shared);
-        self.health.get(move || counts::take(&shared)).await.map_err(|error| error.to_string())
+        self.health.get(move || counts::read(&shared)).await.map_err(|error| error.to_string())
     }
 
     /// Runs expensive reads, one at a time for all clients, with a pause after each.
@@ -306,14 +306,14 @@ impl Handler {
         if self.commands.send(Command::Order(Box::new(ordered))).is_err() {
             return ending();
         }
-        match timeout(CHANGE, result).await {
+        match timeout(CHANGE_TIMEOUT, result).await {
             Ok(Ok(Err(Refusal { why, again: true }))) => Answer::again(why),
             Ok(Ok(result)) => Answer::of(result.map_err(|refusal| refusal.why)),
             Ok(Err(_)) => ending(),
             Err(_) => {
                 let why = format!(
                     "not completed within {} s, but may still complete: request `config`",
-                    CHANGE.as_secs()
+                    CHANGE_TIMEOUT.as_secs()
                 );
                 Answer::again(why)
             }

@@ -16,9 +16,9 @@ const PERIOD: Duration = Duration::from_millis(20);
 /// Interval between checks whether a client needs samples.
 const IDLE_PERIOD: Duration = Duration::from_millis(500);
 /// Interval between readings of the parameters.
-const PARAMS: Duration = Duration::from_secs(1);
+const PARAMS_PERIOD: Duration = Duration::from_secs(1);
 /// Minimum interval between readings of flows, also as a multiple of their duration, since the table may be large.
-const FLOWS: Duration = Duration::from_secs(2);
+const MIN_FLOWS_PERIOD: Duration = Duration::from_secs(2);
 const PAUSE_FACTOR: u32 = 500;
 /// Maximum time since a flow sent for it to count, in nanoseconds.
 const ACTIVE_NS: u64 = 5_000_000_000;
@@ -48,7 +48,7 @@ impl Work for Sampler {
             return Ok(IDLE_PERIOD);
         }
         let params = match self.params.take() {
-            Some((at, params)) if at.elapsed() < PARAMS => (at, params),
+            Some((at, params)) if at.elapsed() < PARAMS_PERIOD => (at, params),
             _ => (Instant::now(), self.port.maps().params()?),
         };
         let (_, params) = self.params.insert(params);
@@ -61,7 +61,7 @@ impl Work for Sampler {
             }
         });
         if let Some((took, ..)) = flows {
-            self.flows_at = Instant::now() + FLOWS.max(took * PAUSE_FACTOR);
+            self.flows_at = Instant::now() + MIN_FLOWS_PERIOD.max(took * PAUSE_FACTOR);
         }
         Ok(PERIOD)
     }

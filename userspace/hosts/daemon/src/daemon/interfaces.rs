@@ -18,16 +18,16 @@ use dcqcn_netlink::rdma::RdmaDevice;
 
 use self::bypass::ChainWatch;
 use super::config::Config;
-use super::plan::{self, Attached, Follow, Interface, Scope, World};
+use super::plan::{self, Attached, Follow, HostState, Interface, Scope};
 use super::repair::Attempts;
 use super::tasks::Tasks;
 use super::work::{Port, Settings};
 use super::{chain, change};
 use crate::shared_state::{Failing, SharedState};
-pub(super) use reload::Refused;
+pub(super) use reload::Rejection;
 
 /// Interval between attempts to manage an interface. Not at every link change, as an attempt causes changes itself.
-const RETRY: Duration = Duration::from_secs(10);
+const RETRY_DELAY: Duration = Duration::from_secs(10);
 
 /// Log message for an attachment that a reload ends.
 const DROPPED: &str = "no longer in the file: detached";
@@ -160,7 +160,7 @@ impl ManagedInterfaces {
     pub(super) fn has_changed(&self) -> Result<bool> {
         let tried = self.failing.values().map(|failure| failure.tried);
         let mut tried = tried.chain(self.leaving.values().map(|leaving| leaving.tried));
-        let retry = tried.any(|tried| tried.elapsed() >= RETRY);
+        let retry = tried.any(|tried| tried.elapsed() >= RETRY_DELAY);
         let uses_rdma = self.config().is_some_and(Config::uses_rdma);
         Ok(retry || attach::ids()? != self.seen || uses_rdma && self.netlink.rdma_devices()? != self.rdma)
     }
@@ -170,20 +170,24 @@ impl ManagedInterfaces {
         Ok(config.see(&self.netlink, &self.netlink.links()?)?)
     }
 
-    /// Updates the managed interfaces to the existing ones; calls `tell` after each step.
-    pub(super) fn follow(&mut self, tell: &mut dyn FnMut(&Self, usize)) -> Result<()> {
-        let (world, infos) = self.query(false)?;
+    /// Updates the managed interfaces to the existing ones; calls `publish` after each step.
+    pub(super) fn follow(&mut self, publish: &mut dyn FnMut(&Self, usize)) -> Result<()> {
+        let (host_state, infos) = self.query(false)?;
         self.rename(&infos);
-        let is_there = |index: &u32| world.interfaces.iter().any(|interface| interface.index == *index);
+        let is_there = |index: &u32| host_state.interfaces.iter().any(|interface| interface.index == *index);
         self.failing.retain(|index, _| is_there(index));
         self.released.retain(is_there);
         self.miss();
-        let resting =
-            self.failing.iter().filter(|(_, t)| t.tried.elapsed() < RETRY).map(|(index, _)| *index).collect();
+        let resting = self
+            .failing
+            .iter()
+            .filter(|(_, t)| t.tried.elapsed() < RETRY_DELAY)
+            .map(|(index, _)| *index)
+            .collect();
         let served = self.served.keys().copied().collect();
-        let plan = plan::follow(&self.scope, &world, &served, &self.released, &resting);
+        let plan = plan::follow(&self.scope, &host_state, &served, &self.released, &resting);
         self.let_go(&plan);
-        self.retry_leaving(&world);
+        self.retry_leaving(&host_state);
         for id in &plan.leftover {
             self.shared.step();
             if let Err(error) = attach::detach_id(*id) {
@@ -192,7 +196,7 @@ impl ManagedInterfaces {
         }
         for iface in &plan.missing {
             let error = attach::Error::NotAttached { iface: iface.clone() }.into();
-            let interface = world.interfaces.iter().find(|interface| interface.name == *iface);
+            let interface = host_state.interfaces.iter().find(|interface| interface.name == *iface);
             self.complain(interface.map_or(0, |interface| interface.index), iface, &error);
         }
         let mut left = plan.take_over.len() + plan.attach.len();
@@ -206,7 +210,7 @@ impl ManagedInterfaces {
                 self.note(id.ifindex, &info.iface, done);
             }
             left -= 1;
-            tell(self, left);
+            publish(self, left);
         }
         for some in plan.attach.chunks(batch_size()) {
             if self.shared.is_ending() {
@@ -214,7 +218,7 @@ impl ManagedInterfaces {
             }
             self.attach(some);
             left -= some.len();
-            tell(self, left);
+            publish(self, left);
         }
         self.seen = attach::ids()?;
         self.follow_link_rates();
@@ -223,7 +227,7 @@ impl ManagedInterfaces {
 
     /// Interfaces and attachments. With `probe`, also which attachments another daemon manages, which briefly blocks
     /// their claims.
-    fn query(&mut self, probe: bool) -> Result<(World, Vec<Info>)> {
+    fn query(&mut self, probe: bool) -> Result<(HostState, Vec<Info>)> {
         let links = self.netlink.links()?;
         if let Scope::File(config) = &mut self.scope {
             config.see(&self.netlink, &links)?;
@@ -246,8 +250,8 @@ impl ManagedInterfaces {
                 is_foreign: probe && !is_served && attach::is_claimed(&info.iface).unwrap_or(true),
             }
         });
-        let world = World { interfaces: interfaces.collect(), attached: attached.collect() };
-        Ok((world, infos))
+        let host_state = HostState { interfaces: interfaces.collect(), attached: attached.collect() };
+        Ok((host_state, infos))
     }
 
     /// Updates the names of interfaces, in tasks too.
@@ -380,18 +384,18 @@ impl ManagedInterfaces {
     /// Ends tasks and detaches. Interfaces that cannot be detached remain managed, and are retried.
     fn detach(&mut self, ids: Vec<Id>, why: &str) -> Detached {
         self.tasks.remove(&ids);
-        let mut gone = Detached::default();
+        let mut detached = Detached::default();
         for id in ids {
             let Some(Served { info, _claim, .. }) = self.served.remove(&id) else {
                 continue;
             };
             drop(_claim);
-            gone.infos.push(info.clone());
+            detached.infos.push(info.clone());
             if !self.end_attachment(info.clone(), why) {
-                gone.kept.push(info.iface);
+                detached.kept.push(info.iface);
             }
         }
-        gone
+        detached
     }
 
     /// Detaches interfaces whose tasks have ended. Returns `false` on failure; the interface is then managed again.
@@ -423,13 +427,13 @@ impl ManagedInterfaces {
     }
 
     /// Retries detaching interfaces dropped from the file.
-    fn retry_leaving(&mut self, world: &World) {
+    fn retry_leaving(&mut self, host_state: &HostState) {
         let is_wanted = |info: &Info| {
-            let now = world.interfaces.iter().find(|interface| interface.index == info.ifindex);
+            let now = host_state.interfaces.iter().find(|interface| interface.index == info.ifindex);
             self.scope.names(now.map_or(&info.iface, |interface| &interface.name))
         };
         self.leaving.retain(|_, leaving| !is_wanted(&leaving.info));
-        let is_due = |leaving: &&mut Leaving| leaving.tried.elapsed() >= RETRY;
+        let is_due = |leaving: &&mut Leaving| leaving.tried.elapsed() >= RETRY_DELAY;
         let mut due = Vec::new();
         for leaving in self.leaving.values_mut().filter(is_due) {
             // A cheap check, to avoid ending the tasks for nothing.

@@ -15,7 +15,7 @@ use std::time::Duration;
 use sd_notify::NotifyState;
 
 /// Time-out of a message.
-const MOMENT: Duration = Duration::from_millis(100);
+const TIMEOUT: Duration = Duration::from_millis(100);
 
 /// `READY=1` was not delivered, and must be repeated.
 static READY_PENDING: AtomicBool = AtomicBool::new(false);
@@ -52,7 +52,7 @@ fn send(path: OsString, message: &str) -> io::Result<()> {
         None => SocketAddr::from_pathname(std::ffi::OsStr::from_bytes(&path))?,
     };
     let socket = UnixDatagram::unbound()?;
-    socket.set_write_timeout(Some(MOMENT))?;
+    socket.set_write_timeout(Some(TIMEOUT))?;
     socket.send_to_addr(message.as_bytes(), &address).map(drop)
 }
 

@@ -35,7 +35,7 @@ impl Work for Pacer {
         Ok(self.classes.until_next())
     }
 
-    fn wakes(&self) -> Option<BorrowedFd<'_>> {
+    fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.cuts.as_fd())
     }
 }

@@ -56,8 +56,8 @@ impl Work for PfcTask {
         if self.sender.is_behind(now_ns) {
             self.sender.follow(netlink, port.info.ifindex, &mut port.maps_mut(), now_ns)?;
         }
-        let looked = self.sender.poll(netlink, port.info.ifindex, &port.maps(), socket, now_ns)?;
-        Ok(if looked == PfcPoll::Disabled { IDLE_PERIOD } else { PERIOD })
+        let polled = self.sender.poll(netlink, port.info.ifindex, &port.maps(), socket, now_ns)?;
+        Ok(if polled == PfcPoll::Disabled { IDLE_PERIOD } else { PERIOD })
     }
 }
 

@@ -66,14 +66,14 @@ pub(super) struct Attached {
 
 /// Current state of the host.
 #[derive(Clone, Debug, Default)]
-pub(super) struct World {
+pub(super) struct HostState {
     /// Interfaces.
     pub(super) interfaces: Vec<Interface>,
     /// Attachments, also of deleted interfaces.
     pub(super) attached: Vec<Attached>,
 }
 
-impl World {
+impl HostState {
     fn interface(&self, id: Id) -> Option<&Interface> {
         self.interfaces.iter().find(|interface| interface.index == id.ifindex)
     }
@@ -125,12 +125,12 @@ pub(super) fn reload(
     old: &Config,
     new: &Config,
     options: ReloadOptions,
-    world: &World,
+    host_state: &HostState,
 ) -> Result<Reload, String> {
     let mut plan = Reload { listen: old.metrics != new.metrics, ..Reload::default() };
-    for interface in world.interfaces.iter().filter(|interface| names(new, &interface.name)) {
+    for interface in host_state.interfaces.iter().filter(|interface| names(new, &interface.name)) {
         let is_new_to_the_file = || !old.agrees_on(new, &interface.name);
-        match world.attached_to(interface) {
+        match host_state.attached_to(interface) {
             // Attachments of another daemon are reported when this one tries to manage them.
             Some(attached) if attached.is_foreign => {}
             Some(attached) if options.explicitly || !attached.is_served || is_new_to_the_file() => {
@@ -147,11 +147,11 @@ pub(super) fn reload(
         .flat_map(|name| [Some(name.clone()), new.request(name).and_then(|request| request.settings.inline)])
         .flatten()
         .collect();
-    for attached in world.attached.iter().filter(|attached| attached.is_served) {
+    for attached in host_state.attached.iter().filter(|attached| attached.is_served) {
         if plan.keep.contains(&attached.id) || plan.change.contains(&attached.id) {
             continue;
         }
-        let now = world.interface(attached.id).map(|interface| &interface.name);
+        let now = host_state.interface(attached.id).map(|interface| &interface.name);
         let has = [Some(&attached.name), now, attached.inline_peer.as_ref()];
         let is_in_the_way = has.into_iter().flatten().any(|name| needed.contains(name));
         plan.drop.push(Drop { id: attached.id, is_in_the_way });
@@ -188,27 +188,27 @@ pub(super) struct Follow {
 /// they are not attached, and those in `resting` for now.
 pub(super) fn follow(
     scope: &Scope,
-    world: &World,
+    host_state: &HostState,
     served: &BTreeSet<Id>,
     released: &BTreeSet<u32>,
     resting: &BTreeSet<u32>,
 ) -> Follow {
     let mut plan = Follow::default();
     for id in served {
-        let is_attached = world.attached.iter().any(|attached| attached.id == *id);
-        match (world.interface(*id), is_attached) {
+        let is_attached = host_state.attached.iter().any(|attached| attached.id == *id);
+        match (host_state.interface(*id), is_attached) {
             (Some(_), true) => {}
             (Some(_), false) => plan.released.push(*id),
             (None, _) => plan.gone.push(*id),
         }
     }
-    for attached in &world.attached {
-        if world.interface(attached.id).is_none() && scope.names(&attached.name) {
+    for attached in &host_state.attached {
+        if host_state.interface(attached.id).is_none() && scope.names(&attached.name) {
             plan.leftover.push(attached.id);
         }
     }
-    for interface in world.interfaces.iter().filter(|interface| !resting.contains(&interface.index)) {
-        match world.attached_to(interface) {
+    for interface in host_state.interfaces.iter().filter(|interface| !resting.contains(&interface.index)) {
+        match host_state.attached_to(interface) {
             Some(attached) if served.contains(&attached.id) => {}
             Some(attached) if scope.names(&interface.name) => plan.take_over.push(attached.id),
             None if !scope.names(&interface.name) => {}
@@ -240,11 +240,11 @@ mod tests {
     #[test]
     fn non_ethernet_needs_exact_name() {
         let tun = Interface { index: 1, name: "tun0".into(), is_ethernet: false };
-        let world = World { interfaces: vec![tun], ..World::default() };
+        let host_state = HostState { interfaces: vec![tun], ..HostState::default() };
         let tried = |name: &str| {
             let file = parse("file", &format!("[[interface]]\nname = '{name}'\n")).unwrap();
             let scope = Scope::File(Box::new(file));
-            follow(&scope, &world, &BTreeSet::new(), &BTreeSet::new(), &BTreeSet::new()).attach.len()
+            follow(&scope, &host_state, &BTreeSet::new(), &BTreeSet::new(), &BTreeSet::new()).attach.len()
         };
         assert_eq!((tried("tun*"), tried("*"), tried("tun0")), (0, 0, 1));
     }
@@ -271,17 +271,21 @@ mod tests {
     }
 
     /// Interfaces, some attached: 1 managed, 2 managed by another daemon, 3 unmanaged.
-    fn world() -> impl Strategy<Value = World> {
+    fn host_state() -> impl Strategy<Value = HostState> {
         (btree_set(0..NAMES.len(), 0..=NAMES.len()), vec(0..4_u8, NAMES.len())).prop_map(|(there, kinds)| {
-            let mut world = World::default();
+            let mut host_state = HostState::default();
             for (index, (name, kind)) in NAMES.iter().zip(kinds).enumerate() {
                 let ifindex = index as u32 + 1;
                 if there.contains(&index) {
                     let is_ethernet = *name != "lo";
-                    world.interfaces.push(Interface { index: ifindex, name: (*name).into(), is_ethernet });
+                    host_state.interfaces.push(Interface {
+                        index: ifindex,
+                        name: (*name).into(),
+                        is_ethernet,
+                    });
                 }
                 if kind != 0 {
-                    world.attached.push(Attached {
+                    host_state.attached.push(Attached {
                         id: Id { netns_cookie: 5, ifindex, attached_at_ns: 7 },
                         name: (*name).into(),
                         inline_peer: None,
@@ -290,7 +294,7 @@ mod tests {
                     });
                 }
             }
-            world
+            host_state
         })
     }
 
@@ -302,22 +306,22 @@ mod tests {
     proptest! {
         #[test]
         fn reload_covers_own_interfaces_only(
-            (old, new, options, world) in (file(), file(), options(), world()),
+            (old, new, options, host_state) in (file(), file(), options(), host_state()),
         ) {
-            let Ok(plan) = reload(&old, &new, options, &world) else {
+            let Ok(plan) = reload(&old, &new, options, &host_state) else {
                 // Rejected only if no managed interface would remain, and never if that is allowed.
-                prop_assert!(!options.allow_empty && world.attached.iter().any(|attached| attached.is_served));
-                for attached in &world.attached {
-                    let there = world.interface(attached.id).is_some();
+                prop_assert!(!options.allow_empty && host_state.attached.iter().any(|attached| attached.is_served));
+                for attached in &host_state.attached {
+                    let there = host_state.interface(attached.id).is_some();
                     prop_assert!(!attached.is_served || !there || !names(&new, &attached.name));
                 }
                 return Ok(());
             };
             let drops: Vec<Id> = plan.drop.iter().map(|drop| drop.id).collect();
-            for attached in &world.attached {
+            for attached in &host_state.attached {
                 let times = [&drops, &plan.keep, &plan.change]
                     .map(|ids| ids.iter().filter(|id| **id == attached.id).count());
-                let there = world.interface(attached.id).is_some();
+                let there = host_state.interface(attached.id).is_some();
                 let wanted = there && names(&new, &attached.name);
                 let expected = match attached {
                     Attached { is_foreign: true, .. } => 0,
@@ -329,7 +333,7 @@ mod tests {
             }
             for name in &plan.attach {
                 prop_assert!(names(&new, name) && name != "lo");
-                prop_assert!(world.attached.iter().all(|attached| attached.name != *name));
+                prop_assert!(host_state.attached.iter().all(|attached| attached.name != *name));
             }
             prop_assert_eq!(plan.listen, old.metrics != new.metrics);
             if !options.allow_empty && plan.keep.is_empty() && plan.change.is_empty() && plan.attach.is_empty() {
@@ -338,23 +342,23 @@ mod tests {
         }
 
         #[test]
-        fn unchanged_file_changes_nothing((file, world) in (file(), world())) {
-            let served = |id: &Id| world.attached.iter().any(|attached| attached.id == *id && attached.is_served);
+        fn unchanged_file_changes_nothing((file, host_state) in (file(), host_state())) {
+            let served = |id: &Id| host_state.attached.iter().any(|attached| attached.id == *id && attached.is_served);
             let allowed = ReloadOptions { allow_empty: true, explicitly: false };
-            let plan = reload(&file, &file, allowed, &world).unwrap();
+            let plan = reload(&file, &file, allowed, &host_state).unwrap();
             prop_assert!(!plan.change.iter().any(served), "{plan:?}");
-            let plan = reload(&file, &file, ReloadOptions { explicitly: true, ..allowed }, &world).unwrap();
+            let plan = reload(&file, &file, ReloadOptions { explicitly: true, ..allowed }, &host_state).unwrap();
             prop_assert!(!plan.keep.iter().any(served), "{plan:?}");
         }
 
         #[test]
-        fn detach_precedes_attach((old, new, world) in (file(), file(), world())) {
+        fn detach_precedes_attach((old, new, host_state) in (file(), file(), host_state())) {
             let allowed = ReloadOptions { allow_empty: true, explicitly: false };
-            let plan = reload(&old, &new, allowed, &world).unwrap();
+            let plan = reload(&old, &new, allowed, &host_state).unwrap();
             for name in &plan.attach {
                 let peer = new.request(name).and_then(|request| request.settings.inline);
                 for drop in &plan.drop {
-                    let dropped = world.attached.iter().find(|attached| attached.id == drop.id).unwrap();
+                    let dropped = host_state.attached.iter().find(|attached| attached.id == drop.id).unwrap();
                     let conflicts = dropped.name == *name || Some(&dropped.name) == peer.as_ref();
                     prop_assert!(drop.is_in_the_way || !conflicts, "{plan:?}");
                 }
@@ -363,28 +367,28 @@ mod tests {
 
         #[test]
         fn follow_attaches_named_unattached_links(
-            (file, world, released) in (file(), world(), btree_set(1..6_u32, 0..3)),
+            (file, host_state, released) in (file(), host_state(), btree_set(1..6_u32, 0..3)),
         ) {
             let served: BTreeSet<Id> =
-                world.attached.iter().filter(|attached| attached.is_served).map(|attached| attached.id).collect();
+                host_state.attached.iter().filter(|attached| attached.is_served).map(|attached| attached.id).collect();
             let scope = Scope::File(Box::new(file.clone()));
-            let plan = follow(&scope, &world, &served, &released, &BTreeSet::new());
+            let plan = follow(&scope, &host_state, &served, &released, &BTreeSet::new());
             for (index, name) in &plan.attach {
                 prop_assert!(names(&file, name) && name != "lo" && !released.contains(index));
-                prop_assert!(world.attached.iter().all(|attached| attached.id.ifindex != *index));
+                prop_assert!(host_state.attached.iter().all(|attached| attached.id.ifindex != *index));
             }
-            for interface in world.interfaces.iter().filter(|interface| interface.is_ethernet) {
-                let attached = world.attached_to(interface).is_some();
+            for interface in host_state.interfaces.iter().filter(|interface| interface.is_ethernet) {
+                let attached = host_state.attached_to(interface).is_some();
                 let expected = names(&file, &interface.name) && !attached && !released.contains(&interface.index);
                 let found = plan.attach.iter().any(|(index, _)| *index == interface.index);
                 prop_assert_eq!(found, expected);
             }
-            let there = |id: &Id| world.interface(*id).is_some();
+            let there = |id: &Id| host_state.interface(*id).is_some();
             prop_assert!(plan.gone.iter().all(|id| served.contains(id) && !there(id)));
             prop_assert!(plan.released.is_empty());
             prop_assert!(plan.take_over.iter().all(|id| !served.contains(id) && there(id)));
-            let resting = world.interfaces.iter().map(|interface| interface.index).collect();
-            let at_rest = follow(&scope, &world, &served, &released, &resting);
+            let resting = host_state.interfaces.iter().map(|interface| interface.index).collect();
+            let at_rest = follow(&scope, &host_state, &served, &released, &resting);
             prop_assert!(at_rest.attach.is_empty() && at_rest.take_over.is_empty() && at_rest.missing.is_empty());
         }
     }
@@ -393,10 +397,10 @@ mod tests {
     fn manually_detached_link_stays_detached() {
         let file = parse("file", "[[interface]]\nname = 'a*'\n").unwrap();
         let a0 = Interface { index: 1, name: "a0".into(), is_ethernet: true };
-        let world = World { interfaces: vec![a0], attached: Vec::new() };
+        let host_state = HostState { interfaces: vec![a0], attached: Vec::new() };
         let id = Id { netns_cookie: 5, ifindex: 1, attached_at_ns: 7 };
         let none = BTreeSet::new();
-        let plan = follow(&Scope::File(Box::new(file)), &world, &[id].into(), &none, &none);
+        let plan = follow(&Scope::File(Box::new(file)), &host_state, &[id].into(), &none, &none);
         assert_eq!(plan, Follow { released: vec![id], ..Follow::default() });
     }
 }

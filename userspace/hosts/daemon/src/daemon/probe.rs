@@ -89,7 +89,7 @@ impl Work for Prober {
         Ok(rest.min(IDLE_PERIOD))
     }
 
-    fn wakes(&self) -> Option<BorrowedFd<'_>> {
+    fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
         self.probe.as_ref().map(Probe::fd)
     }
 }

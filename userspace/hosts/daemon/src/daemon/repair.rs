@@ -35,14 +35,14 @@ pub(super) struct Attempts {
     pub(super) has_stopped: bool,
 }
 
-/// Permission to repair.
+/// Time of the next repair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Due {
     /// Now.
     Now,
     /// After a delay.
     Later,
-    /// Not before the period ends.
+    /// At the end of the period: the limit of repairs is reached.
     Stopped,
 }
 

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use crate::metrics::{self, Exporter};
 
 /// Interval between attempts to bind an address.
-const RETRY: Duration = Duration::from_secs(2);
+const RETRY_DELAY: Duration = Duration::from_secs(2);
 
 /// Settings of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +78,7 @@ pub(super) async fn serve(mut wanted: Receiver<Option<Metrics>>, exporter: Arc<E
                     logged = text;
                 }
                 // The first of the two.
-                if matches!(timeout(RETRY, wanted.changed()).await, Ok(Err(_))) {
+                if matches!(timeout(RETRY_DELAY, wanted.changed()).await, Ok(Err(_))) {
                     return;
                 }
             }

@@ -19,7 +19,7 @@ use crate::shared_state::{Health, TaskWatch, lock};
 use looper::Looper;
 
 /// Time limit for tasks to release an interface. A stalled one must not block the others.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Starts a task, or returns `None` if the interface does not need it.
 type Begin = fn(&Arc<Port>, &Arc<Settings>, &Netlink) -> Result<Option<Box<dyn Work>>>;
@@ -103,7 +103,7 @@ impl Tasks {
         let generation = self.change(|ports| ports.ports.retain(|id, _| !ids.contains(id)));
         let are_behind = |ports: &mut Ports| ports.gone_over.iter().any(|at| *at < generation);
         let ports = lock(&self.shared.ports);
-        let waited = self.shared.changed.wait_timeout_while(ports, PATIENCE, are_behind);
+        let waited = self.shared.changed.wait_timeout_while(ports, TIMEOUT, are_behind);
         if waited.is_ok_and(|(_, timeout)| timeout.timed_out()) {
             tracing::error!("task did not release its interface in time; continuing");
         }

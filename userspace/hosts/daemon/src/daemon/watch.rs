@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Time without a change after which a file counts as complete: a writer that truncates it needs time.
-const SETTLED: Duration = Duration::from_secs(1);
+const STABLE_FOR: Duration = Duration::from_secs(1);
 
 /// Fingerprint of a file's content: inode, modification time, length.
 type Stamp = (u64, i64, i64, u64);
@@ -51,7 +51,7 @@ impl FileWatch {
                 return false;
             }
         };
-        now.saturating_duration_since(since) >= SETTLED
+        now.saturating_duration_since(since) >= STABLE_FOR
     }
 
     /// Whether the file changed, and may still be incomplete.

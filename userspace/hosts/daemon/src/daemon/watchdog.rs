@@ -17,7 +17,7 @@ use super::work::{Port, Settings, Work};
 /// Interval between checks whether it is enabled.
 const IDLE_PERIOD: Duration = Duration::from_secs(1);
 /// Minimum interval between samples.
-const SHORTEST: Duration = Duration::from_millis(1);
+const MIN_PERIOD: Duration = Duration::from_millis(1);
 
 /// State of an interface between samples.
 #[derive(Default)]
@@ -102,7 +102,7 @@ impl Work for WatchdogTask {
                 self.port.maps().event_log()?.record(params.hot.event_interval_ns.into(), event);
             }
         }
-        Ok(Duration::from_nanos(watchdog.poll_ns()).max(SHORTEST))
+        Ok(Duration::from_nanos(watchdog.poll_ns()).max(MIN_PERIOD))
     }
 }
 

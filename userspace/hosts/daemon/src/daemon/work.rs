@@ -94,7 +94,7 @@ pub(super) trait Work {
     fn run(&mut self, netlink: &Netlink) -> Result<Duration>;
 
     /// A file descriptor that wakes the task when readable.
-    fn wakes(&self) -> Option<BorrowedFd<'_>> {
+    fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 }

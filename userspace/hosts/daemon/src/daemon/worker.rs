@@ -4,7 +4,7 @@
 mod orders;
 mod overrides;
 mod persisted;
-mod refusals;
+mod rejection_limit;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use sd_notify::NotifyState;
 use tokio::sync::watch::Sender;
 
 use super::config::Config;
-use super::interfaces::{self, ManagedInterfaces, Refused};
+use super::interfaces::{self, ManagedInterfaces, Rejection};
 use super::log::Log;
 use super::manager::notify;
 use super::order::Ordered;
@@ -29,17 +29,17 @@ use super::watch::FileWatch;
 use super::{Source, chain, change};
 use crate::shared_state::{Reloaded, SharedState, Snapshot};
 use overrides::Overrides;
-use refusals::Refusals;
+use rejection_limit::RejectionLimit;
 
 /// Interval between checks of the file and the attachments.
 const TICK: Duration = Duration::from_secs(1);
 /// Interval between searches for state of deleted namespaces.
-const GC: Duration = Duration::from_secs(60);
-/// Initial delay before a temporarily rejected file is retried; it doubles each time, up to [`RETRY_MAX`].
-const RETRY: Duration = Duration::from_secs(10);
-const RETRY_MAX: Duration = Duration::from_secs(320);
+const GC_PERIOD: Duration = Duration::from_secs(60);
+/// Initial delay before a temporarily rejected file is retried; it doubles each time, up to [`MAX_RETRY_DELAY`].
+const RETRY_DELAY: Duration = Duration::from_secs(10);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(320);
 /// Interval between checks of link speeds, in addition to link notifications.
-const SPEEDS: Duration = Duration::from_secs(10);
+const SPEED_PERIOD: Duration = Duration::from_secs(10);
 
 /// Requests to the worker.
 #[derive(Debug)]
@@ -100,14 +100,14 @@ impl Worker {
             bounds,
             ..Published::default()
         };
-        let refusals = Refusals::new(now);
+        let rejection_limit = RejectionLimit::new(now);
         let mut shift = WorkerState {
             worker: self,
             fleet,
             file,
             retry: None,
             overrides,
-            refusals,
+            rejection_limit,
             rejection: String::new(),
             published,
             freed: now,
@@ -143,7 +143,7 @@ struct WorkerState {
     /// Overrides by clients.
     overrides: Overrides,
     /// Rate limit of logged rejections.
-    refusals: Refusals,
+    rejection_limit: RejectionLimit,
     /// Last rejection, if temporary.
     rejection: String,
     published: Published,
@@ -203,12 +203,12 @@ impl WorkerState {
     fn tick(&mut self) {
         change::revert();
         self.revert_unconfirmed();
-        if self.freed.elapsed() >= GC {
+        if self.freed.elapsed() >= GC_PERIOD {
             self.worker.shared.step();
             interfaces::free();
             self.freed = Instant::now();
         }
-        let is_time = self.measured.elapsed() >= SPEEDS;
+        let is_time = self.measured.elapsed() >= SPEED_PERIOD;
         if (is_time || self.fleet.is_unsure_of_parts()) && self.fleet.check_parts() {
             self.publish();
         }
@@ -239,12 +239,12 @@ impl WorkerState {
 
     fn follow(&mut self) {
         let Self { worker, fleet, published, .. } = self;
-        let mut tell = |fleet: &ManagedInterfaces, waiting: usize| {
+        let mut publish = |fleet: &ManagedInterfaces, waiting: usize| {
             worker.shared.step();
             publish(&worker.shared, fleet, published, waiting);
             notify(&[NotifyState::Status(&status(fleet, waiting))]);
         };
-        if let Err(error) = fleet.follow(&mut tell) {
+        if let Err(error) = fleet.follow(&mut publish) {
             tracing::error!(error = chain(&error), "cannot list interfaces");
         }
         self.publish();
@@ -253,7 +253,7 @@ impl WorkerState {
 
     /// Reloads the file. An invalid one changes nothing, and is read again when it changes. A temporarily rejected one
     /// is retried; `retry`: this is a retry.
-    fn reload(&mut self, explicitly: bool, retry: Option<Retry>) -> Result<(), Refused> {
+    fn reload(&mut self, explicitly: bool, retry: Option<Retry>) -> Result<(), Rejection> {
         let Some(file) = &mut self.file else {
             return Ok(());
         };
@@ -268,24 +268,25 @@ impl WorkerState {
         file.mark();
         let name = file.path().display().to_string();
         let options = ReloadOptions { explicitly, allow_empty: self.worker.allow_empty };
-        let loaded = Config::load(file.path()).map_err(Refused::from);
+        let loaded = Config::load(file.path()).map_err(Rejection::from);
         self.retry = None;
-        let was_refused = retry.and_then(|_| self.published.reloaded.take()).map(|reloaded| reloaded.refused);
-        let wait = retry.map_or(RETRY, |retry| (2 * retry.waited).min(RETRY_MAX));
-        let result = loaded.and_then(|own| self.take_file(own, options));
+        let previous_error =
+            retry.and_then(|_| self.published.reloaded.take()).map(|reloaded| reloaded.refused);
+        let wait = retry.map_or(RETRY_DELAY, |retry| (2 * retry.waited).min(MAX_RETRY_DELAY));
+        let result = loaded.and_then(|own| self.switch_file(own, options));
         let refused = match &result {
             Ok(()) => {
                 let took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
                 tracing::info!(file = name, took_ms, "reloaded");
                 String::new()
             }
-            Err(refused) => {
-                let why = refused.why.join("; ");
-                let again = refused.passes;
+            Err(rejection) => {
+                let why = rejection.why.join("; ");
+                let again = rejection.passes;
                 self.retry = again.then(|| Retry { at: Instant::now() + wait, waited: wait });
                 // Logged once, not at every retry.
-                if was_refused.is_none_or(|before| !equals_ignoring_numbers(&before, &why)) {
-                    for line in refused.why.iter().flat_map(|text| text.lines()) {
+                if previous_error.is_none_or(|before| !equals_ignoring_numbers(&before, &why)) {
+                    for line in rejection.why.iter().flat_map(|text| text.lines()) {
                         tracing::error!(
                             file = name,
                             error = line,
@@ -304,7 +305,7 @@ impl WorkerState {
         result
     }
 
-    fn switch_to(&mut self, config: Config, options: ReloadOptions) -> Result<(), Refused> {
+    fn switch_to(&mut self, config: Config, options: ReloadOptions) -> Result<(), Rejection> {
         if !options.explicitly && self.fleet.config() == Some(&config) {
             // Only touched. Parameters set since are kept.
             tracing::info!("configuration unchanged");
@@ -313,11 +314,11 @@ impl WorkerState {
         let (format, filter, wanted) = (config.log_format, config.log_filter.clone(), config.metrics);
         let served = self.fleet.config().and_then(|config| config.metrics);
         let Self { worker, fleet, published, .. } = self;
-        let mut tell = |fleet: &ManagedInterfaces, waiting: usize| {
+        let mut publish = |fleet: &ManagedInterfaces, waiting: usize| {
             worker.shared.step();
             publish(&worker.shared, fleet, published, waiting);
         };
-        let listen = fleet.reload(config, options, || serving::check(wanted, served), &mut tell)?;
+        let listen = fleet.reload(config, options, || serving::check(wanted, served), &mut publish)?;
         if listen {
             worker.metrics.send_replace(wanted);
         }

@@ -59,9 +59,9 @@ fn quality(range: &str, format: Format) -> Option<u32> {
 /// Type of a metric family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Monotonic until a restart. Its name ends in `_total`.
+    /// Monotonic until a restart; named `..._total`.
     Counter,
-    /// It goes up and down.
+    /// May increase and decrease.
     Gauge,
 }
 

@@ -103,8 +103,8 @@ fn interfaces(text: &mut Exposition, readings: &[Reading]) {
     let mut family = text.family("dcqcn_flow_places", Kind::Gauge, help);
     for Reading { info, params, .. } in readings {
         for (point, mask) in [("np", params.port.np_set_mask), ("rp", params.port.rp_set_mask)] {
-            let places = (u64::from(mask) + 1) * WAYS as u64;
-            family.series(&[("interface", &info.iface), ("point", &point)], places);
+            let slots = (u64::from(mask) + 1) * WAYS as u64;
+            family.series(&[("interface", &info.iface), ("point", &point)], slots);
         }
     }
 }

@@ -23,7 +23,7 @@ pub struct Unreadable {
     pub error: String,
 }
 
-fn take(name: &str, with_flows: bool) -> Result<Reading, attach::Error> {
+fn read_interface(name: &str, with_flows: bool) -> Result<Reading, attach::Error> {
     if with_flows { Reading::take(name) } else { Reading::without_flows(name) }
 }
 
@@ -39,26 +39,27 @@ impl Scrape {
                 return scrape;
             }
         };
-        let told = |(name, error): (String, attach::Error)| Unreadable {
+        let unreadable_interface = |(name, error): (String, attach::Error)| Unreadable {
             interface: Some(name),
             error: error.to_string(),
         };
-        scrape.unreadable.extend(unreadable.into_iter().map(told));
+        scrape.unreadable.extend(unreadable.into_iter().map(unreadable_interface));
         let mut names: Vec<String> = attached.into_iter().map(|info| info.iface).collect();
         names.sort_unstable();
         // Tables are large: read some on each core.
         let threads = thread::available_parallelism().map_or(1, usize::from);
         let share = names.len().div_ceil(threads).max(1);
-        let read =
-            |names: &[String]| names.iter().map(|name| (name.clone(), take(name, with_flows))).collect();
-        let taken: Vec<(String, Result<Reading, attach::Error>)> = thread::scope(|scope| {
+        let read = |names: &[String]| {
+            names.iter().map(|name| (name.clone(), read_interface(name, with_flows))).collect()
+        };
+        let readings: Vec<(String, Result<Reading, attach::Error>)> = thread::scope(|scope| {
             let threads: Vec<_> = names.chunks(share).map(|some| scope.spawn(move || read(some))).collect();
             let join = |thread: ScopedJoinHandle<'_, Vec<_>>| {
                 thread.join().unwrap_or_else(|panic| panic::resume_unwind(panic))
             };
             threads.into_iter().flat_map(join).collect()
         });
-        for (name, result) in taken {
+        for (name, result) in readings {
             match result {
                 Ok(reading) => scrape.readings.push(reading),
                 // Detached since it was listed.

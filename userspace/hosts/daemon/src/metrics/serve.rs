@@ -38,7 +38,7 @@ const MAX_REQUEST_BYTES: usize = 16 << 10;
 /// Maximum number of connections. A further one replaces the oldest that has sent no request.
 const MAX_CONNECTIONS: usize = 64;
 /// Pause after the system failed to accept a connection.
-const PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// Time limit of replies in progress at shutdown.
 const GRACE: Duration = Duration::from_millis(500);
 
@@ -103,17 +103,17 @@ impl Exporter {
             let shared = exporter.daemon.as_ref().map(|(shared, _)| &**shared);
             Bytes::from(render::whole(&scrape, top_qps, shared, began, format))
         };
-        kept.get(read).await.map_err(|error| failed(&error))
+        kept.get(read).await.map_err(|error| internal_error(&error))
     }
 
     /// Readiness, at most a second old.
     async fn readiness(self: &Arc<Self>) -> Result<(StatusCode, Bytes), Failed> {
         let exporter = Arc::clone(self);
-        let look = move || {
+        let read = move || {
             let found = readiness::check(exporter.daemon.as_ref().map(|(shared, _)| &**shared));
             Ok((status(found.is_ready), json(&found)?))
         };
-        self.readiness.get(look).await.map_err(|error| failed(&error))?
+        self.readiness.get(read).await.map_err(|error| internal_error(&error))?
     }
 }
 
@@ -164,14 +164,14 @@ fn answer(status: StatusCode, text: Bytes) -> Response {
 }
 
 fn json(value: &impl Serialize) -> Result<Bytes, Failed> {
-    let text = serde_json::to_string(value).map_err(|error| failed(&error))?;
+    let text = serde_json::to_string(value).map_err(|error| internal_error(&error))?;
     Ok(Bytes::from(text + "\n"))
 }
 
 /// An error of the server, not of the request.
 type Failed = (StatusCode, String);
 
-fn failed(error: &dyn std::error::Error) -> Failed {
+fn internal_error(error: &dyn std::error::Error) -> Failed {
     (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n"))
 }
 
@@ -226,7 +226,7 @@ impl Server {
                 accepted = listener.accept() => match accepted {
                     Ok((stream, _)) => self.begin(stream),
                     // For example, no file descriptor is left.
-                    Err(_) => tokio::time::sleep(PAUSE).await,
+                    Err(_) => tokio::time::sleep(ACCEPT_RETRY_DELAY).await,
                 },
                 Some(_) = self.connections.join_next() => {}
             }

@@ -151,14 +151,14 @@ fn promtool(test: &str, args: &[&str], input: &str) -> Option<String> {
     };
     child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
-    let said = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap()).concat();
-    Some(if output.status.success() { String::new() } else { said })
+    let output_text = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap()).concat();
+    Some(if output.status.success() { String::new() } else { output_text })
 }
 
 #[test]
 fn promtool_accepts_metrics() {
-    let said = promtool("promtool_accepts_metrics", &["check", "metrics"], &text_of(&scrape(), 3));
-    assert_eq!(said.unwrap_or_default(), "");
+    let errors = promtool("promtool_accepts_metrics", &["check", "metrics"], &text_of(&scrape(), 3));
+    assert_eq!(errors.unwrap_or_default(), "");
 }
 
 #[test]
@@ -166,10 +166,10 @@ fn promtool_accepts_alerts() {
     for (command, file) in [("check", "dcqcn.rules.yml"), ("test", "dcqcn.rules.test.yml")] {
         let path = dist("prometheus").join(file);
         let args = [command, "rules", path.to_str().unwrap()];
-        let Some(said) = promtool("promtool_accepts_alerts", &args, "") else {
+        let Some(errors) = promtool("promtool_accepts_alerts", &args, "") else {
             return;
         };
-        assert_eq!(said, "", "{file}");
+        assert_eq!(errors, "", "{file}");
     }
 }
 
@@ -185,16 +185,16 @@ fn exchange(address: SocketAddr, request: &str) -> String {
 #[test]
 fn server_answers_rejects_and_ends() {
     let (end, ended) = tokio::sync::oneshot::channel::<()>();
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let server = thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            tell.send(listener.local_addr().unwrap()).unwrap();
+            sender.send(listener.local_addr().unwrap()).unwrap();
             serve(listener, Exporter::alone(1), async move { ended.await.unwrap() }).await.unwrap();
         });
     });
-    let address = told.recv().unwrap();
+    let address = receiver.recv().unwrap();
     let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     for (request, status) in [
         (get("/"), "HTTP/1.1 200 OK"),

@@ -129,9 +129,9 @@ struct DaemonReport {
 
 #[derive(Serialize)]
 struct InterfaceReport {
-    /// What it matches by, as in the file.
+    /// Selector, as in the file.
     name: String,
-    /// Interfaces of this host that it matches; `None` if they cannot be read.
+    /// Matching interfaces of this host; `None` if they cannot be read.
     matches: Option<Vec<String>>,
     settings: Vec<Setting>,
 }

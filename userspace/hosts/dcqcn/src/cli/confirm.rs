@@ -14,7 +14,7 @@ use anyhow::{Context as _, ensure};
 use clap::Args;
 use clap_complete::ArgValueCompleter;
 use dcqcn_common::params::Quantity;
-use dcqcn_loader::attach::{self, Change, Info, Pending, Refused, Reverted, Which};
+use dcqcn_loader::attach::{self, Change, ChangeError, Info, Pending, Reverted, Which};
 use dcqcn_params::quantity::parse_duration_ns;
 use dcqcn_params::{Key, differing};
 use dcqcn_support::cli::Output;
@@ -25,12 +25,12 @@ use nix::unistd::setsid;
 use serde::Serialize;
 
 /// Time limit for confirming a change.
-const SHORTEST: Duration = Duration::from_secs(1);
-const LONGEST: Duration = Duration::from_secs(86_400);
+const MIN_CONFIRM: Duration = Duration::from_secs(1);
+const MAX_CONFIRM: Duration = Duration::from_secs(86_400);
 /// Polling interval of the waiting process, hence its delay in noticing a confirmation.
 const POLL: Duration = Duration::from_secs(1);
 /// Polling interval while another process holds the lock.
-const RETRY: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Confirm a change made with `--confirm`, so that it is not reverted.
 ///
@@ -73,7 +73,7 @@ impl ConfirmArgs {
         out.show(&ChangeReport::of_differences(&changes))?;
         match failed.into_iter().next() {
             None => Ok(()),
-            Some(Refused { iface, error }) => {
+            Some(ChangeError { iface, error }) => {
                 Err(anyhow::Error::from(error).context(format!("not reverted on {iface}")))
             }
         }
@@ -189,7 +189,7 @@ impl fmt::Display for Changed {
 /// Parses the time limit for confirming a change.
 pub(super) fn within(text: &str) -> Result<Duration, String> {
     let within = parse_duration_ns(text).map(Duration::from_nanos).map_err(|error| error.to_string())?;
-    if (SHORTEST..=LONGEST).contains(&within) {
+    if (MIN_CONFIRM..=MAX_CONFIRM).contains(&within) {
         Ok(within)
     } else {
         Err(format!("`{text}` is out of range: 1s to 24h"))
@@ -206,7 +206,7 @@ pub(super) fn revert_overdue() {
                     .collect();
                 tracing::warn!(iface, changes = back.join(", "), "change not confirmed in time; reverted");
             }
-            for Refused { iface, error } in failed {
+            for ChangeError { iface, error } in failed {
                 tracing::error!(iface, %error, "change not confirmed in time; cannot revert it");
             }
         }
@@ -260,7 +260,7 @@ fn wait_for_all() -> anyhow::Result<()> {
         let Some(left) = waiting.iter().map(|(_, pending)| pending.left(now_ns)).min() else {
             return Ok(());
         };
-        thread::sleep(left.clamp(RETRY, POLL));
+        thread::sleep(left.clamp(POLL_INTERVAL, POLL));
     }
 }
 

@@ -10,7 +10,7 @@ use dcqcn_support::cli::Output;
 use serde::Serialize;
 
 /// Timeout of a reload, which attaches interfaces and so runs the verifier.
-const PATIENCE: Duration = Duration::from_secs(310);
+const TIMEOUT: Duration = Duration::from_secs(310);
 
 const OUTCOMES: &str = "\
 With --json, `outcome` is the result, with the exit code:
@@ -182,7 +182,7 @@ impl DaemonCommand {
                 (socket, Some(Action::Confirm { name, revert }))
             }
         };
-        let client = ControlClient::new(&socket.socket, PATIENCE);
+        let client = ControlClient::new(&socket.socket, TIMEOUT);
         let answered = action.map(|action| action.request(&client)).transpose().and_then(|applied| {
             let status: Status = client.request(Verb::Status {})?;
             Ok((applied, status))

@@ -89,7 +89,7 @@ impl DoctorArgs {
 /// Parses the time between the readings.
 fn duration(text: &str) -> Result<Duration, String> {
     let duration = parse_duration_ns(text).map(Duration::from_nanos).map_err(|error| error.to_string())?;
-    if (SHORTEST..=LONGEST).contains(&duration) {
+    if (MIN_OBSERVED..=MAX_OBSERVED).contains(&duration) {
         Ok(duration)
     } else {
         Err(format!("`{text}` is out of range: 1s to 1h"))
@@ -97,8 +97,8 @@ fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// Minimum of a second: shorter intervals give random rates.
-const SHORTEST: Duration = Duration::from_secs(1);
-const LONGEST: Duration = Duration::from_secs(3_600);
+const MIN_OBSERVED: Duration = Duration::from_secs(1);
+const MAX_OBSERVED: Duration = Duration::from_secs(3_600);
 
 fn rtt_ns(text: &str) -> Result<u64, String> {
     const LONGEST_NS: u64 = 1_000_000_000;

@@ -67,7 +67,7 @@ pub(super) struct EventsArgs {
 /// Polling interval for events.
 const PERIOD: Duration = Duration::from_millis(50);
 /// Polling interval for attached and detached interfaces.
-const SCAN: Duration = Duration::from_secs(1);
+const SCAN_PERIOD: Duration = Duration::from_secs(1);
 
 impl EventsArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
@@ -103,7 +103,7 @@ impl EventsArgs {
             if left == 0 || self.no_follow || interrupt.sleep(PERIOD)? {
                 return Ok(());
             }
-            if scanned_at.elapsed() >= SCAN {
+            if scanned_at.elapsed() >= SCAN_PERIOD {
                 scanned_at = Instant::now();
                 sources.follow()?;
             }

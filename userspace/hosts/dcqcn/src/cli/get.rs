@@ -113,7 +113,7 @@ impl GetArgs {
         let Self { what: Selection { ifaces, keys, all }, group, tc, explain } = self;
         let tc = tc.map(usize::from);
         let report = |(iface, config): (String, Config)| {
-            let shown = shown(&keys, group, tc, &config);
+            let shown = selected_keys(&keys, group, tc, &config);
             let parameters = shown.into_iter().map(|key| Parameter::new(key, &config)).collect();
             GetReport { iface, parameters, explain }
         };
@@ -145,7 +145,7 @@ struct GetReport {
 }
 
 /// The parameters to show: those named, or all that differ from the defaults or matter.
-fn shown(keys: &[Key], group: Option<Group>, tc: Option<usize>, config: &Config) -> Vec<Key> {
+fn selected_keys(keys: &[Key], group: Option<Group>, tc: Option<usize>, config: &Config) -> Vec<Key> {
     let differs_from_default = |key: &Key| match key {
         Key::DscpToTc(_) => key.get(config) != 0,
         Key::Pfc(..) => key.get(config) != key.default(),
@@ -207,7 +207,7 @@ mod tests {
         let mut config = Config::DEFAULT;
         config.scalars.rpg_ai_rate_bps = 1_000_000;
         let keys: Vec<Key> = keys.iter().map(|key| key.parse().unwrap()).collect();
-        let parameters = shown(&keys, group, tc, &config).into_iter();
+        let parameters = selected_keys(&keys, group, tc, &config).into_iter();
         let parameters = parameters.map(|key| Parameter::new(key, &config)).collect();
         GetReport { iface: "eth0".into(), parameters, explain }
     }

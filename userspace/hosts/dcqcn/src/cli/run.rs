@@ -66,7 +66,7 @@ pub(super) struct RunArgs {
 }
 
 impl RunArgs {
-    /// Whether the daemon runs, which has its own log.
+    /// Whether the command starts the daemon, which configures its own log.
     pub(super) const fn has_own_log(&self) -> bool {
         !self.metrics_only
     }

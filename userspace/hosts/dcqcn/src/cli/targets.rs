@@ -7,7 +7,7 @@ use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use clap_complete::ArgValueCompleter;
 use dcqcn_common::params::Config;
-use dcqcn_loader::attach::{self, Change, Info, Refused};
+use dcqcn_loader::attach::{self, Change, ChangeError, Info};
 use dcqcn_netlink::{Link, Netlink};
 use dcqcn_params::{Assignment, Profile, SetError};
 use dcqcn_telemetry::audit::{self as audit, ChangeMode};
@@ -211,13 +211,15 @@ pub(super) fn change(
     change_mode: ChangeMode,
     edit: impl FnMut(&Info, &mut Config) -> anyhow::Result<()>,
 ) -> anyhow::Result<Vec<Change>> {
-    audit::change(ifaces, change_mode, edit).map_err(|Refused { iface, error }: Refused<anyhow::Error>| {
-        let is_not_attached = matches!(error.downcast_ref(), Some(attach::Error::NotAttached { .. }));
-        if is_not_attached && ifaces.len() == 1 {
-            return error;
-        }
-        error.context(format!("nothing was changed: rejected for {iface}"))
-    })
+    audit::change(ifaces, change_mode, edit).map_err(
+        |ChangeError { iface, error }: ChangeError<anyhow::Error>| {
+            let is_not_attached = matches!(error.downcast_ref(), Some(attach::Error::NotAttached { .. }));
+            if is_not_attached && ifaces.len() == 1 {
+                return error;
+            }
+            error.context(format!("nothing was changed: rejected for {iface}"))
+        },
+    )
 }
 
 #[cfg(test)]

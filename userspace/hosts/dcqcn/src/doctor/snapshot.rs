@@ -291,7 +291,8 @@ pub(crate) struct Shaper {
     /// Burst, as time at that rate.
     pub burst_ns: u64,
     /// Number of samples.
-    pub looks: u32,
+    #[serde(rename = "looks")]
+    pub samples: u32,
     /// Samples with a backlog.
     pub waiting: u32,
     /// Time from the first to the last sample, ns.
@@ -416,7 +417,7 @@ impl Shaper {
     pub(super) fn served_bps(&self) -> Option<u64> {
         /// Minimum number of samples.
         const MIN_SAMPLES: u32 = 10;
-        let busy = self.looks >= MIN_SAMPLES && self.waiting >= self.looks - self.looks / 10;
+        let busy = self.samples >= MIN_SAMPLES && self.waiting >= self.samples - self.samples / 10;
         let bits = u128::from(self.sent_bytes) * 8 * 1_000_000_000;
         busy.then(|| u64::try_from(bits / u128::from(self.observed_ns.max(1))).unwrap_or(u64::MAX))
     }

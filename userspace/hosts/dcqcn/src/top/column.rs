@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use dcqcn_params::qp::{hex, place};
+use dcqcn_params::qp::{address_and_vlan, hex};
 use dcqcn_support::render;
 use dcqcn_telemetry::QpSample;
 
@@ -92,7 +92,7 @@ impl Column {
     pub(super) fn cell(self, qp: &QpSample) -> String {
         let row = &qp.row;
         match self {
-            Self::Receiver => place(row.address, row.vlan.as_deref()),
+            Self::Receiver => address_and_vlan(row.address, row.vlan.as_deref()),
             Self::Qpn => hex(row.qpn),
             Self::State => row.state.to_owned(),
             Self::Rate => render::bps(row.rate.rate_bps as f64),

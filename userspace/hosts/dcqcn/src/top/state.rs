@@ -270,7 +270,7 @@ impl State {
     }
 
     /// Records a rejected change; keeps the typed text for correction.
-    pub(super) fn refused(&mut self, why: String) {
+    pub(super) fn show_error(&mut self, why: String) {
         self.status = Some(Status::Error(why));
     }
 }

@@ -69,7 +69,7 @@ fn small_screen_shows_key_columns() {
         ] {
             let mut state = state(40);
             (state.mode, state.offset) = (mode, usize::MAX);
-            state.refused("x".repeat(1_000));
+            state.show_error("x".repeat(1_000));
             screen(&state, width, height);
         }
     }
@@ -168,7 +168,7 @@ fn rejection_keeps_typed_text() {
     let mut state = state(4);
     let key = "rpg_max_rate".parse().unwrap();
     state.mode = Mode::Value { key, text: "2gbit".into() };
-    state.refused("nothing was changed: rpg_max_rate = 2gbit is above the link's 1gbit".into());
+    state.show_error("nothing was changed: rpg_max_rate = 2gbit is above the link's 1gbit".into());
     let screen = screen(&state, 80, 20);
     assert!(
         screen.contains("rpg_max_rate = 2gbit_") && screen.contains("above the link's 1gbit"),

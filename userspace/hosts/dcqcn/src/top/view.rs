@@ -111,7 +111,7 @@ fn title(state: &State, flows: Rect) -> Line<'_> {
             0 => "not known".to_owned(),
             bps => Quantity(bps, Unit::BitsPerSecond).to_string(),
         };
-        let qps = shown(state, sample, flows);
+        let qps = visible_range(state, sample, flows);
         let text = format!("  {}  line rate {rate}  pacer {}  {qps}", word(&sample.role), sample.pacer);
         spans.push(Span::raw(text));
     }
@@ -123,7 +123,7 @@ fn title(state: &State, flows: Rect) -> Line<'_> {
 }
 
 /// Range of visible flows.
-fn shown(state: &State, sample: &Sample, flows: Rect) -> String {
+fn visible_range(state: &State, sample: &Sample, flows: Rect) -> String {
     let count = sample.qps.len();
     let page = usize::from(flows.height.saturating_sub(1));
     match state.offset.min(count.saturating_sub(page)) {
@@ -191,14 +191,14 @@ fn own_queues(sample: &Sample) -> Option<Line<'static>> {
 /// Depth compared with Kmin and Kmax.
 fn bar(class: &ClassSample, depth: u64, width: usize) -> String {
     let end = class.kmax_bytes.saturating_mul(5) / 4;
-    let place = |bytes: u64| match end {
+    let column = |bytes: u64| match end {
         0 => 0,
         end => (u128::from(bytes.min(end)) * width as u128 / u128::from(end)) as usize,
     };
-    let filled = if depth == 0 { 0 } else { place(depth).max(1) };
+    let filled = if depth == 0 { 0 } else { column(depth).max(1) };
     let cell = |at: usize| match at {
-        at if class.ecn && at == place(class.kmax_bytes) => '\u{2503}',
-        at if class.ecn && at == place(class.kmin_bytes) => '\u{250a}',
+        at if class.ecn && at == column(class.kmax_bytes) => '\u{2503}',
+        at if class.ecn && at == column(class.kmin_bytes) => '\u{250a}',
         at if at < filled => '\u{2588}',
         _ => '\u{b7}',
     };

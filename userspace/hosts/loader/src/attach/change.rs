@@ -19,7 +19,7 @@ use crate::queues::{self, Revised};
 pub struct Transaction {
     /// Released last.
     _lock: NamespaceLock,
-    place: StateDir,
+    state_dir: StateDir,
     open: Vec<(Attachment, Record)>,
     changes: Vec<Change>,
     /// Time to confirm the change; `None` = permanent immediately.
@@ -49,17 +49,17 @@ impl Transaction {
         ifaces: &[impl AsRef<str>],
         confirm_within: Option<Duration>,
         mut edit: impl FnMut(&Info, &mut Config) -> Result<(), E>,
-    ) -> Result<Self, Refused<E>> {
+    ) -> Result<Self, ChangeError<E>> {
         let refused = |iface: &str| {
             let iface = iface.to_owned();
-            move |error| Refused { iface, error }
+            move |error| ChangeError { iface, error }
         };
         let first = ifaces.first().map_or("", AsRef::as_ref);
-        let place = StateDir::here().map_err(|error| refused(first)(error.into()))?;
-        let _lock = place.lock().map_err(|error| refused(first)(error.into()))?;
+        let state_dir = StateDir::here().map_err(|error| refused(first)(error.into()))?;
+        let _lock = state_dir.lock().map_err(|error| refused(first)(error.into()))?;
         let (mut open, mut changes) = (Vec::new(), Vec::new());
         for iface in ifaces.iter().map(AsRef::as_ref) {
-            let opened = find(&place, iface).and_then(|record| {
+            let opened = find(&state_dir, iface).and_then(|record| {
                 match &record.pending {
                     Some(pending) if confirm_within.is_none() => {
                         let left = pending.left(boottime_ns());
@@ -67,14 +67,14 @@ impl Transaction {
                     }
                     _ => {}
                 }
-                let maps = record.info.open_maps(&place.pins(record.info.ifindex))?;
+                let maps = record.info.open_maps(&state_dir.pins(record.info.ifindex))?;
                 Ok((Attachment { info: record.info.clone(), maps }, record))
             });
             let (attachment, record) = opened.map_err(|error| refused(iface)(error.into()))?;
             changes.push(prepare_one(&attachment, iface, &mut edit).map_err(refused(iface))?);
             open.push((attachment, record));
         }
-        Ok(Self { _lock, place, open, changes, confirm_within })
+        Ok(Self { _lock, state_dir, open, changes, confirm_within })
     }
 
     /// The changes, one per interface, in the order given.
@@ -87,8 +87,8 @@ impl Transaction {
     ///
     /// # Errors
     /// The kernel rejects a write; all interfaces are then restored.
-    pub fn commit(self) -> Result<Vec<Change>, Refused<Error>> {
-        let Self { _lock, place, mut open, changes, confirm_within } = self;
+    pub fn commit(self) -> Result<Vec<Change>, ChangeError<Error>> {
+        let Self { _lock, state_dir, mut open, changes, confirm_within } = self;
         let deadline_ns = confirm_within
             .map(|within| boottime_ns().saturating_add(u64::try_from(within.as_nanos()).unwrap_or(u64::MAX)));
         // Journal the former values before the first change, so that they survive if this process is
@@ -97,18 +97,19 @@ impl Transaction {
             let written = open.get(done).zip(deadline_ns).map_or(Ok(()), |((_, record), deadline_ns)| {
                 let pending =
                     Pending::after(record.pending.as_ref(), (&change.old, &change.new), deadline_ns);
-                note(&place, record, pending)
+                note(&state_dir, record, pending)
             });
             if let Err(error) = written {
-                restore(&place, open.iter_mut().zip(&changes).take(done), deadline_ns.is_some());
-                return Err(Refused { iface: change.iface.clone(), error });
+                restore(&state_dir, open.iter_mut().zip(&changes).take(done), deadline_ns.is_some());
+                return Err(ChangeError { iface: change.iface.clone(), error });
             }
         }
         for (done, change) in changes.iter().enumerate() {
-            let written = open.get_mut(done).map_or(Ok(()), |(attachment, _)| put(attachment, &change.new));
+            let written =
+                open.get_mut(done).map_or(Ok(()), |(attachment, _)| write_config(attachment, &change.new));
             if let Err(error) = written {
-                restore(&place, open.iter_mut().zip(&changes), deadline_ns.is_some());
-                return Err(Refused { iface: change.iface.clone(), error });
+                restore(&state_dir, open.iter_mut().zip(&changes), deadline_ns.is_some());
+                return Err(ChangeError { iface: change.iface.clone(), error });
             }
         }
         Ok(changes)
@@ -116,22 +117,22 @@ impl Transaction {
 }
 
 /// Journals the values to restore unless the change is confirmed.
-fn note(place: &StateDir, record: &Record, pending: Option<Pending>) -> Result<(), Error> {
-    place.store(record.info.ifindex).write(&Record { pending, ..record.clone() })?;
+fn note(state_dir: &StateDir, record: &Record, pending: Option<Pending>) -> Result<(), Error> {
+    state_dir.store(record.info.ifindex).write(&Record { pending, ..record.clone() })?;
     failpoint::step("the values to restore are journaled");
     Ok(())
 }
 
 /// Restores the old parameters, and the old journals if they were changed.
 fn restore<'a>(
-    place: &StateDir,
+    state_dir: &StateDir,
     open: impl Iterator<Item = (&'a mut (Attachment, Record), &'a Change)>,
     is_journaled: bool,
 ) {
     for ((attachment, record), change) in open {
-        let mut undone = put(attachment, &change.old);
+        let mut undone = write_config(attachment, &change.old);
         if is_journaled && undone.is_ok() {
-            undone = place.store(record.info.ifindex).write(record);
+            undone = state_dir.store(record.info.ifindex).write(record);
         }
         if let Err(error) = undone {
             tracing::error!(iface = change.iface, %error, "cannot restore the old parameters");
@@ -141,7 +142,7 @@ fn restore<'a>(
 
 /// A rejected change and its interface.
 #[derive(Debug)]
-pub struct Refused<E> {
+pub struct ChangeError<E> {
     /// Interface.
     pub iface: String,
     /// Cause.
@@ -162,7 +163,7 @@ fn prepare_one<E: From<Error>>(
 }
 
 /// Activates parameters.
-pub(super) fn put(attachment: &mut Attachment, config: &Config) -> Result<(), Error> {
+pub(super) fn write_config(attachment: &mut Attachment, config: &Config) -> Result<(), Error> {
     let before = attachment.maps.params()?;
     let running = before.config;
     let params = Params::new(config, before.port)?;

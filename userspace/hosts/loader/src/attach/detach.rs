@@ -20,22 +20,22 @@ pub fn detach(iface: &str) -> Result<Vec<String>, Error> {
 
 /// As [`detach`], with options.
 pub fn detach_with(iface: &str, options: Options) -> Result<Vec<String>, Error> {
-    let place = StateDir::here()?;
-    let _lock = place.lock()?;
+    let state_dir = StateDir::here()?;
+    let _lock = state_dir.lock()?;
     let netlink = Netlink::connect()?;
-    find::index_of(&place, &netlink, iface)
-        .and_then(|found| detach_found(&place, &netlink, iface, found, options))
+    find::index_of(&state_dir, &netlink, iface)
+        .and_then(|found| detach_found(&state_dir, &netlink, iface, found, options))
 }
 
 /// Detaches exactly this attachment, not a later one of the same interface.
 pub fn detach_id(id: Id) -> Result<Vec<String>, Error> {
-    let place = StateDir::here()?;
-    let _lock = place.lock()?;
+    let state_dir = StateDir::here()?;
+    let _lock = state_dir.lock()?;
     let netlink = Netlink::connect()?;
-    match place.read(id.ifindex) {
+    match state_dir.read(id.ifindex) {
         Ok(Some(record)) if record.info.id() == id => {
             let found = find::Found::Journal(id.ifindex);
-            detach_found(&place, &netlink, &record.info.iface, found, Options::default())
+            detach_found(&state_dir, &netlink, &record.info.iface, found, Options::default())
         }
         Ok(_) => Err(Error::NotAttached { iface: format!("interface {}", id.ifindex) }),
         Err(error) => Err(error),
@@ -54,7 +54,7 @@ pub fn check_detach(id: Id) -> Result<(), Error> {
 }
 
 fn check_queue_pairs(netlink: &Netlink, record: &Record) -> Result<(), Error> {
-    let touches_qdisc = record.owed.iter().any(|owed| matches!(owed, UndoStep::Qdisc { .. }));
+    let touches_qdisc = record.steps.iter().any(|step| matches!(step, UndoStep::Qdisc { .. }));
     match netlink.link_by_index(record.info.ifindex) {
         Ok(link) if touches_qdisc => interrupt::check(netlink, &link, "restoring its qdisc", None),
         _ => Ok(()),
@@ -62,7 +62,7 @@ fn check_queue_pairs(netlink: &Netlink, record: &Record) -> Result<(), Error> {
 }
 
 fn detach_found(
-    place: &StateDir,
+    state_dir: &StateDir,
     netlink: &Netlink,
     iface: &str,
     found: find::Found,
@@ -72,28 +72,28 @@ fn detach_found(
         find::Found::Earlier(path) => return legacy::detach(netlink, &path),
         find::Found::Journal(ifindex) => ifindex,
     };
-    let record = match place.read(ifindex) {
+    let record = match state_dir.read(ifindex) {
         Ok(Some(record)) => record,
         Ok(None) => return Err(Error::NotAttached { iface: iface.to_owned() }),
         Err(_) if options.force => {
-            undo::abandon(place, ifindex)?;
+            undo::abandon(state_dir, ifindex)?;
             return Ok(vec!["programs and maps removed; its journal cannot be read and is abandoned".into()]);
         }
         Err(error) => return Err(error),
     };
     if !options.force {
-        verify::check_file_system(place, netlink, &record)?;
+        verify::check_file_system(state_dir, netlink, &record)?;
     }
     if !options.interrupt {
         check_queue_pairs(netlink, &record)?;
     }
-    let settled = undo::rollback(place, netlink, record)?;
-    if options.force && !settled.left.is_empty() {
-        let abandoned: Vec<_> = settled.left.iter().map(|owed| format!("abandoned: {owed}")).collect();
-        undo::abandon(place, ifindex)?;
-        return Ok([settled.done, abandoned].concat());
+    let report = undo::rollback(state_dir, netlink, record)?;
+    if options.force && !report.left.is_empty() {
+        let abandoned: Vec<_> = report.left.iter().map(|step| format!("abandoned: {step}")).collect();
+        undo::abandon(state_dir, ifindex)?;
+        return Ok([report.done, abandoned].concat());
     }
-    settled.result(iface)
+    report.result(iface)
 }
 
 /// Detaches everything in this network namespace, in any state, and continues after errors.

@@ -16,7 +16,7 @@ use super::identity::boot_id;
 use super::journal::{FORMAT, Journal, Record, State, UndoStep};
 use super::plan::{Plan, port};
 use super::state_dir::StateDir;
-use super::undo::{Reach, settle_with};
+use super::undo::{Reach, undo_with};
 use super::{Error, Info, pin_run, siblings};
 use crate::dataplane::{self, Maps};
 use crate::{failpoint, pacer, queues};
@@ -28,7 +28,7 @@ use crate::{failpoint, pacer, queues};
 pub(super) fn out(
     plan: Plan,
     netlink: &Netlink,
-    place: &StateDir,
+    state_dir: &StateDir,
     inherited: Vec<UndoStep>,
 ) -> Result<Info, Error> {
     let ifindex = plan.link.index;
@@ -37,22 +37,24 @@ pub(super) fn out(
         state: State::Attaching,
         boot_id: boot_id(),
         netns_inode: netns::current_inode()?,
-        bpf_dev: place.bpf_dev(),
+        bpf_dev: state_dir.bpf_dev(),
         info: plan.info.clone(),
-        owed: inherited,
+        steps: inherited,
         pending: None,
     };
-    let mut journal = Journal::begin(record, place.store(ifindex))?;
+    let mut journal = Journal::begin(record, state_dir.store(ifindex))?;
     let mut carrier = Carrier {
         plan: &plan,
         netlink,
-        place,
-        pins: place.pins(ifindex),
+        state_dir,
+        pins: state_dir.pins(ifindex),
         xdp_mode: plan.xdp_mode,
         ebpf: None,
     };
-    let mut carried =
-        plan.steps.iter().try_for_each(|step| journal.record(step.clone(), |info| carrier.take(step, info)));
+    let mut carried = plan
+        .steps
+        .iter()
+        .try_for_each(|step| journal.record(step.clone(), |info| carrier.execute(step, info)));
     if carried.is_ok() {
         carried = retain_lost_offloads(netlink, &mut journal.record).and_then(|()| journal.finish());
     }
@@ -64,7 +66,7 @@ pub(super) fn out(
     drop(carrier);
     // Prevents concurrent attaches from sharing maps that are about to be removed.
     let _alone = SHARING.lock().unwrap_or_else(PoisonError::into_inner);
-    for error in settle_with(journal, &pins, Reach::Here(netlink)).errors {
+    for error in undo_with(journal, &pins, Reach::Here(netlink)).errors {
         tracing::error!(iface = plan.info.iface, %error, "cannot undo a step of the failed attach");
     }
     Err(error)
@@ -74,13 +76,13 @@ pub(super) fn out(
 ///
 /// The user may disable others from now on.
 fn retain_lost_offloads(netlink: &Netlink, record: &mut Record) -> Result<(), Error> {
-    for owed in &mut record.owed {
-        if let UndoStep::Offloads { ifindex, features } = owed {
+    for step in &mut record.steps {
+        if let UndoStep::Offloads { ifindex, features } = step {
             let active = netlink.offloads(*ifindex)?;
             features.retain(|feature| !active.contains(feature));
         }
     }
-    record.owed.retain(|owed| !matches!(owed, UndoStep::Offloads { features, .. } if features.is_empty()));
+    record.steps.retain(|step| !matches!(step, UndoStep::Offloads { features, .. } if features.is_empty()));
     Ok(())
 }
 
@@ -94,7 +96,7 @@ static SHARING: Mutex<()> = Mutex::new(());
 struct Carrier<'a> {
     plan: &'a Plan,
     netlink: &'a Netlink,
-    place: &'a StateDir,
+    state_dir: &'a StateDir,
     pins: PathBuf,
     /// Requested or required XDP mode.
     xdp_mode: XdpModeChoice,
@@ -103,13 +105,13 @@ struct Carrier<'a> {
 }
 
 impl Carrier<'_> {
-    /// Takes one step.
-    fn take(&mut self, step: &UndoStep, info: &mut Info) -> Result<(), Error> {
+    /// Executes one step.
+    fn execute(&mut self, step: &UndoStep, info: &mut Info) -> Result<(), Error> {
         let Plan { link, peer, config, sizes, placement, queues_at, .. } = self.plan;
         match step {
             UndoStep::Pins => return self.load(info),
-            UndoStep::Sibling { place } => {
-                let entered = self.ebpf.as_mut().map_or(Ok(()), |ebpf| siblings::enter(ebpf, *place));
+            UndoStep::Sibling { slot } => {
+                let entered = self.ebpf.as_mut().map_or(Ok(()), |ebpf| siblings::enter(ebpf, *slot));
                 if let Err(error) = entered {
                     info.notes.push(format!("CNPs that arrive on another interface are ignored: {error}"));
                 }
@@ -185,9 +187,9 @@ impl Carrier<'_> {
     /// are freed with the last attachment.
     fn share(&self) -> Result<(), Error> {
         let is_like_ours = |record: &Record| record.info.layout_version == LAYOUT_VERSION;
-        for ifindex in self.place.pinned()?.into_iter().filter(|other| *other != self.plan.link.index) {
-            if self.place.read(ifindex).is_ok_and(|record| record.as_ref().is_some_and(is_like_ours))
-                && dataplane::share(&self.place.pins(ifindex), &self.pins)?
+        for ifindex in self.state_dir.pinned()?.into_iter().filter(|other| *other != self.plan.link.index) {
+            if self.state_dir.read(ifindex).is_ok_and(|record| record.as_ref().is_some_and(is_like_ours))
+                && dataplane::share(&self.state_dir.pins(ifindex), &self.pins)?
             {
                 break;
             }
@@ -200,7 +202,7 @@ impl Carrier<'_> {
         let Plan { link, peer, master, config, sizes, placement, .. } = self.plan;
         let params =
             Params::new(config, port(link, peer.as_ref(), master.as_ref(), sizes, info.link_rate_from)?)?;
-        self.place.create_pin_dir(link.index)?;
+        self.state_dir.create_pin_dir(link.index)?;
         let mut ebpf = {
             let _alone = SHARING.lock().unwrap_or_else(PoisonError::into_inner);
             self.share()?;

@@ -45,21 +45,21 @@ pub struct Broken {
 /// # Errors
 /// The state directory cannot be read.
 pub fn survey() -> Result<Survey, Error> {
-    let place = StateDir::here()?;
+    let state_dir = StateDir::here()?;
     let links = Netlink::connect()?.links()?;
-    let survey = read_survey(&place, &links)?;
+    let survey = read_survey(&state_dir, &links)?;
     if survey.attachments.iter().all(|(_, state)| *state == State::Attached) {
         return Ok(survey);
     }
     // A running attach or detach holds the lock. Without permission to take the lock, report what was read.
-    let _lock = place.lock().ok();
-    read_survey(&place, &links)
+    let _lock = state_dir.lock().ok();
+    read_survey(&state_dir, &links)
 }
 
-fn read_survey(place: &StateDir, links: &[Link]) -> Result<Survey, Error> {
+fn read_survey(state_dir: &StateDir, links: &[Link]) -> Result<Survey, Error> {
     let mut survey = Survey::default();
-    for ifindex in place.ifindexes()? {
-        match place.read(ifindex) {
+    for ifindex in state_dir.ifindexes()? {
+        match state_dir.read(ifindex) {
             Ok(None) => {}
             Ok(Some(record)) => {
                 survey.attachments.push((with_current_names(record.info, links), record.state))
@@ -94,8 +94,8 @@ pub fn list() -> Result<Vec<Info>, Error> {
 /// # Errors
 /// The state directory cannot be read.
 pub fn ids() -> Result<BTreeSet<Id>, Error> {
-    let place = StateDir::here()?;
-    let records = place.ifindexes()?.into_iter().filter_map(|ifindex| place.read(ifindex).ok()?);
+    let state_dir = StateDir::here()?;
+    let records = state_dir.ifindexes()?.into_iter().filter_map(|ifindex| state_dir.read(ifindex).ok()?);
     let whole = records.filter(|record| record.state == State::Attached);
     Ok(whole.map(|record| record.info.id()).collect())
 }
@@ -148,21 +148,21 @@ pub fn labels() -> Result<Vec<String>, Error> {
 /// # Errors
 /// [`Error::NotAttached`]; the attachment is incomplete; or its maps are another version's.
 pub fn open(iface: &str) -> Result<Attachment, Error> {
-    let place = StateDir::here()?;
-    match open_at(&place, iface) {
+    let state_dir = StateDir::here()?;
+    match open_at(&state_dir, iface) {
         // A running attach or detach holds the lock.
         Err(Error::Unfinished { .. }) => {
-            let _lock = place.lock()?;
-            open_at(&place, iface)
+            let _lock = state_dir.lock()?;
+            open_at(&state_dir, iface)
         }
         opened => opened,
     }
 }
 
 /// As [`open`], with the lock held.
-pub(super) fn open_at(place: &StateDir, iface: &str) -> Result<Attachment, Error> {
-    let info = find(place, iface)?.info;
-    let maps = info.open_maps(&place.pins(info.ifindex))?;
+pub(super) fn open_at(state_dir: &StateDir, iface: &str) -> Result<Attachment, Error> {
+    let info = find(state_dir, iface)?.info;
+    let maps = info.open_maps(&state_dir.pins(info.ifindex))?;
     Ok(Attachment { info, maps })
 }
 
@@ -171,9 +171,9 @@ pub(super) fn open_at(place: &StateDir, iface: &str) -> Result<Attachment, Error
 /// # Errors
 /// As [`open`].
 pub fn open_expire(iface: &str) -> Result<Expire, Error> {
-    let place = StateDir::here()?;
-    let info = find(&place, iface)?.info;
-    Ok(Expire::pinned(&place.pins(info.ifindex))?)
+    let state_dir = StateDir::here()?;
+    let info = find(&state_dir, iface)?.info;
+    Ok(Expire::pinned(&state_dir.pins(info.ifindex))?)
 }
 
 /// Opens ring and program of the tail-loss probe on `iface`.
@@ -181,9 +181,9 @@ pub fn open_expire(iface: &str) -> Result<Expire, Error> {
 /// # Errors
 /// As [`open`].
 pub fn open_probe(iface: &str) -> Result<Probe, Error> {
-    let place = StateDir::here()?;
-    let info = find(&place, iface)?.info;
-    Ok(Probe::pinned(&place.pins(info.ifindex))?)
+    let state_dir = StateDir::here()?;
+    let info = find(&state_dir, iface)?.info;
+    Ok(Probe::pinned(&state_dir.pins(info.ifindex))?)
 }
 
 /// Whether the interface of an attachment still exists, under any name.
@@ -198,18 +198,18 @@ pub fn is_alive(info: &Info) -> Result<bool, Error> {
 }
 
 /// Record of an attached interface, with the interface's current name.
-pub(super) fn find(place: &StateDir, iface: &str) -> Result<Record, Error> {
+pub(super) fn find(state_dir: &StateDir, iface: &str) -> Result<Record, Error> {
     let netlink = Netlink::connect()?;
     let none = || Error::NotAttached { iface: iface.to_owned() };
-    let ifindex = match index_of(place, &netlink, iface)? {
+    let ifindex = match index_of(state_dir, &netlink, iface)? {
         Found::Journal(ifindex) => ifindex,
         Found::Earlier(path) => return Err(Error::Earlier { iface: iface.to_owned(), path }),
     };
-    let record = place.read(ifindex)?.ok_or_else(none)?;
+    let record = state_dir.read(ifindex)?.ok_or_else(none)?;
     if record.boot_id != boot_id() {
         return Err(none());
     }
-    verify::check_file_system(place, &netlink, &record)?;
+    verify::check_file_system(state_dir, &netlink, &record)?;
     if record.state != State::Attached {
         return Err(Error::Unfinished { iface: iface.to_owned(), state: record.state.words() });
     }
@@ -218,18 +218,18 @@ pub(super) fn find(place: &StateDir, iface: &str) -> Result<Record, Error> {
 }
 
 /// Locates the record of an interface.
-pub(super) fn index_of(place: &StateDir, netlink: &Netlink, iface: &str) -> Result<Found, Error> {
+pub(super) fn index_of(state_dir: &StateDir, netlink: &Netlink, iface: &str) -> Result<Found, Error> {
     // Usually one query is enough, independent of the number of interfaces.
     if let Ok(link) = netlink.link(iface)
-        && place.journal(link.index).exists()
+        && state_dir.journal(link.index).exists()
     {
         return Ok(Found::Journal(link.index));
     }
     let links = netlink.links()?;
     let link = links.iter().find(|link| link.name == iface);
-    for ifindex in place.ifindexes()? {
+    for ifindex in state_dir.ifindexes()? {
         // Unreadable records belong to other interfaces.
-        let Ok(Some(Record { info, .. })) = place.read(ifindex) else {
+        let Ok(Some(Record { info, .. })) = state_dir.read(ifindex) else {
             continue;
         };
         if link.is_some_and(|link| info.peer_ifindex == Some(link.index)) {
@@ -254,17 +254,17 @@ pub(super) struct Journals(BTreeMap<u32, Record>);
 
 impl Journals {
     /// Reads all journals; logs and skips those that cannot be read.
-    pub(super) fn read(place: &StateDir) -> Result<Self, Error> {
+    pub(super) fn read(state_dir: &StateDir) -> Result<Self, Error> {
         let mut journals = Self(BTreeMap::new());
-        for ifindex in place.ifindexes()? {
-            journals.read_again(place, ifindex);
+        for ifindex in state_dir.ifindexes()? {
+            journals.read_again(state_dir, ifindex);
         }
         Ok(journals)
     }
 
     /// Reads one journal again after it changed.
-    pub(super) fn read_again(&mut self, place: &StateDir, ifindex: u32) {
-        match place.read(ifindex) {
+    pub(super) fn read_again(&mut self, state_dir: &StateDir, ifindex: u32) {
+        match state_dir.read(ifindex) {
             Ok(Some(record)) => _ = self.0.insert(ifindex, record),
             Ok(None) => _ = self.0.remove(&ifindex),
             Err(error) => {
@@ -286,18 +286,18 @@ impl Journals {
 /// [`Error::AlreadyAttached`], [`Error::InlinePeer`] or [`Error::Earlier`], or the interface's journal
 /// cannot be read.
 pub(super) fn check_unattached(
-    place: &StateDir,
+    state_dir: &StateDir,
     netlink: &Netlink,
     link: &Link,
     links: &[Link],
     journals: &Journals,
 ) -> Result<(), Error> {
     // An unreadable journal must not be overwritten.
-    place.read(link.index)?;
+    state_dir.read(link.index)?;
     let boot_id = boot_id();
     for (ifindex, record) in journals.records() {
         if ifindex == link.index {
-            verify::check_file_system(place, netlink, record)?;
+            verify::check_file_system(state_dir, netlink, record)?;
         }
         // Attachments of an earlier boot, or unfinished ones, do not count.
         if record.boot_id != boot_id || record.state != State::Attached {

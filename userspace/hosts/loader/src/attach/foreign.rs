@@ -38,23 +38,23 @@ pub struct ForeignProgram {
 /// # Errors
 /// The interface is not attached any more, or CAP_NET_ADMIN is missing.
 pub fn foreign_programs(info: &Info) -> Result<Vec<ForeignProgram>, Error> {
-    let place = StateDir::here()?;
-    let record = place.read(info.ifindex)?.filter(|record| record.info.id() == info.id());
-    let Some(Record { owed, .. }) = record else {
+    let state_dir = StateDir::here()?;
+    let record = state_dir.read(info.ifindex)?.filter(|record| record.info.id() == info.id());
+    let Some(Record { steps, .. }) = record else {
         return Err(Error::NotAttached { iface: info.iface.clone() });
     };
     let netlink = Netlink::connect()?;
     let iface = netlink.link_by_index(info.ifindex)?.name;
-    let pins = place.pins(info.ifindex);
+    let pins = state_dir.pins(info.ifindex);
     let mut others = Vec::new();
-    for owed in &owed {
-        let (UndoStep::Link { pin: hook } | UndoStep::Filter { hook, .. }) = owed else {
+    for step in &steps {
+        let (UndoStep::Link { pin: hook } | UndoStep::Filter { hook, .. }) = step else {
             continue;
         };
         let Some((program, attach_type, parent)) = tc_hook(hook) else {
             continue;
         };
-        others.extend(if matches!(owed, UndoStep::Filter { .. }) {
+        others.extend(if matches!(step, UndoStep::Filter { .. }) {
             on_clsact(hook, &netlink.filters(info.ifindex, parent)?, program)
         } else {
             let ours = Bound::read(&pins.join(hook), hook).map(|link| link.program_id);
@@ -98,13 +98,13 @@ pub(super) fn chain(
 
 /// Programs of a TCX chain other than `ours`.
 pub(super) fn on_tcx(hook: &str, chain: &[ChainProgram], ours: Option<u32>) -> Vec<ForeignProgram> {
-    let place = chain.iter().position(|program| Some(program.id) == ours);
+    let position = chain.iter().position(|program| Some(program.id) == ours);
     let numbered = chain.iter().enumerate().filter(|(_, program)| Some(program.id) != ours);
     let other = |(number, program): (usize, &ChainProgram)| ForeignProgram {
         hook: hook.to_owned(),
         name: program.name.clone().unwrap_or_else(|| "?".to_owned()),
         program_id: Some(program.id),
-        is_before: place.is_some_and(|place| number < place),
+        is_before: position.is_some_and(|position| number < position),
     };
     numbered.map(other).collect()
 }

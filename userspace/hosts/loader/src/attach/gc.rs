@@ -9,7 +9,7 @@ use super::find::Journals;
 use super::identity::boot_id;
 use super::journal::{Journal, Record, State, Store as _, UndoStep};
 use super::state_dir::{StateDir, remove_pins};
-use super::undo::{Reach, rollback, settle_with};
+use super::undo::{Reach, rollback, undo_with};
 use super::{Error, foreign, verify};
 
 /// Result of freeing one attachment.
@@ -32,27 +32,27 @@ pub struct Freed {
 /// # Errors
 /// Another process holds the lock, or a kernel query fails.
 pub fn gc() -> Result<Vec<Freed>, Error> {
-    let place = StateDir::here()?;
-    let mut freed = elsewhere(&place);
+    let state_dir = StateDir::here()?;
+    let mut freed = elsewhere(&state_dir);
     // A detach killed at its last step leaves only a lock file.
-    if !place.is_there() && place.pinned()?.is_empty() {
+    if !state_dir.is_there() && state_dir.pinned()?.is_empty() {
         return Ok(freed);
     }
-    let _lock = place.lock()?;
+    let _lock = state_dir.lock()?;
     let netlink = Netlink::connect()?;
     let links = netlink.links()?;
-    for ifindex in place.ifindexes()? {
-        let Ok(Some(record)) = place.read(ifindex) else {
+    for ifindex in state_dir.ifindexes()? {
+        let Ok(Some(record)) = state_dir.read(ifindex) else {
             continue;
         };
         let is_here = links.iter().any(|link| link.index == ifindex);
         if let Some(why) = reason(&record, is_here)
-            && verify::check_file_system(&place, &netlink, &record).is_ok()
+            && verify::check_file_system(&state_dir, &netlink, &record).is_ok()
         {
-            freed.push(undo(&place, &netlink, record, why)?);
+            freed.push(undo(&state_dir, &netlink, record, why)?);
         }
     }
-    sweep(&place)?;
+    sweep(&state_dir)?;
     Ok(freed)
 }
 
@@ -67,26 +67,26 @@ fn reason(record: &Record, is_here: bool) -> Option<&'static str> {
     }
 }
 
-fn undo(place: &StateDir, netlink: &Netlink, record: Record, why: &str) -> Result<Freed, Error> {
+fn undo(state_dir: &StateDir, netlink: &Netlink, record: Record, why: &str) -> Result<Freed, Error> {
     let (iface, netns_cookie) = (record.info.iface.clone(), record.info.netns_cookie);
-    let settled = if record.boot_id == boot_id() {
-        rollback(place, netlink, record)?
+    let report = if record.boot_id == boot_id() {
+        rollback(state_dir, netlink, record)?
     } else {
         let ifindex = record.info.ifindex;
-        settle_with(Journal::resume(record, place.store(ifindex)), &place.pins(ifindex), Reach::Gone)
+        undo_with(Journal::resume(record, state_dir.store(ifindex)), &state_dir.pins(ifindex), Reach::Gone)
     };
-    let done = settled.done.clone();
-    let problem = settled.result(&iface).err().map(|error| error.to_string());
+    let done = report.done.clone();
+    let problem = report.result(&iface).err().map(|error| error.to_string());
     tracing::info!(iface, why, problem, "rolled back");
     Ok(Freed { iface, netns_cookie, why: why.to_owned(), done, problem })
 }
 
 /// Removes pins without a journal, with the lock held. A journal is always written before its pins.
-pub(super) fn sweep(place: &StateDir) -> Result<(), Error> {
-    let pinned = place.pinned()?;
-    let known = place.ifindexes()?;
+pub(super) fn sweep(state_dir: &StateDir) -> Result<(), Error> {
+    let pinned = state_dir.pinned()?;
+    let known = state_dir.ifindexes()?;
     for ifindex in pinned.into_iter().filter(|ifindex| !known.contains(ifindex)) {
-        remove_pins(&place.pins(ifindex))?;
+        remove_pins(&state_dir.pins(ifindex))?;
     }
     Ok(())
 }
@@ -96,52 +96,52 @@ pub(super) fn sweep(place: &StateDir) -> Result<(), Error> {
 /// Never waits and never fails: attachments that cannot be checked are left for the next call.
 pub(super) fn elsewhere(here: &StateDir) -> Vec<Freed> {
     let mut freed = Vec::new();
-    let places = StateDir::all().unwrap_or_default();
-    for place in places.iter().filter(|place| place.cookie != here.cookie) {
-        match free_in_other_namespaces(place) {
+    let state_dirs = StateDir::all().unwrap_or_default();
+    for state_dir in state_dirs.iter().filter(|state_dir| state_dir.cookie != here.cookie) {
+        match free_in_other_namespaces(state_dir) {
             Ok(more) => freed.extend(more),
-            Err(error) => tracing::debug!(netns_cookie = place.cookie, %error, "namespace skipped"),
+            Err(error) => tracing::debug!(netns_cookie = state_dir.cookie, %error, "namespace skipped"),
         }
     }
     freed
 }
 
-fn free_in_other_namespaces(place: &StateDir) -> Result<Vec<Freed>, Error> {
-    let Some(_lock) = place.try_lock()? else {
+fn free_in_other_namespaces(state_dir: &StateDir) -> Result<Vec<Freed>, Error> {
+    let Some(_lock) = state_dir.try_lock()? else {
         return Ok(Vec::new());
     };
     let (boot_id, my_inode) = (boot_id(), netns::current_inode()?);
     let mut freed = Vec::new();
-    for ifindex in place.ifindexes()? {
-        let Ok(Some(record)) = place.read(ifindex) else {
+    for ifindex in state_dir.ifindexes()? {
+        let Ok(Some(record)) = state_dir.read(ifindex) else {
             continue;
         };
         let why = if record.boot_id != boot_id {
             "of an earlier boot"
-        } else if was_removed(place, &record, my_inode) {
+        } else if was_removed(state_dir, &record, my_inode) {
             "its network namespace or interface was removed"
         } else {
             continue;
         };
         let (iface, netns_cookie) = (record.info.iface.clone(), record.info.netns_cookie);
-        let journal = Journal::resume(record, place.store(ifindex));
-        let settled = settle_with(journal, &place.pins(ifindex), Reach::Gone);
-        let done = settled.done.clone();
-        let problem = settled.result(&iface).err().map(|error| error.to_string());
+        let journal = Journal::resume(record, state_dir.store(ifindex));
+        let report = undo_with(journal, &state_dir.pins(ifindex), Reach::Gone);
+        let done = report.done.clone();
+        let problem = report.result(&iface).err().map(|error| error.to_string());
         tracing::info!(iface, netns_cookie, why, problem, "freed");
         freed.push(Freed { iface, netns_cookie, why: why.to_owned(), done, problem });
     }
-    if place.ifindexes()?.is_empty() {
-        sweep(place)?;
+    if state_dir.ifindexes()?.is_empty() {
+        sweep(state_dir)?;
     }
     Ok(freed)
 }
 
 /// Whether the interface of a record of another namespace was certainly removed.
-fn was_removed(place: &StateDir, record: &Record, my_inode: u64) -> bool {
-    let pins = place.pins(record.info.ifindex);
+fn was_removed(state_dir: &StateDir, record: &Record, my_inode: u64) -> bool {
+    let pins = state_dir.pins(record.info.ifindex);
     // Missing pins prove nothing: the interface may still exist, with a qdisc to restore.
-    let bound = record.owed.iter().filter_map(|owed| match owed {
+    let bound = record.steps.iter().filter_map(|step| match step {
         UndoStep::Link { pin } => Bound::read_with_interface(&pins.join(pin), pin),
         _ => None,
     });
@@ -154,7 +154,7 @@ fn was_removed(place: &StateDir, record: &Record, my_inode: u64) -> bool {
         return true;
     }
     // An inode number is reused only after its namespace was removed.
-    record.netns_inode == my_inode || netns::exists(record.netns_inode, place.cookie) == Some(false)
+    record.netns_inode == my_inode || netns::exists(record.netns_inode, state_dir.cookie) == Some(false)
 }
 
 /// Undoes earlier attachments of an interface, with the lock held; returns the undo steps that failed.
@@ -165,37 +165,37 @@ fn was_removed(place: &StateDir, record: &Record, my_inode: u64) -> bool {
 /// # Errors
 /// A kernel query fails.
 pub(super) fn reclaim(
-    place: &StateDir,
+    state_dir: &StateDir,
     netlink: &Netlink,
     link: &Link,
     links: &[Link],
     journals: &mut Journals,
 ) -> Result<Vec<UndoStep>, Error> {
-    free_previous_namespace(place, netlink, link)?;
+    free_previous_namespace(state_dir, netlink, link)?;
     let mut inherited = Vec::new();
     let due = |(ifindex, record): (u32, &Record)| {
         let is_here = links.iter().any(|link| link.index == ifindex);
         // The caller found that this attachment is not complete.
         let without_programs = (ifindex == link.index).then_some("its programs are no longer on their hooks");
         let why = reason(record, is_here).or(without_programs)?;
-        verify::check_file_system(place, netlink, record).is_ok().then(|| (record.clone(), why))
+        verify::check_file_system(state_dir, netlink, record).is_ok().then(|| (record.clone(), why))
     };
     let due: Vec<_> = journals.records().filter_map(due).collect();
     for (record, why) in due {
         let ifindex = record.info.ifindex;
-        let problem = undo(place, netlink, record, why)?.problem;
+        let problem = undo(state_dir, netlink, record, why)?.problem;
         if ifindex == link.index
-            && let Ok(Some(left)) = place.read(ifindex)
+            && let Ok(Some(left)) = state_dir.read(ifindex)
         {
             tracing::warn!(
                 iface = link.name,
                 problem,
                 "rollback incomplete; the new attachment retries it when detached"
             );
-            inherited = left.owed;
-            place.store(ifindex).remove()?;
+            inherited = left.steps;
+            state_dir.store(ifindex).remove()?;
         }
-        journals.read_again(place, ifindex);
+        journals.read_again(state_dir, ifindex);
     }
     Ok(inherited)
 }
@@ -214,13 +214,15 @@ fn free_previous_namespace(here: &StateDir, netlink: &Netlink, link: &Link) -> R
     if programs.is_empty() {
         return Ok(());
     }
-    for place in StateDir::all().unwrap_or_default().iter().filter(|place| place.cookie != here.cookie) {
-        for ifindex in place.ifindexes().unwrap_or_default() {
-            let Ok(Some(record)) = place.read(ifindex) else {
+    for state_dir in
+        StateDir::all().unwrap_or_default().iter().filter(|state_dir| state_dir.cookie != here.cookie)
+    {
+        for ifindex in state_dir.ifindexes().unwrap_or_default() {
+            let Ok(Some(record)) = state_dir.read(ifindex) else {
                 continue;
             };
-            let pins = place.pins(ifindex);
-            let is_here = record.owed.iter().any(|owed| match owed {
+            let pins = state_dir.pins(ifindex);
+            let is_here = record.steps.iter().any(|step| match step {
                 UndoStep::Link { pin } => Bound::read(&pins.join(pin), pin)
                     .is_some_and(|bound| programs.contains(&bound.program_id)),
                 _ => false,
@@ -230,10 +232,10 @@ fn free_previous_namespace(here: &StateDir, netlink: &Netlink, link: &Link) -> R
             }
             // The lock's holder may only be checking, as every starting command does. It may also have
             // freed the attachment.
-            let _lock = place.lock()?;
-            if let Ok(Some(record)) = place.read(ifindex) {
-                let journal = Journal::resume(record, place.store(ifindex));
-                let problem = settle_with(journal, &pins, Reach::Gone).result(&link.name).err();
+            let _lock = state_dir.lock()?;
+            if let Ok(Some(record)) = state_dir.read(ifindex) {
+                let journal = Journal::resume(record, state_dir.store(ifindex));
+                let problem = undo_with(journal, &pins, Reach::Gone).result(&link.name).err();
                 let problem = problem.map(|error| error.to_string());
                 tracing::info!(iface = link.name, problem, "freed: moved here from another namespace");
             }

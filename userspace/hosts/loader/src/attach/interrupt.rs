@@ -3,7 +3,7 @@
 use std::fs;
 
 use aya::util::KernelVersion;
-use dcqcn_netlink::{Link, Netlink, with_those_above};
+use dcqcn_netlink::{Link, Netlink, with_upper};
 
 use super::Error;
 use crate::pacer::FqLimits;
@@ -31,7 +31,7 @@ pub(super) fn check(
         return Ok(());
     }
     // VLANs, bridges and bonds above the interface send through its qdisc too.
-    let ifaces = with_those_above(&netlink.links()?, link.index);
+    let ifaces = with_upper(&netlink.links()?, link.index);
     for device in devices {
         if !device.ports.iter().any(|port| ifaces.contains(&port.ifindex)) || is_hardware(&device.name) {
             continue;

@@ -33,8 +33,12 @@ pub enum State {
 pub(super) enum UndoStep {
     /// The directory of pins with maps and the unattached program.
     Pins,
-    /// An entry in the array of programs that hand CNPs on to each other.
-    Sibling { place: u32 },
+    /// An entry of `SIBLINGS`, the programs to tail-call with a CNP for an unknown flow.
+    Sibling {
+        /// Index of the entry.
+        #[serde(rename = "place")]
+        slot: u32,
+    },
     /// The qdisc that the pacer or the queues replaced.
     Qdisc {
         /// [`Handle::ROOT`] or a class of a shaper.
@@ -92,7 +96,8 @@ pub(super) struct Record {
     /// Properties.
     pub(super) info: Info,
     /// Undo steps, in the order of the changes.
-    pub(super) owed: Vec<UndoStep>,
+    #[serde(rename = "owed")]
+    pub(super) steps: Vec<UndoStep>,
     /// A change of parameters that is reverted unless it is confirmed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) pending: Option<Pending>,
@@ -154,23 +159,23 @@ impl<S: Store> Journal<S> {
         Self { record, store }
     }
 
-    /// Journals a step and takes it.
+    /// Journals a step and executes it.
     ///
     /// # Errors
-    /// The journal cannot be written, and the step was not taken; or the step failed, and stays in the
+    /// The journal cannot be written, and the step was not executed; or it failed, and stays in the
     /// journal.
     pub(super) fn record<T, E: From<S::Error>>(
         &mut self,
-        owed: UndoStep,
-        step: impl FnOnce(&mut Info) -> Result<T, E>,
+        step: UndoStep,
+        execute: impl FnOnce(&mut Info) -> Result<T, E>,
     ) -> Result<T, E> {
-        let what = format!("{owed:?}");
-        self.record.owed.push(owed);
+        let what = format!("{step:?}");
+        self.record.steps.push(step);
         if let Err(error) = self.write(&format!("{what} is journaled")) {
-            self.record.owed.pop();
+            self.record.steps.pop();
             return Err(error.into());
         }
-        let result = step(&mut self.record.info)?;
+        let result = execute(&mut self.record.info)?;
         failpoint::step(&what);
         Ok(result)
     }
@@ -188,8 +193,8 @@ impl<S: Store> Journal<S> {
 
     /// Undoes all steps in reverse order, and keeps those that fail in the journal.
     ///
-    /// `undo` returns a description of what it did, if anything. The step may already be undone, or never
-    /// have been taken.
+    /// `undo` returns a description of what it did, if anything. The step may already be undone, or never have
+    /// been executed.
     pub(super) fn rollback(
         &mut self,
         mut undo: impl FnMut(&Info, &UndoStep) -> Result<Option<String>, S::Error>,
@@ -199,23 +204,23 @@ impl<S: Store> Journal<S> {
         // A full disk must not prevent detaching: the steps are already journaled, and undoing twice is
         // harmless.
         let _ = self.write("detach started");
-        for owed in self.record.owed.iter().rev() {
-            match undo(&self.record.info, owed) {
+        for step in self.record.steps.iter().rev() {
+            match undo(&self.record.info, step) {
                 Ok(what) => done.extend(what),
                 Err(error) => {
                     errors.push(error);
-                    left.push(owed.clone());
+                    left.push(step.clone());
                 }
             }
-            failpoint::step(&format!("{owed:?} is undone"));
+            failpoint::step(&format!("{step:?} is undone"));
         }
         left.reverse();
-        self.record.owed = left;
-        let is_undone = self.record.owed.is_empty();
+        self.record.steps = left;
+        let is_undone = self.record.steps.is_empty();
         let stored = if is_undone { self.store.remove() } else { self.store.write(&self.record) };
         errors.extend(stored.err());
         failpoint::step("everything is undone");
-        UndoReport { done, errors, left: self.record.owed.clone() }
+        UndoReport { done, errors, left: self.record.steps.clone() }
     }
 
     fn write(&mut self, what: &str) -> Result<(), S::Error> {

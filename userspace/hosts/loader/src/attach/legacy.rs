@@ -14,7 +14,7 @@ use super::hook_names::{HOOKS, XDP_PEER, filter_name};
 use super::identity::boot_id;
 use super::journal::{FORMAT, Journal, Record, State, Store, UndoStep};
 use super::state_dir::{StateDir, names};
-use super::undo::{Reach, settle_with};
+use super::undo::{Reach, undo_with};
 use super::{Error, Info};
 use crate::pacer::HTB_MAJOR;
 
@@ -48,7 +48,7 @@ pub(super) fn detach(netlink: &Netlink, path: &Path) -> Result<Vec<String>, Erro
     // Name and index together identified an interface.
     let is_here = netlink.links()?.iter().any(|link| link.index == info.ifindex && link.name == info.iface);
     let reach = if is_here { Reach::Here(netlink) } else { Reach::Gone };
-    let mut owed = vec![UndoStep::Pins];
+    let mut steps = vec![UndoStep::Pins];
     if let Some(saved) = saved_qdisc {
         // Older versions let the kernel choose the handle of an fq.
         let fq = || netlink.root_qdisc(info.ifindex).ok()?.filter(|root| root.kind == "fq");
@@ -57,14 +57,14 @@ pub(super) fn detach(netlink: &Netlink, path: &Path) -> Result<Vec<String>, Erro
         } else {
             ("fq".to_owned(), fq().map_or(Handle::UNSPEC, |root| root.handle))
         };
-        owed.push(UndoStep::Qdisc { parent: Handle::ROOT, ours, saved });
+        steps.push(UndoStep::Qdisc { parent: Handle::ROOT, ours, saved });
     }
     if added_clsact {
-        owed.push(UndoStep::Clsact);
+        steps.push(UndoStep::Clsact);
     }
     let is_clsact = info.tc_mode == "clsact";
     for hook in HOOKS.into_iter().chain([XDP_PEER]) {
-        owed.push(match filter_name(hook).filter(|_| is_clsact) {
+        steps.push(match filter_name(hook).filter(|_| is_clsact) {
             Some(program) => UndoStep::Filter { hook: hook.to_owned(), program: program.to_owned() },
             None => UndoStep::Link { pin: hook.to_owned() },
         });
@@ -78,11 +78,11 @@ pub(super) fn detach(netlink: &Netlink, path: &Path) -> Result<Vec<String>, Erro
         netns_inode: inode,
         bpf_dev: None,
         info,
-        owed,
+        steps,
         pending: None,
     };
     let store = LegacyStore { path: path.to_owned(), pins: pins.clone() };
-    settle_with(Journal::resume(record, store), &pins, reach).result(&iface)
+    undo_with(Journal::resume(record, store), &pins, reach).result(&iface)
 }
 
 /// Store of an old journal, which is not rewritten, only removed when everything is undone.

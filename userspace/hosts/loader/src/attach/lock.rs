@@ -12,9 +12,9 @@ use nix::sys::stat::{major, minor};
 use super::Error;
 
 /// Timeout. Attaching takes about a second, and several processes may be queued.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Polling interval.
-const PAUSE: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A lock; released when dropped or when the process ends.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(super) struct Lock {
 }
 
 impl Lock {
-    /// Takes the lock on this file, waiting up to [`PATIENCE`]; `what` names the protected state in errors.
+    /// Takes the lock on this file, waiting up to [`TIMEOUT`]; `what` names the protected state in errors.
     ///
     /// `create_dir` creates the file's directory. It is called before each attempt, because the previous
     /// holder may have removed the directory.
@@ -31,12 +31,12 @@ impl Lock {
     /// # Errors
     /// The lock is held by another process, which the error names; or the file or its directory cannot be
     /// created.
-    pub(super) fn take(
+    pub(super) fn acquire(
         path: &Path,
         what: &'static str,
         create_dir: impl Fn() -> Result<(), Error>,
     ) -> Result<Self, Error> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         loop {
             create_dir()?;
             if let Some(lock) = Self::attempt(path)? {
@@ -44,9 +44,9 @@ impl Lock {
             }
             if Instant::now() >= until {
                 let holder = holder(path).unwrap_or_else(|| "another process".into());
-                return Err(Error::Locked { what, path: path.to_owned(), holder, waited: PATIENCE });
+                return Err(Error::Locked { what, path: path.to_owned(), holder, waited: TIMEOUT });
             }
-            thread::sleep(PAUSE);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 
@@ -137,6 +137,6 @@ mod tests {
         let create_dir = || {
             fs::create_dir(dir.path()).map_err(|source| Error::File { path: dir.path().to_owned(), source })
         };
-        assert!(Lock::take(&path, "a test", create_dir).is_ok());
+        assert!(Lock::acquire(&path, "a test", create_dir).is_ok());
     }
 }

@@ -6,7 +6,7 @@
 use dcqcn_netlink::{Link, Netlink};
 use dcqcn_support::clock::boottime_ns;
 
-use super::change::{Change, Refused, put};
+use super::change::{Change, ChangeError, write_config};
 use super::find::find;
 use super::hook_names::with_current_names;
 use super::identity::boot_id;
@@ -22,7 +22,7 @@ pub struct Reverted {
     /// Reverted changes, from the unconfirmed to the former values.
     pub changes: Vec<Change>,
     /// Failed reverts, which the next command retries.
-    pub failed: Vec<Refused<Error>>,
+    pub failed: Vec<ChangeError<Error>>,
 }
 
 /// Selects the changes to revert.
@@ -39,8 +39,8 @@ pub enum Which<'a> {
 /// # Errors
 /// The state directory cannot be read.
 pub fn pending() -> Result<Vec<(Info, Pending)>, Error> {
-    let place = StateDir::here()?;
-    let waiting = waiting(&place)?;
+    let state_dir = StateDir::here()?;
+    let waiting = waiting(&state_dir)?;
     if waiting.is_empty() {
         return Ok(Vec::new());
     }
@@ -58,15 +58,15 @@ pub fn pending() -> Result<Vec<(Info, Pending)>, Error> {
 /// # Errors
 /// An interface has no pending change, or a journal cannot be written.
 pub fn confirm(ifaces: &[String]) -> Result<Vec<(Info, Pending)>, Error> {
-    let place = StateDir::here()?;
+    let state_dir = StateDir::here()?;
     // Checked before taking the lock, whose directory may not exist if nothing is attached.
-    pending_of(&place, ifaces)?;
-    let _lock = place.lock()?;
+    pending_of(&state_dir, ifaces)?;
+    let _lock = state_dir.lock()?;
     let links = Netlink::connect()?.links()?;
     let mut confirmed = Vec::new();
-    for (mut record, pending) in pending_of(&place, ifaces)? {
+    for (mut record, pending) in pending_of(&state_dir, ifaces)? {
         record.pending = None;
-        place.store(record.info.ifindex).write(&record)?;
+        state_dir.store(record.info.ifindex).write(&record)?;
         failpoint::step("a change is confirmed");
         confirmed.push((with_current_names(record.info, &links), pending));
     }
@@ -79,12 +79,12 @@ pub fn confirm(ifaces: &[String]) -> Result<Vec<(Info, Pending)>, Error> {
 /// The lock is held by another process, the directory cannot be read, or a given interface has no pending
 /// change.
 pub fn revert(which: Which<'_>) -> Result<Reverted, Error> {
-    let place = StateDir::here()?;
+    let state_dir = StateDir::here()?;
     let selected = || match which {
-        Which::Of(ifaces) => pending_of(&place, ifaces),
+        Which::Of(ifaces) => pending_of(&state_dir, ifaces),
         Which::Overdue => {
             let now_ns = boottime_ns();
-            let waiting = waiting(&place)?;
+            let waiting = waiting(&state_dir)?;
             Ok(waiting.into_iter().filter(|(_, pending)| pending.is_overdue(now_ns)).collect())
         }
     };
@@ -92,43 +92,43 @@ pub fn revert(which: Which<'_>) -> Result<Reverted, Error> {
     if selected()?.is_empty() {
         return Ok(reverted);
     }
-    let _lock = place.lock()?;
+    let _lock = state_dir.lock()?;
     let links = Netlink::connect()?.links()?;
     // Another process may have reverted them in the meantime.
     for (record, pending) in selected()? {
         let iface = with_current_names(record.info.clone(), &links).iface;
-        match revert_one(&place, record, &pending, &links) {
+        match revert_one(&state_dir, record, &pending, &links) {
             Ok(change) => reverted.changes.push(change),
-            Err(error) => reverted.failed.push(Refused { iface, error }),
+            Err(error) => reverted.failed.push(ChangeError { iface, error }),
         }
     }
     Ok(reverted)
 }
 
 fn revert_one(
-    place: &StateDir,
+    state_dir: &StateDir,
     mut record: Record,
     pending: &Pending,
     links: &[Link],
 ) -> Result<Change, Error> {
     let info = with_current_names(record.info.clone(), links);
-    let (iface, maps) = (info.iface.clone(), info.open_maps(&place.pins(info.ifindex))?);
+    let (iface, maps) = (info.iface.clone(), info.open_maps(&state_dir.pins(info.ifindex))?);
     let old = maps.params()?.config;
     let new = pending.apply_to(&old)?;
     info.check(&new)?;
-    put(&mut Attachment { info, maps }, &new)?;
+    write_config(&mut Attachment { info, maps }, &new)?;
     record.pending = None;
-    place.store(record.info.ifindex).write(&record)?;
+    state_dir.store(record.info.ifindex).write(&record)?;
     failpoint::step("a change is reverted");
     Ok(Change { iface, old, new })
 }
 
 /// Pending changes and their records.
-fn waiting(place: &StateDir) -> Result<Vec<(Record, Pending)>, Error> {
+fn waiting(state_dir: &StateDir) -> Result<Vec<(Record, Pending)>, Error> {
     let boot_id = boot_id();
     let mut waiting = Vec::new();
-    for ifindex in place.ifindexes()? {
-        let Ok(Some(record)) = place.read(ifindex) else {
+    for ifindex in state_dir.ifindexes()? {
+        let Ok(Some(record)) = state_dir.read(ifindex) else {
             continue;
         };
         if record.state == State::Attached
@@ -145,17 +145,17 @@ fn waiting(place: &StateDir) -> Result<Vec<(Record, Pending)>, Error> {
 ///
 /// # Errors
 /// There are none.
-fn pending_of(place: &StateDir, ifaces: &[String]) -> Result<Vec<(Record, Pending)>, Error> {
+fn pending_of(state_dir: &StateDir, ifaces: &[String]) -> Result<Vec<(Record, Pending)>, Error> {
     let mut found = Vec::new();
     for iface in ifaces {
-        let record = find(place, iface)?;
+        let record = find(state_dir, iface)?;
         match record.pending.clone() {
             Some(pending) => found.push((record, pending)),
             None => return Err(Error::NothingPending { iface: format!(" on {iface}") }),
         }
     }
     if ifaces.is_empty() {
-        found = waiting(place)?;
+        found = waiting(state_dir)?;
         if found.is_empty() {
             return Err(Error::NothingPending { iface: String::new() });
         }

@@ -49,7 +49,7 @@ impl Plan {
     /// # Errors
     /// The request cannot be satisfied on this interface.
     pub(super) fn make(
-        place: &StateDir,
+        state_dir: &StateDir,
         netlink: &Netlink,
         request: &Request,
         may_interrupt: bool,
@@ -150,7 +150,7 @@ impl Plan {
         let info = Info {
             iface: iface.clone(),
             ifindex: link.index,
-            netns_cookie: place.cookie,
+            netns_cookie: state_dir.cookie,
             inline_peer: settings.inline.clone(),
             peer_ifindex: peer.as_ref().map(|peer| peer.index),
             role,
@@ -185,12 +185,12 @@ impl Plan {
         };
         info.check(&config)?;
         let placement = match pacer {
-            PacerChoice::Fq | PacerChoice::Htb => Some(pacer::place(netlink, &link, pacer)?),
+            PacerChoice::Fq | PacerChoice::Htb => Some(pacer::choose_placement(netlink, &link, pacer)?),
             PacerChoice::Auto | PacerChoice::None => None,
         };
         let queues_at = match queues {
             QueuesChoice::None => None,
-            _ => Some(queues::place(netlink, &link, &config, &mut info.notes)?),
+            _ => Some(queues::choose_parent(netlink, &link, &config, &mut info.notes)?),
         };
         let replaced = placement.as_ref().and_then(|placement| placement.replaces(pacer));
         let replaced = replaced.or_else(|| queues_at.map(|at| (at, queues::kind(queues), queues::HANDLE)));
@@ -201,7 +201,7 @@ impl Plan {
             ));
         }
         let steps = steps(netlink, &info, replaced, xdp_mode, sibling.filter(|_| has_flows))?;
-        let interrupts = steps.iter().any(|owed| matches!(owed, UndoStep::Qdisc { .. }));
+        let interrupts = steps.iter().any(|step| matches!(step, UndoStep::Qdisc { .. }));
         if interrupts && !may_interrupt {
             let (what, kept) = match queues_at {
                 Some(_) => ("attaching queues", None),
@@ -227,7 +227,7 @@ fn refuse_kind(link: &Link) -> Result<(), Error> {
         ),
         _ if link.is_ethernet() => Ok(()),
         "loopback" => {
-            refused(", which carries no RoCE frames of a network", "attach the interface to the network")
+            refused(", and no RoCE traffic of other hosts passes it", "attach the interface to the network")
         }
         "tun" => refused(" without Ethernet frames, which RoCEv2 needs", "make it with `mode tap`"),
         "netkit" => refused(" without Ethernet frames, which RoCEv2 needs", "make it with `mode l2`"),
@@ -314,7 +314,7 @@ fn steps(
     sibling: Option<u32>,
 ) -> Result<Vec<UndoStep>, Error> {
     let mut steps = vec![UndoStep::Pins];
-    steps.extend(sibling.map(|place| UndoStep::Sibling { place }));
+    steps.extend(sibling.map(|slot| UndoStep::Sibling { slot }));
     if let Some((parent, kind, handle)) = replaced {
         let saved = netlink.save_qdisc(info.ifindex, parent)?;
         steps.push(UndoStep::Qdisc { parent, ours: (kind.to_owned(), handle), saved });

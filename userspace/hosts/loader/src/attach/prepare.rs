@@ -23,7 +23,7 @@ const NETWORKD_FILES: &str = "/etc/systemd/network";
 pub fn prepare(iface: &str, may_interrupt: bool) -> Result<String, Error> {
     let netlink = Netlink::connect()?;
     let link = netlink.link(iface)?;
-    let placement = pacer::place(&netlink, &link, PacerChoice::Fq)?;
+    let placement = pacer::choose_placement(&netlink, &link, PacerChoice::Fq)?;
     if let Placement::Kept(note) = placement {
         return Ok(note);
     }

@@ -27,9 +27,9 @@ use crate::queues;
 /// before an error remain.
 pub fn repair(id: Id, iface: &str, with_qdisc: bool) -> Result<Vec<String>, Error> {
     probe::check(true)?;
-    let place = StateDir::here()?;
-    let _lock = place.lock()?;
-    let record = find(&place, iface)?;
+    let state_dir = StateDir::here()?;
+    let _lock = state_dir.lock()?;
+    let record = find(&state_dir, iface)?;
     if record.info.id() != id {
         return Err(Error::NotAttached { iface: iface.to_owned() });
     }
@@ -47,26 +47,26 @@ pub fn repair(id: Id, iface: &str, with_qdisc: bool) -> Result<Vec<String>, Erro
         )));
     }
     let netlink = Netlink::connect()?;
-    let mut restored = programs(&place, &netlink, &record, &is_missing)?;
+    let mut restored = programs(&state_dir, &netlink, &record, &is_missing)?;
     if with_qdisc && (is_missing("pacer") || is_missing("queues")) {
-        restored.extend(qdisc(&place, &netlink, &record.info)?);
+        restored.extend(qdisc(&state_dir, &netlink, &record.info)?);
     }
     Ok(restored)
 }
 
 /// Attaches missing programs to their hooks.
 fn programs(
-    place: &StateDir,
+    state_dir: &StateDir,
     netlink: &Netlink,
     record: &Record,
     is_missing: &impl Fn(&str) -> bool,
 ) -> Result<Vec<String>, Error> {
     let mut info = record.info.clone();
-    let pins = place.pins(info.ifindex);
+    let pins = state_dir.pins(info.ifindex);
     let missing: Vec<(&str, bool)> = record
-        .owed
+        .steps
         .iter()
-        .filter_map(|owed| match owed {
+        .filter_map(|step| match step {
             UndoStep::Link { pin } => Some((pin.as_str(), false)),
             UndoStep::Filter { hook, .. } => Some((hook.as_str(), true)),
             _ => None,
@@ -100,9 +100,9 @@ fn programs(
             }
             hooks::attach_tc(&mut ebpf, netlink, to, hook, (!is_filter).then_some(&pin), &mut info)?;
             if hook == "ingress"
-                && let Some(place) = siblings::of(record)
+                && let Some(slot) = siblings::of(record)
             {
-                siblings::enter(&mut ebpf, place)?;
+                siblings::enter(&mut ebpf, slot)?;
             }
         } else {
             let was_driver = info.xdp_mode.starts_with("driver");
@@ -116,18 +116,18 @@ fn programs(
 }
 
 /// Restores the qdisc of the pacer or the queues. The journal still has the original qdisc.
-fn qdisc(place: &StateDir, netlink: &Netlink, info: &Info) -> Result<Option<String>, Error> {
+fn qdisc(state_dir: &StateDir, netlink: &Netlink, info: &Info) -> Result<Option<String>, Error> {
     let link = netlink.link_by_index(info.ifindex)?;
     interrupt::check(netlink, &link, "restoring its qdisc", None)?;
-    let config = info.open_maps(&place.pins(info.ifindex))?.params()?.config;
+    let config = info.open_maps(&state_dir.pins(info.ifindex))?.params()?.config;
     let mut notes = Vec::new();
     let restored = if info.queues != "none" {
-        let at = queues::place(netlink, &link, &config, &mut notes)?;
+        let at = queues::choose_parent(netlink, &link, &config, &mut notes)?;
         queues::install(netlink, info.ifindex, at, &config)?;
         info.queues.clone()
     } else {
         let Ok(pacer) = parse_word(&info.pacer) else { return Ok(None) };
-        let placement = pacer::place(netlink, &link, pacer)?;
+        let placement = pacer::choose_placement(netlink, &link, pacer)?;
         pacer::install(netlink, info.ifindex, &placement, &config, info.rp_flows, &mut notes)?;
         info.pacer.clone()
     };

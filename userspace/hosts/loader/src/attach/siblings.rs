@@ -18,19 +18,19 @@ use crate::dataplane::{Error as Failed, PROGRAMS, classifier};
 const MAP: &str = "SIBLINGS";
 
 /// Indices that no attachment of the namespace uses, with the lock held.
-pub(super) fn free(place: &StateDir) -> Result<impl Iterator<Item = u32> + use<>, Error> {
+pub(super) fn free(state_dir: &StateDir) -> Result<impl Iterator<Item = u32> + use<>, Error> {
     let mut taken = BTreeSet::new();
-    for ifindex in place.pinned()? {
+    for ifindex in state_dir.pinned()? {
         // Unreadable journals are reported elsewhere.
-        taken.extend(place.read(ifindex).ok().flatten().and_then(|record| of(&record)));
+        taken.extend(state_dir.read(ifindex).ok().flatten().and_then(|record| of(&record)));
     }
-    Ok((0..SIBLINGS).filter(move |place| !taken.contains(place)))
+    Ok((0..SIBLINGS).filter(move |slot| !taken.contains(slot)))
 }
 
 /// Index that an attachment uses.
 pub(super) fn of(record: &Record) -> Option<u32> {
-    record.owed.iter().find_map(|owed| match owed {
-        UndoStep::Sibling { place } => Some(*place),
+    record.steps.iter().find_map(|step| match step {
+        UndoStep::Sibling { slot } => Some(*slot),
         _ => None,
     })
 }
@@ -39,18 +39,18 @@ pub(super) fn of(record: &Record) -> Option<u32> {
 ///
 /// # Errors
 /// The kernel rejects it: all programs of an array must be of the same kind.
-pub(super) fn enter(ebpf: &mut Ebpf, place: u32) -> Result<(), Error> {
+pub(super) fn enter(ebpf: &mut Ebpf, slot: u32) -> Result<(), Error> {
     let failed = |source| Failed::Map { name: MAP, source };
     let program = classifier(ebpf, PROGRAMS[1])?.fd().and_then(|fd| Ok(fd.try_clone()?));
     let program = program.map_err(|source| Failed::Program { name: MAP.into(), source: Box::new(source) })?;
     let map = ebpf.map_mut(MAP).ok_or(Failed::Missing(MAP))?;
     let mut siblings = ProgramArray::try_from(map).map_err(failed)?;
-    siblings.set(place, &program, 0).map_err(failed)?;
+    siblings.set(slot, &program, 0).map_err(failed)?;
     Ok(())
 }
 
-/// Clears the entry at `place`; false if there was none, or the map was removed.
-pub(super) fn clear(pins: &Path, place: u32) -> Result<bool, Error> {
+/// Clears the entry at `slot`; false if there was none, or the map was removed.
+pub(super) fn clear(pins: &Path, slot: u32) -> Result<bool, Error> {
     let failed = |source| Failed::Map { name: MAP, source };
     let path = pins.join(MAP);
     if !path.exists() {
@@ -58,7 +58,7 @@ pub(super) fn clear(pins: &Path, place: u32) -> Result<bool, Error> {
     }
     let map = MapData::from_pin(path).and_then(Map::from_map_data).map_err(failed)?;
     let mut siblings = ProgramArray::try_from(map).map_err(failed)?;
-    match siblings.clear_index(&place) {
+    match siblings.clear_index(&slot) {
         Ok(()) => Ok(true),
         // The entry is empty.
         Err(aya::maps::MapError::SyscallError(error))

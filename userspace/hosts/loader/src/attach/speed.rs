@@ -3,7 +3,7 @@
 use dcqcn_common::params::Config;
 use dcqcn_netlink::Netlink;
 
-use super::change::{Change, Refused, Transaction};
+use super::change::{Change, ChangeError, Transaction};
 use super::find::{find, open_at};
 use super::journal::Store as _;
 use super::state_dir::StateDir;
@@ -20,8 +20,8 @@ use super::{Error, LinkRateFrom};
 /// The interface is not attached, or its other parameters are out of range at the new rate; nothing is
 /// changed.
 pub fn follow_link_rate(iface: &str) -> Result<Option<Change>, Error> {
-    let place = StateDir::here()?;
-    let info = find(&place, iface)?.info;
+    let state_dir = StateDir::here()?;
+    let info = find(&state_dir, iface)?.info;
     if info.link_rate_from == LinkRateFrom::Given {
         return Ok(None);
     }
@@ -35,13 +35,13 @@ pub fn follow_link_rate(iface: &str) -> Result<Option<Change>, Error> {
     let Some(link_bps) = found.filter(|found| info.link_rate_found_bps != Some(*found)) else {
         return Ok(None);
     };
-    let active_bps = open_at(&place, iface)?.maps.params()?.config.scalars.link_rate_bps;
+    let active_bps = open_at(&state_dir, iface)?.maps.params()?.config.scalars.link_rate_bps;
     let is_set = info.link_rate_found_bps.is_some_and(|found_bps| found_bps != active_bps);
     let change = if active_bps == link_bps || is_set { None } else { change(iface, active_bps, link_bps)? };
     // If the rate was set explicitly, do not update this: the difference marks it as such.
     let is_followed = active_bps == link_bps || change.is_some();
     if is_followed && info.link_rate_found_bps != Some(link_bps) {
-        note(&place, iface, link_bps)?;
+        note(&state_dir, iface, link_bps)?;
     }
     Ok(change)
 }
@@ -55,7 +55,7 @@ fn change(iface: &str, active_bps: u64, link_bps: u64) -> Result<Option<Change>,
         Ok(())
     };
     let transaction = match Transaction::prepare(&[iface], None, edit) {
-        Err(Refused { error: Error::Pending { .. }, .. }) => return Ok(None),
+        Err(ChangeError { error: Error::Pending { .. }, .. }) => return Ok(None),
         transaction => transaction.map_err(|refused| refused.error)?,
     };
     if transaction.changes().iter().all(|change| change.new == change.old) {
@@ -65,9 +65,9 @@ fn change(iface: &str, active_bps: u64, link_bps: u64) -> Result<Option<Change>,
 }
 
 /// Journals the rate found. If killed before, the next call finds the same rate active and journals it.
-fn note(place: &StateDir, iface: &str, link_bps: u64) -> Result<(), Error> {
-    let _lock = place.lock()?;
-    let mut record = find(place, iface)?;
+fn note(state_dir: &StateDir, iface: &str, link_bps: u64) -> Result<(), Error> {
+    let _lock = state_dir.lock()?;
+    let mut record = find(state_dir, iface)?;
     record.info.link_rate_found_bps = Some(link_bps);
-    place.store(record.info.ifindex).write(&record)
+    state_dir.store(record.info.ifindex).write(&record)
 }

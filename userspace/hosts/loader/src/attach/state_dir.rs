@@ -45,14 +45,14 @@ const LOCK: &str = "lock";
 /// Lock for changing attachments of a namespace. Dropping it removes empty directories.
 #[derive(Debug)]
 pub(super) struct NamespaceLock {
-    place: StateDir,
+    state_dir: StateDir,
     /// Released last.
     _lock: Lock,
 }
 
 impl Drop for NamespaceLock {
     fn drop(&mut self) {
-        self.place.tidy();
+        self.state_dir.tidy();
     }
 }
 
@@ -112,7 +112,7 @@ impl StateDir {
             return Ok(());
         }
         // Without the lock, two processes could mount one file system over the other.
-        let _lock = Lock::take(&self.root.join(LOCK), "the mounting of the BPF file system", || {
+        let _lock = Lock::acquire(&self.root.join(LOCK), "the mounting of the BPF file system", || {
             create_dir(&self.root, 0o755)
         })?;
         create_dir(&bpf, 0o700)?;
@@ -128,10 +128,11 @@ impl StateDir {
     /// Another process holds it, or it cannot be created.
     pub(super) fn lock(&self) -> Result<NamespaceLock, Error> {
         create_dir(&self.root, 0o755)?;
-        let lock = Lock::take(&self.files.join(LOCK), "the attachments of this network namespace", || {
-            create_dir(&self.files, 0o755)
-        })?;
-        Ok(NamespaceLock { place: self.clone(), _lock: lock })
+        let lock =
+            Lock::acquire(&self.files.join(LOCK), "the attachments of this network namespace", || {
+                create_dir(&self.files, 0o755)
+            })?;
+        Ok(NamespaceLock { state_dir: self.clone(), _lock: lock })
     }
 
     /// As [`Self::lock`], without waiting; `None` if the lock is held or the directory does not exist.
@@ -140,7 +141,7 @@ impl StateDir {
     /// The lock file cannot be created.
     pub(super) fn try_lock(&self) -> Result<Option<NamespaceLock>, Error> {
         let lock = Lock::attempt(&self.files.join(LOCK))?;
-        Ok(lock.map(|lock| NamespaceLock { place: self.clone(), _lock: lock }))
+        Ok(lock.map(|lock| NamespaceLock { state_dir: self.clone(), _lock: lock }))
     }
 
     /// Creates the directory of an interface's pins, with the lock held.
@@ -388,19 +389,19 @@ mod tests {
     #[test]
     fn lock_serialises_many_holders() {
         let root = tempfile::tempdir().expect("a directory");
-        let place = StateDir::of(root.path().to_owned(), 1);
+        let state_dir = StateDir::of(root.path().to_owned(), 1);
         let work = || {
             for _ in 0..200 {
-                let guard = place.lock().expect("the lock");
-                let mode = fs::metadata(&place.files).expect("its directory").permissions().mode();
+                let guard = state_dir.lock().expect("the lock");
+                let mode = fs::metadata(&state_dir.files).expect("its directory").permissions().mode();
                 assert_eq!(mode & 0o777, 0o755);
                 drop(guard);
             }
         };
         std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(work))));
-        assert!(!place.is_there());
+        assert!(!state_dir.is_there());
         // `try_lock` creates nothing.
-        assert!(place.try_lock().expect("no file").is_none());
-        assert!(!place.is_there());
+        assert!(state_dir.try_lock().expect("no file").is_none());
+        assert!(!state_dir.is_there());
     }
 }

@@ -22,7 +22,7 @@ use crate::dataplane::{self, PROGRAMS, Programs, Sizes, classifier, xdp};
 use crate::failpoint;
 
 /// Time that a claim waits for a process that only checks for claims ([`is_claimed`]).
-const PROBED: Duration = Duration::from_millis(50);
+const CLAIM_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// Identifies the build of the programs: FNV-1a (64 bits) of their object.
 pub(super) fn object_id(programs: Programs) -> String {
@@ -133,14 +133,14 @@ pub fn revise(request: &Request, info: &Info, running: &Config) -> Result<Config
 pub fn upgrade(iface: &str) -> Result<Vec<String>, Error> {
     // Do not check for PREEMPT_RT: attaching was permitted before.
     probe::check(true)?;
-    let place = StateDir::here()?;
-    let _lock = place.lock()?;
-    let record = find(&place, iface)?;
+    let state_dir = StateDir::here()?;
+    let _lock = state_dir.lock()?;
+    let record = find(&state_dir, iface)?;
     let info = record.info.clone();
     if info.is_current() {
         return Ok(Vec::new());
     }
-    let pins = place.pins(info.ifindex);
+    let pins = state_dir.pins(info.ifindex);
     // Fails before any change if the layout differs.
     drop(info.open_maps(&pins)?);
     let is_clsact = info.tc_mode == "clsact";
@@ -189,11 +189,11 @@ pub fn upgrade(iface: &str) -> Result<Vec<String>, Error> {
             replaced.push(pin.to_owned());
         }
     }
-    if let Some(place) = siblings::of(&record) {
-        siblings::enter(&mut ebpf, place)?;
+    if let Some(slot) = siblings::of(&record) {
+        siblings::enter(&mut ebpf, slot)?;
         failpoint::step("other interfaces hand CNPs on to the new program");
     }
-    let mut journal = Journal::resume(record, place.store(info.ifindex));
+    let mut journal = Journal::resume(record, state_dir.store(info.ifindex));
     journal.record.info.object = object_id(info.which());
     journal.record.info.version = env!("CARGO_PKG_VERSION").into();
     journal.note()?;
@@ -205,9 +205,9 @@ pub fn upgrade(iface: &str) -> Result<Vec<String>, Error> {
 /// # Errors
 /// The interface is not attached, or its maps have another layout.
 pub fn is_upgradable(iface: &str) -> Result<bool, Error> {
-    let place = StateDir::here()?;
-    let info = find(&place, iface)?.info;
-    drop(info.open_maps(&place.pins(info.ifindex))?);
+    let state_dir = StateDir::here()?;
+    let info = find(&state_dir, iface)?.info;
+    drop(info.open_maps(&state_dir.pins(info.ifindex))?);
     Ok(!info.is_current())
 }
 
@@ -223,15 +223,15 @@ pub struct Claim {
 /// # Errors
 /// The interface is not attached, or another process has claimed it.
 pub fn claim(iface: &str) -> Result<Claim, Error> {
-    let place = StateDir::here()?;
-    let path = place.pins(find(&place, iface)?.info.ifindex);
+    let state_dir = StateDir::here()?;
+    let path = state_dir.pins(find(&state_dir, iface)?.info.ifindex);
     let failed = |source| Error::File { path: path.clone(), source };
     let directory = File::open(&path).map_err(failed)?;
-    let until = Instant::now() + PROBED;
+    let until = Instant::now() + CLAIM_TIMEOUT;
     loop {
         match directory.try_lock() {
             Ok(()) => return Ok(Claim { _lock: directory }),
-            Err(TryLockError::WouldBlock) if Instant::now() < until => thread::sleep(PROBED / 10),
+            Err(TryLockError::WouldBlock) if Instant::now() < until => thread::sleep(CLAIM_TIMEOUT / 10),
             Err(TryLockError::WouldBlock) => return Err(Error::Served { iface: iface.to_owned() }),
             Err(TryLockError::Error(error)) => return Err(failed(error)),
         }
@@ -243,8 +243,8 @@ pub fn claim(iface: &str) -> Result<Claim, Error> {
 /// # Errors
 /// The interface is not attached.
 pub fn is_claimed(iface: &str) -> Result<bool, Error> {
-    let place = StateDir::here()?;
-    let path = place.pins(find(&place, iface)?.info.ifindex);
+    let state_dir = StateDir::here()?;
+    let path = state_dir.pins(find(&state_dir, iface)?.info.ifindex);
     let directory = File::open(&path).map_err(|source| Error::File { path, source })?;
     Ok(matches!(directory.try_lock_shared(), Err(TryLockError::WouldBlock)))
 }

@@ -27,7 +27,7 @@ pub(super) enum Reach<'a> {
 
 /// Undoes a complete or partial attachment, with the lock held.
 pub(super) fn rollback(
-    place: &StateDir,
+    state_dir: &StateDir,
     netlink: &Netlink,
     record: Record,
 ) -> Result<UndoReport<Error>, Error> {
@@ -35,20 +35,21 @@ pub(super) fn rollback(
     // Reports use the interfaces' current names.
     let record = Record { info: with_current_names(record.info, &links), ..record };
     let info = &record.info;
-    let is_here = info.netns_cookie == place.cookie && links.iter().any(|link| link.index == info.ifindex);
+    let is_here =
+        info.netns_cookie == state_dir.cookie && links.iter().any(|link| link.index == info.ifindex);
     let reach = if is_here { Reach::Here(netlink) } else { Reach::Gone };
-    let pins = place.pins(info.ifindex);
-    let store = place.store(info.ifindex);
-    Ok(settle_with(Journal::resume(record, store), &pins, reach))
+    let pins = state_dir.pins(info.ifindex);
+    let store = state_dir.store(info.ifindex);
+    Ok(undo_with(Journal::resume(record, store), &pins, reach))
 }
 
 /// As [`rollback`], with journal, pins and reach as arguments.
-pub(super) fn settle_with<S: Store<Error = Error>>(
+pub(super) fn undo_with<S: Store<Error = Error>>(
     mut journal: Journal<S>,
     pins: &Path,
     reach: Reach<'_>,
 ) -> UndoReport<Error> {
-    journal.rollback(|info, owed| match undo_step(pins, reach, info, owed) {
+    journal.rollback(|info, step| match undo_step(pins, reach, info, step) {
         // The interface was removed in the meantime, with its qdiscs and filters.
         Err(Error::Net(error)) if error.errno() == Some(Errno::ENODEV) => Ok(None),
         paid => paid,
@@ -56,15 +57,15 @@ pub(super) fn settle_with<S: Store<Error = Error>>(
 }
 
 /// Undoes one step, which may already be undone.
-fn undo_step(pins: &Path, reach: Reach<'_>, info: &Info, owed: &UndoStep) -> Result<Option<String>, Error> {
-    let netlink = match (owed, reach) {
+fn undo_step(pins: &Path, reach: Reach<'_>, info: &Info, step: &UndoStep) -> Result<Option<String>, Error> {
+    let netlink = match (step, reach) {
         (UndoStep::Pins, _) => {
             remove_pins(pins)?;
             return Ok(Some("maps removed".into()));
         }
-        (UndoStep::Sibling { place }, _) => {
-            let left = siblings::clear(pins, *place)?;
-            return Ok(left.then(|| "CNPs from other interfaces no longer handed on".into()));
+        (UndoStep::Sibling { slot }, _) => {
+            let left = siblings::clear(pins, *slot)?;
+            return Ok(left.then(|| "CNPs from other interfaces no longer forwarded".into()));
         }
         (UndoStep::Link { pin }, _) => return unpin(&pins.join(pin), info, pin),
         (_, Reach::Gone) => return Ok(None),
@@ -72,7 +73,7 @@ fn undo_step(pins: &Path, reach: Reach<'_>, info: &Info, owed: &UndoStep) -> Res
     };
     let link = netlink.link_by_index(info.ifindex)?;
     let iface = &link.name;
-    match owed {
+    match step {
         UndoStep::Pins | UndoStep::Sibling { .. } | UndoStep::Link { .. } => Ok(None),
         UndoStep::Qdisc { parent, ours, saved } => {
             let at =
@@ -165,7 +166,7 @@ impl std::fmt::Display for UndoStep {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Pins => f.write_str("maps"),
-            Self::Sibling { place } => write!(f, "entry {place} of SIBLINGS"),
+            Self::Sibling { slot } => write!(f, "entry {slot} of SIBLINGS"),
             Self::Qdisc { parent, saved, .. } if *parent == Handle::ROOT => write!(f, "root qdisc {saved}"),
             Self::Qdisc { parent, saved, .. } => write!(f, "qdisc {saved} at {parent}"),
             Self::Clsact => f.write_str("clsact"),
@@ -179,10 +180,10 @@ impl std::fmt::Display for UndoStep {
 }
 
 /// Abandons all undo steps: removes pins and journal only.
-pub(super) fn abandon(place: &StateDir, ifindex: u32) -> Result<(), Error> {
-    let pins: PathBuf = place.pins(ifindex);
+pub(super) fn abandon(state_dir: &StateDir, ifindex: u32) -> Result<(), Error> {
+    let pins: PathBuf = state_dir.pins(ifindex);
     remove_pins(&pins)?;
-    place.store(ifindex).remove()
+    state_dir.store(ifindex).remove()
 }
 
 impl State {
@@ -201,7 +202,7 @@ impl UndoStep {
     pub(super) fn description(&self) -> String {
         match self {
             Self::Pins => "load the programs and pin their maps".into(),
-            Self::Sibling { .. } => "let other interfaces hand on CNPs for its flows".into(),
+            Self::Sibling { .. } => "let other interfaces forward CNPs for its flows".into(),
             Self::Qdisc { parent, ours: (kind, handle), saved } => {
                 format!("replace {saved} at {parent} by {kind} {handle}")
             }

@@ -43,7 +43,7 @@ impl Part {
 
 /// Interfaces and qdiscs of the namespace, read once to verify many attachments.
 pub struct Sweep {
-    place: StateDir,
+    state_dir: StateDir,
     netlink: Netlink,
     links: Vec<Link>,
     qdiscs: BTreeMap<u32, Vec<Qdisc>>,
@@ -54,13 +54,13 @@ impl Sweep {
     pub fn take() -> Result<Self, Error> {
         let netlink = Netlink::connect()?;
         let (links, qdiscs) = (netlink.links()?, netlink.all_qdiscs()?);
-        Ok(Self { place: StateDir::here()?, netlink, links, qdiscs })
+        Ok(Self { state_dir: StateDir::here()?, netlink, links, qdiscs })
     }
 
     /// Whether the interface of an attachment still exists, under any name.
     #[must_use]
     pub fn is_alive(&self, info: &Info) -> bool {
-        self.place.cookie == info.netns_cookie && self.link(info.ifindex).is_some()
+        self.state_dir.cookie == info.netns_cookie && self.link(info.ifindex).is_some()
     }
 
     /// As [`verify`].
@@ -87,17 +87,17 @@ pub fn verify(info: &Info) -> Result<Vec<Part>, Error> {
 }
 
 fn verify_with(sweep: &Sweep, info: &Info) -> Result<Vec<Part>, Error> {
-    let Sweep { place, netlink, .. } = sweep;
-    let pins = place.pins(info.ifindex);
+    let Sweep { state_dir, netlink, .. } = sweep;
+    let pins = state_dir.pins(info.ifindex);
     // Without access to the directory every part would seem to be missing.
     if let Err(source) = fs::read_dir(&pins)
         && source.kind() == ErrorKind::PermissionDenied
     {
         return Err(Error::File { path: pins, source });
     }
-    match place.read(info.ifindex)? {
+    match state_dir.read(info.ifindex)? {
         Some(record) if record.info.id() == info.id() => {
-            check_file_system(place, netlink, &record)?;
+            check_file_system(state_dir, netlink, &record)?;
             parts(sweep, &record)
         }
         _ => Err(Error::NotAttached { iface: info.iface.clone() }),
@@ -111,16 +111,20 @@ fn verify_with(sweep: &Sweep, info: &Info) -> Result<Vec<Part>, Error> {
 ///
 /// # Errors
 /// [`Error::KeptElsewhere`].
-pub(super) fn check_file_system(place: &StateDir, netlink: &Netlink, record: &Record) -> Result<(), Error> {
+pub(super) fn check_file_system(
+    state_dir: &StateDir,
+    netlink: &Netlink,
+    record: &Record,
+) -> Result<(), Error> {
     let info = &record.info;
-    let is_here = record.bpf_dev.is_none_or(|dev| place.bpf_dev() == Some(dev));
-    if is_here || record.boot_id != boot_id() || place.pins(info.ifindex).exists() {
+    let is_here = record.bpf_dev.is_none_or(|dev| state_dir.bpf_dev() == Some(dev));
+    if is_here || record.boot_id != boot_id() || state_dir.pins(info.ifindex).exists() {
         return Ok(());
     }
     let Ok(link) = netlink.link_by_index(info.ifindex) else {
         return Ok(());
     };
-    let runs = record.owed.iter().any(|owed| match owed {
+    let runs = record.steps.iter().any(|step| match step {
         UndoStep::Filter { hook, program } => tc_hook(hook).is_some_and(|(_, _, parent)| {
             let filters = netlink.filters(link.index, parent).unwrap_or_default();
             filters.iter().any(|filter| filter.name.as_ref() == Some(program))
@@ -155,12 +159,12 @@ pub(super) fn is_running(record: &Record) -> Result<bool, Error> {
 }
 
 fn parts(sweep: &Sweep, record: &Record) -> Result<Vec<Part>, Error> {
-    let Sweep { place, netlink, .. } = sweep;
+    let Sweep { state_dir, netlink, .. } = sweep;
     let info = &record.info;
-    let pins = place.pins(info.ifindex);
+    let pins = state_dir.pins(info.ifindex);
     let mut parts = Vec::new();
-    for owed in &record.owed {
-        let ifindex = match owed {
+    for step in &record.steps {
+        let ifindex = match step {
             UndoStep::Link { pin } if pin == XDP_PEER => info.peer_ifindex.unwrap_or(0),
             UndoStep::Stripping { ifindex, .. } => *ifindex,
             _ => info.ifindex,
@@ -175,7 +179,7 @@ fn parts(sweep: &Sweep, record: &Record) -> Result<Vec<Part>, Error> {
             link_id: None,
             problem: removed.clone(),
         };
-        parts.push(match owed {
+        parts.push(match step {
             UndoStep::Clsact | UndoStep::Sibling { .. } | UndoStep::Offloads { .. } => continue,
             UndoStep::Stripping { .. } if removed.is_some() => continue,
             UndoStep::Stripping { ifindex, .. } => {

@@ -10,9 +10,9 @@ use super::error::at;
 
 /// Origin of a map.
 pub(super) enum Source {
-    /// It is open.
+    /// An open map.
     Open(Map),
-    /// Its pin.
+    /// Path of a pinned map.
     Pin(PathBuf),
 }
 

@@ -253,7 +253,7 @@ impl Maps {
     /// # Errors
     /// The set does not exist.
     pub fn np_set(&self, index: u32) -> Result<NpSet, Error> {
-        settled(self.np.get()?, index).map_err(at("NP"))
+        read_consistent(self.np.get()?, index).map_err(at("NP"))
     }
 
     /// All sets of the RP table, see [`Self::rp_set`].
@@ -263,7 +263,7 @@ impl Maps {
 
     /// All sets of the NP table, see [`Self::np_set`].
     pub fn np_sets(&self) -> impl Iterator<Item = Result<NpSet, Error>> {
-        self.np.items(|np| (0..np.len()).map(|index| settled(np, index).map_err(at("NP"))))
+        self.np.items(|np| (0..np.len()).map(|index| read_consistent(np, index).map_err(at("NP"))))
     }
 
     /// All flows of the RP table, with their set and way.
@@ -387,7 +387,7 @@ impl Maps {
 ///
 /// Every packet changes its set, if only a counter. A set that changes on every attempt is returned as last
 /// read.
-fn settled(array: &Array<MapData, NpSet>, index: u32) -> Result<NpSet, MapError> {
+fn read_consistent(array: &Array<MapData, NpSet>, index: u32) -> Result<NpSet, MapError> {
     let (mut last, mut equal_reads) = (array.get(&index, 0)?, 0);
     for _ in 0..MAX_SET_READS {
         fence(Ordering::Acquire);

@@ -23,7 +23,7 @@ impl Probe {
         const REQUESTS: &str = "REQUESTS";
         let map =
             MapData::from_pin(pins.join(REQUESTS)).and_then(Map::from_map_data).map_err(at(REQUESTS))?;
-        let program = SchedClassifier::from_pin(pins.join(PROBE)).map_err(failed)?;
+        let program = SchedClassifier::from_pin(pins.join(PROBE)).map_err(run_error)?;
         Ok(Self { program, requests: map.try_into().map_err(at(REQUESTS))? })
     }
 
@@ -58,7 +58,7 @@ impl Probe {
             *at = *byte;
         }
         let options = TestRunOptions { data_in: Some(frame), ctx_in: Some(&ctx), ..TestRunOptions::new() };
-        let errno = self.program.test_run(options).map_err(failed)?.return_value.cast_signed();
+        let errno = self.program.test_run(options).map_err(run_error)?.return_value.cast_signed();
         if errno == 0 { Ok(()) } else { Err(Error::NotDelivered { ifindex, errno: -errno }) }
     }
 }
@@ -72,6 +72,6 @@ pub enum Way {
     In = 1,
 }
 
-fn failed(source: aya::programs::ProgramError) -> Error {
+fn run_error(source: aya::programs::ProgramError) -> Error {
     Error::Program { name: PROBE.to_owned(), source: Box::new(source) }
 }

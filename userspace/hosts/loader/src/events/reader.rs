@@ -24,9 +24,9 @@ pub struct Reader {
     log: Log,
     /// Number of the next entry.
     next: u64,
-    /// That entry was still incomplete at the last read, although newer ones were complete.
+    /// Whether entry `next` was still incomplete at the last read, although newer ones were complete.
     is_late: bool,
-    /// Suppressed events per kind as of its last entry; `None` before the first.
+    /// Suppressed events per kind as of that kind's last entry; `None` before the first.
     left_out: [Option<u32>; EventKind::ALL.len()],
 }
 

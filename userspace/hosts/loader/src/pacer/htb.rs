@@ -33,7 +33,7 @@ const TICK_NS: u64 = 1_000_000;
 /// Maximum flows read per tick, so that a tick does not take its whole millisecond.
 const MAX_READS: usize = 128;
 /// Time that a loop without classes waits for a cut.
-const PAUSE: Duration = Duration::from_millis(500);
+const IDLE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Interval at which unused classes are removed, and flows whose class was removed are checked.
 const PRUNE_NS: u64 = 1_000_000_000;
 /// Interval at which the whole table is scanned for flows without a class.
@@ -48,7 +48,7 @@ const IDLE_NS: u64 = 30_000_000_000;
 /// HTB class of a flow.
 struct Class {
     id: FlowId,
-    place: (u32, usize),
+    slot: (u32, usize),
     rate_bps: u64,
     /// Time in [`Classes::due`]; `u64::MAX` = not in there.
     due_ns: u64,
@@ -125,9 +125,9 @@ impl Classes {
             // The first update finds flows that were cut while no loop ran.
             (0, _) => Duration::ZERO,
             _ if !self.waiting.is_empty() => TICK,
-            (_, None) => PAUSE,
+            (_, None) => IDLE_TIMEOUT,
             (_, Some((due_ns, _))) => {
-                Duration::from_nanos(due_ns.saturating_sub(monotonic_ns())).clamp(TICK, PAUSE)
+                Duration::from_nanos(due_ns.saturating_sub(monotonic_ns())).clamp(TICK, IDLE_TIMEOUT)
             }
         }
     }
@@ -183,14 +183,14 @@ impl Classes {
         batch: &mut Batch,
         params: &Params,
         now_ns: u64,
-        place: (u32, usize),
+        slot: (u32, usize),
         flow: RpFlow,
     ) {
-        let Some(minor) = htb_minor(place.0, place.1) else {
+        let Some(minor) = htb_minor(slot.0, slot.1) else {
             return;
         };
         if self.classes.contains_key(&minor) || self.found.contains(&minor) {
-            self.follow(batch, params, now_ns, place, flow);
+            self.follow(batch, params, now_ns, slot, flow);
         } else if flow.hot.machine.active != 0 {
             self.waiting.enter(minor, now_ns);
         }
@@ -209,11 +209,11 @@ impl Classes {
             return Ok(());
         }
         let in_line = netlink.class_stats(self.ifindex, REST)?.backlog_packets;
-        for minor in self.waiting.take(in_line == 0, now_ns) {
-            if let Some(place) = htb_slot(minor)
-                && let Some(flow) = maps.rp_flow(place.0, place.1)?
+        for minor in self.waiting.take_due(in_line == 0, now_ns) {
+            if let Some(slot) = htb_slot(minor)
+                && let Some(flow) = maps.rp_flow(slot.0, slot.1)?
             {
-                self.follow(batch, params, now_ns, place, flow);
+                self.follow(batch, params, now_ns, slot, flow);
             }
         }
         Ok(())
@@ -225,10 +225,10 @@ impl Classes {
         batch: &mut Batch,
         params: &Params,
         now_ns: u64,
-        place: (u32, usize),
+        slot: (u32, usize),
         mut flow: RpFlow,
     ) {
-        let Some(minor) = htb_minor(place.0, place.1) else {
+        let Some(minor) = htb_minor(slot.0, slot.1) else {
             return;
         };
         if flow.hot.machine.active == 0 {
@@ -250,7 +250,7 @@ impl Classes {
             self.due.insert((due_ns, minor));
         }
         self.found.remove(&minor);
-        self.classes.insert(minor, Class { id: flow.id, place, rate_bps, due_ns });
+        self.classes.insert(minor, Class { id: flow.id, slot, rate_bps, due_ns });
     }
 
     /// Reads the flows whose rate may have changed, up to [`MAX_READS`].
@@ -273,12 +273,12 @@ impl Classes {
                 self.due.remove(&(due_ns, minor));
                 continue;
             };
-            let place = class.place;
+            let slot = class.slot;
             // Cleared unless `follow` sets a new time. Removed flows are left to the next pruning.
             class.due_ns = u64::MAX;
             self.due.remove(&(due_ns, minor));
-            if let Some(flow) = maps.rp_flow(place.0, place.1)? {
-                self.follow(batch, params, now_ns, place, flow);
+            if let Some(flow) = maps.rp_flow(slot.0, slot.1)? {
+                self.follow(batch, params, now_ns, slot, flow);
             }
         }
         Ok(())
@@ -299,11 +299,11 @@ impl Classes {
     }
 
     /// Remembers an idle flow that was cut and has no class; it gets one when it sends again.
-    fn remember_idle(&mut self, place: (u32, usize), flow: &RpFlow) {
-        if let Some(minor) = htb_minor(place.0, place.1).filter(|minor| !self.classes.contains_key(minor))
+    fn remember_idle(&mut self, slot: (u32, usize), flow: &RpFlow) {
+        if let Some(minor) = htb_minor(slot.0, slot.1).filter(|minor| !self.classes.contains_key(minor))
             && flow.hot.machine.active != 0
         {
-            let class = Class { id: flow.id, place, rate_bps: 0, due_ns: u64::MAX };
+            let class = Class { id: flow.id, slot, rate_bps: 0, due_ns: u64::MAX };
             self.idle.insert(minor, class);
         }
     }
@@ -313,7 +313,7 @@ impl Classes {
         for (minor, class) in mem::take(&mut self.idle) {
             match flow_of(maps, &class)? {
                 Some(flow) if is_idle(&flow, now_ns) => _ = self.idle.insert(minor, class),
-                Some(flow) => self.update_flow(batch, params, now_ns, class.place, flow),
+                Some(flow) => self.update_flow(batch, params, now_ns, class.slot, flow),
                 None => {}
             }
         }
@@ -365,7 +365,7 @@ impl Classes {
 
 /// Flow that a class was created for, if it still exists.
 fn flow_of(maps: &Maps, class: &Class) -> Result<Option<RpFlow>> {
-    let flow = maps.rp_flow(class.place.0, class.place.1)?;
+    let flow = maps.rp_flow(class.slot.0, class.slot.1)?;
     Ok(flow.filter(|flow| flow.id == class.id && flow.hot.machine.active != 0))
 }
 

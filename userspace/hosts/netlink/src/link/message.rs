@@ -14,7 +14,7 @@ use rtnetlink::{AddressMessageBuilder, LinkMessageBuilder};
 use super::VethEnd;
 use crate::wire::Encoder;
 
-pub(super) fn place<T>(builder: LinkMessageBuilder<T>, end: &VethEnd<'_>) -> LinkMessageBuilder<T> {
+pub(super) fn apply_end<T>(builder: LinkMessageBuilder<T>, end: &VethEnd<'_>) -> LinkMessageBuilder<T> {
     let builder = match end.mac {
         Some(mac) => builder.address(mac.to_vec()),
         None => builder,

@@ -38,7 +38,9 @@ impl Netlink {
             .dump(Subsystem::Route, RTM_GETTFILTER, |request| {
                 tcmsg(request, ifindex, Handle::UNSPEC, parent)
             })?
-            .map_err(|refusal| self.refused(format!("list the filters of {parent}"), ifindex, refusal))?;
+            .map_err(|refusal| {
+                self.kernel_error(format!("list the filters of {parent}"), ifindex, refusal)
+            })?;
         let mut filters: Vec<_> = bodies.iter().filter_map(|body| filter(body)).collect();
         filters.sort_by_key(|filter| filter.priority);
         Ok(filters)

@@ -31,7 +31,7 @@ impl Netlink {
             .dump(Subsystem::Route, RTM_GETQDISC, |request| {
                 tcmsg(request, ifindex, Handle::UNSPEC, Handle::UNSPEC)
             })?
-            .map_err(|refusal| self.refused("list the qdiscs", ifindex, refusal))?;
+            .map_err(|refusal| self.kernel_error("list the qdiscs", ifindex, refusal))?;
         // The kernel lists the qdiscs of all interfaces.
         Ok(bodies
             .iter()
@@ -70,7 +70,7 @@ impl Netlink {
             .dump(Subsystem::Route, RTM_GETTCLASS, |request| {
                 tcmsg(request, ifindex, Handle::UNSPEC, Handle::UNSPEC)
             })?
-            .map_err(|refusal| self.refused("list the classes", ifindex, refusal))?;
+            .map_err(|refusal| self.kernel_error("list the classes", ifindex, refusal))?;
         Ok(bodies.iter().filter_map(|body| class(body)).collect())
     }
 
@@ -127,7 +127,11 @@ impl Netlink {
         let mut options = Encoder::default();
         spec.encode(&mut options);
         self.send_qdisc(ifindex, parent, handle, spec.kind(), &options.into_bytes())?.map_err(|refusal| {
-            self.refused(format!("install the qdisc {} {handle} at {parent}", spec.kind()), ifindex, refusal)
+            self.kernel_error(
+                format!("install the qdisc {} {handle} at {parent}", spec.kind()),
+                ifindex,
+                refusal,
+            )
         })
     }
 
@@ -137,7 +141,7 @@ impl Netlink {
     /// The root is the kernel's default, or the process lacks CAP_NET_ADMIN.
     pub fn delete_root(&self, ifindex: u32) -> Result<()> {
         self.change(RTM_DELQDISC, 0, |request| tcmsg(request, ifindex, Handle::UNSPEC, Handle::ROOT))?
-            .map_err(|refusal| self.refused("delete the root qdisc", ifindex, refusal))
+            .map_err(|refusal| self.kernel_error("delete the root qdisc", ifindex, refusal))
     }
 
     /// Removes the clsact qdisc unless it has filters, which would be removed too. Returns whether it did.
@@ -151,7 +155,7 @@ impl Netlink {
             }
         }
         self.change(RTM_DELQDISC, 0, |request| tcmsg(request, ifindex, Handle::UNSPEC, Handle::CLSACT))?
-            .map_err(|refusal| self.refused("delete the clsact qdisc", ifindex, refusal))?;
+            .map_err(|refusal| self.kernel_error("delete the clsact qdisc", ifindex, refusal))?;
         Ok(true)
     }
 
@@ -162,7 +166,7 @@ impl Netlink {
     pub fn replace_htb_class(&self, ifindex: u32, class: &HtbClass) -> Result<()> {
         let (kind, flags) = PUT_CLASS;
         self.change(kind, flags, |request| htb_class(request, ifindex, class))?
-            .map_err(|refusal| self.refused(format!("set the class {}", class.handle), ifindex, refusal))
+            .map_err(|refusal| self.kernel_error(format!("set the class {}", class.handle), ifindex, refusal))
     }
 
     /// Removes a class and drops its queued packets.
@@ -171,7 +175,7 @@ impl Netlink {
     /// There is no such class, it has classes of its own, or the process lacks CAP_NET_ADMIN.
     pub fn delete_class(&self, ifindex: u32, class: Handle) -> Result<()> {
         self.change(RTM_DELTCLASS, 0, |request| tcmsg(request, ifindex, class, Handle::UNSPEC))?
-            .map_err(|refusal| self.refused(format!("delete the class {class}"), ifindex, refusal))
+            .map_err(|refusal| self.kernel_error(format!("delete the class {class}"), ifindex, refusal))
     }
 
     /// The root TBF, or the only top class of a root HTB, that limits the interface.
@@ -221,7 +225,7 @@ impl Netlink {
         })
     }
 
-    pub(super) fn refused(&self, operation: impl Into<String>, ifindex: u32, refusal: Refusal) -> Error {
+    pub(super) fn kernel_error(&self, operation: impl Into<String>, ifindex: u32, refusal: Refusal) -> Error {
         Error::Refused { operation: operation.into(), subject: self.name_of(ifindex), refusal }
     }
 
@@ -231,7 +235,7 @@ impl Netlink {
             .get(Subsystem::Route, kind, NLM_F_ECHO, |request| tcmsg(request, ifindex, handle, parent))?
             .map_err(|refusal| {
                 let which = if handle == Handle::UNSPEC { parent } else { handle };
-                self.refused(format!("read the statistics of {which}"), ifindex, refusal)
+                self.kernel_error(format!("read the statistics of {which}"), ifindex, refusal)
             })?;
         let body = bodies.first().and_then(|body| body.get(TCMSG_LEN..));
         body.map(stats)
@@ -263,7 +267,7 @@ fn supports_qdisc(kind: &str, handle: Handle, options: &[u8]) -> Result<bool> {
     match netlink.send_qdisc(LOOPBACK, Handle::ROOT, handle, kind, options)? {
         Err(refusal) if refusal.errno == Errno::ENOENT => Ok(false),
         Err(refusal) if refusal.errno == Errno::EPERM => {
-            Err(netlink.refused(format!("try the qdisc {kind}"), LOOPBACK, refusal))
+            Err(netlink.kernel_error(format!("try the qdisc {kind}"), LOOPBACK, refusal))
         }
         _ => Ok(true),
     }

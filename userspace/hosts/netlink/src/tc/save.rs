@@ -77,15 +77,15 @@ impl SavedQdisc {
         self.handle == Handle::UNSPEC
     }
 
-    /// Whether it is present in `qdiscs`, which are all of the interface.
-    fn is(&self, there: &Qdisc, qdiscs: &[Qdisc]) -> bool {
+    /// Whether the saved qdisc equals `there`; `qdiscs` are all of the interface.
+    fn equals(&self, there: &Qdisc, qdiscs: &[Qdisc]) -> bool {
         let queues: Vec<_> = configured_queues(there, qdiscs).collect();
         (&self.kind, self.handle, &self.options) == (&there.kind, there.handle, &there.options)
             && queues.len() == self.queues.len()
             && queues
                 .iter()
                 .zip(&self.queues)
-                .all(|(there, (queue, saved))| there.parent.minor() == *queue && saved.is(there, qdiscs))
+                .all(|(there, (queue, saved))| there.parent.minor() == *queue && saved.equals(there, qdiscs))
     }
 }
 
@@ -159,7 +159,7 @@ impl Netlink {
     ) -> Result<Restored> {
         let qdiscs = self.qdiscs(ifindex)?;
         let there = qdiscs.iter().find(|qdisc| qdisc.parent == parent && qdisc.handle != Handle::UNSPEC);
-        let is_there = there.is_some_and(|there| saved.is(there, &qdiscs));
+        let is_there = there.is_some_and(|there| saved.equals(there, &qdiscs));
         match there {
             Some(there) if !is_there && (there.kind.as_str(), there.handle) != ours => {
                 return Ok(Restored::LeftAlone(there.kind.clone()));
@@ -169,7 +169,7 @@ impl Netlink {
         }
         let put = |parent, saved: &SavedQdisc| {
             self.send_qdisc(ifindex, parent, saved.handle, &saved.kind, &saved.options)?
-                .map_err(|refusal| self.refused(format!("restored the qdisc {saved}"), ifindex, refusal))
+                .map_err(|refusal| self.kernel_error(format!("restored the qdisc {saved}"), ifindex, refusal))
         };
         if is_there {
             // Only the length of the queue below it may differ.
@@ -202,13 +202,14 @@ impl Netlink {
 
     /// Restores the default queue of a `tbf`, which it creates when it is changed without having one.
     fn default_below(&self, ifindex: u32, parent: Handle, qdiscs: &[Qdisc]) -> Result<()> {
-        self.change(RTM_DELQDISC, 0, |request| tcmsg(request, ifindex, Handle::UNSPEC, parent))?
-            .map_err(|refusal| self.refused(format!("delete the qdisc at {parent}"), ifindex, refusal))?;
+        self.change(RTM_DELQDISC, 0, |request| tcmsg(request, ifindex, Handle::UNSPEC, parent))?.map_err(
+            |refusal| self.kernel_error(format!("delete the qdisc at {parent}"), ifindex, refusal),
+        )?;
         let Some(root) = qdiscs.iter().find(|qdisc| qdisc.parent == Handle::ROOT) else {
             return Ok(());
         };
         self.send_qdisc(ifindex, Handle::ROOT, root.handle, &root.kind, &root.options)?.map_err(|refusal| {
-            self.refused(format!("set {} {} again", root.kind, root.handle), ifindex, refusal)
+            self.kernel_error(format!("set {} {} again", root.kind, root.handle), ifindex, refusal)
         })
     }
 

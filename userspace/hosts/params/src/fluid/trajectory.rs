@@ -22,7 +22,7 @@ use super::{Bottleneck, Model};
 
 /// Depth of the model's queue in its steady state or oscillation.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Settled {
+pub struct SteadyState {
     /// Mean.
     pub mean_bytes: f64,
     /// Standard deviation.
@@ -37,7 +37,13 @@ const STEP: f64 = 1e-6;
 const ALL: f64 = 0.999_999;
 
 /// Runs the model with the marks of `wred` (in packets of `packet_bytes`) and a loop delay of `loop_delay_ns`.
-fn settle(model: &Model, gain: f64, wred: &WredConfig, packet_bytes: u64, loop_delay_ns: u64) -> Settled {
+fn integrate(
+    model: &Model,
+    gain: f64,
+    wred: &WredConfig,
+    packet_bytes: u64,
+    loop_delay_ns: u64,
+) -> SteadyState {
     let packet = packet_bytes as f64;
     let (kmin, kmax) = (wred.kmin_bytes as f64 / packet, wred.kmax_bytes as f64 / packet);
     let pmax = wred.pmax_ppm as f64 / 1e6;
@@ -73,7 +79,7 @@ fn settle(model: &Model, gain: f64, wred: &WredConfig, packet_bytes: u64, loop_d
     }
     let mean = sum / count;
     let variance = (squares / count - mean * mean).max(0.0);
-    Settled { mean_bytes: mean * packet, deviation_bytes: variance.sqrt() * packet }
+    SteadyState { mean_bytes: mean * packet, deviation_bytes: variance.sqrt() * packet }
 }
 
 /// g, from the parameter in 1/1024.
@@ -86,10 +92,10 @@ fn gain(dce_tcp_g: u64) -> f64 {
 ///
 /// `None` as for [`fixed_point`](super::fixed_point).
 #[must_use]
-pub fn settled(bottleneck: &Bottleneck<'_>, loop_delay_ns: u64) -> Option<Settled> {
+pub fn steady_state(bottleneck: &Bottleneck<'_>, loop_delay_ns: u64) -> Option<SteadyState> {
     let (model, wred) = Model::new(bottleneck)?;
     let gain = gain(bottleneck.config.scalars.dce_tcp_g);
-    Some(settle(&model, gain, wred, bottleneck.packet_bytes, loop_delay_ns))
+    Some(integrate(&model, gain, wred, bottleneck.packet_bytes, loop_delay_ns))
 }
 
 #[cfg(test)]
@@ -104,7 +110,7 @@ mod tests {
         (config.wred[3].kmax_bytes, config.wred[3].pmax_ppm) = (kmax_bytes, pmax_ppm);
         let bottleneck =
             Bottleneck { config: &config, tc: 3, link_bps: 40_000_000_000, flows, packet_bytes: 1_000 };
-        let Settled { mean_bytes, deviation_bytes } = settled(&bottleneck, loop_delay_ns).unwrap();
+        let SteadyState { mean_bytes, deviation_bytes } = steady_state(&bottleneck, loop_delay_ns).unwrap();
         deviation_bytes / mean_bytes
     }
 

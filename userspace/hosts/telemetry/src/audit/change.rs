@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::time::Duration;
 
-use dcqcn_loader::attach::{self, Change, Info, Refused, Transaction};
+use dcqcn_loader::attach::{self, Change, ChangeError, Info, Transaction};
 
 use super::Log;
 
@@ -30,7 +30,7 @@ pub fn change<E: From<attach::Error> + Display>(
     ifaces: &[impl AsRef<str>],
     manner: ChangeMode,
     edit: impl FnMut(&Info, &mut dcqcn_common::params::Config) -> Result<(), E>,
-) -> Result<Vec<Change>, Refused<E>> {
+) -> Result<Vec<Change>, ChangeError<E>> {
     let confirm_within = match manner {
         ChangeMode::Confirm(within) => Some(within),
         ChangeMode::Lasting | ChangeMode::DryRun => None,
@@ -50,13 +50,13 @@ pub fn change<E: From<attach::Error> + Display>(
     let ifaces: Vec<String> = transaction.changes().iter().map(|change| change.iface.clone()).collect();
     let changes = match transaction.commit() {
         Ok(changes) => changes,
-        Err(Refused { iface, error }) => {
+        Err(ChangeError { iface, error }) => {
             // Each interface with a logged intent needs a result.
             for other in ifaces.iter().filter(|other| **other != iface) {
                 enter_refusal(other, &format!("nothing was changed: rejected for {iface}"));
             }
             enter_refusal(&iface, &error.to_string());
-            return Err(Refused { iface, error: error.into() });
+            return Err(ChangeError { iface, error: error.into() });
         }
     };
     if let Err(error) = intended {

@@ -49,7 +49,7 @@ impl Follow {
         Ok(entries)
     }
 
-    /// The file, its inode number and its length, if it exists.
+    /// The log file with its inode number and length; `None` if it does not exist.
     fn open(&self) -> Result<Option<(File, u64, u64)>, Error> {
         let opened = File::open(self.log.path()).and_then(|file| Ok((file.metadata()?, file)));
         match opened {

@@ -60,13 +60,13 @@ fn contents(lines: impl BufRead) -> io::Result<Contents> {
             Err(_) => contents.unreadable.push(number),
         }
     }
-    contents.settle();
+    contents.remove_completed_intents();
     Ok(contents)
 }
 
 impl Contents {
     /// Removes intents that have a result.
-    fn settle(&mut self) {
+    fn remove_completed_intents(&mut self) {
         /// State of a process and interface, from the newest entry back.
         enum Since {
             /// The result of a change.
@@ -75,7 +75,7 @@ impl Contents {
             Intent(String),
         }
         let mut since = BTreeMap::new();
-        let mut settled: Vec<Entry> = Vec::with_capacity(self.entries.len());
+        let mut kept: Vec<Entry> = Vec::with_capacity(self.entries.len());
         for entry in self.entries.drain(..).rev() {
             let writer = (entry.pid, entry.iface.clone());
             match &entry.event {
@@ -93,10 +93,10 @@ impl Contents {
                 }
                 Event::Confirmed { .. } | Event::Reverted { .. } | Event::Ordered(_) => {}
             }
-            settled.push(entry);
+            kept.push(entry);
         }
-        settled.reverse();
-        self.entries = settled;
+        kept.reverse();
+        self.entries = kept;
     }
 }
 

@@ -106,7 +106,7 @@ impl Host {
         let (at_src, local) = self.rules.locals[number as usize];
         let qp = ReceiveQp::new(pair.src, at_src, pair.class, packet.entropy, flow_id(pair, number));
         if let Some(&slot) = self.free_receivers.last() {
-            self.replaced(slot);
+            self.on_slot_reused(slot);
         }
         let slot = store(&mut self.receivers, &mut self.free_receivers, qp);
         self.receives[local as usize].slot = slot;
@@ -193,7 +193,7 @@ impl Host {
         }
     }
 
-    /// The flows of the records from `first` on are acknowledged.
+    /// Handles the acknowledgement of all flows with records from `first` on.
     pub(super) fn on_acknowledged(
         &mut self,
         now_ns: u64,

@@ -110,7 +110,7 @@ impl Host {
     }
 
     /// A new QP reuses the slot of a removed one, whose pending marks are dropped.
-    pub(super) fn replaced(&mut self, slot: u32) {
+    pub(super) fn on_slot_reused(&mut self, slot: u32) {
         if self.rules.window_end != WindowEnd::NextOfFlow && self.is_pending(slot) {
             self.counters.marks_unanswered += 1;
             let interval_ns = self.params.config.scalars.min_time_between_cnps_ns;

@@ -64,9 +64,9 @@ impl Topology {
             FileError::new(name, line, error.message())
         })?;
         let names: Vec<String> = file.hosts.iter().chain(&file.switches).cloned().collect();
-        let mut places: HashMap<&str, u32> = HashMap::new();
-        for (place, node) in (0..).zip(&names) {
-            if places.insert(node, place).is_some() {
+        let mut indices: HashMap<&str, u32> = HashMap::new();
+        for (index, node) in (0..).zip(&names) {
+            if indices.insert(node, index).is_some() {
                 return Err(FileError::new(
                     name,
                     0,
@@ -77,7 +77,7 @@ impl Topology {
         let link = |(number, link): (usize, &FileLink)| {
             let refuse = |what: String| FileError::new(name, 0, format!("link {number}: {what}"));
             let node = |node: &String| {
-                places
+                indices
                     .get(node.as_str())
                     .copied()
                     .ok_or_else(|| refuse(format!("`{node}` is neither in `hosts` nor in `switches`")))

@@ -28,7 +28,7 @@ impl Topology {
         plan.names("leaf", leaves);
         plan.names("spine", spines);
         for host in 0..hosts as u32 {
-            plan.host(host, leaf(host / hosts_per_leaf));
+            plan.add_host_link(host, leaf(host / hosts_per_leaf));
         }
         for l in 0..leaves {
             for s in 0..spines {
@@ -68,7 +68,7 @@ impl Topology {
         plan.names("agg", tors);
         plan.names("core", cores as u32);
         for host in 0..hosts as u32 {
-            plan.host(host, tor(host / hosts_per_tor));
+            plan.add_host_link(host, tor(host / hosts_per_tor));
         }
         for pod in 0..pods {
             for t in 0..tors_per_pod {
@@ -109,7 +109,7 @@ impl Plan {
         self.names.extend((0..count).map(|number| format!("{kind}{number}")));
     }
 
-    fn host(&mut self, a: u32, b: u32) {
+    fn add_host_link(&mut self, a: u32, b: u32) {
         let Cables { host_rate_bps: rate_bps, delay_ns, .. } = self.cables;
         self.links.push(Link { a, b, rate_bps, delay_ns });
     }

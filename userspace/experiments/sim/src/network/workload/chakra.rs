@@ -142,7 +142,7 @@ impl Workload {
         let mut known: Vec<KnownNodes> = vec![KnownNodes::new(); traces.len()];
         // The n-th collective of a group of ranks is the same in all traces; so is the n-th message between two ranks.
         let mut collectives: Vec<Vec<(usize, &Node)>> = Vec::new();
-        let mut places: HashMap<(String, usize), usize> = HashMap::new();
+        let mut indices: HashMap<(String, usize), usize> = HashMap::new();
         let mut sent: HashMap<(u32, u32, u64), Vec<u32>> = HashMap::new();
         let mut received: HashMap<(u32, u32, u64), Vec<u32>> = HashMap::new();
         for (rank, (name, nodes)) in traces.iter().enumerate() {
@@ -177,11 +177,11 @@ impl Workload {
                         let count = counts.entry(group.clone()).or_default();
                         *count += 1;
                         let key = (group, *count);
-                        let place = *places.entry(key).or_insert_with(|| {
+                        let index = *indices.entry(key).or_insert_with(|| {
                             collectives.push(Vec::new());
                             collectives.len() - 1
                         });
-                        collectives[place].push((rank, node));
+                        collectives[index].push((rank, node));
                         // Its dependencies; its dependents are added below.
                         (workload.compute(host, 0), Wait::Delivered)
                     }
@@ -221,8 +221,8 @@ impl Workload {
             })?;
             // The root of a collective is its first rank.
             let root = ["comm_root", "root_rank"].iter().find_map(|name| node.number(name));
-            if let Some(place) = members.iter().position(|&(rank, _)| Some(rank as u64) == root) {
-                members.rotate_left(place);
+            if let Some(index) = members.iter().position(|&(rank, _)| Some(rank as u64) == root) {
+                members.rotate_left(index);
             }
             let members = &*members;
             let ranks: Vec<u32> = members.iter().map(|&(rank, _)| rank as u32).collect();

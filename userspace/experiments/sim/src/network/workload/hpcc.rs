@@ -94,16 +94,16 @@ impl Topology {
         let is_switch = |node: &u32| switches.contains(node);
         let order: Vec<u32> =
             (0..nodes).filter(|node| !is_switch(node)).chain((0..nodes).filter(is_switch)).collect();
-        let mut place = vec![0; nodes as usize];
+        let mut new_index = vec![0; nodes as usize];
         for (new, &old) in (0..).zip(&order) {
-            place[old as usize] = new;
+            new_index[old as usize] = new;
         }
         let mut links = Vec::new();
         for (line, words) in lines.iter().skip(2).take(link_count as usize) {
             let link = match words.as_slice() {
                 [a, b, rate, delay, error] if error.parse() == Ok(0.0) => Some((
-                    a.parse::<usize>().ok().and_then(|a| place.get(a)),
-                    b.parse::<usize>().ok().and_then(|b| place.get(b)),
+                    a.parse::<usize>().ok().and_then(|a| new_index.get(a)),
+                    b.parse::<usize>().ok().and_then(|b| new_index.get(b)),
                     quantity(rate, RATES),
                     quantity(delay, TIMES),
                 )),

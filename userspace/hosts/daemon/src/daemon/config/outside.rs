@@ -54,14 +54,14 @@ impl Bounds {
         self.allow.iter().any(|allowed| allowed.range.is_none() && allowed.keys.matches(word))
     }
 
-    /// Everything in `asked` that is not allowed.
-    pub(crate) fn refusals(&self, asked: &[Interface]) -> Vec<String> {
-        let mut refused = Vec::new();
-        for Interface { selector: name, settings, repair } in asked {
+    /// Everything in `requested` that is not allowed.
+    pub(crate) fn violations(&self, requested: &[Interface]) -> Vec<String> {
+        let mut violations = Vec::new();
+        for Interface { selector: name, settings, repair } in requested {
             if repair.is_some() {
-                refused.push(format!("{name}: cannot set repair remotely; set it in the host's own file"));
+                violations.push(format!("{name}: cannot set repair remotely; set it in the host's own file"));
             }
-            let said = [
+            let set = [
                 ("inline", settings.inline.is_some()),
                 ("role", settings.role.is_some()),
                 ("profile", settings.profile.is_some()),
@@ -71,17 +71,18 @@ impl Bounds {
                 ("flows", settings.flows.is_some()),
                 ("log_packets", settings.log_packets.is_some()),
             ];
-            for (word, _) in said.into_iter().filter(|(word, is_said)| *is_said && !self.may(word)) {
-                refused.push(format!(
+            for (word, _) in set.into_iter().filter(|(word, is_set)| *is_set && !self.may(word)) {
+                violations.push(format!(
                     "{name}: this host does not allow remote changes of {word}; add \"{word}\" to `[fleet] allow` in \
                      its file"
                 ));
             }
             for change in &settings.changes {
-                refused.extend(self.refusal(change.key, change.value).map(|why| format!("{name}: {why}")));
+                violations
+                    .extend(self.violation(change.key, change.value).map(|why| format!("{name}: {why}")));
             }
         }
-        refused
+        violations
     }
 
     /// Allowed values of `key` as text; `None` if it may not be set.
@@ -99,7 +100,7 @@ impl Bounds {
         is_any.then(|| ranges.join(" or "))
     }
 
-    fn refusal(&self, key: Key, value: u64) -> Option<String> {
+    fn violation(&self, key: Key, value: u64) -> Option<String> {
         let (name, value_text) = (key.to_string(), Quantity(value, key.unit()).to_string());
         let mut ranges = Vec::new();
         for Allowed { range, .. } in self.allow.iter().filter(|allowed| allowed.keys.matches(&name)) {
@@ -242,29 +243,29 @@ mod tests {
         parse("asked", &format!("[[interface]]\nname = 'eth*'\n{text}")).unwrap().interfaces
     }
 
-    fn refusals(allow: &str, text: &str) -> String {
-        bounds(allow).refusals(&asked(text)).join("; ")
+    fn violations(allow: &str, text: &str) -> String {
+        bounds(allow).violations(&asked(text)).join("; ")
     }
 
     #[test]
     fn disallowed_keys_rejected_by_name() {
         let ai = "[interface.parameters]\nrpg_ai_rate = '50mbit'\n";
         let kmin = "[interface.wred.3]\nkmin = '40KB'\n";
-        assert_eq!(refusals("'*'", &format!("role = 'host'\nprofile = 'paper'\n{ai}{kmin}")), "");
-        assert_eq!(refusals("'rpg_ai_rate'", ai), "");
-        assert_eq!(refusals("'rpg_ai_rate = 10mbit..50mbit'", ai), "");
-        let refused = refusals("'rpg_ai_rate = 10mbit..40mbit'", ai);
+        assert_eq!(violations("'*'", &format!("role = 'host'\nprofile = 'paper'\n{ai}{kmin}")), "");
+        assert_eq!(violations("'rpg_ai_rate'", ai), "");
+        assert_eq!(violations("'rpg_ai_rate = 10mbit..50mbit'", ai), "");
+        let error = violations("'rpg_ai_rate = 10mbit..40mbit'", ai);
         assert!(
-            refused.contains("rpg_ai_rate = 50mbit: this host's own bounds")
-                && refused.contains("10mbit to 40mbit")
+            error.contains("rpg_ai_rate = 50mbit: this host's own bounds")
+                && error.contains("10mbit to 40mbit")
         );
-        assert!(refusals("", ai).contains("add it to `[fleet] allow`"));
-        assert!(refusals("'wred.*.kmin = 50KB..1MB'", kmin).contains("wred.3.kmin = 40KB"));
-        assert_eq!(refusals("'wred.*.kmin = 50KB..1MB', 'wred.3.kmin = 40KB..45KB'", kmin), "");
-        assert!(refusals("'rpg_*'", "role = 'switch'\n").contains("does not allow remote changes of role"));
+        assert!(violations("", ai).contains("add it to `[fleet] allow`"));
+        assert!(violations("'wred.*.kmin = 50KB..1MB'", kmin).contains("wred.3.kmin = 40KB"));
+        assert_eq!(violations("'wred.*.kmin = 50KB..1MB', 'wred.3.kmin = 40KB..45KB'", kmin), "");
+        assert!(violations("'rpg_*'", "role = 'switch'\n").contains("does not allow remote changes of role"));
         // All are reported, not only the first.
         assert_eq!(
-            refusals("", &format!("pacer = 'none'\n{ai}{kmin}")).matches("`[fleet] allow`").count(),
+            violations("", &format!("pacer = 'none'\n{ai}{kmin}")).matches("`[fleet] allow`").count(),
             3
         );
     }
@@ -298,8 +299,8 @@ mod tests {
             ("[fleet]\nallow = ['[']", "c:2: allow \"[\""),
             ("[fleet]\nstate = 'x'", "c:2: state = \"x\""),
         ] {
-            let refused = parse("c", text).unwrap_err().to_string();
-            assert!(refused.contains(says), "{text}: {refused}");
+            let error = parse("c", text).unwrap_err().to_string();
+            assert!(error.contains(says), "{text}: {error}");
         }
     }
 
@@ -318,7 +319,7 @@ mod tests {
         fn out_of_range_rejected(low in 1..500_u64, len in 0..500_u64, value in 1..1_100_u64) {
             let allow = format!("'rpg_ai_rate = {low}mbit..{}mbit'", low + len);
             let text = format!("[interface.parameters]\nrpg_ai_rate = '{value}mbit'\n");
-            let passes = refusals(&allow, &text).is_empty();
+            let passes = violations(&allow, &text).is_empty();
             prop_assert_eq!(passes, (low..=low + len).contains(&value));
         }
 

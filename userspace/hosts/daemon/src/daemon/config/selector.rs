@@ -48,12 +48,12 @@ impl Selector {
         self.0.insert(property, pattern);
     }
 
-    /// Whether it has a pattern of this property.
+    /// Whether the selector has a pattern of this property.
     pub(super) fn uses(&self, property: Property) -> bool {
         self.0.contains_key(&property)
     }
 
-    /// Whether it should match an interface of the host now: it is more than a pattern of names.
+    /// Whether an interface of the host should match now, as the selector is more than a pattern of names.
     pub(super) fn is_specific(&self) -> bool {
         self.literal().is_some() || self.0.keys().any(|property| *property != Property::Name)
     }
@@ -76,7 +76,7 @@ impl Selector {
         }
     }
 
-    /// Whether it matches the interface called `iface`.
+    /// Whether the selector matches the interface called `iface`.
     pub(super) fn matches(&self, iface: &str, links: &Links) -> bool {
         let known = links.0.get(iface);
         self.0.iter().all(|(property, pattern)| {
@@ -104,7 +104,7 @@ impl fmt::Display for Selector {
 #[derive(Clone, Debug, Default)]
 pub(in crate::daemon) struct Links(Arc<BTreeMap<String, BTreeMap<Property, Vec<String>>>>);
 
-/// They are the host's, not the file's: files with equal text are equal.
+/// Always equal: links belong to the host, and files with equal text must be equal.
 impl PartialEq for Links {
     fn eq(&self, _: &Self) -> bool {
         true

@@ -72,7 +72,7 @@ fn errors_listed_with_lines() {
     }
 }
 
-/// Otherwise a client that may not name interfaces could detach the operator's own, as the other end of another.
+/// A client that may not name an interface must not reach it as the inline peer of another.
 #[test]
 fn unnamed_interface_gets_no_peer() {
     let asked = || parse("asked", "[[interface]]\nname = 'nosuch'\ninline = 'eth0'").unwrap().interfaces;

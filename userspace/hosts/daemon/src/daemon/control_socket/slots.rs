@@ -24,7 +24,7 @@ impl ConnectionSlots {
     ///
     /// # Errors
     /// The limit that was reached.
-    pub(super) fn take(&self, user: u32) -> Result<ConnectionSlot, String> {
+    pub(super) fn acquire(&self, user: u32) -> Result<ConnectionSlot, String> {
         let mut of_users = self.lock();
         if of_users.values().sum::<usize>() >= MAX_CONNECTIONS {
             return Err(format!("all {MAX_CONNECTIONS} connections are in use; retry"));
@@ -64,18 +64,18 @@ mod tests {
     fn connection_slots_per_user_and_total() {
         let slots = ConnectionSlots::default();
         let mut taken: Vec<ConnectionSlot> =
-            (0..MAX_USER_CONNECTIONS).map(|_| slots.take(1).unwrap()).collect();
-        assert!(slots.take(1).unwrap_err().contains("user 1 has 4 connections"));
+            (0..MAX_USER_CONNECTIONS).map(|_| slots.acquire(1).unwrap()).collect();
+        assert!(slots.acquire(1).unwrap_err().contains("user 1 has 4 connections"));
         for user in 2..=4 {
-            taken.extend((0..MAX_USER_CONNECTIONS).map(|_| slots.take(user).unwrap()));
+            taken.extend((0..MAX_USER_CONNECTIONS).map(|_| slots.acquire(user).unwrap()));
         }
         assert_eq!(taken.len(), MAX_CONNECTIONS);
-        assert!(slots.take(5).unwrap_err().contains("all 16 connections are in use"));
+        assert!(slots.acquire(5).unwrap_err().contains("all 16 connections are in use"));
         drop(taken.remove(0));
-        let fifth = slots.take(5).unwrap();
-        assert!(slots.take(1).is_err(), "the fifth user has the last one");
+        let fifth = slots.acquire(5).unwrap();
+        assert!(slots.acquire(1).is_err(), "the fifth user has the last one");
         drop(fifth);
-        let _first = slots.take(1).unwrap();
+        let _first = slots.acquire(1).unwrap();
         drop(taken);
         assert_eq!(slots.lock().len(), 1, "users without connections are removed");
     }

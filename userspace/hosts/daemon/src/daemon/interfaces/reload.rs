@@ -14,13 +14,13 @@ use crate::daemon::{chain, change};
 
 /// Reasons for rejecting a reload.
 #[derive(Debug)]
-pub(in crate::daemon) struct Refused {
+pub(in crate::daemon) struct Rejection {
     pub(in crate::daemon) why: Vec<String>,
     /// The obstacle is temporary: the same request may succeed later.
     pub(in crate::daemon) passes: bool,
 }
 
-impl Refused {
+impl Rejection {
     /// The reasons.
     pub(in crate::daemon) const fn all(why: Vec<String>) -> Self {
         Self { why, passes: false }
@@ -56,13 +56,13 @@ fn passes(error: &anyhow::Error) -> bool {
     matches!(attach, Some(attach::Error::Locked { .. } | attach::Error::Pending { .. }))
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.why.join("\n"))
     }
 }
 
-impl From<anyhow::Error> for Refused {
+impl From<anyhow::Error> for Rejection {
     fn from(error: anyhow::Error) -> Self {
         Self { why: vec![chain(&error)], passes: passes(&error) }
     }
@@ -78,41 +78,41 @@ impl ManagedInterfaces {
         mut new: Config,
         options: ReloadOptions,
         may_listen: impl FnOnce() -> Result<()>,
-        tell: &mut dyn FnMut(&Self, usize),
-    ) -> std::result::Result<bool, Refused> {
-        let (world, infos) = self.query(true)?;
+        publish: &mut dyn FnMut(&Self, usize),
+    ) -> std::result::Result<bool, Rejection> {
+        let (host_state, infos) = self.query(true)?;
         let Scope::File(old) = &self.scope else {
             return Ok(false);
         };
         self.see(&mut new)?;
-        let plan = plan::reload(old, &new, options, &world).map_err(Refused::one)?;
+        let plan = plan::reload(old, &new, options, &host_state).map_err(Rejection::one)?;
         // Checks that need no change.
-        let mut refused = Refused::none();
+        let mut rejection = Rejection::none();
         if plan.listen
             && let Err(error) = may_listen()
         {
-            refused.add(&error);
+            rejection.add(&error);
         }
         let mut changes = Vec::new();
         for info in infos.iter().filter(|info| plan.change.contains(&info.id())) {
             match new.request(&info.iface).map(|request| change::revised(&request, info)).transpose() {
                 Ok(change) => changes.extend(change.flatten()),
-                Err(error) => refused.add(&error),
+                Err(error) => rejection.add(&error),
             }
         }
         for drop in &plan.drop {
             if let Err(error) = attach::check_detach(drop.id) {
-                refused.add(&error.into());
+                rejection.add(&error.into());
             }
         }
         // Do not start if it would override an unconfirmed change.
         for (info, pending) in attach::pending().map_err(anyhow::Error::from)? {
             if changes.iter().any(|(iface, _)| *iface == info.iface) {
                 let left = pending.left(boottime_ns());
-                refused.add(&attach::Error::Pending { iface: info.iface, left }.into());
+                rejection.add(&attach::Error::Pending { iface: info.iface, left }.into());
             }
         }
-        refused.unless_none()?;
+        rejection.unless_none()?;
         self.carry_out(&plan, &new, &changes)?;
         self.scope = Scope::File(Box::new(new));
         self.released.clear();
@@ -120,7 +120,7 @@ impl ManagedInterfaces {
         if let Scope::File(config) = &self.scope {
             self.tasks.set_age_idle(config.age_idle);
         }
-        if let Err(error) = self.follow(tell) {
+        if let Err(error) = self.follow(publish) {
             tracing::error!(error = chain(&error), "cannot list interfaces");
         }
         Ok(plan.listen)
@@ -132,12 +132,12 @@ impl ManagedInterfaces {
         plan: &Reload,
         new: &Config,
         changes: &[change::NewConfig],
-    ) -> std::result::Result<(), Refused> {
+    ) -> std::result::Result<(), Rejection> {
         let (first, last): (Vec<_>, Vec<_>) = plan.drop.iter().partition(|drop| drop.is_in_the_way);
-        let gone =
+        let detached =
             self.detach(first.iter().map(|drop| drop.id).collect(), "detached: the file needs its interface");
         let requests: Vec<Request> = plan.attach.iter().filter_map(|iface| new.request(iface)).collect();
-        let (mut fresh, mut refused) = (Vec::new(), Refused::none());
+        let (mut fresh, mut rejection) = (Vec::new(), Rejection::none());
         for some in requests.chunks(batch_size()) {
             self.shared.step();
             for (request, result) in some.iter().zip(attach_all(some)) {
@@ -148,16 +148,16 @@ impl ManagedInterfaces {
                     }
                     // Interfaces that failed before the reload may still fail.
                     Err(_) if self.failing.values().any(|trouble| trouble.iface == request.iface) => {}
-                    Err(error) => refused.add(&error.context(request.iface.clone())),
+                    Err(error) => rejection.add(&error.context(request.iface.clone())),
                 }
             }
         }
-        if refused.why.is_empty()
+        if rejection.why.is_empty()
             && let Err(error) = change::set(changes)
         {
-            refused.add(&error);
+            rejection.add(&error);
         }
-        if refused.why.is_empty() {
+        if rejection.why.is_empty() {
             self.detach(last.iter().map(|drop| drop.id).collect(), DROPPED);
             return Ok(());
         }
@@ -165,11 +165,11 @@ impl ManagedInterfaces {
             self.end_attachment(info, "detached: attached by the rejected file");
         }
         // Restore detached interfaces according to the active file; their flows start again.
-        if !gone.infos.is_empty()
+        if !detached.infos.is_empty()
             && let Err(error) = self.follow(&mut |_, _| {})
         {
             tracing::error!(error = chain(&error), "cannot list interfaces");
         }
-        Err(refused)
+        Err(rejection)
     }
 }

@@ -22,7 +22,7 @@ use crate::shared_state::{Health, lock};
 const RESTART_DELAY: Duration = Duration::from_secs(1);
 
 /// Minimum rest that ends at the same time for all interfaces.
-const SHARED: Duration = Duration::from_millis(50);
+const MIN_SHARED_REST: Duration = Duration::from_millis(50);
 
 /// State of one interface in this thread.
 struct Entry {
@@ -54,7 +54,7 @@ pub(super) struct Looper {
 
 /// Time of the run after a rest. Long rests end at the same time for all interfaces: the thread wakes once for all.
 fn next_run(began: Instant, now: Instant, rest: Duration) -> Instant {
-    if rest < SHARED {
+    if rest < MIN_SHARED_REST {
         return now + rest;
     }
     let past_ns = now.saturating_duration_since(began).as_nanos() % rest.as_nanos();
@@ -176,7 +176,7 @@ impl Looper {
         let wakes: Vec<(&Id, BorrowedFd<'_>)> = entries
             .iter()
             .filter_map(|(id, entry)| match &entry.state {
-                State::Running(work) => Some((id, work.wakes()?)),
+                State::Running(work) => Some((id, work.wake_fd()?)),
                 _ => None,
             })
             .collect();

@@ -10,7 +10,7 @@ use dcqcn_telemetry::audit;
 
 use super::overrides::{checked_interfaces, unix_s};
 use super::persisted::{self, Persisted, Trial, Written};
-use super::{Refused, ReloadOptions, WorkerState, equals_ignoring_numbers};
+use super::{Rejection, ReloadOptions, WorkerState, equals_ignoring_numbers};
 use crate::daemon::config::{Config, Interface};
 use crate::daemon::order::{Order, Ordered, Refusal};
 use crate::daemon::{chain, change};
@@ -35,61 +35,62 @@ impl WorkerState {
             Order::Undo(undo) => self.undo(undo, &peer),
             Order::Release(release) => self.release(release, &peer),
         };
-        let rejection = std::mem::take(&mut self.rejection);
-        if let Err(refused) = &result
+        let previous = std::mem::take(&mut self.rejection);
+        if let Err(rejection) = &result
             // Reloads write their own entries.
             && !matches!(order, Order::Reload)
         {
             // A client must not fill the logs, neither with long entries nor with many.
-            let why: String = refused.to_string().chars().take(MAX_LOGGED).collect();
+            let why: String = rejection.to_string().chars().take(MAX_LOGGED).collect();
             let entry = format!("requested over the socket by {peer}: {why}");
             // Temporary rejections are retried, possibly often.
-            let is_logged = refused.passes && equals_ignoring_numbers(&rejection, &why);
-            if refused.passes {
+            let is_logged = rejection.passes && equals_ignoring_numbers(&previous, &why);
+            if rejection.passes {
                 self.rejection.clone_from(&why);
             }
-            if !is_logged && let Some(entry) = self.refusals.entry(entry, Instant::now()) {
+            if !is_logged && let Some(entry) = self.rejection_limit.entry(entry, Instant::now()) {
                 tracing::error!(peer, error = %first_line(&why), "request rejected; configuration unchanged");
                 audit::enter_refusal("", &entry);
             }
         }
         self.publish();
         // The client may have disconnected.
-        let _ =
-            reply.send(result.map_err(|refused| Refusal { why: refused.to_string(), again: refused.passes }));
+        let _ = reply.send(
+            result.map_err(|rejection| Refusal { why: rejection.to_string(), again: rejection.passes }),
+        );
     }
 
-    fn reload_now(&mut self) -> Result<Applied, Refused> {
+    fn reload_now(&mut self) -> Result<Applied, Rejection> {
         let began = Instant::now();
         if self.file.is_none() {
-            return Err(Refused::one("cannot reload: this daemon has no file (`dcqcn run IFACE`)"));
+            return Err(Rejection::one("cannot reload: this daemon has no file (`dcqcn run IFACE`)"));
         }
         self.reload(true, None)?;
         Ok(self.applied(true, began))
     }
 
-    fn apply(&mut self, apply: &Apply, peer: &str) -> Result<Applied, Refused> {
+    fn apply(&mut self, apply: &Apply, peer: &str) -> Result<Applied, Rejection> {
         let Apply { name, text, by, why, confirm_within_s, over: made_from } = apply;
         let began = Instant::now();
         if self.file.is_none() {
             let why =
                 "this daemon has no file (`dcqcn run IFACE`); run it with a file that has a [fleet] section";
-            return Err(Refused::one(why));
+            return Err(Rejection::one(why));
         }
-        check(apply).map_err(Refused::one)?;
+        check(apply).map_err(Rejection::one)?;
         let interfaces = checked_interfaces(&self.overrides.own, name, text)?;
         let now = self.overrides.active();
-        let is_same = now.as_ref().is_some_and(|held| held.name == *name && held.text == *text);
+        let is_same = now.as_ref().is_some_and(|active| active.name == *name && active.text == *text);
         if is_same && confirm_within_s.is_none() && self.overrides.confirm_until.is_none() {
             return Ok(self.applied(false, began));
         }
-        let found = now.as_ref().map_or("", |held| held.name.as_str());
+        let found = now.as_ref().map_or("", |active| active.name.as_str());
         // A repeated request is active already.
         if let Some(made_from) = made_from.as_ref().filter(|made_from| !is_same && *made_from != found) {
             let called = |name: &str| {
                 if name.is_empty() { "the host's own file alone".into() } else { format!("`{name}`") }
             };
-            return Err(Refused::one(format!(
+            return Err(Rejection::one(format!(
                 "{name} was based on {}, but {} is active now; check it and retry",
                 called(made_from),
                 called(found)
@@ -102,7 +103,7 @@ impl WorkerState {
         let names_one = served.iter().any(|iface| asked.request(iface).is_some());
         if !served.is_empty() && !names_one {
             let why = format!("{name} matches none of the managed interfaces: {}", served.join(", "));
-            return Err(Refused::one(why));
+            return Err(Rejection::one(why));
         }
         let trial = confirm_within_s.map(|within_s| Trial {
             // Of several unconfirmed overrides, the state before the first one is restored.
@@ -110,7 +111,7 @@ impl WorkerState {
             until_unix_s: unix_s().saturating_add(within_s),
             within_s,
         });
-        let held = Override {
+        let active = Override {
             name: name.clone(),
             text: text.clone(),
             by: by.clone(),
@@ -118,49 +119,49 @@ impl WorkerState {
             at: rfc3339(SystemTime::now()),
             confirm_within_s: *confirm_within_s,
         };
-        self.put(Persisted { held: Some(held), trial }, interfaces)?;
+        self.activate(Persisted { held: Some(active), trial }, interfaces)?;
         self.enter("applied", by, why, peer);
         Ok(self.applied(true, began))
     }
 
-    fn confirm(&mut self, confirm: &Confirm, peer: &str) -> Result<Applied, Refused> {
+    fn confirm(&mut self, confirm: &Confirm, peer: &str) -> Result<Applied, Rejection> {
         let began = Instant::now();
-        let Some(held) = self.overrides.active().filter(|held| held.name == confirm.name) else {
-            let now = self.overrides.active().map_or_else(|| "nothing".into(), |held| held.name);
+        let Some(active) = self.overrides.active().filter(|active| active.name == confirm.name) else {
+            let now = self.overrides.active().map_or_else(|| "nothing".into(), |active| active.name);
             let why = format!("{} is not the active override: {now} is", confirm.name);
-            return Err(Refused::one(why));
+            return Err(Rejection::one(why));
         };
         if self.overrides.confirm_until.is_none() {
             return Ok(self.applied(false, began));
         }
-        let (by, why) = (held.by.clone(), held.why.clone());
-        let kept = Persisted { held: Some(Override { confirm_within_s: None, ..held }), trial: None };
-        self.save(&kept)?.persist().map_err(failed)?;
-        self.take(kept);
+        let (by, why) = (active.by.clone(), active.why.clone());
+        let kept = Persisted { held: Some(Override { confirm_within_s: None, ..active }), trial: None };
+        self.save(&kept)?.persist().map_err(persist_error)?;
+        self.set_persisted(kept);
         self.enter("confirmed", &by, &why, peer);
         Ok(self.applied(true, began))
     }
 
-    fn release(&mut self, release: &Release, peer: &str) -> Result<Applied, Refused> {
+    fn release(&mut self, release: &Release, peer: &str) -> Result<Applied, Rejection> {
         let began = Instant::now();
         if self.overrides.active().is_none() {
             return Ok(self.applied(false, began));
         }
-        self.put(Persisted::default(), Vec::new())?;
+        self.activate(Persisted::default(), Vec::new())?;
         self.enter("released", &release.by, &release.why, peer);
         Ok(self.applied(true, began))
     }
 
     /// Reverts an unconfirmed override.
-    fn undo(&mut self, undo: &Confirm, peer: &str) -> Result<Applied, Refused> {
+    fn undo(&mut self, undo: &Confirm, peer: &str) -> Result<Applied, Rejection> {
         let began = Instant::now();
         let waits = self.overrides.confirm_until.is_some();
-        let held = self.overrides.active().filter(|held| waits && held.name == undo.name);
-        let Some(held) = held else {
-            return Err(Refused::one(format!("{} is not unconfirmed", undo.name)));
+        let active = self.overrides.active().filter(|active| waits && active.name == undo.name);
+        let Some(active) = active else {
+            return Err(Rejection::one(format!("{} is not unconfirmed", undo.name)));
         };
         self.revert()?;
-        self.enter("reverted", &held.by, &format!("{} was unconfirmed", undo.name), peer);
+        self.enter("reverted", &active.by, &format!("{} was unconfirmed", undo.name), peer);
         Ok(self.applied(true, began))
     }
 
@@ -169,28 +170,28 @@ impl WorkerState {
         if self.overrides.confirm_until.is_none_or(|until| Instant::now() < until) {
             return;
         }
-        let name = self.overrides.active().map(|held| held.name).unwrap_or_default();
+        let name = self.overrides.active().map(|active| active.name).unwrap_or_default();
         match self.revert() {
             Ok(()) => self.enter("reverted", "", &format!("{name} was not confirmed in time"), ""),
-            Err(refused) => {
+            Err(rejection) => {
                 self.overrides.confirm_until = Some(Instant::now() + REVERT_RETRY_DELAY);
-                tracing::error!(name, error = %refused, "override not confirmed in time; cannot revert it");
+                tracing::error!(name, error = %rejection, "override not confirmed in time; cannot revert it");
             }
         }
         self.publish();
     }
 
     /// Returns to the state before the first unconfirmed override.
-    fn revert(&mut self) -> Result<(), Refused> {
+    fn revert(&mut self) -> Result<(), Rejection> {
         let former = self.overrides.trial().and_then(|trial| trial.former);
         let over = former
             .as_ref()
-            .map(|held| checked_interfaces(&self.overrides.own, &held.name, &held.text))
+            .map(|active| checked_interfaces(&self.overrides.own, &active.name, &active.text))
             .transpose();
         let (kept, over) = match over {
             Ok(over) => (Persisted { held: former, trial: None }, over.unwrap_or_default()),
-            Err(refused) => {
-                tracing::warn!(error = %refused, "previous override no longer allowed by the file; using the file alone");
+            Err(rejection) => {
+                tracing::warn!(error = %rejection, "previous override no longer allowed by the file; using the file alone");
                 (Persisted::default(), Vec::new())
             }
         };
@@ -198,33 +199,33 @@ impl WorkerState {
     }
 
     /// Activates the previous state, whether or not it can be persisted.
-    fn revert_to(&mut self, kept: Persisted, over: Vec<Interface>) -> Result<(), Refused> {
+    fn revert_to(&mut self, kept: Persisted, over: Vec<Interface>) -> Result<(), Rejection> {
         change::revert();
         let options = ReloadOptions { explicitly: false, allow_empty: self.worker.allow_empty };
         self.switch_to(self.overrides.own.under(over), options)?;
-        if let Err(error) = self.save(&kept).and_then(|written| written.persist().map_err(failed)) {
+        if let Err(error) = self.save(&kept).and_then(|written| written.persist().map_err(persist_error)) {
             tracing::warn!(%error, "cannot persist the revert; it will be repeated at the next start");
         }
-        self.take(kept);
+        self.set_persisted(kept);
         Ok(())
     }
 
     /// Switches to the current file. Overrides stay active if they are still allowed.
-    pub(super) fn take_file(&mut self, own: Config, options: ReloadOptions) -> Result<(), Refused> {
+    pub(super) fn switch_file(&mut self, own: Config, options: ReloadOptions) -> Result<(), Rejection> {
         if let Some(why) = self.overrides.own.needs_restart(&own) {
-            return Err(Refused::one(why));
+            return Err(Rejection::one(why));
         }
-        let held = self.overrides.active();
-        let (over, refused) =
-            match held.map(|held| checked_interfaces(&own, &held.name, &held.text)).transpose() {
+        let active = self.overrides.active();
+        let (over, rejection) =
+            match active.map(|active| checked_interfaces(&own, &active.name, &active.text)).transpose() {
                 Ok(over) => (over.unwrap_or_default(), None),
-                Err(refused) => (Vec::new(), Some(refused)),
+                Err(rejection) => (Vec::new(), Some(rejection)),
             };
         self.switch_to(own.under(over), options)?;
         self.published.bounds = Arc::new(own.bounds());
         let before = std::mem::replace(&mut self.overrides.own, own);
-        if let Some(refused) = refused {
-            tracing::warn!(error = %refused, "override no longer allowed by the file; using the file alone");
+        if let Some(rejection) = rejection {
+            tracing::warn!(error = %rejection, "override no longer allowed by the file; using the file alone");
             // A file without [fleet] has no path for it.
             let path = before.fleet.map(|bounds| bounds.state);
             if let Some(Err(error)) =
@@ -235,14 +236,14 @@ impl WorkerState {
                     "cannot persist the release; the override will return if the file allows it again"
                 );
             }
-            self.take(Persisted::default());
+            self.set_persisted(Persisted::default());
             self.enter("released", "", "the host's own file no longer allows it", "");
         }
         Ok(())
     }
 
     /// Activates and persists an override, or neither. If killed in between, the daemon starts with the previous state.
-    fn put(&mut self, kept: Persisted, over: Vec<Interface>) -> Result<(), Refused> {
+    fn activate(&mut self, kept: Persisted, over: Vec<Interface>) -> Result<(), Rejection> {
         // Revert changes not confirmed in time first, as they would block this one.
         change::revert();
         let written = self.save(&kept)?;
@@ -252,34 +253,34 @@ impl WorkerState {
         if let Err(error) = written.persist() {
             let undone = self.switch_to(before, options).is_ok();
             tracing::error!(error = chain(&error), undone, "cannot persist the override");
-            return Err(failed(error));
+            return Err(persist_error(error));
         }
-        self.take(kept);
+        self.set_persisted(kept);
         Ok(())
     }
 
     /// Records the active override.
-    fn take(&mut self, kept: Persisted) {
-        self.overrides.take(kept);
+    fn set_persisted(&mut self, kept: Persisted) {
+        self.overrides.set_persisted(kept);
         self.published.held = self.overrides.active();
         self.published.confirm_until = self.overrides.confirm_until;
     }
 
-    fn save(&self, kept: &Persisted) -> Result<Written, Refused> {
+    fn save(&self, kept: &Persisted) -> Result<Written, Rejection> {
         let Some(bounds) = &self.overrides.own.fleet else {
-            return Err(Refused::one("this host accepts no remote configuration"));
+            return Err(Rejection::one("this host accepts no remote configuration"));
         };
-        persisted::write(&bounds.state, kept).map_err(failed)
+        persisted::write(&bounds.state, kept).map_err(persist_error)
     }
 
     fn applied(&self, changed: bool, began: Instant) -> Applied {
         let took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let name = self.overrides.active().map(|held| held.name);
+        let name = self.overrides.active().map(|active| active.name);
         Applied { name, changed, took_ms, interfaces: self.fleet.ifaces() }
     }
 
     fn enter(&self, order: &str, by: &str, why: &str, peer: &str) {
-        let name = self.overrides.active().map(|held| held.name);
+        let name = self.overrides.active().map(|active| active.name);
         tracing::info!(name, by, why, peer, "{order}");
         let [order, by, why, peer] = [order, by, why, peer].map(str::to_owned);
         if let Err(error) = audit::Log::here().append_order(audit::Order { order, name, by, why, peer }) {
@@ -313,8 +314,8 @@ fn first_line(text: &str) -> &str {
 }
 
 /// A full disk is a temporary obstacle; other errors of persisting are not.
-fn failed(error: anyhow::Error) -> Refused {
+fn persist_error(error: anyhow::Error) -> Rejection {
     let kind = error.chain().find_map(|error| Some(error.downcast_ref::<io::Error>()?.kind()));
     let passes = matches!(kind, Some(ErrorKind::StorageFull | ErrorKind::QuotaExceeded));
-    Refused { passes, ..Refused::from(error.context("cannot persist it for the next start")) }
+    Rejection { passes, ..Rejection::from(error.context("cannot persist it for the next start")) }
 }

@@ -7,7 +7,7 @@ use dcqcn_control_api::Override;
 use dcqcn_params::Profile;
 use dcqcn_telemetry::audit;
 
-use super::Refused;
+use super::Rejection;
 use super::persisted::{self, Persisted, Trial};
 use crate::daemon::chain;
 use crate::daemon::config::{Config, Interface, parse};
@@ -49,11 +49,11 @@ impl Overrides {
         match checked_interfaces(&overrides.own, &held.name, &held.text) {
             Ok(_) => {
                 tracing::info!(name = held.name, file = %file.display(), "persisted override applied on top of the file");
-                overrides.take(kept);
+                overrides.set_persisted(kept);
             }
-            Err(refused) => {
-                tracing::error!(error = %refused, "persisted override refused; using the file alone");
-                audit::enter_refusal("", &format!("persisted override: {refused}"));
+            Err(rejection) => {
+                tracing::error!(error = %rejection, "persisted override refused; using the file alone");
+                audit::enter_refusal("", &format!("persisted override: {rejection}"));
                 // Otherwise a wider range would silently reactivate it.
                 store(&path, &Persisted::default());
             }
@@ -80,7 +80,7 @@ impl Overrides {
     }
 
     /// Records the persisted state.
-    pub(super) fn take(&mut self, kept: Persisted) {
+    pub(super) fn set_persisted(&mut self, kept: Persisted) {
         let left = kept.trial.as_ref().map(|trial| trial.left(unix_s()));
         self.confirm_until = left.map(|left| Instant::now() + left);
         self.kept = kept;
@@ -107,31 +107,31 @@ fn after(kept: Persisted, now_s: u64) -> Persisted {
 }
 
 /// The interfaces of `text`, if the host's `own` file allows all of it.
-pub(super) fn checked_interfaces(own: &Config, name: &str, text: &str) -> Result<Vec<Interface>, Refused> {
+pub(super) fn checked_interfaces(own: &Config, name: &str, text: &str) -> Result<Vec<Interface>, Rejection> {
     let Some(bounds) = &own.fleet else {
         let why = "this host accepts no remote configuration; add [fleet] with `allow = [...]` to its file";
-        return Err(Refused::one(why));
+        return Err(Rejection::one(why));
     };
-    let config = parse(name, text).map_err(|errors| Refused::one(errors.to_string()))?;
+    let config = parse(name, text).map_err(|errors| Rejection::one(errors.to_string()))?;
     let interfaces = config.interfaces.clone();
     // Reserved for the host: listening addresses, logging, access.
     if config != (Config { interfaces: config.interfaces.clone(), ..Config::default() }) {
         let why = format!(
             "{name}: only [[interface]] can be set remotely; other sections belong in the host's own file"
         );
-        return Err(Refused::one(why));
+        return Err(Rejection::one(why));
     }
-    let mut refused = bounds.refusals(&interfaces);
+    let mut violations = bounds.violations(&interfaces);
     // Combined with the file's, values may be inconsistent.
     for (own, over) in own.interfaces.iter().flat_map(|own| interfaces.iter().map(move |over| (own, over))) {
         let b = &over.selector;
         let both = own.settings.clone().then(over.settings.clone());
         if own.selector.may_overlap(b) {
             let error = both.config(Some(Profile::MAX_LAB_RATE_BPS)).err();
-            refused.extend(error.map(|error| format!("{b}: combined with the host's own file: {error}")));
+            violations.extend(error.map(|error| format!("{b}: combined with the host's own file: {error}")));
         }
     }
-    if refused.is_empty() { Ok(interfaces) } else { Err(Refused::all(refused)) }
+    if violations.is_empty() { Ok(interfaces) } else { Err(Rejection::all(violations)) }
 }
 
 /// Seconds since 1970.
@@ -158,7 +158,7 @@ allow = ['wred.*.kmin', 'wred.*.kmax = 100KB..1MB']
         parse("own", &format!("{OWN}state = '{}'\n", state.display())).unwrap()
     }
 
-    fn held(name: &str) -> Override {
+    fn override_named(name: &str) -> Override {
         let text = format!("[[interface]]\nname = 'eth0'\n[interface.wred.3]\nkmax = '{name}KB'\n");
         let [by, why, at] = ["ada", "to try", "2026-01-01T00:00:00Z"].map(String::from);
         Override { name: name.into(), text, by, why, at, confirm_within_s: None }
@@ -173,22 +173,23 @@ allow = ['wred.*.kmin', 'wred.*.kmax = 100KB..1MB']
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("deep/fleet.json");
         assert_eq!(persisted::read(&path).unwrap(), None);
-        let kept = Persisted { held: Some(held("700")), trial: None };
+        let kept = Persisted { held: Some(override_named("700")), trial: None };
         let written = persisted::write(&path, &kept).unwrap();
         assert_eq!(persisted::read(&path).unwrap(), None, "not before it is active");
         written.persist().unwrap();
         let own = own(&path);
         let overrides = Overrides::begin(own.clone(), Path::new("own"));
-        assert_eq!((overrides.active(), kmax(&overrides)), (Some(held("700")), 700_000));
+        assert_eq!((overrides.active(), kmax(&overrides)), (Some(override_named("700")), 700_000));
         // Neither values outside the ranges, nor any without [fleet].
         for less in [OWN.replace("1MB", "600KB"), OWN.replace("[fleet]\nallow", "[log]\nfilter = 'info' #")] {
             let less = parse("own", &less).unwrap();
-            let refused = checked_interfaces(&less, "700", &held("700").text).unwrap_err().to_string();
+            let error =
+                checked_interfaces(&less, "700", &override_named("700").text).unwrap_err().to_string();
             assert!(
-                refused.contains("does not allow")
-                    || refused.contains("bounds")
-                    || refused.contains("accepts no remote"),
-                "{refused}"
+                error.contains("does not allow")
+                    || error.contains("bounds")
+                    || error.contains("accepts no remote"),
+                "{error}"
             );
         }
         std::fs::write(&path, "{").unwrap();
@@ -200,22 +201,22 @@ allow = ['wred.*.kmin', 'wred.*.kmax = 100KB..1MB']
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("fleet.json");
         let store = |kept: &Persisted| persisted::write(&path, kept).unwrap().persist().unwrap();
-        let trial = Trial { former: Some(held("500")), until_unix_s: 1_000, within_s: 60 };
-        store(&Persisted { held: Some(held("700")), trial: Some(trial) });
+        let trial = Trial { former: Some(override_named("500")), until_unix_s: 1_000, within_s: 60 };
+        store(&Persisted { held: Some(override_named("700")), trial: Some(trial) });
         Overrides::begin(own(&path), Path::new("own"));
-        let reverted = Persisted { held: Some(held("500")), trial: None };
+        let reverted = Persisted { held: Some(override_named("500")), trial: None };
         assert_eq!(persisted::read(&path).unwrap(), Some(reverted));
-        store(&Persisted { held: Some(held("2000")), trial: None });
+        store(&Persisted { held: Some(override_named("2000")), trial: None });
         assert_eq!(Overrides::begin(own(&path), Path::new("own")).active(), None);
         assert_eq!(persisted::read(&path).unwrap(), Some(Persisted::default()));
     }
 
     #[test]
     fn unconfirmed_override_expires_on_restart() {
-        let trial = Trial { former: Some(held("500")), until_unix_s: 1_000, within_s: 60 };
-        let kept = Persisted { held: Some(held("700")), trial: Some(trial.clone()) };
+        let trial = Trial { former: Some(override_named("500")), until_unix_s: 1_000, within_s: 60 };
+        let kept = Persisted { held: Some(override_named("700")), trial: Some(trial.clone()) };
         assert_eq!(after(kept.clone(), 999), kept);
-        assert_eq!(after(kept.clone(), 1_000), Persisted { held: Some(held("500")), trial: None });
+        assert_eq!(after(kept.clone(), 1_000), Persisted { held: Some(override_named("500")), trial: None });
         assert_eq!(trial.left(990), Duration::from_secs(10));
         assert_eq!(trial.left(0), Duration::from_secs(60), "the clock was set back");
     }
@@ -223,7 +224,7 @@ allow = ['wred.*.kmin', 'wred.*.kmax = 100KB..1MB']
     #[test]
     fn override_limited_to_interfaces() {
         let own = own(Path::new("/x"));
-        let refused = |text: &str| checked_interfaces(&own, "7", text).unwrap_err().to_string();
+        let error = |text: &str| checked_interfaces(&own, "7", text).unwrap_err().to_string();
         let interface = "[[interface]]\nname = 'eth*'\n[interface.wred.3]\n";
         for text in [
             "[metrics]\nlisten = '0.0.0.0:1'",
@@ -231,13 +232,13 @@ allow = ['wred.*.kmin', 'wred.*.kmax = 100KB..1MB']
             "[control]",
             "[log]\nfilter = 'info'",
         ] {
-            assert!(refused(&format!("{interface}{text}\n")).contains("only [[interface]]"), "{text}");
+            assert!(error(&format!("{interface}{text}\n")).contains("only [[interface]]"), "{text}");
         }
-        assert!(refused("[[interface]\n").contains("7:1: "), "{}", refused("[[interface]\n"));
-        let both = refused(&format!("{interface}kmin = '2MB'\nkmax = '1MB'\n"));
+        assert!(error("[[interface]\n").contains("7:1: "), "{}", error("[[interface]\n"));
+        let both = error(&format!("{interface}kmin = '2MB'\nkmax = '1MB'\n"));
         assert!(both.contains("7:1: "), "{both}");
         // Valid alone, but not with Kmin of the file.
-        let both = refused(&format!("{interface}kmin = '5KB'\nkmax = '50KB'\n"));
+        let both = error(&format!("{interface}kmin = '5KB'\nkmax = '50KB'\n"));
         assert!(both.contains("own bounds"), "{both}");
         checked_interfaces(&own, "7", &format!("{interface}kmin = '50KB'\nkmax = '150KB'\n")).unwrap();
     }

@@ -112,7 +112,7 @@ pub(super) fn fq_limits(snapshot: &Snapshot) -> Vec<Finding> {
             .on(iface)
             .fix(format!(
                 "`tc qdisc replace dev {iface} {} fq {}`",
-                place(&qdisc.parent),
+                parent_argument(&qdisc.parent),
                 FqLimits::of(DEFAULT_FLOWS)
             )),
         );
@@ -138,7 +138,7 @@ pub(super) fn fq_orphans(snapshot: &Snapshot) -> Vec<Finding> {
             .on(iface)
             .fix(format!(
                 "`tc qdisc replace dev {iface} {} fq {}`",
-                place(&qdisc.parent),
+                parent_argument(&qdisc.parent),
                 FqLimits::of(DEFAULT_FLOWS)
             )),
         );
@@ -147,7 +147,7 @@ pub(super) fn fq_orphans(snapshot: &Snapshot) -> Vec<Finding> {
 }
 
 /// A parent in `tc` syntax.
-fn place(parent: &str) -> String {
+fn parent_argument(parent: &str) -> String {
     if parent == "root" { parent.to_owned() } else { format!("parent {parent}") }
 }
 

@@ -90,7 +90,7 @@ pub(super) fn shaper(snapshot: &Snapshot) -> Vec<Finding> {
                 |bps| format!(
                     "packets waited in {} of {} samples, and it sent {}",
                     shaper.waiting,
-                    shaper.looks,
+                    shaper.samples,
                     rate(bps)
                 )
             )
@@ -301,8 +301,8 @@ pub(super) fn oscillation(snapshot: &Snapshot) -> Vec<Finding> {
                 continue;
             }
             let rtt_ns = snapshot.rtt_ns;
-            let settled = fluid::settled(&bottleneck, rtt_ns);
-            let Some(swing) = settled.map(|s| s.deviation_bytes / s.mean_bytes.max(1.0)) else { continue };
+            let steady = fluid::steady_state(&bottleneck, rtt_ns);
+            let Some(swing) = steady.map(|s| s.deviation_bytes / s.mean_bytes.max(1.0)) else { continue };
             if swing <= UNSTABLE {
                 continue;
             }

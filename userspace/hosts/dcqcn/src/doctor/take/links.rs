@@ -86,7 +86,7 @@ pub(super) fn watch(
     mut sampler: Option<&mut Sampler>,
     time: Duration,
 ) {
-    const BETWEEN: Duration = Duration::from_millis(20);
+    const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
     struct Watched<'a> {
         ifindex: u32,
         shaper: &'a mut Shaper,
@@ -103,7 +103,7 @@ pub(super) fn watch(
             let Ok(stats) = netlink.qdisc_stats(*ifindex, tc::Handle::ROOT) else { continue };
             let now = Instant::now();
             let (started, bytes) = *first.get_or_insert((now, stats.bytes));
-            shaper.looks += 1;
+            shaper.samples += 1;
             shaper.waiting += u32::from(stats.backlog_packets != 0);
             shaper.observed_ns = now.duration_since(started).as_nanos() as u64;
             shaper.sent_bytes = stats.bytes.saturating_sub(bytes);
@@ -116,7 +116,7 @@ pub(super) fn watch(
             return;
         }
         let is_idle = watched.is_empty() && sampler.is_none();
-        thread::sleep(if is_idle { left } else { left.min(BETWEEN) });
+        thread::sleep(if is_idle { left } else { left.min(SAMPLE_INTERVAL) });
     }
 }
 

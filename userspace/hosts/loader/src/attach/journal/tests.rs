@@ -71,14 +71,14 @@ impl Store for Disk<'_> {
 }
 
 /// Undo step `n`.
-fn owed(n: usize) -> UndoStep {
+fn undo_step(n: usize) -> UndoStep {
     UndoStep::Link { pin: n.to_string() }
 }
 
-fn number(owed: &UndoStep) -> usize {
-    match owed {
+fn number(step: &UndoStep) -> usize {
+    match step {
         UndoStep::Link { pin } => pin.parse().expect("a number"),
-        _ => panic!("{owed:?}"),
+        _ => panic!("{step:?}"),
     }
 }
 
@@ -97,7 +97,7 @@ fn record() -> Record {
         netns_inode: 1,
         bpf_dev: None,
         info,
-        owed: Vec::new(),
+        steps: Vec::new(),
         pending: None,
     }
 }
@@ -111,7 +111,7 @@ fn attach(machine: &std::cell::RefCell<Machine>, steps: usize) -> Result<(), Fai
         machine.changed.insert(n);
         if machine.broken.contains(&n) { Err(Failure::Refused) } else { Ok(()) }
     };
-    let mut carried = (0..steps).try_for_each(|n| journal.record(owed(n), |_| step(n)));
+    let mut carried = (0..steps).try_for_each(|n| journal.record(undo_step(n), |_| step(n)));
     if carried.is_ok() {
         carried = journal.finish();
     }
@@ -122,10 +122,10 @@ fn attach(machine: &std::cell::RefCell<Machine>, steps: usize) -> Result<(), Fai
 }
 
 fn rollback(machine: &std::cell::RefCell<Machine>, mut journal: Journal<Disk<'_>>) -> UndoReport<Failure> {
-    journal.rollback(|_, owed| {
+    journal.rollback(|_, step| {
         let mut machine = machine.borrow_mut();
         machine.act()?;
-        let n = number(owed);
+        let n = number(step);
         if machine.stuck.contains(&n) {
             return Err(Failure::Refused);
         }
@@ -150,7 +150,7 @@ proptest! {
         let machine = machine(Some(life));
         let _ = attach(&machine, steps);
         let written = machine.borrow().written.clone();
-        let known: BTreeSet<usize> = written.iter().flat_map(|record| &record.owed).map(number).collect();
+        let known: BTreeSet<usize> = written.iter().flat_map(|record| &record.steps).map(number).collect();
         prop_assert!(machine.borrow().changed.is_subset(&known));
         machine.borrow_mut().life = None;
         detach(&machine);
@@ -192,7 +192,7 @@ proptest! {
         for n in 0..steps {
             machine.borrow_mut().full = u32::try_from(n).expect("small") >= free_writes;
             let step = || { machine.borrow_mut().changed.insert(n); Ok::<(), Failure>(()) };
-            if journal.record(owed(n), |_| step()).is_err() {
+            if journal.record(undo_step(n), |_| step()).is_err() {
                 break;
             }
         }
@@ -209,9 +209,9 @@ proptest! {
         prop_assert_eq!(attach(&machine, steps), Ok(()));
         let stuck: BTreeSet<usize> = stuck.into_iter().filter(|n| *n < steps).collect();
         machine.borrow_mut().stuck.clone_from(&stuck);
-        let settled = detach(&machine).expect("attached");
-        prop_assert_eq!(settled.errors.len(), stuck.len());
-        prop_assert_eq!(&settled.left.iter().map(number).collect::<BTreeSet<_>>(), &stuck);
+        let report = detach(&machine).expect("attached");
+        prop_assert_eq!(report.errors.len(), stuck.len());
+        prop_assert_eq!(&report.left.iter().map(number).collect::<BTreeSet<_>>(), &stuck);
         prop_assert_eq!(&machine.borrow().changed, &stuck);
         prop_assert_eq!(machine.borrow().written.is_some(), !stuck.is_empty());
         machine.borrow_mut().stuck.clear();
@@ -224,7 +224,7 @@ proptest! {
     fn undo_runs_in_reverse_order(steps in 0..8_usize) {
         let machine = machine(None);
         prop_assert_eq!(attach(&machine, steps), Ok(()));
-        let done = detach(&machine).map(|settled| settled.done).unwrap_or_default();
+        let done = detach(&machine).map(|report| report.done).unwrap_or_default();
         let expected: Vec<String> = (0..steps).rev().map(|n| n.to_string()).collect();
         prop_assert_eq!(done, expected);
     }
@@ -240,15 +240,15 @@ fn record_round_trips() {
         tx_queue_len: 1_000,
         queues: Vec::new(),
     };
-    whole.owed = vec![
+    whole.steps = vec![
         UndoStep::Pins,
         UndoStep::Qdisc { parent: Handle::ROOT, ours: ("htb".into(), Handle::new(0xdc00, 0)), saved },
         UndoStep::Clsact,
         UndoStep::Filter { hook: "egress".into(), program: "dcqcn_egress".into() },
-        owed(3),
+        undo_step(3),
     ];
     let text = serde_json::to_string(&whole).expect("JSON");
     let read: Record = serde_json::from_str(&text).expect("a record");
-    assert_eq!(read.owed, whole.owed);
+    assert_eq!(read.steps, whole.steps);
     assert_eq!((read.state, read.format), (State::Attaching, FORMAT));
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 /// Maximum time that a flow waits for its class while earlier packets may still be queued.
-const PATIENCE_NS: u64 = 50_000_000;
+const TIMEOUT_NS: u64 = 50_000_000;
 
 /// Flows that wait for a class: its future minor number, and the time since when.
 ///
@@ -27,9 +27,9 @@ impl Waiting {
     /// Removes the flows whose class must be created now.
     ///
     /// These are all flows if nothing is queued, otherwise those that timed out.
-    pub(super) fn take(&mut self, nothing_in_line: bool, now_ns: u64) -> Vec<u32> {
+    pub(super) fn take_due(&mut self, is_queue_empty: bool, now_ns: u64) -> Vec<u32> {
         let is_next =
-            |_: &u32, since_ns: &mut u64| nothing_in_line || now_ns.saturating_sub(*since_ns) >= PATIENCE_NS;
+            |_: &u32, since_ns: &mut u64| is_queue_empty || now_ns.saturating_sub(*since_ns) >= TIMEOUT_NS;
         self.0.extract_if(.., is_next).map(|(minor, _)| minor).collect()
     }
 }
@@ -46,7 +46,7 @@ mod tests {
         // Another cut does not postpone it.
         waiting.enter(0x100, 50_000_000);
         let taken = [(false, 50_000_999), (false, 50_001_000), (true, 50_001_001), (true, 50_001_002)]
-            .map(|(nothing_in_line, now_ns)| waiting.take(nothing_in_line, now_ns));
+            .map(|(is_queue_empty, now_ns)| waiting.take_due(is_queue_empty, now_ns));
         assert_eq!(taken, [vec![], vec![0x100], vec![0x200], vec![]]);
         assert!(waiting.is_empty());
     }

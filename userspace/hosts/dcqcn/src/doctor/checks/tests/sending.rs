@@ -121,7 +121,7 @@ fn threshold_faults_are_found() {
                 name: "tbf".into(),
                 rate_bps: 20_000_000,
                 burst_ns,
-                looks: 100,
+                samples: 100,
                 waiting,
                 observed_ns: 2_000_000_000,
                 sent_bytes,

@@ -4,7 +4,7 @@ use std::process::Child;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use dcqcn_tests::fleet::{Site, reporting_hosts, signal};
+use dcqcn_tests::fleet::{FleetFixture, reporting_hosts, signal};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
@@ -21,8 +21,8 @@ pub(crate) enum End {
 }
 
 /// A fleet with its coordinators.
-pub(crate) struct Field {
-    pub(crate) site: Site,
+pub(crate) struct Fleet {
+    pub(crate) fixture: FleetFixture,
     coordinators: Vec<Child>,
     /// Version that every host should have.
     version: u64,
@@ -30,17 +30,17 @@ pub(crate) struct Field {
     made: u64,
 }
 
-impl Field {
+impl Fleet {
     /// Starts an etcd cluster of three members and a number of hosts, and rolls out a first version.
     pub(crate) fn new(hosts: usize) -> Result<Self> {
-        let site = Site::new(3, hosts)?;
-        let mut field = Self { site, coordinators: Vec::new(), version: 0, made: 0 };
-        let (end, elsewhere, _) = field.round(&fault("the first version", |_| Ok(())))?;
+        let fixture = FleetFixture::new(3, hosts)?;
+        let mut fleet = Self { fixture, coordinators: Vec::new(), version: 0, made: 0 };
+        let (end, elsewhere, _) = fleet.round(&fault("the first version", |_| Ok(())))?;
         ensure!(
             end == End::Done && elsewhere.is_empty(),
             "hosts do not have the first version: {elsewhere:?}"
         );
-        Ok(field)
+        Ok(fleet)
     }
 
     /// Rolls out a version with a fault, and waits for the end. Returns the outcome, the hosts with another version than
@@ -48,7 +48,7 @@ impl Field {
     pub(crate) fn round(&mut self, fault: &Fault) -> Result<(End, Vec<String>, Duration)> {
         let parameters = fault.parameters;
         // Hosts with a baseline are preferred as canaries. If all have one, the first host becomes the canary.
-        self.site.wait("every host has a baseline", |status| {
+        self.fixture.wait("every host has a baseline", |status| {
             let hosts = status["hosts"].as_array().map(Vec::as_slice).unwrap_or_default();
             let packets = |host: &Value| host["rates"]["data_packets"].as_u64().unwrap_or(0);
             Ok(hosts.iter().all(|host| packets(host) >= 30_000))
@@ -56,7 +56,7 @@ impl Field {
         let began = Instant::now();
         // A new text for each version; otherwise no host would change.
         let parameters = format!("{parameters}\nrpg_ai_rate = '{}mbit'", 5 + self.made % 50);
-        self.site.text(&["apply", &self.site.file(ROLLOUT, &parameters)?])?;
+        self.fixture.text(&["apply", &self.fixture.file(ROLLOUT, &parameters)?])?;
         self.made += 1;
         if !fault.is_alone {
             self.coordinate()?;
@@ -65,22 +65,23 @@ impl Field {
         if self.coordinators.is_empty() {
             self.coordinate()?;
         }
-        let hosts = self.site.daemons.len();
-        self.site.wait("the rollout has ended and all hosts report", |status| {
+        let hosts = self.fixture.daemons.len();
+        self.fixture.wait("the rollout has ended and all hosts report", |status| {
             Ok(status["rollout"]["is_over"] == true && reporting_hosts(status) == hosts)
         })?;
-        let status = self.site.status()?;
+        let status = self.fixture.status()?;
         let is_done = status["rollout"]["status"].as_str().context("no status")?.starts_with("done");
         if is_done {
             self.version = self.made;
         }
         let name = format!("fleet {}", self.version);
         // A host that was away may change shortly afterwards.
-        let settled =
-            self.site.settle("every host has the version", |_, daemon| daemon.name() == Some(name.clone()));
+        let settled = self
+            .fixture
+            .wait_for_daemons("every host has the version", |_, daemon| daemon.name() == Some(name.clone()));
         let mut elsewhere = Vec::new();
         if settled.is_err() {
-            let others = self.site.daemons.iter().filter(|(_, one)| one.name() != Some(name.clone()));
+            let others = self.fixture.daemons.iter().filter(|(_, one)| one.name() != Some(name.clone()));
             elsewhere.extend(others.map(|(host, one)| format!("{host} has {:?}", one.name())));
         }
         let took = began.elapsed();
@@ -96,31 +97,31 @@ impl Field {
     /// Starts another coordinator with a command prefix.
     pub(crate) fn coordinate_under(&mut self, program: &[&str]) -> Result<()> {
         let words = ["coordinate", "--tick", "200ms"];
-        self.coordinators.push(self.site.command_under(program, &words)?.spawn()?);
+        self.coordinators.push(self.fixture.command_under(program, &words)?.spawn()?);
         Ok(())
     }
 
     /// Kills all etcd members, and restarts them after `time`.
     pub(crate) fn restart_etcd_after(&mut self, time: Duration) -> Result<()> {
-        for member in 0..self.site.etcd.count() {
-            self.site.etcd.kill(member)?;
+        for member in 0..self.fixture.etcd.count() {
+            self.fixture.etcd.kill(member)?;
         }
         Self::sleep(time);
-        for member in 0..self.site.etcd.count() {
-            self.site.etcd.begin(member)?;
+        for member in 0..self.fixture.etcd.count() {
+            self.fixture.etcd.begin(member)?;
         }
-        self.site.etcd.healthy()
+        self.fixture.etcd.healthy()
     }
 
     /// Writes records of a host as an agent of another version does, until the rollout has ended.
     ///
-    /// They have unknown fields and metrics, and few known ones.
+    /// The records have unknown fields and metrics, and few known ones.
     pub(crate) fn run_rival_agent(&self, host: &str) -> Result<()> {
         let key = |what: &str| format!("/dcqcn/hosts/{host}/{what}");
         let began = Instant::now();
         while !self.is_over()? {
             ensure!(began.elapsed() < Duration::from_secs(120), "no end within two minutes");
-            let order = self.site.etcd.ctl(&["get", &key("want"), "--print-value-only"])?;
+            let order = self.fixture.etcd.ctl(&["get", &key("want"), "--print-value-only"])?;
             let mut tried: Value = serde_json::from_slice(&order.stdout)?;
             tried["took_ms"] = 30.into();
             tried["error"] = Value::Null;
@@ -128,12 +129,12 @@ impl Field {
                 json!({ "window_ms": 60_000, "data_packets": 60_000, "of": { "latency": { "value": 9 } } });
             let report = json!({ "tried": tried, "rates": rates, "uptime_s": 7 });
             let member = json!({ "labels": {}, "kernel": "6.12" });
-            self.site
+            self.fixture
                 .etcd
                 .put(&[(key("report"), report.to_string()), (key("member"), member.to_string())])?;
             Self::sleep(Duration::from_millis(300));
         }
-        let status = self.site.status()?;
+        let status = self.fixture.status()?;
         let hosts = status["hosts"].as_array().map(Vec::as_slice).unwrap_or_default();
         let own = hosts.iter().find(|one| one["host"] == host).context("the host is not listed")?;
         ensure!(own["has"] == self.made && own["is_there"] == true, "the host was skipped: {own}");
@@ -143,7 +144,7 @@ impl Field {
     /// Number of hosts with the version being rolled out.
     pub(crate) fn changed(&self) -> usize {
         let name = Some(self.name());
-        self.site.daemons.values().filter(|one| one.name() == name).count()
+        self.fixture.daemons.values().filter(|one| one.name() == name).count()
     }
 
     /// Kills all coordinators.
@@ -161,8 +162,10 @@ impl Field {
     }
 
     /// Waits until `hosts` hosts have the version being rolled out.
-    pub(crate) fn until(&self, hosts: usize) -> Result<()> {
-        self.site.settle("enough hosts have the version", |_, _| self.changed() >= hosts).map(drop)
+    pub(crate) fn wait_for_hosts(&self, hosts: usize) -> Result<()> {
+        self.fixture
+            .wait_for_daemons("enough hosts have the version", |_, _| self.changed() >= hosts)
+            .map(drop)
     }
 
     /// Sleeps while the rollout continues.
@@ -172,7 +175,7 @@ impl Field {
 
     /// Returns whether the rollout has ended.
     pub(crate) fn is_over(&self) -> Result<bool> {
-        Ok(self.site.status()?["rollout"]["is_over"] == true)
+        Ok(self.fixture.status()?["rollout"]["is_over"] == true)
     }
 
     /// Sends a signal to all coordinators.
@@ -182,7 +185,7 @@ impl Field {
 
     /// The canary: the first host to be changed.
     pub(crate) fn canary(&self) -> String {
-        self.site.daemons.keys().next().cloned().unwrap_or_default()
+        self.fixture.daemons.keys().next().cloned().unwrap_or_default()
     }
 
     /// Waits up to `time` for the end of the rollout.
@@ -197,16 +200,18 @@ impl Field {
 
     /// Waits for the end of the rollout.
     pub(crate) fn end(&self) -> Result<()> {
-        self.site.wait("the rollout has ended", |status| Ok(status["rollout"]["is_over"] == true)).map(drop)
+        self.fixture
+            .wait("the rollout has ended", |status| Ok(status["rollout"]["is_over"] == true))
+            .map(drop)
     }
 
     /// Names of the `hosts` hosts that are changed last.
     pub(crate) fn last(&self, hosts: usize) -> Vec<String> {
-        self.site.daemons.keys().rev().take(hosts).cloned().collect()
+        self.fixture.daemons.keys().rev().take(hosts).cloned().collect()
     }
 }
 
-impl Drop for Field {
+impl Drop for Fleet {
     fn drop(&mut self) {
         // Fails if a coordinator has already exited.
         let _ = self.end_coordinators();

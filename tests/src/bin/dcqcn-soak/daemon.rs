@@ -16,7 +16,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::Signal;
 
 use crate::Fault;
-use crate::site::{METRICS, Site, file};
+use crate::fixture::{METRICS, SoakFixture, file};
 
 pub(crate) const FAULTS: &[Fault] = &[
     Fault { name: "daemon killed", make: daemon_killed },
@@ -42,54 +42,54 @@ pub(crate) const FAULTS: &[Fault] = &[
     Fault { name: "reader of monitor exited", make: reader_closed },
 ];
 
-fn daemon_killed(site: &mut Site, _: &mut fastrand::Rng) -> Result<()> {
-    site.daemon.signal(Signal::SIGKILL)?;
-    site.daemon.child.wait()?;
-    site.daemon.again(&site.pair.a)?;
-    site.daemon.wait_for_log(&["taken over", "\"iface\":\"a0\""])
+fn daemon_killed(fixture: &mut SoakFixture, _: &mut fastrand::Rng) -> Result<()> {
+    fixture.daemon.signal(Signal::SIGKILL)?;
+    fixture.daemon.child.wait()?;
+    fixture.daemon.again(&fixture.pair.a)?;
+    fixture.daemon.wait_for_log(&["taken over", "\"iface\":\"a0\""])
 }
 
-fn daemon_ended(site: &mut Site, _: &mut fastrand::Rng) -> Result<()> {
-    site.daemon.end()?;
-    site.daemon.again(&site.pair.a)?;
-    site.daemon.wait_for_log(&["taken over", "\"iface\":\"a0\""])
+fn daemon_ended(fixture: &mut SoakFixture, _: &mut fastrand::Rng) -> Result<()> {
+    fixture.daemon.end()?;
+    fixture.daemon.again(&fixture.pair.a)?;
+    fixture.daemon.wait_for_log(&["taken over", "\"iface\":\"a0\""])
 }
 
-fn daemon_killed_at_start(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
-    site.daemon.end()?;
-    site.daemon.again(&site.pair.a)?;
+fn daemon_killed_at_start(fixture: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
+    fixture.daemon.end()?;
+    fixture.daemon.again(&fixture.pair.a)?;
     thread::sleep(Duration::from_millis(random.u64(0..60)));
-    daemon_killed(site, random)
+    daemon_killed(fixture, random)
 }
 
-fn daemon_stopped(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
-    site.daemon.signal(Signal::SIGSTOP)?;
+fn daemon_stopped(fixture: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
+    fixture.daemon.signal(Signal::SIGSTOP)?;
     thread::sleep(Duration::from_millis(random.u64(10..500)));
-    site.daemon.signal(Signal::SIGCONT)
+    fixture.daemon.signal(Signal::SIGCONT)
 }
 
-fn file_emptied(site: &mut Site, _: &mut fastrand::Rng) -> Result<()> {
-    fs::write(site.daemon.file(), "")?;
+fn file_emptied(fixture: &mut SoakFixture, _: &mut fastrand::Rng) -> Result<()> {
+    fs::write(fixture.daemon.file(), "")?;
     // A file must be stable for a second to count as complete.
     thread::sleep(Duration::from_millis(2_500));
-    Ok(fs::write(site.daemon.file(), file())?)
+    Ok(fs::write(fixture.daemon.file(), file())?)
 }
 
-fn file_removed(site: &mut Site, _: &mut fastrand::Rng) -> Result<()> {
-    fs::remove_file(site.daemon.file())?;
-    site.daemon.signal(Signal::SIGHUP)?;
+fn file_removed(fixture: &mut SoakFixture, _: &mut fastrand::Rng) -> Result<()> {
+    fs::remove_file(fixture.daemon.file())?;
+    fixture.daemon.signal(Signal::SIGHUP)?;
     thread::sleep(Duration::from_millis(500));
-    Ok(fs::write(site.daemon.file(), file())?)
+    Ok(fs::write(fixture.daemon.file(), file())?)
 }
 
 /// Reloads, and waits until the log reports it.
-fn reload(site: &mut Site, expected: &str) -> Result<()> {
-    fs::write(site.daemon.log(), "")?;
-    site.daemon.signal(Signal::SIGHUP)?;
-    site.daemon.wait_for_log(&[expected])
+fn reload(fixture: &mut SoakFixture, expected: &str) -> Result<()> {
+    fs::write(fixture.daemon.log(), "")?;
+    fixture.daemon.signal(Signal::SIGHUP)?;
+    fixture.daemon.wait_for_log(&[expected])
 }
 
-fn bad_file(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
+fn bad_file(fixture: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
     let text = file();
     // Truncated anywhere, or with an invalid part.
     let cut = random.usize(1..text.len() - 40);
@@ -98,47 +98,47 @@ fn bad_file(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     } else {
         text + "rpg = 1\n"
     };
-    fs::write(site.daemon.file(), bad)?;
-    reload(site, "reload rejected; configuration unchanged")?;
-    fs::write(site.daemon.file(), file())?;
-    reload(site, "reloaded")
+    fs::write(fixture.daemon.file(), bad)?;
+    reload(fixture, "reload rejected; configuration unchanged")?;
+    fs::write(fixture.daemon.file(), file())?;
+    reload(fixture, "reloaded")
 }
 
-fn file_changed(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
+fn file_changed(fixture: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
     let mbit = random.u32(11..90);
-    fs::write(site.daemon.file(), file().replace("10mbit", &format!("{mbit}mbit")))?;
-    reload(site, "reloaded")?;
-    ensure!(site.ok("get a0 rpg_ai_rate")?.contains(&format!("{mbit}mbit")), "the new file is not active");
-    fs::write(site.daemon.file(), file())?;
-    reload(site, "reloaded")
+    fs::write(fixture.daemon.file(), file().replace("10mbit", &format!("{mbit}mbit")))?;
+    reload(fixture, "reloaded")?;
+    ensure!(fixture.ok("get a0 rpg_ai_rate")?.contains(&format!("{mbit}mbit")), "the new file is not active");
+    fs::write(fixture.daemon.file(), file())?;
+    reload(fixture, "reloaded")
 }
 
 /// Runs a command that is killed at its `n`-th step, if it has that many.
-fn killed(site: &Site, line: &str, n: u32) -> Result<()> {
-    let mut command = site.command(line)?;
+fn killed(fixture: &SoakFixture, line: &str, n: u32) -> Result<()> {
+    let mut command = fixture.command(line)?;
     command.env("DCQCN_TEST_ABORT", n.to_string());
-    let output = site.pair.a.run(|| command.output())??;
+    let output = fixture.pair.a.run(|| command.output())??;
     let is_expected = output.status.success() || output.status.signal() == Some(9);
     ensure!(is_expected, "dcqcn {line}: {}", String::from_utf8_lossy(&output.stderr));
     Ok(())
 }
 
-fn set_killed(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
-    killed(site, "set a0 rpg_ai_rate=20mbit rpg_hai_rate=200mbit", random.u32(1..4))?;
-    reload(site, "reloaded")
+fn set_killed(fixture: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
+    killed(fixture, "set a0 rpg_ai_rate=20mbit rpg_hai_rate=200mbit", random.u32(1..4))?;
+    reload(fixture, "reloaded")
 }
 
 /// Waits until the previous value is restored.
-fn wait_until_recovered(site: &Site) -> Result<()> {
+fn wait_until_recovered(fixture: &SoakFixture) -> Result<()> {
     wait(|| {
-        let bps = site.pair.a.attachment("a0")?.maps.params()?.config.scalars.rpg_ai_rate_bps;
+        let bps = fixture.pair.a.attachment("a0")?.maps.params()?.config.scalars.rpg_ai_rate_bps;
         Ok(if bps == 10_000_000 { Ok(()) } else { Err(format!("rpg_ai_rate is {bps} bit/s")) })
     })
 }
 
 /// Kills the processes on this host that wait to revert a change, as `kill -9` does.
-fn kill_waiters(site: &Site) -> Result<()> {
-    let inode = site.pair.a.run(dcqcn_netlink::netns::current_inode)??;
+fn kill_waiters(fixture: &SoakFixture) -> Result<()> {
+    let inode = fixture.pair.a.run(dcqcn_netlink::netns::current_inode)??;
     for entry in fs::read_dir("/proc")?.filter_map(Result::ok) {
         let path = entry.path();
         let available = fs::read_link(path.join("ns/net"))
@@ -153,47 +153,47 @@ fn kill_waiters(site: &Site) -> Result<()> {
 }
 
 /// Killed after the first of its steps, it leaves a change that is reverted later.
-fn confirm_killed(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
-    killed(site, "set a0 --confirm 1s rpg_ai_rate=20mbit", random.u32(1..6))?;
+fn confirm_killed(fixture: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
+    killed(fixture, "set a0 --confirm 1s rpg_ai_rate=20mbit", random.u32(1..6))?;
     wait(|| {
-        let waiting = site.pair.a.run(dcqcn_loader::attach::pending)??.len();
+        let waiting = fixture.pair.a.run(dcqcn_loader::attach::pending)??.len();
         Ok(if waiting == 0 { Ok(()) } else { Err(format!("{waiting} changes are pending")) })
     })?;
-    wait_until_recovered(site)
+    wait_until_recovered(fixture)
 }
 
-fn unconfirmed(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
-    site.ok("set a0 --confirm 1s rpg_ai_rate=20mbit")?;
+fn unconfirmed(fixture: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
+    fixture.ok("set a0 --confirm 1s rpg_ai_rate=20mbit")?;
     if random.bool() {
-        kill_waiters(site)?;
+        kill_waiters(fixture)?;
     }
-    wait_until_recovered(site)
+    wait_until_recovered(fixture)
 }
 
-fn unconfirmed_all_killed(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
-    site.ok("set a0 --confirm 1s rpg_ai_rate=20mbit")?;
-    kill_waiters(site)?;
-    site.daemon.signal(Signal::SIGKILL)?;
-    site.daemon.child.wait()?;
+fn unconfirmed_all_killed(fixture: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
+    fixture.ok("set a0 --confirm 1s rpg_ai_rate=20mbit")?;
+    kill_waiters(fixture)?;
+    fixture.daemon.signal(Signal::SIGKILL)?;
+    fixture.daemon.child.wait()?;
     thread::sleep(Duration::from_millis(random.u64(0..1_500)));
-    site.daemon.again(&site.pair.a)?;
-    site.daemon.wait_for_log(&["taken over", "\"iface\":\"a0\""])?;
-    wait_until_recovered(site)
+    fixture.daemon.again(&fixture.pair.a)?;
+    fixture.daemon.wait_for_log(&["taken over", "\"iface\":\"a0\""])?;
+    wait_until_recovered(fixture)
 }
 
-fn upgrade_killed(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
+fn upgrade_killed(fixture: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
     // Simulates programs of another build.
-    let path = site.pair.a.journal("a0")?;
-    let object = site.pair.a.attachment("a0")?.info.object;
+    let path = fixture.pair.a.journal("a0")?;
+    let object = fixture.pair.a.attachment("a0")?.info.object;
     fs::write(&path, fs::read_to_string(&path)?.replace(&object, "0123456789abcdef"))?;
-    killed(site, "upgrade a0", random.u32(1..8))?;
-    site.ok("upgrade a0")?;
-    let found = site.pair.a.attachment("a0")?.info.object;
+    killed(fixture, "upgrade a0", random.u32(1..8))?;
+    fixture.ok("upgrade a0")?;
+    let found = fixture.pair.a.attachment("a0")?.info.object;
     ensure!(found == object, "not upgraded");
     Ok(())
 }
 
-fn idle_clients(site: &mut Site, _: &mut fastrand::Rng) -> Result<()> {
+fn idle_clients(fixture: &mut SoakFixture, _: &mut fastrand::Rng) -> Result<()> {
     let connect = || -> Result<Vec<TcpStream>> {
         (0..200)
             .map(|_| {
@@ -203,33 +203,33 @@ fn idle_clients(site: &mut Site, _: &mut fastrand::Rng) -> Result<()> {
             })
             .collect()
     };
-    let clients = site.pair.a.run(connect)??;
-    ensure!(get(&site.pair.a, METRICS, "/metrics")?.contains("dcqcn_interface_served"), "no metrics");
+    let clients = fixture.pair.a.run(connect)??;
+    ensure!(get(&fixture.pair.a, METRICS, "/metrics")?.contains("dcqcn_interface_served"), "no metrics");
     drop(clients);
     Ok(())
 }
 
-fn lock_held_long(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
-    let path = site.pair.a.journals()?.join("lock");
+fn lock_held_long(fixture: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
+    let path = fixture.pair.a.journals()?.join("lock");
     let lock = File::options().create(true).append(true).open(path)?;
     lock.lock()?;
-    let mut command = site.command("set a0 rpg_ai_rate=10mbit")?;
-    let mut child = site.pair.a.run(|| command.stdout(Stdio::null()).spawn())??;
+    let mut command = fixture.command("set a0 rpg_ai_rate=10mbit")?;
+    let mut child = fixture.pair.a.run(|| command.stdout(Stdio::null()).spawn())??;
     thread::sleep(Duration::from_millis(random.u64(50..800)));
     drop(lock);
     ensure!(child.wait()?.success(), "set does not wait for the lock");
     Ok(())
 }
 
-fn audit_full(site: &mut Site, _: &mut fastrand::Rng) -> Result<()> {
+fn audit_full(fixture: &mut SoakFixture, _: &mut fastrand::Rng) -> Result<()> {
     let directory = tempfile::tempdir()?;
     mount(Some("tmpfs"), directory.path(), Some("tmpfs"), MsFlags::empty(), Some("size=4096"))?;
     // More than the limit.
     let _ = fs::write(directory.path().join("junk"), [0; 8_192]);
     let set = |value: &str| -> Result<()> {
-        let mut command = site.command(&format!("set a0 rpg_ai_rate={value}"))?;
+        let mut command = fixture.command(&format!("set a0 rpg_ai_rate={value}"))?;
         command.env("DCQCN_AUDIT", directory.path());
-        let output = site.pair.a.run(|| command.output())??;
+        let output = fixture.pair.a.run(|| command.output())??;
         ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         Ok(())
     };
@@ -238,18 +238,18 @@ fn audit_full(site: &mut Site, _: &mut fastrand::Rng) -> Result<()> {
     done
 }
 
-fn broken_journal(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
-    let path = site.pair.a.journals()?.join("999999.json");
+fn broken_journal(fixture: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
+    let path = fixture.pair.a.journals()?.join("999999.json");
     let texts = ["", "{", "{}", "{\"format\":7}", "\0\0"];
     fs::write(&path, texts.get(random.usize(..texts.len())).copied().unwrap_or_default())?;
-    let done = site.ok("status").and_then(|_| site.ok("set a0 rpg_ai_rate=10mbit")).map(drop);
+    let done = fixture.ok("status").and_then(|_| fixture.ok("set a0 rpg_ai_rate=10mbit")).map(drop);
     fs::remove_file(path)?;
     done
 }
 
 /// Creates interfaces that the daemon will manage.
-fn appear(site: &Site, names: &[&str]) -> Result<()> {
-    let netlink = site.pair.a.netlink()?;
+fn appear(fixture: &SoakFixture, names: &[&str]) -> Result<()> {
+    let netlink = fixture.pair.a.netlink()?;
     names.iter().try_for_each(|name| {
         let far = name.replace('a', "far");
         let end = |name| VethEnd { name, netns: None, mac: None };
@@ -257,14 +257,14 @@ fn appear(site: &Site, names: &[&str]) -> Result<()> {
     })
 }
 
-fn disappear(site: &Site, names: &[&str]) -> Result<()> {
-    let netlink = site.pair.a.netlink()?;
+fn disappear(fixture: &SoakFixture, names: &[&str]) -> Result<()> {
+    let netlink = fixture.pair.a.netlink()?;
     names.iter().try_for_each(|name| Ok(netlink.delete_link(netlink.link(name)?.index)?))
 }
 
-fn links_appear_and_disappear(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
+fn links_appear_and_disappear(fixture: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
     let names = ["a5", "a6"];
-    appear(site, &names)?;
+    appear(fixture, &names)?;
     // While they are being attached, or afterwards.
     if random.bool() {
         thread::sleep(Duration::from_millis(random.u64(0..800)));
@@ -273,42 +273,42 @@ fn links_appear_and_disappear(site: &mut Site, random: &mut fastrand::Rng) -> Re
             names.iter().all(|name| metrics.contains(&format!("served{{interface=\"{name}\"}} 1")))
         };
         wait(|| {
-            let metrics = get(&site.pair.a, METRICS, "/metrics")?;
+            let metrics = get(&fixture.pair.a, METRICS, "/metrics")?;
             Ok(if served(&metrics) { Ok(()) } else { Err("not served".into()) })
         })?;
     }
-    disappear(site, &names)
+    disappear(fixture, &names)
 }
 
-fn ended_during_additions(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
+fn ended_during_additions(fixture: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
     let names = ["a7", "a8", "a9"];
-    appear(site, &names)?;
+    appear(fixture, &names)?;
     thread::sleep(Duration::from_millis(random.u64(0..1_500)));
     if random.bool() {
-        daemon_ended(site, random)?;
+        daemon_ended(fixture, random)?;
     } else {
-        daemon_killed(site, random)?;
+        daemon_killed(fixture, random)?;
     }
-    disappear(site, &names)
+    disappear(fixture, &names)
 }
 
 /// As after a boot at which the address appears later than the daemon.
-fn address_removed(site: &mut Site, _: &mut fastrand::Rng) -> Result<()> {
-    site.daemon.signal(Signal::SIGKILL)?;
-    site.daemon.child.wait()?;
-    site.pair.a.command("ip address delete 127.0.0.1/8 dev lo")?;
-    site.daemon.again(&site.pair.a)?;
-    site.daemon.wait_for_log(&["taken over", "\"iface\":\"a0\""])?;
-    site.daemon.wait_for_log(&["cannot serve metrics; retrying"])?;
-    site.pair.a.command("ip address add 127.0.0.1/8 dev lo")?;
-    site.daemon.wait_for_log(&["serving metrics", METRICS])
+fn address_removed(fixture: &mut SoakFixture, _: &mut fastrand::Rng) -> Result<()> {
+    fixture.daemon.signal(Signal::SIGKILL)?;
+    fixture.daemon.child.wait()?;
+    fixture.pair.a.command("ip address delete 127.0.0.1/8 dev lo")?;
+    fixture.daemon.again(&fixture.pair.a)?;
+    fixture.daemon.wait_for_log(&["taken over", "\"iface\":\"a0\""])?;
+    fixture.daemon.wait_for_log(&["cannot serve metrics; retrying"])?;
+    fixture.pair.a.command("ip address add 127.0.0.1/8 dev lo")?;
+    fixture.daemon.wait_for_log(&["serving metrics", METRICS])
 }
 
-fn reader_closed(site: &mut Site, _: &mut fastrand::Rng) -> Result<()> {
+fn reader_closed(fixture: &mut SoakFixture, _: &mut fastrand::Rng) -> Result<()> {
     let line = format!("{} monitor --interval 100ms | head -n 1 >/dev/null", binary()?.display());
     let mut command = Command::new("sh");
     command.args(["-c", &line]);
-    let status = site.pair.a.run(|| command.status())??;
+    let status = fixture.pair.a.run(|| command.status())??;
     ensure!(status.success(), "{status}");
     Ok(())
 }

@@ -11,7 +11,7 @@ use dcqcn_common::rate::{Debt, RpParams};
 use dcqcn_common::recovery::Requester;
 use dcqcn_common::stats::Stat;
 
-use super::host::{Around, Left, Packet};
+use super::packet::{Outcome, Packet, PacketContext};
 
 /// The interface of the port, and the other of two in line.
 pub(crate) const PORTS: [u32; 2] = [7, 9];
@@ -21,7 +21,7 @@ const KEYS: u64 = 5;
 pub(crate) const SETS: u32 = 4;
 
 /// State between packets.
-pub(crate) struct World {
+pub(crate) struct MockHost {
     pub(crate) now_ns: u64,
     pub(crate) random: u32,
     pub(crate) stats: [u64; Stat::COUNT],
@@ -32,20 +32,20 @@ pub(crate) struct World {
     pub(crate) rp: Vec<RpSet>,
     pub(crate) np: Vec<NpSet>,
     pub(crate) times_ns: [u64; TIMES as usize],
-    pub(crate) named: HashMap<QpId, u32>,
+    pub(crate) announced_qpns: HashMap<QpId, u32>,
     pub(crate) pairs: HashMap<QpId, Pair>,
-    pub(crate) came: Vec<(u32, usize, u64)>,
+    pub(crate) ingress_bytes: Vec<(u32, usize, u64)>,
     pub(crate) cuts: Vec<Cut>,
     pub(crate) events: Vec<(u64, Event)>,
     pub(crate) clock_reads: u32,
     pub(crate) np_locks: u32,
     pub(crate) coarse_lag_ns: u64,
-    pub(crate) is_handed_on: bool,
+    pub(crate) is_from_sibling: bool,
     pub(crate) is_inline: bool,
     pub(crate) debt: Debt,
     pub(crate) lookup_key: FlowId,
     pub(crate) requesters: HashMap<FlowId, Requester>,
-    pub(crate) announced: Vec<FlowId>,
+    pub(crate) announced_requesters: Vec<FlowId>,
 }
 
 /// The parameters of a port of 1 Gb/s, changed.
@@ -57,7 +57,7 @@ pub(crate) fn params(change: impl FnOnce(&mut Config)) -> Params {
     Params::new(&config, port).unwrap_or_else(|invalid| panic!("{invalid}"))
 }
 
-impl World {
+impl MockHost {
     pub(crate) fn new() -> Self {
         Self {
             now_ns: 1_000_000_000,
@@ -70,56 +70,66 @@ impl World {
             rp: vec![RpSet::EMPTY; SETS as usize],
             np: vec![NpSet::EMPTY; SETS as usize],
             times_ns: [0; TIMES as usize],
-            named: HashMap::new(),
+            announced_qpns: HashMap::new(),
             pairs: HashMap::new(),
-            came: Vec::new(),
+            ingress_bytes: Vec::new(),
             cuts: Vec::new(),
             events: Vec::new(),
             clock_reads: 0,
             np_locks: 0,
             coarse_lag_ns: 0,
-            is_handed_on: false,
+            is_from_sibling: false,
             is_inline: false,
             debt: Debt::NONE,
             lookup_key: FlowId::NONE,
             requesters: HashMap::new(),
-            announced: Vec::new(),
+            announced_requesters: Vec::new(),
         }
     }
 
-    pub(crate) fn xdp(&mut self, p: &Params, bytes: &[u8], around: Around) -> (XdpVerdict, Left) {
-        let mut packet = Packet::new(self, Some(p), bytes, around);
-        (hooks::xdp(&mut packet), packet.into_left())
+    pub(crate) fn xdp(&mut self, p: &Params, bytes: &[u8], context: PacketContext) -> (XdpVerdict, Outcome) {
+        let mut packet = Packet::new(self, Some(p), bytes, context);
+        (hooks::xdp(&mut packet), packet.into_outcome())
     }
 
-    pub(crate) fn ingress(&mut self, p: &Params, bytes: &[u8], around: Around) -> (TcVerdict, Left) {
-        let around = Around { ingress_ifindex: PORTS[0], ..around };
-        let mut packet = Packet::new(self, Some(p), bytes, around);
-        (hooks::ingress(&mut packet), packet.into_left())
+    pub(crate) fn ingress(
+        &mut self,
+        p: &Params,
+        bytes: &[u8],
+        context: PacketContext,
+    ) -> (TcVerdict, Outcome) {
+        let context = PacketContext { ingress_ifindex: PORTS[0], ..context };
+        let mut packet = Packet::new(self, Some(p), bytes, context);
+        (hooks::ingress(&mut packet), packet.into_outcome())
     }
 
-    pub(crate) fn egress(&mut self, p: &Params, bytes: &[u8], around: Around) -> (TcVerdict, Left) {
-        let mut packet = Packet::new(self, Some(p), bytes, around);
-        (hooks::egress(&mut packet), packet.into_left())
+    pub(crate) fn egress(
+        &mut self,
+        p: &Params,
+        bytes: &[u8],
+        context: PacketContext,
+    ) -> (TcVerdict, Outcome) {
+        let mut packet = Packet::new(self, Some(p), bytes, context);
+        (hooks::egress(&mut packet), packet.into_outcome())
     }
 
     /// A host without parameters.
-    pub(crate) fn all_hooks_without_parameters(&mut self, bytes: &[u8]) -> Vec<Left> {
-        let mut left = Vec::new();
-        let mut packet = Packet::new(self, None, bytes, Around::default());
+    pub(crate) fn all_hooks_without_parameters(&mut self, bytes: &[u8]) -> Vec<Outcome> {
+        let mut outcome = Vec::new();
+        let mut packet = Packet::new(self, None, bytes, PacketContext::default());
         assert_eq!(hooks::xdp(&mut packet), XdpVerdict::Pass);
-        left.push(packet.into_left());
-        let mut packet = Packet::new(self, None, bytes, Around::default());
+        outcome.push(packet.into_outcome());
+        let mut packet = Packet::new(self, None, bytes, PacketContext::default());
         assert_eq!(hooks::ingress(&mut packet), TcVerdict::Pass);
-        left.push(packet.into_left());
-        let mut packet = Packet::new(self, None, bytes, Around::default());
+        outcome.push(packet.into_outcome());
+        let mut packet = Packet::new(self, None, bytes, PacketContext::default());
         assert_eq!(hooks::egress(&mut packet), TcVerdict::Pass);
-        left.push(packet.into_left());
-        left
+        outcome.push(packet.into_outcome());
+        outcome
     }
 
     /// Counters that increased since the last call.
-    pub(crate) fn counted(&mut self) -> Vec<(Stat, u64)> {
+    pub(crate) fn take_counted(&mut self) -> Vec<(Stat, u64)> {
         let counts = std::mem::replace(&mut self.stats, [0; Stat::COUNT]);
         Stat::ALL.iter().copied().zip(counts).filter(|(_, count)| *count != 0).collect()
     }
@@ -138,7 +148,7 @@ impl World {
     }
 
     /// Set and way of a flow.
-    pub(crate) fn place(&self, p: &Params, id: &FlowId) -> (u32, usize) {
+    pub(crate) fn set_and_way(&self, p: &Params, id: &FlowId) -> (u32, usize) {
         let index = id.rp_set_index(&p.port.hash_keys, p.port.rp_set_mask);
         let way = self.rp[index as usize].cold.iter().position(|flow| flow.id == *id);
         (index, way.unwrap_or_else(|| panic!("{id:?} is not in its set")))

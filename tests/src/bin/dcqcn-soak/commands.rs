@@ -16,11 +16,11 @@ use dcqcn_tests::leftover::{problems, state};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use crate::Fault;
-use crate::site::{ALTERNATIVE_FLOWS, Site};
+use crate::fixture::{ALTERNATIVE_FLOWS, SoakFixture};
 
 pub(crate) const FAULTS: &[Fault] = &[
     Fault { name: "attach killed", make: attach_killed },
-    Fault { name: "attach killed by the clock", make: attach_killed_by_the_clock },
+    Fault { name: "attach killed by the clock", make: attach_killed_after_delay },
     Fault { name: "detach killed", make: detach_killed },
     Fault { name: "no space for the journal", make: journal_full },
     Fault { name: "interface deleted", make: interface_deleted },
@@ -94,7 +94,7 @@ fn in_lab(work: impl FnOnce(&Lab) -> Result<()>) -> Result<()> {
     Ok(())
 }
 
-fn attach_killed(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
+fn attach_killed(_: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
     in_lab(|lab| {
         let options = AttachOptions::any(random);
         killed(lab, options.tc, &options.line, random.u32(1..20))?;
@@ -102,7 +102,7 @@ fn attach_killed(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     })
 }
 
-fn attach_killed_by_the_clock(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
+fn attach_killed_after_delay(_: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
     in_lab(|lab| {
         let options = AttachOptions::any(random);
         let mut command = dcqcn_tests::kill::command(lab, options.tc, &options.line)?;
@@ -114,7 +114,7 @@ fn attach_killed_by_the_clock(_: &mut Site, random: &mut fastrand::Rng) -> Resul
     })
 }
 
-fn detach_killed(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
+fn detach_killed(_: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
     in_lab(|lab| {
         let options = AttachOptions::any(random);
         options.attach(lab)?;
@@ -123,7 +123,7 @@ fn detach_killed(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     })
 }
 
-fn journal_full(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
+fn journal_full(_: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
     in_lab(|lab| {
         let options = AttachOptions::any(random);
         let dir = lab.host.journals()?;
@@ -139,7 +139,7 @@ fn journal_full(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     })
 }
 
-fn interface_deleted(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
+fn interface_deleted(_: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
     let lab = Lab::new("soak")?;
     AttachOptions::any(random).attach(&lab)?;
     let netlink = lab.host.netlink()?;
@@ -149,7 +149,7 @@ fn interface_deleted(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     Ok(())
 }
 
-fn interface_renamed(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
+fn interface_renamed(_: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
     in_lab(|lab| {
         AttachOptions::any(random).attach(lab)?;
         let rename = |from: &str, to: &str| -> Result<()> {
@@ -165,7 +165,7 @@ fn interface_renamed(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     })
 }
 
-fn interface_moved(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
+fn interface_moved(_: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
     let (from, to) = (Lab::new("soak")?, Lab::new("soak2")?);
     let options = AttachOptions::any(random);
     options.attach(&from)?;
@@ -179,7 +179,7 @@ fn interface_moved(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     Ok(())
 }
 
-fn namespace_deleted(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
+fn namespace_deleted(fixture: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
     let lab = Lab::new("soak")?;
     AttachOptions::any(random).attach(&lab)?;
     let journals = lab.host.journals()?;
@@ -190,10 +190,10 @@ fn namespace_deleted(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> 
     }
     Netns::delete(lab.host.netns.name())?;
     drop(lab);
-    are_freed(site, &[journals])
+    are_freed(fixture, &[journals])
 }
 
-fn qdisc_replaced(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
+fn qdisc_replaced(_: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
     let lab = Lab::new("soak")?;
     let options = AttachOptions::any(random);
     options.attach(&lab)?;
@@ -204,7 +204,7 @@ fn qdisc_replaced(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     Ok(())
 }
 
-fn namespace_recreated(site: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
+fn namespace_recreated(fixture: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
     let name = format!("dcqcn-test-{}-soak-again", std::process::id());
     let options = AttachOptions::any(random);
     let mut left = Vec::new();
@@ -214,23 +214,23 @@ fn namespace_recreated(site: &mut Site, random: &mut fastrand::Rng) -> Result<()
         left.push(Path::new("/run/dcqcn").join(format!("ns-{cookie}")));
         let end = |name| VethEnd { name, netns: None, mac: None };
         Netlink::connect_in(&netns)?.add_veth(&end("a0"), &end("b0"))?;
-        site.ok(&format!("-n {name} {}", options.line))?;
+        fixture.ok(&format!("-n {name} {}", options.line))?;
         Netns::delete(&name)?;
     }
-    are_freed(site, &left)
+    are_freed(fixture, &left)
 }
 
 /// `gc` frees these directories, once their namespaces have ended, which is when their last thread has left them.
-fn are_freed(site: &Site, journals: &[PathBuf]) -> Result<()> {
+fn are_freed(fixture: &SoakFixture, journals: &[PathBuf]) -> Result<()> {
     dcqcn_tests::daemon::wait(|| {
-        site.ok("gc")?;
+        fixture.ok("gc")?;
         let left: Vec<_> = journals.iter().filter(|journals| journals.exists()).collect();
         Ok(if left.is_empty() { Ok(()) } else { Err(format!("{left:?} are left")) })
     })
 }
 
 /// As if the module of the previous qdisc was unloaded, and loaded again.
-fn module_unloaded(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
+fn module_unloaded(_: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
     let lab = Lab::new("soak")?;
     lab.host.command("tc qdisc replace dev a0 root handle 7: pfifo limit 77")?;
     let before = state(&lab.host, "a0")?;
@@ -241,7 +241,7 @@ fn module_unloaded(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     let without = text.replace("\"pfifo\"", "\"nosuchqdisc\"");
     if without != text {
         fs::write(&path, without)?;
-        let error = lab.refused(1, "detach a0")?;
+        let error = lab.expect_error(1, "detach a0")?;
         ensure!(error.contains("not yet restored: root qdisc"), "{error}");
         let text = fs::read_to_string(&path)?;
         fs::write(&path, text.replace("nosuchqdisc", "pfifo"))?;
@@ -252,7 +252,7 @@ fn module_unloaded(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     Ok(())
 }
 
-fn shaper_changed(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
+fn shaper_changed(_: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
     let lab = Lab::new("soak")?;
     let shaper = |verb: &str, mbit: u32| {
         lab.host.command(&format!(
@@ -272,7 +272,7 @@ fn shaper_changed(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     Ok(())
 }
 
-fn program_removed(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
+fn program_removed(_: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
     in_lab(|lab| {
         let options = AttachOptions { tc: Tc::Tcx, ..AttachOptions::any(random) };
         options.attach(lab)?;
@@ -288,7 +288,7 @@ fn program_removed(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
     })
 }
 
-fn peer_recreated(_: &mut Site, _: &mut fastrand::Rng) -> Result<()> {
+fn peer_recreated(_: &mut SoakFixture, _: &mut fastrand::Rng) -> Result<()> {
     in_lab(|lab| {
         let netlink = lab.host.netlink()?;
         let end = |name| VethEnd { name, netns: None, mac: None };
@@ -307,7 +307,7 @@ fn peer_recreated(_: &mut Site, _: &mut fastrand::Rng) -> Result<()> {
     })
 }
 
-fn parallel_commands(_: &mut Site, random: &mut fastrand::Rng) -> Result<()> {
+fn parallel_commands(_: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
     in_lab(|lab| {
         let options = AttachOptions::any(random);
         let start = |line: &str| -> Result<Child> {

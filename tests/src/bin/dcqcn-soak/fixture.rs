@@ -34,13 +34,13 @@ pub(crate) fn file() -> String {
 
 /// Violations.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Harm {
+pub(crate) struct Violations {
     pub(crate) packets_lost: u64,
     pub(crate) rates_lost: u64,
     pub(crate) leaked: u64,
 }
 
-impl Harm {
+impl Violations {
     pub(crate) const fn is_none(&self) -> bool {
         self.packets_lost == 0 && self.rates_lost == 0 && self.leaked == 0
     }
@@ -52,7 +52,7 @@ impl Harm {
     }
 }
 
-impl fmt::Display for Harm {
+impl fmt::Display for Violations {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { packets_lost, rates_lost, leaked } = self;
         write!(f, "{packets_lost} packets lost, {rates_lost} rates lost, {leaked} leftovers")
@@ -60,7 +60,7 @@ impl fmt::Display for Harm {
 }
 
 /// The hosts, the daemon of the first, and the traffic.
-pub(crate) struct Site {
+pub(crate) struct SoakFixture {
     traffic: Traffic,
     pub(crate) daemon: Daemon,
     pub(crate) pair: Pair,
@@ -69,7 +69,7 @@ pub(crate) struct Site {
     rate_bps: u64,
 }
 
-impl Site {
+impl SoakFixture {
     /// Builds them, and cuts the flow once.
     pub(crate) fn new() -> Result<Self> {
         let pair = Pair::new("soak")?;
@@ -126,7 +126,7 @@ impl Site {
     }
 
     /// Effects of a fault, after it has ended.
-    pub(crate) fn harm(&mut self) -> Result<Harm> {
+    pub(crate) fn violations(&mut self) -> Result<Violations> {
         self.traffic.pass(20)?;
         let packets_lost = self.traffic.lost()?;
         self.wait_until_served()?;
@@ -139,7 +139,7 @@ impl Site {
         drop(attachment);
         let flow = flow(&self.pair)?;
         let rates_lost = u64::from(flow.hot.machine.rate_bps != self.rate_bps || flow.cnps.handled != 1);
-        Ok(Harm { packets_lost, rates_lost, leaked: self.leaked()? })
+        Ok(Violations { packets_lost, rates_lost, leaked: self.leaked()? })
     }
 
     /// State outside the daemon's attachments.

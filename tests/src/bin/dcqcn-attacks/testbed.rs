@@ -8,7 +8,7 @@ use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::cm::{CmMessage, CommIds, Rep};
 use dcqcn_params::Role;
 use dcqcn_replay::Hook;
-use dcqcn_tests::bpf::HeldObjects;
+use dcqcn_tests::bpf::LoadedObjects;
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::packets::{CNP_TOS, Roce, cm, req, v4};
 
@@ -65,7 +65,8 @@ impl Testbed {
         pair.b.attach("b0", Role::Host, &RECEIVER)?;
         pair.a.add_v4("a0", 1, 24)?;
         pair.b.add_v4("b0", 2, 24)?;
-        let programs = [HeldObjects::by(&pair.a, "a0")?.programs, HeldObjects::by(&pair.b, "b0")?.programs];
+        let programs =
+            [LoadedObjects::by(&pair.a, "a0")?.programs, LoadedObjects::by(&pair.b, "b0")?.programs];
         let data = Roce::default();
         let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
         a.send(&cm(data.src, data.dst, &CmMessage::Req(req(COMM_IDS.remote, OWN_QPN))))?;

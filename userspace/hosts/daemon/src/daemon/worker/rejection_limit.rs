@@ -9,17 +9,17 @@ const ONE_MORE: Duration = Duration::from_secs(60);
 
 /// Rejections that may still be logged.
 #[derive(Debug)]
-pub(super) struct Refusals {
+pub(super) struct RejectionLimit {
     left: u32,
     /// Time for which `left` is valid.
     since: Instant,
     /// Rejections omitted since the last logged one.
-    passed_over: u64,
+    omitted: u64,
 }
 
-impl Refusals {
+impl RejectionLimit {
     pub(super) fn new(now: Instant) -> Self {
-        Self { left: BURST, since: now, passed_over: 0 }
+        Self { left: BURST, since: now, omitted: 0 }
     }
 
     /// The text to log, if allowed: `text`, with the number of omitted rejections.
@@ -32,11 +32,11 @@ impl Refusals {
             self.since = now;
         }
         let Some(left) = self.left.checked_sub(1) else {
-            self.passed_over += 1;
+            self.omitted += 1;
             return None;
         };
         self.left = left;
-        match std::mem::take(&mut self.passed_over) {
+        match std::mem::take(&mut self.omitted) {
             0 => Some(text),
             before => Some(format!("{text} ({before} earlier rejections omitted)")),
         }
@@ -50,17 +50,17 @@ mod tests {
     #[test]
     fn rejections_logged_then_summarised() {
         let began = Instant::now();
-        let mut refusals = Refusals::new(began);
-        let entered = (0..1_000).filter_map(|_| refusals.entry("no".into(), began)).count();
+        let mut rejection_limit = RejectionLimit::new(began);
+        let entered = (0..1_000).filter_map(|_| rejection_limit.entry("no".into(), began)).count();
         assert_eq!(entered, 20);
         let later = began + ONE_MORE;
         assert_eq!(
-            refusals.entry("no".into(), later).as_deref(),
+            rejection_limit.entry("no".into(), later).as_deref(),
             Some("no (980 earlier rejections omitted)")
         );
-        assert_eq!(refusals.entry("no".into(), later), None);
+        assert_eq!(rejection_limit.entry("no".into(), later), None);
         // After a long pause, the full burst and no more.
         let rested = later + 1_000 * ONE_MORE;
-        assert_eq!((0..1_000).filter_map(|_| refusals.entry("no".into(), rested)).count(), 20);
+        assert_eq!((0..1_000).filter_map(|_| rejection_limit.entry("no".into(), rested)).count(), 20);
     }
 }

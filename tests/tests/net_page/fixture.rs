@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result};
 use dcqcn_tests::daemon::Daemon;
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::packets::{CNP_TOS, Roce};
-use dcqcn_tests::socket::PATIENCE;
+use dcqcn_tests::socket::TIMEOUT;
 use tempfile::TempDir;
 
 /// A port whose queue drains slowly enough for bursts to be seen in it, on a host that paces nothing.
@@ -72,7 +72,7 @@ impl Page {
     pub(crate) fn request(&self, request: &str) -> Result<String> {
         let address = self.url.trim_start_matches("http://").trim_end_matches('/');
         let mut stream = TcpStream::connect(address)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         stream.write_all(request.replace("HOST", address).as_bytes())?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
@@ -98,7 +98,7 @@ pub(crate) fn token(dir: &Path) -> Result<String> {
 }
 
 /// The host.
-pub(crate) struct Site {
+pub(crate) struct PageFixture {
     pub(crate) pair: Pair,
     pub(crate) daemon: Daemon,
     pub(crate) dir: TempDir,
@@ -106,7 +106,7 @@ pub(crate) struct Site {
     traffic: Option<JoinHandle<Result<()>>>,
 }
 
-impl Site {
+impl PageFixture {
     pub(crate) fn new(name: &str) -> Result<Self> {
         let pair = Pair::new(name)?;
         let dir = tempfile::tempdir()?;
@@ -156,7 +156,7 @@ impl Site {
     }
 }
 
-impl Drop for Site {
+impl Drop for PageFixture {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
         let _ = self.traffic.take().map(JoinHandle::join);
