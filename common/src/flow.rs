@@ -24,7 +24,7 @@ pub(crate) use set::home_way;
 pub use set::{Entry, Selection, Set, tag};
 pub(crate) use shared::FlowGuard;
 pub use shared::{FlowPeek, LookupError, Shared, Slot};
-pub use table::{Cnps, NpFlow, NpSet, RpCold, RpFlow, RpHot, RpSet};
+pub use table::{Cnps, NpFlow, NpPeek, NpSet, RpCold, RpFlow, RpHot, RpSet};
 
 #[cfg(test)]
 mod tests;

@@ -6,7 +6,7 @@ use core::ptr::NonNull;
 use aya_ebpf::bindings::BPF_NOEXIST;
 use aya_ebpf::helpers::{bpf_get_prandom_u32, bpf_ktime_get_coarse_ns, bpf_ktime_get_ns};
 use dcqcn_common::events::{self, Atomic, Event, Table};
-use dcqcn_common::flow::{FlowId, NpSet, QpId, Shared};
+use dcqcn_common::flow::{FlowId, NpPeek, NpSet, QpId, Shared};
 use dcqcn_common::hooks;
 use dcqcn_common::layout::{Backlog, CLASSES, ClassCounters, Counters, Cut, Mode, Pair, PauseCounters, Time};
 use dcqcn_common::params::Params;
@@ -375,9 +375,12 @@ impl hooks::Env<'static> for Env {
     }
 
     #[inline(always)]
-    fn np_may_know(&self, index: u32, hash: u32) -> bool {
-        // SAFETY: a map value. Other CPUs change it concurrently: the tags are only compared.
-        NP.get_ptr(index).is_some_and(|set| unsafe { NpSet::may_know(set, hash) })
+    fn np_peek(&self, index: u32, hash: u32, now_ns: u64, interval_ns: u64) -> NpPeek {
+        match NP.get_ptr(index) {
+            // SAFETY: a map value. Other CPUs change it concurrently: the result is a hint.
+            Some(set) => unsafe { NpSet::peek(set, hash, now_ns, interval_ns) },
+            None => NpPeek::Absent,
+        }
     }
 
     #[inline(always)]

@@ -94,18 +94,6 @@ impl<T: Entry> Set<T> {
         self.selection()
     }
 
-    /// Whether a way has the tag of `hash`; without the set's lock.
-    ///
-    /// # Safety
-    /// `set` points to a set that outlives the call.
-    #[inline(always)]
-    #[must_use]
-    pub unsafe fn may_know(set: *const Self, hash: u32) -> bool {
-        let tag = tag(hash);
-        // SAFETY: required of the caller. Every access is atomic.
-        (0..WAYS).any(|way| unsafe { (&raw const (*set).tags[way]).read_volatile() } == tag)
-    }
-
     #[inline(always)]
     fn way_of(&self, id: &T::Id, hash: u32) -> Option<usize> {
         let tag = tag(hash);

@@ -236,6 +236,39 @@ impl NpSet {
     /// A set without flows.
     pub const EMPTY: Self =
         Self { lock: 0, selected: 0, tags: [0; WAYS], _line: [0; 6], ways: [NpFlow::EMPTY; WAYS] };
+
+    /// State of the flow with hash `hash`, read without the set's lock: a hint, wrong if another flow has the same tag, and
+    /// while another CPU changes the set.
+    ///
+    /// # Safety
+    /// `set` points to a set that outlives the call.
+    #[inline(always)]
+    #[must_use]
+    pub unsafe fn peek(set: *const Self, hash: u32, now_ns: u64, interval_ns: u64) -> NpPeek {
+        let tag = tag(hash);
+        for way in 0..WAYS {
+            // SAFETY: required of the caller. Every access is atomic.
+            unsafe {
+                if (&raw const (*set).tags[way]).read_volatile() == tag {
+                    let last_cnp_ns = (&raw const (*set).ways[way].last_cnp_ns).read_volatile();
+                    let is_answered = now_ns.saturating_sub(last_cnp_ns) < interval_ns;
+                    return if is_answered { NpPeek::Answered } else { NpPeek::Due };
+                }
+            }
+        }
+        NpPeek::Absent
+    }
+}
+
+/// Result of [`NpSet::peek`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NpPeek {
+    /// The flow has no entry.
+    Absent,
+    /// Its last CNP is more recent than the CNP interval.
+    Answered,
+    /// Its CNP interval is over.
+    Due,
 }
 
 const _: () = assert!(size_of::<NpFlow>() == 80);

@@ -2,7 +2,7 @@
 
 use crate::classify::{Frame, Roce};
 use crate::events::Event;
-use crate::flow::{FlowId, NpSet, QpId, Shared};
+use crate::flow::{FlowId, NpPeek, NpSet, QpId, Shared};
 use crate::layout::{Backlog, ClassCounters, Cut, Pair, PauseCounters, Time};
 use crate::params::Params;
 use crate::rate::Debt;
@@ -63,9 +63,8 @@ pub trait Env<'p> {
     fn lookup_key(&mut self) -> &mut FlowId;
     /// Runs `f` on set `index` of the NP table under its lock; `None` if the lock is contended.
     fn np_set<R>(&mut self, index: u32, f: impl FnOnce(&mut NpSet) -> R) -> Option<R>;
-    /// Whether a flow with hash `hash` may be in set `index` of the NP table, read without its lock. Wrong if another flow has
-    /// the same tag, and while another CPU changes the set.
-    fn np_may_know(&self, index: u32, hash: u32) -> bool;
+    /// [`NpSet::peek`] in set `index` of the NP table.
+    fn np_peek(&self, index: u32, hash: u32, now_ns: u64, interval_ns: u64) -> NpPeek;
     /// A timestamp shared by all CPUs; 0 before it is set.
     fn time(&self, which: Time) -> u64;
     /// Sets a shared timestamp; if two CPUs write concurrently, either value may win.

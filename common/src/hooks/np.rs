@@ -3,7 +3,7 @@
 use super::{Env, Skb, TcVerdict, class_of, record, set_class};
 use crate::classify::{Frame, Roce, is_of_one_host};
 use crate::events::{EventKind, Table};
-use crate::flow::{FlowId, NpFlow, QpId, set_index};
+use crate::flow::{FlowId, NpFlow, NpPeek, QpId, set_index};
 use crate::layout::{Time, WAYS};
 use crate::params::{CNP_LIMIT_PEER, CNP_LIMIT_QP, Params, Switch};
 use crate::stats::Stat;
@@ -41,11 +41,16 @@ pub(super) fn on_data<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, is_mar
         return;
     };
     let hash = id.hash(&p.port.hash_keys);
-    // Most unmarked packets end here, without lock and routing table: their flow has no marks.
-    if !is_marked && !s.env().np_may_know(set_index(hash, p.port.np_set_mask), hash) {
+    let now_ns = s.env().now_ns();
+    let interval_ns = p.hot.min_time_between_cnps_ns.into();
+    let state = s.env().np_peek(set_index(hash, p.port.np_set_mask), hash, now_ns, interval_ns);
+    // Most unmarked packets end here, without lock and routing table: their flow has no marks, or they are not due.
+    if !is_marked && state != NpPeek::Due {
         return;
     }
-    let is_for_host = p.hot.is_on(Switch::NpOtherHost) || !s.is_for_other_host(roce);
+    // The routing table costs more than everything else, so it is read once per CNP.
+    let is_for_host =
+        state == NpPeek::Answered || p.hot.is_on(Switch::NpOtherHost) || !s.is_for_other_host(roce);
     if is_between_hosts(s, roce) && is_for_host {
         notify(s, p, id, hash, is_marked, 0);
     } else if is_marked {

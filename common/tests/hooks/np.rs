@@ -186,6 +186,25 @@ fn group_and_other_host_not_answered() {
     assert_eq!(host.take_counted(), [(Stat::RoceData, 1)]);
 }
 
+/// Within the interval no CNP can follow, so neither routing table nor lock is needed; the next CNP looks again, because the
+/// address may have moved.
+#[test]
+fn routing_table_read_once_per_cnp() {
+    let p = params(|_| {});
+    let mut host = MockHost::new();
+    clone_mark(&mut host, &p, &MARKED);
+    let moved = PacketContext { is_for_other_host: true, ..PacketContext::default() };
+    host.take_counted();
+    host.ingress(&p, &MARKED.frame(), moved);
+    assert_eq!(host.count_of(Stat::NpCnpSuppressed), 1);
+    let locks = host.np_locks;
+    clone_mark(&mut host, &p, &DATA);
+    assert_eq!(host.np_locks, locks);
+    host.now_ns += INTERVAL_NS;
+    assert_eq!(host.ingress(&p, &MARKED.frame(), moved).1.clone_mark, None);
+    assert_eq!(host.count_of(Stat::NpNotForHost), 1);
+}
+
 #[test]
 fn full_set_evicts_longest_silent() {
     let p = params(|_| {});
@@ -236,7 +255,10 @@ fn unmarked_packet_of_unknown_flow_ends_early() {
     assert_eq!((host.take_counted(), host.np_locks), (vec![(Stat::RoceData, 1)], 0));
     clone_mark(&mut host, &p, &MARKED);
     host.ingress(&p, &DATA.frame(), PacketContext::default());
-    assert_eq!(host.np_locks, 2, "a marked packet, and one of a known flow");
+    assert_eq!(host.np_locks, 1, "of the marked packet");
+    host.now_ns += INTERVAL_NS;
+    host.ingress(&p, &DATA.frame(), PacketContext::default());
+    assert_eq!(host.np_locks, 2, "its interval is over");
 }
 
 #[test]

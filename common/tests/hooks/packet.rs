@@ -2,7 +2,7 @@
 
 use dcqcn_common::classify::{Frame, Roce};
 use dcqcn_common::events::Event;
-use dcqcn_common::flow::{FlowId, NpSet, QpId, Shared};
+use dcqcn_common::flow::{FlowId, NpPeek, NpSet, QpId, Shared};
 use dcqcn_common::hooks::{Env, Host, Skb, set_tos_and_len};
 use dcqcn_common::layout::{Backlog, ClassCounters, Cut, Pair, PauseCounters, Time};
 use dcqcn_common::params::Params;
@@ -176,9 +176,12 @@ impl<'a> Env<'a> for MockEnv<'a> {
         &mut self.mock.lookup_key
     }
 
-    fn np_may_know(&self, index: u32, hash: u32) -> bool {
-        // SAFETY: a live set, which no other thread changes.
-        self.mock.np.get(index as usize).is_some_and(|set| unsafe { NpSet::may_know(set, hash) })
+    fn np_peek(&self, index: u32, hash: u32, now_ns: u64, interval_ns: u64) -> NpPeek {
+        match self.mock.np.get(index as usize) {
+            // SAFETY: a live set, which no other thread changes.
+            Some(set) => unsafe { NpSet::peek(set, hash, now_ns, interval_ns) },
+            None => NpPeek::Absent,
+        }
     }
 
     fn np_set<R>(&mut self, index: u32, f: impl FnOnce(&mut NpSet) -> R) -> Option<R> {

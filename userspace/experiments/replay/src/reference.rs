@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use dcqcn_common::classify::{Frame, Roce};
 use dcqcn_common::events::Event;
-use dcqcn_common::flow::{FlowId, NpSet, QpId, RpSet, Shared};
+use dcqcn_common::flow::{FlowId, NpPeek, NpSet, QpId, RpSet, Shared};
 use dcqcn_common::hooks::{self, Env, Host, Skb};
 use dcqcn_common::layout::{Backlog, ClassCounters, Counters, Cut, Pair, PauseCounters, QUEUES, TIMES, Time};
 use dcqcn_common::params::Params;
@@ -231,9 +231,12 @@ impl<'a> Env<'a> for View<'a> {
         &mut self.tables.lookup_key
     }
 
-    fn np_may_know(&self, index: u32, hash: u32) -> bool {
-        // SAFETY: a live set, which no other thread changes.
-        self.tables.np.get(index as usize).is_some_and(|set| unsafe { NpSet::may_know(set, hash) })
+    fn np_peek(&self, index: u32, hash: u32, now_ns: u64, interval_ns: u64) -> NpPeek {
+        match self.tables.np.get(index as usize) {
+            // SAFETY: a live set, which no other thread changes.
+            Some(set) => unsafe { NpSet::peek(set, hash, now_ns, interval_ns) },
+            None => NpPeek::Absent,
+        }
     }
 
     fn np_set<R>(&mut self, index: u32, f: impl FnOnce(&mut NpSet) -> R) -> Option<R> {
