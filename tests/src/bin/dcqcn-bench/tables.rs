@@ -50,7 +50,8 @@ pub(crate) fn targets(report: &Report) -> Vec<Target> {
     }
     at_most(format!("{PACED}: times the {MINIMAL_PACER}"), 1.15, ratio(Section::Packets, PACED));
     let inline = ratio(Section::Live, INLINE_SENT).map(f64::recip);
-    at_most(format!("{INLINE_SENT}: times the bare redirect"), 1.6, inline);
+    // Each packet reads the clock, so that the virtual queue of a single CPU is exact.
+    at_most(format!("{INLINE_SENT}: times the bare redirect"), 1.8, inline);
     at_most(format!("{CNP_MADE}, ns"), 1_500.0, ns(CNP_MADE).map(Metric::better));
     for name in CNP_AT_RP {
         at_most(format!("{name}, ns"), 100.0, ns(name).map(Metric::better));
