@@ -1,4 +1,4 @@
-//! Scalars that packets read, in half a cache line.
+//! Scalars that packets read, in less than a cache line.
 
 use super::{
     Config, NP_WINDOW_BOTH, PACER_FQ, PACER_HTB, Port, QUEUE_SOURCE_BACKLOG, QUEUES_NONE, TAIL_LOSS_PROBE_OFF,
