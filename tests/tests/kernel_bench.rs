@@ -1,6 +1,5 @@
-//! `cargo xtask bench --quick` runs, and all of its metrics are numbers.
-//!
-//! Absolute speed is not checked. A cost relative to empty programs fails if it is a third above the highest so far.
+//! `cargo xtask bench --quick` runs, all of its metrics are numbers, and costs relative to empty programs stay within their
+//! bounds. Absolute speed is not checked.
 
 use std::process::Command;
 
@@ -9,11 +8,12 @@ use dcqcn_tests::skip::runnable;
 use serde_json::Value;
 
 #[test]
-fn quick_bench_measures_everything() -> Result<()> {
-    if !runnable("quick_bench_measures_everything", &[])? {
+fn quick_bench_complete_and_within_bounds() -> Result<()> {
+    if !runnable("quick_bench_complete_and_within_bounds", &[])? {
         return Ok(());
     }
-    let output = Command::new(env!("CARGO_BIN_EXE_dcqcn-bench")).args(["--quick", "--json"]).output()?;
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_dcqcn-bench")).args(["--quick", "--json", "--gate"]).output()?;
     let progress = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "the bench failed: {progress}");
     for skipped in progress.lines().filter(|line| line.starts_with("SKIPPED")) {
@@ -43,19 +43,5 @@ fn quick_bench_measures_everything() -> Result<()> {
             ensure!(figure["against"].is_null(), "{figure}: nothing to compare with");
         }
     }
-    Ok(())
-}
-
-/// Instruction counts relative to a baseline; repeated if a ratio exceeds its bound.
-#[test]
-fn instruction_counts_within_a_third() -> Result<()> {
-    if !runnable("instruction_counts_within_a_third", &[])? {
-        return Ok(());
-    }
-    let output = Command::new(env!("CARGO_BIN_EXE_dcqcn-bench"))
-        .args(["--quick", "--only", "packets", "--gate"])
-        .output()?;
-    let printed = String::from_utf8_lossy(&output.stdout);
-    ensure!(output.status.success(), "{printed}{}", String::from_utf8_lossy(&output.stderr));
     Ok(())
 }
