@@ -207,7 +207,7 @@ pub unsafe fn record<A: Atomic>(log: *mut EventLog, interval_ns: u64, event: Eve
 
 /// Result of reading an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum EntryState {
     /// The entry.
     Event(Event),
     /// Not written yet, or being written.
@@ -233,7 +233,7 @@ pub unsafe fn newest(log: *mut EventLog) -> u64 {
 /// As [`newest`].
 #[cfg(not(target_arch = "bpf"))]
 #[must_use]
-pub unsafe fn read_entry(log: *mut EventLog, number: u64) -> Found {
+pub unsafe fn read_entry(log: *mut EventLog, number: u64) -> EntryState {
     // SAFETY: required of the caller.
     let is_over = move || unsafe { newest(log) } >= number.saturating_add(SLOTS as u64);
     // SAFETY: required of the caller; the remainder keeps the slot inside the log.
@@ -242,13 +242,13 @@ pub unsafe fn read_entry(log: *mut EventLog, number: u64) -> Found {
     let there = unsafe { AtomicU64::from_ptr(&raw mut (*slot).number) }.load(Ordering::Acquire);
     if there < number {
         // Never wait for an entry whose slot has already been claimed for a newer one.
-        return if is_over() { Found::Gone } else { Found::NotYet };
+        return if is_over() { EntryState::Gone } else { EntryState::NotYet };
     }
     // SAFETY: required of the caller. Plain integers: a torn read is discarded below.
     let event = unsafe { (&raw const (*slot).event).read_volatile() };
     // A writer claims its number before it writes to the slot: if this read saw the next entry, `newest` is seen as well.
     fence(Ordering::Acquire);
-    if there > number || is_over() { Found::Gone } else { Found::Event(event) }
+    if there > number || is_over() { EntryState::Gone } else { EntryState::Event(event) }
 }
 
 const _: () = assert!(size_of::<Slot>() == 64 && core::mem::offset_of!(EventLog, slots) == 192);
@@ -266,7 +266,7 @@ mod tests {
         Event { at_ns, left_out: 0, id, kind: kind as u32, values: [value; 2] }
     }
 
-    fn find(log: &mut EventLog, number: u64) -> Found {
+    fn find(log: &mut EventLog, number: u64) -> EntryState {
         // SAFETY: the test owns the log.
         unsafe { read_entry(log, number) }
     }
@@ -304,9 +304,9 @@ mod tests {
         assert_eq!(flood, 100);
         assert!(enter(&mut log, 10_000_000, event(EventKind::TableFull, 6, 7)));
         assert_eq!(log.tallies.map(|tally| tally.left_out), [0, 9_900, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(find(&mut log, 101), Found::Event(event(EventKind::TableFull, 6, 7)));
+        assert_eq!(find(&mut log, 101), EntryState::Event(event(EventKind::TableFull, 6, 7)));
         assert!(enter(&mut log, 10_000_000, event(EventKind::RateCut, SECOND_NS, 8)));
-        let Found::Event(next) = find(&mut log, 102) else { panic!("no entry") };
+        let EntryState::Event(next) = find(&mut log, 102) else { panic!("no entry") };
         assert_eq!((next.left_out, next.values), (9_900, [8; 2]));
     }
 
@@ -314,16 +314,16 @@ mod tests {
     fn log_keeps_newest_entries() {
         let mut log = Box::new(EventLog::EMPTY);
         let slots = SLOTS as u64;
-        assert_eq!(find(&mut log, 1), Found::NotYet);
+        assert_eq!(find(&mut log, 1), EntryState::NotYet);
         for n in 1..=slots + 10 {
             assert!(enter(&mut log, 1, event(EventKind::FlowPaired, n * SECOND_NS, n)));
         }
         assert_eq!(log.newest, slots + 10);
         for n in 1..=slots + 11 {
             let expected = match n {
-                n if n <= 10 => Found::Gone,
-                n if n <= slots + 10 => Found::Event(event(EventKind::FlowPaired, n * SECOND_NS, n)),
-                _ => Found::NotYet,
+                n if n <= 10 => EntryState::Gone,
+                n if n <= slots + 10 => EntryState::Event(event(EventKind::FlowPaired, n * SECOND_NS, n)),
+                _ => EntryState::NotYet,
             };
             assert_eq!(find(&mut log, n), expected, "{n}");
         }
@@ -333,9 +333,9 @@ mod tests {
     fn unfinished_entry_dropped_on_slot_reuse() {
         let mut log = Box::new(EventLog::EMPTY);
         log.newest = 1;
-        assert_eq!(find(&mut log, 1), Found::NotYet);
+        assert_eq!(find(&mut log, 1), EntryState::NotYet);
         log.newest = 1 + SLOTS as u64;
-        assert_eq!(find(&mut log, 1), Found::Gone);
+        assert_eq!(find(&mut log, 1), EntryState::Gone);
     }
 
     /// With concurrent writers, a reader sees complete entries, in order.
@@ -365,9 +365,9 @@ mod tests {
                     loop {
                         // SAFETY: the log outlives the scope.
                         match unsafe { read_entry(raw.0, number) } {
-                            Found::Event(event) => read.push(event),
-                            Found::Gone => lost += 1,
-                            Found::NotYet => {
+                            EntryState::Event(event) => read.push(event),
+                            EntryState::Gone => lost += 1,
+                            EntryState::NotYet => {
                                 thread::yield_now();
                                 continue;
                             }

@@ -10,7 +10,7 @@
 //! The machine is lazy: a rate only matters when a packet is sent, so [`RateMachine::advance`] processes all events
 //! that are due, in order. Events at the same instant are ordered: alpha, cut, increase timer, byte counter, CNP.
 //!
-//! Integers only. Rates are below 2^40 bit/s (800 Gb/s); alpha is a fraction of 2^31. Averages round up, so that a
+//! Integers only. Rates are below 2^40 bit/s (800 Gbit/s); alpha is a fraction of 2^31. Averages round up, so that a
 //! rate reaches its target after at most 40 halvings of the difference instead of staying one below it.
 
 mod alpha;

@@ -30,7 +30,7 @@ fn sends(flow: &mut RpFlow, p: &Params, now_ns: u64, bytes: u64) -> u64 {
     }
 }
 
-/// A flow at 100 Gb/s is cut to its floor of 10 Mb/s, and has its rate back before the gap it had there is over.
+/// A flow at 100 Gbit/s is cut to its floor of 10 Mbit/s, and has its rate back before the gap it had there is over.
 #[test]
 fn flow_not_delayed_by_old_rate() {
     let p = params(&config(100_000_000_000));
@@ -40,7 +40,7 @@ fn flow_not_delayed_by_old_rate() {
     }
     assert_eq!(flow.hot.machine.rate_bps, 10_000_000);
     assert_eq!(sends(&mut flow, &p, 760_000, 4_096), 760_000);
-    // At 10 Mb/s 4096 bytes take 3.28 ms. By then the rate has grown by 40 Mb/s every 55 us for most of the time.
+    // At 10 Mbit/s 4096 bytes take 3.28 ms. By then the rate has grown by 40 Mbit/s every 55 us for most of the time.
     let second_ns = sends(&mut flow, &p, 1_500_000, 4_096);
     assert!(second_ns <= 1_500_000, "{second_ns}");
     assert!(flow.hot.machine.rate_bps > 100_000_000);
@@ -104,7 +104,7 @@ proptest! {
         let left = unpaid(sent.hot.machine, &p, from_ns, bytes * 8, look_at_ns);
         let rate_bps = flow.hot.machine.rate_bps;
         if left <= 0 {
-            // Paid by now. (In a run of increases it counts as paid at their end, which is not in the future either.)
+            // The debt is paid by now. In a run of increases it counts as paid at the end of the run, at the latest now.
             prop_assert!(flow.hot.pacer().next_ns <= look_at_ns + 1, "{} after {look_at_ns}", flow.hot.pacer().next_ns);
         } else {
             let expected_ns = look_at_ns.max(from_ns) as f64 + left as f64 / rate_bps as f64;

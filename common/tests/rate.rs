@@ -23,7 +23,7 @@ fn same_alpha(alpha_q31: u32, model: f64) -> bool {
     (f64::from(alpha_q31) * ALPHA_QUANTUM - model).abs() <= (model * 1e-3).max(ALPHA_QUANTUM)
 }
 
-/// CNPs at 0, 50 and 100 us to a flow at 40 Gb/s, then none. Every number is exact in binary.
+/// CNPs at 0, 50 and 100 us to a flow at 40 Gbit/s, then none. Every number is exact in binary.
 #[test]
 fn worked_trace() {
     let mut config = Config::DEFAULT;
@@ -98,7 +98,7 @@ fn firmware_worked_trace() {
         m.on_cnp(&p, cnp_ns);
     }
     let alpha = |n: i32| (255.0 / 256.0_f64).powi(n);
-    // Time in us, current rate in Mb/s, stage, periods without a CNP.
+    // Time in us, current rate in Mbit/s, stage, periods without a CNP.
     let rows = [
         (100, 10_000.0, 0, 0),
         (155, 25_000.0, 1, 1),
@@ -144,7 +144,7 @@ fn coarse_alpha_worked_trace() {
     let alpha_at = |m: &RateMachine, t_us: u64| m.alpha_q31(&p, t_us * US) >> 21;
     assert_eq!([0, 1, 2, 3, 4].map(|t_us| alpha_at(&m, t_us)), [1_023, 1_018, 1_013, 1_008, 1_003]);
     m.advance(&p, 4 * US);
-    // 100 Gb/s · 1003 >> 11.
+    // 100 Gbit/s · 1003 >> 11.
     assert_eq!(m.rate_bps, 100_000_000_000 - 48_974_609_375);
     // A CNP at 5.5 us: at 6 us alpha rises, (1019 · 998 / 1024) + 5, and at 8 us the rate is cut.
     m.advance(&p, 5_500);
@@ -324,7 +324,7 @@ proptest! {
     fn machine_matches_the_model(
         config in any_config(), start_ns in any_size(0, 1_000 * HOUR),
         history in prop::collection::vec((any_gap(), any_event()), 1..60),
-        // The model takes one event after the other: so many at most in one gap, unless the flow is at the line rate.
+        // The model takes one event at a time: at most this many in one gap, unless the flow is at the line rate.
         most_events in prop_oneof![19 => Just(500), 1 => Just(100_000)],
     ) {
         prop_assert_eq!(config.validate(), Ok(()));

@@ -207,7 +207,7 @@ dcqcn_common::entries!(EdtFlow: QpId);
 #[map]
 pub static EDT: Array<Set<EdtFlow>> = Array::with_max_entries(DEFAULT_FLOWS / WAYS as u32, BPF_F_MMAPABLE);
 
-/// 50 Gb/s: 0.16 ns per byte.
+/// 50 Gbit/s: 0.16 ns per byte.
 const NS_PER_BYTE_Q24: u64 = (8 << 24) / 50;
 /// Keys of the hash.
 const KEYS: HashKeys = HashKeys::new(0);
@@ -281,7 +281,7 @@ pub fn edt_tc(ctx: TcContext) -> i32 {
 #[map]
 pub static EMPTY_AT_NS: Array<u64> = Array::with_max_entries(1, 0);
 
-/// 100 kb/s: 80 us per byte.
+/// 100 kbit/s: 80 us per byte.
 const DRAIN_NS_PER_BYTE: u64 = 80_000;
 /// Offsets of TOS and checksum.
 const TOS_AT: usize = 15;

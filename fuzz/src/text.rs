@@ -4,7 +4,7 @@ use std::path::Path;
 use std::{env, fs, process};
 
 use dcqcn_common::params::{Config, Params, Port};
-use dcqcn_params::{Found, parse, sonic, to_toml};
+use dcqcn_params::{DetectedLink, parse, sonic, to_toml};
 use dcqcn_replay::replay::Capture;
 
 /// A configuration file.
@@ -15,14 +15,15 @@ pub(crate) fn config(bytes: &[u8]) {
     let settings = match parse("fuzz", text) {
         Ok(settings) => settings,
         Err(errors) => {
-            assert!(!errors.to_string().is_empty(), "an error says something");
+            assert!(!errors.to_string().is_empty(), "the error has a text");
             return;
         }
     };
     let written = to_toml(&settings);
     let again = parse("fuzz", &written).unwrap_or_else(|errors| panic!("{errors}\n{written}"));
     assert_eq!(to_toml(&again), written, "what is written is read to the same");
-    let found = Found { link_rate_bps: Some(1_000_000_000), wire_overhead_bytes: 24, other_host: false };
+    let found =
+        DetectedLink { link_rate_bps: Some(1_000_000_000), wire_overhead_bytes: 24, other_host: false };
     if let Ok(config) = settings.config_on(&found) {
         // Any values in range and consistent can be activated.
         Params::new(&config, Port::new(1, 8, 8)).unwrap_or_else(|error| panic!("{error}"));

@@ -12,9 +12,9 @@ use dcqcn_common::wire::ipv4::Ipv4;
 use dcqcn_common::wire::udp::{self, Udp};
 
 /// A complete packet.
-pub(crate) struct Whole<'a>(pub(crate) &'a [u8]);
+pub(crate) struct CompletePacket<'a>(pub(crate) &'a [u8]);
 
-impl Frame for Whole<'_> {
+impl Frame for CompletePacket<'_> {
     fn frame_len(&self) -> u32 {
         self.0.len() as u32
     }
@@ -26,7 +26,7 @@ impl Frame for Whole<'_> {
 
 /// Checks packets classified as RoCE.
 pub(crate) fn classify(bytes: &[u8]) {
-    let mut frame = Whole(bytes);
+    let mut frame = CompletePacket(bytes);
     let dscp = classify::dscp(&mut frame);
     let Ok(roce) = classify::classify(&mut frame) else {
         return;
@@ -42,7 +42,7 @@ pub(crate) fn classify(bytes: &[u8]) {
 }
 
 /// Checks that the classes of a packet exclude one another, and their properties.
-fn kinds(roce: &Roce, frame: &Whole<'_>) {
+fn kinds(roce: &Roce, frame: &CompletePacket<'_>) {
     assert!(!roce.congests() || roce.is_sequenced(), "congesting packets are sequenced");
     assert!(!(roce.is_cnp() && (roce.congests() || roce.is_sequenced())));
     assert_eq!(roce.is_cnp(), roce.opcode == Opcode::CNP);

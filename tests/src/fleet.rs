@@ -21,7 +21,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 pub use clock::Clock;
-pub use daemon::{MockDaemon, Nature};
+pub use daemon::{Behaviour, MockDaemon};
 pub use etcd::Etcd;
 pub use tls::Authority;
 

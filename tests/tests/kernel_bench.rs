@@ -20,9 +20,9 @@ fn quick_bench_complete_and_within_bounds() -> Result<()> {
         eprintln!("{skipped}");
     }
     let report: Value = serde_json::from_slice(&output.stdout)?;
-    let figures = report.pointer("/figures").and_then(Value::as_array).context("no figures")?;
+    let metrics = report.pointer("/figures").and_then(Value::as_array).context("no metrics")?;
     for section in ["packets", "growth", "cpus", "programs", "links", "live", "control"] {
-        let available = figures.iter().any(|figure| figure["section"] == section);
+        let available = metrics.iter().any(|metric| metric["section"] == section);
         // Only "cpus" may be skipped: it needs two free CPUs.
         let is_excused = section == "cpus"
             && report.pointer("/skipped").and_then(Value::as_array).is_some_and(|all| {
@@ -30,17 +30,17 @@ fn quick_bench_complete_and_within_bounds() -> Result<()> {
             });
         ensure!(available || is_excused, "nothing of section {section}");
     }
-    for figure in figures {
-        let median = figure["median"].as_f64().with_context(|| format!("{figure} has no median"))?;
-        ensure!(median.is_finite(), "{figure}");
-        let base = figures
+    for metric in metrics {
+        let median = metric["median"].as_f64().with_context(|| format!("{metric} has no median"))?;
+        ensure!(median.is_finite(), "{metric}");
+        let base = metrics
             .iter()
-            .find(|base| base["section"] == figure["section"] && base["name"] == figure["against"]);
+            .find(|base| base["section"] == metric["section"] && base["name"] == metric["against"]);
         if let Some(base) = base {
             let ratio = median / base["median"].as_f64().context("no median")?;
-            ensure!(ratio.is_finite(), "{figure} in relation to {base} is {ratio}");
+            ensure!(ratio.is_finite(), "{metric} in relation to {base} is {ratio}");
         } else {
-            ensure!(figure["against"].is_null(), "{figure}: nothing to compare with");
+            ensure!(metric["against"].is_null(), "{metric}: nothing to compare with");
         }
     }
     Ok(())

@@ -22,16 +22,16 @@ fn incast() -> Result<()> {
     ensure!(output.status.success(), "dcqcn-lab {line}: {}", String::from_utf8_lossy(&output.stderr));
 
     let report: Value = serde_json::from_slice(&output.stdout)?;
-    let figure = |run: usize, key: &str| {
-        let figures = report["runs"][run]["steady"].pointer(key);
-        figures.and_then(Value::as_f64).with_context(|| format!("no {key} in run {run}: {report}"))
+    let metric = |run: usize, key: &str| {
+        let metrics = report["runs"][run]["steady"].pointer(key);
+        metrics.and_then(Value::as_f64).with_context(|| format!("no {key} in run {run}: {report}"))
     };
     let (off, on) = (0, 1);
-    ensure!(figure(off, "/drops")? > 100.0, "an incast without control overflows its buffer: {report}");
-    ensure!(figure(on, "/drops")? < figure(off, "/drops")? / 10.0, "with DCQCN it does not: {report}");
-    ensure!(figure(on, "/link_share")? > 0.7, "the link is used: {report}");
-    ensure!(figure(on, "/jain_index")? > 0.8, "and shared: {report}");
-    let cnps = (figure(on, "/control/cnps_sent")?, figure(on, "/control/cnps_handled")?);
+    ensure!(metric(off, "/drops")? > 100.0, "an incast without control overflows its buffer: {report}");
+    ensure!(metric(on, "/drops")? < metric(off, "/drops")? / 10.0, "with DCQCN it does not: {report}");
+    ensure!(metric(on, "/link_share")? > 0.7, "the link is used: {report}");
+    ensure!(metric(on, "/jain_index")? > 0.8, "and shared: {report}");
+    let cnps = (metric(on, "/control/cnps_sent")?, metric(on, "/control/cnps_handled")?);
     ensure!(cnps.0 > 0.0 && (cnps.0 - cnps.1).abs() <= 0.1 * cnps.0 + 2.0, "CNPs sent, handled: {cnps:?}");
     ensure!(Netns::list("dcqcn-lab-")?.is_empty(), "namespaces are left over");
     Ok(())

@@ -339,17 +339,17 @@ fn incast(rp: &str, control: &str) -> Result<()> {
     ensure!(Netns::list("dcqcn-lab-")?.is_empty(), "namespaces are left over");
     let report: Value = serde_json::from_slice(&output.stdout)?;
     let runs = report["runs"].as_array().context("no runs")?;
-    let figure = |run: &Value, key: &str| {
+    let metric = |run: &Value, key: &str| {
         run["whole"].pointer(key).and_then(Value::as_f64).with_context(|| format!("no {key}: {report}"))
     };
     let with = runs.last().context("no run")?;
-    ensure!(figure(with, "/goodput_bps")? > 0.0, "{report}");
+    ensure!(metric(with, "/goodput_bps")? > 0.0, "{report}");
     for count in ["ce_marks", "cnps_sent", "cnps_handled"] {
-        let count = figure(with, &format!("/control/{count}"))?;
+        let count = metric(with, &format!("/control/{count}"))?;
         ensure!(count > 0.0, "{rp}: marked, answered and heeded: {report}");
     }
     if let [off, with] = runs.as_slice() {
-        let (off, with) = (figure(off, "/drops")?, figure(with, "/drops")?);
+        let (off, with) = (metric(off, "/drops")?, metric(with, "/drops")?);
         ensure!(off > 100.0, "an incast without control overflows its buffer: {report}");
         ensure!(with < off / 4.0, "with DCQCN it does not: {report}");
     }

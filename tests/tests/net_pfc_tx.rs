@@ -124,7 +124,7 @@ fn port_filling_queue_gets_xoff_then_xon() -> Result<()> {
         burst(&one, 1, 26, BURST_PACKETS)?;
         let waits = next_quanta(&one).with_context(|| format!("round {round}"))?;
         delays.push(begun.elapsed());
-        // At 100 Mb/s 10 ms are 1954 quanta; nothing that fits its queue needs longer.
+        // At 100 Mbit/s 10 ms are 1954 quanta; nothing that fits its queue needs longer.
         ensure!(waits == 1_954, "{waits}");
         // XOFF may be repeated while the queue empties, which takes 0.2 s.
         while next_quanta(&one)? != 0 {}

@@ -34,7 +34,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
 
     let plots = workspace.host_target().join("demo");
     fs::create_dir_all(&plots)?;
-    header("dcqcn-lab incast: 4 senders into 200 Mb/s, without and with DCQCN");
+    header("dcqcn-lab incast: 4 senders into 200 Mbit/s, without and with DCQCN");
     let mut command = Command::new(workspace.lab());
     command.args(["incast", "--senders", "4", "--link", "200mbit", "--duration", "10s"]);
     let text = output_of(command.args(["--control", "both", "--plot"]).arg(&plots).args(&args.lab))?;

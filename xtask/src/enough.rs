@@ -112,7 +112,7 @@ fn collective(lab: &Lab, topology: &str, workload: &str, size: &str) -> Result<S
 fn tcp(lab: &Lab) -> Result<String> {
     lab.swept(
         "coexist --duration 300ms --sweep tcp-law=cubic,dctcp --sweep classes=on,off",
-        "classes, ECN, DCQCN | TCP | storage, Gb/s | TCP, Gb/s | block p50, ms | **block p99, ms** | storage packets dropped",
+        "classes, ECN, DCQCN | TCP | storage, Gbit/s | TCP, Gbit/s | block p50, ms | **block p99, ms** | storage packets dropped",
         "/at/classes:s /at/tcp-law:s /outcome/groups/0/goodput_bps:1G /outcome/groups/1/goodput_bps:1G \
          /outcome/groups/0/fct/p50_ns:2M? /outcome/groups/0/fct/p99_ns:2M? /outcome/groups/0/totals/dropped_packets:0",
     )

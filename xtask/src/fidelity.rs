@@ -64,8 +64,8 @@ fn at(run: &Value, key: &str) -> String {
 }
 
 /// Result of RoCE's class, the highest with flows.
-fn queue(run: &Value, figure: &str) -> Result<f64> {
-    number(run, &format!("/outcome/classes/last/queue/{figure}"))
+fn queue(run: &Value, metric: &str) -> Result<f64> {
+    number(run, &format!("/outcome/classes/last/queue/{metric}"))
 }
 
 fn variation(run: &Value) -> Result<f64> {
@@ -93,7 +93,7 @@ fn variants(lab: &Lab) -> Result<String> {
         ))
     };
     let rows: Vec<_> = lab.sweep(command)?.iter().map(row).collect::<Result<_>>()?;
-    let heading = "profile | goodput, Gb/s | Jain | queue mean, KB | queue p99, KB | link idle | CNPs";
+    let heading = "profile | goodput, Gbit/s | Jain | queue mean, KB | queue p99, KB | link idle | CNPs";
     Ok(table(&[command], heading, &rows))
 }
 
@@ -116,7 +116,7 @@ fn loss(lab: &Lab) -> Result<String> {
         &format!(
             "incast --flows 200 --kmax 20MB --pmax 100% --buffer 200MB --sweep pfc=off,on --sweep {WINDOWS}"
         ),
-        "PFC | `np_window` | goodput, Gb/s | packets dropped | packets retransmitted",
+        "PFC | `np_window` | goodput, Gbit/s | packets dropped | packets retransmitted",
         "/at/pfc:s /at/np_window:s /outcome/groups/0/goodput_bps:1G /outcome/groups/0/totals/dropped_packets:0 \
          /outcome/groups/0/totals/retransmitted_packets:0",
     )
@@ -133,17 +133,17 @@ fn flows<T>(published: &[(u32, T)]) -> String {
 /// Link, thresholds, and published q* of the fluid model, KB, by number of flows.
 const FIXED_POINTS: Cases<f64> = &[
     (
-        "40 Gb/s, 5/200 KB, 1 %",
+        "40 Gbit/s, 5/200 KB, 1 %",
         "--link 40g --kmin 5KB --kmax 200KB --pmax 1%",
         &[(2, 20.2), (4, 41.8), (8, 93.8)],
     ),
     (
-        "25 Gb/s, 100/400 KB, 20 %",
+        "25 Gbit/s, 100/400 KB, 20 %",
         "--link 25g --kmin 100KB --kmax 400KB --pmax 20%",
         &[(2, 102.0), (4, 105.0), (8, 112.0), (16, 129.0)],
     ),
     (
-        "100 Gb/s, 400/1600 KB, 20 %",
+        "100 Gbit/s, 400/1600 KB, 20 %",
         "--link 100g --kmin 400KB --kmax 1600KB --pmax 20%",
         &[(2, 401.0), (4, 404.0), (8, 409.0), (16, 421.0), (32, 449.0)],
     ),
@@ -201,7 +201,7 @@ fn staircase(lab: &Lab) -> Result<String> {
     ensure!(!rows.is_empty(), "no stages in the simulator's JSON");
     let fair =
         number(&run, "/outcome/convergence_ns").map_or("not".to_owned(), |ns| format!("{:.0} ms", ns / 1e6));
-    let heading = "stage | published, Gb/s | **simulated, Gb/s** (mean of its second half) | Jain";
+    let heading = "stage | published, Gbit/s | **simulated, Gbit/s** (mean of its second half) | Jain";
     let note = format!("\nFair (Jain's index stays at 0.95 or more) after the third flow's start: {fair}.\n");
     Ok(table(&[command], heading, &rows) + &note)
 }
@@ -214,7 +214,7 @@ const STABILITY: Cases<&str> = &[
         "--kmax 19505KB --pmax 100% --buffer 200MB",
         &[(2, "stable"), (10, "unstable"), (64, "stable"), (80, ""), (100, ""), (150, "")],
     ),
-    ("cure: R_AI 10 Mb/s, 1000 KB", "--set rpg_ai_rate=10mbit --kmax 1000KB", &[(10, "stable")]),
+    ("cure: R_AI 10 Mbit/s, 1000 KB", "--set rpg_ai_rate=10mbit --kmax 1000KB", &[(10, "stable")]),
     (
         "cure, no jump",
         "--set rpg_ai_rate=10mbit --kmax 99505KB --pmax 100% --buffer 200MB",
@@ -295,12 +295,12 @@ fn marking(lab: &Lab) -> Result<String> {
     let row = |runs: &[Value]| {
         let [egress, ingress] = pair(runs)?;
         let mut row = cells(egress, "/at/flows:s /at/loop-delay:s")?;
-        for figure in [
+        for metric in [
             "/outcome/classes/last/queue/mean_bytes:kb",
             "/oscillation/queue_variation:%",
             "/oscillation/idle_share:%",
         ] {
-            row += &format!(" | {} / {}", cells(egress, figure)?, cells(ingress, figure)?);
+            row += &format!(" | {} / {}", cells(egress, metric)?, cells(ingress, metric)?);
         }
         Ok(row)
     };
@@ -319,7 +319,7 @@ fn linkedin(lab: &Lab) -> Result<String> {
             "/outcome/groups/1/goodput_bps:1G",
             "/outcome/groups/0/totals/dropped_packets:0 /outcome/groups/0/totals/retransmitted_packets:0",
         ]
-        .map(|figure| cells(run, figure));
+        .map(|metric| cells(run, metric));
         Ok(format!(
             "classes, ECN, DCQCN {} | {roce} | {} | {tcp} | {} | {drops} | {}",
             at(run, "classes"),
@@ -329,7 +329,7 @@ fn linkedin(lab: &Lab) -> Result<String> {
         ))
     };
     let rows: Vec<_> = lab.sweep(command)?.iter().zip(published).map(row).collect::<Result<_>>()?;
-    let heading = "run | RoCE published, Gb/s | **RoCE simulated** | TCP published, Gb/s | **TCP simulated** | \
+    let heading = "run | RoCE published, Gbit/s | **RoCE simulated** | TCP published, Gbit/s | **TCP simulated** | \
                    RoCE drops published | **simulated** | RoCE packets retransmitted";
     Ok(table(&[command], heading, &rows))
 }
@@ -337,7 +337,7 @@ fn linkedin(lab: &Lab) -> Result<String> {
 fn linkedin_outstanding(lab: &Lab) -> Result<String> {
     lab.swept(
         "coexist --duration 1s --sweep classes=on,off --sweep buffer=4MB,12MB --sweep outstanding=8,16,32,64",
-        "classes | buffer | blocks per target | RoCE, Gb/s | TCP, Gb/s | RoCE drops | RoCE retransmitted",
+        "classes | buffer | blocks per target | RoCE, Gbit/s | TCP, Gbit/s | RoCE drops | RoCE retransmitted",
         "/at/classes:s /at/buffer:s /at/outstanding:s /outcome/groups/0/goodput_bps:1G /outcome/groups/1/goodput_bps:1G \
          /outcome/groups/0/totals/dropped_packets:0 /outcome/groups/0/totals/retransmitted_packets:0",
     )
@@ -443,7 +443,7 @@ fn websearch(lab: &Lab, sizes: &Path) -> Result<String> {
     };
     let path = sizes.to_str().context("the file's name is not UTF-8")?;
     let (row, report) = fabric_row(lab, "1,024 hosts, 64 switches", &command(path), cores())?;
-    let [flows, left] = ["/flows", "/unfinished_flows"].map(|figure| number(&report, figure));
+    let [flows, left] = ["/flows", "/unfinished_flows"].map(|metric| number(&report, metric));
     let note = format!("\n{} flows, {} of them incomplete.\n", flows?, left?);
     Ok(table(&[command("WebSearch_distribution.txt")], FABRIC_HEADING, &[row]) + &note + &processor())
 }

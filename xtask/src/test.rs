@@ -14,7 +14,7 @@ use clap::ValueEnum;
 
 use crate::run::{self, header, line};
 use crate::tally::Tally;
-use crate::tools::{self, Want};
+use crate::tools::{self, Requirement};
 use crate::workspace::Workspace;
 use crate::{build, crates, dist, peer, toolchain, vm, web};
 
@@ -61,9 +61,9 @@ impl Ring {
     }
 
     /// Programs for the tests of these rings: machines that only test libraries get no browser or compiler.
-    fn want(rings: &[Self]) -> Want {
+    fn want(rings: &[Self]) -> Requirement {
         let is_real = |ring: &Self| matches!(ring, Self::Kernel | Self::Net);
-        if rings.iter().any(is_real) { Want::All } else { Want::Little }
+        if rings.iter().any(is_real) { Requirement::All } else { Requirement::Little }
     }
 
     fn name(self) -> &'static str {
@@ -146,7 +146,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
 fn download(workspace: &Workspace, rings: &[Ring]) -> PathBuf {
     let want = Ring::want(rings);
     let programs = tools::for_tests(workspace, want);
-    if want == Want::All {
+    if want == Requirement::All {
         peer::ensure(workspace);
     }
     if rings.contains(&Ring::Vm) {

@@ -12,7 +12,7 @@ use crate::workspace::Workspace;
 
 /// Requirements of tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Want {
+pub(crate) enum Requirement {
     /// Libraries: few, none installed on the machine.
     Little,
     /// Fleet faults: etcd, and adjustable clocks.
@@ -24,7 +24,7 @@ pub(crate) enum Want {
 /// Programs and their packages.
 type Programs = &'static [(&'static str, &'static str)];
 
-impl Want {
+impl Requirement {
     /// Packages without a daemon: installed.
     const fn installed(self) -> Programs {
         match self {
@@ -43,7 +43,7 @@ impl Want {
         }
     }
 
-    /// As [`Want::installed`], but useless without a program that Debian lacks.
+    /// As [`Requirement::installed`], but useless without a program that Debian lacks.
     const fn installed_beside(self) -> &'static [(&'static str, Programs)] {
         match self {
             Self::Little | Self::Etcd => &[],
@@ -62,7 +62,7 @@ impl Want {
 }
 
 /// Gets missing programs, and returns the directory of unpacked ones.
-pub(crate) fn for_tests(workspace: &Workspace, want: Want) -> PathBuf {
+pub(crate) fn for_tests(workspace: &Workspace, want: Requirement) -> PathBuf {
     let (to, programs) = (root(workspace), unpacked_tools(workspace));
     let Some(mut apt) = Apt::detect().filter(|_| run::is_root()) else {
         return programs;

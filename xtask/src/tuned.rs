@@ -131,7 +131,7 @@ fn other_row(lab: &Lab, name: &str, found: &[Found]) -> Result<String> {
 }
 
 fn searched_row(name: &str, found: &[Found]) -> String {
-    let of = |figure: fn(&Found) -> f64| found.iter().map(figure).collect::<Vec<f64>>();
+    let of = |metric: fn(&Found) -> f64| found.iter().map(metric).collect::<Vec<f64>>();
     let checked = of(|found| found.checked);
     let broken = found.iter().filter(|found| !found.keeps_limits).count();
     let (searched, range) = (median(of(|found| found.searched)), range(&checked));

@@ -325,7 +325,7 @@ proptest! {
             let Ok(Slot { way, .. }) = entered else { continue };
             prop_assert_eq!(shared.find_at(home_way(hash), fingerprint).is_some(), way == home_way(hash));
             let Some(seen) = shared.find_at(way, fingerprint) else { panic!("it is there") };
-            let Ok(mut flow) = shared.lock_flow(way, fingerprint, seen) else { panic!("nobody else is here") };
+            let Ok(mut flow) = shared.lock_flow(way, fingerprint, seen) else { panic!("the lock is uncontended") };
             if cnp == 0 {
                 flow.on_cnp(&p.rp, now_ns, &mut { Debt::NONE });
             }

@@ -12,7 +12,7 @@ use crate::wire::pfc::{GROUP, OPCODE, Pfc};
 
 /// Rate limit of PFC frames: 200,000 per second, with bursts of 2,000.
 ///
-/// At 800 Gb/s the longest pause lasts 42 us and is refreshed about 50,000 times a second.
+/// At 800 Gbit/s the longest pause lasts 42 us and is refreshed about 50,000 times a second.
 pub const RECEIVE_LIMIT: Limit = Limit::new(200_000, 2_000);
 
 /// Handles a received MAC control frame: updates the pauses if it is PFC.

@@ -159,7 +159,7 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, class: Ds
     if rp.line_rate_bps == 0 {
         return TcVerdict::Pass;
     }
-    // Sent by a user-space UDP socket: it belongs to no QP, whatever its BTH says.
+    // Sent by a user-space UDP socket: it belongs to no QP, whatever its BTH contains.
     if s.is_from_process() {
         s.env().count(Stat::RpFromProcess);
         return TcVerdict::Pass;

@@ -56,7 +56,7 @@ pub struct Observation {
 
 /// Change detected by a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum Transition {
     /// No change.
     Same,
     /// A storm was detected.
@@ -114,9 +114,9 @@ impl Guard {
     }
 
     /// Processes a sample of the queue of class `class`, below [`CLASSES`].
-    pub fn observe(&mut self, watchdog: &Watchdog, class: usize, sample: Observation) -> Found {
+    pub fn observe(&mut self, watchdog: &Watchdog, class: usize, sample: Observation) -> Transition {
         let Some(watch) = self.watches.get_mut(class) else {
-            return Found::Same;
+            return Transition::Same;
         };
         let bit = 1 << class;
         let paused_ns = sample.paused_ns.wrapping_sub(mem::replace(&mut watch.paused_ns, sample.paused_ns));
@@ -128,14 +128,14 @@ impl Guard {
                 self.drops &= !bit;
                 self.forwards &= !bit;
                 watch.stuck = 0;
-                return Found::Calm;
+                return Transition::Calm;
             }
-            return Found::Same;
+            return Transition::Same;
         }
         let is_paused = paused_ns.saturating_mul(100) > sample.since_ns.saturating_mul(99);
         watch.stuck = if sample.backlog && !sent && is_paused { watch.stuck + 1 } else { 0 };
         if watch.stuck < SAMPLES {
-            return Found::Same;
+            return Transition::Same;
         }
         watch.free_ns = 0;
         self.storm |= bit;
@@ -143,7 +143,7 @@ impl Guard {
             StormAction::Drop => self.drops |= bit,
             StormAction::Forward => self.forwards |= bit,
         }
-        Found::Storm
+        Transition::Storm
     }
 }
 
@@ -173,7 +173,7 @@ mod tests {
             Self { guard: Guard::default(), watchdog, paused_ns: [0; CLASSES] }
         }
 
-        fn observe(&mut self, class: usize, pause_ns: u64, backlog: bool) -> Found {
+        fn observe(&mut self, class: usize, pause_ns: u64, backlog: bool) -> Transition {
             self.paused_ns[class] += pause_ns;
             let sample = Observation { backlog, paused_ns: self.paused_ns[class], since_ns: 200 };
             self.guard.observe(&self.watchdog, class, sample)
@@ -191,18 +191,28 @@ mod tests {
                 assert!((0..CLASSES).all(|class| guard.drops(class) == (drops >> class & 1 == 1)));
             };
             let began = [(); 4].map(|()| [0, 3, 7].map(|class| queues.observe(class, 200, true)));
-            assert_eq!(began, [[Found::Same; 3], [Found::Same; 3], [Found::Same; 3], [Found::Storm; 3]]);
+            assert_eq!(
+                began,
+                [[Transition::Same; 3], [Transition::Same; 3], [Transition::Same; 3], [Transition::Storm; 3]]
+            );
             in_storm(&queues.guard, 0b1000_1001);
             let ended = [(); 3]
                 .map(|()| [(0, 0), (3, 200), (7, 1)].map(|(class, ns)| queues.observe(class, ns, true)));
-            assert_eq!(ended, [[Found::Same; 3], [Found::Same; 3], [Found::Calm, Found::Same, Found::Same]]);
+            assert_eq!(
+                ended,
+                [
+                    [Transition::Same; 3],
+                    [Transition::Same; 3],
+                    [Transition::Calm, Transition::Same, Transition::Same]
+                ]
+            );
             in_storm(&queues.guard, 0b1000_1000);
             // A second storm is detected after the same time as the first.
             let again = [(); 4].map(|()| queues.observe(0, 200, true));
-            assert_eq!(again, [Found::Same, Found::Same, Found::Same, Found::Storm]);
+            assert_eq!(again, [Transition::Same, Transition::Same, Transition::Same, Transition::Storm]);
             in_storm(&queues.guard, 0b1000_1001);
             let calm = [(); 3].map(|()| queues.observe(3, 0, true));
-            assert_eq!(calm, [Found::Same, Found::Same, Found::Calm]);
+            assert_eq!(calm, [Transition::Same, Transition::Same, Transition::Calm]);
             in_storm(&queues.guard, 0b1000_0001);
         }
     }
@@ -212,14 +222,14 @@ mod tests {
         for (pause_ns, backlog, is_storm) in [(199, true, true), (198, true, false), (200, false, false)] {
             let mut queues = Queues::new(StormAction::Drop);
             let found = [(); 4].map(|()| queues.observe(5, pause_ns, backlog));
-            assert_eq!(found[3] == Found::Storm, is_storm, "{pause_ns}");
+            assert_eq!(found[3] == Transition::Storm, is_storm, "{pause_ns}");
         }
         let mut guard = Guard::default();
         guard.sent(CLASSES);
         let sample = Observation { backlog: true, paused_ns: 200, since_ns: 200 };
         assert_eq!(
             [(); 4].map(|()| guard.observe(&WATCHDOG, CLASSES, sample)),
-            [Found::Same; 4],
+            [Transition::Same; 4],
             "no such class"
         );
     }
@@ -238,14 +248,14 @@ mod tests {
         // One packet in between, or a pause for less than the whole time: no storm.
         let found = [(100, false), (100, false), (100, false), (100, true), (98, false), (100, false)]
             .map(|(pause_ns, sends)| observe(&mut guard, pause_ns, sends));
-        assert_eq!(found, [Found::Same; 6]);
+        assert_eq!(found, [Transition::Same; 6]);
         let found = [(); 3].map(|()| observe(&mut guard, 100, false));
-        assert_eq!(found, [Found::Same, Found::Same, Found::Storm]);
+        assert_eq!(found, [Transition::Same, Transition::Same, Transition::Storm]);
         assert!(guard.drops(3) && !guard.drops(4));
         // A pause in between postpones the end.
         for (pause_ns, drops) in [(0, true), (0, true), (50, true), (0, true), (0, true), (0, false)] {
             let found = observe(&mut guard, pause_ns, false);
-            assert_eq!((guard.drops(3), found == Found::Calm), (drops, !drops));
+            assert_eq!((guard.drops(3), found == Transition::Calm), (drops, !drops));
         }
     }
 
@@ -269,9 +279,9 @@ mod tests {
                 // Dropped packets are no backlog.
                 let backlog = !guard.drops(class);
                 match guard.observe(&watchdog, class, Observation { backlog, paused_ns, since_ns }) {
-                    Found::Storm => storms += 1,
-                    Found::Calm => calms += 1,
-                    Found::Same => {}
+                    Transition::Storm => storms += 1,
+                    Transition::Calm => calms += 1,
+                    Transition::Same => {}
                 }
             }
         }
@@ -283,7 +293,7 @@ mod tests {
         let mut guard = Guard::default();
         for n in 1..100 {
             let seen = Observation { backlog: false, paused_ns: 100 * n, since_ns: 100 };
-            assert_eq!(guard.observe(&WATCHDOG, 3, seen), Found::Same);
+            assert_eq!(guard.observe(&WATCHDOG, 3, seen), Transition::Same);
         }
     }
 }

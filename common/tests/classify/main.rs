@@ -39,18 +39,18 @@ impl Frame for Bytes<'_> {
 }
 
 /// A fragmented socket buffer: after the Ethernet header only pulled bytes are readable.
-struct Pieces<'a> {
+struct FragmentedBuffer<'a> {
     bytes: &'a [u8],
     readable: usize,
 }
 
-impl<'a> Pieces<'a> {
+impl<'a> FragmentedBuffer<'a> {
     fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, readable: Ethernet::LEN }
     }
 }
 
-impl Frame for Pieces<'_> {
+impl Frame for FragmentedBuffer<'_> {
     fn frame_len(&self) -> u32 {
         self.bytes.len() as u32
     }
@@ -141,7 +141,7 @@ fn captured_packets_classified_by_opcode() {
             match kind_of(&roce) {
                 Kind::Data(_) => counted.0 += 1,
                 Kind::Small(_) | Kind::Other => counted.1 += 1,
-                Kind::Cnp => panic!("{name} {number}: nobody sent CNPs"),
+                Kind::Cnp => panic!("{name} {number}: no CNP was sent"),
             }
         }
         assert_eq!(counted, (data, control), "{name}");
@@ -204,7 +204,7 @@ fn dscp_read_from_any_ip_packet() {
                 let head = if frame[L3] == 0x45 { [0x45, tos] } else { [0x60 | tos >> 4, tos << 4 | 0xf] };
                 let frame = patched(&tagged(&frame, tpids), l3, &head);
                 assert_eq!(dscp(&mut Bytes(&frame)), Some(value.into()), "{tpids:x?}");
-                let in_pieces = dscp(&mut Pieces::new(&frame));
+                let in_pieces = dscp(&mut FragmentedBuffer::new(&frame));
                 assert_eq!(in_pieces, Some(value.into()), "{tpids:x?}");
             }
         }
@@ -223,7 +223,7 @@ fn nonlinear_packet_classified_alike() {
     for frame in [v4, v6, over_v4(&datagram), over_v6(&datagram)] {
         for tpids in [&[][..], &[0x8100], &[0x88a8, 0x8100]] {
             let frame = tagged(&frame, tpids);
-            let mut pieces = Pieces::new(&frame);
+            let mut pieces = FragmentedBuffer::new(&frame);
             let roce = classify(&mut pieces).unwrap();
             assert_eq!(Ok(roce), classify(&mut Bytes(&frame)), "{tpids:x?}");
             assert_eq!(roce.sender(&pieces), roce.sender(&Bytes(&frame)));
@@ -323,7 +323,7 @@ fn unusual_frames_counted_by_kind() {
         ("three tags", tagged(v4, &[0x88a8, 0x8100, 0x8100]), Err(Stat::VlanTooDeep)),
         ("three tags, IPv6", tagged(v6, &[0x8100; 3]), Err(Stat::VlanTooDeep)),
         ("another TPID", tagged(v4, &[0x9100]), Err(Stat::NotRoce)),
-        ("IPv4 that says IPv6", patched(v4, 12, &[0x86, 0xdd]), Err(Stat::NotRoce)),
+        ("IPv4 with the ethertype of IPv6", patched(v4, 12, &[0x86, 0xdd]), Err(Stat::NotRoce)),
         // IPv4.
         ("TCP", tcp[0].clone(), Err(Stat::NotRoce)),
         ("options", options(v4), Err(Stat::Ipv4Options)),

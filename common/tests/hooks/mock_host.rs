@@ -13,7 +13,7 @@ use dcqcn_common::stats::Stat;
 
 use super::packet::{Outcome, Packet, PacketContext};
 
-/// The interface of the port, and the other of two in line.
+/// The interface of the port, and the other of an inline pair.
 pub(crate) const PORTS: [u32; 2] = [7, 9];
 /// Seed of the hash keys.
 const KEYS: u64 = 5;
@@ -48,7 +48,7 @@ pub(crate) struct MockHost {
     pub(crate) announced_requesters: Vec<FlowId>,
 }
 
-/// The parameters of a port of 1 Gb/s, changed.
+/// The parameters of a port of 1 Gbit/s, changed.
 pub(crate) fn params(change: impl FnOnce(&mut Config)) -> Params {
     let mut config = Config::DEFAULT;
     config.scalars.link_rate_bps = 1_000_000_000;

@@ -121,7 +121,7 @@ fn first_cnp_at_wire_rate_leaves_no_credit() {
     assert_eq!(host.clock_reads, 0);
     cnp(&mut host, &p, &DATA);
     send(&mut host, &p, &DATA);
-    // Half of 1 Gb/s from the CNP on.
+    // Half of 1 Gbit/s from the CNP on.
     let next_ns = host.now_ns + 16 * DATA.frame().len() as u64;
     assert_eq!(send(&mut host, &p, &DATA).departure_ns, Some(next_ns));
 }

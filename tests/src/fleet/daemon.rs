@@ -26,7 +26,7 @@ const MARKS: u64 = 500;
 
 /// Behaviour of a host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Nature {
+pub enum Behaviour {
     /// Applies versions; `rpg_gd = 15` increases marks.
     #[default]
     Good,
@@ -42,7 +42,7 @@ pub enum Nature {
 
 #[derive(Default)]
 struct State {
-    nature: Nature,
+    nature: Behaviour,
     /// Name and text of the active configuration.
     held: Option<(String, String)>,
     /// Names of all configurations so far, in order.
@@ -72,8 +72,8 @@ impl State {
         if changed {
             self.names.push(name.clone());
             self.left = match self.nature {
-                Nature::Silent if self.left.is_none() => Some(0.0),
-                Nature::Half if self.left.is_none() => Some(0.5),
+                Behaviour::Silent if self.left.is_none() => Some(0.0),
+                Behaviour::Half if self.left.is_none() => Some(0.5),
                 _ => None,
             };
         }
@@ -105,7 +105,7 @@ impl MockDaemon {
     }
 
     /// Changes the behaviour.
-    pub fn be(&self, nature: Nature) {
+    pub fn be(&self, nature: Behaviour) {
         self.lock().nature = nature;
     }
 
@@ -195,9 +195,11 @@ impl MockDaemon {
     fn answer(&self, verb: Verb) -> Answer {
         let nature = self.lock().nature;
         match (verb, nature) {
-            (Verb::Apply(_), Nature::Refuses) => Answer::of::<Applied>(Err("this host's own bounds".into())),
+            (Verb::Apply(_), Behaviour::Refuses) => {
+                Answer::of::<Applied>(Err("this host's own bounds".into()))
+            }
             (Verb::Apply(apply), nature) => {
-                if let Nature::Slow(time) = nature {
+                if let Behaviour::Slow(time) = nature {
                     thread::sleep(time);
                 }
                 Answer::of(Ok(self.lock().switch_to(Some((apply.name, apply.text)))))

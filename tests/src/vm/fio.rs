@@ -125,17 +125,17 @@ pub fn done(printed: &str) -> Result<CompletedIo> {
     let printed_json: Value = serde_json::from_str(printed.get(start..).unwrap_or_default())
         .with_context(|| format!("fio printed {printed:?}"))?;
     let job = printed_json.pointer("/jobs/0").context("fio ran no job")?;
-    let figure = |path: &str| job.pointer(path).and_then(Value::as_f64).with_context(|| format!("no {path}"));
-    let read_bps = figure("/read/bw_bytes")? * 8.0;
+    let number = |path: &str| job.pointer(path).and_then(Value::as_f64).with_context(|| format!("no {path}"));
+    let read_bps = number("/read/bw_bytes")? * 8.0;
     let way = if read_bps > 0.0 { "read" } else { "write" };
-    let of = |part: &str| figure(&format!("/{way}/clat_ns/{part}")).map(|ns| ns / 1e6);
+    let of = |part: &str| number(&format!("/{way}/clat_ns/{part}")).map(|ns| ns / 1e6);
     Ok(CompletedIo {
         read_bps,
-        written_bps: figure("/write/bw_bytes")? * 8.0,
+        written_bps: number("/write/bw_bytes")? * 8.0,
         p50_ms: of("percentile/50.000000")?,
         p99_ms: of("percentile/99.000000")?,
         max_ms: of("max")?,
-        failed: figure("/error")? != 0.0,
+        failed: number("/error")? != 0.0,
     })
 }
 

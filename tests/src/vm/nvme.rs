@@ -41,7 +41,7 @@ impl Transport {
 
 /// A disk, by its two hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ends {
+pub struct NvmeDisk {
     /// Host that connects.
     pub initiator: u8,
     /// Host that exports the disk.
@@ -63,7 +63,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 ///
 /// # Errors
 /// The kernel lacks the module, or rejects the request.
-pub fn prepare(lab: &Lab, all: &[Ends], tos: u8) -> Result<()> {
+pub fn prepare(lab: &Lab, all: &[NvmeDisk], tos: u8) -> Result<()> {
     sh(&format!("modprobe brd rd_nr={} rd_size={DISK_KB}", all.len()))?;
     for module in ["nvmet-rdma", "nvmet-tcp", "nvme-rdma", "nvme-tcp"] {
         sh(&format!("modprobe {module}"))?;
@@ -123,11 +123,11 @@ pub struct Disk {
 ///
 /// # Errors
 /// The kernel rejects a request, or no disk appears.
-pub fn connect(lab: &Lab, all: &[Ends], transport: Transport) -> Result<Vec<Disk>> {
+pub fn connect(lab: &Lab, all: &[NvmeDisk], transport: Transport) -> Result<Vec<Disk>> {
     (1..).zip(all).map(|(number, ends)| connect_one(lab, number, *ends, transport)).collect()
 }
 
-fn connect_one(lab: &Lab, number: u8, ends: Ends, transport: Transport) -> Result<Disk> {
+fn connect_one(lab: &Lab, number: u8, ends: NvmeDisk, transport: Transport) -> Result<Disk> {
     let line = format!(
         "transport={},traddr={},trsvcid={},nqn={},host_traddr={},nr_io_queues=1,queue_size={QUEUE_SIZE}",
         transport.name(),

@@ -230,7 +230,7 @@ pub fn jain(goodputs_bps: &[f64]) -> f64 {
     sum * sum / (goodputs_bps.len() as f64 * squares)
 }
 
-/// The column `BW average[Gb/sec]`: ` #bytes #iterations BW peak[Gb/sec] BW average[Gb/sec] MsgRate[Mpps]`.
+/// The column `BW average[Gbit/sec]`: ` #bytes #iterations BW peak[Gbit/sec] BW average[Gbit/sec] MsgRate[Mpps]`.
 fn goodput_bps(printed: &str) -> Option<f64> {
     let mut lines = printed.lines().skip_while(|line| !line.trim_start().starts_with("#bytes"));
     let row = lines.nth(1)?;

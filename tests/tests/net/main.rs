@@ -23,9 +23,9 @@ const NEAR_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 1));
 const FAR_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2));
 
 /// A namespace that is deleted at the end of its test, passed or failed.
-struct Owned(Netns);
+struct TemporaryNetns(Netns);
 
-impl Deref for Owned {
+impl Deref for TemporaryNetns {
     type Target = Netns;
 
     fn deref(&self) -> &Netns {
@@ -33,7 +33,7 @@ impl Deref for Owned {
     }
 }
 
-impl Drop for Owned {
+impl Drop for TemporaryNetns {
     fn drop(&mut self) {
         if let Err(error) = Netns::delete(self.name()) {
             eprintln!("{error}");
@@ -43,8 +43,8 @@ impl Drop for Owned {
 
 /// Two namespaces joined by a veth pair, `near0` and `far0`, both up.
 struct Pair {
-    near: Owned,
-    far: Owned,
+    near: TemporaryNetns,
+    far: TemporaryNetns,
     near_link: Netlink,
     near_index: u32,
 }
@@ -52,8 +52,8 @@ struct Pair {
 impl Pair {
     fn new(test: &str) -> Result<Self> {
         let name = |end| format!("dcqcn-test-{}-{test}-{end}", std::process::id());
-        let near = Owned(Netns::create(&name("near"))?);
-        let far = Owned(Netns::create(&name("far"))?);
+        let near = TemporaryNetns(Netns::create(&name("near"))?);
+        let far = TemporaryNetns(Netns::create(&name("far"))?);
         let near_link = Netlink::connect_in(&near)?;
         near_link.add_veth(
             &VethEnd { name: "near0", netns: None, mac: Some([2, 0, 0, 0, 0, 1]) },

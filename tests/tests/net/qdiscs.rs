@@ -30,7 +30,7 @@ fn traffic_counted_in_its_class() -> Result<()> {
     assert_eq!(netlink.classes(ifindex)?.len(), 2);
 
     netlink.delete_class(ifindex, Handle::new(1, 0x11))?;
-    // 3000 bytes at 1 Gb/s, in ticks of 64 ns.
+    // 3000 bytes at 1 Gbit/s, in ticks of 64 ns.
     let shaper = Shaper::Htb { class: Handle::new(1, 0x10) };
     assert_eq!(
         netlink.shaping(ifindex)?,
@@ -52,7 +52,7 @@ fn full_buffer_shows_backlog_and_drops() -> Result<()> {
     }
     let pair = Pair::new("backlog")?;
     let (netlink, ifindex) = (&pair.near_link, pair.near_index);
-    // At the root, 20 kb/s: 40 datagrams take 17 s, the buffer holds less than half of them.
+    // At the root, 20 kbit/s: 40 datagrams take 17 s, the buffer holds less than half of them.
     let tbf = QdiscSpec::Tbf { rate_bps: 20_000, burst_bytes: 2000, limit_bytes: 16_000 };
     netlink.replace_root(ifindex, ROOT, &tbf)?;
     let shaping = Shaping { shaper: Shaper::Tbf, rate_bps: 20_000, burst_ns: 800_000_000 };

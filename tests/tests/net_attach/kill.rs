@@ -269,9 +269,9 @@ fn reload_killed(tc: Tc, number: u32) -> Result<()> {
 }
 
 /// A file system of a few pages over the directory of a host's journals.
-struct Small(std::path::PathBuf);
+struct SmallFilesystem(std::path::PathBuf);
 
-impl Small {
+impl SmallFilesystem {
     fn mount(lab: &Lab, bytes: u32) -> Result<Self> {
         let dir = lab.host.journals()?;
         fs::create_dir_all(&dir)?;
@@ -286,7 +286,7 @@ impl Small {
     }
 }
 
-impl Drop for Small {
+impl Drop for SmallFilesystem {
     fn drop(&mut self) {
         let _ = umount2(&self.0, MntFlags::MNT_DETACH);
         let _ = fs::remove_dir(&self.0);
@@ -301,7 +301,7 @@ fn full_disk_leaves_no_residue() -> Result<()> {
     const FLOWS: u32 = 1_243;
     let (lab, before, attach) = victim("full", FLOWS)?;
     // Space for one journal, but not for its replacement.
-    let disk = Small::mount(&lab, 4_096)?;
+    let disk = SmallFilesystem::mount(&lab, 4_096)?;
     let refused = lab.expect_error(1, &attach)?;
     assert_contains(&refused, "No space left on device");
     assert_eq!(state(&lab.host, "a0")?, before);

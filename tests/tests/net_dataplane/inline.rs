@@ -20,13 +20,13 @@ use dcqcn_tests::socket::TIMEOUT;
 use crate::{CNP_TOS, MARKING, fill, runnable};
 
 /// Host 1 with `a0`, a box with `x0` and `x1`, host 2 with `b0`.
-struct Bump {
+struct InlineFixture {
     a: Host,
     between: Host,
     b: Host,
 }
 
-impl Bump {
+impl InlineFixture {
     fn new(test: &str, mtu: u32) -> Result<Self> {
         let bump =
             Self { a: Host::new(test, "a")?, between: Host::new(test, "x")?, b: Host::new(test, "b")? };
@@ -96,7 +96,7 @@ fn tcp_passes(client: &Host, server: &Host, address: u8) -> Result<()> {
 }
 
 /// A packet that host 1 sends with VLAN tag 5 in its metadata arrives at host 2 with that tag.
-fn tag_passes(bump: &Bump) -> Result<()> {
+fn tag_passes(bump: &InlineFixture) -> Result<()> {
     let (a, b) = (bump.a.socket("a0")?, bump.b.socket("b0")?);
     a.send(&Roce::default().frame())?;
     let tagged = Roce { tags: vec![(EtherType::VLAN, 5)], ..Roce::default() };
@@ -111,7 +111,7 @@ fn stripped_vlan_tags_survive() -> Result<()> {
     if !runnable("stripped_vlan_tags_survive", &[])? {
         return Ok(());
     }
-    let bump = Bump::new("in-vlan", 1_500)?;
+    let bump = InlineFixture::new("in-vlan", 1_500)?;
     // Some test kernels lack VLAN interfaces.
     let mut baselines = baselines()?;
     let push: &mut SchedClassifier =
@@ -157,7 +157,7 @@ fn inline_detach_restores_offloads() -> Result<()> {
     if !runnable("inline_detach_restores_offloads", &[])? {
         return Ok(());
     }
-    let bump = Bump::new("in-offloads", 1_500)?;
+    let bump = InlineFixture::new("in-offloads", 1_500)?;
     let features = || -> Result<[String; 2]> {
         let of = |iface: &str| bump.between.command(&format!("ethtool -k {iface}"));
         Ok([of("x0")?, of("x1")?])
@@ -172,7 +172,7 @@ fn inline_detach_restores_offloads() -> Result<()> {
 }
 
 fn all_packets_pass_and_roce_is_marked(test: &str, mode: XdpModeChoice) -> Result<()> {
-    let bump = Bump::new(test, 1_500)?;
+    let bump = InlineFixture::new(test, 1_500)?;
     bump.attach(mode)?;
     bump.a.add_v4("a0", 1, 24)?;
     bump.b.add_v4("b0", 2, 24)?;
@@ -247,7 +247,7 @@ fn inline_jumbo_frames() -> Result<()> {
     if !runnable("inline_jumbo_frames", &[])? {
         return Ok(());
     }
-    let bump = Bump::new("inline-9k", 9_000)?;
+    let bump = InlineFixture::new("inline-9k", 9_000)?;
     bump.attach(XdpModeChoice::Driver)?;
     let (a, b) = (bump.a.socket("a0")?, bump.b.socket("b0")?);
     let data = Roce { payload: 8_192, ..Roce::default() };

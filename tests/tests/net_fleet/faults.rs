@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use dcqcn_tests::fleet::{Etcd, FleetFixture, Nature};
+use dcqcn_tests::fleet::{Behaviour, Etcd, FleetFixture};
 
 const FAST: &str = "canary = 1\nwave = 2\nmax_unavailable = 2\nsoak = '1s'\npatience = '15s'";
 
@@ -14,7 +14,7 @@ fn rollout_survives_killed_members() -> Result<()> {
     }
     let mut fixture = FleetFixture::new(3, 4)?;
     // In the middle of applying: slow enough to be hit.
-    fixture.daemons["h002"].be(Nature::Slow(Duration::from_millis(500)));
+    fixture.daemons["h002"].be(Behaviour::Slow(Duration::from_millis(500)));
     fixture.text(&["apply", &fixture.file(FAST, "rpg_gd = 12")?])?;
     let mut coordinator = fixture.command(&["coordinate", "--tick", "100ms"])?.spawn()?;
     fixture.wait_for_daemons("a canary has the version", |host, daemon| {

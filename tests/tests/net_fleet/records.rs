@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use anyhow::{Context as _, Result, ensure};
-use dcqcn_tests::fleet::{Etcd, FleetFixture, Nature, signal};
+use dcqcn_tests::fleet::{Behaviour, Etcd, FleetFixture, signal};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -162,7 +162,7 @@ fn silent_canary_rolls_back() -> Result<()> {
     }
     let fixture = FleetFixture::new(1, 4)?;
     for (nature, words) in
-        [(Nature::Silent, "has had no data packet"), (Nature::Half, "data packets per second")]
+        [(Behaviour::Silent, "has had no data packet"), (Behaviour::Half, "data packets per second")]
     {
         // Traffic to compare with, for five seconds on every host.
         fixture.wait("every host has traffic", |status| {

@@ -12,12 +12,12 @@ use dcqcn_tests::fleet::{Authority, Etcd, MockDaemon};
 /// Commands of the page, without this test's certificates.
 const PAGE: &str = include_str!("../../../docs/how-to/secure-a-fleet.md");
 
-struct Secure {
+struct SecureFixture {
     authority: Authority,
     etcd: Etcd,
 }
 
-impl Secure {
+impl SecureFixture {
     fn new(dir: &Path) -> Result<Self> {
         let authority = Authority::new(dir)?;
         for name in ["etcd", "root", "operator", "h1", "h2"] {
@@ -103,7 +103,7 @@ fn agent_has_least_privileges() -> Result<()> {
         return Ok(());
     }
     let dir = tempfile::tempdir()?;
-    let secure = Secure::new(dir.path())?;
+    let secure = SecureFixture::new(dir.path())?;
     secure.set_up()?;
     // A key that other users can read is rejected.
     let key = secure.authority.file("operator.key")?;

@@ -4,7 +4,7 @@ use std::process::Child;
 use std::time::Duration;
 
 use anyhow::Result;
-use dcqcn_tests::fleet::{Clock, Etcd, FleetFixture, Nature};
+use dcqcn_tests::fleet::{Behaviour, Clock, Etcd, FleetFixture};
 
 /// As fast as metrics allow: agents sample four times a second.
 const FAST: &str = "canary = 1\nwave = 3\nmax_unavailable = 3\nsoak = '1500ms'\npatience = '8s'";
@@ -51,7 +51,7 @@ fn good_change_completes_bad_rolls_back() -> Result<()> {
     assert!(fixture.daemons.iter().skip(1).all(|(_, daemon)| daemon.names().len() == 1));
 
     // Rejected by one host's own bounds: all hosts roll back.
-    fixture.daemons["h003"].be(Nature::Refuses);
+    fixture.daemons["h003"].be(Behaviour::Refuses);
     let refused = fixture.run(&apply(&fixture.file(FAST, "rpg_gd = 13")?, &[]))?;
     assert!(
         String::from_utf8_lossy(&refused.stderr).contains("h003 rejects version 3: this host's own bounds")
@@ -59,7 +59,7 @@ fn good_change_completes_bad_rolls_back() -> Result<()> {
     fixture.wait_for_daemons("all hosts are rolled back", |_, daemon| {
         daemon.name().as_deref() == Some("fleet 1")
     })?;
-    fixture.daemons["h003"].be(Nature::Good);
+    fixture.daemons["h003"].be(Behaviour::Good);
 
     // A host that returns after the rollout, and a new host.
     fixture.kill_agent("h004")?;
@@ -179,7 +179,7 @@ fn rejected_rollback_is_retried() -> Result<()> {
     fixture.wait_for_daemons("the canary has the version", |name, daemon| {
         name != "h000" || daemon.name().as_deref() == Some("fleet 2")
     })?;
-    host.be(Nature::Refuses);
+    host.be(Behaviour::Refuses);
     fixture.text(&["abort"])?;
     let ended = fixture.wait("the version is rolled back", |status| Ok(status["rollout"]["is_over"] == true));
     coordinator.kill()?;
@@ -192,7 +192,7 @@ fn rejected_rollback_is_retried() -> Result<()> {
     // Applying the same file again retries the reverted host, as reverts do not count as a difference.
     let plan = fixture.text(&["apply", &fixture.file(&quick, "rpg_gd = 12")?, "--dry-run"])?;
     assert_eq!(plan, "version 3, first: h000\n");
-    host.be(Nature::Good);
+    host.be(Behaviour::Good);
     fixture.wait_for_daemons("the host has version 1 again", |_, daemon| {
         daemon.name().as_deref() == Some("fleet 1")
     })?;

@@ -17,7 +17,7 @@ use clap_complete::CompleteEnv;
 use dcqcn_support::cli::{GenerateCommand, Output, log_to_stderr};
 use nix::unistd::{Uid, User};
 
-use crate::reach::Reach;
+use crate::reach::EtcdOptions;
 
 const AFTER_HELP: &str = "\
 The desired state is stored in etcd as numbered versions. An agent on each host forwards it to the daemon
@@ -45,7 +45,7 @@ struct Cli {
     #[command(subcommand)]
     command: Command,
     #[command(flatten)]
-    reach: Reach,
+    reach: EtcdOptions,
     /// Print JSON: raw numbers, with units in the names.
     #[arg(long, global = true)]
     json: bool,

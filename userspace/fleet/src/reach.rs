@@ -12,7 +12,7 @@ use crate::store::{Store, TIMEOUT};
 
 /// Options for connecting to etcd.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Reach {
+pub(crate) struct EtcdOptions {
     /// Addresses of etcd's members, for example https://etcd1:2379,https://etcd2:2379.
     #[arg(
         long,
@@ -53,7 +53,7 @@ fn parse_member(text: &str) -> Result<String, String> {
 /// First line of a certificate in PEM.
 const PEM: &[u8] = b"-----BEGIN CERTIFICATE-----";
 
-impl Reach {
+impl EtcdOptions {
     /// Configures a client. It connects on the first request.
     ///
     /// # Errors

@@ -165,13 +165,13 @@ pub(crate) enum State {
 
 /// A report and the etcd revision of its last modification.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Seen {
+pub(crate) struct ReceivedReport {
     pub(crate) report: Report,
     pub(crate) revision: i64,
 }
 
 /// Reports by host. Hosts that are away have no entry.
-pub(crate) type Hosts = BTreeMap<String, Seen>;
+pub(crate) type Hosts = BTreeMap<String, ReceivedReport>;
 
 /// Input of the state machine.
 #[derive(Clone, Copy, Debug)]

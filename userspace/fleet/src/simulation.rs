@@ -20,7 +20,7 @@ use fastrand::Rng;
 use crate::agent::rates::Window;
 use crate::file::{Gate, Group, Labels, Policy, Wave};
 use crate::record::{Member, Report, Target, Tried, Version};
-use crate::rollout::{Effect, Event, Hosts, Phase, Rollout, Seen, next, plan};
+use crate::rollout::{Effect, Event, Hosts, Phase, ReceivedReport, Rollout, next, plan};
 
 const HOSTS: usize = 24;
 const SOAK_S: u64 = 60;
@@ -35,7 +35,7 @@ enum Traffic {
 
 /// Effect of the change on a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Harm {
+enum ChangeEffect {
     None,
     Marks,
     Drops,
@@ -45,8 +45,14 @@ enum Harm {
     HalfThroughput,
 }
 
-const HARMS: [Harm; 6] =
-    [Harm::Marks, Harm::Drops, Harm::Errors, Harm::Silence, Harm::DeadAgent, Harm::HalfThroughput];
+const HARMS: [ChangeEffect; 6] = [
+    ChangeEffect::Marks,
+    ChangeEffect::Drops,
+    ChangeEffect::Errors,
+    ChangeEffect::Silence,
+    ChangeEffect::DeadAgent,
+    ChangeEffect::HalfThroughput,
+];
 
 struct Host {
     traffic: Traffic,
@@ -58,7 +64,7 @@ struct Host {
     order: Option<(Target, u64)>,
     job_ends_s: u64,
     agent_dies_s: Option<u64>,
-    seen: Option<Seen>,
+    seen: Option<ReceivedReport>,
 }
 
 fn poisson(rng: &mut Rng, mean: f64) -> u64 {
@@ -107,9 +113,9 @@ impl Host {
     }
 
     /// Simulates one second of traffic.
-    fn pass(&mut self, rng: &mut Rng, at_s: u64, harm: Harm) {
+    fn pass(&mut self, rng: &mut Rng, at_s: u64, harm: ChangeEffect) {
         let has = self.tried.as_ref().is_some_and(|tried| tried.target.version == 1);
-        let harm = if has { harm } else { Harm::None };
+        let harm = if has { harm } else { ChangeEffect::None };
         let mut packets = match self.traffic {
             Traffic::Steady => normal(rng, 20_000.0, 1_000.0),
             Traffic::Quiet => poisson(rng, 30.0),
@@ -134,17 +140,17 @@ impl Host {
             (packets, self.counts.queue_pairs) = (0, Some(0));
         }
         match harm {
-            Harm::Silence => packets = 0,
-            Harm::HalfThroughput => packets /= 2,
+            ChangeEffect::Silence => packets = 0,
+            ChangeEffect::HalfThroughput => packets /= 2,
             _ => {}
         }
-        let marked = if harm == Harm::Marks { 0.02 } else { 0.002 * (0.2 + 2.8 * rng.f64()) };
+        let marked = if harm == ChangeEffect::Marks { 0.02 } else { 0.002 * (0.2 + 2.8 * rng.f64()) };
         let lossy = |is: bool| if is { 1e-4 } else { 0.0 };
         let counts = &mut self.counts;
         counts.data_packets += packets;
         counts.marked_packets += poisson(rng, packets as f64 * marked).min(packets);
-        counts.drops += poisson(rng, packets as f64 * lossy(harm == Harm::Drops));
-        counts.rdma_errors += poisson(rng, packets as f64 * lossy(harm == Harm::Errors));
+        counts.drops += poisson(rng, packets as f64 * lossy(harm == ChangeEffect::Drops));
+        counts.rdma_errors += poisson(rng, packets as f64 * lossy(harm == ChangeEffect::Errors));
         if packets > 0 && rng.u8(..100) == 0 {
             counts.drops += rng.u64(1..=20);
         }
@@ -154,7 +160,7 @@ impl Host {
     }
 
     /// Simulates one second of the agent: applies an order, samples, and reports every five seconds.
-    fn step(&mut self, rng: &mut Rng, at_s: u64, number: usize, revision: &mut i64, harm: Harm) {
+    fn step(&mut self, rng: &mut Rng, at_s: u64, number: usize, revision: &mut i64, harm: ChangeEffect) {
         self.pass(rng, at_s, harm);
         if let Some((target, due_s)) = self.order.take() {
             if at_s < due_s {
@@ -162,7 +168,7 @@ impl Host {
             } else {
                 self.window.clear();
                 self.tried = Some(Tried { target, error: None });
-                if harm == Harm::DeadAgent {
+                if harm == ChangeEffect::DeadAgent {
                     self.agent_dies_s = Some(at_s + rng.u64(..SOAK_S));
                 }
             }
@@ -181,7 +187,7 @@ impl Host {
             *revision += 1;
             let report =
                 Report { tried: self.tried.clone(), rates: self.window.rates(), ..Report::default() };
-            self.seen = Some(Seen { report, revision: *revision });
+            self.seen = Some(ReceivedReport { report, revision: *revision });
         }
     }
 }
@@ -193,7 +199,7 @@ enum End {
     Paused,
 }
 
-fn rollout(seed: u64, harm: Harm, traffic: Option<Traffic>) -> End {
+fn rollout(seed: u64, harm: ChangeEffect, traffic: Option<Traffic>) -> End {
     let mut rng = Rng::with_seed(seed);
     let mut hosts: BTreeMap<String, Host> =
         (0..HOSTS).map(|number| (format!("h{number:02}"), Host::new(&mut rng, traffic))).collect();
@@ -241,9 +247,9 @@ fn gate_false_alarms_and_misses() {
     let number = |name: &str, default: u64| env::var(name).map_or(default, |text| text.parse().unwrap());
     let rollouts = number("DCQCN_GATE_ROLLOUTS", 20);
     let first = number("DCQCN_GATE_SEED", 0);
-    let run = |seed: u64, harm: Harm, traffic: Option<Traffic>| {
+    let run = |seed: u64, harm: ChangeEffect, traffic: Option<Traffic>| {
         let end = rollout(first + seed, harm, traffic);
-        if let (Harm::None, End::RolledBack(why)) = (harm, &end) {
+        if let (ChangeEffect::None, End::RolledBack(why)) = (harm, &end) {
             eprintln!("seed {}: {why}", first + seed);
         }
         end
@@ -258,7 +264,7 @@ fn gate_false_alarms_and_misses() {
         (done, back, paused)
     };
     let (_, back, paused) =
-        row("good".into(), (0..rollouts).map(|seed| run(seed, Harm::None, None)).collect());
+        row("good".into(), (0..rollouts).map(|seed| run(seed, ChangeEffect::None, None)).collect());
     let mut passed = 0;
     for (index, harm) in HARMS.into_iter().enumerate() {
         // Each kind of harm gets a sixth of the rollouts.
@@ -266,7 +272,7 @@ fn gate_false_alarms_and_misses() {
         let ends = seeds.map(|seed| run(1_000_000 + seed, harm, None)).collect();
         passed += row(format!("bad: {harm:?}"), ends).0;
     }
-    for harm in [Harm::None, Harm::HalfThroughput] {
+    for harm in [ChangeEffect::None, ChangeEffect::HalfThroughput] {
         let ends = (0..rollouts / 10).map(|seed| run(2_000_000 + seed, harm, Some(Traffic::Bursty)));
         row(format!("all bursty: {harm:?}"), ends.collect());
     }

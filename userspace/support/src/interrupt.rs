@@ -21,7 +21,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 const GRACE: Duration = Duration::from_millis(500);
 
 /// Action if a command does not exit in order: minimal, because the rest of the process may be blocked.
-pub(crate) type LastResort = fn();
+pub(crate) type ForcedExit = fn();
 
 /// While this exists, SIGINT, SIGTERM and SIGHUP set a flag instead of killing the process, and so does closing the
 /// other end of its input or output. Threads inherit that if started later, so it is created first.
@@ -50,7 +50,7 @@ impl Interrupt {
     ///
     /// # Errors
     /// As [`Self::catch`].
-    pub fn catch_or(last_resort: LastResort) -> Result<Self> {
+    pub fn catch_or(last_resort: ForcedExit) -> Result<Self> {
         Self::new(vec![dup(io::stdout())?], Some(last_resort))
     }
 
@@ -58,11 +58,11 @@ impl Interrupt {
     ///
     /// # Errors
     /// As [`Self::catch`].
-    pub fn of_terminal(last_resort: LastResort) -> Result<Self> {
+    pub fn of_terminal(last_resort: ForcedExit) -> Result<Self> {
         Self::new(vec![dup(io::stdin())?, dup(io::stdout())?], Some(last_resort))
     }
 
-    fn new(needed: Vec<OwnedFd>, last_resort: Option<LastResort>) -> Result<Self> {
+    fn new(needed: Vec<OwnedFd>, last_resort: Option<ForcedExit>) -> Result<Self> {
         let mask: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect();
         let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
             .context("cannot watch for Ctrl-C")?;
@@ -158,7 +158,7 @@ struct Watch {
     alive: PipeReader,
     requested: PipeWriter,
     received: Arc<AtomicBool>,
-    last_resort: Option<LastResort>,
+    last_resort: Option<ForcedExit>,
 }
 
 impl Watch {

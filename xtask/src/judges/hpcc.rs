@@ -79,7 +79,7 @@ fn flows() -> String {
 }
 
 /// Results by size, and their bounds for all flows.
-const FIGURES: [(&str, f64); 4] = [("mean", 0.05), ("p50", 0.05), ("p95", 0.1), ("p99", 0.1)];
+const METRICS: [(&str, f64); 4] = [("mean", 0.05), ("p50", 0.05), ("p95", 0.1), ("p99", 0.1)];
 
 /// 320 hosts at half load: slowdown of ten bands of sizes, and of all flows.
 pub(super) fn slowdown(lab: &Lab) -> Result<String> {
@@ -103,10 +103,10 @@ pub(super) fn slowdown(lab: &Lab) -> Result<String> {
         if is_all {
             Flows::of(std::slice::from_ref(&flows)).ensure_same(theirs, FLOWS)?;
         }
-        for ((figure, bound), theirs) in FIGURES.into_iter().zip(values) {
-            let own = number(fct, &format!("/slowdown_{figure}"))?;
+        for ((metric, bound), theirs) in METRICS.into_iter().zip(values) {
+            let own = number(fct, &format!("/slowdown_{metric}"))?;
             let bound = if is_all { bound } else { f64::INFINITY };
-            let difference = lab.verdict_row(&format!("{figure} of all"), own, theirs, bound);
+            let difference = lab.verdict_row(&format!("{metric} of all"), own, theirs, bound);
             row += &format!(" | {theirs:.2} | {own:.2} | {difference}");
         }
         rows.push(row);

@@ -148,10 +148,10 @@ pub(super) fn permutations(lab: &Lab, csv: &str, modes: &[(&str, &str, String)])
         let workload = |seed| format!("--workload htsim:{} --seed {seed}", permutation_file(seed));
         let (flows, own) = ours(lab, &options, &(1..=PERMUTATIONS).map(workload).collect::<Vec<_>>())?;
         let theirs = theirs(csv, case, REPAIRED, flows)?;
-        for ((figure, own), theirs) in Means::NAMES.iter().zip(own.0).zip(theirs.0) {
+        for ((metric, own), theirs) in Means::NAMES.iter().zip(own.0).zip(theirs.0) {
             if theirs != 0.0 {
-                let values = comparison_row(lab, &format!("{case} {figure}"), own, theirs, 0.05);
-                rows.push(format!("{name} | {figure} | {values}"));
+                let values = comparison_row(lab, &format!("{case} {metric}"), own, theirs, 0.05);
+                rows.push(format!("{name} | {metric} | {values}"));
             }
         }
         commands.push(format!("fabric --workload htsim:{} --seed 1 {options}", permutation_file(1)));

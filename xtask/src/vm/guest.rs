@@ -15,7 +15,7 @@ use super::scenario::{self, Scenario};
 use super::tree::{self, Tree};
 use super::{Finished, RESULTS, cache};
 use crate::run::{find_program, header};
-use crate::tools::{self, Want};
+use crate::tools::{self, Requirement};
 use crate::workspace::Workspace;
 use crate::{build, dist, page};
 
@@ -166,7 +166,7 @@ impl Guest {
 /// Builds further programs for guests with systemd, and gets etcd.
 pub(super) fn build_fleet(workspace: &Workspace) -> Result<()> {
     build::release(workspace, &[build::FLEET])?;
-    tools::for_tests(workspace, Want::Etcd);
+    tools::for_tests(workspace, Requirement::Etcd);
     Ok(())
 }
 

@@ -9,13 +9,13 @@ use dcqcn_common::wire::udp;
 use dcqcn_tests::packets::{CNP_TOS, Roce, cm, req, v4};
 use dcqcn_tests::socket::RawSocket;
 
-use crate::testbed::{At, CNP_RATE, COMM_IDS, FLOOR_BPS, OWN_QPN, Observation, Testbed};
+use crate::testbed::{CNP_RATE, COMM_IDS, FLOOR_BPS, OWN_QPN, Observation, Testbed, Victim};
 
 /// An attack.
 pub(crate) struct Attack {
     pub(crate) who: &'static str,
     pub(crate) what: &'static str,
-    pub(crate) at: At,
+    pub(crate) at: Victim,
     /// Sends a number of packets.
     pub(crate) send: fn(&Testbed, u32) -> Result<()>,
     /// Effect, bound, and whether it held, from the states before and after and the elapsed seconds.
@@ -36,7 +36,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
     Attack {
         who: PROCESS,
         what: "datagrams that name the victim's QP",
-        at: At::Sender,
+        at: Victim::Sender,
         send: |testbed, packets| {
             let frame = testbed.data.frame();
             as_process(testbed, packets, |_| frame.clone())
@@ -46,14 +46,14 @@ pub(crate) const ATTACKS: &[Attack] = &[
     Attack {
         who: PROCESS,
         what: "datagrams, each to a different QP",
-        at: At::Sender,
+        at: Victim::Sender,
         send: |testbed, packets| as_process(testbed, packets, |number| sprayed(number).frame()),
         verdict: not_entered,
     },
     Attack {
         who: PROCESS,
         what: "both halves of made-up connections",
-        at: At::Sender,
+        at: Victim::Sender,
         send: |testbed, packets| as_process(testbed, packets, |number| handshake(1, 2, number)),
         verdict: |before, after, _| {
             let learned = after.pairs.saturating_sub(before.pairs);
@@ -63,7 +63,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
     Attack {
         who: ROOT,
         what: "packets, each to a different QP, while the victim sends",
-        at: At::Sender,
+        at: Victim::Sender,
         send: |testbed, packets| {
             let socket = testbed.pair.a.socket("a0")?;
             (0..packets).try_for_each(|number| {
@@ -82,7 +82,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
     Attack {
         who: NEIGHBOUR,
         what: "CNPs for the victim with a wrong ICRC",
-        at: At::Sender,
+        at: Victim::Sender,
         send: |testbed, packets| {
             let mut cnp = testbed.data.cnp(None, CNP_TOS);
             if let Some(last) = cnp.last_mut() {
@@ -95,14 +95,14 @@ pub(crate) const ATTACKS: &[Attack] = &[
     Attack {
         who: NEIGHBOUR,
         what: "CNPs for QPs that do not exist",
-        at: At::Sender,
+        at: Victim::Sender,
         send: |testbed, packets| as_neighbour(testbed, packets, |number| sprayed(number).cnp(None, CNP_TOS)),
         verdict: rate_stays,
     },
     Attack {
         who: NEIGHBOUR,
         what: "CNPs for the victim, valid in every bit",
-        at: At::Sender,
+        at: Victim::Sender,
         send: |testbed, packets| {
             let cnp = testbed.data.cnp(None, CNP_TOS);
             as_neighbour(testbed, packets, |_| cnp.clone())
@@ -117,7 +117,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
     Attack {
         who: NEIGHBOUR,
         what: "REQ and REP of made-up connections",
-        at: At::Sender,
+        at: Victim::Sender,
         send: |testbed, packets| as_neighbour(testbed, packets, |number| handshake(2, 1, number)),
         verdict: |before, after, seconds| {
             let learned = after.pairs.saturating_sub(before.pairs);
@@ -132,7 +132,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
     Attack {
         who: NEIGHBOUR,
         what: "DREQs for the victim's connection, from a third address",
-        at: At::Sender,
+        at: Victim::Sender,
         send: |testbed, packets| {
             let dreq = Dreq { comm_ids: COMM_IDS, remote_qpn: OWN_QPN };
             let message = cm(3, testbed.data.src, &CmMessage::Dreq(dreq));
@@ -146,7 +146,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
     Attack {
         who: NEIGHBOUR,
         what: "CE-marked packets to made-up QPs",
-        at: At::Receiver,
+        at: Victim::Receiver,
         send: |testbed, packets| {
             let socket = testbed.pair.a.socket("a0")?;
             let marked = |number| Roce { ecn: Ecn::CE, src: 9, ..sprayed(number) }.frame();
@@ -165,7 +165,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
     Attack {
         who: NEIGHBOUR,
         what: "CE-marked packets for a multicast group, for broadcast, for another host",
-        at: At::Receiver,
+        at: Victim::Receiver,
         send: |testbed, packets| {
             let socket = testbed.pair.a.socket("a0")?;
             let foreign_macs = [[0x01, 0x00, 0x5e, 1, 1, 1], [0xff; 6], [2, 0, 0, 0, 0, 0x77]];

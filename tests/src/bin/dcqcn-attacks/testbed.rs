@@ -23,7 +23,7 @@ const RECEIVER: [&str; 2] = ["link_rate=1gbit", "cnp_rate=1000"];
 
 /// The victim.
 #[derive(Clone, Copy)]
-pub(crate) enum At {
+pub(crate) enum Victim {
     /// The host that sends the QP's data.
     Sender,
     /// The host that receives it.
@@ -78,7 +78,7 @@ impl Testbed {
     }
 
     /// Time spent by the programs of a host so far.
-    pub(crate) fn program_ns(&self, at: At) -> Result<u64> {
+    pub(crate) fn program_ns(&self, at: Victim) -> Result<u64> {
         let ids = &self.programs[at as usize];
         let programs = loaded_programs().filter_map(Result::ok).filter(|program| ids.contains(&program.id()));
         Ok(programs.map(|program| program.run_time().as_nanos() as u64).sum())

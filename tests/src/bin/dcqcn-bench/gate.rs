@@ -91,7 +91,7 @@ pub(crate) fn compare(old: &Report, runs: &[Report]) -> Vec<Change> {
         return Vec::new();
     };
     let mut best = first.clone();
-    for metric in &mut best.figures {
+    for metric in &mut best.metrics {
         for run in more {
             if let Some(other) = run.metric(metric.section, &metric.name)
                 && (other.better() < metric.better()) != metric.more_is_better
@@ -100,8 +100,8 @@ pub(crate) fn compare(old: &Report, runs: &[Report]) -> Vec<Change> {
             }
         }
     }
-    let is_measured = |section| best.figures.iter().any(|metric| metric.section == section);
-    let known = old.figures.iter().filter(|metric| is_measured(metric.section));
+    let is_measured = |section| best.metrics.iter().any(|metric| metric.section == section);
+    let known = old.metrics.iter().filter(|metric| is_measured(metric.section));
     known.map(|metric| change(old, &best, metric)).collect()
 }
 
@@ -158,12 +158,12 @@ mod tests {
     /// A run with a metric whose reference is 10 ns.
     fn run(rounds: Vec<f64>) -> Report {
         let machine = Machine { cpu: "x".into(), cpus: 1, is_virtual: false, kernel: "6.1".into() };
-        let figures = vec![
+        let metrics = vec![
             Metric::new(Section::Packets, "base", "ns", vec![10.0]),
             Metric::new(Section::Packets, "a", "ns", rounds).against("base"),
         ];
         let (skipped, targets) = (Vec::new(), Vec::new());
-        Report { version: VERSION, machine, quick: true, seconds: 0.0, figures, skipped, targets }
+        Report { version: VERSION, machine, quick: true, seconds: 0.0, metrics, skipped, targets }
     }
 
     fn verdict(old: Vec<f64>, runs: Vec<Vec<f64>>) -> Verdict {
@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn gate_discounts_common_slowdown() {
         let slower = |report: &mut Report| {
-            report.figures.iter_mut().for_each(|metric| {
+            report.metrics.iter_mut().for_each(|metric| {
                 (metric.low, metric.median, metric.high) =
                     (metric.low * 3.0, metric.median * 3.0, metric.high * 3.0)
             });
@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn gate_uses_best_baseline() {
         let mut disturbed = run(vec![120.0]);
-        disturbed.figures[0].low = 12.0;
+        disturbed.metrics[0].low = 12.0;
         let changes = compare(&run(vec![100.0]), &[run(vec![120.0]), disturbed]);
         assert_eq!(changes.last().unwrap().verdict, Verdict::Worse);
     }
@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn gate_reports_missing_rows() {
         let mut less = run(vec![100.0]);
-        less.figures.truncate(1);
+        less.metrics.truncate(1);
         let changes = compare(&run(vec![100.0]), &[less]);
         assert_eq!(changes.iter().map(|change| change.verdict).max(), Some(Verdict::Unsure));
     }
@@ -226,11 +226,11 @@ mod tests {
     fn gate_reports_bound_exceeded_or_unmeasured() {
         let mut report = run(Vec::new());
         assert_eq!(beyond(&report).len(), STABLE.len());
-        report.figures.extend(STABLE.map(|(name, largest)| {
+        report.metrics.extend(STABLE.map(|(name, largest)| {
             Metric::new(Section::Packets, name, "ns", vec![10.0 * largest * 1.3]).against("base")
         }));
         assert_eq!(beyond(&report), Vec::<String>::new());
-        let Some(metric) = report.figures.last_mut() else { panic!("no figures") };
+        let Some(metric) = report.metrics.last_mut() else { panic!("no metrics") };
         metric.low *= 1.1;
         assert!(beyond(&report).iter().all(|line| line.starts_with(STABLE[STABLE.len() - 1].0)));
         assert_eq!(beyond(&report).len(), 1);

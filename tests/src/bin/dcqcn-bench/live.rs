@@ -132,14 +132,14 @@ fn alone(bench: &mut Bench) -> Result<()> {
             }
         }
     }
-    let mut figures = Vec::new();
+    let mut metrics = Vec::new();
     for case in cases {
         for ((percentile, _), rounds) in PERCENTILES.iter().zip(case.percentiles) {
             let row_name = |name: &str| format!("one packet by itself, {name}: {percentile}");
             let metric = Metric::new(Section::Live, row_name(case.name), "ns", rounds);
-            figures.push(Metric { against: case.against.map(row_name), ..metric });
+            metrics.push(Metric { against: case.against.map(row_name), ..metric });
         }
     }
-    figures.into_iter().for_each(|metric| bench.add(metric));
+    metrics.into_iter().for_each(|metric| bench.add(metric));
     Ok(())
 }

@@ -58,14 +58,14 @@ struct Args {
 pub(crate) struct Bench {
     quick: bool,
     baselines: Baselines,
-    figures: Vec<Metric>,
+    metrics: Vec<Metric>,
     skipped: Vec<Skipped>,
 }
 
 impl Bench {
     /// Records a metric.
     pub(crate) fn add(&mut self, metric: Metric) {
-        self.figures.push(metric);
+        self.metrics.push(metric);
     }
 
     /// Records that something cannot be measured here.
@@ -164,7 +164,7 @@ fn gate(report: Report, quick: bool, print_text: impl Fn(&str)) -> Result<ExitCo
 fn measure(sections: &[Section], quick: bool) -> Result<Report> {
     let start = Instant::now();
     let mut bench =
-        Bench { quick, baselines: Baselines::load(LO)?, figures: Vec::new(), skipped: Vec::new() };
+        Bench { quick, baselines: Baselines::load(LO)?, metrics: Vec::new(), skipped: Vec::new() };
     for section in sections {
         match section {
             Section::Packets => per_packet::measure(&mut bench)?,
@@ -185,7 +185,7 @@ fn measure(sections: &[Section], quick: bool) -> Result<Report> {
         machine: machine()?,
         quick,
         seconds: start.elapsed().as_secs_f64(),
-        figures: bench.figures,
+        metrics: bench.metrics,
         skipped: bench.skipped,
         targets: Vec::new(),
     };

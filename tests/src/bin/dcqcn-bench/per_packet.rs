@@ -197,9 +197,9 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
     cases.push(minimal_marker(&data));
     cases.push(Case::steady("CP, not marked", &port, Hook::Egress, Stat::RoceData, data.frame())?);
     cases.push(marked(&data)?);
-    let mut seldom = unpaced;
-    seldom.scalars.min_time_between_cnps_ns = SECOND_NS;
-    cases.push(Case::steady(WITHIN, &seldom, Hook::Ingress, Stat::NpCnpSuppressed, ce.frame())?);
+    let mut rare_cnps = unpaced;
+    rare_cnps.scalars.min_time_between_cnps_ns = SECOND_NS;
+    cases.push(Case::steady(WITHIN, &rare_cnps, Hook::Ingress, Stat::NpCnpSuppressed, ce.frame())?);
     // Everything runs in a separate host, so emitted packets go nowhere else.
     let lab = host::Pair::new("bench-packets")?;
     let _inside = lab.a.netns.enter()?;

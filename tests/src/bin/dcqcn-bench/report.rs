@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Time of a 4 KB packet at 100 Gb/s, ns.
+/// Time of a 4 KB packet at 100 Gbit/s, ns.
 pub(crate) const BUDGET_NS: f64 = 327.0;
 
 /// The parts of a run.
@@ -162,7 +162,8 @@ pub(crate) struct Report {
     /// Duration.
     pub(crate) seconds: f64,
     /// Metrics.
-    pub(crate) figures: Vec<Metric>,
+    #[serde(rename = "figures")]
+    pub(crate) metrics: Vec<Metric>,
     /// Skipped measurements.
     pub(crate) skipped: Vec<Skipped>,
     /// The targets of docs/measured/performance.md.
@@ -175,7 +176,7 @@ pub(crate) const VERSION: u32 = 1;
 impl Report {
     /// The metric called `name`.
     pub(crate) fn metric(&self, section: Section, name: &str) -> Option<&Metric> {
-        self.figures.iter().find(|metric| metric.section == section && metric.name == name)
+        self.metrics.iter().find(|metric| metric.section == section && metric.name == name)
     }
 
     /// A metric relative to its reference: the better quartiles of both.

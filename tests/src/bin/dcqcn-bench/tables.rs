@@ -80,9 +80,9 @@ pub(crate) fn targets(report: &Report) -> Vec<Target> {
 pub(crate) fn text(report: &Report) -> String {
     let mut text = String::new();
     for section in Section::ALL {
-        let figures: Vec<&Metric> =
-            report.figures.iter().filter(|metric| metric.section == section).collect();
-        if figures.is_empty() {
+        let metrics: Vec<&Metric> =
+            report.metrics.iter().filter(|metric| metric.section == section).collect();
+        if metrics.is_empty() {
             continue;
         }
         let mut table = Table::new(&[
@@ -94,7 +94,7 @@ pub(crate) fn text(report: &Report) -> String {
             "AGAINST",
             ">OF 327 ns",
         ]);
-        for metric in figures {
+        for metric in metrics {
             table.row(cells(report, metric));
         }
         text += &format!("{table}\n");
@@ -147,7 +147,7 @@ pub(crate) fn pages(report: &Report, directory: &Path) -> Result<()> {
         let mut heading = vec!["what", "median", "unit", "quartiles", "ratio", "to"];
         heading.extend(with_budget.then_some("of 327 ns"));
         let mut table = markdown(&heading);
-        for metric in report.figures.iter().filter(|metric| metric.section == section) {
+        for metric in report.metrics.iter().filter(|metric| metric.section == section) {
             let cells = cells(report, metric);
             let shown = if with_budget { cells.len() } else { cells.len() - 1 };
             table += &line(&cells.iter().take(shown).map(String::as_str).collect::<Vec<_>>());

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use dcqcn_tests::fleet::{Clock, Nature, reporting_hosts};
+use dcqcn_tests::fleet::{Behaviour, Clock, reporting_hosts};
 use nix::sys::signal::Signal;
 
 use crate::fleet::Fleet;
@@ -94,13 +94,13 @@ pub(crate) const FAULTS: &[Fault] = &[
     fault("agents killed in the middle of applying, and started again", |fleet| {
         let hosts = fleet.last(3);
         for host in &hosts {
-            fleet.fixture.daemons[host].be(Nature::Slow(Duration::from_secs(1)));
+            fleet.fixture.daemons[host].be(Behaviour::Slow(Duration::from_secs(1)));
         }
         fleet.wait_for_hosts(fleet.fixture.daemons.len() - 3)?;
         for host in &hosts {
             fleet.fixture.kill_agent(host)?;
             fleet.fixture.begin_agent(host)?;
-            fleet.fixture.daemons[host].be(Nature::Good);
+            fleet.fixture.daemons[host].be(Behaviour::Good);
         }
         Ok(())
     }),
@@ -144,9 +144,9 @@ pub(crate) const FAULTS: &[Fault] = &[
     Fault { parameters: "rpg_gd = 15", ..harmful_rollout("worse values: rolled back", |_| Ok(())) },
     harmful_rollout("one host refuses: rolled back", |fleet| {
         let host = fleet.last(1).remove(0);
-        fleet.fixture.daemons[&host].be(Nature::Refuses);
+        fleet.fixture.daemons[&host].be(Behaviour::Refuses);
         fleet.end()?;
-        fleet.fixture.daemons[&host].be(Nature::Good);
+        fleet.fixture.daemons[&host].be(Behaviour::Good);
         Ok(())
     }),
     harmful_rollout("aborted, and the coordinator killed in the rollback", |fleet| {
@@ -157,24 +157,24 @@ pub(crate) const FAULTS: &[Fault] = &[
     }),
     harmful_rollout("a canary silent: rolled back", |fleet| {
         // The canary has not changed yet: the coordinator has just started.
-        fleet.fixture.daemons[&fleet.canary()].be(Nature::Silent);
+        fleet.fixture.daemons[&fleet.canary()].be(Behaviour::Silent);
         fleet.end_within(ROLLOUT_TIMEOUT)?;
-        fleet.fixture.daemons[&fleet.canary()].be(Nature::Good);
+        fleet.fixture.daemons[&fleet.canary()].be(Behaviour::Good);
         Ok(())
     }),
     harmful_rollout("half the throughput of a canary: rolled back", |fleet| {
-        fleet.fixture.daemons[&fleet.canary()].be(Nature::Half);
+        fleet.fixture.daemons[&fleet.canary()].be(Behaviour::Half);
         fleet.end_within(ROLLOUT_TIMEOUT)?;
-        fleet.fixture.daemons[&fleet.canary()].be(Nature::Good);
+        fleet.fixture.daemons[&fleet.canary()].be(Behaviour::Good);
         Ok(())
     }),
     harmful_rollout("a canary dead before it changes: rolled back", |fleet| {
         let canary = fleet.canary();
-        fleet.fixture.daemons[&canary].be(Nature::Slow(Duration::from_secs(2)));
+        fleet.fixture.daemons[&canary].be(Behaviour::Slow(Duration::from_secs(2)));
         Fleet::sleep(Duration::from_millis(1_000));
         fleet.fixture.kill_agent(&canary)?;
         fleet.end_within(ROLLOUT_TIMEOUT)?;
-        fleet.fixture.daemons[&canary].be(Nature::Good);
+        fleet.fixture.daemons[&canary].be(Behaviour::Good);
         fleet.fixture.begin_agent(&canary)
     }),
     harmful_rollout("a canary dead while it is watched: rolled back", |fleet| {

@@ -12,7 +12,7 @@ use super::super::command::{Running, sh};
 use super::super::counts::Counts;
 use super::super::fio::{self, CompletedIo, Job};
 use super::super::lab::{Lab, Options, count};
-use super::super::nvme::{self, Disk, Ends, Transport};
+use super::super::nvme::{self, Disk, NvmeDisk, Transport};
 use super::super::perftest::ECT;
 use super::super::report::Report;
 use super::incast::{BOTTLENECK_BPS, shape};
@@ -63,10 +63,10 @@ enum Direction {
 }
 
 impl Direction {
-    fn ends(self) -> [Ends; 2] {
+    fn ends(self) -> [NvmeDisk; 2] {
         FAR.map(|far| match self {
-            Self::Reads => Ends { initiator: NEAR, target: far },
-            Self::Writes => Ends { initiator: far, target: NEAR },
+            Self::Reads => NvmeDisk { initiator: NEAR, target: far },
+            Self::Writes => NvmeDisk { initiator: far, target: NEAR },
         })
     }
 

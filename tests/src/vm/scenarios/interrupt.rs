@@ -12,13 +12,13 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::super::command::{Running, sh};
 use super::super::lab::{self, Lab, Options};
-use super::super::nvme::{self, Disk, Ends, Transport};
+use super::super::nvme::{self, Disk, NvmeDisk, Transport};
 use super::super::perftest::{self, ECT, Flow, Tool, Traffic};
 use super::super::report::Report;
 
 const INITIATOR: u8 = 1;
 const TARGET: u8 = 2;
-const ENDS: [Ends; 1] = [Ends { initiator: INITIATOR, target: TARGET }];
+const ENDS: [NvmeDisk; 1] = [NvmeDisk { initiator: INITIATOR, target: TARGET }];
 /// Where the disk is mounted.
 const MOUNTED: &str = "/mnt";
 /// Size of the data written repeatedly.

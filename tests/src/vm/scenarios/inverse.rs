@@ -20,10 +20,10 @@ const PORT: u16 = 18_500;
 pub(super) fn run(report: &mut Report) -> Result<()> {
     let lab = Lab::new(SERVER, &Options::default())?;
     report.columns(&["dcqcn", "WRITE goodput, Mbit/s", "WRITE latency, typical, us"]);
-    let mut figures = [(0.0, 0.0); 2];
+    let mut sums = [(0.0, 0.0); 2];
     // Alternating, so that other load of the machine affects both.
     for _ in 0..ROUNDS {
-        for (attached, sum) in figures.iter_mut().enumerate() {
+        for (attached, sum) in sums.iter_mut().enumerate() {
             for host in [CLIENT, SERVER] {
                 let line = if attached == 1 { "attach {} --set link_rate=10gbit" } else { "status" };
                 lab.on_host(host, line)?;
@@ -42,7 +42,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
             }
         }
     }
-    let [without, with] = figures;
+    let [without, with] = sums;
     for (what, ratio) in [("goodput", with.0 / without.0), ("latency", with.1 / without.1)] {
         let what = format!("{what} attached, of not attached");
         report.check(&what, format!("{ratio:.2}"), "a positive number", ratio.is_finite() && ratio > 0.0);

@@ -121,7 +121,7 @@ struct Measured {
 }
 
 /// Packets per second of some QPs.
-struct Spread {
+struct RateSpread {
     fewest: f64,
     mean: f64,
     most: f64,
@@ -168,10 +168,10 @@ fn measure(lab: &Lab) -> Result<Measured> {
 }
 
 impl Measured {
-    fn spread(&self, which: impl Fn(u64) -> bool) -> Spread {
+    fn spread(&self, which: impl Fn(u64) -> bool) -> RateSpread {
         let rates: Vec<f64> =
             self.rates.iter().filter(|(qpn, _)| which(*qpn)).map(|(_, rate)| *rate).collect();
-        Spread {
+        RateSpread {
             fewest: rates.iter().copied().fold(f64::INFINITY, f64::min),
             mean: rates.iter().sum::<f64>() / rates.len().max(1) as f64,
             most: rates.iter().copied().fold(0.0, f64::max),
@@ -180,7 +180,7 @@ impl Measured {
 
     fn row(&self, report: &mut Report, name: &str, which: impl Fn(u64) -> bool) {
         let number = self.rates.iter().filter(|(qpn, _)| which(*qpn)).count();
-        let Spread { fewest, mean, most } = self.spread(which);
+        let RateSpread { fewest, mean, most } = self.spread(which);
         report.row([
             format!("{number} {name}"),
             format!("{fewest:.1}"),

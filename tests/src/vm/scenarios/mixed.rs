@@ -65,7 +65,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
 
 struct Measured {
     /// Output of the program.
-    figures: Value,
+    results: Value,
     before: Counts,
     settled: Counts,
     /// Sum of the rates of a host's flows, and packets that the port marked.
@@ -110,19 +110,19 @@ fn measure(lab: &Lab) -> Result<Measured> {
     let rates = rates(lab)?;
     let (ok, printed) = program.finish(TIMEOUT)?;
     ensure!(ok, "the program failed: {}", printed.trim());
-    let figures = printed.lines().find(|line| line.starts_with('{')).unwrap_or_default();
-    let figures = serde_json::from_str(figures).with_context(|| printed.clone())?;
-    Ok(Measured { figures, before: settled.since(start), settled: counts(lab)?.since(settled), rates })
+    let results = printed.lines().find(|line| line.starts_with('{')).unwrap_or_default();
+    let results = serde_json::from_str(results).with_context(|| printed.clone())?;
+    Ok(Measured { results, before: settled.since(start), settled: counts(lab)?.since(settled), rates })
 }
 
 impl Measured {
     fn number(&self, name: &str) -> Result<u64> {
-        self.figures[name].as_u64().with_context(|| format!("no `{name}` in {}", self.figures))
+        self.results[name].as_u64().with_context(|| format!("no `{name}` in {}", self.results))
     }
 
     /// Operations of these kinds.
     fn operations(&self, kinds: &[&str]) -> u64 {
-        kinds.iter().filter_map(|kind| self.figures["operations"][*kind].as_u64()).sum()
+        kinds.iter().filter_map(|kind| self.results["operations"][*kind].as_u64()).sum()
     }
 
     /// SEND, WRITE, READ, atomic.
@@ -136,7 +136,7 @@ impl Measured {
     }
 
     fn mbit_per_s(&self) -> f64 {
-        let bytes = self.figures["bytes"].as_u64().unwrap_or_default();
+        let bytes = self.results["bytes"].as_u64().unwrap_or_default();
         bytes as f64 * 8.0 / 1e6 / f64::from(COUNTED)
     }
 
@@ -156,7 +156,7 @@ impl Measured {
             format!("{:.0} %", 100.0 * self.port_used()),
             self.rates.as_ref().map_or("-".into(), |(rates, _)| rates.join(", ")),
             self.rates.as_ref().map_or("-".into(), |(_, marked)| marked.to_string()),
-            self.figures["wrong"].to_string(),
+            self.results["wrong"].to_string(),
             self.settled.drops.to_string(),
             self.settled.out_of_sequence.to_string(),
             self.settled.duplicates.to_string(),
@@ -175,9 +175,9 @@ impl Measured {
             report.equals(&format!("{name}: failed operations"), measured.number("failed")?, 0);
             report.check(
                 &format!("{name}: all ended"),
-                measured.figures["ended"].to_string(),
+                measured.results["ended"].to_string(),
                 "true",
-                measured.figures["ended"] == true,
+                measured.results["ended"] == true,
             );
         }
         report.at_least(

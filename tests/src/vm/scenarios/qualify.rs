@@ -4,7 +4,7 @@ use anyhow::Result;
 use clap::ValueEnum as _;
 use dcqcn_params::{Assignment, Settings};
 use dcqcn_testbed::IncastConfig;
-use dcqcn_testbed::qualify::{Against, Case, Check, Outcome, QualifyConfig, qualify};
+use dcqcn_testbed::qualify::{Case, Check, DeviceUnderTest, Outcome, QualifyConfig, qualify};
 
 use super::super::command::sh;
 use super::super::report::Report;
@@ -22,7 +22,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
         sh(&format!("modprobe {module}"))?;
     }
     let config = QualifyConfig {
-        against: Against::Linux,
+        against: DeviceUnderTest::Linux,
         cases: Case::value_variants().to_vec(),
         incast: IncastConfig {
             link_bps: LINK_BPS,

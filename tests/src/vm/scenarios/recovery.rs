@@ -10,14 +10,14 @@ use anyhow::{Context as _, Result};
 use super::super::command::{Running, sh};
 use super::super::fio::{self, CompletedIo, Job};
 use super::super::lab::{Lab, Options, count};
-use super::super::nvme::{self, Disk, Ends, Transport};
+use super::super::nvme::{self, Disk, NvmeDisk, Transport};
 use super::super::perftest::ECT;
 use super::super::report::Report;
 
 const INITIATOR: u8 = 1;
 const TARGET: u8 = 2;
 const HOSTS: [u8; 2] = [INITIATOR, TARGET];
-const ENDS: [Ends; 1] = [Ends { initiator: INITIATOR, target: TARGET }];
+const ENDS: [NvmeDisk; 1] = [NvmeDisk { initiator: INITIATOR, target: TARGET }];
 const DISK: [&str; 1] = [nvme::MEMORY[0]];
 const BLOCK_BYTES: u32 = 4_096;
 /// Rate of both ports, and a queue for more than is ever in flight.

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result};
 use super::super::counts::Counts;
 use super::super::lab::{Lab, Options};
 use super::super::load::{self, LoadResult, Mix};
-use super::super::nvme::{self, Disk, Ends, Transport};
+use super::super::nvme::{self, Disk, NvmeDisk, Transport};
 use super::super::perftest::ECT;
 use super::super::report::Report;
 use super::incast;
@@ -19,8 +19,10 @@ use super::incast;
 /// The host at the bottleneck port.
 const INITIATOR: u8 = 3;
 const TARGETS: [u8; 2] = [1, 2];
-const ENDS: [Ends; 2] =
-    [Ends { initiator: INITIATOR, target: TARGETS[0] }, Ends { initiator: INITIATOR, target: TARGETS[1] }];
+const ENDS: [NvmeDisk; 2] = [
+    NvmeDisk { initiator: INITIATOR, target: TARGETS[0] },
+    NvmeDisk { initiator: INITIATOR, target: TARGETS[1] },
+];
 /// Reads and writes in flight to each target.
 const DEPTH: u64 = 8;
 const WARM_UP: Duration = Duration::from_secs(6);

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::super::command::sh;
 use super::super::fio::{self, CompletedIo, Job};
 use super::super::lab::{Lab, Options, rxe};
-use super::super::nvme::{self, Ends, Transport};
+use super::super::nvme::{self, NvmeDisk, Transport};
 use super::super::report::Report;
 use super::typing::{self, PREAMBLE, blocks, typed};
 
@@ -48,7 +48,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     sh("modprobe sch_ets")?;
     lab.shape(INITIATOR, "20mbit")?;
     // Marking is not requested yet.
-    let ends = TARGETS.map(|target| Ends { initiator: INITIATOR, target });
+    let ends = TARGETS.map(|target| NvmeDisk { initiator: INITIATOR, target });
     nvme::prepare(&lab, &ends, 0)?;
     fio::fill(&nvme::MEMORY, READS.block_bytes)?;
     let disks = nvme::connect(&lab, &ends, Transport::Rdma)?;

@@ -102,12 +102,12 @@ fn forged_cnps_change_nothing() {
             }
         }
         // Valid, but for unknown flows.
-        for stranger in [
+        for unknown_sender in [
             Roce { dest_qpn: 0x12, ..data.clone() },
             Roce { dst: 3, ..data.clone() },
             Roce { v6: !v6, dest_qpn: 0x99, ..data.clone() },
         ] {
-            both.process(Hook::Ingress, now_ns, &stranger.cnp(None, CNP_TOS), &received());
+            both.process(Hook::Ingress, now_ns, &unknown_sender.cnp(None, CNP_TOS), &received());
             unknown += 1;
         }
         // Valid, but without a hint, and for an unknown QP.

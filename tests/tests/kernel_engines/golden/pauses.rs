@@ -13,7 +13,7 @@ use dcqcn_tests::packets::Roce;
 use super::{START_NS, received, send, sender};
 
 const NEIGHBOUR: [u8; 6] = [2, 0, 0, 0, 0, 9];
-/// Of a link of 1 Gb/s.
+/// Of a link of 1 Gbit/s.
 const QUANTUM_NS: u64 = 512;
 
 fn pause(priority: usize, quanta: u16) -> [u8; 60] {

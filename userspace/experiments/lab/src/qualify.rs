@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use dcqcn_params::quantity::{parse_bytes, parse_duration_ns, parse_rate_bps};
 use dcqcn_support::cli::{Output, SettingsArgs};
 use dcqcn_testbed::IncastConfig;
-use dcqcn_testbed::qualify::{Against, Case, Outcome, QualifyConfig, qualify};
+use dcqcn_testbed::qualify::{Case, DeviceUnderTest, Outcome, QualifyConfig, qualify};
 
 /// Switch between the hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -95,11 +95,12 @@ fn parse_small_bytes(text: &str) -> anyhow::Result<u32> {
 impl QualifyArgs {
     fn config(self) -> anyhow::Result<QualifyConfig> {
         let against = match self.switch {
-            _ if !self.against.is_empty() => Against::Ports(self.against),
-            SwitchChoice::Linux => Against::Linux,
-            SwitchChoice::Bmv2 => Against::Bmv2,
+            _ if !self.against.is_empty() => DeviceUnderTest::Ports(self.against),
+            SwitchChoice::Linux => DeviceUnderTest::Linux,
+            SwitchChoice::Bmv2 => DeviceUnderTest::Bmv2,
         };
-        let default = if against == Against::Bmv2 { IncastConfig::bmv2() } else { QualifyConfig::incast() };
+        let default =
+            if against == DeviceUnderTest::Bmv2 { IncastConfig::bmv2() } else { QualifyConfig::incast() };
         let cases = if self.case.is_empty() { Case::value_variants().to_vec() } else { self.case };
         let incast = IncastConfig {
             senders: self.senders,
@@ -160,7 +161,7 @@ mod tests {
     #[test]
     fn against_ports_parsed() {
         let ports = ["eth1".to_owned(), "eth2".to_owned()];
-        assert_eq!(config("--against eth1,eth2").against, Against::Ports(ports.to_vec()));
+        assert_eq!(config("--against eth1,eth2").against, DeviceUnderTest::Ports(ports.to_vec()));
         assert!(Line::try_parse_from(["qualify", "--against", "a,b", "--switch", "bmv2"]).is_err());
     }
 }

@@ -351,18 +351,18 @@ mod tests {
     #[test]
     fn other_program_detected() {
         let program = Program::embedded().unwrap();
-        let says = |change: &dyn Fn(&mut Program)| {
+        let expected = |change: &dyn Fn(&mut Program)| {
             let mut other = program.clone();
             change(&mut other);
             program.difference(&other).unwrap()
         };
         let wred = program.table("wred").unwrap();
         let rate = program.register("rp_rate_bps").unwrap();
-        assert!(says(&|other| _ = other.tables.remove(wred)).contains("no table"));
-        let without = says(&|other| other.tables.get_mut(wred).unwrap().actions.clear());
+        assert!(expected(&|other| _ = other.tables.remove(wred)).contains("no table"));
+        let without = expected(&|other| other.tables.get_mut(wred).unwrap().actions.clear());
         assert!(without.contains("its table") && without.contains("wred"), "{without}");
-        assert!(says(&|other| _ = other.registers.remove(rate)).contains("no register"));
-        let narrower = says(&|other| other.registers.get_mut(rate).unwrap().bits = 32);
+        assert!(expected(&|other| _ = other.registers.remove(rate)).contains("no register"));
+        let narrower = expected(&|other| other.registers.get_mut(rate).unwrap().bits = 32);
         assert!(narrower.contains("its register") && narrower.contains("32"), "{narrower}");
         for text in ["", "{}", "[1]"] {
             let refused = Program::parse("x.json", text).unwrap_err().to_string();
@@ -377,13 +377,13 @@ mod tests {
         let entry = |key: Vec<Match>, qpn: u64| Entry::new(table, key, action, vec![qpn.into()]);
         let key = || vec![Match::exact(1_u64), Match::exact(2_u64)];
         assert!(program.check(&entry(key(), 0xff_ffff)).is_ok());
-        let says = |entry: Entry| program.check(&entry).unwrap_err().to_string();
-        assert!(says(entry(key(), 0x100_0000)).contains("does not fit 24 bits: the largest is 16777215"));
-        assert!(says(entry(vec![Match::exact(1_u64)], 1)).contains("has 2 keys"));
-        assert!(says(entry(vec![Match::exact(1_u64), Match::Ternary(1, 1)], 1)).contains("is Exact"));
-        assert!(says(Entry { params: Vec::<Value>::new(), ..entry(key(), 1) }).contains("1 parameters"));
-        assert!(says(Entry { table: "T".into(), ..entry(key(), 1) }).contains("no table `T`"));
-        assert!(says(Entry { action: "A".into(), ..entry(key(), 1) }).contains("no action `A`"));
+        let expected = |entry: Entry| program.check(&entry).unwrap_err().to_string();
+        assert!(expected(entry(key(), 0x100_0000)).contains("does not fit 24 bits: the largest is 16777215"));
+        assert!(expected(entry(vec![Match::exact(1_u64)], 1)).contains("has 2 keys"));
+        assert!(expected(entry(vec![Match::exact(1_u64), Match::Ternary(1, 1)], 1)).contains("is Exact"));
+        assert!(expected(Entry { params: Vec::<Value>::new(), ..entry(key(), 1) }).contains("1 parameters"));
+        assert!(expected(Entry { table: "T".into(), ..entry(key(), 1) }).contains("no table `T`"));
+        assert!(expected(Entry { action: "A".into(), ..entry(key(), 1) }).contains("no action `A`"));
         assert!(program.names("wred", "no_such").is_err() && program.register("no_such").is_err());
     }
 }

@@ -35,7 +35,7 @@ impl Pushed {
 
 /// Current contents of the tables and registers of a plan.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct CurrentEntries {
     tables: BTreeMap<String, TableDump>,
     registers: BTreeMap<String, Vec<u64>>,
 }
@@ -78,18 +78,18 @@ pub fn verify(session: &mut dyn Control, plan: &Plan) -> Result<()> {
 ///
 /// # Errors
 /// The switch has exited.
-pub(crate) fn read(session: &mut dyn Control, plan: &Plan) -> Result<Found> {
+pub(crate) fn read(session: &mut dyn Control, plan: &Plan) -> Result<CurrentEntries> {
     let of_defaults = plan.entries.iter().filter(|entry| entry.key.is_none()).map(|entry| &entry.table);
     let names = plan.tables.iter().chain(of_defaults);
     let tables = names.map(|name| Ok((name.clone(), session.table(name)?))).collect::<Result<_>>()?;
     let registers = plan.registers.keys().map(|name| Ok((name.clone(), session.register(name)?)));
-    Ok(Found { tables, registers: registers.collect::<Result<_>>()? })
+    Ok(CurrentEntries { tables, registers: registers.collect::<Result<_>>()? })
 }
 
 /// The commands that apply the plan: registers before their users, and additions and changes before removals, so that
 /// no entry is missing in between.
-fn difference(plan: &Plan, found: &Found) -> (Vec<Command>, Pushed) {
-    let Found { tables, registers } = found;
+fn difference(plan: &Plan, found: &CurrentEntries) -> (Vec<Command>, Pushed) {
+    let CurrentEntries { tables, registers } = found;
     let mut commands = Vec::new();
     let mut pushed = Pushed::default();
     for (name, wanted) in &plan.registers {
@@ -138,7 +138,7 @@ fn difference(plan: &Plan, found: &Found) -> (Vec<Command>, Pushed) {
 }
 
 /// Restores the previous tables, as far as the switch accepts it.
-fn revert(session: &mut dyn Control, plan: &Plan, before: &Found) {
+fn revert(session: &mut dyn Control, plan: &Plan, before: &CurrentEntries) {
     let entries = before.tables.values().flat_map(|table| {
         table.entries.iter().map(|(_, entry)| entry.clone()).chain(table.default_action.clone())
     });
@@ -172,12 +172,12 @@ mod tests {
         Plan { entries, tables, registers: BTreeMap::new(), blind: Vec::new(), not_in_p4: Vec::new() }
     }
 
-    fn found(entries: Vec<(u64, Entry)>) -> Found {
+    fn found(entries: Vec<(u64, Entry)>) -> CurrentEntries {
         let default_action = Some(Entry::default_action("D", "A", vec![]));
         let dump = TableDump { entries, default_action: None };
         let tables =
             [("T".to_owned(), dump), ("D".to_owned(), TableDump { entries: vec![], default_action })];
-        Found { tables: tables.into(), registers: BTreeMap::new() }
+        CurrentEntries { tables: tables.into(), registers: BTreeMap::new() }
     }
 
     #[test]
@@ -205,12 +205,12 @@ mod tests {
         let name = || "R".to_owned();
         let registers = [(name(), vec![5, 6, 7])];
         let wanted = Plan { registers: registers.clone().into(), ..plan(vec![entry(1, 10)]) };
-        let there = Found { registers: [(name(), vec![5, 0, 7])].into(), ..found(vec![]) };
+        let there = CurrentEntries { registers: [(name(), vec![5, 0, 7])].into(), ..found(vec![]) };
         let (commands, pushed) = difference(&wanted, &there);
         let cell = Command::Register { name: name(), index: 1, value: 6 };
         assert_eq!(commands, [cell, Command::Write(entry(1, 10))]);
         assert_eq!(pushed, Pushed { written: 1, cells: 1, ..Pushed::default() });
-        let same = Found { registers: registers.into(), ..found(vec![(0, entry(1, 10))]) };
+        let same = CurrentEntries { registers: registers.into(), ..found(vec![(0, entry(1, 10))]) };
         assert_eq!(difference(&wanted, &same).0, []);
     }
 }

@@ -252,7 +252,7 @@ impl From<Mac> for String {
 
 /// The section that this module reads; [`read`] handles the rest.
 #[derive(Deserialize)]
-struct Whole {
+struct SwitchFile {
     bmv2: Switch,
 }
 
@@ -268,8 +268,8 @@ pub fn parse(name: &str, text: &str) -> Result<(Settings, Switch), FileErrors> {
                 reader.setting(key, value);
                 continue;
             }
-            match toml::from_str::<Whole>(text) {
-                Ok(Whole { bmv2 }) => match bmv2.problem() {
+            match toml::from_str::<SwitchFile>(text) {
+                Ok(SwitchFile { bmv2 }) => match bmv2.problem() {
                     None => switch = bmv2,
                     Some(problem) => reader.refuse(key.span(), problem),
                 },
@@ -357,7 +357,7 @@ peer_qpn = 0x211
 
     #[test]
     fn errors_have_line_numbers() {
-        for (from, to, says) in [
+        for (from, to, expected) in [
             ("'1082B'", "'1082X'", "a.toml:5: packet ="),
             ("'1082B'", "'10B'", "a.toml:5: packet = 10B is out of range: 64B to 9216B"),
             ("'enqueue'", "'never'", "a.toml:6: unknown variant `never`"),
@@ -372,7 +372,7 @@ peer_qpn = 0x211
             ("link_rate = '10mbit'", "link_rat = '10mbit'", "a.toml:3: unknown parameter `link_rat`"),
         ] {
             let refused = parse("a.toml", &FILE.replace(from, to)).unwrap_err().to_string();
-            assert!(refused.contains(says), "{refused}\n{says}");
+            assert!(refused.contains(expected), "{refused}\n{expected}");
         }
     }
 }

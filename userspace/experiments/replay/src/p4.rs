@@ -235,7 +235,13 @@ impl<T: Target> SwitchEngine<T> {
     }
 
     /// Sends a packet through: its result, and the packets emitted with it.
-    fn pass(&mut self, hook: Hook, is_fast: bool, now_ns: u64, packet: &[u8]) -> Result<Passed, p4::Error> {
+    fn pass(
+        &mut self,
+        hook: Hook,
+        is_fast: bool,
+        now_ns: u64,
+        packet: &[u8],
+    ) -> Result<SwitchOutput, p4::Error> {
         let before = self.fates()?;
         let (from, to) = if hook == Hook::Egress { (HOST, NETWORK) } else { (NETWORK, HOST) };
         self.target.get_mut().send(from, packet)?;
@@ -270,7 +276,7 @@ impl<T: Target> SwitchEngine<T> {
             let sent = self.target.get_mut().receive(from, RECEIVE_TIMEOUT * RECEIVE_RETRIES)?;
             extra.push(sent.ok_or_else(lost)?);
         }
-        Ok(Passed { out, extra })
+        Ok(SwitchOutput { out, extra })
     }
 
     fn is_waiting(&mut self) -> Result<bool, p4::Error> {
@@ -284,7 +290,7 @@ impl<T: Target> SwitchEngine<T> {
     }
 
     /// Packets dropped, and packets that the notification point answered or should answer.
-    fn fates(&mut self) -> Result<Fates, p4::Error> {
+    fn fates(&mut self) -> Result<PacketCounts, p4::Error> {
         let consumes = self.params.config.scalars.cnp_consume != 0;
         let mut reader = Reader::new(self.target.get_mut().control(), &self.program);
         let mut dropped = 0;
@@ -296,7 +302,7 @@ impl<T: Target> SwitchEngine<T> {
         for stat in UNANSWERED {
             unanswered += reader.stat(stat)?;
         }
-        Ok(Fates { dropped, marked, unanswered })
+        Ok(PacketCounts { dropped, marked, unanswered })
     }
 }
 
@@ -313,14 +319,14 @@ fn is_marked_since(packet: &[u8], out: &[u8]) -> bool {
 }
 
 /// Output of the switch.
-struct Passed {
+struct SwitchOutput {
     /// The packet; `None` if it was dropped.
     out: Option<Vec<u8>>,
     /// Emitted packets.
     extra: Vec<Vec<u8>>,
 }
 
-struct Fates {
+struct PacketCounts {
     dropped: u64,
     marked: u64,
     unanswered: u64,

@@ -29,7 +29,7 @@ pub use capture::{Capture, CaptureError, Captured};
 use dcqcn_support::JSON_VERSION;
 use dcqcn_telemetry::{FlowRow, NpFlowRow};
 use departures::Departures;
-use line::{Bytes, Emitted, Flow, Line, PacketResult};
+use line::{Bytes, EmittedPacket, Flow, Line, PacketResult};
 pub use summary::Summary;
 
 /// Time of the first packet, in the time of the run, ns: enough for captures with unordered packets.
@@ -171,7 +171,7 @@ fn replay(
             .saturating_sub(epoch_ns.saturating_sub(packet.time_ns))
             .max(1);
 
-        let passage = Passage::process(&mut engine, params, hook, now_ns, &packet.data)?;
+        let passage = HookRun::process(&mut engine, params, hook, now_ns, &packet.data)?;
         let truncated = packet.data.len() < packet.length as usize;
         summary.count(&passage.outcome, passage.marked, truncated, now_ns);
         summary.duration_ns = summary.duration_ns.max(now_ns.saturating_sub(BASE_NS));
@@ -215,8 +215,8 @@ fn out_error(path: &Path) -> impl FnOnce(PcapError) -> Error {
     }
 }
 
-/// Passage of a packet through the hook, with the table state before and after.
-struct Passage {
+/// Run of the hook on a packet, with the table state before and after.
+struct HookRun {
     outcome: Outcome,
     marked: bool,
     depth_before_bytes: Option<u64>,
@@ -224,7 +224,7 @@ struct Passage {
     flow: Option<Flow>,
 }
 
-impl Passage {
+impl HookRun {
     fn process(
         engine: &mut impl Engine,
         params: &Params,
@@ -256,7 +256,8 @@ impl Passage {
         params: &Params,
     ) -> io::Result<()> {
         let (parse, left_alone) = line::parse(&packet.data, params);
-        let emitted: Vec<_> = self.outcome.emitted.iter().map(|sent| Emitted::new(sent, params)).collect();
+        let emitted: Vec<_> =
+            self.outcome.emitted.iter().map(|sent| EmittedPacket::new(sent, params)).collect();
         let packet = Line {
             json_version: JSON_VERSION,
             index,

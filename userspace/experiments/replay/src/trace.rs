@@ -19,7 +19,7 @@ use dcqcn_common::params::{Config, Invalid, PACER_FQ, Params, RP_VARIANT_PAPER};
 use dcqcn_common::rate::{RateMachine, RpParams};
 use dcqcn_params::{Settings, SettingsError};
 
-use flow::{Flow, InKernel, Reference};
+use flow::{Flow, KernelFlow, Reference};
 pub use input::{Event, Events, InputError, Kind, Problem};
 pub use plot::Picture;
 pub use row::{Format, HEADER, Row};
@@ -124,7 +124,7 @@ pub fn run(
     let events = Events::new(file, input);
     match options.engine {
         EngineKind::Reference => trace(&params.rp, Reference::new(&params), events, sink),
-        EngineKind::Kernel => trace(&params.rp, InKernel::new(&params)?, events, sink),
+        EngineKind::Kernel => trace(&params.rp, KernelFlow::new(&params)?, events, sink),
     }
 }
 

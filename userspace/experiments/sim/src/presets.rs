@@ -193,7 +193,7 @@ impl Setup {
         setup
     }
 
-    /// Storage reads of 16 KiB blocks from 6 targets over a port of 25 Gb/s, next to TCP.
+    /// Storage reads of 16 KiB blocks from 6 targets over a port of 25 Gbit/s, next to TCP.
     fn coexist(&mut self) {
         self.scenario.port_rate_bps = 25 * GBIT;
         self.scenario.duration_ns = 1_500 * MS;

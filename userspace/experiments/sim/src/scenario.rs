@@ -118,9 +118,9 @@ pub struct RoceGroup {
     /// Maximum random delay of each start. Flows that start together and are never cut send in lockstep: when the
     /// buffer is full, the same ones lose every time.
     pub start_jitter_ns: u64,
-    /// When they stop sending new data; `None`: never.
+    /// Time at which the flows stop sending new data; `None`: never.
     pub stop_ns: Option<u64>,
-    /// One-way delay of their senders' links, if not the scenario's.
+    /// One-way delay of the senders' links, if not the scenario's.
     pub sender_delay_ns: Option<u64>,
     /// Work.
     pub work: Work,
@@ -185,9 +185,9 @@ pub struct TcpGroup {
     pub start_ns: u64,
     /// Maximum random delay of each start.
     pub start_jitter_ns: u64,
-    /// When they stop sending new data; `None`: never.
+    /// Time at which the flows stop sending new data; `None`: never.
     pub stop_ns: Option<u64>,
-    /// One-way delay of their senders' links, if not the scenario's.
+    /// One-way delay of the senders' links, if not the scenario's.
     pub sender_delay_ns: Option<u64>,
     /// Congestion control.
     pub law: TcpLaw,

@@ -78,14 +78,14 @@ mod tests {
 
     #[test]
     fn invalid_axes_rejected() {
-        for (text, says) in [
+        for (text, expected) in [
             ("kmax", "is not KEY=VALUE,VALUE"),
             ("kmax=", "is not KEY=VALUE,VALUE"),
             ("flows=2,none", "flows = `none`"),
             ("flws=2", "did you mean `flows`?"),
         ] {
             let refused = text.parse::<Axis>().unwrap_err().to_string();
-            assert!(refused.contains(says), "{refused}");
+            assert!(refused.contains(expected), "{refused}");
         }
         let axis: Axis = "seed=1,2".parse().unwrap();
         assert!(combinations(&[axis.clone(), axis]).unwrap_err().to_string().contains("swept twice"));

@@ -16,7 +16,7 @@ pub struct IncastConfig {
     pub senders: u16,
     /// QPs per sender, 1 to 64.
     pub qps_per_sender: u16,
-    /// Rate of every link, the bottleneck included, bit/s. 1 Mb/s to 100 Gb/s.
+    /// Rate of every link, the bottleneck included, bit/s. 1 Mbit/s to 100 Gbit/s.
     pub link_bps: u64,
     /// Duration of traffic, ns.
     pub duration_ns: u64,

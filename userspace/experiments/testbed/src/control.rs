@@ -96,18 +96,18 @@ impl DataPlane {
 
 impl DataPlane {
     /// Attaches only the bottleneck's port.
-    pub(super) fn attach_port(&self, network: &Topology) -> Result<Alone> {
+    pub(super) fn attach_port(&self, network: &Topology) -> Result<SingleInterface> {
         match self.attach_switch(network)? {
-            SwitchSide::Linux { port, .. } => Ok(Alone(*port)),
+            SwitchSide::Linux { port, .. } => Ok(SingleInterface(*port)),
             SwitchSide::Bmv2(_) | SwitchSide::Unseen => bail!("the switch is not Linux"),
         }
     }
 
     /// Attaches only a sender, which honours pauses of RoCE's class.
-    pub(super) fn attach_host(&self, host: &lab::Host, settings: Settings) -> Result<Alone> {
+    pub(super) fn attach_host(&self, host: &lab::Host, settings: Settings) -> Result<SingleInterface> {
         let data_plane = Self { settings: settings.then(self.settings.clone()), ..self.clone() };
         let changes = [("pfc.3.rx", "on".to_owned())];
-        Ok(Alone(data_plane.attach(&host.netns, &host.ifname, Role::Host, &changes)?))
+        Ok(SingleInterface(data_plane.attach(&host.netns, &host.ifname, Role::Host, &changes)?))
     }
 
     /// Attaches the switch, not the hosts.
@@ -196,9 +196,9 @@ impl Control for DataPlane {
 }
 
 /// One attached interface.
-pub(super) struct Alone(Host);
+pub(super) struct SingleInterface(Host);
 
-impl Alone {
+impl SingleInterface {
     /// Detaches it.
     pub(super) fn detach(mut self) -> Result<()> {
         self.0.detach()

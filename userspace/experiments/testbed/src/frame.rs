@@ -218,7 +218,7 @@ pub(crate) enum Body {
 
 /// Reason why an endpoint ignores a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unusable {
+pub(crate) enum IgnoreReason {
     /// Not RoCEv2 over plain IPv4 or IPv6, or truncated.
     NotRoce,
     /// RoCEv2 with a wrong ICRC.
@@ -230,10 +230,10 @@ impl Received {
     ///
     /// # Errors
     /// The reason why the frame is ignored.
-    pub(crate) fn parse(frame: &[u8]) -> Result<Self, Unusable> {
-        let Headers { dst_mac, tos, packet, bth, rest } = headers(frame).ok_or(Unusable::NotRoce)?;
+    pub(crate) fn parse(frame: &[u8]) -> Result<Self, IgnoreReason> {
+        let Headers { dst_mac, tos, packet, bth, rest } = headers(frame).ok_or(IgnoreReason::NotRoce)?;
         if !icrc::verify(packet) {
-            return Err(Unusable::BadIcrc);
+            return Err(IgnoreReason::BadIcrc);
         }
         Ok(Self {
             dst_mac,

@@ -170,7 +170,7 @@ fn traffic(
     thread::scope(|scope| {
         // Threads end whenever this closure does: the scope waits for them.
         let _end = StopOnDrop(&stop);
-        let crew = Crew { scope, schedule };
+        let crew = LabThreads { scope, schedule };
         let host = &network.receiver;
         let receiver = crew.start("lab-receiver", Some(host), move || {
             Receiver::open(host, queue_pairs, config.mtu_bytes, config.duration_ns)?.run(schedule)
@@ -277,12 +277,12 @@ impl Drop for StopOnDrop<'_> {
 
 /// Starts the lab's threads. A failing one ends the run for all.
 #[derive(Clone, Copy)]
-struct Crew<'scope, 'env> {
+struct LabThreads<'scope, 'env> {
     scope: &'scope Scope<'scope, 'env>,
     schedule: &'scope Schedule<'scope>,
 }
 
-impl<'scope> Crew<'scope, '_> {
+impl<'scope> LabThreads<'scope, '_> {
     /// Runs `work` on a new thread, inside the namespace of `host` if given.
     fn start<T: Send + 'scope>(
         &self,

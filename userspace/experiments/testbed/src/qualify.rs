@@ -64,7 +64,7 @@ impl fmt::Display for Case {
 
 /// Device under test.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Against {
+pub enum DeviceUnderTest {
     /// Linux, as a switch in a namespace.
     Linux,
     /// BMv2's `simple_switch` with the P4 program.
@@ -78,7 +78,7 @@ pub enum Against {
 #[derive(Clone, Debug)]
 pub struct QualifyConfig {
     /// Device under test.
-    pub against: Against,
+    pub against: DeviceUnderTest,
     /// Cases to run.
     pub cases: Vec<Case>,
     /// Senders and their windows, link rate and buffer, duration.
@@ -145,11 +145,11 @@ pub fn qualify(config: &QualifyConfig) -> Result<QualifyReport> {
     let bench = Bench { config, settings, presumed, interrupt: &interrupt, progress: &progress };
     let mut report = QualifyReport { against: bench.title(), checks: Vec::new(), cases: Vec::new() };
     let _one = match &config.against {
-        Against::Ports(ports) => {
+        DeviceUnderTest::Ports(ports) => {
             of_ports(ports, false)?;
             None
         }
-        Against::Linux | Against::Bmv2 => Some(OneCpu::pin()?),
+        DeviceUnderTest::Linux | DeviceUnderTest::Bmv2 => Some(OneCpu::pin()?),
     };
     for &case in &config.cases {
         let begun = Instant::now();
@@ -182,9 +182,9 @@ impl Bench<'_> {
     fn title(&self) -> String {
         let link = render::bps(self.config.incast.link_bps as f64);
         match &self.config.against {
-            Against::Linux => format!("Linux {}, ports of {link}", release()),
-            Against::Bmv2 => format!("BMv2, ports of {link}"),
-            Against::Ports(ports) => format!("device between {}, ports of {link}", ports.join(", ")),
+            DeviceUnderTest::Linux => format!("Linux {}, ports of {link}", release()),
+            DeviceUnderTest::Bmv2 => format!("BMv2, ports of {link}"),
+            DeviceUnderTest::Ports(ports) => format!("device between {}, ports of {link}", ports.join(", ")),
         }
     }
 
@@ -204,7 +204,7 @@ impl Bench<'_> {
     /// The reason why a case cannot be run here.
     fn cannot(&self, case: Case) -> Result<Option<String>> {
         let missing = |qdisc: &str| format!("this kernel has no {qdisc}");
-        if self.config.against == Against::Bmv2 {
+        if self.config.against == DeviceUnderTest::Bmv2 {
             let path = std::env::var_os("PATH").unwrap_or_default();
             let is_there = |tool: &str| std::env::split_paths(&path).any(|at| at.join(tool).is_file());
             if let Some(tool) =
@@ -216,7 +216,7 @@ impl Bench<'_> {
                 return Ok(Some("not supported by BMv2, which counts packets and has no PFC".into()));
             }
         }
-        if self.config.against == Against::Linux && !kernel_has_qdisc("tbf")? {
+        if self.config.against == DeviceUnderTest::Linux && !kernel_has_qdisc("tbf")? {
             return Ok(Some(missing("tbf")));
         }
         Ok(None)
@@ -225,8 +225,8 @@ impl Bench<'_> {
     fn switch(&self) -> Switch<'_> {
         Switch {
             config: &self.presumed,
-            is_read: !matches!(self.config.against, Against::Ports(_)),
-            has_queues: self.config.against != Against::Bmv2,
+            is_read: !matches!(self.config.against, DeviceUnderTest::Ports(_)),
+            has_queues: self.config.against != DeviceUnderTest::Bmv2,
             is_slower: self.is_slower() && self.are_hosts_faster(),
         }
     }
@@ -234,8 +234,8 @@ impl Bench<'_> {
     /// The network of `incast`.
     fn network(&self, incast: &IncastConfig) -> Result<Topology> {
         match &self.config.against {
-            Against::Ports(ports) => of_ports(ports, incast.flood),
-            Against::Linux | Against::Bmv2 => Topology::build(&TopologyConfig {
+            DeviceUnderTest::Ports(ports) => of_ports(ports, incast.flood),
+            DeviceUnderTest::Linux | DeviceUnderTest::Bmv2 => Topology::build(&TopologyConfig {
                 senders: incast.senders,
                 link_bps: incast.link_bps,
                 buffer_bytes: incast.buffer_bytes,
@@ -270,9 +270,9 @@ impl Bench<'_> {
     fn incast(&self) -> Result<Vec<Check>> {
         let base = &self.config.incast;
         let flood = match &self.config.against {
-            Against::Linux => true,
-            Against::Bmv2 => false,
-            Against::Ports(ports) => ports.len() > 2,
+            DeviceUnderTest::Linux => true,
+            DeviceUnderTest::Bmv2 => false,
+            DeviceUnderTest::Ports(ports) => ports.len() > 2,
         };
         let record = self.traffic(&incast::config(base, 1, base.message_bytes, flood)?)?;
         let mut checks = incast::lossless(Case::Incast, &record, self.switch());
@@ -322,7 +322,7 @@ impl Bench<'_> {
             check.what = format!("by PFC alone: {}", check.what);
             check
         };
-        if let Against::Ports(_) = self.config.against {
+        if let DeviceUnderTest::Ports(_) = self.config.against {
             let why = "PFC is configured on the switch itself; turn its ECN off and run `--case incast`";
             return Ok(vec![with_prefix(Check::skipped(case, "the whole case", why))]);
         }
@@ -358,8 +358,8 @@ impl Bench<'_> {
         let link_bps = self.config.incast.link_bps;
         let wred = &self.presumed.wred[super::host::ROCE_TC];
         let network = match &self.config.against {
-            Against::Ports(ports) => of_ports(ports, false)?,
-            Against::Linux | Against::Bmv2 => Topology::build(&TopologyConfig {
+            DeviceUnderTest::Ports(ports) => of_ports(ports, false)?,
+            DeviceUnderTest::Linux | DeviceUnderTest::Bmv2 => Topology::build(&TopologyConfig {
                 senders: 1,
                 link_bps,
                 buffer_bytes: u32::try_from(wred.kmax_bytes.saturating_mul(2).max(64 << 10))?,

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 
 use super::host;
 use crate::agent::{self, Options};
-use crate::reach::Reach;
+use crate::reach::EtcdOptions;
 
 /// Forward the configuration in etcd to this host's daemon, and report the host's state to etcd.
 ///
@@ -56,7 +56,7 @@ fn is_name(name: &str) -> bool {
 }
 
 impl AgentArgs {
-    pub(super) async fn run(self, reach: &Reach) -> Result<()> {
+    pub(super) async fn run(self, reach: &EtcdOptions) -> Result<()> {
         let Self { name, labels, control, every, ttl, look, copies } = self;
         let host = name.unwrap_or_else(host);
         ensure!(

@@ -106,7 +106,7 @@ impl ApplyArgs {
         let shown = self.file.display();
         let text = read_text(&self.file).with_context(|| format!("cannot read {shown}"))?;
         let (policy, groups) = parse(&text).with_context(|| format!("cannot use {shown}"))?;
-        let existing = Existing::read(&mut store).await?;
+        let existing = ActiveVersion::read(&mut store).await?;
         let groups = match &self.group {
             Some(group) => existing.with_group(groups, group)?,
             None => groups,
@@ -118,20 +118,20 @@ impl ApplyArgs {
 
 impl RollbackArgs {
     pub(super) async fn run(self, mut store: Store, out: &mut Output<'_>) -> Result<()> {
-        let existing = Existing::read(&mut store).await?;
+        let existing = ActiveVersion::read(&mut store).await?;
         let next = existing.again(store.version(self.version).await?);
         begin(store, next, &existing, self.options, out).await
     }
 }
 
 /// The active version, and the last used number.
-struct Existing {
+struct ActiveVersion {
     active: Option<Version>,
     /// Highest number of a version or outcome.
     last: u64,
 }
 
-impl Existing {
+impl ActiveVersion {
     async fn read(store: &mut Store) -> Result<Self> {
         let (numbers, outcomes) = (store.version_numbers().await?, store.outcomes().await?);
         let done = outcomes.iter().rev().find(|(_, outcome)| outcome.is_done).map(|(version, _)| *version);
@@ -184,7 +184,7 @@ impl Existing {
 async fn begin(
     mut store: Store,
     next: Version,
-    existing: &Existing,
+    existing: &ActiveVersion,
     options: Options,
     out: &mut Output<'_>,
 ) -> Result<()> {
@@ -317,7 +317,7 @@ struct Difference {
 }
 
 impl Plan {
-    fn new(next: &Version, existing: &Existing, rollout: &Rollout, snapshot: &Snapshot) -> Self {
+    fn new(next: &Version, existing: &ActiveVersion, rollout: &Rollout, snapshot: &Snapshot) -> Self {
         let mut waves: Vec<Wave> = Vec::new();
         for step in &rollout.steps {
             match waves.last_mut().filter(|wave| wave.wave == step.wave) {
@@ -393,7 +393,7 @@ mod tests {
     use super::*;
     use crate::file::{Labels, Policy};
     use crate::record::{DesiredConfig, Report, Target, Tried};
-    use crate::rollout::Seen;
+    use crate::rollout::ReceivedReport;
 
     fn version(version: u64, kmax: &str, max_unavailable: usize) -> Version {
         let text = format!("[[interface]]\nname = 'eth*'\n[interface.wred.3]\nkmax = '{kmax}'\n");
@@ -404,7 +404,7 @@ mod tests {
 
     #[test]
     fn plan_is_compared_with_active_version() {
-        let existing = Existing { active: Some(version(4, "400KB", 1)), last: 5 };
+        let existing = ActiveVersion { active: Some(version(4, "400KB", 1)), last: 5 };
         let next = existing.again(version(3, "300KB", 2));
         assert_eq!((next.rollback_of, next.policy.max_unavailable), (Some(3), 1), "the policy of version 4");
         let shown = |next: &Version| -> Vec<[String; 3]> {
@@ -417,13 +417,13 @@ mod tests {
             shown(&version(5, "800KB", 1)),
             [["all: eth* wred.3.kmax", "400KB", "800KB"].map(String::from)]
         );
-        let none = Existing { active: None, last: 0 };
+        let none = ActiveVersion { active: None, last: 0 };
         assert_eq!(none.again(version(1, "300KB", 2)).policy.max_unavailable, 2);
     }
 
     #[test]
     fn version_number_exceeds_hosts_versions() {
-        let existing = Existing { active: None, last: 2 };
+        let existing = ActiveVersion { active: None, last: 2 };
         let mut snapshot = Snapshot::default();
         assert_eq!(existing.next(&snapshot).unwrap(), 3);
         let target = |version: u64| Target { version, ..Target::default() };
@@ -433,7 +433,7 @@ mod tests {
         for (version, expected) in [(9, 10), (u64::MAX, 8)] {
             let tried = Some(Tried { target: target(version), error: None });
             let report = Report { tried, ..Report::default() };
-            snapshot.hosts.insert("h2".into(), Seen { report, revision: 1 });
+            snapshot.hosts.insert("h2".into(), ReceivedReport { report, revision: 1 });
             assert_eq!(existing.next(&snapshot).unwrap(), expected);
         }
     }
@@ -447,7 +447,7 @@ mod tests {
             text: text.into(),
         };
         let active = Version { groups: vec![group("a", "1"), group("b", "1")], ..Version::none() };
-        let existing = Existing { active: Some(active), last: 1 };
+        let existing = ActiveVersion { active: Some(active), last: 1 };
         let file = vec![group("b", "2"), group("a", "2"), group("c", "2")];
         let chosen = existing.with_group(file.clone(), "b").unwrap();
         assert_eq!(chosen, [group("b", "2"), group("a", "1")]);

@@ -69,7 +69,7 @@ pub(super) struct Host {
     pub(super) slow: usize,
     pub(super) due: usize,
     /// Last report.
-    pub(super) seen: Seen,
+    pub(super) seen: ReceivedReport,
     /// Whether `seen` is unreadable.
     pub(super) is_unreadable: bool,
 }
@@ -149,7 +149,7 @@ impl SimulatedFleet {
             };
             let read = host.dialect.read(&report);
             host.is_unreadable = read.is_none();
-            host.seen = Seen { report: read.unwrap_or_default(), revision: self.revision };
+            host.seen = ReceivedReport { report: read.unwrap_or_default(), revision: self.revision };
         }
     }
 

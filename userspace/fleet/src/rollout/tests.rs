@@ -106,7 +106,7 @@ fn canary_without_qps_is_not_evaluated() {
 }
 
 /// Predicate that selects a moment in a rollout of nine hosts in three waves.
-type Moment = fn(&SimulatedFleet) -> bool;
+type RolloutState = fn(&SimulatedFleet) -> bool;
 
 fn forward(fleet: &SimulatedFleet) -> Option<&Forward> {
     match &fleet.stored.phase {
@@ -115,7 +115,7 @@ fn forward(fleet: &SimulatedFleet) -> Option<&Forward> {
     }
 }
 
-const MOMENTS: [(&str, Moment); 7] = [
+const MOMENTS: [(&str, RolloutState); 7] = [
     ("ordered", |fleet| matches!(fleet.state("a01"), State::Sent { .. })),
     ("changed", |fleet| matches!(fleet.state("a01"), State::Applied { .. })),
     ("watched", |fleet| forward(fleet).is_some_and(|forward| forward.soaked_ms >= 1_000)),
@@ -126,7 +126,7 @@ const MOMENTS: [(&str, Moment); 7] = [
 ];
 
 /// Advances a rollout to `moment`.
-fn at(moment: Moment) -> SimulatedFleet {
+fn at(moment: RolloutState) -> SimulatedFleet {
     let mut fleet = SimulatedFleet::new(healthy(9), policy(1, 4, 2));
     fleet.host("a01").slow = 2;
     for _ in 0..200 {

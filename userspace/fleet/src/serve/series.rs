@@ -285,10 +285,10 @@ mod tests {
             |column| point.values.iter().find(|(other, _)| *other == column).and_then(|(_, value)| *value);
         assert_eq!((value(Column::Depth(3)), value(Column::Kmax(3))), (Some(250.0), Some(400.0)));
         assert_eq!((value(Column::Marks), value(Column::Drops)), (Some(15.0), Some(0.0)));
-        let mut anew = before;
-        anew.counts.attached_at_ns = 2;
+        let mut reattached = before;
+        reattached.counts.attached_at_ns = 2;
         // Without a previous sample the rate is unknown, not zero.
-        for before in [Some((&anew, 1_000_000_000)), None] {
+        for before in [Some((&reattached, 1_000_000_000)), None] {
             let point = super::point(1.0, before, &now, 3_000_000_000);
             assert!(point.values.contains(&(Column::Marks, None)), "{point:?}");
         }

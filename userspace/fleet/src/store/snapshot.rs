@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{MAX_MESSAGE_BYTES, PAGE, Store, read};
 use crate::record::{DesiredConfig, MAX_HOST_BYTES, Member};
-use crate::rollout::{Hosts, Rollout, Seen, Step};
+use crate::rollout::{Hosts, ReceivedReport, Rollout, Step};
 
 /// Maximum silence of the watch before the fleet is read again; agents report more often.
 const MAX_SILENCE: Duration = Duration::from_secs(60);
@@ -110,7 +110,7 @@ impl Snapshot {
             "report" => {
                 let revision = kv.mod_revision();
                 let report = bounded::<crate::record::Report>(kv).map(crate::record::Report::bounded);
-                let seen = report.map(|report| self.hosts.insert(name, Seen { report, revision }));
+                let seen = report.map(|report| self.hosts.insert(name, ReceivedReport { report, revision }));
                 self.note(host, "report", seen.err())
             }
             _ => return,

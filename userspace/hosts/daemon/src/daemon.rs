@@ -146,7 +146,7 @@ pub fn run(options: Options, config: Config, log: Log) -> Result<()> {
         if let Some(listener) = listener {
             tokio::spawn(control_socket::serve(listener, Arc::clone(&shared), commands.clone(), TIMEOUT)?);
         }
-        let shared = Answering { shared, commands, has_file, detach_on_exit };
+        let shared = EventLoop { shared, commands, has_file, detach_on_exit };
         let result = shared.serve(signals, ended).await;
         serving.abort();
         result
@@ -179,14 +179,14 @@ impl Signals {
 }
 
 /// The event loop.
-struct Answering {
+struct EventLoop {
     shared: Arc<SharedState>,
     commands: Sender<Command>,
     has_file: bool,
     detach_on_exit: bool,
 }
 
-impl Answering {
+impl EventLoop {
     /// Runs until shutdown. The worker has then ended, or is abandoned.
     async fn serve(self, mut signals: Signals, mut ended: oneshot::Receiver<Result<()>>) -> Result<()> {
         // systemd's watchdog interval.

@@ -200,13 +200,13 @@ fn is_called(name: &str) -> bool {
 
 /// Exit codes of specific errors, and whether their message was printed already.
 fn exit_code(error: &anyhow::Error) -> Option<(u8, bool)> {
-    if error.is::<diff::Differs>() {
+    if error.is::<diff::DifferencesFound>() {
         return Some((DIFFERENT, true));
     }
-    if let Some(unwell) = error.downcast_ref::<doctor::Unwell>() {
+    if let Some(unwell) = error.downcast_ref::<doctor::FindingsFound>() {
         return Some((unwell.exit_code(), true));
     }
-    if let Some(not_done) = error.downcast_ref::<daemon::NotDone>() {
+    if let Some(not_done) = error.downcast_ref::<daemon::CommandFailed>() {
         return Some(not_done.exit_code());
     }
     if error.downcast_ref::<several::SeveralFailed>().is_some_and(|several| several.is_partially_done) {

@@ -25,4 +25,4 @@ pub use key::{Assignment, Key, SetError, UnknownKey, set};
 pub use profile::{Profile, ProfileError};
 pub use save::{changes_from_default, to_toml};
 pub use schema::schema;
-pub use settings::{Found, Settings, SettingsError};
+pub use settings::{DetectedLink, Settings, SettingsError};

@@ -110,7 +110,7 @@ impl Profile {
 /// | dce_tcp_g, dce_tcp_rtt, initial_alpha_value | 1019, 1 us, 1023 |
 /// | rate_reduce_monitor_period, rpg_gd, rpg_min_dec_fac | 4 us, 11, 50 % |
 /// | rpg_time_reset, rpg_byte_reset, rpg_threshold | 300 us, 32767 · 64 B, 1 |
-/// | rpg_ai_rate, rpg_hai_rate, rpg_min_rate | 5, 50, 1 Mb/s |
+/// | rpg_ai_rate, rpg_hai_rate, rpg_min_rate | 5, 50, 1 Mbit/s |
 /// | clamp_tgt_rate, clamp_tgt_rate_after_time_inc | 0, 1 |
 /// | rate_to_set_on_first_cnp | 0 |
 /// | min_time_between_cnps, np_window, cnp_dscp, cnp_802p_prio | 4 us, start, 48, 6 |
@@ -145,7 +145,7 @@ fn nvidia() -> Config {
 }
 
 /// `hpcc`: `dcqcn` of HPCC's simulator (SIGCOMM'19; its `run.py`, `rdma-hw.cc` and `mix/config.txt`), on a link of
-/// `link_bps` = k · 25 Gb/s.
+/// `link_bps` = k · 25 Gbit/s.
 ///
 /// | parameter | value |
 /// |---|---|
@@ -153,7 +153,7 @@ fn nvidia() -> Config {
 /// | g, alpha period, first alpha | 1/256, 1 us, 1 |
 /// | cut period, floor of a cut | 4 us, none (1 %) |
 /// | T, B, F | 300 us, off, 1 |
-/// | R_AI, R_HAI, lowest rate | k · 5 Mb/s, k · 50 Mb/s, 1 Gb/s |
+/// | R_AI, R_HAI, lowest rate | k · 5 Mbit/s, k · 50 Mbit/s, 1 Gbit/s |
 /// | target rate | to the current rate after a timer event |
 /// | Kmin, Kmax, Pmax | k · 100 KB, k · 400 KB, 20 % |
 /// | time between CNPs | none: the ACK of every marked packet carries the mark |
@@ -227,11 +227,11 @@ fn irdma() -> Config {
 ///
 /// | link, senders | share of the link | Jain | queue p99 | with a Pmax of 10 % |
 /// |---|---|---|---|---|
-/// | 1 Gb/s, 4 | 92 % | 0.999 | 162 KB | the same |
-/// | 200 Mb/s, 4 | 98 % | 0.998 | 87 KB | 98 %, 287 KB |
-/// | 200 Mb/s, 16 | 96 % | 0.999 | 228 KB | 94 %, 270 KB |
-/// | 40 Mb/s, 4 | 99 % | 0.995 | 58 KB | 98 %, 195 KB |
-/// | 40 Mb/s, 8 | 98 % | 0.997 | 108 KB | 93 %, 249 KB |
+/// | 1 Gbit/s, 4 | 92 % | 0.999 | 162 KB | the same |
+/// | 200 Mbit/s, 4 | 98 % | 0.998 | 87 KB | 98 %, 287 KB |
+/// | 200 Mbit/s, 16 | 96 % | 0.999 | 228 KB | 94 %, 270 KB |
+/// | 40 Mbit/s, 4 | 99 % | 0.995 | 58 KB | 98 %, 195 KB |
+/// | 40 Mbit/s, 8 | 98 % | 0.997 | 108 KB | 93 %, 249 KB |
 ///
 /// Pmax is 10 % at 1 Gbit/s: the model counts in packets of 1 KB, and with 4 KB a quarter as many pass in each CNP
 /// interval, so the same signal takes four times the probability; the rest leaves room for more flows. On slower links
@@ -243,12 +243,12 @@ fn irdma() -> Config {
 ///
 /// | link, senders | Pmax | share | queue | with a Pmax of 10 % |
 /// |---|---|---|---|---|
-/// | 10 Mb/s, 4 | 50 % | 100 % | 24, 55 KB | 100 %; 96, 184 KB |
-/// | 10 Mb/s, 16 | 50 % | 99 % | 109, 199 KB | 0.1 %; at the buffer's end |
-/// | 40 Mb/s, 4 | 50 % | 100 % | 15, 36 KB | 100 %; 55, 117 KB |
-/// | 40 Mb/s, 16 | 50 % | 100 % | 66, 143 KB | 0.2 %; at the buffer's end |
-/// | 100 Mb/s, 16 | 32 % | 100 % | 70, 156 KB | 30 %; 180, 199 KB |
-/// | 200 Mb/s, 16 | 22 % | 100 % | 74, 164 KB | 81 %; 131, 199 KB |
+/// | 10 Mbit/s, 4 | 50 % | 100 % | 24, 55 KB | 100 %; 96, 184 KB |
+/// | 10 Mbit/s, 16 | 50 % | 99 % | 109, 199 KB | 0.1 %; at the buffer's end |
+/// | 40 Mbit/s, 4 | 50 % | 100 % | 15, 36 KB | 100 %; 55, 117 KB |
+/// | 40 Mbit/s, 16 | 50 % | 100 % | 66, 143 KB | 0.2 %; at the buffer's end |
+/// | 100 Mbit/s, 16 | 32 % | 100 % | 70, 156 KB | 30 %; 180, 199 KB |
+/// | 200 Mbit/s, 16 | 22 % | 100 % | 74, 164 KB | 81 %; 131, 199 KB |
 fn lab(link_bps: u64) -> Result<Config, ProfileError> {
     if link_bps > Profile::MAX_LAB_RATE_BPS {
         return Err(ProfileError::TooFast(link_bps));

@@ -31,7 +31,7 @@ pub struct Settings {
 
 /// Properties of an interface that are known without settings: detected when attaching, or active.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct DetectedLink {
     /// Rate of the link, in bit/s.
     pub link_rate_bps: Option<u64>,
     /// Bytes that the wire adds to a frame.
@@ -103,7 +103,7 @@ impl Settings {
     ///
     /// # Errors
     /// As [`Self::config`].
-    pub fn config_on(&self, found: &Found) -> Result<Config, SettingsError> {
+    pub fn config_on(&self, found: &DetectedLink) -> Result<Config, SettingsError> {
         let mut config = self.config(found.link_rate_bps)?;
         let s = &mut config.scalars;
         s.link_rate_bps = self.link_rate_bps().or(found.link_rate_bps).unwrap_or(0);
@@ -153,7 +153,8 @@ mod tests {
     /// Settings take precedence, including a 0; others have the detected value.
     #[test]
     fn detected_values_fill_gaps() {
-        let found = Found { link_rate_bps: Some(25_000_000_000), wire_overhead_bytes: 24, other_host: false };
+        let found =
+            DetectedLink { link_rate_bps: Some(25_000_000_000), wire_overhead_bytes: 24, other_host: false };
         let on = |assigned: &[&str]| {
             let s = changes(assigned).config_on(&found).unwrap().scalars;
             (s.link_rate_bps, s.wire_overhead_bytes)

@@ -100,7 +100,7 @@ impl fmt::Display for CountersReport {
                 table.row(row);
             }
         }
-        if table.is_empty() { writeln!(f, "\nno packet was seen yet") } else { write!(f, "\n{table}") }
+        if table.is_empty() { writeln!(f, "\nno packets yet") } else { write!(f, "\n{table}") }
     }
 }
 
@@ -135,7 +135,7 @@ rp_cnp_handled                0        5       0
         assert_eq!(report(false).to_string(), text);
         assert!(report(true).to_string().lines().count() > Stat::COUNT);
         let unused = CountersReport::single_hook("eth0".into(), "xdp", Counters::ZERO, false);
-        assert!(unused.to_string().ends_with("\nno packet was seen yet\n"));
+        assert!(unused.to_string().ends_with("\nno packets yet\n"));
     }
 
     #[test]

@@ -47,7 +47,7 @@ fn write_route(interpreter: &mut Interpreter, to: [u8; 4], len: u32, port: u64) 
 #[test]
 fn unknown_parts_rejected_by_name() {
     let start = "/parsers/0/parse_states/0";
-    for (pointer, value, says) in [
+    for (pointer, value, expected) in [
         ("/actions/5/primitives/0/op", json!("resubmit"), "the primitive `resubmit`"),
         ("/pipelines/0/tables/3/key/0/match_type", json!("ternary"), "the match type `ternary`"),
         ("/pipelines/0/tables/3/with_counters", json!(true), "counters of its entries"),
@@ -66,7 +66,7 @@ fn unknown_parts_rejected_by_name() {
         ),
     ] {
         let error = load_error(pointer, value);
-        assert!(error.contains(says), "{error}\n{says}");
+        assert!(error.contains(expected), "{error}\n{expected}");
         assert!(error.contains("run it in simple_switch"), "{error}");
     }
     assert!(load_error("/calculations/0/algo", json!("crc16")).contains("calculation `calc` has"));

@@ -78,7 +78,7 @@ fn rates_and_buffers_become_those_of_queues() {
         "set_queue_depth 1024 509",
         "set_queue_depth 1024 510",
         "set_queue_rate 5000 510",
-        // 10 Mb/s and 5 Mb/s in packets of 1082 bytes.
+        // 10 Mbit/s and 5 Mbit/s in packets of 1082 bytes.
         "set_queue_rate 1155 1 3",
         "set_queue_rate 578 2 0",
         "set_queue_depth 64 1 3",

@@ -13,7 +13,7 @@ use dcqcn_p4::read::Reader;
 use dcqcn_p4::switch::QpPair;
 use dcqcn_params::qp::address;
 
-use super::{HOST, MAX_FRAME, NETWORK, Packet, Passed, SwitchEngine, Target};
+use super::{HOST, MAX_FRAME, NETWORK, Packet, SwitchEngine, SwitchOutput, Target};
 use crate::{Engine, Error, Hook, MIN_PACKET, Meta, Outcome, Run, State, Verdict};
 
 impl<T: Target> Engine for SwitchEngine<T> {
@@ -46,7 +46,7 @@ impl<T: Target> Engine for SwitchEngine<T> {
         // A packet sent by the host itself has no port to return to.
         let is_fast = marks && self.params.config.scalars.fast_cnp != 0 && is_forwarded;
         self.prepare(hook, is_forwarded, now_ns, packet, depth_bytes)?;
-        let Passed { out, extra } = self.pass(hook, is_fast, now_ns, packet)?;
+        let SwitchOutput { out, extra } = self.pass(hook, is_fast, now_ns, packet)?;
         let mut outcome = match out {
             Some(out) => outcome(Verdict::Pass, out),
             None => outcome(Verdict::Drop, packet.to_vec()),

@@ -70,7 +70,7 @@ pub(super) struct Line<'a> {
     /// State of its flow afterwards.
     pub(super) flow: Option<Flow>,
     /// Packets emitted with it.
-    pub(super) emitted: &'a [Emitted],
+    pub(super) emitted: &'a [EmittedPacket],
 }
 
 /// Result for a packet.
@@ -101,7 +101,7 @@ impl PacketResult {
 
 /// A packet emitted with another.
 #[derive(Debug, Serialize)]
-pub(super) struct Emitted {
+pub(super) struct EmittedPacket {
     #[serde(flatten)]
     left: PacketResult,
     parse: Option<Parse>,
@@ -110,7 +110,7 @@ pub(super) struct Emitted {
     hex: String,
 }
 
-impl Emitted {
+impl EmittedPacket {
     pub(super) fn new(outcome: &Outcome, params: &Params) -> Self {
         let (parse, left_alone) = parse(&outcome.packet, params);
         let hex = outcome.packet.iter().map(|byte| format!("{byte:02x}")).collect();

@@ -91,7 +91,7 @@ impl Flow for Reference {
 }
 
 /// The eBPF object, in the running kernel: data packets through its egress hook, CNPs through ingress.
-pub(super) struct InKernel {
+pub(super) struct KernelFlow {
     kernel: Kernel,
     params: Params,
     /// The last data packet, as the next often has the same length.
@@ -99,7 +99,7 @@ pub(super) struct InKernel {
     cnp: Vec<u8>,
 }
 
-impl InKernel {
+impl KernelFlow {
     /// Loads the object and creates the flow in its initial state.
     ///
     /// A packet without visible effect creates it: the pacer and the byte counter are off, and no timer runs
@@ -117,7 +117,7 @@ impl InKernel {
     }
 }
 
-impl Flow for InKernel {
+impl Flow for KernelFlow {
     const MIN_SEND_BYTES: u64 = MIN_PACKET as u64;
 
     fn cnp(&mut self, now_ns: u64) -> Result<(), Error> {

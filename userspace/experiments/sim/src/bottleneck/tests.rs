@@ -462,11 +462,11 @@ fn group_starts_after_awaited_group() {
     assert_eq!(ends[2].max(ends[3]), first_ns + 5_000 + fct_ns);
     assert_eq!(out.duration_ns, first_ns + 5_000 + fct_ns);
 
-    for (after, work, says) in [
+    for (after, work, message_start) in [
         (
-            "nobody",
+            "missing",
             Work::Once { bytes: 1 },
-            "group `second` cannot start after `nobody`: no such group of RoCE flows",
+            "group `second` cannot start after `missing`: no such group of RoCE flows",
         ),
         (
             "second",
@@ -482,6 +482,6 @@ fn group_starts_after_awaited_group() {
         s.roce[0].work = work;
         s.roce[1].after = Some(after.to_owned());
         let refused = run(&s, &mut |_| ControlFlow::Continue(())).unwrap_err().to_string();
-        assert!(refused.starts_with(says), "{refused}");
+        assert!(refused.starts_with(message_start), "{refused}");
     }
 }

@@ -7,7 +7,7 @@ use super::setup::{FabricSetup, settings};
 use super::{Shape, Traffic};
 
 /// A flag, and its requirement.
-type Lone = (&'static str, &'static str);
+type FlagRequirement = (&'static str, &'static str);
 
 const RANDOM: &str = "--workload random";
 const COLLECTIVE: &str = "a collective as --workload";
@@ -22,12 +22,12 @@ impl FabricSetup {
         let setup = self.with(text)?;
         let keys: Vec<&str> =
             settings(text).filter_map(|setting| setting.split_once('=')).map(|(key, _)| key.trim()).collect();
-        let is_its = |(flag, _): &&Lone| keys.contains(&flag.trim_start_matches('-'));
+        let is_its = |(flag, _): &&FlagRequirement| keys.contains(&flag.trim_start_matches('-'));
         setup.without_effect().iter().find(is_its).map_or(Ok(setup), |lone| refuse(*lone))
     }
 
     /// Flags without effect, each with its missing requirement.
-    fn without_effect(&self) -> Vec<Lone> {
+    fn without_effect(&self) -> Vec<FlagRequirement> {
         let workload = self.workload.as_ref().unwrap_or(&Traffic::Random);
         let random = matches!(workload, Traffic::Random);
         let collective = matches!(workload, Traffic::Collective(_));
@@ -71,11 +71,11 @@ impl FabricSetup {
 pub fn refuse_without_effect(setups: &[&FabricSetup]) -> Result<()> {
     let Some((first, others)) = setups.split_first() else { return Ok(()) };
     let others: Vec<_> = others.iter().map(|setup| setup.without_effect()).collect();
-    let is_everywhere = |lone: &&Lone| others.iter().all(|other| other.contains(lone));
+    let is_everywhere = |lone: &&FlagRequirement| others.iter().all(|other| other.contains(lone));
     first.without_effect().iter().find(is_everywhere).map_or(Ok(()), |lone| refuse(*lone))
 }
 
-fn refuse<T>((flag, needs): Lone) -> Result<T> {
+fn refuse<T>((flag, needs): FlagRequirement) -> Result<T> {
     bail!("{flag} has no effect: it needs {needs}; add that or omit {flag}")
 }
 

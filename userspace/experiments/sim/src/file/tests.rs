@@ -54,7 +54,7 @@ fn errors_have_line_and_expectation() {
                     [[roce]]\nsize = '5 apples'\nstep = '1ms'\n[[tcp]]\nlaw = 'reno'\nflows = []\n";
     let refused = parse_here(text).unwrap_err().to_string();
     let lines: Vec<&str> = refused.lines().collect();
-    for (line, says) in lines.iter().zip([
+    for (line, expected) in lines.iter().zip([
         "a.toml:1: unknown setting `lnk`: did you mean `link`?",
         "a.toml:2: flows = 0 is out of range: 1 to 100000",
         "a.toml:4: unknown setting `rpg_ai_rat`: did you mean `rpg_ai_rate`?",
@@ -66,7 +66,7 @@ fn errors_have_line_and_expectation() {
         "a.toml:13: law = `reno` is not one of the allowed words: write one of `cubic`, `dctcp`",
         "a.toml:14: flows is array, not a string, number or boolean",
     ]) {
-        assert!(line.starts_with(says), "{line}\n{says}");
+        assert!(line.starts_with(expected), "{line}\n{expected}");
     }
     assert_eq!(lines.len(), 10, "{refused}");
 }
@@ -74,14 +74,14 @@ fn errors_have_line_and_expectation() {
 #[test]
 fn flow_size_file_error_names_line() {
     let file = tempfile::NamedTempFile::new().unwrap();
-    for (text, says) in [
+    for (text, expected) in [
         ("1000,1\n1KB,2\n", ":2: `1KB,2` is not a flow size"),
         ("", "has no flow size"),
         ("5\n", ":1: `5` is not a flow size: write BYTES,WEIGHT"),
     ] {
         fs::write(&file, text).unwrap();
         let refused = flow_sizes(file.path()).unwrap_err().to_string();
-        assert!(refused.contains(says), "{refused}");
+        assert!(refused.contains(expected), "{refused}");
     }
     let refused = parse_here("flow-sizes = 'nowhere.csv'").unwrap_err().to_string();
     assert!(refused.starts_with("a.toml:1: cannot read nowhere.csv"), "{refused}");

@@ -48,7 +48,7 @@ pub fn run(
     let threads = threads.clamp(1, scenario.topology.switches as usize);
     let flows = scenario.workload.flows().len() as u64;
     let shared = Shared::new(scenario, threads, built.owners(scenario, threads), flows);
-    let mut teams: Vec<Team> = (0..threads).map(|number| Team::new(number, &shared)).collect();
+    let mut teams: Vec<NodeGroup> = (0..threads).map(|number| NodeGroup::new(number, &shared)).collect();
     for (node, thread) in built.nodes.into_iter().zip(&shared.owner) {
         teams[*thread as usize].add(node);
     }
@@ -146,7 +146,7 @@ impl Shared {
 }
 
 /// The nodes of one thread.
-struct Team {
+struct NodeGroup {
     number: usize,
     numbers: Vec<u32>,
     nodes: Vec<Node>,
@@ -160,7 +160,7 @@ struct Team {
     abroad: Vec<Outbox>,
 }
 
-impl Team {
+impl NodeGroup {
     fn new(number: usize, shared: &Shared) -> Self {
         let own = (0..).zip(&shared.owner).filter(|(_, owner)| **owner as usize == number);
         Self {

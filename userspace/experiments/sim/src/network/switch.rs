@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dcqcn_common::layout::CLASSES;
-use dcqcn_common::pfc::watchdog::{Found, Guard, Observation, StormAction};
+use dcqcn_common::pfc::watchdog::{Guard, Observation, StormAction, Transition};
 use dcqcn_common::wred::Wred;
 
 use crate::network::agenda::{Agenda, Event};
@@ -472,7 +472,7 @@ impl Switch {
                 };
                 let Some(guard) = &mut port.guard else { return };
                 if self.rules.lossless >> class & 1 == 1
-                    && guard.observe(&watchdog, class, sample) == Found::Storm
+                    && guard.observe(&watchdog, class, sample) == Transition::Storm
                 {
                     self.storms += 1;
                     match watchdog.action {

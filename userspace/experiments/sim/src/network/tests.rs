@@ -348,7 +348,7 @@ fn watchdog_ends_pause_storm() {
 }
 
 #[test]
-fn depths_are_sampled_and_bands_are_by_size() {
+fn depths_sampled_and_bands_by_size() {
     let mut workload = incast(8, 100_000);
     workload.flow(1, 2, 3, 1_000, 0);
     let mut scenario = star(9, workload);

@@ -199,7 +199,7 @@ mod tests {
             change(&mut bad);
             bad.validate().unwrap_err().to_string()
         };
-        for (change, says) in [
+        for (change, message_start) in [
             ((|t| t.hosts = 0) as fn(&mut Topology), "number of hosts = 0 is out of range"),
             (
                 |t| t.links[0].delay_ns = 9,
@@ -212,7 +212,7 @@ mod tests {
             (|t| t.links[4].b = 99, "the link between leaf0 and node99"),
         ] {
             let message = refused(change);
-            assert!(message.starts_with(says), "{message}; expected: {says}");
+            assert!(message.starts_with(message_start), "{message}; expected: {message_start}");
         }
     }
 }

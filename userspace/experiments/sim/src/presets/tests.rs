@@ -113,7 +113,7 @@ fn message_sizes_offer_their_load() {
 
 #[test]
 fn error_names_the_value_and_its_range() {
-    for (key, text, says) in [
+    for (key, text, expected) in [
         ("flows", "0", "flows = 0 is out of range: 1 to 100000"),
         ("link", "1", "link = 1bit is out of range: 100kbit to 800gbit"),
         ("delay", "5", "delay = 5s is out of range: 0ns to 1s"),
@@ -128,7 +128,7 @@ fn error_names_the_value_and_its_range() {
         ("profile", "papr", "profile = `papr` is not one of paper"),
     ] {
         match Setting::new(key, text) {
-            Err(refused) => assert!(refused.to_string().starts_with(says), "{refused}"),
+            Err(refused) => assert!(refused.to_string().starts_with(expected), "{refused}"),
             // 1 byte is a valid Kmax.
             Ok(setting) => assert_eq!(setting.to_string(), "kmax=1"),
         }

@@ -89,8 +89,8 @@ impl Score {
             score.by_workload.push(mean(&of_workload).exp());
             logs.extend(of_workload);
             for outcome in outcomes {
-                let sum = |figure: fn(&crate::network::ClassOutcome) -> u64| {
-                    outcome.classes.iter().map(figure).sum::<u64>()
+                let sum = |metric: fn(&crate::network::ClassOutcome) -> u64| {
+                    outcome.classes.iter().map(metric).sum::<u64>()
                 };
                 let deepest = outcome.classes.iter().map(|class| class.max_queue_bytes).max();
                 score.queue_bytes = score.queue_bytes.max(deepest.unwrap_or(0));

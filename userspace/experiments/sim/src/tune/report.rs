@@ -267,14 +267,14 @@ mod tests {
 
     #[test]
     fn comparison_worded_by_sign() {
-        for (ours, theirs, says) in [
+        for (ours, theirs, expected) in [
             (1.0, 2.0, "50 % less slowdown than"),
             (3.0, 2.0, "50 % more slowdown than"),
             (2.001, 2.0, "the slowdown of"),
             (1.0, f64::INFINITY, "a better rank than"),
             (f64::INFINITY, f64::INFINITY, "a better rank than"),
         ] {
-            assert_eq!(percent_change(ours, theirs), says);
+            assert_eq!(percent_change(ours, theirs), expected);
         }
     }
 }

@@ -142,8 +142,8 @@ mod tests {
     }
 
     #[test]
-    fn also_traffic_same_hosts_no_idle_flags() {
-        for (line, also, says) in [
+    fn incompatible_extra_traffic_rejected() {
+        for (line, also, expected) in [
             ("", "class=4", "--also class=4: parameters are searched for one class"),
             ("", "load=30%,host-link=25gbit", "all hosts' links must have one rate"),
             ("", "topology=file:/none", "/none"),
@@ -160,7 +160,7 @@ mod tests {
             ("--target-delay 1us", "load=30%", "--target-delay has no effect here: omit it"),
         ] {
             let refused = task(line, &[also]).workloads(0, 1).unwrap_err();
-            assert!(format!("{refused:#}").contains(says), "{line} {also}: {refused:#}");
+            assert!(format!("{refused:#}").contains(expected), "{line} {also}: {refused:#}");
         }
         // Flags of one workload do not affect another.
         for (line, also) in [

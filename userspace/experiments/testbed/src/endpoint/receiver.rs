@@ -8,7 +8,7 @@ use dcqcn_support::clock::monotonic_ns;
 use nix::poll::PollFlags;
 
 use super::{QueuePair, Schedule, ethertype, occupy_roce_port, poll_fd, sleep_until};
-use crate::frame::{Body, MAX_OVERHEAD_BYTES, Path, Received, Unusable};
+use crate::frame::{Body, IgnoreReason, MAX_OVERHEAD_BYTES, Path, Received};
 use crate::host::Host;
 use crate::rc::Responder;
 use crate::record::{Binned, ReceivedRecord};
@@ -94,7 +94,7 @@ impl<'a> Receiver<'a> {
             let (at_ns, frame_bytes) = (schedule.elapsed_ns(), frame.len() as u64);
             let received = match Received::parse(frame) {
                 Ok(received) if received.dst_mac == self.host.mac => received,
-                Err(Unusable::NotRoce) if frame.starts_with(&self.host.mac) => {
+                Err(IgnoreReason::NotRoce) if frame.starts_with(&self.host.mac) => {
                     self.other_bytes.add(at_ns, frame_bytes);
                     continue;
                 }

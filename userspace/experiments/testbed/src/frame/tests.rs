@@ -51,7 +51,7 @@ fn damaged_frame_rejected_marked_accepted() {
     frame[Ethernet::LEN + 1] = Ecn::CE.apply(frame[Ethernet::LEN + 1]);
     assert!(Received::parse(&frame).unwrap().ce);
     *frame.last_mut().unwrap() ^= 1;
-    assert_eq!(Received::parse(&frame), Err(Unusable::BadIcrc));
+    assert_eq!(Received::parse(&frame), Err(IgnoreReason::BadIcrc));
 }
 
 proptest! {

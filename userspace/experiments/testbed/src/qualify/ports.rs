@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use dcqcn_netlink::Netlink;
 use dcqcn_netlink::tc::kernel_has_qdisc;
 
-use super::{Against, Bench, QualifyConfig};
+use super::{Bench, DeviceUnderTest, QualifyConfig};
 use crate::topology::Topology;
 
 /// InfiniBand's payload sizes, the largest first.
@@ -16,7 +16,7 @@ impl QualifyConfig {
         /// IPv6, UDP, BTH, RETH, immediate data and ICRC.
         const HEADERS_BYTES: u32 = 40 + 8 + 12 + 16 + 4 + 4;
         let mut config = self.clone();
-        let Against::Ports(ports) = &self.against else {
+        let DeviceUnderTest::Ports(ports) = &self.against else {
             return Ok(config);
         };
         let netlink = Netlink::connect()?;
@@ -40,14 +40,14 @@ impl QualifyConfig {
 impl Bench<'_> {
     /// Whether several QPs of a sender may exceed the port's rate: fq limits each one to that, HTB all of them.
     pub(super) fn are_hosts_faster(&self) -> bool {
-        !matches!(self.config.against, Against::Ports(_)) || kernel_has_qdisc("fq").unwrap_or(true)
+        !matches!(self.config.against, DeviceUnderTest::Ports(_)) || kernel_has_qdisc("fq").unwrap_or(true)
     }
 
     /// Whether the first sender is known to be faster than the port under test.
     pub(super) fn is_slower(&self) -> bool {
         match &self.config.against {
-            Against::Linux | Against::Bmv2 => true,
-            Against::Ports(ports) => {
+            DeviceUnderTest::Linux | DeviceUnderTest::Bmv2 => true,
+            DeviceUnderTest::Ports(ports) => {
                 let speed = ports.first().and_then(|port| {
                     let netlink = Netlink::connect().ok()?;
                     let link = netlink.link(port).ok()?;

@@ -20,7 +20,7 @@ use dcqcn_support::render;
 use super::ports::of_ports;
 use super::report::Check;
 use super::wire::Wire;
-use super::{Against, Bench, Case};
+use super::{Bench, Case, DeviceUnderTest};
 use crate::DataPlane;
 use crate::host::{Host, ROCE_TC};
 use crate::rc::Psn;
@@ -46,7 +46,7 @@ const QPN: u32 = 0x4000;
 pub(super) fn run(bench: &Bench<'_>) -> Result<Vec<Check>> {
     let case = Case::Watchdog;
     let skipped = |why: String| Ok(vec![Check::skipped(case, "the whole case", why)]);
-    let in_lab = bench.config.against == Against::Linux;
+    let in_lab = bench.config.against == DeviceUnderTest::Linux;
     if in_lab && !kernel_has_qdisc("fq")? {
         return skipped("this kernel has no fq, which delays paused packets".into());
     }
@@ -59,8 +59,8 @@ pub(super) fn run(bench: &Bench<'_>) -> Result<Vec<Check>> {
     let times = times.map(|(found, over)| (Duration::from_nanos(found), Duration::from_nanos(over)));
     let (detection, restoration) = times.unwrap_or((DETECTION, 2 * DETECTION));
     let network = match &bench.config.against {
-        Against::Ports(ports) => of_ports(ports, false)?,
-        Against::Linux | Against::Bmv2 => Topology::build(&TopologyConfig {
+        DeviceUnderTest::Ports(ports) => of_ports(ports, false)?,
+        DeviceUnderTest::Linux | DeviceUnderTest::Bmv2 => Topology::build(&TopologyConfig {
             senders: 1,
             link_bps: LINK_BPS,
             buffer_bytes: bench.config.incast.buffer_bytes,

@@ -4,7 +4,7 @@ use super::*;
 use crate::measure::{Reading, default_limits};
 use crate::record::{Report, Target};
 use crate::rollout::simulated::{policy, rates};
-use crate::rollout::{Forward, Phase, Seen};
+use crate::rollout::{Forward, Phase, ReceivedReport};
 
 /// A healthy minute with `packets` data packets.
 fn calm(packets: u64) -> Rates {
@@ -48,8 +48,10 @@ fn case(number: usize, before: Rates, now: Rates, control: (Rates, Rates)) -> (R
     let names: Vec<String> = (1..=number).map(|number| format!("h{number}")).collect();
     let changed = names.iter().map(|name| step(name.clone(), 0, State::Applied { silent_ms: None }));
     let steps: Vec<Step> = changed.chain([step("other".into(), 1, State::Waiting)]).collect();
-    let seen =
-        |rates: &Rates| Seen { report: Report { rates: rates.clone(), ..Report::default() }, revision: 1 };
+    let seen = |rates: &Rates| ReceivedReport {
+        report: Report { rates: rates.clone(), ..Report::default() },
+        revision: 1,
+    };
     let earlier: Hosts = [("other".to_owned(), seen(&control.0))].into();
     let mut hosts: Hosts = names.iter().map(|name| (name.clone(), seen(&now))).collect();
     hosts.insert("other".into(), seen(&control.1));

@@ -1,7 +1,7 @@
 use super::*;
 use crate::record::{Report, Tried};
 use crate::rollout::simulated::{policy, rates, version};
-use crate::rollout::{Effect, Event, Seen, next};
+use crate::rollout::{Effect, Event, ReceivedReport, next};
 
 fn group_a() -> Target {
     let version = version(policy(1, 4, 1));
@@ -20,7 +20,10 @@ fn retried(canary: usize, tried: Option<Tried>) -> (Rollout, Hosts) {
     let [by, why] = [const { String::new() }; 2];
     let target = Target { version: 1, ..group_a() };
     let desired_configs = [("a1".to_owned(), DesiredConfig { target, by, why })].into();
-    let seen = |tried| Seen { report: Report { tried, rates: rates(0), ..Report::default() }, revision: 1 };
+    let seen = |tried| ReceivedReport {
+        report: Report { tried, rates: rates(0), ..Report::default() },
+        revision: 1,
+    };
     let hosts = [("a1".to_owned(), seen(tried)), ("a2".to_owned(), seen(None))].into();
     (plan(&version(policy(canary, 4, 1)), &members, &desired_configs, &hosts), hosts)
 }
@@ -50,7 +53,7 @@ fn retried_host_is_not_a_canary() {
 }
 
 #[test]
-fn same_number_with_other_text_is_rolled_out() {
+fn changed_text_with_same_number_rolled_out() {
     let (mut rollout, hosts) = retried(0, tried(1, None));
     assert_eq!(rollout.steps.len(), 1);
     let members = [("a1".to_owned(), Member::default())].into();
@@ -64,7 +67,7 @@ fn same_number_with_other_text_is_rolled_out() {
 #[test]
 fn unreadable_order_rolls_back_to_report() {
     let members = [("a1".to_owned(), Member::default())].into();
-    let seen = Seen { report: Report { tried: tried(7, None), ..Report::default() }, revision: 1 };
+    let seen = ReceivedReport { report: Report { tried: tried(7, None), ..Report::default() }, revision: 1 };
     let rollout = plan(&version(policy(0, 4, 1)), &members, &BTreeMap::new(), &[("a1".into(), seen)].into());
     assert_eq!(rollout.steps[0].former.version, 7);
 }

@@ -177,7 +177,7 @@ fn refuse(stream: UnixStream, why: String) {
 impl Handler {
     async fn connection(&self, mut stream: UnixStream) -> Result<()> {
         let peer = stream.peer_cred().map_or_else(
-            |_| "somebody".into(),
+            |_| "an unknown client".into(),
             |peer| format!("user {}, process {}", peer.uid(), peer.pid().unwrap_or_default()),
         );
         let is_root = stream.peer_cred().is_ok_and(|peer| peer.uid() == 0);

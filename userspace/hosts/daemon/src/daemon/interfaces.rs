@@ -47,7 +47,7 @@ struct Detached {
 }
 
 /// An attachment dropped from the file that could not be detached.
-struct Leaving {
+struct FailedDetach {
     info: Info,
     error: String,
     tried: Instant,
@@ -89,7 +89,7 @@ pub(super) struct ManagedInterfaces {
     /// Failures by interface index.
     failing: BTreeMap<u32, Failure>,
     /// To be detached as soon as possible, and managed until then.
-    leaving: BTreeMap<Id, Leaving>,
+    leaving: BTreeMap<Id, FailedDetach>,
     /// Interfaces in the file that do not exist.
     absent: BTreeSet<String>,
     /// Attachments at the last check.
@@ -406,7 +406,8 @@ impl ManagedInterfaces {
             Err(attach::Error::NotAttached { .. }) => {}
             Err(error) => {
                 let error = format!("cannot detach: {error}");
-                let leaving = Leaving { info: info.clone(), error: error.clone(), tried: Instant::now() };
+                let leaving =
+                    FailedDetach { info: info.clone(), error: error.clone(), tried: Instant::now() };
                 let before = self.leaving.insert(info.id(), leaving);
                 if before.is_none_or(|before| before.error != error) {
                     tracing::error!(iface, error, "detach failed; retrying every 10 s");
@@ -433,7 +434,7 @@ impl ManagedInterfaces {
             self.scope.names(now.map_or(&info.iface, |interface| &interface.name))
         };
         self.leaving.retain(|_, leaving| !is_wanted(&leaving.info));
-        let is_due = |leaving: &&mut Leaving| leaving.tried.elapsed() >= RETRY_DELAY;
+        let is_due = |leaving: &&mut FailedDetach| leaving.tried.elapsed() >= RETRY_DELAY;
         let mut due = Vec::new();
         for leaving in self.leaving.values_mut().filter(is_due) {
             // A cheap check, to avoid ending the tasks for nothing.

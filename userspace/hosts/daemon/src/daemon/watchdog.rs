@@ -7,7 +7,7 @@ use anyhow::Result;
 use dcqcn_common::events::{Event, EventKind};
 use dcqcn_common::flow::QpId;
 use dcqcn_common::layout::{CLASSES, PauseCounters};
-use dcqcn_common::pfc::watchdog::{Found, Guard, Observation, StormAction, Watchdog};
+use dcqcn_common::pfc::watchdog::{Guard, Observation, StormAction, Transition, Watchdog};
 use dcqcn_common::pfc::{Pause, Storms};
 use dcqcn_netlink::Netlink;
 use dcqcn_support::clock::monotonic_ns;
@@ -36,7 +36,7 @@ impl Watch {
         now_ns: u64,
         pauses: &[Pause; CLASSES],
         held: &[u64; CLASSES],
-    ) -> Vec<(usize, Found)> {
+    ) -> Vec<(usize, Transition)> {
         let Some((before_ns, held_before)) = self.sampled.replace((now_ns, *held)) else {
             return Vec::new();
         };
@@ -49,7 +49,7 @@ impl Watch {
                 Observation { backlog: *held != held_before, paused_ns: pause.paused_ns(now_ns), since_ns };
             (priority, self.guard.observe(watchdog, priority, sample))
         });
-        found.filter(|(_, found)| *found != Found::Same).collect()
+        found.filter(|(_, found)| *found != Transition::Same).collect()
     }
 }
 
@@ -88,7 +88,7 @@ impl Work for WatchdogTask {
         self.port.maps_mut().set_storms(self.watch.guard.storms(), now_ns)?;
         for (priority, found) in found {
             let iface = &self.port.info.iface;
-            let (kind, drops) = if found == Found::Storm {
+            let (kind, drops) = if found == Transition::Storm {
                 tracing::warn!(iface, priority, action = ?watchdog.action, "PFC pause storm detected");
                 (EventKind::PfcStorm, u64::from(watchdog.action == StormAction::Drop))
             } else {
@@ -132,6 +132,6 @@ mod tests {
             found.extend(news.into_iter().map(|(priority, found)| (step, priority, found)));
         }
         // Four samples with delayed packets, paused all the time; the last pause ends between samples 10 and 11.
-        assert_eq!(found, [(4, 3, Found::Storm), (13, 3, Found::Calm)]);
+        assert_eq!(found, [(4, 3, Transition::Storm), (13, 3, Transition::Calm)]);
     }
 }

@@ -113,7 +113,7 @@ impl AttachArgs {
         if dry_run {
             for request in &requests {
                 let (info, steps) = attach::rehearse(request, may)?;
-                out.show(&Rehearsed { info, steps })?;
+                out.show(&DryRunPlan { info, steps })?;
             }
             return Ok(());
         }
@@ -151,14 +151,14 @@ impl fmt::Display for AttachReport {
 
 /// Plan of an attachment (`--dry-run`).
 #[derive(Serialize)]
-struct Rehearsed {
+struct DryRunPlan {
     #[serde(flatten)]
     info: Info,
     /// Planned steps, in order.
     steps: Vec<String>,
 }
 
-impl fmt::Display for Rehearsed {
+impl fmt::Display for DryRunPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { info, steps } = self;
         let role = word(&info.role);

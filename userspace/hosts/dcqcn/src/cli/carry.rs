@@ -20,7 +20,7 @@ enum From {
 
 /// Format to export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum To {
+enum ExportFormat {
     /// Tables of config_db.json.
     Sonic,
     /// A NIC's parameters, in the firmware's units.
@@ -106,7 +106,7 @@ Examples:
 pub(super) struct ExportArgs {
     /// Output format.
     #[arg(long, value_enum)]
-    format: To,
+    format: ExportFormat,
     /// Attached interface.
     #[arg(add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
     iface: String,
@@ -122,11 +122,11 @@ impl ExportArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let Self { format, iface, port, out: file } = self;
         match format {
-            To::Sonic => {
+            ExportFormat::Sonic => {
                 let port = port.context("--port names the switch's port")?;
                 sonic::export(&iface, &port, file, out)
             }
-            To::Nvidia => {
+            ExportFormat::Nvidia => {
                 anyhow::ensure!(port.is_none(), "--port requires --format sonic");
                 nvidia::export(&iface, file, out)
             }

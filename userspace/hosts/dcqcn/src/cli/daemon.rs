@@ -138,25 +138,25 @@ impl Outcome {
 
 /// The command failed, or succeeded on some interfaces only.
 #[derive(Debug)]
-pub(super) struct NotDone {
+pub(super) struct CommandFailed {
     outcome: Outcome,
     error: Option<String>,
 }
 
-impl NotDone {
+impl CommandFailed {
     /// Exit code, and whether the reason was printed already.
     pub(super) const fn exit_code(&self) -> (u8, bool) {
         (self.outcome.exit_code(), self.error.is_none())
     }
 }
 
-impl fmt::Display for NotDone {
+impl fmt::Display for CommandFailed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.error.as_deref().unwrap_or("some interfaces are not managed"))
     }
 }
 
-impl std::error::Error for NotDone {}
+impl std::error::Error for CommandFailed {}
 
 /// Outcome, and the daemon's reply.
 #[derive(Serialize)]
@@ -199,7 +199,7 @@ impl DaemonCommand {
         };
         out.show(&report)?;
         let Report { outcome, error, .. } = report;
-        if outcome == Outcome::Done { Ok(()) } else { Err(NotDone { outcome, error }.into()) }
+        if outcome == Outcome::Done { Ok(()) } else { Err(CommandFailed { outcome, error }.into()) }
     }
 }
 

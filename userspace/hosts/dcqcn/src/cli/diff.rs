@@ -48,7 +48,7 @@ pub(super) struct DiffArgs {
 /// The configurations differ: only an exit code, without a message.
 #[derive(Debug, thiserror::Error)]
 #[error("different")]
-pub(super) struct Differs;
+pub(super) struct DifferencesFound;
 
 impl DiffArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
@@ -74,7 +74,7 @@ impl DiffArgs {
         };
         out.show(&report)?;
         out.finish()?;
-        if report.differences.is_empty() { Ok(()) } else { Err(Differs.into()) }
+        if report.differences.is_empty() { Ok(()) } else { Err(DifferencesFound.into()) }
     }
 }
 

@@ -47,9 +47,9 @@ pub(super) struct DoctorArgs {
 /// Exit status of findings that were already printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("findings")]
-pub(super) struct Unwell(u8);
+pub(super) struct FindingsFound(u8);
 
-impl Unwell {
+impl FindingsFound {
     /// Exit code.
     pub(super) const fn exit_code(self) -> u8 {
         self.0
@@ -80,8 +80,8 @@ impl DoctorArgs {
         out.finish()?;
         match report.worst {
             Severity::Ok | Severity::Info => Ok(()),
-            Severity::Warning => Err(Unwell(WARNINGS).into()),
-            Severity::Error => Err(Unwell(ERRORS).into()),
+            Severity::Warning => Err(FindingsFound(WARNINGS).into()),
+            Severity::Error => Err(FindingsFound(ERRORS).into()),
         }
     }
 }

@@ -5,7 +5,7 @@
 
 /// Meaning of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Meaning {
+pub(super) enum CounterMeaning {
     /// PFC frames sent or received.
     Pause,
     /// Packets of a priority discarded for lack of a buffer.
@@ -20,14 +20,14 @@ pub(super) enum Meaning {
     CnpIgnored,
 }
 
-use Meaning::{CnpHandled, CnpIgnored, CnpSent, Discard, EcnMarked, Pause};
+use CounterMeaning::{CnpHandled, CnpIgnored, CnpSent, Discard, EcnMarked, Pause};
 
 /// An adapter's counters, and how to enable its DCQCN.
 pub(super) struct Adapter {
     /// Kernel drivers of its network interfaces.
     drivers: &'static [&'static str],
     /// Names in `ethtool -S` and in `hw_counters`.
-    counters: &'static [(Meaning, &'static str)],
+    counters: &'static [(CounterMeaning, &'static str)],
     /// Fix that enables both points, with the interface as `IFACE`.
     pub(super) enable: &'static str,
 }
@@ -123,7 +123,7 @@ const ADAPTERS: [Adapter; 8] = [
 const PARAVIRTUAL: [&str; 6] = ["virtio_net", "vmxnet3", "hv_netvsc", "xen_netfront", "gve", "ena"];
 
 /// Whether a counter of this name has that meaning for any adapter.
-pub(super) fn means(name: &str, meaning: Meaning) -> bool {
+pub(super) fn means(name: &str, meaning: CounterMeaning) -> bool {
     ADAPTERS
         .iter()
         .flat_map(|adapter| adapter.counters)

@@ -11,17 +11,17 @@ pub(super) const UET: &str = "uet";
 /// Label of the outermost tunnel of a frame with RoCEv2 inside (`vxlan`, `geneve`, `gre`, `ipip`, `mpls`, `srv6`),
 /// [`ESP`] or [`UET`]; `None` for all other frames, including RoCEv2 without a tunnel.
 pub(super) fn label(frame: &[u8]) -> Option<&'static str> {
-    Walk { tunnel: None, depth: MAX_DEPTH }.ethernet(frame)
+    ParsePosition { tunnel: None, depth: MAX_DEPTH }.ethernet(frame)
 }
 
 /// A position in a packet: the tunnel around it, and the headers still allowed.
 #[derive(Clone, Copy)]
-struct Walk {
+struct ParsePosition {
     tunnel: Option<&'static str>,
     depth: u8,
 }
 
-impl Walk {
+impl ParsePosition {
     /// The position after one more header.
     fn next(self) -> Option<Self> {
         Some(Self { depth: self.depth.checked_sub(1)?, ..self })

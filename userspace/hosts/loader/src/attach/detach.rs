@@ -34,7 +34,7 @@ pub fn detach_id(id: Id) -> Result<Vec<String>, Error> {
     let netlink = Netlink::connect()?;
     match state_dir.read(id.ifindex) {
         Ok(Some(record)) if record.info.id() == id => {
-            let found = find::Found::Journal(id.ifindex);
+            let found = find::JournalLocation::Journal(id.ifindex);
             detach_found(&state_dir, &netlink, &record.info.iface, found, Options::default())
         }
         Ok(_) => Err(Error::NotAttached { iface: format!("interface {}", id.ifindex) }),
@@ -65,12 +65,12 @@ fn detach_found(
     state_dir: &StateDir,
     netlink: &Netlink,
     iface: &str,
-    found: find::Found,
+    found: find::JournalLocation,
     options: Options,
 ) -> Result<Vec<String>, Error> {
     let ifindex = match found {
-        find::Found::Earlier(path) => return legacy::detach(netlink, &path),
-        find::Found::Journal(ifindex) => ifindex,
+        find::JournalLocation::Earlier(path) => return legacy::detach(netlink, &path),
+        find::JournalLocation::Journal(ifindex) => ifindex,
     };
     let record = match state_dir.read(ifindex) {
         Ok(Some(record)) => record,

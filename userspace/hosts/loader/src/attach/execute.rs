@@ -16,7 +16,7 @@ use super::identity::boot_id;
 use super::journal::{FORMAT, Journal, Record, State, UndoStep};
 use super::plan::{Plan, port};
 use super::state_dir::StateDir;
-use super::undo::{Reach, undo_with};
+use super::undo::{InterfaceAccess, undo_with};
 use super::{Error, Info, pin_run, siblings};
 use crate::dataplane::{self, Maps};
 use crate::{failpoint, pacer, queues};
@@ -66,7 +66,7 @@ pub(super) fn out(
     drop(carrier);
     // Prevents concurrent attaches from sharing maps that are about to be removed.
     let _alone = SHARING.lock().unwrap_or_else(PoisonError::into_inner);
-    for error in undo_with(journal, &pins, Reach::Here(netlink)).errors {
+    for error in undo_with(journal, &pins, InterfaceAccess::Here(netlink)).errors {
         tracing::error!(iface = plan.info.iface, %error, "cannot undo a step of the failed attach");
     }
     Err(error)

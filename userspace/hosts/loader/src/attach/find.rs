@@ -15,7 +15,7 @@ use super::{Attachment, Error, Id, Info, legacy, name_of, verify};
 use crate::dataplane::{Expire, Probe};
 
 /// Location of an attachment's record.
-pub(super) enum Found {
+pub(super) enum JournalLocation {
     /// Journal of the interface with this index.
     Journal(u32),
     /// Description file of an earlier version.
@@ -202,8 +202,8 @@ pub(super) fn find(state_dir: &StateDir, iface: &str) -> Result<Record, Error> {
     let netlink = Netlink::connect()?;
     let none = || Error::NotAttached { iface: iface.to_owned() };
     let ifindex = match index_of(state_dir, &netlink, iface)? {
-        Found::Journal(ifindex) => ifindex,
-        Found::Earlier(path) => return Err(Error::Earlier { iface: iface.to_owned(), path }),
+        JournalLocation::Journal(ifindex) => ifindex,
+        JournalLocation::Earlier(path) => return Err(Error::Earlier { iface: iface.to_owned(), path }),
     };
     let record = state_dir.read(ifindex)?.ok_or_else(none)?;
     if record.boot_id != boot_id() {
@@ -218,12 +218,16 @@ pub(super) fn find(state_dir: &StateDir, iface: &str) -> Result<Record, Error> {
 }
 
 /// Locates the record of an interface.
-pub(super) fn index_of(state_dir: &StateDir, netlink: &Netlink, iface: &str) -> Result<Found, Error> {
+pub(super) fn index_of(
+    state_dir: &StateDir,
+    netlink: &Netlink,
+    iface: &str,
+) -> Result<JournalLocation, Error> {
     // Usually one query is enough, independent of the number of interfaces.
     if let Ok(link) = netlink.link(iface)
         && state_dir.journal(link.index).exists()
     {
-        return Ok(Found::Journal(link.index));
+        return Ok(JournalLocation::Journal(link.index));
     }
     let links = netlink.links()?;
     let link = links.iter().find(|link| link.name == iface);
@@ -238,11 +242,11 @@ pub(super) fn index_of(state_dir: &StateDir, netlink: &Netlink, iface: &str) -> 
         }
         // A removed interface is found by its recorded name.
         if info.iface == iface && name_of(&links, ifindex).is_none() {
-            return Ok(Found::Journal(ifindex));
+            return Ok(JournalLocation::Journal(ifindex));
         }
     }
     if let Some((_, path)) = legacy::all()?.into_iter().find(|(name, _)| name == iface) {
-        return Ok(Found::Earlier(path));
+        return Ok(JournalLocation::Earlier(path));
     }
     // Report a missing interface as such.
     netlink.link(iface)?;

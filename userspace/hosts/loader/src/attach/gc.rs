@@ -9,7 +9,7 @@ use super::find::Journals;
 use super::identity::boot_id;
 use super::journal::{Journal, Record, State, Store as _, UndoStep};
 use super::state_dir::{StateDir, remove_pins};
-use super::undo::{Reach, rollback, undo_with};
+use super::undo::{InterfaceAccess, rollback, undo_with};
 use super::{Error, foreign, verify};
 
 /// Result of freeing one attachment.
@@ -73,7 +73,11 @@ fn undo(state_dir: &StateDir, netlink: &Netlink, record: Record, why: &str) -> R
         rollback(state_dir, netlink, record)?
     } else {
         let ifindex = record.info.ifindex;
-        undo_with(Journal::resume(record, state_dir.store(ifindex)), &state_dir.pins(ifindex), Reach::Gone)
+        undo_with(
+            Journal::resume(record, state_dir.store(ifindex)),
+            &state_dir.pins(ifindex),
+            InterfaceAccess::Gone,
+        )
     };
     let done = report.done.clone();
     let problem = report.result(&iface).err().map(|error| error.to_string());
@@ -125,7 +129,7 @@ fn free_in_other_namespaces(state_dir: &StateDir) -> Result<Vec<Freed>, Error> {
         };
         let (iface, netns_cookie) = (record.info.iface.clone(), record.info.netns_cookie);
         let journal = Journal::resume(record, state_dir.store(ifindex));
-        let report = undo_with(journal, &state_dir.pins(ifindex), Reach::Gone);
+        let report = undo_with(journal, &state_dir.pins(ifindex), InterfaceAccess::Gone);
         let done = report.done.clone();
         let problem = report.result(&iface).err().map(|error| error.to_string());
         tracing::info!(iface, netns_cookie, why, problem, "freed");
@@ -235,7 +239,7 @@ fn free_previous_namespace(here: &StateDir, netlink: &Netlink, link: &Link) -> R
             let _lock = state_dir.lock()?;
             if let Ok(Some(record)) = state_dir.read(ifindex) {
                 let journal = Journal::resume(record, state_dir.store(ifindex));
-                let problem = undo_with(journal, &pins, Reach::Gone).result(&link.name).err();
+                let problem = undo_with(journal, &pins, InterfaceAccess::Gone).result(&link.name).err();
                 let problem = problem.map(|error| error.to_string());
                 tracing::info!(iface = link.name, problem, "freed: moved here from another namespace");
             }

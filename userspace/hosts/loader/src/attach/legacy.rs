@@ -14,7 +14,7 @@ use super::hook_names::{HOOKS, XDP_PEER, filter_name};
 use super::identity::boot_id;
 use super::journal::{FORMAT, Journal, Record, State, Store, UndoStep};
 use super::state_dir::{StateDir, names};
-use super::undo::{Reach, undo_with};
+use super::undo::{InterfaceAccess, undo_with};
 use super::{Error, Info};
 use crate::pacer::HTB_MAJOR;
 
@@ -47,7 +47,7 @@ pub(super) fn detach(netlink: &Netlink, path: &Path) -> Result<Vec<String>, Erro
     let pins = StateDir::before(inode).1.join(&info.iface);
     // Name and index together identified an interface.
     let is_here = netlink.links()?.iter().any(|link| link.index == info.ifindex && link.name == info.iface);
-    let reach = if is_here { Reach::Here(netlink) } else { Reach::Gone };
+    let reach = if is_here { InterfaceAccess::Here(netlink) } else { InterfaceAccess::Gone };
     let mut steps = vec![UndoStep::Pins];
     if let Some(saved) = saved_qdisc {
         // Older versions let the kernel choose the handle of an fq.

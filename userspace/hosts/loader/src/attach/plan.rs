@@ -9,7 +9,7 @@ use dcqcn_common::layout::{LAYOUT_VERSION, SIBLINGS};
 use dcqcn_common::params::{Config, PACER_FQ, PACER_HTB, PACER_NONE, Port, Quantity, Unit};
 use dcqcn_netlink::tc::{Handle, Shaping};
 use dcqcn_netlink::{Link, Netlink, Stack, wire_overhead_bytes};
-use dcqcn_params::{Found, PacerChoice, Profile, QueuesChoice, Role, Settings, XdpModeChoice, word};
+use dcqcn_params::{DetectedLink, PacerChoice, Profile, QueuesChoice, Role, Settings, XdpModeChoice, word};
 use dcqcn_support::clock::boottime_ns;
 use dcqcn_support::render;
 
@@ -363,10 +363,13 @@ fn link_rate(
     link: &Link,
     settings: &Settings,
     notes: &mut Vec<String>,
-) -> Result<(Found, LinkRateFrom), Error> {
+) -> Result<(DetectedLink, LinkRateFrom), Error> {
     let show = |bps| Quantity(bps, Unit::BitsPerSecond);
-    let found =
-        |link_rate_bps, wire_overhead_bytes| Found { link_rate_bps, wire_overhead_bytes, other_host: false };
+    let found = |link_rate_bps, wire_overhead_bytes| DetectedLink {
+        link_rate_bps,
+        wire_overhead_bytes,
+        other_host: false,
+    };
     if let Some(Shaping { shaper, rate_bps, burst_ns }) = netlink.shaping(link.index)? {
         let specified = settings.link_rate_bps();
         notes.push(match specified {

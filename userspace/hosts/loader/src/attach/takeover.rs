@@ -10,7 +10,9 @@ use aya::programs::tc::SchedClassifierLink;
 use aya::programs::xdp::XdpLink;
 use dcqcn_common::params::Config;
 use dcqcn_netlink::Netlink;
-use dcqcn_params::{Found, PacerChoice, Profile, QueuesChoice, Settings, XdpModeChoice, parse_word, word};
+use dcqcn_params::{
+    DetectedLink, PacerChoice, Profile, QueuesChoice, Settings, XdpModeChoice, parse_word, word,
+};
 
 use super::find::find;
 use super::hook_names::XDP_PEER;
@@ -58,7 +60,7 @@ impl Info {
     /// Defaults for parameters that the settings do not specify.
     ///
     /// The values are as detected, not as active in `running`, which may have been changed since.
-    fn found(&self, running: &Config) -> Found {
+    fn found(&self, running: &Config) -> DetectedLink {
         let running = DerivedDefaults {
             link_rate_bps: running.scalars.link_rate_bps,
             wire_overhead_bytes: running.scalars.wire_overhead_bytes,
@@ -68,7 +70,7 @@ impl Info {
         let DerivedDefaults { link_rate_bps, wire_overhead_bytes, other_host, .. } =
             self.derived.unwrap_or(running);
         let link_rate_bps = self.link_rate_found_bps.or(Some(link_rate_bps)).filter(|bps| *bps != 0);
-        Found { link_rate_bps, wire_overhead_bytes, other_host }
+        DetectedLink { link_rate_bps, wire_overhead_bytes, other_host }
     }
 }
 

@@ -18,7 +18,7 @@ use crate::syscall;
 
 /// Whether an attachment's interface can be accessed.
 #[derive(Clone, Copy)]
-pub(super) enum Reach<'a> {
+pub(super) enum InterfaceAccess<'a> {
     /// In this network namespace.
     Here(&'a Netlink),
     /// Removed, with its qdiscs and filters.
@@ -37,7 +37,7 @@ pub(super) fn rollback(
     let info = &record.info;
     let is_here =
         info.netns_cookie == state_dir.cookie && links.iter().any(|link| link.index == info.ifindex);
-    let reach = if is_here { Reach::Here(netlink) } else { Reach::Gone };
+    let reach = if is_here { InterfaceAccess::Here(netlink) } else { InterfaceAccess::Gone };
     let pins = state_dir.pins(info.ifindex);
     let store = state_dir.store(info.ifindex);
     Ok(undo_with(Journal::resume(record, store), &pins, reach))
@@ -47,7 +47,7 @@ pub(super) fn rollback(
 pub(super) fn undo_with<S: Store<Error = Error>>(
     mut journal: Journal<S>,
     pins: &Path,
-    reach: Reach<'_>,
+    reach: InterfaceAccess<'_>,
 ) -> UndoReport<Error> {
     journal.rollback(|info, step| match undo_step(pins, reach, info, step) {
         // The interface was removed in the meantime, with its qdiscs and filters.
@@ -57,7 +57,12 @@ pub(super) fn undo_with<S: Store<Error = Error>>(
 }
 
 /// Undoes one step, which may already be undone.
-fn undo_step(pins: &Path, reach: Reach<'_>, info: &Info, step: &UndoStep) -> Result<Option<String>, Error> {
+fn undo_step(
+    pins: &Path,
+    reach: InterfaceAccess<'_>,
+    info: &Info,
+    step: &UndoStep,
+) -> Result<Option<String>, Error> {
     let netlink = match (step, reach) {
         (UndoStep::Pins, _) => {
             remove_pins(pins)?;
@@ -68,8 +73,8 @@ fn undo_step(pins: &Path, reach: Reach<'_>, info: &Info, step: &UndoStep) -> Res
             return Ok(left.then(|| "CNPs from other interfaces no longer forwarded".into()));
         }
         (UndoStep::Link { pin }, _) => return unpin(&pins.join(pin), info, pin),
-        (_, Reach::Gone) => return Ok(None),
-        (_, Reach::Here(netlink)) => netlink,
+        (_, InterfaceAccess::Gone) => return Ok(None),
+        (_, InterfaceAccess::Here(netlink)) => netlink,
     };
     let link = netlink.link_by_index(info.ifindex)?;
     let iface = &link.name;

@@ -260,7 +260,7 @@ fn on_hook(netlink: &Netlink, path: &Path, pin: &str, ifindex: u32, part: Part) 
         // The interface of an XDP link was not read; query the interface's programs.
         None => netlink.xdp_programs(ifindex)?.iter().any(|program| program.id == link.program_id),
     };
-    let problem = (!is_on).then(|| "expected, not found: its link has no interface any more".to_owned());
+    let problem = (!is_on).then(|| "expected, not found: the interface of its link was removed".to_owned());
     Ok(Part { program_id, link_id, problem, ..part })
 }
 

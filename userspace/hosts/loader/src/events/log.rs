@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
-use dcqcn_common::events::{self, Event, EventLog, Found, Native, SLOTS};
+use dcqcn_common::events::{self, EntryState, Event, EventLog, Native, SLOTS};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
 /// An event log, shared with the programs or private to this process.
@@ -45,7 +45,7 @@ impl Log {
     }
 
     /// Reads entry `number`, counted from 1.
-    pub(super) fn entry(&self, number: u64) -> Found {
+    pub(super) fn entry(&self, number: u64) -> EntryState {
         // SAFETY: as above.
         unsafe { events::read_entry(self.at.as_ptr(), number) }
     }
@@ -55,7 +55,9 @@ impl Log {
     pub fn latest(&self) -> Vec<Event> {
         let newest = self.newest();
         let found = (newest.saturating_sub(SLOTS as u64) + 1..=newest).map(|number| self.entry(number));
-        found.filter_map(|found| if let Found::Event(event) = found { Some(event) } else { None }).collect()
+        found
+            .filter_map(|found| if let EntryState::Event(event) = found { Some(event) } else { None })
+            .collect()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Reader that follows an event log.
 
-use dcqcn_common::events::{Event, EventKind, Found};
+use dcqcn_common::events::{EntryState, Event, EventKind};
 
 use super::Log;
 
@@ -45,18 +45,18 @@ impl Reader {
         let newest = self.log.newest();
         while self.next <= newest {
             match self.log.entry(self.next) {
-                Found::Event(event) => {
+                EntryState::Event(event) => {
                     if missed != 0 {
                         entries.push(Entry::Missed(std::mem::take(&mut missed)));
                     }
                     let left_out = self.missed_since(&event);
                     entries.push(Entry::Event { event, left_out });
                 }
-                Found::Gone => missed += 1,
+                EntryState::Gone => missed += 1,
                 // A program completes an entry within a microsecond; a process may have been killed while
                 // writing one.
-                Found::NotYet if self.is_late => missed += 1,
-                Found::NotYet => {
+                EntryState::NotYet if self.is_late => missed += 1,
+                EntryState::NotYet => {
                     self.is_late = true;
                     break;
                 }

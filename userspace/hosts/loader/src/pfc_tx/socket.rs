@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn pause_covers_backlog() {
         let port = |rate_bps| Port { ifindex: 1, mac: [0; 6], rate_bps };
-        // 100 KB at 20 Mb/s leave in 40 ms; a quantum is 5.12 us at 100 Mb/s.
+        // 100 KB at 20 Mbit/s leave in 40 ms; a quantum is 5.12 us at 100 Mbit/s.
         let slow = port(100_000_000);
         assert_eq!(slow.pause_ns(100_000, 20_000_000), 80 * MS);
         assert_eq!(slow.quanta(80 * MS), 15_625);

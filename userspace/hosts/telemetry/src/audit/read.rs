@@ -68,7 +68,7 @@ impl Contents {
     /// Removes intents that have a result.
     fn remove_completed_intents(&mut self) {
         /// State of a process and interface, from the newest entry back.
-        enum Since {
+        enum WriterState {
             /// The result of a change.
             Result,
             /// The intent of that change, logged at this time.
@@ -80,16 +80,16 @@ impl Contents {
             let writer = (entry.pid, entry.iface.clone());
             match &entry.event {
                 Event::Intended { .. } => match since.get_mut(&writer) {
-                    Some(Since::Intent(time)) if *time == entry.time => continue,
-                    Some(result @ Since::Result) => {
-                        *result = Since::Intent(entry.time);
+                    Some(WriterState::Intent(time)) if *time == entry.time => continue,
+                    Some(result @ WriterState::Result) => {
+                        *result = WriterState::Intent(entry.time);
                         continue;
                     }
                     // PIDs repeat, especially in containers: an intent before that one never had a result.
-                    Some(Since::Intent(_)) | None => {}
+                    Some(WriterState::Intent(_)) | None => {}
                 },
                 Event::Changed { .. } | Event::Pending { .. } | Event::Refused { .. } => {
-                    since.insert(writer, Since::Result);
+                    since.insert(writer, WriterState::Result);
                 }
                 Event::Confirmed { .. } | Event::Reverted { .. } | Event::Ordered(_) => {}
             }

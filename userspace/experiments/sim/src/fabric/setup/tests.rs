@@ -45,7 +45,7 @@ fn settings_of_a_sweep_are_flags_or_parameters() {
 
 #[test]
 fn inconsistent_settings_rejected() {
-    for (flags, says) in [
+    for (flags, expected) in [
         ("--workload incast:32", "incast:32 is out of range: 1 to 31, as one of the 32 hosts receives"),
         ("--fault 1ms,down,leaf0,leaf1", "--fault 1ms,down,leaf0,leaf1: leaf0 and leaf1 have no common link"),
         (
@@ -71,7 +71,7 @@ fn inconsistent_settings_rejected() {
         ("--workload hpcc:/none", "/none: cannot be read"),
     ] {
         let refused = format!("{:#}", setup(flags).scenario().unwrap_err());
-        assert!(refused.starts_with(says), "{refused}");
+        assert!(refused.starts_with(expected), "{refused}");
     }
 }
 

@@ -95,7 +95,7 @@ fn window_of_lost_packets_times_out() {
 fn nscc_requires_selective_repeat() {
     let mut scenario = nscc(star(4, incast(3, 1_000)));
     assert_eq!(scenario.validate(), Ok(()));
-    for (change, says) in [
+    for (change, expected) in [
         ((|s| s.transport.recovery = Recovery::GoBackN) as fn(&mut Scenario), "NSCC needs every packet"),
         (
             |s| s.control = Control::Nscc(Nscc { base_rtt_ns: 99, ..NSCC }),
@@ -109,7 +109,7 @@ fn nscc_requires_selective_repeat() {
         let mut other = scenario.clone();
         change(&mut other);
         let refused = other.validate().unwrap_err().to_string();
-        assert!(refused.starts_with(says), "{refused}");
+        assert!(refused.starts_with(expected), "{refused}");
     }
     scenario.control = Control::Off;
     scenario.transport.recovery = Recovery::GoBackN;

@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn errors_name_link_and_value() {
-        for (from, to, says) in [
+        for (from, to, expected) in [
             (
                 "\"client\", \"left\"",
                 "\"client\", \"lft\"",
@@ -121,7 +121,7 @@ mod tests {
         ] {
             let refused =
                 Topology::parse("t", &TOPOLOGY_EXAMPLE.replacen(from, to, 1)).unwrap_err().to_string();
-            assert!(refused.starts_with(says), "{refused}");
+            assert!(refused.starts_with(expected), "{refused}");
         }
     }
 }

@@ -145,12 +145,12 @@ mod tests {
             .collect();
         assert_eq!(read, [(2, 200_000, 500), (3, 150_000, 500_000_000)]);
         assert_eq!(Workload::hpcc("f", "1\n0 1 3 100 5 0.25\n", 3).unwrap().flows()[0].start_ns, 250_000_000);
-        for (text, says) in [
+        for (text, expected) in [
             ("x", "f:1: the first line must be the number of flows"),
             ("1\n0 1 3\n", "f:2: `0 1 3` is not a flow"),
             ("3\n0 1 3 100 5 0\n", "f: the first line announces 3 flows, but 1 follow"),
         ] {
-            assert!(Workload::hpcc("f", text, 3).unwrap_err().to_string().starts_with(says));
+            assert!(Workload::hpcc("f", text, 3).unwrap_err().to_string().starts_with(expected));
         }
     }
 
@@ -163,13 +163,13 @@ mod tests {
         assert_eq!(topology.links[0], Link { a: 2, b: 0, rate_bps: 100_000_000_000, delay_ns: 1_000 });
         assert_eq!((topology.links[1].rate_bps, topology.links[2].delay_ns), (25_000_000_000, 2_000));
         assert_eq!(topology.names, ["node1", "node2", "node0", "node3"]);
-        for (text, says) in [
+        for (text, expected) in [
             ("1 2\n", "t:1: the first line"),
             ("2 1 1\n5\n", "t:2: the second line must name the 1 switches"),
             ("2 1 1\n0\n0 1 100Gbps 1us 0.01\n", "t:3: `0 1 100Gbps 1us 0.01` is not a link"),
             ("2 1 2\n0\n0 1 100Gbps 1us 0\n", "t: 2 links are announced, but 1 follow"),
         ] {
-            assert!(Topology::hpcc("t", text).unwrap_err().to_string().starts_with(says), "{text}");
+            assert!(Topology::hpcc("t", text).unwrap_err().to_string().starts_with(expected), "{text}");
         }
     }
 }

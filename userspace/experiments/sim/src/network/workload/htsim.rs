@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn unreadable_file_named() {
-        for (text, says) in [
+        for (text, expected) in [
             ("0->1 start 0\n", "m:1: `0->1 start 0` is not a connection"),
             ("0->1 size 5\n", "m:1: a connection must have either a start or a trigger"),
             ("0->1 size 5 start 0 trigger 1\n", "m:1: a connection must have either a start or a trigger"),
@@ -231,7 +231,7 @@ mod tests {
             ("hello\n", "m:1: `hello` is neither"),
         ] {
             let refused = Workload::htsim("m", text, 3).unwrap_err().to_string();
-            assert!(refused.starts_with(says), "{refused}");
+            assert!(refused.starts_with(expected), "{refused}");
         }
     }
 }

@@ -323,7 +323,7 @@ mod tests {
 
     #[test]
     fn invalid_workload_rejected() {
-        for (text, hosts, says) in [
+        for (text, hosts, message_start) in [
             (FILE.to_owned(), 4, "w:1: all_gpus: 8 is out of range: the fabric has hosts for 1 to 4"),
             (
                 FILE.replace("group: 2", "group: 3"),
@@ -343,7 +343,7 @@ mod tests {
             (FILE.replace(" 100\n", "\n"), 8, "w:3: `attention"),
         ] {
             let refused = Workload::simai("w", &text, hosts, 3).unwrap_err().to_string();
-            assert!(refused.starts_with(says), "{refused}");
+            assert!(refused.starts_with(message_start), "{refused}");
         }
     }
 }

@@ -178,14 +178,14 @@ mod tests {
 
     #[test]
     fn invalid_distribution_rejected_with_line() {
-        for (text, says) in [
+        for (text, message_start) in [
             ("0 0\n5\n", "cdf:2: `5` is not a point"),
             ("0 0\n10 60\n5 100\n", "cdf:3: 5 100: bytes and percents must increase"),
             ("0 0\n10 60\n", "cdf: the last line must be `BYTES 100`"),
             ("", "cdf: the last line"),
         ] {
             let refused = Sizes::parse("cdf", text).unwrap_err().to_string();
-            assert!(refused.starts_with(says), "{refused}");
+            assert!(refused.starts_with(message_start), "{refused}");
         }
     }
 

@@ -112,7 +112,7 @@ fn inconsistent_settings_rejected() {
     let directory = tempfile::tempdir().unwrap();
     let slow = directory.path().join("slow.toml");
     std::fs::write(&slow, crate::network::TOPOLOGY_EXAMPLE.to_string().replace("100gbit", "10gbit")).unwrap();
-    for (also, says) in [
+    for (also, expected) in [
         ("size=1MB,rpg_gd=12", "DCQCN is the same for all traffic"),
         ("control=off", "DCQCN is the same for all traffic"),
         ("lod=50%", "unexpected argument '--lod'"),
@@ -123,15 +123,15 @@ fn inconsistent_settings_rejected() {
         let also = also.replace("TOPOLOGY", slow.to_str().unwrap());
 
         let refused = tune(&Task { also: vec![also], ..task(SMALL) }, 1).unwrap_err();
-        assert!(format!("{refused:#}").contains(says), "{refused:#}");
+        assert!(format!("{refused:#}").contains(expected), "{refused:#}");
     }
-    for (line, says) in [
+    for (line, expected) in [
         ("--set wred.3.kmin=30KB --set wred.3.kmax=20KB", "wred.3.kmin = 30KB is above wred.3.kmax = 20KB"),
         ("--profile hpcc --host-link 1gbit", "profile `hpcc` is for links of 10gbit and more"),
         ("--duration 10us", "no preset completes all flows in the simulated time (`"),
     ] {
         let refused = tune(&task(&format!("{SMALL} {line}")), 1).unwrap_err();
-        assert!(format!("{refused:#}").contains(says), "{refused:#}");
+        assert!(format!("{refused:#}").contains(expected), "{refused:#}");
     }
     // Settings invalid with all profiles may be valid with a candidate.
     for line in

@@ -288,7 +288,7 @@ mod tests {
 
     #[test]
     fn config_errors_reported() {
-        for (text, says) in [
+        for (text, expected) in [
             ("[control]\nsocket = 'run'", "c:2: socket = \"run\": write"),
             ("[control]\ngroup = ''", "c:2: group = \"\": write"),
             ("[fleet]\nallow = 'x'", "c:2: `allow` is a list"),
@@ -300,7 +300,7 @@ mod tests {
             ("[fleet]\nstate = 'x'", "c:2: state = \"x\""),
         ] {
             let error = parse("c", text).unwrap_err().to_string();
-            assert!(error.contains(says), "{text}: {error}");
+            assert!(error.contains(expected), "{text}: {error}");
         }
     }
 

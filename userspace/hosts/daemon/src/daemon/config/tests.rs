@@ -46,7 +46,7 @@ fn file_kind_detected_by_header() {
 
 #[test]
 fn errors_listed_with_lines() {
-    for (text, says) in [
+    for (text, expected) in [
         ("[interface]\nname = 'a'", "c:1: `interface` is a list of tables"),
         ("[[interface]]\nrole = 'host'", "c:1: an [[interface]] without name, mac,"),
         ("[[interface]]\nname = 'a'\nrole = 'hst'", "c:3: `hst` is not one of host, switch"),
@@ -68,7 +68,7 @@ fn errors_listed_with_lines() {
         ("[[interface]]\nname = ", "c:2: "),
     ] {
         let refused = parse("c", text).unwrap_err().to_string();
-        assert!(refused.contains(says), "{text}: {refused}");
+        assert!(refused.contains(expected), "{text}: {refused}");
     }
 }
 

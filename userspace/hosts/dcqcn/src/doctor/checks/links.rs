@@ -6,7 +6,7 @@ use dcqcn_common::params::Config;
 use dcqcn_common::stats::Stat;
 
 use super::{Finding, Snapshot, known, time};
-use crate::doctor::adapters::{self, Meaning};
+use crate::doctor::adapters::{self, CounterMeaning};
 use crate::doctor::snapshot::{HIDING, Link, MERGING};
 
 /// MTU for RoCE's largest payload, 4096 bytes, and its headers.
@@ -170,11 +170,11 @@ pub(super) fn features(snapshot: &Snapshot) -> Vec<Finding> {
 }
 
 fn is_pause(name: &str) -> bool {
-    adapters::means(name, Meaning::Pause)
+    adapters::means(name, CounterMeaning::Pause)
 }
 
 fn is_discard(name: &str) -> bool {
-    adapters::means(name, Meaning::Discard)
+    adapters::means(name, CounterMeaning::Discard)
 }
 
 /// `counters-not-read`: an adapter without counters may hide problems.
@@ -188,7 +188,9 @@ pub(super) fn counters_not_read(snapshot: &Snapshot) -> Vec<Finding> {
             continue;
         }
         let is_cnp = |name: &str| {
-            [Meaning::CnpSent, Meaning::CnpHandled].into_iter().any(|meaning| adapters::means(name, meaning))
+            [CounterMeaning::CnpSent, CounterMeaning::CnpHandled]
+                .into_iter()
+                .any(|meaning| adapters::means(name, meaning))
         };
         let mut missing = Vec::new();
         if !link.counts(is_pause) {
@@ -227,9 +229,9 @@ fn marks(snapshot: &Snapshot, iface: &str) -> u64 {
         let seen = attached.seen(snapshot).filter(|seen| seen.is_between_readings)?;
         Some(seen.all(Stat::CpEcnMarked) + seen.all(Stat::NpEcnMarked))
     });
-    let adapters = snapshot.rdma_on(iface).map(|device| device.grown(Meaning::EcnMarked).0);
+    let adapters = snapshot.rdma_on(iface).map(|device| device.grown(CounterMeaning::EcnMarked).0);
     let of_link =
-        snapshot.link(iface).map(|link| link.grown(|name| adapters::means(name, Meaning::EcnMarked)));
+        snapshot.link(iface).map(|link| link.grown(|name| adapters::means(name, CounterMeaning::EcnMarked)));
     let of_link = of_link.into_iter().flat_map(|counters| counters.into_values());
     adapters.chain(of_link).fold(ours.unwrap_or(0), u64::saturating_add)
 }

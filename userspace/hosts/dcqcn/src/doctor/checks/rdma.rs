@@ -6,12 +6,12 @@ use dcqcn_common::params::{DSCP_UNCHANGED, Scalars, TAIL_LOSS_PROBE_OFF};
 use dcqcn_params::Role;
 
 use super::{Finding, Snapshot, known, set_tos};
-use crate::doctor::adapters::{self, Meaning};
+use crate::doctor::adapters::{self, CounterMeaning};
 use crate::doctor::snapshot::{Rdma, RdmaElsewhere};
 
 impl Rdma {
     /// Growth of the device's own counters of this meaning between the two readings, in total and by name.
-    pub(super) fn grown(&self, meaning: Meaning) -> (u64, Vec<String>) {
+    pub(super) fn grown(&self, meaning: CounterMeaning) -> (u64, Vec<String>) {
         let names = self.after.keys().filter(|name| adapters::means(name, meaning));
         let grown: Vec<(&String, u64)> = names.map(|name| (name, self.counter_grown(name))).collect();
         let sum = grown.iter().fold(0, |sum: u64, (_, grown)| sum.saturating_add(*grown));
@@ -187,8 +187,8 @@ pub(super) fn timeouts(snapshot: &Snapshot) -> Vec<Finding> {
 /// `adapter-np-off`.
 pub(super) fn adapter_notification(snapshot: &Snapshot) -> Vec<Finding> {
     let check = |device: &Rdma| {
-        let (marked, marks) = device.grown(Meaning::EcnMarked);
-        let (sent, cnps) = device.grown(Meaning::CnpSent);
+        let (marked, marks) = device.grown(CounterMeaning::EcnMarked);
+        let (sent, cnps) = device.grown(CounterMeaning::CnpSent);
         let iface = device.ifaces.first()?;
         // An adapter without a counter of sent CNPs is `counters-not-read`.
         if marked == 0 || sent != 0 || cnps.is_empty() {
@@ -204,8 +204,8 @@ pub(super) fn adapter_notification(snapshot: &Snapshot) -> Vec<Finding> {
 /// `adapter-rp-off`.
 pub(super) fn adapter_reaction(snapshot: &Snapshot) -> Vec<Finding> {
     let check = |device: &Rdma| {
-        let (handled, mut counters) = device.grown(Meaning::CnpHandled);
-        let (ignored, ignoring) = device.grown(Meaning::CnpIgnored);
+        let (handled, mut counters) = device.grown(CounterMeaning::CnpHandled);
+        let (ignored, ignoring) = device.grown(CounterMeaning::CnpIgnored);
         let iface = device.ifaces.first()?;
         if ignored <= handled {
             return None;

@@ -197,7 +197,7 @@ pub(super) fn far_apart(snapshot: &Snapshot) -> Vec<Finding> {
                 time(period_ns)
             );
             let fix = format!(
-                "lower `wred.{tc}.kmax`; on links up to 1 Gb/s slow the machine down with the link: `dcqcn set {} --profile lab`, \
+                "lower `wred.{tc}.kmax`; on links up to 1 Gbit/s slow the machine down with the link: `dcqcn set {} --profile lab`, \
                  on the senders as well",
                 known.iface
             );
