@@ -223,7 +223,7 @@ fn upgrade_replaces_programs_in_place() -> Result<()> {
     let mut maps = pair.a.attachment("a0")?.maps;
     let params = maps.params()?;
     let port = dcqcn_common::params::Port { layout_version: LAYOUT_VERSION + 1, ..params.port };
-    maps.set_params(&Params { port, ..params })?;
+    maps.set_params(&Params { port, ..*params })?;
     let refused = pair.a.run(|| attach::upgrade("a0"))?.expect_err("another layout").to_string();
     assert!(refused.contains("layout version") && refused.contains("detach"), "{refused}");
     maps.set_params(&params)?;
