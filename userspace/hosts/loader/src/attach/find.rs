@@ -1,6 +1,6 @@
 //! Finds attachments and their journals.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use dcqcn_netlink::{Link, Netlink};
@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use super::hook_names::{with_current_names, with_names};
 use super::identity::boot_id;
 use super::journal::{Record, State};
-use super::state_dir::StateDir;
+use super::state_dir::{Records, StateDir};
 use super::{Attachment, Error, Id, Info, legacy, name_of, verify};
 use crate::dataplane::{Expire, Probe};
 
@@ -94,9 +94,8 @@ pub fn list() -> Result<Vec<Info>, Error> {
 /// # Errors
 /// The state directory cannot be read.
 pub fn ids() -> Result<BTreeSet<Id>, Error> {
-    let place = StateDir::here()?;
-    let records = place.ifindexes()?.into_iter().filter_map(|ifindex| place.read(ifindex).ok()?);
-    let whole = records.filter(|record| record.state == State::Attached);
+    let records = StateDir::here()?.records()?;
+    let whole = records.values().filter(|record| record.state == State::Attached);
     Ok(whole.map(|record| record.info.id()).collect())
 }
 
@@ -250,12 +249,12 @@ pub(super) fn index_of(place: &StateDir, netlink: &Netlink, iface: &str) -> Resu
 }
 
 /// Journals of a namespace, read once for several interfaces with the lock held.
-pub(super) struct Journals(BTreeMap<u32, Record>);
+pub(super) struct Journals(Records);
 
 impl Journals {
     /// Reads all journals; logs and skips those that cannot be read.
     pub(super) fn read(place: &StateDir) -> Result<Self, Error> {
-        let mut journals = Self(BTreeMap::new());
+        let mut journals = Self(Records::new());
         for ifindex in place.ifindexes()? {
             journals.read_again(place, ifindex);
         }
@@ -264,7 +263,7 @@ impl Journals {
 
     /// Reads one journal again after it changed.
     pub(super) fn read_again(&mut self, place: &StateDir, ifindex: u32) {
-        match place.read(ifindex) {
+        match place.read_shared(ifindex) {
             Ok(Some(record)) => _ = self.0.insert(ifindex, record),
             Ok(None) => _ = self.0.remove(&ifindex),
             Err(error) => {
@@ -276,7 +275,7 @@ impl Journals {
 
     /// Readable journals, by interface index.
     pub(super) fn records(&self) -> impl Iterator<Item = (u32, &Record)> {
-        self.0.iter().map(|(ifindex, record)| (*ifindex, record))
+        self.0.iter().map(|(ifindex, record)| (*ifindex, record.as_ref()))
     }
 }
 

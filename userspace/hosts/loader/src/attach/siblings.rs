@@ -22,7 +22,7 @@ pub(super) fn free(place: &StateDir) -> Result<impl Iterator<Item = u32> + use<>
     let mut taken = BTreeSet::new();
     for ifindex in place.pinned()? {
         // Unreadable journals are reported elsewhere.
-        taken.extend(place.read(ifindex).ok().flatten().and_then(|record| of(&record)));
+        taken.extend(place.read_shared(ifindex).ok().flatten().and_then(|record| of(&record)));
     }
     Ok((0..SIBLINGS).filter(move |place| !taken.contains(place)))
 }
