@@ -125,10 +125,9 @@ impl WorkerState {
 
     fn confirm(&mut self, confirm: &Confirm, peer: &str) -> Result<Applied, Refused> {
         let began = Instant::now();
-        let Some(held) = self.overrides.active().filter(|held| held.name == confirm.name) else {
-            let now = self.overrides.active().map_or_else(|| "nothing".into(), |held| held.name);
-            let why = format!("{} is not the active override: {now} is", confirm.name);
-            return Err(Refused::one(why));
+        let active = self.overrides.active();
+        let Some(held) = active.clone().filter(|held| held.name == confirm.name) else {
+            return Err(Refused::one(not_active(&confirm.name, active.as_ref())));
         };
         if self.overrides.confirm_until.is_none() {
             return Ok(self.applied(false, began));
@@ -317,4 +316,26 @@ fn failed(error: anyhow::Error) -> Refused {
     let kind = error.chain().find_map(|error| Some(error.downcast_ref::<io::Error>()?.kind()));
     let passes = matches!(kind, Some(ErrorKind::StorageFull | ErrorKind::QuotaExceeded));
     Refused { passes, ..Refused::from(error.context("cannot persist it for the next start")) }
+}
+
+/// Reason for not confirming an override that is not active.
+fn not_active(name: &str, active: Option<&Override>) -> String {
+    match active {
+        Some(active) => format!("cannot confirm {name}: the active configuration is {}", active.name),
+        None => format!("cannot confirm {name}: no configuration overrides the file"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unconfirmable_override_names_the_active_one() {
+        assert_eq!(not_active("7", None), "cannot confirm 7: no configuration overrides the file");
+        let (name, text, by, why, at) =
+            ("6".to_owned(), String::new(), String::new(), String::new(), String::new());
+        let active = Override { name, text, by, why, at, confirm_within_s: None };
+        assert_eq!(not_active("7", Some(&active)), "cannot confirm 7: the active configuration is 6");
+    }
 }
