@@ -67,6 +67,8 @@ def measure(dcqcn, ports, role, directory):
     try:
         while attached() < ports and time.time() < begin + ATTACH_LIMIT_S and daemon.poll() is None:
             time.sleep(0.2)
+        if daemon.poll() is not None:
+            raise SystemExit(f"the daemon has exited with {daemon.returncode}:\n{log.read_text()[-2000:]}")
         result = {
             "ports": ports,
             "role": role,

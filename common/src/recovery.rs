@@ -25,6 +25,9 @@
 //! The egress and ingress programs share this state without a lock, and run on different CPUs. Only ingress advances the
 //! acknowledged PSN, and only egress the PSNs used; a reset discards both. A stale field makes a probe later, or lets it
 //! name a lower PSN, which the stack ignores.
+//!
+//! No barrier orders the fields that one packet changes. `dcqcn run` acts only after a silence, in which they all become
+//! visible, and reads them until two successive copies are equal, which rarely misses a packet that ends the silence.
 
 pub mod responder;
 

@@ -4,6 +4,7 @@
 
 use std::sync::atomic::Ordering::{self, AcqRel, Acquire, Relaxed, Release};
 
+use dcqcn_common::vqueue::{Drain, Share};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, AtomicU64, fence};
 use loom::thread;
@@ -50,7 +51,7 @@ impl Flow {
     }
 }
 
-/// `Shared::find_at` and `lock_flow` against `put`, which reuses the slot.
+/// `Shared::find_at` and `lock_flow` against `put`, which reuses the slot. `expire` is the same with another fingerprint.
 #[test]
 fn locked_flow_is_the_flow_looked_up() {
     loom::model(|| {
@@ -58,6 +59,8 @@ fn locked_flow_is_the_flow_looked_up() {
         let other = flow.clone();
         let put = thread::spawn(move || {
             if other.acquire(0) {
+                // The next generation early, which on x86 makes a lookup wait.
+                other.lock.store(2 | HELD, Relaxed);
                 other.store(2);
                 other.release(2);
             }
@@ -75,7 +78,7 @@ fn locked_flow_is_the_flow_looked_up() {
     });
 }
 
-/// Two CPUs that each change a flow under its lock lose no change.
+/// Two CPUs that each change a flow, or a set of the NP table (`ebpf/src/lock.rs`), under its lock lose no change.
 #[test]
 fn lock_loses_no_change() {
     loom::model(|| {
@@ -129,7 +132,61 @@ fn one_equal_read_may_be_torn() {
     equal_reads(1);
 }
 
-/// `DataPlane::set_params` and a program: the index orders the loads (an address dependency, hence `Acquire` here).
+/// A CPU that inserts a flow under the set's lock finds the flow that another has inserted: `Shared::find_or_put`.
+#[test]
+fn flow_is_inserted_once() {
+    loom::model(|| {
+        let set = Arc::new(Flow::new());
+        let insert = |set: &Flow| {
+            let is_new = set.acquire(0) && {
+                let is_new = set.fingerprint.load(Relaxed) != 2;
+                if is_new {
+                    set.store(2);
+                }
+                set.release(0);
+                is_new
+            };
+            u32::from(is_new)
+        };
+        let other = set.clone();
+        let inserted = thread::spawn(move || insert(&other));
+        let sum = insert(&set) + inserted.join().unwrap();
+        assert_eq!(sum, 1);
+    });
+}
+
+/// The virtual queue (`queue` in `ebpf/src/env.rs`): one relaxed exchange per batch loses no byte, because the word is all
+/// that CPUs share.
+#[test]
+fn queue_loses_no_byte() {
+    const PACKETS: u64 = 2;
+    const BYTES: u64 = 1_000;
+    const NOW_NS: u64 = 1_000_000;
+    // A byte takes a nanosecond. Batches of less than a packet, and of one.
+    for batch_bytes in [0, 1_500] {
+        let exact = Drain::new(8_000_000_000);
+        let drain = Drain { batch_ticks: (batch_bytes * exact.ticks_per_byte_q16) >> 16, ..exact };
+        loom::model(move || {
+            let shared = Arc::new(AtomicU64::new(0));
+            let send = move |shared: &AtomicU64| {
+                (0..PACKETS).fold(Share::NONE, |own, _| {
+                    let seen = shared.load(Relaxed);
+                    let next = drain.enqueue(seen, own, NOW_NS, BYTES);
+                    let is_published = next.empty_at != seen
+                        && shared.compare_exchange(seen, next.empty_at, Relaxed, Relaxed).is_ok();
+                    if is_published { next.share.after_publishing() } else { next.share }
+                })
+            };
+            let other = shared.clone();
+            let sent = thread::spawn(move || send(&other));
+            let shares = [send(&shared), sent.join().unwrap()];
+            let empty_at = shares.iter().fold(shared.load(Relaxed), |at, share| share.published(at));
+            assert_eq!(drain.depth_bytes(empty_at, NOW_NS), 2 * PACKETS * BYTES);
+        });
+    }
+}
+
+/// `Maps::set_params` and a program: the index orders the loads (an address dependency, hence `Acquire` here).
 #[test]
 fn active_parameters_are_complete() {
     loom::model(|| {

@@ -82,7 +82,8 @@ impl Env {
     /// This CPU's counters.
     #[inline(always)]
     fn counters(&mut self) -> &mut Counters {
-        // SAFETY: this CPU's slot of a per-CPU map; hooks of one kind do not interrupt each other on a CPU.
+        // SAFETY: this CPU's slot of a per-CPU map; hooks of one kind do not interrupt each other on a CPU. Ordering: user
+        // space reads each aligned word whole, and needs no order between counters.
         unsafe { self.counters.as_mut() }
     }
 
@@ -224,19 +225,21 @@ impl hooks::Env<'static> for Env {
         {
             // SAFETY: this CPU's value of a per-CPU map; its memory is type-stable, and programs run with
             // bottom halves off. If the entry is removed concurrently it may already belong to another
-            // port, which then counts one packet too many.
+            // port, which then counts one packet too many. Ordering: as for the counters.
             unsafe { (*came)[queue % CLASSES] += bytes };
         }
     }
 
     #[inline(always)]
     fn backlog(&self, index: u32) -> Option<Backlog> {
+        // Ordering: none. Bytes and time may be of two successive readings, which is within the age that is accepted.
         BACKLOG.get(index).copied()
     }
 
     #[inline(always)]
     fn time(&self, which: Time) -> u64 {
-        // SAFETY: a map value. Other CPUs write it concurrently: the read returns one of their values.
+        // SAFETY: a map value. Other CPUs write it concurrently: the read returns one of their values. Ordering: each time
+        // is used alone. Two CPUs that read a limiter before either writes it may both be admitted.
         TIMES_NS.get_ptr(which as u32).map_or(0, |at_ns| unsafe { at_ns.read_volatile() })
     }
 
@@ -327,7 +330,7 @@ impl hooks::Env<'static> for Env {
             let _ = REQUESTERS.insert(id, new, u64::from(BPF_NOEXIST));
             found = REQUESTERS.get_ptr_mut(id);
         }
-        // SAFETY: a map value, live as long as the program runs. Another CPU may change it concurrently; see
+        // SAFETY: a map value, live as long as the program runs. Another CPU may change it concurrently, in any order; see
         // `dcqcn_common::recovery`.
         found.map(|requester| f(unsafe { &mut *requester }))
     }

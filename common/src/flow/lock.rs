@@ -70,7 +70,7 @@ extern "C" fn dcqcn_lock_wait(word: *mut u32, seen: u64) -> u64 {
         // A loop of its own: Linux 6.1 rejects a loop that is entered in its middle and closed without a branch.
         loop {
             tries -= 1;
-            // SAFETY: as above.
+            // SAFETY: as above. Ordering: none, as the exchange decides.
             let found = unsafe { word.read_volatile() };
             if found == seen || tries == 0 {
                 break;
@@ -90,7 +90,7 @@ extern "C" fn dcqcn_lock_wait(word: *mut u32, seen: u64) -> u64 {
 #[inline(always)]
 pub(super) unsafe fn acquire(word: *mut u32, tries: u32) -> Option<u32> {
     for _ in 0..tries {
-        // SAFETY: required of the caller.
+        // SAFETY: required of the caller. Ordering: none, as the exchange compares it.
         let seen = unsafe { word.read_volatile() } & !HELD;
         // SAFETY: required of the caller.
         if unsafe { exchange(word, seen, seen | HELD) } == seen {
@@ -105,7 +105,8 @@ pub(super) unsafe fn acquire(word: *mut u32, tries: u32) -> Option<u32> {
 #[inline(always)]
 unsafe fn exchange(word: *mut u32, old: u32, new: u32) -> u32 {
     use core::intrinsics::{AtomicOrdering, atomic_cxchg};
-    // SAFETY: required of the caller. Other CPUs change it concurrently: every access is atomic.
+    // SAFETY: required of the caller. Other CPUs change it concurrently: every access is atomic. Ordering: if it succeeds,
+    // a full barrier in every JIT compiler (arm64: `casal`, or a loop with `dmb ish`), which `EQUAL_READS` relies on.
     unsafe { atomic_cxchg::<u32, { AtomicOrdering::AcqRel }, { AtomicOrdering::Acquire }>(word, old, new).0 }
 }
 

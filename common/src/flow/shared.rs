@@ -133,7 +133,8 @@ impl Shared {
     /// A load would not do: the clock is read next, which waits for loads.
     #[inline(always)]
     pub(crate) fn fetch_home(self, hash: u32) {
-        // SAFETY: as in `flow`. The highest byte of the lock's word is always 0: nothing changes.
+        // SAFETY: as in `flow`. The highest byte of the lock's word is always 0: nothing changes. Ordering: none. A
+        // concurrent exchange of the word succeeds or is repeated, and stores the same byte.
         unsafe {
             let lock = &raw mut (*self.flow(home_way(hash))).lock;
             lock.cast::<u8>().add(HIGHEST_BYTE).write_volatile(0);
@@ -194,7 +195,8 @@ impl Shared {
         now_ns: u64,
         data: Option<(Stream, u64, u64)>,
     ) -> bool {
-        // SAFETY: as in `flow`. Other CPUs may change the flow: what is written here is valid in any state of it.
+        // SAFETY: as in `flow`. Other CPUs may change the flow: what is written here is valid in any state of it. Ordering:
+        // none. No rate is written, so a cut on another CPU is not undone.
         let flow = unsafe { &mut *self.flow(way) };
         if flow.fingerprint != fingerprint || flow.has_queued(now_ns) {
             return false;
@@ -237,7 +239,8 @@ impl Shared {
     pub(super) fn way_in_any_vlan(self, id: &FlowId) -> usize {
         let (mut found, mut flows) = (WAYS, 0);
         for way in 0..WAYS {
-            // SAFETY: as in `flow`; the fingerprint is checked again under the flow's lock.
+            // SAFETY: as in `flow`. Ordering: none. A name that is copied while the slot is reused may be of neither flow; the
+            // CNP then cuts the flow whose fingerprint the caller reads, once.
             let (of, is_there) =
                 unsafe { ((&raw const (*self.cold(way)).id).read_volatile(), self.fingerprint(way) != 0) };
             let is_called_so = of.src == id.src
@@ -265,7 +268,7 @@ impl Shared {
         // Time and way in one number, so that the verifier does not follow each way separately: 2^61 ns are 73 years.
         let mut oldest = u64::MAX;
         for way in 0..WAYS {
-            // SAFETY: as in `flow`; a flow used in the meantime is not evicted (`put` checks again).
+            // SAFETY: as in `flow`; a flow used in the meantime is not evicted (`put` checks again, under its lock).
             let in_use_until_ns = unsafe { (*self.flow(way)).in_use_until_ns() };
             // Of the empty ways, prefer the primary one.
             oldest = oldest.min(in_use_until_ns << WAY_BITS | (way ^ home) as u64);

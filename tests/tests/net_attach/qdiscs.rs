@@ -4,7 +4,7 @@ use std::fs;
 
 use anyhow::{Context as _, Result};
 use dcqcn_loader::attach;
-use dcqcn_netlink::tc::Handle;
+use dcqcn_netlink::tc::{Handle, kernel_has_qdisc};
 use dcqcn_params::Role;
 use dcqcn_tests::host::{Host, request};
 use dcqcn_tests::lab::{Lab, assert_contains};
@@ -246,6 +246,26 @@ fn prepared_interface_keeps_its_fq() -> Result<()> {
     lab.ok("detach a0")?;
     assert_eq!(lab.host.command("tc -d qdisc show dev a0")?, before);
     assert_contains(&lab.ok("prepare a0")?, "is kept");
+    Ok(())
+}
+
+#[test]
+fn prepare_without_fq_names_the_cause() -> Result<()> {
+    if !runnable("prepare_without_fq_names_the_cause", &[])? {
+        return Ok(());
+    }
+    if kernel_has_qdisc("fq")? {
+        eprintln!("SKIPPED prepare_without_fq_names_the_cause: the kernel has fq");
+        return Ok(());
+    }
+    let lab = Lab::new("preparenofq")?;
+    let before = show(&lab.host)?;
+    for command in ["prepare a0", "prepare a0 --networkd"] {
+        let refused = lab.expect_error(1, command)?;
+        assert_contains(&refused, "cannot prepare a0: this kernel has no fq qdisc");
+        assert_contains(&refused, "`dcqcn attach a0` selects a pacer that the kernel has");
+    }
+    assert_eq!(show(&lab.host)?, before);
     Ok(())
 }
 

@@ -90,7 +90,8 @@ fn flow(host: &Host) -> Result<RpFlow> {
     let maps = host.attachment("a0")?.maps;
     let [src, addr] = [1, 2].map(|host| dcqcn_common::classify::mapped(dcqcn_tests::packets::v4(host)));
     let id = FlowId { src, receiver: QpId { addr, qpn: Roce::default().dest_qpn, vlan: 0 } };
-    maps.rp_find(&maps.params()?, &id)?.context("no such flow")
+    let params = maps.params()?;
+    maps.rp_find(&params, &id)?.context("no such flow")
 }
 
 /// Waits for a class of the HTB pacer to have this rate; `minor` 0 means a flow's.
@@ -226,7 +227,7 @@ fn upgrade_replaces_programs_in_place() -> Result<()> {
     let mut maps = pair.a.attachment("a0")?.maps;
     let params = maps.params()?;
     let port = dcqcn_common::params::Port { layout_version: LAYOUT_VERSION + 1, ..params.port };
-    maps.set_params(&Params { port, ..params })?;
+    maps.set_params(&Params { port, ..*params })?;
     let refused = pair.a.run(|| attach::upgrade("a0"))?.expect_err("another layout").to_string();
     assert!(refused.contains("layout version") && refused.contains("detach"), "{refused}");
     maps.set_params(&params)?;

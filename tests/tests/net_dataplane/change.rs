@@ -1,6 +1,7 @@
 //! Parameters changed under traffic: every change is atomic, without packet loss.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -195,7 +196,7 @@ fn random_changes_under_traffic_are_atomic() -> Result<()> {
                     }
                 }
                 let params = pair.a.attachment("a0")?.maps.params()?;
-                assert!(params == Params::new(&model, first.port)?, "after {changes:?}");
+                assert!(*params == Params::new(&model, first.port)?, "after {changes:?}");
             }
             Ok(())
         },
@@ -315,5 +316,26 @@ fn no_packet_sees_partial_change() -> Result<()> {
         0,
         "a packet saw one set's class and the other's thresholds"
     );
+    Ok(())
+}
+
+/// A daemon reads them every second for each of hundreds of ports.
+#[test]
+fn unchanged_parameters_copied_once() -> Result<()> {
+    if !runnable("unchanged_parameters_copied_once", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("copied")?;
+    pair.a.attach("a0", Role::Switch, &["link_rate=1gbit"])?;
+    let maps = pair.a.attachment("a0")?.maps;
+    let first = maps.params()?;
+    assert!(Arc::ptr_eq(&first, &maps.params()?));
+    // By other handles, as of other processes.
+    for mbps in [7, 8, 7] {
+        pair.a.set("a0", &[&format!("rpg_ai_rate={mbps}mbit")])?;
+        let changed = maps.params()?;
+        assert_eq!(changed.config.scalars.rpg_ai_rate_bps, mbps * 1_000_000);
+        assert!(Arc::ptr_eq(&changed, &maps.params()?));
+    }
     Ok(())
 }

@@ -21,7 +21,8 @@ const CHANGES: [&str; 4] =
 fn rate_bps(pair: &Pair, data: &Roce) -> Result<u64> {
     let maps = pair.a.attachment("a0")?.maps;
     let receiver = QpId { addr: mapped(v4(data.dst)), qpn: data.dest_qpn, vlan: 0 };
-    let flow = maps.rp_find(&maps.params()?, &FlowId { src: mapped(v4(data.src)), receiver })?;
+    let params = maps.params()?;
+    let flow = maps.rp_find(&params, &FlowId { src: mapped(v4(data.src)), receiver })?;
     Ok(flow.context("the flow is known")?.hot.machine.rate_bps)
 }
 

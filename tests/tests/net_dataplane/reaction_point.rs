@@ -24,7 +24,8 @@ fn flow(pair: &Pair, data: &Roce) -> Result<RpFlow> {
     let address = |host| if data.v6 { words(v6(host)) } else { mapped(v4(host)) };
     let vlan = data.tags.first().map_or(0, |(_, tci)| u32::from(tci & 0xfff));
     let receiver = QpId { addr: address(data.dst), qpn: data.dest_qpn, vlan };
-    let flow = maps.rp_find(&maps.params()?, &FlowId { src: address(data.src), receiver })?;
+    let params = maps.params()?;
+    let flow = maps.rp_find(&params, &FlowId { src: address(data.src), receiver })?;
     flow.with_context(|| format!("no flow of {data:?}"))
 }
 

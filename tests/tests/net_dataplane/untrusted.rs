@@ -23,7 +23,8 @@ const CHANGES: [&str; 3] = ["link_rate=1gbit", "rpg_time_reset=0ns", "min_time_b
 fn flow(pair: &Pair, data: &Roce) -> Result<Option<RpFlow>> {
     let maps = pair.a.attachment("a0")?.maps;
     let receiver = QpId { addr: mapped(v4(data.dst)), qpn: data.dest_qpn, vlan: 0 };
-    Ok(maps.rp_find(&maps.params()?, &FlowId { src: mapped(v4(data.src)), receiver })?)
+    let params = maps.params()?;
+    Ok(maps.rp_find(&params, &FlowId { src: mapped(v4(data.src)), receiver })?)
 }
 
 /// An unprivileged process sends packets like a QP's data. Verified to work: 200 packets were charged to it.

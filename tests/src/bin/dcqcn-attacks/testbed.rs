@@ -89,7 +89,8 @@ impl Testbed {
         let maps = &attachment.maps;
         let own = QpId { addr: mapped(v4(self.data.src)), qpn: OWN_QPN, vlan: 0 };
         let receiver = QpId { addr: mapped(v4(self.data.dst)), qpn: self.data.dest_qpn, vlan: 0 };
-        let flow = maps.rp_find(&maps.params()?, &FlowId { src: own.addr, receiver })?;
+        let params = maps.params()?;
+        let flow = maps.rp_find(&params, &FlowId { src: own.addr, receiver })?;
         let pairs = maps.pairs().collect::<Result<Vec<_>, _>>()?;
         let count = |stat| self.pair.a.count("a0", Hook::Egress, stat);
         Ok(Observation {

@@ -194,5 +194,6 @@ fn flow(pair: &Pair) -> Result<RpFlow> {
     let maps = pair.a.attachment("a0")?.maps;
     let [src, addr] = [1, 2].map(|host| mapped(v4(host)));
     let id = FlowId { src, receiver: QpId { addr, qpn: Roce::default().dest_qpn, vlan: 0 } };
-    maps.rp_find(&maps.params()?, &id)?.context("the flow was removed")
+    let params = maps.params()?;
+    maps.rp_find(&params, &id)?.context("the flow was removed")
 }

@@ -79,7 +79,7 @@ impl DataPlane {
         let mut host = Host {
             netns: netns.try_clone()?,
             iface: iface.to_owned(),
-            params,
+            params: *params,
             attachment: Attachment { info, maps },
             tasks: Vec::new(),
         };

@@ -233,7 +233,10 @@ pub fn attach_all(requests: &[Request], options: Options) -> Result<Vec<Result<I
     for round in parallel::rounds(&ifaces, &links) {
         let round = round.into_iter().filter_map(|at| Some((at, jobs.get_mut(at)?.take()?))).collect();
         results.extend(parallel::run(round, |(at, (request, (way, sibling)))| {
-            (at, way.and_then(|inherited| attach_locked(&state_dir, request, options, sibling, inherited)))
+            (
+                at,
+                way.and_then(|inherited| attach_locked(&state_dir, &links, request, options, sibling, inherited)),
+            )
         }));
     }
     results.sort_by_key(|(at, _)| *at);
@@ -246,13 +249,14 @@ pub fn attach_all(requests: &[Request], options: Options) -> Result<Vec<Result<I
 /// attachment.
 fn attach_locked(
     state_dir: &StateDir,
+    links: &[Link],
     request: &Request,
     options: Options,
     sibling: Option<u32>,
     inherited: Vec<UndoStep>,
 ) -> Result<Info, Error> {
     let netlink = Netlink::connect()?;
-    let plan = Plan::make(state_dir, &netlink, request, options.interrupt, sibling)?;
+    let plan = Plan::make(state_dir, &netlink, links, request, options.interrupt, sibling)?;
     execute::out(plan, &netlink, state_dir, inherited)
 }
 
@@ -292,7 +296,7 @@ pub fn rehearse(request: &Request, options: Options) -> Result<(Info, Vec<String
         find::check_unattached(&state_dir, &netlink, &netlink.link(iface)?, &links, &journals)?;
     }
     let sibling = siblings::free(&state_dir)?.next();
-    let plan = Plan::make(&state_dir, &netlink, request, options.interrupt, sibling)?;
+    let plan = Plan::make(&state_dir, &netlink, &links, request, options.interrupt, sibling)?;
     let steps = plan.steps.iter().map(UndoStep::description).collect();
     Ok((plan.info, steps))
 }

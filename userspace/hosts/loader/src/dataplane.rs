@@ -144,7 +144,8 @@ pub(crate) fn create_maps(
         .override_global("MODE", &mode, true)
         .map_max_entries("RP", sizes.rp_sets())
         .map_max_entries("NP", sizes.np_sets())
-        .map_max_entries("PAIRS", sizes.pairs());
+        .map_max_entries("PAIRS", sizes.pairs())
+        .map_max_entries("REQUESTERS", sizes.pairs());
     if let Programs::PacketTrace { one_in } = &programs {
         loader.override_global(ONE_IN, one_in, true);
     }

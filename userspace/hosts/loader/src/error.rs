@@ -215,6 +215,15 @@ pub enum Error {
         /// Qdisc.
         qdisc: &'static str,
     },
+    /// The kernel lacks the qdisc that `prepare` installs.
+    #[error(
+        "cannot prepare {iface}: this kernel has no fq qdisc (CONFIG_NET_SCH_FQ); install and load its module sch_fq, \
+         or skip this step: `dcqcn attach {iface}` selects a pacer that the kernel has"
+    )]
+    NoFq {
+        /// Interface.
+        iface: String,
+    },
     /// The kernel lacks the qdisc of the queues.
     #[error("this kernel has no {qdisc} qdisc (CONFIG_NET_SCH_{}); use `--queues auto`", qdisc.to_uppercase())]
     Queues {

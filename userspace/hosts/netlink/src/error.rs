@@ -153,7 +153,7 @@ fn next_step(errno: Errno, message: &str) -> &'static str {
         Errno::ENODEV => "; the interface no longer exists, `ip link` lists those that do",
         Errno::EEXIST => "; something of that name exists already, remove it first",
         Errno::ENOENT if message.contains("qdisc kind is unknown") => {
-            "; this kernel does not have this qdisc: load its sch_ module or choose another pacer"
+            "; this kernel does not have this qdisc: install and load its sch_ module"
         }
         _ => "",
     }

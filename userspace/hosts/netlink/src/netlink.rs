@@ -314,7 +314,7 @@ mod tests {
         let mut answer = Answer::default();
         assert!(messages(&bytes).all(|message| answer.process(&message, 0)));
         let refusal = Refusal { errno: Errno::ENOENT, message: "Specified qdisc kind is unknown".to_owned() };
-        assert!(refusal.to_string().contains("choose another pacer"), "{refusal}");
+        assert!(refusal.to_string().contains("load its sch_ module"), "{refusal}");
         assert_eq!(answer.refused, [(0, refusal)]);
     }
 

@@ -68,7 +68,18 @@ impl Reading {
         let (empty_at, backlogs, pauses) = (maps.queues()?, maps.backlogs()?, Pause::all(&maps.times()?));
         let at_ns = monotonic_ns();
         let depth_bytes = depths(&params, &empty_at, &backlogs, at_ns);
-        Ok(Self { info, params, at_ns, counters, depth_bytes, queues, pauses, rp, rp_flows, np_flows })
+        Ok(Self {
+            info,
+            params: *params,
+            at_ns,
+            counters,
+            depth_bytes,
+            queues,
+            pauses,
+            rp,
+            rp_flows,
+            np_flows,
+        })
     }
 
     /// A counter, summed over the hooks.

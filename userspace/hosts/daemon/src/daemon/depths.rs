@@ -15,8 +15,6 @@ use super::work::{Port, Settings, Work};
 const PERIOD: Duration = Duration::from_millis(20);
 /// Interval between checks whether a client needs samples.
 const IDLE_PERIOD: Duration = Duration::from_millis(500);
-/// Interval between readings of the parameters.
-const PARAMS_PERIOD: Duration = Duration::from_secs(1);
 /// Minimum interval between readings of flows, also as a multiple of their duration, since the table may be large.
 const MIN_FLOWS_PERIOD: Duration = Duration::from_secs(2);
 const PAUSE_FACTOR: u32 = 500;
@@ -26,8 +24,6 @@ const ACTIVE_NS: u64 = 5_000_000_000;
 struct Sampler {
     port: Arc<Port>,
     settings: Arc<Settings>,
-    /// Parameters, and the time of their reading.
-    params: Option<(Instant, Params)>,
     /// Time of the next reading of flows.
     flows_at: Instant,
 }
@@ -39,7 +35,7 @@ pub(super) fn begin(
     _: &Netlink,
 ) -> Result<Option<Box<dyn Work>>> {
     let (port, settings) = (Arc::clone(port), Arc::clone(settings));
-    Ok(Some(Box::new(Sampler { port, settings, params: None, flows_at: Instant::now() })))
+    Ok(Some(Box::new(Sampler { port, settings, flows_at: Instant::now() })))
 }
 
 impl Work for Sampler {
@@ -47,13 +43,9 @@ impl Work for Sampler {
         if !self.settings.watched().is_needed() {
             return Ok(IDLE_PERIOD);
         }
-        let params = match self.params.take() {
-            Some((at, params)) if at.elapsed() < PARAMS_PERIOD => (at, params),
-            _ => (Instant::now(), self.port.maps().params()?),
-        };
-        let (_, params) = self.params.insert(params);
-        let percent = deepest(&self.port, params)?;
-        let flows = if Instant::now() >= self.flows_at { Some(flows(&self.port, params)?) } else { None };
+        let params = self.port.maps().params()?;
+        let percent = deepest(&self.port, &params)?;
+        let flows = if Instant::now() >= self.flows_at { Some(flows(&self.port, &params)?) } else { None };
         self.settings.watched().change(self.port.info.ifindex, |depths| {
             depths.see(percent);
             if let Some((_, active, at_floor)) = flows {

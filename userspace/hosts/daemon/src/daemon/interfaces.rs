@@ -32,10 +32,24 @@ const RETRY_DELAY: Duration = Duration::from_secs(10);
 /// Log message for an attachment that a reload ends.
 const DROPPED: &str = "no longer in the file: detached";
 
-/// Number of interfaces attached between checks of signals and orders: one per CPU, as the verifier takes seconds for
-/// each.
+/// Minimum number of interfaces attached between checks of signals and orders: one per CPU, as the verifier may take
+/// seconds for each.
 fn batch_size() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get)
+}
+
+/// Duration of a batch below which the next one is larger: each batch lists all interfaces and journals.
+const SHORT_BATCH: Duration = Duration::from_millis(500);
+/// Maximum number of interfaces in a batch.
+const MAX_BATCH: usize = 32;
+
+/// Number of interfaces in the batch after one of `size`, which took this long.
+fn next_batch(size: usize, took: Duration) -> usize {
+    if took < SHORT_BATCH {
+        (2 * size).min(MAX_BATCH.max(batch_size()))
+    } else {
+        (size / 2).max(batch_size())
+    }
 }
 
 /// Result of ending attachments.
@@ -200,6 +214,10 @@ impl ManagedInterfaces {
             self.complain(interface.map_or(0, |interface| interface.index), iface, &error);
         }
         let mut left = plan.take_over.len() + plan.attach.len();
+        // Before the first one, which may take seconds: a client must not take the rest for unmanaged.
+        if left != 0 {
+            publish(self, left);
+        }
         let waiting = if plan.take_over.is_empty() { Vec::new() } else { attach::pending()? };
         for id in &plan.take_over {
             if self.shared.is_ending() {
@@ -212,11 +230,15 @@ impl ManagedInterfaces {
             left -= 1;
             publish(self, left);
         }
-        for some in plan.attach.chunks(batch_size()) {
+        let (mut waiting, mut size) = (plan.attach.as_slice(), batch_size());
+        while !waiting.is_empty() {
             if self.shared.is_ending() {
                 return Ok(());
             }
+            let (some, rest) = waiting.split_at(size.min(waiting.len()));
+            let began = Instant::now();
             self.attach(some);
+            (waiting, size) = (rest, next_batch(size, began.elapsed()));
             left -= some.len();
             publish(self, left);
         }
@@ -493,5 +515,22 @@ fn attach_all(requests: &[Request]) -> Vec<Result<Info>> {
             let error = Arc::new(error);
             requests.iter().map(|_| Err(Arc::clone(&error).into())).collect()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_batches_grow_and_long_ones_shrink() {
+        let (short, long) = (Duration::from_millis(10), Duration::from_secs(1));
+        let sizes = (0..6).scan(batch_size(), |size, _| {
+            *size = next_batch(*size, short);
+            Some(*size)
+        });
+        assert_eq!(sizes.last(), Some(MAX_BATCH.max(batch_size())));
+        assert_eq!(next_batch(MAX_BATCH, long), (MAX_BATCH / 2).max(batch_size()));
+        assert_eq!(next_batch(batch_size(), long), batch_size());
     }
 }

@@ -17,7 +17,7 @@ With --json, `outcome` is the result, with the exit code:
   done         0  done; all interfaces are managed
   failed       1  the result is unknown: check `dcqcn daemon status`
   refused      6  rejected: nothing was changed
-  partial      7  partially done: some interfaces cannot be managed, `failing` lists them
+  partial      7  partially done: some interfaces are not managed: `failing` lists them, or the daemon is starting
   unreachable  8  no daemon answers
   busy         9  not processed: try again";
 
@@ -240,9 +240,10 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Errors go to standard error.
         let Some(status) = &self.status else { return Ok(()) };
+        let (starting, yet) = if status.is_ready { ("", "") } else { ("starting: ", " yet") };
         match status.interfaces.as_slice() {
-            [] => writeln!(f, "manages no interface")?,
-            ifaces => writeln!(f, "manages {}", ifaces.join(", "))?,
+            [] => writeln!(f, "{starting}manages no interface{yet}")?,
+            ifaces => writeln!(f, "{starting}manages {}", ifaces.join(", "))?,
         }
         for failing in &status.failing {
             writeln!(f, "failing: {}: {}", failing.interface, failing.error)?;
@@ -282,6 +283,22 @@ mod tests {
     use dcqcn_control_api::Failing;
 
     use super::*;
+
+    #[test]
+    fn starting_daemon_is_not_without_interfaces() {
+        let status = |is_ready, interfaces: &[&str], waiting| {
+            let status = serde_json::json!({
+                "is_ready": is_ready, "interfaces": interfaces, "failing": [], "waiting": waiting, "stuck": null,
+                "config": null, "confirm_within_s": null, "reload": null, "repairs": {}, "without_group": null,
+            });
+            let status = Some(serde_json::from_value(status).unwrap());
+            Report { outcome: Outcome::Partial, error: None, status, applied: None, is_brief: true }
+                .to_string()
+        };
+        assert_eq!(status(false, &[], 0), "starting: manages no interface yet\n");
+        assert_eq!(status(false, &["eth0"], 3), "starting: manages eth0\nstill to attach: 3\n");
+        assert_eq!(status(true, &[], 0), "manages no interface\n");
+    }
 
     #[test]
     fn outcomes_have_the_documented_exit_codes() {

@@ -1,6 +1,6 @@
 //! Finds attachments and their journals.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use dcqcn_netlink::{Link, Netlink};
@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use super::hook_names::{with_current_names, with_names};
 use super::identity::boot_id;
 use super::journal::{Record, State};
-use super::state_dir::StateDir;
+use super::state_dir::{Records, StateDir};
 use super::{Attachment, Error, Id, Info, legacy, name_of, verify};
 use crate::dataplane::{Expire, Probe};
 
@@ -94,9 +94,8 @@ pub fn list() -> Result<Vec<Info>, Error> {
 /// # Errors
 /// The state directory cannot be read.
 pub fn ids() -> Result<BTreeSet<Id>, Error> {
-    let state_dir = StateDir::here()?;
-    let records = state_dir.ifindexes()?.into_iter().filter_map(|ifindex| state_dir.read(ifindex).ok()?);
-    let whole = records.filter(|record| record.state == State::Attached);
+    let records = StateDir::here()?.records()?;
+    let whole = records.values().filter(|record| record.state == State::Attached);
     Ok(whole.map(|record| record.info.id()).collect())
 }
 
@@ -254,12 +253,12 @@ pub(super) fn index_of(
 }
 
 /// Journals of a namespace, read once for several interfaces with the lock held.
-pub(super) struct Journals(BTreeMap<u32, Record>);
+pub(super) struct Journals(Records);
 
 impl Journals {
     /// Reads all journals; logs and skips those that cannot be read.
     pub(super) fn read(state_dir: &StateDir) -> Result<Self, Error> {
-        let mut journals = Self(BTreeMap::new());
+        let mut journals = Self(Records::new());
         for ifindex in state_dir.ifindexes()? {
             journals.read_again(state_dir, ifindex);
         }
@@ -268,7 +267,7 @@ impl Journals {
 
     /// Reads one journal again after it changed.
     pub(super) fn read_again(&mut self, state_dir: &StateDir, ifindex: u32) {
-        match state_dir.read(ifindex) {
+        match state_dir.read_shared(ifindex) {
             Ok(Some(record)) => _ = self.0.insert(ifindex, record),
             Ok(None) => _ = self.0.remove(&ifindex),
             Err(error) => {
@@ -280,7 +279,7 @@ impl Journals {
 
     /// Readable journals, by interface index.
     pub(super) fn records(&self) -> impl Iterator<Item = (u32, &Record)> {
-        self.0.iter().map(|(ifindex, record)| (*ifindex, record))
+        self.0.iter().map(|(ifindex, record)| (*ifindex, record.as_ref()))
     }
 }
 

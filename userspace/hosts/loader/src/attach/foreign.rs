@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::bound::Bound;
 use super::hook_names::tc_hook;
-use super::journal::{Record, UndoStep};
+use super::journal::UndoStep;
 use super::state_dir::StateDir;
 use super::{Error, Info};
 use crate::syscall;
@@ -33,35 +33,52 @@ pub struct ForeignProgram {
     pub is_before: bool,
 }
 
-/// Other applications' programs on the hooks of an attachment.
+/// Other applications' programs on the hooks of an attachment; use [`Sweep`](super::Sweep) for many.
 ///
 /// # Errors
 /// The interface is not attached any more, or CAP_NET_ADMIN is missing.
 pub fn foreign_programs(info: &Info) -> Result<Vec<ForeignProgram>, Error> {
-    let state_dir = StateDir::here()?;
-    let record = state_dir.read(info.ifindex)?.filter(|record| record.info.id() == info.id());
-    let Some(Record { steps, .. }) = record else {
+    let (state_dir, netlink) = (StateDir::here()?, Netlink::connect()?);
+    let iface = netlink.link_by_index(info.ifindex)?.name;
+    on_hooks(&state_dir, &netlink, info, &iface)
+}
+
+/// As [`foreign_programs`], of an interface now called `iface`.
+pub(super) fn on_hooks(
+    state_dir: &StateDir,
+    netlink: &Netlink,
+    info: &Info,
+    iface: &str,
+) -> Result<Vec<ForeignProgram>, Error> {
+    let record = state_dir.read_shared(info.ifindex)?.filter(|record| record.info.id() == info.id());
+    let Some(record) = record else {
         return Err(Error::NotAttached { iface: info.iface.clone() });
     };
-    let netlink = Netlink::connect()?;
-    let iface = netlink.link_by_index(info.ifindex)?.name;
     let pins = state_dir.pins(info.ifindex);
     let mut others = Vec::new();
-    for step in &steps {
+    for step in &record.steps {
         let (UndoStep::Link { pin: hook } | UndoStep::Filter { hook, .. }) = step else {
             continue;
         };
         let Some((program, attach_type, parent)) = tc_hook(hook) else {
             continue;
         };
-        others.extend(if matches!(step, UndoStep::Filter { .. }) {
-            on_clsact(hook, &netlink.filters(info.ifindex, parent)?, program)
-        } else {
-            let ours = Bound::read(&pins.join(hook), hook).map(|link| link.program_id);
-            on_tcx(hook, &chain(&iface, info.ifindex, attach_type)?, ours)
-        });
+        if matches!(step, UndoStep::Filter { .. }) {
+            others.extend(on_clsact(hook, &netlink.filters(info.ifindex, parent)?, program));
+            continue;
+        }
+        let ours = Bound::read(&pins.join(hook), hook).map(|link| link.program_id);
+        // Most chains are ours alone; reading names takes several requests.
+        let ids = syscall::tcx_programs(info.ifindex, number(attach_type));
+        if !ids.is_ok_and(|ids| ids.iter().all(|id| Some(*id) == ours)) {
+            others.extend(on_tcx(hook, &chain(iface, info.ifindex, attach_type)?, ours));
+        }
     }
     Ok(others)
+}
+
+const fn number(attach_type: TcAttachType) -> u32 {
+    if matches!(attach_type, TcAttachType::Ingress) { BPF_TCX_INGRESS } else { BPF_TCX_EGRESS }
 }
 
 /// A program of a TCX hook.
@@ -85,8 +102,7 @@ pub(super) fn chain(
         };
         return Ok(programs.iter().map(describe).collect());
     }
-    let number = if attach_type == TcAttachType::Ingress { BPF_TCX_INGRESS } else { BPF_TCX_EGRESS };
-    let listed = syscall::tcx_programs(ifindex, number);
+    let listed = syscall::tcx_programs(ifindex, number(attach_type));
     let listed = listed.map(|ids| ids.into_iter().map(|id| ChainProgram { id, name: None }).collect());
     listed.map_err(|source| Error::Attach {
         program: "list of programs",

@@ -45,7 +45,7 @@ pub fn gc() -> Result<Vec<Freed>, Error> {
         let Ok(Some(record)) = state_dir.read(ifindex) else {
             continue;
         };
-        let is_here = links.iter().any(|link| link.index == ifindex);
+        let is_here = links.binary_search_by_key(&ifindex, |link| link.index).is_ok();
         if let Some(why) = reason(&record, is_here)
             && verify::check_file_system(&state_dir, &netlink, &record).is_ok()
         {
@@ -178,7 +178,8 @@ pub(super) fn reclaim(
     free_previous_namespace(state_dir, netlink, link)?;
     let mut inherited = Vec::new();
     let due = |(ifindex, record): (u32, &Record)| {
-        let is_here = links.iter().any(|link| link.index == ifindex);
+        // `links` are in order of their index.
+        let is_here = links.binary_search_by_key(&ifindex, |link| link.index).is_ok();
         // The caller found that this attachment is not complete.
         let without_programs = (ifindex == link.index).then_some("its programs are no longer on their hooks");
         let why = reason(record, is_here).or(without_programs)?;

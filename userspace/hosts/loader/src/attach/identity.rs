@@ -1,6 +1,7 @@
 //! Identity of an attachment: boot, network namespace and interface index. Names are only labels.
 
 use std::fs;
+use std::sync::LazyLock;
 
 use serde::Serialize;
 
@@ -27,6 +28,10 @@ impl Info {
 }
 
 /// Boot ID (random(4)); empty if `/proc` does not have it.
-pub(super) fn boot_id() -> String {
-    fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+pub(super) fn boot_id() -> &'static str {
+    /// Compared with that of each journal.
+    static BOOT_ID: LazyLock<String> = LazyLock::new(|| {
+        fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+    });
+    &BOOT_ID
 }

@@ -70,7 +70,7 @@ pub(super) fn detach(netlink: &Netlink, path: &Path) -> Result<Vec<String>, Erro
         });
     }
     let iface = info.iface.clone();
-    let (boot_id, state) = (boot_id(), State::Detaching);
+    let (boot_id, state) = (boot_id().to_owned(), State::Detaching);
     let record = Record {
         format: FORMAT,
         state,

@@ -125,20 +125,14 @@ fn revert_one(
 
 /// Pending changes and their records.
 fn waiting(state_dir: &StateDir) -> Result<Vec<(Record, Pending)>, Error> {
-    let boot_id = boot_id();
-    let mut waiting = Vec::new();
-    for ifindex in state_dir.ifindexes()? {
-        let Ok(Some(record)) = state_dir.read(ifindex) else {
-            continue;
-        };
-        if record.state == State::Attached
-            && record.boot_id == boot_id
-            && let Some(pending) = record.pending.clone()
-        {
-            waiting.push((record, pending));
-        }
-    }
-    Ok(waiting)
+    let (boot_id, records) = (boot_id(), state_dir.records()?);
+    let attached = records.values().filter(|r| r.state == State::Attached && r.boot_id == boot_id);
+    Ok(attached
+        .filter_map(|record| {
+            let pending = record.pending.clone()?;
+            Some((record.as_ref().clone(), pending))
+        })
+        .collect())
 }
 
 /// Pending changes of these interfaces, or of all if the list is empty.

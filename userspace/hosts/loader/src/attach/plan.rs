@@ -44,13 +44,14 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Makes the plan.
+    /// Makes the plan; `links` are all interfaces, listed once for many plans.
     ///
     /// # Errors
     /// The request cannot be satisfied on this interface.
     pub(super) fn make(
         state_dir: &StateDir,
         netlink: &Netlink,
+        links: &[Link],
         request: &Request,
         may_interrupt: bool,
         sibling: Option<u32>,
@@ -69,8 +70,8 @@ impl Plan {
             return Err(Error::XdpUnused { iface: iface.clone(), mode: word(&xdp_mode) });
         }
         let mut notes = Vec::new();
-        let (mut found, link_rate_from) = link_rate(netlink, &link, settings, &mut notes)?;
-        let master = master(netlink, &link)?;
+        let (mut found, link_rate_from) = link_rate(netlink, links, &link, settings, &mut notes)?;
+        let master = master(links, &link).cloned();
         // A bridge's port carries frames of other hosts.
         found.other_host = master.as_ref().is_some_and(is_bridge);
         if found.other_host {
@@ -178,7 +179,7 @@ impl Plan {
                 profile: by_speed,
             }),
         };
-        let mut info = Info { object: takeover::object_id(info.which()), ..info };
+        let mut info = Info { object: takeover::object_id(info.which()).to_owned(), ..info };
         let xdp_mode = match &peer {
             Some(peer) => inline_mode(xdp_mode, [&link, peer], &mut info.notes),
             None => xdp_mode,
@@ -200,7 +201,7 @@ impl Plan {
                 "CNPs for flows of {iface} that arrive on another interface are ignored: {SIBLINGS} interfaces already hand CNPs on"
             ));
         }
-        let steps = steps(netlink, &info, replaced, xdp_mode, sibling.filter(|_| has_flows))?;
+        let steps = steps(netlink, links, &info, replaced, xdp_mode, sibling.filter(|_| has_flows))?;
         let interrupts = steps.iter().any(|step| matches!(step, UndoStep::Qdisc { .. }));
         if interrupts && !may_interrupt {
             let (what, kept) = match queues_at {
@@ -265,10 +266,9 @@ fn rp_flows(
 ///
 /// The upper device is a bridge, bond, team, or a VM's synthetic NIC. A VRF is excluded, because it has its own
 /// address.
-fn master(netlink: &Netlink, link: &Link) -> Result<Option<Link>, Error> {
-    let Some(master) = link.master else { return Ok(None) };
-    let master = netlink.links()?.into_iter().find(|link| link.index == master);
-    Ok(master.filter(|master| master.kind.as_deref() != Some("vrf")))
+fn master<'a>(links: &'a [Link], link: &Link) -> Option<&'a Link> {
+    let master = links.iter().find(|master| Some(master.index) == link.master);
+    master.filter(|master| master.kind.as_deref() != Some("vrf"))
 }
 
 /// Whether ports of this device carry frames of other hosts.
@@ -308,6 +308,7 @@ fn inline_mode(requested: XdpModeChoice, ports: [&Link; 2], notes: &mut Vec<Stri
 /// Steps, as undo steps, in execution order.
 fn steps(
     netlink: &Netlink,
+    links: &[Link],
     info: &Info,
     replaced: Option<(Handle, &'static str, Handle)>,
     xdp_mode: XdpModeChoice,
@@ -331,7 +332,7 @@ fn steps(
         }
     }
     if info.inline_peer.is_some() {
-        let stack = Stack::of(&netlink.links()?);
+        let stack = Stack::of(links);
         for ifindex in stack.with_those_below([Some(info.ifindex), info.peer_ifindex].into_iter().flatten()) {
             steps.push(UndoStep::Offloads { ifindex, features: netlink.offloads(ifindex)? });
         }
@@ -360,6 +361,7 @@ fn has_tcx() -> bool {
 /// Queues drain and flows start at the link rate.
 fn link_rate(
     netlink: &Netlink,
+    links: &[Link],
     link: &Link,
     settings: &Settings,
     notes: &mut Vec<String>,
@@ -395,7 +397,7 @@ fn link_rate(
     }
     let specified = settings.link_rate_bps();
     // Stacked devices such as VLANs report the speed of their hardware.
-    let overhead = wire_overhead_bytes(&netlink.links()?, link);
+    let overhead = wire_overhead_bytes(links, link);
     let speed = link.speed_bps.filter(|_| overhead.is_some());
     let overhead_bytes = speed.and(overhead).unwrap_or(0);
     match (specified, speed) {

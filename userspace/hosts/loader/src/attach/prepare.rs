@@ -5,6 +5,7 @@ use std::{fs, io};
 
 use dcqcn_common::params::{Config, PACER_FQ};
 use dcqcn_netlink::Netlink;
+use dcqcn_netlink::tc::kernel_has_qdisc;
 use dcqcn_params::PacerChoice;
 
 use super::{Error, interrupt};
@@ -19,7 +20,7 @@ const NETWORKD_FILES: &str = "/etc/systemd/network";
 /// Installs a permanent fq with the limits that pacing needs; keeps a suitable one. Returns what was done.
 ///
 /// # Errors
-/// [`Error::Interrupts`], unless `may_interrupt`; or the interface has a shaper.
+/// [`Error::Interrupts`], unless `may_interrupt`; the interface has a shaper; or the kernel has no fq.
 pub fn prepare(iface: &str, may_interrupt: bool) -> Result<String, Error> {
     let netlink = Netlink::connect()?;
     let link = netlink.link(iface)?;
@@ -27,6 +28,7 @@ pub fn prepare(iface: &str, may_interrupt: bool) -> Result<String, Error> {
     if let Placement::Kept(note) = placement {
         return Ok(note);
     }
+    require_fq(iface)?;
     if !may_interrupt {
         interrupt::check(&netlink, &link, "installing an fq", None)?;
     }
@@ -40,10 +42,15 @@ pub fn prepare(iface: &str, may_interrupt: bool) -> Result<String, Error> {
 /// Writes a drop-in that makes systemd-networkd install that fq; returns its path.
 ///
 /// # Errors
-/// systemd-networkd does not manage the interface, or the file cannot be written.
+/// systemd-networkd does not manage the interface, the kernel has no fq, or the file cannot be written.
 pub fn write_networkd(iface: &str) -> Result<PathBuf, Error> {
     let link = Netlink::connect()?.link(iface)?;
+    require_fq(iface)?;
     write_drop_in(Path::new(NETWORKD_LINKS), Path::new(NETWORKD_FILES), iface, link.index)
+}
+
+fn require_fq(iface: &str) -> Result<(), Error> {
+    if kernel_has_qdisc("fq")? { Ok(()) } else { Err(Error::NoFq { iface: iface.to_owned() }) }
 }
 
 fn write_drop_in(links: &Path, files: &Path, iface: &str, ifindex: u32) -> Result<PathBuf, Error> {

@@ -22,7 +22,7 @@ pub(super) fn free(state_dir: &StateDir) -> Result<impl Iterator<Item = u32> + u
     let mut taken = BTreeSet::new();
     for ifindex in state_dir.pinned()? {
         // Unreadable journals are reported elsewhere.
-        taken.extend(state_dir.read(ifindex).ok().flatten().and_then(|record| of(&record)));
+        taken.extend(state_dir.read_shared(ifindex).ok().flatten().and_then(|record| of(&record)));
     }
     Ok((0..SIBLINGS).filter(move |slot| !taken.contains(slot)))
 }

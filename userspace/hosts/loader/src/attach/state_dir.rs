@@ -25,7 +25,8 @@ use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
 
 use dcqcn_netlink::netns;
 use nix::mount::{MsFlags, mount};
@@ -56,14 +57,28 @@ impl Drop for NamespaceLock {
     }
 }
 
-/// Identity of a journal file, which every change replaces: device, inode, modification time.
+/// Identity of a journal file, which every change replaces, or of their directory, which that changes: device, inode,
+/// modification time.
 type Stamp = (u64, u64, i64, i64);
+
+fn stamp(metadata: &fs::Metadata) -> Stamp {
+    (metadata.dev(), metadata.ino(), metadata.mtime(), metadata.mtime_nsec())
+}
+
+/// Readable journals of a namespace, by interface index.
+pub(super) type Records = BTreeMap<u32, Arc<Record>>;
 
 /// Maximum number of parsed journals, some of them removed.
 const MAX_PARSED: usize = 4_096;
 
-/// Journals as last parsed: the daemon reads hundreds of them every second.
-static PARSED: Mutex<BTreeMap<PathBuf, (Stamp, Record)>> = Mutex::new(BTreeMap::new());
+/// Journals as last parsed.
+static PARSED: Mutex<BTreeMap<PathBuf, (Stamp, Arc<Record>)>> = Mutex::new(BTreeMap::new());
+
+/// Journals of a directory as last listed: the daemon needs hundreds of them every second.
+static LISTED: Mutex<Option<(PathBuf, Stamp, Arc<Records>)>> = Mutex::new(None);
+
+/// Age from which a directory's modification time is unique: the kernel's clock for it advances every 10 ms at least.
+const SETTLED: Duration = Duration::from_millis(100);
 
 /// State directories of one network namespace.
 #[derive(Clone, Debug)]
@@ -211,11 +226,45 @@ impl StateDir {
         Ok(indexes)
     }
 
+    /// All readable journals. While no journal changes, this is one system call, whatever their number.
+    ///
+    /// # Errors
+    /// The directory cannot be read.
+    pub(super) fn records(&self) -> Result<Arc<Records>, Error> {
+        let metadata = match fs::metadata(&self.files) {
+            Ok(metadata) => metadata,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Arc::default()),
+            Err(source) => return Err(Error::File { path: self.files.clone(), source }),
+        };
+        let stamp = stamp(&metadata);
+        let mut listed = LISTED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((path, of, records)) = listed.as_ref()
+            && (path, *of) == (&self.files, stamp)
+        {
+            return Ok(Arc::clone(records));
+        }
+        let read = |ifindex| Some((ifindex, self.read_shared(ifindex).ok()??));
+        let records: Arc<Records> = Arc::new(self.ifindexes()?.into_iter().filter_map(read).collect());
+        // A later change within the same tick of the clock would not show.
+        let age = metadata.modified().ok().and_then(|at| SystemTime::now().duration_since(at).ok());
+        let is_settled = age.is_some_and(|age| age >= SETTLED);
+        *listed = is_settled.then(|| (self.files.clone(), stamp, Arc::clone(&records)));
+        Ok(records)
+    }
+
+    /// As [`Self::read_shared`], as a copy.
+    ///
+    /// # Errors
+    /// As [`Self::read_shared`].
+    pub(super) fn read(&self, ifindex: u32) -> Result<Option<Record>, Error> {
+        Ok(self.read_shared(ifindex)?.map(Arc::unwrap_or_clone))
+    }
+
     /// Reads the journal of an interface, if it exists.
     ///
     /// # Errors
     /// The journal cannot be read, or has another format.
-    pub(super) fn read(&self, ifindex: u32) -> Result<Option<Record>, Error> {
+    pub(super) fn read_shared(&self, ifindex: u32) -> Result<Option<Arc<Record>>, Error> {
         let path = self.journal(ifindex);
         let failed = |source| Error::File { path: path.clone(), source };
         let metadata = match fs::metadata(&path) {
@@ -223,10 +272,10 @@ impl StateDir {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(failed(source)),
         };
-        let stamp = (metadata.dev(), metadata.ino(), metadata.mtime(), metadata.mtime_nsec());
+        let stamp = stamp(&metadata);
         let mut known = PARSED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, record)) = known.get(&path).filter(|(of, _)| *of == stamp) {
-            return Ok(Some(record.clone()));
+            return Ok(Some(Arc::clone(record)));
         }
         // Replaced since, it is parsed again next time, by its new stamp.
         let text = match fs::read(&path) {
@@ -234,11 +283,11 @@ impl StateDir {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(failed(source)),
         };
-        let record = super::journal::parse(&path, &text)?;
+        let record = Arc::new(super::journal::parse(&path, &text)?);
         if known.len() >= MAX_PARSED {
             known.clear();
         }
-        known.insert(path, (stamp, record.clone()));
+        known.insert(path, (stamp, Arc::clone(&record)));
         Ok(Some(record))
     }
 
@@ -403,5 +452,38 @@ mod tests {
         // `try_lock` creates nothing.
         assert!(state_dir.try_lock().expect("no file").is_none());
         assert!(!state_dir.is_there());
+    }
+
+    #[test]
+    fn unchanged_journals_listed_once() {
+        let root = tempfile::tempdir().expect("a directory");
+        let state_dir = StateDir::of(root.path().to_owned(), 7);
+        assert!(state_dir.records().expect("no directory").is_empty());
+        fs::create_dir(&state_dir.files).expect("a directory");
+        let write = |ifindex: u32| {
+            let record = serde_json::json!({
+                "format": 1, "state": "attached", "boot_id": "", "netns_inode": 1, "owed": [],
+                "info": {
+                    "iface": "eth0", "ifindex": ifindex, "inline_peer": null, "role": "switch", "pacer": "none",
+                    "xdp_mode": "none", "tc_mode": "tcx", "programs": [], "rp_flows": 8, "np_flows": 8,
+                    "version": "0", "attached_at_ns": 1, "notes": [],
+                },
+            });
+            fs::write(state_dir.journal(ifindex), record.to_string()).expect("a file");
+        };
+        (2..=401).for_each(write);
+        let minute_ago = SystemTime::now() - Duration::from_secs(60);
+        let aged = File::open(&state_dir.files).and_then(|directory| directory.set_modified(minute_ago));
+        aged.expect("its directory");
+        let first = state_dir.records().expect("journals");
+        assert_eq!(first.len(), 400);
+        assert!(Arc::ptr_eq(&first, &state_dir.records().expect("journals")), "no journal is read again");
+        // Two changes of which the second may not change the directory's time.
+        for ifindex in [500, 501] {
+            write(ifindex);
+            assert!(state_dir.records().expect("journals").contains_key(&ifindex));
+        }
+        fs::write(state_dir.journal(502), "nonsense").expect("a file");
+        assert_eq!(state_dir.records().expect("journals").len(), 402, "an unreadable journal is skipped");
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fs::{File, TryLockError};
 use std::path::Path;
+use std::sync::LazyLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -27,8 +28,17 @@ use crate::failpoint;
 const CLAIM_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// Identifies the build of the programs: FNV-1a (64 bits) of their object.
-pub(super) fn object_id(programs: Programs) -> String {
-    let hash = programs.object().iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+pub(super) fn object_id(programs: Programs) -> &'static str {
+    static PLAIN: LazyLock<String> = LazyLock::new(|| fnv1a(Programs::Plain.object()));
+    static TRACE: LazyLock<String> = LazyLock::new(|| fnv1a(Programs::PacketTrace { one_in: 1 }.object()));
+    match programs {
+        Programs::Plain => &PLAIN,
+        Programs::PacketTrace { .. } => &TRACE,
+    }
+}
+
+fn fnv1a(bytes: &[u8]) -> String {
+    let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
     });
     format!("{hash:016x}")
@@ -196,7 +206,7 @@ pub fn upgrade(iface: &str) -> Result<Vec<String>, Error> {
         failpoint::step("other interfaces hand CNPs on to the new program");
     }
     let mut journal = Journal::resume(record, state_dir.store(info.ifindex));
-    journal.record.info.object = object_id(info.which());
+    journal.record.info.object = object_id(info.which()).to_owned();
     journal.record.info.version = env!("CARGO_PKG_VERSION").into();
     journal.note()?;
     Ok(replaced)

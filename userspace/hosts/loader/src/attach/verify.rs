@@ -14,7 +14,7 @@ use super::hook_names::{XDP_PEER, tc_hook};
 use super::identity::boot_id;
 use super::journal::{Record, UndoStep};
 use super::state_dir::{StateDir, names};
-use super::{Error, Info, foreign};
+use super::{Error, ForeignProgram, Info, foreign};
 use crate::dataplane::MAPS;
 use crate::queues;
 
@@ -68,8 +68,16 @@ impl Sweep {
         verify_with(self, info)
     }
 
+    /// As [`foreign_programs`](super::foreign_programs).
+    pub fn foreign_programs(&self, info: &Info) -> Result<Vec<ForeignProgram>, Error> {
+        let iface = self.link(info.ifindex).map_or(&info.iface, |link| &link.name);
+        foreign::on_hooks(&self.state_dir, &self.netlink, info, iface)
+    }
+
     fn link(&self, ifindex: u32) -> Option<&Link> {
-        self.links.iter().find(|link| link.index == ifindex)
+        // In order of their index.
+        let at = self.links.binary_search_by_key(&ifindex, |link| link.index).ok()?;
+        self.links.get(at)
     }
 
     fn qdiscs(&self, ifindex: u32) -> &[Qdisc] {
@@ -95,7 +103,7 @@ fn verify_with(sweep: &Sweep, info: &Info) -> Result<Vec<Part>, Error> {
     {
         return Err(Error::File { path: pins, source });
     }
-    match state_dir.read(info.ifindex)? {
+    match state_dir.read_shared(info.ifindex)? {
         Some(record) if record.info.id() == info.id() => {
             check_file_system(state_dir, netlink, &record)?;
             parts(sweep, &record)

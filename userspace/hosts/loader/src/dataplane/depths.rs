@@ -11,8 +11,8 @@ use super::{Error, Maps};
 impl Maps {
     /// Preserves the bytes in each queue at `now_ns` (CLOCK_MONOTONIC), when `params` replaced `before`.
     ///
-    /// A queue is stored as the time at which it is empty, which depends on the rate. A packet that arrives
-    /// in the same microseconds may not be counted.
+    /// A queue is stored as the time at which it is empty, which depends on the rate. Ordering: none; a packet that
+    /// arrives between the reads and the writes is not counted.
     pub(crate) fn preserve_depths(
         &mut self,
         before: &Params,

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
 use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use aya::maps::{
     Array, HashMap, IterableMap as _, Map, MapData, MapError, PerCpuArray, PerCpuHashMap, RingBuf,
@@ -32,8 +33,13 @@ use crate::events::Log;
 /// but change the set pauses between two batches of packets.
 const MAX_SET_READS: u32 = 10_000;
 
+/// Maximum reads of a requester that packets are changing: of a busy one, nothing is due.
+const MAX_REQUESTER_READS: u32 = 16;
+
 /// Maps of one attachment.
 pub struct Maps {
+    /// Last parameters read, while `ACTIVE` has this value.
+    known: Mutex<Option<(Active, Arc<Params>)>>,
     params: Lazy<Array<MapData, Params>>,
     active: Lazy<Array<MapData, Active>>,
     counters: Lazy<PerCpuArray<MapData, Counters>>,
@@ -82,6 +88,7 @@ impl Maps {
 
     fn open(mut of: impl FnMut(&'static str) -> Result<Source, Error>) -> Result<Self, Error> {
         Ok(Self {
+            known: Mutex::default(),
             params: Lazy::new("PARAMS", of("PARAMS")?)?,
             active: Lazy::new("ACTIVE", of("ACTIVE")?)?,
             counters: Lazy::new("COUNTERS", of("COUNTERS")?)?,
@@ -102,10 +109,27 @@ impl Maps {
         })
     }
 
-    /// Active parameters.
-    pub fn params(&self) -> Result<Params, Error> {
-        let Active { slot, .. } = self.active.get()?.get(&0, 0).map_err(at("ACTIVE"))?;
-        self.params.get()?.get(&(slot % PARAMS_SLOTS), 0).map_err(at("PARAMS"))
+    /// Active parameters, copied from the kernel only after a change: a daemon reads them every second for each port.
+    ///
+    /// Every change moves the index and the time at which a slot became inactive, so `ACTIVE` identifies them. Ordering:
+    /// the index is part of the address of the parameters, hence read before them.
+    pub fn params(&self) -> Result<Arc<Params>, Error> {
+        let active = self.active()?;
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((of, params)) = known.as_ref()
+            && *of == active
+        {
+            return Ok(Arc::clone(params));
+        }
+        let params = self.params.get()?.get(&(active.slot % PARAMS_SLOTS), 0).map_err(at("PARAMS"))?;
+        let params = Arc::new(params);
+        // Unless the slot may have been reused in between.
+        *known = (self.active()? == active).then(|| (active, Arc::clone(&params)));
+        Ok(params)
+    }
+
+    fn active(&self) -> Result<Active, Error> {
+        self.active.get()?.get(&0, 0).map_err(at("ACTIVE"))
     }
 
     /// Activates parameters, so that no packet sees a partial change.
@@ -117,7 +141,7 @@ impl Maps {
     /// # Errors
     /// A map write fails; the old parameters remain active.
     pub fn set_params(&mut self, params: &Params) -> Result<(), Error> {
-        let mut active = self.active.get()?.get(&0, 0).map_err(at("ACTIVE"))?;
+        let mut active = self.active()?;
         let next = |slot| (slot + 1) % PARAMS_SLOTS;
         let (old, new) = (active.slot % PARAMS_SLOTS, next(active.slot));
         self.params.get_mut()?.set(new, params, 0).map_err(at("PARAMS"))?;
@@ -139,7 +163,8 @@ impl Maps {
 
     /// Activates parameters while no program runs, as under test: writes the slot in use, without waiting.
     pub fn set_params_at_rest(&mut self, params: &Params) -> Result<(), Error> {
-        let mut active = self.active.get()?.get(&0, 0).map_err(at("ACTIVE"))?;
+        let mut active = self.active()?;
+        *self.known.get_mut().unwrap_or_else(PoisonError::into_inner) = None;
         self.params.get_mut()?.set(active.slot % PARAMS_SLOTS, params, 0).map_err(at("PARAMS"))?;
         active.classifies_all = params.classifies_all().into();
         self.active.get_mut()?.set(0, active, 0).map_err(at("ACTIVE"))
@@ -219,7 +244,8 @@ impl Maps {
         Log::of_map(fd).map_err(|source| Error::EventLog { source })
     }
 
-    /// "Empty at" of one virtual queue, including the unpublished shares of each CPU.
+    /// "Empty at" of one virtual queue, including the unpublished shares of each CPU. Ordering: none; a batch that is
+    /// published between the two reads is missing, as if its packets arrived later.
     ///
     /// # Errors
     /// The queue does not exist.
@@ -335,13 +361,23 @@ impl Maps {
         self.requesters.items(|requesters| requesters.iter().map(|entry| entry.map_err(at("REQUESTERS"))))
     }
 
-    /// The requester of a flow, if it is followed.
+    /// The requester of a flow, if it is followed; see [`recovery`](dcqcn_common::recovery) for equal reads.
     pub fn requester(&self, id: &FlowId) -> Result<Option<Requester>, Error> {
-        match self.requesters.get()?.get(id, 0) {
+        let read = || match self.requesters.get()?.get(id, 0) {
             Ok(requester) => Ok(Some(requester)),
             Err(MapError::KeyNotFound) => Ok(None),
             Err(error) => Err(at("REQUESTERS")(error)),
+        };
+        let mut last = read()?;
+        for _ in 0..MAX_REQUESTER_READS {
+            fence(Ordering::Acquire);
+            let now = read()?;
+            if now == last {
+                break;
+            }
+            last = now;
         }
+        Ok(last)
     }
 
     /// Removes a requester, if it is followed.

@@ -7,7 +7,7 @@ use dcqcn_common::layout::{DEFAULT_FLOWS, MAX_FLOWS, WAYS};
 pub struct Sizes {
     /// RP flows.
     pub rp_flows: u32,
-    /// NP flows, and configured pairs.
+    /// NP flows, configured pairs, and requesters.
     pub np_flows: u32,
 }
 
@@ -30,7 +30,7 @@ impl Sizes {
         sets(self.np_flows)
     }
 
-    /// Entries of the table of configured pairs.
+    /// Entries of the tables with one per QP of this host: configured pairs, and requesters.
     #[must_use]
     pub(crate) fn pairs(&self) -> u32 {
         self.np_flows.clamp(WAYS as u32, MAX_FLOWS)

@@ -1,7 +1,7 @@
 //! TC programs of other applications that end a chain before ours: detected by packets that the interface counts and our
 //! program does not.
 
-use dcqcn_loader::attach::{self, Info};
+use dcqcn_loader::attach::{self, Info, Sweep};
 use dcqcn_netlink::LinkStatistics;
 
 use super::ManagedInterfaces;
@@ -37,8 +37,13 @@ impl ChainWatch {
     ///
     /// # Errors
     /// The chains or the attachment's counters cannot be read.
-    fn check(&mut self, info: &Info, statistics: LinkStatistics) -> Result<String, attach::Error> {
-        let mut ahead = attach::foreign_programs(info)?;
+    fn check(
+        &mut self,
+        sweep: &Sweep,
+        info: &Info,
+        statistics: LinkStatistics,
+    ) -> Result<String, attach::Error> {
+        let mut ahead = sweep.foreign_programs(info)?;
         ahead.retain(|other| other.is_before);
         if ahead.is_empty() {
             *self = Self::default();
@@ -66,14 +71,14 @@ impl ManagedInterfaces {
     /// Checks whether other applications' programs end TC chains before ours, and logs changes. Returns whether the state
     /// has changed.
     pub(in crate::daemon) fn check_chains(&mut self) -> bool {
-        let Ok(statistics) = self.netlink.statistics() else {
+        let (Ok(statistics), Ok(sweep)) = (self.netlink.statistics(), Sweep::take()) else {
             return false;
         };
         let mut has_changed = false;
         for served in self.served.values_mut() {
             let Some(statistics) = statistics.get(&served.info.ifindex) else { continue };
             // An attachment that cannot be read was detached since, or is reported as incomplete.
-            let Ok(bypassed) = served.chain.check(&served.info, *statistics) else { continue };
+            let Ok(bypassed) = served.chain.check(&sweep, &served.info, *statistics) else { continue };
             if bypassed == served.bypassed {
                 continue;
             }

@@ -126,10 +126,9 @@ impl WorkerState {
 
     fn confirm(&mut self, confirm: &Confirm, peer: &str) -> Result<Applied, Rejection> {
         let began = Instant::now();
-        let Some(active) = self.overrides.active().filter(|active| active.name == confirm.name) else {
-            let now = self.overrides.active().map_or_else(|| "nothing".into(), |active| active.name);
-            let why = format!("{} is not the active override: {now} is", confirm.name);
-            return Err(Rejection::one(why));
+        let active = match self.overrides.active() {
+            Some(active) if active.name == confirm.name => active,
+            other => return Err(Rejection::one(not_active(&confirm.name, other.as_ref()))),
         };
         if self.overrides.confirm_until.is_none() {
             return Ok(self.applied(false, began));
@@ -318,4 +317,26 @@ fn persist_error(error: anyhow::Error) -> Rejection {
     let kind = error.chain().find_map(|error| Some(error.downcast_ref::<io::Error>()?.kind()));
     let passes = matches!(kind, Some(ErrorKind::StorageFull | ErrorKind::QuotaExceeded));
     Rejection { passes, ..Rejection::from(error.context("cannot persist it for the next start")) }
+}
+
+/// Reason for not confirming an override that is not active.
+fn not_active(name: &str, active: Option<&Override>) -> String {
+    match active {
+        Some(active) => format!("cannot confirm {name}: the active configuration is {}", active.name),
+        None => format!("cannot confirm {name}: no configuration overrides the file"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unconfirmable_override_names_the_active_one() {
+        assert_eq!(not_active("7", None), "cannot confirm 7: no configuration overrides the file");
+        let (name, text, by, why, at) =
+            ("6".to_owned(), String::new(), String::new(), String::new(), String::new());
+        let active = Override { name, text, by, why, at, confirm_within_s: None };
+        assert_eq!(not_active("7", Some(&active)), "cannot confirm 7: the active configuration is 6");
+    }
 }
