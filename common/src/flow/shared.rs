@@ -240,7 +240,7 @@ impl Shared {
         let (mut found, mut flows) = (WAYS, 0);
         for way in 0..WAYS {
             // SAFETY: as in `flow`. Ordering: none. A name that is copied while the slot is reused may be of neither flow; the
-            // CNP then cuts the flow whose fingerprint the caller reads, once.
+            // caller locks the slot only with the fingerprint of the name it searches for.
             let (of, is_there) =
                 unsafe { ((&raw const (*self.cold(way)).id).read_volatile(), self.fingerprint(way) != 0) };
             let is_called_so = of.src == id.src
@@ -253,10 +253,17 @@ impl Shared {
         if flows == 1 { found } else { WAYS }
     }
 
-    /// Fingerprint of the flow in this way, read without its lock; 0 = empty.
+    /// VLAN of the flow in this way, read without its lock.
     #[inline(always)]
     #[must_use]
-    pub(crate) fn fingerprint(self, way: usize) -> u64 {
+    pub(crate) fn vlan(self, way: usize) -> u32 {
+        // SAFETY: as in `flow`.
+        unsafe { (&raw const (*self.cold(way)).id.receiver.vlan).read_volatile() }
+    }
+
+    /// Fingerprint of the flow in this way, read without its lock; 0 = empty.
+    #[inline(always)]
+    fn fingerprint(self, way: usize) -> u64 {
         // SAFETY: as in `flow`.
         unsafe { (&raw const (*self.flow(way)).fingerprint).read_volatile() }
     }

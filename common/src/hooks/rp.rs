@@ -77,7 +77,8 @@ fn cut<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) -> Stat {
             Some(found) => way = h.env().opaque(found as u32) as usize % WAYS,
             None => return Stat::RpCnpUnknownFlow,
         }
-        fingerprint = set.fingerprint(way);
+        // Of the name searched for: if another CPU has reused the slot since, the flow is not found.
+        fingerprint = p.port.hash_keys.in_vlan(untagged, set.vlan(way));
         is_other_vlan = true;
     }
     // After the lookup: the ICRC costs more than everything else, and a CNP for another interface's flow
