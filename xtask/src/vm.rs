@@ -3,11 +3,14 @@
 //! All programs are Debian packages in `target/vm`: one tree that is the guest's root and contains QEMU, and a
 //! directory per kernel. A scenario gets a fresh guest, and passes only if the guest reports so.
 
+mod bottleneck;
 mod guest;
 mod kernel;
 mod machine;
+mod matrix;
 mod mirror;
 mod network;
+mod orders;
 mod report;
 mod scenario;
 mod tree;
@@ -57,6 +60,8 @@ enum Verb {
     List,
     /// Write earlier results to docs/measured/soft-roce.md, without running a scenario.
     Report,
+    /// Run situations of two guests with NICs and a bottleneck between them, in a pairwise matrix of NICs, kernels and situations.
+    Matrix(matrix::Args),
     /// Open a shell in the guest, with `dcqcn` and perftest; `exit` ends it, Ctrl-A X stops QEMU.
     Shell {
         /// Kernel to boot.
@@ -114,8 +119,10 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         run::is_root(),
         "sharing the guest's file system, whose files belong to root, needs root; run `cargo xtask vm` as root"
     );
-    if let Some(Verb::Shell { kernel }) = args.verb {
-        return shell(workspace, kernel);
+    match &args.verb {
+        Some(Verb::Shell { kernel }) => return shell(workspace, *kernel),
+        Some(Verb::Matrix(args)) => return matrix::run(workspace, args),
+        _ => {}
     }
     let all_series: BTreeSet<Series> = args.kernel.iter().copied().collect();
     let (guest, scenarios) = Guest::prepare(workspace, all_series.first().copied(), || {

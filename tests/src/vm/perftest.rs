@@ -105,20 +105,26 @@ impl Flow {
 
     /// perftest busy-polls its completion queue, so its priority must be below the kernel's threads; unbuffered output is
     /// needed to read its QPNs in time.
-    fn line(&self, lab: &Lab, host: u8) -> Result<String> {
-        Ok(format!(
+    #[must_use]
+    pub fn line(&self, device: &str, gid_index: u32) -> String {
+        format!(
             "stdbuf -oL {} -d {} -x {} -p {} -D {} -f {} -s {} -t {} -Q {COMPLETION_EVERY} -u {TIMEOUT} --tclass={} -F \
              --report_gbits",
             self.tool.program(),
-            rxe(host),
-            lab.gid_index(host)?,
+            device,
+            gid_index,
             self.port,
             self.seconds,
             self.margin_s,
             self.message_bytes,
             self.depth,
             self.traffic_class
-        ))
+        )
+    }
+
+    /// The command line at one of its hosts.
+    fn line_at(&self, lab: &Lab, host: u8) -> Result<String> {
+        Ok(self.line(&rxe(host), lab.gid_index(host)?))
     }
 }
 
@@ -128,13 +134,13 @@ impl Flow {
 /// A program is not installed, an address has no GID, or a server does not listen.
 pub fn start(lab: &Lab, flows: &[Flow]) -> Result<Vec<Traffic>> {
     let servers: Vec<Running> =
-        flows.iter().map(|flow| Running::start(&flow.line(lab, flow.server)?)).collect::<Result<_>>()?;
+        flows.iter().map(|flow| Running::start(&flow.line_at(lab, flow.server)?)).collect::<Result<_>>()?;
     // The handshake of perftest does not wait for a server.
     for (flow, server) in flows.iter().zip(&servers) {
         wait_for_server(server, flow.port)?;
     }
     let clients =
-        flows.iter().map(|flow| Running::start(&format!("{} 127.0.0.1", flow.line(lab, flow.client)?)));
+        flows.iter().map(|flow| Running::start(&format!("{} 127.0.0.1", flow.line_at(lab, flow.client)?)));
     let clients: Vec<Running> = clients.collect::<Result<_>>()?;
     let ends = flows.iter().zip(servers).zip(clients);
     Ok(ends.map(|((flow, server), client)| Traffic { server, client, seconds: flow.seconds }).collect())
@@ -231,7 +237,8 @@ pub fn jain(goodputs_bps: &[f64]) -> f64 {
 }
 
 /// The column `BW average[Gb/sec]`: ` #bytes #iterations BW peak[Gb/sec] BW average[Gb/sec] MsgRate[Mpps]`.
-fn goodput_bps(printed: &str) -> Option<f64> {
+#[must_use]
+pub fn goodput_bps(printed: &str) -> Option<f64> {
     let mut lines = printed.lines().skip_while(|line| !line.trim_start().starts_with("#bytes"));
     let row = lines.nth(1)?;
     let average: f64 = row.split_whitespace().nth(3)?.parse().ok()?;
@@ -239,7 +246,8 @@ fn goodput_bps(printed: &str) -> Option<f64> {
 }
 
 /// ` local address: LID 0000 QPN 0x0011 PSN 0x...` and ` remote address: ...`.
-fn qpns(printed: &str) -> Option<(u32, u32)> {
+#[must_use]
+pub fn qpns(printed: &str) -> Option<(u32, u32)> {
     let of = |end: &str| {
         let line = printed.lines().find(|line| line.trim_start().starts_with(end))?;
         let qpn = line.split_whitespace().skip_while(|word| *word != "QPN").nth(1)?;

@@ -95,6 +95,7 @@ mod tests {
             columns: vec!["run".into()],
             rows: vec![vec!["off".into()]],
             checks: vec![check],
+            skipped: Vec::new(),
         };
         let verdict = if ok { Ok(()) } else { Err("a check failed".into()) };
         let (scenario, made) = (scenario.into(), "Made by `x` at commit 1, 2026-01-01.\n".into());
