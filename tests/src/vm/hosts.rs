@@ -156,21 +156,17 @@ impl Hosts {
 
     /// Runs a shell script in a guest, with `$N` and `$M` for its number and the other's.
     pub fn sh(&mut self, guest: u8, script: &str) -> Result<String> {
-        let script = format!("N={guest}; M={}\n{script}", 3 - guest);
-        if guest == RECEIVER {
-            return self.peer.sh(&script, PATIENCE);
-        }
-        let mut command = Command::new("timeout");
-        command.arg(PATIENCE.as_secs().to_string()).args(["sh", "-ec", &script]);
-        let output = command.output().context("sh")?;
-        let errors = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "`{}` ({}): {}", script.trim(), output.status, errors.trim());
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        let script = numbered(guest, script);
+        if guest == RECEIVER { self.peer.sh(&script, PATIENCE) } else { here(&script) }
     }
 
-    /// Runs a shell script in both guests.
+    /// Runs a shell script in both guests at the same time.
     pub fn both(&mut self, script: &str) -> Result<()> {
-        GUESTS.iter().try_for_each(|guest| self.sh(*guest, script).map(drop))
+        let there = numbered(RECEIVER, script);
+        let number = self.peer.begin(&there)?;
+        let result = here(&numbered(SENDER, script));
+        Peer::end(number, &there, PATIENCE)?;
+        result.map(drop)
     }
 
     /// Requests an action of the machine (`xtask/src/vm/orders.rs`).
@@ -205,7 +201,7 @@ impl Hosts {
 
     /// Attaches `dcqcn` in both guests.
     pub fn attach_both(&mut self) -> Result<()> {
-        GUESTS.iter().try_for_each(|guest| self.attach(*guest, LINK))
+        self.both(&format!("dcqcn attach {} {LINK}", self.topology.iface))
     }
 
     /// Detaches `dcqcn` in both guests.
@@ -339,4 +335,19 @@ impl Hosts {
         let found = self.sh(guest, &script)?;
         found.trim().parse().with_context(|| format!("guest {guest} has no GID {gid}"))
     }
+}
+
+/// A script with the numbers of the guest and of the other one.
+fn numbered(guest: u8, script: &str) -> String {
+    format!("N={guest}; M={}\n{script}", 3 - guest)
+}
+
+/// Runs a shell script in this guest.
+fn here(script: &str) -> Result<String> {
+    let mut command = Command::new("timeout");
+    command.arg(PATIENCE.as_secs().to_string()).args(["sh", "-ec", script]);
+    let output = command.output().context("sh")?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "`{}` ({}): {}", script.trim(), output.status, errors.trim());
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

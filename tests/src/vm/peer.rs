@@ -64,9 +64,26 @@ impl Peer {
     /// # Errors
     /// The script fails, or runs longer than `patience`.
     pub fn sh(&mut self, script: &str, patience: Duration) -> Result<String> {
+        let number = self.begin(script)?;
+        Self::end(number, script, patience)
+    }
+
+    /// Starts a shell script in the second guest; returns its number for [`Self::end`].
+    ///
+    /// # Errors
+    /// The shared directory is missing.
+    pub fn begin(&mut self, script: &str) -> Result<u32> {
         let number = self.next;
         self.next += 1;
         put(&command(number), script.as_bytes())?;
+        Ok(number)
+    }
+
+    /// Waits for the end of a script; returns its output.
+    ///
+    /// # Errors
+    /// The script fails, or runs longer than `patience`.
+    pub fn end(number: u32, script: &str, patience: Duration) -> Result<String> {
         wait_for(&result(number), patience).with_context(|| format!("peer: `{script}`"))?;
         let CommandResult { ok, output } = serde_json::from_slice(&fs::read(result(number))?)?;
         ensure!(ok, "peer: `{script}`: {}", output.trim());
