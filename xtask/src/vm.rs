@@ -106,7 +106,7 @@ impl Finished {
 /// Runs scenarios, lists them, or gives a shell.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     if let Some(Verb::Report) = args.verb {
-        return report::write(workspace, &kept(&cache(workspace))?);
+        return report::write(workspace, kept(&cache(workspace))?);
     }
     if let Some(Verb::List) = args.verb {
         for scenario in scenario::all(&scenario::build_driver(workspace)?)? {
@@ -164,7 +164,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     }
     left_out.iter().for_each(|line| println!("{line}"));
     if args.report {
-        report::write(workspace, &kept(&guest.cache)?)?;
+        report::write(workspace, kept(&guest.cache)?)?;
     }
     let failed = finished.iter().filter(|run| run.verdict.is_err()).count();
     ensure!(failed == 0, "{failed} of {} scenarios failed", finished.len());

@@ -288,11 +288,24 @@ impl Booted<'_> {
         Ok(finished)
     }
 
-    fn store(&self, finished: &Finished) -> Result<()> {
-        let dir = self.guest.cache.join(RESULTS);
-        fs::create_dir_all(&dir)?;
-        let path = dir.join(format!("{}-{}.json", finished.series, finished.scenario));
+    pub(super) fn store(&self, finished: &Finished) -> Result<()> {
+        let path = self.result(&finished.scenario);
+        fs::create_dir_all(self.guest.cache.join(RESULTS))?;
         let bytes = serde_json::to_vec(finished)?;
         Ok(fs::write(&path, bytes)?)
+    }
+
+    /// The result stored under a title, if any.
+    pub(super) fn stored(&self, title: &str) -> Result<Option<Finished>> {
+        let path = self.result(title);
+        if !path.exists() {
+            return Ok(None);
+        }
+        let finished = serde_json::from_slice(&fs::read(&path)?);
+        finished.map(Some).with_context(|| path.display().to_string())
+    }
+
+    fn result(&self, title: &str) -> PathBuf {
+        self.guest.cache.join(RESULTS).join(format!("{}-{title}.json", self.series))
     }
 }

@@ -3,6 +3,8 @@
 //! All situations of a NIC and a pair of kernels run in one boot. Without `--full`, each situation runs on every NIC and
 //! with every pair of kernels at least once, not in every combination.
 
+pub(super) mod table;
+
 use std::path::Path;
 use std::process::Command;
 use std::str::FromStr;
@@ -88,7 +90,13 @@ pub(super) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
             let names = selected(&names, row + column, period);
             let title = format!("{TITLE}-{}-{kernels}", nic.name());
             let [first, second] = &booted;
-            finished.push(first.run_situations(&title, &names, *nic, second)?);
+            let earlier = first.stored(&title)?;
+            let mut run = first.run_situations(&title, &names, *nic, second)?;
+            if let Some(earlier) = earlier {
+                run = table::merge(earlier, run, &names);
+                first.store(&run)?;
+            }
+            finished.push(run);
         }
     }
     for run in &finished {
@@ -96,6 +104,7 @@ pub(super) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         run.outcome.iter().flat_map(|outcome| &outcome.skipped).for_each(|line| println!("  SKIPPED {line}"));
     }
     left_out.iter().for_each(|line| println!("{line}"));
+    println!("\n{}", table::table(&finished));
     let failed = finished.iter().filter(|run| run.verdict.is_err()).count();
     ensure!(failed == 0, "{failed} of {} runs failed", finished.len());
     ensure!(!finished.is_empty(), "no run: none of the requested kernels is available");
