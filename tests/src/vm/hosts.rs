@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::lab::count;
 use super::peer::{MANAGEMENT_ADDRESSES, Peer};
-use super::perftest::{self, Flow, Outcome, Tool};
+use super::perftest::{Flow, Outcome, Tool};
 
 /// Both guests: the sender of most traffic, and the receiver.
 pub const GUESTS: [u8; 2] = [SENDER, RECEIVER];
@@ -82,15 +82,14 @@ pub struct Program {
 
 /// Running flows.
 pub struct Traffic {
-    clients: Vec<Program>,
-    seconds: u32,
+    clients: Vec<(Program, Flow)>,
 }
 
 impl Traffic {
     /// The client of each flow.
     #[must_use]
-    pub fn clients(&self) -> &[Program] {
-        &self.clients
+    pub fn clients(&self) -> impl Iterator<Item = &Program> {
+        self.clients.iter().map(|(client, _)| client)
     }
 }
 
@@ -107,6 +106,8 @@ pub struct Counts {
     pub ignored: u64,
     /// CNPs without a flow, at the sender.
     pub unknown: u64,
+    /// Packets whose flow another CPU had locked, at the sender; a CNP among them counts as [`Self::unknown`].
+    pub locked: u64,
     /// Packets whose PSN was not the next.
     pub out_of_sequence: u64,
     /// Requests retransmitted after a time-out.
@@ -125,6 +126,7 @@ impl Counts {
             handled: self.handled.saturating_sub(before.handled),
             ignored: self.ignored.saturating_sub(before.ignored),
             unknown: self.unknown.saturating_sub(before.unknown),
+            locked: self.locked.saturating_sub(before.locked),
             out_of_sequence: self.out_of_sequence - before.out_of_sequence,
             retries: self.retries - before.retries,
             cpu: [self.cpu[0] - before.cpu[0], self.cpu[1] - before.cpu[1]],
@@ -182,7 +184,9 @@ impl Hosts {
         self.both(&format!("{script}\nrdma link add rxe0 type rxe netdev {rdma}"))?;
         self.sh(
             SENDER,
-            &format!("for try in 1 2 3 4 5; do busybox ping -c 1 -W 5 {network}.$M && exit; done; exit 1"),
+            &format!(
+                "for try in 1 2 3 4 5; do busybox ping -I {rdma} -c 1 -W 5 {network}.$M && exit; done; exit 1"
+            ),
         )
         .context("the second guest does not respond")
         .map(drop)
@@ -257,7 +261,7 @@ impl Hosts {
 
     /// Starts both ends of all flows.
     pub fn traffic(&mut self, flows: &[Flow]) -> Result<Traffic> {
-        let (mut clients, mut seconds) = (Vec::new(), 0);
+        let mut clients = Vec::new();
         let gids = [self.gid_index(SENDER)?, self.gid_index(RECEIVER)?];
         for flow in flows {
             let [client, server] =
@@ -266,19 +270,19 @@ impl Hosts {
             let port = flow.port;
             self.sh(server.0, &format!("until ss -Hltn 'sport = :{port}' | grep -q .; do sleep 0.1; done"))?;
             let address = MANAGEMENT_ADDRESSES[usize::from(server.0 - 1)];
-            clients.push(self.start(client.0, &format!("{} {address}", flow.line("rxe0", client.1)))?);
-            seconds = seconds.max(flow.seconds);
+            let line = format!("{} {address}", flow.line("rxe0", client.1));
+            clients.push((self.start(client.0, &line)?, flow.clone()));
         }
-        Ok(Traffic { clients, seconds })
+        Ok(Traffic { clients })
     }
 
     /// Waits for the end of all flows.
     pub fn outcomes(&mut self, traffic: &Traffic) -> Result<Vec<Outcome>> {
-        let patience = ALLOWANCE + Duration::from_secs(traffic.seconds.into());
         let mut outcomes = Vec::new();
-        for client in &traffic.clients {
+        for (client, flow) in &traffic.clients {
+            let patience = ALLOWANCE + Duration::from_secs(flow.seconds.into());
             let (ok, printed) = self.finish(client, patience)?;
-            outcomes.push(Outcome { goodput_bps: perftest::goodput_bps(&printed).filter(|_| ok), printed });
+            outcomes.push(Outcome { goodput_bps: flow.goodput_bps(&printed).filter(|_| ok), printed });
         }
         self.both("pkill -9 -x 'ib_write_bw|ib_read_bw|ib_send_bw' || true")?;
         Ok(outcomes)
@@ -312,6 +316,7 @@ impl Hosts {
                 all.handled = of("rp_cnp_handled")?;
                 all.ignored = of("rp_cnp_ignored")?;
                 all.unknown = of("rp_cnp_unknown_flow")?;
+                all.locked = of("table_busy")?;
             } else {
                 all.marked = of("np_ecn_marked_roce_packets")?;
                 all.sent = of("np_cnp_sent")?;

@@ -122,6 +122,15 @@ impl Flow {
         )
     }
 
+    /// Goodput by the number of messages in the measured time. perftest's own average depends on the CPU's frequency, which
+    /// it measures, wrong by a multiple on a busy emulated CPU.
+    #[must_use]
+    pub fn goodput_bps(&self, printed: &str) -> Option<f64> {
+        let messages: f64 = row(printed)?.nth(1)?.parse().ok()?;
+        let seconds = f64::from(self.seconds.saturating_sub(2 * self.margin_s).max(1));
+        Some(messages * f64::from(self.message_bytes) * 8.0 / seconds)
+    }
+
     /// The command line at one of its hosts.
     fn line_at(&self, lab: &Lab, host: u8) -> Result<String> {
         Ok(self.line(&rxe(host), lab.gid_index(host)?))
@@ -237,12 +246,15 @@ pub fn jain(goodputs_bps: &[f64]) -> f64 {
 }
 
 /// The column `BW average[Gb/sec]`: ` #bytes #iterations BW peak[Gb/sec] BW average[Gb/sec] MsgRate[Mpps]`.
-#[must_use]
-pub fn goodput_bps(printed: &str) -> Option<f64> {
-    let mut lines = printed.lines().skip_while(|line| !line.trim_start().starts_with("#bytes"));
-    let row = lines.nth(1)?;
-    let average: f64 = row.split_whitespace().nth(3)?.parse().ok()?;
+fn goodput_bps(printed: &str) -> Option<f64> {
+    let average: f64 = row(printed)?.nth(3)?.parse().ok()?;
     Some(average * 1e9)
+}
+
+/// The cells of the only row.
+fn row(printed: &str) -> Option<std::str::SplitWhitespace<'_>> {
+    let mut lines = printed.lines().skip_while(|line| !line.trim_start().starts_with("#bytes"));
+    lines.nth(1).map(str::split_whitespace)
 }
 
 /// ` local address: LID 0000 QPN 0x0011 PSN 0x...` and ` remote address: ...`.
@@ -273,6 +285,8 @@ mod tests {
         assert_eq!(goodput_bps(PRINTED), Some(18_104_000.0));
         assert_eq!(qpns(PRINTED), Some((0x12, 0x17)));
         assert_eq!(goodput_bps("Completion with error at client\n"), None);
+        let flow = Flow::new(Tool::Write, 1, 2, 1, 16);
+        assert_eq!(flow.goodput_bps(PRINTED), Some(2_210.0 * 65_536.0 / 8.0));
     }
 
     #[test]

@@ -33,17 +33,19 @@ pub(super) fn alone(hosts: &mut Hosts, report: &mut Report) -> Result<Ran> {
     Ok(Ran::Done)
 }
 
-/// The receiver answers as firmware does: at most one CNP in 4 us, to the sender's QPN instead of with a hint. Then it
-/// names wrong QPNs.
+/// The receiver answers as firmware does: at most one CNP in 4 us, to the sender's QPN instead of with a hint. The sender's
+/// daemon finds the flow by the kernel's QPs. Then the receiver names wrong QPNs.
 pub(super) fn firmware(hosts: &mut Hosts, report: &mut Report) -> Result<Ran> {
     hosts.build(PLAIN)?;
     hosts.attach(SENDER, LINK)?;
+    hosts.start(SENDER, "dcqcn run eth0")?;
     hosts.attach(RECEIVER, "--profile nvidia --set link_rate=40mbit")?;
     let right = answered(hosts, report, "firmware's answers", 0)?;
     right.check(report, "firmware, right QPNs", BOTTLENECK_BPS);
     let wrong = answered(hosts, report, "wrong QPNs", 0x1000)?;
     report.equals("firmware, wrong QPNs: QPs that broke", wrong.broken, 0);
     report.at_least("firmware, wrong QPNs: CNPs without a flow", wrong.counts.unknown as f64, 1.0);
+    hosts.sh(SENDER, "pkill -x dcqcn; until ! pgrep -x dcqcn >/dev/null; do sleep 0.2; done")?;
     hosts.detach_both()?;
     Ok(Ran::Done)
 }
