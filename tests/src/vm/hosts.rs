@@ -216,9 +216,8 @@ impl Hosts {
     /// Everything of a guest's interfaces that an attachment could change.
     pub fn state(&mut self) -> Result<Vec<String>> {
         let iface = self.topology.iface;
-        let show = |iface: &str| {
-            format!("ethtool -k {iface}; ip -d link show {iface}; tc -d qdisc show dev {iface}")
-        };
+        let show =
+            |iface: &str| format!("ethtool -k {iface}; ip link show {iface}; tc -d qdisc show dev {iface}");
         let script = format!("{}; {}", show("eth0"), show(iface));
         GUESTS.iter().map(|guest| self.sh(*guest, &script)).collect()
     }
@@ -284,7 +283,10 @@ impl Hosts {
             let (ok, printed) = self.finish(client, patience)?;
             outcomes.push(Outcome { goodput_bps: flow.goodput_bps(&printed).filter(|_| ok), printed });
         }
-        self.both("pkill -9 -x 'ib_write_bw|ib_read_bw|ib_send_bw' || true")?;
+        // The server of a failed client does not exit.
+        if outcomes.iter().any(|outcome| outcome.goodput_bps.is_none()) {
+            self.both("pkill -9 -x 'ib_write_bw|ib_read_bw|ib_send_bw' || true")?;
+        }
         Ok(outcomes)
     }
 

@@ -122,7 +122,16 @@ pub(super) fn macvlan(hosts: &mut Hosts, report: &mut Report) -> Result<Ran> {
 }
 
 pub(super) fn vrf(hosts: &mut Hosts, report: &mut Report) -> Result<Ran> {
-    over(hosts, report, "vrf", VRF).map(|()| Ran::Done)
+    hosts.build(VRF)?;
+    let off = measure(hosts, Tool::Write, 6)?;
+    off.row(report, "vrf", "off");
+    if off.goodput_bps < BOTTLENECK_BPS / 100.0 {
+        return Ok(Ran::Skipped(
+            "soft-RoCE does not work in a VRF on this kernel, without dcqcn either".into(),
+        ));
+    }
+    attached(hosts, report, "vrf", "dcqcn")?;
+    Ok(Ran::Done)
 }
 
 pub(super) fn bridge(hosts: &mut Hosts, report: &mut Report) -> Result<Ran> {
