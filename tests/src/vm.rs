@@ -5,6 +5,7 @@
 pub mod command;
 pub mod counts;
 pub mod fio;
+pub mod hosts;
 pub mod lab;
 pub mod load;
 pub mod nvme;
@@ -12,6 +13,7 @@ pub mod peer;
 pub mod perftest;
 pub mod report;
 pub mod scenarios;
+pub mod situations;
 pub mod sysfs;
 
 use std::fs;
@@ -48,6 +50,20 @@ pub struct Scenario {
 /// # Errors
 /// This is not a guest, the scenario is unknown, or `result` cannot be written.
 pub fn run(name: &str, result: &Path) -> Result<()> {
+    let scenario = SCENARIOS.iter().find(|scenario| scenario.name == name);
+    let scenario = scenario.with_context(|| format!("no scenario `{name}`"))?;
+    in_guest(name, result, scenario.run)
+}
+
+/// Runs situations of two guests, as [`run`]; the results are written after each of them.
+///
+/// # Errors
+/// This is not a guest, or `result` cannot be written.
+pub fn run_between(result: &Path, names: &[&str]) -> Result<()> {
+    in_guest("between", result, |report| situations::run(report, names, &|report| report.write(result)))
+}
+
+fn in_guest(name: &str, result: &Path, run: impl FnOnce(&mut Report) -> Result<()>) -> Result<()> {
     let kernel = fs::read_to_string("/proc/cmdline").context("/proc/cmdline")?;
     ensure!(
         kernel.split_whitespace().any(|word| word == "dcqcn.guest=1"),
@@ -56,14 +72,11 @@ pub fn run(name: &str, result: &Path) -> Result<()> {
     if peer::parameter(&kernel, "port") == Some("2") {
         return peer::serve();
     }
-    let scenario = SCENARIOS.iter().find(|scenario| scenario.name == name);
-    let scenario = scenario.with_context(|| format!("no scenario `{name}`"))?;
     let mut report = Report::new(name)?;
-    if let Err(error) = (scenario.run)(&mut report) {
+    if let Err(error) = run(&mut report) {
         report.check("ran to its end", format!("{error:#}"), "no error", false);
     }
-    fs::write(result, serde_json::to_vec_pretty(&report)?)
-        .with_context(|| format!("cannot write {}", result.display()))?;
+    report.write(result)?;
     // Recognised by xtask among the console output.
     println!("dcqcn-vm: {}", if report.passed() { "PASS" } else { "FAIL" });
     Ok(())

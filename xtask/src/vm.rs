@@ -3,11 +3,14 @@
 //! All programs are Debian packages in `target/vm`: one tree that is the guest's root and contains QEMU, and a
 //! directory per kernel. A scenario gets a fresh guest, and passes only if the guest reports so.
 
+mod bottleneck;
 mod guest;
 mod kernel;
 mod machine;
+mod matrix;
 mod mirror;
 mod network;
+mod orders;
 mod report;
 mod scenario;
 mod tree;
@@ -57,6 +60,8 @@ enum Verb {
     List,
     /// Write earlier results to docs/measured/soft-roce.md, without running a scenario.
     Report,
+    /// Run situations of two guests with NICs and a bottleneck between them, in a pairwise matrix of NICs, kernels and situations.
+    Matrix(matrix::Args),
     /// Open a shell in the guest, with `dcqcn` and perftest; `exit` ends it, Ctrl-A X stops QEMU.
     Shell {
         /// Kernel to boot.
@@ -101,7 +106,7 @@ impl Finished {
 /// Runs scenarios, lists them, or gives a shell.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     if let Some(Verb::Report) = args.verb {
-        return report::write(workspace, &stored_runs(&cache(workspace))?);
+        return report::write(workspace, stored_runs(&cache(workspace))?);
     }
     if let Some(Verb::List) = args.verb {
         for scenario in scenario::all(&scenario::build_driver(workspace)?)? {
@@ -114,8 +119,10 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         run::is_root(),
         "sharing the guest's file system, whose files belong to root, needs root; run `cargo xtask vm` as root"
     );
-    if let Some(Verb::Shell { kernel }) = args.verb {
-        return shell(workspace, kernel);
+    match &args.verb {
+        Some(Verb::Shell { kernel }) => return shell(workspace, *kernel),
+        Some(Verb::Matrix(args)) => return matrix::run(workspace, args),
+        _ => {}
     }
     let all_series: BTreeSet<Series> = args.kernel.iter().copied().collect();
     let (guest, scenarios) = Guest::prepare(workspace, all_series.first().copied(), || {
@@ -157,7 +164,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     }
     left_out.iter().for_each(|line| println!("{line}"));
     if args.report {
-        report::write(workspace, &stored_runs(&guest.cache)?)?;
+        report::write(workspace, stored_runs(&guest.cache)?)?;
     }
     let failed = finished.iter().filter(|run| run.verdict.is_err()).count();
     ensure!(failed == 0, "{failed} of {} scenarios failed", finished.len());

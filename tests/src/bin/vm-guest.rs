@@ -33,6 +33,16 @@ fn dispatch(arguments: &[&str]) -> Result<()> {
             Ok(())
         }
         ["run", name, result] => vm::run(name, result.as_ref()),
-        _ => bail!("usage: vm-guest list | vm-guest lab HOSTS | vm-guest run SCENARIO RESULT.json"),
+        ["situations"] => {
+            let list = vm::situations::SITUATIONS.iter();
+            let list: Vec<_> = list.map(|situation| (situation.name, situation.about)).collect();
+            println!("{}", serde_json::to_string(&list).context("the list of situations")?);
+            Ok(())
+        }
+        ["between", result, names @ ..] => vm::run_between(result.as_ref(), names),
+        _ => bail!(
+            "usage: vm-guest list | vm-guest lab HOSTS | vm-guest run SCENARIO RESULT.json | vm-guest situations | \
+                  vm-guest between RESULT.json SITUATION.."
+        ),
     }
 }

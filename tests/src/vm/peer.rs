@@ -1,4 +1,5 @@
 //! Two guests: the first runs a scenario, the second runs the commands that the first writes into the shared directory.
+//! The machine executes some requests too (`xtask/src/vm/orders.rs`).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,6 +22,12 @@ const BOOT_TIMEOUT: Duration = Duration::from_secs(180);
 pub const IFACE: &str = "eth0";
 /// Addresses of the guests.
 pub const ADDRESSES: [&str; 2] = ["10.9.0.1", "10.9.0.2"];
+/// Interface and addresses for handshakes, which no situation touches.
+const MANAGEMENT: &str = "eth2";
+/// Addresses of the guests there.
+pub const MANAGEMENT_ADDRESSES: [&str; 2] = ["10.8.0.1", "10.8.0.2"];
+/// Time limit of a request to the machine.
+const HOST_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Serialize, Deserialize)]
 struct CommandResult {
@@ -57,13 +64,44 @@ impl Peer {
     /// # Errors
     /// The script fails, or runs longer than `patience`.
     pub fn sh(&mut self, script: &str, patience: Duration) -> Result<String> {
+        let number = self.begin(script)?;
+        Self::end(number, script, patience)
+    }
+
+    /// Starts a shell script in the second guest; returns its number for [`Self::end`].
+    ///
+    /// # Errors
+    /// The shared directory is missing.
+    pub fn begin(&mut self, script: &str) -> Result<u32> {
         let number = self.next;
         self.next += 1;
         put(&command(number), script.as_bytes())?;
+        Ok(number)
+    }
+
+    /// Waits for the end of a script; returns its output.
+    ///
+    /// # Errors
+    /// The script fails, or runs longer than `patience`.
+    pub fn end(number: u32, script: &str, patience: Duration) -> Result<String> {
         wait_for(&result(number), patience).with_context(|| format!("peer: `{script}`"))?;
         let CommandResult { ok, output } = serde_json::from_slice(&fs::read(result(number))?)?;
         ensure!(ok, "peer: `{script}`: {}", output.trim());
         Ok(output)
+    }
+
+    /// Requests an action of the machine on which the guests run.
+    ///
+    /// # Errors
+    /// The machine rejects it.
+    pub fn host(&mut self, request: &str) -> Result<()> {
+        let path = Path::new(DIR).join("host.result");
+        put(&Path::new(DIR).join("host.command"), request.as_bytes())?;
+        wait_for(&path, HOST_TIMEOUT).with_context(|| format!("host: `{request}`"))?;
+        let answer = fs::read_to_string(&path)?;
+        fs::remove_file(&path)?;
+        ensure!(answer == "ok", "host: `{request}`: {answer}");
+        Ok(())
     }
 }
 
@@ -102,6 +140,12 @@ fn set_up(guest: usize) -> Result<()> {
     wait_for(&Path::new("/sys/class/net").join(IFACE), BOOT_TIMEOUT)?;
     sh(&format!("ip address add {}/24 dev {IFACE}", ADDRESSES[guest]))?;
     sh(&format!("ip link set {IFACE} up"))?;
+    if parameter(&command_line, "management").is_some() {
+        sh("modprobe virtio_net")?;
+        wait_for(&Path::new("/sys/class/net").join(MANAGEMENT), BOOT_TIMEOUT)?;
+        sh(&format!("ip address add {}/24 dev {MANAGEMENT}", MANAGEMENT_ADDRESSES[guest]))?;
+        sh(&format!("ip link set {MANAGEMENT} up"))?;
+    }
     Ok(())
 }
 

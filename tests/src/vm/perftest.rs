@@ -105,20 +105,35 @@ impl Flow {
 
     /// perftest busy-polls its completion queue, so its priority must be below the kernel's threads; unbuffered output is
     /// needed to read its QPNs in time.
-    fn line(&self, lab: &Lab, host: u8) -> Result<String> {
-        Ok(format!(
+    #[must_use]
+    pub fn line(&self, device: &str, gid_index: u32) -> String {
+        format!(
             "stdbuf -oL {} -d {} -x {} -p {} -D {} -f {} -s {} -t {} -Q {COMPLETION_EVERY} -u {QP_TIMEOUT} --tclass={} -F \
              --report_gbits",
             self.tool.program(),
-            rxe(host),
-            lab.gid_index(host)?,
+            device,
+            gid_index,
             self.port,
             self.seconds,
             self.margin_s,
             self.message_bytes,
             self.depth,
             self.traffic_class
-        ))
+        )
+    }
+
+    /// Goodput by the number of messages in the measured time. perftest's own average depends on the CPU's frequency, which
+    /// it measures, wrong by a multiple on a busy emulated CPU.
+    #[must_use]
+    pub fn goodput_bps(&self, printed: &str) -> Option<f64> {
+        let messages: f64 = row(printed)?.nth(1)?.parse().ok()?;
+        let seconds = f64::from(self.seconds.saturating_sub(2 * self.margin_s).max(1));
+        Some(messages * f64::from(self.message_bytes) * 8.0 / seconds)
+    }
+
+    /// The command line at one of its hosts.
+    fn line_at(&self, lab: &Lab, host: u8) -> Result<String> {
+        Ok(self.line(&rxe(host), lab.gid_index(host)?))
     }
 }
 
@@ -128,13 +143,13 @@ impl Flow {
 /// A program is not installed, an address has no GID, or a server does not listen.
 pub fn start(lab: &Lab, flows: &[Flow]) -> Result<Vec<Traffic>> {
     let servers: Vec<Running> =
-        flows.iter().map(|flow| Running::start(&flow.line(lab, flow.server)?)).collect::<Result<_>>()?;
+        flows.iter().map(|flow| Running::start(&flow.line_at(lab, flow.server)?)).collect::<Result<_>>()?;
     // The handshake of perftest does not wait for a server.
     for (flow, server) in flows.iter().zip(&servers) {
         wait_for_server(server, flow.port)?;
     }
     let clients =
-        flows.iter().map(|flow| Running::start(&format!("{} 127.0.0.1", flow.line(lab, flow.client)?)));
+        flows.iter().map(|flow| Running::start(&format!("{} 127.0.0.1", flow.line_at(lab, flow.client)?)));
     let clients: Vec<Running> = clients.collect::<Result<_>>()?;
     let ends = flows.iter().zip(servers).zip(clients);
     Ok(ends.map(|((flow, server), client)| Traffic { server, client, seconds: flow.seconds }).collect())
@@ -230,16 +245,21 @@ pub fn jain(goodputs_bps: &[f64]) -> f64 {
     sum * sum / (goodputs_bps.len() as f64 * squares)
 }
 
-/// The column `BW average[Gbit/sec]`: ` #bytes #iterations BW peak[Gbit/sec] BW average[Gbit/sec] MsgRate[Mpps]`.
+/// The column `BW average[Gb/sec]`: ` #bytes #iterations BW peak[Gb/sec] BW average[Gb/sec] MsgRate[Mpps]`.
 fn goodput_bps(printed: &str) -> Option<f64> {
-    let mut lines = printed.lines().skip_while(|line| !line.trim_start().starts_with("#bytes"));
-    let row = lines.nth(1)?;
-    let average: f64 = row.split_whitespace().nth(3)?.parse().ok()?;
+    let average: f64 = row(printed)?.nth(3)?.parse().ok()?;
     Some(average * 1e9)
 }
 
+/// The cells of the only row.
+fn row(printed: &str) -> Option<std::str::SplitWhitespace<'_>> {
+    let mut lines = printed.lines().skip_while(|line| !line.trim_start().starts_with("#bytes"));
+    lines.nth(1).map(str::split_whitespace)
+}
+
 /// ` local address: LID 0000 QPN 0x0011 PSN 0x...` and ` remote address: ...`.
-fn qpns(printed: &str) -> Option<(u32, u32)> {
+#[must_use]
+pub fn qpns(printed: &str) -> Option<(u32, u32)> {
     let of = |end: &str| {
         let line = printed.lines().find(|line| line.trim_start().starts_with(end))?;
         let qpn = line.split_whitespace().skip_while(|word| *word != "QPN").nth(1)?;
@@ -265,6 +285,8 @@ mod tests {
         assert_eq!(goodput_bps(PRINTED), Some(18_104_000.0));
         assert_eq!(qpns(PRINTED), Some((0x12, 0x17)));
         assert_eq!(goodput_bps("Completion with error at client\n"), None);
+        let flow = Flow::new(Tool::Write, 1, 2, 1, 16);
+        assert_eq!(flow.goodput_bps(PRINTED), Some(2_210.0 * 65_536.0 / 8.0));
     }
 
     #[test]

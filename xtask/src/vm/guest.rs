@@ -2,15 +2,18 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use fs_err as fs;
 
+use super::bottleneck::Bottleneck;
 use super::kernel::{self, Kernel, Series};
-use super::machine::{self, Accelerator, Machine};
-use super::network::{Network, Nic};
+use super::machine::{self, Accelerator, Machine, Qemu};
+use super::network::{Layout, Network, Nic};
+use super::orders::Orders;
 use super::scenario::{self, Scenario};
 use super::tree::{self, Tree};
 use super::{Finished, RESULTS, cache};
@@ -48,6 +51,8 @@ const PEER: &str = "peer";
 
 /// Time limit from start to the first line of the driver, emulated, on a busy machine.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(120);
+/// Time limit of a situation of two guests.
+const SITUATION_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Requirements of guests with any kernel.
 pub(super) struct Guest {
@@ -174,10 +179,15 @@ fn joined<T>(thread: thread::ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
     thread.join().unwrap_or_else(|_| Err(anyhow!("a thread panicked; its message is above")))
 }
 
+/// Start-up of each of two guests, with arguments of the driver.
+fn two_guests(arguments: &str) -> String {
+    format!("{PREPARE}vm-guest {arguments}\n{END}")
+}
+
 /// A guest with its kernel.
 pub(super) struct Booted<'a> {
     guest: &'a Guest,
-    series: Series,
+    pub(super) series: Series,
     kernel: Kernel,
     accelerator: Accelerator,
 }
@@ -190,20 +200,56 @@ impl Booted<'_> {
 
     /// Runs a scenario in two guests with a NIC of a model each; the second has the kernel of `peer`.
     pub(super) fn run_two(&self, scenario: &Scenario, nic: Nic, peer: &Self) -> Result<Finished> {
-        let commands = self.guest.share.join(PEER);
-        if commands.exists() {
-            fs::remove_dir_all(&commands)?;
+        let title = format!("{}-{}", scenario.name, nic.name());
+        self.exchange()?;
+        let network = Network::new(nic, Layout::Single)?;
+        machine::write_start(&self.guest.share, &two_guests(&format!("run {} {RESULT}", scenario.name)))?;
+        let _second = self.second(&network, peer)?;
+        let machine = Machine { port: Some(&network.ports[0]), ..self.machine() };
+        self.watched(scenario.limit(), &title, &machine)
+    }
+
+    /// Runs situations in two guests with a bottleneck between them; the second has the kernel of `peer`.
+    pub(super) fn run_situations(
+        &self,
+        title: &str,
+        situations: &[String],
+        nic: Nic,
+        peer: &Self,
+    ) -> Result<Finished> {
+        let dir = self.exchange()?;
+        let network = Network::new(nic, Layout::Matrix)?;
+        let bottleneck = Bottleneck::new(&self.guest.workspace, &network)?;
+        let start = two_guests(&format!("between {RESULT} {}", situations.join(" ")));
+        machine::write_start(&self.guest.share, &start)?;
+        let second = self.second(&network, peer)?;
+        let orders = Orders { network: &network, bottleneck: &bottleneck, dir, second: second.pid() };
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| orders.serve(&stop));
+            let machine = Machine { port: Some(&network.ports[0]), ..self.machine() };
+            let limit = SITUATION_TIMEOUT * u32::try_from(situations.len()).unwrap_or(u32::MAX);
+            let finished = self.watched(limit, title, &machine);
+            stop.store(true, Ordering::Relaxed);
+            finished
+        })
+    }
+
+    /// The directory in which guests exchange commands, without those of an earlier run.
+    fn exchange(&self) -> Result<PathBuf> {
+        let dir = self.guest.share.join(PEER);
+        if dir.exists() {
+            fs::remove_dir_all(&dir)?;
         }
-        let network = Network::new(nic)?;
-        let [first, second] = &network.ports;
-        let (name, script) =
-            (&scenario.name, format!("{PREPARE}vm-guest run {} result.json\n{END}", scenario.name));
-        let title = format!("{name}-{}", nic.name());
-        machine::write_start(&self.guest.share, &script)?;
-        let second = Machine { port: Some(second), ..peer.machine() };
-        let (_second, lines) = second.start()?;
+        Ok(dir)
+    }
+
+    /// Starts the second guest.
+    fn second(&self, network: &Network, peer: &Self) -> Result<Qemu> {
+        let second = Machine { port: Some(&network.ports[1]), ..peer.machine() };
+        let (qemu, lines) = second.start()?;
         thread::spawn(move || lines.iter().for_each(|line| println!("   2 | {line}")));
-        self.watched(scenario, &title, &Machine { port: Some(first), ..self.machine() })
+        Ok(qemu)
     }
 
     /// Runs a scenario in a fresh guest.
@@ -216,18 +262,18 @@ impl Booted<'_> {
             format!("{PREPARE}vm-guest run {name} result.json\n{END}")
         };
         machine::write_start(&self.guest.share, &start)?;
-        self.watched(scenario, name, &self.machine())
+        self.watched(scenario.limit(), name, &self.machine())
     }
 
     /// Runs a guest with its script, and stores its results under a title.
-    fn watched(&self, scenario: &Scenario, title: &str, machine: &Machine<'_>) -> Result<Finished> {
+    fn watched(&self, limit: Duration, title: &str, machine: &Machine<'_>) -> Result<Finished> {
         let result = self.guest.share.join(RESULT);
         if result.exists() {
             fs::remove_file(&result)?;
         }
         header(format_args!("{title} on Linux {}", self.kernel.release()));
         let started = Instant::now();
-        let verdict = machine.run(BOOT_TIMEOUT + scenario.limit(), |line| {
+        let verdict = machine.run(BOOT_TIMEOUT + limit, |line| {
             println!("{:6.1} {line}", started.elapsed().as_secs_f64());
         })?;
         let seconds = started.elapsed().as_secs_f64();
@@ -242,11 +288,24 @@ impl Booted<'_> {
         Ok(finished)
     }
 
-    fn store(&self, finished: &Finished) -> Result<()> {
-        let dir = self.guest.cache.join(RESULTS);
-        fs::create_dir_all(&dir)?;
-        let path = dir.join(format!("{}-{}.json", finished.series, finished.scenario));
+    pub(super) fn store(&self, finished: &Finished) -> Result<()> {
+        let path = self.result(&finished.scenario);
+        fs::create_dir_all(self.guest.cache.join(RESULTS))?;
         let bytes = serde_json::to_vec(finished)?;
         Ok(fs::write(&path, bytes)?)
+    }
+
+    /// The result stored under a title, if any.
+    pub(super) fn stored(&self, title: &str) -> Result<Option<Finished>> {
+        let path = self.result(title);
+        if !path.exists() {
+            return Ok(None);
+        }
+        let finished = serde_json::from_slice(&fs::read(&path)?);
+        finished.map(Some).with_context(|| path.display().to_string())
+    }
+
+    fn result(&self, title: &str) -> PathBuf {
+        self.guest.cache.join(RESULTS).join(format!("{}-{title}.json", self.series))
     }
 }

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result};
 use fs_err::{self as fs, File};
 
 use super::kernel::Kernel;
-use super::network::Port;
+use super::network::{Layout, Port};
 use super::tree::Tree;
 use crate::run;
 
@@ -24,7 +24,7 @@ pub(super) const START: &str = "start";
 const KERNEL_ARGUMENTS: &str = "console=ttyS0 quiet nokaslr mitigations=off tsc=reliable random.trust_cpu=1 panic=-1 net.ifnames=0 \
      systemd.show_status=false dcqcn.guest=1";
 const CPUS: u32 = 2;
-/// Memory and CPUs of each of two concurrent guests.
+/// CPUs of each of two concurrent guests that need no more.
 const CPUS_OF_TWO: u32 = 1;
 const MEMORY_MB: u32 = 1_024;
 /// Time limit for the first output under KVM.
@@ -89,12 +89,16 @@ impl Machine<'_> {
             Accelerator::Tcg => "tcg,thread=multi",
         };
         let netns = self.port.map(|port| port.netns.as_str());
-        let cpus = if netns.is_some() { CPUS_OF_TWO } else { CPUS };
+        let is_single = self.port.is_some_and(|port| port.layout == Layout::Single);
+        let cpus = if is_single { CPUS_OF_TWO } else { CPUS };
         let mut command = qemu(self.tree, self.kernel, accelerator, netns, cpus);
         let mut arguments = KERNEL_ARGUMENTS.to_owned();
         if let Some(port) = self.port {
             command.args(port.arguments());
             arguments += &format!(" dcqcn.port={} dcqcn.nic={}", port.number, port.nic.driver());
+            if port.layout == Layout::Matrix {
+                arguments += " dcqcn.management=1";
+            }
         }
         command.args(["-serial", serial, "-append", &arguments]).arg("-initrd").arg(self.kernel.initramfs());
         for (tag, path, access) in [
@@ -141,6 +145,10 @@ fn qemu(tree: &Tree, kernel: &Kernel, accelerator: &str, netns: Option<&str>, cp
 pub(super) struct Qemu(Child);
 
 impl Qemu {
+    pub(super) fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
     fn start(command: &mut Command) -> Result<(Self, Receiver<String>)> {
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         let mut qemu = Self(command.spawn().with_context(|| run::not_started(command))?);

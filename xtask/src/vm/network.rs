@@ -1,5 +1,6 @@
 //! Two guests on one bridge: a network namespace of the host with a tap for each guest's NIC.
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::Result;
@@ -12,6 +13,8 @@ use crate::run;
 pub(super) enum Nic {
     /// Paravirtual, of KVM and most clouds; guest and host exchange segments of up to 64 KB.
     VirtioNet,
+    /// The same with two pairs of queues.
+    VirtioNetMq,
     /// Intel 82574L.
     E1000e,
     /// Intel 82540EM.
@@ -25,6 +28,7 @@ impl Nic {
     fn device(self) -> &'static str {
         match self {
             Self::VirtioNet => "virtio-net-pci",
+            Self::VirtioNetMq => "virtio-net-pci,mq=on,vectors=6",
             Self::E1000e => "e1000e",
             Self::E1000 => "e1000",
             Self::Vmxnet3 => "vmxnet3",
@@ -34,7 +38,7 @@ impl Nic {
     /// Kernel module.
     pub(super) fn driver(self) -> &'static str {
         match self {
-            Self::VirtioNet => "virtio_net",
+            Self::VirtioNet | Self::VirtioNetMq => "virtio_net",
             Self::E1000e => "e1000e",
             Self::E1000 => "e1000",
             Self::Vmxnet3 => "vmxnet3",
@@ -47,52 +51,104 @@ impl Nic {
     }
 }
 
-/// A guest's NIC and its port of the bridge.
+/// NICs and CPUs of each guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Layout {
+    /// One NIC, one CPU.
+    Single,
+    /// Two NICs on the bridge and a third one on a bridge for management, two CPUs, and frames of up to 9,000 bytes.
+    Matrix,
+}
+
+/// A guest's NICs and their ports of the bridge.
 #[derive(Clone, Debug)]
 pub(super) struct Port {
     pub(super) netns: String,
     /// 1 or 2.
     pub(super) number: u8,
     pub(super) nic: Nic,
+    pub(super) layout: Layout,
 }
 
 impl Port {
     /// QEMU's arguments for it. Its tree has no option ROMs.
     pub(super) fn arguments(&self) -> Vec<String> {
-        let Self { number, nic, .. } = self;
-        vec![
-            "-netdev".into(),
-            format!("tap,id=n0,ifname={},script=no,downscript=no", tap(*number)),
-            "-device".into(),
-            format!("{},romfile=,netdev=n0,mac=52:54:00:0d:c0:{number:02x}", nic.device()),
-        ]
+        let mut arguments = vec![
+            "-qmp".to_owned(),
+            format!("unix:{},server=on,wait=off", self.monitor().display()),
+            // The clocks of two machines differ.
+            "-rtc".to_owned(),
+            format!("base=203{}-01-01T00:00:00", self.number),
+        ];
+        for (index, (tap, nic)) in self.taps().into_iter().enumerate() {
+            let queues = if nic == Nic::VirtioNetMq { ",queues=2" } else { "" };
+            arguments.extend([
+                "-netdev".into(),
+                format!("tap,id=n{index},ifname={tap},script=no,downscript=no{queues}"),
+                "-device".into(),
+                format!(
+                    "{},romfile=,id=nic{index},netdev=n{index},mac=52:54:00:0d:c{index}:{:02x}",
+                    nic.device(),
+                    self.number
+                ),
+            ]);
+        }
+        arguments
+    }
+
+    /// The socket of QEMU's monitor.
+    pub(super) fn monitor(&self) -> PathBuf {
+        std::env::temp_dir().join(format!("{}-{}.qmp", self.netns, self.number))
+    }
+
+    /// The tap of each NIC; of the third one for management.
+    fn taps(&self) -> Vec<(String, Nic)> {
+        let tap = tap(self.number);
+        match self.layout {
+            Layout::Single => vec![(tap, self.nic)],
+            Layout::Matrix => vec![
+                (tap.clone(), self.nic),
+                (format!("{tap}b"), self.nic),
+                (format!("{tap}m"), Nic::VirtioNet),
+            ],
+        }
     }
 }
 
-fn tap(number: u8) -> String {
+/// The tap of a guest's first NIC.
+pub(super) fn tap(number: u8) -> String {
     format!("tap{number}")
 }
 
 /// The namespace, removed on drop.
 pub(super) struct Network {
-    netns: String,
+    pub(super) netns: String,
     pub(super) ports: [Port; 2],
 }
 
+/// MTU of taps for frames of 9,000 bytes with tags or a tunnel's headers.
+const JUMBO_BYTES: &str = "9216";
+
 impl Network {
     /// A bridge with a tap for each of two guests.
-    pub(super) fn new(nic: Nic) -> Result<Self> {
+    pub(super) fn new(nic: Nic, layout: Layout) -> Result<Self> {
         let netns = format!("dcqcn-vm-{}", std::process::id());
-        let ports = [1, 2].map(|number| Port { netns: netns.clone(), number, nic });
+        let ports = [1, 2].map(|number| Port { netns: netns.clone(), number, nic, layout });
         ip(&["netns", "add", &netns])?;
         // From here on it is removed on any failure.
         let network = Self { netns, ports };
-        network.ip(&["link", "add", "br0", "type", "bridge"])?;
-        network.ip(&["link", "set", "br0", "up"])?;
-        for port in &network.ports {
-            let tap = tap(port.number);
-            network.ip(&["tuntap", "add", &tap, "mode", "tap", "vnet_hdr"])?;
-            network.ip(&["link", "set", &tap, "master", "br0", "up"])?;
+        for bridge in ["br0", "br1"] {
+            network.ip(&["link", "add", bridge, "type", "bridge", "mcast_snooping", "0"])?;
+            network.ip(&["link", "set", bridge, "up"])?;
+        }
+        for (tap, nic) in network.ports.iter().flat_map(Port::taps) {
+            let bridge = if tap.ends_with('m') { "br1" } else { "br0" };
+            let queues: &[&str] = if nic == Nic::VirtioNetMq { &["multi_queue"] } else { &[] };
+            network.ip(&[&["tuntap", "add", &tap, "mode", "tap", "vnet_hdr"], queues].concat())?;
+            if layout == Layout::Matrix {
+                network.ip(&["link", "set", &tap, "mtu", JUMBO_BYTES])?;
+            }
+            network.ip(&["link", "set", &tap, "master", bridge, "up"])?;
         }
         Ok(network)
     }
@@ -106,6 +162,10 @@ impl Drop for Network {
     fn drop(&mut self) {
         if let Err(error) = ip(&["netns", "del", &self.netns]) {
             eprintln!("cannot remove network namespace {}: {error:#}", self.netns);
+        }
+        for port in &self.ports {
+            // An error means that QEMU did not start.
+            drop(std::fs::remove_file(port.monitor()));
         }
     }
 }

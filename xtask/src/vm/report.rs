@@ -7,6 +7,7 @@ use fs_err as fs;
 
 use super::Finished;
 use super::kernel::Series;
+use super::matrix::table;
 use crate::page::{self, Measured};
 use crate::workspace::Workspace;
 
@@ -14,13 +15,19 @@ const PAGE: &str = "soft-roce";
 const COMMITTED: &str = "docs/measured/soft-roce.md";
 /// Name of the table of results.
 const KERNELS: &str = "kernels";
+/// Name of the table of two guests.
+const MATRIX: &str = "matrix";
 
 /// Writes the tables of scenarios that ran; others are unchanged.
-pub(super) fn write(workspace: &Workspace, finished: &[Finished]) -> Result<()> {
+pub(super) fn write(workspace: &Workspace, finished: Vec<Finished>) -> Result<()> {
+    let (matrix, finished): (Vec<_>, Vec<_>) = finished.into_iter().partition(table::is_matrix);
     let path = workspace.root().join(COMMITTED);
     let text = fs::read_to_string(&path)?;
     let mut measured = Measured::new(PAGE);
-    measured.add(KERNELS, &kernels(finished, page::between(COMMITTED, &text, KERNELS)?));
+    measured.add(KERNELS, &kernels(&finished, page::between(COMMITTED, &text, KERNELS)?));
+    if !matrix.is_empty() {
+        measured.add(MATRIX, &table::table(&matrix));
+    }
     for run in finished.iter().filter(|run| run.series == Series::V6_1) {
         if let Some((table, checks)) = measurements(run) {
             measured.add_with(&run.scenario, &table, &checks);
@@ -95,6 +102,7 @@ mod tests {
             columns: vec!["run".into()],
             rows: vec![vec!["off".into()]],
             checks: vec![check],
+            skipped: Vec::new(),
         };
         let verdict = if ok { Ok(()) } else { Err("a check failed".into()) };
         let (scenario, made) = (scenario.into(), "Made by `x` at commit 1, 2026-01-01.\n".into());

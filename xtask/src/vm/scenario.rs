@@ -42,6 +42,9 @@ pub(super) struct Outcome {
     pub(super) columns: Vec<String>,
     pub(super) rows: Vec<Vec<String>>,
     pub(super) checks: Vec<Check>,
+    /// Situations that these guests cannot have, with the reason.
+    #[serde(default)]
+    pub(super) skipped: Vec<String>,
 }
 
 /// One assertion with its value.

@@ -1,0 +1,204 @@
+//! Situations of two guests with a bottleneck between them, run one after the other in one boot.
+
+mod changes;
+mod incast;
+mod nic;
+mod sides;
+mod storage;
+mod tcp;
+mod topologies;
+
+use std::time::Instant;
+
+use anyhow::Result;
+
+use super::hosts::{Counts, Hosts};
+use super::perftest::{self, Outcome};
+use super::report::Report;
+
+/// A situation.
+pub struct Situation {
+    /// Name on the command line.
+    pub name: &'static str,
+    /// Description in one line.
+    pub about: &'static str,
+    /// Measures, and records the results.
+    run: fn(&mut Hosts, &mut Report) -> Result<Ran>,
+}
+
+/// End of a situation.
+enum Ran {
+    /// Its checks are in the report.
+    Done,
+    /// These guests cannot have it.
+    Skipped(String),
+}
+
+/// All of them, in the order they run.
+pub const SITUATIONS: &[Situation] = &[
+    Situation {
+        name: "incast",
+        about: "two QPs into the bottleneck, without and with dcqcn in both guests",
+        run: incast::run,
+    },
+    Situation {
+        name: "tcp",
+        about: "TCP against the bottleneck's direction, with dcqcn relative to without",
+        run: tcp::ratio,
+    },
+    Situation {
+        name: "alongside",
+        about: "TCP alongside RoCE before, during and after attaching",
+        run: tcp::alongside,
+    },
+    Situation {
+        name: "attaching",
+        about: "WRITE, READ and SEND through attach and detach",
+        run: changes::attaching,
+    },
+    Situation {
+        name: "mtu",
+        about: "MTUs of 4200 and 9000 bytes, and changed under traffic",
+        run: changes::mtu,
+    },
+    Situation { name: "cpu", about: "a CPU of each guest offline and online", run: changes::cpu },
+    Situation { name: "link", about: "carrier lost, interface down and up", run: changes::link },
+    Situation {
+        name: "paused",
+        about: "the receiver paused for 5 s, and frozen for 5 s",
+        run: changes::paused,
+    },
+    Situation { name: "alone", about: "dcqcn in one of the guests only", run: sides::alone },
+    Situation {
+        name: "firmware",
+        about: "a receiver that answers as firmware does, and one that names wrong QPNs",
+        run: sides::firmware,
+    },
+    Situation { name: "queues", about: "a NIC with several queues, mq and fq", run: nic::queues },
+    Situation {
+        name: "line-rate",
+        about: "link_rate by the driver: cut and recovery of a flow at line rate",
+        run: nic::line_rate,
+    },
+    Situation {
+        name: "vlan",
+        about: "a VLAN above the NIC, tags by the NIC and by the kernel",
+        run: topologies::vlan,
+    },
+    Situation { name: "qinq", about: "two tags above the NIC", run: topologies::qinq },
+    Situation {
+        name: "bond",
+        about: "active-backup, with a failover of each guest under traffic",
+        run: topologies::bond,
+    },
+    Situation {
+        name: "macvlan",
+        about: "soft-RoCE on a macvlan, dcqcn on the NIC",
+        run: topologies::macvlan,
+    },
+    Situation { name: "vxlan", about: "soft-RoCE and dcqcn on a tunnel", run: topologies::vxlan },
+    Situation { name: "vrf", about: "the NIC in a VRF", run: topologies::vrf },
+    Situation { name: "bridge", about: "soft-RoCE on a bridge, dcqcn on its port", run: topologies::bridge },
+    Situation {
+        name: "storage",
+        about: "a mounted NVMe-oF disk through attach, upgrade, daemon restarts and detach",
+        run: storage::run,
+    },
+];
+
+/// Columns of [`Measured::row`].
+const COLUMNS: &[&str] = &[
+    "situation",
+    "",
+    "goodput, Mbit/s",
+    "marks",
+    "CNPs sent",
+    "CNPs handled",
+    "out of sequence",
+    "retries",
+    "receiver's CPU",
+];
+
+/// Runs situations; `done` is called after each of them.
+pub fn run(report: &mut Report, names: &[&str], done: &dyn Fn(&Report) -> Result<()>) -> Result<()> {
+    let mut hosts = Hosts::connect()?;
+    report.columns(COLUMNS);
+    for situation in SITUATIONS.iter().filter(|situation| names.contains(&situation.name)) {
+        let (name, started) = (situation.name, Instant::now());
+        println!("== {name}: {}", situation.about);
+        match (situation.run)(&mut hosts, report) {
+            Ok(Ran::Done) => {}
+            Ok(Ran::Skipped(reason)) => report.skip(name, &reason),
+            Err(error) => {
+                report.check(&format!("{name}: ran to its end"), format!("{error:#}"), "no error", false);
+            }
+        }
+        println!("== {name}: {:.0} s", started.elapsed().as_secs_f64());
+        done(report)?;
+    }
+    Ok(())
+}
+
+/// Traffic with its counters.
+struct Measured {
+    goodput_bps: f64,
+    broken: u64,
+    counts: Counts,
+}
+
+impl Measured {
+    fn new(outcomes: &[Outcome], counts: Counts) -> Self {
+        let goodput_bps = outcomes.iter().filter_map(|outcome| outcome.goodput_bps).sum();
+        Self { goodput_bps, broken: perftest::broken(outcomes), counts }
+    }
+
+    /// A row of [`COLUMNS`].
+    fn row(&self, report: &mut Report, name: &str, what: &str) {
+        let broken = if self.broken == 0 { String::new() } else { format!(", {} QPs broke", self.broken) };
+        let counts = &self.counts;
+        report.row([
+            name.to_owned(),
+            format!("{what}{broken}"),
+            format!("{:.2}", self.goodput_bps / 1e6),
+            counts.marked.to_string(),
+            counts.sent.to_string(),
+            counts.handled.to_string(),
+            counts.out_of_sequence.to_string(),
+            counts.retries.to_string(),
+            format!("{:.0} %", 100.0 * counts.busy()),
+        ]);
+    }
+
+    /// Checks that marks became CNPs, that the sender handled them, and that no QP broke.
+    fn check(&self, report: &mut Report, name: &str, bottleneck_bps: f64) {
+        report.equals(&format!("{name}: QPs that broke"), self.broken, 0);
+        let Counts { sent, handled, ignored, unknown, locked, .. } = self.counts;
+        report.at_least(&format!("{name}: CNPs handled"), handled as f64, 1.0);
+        report.equals(
+            &format!("{name}: CNPs without a flow, except locked ones"),
+            unknown.saturating_sub(locked),
+            0,
+        );
+        report.at_least(
+            &format!("{name}: CNPs received, of those sent"),
+            (handled + ignored) as f64 / sent.max(1) as f64,
+            MIN_CNPS,
+        );
+        report.at_least(
+            &format!("{name}: goodput, of the bottleneck"),
+            self.goodput_bps / bottleneck_bps,
+            MIN_SHARE,
+        );
+    }
+}
+
+/// A row of [`COLUMNS`] with a text only.
+fn note(report: &mut Report, name: &str, text: String) {
+    let rest = COLUMNS.len() - 2;
+    report.row([name.to_owned(), text].into_iter().chain(std::iter::repeat_n(String::new(), rest)));
+}
+
+/// Minimum share of CNPs that arrive; counters of two guests are not read at the same time.
+const MIN_CNPS: f64 = 0.9;
+/// Minimum share of the bottleneck's rate, on a busy machine.
+const MIN_SHARE: f64 = 0.5;

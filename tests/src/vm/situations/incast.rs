@@ -1,0 +1,66 @@
+//! Two QPs into the bottleneck, without and with `dcqcn`.
+
+use anyhow::Result;
+
+use super::super::hosts::{BOTTLENECK_BPS, Hosts, PLAIN, Topology};
+use super::super::perftest::Tool;
+use super::super::report::Report;
+use super::{Measured, Ran};
+
+/// Seconds of traffic without `dcqcn`, and with it: rates settle in 3 s.
+const OFF_S: u32 = 8;
+const ON_S: u32 = 16;
+const QPS: u16 = 2;
+
+pub(super) fn run(hosts: &mut Hosts, report: &mut Report) -> Result<Ran> {
+    hosts.build(PLAIN)?;
+    measure(hosts, Tool::Write, OFF_S)?.row(report, "incast", "off");
+    attached(hosts, report, "incast", "dcqcn")?;
+    Ok(Ran::Done)
+}
+
+/// Builds a topology, and measures with `dcqcn` attached in both guests.
+pub(super) fn over(hosts: &mut Hosts, report: &mut Report, name: &str, topology: Topology) -> Result<()> {
+    hosts.build(topology)?;
+    attached(hosts, report, name, "dcqcn")
+}
+
+/// Measures with `dcqcn` attached in both guests; afterwards the interfaces must be as before.
+pub(super) fn attached(hosts: &mut Hosts, report: &mut Report, name: &str, what: &str) -> Result<()> {
+    let before = hosts.state()?;
+    hosts.attach_both()?;
+    let measured = measure(hosts, Tool::Write, ON_S)?;
+    measured.row(report, name, what);
+    measured.check(report, name, BOTTLENECK_BPS);
+    hosts.detach_both()?;
+    restored(hosts, report, name, &before)
+}
+
+/// Checks that interfaces, qdiscs and offloads are as before.
+pub(super) fn restored(hosts: &mut Hosts, report: &mut Report, name: &str, before: &[String]) -> Result<()> {
+    let now = hosts.state()?;
+    let changed: Vec<String> = before
+        .iter()
+        .zip(&now)
+        .flat_map(|(before, now)| before.lines().zip(now.lines()))
+        .filter(|(before, now)| before != now)
+        .map(|(before, now)| format!("{} -> {}", before.trim(), now.trim()))
+        .collect();
+    let measured = if changed.is_empty() { "unchanged".to_owned() } else { changed.join("; ") };
+    report.check(
+        &format!("{name}: offloads and qdiscs after detach"),
+        measured,
+        "unchanged",
+        *before == *now,
+    );
+    Ok(())
+}
+
+/// Traffic of two QPs from the first to the second guest.
+pub(super) fn measure(hosts: &mut Hosts, tool: Tool, seconds: u32) -> Result<Measured> {
+    let flows = hosts.flows(tool, QPS, seconds);
+    let before = hosts.counts()?;
+    let traffic = hosts.traffic(&flows)?;
+    let outcomes = hosts.outcomes(&traffic)?;
+    Ok(Measured::new(&outcomes, hosts.counts()?.since(before)))
+}

@@ -1,0 +1,76 @@
+//! TCP in the direction without bottleneck: its throughput with `dcqcn` relative to without, and alongside RoCE.
+
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use serde_json::Value;
+
+use super::super::hosts::{BOTTLENECK_BPS, Hosts, PLAIN, RECEIVER, SENDER};
+use super::super::perftest::Tool;
+use super::super::report::Report;
+use super::incast::restored;
+use super::{Measured, Ran, note};
+
+/// Two of each: detached, attached, attached, detached, so that a trend of the machine's load cancels.
+const CYCLES: usize = 2;
+const SECONDS: u32 = 3;
+/// Lowest ratio: a few short rounds on a busy machine.
+const MIN_RATIO: f64 = 0.8;
+
+pub(super) fn ratio(hosts: &mut Hosts, report: &mut Report) -> Result<Ran> {
+    hosts.build(PLAIN)?;
+    hosts.sh(RECEIVER, "iperf3 -s -D")?;
+    let before = hosts.state()?;
+    let (mut detached, mut attached) = (Vec::new(), Vec::new());
+    for _ in 0..CYCLES {
+        detached.push(throughput_bps(hosts)?);
+        hosts.attach_both()?;
+        attached.push(throughput_bps(hosts)?);
+        attached.push(throughput_bps(hosts)?);
+        hosts.detach_both()?;
+        detached.push(throughput_bps(hosts)?);
+    }
+    restored(hosts, report, "tcp", &before)?;
+    let mean = |all: &[f64]| all.iter().sum::<f64>() / all.len() as f64 / 1e6;
+    let (detached, attached) = (mean(&detached), mean(&attached));
+    let ratio = attached / detached;
+    let text = format!("attached {attached:.0}, detached {detached:.0} Mbit/s, ratio {ratio:.2}");
+    note(report, "tcp", text);
+    report.at_least("tcp: ratio of throughput with dcqcn to without", ratio, MIN_RATIO);
+    Ok(Ran::Done)
+}
+
+/// TCP and RoCE before, during and after attaching.
+pub(super) fn alongside(hosts: &mut Hosts, report: &mut Report) -> Result<Ran> {
+    hosts.build(PLAIN)?;
+    hosts.sh(RECEIVER, "iperf3 -s -D")?;
+    let alone = throughput_bps(hosts)?;
+    for (what, is_attached) in [("before", false), ("attached", true), ("detached", false)] {
+        if is_attached {
+            hosts.attach_both()?;
+        }
+        let before = hosts.counts()?;
+        let flows = hosts.flows(Tool::Write, 2, 14);
+        let traffic = hosts.traffic(&flows)?;
+        thread::sleep(Duration::from_secs(2));
+        let tcp = throughput_bps(hosts)?;
+        let outcomes = hosts.outcomes(&traffic)?;
+        let measured = Measured::new(&outcomes, hosts.counts()?.since(before));
+        let text = format!("{what}, TCP {:.0} Mbit/s, alone {:.0}", tcp / 1e6, alone / 1e6);
+        measured.row(report, "alongside", &text);
+        report.equals(&format!("alongside, {what}: QPs that broke"), measured.broken, 0);
+        if is_attached {
+            measured.check(report, "alongside", BOTTLENECK_BPS);
+            hosts.detach_both()?;
+        }
+    }
+    Ok(Ran::Done)
+}
+
+/// TCP's throughput from the second to the first guest, at its receiver.
+fn throughput_bps(hosts: &mut Hosts) -> Result<f64> {
+    let printed = hosts.sh(SENDER, &format!("iperf3 -c 10.9.0.{RECEIVER} -t {SECONDS} -J -R"))?;
+    let result: Value = serde_json::from_str(&printed).context("iperf3 printed no JSON")?;
+    result["end"]["sum_received"]["bits_per_second"].as_f64().context("iperf3 reports no throughput")
+}

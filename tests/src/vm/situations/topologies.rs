@@ -1,0 +1,196 @@
+//! Interfaces above the NIC: tags, bond, macvlan, tunnel, VRF, bridge.
+//!
+//! soft-RoCE does not run on VLAN interfaces, so a bridge `top0` above them has the RDMA device.
+
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::super::hosts::{BOTTLENECK_BPS, Hosts, LINK, PLAIN, RECEIVER, SENDER, Topology};
+use super::super::perftest::Tool;
+use super::super::report::Report;
+use super::incast::{attached, measure, over, restored};
+use super::{Measured, Ran};
+
+const VLAN: Topology = Topology {
+    script: "modprobe -a 8021q bridge
+        ip address flush dev eth0
+        ip link add link eth0 name low0 type vlan id 5
+        ip link add top0 type bridge mcast_snooping 0
+        ip link set low0 master top0 up
+        ip link set top0 up
+        ip address add 10.9.5.$N/24 dev top0",
+    rdma: "top0",
+    iface: "eth0",
+    network: "10.9.5",
+};
+
+const QINQ: Topology = Topology {
+    script: "modprobe -a 8021q bridge
+        ip address flush dev eth0
+        ip link add link eth0 name mid0 type vlan protocol 802.1ad id 8
+        ip link set mid0 up
+        ip link add link mid0 name low0 type vlan id 5
+        ip link add top0 type bridge mcast_snooping 0
+        ip link set low0 master top0 up
+        ip link set top0 up
+        ip address add 10.9.6.$N/24 dev top0",
+    rdma: "top0",
+    iface: "eth0",
+    network: "10.9.6",
+};
+
+const BOND: Topology = Topology {
+    script: "modprobe bonding max_bonds=0
+        ip address flush dev eth0
+        ip link add top0 type bond mode active-backup miimon 100 num_grat_arp 3
+        for port in eth0 eth1; do ip link set $port down; ip link set $port master top0; done
+        ip link set top0 up
+        until ip link set top0 type bond active_slave eth0 2>/dev/null; do sleep 0.2; done
+        tc qdisc replace dev top0 root fq limit 40000 flow_limit 20000
+        ip address add 10.9.7.$N/24 dev top0",
+    rdma: "top0",
+    iface: "top0",
+    network: "10.9.7",
+};
+
+const MACVLAN: Topology = Topology {
+    script: "modprobe macvlan
+        ip address flush dev eth0
+        ip link add link eth0 name top0 type macvlan mode bridge
+        ip link set top0 up
+        ip address add 10.9.8.$N/24 dev top0",
+    rdma: "top0",
+    iface: "eth0",
+    network: "10.9.8",
+};
+
+const VXLAN: Topology = Topology {
+    script: "modprobe vxlan
+        ip link add top0 type vxlan id 42 local 10.9.0.$N remote 10.9.0.$M dev eth0 dstport 4789
+        ip link set top0 up
+        tc qdisc replace dev top0 root fq limit 40000 flow_limit 20000
+        ip address add 10.9.9.$N/24 dev top0",
+    rdma: "top0",
+    iface: "top0",
+    network: "10.9.9",
+};
+
+const VRF: Topology = Topology {
+    script: "modprobe vrf
+        echo 1 > /proc/sys/net/ipv4/udp_l3mdev_accept
+        ip link add top0 type vrf table 100
+        ip link set top0 up
+        ip link set eth0 master top0
+        ip address flush dev eth0
+        ip address add 10.9.10.$N/24 dev eth0",
+    rdma: "eth0",
+    iface: "eth0",
+    network: "10.9.10",
+};
+
+const BRIDGE: Topology = Topology {
+    script: "modprobe bridge
+        ip address flush dev eth0
+        ip link add top0 type bridge mcast_snooping 0
+        ip link set eth0 master top0
+        ip link set top0 up
+        ip address add 10.9.11.$N/24 dev top0",
+    rdma: "top0",
+    iface: "eth0",
+    network: "10.9.11",
+};
+
+/// Tags by the NIC, then by the kernel.
+pub(super) fn vlan(hosts: &mut Hosts, report: &mut Report) -> Result<Ran> {
+    over(hosts, report, "vlan", VLAN)?;
+    if hosts.both("ethtool -K eth0 txvlan off rxvlan off").is_ok() {
+        attached(hosts, report, "vlan", "dcqcn, tags by the kernel")?;
+    } else {
+        report.skip("vlan, tags by the kernel", "the NIC's offload is fixed");
+    }
+    Ok(Ran::Done)
+}
+
+pub(super) fn qinq(hosts: &mut Hosts, report: &mut Report) -> Result<Ran> {
+    over(hosts, report, "qinq", QINQ).map(|()| Ran::Done)
+}
+
+pub(super) fn macvlan(hosts: &mut Hosts, report: &mut Report) -> Result<Ran> {
+    over(hosts, report, "macvlan", MACVLAN).map(|()| Ran::Done)
+}
+
+pub(super) fn vrf(hosts: &mut Hosts, report: &mut Report) -> Result<Ran> {
+    hosts.build(VRF)?;
+    let off = measure(hosts, Tool::Write, 6)?;
+    off.row(report, "vrf", "off");
+    if off.goodput_bps < BOTTLENECK_BPS / 100.0 {
+        return Ok(Ran::Skipped(
+            "soft-RoCE does not work in a VRF on this kernel, without dcqcn either".into(),
+        ));
+    }
+    attached(hosts, report, "vrf", "dcqcn")?;
+    Ok(Ran::Done)
+}
+
+pub(super) fn bridge(hosts: &mut Hosts, report: &mut Report) -> Result<Ran> {
+    over(hosts, report, "bridge", BRIDGE).map(|()| Ran::Done)
+}
+
+/// The tunnel hides RoCE from the bottleneck, so the sender marks at its own interface.
+pub(super) fn vxlan(hosts: &mut Hosts, report: &mut Report) -> Result<Ran> {
+    const MARK: &str = "--set cp_enable=true --set wred.3.drain_rate=18mbit --set wred.3.kmin=10KB";
+    hosts.build(VXLAN)?;
+    let before = hosts.state()?;
+    hosts.attach(SENDER, &format!("{LINK} {MARK}"))?;
+    hosts.attach(RECEIVER, LINK)?;
+    let measured = measure(hosts, Tool::Write, 16)?;
+    measured.row(report, "vxlan", "dcqcn");
+    measured.check(report, "vxlan", BOTTLENECK_BPS);
+    hosts.detach_both()?;
+    restored(hosts, report, "vxlan", &before)?;
+    Ok(Ran::Done)
+}
+
+/// The active NIC changes under traffic, on the sender and then on the receiver. soft-RoCE on a bond may lose its QPs by
+/// that (`Failed allocating skb`), so the same traffic without `dcqcn` is the reference; new QPs must work.
+pub(super) fn bond(hosts: &mut Hosts, report: &mut Report) -> Result<Ran> {
+    hosts.build(BOND)?;
+    let before = hosts.state()?;
+    let off = failover(hosts, "eth1")?;
+    off.row(report, "bond", "off, failover");
+    hosts.attach_both()?;
+    let on = failover(hosts, "eth0")?;
+    on.row(report, "bond", "dcqcn, failover");
+    report.at_most("bond, failover: QPs that broke, as without dcqcn", on.broken as f64, off.broken as f64);
+    report.at_least(
+        "bond, failover: goodput, of that without dcqcn",
+        on.goodput_bps / off.goodput_bps.clamp(1.0, BOTTLENECK_BPS),
+        0.5,
+    );
+    for port in ["eth0", "eth1"] {
+        hosts.both(&format!("ip link set top0 type bond active_slave {port}"))?;
+        let measured = measure(hosts, Tool::Write, 12)?;
+        measured.row(report, "bond", &format!("dcqcn, by {port}"));
+        measured.check(report, &format!("bond, by {port}"), BOTTLENECK_BPS);
+    }
+    hosts.both("ip link set top0 type bond active_slave eth0")?;
+    hosts.detach_both()?;
+    restored(hosts, report, "bond", &before)?;
+    hosts.build(PLAIN)?;
+    Ok(Ran::Done)
+}
+
+/// Traffic during which both guests change to another NIC.
+fn failover(hosts: &mut Hosts, to: &str) -> Result<Measured> {
+    let counts = hosts.counts()?;
+    let flows = hosts.flows(Tool::Write, 2, 20);
+    let traffic = hosts.traffic(&flows)?;
+    for guest in [SENDER, RECEIVER] {
+        thread::sleep(Duration::from_secs(4));
+        hosts.sh(guest, &format!("ip link set top0 type bond active_slave {to}"))?;
+    }
+    let outcomes = hosts.outcomes(&traffic)?;
+    Ok(Measured::new(&outcomes, hosts.counts()?.since(counts)))
+}
