@@ -475,6 +475,7 @@ impl Requester {
         if self.read_bytes == 0 || packets <= 0 {
             return;
         }
+        let fewest = plus(self.read_psn, responses(self.read_bytes, MAX_MTU));
         let mut mtu = MIN_MTU;
         while mtu <= MAX_MTU {
             if responses(self.read_bytes, mtu) == packets.cast_unsigned() {
@@ -487,6 +488,10 @@ impl Requester {
             mtu *= 2;
         }
         self.read_bytes = 0;
+        if self.mtu == 0 && distance(fewest, psn) > 0 {
+            // Until another READ confirms the path MTU, the last of these PSNs may be those of data that was sent unseen.
+            self.add_data(fewest, psn);
+        }
     }
 
     /// Follows a response packet. Returns whether to announce the QP to `dcqcn run`, because of a gap.

@@ -174,6 +174,15 @@ fn unseen_packets_counted_as_sent() {
     assert_eq!(requester.action(RULES, 99 * MS, NONE, 0), Action::Nak(10));
 }
 
+/// The PSN of the packet after a READ of unknown length does not show that a packet between them was not sent unseen.
+#[test]
+fn unseen_packet_after_read_is_probed() {
+    let mut requester = acknowledged(9);
+    requester.on_request(&request(Opcode::RC_RDMA_READ_REQUEST, 10, MTU), 10 * MS);
+    requester.on_request(&request(Opcode::RC_SEND_ONLY, 12, 0), 10 * MS);
+    assert_eq!(requester.action(RULES, 99 * MS, NONE, 0), Action::Nak(11));
+}
+
 #[test]
 fn busy_or_ended_qp_probed_later() {
     let mut requester = acknowledged(9);
