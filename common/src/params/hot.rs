@@ -157,12 +157,13 @@ mod tests {
 
     #[test]
     fn each_switch_follows_its_parameter() {
-        let is_on = |change: fn(&mut Scalars), switch| {
+        type Change = fn(&mut Scalars);
+        let is_on = |change: Change, switch| {
             let mut config = Config::DEFAULT;
             change(&mut config.scalars);
             Hot::new(&config, &Port::new(1, 1, 1)).is_on(switch)
         };
-        let changes: [(fn(&mut Scalars), Switch); 17] = [
+        let changes: [(Change, Switch); 17] = [
             (|s| s.cp_enable ^= 1, Switch::Cp),
             (|s| s.np_enable ^= 1, Switch::Np),
             (|s| s.rp_enable ^= 1, Switch::Rp),

@@ -87,7 +87,6 @@ pub struct Traffic {
 
 impl Traffic {
     /// The client of each flow.
-    #[must_use]
     pub fn clients(&self) -> impl Iterator<Item = &Program> {
         self.clients.iter().map(|(client, _)| client)
     }
