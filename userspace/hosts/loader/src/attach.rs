@@ -235,7 +235,9 @@ pub fn attach_all(requests: &[Request], options: Options) -> Result<Vec<Result<I
         results.extend(parallel::run(round, |(at, (request, (way, sibling)))| {
             (
                 at,
-                way.and_then(|inherited| attach_locked(&state_dir, &links, request, options, sibling, inherited)),
+                way.and_then(|inherited| {
+                    attach_locked(&state_dir, &links, request, options, sibling, inherited)
+                }),
             )
         }));
     }

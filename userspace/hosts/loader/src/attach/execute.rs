@@ -188,7 +188,10 @@ impl Carrier<'_> {
     fn share(&self) -> Result<(), Error> {
         let is_like_ours = |record: &Record| record.info.layout_version == LAYOUT_VERSION;
         for ifindex in self.state_dir.pinned()?.into_iter().filter(|other| *other != self.plan.link.index) {
-            if self.state_dir.read_shared(ifindex).is_ok_and(|record| record.as_deref().is_some_and(is_like_ours))
+            if self
+                .state_dir
+                .read_shared(ifindex)
+                .is_ok_and(|record| record.as_deref().is_some_and(is_like_ours))
                 && dataplane::share(&self.state_dir.pins(ifindex), &self.pins)?
             {
                 break;
