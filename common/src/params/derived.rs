@@ -118,7 +118,7 @@ impl Params {
         let (cnps, pauses) = (config.cnps(), Pauses::new(config, port.speed_bps));
         let classes = DscpClass::all(config, &priority, &pauses);
         Ok(Self {
-            hot: Hot::new(config, &port),
+            hot: Hot::new(config, port.wire_bps),
             port,
             classes,
             priority,

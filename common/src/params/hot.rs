@@ -1,7 +1,7 @@
 //! Scalars that packets read, in less than a cache line.
 
 use super::{
-    Config, NP_WINDOW_BOTH, PACER_FQ, PACER_HTB, Port, QUEUE_SOURCE_BACKLOG, QUEUES_NONE, TAIL_LOSS_PROBE_OFF,
+    Config, NP_WINDOW_BOTH, PACER_FQ, PACER_HTB, QUEUE_SOURCE_BACKLOG, QUEUES_NONE, TAIL_LOSS_PROBE_OFF,
 };
 
 /// A property of the parameters that packets test, as a bit of [`Hot`].
@@ -83,11 +83,11 @@ pub struct Hot {
 }
 
 impl Hot {
-    /// The values of a valid `config`, whose ranges fit the types.
+    /// The values of a valid `config`, whose ranges fit the types; `wire_bps` is the speed of the hardware, 0 = unknown.
     #[must_use]
-    pub(super) fn new(config: &Config, port: &Port) -> Self {
+    pub(super) fn new(config: &Config, wire_bps: u64) -> Self {
         let s = &config.scalars;
-        let wire_paces = port.wire_bps != 0 && s.link_rate_bps >= port.wire_bps && s.pacer != PACER_HTB;
+        let wire_paces = wire_bps != 0 && s.link_rate_bps >= wire_bps && s.pacer != PACER_HTB;
         let switches = [
             (Switch::Cp, s.cp_enable != 0),
             (Switch::Np, s.np_enable != 0),
@@ -161,7 +161,7 @@ mod tests {
         let is_on = |change: Change, switch| {
             let mut config = Config::DEFAULT;
             change(&mut config.scalars);
-            Hot::new(&config, &Port::new(1, 1, 1)).is_on(switch)
+            Hot::new(&config, 0).is_on(switch)
         };
         let changes: [(Change, Switch); 17] = [
             (|s| s.cp_enable ^= 1, Switch::Cp),
