@@ -89,7 +89,7 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "pacing",
         about: "QPs paced at 10, 40 and 80 Mbit/s, and two at 20 each",
         limit_s: 90,
-        is_ci: true,
+        is_ci: false,
         with_systemd: false,
         two_guests: false,
         run: pacing::run,
