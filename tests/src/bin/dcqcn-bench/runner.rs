@@ -16,7 +16,7 @@ use dcqcn_common::wire::ipv4::CHECKSUM_AT;
 use dcqcn_loader::dataplane::{self, Maps, PROGRAMS, Programs, Sizes};
 use dcqcn_replay::Hook;
 use dcqcn_tests::bpf::LO;
-use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 
@@ -211,11 +211,15 @@ pub(crate) fn switch(link_rate_bps: u64) -> Config {
     config
 }
 
-/// Restricts the calling thread to one CPU.
-pub(crate) fn pin(cpu: usize) -> Result<()> {
+/// Restricts the calling thread to one CPU: the one with this index among those that it may use.
+pub(crate) fn pin(index: usize) -> Result<()> {
+    let this = Pid::from_raw(0);
+    let allowed = sched_getaffinity(this)?;
+    let mut cpus = (0..CpuSet::count()).filter(|cpu| allowed.is_set(*cpu).unwrap_or(false));
+    let cpu = cpus.nth(index).with_context(|| format!("fewer than {} CPUs", index + 1))?;
     let mut only = CpuSet::new();
     only.set(cpu)?;
-    sched_setaffinity(Pid::from_raw(0), &only).with_context(|| format!("cannot run on CPU {cpu}"))
+    sched_setaffinity(this, &only).with_context(|| format!("cannot run on CPU {cpu}"))
 }
 
 /// The comparison programs.

@@ -135,6 +135,7 @@ fn throughput_bps(pair: &Pair, server: SocketAddr, streams: usize, long: Duratio
         receiver.set_read_timeout(Some(TIMEOUT))?;
         ends.push((sender, receiver));
     }
+    let pins = streams == 1 && thread::available_parallelism()?.get() > 1;
     let is_over = AtomicBool::new(false);
     let start = Instant::now();
     let bytes = thread::scope(|scope| {
@@ -143,7 +144,7 @@ fn throughput_bps(pair: &Pair, server: SocketAddr, streams: usize, long: Duratio
         let mut writers = Vec::new();
         for (mut sender, mut receiver) in ends {
             writers.push(scope.spawn(move || -> Result<()> {
-                if streams == 1 {
+                if pins {
                     pin(0)?;
                 }
                 let buffer = vec![0; BUFFER_BYTES];
@@ -153,7 +154,7 @@ fn throughput_bps(pair: &Pair, server: SocketAddr, streams: usize, long: Duratio
                 Ok(())
             }));
             readers.push(scope.spawn(move || -> Result<u64> {
-                if streams == 1 {
+                if pins {
                     pin(1)?;
                 }
                 let mut buffer = vec![0; BUFFER_BYTES];
