@@ -1,6 +1,6 @@
 //! Flow entries: operations for packets and CNPs at the reaction point and the notification point.
 
-use super::table::gap;
+use super::table::{gap, is_interval_over};
 use super::{Cnps, FlowId, NpFlow, RpHot, subprogram};
 use crate::entries;
 use crate::pacing::{Departure, Pacer};
@@ -292,7 +292,7 @@ impl NpFlow {
 
     #[inline(always)]
     const fn is_window_over(&self, now_ns: u64, interval_ns: u64) -> bool {
-        now_ns.saturating_sub(self.last_cnp_ns) >= interval_ns
+        is_interval_over(self.last_cnp_ns, now_ns, interval_ns)
     }
 
     #[inline(always)]

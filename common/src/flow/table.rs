@@ -251,8 +251,8 @@ impl NpSet {
             unsafe {
                 if (&raw const (*set).tags[way]).read_volatile() == tag {
                     let last_cnp_ns = (&raw const (*set).ways[way].last_cnp_ns).read_volatile();
-                    let is_answered = now_ns.saturating_sub(last_cnp_ns) < interval_ns;
-                    return if is_answered { NpPeek::Answered } else { NpPeek::Due };
+                    let is_due = is_interval_over(last_cnp_ns, now_ns, interval_ns);
+                    return if is_due { NpPeek::Due } else { NpPeek::Answered };
                 }
             }
         }
@@ -260,14 +260,20 @@ impl NpSet {
     }
 }
 
+/// Whether the CNP interval that began with the last CNP is over.
+#[inline(always)]
+pub(super) const fn is_interval_over(last_cnp_ns: u64, now_ns: u64, interval_ns: u64) -> bool {
+    now_ns.saturating_sub(last_cnp_ns) >= interval_ns
+}
+
 /// Result of [`NpSet::peek`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NpPeek {
     /// The flow has no entry.
     Absent,
-    /// Its last CNP is more recent than the CNP interval.
+    /// Answered by a CNP within the CNP interval.
     Answered,
-    /// Its CNP interval is over.
+    /// The CNP interval is over.
     Due,
 }
 

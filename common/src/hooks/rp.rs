@@ -13,7 +13,7 @@ use crate::wire::cnp::{self, Cnp};
 /// Handles a CNP for one of this host's QPs.
 ///
 /// A CNP may arrive on another interface than the one its data leaves on, so for an unknown flow the siblings are tried.
-/// It is counted as unknown where it arrived, and as handled where its flow is.
+/// The interface it arrived on counts it as unknown, the interface of its flow as handled.
 #[inline(always)]
 pub(super) fn on_cnp<'p, H: Host<'p>>(
     h: &mut H,

@@ -64,7 +64,7 @@ impl Port {
 /// One slot of the parameter map.
 ///
 /// Packets read `hot`, the head of `port` and its keys for IPv4, next to each other, then the tables of their class and
-/// RP's parameters. They never read `config`.
+/// RP's parameters. They read `config` only to trim packets and to count bytes by ingress port.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Params {

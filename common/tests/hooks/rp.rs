@@ -202,8 +202,8 @@ fn tenants_in_two_vlans_have_two_flows() {
         cnp(&mut host, &p, &b);
         let cut = |host: &MockHost, roce: &Roce| host.flow(&roce.id()).map(|flow| flow.cnps.handled);
         assert_eq!([a, b].map(|roce| cut(&host, &roce)), [Some(0), Some(1)]);
-        let beside = PacketContext { stripped_vid: 10, ..PacketContext::default() };
-        host.ingress(&p, &Roce { tag: None, ..a }.cnp(None), beside);
+        let stripped = PacketContext { stripped_vid: 10, ..PacketContext::default() };
+        host.ingress(&p, &Roce { tag: None, ..a }.cnp(None), stripped);
         assert_eq!([a, b].map(|roce| cut(&host, &roce)), [Some(1), Some(1)]);
         assert_eq!(host.count_of(Stat::RpCnpOtherVlan), 0);
         // With a third tag it may belong to either, so it is ignored.

@@ -25,7 +25,7 @@ pub const BOTTLENECK_BPS: f64 = 20e6;
 /// Options for `dcqcn attach` that suit the bottleneck.
 pub const LINK: &str = "--profile lab --set link_rate=40mbit";
 /// Time limit of a script, emulated, on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 /// Allowance for the programs of a flow to connect and close.
 const ALLOWANCE: Duration = Duration::from_secs(60);
 /// First TCP port for handshakes of perftest.
@@ -158,7 +158,7 @@ impl Hosts {
     /// Runs a shell script in a guest, with `$N` and `$M` for its number and the other's.
     pub fn sh(&mut self, guest: u8, script: &str) -> Result<String> {
         let script = numbered(guest, script);
-        if guest == RECEIVER { self.peer.sh(&script, PATIENCE) } else { here(&script) }
+        if guest == RECEIVER { self.peer.sh(&script, TIMEOUT) } else { here(&script) }
     }
 
     /// Runs a shell script in both guests at the same time.
@@ -166,7 +166,7 @@ impl Hosts {
         let there = numbered(RECEIVER, script);
         let number = self.peer.begin(&there)?;
         let result = here(&numbered(SENDER, script));
-        Peer::end(number, &there, PATIENCE)?;
+        Peer::end(number, &there, TIMEOUT)?;
         result.map(drop)
     }
 
@@ -351,7 +351,7 @@ fn numbered(guest: u8, script: &str) -> String {
 /// Runs a shell script in this guest.
 fn here(script: &str) -> Result<String> {
     let mut command = Command::new("timeout");
-    command.arg(PATIENCE.as_secs().to_string()).args(["sh", "-ec", script]);
+    command.arg(TIMEOUT.as_secs().to_string()).args(["sh", "-ec", script]);
     let output = command.output().context("sh")?;
     let errors = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "`{}` ({}): {}", script.trim(), output.status, errors.trim());

@@ -122,8 +122,8 @@ impl Flow {
         )
     }
 
-    /// Goodput by the number of messages in the measured time. perftest's own average depends on the CPU's frequency, which
-    /// it measures, wrong by a multiple on a busy emulated CPU.
+    /// Goodput by the number of messages in the measured time. perftest's own average depends on a measurement of the
+    /// CPU's frequency, which is wrong by a multiple on a busy emulated CPU.
     #[must_use]
     pub fn goodput_bps(&self, printed: &str) -> Option<f64> {
         let messages: f64 = row(printed)?.nth(1)?.parse().ok()?;

@@ -23,14 +23,14 @@ pub struct Situation {
     /// Description in one line.
     pub about: &'static str,
     /// Measures, and records the results.
-    run: fn(&mut Hosts, &mut Report) -> Result<Ran>,
+    run: fn(&mut Hosts, &mut Report) -> Result<Completion>,
 }
 
 /// End of a situation.
-enum Ran {
-    /// Its checks are in the report.
+enum Completion {
+    /// Completed; the report has the checks.
     Done,
-    /// These guests cannot have it.
+    /// Impossible with these guests, for this reason.
     Skipped(String),
 }
 
@@ -127,8 +127,8 @@ pub fn run(report: &mut Report, names: &[&str], done: &dyn Fn(&Report) -> Result
         let (name, started) = (situation.name, Instant::now());
         println!("== {name}: {}", situation.about);
         match (situation.run)(&mut hosts, report) {
-            Ok(Ran::Done) => {}
-            Ok(Ran::Skipped(reason)) => report.skip(name, &reason),
+            Ok(Completion::Done) => {}
+            Ok(Completion::Skipped(reason)) => report.skip(name, &reason),
             Err(error) => {
                 report.check(&format!("{name}: ran to its end"), format!("{error:#}"), "no error", false);
             }

@@ -13,7 +13,7 @@ use crate::run;
 pub(super) enum Nic {
     /// Paravirtual, of KVM and most clouds; guest and host exchange segments of up to 64 KB.
     VirtioNet,
-    /// The same with two pairs of queues.
+    /// virtio-net with two pairs of queues.
     VirtioNetMq,
     /// Intel 82574L.
     E1000e,

@@ -10,7 +10,7 @@ use super::super::lab;
 use super::super::perftest::Tool;
 use super::super::report::Report;
 use super::incast::{measure, restored};
-use super::{Measured, Ran};
+use super::{Completion, Measured};
 
 /// Runs an action while two QPs send.
 fn during(
@@ -32,7 +32,7 @@ fn during(
 }
 
 /// WRITE, READ and SEND through attaching and detaching, which `fq` installed before makes possible on every kernel.
-pub(super) fn attaching(hosts: &mut Hosts, report: &mut Report) -> Result<Ran> {
+pub(super) fn attaching(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> {
     hosts.build(PLAIN)?;
     let before = hosts.state()?;
     for (tool, what) in [(Tool::Write, "write"), (Tool::Read, "read"), (Tool::Send, "send")] {
@@ -44,11 +44,11 @@ pub(super) fn attaching(hosts: &mut Hosts, report: &mut Report) -> Result<Ran> {
         report.equals(&format!("attaching, {what}: QPs that broke"), measured.broken, 0);
     }
     restored(hosts, report, "attaching", &before)?;
-    Ok(Ran::Done)
+    Ok(Completion::Done)
 }
 
 /// MTUs of 1,500, 4,200 and 9,000 bytes, and a change under traffic.
-pub(super) fn mtu(hosts: &mut Hosts, report: &mut Report) -> Result<Ran> {
+pub(super) fn mtu(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> {
     hosts.build(PLAIN)?;
     hosts.attach_both()?;
     for mtu in ["4200", "9000"] {
@@ -74,14 +74,14 @@ pub(super) fn mtu(hosts: &mut Hosts, report: &mut Report) -> Result<Ran> {
     measured.row(report, "mtu", "after the change");
     measured.check(report, "mtu, after the change", BOTTLENECK_BPS);
     hosts.detach_both()?;
-    Ok(Ran::Done)
+    Ok(Completion::Done)
 }
 
 /// The second CPU of each guest goes offline and comes back.
-pub(super) fn cpu(hosts: &mut Hosts, report: &mut Report) -> Result<Ran> {
+pub(super) fn cpu(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> {
     const ONLINE: &str = "/sys/devices/system/cpu/cpu1/online";
     if GUESTS.iter().any(|guest| hosts.sh(*guest, &format!("test -w {ONLINE}")).is_err()) {
-        return Ok(Ran::Skipped("CPU 1 cannot be taken offline".into()));
+        return Ok(Completion::Skipped("CPU 1 cannot be taken offline".into()));
     }
     hosts.build(PLAIN)?;
     hosts.attach_both()?;
@@ -92,11 +92,11 @@ pub(super) fn cpu(hosts: &mut Hosts, report: &mut Report) -> Result<Ran> {
     })?;
     measured.check(report, "cpu", BOTTLENECK_BPS);
     hosts.detach_both()?;
-    Ok(Ran::Done)
+    Ok(Completion::Done)
 }
 
 /// The carrier of the sender's NIC is lost for 2 s; then the interface is taken down and up.
-pub(super) fn link(hosts: &mut Hosts, report: &mut Report) -> Result<Ran> {
+pub(super) fn link(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> {
     hosts.build(PLAIN)?;
     hosts.attach_both()?;
     let measured = during(hosts, report, ("link", "carrier lost for 2 s"), (Tool::Write, 24), |hosts| {
@@ -111,7 +111,7 @@ pub(super) fn link(hosts: &mut Hosts, report: &mut Report) -> Result<Ran> {
     measured.check(report, "link, down and up", BOTTLENECK_BPS);
     complete(hosts, report, "link")?;
     hosts.detach_both()?;
-    Ok(Ran::Done)
+    Ok(Completion::Done)
 }
 
 /// New QPs after the interface was unusable.
@@ -133,7 +133,7 @@ fn complete(hosts: &mut Hosts, report: &mut Report, name: &str) -> Result<()> {
 }
 
 /// The receiver is paused for 5 s: with its clock, then without it, so that it jumps.
-pub(super) fn paused(hosts: &mut Hosts, report: &mut Report) -> Result<Ran> {
+pub(super) fn paused(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> {
     hosts.build(PLAIN)?;
     hosts.attach_both()?;
     for (request, what) in [
@@ -146,5 +146,5 @@ pub(super) fn paused(hosts: &mut Hosts, report: &mut Report) -> Result<Ran> {
     }
     complete(hosts, report, "paused")?;
     hosts.detach_both()?;
-    Ok(Ran::Done)
+    Ok(Completion::Done)
 }

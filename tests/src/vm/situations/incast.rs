@@ -5,18 +5,18 @@ use anyhow::Result;
 use super::super::hosts::{BOTTLENECK_BPS, Hosts, PLAIN, Topology};
 use super::super::perftest::Tool;
 use super::super::report::Report;
-use super::{Measured, Ran};
+use super::{Completion, Measured};
 
 /// Seconds of traffic without `dcqcn`, and with it: rates settle in 3 s.
 const OFF_S: u32 = 8;
 const ON_S: u32 = 16;
 const QPS: u16 = 2;
 
-pub(super) fn run(hosts: &mut Hosts, report: &mut Report) -> Result<Ran> {
+pub(super) fn run(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> {
     hosts.build(PLAIN)?;
     measure(hosts, Tool::Write, OFF_S)?.row(report, "incast", "off");
     attached(hosts, report, "incast", "dcqcn")?;
-    Ok(Ran::Done)
+    Ok(Completion::Done)
 }
 
 /// Builds a topology, and measures with `dcqcn` attached in both guests.

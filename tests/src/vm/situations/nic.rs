@@ -1,4 +1,4 @@
-//! What depends on the NIC: several queues, and the speed that its driver reports.
+//! Several queues of a NIC, and a `link_rate` that its driver reports.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use super::super::hosts::{GUESTS, Hosts, PLAIN, RECEIVER, SENDER};
 use super::super::perftest::Tool;
 use super::super::report::Report;
 use super::incast::attached;
-use super::{Measured, Ran};
+use super::{Completion, Measured};
 
 /// `mq` with an `fq` for each queue.
 const MQ: &str = "
@@ -22,27 +22,27 @@ done";
 /// Fastest link of the profile `lab`.
 const MAX_LAB_MBPS: u64 = 1_000;
 /// Time limit for a rate to fall or to recover.
-const PATIENCE: Duration = Duration::from_secs(40);
+const TIMEOUT: Duration = Duration::from_secs(40);
 
-pub(super) fn queues(hosts: &mut Hosts, report: &mut Report) -> Result<Ran> {
+pub(super) fn queues(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> {
     for guest in GUESTS {
         let queues = hosts.sh(guest, "ls -d /sys/class/net/eth0/queues/tx-* | wc -l")?;
         if queues.trim() == "1" {
-            return Ok(Ran::Skipped(format!("guest {guest}'s NIC has one queue")));
+            return Ok(Completion::Skipped(format!("guest {guest}'s NIC has one queue")));
         }
     }
     hosts.build(PLAIN)?;
     hosts.both(MQ)?;
     attached(hosts, report, "queues", "dcqcn on mq and fq")?;
-    Ok(Ran::Done)
+    Ok(Completion::Done)
 }
 
 /// Without `link_rate`, flows start at the driver's speed and are not paced until a CNP cuts them.
-pub(super) fn line_rate(hosts: &mut Hosts, report: &mut Report) -> Result<Ran> {
+pub(super) fn line_rate(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> {
     let speed = hosts.sh(SENDER, "cat /sys/class/net/eth0/speed 2>/dev/null || echo 0")?;
     let mbps = speed.trim().parse::<u64>().unwrap_or_default();
     if mbps == 0 || mbps > MAX_LAB_MBPS {
-        return Ok(Ran::Skipped(format!("the driver reports a speed of {} Mbit/s", speed.trim())));
+        return Ok(Completion::Skipped(format!("the driver reports a speed of {} Mbit/s", speed.trim())));
     }
     hosts.build(PLAIN)?;
     hosts.attach(SENDER, "--profile auto")?;
@@ -81,7 +81,7 @@ pub(super) fn line_rate(hosts: &mut Hosts, report: &mut Report) -> Result<Ran> {
     report.equals("line-rate: QPs that broke", measured.broken, 0);
     report.at_least("line-rate: CNPs handled", measured.counts.handled as f64, 1.0);
     hosts.detach_both()?;
-    Ok(Ran::Done)
+    Ok(Completion::Done)
 }
 
 /// Polls until the highest rate is as required; returns it and the time.
@@ -93,7 +93,7 @@ fn until(hosts: &mut Hosts, is_reached: impl Fn(u64) -> bool) -> Result<(u64, f6
         if is_reached(rate) {
             return Ok((rate, took.as_secs_f64()));
         }
-        ensure!(took < PATIENCE, "the rate is still {rate} bit/s after {} s", took.as_secs());
+        ensure!(took < TIMEOUT, "the rate is still {rate} bit/s after {} s", took.as_secs());
     }
 }
 

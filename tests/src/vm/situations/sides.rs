@@ -9,10 +9,10 @@ use super::super::hosts::{BOTTLENECK_BPS, Hosts, LINK, PLAIN, RECEIVER, SENDER};
 use super::super::perftest::{self, Tool};
 use super::super::report::Report;
 use super::incast::measure;
-use super::{Measured, Ran};
+use super::{Completion, Measured};
 
 /// Only one side runs `dcqcn`: nothing is cut, and nothing breaks.
-pub(super) fn alone(hosts: &mut Hosts, report: &mut Report) -> Result<Ran> {
+pub(super) fn alone(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> {
     hosts.build(PLAIN)?;
     let mut measured = Vec::new();
     for (guest, what) in [(SENDER, "sender only"), (RECEIVER, "receiver only")] {
@@ -30,12 +30,12 @@ pub(super) fn alone(hosts: &mut Hosts, report: &mut Report) -> Result<Ran> {
     }
     report.equals("alone, sender only: CNPs handled, as none is sent", measured[0].handled, 0);
     report.at_least("alone, receiver only: CNPs sent", measured[1].sent as f64, 1.0);
-    Ok(Ran::Done)
+    Ok(Completion::Done)
 }
 
 /// The receiver answers as firmware does: at most one CNP in 4 us, to the sender's QPN instead of with a hint. The sender's
 /// daemon finds the flow by the kernel's QPs. Then the receiver names wrong QPNs.
-pub(super) fn firmware(hosts: &mut Hosts, report: &mut Report) -> Result<Ran> {
+pub(super) fn firmware(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> {
     hosts.build(PLAIN)?;
     hosts.attach(SENDER, LINK)?;
     hosts.start(SENDER, "dcqcn run eth0")?;
@@ -47,7 +47,7 @@ pub(super) fn firmware(hosts: &mut Hosts, report: &mut Report) -> Result<Ran> {
     report.at_least("firmware, wrong QPNs: CNPs without a flow", wrong.counts.unknown as f64, 1.0);
     hosts.sh(SENDER, "pkill -x dcqcn; until ! pgrep -x dcqcn >/dev/null; do sleep 0.2; done")?;
     hosts.detach_both()?;
-    Ok(Ran::Done)
+    Ok(Completion::Done)
 }
 
 /// Traffic of two QPs whose sender's QPNs, plus an offset, the receiver knows.

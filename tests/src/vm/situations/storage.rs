@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use super::super::hosts::{GUESTS, Hosts, PLAIN, RECEIVER, SENDER};
 use super::super::report::Report;
-use super::Ran;
+use super::Completion;
 use super::incast::restored;
 
 /// DSCP 26 and ECT(0) for connections of the RDMA manager.
@@ -52,12 +52,12 @@ cd /sys/kernel/config/nvmet
 rm ports/1/subsystems/disk
 rmdir ports/1 subsystems/disk/namespaces/1 subsystems/disk
 modprobe -r nvmet-rdma nvmet brd || true";
-/// Makes `upgrade` replace the programs: it does so if they are of another build.
+/// Replaces the programs: `upgrade` does so only if the journal names another build.
 const UPGRADE: &str = "
 sed -i 's/\"object\": *\"[0-9a-f]*\"/\"object\":\"0123456789abcdef\"/' /run/dcqcn/ns-*/$(cat /sys/class/net/eth0/ifindex).json
 dcqcn upgrade eth0";
 
-pub(super) fn run(hosts: &mut Hosts, report: &mut Report) -> Result<Ran> {
+pub(super) fn run(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> {
     hosts.build(PLAIN)?;
     let before = hosts.state()?;
     hosts.both(TOS)?;
@@ -97,5 +97,5 @@ pub(super) fn run(hosts: &mut Hosts, report: &mut Report) -> Result<Ran> {
         counts.retries.to_string(),
         String::new(),
     ]);
-    Ok(Ran::Done)
+    Ok(Completion::Done)
 }

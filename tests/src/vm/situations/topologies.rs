@@ -11,7 +11,7 @@ use super::super::hosts::{BOTTLENECK_BPS, Hosts, LINK, PLAIN, RECEIVER, SENDER, 
 use super::super::perftest::Tool;
 use super::super::report::Report;
 use super::incast::{attached, measure, over, restored};
-use super::{Measured, Ran};
+use super::{Completion, Measured};
 
 const VLAN: Topology = Topology {
     script: "modprobe -a 8021q bridge
@@ -103,43 +103,43 @@ const BRIDGE: Topology = Topology {
 };
 
 /// Tags by the NIC, then by the kernel.
-pub(super) fn vlan(hosts: &mut Hosts, report: &mut Report) -> Result<Ran> {
+pub(super) fn vlan(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> {
     over(hosts, report, "vlan", VLAN)?;
     if hosts.both("ethtool -K eth0 txvlan off rxvlan off").is_ok() {
         attached(hosts, report, "vlan", "dcqcn, tags by the kernel")?;
     } else {
         report.skip("vlan, tags by the kernel", "the NIC's offload is fixed");
     }
-    Ok(Ran::Done)
+    Ok(Completion::Done)
 }
 
-pub(super) fn qinq(hosts: &mut Hosts, report: &mut Report) -> Result<Ran> {
-    over(hosts, report, "qinq", QINQ).map(|()| Ran::Done)
+pub(super) fn qinq(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> {
+    over(hosts, report, "qinq", QINQ).map(|()| Completion::Done)
 }
 
-pub(super) fn macvlan(hosts: &mut Hosts, report: &mut Report) -> Result<Ran> {
-    over(hosts, report, "macvlan", MACVLAN).map(|()| Ran::Done)
+pub(super) fn macvlan(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> {
+    over(hosts, report, "macvlan", MACVLAN).map(|()| Completion::Done)
 }
 
-pub(super) fn vrf(hosts: &mut Hosts, report: &mut Report) -> Result<Ran> {
+pub(super) fn vrf(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> {
     hosts.build(VRF)?;
     let off = measure(hosts, Tool::Write, 6)?;
     off.row(report, "vrf", "off");
     if off.goodput_bps < BOTTLENECK_BPS / 100.0 {
-        return Ok(Ran::Skipped(
+        return Ok(Completion::Skipped(
             "soft-RoCE does not work in a VRF on this kernel, without dcqcn either".into(),
         ));
     }
     attached(hosts, report, "vrf", "dcqcn")?;
-    Ok(Ran::Done)
+    Ok(Completion::Done)
 }
 
-pub(super) fn bridge(hosts: &mut Hosts, report: &mut Report) -> Result<Ran> {
-    over(hosts, report, "bridge", BRIDGE).map(|()| Ran::Done)
+pub(super) fn bridge(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> {
+    over(hosts, report, "bridge", BRIDGE).map(|()| Completion::Done)
 }
 
 /// The tunnel hides RoCE from the bottleneck, so the sender marks at its own interface.
-pub(super) fn vxlan(hosts: &mut Hosts, report: &mut Report) -> Result<Ran> {
+pub(super) fn vxlan(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> {
     const MARK: &str = "--set cp_enable=true --set wred.3.drain_rate=18mbit --set wred.3.kmin=10KB";
     hosts.build(VXLAN)?;
     let before = hosts.state()?;
@@ -150,12 +150,12 @@ pub(super) fn vxlan(hosts: &mut Hosts, report: &mut Report) -> Result<Ran> {
     measured.check(report, "vxlan", BOTTLENECK_BPS);
     hosts.detach_both()?;
     restored(hosts, report, "vxlan", &before)?;
-    Ok(Ran::Done)
+    Ok(Completion::Done)
 }
 
 /// The active NIC changes under traffic, on the sender and then on the receiver. soft-RoCE on a bond may lose its QPs by
 /// that (`Failed allocating skb`), so the same traffic without `dcqcn` is the reference; new QPs must work.
-pub(super) fn bond(hosts: &mut Hosts, report: &mut Report) -> Result<Ran> {
+pub(super) fn bond(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> {
     hosts.build(BOND)?;
     let before = hosts.state()?;
     let off = failover(hosts, "eth1")?;
@@ -179,7 +179,7 @@ pub(super) fn bond(hosts: &mut Hosts, report: &mut Report) -> Result<Ran> {
     hosts.detach_both()?;
     restored(hosts, report, "bond", &before)?;
     hosts.build(PLAIN)?;
-    Ok(Ran::Done)
+    Ok(Completion::Done)
 }
 
 /// Traffic during which both guests change to another NIC.
