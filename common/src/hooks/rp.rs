@@ -179,39 +179,15 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, class: Ds
     }
     set.fetch_home(hash);
     let now_ns = s.env().now_ns();
-    // A datagram carries both QPNs, its CNP only the sender's: learn the pair. Several local QPs may send
-    // to one remote QP.
-    if let Some(qpn) = roce.source_qpn(s)
-        && let Some(id) = roce.flow(s)
-    {
-        let own = QpId { addr: id.src, qpn, vlan: id.receiver.vlan };
-        if s.env().pair(&own).is_none() {
-            let QpId { addr, qpn, .. } = id.receiver;
-            pairing::enter(s, p, &own, Pair { qpn, source: PairSource::Datagram as u32, addr });
-        }
-    }
+    learn_pair(s, p, roce);
     let congests = roce.congests();
     let held_ns = pfc::held_until(s, p, class, now_ns);
     if held_ns == pfc::DROPPED {
         s.env().count(Stat::PfcWatchdogDrop);
         return TcVerdict::Drop;
     }
-    let (mut way, mut seen) = (home_way(hash), set.find_at(home_way(hash), fingerprint));
-    if seen.is_none() {
-        // On a collision, try the neighbouring way before searching the set.
-        way = s.env().opaque(way as u32 ^ 1) as usize % WAYS;
-        seen = set.find_at(way, fingerprint);
-    }
-    if seen.is_none() {
-        way = match enter(s, p, roce, set, fingerprint) {
-            Some(way) => s.env().opaque(way as u32) as usize % WAYS,
-            None => return TcVerdict::Pass,
-        };
-        seen = set.find_at(way, fingerprint);
-    }
-    let guard = match seen {
-        Some(seen) => set.lock_flow(way, fingerprint, seen),
-        None => Err(LookupError::Evicted),
+    let Some((way, guard)) = lock_flow(s, p, roce, set, fingerprint) else {
+        return TcVerdict::Pass;
     };
     let turn = match guard {
         Ok(flow) => take_turn(s, p, roce, flow, held_ns),
@@ -235,30 +211,13 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, class: Ds
     if held_ns != 0 {
         s.env().count(Stat::RpPfcHeld);
     }
-    let waits = if congests { Stat::RpPaced } else { Stat::RpInOrder };
     if turn.flags & BEYOND != 0 {
-        if p.hot.is_on(Switch::HorizonDrop) {
-            s.env().count(Stat::RpHorizonDrop);
-            if let Some(receiver) = roce.receiver(s) {
-                record(s, p, EventKind::HorizonDrop, receiver, [s.frame_len().into(), 0]);
-            }
-            return TcVerdict::Drop;
-        }
-        s.set_hash(hash ^ roce.class.stream() as u32);
-        s.set_departure(turn.departure_ns);
-        s.env().count(Stat::RpHorizonPass);
-        return TcVerdict::Pass;
+        return beyond_horizon(s, p, roce, hash, turn.departure_ns);
     }
+    let waits = if congests { Stat::RpPaced } else { Stat::RpInOrder };
     if p.hot.is_on(Switch::PacerFq) {
-        // To fq all packets of soft-RoCE are one flow, or share a few, and would wait for each other's
-        // departures. A QP's two sequences are independent of each other too.
-        s.set_hash(hash ^ roce.class.stream() as u32);
         let must_wait = turn.departure_ns > now_ns;
-        // Soft-RoCE (Linux 6.12+) timestamps packets on creation; fq would let those overtake earlier,
-        // delayed ones.
-        if must_wait || s.departure() != 0 {
-            s.set_departure(turn.departure_ns);
-        }
+        hand_to_fq(s, roce, hash, turn.departure_ns, must_wait);
         if must_wait {
             s.env().count(waits);
         }
@@ -272,6 +231,83 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, class: Ds
             None => s.env().count(Stat::RpUnpaced),
         }
     }
+    TcVerdict::Pass
+}
+
+/// Learns the pair of a datagram's QPs: a datagram carries both QPNs, its CNP only the sender's.
+///
+/// Several local QPs may send to one remote QP.
+#[inline(always)]
+fn learn_pair<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) {
+    if let Some(qpn) = roce.source_qpn(s)
+        && let Some(id) = roce.flow(s)
+    {
+        let own = QpId { addr: id.src, qpn, vlan: id.receiver.vlan };
+        if s.env().pair(&own).is_none() {
+            let QpId { addr, qpn, .. } = id.receiver;
+            pairing::enter(s, p, &own, Pair { qpn, source: PairSource::Datagram as u32, addr });
+        }
+    }
+}
+
+/// Finds or enters a packet's flow, and locks it. `None` if the set has no slot for it.
+#[inline(always)]
+fn lock_flow<'p, S: Skb<'p>>(
+    s: &mut S,
+    p: &Params,
+    roce: &Roce,
+    set: Shared,
+    fingerprint: u64,
+) -> Option<(usize, Result<FlowGuard, LookupError>)> {
+    let mut way = home_way(flow::hash(fingerprint));
+    let mut seen = set.find_at(way, fingerprint);
+    if seen.is_none() {
+        // On a collision, try the neighbouring way before searching the set.
+        way = s.env().opaque(way as u32 ^ 1) as usize % WAYS;
+        seen = set.find_at(way, fingerprint);
+    }
+    if seen.is_none() {
+        let entered = enter(s, p, roce, set, fingerprint)?;
+        way = s.env().opaque(entered as u32) as usize % WAYS;
+        seen = set.find_at(way, fingerprint);
+    }
+    let guard = match seen {
+        Some(seen) => set.lock_flow(way, fingerprint, seen),
+        None => Err(LookupError::Evicted),
+    };
+    Some((way, guard))
+}
+
+/// Sets a packet's flow for fq, and its departure time if it `must_wait` or has another.
+#[inline(always)]
+fn hand_to_fq<'p, S: Skb<'p>>(s: &mut S, roce: &Roce, hash: u32, departure_ns: u64, must_wait: bool) {
+    // To fq all packets of soft-RoCE are one flow, or share a few, and would wait for each other's
+    // departures. A QP's two sequences are independent of each other too.
+    s.set_hash(hash ^ roce.class.stream() as u32);
+    // Soft-RoCE (Linux 6.12+) timestamps packets on creation; fq would let those overtake earlier, delayed ones.
+    if must_wait || s.departure() != 0 {
+        s.set_departure(departure_ns);
+    }
+}
+
+/// Handles a packet that departs beyond the pacing horizon: at the horizon, or not at all.
+#[inline(always)]
+fn beyond_horizon<'p, S: Skb<'p>>(
+    s: &mut S,
+    p: &Params,
+    roce: &Roce,
+    hash: u32,
+    horizon_ns: u64,
+) -> TcVerdict {
+    if p.hot.is_on(Switch::HorizonDrop) {
+        s.env().count(Stat::RpHorizonDrop);
+        if let Some(receiver) = roce.receiver(s) {
+            record(s, p, EventKind::HorizonDrop, receiver, [s.frame_len().into(), 0]);
+        }
+        return TcVerdict::Drop;
+    }
+    hand_to_fq(s, roce, hash, horizon_ns, true);
+    s.env().count(Stat::RpHorizonPass);
     TcVerdict::Pass
 }
 
@@ -298,11 +334,7 @@ fn passes_unpaced<'p, S: Skb<'p>>(
         return false;
     }
     if p.hot.is_on(Switch::PacerFq) {
-        s.set_hash(hash ^ stream as u32);
-        // A time that soft-RoCE set on creation (Linux 6.12+) would be one of several orders within fq.
-        if s.departure() != 0 {
-            s.set_departure(0);
-        }
+        hand_to_fq(s, roce, hash, 0, false);
     }
     true
 }
