@@ -77,22 +77,23 @@ fn count<'p, H: Host<'p>>(h: &mut H, priorities: u32) {
     }
 }
 
-/// Result of [`held_until`] for a packet that must be dropped.
-pub(super) const DROPPED: u64 = u64::MAX;
-
 /// End of the neighbour's pauses of a class, capped at the pacing horizon.
 ///
-/// 0 = not paused, or the PFC watchdog ignores the pauses of a storm. [`DROPPED`] = the watchdog drops the
-/// packet.
+/// 0 = not paused, or the PFC watchdog ignores the pauses of a storm. `None` = the watchdog drops the packet.
 #[inline(always)]
-pub(super) fn held_until<'p, H: Host<'p>>(h: &mut H, p: &Params, class: DscpClass, now_ns: u64) -> u64 {
+pub(super) fn held_until<'p, H: Host<'p>>(
+    h: &mut H,
+    p: &Params,
+    class: DscpClass,
+    now_ns: u64,
+) -> Option<u64> {
     if !class.may_be_paused() {
-        return 0;
+        return Some(0);
     }
     let priorities = u32::from(p.pauses.of_class[class.tc()]);
     let storms = Storms::read(h.env().time(Time::Storms), now_ns);
     if u32::from(storms.drops) & priorities != 0 {
-        return DROPPED;
+        return None;
     }
     let priorities = priorities & !u32::from(storms.forwards);
     let mut until_ns = 0;
@@ -108,5 +109,5 @@ pub(super) fn held_until<'p, H: Host<'p>>(h: &mut H, p: &Params, class: DscpClas
         };
     }
     each!(0 1 2 3 4 5 6 7);
-    until_ns.min(now_ns.wrapping_add(p.hot.pacing_horizon_ns))
+    Some(until_ns.min(now_ns.wrapping_add(p.hot.pacing_horizon_ns)))
 }

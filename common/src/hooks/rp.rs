@@ -181,11 +181,10 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, class: Ds
     let now_ns = s.env().now_ns();
     learn_pair(s, p, roce);
     let congests = roce.congests();
-    let held_ns = pfc::held_until(s, p, class, now_ns);
-    if held_ns == pfc::DROPPED {
+    let Some(held_ns) = pfc::held_until(s, p, class, now_ns) else {
         s.env().count(Stat::PfcWatchdogDrop);
         return TcVerdict::Drop;
-    }
+    };
     let Some((way, guard)) = lock_flow(s, p, roce, set, fingerprint) else {
         return TcVerdict::Pass;
     };
