@@ -10,8 +10,8 @@ mod clock;
 mod edit;
 mod events;
 mod fleet;
+mod guard;
 mod host;
-mod http;
 mod series;
 mod write;
 
@@ -22,12 +22,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_control_api::ControlClient;
+use dcqcn_support::http::{Limits, Server};
 use serde_json::json;
 use tokio::net::TcpListener;
 
 use answers::PageState;
 use board::Board;
-use http::Guard;
+use guard::Guard;
 use write::Token;
 
 use crate::store::Store;
@@ -88,9 +89,10 @@ pub(crate) async fn run(options: Options, store: Option<Store>) -> Result<()> {
     };
     tracing::info!(%address, writable = token.is_some(), "serving the page");
     eprintln!("http://{address}/");
-    let guard = Arc::new(Guard { names, token });
+    let router = guard::guarded(answers::router(state), Arc::new(Guard { names, token }));
+    let mut server = Server::new(router, Limits::PAGE);
     tokio::select! {
-        ended = http::serve(listener, answers::router(state), guard) => match ended? {},
+        () = server.accept(&listener) => Ok(()),
         () = host::follow(Arc::clone(&board), query_client) => Ok(()),
         () = fleet => Ok(()),
     }

@@ -1,11 +1,13 @@
 //! Utilities independent of DCQCN: tables, numbers and times as text, the kernel's clock,
-//! interrupts, logging.
+//! interrupts, logging, HTTP.
 
 pub mod causes;
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod clock;
 pub mod file;
+#[cfg(feature = "http")]
+pub mod http;
 pub mod interrupt;
 pub mod logging;
 #[cfg(feature = "plot")]

@@ -10,6 +10,7 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::IntoResponse;
 use axum::routing::get;
+use dcqcn_support::http::{Limits, Server};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -121,7 +122,8 @@ impl Metrics {
 pub(crate) async fn serve(listen: SocketAddr, metrics: watch::Receiver<Metrics>) -> Result<()> {
     let listener = TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen}"))?;
     let router = Router::new().route("/metrics", get(answer)).with_state(metrics);
-    axum::serve(listener, router).await.context("cannot serve metrics")
+    Server::new(router, Limits::SHORT).accept(&listener).await;
+    Ok(())
 }
 
 async fn answer(State(metrics): State<watch::Receiver<Metrics>>) -> impl IntoResponse {

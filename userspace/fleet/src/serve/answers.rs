@@ -18,7 +18,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::board::{Board, View};
-use super::http::Refusal;
+use super::guard::Refusal;
 use super::{assets, events, write};
 use crate::request::send;
 use crate::rollout::Event;

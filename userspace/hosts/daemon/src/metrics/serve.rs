@@ -1,46 +1,23 @@
-//! The HTTP server.
-//!
-//! Any client that reaches the address can connect, so clients are limited: a connection serves one request, has
-//! seconds for it, and yields to newer ones. Maps are read and formatted on a separate thread, at most once a second.
+//! Replies of the HTTP server: maps are read and formatted on a separate thread, at most once a second.
 
-use std::collections::VecDeque;
-use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{Request, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
-use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
+use dcqcn_support::http::{Limits, Server};
 use serde::Serialize;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::timeout;
+use tokio::net::TcpListener;
 
 use super::exposition::Format;
 use super::{Scrape, readiness, render};
 use crate::fresh::Fresh;
 use crate::shared_state::SharedState;
-
-/// Time limit for receiving a request.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time limit of a connection.
-const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
-/// Maximum size of a request, bytes.
-const MAX_REQUEST_BYTES: usize = 16 << 10;
-/// Maximum number of connections. A further one replaces the oldest that has sent no request.
-const MAX_CONNECTIONS: usize = 64;
-/// Pause after the system failed to accept a connection.
-const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
-/// Time limit of replies in progress at shutdown.
-const GRACE: Duration = Duration::from_millis(500);
 
 const INDEX: &str = "\
 dcqcn
@@ -175,110 +152,27 @@ fn internal_error(error: &dyn std::error::Error) -> Failed {
     (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n"))
 }
 
-/// A connection.
-struct Open {
-    /// Closes it.
-    end: AbortHandle,
-    /// A request was received.
-    has_asked: Arc<AtomicBool>,
-}
-
 /// Serves `/metrics`, `/healthz` and `/readyz` until `shutdown` completes. Its threads are in the network namespace of
 /// the thread that started the runtime.
-///
-/// # Errors
-/// None at present: errors are retried.
-pub async fn serve(
-    listener: TcpListener,
-    exporter: Arc<Exporter>,
-    shutdown: impl Future<Output = ()>,
-) -> io::Result<()> {
-    let mut server = Server::new(exporter);
+pub async fn serve(listener: TcpListener, exporter: Arc<Exporter>, shutdown: impl Future<Output = ()>) {
+    let mut server = Server::new(router(exporter), Limits::SHORT);
     tokio::select! {
         () = server.accept(&listener) => {}
         () = shutdown => {}
     }
-    // A client that does not read must not delay the exit.
-    let _ = timeout(GRACE, server.finish()).await;
-    Ok(())
+    server.finish().await;
 }
 
 /// Serves until dropped.
 pub(crate) async fn accept(listener: TcpListener, exporter: Arc<Exporter>) {
-    Server::new(exporter).accept(&listener).await;
+    Server::new(router(exporter), Limits::SHORT).accept(&listener).await;
 }
 
-struct Server {
-    exporter: Arc<Exporter>,
-    /// Oldest first.
-    open: VecDeque<Open>,
-    connections: JoinSet<()>,
-}
-
-impl Server {
-    fn new(exporter: Arc<Exporter>) -> Self {
-        Self { exporter, open: VecDeque::new(), connections: JoinSet::new() }
-    }
-
-    async fn accept(&mut self, listener: &TcpListener) {
-        loop {
-            tokio::select! {
-                accepted = listener.accept() => match accepted {
-                    Ok((stream, _)) => self.begin(stream),
-                    // For example, no file descriptor is left.
-                    Err(_) => tokio::time::sleep(ACCEPT_RETRY_DELAY).await,
-                },
-                Some(_) = self.connections.join_next() => {}
-            }
-        }
-    }
-
-    fn begin(&mut self, stream: TcpStream) {
-        self.open.retain(|open| !open.end.is_finished());
-        if self.open.len() >= MAX_CONNECTIONS {
-            let idle = self.open.iter().position(|open| !open.has_asked.load(Ordering::Relaxed));
-            match idle.and_then(|idle| self.open.remove(idle)) {
-                Some(oldest) => oldest.end.abort(),
-                // All have requests in progress: this one would only wait.
-                None => return,
-            }
-        }
-        let has_asked = Arc::<AtomicBool>::default();
-        let end = self.connections.spawn(connection(stream, router(&self.exporter, &has_asked)));
-        self.open.push_back(Open { end, has_asked });
-    }
-
-    /// Completes requests in progress.
-    async fn finish(&mut self) {
-        for open in self.open.iter().filter(|open| !open.has_asked.load(Ordering::Relaxed)) {
-            open.end.abort();
-        }
-        while self.connections.join_next().await.is_some() {}
-    }
-}
-
-async fn connection(stream: TcpStream, router: Router) {
-    let serving = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(REQUEST_TIMEOUT)
-        .max_buf_size(MAX_REQUEST_BYTES)
-        .keep_alive(false)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
-    // Errors of a connection concern its client only.
-    let _ = timeout(CONNECTION_TIMEOUT, serving).await;
-}
-
-fn router(exporter: &Arc<Exporter>, has_asked: &Arc<AtomicBool>) -> Router {
-    let has_asked = Arc::clone(has_asked);
-    let note = move |request: Request, next: Next| {
-        has_asked.store(true, Ordering::Relaxed);
-        next.run(request)
-    };
+fn router(exporter: Arc<Exporter>) -> Router {
     Router::new()
         .route("/", get(index))
         .route("/metrics", get(metrics))
         .route("/healthz", get(health))
         .route("/readyz", get(ready))
-        .layer(middleware::from_fn(note))
-        .with_state(Arc::clone(exporter))
+        .with_state(exporter)
 }

@@ -1,9 +1,6 @@
-//! HTTP server of the page: access control, limits and security headers.
+//! Access control and security headers of the page.
 
-use std::convert::Infallible;
-use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
@@ -11,27 +8,11 @@ use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use axum::http::{Method, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
-use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
-use nix::sys::socket::{setsockopt, sockopt::TcpUserTimeout};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::time::sleep;
 
 use super::write::{Token, TokenCheck};
 
-/// Time limit for receiving a request's head.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
-/// TCP user timeout: the kernel closes a connection whose peer does not read for this long.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
-/// Maximum concurrent connections; a browser opens up to six.
-const MAX_CONNECTIONS: usize = 64;
-/// Maximum sizes of a request's head and body.
-const MAX_HEAD_BYTES: usize = 16 << 10;
+/// Maximum size of a request's body, bytes.
 const MAX_BODY_BYTES: usize = 16 << 10;
-/// Pause after a failed `accept`.
-const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// Content security policy: no foreign content, no inline content, no framing.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
@@ -127,52 +108,13 @@ async fn check(State(guard): State<Arc<Guard>>, request: Request, next: Next) ->
     response
 }
 
-/// Serves `router` until it is dropped.
-pub(super) async fn serve(
-    listener: TcpListener,
-    router: Router,
-    guard: Arc<Guard>,
-) -> Result<Infallible, io::Error> {
-    let router = router
-        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
-        .layer(middleware::from_fn_with_state(guard, check));
-    let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    loop {
-        // Beyond the limit, connections wait in the kernel's backlog.
-        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else {
-            return Err(io::ErrorKind::BrokenPipe.into());
-        };
-        let Ok((stream, _)) = listener.accept().await else {
-            // For example, out of file descriptors.
-            sleep(ACCEPT_RETRY_DELAY).await;
-            continue;
-        };
-        let router = router.clone();
-        tokio::spawn(async move {
-            connection(stream, router, WRITE_TIMEOUT).await;
-            drop(permit);
-        });
-    }
-}
-
-async fn connection(stream: TcpStream, router: Router, taking: Duration) {
-    // Otherwise a client that does not read its stream would occupy a connection for ever. Failure is harmless.
-    let taking = u32::try_from(taking.as_millis()).unwrap_or(u32::MAX);
-    let _ = setsockopt(&stream, TcpUserTimeout, &taking);
-    let serving = http1::Builder::new()
-        .timer(TokioTimer::new())
-        // Also applies between requests, so that idle connections are closed.
-        .header_read_timeout(HEAD_TIMEOUT)
-        .max_buf_size(MAX_HEAD_BYTES)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
-    // Errors of a connection concern only its client.
-    let _ = serving.await;
+/// `router` behind the access control.
+pub(super) fn guarded(router: Router, guard: Arc<Guard>) -> Router {
+    router.layer(DefaultBodyLimit::max(MAX_BODY_BYTES)).layer(middleware::from_fn_with_state(guard, check))
 }
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::AsyncWriteExt as _;
-
     use super::*;
 
     fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
@@ -180,21 +122,6 @@ mod tests {
             .iter()
             .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))
             .collect()
-    }
-
-    #[tokio::test]
-    async fn stalled_reader_is_disconnected() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let mut asking = TcpStream::connect(address).await.unwrap();
-        let (stream, _) = listener.accept().await.unwrap();
-        // More than the kernel buffers for a client that does not read.
-        let much = axum::body::Bytes::from(vec![b'x'; 64 << 20]);
-        let router = Router::new().route("/", axum::routing::get(move || async move { much.clone() }));
-        asking.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
-        let serving = connection(stream, router, Duration::from_secs(1));
-        tokio::time::timeout(Duration::from_secs(30), serving).await.expect("the connection stays open");
-        drop(asking);
     }
 
     #[test]
