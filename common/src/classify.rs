@@ -73,6 +73,10 @@ pub struct Roce {
     pub is_trimmed: bool,
 }
 
+/// Most packets of a super-packet that are counted and charged. With this limit, a buffer of 64 KB with headers and
+/// `wire_overhead` per packet remains below 2^20 bytes, the pacer's range. A guest may specify shorter segments.
+pub(crate) const MAX_SEGMENTS: u32 = 2_048;
+
 /// The packets on the wire that one buffer becomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segments {
@@ -199,7 +203,7 @@ impl Roce {
             return 1;
         }
         let payload_bytes = self.end.saturating_sub(self.bth()) as u32;
-        payload_bytes.div_ceil(segment_bytes).max(1)
+        payload_bytes.div_ceil(segment_bytes).clamp(1, MAX_SEGMENTS)
     }
 
     /// The flow that the packet belongs to.

@@ -186,14 +186,13 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
             Marking::Marked | Marking::Trim | Marking::Unmarked => {}
         }
         if marking == Marking::Trim && cp::trim(s, p, &roce) {
-            // Not `set_class`, which would count the packet's bytes against its ingress port again.
-            let priority = p.priority[class_of(p, p.hot.trim_dscp.into()).tc()];
-            if priority != 0 {
-                s.set_priority(priority);
-            }
+            let class = class_of(p, p.hot.trim_dscp.into());
+            set_class(s, p, class);
+            count_ingress(s, p, class);
             return TcVerdict::Pass;
         }
     }
+    count_ingress(s, p, class);
     if s.env().paces() && p.hot.is_on(Switch::Rp) && roce.is_sequenced() {
         return rp::pace(s, p, &roce, class);
     }
@@ -294,7 +293,13 @@ fn set_class<'p, S: Skb<'p>>(s: &mut S, p: &Params, class: DscpClass) {
     if priority != 0 {
         s.set_priority(priority);
     }
-    if p.pauses.counted[tc] != 0 {
+}
+
+/// Counts a packet that enters its queue against the port it came from, for the PFC frames of that port.
+#[inline(always)]
+fn count_ingress<'p, S: Skb<'p>>(s: &mut S, p: &Params, class: DscpClass) {
+    let tc = class.tc();
+    if class.is_sorted() && p.pauses.counted[tc] != 0 {
         let (from, bytes) = (s.ingress_ifindex(), s.frame_len().into());
         let queue = p.config.tc_to_queue[tc] as usize % CLASSES;
         s.env().count_ingress(from, queue, bytes);
@@ -316,7 +321,9 @@ fn set_class_of_other<'p, S: Skb<'p>>(s: &mut S, stat: Option<Stat>) {
             return;
         }
         let dscp = dscp(s).unwrap_or(0);
-        set_class(s, p, class_of(p, dscp));
+        let class = class_of(p, dscp);
+        set_class(s, p, class);
+        count_ingress(s, p, class);
     }
 }
 

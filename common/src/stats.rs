@@ -57,7 +57,7 @@ stats! {
     CmMessages = "cm_messages",
     /// Connections whose QPs were learned from connection management messages.
     PairCm = "pairs_from_cm",
-    /// Pairs rejected because they contradict a source of equal or higher precedence; and CNPs sent with a hint because the data came from another host than the pair's.
+    /// Pairs from connection management that contradict another source, the more trusted of which is used; and CNPs sent with a hint because the data came from another host than the pair's.
     PairConflict = "pair_conflicts",
     /// CE-marked data packets received.
     NpEcnMarked = "np_ecn_marked_roce_packets",

@@ -19,9 +19,19 @@ use dcqcn_common::vqueue::{Enqueued, Share};
 use crate::lock::locked;
 use crate::maps::{
     BACKLOG, CM, COUNTERS, CUTS, ENTRY, EVENTS, HANDED, INGRESS_BYTES, LEARNED, NP, PAIRS, PARAMS, QUEUE,
-    REQUESTERS, REQUESTS, RP, SHARES, TIMES_NS, active_slot, classifies_all, mode, test,
+    PAIRS_NS, REQUESTERS, REQUESTS, RP, SHARES, TIMES_NS, active_slot, classifies_all, mode, test,
 };
 use crate::trace::PacketTrace;
+
+/// The learned pairs are shared by all attachments, and so is the limit of learning.
+#[inline(always)]
+fn time_slot(which: Time) -> Option<*mut u64> {
+    if which as u32 == Time::Pairs as u32 {
+        PAIRS_NS.get_ptr_mut(0)
+    } else {
+        TIMES_NS.get_ptr_mut(which as u32)
+    }
+}
 
 /// Removes the flows of set `index` of `table` that were last used before `before_ns`; returns how many.
 ///
@@ -240,12 +250,12 @@ impl hooks::Env<'static> for Env {
     fn time(&self, which: Time) -> u64 {
         // SAFETY: a map value. Other CPUs write it concurrently: the read returns one of their values. Ordering: each time
         // is used alone. Two CPUs that read a limiter before either writes it may both be admitted.
-        TIMES_NS.get_ptr(which as u32).map_or(0, |at_ns| unsafe { at_ns.read_volatile() })
+        time_slot(which).map_or(0, |at_ns| unsafe { at_ns.read_volatile() })
     }
 
     #[inline(always)]
     fn set_time(&mut self, which: Time, at_ns: u64) {
-        if let Some(time) = TIMES_NS.get_ptr_mut(which as u32) {
+        if let Some(time) = time_slot(which) {
             // SAFETY: as above.
             unsafe { time.write_volatile(at_ns) };
         }

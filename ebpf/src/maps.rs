@@ -89,6 +89,10 @@ pub static NP: Array<NpSet> = Array::with_max_entries(DEFAULT_FLOWS / WAYS as u3
 #[map]
 pub static TIMES_NS: Array<u64> = Array::with_max_entries(TIMES, 0);
 
+/// [`Time::Pairs`](dcqcn_common::layout::Time::Pairs) of all attachments that share [`LEARNED`].
+#[map]
+pub static PAIRS_NS: Array<u64> = Array::with_max_entries(1, 0);
+
 /// Connections being set up: endpoint and its communication identifier to the QPN it announced for itself.
 #[map]
 pub static CM: LruHashMap<QpId, u32> = LruHashMap::with_max_entries(CONNECTIONS, 0);

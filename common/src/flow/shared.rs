@@ -310,7 +310,8 @@ impl Shared {
             let (last_seen_ns, word) = ((*flow).last_seen_ns(), other_hands(word));
             // The word before the fingerprint, on x86: a concurrent lookup waits here and not in a failing exchange.
             (&raw mut (*flow).lock).write_volatile(word | HELD);
-            *flow = RpHot { lock: word | HELD, ..RpHot::new(fingerprint, rp) };
+            // The time before the flow's first packet sets one: a slot without is empty, and free to other CPUs.
+            *flow = RpHot { lock: word | HELD, last_ns: [now_ns, 0], ..RpHot::new(fingerprint, rp) };
             let cold = self.cold(way);
             ((*cold).id, (*cold).cnps) = (*id, Cnps::NONE);
             (&raw mut (*self.0).tags[way % WAYS]).write_volatile(tag(hash(fingerprint)));

@@ -208,6 +208,17 @@ fn unlocked_set_and_flow_are_at_rest() {
     assert!(!RpHot { lock: 4, ..RpHot::EMPTY }.is_held() && RpHot { lock: 5, ..RpHot::EMPTY }.is_held());
 }
 
+#[test]
+fn entered_flow_is_in_use_before_its_first_packet() {
+    let p = params();
+    let mut set = RpSet::EMPTY;
+    // SAFETY: as below.
+    let shared = unsafe { Shared::new(&raw mut set) };
+    let id = ipv4(0x0a00_0001, 17);
+    let way = enter(shared, &id, id.fingerprint(&HashKeys::new(5)), &p.rp, 100).unwrap().way;
+    assert_eq!(set.hot[way].in_use_until_ns(), 100);
+}
+
 /// A lookup before the slot was reused cannot lock the new flow, even if it is the same flow again.
 #[test]
 fn reused_slot_has_new_generation() {
@@ -229,13 +240,13 @@ fn reused_slot_has_new_generation() {
     let again = shared.find_at(way, fingerprint).unwrap();
     assert!(shared.lock_flow(way, fingerprint, again).is_ok());
     // The prefetching store changes nothing, however often the slot is reused.
-    for n in 0..1_000 {
+    for now_ns in (1_000..1_000_000).step_by(1_000) {
         shared
             .lock_flow(way, fingerprint, shared.find_at(way, fingerprint).unwrap())
             .unwrap()
-            .set_departure(Stream::Requests, 30 + n);
-        assert_eq!(shared.expire(100 + n), 1);
-        enter(200 + n);
+            .set_departure(Stream::Requests, now_ns);
+        assert_eq!(shared.expire(now_ns + 100), 1);
+        enter(now_ns + 200);
         shared.fetch_home(hash(fingerprint));
         assert!(shared.find_at(way, fingerprint).is_some());
     }

@@ -15,7 +15,8 @@ use crate::wire::bth::{Bth, Class, Opcode};
 use crate::wire::cm::{Attribute, CommIds, Dreq, Mad, Rep, Req};
 use crate::wire::ext::Deth;
 
-/// Rate limit of learning: 1,000 pairs per second, with bursts of 8,192, as when a large job starts.
+/// Rate limit of learning in a network namespace: 1,000 pairs per second, with bursts of 8,192, as when a large job
+/// starts.
 pub const LEARNING: Limit = Limit::new(1_000, 8_192);
 
 /// Whether a packet carries a management datagram of the general services interface.

@@ -38,7 +38,7 @@ pub enum Switch {
     PacerHtb,
     /// `pacing_horizon_drop`.
     HorizonDrop,
-    /// The hardware alone paces flows at the line rate: `link_rate` is its speed, and no HTB class holds their packets.
+    /// The hardware alone paces flows at the line rate: that is its speed, and no HTB class holds their packets.
     WirePaces,
     /// `tail_loss_probe` is not `off`.
     Probe,
@@ -87,7 +87,7 @@ impl Hot {
     #[must_use]
     pub(super) fn new(config: &Config, wire_bps: u64) -> Self {
         let s = &config.scalars;
-        let wire_paces = wire_bps != 0 && s.link_rate_bps >= wire_bps && s.pacer != PACER_HTB;
+        let wire_paces = wire_bps != 0 && config.line_rate_bps() >= wire_bps && s.pacer != PACER_HTB;
         let switches = [
             (Switch::Cp, s.cp_enable != 0),
             (Switch::Np, s.np_enable != 0),

@@ -143,11 +143,18 @@ fn queued_packets_at_wire_rate_keep_order() {
 
 #[test]
 fn link_slower_than_wire_is_paced() {
-    let mut p = on_wire(PACER_FQ);
+    let p = on_wire(PACER_FQ);
     assert!(p.hot.is_on(Switch::WirePaces));
     assert!(!on_wire(PACER_HTB).hot.is_on(Switch::WirePaces), "a flow's class orders its packets");
-    p.config.scalars.link_rate_bps -= 1;
-    assert!(!Params::new(&p.config, p.port).unwrap().hot.is_on(Switch::WirePaces));
+    let wire_paces = |config: &dcqcn_common::params::Config| {
+        Params::new(config, p.port).unwrap().hot.is_on(Switch::WirePaces)
+    };
+    let mut limited = p.config.clone();
+    limited.scalars.rpg_max_rate_bps = limited.scalars.link_rate_bps - 1;
+    assert!(!wire_paces(&limited), "`rpg_max_rate` is below the hardware's rate");
+    let mut shaped = p.config.clone();
+    shaped.scalars.link_rate_bps -= 1;
+    assert!(!wire_paces(&shaped));
     assert!(!paced(PACER_FQ).hot.is_on(Switch::WirePaces), "unknown hardware");
 }
 

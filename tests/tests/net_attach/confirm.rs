@@ -222,7 +222,6 @@ fn file_applied_atomically() -> Result<()> {
     assert_eq!(ai_rate_mbit(&lab)?, 20);
     fs::write(&file, "role = 'switch'\n[parameters]\nrpg_ai_rate = '30mbit'\n")?;
     assert_contains(&lab.expect_error(1, &apply("a0"))?, "cannot become switch in place");
-    // A file of `run` names its interfaces.
     fs::write(
         &file,
         "[[interface]]\nname = 'a*'\n[interface.parameters]\nlink_rate = '1gbit'\nrpg_ai_rate = '40mbit'\n",
@@ -230,7 +229,7 @@ fn file_applied_atomically() -> Result<()> {
     lab.ok(&apply("--all"))?;
     assert_eq!(ai_rate_mbit(&lab)?, 40);
     fs::write(&file, "[[interface]]\nname = 'c*'\n")?;
-    assert_contains(&lab.expect_error(1, &apply("a0"))?, "does not name a0");
+    assert_contains(&lab.expect_error(1, &apply("a0"))?, "matches a0; add one");
     assert_contains(&lab.expect_error(1, &apply("--all"))?, "does not name any attached interface");
     lab.ok("detach a0").map(drop)
 }

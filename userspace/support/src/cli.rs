@@ -13,5 +13,5 @@ pub use complete::{iface, iface_or_key, iface_or_key_value, key_value};
 pub use documented::refused;
 pub use output::{Output, explain};
 pub use package::{GenerateCommand, Page};
-pub use settings::{SettingsArgs, read_file};
+pub use settings::SettingsArgs;
 pub use start::{log_to_stderr, run};

@@ -4,6 +4,7 @@ mod apply;
 mod attach;
 mod carry;
 mod config;
+mod config_file;
 mod confirm;
 mod counters;
 mod daemon;

@@ -38,7 +38,7 @@ pub(crate) const PROBE: &str = "dcqcn_probe";
 /// Programs that are run, not attached.
 pub(crate) const RUN: [&str; 2] = [EXPIRE, PROBE];
 /// Names of the maps in the object, and of their pins.
-pub const MAPS: [&str; 20] = [
+pub const MAPS: [&str; 21] = [
     "PARAMS",
     "ACTIVE",
     "COUNTERS",
@@ -48,6 +48,7 @@ pub const MAPS: [&str; 20] = [
     "INGRESS_BYTES",
     "PAIRS",
     "LEARNED",
+    "PAIRS_NS",
     "RP",
     "NP",
     "CM",
@@ -70,7 +71,7 @@ fn in_object(name: &str) -> &str {
 }
 
 /// Maps shared by all attachments of a network namespace: QP pairs, and the programs to hand CNPs on to.
-pub const SHARED: [&str; 4] = ["LEARNED", "CM", "SIBLINGS", "HANDED"];
+pub const SHARED: [&str; 5] = ["LEARNED", "PAIRS_NS", "CM", "SIBLINGS", "HANDED"];
 
 /// Pins the shared maps of one pin directory in another, to be reused by [`load`]; false if one is missing.
 pub(crate) fn share(from: &Path, to: &Path) -> Result<bool, Error> {

@@ -13,8 +13,9 @@ use super::key::Key;
 use super::profile::Profile;
 
 const HEADER: &str = "\
-# dcqcn configuration. `dcqcn attach IFACE --config FILE` reads it, `dcqcn config check FILE` checks it.
+# dcqcn configuration. `dcqcn attach IFACE --config FILE` and `dcqcn run` read it, `dcqcn config check FILE` checks it.
 #
+# Settings at the top apply to all interfaces. At the end of the file, [[interface]] selects interfaces for `dcqcn run`.
 # Specify only what differs from the defaults. Every setting is listed below with its default, commented out by `#` without
 # a space: remove the `#` and change the value. Settings override the profile and the role; options on the command line
 # override the file. Sizes are in bytes (K = 1000, Ki = 1024), rates in bit/s.

@@ -1,5 +1,8 @@
 //! The configuration file: differences to the defaults, in TOML.
 //!
+//! Settings at the top apply to all interfaces. `[[interface]]` selects interfaces and may override them; it and the
+//! daemon's [`SECTIONS`] are parsed by `dcqcn run`, `attach` and the commands of `config`.
+//!
 //! ```toml
 //! role = "switch"
 //!
@@ -68,20 +71,32 @@ impl std::error::Error for FileErrors {}
 /// Top-level keys of a file other than tables.
 const TOP: [&str; 7] = ["role", "profile", "inline", "pacer", "queues", "xdp_mode", "flows"];
 const PARAMETERS: &str = "parameters";
+/// Sections for the daemon, and the interfaces.
+pub const SECTIONS: [&str; 6] = ["interface", "metrics", "age", "log", "control", "fleet"];
+/// Key of an `[[interface]]` that is for the daemon.
+pub const REPAIR: &str = "repair";
+/// Keys of an `[[interface]]` that select interfaces.
+pub const SELECTORS: [&str; 5] = ["name", "mac", "driver", "pci", "rdma"];
 /// Tables whose name is the prefix of their parameters.
 const TABLES: [&str; 5] = ["wred", "dscp_to_tc", "tc_to_queue", "queue", "pfc"];
 
-/// Parses `text` from the file called `name`.
+/// Parses the settings in `text` from the file called `name`: those at the top, and of its only `[[interface]]`.
 ///
 /// # Errors
-/// The text is not TOML, has unknown keys, or has invalid values. [`Settings::config`] checks conditions between
-/// values.
+/// The text is not TOML, has unknown keys, has invalid values, or has several interfaces. [`Settings::config`] checks
+/// conditions between values.
 pub fn parse(name: &str, text: &str) -> Result<Settings, FileErrors> {
     read(name, text, |reader, table| {
-        for (key, value) in table {
-            reader.setting(key, value);
+        let common = reader.common(table);
+        let interfaces = table.get("interface").and_then(|value| value.get_ref().as_array());
+        match interfaces.map_or(&[][..], |array| array) {
+            [] => common,
+            [only] => common.then(reader.only_interface(only)),
+            [_, second, ..] => {
+                reader.refuse(second.span(), "several [[interface]]: this command needs a file with one");
+                common
+            }
         }
-        std::mem::take(&mut reader.settings)
     })
 }
 
@@ -130,6 +145,26 @@ impl Reader<'_> {
         self.errors.push(FileError { line, message: message.to_string() });
     }
 
+    /// Parses the settings at the top, outside [`SECTIONS`].
+    pub fn common(&mut self, table: &DeTable<'_>) -> Settings {
+        for (key, value) in table {
+            if !SECTIONS.contains(&key.get_ref().as_ref()) {
+                self.setting(key, value);
+            }
+        }
+        std::mem::take(&mut self.settings)
+    }
+
+    fn only_interface(&mut self, value: &Value<'_>) -> Settings {
+        for (key, value) in value.get_ref().as_table().into_iter().flatten() {
+            let name = key.get_ref().as_ref();
+            if !SELECTORS.contains(&name) && name != REPAIR {
+                self.setting(key, value);
+            }
+        }
+        std::mem::take(&mut self.settings)
+    }
+
     /// Parses one of the settings of `attach`.
     pub fn setting(&mut self, key: &Spanned<Cow<'_, str>>, value: &Value<'_>) {
         match key.get_ref().as_ref() {
@@ -150,7 +185,7 @@ impl Reader<'_> {
         let message = if name.parse::<super::Key>().is_ok() {
             format!("`{name}` is a parameter: write it below [{PARAMETERS}]")
         } else {
-            let known = TOP.iter().chain(&[PARAMETERS]).chain(&TABLES);
+            let known = TOP.iter().chain(&[PARAMETERS]).chain(&TABLES).chain(&SECTIONS);
             let known: Vec<&str> = known.copied().collect();
             let hint = super::key::did_you_mean(nearest(name, &known).as_deref());
             format!("unknown key `{name}`{hint} (top-level keys are {})", known.join(", "))
@@ -245,6 +280,17 @@ mod tests {
         assert_eq!((config.wred[3].kmin_bytes, config.wred[3].pmax_ppm), (100_000, 100_000));
         assert_eq!((config.dscp_to_tc[10], config.tc_to_queue[5]), (3, 5));
         assert_eq!(parse("empty", ""), Ok(Settings::default()));
+    }
+
+    #[test]
+    fn only_interface_of_file_applies() {
+        let text = "pacer = 'fq'\nrole = 'host'\n[metrics]\nlisten = 'x'\n[[interface]]\nname = 'a'\nrepair = 'none'\n\
+                    role = 'switch'\n[interface.wred.3]\nkmin = '100KB'\n";
+        let settings = parse("c", text).unwrap();
+        assert_eq!((settings.pacer, settings.role), (Some(PacerChoice::Fq), Some(Role::Switch)));
+        assert_eq!(settings.changes.len(), 1);
+        let refused = parse("c", &format!("{text}[[interface]]\nname = 'b'\n")).unwrap_err().to_string();
+        assert!(refused.starts_with("c:11: several [[interface]]"), "{refused}");
     }
 
     #[test]

@@ -24,11 +24,20 @@ pub fn changes_from_default(role: Role, queues: QueuesChoice, config: &Config) -
 pub fn to_toml(settings: &Settings) -> String {
     let mut text = String::new();
     // Writing into a `String` cannot fail.
-    let _ = write_toml(&mut text, settings);
+    let _ = write_toml(&mut text, "", settings);
     text
 }
 
-fn write_toml(text: &mut String, settings: &Settings) -> std::fmt::Result {
+/// `settings` as a file for the interfaces whose name matches `pattern`.
+#[must_use]
+pub fn to_toml_for(pattern: &str, settings: &Settings) -> String {
+    // A name may contain any characters.
+    let mut text = format!("[[interface]]\nname = {}\n", toml::Value::from(pattern));
+    let _ = write_toml(&mut text, "interface.", settings);
+    text
+}
+
+fn write_toml(text: &mut String, prefix: &str, settings: &Settings) -> std::fmt::Result {
     // Packet logging is temporary, and not saved.
     let Settings { role, profile, inline, pacer, queues, xdp_mode, flows, log_packets: _, changes } =
         settings;
@@ -62,7 +71,7 @@ fn write_toml(text: &mut String, settings: &Settings) -> std::fmt::Result {
             Key::Pfc(priority, spec) => (format!("pfc.{priority}"), spec.key.to_owned()),
         };
         if of != table {
-            writeln!(text, "\n[{of}]")?;
+            writeln!(text, "\n[{prefix}{of}]")?;
             table = of;
         }
         let value = Quantity(*value, key.unit());

@@ -6,6 +6,7 @@ use dcqcn_common::params::{Config, PfcConfig, QueueConfig, Scalars, Unit, WredCo
 use serde_json::{Map, Value, json};
 
 use super::example::ENTRIES;
+use super::file::{REPAIR, SECTIONS, SELECTORS};
 use super::key::Key;
 use super::quantity::expected;
 
@@ -49,6 +50,17 @@ pub fn schema() -> Value {
         (spec.key.to_owned(), parameter)
     });
     top.insert("pfc".to_owned(), rows("PFC of each priority.", &classes, table(pfc)));
+    top.insert("inline".to_owned(), text("Other interface of an inline attachment."));
+    let mut interface = top.clone();
+    for key in SELECTORS {
+        interface.insert(key.to_owned(), text("Pattern (* ? [a-f]) of the interfaces."));
+    }
+    interface.insert(REPAIR.to_owned(), text("Repair of what others removed: none, programs, all."));
+    for section in SECTIONS {
+        top.insert(section.to_owned(), json!({ "type": "object" }));
+    }
+    let interfaces = table(interface.into_iter());
+    top.insert("interface".to_owned(), json!({ "type": "array", "items": interfaces }));
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "dcqcn configuration",
@@ -57,6 +69,10 @@ pub fn schema() -> Value {
         "properties": top,
         "additionalProperties": false,
     })
+}
+
+fn text(doc: &str) -> Value {
+    json!({ "type": "string", "description": doc })
 }
 
 fn table(properties: impl Iterator<Item = (String, Value)>) -> Value {
@@ -125,5 +141,8 @@ mod tests {
         assert_eq!(kmin["default"], "5KB");
         assert_eq!(kmin["anyOf"][0]["maximum"], 1_000_000_000);
         assert_eq!(properties["role"]["enum"], json!(["host", "switch"]));
+        let interface = &properties["interface"]["items"]["properties"];
+        assert_eq!(interface["wred"], properties["wred"]);
+        assert!(interface["mac"].is_object() && properties["metrics"].is_object());
     }
 }

@@ -56,6 +56,7 @@ impl Settings {
     #[must_use]
     pub fn then(mut self, later: Self) -> Self {
         let Self { role, profile, inline, pacer, queues, xdp_mode, flows, log_packets, changes } = later;
+        self.changes.retain(|change| !changes.iter().any(|later| later.key == change.key));
         self.changes.extend(changes);
         Self {
             role: role.or(self.role),

@@ -1,6 +1,6 @@
 //! Options for differences to the defaults; shared by all commands that start from a configuration.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::file::read_text;
 use anyhow::Context;
@@ -23,22 +23,21 @@ pub struct SettingsArgs {
 }
 
 impl SettingsArgs {
-    /// Reads the file and overlays the options.
+    /// The file, and the settings that take precedence over it.
+    #[must_use]
+    pub fn split(self) -> (Option<PathBuf>, Settings) {
+        let Self { config, profile, changes } = self;
+        (config, Settings { profile, changes, ..Settings::default() })
+    }
+
+    /// Reads the file's settings for all interfaces and overlays the options.
     ///
     /// # Errors
-    /// As [`read_file`].
+    /// The file cannot be read, or is invalid.
     pub fn read(self) -> anyhow::Result<Settings> {
-        let Self { config, profile, changes } = self;
-        let file = config.as_deref().map(read_file).transpose()?.unwrap_or_default();
-        Ok(file.then(Settings { profile, changes, ..Settings::default() }))
+        let (path, options) = self.split();
+        let Some(path) = path else { return Ok(options) };
+        let text = read_text(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        Ok(params::parse(&path.display().to_string(), &text)?.then(options))
     }
-}
-
-/// Reads a configuration file.
-///
-/// # Errors
-/// The file cannot be read, or is invalid.
-pub fn read_file(path: &Path) -> anyhow::Result<Settings> {
-    let text = read_text(path).with_context(|| format!("cannot read {}", path.display()))?;
-    Ok(params::parse(&path.display().to_string(), &text)?)
 }

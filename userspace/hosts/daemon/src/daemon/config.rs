@@ -1,6 +1,8 @@
-//! The daemon's configuration file: interfaces, each with the settings of `attach`, and the daemon's own settings.
+//! The configuration file: settings for all interfaces, interfaces with their own, and the daemon's own settings.
 //!
 //! ```toml
+//! profile = "auto"
+//!
 //! [[interface]]
 //! name = "eth*"
 //! role = "host"
@@ -37,12 +39,12 @@ use clap::ValueEnum;
 use dcqcn_common::params::Unit;
 use dcqcn_loader::attach::Request;
 use dcqcn_netlink::{Link, Netlink};
-use dcqcn_params::file::{Reader, Value, read, scalar};
+use dcqcn_params::file::{REPAIR, Reader, Value, read, scalar};
 use dcqcn_params::quantity;
 use dcqcn_params::{FileErrors, Profile, Settings};
 use dcqcn_support::file::read_text;
 use glob::Pattern;
-use toml::de::{DeTable, DeValue};
+use toml::de::DeValue;
 
 pub use outside::{Bounds, Control};
 pub use selector::Selector;
@@ -53,8 +55,6 @@ use super::serving::Metrics;
 
 /// Default path of the file.
 pub const DEFAULT_PATH: &str = "/etc/dcqcn/dcqcn.toml";
-/// Keys at the top level of the file; `attach` accepts none of them.
-const TOP: [&str; 6] = ["interface", "metrics", "age", "log", "control", "fleet"];
 /// Range of the idle time.
 const IDLE: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(7 * 86_400);
 
@@ -74,6 +74,8 @@ pub enum LogFormat {
 /// Contents of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Config {
+    /// Settings for all interfaces, which those of `interfaces` include.
+    pub common: Settings,
     /// Interfaces; the first matching entry applies.
     pub interfaces: Vec<Interface>,
     /// Metrics server; `None` = disabled.
@@ -155,6 +157,15 @@ impl Config {
         Some(Request { iface: iface.to_owned(), settings })
     }
 
+    /// Settings of the interface with this name; without any `[[interface]]` the common ones.
+    #[must_use]
+    pub fn settings(&self, iface: &str) -> Option<Settings> {
+        if self.interfaces.is_empty() {
+            return Some(self.common.clone());
+        }
+        self.first(&self.interfaces, iface).map(|interface| interface.settings.clone())
+    }
+
     /// Repair mode of the interface with this name.
     pub(super) fn repair(&self, iface: &str) -> Repair {
         self.first(&self.interfaces, iface).and_then(|own| own.repair).unwrap_or_default()
@@ -191,15 +202,15 @@ impl Config {
             bail!("cannot read {}: it is not a regular file", path.display());
         }
         let text = read_text(path).with_context(failed)?;
-        Ok(parse(&path.display().to_string(), &text)?)
+        let config = parse(&path.display().to_string(), &text)?;
+        if config.interfaces.is_empty() && config.common != Settings::default() {
+            bail!(
+                "{} has settings, but no interface: add [[interface]] with, for example, name = \"eth0\"",
+                path.display()
+            );
+        }
+        Ok(config)
     }
-}
-
-/// Whether the text is for the daemon: it has a top-level key that only the daemon accepts.
-#[must_use]
-pub fn is_daemon_file(text: &str) -> bool {
-    let (table, _) = DeTable::parse_recoverable(text);
-    table.get_ref().keys().any(|key| TOP.contains(&key.get_ref().as_ref()))
 }
 
 /// Parses `text` from the file called `name`.
@@ -208,10 +219,13 @@ pub fn is_daemon_file(text: &str) -> bool {
 /// All errors, each with its line.
 pub fn parse(name: &str, text: &str) -> Result<Config, FileErrors> {
     read(name, text, |reader, table| {
-        let mut config = Config::default();
+        let mut config = Config { common: reader.common(table), ..Config::default() };
+        if !table.contains_key("interface") {
+            check(reader, &config.common, 0..0);
+        }
         for (key, value) in table {
             match key.get_ref().as_ref() {
-                "interface" => config.interfaces = interfaces(reader, value),
+                "interface" => config.interfaces = interfaces(reader, value, &config.common),
                 "metrics" => config.metrics = metrics(reader, value),
                 "control" => config.control = outside::control(reader, value),
                 "fleet" => config.fleet = outside::bounds(reader, value),
@@ -225,18 +239,19 @@ pub fn parse(name: &str, text: &str) -> Result<Config, FileErrors> {
                         config.log_filter = filter(reader, value);
                     }
                 }),
-                other => reader.refuse(
-                    key.span(),
-                    format_args!(
-                        "unknown key `{other}`: top-level keys of a daemon's file are {}; settings of an interface \
-                         belong below [[interface]]",
-                        TOP.join(", ")
-                    ),
-                ),
+                _ => {}
             }
         }
         config
     })
+}
+
+/// Checks conditions between settings.
+fn check(reader: &mut Reader<'_>, settings: &Settings, at: std::ops::Range<usize>) {
+    // `lab` needs a rate, which attaching may determine; any valid rate will do here.
+    if let Err(error) = settings.config(Some(Profile::MAX_LAB_RATE_BPS)) {
+        reader.refuse(at, error);
+    }
 }
 
 /// Parses a table of scalars.
@@ -274,12 +289,13 @@ fn metrics(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<Metrics> {
     address.map(|listen| Metrics { listen, top_qps })
 }
 
-fn interfaces(reader: &mut Reader<'_>, value: &Value<'_>) -> Vec<Interface> {
+fn interfaces(reader: &mut Reader<'_>, value: &Value<'_>, common: &Settings) -> Vec<Interface> {
     let Some(array) = value.get_ref().as_array() else {
         reader.refuse(value.span(), "`interface` is a list of tables: write [[interface]]");
         return Vec::new();
     };
-    let interfaces: Vec<Interface> = array.iter().filter_map(|value| interface(reader, value)).collect();
+    let interfaces: Vec<Interface> =
+        array.iter().filter_map(|value| interface(reader, value, common)).collect();
     for Interface { selector, settings, .. } in &interfaces {
         let Some(peer) = &settings.inline else { continue };
         let in_line =
@@ -298,7 +314,7 @@ fn interfaces(reader: &mut Reader<'_>, value: &Value<'_>) -> Vec<Interface> {
     interfaces
 }
 
-fn interface(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<Interface> {
+fn interface(reader: &mut Reader<'_>, value: &Value<'_>, common: &Settings) -> Option<Interface> {
     let DeValue::Table(table) = value.get_ref() else {
         reader.refuse(value.span(), "`interface` is a list of tables: write [[interface]]");
         return None;
@@ -306,7 +322,7 @@ fn interface(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<Interface> {
     let (mut selector, mut repair, mut selects) = (Selector::default(), None, false);
     for (key, value) in table {
         match key.get_ref().as_ref() {
-            "repair" => repair = reader.choice(value),
+            REPAIR => repair = reader.choice(value),
             name => match Property::of(name) {
                 Some(property) => {
                     selects = true;
@@ -318,11 +334,8 @@ fn interface(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<Interface> {
             },
         }
     }
-    let settings = std::mem::take(&mut reader.settings);
-    // `lab` needs a rate, which attaching may determine; any valid rate will do here.
-    if let Err(error) = settings.config(Some(Profile::MAX_LAB_RATE_BPS)) {
-        reader.refuse(value.span(), error);
-    }
+    let settings = common.clone().then(std::mem::take(&mut reader.settings));
+    check(reader, &settings, value.span());
     if !selects {
         reader.refuse(
             value.span(),

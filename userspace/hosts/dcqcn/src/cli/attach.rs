@@ -9,6 +9,7 @@ use dcqcn_loader::attach::{self, Info, Options, Request};
 use dcqcn_params::{PacerChoice, QueuesChoice, Role, Settings, XdpModeChoice, parse_flows, word};
 use serde::Serialize;
 
+use super::config_file::ConfigFile;
 use super::{several, targets};
 use dcqcn_support::cli::Output;
 use dcqcn_support::cli::SettingsArgs;
@@ -101,15 +102,20 @@ impl AttachArgs {
         let may = Options { interrupt, realtime, force: false };
         let options =
             Settings { role, inline, pacer, queues, xdp_mode, flows, log_packets, ..Settings::default() };
-        let settings = settings.read()?.then(options);
+        let (path, later) = settings.split();
+        let options = later.then(options);
+        let file = path.as_deref().map(ConfigFile::read).transpose()?;
         let is_one = matches!(ifaces.as_slice(), [iface] if !targets::is_pattern(iface));
         let names = if is_one { ifaces } else { targets::attachable(&ifaces, all_rdma)? };
+        let request = |iface: String| {
+            let settings = file.as_ref().map(|file| file.settings(&iface)).transpose()?.unwrap_or_default();
+            Ok(Request { iface, settings: settings.then(options.clone()) })
+        };
+        let requests: Vec<Request> = names.into_iter().map(request).collect::<anyhow::Result<_>>()?;
         ensure!(
-            is_one || settings.inline.is_none(),
+            is_one || requests.iter().all(|request| request.settings.inline.is_none()),
             "cannot attach several interfaces with --inline: attach each pair"
         );
-        let request = |iface: String| Request { iface, settings: settings.clone() };
-        let requests: Vec<Request> = names.into_iter().map(request).collect();
         if dry_run {
             for request in &requests {
                 let (info, steps) = attach::rehearse(request, may)?;

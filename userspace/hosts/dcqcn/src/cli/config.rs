@@ -4,18 +4,17 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use dcqcn_common::params::Quantity;
 use dcqcn_daemon::daemon;
 use dcqcn_netlink::Netlink;
 use dcqcn_params::quantity::parse_rate_bps;
 use dcqcn_params::{self as params, Profile, Settings, word};
-use dcqcn_support::file::read_text;
 use dcqcn_support::render::Table;
 use serde::Serialize;
 
 use super::apply::ApplyArgs;
+use super::config_file::ConfigFile;
 use super::diff::{DiffArgs, ShowArgs};
 use super::profile::ProfileCommand;
 use dcqcn_support::cli::Output;
@@ -85,7 +84,7 @@ impl ExampleArgs {
     }
 }
 
-/// Check a configuration file, of `attach` or of `run`, and print its settings.
+/// Check a configuration file, and print its settings.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Errors are listed with their lines. Rates are compared with the link's when attaching.
@@ -100,29 +99,21 @@ pub(super) struct CheckArgs {
 
 impl CheckArgs {
     fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
-        let file = self.file.display().to_string();
-        let text = read_text(&self.file).with_context(|| format!("cannot read {file}"))?;
-        if daemon::config::is_daemon_file(&text) {
-            let mut config = daemon::config::parse(&file, &text)?;
-            let seen = Netlink::connect().and_then(|netlink| config.see(&netlink, &netlink.links()?));
-            if let Err(error) = &seen {
-                tracing::warn!(%error, "file not compared with this host's interfaces");
-            }
-            return out.show(&DaemonReport::new(file, &config, seen.is_ok()));
+        let mut config = ConfigFile::parse(&self.file)?.config;
+        let seen = Netlink::connect().and_then(|netlink| config.see(&netlink, &netlink.links()?));
+        if let Err(error) = &seen {
+            tracing::warn!(%error, "file not compared with this host's interfaces");
         }
-        let settings = params::parse(&file, &text)?;
-        // `lab` needs a rate, which `attach` may determine; any valid rate will do here.
-        settings
-            .config(Some(Profile::MAX_LAB_RATE_BPS))
-            .map_err(|error| anyhow::anyhow!("{file}: {error}"))?;
-        out.show(&CheckReport::new(file, &settings))
+        out.show(&CheckReport::new(self.file.display().to_string(), &config, seen.is_ok()))
     }
 }
 
-/// Settings in a file of `dcqcn run`.
+/// Settings in a file.
 #[derive(Serialize)]
-struct DaemonReport {
+struct CheckReport {
     file: String,
+    /// Settings for all interfaces.
+    settings: Vec<Setting>,
     interfaces: Vec<InterfaceReport>,
     metrics: Option<SocketAddr>,
 }
@@ -133,6 +124,7 @@ struct InterfaceReport {
     name: String,
     /// Matching interfaces of this host; `None` if they cannot be read.
     matches: Option<Vec<String>>,
+    /// All settings of the interface.
     settings: Vec<Setting>,
 }
 
@@ -142,62 +134,8 @@ impl InterfaceReport {
     }
 }
 
-impl DaemonReport {
-    fn new(file: String, config: &daemon::config::Config, has_seen: bool) -> Self {
-        let matches = |selector: &daemon::config::Selector| -> Vec<String> {
-            config.matching(selector).into_iter().map(str::to_owned).collect()
-        };
-        let interface = |interface: &daemon::config::Interface| {
-            let settings = interface.settings.clone();
-            InterfaceReport {
-                name: interface.selector.to_string(),
-                matches: has_seen.then(|| matches(&interface.selector)),
-                settings: CheckReport::new(String::new(), &settings).settings,
-            }
-        };
-        Self {
-            file,
-            interfaces: config.interfaces.iter().map(interface).collect(),
-            metrics: config.metrics.map(|metrics| metrics.listen),
-        }
-    }
-}
-
-impl fmt::Display for DaemonReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{} is valid, a file of `dcqcn run`", self.file)?;
-        let mut table = Table::new(&["INTERFACE", "SETTING", ">VALUE", ">DEFAULT"]);
-        for InterfaceReport { name, settings, .. } in &self.interfaces {
-            if settings.is_empty() {
-                table.row([name.clone(), "all at their defaults".into(), String::new(), String::new()]);
-            }
-            for Setting { key, value, default } in settings {
-                table.row([name.clone(), key.clone(), value.clone(), default.clone()]);
-            }
-        }
-        if self.interfaces.is_empty() {
-            writeln!(f, "it has no interface")?;
-        } else {
-            write!(f, "{table}")?;
-        }
-        for InterfaceReport { name, .. } in self.interfaces.iter().filter(|one| one.matches_nothing()) {
-            writeln!(f, "{name} matches no interface of this host")?;
-        }
-        self.metrics.map_or(Ok(()), |address| writeln!(f, "metrics on {address}"))
-    }
-}
-
-/// Hint for a file that both commands accept: `run` rejects these settings at the top level.
-const ATTACH_FILE_NOTE: &str = ", a file of `dcqcn attach` (`dcqcn run` expects it below [[interface]])";
-
-#[derive(Serialize)]
-struct CheckReport {
-    file: String,
-    settings: Vec<Setting>,
-}
-
 /// A setting in the file.
-#[derive(Serialize)]
+#[derive(Clone, Serialize)]
 struct Setting {
     key: String,
     value: String,
@@ -205,49 +143,76 @@ struct Setting {
 }
 
 impl CheckReport {
-    fn new(file: String, settings: &Settings) -> Self {
-        let Settings { role, profile, inline, pacer, queues, xdp_mode, flows, log_packets: _, changes } =
-            settings;
-        let tops = [
-            role.map(|role| word(&role)),
-            profile.map(|profile| word(&profile)),
-            pacer.map(|pacer| word(&pacer)),
-            queues.map(|queues| word(&queues)),
-            xdp_mode.map(|mode| word(&mode)),
-            flows.map(|flows| flows.to_string()),
-        ];
-        let tops = params::ENTRIES.iter().zip(tops).filter_map(|(entry, value)| {
-            let default = (entry.default)().trim_matches('"').to_owned();
-            Some(Setting { key: entry.key.to_owned(), value: value?, default })
-        });
-        let inline = inline.iter().map(|peer| Setting {
-            key: "inline".into(),
-            value: peer.clone(),
-            default: "none".into(),
-        });
-        let changes = changes.iter().map(|change| Setting {
-            key: change.key.to_string(),
-            value: Quantity(change.value, change.key.unit()).to_string(),
-            default: Quantity(change.key.default(), change.key.unit()).to_string(),
-        });
-        Self { file, settings: inline.chain(tops).chain(changes).collect() }
+    fn new(file: String, config: &daemon::config::Config, has_seen: bool) -> Self {
+        let matches = |selector: &daemon::config::Selector| -> Vec<String> {
+            config.matching(selector).into_iter().map(str::to_owned).collect()
+        };
+        let interface = |interface: &daemon::config::Interface| InterfaceReport {
+            name: interface.selector.to_string(),
+            matches: has_seen.then(|| matches(&interface.selector)),
+            settings: rows(&interface.settings),
+        };
+        Self {
+            file,
+            settings: rows(&config.common),
+            interfaces: config.interfaces.iter().map(interface).collect(),
+            metrics: config.metrics.map(|metrics| metrics.listen),
+        }
     }
+}
+
+/// Rows of a report.
+fn rows(settings: &Settings) -> Vec<Setting> {
+    let Settings { role, profile, inline, pacer, queues, xdp_mode, flows, log_packets: _, changes } =
+        settings;
+    let tops = [
+        role.map(|role| word(&role)),
+        profile.map(|profile| word(&profile)),
+        pacer.map(|pacer| word(&pacer)),
+        queues.map(|queues| word(&queues)),
+        xdp_mode.map(|mode| word(&mode)),
+        flows.map(|flows| flows.to_string()),
+    ];
+    let tops = params::ENTRIES.iter().zip(tops).filter_map(|(entry, value)| {
+        let default = (entry.default)().trim_matches('"').to_owned();
+        Some(Setting { key: entry.key.to_owned(), value: value?, default })
+    });
+    let inline = inline.iter().map(|peer| Setting {
+        key: "inline".into(),
+        value: peer.clone(),
+        default: "none".into(),
+    });
+    let changes = changes.iter().map(|change| Setting {
+        key: change.key.to_string(),
+        value: Quantity(change.value, change.key.unit()).to_string(),
+        default: Quantity(change.key.default(), change.key.unit()).to_string(),
+    });
+    inline.chain(tops).chain(changes).collect()
 }
 
 impl fmt::Display for CheckReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { file, settings } = self;
-        if settings.is_empty() {
-            writeln!(f, "{file} is valid{ATTACH_FILE_NOTE}; all settings have their default")?;
-        } else {
-            writeln!(f, "{file} is valid{ATTACH_FILE_NOTE}; it sets:")?;
-            let mut table = Table::new(&["SETTING", ">VALUE", ">DEFAULT"]);
-            for Setting { key, value, default } in settings {
-                table.row([key.clone(), value.clone(), default.clone()]);
+        let Self { file, settings, interfaces, metrics } = self;
+        writeln!(f, "{file} is valid")?;
+        let mut table = Table::new(&["INTERFACE", "SETTING", ">VALUE", ">DEFAULT"]);
+        let any = interfaces.is_empty().then_some(("any", settings));
+        let each = interfaces.iter().map(|interface| (interface.name.as_str(), &interface.settings));
+        for (name, settings) in any.into_iter().chain(each) {
+            if settings.is_empty() {
+                table.row([name.into(), "all at their defaults".into(), String::new(), String::new()]);
             }
-            write!(f, "{table}")?;
+            for Setting { key, value, default } in settings {
+                table.row([name.into(), key.clone(), value.clone(), default.clone()]);
+            }
         }
-        Ok(())
+        write!(f, "{table}")?;
+        if interfaces.is_empty() {
+            writeln!(f, "no [[interface]]: for `dcqcn attach`; `dcqcn run` needs one")?;
+        }
+        for InterfaceReport { name, .. } in interfaces.iter().filter(|one| one.matches_nothing()) {
+            writeln!(f, "{name} matches no interface of this host")?;
+        }
+        metrics.map_or(Ok(()), |address| writeln!(f, "metrics on {address}"))
     }
 }
 
@@ -255,41 +220,36 @@ impl fmt::Display for CheckReport {
 mod tests {
     use super::*;
 
-    #[test]
-    fn daemon_file_shown_per_interface() {
-        let text = "[[interface]]\nname = 'eth*'\nrole = 'switch'\n[[interface]]\nname = 'ib0'\n\
-                    [metrics]\nlisten = '127.0.0.1:9310'\n";
-        let expected = "\
-x is valid, a file of `dcqcn run`
-INTERFACE  SETTING                 VALUE  DEFAULT
-eth*       role                   switch     host
-ib0        all at their defaults
-eth* matches no interface of this host
-ib0 matches no interface of this host
-metrics on 127.0.0.1:9310
-";
-        let report = |text| {
-            DaemonReport::new("x".into(), &daemon::config::parse("x", text).unwrap(), true).to_string()
-        };
-        assert_eq!(report(text), expected);
-        assert_eq!(report("[log]\n"), "x is valid, a file of `dcqcn run`\nit has no interface\n");
+    fn report(text: &str) -> String {
+        CheckReport::new("x".into(), &daemon::config::parse("x", text).unwrap(), true).to_string()
     }
 
     #[test]
-    fn check_prints_findings() {
-        let settings = params::parse("x", "role = 'switch'\n[wred.3]\nkmin = '100KB'\n").unwrap();
-        let text = "\
-x is valid, a file of `dcqcn attach` (`dcqcn run` expects it below [[interface]]); it sets:
-SETTING       VALUE  DEFAULT
-role         switch     host
-wred.3.kmin   100KB      5KB
+    fn check_shows_settings_per_interface() {
+        let text = "[wred.3]\nkmin = '50KB'\nkmax = '200KB'\n\
+                    [[interface]]\nname = 'eth*'\nrole = 'switch'\n[interface.wred.3]\nkmin = '100KB'\n\
+                    [metrics]\nlisten = '127.0.0.1:9310'\n";
+        let expected = "\
+x is valid
+INTERFACE  SETTING       VALUE  DEFAULT
+eth*       role         switch     host
+eth*       wred.3.kmax   200KB    200KB
+eth*       wred.3.kmin   100KB      5KB
+eth* matches no interface of this host
+metrics on 127.0.0.1:9310
 ";
-        assert_eq!(CheckReport::new("x".into(), &settings).to_string(), text);
-        let nothing = CheckReport::new("x".into(), &Settings::default());
-        let printed = nothing.to_string();
-        assert!(
-            printed.starts_with("x is valid, ") && printed.ends_with("; all settings have their default\n"),
-            "{printed}"
-        );
+        assert_eq!(report(text), expected);
+    }
+
+    #[test]
+    fn check_shows_file_for_any_interface() {
+        let expected = "\
+x is valid
+INTERFACE  SETTING      VALUE  DEFAULT
+any        wred.3.kmin  100KB      5KB
+no [[interface]]: for `dcqcn attach`; `dcqcn run` needs one
+";
+        assert_eq!(report("[wred.3]\nkmin = '100KB'\n"), expected);
+        assert!(report("[log]\n").contains("any        all at their defaults"));
     }
 }

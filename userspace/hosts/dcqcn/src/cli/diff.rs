@@ -10,14 +10,14 @@ use dcqcn_common::params::Config;
 use dcqcn_loader::attach::{self, Info};
 use dcqcn_params::{
     PacerChoice, Profile, QueuesChoice, Settings, XdpModeChoice, changes_from_default, differing, parse_word,
-    to_toml, word,
+    to_toml_for, word,
 };
 use dcqcn_support::file::replace;
 use dcqcn_support::render::Table;
 use serde::Serialize;
 
+use super::config_file::ConfigFile;
 use dcqcn_support::cli::Output;
-use dcqcn_support::cli::read_file;
 
 /// Compare the active parameters with a configuration file or a profile.
 ///
@@ -53,7 +53,8 @@ pub(super) struct DifferencesFound;
 impl DiffArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let Self { iface, config, profile } = self;
-        let settings = config.as_deref().map(read_file).transpose()?;
+        let file = config.as_deref().map(ConfigFile::read).transpose()?;
+        let settings = file.map(|file| file.settings(&iface)).transpose()?;
         let attach::Attachment { info, maps } = attach::open(&iface)?;
         let running = maps.params()?.config;
         let report = match (settings, profile) {
@@ -161,10 +162,10 @@ fn against_file(info: &Info, running: &Config, settings: &Settings) -> anyhow::R
     Ok(differences)
 }
 
-/// Print the active configuration as a file for `attach --config`.
+/// Print the active configuration as a file for `attach --config` and `run`.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-The file has the differences to the defaults; with it `dcqcn attach` reproduces the active configuration. An existing
+The file has the differences to the defaults; with it `attach` and `run` reproduce the active configuration. An existing
 FILE is replaced atomically.
 
 Examples:
@@ -219,7 +220,7 @@ fn saved(info: &Info, config: &Config) -> String {
     };
     let header =
         format!("# {} as of `dcqcn config show`, dcqcn {}.\n", info.iface, env!("CARGO_PKG_VERSION"));
-    header + &to_toml(&settings)
+    header + &to_toml_for(&glob::Pattern::escape(&info.iface), &settings)
 }
 
 #[cfg(test)]

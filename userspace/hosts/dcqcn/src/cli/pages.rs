@@ -41,7 +41,7 @@ fn file(example: &str) -> String {
     roff.text([
         roman("TOML, read by "),
         bold("dcqcn run"),
-        roman(" (/etc/dcqcn/dcqcn.toml) and, without the tables of the daemon, by "),
+        roman(" (/etc/dcqcn/dcqcn.toml) and by "),
         bold("dcqcn attach --config"),
         roman(". Quantities are written with their unit. Errors are reported with their line by "),
         bold("dcqcn config check FILE"),
@@ -53,9 +53,9 @@ fn file(example: &str) -> String {
     paragraph(
         &mut roff,
         [
-            roman("Those of "),
-            bold("attach --config"),
-            roman(", and of each [[interface]]: every one with its meaning, range and default, as "),
+            roman(
+                "At the top for all interfaces, below [[interface]] for those that it matches: every one with its meaning, range and default, as ",
+            ),
             bold("dcqcn config example"),
             roman(" prints them."),
         ],
@@ -69,7 +69,7 @@ fn file(example: &str) -> String {
 const DAEMON: &str = "\
 [[interface]]
 name = \"eth*\"             # a name or a pattern; the first table that matches applies
-role = \"host\"             # and all other settings of an interface
+role = \"host\"             # as all settings, overrides the one at the top
 
 [metrics]
 listen = \"127.0.0.1:9310\" # /metrics and /healthz

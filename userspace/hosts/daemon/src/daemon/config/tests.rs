@@ -39,9 +39,20 @@ fn first_matching_interface_applies() {
 }
 
 #[test]
-fn file_kind_detected_by_header() {
-    assert!(is_daemon_file(WHOLE) && is_daemon_file("[log]\n"));
-    assert!(!is_daemon_file("role = 'host'\n[parameters]\nrpg_gd = 11\n") && !is_daemon_file("= ["));
+fn settings_at_top_apply_to_all_interfaces() {
+    let text = format!("profile = 'paper'\npacer = 'fq'\n[wred.3]\nkmin = '50KB'\nkmax = '200KB'\n{WHOLE}");
+    let config = parse("x", &text).unwrap();
+    let settings = |iface| config.request(iface).unwrap().settings;
+    assert_eq!(
+        (settings("eth0").profile, settings("eth7").profile),
+        (Some(Profile::Paper), Some(Profile::Paper))
+    );
+    let kmin = |iface| settings(iface).config(None).unwrap().wred[3].kmin_bytes;
+    assert_eq!((kmin("eth0"), kmin("eth7")), (100_000, 50_000));
+    assert_eq!(config.settings("eth0"), Some(settings("eth0")));
+    assert_eq!(config.settings("lo"), None);
+    let common = parse("x", "role = 'switch'\n").unwrap();
+    assert_eq!(common.settings("lo").unwrap().role, Some(Role::Switch));
 }
 
 #[test]
@@ -64,7 +75,8 @@ fn errors_listed_with_lines() {
         ("[[interface]]\nname = 'a'\n[age]\nidle = '10'", "c:4: idle = \"10\" is not a time"),
         ("[[interface]]\nname = 'a'\n[log]\nfilter = '=='", "c:4: filter = \"==\""),
         ("[[interface]]\nname = 'a'\n[log]\nlevel = 'x'", "c:4: unknown key `level` in [log]"),
-        ("role = 'host'\n[[interface]]\nname = 'a'", "c:1: unknown key `role`"),
+        ("rol = 'host'\n[[interface]]\nname = 'a'", "c:1: unknown key `rol`: did you mean `role`?"),
+        ("[wred.0]\nkmin='1MB'", "c:1: "),
         ("[[interface]]\nname = ", "c:2: "),
     ] {
         let refused = parse("c", text).unwrap_err().to_string();
