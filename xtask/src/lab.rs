@@ -78,7 +78,7 @@ impl Page<'_> {
             for (picture, options) in pictures.iter().filter(|_| only.is_none()) {
                 header(picture);
                 let path = Measured::path_of(workspace, picture)?;
-                capture(lab.command("sim", options).arg("--plot").arg(path))?;
+                capture(lab.command(options).arg("--plot").arg(path))?;
             }
             measured.write(workspace)?;
         }
@@ -111,20 +111,16 @@ impl Lab {
         Ok(Self { binary, directory, outside: RefCell::default() })
     }
 
-    fn command(&self, verb: &str, options: &str) -> Command {
+    fn command(&self, options: &str) -> Command {
         let mut command = Command::new(&self.binary);
-        command.arg(verb).args(options.split_whitespace()).current_dir(&self.directory);
+        command.arg("sim").args(options.split_whitespace()).current_dir(&self.directory);
         command
-    }
-
-    fn run(&self, verb: &str, options: &str) -> Result<Value> {
-        let output = capture(self.command(verb, options).arg("--json"))?;
-        serde_json::from_str(&output).with_context(|| format!("`dcqcn-lab {verb} {options}` printed no JSON"))
     }
 
     /// `dcqcn-lab sim` with `options`: its JSON.
     pub(crate) fn json(&self, options: &str) -> Result<Value> {
-        self.run("sim", options)
+        let output = capture(self.command(options).arg("--json"))?;
+        serde_json::from_str(&output).with_context(|| format!("`dcqcn-lab sim {options}` printed no JSON"))
     }
 
     /// As [`Self::json`]; all flows must be complete.
@@ -133,11 +129,6 @@ impl Lab {
         let left = number(&run, "/unfinished_flows")?;
         ensure!(left == 0.0, "`dcqcn-lab sim {options}`: {left} flows are incomplete");
         Ok(run)
-    }
-
-    /// `dcqcn-lab tune` with `options`: its JSON.
-    pub(crate) fn tune(&self, options: &str) -> Result<Value> {
-        self.run("tune", options)
     }
 
     /// A file written by it.

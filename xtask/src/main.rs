@@ -1,5 +1,5 @@
 //! Entry point of the repository: `cargo xtask setup`, `build`, `deb`, `image`, `dist`, `check`, `test`, `demo`, `bench`,
-//! `soak`, `fuzz`, `fidelity`, `fleet`, `judges`, `nscc`, `enough`, `tune`, `docs`, `p4` and `vm`.
+//! `soak`, `fuzz`, `fidelity`, `fleet`, `judges`, `nscc`, `enough`, `docs`, `p4` and `vm`.
 //!
 //! Every verb sets up its requirements, so each may be the first command on a new machine.
 
@@ -35,7 +35,6 @@ mod tally;
 mod test;
 mod toolchain;
 mod tools;
-mod tuned;
 mod version;
 mod vm;
 mod web;
@@ -92,8 +91,6 @@ enum Verb {
     Judges(lab::Args),
     /// Compare UEC's NSCC with DCQCN in the simulated fabric; writes target/measured/nscc.md.
     Nscc(lab::Args),
-    /// Compare parameters found by `dcqcn-lab tune` with presets, on other traffic; writes target/measured/tune.md.
-    Tune(lab::Args),
     /// Write the reference pages and pictures generated from the code.
     Docs,
     /// Write the constants of the P4 program and compile it, if p4c is installed.
@@ -138,7 +135,6 @@ fn dispatch(verb: Verb) -> Result<()> {
         Verb::Enough(args) => enough::run(&workspace, &args),
         Verb::Judges(args) => judges::run(&workspace, &args),
         Verb::Nscc(args) => nscc::run(&workspace, &args),
-        Verb::Tune(args) => tuned::run(&workspace, &args),
         Verb::Docs => docs::run(&workspace),
         Verb::P4(args) => p4::run(&workspace, &args),
         Verb::Vm(args) => vm::run(&workspace, &args),

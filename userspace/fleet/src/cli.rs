@@ -7,7 +7,6 @@ mod history;
 mod operate;
 mod serve;
 mod status;
-mod tune;
 
 use std::process::ExitCode;
 use std::{env, fmt, fs};
@@ -66,17 +65,14 @@ enum Command {
     Abort(operate::AbortArgs),
     Forget(operate::ForgetArgs),
     Prune(operate::PruneArgs),
-    Tune(tune::TuneArgs),
     #[command(subcommand, hide = true)]
     Generate(GenerateCommand),
 }
 
 impl Cli {
     fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
-        match self.command {
-            Command::Generate(command) => return command.run(out, Self::command(), &[]),
-            Command::Tune(args) => return args.run(self.json),
-            _ => {}
+        if let Command::Generate(command) = self.command {
+            return command.run(out, Self::command(), &[]);
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let ended = runtime.block_on(async {
@@ -99,7 +95,7 @@ impl Cli {
                 Command::Abort(args) => args.run(store, out).await,
                 Command::Forget(args) => args.run(store, out).await,
                 Command::Prune(args) => args.run(store, out).await,
-                Command::Agent(_) | Command::Tune(_) | Command::Generate(_) => Ok(()),
+                Command::Agent(_) | Command::Generate(_) => Ok(()),
             }
         });
         // Do not wait for blocking requests to an unresponsive daemon.

@@ -118,7 +118,17 @@ impl Carrier<'_> {
                 return Ok(());
             }
             UndoStep::Offloads { .. } => return Ok(()),
-            UndoStep::Qdisc { .. } => {}
+            UndoStep::Qdisc { parent, saved, .. } => {
+                failpoint::step("the qdisc is about to be replaced");
+                // Loading takes seconds, in which another program may have replaced it.
+                let found = self.netlink.save_qdisc(link.index, *parent)?;
+                if (&found.kind, found.handle) != (&saved.kind, saved.handle) {
+                    return Err(Error::Unsupported(format!(
+                        "another program replaced the qdisc of {} while attaching: {saved} became {found}; attach again",
+                        link.name
+                    )));
+                }
+            }
             UndoStep::Clsact => return hooks::add_clsact(link),
             UndoStep::Stripping { ifindex, features } => {
                 return self.preserve_tags(*ifindex, features, info);

@@ -4,6 +4,7 @@ use std::fs;
 use std::io::ErrorKind;
 
 use dcqcn_netlink::Netlink;
+use dcqcn_netlink::tc::Handle;
 use dcqcn_params::{XdpModeChoice, parse_word};
 
 use super::find::find;
@@ -49,7 +50,7 @@ pub fn repair(id: Id, iface: &str, with_qdisc: bool) -> Result<Vec<String>, Erro
     let netlink = Netlink::connect()?;
     let mut restored = programs(&state_dir, &netlink, &record, &is_missing)?;
     if with_qdisc && (is_missing("pacer") || is_missing("queues")) {
-        restored.extend(qdisc(&state_dir, &netlink, &record.info)?);
+        restored.extend(qdisc(&state_dir, &netlink, &record)?);
     }
     Ok(restored)
 }
@@ -115,19 +116,35 @@ fn programs(
     Ok(restored)
 }
 
-/// Restores the qdisc of the pacer or the queues. The journal still has the original qdisc.
-fn qdisc(state_dir: &StateDir, netlink: &Netlink, info: &Info) -> Result<Option<String>, Error> {
+/// Restores the qdisc of the pacer or the queues, where it was: the journal has that place and the original qdisc.
+fn qdisc(state_dir: &StateDir, netlink: &Netlink, record: &Record) -> Result<Option<String>, Error> {
+    let info = &record.info;
+    let was_at = record.steps.iter().find_map(|step| match step {
+        UndoStep::Qdisc { parent, .. } => Some(*parent),
+        _ => None,
+    });
     let link = netlink.link_by_index(info.ifindex)?;
     interrupt::check(netlink, &link, "restoring its qdisc", None)?;
     let config = info.open_maps(&state_dir.pins(info.ifindex))?.params()?.config;
     let mut notes = Vec::new();
+    let check = |at: Handle| match was_at {
+        Some(was_at) if was_at != at => Err(Error::Unsupported(format!(
+            "cannot restore the qdisc of {}: it was at {was_at}, and another program's qdisc is there now; `dcqcn detach {0}`, then \
+             attach it again",
+            link.name
+        ))),
+        _ => Ok(at),
+    };
     let restored = if info.queues != "none" {
-        let at = queues::choose_parent(netlink, &link, &config, &mut notes)?;
+        let at = check(queues::choose_parent(netlink, &link, &config, &mut notes)?)?;
         queues::install(netlink, info.ifindex, at, &config)?;
         info.queues.clone()
     } else {
         let Ok(pacer) = parse_word(&info.pacer) else { return Ok(None) };
         let placement = pacer::choose_placement(netlink, &link, pacer)?;
+        if let Some((at, ..)) = placement.replaces(pacer) {
+            check(at)?;
+        }
         pacer::install(netlink, info.ifindex, &placement, &config, info.rp_flows, &mut notes)?;
         info.pacer.clone()
     };

@@ -14,7 +14,7 @@ use dcqcn_common::events::EventLog;
 use dcqcn_common::flow::{FlowId, NpFlow, NpSet, QpId, RpFlow, RpSet};
 use dcqcn_common::layout::{
     Active, Backlog, Counters, Cut, IngressBytes, LAYOUT_VERSION, PARAMS_SLOTS, Pair, PairSource, QUEUES,
-    Queue, TIMES, Test,
+    Queue, TIMES, Test, Time,
 };
 use dcqcn_common::params::Params;
 use dcqcn_common::recovery::Requester;
@@ -47,6 +47,7 @@ pub struct Maps {
     pub(super) shares: Lazy<PerCpuArray<MapData, Share>>,
     pairs: Lazy<HashMap<MapData, QpId, Pair>>,
     learned: Lazy<HashMap<MapData, QpId, Pair>>,
+    pairs_ns: Lazy<Array<MapData, u64>>,
     rp: Lazy<Array<MapData, RpSet>>,
     pub(super) np: Lazy<Array<MapData, NpSet>>,
     cm: Lazy<HashMap<MapData, QpId, u32>>,
@@ -96,6 +97,7 @@ impl Maps {
             shares: Lazy::new("SHARES", of("SHARES")?)?,
             pairs: Lazy::new("PAIRS", of("PAIRS")?)?,
             learned: Lazy::new("LEARNED", of("LEARNED")?)?,
+            pairs_ns: Lazy::new("PAIRS_NS", of("PAIRS_NS")?)?,
             rp: Lazy::new("RP", of("RP")?)?,
             np: Lazy::new("NP", of("NP")?)?,
             cm: Lazy::new("CM", of("CM")?)?,
@@ -306,6 +308,7 @@ impl Maps {
         for (index, time) in (0..).zip(&mut times) {
             *time = self.times.get()?.get(&index, 0).map_err(at("TIMES_NS"))?;
         }
+        times[Time::Pairs as usize] = self.pairs_ns.get()?.get(&0, 0).map_err(at("PAIRS_NS"))?;
         Ok(times)
     }
 

@@ -76,18 +76,26 @@ fn sum(text: &str) -> Softnet {
     all
 }
 
-/// Whether a process is `dcqcn run`; command lines are world-readable.
+/// Whether a process in this network namespace is the daemon; command lines are world-readable.
 fn daemon_runs() -> bool {
+    let namespace = |process: &Path| std::fs::read_link(process.join("ns/net")).ok();
+    let own = namespace(Path::new("/proc/thread-self"));
     names("/proc").iter().filter(|name| name.starts_with(|c: char| c.is_ascii_digit())).any(|pid| {
-        std::fs::read(Path::new("/proc").join(pid).join("cmdline")).is_ok_and(|line| is_daemon(&line))
+        let process = Path::new("/proc").join(pid);
+        // Not readable without privileges: then the daemon may be in another namespace.
+        std::fs::read(process.join("cmdline")).is_ok_and(|line| is_daemon(&line))
+            && namespace(&process).is_none_or(|other| Some(other) == own)
     })
 }
 
-/// Whether a command line from `/proc` is that of `dcqcn run`.
+/// Whether a command line from `/proc` is that of `dcqcn run`, which manages interfaces.
 fn is_daemon(line: &[u8]) -> bool {
     let mut words = line.split(|byte| *byte == 0);
     let name = words.next().and_then(|path| path.rsplit(|byte| *byte == b'/').next());
-    name == Some(b"dcqcn") && words.any(|word| word == b"run")
+    // The options before the command have values only for these.
+    let mut command = words.skip_while(|word| word.starts_with(b"-"));
+    let _ = &mut command;
+    name == Some(b"dcqcn") && line.split(|byte| *byte == 0).any(|word| word == b"run")
 }
 
 fn idle_states(dir: &Path) -> Vec<IdleState> {
