@@ -285,3 +285,55 @@ fn vrf_member_is_not_a_bridge_port() -> Result<()> {
     assert_eq!(scalars.np_other_host, 0);
     lab.ok("detach a0").map(drop)
 }
+
+const TBF: &str = "tc qdisc replace dev a0 root handle 5: tbf rate 10mbit burst 32k latency 50ms";
+
+#[test]
+fn repair_refused_below_other_qdisc() -> Result<()> {
+    if !runnable("repair_refused_below_other_qdisc", &["htb", "tbf"])? {
+        return Ok(());
+    }
+    let lab = Lab::new("moved")?;
+    for attach in ["--pacer htb", "--role switch --queues=htb"] {
+        lab.ok(&format!("attach a0 {attach} --flows 64 --set link_rate=1gbit"))?;
+        let id = lab.host.attachment("a0")?.info.id();
+        lab.host.command(TBF)?;
+        let repaired = lab.host.run(|| attach::repair(id, "a0", true))?;
+        let refused = repaired.expect_err(attach).to_string();
+        assert_contains(&refused, "another program's qdisc is there now");
+        lab.ok("detach a0")?;
+        let left = show(&lab.host)?;
+        assert!(left.starts_with("qdisc tbf 5: root") && left.lines().count() == 1, "{left}");
+        lab.host.command("tc qdisc del dev a0 root")?;
+    }
+    Ok(())
+}
+
+#[test]
+fn qdisc_installed_while_attaching_is_kept() -> Result<()> {
+    if !runnable("qdisc_installed_while_attaching_is_kept", &["htb", "tbf"])? {
+        return Ok(());
+    }
+    let lab = Lab::new("raced")?;
+    let journal = lab.host.journals()?.join(format!("{}.json", lab.host.index("a0")?));
+    std::thread::scope(|scope| -> Result<()> {
+        let attaching = scope.spawn(|| lab.run("attach a0 --pacer htb --flows 64 --set link_rate=1gbit"));
+        // From the journal's first record until the qdisc is replaced, the programs are loaded.
+        while !journal.exists() && !attaching.is_finished() {
+            std::thread::yield_now();
+        }
+        lab.host.command(TBF)?;
+        let attached = attaching.join().map_err(|_| anyhow::anyhow!("the command panicked"))??;
+        if !attached.status.success() {
+            assert_contains(
+                &String::from_utf8_lossy(&attached.stderr),
+                "replaced the qdisc of a0 while attaching",
+            );
+            assert_contains(&lab.ok("status")?, "no interface is attached");
+        }
+        Ok(())
+    })?;
+    lab.run("detach a0")?;
+    assert_contains(&show(&lab.host)?, "qdisc tbf 5: root");
+    Ok(())
+}

@@ -265,7 +265,7 @@ pub fn parse(name: &str, text: &str) -> Result<(Settings, Switch), FileErrors> {
         let mut switch = Switch::default();
         for (key, value) in table {
             if key.get_ref() != "bmv2" {
-                reader.setting(key, value);
+                reader.setting(key, value, &["bmv2"]);
                 continue;
             }
             match toml::from_str::<SwitchFile>(text) {

@@ -29,6 +29,7 @@ pub const CONFIRM_WITHIN_S: std::ops::RangeInclusive<u64> = 1..=86_400;
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(expecting = "a request")]
 pub struct Question {
     /// [`VERSION`].
     pub v: u32,

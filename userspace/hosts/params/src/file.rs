@@ -149,7 +149,7 @@ impl Reader<'_> {
     pub fn common(&mut self, table: &DeTable<'_>) -> Settings {
         for (key, value) in table {
             if !SECTIONS.contains(&key.get_ref().as_ref()) {
-                self.setting(key, value);
+                self.setting(key, value, &SECTIONS);
             }
         }
         std::mem::take(&mut self.settings)
@@ -159,14 +159,14 @@ impl Reader<'_> {
         for (key, value) in value.get_ref().as_table().into_iter().flatten() {
             let name = key.get_ref().as_ref();
             if !SELECTORS.contains(&name) && name != REPAIR {
-                self.setting(key, value);
+                self.setting(key, value, &SELECTORS);
             }
         }
         std::mem::take(&mut self.settings)
     }
 
-    /// Parses one of the settings of `attach`.
-    pub fn setting(&mut self, key: &Spanned<Cow<'_, str>>, value: &Value<'_>) {
+    /// Parses one of the settings of `attach`; errors list the keys `beside` them too.
+    pub fn setting(&mut self, key: &Spanned<Cow<'_, str>>, value: &Value<'_>, beside: &[&str]) {
         match key.get_ref().as_ref() {
             "role" => self.settings.role = self.choice(value).or(self.settings.role),
             "profile" => self.settings.profile = self.choice(value).or(self.settings.profile),
@@ -177,18 +177,18 @@ impl Reader<'_> {
             "flows" => self.settings.flows = self.flows(value),
             PARAMETERS => self.parameters("", value),
             table if TABLES.contains(&table) => self.parameters(&format!("{table}."), value),
-            other => self.unknown(other, key.span()),
+            other => self.unknown(other, key.span(), beside),
         }
     }
 
-    fn unknown(&mut self, name: &str, at: Range<usize>) {
+    fn unknown(&mut self, name: &str, at: Range<usize>, beside: &[&str]) {
         let message = if name.parse::<super::Key>().is_ok() {
             format!("`{name}` is a parameter: write it below [{PARAMETERS}]")
         } else {
-            let known = TOP.iter().chain(&[PARAMETERS]).chain(&TABLES).chain(&SECTIONS);
+            let known = beside.iter().chain(&TOP).chain(&[PARAMETERS]).chain(&TABLES);
             let known: Vec<&str> = known.copied().collect();
             let hint = super::key::did_you_mean(nearest(name, &known).as_deref());
-            format!("unknown key `{name}`{hint} (top-level keys are {})", known.join(", "))
+            format!("unknown key `{name}`{hint} (keys are {})", known.join(", "))
         };
         self.refuse(at, message);
     }

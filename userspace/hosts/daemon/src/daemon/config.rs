@@ -39,7 +39,7 @@ use clap::ValueEnum;
 use dcqcn_common::params::Unit;
 use dcqcn_loader::attach::Request;
 use dcqcn_netlink::{Link, Netlink};
-use dcqcn_params::file::{REPAIR, Reader, Value, read, scalar};
+use dcqcn_params::file::{REPAIR, Reader, SELECTORS, Value, read, scalar};
 use dcqcn_params::quantity;
 use dcqcn_params::{FileErrors, Profile, Settings};
 use dcqcn_support::file::read_text;
@@ -330,7 +330,7 @@ fn interface(reader: &mut Reader<'_>, value: &Value<'_>, common: &Settings) -> O
                         selector.add(property, pattern);
                     }
                 }
-                None => reader.setting(key, value),
+                None => reader.setting(key, value, &SELECTORS),
             },
         }
     }
@@ -356,7 +356,10 @@ fn pattern(reader: &mut Reader<'_>, key: &str, value: &Value<'_>) -> Option<Patt
     let text = scalar(value).unwrap_or_default();
     if text.is_empty() {
         let example = if key == "name" { ", such as \"eth0\" or \"eth*\"" } else { "" };
-        reader.refuse(value.span(), format_args!("{key} is a string, a pattern (* ? [a-f]){example}"));
+        reader.refuse(
+            value.span(),
+            format_args!("{key} is not a string, or empty: write a pattern (* ? [a-f]){example}"),
+        );
         return None;
     }
     // The kernel writes addresses in lower case.

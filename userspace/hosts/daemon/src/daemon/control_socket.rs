@@ -212,7 +212,7 @@ impl Handler {
         let Question { v, verb } = match serde_json::from_slice(line) {
             Ok(question) => question,
             Err(error) => {
-                let verbs = "version, status, health, config, look, parameters, changes, reload, apply, confirm, undo, release";
+                let verbs = "version, status, health, config, snapshot, parameters, changes, reload, apply, confirm, undo, release";
                 let why = format!(
                     "malformed request: {error}; a request is {{\"v\":{VERSION},\"verb\":VERB}}, verbs are {verbs}"
                 );

@@ -134,9 +134,8 @@ fn against_file(info: &Info, running: &Config, settings: &Settings) -> anyhow::R
             differences.push(Difference { key: key.to_owned(), running, expected });
         }
     };
-    // An inline attachment has the role of a switch by default.
-    let role =
-        settings.role.unwrap_or(if info.inline_peer.is_some() { info.role } else { Default::default() });
+    // As `config apply`, which keeps the role if the file omits it.
+    let role = settings.role.unwrap_or(info.role);
     top("role", word(&info.role), Some(word(&role)));
     let peer = info.inline_peer.clone().unwrap_or_else(|| "none".into());
     top("inline", peer, settings.inline.clone());

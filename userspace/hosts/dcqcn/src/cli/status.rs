@@ -4,9 +4,9 @@ use std::fmt;
 
 use clap::Args;
 use clap_complete::ArgValueCompleter;
-use dcqcn_common::params::{Quantity, Unit};
+use dcqcn_common::params::{Config, Quantity, Unit};
 use dcqcn_loader::attach::{self, Broken, Info, Part, Pending, State, Survey, Sweep};
-use dcqcn_params::word;
+use dcqcn_params::{Profile, word};
 use dcqcn_support::cli::Output;
 use dcqcn_support::clock::boottime_ns;
 use dcqcn_support::render::{self, Table};
@@ -89,6 +89,8 @@ struct Status {
     pending: Option<Waiting>,
     /// `null` if the rate is unknown or the maps cannot be read.
     link_rate_bps: Option<u64>,
+    /// Whether parameters differ from the profile of the attachment.
+    profile_changed: bool,
     attached_for_ns: u64,
 }
 
@@ -102,10 +104,29 @@ impl Status {
         };
         let problems = parts.iter().filter_map(Part::complaint).collect();
         let params = attach::open(&info.iface).ok().and_then(|attachment| attachment.maps.params().ok());
-        let link_rate_bps = params.map(|params| params.config.scalars.link_rate_bps).filter(|bps| *bps != 0);
+        let config = params.map(|params| params.config.clone());
+        let link_rate_bps =
+            config.as_ref().map(|config| config.scalars.link_rate_bps).filter(|bps| *bps != 0);
+        let differs = |profile: Profile, config: &Config| {
+            let mut expected = config.clone();
+            profile.apply_to(&mut expected).is_err() || expected != *config
+        };
+        let profile_changed =
+            info.profile.zip(config.as_ref()).is_some_and(|(profile, config)| differs(profile, config));
         let attached_for_ns = now_ns.saturating_sub(info.attached_at_ns);
         let pending = Waiting::of(waiting, &info);
-        Self { info, state, alive, parts, problems, unread, pending, link_rate_bps, attached_for_ns }
+        Self {
+            info,
+            state,
+            alive,
+            parts,
+            problems,
+            unread,
+            pending,
+            link_rate_bps,
+            profile_changed,
+            attached_for_ns,
+        }
     }
 
     /// State in one or two words.
@@ -142,7 +163,11 @@ impl fmt::Display for StatusReport {
                     .as_ref()
                     .map_or(info.iface.clone(), |peer| format!("{} = {peer}", info.iface)),
                 word(&info.role),
-                info.profile.map_or("-".into(), |profile| word(&profile)),
+                match info.profile {
+                    Some(profile) if status.profile_changed => format!("{}, changed", word(&profile)),
+                    Some(profile) => word(&profile),
+                    None => "-".into(),
+                },
                 link_rate_bps.map_or("unknown".into(), |bps| Quantity(bps, Unit::BitsPerSecond).to_string()),
                 info.pacer.clone(),
                 info.xdp_mode.clone(),

@@ -50,6 +50,7 @@ pub(super) const ALL: &[Check] = &[
     points::port_unanswered,
     pacer::none,
     pacer::replaced,
+    pacer::queues_replaced,
     pacer::fq_limits,
     pacer::fq_orphans,
     pacer::fq_horizon,

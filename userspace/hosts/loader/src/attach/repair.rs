@@ -13,7 +13,7 @@ use super::identity::Id;
 use super::journal::{Record, UndoStep};
 use super::state_dir::StateDir;
 use super::verify::{Part, Sweep};
-use super::{Error, Info, hooks, interrupt, probe, siblings};
+use super::{Error, hooks, interrupt, probe, siblings};
 use crate::dataplane::{self, Sizes};
 use crate::failpoint;
 use crate::pacer;

@@ -53,6 +53,22 @@ pub(super) fn programs(snapshot: &Snapshot) -> Vec<Finding> {
     let mut findings = Vec::new();
     for attached in snapshot.attachments.iter().filter(|attached| attached.alive) {
         let iface = &attached.iface;
+        let gone = attached
+            .inline_peer
+            .as_ref()
+            .filter(|peer| snapshot.links.iter().all(|link| link.name != **peer));
+        if let Some(peer) = gone {
+            findings.push(
+                Finding::error(
+                    "interface-gone",
+                    format!("{iface} is inline with {peer}, which no longer exists"),
+                    format!("no interface is called {peer}"),
+                )
+                .on(iface)
+                .fix(format!("`dcqcn detach {iface}`, then attach it with another peer")),
+            );
+            continue;
+        }
         let queried: Vec<&String> =
             attached.programs.iter().filter(|hook| !attached.unasked.contains(hook)).collect();
         let (there, missing): (Vec<&String>, Vec<&String>) = queried

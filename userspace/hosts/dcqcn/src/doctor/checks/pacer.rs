@@ -89,6 +89,29 @@ pub(super) fn replaced(snapshot: &Snapshot) -> Vec<Finding> {
     findings
 }
 
+/// `queues-gone`: the queues of a port were replaced.
+pub(super) fn queues_replaced(snapshot: &Snapshot) -> Vec<Finding> {
+    let with_queues = known(snapshot).filter_map(|known| {
+        let kind = known.attached.parameters.as_ref()?.get("queues")?;
+        let link = snapshot.link(known.iface)?;
+        let is_gone =
+            kind != "none" && !link.qdiscs.is_empty() && link.qdiscs.iter().all(|qdisc| qdisc.kind != *kind);
+        is_gone.then_some((known.iface, kind, link))
+    });
+    with_queues
+        .map(|(iface, kind, link)| {
+            let found = link.root().map_or("none", |root| &root.kind);
+            Finding::error(
+                "queues-gone",
+                format!("the queues of {iface} have been replaced: classes have no priorities or weights"),
+                format!("attached with queues {kind}; the root qdisc is {found}"),
+            )
+            .on(iface)
+            .fix(format!("`dcqcn detach {iface}`, then attach again"))
+        })
+        .collect()
+}
+
 /// `fq-limits`.
 pub(super) fn fq_limits(snapshot: &Snapshot) -> Vec<Finding> {
     let mut findings = Vec::new();

@@ -92,10 +92,14 @@ fn daemon_runs() -> bool {
 fn is_daemon(line: &[u8]) -> bool {
     let mut words = line.split(|byte| *byte == 0);
     let name = words.next().and_then(|path| path.rsplit(|byte| *byte == b'/').next());
-    // The options before the command have values only for these.
-    let mut command = words.skip_while(|word| word.starts_with(b"-"));
-    let _ = &mut command;
-    name == Some(b"dcqcn") && line.split(|byte| *byte == 0).any(|word| word == b"run")
+    let command = loop {
+        match words.next() {
+            Some(b"-n" | b"--netns") => drop(words.next()),
+            Some(option) if option.starts_with(b"-") => {}
+            command => break command,
+        }
+    };
+    name == Some(b"dcqcn") && command == Some(b"run") && !words.any(|word| word == b"--metrics-only")
 }
 
 fn idle_states(dir: &Path) -> Vec<IdleState> {
@@ -139,6 +143,9 @@ mod tests {
         for (line, is) in [
             (&b"/usr/bin/dcqcn\0run\0"[..], true),
             (b"dcqcn\0--json\0run\0--config\0x\0", true),
+            (b"dcqcn\0-n\0run\0run\0eth0\0", true),
+            (b"dcqcn\0run\0--metrics-only\0", false),
+            (b"dcqcn\0attach\0run\0", false),
             (b"dcqcn\0doctor\0", false),
             (b"vi\0dcqcn\0run\0", false),
             (b"", false),

@@ -8,6 +8,10 @@ fn pacing_faults_are_found() {
     planted("pacer-gone", Severity::Error, |s| {
         link(s).qdiscs = vec![Qdisc { kind: "pfifo".into(), parent: "root".into(), ..Qdisc::default() }];
     });
+    planted("queues-gone", Severity::Error, |s| {
+        set(s, "queues", "ets");
+        link(s).qdiscs = vec![Qdisc { kind: "tbf".into(), parent: "root".into(), ..Qdisc::default() }];
+    });
     let below_mq = |s: &mut Snapshot, kinds: &[&str]| {
         let qdisc =
             |kind: &str, parent: &str| Qdisc { kind: kind.into(), parent: parent.into(), ..Qdisc::default() };
