@@ -92,7 +92,7 @@ pub const QP_GSI: u32 = 1;
 impl Roce {
     /// Whether this is payload (SEND, WRITE, READ response) of an ordinary QP.
     ///
-    /// Such packets are marked, trigger CNPs and are charged to their flow.
+    /// Such packets trigger CNPs and are charged to their flow.
     #[inline(always)]
     #[must_use]
     pub const fn congests(&self) -> bool {

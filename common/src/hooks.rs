@@ -224,7 +224,8 @@ fn classified<'p, S: Skb<'p>>(s: &mut S) -> Result<(&'p Params, Roce), Option<St
 /// Whether the packet is a clone that will become a CNP.
 #[inline(always)]
 fn is_clone<'p, S: Skb<'p>>(s: &S, p: &Params) -> bool {
-    s.mark() | np::FAST == p.port.cnp_mark | np::FAST
+    // The bit of fast CNPs does not matter.
+    (s.mark() | np::FAST) == (p.port.cnp_mark | np::FAST)
 }
 
 /// Hides the parsed offsets from the verifier.

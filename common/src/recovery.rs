@@ -443,7 +443,7 @@ impl Requester {
     /// Counts the PSNs `from..to` as a SEND's.
     #[inline(always)]
     const fn add_data(&mut self, from: u32, to: u32) {
-        if !self.owes_data() {
+        if !self.has_unacknowledged_data() {
             self.data_psn = from;
         }
         self.data_end = to;
@@ -452,7 +452,7 @@ impl Requester {
     /// Counts the PSNs of a READ of `bytes`, which uses as many as it has responses, or of an atomic (0 bytes).
     #[inline(always)]
     const fn add_read(&mut self, psn: u32, bytes: u32) {
-        if !self.owes_reads() {
+        if !self.has_unanswered_reads() {
             self.read_next = psn;
         }
         self.read_psn = psn;
@@ -591,12 +591,12 @@ impl Requester {
     }
 
     /// Whether a SEND or WRITE is not covered by a verified acknowledgement.
-    const fn owes_data(&self) -> bool {
+    const fn has_unacknowledged_data(&self) -> bool {
         self.own_qpn == 0 || distance(self.acknowledged, self.data_end) > 0
     }
 
     /// Whether a READ or atomic has not been answered completely.
-    const fn owes_reads(&self) -> bool {
+    const fn has_unanswered_reads(&self) -> bool {
         distance(self.read_next, self.reads_end) > 0
     }
 
@@ -681,7 +681,7 @@ impl Requester {
     fn probe(&self, restarts: bool) -> Action {
         let are_reads_before =
             distance(self.acknowledged, self.data_psn) >= 0 && distance(self.data_psn, self.data_end) > 0;
-        let psn = match (self.owes_data(), are_reads_before) {
+        let psn = match (self.has_unacknowledged_data(), are_reads_before) {
             (true, true) => self.data_psn,
             (true, false) => self.acknowledged,
             (false, _) if self.read_bytes != 0 => self.read_psn,
@@ -691,7 +691,7 @@ impl Requester {
             return Action::Nak(psn);
         }
         // During a READ, the PSN must be that of the first missing response.
-        let is_in_reads = self.owes_reads()
+        let is_in_reads = self.has_unanswered_reads()
             && distance(self.acknowledged, self.read_next) >= 0
             && distance(self.read_next, psn) > 0;
         Action::RnrNak(if is_in_reads { self.read_next } else { psn })
@@ -703,7 +703,7 @@ impl Requester {
     #[must_use]
     pub fn action(&self, settings: Settings, now_ns: u64, sent: Sent, departs_ns: u64) -> Action {
         let Sent { probes, at_ns: probed_ns } = sent;
-        if !self.has_sent() || !self.owes_data() && !self.owes_reads() {
+        if !self.has_sent() || !self.has_unacknowledged_data() && !self.has_unanswered_reads() {
             return Action::Idle;
         }
         let silence_ns = match self.srtt_ns {
@@ -713,7 +713,7 @@ impl Requester {
         let backoff = 1_u64 << probes.min(10);
         let silence_ns = silence_ns.max(settings.floor_ns).saturating_mul(backoff).min(MAX_SILENCE_NS);
         let mut due_ns = self.last_ns().max(departs_ns).max(probed_ns).saturating_add(silence_ns);
-        if self.gap_ns != 0 && probes == 0 && self.owes_reads() {
+        if self.gap_ns != 0 && probes == 0 && self.has_unanswered_reads() {
             // A later response proves the loss, or the headers of this one.
             due_ns = due_ns.min(self.gap_ns + self.reordering_ns());
         }

@@ -79,7 +79,7 @@ stats! {
     CpNotEctDropped = "cp_not_ect_dropped",
     /// CNPs that cut a flow's rate.
     RpCnpHandled = "rp_cnp_handled",
-    /// CNPs ignored for any of the reasons below.
+    /// CNPs ignored on this interface for any of the reasons below; another one may have handled them.
     RpCnpIgnored = "rp_cnp_ignored",
     /// CNPs with a wrong ICRC or invalid fields.
     RpCnpInvalid = "rp_cnp_invalid",

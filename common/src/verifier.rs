@@ -7,7 +7,7 @@
 //!
 //! Three more shapes are at their point of use. Queries of an opcode's class are comparisons of whole numbers
 //! ([`crate::wire::bth::Class`]). The search for a flow outside its primary way, and the wait for a locked flow, are
-//! subprograms ([`crate::flow::enter`], `dcqcn_rp_wait`).
+//! subprograms ([`crate::flow::enter`], `dcqcn_lock_wait`).
 
 use core::hint::black_box;
 

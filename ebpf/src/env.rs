@@ -55,7 +55,7 @@ pub fn expire(table: u32, index: u32, before_ns: u64) -> u32 {
     expired
 }
 
-/// Adds to a counter that no hook uses.
+/// Adds to a counter outside a hook's run.
 #[inline(always)]
 pub fn count(hook: Hook, stat: Stat, n: u32) {
     if let Some(counters) = COUNTERS.get_ptr_mut(hook as u32) {

@@ -54,7 +54,7 @@ pub(super) struct Interface {
 pub(super) struct Attached {
     /// Identity.
     pub(super) id: Id,
-    /// Name of the interface when it was attached.
+    /// Current name of the interface; the recorded one if it was removed.
     pub(super) name: String,
     /// The other interface of an inline attachment.
     pub(super) inline_peer: Option<String>,
