@@ -205,6 +205,29 @@ fn failed_undo_step_stays_in_journal() -> Result<()> {
     Ok(())
 }
 
+/// Undo steps exist only in the journal.
+#[test]
+fn refused_attach_keeps_undo_steps() -> Result<()> {
+    if !runnable("refused_attach_keeps_undo_steps", &["htb"])? {
+        return Ok(());
+    }
+    let lab = Lab::new("kept")?;
+    lab.host.command("tc qdisc add dev a0 root handle 7: pfifo limit 77")?;
+    let before = show(&lab.host)?;
+    lab.ok("attach a0 --pacer htb --flows 64 --set link_rate=1gbit")?;
+    let path = lab.host.journal("a0")?;
+    fs::write(&path, fs::read_to_string(&path)?.replace("\"pfifo\"", "\"nosuchqdisc\""))?;
+    assert_contains(&lab.expect_error(1, "detach a0")?, "nosuchqdisc");
+    let refused = lab.expect_error(1, "attach a0 --pacer htb --flows 40000 --set link_rate=1gbit")?;
+    assert_contains(&refused, "flows = 40000 is out of range");
+    // Nor does an attachment of another interface take them over.
+    assert_contains(&lab.expect_error(1, "attach b0 --inline a0")?, "a0 is half detached");
+    fs::write(&path, fs::read_to_string(&path)?.replace("nosuchqdisc", "pfifo"))?;
+    lab.ok("detach a0")?;
+    assert_eq!(show(&lab.host)?, before);
+    Ok(())
+}
+
 #[test]
 fn mq_and_children_restored() -> Result<()> {
     if !runnable("mq_and_children_restored", &["htb", "mq"])? {

@@ -283,7 +283,12 @@ fn free_interfaces(
         }
         taken.push(link.index);
         find::check_unattached(state_dir, netlink, &link, links, journals)?;
-        inherited.extend(gc::reclaim(state_dir, netlink, &link, links, journals)?);
+        let left = gc::reclaim(state_dir, netlink, &link, links, journals)?;
+        // Steps are relative to the interface of their journal.
+        if *iface != request.iface && !left.is_empty() {
+            return Err(Error::Unfinished { iface: iface.clone(), state: State::Detaching.words() });
+        }
+        inherited.extend(left);
     }
     Ok(inherited)
 }

@@ -15,7 +15,7 @@ use super::hooks;
 use super::identity::boot_id;
 use super::journal::{FORMAT, Journal, Record, State, UndoStep};
 use super::plan::{Plan, port};
-use super::state_dir::StateDir;
+use super::state_dir::{StateDir, remove_pins};
 use super::undo::{InterfaceAccess, undo_with};
 use super::{Error, Info, pin_run, siblings};
 use crate::dataplane::{self, Maps};
@@ -205,6 +205,8 @@ impl Carrier<'_> {
         let Plan { link, peer, master, config, sizes, placement, .. } = self.plan;
         let params =
             Params::new(config, port(link, peer.as_ref(), master.as_ref(), sizes, info.link_rate_from)?)?;
+        // An incomplete rollback may have left pins, whose maps must not be reused.
+        remove_pins(&self.pins)?;
         self.state_dir.create_pin_dir(link.index)?;
         let mut ebpf = {
             let _alone = SHARING.lock().unwrap_or_else(PoisonError::into_inner);
