@@ -3,6 +3,7 @@
 use std::fs;
 
 use anyhow::{Context as _, Result};
+use dcqcn_common::params::{Params, Port};
 use dcqcn_loader::attach;
 use dcqcn_netlink::tc::{Handle, kernel_has_qdisc};
 use dcqcn_params::Role;
@@ -92,7 +93,13 @@ fn shaper_rate_change_followed() -> Result<()> {
     // A given value stays.
     lab.ok("detach a0")?;
     lab.ok("attach b0 --pacer none --flows 64 --set link_rate=100mbit")?;
+    // The speed of the hardware, which is unknown here, does not: the recorded one may be that of an earlier negotiation.
+    let mut maps = lab.host.attachment("b0")?.maps;
+    let params = maps.params()?;
+    let port = Port { speed_bps: 25_000_000_000, wire_bps: 25_000_000_000, ..params.port };
+    maps.set_params(&Params::new(&params.config, port)?)?;
     assert!(lab.host.run(|| attach::follow_link_rate("b0"))??.is_none());
+    assert_eq!(lab.host.attachment("b0")?.maps.params()?, params);
     lab.ok("detach b0")?;
     Ok(())
 }

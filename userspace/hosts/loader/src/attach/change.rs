@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dcqcn_common::params::{Config, Params};
+use dcqcn_common::params::{Config, Params, Port};
 use dcqcn_support::clock::{boottime_ns, monotonic_ns};
 
 use super::find::find;
@@ -164,8 +164,14 @@ fn prepare_one<E: From<Error>>(
 
 /// Activates parameters.
 pub(super) fn write_config(attachment: &mut Attachment, config: &Config) -> Result<(), Error> {
+    let port = attachment.maps.params()?.port;
+    write_params(attachment, config, port)
+}
+
+/// Activates parameters and properties of the interface.
+pub(super) fn write_params(attachment: &mut Attachment, config: &Config, port: Port) -> Result<(), Error> {
     let before = attachment.maps.params()?;
-    let params = Params::new(config, before.port)?;
+    let params = Params::new(config, port)?;
     let Attachment { info, maps } = attachment;
     let revise = |old: &Config, new: &Config| Ok(queues::revise(info.ifindex, old, new)?);
     write_both(&before.config, config, revise, || Ok(maps.set_params(&params)?))?;

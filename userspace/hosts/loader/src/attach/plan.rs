@@ -442,7 +442,7 @@ pub(super) fn port(
         .map_err(|source| Error::File { path: "/dev/urandom".into(), source })?;
     let [mark, keys] = random.map(u64::from_ne_bytes);
     let cpus = online_cpus().map_err(|(path, source)| Error::File { path: path.into(), source })?;
-    let hardware_bps = link.speed_bps.filter(|_| !link.is_virtual()).unwrap_or(0);
+    let (speed_bps, wire_bps) = hardware_speeds(link, link_rate_from).unwrap_or_default();
     Ok(Port {
         layout_version: LAYOUT_VERSION,
         ifindex: [link.index, peer.map_or(0, |peer| peer.index)],
@@ -452,27 +452,31 @@ pub(super) fn port(
         macs: [link, master.unwrap_or(link)].map(|link| link.mac.unwrap_or_default()),
         htb_major: pacer::HTB_MAJOR.into(),
         cpus: cpus.len() as u32,
-        speed_bps: match link_rate_from {
-            LinkRateFrom::Speed | LinkRateFrom::Virtual => 0,
-            LinkRateFrom::Given | LinkRateFrom::Shaper => hardware_bps,
-        },
-        wire_bps: match link_rate_from {
-            LinkRateFrom::Speed => link.speed_bps.unwrap_or(0),
-            // Packets wait in the shaper's queue, not on the wire.
-            LinkRateFrom::Virtual | LinkRateFrom::Shaper => 0,
-            LinkRateFrom::Given => hardware_bps,
-        },
+        speed_bps,
+        wire_bps,
         ..Port::new(link.index, sizes.rp_sets(), sizes.np_sets())
     })
+}
+
+/// `speed_bps` and `wire_bps` of the [`Port`]; `None` while the hardware reports no speed.
+pub(super) fn hardware_speeds(link: &Link, link_rate_from: LinkRateFrom) -> Option<(u64, u64)> {
+    match link_rate_from {
+        LinkRateFrom::Virtual => Some((0, 0)),
+        LinkRateFrom::Given | LinkRateFrom::Shaper if link.is_virtual() => Some((0, 0)),
+        LinkRateFrom::Given | LinkRateFrom::Speed => link.speed_bps.map(|bps| (bps, bps)),
+        // Packets wait in the shaper's queue, not on the wire.
+        LinkRateFrom::Shaper => link.speed_bps.map(|bps| (bps, 0)),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn unsuitable_kind_names_the_alternative() {
-        let link = |kind: Option<&str>, mac| Link {
+    const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+
+    fn link(kind: Option<&str>, mac: [u8; 6]) -> Link {
+        Link {
             index: 2,
             name: "x0".into(),
             altnames: Vec::new(),
@@ -486,8 +490,31 @@ mod tests {
             master: None,
             tx_queue_len: 0,
             speed_bps: None,
-        };
-        const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+        }
+    }
+
+    #[test]
+    fn hardware_speed_is_independent_of_link_rate() {
+        const BPS: u64 = 25_000_000_000;
+        let speeds = |kind, speed_bps, from| hardware_speeds(&Link { speed_bps, ..link(kind, MAC) }, from);
+        for (from, expected) in [
+            (LinkRateFrom::Given, (BPS, BPS)),
+            // A link_rate that is set later may be lower.
+            (LinkRateFrom::Speed, (BPS, BPS)),
+            (LinkRateFrom::Shaper, (BPS, 0)),
+        ] {
+            assert_eq!(speeds(None, Some(BPS), from), Some(expected), "{from:?}");
+            assert_eq!(speeds(None, None, from), None, "{from:?}: down");
+        }
+        // A VLAN reports the speed of its hardware, a veth any speed.
+        assert_eq!(speeds(Some("vlan"), Some(BPS), LinkRateFrom::Speed), Some((BPS, BPS)));
+        for from in [LinkRateFrom::Given, LinkRateFrom::Shaper, LinkRateFrom::Virtual] {
+            assert_eq!(speeds(Some("veth"), Some(BPS), from), Some((0, 0)), "{from:?}");
+        }
+    }
+
+    #[test]
+    fn unsuitable_kind_names_the_alternative() {
         for kind in [None, Some("veth"), Some("netkit"), Some("ipvlan"), Some("team"), Some("openvswitch")] {
             assert!(refuse_kind(&link(kind, MAC)).is_ok(), "{kind:?}");
         }
