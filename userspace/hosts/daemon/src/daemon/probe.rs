@@ -15,7 +15,7 @@ use dcqcn_common::wire::ecn::{self, Ecn};
 use dcqcn_common::wire::ext::{NakCode, Syndrome};
 use dcqcn_common::wire::nak::{self, Macs, Nak};
 use dcqcn_loader::attach;
-use dcqcn_loader::dataplane::{Probe, Way};
+use dcqcn_loader::dataplane::{self, Probe, Way};
 use dcqcn_netlink::Netlink;
 use dcqcn_params::qp::address;
 use dcqcn_support::clock::monotonic_ns;
@@ -209,14 +209,13 @@ impl Check<'_> {
         Ok(self.now_ns + rules.floor_ns)
     }
 
-    /// Delivers a NAK of the receiver of `flow`. Returns false if its VLAN tags are not supported.
+    /// Delivers a NAK of the receiver of `flow`. Returns false if its VLAN tags are not supported, or it was dropped.
     fn send(&self, way: Way, flow: &FlowId, macs: Macs, nak: &Nak) -> Result<bool> {
         let mut out = [0; nak::MAX_LEN];
         let Some(frame) = nak::emit(&mut out, flow, macs, nak) else {
             return Ok(false);
         };
-        self.probe.deliver(way, self.port.info.ifindex, self.params.port.cnp_mark, frame)?;
-        Ok(true)
+        was_delivered(self.probe.deliver(way, self.port.info.ifindex, self.params.port.cnp_mark, frame))
     }
 
     /// Logs a probe, and adds it to the events.
@@ -241,6 +240,18 @@ impl Check<'_> {
     }
 }
 
+/// Whether a frame was delivered. One that was dropped counts as sent, like one that is lost later.
+fn was_delivered(result: Result<(), dataplane::Error>) -> Result<bool> {
+    match result {
+        Ok(()) => Ok(true),
+        Err(error @ dataplane::Error::NotDelivered { .. }) => {
+            tracing::debug!(%error);
+            Ok(false)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// Whether the kernel with this release is one of [`TESTED`].
 fn is_tested(release: &str) -> bool {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
@@ -252,7 +263,17 @@ fn is_tested(release: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::is_tested;
+    use super::*;
+
+    /// An error would restart the task, which forgets how many probes each QP was sent.
+    #[test]
+    fn dropped_probe_counts_as_sent() {
+        assert!(was_delivered(Ok(())).unwrap());
+        for result in [1, 2, -100] {
+            assert!(!was_delivered(Err(dataplane::Error::NotDelivered { ifindex: 2, result })).unwrap());
+        }
+        was_delivered(Err(dataplane::Error::Missing("REQUESTS"))).unwrap_err();
+    }
 
     #[test]
     fn tested_kernels_are_matched_by_minor_version() {

@@ -58,8 +58,10 @@ impl Probe {
             *at = *byte;
         }
         let options = TestRunOptions { data_in: Some(frame), ctx_in: Some(&ctx), ..TestRunOptions::new() };
-        let errno = self.program.test_run(options).map_err(run_error)?.return_value.cast_signed();
-        if errno == 0 { Ok(()) } else { Err(Error::NotDelivered { ifindex, errno: -errno }) }
+        match self.program.test_run(options).map_err(run_error)?.return_value.cast_signed() {
+            0 => Ok(()),
+            result => Err(Error::NotDelivered { ifindex, result }),
+        }
     }
 }
 
