@@ -82,15 +82,17 @@ impl PfcSender {
         for ifindex in self.ports.iter().map(|port| port.ifindex).chain([0]) {
             received.extend(maps.ingress_bytes(ifindex)?.map(|received| (ifindex, received)));
         }
-        self.history.push(&received);
+        let queues = enabled_priorities.iter().fold(0, |queues, (_, of)| queues | 1 << queue_of(of));
+        self.history.push(queues, &received);
         let mut sent = 0;
         for (priority, of) in enabled_priorities {
-            let queue = usize::try_from(of.queue).unwrap_or(0) % CLASSES;
+            let queue = queue_of(&of);
             let depth_bytes = stats[queue].map_or(0, |stats| u64::from(stats.backlog_bytes));
             let limits = Limits { xoff_bytes: of.xoff, xon_bytes: of.xon };
             let drain_bps = config.scalars.link_rate_bps;
+            let backlog = self.history.backlog(queue, depth_bytes);
             for port in &self.ports {
-                let share = self.history.share(port.ifindex, queue, depth_bytes);
+                let share = backlog.share(port.ifindex);
                 let pauses = self.pauses.entry((port.ifindex, priority)).or_default();
                 // Do not resume a neighbour while its share is not fully known.
                 let is_kept = !share.is_complete && pauses.is_paused();
@@ -162,6 +164,11 @@ impl PfcSender {
         self.ports = ports;
         Ok(())
     }
+}
+
+/// Queue of a priority.
+fn queue_of(of: &PfcConfig) -> usize {
+    usize::try_from(of.queue).unwrap_or(0) % CLASSES
 }
 
 /// Whether a PFC frame sent out of this interface reaches exactly one neighbour.
