@@ -3,6 +3,7 @@
 use std::fs;
 
 use anyhow::{Context as _, Result};
+use dcqcn_common::params::{Params, Port};
 use dcqcn_loader::attach;
 use dcqcn_netlink::tc::{Handle, kernel_has_qdisc};
 use dcqcn_params::Role;
@@ -92,7 +93,13 @@ fn shaper_rate_change_followed() -> Result<()> {
     // A given value stays.
     lab.ok("detach a0")?;
     lab.ok("attach b0 --pacer none --flows 64 --set link_rate=100mbit")?;
+    // The speed of the hardware, which is unknown here, does not: the recorded one may be that of an earlier negotiation.
+    let mut maps = lab.host.attachment("b0")?.maps;
+    let params = maps.params()?;
+    let port = Port { speed_bps: 25_000_000_000, wire_bps: 25_000_000_000, ..params.port };
+    maps.set_params(&Params::new(&params.config, port)?)?;
     assert!(lab.host.run(|| attach::follow_link_rate("b0"))??.is_none());
+    assert_eq!(lab.host.attachment("b0")?.maps.params()?, params);
     lab.ok("detach b0")?;
     Ok(())
 }
@@ -202,6 +209,29 @@ fn failed_undo_step_stays_in_journal() -> Result<()> {
     fs::write(&path, &without)?;
     assert_contains(&lab.ok("detach a0 --force")?, "abandoned: root qdisc nosuchqdisc 7:");
     assert_contains(&lab.ok("status")?, "no interface is attached");
+    Ok(())
+}
+
+/// Undo steps exist only in the journal.
+#[test]
+fn refused_attach_keeps_undo_steps() -> Result<()> {
+    if !runnable("refused_attach_keeps_undo_steps", &["htb"])? {
+        return Ok(());
+    }
+    let lab = Lab::new("kept")?;
+    lab.host.command("tc qdisc add dev a0 root handle 7: pfifo limit 77")?;
+    let before = show(&lab.host)?;
+    lab.ok("attach a0 --pacer htb --flows 64 --set link_rate=1gbit")?;
+    let path = lab.host.journal("a0")?;
+    fs::write(&path, fs::read_to_string(&path)?.replace("\"pfifo\"", "\"nosuchqdisc\""))?;
+    assert_contains(&lab.expect_error(1, "detach a0")?, "nosuchqdisc");
+    let refused = lab.expect_error(1, "attach a0 --pacer htb --flows 40000 --set link_rate=1gbit")?;
+    assert_contains(&refused, "flows = 40000 is out of range");
+    // Nor does an attachment of another interface take them over.
+    assert_contains(&lab.expect_error(1, "attach b0 --inline a0")?, "a0 is half detached");
+    fs::write(&path, fs::read_to_string(&path)?.replace("nosuchqdisc", "pfifo"))?;
+    lab.ok("detach a0")?;
+    assert_eq!(show(&lab.host)?, before);
     Ok(())
 }
 

@@ -4,15 +4,15 @@ mod health;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-use dcqcn_control_api::Override;
+use dcqcn_control_api::{Failing, Override};
 use dcqcn_support::clock::monotonic_ns;
-use serde::Serialize;
+use dcqcn_support::sync::lock;
 
 pub(crate) use health::TaskHealth;
-pub(crate) use health::{Health, TaskWatch, lock};
+pub(crate) use health::{Health, TaskWatch};
 
 use crate::depths::Watched;
 
@@ -38,20 +38,11 @@ pub(crate) struct Snapshot {
     /// Result of the last reload.
     pub(crate) reload: Option<Reloaded>,
     /// Active override.
-    pub(crate) held: Option<Override>,
+    pub(crate) active_override: Option<Override>,
     /// Deadline of its confirmation.
     pub(crate) confirm_until: Option<Instant>,
     /// Parameters that may be set remotely, with their ranges as text.
     pub(crate) bounds: Arc<BTreeMap<String, String>>,
-}
-
-/// An interface that cannot be managed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Failing {
-    /// Name.
-    pub(crate) interface: String,
-    /// Cause.
-    pub(crate) error: String,
 }
 
 /// Result of a reload.
@@ -90,7 +81,7 @@ impl SharedState {
     /// Current state of the daemon.
     #[must_use]
     pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
-        Arc::clone(&self.snapshot.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&lock(&self.snapshot))
     }
 
     /// Samples of queues and flows.
@@ -102,7 +93,7 @@ impl SharedState {
     /// Health of its tasks.
     #[must_use]
     pub(crate) fn tasks(&self) -> Vec<TaskHealth> {
-        self.tasks.lock().unwrap_or_else(PoisonError::into_inner).health()
+        lock(&self.tasks).health()
     }
 
     /// The part without progress for `late`, as text; `None` if all is well. The worker has `WORK` times as long.
@@ -113,7 +104,7 @@ impl SharedState {
         if idle_ns > late_ns.saturating_mul(WORK) {
             return Some("attaching and reloading".into());
         }
-        let tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        let tasks = lock(&self.tasks);
         tasks.stuck(late).map(|(iface, task)| format!("task {task} at {iface}"))
     }
 
@@ -136,12 +127,12 @@ impl SharedState {
 
     /// Publishes the state of the daemon.
     pub(crate) fn publish(&self, snapshot: Snapshot) {
-        *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(snapshot);
+        *lock(&self.snapshot) = Arc::new(snapshot);
     }
 
     /// Publishes the tasks' health.
     pub(crate) fn set_tasks(&self, watch: TaskWatch) {
-        *self.tasks.lock().unwrap_or_else(PoisonError::into_inner) = watch;
+        *lock(&self.tasks) = watch;
     }
 
     /// Records progress of the worker.

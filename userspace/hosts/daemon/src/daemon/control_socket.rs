@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use dcqcn_control_api::{
-    Answer, Failing, Health, LastReload, MAX_LINE_BYTES, Override, Parameters, Question, Status, VERSION,
-    Verb, VersionAnswer,
+    Answer, Health, LastReload, MAX_LINE_BYTES, Override, Parameters, Question, Status, VERSION, Verb,
+    VersionAnswer,
 };
 use dcqcn_support::time::rfc3339;
 use nix::sys::stat::{Mode, umask};
@@ -252,16 +252,13 @@ impl Handler {
 
     fn status(&self) -> Status {
         let snapshot = self.shared.snapshot();
-        let failing = snapshot.failing.iter();
         Status {
             is_ready: snapshot.is_ready,
             interfaces: snapshot.served.clone(),
-            failing: failing
-                .map(|one| Failing { interface: one.interface.clone(), error: one.error.clone() })
-                .collect(),
+            failing: snapshot.failing.clone(),
             waiting: snapshot.waiting,
             stuck: self.shared.stuck(self.late),
-            config: snapshot.held.as_ref().map(|held| held.name.clone()),
+            config: snapshot.active_override.as_ref().map(|active| active.name.clone()),
             confirm_within_s: snapshot.confirm_until.map(left_s),
             reload: snapshot
                 .reload
@@ -275,7 +272,7 @@ impl Handler {
     fn active_override(&self) -> Option<Override> {
         let snapshot = self.shared.snapshot();
         let left = snapshot.confirm_until.map(left_s);
-        snapshot.held.clone().map(|held| Override { confirm_within_s: left, ..held })
+        snapshot.active_override.clone().map(|active| Override { confirm_within_s: left, ..active })
     }
 
     /// Counters of the interfaces, at most a second old.

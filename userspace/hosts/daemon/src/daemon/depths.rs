@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use dcqcn_common::flow::RpSet;
 use dcqcn_common::layout::{BACKLOG_AGE_NS, CLASSES, QUEUES};
 use dcqcn_common::params::{Params, QUEUE_SOURCE_BACKLOG};
+use dcqcn_loader::dataplane;
 use dcqcn_netlink::Netlink;
 use dcqcn_support::clock::monotonic_ns;
 
@@ -45,15 +47,17 @@ impl Work for Sampler {
         }
         let params = self.port.maps().params()?;
         let percent = deepest(&self.port, &params)?;
-        let flows = if Instant::now() >= self.flows_at { Some(flows(&self.port, &params)?) } else { None };
+        let began = Instant::now();
+        let is_due = began >= self.flows_at;
+        let flows = is_due.then(|| flows(&params, |index| self.port.maps().rp_set(index))).transpose()?;
         self.settings.watched().change(self.port.info.ifindex, |depths| {
             depths.see(percent);
-            if let Some((_, active, at_floor)) = flows {
-                (depths.active, depths.at_floor) = (active, at_floor);
+            if let Some(flows) = flows {
+                (depths.active, depths.at_floor) = flows;
             }
         });
-        if let Some((took, ..)) = flows {
-            self.flows_at = Instant::now() + MIN_FLOWS_PERIOD.max(took * PAUSE_FACTOR);
+        if is_due {
+            self.flows_at = Instant::now() + MIN_FLOWS_PERIOD.max(began.elapsed() * PAUSE_FACTOR);
         }
         Ok(PERIOD)
     }
@@ -92,21 +96,50 @@ fn deepest(port: &Port, params: &Params) -> Result<u64> {
     Ok(deepest)
 }
 
-/// Duration of reading the flows, number of active ones, and of those at the lowest rate.
-fn flows(port: &Port, params: &Params) -> Result<(Duration, u64, u64)> {
-    let began = Instant::now();
+/// Numbers of active flows, and of those at the lowest rate.
+///
+/// Reads set by set, because other tasks need the maps in the meantime.
+fn flows(params: &Params, set: impl Fn(u32) -> Result<RpSet, dataplane::Error>) -> Result<(u64, u64)> {
     let (mut active, mut at_floor) = (0, 0);
-    for flow in port.maps().rp_flows() {
-        let (_, _, flow) = flow?;
+    for index in 0..=params.port.rp_set_mask {
+        let set = set(index)?;
         let now_ns = monotonic_ns();
-        if now_ns.saturating_sub(flow.last_seen_ns()) > ACTIVE_NS {
-            continue;
+        for (_, flow) in set.flows() {
+            if now_ns.saturating_sub(flow.last_seen_ns()) > ACTIVE_NS {
+                continue;
+            }
+            active += 1;
+            let mut machine = flow.hot.machine;
+            // The machine is lazy: events since the flow's last packet have not been applied.
+            machine.advance(&params.rp, now_ns);
+            at_floor += u64::from(machine.active != 0 && machine.rate_bps <= params.rp.min_rate_bps);
         }
-        active += 1;
-        let mut machine = flow.hot.machine;
-        // The machine is lazy: events since the flow's last packet have not been applied.
-        machine.advance(&params.rp, now_ns);
-        at_floor += u64::from(machine.active != 0 && machine.rate_bps <= params.rp.min_rate_bps);
     }
-    Ok((began.elapsed(), active, at_floor))
+    Ok((active, at_floor))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use dcqcn_common::params::{Config, Port as PortParams};
+
+    use super::*;
+
+    #[test]
+    fn flows_are_read_set_by_set() -> Result<()> {
+        let params = Params::new(&Config::DEFAULT, PortParams::new(1, 4, 4))?;
+        let (now_ns, read) = (monotonic_ns(), RefCell::new(Vec::new()));
+        let set = |index| {
+            read.borrow_mut().push(index);
+            let mut set = RpSet::EMPTY;
+            // One flow has sent recently, one has not.
+            set.hot[0].last_ns = [now_ns, 0];
+            set.hot[1].last_ns = [0, 1];
+            Ok(set)
+        };
+        assert_eq!(flows(&params, set)?, (4, 0));
+        assert_eq!(read.into_inner(), [0, 1, 2, 3]);
+        Ok(())
+    }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use dcqcn_common::events::{Event, EventKind};
+use dcqcn_common::events::EventKind;
 use dcqcn_common::flow::{FlowId, QpId};
 use dcqcn_common::params::{Params, TAIL_LOSS_PROBE_FORCE, TAIL_LOSS_PROBE_OFF};
 use dcqcn_common::recovery::{Action, Requester, Sent, Settings as Rules};
@@ -15,7 +15,7 @@ use dcqcn_common::wire::ecn::{self, Ecn};
 use dcqcn_common::wire::ext::{NakCode, Syndrome};
 use dcqcn_common::wire::nak::{self, Macs, Nak};
 use dcqcn_loader::attach;
-use dcqcn_loader::dataplane::{Probe, Way};
+use dcqcn_loader::dataplane::{self, Direction, Probe};
 use dcqcn_netlink::Netlink;
 use dcqcn_params::qp::address;
 use dcqcn_support::clock::monotonic_ns;
@@ -174,7 +174,7 @@ impl Check<'_> {
                 let mac = params.port.macs[0];
                 let nak = Nak { dest_qpn, psn, udp_sport, tos: 0, syndrome };
                 let silent_ns = now_ns.saturating_sub(requester.last_ns());
-                if self.send(Way::In, id, Macs { dst: mac, src: mac }, &nak)? {
+                if self.send(Direction::In, id, Macs { dst: mac, src: mac }, &nak)? {
                     self.report(psn, silent_ns)?;
                 }
                 watch.sent = Sent { probes: watch.sent.probes.saturating_add(1), at_ns: now_ns };
@@ -201,7 +201,7 @@ impl Check<'_> {
             tos: ecn::tos(self.params.config.scalars.cnp_dscp as u8, Ecn::NOT_ECT),
             syndrome: Syndrome::Nak(NakCode::PSN_SEQUENCE_ERROR),
         };
-        if self.send(Way::Out, &flow, responder.macs(), &nak)? {
+        if self.send(Direction::Out, &flow, responder.macs(), &nak)? {
             let (iface, peer) = (&self.port.info.iface, address(&self.id.receiver));
             tracing::debug!(iface, %peer, qpn = dest_qpn, psn, "NAK sent for a trimmed request");
         }
@@ -209,19 +209,18 @@ impl Check<'_> {
         Ok(self.now_ns + rules.floor_ns)
     }
 
-    /// Delivers a NAK of the receiver of `flow`. Returns false if its VLAN tags are not supported.
-    fn send(&self, way: Way, flow: &FlowId, macs: Macs, nak: &Nak) -> Result<bool> {
+    /// Delivers a NAK of the receiver of `flow`. Returns false if its VLAN tags are not supported, or it was dropped.
+    fn send(&self, direction: Direction, flow: &FlowId, macs: Macs, nak: &Nak) -> Result<bool> {
         let mut out = [0; nak::MAX_LEN];
         let Some(frame) = nak::emit(&mut out, flow, macs, nak) else {
             return Ok(false);
         };
-        self.probe.deliver(way, self.port.info.ifindex, self.params.port.cnp_mark, frame)?;
-        Ok(true)
+        was_delivered(self.probe.deliver(direction, self.port.info.ifindex, self.params.port.cnp_mark, frame))
     }
 
     /// Logs a probe, and adds it to the events.
     fn report(&self, psn: u32, silent_ns: u64) -> Result<()> {
-        let &Self { port, params, id, now_ns, .. } = self;
+        let &Self { port, id, now_ns, .. } = self;
         tracing::debug!(
             iface = port.info.iface,
             peer = %address(&id.receiver),
@@ -230,14 +229,20 @@ impl Check<'_> {
             silent_ns,
             "tail-loss probe delivered"
         );
-        if params.hot.event_interval_ns != 0 {
-            let kind = EventKind::TailLossProbe as u32;
-            let event =
-                Event { at_ns: now_ns, left_out: 0, id: id.receiver, kind, values: [psn.into(), silent_ns] };
-            // Omitted events are counted in the log.
-            port.maps().event_log()?.record(params.hot.event_interval_ns.into(), event);
-        }
+        port.maps().record(EventKind::TailLossProbe, id.receiver, now_ns, [psn.into(), silent_ns])?;
         Ok(())
+    }
+}
+
+/// Whether a frame was delivered. One that was dropped counts as sent, like one that is lost later.
+fn was_delivered(result: Result<(), dataplane::Error>) -> Result<bool> {
+    match result {
+        Ok(()) => Ok(true),
+        Err(error @ dataplane::Error::NotDelivered { .. }) => {
+            tracing::debug!(%error);
+            Ok(false)
+        }
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -252,7 +257,17 @@ fn is_tested(release: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::is_tested;
+    use super::*;
+
+    /// An error would restart the task, which forgets how many probes each QP was sent.
+    #[test]
+    fn dropped_probe_counts_as_sent() {
+        assert!(was_delivered(Ok(())).unwrap());
+        for result in [1, 2, -100] {
+            assert!(!was_delivered(Err(dataplane::Error::NotDelivered { ifindex: 2, result })).unwrap());
+        }
+        was_delivered(Err(dataplane::Error::Missing("REQUESTS"))).unwrap_err();
+    }
 
     #[test]
     fn tested_kernels_are_matched_by_minor_version() {

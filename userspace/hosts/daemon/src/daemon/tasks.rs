@@ -12,10 +12,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use dcqcn_loader::attach::Id;
 use dcqcn_netlink::Netlink;
+use dcqcn_support::sync::lock;
 
 use super::work::{Port, Settings, Work};
 use super::{age, backlog, depths, events, pacer, pairs, pfc_tx, probe, watchdog};
-use crate::shared_state::{Health, TaskWatch, lock};
+use crate::shared_state::{Health, TaskWatch};
 use looper::Looper;
 
 /// Time limit for tasks to release an interface. A stalled one must not block the others.
@@ -45,7 +46,7 @@ struct Ports {
     ports: BTreeMap<Id, Arc<Port>>,
     is_over: bool,
     /// Generation that each thread has adopted.
-    gone_over: [u64; KINDS.len()],
+    adopted: [u64; KINDS.len()],
 }
 
 #[derive(Default)]
@@ -101,7 +102,7 @@ impl Tasks {
             return;
         }
         let generation = self.change(|ports| ports.ports.retain(|id, _| !ids.contains(id)));
-        let are_behind = |ports: &mut Ports| ports.gone_over.iter().any(|at| *at < generation);
+        let are_behind = |ports: &mut Ports| ports.adopted.iter().any(|at| *at < generation);
         let ports = lock(&self.shared.ports);
         let waited = self.shared.changed.wait_timeout_while(ports, TIMEOUT, are_behind);
         if waited.is_ok_and(|(_, timeout)| timeout.timed_out()) {

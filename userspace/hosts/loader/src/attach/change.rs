@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dcqcn_common::params::{Config, Params};
+use dcqcn_common::params::{Config, Params, Port};
 use dcqcn_support::clock::{boottime_ns, monotonic_ns};
 
 use super::find::find;
@@ -164,23 +164,42 @@ fn prepare_one<E: From<Error>>(
 
 /// Activates parameters.
 pub(super) fn write_config(attachment: &mut Attachment, config: &Config) -> Result<(), Error> {
+    let port = attachment.maps.params()?.port;
+    write_params(attachment, config, port)
+}
+
+/// Activates parameters and properties of the interface.
+pub(super) fn write_params(attachment: &mut Attachment, config: &Config, port: Port) -> Result<(), Error> {
     let before = attachment.maps.params()?;
-    let running = before.config;
-    let params = Params::new(config, before.port)?;
-    // Queues first: if they are rejected, nothing has changed.
-    let queues = queues::revise(attachment.info.ifindex, &running, config)?;
-    if let Err(error) = attachment.maps.set_params(&params) {
-        if queues == Revised::Yes {
-            queues::revise(attachment.info.ifindex, config, &running)?;
-        }
-        return Err(error.into());
-    }
+    let params = Params::new(config, port)?;
+    let Attachment { info, maps } = attachment;
+    let revise = |old: &Config, new: &Config| Ok(queues::revise(info.ifindex, old, new)?);
+    write_both(&before.config, config, revise, || Ok(maps.set_params(&params)?))?;
     failpoint::step("parameters are active");
     // The parameters are active even if this fails; the depths are then wrong for a few seconds.
     if let Err(error) = attachment.maps.preserve_depths(&before, &params, monotonic_ns()) {
         tracing::warn!(iface = attachment.info.iface, %error, "cannot preserve virtual queue depths");
     }
     Ok(())
+}
+
+/// Revises queues, then sets parameters. If either fails, the queues are restored: some may have been revised.
+fn write_both(
+    old: &Config,
+    new: &Config,
+    revise: impl Fn(&Config, &Config) -> Result<Revised, Error>,
+    set: impl FnOnce() -> Result<(), Error>,
+) -> Result<(), Error> {
+    let revised = revise(old, new);
+    let is_untouched = matches!(revised, Ok(Revised::No));
+    let written = revised.and_then(|_| set());
+    if written.is_err()
+        && !is_untouched
+        && let Err(error) = revise(new, old)
+    {
+        tracing::error!(%error, "cannot restore the queues");
+    }
+    written
 }
 
 /// Changes the parameters of one attachment: validates the result of `change` and activates it atomically.
@@ -198,4 +217,37 @@ pub fn change<E: From<Error>>(
     let changes = transaction.commit().map_err(|refused| refused.error)?;
     let both = changes.first().map(|change| (change.old, change.new));
     both.ok_or_else(|| Error::NotAttached { iface: iface.to_owned() }.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    #[test]
+    fn failed_change_restores_queues() {
+        let [old, new] = [100, 200].map(|link_rate_bps| {
+            let mut config = Config::DEFAULT;
+            config.scalars.link_rate_bps = link_rate_bps;
+            config
+        });
+        let rejected = |what: &str| Error::Unsupported(what.to_owned());
+        for (revised, is_set, expected) in [
+            (Ok(Revised::Yes), true, (vec![200], None)),
+            (Ok(Revised::No), false, (vec![200], Some("parameters"))),
+            (Ok(Revised::Yes), false, (vec![200, 100], Some("parameters"))),
+            // Restoring fails too: the first error is returned.
+            (Err("queues"), true, (vec![200, 100], Some("queues"))),
+        ] {
+            let revisions = RefCell::new(Vec::new());
+            let revise = |_: &Config, to: &Config| {
+                revisions.borrow_mut().push(to.scalars.link_rate_bps);
+                if to == &old { Err(rejected("restore")) } else { revised.map_err(rejected) }
+            };
+            let set = || if is_set { Ok(()) } else { Err(rejected("parameters")) };
+            let error = write_both(&old, &new, revise, set).err().map(|error| error.to_string());
+            assert_eq!((revisions.into_inner(), error.as_deref()), expected);
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! Executes an attach plan; each step is journaled before it is taken.
 
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use aya::Ebpf;
 use dcqcn_common::layout::LAYOUT_VERSION;
@@ -9,13 +9,14 @@ use dcqcn_common::params::Params;
 use dcqcn_netlink::Netlink;
 use dcqcn_netlink::netns;
 use dcqcn_params::XdpModeChoice;
+use dcqcn_support::sync::lock;
 
 use super::hook_names::{TC_HOOKS, XDP_PEER};
 use super::hooks;
 use super::identity::boot_id;
 use super::journal::{FORMAT, Journal, Record, State, UndoStep};
 use super::plan::{Plan, port};
-use super::state_dir::StateDir;
+use super::state_dir::{StateDir, remove_pins};
 use super::undo::{InterfaceAccess, undo_with};
 use super::{Error, Info, pin_run, siblings};
 use crate::dataplane::{self, Maps};
@@ -65,7 +66,7 @@ pub(super) fn out(
     let pins = carrier.pins.clone();
     drop(carrier);
     // Prevents concurrent attaches from sharing maps that are about to be removed.
-    let _alone = SHARING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = lock(&SHARING);
     for error in undo_with(journal, &pins, InterfaceAccess::Here(netlink)).errors {
         tracing::error!(iface = plan.info.iface, %error, "cannot undo a step of the failed attach");
     }
@@ -215,9 +216,11 @@ impl Carrier<'_> {
         let Plan { link, peer, master, config, sizes, placement, .. } = self.plan;
         let params =
             Params::new(config, port(link, peer.as_ref(), master.as_ref(), sizes, info.link_rate_from)?)?;
+        // An incomplete rollback may have left pins, whose maps must not be reused.
+        remove_pins(&self.pins)?;
         self.state_dir.create_pin_dir(link.index)?;
         let mut ebpf = {
-            let _alone = SHARING.lock().unwrap_or_else(PoisonError::into_inner);
+            let _alone = lock(&SHARING);
             self.share()?;
             dataplane::create_maps(info.which(), *sizes, info.mode(), Some(&self.pins))?
         };

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::bound::Bound;
 use super::find::Journals;
 use super::identity::boot_id;
-use super::journal::{Journal, Record, State, Store as _, UndoStep};
+use super::journal::{Journal, Record, State, UndoStep};
 use super::state_dir::{StateDir, remove_pins};
 use super::undo::{InterfaceAccess, rollback, undo_with};
 use super::{Error, foreign, verify};
@@ -163,6 +163,8 @@ fn was_removed(state_dir: &StateDir, record: &Record, my_inode: u64) -> bool {
 
 /// Undoes earlier attachments of an interface, with the lock held; returns the undo steps that failed.
 ///
+/// The failed steps stay in the interface's journal until a new attachment's journal replaces it.
+///
 /// These are killed attaches, attachments of an earlier interface with the same index, and those of an
 /// interface that was moved here from another namespace.
 ///
@@ -192,13 +194,8 @@ pub(super) fn reclaim(
         if ifindex == link.index
             && let Ok(Some(left)) = state_dir.read(ifindex)
         {
-            tracing::warn!(
-                iface = link.name,
-                problem,
-                "rollback incomplete; the new attachment retries it when detached"
-            );
+            tracing::warn!(iface = link.name, problem, "rollback incomplete; detaching retries it");
             inherited = left.steps;
-            state_dir.store(ifindex).remove()?;
         }
         journals.read_again(state_dir, ifindex);
     }

@@ -44,7 +44,8 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Makes the plan; `links` are all interfaces, listed once for many plans.
+    /// Makes the plan; `links` are all interfaces, listed once for many plans. `sibling` is called if the attachment
+    /// needs an index in the `SIBLINGS` map.
     ///
     /// # Errors
     /// The request cannot be satisfied on this interface.
@@ -54,7 +55,7 @@ impl Plan {
         links: &[Link],
         request: &Request,
         may_interrupt: bool,
-        sibling: Option<u32>,
+        sibling: impl FnOnce() -> Option<u32>,
     ) -> Result<Self, Error> {
         let Request { iface, settings } = request;
         let link = netlink.link(iface)?;
@@ -195,21 +196,22 @@ impl Plan {
         };
         let replaced = placement.as_ref().and_then(|placement| placement.replaces(pacer));
         let replaced = replaced.or_else(|| queues_at.map(|at| (at, queues::kind(queues), queues::HANDLE)));
-        let has_flows = programs.contains(&"ingress");
-        if has_flows && sibling.is_none() {
-            info.notes.push(format!(
-                "CNPs for flows of {iface} that arrive on another interface are ignored: {SIBLINGS} interfaces already hand CNPs on"
-            ));
-        }
-        let steps = steps(netlink, links, &info, replaced, xdp_mode, sibling.filter(|_| has_flows))?;
-        let interrupts = steps.iter().any(|step| matches!(step, UndoStep::Qdisc { .. }));
-        if interrupts && !may_interrupt {
+        if replaced.is_some() && !may_interrupt {
             let (what, kept) = match queues_at {
                 Some(_) => ("attaching queues", None),
                 None => ("attaching a pacer", Some(rp_flows)),
             };
             interrupt::check(netlink, &link, what, kept)?;
         }
+        // Last, because a refused request must not use one.
+        let has_flows = programs.contains(&"ingress");
+        let sibling = if has_flows { sibling() } else { None };
+        if has_flows && sibling.is_none() {
+            info.notes.push(format!(
+                "CNPs for flows of {iface} that arrive on another interface are ignored: {SIBLINGS} interfaces already hand CNPs on"
+            ));
+        }
+        let steps = steps(netlink, links, &info, replaced, xdp_mode, sibling)?;
         let sizes = Sizes { rp_flows, np_flows: flows };
         Ok(Self { link, peer, master, config, sizes, xdp_mode, placement, queues_at, info, steps })
     }
@@ -442,7 +444,7 @@ pub(super) fn port(
         .map_err(|source| Error::File { path: "/dev/urandom".into(), source })?;
     let [mark, keys] = random.map(u64::from_ne_bytes);
     let cpus = online_cpus().map_err(|(path, source)| Error::File { path: path.into(), source })?;
-    let hardware_bps = link.speed_bps.filter(|_| !link.is_virtual()).unwrap_or(0);
+    let (speed_bps, wire_bps) = hardware_speeds(link, link_rate_from).unwrap_or_default();
     Ok(Port {
         layout_version: LAYOUT_VERSION,
         ifindex: [link.index, peer.map_or(0, |peer| peer.index)],
@@ -452,27 +454,31 @@ pub(super) fn port(
         macs: [link, master.unwrap_or(link)].map(|link| link.mac.unwrap_or_default()),
         htb_major: pacer::HTB_MAJOR.into(),
         cpus: cpus.len() as u32,
-        speed_bps: match link_rate_from {
-            LinkRateFrom::Speed | LinkRateFrom::Virtual => 0,
-            LinkRateFrom::Given | LinkRateFrom::Shaper => hardware_bps,
-        },
-        wire_bps: match link_rate_from {
-            LinkRateFrom::Speed => link.speed_bps.unwrap_or(0),
-            // Packets wait in the shaper's queue, not on the wire.
-            LinkRateFrom::Virtual | LinkRateFrom::Shaper => 0,
-            LinkRateFrom::Given => hardware_bps,
-        },
+        speed_bps,
+        wire_bps,
         ..Port::new(link.index, sizes.rp_sets(), sizes.np_sets())
     })
+}
+
+/// `speed_bps` and `wire_bps` of the [`Port`]; `None` while the hardware reports no speed.
+pub(super) fn hardware_speeds(link: &Link, link_rate_from: LinkRateFrom) -> Option<(u64, u64)> {
+    match link_rate_from {
+        LinkRateFrom::Virtual => Some((0, 0)),
+        LinkRateFrom::Given | LinkRateFrom::Shaper if link.is_virtual() => Some((0, 0)),
+        LinkRateFrom::Given | LinkRateFrom::Speed => link.speed_bps.map(|bps| (bps, bps)),
+        // Packets wait in the shaper's queue, not on the wire.
+        LinkRateFrom::Shaper => link.speed_bps.map(|bps| (bps, 0)),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn unsuitable_kind_names_the_alternative() {
-        let link = |kind: Option<&str>, mac| Link {
+    const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+
+    fn link(kind: Option<&str>, mac: [u8; 6]) -> Link {
+        Link {
             index: 2,
             name: "x0".into(),
             altnames: Vec::new(),
@@ -486,8 +492,31 @@ mod tests {
             master: None,
             tx_queue_len: 0,
             speed_bps: None,
-        };
-        const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+        }
+    }
+
+    #[test]
+    fn hardware_speed_is_independent_of_link_rate() {
+        const BPS: u64 = 25_000_000_000;
+        let speeds = |kind, speed_bps, from| hardware_speeds(&Link { speed_bps, ..link(kind, MAC) }, from);
+        for (from, expected) in [
+            (LinkRateFrom::Given, (BPS, BPS)),
+            // A link_rate that is set later may be lower.
+            (LinkRateFrom::Speed, (BPS, BPS)),
+            (LinkRateFrom::Shaper, (BPS, 0)),
+        ] {
+            assert_eq!(speeds(None, Some(BPS), from), Some(expected), "{from:?}");
+            assert_eq!(speeds(None, None, from), None, "{from:?}: down");
+        }
+        // A VLAN reports the speed of its hardware, a veth any speed.
+        assert_eq!(speeds(Some("vlan"), Some(BPS), LinkRateFrom::Speed), Some((BPS, BPS)));
+        for from in [LinkRateFrom::Given, LinkRateFrom::Shaper, LinkRateFrom::Virtual] {
+            assert_eq!(speeds(Some("veth"), Some(BPS), from), Some((0, 0)), "{from:?}");
+        }
+    }
+
+    #[test]
+    fn unsuitable_kind_names_the_alternative() {
         for kind in [None, Some("veth"), Some("netkit"), Some("ipvlan"), Some("team"), Some("openvswitch")] {
             assert!(refuse_kind(&link(kind, MAC)).is_ok(), "{kind:?}");
         }

@@ -29,7 +29,8 @@ pub(super) fn free(state_dir: &StateDir) -> Result<impl Iterator<Item = u32> + u
 
 /// Index that an attachment uses.
 pub(super) fn of(record: &Record) -> Option<u32> {
-    record.steps.iter().find_map(|step| match step {
+    // Steps of an incomplete rollback come first.
+    record.steps.iter().rev().find_map(|step| match step {
         UndoStep::Sibling { slot } => Some(*slot),
         _ => None,
     })

@@ -1,17 +1,19 @@
 //! Follows changes of the link speed after attaching.
 
-use dcqcn_common::params::Config;
+use dcqcn_common::params::{Config, Params, Port};
 use dcqcn_netlink::Netlink;
+use nix::errno::Errno;
 
-use super::change::{Change, ChangeError, Transaction};
+use super::change::{Change, ChangeError, Transaction, write_params};
 use super::find::{find, open_at};
 use super::journal::Store as _;
+use super::plan::hardware_speeds;
 use super::state_dir::StateDir;
 use super::{Error, LinkRateFrom};
 
-/// Updates `link_rate` from its source: the speed of the hardware, or the rate of the shaper.
+/// Updates the hardware's speed in the parameters, and `link_rate` from its source: that speed, or the rate of the shaper.
 ///
-/// Returns the change, if any.
+/// Returns the change of `link_rate`, if any.
 ///
 /// A rate that was specified or set explicitly is preserved. The rate is also preserved while the link is
 /// down, or while a change is pending confirmation.
@@ -22,13 +24,17 @@ use super::{Error, LinkRateFrom};
 pub fn follow_link_rate(iface: &str) -> Result<Option<Change>, Error> {
     let state_dir = StateDir::here()?;
     let info = find(&state_dir, iface)?.info;
-    if info.link_rate_from == LinkRateFrom::Given {
-        return Ok(None);
-    }
     let netlink = Netlink::connect()?;
+    let link = match netlink.link_by_index(info.ifindex) {
+        Err(error) if error.errno() == Some(Errno::ENODEV) => return Ok(None),
+        link => link?,
+    };
+    if let Some(speeds) = hardware_speeds(&link, info.link_rate_from) {
+        follow_hardware(&state_dir, iface, speeds)?;
+    }
     let found = match info.link_rate_from {
         LinkRateFrom::Given => None,
-        LinkRateFrom::Speed | LinkRateFrom::Virtual => netlink.speed_bps(info.ifindex)?,
+        LinkRateFrom::Speed | LinkRateFrom::Virtual => link.speed_bps,
         LinkRateFrom::Shaper => netlink.shaping(info.ifindex)?.map(|shaping| shaping.rate_bps),
     };
     // A rate that differs from the one last found is followed, unless the active one was set explicitly.
@@ -44,6 +50,19 @@ pub fn follow_link_rate(iface: &str) -> Result<Option<Change>, Error> {
         note(&state_dir, iface, link_bps)?;
     }
     Ok(change)
+}
+
+/// Updates the speed of the hardware, by which flows at line rate are not paced, and pauses are timed.
+fn follow_hardware(state_dir: &StateDir, iface: &str, speeds: (u64, u64)) -> Result<(), Error> {
+    let is_current = |port: &Port| (port.speed_bps, port.wire_bps) == speeds;
+    if is_current(&open_at(state_dir, iface)?.maps.params()?.port) {
+        return Ok(());
+    }
+    let _lock = state_dir.lock()?;
+    let mut attachment = open_at(state_dir, iface)?;
+    let Params { config, port, .. } = *attachment.maps.params()?;
+    let (speed_bps, wire_bps) = speeds;
+    write_params(&mut attachment, &config, Port { speed_bps, wire_bps, ..port })
 }
 
 /// Sets the rate, unless a change is pending confirmation or the rate was changed in the meantime.

@@ -93,7 +93,7 @@ impl Info {
 /// The request needs a new attachment, or its parameters are invalid.
 pub fn revise(request: &Request, info: &Info, running: &Config) -> Result<Config, Error> {
     let settings = &request.settings;
-    let Settings { role, inline, pacer, queues, xdp_mode, flows, .. } = settings;
+    let Settings { role, inline, pacer, queues, xdp_mode, flows, log_packets, .. } = settings;
     let refused = |what: &'static str, requested: String, found: &str| {
         Err(Error::Anew { iface: info.iface.clone(), what, requested, found: found.to_owned() })
     };
@@ -106,6 +106,10 @@ pub fn revise(request: &Request, info: &Info, running: &Config) -> Result<Config
     }
     if let Some(flows) = flows.filter(|flows| *flows != info.rp_flows) {
         return refused("flows", flows.to_string(), &info.rp_flows.to_string());
+    }
+    if let Some(one_in) = log_packets.filter(|_| *log_packets != info.log_packets) {
+        let found = info.log_packets.map_or_else(|| "none".into(), |one_in| one_in.to_string());
+        return refused("log_packets", one_in.to_string(), &found);
     }
     if let Some(pacer) = pacer.filter(|pacer| *pacer != PacerChoice::Auto && word(pacer) != info.pacer) {
         return refused("pacer", word(&pacer), &info.pacer);
@@ -267,4 +271,32 @@ fn pinned(path: &Path) -> Result<Option<FdLink>, Box<dyn std::error::Error + Sen
         return Ok(None);
     }
     Ok(Some(PinnedLink::from_pin(path)?.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changed_packet_trace_needs_a_new_attach() {
+        let info = |log_packets: Option<u32>| -> Info {
+            let info = serde_json::json!({
+                "iface": "eth0", "ifindex": 2, "inline_peer": null, "role": "switch", "pacer": "none", "xdp_mode": "none",
+                "tc_mode": "tcx", "programs": ["egress"], "rp_flows": 8, "np_flows": 8, "version": "0",
+                "log_packets": log_packets, "attached_at_ns": 1, "notes": [],
+            });
+            serde_json::from_value(info).expect("properties")
+        };
+        let revised = |log_packets, found| {
+            let settings = Settings { log_packets, ..Settings::default() };
+            revise(&Request { iface: "eth0".into(), settings }, &info(found), &Config::DEFAULT)
+        };
+        for (requested, found) in [(None, None), (None, Some(100)), (Some(100), Some(100))] {
+            assert!(revised(requested, found).is_ok(), "{requested:?}, {found:?}");
+        }
+        for (found, text) in [(None, "none"), (Some(10), "10")] {
+            let refused = revised(Some(100), found).expect_err("another value").to_string();
+            assert!(refused.contains(&format!("log_packets = {text}, which cannot become 100")), "{refused}");
+        }
+    }
 }

@@ -48,12 +48,12 @@ pub enum Error {
         source: MapError,
     },
     /// A tail-loss probe or NAK was not delivered.
-    #[error("cannot deliver a tail-loss probe or NAK to interface {ifindex}: {}", io::Error::from_raw_os_error(*.errno))]
+    #[error("cannot deliver a tail-loss probe or NAK to interface {ifindex}: {}", cause(*.result))]
     NotDelivered {
         /// The interface.
         ifindex: u32,
-        /// Error number.
-        errno: i32,
+        /// Result of `bpf_clone_redirect`: an error number if negative, otherwise a verdict that the packet was dropped.
+        result: i32,
     },
     /// The event log cannot be mapped.
     #[error("map EVENTS cannot be mapped into memory: {source}")]
@@ -87,4 +87,25 @@ fn hint(error: &aya::EbpfError) -> &'static str {
         .filter_map(|e| e.downcast_ref::<io::Error>())
         .any(|e| e.kind() == io::ErrorKind::PermissionDenied);
     if denied { "; it needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON: run it as root" } else { "" }
+}
+
+/// Meaning of a result of `bpf_clone_redirect` other than 0.
+fn cause(result: i32) -> String {
+    if result < 0 {
+        io::Error::from_raw_os_error(-result).to_string()
+    } else {
+        format!("the packet was dropped (verdict {result})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Error;
+
+    #[test]
+    fn undelivered_frame_error_names_the_cause() {
+        let cause = |result| Error::NotDelivered { ifindex: 2, result }.to_string();
+        assert!(cause(-100).contains("Network is down"), "{}", cause(-100));
+        assert!(cause(1).ends_with("interface 2: the packet was dropped (verdict 1)"), "{}", cause(1));
+    }
 }

@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use dcqcn_common::params::{Quantity, Unit};
-use dcqcn_loader::attach::{self, LinkRateFrom, Part};
+use dcqcn_loader::attach::{self, Part};
 use dcqcn_telemetry::audit;
 
 use super::{ManagedInterfaces, Served};
@@ -12,7 +12,7 @@ use crate::daemon::plan::Scope;
 use crate::daemon::repair::{Due, Repair};
 
 impl ManagedInterfaces {
-    /// Updates link rates to the current link speeds.
+    /// Updates hardware speeds, and link rates that follow them.
     pub(in crate::daemon) fn follow_link_rates(&mut self) {
         let infos = match attach::list() {
             Ok(infos) => infos,
@@ -21,7 +21,7 @@ impl ManagedInterfaces {
                 return;
             }
         };
-        for info in infos.into_iter().filter(|info| info.link_rate_from != LinkRateFrom::Given) {
+        for info in infos {
             let Some(served) = self.served.get_mut(&info.id()) else {
                 continue;
             };
@@ -44,7 +44,7 @@ impl ManagedInterfaces {
                 Err(error) => {
                     let error = error.to_string();
                     if error != served.logged {
-                        tracing::warn!(iface, error, "cannot update link_rate to the link speed");
+                        tracing::warn!(iface, error, "cannot follow the link speed");
                         served.logged = error;
                     }
                 }

@@ -11,12 +11,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow};
 use dcqcn_loader::attach::Id;
 use dcqcn_netlink::Netlink;
+use dcqcn_support::sync::lock;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::super::work::{Port, Work};
 use super::{Begin, Ports, Shared};
 use crate::daemon::chain;
-use crate::shared_state::{Health, lock};
+use crate::shared_state::Health;
 
 /// Delay before a failed task restarts.
 const RESTART_DELAY: Duration = Duration::from_secs(1);
@@ -76,7 +77,7 @@ impl Looper {
             };
             if let Some(ports) = ports {
                 generation = ports.generation;
-                self.go_over(&mut entries, ports);
+                self.adopt(&mut entries, ports);
             }
             let now = Instant::now();
             for entry in entries.values_mut().filter(|entry| entry.due.is_some_and(|due| due <= now)) {
@@ -92,7 +93,7 @@ impl Looper {
     }
 
     /// Releases interfaces that are no longer managed, and adds new ones.
-    fn go_over(&self, entries: &mut BTreeMap<Id, Entry>, ports: Ports) {
+    fn adopt(&self, entries: &mut BTreeMap<Id, Entry>, ports: Ports) {
         entries.retain(|id, _| ports.ports.contains_key(id));
         for (id, port) in ports.ports {
             let entry =
@@ -101,8 +102,8 @@ impl Looper {
         }
         self.count(entries);
         let mut shared = lock(&self.shared.ports);
-        if let Some(gone_over) = shared.gone_over.get_mut(self.index) {
-            *gone_over = ports.generation;
+        if let Some(adopted) = shared.adopted.get_mut(self.index) {
+            *adopted = ports.generation;
         }
         self.shared.changed.notify_all();
     }
