@@ -91,7 +91,7 @@ fn path_that_clears_ecn_is_reported() -> Result<()> {
 
 #[test]
 fn attached_phase_leaves_hosts_detached() -> Result<()> {
-    if !runnable("attached_phase_leaves_hosts_detached", &["fq"])? {
+    if !runnable("attached_phase_leaves_hosts_detached", &[])? {
         return Ok(());
     }
     let (pair, mut listener) = listening("peer-attach", 4_200, "--attach")?;

@@ -10,8 +10,9 @@ mod report;
 mod roce;
 mod side;
 
+use std::fmt;
 use std::fs::File;
-use std::io::{Read as _, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
@@ -116,9 +117,9 @@ impl Client {
     }
 
     /// Reports progress; fails if the check was interrupted.
-    fn step(&self, what: std::fmt::Arguments<'_>) -> Result<()> {
+    fn step(&self, what: fmt::Arguments<'_>) -> Result<()> {
         ensure!(!self.interrupt.as_ref().is_some_and(Interrupt::is_requested), "interrupted");
-        eprintln!("{what}");
+        progress(what);
         Ok(())
     }
 
@@ -212,6 +213,11 @@ impl Client {
             Roce::new(direction, dscp, &sent, series, cnps, local.mtu_bytes.min(remote.mtu_bytes));
         Ok(vec![to_peer, from_peer])
     }
+}
+
+/// Prints progress; standard error may be closed.
+fn progress(what: fmt::Arguments<'_>) {
+    let _ = writeln!(io::stderr(), "{what}");
 }
 
 fn unexpected<T>() -> Result<T> {

@@ -12,7 +12,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::messages::{ANSWER_TIME, Answer, Connection, PROTOCOL, Request};
 use super::roce::{Path, Receiver};
 use super::side::{Side, Trial};
-use super::{MAX_DURATION, MAX_STREAMS, bulk, canonical};
+use super::{MAX_DURATION, MAX_STREAMS, bulk, canonical, progress};
 
 /// Maximum time of a check.
 const CHECK_TIME: Duration = Duration::from_secs(600);
@@ -26,7 +26,7 @@ pub(crate) fn listen(address: SocketAddr, may_attach: bool) -> Result<()> {
         format!("cannot listen at {address}; use an address of this host and a free port")
     })?;
     listener.set_nonblocking(true)?;
-    eprintln!("listening at {}", listener.local_addr()?);
+    progress(format_args!("listening at {}", listener.local_addr()?));
     loop {
         if interrupt.sleep_unless_read(&listener, Duration::from_secs(60))? {
             bail!("interrupted before a check");
@@ -34,12 +34,12 @@ pub(crate) fn listen(address: SocketAddr, may_attach: bool) -> Result<()> {
         let Ok((stream, peer)) = listener.accept() else { continue };
         match Session::start(&listener, stream, may_attach) {
             Ok(mut session) => {
-                eprintln!("check by {}", peer.ip());
+                progress(format_args!("check by {}", peer.ip()));
                 session.serve(&interrupt)?;
-                eprintln!("check complete");
+                progress(format_args!("check complete"));
                 return Ok(());
             }
-            Err(error) => eprintln!("connection of {} closed: {error:#}", peer.ip()),
+            Err(error) => progress(format_args!("connection of {} closed: {error:#}", peer.ip())),
         }
     }
 }
