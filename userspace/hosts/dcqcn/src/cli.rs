@@ -23,6 +23,7 @@ mod nvidia;
 mod packets;
 mod pages;
 mod pair;
+mod peer;
 mod prepare;
 mod profile;
 mod queues;

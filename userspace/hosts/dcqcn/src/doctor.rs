@@ -5,6 +5,7 @@
 
 mod adapters;
 mod checks;
+pub(crate) mod peer;
 pub(crate) mod record;
 pub(crate) mod snapshot;
 mod take;

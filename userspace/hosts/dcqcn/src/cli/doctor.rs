@@ -9,6 +9,7 @@ use clap::Args;
 use dcqcn_params::quantity::parse_duration_ns;
 use serde::Serialize;
 
+use super::peer::PeerCommand;
 use crate::doctor::snapshot::DEFAULT_RTT_NS;
 use crate::doctor::{Finding, Severity, examine, record, take};
 use dcqcn_support::cli::Output;
@@ -18,7 +19,9 @@ use dcqcn_support::cli::Output;
 /// Takes two readings of all that affects RoCE congestion control in this network namespace, and reports each problem
 /// with its evidence and a fix. Changes nothing. Root sees more.
 #[derive(Debug, Args)]
-#[command(after_long_help = "\
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_long_help = "\
 Exit codes: 0 nothing worse than info, 1 failed, 2 wrong usage, 4 warnings, 5 errors.
 
 Examples:
@@ -28,8 +31,11 @@ Examples:
   # record on one host, examine on another
   dcqcn doctor --record /tmp/eth0-is-slow
   dcqcn doctor --from /tmp/eth0-is-slow
-  dcqcn doctor --json | jq -r '.findings[] | select(.severity == \"error\") | .fix'")]
+  dcqcn doctor --json | jq -r '.findings[] | select(.severity == \"error\") | .fix'"
+)]
 pub(super) struct DoctorArgs {
+    #[command(subcommand)]
+    command: Option<PeerCommand>,
     /// Time between the two readings.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration)]
     duration: Duration,
@@ -63,7 +69,10 @@ const ERRORS: u8 = 5;
 
 impl DoctorArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
-        let Self { duration, rtt, record, from } = self;
+        let Self { command, duration, rtt, record, from } = self;
+        if let Some(command) = command {
+            return command.run(out);
+        }
         let snapshot = match from {
             Some(dir) => {
                 let mut snapshot = record::read(&dir)?;
@@ -78,11 +87,16 @@ impl DoctorArgs {
         let report = DoctorReport::new(examine(&snapshot));
         out.show(&report)?;
         out.finish()?;
-        match report.worst {
-            Severity::Ok | Severity::Info => Ok(()),
-            Severity::Warning => Err(FindingsFound(WARNINGS).into()),
-            Severity::Error => Err(FindingsFound(ERRORS).into()),
-        }
+        result(report.worst)
+    }
+}
+
+/// Result of the command by the most severe finding.
+pub(super) fn result(worst: Severity) -> anyhow::Result<()> {
+    match worst {
+        Severity::Ok | Severity::Info => Ok(()),
+        Severity::Warning => Err(FindingsFound(WARNINGS).into()),
+        Severity::Error => Err(FindingsFound(ERRORS).into()),
     }
 }
 

@@ -1,0 +1,225 @@
+//! The two-host check: TCP throughput, offloads, RoCEv2 packets and CNPs between this host and another one.
+//!
+//! One host listens, the other runs the check and reports. Each measures what it receives.
+
+mod bulk;
+mod findings;
+mod listen;
+mod messages;
+mod report;
+mod roce;
+mod side;
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use dcqcn_support::interrupt::Interrupt;
+
+use messages::{Answer, Connection, PROTOCOL, Request};
+use report::{Direction, Phase, Roce, Tcp};
+use roce::{Arrived, Cnps, Pace, Path, Receiver};
+use side::{Side, Trial};
+
+pub(crate) use listen::listen;
+pub(crate) use report::Report;
+pub(crate) use roce::{MAX_RATE, MIN_RATE};
+
+/// Default TCP port of the listener.
+pub(crate) const PORT: u16 = 9_311;
+/// Maximum time of a TCP measurement.
+pub(crate) const MAX_DURATION: Duration = Duration::from_secs(30);
+/// Maximum number of TCP streams.
+const MAX_STREAMS: u8 = 8;
+/// Numbers of TCP streams measured.
+const STREAMS: [u8; 2] = [1, MAX_STREAMS];
+
+/// Options of a check.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Options {
+    /// Time of each TCP measurement.
+    pub(crate) duration: Duration,
+    /// Test packets per second.
+    pub(crate) packets_per_s: u32,
+    /// DSCP of test packets.
+    pub(crate) dscp: u8,
+    /// Measure without dcqcn, attached, and detached again.
+    pub(crate) attach: bool,
+}
+
+/// An IPv4 address in IPv6 form as IPv4; other addresses keep their scope.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    match address.ip().to_canonical() {
+        ip @ IpAddr::V4(_) => SocketAddr::new(ip, address.port()),
+        IpAddr::V6(_) => address,
+    }
+}
+
+/// Runs the check with the listener at `address`.
+pub(crate) fn check(address: SocketAddr, options: Options) -> Result<Report> {
+    let interrupt = options.attach.then(Interrupt::catch).transpose()?;
+    let mut client = Client::connect(address, options, interrupt)?;
+    let mut phases = Vec::new();
+    if options.attach {
+        let (local, remote) = client.attach(false)?;
+        ensure!(
+            local.attached.is_none() && remote.attached.is_none(),
+            "cannot compare with and without dcqcn: {} is attached; detach it, or omit --attach",
+            if local.attached.is_some() { &local.iface } else { &remote.iface }
+        );
+        phases.push(client.phase("before", &local, &remote)?);
+    }
+    let (local, remote) = client.attach(options.attach)?;
+    ensure!(
+        !options.attach || remote.attached.is_some(),
+        "the other host is not attached; start its listener with --attach"
+    );
+    let name = if options.attach { "attached" } else { "as found" };
+    phases.push(client.phase(name, &local, &remote)?);
+    let roce = client.roce(&local, &remote)?;
+    if options.attach {
+        let (local, remote) = client.attach(false)?;
+        phases.push(client.phase("after", &local, &remote)?);
+    }
+    Ok(Report::new(local, remote, phases, roce))
+}
+
+struct Client {
+    address: SocketAddr,
+    control: Connection,
+    path: Path,
+    options: Options,
+    trial: Option<Trial>,
+    interrupt: Option<Interrupt>,
+}
+
+impl Client {
+    fn connect(address: SocketAddr, options: Options, interrupt: Option<Interrupt>) -> Result<Self> {
+        /// Time limit of the connection.
+        const CONNECT_TIME: Duration = Duration::from_secs(5);
+        let stream = TcpStream::connect_timeout(&address, CONNECT_TIME).with_context(|| {
+            format!(
+                "cannot connect to {address}; run `dcqcn doctor listen {}` there, and permit this TCP port",
+                address.ip()
+            )
+        })?;
+        let mut session = [0; size_of::<u64>()];
+        File::open("/dev/urandom")?.read_exact(&mut session)?;
+        let session = u64::from_be_bytes(session);
+        let (local, peer) = (canonical(stream.local_addr()?), canonical(address));
+        let mut control = Connection::new(stream)?;
+        control.ask(Request::Hello { protocol: PROTOCOL, session })?;
+        let path = Path { local, peer, session };
+        Ok(Self { address, control, path, options, trial: None, interrupt })
+    }
+
+    /// Reports progress; fails if the check was interrupted.
+    fn step(&self, what: fmt::Arguments<'_>) -> Result<()> {
+        ensure!(!self.interrupt.as_ref().is_some_and(Interrupt::is_requested), "interrupted");
+        progress(what);
+        Ok(())
+    }
+
+    /// Attaches or detaches both hosts, if requested, and describes them.
+    fn attach(&mut self, on: bool) -> Result<(Side, Side)> {
+        if !on {
+            self.trial = None;
+        } else if self.trial.is_none() {
+            self.trial = Some(Trial::attach(self.path.local.ip())?);
+        }
+        let Answer::Side { side } = self.control.ask(Request::Attach { on })? else { return unexpected() };
+        Ok((Side::of(self.path.local.ip())?, side.check()?))
+    }
+
+    fn phase(&mut self, name: &'static str, local: &Side, remote: &Side) -> Result<Phase> {
+        let mut tcp = Vec::new();
+        for streams in STREAMS {
+            for direction in [Direction::ToPeer, Direction::FromPeer] {
+                self.step(format_args!("{name}: TCP {}, streams: {streams}", direction.label()))?;
+                let rate_bps = self.bulk(streams, direction == Direction::ToPeer)?.rate_bps();
+                tcp.push(Tcp { direction, streams, rate_bps });
+            }
+        }
+        let (offloads, peer_offloads) = (local.offloads.clone(), remote.offloads.clone());
+        Ok(Phase { name, tcp, offloads, peer_offloads })
+    }
+
+    fn bulk(&mut self, count: u8, to_listener: bool) -> Result<bulk::Bulk> {
+        let time = self.options.duration;
+        let time_ms = u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
+        self.control.send(&Request::Bulk { streams: count, time_ms, to_listener })?;
+        let mut streams = Vec::new();
+        for _ in 0..count {
+            let mut stream = TcpStream::connect(self.address).context("cannot open a TCP stream")?;
+            stream.write_all(&self.path.session.to_be_bytes())?;
+            streams.push(stream);
+        }
+        let received = if to_listener {
+            bulk::send(streams, time);
+            None
+        } else {
+            Some(bulk::receive(streams, time))
+        };
+        match (self.control.answer()?, received) {
+            (Answer::Bulk { bulk }, None) | (Answer::Ready, Some(bulk)) => Ok(bulk),
+            _ => unexpected(),
+        }
+    }
+
+    /// Sends test packets in both directions.
+    fn roce(&mut self, local: &Side, remote: &Side) -> Result<Vec<Roce>> {
+        let Options { dscp, packets_per_s, .. } = self.options;
+        // Twice the interval, so that each mark is answered at once.
+        let pace = |receiver: &Side| Pace {
+            dscp,
+            packets_per_s,
+            cnp_interval_ns: receiver
+                .attached
+                .as_ref()
+                .map_or(0, |of| of.min_time_between_cnps_ns.saturating_mul(2)),
+        };
+        let direction = Direction::ToPeer;
+        self.step(format_args!("RoCEv2 packets {}", direction.label()))?;
+        self.control.ask(Request::Receive)?;
+        let sent = self.path.send(pace(remote).limited())?;
+        let Answer::Arrived { series } = self.control.ask(Request::Count)? else { return unexpected() };
+        let mut cnps = None;
+        if remote.has_np() {
+            self.step(format_args!("CNPs of the other host"))?;
+            cnps = Some(self.path.measure_cnps(pace(remote).limited())?);
+        }
+        let to_peer = Roce::new(direction, dscp, &sent, series, cnps, local.mtu_bytes.min(remote.mtu_bytes));
+
+        let direction = Direction::FromPeer;
+        self.step(format_args!("RoCEv2 packets {}", direction.label()))?;
+        let receiver = Receiver::open(self.path)?;
+        let Answer::Sent { series: sent } = self.control.ask(Request::Send { pace: pace(local) })? else {
+            return unexpected();
+        };
+        let series: Vec<Arrived> = receiver.count()?;
+        let mut cnps: Option<Cnps> = None;
+        if local.has_np() {
+            self.step(format_args!("CNPs of this host"))?;
+            let Answer::Cnps { cnps: measured } = self.control.ask(Request::Cnps { pace: pace(local) })?
+            else {
+                return unexpected();
+            };
+            cnps = Some(measured);
+        }
+        let from_peer =
+            Roce::new(direction, dscp, &sent, series, cnps, local.mtu_bytes.min(remote.mtu_bytes));
+        Ok(vec![to_peer, from_peer])
+    }
+}
+
+/// Prints progress; standard error may be closed.
+fn progress(what: fmt::Arguments<'_>) {
+    let _ = writeln!(io::stderr(), "{what}");
+}
+
+fn unexpected<T>() -> Result<T> {
+    bail!("the other host sends an unexpected answer; install the same version on both")
+}

@@ -1,0 +1,163 @@
+//! Messages between the two hosts: one line of JSON each, over TCP.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::bulk::Bulk;
+use super::roce::{Arrived, Cnps, Pace};
+use super::side::Side;
+
+/// Version of the messages and of the test packets.
+pub(super) const PROTOCOL: u32 = 1;
+/// Maximum length of a message.
+const MAX_BYTES: usize = 1 << 16;
+/// Time limit of an answer, above the longest measurement.
+pub(super) const ANSWER_TIME: Duration = Duration::from_secs(60);
+
+/// A request to the listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "snake_case")]
+pub(super) enum Request {
+    /// Starts the check.
+    Hello { protocol: u32, session: u64 },
+    /// Attach or detach, if permitted, and describe the host.
+    Attach { on: bool },
+    /// Transfer data over TCP connections that the client opens.
+    Bulk { streams: u8, time_ms: u32, to_listener: bool },
+    /// Start receiving test packets.
+    Receive,
+    /// Count the test packets received.
+    Count,
+    /// Send test packets.
+    Send { pace: Pace },
+    /// Measure the latency of the client's CNPs.
+    Cnps { pace: Pace },
+}
+
+/// An answer of the listener.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "snake_case")]
+pub(super) enum Answer {
+    Side { side: Side },
+    Ready,
+    Bulk { bulk: Bulk },
+    Arrived { series: Vec<Arrived> },
+    Sent { series: Vec<u32> },
+    Cnps { cnps: Cnps },
+    Failed { reason: String },
+}
+
+/// The control connection.
+pub(super) struct Connection {
+    stream: TcpStream,
+    received: Vec<u8>,
+}
+
+impl Connection {
+    pub(super) fn new(stream: TcpStream) -> Result<Self> {
+        stream.set_nodelay(true)?;
+        stream.set_write_timeout(Some(ANSWER_TIME))?;
+        Ok(Self { stream, received: Vec::new() })
+    }
+
+    pub(super) fn send(&mut self, message: &impl Serialize) -> Result<()> {
+        let mut line = serde_json::to_vec(message)?;
+        line.push(b'\n');
+        self.stream.write_all(&line).context("cannot send to the other host")
+    }
+
+    /// The next message; fails if it is too long, or not complete within `limit`.
+    pub(super) fn receive<T: DeserializeOwned>(&mut self, limit: Duration) -> Result<T> {
+        self.receive_or_end(limit)?.context("the other host closed the connection; its output has the reason")
+    }
+
+    /// As [`Self::receive`]; `None` if the other host has closed the connection.
+    pub(super) fn receive_or_end<T: DeserializeOwned>(&mut self, limit: Duration) -> Result<Option<T>> {
+        let until = Instant::now() + limit;
+        let end = loop {
+            if let Some(end) = self.received.iter().position(|byte| *byte == b'\n') {
+                break end;
+            }
+            ensure!(self.received.len() < MAX_BYTES, "the other host sends too long a message");
+            let left = until.saturating_duration_since(Instant::now());
+            ensure!(!left.is_zero(), "the other host does not answer");
+            self.stream.set_read_timeout(Some(left))?;
+            let mut bytes = [0; 4_096];
+            let len = self.stream.read(&mut bytes).context("cannot receive from the other host")?;
+            if len == 0 {
+                return Ok(None);
+            }
+            self.received.extend(bytes.iter().take(len));
+        };
+        let line: Vec<u8> = self.received.drain(..=end).collect();
+        let message = serde_json::from_slice(&line);
+        message.map(Some).context("the other host does not run `dcqcn doctor` of this version")
+    }
+
+    /// Sends a request and returns its answer.
+    pub(super) fn ask(&mut self, request: Request) -> Result<Answer> {
+        self.send(&request)?;
+        self.answer()
+    }
+
+    /// The answer to the last request.
+    pub(super) fn answer(&mut self) -> Result<Answer> {
+        match self.receive(ANSWER_TIME)? {
+            Answer::Failed { reason } => {
+                bail!("the other host: {}", dcqcn_support::render::printable(&reason))
+            }
+            answer => Ok(answer),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    fn pair() -> (Connection, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (Connection::new(listener.accept().unwrap().0).unwrap(), stream)
+    }
+
+    #[test]
+    fn messages_in_one_segment_are_separated() {
+        let (mut connection, mut stream) = pair();
+        let requests = [Request::Hello { protocol: PROTOCOL, session: u64::MAX }, Request::Receive];
+        let lines: Vec<String> =
+            requests.iter().map(|request| serde_json::to_string(request).unwrap() + "\n").collect();
+        stream.write_all(lines.concat().as_bytes()).unwrap();
+        for request in requests {
+            assert_eq!(connection.receive::<Request>(ANSWER_TIME).unwrap(), request);
+        }
+    }
+
+    #[test]
+    fn invalid_messages_are_rejected() {
+        for (bytes, expected) in [
+            (&b"GET / HTTP/1.1\r\n"[..], "does not run"),
+            (b"{\"request\":\"delete\"}\n", "does not run"),
+            (&[b'x'; MAX_BYTES], "too long"),
+        ] {
+            let (mut connection, mut stream) = pair();
+            stream.write_all(bytes).unwrap();
+            let error = connection.receive::<Request>(ANSWER_TIME).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn slow_message_is_abandoned() {
+        let (mut connection, mut stream) = pair();
+        stream.write_all(b"{").unwrap();
+        assert!(connection.receive::<Request>(Duration::from_millis(20)).is_err());
+    }
+}

@@ -1,0 +1,145 @@
+//! Description of a host: its interface, offloads and attachment, without addresses.
+
+use std::net::IpAddr;
+
+use anyhow::{Context as _, Result, ensure};
+use dcqcn_loader::attach::{self, Options, Request};
+use dcqcn_netlink::Netlink;
+use dcqcn_params::{Role, Settings};
+use nix::ifaddrs::getifaddrs;
+use serde::{Deserialize, Serialize};
+
+/// One of the two hosts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Side {
+    /// Version of dcqcn.
+    pub version: String,
+    pub kernel: String,
+    pub iface: String,
+    /// Driver; `null` if the interface does not report it.
+    pub driver: Option<String>,
+    pub speed_bps: Option<u64>,
+    pub mtu_bytes: u32,
+    /// Enabled features, as `ethtool -k` names them.
+    pub offloads: Vec<String>,
+    /// Attachment of the interface; `null` if it is not attached.
+    pub attached: Option<Attached>,
+}
+
+/// An attachment.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Attached {
+    pub np: bool,
+    pub rp: bool,
+    pub pacer: String,
+    pub min_time_between_cnps_ns: u64,
+}
+
+impl Side {
+    /// Describes this host and its interface with `address`.
+    pub(super) fn of(address: IpAddr) -> Result<Self> {
+        let netlink = Netlink::connect()?;
+        let link = netlink.link(&iface_of(address)?)?;
+        let mut offloads = netlink.features(link.index)?;
+        offloads.sort_unstable();
+        let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let attached = match attach::open(&link.name) {
+            Ok(attachment) => {
+                let scalars = attachment.maps.params()?.config.scalars;
+                Some(Attached {
+                    np: scalars.np_enable != 0,
+                    rp: scalars.rp_enable != 0,
+                    pacer: attachment.info.pacer,
+                    min_time_between_cnps_ns: scalars.min_time_between_cnps_ns,
+                })
+            }
+            Err(attach::Error::NotAttached { .. }) => None,
+            Err(error) => return Err(error.into()),
+        };
+        Ok(Self {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            kernel: kernel.trim().to_owned(),
+            driver: netlink.driver(&link.name).map(|driver| driver.name),
+            speed_bps: netlink.speed_bps(link.index)?,
+            mtu_bytes: link.mtu,
+            offloads,
+            attached,
+            iface: link.name,
+        })
+    }
+
+    /// Checks a description that the other host has sent.
+    pub(super) fn check(self) -> Result<Self> {
+        ensure!(self.is_printable(), "the other host sends invalid names");
+        Ok(self)
+    }
+
+    /// Whether all names are short and have no control characters.
+    fn is_printable(&self) -> bool {
+        const MAX_CHARS: usize = 64;
+        const MAX_OFFLOADS: usize = 256;
+        let Self { version, kernel, iface, driver, offloads, attached, .. } = self;
+        let words = [version, kernel, iface].into_iter().chain(driver).chain(offloads);
+        let mut words = words.chain(attached.as_ref().map(|attached| &attached.pacer));
+        let is_plain = |word: &String| word.len() <= MAX_CHARS && !word.contains(|c: char| c.is_control());
+        words.all(is_plain) && offloads.len() <= MAX_OFFLOADS
+    }
+
+    /// Whether the host answers CE-marked packets.
+    pub(super) fn has_np(&self) -> bool {
+        self.attached.as_ref().is_some_and(|attached| attached.np)
+    }
+}
+
+/// The interface that has `address`.
+pub(super) fn iface_of(address: IpAddr) -> Result<String> {
+    let is_it = |found: &nix::ifaddrs::InterfaceAddress| {
+        let Some(found) = found.address else { return false };
+        let v4 = found.as_sockaddr_in().map(|found| IpAddr::V4(found.ip()));
+        v4.or_else(|| found.as_sockaddr_in6().map(|found| IpAddr::V6(found.ip()))) == Some(address)
+    };
+    let found = getifaddrs().context("cannot list addresses")?.find(is_it);
+    Ok(found.with_context(|| format!("no interface of this host has the address {address}"))?.interface_name)
+}
+
+/// An attachment made for the check; dropping it detaches.
+pub(super) struct Trial(String);
+
+impl Trial {
+    /// Attaches the interface with `address` as a host, with the defaults of `dcqcn attach`.
+    pub(super) fn attach(address: IpAddr) -> Result<Self> {
+        let iface = iface_of(address)?;
+        let settings = Settings { role: Some(Role::Host), ..Settings::default() };
+        attach::attach_with(&Request { iface: iface.clone(), settings }, Options::default())?;
+        Ok(Self(iface))
+    }
+}
+
+impl Drop for Trial {
+    fn drop(&mut self) {
+        if let Err(error) = attach::detach(&self.0) {
+            tracing::error!(iface = self.0, %error, "cannot detach; retry with `dcqcn detach`");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_other_host_are_checked() {
+        assert!(Side::default().check().is_ok());
+        let long = "x".repeat(65);
+        for iface in ["eth0\u{1b}[2J", long.as_str()] {
+            assert!(Side { iface: iface.to_owned(), ..Side::default() }.check().is_err());
+        }
+        assert!(Side { offloads: vec![String::new(); 257], ..Side::default() }.check().is_err());
+    }
+
+    #[test]
+    fn interface_found_by_address() {
+        assert_eq!(iface_of([127, 0, 0, 1].into()).unwrap(), "lo");
+        assert!(iface_of([192, 0, 2, 1].into()).unwrap_err().to_string().contains("192.0.2.1"));
+    }
+}
