@@ -10,8 +10,8 @@ mod machine;
 mod matrix;
 mod mirror;
 mod network;
-mod orders;
 mod report;
+mod requests;
 mod scenario;
 mod tree;
 

@@ -58,12 +58,21 @@ ip address add 10.9.0.$N/24 dev eth0
 ethtool -K eth0 txvlan on rxvlan on >/dev/null 2>&1 || true
 tc qdisc replace dev eth0 root fq limit 40000 flow_limit 20000";
 
+/// Function for [`Topology::script`].
+const BRIDGE: &str = "bridge_above() {
+    modprobe bridge
+    ip link add top0 type bridge mcast_snooping 0
+    ip link set $1 master top0 up
+    ip link set top0 up
+}";
+
 /// Interfaces of a host.
 #[derive(Clone, Copy, Debug)]
 pub struct Topology {
-    /// Script for both guests that creates the interfaces; `$N` is the guest's number, `$M` the other's.
+    /// Script for both guests that creates the interfaces; `$N` is the guest's number, `$M` the other's, and
+    /// `bridge_above IFACE` makes an interface a port of the bridge `top0`.
     pub script: &'static str,
-    /// Interface with the RDMA device.
+    /// Interface with the address and the RDMA device.
     pub rdma: &'static str,
     /// Interface for `dcqcn`.
     pub iface: &'static str,
@@ -170,7 +179,7 @@ impl Hosts {
         result.map(drop)
     }
 
-    /// Requests an action of the machine (`xtask/src/vm/orders.rs`).
+    /// Requests an action of the machine (`xtask/src/vm/requests.rs`).
     pub fn host(&mut self, request: &str) -> Result<()> {
         self.peer.host(request)
     }
@@ -180,7 +189,9 @@ impl Hosts {
         self.topology = topology;
         self.both(RESET)?;
         let Topology { script, rdma, network, .. } = topology;
-        self.both(&format!("{script}\nrdma link add rxe0 type rxe netdev {rdma}"))?;
+        self.both(&format!(
+            "{BRIDGE}\n{script}\nip address replace {network}.$N/24 dev {rdma}\nrdma link add rxe0 type rxe netdev {rdma}"
+        ))?;
         self.sh(
             SENDER,
             &format!(

@@ -251,10 +251,13 @@ fn goodput_bps(printed: &str) -> Option<f64> {
     Some(average * 1e9)
 }
 
-/// The cells of the only row.
+/// The cells of the only row. On a busy CPU a warning about its frequency precedes it.
 fn row(printed: &str) -> Option<std::str::SplitWhitespace<'_>> {
-    let mut lines = printed.lines().skip_while(|line| !line.trim_start().starts_with("#bytes"));
-    lines.nth(1).map(str::split_whitespace)
+    let lines = printed.lines().skip_while(|line| !line.trim_start().starts_with("#bytes"));
+    lines
+        .skip(1)
+        .find(|line| line.trim_start().starts_with(|c: char| c.is_ascii_digit()))
+        .map(str::split_whitespace)
 }
 
 /// ` local address: LID 0000 QPN 0x0011 PSN 0x...` and ` remote address: ...`.
@@ -287,6 +290,13 @@ mod tests {
         assert_eq!(goodput_bps("Completion with error at client\n"), None);
         let flow = Flow::new(Tool::Write, 1, 2, 1, 16);
         assert_eq!(flow.goodput_bps(PRINTED), Some(2_210.0 * 65_536.0 / 8.0));
+    }
+
+    #[test]
+    fn warning_before_perftest_row_skipped() {
+        let printed = PRINTED.replace("\n 8192", "\nCorrelation coefficient r^2: 0.888071 < 0.9\n 8192");
+        assert_ne!(printed, PRINTED);
+        assert_eq!(goodput_bps(&printed), Some(18_104_000.0));
     }
 
     #[test]

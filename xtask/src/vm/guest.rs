@@ -13,7 +13,7 @@ use super::bottleneck::Bottleneck;
 use super::kernel::{self, Kernel, Series};
 use super::machine::{self, Accelerator, Machine, Qemu};
 use super::network::{Layout, Network, Nic};
-use super::orders::Orders;
+use super::requests::Requests;
 use super::scenario::{self, Scenario};
 use super::tree::{self, Tree};
 use super::{Finished, RESULTS, cache};
@@ -223,10 +223,10 @@ impl Booted<'_> {
         let start = two_guests(&format!("between {RESULT} {}", situations.join(" ")));
         machine::write_start(&self.guest.share, &start)?;
         let second = self.second(&network, peer)?;
-        let orders = Orders { network: &network, bottleneck: &bottleneck, dir, second: second.pid() };
+        let requests = Requests { network: &network, bottleneck: &bottleneck, dir, second: second.pid() };
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
-            scope.spawn(|| orders.serve(&stop));
+            scope.spawn(|| requests.serve(&stop));
             let machine = Machine { port: Some(&network.ports[0]), ..self.machine() };
             let limit = SITUATION_TIMEOUT * u32::try_from(situations.len()).unwrap_or(u32::MAX);
             let finished = self.watched(limit, title, &machine);

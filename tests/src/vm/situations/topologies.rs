@@ -14,28 +14,22 @@ use super::incast::{attached, measure, over, restored};
 use super::{Completion, Measured};
 
 const VLAN: Topology = Topology {
-    script: "modprobe -a 8021q bridge
+    script: "modprobe 8021q
         ip address flush dev eth0
         ip link add link eth0 name low0 type vlan id 5
-        ip link add top0 type bridge mcast_snooping 0
-        ip link set low0 master top0 up
-        ip link set top0 up
-        ip address add 10.9.5.$N/24 dev top0",
+        bridge_above low0",
     rdma: "top0",
     iface: "eth0",
     network: "10.9.5",
 };
 
 const QINQ: Topology = Topology {
-    script: "modprobe -a 8021q bridge
+    script: "modprobe 8021q
         ip address flush dev eth0
         ip link add link eth0 name mid0 type vlan protocol 802.1ad id 8
         ip link set mid0 up
         ip link add link mid0 name low0 type vlan id 5
-        ip link add top0 type bridge mcast_snooping 0
-        ip link set low0 master top0 up
-        ip link set top0 up
-        ip address add 10.9.6.$N/24 dev top0",
+        bridge_above low0",
     rdma: "top0",
     iface: "eth0",
     network: "10.9.6",
@@ -48,8 +42,7 @@ const BOND: Topology = Topology {
         for port in eth0 eth1; do ip link set $port down; ip link set $port master top0; done
         ip link set top0 up
         until ip link set top0 type bond active_slave eth0 2>/dev/null; do sleep 0.2; done
-        tc qdisc replace dev top0 root fq limit 40000 flow_limit 20000
-        ip address add 10.9.7.$N/24 dev top0",
+        tc qdisc replace dev top0 root fq limit 40000 flow_limit 20000",
     rdma: "top0",
     iface: "top0",
     network: "10.9.7",
@@ -59,8 +52,7 @@ const MACVLAN: Topology = Topology {
     script: "modprobe macvlan
         ip address flush dev eth0
         ip link add link eth0 name top0 type macvlan mode bridge
-        ip link set top0 up
-        ip address add 10.9.8.$N/24 dev top0",
+        ip link set top0 up",
     rdma: "top0",
     iface: "eth0",
     network: "10.9.8",
@@ -70,8 +62,7 @@ const VXLAN: Topology = Topology {
     script: "modprobe vxlan
         ip link add top0 type vxlan id 42 local 10.9.0.$N remote 10.9.0.$M dev eth0 dstport 4789
         ip link set top0 up
-        tc qdisc replace dev top0 root fq limit 40000 flow_limit 20000
-        ip address add 10.9.9.$N/24 dev top0",
+        tc qdisc replace dev top0 root fq limit 40000 flow_limit 20000",
     rdma: "top0",
     iface: "top0",
     network: "10.9.9",
@@ -83,20 +74,14 @@ const VRF: Topology = Topology {
         ip link add top0 type vrf table 100
         ip link set top0 up
         ip link set eth0 master top0
-        ip address flush dev eth0
-        ip address add 10.9.10.$N/24 dev eth0",
+        ip address flush dev eth0",
     rdma: "eth0",
     iface: "eth0",
     network: "10.9.10",
 };
 
 const BRIDGE: Topology = Topology {
-    script: "modprobe bridge
-        ip address flush dev eth0
-        ip link add top0 type bridge mcast_snooping 0
-        ip link set eth0 master top0
-        ip link set top0 up
-        ip address add 10.9.11.$N/24 dev top0",
+    script: "ip address flush dev eth0; bridge_above eth0",
     rdma: "top0",
     iface: "eth0",
     network: "10.9.11",

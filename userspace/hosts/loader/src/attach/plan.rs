@@ -73,10 +73,15 @@ impl Plan {
         let mut notes = Vec::new();
         let (mut found, link_rate_from) = link_rate(netlink, links, &link, settings, &mut notes)?;
         let master = master(links, &link).cloned();
-        // A bridge's port carries frames of other hosts.
-        found.other_host = master.as_ref().is_some_and(is_bridge);
-        if found.other_host {
-            notes.push(format!("{} is a bridge's port: np_other_host is on unless it is set", link.name));
+        // A bridge's port carries frames of other hosts, and a macvlan's frames have another MAC address.
+        let other = if master.as_ref().is_some_and(is_bridge) {
+            Some("is a bridge's port")
+        } else {
+            links.iter().any(|upper| is_macvlan_above(upper, &link)).then_some("has a macvlan above it")
+        };
+        found.other_host = other.is_some();
+        if let Some(why) = other {
+            notes.push(format!("{} {why}: np_other_host is on unless it is set", link.name));
         }
         if is_bridge(&link) {
             notes.push(format!(
@@ -276,6 +281,13 @@ fn master<'a>(links: &'a [Link], link: &Link) -> Option<&'a Link> {
 /// Whether ports of this device carry frames of other hosts.
 fn is_bridge(master: &Link) -> bool {
     matches!(master.kind.as_deref(), Some("bridge" | "openvswitch"))
+}
+
+/// Whether frames of this macvlan pass the interface.
+fn is_macvlan_above(upper: &Link, link: &Link) -> bool {
+    matches!(upper.kind.as_deref(), Some("macvlan" | "macvtap"))
+        && upper.peer.is_some()
+        && [Some(link.index), link.master].contains(&upper.peer)
 }
 
 /// XDP mode of an inline attachment.
@@ -513,6 +525,22 @@ mod tests {
         for from in [LinkRateFrom::Given, LinkRateFrom::Shaper, LinkRateFrom::Virtual] {
             assert_eq!(speeds(Some("veth"), Some(BPS), from), Some((0, 0)), "{from:?}");
         }
+    }
+
+    #[test]
+    fn macvlan_found_above_link_or_its_bond() {
+        let upper = |kind, peer| Link { index: 9, peer, ..link(Some(kind), MAC) };
+        let port = Link { master: Some(4), ..link(None, MAC) };
+        for (kind, peer, expected) in [
+            ("macvlan", Some(2), true),
+            ("macvtap", Some(4), true),
+            ("macvlan", Some(3), false),
+            ("macvlan", None, false),
+            ("vlan", Some(2), false),
+        ] {
+            assert_eq!(is_macvlan_above(&upper(kind, peer), &port), expected, "{kind} {peer:?}");
+        }
+        assert!(!is_macvlan_above(&upper("macvlan", None), &link(None, MAC)));
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::run;
 const POLL: Duration = Duration::from_millis(50);
 
 /// Executor of the requests.
-pub(super) struct Orders<'a> {
+pub(super) struct Requests<'a> {
     pub(super) network: &'a Network,
     pub(super) bottleneck: &'a Bottleneck,
     /// Directory of the requests.
@@ -29,16 +29,16 @@ pub(super) struct Orders<'a> {
     pub(super) second: u32,
 }
 
-impl Orders<'_> {
+impl Requests<'_> {
     /// Executes requests until `stop`.
     pub(super) fn serve(&self, stop: &AtomicBool) {
-        let (order, result) = (self.dir.join("host.command"), self.dir.join("host.result"));
+        let (request, result) = (self.dir.join("host.command"), self.dir.join("host.result"));
         while !stop.load(Ordering::Relaxed) {
             thread::sleep(POLL);
-            if let Ok(line) = fs::read_to_string(&order) {
+            if let Ok(line) = fs::read_to_string(&request) {
                 let outcome = self.execute(&line).map_or_else(|error| format!("{error:#}"), |()| "ok".into());
                 let partial = self.dir.join("host.partial");
-                let answer = fs::remove_file(&order)
+                let answer = fs::remove_file(&request)
                     .and_then(|()| fs::write(&partial, outcome))
                     .and_then(|()| fs::rename(&partial, &result));
                 if let Err(error) = answer {
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn monitor_events_skipped_and_errors_reported() {
-        let path = std::env::temp_dir().join(format!("dcqcn-orders-{}.qmp", std::process::id()));
+        let path = std::env::temp_dir().join(format!("dcqcn-requests-{}.qmp", std::process::id()));
         drop(std::fs::remove_file(&path));
         let listener = UnixListener::bind(&path).unwrap();
         let server = thread::spawn(move || {
