@@ -159,7 +159,6 @@ pub enum Format {
 /// Further inputs of a workload.
 #[derive(Clone, Debug)]
 pub(super) struct Terms {
-    pub(super) hosts: u32,
     pub(super) class: u8,
     pub(super) bytes: u64,
     pub(super) sizes: Option<PathBuf>,
@@ -213,8 +212,9 @@ impl FromStr for Traffic {
 
 impl Traffic {
     /// The workload.
-    pub(super) fn build(&self, terms: &Terms) -> Result<Workload> {
-        let Terms { hosts, class, bytes, repeat, .. } = *terms;
+    pub(super) fn build(&self, terms: &Terms, topology: &Topology) -> Result<Workload> {
+        let Terms { class, bytes, repeat, .. } = *terms;
+        let hosts = topology.hosts;
         ensure!(bytes != 0, "size = 0B is out of range: at least 1B");
         Ok(match self {
             Self::Incast(senders) => {
@@ -258,7 +258,7 @@ impl Traffic {
             Self::File(format, path) => {
                 let name = path.display().to_string();
                 match format {
-                    Format::Hpcc => Workload::hpcc(&name, &workload::text(path)?, class)?,
+                    Format::Hpcc => Workload::hpcc(&name, &workload::text(path)?, class, topology)?,
                     Format::Htsim => Workload::htsim(&name, &workload::text(path)?, class)?,
                     Format::Chakra => Workload::chakra(path, hosts, class)?,
                     Format::Simai => Workload::simai(&name, &workload::text(path)?, hosts, class)?,

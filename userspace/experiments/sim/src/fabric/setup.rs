@@ -247,7 +247,6 @@ impl FabricSetup {
         let topology = self.topology.clone().unwrap_or(Shape::LeafSpine([4, 4, 8])).build(cables)?;
         let seed = self.seed.unwrap_or(1);
         let terms = Terms {
-            hosts: topology.hosts,
             class,
             bytes: self.size.unwrap_or(1_000_000),
             sizes: self.sizes.clone(),
@@ -258,7 +257,7 @@ impl FabricSetup {
             shuffled: self.placement.unwrap_or(false),
             seed,
         };
-        let workload: Workload = self.workload.clone().unwrap_or(Traffic::Random).build(&terms)?;
+        let workload: Workload = self.workload.clone().unwrap_or(Traffic::Random).build(&terms, &topology)?;
         let config = self.config(terms.host_rate_bps)?;
         let mut scenario = Scenario::new(topology, workload, config);
         scenario.seed = seed;

@@ -24,31 +24,39 @@ pub(crate) struct Framing {
 /// the sender's line rate.
 ///
 /// Nodes store and forward. The last packet, which may be shorter, leaves a node when it has arrived and the previous
-/// one has left; previous ones are spaced by the slowest link so far.
+/// one has left; previous ones are spaced by the slowest link so far. Times are rounded down at every hop, as by
+/// transmitters, so that no message is faster.
 #[must_use]
 pub(crate) fn delivery_ns(path: &[Hop], framing: Framing, bytes: u64) -> u64 {
     let Framing { payload_bytes, header_bytes } = framing;
     let packets = bytes.div_ceil(payload_bytes);
     let last_bytes = bytes - (packets - 1) * payload_bytes + header_bytes;
     let full_bytes = payload_bytes + header_bytes;
-    let (mut arrival_ns, mut first_ns, mut slowest_ns) = (0.0_f64, 0.0_f64, 0.0_f64);
+    let (mut arrival_ns, mut first_ns, mut slowest_bps) = (0, 0, u64::MAX);
     for hop in path {
-        let time_ns = |bytes: u64| bytes as f64 * 8e9 / hop.rate_bps as f64;
-        let full_ns = time_ns(full_bytes);
-        slowest_ns = slowest_ns.max(full_ns);
+        let full_ns = time_ns(hop.rate_bps, full_bytes);
+        slowest_bps = slowest_bps.min(hop.rate_bps);
         // When the last but one packet, a full one, has left this node.
-        let before_ns =
-            if packets > 1 { first_ns + full_ns + (packets - 2) as f64 * slowest_ns } else { 0.0 };
-        arrival_ns = arrival_ns.max(before_ns) + time_ns(last_bytes) + hop.delay_ns as f64;
-        first_ns += full_ns + hop.delay_ns as f64;
+        let before_ns = match packets {
+            1 => 0,
+            _ => first_ns + full_ns + time_ns(slowest_bps, (packets - 2) * full_bytes),
+        };
+        arrival_ns = before_ns.max(arrival_ns) + time_ns(hop.rate_bps, last_bytes) + hop.delay_ns;
+        first_ns += full_ns + hop.delay_ns;
     }
-    arrival_ns as u64
+    arrival_ns
 }
 
-/// Time of one frame of `wire_bytes` along `path`.
+/// Time of one frame of `wire_bytes` along `path`, rounded up at every hop.
 #[must_use]
 pub(crate) fn frame_ns(path: &[Hop], wire_bytes: u64) -> u64 {
     path.iter().map(|hop| Transmitter::time_ns(hop.rate_bps, wire_bytes) + hop.delay_ns).sum()
+}
+
+/// Transmission time of `bytes`, rounded down.
+fn time_ns(rate_bps: u64, bytes: u64) -> u64 {
+    let ns = u128::from(bytes) * 8_000_000_000 / u128::from(rate_bps.max(1));
+    u64::try_from(ns).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -72,5 +80,13 @@ mod tests {
         assert_eq!(delivery_ns(&[fast, slow], FRAMING, 1_500), 1_500 + 2_000 + 1_000 + 100);
         assert_eq!(delivery_ns(&[slow, fast], FRAMING, 1_500), 3_000 + 100 + 500 + 500);
         assert_eq!(frame_ns(&[fast, slow], 100), 100 + 500 + 200 + 100);
+    }
+    #[test]
+    fn times_rounded_down_at_every_hop() {
+        // 1000 bytes in 2666.67 ns.
+        let third = Hop { rate_bps: 3_000_000_000, delay_ns: 0 };
+        assert_eq!(delivery_ns(&[third; 3], FRAMING, 1_000), 3 * 2_666);
+        // The second packet ends at 5333.33 ns on the first link.
+        assert_eq!(delivery_ns(&[third; 3], FRAMING, 2_000), 5_332 + 2 * 2_666);
     }
 }

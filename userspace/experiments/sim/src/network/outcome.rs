@@ -373,7 +373,7 @@ fn ideal_flows(scenario: &Scenario, ports: &[Vec<PortSpec>]) -> Vec<FlowOutcome>
             if src != dst {
                 let path: Vec<Hop> = routes.path(ports, src, dst).iter().map(hop).collect();
                 // An AETH in place of the payload.
-                ideal_ns = delivery_ns(&path, framing, flow.bytes) + frame_ns(&path, header_bytes + 4);
+                ideal_ns = delivery_ns(&path, framing, flow.bytes) + delivery_ns(&path, framing, 4);
             }
             FlowOutcome { src, dst, bytes: flow.bytes, start_ns: None, fct_ns: None, ideal_ns }
         })

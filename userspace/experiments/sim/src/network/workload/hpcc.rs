@@ -1,22 +1,28 @@
 //! The files of HPCC's simulator: flows, and topologies.
 //!
-//! A flow file starts with the number of flows; each line is `SRC DST PG DPORT BYTES SECONDS`. A topology file starts
+//! Both number nodes, switches included, from 0; a topology keeps these ids in the names of its nodes. A flow file starts with the number of flows; each line is `SRC DST PG DPORT BYTES SECONDS`. A topology file starts
 //! with the numbers of nodes, switches and links and the list of switches; each line is `A B RATE DELAY ERROR_RATE`.
+
+use std::collections::{BTreeSet, HashMap};
 
 use super::Workload;
 use crate::network::read::{FileError, words};
-use crate::network::topology::{Link, Topology};
+use crate::network::topology::{Link, MAX_NODES, Topology};
 
+/// Name of a node with an id of these files.
+const NODE: &str = "node";
 /// Start time in the flow files of HPCC's traffic generator: 2 s.
 const FIRST_START_NS: u64 = 2_000_000_000;
 
 impl Workload {
     /// Reads a flow file. Each flow has its own QP in `class`; the priority group of the file concerns HPCC's switches
-    /// only. If no flow starts before 2 s, as in files of HPCC's traffic generator, these are subtracted.
+    /// only. If no flow starts before 2 s, as in files of HPCC's traffic generator, these are subtracted. SRC and DST are
+    /// ids of nodes if `topology` has such ids, and otherwise numbers of hosts.
     ///
     /// # Errors
-    /// A line is malformed, or there are fewer lines than announced.
-    pub fn hpcc(name: &str, text: &str, class: u8) -> Result<Self, FileError> {
+    /// A line is malformed, names a node that is not a host, or there are fewer lines than announced.
+    pub fn hpcc(name: &str, text: &str, class: u8, topology: &Topology) -> Result<Self, FileError> {
+        let ids = topology.node_ids();
         let mut lines = words(text);
         let count = lines.next().and_then(|(_, words)| words.first()?.parse::<usize>().ok());
         let Some(count) = count else {
@@ -37,6 +43,22 @@ impl Workload {
                 );
                 return Err(FileError::new(name, line, what));
             };
+            let host = |id: u32| {
+                let Some(ids) = &ids else { return Ok(id) };
+                let node = ids.get(&id).copied().filter(|&node| node < topology.hosts);
+                node.ok_or_else(|| {
+                    let found = if ids.contains_key(&id) { "is a switch" } else { "does not exist" };
+                    FileError::new(
+                        name,
+                        line,
+                        format!("node {id} {found}: SRC and DST must be hosts of the topology"),
+                    )
+                })
+            };
+            let (src, dst) = (host(src)?, host(dst)?);
+            if src == dst {
+                return Err(FileError::new(name, line, "SRC and DST are the same host"));
+            }
             flows.push((src, dst, bytes, start_ns));
         }
         if flows.len() < count {
@@ -71,6 +93,12 @@ const RATES: &[(&str, f64)] = &[("Gbps", 1e9), ("Mbps", 1e6), ("Kbps", 1e3), ("b
 const TIMES: &[(&str, f64)] = &[("ms", 1e6), ("us", 1e3), ("ns", 1.0), ("s", 1e9)];
 
 impl Topology {
+    /// The nodes by their ids in HPCC's files, if every node is called `node` and its id.
+    fn node_ids(&self) -> Option<HashMap<u32, u32>> {
+        let ids = self.names.iter().map(|name| name.strip_prefix(NODE)?.parse().ok());
+        ids.zip(0..).map(|(id, node)| Some((id?, node))).collect()
+    }
+
     /// Reads a topology file. Nonzero error rates are rejected: links are lossless here.
     ///
     /// # Errors
@@ -84,10 +112,15 @@ impl Topology {
         let &[nodes, switch_count, link_count] = head.as_slice() else {
             return Err(FileError::new(name, 1, "the first line must be `NODES SWITCHES LINKS`"));
         };
-        let switches = numbers(1)
-            .filter(|list| list.len() == switch_count as usize && list.iter().all(|&node| node < nodes));
+        if nodes > 2 * MAX_NODES {
+            return Err(FileError::new(name, 1, format!("{nodes} nodes: the limit is {}", 2 * MAX_NODES)));
+        }
+        let switches = numbers(1).map(BTreeSet::from_iter).filter(|switches: &BTreeSet<u32>| {
+            switches.len() == switch_count as usize && switches.iter().all(|&node| node < nodes)
+        });
         let Some(switches) = switches else {
-            let what = format!("the second line must name the {switch_count} switches, below {nodes}");
+            let what =
+                format!("the second line must name the {switch_count} switches, each once, below {nodes}");
             return Err(FileError::new(name, 2, what));
         };
         // Hosts come first in the numbering here; each keeps its name.
@@ -125,7 +158,7 @@ impl Topology {
                 format!("{link_count} links are announced, but {} follow", links.len()),
             ));
         }
-        let names = order.iter().map(|old| format!("node{old}")).collect();
+        let names = order.iter().map(|old| format!("{NODE}{old}")).collect();
         Ok(Self { hosts: nodes - switch_count, switches: switch_count, links, names })
     }
 }
@@ -133,24 +166,46 @@ impl Topology {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::network::Cables;
+
+    fn hosts(count: u32) -> Topology {
+        let cables = Cables { host_rate_bps: 1_000_000_000, switch_rate_bps: 1_000_000_000, delay_ns: 1_000 };
+        Topology::leaf_spine(1, 0, count, cables).unwrap()
+    }
+
+    #[test]
+    fn flows_use_node_ids_of_topology() {
+        // Switch 0 and hosts 1 to 3, as in HPCC's example.
+        let star = "4 1 3\n0\n0 1 1Gbps 1us 0\n0 2 1Gbps 1us 0\n0 3 1Gbps 1us 0\n";
+        let star = Topology::hpcc("t", star).unwrap();
+        let read = |flow: &str| Workload::hpcc("f", &format!("1\n{flow} 3 100 5 0\n"), 3, &star);
+        let workload = read("3 1").unwrap();
+        let pair = workload.ends(&workload.flows()[0]).unwrap();
+        assert_eq!([star.name(pair.src), star.name(pair.dst)], ["node3", "node1"]);
+        for (flow, expected) in [("0 1", "f:2: node 0 is a switch"), ("1 4", "f:2: node 4 does not exist")] {
+            assert!(read(flow).unwrap_err().to_string().starts_with(expected), "{flow}");
+        }
+    }
 
     #[test]
     fn traffic_generator_files_parsed() {
         let text = "2 \n2 1 3 100 200000 2.000000500\n3 1 3 100 150000 2.5\n9 9 9 9 9 9\n";
-        let workload = Workload::hpcc("flow.txt", text, 3).unwrap();
+        let workload = Workload::hpcc("flow.txt", text, 3, &hosts(4)).unwrap();
         let read: Vec<_> = workload
             .flows()
             .iter()
             .map(|flow| (workload.ends(flow).unwrap().src, flow.bytes, flow.start_ns))
             .collect();
         assert_eq!(read, [(2, 200_000, 500), (3, 150_000, 500_000_000)]);
-        assert_eq!(Workload::hpcc("f", "1\n0 1 3 100 5 0.25\n", 3).unwrap().flows()[0].start_ns, 250_000_000);
+        let early = Workload::hpcc("f", "1\n0 1 3 100 5 0.25\n", 3, &hosts(2)).unwrap();
+        assert_eq!(early.flows()[0].start_ns, 250_000_000);
         for (text, expected) in [
             ("x", "f:1: the first line must be the number of flows"),
             ("1\n0 1 3\n", "f:2: `0 1 3` is not a flow"),
             ("3\n0 1 3 100 5 0\n", "f: the first line announces 3 flows, but 1 follow"),
+            ("1\n1 1 3 100 5 0\n", "f:2: SRC and DST are the same host"),
         ] {
-            assert!(Workload::hpcc("f", text, 3).unwrap_err().to_string().starts_with(expected));
+            assert!(Workload::hpcc("f", text, 3, &hosts(2)).unwrap_err().to_string().starts_with(expected));
         }
     }
 
@@ -166,6 +221,8 @@ mod tests {
         for (text, expected) in [
             ("1 2\n", "t:1: the first line"),
             ("2 1 1\n5\n", "t:2: the second line must name the 1 switches"),
+            ("1 2 0\n0 0\n", "t:2: the second line must name the 2 switches, each once"),
+            ("4000000000 1 0\n0\n", "t:1: 4000000000 nodes: the limit is"),
             ("2 1 1\n0\n0 1 100Gbps 1us 0.01\n", "t:3: `0 1 100Gbps 1us 0.01` is not a link"),
             ("2 1 2\n0\n0 1 100Gbps 1us 0\n", "t: 2 links are announced, but 1 follow"),
         ] {

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 
 use super::{Wait, Workload};
+use crate::network::agenda::MAX_TIME_NS;
 use crate::network::read::{FileError, words};
 
 /// A trigger.
@@ -31,14 +32,24 @@ impl Workload {
     /// Reads a connection matrix. Each connection has its own QP in `class`.
     ///
     /// # Errors
-    /// A line is malformed, a connection never starts, or a trigger violates the rules of its kind.
+    /// A line is malformed or contradicts the header, a connection never starts, or a trigger violates the rules of its
+    /// kind.
     pub fn htsim(name: &str, text: &str, class: u8) -> Result<Self, FileError> {
         let mut workload = Self::new();
         let mut triggers: HashMap<u64, Trigger> = HashMap::new();
+        let (mut nodes, mut connections) = (u32::MAX, None);
         for (line, words) in words(text) {
             let refuse = |what: String| Err(FileError::new(name, line, what));
             match words.as_slice() {
-                ["Nodes" | "Connections" | "Triggers" | "Failures", ..] => {}
+                ["Nodes", count] => match count.parse() {
+                    Ok(count) => nodes = count,
+                    Err(_) => return refuse(format!("`{count}` is not a number of nodes")),
+                },
+                ["Connections", count] => match count.parse::<usize>() {
+                    Ok(count) => connections = Some(count),
+                    Err(_) => return refuse(format!("`{count}` is not a number of connections")),
+                },
+                ["Triggers" | "Failures", ..] => {}
                 ["trigger", rest @ ..] => {
                     let Some((id, kind, count)) = trigger(rest) else {
                         return refuse(format!(
@@ -52,13 +63,24 @@ impl Workload {
                 [ends, rest @ ..] if ends.contains("->") => {
                     let ends = ends
                         .split_once("->")
-                        .and_then(|(src, dst)| Some((src.parse().ok()?, dst.parse().ok()?)));
+                        .and_then(|(src, dst)| Some((src.parse::<u32>().ok()?, dst.parse::<u32>().ok()?)));
                     let (Some((src, dst)), Some(connection)) = (ends, connection(rest)) else {
                         return refuse(format!(
-                            "`{}` is not a connection: write SRC->DST start PICOSECONDS size BYTES",
+                            "`{}` is not a connection: write SRC->DST start PICOSECONDS size BYTES; a start is at most 274 s",
                             words.join(" ")
                         ));
                     };
+                    if src == dst {
+                        return refuse(format!("{src}->{dst}: a connection needs two nodes"));
+                    }
+                    if src.max(dst) >= nodes {
+                        return refuse(format!(
+                            "{src}->{dst}: the file announces {nodes} nodes, numbered from 0"
+                        ));
+                    }
+                    if connection.bytes == 0 {
+                        return refuse("size 0, an endless connection, is not supported".to_owned());
+                    }
                     if connection.start_ps.is_some() == (connection.trigger.is_some()) {
                         return refuse("a connection must have either a start or a trigger".to_owned());
                     }
@@ -87,6 +109,11 @@ impl Workload {
                 }
                 _ => return refuse(format!("`{}` is neither a connection nor a trigger", words.join(" "))),
             }
+        }
+        let found = workload.flows().len();
+        if let Some(count) = connections.filter(|&count| count != found) {
+            let what = format!("the file announces {count} connections, but has {found}");
+            return Err(FileError::new(name, 0, what));
         }
         let mut ids: Vec<u64> = triggers.keys().copied().collect();
         ids.sort_unstable();
@@ -146,14 +173,17 @@ struct Connection {
 /// The words after the endpoints of a connection.
 fn connection(words: &[&str]) -> Option<Connection> {
     let mut connection = Connection::default();
+    let mut size = None;
     for pair in words.chunks(2) {
         let &[key, value] = pair else { return None };
         match key {
             // Fractions of a picosecond are ignored.
             "start" => {
-                connection.start_ps = Some(value.parse::<f64>().ok().filter(|start| *start >= 0.0)? as u64)
+                let most_ps = MAX_TIME_NS as f64 * 1e3;
+                let start_ps = value.parse::<f64>().ok().filter(|start| (0.0..=most_ps).contains(start))?;
+                connection.start_ps = Some(start_ps as u64);
             }
-            "size" => connection.bytes = value.parse().ok()?,
+            "size" => size = Some(value.parse().ok()?),
             "trigger" => connection.trigger = Some(value.parse().ok()?),
             "send_done_trigger" => connection.sent = Some(value.parse().ok()?),
             "recv_done_trigger" => connection.received = Some(value.parse().ok()?),
@@ -161,7 +191,8 @@ fn connection(words: &[&str]) -> Option<Connection> {
             _ => return None,
         }
     }
-    (connection.bytes != 0).then_some(connection)
+    connection.bytes = size?;
+    Some(connection)
 }
 
 /// The words after `trigger`: its number, kind and count.
@@ -226,6 +257,15 @@ mod tests {
             (
                 "0->1 start 0 size 5 send_done_trigger 1\n1->0 trigger 1 size 5\ntrigger id 1 barrier count 2",
                 "m: trigger 1: a barrier of 2 has 1",
+            ),
+            ("Nodes 2\n0->3 start 0 size 5\n", "m:2: 0->3: the file announces 2 nodes"),
+            ("Nodes two\n", "m:1: `two` is not a number of nodes"),
+            ("Connections 2\n0->1 start 0 size 5\n", "m: the file announces 2 connections, but has 1"),
+            ("0->0 start 0 size 5\n", "m:1: 0->0: a connection needs two nodes"),
+            ("0->1 start 0 size 0\n", "m:1: size 0, an endless connection, is not supported"),
+            (
+                "0->1 start 99999999999999999999 size 5\n",
+                "m:1: `0->1 start 99999999999999999999 size 5` is not",
             ),
             ("trigger id 1\n", "m:1: `trigger id 1` is not a trigger"),
             ("hello\n", "m:1: `hello` is neither"),
