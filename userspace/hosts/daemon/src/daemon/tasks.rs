@@ -14,7 +14,7 @@ use dcqcn_loader::attach::Id;
 use dcqcn_netlink::Netlink;
 
 use super::work::{Port, Settings, Work};
-use super::{age, backlog, depths, events, pacer, pairs, pfc_tx, probe, watchdog};
+use super::{age, backlog, depths, events, host_congestion, pacer, pairs, pfc_tx, probe, watchdog};
 use crate::shared_state::{Health, TaskWatch, lock};
 use looper::Looper;
 
@@ -25,7 +25,7 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 type Begin = fn(&Arc<Port>, &Arc<Settings>, &Netlink) -> Result<Option<Box<dyn Work>>>;
 
 /// All kinds of tasks.
-const KINDS: [(&str, Begin); 9] = [
+const KINDS: [(&str, Begin); 10] = [
     ("pacer", pacer::begin),
     ("age", age::begin),
     ("pairs", pairs::begin),
@@ -35,6 +35,7 @@ const KINDS: [(&str, Begin); 9] = [
     ("depths", depths::begin),
     ("pfc_tx", pfc_tx::begin),
     ("probe", probe::begin),
+    ("host_congestion", host_congestion::begin),
 ];
 
 /// Interfaces with tasks.
