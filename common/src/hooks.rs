@@ -88,6 +88,7 @@ fn way_out<'p, H: Host<'p>>(h: &H, p: &Params) -> usize {
 /// - NP: a CE-marked data packet, or the first data packet after a window with marks, makes the hook clone
 ///   the packet to the interface's own egress, with the private `skb->mark`. The egress hook turns the
 ///   clone into the CNP.
+/// - `np_host_congestion`: while this host is congested, ECT packets count as marked.
 /// - `trim_nak`: trimmed data counts as marked, and is dropped if the daemon will answer it.
 #[inline(always)]
 pub fn ingress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
@@ -136,7 +137,8 @@ pub fn ingress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
         is_answered = recovery::on_ingress(s, p, &roce);
     }
     if p.hot.is_on(Switch::Np) && roce.congests() {
-        let is_marked = roce.ecn().is_ce() || roce.is_trimmed;
+        let is_marked =
+            roce.ecn().is_ce() || roce.is_trimmed || roce.ecn().is_ect() && np::is_host_congested(s, p);
         if roce.ecn().is_ce() {
             let packets = roce.segments().packets;
             s.env().count_many(Stat::NpEcnMarked, packets);

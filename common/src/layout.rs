@@ -106,6 +106,8 @@ pub enum Time {
     Storms = 20,
     /// State of the rate limit for trimmed packets, as in [`Limit`](crate::limit::Limit).
     Trims = 21,
+    /// Until when the NP answers ECT packets because this host is congested; see [`crate::host_congestion`].
+    HostCongestedUntil = 22,
 }
 
 impl Time {
@@ -134,7 +136,7 @@ impl Time {
 }
 
 /// Number of timestamps.
-pub const TIMES: u32 = 22;
+pub const TIMES: u32 = 23;
 
 /// Source of a pair, the most trusted first; on contradiction the more trusted one takes precedence.
 #[repr(u32)]

@@ -16,6 +16,7 @@ pub mod classify;
 pub mod events;
 pub mod flow;
 pub mod hooks;
+pub mod host_congestion;
 mod id;
 pub mod layout;
 pub mod limit;

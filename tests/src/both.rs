@@ -70,6 +70,12 @@ impl Both {
         self.kernel.set_storms(storms, now_ns).unwrap_or_else(|error| panic!("{error}"));
     }
 
+    /// Reports until when the host counts as congested.
+    pub fn set_host_congested_until(&mut self, until_ns: u64) {
+        self.reference.set_host_congested_until(until_ns).unwrap_or_else(|error| panic!("{error}"));
+        self.kernel.set_host_congested_until(until_ns).unwrap_or_else(|error| panic!("{error}"));
+    }
+
     /// Processes a packet with both; panics unless they agree to the last byte.
     pub fn process(&mut self, hook: Hook, now_ns: u64, packet: &[u8], meta: &Meta) -> Outcome {
         let reference = self.reference.process(hook, now_ns, packet, meta);

@@ -32,6 +32,16 @@ pub fn is_between_hosts<F: Frame>(frame: &F, roce: &Roce) -> bool {
         && roce.addresses(frame).is_some_and(|(src, dst)| is_of_one_host(src) && is_of_one_host(dst))
 }
 
+/// Whether the NP answers ECT packets too, because the daemon has reported recently that this host is congested.
+#[inline(always)]
+pub(super) fn is_host_congested<'p, S: Skb<'p>>(s: &mut S, p: &Params) -> bool {
+    if !p.hot.is_on(Switch::NpHostCongestion) {
+        return false;
+    }
+    let until_ns = s.env().time(Time::HostCongestedUntil);
+    until_ns != 0 && s.env().now_ns() < until_ns
+}
+
 /// Answers the marks of a flow: of this packet if `is_marked`, or earlier ones.
 ///
 /// Never for a group address; for another host only with `np_other_host`.

@@ -121,6 +121,8 @@ parameters! {
         cnp_rate = 1_000_000, "cnp_rate", Unit::Count, 0, 100_000_000, "Forged marked packets can trigger more CNPs.";
         /// Also answer packets for other hosts, with their source address: for a box in front of receivers. On by default on a bridge port.
         np_other_host = 0, "np_other_host", Unit::Switch, 0, 1, "";
+        /// Also answer ECT packets while this host's CPUs do not keep up with received packets, as read by `dcqcn run`.
+        np_host_congestion = 0, "np_host_congestion", Unit::Switch, 0, 1, "";
         /// DSCP of CNPs.
         cnp_dscp = 48, "cnp_dscp", Unit::Count, 0, 63, "";
         /// 802.1p priority of CNPs that leave with a VLAN tag.

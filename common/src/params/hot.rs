@@ -24,6 +24,8 @@ pub enum Switch {
     OwnTos,
     /// `np_other_host`.
     NpOtherHost,
+    /// `np_host_congestion`.
+    NpHostCongestion,
     /// `np_window` is `both`.
     NpWindowBoth,
     /// `cnp_consume`.
@@ -97,6 +99,7 @@ impl Hot {
             (Switch::Ect, s.ect_enable != 0),
             (Switch::OwnTos, s.sets_tos()),
             (Switch::NpOtherHost, s.np_other_host != 0),
+            (Switch::NpHostCongestion, s.np_host_congestion != 0),
             (Switch::NpWindowBoth, s.np_window == NP_WINDOW_BOTH),
             (Switch::CnpConsume, s.cnp_consume != 0),
             (Switch::Backlog, s.queue_source == QUEUE_SOURCE_BACKLOG),
@@ -163,7 +166,7 @@ mod tests {
             change(&mut config.scalars);
             Hot::new(&config, 0).is_on(switch)
         };
-        let changes: [(Change, Switch); 17] = [
+        let changes: [(Change, Switch); 18] = [
             (|s| s.cp_enable ^= 1, Switch::Cp),
             (|s| s.np_enable ^= 1, Switch::Np),
             (|s| s.rp_enable ^= 1, Switch::Rp),
@@ -172,6 +175,7 @@ mod tests {
             (|s| s.ect_enable ^= 1, Switch::Ect),
             (|s| s.ect_enable ^= 1, Switch::OwnTos),
             (|s| s.np_other_host ^= 1, Switch::NpOtherHost),
+            (|s| s.np_host_congestion ^= 1, Switch::NpHostCongestion),
             (|s| s.np_window ^= 1, Switch::NpWindowBoth),
             (|s| s.cnp_consume ^= 1, Switch::CnpConsume),
             (|s| s.queue_source = QUEUE_SOURCE_BACKLOG, Switch::Backlog),

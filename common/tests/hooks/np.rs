@@ -7,6 +7,7 @@ use dcqcn_common::layout::{Pair, PairSource, Time};
 use dcqcn_common::params::{CNP_LIMIT_PEER, CNP_LIMIT_PORT, CNP_LIMIT_QP, NP_WINDOW_START, Params};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
+use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::eth::{EtherType, VlanTagRepr};
 
 use super::mock_host::{MockHost, params};
@@ -52,6 +53,39 @@ fn unmarked_or_control_not_answered() {
         assert_eq!(clone_mark(&mut host, &p, &roce), None);
         assert_eq!((host.take_counted(), host.np_flow(&roce.id())), (vec![(stat, 1)], None));
     }
+}
+
+#[test]
+fn ect_answered_while_host_is_congested() {
+    let p = params(|config| config.scalars.np_host_congestion = 1);
+    let off = params(|_| {});
+    let until_ns = 60 * SECOND_NS;
+    let answered = |p: &Params, roce: &Roce, now_ns| {
+        let mut host = MockHost { now_ns, ..MockHost::new() };
+        host.times_ns[Time::HostCongestedUntil as usize] = until_ns;
+        clone_mark(&mut host, p, roce).is_some()
+    };
+    assert!(answered(&p, &DATA, until_ns - 1));
+    assert!(!answered(&p, &DATA, until_ns), "the daemon has stopped");
+    assert!(!answered(&off, &DATA, until_ns - 1));
+    let not_ect = Roce { ecn: Ecn::NOT_ECT, ..DATA };
+    assert!(!answered(&p, &not_ect, until_ns - 1));
+    let mut host = MockHost::new();
+    assert_eq!(clone_mark(&mut host, &p, &DATA), None, "never reported");
+}
+
+/// The CNP interval bounds the answers to congestion of the host too.
+#[test]
+fn host_congestion_answered_once_per_interval() {
+    let p = params(|config| config.scalars.np_host_congestion = 1);
+    let mut host = MockHost::new();
+    host.times_ns[Time::HostCongestedUntil as usize] = u64::MAX;
+    let answers = [0, 1, INTERVAL_NS - 2, 1].map(|ns| {
+        host.now_ns += ns;
+        clone_mark(&mut host, &p, &DATA).is_some()
+    });
+    assert_eq!(answers, [true, false, false, true]);
+    assert_eq!(host.count_of(Stat::NpEcnMarked), 0, "only real marks are counted");
 }
 
 /// A mark within the interval is answered when the interval is over, by the next packet of its flow.

@@ -14,6 +14,7 @@ use dcqcn_common::wire::eth::EtherType;
 use dcqcn_common::wire::udp;
 use dcqcn_params::Role;
 use dcqcn_replay::Hook;
+use dcqcn_support::clock::monotonic_ns;
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::packets::{Roce, v4};
 use dcqcn_tests::socket::{SILENCE, TIMEOUT};
@@ -35,6 +36,30 @@ fn answered(pair: &Pair, data: &Roce, expected: &[u8]) -> Result<()> {
     let cnp = a.expect()?;
     assert_eq!(cnp, expected, "{data:?}");
     assert_eq!(b.expect()?, frame, "{data:?} arrives unchanged");
+    Ok(())
+}
+
+#[test]
+fn congested_host_answers_unmarked_data() -> Result<()> {
+    if !runnable("congested_host_answers_unmarked_data", &[])? {
+        return Ok(());
+    }
+    let pair = Pair::new("np-host")?;
+    pair.b.attach("b0", Role::Host, &["link_rate=1gbit", "np_host_congestion=on"])?;
+    pair.b.add_v4("b0", 2, 24)?;
+    // Without it the host's stack answers with ICMP.
+    let _endpoint = pair.b.run(|| UdpSocket::bind((Ipv4Addr::from(v4(2)), udp::ROCE_V2_PORT)))??;
+    let a = pair.a.socket("a0")?;
+    let data = Roce { ecn: Ecn::ECT0, ..Roce::default() };
+    a.send(&data.frame())?;
+    assert_eq!(a.receive(SILENCE)?, None, "not congested");
+    let until_ns = monotonic_ns() + 60_000_000_000;
+    pair.b.attachment("b0")?.maps.set_host_congested_until(until_ns)?;
+    a.send(&data.frame())?;
+    assert_eq!(a.expect()?, data.cnp(None, CNP_TOS));
+    pair.b.attachment("b0")?.maps.set_host_congested_until(monotonic_ns())?;
+    a.send(&data.frame())?;
+    assert_eq!(a.receive(SILENCE)?, None, "expired");
     Ok(())
 }
 

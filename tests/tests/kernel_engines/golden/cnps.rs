@@ -69,6 +69,29 @@ fn kernel_cnps_equal_library_cnps() {
     assert!(flows(&state).is_empty(), "CNPs are not paced");
 }
 
+/// Not-ECT data and data after the end are not answered.
+#[test]
+fn congested_host_answers_ect_data() {
+    let mut config = sender();
+    config.scalars.np_host_congestion = 1;
+    let Some(mut both) = Both::load("congested_host_answers_ect_data", 64, &config) else {
+        return;
+    };
+    let until_ns = START_NS + 1_000_000_000;
+    both.set_host_congested_until(until_ns);
+    for (ecn, now_ns, cnps) in [
+        (Ecn::ECT0, START_NS, 1),
+        (Ecn::NOT_ECT, START_NS + 100_000_000, 0),
+        (Ecn::ECT0, until_ns - 1, 1),
+        (Ecn::ECT0, until_ns + 1_000_000, 0),
+    ] {
+        let frame = Roce { ecn, ..Roce::default() }.frame();
+        let arrived = both.process(Hook::Ingress, now_ns, &frame, &received());
+        assert_eq!(arrived.emitted.len(), cnps, "{ecn:?} at {now_ns}");
+        assert!(arrived.packet == frame, "the data passes unchanged");
+    }
+}
+
 #[test]
 fn forged_cnps_change_nothing() {
     let Some(mut both) = Both::load("forged_cnps_change_nothing", 64, &sender()) else {

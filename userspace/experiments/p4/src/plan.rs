@@ -35,11 +35,12 @@ const FORWARDING: [&str; 3] = ["mac_forward", "ipv4_route", "ipv6_route"];
 const OWN: [&str; 8] = ["dscp_class", "rp_rate", "rp_cut", "rp_pair", "wred", "trim", "np", "np_pair"];
 
 /// Parameters the program has no counterpart for.
-const NOT_IN_P4: [&str; 9] = [
+const NOT_IN_P4: [&str; 10] = [
     "queue_source",
     "priority_major",
     "event_rate",
     "ect_enable",
+    "np_host_congestion",
     "roce_dscp",
     "tail_loss_probe",
     "tail_loss_probe_floor",

@@ -150,6 +150,10 @@ impl Engine for Kernel {
         Ok(self.maps.set_storms(storms, now_ns)?)
     }
 
+    fn set_host_congested_until(&mut self, until_ns: u64) -> Result<(), Error> {
+        Ok(self.maps.set_host_congested_until(until_ns)?)
+    }
+
     fn pair(&self, id: &QpId) -> Result<Option<Pair>, Error> {
         Ok(self.maps.pair(id)?)
     }

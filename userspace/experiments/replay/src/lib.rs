@@ -230,6 +230,9 @@ pub trait Engine {
     /// Reports at `now_ns` the priorities in a pause storm, as the watchdog does.
     fn set_storms(&mut self, storms: Storms, now_ns: u64) -> Result<(), Error>;
 
+    /// Reports until when the host counts as congested, as the daemon does.
+    fn set_host_congested_until(&mut self, until_ns: u64) -> Result<(), Error>;
+
     /// The QPN at the other end of `id`, if known.
     fn pair(&self, id: &QpId) -> Result<Option<Pair>, Error>;
 

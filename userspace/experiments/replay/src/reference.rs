@@ -112,6 +112,11 @@ impl Engine for Reference {
         Ok(())
     }
 
+    fn set_host_congested_until(&mut self, until_ns: u64) -> Result<(), Error> {
+        self.tables.times_ns[Time::HostCongestedUntil as usize] = until_ns;
+        Ok(())
+    }
+
     fn pair(&self, id: &QpId) -> Result<Option<Pair>, Error> {
         Ok(self.tables.pairs.get(id).copied())
     }

@@ -15,6 +15,7 @@ mod control_socket;
 mod depths;
 mod descriptors;
 mod events;
+mod host_congestion;
 mod interfaces;
 mod links;
 pub mod log;

@@ -31,13 +31,14 @@ const WRED: [&str; 8] = [
     "trim_dscp_value",
     "trim_share",
 ];
-const NP: [&str; 9] = [
+const NP: [&str; 10] = [
     "np_enable",
     "min_time_between_cnps",
     "np_window",
     "cnp_limit",
     "cnp_rate",
     "np_other_host",
+    "np_host_congestion",
     "cnp_dscp",
     "cnp_802p_prio",
     "trim_nak",

@@ -14,6 +14,7 @@ mod queues;
 mod reading;
 mod sample;
 mod sampler;
+mod softnet;
 
 pub use counters::CountersReport;
 pub use flows::{FlowsReport, NpFlowRow, PairRow};
@@ -25,6 +26,7 @@ pub use queues::QueuesReport;
 pub use reading::Reading;
 pub use sample::{ClassSample, PerStat, QpKey, QpSample, QueueSample, Sample};
 pub use sampler::{Sampler, attached};
+pub use softnet::Softnet;
 
 #[cfg(any(test, feature = "testing"))]
 pub use reading::testing::reading;

@@ -103,6 +103,11 @@ impl<T: Target> Engine for SwitchEngine<T> {
         Ok(())
     }
 
+    /// A switch has no CPUs that receive packets.
+    fn set_host_congested_until(&mut self, _: u64) -> Result<(), Error> {
+        Ok(())
+    }
+
     fn pair(&self, id: &QpId) -> Result<Option<Pair>, Error> {
         Ok(self.all_pairs()?.get(id).copied())
     }

@@ -15,7 +15,7 @@ use dcqcn_netlink::Netlink;
 use dcqcn_support::sync::lock;
 
 use super::work::{Port, Settings, Work};
-use super::{age, backlog, depths, events, pacer, pairs, pfc_tx, probe, watchdog};
+use super::{age, backlog, depths, events, host_congestion, pacer, pairs, pfc_tx, probe, watchdog};
 use crate::shared_state::{Health, TaskWatch};
 use looper::Looper;
 
@@ -26,7 +26,7 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 type Begin = fn(&Arc<Port>, &Arc<Settings>, &Netlink) -> Result<Option<Box<dyn Work>>>;
 
 /// All kinds of tasks.
-const KINDS: [(&str, Begin); 9] = [
+const KINDS: [(&str, Begin); 10] = [
     ("pacer", pacer::begin),
     ("age", age::begin),
     ("pairs", pairs::begin),
@@ -36,6 +36,7 @@ const KINDS: [(&str, Begin); 9] = [
     ("depths", depths::begin),
     ("pfc_tx", pfc_tx::begin),
     ("probe", probe::begin),
+    ("host_congestion", host_congestion::begin),
 ];
 
 /// Interfaces with tasks.

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use dcqcn_common::params::Config;
 use dcqcn_params::{Key, Role};
+use dcqcn_telemetry::Softnet;
 pub(super) use observed::Observed;
 use serde::{Deserialize, Serialize};
 
@@ -69,20 +70,6 @@ pub(crate) struct Host {
     /// Packets received by all CPUs at the first and at the second reading.
     #[serde(default)]
     pub softnet: Option<[Softnet; 2]>,
-}
-
-/// `/proc/net/softnet_stat`, summed over all CPUs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Softnet {
-    /// Packets processed.
-    pub processed: u64,
-    /// Packets dropped because a CPU's backlog was full.
-    pub dropped: u64,
-    /// Times that a CPU stopped with packets left because its budget or time was used up.
-    pub squeezed: u64,
-    /// Packets in the backlogs.
-    pub backlog: u64,
 }
 
 /// An idle state (C-state) of a CPU.

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use dcqcn_telemetry::Softnet;
+
 use super::{Finding, Snapshot};
-use crate::doctor::snapshot::Softnet;
 
 /// `kernel-old`, `no-tcx`, `kernel-realtime`.
 pub(super) fn kernel(snapshot: &Snapshot) -> Vec<Finding> {

@@ -21,7 +21,7 @@ pub(super) const ANSWER_TIME: Duration = Duration::from_secs(60);
 
 /// A request to the listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "request", rename_all = "snake_case")]
+#[serde(rename_all = "snake_case")]
 pub(super) enum Request {
     /// Starts the check.
     Hello { protocol: u32, session: u64 },
@@ -41,7 +41,7 @@ pub(super) enum Request {
 
 /// An answer of the listener.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "answer", rename_all = "snake_case")]
+#[serde(rename_all = "snake_case")]
 pub(super) enum Answer {
     Side { side: Side },
     Ready,
@@ -138,6 +138,15 @@ mod tests {
         for request in requests {
             assert_eq!(connection.receive::<Request>(ANSWER_TIME).unwrap(), request);
         }
+    }
+
+    /// Keys of maps are strings in JSON.
+    #[test]
+    fn counts_by_tos_survive() {
+        let tos = [(0x68, 1), (0x6b, 50)].into();
+        let answer = Answer::Arrived { series: vec![Arrived { packets: 51, icrc_errors: 0, tos }] };
+        let text = serde_json::to_string(&answer).unwrap();
+        assert_eq!(serde_json::from_str::<Answer>(&text).unwrap(), answer);
     }
 
     #[test]

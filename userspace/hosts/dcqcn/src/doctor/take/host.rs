@@ -7,7 +7,9 @@ use aya::programs::ProgramType;
 use aya::sys::is_program_supported;
 use dcqcn_netlink::tc::kernel_has_qdisc;
 
-use super::super::snapshot::{Host, IdleState, Softnet};
+use dcqcn_telemetry::Softnet;
+
+use super::super::snapshot::{Host, IdleState};
 use super::Notes;
 use super::text::{cpus, names, value};
 
@@ -54,26 +56,7 @@ pub(super) fn second(host: &mut Host) {
 }
 
 fn softnet() -> Option<Softnet> {
-    Some(sum(&std::fs::read_to_string("/proc/net/softnet_stat").ok()?))
-}
-
-/// All lines of `/proc/net/softnet_stat`, one per CPU: hexadecimal numbers, more of them in newer kernels.
-fn sum(text: &str) -> Softnet {
-    const BACKLOG: usize = 11;
-    let mut all = Softnet::default();
-    for line in text.lines() {
-        let number = |index: usize| {
-            let word = line.split_whitespace().nth(index)?;
-            u64::from_str_radix(word, 16).ok()
-        };
-        let [processed, dropped, squeezed, backlog] =
-            [0, 1, 2, BACKLOG].map(|index| number(index).unwrap_or(0));
-        all.processed += processed;
-        all.dropped += dropped;
-        all.squeezed += squeezed;
-        all.backlog += backlog;
-    }
-    all
+    Softnet::read().ok().map(|cpus| Softnet::sum(&cpus))
 }
 
 /// Whether a process in this network namespace is the daemon; command lines are world-readable.
@@ -125,18 +108,6 @@ fn numa_nodes(dir: &Path) -> BTreeMap<u32, Vec<u32>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn softnet_lines_of_any_kernel_are_summed() {
-        let new = "0000000a 00000002 00000003 0 0 0 0 0 0 0 0 00000004 00000000 0 0\n0000000b 0 1 0 0 0 0 0 0 0 0 1 1 0 0\n";
-        let expected = Softnet { processed: 21, dropped: 2, squeezed: 4, backlog: 5 };
-        assert_eq!(sum(new), expected);
-        assert_eq!(
-            sum("0000000a 00000002 00000003\n"),
-            Softnet { processed: 10, dropped: 2, squeezed: 3, backlog: 0 }
-        );
-        assert_eq!(sum("words\n\n"), Softnet::default());
-    }
 
     #[test]
     fn daemon_found_by_command_line() {

@@ -472,7 +472,7 @@ fn driver_settings_are_reported() {
 
 #[test]
 fn congested_host_is_reported() {
-    use crate::doctor::snapshot::Softnet;
+    use dcqcn_telemetry::Softnet;
     let grown = |dropped: u64, squeezed: u64| {
         let before = Softnet { processed: 5, dropped: 3, squeezed: 2, backlog: 0 };
         let after = Softnet { processed: 1_005, dropped: 3 + dropped, squeezed: 2 + squeezed, backlog: 9 };
