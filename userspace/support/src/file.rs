@@ -86,12 +86,21 @@ const MAX_FILE_BYTES: u64 = 16 << 20;
 /// # Errors
 /// The file cannot be read, is not text, or is larger than 16 MiB.
 pub fn read_text(path: &Path) -> io::Result<String> {
-    let mut text = String::new();
-    let bytes = File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)?;
-    if bytes as u64 > MAX_FILE_BYTES {
-        return Err(io::Error::other("it has more than 16 MiB"));
+    let content = read_limited(path, MAX_FILE_BYTES)?;
+    String::from_utf8(content).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+/// Reads a file of up to `max_bytes`, which may be a pipe.
+///
+/// # Errors
+/// The file cannot be read, or is larger.
+pub fn read_limited(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    File::open(path)?.take(max_bytes.saturating_add(1)).read_to_end(&mut content)?;
+    if content.len() as u64 > max_bytes {
+        return Err(io::Error::other(format!("it has more than {} MiB", max_bytes >> 20)));
     }
-    Ok(text)
+    Ok(content)
 }
 
 #[cfg(test)]

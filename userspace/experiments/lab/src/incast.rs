@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use dcqcn_params::Profile;
 use dcqcn_params::quantity::{parse_bytes, parse_duration_ns, parse_rate_bps};
@@ -57,10 +58,10 @@ pub(crate) struct IncastArgs {
     #[arg(long, value_enum, default_value_t = RpLocation::Host)]
     rp: RpLocation,
     /// Number of sender hosts.
-    #[arg(long, value_name = "N", default_value_t = 4)]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=250))]
     senders: u16,
     /// QPs per sender.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     qps: u16,
     /// Rate of every link, the bottleneck included [default: 200mbit; bmv2: 10mbit].
     #[arg(long, value_name = "RATE", value_parser = parse_rate_bps)]
@@ -75,7 +76,7 @@ pub(crate) struct IncastArgs {
     #[arg(long, value_enum, default_value_t = ControlChoice::Both)]
     control: ControlChoice,
     /// Bulk TCP flows that share the bottleneck in a separate class.
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=64))]
     tcp: u16,
     /// RDMA path MTU: 256, 512, 1024, 2048 or 4096 [default: 4096; bmv2: 1024, its largest].
     #[arg(long, value_name = "BYTES")]
@@ -99,9 +100,9 @@ pub(crate) struct IncastArgs {
     settings: SettingsArgs,
 }
 
-/// A size that fits 32 bits.
-fn parse_small_bytes(text: &str) -> anyhow::Result<u32> {
-    Ok(u32::try_from(parse_bytes(text)?)?)
+/// A size that fits 32 bits; the limits of messages and buffers are lower.
+pub(crate) fn parse_small_bytes(text: &str) -> anyhow::Result<u32> {
+    u32::try_from(parse_bytes(text)?).context("too large: the limit is 1GB")
 }
 
 impl IncastArgs {
@@ -178,5 +179,19 @@ mod tests {
         assert_eq!((config.warm_up_ns, config.message_bytes), (100_000_000, 65_536));
         assert_eq!((config.buffer_bytes, config.tcp_flows, config.ipv6), (1_000_000, 2, true));
         config.validate().unwrap();
+    }
+
+    #[test]
+    fn out_of_range_flag_is_wrong_usage() {
+        for (flag, expected) in [
+            ("--senders=0", "0 is not in 1..=250"),
+            ("--qps=100000", "100000 is not in 1..=64"),
+            ("--tcp=65", "65 is not in 0..=64"),
+            ("--message=100GB", "too large: the limit is 1GB"),
+        ] {
+            let refused = Line::try_parse_from(["incast", flag]).err().unwrap();
+            assert_eq!(refused.exit_code(), 2);
+            assert!(refused.to_string().contains(expected), "{refused}");
+        }
     }
 }

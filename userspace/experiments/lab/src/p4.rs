@@ -2,8 +2,8 @@
 
 mod running;
 
+use std::fmt;
 use std::path::PathBuf;
-use std::{fmt, fs};
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
@@ -11,6 +11,7 @@ use dcqcn_common::params::{Config, PACER_FQ, PACER_NONE};
 use dcqcn_p4::{Plan, Program, StoredConfig, Switch, build, switch};
 use dcqcn_params::{Assignment, PacerChoice, Profile, Role, Settings};
 use dcqcn_support::cli::Output;
+use dcqcn_support::file::read_text;
 use running::{CheckArgs, GetArgs, PushArgs, ReadArgs, SetArgs};
 use serde::Serialize;
 use serde_json::json;
@@ -146,7 +147,7 @@ impl FileArgs {
     fn read(self) -> anyhow::Result<StoredConfig> {
         let Self { config, profile, changes } = self;
         let name = config.display().to_string();
-        let text = fs::read_to_string(&config).with_context(|| format!("cannot read {name}"))?;
+        let text = read_text(&config).with_context(|| format!("cannot read {name}"))?;
         let (settings, switch) = switch::parse(&name, &text)?;
         let settings = settings.then(Settings { profile, changes, ..Settings::default() });
         Ok(StoredConfig { config: switch_config(settings)?, switch })

@@ -4,10 +4,12 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
-use dcqcn_params::quantity::{parse_bytes, parse_duration_ns, parse_rate_bps};
+use dcqcn_params::quantity::{parse_duration_ns, parse_rate_bps};
 use dcqcn_support::cli::{Output, SettingsArgs};
 use dcqcn_testbed::IncastConfig;
 use dcqcn_testbed::qualify::{Case, DeviceUnderTest, Outcome, QualifyConfig, qualify};
+
+use crate::incast::parse_small_bytes;
 
 /// Switch between the hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -63,7 +65,7 @@ pub(crate) struct QualifyArgs {
     #[arg(long, value_name = "CASE", value_enum, value_delimiter = ',')]
     case: Vec<Case>,
     /// Sender hosts in the namespaces.
-    #[arg(long, value_name = "N", default_value_t = QualifyConfig::incast().senders)]
+    #[arg(long, value_name = "N", default_value_t = QualifyConfig::incast().senders, value_parser = clap::value_parser!(u16).range(1..=250))]
     senders: u16,
     /// Rate of every link [default: 100mbit; bmv2: 10mbit].
     #[arg(long, value_name = "RATE", value_parser = parse_rate_bps)]
@@ -85,11 +87,6 @@ pub(crate) struct QualifyArgs {
     junit: Option<PathBuf>,
     #[command(flatten)]
     settings: SettingsArgs,
-}
-
-/// A size that fits 32 bits.
-fn parse_small_bytes(text: &str) -> anyhow::Result<u32> {
-    Ok(u32::try_from(parse_bytes(text)?)?)
 }
 
 impl QualifyArgs {
@@ -163,5 +160,6 @@ mod tests {
         let ports = ["eth1".to_owned(), "eth2".to_owned()];
         assert_eq!(config("--against eth1,eth2").against, DeviceUnderTest::Ports(ports.to_vec()));
         assert!(Line::try_parse_from(["qualify", "--against", "a,b", "--switch", "bmv2"]).is_err());
+        assert!(Line::try_parse_from(["qualify", "--senders", "0"]).is_err());
     }
 }

@@ -67,3 +67,19 @@ fn fabric_flags_documented() {
     let missing: Vec<_> = flags.iter().filter(|flag| !page.contains(&format!("--{flag}"))).collect();
     assert!(missing.is_empty(), "docs/reference/fabric.md does not name {missing:?}");
 }
+
+#[test]
+fn endless_input_file_rejected() {
+    for line in [
+        "sim /dev/zero",
+        "sim incast --flow-sizes /dev/zero",
+        "sim fabric --workload hpcc:/dev/zero",
+        "sim fabric --topology file:/dev/zero",
+        "sim fabric --sizes /dev/zero",
+        "p4 check /dev/zero",
+    ] {
+        let refused = run(&line.split(' ').collect::<Vec<_>>());
+        assert_eq!(refused.status.code(), Some(1), "{line}");
+        assert!(stderr(&refused).contains("more than"), "{line}: {}", stderr(&refused));
+    }
+}

@@ -17,6 +17,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use dcqcn_common::layout::CLASSES;
 use dcqcn_params::{FileError, FileErrors};
+use dcqcn_support::file::read_text;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -107,7 +108,7 @@ type Value<'i> = Spanned<DeValue<'i>>;
 /// # Errors
 /// The file cannot be read, is not TOML, or has unknown keys or invalid values, each reported with its line.
 pub fn read(path: &Path) -> Result<Setup> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text = read_text(path).with_context(|| format!("cannot read {}", path.display()))?;
     Ok(parse(&path.display().to_string(), &text, path.parent().unwrap_or(Path::new("")))?)
 }
 
@@ -291,7 +292,7 @@ impl Reader<'_> {
 /// The file cannot be read, is empty, or has a malformed line.
 pub fn flow_sizes(path: &Path) -> Result<Vec<SizeWeight>> {
     let name = path.display();
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?;
+    let text = read_text(path).with_context(|| format!("cannot read {name}"))?;
     let mut sizes = Vec::new();
     for (line, number) in text.lines().zip(1..) {
         let line = line.split('#').next().unwrap_or_default().trim();

@@ -293,10 +293,18 @@ fn rows(columns: &[&WindowMetrics]) -> Vec<Row> {
         virtual_queue("virtual queue, p50", |quantiles| quantiles.p50),
         virtual_queue("virtual queue, p99", |quantiles| quantiles.p99),
         virtual_queue("virtual queue, max", |quantiles| quantiles.max),
-        row("one-way delay, p50", &|metrics| render::ns(metrics.delay_ns.p50)),
-        row("one-way delay, p99", &|metrics| render::ns(metrics.delay_ns.p99)),
+        row("one-way delay, p50", &|metrics| delay(metrics, |quantiles| quantiles.p50)),
+        row("one-way delay, p99", &|metrics| delay(metrics, |quantiles| quantiles.p99)),
     ]);
     rows
+}
+
+/// A delay; `-` if no packet was measured.
+fn delay(metrics: &WindowMetrics, of: impl Fn(&Quantiles) -> u64) -> String {
+    match metrics.delay_ns {
+        Quantiles { max: 0, .. } => "-".to_owned(),
+        ref quantiles => render::ns(of(quantiles)),
+    }
 }
 
 /// The goodput of each flow, or of the slowest and the fastest of many.

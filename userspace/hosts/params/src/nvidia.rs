@@ -86,6 +86,8 @@ const NP: [Entry; 3] = [
 pub struct Import {
     /// Changes, each with its file.
     pub changes: Vec<(PathBuf, Assignment)>,
+    /// Number of changes at the end that follow from the firmware, without a value in the file.
+    pub implied: usize,
     /// Settings without a counterpart, or with another value here.
     pub notes: Vec<Note>,
 }
@@ -118,12 +120,20 @@ pub enum Error {
         source: io::Error,
     },
     /// A file does not contain a number.
-    #[error("{}: `{text}` is not a whole number", path.display())]
+    #[error("{}: `{}` is not a whole number: write one, without its unit", path.display(), shown(text))]
     Number {
         /// File.
         path: PathBuf,
         /// Content.
         text: String,
+    },
+    /// A boolean that is neither 0 nor 1.
+    #[error("{} = {value} is out of range: 0 to 1", path.display())]
+    Flag {
+        /// File.
+        path: PathBuf,
+        /// Number in it.
+        value: u64,
     },
     /// A number outside the range of the data plane.
     #[error("{} = {value}: {source}", path.display())]
@@ -152,7 +162,9 @@ pub fn read(path: &Path, port: Option<u8>) -> Result<Import, Error> {
         config.scalars.np_window = NP_WINDOW_START;
         let keys = ["rp_variant", "alpha_bits", "np_window"].iter().filter_map(|key| key.parse::<Key>().ok());
         let of = if path.is_dir() { path.join("roce_rp") } else { path.to_owned() };
+        let found = import.changes.len();
         import.changes.extend(keys.map(|key| (of.clone(), Assignment { key, value: key.get(&config) })));
+        import.implied = import.changes.len() - found;
     }
     Ok(import)
 }
@@ -196,7 +208,7 @@ impl Import {
                     continue;
                 }
                 None if name == "enable" => priorities(&path),
-                None => "unknown parameter".to_owned(),
+                None => without_counterpart(&name).unwrap_or("unknown parameter").to_owned(),
             };
             self.notes.push(Note { file: path, reason });
         }
@@ -207,6 +219,9 @@ impl Import {
     fn parameter(&mut self, path: &Path, text: &str, entry: &Entry) -> Result<(), Error> {
         let value: u64 =
             text.parse().map_err(|_| Error::Number { path: path.to_owned(), text: text.to_owned() })?;
+        if entry.most == 1 && value > 1 {
+            return Err(Error::Flag { path: path.to_owned(), value });
+        }
         let failed = |source| Error::Value { path: path.to_owned(), value, source: Box::new(source) };
         let key: Key = entry.name.parse().map_err(|error| failed(SetError::Key(error)))?;
         let scaled = match (value, entry.zero) {
@@ -228,6 +243,19 @@ impl Import {
 /// The parameter with a name of sysfs or debugfs.
 fn find_entry(name: &str) -> Option<&'static Entry> {
     RP.iter().chain(&NP).find(|entry| entry.name == name || entry.debugfs == name)
+}
+
+/// Reason for skipping a parameter of the driver that has no counterpart here.
+fn without_counterpart(name: &str) -> Option<&'static str> {
+    (name == "np_cnp_prio_mode").then_some("no counterpart: every CNP has the priority cnp_802p_prio")
+}
+
+/// Text of a file, for a message: the beginning, without control characters.
+fn shown(text: &str) -> String {
+    const MAX_CHARS: usize = 40;
+    let rest = if text.chars().nth(MAX_CHARS).is_some() { "..." } else { "" };
+    let start: String = text.chars().take(MAX_CHARS).collect();
+    format!("{}{rest}", start.escape_debug())
 }
 
 /// Note about a directory `enable` with a file for each priority.
@@ -455,6 +483,51 @@ mod tests {
             let import = dumped(text, None);
             assert_eq!(config(&import).scalars.rpg_ai_rate_bps, 5_000_000, "{text:?}");
             assert_eq!(import.notes, [], "{text:?}");
+        }
+    }
+
+    #[test]
+    fn dump_value_with_unit_or_extras_rejected() {
+        let refused = |text: &str| {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            fs::write(file.path(), text).unwrap();
+            read(file.path(), None).unwrap_err().to_string()
+        };
+        for (text, expected) in [
+            ("rpg_ai_rate = 5 Gbps\n", "`5 Gbps` is not a whole number: write one, without its unit"),
+            ("rpg_ai_rate = 5 7 9 11\n", "`5 7 9 11` is not a whole number"),
+            ("rpg_ai_rate = 5 7 9\n", "`5 7 9` is not a whole number"),
+            ("rpg_ai_rate 5 7 9\n", "`5 7 9` is not a whole number"),
+            ("RPG_AI_RATE_P1 5 7\n", "`5 7` is not a whole number"),
+            ("RPG_AI_RATE_P1 5 True(1)\n", "`5 True(1)` is not a whole number"),
+            ("clamp_tgt_rate = 2\n", ":1 = 2 is out of range: 0 to 1"),
+        ] {
+            let refused = refused(text);
+            assert!(refused.contains(expected), "{refused}");
+        }
+        let nul = refused(&format!("rpg_ai_rate = {}\n", "\0".repeat(100_000)));
+        assert!(nul.contains(r"\0\0...` is not") && nul.len() < 400, "{} bytes", nul.len());
+        assert_eq!(config(&dumped("RPG_AI_RATE_P1 5 7 9\n", None)).scalars.rpg_ai_rate_bps, 7_000_000);
+    }
+
+    #[test]
+    fn implied_parameters_counted_separately() {
+        let import = dumped("rpg_ai_rate = 5\n", None);
+        assert_eq!((import.changes.len(), import.implied), (4, 3));
+        assert_eq!(dumped("cnp_dscp = 5\n", None).implied, 0);
+    }
+
+    #[test]
+    fn priority_mode_of_cnps_is_known() {
+        let files = [("cc_params/np_cnp_dscp", "48"), ("cc_params/np_cnp_prio_mode", "1")];
+        let directory = directory(&files);
+        let notes = read(&directory.path().join("cc_params"), None).unwrap().notes;
+        let of_dump = dumped("np_cnp_dscp = 48\nnp_cnp_prio_mode = 1\n", None).notes;
+        for notes in [notes, of_dump] {
+            assert!(
+                matches!(notes.as_slice(), [note] if note.reason.starts_with("no counterpart")),
+                "{notes:?}"
+            );
         }
     }
 

@@ -1,7 +1,7 @@
 //! Writing, comparing, changing and reading the configuration of a running switch.
 
+use std::fmt;
 use std::path::PathBuf;
-use std::{fmt, fs};
 
 use anyhow::Context as _;
 use clap::Args;
@@ -14,6 +14,7 @@ use dcqcn_p4::read::Reader;
 use dcqcn_p4::{Claim, Plan, Program, Session, StoredConfig, switch};
 use dcqcn_params::{Assignment, Key};
 use dcqcn_support::cli::Output;
+use dcqcn_support::file::read_text;
 use dcqcn_telemetry::audit;
 use dcqcn_telemetry::{ChangeReport, CountersReport, FlowsReport, Parameter, QueuesReport};
 use serde::Serialize;
@@ -98,7 +99,7 @@ pub(crate) struct CheckArgs {
 impl CheckArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let file = self.file.display().to_string();
-        let text = fs::read_to_string(&self.file).with_context(|| format!("cannot read {file}"))?;
+        let text = read_text(&self.file).with_context(|| format!("cannot read {file}"))?;
         let (settings, switch) = switch::parse(&file, &text)?;
         let plan = plan(settings, &switch).with_context(|| format!("{file}: not for a BMv2 switch"))?;
         out.show(&CheckReport { file, ports: switch.port.len(), entries: plan.entries.len() })

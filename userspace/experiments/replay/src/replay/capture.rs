@@ -73,7 +73,7 @@ pub struct Capture {
 }
 
 enum Source {
-    Pcap { link: Link, reader: PcapReader<File> },
+    Pcap { link: Link, fcs_bytes: u32, reader: PcapReader<File> },
     PcapNg(Box<PcapNgReader<File>>),
 }
 
@@ -94,7 +94,8 @@ impl Capture {
             Source::PcapNg(Box::new(PcapNgReader::new(file).map_err(not_a_capture)?))
         } else {
             let reader = PcapReader::new(file).map_err(not_a_capture)?;
-            Source::Pcap { link: link(reader.header().datalink)?, reader }
+            let (link_type, fcs_bytes) = network(reader.header().datalink);
+            Source::Pcap { link: link(link_type)?, fcs_bytes, reader }
         };
         Ok(Self { source, packets: 0, last_ns: 0 })
     }
@@ -105,7 +106,7 @@ impl Capture {
     /// The capture is damaged here, or continues with an unsupported link type.
     pub fn next_packet(&mut self) -> Option<Result<Captured, CaptureError>> {
         let next = match &mut self.source {
-            Source::Pcap { link, reader } => next_pcap(*link, reader),
+            Source::Pcap { link, fcs_bytes, reader } => next_pcap(*link, *fcs_bytes, reader),
             Source::PcapNg(reader) => next_pcapng(reader, self.last_ns),
         };
         let packets = self.packets;
@@ -130,7 +131,20 @@ fn link(link_type: DataLink) -> Result<Link, CaptureError> {
     Link::of(link_type).ok_or(CaptureError::LinkType { link_type })
 }
 
-fn captured(link: Link, time_ns: u64, length: u32, data: Vec<u8>) -> Captured {
+/// Link type and length of the frame check sequence in the last field of a pcap header: the type is in the lower half;
+/// the upper has a flag and a length in units of 2 bytes (libpcap, `LT_FCS_LENGTH`).
+fn network(field: DataLink) -> (DataLink, u32) {
+    const FCS_PRESENT: u32 = 1 << 26;
+    let field = u32::from(field);
+    (DataLink::from(field & 0xffff), if field & FCS_PRESENT == 0 { 0 } else { 2 * (field >> 28) })
+}
+
+/// A packet of `length` bytes without the last `fcs_bytes`, which are not part of a frame here.
+fn captured(link: Link, fcs_bytes: u32, time_ns: u64, length: u32, mut data: Vec<u8>) -> Captured {
+    let length = length.saturating_sub(fcs_bytes);
+    if fcs_bytes != 0 {
+        data.truncate(length as usize);
+    }
     let data = link.ethernet(data);
     let length = (i64::from(length) + link.growth()).max(data.len() as i64);
     Captured { time_ns, length: u32::try_from(length).unwrap_or(u32::MAX), data }
@@ -139,13 +153,17 @@ fn captured(link: Link, time_ns: u64, length: u32, data: Vec<u8>) -> Captured {
 fn reason(error: &PcapError) -> String {
     match error {
         PcapError::IoError(source) => source.to_string(),
+        // The library requires the end of a list of options, which the format does not.
+        PcapError::InvalidField("Invalid option") => {
+            "a block's options lack opt_endofopt; rewrite the file, as with `editcap IN OUT`".to_owned()
+        }
         other => other.to_string(),
     }
 }
 
 /// Reads raw records: the library's own check rejects packets longer than the snapshot length, which are normal in a
 /// capture with one.
-fn next_pcap(link: Link, reader: &mut PcapReader<File>) -> Option<Result<Captured, Failure>> {
+fn next_pcap(link: Link, fcs_bytes: u32, reader: &mut PcapReader<File>) -> Option<Result<Captured, Failure>> {
     let ns_per_unit = match reader.header().ts_resolution {
         TsResolution::MicroSecond => 1_000,
         TsResolution::NanoSecond => 1,
@@ -153,7 +171,7 @@ fn next_pcap(link: Link, reader: &mut PcapReader<File>) -> Option<Result<Capture
     let packet = reader.next_raw_packet()?;
     Some(packet.map_err(Failure::Damaged).map(|packet| {
         let time_ns = u64::from(packet.ts_sec) * NS_PER_SECOND + u64::from(packet.ts_frac) * ns_per_unit;
-        captured(link, time_ns, packet.orig_len, packet.data.into_owned())
+        captured(link, fcs_bytes, time_ns, packet.orig_len, packet.data.into_owned())
     }))
 }
 
@@ -187,7 +205,11 @@ fn next_pcapng(reader: &mut PcapNgReader<File>, last_ns: u64) -> Option<Result<C
             data.truncate(length.min(snaplen) as usize);
         }
         let time_ns = units.map_or(last_ns, |units| nanoseconds(interface, units));
-        return Some(Ok(captured(link, time_ns, length, data)));
+        let fcs_bytes = interface.options.iter().find_map(|option| match option {
+            InterfaceDescriptionOption::IfFcsLen(bytes) => Some(u32::from(*bytes)),
+            _ => None,
+        });
+        return Some(Ok(captured(link, fcs_bytes.unwrap_or(0), time_ns, length, data)));
     }
 }
 

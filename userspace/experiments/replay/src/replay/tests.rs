@@ -411,3 +411,35 @@ proptest! {
         let _ = run(&Options { out: Some(out), ..options(&path, Hook::Egress) }, &mut Vec::new());
     }
 }
+
+/// A pcap file with one packet of 20 bytes and this last field of the header.
+fn with_network(network: u32) -> Vec<u8> {
+    let words = [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, network, 1, 0, 20, 20];
+    words.iter().flat_map(|word| word.to_le_bytes()).chain(0..20).collect()
+}
+
+#[test]
+fn fcs_of_capture_removed() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("fcs.pcap");
+    // No flag, a length without the flag, reserved bits, and a flag with four bytes.
+    for (network, bytes) in [(1, 20), (0x5000_0001, 20), (0x00ff_0001, 20), (0x2400_0001, 16)] {
+        fs::write(&path, with_network(network)).unwrap();
+        let packet = Capture::open(&path).unwrap().next_packet().unwrap().unwrap();
+        assert_eq!((packet.length, packet.data.len()), (bytes, bytes as usize), "{network:x}");
+    }
+    fs::write(&path, with_network(0x2400_0093)).unwrap();
+    assert!(matches!(Capture::open(&path), Err(CaptureError::LinkType { .. })));
+}
+
+#[test]
+fn options_without_end_reported() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("options.pcapng");
+    // Section header; interface with if_tsresol and without opt_endofopt.
+    let words =
+        [0x0a0d_0d0a_u32, 28, 0x1a2b_3c4d, 1, u32::MAX, u32::MAX, 28, 1, 28, 1, 0, 0x0001_0009, 6, 28];
+    fs::write(&path, words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>()).unwrap();
+    let damage = Capture::open(&path).unwrap().next_packet().unwrap().unwrap_err().to_string();
+    assert!(damage.contains("opt_endofopt"), "{damage}");
+}

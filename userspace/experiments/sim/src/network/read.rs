@@ -3,6 +3,11 @@
 use std::fmt;
 use std::path::Path;
 
+use dcqcn_support::file::read_limited;
+
+/// Maximum size of a workload or topology: 16 million flows of some 30 bytes each.
+const MAX_FILE_BYTES: u64 = 512 << 20;
+
 /// A malformed file: name, line if any, and error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name}{}: {what}", Line(*.line))]
@@ -31,9 +36,16 @@ impl FileError {
 
 /// Reads a text file.
 pub fn text(path: &Path) -> Result<String, FileError> {
-    let name = path.display().to_string();
-    std::fs::read_to_string(path)
-        .map_err(|error| FileError::new(&name, 0, format!("cannot be read: {error}")))
+    String::from_utf8(bytes(path)?).map_err(|error| unreadable(path, &error))
+}
+
+/// Reads a binary file.
+pub(crate) fn bytes(path: &Path) -> Result<Vec<u8>, FileError> {
+    read_limited(path, MAX_FILE_BYTES).map_err(|error| unreadable(path, &error))
+}
+
+fn unreadable(path: &Path, error: &dyn fmt::Display) -> FileError {
+    FileError::new(&path.display().to_string(), 0, format!("cannot be read: {error}"))
 }
 
 /// The non-empty lines of `text`, with their numbers, as words, without comments after `#`.
@@ -44,4 +56,15 @@ pub(crate) fn words(text: &str) -> impl Iterator<Item = (usize, Vec<&str>)> {
             (number, line.split('#').next().unwrap_or("").split_whitespace().collect::<Vec<_>>())
         })
         .filter(|(_, words)| !words.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endless_file_rejected() {
+        let refused = text(Path::new("/dev/zero")).unwrap_err().to_string();
+        assert_eq!(refused, "/dev/zero: cannot be read: it has more than 512 MiB");
+    }
 }

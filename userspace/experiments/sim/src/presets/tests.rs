@@ -134,5 +134,5 @@ fn error_names_the_value_and_its_range() {
         }
     }
     let late = setup(Preset::Incast, &["warm-up=1s"]).scenario(false).unwrap_err();
-    assert!(format!("{late:#}").contains("stats_from"), "{late:#}");
+    assert!(format!("{late:#}").contains("warm-up = 1s is out of range"), "{late:#}");
 }

@@ -14,7 +14,7 @@ impl Scenario {
     pub(crate) fn validate(&self) -> Result<(), SimError> {
         let rates = MIN_RATE_BPS..=MAX_RATE_BPS;
         in_range("duration", self.duration_ns, 1_000..=MAX_DURATION_NS, Unit::Nanoseconds)?;
-        in_range("stats_from", self.stats_from_ns, 0..=self.duration_ns - 1, Unit::Nanoseconds)?;
+        in_range("warm-up", self.stats_from_ns, 0..=self.duration_ns - 1, Unit::Nanoseconds)?;
         in_range("port rate", self.port_rate_bps, rates.clone(), Unit::BitsPerSecond)?;
         in_range("sender rate", self.sender_rate_bps, rates, Unit::BitsPerSecond)?;
         for (what, delay_ns) in

@@ -80,6 +80,15 @@ fn table_compares_runs() {
 }
 
 #[test]
+fn unmeasured_delay_is_dash() {
+    let mut report = RunReport::from(&record(true));
+    report.steady.delay_ns = Quantiles::default();
+    let table = IncastReport { config: IncastConfig::default(), runs: vec![report] }.to_string();
+    let line = table.lines().find(|line| line.starts_with("one-way delay, p50")).unwrap();
+    assert_eq!(line.split_whitespace().nth(3), Some("-"), "{line}");
+}
+
+#[test]
 fn empty_quantiles_are_zero() {
     assert_eq!(Quantiles::of(Vec::new()), Quantiles::default());
 }

@@ -80,6 +80,15 @@ impl ImportArgs {
     }
 }
 
+/// Name of a switch's port, which is a part of keys.
+fn switch_port(text: &str) -> Result<String, String> {
+    let separates = |c: char| matches!(c, '|' | ':' | ',' | '"') || c.is_whitespace() || c.is_control();
+    if text.is_empty() || text.contains(separates) {
+        return Err("not the name of a switch's port, such as `Ethernet0`".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
 /// Number of an adapter's port: `2` or `P2`.
 fn adapter_port(text: &str) -> anyhow::Result<u8> {
     let number = text.trim_start_matches(['p', 'P']).parse().ok().filter(|port| (1..=2).contains(port));
@@ -111,7 +120,7 @@ pub(super) struct ExportArgs {
     #[arg(add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
     iface: String,
     /// Name of the switch's port (sonic).
-    #[arg(long, value_name = "PORT", required_if_eq("format", "sonic"))]
+    #[arg(long, value_name = "PORT", required_if_eq("format", "sonic"), value_parser = switch_port)]
     port: Option<String>,
     /// Output file [default: standard output].
     #[arg(long, value_name = "FILE")]
@@ -131,5 +140,18 @@ impl ExportArgs {
                 nvidia::export(&iface, file, out)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::switch_port;
+
+    #[test]
+    fn unusable_port_of_export_rejected() {
+        for port in ["", "a|b", "a:b", "Ethernet0,Ethernet4", "Ethernet 0", "a\nb"] {
+            assert!(switch_port(port).is_err(), "{port:?}");
+        }
+        assert_eq!(switch_port("Ethernet-IB0").as_deref(), Ok("Ethernet-IB0"));
     }
 }

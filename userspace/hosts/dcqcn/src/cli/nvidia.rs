@@ -28,6 +28,7 @@ pub(super) fn import(
     })?;
     out.show(&ImportReport {
         dry_run,
+        read: import.changes.len() - import.implied,
         settings: import
             .changes
             .into_iter()
@@ -41,6 +42,9 @@ pub(super) fn import(
 #[derive(Serialize)]
 struct ImportReport {
     dry_run: bool,
+    /// Number of parameters in the file or directory; the others follow from the firmware.
+    #[serde(skip)]
+    read: usize,
     /// All parameters in the directory, changed or not.
     settings: Vec<Source>,
     #[serde(flatten)]
@@ -50,14 +54,18 @@ struct ImportReport {
 
 impl fmt::Display for ImportReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { dry_run, settings, changed, notes } = self;
-        writeln!(f, "{} parameters read", settings.len())?;
+        let Self { dry_run, read, settings, changed, notes } = self;
+        write!(f, "{read} parameter{}", if *read == 1 { "" } else { "s" })?;
+        match settings.get(*read..) {
+            Some([]) | None => writeln!(f, " read")?,
+            Some(implied) => writeln!(f, " read, {} implied by the firmware's algorithm", implied.len())?,
+        }
         if *dry_run {
             writeln!(f, "nothing was changed (--dry-run); this would be:")?;
         }
         write!(f, "{changed}")?;
         if !notes.is_empty() {
-            writeln!(f, "\nnot imported unchanged:")?;
+            writeln!(f, "\nnot imported, or with another value:")?;
             let mut table = Table::new(&["FILE", "WHY"]);
             for Note { file, reason } in notes {
                 table.row([file.display().to_string(), reason.clone()]);

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use super::{Error, Import, Note, find_entry, is_rp};
+use super::{Error, Import, Note, find_entry, is_rp, shown, without_counterpart};
 
 /// Maximum size of a dump; `mlxconfig` prints some 20 KB for a device.
 const MAX_BYTES: u64 = 4 << 20;
@@ -47,7 +47,7 @@ impl Import {
                     if let Some((port, line)) = other {
                         let reason = format!(
                             "port {port} has {} for {name}; use `--port {port}` to import it",
-                            line.value
+                            shown(&line.value)
                         );
                         self.notes.push(Note { file: line.at.clone(), reason });
                     }
@@ -70,14 +70,16 @@ impl Import {
 fn unknown(name: &str, value: &str) -> Option<String> {
     match name {
         "roce_cc_prio_mask" => Some(format!(
-            "set per priority (mask {value}); rp_enable and np_enable apply to the whole interface and are unchanged"
+            "set per priority (mask {}); rp_enable and np_enable apply to the whole interface and are unchanged",
+            shown(value)
         )),
         "roce_cc_algorithm" if value == "0" => None,
         "roce_cc_algorithm" => {
             Some("selects an algorithm other than ECN; the adapter does not run DCQCN".to_owned())
         }
         _ if PREFIXES.iter().any(|start| name.starts_with(start)) => {
-            Some(format!("unknown parameter {name}"))
+            let known = without_counterpart(name).map(ToOwned::to_owned);
+            Some(known.unwrap_or_else(|| format!("unknown parameter {}", shown(name))))
         }
         _ => None,
     }
@@ -129,25 +131,31 @@ fn lines(path: &Path, text: &str, notes: &mut Vec<Note>) -> BTreeMap<String, BTr
                 (name.to_owned(), values)
             }
         };
+        // `mlxconfig` prints names in capitals, and a line of `grep` or a list has other separators.
+        let is_mlxconfig = !name.contains('/')
+            && !name.contains(|c: char| c.is_ascii_lowercase())
+            && values.chars().all(|c| c.is_whitespace() || !separates(c));
         let name = name.rsplit('/').next().unwrap_or(&name).to_ascii_lowercase();
         let (name, port) = match name.rsplit_once("_p").map(|(name, port)| (name, port.parse())) {
             Some((name, Ok(port))) => (name.to_owned(), port),
             _ => (name, FIRST_PORT),
         };
         let values: Vec<&str> = values.split(separates).filter(|value| !value.is_empty()).collect();
-        // `mlxconfig -e` has three columns: default, current, next boot.
+        // `mlxconfig -e` has three columns: default, current, next boot. Other text is not a number, which is reported.
         let value = match values.as_slice() {
-            [_, current, _] => current,
-            [value, ..] => value,
+            [value] => plain(value),
+            [_, current, _] if is_mlxconfig => plain(current),
             [] => continue,
+            several => several.join(" "),
         };
-        let (at, value) = (PathBuf::from(format!("{}:{number}", path.display())), plain(value));
+        let at = PathBuf::from(format!("{}:{number}", path.display()));
         let is_known = find_entry(&name).is_some();
         match found.entry(name).or_default().entry(port) {
             Entry::Vacant(entry) => _ = entry.insert(Line { at, value }),
             Entry::Occupied(first) if is_known && first.get().value != value => {
                 let first = first.get();
-                let reason = format!("{value} ignored: {} has {} for it", first.at.display(), first.value);
+                let (value, other) = (shown(&value), shown(&first.value));
+                let reason = format!("{value} ignored: {} has {other} for it", first.at.display());
                 notes.push(Note { file: at, reason });
             }
             Entry::Occupied(_) => {}

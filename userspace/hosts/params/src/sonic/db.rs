@@ -125,6 +125,7 @@ impl Database {
             .filter_map(|(name, tables)| Some((name.as_str(), part(tables.as_object()?))))
             .collect();
         if parts.is_empty() {
+            self.check_alias(port)?;
             let name = self.port_name(port).unwrap_or_else(|| port.to_owned());
             return Ok((self.clone(), name));
         }
@@ -143,8 +144,23 @@ impl Database {
             let message = format_args!("no such port in the namespaces {}", namespaces.join(", "));
             return Err(self.error(format_args!("PORT|{port}"), message));
         };
+        part.check_alias(name)?;
         let name = part.port_name(name).unwrap_or_else(|| name.to_owned());
         Ok((part, name))
+    }
+
+    /// Rejects a name that is the alias of two ports, and not the key of one.
+    fn check_alias(&self, port: &str) -> Result<(), Error> {
+        let Some(rows) = self.tables.get("PORT").and_then(Value::as_object) else { return Ok(()) };
+        let has_alias = |row: &Value| row.get("alias").and_then(Value::as_str) == Some(port);
+        let mut names = rows.iter().filter(|(_, row)| has_alias(row)).map(|(name, _)| name);
+        match (names.next(), names.next()) {
+            (Some(first), Some(second)) if !rows.contains_key(port) => Err(self.error(
+                "PORT",
+                format_args!("{first} and {second} have the alias `{port}`: specify one of them by its name"),
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// The key of a port in `PORT`, given that key or the port's alias.

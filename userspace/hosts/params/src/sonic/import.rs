@@ -270,6 +270,15 @@ impl<'a> Reader<'a> {
                 if queue < CLASSES {
                     if let Some(other) = queues.insert(queue, row).filter(|other| !other.agrees(&row)) {
                         let key = other.key();
+                        let card = |row: &Row<'a>| {
+                            row.key_parts().split_last_chunk::<2>().map(|(card, _)| card.join("|"))
+                        };
+                        if card(&other) != card(&row) {
+                            return Err(row.error(format_args!(
+                                "QUEUE|{key} has this queue too: rows of several cards; add DEVICE_METADATA \
+                                 (hostname, asic_name) of one"
+                            )));
+                        }
                         return Err(
                             row.error(format_args!("QUEUE|{key} has queue {queue} too, with other fields"))
                         );

@@ -327,10 +327,24 @@ fn voq_keys_of_own_card_parsed() {
     // Another card has a port of that name.
     db["QUEUE"]["lc2|Asic0|Ethernet4|3"] = json!({});
     let refused = import_of(&db).unwrap_err().to_string();
-    assert!(refused.contains("has queue 3 too"), "{refused}");
+    assert!(
+        refused.contains("rows of several cards; add DEVICE_METADATA (hostname, asic_name)"),
+        "{refused}"
+    );
     db["DEVICE_METADATA"]["localhost"] =
         json!({ "hostname": "lc1", "asic_name": "Asic0", "switch_type": "voq" });
     assert_eq!(imported(&read(&db.to_string()), "Ethernet4", Config::DEFAULT).0, plain);
+}
+
+#[test]
+fn alias_of_two_ports_rejected() {
+    let mut db: Value = serde_json::from_str(SAMPLE).unwrap();
+    db["PORT"]["Ethernet4"]["alias"] = json!("twice");
+    assert!(import(&read(&db.to_string()), "twice", &Config::DEFAULT).is_ok());
+    db["PORT"]["Ethernet8"] = json!({ "alias": "twice" });
+    let refused = import(&read(&db.to_string()), "twice", &Config::DEFAULT).unwrap_err().to_string();
+    assert!(refused.contains("Ethernet4 and Ethernet8 have the alias `twice`"), "{refused}");
+    assert!(import(&read(&db.to_string()), "Ethernet4", &Config::DEFAULT).is_ok());
 }
 
 #[test]

@@ -3,7 +3,8 @@
 //! A file is a sequence of length-prefixed messages: metadata, then nodes with their dependencies. Rank N is host N.
 //! Computations take their duration; sends and receives are flows; a collective is one over all ranks whose traces
 //! contain it ([`Collective`]), a barrier an all-reduce without data. NVLink and the like are not modelled: all traffic
-//! uses the fabric. A control dependency on a node missing in the trace is skipped, as ASTRA-sim does.
+//! uses the fabric. Of the nodes that PyTorch records for a collective, that of the CPU (`is_cpu_op`) only launches it: a
+//! computation. A control dependency on a node missing in the trace is skipped, as ASTRA-sim does.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -12,7 +13,7 @@ use prost::Message;
 
 use super::collective::{Collective, Pairs};
 use super::{Wait, Workload};
-use crate::network::read::FileError;
+use crate::network::read::{FileError, bytes};
 
 /// The relevant fields of `Node`.
 #[derive(Clone, PartialEq, Message)]
@@ -33,12 +34,12 @@ struct Node {
     attr: Vec<Attribute>,
 }
 
-/// `AttributeProto`, restricted to whole numbers and text.
+/// `AttributeProto`, restricted to whole numbers, booleans and text.
 #[derive(Clone, PartialEq, Message)]
 struct Attribute {
     #[prost(string, tag = "1")]
     name: String,
-    #[prost(oneof = "Number", tags = "7, 9, 11, 13")]
+    #[prost(oneof = "Number", tags = "7, 9, 11, 13, 27")]
     value: Option<Number>,
     #[prost(string, optional, tag = "29")]
     text: Option<String>,
@@ -54,6 +55,8 @@ enum Number {
     Uint32(u32),
     #[prost(uint64, tag = "13")]
     Uint64(u64),
+    #[prost(bool, tag = "27")]
+    Bool(bool),
 }
 
 const COMM_SEND: i32 = 5;
@@ -70,6 +73,7 @@ impl Node {
             Number::Int64(value) => value.try_into().ok(),
             Number::Uint32(value) => Some(value.into()),
             Number::Uint64(value) => Some(value),
+            Number::Bool(value) => Some(value.into()),
         }
     }
 
@@ -121,8 +125,7 @@ impl Workload {
                     format!("the fabric has hosts for {hosts} ranks only: use a larger one"),
                 ));
             }
-            let bytes = std::fs::read(&name)
-                .map_err(|error| FileError::new(&name, 0, format!("cannot be read: {error}")))?;
+            let bytes = bytes(Path::new(&name))?;
             traces.push((name.clone(), nodes(&name, &bytes)?));
         }
         if traces.is_empty() {
@@ -134,6 +137,10 @@ impl Workload {
             ));
         }
         Self::of_traces(&traces, class)
+    }
+
+    fn computation(&mut self, host: u32, node: &Node) -> (u32, Wait) {
+        (self.compute(host, node.duration_micros.saturating_mul(1_000)), Wait::Delivered)
     }
 
     fn of_traces(traces: &[(String, Vec<Node>)], class: u8) -> Result<Self, FileError> {
@@ -155,7 +162,9 @@ impl Workload {
                     peer.map(|peer| peer as u32).ok_or_else(|| FileError::new(name, 0, what()))
                 };
                 let tag = node.number("comm_tag").unwrap_or(0);
+                let on_cpu = node.number("is_cpu_op").is_some_and(|value| value != 0);
                 let entry = match node.kind {
+                    _ if on_cpu => workload.computation(host, node),
                     COMM_SEND => {
                         let dst = peer("comm_dst")?;
                         let flow = workload.between(
@@ -185,9 +194,7 @@ impl Workload {
                         // Its dependencies; its dependents are added below.
                         (workload.compute(host, 0), Wait::Delivered)
                     }
-                    _ => {
-                        (workload.compute(host, node.duration_micros.saturating_mul(1_000)), Wait::Delivered)
-                    }
+                    _ => workload.computation(host, node),
                 };
                 known[rank].insert(node.id, entry);
             }
@@ -379,6 +386,21 @@ mod tests {
         assert!(refused.contains("node 1 (``): unknown comm_type 12; set it to 9"), "{refused}");
         let refused = of_four(&[node(3, COMM_COLL, &[], vec![])]).unwrap_err().to_string();
         assert!(refused.contains("node 3 (``): comm_type is missing"), "{refused}");
+    }
+
+    #[test]
+    fn cpu_node_only_launches_collective() {
+        let on_cpu =
+            |on| Attribute { name: "is_cpu_op".to_owned(), value: Some(Number::Bool(on)), text: None };
+        let launch = Node { duration_micros: 5, ..node(1, COMM_COLL, &[], vec![on_cpu(true)]) };
+        let mut reduce = collective(2, 0, &[1]);
+        reduce.attr.push(on_cpu(false));
+        let alone = of_four(&[collective(2, 0, &[])]).unwrap();
+        let workload = of_four(&[launch, reduce]).unwrap();
+        assert_eq!(workload.validate(4), Ok(()));
+        // A computation on each rank in addition.
+        assert_eq!(workload.flows().len(), alone.flows().len() + 4);
+        assert_eq!(workload.flows().iter().filter(|flow| flow.delay_ns == 5_000).count(), 4);
     }
 
     #[test]
