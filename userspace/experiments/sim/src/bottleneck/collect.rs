@@ -85,7 +85,7 @@ impl<'n> Star<'n> {
         };
         let Some((qp, _)) = host.sending(flow.local) else { return FlowCounters::default() };
         let (bytes, marked_packets) = self.receiver.received(number as u32);
-        let dropped = self.switch.meters.as_ref().and_then(|meters| meters.dropped.get(&(number as u32)));
+        let dropped = self.switch.meters.as_ref().and_then(|meters| meters.dropped.get(number));
         let counters = qp.counters();
         let bytes = if qp.is_tcp() { counters.bytes } else { bytes };
         FlowCounters { bytes, marked_packets, dropped_packets: dropped.copied().unwrap_or(0), ..counters }

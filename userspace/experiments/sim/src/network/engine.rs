@@ -224,6 +224,7 @@ impl NodeGroup {
         observer: &mut dyn Observer,
         progress: &mut (dyn FnMut(Progress) -> ControlFlow<()> + Send),
     ) {
+        let mut watch_ns = observer.next_ns();
         for window in 1.. {
             shared.next_ns[self.number].store(self.queue.next_ns(), Ordering::Relaxed);
             shared.done[self.number].store(self.done, Ordering::Relaxed);
@@ -231,8 +232,9 @@ impl NodeGroup {
             let read = |value: &AtomicU64| value.load(Ordering::Relaxed);
             let begin_ns = shared.next_ns.iter().map(read).min().unwrap_or(u64::MAX);
             let done: u64 = shared.done.iter().map(read).sum();
-            while done != shared.flows && observer.next_ns() <= begin_ns.min(shared.duration_ns) {
+            while done != shared.flows && watch_ns <= begin_ns.min(shared.duration_ns) {
                 observer.observe(&mut self.nodes);
+                watch_ns = observer.next_ns();
             }
             if done == shared.flows || begin_ns > shared.duration_ns || shared.stop.load(Ordering::Relaxed) {
                 if self.number == 0 {
@@ -245,7 +247,7 @@ impl NodeGroup {
                 }
                 return;
             }
-            let end_ns = (begin_ns + shared.window_ns).min(shared.duration_ns + 1).min(observer.next_ns());
+            let end_ns = (begin_ns + shared.window_ns).min(shared.duration_ns + 1).min(watch_ns);
             self.window(shared, end_ns);
             shared.barrier.wait();
             self.receive(shared);

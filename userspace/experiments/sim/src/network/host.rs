@@ -149,6 +149,8 @@ struct Line {
 pub(crate) struct Host {
     pub(crate) agenda: Agenda,
     wire: Wire,
+    /// Completed flows, without messages of sources.
+    pub(crate) done: u64,
     /// Bit per class with data to send.
     waiting: u8,
     senders: Vec<SendQp>,
@@ -181,8 +183,6 @@ pub(crate) struct Host {
     /// Classes that this host pauses permanently.
     storm: u8,
     pub(crate) records: Vec<Record>,
-    /// Completed flows, without messages of sources.
-    pub(crate) done: u64,
     /// Replies that are not queued.
     replies: Vec<Packet>,
     /// Lengths and times of messages.
@@ -306,7 +306,10 @@ impl Host {
                     }
                 }
                 Event::Timer => self.on_timer(now_ns, index, out),
-                Event::Window => self.on_window(now_ns, index, out),
+                Event::Window => {
+                    self.on_window(now_ns, index, out);
+                    self.reply(now_ns, out);
+                }
                 Event::Start => self.on_start(now_ns, out),
                 Event::Notice => self.on_notice(now_ns, index),
                 Event::Post => self.post(now_ns, index, out),
@@ -372,10 +375,6 @@ impl Host {
     /// Starts the next frame if the link is free.
     #[inline]
     fn pump(&mut self, now_ns: u64, out: &mut Outbox) {
-        for packet in self.replies.drain(..) {
-            let at_ns = now_ns + self.rules.reply_ns[packet.dst as usize];
-            out.push(Message { at_ns, node: packet.dst, what: Delivery::Packet(REPLIES, packet) });
-        }
         while self.wire.up && self.wire.is_free(now_ns) {
             if self.wire.has_pfc() {
                 self.wire.send_pfc(now_ns, out);
@@ -445,6 +444,10 @@ impl Host {
         if let Some(due_ns) = qp.due_ns(&self.params[group], now_ns).filter(|due_ns| *due_ns > free_ns) {
             qp.phase = SendPhase::Waiting;
             self.agenda.at(due_ns, Event::Due, slot);
+        } else if self.waiting == 0 && !self.rules.reply_ns.is_empty() {
+            // Nothing else is queued: an event is cheaper than the queue, and comes after what is queued until then.
+            qp.phase = SendPhase::Waiting;
+            self.agenda.at(free_ns, Event::Due, slot);
         } else {
             // The next packet is due when the link is free again.
             qp.phase = SendPhase::Ready;
@@ -639,6 +642,14 @@ impl Host {
         }
         self.agenda.at(now_ns + self.random.exponential(*mean_gap_ns), Event::Message, index);
         self.wake(now_ns, slot, out);
+    }
+
+    /// Sends replies that are not queued.
+    fn reply(&mut self, now_ns: u64, out: &mut Outbox) {
+        for packet in self.replies.drain(..) {
+            let at_ns = now_ns + self.rules.reply_ns[packet.dst as usize];
+            out.push(Message { at_ns, node: packet.dst, what: Delivery::Packet(REPLIES, packet) });
+        }
     }
 
     fn on_stop(&mut self, index: u32) {

@@ -1,6 +1,5 @@
 //! A switch: an output queue per port and class, a shared buffer, marking, PFC, ECMP.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use dcqcn_common::layout::CLASSES;
@@ -116,7 +115,7 @@ pub(crate) struct Switch {
 #[derive(Debug, Default)]
 pub(crate) struct Meters {
     pub(crate) classes: [ClassMeter; CLASSES],
-    pub(crate) dropped: HashMap<u32, u64>,
+    pub(crate) dropped: Vec<u64>,
     /// Bit per class that PFC pauses.
     paused: u8,
 }
@@ -392,7 +391,9 @@ impl Switch {
                 if !self.trim(egress, &mut packet) {
                     self.counters[class].dropped += 1;
                     if let Some(meters) = &mut self.meters {
-                        *meters.dropped.entry(packet.qp).or_default() += 1;
+                        let index = packet.qp as usize;
+                        meters.dropped.resize(meters.dropped.len().max(index + 1), 0);
+                        meters.dropped[index] += 1;
                     }
                     return false;
                 }

@@ -27,6 +27,7 @@ impl Host {
             Kind::Data => {
                 self.hops += 1;
                 self.on_data(now_ns, &packet, out);
+                self.reply(now_ns, out);
             }
             Kind::Request => {
                 self.hops += 1;
