@@ -29,7 +29,7 @@ pub fn run(
     scenario.validate()?;
     let (network, flows) = scenario.network();
     let mut collector = Collector::new(scenario, flows);
-    let (nodes, _, now_ns) = simulate(&network, 1, &mut collector, &mut |now| progress(now.now_ns))?;
+    let (nodes, now_ns) = simulate(&network, 1, &mut collector, &mut |now| progress(now.now_ns))?;
     collector.outcome(nodes, now_ns)
 }
 

@@ -100,7 +100,7 @@ pub struct RoceGroup {
     pub class: u8,
     /// Name of the group whose messages must all be complete first; `None`: none.
     pub after: Option<String>,
-    /// Start time, relative to the end of `after` if given.
+    /// Start time, relative to the end of `after` if given, which a sender knows of up to two link delays later.
     pub start_ns: u64,
     /// Maximum random delay of each start. Flows that start together and are never cut send in lockstep: when the
     /// buffer is full, the same ones lose every time.

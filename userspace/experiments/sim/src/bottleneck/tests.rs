@@ -214,6 +214,20 @@ fn wred_marks_none_to_kmin_all_above_kmax() {
 }
 
 #[test]
+fn marking_uses_ingress_or_egress_depth() {
+    // Six packets arrive together, and the first leaves at once. A mark needs more than three others in the queue.
+    for (marking, marked) in [(Marking::Enqueue, [0, 0, 0, 0, 0, 1]), (Marking::Dequeue, [0, 1, 0, 0, 0, 0])]
+    {
+        let mut s = scenario(6);
+        s.marking = marking;
+        s.roce[0].work = Work::Once { bytes: 1_000 };
+        (s.config.wred[3].kmin_bytes, s.config.wred[3].kmax_bytes) = (3_000, 3_000);
+        let marks: Vec<u64> = outcome(&s).flows.iter().map(|flow| flow.counters.marked_packets).collect();
+        assert_eq!(marks, marked);
+    }
+}
+
+#[test]
 fn cnp_interval_holds_per_limit() {
     // Four flows of two senders for at least 1 ms: every packet is marked, and the rates are never cut.
     for (cnp_limit, intervals_at_once) in [(CNP_LIMIT_QP, 4), (CNP_LIMIT_PEER, 2), (CNP_LIMIT_PORT, 1)] {

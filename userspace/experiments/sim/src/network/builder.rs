@@ -60,7 +60,7 @@ impl Node {
 /// All parts of a simulation.
 pub(crate) struct Built {
     pub(crate) nodes: Vec<Node>,
-    pub(crate) ports: Arc<[Vec<PortSpec>]>,
+    ports: Vec<Vec<PortSpec>>,
 }
 
 /// The parts of `scenario` at time 0, with all scheduled events.
@@ -134,7 +134,7 @@ pub(crate) fn build(scenario: &Scenario) -> Result<Built, SimError> {
         }
         nodes.push(Node::Switch(Box::new(switch)));
     }
-    Ok(Built { nodes, ports: ports.into() })
+    Ok(Built { nodes, ports })
 }
 
 /// WRED of every class, by rate of the port.

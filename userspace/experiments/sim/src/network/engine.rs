@@ -7,7 +7,7 @@
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use crate::Simulation;
@@ -15,7 +15,6 @@ use crate::network::barrier::Barrier;
 use crate::network::builder::{Node, build};
 use crate::network::outcome::{self, Outcome};
 use crate::network::scenario::{Scenario, SimError};
-use crate::network::topology::PortSpec;
 use crate::network::wheel::Wheel;
 use crate::network::wire::{Message, Outbox};
 
@@ -45,8 +44,8 @@ pub fn run(
     progress: &mut (dyn FnMut(Progress) -> ControlFlow<()> + Send),
 ) -> Result<Outcome, SimError> {
     scenario.validate()?;
-    let (nodes, ports, now_ns) = simulate(scenario, threads, &mut Unobserved, progress)?;
-    Ok(outcome::collect(scenario, &ports, nodes.into_iter(), now_ns))
+    let (nodes, now_ns) = simulate(scenario, threads, &mut Unobserved, progress)?;
+    Ok(outcome::collect(scenario, &scenario.topology.ports(), nodes.into_iter(), now_ns))
 }
 
 /// Reads nodes at certain times, on one thread.
@@ -68,7 +67,7 @@ impl Observer for Unobserved {
     fn observe(&mut self, _nodes: &mut [Node]) {}
 }
 
-/// The nodes, their ports, and the time at the end of `scenario`, which is valid.
+/// The nodes and the time at the end of `scenario`, which is valid.
 ///
 /// `observer` observes the nodes of the first thread.
 pub(crate) fn simulate(
@@ -76,7 +75,7 @@ pub(crate) fn simulate(
     threads: usize,
     observer: &mut dyn Observer,
     progress: &mut (dyn FnMut(Progress) -> ControlFlow<()> + Send),
-) -> Result<(Vec<Node>, Arc<[Vec<PortSpec>]>, u64), SimError> {
+) -> Result<(Vec<Node>, u64), SimError> {
     let built = build(scenario)?;
     let threads = threads.clamp(1, scenario.topology.switches as usize);
     let flows = scenario.workload.flows().len() as u64;
@@ -112,7 +111,7 @@ pub(crate) fn simulate(
             nodes[number as usize] = Some(node);
         }
     }
-    Ok((nodes.into_iter().flatten().collect(), built.ports, now_ns))
+    Ok((nodes.into_iter().flatten().collect(), now_ns))
 }
 
 impl Simulation for Scenario {

@@ -14,7 +14,7 @@ use super::FlowCounters;
 use super::flight::Flight;
 use super::tcp::Tcp;
 use crate::network::nscc::Law;
-use crate::network::packet::{Kind, MAX_PACKETS, Packet};
+use crate::network::packet::{Address, Kind, MAX_PACKETS, Packet};
 use crate::network::scenario::{Recovery, Transport};
 use crate::network::wire::recheck_ns;
 
@@ -44,18 +44,6 @@ pub(crate) enum SendPhase {
     Waiting,
     /// Queued for the link.
     Ready,
-}
-
-/// Destination and format of its packets.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Address {
-    /// The receiver, and the QP's number among those that it receives on.
-    pub(crate) dst: u32,
-    pub(crate) at_dst: u32,
-    pub(crate) class: u8,
-    /// Index of its transport.
-    pub(crate) transport: u16,
-    pub(crate) entropy: u32,
 }
 
 /// Selective repeat: packets known to have arrived, and packets to retransmit.

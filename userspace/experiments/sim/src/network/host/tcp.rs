@@ -8,8 +8,7 @@
 use std::collections::VecDeque;
 
 use super::FlowCounters;
-use super::send::Address;
-use crate::network::packet::{Kind, Packet};
+use crate::network::packet::{Address, Kind, Packet};
 use crate::network::scenario::{TcpLaw, TcpRules, Transport};
 
 /// CUBIC: C, in segments per s³.
