@@ -1,35 +1,20 @@
-//! The engine of a single bottleneck: a loop over all events in order of time.
-//!
-//! Packets on links with a constant delay are in separate queues; only events with their own time (departures, timers)
-//! are in the agenda. The cost of an event depends neither on the number of senders nor on the packets in flight. With
-//! 1,000 senders the network engine takes 2.6 times as long per packet hop: each of its hosts and ports has more state.
+//! A single bottleneck: a star of hosts around one switch, whose last host receives everything, in the network engine.
 
-mod agenda;
 mod collect;
-mod endpoints;
-mod meters;
-mod port;
-mod setup;
-mod tcp;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::iter::repeat_n;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
-use dcqcn_common::flow::NpFlow;
-use dcqcn_common::params::Params;
-
-use self::agenda::{Agenda, Event, Lanes};
 use self::collect::Collector;
-use self::endpoints::{Qp, Reply, Sender};
-use self::port::Port;
-use self::tcp::Tcp;
-use super::{Counters, Outcome, RoceGroup, Scenario, SimError, Work};
-use crate::network::{Packet, PacketKind, Random, Recovery, SendPhase, Transport};
-
-/// Events between two progress reports: some ten milliseconds.
-const REPORT_EVERY: u64 = 1 << 16;
+use super::{Outcome, Scenario, SimError, Work};
+use crate::network::workload::{Pair, Source, Wait, Workload};
+use crate::network::{
+    Bottleneck, Class, Control, Link, Loss, Random, Scenario as Network, Switching, TcpRules, Threshold,
+    Topology, Transport, simulate,
+};
 
 /// Runs `scenario`. `progress` is called with the simulated time at intervals, and may stop the run.
 ///
@@ -39,20 +24,13 @@ const REPORT_EVERY: u64 = 1 << 16;
 /// The scenario is invalid, all work is done before statistics start, or `progress` stopped the run.
 pub fn run(
     scenario: &Scenario,
-    progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
+    progress: &mut (dyn FnMut(u64) -> ControlFlow<()> + Send),
 ) -> Result<Outcome, SimError> {
     scenario.validate()?;
-    let mut simulation = Simulation::new(scenario)?;
-    while let Some(reached_ns) = simulation.some_events() {
-        if progress(reached_ns).is_break() {
-            return Err(SimError::Stopped { now_ns: reached_ns });
-        }
-    }
-    let (now_ns, stats_from_ns) = (simulation.now_ns, scenario.stats_from_ns);
-    if now_ns < stats_from_ns {
-        return Err(SimError::NothingMeasured { now_ns, stats_from_ns });
-    }
-    Ok(simulation.finish())
+    let (network, flows) = scenario.network();
+    let mut collector = Collector::new(scenario, flows);
+    let (nodes, now_ns) = simulate(&network, 1, &mut collector, &mut |now| progress(now.now_ns))?;
+    collector.outcome(nodes, now_ns)
 }
 
 /// Simulated time per step of the progress line.
@@ -77,224 +55,118 @@ impl crate::Simulation for Scenario {
     }
 }
 
-struct Simulation<'s> {
-    scenario: &'s Scenario,
-    now_ns: u64,
-    over: bool,
-    agenda: Agenda,
-    random: Random,
-    /// One per RoCE group, as their pacing credits differ.
-    params: Vec<Params>,
-    /// By RoCE group.
-    transports: Vec<Transport>,
-    overhead_bytes: u64,
-    /// RoCE flows come first in the numbering of flows.
-    qps: Vec<Qp>,
-    tcps: Vec<Tcp>,
-    senders: Vec<Sender>,
-    /// NP state if CNPs are not limited per QP: by sender, or for all.
-    nps: HashMap<u32, NpFlow>,
-    port: Port,
-    /// Sender to switch, per distinct delay.
-    up: Lanes<Packet>,
-    /// Switch to receiver.
-    down: Lanes<Packet>,
-    /// Receiver to sender, per distinct delay.
-    back: Lanes<Reply>,
-    /// By RoCE group: its flows with their time after its start, if it waits for another group.
-    held: Vec<Vec<(u32, u64)>>,
-    /// Incomplete messages of flows that send a single one: by RoCE group, and in total.
-    unfinished: Vec<u32>,
-    all_unfinished: u64,
-    counters: Counters,
-    collector: Collector,
+/// A flow of the scenario. Its number is that of its QP, at the receiver too.
+#[derive(Clone, Copy, Debug)]
+struct Flow {
+    /// Index of its group, RoCE before TCP.
+    group: u32,
+    /// Sending host, and its QP there.
+    host: u32,
+    local: u32,
+    start_ns: u64,
 }
 
-impl Simulation<'_> {
-    /// Processes some events and returns the time reached, or `None` at the end.
-    fn some_events(&mut self) -> Option<u64> {
-        for _ in 0..REPORT_EVERY {
-            if self.over {
-                return None;
-            }
-            self.step();
-        }
-        Some(self.now_ns)
-    }
-
-    /// The next event. Simultaneous events are ordered: the agenda, the port, then the lanes from the receiver back.
-    #[inline(always)]
-    fn step(&mut self) {
-        let (down_ns, up_ns, back_ns) = (self.down.next_ns(), self.up.next_ns(), self.back.next_ns());
-        let lanes_ns = down_ns.min(up_ns).min(back_ns);
-        let now_ns = self.agenda.next_ns().min(self.port.done_ns).min(lanes_ns);
-        self.now_ns = now_ns;
-        self.counters.events += 1;
-        if self.agenda.next_ns() == now_ns {
-            if let Some(event) = self.agenda.take() {
-                self.on_event(event);
-            }
-        } else if self.port.done_ns == now_ns {
-            self.on_port_done();
-        } else if down_ns == now_ns {
-            if let Some(packet) = self.down.take() {
-                self.on_delivery(packet);
-            }
-        } else if up_ns == now_ns {
-            if let Some(packet) = self.up.take() {
-                self.on_arrival(packet);
-            }
-        } else if let Some(reply) = self.back.take() {
-            self.on_reply(reply);
-        }
-    }
-
-    fn on_event(&mut self, event: Event) {
-        let now_ns = self.now_ns;
-        match event {
-            Event::Due(flow) => {
-                self.qps[flow as usize].send.phase = SendPhase::Idle;
-                self.wake(flow);
-            }
-            Event::Window(flow) => self.on_window(flow),
-            Event::LinkFree(sender) => self.on_link_free(sender),
-            Event::Timer(flow) => self.on_timer(flow),
-            Event::Start(flow) => self.on_start(flow),
-            Event::Stop(flow) => self.on_stop(flow),
-            Event::Post(flow) => self.on_post(flow),
-            Event::Pfc(frame) => self.on_pfc(frame),
-            Event::StatsFrom => self.reset_statistics(),
-            Event::Sample => {
-                self.sample();
-                if let Some(at_ns) = self.collector.next_sample_ns() {
-                    self.agenda.at(at_ns, Event::Sample);
+impl Scenario {
+    /// The scenario for the network engine, and its flows.
+    fn network(&self) -> (Network, Vec<Flow>) {
+        let mut workload = Workload::new();
+        let mut flows: Vec<Flow> = Vec::new();
+        let mut random = Random::new(self.seed);
+        let roce = self.roce.iter().map(|group| (group.flows, group.flows_per_sender, group.sender_delay_ns));
+        let senders = roce.chain(self.tcp.iter().map(|group| (group.flows, 1, group.sender_delay_ns)));
+        let delays_ns: Vec<u64> = senders
+            .flat_map(|(flows, per_sender, delay_ns)| {
+                repeat_n(delay_ns.unwrap_or(self.sender_delay_ns), flows.div_ceil(per_sender) as usize)
+            })
+            .collect();
+        let receiver = delays_ns.len() as u32;
+        let mut first_host = 0;
+        let mut add =
+            |group: usize, count: u32, per_sender: u32, class, times: (u64, u64), work: Source, waits| {
+                for i in 0..count {
+                    let (host, local) = (first_host + i / per_sender, i % per_sender);
+                    let start_ns = times.0 + random.up_to(times.1);
+                    flows.push(Flow { group: group as u32, host, local, start_ns });
+                    let pair = Pair { src: host, dst: receiver, class, transport: group as u16 };
+                    let qp = workload.connect(pair);
+                    let posted_ns = if waits { 0 } else { start_ns };
+                    let flow = match *work.work {
+                        Work::Once { bytes } => workload.send(qp, bytes, posted_ns),
+                        _ => workload.send_from(qp, posted_ns, work.clone()),
+                    };
+                    workload.delay(flow, start_ns - posted_ns);
                 }
-            }
-            Event::FairWindow => {
-                self.collector.end_window(now_ns, &self.qps);
-                if let Some(at_ns) = self.collector.next_window_ns() {
-                    self.agenda.at(at_ns, Event::FairWindow);
-                }
-            }
-            Event::End => {
-                // Scheduled long before the sample of the same time.
-                if self.collector.next_sample_ns() == Some(now_ns) {
-                    self.sample();
-                }
-                self.over = true;
-            }
+                first_host += count.div_ceil(per_sender);
+            };
+        for (index, group) in self.roce.iter().enumerate() {
+            let source = Source { work: Arc::new(group.work.clone()), stop_ns: group.stop_ns };
+            let times = (group.start_ns, group.start_jitter_ns);
+            add(
+                index,
+                group.flows,
+                group.flows_per_sender,
+                group.class,
+                times,
+                source,
+                group.after.is_some(),
+            );
         }
-    }
-
-    fn sample(&mut self) {
-        self.collector.sample(self.now_ns, &self.params, &self.qps, &self.tcps, &mut self.port);
-    }
-
-    /// Index of a TCP flow in `tcps`; `None` for a RoCE flow.
-    #[inline]
-    fn tcp_index(&self, flow: u32) -> Option<usize> {
-        (flow as usize).checked_sub(self.qps.len())
-    }
-
-    /// An acknowledgement reaches its sender.
-    #[inline]
-    fn on_reply(&mut self, Reply { flow, answer }: Reply) {
-        let now_ns = self.now_ns;
-        if let Some(i) = self.tcp_index(flow) {
-            self.tcps[i].on_ack(now_ns, answer.named_psn.into(), answer.marked);
-            self.wake(flow);
-            return;
+        for (index, group) in self.tcp.iter().enumerate() {
+            let source = Source { work: Arc::new(Work::Bulk), stop_ns: group.stop_ns };
+            let times = (group.start_ns, group.start_jitter_ns);
+            add(self.roce.len() + index, group.flows, 1, group.class, times, source, false);
         }
-        let qp = &mut self.qps[flow as usize];
-        let group = qp.group;
-        match answer.kind {
-            PacketKind::Cnp => {
-                let params = &self.params[group as usize];
-                qp.counters.cnps += 1;
-                if params.config.scalars.rp_enable != 0 {
-                    qp.send.rp.on_cnp(&params.rp, now_ns, &mut qp.send.debt);
-                }
-                return;
-            }
-            PacketKind::Nak => {
-                qp.counters.naks += 1;
-                qp.send.on_nak(now_ns, answer.psn, answer.named_psn, false, Recovery::GoBackN);
-            }
-            PacketKind::Ack
-            | PacketKind::Data
-            | PacketKind::Request
-            | PacketKind::Grant
-            | PacketKind::Pfc => {}
+        for (index, group) in self.roce.iter().enumerate() {
+            let Some(before) = self.dependency_of(group) else { continue };
+            let numbers =
+                |group: usize| (0_u32..).zip(&flows).filter(move |(_, flow)| flow.group as usize == group);
+            // A flow that waits for all of one group, and for which all of the other wait.
+            let Some((_, first)) = numbers(index).next() else { continue };
+            let barrier = workload.compute(first.host, 0);
+            numbers(before).for_each(|(flow, _)| workload.after(barrier, flow, Wait::Acknowledged));
+            numbers(index).for_each(|(flow, _)| workload.after(flow, barrier, Wait::Acknowledged));
         }
-        let mut completed = 0;
-        qp.send.on_ack(now_ns, answer.psn, |message| {
-            completed += 1;
-            self.collector.complete(group, now_ns, message);
+
+        let switch = receiver + 1;
+        let to_switch = |(a, &delay_ns)| Link { a, b: switch, rate_bps: self.sender_rate_bps, delay_ns };
+        let mut links: Vec<Link> = (0..).zip(&delays_ns).map(to_switch).collect();
+        let (rate_bps, delay_ns) = (self.port_rate_bps, self.receiver_delay_ns);
+        links.push(Link { a: receiver, b: switch, rate_bps, delay_ns });
+        let topology = Topology { hosts: receiver + 1, switches: 1, links, names: Vec::new() };
+
+        let mut network = Network::new(topology, workload, self.link_config());
+        network.seed = self.seed;
+        network.duration_ns = self.duration_ns;
+        network.control = if self.control { Control::Dcqcn } else { Control::Off };
+        network.switch = Switching {
+            buffer_bytes: self.buffer_bytes,
+            classes: self.classes.map(|class| Class {
+                schedule: class.schedule,
+                loss: Loss::Lossy(Threshold::Bytes(class.limit_bytes.unwrap_or(self.buffer_bytes))),
+            }),
+            marking: self.marking,
+            ..network.switch
+        };
+        let roce = self.roce.iter().map(|group| Transport {
+            payload_bytes: group.payload_bytes,
+            header_bytes: group.header_bytes,
+            ack_every: group.ack_every,
+            timeout_ns: group.retransmit_timeout_ns,
+            qps_per_host: group.flows_per_sender.min(group.flows),
+            ..Transport::default()
         });
-        if completed != 0 {
-            qp.counters.messages += u64::from(completed);
-            qp.completed_ns = Some(now_ns);
-            self.on_messages(flow, completed);
-        }
-        self.wake(flow);
-    }
-
-    /// `count` messages of a RoCE flow are complete: a closed loop posts the same number again.
-    fn on_messages(&mut self, flow: u32, count: u32) {
-        let qp = &mut self.qps[flow as usize];
-        let group = qp.group as usize;
-        let spec: &RoceGroup = &self.scenario.roce[group];
-        match spec.work {
-            Work::Blocks { bytes, .. } if spec.stop_ns.is_none_or(|stop_ns| self.now_ns < stop_ns) => {
-                for _ in 0..count {
-                    qp.send.post(self.now_ns, 0, bytes, &self.transports[group]);
-                }
-            }
-            Work::Once { .. } => self.on_completed(group, count),
-            Work::Bulk | Work::Blocks { .. } | Work::Messages { .. } => {}
-        }
-    }
-
-    /// `count` messages of a group whose flows send a single one are complete. With the last one of a group, dependent
-    /// groups start; with the last one of all, the simulation ends.
-    fn on_completed(&mut self, group: usize, count: u32) {
-        self.unfinished[group] -= count;
-        self.all_unfinished -= u64::from(count);
-        if self.unfinished[group] == 0 {
-            for (waiting, spec) in self.scenario.roce.iter().enumerate() {
-                if self.scenario.dependency_of(spec) == Some(group) {
-                    for (flow, offset_ns) in std::mem::take(&mut self.held[waiting]) {
-                        self.schedule(flow, self.now_ns + offset_ns, spec.stop_ns);
-                    }
-                }
-            }
-        }
-        self.over |= self.all_unfinished == 0 && self.scenario.is_finite();
-    }
-
-    fn reset_statistics(&mut self) {
-        self.port.reset(self.now_ns);
-        self.collector.reset();
-        for qp in &mut self.qps {
-            qp.reset();
-        }
-        for tcp in &mut self.tcps {
-            tcp.counters = Default::default();
-        }
-    }
-
-    fn finish(mut self) -> Outcome {
-        self.port.end(self.now_ns);
-        let on_links = self.up.len() + self.down.len();
-        self.counters.in_flight_packets = (on_links + self.port.packets()) as u64;
-        self.collector.outcome(
-            self.scenario,
-            self.now_ns,
-            &self.params,
-            &self.qps,
-            &self.tcps,
-            &mut self.port,
-            self.counters,
-        )
+        let tcp = self.tcp.iter().map(|group| Transport {
+            payload_bytes: group.payload_bytes,
+            header_bytes: group.header_bytes,
+            timeout_ns: group.min_rto_ns,
+            tcp: Some(TcpRules { law: group.law, ecn: group.ecn, max_window_bytes: group.max_window_bytes }),
+            ..Transport::default()
+        });
+        network.bottleneck = Some(Bottleneck {
+            transports: roce.chain(tcp).collect(),
+            reply_ns: delays_ns.iter().map(|delay_ns| delay_ns + self.receiver_delay_ns).collect(),
+            pfc: self.classes.map(|class| class.pfc),
+        });
+        (network, flows)
     }
 }

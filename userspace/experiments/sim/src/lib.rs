@@ -2,8 +2,8 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | [`network`] | the engine of a whole fabric: hosts, switches, workloads, topologies, on several cores |
-//! | `bottleneck` | the engine of one congested port, with TCP next to RoCE; it uses the network's queue pairs and scheduler |
+//! | [`network`] | the engine: hosts, switches, workloads, topologies, on several cores |
+//! | `bottleneck` | one congested port, as a star in that engine, with TCP next to RoCE, and its statistics |
 //! | [`presets`], [`file`](mod@file), [`report`] | scenarios of one bottleneck, from settings to tables |
 //! | [`fabric`] | scenarios of a fabric, from flags to tables |
 //! | [`tune`] | random search of parameters in a fabric |

@@ -1,7 +1,7 @@
 //! The network engine: hosts with NICs, switches with shared buffers, and DCQCN between them, packet by packet.
 //!
 //! [`run`] turns a [`Scenario`] into an [`Outcome`]. Wire formats and rate decisions (marking, the CNP interval, the rate machine,
-//! pacing, go-back-N) are those of `dcqcn-common`, which also runs in the kernel. NSCC is implemented here only.
+//! pacing, go-back-N) are those of `dcqcn-common`, which also runs in the kernel. NSCC and TCP are implemented here only.
 //!
 //! Modelled: output-queued switches with a shared buffer, dynamic thresholds, priority flow control per ingress port with its frames
 //! on the wire, a watchdog, strict and weighted queues, ECMP or packet spraying, failing links; queue pairs with go-back-N or
@@ -15,6 +15,7 @@ mod builder;
 mod engine;
 mod host;
 pub(crate) mod ideal;
+mod meter;
 mod nscc;
 mod outcome;
 mod packet;
@@ -30,16 +31,17 @@ mod wheel;
 mod wire;
 pub mod workload;
 
+pub(crate) use builder::Node;
 pub use dcqcn_common::pfc::watchdog::{StormAction, Watchdog};
+pub(crate) use engine::{Observer, simulate};
 pub use engine::{Progress, run};
-pub(crate) use host::{Address, Answer, Completed, ReceiveQp, SendPhase, SendQp, limiter};
+pub use host::FlowCounters;
+pub(crate) use host::{Host, Record};
+pub use meter::Depth;
 pub use outcome::*;
-pub(crate) use packet::{Kind as PacketKind, MAX_PACKETS, Packet};
+pub(crate) use packet::MAX_PACKETS;
 pub use random::Random;
 pub use scenario::*;
 pub use scheduler::Schedule;
-pub(crate) use scheduler::Scheduler;
-pub(crate) use switch::is_marked;
+pub(crate) use switch::Switch;
 pub use topology::{Cables, Link, TOPOLOGY_EXAMPLE, Topology, TopologyError};
-pub(crate) use wheel::Wheel;
-pub(crate) use wire::Transmitter;

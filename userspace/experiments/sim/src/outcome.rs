@@ -5,6 +5,7 @@
 use serde::Serialize;
 
 use crate::network::Fct;
+pub use crate::network::{Depth, FlowCounters};
 
 /// The whole outcome.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -89,29 +90,6 @@ pub struct FlowOutcome {
     pub completed_ns: Option<u64>,
 }
 
-/// Counters of a flow.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct FlowCounters {
-    /// Payload delivered.
-    pub bytes: u64,
-    /// Packets sent, retransmissions included.
-    pub sent_packets: u64,
-    /// Packets retransmitted.
-    pub retransmitted_packets: u64,
-    /// Packets dropped at the port.
-    pub dropped_packets: u64,
-    /// Packets that arrived with a CE mark.
-    pub marked_packets: u64,
-    /// CNPs that reached the sender.
-    pub cnps: u64,
-    /// NAKs that reached the sender.
-    pub naks: u64,
-    /// Retransmission timeouts.
-    pub timeouts: u64,
-    /// Messages completed.
-    pub messages: u64,
-}
-
 /// Completion times of messages of one length.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct FctOfSize {
@@ -145,23 +123,6 @@ pub struct ClassOutcome {
     pub tx_share: f64,
 }
 
-/// Depth of a queue, weighted by time.
-///
-/// Percentiles are at most 1 in 32 too large, mean and maximum exact.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Depth {
-    /// Mean.
-    pub mean_bytes: f64,
-    /// Standard deviation.
-    pub deviation_bytes: f64,
-    /// Median.
-    pub p50_bytes: u64,
-    /// 99th percentile.
-    pub p99_bytes: u64,
-    /// Deepest.
-    pub max_bytes: u64,
-}
-
 /// Work done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
@@ -175,8 +136,6 @@ pub struct Counters {
     pub in_flight_packets: u64,
     /// Transmissions of a packet over one link: sender to switch, switch to receiver.
     pub hops: u64,
-    /// Events processed.
-    pub events: u64,
 }
 
 /// Samples over time; every list has the length of `t_ns`.

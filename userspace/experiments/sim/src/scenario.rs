@@ -18,22 +18,21 @@ mod validate;
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::Config;
 
-pub use crate::network::{Marking, Schedule, SimError};
+pub use crate::network::workload::{SizeWeight, Work};
+pub use crate::network::{Marking, QueuePfc as Pfc, Schedule, SimError, TcpLaw};
 
-/// Maximum simulated time: one hour.
-pub(crate) const MAX_DURATION_NS: u64 = 3_600_000_000_000;
+/// Maximum simulated time, within that of the engine.
+pub(crate) const MAX_DURATION_NS: u64 = 270_000_000_000;
 /// Maximum delay of one link, or of a reply: 1 s.
 pub(crate) const MAX_DELAY_NS: u64 = 1_000_000_000;
-/// Maximum number of flows.
-pub(crate) const MAX_FLOWS: u32 = 100_000;
+/// Maximum number of flows: a switch has fewer than 65,536 ports.
+pub(crate) const MAX_FLOWS: u32 = 60_000;
 /// Maximum frame, payload and headers together: a jumbo frame.
 pub(crate) const MAX_FRAME_BYTES: u32 = 9_216;
 /// Maximum buffer of the switch: 1 GB.
 pub(crate) const MAX_BUFFER_BYTES: u64 = 1_000_000_000;
 /// Maximum message, block or flow: 1 TB.
 pub(crate) const MAX_MESSAGE_BYTES: u64 = 1_000_000_000_000;
-/// Maximum number of different delays of the senders' links.
-pub(crate) const MAX_DELAYS: usize = 64;
 /// Maximum samples of a time series; a shorter interval is lengthened accordingly.
 pub(crate) const MAX_SAMPLES: u64 = 10_000;
 
@@ -42,7 +41,7 @@ pub(crate) const MAX_SAMPLES: u64 = 10_000;
 pub struct Scenario {
     /// Seed of marking, start times and message sizes.
     pub seed: u64,
-    /// Simulated time, at most an hour. If all RoCE flows send a single message, the simulation ends when the last is
+    /// Simulated time, at most 270 s. If all RoCE flows send a single message, the simulation ends when the last is
     /// complete, if that is sooner.
     pub duration_ns: u64,
     /// Start of the statistics; below `duration_ns`.
@@ -88,18 +87,6 @@ pub struct Class {
     pub pfc: Option<Pfc>,
 }
 
-/// Thresholds of priority flow control.
-///
-/// The thresholds are compared with the depth of the class's queue at the port (a switch counts per ingress port): senders pause
-/// one sender-link delay after it rises above XOFF, and resume one delay after it falls to XON.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pfc {
-    /// Above this depth the class is paused.
-    pub xoff_bytes: u64,
-    /// At this depth it resumes; at most XOFF.
-    pub xon_bytes: u64,
-}
-
 /// Equal RoCE flows, one QP each.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RoceGroup {
@@ -113,7 +100,7 @@ pub struct RoceGroup {
     pub class: u8,
     /// Name of the group whose messages must all be complete first; `None`: none.
     pub after: Option<String>,
-    /// Start time, relative to the end of `after` if given.
+    /// Start time, relative to the end of `after` if given, which a sender knows of up to two link delays later.
     pub start_ns: u64,
     /// Maximum random delay of each start. Flows that start together and are never cut send in lockstep: when the
     /// buffer is full, the same ones lose every time.
@@ -132,44 +119,6 @@ pub struct RoceGroup {
     pub ack_every: u32,
     /// Retransmission timeout.
     pub retransmit_timeout_ns: u64,
-}
-
-/// Data of a RoCE flow.
-///
-/// A message ends with its acknowledgement at the sender. For an RDMA READ the responder is the sender: the next
-/// request reaches it when an acknowledgement would.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Work {
-    /// Endless data.
-    Bulk,
-    /// One message.
-    Once {
-        /// Length.
-        bytes: u64,
-    },
-    /// A closed loop: a new block is requested when one is complete.
-    Blocks {
-        /// Length of a block.
-        bytes: u64,
-        /// Outstanding blocks.
-        outstanding: u32,
-    },
-    /// An open loop: messages of random length at random times (a Poisson process), in order on the QP.
-    Messages {
-        /// Lengths, each as likely as its weight.
-        sizes: Vec<SizeWeight>,
-        /// Mean interval between messages of one flow.
-        mean_gap_ns: u64,
-    },
-}
-
-/// A message length and its frequency.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SizeWeight {
-    /// Length.
-    pub bytes: u64,
-    /// Frequency, relative to the other weights.
-    pub weight: u64,
 }
 
 /// Equal TCP flows with endless data, each with its own sender.
@@ -201,15 +150,6 @@ pub struct TcpGroup {
     pub max_window_bytes: u64,
     /// Shortest retransmission timeout (Linux: 200 ms).
     pub min_rto_ns: u64,
-}
-
-/// Congestion control of a TCP sender.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TcpLaw {
-    /// CUBIC, RFC 9438.
-    Cubic,
-    /// DCTCP, RFC 8257.
-    Dctcp,
 }
 
 /// Recorded time series.
@@ -262,16 +202,6 @@ impl Scenario {
     pub(super) fn dependency_of(&self, group: &RoceGroup) -> Option<usize> {
         let name = group.after.as_deref()?;
         self.roce.iter().position(|other| other.name == name)
-    }
-
-    /// Every delay that some sender has, once.
-    pub(super) fn sender_delays_ns(&self) -> Vec<u64> {
-        let roce = self.roce.iter().map(|group| group.sender_delay_ns);
-        let own = roce.chain(self.tcp.iter().map(|group| group.sender_delay_ns));
-        let mut delays_ns: Vec<u64> = own.map(|own_ns| own_ns.unwrap_or(self.sender_delay_ns)).collect();
-        delays_ns.sort_unstable();
-        delays_ns.dedup();
-        delays_ns
     }
 
     /// `config` with the senders' link rate in it.

@@ -1,16 +1,16 @@
 //! Statistics over time, and the outcome.
 
-use dcqcn_common::params::Params;
+use std::collections::BTreeMap;
+
+use dcqcn_common::layout::CLASSES;
 use dcqcn_support::statistics::jain_index;
 
-use super::endpoints::Qp;
-use super::meters::ideal_ns;
-use super::port::Port;
-use super::tcp::Tcp;
-use crate::network::{Completed, Fct};
+use super::Flow;
+use crate::network::ideal::{Framing, Hop, delivery_ns};
+use crate::network::{Fct, Host, Node, Observer, Record, Switch};
 use crate::{
     ClassOutcome, ClassSeries, Counters, FctOfSize, FlowCounters, FlowOutcome, FlowSeries, GroupOutcome,
-    GroupSeries, Kind, MAX_SAMPLES, Outcome, RoceGroup, Scenario, Series, TcpLaw, Work,
+    GroupSeries, Kind, MAX_SAMPLES, Outcome, RoceGroup, Scenario, Series, SimError, SizeWeight, TcpLaw, Work,
 };
 
 /// Fairness windows.
@@ -21,37 +21,33 @@ const FAIR: f64 = 0.95;
 /// State of a flow for the fairness index.
 #[derive(Clone, Copy, Debug)]
 struct BulkFlow {
-    number: u32,
+    number: usize,
     start_ns: u64,
     stop_ns: Option<u64>,
     bytes_before: u64,
 }
 
-/// Completion times of messages of one length.
-#[derive(Debug)]
-struct Times {
-    /// Time in an empty network.
-    ideal_ns: u64,
-    fcts_ns: Vec<u64>,
-}
-
-impl Times {
-    const fn new(ideal_ns: u64) -> Self {
-        Self { ideal_ns, fcts_ns: Vec::new() }
-    }
-
-    fn summary(all: &[Self]) -> Option<Fct> {
-        let pairs = all.iter().flat_map(|times| times.fcts_ns.iter().map(|&fct_ns| (fct_ns, times.ideal_ns)));
-        Fct::of_times(&pairs.collect::<Vec<_>>())
-    }
+/// Counters of a class at the port over the whole time.
+#[derive(Clone, Copy, Debug, Default)]
+struct ClassCounters {
+    marked: u64,
+    dropped: u64,
+    pauses: u64,
+    paused_ns: u64,
+    tx_packets: u64,
+    tx_bytes: u64,
 }
 
 /// Collects statistics beyond counters.
 #[derive(Debug)]
-pub(super) struct Collector {
-    duration_ns: u64,
-    /// By RoCE group and length of messages.
-    fcts: Vec<Vec<Times>>,
+pub(super) struct Collector<'s> {
+    scenario: &'s Scenario,
+    flows: Vec<Flow>,
+    /// Whether the statistics have started, and counters at that time.
+    is_started: bool,
+    flows_before: Vec<FlowCounters>,
+    classes_before: [ClassCounters; CLASSES],
+    busy_before_ns: f64,
 
     bulk: Vec<BulkFlow>,
     window: u64,
@@ -66,17 +62,92 @@ pub(super) struct Collector {
     group_bytes: Vec<u64>,
 }
 
-impl Collector {
-    /// Empty statistics.
-    pub(super) fn new(scenario: &Scenario) -> Self {
-        let meters = |group: &RoceGroup| {
-            let lengths: Vec<u64> = match &group.work {
-                Work::Bulk => Vec::new(),
-                Work::Once { bytes } | Work::Blocks { bytes, .. } => vec![*bytes],
-                Work::Messages { sizes, .. } => sizes.iter().map(|size| size.bytes).collect(),
-            };
-            lengths.into_iter().map(|bytes| Times::new(ideal_ns(scenario, group, bytes))).collect()
+/// The parts of the star.
+#[derive(Clone, Copy)]
+struct Star<'n> {
+    nodes: &'n [Node],
+    flows: &'n [Flow],
+    receiver: &'n Host,
+    switch: &'n Switch,
+}
+
+impl<'n> Star<'n> {
+    fn new(nodes: &'n [Node], flows: &'n [Flow]) -> Option<Self> {
+        let [.., Node::Host(receiver), Node::Switch(switch)] = nodes else { return None };
+        Some(Self { nodes, flows, receiver, switch })
+    }
+
+    /// Counters of flow `number` over the whole time, without messages.
+    fn counters(&self, number: usize) -> FlowCounters {
+        let flow = self.flows[number];
+        let Some(Node::Host(host)) = self.nodes.get(flow.host as usize) else {
+            return FlowCounters::default();
         };
+        let Some((qp, _)) = host.sending(flow.local) else { return FlowCounters::default() };
+        let (bytes, marked_packets) = self.receiver.received(number as u32);
+        let dropped = self.switch.meters.as_ref().and_then(|meters| meters.dropped.get(number));
+        let counters = qp.counters();
+        let bytes = if qp.is_tcp() { counters.bytes } else { bytes };
+        FlowCounters { bytes, marked_packets, dropped_packets: dropped.copied().unwrap_or(0), ..counters }
+    }
+
+    /// Rate and target of flow `number`; 0 before its start.
+    fn rates(&self, number: usize, now_ns: u64) -> (u64, u64) {
+        let flow = self.flows[number];
+        let Some(Node::Host(host)) = self.nodes.get(flow.host as usize) else { return (0, 0) };
+        host.sending(flow.local).map_or((0, 0), |(qp, params)| qp.rates(params, now_ns))
+    }
+
+    /// Time in which the port was sending.
+    fn busy_ns(&self, scenario: &Scenario, now_ns: u64) -> f64 {
+        let overhead_bytes = scenario.config.scalars.wire_overhead_bytes;
+        let all = (0..CLASSES).map(|class| self.class(class, now_ns));
+        let wire_bytes: u64 = all.map(|class| class.tx_bytes + class.tx_packets * overhead_bytes).sum();
+        let rest_ns = self.switch.last_free_ns().saturating_sub(now_ns);
+        wire_bytes as f64 * 8e9 / scenario.port_rate_bps as f64 - rest_ns as f64
+    }
+
+    fn class(&self, class: usize, now_ns: u64) -> ClassCounters {
+        let counters = &self.switch.counters[class];
+        let meter = self.switch.meters.as_ref().map(|meters| &meters.classes[class]);
+        ClassCounters {
+            marked: counters.marked,
+            dropped: counters.dropped,
+            pauses: counters.pauses,
+            paused_ns: meter.map_or(0, |meter| meter.paused_ns(now_ns)),
+            tx_packets: meter.map_or(0, |meter| meter.tx_packets),
+            tx_bytes: meter.map_or(0, |meter| meter.tx_bytes),
+        }
+    }
+}
+
+impl Observer for Collector<'_> {
+    fn next_ns(&self) -> u64 {
+        let stats_ns = (!self.is_started).then_some(self.scenario.stats_from_ns);
+        [stats_ns, self.next_sample_ns(), self.next_window_ns()]
+            .into_iter()
+            .flatten()
+            .min()
+            .unwrap_or(u64::MAX)
+    }
+
+    fn observe(&mut self, nodes: &mut [Node]) {
+        let now_ns = self.next_ns();
+        if !self.is_started && self.scenario.stats_from_ns == now_ns {
+            self.start(now_ns, nodes);
+        }
+        if self.next_sample_ns() == Some(now_ns) {
+            self.sample(now_ns, nodes);
+        }
+        if self.next_window_ns() == Some(now_ns) {
+            self.end_window(now_ns, nodes);
+        }
+    }
+}
+
+impl<'s> Collector<'s> {
+    /// Empty statistics.
+    pub(super) fn new(scenario: &'s Scenario, flows: Vec<Flow>) -> Self {
         let names = group_names(scenario);
         let mut series = Series::default();
         let mut interval_ns = None;
@@ -94,10 +165,25 @@ impl Collector {
             series.classes =
                 classes.into_iter().map(|class| ClassSeries { class, ..ClassSeries::default() }).collect();
         }
+        // Bulk flows, whose shares should be fair.
+        let bulk = flows.iter().enumerate().filter_map(|(number, flow)| {
+            let group = scenario.roce.get(flow.group as usize)?;
+            let is_bulk = group.work == Work::Bulk && group.after.is_none();
+            (is_bulk && flow.start_ns < scenario.duration_ns).then_some(BulkFlow {
+                number,
+                start_ns: flow.start_ns,
+                stop_ns: group.stop_ns,
+                bytes_before: 0,
+            })
+        });
         Self {
-            duration_ns: scenario.duration_ns,
-            fcts: scenario.roce.iter().map(meters).collect(),
-            bulk: Vec::new(),
+            scenario,
+            is_started: false,
+            flows_before: vec![FlowCounters::default(); flows.len()],
+            classes_before: Default::default(),
+            busy_before_ns: 0.0,
+            bulk: bulk.collect(),
+            flows,
             window: 0,
             unfair_ns: None,
             watched: false,
@@ -109,10 +195,18 @@ impl Collector {
         }
     }
 
-    /// Whether the flow sends bulk data, so that its share should be fair.
-    pub(super) fn add_bulk_flow(&mut self, number: u32, start_ns: u64, stop_ns: Option<u64>) {
-        if start_ns < self.duration_ns {
-            self.bulk.push(BulkFlow { number, start_ns, stop_ns, bytes_before: 0 });
+    /// Starts the statistics.
+    fn start(&mut self, now_ns: u64, nodes: &mut [Node]) {
+        self.is_started = true;
+        if let Some(star) = Star::new(nodes, &self.flows) {
+            self.flows_before = (0..self.flows.len()).map(|number| star.counters(number)).collect();
+            self.classes_before = std::array::from_fn(|class| star.class(class, now_ns));
+            self.busy_before_ns = star.busy_ns(self.scenario, now_ns);
+        }
+        if let Some(Node::Switch(switch)) = nodes.last_mut()
+            && let Some(meters) = &mut switch.meters
+        {
+            meters.classes.iter_mut().for_each(|meter| meter.depth.reset(now_ns));
         }
     }
 
@@ -121,17 +215,20 @@ impl Collector {
     }
 
     /// End of the current window; `None`: no further windows, or no flows to evaluate.
-    pub(super) fn next_window_ns(&self) -> Option<u64> {
+    fn next_window_ns(&self) -> Option<u64> {
+        if self.bulk.len() < 2 || self.window > WINDOWS {
+            return None;
+        }
         let start_ns = self.last_start_ns();
-        let span_ns = self.duration_ns - start_ns;
-        (self.bulk.len() > 1 && self.window <= WINDOWS && span_ns >= WINDOWS)
-            .then(|| start_ns + span_ns / WINDOWS * self.window)
+        let span_ns = self.scenario.duration_ns - start_ns;
+        (span_ns >= WINDOWS).then(|| start_ns + span_ns / WINDOWS * self.window)
     }
 
     /// Ends a window; the first call starts one.
-    pub(super) fn end_window(&mut self, now_ns: u64, qps: &[Qp]) {
+    fn end_window(&mut self, now_ns: u64, nodes: &[Node]) {
+        let Some(star) = Star::new(nodes, &self.flows) else { return };
         let goodput = self.bulk.iter_mut().filter_map(|flow| {
-            let bytes = qps.get(flow.number as usize)?.delivered_bytes;
+            let bytes = star.counters(flow.number).bytes;
             let got = bytes - std::mem::replace(&mut flow.bytes_before, bytes);
             flow.stop_ns.is_none_or(|stop_ns| stop_ns > now_ns).then_some(got as f64)
         });
@@ -150,40 +247,20 @@ impl Collector {
         match self.unfair_ns {
             None => self.watched.then_some(0),
             Some(unfair_ns) => {
-                let last_ns = start_ns + (self.duration_ns - start_ns) / WINDOWS * WINDOWS;
+                let last_ns = start_ns + (self.scenario.duration_ns - start_ns) / WINDOWS * WINDOWS;
                 (unfair_ns < last_ns).then(|| unfair_ns - start_ns)
             }
         }
     }
 
-    /// A message was acknowledged.
-    pub(super) fn complete(&mut self, group: u32, now_ns: u64, message: Completed) {
-        let meters = self.fcts.get_mut(group as usize);
-        if let Some(times) = meters.and_then(|meters| meters.get_mut(message.flow as usize)) {
-            times.fcts_ns.push(now_ns - message.posted_ns);
-        }
-    }
-
-    /// Starts the statistics.
-    pub(super) fn reset(&mut self) {
-        self.fcts.iter_mut().flatten().for_each(|times| times.fcts_ns.clear());
-    }
-
     /// When the next sample is due; `None`: no series requested, or they are full.
-    pub(super) fn next_sample_ns(&self) -> Option<u64> {
+    fn next_sample_ns(&self) -> Option<u64> {
         let interval_ns = self.interval_ns.filter(|_| self.series.t_ns.len() as u64 <= MAX_SAMPLES)?;
         Some(if self.series.t_ns.is_empty() { 0 } else { self.last_sample_ns + interval_ns })
     }
 
     /// Takes a sample.
-    pub(super) fn sample(
-        &mut self,
-        now_ns: u64,
-        params: &[Params],
-        qps: &[Qp],
-        tcps: &[Tcp],
-        port: &mut Port,
-    ) {
+    fn sample(&mut self, now_ns: u64, nodes: &mut [Node]) {
         let since_ns = now_ns - self.last_sample_ns;
         self.last_sample_ns = now_ns;
         let bps = |before: &mut u64, bytes: u64| {
@@ -191,114 +268,149 @@ impl Collector {
             (u128::from(got) * 8_000_000_000).checked_div(u128::from(since_ns)).unwrap_or(0) as u64
         };
         self.series.t_ns.push(now_ns);
+        let Some(star) = Star::new(nodes, &self.flows) else { return };
         let mut sums = vec![0; self.group_bytes.len()];
-        let mut add = |group: u32, bytes: u64| {
-            if let Some(sum) = sums.get_mut(group as usize) {
-                *sum += bytes;
+        for (number, flow) in self.flows.iter().enumerate() {
+            let bytes = star.counters(number).bytes;
+            sums[flow.group as usize] += bytes;
+            if let Some(series) = self.series.flows.get_mut(number) {
+                let (rate_bps, target_bps) = star.rates(number, now_ns);
+                series.rate_bps.push(rate_bps);
+                series.target_bps.push(target_bps);
+                series.goodput_bps.push(bps(&mut self.flow_bytes[number], bytes));
             }
-        };
-        qps.iter().for_each(|qp| add(qp.group, qp.delivered_bytes));
-        tcps.iter().for_each(|tcp| add(tcp.group, tcp.delivered_bytes));
+        }
         for ((series, before), sum) in self.series.groups.iter_mut().zip(&mut self.group_bytes).zip(sums) {
             series.goodput_bps.push(bps(before, sum));
         }
-        let roce = qps.iter().map(|qp| {
-            let (rate_bps, target_bps) = rates(qp, params, now_ns);
-            (rate_bps, target_bps, qp.delivered_bytes)
-        });
-        let tcp = tcps.iter().map(|tcp| (tcp.rate_bps(), 0, tcp.delivered_bytes));
-        for ((series, before), (rate_bps, target_bps, bytes)) in
-            self.series.flows.iter_mut().zip(&mut self.flow_bytes).zip(roce.chain(tcp))
-        {
-            series.rate_bps.push(rate_bps);
-            series.target_bps.push(target_bps);
-            series.goodput_bps.push(bps(before, bytes));
-        }
+        let Some(Node::Switch(switch)) = nodes.last_mut() else { return };
         for series in &mut self.series.classes {
-            let queue = port.queue(series.class);
-            series.queue_bytes.push(queue.bytes());
-            series.max_queue_bytes.push(queue.depth.take_recent_max());
+            series.queue_bytes.push(switch.last_queue_bytes(series.class));
+            if let Some(meters) = &mut switch.meters {
+                let depth = &mut meters.classes[usize::from(series.class)].depth;
+                series.max_queue_bytes.push(depth.take_recent_max());
+            }
         }
     }
 
     /// The outcome, at the end of the simulation.
-    #[expect(clippy::too_many_arguments, reason = "the parts of the simulation, destructured once")]
-    pub(super) fn outcome(
-        self,
-        scenario: &Scenario,
-        now_ns: u64,
-        params: &[Params],
-        qps: &[Qp],
-        tcps: &[Tcp],
-        port: &mut Port,
-        counters: Counters,
-    ) -> Outcome {
-        let time_ns = (now_ns - scenario.stats_from_ns).max(1) as f64;
-        let bps = |bytes: u64| bytes as f64 * 8e9 / time_ns;
-        let roce = qps.iter().map(|qp| {
-            let once = matches!(scenario.roce[qp.group as usize].work, Work::Once { .. });
-            let completed_ns = qp.completed_ns.filter(|_| once);
-            (qp.group, qp.counters(), rates(qp, params, now_ns).0, completed_ns)
+    pub(super) fn outcome(mut self, mut nodes: Vec<Node>, now_ns: u64) -> Result<Outcome, SimError> {
+        let scenario = self.scenario;
+        let hosts = nodes.iter().filter_map(|node| match node {
+            Node::Host(host) => Some(host.records.iter()),
+            Node::Switch(_) => None,
         });
-        let tcp = tcps.iter().map(|tcp| (tcp.group, tcp.counters, tcp.rate_bps(), None));
+        // Without barriers between groups.
+        let is_flow = |record: &&Record| (record.flow as usize) < self.flows.len();
+        let mut records: Vec<Record> = hosts.flatten().filter(is_flow).copied().collect();
+        let once = |flow: &Flow| {
+            let group = scenario.roce.get(flow.group as usize);
+            group.is_some_and(|group| matches!(group.work, Work::Once { .. }))
+        };
+        let mut completed_ns = vec![None; self.flows.len()];
+        for record in &records {
+            completed_ns[record.flow as usize] = Some(record.done_ns);
+        }
+        let messages = self.flows.iter().zip(&completed_ns).filter(|(flow, _)| once(flow));
+        let unfinished_messages = messages.filter(|(_, done_ns)| done_ns.is_none()).count() as u64;
+        let last_ns = completed_ns.iter().flatten().max().copied();
+        let duration_ns =
+            last_ns.filter(|_| unfinished_messages == 0 && scenario.is_finite()).unwrap_or(now_ns);
+        let stats_from_ns = scenario.stats_from_ns;
+        if duration_ns < stats_from_ns {
+            return Err(SimError::NothingMeasured { now_ns: duration_ns, stats_from_ns });
+        }
+        records.retain(|record| record.done_ns >= stats_from_ns);
+        if self.next_sample_ns() == Some(now_ns) {
+            self.sample(now_ns, &mut nodes);
+        }
+        if let Some(Node::Switch(switch)) = nodes.last_mut()
+            && let Some(meters) = &mut switch.meters
+        {
+            meters.classes.iter_mut().for_each(|meter| meter.depth.end(now_ns));
+        }
+        let Some(star) = Star::new(&nodes, &self.flows) else {
+            return Err(SimError::NothingMeasured { now_ns, stats_from_ns });
+        };
+        let time_ns = (duration_ns - stats_from_ns).max(1) as f64;
+        let bps = |bytes: u64| bytes as f64 * 8e9 / time_ns;
+        let mut counters: Vec<FlowCounters> = (0..)
+            .zip(&self.flows_before)
+            .map(|(number, before)| star.counters(number).combine(before, |now, before| now - before))
+            .collect();
+        // By group and length: completion times, and the time without other traffic.
+        let mut times: BTreeMap<(u32, u64), Vec<(u64, u64)>> = BTreeMap::new();
+        for Record { flow, bytes, posted_ns, done_ns } in records {
+            counters[flow as usize].messages += 1;
+            let group = self.flows[flow as usize].group;
+            let Some(spec) = scenario.roce.get(group as usize) else { continue };
+            let own = times.entry((group, bytes)).or_default();
+            let ideal_ns = own.first().map_or_else(|| ideal_ns(scenario, spec, bytes), |first| first.1);
+            own.push((done_ns - posted_ns, ideal_ns));
+        }
         let flows: Vec<FlowOutcome> = flow_names(scenario)
-            .zip(roce.chain(tcp))
-            .map(|((name, _), (group, counters, rate_bps, completed_ns))| FlowOutcome {
+            .zip(counters.into_iter().zip(&self.flows).enumerate())
+            .map(|((name, group), (number, (counters, flow)))| FlowOutcome {
                 name,
                 group,
                 goodput_bps: bps(counters.bytes),
                 counters,
-                rate_bps,
-                completed_ns,
+                rate_bps: star.rates(number, now_ns).0,
+                completed_ns: completed_ns[number].filter(|_| once(flow)),
             })
             .collect();
 
         let kinds = scenario.roce.iter().map(|g| (g.class, g.flows, Kind::Roce));
         let kinds = kinds.chain(scenario.tcp.iter().map(|g| (g.class, g.flows, kind(g.law))));
         let groups = (0..).zip(group_names(scenario).into_iter().zip(kinds));
-        let mut groups: Vec<GroupOutcome> = groups
-            .map(|(index, (name, (class, count, kind)))| {
-                let own = || flows.iter().filter(move |flow| flow.group == index);
-                let totals = own().fold(FlowCounters::default(), |sum, flow| sum.plus(&flow.counters));
-                GroupOutcome {
-                    name,
-                    kind,
-                    class,
-                    flows: count,
-                    goodput_bps: bps(totals.bytes),
-                    jain: jain_index(&own().map(|flow| flow.goodput_bps).collect::<Vec<_>>()),
-                    totals,
-                    fct: None,
-                    fct_by_size: Vec::new(),
-                }
-            })
-            .collect();
-        for ((group, spec), meters) in groups.iter_mut().zip(&scenario.roce).zip(&self.fcts) {
-            group.fct = Times::summary(meters);
-            if let Work::Messages { sizes, .. } = &spec.work {
-                let by_size = sizes.iter().zip(meters);
-                group.fct_by_size = by_size
-                    .map(|(size, meter)| FctOfSize {
-                        bytes: size.bytes,
-                        fct: Times::summary(std::slice::from_ref(meter)),
+        let groups = groups.map(|(index, (name, (class, count, kind)))| {
+            let own = || flows.iter().filter(move |flow| flow.group == index);
+            let totals = own()
+                .fold(FlowCounters::default(), |sum, flow| sum.combine(&flow.counters, |sum, own| sum + own));
+            let all = times.range((index, 0)..=(index, u64::MAX)).flat_map(|(_, times)| times);
+            let fct_by_size = match scenario.roce.get(index as usize).map(|spec| &spec.work) {
+                Some(Work::Messages { sizes, .. }) => sizes
+                    .iter()
+                    .map(|&SizeWeight { bytes, .. }| {
+                        let fct = times.get(&(index, bytes)).and_then(|times| Fct::of_times(times));
+                        FctOfSize { bytes, fct }
                     })
-                    .collect();
+                    .collect(),
+                _ => Vec::new(),
+            };
+            GroupOutcome {
+                name,
+                kind,
+                class,
+                flows: count,
+                goodput_bps: bps(totals.bytes),
+                jain: jain_index(&own().map(|flow| flow.goodput_bps).collect::<Vec<_>>()),
+                totals,
+                fct: Fct::of_times(&all.copied().collect::<Vec<_>>()),
+                fct_by_size,
             }
-        }
+        });
+        let groups = groups.collect();
 
-        let one_message =
-            groups.iter().zip(&scenario.roce).filter(|(_, spec)| matches!(spec.work, Work::Once { .. }));
-        let unfinished_messages = one_message
-            .map(|(group, spec)| u64::from(spec.flows).saturating_sub(group.totals.messages))
-            .sum();
-        let used = classes(scenario);
-        let tx_bytes: u64 = used.iter().map(|&class| port.queue(class).counters.tx_bytes).sum();
-        let classes = used.into_iter().map(|class| {
-            let queue = port.queue(class);
-            let counters = queue.counters;
+        let class_counters = |class: usize| {
+            let (now, before) = (star.class(class, now_ns), self.classes_before[class]);
+            ClassCounters {
+                marked: now.marked - before.marked,
+                dropped: now.dropped - before.dropped,
+                pauses: now.pauses - before.pauses,
+                paused_ns: now.paused_ns - before.paused_ns,
+                tx_packets: now.tx_packets - before.tx_packets,
+                tx_bytes: now.tx_bytes - before.tx_bytes,
+            }
+        };
+        let all: Vec<ClassCounters> = (0..CLASSES).map(class_counters).collect();
+        let tx_bytes: u64 = all.iter().map(|counters| counters.tx_bytes).sum();
+        let classes = classes(scenario).into_iter().map(|class| {
+            let counters = all[usize::from(class)];
+            let meter = star.switch.meters.as_ref().map(|meters| &meters.classes[usize::from(class)]);
             ClassOutcome {
                 class,
-                queue: queue.depth.summary(),
+                queue: meter.map(|meter| meter.depth.summary()).unwrap_or_default(),
                 marked_packets: counters.marked,
                 dropped_packets: counters.dropped,
                 pauses: counters.pauses,
@@ -309,29 +421,51 @@ impl Collector {
             }
         });
         let classes = classes.collect();
-        Outcome {
-            duration_ns: now_ns,
-            stats_from_ns: scenario.stats_from_ns,
+        let busy_ns = star.busy_ns(scenario, now_ns) - self.busy_before_ns;
+        let received_packets = star.receiver.hops;
+        Ok(Outcome {
+            duration_ns,
+            stats_from_ns,
             port_rate_bps: scenario.port_rate_bps,
-            link_utilisation: port.busy_ns as f64 / time_ns,
+            link_utilisation: (busy_ns / time_ns).min(1.0),
             convergence_ns: self.convergence_ns(),
             groups,
             flows,
             classes,
             unfinished_messages,
-            counters,
+            counters: Counters {
+                sent_packets: nodes.iter().map(sent_packets).sum(),
+                received_packets,
+                dropped_packets: star.switch.counters.iter().map(|counters| counters.dropped).sum(),
+                in_flight_packets: star.switch.packets() + star.switch.arriving() + star.receiver.arriving(),
+                hops: star.switch.hops + received_packets,
+            },
             series: scenario.series.map(|_| self.series),
-        }
+        })
     }
 }
 
-/// Current rate and target of a RoCE flow, as its next packet would find them; 0 before its start.
-fn rates(qp: &Qp, params: &[Params], now_ns: u64) -> (u64, u64) {
-    let Some(params) = params.get(qp.group as usize).filter(|_| qp.started) else { return (0, 0) };
-    // A copy, because reading must not change the state.
-    let mut machine = qp.send.rp.hot.machine;
-    machine.advance(&params.rp, now_ns);
-    (machine.rate_bps, machine.target_bps)
+/// Data packets that a node has sent.
+fn sent_packets(node: &Node) -> u64 {
+    match node {
+        Node::Host(host) => host.counters.data_packets,
+        Node::Switch(_) => 0,
+    }
+}
+
+/// Time from posting a message of a group to its acknowledgement, without other traffic.
+fn ideal_ns(scenario: &Scenario, group: &RoceGroup, bytes: u64) -> u64 {
+    let sender_delay_ns = group.sender_delay_ns.unwrap_or(scenario.sender_delay_ns);
+    let path = [
+        Hop { rate_bps: scenario.sender_rate_bps, delay_ns: sender_delay_ns },
+        Hop { rate_bps: scenario.port_rate_bps, delay_ns: scenario.receiver_delay_ns },
+    ];
+    let framing = Framing {
+        payload_bytes: group.payload_bytes.into(),
+        header_bytes: u64::from(group.header_bytes) + scenario.config.scalars.wire_overhead_bytes,
+    };
+    let back_ns = scenario.receiver_delay_ns + sender_delay_ns;
+    delivery_ns(&path, framing, bytes) + back_ns
 }
 
 const fn kind(law: TcpLaw) -> Kind {
@@ -369,17 +503,17 @@ fn classes(scenario: &Scenario) -> Vec<u8> {
 }
 
 impl FlowCounters {
-    fn plus(self, other: &Self) -> Self {
+    fn combine(self, other: &Self, each: fn(u64, u64) -> u64) -> Self {
         Self {
-            bytes: self.bytes + other.bytes,
-            sent_packets: self.sent_packets + other.sent_packets,
-            retransmitted_packets: self.retransmitted_packets + other.retransmitted_packets,
-            dropped_packets: self.dropped_packets + other.dropped_packets,
-            marked_packets: self.marked_packets + other.marked_packets,
-            cnps: self.cnps + other.cnps,
-            naks: self.naks + other.naks,
-            timeouts: self.timeouts + other.timeouts,
-            messages: self.messages + other.messages,
+            bytes: each(self.bytes, other.bytes),
+            sent_packets: each(self.sent_packets, other.sent_packets),
+            retransmitted_packets: each(self.retransmitted_packets, other.retransmitted_packets),
+            dropped_packets: each(self.dropped_packets, other.dropped_packets),
+            marked_packets: each(self.marked_packets, other.marked_packets),
+            cnps: each(self.cnps, other.cnps),
+            naks: each(self.naks, other.naks),
+            timeouts: each(self.timeouts, other.timeouts),
+            messages: each(self.messages, other.messages),
         }
     }
 }

@@ -56,7 +56,7 @@ fn errors_have_line_and_expectation() {
     let lines: Vec<&str> = refused.lines().collect();
     for (line, expected) in lines.iter().zip([
         "a.toml:1: unknown setting `lnk`: did you mean `link`?",
-        "a.toml:2: flows = 0 is out of range: 1 to 100000",
+        "a.toml:2: flows = 0 is out of range: 1 to 60000",
         "a.toml:4: unknown setting `rpg_ai_rat`: did you mean `rpg_ai_rate`?",
         "a.toml:5: unknown setting `wred.9.kmin`",
         "a.toml:6: class.9: classes are [class.0] to [class.7]",

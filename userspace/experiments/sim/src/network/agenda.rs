@@ -40,10 +40,14 @@ pub(crate) enum Event {
     Watchdog = 9,
     /// A sample of the queues is due.
     Sample = 10,
+    /// An open loop posts a message.
+    Message = 11,
+    /// A source stops.
+    Stop = 12,
 }
 
 impl Event {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 13] = [
         Self::Fault,
         Self::Arrival,
         Self::Notice,
@@ -55,6 +59,8 @@ impl Event {
         Self::Done,
         Self::Watchdog,
         Self::Sample,
+        Self::Message,
+        Self::Stop,
     ];
 }
 

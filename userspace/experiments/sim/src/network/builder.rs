@@ -51,7 +51,7 @@ impl Node {
 
     pub(crate) fn done(&self) -> u64 {
         match self {
-            Self::Host(host) => host.records.len() as u64,
+            Self::Host(host) => host.done,
             Self::Switch(_) => 0,
         }
     }
@@ -60,7 +60,7 @@ impl Node {
 /// All parts of a simulation.
 pub(crate) struct Built {
     pub(crate) nodes: Vec<Node>,
-    pub(crate) ports: Arc<[Vec<PortSpec>]>,
+    ports: Vec<Vec<PortSpec>>,
 }
 
 /// The parts of `scenario` at time 0, with all scheduled events.
@@ -71,7 +71,7 @@ pub(crate) fn build(scenario: &Scenario) -> Result<Built, SimError> {
     let changes: Arc<[_]> = changes.into();
     let mut random = Random::new(scenario.seed);
     let hash_keys = HashKeys::new(random.draw().into());
-    let config = scenario.host_config(0);
+    let config = scenario.host_config(0, &scenario.transport);
     let overhead_bytes = config.scalars.wire_overhead_bytes;
 
     let mut lossless = 0;
@@ -90,6 +90,7 @@ pub(crate) fn build(scenario: &Scenario) -> Result<Built, SimError> {
         sample_ns: scenario.sample_ns,
         overhead_bytes,
         frame_bytes: scenario.frame_bytes(),
+        queue_pfc: scenario.bottleneck.as_ref().map(|bottleneck| bottleneck.pfc),
     });
     let mut hosts = hosts(scenario, &ports, &changes, hash_keys)?;
     for (index, change) in (0..).zip(changes.iter()) {
@@ -133,7 +134,7 @@ pub(crate) fn build(scenario: &Scenario) -> Result<Built, SimError> {
         }
         nodes.push(Node::Switch(Box::new(switch)));
     }
-    Ok(Built { nodes, ports: ports.into() })
+    Ok(Built { nodes, ports })
 }
 
 /// WRED of every class, by rate of the port.
@@ -165,7 +166,7 @@ fn hosts(
     hash_keys: HashKeys,
 ) -> Result<Vec<Host>, SimError> {
     let Scenario { topology, workload, .. } = scenario;
-    let config = scenario.host_config(0);
+    let config = scenario.host_config(0, &scenario.transport);
     // Numbers of pairs and flows at their hosts.
     let mut sends = vec![0_u32; topology.hosts as usize];
     let mut receives = sends.clone();
@@ -191,7 +192,10 @@ fn hosts(
     let schedules = scenario.switch.classes.map(|class| class.schedule);
     let cnp_dscp = config.scalars.cnp_dscp as usize;
     let rules = Arc::new(HostRules {
-        transport: scenario.transport,
+        transports: scenario.transports().to_vec(),
+        reply_ns: scenario.bottleneck.as_ref().map_or_else(Vec::new, |own| own.reply_ns.clone()),
+        frame_bytes: scenario.frame_bytes(),
+        seed: scenario.seed,
         control: scenario.control,
         window_end: scenario.window_end,
         scheduler: Scheduler::new(schedules, scenario.frame_bytes()),
@@ -206,14 +210,17 @@ fn hosts(
         hash_keys,
         sample_ns: scenario.sample_ns,
     });
-    let mut params: HashMap<u64, Arc<Params>> = HashMap::new();
+    let mut params: HashMap<u64, Arc<[Params]>> = HashMap::new();
     let mut hosts = Vec::with_capacity(topology.hosts as usize);
     for number in 0..topology.hosts {
         let spec = &ports[number as usize][0];
         let known = match params.get(&spec.rate_bps) {
             Some(known) => Arc::clone(known),
             None => {
-                let made = Arc::new(Params::new(&scenario.host_config(spec.rate_bps), Port::new(1, 1, 1))?);
+                let of = |transport| {
+                    Params::new(&scenario.host_config(spec.rate_bps, transport), Port::new(1, 1, 1))
+                };
+                let made = scenario.transports().iter().map(of).collect::<Result<Arc<[_]>, _>>()?;
                 params.insert(spec.rate_bps, Arc::clone(&made));
                 made
             }

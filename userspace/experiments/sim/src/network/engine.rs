@@ -46,6 +46,38 @@ pub fn run(
     progress: &mut (dyn FnMut(Progress) -> ControlFlow<()> + Send),
 ) -> Result<Outcome, SimError> {
     scenario.validate()?;
+    let (nodes, now_ns) = simulate(scenario, threads, &mut Unobserved, progress)?;
+    Ok(outcome::collect(scenario, &scenario.topology.ports(), nodes.into_iter(), now_ns))
+}
+
+/// Reads nodes at certain times, on one thread.
+pub(crate) trait Observer {
+    /// The next time; `u64::MAX`: none.
+    fn next_ns(&self) -> u64;
+
+    /// Reads the nodes at that time, before its events.
+    fn observe(&mut self, nodes: &mut [Node]);
+}
+
+struct Unobserved;
+
+impl Observer for Unobserved {
+    fn next_ns(&self) -> u64 {
+        u64::MAX
+    }
+
+    fn observe(&mut self, _nodes: &mut [Node]) {}
+}
+
+/// The nodes and the time at the end of `scenario`, which is valid.
+///
+/// `observer` observes the nodes of the first thread.
+pub(crate) fn simulate(
+    scenario: &Scenario,
+    threads: usize,
+    observer: &mut dyn Observer,
+    progress: &mut (dyn FnMut(Progress) -> ControlFlow<()> + Send),
+) -> Result<(Vec<Node>, u64), SimError> {
     let built = build(scenario)?;
     let threads = threads.clamp(1, scenario.topology.switches as usize);
     let flows = scenario.workload.flows().len() as u64;
@@ -58,9 +90,11 @@ pub fn run(
     thread::scope(|scope| {
         let others: Vec<_> = teams
             .iter_mut()
-            .map(|team| scope.spawn(|| team.run(&shared, &mut |_| ControlFlow::Continue(()))))
+            .map(|team| {
+                scope.spawn(|| team.run(&shared, &mut Unobserved, &mut |_| ControlFlow::Continue(())))
+            })
             .collect();
-        first.run(&shared, progress);
+        first.run(&shared, observer, progress);
         for other in others {
             // Propagates a worker's panic.
             if let Err(panic) = other.join() {
@@ -79,7 +113,7 @@ pub fn run(
             nodes[number as usize] = Some(node);
         }
     }
-    Ok(outcome::collect(scenario, &built.ports, nodes.into_iter().flatten(), now_ns))
+    Ok((nodes.into_iter().flatten().collect(), now_ns))
 }
 
 impl Simulation for Scenario {
@@ -130,7 +164,8 @@ impl Shared {
         Self {
             index_in_thread: index_in_thread.collect(),
             owner,
-            window_ns: scenario.topology.lookahead_ns(),
+            // Without any delay, the events of one time.
+            window_ns: scenario.topology.lookahead_ns().max(1),
             duration_ns: scenario.duration_ns,
             flows,
             barrier: Barrier::new(threads),
@@ -184,7 +219,13 @@ impl NodeGroup {
         self.nodes.push(node);
     }
 
-    fn run(&mut self, shared: &Shared, progress: &mut (dyn FnMut(Progress) -> ControlFlow<()> + Send)) {
+    fn run(
+        &mut self,
+        shared: &Shared,
+        observer: &mut dyn Observer,
+        progress: &mut (dyn FnMut(Progress) -> ControlFlow<()> + Send),
+    ) {
+        let mut watch_ns = observer.next_ns();
         for window in 1.. {
             shared.next_ns[self.number].store(self.queue.next_ns(), Ordering::Relaxed);
             shared.done[self.number].store(self.done, Ordering::Relaxed);
@@ -192,9 +233,13 @@ impl NodeGroup {
             let read = |value: &AtomicU64| value.load(Ordering::Relaxed);
             let begin_ns = shared.next_ns.iter().map(read).min().unwrap_or(u64::MAX);
             let done: u64 = shared.done.iter().map(read).sum();
+            while done != shared.flows && watch_ns <= begin_ns.min(shared.duration_ns) {
+                observer.observe(&mut self.nodes);
+                watch_ns = observer.next_ns();
+            }
             if done == shared.flows || begin_ns > shared.duration_ns || shared.stop.load(Ordering::Relaxed) {
                 if self.number == 0 {
-                    let now_ns = if done == shared.flows {
+                    let now_ns = if begin_ns <= shared.duration_ns || done == shared.flows {
                         shared.now_ns.load(Ordering::Relaxed)
                     } else {
                         shared.duration_ns
@@ -203,7 +248,7 @@ impl NodeGroup {
                 }
                 return;
             }
-            let end_ns = (begin_ns + shared.window_ns).min(shared.duration_ns + 1);
+            let end_ns = (begin_ns + shared.window_ns).min(shared.duration_ns + 1).min(watch_ns);
             self.window(shared, end_ns);
             shared.barrier.wait();
             self.receive(shared);

@@ -5,6 +5,7 @@ mod arrivals;
 mod flight;
 mod receive;
 mod send;
+mod tcp;
 mod window_end;
 
 use std::collections::{HashMap, VecDeque};
@@ -13,32 +14,40 @@ use std::sync::Arc;
 use dcqcn_common::flow::{FlowId, HashKeys, NpFlow, QpId};
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::Params;
+use serde::Serialize;
 
 use self::admission::Admitted;
 use self::flight::Flight;
-pub(crate) use self::receive::{Answer, ReceiveQp};
-pub(crate) use self::send::{Address, Completed, SendPhase, SendQp};
+use self::receive::ReceiveQp;
+use self::send::{SendPhase, SendQp};
 use self::window_end::WindowEnds;
-pub(crate) use self::window_end::limiter;
 use crate::network::agenda::{Agenda, Event};
 use crate::network::nscc::Law;
-use crate::network::packet::Packet;
 use crate::network::packet::Pool;
+use crate::network::packet::{Address, Packet};
+use crate::network::random::Random;
 use crate::network::scenario::{Change, ChangeKind, Control, Transport, WindowEnd};
 use crate::network::scheduler::Scheduler;
 use crate::network::topology::PortSpec;
 use crate::network::wire::{Delivery, Inbound, Message, Outbox, Wire};
-use crate::network::workload::{Edge, Pair, Wait, Workload};
+use crate::network::workload::{Edge, Pair, Source, Wait, Work, Workload};
 
 /// AETH of an ACK or NAK, in place of a payload.
 const AETH_BYTES: u16 = 4;
+/// Port of replies that are not queued.
+const REPLIES: u16 = 1;
 /// [`QpEntry::slot`]: the QP has no state, not yet or not any more.
 const NO_SLOT: u32 = u32::MAX;
 
 /// State shared by all hosts.
 #[derive(Debug)]
 pub(crate) struct HostRules {
-    pub(crate) transport: Transport,
+    pub(crate) transports: Vec<Transport>,
+    /// Single bottleneck: delay of a reply, by its destination; empty: replies are queued like data.
+    pub(crate) reply_ns: Vec<u64>,
+    /// Longest frame of data.
+    pub(crate) frame_bytes: u32,
+    pub(crate) seed: u64,
     pub(crate) control: Control,
     pub(crate) window_end: WindowEnd,
     pub(crate) scheduler: Scheduler,
@@ -62,10 +71,35 @@ pub(crate) struct HostRules {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) flow: u32,
+    /// Length, which differs between messages of a source.
+    pub(crate) bytes: u64,
     /// When it could start.
     pub(crate) posted_ns: u64,
     /// When its last byte was acknowledged.
     pub(crate) done_ns: u64,
+}
+
+/// Counters of a flow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct FlowCounters {
+    /// Payload delivered.
+    pub bytes: u64,
+    /// Packets sent, retransmissions included.
+    pub sent_packets: u64,
+    /// Packets retransmitted.
+    pub retransmitted_packets: u64,
+    /// Packets dropped at the port.
+    pub dropped_packets: u64,
+    /// Packets that arrived with a CE mark.
+    pub marked_packets: u64,
+    /// CNPs that reached the sender.
+    pub cnps: u64,
+    /// NAKs that reached the sender.
+    pub naks: u64,
+    /// Retransmission timeouts.
+    pub timeouts: u64,
+    /// Messages completed.
+    pub messages: u64,
 }
 
 /// Counters of a host.
@@ -115,13 +149,17 @@ struct Line {
 pub(crate) struct Host {
     pub(crate) agenda: Agenda,
     wire: Wire,
+    /// Completed flows, without messages of sources.
+    pub(crate) done: u64,
     /// Bit per class with data to send.
     waiting: u8,
     senders: Vec<SendQp>,
     rules: Arc<HostRules>,
-    params: Arc<Params>,
+    /// By transport.
+    params: Arc<[Params]>,
     pub(crate) counters: HostCounters,
-    inbound: Inbound,
+    /// From its link, and replies that are not queued.
+    inbound: [Inbound; 2],
     pub(crate) hops: u64,
     sends: Vec<QpEntry>,
     pool: Pool,
@@ -145,22 +183,26 @@ pub(crate) struct Host {
     /// Classes that this host pauses permanently.
     storm: u8,
     pub(crate) records: Vec<Record>,
+    /// Replies that are not queued.
+    replies: Vec<Packet>,
+    /// Lengths and times of messages.
+    random: Random,
     /// Pause time of its link between two samples, and up to the last one.
     pub(crate) samples: Vec<u32>,
     sampled_ns: u64,
 }
 
 impl Host {
-    pub(crate) fn new(number: u32, spec: &PortSpec, rules: &Arc<HostRules>, params: Arc<Params>) -> Self {
+    pub(crate) fn new(number: u32, spec: &PortSpec, rules: &Arc<HostRules>, params: Arc<[Params]>) -> Self {
         let law = match rules.control {
-            Control::Nscc(nscc) => Some(Law::new(nscc, spec.rate_bps, &rules.transport)),
+            Control::Nscc(nscc) => Some(Law::new(nscc, spec.rate_bps, &rules.transports[0])),
             Control::Off | Control::Dcqcn => None,
         };
         Self {
             number,
             law,
             wire: Wire::new(spec, rules.overhead_bytes),
-            inbound: Inbound::default(),
+            inbound: Default::default(),
             pool: Pool::default(),
             scheduler: rules.scheduler.clone(),
             rules: Arc::clone(rules),
@@ -183,6 +225,9 @@ impl Host {
             agenda: Agenda::default(),
             counters: HostCounters::default(),
             records: Vec::new(),
+            done: 0,
+            replies: Vec::new(),
+            random: Random::new(rules.seed.wrapping_add(u64::from(number) << 32)),
             hops: 0,
             samples: Vec::new(),
             sampled_ns: 0,
@@ -229,7 +274,7 @@ impl Host {
     pub(crate) fn enter(&mut self, at_ns: u64, what: Delivery) {
         match what {
             Delivery::Packet(port, packet) => {
-                self.inbound.enter(&mut self.pool, &mut self.agenda, port, at_ns, packet)
+                self.inbound[usize::from(port)].enter(&mut self.pool, &mut self.agenda, port, at_ns, packet)
             }
             Delivery::Notice(own) => self.agenda.at(at_ns, Event::Notice, own),
         }
@@ -240,7 +285,9 @@ impl Host {
         while let Some((now_ns, event, index)) = self.agenda.take(end_ns) {
             match event {
                 Event::Arrival => {
-                    if let Some(slot) = self.inbound.take(&self.pool, &mut self.agenda, 0) {
+                    let port = index as u16;
+                    let inbound = &mut self.inbound[usize::from(port)];
+                    if let Some(slot) = inbound.take(&self.pool, &mut self.agenda, port) {
                         let packet = *self.pool.packet(slot);
                         self.pool.free(slot);
                         self.on_arrival(now_ns, packet, out);
@@ -259,10 +306,15 @@ impl Host {
                     }
                 }
                 Event::Timer => self.on_timer(now_ns, index, out),
-                Event::Window => self.on_window(now_ns, index, out),
+                Event::Window => {
+                    self.on_window(now_ns, index, out);
+                    self.reply(now_ns, out);
+                }
                 Event::Start => self.on_start(now_ns, out),
                 Event::Notice => self.on_notice(now_ns, index),
                 Event::Post => self.post(now_ns, index, out),
+                Event::Message => self.on_message(now_ns, index, out),
+                Event::Stop => self.on_stop(index),
                 Event::Fault => self.on_change(now_ns, index as usize, out),
                 Event::Sample => self.on_sample(now_ns),
                 Event::Watchdog => {}
@@ -292,18 +344,20 @@ impl Host {
     #[inline]
     fn wake(&mut self, now_ns: u64, slot: u32, out: &mut Outbox) {
         let qp = &mut self.senders[slot as usize];
-        if qp.phase != SendPhase::Idle || !qp.has_data(&self.rules.transport) {
+        let Address { class, transport, .. } = qp.address;
+        let (params, transport) =
+            (&self.params[usize::from(transport)], &self.rules.transports[usize::from(transport)]);
+        if qp.phase != SendPhase::Idle || !qp.has_data(transport) {
             return;
         }
-        if let Some(due_ns) = qp.due_ns(&self.params, now_ns) {
+        if let Some(due_ns) = qp.due_ns(params, now_ns) {
             qp.phase = SendPhase::Waiting;
             self.agenda.at(due_ns, Event::Due, slot);
             return;
         }
-        let class = qp.address.class;
         if self.waiting == 0 && self.wire.is_ready(now_ns, class) {
             // The usual case of a slow flow: nothing else to send.
-            if let Some(packet) = qp.next_packet(&self.params, &self.rules.transport, now_ns) {
+            if let Some(packet) = qp.next_packet(params, transport, now_ns) {
                 self.wire.send(now_ns, packet, out);
                 self.on_transmitted(now_ns, class.into(), slot);
                 if self.waiting != 0 {
@@ -326,7 +380,7 @@ impl Host {
                 self.wire.send_pfc(now_ns, out);
                 break;
             }
-            let full_bytes = self.rules.transport.payload_bytes + self.rules.transport.header_bytes;
+            let full_bytes = self.rules.frame_bytes;
             let lines = &self.lines;
             let head = |class: usize| match lines[class].answers.front() {
                 Some(answer) => answer.frame_bytes.into(),
@@ -355,13 +409,14 @@ impl Host {
             Some(answer) => Some((answer, None)),
             None => line.ready.pop_front().and_then(|slot| {
                 let qp = &mut self.senders[slot as usize];
-                if let Some(due_ns) = qp.due_ns(&self.params, now_ns) {
+                let group = usize::from(qp.address.transport);
+                if let Some(due_ns) = qp.due_ns(&self.params[group], now_ns) {
                     // Its rate was cut while it was queued.
                     qp.phase = SendPhase::Waiting;
                     self.agenda.at(due_ns, Event::Due, slot);
                     return None;
                 }
-                let packet = qp.next_packet(&self.params, &self.rules.transport, now_ns);
+                let packet = qp.next_packet(&self.params[group], &self.rules.transports[group], now_ns);
                 qp.phase = SendPhase::Idle;
                 Some((packet?, Some(slot)))
             }),
@@ -377,16 +432,22 @@ impl Host {
     fn on_transmitted(&mut self, now_ns: u64, class: usize, slot: u32) {
         self.counters.data_packets += 1;
         let qp = &mut self.senders[slot as usize];
-        if let Some(timer_ns) = qp.set_timer(now_ns, &self.rules.transport) {
+        let group = usize::from(qp.address.transport);
+        let transport = &self.rules.transports[group];
+        if let Some(timer_ns) = qp.set_timer(now_ns, transport) {
             self.agenda.at(timer_ns, Event::Timer, slot);
         }
-        if !qp.has_data(&self.rules.transport) {
+        if !qp.has_data(transport) {
             return;
         }
         let free_ns = self.wire.transmitter.free_ns();
-        if let Some(due_ns) = qp.due_ns(&self.params, now_ns).filter(|due_ns| *due_ns > free_ns) {
+        if let Some(due_ns) = qp.due_ns(&self.params[group], now_ns).filter(|due_ns| *due_ns > free_ns) {
             qp.phase = SendPhase::Waiting;
             self.agenda.at(due_ns, Event::Due, slot);
+        } else if self.waiting == 0 && !self.rules.reply_ns.is_empty() {
+            // Nothing else is queued: an event is cheaper than the queue, and comes after what is queued until then.
+            qp.phase = SendPhase::Waiting;
+            self.agenda.at(free_ns, Event::Due, slot);
         } else {
             // The next packet is due when the link is free again.
             qp.phase = SendPhase::Ready;
@@ -398,7 +459,8 @@ impl Host {
     fn on_timer(&mut self, now_ns: u64, slot: u32, out: &mut Outbox) {
         let Some(qp) = self.senders.get_mut(slot as usize) else { return };
         let before = qp.timeouts;
-        let again_ns = qp.on_timer(now_ns, &self.rules.transport);
+        let is_tcp = qp.is_tcp();
+        let again_ns = qp.on_timer(now_ns, &self.rules.transports[usize::from(qp.address.transport)]);
         if let Some(law) = self.law.as_ref().filter(|_| qp.timeouts != before) {
             qp.on_timeout(law);
         }
@@ -408,6 +470,9 @@ impl Host {
             self.request_grant(now_ns, slot);
             self.wake(now_ns, slot, out);
             self.pump(now_ns, out);
+        } else if is_tcp {
+            // It has retransmissions, and no timer until one is sent.
+            self.wake(now_ns, slot, out);
         }
     }
 
@@ -469,12 +534,18 @@ impl Host {
             // A computation, whose time has passed.
             self.complete(now_ns, number, Wait::Delivered, out);
             self.complete(now_ns, number, Wait::Acknowledged, out);
-            self.records.push(Record { flow: number, posted_ns: now_ns, done_ns: now_ns });
+            self.records.push(Record { flow: number, bytes: flow.bytes, posted_ns: now_ns, done_ns: now_ns });
+            self.done += 1;
             return;
         }
         let slot = self.sender(flow.qp, pair);
-        self.senders[slot as usize].post(now_ns, number, flow.bytes, &rules.transport);
-        if rules.transport.admission.is_some() {
+        let transport = &rules.transports[usize::from(pair.transport)];
+        let qp = &mut self.senders[slot as usize];
+        match rules.workload.source(number) {
+            None => qp.post(now_ns, number, flow.bytes, transport),
+            Some(source) => self.start_source(now_ns, index, slot, source),
+        }
+        if transport.admission.is_some() {
             self.request_grant(now_ns, slot);
             self.pump(now_ns, out);
         }
@@ -490,10 +561,11 @@ impl Host {
         }
         let id = flow_id(pair, number);
         let entropy = id.hash(&self.rules.hash_keys);
-        let address = Address { dst: pair.dst, at_dst, class: pair.class, entropy };
-        let is_admitted = self.rules.transport.admission.is_some();
+        let address =
+            Address { dst: pair.dst, at_dst, class: pair.class, transport: pair.transport, entropy };
         let flight = self.law.as_ref().map(Flight::new);
-        let qp = SendQp::new(address, id, &self.params, is_admitted, flight);
+        let group = usize::from(pair.transport);
+        let qp = SendQp::new(address, id, &self.params[group], &self.rules.transports[group], flight);
         let slot = store(&mut self.senders, &mut self.free_senders, qp);
         self.sends[local as usize].slot = slot;
         slot
@@ -516,6 +588,106 @@ impl Host {
                 out.push(Message { at_ns, node: pair.src, what: Delivery::Notice(index) });
             }
         }
+    }
+}
+
+/// Sources, and readings of a single bottleneck.
+impl Host {
+    /// The source that is own flow `index` starts, on the QP in `slot`.
+    fn start_source(&mut self, now_ns: u64, index: u32, slot: u32, source: &Source) {
+        let flow = self.own[index as usize].flow;
+        let qp = &mut self.senders[slot as usize];
+        match *source.work {
+            Work::Bulk => qp.post_endless(),
+            Work::Once { bytes } => self.post_messages(now_ns, flow, slot, bytes, 1),
+            Work::Blocks { bytes, outstanding } => self.post_messages(now_ns, flow, slot, bytes, outstanding),
+            Work::Messages { mean_gap_ns, .. } => {
+                self.agenda.at(now_ns + self.random.exponential(mean_gap_ns), Event::Message, index);
+            }
+        }
+        if let (Work::Bulk, Some(stop_ns)) = (&*source.work, source.stop_ns) {
+            self.agenda.at(stop_ns.max(now_ns), Event::Stop, index);
+        }
+    }
+
+    fn post_messages(&mut self, now_ns: u64, flow: u32, slot: u32, bytes: u64, count: u32) {
+        let qp = &mut self.senders[slot as usize];
+        let transport = &self.rules.transports[usize::from(qp.address.transport)];
+        (0..count).for_each(|_| qp.post(now_ns, flow, bytes, transport));
+    }
+
+    /// Source, and slot of its QP, of own flow `index`.
+    fn source<'a>(&self, rules: &'a HostRules, index: u32) -> Option<(u32, u32, &'a Source)> {
+        let flow = self.own[index as usize].flow;
+        let (local, _) = rules.locals[rules.workload.flows()[flow as usize].qp as usize];
+        Some((flow, self.sends[local as usize].slot, rules.workload.source(flow)?))
+    }
+
+    /// A message of an open loop arrives; schedules the next.
+    fn on_message(&mut self, now_ns: u64, index: u32, out: &mut Outbox) {
+        let rules = Arc::clone(&self.rules);
+        let Some((flow, slot, source)) = self.source(&rules, index) else { return };
+        let Work::Messages { sizes, mean_gap_ns } = &*source.work else { return };
+        if source.stop_ns.is_some_and(|stop_ns| now_ns >= stop_ns) {
+            return;
+        }
+        let weights: u64 = sizes.iter().map(|size| size.weight).sum();
+        let mut drawn = self.random.up_to(weights.saturating_sub(1));
+        for size in sizes {
+            if drawn < size.weight {
+                self.post_messages(now_ns, flow, slot, size.bytes, 1);
+                break;
+            }
+            drawn -= size.weight;
+        }
+        self.agenda.at(now_ns + self.random.exponential(*mean_gap_ns), Event::Message, index);
+        self.wake(now_ns, slot, out);
+    }
+
+    /// Sends replies that are not queued.
+    fn reply(&mut self, now_ns: u64, out: &mut Outbox) {
+        for packet in self.replies.drain(..) {
+            let at_ns = now_ns + self.rules.reply_ns[packet.dst as usize];
+            out.push(Message { at_ns, node: packet.dst, what: Delivery::Packet(REPLIES, packet) });
+        }
+    }
+
+    fn on_stop(&mut self, index: u32) {
+        let rules = Arc::clone(&self.rules);
+        if let Some((_, slot, _)) = self.source(&rules, index) {
+            self.senders[slot as usize].stop();
+        }
+    }
+
+    /// Messages of a source are complete: a closed loop posts the same number again.
+    fn on_completed(&mut self, now_ns: u64, slot: u32, record: Record) {
+        let Some(source) = self.rules.workload.source(record.flow) else {
+            self.done += 1;
+            return;
+        };
+        if let Work::Blocks { bytes, .. } = *source.work
+            && source.stop_ns.is_none_or(|stop_ns| now_ns < stop_ns)
+        {
+            self.post_messages(now_ns, record.flow, slot, bytes, 1);
+        }
+    }
+
+    /// Sending end of its QP `local`; `None`: it has not started.
+    pub(crate) fn sending(&self, local: u32) -> Option<(&SendQp, &Params)> {
+        let qp = self.senders.get(self.sends.get(local as usize)?.slot as usize)?;
+        Some((qp, &self.params[usize::from(qp.address.transport)]))
+    }
+
+    /// Payload and marked packets that have arrived on its QP `local`.
+    pub(crate) fn received(&self, local: u32) -> (u64, u64) {
+        let entry = self.receives.get(local as usize);
+        let qp = entry.and_then(|entry| self.receivers.get(entry.slot as usize));
+        qp.map_or((0, 0), |qp| (qp.bytes, qp.marked))
+    }
+
+    /// Packets on its link towards it.
+    pub(crate) fn arriving(&self) -> u64 {
+        self.inbound[0].len(&self.pool)
     }
 }
 

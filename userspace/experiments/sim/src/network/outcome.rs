@@ -246,7 +246,7 @@ pub(crate) fn collect(
     for (number, node) in (0..).zip(nodes) {
         match node {
             Node::Host(host) => {
-                for &Record { flow, posted_ns, done_ns } in &host.records {
+                for &Record { flow, posted_ns, done_ns, .. } in &host.records {
                     if let Some(flow) = flows.get_mut(flow as usize) {
                         flow.start_ns = Some(posted_ns);
                         flow.fct_ns = Some(done_ns - posted_ns);

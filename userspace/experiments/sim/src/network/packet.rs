@@ -28,6 +28,18 @@ pub(crate) struct Packet {
     pub(crate) flags: u8,
 }
 
+/// Destination and format of a QP's packets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Address {
+    /// The receiver, and the QP's number among those that it receives on.
+    pub(crate) dst: u32,
+    pub(crate) at_dst: u32,
+    pub(crate) class: u8,
+    /// Index of its transport.
+    pub(crate) transport: u16,
+    pub(crate) entropy: u32,
+}
+
 /// Kind of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {

@@ -48,6 +48,30 @@ pub struct Scenario {
     pub faults: Vec<Fault>,
     /// Interval between samples of the switches' queues; `None`: no samples.
     pub sample_ns: Option<u64>,
+    /// Additions for a single bottleneck.
+    pub(crate) bottleneck: Option<Bottleneck>,
+}
+
+/// A single bottleneck, from the port of a switch to the last host. QPs stay connected, and their counters last.
+///
+/// The reverse path is not congested: replies reach a sender after a delay, in order. They are never queued or lost.
+#[derive(Clone, Debug)]
+pub(crate) struct Bottleneck {
+    /// Transports of QPs ([`Pair::transport`](crate::network::workload::Pair)).
+    pub(crate) transports: Vec<Transport>,
+    /// Delay of a reply, by its destination.
+    pub(crate) reply_ns: Vec<u64>,
+    /// PFC by the depth of the port's queue.
+    pub(crate) pfc: [Option<QueuePfc>; CLASSES],
+}
+
+/// PFC by the depth of a class's queue at its egress port, towards all senders (a switch counts per ingress port).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueuePfc {
+    /// Above this depth the class is paused.
+    pub xoff_bytes: u64,
+    /// At this depth it resumes; at most XOFF.
+    pub xon_bytes: u64,
 }
 
 /// Congestion control of senders.
@@ -102,6 +126,30 @@ pub struct Transport {
     pub window_bytes: u64,
     /// Receiver-driven admission; `None`: senders are not limited.
     pub admission: Option<Admission>,
+    /// QPs that share a host's link: `pacing_credit` is the time of a packet of each.
+    pub qps_per_host: u32,
+    /// TCP instead of RoCE.
+    pub tcp: Option<TcpRules>,
+}
+
+/// TCP, whose window replaces the rate and go-back-N; its shortest retransmission timeout is the transport's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpRules {
+    /// Congestion control.
+    pub law: TcpLaw,
+    /// Whether CUBIC sends ECT packets (DCTCP always does).
+    pub ecn: bool,
+    /// The receiver's window.
+    pub max_window_bytes: u64,
+}
+
+/// Congestion control of a TCP sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TcpLaw {
+    /// CUBIC, RFC 9438.
+    Cubic,
+    /// DCTCP, RFC 8257.
+    Dctcp,
 }
 
 /// Receiver-driven admission as in Meta's collective library (Gangidi et al., SIGCOMM'24): a sender requests to send,
@@ -322,6 +370,8 @@ impl Default for Transport {
             recovery: Recovery::GoBackN,
             window_bytes: 0,
             admission: None,
+            qps_per_host: 1,
+            tcp: None,
         }
     }
 }
@@ -377,6 +427,7 @@ impl Scenario {
             switch: Switching::new(headroom_bytes),
             faults: Vec::new(),
             sample_ns: None,
+            bottleneck: None,
         }
     }
 
@@ -407,27 +458,32 @@ impl Scenario {
                 }
             }
         }
-        self.host_config(0).validate()?;
+        self.host_config(0, &self.transport).validate()?;
         Ok(())
     }
 
     /// Longest frame of data.
     pub(crate) fn frame_bytes(&self) -> u32 {
-        self.transport.frame_bytes()
+        self.transports().iter().map(Transport::frame_bytes).max().unwrap_or(0)
     }
 
-    /// `config` for a host with this link; 0: the fastest of all.
-    pub(crate) fn host_config(&self, rate_bps: u64) -> Config {
+    /// Transports of QPs.
+    pub(crate) fn transports(&self) -> &[Transport] {
+        self.bottleneck.as_ref().map_or(std::slice::from_ref(&self.transport), |own| &own.transports)
+    }
+
+    /// `config` for QPs of `transport` at a host with this link; 0: the fastest of all.
+    pub(crate) fn host_config(&self, rate_bps: u64, transport: &Transport) -> Config {
         let fastest_bps = || self.topology.links.iter().map(|link| link.rate_bps).max().unwrap_or(0);
         let rate_bps = if rate_bps == 0 { fastest_bps() } else { rate_bps };
         let mut config = self.config;
         let scalars = &mut config.scalars;
         scalars.link_rate_bps = rate_bps;
-        let wire_bytes = u64::from(self.frame_bytes()) + scalars.wire_overhead_bytes;
+        let wire_bytes = u64::from(transport.frame_bytes()) + scalars.wire_overhead_bytes;
         scalars.pacer = dcqcn_common::params::PACER_FQ;
         // A packet that waits for its link must not cost its flow any rate.
-        scalars.pacing_credit_ns =
-            crate::network::wire::Transmitter::time_ns(rate_bps, wire_bytes).min(1_000_000_000);
+        let packet_ns = crate::network::wire::Transmitter::time_ns(rate_bps, wire_bytes);
+        scalars.pacing_credit_ns = (packet_ns * u64::from(transport.qps_per_host)).min(1_000_000_000);
         config
     }
 }

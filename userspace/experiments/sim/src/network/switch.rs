@@ -8,10 +8,11 @@ use dcqcn_common::wred::Wred;
 
 use crate::network::agenda::{Agenda, Event};
 use crate::network::buffer::{Admission, Buffer};
+use crate::network::meter::ClassMeter;
 use crate::network::packet::{Kind, Packet};
 use crate::network::packet::{List, Pool};
 use crate::network::random::Random;
-use crate::network::scenario::{Balance, Change, ChangeKind, Marking, Switching};
+use crate::network::scenario::{Balance, Change, ChangeKind, Marking, QueuePfc, Switching};
 use crate::network::scheduler::Scheduler;
 use crate::network::topology::{NO_PORT, PortSpec, Routes};
 use crate::network::wire::{Inbound, Outbox, Wire};
@@ -80,6 +81,8 @@ pub(crate) struct SwitchRules {
     pub(crate) sample_ns: Option<u64>,
     pub(crate) overhead_bytes: u64,
     pub(crate) frame_bytes: u32,
+    /// Single bottleneck: PFC by the depth of a class's queue.
+    pub(crate) queue_pfc: Option<[Option<QueuePfc>; CLASSES]>,
 }
 
 /// A switch.
@@ -104,6 +107,17 @@ pub(crate) struct Switch {
     pub(crate) samples: Vec<Sample>,
     /// Pause time of its ports up to the last sample.
     sampled_ns: u64,
+    /// Of its last port, if that is the bottleneck.
+    pub(crate) meters: Option<Box<Meters>>,
+}
+
+/// The bottleneck: its classes, and packets dropped by QP.
+#[derive(Debug, Default)]
+pub(crate) struct Meters {
+    pub(crate) classes: [ClassMeter; CLASSES],
+    pub(crate) dropped: Vec<u64>,
+    /// Bit per class that PFC pauses.
+    paused: u8,
 }
 
 /// A sample of a switch.
@@ -164,6 +178,7 @@ impl Switch {
             hops: 0,
             samples: Vec::new(),
             sampled_ns: 0,
+            meters: rules.queue_pfc.map(|_| Box::default()),
         })
     }
 
@@ -193,7 +208,14 @@ impl Switch {
                 Event::Watchdog => self.on_watchdog(now_ns, out),
                 Event::Sample => self.on_sample(now_ns),
                 Event::Fault => self.on_change(now_ns, index as usize, out),
-                Event::Notice | Event::Post | Event::Start | Event::Due | Event::Timer | Event::Window => {}
+                Event::Notice
+                | Event::Post
+                | Event::Start
+                | Event::Due
+                | Event::Timer
+                | Event::Window
+                | Event::Message
+                | Event::Stop => {}
             }
         }
     }
@@ -256,6 +278,9 @@ impl Switch {
             let head = |class: usize| queues[class].packets.head_bytes(pool);
             let Some(class) = port.scheduler.next(ready, head) else { return };
             let Some(mut packet) = self.dequeue(number, class) else { return };
+            if self.meters.is_some() {
+                self.measure(now_ns, number, class, Some(&packet), out);
+            }
             if self.rules.switching.marking == Marking::Dequeue {
                 self.mark(number, class, &mut packet);
             }
@@ -365,6 +390,11 @@ impl Switch {
             Admission::Rejected => {
                 if !self.trim(egress, &mut packet) {
                     self.counters[class].dropped += 1;
+                    if let Some(meters) = &mut self.meters {
+                        let index = packet.qp as usize;
+                        meters.dropped.resize(meters.dropped.len().max(index + 1), 0);
+                        meters.dropped[index] += 1;
+                    }
                     return false;
                 }
                 class = usize::from(packet.class);
@@ -385,6 +415,10 @@ impl Switch {
         port.max_bytes = port.max_bytes.max(port.bytes);
         port.recent_max_bytes = port.recent_max_bytes.max(port.bytes);
         port.waiting |= 1 << class;
+        if self.meters.is_some() {
+            self.measure(now_ns, egress, class, None, out);
+        }
+        let port = &mut self.ports[usize::from(egress)];
         if port.wire.is_free(now_ns) {
             self.begin(now_ns, egress, out);
         } else {
@@ -422,6 +456,50 @@ impl Switch {
             packet.flags |= Packet::CE;
             self.counters[class].marked += 1;
         }
+    }
+}
+
+/// The bottleneck.
+impl Switch {
+    /// A queue of port `number` has changed; `sent`: a packet leaves it.
+    #[inline]
+    fn measure(&mut self, now_ns: u64, number: u16, class: usize, sent: Option<&Packet>, out: &mut Outbox) {
+        let Some(meters) = &mut self.meters else { return };
+        let bytes = u64::from(self.ports[usize::from(number)].queues[class].bytes);
+        let meter = &mut meters.classes[class];
+        meter.depth.change(now_ns, bytes);
+        if let Some(packet) = sent {
+            meter.tx_packets += 1;
+            meter.tx_bytes += u64::from(packet.frame_bytes);
+        }
+        let Some(pfc) = self.rules.queue_pfc.and_then(|classes| classes[class]) else { return };
+        let is_paused = meters.paused >> class & 1 == 1;
+        let pauses = if is_paused { bytes > pfc.xon_bytes } else { bytes > pfc.xoff_bytes };
+        if pauses == is_paused {
+            return;
+        }
+        meters.paused ^= 1 << class;
+        meter.pause(now_ns, pauses);
+        self.counters[class].pauses += u64::from(pauses);
+        for ingress in (0..self.ports.len() as u16).filter(|ingress| *ingress != number) {
+            self.ports[usize::from(ingress)].wire.request_pause(1 << class, pauses);
+            self.begin(now_ns, ingress, out);
+        }
+    }
+
+    /// When the last port has sent its current packet.
+    pub(crate) fn last_free_ns(&self) -> u64 {
+        self.ports.last().map_or(0, |port| port.wire.transmitter.free_ns())
+    }
+
+    /// Depth of a class's queue at the last port.
+    pub(crate) fn last_queue_bytes(&self, class: u8) -> u64 {
+        self.ports.last().map_or(0, |port| port.queues[usize::from(class)].bytes.into())
+    }
+
+    /// Packets on its links towards it.
+    pub(crate) fn arriving(&self) -> u64 {
+        self.inbound.iter().map(|inbound| inbound.len(&self.pool)).sum()
     }
 }
 
@@ -491,7 +569,7 @@ impl Switch {
 
 /// WRED marks a packet behind `depth_bytes`. Draws a random number only between Kmin and Kmax.
 #[inline]
-pub(crate) fn is_marked(wred: &Wred, depth_bytes: u64, random: &mut Random) -> bool {
+fn is_marked(wred: &Wred, depth_bytes: u64, random: &mut Random) -> bool {
     wred.certain(depth_bytes).unwrap_or_else(|| wred.draw(depth_bytes, random.draw()))
 }
 

@@ -116,6 +116,11 @@ impl Inbound {
         self.under_way.push(pool, slot);
     }
 
+    /// Number of packets.
+    pub(crate) fn len(&self, pool: &Pool) -> u64 {
+        self.under_way.len(pool)
+    }
+
     /// Takes the packet that arrives, by its slot, and schedules the next arrival.
     #[inline]
     pub(crate) fn take(&mut self, pool: &Pool, agenda: &mut Agenda, port: u16) -> Option<u32> {

@@ -11,6 +11,9 @@ mod htsim;
 mod simai;
 mod sizes;
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 pub use crate::network::read::{FileError, text};
 pub use collective::{Collective, Pairs};
 pub use sizes::{Poisson, Sizes};
@@ -31,6 +34,52 @@ pub struct Flow {
     pub delay_ns: u64,
 }
 
+/// Data of a source: a flow without a fixed length.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Source {
+    pub(crate) work: Arc<Work>,
+    /// When it stops; `None`: never.
+    pub(crate) stop_ns: Option<u64>,
+}
+
+/// Data of a QP.
+///
+/// A message ends with its acknowledgement at the sender. For an RDMA READ the responder is the sender: the next
+/// request reaches it when an acknowledgement would.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Endless data.
+    Bulk,
+    /// One message.
+    Once {
+        /// Length.
+        bytes: u64,
+    },
+    /// A closed loop: a new block is requested when one is complete.
+    Blocks {
+        /// Length of a block.
+        bytes: u64,
+        /// Outstanding blocks.
+        outstanding: u32,
+    },
+    /// An open loop: messages of random length at random times (a Poisson process), in order on the QP.
+    Messages {
+        /// Lengths, each as likely as its weight.
+        sizes: Vec<SizeWeight>,
+        /// Mean interval between messages of one flow.
+        mean_gap_ns: u64,
+    },
+}
+
+/// A message length and its frequency.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SizeWeight {
+    /// Length.
+    pub bytes: u64,
+    /// Frequency, relative to the other weights.
+    pub weight: u64,
+}
+
 /// A queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pair {
@@ -40,6 +89,8 @@ pub(crate) struct Pair {
     pub dst: u32,
     /// Class of its data, 0 to 7.
     pub class: u8,
+    /// Index of its transport.
+    pub(crate) transport: u16,
 }
 
 /// When a dependent flow may start.
@@ -65,6 +116,8 @@ pub struct Workload {
     pairs: Vec<Pair>,
     flows: Vec<Flow>,
     edges: Vec<Edge>,
+    /// By flow.
+    sources: BTreeMap<u32, Source>,
     collectives: Vec<Round>,
 }
 
@@ -128,8 +181,25 @@ impl Workload {
 
     /// Adds a QP and returns its number.
     pub(crate) fn pair(&mut self, src: u32, dst: u32, class: u8) -> u32 {
-        self.pairs.push(Pair { src, dst, class });
+        self.connect(Pair { src, dst, class, transport: 0 })
+    }
+
+    /// Adds this QP and returns its number.
+    pub(crate) fn connect(&mut self, pair: Pair) -> u32 {
+        self.pairs.push(pair);
         self.pairs.len() as u32 - 1
+    }
+
+    /// Adds a source on a QP and returns the number of its flow.
+    pub(crate) fn send_from(&mut self, qp: u32, start_ns: u64, source: Source) -> u32 {
+        let flow = self.send(qp, 1, start_ns);
+        self.sources.insert(flow, source);
+        flow
+    }
+
+    /// The source of a flow, if it has no fixed length.
+    pub(crate) fn source(&self, flow: u32) -> Option<&Source> {
+        self.sources.get(&flow)
     }
 
     /// Adds a flow on a QP and returns its number.
@@ -203,7 +273,8 @@ impl Workload {
             return Err(WorkloadError::Empty);
         }
         for (number, flow) in self.flows.iter().enumerate() {
-            let pair = self.ends(flow).unwrap_or(Pair { src: u32::MAX, dst: u32::MAX, class: 0 });
+            let pair =
+                self.ends(flow).unwrap_or(Pair { src: u32::MAX, dst: u32::MAX, class: 0, transport: 0 });
             if let Some(&host) = [pair.src, pair.dst].iter().find(|&&host| host >= hosts) {
                 return Err(WorkloadError::Host { flow: number, host, hosts });
             }

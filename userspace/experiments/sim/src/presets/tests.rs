@@ -114,7 +114,7 @@ fn message_sizes_offer_their_load() {
 #[test]
 fn error_names_the_value_and_its_range() {
     for (key, text, expected) in [
-        ("flows", "0", "flows = 0 is out of range: 1 to 100000"),
+        ("flows", "0", "flows = 0 is out of range: 1 to 60000"),
         ("link", "1", "link = 1bit is out of range: 100kbit to 800gbit"),
         ("delay", "5", "delay = 5s is out of range: 0ns to 1s"),
         (

@@ -39,8 +39,6 @@ impl Scenario {
             return Err(SimError::NoFlows);
         }
         in_range("number of flows", flows, 1..=u64::from(MAX_FLOWS), Unit::Count)?;
-        let delays = self.sender_delays_ns().len();
-        in_range("number of different sender delays", delays as u64, 1..=MAX_DELAYS as u64, Unit::Count)?;
         if let Some(series) = self.series {
             let intervals = 1_000..=self.duration_ns;
             in_range("series interval", series.interval_ns, intervals, Unit::Nanoseconds)?;

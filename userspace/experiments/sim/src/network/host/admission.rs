@@ -20,16 +20,16 @@ pub(super) struct Admitted {
 impl Host {
     /// Sends the receiver of the QP in `slot` a request, if needed.
     pub(super) fn request_grant(&mut self, now_ns: u64, slot: u32) {
-        let Some(admission) = self.rules.transport.admission else { return };
+        let Some(admission) = self.rules.transports[0].admission else { return };
         let qp = &mut self.senders[slot as usize];
         let Some((end_psn, granted_psn)) = qp.request() else { return };
         let address = qp.address;
-        if let Some(timer_ns) = qp.set_timer(now_ns, &self.rules.transport) {
+        if let Some(timer_ns) = qp.set_timer(now_ns, &self.rules.transports[0]) {
             self.agenda.at(timer_ns, crate::network::agenda::Event::Timer, slot);
         }
         let request = Answer::of(Kind::Request, end_psn, granted_psn);
         let class = self.class_of(admission);
-        self.answer(address.dst, address.at_dst, class, address.entropy, request);
+        self.answer(address.dst, address.at_dst, class, 0, address.entropy, request);
     }
 
     fn class_of(&self, admission: Admission) -> u8 {
@@ -60,7 +60,7 @@ impl Host {
 
     /// Granted packets have arrived.
     pub(super) fn arrived(&mut self, packets: u32) {
-        if self.rules.transport.admission.is_some() {
+        if self.rules.transports[0].admission.is_some() {
             self.admitted.packets = self.admitted.packets.saturating_sub(packets.into());
             self.admit();
         }
@@ -68,7 +68,7 @@ impl Host {
 
     /// Sends grants while there is room.
     fn admit(&mut self) {
-        let transport = &self.rules.transport;
+        let transport = &self.rules.transports[0];
         let Some(admission) = transport.admission else { return };
         let packets = |bytes: u64| (bytes / u64::from(transport.payload_bytes)).max(1);
         let (most, chunk) = (packets(admission.bytes), packets(admission.chunk_bytes));
@@ -90,11 +90,11 @@ impl Host {
 
     /// Sends the current grant to the sender of a QP.
     fn send_grant(&mut self, slot: u32) {
-        let Some(admission) = self.rules.transport.admission else { return };
+        let Some(admission) = self.rules.transports[0].admission else { return };
         let qp = &self.receivers[slot as usize];
         let (src, at_src, entropy) = (qp.src, qp.at_src, qp.entropy);
         let grant = Answer::of(Kind::Grant, qp.granted_psn, 0);
         let class = self.class_of(admission);
-        self.answer(src, at_src, class, entropy, grant);
+        self.answer(src, at_src, class, 0, entropy, grant);
     }
 }

@@ -3,7 +3,7 @@
 use dcqcn_common::wire::cnp::RESERVED_LEN;
 
 use super::receive::{Answer, ReceiveQp};
-use super::send::SendPhase;
+use super::send::{Completed, SendPhase};
 use super::{AETH_BYTES, Host, NO_SLOT, QpEntry, Record, flow_id, store};
 use crate::network::packet::{Kind, Packet};
 use crate::network::scenario::Control;
@@ -27,6 +27,7 @@ impl Host {
             Kind::Data => {
                 self.hops += 1;
                 self.on_data(now_ns, &packet, out);
+                self.reply(now_ns, out);
             }
             Kind::Request => {
                 self.hops += 1;
@@ -48,18 +49,27 @@ impl Host {
             // All flows of this QP have arrived: the last acknowledgement was lost.
             let at_src = self.rules.locals[number as usize].0;
             let ack = Answer::ack(u32::MAX, packet);
-            self.answer(pair.src, at_src, pair.class, packet.entropy, ack);
+            self.answer(pair.src, at_src, pair.class, pair.transport, packet.entropy, ack);
             self.pump(now_ns, out);
             return;
         }
         let slot = if slot == NO_SLOT { self.receiver(packet, number) } else { slot };
         let qp = &mut self.receivers[slot as usize];
         let (src, at_src, class, entropy) = (qp.src, qp.at_src, qp.class, qp.entropy);
+        let group = qp.transport;
+        let transport = &self.rules.transports[usize::from(group)];
+        qp.marked += u64::from(packet.is(Packet::CE));
+        if transport.tcp.is_some() {
+            // Each segment is acknowledged, with its mark.
+            self.answer(src, at_src, class, group, entropy, Answer::ack(0, packet));
+            self.pump(now_ns, out);
+            return;
+        }
         let mut delivered = [0_u32; 1];
         let mut more = Vec::new();
         let mut count = 0;
         let before_psn = qp.expected_psn();
-        let mut answer = qp.on_data(packet, self.rules.transport.recovery, |flow| {
+        let mut answer = qp.on_data(packet, transport.recovery, |flow| {
             if count == 0 {
                 delivered[0] = flow;
             } else {
@@ -68,6 +78,9 @@ impl Host {
             count += 1;
         });
         let arrived = qp.expected_psn() - before_psn;
+        if arrived != 0 {
+            qp.bytes += u64::from(packet.frame_bytes).saturating_sub(transport.header_bytes.into());
+        }
         self.counters.delivered_packets += 1;
         if self.rules.control == Control::Dcqcn {
             self.window_ends_by_packet(now_ns, slot, packet.is(Packet::CE));
@@ -82,7 +95,7 @@ impl Host {
             }
         }
         if let Some(answer) = answer {
-            self.answer(src, at_src, class, entropy, answer);
+            self.answer(src, at_src, class, group, entropy, answer);
         }
         self.arrived(arrived);
         if count != 0 {
@@ -90,7 +103,7 @@ impl Host {
                 self.complete(now_ns, flow, Wait::Delivered, out);
             }
             let entry = &mut self.receives[packet.qp as usize];
-            entry.left -= count;
+            entry.left -= if self.rules.reply_ns.is_empty() { count } else { 0 };
             if entry.left == 0 {
                 entry.slot = NO_SLOT;
                 self.free_receivers.push(slot);
@@ -104,7 +117,7 @@ impl Host {
     pub(super) fn receiver(&mut self, packet: &Packet, number: u32) -> u32 {
         let pair = self.rules.workload.pairs()[number as usize];
         let (at_src, local) = self.rules.locals[number as usize];
-        let qp = ReceiveQp::new(pair.src, at_src, pair.class, packet.entropy, flow_id(pair, number));
+        let qp = ReceiveQp::new(pair, at_src, packet.entropy, flow_id(pair, number));
         if let Some(&slot) = self.free_receivers.last() {
             self.on_slot_reused(slot);
         }
@@ -115,15 +128,23 @@ impl Host {
 
     pub(super) fn send_cnp(&mut self, slot: u32) {
         let qp = &self.receivers[slot as usize];
-        let (src, at_src, entropy) = (qp.src, qp.at_src, qp.entropy);
+        let (src, at_src, group, entropy) = (qp.src, qp.at_src, qp.transport, qp.entropy);
         self.counters.cnps_sent += 1;
         let cnp = Answer::of(Kind::Cnp, 0, 0);
-        self.answer(src, at_src, self.rules.cnp_class, entropy, cnp);
+        self.answer(src, at_src, self.rules.cnp_class, group, entropy, cnp);
     }
 
     /// Queues a reply. Replies to data of `class` use that class unless they have their own.
-    pub(super) fn answer(&mut self, dst: u32, qp: u32, class: u8, entropy: u32, answer: Answer) {
-        let transport = &self.rules.transport;
+    pub(super) fn answer(
+        &mut self,
+        dst: u32,
+        qp: u32,
+        class: u8,
+        transport: u16,
+        entropy: u32,
+        answer: Answer,
+    ) {
+        let transport = &self.rules.transports[usize::from(transport)];
         let header_bytes = transport.header_bytes as u16;
         let (class, bytes) = match answer.kind {
             Kind::Cnp => (class, header_bytes + RESERVED_LEN as u16),
@@ -144,8 +165,12 @@ impl Host {
             flags: if answer.trimmed { Packet::TRIMMED } else { 0 }
                 | if answer.marked { Packet::ECHO } else { 0 },
         };
-        self.lines[usize::from(class)].answers.push_back(packet);
-        self.waiting |= 1 << class;
+        if self.rules.reply_ns.is_empty() {
+            self.lines[usize::from(class)].answers.push_back(packet);
+            self.waiting |= 1 << class;
+        } else {
+            self.replies.push(packet);
+        }
     }
 
     /// A reply to data of this host.
@@ -155,21 +180,28 @@ impl Host {
         if slot == NO_SLOT {
             return;
         }
-        let recovery = self.rules.transport.recovery;
         let qp = &mut self.senders[slot as usize];
+        if qp.on_segment(now_ns, packet) {
+            self.wake(now_ns, slot, out);
+            return;
+        }
         if let Some(law) = self.law.as_ref().filter(|_| matches!(packet.kind, Kind::Ack | Kind::Nak)) {
             qp.on_reply(law, now_ns, packet);
         }
         match packet.kind {
             Kind::Cnp => {
                 self.counters.cnps_handled += 1;
-                if self.params.config.scalars.rp_enable != 0 {
-                    qp.rp.on_cnp(&self.params.rp, now_ns, &mut qp.debt);
+                qp.cnps += 1;
+                let params = &self.params[usize::from(qp.address.transport)];
+                if params.config.scalars.rp_enable != 0 {
+                    qp.rp.on_cnp(&params.rp, now_ns, &mut qp.debt);
                 }
                 return;
             }
             Kind::Nak => {
                 self.counters.naks += 1;
+                qp.naks += 1;
+                let recovery = self.rules.transports[usize::from(qp.address.transport)].recovery;
                 let trimmed = packet.is(Packet::TRIMMED);
                 qp.on_nak(now_ns, packet.psn, packet.extra, trimmed, recovery);
             }
@@ -183,7 +215,8 @@ impl Host {
         let first = self.records.len();
         let records = &mut self.records;
         qp.on_ack(now_ns, packet.psn, |done| {
-            records.push(Record { flow: done.flow, posted_ns: done.posted_ns, done_ns: now_ns });
+            let Completed { flow, bytes, posted_ns } = done;
+            records.push(Record { flow, bytes, posted_ns, done_ns: now_ns });
         });
         if self.records.len() > first {
             self.on_acknowledged(now_ns, packet.qp, slot, first, out);
@@ -204,8 +237,12 @@ impl Host {
     ) {
         let count = (self.records.len() - first) as u32;
         for index in first..first + count as usize {
-            let flow = self.records[index].flow;
-            self.complete(now_ns, flow, Wait::Acknowledged, out);
+            let record = self.records[index];
+            self.complete(now_ns, record.flow, Wait::Acknowledged, out);
+            self.on_completed(now_ns, slot, record);
+        }
+        if !self.rules.reply_ns.is_empty() {
+            return;
         }
         let entry = &mut self.sends[qp as usize];
         entry.left -= count.min(entry.left);

@@ -7,6 +7,7 @@ use dcqcn_common::rc::ReceiveWindow;
 
 use crate::network::packet::{Kind, Packet};
 use crate::network::scenario::Recovery;
+use crate::network::workload::Pair;
 
 /// [`ReceiveQp::later`]: this packet has not arrived.
 const MISSING: u64 = u64::MAX;
@@ -47,6 +48,8 @@ pub(crate) struct ReceiveQp {
     pub(crate) src: u32,
     pub(crate) at_src: u32,
     pub(crate) class: u8,
+    /// Index of its transport.
+    pub(crate) transport: u16,
     pub(crate) entropy: u32,
     window: ReceiveWindow,
     /// The sender's requested and granted limit.
@@ -62,14 +65,20 @@ pub(crate) struct ReceiveQp {
     later: VecDeque<u64>,
     /// Notification point, if CNPs are limited per QP.
     pub(crate) np: NpFlow,
+    /// Payload delivered in order (go-back-N).
+    pub(crate) bytes: u64,
+    /// Packets that arrived with a mark.
+    pub(crate) marked: u64,
 }
 
 impl ReceiveQp {
-    pub(crate) fn new(src: u32, at_src: u32, class: u8, entropy: u32, id: FlowId) -> Self {
+    pub(crate) fn new(pair: Pair, at_src: u32, entropy: u32, id: FlowId) -> Self {
+        let Pair { src, class, transport, .. } = pair;
         Self {
             src,
             at_src,
             class,
+            transport,
             entropy,
             window: ReceiveWindow::default(),
             requested_psn: 0,
@@ -79,6 +88,8 @@ impl ReceiveQp {
             last_psn: 0,
             later: VecDeque::new(),
             np: NpFlow::new(id),
+            bytes: 0,
+            marked: 0,
         }
     }
 

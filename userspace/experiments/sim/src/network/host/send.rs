@@ -10,9 +10,11 @@ use dcqcn_common::params::Params;
 use dcqcn_common::rate::Debt;
 use dcqcn_common::rc::SendWindow;
 
+use super::FlowCounters;
 use super::flight::Flight;
+use super::tcp::Tcp;
 use crate::network::nscc::Law;
-use crate::network::packet::{Kind, MAX_PACKETS, Packet};
+use crate::network::packet::{Address, Kind, MAX_PACKETS, Packet};
 use crate::network::scenario::{Recovery, Transport};
 use crate::network::wire::recheck_ns;
 
@@ -29,6 +31,7 @@ struct Message {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Completed {
     pub(crate) flow: u32,
+    pub(crate) bytes: u64,
     pub(crate) posted_ns: u64,
 }
 
@@ -41,18 +44,6 @@ pub(crate) enum SendPhase {
     Waiting,
     /// Queued for the link.
     Ready,
-    /// A packet is on the link.
-    Sending,
-}
-
-/// Destination and format of its packets.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Address {
-    /// The receiver, and the QP's number among those that it receives on.
-    pub(crate) dst: u32,
-    pub(crate) at_dst: u32,
-    pub(crate) class: u8,
-    pub(crate) entropy: u32,
 }
 
 /// Selective repeat: packets known to have arrived, and packets to retransmit.
@@ -117,22 +108,26 @@ pub(crate) struct SendQp {
     pub(crate) retransmitted: u64,
     /// NSCC: packets in flight, and the window, which replaces the rate.
     flight: Option<Box<Flight>>,
+    /// TCP, which replaces everything below.
+    tcp: Option<Box<Tcp>>,
     messages: VecDeque<Message>,
     /// Scratch space of the rate machine.
     pub(crate) debt: Debt,
     /// Reaction point.
     pub(crate) rp: RpFlow,
     pub(crate) timeouts: u64,
+    pub(crate) cnps: u64,
+    pub(crate) naks: u64,
     repair: Repair,
 }
 
 impl SendQp {
-    /// A QP without data. With `is_admitted` it may send only what the receiver admits.
+    /// A QP without data. With admission it may send only what the receiver admits.
     pub(crate) fn new(
         address: Address,
         id: FlowId,
         params: &Params,
-        is_admitted: bool,
+        transport: &Transport,
         flight: Option<Box<Flight>>,
     ) -> Self {
         Self {
@@ -143,7 +138,7 @@ impl SendQp {
             debt: Debt::NONE,
             window: SendWindow::default(),
             end_psn: 0,
-            granted_psn: if is_admitted { 0 } else { u64::MAX },
+            granted_psn: if transport.admission.is_some() { 0 } else { u64::MAX },
             asks: false,
             messages: VecDeque::new(),
             since_ack_request: 0,
@@ -151,8 +146,11 @@ impl SendQp {
             progress_ns: 0,
             repair: Repair::default(),
             flight,
+            tcp: transport.tcp.map(|rules| Box::new(Tcp::new(&rules, transport))),
             retransmitted: 0,
             timeouts: 0,
+            cnps: 0,
+            naks: 0,
         }
     }
 
@@ -167,18 +165,65 @@ impl SendQp {
     }
 
     /// Queues data without an end, until [`stop`](Self::stop).
-    pub(crate) const fn post_endless(&mut self) {
+    pub(crate) fn post_endless(&mut self) {
         self.end_psn = MAX_PACKETS;
+        if let Some(tcp) = &mut self.tcp {
+            tcp.set_active(true);
+        }
     }
 
     /// Ends endless data after the last packet sent.
-    pub(crate) const fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         self.end_psn = self.window.sent_end();
+        if let Some(tcp) = &mut self.tcp {
+            tcp.set_active(false);
+        }
+    }
+
+    pub(crate) const fn is_tcp(&self) -> bool {
+        self.tcp.is_some()
+    }
+
+    /// TCP: a segment is acknowledged. Returns whether the QP is TCP.
+    #[inline]
+    pub(crate) fn on_segment(&mut self, now_ns: u64, packet: &Packet) -> bool {
+        let Some(tcp) = &mut self.tcp else { return false };
+        tcp.on_ack(now_ns, packet.extra.into(), packet.is(Packet::ECHO));
+        true
+    }
+
+    /// Counters over the whole time, without those of the receiver.
+    pub(crate) fn counters(&self) -> FlowCounters {
+        self.tcp.as_ref().map_or(
+            FlowCounters {
+                sent_packets: self.window.sent_end() + self.retransmitted,
+                retransmitted_packets: self.retransmitted,
+                cnps: self.cnps,
+                naks: self.naks,
+                timeouts: self.timeouts,
+                ..FlowCounters::default()
+            },
+            |tcp| tcp.counters,
+        )
+    }
+
+    /// Current rate and target, as its next packet would find them; TCP: window over round-trip time, and 0.
+    pub(crate) fn rates(&self, params: &Params, now_ns: u64) -> (u64, u64) {
+        if let Some(tcp) = &self.tcp {
+            return (tcp.rate_bps(), 0);
+        }
+        // A copy, because reading must not change the state.
+        let mut machine = self.rp.hot.machine;
+        machine.advance(&params.rp, now_ns);
+        (machine.rate_bps, machine.target_bps)
     }
 
     /// The next packet may be sent as far as the receiver and the window are concerned.
     #[inline]
     pub(crate) fn has_data(&mut self, transport: &Transport) -> bool {
+        if let Some(tcp) = &self.tcp {
+            return tcp.can_send();
+        }
         match self.missing(transport) {
             Some(psn) => self.has_room(psn, transport),
             None => self.may_send_new(transport),
@@ -250,6 +295,9 @@ impl SendQp {
         transport: &Transport,
         now_ns: u64,
     ) -> Option<Packet> {
+        if let Some(tcp) = &mut self.tcp {
+            return tcp.next_packet(&self.address, now_ns);
+        }
         let missing = self.missing(transport);
         let psn = match missing {
             Some(psn) if self.has_room(psn, transport) => psn,
@@ -291,7 +339,7 @@ impl SendQp {
             self.since_ack_request = 0;
             self.ack_requested_ns = now_ns;
         }
-        let Address { dst, at_dst, class, entropy } = self.address;
+        let Address { dst, at_dst, class, entropy, .. } = self.address;
         let flags = Packet::ECT
             | if asks { Packet::ACK_REQUEST } else { 0 }
             | if ends.is_some() { Packet::LAST } else { 0 };
@@ -341,7 +389,10 @@ impl SendQp {
 
     /// Time of the retransmission timer to schedule, unless it is; a packet or a request was just sent.
     #[inline]
-    pub(crate) const fn set_timer(&mut self, now_ns: u64, transport: &Transport) -> Option<u64> {
+    pub(crate) fn set_timer(&mut self, now_ns: u64, transport: &Transport) -> Option<u64> {
+        if let Some(tcp) = &mut self.tcp {
+            return tcp.set_timer(now_ns);
+        }
         if self.timer_ns != 0 {
             return None;
         }
@@ -351,6 +402,9 @@ impl SendQp {
 
     /// The timer's event. Returns the time of the next. Ignores a timer of the QP that had this slot before.
     pub(crate) fn on_timer(&mut self, now_ns: u64, transport: &Transport) -> Option<u64> {
+        if let Some(tcp) = &mut self.tcp {
+            return tcp.on_timer(now_ns);
+        }
         if self.timer_ns != now_ns {
             return None;
         }
@@ -384,7 +438,7 @@ impl SendQp {
     /// When to check again whether its next packet may leave; `None`: now.
     #[inline]
     pub(crate) fn due_ns(&mut self, params: &Params, now_ns: u64) -> Option<u64> {
-        if self.flight.is_some() {
+        if self.flight.is_some() || self.tcp.is_some() {
             return None;
         }
         recheck_ns(&mut self.rp.hot, &params.rp, now_ns, &mut self.debt)
@@ -407,11 +461,11 @@ impl SendQp {
             self.repair.known.drain(..known);
         }
         self.progress_ns = now_ns;
-        while let Some(&Message { flow, end_psn, posted_ns, .. }) = self.messages.front()
+        while let Some(&Message { flow, bytes, end_psn, posted_ns }) = self.messages.front()
             && end_psn <= self.window.acknowledged()
         {
             self.messages.pop_front();
-            completed(Completed { flow, posted_ns });
+            completed(Completed { flow, bytes, posted_ns });
         }
     }
 

@@ -21,11 +21,7 @@ pub(super) struct WindowEnds {
 }
 
 /// The state that limits the CNPs of a QP: its own, its peer's, or the port's.
-pub(crate) fn limiter<'a>(
-    nps: &'a mut HashMap<u32, NpFlow>,
-    qp: &'a mut ReceiveQp,
-    cnp_limit: u64,
-) -> &'a mut NpFlow {
+fn limiter<'a>(nps: &'a mut HashMap<u32, NpFlow>, qp: &'a mut ReceiveQp, cnp_limit: u64) -> &'a mut NpFlow {
     match cnp_limit {
         CNP_LIMIT_PEER => nps.entry(qp.src).or_insert(NpFlow::new(FlowId::NONE)),
         CNP_LIMIT_PORT => nps.entry(u32::MAX).or_insert(NpFlow::new(FlowId::NONE)),
@@ -36,7 +32,7 @@ pub(crate) fn limiter<'a>(
 impl Host {
     /// A marked packet arrived.
     pub(super) fn on_ce(&mut self, now_ns: u64, slot: u32) {
-        let scalars = &self.params.config.scalars;
+        let scalars = &self.params[0].config.scalars;
         if scalars.np_enable == 0 {
             return;
         }
@@ -76,7 +72,7 @@ impl Host {
         match self.rules.window_end {
             WindowEnd::Timer => {}
             WindowEnd::NextOfFlow => {
-                if !marked && self.params.config.scalars.np_window == NP_WINDOW_BOTH {
+                if !marked && self.params[0].config.scalars.np_window == NP_WINDOW_BOTH {
                     self.end_window(now_ns, slot);
                 }
             }
@@ -92,7 +88,7 @@ impl Host {
 
     /// Answers pending marks whose window has ended, unless a later CNP was sent.
     fn end_window(&mut self, now_ns: u64, slot: u32) {
-        let scalars = &self.params.config.scalars;
+        let scalars = &self.params[0].config.scalars;
         let interval_ns = scalars.min_time_between_cnps_ns;
         let np = limiter(&mut self.nps, &mut self.receivers[slot as usize], scalars.cnp_limit);
         let end_ns = np.last_cnp_ns + interval_ns;
@@ -113,7 +109,7 @@ impl Host {
     pub(super) fn on_slot_reused(&mut self, slot: u32) {
         if self.rules.window_end != WindowEnd::NextOfFlow && self.is_pending(slot) {
             self.counters.marks_unanswered += 1;
-            let interval_ns = self.params.config.scalars.min_time_between_cnps_ns;
+            let interval_ns = self.params[0].config.scalars.min_time_between_cnps_ns;
             let end_ns = self.receivers[slot as usize].np.last_cnp_ns + interval_ns;
             self.window_ends.pending.remove(&(end_ns, slot));
         }
@@ -121,7 +117,7 @@ impl Host {
 
     /// Whether marks of the QP in this slot wait for a separate answer.
     fn is_pending(&self, slot: u32) -> bool {
-        let scalars = &self.params.config.scalars;
+        let scalars = &self.params[0].config.scalars;
         let of_qp = scalars.np_window == NP_WINDOW_BOTH && scalars.cnp_limit == CNP_LIMIT_QP;
         of_qp && self.rules.control == Control::Dcqcn && self.receivers[slot as usize].np.pending != 0
     }

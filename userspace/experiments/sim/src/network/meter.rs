@@ -1,13 +1,51 @@
-//! Meter of the depth of a queue over time, and the time of a message without other traffic.
+//! Meter of a queue: its depth over time, and its traffic.
 
 use dcqcn_support::statistics::Histogram;
+use serde::Serialize;
 
-use crate::network::ideal::{Framing, Hop, delivery_ns};
-use crate::{Depth, RoceGroup, Scenario};
+/// Depth of a queue, weighted by time.
+///
+/// Percentiles are at most 1 in 32 too large, mean and maximum exact.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Depth {
+    /// Mean.
+    pub mean_bytes: f64,
+    /// Standard deviation.
+    pub deviation_bytes: f64,
+    /// Median.
+    pub p50_bytes: u64,
+    /// 99th percentile.
+    pub p99_bytes: u64,
+    /// Deepest.
+    pub max_bytes: u64,
+}
+
+/// A class of one port.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ClassMeter {
+    pub(crate) depth: DepthMeter,
+    pub(crate) tx_packets: u64,
+    pub(crate) tx_bytes: u64,
+    paused_since_ns: Option<u64>,
+    paused_ns: u64,
+}
+
+impl ClassMeter {
+    /// PFC pauses or resumes the class's senders.
+    pub(crate) fn pause(&mut self, now_ns: u64, pause: bool) {
+        self.paused_ns = self.paused_ns(now_ns);
+        self.paused_since_ns = pause.then_some(now_ns);
+    }
+
+    /// Total pause time up to now.
+    pub(crate) fn paused_ns(&self, now_ns: u64) -> u64 {
+        self.paused_ns + self.paused_since_ns.map_or(0, |since_ns| now_ns - since_ns)
+    }
+}
 
 /// Accumulates how long a queue had which depth.
 #[derive(Clone, Debug, Default)]
-pub(super) struct DepthMeter {
+pub(crate) struct DepthMeter {
     since_ns: u64,
     bytes: u64,
     max_bytes: u64,
@@ -21,7 +59,7 @@ pub(super) struct DepthMeter {
 impl DepthMeter {
     /// Sets the current depth.
     #[inline]
-    pub(super) fn change(&mut self, now_ns: u64, bytes: u64) {
+    pub(crate) fn change(&mut self, now_ns: u64, bytes: u64) {
         let time_ns = now_ns - self.since_ns;
         if time_ns != 0 {
             self.since_ns = now_ns;
@@ -37,21 +75,26 @@ impl DepthMeter {
     }
 
     /// Resets the statistics.
-    pub(super) fn reset(&mut self, now_ns: u64) {
+    pub(crate) fn reset(&mut self, now_ns: u64) {
         let bytes = self.bytes;
         *self =
             Self { since_ns: now_ns, bytes, max_bytes: bytes, recent_max_bytes: bytes, ..Self::default() };
     }
 
+    /// Ends the statistics.
+    pub(crate) fn end(&mut self, now_ns: u64) {
+        self.change(now_ns.max(self.since_ns), self.bytes);
+    }
+
     /// Greatest depth since the last call.
-    pub(super) const fn take_recent_max(&mut self) -> u64 {
+    pub(crate) const fn take_recent_max(&mut self) -> u64 {
         let max_bytes = self.recent_max_bytes;
         self.recent_max_bytes = self.bytes;
         max_bytes
     }
 
     /// Statistics up to the last change.
-    pub(super) fn summary(&self) -> Depth {
+    pub(crate) fn summary(&self) -> Depth {
         if self.time_ns == 0 {
             return Depth::default();
         }
@@ -66,21 +109,6 @@ impl DepthMeter {
             max_bytes: self.max_bytes,
         }
     }
-}
-
-/// Time from posting a message of a group to its acknowledgement, without other traffic.
-pub(super) fn ideal_ns(scenario: &Scenario, group: &RoceGroup, bytes: u64) -> u64 {
-    let sender_delay_ns = group.sender_delay_ns.unwrap_or(scenario.sender_delay_ns);
-    let path = [
-        Hop { rate_bps: scenario.sender_rate_bps, delay_ns: sender_delay_ns },
-        Hop { rate_bps: scenario.port_rate_bps, delay_ns: scenario.receiver_delay_ns },
-    ];
-    let framing = Framing {
-        payload_bytes: group.payload_bytes.into(),
-        header_bytes: u64::from(group.header_bytes) + scenario.config.scalars.wire_overhead_bytes,
-    };
-    let back_ns = scenario.receiver_delay_ns + sender_delay_ns;
-    delivery_ns(&path, framing, bytes) + back_ns
 }
 
 #[cfg(test)]

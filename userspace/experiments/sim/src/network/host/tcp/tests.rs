@@ -3,12 +3,13 @@ use super::*;
 /// Long enough for CUBIC's own curve to be above the Reno-friendly window.
 const RTT_NS: u64 = 100_000_000;
 const MIN_RTO_NS: u64 = 400_000_000;
+const ADDRESS: Address = Address { dst: 0, at_dst: 0, class: 0, entropy: 0, transport: 0 };
 
 /// Rounds of one round-trip time each, in which a whole window is sent and then acknowledged.
 fn rounds(tcp: &mut Tcp, now_ns: &mut u64, rounds: u32, marked: impl Fn(u64) -> bool) {
     for _ in 0..rounds {
         let mut sent = Vec::new();
-        while let Some(packet) = tcp.next_packet(0, *now_ns) {
+        while let Some(packet) = tcp.next_packet(&ADDRESS, *now_ns) {
             sent.push(u64::from(packet.psn));
         }
         *now_ns += RTT_NS;
@@ -17,11 +18,9 @@ fn rounds(tcp: &mut Tcp, now_ns: &mut u64, rounds: u32, marked: impl Fn(u64) -> 
 }
 
 fn tcp(law: TcpLaw) -> Tcp {
-    let mut tcp = Tcp::new(
-        0,
-        0,
-        &TcpGroup { max_window_bytes: 1_000_000_000, min_rto_ns: MIN_RTO_NS, ..TcpGroup::bulk("", 1, law) },
-    );
+    let rules = TcpRules { law, ecn: false, max_window_bytes: 1_000_000_000 };
+    let transport = Transport { payload_bytes: 1_460, timeout_ns: MIN_RTO_NS, ..Transport::default() };
+    let mut tcp = Tcp::new(&rules, &transport);
     tcp.set_active(true);
     tcp
 }
@@ -67,7 +66,7 @@ fn dctcp_cuts_by_half_the_mark_share() {
 #[test]
 fn third_later_ack_or_timeout_is_loss() {
     let (mut tcp, mut now_ns) = (tcp(TcpLaw::Cubic), 0);
-    let sent: Vec<_> = std::iter::from_fn(|| tcp.next_packet(0, 0)).collect();
+    let sent: Vec<_> = std::iter::from_fn(|| tcp.next_packet(&ADDRESS, 0)).collect();
     assert_eq!(sent.len(), 10);
     now_ns += RTT_NS;
     for sequence in [1, 2] {
@@ -86,5 +85,5 @@ fn third_later_ack_or_timeout_is_loss() {
     let before = tcp.counters;
     tcp.on_ack(now_ns + MIN_RTO_NS + 1, 5, false);
     assert_eq!(tcp.counters, before);
-    assert!(tcp.next_packet(0, now_ns + MIN_RTO_NS + 1).is_some_and(|packet| packet.psn == 10));
+    assert!(tcp.next_packet(&ADDRESS, now_ns + MIN_RTO_NS + 1).is_some_and(|packet| packet.psn == 10));
 }

@@ -7,8 +7,9 @@
 
 use std::collections::VecDeque;
 
-use crate::network::{Packet, PacketKind};
-use crate::{FlowCounters, TcpGroup, TcpLaw};
+use super::FlowCounters;
+use crate::network::packet::{Address, Kind, Packet};
+use crate::network::scenario::{TcpLaw, TcpRules, Transport};
 
 /// CUBIC: C, in segments per s³.
 const CUBIC_C: f64 = 0.4;
@@ -26,14 +27,6 @@ const MAX_BACKOFF: u32 = 6;
 /// A TCP flow.
 #[derive(Debug)]
 pub(super) struct Tcp {
-    /// Index of its group.
-    pub(super) group: u32,
-    /// Index of its sender.
-    pub(super) sender: u32,
-    /// Class.
-    pub(super) class: u8,
-    /// Whether a packet of the flow is queued for the sender's link, or on it.
-    pub(super) queued: bool,
     law: TcpLaw,
     ect: bool,
     active: bool,
@@ -65,10 +58,7 @@ pub(super) struct Tcp {
     backoff: u32,
     progress_ns: u64,
 
-    /// Statistics since they began.
     pub(super) counters: FlowCounters,
-    /// Payload acknowledged, over the whole time.
-    pub(super) delivered_bytes: u64,
 }
 
 /// Growth between two reductions of CUBIC.
@@ -91,23 +81,19 @@ struct Dctcp {
 }
 
 impl Tcp {
-    /// A flow of `group` that has not started.
-    pub(super) fn new(group: u32, sender: u32, spec: &TcpGroup) -> Self {
+    /// A flow that has not started.
+    pub(super) fn new(rules: &TcpRules, transport: &Transport) -> Self {
         Self {
-            group,
-            sender,
-            class: spec.class,
-            queued: false,
-            law: spec.law,
-            ect: spec.ecn || spec.law == TcpLaw::Dctcp,
+            law: rules.law,
+            ect: rules.ecn || rules.law == TcpLaw::Dctcp,
             active: false,
             timer_is_set: false,
             // Together a frame of at most 9216 bytes.
-            payload_bytes: spec.payload_bytes as u16,
-            frame_bytes: (spec.payload_bytes + spec.header_bytes) as u16,
+            payload_bytes: transport.payload_bytes as u16,
+            frame_bytes: transport.frame_bytes() as u16,
             window: 10.0,
             slow_start_threshold: f64::INFINITY,
-            max_window: (spec.max_window_bytes / u64::from(spec.payload_bytes)).max(1) as f64,
+            max_window: (rules.max_window_bytes / u64::from(transport.payload_bytes)).max(1) as f64,
             first: 0,
             in_flight: VecDeque::new(),
             unacknowledged: 0,
@@ -119,11 +105,10 @@ impl Tcp {
             dctcp: Dctcp { alpha: 1.0, acked: 0, marked: 0, window_end: 0 },
             smoothed_rtt_ns: 0.0,
             rtt_variation_ns: 0.0,
-            min_rto_ns: spec.min_rto_ns,
+            min_rto_ns: transport.timeout_ns,
             backoff: 0,
             progress_ns: 0,
             counters: FlowCounters::default(),
-            delivered_bytes: 0,
         }
     }
 
@@ -145,7 +130,7 @@ impl Tcp {
 
     /// The next segment, which departs now.
     #[inline]
-    pub(super) fn next_packet(&mut self, number: u32, now_ns: u64) -> Option<Packet> {
+    pub(super) fn next_packet(&mut self, address: &Address, now_ns: u64) -> Option<Packet> {
         if !self.can_send() {
             return None;
         }
@@ -164,15 +149,15 @@ impl Tcp {
             self.counters.retransmitted_packets += 1;
         }
         Some(Packet {
-            dst: 0,
-            qp: number,
+            dst: address.dst,
+            qp: address.at_dst,
             psn: sequence as u32,
             extra: 0,
-            entropy: 0,
+            entropy: address.entropy,
             frame_bytes: self.frame_bytes,
             ingress: 0,
-            class: self.class,
-            kind: PacketKind::Data,
+            class: address.class,
+            kind: Kind::Data,
             flags: if self.ect { Packet::ECT } else { 0 },
         })
     }
@@ -195,7 +180,6 @@ impl Tcp {
         self.progress_ns = now_ns;
         self.backoff = 0;
         self.counters.bytes += u64::from(self.payload_bytes);
-        self.delivered_bytes += u64::from(self.payload_bytes);
         self.measure((now_ns - sent_ns) as f64);
 
         let mut lost = 0;
