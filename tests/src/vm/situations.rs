@@ -2,7 +2,6 @@
 
 mod changes;
 mod incast;
-mod mpi;
 mod nic;
 mod reaction;
 mod sides;
@@ -112,7 +111,6 @@ pub const SITUATIONS: &[Situation] = &[
         about: "a mounted NVMe-oF disk through attach, upgrade, daemon restarts and detach",
         run: storage::run,
     },
-    Situation { name: "mpi", about: "UCX and MPI", run: mpi::run },
     Situation {
         name: "trim",
         about: "trimming and the receiver's NAKs instead of drops, without and with DCQCN",

@@ -34,9 +34,6 @@ const PACKAGES: &[&str] = &[
     "fio",
     "iperf3",
     "nvme-cli",
-    "ucx-utils",
-    "openmpi-bin",
-    "python3-mpi4py",
 ];
 const MMDEBSTRAP: &str = "mmdebstrap";
 /// In the cache: the tree, and its list of packages.

