@@ -25,7 +25,7 @@ pub struct Packet {
     /// BTH opcode.
     pub opcode: u8,
     /// AETH syndrome of an ACK or NAK.
-    syndrome: Option<u8>,
+    pub syndrome: Option<u8>,
 }
 
 impl Packet {

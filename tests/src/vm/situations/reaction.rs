@@ -89,18 +89,18 @@ fn first_slower(packets: &[Packet], port: u16) -> Option<f64> {
         Some((end - start) / count as f64)
     };
     let before_s = mean_s(first.checked_sub(BEFORE + 1)?, BEFORE)?;
-    let slower = (first..).map_while(|index| Some((index, mean_s(index, AFTER)?)));
-    let (index, _) = { slower }.find(|(_, after_s)| *after_s >= SLOWER * before_s)?;
+    let mut slower = (first..).map_while(|index| Some((index, mean_s(index, AFTER)?)));
+    let (index, _) = slower.find(|(_, after_s)| *after_s >= SLOWER * before_s)?;
     Some(sent_s.get(index + 1)? - marked_s)
 }
 
 /// Time of the last mark of a flow that left the bottleneck before the packet `index`.
 fn mark_before(packets: &[Packet], index: usize, port: u16) -> Option<f64> {
-    let earlier = packets.get(..index)?.iter().rev();
+    let mut earlier = packets.get(..index)?.iter().rev();
     let marks = |packet: &&Packet| {
         packet.is_out && packet.source != RECEIVER && packet.is_marked() && packet.port == port
     };
-    { earlier }.find(marks).map(|packet| packet.at_s)
+    earlier.find(marks).map(|packet| packet.at_s)
 }
 
 #[cfg(test)]
