@@ -2,6 +2,7 @@
 //!
 //! They change the kernel they run on (policy routing, RDMA devices, sysctls), so they run nowhere else.
 
+pub mod capture;
 pub mod command;
 pub mod counts;
 pub mod fio;

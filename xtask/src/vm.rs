@@ -172,20 +172,19 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Runs the scenarios that every change must pass, on the kernel that is always available. If a guest is impossible,
-/// they count as skipped, with the reason. `harness` has the arguments for test programs: parts of names.
+/// Runs the scenarios and situations that every change must pass, on the kernel that is always available. If a guest is
+/// impossible, they count as skipped, with the reason. `harness` has the arguments for test programs: parts of names.
 pub(crate) fn test(workspace: &Workspace, harness: &[String], tally: &mut Tally) -> Result<()> {
     let driver = scenario::build_driver(workspace)?;
-    let test = |scenario: &Scenario| format!("vm::{}", scenario.name);
-    let scenarios: Vec<Scenario> = scenario::all(&driver)?
-        .into_iter()
-        .filter(|scenario| scenario.is_ci && is_selected(&test(scenario), harness))
-        .collect();
-    if scenarios.is_empty() {
+    let test = |name: &str| format!("vm::{name}");
+    let scenarios: Vec<Scenario> =
+        scenario::all(&driver)?.into_iter().filter(|scenario| scenario.is_ci).collect();
+    let names = scenarios.iter().map(|scenario| scenario.name.as_str()).chain([matrix::QUICK]);
+    let names: Vec<&str> = names.filter(|name| is_selected(&test(name), harness)).collect();
+    if names.is_empty() {
         return Ok(());
     }
-    let mut skip =
-        |reason: &str| scenarios.iter().for_each(|scenario| tally.not_started(&test(scenario), reason));
+    let mut skip = |reason: &str| names.iter().for_each(|name| tally.not_started(&test(name), reason));
     if !run::is_root() {
         skip("needs root");
         return Ok(());
@@ -193,21 +192,24 @@ pub(crate) fn test(workspace: &Workspace, harness: &[String], tally: &mut Tally)
     let guest = Guest::prepare(workspace, Some(Series::V6_1), || Ok((driver, ())));
     match guest.as_ref().map(|(guest, _)| guest.boot(Series::V6_1)) {
         Ok(Ok(booted)) => {
-            for scenario in &scenarios {
-                let first = booted.run(scenario)?;
+            let run = |name| match scenarios.iter().find(|scenario| scenario.name == name) {
+                Some(scenario) => booted.run(scenario),
+                None => matrix::quick(&booted),
+            };
+            for name in names {
+                let first = run(name)?;
                 let passed = first.verdict.is_ok() || {
                     // Bounds are rates, which a guest under software emulation misses if other processes use the CPUs.
                     header(format_args!(
-                        "{} failed; a second and last time, in case the machine was busy",
-                        scenario.name
+                        "{name} failed; a second and last time, in case the machine was busy"
                     ));
-                    let passed = booted.run(scenario)?.verdict.is_ok();
+                    let passed = run(name)?.verdict.is_ok();
                     if passed {
-                        tally.failed_before(&test(scenario), first.failures());
+                        tally.failed_before(&test(name), first.failures());
                     }
                     passed
                 };
-                tally.ran(&test(scenario), passed);
+                tally.ran(&test(name), passed);
             }
         }
         Ok(Err(error)) => skip(&format!("{error:#}")),

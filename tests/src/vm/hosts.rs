@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
+use super::capture::{self, Packet};
 use super::lab::count;
 use super::peer::{MANAGEMENT_ADDRESSES, Peer};
 use super::perftest::{Flow, Outcome, Tool};
@@ -26,6 +27,8 @@ pub const BOTTLENECK_BPS: f64 = 20e6;
 pub const LINK: &str = "--profile lab --set link_rate=40mbit";
 /// Time limit of a script, emulated, on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(120);
+/// The machine's capture, in the shared directory.
+const CAPTURE: &str = "/share/peer/capture.pcap";
 /// Allowance for the programs of a flow to connect and close.
 const ALLOWANCE: Duration = Duration::from_secs(60);
 /// First TCP port for handshakes of perftest.
@@ -120,8 +123,8 @@ pub struct Counts {
     pub out_of_sequence: u64,
     /// Requests retransmitted after a time-out.
     pub retries: u64,
-    /// Time of the receiver's CPUs, and the idle part of it.
-    cpu: [u64; 2],
+    /// Time of each guest's CPUs, and the idle part of it.
+    cpu: [[u64; 2]; 2],
 }
 
 impl Counts {
@@ -137,15 +140,18 @@ impl Counts {
             locked: self.locked.saturating_sub(before.locked),
             out_of_sequence: self.out_of_sequence - before.out_of_sequence,
             retries: self.retries - before.retries,
-            cpu: [self.cpu[0] - before.cpu[0], self.cpu[1] - before.cpu[1]],
+            cpu: [Self::ticks(self.cpu[0], before.cpu[0]), Self::ticks(self.cpu[1], before.cpu[1])],
         }
     }
 
-    /// Busy share of the receiver's CPUs.
+    const fn ticks(now: [u64; 2], before: [u64; 2]) -> [u64; 2] {
+        [now[0] - before[0], now[1] - before[1]]
+    }
+
+    /// Busy shares of the sender's and of the receiver's CPUs.
     #[must_use]
-    pub fn busy(&self) -> f64 {
-        let [all, idle] = self.cpu.map(|ticks| ticks as f64);
-        1.0 - idle / all.max(1.0)
+    pub fn busy(&self) -> [f64; 2] {
+        self.cpu.map(|[all, idle]| 1.0 - idle as f64 / (all as f64).max(1.0))
     }
 }
 
@@ -182,6 +188,12 @@ impl Hosts {
     /// Requests an action of the machine (`xtask/src/vm/requests.rs`).
     pub fn host(&mut self, request: &str) -> Result<()> {
         self.peer.host(request)
+    }
+
+    /// Ends a capture that was requested by `capture on`; returns its RoCE packets.
+    pub fn captured(&mut self) -> Result<Vec<Packet>> {
+        self.host("capture off")?;
+        capture::parse(&std::fs::read(CAPTURE).context(CAPTURE)?)
     }
 
     /// Restores both NICs and builds a topology with an RDMA device.
@@ -300,7 +312,7 @@ impl Hosts {
         Ok(outcomes)
     }
 
-    /// Counters of the RDMA devices, of `dcqcn` if attached, and of the receiver's CPUs.
+    /// Counters of the RDMA devices, of `dcqcn` if attached, and of the CPUs.
     pub fn counts(&mut self) -> Result<Counts> {
         let script = format!(
             "cd /sys/class/infiniband/rxe0/ports/1/hw_counters
@@ -322,6 +334,8 @@ impl Hosts {
                 .split_whitespace()
                 .filter_map(|word| word.parse().ok())
                 .collect();
+            all.cpu[usize::from(guest - SENDER)] =
+                [ticks.iter().sum(), ticks.get(3).copied().unwrap_or_default()];
             let json: Value = serde_json::from_str(&lines.collect::<String>()).context("dcqcn counters")?;
             let of = |name| if json.is_null() { Ok(0) } else { count(&json, name) };
             if guest == SENDER {
@@ -332,7 +346,6 @@ impl Hosts {
             } else {
                 all.marked = of("np_ecn_marked_roce_packets")?;
                 all.sent = of("np_cnp_sent")?;
-                all.cpu = [ticks.iter().sum(), ticks.get(3).copied().unwrap_or_default()];
             }
         }
         Ok(all)

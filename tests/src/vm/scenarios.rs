@@ -44,7 +44,7 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "incast",
         about: "four WRITE QPs of two hosts into a port of 20 Mbit/s, without and with dcqcn",
         limit_s: 120,
-        is_ci: true,
+        is_ci: false,
         with_systemd: false,
         two_guests: false,
         run: incast::write,

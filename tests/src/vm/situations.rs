@@ -3,10 +3,12 @@
 mod changes;
 mod incast;
 mod nic;
+mod reaction;
 mod sides;
 mod storage;
 mod tcp;
 mod topologies;
+mod trim;
 
 use std::time::Instant;
 
@@ -40,6 +42,11 @@ pub const SITUATIONS: &[Situation] = &[
         name: "incast",
         about: "two QPs into the bottleneck, without and with dcqcn in both guests",
         run: incast::run,
+    },
+    Situation {
+        name: "reaction",
+        about: "time from a mark to the CNP, and to the first slower packet",
+        run: reaction::run,
     },
     Situation {
         name: "tcp",
@@ -104,6 +111,11 @@ pub const SITUATIONS: &[Situation] = &[
         about: "a mounted NVMe-oF disk through attach, upgrade, daemon restarts and detach",
         run: storage::run,
     },
+    Situation {
+        name: "trim",
+        about: "trimming and the receiver's NAKs instead of drops, without and with DCQCN",
+        run: trim::run,
+    },
 ];
 
 /// Columns of [`Measured::row`].
@@ -116,7 +128,7 @@ const COLUMNS: &[&str] = &[
     "CNPs handled",
     "out of sequence",
     "retries",
-    "receiver's CPU",
+    "CPU of sender and receiver",
 ];
 
 /// Runs situations; `done` is called after each of them.
@@ -165,7 +177,7 @@ impl Measured {
             counts.handled.to_string(),
             counts.out_of_sequence.to_string(),
             counts.retries.to_string(),
-            format!("{:.0} %", 100.0 * counts.busy()),
+            counts.busy().map(|share| format!("{:.0} %", 100.0 * share)).join(" and "),
         ]);
     }
 

@@ -14,6 +14,10 @@ const SHAPER: [&str; 7] = ["tbf", "rate", "20mbit", "burst", "64000", "limit", "
 /// Packets of an emulated machine arrive in bursts that are not congestion.
 const KMIN: &str = "wred.3.kmin=10KB";
 
+/// The virtual queue does not have the shaper's burst, so its limit is that of the shaper's queue plus the burst.
+const TRIM: [&str; 2] = ["wred.3.queue_limit=160KB", "trim_dscp_value=10"];
+const NO_TRIM: [&str; 2] = ["wred.3.queue_limit=0", "trim_dscp_value=64"];
+
 /// The shaped ports with `dcqcn`, which is detached on drop.
 pub(super) struct Bottleneck {
     binary: PathBuf,
@@ -39,8 +43,16 @@ impl Bottleneck {
 
     /// Enables or disables marking.
     pub(super) fn mark(&self, is_on: bool) -> Result<()> {
-        let value = format!("cp_enable={is_on}");
-        self.taps.iter().try_for_each(|tap| self.dcqcn(&["set", tap, &value]))
+        self.set(&[&format!("cp_enable={is_on}")])
+    }
+
+    /// Enables or disables trimming, shortly before the shaper's queue is full.
+    pub(super) fn trim(&self, is_on: bool) -> Result<()> {
+        self.set(if is_on { &TRIM } else { &NO_TRIM })
+    }
+
+    fn set(&self, values: &[&str]) -> Result<()> {
+        self.taps.iter().try_for_each(|tap| self.dcqcn(&[&["set", tap], values].concat()))
     }
 
     fn dcqcn(&self, arguments: &[&str]) -> Result<()> {

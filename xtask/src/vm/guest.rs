@@ -223,7 +223,9 @@ impl Booted<'_> {
         let start = two_guests(&format!("between {RESULT} {}", situations.join(" ")));
         machine::write_start(&self.guest.share, &start)?;
         let second = self.second(&network, peer)?;
-        let requests = Requests { network: &network, bottleneck: &bottleneck, dir, second: second.pid() };
+        let tree = &self.guest.parts.tree;
+        let requests =
+            Requests { network: &network, bottleneck: &bottleneck, tree, dir, second: second.pid() };
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| requests.serve(&stop));

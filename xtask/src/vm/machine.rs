@@ -100,6 +100,9 @@ impl Machine<'_> {
                 arguments += " dcqcn.management=1";
             }
         }
+        if self.accelerator == Accelerator::Tcg {
+            arguments += &format!(" tsc_early_khz={}", tsc_khz());
+        }
         command.args(["-serial", serial, "-append", &arguments]).arg("-initrd").arg(self.kernel.initramfs());
         for (tag, path, access) in [
             ("tree", self.tree.root(), ",readonly=on"),
@@ -113,6 +116,31 @@ impl Machine<'_> {
         }
         command
     }
+}
+
+/// Frequency of this machine's time-stamp counter, which emulated guests read. On a busy machine their kernels measure it
+/// wrong by a multiple, as all their clocks then are.
+#[cfg(target_arch = "x86_64")]
+fn tsc_khz() -> u128 {
+    // Without a pause of this process between clock and counter.
+    let sample = || loop {
+        let at = Instant::now();
+        // SAFETY: every x86-64 CPU has this instruction.
+        let ticks = unsafe { core::arch::x86_64::_rdtsc() };
+        if at.elapsed() < Duration::from_micros(20) {
+            return (at, ticks);
+        }
+    };
+    let (start, from) = sample();
+    thread::sleep(Duration::from_millis(200));
+    let (end, to) = sample();
+    u128::from(to - from) * 1_000_000 / (end - start).as_nanos().max(1)
+}
+
+/// Guests run on x86-64 only.
+#[cfg(not(target_arch = "x86_64"))]
+fn tsc_khz() -> u128 {
+    0
 }
 
 /// KVM if it runs this very kernel, otherwise the reason why not. Opening `/dev/kvm` proves little: inside a virtual

@@ -12,6 +12,7 @@ use std::str::FromStr;
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::ValueEnum as _;
 
+use super::Finished;
 use super::guest::{Booted, Guest};
 use super::kernel::Series;
 use super::network::Nic;
@@ -115,6 +116,14 @@ impl std::fmt::Display for Kernels {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if self.0 == self.1 { write!(f, "{}", self.0) } else { write!(f, "{}+{}", self.0, self.1) }
     }
+}
+
+/// Title of [`quick`].
+pub(super) const QUICK: &str = "two-guests";
+
+/// The situations that every change must pass, over virtio-net.
+pub(super) fn quick(booted: &Booted<'_>) -> Result<Finished> {
+    booted.run_situations(QUICK, &["incast", "tcp"].map(str::to_owned), Nic::VirtioNet, booted)
 }
 
 /// Kernels of the two guests.

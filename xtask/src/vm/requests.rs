@@ -1,28 +1,36 @@
-//! Requests of the first of two guests to this machine: pause a guest, take the carrier of its NIC, stop marking.
+//! Requests of the first of two guests to this machine: pause a guest, take the carrier of its NIC, stop marking, trim,
+//! capture packets.
 //!
 //! The guest writes a file into the shared directory and waits for the result (`tests/src/vm/peer.rs`).
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use fs_err as fs;
 
 use super::bottleneck::Bottleneck;
 use super::network::Network;
+use super::tree::Tree;
 use crate::run;
 
 const POLL: Duration = Duration::from_millis(50);
+/// RoCE packets of all ports, up to their AETH (`tests/src/vm/capture.rs`).
+const TCPDUMP: [&str; 11] = ["-Z", "root", "-i", "any", "-y", "LINUX_SLL2", "-s", "80", "-U", "-w", "-"];
+const ROCE: [&str; 3] = ["udp", "port", "4791"];
+/// Time limit for a capture to start.
+const CAPTURE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Executor of the requests.
 pub(super) struct Requests<'a> {
     pub(super) network: &'a Network,
     pub(super) bottleneck: &'a Bottleneck,
+    pub(super) tree: &'a Tree,
     /// Directory of the requests.
     pub(super) dir: PathBuf,
     /// Process of the second guest's QEMU.
@@ -33,10 +41,12 @@ impl Requests<'_> {
     /// Executes requests until `stop`.
     pub(super) fn serve(&self, stop: &AtomicBool) {
         let (request, result) = (self.dir.join("host.command"), self.dir.join("host.result"));
+        let mut capture = None;
         while !stop.load(Ordering::Relaxed) {
             thread::sleep(POLL);
             if let Ok(line) = fs::read_to_string(&request) {
-                let outcome = self.execute(&line).map_or_else(|error| format!("{error:#}"), |()| "ok".into());
+                let outcome = self.execute(&line, &mut capture);
+                let outcome = outcome.map_or_else(|error| format!("{error:#}"), |()| "ok".into());
                 let partial = self.dir.join("host.partial");
                 let answer = fs::remove_file(&request)
                     .and_then(|()| fs::write(&partial, outcome))
@@ -49,7 +59,8 @@ impl Requests<'_> {
         }
     }
 
-    fn execute(&self, line: &str) -> Result<()> {
+    /// Executes a request; a capture runs until its end is requested.
+    fn execute(&self, line: &str, capture: &mut Option<Child>) -> Result<()> {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words.as_slice() {
             // The guest's clock stops with it.
@@ -60,9 +71,9 @@ impl Requests<'_> {
             }
             // The guest's clock runs on: it jumps.
             ["freeze", "2", seconds] => {
-                self.signal("STOP")?;
+                signal("STOP", self.second)?;
                 thread::sleep(duration(seconds)?);
-                self.signal("CONT")
+                signal("CONT", self.second)
             }
             ["carrier", guest, seconds] => {
                 let link = |up: bool| {
@@ -74,12 +85,34 @@ impl Requests<'_> {
             }
             ["marking", "on"] => self.bottleneck.mark(true),
             ["marking", "off"] => self.bottleneck.mark(false),
+            ["trimming", "on"] => self.bottleneck.trim(true),
+            ["trimming", "off"] => self.bottleneck.trim(false),
+            ["capture", "on"] => {
+                *capture = Some(self.capture()?);
+                Ok(())
+            }
+            ["capture", "off"] => {
+                let mut tcpdump = capture.take().context("no capture is running")?;
+                signal("TERM", tcpdump.id())?;
+                tcpdump.wait().context("tcpdump").map(drop)
+            }
             _ => bail!("unknown request `{line}`"),
         }
     }
 
-    fn signal(&self, signal: &str) -> Result<()> {
-        run::capture(Command::new("kill").args(["-s", signal, &self.second.to_string()])).map(drop)
+    /// Starts a capture and waits for its header.
+    fn capture(&self) -> Result<Child> {
+        let path = self.dir.join("capture.pcap");
+        let file = fs::File::create(&path)?.into_parts().0;
+        let mut tcpdump = self.tree.command_in(Some(&self.network.netns), "usr/bin/tcpdump", "tcpdump");
+        let child = tcpdump.args(TCPDUMP).args(ROCE).stdout(file).stderr(Stdio::null()).spawn();
+        let child = child.with_context(|| run::not_started(&tcpdump))?;
+        let until = Instant::now() + CAPTURE_TIMEOUT;
+        while fs::metadata(&path)?.len() == 0 {
+            ensure!(Instant::now() < until, "tcpdump does not start");
+            thread::sleep(POLL);
+        }
+        Ok(child)
     }
 
     /// Sends commands to the monitor of a guest's QEMU.
@@ -88,6 +121,10 @@ impl Requests<'_> {
         let path = port.with_context(|| format!("no guest {guest}"))?.monitor();
         converse(&path, commands).with_context(|| format!("QEMU's monitor {}", path.display()))
     }
+}
+
+fn signal(signal: &str, process: u32) -> Result<()> {
+    run::capture(Command::new("kill").args(["-s", signal, &process.to_string()])).map(drop)
 }
 
 /// QMP: a greeting, then one line for each command; events may come in between.

@@ -40,7 +40,7 @@ pub(in crate::vm) fn is_matrix(run: &Finished) -> bool {
 /// A row for each NIC and pair of kernels.
 pub(in crate::vm) fn table(finished: &[Finished]) -> String {
     let heading = "NIC, kernels | passed | skipped | TCP ratio | goodput off, Mbit/s | with dcqcn | CNPs handled of sent | \
-                   retries | receiver's CPU off | with dcqcn | commit, date";
+                   retries | CPU of sender and receiver off | with dcqcn | from a mark | commit, date";
     let mut runs: Vec<&Finished> = finished.iter().filter(|run| is_matrix(run)).collect();
     runs.sort_by(|a, b| a.scenario.cmp(&b.scenario));
     let rows: Vec<String> = runs.into_iter().filter_map(row).collect();
@@ -61,8 +61,8 @@ fn row(run: &Finished) -> Option<String> {
     let cell = |row: Option<&Vec<String>>, index: usize| {
         row.and_then(|row| row.get(index)).cloned().unwrap_or_else(|| "-".into())
     };
-    let ratio = outcome.rows.iter().find(|row| of_row(row) == "tcp").and_then(|row| row.get(1));
-    let ratio = ratio.and_then(|text| text.split_once("ratio ")).map_or("-", |(_, ratio)| ratio);
+    let text = |name| outcome.rows.iter().find(|row| of_row(row) == name).and_then(|row| row.get(1));
+    let ratio = text("tcp").and_then(|text| text.split_once("ratio ")).map_or("-", |(_, ratio)| ratio);
     let made = run.made.split_once("commit ").map_or("", |(_, made)| made.trim().trim_end_matches('.'));
     let cells = [
         run.scenario
@@ -79,6 +79,7 @@ fn row(run: &Finished) -> Option<String> {
         cell(on, 7),
         cell(off, 8),
         cell(on, 8),
+        text("reaction").map_or("-", String::as_str).to_owned(),
         made.to_owned(),
     ];
     Some(cells.join(" | "))
@@ -134,11 +135,13 @@ mod tests {
     fn failures_and_ratio_in_row() {
         let tcp = ["tcp", "attached 9, detached 10 Mbit/s, ratio 0.90"];
         let on = ["incast", "dcqcn", "13.6", "400", "343", "319", "0", "2", "21 %"];
-        let text = table(&[run(&[&tcp, &on], &[("incast: x", true), ("link, carrier: x", false)])]);
+        let reaction = ["reaction", "1.0 ms to the CNP"];
+        let text =
+            table(&[run(&[&tcp, &on, &reaction], &[("incast: x", true), ("link, carrier: x", false)])]);
         let row = text.lines().nth(2).unwrap();
         assert_eq!(
             row,
-            "| e1000e, 6.1+7 | 1 of 2, not link | queues | 0.90 | - | 13.6 | 319 of 343 | 2 | - | 21 % | abc, 2026-01-01 |"
+            "| e1000e, 6.1+7 | 1 of 2, not link | queues | 0.90 | - | 13.6 | 319 of 343 | 2 | - | 21 % | 1.0 ms to the CNP | abc, 2026-01-01 |"
         );
     }
 }
