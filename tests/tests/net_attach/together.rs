@@ -1,10 +1,11 @@
 //! Several interfaces attached concurrently, as the daemon does.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use aya::maps::MapData;
+use dcqcn_common::layout::SIBLINGS;
 use dcqcn_loader::attach::{Options, attach_all};
 use dcqcn_loader::dataplane::SHARED;
-use dcqcn_params::Role;
+use dcqcn_params::{PacerChoice, Role};
 use dcqcn_tests::host::request;
 use dcqcn_tests::lab::{Lab, assert_contains};
 use dcqcn_tests::skip::runnable;
@@ -38,6 +39,32 @@ fn parallel_attaches_share_maps() -> Result<()> {
         lab.ok("detach --all")?;
     }
     Ok(())
+}
+
+/// Only a host's program needs an entry of `SIBLINGS`.
+#[test]
+fn refused_requests_use_no_sibling_slot() -> Result<()> {
+    if !runnable("refused_requests_use_no_sibling_slot", &["htb"])? {
+        return Ok(());
+    }
+    let lab = Lab::new("slots")?;
+    let names: Vec<String> = (0..=SIBLINGS).map(|number| format!("d{number}")).collect();
+    for name in &names {
+        lab.host.command(&format!("ip link add {name} type veth peer name far-{name}"))?;
+    }
+    let mut requests = names
+        .iter()
+        .map(|name| request(name, Role::Host, &["link_rate=1gbit"]))
+        .collect::<Result<Vec<_>>>()?;
+    for settings in requests.iter_mut().take(SIBLINGS as usize).map(|request| &mut request.settings) {
+        (settings.pacer, settings.flows) = (Some(PacerChoice::Htb), Some(40_000));
+    }
+    requests[0] = request("d0", Role::Switch, &["link_rate=1gbit"])?;
+    let mut results = lab.host.run(|| attach_all(&requests, Options::default()))??;
+    let notes = results.pop().context("a result")??.notes;
+    assert!(!notes.iter().any(|note| note.starts_with("CNPs for flows of")), "{notes:?}");
+    assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 1);
+    lab.ok("detach --all").map(drop)
 }
 
 #[test]

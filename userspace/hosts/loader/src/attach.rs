@@ -34,6 +34,7 @@ mod verify;
 
 use std::fs;
 use std::path::Path;
+use std::sync::Mutex;
 
 use aya::Ebpf;
 use dcqcn_common::layout::{LAYOUT_VERSION, Mode};
@@ -223,22 +224,18 @@ pub fn attach_all(requests: &[Request], options: Options) -> Result<Vec<Result<I
     let (mut taken, links, mut journals) = (Vec::new(), netlink.links()?, Journals::read(&state_dir)?);
     let mut free_interfaces =
         |request| free_interfaces(&state_dir, &netlink, request, &links, &mut journals, &mut taken);
-    let ways: Vec<_> = requests.iter().map(&mut free_interfaces).collect();
+    let inherited: Vec<_> = requests.iter().map(&mut free_interfaces).collect();
     gc::sweep(&state_dir)?;
-    let mut free = siblings::free(&state_dir)?;
-    let ways: Vec<_> = ways.into_iter().map(|way| (way, free.next())).collect();
-    let mut jobs: Vec<Option<_>> = requests.iter().zip(ways).map(Some).collect();
+    let free = Mutex::new(siblings::free(&state_dir)?);
+    let sibling = || parallel::locked(&free).next();
+    let mut jobs: Vec<Option<_>> = requests.iter().zip(inherited).map(Some).collect();
     let ifaces: Vec<&str> = requests.iter().map(|request| request.iface.as_str()).collect();
     let mut results = Vec::new();
     for round in parallel::rounds(&ifaces, &links) {
         let round = round.into_iter().filter_map(|at| Some((at, jobs.get_mut(at)?.take()?))).collect();
-        results.extend(parallel::run(round, |(at, (request, (way, sibling)))| {
-            (
-                at,
-                way.and_then(|inherited| {
-                    attach_locked(&state_dir, &links, request, options, sibling, inherited)
-                }),
-            )
+        results.extend(parallel::run(round, |(at, (request, inherited))| {
+            let attach = |inherited| attach_locked(&state_dir, &links, request, options, sibling, inherited);
+            (at, inherited.and_then(attach))
         }));
     }
     results.sort_by_key(|(at, _)| *at);
@@ -247,14 +244,14 @@ pub fn attach_all(requests: &[Request], options: Options) -> Result<Vec<Result<I
 
 /// Attaches one interface after [`free_interfaces`], with the lock held.
 ///
-/// `sibling` is its index in the `SIBLINGS` map; `inherited` are undo steps left over from an earlier
+/// `sibling` takes an index in the `SIBLINGS` map; `inherited` are undo steps left over from an earlier
 /// attachment.
 fn attach_locked(
     state_dir: &StateDir,
     links: &[Link],
     request: &Request,
     options: Options,
-    sibling: Option<u32>,
+    sibling: impl FnOnce() -> Option<u32>,
     inherited: Vec<UndoStep>,
 ) -> Result<Info, Error> {
     let netlink = Netlink::connect()?;
@@ -302,8 +299,8 @@ pub fn rehearse(request: &Request, options: Options) -> Result<(Info, Vec<String
     for iface in [Some(&request.iface), request.settings.inline.as_ref()].into_iter().flatten() {
         find::check_unattached(&state_dir, &netlink, &netlink.link(iface)?, &links, &journals)?;
     }
-    let sibling = siblings::free(&state_dir)?.next();
-    let plan = Plan::make(&state_dir, &netlink, &links, request, options.interrupt, sibling)?;
+    let mut free = siblings::free(&state_dir)?;
+    let plan = Plan::make(&state_dir, &netlink, &links, request, options.interrupt, || free.next())?;
     let steps = plan.steps.iter().map(UndoStep::description).collect();
     Ok((plan.info, steps))
 }

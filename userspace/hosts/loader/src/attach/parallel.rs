@@ -56,7 +56,7 @@ fn run_on<T: Send, R: Send>(threads: usize, jobs: Vec<T>, work: impl Fn(T) -> R 
 }
 
 /// Locks a mutex, ignoring poisoning: its contents are always consistent.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

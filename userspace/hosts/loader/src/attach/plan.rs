@@ -44,7 +44,8 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Makes the plan; `links` are all interfaces, listed once for many plans.
+    /// Makes the plan; `links` are all interfaces, listed once for many plans. `sibling` is called if the attachment
+    /// needs an index in the `SIBLINGS` map.
     ///
     /// # Errors
     /// The request cannot be satisfied on this interface.
@@ -54,7 +55,7 @@ impl Plan {
         links: &[Link],
         request: &Request,
         may_interrupt: bool,
-        sibling: Option<u32>,
+        sibling: impl FnOnce() -> Option<u32>,
     ) -> Result<Self, Error> {
         let Request { iface, settings } = request;
         let link = netlink.link(iface)?;
@@ -195,21 +196,22 @@ impl Plan {
         };
         let replaced = placement.as_ref().and_then(|placement| placement.replaces(pacer));
         let replaced = replaced.or_else(|| queues_at.map(|at| (at, queues::kind(queues), queues::HANDLE)));
-        let has_flows = programs.contains(&"ingress");
-        if has_flows && sibling.is_none() {
-            info.notes.push(format!(
-                "CNPs for flows of {iface} that arrive on another interface are ignored: {SIBLINGS} interfaces already hand CNPs on"
-            ));
-        }
-        let steps = steps(netlink, links, &info, replaced, xdp_mode, sibling.filter(|_| has_flows))?;
-        let interrupts = steps.iter().any(|step| matches!(step, UndoStep::Qdisc { .. }));
-        if interrupts && !may_interrupt {
+        if replaced.is_some() && !may_interrupt {
             let (what, kept) = match queues_at {
                 Some(_) => ("attaching queues", None),
                 None => ("attaching a pacer", Some(rp_flows)),
             };
             interrupt::check(netlink, &link, what, kept)?;
         }
+        // Last, because a refused request must not use one.
+        let has_flows = programs.contains(&"ingress");
+        let sibling = if has_flows { sibling() } else { None };
+        if has_flows && sibling.is_none() {
+            info.notes.push(format!(
+                "CNPs for flows of {iface} that arrive on another interface are ignored: {SIBLINGS} interfaces already hand CNPs on"
+            ));
+        }
+        let steps = steps(netlink, links, &info, replaced, xdp_mode, sibling)?;
         let sizes = Sizes { rp_flows, np_flows: flows };
         Ok(Self { link, peer, master, config, sizes, xdp_mode, placement, queues_at, info, steps })
     }
