@@ -204,6 +204,14 @@ pub struct Failing {
     pub error: String,
 }
 
+impl Failing {
+    /// An interface and the cause.
+    #[must_use]
+    pub fn new(interface: &str, error: &str) -> Self {
+        Self { interface: interface.to_owned(), error: error.to_owned() }
+    }
+}
+
 /// Counters of the interfaces, to compare with earlier ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Health {

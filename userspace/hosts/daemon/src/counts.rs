@@ -46,10 +46,9 @@ pub(crate) fn read_each<T>(
     of: impl Fn(&Reading, Counts) -> T,
 ) -> (BTreeMap<String, T>, Vec<Failing>) {
     let scrape = Scrape::take(false);
-    let mut failing: Vec<Failing> = shared.snapshot().failing.iter().map(failing_interface).collect();
-    failing.extend(scrape.unreadable.iter().map(|unreadable| Failing {
-        interface: unreadable.interface.clone().unwrap_or_default(),
-        error: unreadable.error.clone(),
+    let mut failing = shared.snapshot().failing.clone();
+    failing.extend(scrape.unreadable.iter().map(|unreadable| {
+        Failing::new(unreadable.interface.as_deref().unwrap_or_default(), &unreadable.error)
     }));
     let (devices, drops, watched) = (rdma(), interface_drops(), shared.watched());
     let count = |reading: &Reading| {
@@ -64,10 +63,6 @@ pub(crate) fn read_each<T>(
         (reading.info.iface.clone(), of(reading, counts))
     };
     (scrape.readings.iter().map(count).collect(), failing)
-}
-
-fn failing_interface(failing: &crate::shared_state::Failing) -> Failing {
-    Failing { interface: failing.interface.clone(), error: failing.error.clone() }
 }
 
 fn counts(reading: &Reading) -> Counts {

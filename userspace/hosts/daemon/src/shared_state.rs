@@ -7,9 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use dcqcn_control_api::Override;
+use dcqcn_control_api::{Failing, Override};
 use dcqcn_support::clock::monotonic_ns;
-use serde::Serialize;
 
 pub(crate) use health::TaskHealth;
 pub(crate) use health::{Health, TaskWatch, lock};
@@ -43,15 +42,6 @@ pub(crate) struct Snapshot {
     pub(crate) confirm_until: Option<Instant>,
     /// Parameters that may be set remotely, with their ranges as text.
     pub(crate) bounds: Arc<BTreeMap<String, String>>,
-}
-
-/// An interface that cannot be managed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Failing {
-    /// Name.
-    pub(crate) interface: String,
-    /// Cause.
-    pub(crate) error: String,
 }
 
 /// Result of a reload.

@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use dcqcn_control_api::{
-    Answer, Failing, Health, LastReload, MAX_LINE_BYTES, Override, Parameters, Question, Status, VERSION,
-    Verb, VersionAnswer,
+    Answer, Health, LastReload, MAX_LINE_BYTES, Override, Parameters, Question, Status, VERSION, Verb,
+    VersionAnswer,
 };
 use dcqcn_support::time::rfc3339;
 use nix::sys::stat::{Mode, umask};
@@ -252,13 +252,10 @@ impl Handler {
 
     fn status(&self) -> Status {
         let snapshot = self.shared.snapshot();
-        let failing = snapshot.failing.iter();
         Status {
             is_ready: snapshot.is_ready,
             interfaces: snapshot.served.clone(),
-            failing: failing
-                .map(|one| Failing { interface: one.interface.clone(), error: one.error.clone() })
-                .collect(),
+            failing: snapshot.failing.clone(),
             waiting: snapshot.waiting,
             stuck: self.shared.stuck(self.late),
             config: snapshot.held.as_ref().map(|held| held.name.clone()),

@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
+use dcqcn_control_api::Failing;
 use dcqcn_loader::attach::{self, Claim, Freed, Id, Info, Options, Request};
 use dcqcn_loader::pfc_tx::PauseSocket;
 use dcqcn_netlink::Netlink;
@@ -23,7 +24,7 @@ use super::repair::Attempts;
 use super::tasks::Tasks;
 use super::work::{Port, Settings};
 use super::{chain, change};
-use crate::shared_state::{Failing, SharedState};
+use crate::shared_state::SharedState;
 pub(super) use reload::Rejection;
 
 /// Interval between attempts to manage an interface. Not at every link change, as an attempt causes changes itself.
@@ -148,11 +149,10 @@ impl ManagedInterfaces {
 
     /// Interfaces that cannot be managed, and managed ones of which another process removed a part.
     pub(super) fn failing(&self) -> Vec<Failing> {
-        let failing = |iface: &str, error: &str| Failing { interface: iface.into(), error: error.into() };
-        let cannot = self.failing.values().map(|failure| failing(&failure.iface, &failure.logged));
+        let cannot = self.failing.values().map(|failure| Failing::new(&failure.iface, &failure.logged));
         let incomplete = self.served.values().filter(|served| !served.missing.is_empty());
-        let leaving = self.leaving.values().map(|leaving| failing(&leaving.info.iface, &leaving.error));
-        let incomplete = incomplete.map(|served| failing(&served.info.iface, &served.missing));
+        let leaving = self.leaving.values().map(|leaving| Failing::new(&leaving.info.iface, &leaving.error));
+        let incomplete = incomplete.map(|served| Failing::new(&served.info.iface, &served.missing));
         cannot.chain(incomplete).chain(leaving).chain(self.bypassed()).collect()
     }
 

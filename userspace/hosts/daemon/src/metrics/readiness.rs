@@ -1,9 +1,10 @@
 //! Readiness: whether all configured interfaces are attached and complete.
 
+use dcqcn_control_api::Failing;
 use dcqcn_loader::attach::{self, Info, Part};
 use serde::Serialize;
 
-use crate::shared_state::{Failing, SharedState};
+use crate::shared_state::SharedState;
 
 /// Body of `/readyz`.
 #[derive(Debug, Serialize)]
@@ -28,11 +29,11 @@ pub(super) fn check(shared: Option<&SharedState>) -> Readiness {
             for info in alive.attached {
                 match problem(&info) {
                     None => readiness.interfaces.push(info.iface),
-                    Some(error) => readiness.failing.push(Failing { interface: info.iface, error }),
+                    Some(error) => readiness.failing.push(Failing::new(&info.iface, &error)),
                 }
             }
         }
-        Err(error) => readiness.failing.push(Failing { interface: String::new(), error: error.to_string() }),
+        Err(error) => readiness.failing.push(Failing::new("", &error.to_string())),
     }
     if let Some(snapshot) = shared.map(SharedState::snapshot) {
         readiness.waiting = snapshot.waiting;
@@ -41,10 +42,7 @@ pub(super) fn check(shared: Option<&SharedState>) -> Readiness {
             .interfaces
             .retain(|name| snapshot.bypassed.iter().all(|bypassed| bypassed.interface != *name));
         let absent = snapshot.served.iter().filter(|name| !readiness.interfaces.contains(name));
-        let absent = absent.map(|interface| Failing {
-            interface: interface.clone(),
-            error: "managed, but not attached".into(),
-        });
+        let absent = absent.map(|interface| Failing::new(interface, "managed, but not attached"));
         // An incomplete interface was just checked in the kernel.
         for other in snapshot.failing.iter().cloned().chain(absent) {
             let is_whole = readiness.interfaces.contains(&other.interface);
@@ -55,7 +53,7 @@ pub(super) fn check(shared: Option<&SharedState>) -> Readiness {
     }
     for (interface, error) in unreadable {
         if readiness.failing.iter().all(|failing| failing.interface != interface) {
-            readiness.failing.push(Failing { interface, error: error.to_string() });
+            readiness.failing.push(Failing::new(&interface, &error.to_string()));
         }
     }
     readiness.is_ready &= readiness.failing.is_empty() && readiness.waiting == 0;

@@ -1,11 +1,11 @@
 //! TC programs of other applications that end a chain before ours: detected by packets that the interface counts and our
 //! program does not.
 
+use dcqcn_control_api::Failing;
 use dcqcn_loader::attach::{self, Info, Sweep};
 use dcqcn_netlink::LinkStatistics;
 
 use super::ManagedInterfaces;
-use crate::shared_state::Failing;
 
 /// TC hooks, with the slot of their counters (`Maps::counters`).
 const HOOKS: [(&str, usize); 2] = [("ingress", 1), ("egress", 2)];
@@ -98,8 +98,7 @@ impl ManagedInterfaces {
     /// Complete attachments that see no packets.
     pub(in crate::daemon) fn bypassed(&self) -> Vec<Failing> {
         let bypassed = self.served.values().filter(|served| !served.bypassed.is_empty());
-        let failing = |iface: &str, error: &str| Failing { interface: iface.into(), error: error.into() };
-        bypassed.map(|served| failing(&served.info.iface, &served.bypassed)).collect()
+        bypassed.map(|served| Failing::new(&served.info.iface, &served.bypassed)).collect()
     }
 }
 
