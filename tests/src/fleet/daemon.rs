@@ -3,7 +3,7 @@
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,7 @@ use dcqcn_control_api::{
 };
 use dcqcn_params::Key;
 use dcqcn_support::clock::monotonic_ns;
+use dcqcn_support::sync::lock;
 
 /// Packets per second of a host.
 const PACKETS_PER_S: u64 = 10_000;
@@ -133,7 +134,7 @@ impl MockDaemon {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Snapshot of four interfaces, one of them with a thousand QPs whose order varies between samples.

@@ -14,6 +14,7 @@ pub mod logging;
 pub mod plot;
 pub mod render;
 pub mod statistics;
+pub mod sync;
 pub mod time;
 
 /// Version of the JSON output, in every object of `--json`. It changes when a field is removed or gets another meaning,

@@ -9,7 +9,7 @@ mod traffic;
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,7 @@ use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
 use dcqcn_support::interrupt::Interrupt;
 use dcqcn_support::render::Table;
+use dcqcn_support::sync::lock;
 use dcqcn_tests::exit::exit_code;
 use nix::unistd::Uid;
 
@@ -101,7 +102,7 @@ fn run(args: &Args) -> Result<bool> {
         let began = Instant::now();
         let made = (fault.make)(&mut fixture, &mut random).with_context(|| fault.name.to_owned());
         let checked = fixture.violations();
-        let mut soak = locked(&soak);
+        let mut soak = lock(&soak);
         soak.sent = sent + fixture.sent();
         let tally = soak.tallies.entry(fault.name).or_default();
         tally.times += 1;
@@ -128,7 +129,7 @@ fn run(args: &Args) -> Result<bool> {
     }
     sent += fixture.sent();
     let left = fixture.end()?;
-    let mut soak = locked(&soak);
+    let mut soak = lock(&soak);
     soak.sent = sent;
     soak.print(left as u64, &format!("{left} leftovers at the end"));
     Ok(left == 0 && soak.is_clean())
@@ -148,16 +149,12 @@ fn exit_immediately(soak: &Arc<Mutex<Soak>>) -> Result<()> {
     let soak = Arc::clone(soak);
     let watch = move || {
         while !interrupt.sleep(Duration::from_secs(60)).unwrap_or(true) {}
-        let soak = locked(&soak);
+        let soak = lock(&soak);
         soak.print(0, "called off");
         std::process::exit(i32::from(!soak.is_clean()));
     };
     thread::Builder::new().name("end".into()).spawn(watch).context("no thread")?;
     Ok(())
-}
-
-fn locked(soak: &Mutex<Soak>) -> MutexGuard<'_, Soak> {
-    soak.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Soak {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use dcqcn_support::interrupt::Interrupt;
+use dcqcn_support::sync::lock;
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// Interval between updates of the progress line and checks for Ctrl-C.
@@ -103,7 +104,7 @@ impl Pool {
                 let result = scenario.simulate(cores, &mut report);
                 let result = result.map(|outcome| Some(Run { outcome: outcome?, wall: started.elapsed() }));
                 self.complete.fetch_add(scenario.steps().saturating_sub(reported), Ordering::Relaxed);
-                let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut done = lock(&done);
                 if let Some(slot) = done.get_mut(index) {
                     *slot = result;
                 }

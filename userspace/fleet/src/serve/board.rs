@@ -1,7 +1,9 @@
 //! Shared state of the page and its subscribers.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use dcqcn_support::sync::lock;
 
 use serde_json::{Value, json};
 use tokio::sync::broadcast::{Receiver, Sender, channel};
@@ -115,7 +117,7 @@ impl Board {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

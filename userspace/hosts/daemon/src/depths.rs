@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use dcqcn_control_api::{QUEUE_BINS, QUEUE_PERCENT};
 use dcqcn_support::clock::monotonic_ns;
+use dcqcn_support::sync::lock;
 
 /// Time for which sampling continues after a request, in nanoseconds.
 const DEMAND_NS: u64 = 10_000_000_000;
@@ -62,7 +63,7 @@ impl Watched {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, Depths>> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.seen)
     }
 }
 

@@ -4,14 +4,15 @@ mod health;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use dcqcn_control_api::{Failing, Override};
 use dcqcn_support::clock::monotonic_ns;
+use dcqcn_support::sync::lock;
 
 pub(crate) use health::TaskHealth;
-pub(crate) use health::{Health, TaskWatch, lock};
+pub(crate) use health::{Health, TaskWatch};
 
 use crate::depths::Watched;
 
@@ -80,7 +81,7 @@ impl SharedState {
     /// Current state of the daemon.
     #[must_use]
     pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
-        Arc::clone(&self.snapshot.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&lock(&self.snapshot))
     }
 
     /// Samples of queues and flows.
@@ -92,7 +93,7 @@ impl SharedState {
     /// Health of its tasks.
     #[must_use]
     pub(crate) fn tasks(&self) -> Vec<TaskHealth> {
-        self.tasks.lock().unwrap_or_else(PoisonError::into_inner).health()
+        lock(&self.tasks).health()
     }
 
     /// The part without progress for `late`, as text; `None` if all is well. The worker has `WORK` times as long.
@@ -103,7 +104,7 @@ impl SharedState {
         if idle_ns > late_ns.saturating_mul(WORK) {
             return Some("attaching and reloading".into());
         }
-        let tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        let tasks = lock(&self.tasks);
         tasks.stuck(late).map(|(iface, task)| format!("task {task} at {iface}"))
     }
 
@@ -126,12 +127,12 @@ impl SharedState {
 
     /// Publishes the state of the daemon.
     pub(crate) fn publish(&self, snapshot: Snapshot) {
-        *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(snapshot);
+        *lock(&self.snapshot) = Arc::new(snapshot);
     }
 
     /// Publishes the tasks' health.
     pub(crate) fn set_tasks(&self, watch: TaskWatch) {
-        *self.tasks.lock().unwrap_or_else(PoisonError::into_inner) = watch;
+        *lock(&self.tasks) = watch;
     }
 
     /// Records progress of the worker.

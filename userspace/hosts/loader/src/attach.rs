@@ -41,6 +41,7 @@ use dcqcn_common::layout::{LAYOUT_VERSION, Mode};
 use dcqcn_common::params::Config;
 use dcqcn_netlink::{Link, Netlink};
 use dcqcn_params::{Profile, QueuesChoice, Role, Settings, word};
+use dcqcn_support::sync::lock;
 use serde::{Deserialize, Serialize};
 
 use crate::dataplane::{self, Maps, PROGRAMS, Programs, RUN, classifier};
@@ -227,7 +228,7 @@ pub fn attach_all(requests: &[Request], options: Options) -> Result<Vec<Result<I
     let inherited: Vec<_> = requests.iter().map(&mut free_interfaces).collect();
     gc::sweep(&state_dir)?;
     let free = Mutex::new(siblings::free(&state_dir)?);
-    let sibling = || parallel::locked(&free).next();
+    let sibling = || lock(&free).next();
     let mut jobs: Vec<Option<_>> = requests.iter().zip(inherited).map(Some).collect();
     let ifaces: Vec<&str> = requests.iter().map(|request| request.iface.as_str()).collect();
     let mut results = Vec::new();

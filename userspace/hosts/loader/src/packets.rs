@@ -1,8 +1,9 @@
 //! Packet trace of programs attached with `--log-packets`.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use aya_log::EbpfLogger;
+use dcqcn_support::sync::lock;
 use log::{Log, Metadata, Record};
 
 use crate::Error;
@@ -14,7 +15,7 @@ struct Lines(Arc<Mutex<Vec<String>>>);
 
 impl Lines {
     fn with<R>(&self, f: impl FnOnce(&mut Vec<String>) -> R) -> R {
-        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        f(&mut lock(&self.0))
     }
 }
 

@@ -4,6 +4,8 @@ use std::hint;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 
+use dcqcn_support::sync::lock;
+
 /// Spins before a thread sleeps: some 20 us, about the cost of sleeping and waking up.
 const SPINS: u32 = 2_000;
 
@@ -45,7 +47,7 @@ impl Barrier {
             self.meetings.store(meeting + 1, Ordering::SeqCst);
             if self.sleepers.load(Ordering::SeqCst) != 0 {
                 // A counted sleeper holds the lock until it sleeps.
-                drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
+                drop(lock(&self.lock));
                 self.woken.notify_all();
             }
             return;
@@ -56,7 +58,7 @@ impl Barrier {
             }
             hint::spin_loop();
         }
-        let mut held = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = lock(&self.lock);
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         while self.meetings.load(Ordering::SeqCst) == meeting {
             held = self.woken.wait(held).unwrap_or_else(PoisonError::into_inner);

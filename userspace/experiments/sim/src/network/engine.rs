@@ -6,9 +6,11 @@
 //! cores.
 
 use std::ops::ControlFlow;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
+
+use dcqcn_support::sync::lock;
 
 use crate::Simulation;
 use crate::network::barrier::Barrier;
@@ -248,7 +250,7 @@ impl NodeGroup {
             }
         }
         for (to, letters) in abroad.iter_mut().enumerate().filter(|(_, letters)| !letters.is_empty()) {
-            let mut box_of = shared.mail(*number, to).lock().unwrap_or_else(PoisonError::into_inner);
+            let mut box_of = lock(shared.mail(*number, to));
             std::mem::swap(&mut *box_of, letters);
         }
     }
@@ -256,7 +258,7 @@ impl NodeGroup {
     /// Receives packets from the other threads.
     fn receive(&mut self, shared: &Shared) {
         for from in 0..shared.done.len() {
-            let mut letters = shared.mail(from, self.number).lock().unwrap_or_else(PoisonError::into_inner);
+            let mut letters = lock(shared.mail(from, self.number));
             for Message { at_ns, node, what } in letters.drain(..) {
                 let index_in_thread = shared.index_in_thread[node as usize] as usize;
                 self.nodes[index_in_thread].enter(at_ns, what);

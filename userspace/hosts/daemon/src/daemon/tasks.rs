@@ -12,10 +12,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use dcqcn_loader::attach::Id;
 use dcqcn_netlink::Netlink;
+use dcqcn_support::sync::lock;
 
 use super::work::{Port, Settings, Work};
 use super::{age, backlog, depths, events, pacer, pairs, pfc_tx, probe, watchdog};
-use crate::shared_state::{Health, TaskWatch, lock};
+use crate::shared_state::{Health, TaskWatch};
 use looper::Looper;
 
 /// Time limit for tasks to release an interface. A stalled one must not block the others.

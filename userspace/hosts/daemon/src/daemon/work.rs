@@ -10,10 +10,10 @@ use dcqcn_loader::attach::{self, Attachment, Info};
 use dcqcn_loader::dataplane::Maps;
 use dcqcn_loader::pfc_tx::PauseSocket;
 use dcqcn_netlink::Netlink;
+use dcqcn_support::sync::lock;
 
 use crate::depths::Watched;
 use crate::rdma_view::RdmaView;
-use crate::shared_state::lock;
 
 /// An attached interface, shared by tasks.
 pub(super) struct Port {

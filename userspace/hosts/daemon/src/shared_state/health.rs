@@ -1,10 +1,11 @@
 //! Health of the task threads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dcqcn_support::clock::monotonic_ns;
+use dcqcn_support::sync::lock;
 use serde::Serialize;
 
 /// Health of one kind of task.
@@ -77,8 +78,4 @@ impl TaskWatch {
         let (name, health) = self.0.iter().find(|(_, health)| health.busy_ns() > late_ns)?;
         Some((lock(&health.at).clone(), name))
     }
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,7 +1,7 @@
 //! Executes an attach plan; each step is journaled before it is taken.
 
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use aya::Ebpf;
 use dcqcn_common::layout::LAYOUT_VERSION;
@@ -9,6 +9,7 @@ use dcqcn_common::params::Params;
 use dcqcn_netlink::Netlink;
 use dcqcn_netlink::netns;
 use dcqcn_params::XdpModeChoice;
+use dcqcn_support::sync::lock;
 
 use super::hook_names::{TC_HOOKS, XDP_PEER};
 use super::hooks;
@@ -65,7 +66,7 @@ pub(super) fn out(
     let pins = carrier.pins.clone();
     drop(carrier);
     // Prevents concurrent attaches from sharing maps that are about to be removed.
-    let _alone = SHARING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = lock(&SHARING);
     for error in undo_with(journal, &pins, InterfaceAccess::Here(netlink)).errors {
         tracing::error!(iface = plan.info.iface, %error, "cannot undo a step of the failed attach");
     }
@@ -209,7 +210,7 @@ impl Carrier<'_> {
         remove_pins(&self.pins)?;
         self.state_dir.create_pin_dir(link.index)?;
         let mut ebpf = {
-            let _alone = SHARING.lock().unwrap_or_else(PoisonError::into_inner);
+            let _alone = lock(&SHARING);
             self.share()?;
             dataplane::create_maps(info.which(), *sizes, info.mode(), Some(&self.pins))?
         };

@@ -1,10 +1,11 @@
 //! Runs jobs in parallel.
 
 use std::num::NonZero;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use dcqcn_netlink::Link;
+use dcqcn_support::sync::lock;
 
 /// Groups interfaces, by index in `ifaces`, into rounds that can be attached concurrently.
 ///
@@ -39,11 +40,11 @@ fn run_on<T: Send, R: Send>(threads: usize, jobs: Vec<T>, work: impl Fn(T) -> R 
     let results = Mutex::new(Vec::with_capacity(jobs.len()));
     let jobs = Mutex::new(jobs.into_iter().enumerate());
     // Not in the `while let` itself, which would hold the lock while the job runs.
-    let next = || locked(&jobs).next();
+    let next = || lock(&jobs).next();
     let worker = || {
         while let Some((number, job)) = next() {
             let result = work(job);
-            locked(&results).push((number, result));
+            lock(&results).push((number, result));
         }
     };
     thread::scope(|scope| {
@@ -53,11 +54,6 @@ fn run_on<T: Send, R: Send>(threads: usize, jobs: Vec<T>, work: impl Fn(T) -> R 
     let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
     results.sort_by_key(|(number, _)| *number);
     results.into_iter().map(|(_, result)| result).collect()
-}
-
-/// Locks a mutex, ignoring poisoning: its contents are always consistent.
-pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -25,10 +25,11 @@ use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use dcqcn_netlink::netns;
+use dcqcn_support::sync::lock;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
@@ -237,7 +238,7 @@ impl StateDir {
             Err(source) => return Err(Error::File { path: self.files.clone(), source }),
         };
         let stamp = stamp(&metadata);
-        let mut listed = LISTED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut listed = lock(&LISTED);
         if let Some((path, of, records)) = listed.as_ref()
             && (path, *of) == (&self.files, stamp)
         {
@@ -273,7 +274,7 @@ impl StateDir {
             Err(source) => return Err(failed(source)),
         };
         let stamp = stamp(&metadata);
-        let mut known = PARSED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&PARSED);
         if let Some((_, record)) = known.get(&path).filter(|(of, _)| *of == stamp) {
             return Ok(Some(Arc::clone(record)));
         }

@@ -20,6 +20,7 @@ use dcqcn_common::params::Params;
 use dcqcn_common::recovery::Requester;
 use dcqcn_common::vqueue::Share;
 use dcqcn_support::clock::monotonic_ns;
+use dcqcn_support::sync::lock;
 
 use super::error::at;
 use super::lazy::{Lazy, Source};
@@ -115,7 +116,7 @@ impl Maps {
     /// the index is part of the address of the parameters, hence read before them.
     pub fn params(&self) -> Result<Arc<Params>, Error> {
         let active = self.active()?;
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.known);
         if let Some((of, params)) = known.as_ref()
             && *of == active
         {

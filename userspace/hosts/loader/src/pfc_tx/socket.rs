@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::io;
 use std::mem;
 use std::os::fd::{AsRawFd as _, OwnedFd};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::wire::eth::EtherType;
 use dcqcn_common::wire::pfc::{PfcRepr, QUANTUM_BITS};
+use dcqcn_support::sync::lock;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socket, sockopt};
 
 /// Length of a pause, as a multiple of the time to drain the queue; it is repeated while needed.
@@ -101,7 +102,7 @@ impl PauseSocket {
         now_ns: u64,
     ) -> io::Result<()> {
         // Locked while sending, so that frames leave in the order of the updates.
-        let mut holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut holds = lock(&self.holds);
         let quanta = port.quanta(holds.set((port.ifindex, priority), egress, until_ns, now_ns));
         self.send(port, priority, quanta)
     }

@@ -1,7 +1,9 @@
 //! Limits on connections.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use dcqcn_support::sync::lock;
 
 /// Maximum number of connections.
 pub(super) const MAX_CONNECTIONS: usize = 16;
@@ -40,7 +42,7 @@ impl ConnectionSlots {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

@@ -11,12 +11,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow};
 use dcqcn_loader::attach::Id;
 use dcqcn_netlink::Netlink;
+use dcqcn_support::sync::lock;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::super::work::{Port, Work};
 use super::{Begin, Ports, Shared};
 use crate::daemon::chain;
-use crate::shared_state::{Health, lock};
+use crate::shared_state::Health;
 
 /// Delay before a failed task restarts.
 const RESTART_DELAY: Duration = Duration::from_secs(1);
