@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use dcqcn_common::events::{Event, EventKind};
+use dcqcn_common::events::EventKind;
 use dcqcn_common::flow::QpId;
 use dcqcn_common::layout::{Pair, PairSource};
 use dcqcn_loader::dataplane::{self, Maps};
@@ -19,14 +19,7 @@ use crate::Error;
 /// The table is full, or cannot be written.
 pub fn enter(maps: &mut Maps, id: &QpId, pair: &Pair) -> Result<(), dataplane::Error> {
     maps.set_pair(id, pair)?;
-    let interval_ns = maps.params()?.hot.event_interval_ns.into();
-    if interval_ns != 0 {
-        let (kind, values) = (EventKind::FlowPaired as u32, [pair.qpn.into(), pair.source.into()]);
-        let event = Event { at_ns: monotonic_ns(), left_out: 0, id: *id, kind, values };
-        // Omitted events are counted in the log.
-        maps.event_log()?.record(interval_ns, event);
-    }
-    Ok(())
+    maps.record(EventKind::FlowPaired, *id, monotonic_ns(), [pair.qpn.into(), pair.source.into()])
 }
 
 /// A change of the kernel's QPs.

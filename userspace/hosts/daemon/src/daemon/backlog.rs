@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use dcqcn_common::events::{Event, EventKind};
+use dcqcn_common::events::EventKind;
 use dcqcn_common::flow::QpId;
 use dcqcn_common::params::{Params, QUEUES_NONE};
 use dcqcn_loader::backlog;
@@ -41,11 +41,9 @@ impl Feeder {
                 continue;
             };
             let drops = u64::from(now.drops.wrapping_sub(before.drops));
-            if drops != 0 && params.hot.event_interval_ns != 0 {
-                let (kind, values) = (EventKind::QueueDrop as u32, [queue, drops]);
-                let event = Event { at_ns: monotonic_ns(), left_out: 0, id: QpId::NONE, kind, values };
-                // Omitted events are counted in the log.
-                self.port.maps().event_log()?.record(params.hot.event_interval_ns.into(), event);
+            if drops != 0 {
+                let (maps, values) = (self.port.maps(), [queue, drops]);
+                maps.record(EventKind::QueueDrop, QpId::NONE, monotonic_ns(), values)?;
             }
         }
         Ok(())

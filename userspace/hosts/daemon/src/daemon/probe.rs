@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use dcqcn_common::events::{Event, EventKind};
+use dcqcn_common::events::EventKind;
 use dcqcn_common::flow::{FlowId, QpId};
 use dcqcn_common::params::{Params, TAIL_LOSS_PROBE_FORCE, TAIL_LOSS_PROBE_OFF};
 use dcqcn_common::recovery::{Action, Requester, Sent, Settings as Rules};
@@ -220,7 +220,7 @@ impl Check<'_> {
 
     /// Logs a probe, and adds it to the events.
     fn report(&self, psn: u32, silent_ns: u64) -> Result<()> {
-        let &Self { port, params, id, now_ns, .. } = self;
+        let &Self { port, id, now_ns, .. } = self;
         tracing::debug!(
             iface = port.info.iface,
             peer = %address(&id.receiver),
@@ -229,13 +229,7 @@ impl Check<'_> {
             silent_ns,
             "tail-loss probe delivered"
         );
-        if params.hot.event_interval_ns != 0 {
-            let kind = EventKind::TailLossProbe as u32;
-            let event =
-                Event { at_ns: now_ns, left_out: 0, id: id.receiver, kind, values: [psn.into(), silent_ns] };
-            // Omitted events are counted in the log.
-            port.maps().event_log()?.record(params.hot.event_interval_ns.into(), event);
-        }
+        port.maps().record(EventKind::TailLossProbe, id.receiver, now_ns, [psn.into(), silent_ns])?;
         Ok(())
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use dcqcn_common::events::{Event, EventKind};
+use dcqcn_common::events::EventKind;
 use dcqcn_common::flow::QpId;
 use dcqcn_common::layout::{CLASSES, PauseCounters};
 use dcqcn_common::pfc::watchdog::{Guard, Observation, StormAction, Transition, Watchdog};
@@ -95,12 +95,7 @@ impl Work for WatchdogTask {
                 tracing::info!(iface, priority, "PFC pause storm ended");
                 (EventKind::PfcRestored, 0)
             };
-            if params.hot.event_interval_ns != 0 {
-                let values = [priority as u64, drops];
-                let event = Event { at_ns: now_ns, left_out: 0, id: QpId::NONE, kind: kind as u32, values };
-                // Omitted events are counted in the log.
-                self.port.maps().event_log()?.record(params.hot.event_interval_ns.into(), event);
-            }
+            self.port.maps().record(kind, QpId::NONE, now_ns, [priority as u64, drops])?;
         }
         Ok(Duration::from_nanos(watchdog.poll_ns()).max(MIN_PERIOD))
     }

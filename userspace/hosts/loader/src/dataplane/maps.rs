@@ -10,7 +10,7 @@ use aya::maps::{
     Array, HashMap, IterableMap as _, Map, MapData, MapError, PerCpuArray, PerCpuHashMap, RingBuf,
 };
 use aya::{Ebpf, Pod};
-use dcqcn_common::events::EventLog;
+use dcqcn_common::events::{Event, EventKind, EventLog};
 use dcqcn_common::flow::{FlowId, NpFlow, NpSet, QpId, RpFlow, RpSet};
 use dcqcn_common::layout::{
     Active, Backlog, Counters, Cut, IngressBytes, LAYOUT_VERSION, PARAMS_SLOTS, Pair, PairSource, QUEUES,
@@ -243,6 +243,19 @@ impl Maps {
     pub fn event_log(&self) -> Result<Log, Error> {
         let fd = self.events.get()?.map().fd().as_fd();
         Log::of_map(fd).map_err(|source| Error::EventLog { source })
+    }
+
+    /// Adds an event to the event log, if events are enabled. Omitted events are counted in the log.
+    ///
+    /// # Errors
+    /// The parameters cannot be read, or the log cannot be mapped.
+    pub fn record(&self, kind: EventKind, id: QpId, at_ns: u64, values: [u64; 2]) -> Result<(), Error> {
+        let interval_ns = self.params()?.hot.event_interval_ns.into();
+        if interval_ns != 0 {
+            let event = Event { at_ns, left_out: 0, id, kind: kind as u32, values };
+            self.event_log()?.record(interval_ns, event);
+        }
+        Ok(())
     }
 
     /// "Empty at" of one virtual queue, including the unpublished shares of each CPU. Ordering: none; a batch that is
