@@ -236,7 +236,7 @@ pub struct PauseCounters {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counters {
     /// Scratch space of the hook for the current packet.
-    pub detour: u64,
+    pub opaque_slot: u64,
     /// Scratch space for the debt computation.
     pub debt: Debt,
     /// Scratch space for the flow identity of a lookup.
@@ -252,7 +252,7 @@ pub struct Counters {
 impl Counters {
     /// All zero.
     pub const ZERO: Self = Self {
-        detour: 0,
+        opaque_slot: 0,
         debt: Debt::NONE,
         lookup_key: FlowId::NONE,
         stat: [0; Stat::COUNT],

@@ -89,7 +89,7 @@ impl Env {
 
     /// Counts a set whose lock could not be taken.
     #[inline(always)]
-    fn had<R>(&mut self, result: Option<R>) -> Option<R> {
+    fn count_if_busy<R>(&mut self, result: Option<R>) -> Option<R> {
         if result.is_none() {
             hooks::Env::count(self, Stat::TableBusy);
         }
@@ -160,11 +160,11 @@ impl hooks::Env<'static> for Env {
     /// Passes `value` through a map: the verifier knows nothing of values read from there.
     #[inline(always)]
     fn opaque(&mut self, value: u32) -> u32 {
-        let detour = &raw mut self.counters().detour;
+        let opaque_slot = &raw mut self.counters().opaque_slot;
         // SAFETY: a field of a live reference.
         unsafe {
-            detour.write_volatile(value.into());
-            detour.read_volatile() as u32
+            opaque_slot.write_volatile(value.into());
+            opaque_slot.read_volatile() as u32
         }
     }
 
@@ -204,7 +204,7 @@ impl hooks::Env<'static> for Env {
         //
         // SAFETY: as above. Ordering: the word is the whole state shared with other CPUs, so none is needed; the result is used, so
         // Relaxed would be miscompiled (LLVM #210280).
-        let is_told = next.empty_at != seen
+        let is_published = next.empty_at != seen
             && unsafe {
                 atomic_cxchg::<u64, { AtomicOrdering::AcqRel }, { AtomicOrdering::Acquire }>(
                     empty_at,
@@ -214,19 +214,19 @@ impl hooks::Env<'static> for Env {
             }
             .1;
         // SAFETY: as above.
-        unsafe { *own = if is_told { next.share.after_publishing() } else { next.share } };
+        unsafe { *own = if is_published { next.share.after_publishing() } else { next.share } };
         Some(next.depth_bytes)
     }
 
     #[inline(always)]
     fn count_ingress(&mut self, ingress_ifindex: u32, queue: usize, bytes: u64) {
-        if let Some(came) =
+        if let Some(received) =
             INGRESS_BYTES.get_ptr_mut(ingress_ifindex).or_else(|| INGRESS_BYTES.get_ptr_mut(0))
         {
             // SAFETY: this CPU's value of a per-CPU map; its memory is type-stable, and programs run with
             // bottom halves off. If the entry is removed concurrently it may already belong to another
             // port, which then counts one packet too many. Ordering: as for the counters.
-            unsafe { (*came)[queue % CLASSES] += bytes };
+            unsafe { (*received)[queue % CLASSES] += bytes };
         }
     }
 
@@ -389,7 +389,7 @@ impl hooks::Env<'static> for Env {
     #[inline(always)]
     fn np_set<R>(&mut self, index: u32, f: impl FnOnce(&mut NpSet) -> R) -> Option<R> {
         let result = locked(NP.get_ptr_mut(index), f);
-        self.had(result)
+        self.count_if_busy(result)
     }
 }
 

@@ -8,10 +8,10 @@ use crate::rate::RpParams;
 
 /// Result of [`dcqcn_rp_enter`]: the way, above it the outcome (found, inserted or an error), and above that when the
 /// evicted flow had last sent.
-const PUT: u64 = 1 << 3;
-const BUSY: u64 = 2 << 3;
-const NOWHERE: u64 = 3 << 3;
-const WHAT: u64 = 3 << 3;
+const INSERTED: u64 = 1 << 3;
+const CONTENDED: u64 = 2 << 3;
+const NO_SLOT: u64 = 3 << 3;
+const OUTCOME_MASK: u64 = 3 << 3;
 /// 2^59 ns are 18 years.
 const SINCE_SHIFT: u32 = 5;
 
@@ -27,17 +27,17 @@ extern "C" fn dcqcn_rp_enter(
     // SAFETY: called below with references only, and a set shared under the same rules.
     let (id, rp) = unsafe { (id.as_ref(), rp.as_ref()) };
     let (Some(id), Some(rp)) = (id, rp) else {
-        return NOWHERE;
+        return NO_SLOT;
     };
     if set.is_null() {
-        return NOWHERE;
+        return NO_SLOT;
     }
     // SAFETY: as above.
     match unsafe { Shared::new(set) }.find_or_put(id, fingerprint, rp, now_ns) {
         Ok(Slot { way, silent_since_ns: None }) => way as u64,
-        Ok(Slot { way, silent_since_ns: Some(since_ns) }) => way as u64 | PUT | since_ns << SINCE_SHIFT,
-        Err(LookupError::Contended) => BUSY,
-        Err(LookupError::Evicted) => NOWHERE,
+        Ok(Slot { way, silent_since_ns: Some(since_ns) }) => way as u64 | INSERTED | since_ns << SINCE_SHIFT,
+        Err(LookupError::Contended) => CONTENDED,
+        Err(LookupError::Evicted) => NO_SLOT,
     }
 }
 
@@ -79,10 +79,10 @@ pub fn enter(
 ) -> Result<Slot, LookupError> {
     let entered = dcqcn_rp_enter(set.pointer(), id, rp, fingerprint, now_ns);
     let way = entered as usize % WAYS;
-    match entered & WHAT {
+    match entered & OUTCOME_MASK {
         0 => Ok(Slot { way, silent_since_ns: None }),
-        PUT => Ok(Slot { way, silent_since_ns: Some(entered >> SINCE_SHIFT) }),
-        BUSY => Err(LookupError::Contended),
+        INSERTED => Ok(Slot { way, silent_since_ns: Some(entered >> SINCE_SHIFT) }),
+        CONTENDED => Err(LookupError::Contended),
         _ => Err(LookupError::Evicted),
     }
 }

@@ -243,10 +243,10 @@ impl Shared {
             // caller locks the slot only with the fingerprint of the name it searches for.
             let (of, is_there) =
                 unsafe { ((&raw const (*self.cold(way)).id).read_volatile(), self.fingerprint(way) != 0) };
-            let is_called_so = of.src == id.src
+            let has_same_name = of.src == id.src
                 && of.receiver.addr == id.receiver.addr
                 && of.receiver.qpn == id.receiver.qpn;
-            if is_there && is_called_so {
+            if is_there && has_same_name {
                 (found, flows) = (way, flows + 1);
             }
         }
@@ -307,7 +307,7 @@ impl Shared {
                 release(&raw mut (*flow).lock, word);
                 return Err(LookupError::Evicted);
             }
-            let (last_seen_ns, word) = ((*flow).last_seen_ns(), other_hands(word));
+            let (last_seen_ns, word) = ((*flow).last_seen_ns(), next_generation(word));
             // The word before the fingerprint, on x86: a concurrent lookup waits here and not in a failing exchange.
             (&raw mut (*flow).lock).write_volatile(word | HELD);
             *flow = RpHot { lock: word | HELD, ..RpHot::new(fingerprint, rp) };
@@ -362,7 +362,7 @@ impl Shared {
     /// The flow in this way, read without its lock.
     #[inline(always)]
     #[must_use]
-    pub(crate) fn glance(self, way: usize) -> FlowPeek {
+    pub(crate) fn peek(self, way: usize) -> FlowPeek {
         let flow = self.flow(way).cast_const();
         // SAFETY: as in `flow`. Each field is read atomically; they need not be consistent with each other.
         unsafe {
@@ -390,7 +390,7 @@ impl Shared {
                     // Lookups do not read the tags.
                     ((*flow).fingerprint, (*flow).last_ns) = (0, [0; 2]);
                     (&raw mut (*self.0).tags[way]).write_volatile(0);
-                    word = other_hands(word);
+                    word = next_generation(word);
                     expired += 1;
                 }
                 release(&raw mut (*flow).lock, word);
@@ -401,7 +401,7 @@ impl Shared {
 }
 
 /// A lock's word with the next generation. The highest byte stays 0; see [`Shared::fetch_home`].
-const fn other_hands(word: u32) -> u32 {
+const fn next_generation(word: u32) -> u32 {
     word.wrapping_add(HELD << 1) & 0xff_ffff
 }
 

@@ -200,7 +200,7 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, class: Ds
             // Another CPU, perhaps a descheduled vCPU, holds the flow. Without a delay the packet would
             // overtake queued packets of its flow, which would be retransmitted with all that follow.
             s.env().count(Stat::TableBusy);
-            let FlowPeek { last_ns, next_ns, active } = set.glance(way);
+            let FlowPeek { last_ns, next_ns, active } = set.peek(way);
             // Ignores PFC pauses: the delay could not be recorded, and packets sent after an early XON
             // would overtake it.
             let turn_ns = if congests { next_ns } else { last_ns[roce.class.stream() as usize] };
