@@ -38,7 +38,7 @@ pub(crate) struct Snapshot {
     /// Result of the last reload.
     pub(crate) reload: Option<Reloaded>,
     /// Active override.
-    pub(crate) held: Option<Override>,
+    pub(crate) active_override: Option<Override>,
     /// Deadline of its confirmation.
     pub(crate) confirm_until: Option<Instant>,
     /// Parameters that may be set remotely, with their ranges as text.

@@ -24,7 +24,7 @@ use crate::object::{OBJECT, TRACE_OBJECT};
 pub use error::Error;
 pub use expire::Expire;
 pub use maps::Maps;
-pub use probe::{Probe, Way};
+pub use probe::{Direction, Probe};
 pub use sizes::Sizes;
 
 /// Names of the programs in the object.

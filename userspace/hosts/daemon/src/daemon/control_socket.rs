@@ -258,7 +258,7 @@ impl Handler {
             failing: snapshot.failing.clone(),
             waiting: snapshot.waiting,
             stuck: self.shared.stuck(self.late),
-            config: snapshot.held.as_ref().map(|held| held.name.clone()),
+            config: snapshot.active_override.as_ref().map(|active| active.name.clone()),
             confirm_within_s: snapshot.confirm_until.map(left_s),
             reload: snapshot
                 .reload
@@ -272,7 +272,7 @@ impl Handler {
     fn active_override(&self) -> Option<Override> {
         let snapshot = self.shared.snapshot();
         let left = snapshot.confirm_until.map(left_s);
-        snapshot.held.clone().map(|held| Override { confirm_within_s: left, ..held })
+        snapshot.active_override.clone().map(|active| Override { confirm_within_s: left, ..active })
     }
 
     /// Counters of the interfaces, at most a second old.

@@ -191,7 +191,7 @@ impl ManagedInterfaces {
         let is_there = |index: &u32| host_state.interfaces.iter().any(|interface| interface.index == *index);
         self.failing.retain(|index, _| is_there(index));
         self.released.retain(is_there);
-        self.miss();
+        self.warn_absent();
         let resting = self
             .failing
             .iter()
@@ -200,7 +200,7 @@ impl ManagedInterfaces {
             .collect();
         let served = self.served.keys().copied().collect();
         let plan = plan::follow(&self.scope, &host_state, &served, &self.released, &resting);
-        self.let_go(&plan);
+        self.end_removed(&plan);
         self.retry_leaving(&host_state);
         for id in &plan.leftover {
             self.shared.step();
@@ -211,7 +211,7 @@ impl ManagedInterfaces {
         for iface in &plan.missing {
             let error = attach::Error::NotAttached { iface: iface.clone() }.into();
             let interface = host_state.interfaces.iter().find(|interface| interface.name == *iface);
-            self.complain(interface.map_or(0, |interface| interface.index), iface, &error);
+            self.record_failure(interface.map_or(0, |interface| interface.index), iface, &error);
         }
         let mut left = plan.take_over.len() + plan.attach.len();
         // Before the first one, which may take seconds: a client must not take the rest for unmanaged.
@@ -225,7 +225,7 @@ impl ManagedInterfaces {
             }
             if let Some(info) = infos.iter().find(|info| info.id() == *id) {
                 let done = self.take_over(info, waiting.iter().any(|(other, _)| other.id() == *id));
-                self.note(id.ifindex, &info.iface, done);
+                self.record_result(id.ifindex, &info.iface, done);
             }
             left -= 1;
             publish(self, left);
@@ -287,14 +287,14 @@ impl ManagedInterfaces {
             self.tasks.remove(&[id]);
             if let Some(Served { _claim, .. }) = self.served.remove(&id) {
                 let done = self.begin(info.clone(), _claim);
-                self.note(id.ifindex, &info.iface, done);
+                self.record_result(id.ifindex, &info.iface, done);
             }
         }
     }
 
     /// Warns once about entries of the file that match no interface, except patterns of names: a typing error looks like
     /// an interface that has yet to appear.
-    fn miss(&mut self) {
+    fn warn_absent(&mut self) {
         let Scope::File(config) = &self.scope else {
             return;
         };
@@ -309,7 +309,7 @@ impl ManagedInterfaces {
     }
 
     /// Ends the tasks of interfaces that were removed or detached.
-    fn let_go(&mut self, plan: &Follow) {
+    fn end_removed(&mut self, plan: &Follow) {
         // Tasks end before the maps they use.
         self.tasks.remove(&[plan.gone.as_slice(), plan.released.as_slice()].concat());
         for id in &plan.released {
@@ -326,14 +326,14 @@ impl ManagedInterfaces {
         }
     }
 
-    fn note(&mut self, index: u32, iface: &str, done: Result<()>) {
+    fn record_result(&mut self, index: u32, iface: &str, done: Result<()>) {
         match done {
             Ok(()) => _ = self.failing.remove(&index),
-            Err(error) => self.complain(index, iface, &error),
+            Err(error) => self.record_failure(index, iface, &error),
         }
     }
 
-    fn complain(&mut self, index: u32, iface: &str, error: &anyhow::Error) {
+    fn record_failure(&mut self, index: u32, iface: &str, error: &anyhow::Error) {
         let logged = chain(error);
         let failure = Failure { iface: iface.to_owned(), logged: logged.clone(), tried: Instant::now() };
         if self.failing.insert(index, failure).is_some_and(|old| old.logged == logged) {
@@ -355,7 +355,7 @@ impl ManagedInterfaces {
                 self.serve(info)
             });
             let index = some.iter().find(|(_, name)| *name == request.iface).map_or(0, |(index, _)| *index);
-            self.note(index, &request.iface, done);
+            self.record_result(index, &request.iface, done);
         }
     }
 

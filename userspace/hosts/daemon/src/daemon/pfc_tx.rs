@@ -20,7 +20,7 @@ struct PfcTask {
     settings: Arc<Settings>,
     sender: PfcSender,
     /// Whether the lack of a socket was logged.
-    complained: bool,
+    has_warned: bool,
 }
 
 /// Starts the task.
@@ -30,12 +30,12 @@ pub(super) fn begin(
     _: &Netlink,
 ) -> Result<Option<Box<dyn Work>>> {
     let (port, settings) = (Arc::clone(port), Arc::clone(settings));
-    Ok(Some(Box::new(PfcTask { port, settings, sender: PfcSender::default(), complained: false })))
+    Ok(Some(Box::new(PfcTask { port, settings, sender: PfcSender::default(), has_warned: false })))
 }
 
 impl PfcTask {
-    fn complain(&mut self, wanted: bool) {
-        if wanted && !std::mem::replace(&mut self.complained, true) {
+    fn warn_without_socket(&mut self, wanted: bool) {
+        if wanted && !std::mem::replace(&mut self.has_warned, true) {
             let iface = &self.port.info.iface;
             tracing::error!(
                 iface,
@@ -49,7 +49,7 @@ impl Work for PfcTask {
     fn run(&mut self, netlink: &Netlink) -> Result<Duration> {
         let Some(socket): Option<&PauseSocket> = self.settings.pause_socket() else {
             let wanted = self.port.maps().params()?.pauses.counted.contains(&1);
-            self.complain(wanted);
+            self.warn_without_socket(wanted);
             return Ok(IDLE_PERIOD);
         };
         let (port, now_ns) = (Arc::clone(&self.port), monotonic_ns());

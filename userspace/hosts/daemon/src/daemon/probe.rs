@@ -15,7 +15,7 @@ use dcqcn_common::wire::ecn::{self, Ecn};
 use dcqcn_common::wire::ext::{NakCode, Syndrome};
 use dcqcn_common::wire::nak::{self, Macs, Nak};
 use dcqcn_loader::attach;
-use dcqcn_loader::dataplane::{self, Probe, Way};
+use dcqcn_loader::dataplane::{self, Direction, Probe};
 use dcqcn_netlink::Netlink;
 use dcqcn_params::qp::address;
 use dcqcn_support::clock::monotonic_ns;
@@ -174,7 +174,7 @@ impl Check<'_> {
                 let mac = params.port.macs[0];
                 let nak = Nak { dest_qpn, psn, udp_sport, tos: 0, syndrome };
                 let silent_ns = now_ns.saturating_sub(requester.last_ns());
-                if self.send(Way::In, id, Macs { dst: mac, src: mac }, &nak)? {
+                if self.send(Direction::In, id, Macs { dst: mac, src: mac }, &nak)? {
                     self.report(psn, silent_ns)?;
                 }
                 watch.sent = Sent { probes: watch.sent.probes.saturating_add(1), at_ns: now_ns };
@@ -201,7 +201,7 @@ impl Check<'_> {
             tos: ecn::tos(self.params.config.scalars.cnp_dscp as u8, Ecn::NOT_ECT),
             syndrome: Syndrome::Nak(NakCode::PSN_SEQUENCE_ERROR),
         };
-        if self.send(Way::Out, &flow, responder.macs(), &nak)? {
+        if self.send(Direction::Out, &flow, responder.macs(), &nak)? {
             let (iface, peer) = (&self.port.info.iface, address(&self.id.receiver));
             tracing::debug!(iface, %peer, qpn = dest_qpn, psn, "NAK sent for a trimmed request");
         }
@@ -210,12 +210,12 @@ impl Check<'_> {
     }
 
     /// Delivers a NAK of the receiver of `flow`. Returns false if its VLAN tags are not supported, or it was dropped.
-    fn send(&self, way: Way, flow: &FlowId, macs: Macs, nak: &Nak) -> Result<bool> {
+    fn send(&self, direction: Direction, flow: &FlowId, macs: Macs, nak: &Nak) -> Result<bool> {
         let mut out = [0; nak::MAX_LEN];
         let Some(frame) = nak::emit(&mut out, flow, macs, nak) else {
             return Ok(false);
         };
-        was_delivered(self.probe.deliver(way, self.port.info.ifindex, self.params.port.cnp_mark, frame))
+        was_delivered(self.probe.deliver(direction, self.port.info.ifindex, self.params.port.cnp_mark, frame))
     }
 
     /// Logs a probe, and adds it to the events.

@@ -46,7 +46,7 @@ struct Ports {
     ports: BTreeMap<Id, Arc<Port>>,
     is_over: bool,
     /// Generation that each thread has adopted.
-    gone_over: [u64; KINDS.len()],
+    adopted: [u64; KINDS.len()],
 }
 
 #[derive(Default)]
@@ -102,7 +102,7 @@ impl Tasks {
             return;
         }
         let generation = self.change(|ports| ports.ports.retain(|id, _| !ids.contains(id)));
-        let are_behind = |ports: &mut Ports| ports.gone_over.iter().any(|at| *at < generation);
+        let are_behind = |ports: &mut Ports| ports.adopted.iter().any(|at| *at < generation);
         let ports = lock(&self.shared.ports);
         let waited = self.shared.changed.wait_timeout_while(ports, TIMEOUT, are_behind);
         if waited.is_ok_and(|(_, timeout)| timeout.timed_out()) {

@@ -80,30 +80,30 @@ impl Worker {
         let (scope, file) = match source {
             Source::File(file) => {
                 overrides = Overrides::begin(config, file.path());
-                (Scope::File(Box::new(overrides.both())), Some(file))
+                (Scope::File(Box::new(overrides.effective())), Some(file))
             }
             Source::Ifaces(ifaces) => (Scope::Named(ifaces), None),
         };
         let bounds = Arc::new(overrides.own.bounds());
         // Attaching takes seconds; publish the override first, for clients that query it in the meantime.
         self.shared.publish(Snapshot {
-            held: overrides.active(),
+            active_override: overrides.active(),
             confirm_until: overrides.confirm_until,
             bounds: Arc::clone(&bounds),
             ..Snapshot::default()
         });
-        let fleet = ManagedInterfaces::new(scope, Arc::clone(&self.shared), self.pause_socket.take())?;
+        let interfaces = ManagedInterfaces::new(scope, Arc::clone(&self.shared), self.pause_socket.take())?;
         let now = Instant::now();
         let published = Published {
-            held: overrides.active(),
+            active_override: overrides.active(),
             confirm_until: overrides.confirm_until,
             bounds,
             ..Published::default()
         };
         let rejection_limit = RejectionLimit::new(now);
-        let mut shift = WorkerState {
+        let mut state = WorkerState {
             worker: self,
-            fleet,
+            interfaces,
             file,
             retry: None,
             overrides,
@@ -113,12 +113,12 @@ impl Worker {
             freed: now,
             measured: now,
         };
-        shift.follow();
-        shift.published.is_ready = true;
-        shift.publish();
-        notify(&[NotifyState::Ready, NotifyState::Status(&shift.status())]);
-        let detach = shift.serve(commands);
-        shift.fleet.end(detach)
+        state.follow();
+        state.published.is_ready = true;
+        state.publish();
+        notify(&[NotifyState::Ready, NotifyState::Status(&state.status())]);
+        let detach = state.serve(commands);
+        state.interfaces.end(detach)
     }
 }
 
@@ -127,7 +127,7 @@ impl Worker {
 struct Published {
     is_ready: bool,
     reloaded: Option<Reloaded>,
-    held: Option<Override>,
+    active_override: Option<Override>,
     confirm_until: Option<Instant>,
     /// Parameters that may be set remotely, with their ranges.
     bounds: Arc<BTreeMap<String, String>>,
@@ -136,7 +136,7 @@ struct Published {
 /// State of the worker.
 struct WorkerState {
     worker: Worker,
-    fleet: ManagedInterfaces,
+    interfaces: ManagedInterfaces,
     file: Option<FileWatch>,
     /// The file was rejected, and will be retried.
     retry: Option<Retry>,
@@ -209,13 +209,13 @@ impl WorkerState {
             self.freed = Instant::now();
         }
         let is_time = self.measured.elapsed() >= SPEED_PERIOD;
-        if (is_time || self.fleet.is_unsure_of_parts()) && self.fleet.check_parts() {
+        if (is_time || self.interfaces.is_unsure_of_parts()) && self.interfaces.check_parts() {
             self.publish();
         }
         if is_time {
             self.worker.shared.step();
-            self.fleet.follow_link_rates();
-            if self.fleet.check_chains() {
+            self.interfaces.follow_link_rates();
+            if self.interfaces.check_chains() {
                 self.publish();
             }
             self.measured = Instant::now();
@@ -230,7 +230,7 @@ impl WorkerState {
             // A reload on change keeps parameters set manually since.
             let _ = self.reload(false, Some(retry));
         }
-        match self.fleet.has_changed() {
+        match self.interfaces.has_changed() {
             Ok(true) => self.follow(),
             Ok(false) => {}
             Err(error) => tracing::error!(error = chain(&error), "cannot list attachments"),
@@ -238,13 +238,13 @@ impl WorkerState {
     }
 
     fn follow(&mut self) {
-        let Self { worker, fleet, published, .. } = self;
-        let mut publish = |fleet: &ManagedInterfaces, waiting: usize| {
+        let Self { worker, interfaces, published, .. } = self;
+        let mut publish = |interfaces: &ManagedInterfaces, waiting: usize| {
             worker.shared.step();
-            publish(&worker.shared, fleet, published, waiting);
-            notify(&[NotifyState::Status(&status(fleet, waiting))]);
+            publish(&worker.shared, interfaces, published, waiting);
+            notify(&[NotifyState::Status(&status(interfaces, waiting))]);
         };
-        if let Err(error) = fleet.follow(&mut publish) {
+        if let Err(error) = interfaces.follow(&mut publish) {
             tracing::error!(error = chain(&error), "cannot list interfaces");
         }
         self.publish();
@@ -306,19 +306,19 @@ impl WorkerState {
     }
 
     fn switch_to(&mut self, config: Config, options: ReloadOptions) -> Result<(), Rejection> {
-        if !options.explicitly && self.fleet.config() == Some(&config) {
+        if !options.explicitly && self.interfaces.config() == Some(&config) {
             // Only touched. Parameters set since are kept.
             tracing::info!("configuration unchanged");
             return Ok(());
         }
         let (format, filter, wanted) = (config.log_format, config.log_filter.clone(), config.metrics);
-        let served = self.fleet.config().and_then(|config| config.metrics);
-        let Self { worker, fleet, published, .. } = self;
-        let mut publish = |fleet: &ManagedInterfaces, waiting: usize| {
+        let served = self.interfaces.config().and_then(|config| config.metrics);
+        let Self { worker, interfaces, published, .. } = self;
+        let mut publish = |interfaces: &ManagedInterfaces, waiting: usize| {
             worker.shared.step();
-            publish(&worker.shared, fleet, published, waiting);
+            publish(&worker.shared, interfaces, published, waiting);
         };
-        let listen = fleet.reload(config, options, || serving::check(wanted, served), &mut publish)?;
+        let listen = interfaces.reload(config, options, || serving::check(wanted, served), &mut publish)?;
         if listen {
             worker.metrics.send_replace(wanted);
         }
@@ -327,11 +327,11 @@ impl WorkerState {
     }
 
     fn publish(&self) {
-        publish(&self.worker.shared, &self.fleet, &self.published, 0);
+        publish(&self.worker.shared, &self.interfaces, &self.published, 0);
     }
 
     fn status(&self) -> String {
-        status(&self.fleet, 0)
+        status(&self.interfaces, 0)
     }
 }
 
@@ -341,25 +341,25 @@ fn equals_ignoring_numbers(one: &str, other: &str) -> bool {
     words(one) == words(other)
 }
 
-fn publish(shared: &SharedState, fleet: &ManagedInterfaces, published: &Published, waiting: usize) {
-    let (served, failing) = (fleet.ifaces(), fleet.failing());
-    let Published { is_ready, reloaded, held, confirm_until, bounds } = published;
+fn publish(shared: &SharedState, interfaces: &ManagedInterfaces, published: &Published, waiting: usize) {
+    let (served, failing) = (interfaces.ifaces(), interfaces.failing());
+    let Published { is_ready, reloaded, active_override, confirm_until, bounds } = published;
     shared.publish(Snapshot {
         is_ready: *is_ready,
         served,
         failing,
-        bypassed: fleet.bypassed(),
-        repairs: fleet.repairs(),
+        bypassed: interfaces.bypassed(),
+        repairs: interfaces.repairs(),
         waiting,
         reload: reloaded.clone(),
-        held: held.clone(),
+        active_override: active_override.clone(),
         confirm_until: *confirm_until,
         bounds: Arc::clone(bounds),
     });
 }
 
-fn status(fleet: &ManagedInterfaces, waiting: usize) -> String {
-    let served = match fleet.ifaces() {
+fn status(interfaces: &ManagedInterfaces, waiting: usize) -> String {
+    let served = match interfaces.ifaces() {
         none if none.is_empty() => "managing no interface yet".into(),
         ifaces if ifaces.len() > 16 => format!("managing {} interfaces", ifaces.len()),
         ifaces => format!("managing {}", ifaces.join(", ")),

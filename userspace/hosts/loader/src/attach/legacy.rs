@@ -47,7 +47,7 @@ pub(super) fn detach(netlink: &Netlink, path: &Path) -> Result<Vec<String>, Erro
     let pins = StateDir::before(inode).1.join(&info.iface);
     // Name and index together identified an interface.
     let is_here = netlink.links()?.iter().any(|link| link.index == info.ifindex && link.name == info.iface);
-    let reach = if is_here { InterfaceAccess::Here(netlink) } else { InterfaceAccess::Gone };
+    let access = if is_here { InterfaceAccess::Here(netlink) } else { InterfaceAccess::Gone };
     let mut steps = vec![UndoStep::Pins];
     if let Some(saved) = saved_qdisc {
         // Older versions let the kernel choose the handle of an fq.
@@ -82,7 +82,7 @@ pub(super) fn detach(netlink: &Netlink, path: &Path) -> Result<Vec<String>, Erro
         pending: None,
     };
     let store = LegacyStore { path: path.to_owned(), pins: pins.clone() };
-    undo_with(Journal::resume(record, store), &pins, reach).result(&iface)
+    undo_with(Journal::resume(record, store), &pins, access).result(&iface)
 }
 
 /// Store of an old journal, which is not rewritten, only removed when everything is undone.

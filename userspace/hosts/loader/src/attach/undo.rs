@@ -37,33 +37,33 @@ pub(super) fn rollback(
     let info = &record.info;
     let is_here =
         info.netns_cookie == state_dir.cookie && links.iter().any(|link| link.index == info.ifindex);
-    let reach = if is_here { InterfaceAccess::Here(netlink) } else { InterfaceAccess::Gone };
+    let access = if is_here { InterfaceAccess::Here(netlink) } else { InterfaceAccess::Gone };
     let pins = state_dir.pins(info.ifindex);
     let store = state_dir.store(info.ifindex);
-    Ok(undo_with(Journal::resume(record, store), &pins, reach))
+    Ok(undo_with(Journal::resume(record, store), &pins, access))
 }
 
-/// As [`rollback`], with journal, pins and reach as arguments.
+/// As [`rollback`], with journal, pins and access as arguments.
 pub(super) fn undo_with<S: Store<Error = Error>>(
     mut journal: Journal<S>,
     pins: &Path,
-    reach: InterfaceAccess<'_>,
+    access: InterfaceAccess<'_>,
 ) -> UndoReport<Error> {
-    journal.rollback(|info, step| match undo_step(pins, reach, info, step) {
+    journal.rollback(|info, step| match undo_step(pins, access, info, step) {
         // The interface was removed in the meantime, with its qdiscs and filters.
         Err(Error::Net(error)) if error.errno() == Some(Errno::ENODEV) => Ok(None),
-        paid => paid,
+        result => result,
     })
 }
 
 /// Undoes one step, which may already be undone.
 fn undo_step(
     pins: &Path,
-    reach: InterfaceAccess<'_>,
+    access: InterfaceAccess<'_>,
     info: &Info,
     step: &UndoStep,
 ) -> Result<Option<String>, Error> {
-    let netlink = match (step, reach) {
+    let netlink = match (step, access) {
         (UndoStep::Pins, _) => {
             remove_pins(pins)?;
             return Ok(Some("maps removed".into()));

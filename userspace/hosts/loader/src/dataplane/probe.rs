@@ -49,11 +49,11 @@ impl Probe {
     ///
     /// # Errors
     /// The kernel cannot run the program, or did not deliver the frame.
-    pub fn deliver(&self, way: Way, ifindex: u32, mark: u32, frame: &[u8]) -> Result<(), Error> {
+    pub fn deliver(&self, direction: Direction, ifindex: u32, mark: u32, frame: &[u8]) -> Result<(), Error> {
         /// `cb` in `struct __sk_buff` (include/uapi/linux/bpf.h).
         const CB: usize = 48;
         let mut ctx = [0; 192];
-        let words = [ifindex, mark, way as u32].map(u32::to_ne_bytes);
+        let words = [ifindex, mark, direction as u32].map(u32::to_ne_bytes);
         for (at, byte) in ctx.iter_mut().skip(CB).zip(words.as_flattened()) {
             *at = *byte;
         }
@@ -67,7 +67,7 @@ impl Probe {
 
 /// Direction of a delivered frame: flags of `bpf_clone_redirect`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Direction {
     /// Out of the interface.
     Out = 0,
     /// To the host's own stack (`BPF_F_INGRESS`).

@@ -77,7 +77,7 @@ impl Looper {
             };
             if let Some(ports) = ports {
                 generation = ports.generation;
-                self.go_over(&mut entries, ports);
+                self.adopt(&mut entries, ports);
             }
             let now = Instant::now();
             for entry in entries.values_mut().filter(|entry| entry.due.is_some_and(|due| due <= now)) {
@@ -93,7 +93,7 @@ impl Looper {
     }
 
     /// Releases interfaces that are no longer managed, and adds new ones.
-    fn go_over(&self, entries: &mut BTreeMap<Id, Entry>, ports: Ports) {
+    fn adopt(&self, entries: &mut BTreeMap<Id, Entry>, ports: Ports) {
         entries.retain(|id, _| ports.ports.contains_key(id));
         for (id, port) in ports.ports {
             let entry =
@@ -102,8 +102,8 @@ impl Looper {
         }
         self.count(entries);
         let mut shared = lock(&self.shared.ports);
-        if let Some(gone_over) = shared.gone_over.get_mut(self.index) {
-            *gone_over = ports.generation;
+        if let Some(adopted) = shared.adopted.get_mut(self.index) {
+            *adopted = ports.generation;
         }
         self.shared.changed.notify_all();
     }

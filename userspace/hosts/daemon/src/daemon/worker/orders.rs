@@ -97,9 +97,9 @@ impl WorkerState {
             )));
         }
         // An override that matches no managed interface is most likely a typing error.
-        let served = self.fleet.ifaces();
+        let served = self.interfaces.ifaces();
         let mut asked = Config { interfaces: interfaces.clone(), ..Config::default() };
-        self.fleet.see(&mut asked)?;
+        self.interfaces.see(&mut asked)?;
         let names_one = served.iter().any(|iface| asked.request(iface).is_some());
         if !served.is_empty() && !names_one {
             let why = format!("{name} matches none of the managed interfaces: {}", served.join(", "));
@@ -246,7 +246,7 @@ impl WorkerState {
         // Revert changes not confirmed in time first, as they would block this one.
         change::revert();
         let written = self.save(&kept)?;
-        let (before, now) = (self.overrides.both(), self.overrides.own.under(over));
+        let (before, now) = (self.overrides.effective(), self.overrides.own.under(over));
         let options = ReloadOptions { explicitly: false, allow_empty: self.worker.allow_empty };
         self.switch_to(now, options)?;
         if let Err(error) = written.persist() {
@@ -261,7 +261,7 @@ impl WorkerState {
     /// Records the active override.
     fn set_persisted(&mut self, kept: Persisted) {
         self.overrides.set_persisted(kept);
-        self.published.held = self.overrides.active();
+        self.published.active_override = self.overrides.active();
         self.published.confirm_until = self.overrides.confirm_until;
     }
 
@@ -275,7 +275,7 @@ impl WorkerState {
     fn applied(&self, changed: bool, began: Instant) -> Applied {
         let took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
         let name = self.overrides.active().map(|active| active.name);
-        Applied { name, changed, took_ms, interfaces: self.fleet.ifaces() }
+        Applied { name, changed, took_ms, interfaces: self.interfaces.ifaces() }
     }
 
     fn enter(&self, order: &str, by: &str, why: &str, peer: &str) {

@@ -71,8 +71,8 @@ impl Overrides {
         self.kept.trial.clone()
     }
 
-    /// Sets the active override, whose values were checked before.
-    pub(super) fn both(&self) -> Config {
+    /// The file with the active override on top.
+    pub(super) fn effective(&self) -> Config {
         let over = |held: &Override| {
             parse(&held.name, &held.text).map(|config| config.interfaces).unwrap_or_default()
         };
@@ -165,7 +165,7 @@ allow = ['wred.*.kmin', 'wred.*.kmax = 100KB..1MB']
     }
 
     fn kmax(overrides: &Overrides) -> u64 {
-        overrides.both().request("eth0").unwrap().settings.config(None).unwrap().wred[3].kmax_bytes
+        overrides.effective().request("eth0").unwrap().settings.config(None).unwrap().wred[3].kmax_bytes
     }
 
     #[test]
