@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, anyhow};
 use dcqcn_loader::attach::{self, Attachment};
 use dcqcn_loader::backlog;
 use dcqcn_loader::pacer::htb::HtbPacer;
-use dcqcn_loader::pfc_tx::{PauseSocket, PfcSender};
+use dcqcn_loader::pfc_tx::{PauseSocket, PfcSender, Ports};
 use dcqcn_netlink::{Netlink, Netns};
 use dcqcn_support::clock::monotonic_ns;
 
@@ -46,7 +46,10 @@ impl Task {
         Ok(Self::start(move || {
             let now_ns = monotonic_ns();
             if sender.is_behind(now_ns) {
-                sender.follow(&netlink, info.ifindex, &mut maps, now_ns)?;
+                let config = maps.params()?.config;
+                if let Some(ports) = Ports::list(&netlink, info.ifindex, &config)? {
+                    sender.adopt(ports, &mut maps, now_ns)?;
+                }
             }
             sender.poll(&netlink, info.ifindex, &maps, &socket, now_ns)?;
             std::thread::sleep(backlog::PERIOD);

@@ -49,7 +49,7 @@ pub enum PfcPoll {
 }
 
 impl PfcSender {
-    /// Whether [`follow`](Self::follow) is due.
+    /// Whether [`adopt`](Self::adopt) is due.
     #[must_use]
     pub fn is_behind(&self, now_ns: u64) -> bool {
         self.ports_read_ns.is_none_or(|read_ns| now_ns.saturating_sub(read_ns) >= PORTS_PERIOD_NS)
@@ -126,32 +126,11 @@ impl PfcSender {
 
     /// Updates the list of ingress ports.
     ///
-    /// A port without its own link speed is assumed to have the egress port's.
-    ///
     /// # Errors
-    /// A query or map write fails; the next call retries.
-    pub fn follow(
-        &mut self,
-        netlink: &Netlink,
-        egress: u32,
-        maps: &mut Maps,
-        now_ns: u64,
-    ) -> Result<(), Error> {
-        let config = maps.params()?.config;
-        if enabled_priorities(&config).is_empty() {
-            return Ok(());
-        }
+    /// A map write fails; the next call retries.
+    pub fn adopt(&mut self, ports: Ports, maps: &mut Maps, now_ns: u64) -> Result<(), Error> {
+        let Ports(ports) = ports;
         self.ports_read_ns = Some(now_ns);
-        let link_rate_bps = config.scalars.link_rate_bps;
-        let links = netlink.links()?;
-        let others = links.iter().filter(|link| link.index != egress && supports_pause(link));
-        let mut ports = Vec::new();
-        for link in others.take(MAX_PORTS) {
-            let own_bps = if link.is_virtual() { None } else { netlink.speed_bps(link.index)? };
-            let rate_bps = own_bps.or(Some(link_rate_bps)).filter(|bps| *bps != 0);
-            let (Some(mac), Some(rate_bps)) = (link.mac, rate_bps) else { continue };
-            ports.push(Port { ifindex: link.index, mac, rate_bps });
-        }
         let is_gone = |ifindex: u32| !ports.iter().any(|port: &Port| port.ifindex == ifindex);
         for removed in self.ports.iter().map(|port| port.ifindex).filter(|ifindex| is_gone(*ifindex)) {
             maps.forget(removed)?;
@@ -163,6 +142,34 @@ impl PfcSender {
         }
         self.ports = ports;
         Ok(())
+    }
+}
+
+/// Ingress ports whose neighbours can be paused.
+#[derive(Debug)]
+pub struct Ports(Vec<Port>);
+
+impl Ports {
+    /// Lists them for the egress port `egress`, if it transmits PFC. Queries each, so the caller should lock nothing.
+    ///
+    /// A port without its own link speed is assumed to have the egress port's.
+    ///
+    /// # Errors
+    /// A query fails.
+    pub fn list(netlink: &Netlink, egress: u32, config: &Config) -> Result<Option<Self>, Error> {
+        if enabled_priorities(config).is_empty() {
+            return Ok(None);
+        }
+        let links = netlink.links()?;
+        let others = links.iter().filter(|link| link.index != egress && supports_pause(link));
+        let mut ports = Vec::new();
+        for link in others.take(MAX_PORTS) {
+            let own_bps = if link.is_virtual() { None } else { netlink.speed_bps(link.index)? };
+            let rate_bps = own_bps.or(Some(config.scalars.link_rate_bps)).filter(|bps| *bps != 0);
+            let (Some(mac), Some(rate_bps)) = (link.mac, rate_bps) else { continue };
+            ports.push(Port { ifindex: link.index, mac, rate_bps });
+        }
+        Ok(Some(Self(ports)))
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use dcqcn_loader::pfc_tx::{PauseSocket, PfcPoll, PfcSender};
+use dcqcn_loader::pfc_tx::{PauseSocket, PfcPoll, PfcSender, Ports};
 use dcqcn_netlink::Netlink;
 use dcqcn_support::clock::monotonic_ns;
 
@@ -54,7 +54,10 @@ impl Work for PfcTask {
         };
         let (port, now_ns) = (Arc::clone(&self.port), monotonic_ns());
         if self.sender.is_behind(now_ns) {
-            self.sender.follow(netlink, port.info.ifindex, &mut port.maps_mut(), now_ns)?;
+            let config = port.maps().params()?.config;
+            if let Some(ports) = Ports::list(netlink, port.info.ifindex, &config)? {
+                self.sender.adopt(ports, &mut port.maps_mut(), now_ns)?;
+            }
         }
         let polled = self.sender.poll(netlink, port.info.ifindex, &port.maps(), socket, now_ns)?;
         Ok(if polled == PfcPoll::Disabled { IDLE_PERIOD } else { PERIOD })
