@@ -50,7 +50,7 @@ fn refused_requests_use_no_sibling_slot() -> Result<()> {
     let lab = Lab::new("slots")?;
     let names: Vec<String> = (0..=SIBLINGS).map(|number| format!("d{number}")).collect();
     for name in &names {
-        lab.host.command(&format!("ip link add {name} type dummy"))?;
+        lab.host.command(&format!("ip link add {name} type veth peer name far-{name}"))?;
     }
     let mut requests = names
         .iter()
