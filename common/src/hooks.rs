@@ -315,9 +315,7 @@ fn set_class_of_other<'p, S: Skb<'p>>(s: &mut S, stat: Option<Stat>) {
     if !s.env().classifies_all() {
         return;
     }
-    let Some(p) = s.env().params() else {
-        return;
-    };
+    let Some(p) = s.env().params() else { return };
     if p.classifies_all() {
         if is_link_control(s, stat) {
             s.set_priority(p.hot.control_priority);

@@ -133,12 +133,8 @@ impl RateMachine {
         if self.active == 0 || !self.is_at_line_rate(p) {
             return false;
         }
-        let Some(late_ns) = now_ns.checked_sub(self.next_increase_ns) else {
-            return false;
-        };
-        let Some(periods) = late_ns.checked_div(p.time_reset_ns) else {
-            return false;
-        };
+        let Some(late_ns) = now_ns.checked_sub(self.next_increase_ns) else { return false };
+        let Some(periods) = late_ns.checked_div(p.time_reset_ns) else { return false };
         let taken = periods + 1;
         self.time_stage = self.time_stage.saturating_add(taken.min(u32::MAX as u64) as u32);
         self.next_increase_ns = self.next_increase_ns.wrapping_add(taken.wrapping_mul(p.time_reset_ns));
@@ -198,12 +194,8 @@ impl RateMachine {
         for _ in 0..MAX_STEPS + 1 {
             let first_ns = self.next_increase_ns;
             let until_ns = if first_ns <= debt.from_ns { until_ns.min(debt.from_ns) } else { until_ns };
-            let Some(late_ns) = until_ns.checked_sub(first_ns) else {
-                return;
-            };
-            let Some(periods) = late_ns.checked_div(p.time_reset_ns) else {
-                return;
-            };
+            let Some(late_ns) = until_ns.checked_sub(first_ns) else { return };
+            let Some(periods) = late_ns.checked_div(p.time_reset_ns) else { return };
             let taken = self.increase(p, Source::Timer, periods + 1, debt);
             self.next_increase_ns = self.next_increase_ns.wrapping_add(taken.wrapping_mul(p.time_reset_ns));
             forget(self);

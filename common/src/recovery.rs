@@ -220,9 +220,7 @@ const UNSEEN: u32 = 1 << 22;
 #[inline(never)]
 extern "C" fn dcqcn_on_request(requester: *mut Requester, packet: u64, bytes: u64, now_ns: u64) -> u64 {
     // SAFETY: called below with a reference only.
-    let Some(requester) = (unsafe { requester.as_mut() }) else {
-        return 0;
-    };
+    let Some(requester) = (unsafe { requester.as_mut() }) else { return 0 };
     let packet = Request {
         opcode: Opcode((packet >> 24) as u8),
         psn: Psn::new(packet as u32).get(),
@@ -237,9 +235,7 @@ extern "C" fn dcqcn_on_request(requester: *mut Requester, packet: u64, bytes: u6
 #[inline(never)]
 extern "C" fn dcqcn_on_response(requester: *mut Requester, packet: u64, receiver: u64, now_ns: u64) -> u64 {
     // SAFETY: called below with a reference only.
-    let Some(requester) = (unsafe { requester.as_mut() }) else {
-        return 0;
-    };
+    let Some(requester) = (unsafe { requester.as_mut() }) else { return 0 };
     let packet = Response {
         opcode: Opcode((packet >> 24) as u8),
         psn: Psn::new(packet as u32).get(),
@@ -255,9 +251,7 @@ extern "C" fn dcqcn_on_response(requester: *mut Requester, packet: u64, receiver
 #[inline(never)]
 extern "C" fn dcqcn_on_answer(requester: *mut Requester, packet: u64, now_ns: u64) -> u64 {
     // SAFETY: called below with a reference only.
-    let Some(requester) = (unsafe { requester.as_mut() }) else {
-        return 0;
-    };
+    let Some(requester) = (unsafe { requester.as_mut() }) else { return 0 };
     let packet = Answer {
         opcode: Opcode((packet >> 24) as u8),
         psn: Psn::new(packet as u32).get(),
@@ -271,9 +265,7 @@ extern "C" fn dcqcn_on_answer(requester: *mut Requester, packet: u64, now_ns: u6
 #[inline(never)]
 extern "C" fn dcqcn_on_arrival(requester: *mut Requester, packet: u64, receiver: u64, now_ns: u64) -> u64 {
     // SAFETY: called below with a reference only.
-    let Some(requester) = (unsafe { requester.as_mut() }) else {
-        return 0;
-    };
+    let Some(requester) = (unsafe { requester.as_mut() }) else { return 0 };
     let packet = Arrival {
         psn: Psn::new(packet as u32).get(),
         is_trimmed: packet >> 32 != 0,
@@ -527,9 +519,7 @@ impl Requester {
     #[inline(always)]
     const fn on_verified(&mut self, packet: &Response, now_ns: u64) {
         let syndrome = packet.syndrome & SYNDROME;
-        let Some(end) = end_of(syndrome, packet.psn) else {
-            return;
-        };
+        let Some(end) = end_of(syndrome, packet.psn) else { return };
         if distance(self.next, end) > 0 {
             // It names a packet that was never sent.
             return;

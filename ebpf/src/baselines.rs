@@ -376,17 +376,13 @@ pub static NEXT_TC: ProgramArray = ProgramArray::with_max_entries(1, 0);
 /// Writes the next QPN into the packet between `data` and `data_end`, and restores its TOS.
 #[inline(always)]
 fn feed(data: usize, data_end: usize) {
-    let (Some(fed), Some(feed)) = (FED.get_ptr_mut(0), FEED.get(0)) else {
-        return;
-    };
+    let (Some(fed), Some(feed)) = (FED.get_ptr_mut(0), FEED.get(0)) else { return };
     // SAFETY: this CPU's own value.
     let index = unsafe {
         *fed = (*fed).wrapping_add(1);
         (*fed).wrapping_sub(1) % ORDER_LEN
     };
-    let (Some(&qpn), Some(packet)) = (ORDER.get(index), header::<HEADERS_LEN>(data, data_end, 0)) else {
-        return;
-    };
+    let (Some(&qpn), Some(packet)) = (ORDER.get(index), header::<HEADERS_LEN>(data, data_end, 0)) else { return };
     let [_, a, b, c] = qpn.to_be_bytes();
     [packet[47], packet[48], packet[49]] = [a, b, c];
     packet[15] = feed.tos;

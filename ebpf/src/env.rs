@@ -304,9 +304,7 @@ impl hooks::Env<'static> for Env {
 
     #[inline(always)]
     fn learn_pair(&mut self, id: &QpId, pair: Pair) {
-        let Some(entry) = ENTRY.get_ptr_mut(0) else {
-            return;
-        };
+        let Some(entry) = ENTRY.get_ptr_mut(0) else { return };
         // SAFETY: as in `pair`. On failure the pair stays unknown, and the next packet retries.
         unsafe {
             *entry = (*id, pair);
@@ -317,9 +315,7 @@ impl hooks::Env<'static> for Env {
 
     #[inline(always)]
     fn forget_pair(&mut self, id: &QpId) {
-        let Some(entry) = ENTRY.get_ptr_mut(0) else {
-            return;
-        };
+        let Some(entry) = ENTRY.get_ptr_mut(0) else { return };
         // SAFETY: as in `pair`. It does not matter if the entry was already removed.
         unsafe {
             (*entry).0 = *id;
@@ -362,9 +358,7 @@ impl hooks::Env<'static> for Env {
 
     #[inline(always)]
     fn record(&mut self, interval_ns: u64, event: Event) {
-        let Some(log) = EVENTS.get_ptr_mut(0) else {
-            return;
-        };
+        let Some(log) = EVENTS.get_ptr_mut(0) else { return };
         // SAFETY: a map value; the daemon accesses it only through the same function.
         if !unsafe { events::record::<Memory>(log, interval_ns, event) } {
             self.count(Stat::EventLost);

@@ -59,9 +59,7 @@ pub fn run_ingress(ctx: &TcContext) -> i32 {
 /// A program may make at most 33 tail calls (`MAX_TAIL_CALL_CNT`), including failed ones.
 #[inline(always)]
 fn tail_call_siblings(ctx: &TcContext, env: &mut Env, next: u32) {
-    let Some(next_slot) = HANDED.get_ptr_mut(0) else {
-        return;
-    };
+    let Some(next_slot) = HANDED.get_ptr_mut(0) else { return };
     for slot in 0..MOST_SIBLINGS {
         if slot >= next {
             // A tail call with a constant index is patched into the program's text. Each change of the
@@ -245,9 +243,7 @@ impl SkbHost<'_> {
     /// Under test, resizes the packet to the requested length; stores length 0 on failure.
     #[inline(always)]
     fn resize_under_test(&mut self) {
-        let Some(test) = test() else {
-            return;
-        };
+        let Some(test) = test() else { return };
         // SAFETY: a map value; programs under test run one at a time.
         let frame_len = unsafe { &mut (*test).frame_len };
         // SAFETY: the program's own context.
@@ -443,9 +439,7 @@ impl Skb<'static> for SkbHost<'_> {
         build: impl FnOnce(&Self, &mut [u8; N]) -> bool,
     ) -> bool {
         const { assert!(N <= MAX_REBUILT) };
-        let Some(scratch) = SCRATCH.get_ptr_mut(0) else {
-            return false;
-        };
+        let Some(scratch) = SCRATCH.get_ptr_mut(0) else { return false };
         // SAFETY: this CPU's value of a per-CPU map, at least `N` bytes long. Only this hook uses it, and
         // it does not interrupt itself.
         let bytes = unsafe { &mut *scratch.cast::<[u8; N]>() };

@@ -26,9 +26,7 @@ thread_local! {
 /// Runs a history through both; skipped without the privilege to load programs.
 pub(crate) fn run(bytes: &[u8]) {
     ENGINES.with_borrow_mut(|engines| {
-        let Some(Engines { both, now_ns, inputs }) = engines else {
-            return;
-        };
+        let Some(Engines { both, now_ns, inputs }) = engines else { return };
         both.set_config(&config(bytes.first().copied().unwrap_or(0)));
         let mut cursor = Cursor::new(bytes, *now_ns);
         while let Some(step) = cursor.next() {

@@ -112,9 +112,7 @@ fn a_cnp_is_right(cnp: &Outcome) {
 /// No packet of a sequence departs before one that was sent earlier.
 fn order_is_preserved(last: &mut Last, now_ns: u64, outcome: &Outcome) {
     let frame = CompletePacket(&outcome.packet);
-    let Ok(roce) = classify(&mut CompletePacket(&outcome.packet)) else {
-        return;
-    };
+    let Ok(roce) = classify(&mut CompletePacket(&outcome.packet)) else { return };
     if !roce.is_sequenced() || outcome.verdict != Verdict::Pass {
         return;
     }

@@ -9,9 +9,7 @@ use dcqcn_replay::replay::Capture;
 
 /// A configuration file.
 pub(crate) fn config(bytes: &[u8]) {
-    let Ok(text) = str::from_utf8(bytes) else {
-        return;
-    };
+    let Ok(text) = str::from_utf8(bytes) else { return };
     let settings = match parse("fuzz", text) {
         Ok(settings) => settings,
         Err(errors) => {
@@ -33,19 +31,13 @@ pub(crate) fn config(bytes: &[u8]) {
 /// A switch's tables: imported, activated, exported, and imported again.
 pub(crate) fn sonic(bytes: &[u8]) {
     const PORT: &str = "Ethernet0";
-    let Ok(database) = sonic::Database::parse("fuzz", bytes) else {
-        return;
-    };
-    let Ok(import) = sonic::import(&database, PORT, &Config::DEFAULT) else {
-        return;
-    };
+    let Ok(database) = sonic::Database::parse("fuzz", bytes) else { return };
+    let Ok(import) = sonic::import(&database, PORT, &Config::DEFAULT) else { return };
     let mut config = Config::DEFAULT;
     for (_, change) in &import.settings {
         change.key.set(&mut config, change.value).unwrap_or_else(|error| panic!("{error}"));
     }
-    let Ok(export) = sonic::export(&config, PORT) else {
-        return;
-    };
+    let Ok(export) = sonic::export(&config, PORT) else { return };
     let text = export.tables.to_string();
     let database = sonic::Database::parse("fuzz", text.as_bytes()).expect("what is exported is read");
     let import = sonic::import(&database, PORT, &config).unwrap_or_else(|error| panic!("{error}\n{text}"));

@@ -28,9 +28,7 @@ impl Frame for CompletePacket<'_> {
 pub(crate) fn classify(bytes: &[u8]) {
     let mut frame = CompletePacket(bytes);
     let dscp = classify::dscp(&mut frame);
-    let Ok(roce) = classify::classify(&mut frame) else {
-        return;
-    };
+    let Ok(roce) = classify::classify(&mut frame) else { return };
     assert_eq!(dscp, Some(roce.dscp()), "one DSCP, however it is looked for");
     let udp = Udp::new(frame.header(roce.udp()).expect("a UDP header"));
     assert_eq!(udp.dst_port(), udp::ROCE_V2_PORT);

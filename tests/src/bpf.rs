@@ -19,9 +19,6 @@ use crate::host::Host;
 const GRACE: Duration = Duration::from_secs(30);
 
 /// Opens the object that `cargo xtask build` creates next to the data plane's: benchmark baselines, and programs for tests.
-///
-/// # Errors
-/// The object is missing.
 pub fn baselines() -> Result<Ebpf> {
     baselines_with(LO, DEFAULT_FLOWS)
 }
@@ -31,9 +28,6 @@ pub const LO: u32 = 1;
 
 /// [`baselines`], with a redirecting program that sends to the interface of this index, and a pacer with slots for `flows` flows (a power of
 /// two).
-///
-/// # Errors
-/// As [`baselines`].
 pub fn baselines_with(ifindex: u32, flows: u32) -> Result<Ebpf> {
     let path = object("dcqcn-baselines");
     let sets = flows / WAYS as u32;
@@ -47,9 +41,6 @@ pub fn baselines_with(ifindex: u32, flows: u32) -> Result<Ebpf> {
 }
 
 /// Opens the reference pacer in C; `None` if it was not built for lack of clang.
-///
-/// # Errors
-/// The object exists but cannot be opened.
 pub fn peer() -> Result<Option<Ebpf>> {
     let path = object("dcqcn-peer");
     if !path.exists() {
@@ -75,9 +66,6 @@ pub struct LoadedObjects {
 impl LoadedObjects {
     /// The kernel's state of the attachment at `iface`, and state shared within its namespace. This
     /// process must not have other maps open.
-    ///
-    /// # Errors
-    /// `iface` is not attached, or the kernel does not report it.
     pub fn by(host: &Host, iface: &str) -> Result<Self> {
         let pins = host.pins(iface)?;
         let pinned: Vec<_> =
@@ -120,9 +108,7 @@ fn open_maps() -> Result<BTreeMap<u32, u64>> {
     let mut maps = BTreeMap::new();
     for entry in fs::read_dir("/proc/self/fdinfo")? {
         // The directory's own descriptor is closed by now.
-        let Ok(text) = fs::read_to_string(entry?.path()) else {
-            continue;
-        };
+        let Ok(text) = fs::read_to_string(entry?.path()) else { continue };
         let field = |name: &str| -> Option<u64> {
             text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
         };

@@ -200,9 +200,7 @@ impl Browser {
     /// Findings of axe-core about the page; `None` if it is not installed.
     pub fn faults(&mut self) -> Result<Option<Vec<String>>> {
         let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../target/web/axe.js");
-        let Ok(axe) = fs::read_to_string(&path) else {
-            return Ok(None);
-        };
+        let Ok(axe) = fs::read_to_string(&path) else { return Ok(None) };
         self.eval(&format!("{axe};null"))?;
         let found = self.eval(
             "axe.run(document).then(({ violations }) => violations.flatMap(({ id, nodes }) => nodes.map((node) => \

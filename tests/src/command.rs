@@ -16,25 +16,16 @@ use crate::host::Host;
 use crate::socket::TIMEOUT;
 
 /// Path of `dcqcn`.
-///
-/// # Errors
-/// `DCQCN_BIN` is not set.
 pub fn binary() -> Result<PathBuf> {
     Ok(env::var_os("DCQCN_BIN").context("DCQCN_BIN is not set: run `cargo xtask test`")?.into())
 }
 
 /// Path of `dcqcn-lab`.
-///
-/// # Errors
-/// `DCQCN_LAB_BIN` is not set.
 pub fn lab_binary() -> Result<PathBuf> {
     Ok(env::var_os("DCQCN_LAB_BIN").context("DCQCN_LAB_BIN is not set: run `cargo xtask test`")?.into())
 }
 
 /// `dcqcn-lab` with the words of `line`.
-///
-/// # Errors
-/// As [`lab_binary`].
 pub fn dcqcn_lab(line: &str) -> Result<Command> {
     let mut command = Command::new(lab_binary()?);
     command.args(line.split_whitespace());
@@ -42,9 +33,6 @@ pub fn dcqcn_lab(line: &str) -> Result<Command> {
 }
 
 /// `dcqcn` with the words of `line`.
-///
-/// # Errors
-/// As [`binary`].
 pub fn dcqcn(line: &str) -> Result<Command> {
     let mut command = Command::new(binary()?);
     command.args(line.split_whitespace());
@@ -67,9 +55,6 @@ pub struct Running(pub Child);
 
 impl Running {
     /// Starts the command on the host, with its output captured.
-    ///
-    /// # Errors
-    /// As [`dcqcn()`], or it does not start.
     pub fn start(host: &Host, line: &str) -> Result<Self> {
         let mut command = dcqcn(line)?;
         command.stdout(Stdio::piped()).stderr(Stdio::piped());

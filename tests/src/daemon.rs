@@ -127,9 +127,6 @@ impl Daemon {
     }
 
     /// A field of `/proc/PID/status`.
-    ///
-    /// # Errors
-    /// The daemon has exited, or the field is missing.
     pub fn status(&self, field: &str) -> Result<String> {
         field_of(Path::new(&format!("/proc/{}/status", self.child.id())), field)
     }
@@ -153,9 +150,6 @@ fn spawn(host: &Host, dir: &Path, options: &[&str], environment: &[(&str, &str)]
 }
 
 /// A field of a file in the format of `/proc/PID/status`.
-///
-/// # Errors
-/// The file has no such field.
 pub fn field_of(path: &Path, field: &str) -> Result<String> {
     let status = fs::read_to_string(path)?;
     let line = status.lines().find_map(|line| line.strip_prefix(field));
@@ -163,9 +157,6 @@ pub fn field_of(path: &Path, field: &str) -> Result<String> {
 }
 
 /// Response to a request, in the host's namespace.
-///
-/// # Errors
-/// No server listens, or no response arrives.
 pub fn get(host: &Host, address: &str, path: &str) -> Result<String> {
     host.run(|| {
         let mut stream =
@@ -179,9 +170,6 @@ pub fn get(host: &Host, address: &str, path: &str) -> Result<String> {
 }
 
 /// Waits until `probe` returns a value; a temporary error describes the state so far.
-///
-/// # Errors
-/// No value within the time limit, or `probe` fails.
 pub fn wait<T>(mut probe: impl FnMut() -> Result<std::result::Result<T, String>>) -> Result<T> {
     let until = Instant::now() + TIMEOUT;
     loop {

@@ -29,17 +29,11 @@ pub use tls::Authority;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Path of the `dcqcn-fleet` binary.
-///
-/// # Errors
-/// `DCQCN_FLEET_BIN` is not set.
 fn binary() -> Result<PathBuf> {
     Ok(env::var_os("DCQCN_FLEET_BIN").context("DCQCN_FLEET_BIN is not set: run `cargo xtask test`")?.into())
 }
 
 /// Sends a signal to a process.
-///
-/// # Errors
-/// The process has exited.
 pub fn signal(child: &Child, signal: Signal) -> Result<()> {
     Ok(kill(Pid::from_raw(child.id().try_into()?), signal)?)
 }
@@ -57,17 +51,11 @@ pub struct FleetFixture {
 
 impl FleetFixture {
     /// Starts an etcd cluster and hosts named h000, h001 and so on, with running agents.
-    ///
-    /// # Errors
-    /// A process does not start, or a host does not report in time.
     pub fn new(members: usize, hosts: usize) -> Result<Self> {
         Self::with(Etcd::start(members, &[])?, hosts)
     }
 
     /// Starts hosts that use an existing etcd cluster.
-    ///
-    /// # Errors
-    /// A process does not start, or a host does not report in time.
     pub fn with(etcd: Etcd, hosts: usize) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let (daemons, agents) = (BTreeMap::new(), BTreeMap::new());
@@ -80,9 +68,6 @@ impl FleetFixture {
     }
 
     /// Adds a host with daemon and agent.
-    ///
-    /// # Errors
-    /// The agent does not start.
     pub fn add(&mut self, host: &str) -> Result<()> {
         let daemon = MockDaemon::listen(self.dir.path().join(format!("{host}.control")))?;
         self.daemons.insert(host.to_owned(), daemon);
@@ -111,9 +96,6 @@ impl FleetFixture {
     }
 
     /// Kills the agent of a host.
-    ///
-    /// # Errors
-    /// The host has no agent.
     pub fn kill_agent(&mut self, host: &str) -> Result<()> {
         let mut agent = self.agents.remove(host).with_context(|| format!("no agent on {host}"))?;
         agent.kill()?;
@@ -122,25 +104,16 @@ impl FleetFixture {
     }
 
     /// Sends a signal to the agent of a host.
-    ///
-    /// # Errors
-    /// The host has no agent.
     pub fn signal_agent(&self, host: &str, what: Signal) -> Result<()> {
         signal(self.agents.get(host).with_context(|| format!("no agent on {host}"))?, what)
     }
 
     /// `dcqcn-fleet` with these arguments, logging to a file.
-    ///
-    /// # Errors
-    /// `DCQCN_FLEET_BIN` is not set.
     pub fn command(&self, words: &[&str]) -> Result<Command> {
         self.command_under(&[], words)
     }
 
     /// As [`Self::command`], with a command prefix.
-    ///
-    /// # Errors
-    /// As [`Self::command`].
     pub fn command_under(&self, program: &[&str], words: &[&str]) -> Result<Command> {
         let log = File::options().create(true).append(true).open(self.log())?;
         let mut command = match program.split_first() {
@@ -187,17 +160,11 @@ impl FleetFixture {
     }
 
     /// Output of `status --json`.
-    ///
-    /// # Errors
-    /// etcd does not respond.
     pub fn status(&self) -> Result<Value> {
         Ok(serde_json::from_str(&self.text(&["status", "--json"])?)?)
     }
 
     /// Waits until the status satisfies `is`, and returns the elapsed time.
-    ///
-    /// # Errors
-    /// The status does not satisfy `is` in time.
     pub fn wait(&self, what: &str, is: impl Fn(&Value) -> Result<bool>) -> Result<Duration> {
         let began = Instant::now();
         let mut last = Value::Null;
@@ -216,9 +183,6 @@ impl FleetFixture {
     }
 
     /// Waits until every daemon satisfies `of`, and returns the elapsed time.
-    ///
-    /// # Errors
-    /// A daemon does not satisfy `of` in time.
     pub fn wait_for_daemons(&self, what: &str, of: impl Fn(&str, &MockDaemon) -> bool) -> Result<Duration> {
         let began = Instant::now();
         while began.elapsed() < TIMEOUT {

@@ -41,17 +41,11 @@ impl Host {
     }
 
     /// Runs `work` in the host's namespace.
-    ///
-    /// # Errors
-    /// The namespace cannot be entered.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
         Ok(self.netns.run(work)?)
     }
 
     /// Runs a command on the host, which must succeed, and returns its output.
-    ///
-    /// # Errors
-    /// The command fails, or is not installed.
     pub fn command(&self, line: &str) -> Result<String> {
         let mut words = line.split_whitespace();
         let mut command = Command::new(words.next().context("an empty command")?);
@@ -76,9 +70,6 @@ impl Host {
     }
 
     /// The index of one of its interfaces.
-    ///
-    /// # Errors
-    /// The interface does not exist.
     pub fn index(&self, iface: &str) -> Result<u32> {
         Ok(self.netlink()?.link(iface)?.index)
     }
@@ -90,17 +81,11 @@ impl Host {
     }
 
     /// The journal of one of its interfaces.
-    ///
-    /// # Errors
-    /// The interface does not exist.
     pub fn journal(&self, iface: &str) -> Result<PathBuf> {
         Ok(self.journals()?.join(format!("{}.json", self.index(iface)?)))
     }
 
     /// The directory of the pins of one of its interfaces.
-    ///
-    /// # Errors
-    /// The interface does not exist.
     pub fn pins(&self, iface: &str) -> Result<PathBuf> {
         let journals = self.journals()?;
         let namespace = journals.file_name().context("a separate directory")?;
@@ -121,49 +106,31 @@ impl Host {
     }
 
     /// Attaches with a role and changes of parameters, as in `link_rate=1gbit`; nothing is paced.
-    ///
-    /// # Errors
-    /// A change is malformed, or attaching fails.
     pub fn attach(&self, iface: &str, role: Role, changes: &[&str]) -> Result<Info> {
         self.attach_as(&request(iface, role, changes)?)
     }
 
     /// Attaches.
-    ///
-    /// # Errors
-    /// As [`attach::attach`].
     pub fn attach_as(&self, request: &Request) -> Result<Info> {
         Ok(self.run(|| attach::attach(request))??)
     }
 
     /// Attachment of an interface.
-    ///
-    /// # Errors
-    /// As [`attach::open`].
     pub fn attachment(&self, iface: &str) -> Result<Attachment> {
         Ok(self.run(|| attach::open(iface))??)
     }
 
     /// The attached interfaces.
-    ///
-    /// # Errors
-    /// As [`attach::list`].
     pub fn attached(&self) -> Result<Vec<String>> {
         Ok(self.run(attach::list)??.into_iter().map(|info| info.iface).collect())
     }
 
     /// Active link rate of an interface's programs.
-    ///
-    /// # Errors
-    /// As [`attach::open`].
     pub fn link_rate_bps(&self, iface: &str) -> Result<u64> {
         Ok(self.attachment(iface)?.maps.params()?.config.scalars.link_rate_bps)
     }
 
     /// Changes parameters, as in `wred.3.kmin=0B`.
-    ///
-    /// # Errors
-    /// A change is malformed or rejected.
     pub fn set(&self, iface: &str, changes: &[&str]) -> Result<()> {
         let changes = assignments(changes)?;
         let apply = |config: &mut Config| -> Result<()> {
@@ -174,17 +141,11 @@ impl Host {
     }
 
     /// A counter of one of the three hooks.
-    ///
-    /// # Errors
-    /// As [`attach::open`].
     pub fn count(&self, iface: &str, hook: Hook, stat: Stat) -> Result<u64> {
         Ok(self.counters(iface, hook)?.stat[stat as usize])
     }
 
     /// All counters of one of the three hooks.
-    ///
-    /// # Errors
-    /// As [`attach::open`].
     pub fn counters(&self, iface: &str, hook: Hook) -> Result<Counters> {
         Ok(self.attachment(iface)?.maps.counters()?[hook.slot()])
     }
@@ -205,9 +166,6 @@ impl Drop for Host {
 }
 
 /// The request to attach with a role and changes of parameters; nothing is paced.
-///
-/// # Errors
-/// A change is malformed.
 pub fn request(iface: &str, role: Role, changes: &[&str]) -> Result<Request> {
     Ok(Request {
         iface: iface.to_owned(),
@@ -244,9 +202,6 @@ pub fn join(near: (&Host, &str, u8), far: (&Host, &str, u8), mtu: u32) -> Result
 }
 
 /// The next datagram that a socket receives.
-///
-/// # Errors
-/// No packet arrives.
 pub fn datagram(socket: &UdpSocket) -> Result<Vec<u8>> {
     let mut bytes = vec![0; 1 << 16];
     let (len, _) = socket.recv_from(&mut bytes).context("no datagram")?;

@@ -21,9 +21,6 @@ pub enum Tc {
 }
 
 /// A command that attaches this way, if it does.
-///
-/// # Errors
-/// As [`dcqcn()`].
 pub fn command(lab: &Lab, tc: Tc, line: &str) -> Result<Command> {
     let mut command = dcqcn(line)?;
     command.env("DCQCN_AUDIT", lab.path("audit"));

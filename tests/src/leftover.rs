@@ -14,9 +14,6 @@ use crate::socket::TIMEOUT;
 const GRACE: Duration = Duration::from_secs(30);
 
 /// All state of an interface that an attachment could change, except counters.
-///
-/// # Errors
-/// The interface does not exist, or does not come up.
 pub fn state(host: &Host, iface: &str) -> Result<[String; 5]> {
     wait_for_carrier(host, iface)?;
     Ok([
@@ -56,9 +53,6 @@ pub fn freed(flows: u32) -> Result<()> {
 }
 
 /// Problems of one interface according to `status`.
-///
-/// # Errors
-/// The interface is not attached.
 pub fn problems(lab: &Lab, iface: &str) -> Result<Vec<String>> {
     let status = lab.json(&format!("status {iface}"))?;
     let problems = status["attachments"][0]["problems"].as_array().with_context(|| status.to_string())?;

@@ -210,12 +210,8 @@ pub fn seal(frame: &mut [u8], l3: usize) {
 
 /// Rewrites the ECN field of a frame without tags, and its IPv4 checksum.
 pub fn set_ecn(frame: &mut [u8], ecn: Ecn) {
-    let Some((_, l3)) = frame.split_at_mut_checked(Ethernet::LEN) else {
-        return;
-    };
-    let Some(header) = l3.first_chunk_mut::<{ Ipv4::LEN }>() else {
-        return;
-    };
+    let Some((_, l3)) = frame.split_at_mut_checked(Ethernet::LEN) else { return };
+    let Some(header) = l3.first_chunk_mut::<{ Ipv4::LEN }>() else { return };
     if let Some(ip) = Ipv4Repr::parse(Ipv4::new(header)) {
         Ipv4Repr { tos: ecn.apply(ip.tos), ..ip }.emit(header);
     }

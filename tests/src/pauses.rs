@@ -40,9 +40,6 @@ pub struct PauseObservations {
 }
 
 /// Pauses host 1, which must have the kernel's fq.
-///
-/// # Errors
-/// A sent packet does not arrive, or the kernel fails.
 pub fn run(test: &str) -> Result<PauseObservations> {
     let pair = Pair::new(test)?;
     let mut sender = request("a0", Role::Host, &CHANGES)?;
@@ -123,9 +120,6 @@ const STORM_PERIOD: Duration = Duration::from_millis(20);
 const STORM_QUANTA: u16 = 200;
 
 /// A pause storm detected by host 1's watchdog, and its end. `control` starts the watchdog.
-///
-/// # Errors
-/// A storm is not detected, or does not end, in time.
 pub fn storm<C>(test: &str, control: impl FnOnce(&Host) -> Result<C>) -> Result<Watched> {
     let pair = Pair::new(test)?;
     let times = ["pfc_wd_detection_time=200ms", "pfc_wd_restoration_time=400ms"];

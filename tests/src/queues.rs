@@ -42,9 +42,6 @@ pub fn stats(pair: &Pair, config: &Config) -> Result<[Stats; CLASSES]> {
 }
 
 /// Host 1 behind a token bucket, with queues; `None` if the kernel lacks support.
-///
-/// # Errors
-/// The kernel rejects another request.
 pub fn port(test: &str, choice: QueuesChoice) -> Result<Option<Pair>> {
     let kind = if choice == QueuesChoice::Ets { "ets" } else { "htb" };
     if !runnable(test, &["tbf", kind])? {
@@ -83,9 +80,6 @@ pub fn shares_match(choice: QueuesChoice, found: [f64; 3], expected: [f64; 3]) -
 }
 
 /// Share of the port for each of the queues 0, 1 and 3 while all are backlogged.
-///
-/// # Errors
-/// The queues do not fill or drain, or the kernel rejects a request.
 pub fn shares(pair: &Pair) -> Result<[f64; 3]> {
     let config = pair.a.attachment("a0")?.maps.params()?.config;
     let stop = AtomicBool::new(false);

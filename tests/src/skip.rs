@@ -19,6 +19,16 @@ pub fn runnable(test: &str, qdiscs: &[&str]) -> Result<bool> {
     Ok(true)
 }
 
+/// Ends a test that needs root and these qdiscs if it cannot run: `require!("name", "htb")`.
+#[macro_export]
+macro_rules! require {
+    ($test:literal $(, $qdisc:literal)*) => {
+        if !$crate::skip::runnable($test, &[$($qdisc),*])? {
+            return Ok(());
+        }
+    };
+}
+
 /// Whether a test that needs root and BMv2 can run; prints the reason if not.
 pub fn has_bmv2(test: &str) -> Result<bool> {
     if !runnable(test, &[])? {

@@ -27,9 +27,6 @@ pub struct Tap {
 
 impl Tap {
     /// Creates the interface in the namespace of a host, with this many queues, and brings it up.
-    ///
-    /// # Errors
-    /// The kernel does not support such interfaces, or rejects the request.
     pub fn new(host: &Host, name: &str, queues: usize) -> Result<Self> {
         let open = || (0..queues).map(|_| queue(name)).collect::<Result<Vec<_>>>();
         let tap = Self { queues: host.run(open)?? };
@@ -38,9 +35,6 @@ impl Tap {
     }
 
     /// Reads `count` frames, each with its time and queue.
-    ///
-    /// # Errors
-    /// Fewer arrive within `patience`.
     pub fn read_frames(
         &mut self,
         count: usize,

@@ -157,9 +157,6 @@ impl Output {
 
 impl Vector {
     /// The configuration of the vector.
-    ///
-    /// # Errors
-    /// A setting is rejected.
     pub fn config(&self) -> Result<Config> {
         let changes = self.settings.iter().map(|setting| setting.parse::<Assignment>());
         let settings = Settings { changes: changes.collect::<Result<_, _>>()?, ..Settings::default() };
@@ -171,9 +168,6 @@ impl Vector {
     }
 
     /// Runs the vector through an engine with its configuration, and returns the differences.
-    ///
-    /// # Errors
-    /// The engine fails, or the vector is invalid.
     pub fn differences(&self, engine: &mut dyn Engine) -> Result<Vec<String>> {
         let observed = self.observe(engine)?;
         let steps = self.steps.iter().zip(&observed.steps).enumerate();
@@ -191,9 +185,6 @@ impl Vector {
     }
 
     /// The vector with this engine's results.
-    ///
-    /// # Errors
-    /// The engine fails, or the vector is invalid.
     pub fn observe(&self, engine: &mut dyn Engine) -> Result<Self> {
         let mut observed = self.clone();
         for Other { addr, qpn, other_qpn } in &self.pairs {
@@ -338,9 +329,6 @@ pub fn path(name: &str) -> PathBuf {
 }
 
 /// A vector as stored on disk.
-///
-/// # Errors
-/// The file is missing or broken.
 pub fn load(name: &str) -> Result<Vector> {
     let path = path(name);
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;

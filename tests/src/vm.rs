@@ -47,9 +47,6 @@ pub struct Scenario {
 }
 
 /// Runs a scenario, writes its results to `result`, and prints the verdict as the last line.
-///
-/// # Errors
-/// This is not a guest, the scenario is unknown, or `result` cannot be written.
 pub fn run(name: &str, result: &Path) -> Result<()> {
     let scenario = SCENARIOS.iter().find(|scenario| scenario.name == name);
     let scenario = scenario.with_context(|| format!("no scenario `{name}`"))?;
@@ -57,9 +54,6 @@ pub fn run(name: &str, result: &Path) -> Result<()> {
 }
 
 /// Runs situations of two guests, as [`run`]; the results are written after each of them.
-///
-/// # Errors
-/// This is not a guest, or `result` cannot be written.
 pub fn run_between(result: &Path, names: &[&str]) -> Result<()> {
     in_guest("between", result, |report| situations::run(report, names, &|report| report.write(result)))
 }

@@ -4,14 +4,12 @@
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
-use dcqcn_tests::skip::runnable;
+use dcqcn_tests::require;
 use serde_json::Value;
 
 #[test]
 fn quick_bench_complete_and_within_bounds() -> Result<()> {
-    if !runnable("quick_bench_complete_and_within_bounds", &[])? {
-        return Ok(());
-    }
+    require!("quick_bench_complete_and_within_bounds");
     let output =
         Command::new(env!("CARGO_BIN_EXE_dcqcn-bench")).args(["--quick", "--json", "--gate"]).output()?;
     let progress = String::from_utf8_lossy(&output.stderr);

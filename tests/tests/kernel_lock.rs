@@ -15,7 +15,7 @@ use dcqcn_loader::dataplane::{self, Maps, PROGRAMS, Programs, Sizes};
 use dcqcn_replay::Hook;
 use dcqcn_tests::both::LO;
 use dcqcn_tests::packets::Roce;
-use dcqcn_tests::skip::runnable;
+use dcqcn_tests::require;
 
 /// Runs of one call, and calls of each thread.
 const REPEAT: u32 = 20_000;
@@ -36,9 +36,7 @@ fn egress(ebpf: &Ebpf) -> Result<&SchedClassifier> {
 
 #[test]
 fn two_cpus_count_every_packet_of_one_flow() -> Result<()> {
-    if !runnable("two_cpus_count_every_packet_of_one_flow", &[])? {
-        return Ok(());
-    }
+    require!("two_cpus_count_every_packet_of_one_flow");
     let mut config = Config::DEFAULT;
     config.scalars.link_rate_bps = 100_000_000_000;
     let (ebpf, maps) = load(&config)?;
@@ -81,9 +79,7 @@ fn two_cpus_count_every_packet_of_one_flow() -> Result<()> {
 /// As many flows as the set has ways: each has its own lock, and flows are inserted while others are used.
 #[test]
 fn two_cpus_count_every_packet() -> Result<()> {
-    if !runnable("two_cpus_count_every_packet", &[])? {
-        return Ok(());
-    }
+    require!("two_cpus_count_every_packet");
     let mut config = Config::DEFAULT;
     config.scalars.link_rate_bps = 100_000_000_000;
     let (ebpf, maps) = load(&config)?;
@@ -124,9 +120,7 @@ fn two_cpus_count_every_packet() -> Result<()> {
 /// distinct length, and no flow is charged for another's packets.
 #[test]
 fn two_cpus_never_charge_wrong_flow() -> Result<()> {
-    if !runnable("two_cpus_never_charge_wrong_flow", &[])? {
-        return Ok(());
-    }
+    require!("two_cpus_never_charge_wrong_flow");
     const FLOWS: u32 = WAYS as u32 + 4;
     const SHORT_CALLS: u32 = 40_000;
     let mut config = Config::DEFAULT;
@@ -171,9 +165,7 @@ fn two_cpus_never_charge_wrong_flow() -> Result<()> {
 /// virtual CPUs each such case cost soft-RoCE two NAKs and a retransmitted window.
 #[test]
 fn contended_packet_leaves_after_queued() -> Result<()> {
-    if !runnable("contended_packet_leaves_after_queued", &[])? {
-        return Ok(());
-    }
+    require!("contended_packet_leaves_after_queued");
     let mut config = Config::DEFAULT;
     let scalars = &mut config.scalars;
     (scalars.link_rate_bps, scalars.rpg_min_rate_bps) = (1_000_000, 1_000_000);

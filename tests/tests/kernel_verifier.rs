@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_common::layout::Mode;
 use dcqcn_loader::dataplane::{self, PROGRAMS, Programs, Sizes};
-use dcqcn_tests::skip::runnable;
+use dcqcn_tests::require;
 
 /// The verifier gives up after a million (BPF_COMPLEXITY_LIMIT_INSNS); other kernels process up to
 /// twice as many as this one.
@@ -11,9 +11,7 @@ const MAX_INSNS: u32 = 400_000;
 
 #[test]
 fn programs_verify_with_a_margin() -> Result<()> {
-    if !runnable("programs_verify_with_a_margin", &[])? {
-        return Ok(());
-    }
+    require!("programs_verify_with_a_margin");
     let sizes = Sizes { rp_flows: 8, np_flows: 8 };
     for programs in [Programs::Plain, Programs::PacketTrace { one_in: 1 }] {
         for (mode, programs_to_load) in [

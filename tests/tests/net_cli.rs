@@ -4,13 +4,11 @@ use std::thread;
 
 use anyhow::{Context, Result};
 use dcqcn_tests::lab::{Lab, assert_contains};
-use dcqcn_tests::skip::runnable;
+use dcqcn_tests::require;
 
 #[test]
 fn interface_life_cycle_by_command() -> Result<()> {
-    if !runnable("interface_life_cycle_by_command", &[])? {
-        return Ok(());
-    }
+    require!("interface_life_cycle_by_command");
     let lab = Lab::new("life")?;
     let netlink = lab.host.netlink()?;
     let index = netlink.link("a0")?.index;
@@ -51,9 +49,7 @@ fn interface_life_cycle_by_command() -> Result<()> {
 /// An attachment has a journal before it has maps and parameters.
 #[test]
 fn concurrent_attach_awaited() -> Result<()> {
-    if !runnable("concurrent_attach_awaited", &[])? {
-        return Ok(());
-    }
+    require!("concurrent_attach_awaited");
     let lab = Lab::new("wait")?;
     thread::scope(|scope| {
         let attaching = scope.spawn(|| lab.ok("attach a0 --set link_rate=1gbit"));
@@ -71,9 +67,7 @@ fn concurrent_attach_awaited() -> Result<()> {
 
 #[test]
 fn change_is_atomic() -> Result<()> {
-    if !runnable("change_is_atomic", &[])? {
-        return Ok(());
-    }
+    require!("change_is_atomic");
     let lab = Lab::new("set")?;
     lab.ok("attach a0 --set link_rate=1gbit")?;
     let changed = lab.ok("set a0 rpg_ai_rate=20mbit wred.3.kmin=100KB wred.3.kmax=1.5MB wred.3.pmax=0.5%")?;
@@ -99,9 +93,7 @@ fn change_is_atomic() -> Result<()> {
 
 #[test]
 fn command_line_overrides_file() -> Result<()> {
-    if !runnable("command_line_overrides_file", &[])? {
-        return Ok(());
-    }
+    require!("command_line_overrides_file");
     let lab = Lab::new("file")?;
     let file = tempfile::NamedTempFile::new()?;
     let text =
@@ -128,9 +120,7 @@ fn command_line_overrides_file() -> Result<()> {
 
 #[test]
 fn pairs_added_listed_and_removed() -> Result<()> {
-    if !runnable("pairs_added_listed_and_removed", &[])? {
-        return Ok(());
-    }
+    require!("pairs_added_listed_and_removed");
     let lab = Lab::new("pair")?;
     assert_contains(&lab.expect_error(3, "flows pair list a0")?, "a0 is not attached");
     lab.ok("attach a0 --pacer none --set link_rate=1gbit --flows 64")?;

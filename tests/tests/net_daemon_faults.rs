@@ -16,8 +16,8 @@ use dcqcn_tests::command::{cpu_time, dcqcn};
 use dcqcn_tests::daemon::{Daemon, HOST, Manager, get, wait};
 use dcqcn_tests::host::{Host, Pair};
 use dcqcn_tests::packets::Roce;
+use dcqcn_tests::require;
 use dcqcn_tests::retry::while_busy;
-use dcqcn_tests::skip::runnable;
 use dcqcn_tests::socket::TIMEOUT;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::Signal;
@@ -29,9 +29,7 @@ fn attached_at(host: &Host, iface: &str) -> Result<u64> {
 
 #[test]
 fn empty_file_detaches_nothing() -> Result<()> {
-    if !runnable("empty_file_detaches_nothing", &[])? {
-        return Ok(());
-    }
+    require!("empty_file_detaches_nothing");
     let pair = Pair::new("empty")?;
     let mut daemon = Daemon::serving(&pair.a, HOST, "a0")?;
     let before = attached_at(&pair.a, "a0")?;
@@ -67,9 +65,7 @@ fn empty_file_detaches_nothing() -> Result<()> {
 
 #[test]
 fn daemon_follows_shaper_rate() -> Result<()> {
-    if !runnable("daemon_follows_shaper_rate", &["tbf"])? {
-        return Ok(());
-    }
+    require!("daemon_follows_shaper_rate", "tbf");
     let pair = Pair::new("speed")?;
     pair.a.command("tc qdisc add dev a0 root handle 7: tbf rate 200mbit burst 200k limit 1m")?;
     let file = "[[interface]]\nname = 'a0'\npacer = 'none'\nflows = 64\n";
@@ -87,9 +83,7 @@ fn daemon_follows_shaper_rate() -> Result<()> {
 
 #[test]
 fn manual_set_kept_until_reload() -> Result<()> {
-    if !runnable("manual_set_kept_until_reload", &[])? {
-        return Ok(());
-    }
+    require!("manual_set_kept_until_reload");
     let pair = Pair::new("touch")?;
     let mut daemon = Daemon::serving(&pair.a, HOST, "a0")?;
     pair.a.set("a0", &["link_rate=3gbit"])?;
@@ -108,9 +102,7 @@ fn manual_set_kept_until_reload() -> Result<()> {
 
 #[test]
 fn missing_listen_address_retried() -> Result<()> {
-    if !runnable("missing_listen_address_retried", &[])? {
-        return Ok(());
-    }
+    require!("missing_listen_address_retried");
     let pair = Pair::new("address")?;
     // A namespace that never had an address treats any as its own.
     pair.a.netlink()?.set_up(pair.a.index("lo")?, true)?;
@@ -143,9 +135,7 @@ fn missing_listen_address_retried() -> Result<()> {
 
 #[test]
 fn silent_clients_do_not_block() -> Result<()> {
-    if !runnable("silent_clients_do_not_block", &[])? {
-        return Ok(());
-    }
+    require!("silent_clients_do_not_block");
     const CLIENTS: usize = 1_100;
     let pair = Pair::new("idle")?;
     pair.a.netlink()?.set_up(pair.a.index("lo")?, true)?;
@@ -173,9 +163,7 @@ fn silent_clients_do_not_block() -> Result<()> {
 
 #[test]
 fn removed_peer_released_loopback_ignored() -> Result<()> {
-    if !runnable("removed_peer_released_loopback_ignored", &[])? {
-        return Ok(());
-    }
+    require!("removed_peer_released_loopback_ignored");
     let pair = Pair::new("way")?;
     pair.also("a1", "b1")?;
     let any = HOST.replace("'a*'", "'*'");
@@ -215,9 +203,7 @@ fn many_links() -> Result<String> {
 
 #[test]
 fn many_interfaces_served() -> Result<()> {
-    if !runnable("many_interfaces_served", &[])? {
-        return Ok(());
-    }
+    require!("many_interfaces_served");
     let ports = ports()?;
     let pair = Pair::new("many")?;
     pair.a.netlink()?.set_up(pair.a.index("lo")?, true)?;
@@ -279,9 +265,7 @@ fn many_interfaces_served() -> Result<()> {
 
 #[test]
 fn restart_resumes_interrupted_attach() -> Result<()> {
-    if !runnable("restart_resumes_interrupted_attach", &[])? {
-        return Ok(());
-    }
+    require!("restart_resumes_interrupted_attach");
     let ports = ports()?;
     let pair = Pair::new("middle")?;
     for port in 1..ports {
@@ -311,9 +295,7 @@ fn restart_resumes_interrupted_attach() -> Result<()> {
 
 #[test]
 fn unread_log_does_not_stop_service() -> Result<()> {
-    if !runnable("unread_log_does_not_stop_service", &[])? {
-        return Ok(());
-    }
+    require!("unread_log_does_not_stop_service");
     let pair = Pair::new("unread")?;
     let dir = tempfile::tempdir()?;
     fs::write(dir.path().join("dcqcn.toml"), HOST)?;

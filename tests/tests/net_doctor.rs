@@ -11,7 +11,7 @@ use dcqcn_params::Role;
 use dcqcn_tests::command::dcqcn;
 use dcqcn_tests::host::{Host, Pair};
 use dcqcn_tests::packets::{CNP_TOS, Roce};
-use dcqcn_tests::skip::runnable;
+use dcqcn_tests::require;
 use serde_json::Value;
 
 /// Output of `dcqcn doctor` with these arguments in the namespace of `host`, and its exit code.
@@ -73,9 +73,7 @@ fn set(ids: &[&str]) -> BTreeSet<String> {
 
 #[test]
 fn switch_healthy_until_congested() -> Result<()> {
-    if !runnable("switch_healthy_until_congested", &[])? {
-        return Ok(());
-    }
+    require!("switch_healthy_until_congested");
     let pair = Pair::new("doctor-cp")?;
     assert_eq!(faults(&pair.a)?, set(&["nothing-attached"]));
     pair.a.attach("a0", Role::Switch, &["link_rate=10gbit"])?;
@@ -93,9 +91,7 @@ fn switch_healthy_until_congested() -> Result<()> {
 
 #[test]
 fn host_without_cnps_reports_cause() -> Result<()> {
-    if !runnable("host_without_cnps_reports_cause", &[])? {
-        return Ok(());
-    }
+    require!("host_without_cnps_reports_cause");
     let pair = Pair::new("doctor-host")?;
     let marked = Roce { ecn: Ecn::CE, ..Roce::default() };
     pair.b.attach("b0", Role::Host, &["link_rate=10gbit"])?;
@@ -120,9 +116,7 @@ fn host_without_cnps_reports_cause() -> Result<()> {
 
 #[test]
 fn short_shaper_burst_reported() -> Result<()> {
-    if !runnable("short_shaper_burst_reported", &["tbf", "htb"])? {
-        return Ok(());
-    }
+    require!("short_shaper_burst_reported", "tbf", "htb");
     let pair = Pair::new("doctor-burst")?;
     // Severity, evidence and fix of the finding on the shaper.
     let found = || -> Result<Option<(String, String, String)>> {
@@ -156,9 +150,7 @@ fn short_shaper_burst_reported() -> Result<()> {
 
 #[test]
 fn missing_parts_reported() -> Result<()> {
-    if !runnable("missing_parts_reported", &[])? {
-        return Ok(());
-    }
+    require!("missing_parts_reported");
     let pair = Pair::new("doctor-gone")?;
     pair.a.attach("a0", Role::Switch, &["link_rate=10gbit"])?;
     let netlink = pair.a.netlink()?;
@@ -171,9 +163,7 @@ fn missing_parts_reported() -> Result<()> {
 
 #[test]
 fn broken_recordings_are_rejected() -> Result<()> {
-    if !runnable("broken_recordings_are_rejected", &[])? {
-        return Ok(());
-    }
+    require!("broken_recordings_are_rejected");
     let host = Host::new("doctor-from", "a")?;
     let dir = tempfile::tempdir()?;
     let path = dir.path().to_str().context("a path")?;

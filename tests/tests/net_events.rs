@@ -11,7 +11,7 @@ use dcqcn_replay::Hook;
 use dcqcn_tests::command::{Running, dcqcn};
 use dcqcn_tests::host::{Host, Pair};
 use dcqcn_tests::packets::{CNP_TOS, Roce};
-use dcqcn_tests::skip::runnable;
+use dcqcn_tests::require;
 use dcqcn_tests::socket::TIMEOUT;
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -51,9 +51,7 @@ fn kinds(events: &[Value]) -> Vec<&str> {
 /// Two readers and the daemon concurrently: each sees all events.
 #[test]
 fn events_reach_every_reader() -> Result<()> {
-    if !runnable("events_reach_every_reader", &[])? {
-        return Ok(());
-    }
+    require!("events_reach_every_reader");
     let pair = Pair::new("events")?;
     let audit = tempfile::tempdir()?;
     let changes = ["link_rate=1gbit", "rpg_time_reset=0ns", "rpg_byte_reset=0B"];
@@ -143,9 +141,7 @@ fn wait_for(file: &std::path::Path, words: &str) -> Result<()> {
 #[test]
 fn full_table_reported_flood_counted() -> Result<()> {
     const FLOWS: u32 = 3_000;
-    if !runnable("full_table_reported_flood_counted", &[])? {
-        return Ok(());
-    }
+    require!("full_table_reported_flood_counted");
     let pair = Pair::new("events-full")?;
     let audit = tempfile::tempdir()?;
     pair.a.attach("a0", Role::Host, &["link_rate=1gbit", "event_rate=50"])?;
@@ -165,9 +161,7 @@ fn full_table_reported_flood_counted() -> Result<()> {
 
 #[test]
 fn events_end_cleanly_and_reject_unknown() -> Result<()> {
-    if !runnable("events_end_cleanly_and_reject_unknown", &[])? {
-        return Ok(());
-    }
+    require!("events_end_cleanly_and_reject_unknown");
     let pair = Pair::new("events-end")?;
     let audit = tempfile::tempdir()?;
     for (line, code, expected) in [
@@ -202,9 +196,7 @@ fn events_end_cleanly_and_reject_unknown() -> Result<()> {
 /// fix.
 #[test]
 fn packet_trace_only_if_enabled() -> Result<()> {
-    if !runnable("packet_trace_only_if_enabled", &[])? {
-        return Ok(());
-    }
+    require!("packet_trace_only_if_enabled");
     let pair = Pair::new("packets")?;
     let audit = tempfile::tempdir()?;
     let run = |line: &str| -> Result<std::process::Output> {

@@ -3,15 +3,13 @@
 use anyhow::{Context, Result, ensure};
 use dcqcn_netlink::Netns;
 use dcqcn_tests::command::dcqcn_lab;
+use dcqcn_tests::require;
 use dcqcn_tests::retry::while_busy;
-use dcqcn_tests::skip::runnable;
 use serde_json::Value;
 
 #[test]
 fn dcqcn_prevents_incast_collapse() -> Result<()> {
-    if !runnable("dcqcn_prevents_incast_collapse", &["htb", "tbf"])? {
-        return Ok(());
-    }
+    require!("dcqcn_prevents_incast_collapse", "htb", "tbf");
     while_busy(3, incast)
 }
 

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use dcqcn_params::Role;
 use dcqcn_tests::command::{Running, dcqcn};
 use dcqcn_tests::host::Pair;
-use dcqcn_tests::skip::runnable;
+use dcqcn_tests::require;
 use serde_json::Value;
 
 /// Two hosts with addresses, and a listener on the second one.
@@ -38,9 +38,7 @@ fn findings(report: &Value) -> Result<Vec<&str>> {
 
 #[test]
 fn transparent_path_answers_marks_both_ways() -> Result<()> {
-    if !runnable("transparent_path_answers_marks_both_ways", &[])? {
-        return Ok(());
-    }
+    require!("transparent_path_answers_marks_both_ways");
     let (pair, mut listener) = listening("peer-cnp", 4_200, "")?;
     pair.a.attach("a0", Role::Host, &["link_rate=10gbit"])?;
     pair.b.attach("b0", Role::Host, &["link_rate=10gbit"])?;
@@ -65,9 +63,7 @@ fn transparent_path_answers_marks_both_ways() -> Result<()> {
 
 #[test]
 fn path_that_clears_ecn_is_reported() -> Result<()> {
-    if !runnable("path_that_clears_ecn_is_reported", &[])? {
-        return Ok(());
-    }
+    require!("path_that_clears_ecn_is_reported");
     let (pair, mut listener) = listening("peer-ecn", 1_500, "")?;
     let rule = "iptables -t mangle -A OUTPUT -p udp --dport 4791 -j TOS --set-tos 0x68/0xff";
     if let Err(error) = pair.a.command(rule) {
@@ -91,9 +87,7 @@ fn path_that_clears_ecn_is_reported() -> Result<()> {
 
 #[test]
 fn attached_phase_leaves_hosts_detached() -> Result<()> {
-    if !runnable("attached_phase_leaves_hosts_detached", &[])? {
-        return Ok(());
-    }
+    require!("attached_phase_leaves_hosts_detached");
     let (pair, mut listener) = listening("peer-attach", 4_200, "--attach")?;
     let (_, report) = check(&pair, "--attach")?;
     assert!(listener.wait()?.success());
@@ -113,9 +107,7 @@ fn attached_phase_leaves_hosts_detached() -> Result<()> {
 
 #[test]
 fn check_without_listener_names_the_fix() -> Result<()> {
-    if !runnable("check_without_listener_names_the_fix", &[])? {
-        return Ok(());
-    }
+    require!("check_without_listener_names_the_fix");
     let pair = Pair::new("peer-none")?;
     pair.a.add_v4("a0", 1, 24)?;
     pair.b.add_v4("b0", 2, 24)?;

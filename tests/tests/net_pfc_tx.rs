@@ -9,7 +9,7 @@ use dcqcn_params::{QueuesChoice, Role};
 use dcqcn_tests::command::Running;
 use dcqcn_tests::host::{Host, join, request};
 use dcqcn_tests::packets::Roce;
-use dcqcn_tests::skip::runnable;
+use dcqcn_tests::require;
 use dcqcn_tests::socket::{RawSocket, TIMEOUT};
 
 /// Two senders and two receivers around a bridge whose ports to the receivers are slow.
@@ -109,9 +109,7 @@ fn receives_nothing(socket: &RawSocket, ms: u64) -> Result<bool> {
 
 #[test]
 fn port_filling_queue_gets_xoff_then_xon() -> Result<()> {
-    if !runnable("port_filling_queue_gets_xoff_then_xon", &["tbf", "htb"])? {
-        return Ok(());
-    }
+    require!("port_filling_queue_gets_xoff_then_xon", "tbf", "htb");
     let fixture = BridgeFixture::new("asking")?;
     let (one, two) = (fixture.socket(0)?, fixture.socket(1)?);
     let _daemon = fixture.switch.run(|| Running::start(&fixture.switch, "run p0"))??;
@@ -150,9 +148,7 @@ fn port_filling_queue_gets_xoff_then_xon() -> Result<()> {
 /// Two ports fill at the same time: each is paused until the slower one's queue is empty.
 #[test]
 fn xon_of_one_port_keeps_other_xoff() -> Result<()> {
-    if !runnable("xon_of_one_port_keeps_other_xoff", &["tbf", "htb"])? {
-        return Ok(());
-    }
+    require!("xon_of_one_port_keeps_other_xoff", "tbf", "htb");
     let fixture = BridgeFixture::new("askingtwo")?;
     let one = fixture.socket(0)?;
     let _daemon = fixture.switch.run(|| Running::start(&fixture.switch, "run p0 p9"))??;

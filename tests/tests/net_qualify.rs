@@ -7,8 +7,8 @@ use dcqcn_netlink::Netns;
 use dcqcn_params::Role;
 use dcqcn_tests::command::dcqcn_lab;
 use dcqcn_tests::host::{Host, join};
+use dcqcn_tests::require;
 use dcqcn_tests::retry::while_busy;
-use dcqcn_tests::skip::runnable;
 use serde_json::Value;
 
 /// Runs it, and returns its exit code and its report.
@@ -29,9 +29,7 @@ fn checks<'a>(report: &'a Value, outcome: &str) -> Vec<&'a str> {
 
 #[test]
 fn linux_qualifies_as_switch() -> Result<()> {
-    if !runnable("linux_qualifies_as_switch", &["htb", "tbf"])? {
-        return Ok(());
-    }
+    require!("linux_qualifies_as_switch", "htb", "tbf");
     let directory = tempfile::tempdir()?;
     let junit = directory.path().join("qualify.xml");
     let options = format!("--duration 5s --rounds 60 --junit {}", junit.display());
@@ -49,9 +47,7 @@ fn linux_qualifies_as_switch() -> Result<()> {
 
 #[test]
 fn planted_fault_found_in_its_row() -> Result<()> {
-    if !runnable("planted_fault_found_in_its_row", &["htb", "tbf"])? {
-        return Ok(());
-    }
+    require!("planted_fault_found_in_its_row", "htb", "tbf");
     // Options, and the starts of the lines that must fail.
     let faults: [(&str, &[&str]); 4] = [
         ("--case marking --rounds 40 --set wred.3.ecn=off", &["marked at", "marked above"]),
@@ -84,9 +80,7 @@ fn planted_fault_found_in_its_row() -> Result<()> {
 /// A bridge of another namespace, between three ports of this one.
 #[test]
 fn device_between_ports_qualified() -> Result<()> {
-    if !runnable("device_between_ports_qualified", &["htb", "tbf"])? {
-        return Ok(());
-    }
+    require!("device_between_ports_qualified", "htb", "tbf");
     let (machine, switch) = (Host::new("between", "machine")?, Host::new("between", "switch")?);
     switch.command("ip link add br0 type bridge")?;
     switch.command("ip link set br0 up")?;
@@ -121,9 +115,7 @@ fn device_between_ports_qualified() -> Result<()> {
 
 #[test]
 fn missing_parts_skipped_with_reason() -> Result<()> {
-    if !runnable("missing_parts_skipped_with_reason", &[])? {
-        return Ok(());
-    }
+    require!("missing_parts_skipped_with_reason");
     let path = std::env::var_os("PATH").unwrap_or_default();
     if !std::env::split_paths(&path).any(|directory| directory.join("simple_switch").is_file()) {
         let (code, report) = qualify("--switch bmv2")?;
@@ -134,9 +126,7 @@ fn missing_parts_skipped_with_reason() -> Result<()> {
 
 #[test]
 fn unusable_ports_reported() -> Result<()> {
-    if !runnable("unusable_ports_reported", &["tbf"])? {
-        return Ok(());
-    }
+    require!("unusable_ports_reported", "tbf");
     let (machine, other) = (Host::new("unusable", "machine")?, Host::new("unusable", "other")?);
     join((&machine, "e1", 1), (&other, "p1", 2), 1_500)?;
     for (ports, names) in [

@@ -10,14 +10,12 @@ use dcqcn_params::QueuesChoice;
 use dcqcn_tests::lab::{Lab, assert_contains};
 use dcqcn_tests::packets::{CNP_TOS, Roce};
 use dcqcn_tests::queues::{CASES, other, port, shares, shares_match, stats};
-use dcqcn_tests::skip::runnable;
+use dcqcn_tests::require;
 use dcqcn_tests::socket::TIMEOUT;
 
 /// The cases of the kernel's own tests of ets, one after the other on a port that is up.
 fn check_shares(test: &str, choice: QueuesChoice) -> Result<()> {
-    let Some(pair) = port(test, choice)? else {
-        return Ok(());
-    };
+    let Some(pair) = port(test, choice)? else { return Ok(()) };
     for (name, changes, expected) in CASES {
         pair.a.set("a0", changes)?;
         let found = shares(&pair)?;
@@ -41,9 +39,7 @@ fn htb_shares_follow_weights() -> Result<()> {
 /// queue.
 #[test]
 fn every_packet_has_queue() -> Result<()> {
-    let Some(pair) = port("every_packet_has_queue", QueuesChoice::Auto)? else {
-        return Ok(());
-    };
+    let Some(pair) = port("every_packet_has_queue", QueuesChoice::Auto)? else { return Ok(()) };
     let config = pair.a.attachment("a0")?.maps.params()?.config;
     let tag = |roce: Roce| Roce { tags: vec![(dcqcn_common::wire::eth::EtherType::VLAN, 5)], ..roce };
     let first = config.bands().iter().position(|band| *band == 0).context("no queue is served first")?;
@@ -74,9 +70,7 @@ fn every_packet_has_queue() -> Result<()> {
 /// Marking uses the depth of the queue itself, and a full queue drops and counts.
 #[test]
 fn depth_and_drops_are_per_queue() -> Result<()> {
-    let Some(pair) = port("depth_and_drops_are_per_queue", QueuesChoice::Auto)? else {
-        return Ok(());
-    };
+    let Some(pair) = port("depth_and_drops_are_per_queue", QueuesChoice::Auto)? else { return Ok(()) };
     pair.a.command("tc qdisc change dev a0 root handle 7: tbf rate 200kbit burst 2k limit 1m")?;
     pair.a.set("a0", &["wred.3.queue_limit=20KB", "wred.3.kmin=5KB", "wred.3.kmax=5KB"])?;
     let (socket, index) = (pair.a.socket("a0")?, pair.a.index("a0")?);
@@ -104,9 +98,7 @@ fn depth_and_drops_are_per_queue() -> Result<()> {
 
 #[test]
 fn previous_qdisc_restored_choice_reported() -> Result<()> {
-    if !runnable("previous_qdisc_restored_choice_reported", &["htb", "tbf"])? {
-        return Ok(());
-    }
+    require!("previous_qdisc_restored_choice_reported", "htb", "tbf");
     let lab = Lab::new("queues")?;
     let shown = || lab.host.command("tc -d qdisc show dev a0");
     for root in [None, Some("tc qdisc add dev a0 root handle 7: tbf rate 20mbit burst 20k limit 1m")] {
@@ -157,9 +149,7 @@ fn previous_qdisc_restored_choice_reported() -> Result<()> {
 
 #[test]
 fn removed_queues_reported() -> Result<()> {
-    if !runnable("removed_queues_reported", &["htb"])? {
-        return Ok(());
-    }
+    require!("removed_queues_reported", "htb");
     let lab = Lab::new("taken")?;
     lab.ok("attach a0 --role switch --queues=htb --flows 64 --set link_rate=20mbit")?;
     lab.host.command("tc qdisc del dev a0 root")?;

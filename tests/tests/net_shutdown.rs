@@ -17,7 +17,7 @@ use dcqcn_tests::command::{Running, binary, dcqcn, dcqcn_lab};
 use dcqcn_tests::daemon::wait;
 use dcqcn_tests::host::{Host, Pair, request};
 use dcqcn_tests::leftover::tables;
-use dcqcn_tests::skip::runnable;
+use dcqcn_tests::require;
 use dcqcn_tests::socket::TIMEOUT;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -260,9 +260,7 @@ fn each(fixture: &Fixture, line: &str, ends: &[End]) -> Result<()> {
 
 #[test]
 fn dashboard_ends_with_terminal() -> Result<()> {
-    if !runnable("dashboard_ends_with_terminal", &[])? {
-        return Ok(());
-    }
+    require!("dashboard_ends_with_terminal");
     let fixture = Fixture::new("endtop")?;
     each(&fixture, "top a0 --interval 10ms", &SIGNALS)?;
     each(&fixture, "top a0 --interval 3600s", &[End::Terminal])?;
@@ -271,9 +269,7 @@ fn dashboard_ends_with_terminal() -> Result<()> {
 
 #[test]
 fn streaming_commands_end_with_reader() -> Result<()> {
-    if !runnable("streaming_commands_end_with_reader", &[])? {
-        return Ok(());
-    }
+    require!("streaming_commands_end_with_reader");
     let fixture = Fixture::new("endlines")?;
     for line in [
         "monitor a0 --interval 3600s",
@@ -289,9 +285,7 @@ fn streaming_commands_end_with_reader() -> Result<()> {
 
 #[test]
 fn packet_trace_ends_with_reader() -> Result<()> {
-    if !runnable("packet_trace_ends_with_reader", &[])? {
-        return Ok(());
-    }
+    require!("packet_trace_ends_with_reader");
     let fixture = Fixture::new("endpackets")?;
     fixture.pair.a.run(|| attach::detach("a0"))??;
     let mut request = request("a0", Role::Host, &["link_rate=1gbit"])?;
@@ -303,9 +297,7 @@ fn packet_trace_ends_with_reader() -> Result<()> {
 
 #[test]
 fn foreground_daemon_ends_with_terminal() -> Result<()> {
-    if !runnable("foreground_daemon_ends_with_terminal", &[])? {
-        return Ok(());
-    }
+    require!("foreground_daemon_ends_with_terminal");
     let fixture = Fixture::new("endrun")?;
     // With a file, SIGHUP reloads it.
     for line in ["run --config {dir}/dcqcn.toml", "run a0"] {
@@ -316,9 +308,7 @@ fn foreground_daemon_ends_with_terminal() -> Result<()> {
 
 #[test]
 fn simulation_ends_on_signal() -> Result<()> {
-    if !runnable("simulation_ends_on_signal", &[])? {
-        return Ok(());
-    }
+    require!("simulation_ends_on_signal");
     let fixture = Fixture::new("endsim")?;
     for line in ["sim incast", "sim coexist", "sim stability"] {
         let line = format!("dcqcn-lab {line} --duration 600s");
@@ -330,9 +320,7 @@ fn simulation_ends_on_signal() -> Result<()> {
 
 #[test]
 fn lab_removes_network_on_signal() -> Result<()> {
-    if !runnable("lab_removes_network_on_signal", &["htb"])? {
-        return Ok(());
-    }
+    require!("lab_removes_network_on_signal", "htb");
     let fixture = Fixture::new("endlab")?;
     let line = "dcqcn-lab incast --control off --senders 2 --duration 600s";
     for end in SIGNALS.into_iter().chain([End::Terminal, End::Reader]) {
@@ -349,9 +337,7 @@ fn lab_removes_network_on_signal() -> Result<()> {
 /// The soak test exits immediately in the middle of a fault, and reverts its changes.
 #[test]
 fn soak_leaves_nothing_on_signal() -> Result<()> {
-    if !runnable("soak_leaves_nothing_on_signal", &["htb"])? {
-        return Ok(());
-    }
+    require!("soak_leaves_nothing_on_signal", "htb");
     /// Table sizes of its managed and new attachments.
     const SOAKED: [u32; 2] = [1_531, 1_533];
     let (fixture, before) = (Fixture::new("endsoak")?, SOAKED.map(tables));

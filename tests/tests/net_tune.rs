@@ -10,7 +10,7 @@ use aya::maps::{MapInfo, loaded_maps};
 use dcqcn_common::params::{Config, Unit};
 use dcqcn_params::Key;
 use dcqcn_tests::lab::{Lab, assert_contains};
-use dcqcn_tests::skip::runnable;
+use dcqcn_tests::require;
 use serde_json::Value;
 
 /// Every parameter of an interface, by name, in the base unit.
@@ -28,9 +28,7 @@ fn state(lab: &Lab, iface: &str) -> Result<BTreeMap<String, u64>> {
 
 #[test]
 fn multi_interface_change_is_atomic() -> Result<()> {
-    if !runnable("multi_interface_change_is_atomic", &[])? {
-        return Ok(());
-    }
+    require!("multi_interface_change_is_atomic");
     let lab = Lab::new("several")?;
     lab.ok("attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
     assert_contains(&lab.expect_error(3, "set a0,b0 rpg_gd=12")?, "b0 is not attached");
@@ -109,9 +107,7 @@ fn ids_of_params() -> BTreeMap<u32, MapInfo> {
 
 #[test]
 fn failed_write_restores_other_interfaces() -> Result<()> {
-    if !runnable("failed_write_restores_other_interfaces", &[])? {
-        return Ok(());
-    }
+    require!("failed_write_restores_other_interfaces");
     let lab = Lab::new("back")?;
     lab.ok("attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
     let others = ids_of_params();
@@ -161,9 +157,7 @@ fn random_change(numbers: &mut Numbers, keys: &[Key]) -> Option<(Key, u64)> {
 #[test]
 fn thousand_random_changes_converge() -> Result<()> {
     const CHANGES: usize = 1_000;
-    if !runnable("thousand_random_changes_converge", &[])? {
-        return Ok(());
-    }
+    require!("thousand_random_changes_converge");
     let lab = Lab::new("random")?;
     for iface in ["a0", "b0"] {
         lab.ok(&format!("attach {iface} --pacer none --flows 64 --set link_rate=1gbit"))?;
@@ -214,9 +208,7 @@ fn thousand_random_changes_converge() -> Result<()> {
 
 #[test]
 fn saved_config_attaches_identically() -> Result<()> {
-    if !runnable("saved_config_attaches_identically", &[])? {
-        return Ok(());
-    }
+    require!("saved_config_attaches_identically");
     let lab = Lab::new("save")?;
     lab.ok("attach a0 --pacer none --flows 128 --profile nvidia --set link_rate=10gbit")?;
     lab.ok("set a0 wred.3.kmin=100KB wred.3.kmax=1048576 wred.3.pmax=0.5% dscp_to_tc.26=4 cp_enable=on")?;
@@ -262,9 +254,7 @@ fn saved_config_attaches_identically() -> Result<()> {
 
 #[test]
 fn import_is_atomic() -> Result<()> {
-    if !runnable("import_is_atomic", &[])? {
-        return Ok(());
-    }
+    require!("import_is_atomic");
     let lab = Lab::new("import")?;
     lab.ok("attach a0 --pacer none --flows 64 --set link_rate=10gbit")?;
     lab.ok("attach b0 --role switch --pacer none --flows 64 --set link_rate=10gbit")?;

@@ -16,7 +16,7 @@ use dcqcn_tests::command::{Running, dcqcn};
 use dcqcn_tests::daemon::wait;
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::packets::{CNP_TOS, Roce};
-use dcqcn_tests::skip::runnable;
+use dcqcn_tests::require;
 use dcqcn_tests::socket::TIMEOUT;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::pty::{OpenptyResult, Winsize, openpty};
@@ -44,9 +44,7 @@ fn pair(test: &str) -> Result<Pair> {
 
 #[test]
 fn watch_shows_traffic() -> Result<()> {
-    if !runnable("watch_shows_traffic", &[])? {
-        return Ok(());
-    }
+    require!("watch_shows_traffic");
     let pair = pair("watch")?;
     let socket = pair.a.socket("a0")?;
     let data = Roce::default();
@@ -89,9 +87,7 @@ fn watch_shows_traffic() -> Result<()> {
 
 #[test]
 fn watch_ends_cleanly() -> Result<()> {
-    if !runnable("watch_ends_cleanly", &[])? {
-        return Ok(());
-    }
+    require!("watch_ends_cleanly");
     let pair = pair("watch-end")?;
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
         let mut watch = Running::start(&pair.a, "monitor --interval 50ms")?;
@@ -151,9 +147,7 @@ fn value(metrics: &str, name: &str, labels: &[&str]) -> Option<f64> {
 
 #[test]
 fn metrics_equal_counters() -> Result<()> {
-    if !runnable("metrics_equal_counters", &[])? {
-        return Ok(());
-    }
+    require!("metrics_equal_counters");
     let pair = pair("metrics")?;
     let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
     let data = Roce::default();
@@ -265,9 +259,7 @@ const LEAVE: &str = "\x1b[?1049l";
 
 #[test]
 fn top_restores_terminal() -> Result<()> {
-    if !runnable("top_restores_terminal", &[])? {
-        return Ok(());
-    }
+    require!("top_restores_terminal");
     let pair = pair("top")?;
     pair.a.socket("a0")?.send(&Roce::default().frame())?;
     let audit = tempfile::tempdir()?;

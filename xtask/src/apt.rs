@@ -89,9 +89,6 @@ pub(crate) fn install_if_root(packages: &[&str]) -> Result<()> {
 }
 
 /// Installs the packages of missing programs, where this process may.
-///
-/// # Errors
-/// A program is still missing.
 pub(crate) fn require(programs: &[(&str, &str)]) -> Result<()> {
     let missing = || -> Vec<&str> {
         programs

@@ -21,9 +21,6 @@ const FILES: [(&str, &str); 4] = [
 ];
 
 /// Gets the packages, if other ones are pinned than before.
-///
-/// # Errors
-/// npm is missing, or a package differs from the pinned one.
 pub(crate) fn setup(workspace: &Workspace) -> Result<()> {
     let (from, to) = (workspace.root().join("userspace/fleet/npm"), workspace.web());
     let is_current = |pins: &str| {

@@ -384,9 +384,7 @@ impl Shared {
             // SAFETY: as in `flow`; the flow is ours while we hold its lock.
             unsafe {
                 // A locked flow is in use, hence not idle.
-                let Some(mut word) = acquire(&raw mut (*flow).lock, 1) else {
-                    continue;
-                };
+                let Some(mut word) = acquire(&raw mut (*flow).lock, 1) else { continue };
                 if (*flow).last_seen_ns() != 0 && (*flow).in_use_until_ns() < before_ns {
                     // Lookups do not read the tags.
                     ((*flow).fingerprint, (*flow).last_ns) = (0, [0; 2]);

@@ -16,9 +16,7 @@ macro_rules! subprogram {
             // SAFETY: called below with references only.
             let all = unsafe { (flow.as_mut(), rp.as_ref(), debt.as_mut()) };
             // The verifier requires a null check of each.
-            let (Some($flow), Some($rp), Some($debt)) = all else {
-                return 0;
-            };
+            let (Some($flow), Some($rp), Some($debt)) = all else { return 0 };
             $body;
             0
         }

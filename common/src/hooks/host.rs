@@ -128,15 +128,11 @@ pub fn set_ce<'p, H: Host<'p>>(h: &mut H, roce: &Roce) -> bool {
 /// The ICRC covers neither (IBTA specification, annex A17).
 #[inline(always)]
 pub(super) fn set_tos<'p, H: Host<'p>>(h: &mut H, roce: &Roce, tos: u8) -> bool {
-    let Some(&[first, second]) = h.header(roce.l3) else {
-        return false;
-    };
+    let Some(&[first, second]) = h.header(roce.l3) else { return false };
     if roce.v6 {
         return h.write(roce.l3, &ipv6::set_traffic_class([first, second], tos));
     }
-    let Some(&checksum) = h.header(roce.l3 + ipv4::CHECKSUM_AT) else {
-        return false;
-    };
+    let Some(&checksum) = h.header(roce.l3 + ipv4::CHECKSUM_AT) else { return false };
     let checksum = ipv4::checksum_update16(
         u16::from_be_bytes(checksum),
         u16::from_be_bytes([first, second]),

@@ -47,9 +47,7 @@ pub(super) fn is_host_congested<'p, S: Skb<'p>>(s: &mut S, p: &Params) -> bool {
 /// Never for a group address; for another host only with `np_other_host`.
 #[inline(always)]
 pub(super) fn on_data<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, is_marked: bool) {
-    let Some(id) = np_flow_id(s, p.hot.cnp_limit.into(), roce) else {
-        return;
-    };
+    let Some(id) = np_flow_id(s, p.hot.cnp_limit.into(), roce) else { return };
     let hash = id.hash(&p.port.hash_keys);
     let now_ns = s.env().now_ns();
     let interval_ns = p.hot.min_time_between_cnps_ns.into();
@@ -266,9 +264,7 @@ fn sender_of<'p, S: Skb<'p>>(s: &mut S, roce: &Roce, receiver: &QpId) -> Option<
 
 #[inline(always)]
 fn rewrite_as_cnp<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> bool {
-    let Some(receiver) = roce.receiver(s) else {
-        return false;
-    };
+    let Some(receiver) = roce.receiver(s) else { return false };
     let known = match roce.source_qpn(s) {
         Some(qpn) => Some(qpn),
         None => sender_of(s, roce, &receiver),
@@ -280,21 +276,15 @@ fn rewrite_as_cnp<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> bool {
     if known.is_none() {
         s.env().count(Stat::NpCnpHinted);
     }
-    let Some(udp) = s.header(roce.udp()) else {
-        return false;
-    };
+    let Some(udp) = s.header(roce.udp()) else { return false };
     let udp_sport = Udp::new(udp).src_port();
-    let Some(&[d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5]) = s.header(0) else {
-        return false;
-    };
+    let Some(&[d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5]) = s.header(0) else { return false };
     let repr =
         CnpRepr { udp_sport, dest_qpn, hint, tos: ecn::tos(p.hot.cnp_dscp, Ecn::NOT_ECT), ttl: CNP_TTL };
     let pcp = p.hot.cnp_802p_prio;
     s.set_tag_priority(pcp);
     if roce.l3 > Ethernet::LEN {
-        let Some(&[tci]) = s.header(Ethernet::LEN) else {
-            return false;
-        };
+        let Some(&[tci]) = s.header(Ethernet::LEN) else { return false };
         if !s.write(Ethernet::LEN, &[(tci & 0x1f) | (pcp << 5)]) {
             return false;
         }
@@ -305,9 +295,7 @@ fn rewrite_as_cnp<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> bool {
             l3,
             #[inline(always)]
             |s, packet: &mut [u8; cnp::V6_LEN]| {
-                let Some(ip) = s.header(l3) else {
-                    return false;
-                };
+                let Some(ip) = s.header(l3) else { return false };
                 let ip = Ipv6::new(ip);
                 cnp::emit_v6(packet, ip.dst(), ip.src(), &repr);
                 true
@@ -318,9 +306,7 @@ fn rewrite_as_cnp<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> bool {
             l3,
             #[inline(always)]
             |s, packet: &mut [u8; cnp::V4_LEN]| {
-                let Some(ip) = s.header(l3) else {
-                    return false;
-                };
+                let Some(ip) = s.header(l3) else { return false };
                 let ip = Ipv4::new(ip);
                 cnp::emit_v4(packet, ip.dst(), ip.src(), &repr);
                 true

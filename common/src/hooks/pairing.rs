@@ -32,9 +32,7 @@ pub(super) fn is_management(roce: &Roce) -> bool {
 pub(super) fn snoop<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) {
     let at = roce.bth() + Bth::LEN + Deth::LEN;
     h.pull(at + Mad::LEN);
-    let Some(mad) = h.header(at) else {
-        return;
-    };
+    let Some(mad) = h.header(at) else { return };
     let mad = Mad::new(mad);
     if !mad.is_cm() {
         return;
@@ -48,9 +46,7 @@ pub(super) fn snoop<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) {
         Attribute::DREP | Attribute::REJ | Attribute::RTU | Attribute::MRA => 0,
         _ => return,
     };
-    let Some((src, dst)) = roce.addresses(h) else {
-        return;
-    };
+    let Some((src, dst)) = roce.addresses(h) else { return };
     let vlan = roce.vlan;
     h.env().count(Stat::CmMessages);
     let (sender, receiver) =

@@ -18,9 +18,7 @@ pub const RECEIVE_LIMIT: Limit = Limit::new(200_000, 2_000);
 /// Handles a received MAC control frame: updates the pauses if it is PFC.
 #[inline(always)]
 pub(super) fn receive<'p, H: Host<'p>>(h: &mut H) {
-    let Some(bytes) = read(h) else {
-        return;
-    };
+    let Some(bytes) = read(h) else { return };
     let pfc = Pfc::new(&bytes);
     let priorities = u32::from(pfc.priorities());
     count(h, priorities);
@@ -28,9 +26,7 @@ pub(super) fn receive<'p, H: Host<'p>>(h: &mut H) {
         h.env().count(Stat::PfcLimited);
         return;
     }
-    let Some(p) = h.env().params() else {
-        return;
-    };
+    let Some(p) = h.env().params() else { return };
     let now_ns = h.env().now_ns();
     macro_rules! each {
         ($($n:literal)+) => {

@@ -45,12 +45,8 @@ pub(super) fn on_egress<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) {
     {
         return;
     }
-    let Some(Request { opcode, psn, ack_request, bytes }) = request(s, p, roce) else {
-        return;
-    };
-    let Some(id) = roce.flow(s) else {
-        return;
-    };
+    let Some(Request { opcode, psn, ack_request, bytes }) = request(s, p, roce) else { return };
+    let Some(id) = roce.flow(s) else { return };
     *s.env().lookup_key() = id;
     let now_ns = s.env().now_ns();
     match s.env().requester(
@@ -123,13 +119,9 @@ pub(super) fn on_ingress<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> 
     if !is_followed || !roce.opcode.is_rc() || roce.packets != 1 {
         return false;
     }
-    let Some((peer, own)) = roce.addresses(s) else {
-        return false;
-    };
+    let Some((peer, own)) = roce.addresses(s) else { return false };
     let vlan = roce.vlan;
-    let Some(pair) = s.env().pair(&QpId { addr: own, qpn: roce.dest_qpn, vlan }) else {
-        return false;
-    };
+    let Some(pair) = s.env().pair(&QpId { addr: own, qpn: roce.dest_qpn, vlan }) else { return false };
     *s.env().lookup_key() = FlowId { src: own, receiver: QpId { addr: peer, qpn: pair.qpn, vlan } };
     let Some(Response { opcode, psn, syndrome, own_qpn, udp_sport }) = response(s, roce) else {
         return false;

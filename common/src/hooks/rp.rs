@@ -165,15 +165,11 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, class: Ds
         s.env().count(Stat::RpFromProcess);
         return TcVerdict::Pass;
     }
-    let Some(untagged) = roce.untagged_fingerprint(s, &p.port.hash_keys) else {
-        return TcVerdict::Pass;
-    };
+    let Some(untagged) = roce.untagged_fingerprint(s, &p.port.hash_keys) else { return TcVerdict::Pass };
     let fingerprint = p.port.hash_keys.in_vlan(untagged, roce.vlan);
     let hash = flow::hash(fingerprint);
     let index = set_index(flow::hash(untagged), p.port.rp_set_mask);
-    let Some(set) = s.env().rp_set(index) else {
-        return TcVerdict::Pass;
-    };
+    let Some(set) = s.env().rp_set(index) else { return TcVerdict::Pass };
     if passes_unpaced(s, p, roce, class, set, fingerprint) {
         return TcVerdict::Pass;
     }
@@ -185,9 +181,7 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, class: Ds
         s.env().count(Stat::PfcWatchdogDrop);
         return TcVerdict::Drop;
     };
-    let Some((way, guard)) = lock_flow(s, p, roce, set, fingerprint) else {
-        return TcVerdict::Pass;
-    };
+    let Some((way, guard)) = lock_flow(s, p, roce, set, fingerprint) else { return TcVerdict::Pass };
     let turn = match guard {
         Ok(flow) => take_turn(s, p, roce, flow, held_ns),
         // Evicted by another CPU between lookup and lock: the slot was idle, so the flow has no packets

@@ -76,9 +76,7 @@ impl Debt {
             return;
         }
         self.from_ns = self.from_ns.wrapping_add(events.wrapping_mul(period_ns));
-        let Some(budget_bps) = self.nanobits.checked_div(period_ns) else {
-            return;
-        };
+        let Some(budget_bps) = self.nanobits.checked_div(period_ns) else { return };
         // Each rate is at least half its target, and the targets average at least a third of the last one: 18 times the
         // sum is no less than events · highest. Beyond 32 times the budget the sum is not needed, and below it nothing
         // overflows: 2^53 · 32 = 2^58.

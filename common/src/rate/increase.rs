@@ -163,9 +163,7 @@ const fn square_root(n: u64) -> u64 {
     let mut root = 1u64 << ((65 - n.leading_zeros()) / 2);
     let mut step = 0;
     while step < 6 {
-        let Some(quotient) = n.checked_div(root) else {
-            return 0;
-        };
+        let Some(quotient) = n.checked_div(root) else { return 0 };
         root = (root + quotient) / 2;
         step += 1;
     }

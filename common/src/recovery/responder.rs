@@ -107,9 +107,7 @@ impl Responder {
             return;
         }
         if matches!(opcode, Opcode::RC_ACKNOWLEDGE) {
-            let Some(end) = end_of(syndrome, psn) else {
-                return;
-            };
+            let Some(end) = end_of(syndrome, psn) else { return };
             self.acknowledged = end;
             self.hold_ns = hold_until(syndrome, now_ns);
             if matches!(syndrome & KIND, RNR | NAK) {

@@ -323,9 +323,7 @@ impl Stack {
 
     /// An ACK, a NAK or an RNR NAK, by syndrome.
     fn on_ack(&mut self, psn: u64, syndrome: u8) {
-        let Some(oldest) = self.message_at(psn) else {
-            return;
-        };
+        let Some(oldest) = self.message_at(psn) else { return };
         if psn < self.expected || psn > self.expected && oldest.is_read {
             return;
         }

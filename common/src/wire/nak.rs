@@ -62,9 +62,7 @@ pub fn emit<'a>(
     let (from, to) = (bytes(flow.receiver.addr), bytes(flow.src));
     let Nak { dest_qpn, psn, udp_sport, tos, syndrome } = *nak;
     let ip_len = if is_v4 {
-        let (Some(from), Some(to)) = (from.last_chunk(), to.last_chunk()) else {
-            return None;
-        };
+        let (Some(from), Some(to)) = (from.last_chunk(), to.last_chunk()) else { return None };
         Ipv4Repr::of_udp(tos, *from, *to, UDP_LEN as u16).emit(l3.first_chunk_mut()?);
         Ipv4::LEN
     } else {

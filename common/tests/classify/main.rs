@@ -416,9 +416,7 @@ fn truncated_frame_is_malformed_or_trimmed() {
 
 /// For any bytes: packets classified as RoCE are complete, and all fields that the hooks read are readable.
 fn check_anything(frame: &[u8]) -> Result<(), TestCaseError> {
-    let Ok(roce) = classify(&mut Bytes(frame)) else {
-        return Ok(());
-    };
+    let Ok(roce) = classify(&mut Bytes(frame)) else { return Ok(()) };
     let bytes = Bytes(frame);
     let udp = Udp::new(bytes.header(roce.udp()).expect("a UDP header"));
     prop_assert_eq!(udp.dst_port(), udp::ROCE_V2_PORT);

@@ -149,10 +149,10 @@ fn link_slower_than_wire_is_paced() {
     let wire_paces = |config: &dcqcn_common::params::Config| {
         Params::new(config, p.port).unwrap().hot.is_on(Switch::WirePaces)
     };
-    let mut limited = p.config.clone();
+    let mut limited = p.config;
     limited.scalars.rpg_max_rate_bps = limited.scalars.link_rate_bps - 1;
     assert!(!wire_paces(&limited), "`rpg_max_rate` is below the hardware's rate");
-    let mut shaped = p.config.clone();
+    let mut shaped = p.config;
     shaped.scalars.link_rate_bps -= 1;
     assert!(!wire_paces(&shaped));
     assert!(!paced(PACER_FQ).hot.is_on(Switch::WirePaces), "unknown hardware");

@@ -184,9 +184,7 @@ impl Model {
     /// A packet leaves.
     pub(crate) fn send(&mut self, bytes: u64) {
         let is_idle = self.parameters.firmware.is_some() && self.timers.is_none();
-        let Some(limit) = self.parameters.byte_counter.filter(|_| !is_idle) else {
-            return;
-        };
+        let Some(limit) = self.parameters.byte_counter.filter(|_| !is_idle) else { return };
         self.bytes += bytes;
         while self.bytes >= limit {
             let events = if self.is_at_line_rate() { self.bytes / limit } else { 1 };

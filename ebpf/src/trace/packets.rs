@@ -130,9 +130,7 @@ fn is_sampled(packet: &mut Packet) -> bool {
 fn describe<F: Frame>(packet: &mut Packet, frame: &mut F) {
     packet.counted = [0; 2];
     packet.is_roce = 0;
-    let Ok(roce) = classify(frame) else {
-        return;
-    };
+    let Ok(roce) = classify(frame) else { return };
     if let Some((src, dst)) = roce.addresses(frame)
         && let Some(bth) = frame.header(roce.bth())
     {
@@ -150,9 +148,7 @@ fn describe<F: Frame>(packet: &mut Packet, frame: &mut F) {
 #[inline(never)]
 extern "C" fn dcqcn_trace_packet(packet: *mut Packet) -> u64 {
     // SAFETY: called with an entry of the map above only.
-    let Some(packet) = (unsafe { packet.as_ref() }) else {
-        return 0;
-    };
+    let Some(packet) = (unsafe { packet.as_ref() }) else { return 0 };
     let Packet {
         hook,
         counted: [counted, counted_high],

@@ -29,9 +29,6 @@ impl Clock {
     }
 
     /// Creates a clock without offset.
-    ///
-    /// # Errors
-    /// The file with the offset cannot be created.
     pub fn new() -> Result<Self> {
         let file = NamedTempFile::new()?;
         let path = file.path().to_str().context("path is not UTF-8")?;
@@ -47,9 +44,6 @@ impl Clock {
     }
 
     /// Sets the offset, for example `-3h`.
-    ///
-    /// # Errors
-    /// The file with the offset cannot be written.
     pub fn set(&self, offset: &str) -> Result<()> {
         Ok(fs::write(self.file.path(), offset)?)
     }

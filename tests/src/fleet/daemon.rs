@@ -89,9 +89,6 @@ pub struct MockDaemon(Arc<Mutex<State>>);
 
 impl MockDaemon {
     /// Starts a daemon at `path`, which runs until the process exits.
-    ///
-    /// # Errors
-    /// The socket cannot be created.
     pub fn listen(path: PathBuf) -> Result<Self> {
         let daemon = Self(Arc::default());
         let listener = UnixListener::bind(path)?;

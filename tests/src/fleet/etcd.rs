@@ -58,25 +58,16 @@ impl Etcd {
     }
 
     /// Starts a cluster with additional options for each member, and waits for a leader.
-    ///
-    /// # Errors
-    /// A member does not start, or there is no leader in time.
     pub fn start(members: usize, options: &[&str]) -> Result<Self> {
         Self::start_as("http", Ipv4Addr::LOCALHOST, members, options, &[])
     }
 
     /// Starts a single member at `address` in the caller's network namespace, reachable from other hosts.
-    ///
-    /// # Errors
-    /// As [`Self::start`].
     pub fn start_at(address: Ipv4Addr) -> Result<Self> {
         Self::start_as("http", address, 1, &[], &[])
     }
 
     /// Starts a cluster that requires client certificates; `ctl` contains those of `etcdctl`.
-    ///
-    /// # Errors
-    /// As [`Self::start`].
     pub fn start_secure(members: usize, options: &[&str], ctl: &[&str]) -> Result<Self> {
         Self::start_as("https", Ipv4Addr::LOCALHOST, members, options, ctl)
     }
@@ -104,9 +95,6 @@ impl Etcd {
     }
 
     /// Starts or restarts a member.
-    ///
-    /// # Errors
-    /// The member does not exist or does not start.
     pub fn begin(&mut self, index: usize) -> Result<()> {
         let address = self.address;
         let cluster: Vec<String> = self
@@ -138,9 +126,6 @@ impl Etcd {
     }
 
     /// Kills a member.
-    ///
-    /// # Errors
-    /// The member does not exist.
     pub fn kill(&mut self, index: usize) -> Result<()> {
         let member = self.members.get_mut(index).context("no such member")?;
         let mut child = member.child.take().context("the member is not running")?;
@@ -150,9 +135,6 @@ impl Etcd {
     }
 
     /// Suspends or resumes a member.
-    ///
-    /// # Errors
-    /// The member does not exist or is not running.
     pub fn signal(&self, index: usize, what: Signal) -> Result<()> {
         let member = self.members.get(index).context("no such member")?;
         signal(member.child.as_ref().context("the member is not running")?, what)
@@ -172,9 +154,6 @@ impl Etcd {
     }
 
     /// Index of the leader.
-    ///
-    /// # Errors
-    /// There is no leader in time.
     pub fn leader(&self) -> Result<usize> {
         let began = Instant::now();
         while began.elapsed() < TIMEOUT {
@@ -198,9 +177,6 @@ impl Etcd {
     }
 
     /// Waits until the cluster accepts a write.
-    ///
-    /// # Errors
-    /// The cluster accepts no write in time.
     pub fn healthy(&self) -> Result<()> {
         let began = Instant::now();
         loop {
@@ -235,9 +211,6 @@ impl Etcd {
     }
 
     /// `etcdctl watch` of all keys with `prefix`. It prints three lines per change: event, key and value.
-    ///
-    /// # Errors
-    /// `etcdctl` is not installed.
     pub fn watch(&self, prefix: &str) -> Result<Command> {
         let mut command = Command::new(program("etcdctl").context("no etcdctl on PATH")?);
         command.env("ETCDCTL_API", "3").args(["--endpoints", &self.endpoints()]).args(&self.ctl);

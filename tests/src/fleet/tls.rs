@@ -12,9 +12,6 @@ pub struct Authority {
 
 impl Authority {
     /// Creates an authority in `dir`.
-    ///
-    /// # Errors
-    /// openssl is missing or fails.
     pub fn new(dir: &Path) -> Result<Self> {
         let authority = Self { dir: dir.to_owned() };
         openssl(
@@ -35,9 +32,6 @@ impl Authority {
     }
 
     /// Path of a file of the authority.
-    ///
-    /// # Errors
-    /// The path is not UTF-8.
     pub fn file(&self, name: &str) -> Result<String> {
         Ok(self.dir.join(name).to_str().context("path is not UTF-8")?.to_owned())
     }

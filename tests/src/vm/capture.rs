@@ -63,9 +63,6 @@ const SLL2_HEADER: usize = 20;
 const OUTGOING: u8 = 4;
 
 /// Parses a capture of IPv4 RoCE packets, in the order of their times; a packet cut off by the end is ignored.
-///
-/// # Errors
-/// It is not a little-endian pcap file of tcpdump's interface `any`.
 pub fn parse(bytes: &[u8]) -> Result<Vec<Packet>> {
     let number = |at: usize| Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
     let (magic, link) = (number(0).context("an empty capture")?, number(20).context("an empty capture")?);

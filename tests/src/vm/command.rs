@@ -10,17 +10,11 @@ use dcqcn_netlink::Netns;
 use serde_json::Value;
 
 /// Runs a command line, which must succeed, and returns its output. Words are split at blanks, without quoting.
-///
-/// # Errors
-/// The command fails, or is not installed.
 pub fn sh(line: &str) -> Result<String> {
     finished(&mut command(line)?, line)
 }
 
 /// Runs a command line in a network namespace.
-///
-/// # Errors
-/// As [`sh`].
 pub fn sh_in(netns: &Netns, line: &str) -> Result<String> {
     netns.run(|| sh(line))?
 }
@@ -33,17 +27,11 @@ pub fn script_in(netns: &Netns, script: &str) -> Result<String> {
 }
 
 /// Output of a command line with `--json` or `-j`.
-///
-/// # Errors
-/// As [`sh`], or the output is not JSON.
 pub fn json(line: &str) -> Result<Value> {
     serde_json::from_str(&sh(line)?).with_context(|| format!("`{line}` printed no JSON"))
 }
 
 /// As [`json`], in a network namespace.
-///
-/// # Errors
-/// As [`json`].
 pub fn json_in(netns: &Netns, line: &str) -> Result<Value> {
     netns.run(|| json(line))?
 }
@@ -82,18 +70,12 @@ impl Running {
     }
 
     /// Output so far.
-    ///
-    /// # Errors
-    /// The file cannot be read.
     pub fn printed(&self) -> Result<String> {
         let bytes = std::fs::read(&self.output).with_context(|| self.output.clone())?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     /// Waits for the program to exit; returns whether it succeeded, and its output.
-    ///
-    /// # Errors
-    /// The program runs longer than `patience`.
     pub fn finish(&mut self, patience: Duration) -> Result<(bool, String)> {
         let until = Instant::now() + patience;
         loop {

@@ -45,9 +45,6 @@ pub struct CompletedIo {
 }
 
 /// Fills disks with blocks that can be checked.
-///
-/// # Errors
-/// fio fails.
 pub fn fill(disks: &[&str], block_bytes: u32) -> Result<()> {
     for disk in disks {
         sh(&format!(
@@ -59,9 +56,6 @@ pub fn fill(disks: &[&str], block_bytes: u32) -> Result<()> {
 }
 
 /// Whether every block of `disks` is intact.
-///
-/// # Errors
-/// fio does not start.
 pub fn is_intact(disks: &[&str], block_bytes: u32) -> Result<bool> {
     for disk in disks {
         let mut check = Running::start(&format!(
@@ -93,17 +87,11 @@ impl Job {
     }
 
     /// Starts it over all `disks`.
-    ///
-    /// # Errors
-    /// fio is not installed.
     pub fn start(self, disks: &[&str]) -> Result<Running> {
         Running::start(&self.command(disks))
     }
 
     /// Waits for its end.
-    ///
-    /// # Errors
-    /// fio does not end, or its output cannot be parsed.
     pub fn finish(self, running: &mut Running) -> Result<CompletedIo> {
         let time = Duration::from_secs(u64::from(self.settling_s + self.length_s));
         let (success, printed) = running.finish(time + TIMEOUT)?;
@@ -116,9 +104,6 @@ impl Job {
 }
 
 /// fio's output as JSON.
-///
-/// # Errors
-/// The output cannot be parsed.
 pub fn done(printed: &str) -> Result<CompletedIo> {
     // Notes may come before the JSON.
     let start = printed.find('{').with_context(|| format!("fio printed {printed:?}"))?;

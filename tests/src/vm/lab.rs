@@ -199,9 +199,6 @@ impl Lab {
     }
 
     /// A counter of a host's RDMA device.
-    ///
-    /// # Errors
-    /// The counter does not exist.
     pub fn hw_counter(&self, host: u8, name: &str) -> Result<u64> {
         let path = format!("/sys/class/infiniband/{}/ports/1/hw_counters/{name}", rxe(host));
         sysfs::read(&path)?.parse().with_context(|| path)
@@ -305,9 +302,6 @@ impl fmt::Display for Lab {
 ///
 /// A qdisc drops packets when it is replaced or has no carrier. `rxe_send` (drivers/infiniband/sw/rxe/rxe_net.c) of
 /// Linux 6.12 and 7.3 treats a drop as an error, that of 6.1 retries.
-///
-/// # Errors
-/// The kernel's release is unknown.
 pub fn dies_on_local_drop() -> Result<bool> {
     Ok(!sysfs::read("/proc/sys/kernel/osrelease")?.starts_with("6.1."))
 }
@@ -319,9 +313,6 @@ pub fn rxe(host: u8) -> String {
 }
 
 /// A counter in the output of `dcqcn counters`, summed over the hooks.
-///
-/// # Errors
-/// The counter does not exist.
 pub fn count(counters: &Value, name: &str) -> Result<u64> {
     let value = counters.pointer(&format!("/total/{name}")).and_then(Value::as_u64);
     value.with_context(|| format!("no counter {name}"))

@@ -55,9 +55,6 @@ impl LoadResult {
 }
 
 /// Runs `depth` workers per disk for `length`, after a warm-up of `settling`; `settled` is called in between.
-///
-/// # Errors
-/// A disk cannot be opened, a read or write fails, or `settled` does.
 pub fn run<T>(
     disks: &[&Path],
     depth: u64,

@@ -60,9 +60,6 @@ const NVMET: &str = "/sys/kernel/config/nvmet";
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Loads modules, creates a disk for each of `all`, and sets `tos` of the RDMA manager's connections.
-///
-/// # Errors
-/// The kernel lacks the module, or rejects the request.
 pub fn prepare(lab: &Lab, all: &[NvmeDisk], tos: u8) -> Result<()> {
     sh(&format!("modprobe brd rd_nr={} rd_size={DISK_KB}", all.len()))?;
     for module in ["nvmet-rdma", "nvmet-tcp", "nvme-rdma", "nvme-tcp"] {
@@ -120,9 +117,6 @@ pub struct Disk {
 }
 
 /// Connects all initiators to their disks, in the order of [`prepare`].
-///
-/// # Errors
-/// The kernel rejects a request, or no disk appears.
 pub fn connect(lab: &Lab, all: &[NvmeDisk], transport: Transport) -> Result<Vec<Disk>> {
     (1..).zip(all).map(|(number, ends)| connect_one(lab, number, *ends, transport)).collect()
 }

@@ -50,9 +50,6 @@ pub struct Peer {
 
 impl Peer {
     /// Sets this guest's NIC up and waits for the second guest to do the same.
-    ///
-    /// # Errors
-    /// The second guest does not boot in time.
     pub fn connect() -> Result<Self> {
         set_up(0)?;
         wait_for(&Path::new(DIR).join("ready"), BOOT_TIMEOUT)?;
@@ -60,18 +57,12 @@ impl Peer {
     }
 
     /// Runs a shell script in the second guest and returns its output.
-    ///
-    /// # Errors
-    /// The script fails, or runs longer than `patience`.
     pub fn sh(&mut self, script: &str, patience: Duration) -> Result<String> {
         let number = self.begin(script)?;
         Self::end(number, script, patience)
     }
 
     /// Starts a shell script in the second guest; returns its number for [`Self::end`].
-    ///
-    /// # Errors
-    /// The shared directory is missing.
     pub fn begin(&mut self, script: &str) -> Result<u32> {
         let number = self.next;
         self.next += 1;
@@ -80,9 +71,6 @@ impl Peer {
     }
 
     /// Waits for the end of a script; returns its output.
-    ///
-    /// # Errors
-    /// The script fails, or runs longer than `patience`.
     pub fn end(number: u32, script: &str, patience: Duration) -> Result<String> {
         wait_for(&result(number), patience).with_context(|| format!("peer: `{script}`"))?;
         let CommandResult { ok, output } = serde_json::from_slice(&fs::read(result(number))?)?;
@@ -91,9 +79,6 @@ impl Peer {
     }
 
     /// Requests an action of the machine on which the guests run.
-    ///
-    /// # Errors
-    /// The machine rejects it.
     pub fn host(&mut self, request: &str) -> Result<()> {
         let path = Path::new(DIR).join("host.result");
         put(&Path::new(DIR).join("host.command"), request.as_bytes())?;
@@ -106,9 +91,6 @@ impl Peer {
 }
 
 /// The second guest: runs commands until the guest ends.
-///
-/// # Errors
-/// The shared directory or the NIC is missing.
 pub fn serve() -> Result<()> {
     set_up(1)?;
     fs::create_dir_all(DIR).context(DIR)?;

@@ -138,9 +138,6 @@ impl Flow {
 }
 
 /// Starts both ends of all flows, the clients as simultaneously as possible.
-///
-/// # Errors
-/// A program is not installed, an address has no GID, or a server does not listen.
 pub fn start(lab: &Lab, flows: &[Flow]) -> Result<Vec<Traffic>> {
     let servers: Vec<Running> =
         flows.iter().map(|flow| Running::start(&flow.line_at(lab, flow.server)?)).collect::<Result<_>>()?;
@@ -166,9 +163,6 @@ pub fn wait_for_server(server: &Running, port: u16) -> Result<()> {
 }
 
 /// Runs all flows to their end.
-///
-/// # Errors
-/// As [`start`], or one does not end.
 pub fn run(lab: &Lab, flows: &[Flow]) -> Result<Vec<Outcome>> {
     start(lab, flows)?.into_iter().map(Traffic::finish).collect()
 }
@@ -208,9 +202,6 @@ impl Traffic {
     }
 
     /// QPN of the client and of the server, once printed.
-    ///
-    /// # Errors
-    /// The QPNs were not printed, or the output cannot be read.
     pub fn qpns(&self) -> Result<(u32, u32)> {
         let printed = self.client.printed()?;
         qpns(&printed).with_context(|| format!("no QPNs in: {printed}"))
@@ -218,9 +209,6 @@ impl Traffic {
 }
 
 /// Outcomes of all QPs, which must have completed.
-///
-/// # Errors
-/// A QP broke.
 pub fn goodputs_bps(outcomes: &[Outcome]) -> Result<Vec<f64>> {
     let mut goodputs = Vec::new();
     for outcome in outcomes {

@@ -28,9 +28,6 @@ struct Check {
 
 impl Report {
     /// An empty report for this kernel.
-    ///
-    /// # Errors
-    /// `/proc` is not mounted.
     pub fn new(scenario: &str) -> Result<Self> {
         let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").context("the kernel's release")?;
         Ok(Self {
@@ -85,9 +82,6 @@ impl Report {
     }
 
     /// Writes everything so far to a file.
-    ///
-    /// # Errors
-    /// The file cannot be written.
     pub fn write(&self, path: &Path) -> Result<()> {
         fs::write(path, serde_json::to_vec_pretty(self)?)
             .with_context(|| format!("cannot write {}", path.display()))

@@ -11,9 +11,6 @@ pub fn write(path: &str, value: &str) -> Result<()> {
 }
 
 /// Reads a value.
-///
-/// # Errors
-/// There is no such device.
 pub fn read(path: impl AsRef<Path>) -> Result<String> {
     let path = path.as_ref();
     Ok(fs::read_to_string(path).with_context(|| path.display().to_string())?.trim().to_owned())

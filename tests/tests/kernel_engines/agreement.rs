@@ -135,9 +135,7 @@ fn engines_agree_on_opcodes_and_headers() {
 
 #[test]
 fn engines_agree_on_sizes_and_qp1() {
-    let Some(mut both) = Both::load("engines_agree_on_sizes_and_qp1", 64, &everything()) else {
-        return;
-    };
+    let Some(mut both) = Both::load("engines_agree_on_sizes_and_qp1", 64, &everything()) else { return };
     let mut now_ns = START_NS;
     for opcode in [Opcode::RC_RDMA_WRITE_ONLY, Opcode::RC_SEND_MIDDLE, Opcode::UD_SEND_ONLY] {
         for payload in (0..130).chain([1_024, 1_980, 2_048, 2_049, 3_500, 4_096, 8_192, 9_000, 15_900]) {
@@ -161,9 +159,7 @@ fn engines_agree_on_sizes_and_qp1() {
 #[test]
 fn engines_agree_on_table_eviction() {
     let flows = 16;
-    let Some(mut both) = Both::load("engines_agree_on_table_eviction", flows, &everything()) else {
-        return;
-    };
+    let Some(mut both) = Both::load("engines_agree_on_table_eviction", flows, &everything()) else { return };
     let mut now_ns = START_NS;
     for round in 0..3 {
         // Long enough for all rates to expire.
@@ -208,9 +204,7 @@ fn classes_mark_from_below_kmin_to_above_kmax() {
     config.tc_to_queue = [7, 6, 5, 4, 3, 2, 1, 0];
     config.wred[5].ecn = 0;
     config.wred[6].drain_rate_bps = 100_000_000;
-    let Some(mut both) = Both::load("classes_mark_from_below_kmin_to_above_kmax", 8, &config) else {
-        return;
-    };
+    let Some(mut both) = Both::load("classes_mark_from_below_kmin_to_above_kmax", 8, &config) else { return };
     for dscp in 0..64 {
         // All at the same time: the queue only grows.
         let now_ns = START_NS + u64::from(dscp) * 10_000_000_000;
@@ -252,9 +246,7 @@ fn engines_agree_on_backlog_age() {
     let mut config = everything();
     config.scalars.rp_enable = 0;
     config.scalars.queue_source = QUEUE_SOURCE_BACKLOG;
-    let Some(mut both) = Both::load("engines_agree_on_backlog_age", 8, &config) else {
-        return;
-    };
+    let Some(mut both) = Both::load("engines_agree_on_backlog_age", 8, &config) else { return };
     let frame = Roce::default().frame();
     let tc = u32::from(config.dscp_to_tc[26]);
     let wred = config.wred[tc as usize];
@@ -318,9 +310,7 @@ fn engines_agree_on_pacers_and_cnp_limits() {
 
 #[test]
 fn engines_agree_on_horizon_and_drops() {
-    let Some(mut both) = Both::load("engines_agree_on_horizon_and_drops", 8, &everything()) else {
-        return;
-    };
+    let Some(mut both) = Both::load("engines_agree_on_horizon_and_drops", 8, &everything()) else { return };
     let mut now_ns = START_NS;
     for horizon_drop in [0, 1] {
         for drop_not_ect in [0, 1] {
@@ -355,9 +345,7 @@ fn engines_agree_on_trimming() {
     (config.scalars.trim_dscp_value, config.scalars.trim_share_ppm) = (10, 1_000);
     (config.scalars.rp_enable, config.scalars.fast_cnp) = (0, 1);
     (config.dscp_to_tc[10], config.wred[3].queue_limit_bytes) = (5, 50_000);
-    let Some(mut both) = Both::load("engines_agree_on_trimming", 8, &config) else {
-        return;
-    };
+    let Some(mut both) = Both::load("engines_agree_on_trimming", 8, &config) else { return };
     let mut now_ns = START_NS;
     for opcode in (0..=0xff).map(Opcode) {
         for (tags, v6) in taggings().into_iter().flat_map(|tags| [(tags.clone(), false), (tags, true)]) {
@@ -382,9 +370,7 @@ fn engines_agree_on_trimming() {
 
 #[test]
 fn engines_agree_on_ect_and_dscp() {
-    let Some(mut both) = Both::load("engines_agree_on_ect_and_dscp", 8, &everything()) else {
-        return;
-    };
+    let Some(mut both) = Both::load("engines_agree_on_ect_and_dscp", 8, &everything()) else { return };
     let mut now_ns = START_NS;
     for (ect_enable, roce_dscp) in [(1, DSCP_UNCHANGED), (0, 26), (1, 26), (1, 0)] {
         let mut config = everything();
@@ -409,9 +395,7 @@ fn engines_agree_on_ect_and_dscp() {
 fn engines_agree_on_requesters() {
     let mut config = everything();
     config.scalars.tail_loss_probe = TAIL_LOSS_PROBE_FORCE;
-    let Some(mut both) = Both::load("engines_agree_on_requesters", 64, &config) else {
-        return;
-    };
+    let Some(mut both) = Both::load("engines_agree_on_requesters", 64, &config) else { return };
     for is_v6 in [false, true] {
         let addr = |host| if is_v6 { words(v6(host)) } else { mapped(v4(host)) };
         for qpn in 0x11..0x15 {
@@ -465,9 +449,7 @@ fn engines_agree_on_requesters() {
 fn engines_agree_on_responders() {
     let mut config = everything();
     (config.scalars.tail_loss_probe, config.scalars.trim_nak) = (TAIL_LOSS_PROBE_FORCE, 1);
-    let Some(mut both) = Both::load("engines_agree_on_responders", 64, &config) else {
-        return;
-    };
+    let Some(mut both) = Both::load("engines_agree_on_responders", 64, &config) else { return };
     let addr = |v6_, host| if v6_ { words(v6(host)) } else { mapped(v4(host)) };
     for (is_v6, qpn) in [(false, 0x11), (false, 0x12), (true, 0x11), (true, 0x12)] {
         let pair = Pair::new(qpn, PairSource::Static);

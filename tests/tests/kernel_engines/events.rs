@@ -37,9 +37,7 @@ fn event(kind: EventKind, at_ns: u64, id: QpId, values: [u64; 2]) -> Event {
 
 #[test]
 fn cut_event_has_resulting_rates() {
-    let Some(mut both) = host("cut_event_has_resulting_rates", |_| {}) else {
-        return;
-    };
+    let Some(mut both) = host("cut_event_has_resulting_rates", |_| {}) else { return };
     let data = Roce::default();
     send(&mut both, Hook::Egress, 1_000, &data.frame());
     send(&mut both, Hook::Ingress, 2_000, &data.cnp(None, CNP_TOS));
@@ -77,9 +75,7 @@ fn horizon_event_recorded() {
 
 #[test]
 fn eviction_event_in_both_tables() {
-    let Some(mut both) = host("eviction_event_in_both_tables", |_| {}) else {
-        return;
-    };
+    let Some(mut both) = host("eviction_event_in_both_tables", |_| {}) else { return };
     for n in 0..9 {
         let data = Roce { dest_qpn: 0x100 + n, ..Roce::default() };
         // Spaced so far apart that no packet is delayed.
@@ -96,9 +92,7 @@ fn eviction_event_in_both_tables() {
 
 #[test]
 fn datagram_pair_recorded_once() {
-    let Some(mut both) = host("datagram_pair_recorded_once", |_| {}) else {
-        return;
-    };
+    let Some(mut both) = host("datagram_pair_recorded_once", |_| {}) else { return };
     let datagram = Roce { opcode: Opcode::UD_SEND_ONLY, source_qpn: 0x32, ..Roce::default() };
     (0..3).for_each(|n| send(&mut both, Hook::Egress, 1_000 + n, &datagram.frame()));
     let values = [0x11, PairSource::Datagram as u64];

@@ -54,9 +54,7 @@ fn send(both: &mut Both, now_ns: u64, frame: &[u8]) -> Outcome {
 
 #[test]
 fn departures_follow_rate() {
-    let Some(mut both) = Both::load("departures_follow_rate", 64, &sender()) else {
-        return;
-    };
+    let Some(mut both) = Both::load("departures_follow_rate", 64, &sender()) else { return };
     let mut cut_flows = 0;
     for tags in [vec![], vec![(EtherType::VLAN, 9)]] {
         for v6 in [false, true] {
@@ -105,9 +103,7 @@ fn cut_widens_gap_after_last_packet() {
     /// Packets in flight per QP of soft-RoCE.
     const IN_FLIGHT: usize = 64;
     let test = "cut_widens_gap_after_last_packet";
-    let Some(mut both) = Both::load(test, 1_024, &sender()) else {
-        return;
-    };
+    let Some(mut both) = Both::load(test, 1_024, &sender()) else { return };
     for (number, cut_after) in (0..).zip([1, 2, 10, IN_FLIGHT - 1]) {
         // Two flows that differ only in the CNP.
         let mut departures = |qpn, cut: bool| {
@@ -134,9 +130,7 @@ fn cut_widens_gap_after_last_packet() {
 /// Soft-RoCE stamps a packet at creation (Linux 6.12 and later). One that may leave now must not overtake queued packets.
 #[test]
 fn sender_timestamp_replaced() {
-    let Some(mut both) = Both::load("sender_timestamp_replaced", 64, &sender()) else {
-        return;
-    };
+    let Some(mut both) = Both::load("sender_timestamp_replaced", 64, &sender()) else { return };
     let data = Roce::default();
     let (frame, gap_ns) = (data.frame(), 8 * data.frame().len() as u64);
     let made_ns = START_NS - 1_000_000;
@@ -161,9 +155,7 @@ fn beyond_horizon_packets_keep_order() {
     const HORIZON_NS: u64 = 1_000_000;
     let mut config = sender();
     config.scalars.pacing_horizon_ns = HORIZON_NS;
-    let Some(mut both) = Both::load("beyond_horizon_packets_keep_order", 8, &config) else {
-        return;
-    };
+    let Some(mut both) = Both::load("beyond_horizon_packets_keep_order", 8, &config) else { return };
     let data = Roce::default();
     let (frame, gap_ns) = (data.frame(), 8 * data.frame().len() as u64);
     let mut last_ns = 0;
@@ -189,9 +181,7 @@ fn beyond_horizon_packets_keep_order() {
 
 #[test]
 fn marks_keep_checksum_and_icrc_valid() {
-    let Some(mut both) = Both::load("marks_keep_checksum_and_icrc_valid", 64, &marker()) else {
-        return;
-    };
+    let Some(mut both) = Both::load("marks_keep_checksum_and_icrc_valid", 64, &marker()) else { return };
     let mut now_ns = START_NS;
     for v6 in [false, true] {
         for tags in [vec![], vec![(EtherType::VLAN, 9)], vec![(EtherType::QINQ, 7), (EtherType::VLAN, 9)]] {
@@ -226,9 +216,7 @@ fn marks_keep_checksum_and_icrc_valid() {
 fn control_and_cnps_not_answered_or_paced() {
     let mut config = marker();
     config.scalars.rp_enable = 1;
-    let Some(mut both) = Both::load("control_and_cnps_not_answered_or_paced", 64, &config) else {
-        return;
-    };
+    let Some(mut both) = Both::load("control_and_cnps_not_answered_or_paced", 64, &config) else { return };
     let control = [
         Opcode::RC_ACKNOWLEDGE,
         Opcode::RC_ATOMIC_ACKNOWLEDGE,
@@ -266,9 +254,7 @@ fn control_and_cnps_not_answered_or_paced() {
 fn unhandled_packets_pass_and_count() {
     let mut config = marker();
     config.scalars.rp_enable = 1;
-    let Some(mut both) = Both::load("unhandled_packets_pass_and_count", 64, &config) else {
-        return;
-    };
+    let Some(mut both) = Both::load("unhandled_packets_pass_and_count", 64, &config) else { return };
     let plain = Roce { ecn: Ecn::CE, ..Roce::default() };
     let six = Roce { v6: true, ..plain.clone() };
     let edit = |roce: &Roce, change: &dyn Fn(&mut Vec<u8>)| {

@@ -62,9 +62,7 @@ const MARKS: [u32; 4] = [0, CLONE_MARK, CLONE_MARK | 1, 0x1234];
 
 #[test]
 fn engines_agree_on_packet_lengths() {
-    let Some(mut both) = Both::load("engines_agree_on_packet_lengths", 64, &config(PACER_FQ)) else {
-        return;
-    };
+    let Some(mut both) = Both::load("engines_agree_on_packet_lengths", 64, &config(PACER_FQ)) else { return };
     for len in [0, 1, MAX_PACKET, MAX_PACKET + 1, 70_000] {
         let verdict = if (MIN_PACKET..=MAX_PACKET).contains(&len) { Verdict::Pass } else { Verdict::NotRun };
         for hook in HOOKS {
@@ -224,9 +222,7 @@ const UNHANDLED: [Stat; 10] = [
 
 #[test]
 fn mutated_packets_with_fq() {
-    let Some(both) = Both::load("mutated_packets_with_fq", 64, &config(PACER_FQ)) else {
-        return;
-    };
+    let Some(both) = Both::load("mutated_packets_with_fq", 64, &config(PACER_FQ)) else { return };
     let egress = [
         Stat::NpCnpSent,
         Stat::NpCnpHinted,
@@ -255,9 +251,7 @@ fn mutated_packets_with_fq() {
 
 #[test]
 fn mutated_packets_at_wire_rate() {
-    let Some(mut both) = Both::load("mutated_packets_at_wire_rate", 64, &config(PACER_FQ)) else {
-        return;
-    };
+    let Some(mut both) = Both::load("mutated_packets_at_wire_rate", 64, &config(PACER_FQ)) else { return };
     let port = Port { wire_bps: both.params.config.scalars.link_rate_bps, ..both.params.port };
     both.set_params(&Params::new(&both.params.config, port).unwrap());
     mutated(both, 4_000, &[(Hook::Egress, Stat::RpPaced), (Hook::Ingress, Stat::RpCnpHandled)]);
@@ -265,17 +259,13 @@ fn mutated_packets_at_wire_rate() {
 
 #[test]
 fn mutated_packets_with_htb() {
-    let Some(both) = Both::load("mutated_packets_with_htb", 64, &config(PACER_HTB)) else {
-        return;
-    };
+    let Some(both) = Both::load("mutated_packets_with_htb", 64, &config(PACER_HTB)) else { return };
     mutated(both, 4_000, &[(Hook::Egress, Stat::RpPaced), (Hook::Ingress, Stat::RpCnpHandled)]);
 }
 
 #[test]
 fn mutated_packets_inline() {
-    let Some(mut both) = Both::load("mutated_packets_inline", 64, &config(PACER_FQ)) else {
-        return;
-    };
+    let Some(mut both) = Both::load("mutated_packets_inline", 64, &config(PACER_FQ)) else { return };
     let mut params = both.params;
     params.port.ifindex = [LO, 77];
     both.set_params(&params);

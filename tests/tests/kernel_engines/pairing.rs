@@ -53,9 +53,7 @@ fn pairs_of(first: QpId, second: QpId, source: PairSource) -> Vec<(QpId, Pair)> 
 #[test]
 fn pair_lives_from_rep_to_dreq() {
     for hook in [Hook::Ingress, Hook::Egress] {
-        let Some(mut path) = Path::load("pair_lives_from_rep_to_dreq") else {
-            return;
-        };
+        let Some(mut path) = Path::load("pair_lives_from_rep_to_dreq") else { return };
         let mut known = Vec::new();
         for (_, frame) in packets::capture("rc_cm_rping.pcap") {
             let state = path.observe(hook, &frame);
@@ -82,9 +80,7 @@ fn pair_lives_from_rep_to_dreq() {
 
 #[test]
 fn cm_in_both_directions_makes_pair() {
-    let Some(mut host) = Path::load("cm_in_both_directions_makes_pair") else {
-        return;
-    };
+    let Some(mut host) = Path::load("cm_in_both_directions_makes_pair") else { return };
     assert!(host.observe(Hook::Egress, &request()).pairs.is_empty());
     let state = host.observe(Hook::Ingress, &reply(B.2));
     assert_eq!(state.pairs, pairs_of(qp(A), qp(B), PairSource::Cm));
@@ -99,9 +95,7 @@ fn cm_in_both_directions_makes_pair() {
 
 #[test]
 fn unsolicited_rep_and_rej_make_no_pair() {
-    let Some(mut path) = Path::load("unsolicited_rep_and_rej_make_no_pair") else {
-        return;
-    };
+    let Some(mut path) = Path::load("unsolicited_rep_and_rej_make_no_pair") else { return };
     assert!(path.observe(Hook::Ingress, &reply(B.2)).pairs.is_empty());
     path.observe(Hook::Ingress, &request());
     assert!(!path.observe(Hook::Ingress, &reply(B.2)).pairs.is_empty());
@@ -114,9 +108,7 @@ fn unsolicited_rep_and_rej_make_no_pair() {
 /// The QP of a connection that ended unseen is used by the next one.
 #[test]
 fn later_connection_replaces_pair() {
-    let Some(mut path) = Path::load("later_connection_replaces_pair") else {
-        return;
-    };
+    let Some(mut path) = Path::load("later_connection_replaces_pair") else { return };
     path.observe(Hook::Ingress, &request());
     path.observe(Hook::Ingress, &reply(B.2));
     let state = path.observe(Hook::Ingress, &reply(0x24));
@@ -131,9 +123,7 @@ fn later_connection_replaces_pair() {
 
 #[test]
 fn trusted_source_takes_precedence() {
-    let Some(mut path) = Path::load("trusted_source_takes_precedence") else {
-        return;
-    };
+    let Some(mut path) = Path::load("trusted_source_takes_precedence") else { return };
     let static_pair = Pair::new(0x77, PairSource::Static);
     path.0.set_pair(&qp(A), &static_pair);
     let guessed = Pair::new(0x78, PairSource::Datagram);
@@ -158,9 +148,7 @@ fn trusted_source_takes_precedence() {
 /// A third host forges the end of a connection between two others.
 #[test]
 fn third_party_cannot_remove_pair() {
-    let Some(mut path) = Path::load("third_party_cannot_remove_pair") else {
-        return;
-    };
+    let Some(mut path) = Path::load("third_party_cannot_remove_pair") else { return };
     path.observe(Hook::Ingress, &request());
     let known = path.observe(Hook::Ingress, &reply(B.2)).pairs;
     let dreq = Dreq { comm_ids: CommIds { local: B.1, remote: A.1 }, remote_qpn: A.2 };
@@ -171,9 +159,7 @@ fn third_party_cannot_remove_pair() {
 /// Forged connections evict real ones slowly at most.
 #[test]
 fn pair_learning_rate_limited() {
-    let Some(mut path) = Path::load("pair_learning_rate_limited") else {
-        return;
-    };
+    let Some(mut path) = Path::load("pair_learning_rate_limited") else { return };
     let datagram = |n: u32| Roce { opcode: Opcode::UD_SEND_ONLY, source_qpn: 0x100 + n, ..Roce::default() };
     path.0.set_config(&Config {
         scalars: Scalars { link_rate_bps: 1_000_000_000, ..Config::DEFAULT.scalars },
@@ -190,9 +176,7 @@ fn pair_learning_rate_limited() {
 /// Messages truncated at every length, or of another class: nothing is learned.
 #[test]
 fn invalid_message_makes_no_pair() {
-    let Some(mut path) = Path::load("invalid_message_makes_no_pair") else {
-        return;
-    };
+    let Some(mut path) = Path::load("invalid_message_makes_no_pair") else { return };
     let request = request();
     let whole = request.len();
     for len in (14..whole).step_by(7) {

@@ -3,6 +3,7 @@
 
 mod qdiscs;
 
+use dcqcn_tests::require;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::ops::Deref;
@@ -141,9 +142,7 @@ fn runnable_with_tc(test: &str, kinds: &[&str]) -> Result<bool> {
 
 #[test]
 fn namespaces_created_entered_deleted() -> Result<()> {
-    if !runnable("namespaces_created_entered_deleted", &[])? {
-        return Ok(());
-    }
+    require!("namespaces_created_entered_deleted");
     let prefix = format!("dcqcn-test-{}-names", std::process::id());
     let name = format!("{prefix}-a");
     let netns = Netns::create(&name)?;
@@ -167,9 +166,7 @@ fn namespaces_created_entered_deleted() -> Result<()> {
 
 #[test]
 fn links_created_and_listed() -> Result<()> {
-    if !runnable("links_created_and_listed", &[])? {
-        return Ok(());
-    }
+    require!("links_created_and_listed");
     let pair = Pair::new("links")?;
     let netlink = &pair.near_link;
     let near = netlink.link("near0")?;
@@ -205,9 +202,7 @@ fn links_created_and_listed() -> Result<()> {
 
 #[test]
 fn link_drop_counters_are_per_interface() -> Result<()> {
-    if !runnable("link_drop_counters_are_per_interface", &[])? {
-        return Ok(());
-    }
+    require!("link_drop_counters_are_per_interface");
     let pair = Pair::new("drops")?;
     let drops = || -> Result<u64> { Ok(pair.near_link.statistics()?[&pair.near_index].dropped) };
     let before = drops()?;
@@ -223,9 +218,7 @@ fn link_drop_counters_are_per_interface() -> Result<()> {
 
 #[test]
 fn ipv6_addresses_usable_immediately() -> Result<()> {
-    if !runnable("ipv6_addresses_usable_immediately", &[])? {
-        return Ok(());
-    }
+    require!("ipv6_addresses_usable_immediately");
     let pair = Pair::new("ipv6")?;
     let address: IpAddr = "fd77::1".parse()?;
     match pair.near_link.add_address(pair.near_index, address, 64) {

@@ -1,12 +1,11 @@
 //! Qdiscs: counters, batches, and restoring.
 
 use super::*;
+use dcqcn_tests::require;
 
 #[test]
 fn traffic_counted_in_its_class() -> Result<()> {
-    if !runnable("traffic_counted_in_its_class", &["htb"])? {
-        return Ok(());
-    }
+    require!("traffic_counted_in_its_class", "htb");
     let pair = Pair::new("counters")?;
     let (netlink, ifindex) = (&pair.near_link, pair.near_index);
     netlink.replace_root(ifindex, ROOT, &QdiscSpec::Htb { default_minor: 0x10, direct_qlen: 100 })?;
@@ -47,9 +46,7 @@ fn traffic_counted_in_its_class() -> Result<()> {
 
 #[test]
 fn full_buffer_shows_backlog_and_drops() -> Result<()> {
-    if !runnable("full_buffer_shows_backlog_and_drops", &["tbf", "htb"])? {
-        return Ok(());
-    }
+    require!("full_buffer_shows_backlog_and_drops", "tbf", "htb");
     let pair = Pair::new("backlog")?;
     let (netlink, ifindex) = (&pair.near_link, pair.near_index);
     // At the root, 20 kbit/s: 40 datagrams take 17 s, the buffer holds less than half of them.
@@ -77,9 +74,7 @@ fn full_buffer_shows_backlog_and_drops() -> Result<()> {
 
 #[test]
 fn batch_error_lists_rejected_classes() -> Result<()> {
-    if !runnable("batch_error_lists_rejected_classes", &["htb"])? {
-        return Ok(());
-    }
+    require!("batch_error_lists_rejected_classes", "htb");
     const CLASSES: u16 = 300;
     let pair = Pair::new("batch")?;
     let (netlink, ifindex) = (&pair.near_link, pair.near_index);
@@ -254,9 +249,7 @@ fn unrestorable_qdisc_rejected() -> Result<()> {
 
 #[test]
 fn unknown_qdisc_kinds_distinguished() -> Result<()> {
-    if !runnable("unknown_qdisc_kinds_distinguished", &[])? {
-        return Ok(());
-    }
+    require!("unknown_qdisc_kinds_distinguished");
     let outside = netns::current_inode()?;
     assert!(!kernel_has_qdisc("nosuchqdisc")?);
     assert!(kernel_has_qdisc("pfifo")?);

@@ -12,7 +12,7 @@ use dcqcn_support::clock::boottime_ns;
 use dcqcn_tests::command::dcqcn;
 use dcqcn_tests::daemon::{Daemon, wait};
 use dcqcn_tests::lab::{Lab, assert_contains};
-use dcqcn_tests::skip::runnable;
+use dcqcn_tests::require;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -36,9 +36,7 @@ fn waiters(lab: &Lab) -> Result<Vec<Pid>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")?.filter_map(Result::ok) {
         let path = entry.path();
-        let Some(pid) = path.file_name().and_then(|name| name.to_str()?.parse().ok()) else {
-            continue;
-        };
+        let Some(pid) = path.file_name().and_then(|name| name.to_str()?.parse().ok()) else { continue };
         let available = fs::read_link(path.join("ns/net"))
             .is_ok_and(|link| link.to_string_lossy() == format!("net:[{namespace}]"));
         if available && fs::read(path.join("cmdline")).is_ok_and(|line| line == b"dcqcn\0confirm\0--wait\0") {
@@ -81,9 +79,7 @@ fn is(lab: &Lab, mbit: u64) -> Result<()> {
 
 #[test]
 fn unconfirmed_change_reverted() -> Result<()> {
-    if !runnable("unconfirmed_change_reverted", &[])? {
-        return Ok(());
-    }
+    require!("unconfirmed_change_reverted");
     let lab = lab("cback")?;
     let printed = lab.ok("set a0 --confirm 1s rpg_ai_rate=20mbit rpg_hai_rate=150mbit")?;
     assert_contains(&printed, "rpg_ai_rate: 10mbit -> 20mbit");
@@ -101,9 +97,7 @@ fn unconfirmed_change_reverted() -> Result<()> {
 
 #[test]
 fn confirmed_change_persists() -> Result<()> {
-    if !runnable("confirmed_change_persists", &[])? {
-        return Ok(());
-    }
+    require!("confirmed_change_persists");
     let lab = lab("cstay")?;
     lab.ok("set a0 --confirm 60s rpg_ai_rate=20mbit")?;
     let status = lab.json("status a0")?;
@@ -121,9 +115,7 @@ fn confirmed_change_persists() -> Result<()> {
 
 #[test]
 fn pending_change_blocks_others() -> Result<()> {
-    if !runnable("pending_change_blocks_others", &[])? {
-        return Ok(());
-    }
+    require!("pending_change_blocks_others");
     let lab = lab("cref")?;
     lab.ok("set a0 --confirm 60s rpg_ai_rate=20mbit")?;
     assert_contains(&lab.expect_error(1, "set a0 rpg_ai_rate=30mbit")?, "`dcqcn confirm a0` keeps it");
@@ -147,9 +139,7 @@ fn pending_change_blocks_others() -> Result<()> {
 
 #[test]
 fn killed_waiter_reverts_change() -> Result<()> {
-    if !runnable("killed_waiter_reverts_change", &[])? {
-        return Ok(());
-    }
+    require!("killed_waiter_reverts_change");
     let lab = lab("ckill")?;
     // Reverted by the next command, of any kind.
     for next in ["get a0 rpg_ai_rate", "gc", "status", "confirm a0"] {
@@ -182,9 +172,7 @@ fn killed_waiter_reverts_change() -> Result<()> {
 
 #[test]
 fn pending_change_killed_at_every_step() -> Result<()> {
-    if !runnable("pending_change_killed_at_every_step", &[])? {
-        return Ok(());
-    }
+    require!("pending_change_killed_at_every_step");
     let lab = lab("csteps")?;
     for n in 1..20 {
         let mut command = dcqcn("set a0 --confirm 1s rpg_ai_rate=20mbit")?;
@@ -207,9 +195,7 @@ fn pending_change_killed_at_every_step() -> Result<()> {
 
 #[test]
 fn file_applied_atomically() -> Result<()> {
-    if !runnable("file_applied_atomically", &[])? {
-        return Ok(());
-    }
+    require!("file_applied_atomically");
     let lab = lab("capply")?;
     let file = lab.path("file.toml");
     let apply = |options: &str| format!("config apply {} {options}", file.display());

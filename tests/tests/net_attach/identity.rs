@@ -1,5 +1,6 @@
 //! Identity of attachments: namespaces and interfaces that are deleted, recreated, moved and renamed.
 
+use dcqcn_tests::require;
 use std::fs;
 use std::path::Path;
 
@@ -19,9 +20,7 @@ const ATTACH: &str = "--pacer none --set link_rate=1gbit";
 
 #[test]
 fn interface_name_with_dots() -> Result<()> {
-    if !runnable("interface_name_with_dots", &[])? {
-        return Ok(());
-    }
+    require!("interface_name_with_dots");
     let lab = Lab::new("dots")?;
     let netlink = lab.host.netlink()?;
     let end = |name| VethEnd { name, netns: None, mac: None };
@@ -40,9 +39,7 @@ fn interface_name_with_dots() -> Result<()> {
 /// A namespace that is recreated under the same name gets the previous inode number, and its interfaces the previous indexes.
 #[test]
 fn recreated_namespace_with_same_names() -> Result<()> {
-    if !runnable("recreated_namespace_with_same_names", &[])? {
-        return Ok(());
-    }
+    require!("recreated_namespace_with_same_names");
     const FLOWS: u32 = 1_245;
     let name = format!("dcqcn-test-{}-again", std::process::id());
     let mut inodes = Vec::new();
@@ -128,9 +125,7 @@ fn wait_until_gone(inode: u64, cookie: u64) -> Result<()> {
 
 #[test]
 fn renamed_interface_keeps_attachment() -> Result<()> {
-    if !runnable("renamed_interface_keeps_attachment", &["htb", "tbf"])? {
-        return Ok(());
-    }
+    require!("renamed_interface_keeps_attachment", "htb", "tbf");
     const FLOWS: u32 = 1_247;
     let lab = Lab::new("name")?;
     lab.host.command("tc qdisc add dev a0 root handle 7: pfifo limit 77")?;
@@ -156,9 +151,7 @@ fn renamed_interface_keeps_attachment() -> Result<()> {
 /// A new interface with the former name of a renamed one is a different interface.
 #[test]
 fn name_moved_to_another_interface() -> Result<()> {
-    if !runnable("name_moved_to_another_interface", &[])? {
-        return Ok(());
-    }
+    require!("name_moved_to_another_interface");
     let lab = Lab::new("swap")?;
     lab.ok(&format!("attach a0 --flows 64 {ATTACH}"))?;
     for line in
@@ -176,9 +169,7 @@ fn name_moved_to_another_interface() -> Result<()> {
 
 #[test]
 fn moved_interface_attached_in_new_netns() -> Result<()> {
-    if !runnable("moved_interface_attached_in_new_netns", &[])? {
-        return Ok(());
-    }
+    require!("moved_interface_attached_in_new_netns");
     const FLOWS: u32 = 1_249;
     let (from, to) = (Lab::new("from")?, Lab::new("to")?);
     to.host.command("ip link del a0")?;
@@ -206,9 +197,7 @@ fn moved_interface_attached_in_new_netns() -> Result<()> {
 
 #[test]
 fn recreated_inline_peer_detected() -> Result<()> {
-    if !runnable("recreated_inline_peer_detected", &[])? {
-        return Ok(());
-    }
+    require!("recreated_inline_peer_detected");
     let lab = Lab::new("peer")?;
     let netlink = lab.host.netlink()?;
     let end = |name| VethEnd { name, netns: None, mac: None };
@@ -287,9 +276,7 @@ fn link_kinds_attach_or_are_rejected() -> Result<()> {
 /// As on a node whose pod keeps its pins on another BPF file system and shares the journals.
 #[test]
 fn journal_of_another_bpf_mount_kept() -> Result<()> {
-    if !runnable("journal_of_another_bpf_mount_kept", &[])? {
-        return Ok(());
-    }
+    require!("journal_of_another_bpf_mount_kept");
     let pair = Pair::new("elsewhere")?;
     pair.a.attach("a0", Role::Host, &["link_rate=1gbit"])?;
     let (journal, pins) = (pair.a.journal("a0")?, pair.a.pins("a0")?);

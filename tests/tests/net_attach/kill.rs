@@ -1,5 +1,6 @@
 //! Processes killed at every step, and full disks.
 
+use dcqcn_tests::require;
 use std::fs;
 use std::process::Stdio;
 use std::{panic, thread};
@@ -295,9 +296,7 @@ impl Drop for SmallFilesystem {
 
 #[test]
 fn full_disk_leaves_no_residue() -> Result<()> {
-    if !runnable("full_disk_leaves_no_residue", &["htb"])? {
-        return Ok(());
-    }
+    require!("full_disk_leaves_no_residue", "htb");
     const FLOWS: u32 = 1_243;
     let (lab, before, attach) = victim("full", FLOWS)?;
     // Space for one journal, but not for its replacement.

@@ -15,7 +15,7 @@ use dcqcn_netlink::{Netlink, Netns};
 use dcqcn_tests::daemon::wait;
 use dcqcn_tests::lab::{Lab, assert_contains};
 use dcqcn_tests::leftover::{freed, problems, state, tables};
-use dcqcn_tests::skip::runnable;
+use dcqcn_tests::require;
 
 /// Time that a command waits for a lock.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -33,9 +33,7 @@ fn lock_journals(journals: &Path) -> Result<File> {
 
 #[test]
 fn lock_of_removed_netns_does_not_block() -> Result<()> {
-    if !runnable("lock_of_removed_netns_does_not_block", &[])? {
-        return Ok(());
-    }
+    require!("lock_of_removed_netns_does_not_block");
     const FLOWS: u32 = 1_259;
     let other = Lab::new("heldhere")?;
     let name = format!("dcqcn-test-{}-heldgone", std::process::id());
@@ -68,9 +66,7 @@ fn lock_of_removed_netns_does_not_block() -> Result<()> {
 /// Like another command that starts and checks for state to free.
 #[test]
 fn moved_interface_waits_for_old_lock() -> Result<()> {
-    if !runnable("moved_interface_waits_for_old_lock", &[])? {
-        return Ok(());
-    }
+    require!("moved_interface_waits_for_old_lock");
     const FLOWS: u32 = 1_261;
     let (from, to) = (Lab::new("heldfrom")?, Lab::new("heldto")?);
     to.host.command("ip link del a0")?;
@@ -109,9 +105,7 @@ fn moved_interface_waits_for_old_lock() -> Result<()> {
 /// As `status`, `gc` and the daemon do, and `bpftool`.
 #[test]
 fn detach_with_open_link_fd() -> Result<()> {
-    if !runnable("detach_with_open_link_fd", &[])? {
-        return Ok(());
-    }
+    require!("detach_with_open_link_fd");
     const FLOWS: u32 = 1_263;
     let lab = Lab::new("looked")?;
     let before = state(&lab.host, "a0")?;

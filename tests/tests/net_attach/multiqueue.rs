@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result, ensure};
 use dcqcn_tests::lab::Lab;
 use dcqcn_tests::leftover::problems;
 use dcqcn_tests::packets::Roce;
-use dcqcn_tests::skip::runnable;
+use dcqcn_tests::require;
 use dcqcn_tests::socket::TIMEOUT;
 use dcqcn_tests::tap::Tap;
 
@@ -13,9 +13,7 @@ const FRAMES: u32 = 32;
 
 #[test]
 fn kernel_mq_restored() -> Result<()> {
-    if !runnable("kernel_mq_restored", &["htb", "mq"])? {
-        return Ok(());
-    }
+    require!("kernel_mq_restored", "htb", "mq");
     let lab = Lab::new("ownmq")?;
     let mut tap = match Tap::new(&lab.host, "q0", QUEUES) {
         Ok(tap) => tap,

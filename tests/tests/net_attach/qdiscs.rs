@@ -10,7 +10,7 @@ use dcqcn_params::Role;
 use dcqcn_tests::host::{Host, request};
 use dcqcn_tests::lab::{Lab, assert_contains};
 use dcqcn_tests::leftover::{problems, state};
-use dcqcn_tests::skip::runnable;
+use dcqcn_tests::require;
 
 fn show(host: &Host) -> Result<String> {
     host.command("tc -d qdisc show dev a0")
@@ -18,9 +18,7 @@ fn show(host: &Host) -> Result<String> {
 
 #[test]
 fn pacer_placed_below_shaper() -> Result<()> {
-    if !runnable("pacer_placed_below_shaper", &["htb", "tbf"])? {
-        return Ok(());
-    }
+    require!("pacer_placed_below_shaper", "htb", "tbf");
     let lab = Lab::new("below")?;
     let tbf = "tc qdisc replace dev a0 root handle 7: tbf rate 20mbit burst 20k limit 1m";
     for child in [None, Some("tc qdisc add dev a0 parent 7:1 handle 8: pfifo limit 55")] {
@@ -62,9 +60,7 @@ fn pacer_placed_below_shaper() -> Result<()> {
 
 #[test]
 fn shaper_rate_change_followed() -> Result<()> {
-    if !runnable("shaper_rate_change_followed", &["htb", "tbf"])? {
-        return Ok(());
-    }
+    require!("shaper_rate_change_followed", "htb", "tbf");
     let lab = Lab::new("follow")?;
     lab.host.command("tc qdisc add dev a0 root handle 7: tbf rate 200mbit burst 200k limit 1m")?;
     lab.ok("attach a0 --pacer htb --flows 64")?;
@@ -107,9 +103,7 @@ fn shaper_rate_change_followed() -> Result<()> {
 /// A reverted override or a reloaded file: parameters absent from it do not keep values set manually in the meantime.
 #[test]
 fn unset_parameters_keep_attach_values() -> Result<()> {
-    if !runnable("unset_parameters_keep_attach_values", &[])? {
-        return Ok(());
-    }
+    require!("unset_parameters_keep_attach_values");
     let lab = Lab::new("unsaid")?;
     lab.host.command("ip link add br0 type bridge")?;
     lab.host.command("ip link set b0 master br0")?;
@@ -138,9 +132,7 @@ fn unset_parameters_keep_attach_values() -> Result<()> {
 
 #[test]
 fn rpg_max_rate_bounds_flows_only() -> Result<()> {
-    if !runnable("rpg_max_rate_bounds_flows_only", &["htb"])? {
-        return Ok(());
-    }
+    require!("rpg_max_rate_bounds_flows_only", "htb");
     let lab = Lab::new("max")?;
     lab.ok("attach a0 --pacer htb --flows 64 --set link_rate=10gbit --set rpg_max_rate=1gbit")?;
     let classes = lab.host.netlink()?.classes(lab.host.index("a0")?)?;
@@ -154,9 +146,7 @@ fn rpg_max_rate_bounds_flows_only() -> Result<()> {
 
 #[test]
 fn foreign_qdisc_replacing_pacer_kept() -> Result<()> {
-    if !runnable("foreign_qdisc_replacing_pacer_kept", &["htb", "tbf"])? {
-        return Ok(());
-    }
+    require!("foreign_qdisc_replacing_pacer_kept", "htb", "tbf");
     let lab = Lab::new("theirs")?;
     lab.ok("attach a0 --pacer htb --flows 64 --set link_rate=1gbit")?;
     lab.host.command("tc qdisc replace dev a0 root handle 9: tbf rate 20mbit burst 20k limit 1m")?;
@@ -174,9 +164,7 @@ fn foreign_qdisc_replacing_pacer_kept() -> Result<()> {
 
 #[test]
 fn failed_undo_step_stays_in_journal() -> Result<()> {
-    if !runnable("failed_undo_step_stays_in_journal", &["htb"])? {
-        return Ok(());
-    }
+    require!("failed_undo_step_stays_in_journal", "htb");
     let lab = Lab::new("owed")?;
     lab.host.command("tc qdisc add dev a0 root handle 7: pfifo limit 77")?;
     let before = show(&lab.host)?;
@@ -215,9 +203,7 @@ fn failed_undo_step_stays_in_journal() -> Result<()> {
 /// Undo steps exist only in the journal.
 #[test]
 fn refused_attach_keeps_undo_steps() -> Result<()> {
-    if !runnable("refused_attach_keeps_undo_steps", &["htb"])? {
-        return Ok(());
-    }
+    require!("refused_attach_keeps_undo_steps", "htb");
     let lab = Lab::new("kept")?;
     lab.host.command("tc qdisc add dev a0 root handle 7: pfifo limit 77")?;
     let before = show(&lab.host)?;
@@ -237,9 +223,7 @@ fn refused_attach_keeps_undo_steps() -> Result<()> {
 
 #[test]
 fn mq_and_children_restored() -> Result<()> {
-    if !runnable("mq_and_children_restored", &["htb", "mq"])? {
-        return Ok(());
-    }
+    require!("mq_and_children_restored", "htb", "mq");
     let lab = Lab::new("mq")?;
     lab.host.command("ip link del a0")?;
     lab.host.command("ip link add a0 numtxqueues 4 type veth peer name b0 numrxqueues 4")?;
@@ -264,9 +248,7 @@ fn mq_and_children_restored() -> Result<()> {
 
 #[test]
 fn prepared_interface_keeps_its_fq() -> Result<()> {
-    if !runnable("prepared_interface_keeps_its_fq", &["fq"])? {
-        return Ok(());
-    }
+    require!("prepared_interface_keeps_its_fq", "fq");
     let lab = Lab::new("prepare")?;
     assert_contains(&lab.ok("prepare a0")?, "a0: fq limit");
     let before = lab.host.command("tc -d qdisc show dev a0")?;
@@ -281,9 +263,7 @@ fn prepared_interface_keeps_its_fq() -> Result<()> {
 
 #[test]
 fn prepare_without_fq_names_the_cause() -> Result<()> {
-    if !runnable("prepare_without_fq_names_the_cause", &[])? {
-        return Ok(());
-    }
+    require!("prepare_without_fq_names_the_cause");
     if kernel_has_qdisc("fq")? {
         eprintln!("SKIPPED prepare_without_fq_names_the_cause: the kernel has fq");
         return Ok(());
@@ -301,9 +281,7 @@ fn prepare_without_fq_names_the_cause() -> Result<()> {
 
 #[test]
 fn vrf_member_is_not_a_bridge_port() -> Result<()> {
-    if !runnable("vrf_member_is_not_a_bridge_port", &[])? {
-        return Ok(());
-    }
+    require!("vrf_member_is_not_a_bridge_port");
     let lab = Lab::new("vrf")?;
     if lab.host.command("ip link add vrf0 type vrf table 10").is_err() {
         eprintln!("SKIPPED vrf_member_is_not_a_bridge_port: the kernel has no VRF");
@@ -320,9 +298,7 @@ const TBF: &str = "tc qdisc replace dev a0 root handle 5: tbf rate 10mbit burst 
 
 #[test]
 fn repair_refused_below_other_qdisc() -> Result<()> {
-    if !runnable("repair_refused_below_other_qdisc", &["htb", "tbf"])? {
-        return Ok(());
-    }
+    require!("repair_refused_below_other_qdisc", "htb", "tbf");
     let lab = Lab::new("moved")?;
     for attach in ["--pacer htb", "--role switch --queues=htb"] {
         lab.ok(&format!("attach a0 {attach} --flows 64 --set link_rate=1gbit"))?;
@@ -341,9 +317,7 @@ fn repair_refused_below_other_qdisc() -> Result<()> {
 
 #[test]
 fn qdisc_installed_while_attaching_is_kept() -> Result<()> {
-    if !runnable("qdisc_installed_while_attaching_is_kept", &["htb", "tbf"])? {
-        return Ok(());
-    }
+    require!("qdisc_installed_while_attaching_is_kept", "htb", "tbf");
     let lab = Lab::new("raced")?;
     let journal = lab.host.journals()?.join(format!("{}.json", lab.host.index("a0")?));
     std::thread::scope(|scope| -> Result<()> {

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::Result;
 use dcqcn_tests::lab::{Lab, assert_contains};
 use dcqcn_tests::leftover::state;
-use dcqcn_tests::skip::runnable;
+use dcqcn_tests::require;
 
 /// Directory of the journals.
 const ROOT: &str = "/run/dcqcn";
@@ -18,9 +18,7 @@ fn mode(path: &Path) -> Result<u32> {
 
 #[test]
 fn file_modes_ignore_umask() -> Result<()> {
-    if !runnable("file_modes_ignore_umask", &[])? {
-        return Ok(());
-    }
+    require!("file_modes_ignore_umask");
     let lab = Lab::new("mode")?;
     for mask in ["0", "077"] {
         let dcqcn = dcqcn_tests::command::binary()?;
@@ -48,9 +46,7 @@ fn file_modes_ignore_umask() -> Result<()> {
 
 #[test]
 fn lock_holder_reported_per_netns() -> Result<()> {
-    if !runnable("lock_holder_reported_per_netns", &[])? {
-        return Ok(());
-    }
+    require!("lock_holder_reported_per_netns");
     let (lab, other) = (Lab::new("held")?, Lab::new("free")?);
     let attach = "attach a0 --pacer none --flows 64 --set link_rate=1gbit";
     lab.ok(attach)?;
@@ -73,9 +69,7 @@ fn lock_holder_reported_per_netns() -> Result<()> {
 
 #[test]
 fn broken_journal_affects_one_interface() -> Result<()> {
-    if !runnable("broken_journal_affects_one_interface", &[])? {
-        return Ok(());
-    }
+    require!("broken_journal_affects_one_interface");
     let lab = Lab::new("broken")?;
     for iface in ["a0", "b0"] {
         lab.ok(&format!("attach {iface} --pacer none --flows 64 --set link_rate=1gbit"))?;
@@ -102,9 +96,7 @@ fn broken_journal_affects_one_interface() -> Result<()> {
 
 #[test]
 fn dry_run_in_named_netns_changes_nothing() -> Result<()> {
-    if !runnable("dry_run_in_named_netns_changes_nothing", &["htb"])? {
-        return Ok(());
-    }
+    require!("dry_run_in_named_netns_changes_nothing", "htb");
     let lab = Lab::new("dry")?;
     let before = state(&lab.host, "a0")?;
     let report_text = lab.ok("attach a0 --pacer htb --set link_rate=1gbit --dry-run")?;

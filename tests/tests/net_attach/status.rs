@@ -13,15 +13,13 @@ use dcqcn_loader::dataplane::{self, PROGRAMS, Programs, Sizes};
 use dcqcn_tests::command::binary;
 use dcqcn_tests::lab::{Lab, assert_contains};
 use dcqcn_tests::leftover::problems;
-use dcqcn_tests::skip::runnable;
+use dcqcn_tests::require;
 
 /// Without access to the pins, `status` must not report them missing.
 #[test]
 fn unprivileged_status_reports_no_fault() -> Result<()> {
     const UNPRIVILEGED_UID: u32 = 65_534;
-    if !runnable("unprivileged_status_reports_no_fault", &[])? {
-        return Ok(());
-    }
+    require!("unprivileged_status_reports_no_fault");
     let lab = Lab::new("no-rights")?;
     lab.ok("attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
     // A directory from which any user may run it.
@@ -49,9 +47,7 @@ fn unprivileged_status_reports_no_fault() -> Result<()> {
 
 #[test]
 fn status_verifies_every_part() -> Result<()> {
-    if !runnable("status_verifies_every_part", &["htb"])? {
-        return Ok(());
-    }
+    require!("status_verifies_every_part", "htb");
     let lab = Lab::new("parts")?;
     lab.host.command("tc qdisc add dev a0 root handle 7: pfifo limit 77")?;
     lab.ok("attach a0 --pacer htb --flows 64 --set link_rate=1gbit")?;
@@ -92,9 +88,7 @@ fn status_verifies_every_part() -> Result<()> {
 
 #[test]
 fn our_programs_run_first() -> Result<()> {
-    if !runnable("our_programs_run_first", &[])? {
-        return Ok(());
-    }
+    require!("our_programs_run_first");
     let lab = Lab::new("others")?;
     // Another application's programs, at both hooks.
     let sizes = Sizes { rp_flows: 8, np_flows: 8 };
@@ -121,9 +115,7 @@ fn our_programs_run_first() -> Result<()> {
 /// Operating on an interface without attachment leaves no state, not even its lock.
 #[test]
 fn rejected_attach_leaves_nothing() -> Result<()> {
-    if !runnable("rejected_attach_leaves_nothing", &[])? {
-        return Ok(());
-    }
+    require!("rejected_attach_leaves_nothing");
     let lab = Lab::new("none")?;
     for command in ["set a0 wred.3.pmax=2%", "get a0", "upgrade a0", "detach a0", "confirm a0"] {
         assert_contains(&lab.expect_error(3, command)?, "a0 is not attached");

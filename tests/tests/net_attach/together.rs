@@ -8,14 +8,12 @@ use dcqcn_loader::dataplane::SHARED;
 use dcqcn_params::{PacerChoice, Role};
 use dcqcn_tests::host::request;
 use dcqcn_tests::lab::{Lab, assert_contains};
-use dcqcn_tests::skip::runnable;
+use dcqcn_tests::require;
 
 /// Concurrent commands reuse the maps that another has created.
 #[test]
 fn parallel_attaches_share_maps() -> Result<()> {
-    if !runnable("parallel_attaches_share_maps", &[])? {
-        return Ok(());
-    }
+    require!("parallel_attaches_share_maps");
     let lab = Lab::new("together")?;
     let names: Vec<String> = (0..6).map(|number| format!("d{number}")).collect();
     for name in &names {
@@ -44,9 +42,7 @@ fn parallel_attaches_share_maps() -> Result<()> {
 /// Only a host's program needs an entry of `SIBLINGS`.
 #[test]
 fn refused_requests_use_no_sibling_slot() -> Result<()> {
-    if !runnable("refused_requests_use_no_sibling_slot", &["htb"])? {
-        return Ok(());
-    }
+    require!("refused_requests_use_no_sibling_slot", "htb");
     let lab = Lab::new("slots")?;
     let names: Vec<String> = (0..=SIBLINGS).map(|number| format!("d{number}")).collect();
     for name in &names {
@@ -69,9 +65,7 @@ fn refused_requests_use_no_sibling_slot() -> Result<()> {
 
 #[test]
 fn pattern_attaches_missing_interfaces() -> Result<()> {
-    if !runnable("pattern_attaches_missing_interfaces", &[])? {
-        return Ok(());
-    }
+    require!("pattern_attaches_missing_interfaces");
     let lab = Lab::new("pattern")?;
     let options = "--pacer none --flows 64 --set link_rate=1gbit";
     lab.ok(&format!("attach a0 {options}"))?;
@@ -100,9 +94,7 @@ fn pattern_attaches_missing_interfaces() -> Result<()> {
 
 #[test]
 fn slow_link_is_attached_with_profile_lab() -> Result<()> {
-    if !runnable("slow_link_is_attached_with_profile_lab", &[])? {
-        return Ok(());
-    }
+    require!("slow_link_is_attached_with_profile_lab");
     let lab = Lab::new("auto")?;
     let attach = "attach a0 --profile auto --pacer none --flows 64";
     lab.ok(&format!("{attach} --set link_rate=200mbit"))?;

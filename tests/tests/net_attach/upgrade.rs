@@ -13,7 +13,7 @@ use dcqcn_tests::command::dcqcn;
 use dcqcn_tests::daemon::{Daemon, wait};
 use dcqcn_tests::host::{Host, Pair};
 use dcqcn_tests::packets::{CNP_TOS, Roce};
-use dcqcn_tests::skip::runnable;
+use dcqcn_tests::require;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
@@ -60,9 +60,7 @@ fn slower(pair: &Pair, than_bps: u64) -> Result<u64> {
 
 #[test]
 fn other_layout_version_keeps_running() -> Result<()> {
-    if !runnable("other_layout_version_keeps_running", &["htb"])? {
-        return Ok(());
-    }
+    require!("other_layout_version_keeps_running", "htb");
     let pair = Pair::new("layout")?;
     let mut before = Daemon::start(&pair.a, FILE)?;
     before.wait_for_log(&["begun", "\"task\":\"pacer\""])?;

@@ -14,7 +14,7 @@ use dcqcn_tests::command::dcqcn;
 use dcqcn_tests::daemon::{Daemon, HOST, wait};
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::packets::{CNP_TOS, Roce};
-use dcqcn_tests::skip::runnable;
+use dcqcn_tests::require;
 use dcqcn_tests::socket::TIMEOUT;
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -40,9 +40,7 @@ fn rate(name: &str, rate: &str) -> Apply {
 
 #[test]
 fn daemon_command_reports_the_outcome() -> Result<()> {
-    if !runnable("daemon_command_reports_the_outcome", &[])? {
-        return Ok(());
-    }
+    require!("daemon_command_reports_the_outcome");
     let pair = Pair::new("client")?;
     let dir = tempfile::tempdir()?;
     let socket = dir.path().join("control").display().to_string();
@@ -82,9 +80,7 @@ fn daemon_command_reports_the_outcome() -> Result<()> {
 
 #[test]
 fn override_survives_restart_within_bounds() -> Result<()> {
-    if !runnable("override_survives_restart_within_bounds", &[])? {
-        return Ok(());
-    }
+    require!("override_survives_restart_within_bounds");
     let pair = Pair::new("control")?;
     pair.also("a1", "b1")?;
     let dir = tempfile::tempdir()?;
@@ -206,9 +202,7 @@ fn override_survives_restart_within_bounds() -> Result<()> {
 
 #[test]
 fn unconfirmed_or_forbidden_override_reverts() -> Result<()> {
-    if !runnable("unconfirmed_or_forbidden_override_reverts", &[])? {
-        return Ok(());
-    }
+    require!("unconfirmed_or_forbidden_override_reverts");
     let pair = Pair::new("confirm-control")?;
     let dir = tempfile::tempdir()?;
     let mut daemon = Daemon::serving(&pair.a, &file(dir.path(), "'link_rate'"), "a0")?;
@@ -280,9 +274,7 @@ fn unconfirmed_or_forbidden_override_reverts() -> Result<()> {
 /// An operator's unconfirmed change blocks remote changes temporarily.
 #[test]
 fn trial_revert_restores_everything() -> Result<()> {
-    if !runnable("trial_revert_restores_everything", &[])? {
-        return Ok(());
-    }
+    require!("trial_revert_restores_everything");
     let pair = Pair::new("later-control")?;
     let dir = tempfile::tempdir()?;
     let own = file(dir.path(), "'*'");

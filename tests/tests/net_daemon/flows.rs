@@ -15,13 +15,11 @@ use dcqcn_tests::command::cpu_time;
 use dcqcn_tests::daemon::{Daemon, HOST, wait};
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::packets::Roce;
-use dcqcn_tests::skip::runnable;
+use dcqcn_tests::require;
 
 #[test]
 fn only_idle_flows_are_removed() -> Result<()> {
-    if !runnable("only_idle_flows_are_removed", &[])? {
-        return Ok(());
-    }
+    require!("only_idle_flows_are_removed");
     const FLOWS: u32 = 200;
     let pair = Pair::new("age")?;
     let mut daemon = Daemon::start(&pair.a, &format!("{HOST}[age]\nidle = '2s'\n"))?;
@@ -65,9 +63,7 @@ fn only_idle_flows_are_removed() -> Result<()> {
 /// A flow found idle that sends before its removal stays: the program checks the time itself.
 #[test]
 fn flow_revived_during_ageing_stays() -> Result<()> {
-    if !runnable("flow_revived_during_ageing_stays", &[])? {
-        return Ok(());
-    }
+    require!("flow_revived_during_ageing_stays");
     let pair = Pair::new("revive")?;
     pair.a.attach("a0", Role::Host, &["link_rate=1gbit"])?;
     let (socket, data) = (pair.a.socket("a0")?, Roce::default());
@@ -89,9 +85,7 @@ fn flow_revived_during_ageing_stays() -> Result<()> {
 
 #[test]
 fn daemon_memory_with_full_tables() -> Result<()> {
-    if !runnable("daemon_memory_with_full_tables", &["htb"])? {
-        return Ok(());
-    }
+    require!("daemon_memory_with_full_tables", "htb");
     const RESIDENT_KB: u64 = 60 << 10;
     /// Far above any measured value; work per flow at each scan would exceed it.
     const BUSY: f64 = 0.05;

@@ -16,7 +16,7 @@ use dcqcn_replay::Hook;
 use dcqcn_tests::daemon::{Daemon, HOST, wait};
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::packets::{Roce, mac, v4};
-use dcqcn_tests::skip::runnable;
+use dcqcn_tests::require;
 use dcqcn_tests::socket::RawSocket;
 
 /// QPN of the requester on host a; data is for QP 0x11.
@@ -58,9 +58,7 @@ fn receive(stack: &UdpSocket, patience: Duration) -> Result<Option<(u32, u8)>> {
 
 #[test]
 fn silent_connection_gets_one_local_nak() -> Result<()> {
-    if !runnable("silent_connection_gets_one_local_nak", &[])? {
-        return Ok(());
-    }
+    require!("silent_connection_gets_one_local_nak");
     let pair = Pair::new("probe")?;
     let file = HOST.replace("link_rate = '1gbit'\n", "link_rate = '1gbit'\ntail_loss_probe = 'force'\n");
     let mut daemon = Daemon::start(&pair.a, &file)?;
@@ -126,9 +124,7 @@ fn nak(b: &RawSocket, patience: Duration) -> Result<Option<(u32, Duration)>> {
 
 #[test]
 fn trimmed_request_gets_one_nak() -> Result<()> {
-    if !runnable("trimmed_request_gets_one_nak", &[])? {
-        return Ok(());
-    }
+    require!("trimmed_request_gets_one_nak");
     let pair = Pair::new("trimmed")?;
     let file = HOST.replace("link_rate = '1gbit'\n", "link_rate = '1gbit'\ntrim_nak = true\n");
     let mut daemon = Daemon::start(&pair.a, &file)?;

@@ -1,5 +1,6 @@
 //! Managed interfaces, and the effect of a reload.
 
+use dcqcn_tests::require;
 use std::fs::{self, File};
 use std::net::TcpListener;
 
@@ -19,9 +20,7 @@ use nix::sys::signal::Signal;
 
 #[test]
 fn links_attached_on_arrival_and_removed() -> Result<()> {
-    if !runnable("links_attached_on_arrival_and_removed", &[])? {
-        return Ok(());
-    }
+    require!("links_attached_on_arrival_and_removed");
     let pair = Pair::new("come")?;
     let mut daemon = Daemon::serving(&pair.a, HOST, "a0")?;
     // Capabilities of every thread: CAP_NET_ADMIN, CAP_PERFMON and CAP_BPF.
@@ -56,9 +55,7 @@ fn links_attached_on_arrival_and_removed() -> Result<()> {
 
 #[test]
 fn links_matched_by_other_properties() -> Result<()> {
-    if !runnable("links_matched_by_other_properties", &[])? {
-        return Ok(());
-    }
+    require!("links_matched_by_other_properties");
     let pair = Pair::new("match")?;
     for number in [1, 2, 3] {
         pair.also(&format!("c{number}"), &format!("d{number}"))?;
@@ -124,9 +121,7 @@ fn removed_program_reported_reload_reattaches() -> Result<()> {
 
 #[test]
 fn removed_program_is_restored_and_counted() -> Result<()> {
-    if !runnable("removed_program_is_restored_and_counted", &[])? {
-        return Ok(());
-    }
+    require!("removed_program_is_restored_and_counted");
     let pair = Pair::new("repair")?;
     pair.a.netlink()?.set_up(pair.a.index("lo")?, true)?;
     let file = format!("{HOST}[metrics]\nlisten = '127.0.0.1:9310'\n");
@@ -153,9 +148,7 @@ fn removed_program_is_restored_and_counted() -> Result<()> {
 /// Another application's program at the head of the chain ends it: dcqcn's program is attached but sees no packets.
 #[test]
 fn bypassed_programs_fail_readyz() -> Result<()> {
-    if !runnable("bypassed_programs_fail_readyz", &[])? {
-        return Ok(());
-    }
+    require!("bypassed_programs_fail_readyz");
     let pair = Pair::new("bypass")?;
     pair.a.netlink()?.set_up(pair.a.index("lo")?, true)?;
     let file = format!("{HOST}[metrics]\nlisten = '127.0.0.1:9310'\n");
@@ -197,9 +190,7 @@ fn bypassed_programs_fail_readyz() -> Result<()> {
 /// As udev renames a new interface.
 #[test]
 fn renamed_interface_served_by_new_name() -> Result<()> {
-    if !runnable("renamed_interface_served_by_new_name", &[])? {
-        return Ok(());
-    }
+    require!("renamed_interface_served_by_new_name");
     let pair = Pair::new("renamed")?;
     pair.a.netlink()?.set_up(pair.a.index("lo")?, true)?;
     let file = format!("{HOST}[metrics]\nlisten = '127.0.0.1:9310'\n");
@@ -231,9 +222,7 @@ fn renamed_interface_served_by_new_name() -> Result<()> {
 
 #[test]
 fn reload_is_atomic_across_interfaces() -> Result<()> {
-    if !runnable("reload_is_atomic_across_interfaces", &[])? {
-        return Ok(());
-    }
+    require!("reload_is_atomic_across_interfaces");
     let pair = Pair::new("reload")?;
     pair.also("a1", "b1")?;
     pair.also("c0", "d0")?;
@@ -284,9 +273,7 @@ fn reload_is_atomic_across_interfaces() -> Result<()> {
 
 #[test]
 fn failed_detach_on_reload_is_retried() -> Result<()> {
-    if !runnable("failed_detach_on_reload_is_retried", &[])? {
-        return Ok(());
-    }
+    require!("failed_detach_on_reload_is_retried");
     let pair = Pair::new("leaving")?;
     pair.also("a1", "b1")?;
     let dir = tempfile::tempdir()?;
@@ -312,9 +299,7 @@ fn failed_detach_on_reload_is_retried() -> Result<()> {
 
 #[test]
 fn metrics_served_at_configured_address() -> Result<()> {
-    if !runnable("metrics_served_at_configured_address", &[])? {
-        return Ok(());
-    }
+    require!("metrics_served_at_configured_address");
     let pair = Pair::new("metrics")?;
     pair.a.netlink()?.set_up(pair.a.index("lo")?, true)?;
     let listen =
@@ -338,9 +323,7 @@ fn metrics_served_at_configured_address() -> Result<()> {
 
 #[test]
 fn reload_changes_log_format_and_filter() -> Result<()> {
-    if !runnable("reload_changes_log_format_and_filter", &[])? {
-        return Ok(());
-    }
+    require!("reload_changes_log_format_and_filter");
     let pair = Pair::new("log")?;
     let file =
         |format: &str, filter: &str| format!("{HOST}[log]\nformat = '{format}'\nfilter = '{filter}'\n");
@@ -372,9 +355,7 @@ fn reload_changes_log_format_and_filter() -> Result<()> {
 
 #[test]
 fn bad_file_rejected_at_start() -> Result<()> {
-    if !runnable("bad_file_rejected_at_start", &[])? {
-        return Ok(());
-    }
+    require!("bad_file_rejected_at_start");
     let pair = Pair::new("bad")?;
     let mut daemon = Daemon::start(&pair.a, &HOST.replace("link_rate", "lnk_rate"))?;
     assert_eq!(daemon.child.wait()?.code(), Some(1));
@@ -386,9 +367,7 @@ fn bad_file_rejected_at_start() -> Result<()> {
 
 #[test]
 fn systemd_notified_of_every_state() -> Result<()> {
-    if !runnable("systemd_notified_of_every_state", &[])? {
-        return Ok(());
-    }
+    require!("systemd_notified_of_every_state");
     let pair = Pair::new("notify")?;
     let mut manager = Manager::listen()?;
     let address = manager.address()?;
@@ -409,9 +388,7 @@ fn systemd_notified_of_every_state() -> Result<()> {
 
 #[test]
 fn detach_on_exit_complete_or_fails() -> Result<()> {
-    if !runnable("detach_on_exit_complete_or_fails", &[])? {
-        return Ok(());
-    }
+    require!("detach_on_exit_complete_or_fails");
     let pair = Pair::new("exit")?;
     let before = state(&pair.a, "a0")?;
     let detaching = || -> Result<Daemon> {

@@ -20,7 +20,7 @@ use dcqcn_tests::bpf::LoadedObjects;
 use dcqcn_tests::daemon::{Daemon, HOST, wait};
 use dcqcn_tests::host::{Host, Pair};
 use dcqcn_tests::packets::{CNP_TOS, Roce};
-use dcqcn_tests::skip::runnable;
+use dcqcn_tests::require;
 use dcqcn_tests::socket::{RawSocket, TIMEOUT};
 use nix::sys::signal::Signal;
 
@@ -112,9 +112,7 @@ fn wait_for_class(host: &Host, minor: u16, rate_bps: u64) -> Result<()> {
 
 #[test]
 fn htb_pacer_follows_line_rate() -> Result<()> {
-    if !runnable("htb_pacer_follows_line_rate", &["htb"])? {
-        return Ok(());
-    }
+    require!("htb_pacer_follows_line_rate", "htb");
     let pair = Pair::new("line")?;
     let file = HOST.replace("pacer = 'none'", "pacer = 'htb'");
     let mut daemon = Daemon::start(&pair.a, &file)?;
@@ -132,9 +130,7 @@ fn htb_pacer_follows_line_rate() -> Result<()> {
 
 #[test]
 fn killed_daemon_resumes_under_traffic() -> Result<()> {
-    if !runnable("killed_daemon_resumes_under_traffic", &["htb"])? {
-        return Ok(());
-    }
+    require!("killed_daemon_resumes_under_traffic", "htb");
     let pair = Pair::new("kill")?;
     // 60 Mbit/s exceed the rate of these frames, so that the class does not delay them for long.
     let file = HOST.replace("pacer = 'none'", "pacer = 'htb'").replace("1gbit", "600mbit");
@@ -186,9 +182,7 @@ fn killed_daemon_resumes_under_traffic() -> Result<()> {
 
 #[test]
 fn upgrade_replaces_programs_in_place() -> Result<()> {
-    if !runnable("upgrade_replaces_programs_in_place", &[])? {
-        return Ok(());
-    }
+    require!("upgrade_replaces_programs_in_place");
     let pair = Pair::new("upgrade")?;
     let mut daemon = Daemon::serving(&pair.a, HOST, "a0")?;
     daemon.end()?;

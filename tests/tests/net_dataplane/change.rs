@@ -1,5 +1,6 @@
 //! Parameters changed under traffic: every change is atomic, without packet loss.
 
+use dcqcn_tests::require;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -19,7 +20,7 @@ use dcqcn_tests::host::{Host, Pair};
 use dcqcn_tests::packets::Roce;
 use dcqcn_tests::socket::{RawSocket, SILENCE, TIMEOUT};
 
-use crate::{MARKING, runnable};
+use crate::MARKING;
 
 /// Frames in a stream.
 const FRAMES: u32 = 20_000;
@@ -149,9 +150,7 @@ impl Random {
 #[test]
 fn random_changes_under_traffic_are_atomic() -> Result<()> {
     const CHANGES: usize = 1_000;
-    if !runnable("random_changes_under_traffic_are_atomic", &[])? {
-        return Ok(());
-    }
+    require!("random_changes_under_traffic_are_atomic");
     let pair = Pair::new("change")?;
     pair.a.attach("a0", Role::Host, &["link_rate=1gbit", "cp_enable=on"])?;
     let keys: Vec<Key> = Key::all().filter(|key| !key.follows_from_attach()).collect();
@@ -225,9 +224,7 @@ fn put(key: Key, config: &mut Config, value: u64) {
 fn change_effective_on_return() -> Result<()> {
     // Fewer than there are slots: no thread waits.
     const CHANGES: usize = 12;
-    if !runnable("change_effective_on_return", &[])? {
-        return Ok(());
-    }
+    require!("change_effective_on_return");
     let pair = Pair::new("change-live")?;
     // Every packet behind another is marked, and the queue never drains.
     let marking = [&["link_rate=1gbit", "wred.3.ecn=off"], &MARKING[..]].concat();
@@ -271,9 +268,7 @@ fn change_effective_on_return() -> Result<()> {
 /// Two parameter sets, neither of which marks the stream; any mixture of them would.
 #[test]
 fn no_packet_sees_partial_change() -> Result<()> {
-    if !runnable("no_packet_sees_partial_change", &[])? {
-        return Ok(());
-    }
+    require!("no_packet_sees_partial_change");
     let pair = Pair::new("change-half")?;
     let slow: Vec<_> = ["0", "3"].map(|tc| format!("wred.{tc}.drain_rate=1mbit")).into();
     let changes: Vec<_> = ["link_rate=1gbit"].into_iter().chain(slow.iter().map(String::as_str)).collect();
@@ -322,9 +317,7 @@ fn no_packet_sees_partial_change() -> Result<()> {
 /// A daemon reads them every second for each of hundreds of ports.
 #[test]
 fn unchanged_parameters_copied_once() -> Result<()> {
-    if !runnable("unchanged_parameters_copied_once", &[])? {
-        return Ok(());
-    }
+    require!("unchanged_parameters_copied_once");
     let pair = Pair::new("copied")?;
     pair.a.attach("a0", Role::Switch, &["link_rate=1gbit"])?;
     let maps = pair.a.attachment("a0")?.maps;

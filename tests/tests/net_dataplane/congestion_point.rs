@@ -1,5 +1,6 @@
 //! CP: which packets a port marks, and that it changes nothing else in them.
 
+use dcqcn_tests::require;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -17,7 +18,7 @@ use dcqcn_tests::host::Pair;
 use dcqcn_tests::packets::Roce;
 use dcqcn_tests::retry::while_busy;
 
-use crate::{CNP_TOS, fill, runnable};
+use crate::{CNP_TOS, fill};
 
 /// The virtual queue of class 3 hardly drains: 125 bytes per millisecond.
 const SLOW: &str = "wred.3.drain_rate=1mbit";
@@ -49,9 +50,7 @@ fn marking_pair(test: &str) -> Result<Pair> {
 
 #[test]
 fn link_rate_taken_from_shaper() -> Result<()> {
-    if !runnable("link_rate_taken_from_shaper", &["tbf", "htb"])? {
-        return Ok(());
-    }
+    require!("link_rate_taken_from_shaper", "tbf", "htb");
     let pair = Pair::new("cp-shaper")?;
     let (netlink, index) = (pair.a.netlink()?, pair.a.index("a0")?);
     let tbf = QdiscSpec::Tbf { rate_bps: 200_000_000, burst_bytes: 20_000, limit_bytes: 1_000_000 };
@@ -90,9 +89,7 @@ fn link_rate_taken_from_shaper() -> Result<()> {
 /// The shaper's backlog decides, not the virtual queue.
 #[test]
 fn real_backlog_decides_marking() -> Result<()> {
-    if !runnable("real_backlog_decides_marking", &["tbf"])? {
-        return Ok(());
-    }
+    require!("real_backlog_decides_marking", "tbf");
     let pair = Pair::new("cp-backlog")?;
     let (netlink, index) = (pair.a.netlink()?, pair.a.index("a0")?);
     // 125 bytes leave in a millisecond.
@@ -133,9 +130,7 @@ fn real_backlog_decides_marking() -> Result<()> {
 
 #[test]
 fn marking_follows_queue_depth() -> Result<()> {
-    if !runnable("marking_follows_queue_depth", &[])? {
-        return Ok(());
-    }
+    require!("marking_follows_queue_depth");
     let pair = Pair::new("cp-depth")?;
     // 12.5 bytes drain in a millisecond.
     let thresholds = ["wred.3.drain_rate=100kbit", "wred.3.kmin=10KB", "wred.3.kmax=20KB", "wred.3.pmax=0%"];
@@ -168,9 +163,7 @@ fn marking_follows_queue_depth() -> Result<()> {
 
 #[test]
 fn own_packets_leave_with_ect_and_dscp() -> Result<()> {
-    if !runnable("own_packets_leave_with_ect_and_dscp", &[])? {
-        return Ok(());
-    }
+    require!("own_packets_leave_with_ect_and_dscp");
     let pair = Pair::new("cp-ect")?;
     pair.a.attach("a0", Role::Host, &["link_rate=1gbit", "ect_enable=on", "roce_dscp=26"])?;
     let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
@@ -191,9 +184,7 @@ fn own_packets_leave_with_ect_and_dscp() -> Result<()> {
 
 #[test]
 fn mark_changes_ecn_and_checksum_only() -> Result<()> {
-    if !runnable("mark_changes_ecn_and_checksum_only", &[])? {
-        return Ok(());
-    }
+    require!("mark_changes_ecn_and_checksum_only");
     let pair = marking_pair("cp-mark")?;
     let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
     let mut data: Vec<_> = (0..64).map(|dscp| Roce { dscp, ..Roce::default() }).collect();
@@ -222,9 +213,7 @@ fn mark_changes_ecn_and_checksum_only() -> Result<()> {
 
 #[test]
 fn not_ect_and_cnps_never_marked() -> Result<()> {
-    if !runnable("not_ect_and_cnps_never_marked", &[])? {
-        return Ok(());
-    }
+    require!("not_ect_and_cnps_never_marked");
     let pair = marking_pair("cp-never")?;
     let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
     let not_ect = Roce { ecn: Ecn::NOT_ECT, ..Roce::default() };
@@ -280,9 +269,7 @@ fn not_ect_and_cnps_never_marked() -> Result<()> {
 #[test]
 fn half_probability_marks_half() -> Result<()> {
     const PACKETS: u32 = 4_000;
-    if !runnable("half_probability_marks_half", &[])? {
-        return Ok(());
-    }
+    require!("half_probability_marks_half");
     let pair = Pair::new("cp-share")?;
     // A buffer of 100 KB that stays full, where the probability reaches Pmax.
     let limit = ["wred.3.queue_limit=100KB", "wred.3.kmin=0B", "wred.3.kmax=100KB", "wred.3.pmax=50%"];

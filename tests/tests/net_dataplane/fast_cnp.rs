@@ -1,5 +1,6 @@
 //! Fast CNP: a switch answers the packets it marks itself, through their ingress port.
 
+use dcqcn_tests::require;
 use std::fs;
 use std::net::Ipv6Addr;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use dcqcn_tests::host::{Host, join};
 use dcqcn_tests::packets::{Roce, cm, mac, req, v4, v6};
 use dcqcn_tests::socket::{SILENCE, TIMEOUT};
 
-use crate::{CNP_TOS, MARKING, fill, runnable};
+use crate::{CNP_TOS, MARKING, fill};
 
 /// Answers packets that it marks, once per second and flow.
 const CHANGES: [&str; 3] = ["link_rate=1gbit", "fast_cnp=on", "min_time_between_cnps=1s"];
@@ -121,9 +122,7 @@ fn hop(src: u8) -> impl Fn(&mut Vec<u8>) {
 
 #[test]
 fn bridge_sends_cnp_with_host_addresses() -> Result<()> {
-    if !runnable("bridge_sends_cnp_with_host_addresses", &[])? {
-        return Ok(());
-    }
+    require!("bridge_sends_cnp_with_host_addresses");
     let path = Path::new("fast-br")?;
     // Without multicast snooping it sends no packets of its own.
     path.switch.command("ip link add br0 type bridge mcast_snooping 0")?;
@@ -145,9 +144,7 @@ fn bridge_sends_cnp_with_host_addresses() -> Result<()> {
 
 #[test]
 fn router_sends_cnp_by_ingress_port() -> Result<()> {
-    if !runnable("router_sends_cnp_by_ingress_port", &[])? {
-        return Ok(());
-    }
+    require!("router_sends_cnp_by_ingress_port");
     let path = Path::new("fast-rt")?;
     let switch = &path.switch;
     // Hosts 0 and 1 are on one link, 2 and 3 on the other; the router is 0 and 3.
@@ -170,9 +167,7 @@ fn router_sends_cnp_by_ingress_port() -> Result<()> {
 /// The port has no IP address: its bridge routes, with a different MAC address.
 #[test]
 fn router_sends_cnp_from_bridge_address() -> Result<()> {
-    if !runnable("router_sends_cnp_from_bridge_address", &[])? {
-        return Ok(());
-    }
+    require!("router_sends_cnp_from_bridge_address");
     const BR0: u8 = 12;
     let path = Path::new("fast-rb")?;
     let switch = &path.switch;
@@ -193,9 +188,7 @@ fn router_sends_cnp_from_bridge_address() -> Result<()> {
 
 #[test]
 fn ipv6_router_sends_cnp() -> Result<()> {
-    if !runnable("ipv6_router_sends_cnp", &[])? {
-        return Ok(());
-    }
+    require!("ipv6_router_sends_cnp");
     let path = Path::new("fast-rt6")?;
     let switch = &path.switch;
     if !switch.run(|| fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1").is_ok())? {
@@ -226,9 +219,7 @@ fn ipv6_router_sends_cnp() -> Result<()> {
 /// REQ leaves by one port and REP by the other: neither port sees both, but both learn the pair.
 #[test]
 fn switch_ports_share_learned_pairs() -> Result<()> {
-    if !runnable("switch_ports_share_learned_pairs", &[])? {
-        return Ok(());
-    }
+    require!("switch_ports_share_learned_pairs");
     let path = Path::new("fast-pairs")?;
     for port in ["r0", "r1"] {
         path.switch.attach(port, Role::Switch, &CHANGES)?;

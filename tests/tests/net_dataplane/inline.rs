@@ -1,5 +1,6 @@
 //! Inline attachment: packets pass in both directions, and RoCE is marked.
 
+use dcqcn_tests::require;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 use std::thread;
@@ -17,7 +18,7 @@ use dcqcn_tests::host::{Host, join, request};
 use dcqcn_tests::packets::{Roce, v4};
 use dcqcn_tests::socket::TIMEOUT;
 
-use crate::{CNP_TOS, MARKING, fill, runnable};
+use crate::{CNP_TOS, MARKING, fill};
 
 /// Host 1 with `a0`, a box with `x0` and `x1`, host 2 with `b0`.
 struct InlineFixture {
@@ -108,9 +109,7 @@ fn tag_passes(bump: &InlineFixture) -> Result<()> {
 /// the offloads it can, reports the others, and restores them.
 #[test]
 fn stripped_vlan_tags_survive() -> Result<()> {
-    if !runnable("stripped_vlan_tags_survive", &[])? {
-        return Ok(());
-    }
+    require!("stripped_vlan_tags_survive");
     let bump = InlineFixture::new("in-vlan", 1_500)?;
     // Some test kernels lack VLAN interfaces.
     let mut baselines = baselines()?;
@@ -154,9 +153,7 @@ fn stripped_vlan_tags_survive() -> Result<()> {
 
 #[test]
 fn inline_detach_restores_offloads() -> Result<()> {
-    if !runnable("inline_detach_restores_offloads", &[])? {
-        return Ok(());
-    }
+    require!("inline_detach_restores_offloads");
     let bump = InlineFixture::new("in-offloads", 1_500)?;
     let features = || -> Result<[String; 2]> {
         let of = |iface: &str| bump.between.command(&format!("ethtool -k {iface}"));
@@ -228,25 +225,19 @@ fn all_packets_pass_and_roce_is_marked(test: &str, mode: XdpModeChoice) -> Resul
 
 #[test]
 fn inline_in_driver_mode() -> Result<()> {
-    if !runnable("inline_in_driver_mode", &[])? {
-        return Ok(());
-    }
+    require!("inline_in_driver_mode");
     all_packets_pass_and_roce_is_marked("inline-drv", XdpModeChoice::Driver)
 }
 
 #[test]
 fn inline_on_socket_buffers() -> Result<()> {
-    if !runnable("inline_on_socket_buffers", &[])? {
-        return Ok(());
-    }
+    require!("inline_on_socket_buffers");
     all_packets_pass_and_roce_is_marked("inline-skb", XdpModeChoice::Skb)
 }
 
 #[test]
 fn inline_jumbo_frames() -> Result<()> {
-    if !runnable("inline_jumbo_frames", &[])? {
-        return Ok(());
-    }
+    require!("inline_jumbo_frames");
     let bump = InlineFixture::new("inline-9k", 9_000)?;
     bump.attach(XdpModeChoice::Driver)?;
     let (a, b) = (bump.a.socket("a0")?, bump.b.socket("b0")?);

@@ -8,14 +8,13 @@ use dcqcn_params::Role;
 use dcqcn_replay::Hook;
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::packets::Roce;
+use dcqcn_tests::require;
 
-use crate::{CNP_TOS, MARKING, fill, runnable};
+use crate::{CNP_TOS, MARKING, fill};
 
 #[test]
 fn jumbo_frames_are_marked_answered_and_counted() -> Result<()> {
-    if !runnable("jumbo_frames_are_marked_answered_and_counted", &[])? {
-        return Ok(());
-    }
+    require!("jumbo_frames_are_marked_answered_and_counted");
     let pair = Pair::with_mtu("jumbo", 9_000)?;
     let marking = [&["link_rate=1gbit", "cp_enable=on"], &MARKING[..]].concat();
     pair.a.attach("a0", Role::Host, &marking)?;

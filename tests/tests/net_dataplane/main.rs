@@ -16,7 +16,6 @@ mod untrusted;
 
 use anyhow::Result;
 use dcqcn_tests::packets::CNP_TOS;
-use dcqcn_tests::skip::runnable;
 use dcqcn_tests::socket::RawSocket;
 
 /// Class 3 marks every packet unless its queue is empty, and its queue takes seconds to drain: see [`fill`].

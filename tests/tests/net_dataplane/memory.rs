@@ -1,5 +1,6 @@
 //! Memory of the maps in the kernel, and of the daemon.
 
+use dcqcn_tests::require;
 use std::fs;
 use std::io::Read as _;
 use std::process::Stdio;
@@ -18,7 +19,7 @@ use dcqcn_tests::host::{Pair, request};
 use dcqcn_tests::packets::Roce;
 use nix::sys::signal::Signal;
 
-use crate::{CNP_TOS, runnable};
+use crate::CNP_TOS;
 
 const MAPS_BYTES: u64 = 32 << 20;
 const RESIDENT_KB: u64 = 30 << 10;
@@ -70,9 +71,7 @@ fn peak_of(process: &Running) -> Option<u64> {
 
 #[test]
 fn full_tables_stay_within_memory_limit() -> Result<()> {
-    if !runnable("full_tables_stay_within_memory_limit", &["htb"])? {
-        return Ok(());
-    }
+    require!("full_tables_stay_within_memory_limit", "htb");
     let pair = filled("memory")?;
     let objects = LoadedObjects::by(&pair.a, "a0")?;
     let bytes: u64 = objects.maps.values().sum();
@@ -98,9 +97,7 @@ fn full_tables_stay_within_memory_limit() -> Result<()> {
 
 #[test]
 fn listing_flows_memory_bounded() -> Result<()> {
-    if !runnable("listing_flows_memory_bounded", &["htb"])? {
-        return Ok(());
-    }
+    require!("listing_flows_memory_bounded", "htb");
     let pair = filled("memory-qp")?;
     let began = Instant::now();
     let mut qp = start(&pair, "flows a0 --json", Stdio::piped())?;

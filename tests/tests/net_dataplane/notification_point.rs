@@ -1,5 +1,6 @@
 //! NP: CE-marked data is answered with CNPs, all other packets are not.
 
+use dcqcn_tests::require;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use dcqcn_tests::host::Pair;
 use dcqcn_tests::packets::{Roce, v4};
 use dcqcn_tests::socket::{SILENCE, TIMEOUT};
 
-use crate::{CNP_TOS, runnable};
+use crate::CNP_TOS;
 
 /// The maximum CNP interval, so that no test is too slow for it.
 const CHANGES: [&str; 2] = ["link_rate=1gbit", "min_time_between_cnps=1s"];
@@ -41,9 +42,7 @@ fn answered(pair: &Pair, data: &Roce, expected: &[u8]) -> Result<()> {
 
 #[test]
 fn congested_host_answers_unmarked_data() -> Result<()> {
-    if !runnable("congested_host_answers_unmarked_data", &[])? {
-        return Ok(());
-    }
+    require!("congested_host_answers_unmarked_data");
     let pair = Pair::new("np-host")?;
     pair.b.attach("b0", Role::Host, &["link_rate=1gbit", "np_host_congestion=on"])?;
     pair.b.add_v4("b0", 2, 24)?;
@@ -65,9 +64,7 @@ fn congested_host_answers_unmarked_data() -> Result<()> {
 
 #[test]
 fn one_cnp_per_interval() -> Result<()> {
-    if !runnable("one_cnp_per_interval", &[])? {
-        return Ok(());
-    }
+    require!("one_cnp_per_interval");
     let pair = Pair::new("np")?;
     pair.b.attach("b0", Role::Host, &CHANGES)?;
     pair.b.add_v4("b0", 2, 24)?;
@@ -107,9 +104,7 @@ fn one_cnp_per_interval() -> Result<()> {
 
 #[test]
 fn other_packets_get_no_cnp() -> Result<()> {
-    if !runnable("other_packets_get_no_cnp", &[])? {
-        return Ok(());
-    }
+    require!("other_packets_get_no_cnp");
     let pair = Pair::new("np-none")?;
     pair.b.attach("b0", Role::Host, &CHANGES)?;
     let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
@@ -144,9 +139,7 @@ fn other_packets_get_no_cnp() -> Result<()> {
 
 #[test]
 fn cnp_carries_sender_qpn_if_known() -> Result<()> {
-    if !runnable("cnp_carries_sender_qpn_if_known", &[])? {
-        return Ok(());
-    }
+    require!("cnp_carries_sender_qpn_if_known");
     let pair = Pair::new("np-names")?;
     pair.b.attach("b0", Role::Host, &CHANGES)?;
     let v6 = Roce { v6: true, ..ce() };
@@ -175,9 +168,7 @@ fn cnp_carries_sender_qpn_if_known() -> Result<()> {
 
 #[test]
 fn cnp_keeps_vlan_at_cnp_priority() -> Result<()> {
-    if !runnable("cnp_keeps_vlan_at_cnp_priority", &[])? {
-        return Ok(());
-    }
+    require!("cnp_keeps_vlan_at_cnp_priority");
     let pair = Pair::new("np-vlan")?;
     pair.b.attach("b0", Role::Host, &CHANGES)?;
     // The kernel removes the outermost tag of a frame before TC; a second one stays in the frame.
@@ -203,9 +194,7 @@ fn cnp_keeps_vlan_at_cnp_priority() -> Result<()> {
 
 #[test]
 fn vlan_device_or_parent_answers() -> Result<()> {
-    if !runnable("vlan_device_or_parent_answers", &[])? {
-        return Ok(());
-    }
+    require!("vlan_device_or_parent_answers");
     let pair = Pair::new("np-sub")?;
     match pair.b.command("ip link add link b0 name b0.5 type vlan id 5 egress-qos-map 0:3") {
         Err(error) if error.to_string().contains("Unknown device type") => {

@@ -9,8 +9,7 @@ use dcqcn_replay::Hook;
 use dcqcn_tests::bpf::LoadedObjects;
 use dcqcn_tests::host::{Pair, datagram, join};
 use dcqcn_tests::packets::{CNP_TOS, Roce, v4};
-
-use crate::runnable;
+use dcqcn_tests::require;
 
 const LINE_BPS: u64 = 1_000_000_000;
 /// Nothing raises a rate, and every CNP may cut.
@@ -34,9 +33,7 @@ fn cnp_counts(pair: &Pair, iface: &str) -> Result<[u64; 3]> {
 
 #[test]
 fn cnp_on_any_interface_cuts_flow() -> Result<()> {
-    if !runnable("cnp_on_any_interface_cuts_flow", &[])? {
-        return Ok(());
-    }
+    require!("cnp_on_any_interface_cuts_flow");
     let pair = Pair::new("other-way")?;
     for iface in ["1", "2"] {
         join((&pair.a, &format!("a{iface}"), 1), (&pair.b, &format!("b{iface}"), 2), 4_200)?;
@@ -82,9 +79,7 @@ fn cnp_on_any_interface_cuts_flow() -> Result<()> {
 
 #[test]
 fn detached_interface_gets_no_cnps() -> Result<()> {
-    if !runnable("detached_interface_gets_no_cnps", &[])? {
-        return Ok(());
-    }
+    require!("detached_interface_gets_no_cnps");
     let pair = Pair::new("other-left")?;
     join((&pair.a, "a1", 1), (&pair.b, "b1", 2), 4_200)?;
     pair.a.attach("a0", Role::Host, &CHANGES)?;

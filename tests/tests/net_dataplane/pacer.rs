@@ -1,5 +1,6 @@
 //! The HTB pacer: a flow that was cut is paced at its rate, another is not.
 
+use dcqcn_tests::require;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +18,7 @@ use dcqcn_tests::packets::Roce;
 use dcqcn_tests::retry::while_busy;
 use dcqcn_tests::socket::{RawSocket, TIMEOUT};
 
-use crate::{CNP_TOS, runnable};
+use crate::CNP_TOS;
 
 /// One cut of alpha = 1 halves it.
 const LINE_BPS: f64 = 60e6;
@@ -108,9 +109,7 @@ fn wait_for_class(host: &Host) -> Result<()> {
 
 #[test]
 fn only_cut_flow_is_paced() -> Result<()> {
-    if !runnable("only_cut_flow_is_paced", &["htb"])? {
-        return Ok(());
-    }
+    require!("only_cut_flow_is_paced", "htb");
     let pair = Pair::new("pacer")?;
     attach(&pair.a)?;
     let (cut, other) = (Roce::default(), Roce { dest_qpn: 0x12, ..Roce::default() });

@@ -2,14 +2,11 @@
 
 use anyhow::Result;
 use dcqcn_tests::pauses::run;
-
-use crate::runnable;
+use dcqcn_tests::require;
 
 #[test]
 fn neighbour_pause_holds_its_queue() -> Result<()> {
-    if !runnable("neighbour_pause_holds_its_queue", &["fq"])? {
-        return Ok(());
-    }
+    require!("neighbour_pause_holds_its_queue", "fq");
     let held = run("pfc")?;
     assert_eq!(held.wrong(), [""; 0], "{held:?}");
     Ok(())

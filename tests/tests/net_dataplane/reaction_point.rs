@@ -11,8 +11,9 @@ use dcqcn_params::Role;
 use dcqcn_replay::Hook;
 use dcqcn_tests::host::{Pair, datagram};
 use dcqcn_tests::packets::{Roce, v4, v6};
+use dcqcn_tests::require;
 
-use crate::{CNP_TOS, runnable};
+use crate::CNP_TOS;
 
 const LINE_BPS: u64 = 1_000_000_000;
 /// Rates never increase, and the interval between cuts exceeds the test's duration.
@@ -49,9 +50,7 @@ fn outcome(pair: &Pair, cnp: &[u8]) -> Result<Stat> {
 
 #[test]
 fn cnp_halves_only_its_flow() -> Result<()> {
-    if !runnable("cnp_halves_only_its_flow", &[])? {
-        return Ok(());
-    }
+    require!("cnp_halves_only_its_flow");
     let pair = Pair::new("rp")?;
     pair.a.attach("a0", Role::Host, &CHANGES)?;
     let a = pair.a.socket("a0")?;
@@ -85,9 +84,7 @@ fn cnp_halves_only_its_flow() -> Result<()> {
 
 #[test]
 fn forged_cnp_ignored_and_counted() -> Result<()> {
-    if !runnable("forged_cnp_ignored_and_counted", &[])? {
-        return Ok(());
-    }
+    require!("forged_cnp_ignored_and_counted");
     let pair = Pair::new("rp-forged")?;
     pair.a.attach("a0", Role::Host, &CHANGES)?;
     for v6 in [false, true] {
@@ -140,9 +137,7 @@ fn forged_cnp_ignored_and_counted() -> Result<()> {
 
 #[test]
 fn nic_cnp_resolved_by_sender_qpn() -> Result<()> {
-    if !runnable("nic_cnp_resolved_by_sender_qpn", &[])? {
-        return Ok(());
-    }
+    require!("nic_cnp_resolved_by_sender_qpn");
     let pair = Pair::new("rp-pair")?;
     pair.a.attach("a0", Role::Host, &CHANGES)?;
     let a = pair.a.socket("a0")?;
@@ -164,9 +159,7 @@ fn nic_cnp_resolved_by_sender_qpn() -> Result<()> {
 
 #[test]
 fn handled_cnps_consumed_if_enabled() -> Result<()> {
-    if !runnable("handled_cnps_consumed_if_enabled", &[])? {
-        return Ok(());
-    }
+    require!("handled_cnps_consumed_if_enabled");
     let pair = Pair::new("rp-consume")?;
     pair.a.attach("a0", Role::Host, &CHANGES)?;
     pair.a.set("a0", &["cnp_consume=on"])?;

@@ -1,5 +1,6 @@
 //! An attachment outlives its process, and leaves no state when it is removed.
 
+use dcqcn_tests::require;
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
@@ -24,7 +25,7 @@ use dcqcn_tests::socket::TIMEOUT;
 use nix::fcntl::{Flock, FlockArg};
 use nix::mount::umount;
 
-use crate::{MARKING, fill, runnable};
+use crate::{MARKING, fill};
 
 const ROOT: &str = "/run/dcqcn";
 
@@ -114,9 +115,7 @@ fn attach_line() -> String {
 
 #[test]
 fn data_plane_outlives_process() -> Result<()> {
-    if !runnable("data_plane_outlives_process", &[])? {
-        return Ok(());
-    }
+    require!("data_plane_outlives_process");
     let pair = Pair::new("stay")?;
     let before = State::of(&pair.a)?;
     dcqcn(&pair.a, &attach_line())?;
@@ -135,9 +134,7 @@ fn data_plane_outlives_process() -> Result<()> {
 
 #[test]
 fn recreated_interface_attached_again() -> Result<()> {
-    if !runnable("recreated_interface_attached_again", &["htb"])? {
-        return Ok(());
-    }
+    require!("recreated_interface_attached_again", "htb");
     let pair = Pair::new("again")?;
     let before = State::of(&pair.a)?;
     // With a pacer, whose saved qdisc does not apply to the new interface.
@@ -179,9 +176,7 @@ fn recreated_interface_attached_again() -> Result<()> {
 
 #[test]
 fn detaching_restores_the_host() -> Result<()> {
-    if !runnable("detaching_restores_the_host", &["tbf", "htb"])? {
-        return Ok(());
-    }
+    require!("detaching_restores_the_host", "tbf", "htb");
     let pair = Pair::new("back")?;
     let index = pair.a.index("a0")?;
     let tbf = QdiscSpec::Tbf { rate_bps: 200_000_000, burst_bytes: 20_000, limit_bytes: 1_000_000 };
@@ -216,9 +211,7 @@ fn detaching_restores_the_host() -> Result<()> {
 
 #[test]
 fn failed_attach_leaves_nothing() -> Result<()> {
-    if !runnable("failed_attach_leaves_nothing", &["htb"])? {
-        return Ok(());
-    }
+    require!("failed_attach_leaves_nothing", "htb");
     let pair = Pair::new("fail")?;
     let host = |pacer, mode| -> Result<Request> {
         let request = request("a0", Role::Host, &["link_rate=1gbit"])?;
@@ -284,9 +277,7 @@ impl OtherXdp {
 /// `ip netns exec` has a separate mount namespace, which ends with the command.
 #[test]
 fn attached_by_ip_netns_exec() -> Result<()> {
-    if !runnable("attached_by_ip_netns_exec", &[])? {
-        return Ok(());
-    }
+    require!("attached_by_ip_netns_exec");
     let pair = Pair::new("exec")?;
     let before = State::of(&pair.a)?;
     if unmount_unused()? {

@@ -1,5 +1,6 @@
 //! Untrusted packets: those of a process, a forger or a neighbour do not harm a QP.
 
+use dcqcn_tests::require;
 use std::fs;
 use std::net::{Ipv4Addr, UdpSocket};
 
@@ -16,7 +17,7 @@ use dcqcn_replay::Hook;
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::packets::{Roce, cm, req, v4};
 
-use crate::{CNP_TOS, runnable};
+use crate::CNP_TOS;
 
 const CHANGES: [&str; 3] = ["link_rate=1gbit", "rpg_time_reset=0ns", "min_time_between_cnps=1s"];
 
@@ -30,9 +31,7 @@ fn flow(pair: &Pair, data: &Roce) -> Result<Option<RpFlow>> {
 /// An unprivileged process sends packets like a QP's data. Verified to work: 200 packets were charged to it.
 #[test]
 fn socket_traffic_not_charged_to_qp() -> Result<()> {
-    if !runnable("socket_traffic_not_charged_to_qp", &[])? {
-        return Ok(());
-    }
+    require!("socket_traffic_not_charged_to_qp");
     let pair = Pair::new("process")?;
     pair.a.attach("a0", Role::Host, &CHANGES)?;
     pair.a.add_v4("a0", 1, 24)?;
@@ -78,9 +77,7 @@ fn socket_traffic_not_charged_to_qp() -> Result<()> {
 /// Frames for another host, as a promiscuous interface receives them, and for a group.
 #[test]
 fn other_host_data_not_answered() -> Result<()> {
-    if !runnable("other_host_data_not_answered", &[])? {
-        return Ok(());
-    }
+    require!("other_host_data_not_answered");
     let pair = Pair::new("others")?;
     pair.b.attach("b0", Role::Host, &CHANGES)?;
     let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
@@ -111,9 +108,7 @@ fn other_host_data_not_answered() -> Result<()> {
 /// A router: packets that it forwards have its Ethernet address.
 #[test]
 fn forwarded_data_not_answered() -> Result<()> {
-    if !runnable("forwarded_data_not_answered", &[])? {
-        return Ok(());
-    }
+    require!("forwarded_data_not_answered");
     let pair = Pair::new("router")?;
     pair.b.attach("b0", Role::Host, &CHANGES)?;
     for (setting, value) in [
@@ -149,9 +144,7 @@ fn forwarded_data_not_answered() -> Result<()> {
 /// Marked packets from any number of forged senders cause at most `cnp_rate` CNPs.
 #[test]
 fn forged_marks_send_bounded_cnps() -> Result<()> {
-    if !runnable("forged_marks_send_bounded_cnps", &[])? {
-        return Ok(());
-    }
+    require!("forged_marks_send_bounded_cnps");
     let pair = Pair::new("bounded")?;
     pair.b.attach("b0", Role::Host, &CHANGES)?;
     // One immediately, and the next after a second.

@@ -150,9 +150,7 @@ fn mark_share_matches_wred() {
         (wred.kmin_bytes, wred.kmax_bytes) = (KMIN as u64 * PACKET_BYTES, KMAX as u64 * PACKET_BYTES);
         wred.pmax_ppm = (PMAX * 1e6) as u64;
     };
-    let Some(mut bench) = Bench::new("mark_share_matches_wred", SWITCH, set).unwrap() else {
-        return;
-    };
+    let Some(mut bench) = Bench::new("mark_share_matches_wred", SWITCH, set).unwrap() else { return };
     let queue_depth = Command::QueueDepth { port: 2, queue: Some(3), packets: 200 };
     bench.session.run(&queue_depth).unwrap();
     let probability = |depth: usize| match depth {
@@ -298,9 +296,7 @@ fn local_cnp_cuts_local_flow() {
         "cp_enable = true\nrp_enable = true\nmin_time_between_cnps = '1s'\nrpg_time_reset = '10s'",
     );
     let test = "local_cnp_cuts_local_flow";
-    let Some(mut bench) = Bench::new(test, &file, |_| {}).unwrap() else {
-        return;
-    };
+    let Some(mut bench) = Bench::new(test, &file, |_| {}).unwrap() else { return };
     let (table, action) = bench.program.names("queue_depth", "fixed_depth").unwrap();
     let full = Entry::default_action(table, action, vec![1_000_u16.into()]);
     bench.session.run(&Command::Write(full)).unwrap();
@@ -350,9 +346,7 @@ dst_mac = '02:00:00:00:02:02'
 ";
     let mac_part = SWITCH.find("[[bmv2.mac]]").unwrap();
     let file = format!("{}{routes}", &SWITCH[..mac_part]);
-    let Some(mut bench) = Bench::new("packets_are_routed", &file, |_| {}).unwrap() else {
-        return;
-    };
+    let Some(mut bench) = Bench::new("packets_are_routed", &file, |_| {}).unwrap() else { return };
     for is_v6 in [false, true] {
         let data = Roce { v6: is_v6, ..Roce::default() };
         let frame = data.frame();

@@ -52,9 +52,7 @@ fn unknown_host_marks_answered_if_enabled() {
 #[test]
 fn pairs_learned_up_to_limit() {
     let file = SWITCH.replace("rp_enable = false", "rp_enable = true");
-    let Some(mut bench) = Bench::new("pairs_learned_up_to_limit", &file, |_| {}).unwrap() else {
-        return;
-    };
+    let Some(mut bench) = Bench::new("pairs_learned_up_to_limit", &file, |_| {}).unwrap() else { return };
     let config = bench.config;
     let params = Params::new(&config, Port::new(1, SIZES.rp_sets(), SIZES.np_sets())).unwrap();
     let mut reference = Reference::new(SIZES, &params, 1);

@@ -240,7 +240,7 @@ fn check(table: &Table) -> Result<()> {
     };
     settings.remove("inline");
     let text = toml::to_string(&settings)?;
-    let settings = dcqcn_params::parse(&format!("interface {name}"), &text)?;
+    let settings = dcqcn_params::file::parse_interface(&format!("interface {name}"), &text)?;
     settings.config(Some(Profile::MAX_LAB_RATE_BPS)).with_context(|| format!("interface {name}"))?;
     Ok(())
 }

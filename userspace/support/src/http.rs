@@ -1,7 +1,7 @@
 //! An HTTP/1 server with bounded connections, times and sizes.
 //!
-//! Any client that reaches the address can connect. So connections are limited in number, a request has seconds to
-//! arrive, a client that does not read is disconnected, and a new connection replaces the oldest one without a request.
+//! Any client that reaches the address can connect. So connections are limited in number, the head of a request has
+//! seconds to arrive, a client that does not read is disconnected, and a new connection replaces the oldest one without a request.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -97,7 +97,7 @@ impl Server {
             let idle = self.open.iter().position(|open| !open.has_request.load(Ordering::Relaxed));
             match idle.and_then(|idle| self.open.remove(idle)) {
                 Some(oldest) => oldest.end.abort(),
-                // All have requests in progress: this one would only wait.
+                // All have sent a request.
                 None => return,
             }
         }

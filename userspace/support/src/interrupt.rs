@@ -183,9 +183,7 @@ impl Watch {
         }
         received.store(true, Ordering::Release);
         drop(requested);
-        let Some(last_resort) = last_resort else {
-            return;
-        };
+        let Some(last_resort) = last_resort else { return };
         let mut fds = [PollFd::new(alive.as_fd(), PollFlags::POLLIN)];
         let grace = PollTimeout::try_from(GRACE).unwrap_or(PollTimeout::ZERO);
         if matches!(poll(&mut fds, grace), Ok(0)) {

@@ -107,8 +107,6 @@ impl Testbed {
 }
 
 impl Observation {
-    /// # Errors
-    /// The victim is not running, so there is no state.
     pub(crate) fn activated(self) -> Result<Self> {
         self.charged.filter(|_| self.has_pair).context("the victim is not running")?;
         Ok(self)

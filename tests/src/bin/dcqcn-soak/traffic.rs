@@ -59,9 +59,7 @@ impl Traffic {
         let receive = move || -> Result<()> {
             let mut last = None;
             while !receiver.is_over.load(Ordering::Relaxed) {
-                let Some(frame) = to.receive(Duration::from_millis(100))? else {
-                    continue;
-                };
+                let Some(frame) = to.receive(Duration::from_millis(100))? else { continue };
                 let Some((bth, _)) = frame.get(Roce::default().bth()..).and_then(Bth::parse) else {
                     continue;
                 };

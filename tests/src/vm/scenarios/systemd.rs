@@ -142,9 +142,7 @@ fn upgrade(report: &mut Report) -> Result<()> {
     // Simulates programs of another build.
     let object = attachment()?["object"].as_str().context("no object")?.to_owned();
     for entry in fs::read_dir("/run/dcqcn")?.filter_map(Result::ok) {
-        let Ok(journals) = fs::read_dir(entry.path()) else {
-            continue;
-        };
+        let Ok(journals) = fs::read_dir(entry.path()) else { continue };
         for journal in journals.filter_map(Result::ok).map(|entry| entry.path()) {
             if journal.extension().is_some_and(|extension| extension == "json") {
                 let text = fs::read_to_string(&journal)?;

@@ -6,9 +6,7 @@ use super::*;
 fn engines_agree_inline_both_directions() {
     let mut config = everything();
     config.scalars.drop_not_ect = 1;
-    let Some(mut both) = Both::load("engines_agree_inline_both_directions", 8, &config) else {
-        return;
-    };
+    let Some(mut both) = Both::load("engines_agree_inline_both_directions", 8, &config) else { return };
     let peer = 77;
     let mut now_ns = START_NS;
     for (ifindex, to, queue) in [([LO, peer], peer, CLASSES), ([peer, LO], peer, 0)] {
@@ -50,9 +48,7 @@ fn engines_agree_inline_both_directions() {
 fn engines_agree_on_fast_cnps() {
     let mut config = everything();
     (config.scalars.fast_cnp, config.scalars.rp_enable) = (1, 0);
-    let Some(mut both) = Both::load("engines_agree_on_fast_cnps", 64, &config) else {
-        return;
-    };
+    let Some(mut both) = Both::load("engines_agree_on_fast_cnps", 64, &config) else { return };
     let mut now_ns = START_NS;
     for routed in [false, true] {
         let mut params = both.params;

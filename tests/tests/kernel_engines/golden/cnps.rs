@@ -6,9 +6,7 @@ use super::*;
 fn kernel_cnps_equal_library_cnps() {
     let mut config = sender();
     config.scalars.min_time_between_cnps_ns = 50_000;
-    let Some(mut both) = Both::load("kernel_cnps_equal_library_cnps", 64, &config) else {
-        return;
-    };
+    let Some(mut both) = Both::load("kernel_cnps_equal_library_cnps", 64, &config) else { return };
     let known = QpId { addr: mapped(v4(2)), qpn: 0x33, vlan: 0 };
     both.set_pair(&known, &Pair::new(0xabcdef, PairSource::Static));
     let known = QpId { addr: words(v6(2)), qpn: 0x33, vlan: 0 };
@@ -74,9 +72,7 @@ fn kernel_cnps_equal_library_cnps() {
 fn congested_host_answers_ect_data() {
     let mut config = sender();
     config.scalars.np_host_congestion = 1;
-    let Some(mut both) = Both::load("congested_host_answers_ect_data", 64, &config) else {
-        return;
-    };
+    let Some(mut both) = Both::load("congested_host_answers_ect_data", 64, &config) else { return };
     let until_ns = START_NS + 1_000_000_000;
     both.set_host_congested_until(until_ns);
     for (ecn, now_ns, cnps) in [
@@ -94,9 +90,7 @@ fn congested_host_answers_ect_data() {
 
 #[test]
 fn forged_cnps_change_nothing() {
-    let Some(mut both) = Both::load("forged_cnps_change_nothing", 64, &sender()) else {
-        return;
-    };
+    let Some(mut both) = Both::load("forged_cnps_change_nothing", 64, &sender()) else { return };
     let mut invalid = 0;
     let mut unknown = 0;
     for v6 in [false, true] {
@@ -150,9 +144,7 @@ fn forged_cnps_change_nothing() {
 
 #[test]
 fn cnps_within_interval_ignored() {
-    let Some(mut both) = Both::load("cnps_within_interval_ignored", 64, &sender()) else {
-        return;
-    };
+    let Some(mut both) = Both::load("cnps_within_interval_ignored", 64, &sender()) else { return };
     let data = Roce::default();
     let cnp = data.cnp(None, CNP_TOS);
     send(&mut both, START_NS, &data.frame());

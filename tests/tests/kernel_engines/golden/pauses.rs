@@ -37,9 +37,7 @@ fn pause_holds_until_timeout_or_xon() {
     let test = "pause_holds_until_timeout_or_xon";
     let mut config = sender();
     config.pfc[3].rx = 1;
-    let Some(mut both) = Both::load(test, 64, &config) else {
-        return;
-    };
+    let Some(mut both) = Both::load(test, 64, &config) else { return };
     let data = Roce::default();
     let (frame, gap_ns) = (data.frame(), 8 * data.frame().len() as u64);
     let request = Roce { opcode: Opcode::RC_RDMA_READ_REQUEST, ..data.clone() }.frame();
@@ -86,9 +84,7 @@ fn credit_does_not_overtake_paused_packets() {
     let mut config = sender();
     config.pfc[3].rx = 1;
     config.scalars.pacing_credit_ns = 100_000;
-    let Some(mut both) = Both::load("credit_does_not_overtake_paused_packets", 64, &config) else {
-        return;
-    };
+    let Some(mut both) = Both::load("credit_does_not_overtake_paused_packets", 64, &config) else { return };
     let data = Roce::default();
     let request = Roce { opcode: Opcode::RC_RDMA_READ_REQUEST, ..data.clone() }.frame();
     receive(&mut both, START_NS, &pause(3, 1_000));
@@ -101,9 +97,7 @@ fn credit_does_not_overtake_paused_packets() {
 
 #[test]
 fn pauses_disabled_by_default() {
-    let Some(mut both) = Both::load("pauses_disabled_by_default", 64, &sender()) else {
-        return;
-    };
+    let Some(mut both) = Both::load("pauses_disabled_by_default", 64, &sender()) else { return };
     for priority in 0..CLASSES {
         receive(&mut both, START_NS, &pause(priority, u16::MAX));
     }
@@ -118,9 +112,7 @@ fn forged_pauses_bounded_and_counted() {
     let mut config = sender();
     config.pfc[3].rx = 1;
     config.scalars.pacing_horizon_ns = HORIZON_NS;
-    let Some(mut both) = Both::load("forged_pauses_bounded_and_counted", 64, &config) else {
-        return;
-    };
+    let Some(mut both) = Both::load("forged_pauses_bounded_and_counted", 64, &config) else { return };
     let longest = pause(3, u16::MAX);
     let mut to_host = longest;
     to_host[..6].copy_from_slice(&[2, 0, 0, 0, 0, 1]);
@@ -157,9 +149,7 @@ fn forged_pauses_bounded_and_counted() {
 
 #[test]
 fn sent_pfc_frames_counted() {
-    let Some(mut both) = Both::load("sent_pfc_frames_counted", 64, &sender()) else {
-        return;
-    };
+    let Some(mut both) = Both::load("sent_pfc_frames_counted", 64, &sender()) else { return };
     let all_priorities = PfcRepr { priorities: 0xff, quanta: [7; CLASSES] }.frame(NEIGHBOUR);
     let frames = |both: &mut Both| {
         let counters = both.state().counters;
@@ -179,9 +169,7 @@ fn storm_forwards_or_drops_while_active() {
     let mut config = sender();
     (config.pfc[3].rx, config.scalars.link_rate_bps) = (1, 1_000_000);
     config.scalars.rpg_min_rate_bps = 100_000;
-    let Some(mut both) = Both::load(test, 64, &config) else {
-        return;
-    };
+    let Some(mut both) = Both::load(test, 64, &config) else { return };
     let mut qpn = 100;
     let mut fresh = |both: &mut Both, now_ns| {
         qpn += 1;

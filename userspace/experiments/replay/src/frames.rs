@@ -141,9 +141,7 @@ impl RawSocket {
 
 /// The tag in a packet socket's control message: TPID and TCI.
 fn tag(message: &ControlMessageOwned) -> Option<[u8; 4]> {
-    let ControlMessageOwned::Unknown(message) = message else {
-        return None;
-    };
+    let ControlMessageOwned::Unknown(message) = message else { return None };
     // Status, lengths, offsets of the network and link header; then TCI and TPID.
     let data: &[u8; AUXDATA_LEN] = message.data_bytes.first_chunk()?;
     let [s0, s1, s2, s3, .., t0, t1, p0, p1] = *data;

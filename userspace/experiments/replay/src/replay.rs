@@ -316,9 +316,7 @@ fn flow(
         Hook::Egress if roce.is_sequenced() => roce.flow(frame),
         Hook::Ingress if roce.is_cnp() => flow_of_cnp(engine, frame, roce)?,
         Hook::Ingress if roce.congests() && roce.ecn().is_ce() => {
-            let Some(id) = np_flow_id(frame, scalars.cnp_limit, roce) else {
-                return Ok(None);
-            };
+            let Some(id) = np_flow_id(frame, scalars.cnp_limit, roce) else { return Ok(None) };
             let hash = id.hash(&params.port.hash_keys);
             let mut set = engine.np_set(set_index(hash, params.port.np_set_mask))?;
             let selection = set.find(&id, hash);
@@ -327,9 +325,7 @@ fn flow(
         }
         _ => None,
     };
-    let Some(id) = rp else {
-        return Ok(None);
-    };
+    let Some(id) = rp else { return Ok(None) };
     let set = engine.rp_set(id.rp_set_index(&params.port.hash_keys, params.port.rp_set_mask))?;
     Ok(set.find(&id).map(|flow| Flow::Rp(FlowRow::new(&flow, &params.rp, now_ns))))
 }
@@ -342,9 +338,7 @@ fn flow_of_cnp(engine: &impl Engine, frame: &Bytes<'_>, roce: &Roce) -> Result<O
     } else {
         frame.header(roce.l3).and_then(cnp::parse_v4)
     };
-    let (Some(cnp), Some((peer, own))) = (cnp, roce.addresses(frame)) else {
-        return Ok(None);
-    };
+    let (Some(cnp), Some((peer, own))) = (cnp, roce.addresses(frame)) else { return Ok(None) };
     let vlan = roce.vlan;
     let qpn = if cnp.hint == cnp::NO_HINT {
         engine.pair(&QpId { addr: own, qpn: cnp.dest_qpn, vlan })?.map(|pair| pair.qpn)

@@ -26,9 +26,7 @@ pub(crate) fn is_without_tcx() -> bool {
 
 /// A point between two changes at which the process may be killed; `what` was just done.
 pub(crate) fn step(what: &str) {
-    let Some(end) = *END else {
-        return;
-    };
+    let Some(end) = *END else { return };
     if STEPS.fetch_add(1, Ordering::Relaxed) + 1 == end {
         eprintln!("DCQCN_TEST_ABORT={end}: killed after: {what}");
         // SIGKILL cannot be blocked.

@@ -120,9 +120,7 @@ fn family(netlink: &Netlink) -> Result<Option<u16>> {
 
 /// Speed of the interface in bits per second; `None` if the driver or the kernel does not report it.
 pub(super) fn speed_bps(netlink: &Netlink, ifindex: u32) -> Result<Option<u64>> {
-    let Some(family) = family(netlink)? else {
-        return Ok(None);
-    };
+    let Some(family) = family(netlink)? else { return Ok(None) };
     let modes = netlink.get(Subsystem::Generic, family, 0, |request| {
         request.raw(&ETHTOOL_MSG_LINKMODES_GET);
         about(request, ETHTOOL_A_LINKMODES_HEADER, ifindex);
@@ -135,9 +133,7 @@ pub(super) fn speed_bps(netlink: &Netlink, ifindex: u32) -> Result<Option<u64>> 
 
 /// Delay of receive interrupts in microseconds; `None` if the driver or the kernel does not report it.
 pub(super) fn rx_delay_us(netlink: &Netlink, ifindex: u32) -> Result<Option<u32>> {
-    let Some(family) = family(netlink)? else {
-        return Ok(None);
-    };
+    let Some(family) = family(netlink)? else { return Ok(None) };
     let delays = netlink.get(Subsystem::Generic, family, 0, |request| {
         request.raw(&ETHTOOL_MSG_COALESCE_GET);
         about(request, ETHTOOL_A_COALESCE_HEADER, ifindex);

@@ -88,7 +88,11 @@ const TABLES: [&str; 5] = ["wred", "dscp_to_tc", "tc_to_queue", "queue", "pfc"];
 pub fn parse(name: &str, text: &str) -> Result<Settings, FileErrors> {
     read(name, text, |reader, table| {
         let common = reader.common(table);
-        let interfaces = table.get("interface").and_then(|value| value.get_ref().as_array());
+        let interfaces = table.get("interface");
+        if let Some(value) = interfaces.filter(|value| value.get_ref().as_array().is_none()) {
+            reader.refuse(value.span(), "`interface` is a list of tables: write [[interface]]");
+        }
+        let interfaces = interfaces.and_then(|value| value.get_ref().as_array());
         match interfaces.map_or(&[][..], |array| array) {
             [] => common,
             [only] => common.then(reader.only_interface(only)),
@@ -97,6 +101,19 @@ pub fn parse(name: &str, text: &str) -> Result<Settings, FileErrors> {
                 common
             }
         }
+    })
+}
+
+/// Parses the settings of one interface, without what selects it.
+///
+/// # Errors
+/// As [`parse`]; also for keys of a whole file.
+pub fn parse_interface(name: &str, text: &str) -> Result<Settings, FileErrors> {
+    read(name, text, |reader, table| {
+        for (key, value) in table {
+            reader.setting(key, value, &[]);
+        }
+        std::mem::take(&mut reader.settings)
     })
 }
 
@@ -352,6 +369,8 @@ mod tests {
             ("parameters = 1", "c:1: `parameters` is a table: write [parameters]"),
             ("[parameters]\nrpg_gd = 1\nrpg_gd = 2", "c:3: duplicate key"),
             ("\nrole = ", "c:2: "),
+            ("[dscp_to_tc]\n03 = 3", "c:2: unknown parameter `dscp_to_tc.03`"),
+            ("interface = 3", "c:1: `interface` is a list of tables"),
         ] {
             let refused = parse("c", text).unwrap_err().to_string();
             assert!(refused.starts_with(expected), "{refused}");

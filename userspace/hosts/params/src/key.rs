@@ -296,7 +296,8 @@ impl FromStr for Key {
 
     fn from_str(name: &str) -> Result<Self, UnknownKey> {
         let row = |table, digits: &str, rows: usize| match digits.parse::<usize>() {
-            Ok(row) if row < rows && !digits.starts_with('+') => Ok(row),
+            // One spelling per row: a file must not set a parameter twice.
+            Ok(row) if row < rows && row.to_string() == digits => Ok(row),
             _ => Err(UnknownKey::Row { name: name.to_owned(), table, last: rows - 1 }),
         };
         let unknown = || {

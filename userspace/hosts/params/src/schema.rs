@@ -55,7 +55,10 @@ pub fn schema() -> Value {
     for key in SELECTORS {
         interface.insert(key.to_owned(), text("Pattern (* ? [a-f]) of the interfaces."));
     }
-    interface.insert(REPAIR.to_owned(), text("Repair of what others removed: none, programs, all."));
+    interface.insert(
+        REPAIR.to_owned(),
+        text("Parts that the daemon restores if another program removes them: none, programs, all."),
+    );
     for section in SECTIONS {
         top.insert(section.to_owned(), json!({ "type": "object" }));
     }

@@ -147,9 +147,7 @@ impl Entry {
     /// A rejected change as an event; `None` for other entries.
     #[must_use]
     pub fn event_row(&self) -> Option<EventRow> {
-        let Event::Refused { refused } = &self.event else {
-            return None;
-        };
+        let Event::Refused { refused } = &self.event else { return None };
         let detail =
             Detail::Refused { user: self.who(), command: self.command.clone(), error: refused.clone() };
         let iface = Some(self.iface.clone()).filter(|iface| !iface.is_empty());

@@ -33,13 +33,9 @@ impl Feeder {
             return Ok(());
         }
         let now = queues::stats(netlink, self.port.info.ifindex, &params.config)?;
-        let Some((_, before)) = self.last_sample.replace((Instant::now(), now)) else {
-            return Ok(());
-        };
+        let Some((_, before)) = self.last_sample.replace((Instant::now(), now)) else { return Ok(()) };
         for (queue, (before, now)) in (0..).zip(before.iter().zip(&now)) {
-            let (Some(before), Some(now)) = (before, now) else {
-                continue;
-            };
+            let (Some(before), Some(now)) = (before, now) else { continue };
             let drops = u64::from(now.drops.wrapping_sub(before.drops));
             if drops != 0 {
                 let (maps, values) = (self.port.maps(), [queue, drops]);

@@ -58,6 +58,8 @@ pub const DEFAULT_PATH: &str = "/etc/dcqcn/dcqcn.toml";
 /// Range of the idle time.
 const IDLE: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(7 * 86_400);
 
+/// Maximum number of `[[interface]]`, each of which includes the common settings: a file may come from a client.
+const MAX_INTERFACES: usize = 4_096;
 /// Maximum number of flows per interface with their own metrics.
 const MAX_TOP_QPS: usize = 1_000;
 
@@ -151,7 +153,7 @@ impl Config {
         let may_name = self.fleet.as_ref().is_some_and(Bounds::may_name_interfaces);
         let settings = match (own, over) {
             (Some(own), Some(over)) => own.settings.clone().then(over.settings.clone()),
-            (None, Some(over)) if may_name => over.settings.clone(),
+            (None, Some(over)) if may_name => self.common.clone().then(over.settings.clone()),
             (own, _) => own?.settings.clone(),
         };
         Some(Request { iface: iface.to_owned(), settings })
@@ -220,9 +222,6 @@ impl Config {
 pub fn parse(name: &str, text: &str) -> Result<Config, FileErrors> {
     read(name, text, |reader, table| {
         let mut config = Config { common: reader.common(table), ..Config::default() };
-        if !table.contains_key("interface") {
-            check(reader, &config.common, 0..0);
-        }
         for (key, value) in table {
             match key.get_ref().as_ref() {
                 "interface" => config.interfaces = interfaces(reader, value, &config.common),
@@ -241,6 +240,9 @@ pub fn parse(name: &str, text: &str) -> Result<Config, FileErrors> {
                 }),
                 _ => {}
             }
+        }
+        if config.interfaces.is_empty() {
+            check(reader, &config.common, 0..0);
         }
         config
     })
@@ -294,6 +296,14 @@ fn interfaces(reader: &mut Reader<'_>, value: &Value<'_>, common: &Settings) -> 
         reader.refuse(value.span(), "`interface` is a list of tables: write [[interface]]");
         return Vec::new();
     };
+    if array.len() > MAX_INTERFACES {
+        let found = array.len();
+        reader.refuse(
+            value.span(),
+            format_args!("{found} [[interface]] are too many: 0 to {MAX_INTERFACES}; use patterns"),
+        );
+        return Vec::new();
+    }
     let interfaces: Vec<Interface> =
         array.iter().filter_map(|value| interface(reader, value, common)).collect();
     for Interface { selector, settings, .. } in &interfaces {

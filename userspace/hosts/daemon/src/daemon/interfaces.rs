@@ -295,9 +295,7 @@ impl ManagedInterfaces {
     /// Warns once about entries of the file that match no interface, except patterns of names: a typing error looks like
     /// an interface that has yet to appear.
     fn warn_absent(&mut self) {
-        let Scope::File(config) = &self.scope else {
-            return;
-        };
+        let Scope::File(config) = &self.scope else { return };
         let absent: BTreeSet<String> = config.absent().map(ToString::to_string).collect();
         for iface in absent.difference(&self.absent) {
             tracing::warn!(
@@ -344,9 +342,7 @@ impl ManagedInterfaces {
 
     /// Attaches interfaces, several at a time, and starts their tasks.
     fn attach(&mut self, some: &[(u32, String)]) {
-        let Scope::File(config) = &self.scope else {
-            return;
-        };
+        let Scope::File(config) = &self.scope else { return };
         let requests: Vec<Request> = some.iter().filter_map(|(_, iface)| config.request(iface)).collect();
         let attached = attach_all(&requests);
         for (request, result) in requests.iter().zip(attached) {
@@ -408,9 +404,7 @@ impl ManagedInterfaces {
         self.tasks.remove(&ids);
         let mut detached = Detached::default();
         for id in ids {
-            let Some(Served { info, _claim, .. }) = self.served.remove(&id) else {
-                continue;
-            };
+            let Some(Served { info, _claim, .. }) = self.served.remove(&id) else { continue };
             drop(_claim);
             detached.infos.push(info.clone());
             if !self.end_attachment(info.clone(), why) {

@@ -22,9 +22,7 @@ static READY_PENDING: AtomicBool = AtomicBool::new(false);
 
 /// Notifies systemd, if it is the parent.
 pub(super) fn notify(state: &[NotifyState<'_>]) {
-    let Some(path) = env::var_os("NOTIFY_SOCKET") else {
-        return;
-    };
+    let Some(path) = env::var_os("NOTIFY_SOCKET") else { return };
     let lines: Vec<String> = state.iter().map(ToString::to_string).collect();
     match send(path, &lines.join("\n")) {
         Ok(()) => {}

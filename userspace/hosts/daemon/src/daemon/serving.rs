@@ -30,9 +30,7 @@ pub struct Metrics {
 /// # Errors
 /// The address is in use by another process, or not permitted.
 pub(super) fn check(wanted: Option<Metrics>, served: Option<Metrics>) -> Result<()> {
-    let Some(Metrics { listen, .. }) = wanted else {
-        return Ok(());
-    };
+    let Some(Metrics { listen, .. }) = wanted else { return Ok(()) };
     match StdListener::bind(listen) {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == ErrorKind::AddrNotAvailable => Ok(()),

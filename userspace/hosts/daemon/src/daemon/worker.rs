@@ -254,9 +254,7 @@ impl WorkerState {
     /// Reloads the file. An invalid one changes nothing, and is read again when it changes. A temporarily rejected one
     /// is retried; `retry`: this is a retry.
     fn reload(&mut self, explicitly: bool, retry: Option<Retry>) -> Result<(), Rejection> {
-        let Some(file) = &mut self.file else {
-            return Ok(());
-        };
+        let Some(file) = &mut self.file else { return Ok(()) };
         let began = Instant::now();
         match NotifyState::monotonic_usec_now() {
             Ok(now) => notify(&[NotifyState::Reloading, now]),

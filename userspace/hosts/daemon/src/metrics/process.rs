@@ -10,9 +10,7 @@ use crate::shared_state::SharedState;
 
 /// Metrics of the process; values missing in `/proc` are omitted.
 pub(super) fn process(text: &mut Exposition) {
-    let Ok(me) = Process::myself() else {
-        return;
-    };
+    let Ok(me) = Process::myself() else { return };
     let mut gauge = |name, help, value: Option<f64>| {
         if let Some(value) = value {
             text.family(name, Kind::Gauge, help).series(&[], value);
@@ -25,9 +23,7 @@ pub(super) fn process(text: &mut Exposition) {
         LimitValue::Unlimited => None,
     });
     gauge("process_max_fds", "Maximum number of open file descriptors.", limit);
-    let Ok(stat) = me.stat() else {
-        return;
-    };
+    let Ok(stat) = me.stat() else { return };
     gauge("process_threads", "Number of threads.", Some(stat.num_threads as f64));
     gauge("process_resident_memory_bytes", "Resident memory, bytes.", Some(stat.rss_bytes().get() as f64));
     gauge("process_virtual_memory_bytes", "Virtual memory, bytes.", Some(stat.vsize as f64));

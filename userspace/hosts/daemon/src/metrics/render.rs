@@ -315,9 +315,7 @@ fn flows(text: &mut Exposition, readings: &[Reading], most: usize) {
         let mut family = text.family(name, kind, help);
         for (reading, rows) in &top {
             for row in rows {
-                let Some(value) = value(row) else {
-                    continue;
-                };
+                let Some(value) = value(row) else { continue };
                 let qpn = hex(row.qpn);
                 let mut labels: Vec<(&str, &dyn std::fmt::Display)> = vec![
                     ("interface", &reading.info.iface),

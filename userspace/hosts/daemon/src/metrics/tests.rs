@@ -166,9 +166,7 @@ fn promtool_accepts_alerts() {
     for (command, file) in [("check", "dcqcn.rules.yml"), ("test", "dcqcn.rules.test.yml")] {
         let path = dist("prometheus").join(file);
         let args = [command, "rules", path.to_str().unwrap()];
-        let Some(errors) = promtool("promtool_accepts_alerts", &args, "") else {
-            return;
-        };
+        let Some(errors) = promtool("promtool_accepts_alerts", &args, "") else { return };
         assert_eq!(errors, "", "{file}");
     }
 }

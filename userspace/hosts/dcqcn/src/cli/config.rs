@@ -207,7 +207,10 @@ impl fmt::Display for CheckReport {
         }
         write!(f, "{table}")?;
         if interfaces.is_empty() {
-            writeln!(f, "no [[interface]]: for `dcqcn attach`; `dcqcn run` needs one")?;
+            writeln!(
+                f,
+                "no [[interface]]: `dcqcn attach` applies the file to any interface; `dcqcn run` rejects it"
+            )?;
         }
         for InterfaceReport { name, .. } in interfaces.iter().filter(|one| one.matches_nothing()) {
             writeln!(f, "{name} matches no interface of this host")?;
@@ -247,7 +250,7 @@ metrics on 127.0.0.1:9310
 x is valid
 INTERFACE  SETTING      VALUE  DEFAULT
 any        wred.3.kmin  100KB      5KB
-no [[interface]]: for `dcqcn attach`; `dcqcn run` needs one
+no [[interface]]: `dcqcn attach` applies the file to any interface; `dcqcn run` rejects it
 ";
         assert_eq!(report("[wred.3]\nkmin = '100KB'\n"), expected);
         assert!(report("[log]\n").contains("any        all at their defaults"));

@@ -257,9 +257,7 @@ fn wait_for_all() -> anyhow::Result<()> {
         revert_overdue();
         let waiting = attach::pending()?;
         let now_ns = boottime_ns();
-        let Some(left) = waiting.iter().map(|(_, pending)| pending.left(now_ns)).min() else {
-            return Ok(());
-        };
+        let Some(left) = waiting.iter().map(|(_, pending)| pending.left(now_ns)).min() else { return Ok(()) };
         thread::sleep(left.clamp(POLL_INTERVAL, POLL));
     }
 }

@@ -69,7 +69,7 @@ fn file(example: &str) -> String {
 const DAEMON: &str = "\
 [[interface]]
 name = \"eth*\"             # a name or a pattern; the first table that matches applies
-role = \"host\"             # as all settings, overrides the one at the top
+role = \"host\"             # any setting; overrides the top-level value
 
 [metrics]
 listen = \"127.0.0.1:9310\" # /metrics and /healthz

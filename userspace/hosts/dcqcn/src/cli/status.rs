@@ -104,11 +104,11 @@ impl Status {
         };
         let problems = parts.iter().filter_map(Part::complaint).collect();
         let params = attach::open(&info.iface).ok().and_then(|attachment| attachment.maps.params().ok());
-        let config = params.map(|params| params.config.clone());
+        let config = params.map(|params| params.config);
         let link_rate_bps =
             config.as_ref().map(|config| config.scalars.link_rate_bps).filter(|bps| *bps != 0);
         let differs = |profile: Profile, config: &Config| {
-            let mut expected = config.clone();
+            let mut expected = *config;
             profile.apply_to(&mut expected).is_err() || expected != *config
         };
         let profile_changed =

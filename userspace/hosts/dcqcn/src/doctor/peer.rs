@@ -82,6 +82,11 @@ pub(crate) fn check(address: SocketAddr, options: Options) -> Result<Report> {
     let roce = client.roce(&local, &remote)?;
     if options.attach {
         let (local, remote) = client.attach(false)?;
+        ensure!(
+            local.attached.is_none() && remote.attached.is_none(),
+            "{} is still attached: another process attached it during the check",
+            if local.attached.is_some() { &local.iface } else { &remote.iface }
+        );
         phases.push(client.phase("after", &local, &remote)?);
     }
     Ok(Report::new(local, remote, phases, roce))
@@ -126,7 +131,7 @@ impl Client {
     /// Attaches or detaches both hosts, if requested, and describes them.
     fn attach(&mut self, on: bool) -> Result<(Side, Side)> {
         if !on {
-            self.trial = None;
+            self.trial.take().map_or(Ok(()), Trial::end)?;
         } else if self.trial.is_none() {
             self.trial = Some(Trial::attach(self.path.local.ip())?);
         }

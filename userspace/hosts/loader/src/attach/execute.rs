@@ -135,16 +135,12 @@ impl Carrier<'_> {
                 return self.preserve_tags(*ifindex, features, info);
             }
             UndoStep::Filter { hook, .. } | UndoStep::Link { pin: hook } => {
-                let Some(ebpf) = &mut self.ebpf else {
-                    return Ok(());
-                };
+                let Some(ebpf) = &mut self.ebpf else { return Ok(()) };
                 let is_filter = matches!(step, UndoStep::Filter { .. });
                 let pin = self.pins.join(hook);
                 let (to, is_peer) =
                     if hook == XDP_PEER { (peer.as_ref(), true) } else { (Some(link), false) };
-                let Some(to) = to else {
-                    return Ok(());
-                };
+                let Some(to) = to else { return Ok(()) };
                 if let Some(hook) = TC_HOOKS.into_iter().find(|name| name == hook) {
                     return hooks::attach_tc(
                         ebpf,
@@ -216,11 +212,11 @@ impl Carrier<'_> {
         let Plan { link, peer, master, config, sizes, placement, .. } = self.plan;
         let params =
             Params::new(config, port(link, peer.as_ref(), master.as_ref(), sizes, info.link_rate_from)?)?;
-        // An incomplete rollback may have left pins, whose maps must not be reused.
-        remove_pins(&self.pins)?;
-        self.state_dir.create_pin_dir(link.index)?;
         let mut ebpf = {
             let _alone = lock(&SHARING);
+            // An incomplete rollback may have left pins, whose maps must not be reused.
+            remove_pins(&self.pins)?;
+            self.state_dir.create_pin_dir(link.index)?;
             self.share()?;
             dataplane::create_maps(info.which(), *sizes, info.mode(), Some(&self.pins))?
         };

@@ -232,9 +232,7 @@ pub(super) fn index_of(
     let link = links.iter().find(|link| link.name == iface);
     for ifindex in state_dir.ifindexes()? {
         // Unreadable records belong to other interfaces.
-        let Ok(Some(Record { info, .. })) = state_dir.read(ifindex) else {
-            continue;
-        };
+        let Ok(Some(Record { info, .. })) = state_dir.read(ifindex) else { continue };
         if link.is_some_and(|link| info.peer_ifindex == Some(link.index)) {
             let first = name_of(&links, ifindex).unwrap_or(&info.iface).to_owned();
             return Err(Error::InlinePeer { iface: iface.to_owned(), first });

@@ -57,12 +57,8 @@ pub(super) fn on_hooks(
     let pins = state_dir.pins(info.ifindex);
     let mut others = Vec::new();
     for step in &record.steps {
-        let (UndoStep::Link { pin: hook } | UndoStep::Filter { hook, .. }) = step else {
-            continue;
-        };
-        let Some((program, attach_type, parent)) = tc_hook(hook) else {
-            continue;
-        };
+        let (UndoStep::Link { pin: hook } | UndoStep::Filter { hook, .. }) = step else { continue };
+        let Some((program, attach_type, parent)) = tc_hook(hook) else { continue };
         if matches!(step, UndoStep::Filter { .. }) {
             others.extend(on_clsact(hook, &netlink.filters(info.ifindex, parent)?, program));
             continue;

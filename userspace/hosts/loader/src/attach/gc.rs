@@ -42,9 +42,7 @@ pub fn gc() -> Result<Vec<Freed>, Error> {
     let netlink = Netlink::connect()?;
     let links = netlink.links()?;
     for ifindex in state_dir.ifindexes()? {
-        let Ok(Some(record)) = state_dir.read(ifindex) else {
-            continue;
-        };
+        let Ok(Some(record)) = state_dir.read(ifindex) else { continue };
         let is_here = links.binary_search_by_key(&ifindex, |link| link.index).is_ok();
         if let Some(why) = reason(&record, is_here)
             && verify::check_file_system(&state_dir, &netlink, &record).is_ok()
@@ -117,9 +115,7 @@ fn free_in_other_namespaces(state_dir: &StateDir) -> Result<Vec<Freed>, Error> {
     let (boot_id, my_inode) = (boot_id(), netns::current_inode()?);
     let mut freed = Vec::new();
     for ifindex in state_dir.ifindexes()? {
-        let Ok(Some(record)) = state_dir.read(ifindex) else {
-            continue;
-        };
+        let Ok(Some(record)) = state_dir.read(ifindex) else { continue };
         let why = if record.boot_id != boot_id {
             "of an earlier boot"
         } else if was_removed(state_dir, &record, my_inode) {
@@ -220,9 +216,7 @@ fn free_previous_namespace(here: &StateDir, netlink: &Netlink, link: &Link) -> R
         StateDir::all().unwrap_or_default().iter().filter(|state_dir| state_dir.cookie != here.cookie)
     {
         for ifindex in state_dir.ifindexes().unwrap_or_default() {
-            let Ok(Some(record)) = state_dir.read(ifindex) else {
-                continue;
-            };
+            let Ok(Some(record)) = state_dir.read(ifindex) else { continue };
             let pins = state_dir.pins(ifindex);
             let is_here = record.steps.iter().any(|step| match step {
                 UndoStep::Link { pin } => Bound::read(&pins.join(pin), pin)

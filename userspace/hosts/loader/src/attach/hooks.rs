@@ -39,9 +39,7 @@ pub(super) fn attach_tc(
 ) -> Result<(), Error> {
     let iface = &link.name;
     let failed = |source: Source| Error::Attach { program: hook, iface: iface.clone(), source, next: "" };
-    let Some((program, attach_type, parent)) = tc_hook(hook) else {
-        return Ok(());
-    };
+    let Some((program, attach_type, parent)) = tc_hook(hook) else { return Ok(()) };
     let classifier = classifier(ebpf, program)?;
     let Some(pin) = pin else {
         let there = netlink.filters(link.index, parent)?;

@@ -110,9 +110,7 @@ fn undo_step(
             Ok(Some(format!("{} of {} enabled again", features.join(", "), name.name)))
         }
         UndoStep::Filter { hook, program } => {
-            let Some((_, attach_type, parent)) = tc_hook(hook) else {
-                return Ok(None);
-            };
+            let Some((_, attach_type, parent)) = tc_hook(hook) else { return Ok(None) };
             let is_it = |name: &String| program.starts_with(name.as_str());
             if !netlink
                 .filters(info.ifindex, parent)?

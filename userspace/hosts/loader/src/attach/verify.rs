@@ -129,9 +129,7 @@ pub(super) fn check_file_system(
     if is_here || record.boot_id != boot_id() || state_dir.pins(info.ifindex).exists() {
         return Ok(());
     }
-    let Ok(link) = netlink.link_by_index(info.ifindex) else {
-        return Ok(());
-    };
+    let Ok(link) = netlink.link_by_index(info.ifindex) else { return Ok(()) };
     let runs = record.steps.iter().any(|step| match step {
         UndoStep::Filter { hook, program } => tc_hook(hook).is_some_and(|(_, _, parent)| {
             let filters = netlink.filters(link.index, parent).unwrap_or_default();

@@ -21,9 +21,7 @@ impl Maps {
     ) -> Result<(), Error> {
         for index in 0..QUEUES {
             let class = index as usize % CLASSES;
-            let (Some(was), Some(is)) = (before.drain.get(class), params.drain.get(class)) else {
-                continue;
-            };
+            let (Some(was), Some(is)) = (before.drain.get(class), params.drain.get(class)) else { continue };
             if was.ticks_per_byte_q16 == is.ticks_per_byte_q16 {
                 continue;
             }

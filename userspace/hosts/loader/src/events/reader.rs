@@ -71,9 +71,7 @@ impl Reader {
     }
 
     fn missed_since(&mut self, event: &Event) -> u64 {
-        let Some(last) = self.left_out.get_mut(event.kind as usize) else {
-            return 0;
-        };
+        let Some(last) = self.left_out.get_mut(event.kind as usize) else { return 0 };
         let since = last.map_or(0, |last| event.left_out.wrapping_sub(last));
         // Two CPUs may number their entries in the opposite order, which makes the difference negative
         // (modulo 2^32).

@@ -186,9 +186,7 @@ impl Classes {
         slot: (u32, usize),
         flow: RpFlow,
     ) {
-        let Some(minor) = htb_minor(slot.0, slot.1) else {
-            return;
-        };
+        let Some(minor) = htb_minor(slot.0, slot.1) else { return };
         if self.classes.contains_key(&minor) || self.found.contains(&minor) {
             self.follow(batch, params, now_ns, slot, flow);
         } else if flow.hot.machine.active != 0 {
@@ -228,9 +226,7 @@ impl Classes {
         slot: (u32, usize),
         mut flow: RpFlow,
     ) {
-        let Some(minor) = htb_minor(slot.0, slot.1) else {
-            return;
-        };
+        let Some(minor) = htb_minor(slot.0, slot.1) else { return };
         if flow.hot.machine.active == 0 {
             return;
         }

@@ -205,9 +205,7 @@ impl Netlink {
         self.change(RTM_DELQDISC, 0, |request| tcmsg(request, ifindex, Handle::UNSPEC, parent))?.map_err(
             |refusal| self.kernel_error(format!("delete the qdisc at {parent}"), ifindex, refusal),
         )?;
-        let Some(root) = qdiscs.iter().find(|qdisc| qdisc.parent == Handle::ROOT) else {
-            return Ok(());
-        };
+        let Some(root) = qdiscs.iter().find(|qdisc| qdisc.parent == Handle::ROOT) else { return Ok(()) };
         self.send_qdisc(ifindex, Handle::ROOT, root.handle, &root.kind, &root.options)?.map_err(|refusal| {
             self.kernel_error(format!("set {} {} again", root.kind, root.handle), ifindex, refusal)
         })

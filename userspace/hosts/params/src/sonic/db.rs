@@ -297,9 +297,7 @@ impl<'a> Row<'a> {
 
     /// Reference to a row of `table` in a field, as `NAME` or, in old files, as `[TABLE|NAME]`.
     pub(super) fn name_in(&self, field: &str, table: &'static str) -> Result<Option<String>, Error> {
-        let Some(text) = self.text(field)?.filter(|text| !text.is_empty()) else {
-            return Ok(None);
-        };
+        let Some(text) = self.text(field)?.filter(|text| !text.is_empty()) else { return Ok(None) };
         let Some(rest) = text.strip_prefix('[') else {
             return Ok(Some(text));
         };
@@ -315,9 +313,7 @@ impl<'a> Row<'a> {
     /// # Errors
     /// The file has the table, but not the row.
     pub(super) fn reference(&self, field: &str, table: &'static str) -> Result<Option<Row<'a>>, Error> {
-        let Some(name) = self.name_in(field, table)?.filter(|_| self.db.has(table)) else {
-            return Ok(None);
-        };
+        let Some(name) = self.name_in(field, table)?.filter(|_| self.db.has(table)) else { return Ok(None) };
         let found = self.db.row(table, &name)?;
         found.map(Some).ok_or_else(|| {
             let rows = self.db.rows(table).unwrap_or_default();

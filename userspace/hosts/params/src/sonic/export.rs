@@ -42,9 +42,7 @@ pub fn export(config: &Config, port: &str) -> Result<Export, Error> {
     tables.insert("PORT_QOS_MAP".into(), json!({ port: qos }));
     let (mut profiles, mut queues, mut schedulers) = (Map::new(), Map::new(), Map::new());
     for queue in 0..CLASSES {
-        let Some(tc) = class_of_queue(config, queue)? else {
-            continue;
-        };
+        let Some(tc) = class_of_queue(config, queue)? else { continue };
         let mut row = Map::new();
         if let Some(wred) = config.wred.get(tc) {
             let name = format!("DCQCN_QUEUE{queue}");
@@ -128,9 +126,7 @@ fn class_of_queue(config: &Config, queue: usize) -> Result<Option<usize>, Error>
     let classes: Vec<usize> = classes.collect();
     let is_used = |tc: &&usize| config.dscp_to_tc.iter().any(|of_dscp| usize::from(*of_dscp) == **tc);
     let used: Vec<usize> = classes.iter().filter(is_used).copied().collect();
-    let Some(first) = used.first().or(classes.first()).copied() else {
-        return Ok(None);
-    };
+    let Some(first) = used.first().or(classes.first()).copied() else { return Ok(None) };
     match used.iter().find(|tc| config.wred.get(**tc) != config.wred.get(first)) {
         Some(other) => Err(Error::Export(format!(
             "traffic classes {first} and {other} share queue {queue} and mark differently, but in SONiC WRED belongs to the \

@@ -374,9 +374,7 @@ impl<'a> Reader<'a> {
 
     /// Imports the scheduling and shaping rate of queue `number`, and lists other fields of its scheduler.
     fn scheduler(&mut self, queue: &Row<'a>, tc: usize, number: Option<usize>) -> Result<(), Error> {
-        let Some(scheduler) = self.row_of(queue, "scheduler", "SCHEDULER")? else {
-            return Ok(());
-        };
+        let Some(scheduler) = self.row_of(queue, "scheduler", "SCHEDULER")? else { return Ok(()) };
         let pir = self.value(&scheduler, "pir", 0..=MAX_RATE_BPS / 8, "bytes per second")?;
         let pir = pir.filter(|pir| *pir != 0);
         let in_bytes = scheduler.text("meter_type")?.is_none_or(|meter| meter == "bytes");

@@ -173,9 +173,7 @@ impl Tcp {
             // Counted as lost by a timeout; its retransmission is used.
             return;
         };
-        let Some(sent_ns) = self.in_flight.get_mut(index as usize).and_then(Option::take) else {
-            return;
-        };
+        let Some(sent_ns) = self.in_flight.get_mut(index as usize).and_then(Option::take) else { return };
         self.unacknowledged -= 1;
         self.progress_ns = now_ns;
         self.backoff = 0;

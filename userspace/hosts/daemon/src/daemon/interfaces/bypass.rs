@@ -71,9 +71,7 @@ impl ManagedInterfaces {
     /// Checks whether other applications' programs end TC chains before ours, and logs changes. Returns whether the state
     /// has changed.
     pub(in crate::daemon) fn check_chains(&mut self) -> bool {
-        let (Ok(statistics), Ok(sweep)) = (self.netlink.statistics(), Sweep::take()) else {
-            return false;
-        };
+        let (Ok(statistics), Ok(sweep)) = (self.netlink.statistics(), Sweep::take()) else { return false };
         let mut has_changed = false;
         for served in self.served.values_mut() {
             let Some(statistics) = statistics.get(&served.info.ifindex) else { continue };

@@ -22,9 +22,7 @@ impl ManagedInterfaces {
             }
         };
         for info in infos {
-            let Some(served) = self.served.get_mut(&info.id()) else {
-                continue;
-            };
+            let Some(served) = self.served.get_mut(&info.id()) else { continue };
             let iface = info.iface;
             match attach::follow_link_rate(&iface) {
                 Ok(None) => served.logged.clear(),
@@ -70,9 +68,7 @@ impl ManagedInterfaces {
         for served in self.served.values_mut() {
             let iface = &served.info.iface;
             // A failed query is repeated at the next check.
-            let Ok(parts) = sweep.verify(&served.info) else {
-                continue;
-            };
+            let Ok(parts) = sweep.verify(&served.info) else { continue };
             let missing: Vec<String> = parts.iter().filter_map(Part::complaint).collect();
             let missing = missing.join("; ");
             // Not for an attachment that is being detached or was deleted, which the next check omits.

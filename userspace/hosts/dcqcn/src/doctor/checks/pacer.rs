@@ -148,9 +148,7 @@ pub(super) fn fq_orphans(snapshot: &Snapshot) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (known, link) in paced(snapshot, "fq") {
         let fqs = link.qdiscs.iter().filter_map(|qdisc| Some((qdisc, qdisc.fq?.orphan_mask?)));
-        let Some((qdisc, mask)) = fqs.clone().find(|(_, mask)| *mask < ORPHAN_MASK) else {
-            continue;
-        };
+        let Some((qdisc, mask)) = fqs.clone().find(|(_, mask)| *mask < ORPHAN_MASK) else { continue };
         let iface = known.iface;
         findings.push(
             Finding::warning(

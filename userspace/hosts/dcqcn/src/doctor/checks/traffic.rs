@@ -269,9 +269,7 @@ pub(super) fn dscp_by_direction(snapshot: &Snapshot) -> Vec<Finding> {
         .collect();
     let mut findings = Vec::new();
     for pair in ports.windows(2) {
-        let [(one, tc), (other, other_tc)] = pair else {
-            continue;
-        };
+        let [(one, tc), (other, other_tc)] = pair else { continue };
         // DSCPs are compared, because equal ones may have classes of different numbers.
         if one.config.dscp_to_tc != other.config.dscp_to_tc || tc == other_tc {
             continue;

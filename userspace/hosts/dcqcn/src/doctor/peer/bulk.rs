@@ -32,8 +32,15 @@ pub(super) fn send(streams: Vec<TcpStream>, time: Duration) {
     let send = |mut stream: TcpStream| {
         let bytes = vec![0x5a; CHUNK_BYTES];
         // A stream that fails ends early; the receiver counts what has arrived.
-        let _ = stream.set_write_timeout(Some(STALL_TIME));
-        while Instant::now() < until && stream.write_all(&bytes).is_ok() {}
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero()
+                || stream.set_write_timeout(Some(left.min(STALL_TIME))).is_err()
+                || stream.write(&bytes).is_err()
+            {
+                return;
+            }
+        }
     };
     thread::scope(|scope| streams.into_iter().for_each(|stream| _ = scope.spawn(move || send(stream))));
 }

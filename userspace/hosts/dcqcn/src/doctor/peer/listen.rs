@@ -57,7 +57,7 @@ impl<'a> Session<'a> {
     /// Reads the first request.
     fn start(listener: &'a TcpListener, stream: TcpStream, may_attach: bool) -> Result<Self> {
         /// Time limit of the first request.
-        const HELLO_TIME: Duration = Duration::from_secs(5);
+        const HELLO_TIME: Duration = Duration::from_secs(1);
         stream.set_nonblocking(false)?;
         let (local, peer) = (canonical(stream.local_addr()?), canonical(stream.peer_addr()?));
         let mut control = Connection::new(stream)?;
@@ -93,7 +93,7 @@ impl<'a> Session<'a> {
             Request::Hello { .. } => bail!("unexpected request"),
             Request::Attach { on } => {
                 if !on {
-                    self.trial = None;
+                    self.trial.take().map_or(Ok(()), Trial::end)?;
                 } else if self.may_attach && self.trial.is_none() {
                     self.trial = Some(Trial::attach(self.path.local.ip())?);
                 }

@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -96,7 +96,13 @@ impl Connection {
         };
         let line: Vec<u8> = self.received.drain(..=end).collect();
         let message = serde_json::from_slice(&line);
-        message.map(Some).context("the other host does not run `dcqcn doctor` of this version")
+        // The text of the error quotes the message.
+        let printable = |error: serde_json::Error| {
+            let text = dcqcn_support::render::printable(&error.to_string());
+            anyhow!(text.chars().take(200).collect::<String>())
+        };
+        let message = message.map(Some).map_err(printable);
+        message.context("the other host does not run `dcqcn doctor` of this version")
     }
 
     /// Sends a request and returns its answer.

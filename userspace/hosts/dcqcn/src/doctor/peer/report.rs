@@ -164,7 +164,7 @@ impl fmt::Display for Report {
                 ]);
             }
         }
-        write!(f, "{table}\n")?;
+        writeln!(f, "{table}")?;
         for roce in &self.roce {
             write!(f, "CNPs for packets {}: ", roce.direction.label())?;
             match roce.cnps {

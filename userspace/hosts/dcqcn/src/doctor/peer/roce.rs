@@ -124,7 +124,7 @@ pub(super) struct Path {
 }
 
 impl Path {
-    /// Sends all series, and returns the number of packets sent of each; packets longer than the interface's MTU are not.
+    /// Sends all series, except packets longer than the interface's MTU; returns the number of packets sent of each.
     pub(super) fn send(&self, pace: Pace) -> Result<Vec<u32>> {
         let sender = Sender::open(*self)?;
         let mut sent = Vec::new();
@@ -303,6 +303,11 @@ impl Receiver {
         let until = Instant::now() + limit;
         let mut bytes = [0; MAX_PACKET_BYTES];
         loop {
+            // Also while packets arrive: those of others must not prolong the check.
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
             match self.read(&mut bytes) {
                 Ok(Some((len, at))) => {
                     let found = bytes.get(..len).and_then(|packet| recognise(&self.path, packet));
@@ -311,10 +316,6 @@ impl Receiver {
                     }
                 }
                 Ok(None) => {
-                    let left = until.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        return Ok(None);
-                    }
                     let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
                     poll(&mut [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)], timeout)?;
                 }
@@ -391,32 +392,39 @@ const fn instruction(code: u32, yes: u8, no: u8, k: u32) -> libc::sock_filter {
     libc::sock_filter { code: code as u16, jt: yes, jf: no, k }
 }
 
-/// Accepts packets to UDP port 4791, over IPv4 or IPv6, from the IP header on.
-static FILTER: [libc::sock_filter; 17] = {
+/// Accepts CNPs and packets to [`QPN`] on UDP port 4791, over IPv4 or IPv6, from the IP header on. The traffic of queue
+/// pairs would fill the socket's buffer.
+static FILTER: [libc::sock_filter; 22] = {
     use libc::{
-        BPF_ABS, BPF_ALU, BPF_B, BPF_H, BPF_IND, BPF_JA, BPF_JEQ, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_LDX,
-        BPF_MSH, BPF_RET, BPF_RSH,
+        BPF_ABS, BPF_ALU, BPF_AND, BPF_B, BPF_H, BPF_IMM, BPF_IND, BPF_JA, BPF_JEQ, BPF_JMP, BPF_JSET, BPF_K,
+        BPF_LD, BPF_LDX, BPF_MSH, BPF_RET, BPF_RSH, BPF_W,
     };
     const PORT: u32 = udp::ROCE_V2_PORT as u32;
     const UDP: u32 = udp::IP_PROTOCOL as u32;
+    const CNP: u32 = Opcode::CNP.0 as u32;
     [
         instruction(BPF_LD | BPF_B | BPF_ABS, 0, 0, 0),
         instruction(BPF_ALU | BPF_RSH | BPF_K, 0, 0, 4),
-        instruction(BPF_JMP | BPF_JEQ | BPF_K, 0, 7, 4),
-        // IPv4: not a later fragment; the port is behind the options.
+        instruction(BPF_JMP | BPF_JEQ | BPF_K, 0, 6, 4),
+        // IPv4: not a later fragment; UDP is behind the options.
         instruction(BPF_LD | BPF_B | BPF_ABS, 0, 0, 9),
-        instruction(BPF_JMP | BPF_JEQ | BPF_K, 0, 11, UDP),
+        instruction(BPF_JMP | BPF_JEQ | BPF_K, 0, 16, UDP),
         instruction(BPF_LD | BPF_H | BPF_ABS, 0, 0, 6),
-        instruction(BPF_JMP | BPF_JSET | BPF_K, 9, 0, 0x1fff),
+        instruction(BPF_JMP | BPF_JSET | BPF_K, 14, 0, 0x1fff),
         instruction(BPF_LDX | BPF_B | BPF_MSH, 0, 0, 0),
-        instruction(BPF_LD | BPF_H | BPF_IND, 0, 0, 2),
         instruction(BPF_JMP | BPF_JA, 0, 0, 4),
         // IPv6 without extension headers.
-        instruction(BPF_JMP | BPF_JEQ | BPF_K, 0, 5, 6),
+        instruction(BPF_JMP | BPF_JEQ | BPF_K, 0, 11, 6),
         instruction(BPF_LD | BPF_B | BPF_ABS, 0, 0, 6),
-        instruction(BPF_JMP | BPF_JEQ | BPF_K, 0, 3, UDP),
-        instruction(BPF_LD | BPF_H | BPF_ABS, 0, 0, 42),
-        instruction(BPF_JMP | BPF_JEQ | BPF_K, 0, 1, PORT),
+        instruction(BPF_JMP | BPF_JEQ | BPF_K, 0, 9, UDP),
+        instruction(BPF_LDX | BPF_W | BPF_IMM, 0, 0, Ipv6::LEN as u32),
+        instruction(BPF_LD | BPF_H | BPF_IND, 0, 0, 2),
+        instruction(BPF_JMP | BPF_JEQ | BPF_K, 0, 6, PORT),
+        instruction(BPF_LD | BPF_B | BPF_IND, 0, 0, 8),
+        instruction(BPF_JMP | BPF_JEQ | BPF_K, 3, 0, CNP),
+        instruction(BPF_LD | BPF_W | BPF_IND, 0, 0, 12),
+        instruction(BPF_ALU | BPF_AND | BPF_K, 0, 0, 0xff_ffff),
+        instruction(BPF_JMP | BPF_JEQ | BPF_K, 0, 1, QPN),
         instruction(BPF_RET | BPF_K, 0, 0, u32::MAX),
         instruction(BPF_RET | BPF_K, 0, 0, 0),
     ]

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use anyhow::{Context as _, Result, ensure};
-use dcqcn_loader::attach::{self, Options, Request};
+use dcqcn_loader::attach::{self, Id, Options, Request};
 use dcqcn_netlink::Netlink;
 use dcqcn_params::{Role, Settings};
 use nix::ifaddrs::getifaddrs;
@@ -99,26 +99,42 @@ pub(super) fn iface_of(address: IpAddr) -> Result<String> {
         v4.or_else(|| found.as_sockaddr_in6().map(|found| IpAddr::V6(found.ip()))) == Some(address)
     };
     let found = getifaddrs().context("cannot list addresses")?.find(is_it);
-    Ok(found.with_context(|| format!("no interface of this host has the address {address}"))?.interface_name)
+    let found = found.with_context(|| format!("no interface of this host has the address {address}"))?;
+    // The name of an IPv4 address may have a label.
+    Ok(found.interface_name.split(':').next().unwrap_or_default().to_owned())
 }
 
 /// An attachment made for the check; dropping it detaches.
-pub(super) struct Trial(String);
+pub(super) struct Trial(Option<Id>);
 
 impl Trial {
     /// Attaches the interface with `address` as a host, with the defaults of `dcqcn attach`.
     pub(super) fn attach(address: IpAddr) -> Result<Self> {
         let iface = iface_of(address)?;
         let settings = Settings { role: Some(Role::Host), ..Settings::default() };
-        attach::attach_with(&Request { iface: iface.clone(), settings }, Options::default())?;
-        Ok(Self(iface))
+        let info = attach::attach_with(&Request { iface, settings }, Options::default())?;
+        Ok(Self(Some(info.id())))
+    }
+
+    /// Detaches, unless another process has done so.
+    pub(super) fn end(mut self) -> Result<()> {
+        self.detach()
+    }
+
+    fn detach(&mut self) -> Result<()> {
+        match self.0.take().map(attach::detach_id) {
+            None | Some(Ok(_) | Err(attach::Error::NotAttached { .. })) => Ok(()),
+            Some(Err(error)) => {
+                Err(error).context("cannot detach after the check; retry with `dcqcn detach`")
+            }
+        }
     }
 }
 
 impl Drop for Trial {
     fn drop(&mut self) {
-        if let Err(error) = attach::detach(&self.0) {
-            tracing::error!(iface = self.0, %error, "cannot detach; retry with `dcqcn detach`");
+        if let Err(error) = self.detach() {
+            tracing::error!("{error:#}");
         }
     }
 }

@@ -32,9 +32,7 @@ impl<'a> Reader<'a> {
         let mut rows: [Option<Row<'a>>; CLASSES] = [None; CLASSES];
         for row in self.db.rows("BUFFER_PG")? {
             let parts = row.key_parts();
-            let [.., ports, groups] = parts.as_slice() else {
-                continue;
-            };
+            let [.., ports, groups] = parts.as_slice() else { continue };
             if !self.is_port(ports) {
                 continue;
             }

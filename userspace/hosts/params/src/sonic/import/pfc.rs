@@ -53,9 +53,7 @@ impl<'a> Reader<'a> {
     }
 
     fn queues_of_priorities(&mut self, of_port: &Row<'a>) -> Result<(), Error> {
-        let Some(map) = self.row_of(of_port, TO_QUEUE, "MAP_PFC_PRIORITY_TO_QUEUE")? else {
-            return Ok(());
-        };
+        let Some(map) = self.row_of(of_port, TO_QUEUE, "MAP_PFC_PRIORITY_TO_QUEUE")? else { return Ok(()) };
         let queues = self.map_entries(&map, CLASSES, "a priority")?;
         for (priority, queue) in queues.into_iter().enumerate() {
             // A priority absent from the map is unchanged.
@@ -128,9 +126,7 @@ impl<'a> Reader<'a> {
 
 /// Priorities listed in a field, as bits.
 fn listed(row: &Row<'_>, field: &str) -> Result<Option<u8>, Error> {
-    let Some(text) = row.text(field)? else {
-        return Ok(None);
-    };
+    let Some(text) = row.text(field)? else { return Ok(None) };
     let mut bits = 0;
     for number in text.split(',').map(str::trim).filter(|number| !number.is_empty()) {
         match number.parse::<usize>() {
