@@ -311,7 +311,7 @@ fn simulation_ends_on_signal() -> Result<()> {
     require!("simulation_ends_on_signal");
     let fixture = Fixture::new("endsim")?;
     for line in ["sim incast", "sim coexist", "sim stability"] {
-        let line = format!("dcqcn-lab {line} --duration 600s");
+        let line = format!("dcqcn-lab {line} --duration 270s");
         each(&fixture, &line, &SIGNALS)?;
         each(&fixture, &line, &[End::Terminal, End::Reader])?;
     }

@@ -66,7 +66,7 @@ fn stability_compares_by_default() {
 #[test]
 fn usage_error_suggests_fix() {
     for (options, expected) in [
-        ("incast --flows 0", "flows = 0 is out of range: 1 to 100000"),
+        ("incast --flows 0", "flows = 0 is out of range: 1 to 60000"),
         ("incast --delay 1us --loop-delay 4us", "cannot be used with"),
         ("incast --sweep kmx=1", "did you mean `kmax`?"),
         ("incast --set rpg_ai_rat=1", "did you mean `rpg_ai_rate`?"),

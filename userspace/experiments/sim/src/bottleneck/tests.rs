@@ -405,7 +405,7 @@ fn inconsistent_settings_rejected() {
     };
     for (change, expected) in [
         ((|s| s.duration_ns = 0) as fn(&mut Scenario), "duration = 0ns is out of range: 1us to 270s"),
-        (|s| s.stats_from_ns = s.duration_ns, "stats_from = 4ms is out of range: 0ns to"),
+        (|s| s.stats_from_ns = s.duration_ns, "warm-up = 4ms is out of range: 0ns to"),
         (|s| s.port_rate_bps = 0, "port rate = 0bit is out of range: 100kbit to 800gbit"),
         (|s| s.sender_rate_bps = 801 * GBIT, "sender rate = 801gbit"),
         (|s| s.buffer_bytes = 10, "buffer = 10B is out of range: 9.216KB to 1GB"),

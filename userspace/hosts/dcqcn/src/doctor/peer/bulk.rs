@@ -91,7 +91,7 @@ mod tests {
         let sender = thread::spawn(move || send(near, time));
         let bulk = receive(far, time);
         sender.join().unwrap();
-        assert!(bulk.bytes != 0 && bulk.bytes.is_multiple_of(CHUNK_BYTES as u64), "{bulk:?}");
+        assert!(bulk.bytes >= CHUNK_BYTES as u64, "{bulk:?}");
         assert!(bulk.time_ns < 5_000_000_000 && bulk.rate_bps() > 0, "{bulk:?}");
         assert_eq!(receive(Vec::new(), time), Bulk::default());
         assert_eq!(Bulk { bytes: 1_250, time_ns: 1_000 }.rate_bps(), 10_000_000_000);
