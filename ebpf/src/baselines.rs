@@ -382,7 +382,9 @@ fn feed(data: usize, data_end: usize) {
         *fed = (*fed).wrapping_add(1);
         (*fed).wrapping_sub(1) % ORDER_LEN
     };
-    let (Some(&qpn), Some(packet)) = (ORDER.get(index), header::<HEADERS_LEN>(data, data_end, 0)) else { return };
+    let (Some(&qpn), Some(packet)) = (ORDER.get(index), header::<HEADERS_LEN>(data, data_end, 0)) else {
+        return;
+    };
     let [_, a, b, c] = qpn.to_be_bytes();
     [packet[47], packet[48], packet[49]] = [a, b, c];
     packet[15] = feed.tos;

@@ -18,8 +18,8 @@ use dcqcn_common::vqueue::{Enqueued, Share};
 
 use crate::lock::locked;
 use crate::maps::{
-    BACKLOG, CM, COUNTERS, CUTS, ENTRY, EVENTS, HANDED, INGRESS_BYTES, LEARNED, NP, PAIRS, PARAMS, QUEUE,
-    PAIRS_NS, REQUESTERS, REQUESTS, RP, SHARES, TIMES_NS, active_slot, classifies_all, mode, test,
+    BACKLOG, CM, COUNTERS, CUTS, ENTRY, EVENTS, HANDED, INGRESS_BYTES, LEARNED, NP, PAIRS, PAIRS_NS, PARAMS,
+    QUEUE, REQUESTERS, REQUESTS, RP, SHARES, TIMES_NS, active_slot, classifies_all, mode, test,
 };
 use crate::trace::PacketTrace;
 

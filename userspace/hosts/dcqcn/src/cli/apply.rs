@@ -33,7 +33,7 @@ pub(super) struct ApplyArgs {
     /// Attached interfaces.
     #[arg(required_unless_present = "all", conflicts_with = "all", add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
     ifaces: Vec<String>,
-    /// Every interface attached in this network namespace; if the file has [[interface]], only those that match.
+    /// Every interface attached in this network namespace; with a file that selects interfaces, only those that match.
     #[arg(long)]
     all: bool,
     /// Show the changes without applying them.

@@ -71,7 +71,7 @@ impl DoctorArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let Self { command, duration, rtt, record, from } = self;
         if let Some(command) = command {
-            return command.run(out);
+            return result(command.run(out)?);
         }
         let snapshot = match from {
             Some(dir) => {

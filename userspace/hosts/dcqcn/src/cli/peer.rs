@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use dcqcn_params::quantity::parse_duration_ns;
 use dcqcn_support::cli::Output;
 
-use super::doctor;
+use crate::doctor::Severity;
 use crate::doctor::peer::{self, MAX_DURATION, MAX_RATE, MIN_RATE, Options, PORT};
 
 /// The two-host check.
@@ -70,16 +70,20 @@ pub(super) struct ListenArgs {
 }
 
 impl PeerCommand {
-    pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+    /// Runs the check and shows its report; returns the most severe finding.
+    pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<Severity> {
         match self {
             Self::Peer(PeerArgs { address, duration, rate: packets_per_s, dscp, attach }) => {
                 let options = Options { duration, packets_per_s, dscp, attach };
                 let report = peer::check(resolve(&address)?, options)?;
                 out.show(&report)?;
                 out.finish()?;
-                doctor::result(report.worst)
+                Ok(report.worst)
             }
-            Self::Listen(ListenArgs { address, attach }) => peer::listen(resolve(&address)?, attach),
+            Self::Listen(ListenArgs { address, attach }) => {
+                peer::listen(resolve(&address)?, attach)?;
+                Ok(Severity::Ok)
+            }
         }
     }
 }

@@ -89,7 +89,9 @@ pub(crate) fn check(address: SocketAddr, options: Options) -> Result<Report> {
         );
         phases.push(client.phase("after", &local, &remote)?);
     }
-    Ok(Report::new(local, remote, phases, roce))
+    let report = Report::new(local, remote, phases, roce);
+    let findings = findings::all(&report);
+    Ok(report.with(findings))
 }
 
 struct Client {

@@ -161,7 +161,7 @@ mod tests {
 
     fn found(roce: Roce) -> Vec<&'static str> {
         let report = Report::new(Side::default(), Side::default(), Vec::new(), vec![roce]);
-        report.findings.iter().map(|finding| finding.id).collect()
+        all(&report).iter().map(|finding| finding.id).collect()
     }
 
     #[test]
@@ -205,7 +205,7 @@ mod tests {
     fn slower_tcp_and_changed_offloads_are_found() {
         let phases = |attached: Phase| {
             let phases = vec![phase("before", 100, &["rx-gro"]), attached, phase("after", 90, &["rx-gro"])];
-            Report::new(Side::default(), Side::default(), phases, Vec::new()).findings
+            all(&Report::new(Side::default(), Side::default(), phases, Vec::new()))
         };
         assert_eq!(phases(phase("attached", 72, &["rx-gro"])), []);
         let slower = phases(phase("attached", 71, &["rx-gro"]));

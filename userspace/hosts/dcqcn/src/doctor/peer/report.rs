@@ -7,7 +7,6 @@ use dcqcn_support::render::{Table, bps, ns};
 use serde::Serialize;
 
 use super::super::{Finding, Severity};
-use super::findings;
 use super::roce::{Arrived, Cnps, SERIES, packet_bytes};
 use super::side::Side;
 
@@ -119,10 +118,13 @@ pub(crate) struct Report {
 
 impl Report {
     pub(super) fn new(local: Side, peer: Side, phases: Vec<Phase>, roce: Vec<Roce>) -> Self {
-        let mut report = Self { worst: Severity::Ok, local, peer, phases, roce, findings: Vec::new() };
-        report.findings = findings::all(&report);
-        report.worst = report.findings.iter().map(|finding| finding.severity).max().unwrap_or(Severity::Ok);
-        report
+        Self { worst: Severity::Ok, local, peer, phases, roce, findings: Vec::new() }
+    }
+
+    /// Adds the findings of this report.
+    pub(super) fn with(self, findings: Vec<Finding>) -> Self {
+        let worst = findings.iter().map(|finding| finding.severity).max().unwrap_or(Severity::Ok);
+        Self { worst, findings, ..self }
     }
 }
 
