@@ -70,10 +70,10 @@ fn path_that_clears_ecn_is_reported() -> Result<()> {
         eprintln!("SKIPPED path_that_clears_ecn_is_reported: {error:#}");
         return Ok(());
     }
-    // A stranger's connection is closed, and the listener waits on.
-    let mut stranger = pair.a.run(|| TcpStream::connect("10.0.0.2:9311"))??;
-    stranger.write_all(b"GET / HTTP/1.1\r\n\r\n")?;
-    ensure!(matches!(stranger.read(&mut [0; 1]), Ok(0) | Err(_)), "answered");
+    // An unknown client's connection is closed; the listener continues.
+    let mut client = pair.a.run(|| TcpStream::connect("10.0.0.2:9311"))??;
+    client.write_all(b"GET / HTTP/1.1\r\n\r\n")?;
+    ensure!(matches!(client.read(&mut [0; 1]), Ok(0) | Err(_)), "answered");
     let (code, report) = check(&pair, "")?;
     assert_eq!((code, findings(&report)?), (5, vec!["ecn-cleared"]), "{report}");
     assert!(listener.wait()?.success());

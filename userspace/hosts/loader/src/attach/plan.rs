@@ -208,7 +208,7 @@ impl Plan {
             };
             interrupt::check(netlink, &link, what, kept)?;
         }
-        // Last, because a refused request must not use one.
+        // After the refusals above, so that a refused request uses no slot.
         let has_flows = programs.contains(&"ingress");
         let sibling = if has_flows { sibling() } else { None };
         if has_flows && sibling.is_none() {

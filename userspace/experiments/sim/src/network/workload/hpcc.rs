@@ -1,7 +1,8 @@
 //! The files of HPCC's simulator: flows, and topologies.
 //!
-//! Both number nodes, switches included, from 0; a topology keeps these ids in the names of its nodes. A flow file starts with the number of flows; each line is `SRC DST PG DPORT BYTES SECONDS`. A topology file starts
-//! with the numbers of nodes, switches and links and the list of switches; each line is `A B RATE DELAY ERROR_RATE`.
+//! Both number nodes, switches included, from 0; a topology keeps these ids in the names of its nodes. A flow file starts
+//! with the number of flows; each line is `SRC DST PG DPORT BYTES SECONDS`. A topology file starts with the numbers of
+//! nodes, switches and links and the list of switches; each line is `A B RATE DELAY ERROR_RATE`.
 
 use std::collections::{BTreeSet, HashMap};
 
