@@ -209,7 +209,7 @@ fn unlocked_set_and_flow_are_at_rest() {
 }
 
 #[test]
-fn entered_flow_is_in_use_before_its_first_packet() {
+fn new_flow_in_use_before_first_packet() {
     let p = params();
     let mut set = RpSet::EMPTY;
     // SAFETY: as below.

@@ -1,11 +1,13 @@
 //! RoCE packets at all ports between two guests, captured by the machine with one clock.
 
 use anyhow::{Context as _, Result, ensure};
+use dcqcn_common::wire::bth::Opcode;
+use dcqcn_common::wire::ecn::Ecn;
 
 /// Opcode of a CNP.
-pub const CNP: u8 = 0x81;
+pub const CNP: u8 = Opcode::CNP.0;
 /// Opcode of an ACK or NAK.
-const ACKNOWLEDGE: u8 = 0x11;
+const ACKNOWLEDGE: u8 = Opcode::RC_ACKNOWLEDGE.0;
 /// High bits of the syndrome of a NAK.
 const NAK: u8 = 0x60;
 
@@ -14,7 +16,7 @@ const NAK: u8 = 0x60;
 pub struct Packet {
     /// Time, seconds.
     pub at_s: f64,
-    /// Whether it left by the port, instead of arriving there.
+    /// The port sends it; otherwise the port receives it.
     pub is_out: bool,
     /// The sending guest.
     pub source: u8,
@@ -29,10 +31,10 @@ pub struct Packet {
 }
 
 impl Packet {
-    /// Whether it is CE-marked data.
+    /// Returns whether the packet has a CE mark.
     #[must_use]
     pub fn is_marked(&self) -> bool {
-        self.tos & 3 == 3
+        Ecn::from_tos(self.tos).is_ce()
     }
 
     /// A packet of a test.
@@ -47,7 +49,7 @@ impl Packet {
         Self { syndrome: Some(NAK), ..Self::example(source, ACKNOWLEDGE) }
     }
 
-    /// Whether it is a NAK of any kind.
+    /// Returns whether the packet is a NAK, of any kind.
     #[must_use]
     pub fn is_nak(&self) -> bool {
         self.syndrome.is_some_and(|syndrome| syndrome & 0xe0 == NAK)

@@ -3,7 +3,6 @@
 
 mod qdiscs;
 
-use dcqcn_tests::require;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::ops::Deref;
@@ -13,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use dcqcn_netlink::link::VethEnd;
-use dcqcn_netlink::tc::{
-    Batch, Handle, HtbClass, QdiscSpec, SavedQdisc, Shaper, Shaping, Stats, kernel_has_qdisc,
-};
+use dcqcn_netlink::tc::{Batch, Handle, HtbClass, QdiscSpec, SavedQdisc, Shaper, Shaping, Stats};
 use dcqcn_netlink::{Error, Netlink, Netns, netns};
+use dcqcn_tests::require;
+use dcqcn_tests::skip::runnable;
 use dcqcn_tests::socket::TIMEOUT;
 
 const ROOT: Handle = Handle::new(1, 0);
@@ -108,23 +107,6 @@ fn class(minor: u16, rate_bps: u64) -> HtbClass {
         priority: 0,
         overhead_bytes: 0,
     }
-}
-
-/// Whether the test can run; prints the reason if not.
-fn runnable(test: &str, kinds: &[&str]) -> Result<bool> {
-    for kind in ["pfifo"].iter().chain(kinds) {
-        let reason = match kernel_has_qdisc(kind) {
-            Ok(true) => continue,
-            Ok(false) => format!("the kernel has no {kind}"),
-            Err(error) if error_kind(&error) == Some(io::ErrorKind::PermissionDenied) => {
-                "needs root".to_owned()
-            }
-            Err(error) => return Err(error.into()),
-        };
-        eprintln!("SKIPPED {test}: {reason}");
-        return Ok(false);
-    }
-    Ok(true)
 }
 
 fn error_kind(error: &Error) -> Option<io::ErrorKind> {

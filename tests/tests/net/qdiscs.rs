@@ -1,6 +1,7 @@
 //! Qdiscs: counters, batches, and restoring.
 
 use super::*;
+use dcqcn_netlink::tc::kernel_has_qdisc;
 use dcqcn_tests::require;
 
 #[test]

@@ -1,6 +1,5 @@
 //! Identity of attachments: namespaces and interfaces that are deleted, recreated, moved and renamed.
 
-use dcqcn_tests::require;
 use std::fs;
 use std::path::Path;
 
@@ -13,6 +12,7 @@ use dcqcn_params::Role;
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::lab::{Lab, assert_contains};
 use dcqcn_tests::leftover::{freed, problems, state, tables};
+use dcqcn_tests::require;
 use dcqcn_tests::skip::runnable;
 use serde_json::Value;
 

@@ -1,6 +1,5 @@
 //! Processes killed at every step, and full disks.
 
-use dcqcn_tests::require;
 use std::fs;
 use std::process::Stdio;
 use std::{panic, thread};
@@ -11,6 +10,7 @@ use dcqcn_tests::daemon::{Daemon, wait};
 use dcqcn_tests::kill::{Tc, at_every_step, command, killed, ok};
 use dcqcn_tests::lab::{Lab, assert_contains};
 use dcqcn_tests::leftover::{freed, problems, state, tables};
+use dcqcn_tests::require;
 use dcqcn_tests::skip::runnable;
 use dcqcn_tests::socket::TIMEOUT;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};

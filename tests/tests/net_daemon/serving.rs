@@ -1,6 +1,5 @@
 //! Managed interfaces, and the effect of a reload.
 
-use dcqcn_tests::require;
 use std::fs::{self, File};
 use std::net::TcpListener;
 
@@ -14,6 +13,7 @@ use dcqcn_tests::daemon::{Daemon, HOST, Manager, field_of, get, wait};
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::leftover::state;
 use dcqcn_tests::packets::Roce;
+use dcqcn_tests::require;
 use dcqcn_tests::skip::runnable;
 use dcqcn_tests::socket::TIMEOUT;
 use nix::sys::signal::Signal;

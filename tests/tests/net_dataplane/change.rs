@@ -1,6 +1,5 @@
 //! Parameters changed under traffic: every change is atomic, without packet loss.
 
-use dcqcn_tests::require;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -18,6 +17,7 @@ use dcqcn_params::{Key, Role};
 use dcqcn_replay::Hook;
 use dcqcn_tests::host::{Host, Pair};
 use dcqcn_tests::packets::Roce;
+use dcqcn_tests::require;
 use dcqcn_tests::socket::{RawSocket, SILENCE, TIMEOUT};
 
 use crate::MARKING;

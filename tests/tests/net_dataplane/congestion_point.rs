@@ -1,6 +1,5 @@
 //! CP: which packets a port marks, and that it changes nothing else in them.
 
-use dcqcn_tests::require;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -16,6 +15,7 @@ use dcqcn_params::Role;
 use dcqcn_replay::Hook;
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::packets::Roce;
+use dcqcn_tests::require;
 use dcqcn_tests::retry::while_busy;
 
 use crate::{CNP_TOS, fill};

@@ -1,6 +1,5 @@
 //! Fast CNP: a switch answers the packets it marks itself, through their ingress port.
 
-use dcqcn_tests::require;
 use std::fs;
 use std::net::Ipv6Addr;
 use std::time::Duration;
@@ -15,6 +14,7 @@ use dcqcn_params::Role;
 use dcqcn_replay::Hook;
 use dcqcn_tests::host::{Host, join};
 use dcqcn_tests::packets::{Roce, cm, mac, req, v4, v6};
+use dcqcn_tests::require;
 use dcqcn_tests::socket::{SILENCE, TIMEOUT};
 
 use crate::{CNP_TOS, MARKING, fill};

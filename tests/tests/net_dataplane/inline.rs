@@ -1,6 +1,5 @@
 //! Inline attachment: packets pass in both directions, and RoCE is marked.
 
-use dcqcn_tests::require;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 use std::thread;
@@ -16,6 +15,7 @@ use dcqcn_replay::Hook;
 use dcqcn_tests::bpf::baselines;
 use dcqcn_tests::host::{Host, join, request};
 use dcqcn_tests::packets::{Roce, v4};
+use dcqcn_tests::require;
 use dcqcn_tests::socket::TIMEOUT;
 
 use crate::{CNP_TOS, MARKING, fill};

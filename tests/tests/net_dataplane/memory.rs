@@ -1,6 +1,5 @@
 //! Memory of the maps in the kernel, and of the daemon.
 
-use dcqcn_tests::require;
 use std::fs;
 use std::io::Read as _;
 use std::process::Stdio;
@@ -17,6 +16,7 @@ use dcqcn_tests::bpf::LoadedObjects;
 use dcqcn_tests::command::{Running, cpu_time, dcqcn};
 use dcqcn_tests::host::{Pair, request};
 use dcqcn_tests::packets::Roce;
+use dcqcn_tests::require;
 use nix::sys::signal::Signal;
 
 use crate::CNP_TOS;

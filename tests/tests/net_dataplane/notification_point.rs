@@ -1,6 +1,5 @@
 //! NP: CE-marked data is answered with CNPs, all other packets are not.
 
-use dcqcn_tests::require;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Duration;
 
@@ -18,6 +17,7 @@ use dcqcn_replay::Hook;
 use dcqcn_support::clock::monotonic_ns;
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::packets::{Roce, v4};
+use dcqcn_tests::require;
 use dcqcn_tests::socket::{SILENCE, TIMEOUT};
 
 use crate::CNP_TOS;

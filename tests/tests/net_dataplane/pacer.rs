@@ -1,6 +1,5 @@
 //! The HTB pacer: a flow that was cut is paced at its rate, another is not.
 
-use dcqcn_tests::require;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,6 +14,7 @@ use dcqcn_loader::pacer::htb::HtbPacer;
 use dcqcn_params::{PacerChoice, Role, Settings};
 use dcqcn_tests::host::{Host, Pair, request};
 use dcqcn_tests::packets::Roce;
+use dcqcn_tests::require;
 use dcqcn_tests::retry::while_busy;
 use dcqcn_tests::socket::{RawSocket, TIMEOUT};
 

@@ -1,6 +1,5 @@
 //! An attachment outlives its process, and leaves no state when it is removed.
 
-use dcqcn_tests::require;
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
@@ -21,6 +20,7 @@ use dcqcn_tests::bpf::LoadedObjects;
 use dcqcn_tests::command::binary;
 use dcqcn_tests::host::{Host, Pair, request};
 use dcqcn_tests::packets::{Roce, mac};
+use dcqcn_tests::require;
 use dcqcn_tests::socket::TIMEOUT;
 use nix::fcntl::{Flock, FlockArg};
 use nix::mount::umount;

@@ -1,6 +1,5 @@
 //! Untrusted packets: those of a process, a forger or a neighbour do not harm a QP.
 
-use dcqcn_tests::require;
 use std::fs;
 use std::net::{Ipv4Addr, UdpSocket};
 
@@ -16,6 +15,7 @@ use dcqcn_params::Role;
 use dcqcn_replay::Hook;
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::packets::{Roce, cm, req, v4};
+use dcqcn_tests::require;
 
 use crate::CNP_TOS;
 

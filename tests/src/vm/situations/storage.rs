@@ -52,7 +52,7 @@ cd /sys/kernel/config/nvmet
 rm ports/1/subsystems/disk
 rmdir ports/1 subsystems/disk/namespaces/1 subsystems/disk
 modprobe -r nvmet-rdma nvmet brd || true";
-/// Replaces the programs: `upgrade` does so only if the journal names another build.
+/// Replaces the programs. The journal must name another build, because `upgrade` skips programs of its own build.
 const UPGRADE: &str = "
 sed -i 's/\"object\": *\"[0-9a-f]*\"/\"object\":\"0123456789abcdef\"/' /run/dcqcn/ns-*/$(cat /sys/class/net/eth0/ifindex).json
 dcqcn upgrade eth0";

@@ -182,8 +182,8 @@ impl Reader<'_> {
         std::mem::take(&mut self.settings)
     }
 
-    /// Parses one of the settings of `attach`; errors list the keys `beside` them too.
-    pub fn setting(&mut self, key: &Spanned<Cow<'_, str>>, value: &Value<'_>, beside: &[&str]) {
+    /// Parses one of the settings of `attach`; errors also list `other_keys`.
+    pub fn setting(&mut self, key: &Spanned<Cow<'_, str>>, value: &Value<'_>, other_keys: &[&str]) {
         match key.get_ref().as_ref() {
             "role" => self.settings.role = self.choice(value).or(self.settings.role),
             "profile" => self.settings.profile = self.choice(value).or(self.settings.profile),
@@ -194,15 +194,15 @@ impl Reader<'_> {
             "flows" => self.settings.flows = self.flows(value),
             PARAMETERS => self.parameters("", value),
             table if TABLES.contains(&table) => self.parameters(&format!("{table}."), value),
-            other => self.unknown(other, key.span(), beside),
+            other => self.unknown(other, key.span(), other_keys),
         }
     }
 
-    fn unknown(&mut self, name: &str, at: Range<usize>, beside: &[&str]) {
+    fn unknown(&mut self, name: &str, at: Range<usize>, other_keys: &[&str]) {
         let message = if name.parse::<super::Key>().is_ok() {
             format!("`{name}` is a parameter: write it below [{PARAMETERS}]")
         } else {
-            let known = beside.iter().chain(&TOP).chain(&[PARAMETERS]).chain(&TABLES);
+            let known = other_keys.iter().chain(&TOP).chain(&[PARAMETERS]).chain(&TABLES);
             let known: Vec<&str> = known.copied().collect();
             let hint = super::key::did_you_mean(nearest(name, &known).as_deref());
             format!("unknown key `{name}`{hint} (keys are {})", known.join(", "))

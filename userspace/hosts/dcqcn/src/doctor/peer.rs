@@ -65,11 +65,7 @@ pub(crate) fn check(address: SocketAddr, options: Options) -> Result<Report> {
     let mut phases = Vec::new();
     if options.attach {
         let (local, remote) = client.attach(false)?;
-        ensure!(
-            local.attached.is_none() && remote.attached.is_none(),
-            "cannot compare with and without dcqcn: {} is attached; detach it, or omit --attach",
-            if local.attached.is_some() { &local.iface } else { &remote.iface }
-        );
+        ensure_detached(&local, &remote)?;
         phases.push(client.phase("before", &local, &remote)?);
     }
     let (local, remote) = client.attach(options.attach)?;
@@ -82,16 +78,23 @@ pub(crate) fn check(address: SocketAddr, options: Options) -> Result<Report> {
     let roce = client.roce(&local, &remote)?;
     if options.attach {
         let (local, remote) = client.attach(false)?;
-        ensure!(
-            local.attached.is_none() && remote.attached.is_none(),
-            "{} is still attached: another process attached it during the check",
-            if local.attached.is_some() { &local.iface } else { &remote.iface }
-        );
+        ensure_detached(&local, &remote)?;
         phases.push(client.phase("after", &local, &remote)?);
     }
     let report = Report::new(local, remote, phases, roce);
     let findings = findings::all(&report);
     Ok(report.with(findings))
+}
+
+/// Checks that a phase without dcqcn is one: another process may have attached an interface before or during the check.
+fn ensure_detached(local: &Side, remote: &Side) -> Result<()> {
+    let attached = [local, remote].into_iter().find(|side| side.attached.is_some());
+    attached.map_or(Ok(()), |side| {
+        bail!(
+            "cannot compare with and without dcqcn: {} is attached; detach it, or omit --attach",
+            side.iface
+        )
+    })
 }
 
 struct Client {

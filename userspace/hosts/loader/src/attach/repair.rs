@@ -119,7 +119,8 @@ fn programs(
 /// Restores the qdisc of the pacer or the queues, where it was: the journal has that place and the original qdisc.
 fn qdisc(state_dir: &StateDir, netlink: &Netlink, record: &Record) -> Result<Option<String>, Error> {
     let info = &record.info;
-    let was_at = record.steps.iter().find_map(|step| match step {
+    // Steps of an incomplete rollback come first.
+    let was_at = record.steps.iter().rev().find_map(|step| match step {
         UndoStep::Qdisc { parent, .. } => Some(*parent),
         _ => None,
     });

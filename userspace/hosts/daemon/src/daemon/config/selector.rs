@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use dcqcn_netlink::{Link, Netlink, Result};
+use dcqcn_params::file::SELECTORS;
 use glob::Pattern;
 
 /// Property of an interface.
@@ -23,18 +24,17 @@ pub(super) enum Property {
 }
 
 impl Property {
-    /// All properties by their key in the file.
-    const ALL: [(&str, Self); 5] = [
-        ("name", Self::Name),
-        ("mac", Self::Mac),
-        ("driver", Self::Driver),
-        ("pci", Self::Pci),
-        ("rdma", Self::Rdma),
-    ];
+    /// All properties, in the order of [`SELECTORS`].
+    const ALL: [Self; SELECTORS.len()] = [Self::Name, Self::Mac, Self::Driver, Self::Pci, Self::Rdma];
 
     /// The property with this key.
     pub(super) fn of(key: &str) -> Option<Self> {
-        Self::ALL.into_iter().find_map(|(name, property)| (name == key).then_some(property))
+        Self::ALL.into_iter().find(|property| property.key() == key)
+    }
+
+    /// Its key in the file.
+    const fn key(self) -> &'static str {
+        SELECTORS[self as usize]
     }
 }
 
@@ -93,8 +93,7 @@ impl fmt::Display for Selector {
             return f.write_str(name.as_str());
         }
         for (n, (property, pattern)) in self.0.iter().enumerate() {
-            let key = Property::ALL.iter().find_map(|(key, of)| (of == property).then_some(*key));
-            write!(f, "{}{} = {pattern}", if n == 0 { "" } else { ", " }, key.unwrap_or_default())?;
+            write!(f, "{}{} = {pattern}", if n == 0 { "" } else { ", " }, property.key())?;
         }
         Ok(())
     }
