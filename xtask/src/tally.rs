@@ -6,6 +6,8 @@ use std::fmt;
 const SKIP_MARK: &str = "SKIPPED ";
 /// After the test's name: the rest of it ran, and counts as passed.
 const IN_PART: &str = ", in part";
+/// Lines kept of a failed test's output, before its backtrace, and characters of each.
+const KEPT: (usize, usize) = (8, 400);
 
 /// The sum of all test programs' results.
 #[derive(Debug, Default)]
@@ -16,6 +18,9 @@ pub(crate) struct Tally {
     /// Names read since the last `failures:` line, which are only complete at the next `test result:` line.
     pending_failures: Vec<String>,
     in_failures: bool,
+    /// Failed tests with the first lines of their output.
+    outputs: Vec<(String, Vec<String>)>,
+    in_output: bool,
     skipped: Vec<(String, String)>,
     /// Tests ignored by the harness (`#[ignore]`); unlike skipped ones, they are not counted as passed.
     ignored: Vec<(String, String)>,
@@ -30,8 +35,11 @@ impl Tally {
             self.add_skipped(test, reason);
         } else if let Some((test, reason)) = parse_ignored(line) {
             self.ignored.push((test.to_owned(), reason.to_owned()));
+        } else if let Some(test) = parse_output(line) {
+            self.outputs.push((test.to_owned(), Vec::new()));
+            self.in_output = true;
         } else if line == "failures:" {
-            self.in_failures = true;
+            (self.in_failures, self.in_output) = (true, false);
             self.pending_failures.clear();
         } else if let Some((passed, failed)) = parse_result(line) {
             self.finished_ok += passed;
@@ -42,6 +50,19 @@ impl Tally {
             && let Some(name) = line.strip_prefix("    ")
         {
             self.pending_failures.push(name.trim().to_owned());
+        }
+        self.add_output(line);
+    }
+
+    /// Keeps a line of a failed test's output.
+    fn add_output(&mut self, line: &str) {
+        self.in_output &= line != "stack backtrace:";
+        if let Some((_, lines)) = self.outputs.last_mut().filter(|_| self.in_output)
+            && !line.is_empty()
+            && parse_output(line).is_none()
+            && lines.len() < KEPT.0
+        {
+            lines.push(line.chars().take(KEPT.1).collect());
         }
     }
 
@@ -101,6 +122,10 @@ impl fmt::Display for Tally {
         }
         for test in &self.failures {
             writeln!(f, "failed  {test}")?;
+            let output = self.outputs.iter().find(|(name, _)| name == test);
+            for line in output.iter().flat_map(|(_, lines)| lines) {
+                writeln!(f, "        {line}")?;
+            }
         }
         write!(f, "{} passed, {} failed, {} skipped", self.passed(), self.failed, skipped().count())
     }
@@ -119,6 +144,11 @@ fn parse_skip(line: &str) -> Option<(&str, &str)> {
 fn parse_ignored(line: &str) -> Option<(&str, &str)> {
     let (test, text) = line.strip_prefix("test ")?.split_once(" ... ignored")?;
     Some((test, text.strip_prefix(", ").unwrap_or("marked #[ignore]")))
+}
+
+/// Test of `---- NAME stdout ----`.
+fn parse_output(line: &str) -> Option<&str> {
+    line.strip_prefix("---- ")?.strip_suffix(" stdout ----")
 }
 
 /// Passed and failed of `test result: ok. 3 passed; 0 failed; 1 ignored; ...`.
@@ -184,10 +214,12 @@ mod tests {
     #[test]
     fn failures_are_named_once() {
         let counted = tally(
-            "failures:\n\n---- wire::crc stdout ----\n    left: 1\n    right: 2\n\nfailures:\n    wire::crc\n\n\
+            "failures:\n\n---- wire::crc stdout ----\n    left: 1\n\n    right: 2\nstack backtrace:\n   0: main\n\n\
+             failures:\n    wire::crc\n\n\
              test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s\n",
         );
-        assert_eq!(counted.to_string(), "failed  wire::crc\n1 passed, 1 failed, 0 skipped");
+        let failure = "failed  wire::crc\n            left: 1\n            right: 2";
+        assert_eq!(counted.to_string(), format!("{failure}\n1 passed, 1 failed, 0 skipped"));
     }
 
     #[test]
