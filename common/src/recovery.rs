@@ -487,7 +487,7 @@ impl Requester {
     }
 
     /// Follows a response packet. Returns whether to announce the QP to `dcqcn run`, because of a gap.
-    pub(crate) const fn on_response(&mut self, packet: &Response, now_ns: u64) -> bool {
+    pub const fn on_response(&mut self, packet: &Response, now_ns: u64) -> bool {
         let psn = packet.psn;
         if self.sent_ns == 0 {
             return false;

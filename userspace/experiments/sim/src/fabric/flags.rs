@@ -9,7 +9,7 @@ use dcqcn_params::quantity::{self, parse_duration_ns};
 
 use crate::network::workload::{self, Collective, Poisson, Sizes, Workload};
 use crate::network::{
-    Balance, Cables, Fault, FaultKind, Marking, Random, StormAction, Topology, Watchdog, WindowEnd,
+    Balance, Cables, Fault, FaultKind, Marking, Random, Recovery, StormAction, Topology, Watchdog, WindowEnd,
 };
 
 /// A requested topology.
@@ -328,12 +328,13 @@ pub(super) fn window_end(text: &str) -> Result<WindowEnd, String> {
     }
 }
 
-/// Whether recovery is selective.
-pub(super) fn recovery(text: &str) -> Result<bool, String> {
+/// Recovery; the packets that may overtake another have a flag of their own.
+pub(super) fn recovery(text: &str) -> Result<Recovery, String> {
     match text {
-        "go-back-n" => Ok(false),
-        "selective" => Ok(true),
-        _ => Err(format!("`{text}` is neither `go-back-n` nor `selective`")),
+        "go-back-n" => Ok(Recovery::GoBackN),
+        "probe" => Ok(Recovery::Probe),
+        "selective" => Ok(Recovery::Selective { reordering: 0 }),
+        _ => Err(format!("`{text}` is not one of `go-back-n`, `probe` and `selective`")),
     }
 }
 

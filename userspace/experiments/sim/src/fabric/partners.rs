@@ -5,6 +5,7 @@ use anyhow::{Result, bail};
 use super::flags::Choice;
 use super::setup::{FabricSetup, settings};
 use super::{Shape, Traffic};
+use crate::network::Recovery;
 
 /// A flag, and its requirement.
 type FlagRequirement = (&'static str, &'static str);
@@ -33,7 +34,10 @@ impl FabricSetup {
         let collective = matches!(workload, Traffic::Collective(_));
         let from_file = matches!(workload, Traffic::File(..)) || (random && self.sizes.is_some());
         let graph = matches!(self.topology, Some(Shape::File(_)));
-        let selective = self.recovery.unwrap_or(self.control == Some(Choice::Nscc));
+        let selective = match self.recovery {
+            Some(recovery) => matches!(recovery, Recovery::Selective { .. }),
+            None => self.control == Some(Choice::Nscc),
+        };
         let pfc = self.pfc != Some(false);
         let admitted = self.admission.is_some();
         let dcqcn = self.control.unwrap_or(Choice::Dcqcn) == Choice::Dcqcn;

@@ -181,6 +181,9 @@ impl fmt::Display for FabricReport {
             "{} data packets, {} of them retransmitted; {} marked; {} CNPs; {} NAKs; {} timeouts",
             t.data_packets, t.retransmitted_packets, t.marked_packets, t.cnps_handled, t.naks, t.timeouts
         )?;
+        if t.probes != 0 {
+            writeln!(f, "{} tail-loss probes", t.probes)?;
+        }
         if t.storms != 0 {
             writeln!(f, "{} pause storms detected by watchdogs", t.storms)?;
         }

@@ -88,9 +88,10 @@ pub struct FabricSetup {
     /// Retransmission timeout [default: 4ms].
     #[arg(long, value_name = "TIME", value_parser = parse_duration_ns, help_heading = "Queue pairs")]
     pub timeout: Option<u64>,
-    /// After a loss, retransmit everything from there (go-back-n), or only missing packets (selective) [default: go-back-n].
-    #[arg(long, value_name = "go-back-n|selective", value_parser = recovery, help_heading = "Queue pairs")]
-    pub recovery: Option<bool>,
+    /// After a loss, retransmit everything from there (go-back-n; probe: with the data plane's tail-loss probe), or only
+    /// missing packets (selective) [default: go-back-n].
+    #[arg(long, value_name = "go-back-n|probe|selective", value_parser = recovery, help_heading = "Queue pairs")]
+    pub recovery: Option<Recovery>,
     /// With selective recovery: packets that may overtake another before it counts as lost [default: 0, with spray 64].
     #[arg(long, value_name = "N", help_heading = "Queue pairs")]
     pub reordering: Option<u32>,
@@ -318,10 +319,14 @@ impl FabricSetup {
             class: self.admission_class,
         };
         transport.admission = self.admission.map(admission);
-        if self.recovery.unwrap_or(is_nscc) {
-            let default = if self.balance == Some(Balance::Spray) { 64 } else { 0 };
-            transport.recovery = Recovery::Selective { reordering: self.reordering.unwrap_or(default) };
-        }
+        let default = if is_nscc { Recovery::Selective { reordering: 0 } } else { transport.recovery };
+        transport.recovery = match self.recovery.unwrap_or(default) {
+            Recovery::Selective { .. } => {
+                let default = if self.balance == Some(Balance::Spray) { 64 } else { 0 };
+                Recovery::Selective { reordering: self.reordering.unwrap_or(default) }
+            }
+            recovery => recovery,
+        };
     }
 
     fn apply_switching(&self, scenario: &mut Scenario) {

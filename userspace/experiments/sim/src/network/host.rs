@@ -3,6 +3,7 @@
 mod admission;
 mod arrivals;
 mod flight;
+mod probe;
 mod receive;
 mod send;
 mod tcp;
@@ -115,6 +116,8 @@ pub(crate) struct HostCounters {
     pub(crate) naks: u64,
     pub(crate) retransmitted: u64,
     pub(crate) timeouts: u64,
+    /// Tail-loss probes.
+    pub(crate) probes: u64,
 }
 
 /// A queue pair of this host.
@@ -458,13 +461,14 @@ impl Host {
 
     fn on_timer(&mut self, now_ns: u64, slot: u32, out: &mut Outbox) {
         let Some(qp) = self.senders.get_mut(slot as usize) else { return };
-        let before = qp.timeouts;
+        let (before, probes) = (qp.timeouts, qp.probes);
         let is_tcp = qp.is_tcp();
         let again_ns = qp.on_timer(now_ns, &self.rules.transports[usize::from(qp.address.transport)]);
         if let Some(law) = self.law.as_ref().filter(|_| qp.timeouts != before) {
             qp.on_timeout(law);
         }
         self.counters.timeouts += qp.timeouts - before;
+        self.counters.probes += qp.probes - probes;
         if let Some(again_ns) = again_ns {
             self.agenda.at(again_ns, Event::Timer, slot);
             self.request_grant(now_ns, slot);

@@ -153,6 +153,8 @@ pub struct TransportOutcome {
     pub naks: u64,
     /// Retransmission timeouts.
     pub timeouts: u64,
+    /// Tail-loss probes.
+    pub probes: u64,
     /// PFC storms that watchdogs found.
     pub storms: u64,
     /// Peak use of a switch's shared buffer.
@@ -274,6 +276,7 @@ pub(crate) fn collect(
                 unanswered += host.unanswered();
                 transport.naks += c.naks;
                 transport.timeouts += c.timeouts;
+                transport.probes += c.probes;
                 work.hops += host.hops;
             }
             Node::Switch(switch) => {

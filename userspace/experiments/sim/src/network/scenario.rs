@@ -170,6 +170,8 @@ pub struct Admission {
 pub enum Recovery {
     /// Everything from the first missing packet, as RoCE NICs do (InfiniBand Architecture Specification, vol. 1, §9.7).
     GoBackN,
+    /// As there, with the tail-loss probe of `common` in addition, as `dcqcn run` sends it to soft-RoCE.
+    Probe,
     /// Missing packets only, as IRN does (Mittal et al., SIGCOMM'18). A packet counts as lost when more than
     /// `reordering` later ones have arrived: 0 on one path, more where packets are sprayed.
     Selective {
@@ -556,7 +558,7 @@ impl Control {
         in_range("target delay", nscc.target_delay_ns, TIMES_NS, Unit::Nanoseconds)?;
         match transport.recovery {
             Recovery::Selective { .. } => Ok(()),
-            Recovery::GoBackN => Err(SimError::NsccRecovery),
+            Recovery::GoBackN | Recovery::Probe => Err(SimError::NsccRecovery),
         }
     }
 }

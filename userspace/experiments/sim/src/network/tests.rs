@@ -505,6 +505,36 @@ fn trimmed_packets_requested_immediately() {
     }
 }
 
+#[test]
+fn tail_loss_probe_precedes_timer() {
+    let mut scenario = star(9, incast(8, 500_000));
+    scenario.control = Control::Off;
+    scenario.switch.classes[3] = lossy();
+    scenario.transport.timeout_ns = 4_000_000 * US;
+    scenario.duration_ns = 60_000_000 * US;
+    scenario.config.scalars.tail_loss_probe_floor_ns = 1_000 * US;
+    let outcomes = [0, 1].map(|limit| {
+        scenario.config.scalars.tail_loss_probe_limit = limit;
+        scenario.transport.recovery = Recovery::Probe;
+        outcome(&scenario)
+    });
+    scenario.transport.recovery = Recovery::GoBackN;
+    let timers = outcome(&scenario);
+    assert!(timers.transport.timeouts > 0 && timers.transport.probes == 0, "{:?}", timers.transport);
+    let [unlimited, once] = outcomes;
+    // A flow that has never been acknowledged has no packet that is safe to name, and waits for its timer.
+    for probed in [&unlimited, &once] {
+        assert!(probed.transport.probes > 0, "{:?}", probed.transport);
+        assert!(probed.transport.timeouts * 2 < timers.transport.timeouts, "{:?}", probed.transport);
+        assert!(
+            probed.fct.unwrap().p50_ns * 2 < timers.fct.unwrap().p50_ns,
+            "{:?} {:?}",
+            probed.fct,
+            timers.fct
+        );
+    }
+}
+
 /// All senders restart after a round trip with the same packets in the same order. So each time, the first packet of a
 /// sender meets a queue full of the others' useless packets. Where packets are dropped, timers break the lockstep.
 #[test]

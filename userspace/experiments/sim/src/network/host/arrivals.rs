@@ -5,6 +5,7 @@ use dcqcn_common::wire::cnp::RESERVED_LEN;
 use super::receive::{Answer, ReceiveQp};
 use super::send::{Completed, SendPhase};
 use super::{AETH_BYTES, Host, NO_SLOT, QpEntry, Record, flow_id, store};
+use crate::network::agenda::Event;
 use crate::network::packet::{Kind, Packet};
 use crate::network::scenario::Control;
 use crate::network::wire::Outbox;
@@ -211,6 +212,9 @@ impl Host {
                 return;
             }
             Kind::Ack | Kind::Data | Kind::Pfc | Kind::Request => {}
+        }
+        if let Some(timer_ns) = qp.on_probed_reply(now_ns, packet) {
+            self.agenda.at(timer_ns, Event::Timer, slot);
         }
         let first = self.records.len();
         let records = &mut self.records;

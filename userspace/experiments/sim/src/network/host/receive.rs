@@ -111,7 +111,7 @@ impl ReceiveQp {
         if packet.is(Packet::TRIMMED) {
             return match recovery {
                 _ if packet.psn < expected => self.acknowledge(packet),
-                Recovery::GoBackN => self.on_trimmed(packet),
+                Recovery::GoBackN | Recovery::Probe => self.on_trimmed(packet),
                 Recovery::Selective { .. } => Some(self.nak(packet)),
             };
         }
@@ -176,11 +176,11 @@ impl ReceiveQp {
         let nak = self.nak(packet);
         match recovery {
             // One NAK per gap, and none until it is filled.
-            Recovery::GoBackN if self.window.on_missing() => {
+            Recovery::GoBackN | Recovery::Probe if self.window.on_missing() => {
                 self.begin_again();
                 Some(nak)
             }
-            Recovery::GoBackN => {
+            Recovery::GoBackN | Recovery::Probe => {
                 self.last_psn = self.last_psn.max(packet.psn);
                 None
             }

@@ -12,6 +12,7 @@ use dcqcn_common::rc::SendWindow;
 
 use super::FlowCounters;
 use super::flight::Flight;
+use super::probe::Probe;
 use super::tcp::Tcp;
 use crate::network::nscc::Law;
 use crate::network::packet::{Address, Kind, MAX_PACKETS, Packet};
@@ -108,6 +109,8 @@ pub(crate) struct SendQp {
     pub(crate) retransmitted: u64,
     /// NSCC: packets in flight, and the window, which replaces the rate.
     flight: Option<Box<Flight>>,
+    /// Tail-loss probe.
+    probe: Option<Box<Probe>>,
     /// TCP, which replaces everything below.
     tcp: Option<Box<Tcp>>,
     messages: VecDeque<Message>,
@@ -116,6 +119,7 @@ pub(crate) struct SendQp {
     /// Reaction point.
     pub(crate) rp: RpFlow,
     pub(crate) timeouts: u64,
+    pub(crate) probes: u64,
     pub(crate) cnps: u64,
     pub(crate) naks: u64,
     repair: Repair,
@@ -146,9 +150,11 @@ impl SendQp {
             progress_ns: 0,
             repair: Repair::default(),
             flight,
+            probe: (transport.recovery == Recovery::Probe).then(|| Box::new(Probe::new(params))),
             tcp: transport.tcp.map(|rules| Box::new(Tcp::new(&rules, transport))),
             retransmitted: 0,
             timeouts: 0,
+            probes: 0,
             cnps: 0,
             naks: 0,
         }
@@ -255,7 +261,7 @@ impl SendQp {
     /// The next packet that selective repeat retransmits.
     #[inline]
     fn missing(&mut self, transport: &Transport) -> Option<u64> {
-        if transport.recovery == Recovery::GoBackN {
+        if !matches!(transport.recovery, Recovery::Selective { .. }) {
             return None;
         }
         let (repair, first_psn) = (&mut self.repair, self.window.acknowledged());
@@ -339,6 +345,9 @@ impl SendQp {
             self.since_ack_request = 0;
             self.ack_requested_ns = now_ns;
         }
+        if let Some(probe) = &mut self.probe {
+            probe.on_send(now_ns, psn, asks, payload_bytes);
+        }
         let Address { dst, at_dst, class, entropy, .. } = self.address;
         let flags = Packet::ECT
             | if asks { Packet::ACK_REQUEST } else { 0 }
@@ -393,11 +402,33 @@ impl SendQp {
         if let Some(tcp) = &mut self.tcp {
             return tcp.set_timer(now_ns);
         }
+        if self.probe.is_some() {
+            return self.set_probe_timer(now_ns, now_ns + transport.timeout_ns);
+        }
         if self.timer_ns != 0 {
             return None;
         }
         self.timer_ns = now_ns + transport.timeout_ns;
         Some(self.timer_ns)
+    }
+
+    /// Time of the timer to schedule, unless it is: the next check of the probe, or `last_ns`.
+    fn set_probe_timer(&mut self, now_ns: u64, last_ns: u64) -> Option<u64> {
+        let due_ns = self.probe.as_ref()?.due_ns(now_ns);
+        let due_ns = due_ns.map_or(last_ns, |due_ns| due_ns.max(now_ns + 1).min(last_ns));
+        if self.timer_ns != 0 && self.timer_ns <= due_ns {
+            return None;
+        }
+        self.timer_ns = due_ns;
+        Some(due_ns)
+    }
+
+    /// The tail-loss probe follows an ACK or NAK. Returns the time of an earlier timer to schedule.
+    #[inline]
+    pub(crate) fn on_probed_reply(&mut self, now_ns: u64, packet: &Packet) -> Option<u64> {
+        let end = u64::from(packet.psn).min(self.window.sent_end());
+        self.probe.as_mut()?.on_reply(now_ns, end, packet.kind == Kind::Nak);
+        if self.timer_ns == 0 { None } else { self.set_probe_timer(now_ns, self.timer_ns) }
     }
 
     /// The timer's event. Returns the time of the next. Ignores a timer of the QP that had this slot before.
@@ -421,7 +452,7 @@ impl SendQp {
             self.timeouts += 1;
             self.progress_ns = now_ns;
             match transport.recovery {
-                Recovery::GoBackN => self.window.on_timeout(),
+                Recovery::GoBackN | Recovery::Probe => self.window.on_timeout(),
                 Recovery::Selective { .. } => {
                     let first_psn = self.window.acknowledged();
                     self.repair.forget();
@@ -431,8 +462,17 @@ impl SendQp {
                 }
             }
         }
-        self.timer_ns = self.progress_ns + transport.timeout_ns;
-        Some(self.timer_ns)
+        let first_psn = self.window.acknowledged();
+        if let Some(psn) = self.probe.as_mut().and_then(|probe| probe.fire(now_ns, first_psn)) {
+            self.probes += 1;
+            self.window.on_nak(psn);
+        }
+        let timer_ns = self.progress_ns + transport.timeout_ns;
+        if self.probe.is_some() {
+            return self.set_probe_timer(now_ns, timer_ns);
+        }
+        self.timer_ns = timer_ns;
+        Some(timer_ns)
     }
 
     /// When to check again whether its next packet may leave; `None`: now.
@@ -481,7 +521,7 @@ impl SendQp {
         let (psn, named_psn) = (u64::from(psn), u64::from(named_psn));
         let sent = self.window.acknowledged()..self.window.sent_end();
         match recovery {
-            Recovery::GoBackN => {
+            Recovery::GoBackN | Recovery::Probe => {
                 if self.window.on_nak(psn) {
                     self.progress_ns = now_ns;
                 }
