@@ -46,6 +46,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::dataplane::{self, Maps, PROGRAMS, Programs, RUN, classifier};
 pub use crate::error::Error;
+use crate::unsupported::Unsupported;
 pub use change::{Change, ChangeError, Transaction, change};
 pub use detach::{check_detach, detach, detach_all, detach_id, detach_with};
 use find::Journals;
@@ -275,9 +276,7 @@ fn free_interfaces(
     for iface in [Some(&request.iface), request.settings.inline.as_ref()].into_iter().flatten() {
         let link = netlink.link(iface)?;
         if taken.contains(&link.index) {
-            return Err(Error::Unsupported(format!(
-                "{iface} is named twice: an interface has one attachment"
-            )));
+            return Err(Unsupported::NamedTwice(iface.clone()).into());
         }
         taken.push(link.index);
         find::check_unattached(state_dir, netlink, &link, links, journals)?;

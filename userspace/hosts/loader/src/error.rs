@@ -7,8 +7,10 @@ use std::time::Duration;
 use dcqcn_common::params::{Invalid, Quantity, Unit};
 use dcqcn_netlink as net;
 use dcqcn_netlink::tc::Handle;
+use dcqcn_params::SettingsError;
 
 use crate::dataplane;
+use crate::unsupported::Unsupported;
 
 /// Error of attaching, detaching or changing parameters. Each names the object and the next step.
 #[derive(Debug, thiserror::Error)]
@@ -265,9 +267,12 @@ pub enum Error {
         /// Current value.
         found: String,
     },
-    /// An unsupported request, as text.
-    #[error("{0}")]
-    Unsupported(String),
+    /// A request that cannot be fulfilled.
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
+    /// Settings that are invalid on this link.
+    #[error(transparent)]
+    Settings(Box<SettingsError>),
     /// Invalid parameters.
     #[error("{0}")]
     Invalid(#[from] Invalid),
@@ -347,4 +352,10 @@ pub enum Error {
         /// Mount point.
         path: PathBuf,
     },
+}
+
+impl From<SettingsError> for Error {
+    fn from(error: SettingsError) -> Self {
+        Self::Settings(Box::new(error))
+    }
 }

@@ -14,5 +14,7 @@ pub mod packets;
 pub mod pfc_tx;
 pub mod queues;
 mod syscall;
+mod unsupported;
 
 pub use error::Error;
+pub use unsupported::Unsupported;

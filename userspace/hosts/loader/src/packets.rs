@@ -8,6 +8,7 @@ use log::{Log, Metadata, Record};
 
 use crate::Error;
 use crate::attach::{self, Info};
+use crate::unsupported::Unsupported;
 
 /// Logged lines not yet read.
 #[derive(Clone, Default)]
@@ -43,17 +44,15 @@ impl Packets {
     /// # Errors
     /// The attachment has no packet trace, or this process lacks the capability to read it.
     pub fn open(info: &Info) -> Result<Self, Error> {
-        let unsupported = |why: String| Error::Unsupported(format!("{}: {why}", info.iface));
+        let iface = info.iface.clone();
         if info.log_packets.is_none() {
-            return Err(unsupported(
-                "packet logging is off; `dcqcn detach` it and `dcqcn attach` it with --log-packets".into(),
-            ));
+            return Err(Unsupported::NoPacketLog { iface }.into());
         }
         let program = attach::verify(info)?.into_iter().find_map(|part| part.program_id);
-        let program = program.ok_or_else(|| unsupported("none of its programs is attached".into()))?;
+        let Some(program) = program else { return Err(Unsupported::NoPrograms { iface }.into()) };
         let lines = Lines::default();
         let logger = EbpfLogger::init_from_id_with_logger(program, lines.clone())
-            .map_err(|error| unsupported(format!("cannot read its packet log: {error}")))?;
+            .map_err(|source| Unsupported::PacketLog { iface, source: Box::new(source) })?;
         Ok(Self { lines, logger })
     }
 

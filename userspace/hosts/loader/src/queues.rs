@@ -14,6 +14,7 @@ use dcqcn_params::QueuesChoice;
 use nix::errno::Errno;
 
 use crate::Error;
+use crate::unsupported::Unsupported;
 
 /// Qdisc with the queues.
 pub(crate) const HANDLE: Handle = Handle::new(QUEUES_MAJOR, 0);
@@ -88,11 +89,10 @@ pub(crate) fn choose_parent(
     };
     match (root.kind.as_str(), shaping.map(|shaping| shaping.shaper)) {
         ("tbf", Some(Shaper::Tbf)) => Ok(Handle::new(root.handle.major(), 1)),
-        ("htb" | "hfsc" | "drr" | "ets" | "prio", _) => Err(Error::Unsupported(format!(
-            "{} already has classes ({} {}); remove them (`tc qdisc del dev {} root`), or attach without --queues and select \
-             them with priority_major",
-            link.name, root.kind, root.handle, link.name
-        ))),
+        ("htb" | "hfsc" | "drr" | "ets" | "prio", _) => {
+            let (iface, kind, handle) = (link.name.clone(), root.kind, root.handle);
+            Err(Unsupported::HasClasses { iface, kind, handle }.into())
+        }
         _ => at_root(link, config, notes),
     }
 }

@@ -20,6 +20,7 @@ use super::state_dir::{StateDir, remove_pins};
 use super::undo::{InterfaceAccess, undo_with};
 use super::{Error, Info, pin_run, siblings};
 use crate::dataplane::{self, Maps};
+use crate::unsupported::Unsupported;
 use crate::{failpoint, pacer, queues};
 
 /// Executes `plan`; `inherited` are undo steps left over from an earlier attachment.
@@ -124,10 +125,8 @@ impl Carrier<'_> {
                 // Loading takes seconds, in which another program may have replaced it.
                 let found = self.netlink.save_qdisc(link.index, *parent)?;
                 if (&found.kind, found.handle) != (&saved.kind, saved.handle) {
-                    return Err(Error::Unsupported(format!(
-                        "another program replaced the qdisc of {} while attaching: {saved} became {found}; attach again",
-                        link.name
-                    )));
+                    let (iface, saved) = (link.name.clone(), Box::new(saved.clone()));
+                    return Err(Unsupported::QdiscReplaced { iface, saved, found: Box::new(found) }.into());
                 }
             }
             UndoStep::Clsact => return hooks::add_clsact(link),
@@ -173,15 +172,15 @@ impl Carrier<'_> {
     /// Disables VLAN stripping, or falls back to generic XDP, which does not lose the tags.
     fn preserve_tags(&mut self, ifindex: u32, features: &[String], info: &mut Info) -> Result<(), Error> {
         self.netlink.set_features(ifindex, features, false)?;
-        let kept = self.netlink.vlan_stripping(ifindex)?.join(", ");
-        let lost = format!(
-            "{kept} of interface {ifindex} cannot be turned off: XDP in the driver would lose VLAN tags"
-        );
+        let features = self.netlink.vlan_stripping(ifindex)?.join(", ");
         match self.xdp_mode {
-            _ if kept.is_empty() => Ok(()),
-            XdpModeChoice::Driver => Err(Error::Unsupported(format!("{lost}; try `--xdp-mode skb`"))),
+            _ if features.is_empty() => Ok(()),
+            XdpModeChoice::Driver => Err(Unsupported::TagsLost { ifindex, features }.into()),
             XdpModeChoice::Auto | XdpModeChoice::Skb => {
-                info.notes.push(format!("XDP on socket buffers: {lost}"));
+                info.notes.push(format!(
+                    "XDP on socket buffers: {features} of interface {ifindex} cannot be turned off, and XDP in the driver \
+                     would lose VLAN tags"
+                ));
                 self.xdp_mode = XdpModeChoice::Skb;
                 Ok(())
             }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use dcqcn_common::params::Config;
-use dcqcn_params::{Key, differing};
+use dcqcn_params::{Key, SetError, SettingsError, differing};
 use serde::{Deserialize, Serialize};
 
 use super::Error;
@@ -50,9 +50,8 @@ impl Pending {
     pub(super) fn apply_to(&self, config: &Config) -> Result<Config, Error> {
         let mut config = *config;
         for (name, value) in &self.former {
-            let refused = |error: &dyn std::error::Error| Error::Unsupported(error.to_string());
-            let key: Key = name.parse().map_err(|error| refused(&error))?;
-            key.set(&mut config, *value).map_err(|error| refused(&error))?;
+            let key = name.parse::<Key>().map_err(SetError::from);
+            key.and_then(|key| key.set(&mut config, *value)).map_err(SettingsError::from)?;
         }
         Ok(config)
     }

@@ -21,6 +21,7 @@ use crate::dataplane::Sizes;
 use crate::failpoint;
 use crate::pacer::{self, Placement};
 use crate::queues;
+use crate::unsupported::Unsupported;
 
 /// Default table sizes of an interface that only marks: enough to enable NP or RP later.
 const MARKING: Sizes = Sizes { rp_flows: 1_024, np_flows: 1_024 };
@@ -64,7 +65,7 @@ impl Plan {
             refuse_kind(link)?;
         }
         if peer.as_ref().is_some_and(|peer| peer.index == link.index) {
-            return Err(Error::Unsupported(format!("--inline needs two interfaces, not {iface} twice")));
+            return Err(Unsupported::InlineWithItself(iface.clone()).into());
         }
         let xdp_mode = settings.xdp_mode.unwrap_or_default();
         if peer.is_none() && xdp_mode != XdpModeChoice::Auto {
@@ -97,13 +98,11 @@ impl Plan {
             notes.push(format!("profile {} by link speed", word(&profile)));
         }
         let settings = Settings { role: Some(role), profile: Some(profile), ..settings.clone() };
-        let mut config = settings.config_on(&found).map_err(|e| Error::Unsupported(e.to_string()))?;
+        let mut config = settings.config_on(&found)?;
         let s = &mut config.scalars;
         let ends = s.np_enable | s.rp_enable;
         if peer.is_some() && (ends | s.fast_cnp) != 0 {
-            return Err(Error::Unsupported(
-                "an inline attachment only marks: np_enable, rp_enable and fast_cnp stay off".into(),
-            ));
+            return Err(Unsupported::InlineOnlyMarks.into());
         }
         let programs: &[&str] = if peer.is_some() {
             &["xdp"]
@@ -124,16 +123,10 @@ impl Plan {
             queues
         } else {
             if peer.is_some() {
-                return Err(Error::Unsupported(
-                    "an inline attachment forwards before any qdisc: attach each port separately for --queues"
-                        .into(),
-                ));
+                return Err(Unsupported::InlineQueues.into());
             }
             if pacer != PacerChoice::None {
-                return Err(Error::Unsupported(format!(
-                    "--queues and the pacer {} both replace the root qdisc; attach with --role switch, or with --pacer none",
-                    word(&pacer)
-                )));
+                return Err(Unsupported::QueuesAndPacer { pacer: word(&pacer) }.into());
             }
             let (queues, notes_of_queues) = queues::choose(queues)?;
             notes.extend(notes_of_queues);
@@ -258,9 +251,7 @@ fn rp_flows(
         return Ok(requested.unwrap_or(default));
     }
     match requested {
-        Some(flows) if flows > HTB_MAX_FLOWS => Err(Error::Unsupported(format!(
-            "flows = {flows} is out of range with the pacer htb: 8 to {HTB_MAX_FLOWS}; attach with fewer, or with --pacer fq"
-        ))),
+        Some(flows) if flows > HTB_MAX_FLOWS => Err(Unsupported::FlowsOfHtb(flows).into()),
         Some(flows) => Ok(flows),
         None => {
             notes.push(format!("RP table limited to {HTB_MAX_FLOWS} flows: htb has no more classes"));

@@ -11,6 +11,7 @@ use dcqcn_params::PacerChoice;
 use super::{Error, interrupt};
 use crate::dataplane::Sizes;
 use crate::pacer::{self, FqLimits, Placement};
+use crate::unsupported::Unsupported;
 
 /// systemd-networkd's state files, by interface index; they name the interface's .network file.
 const NETWORKD_LINKS: &str = "/run/systemd/netif/links";
@@ -63,10 +64,7 @@ fn write_drop_in(links: &Path, files: &Path, iface: &str, ifindex: u32) -> Resul
     };
     let file = text.lines().find_map(|line| line.strip_prefix("NETWORK_FILE=")).map(Path::new);
     let Some(name) = file.and_then(Path::file_name) else {
-        return Err(Error::Unsupported(format!(
-            "cannot write a drop-in for {iface}: systemd-networkd does not manage it; run `dcqcn prepare {iface}` at boot, before RDMA \
-             traffic"
-        )));
+        return Err(Unsupported::NotOfNetworkd { iface: iface.to_owned() }.into());
     };
     let directory = files.join(format!("{}.d", name.to_string_lossy()));
     let path = directory.join("dcqcn.conf");

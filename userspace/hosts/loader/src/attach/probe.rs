@@ -5,6 +5,7 @@ use std::fs;
 use aya::util::KernelVersion;
 
 use super::Error;
+use crate::unsupported::Unsupported;
 
 /// Capabilities required for attaching, by bit (include/uapi/linux/capability.h).
 const NEEDED: [(u32, &str); 3] = [(CAP_NET_ADMIN, "CAP_NET_ADMIN"), (38, "CAP_PERFMON"), (39, "CAP_BPF")];
@@ -36,11 +37,9 @@ pub(super) fn check(realtime: bool) -> Result<(), Error> {
             feature: "the data plane (bpf_skb_set_tstamp, XDP fragments, atomics with a result)",
             since: OLDEST.1,
         }),
-        Ok(version) if !realtime && is_preemptible(version, read_realtime().as_deref()) => Err(Error::Unsupported(
-            "cannot attach on a PREEMPT_RT kernel from 6.18 on: programs preempt each other on a CPU there; boot a kernel \
-             without PREEMPT_RT, or pass --realtime"
-                .into(),
-        )),
+        Ok(version) if !realtime && is_preemptible(version, read_realtime().as_deref()) => {
+            Err(Unsupported::Preemptible.into())
+        }
         _ => Ok(()),
     }
 }

@@ -18,6 +18,7 @@ use crate::dataplane::{self, Sizes};
 use crate::failpoint;
 use crate::pacer;
 use crate::queues;
+use crate::unsupported::Unsupported;
 
 /// Restores missing programs of an attachment, and its qdisc if `with_qdisc`; returns what was restored.
 ///
@@ -38,14 +39,10 @@ pub fn repair(id: Id, iface: &str, with_qdisc: bool) -> Result<Vec<String>, Erro
     let parts = sweep.verify(&record.info)?;
     let is_missing = |name: &str| parts.iter().any(|part: &Part| part.name == name && part.problem.is_some());
     if is_missing("maps") {
-        return Err(Error::Unsupported(format!(
-            "cannot repair {iface}: its maps are missing; `dcqcn detach {iface}`, then attach it again"
-        )));
+        return Err(Unsupported::MapsMissing { iface: iface.to_owned() }.into());
     }
     if !record.info.is_current() {
-        return Err(Error::Unsupported(format!(
-            "cannot repair {iface}: its programs are another version's; `dcqcn upgrade {iface}` first"
-        )));
+        return Err(Unsupported::OtherVersion { iface: iface.to_owned() }.into());
     }
     let netlink = Netlink::connect()?;
     let mut restored = programs(&state_dir, &netlink, &record, &is_missing)?;
@@ -129,11 +126,9 @@ fn qdisc(state_dir: &StateDir, netlink: &Netlink, record: &Record) -> Result<Opt
     let config = info.open_maps(&state_dir.pins(info.ifindex))?.params()?.config;
     let mut notes = Vec::new();
     let check = |at: Handle| match was_at {
-        Some(was_at) if was_at != at => Err(Error::Unsupported(format!(
-            "cannot restore the qdisc of {}: it was at {was_at}, and another program's qdisc is there now; `dcqcn detach {0}`, then \
-             attach it again",
-            link.name
-        ))),
+        Some(was_at) if was_at != at => {
+            Err(Error::from(Unsupported::QdiscMoved { iface: link.name.clone(), was_at }))
+        }
         _ => Ok(at),
     };
     let restored = if info.queues != "none" {

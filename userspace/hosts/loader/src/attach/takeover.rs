@@ -130,7 +130,7 @@ pub fn revise(request: &Request, info: &Info, running: &Config) -> Result<Config
     let profile = Some(info.profile_for(settings));
     let settings = Settings { role: Some(info.role), profile, queues, ..settings.clone() };
     let found = info.found(running);
-    let mut config = settings.config_on(&found).map_err(|error| Error::Unsupported(error.to_string()))?;
+    let mut config = settings.config_on(&found)?;
     config.scalars.pacer = running.scalars.pacer;
     config.scalars.queues = running.scalars.queues;
     config.validate()?;
