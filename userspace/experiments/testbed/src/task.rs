@@ -23,7 +23,7 @@ impl Task {
     pub(super) fn pacer(netns: &Netns, iface: &str) -> Result<Self> {
         let Attachment { info, maps } = netns.run(|| attach::open(iface))??;
         let mut pacer = HtbPacer::new(Netlink::connect_in(netns)?, maps, info.ifindex)?;
-        Ok(Self::start(move || pacer.update()))
+        Ok(Self::start(move || Ok(pacer.update()?)))
     }
 
     /// Publishes the depth of the port's queues to the congestion point.

@@ -319,6 +319,19 @@ pub enum Error {
     /// Error of programs or maps.
     #[error(transparent)]
     Dataplane(#[from] dataplane::Error),
+    /// The kernel rejected an HTB class without which there is no pacing.
+    #[error("cannot set HTB class {handle} of {iface}: {refusal}")]
+    PortClass {
+        /// Interface.
+        iface: String,
+        /// Class.
+        handle: Handle,
+        /// Cause.
+        refusal: net::Refusal,
+    },
+    /// Waiting for cut flows failed.
+    #[error("cannot wait for the data plane: {0}")]
+    Wait(io::Error),
     /// File error.
     #[error("{}: {source}", path.display())]
     File {

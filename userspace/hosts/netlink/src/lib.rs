@@ -15,7 +15,7 @@ mod stack;
 pub mod tc;
 mod wire;
 
-pub use error::{Error, Result};
+pub use error::{Error, Refusal, Result};
 pub use ethtool::Driver;
 pub use link::{Link, LinkStatistics, is_cable};
 pub use netlink::Netlink;

@@ -12,7 +12,6 @@ use std::collections::{BTreeSet, HashMap};
 use std::mem;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
 use dcqcn_common::flow::{FlowId, RpFlow};
 use dcqcn_common::hooks::{HTB_FIRST_FLOW, htb_minor, htb_slot};
 use dcqcn_common::layout::Cut;
@@ -26,6 +25,9 @@ pub use self::alone::HtbPacer;
 use self::waiting::Waiting;
 use super::{Frame, HTB_MAJOR, REST, class, port_classes, port_rate_bps};
 use crate::dataplane::Maps;
+use crate::error::Error;
+
+type Result<T> = std::result::Result<T, Error>;
 
 /// Minimum interval between updates of recovering rates.
 const TICK: Duration = Duration::from_millis(1);
@@ -145,8 +147,7 @@ impl Classes {
                 for (handle, refusal) in failed {
                     let Some(minor) = flow_minor(handle) else {
                         // A fixed class of the port, without which there is no pacing.
-                        let error = anyhow!("{refusal}");
-                        return Err(error.context(format!("cannot set HTB class {handle} of {interface}")));
+                        return Err(Error::PortClass { iface: interface, handle, refusal });
                     };
                     tracing::debug!(iface = interface, %handle, error = %refusal, "HTB class rejected");
                     self.found.remove(&minor);
@@ -156,7 +157,7 @@ impl Classes {
                 }
                 Ok(())
             }
-            done => done.context("cannot set the rates of the HTB classes"),
+            done => Ok(done?),
         }
     }
 

@@ -1,11 +1,11 @@
 //! HTB pacer loop as a stand-alone process for one interface.
 
-use anyhow::{Context as _, Result};
 use dcqcn_netlink::Netlink;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::Classes;
+use super::{Classes, Result};
 use crate::dataplane::Maps;
+use crate::error::Error;
 
 /// Stand-alone HTB pacer of one interface.
 pub struct HtbPacer {
@@ -33,7 +33,7 @@ impl HtbPacer {
         let timeout = PollTimeout::try_from(self.classes.until_next()).unwrap_or(PollTimeout::ZERO);
         match poll(&mut fds, timeout) {
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
-            Err(error) => return Err(error).context("cannot wait for the data plane"),
+            Err(error) => return Err(Error::Wait(error.into())),
         }
         let cuts = self.maps.cuts()?;
         self.classes.update(&self.netlink, &self.maps, &cuts)
