@@ -64,20 +64,18 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let hosts = args.hosts.to_string();
     let sizes = args.scale.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    let (commands, options, machine) = if sizes.is_empty() {
+    let (table, commands, options, machine) = if sizes.is_empty() {
         let words: &[&str] = if args.long { &["--long", "--hosts", &hosts] } else { &["--hosts", &hosts] };
-        (vec![("faults", program(words))], words.join(" "), format!("{hosts} hosts, {cpus} CPUs"))
+        ("faults", vec![program(words)], words.join(" "), format!("{hosts} hosts, {cpus} CPUs"))
     } else {
-        let commands =
-            vec![("scale", program(&["--scale", &sizes])), ("records", program(&["--records", RECORDS]))];
-        (commands, format!("--scale {sizes}"), format!("{cpus} CPUs"))
+        let commands = vec![program(&["--scale", &sizes]), program(&["--records", RECORDS])];
+        ("scale", commands, format!("--scale {sizes}"), format!("{cpus} CPUs"))
     };
     header("faults and size of a fleet");
     let origin = page::origin(workspace, &format!("cargo xtask fleet {options} --report"))?;
     let mut measured = Measured::new(PAGE);
-    for (table, mut command) in commands {
-        measured.add_text(table, &format!("{origin}{machine}.\n"), &output_of(&mut command)?);
-    }
+    let tables = commands.into_iter().map(|mut command| output_of(&mut command)).collect::<Result<Vec<_>>>()?;
+    measured.add_text(table, &format!("{origin}{machine}.\n"), &tables.join("\n"));
     if args.report { measured.write(workspace) } else { Ok(()) }
 }
 
