@@ -8,6 +8,7 @@ use dcqcn_loader::attach;
 use dcqcn_netlink::tc::{Handle, kernel_has_qdisc};
 use dcqcn_params::Role;
 use dcqcn_tests::host::{Host, request};
+use dcqcn_tests::kill::{self, Tc};
 use dcqcn_tests::lab::{Lab, assert_contains};
 use dcqcn_tests::leftover::{problems, state};
 use dcqcn_tests::require;
@@ -339,5 +340,69 @@ fn qdisc_installed_while_attaching_is_kept() -> Result<()> {
     })?;
     lab.run("detach a0")?;
     assert_contains(&show(&lab.host)?, "qdisc tbf 5: root");
+    Ok(())
+}
+
+/// Filters of other kinds use the numbers of a BPF filter's name and program for something else.
+#[test]
+fn filter_detached_next_to_other_kinds() -> Result<()> {
+    require!("filter_detached_next_to_other_kinds");
+    let lab = Lab::new("u32")?;
+    let before = state(&lab.host, "a0")?;
+    for hook in ["egress", "ingress"] {
+        kill::ok(&lab, Tc::Clsact, "attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
+        let other = format!("dev a0 {hook} protocol ip prio 10");
+        lab.host.command(&format!(
+            "tc filter add {other} u32 match ip dst 1.2.3.4 action mirred egress redirect dev b0"
+        ))?;
+        kill::ok(&lab, Tc::Clsact, "detach a0")?;
+        let filters = lab.host.command(&format!("tc filter show dev a0 {hook}"))?;
+        assert!(filters.contains("u32") && !filters.contains("dcqcn"), "{filters}");
+        lab.host.command("tc qdisc del dev a0 clsact")?;
+        assert_eq!(state(&lab.host, "a0")?, before);
+    }
+    Ok(())
+}
+
+/// The qdisc `ingress` has the parent of clsact and no egress hook.
+#[test]
+fn ingress_qdisc_without_tcx_is_refused() -> Result<()> {
+    require!("ingress_qdisc_without_tcx_is_refused");
+    let lab = Lab::new("ingr")?;
+    lab.host.command("tc qdisc add dev a0 ingress")?;
+    let before = state(&lab.host, "a0")?;
+    let attach = "attach a0 --role switch --set link_rate=1gbit";
+    let refused = kill::ok(&lab, Tc::Clsact, attach).map_err(|error| error.to_string()).unwrap_err();
+    assert_contains(&refused, "a0 has the qdisc ingress, which has no egress hook");
+    assert_eq!(state(&lab.host, "a0")?, before);
+    Ok(())
+}
+
+/// Only a shaper at the root, whose class takes the pacer, keeps its rate.
+#[test]
+fn shaper_below_root_is_not_replaced() -> Result<()> {
+    require!("shaper_below_root_is_not_replaced", "htb", "tbf");
+    let lab = Lab::new("inner")?;
+    lab.host.command(
+        "ip link add m0 numtxqueues 2 numrxqueues 2 type veth peer name m1 numtxqueues 2 numrxqueues 2",
+    )?;
+    lab.host.command("ip link set m0 up")?;
+    lab.host.command("ip link set m1 up")?;
+    lab.host.command("tc qdisc add dev m0 root handle 5: mq")?;
+    lab.host.command("tc qdisc add dev m0 parent 5:2 handle 52: tbf rate 10mbit burst 10k latency 1s")?;
+    lab.host.command("tc qdisc add dev a0 root handle 7: tbf rate 100mbit burst 100k latency 1s")?;
+    lab.host.command("tc qdisc add dev a0 parent 7:1 handle 8: tbf rate 50mbit burst 100k latency 1s")?;
+    for (iface, shaper) in [("m0", "tbf 52: at root"), ("a0", "tbf 8: at 7:1")] {
+        let before = state(&lab.host, iface)?;
+        let refused = lab.expect_error(1, &format!("attach {iface} --pacer htb --flows 64"))?;
+        assert_contains(&refused, &format!("{iface} has the shaper {shaper}, which attaching would replace"));
+        assert_eq!(state(&lab.host, iface)?, before);
+        let attached = lab.ok(&format!("attach {iface} --pacer none --flows 64"))?;
+        assert_eq!(
+            attached.contains("the shaper tbf 52: at 5:2 is not taken for the link rate"),
+            iface == "m0"
+        );
+        lab.ok(&format!("detach {iface}"))?;
+    }
     Ok(())
 }

@@ -26,6 +26,16 @@ pub enum Unsupported {
     )]
     HasClasses { iface: String, kind: String, handle: Handle },
     #[error(
+        "{iface} has the qdisc {kind}, which has no egress hook: replace it by clsact, whose ingress takes the same filters \
+         (`tc qdisc del dev {iface} {kind}`, `tc qdisc add dev {iface} clsact`), then attach"
+    )]
+    IngressQdisc { iface: String, kind: String },
+    #[error(
+        "{iface} has the shaper {shaper} at {parent}, which attaching would replace: remove it and set link_rate, or attach with \
+         --pacer none and without --queues"
+    )]
+    ShaperInTheWay { iface: String, parent: Handle, shaper: String },
+    #[error(
         "flows = {0} is out of range with the pacer htb: 8 to {HTB_MAX_FLOWS}; attach with fewer, or with --pacer fq"
     )]
     FlowsOfHtb(u32),

@@ -124,7 +124,9 @@ impl Carrier<'_> {
                 failpoint::step("the qdisc is about to be replaced");
                 // Loading takes seconds, in which another program may have replaced it.
                 let found = self.netlink.save_qdisc(link.index, *parent)?;
-                if (&found.kind, found.handle) != (&saved.kind, saved.handle) {
+                // The kernel installs its own default when the interface is brought up.
+                let is_default = found.is_default() && saved.is_default();
+                if !is_default && (&found.kind, found.handle) != (&saved.kind, saved.handle) {
                     let (iface, saved) = (link.name.clone(), Box::new(saved.clone()));
                     return Err(Unsupported::QdiscReplaced { iface, saved, found: Box::new(found) }.into());
                 }

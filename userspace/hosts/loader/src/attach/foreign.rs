@@ -161,7 +161,7 @@ mod tests {
 
     fn filter(name: Option<&str>, priority: u16) -> Filter {
         let (kind, handle) = ("bpf".to_owned(), Handle(1));
-        Filter { kind, priority, handle, name: name.map(str::to_owned), program_id: None }
+        Filter { kind, priority, protocol: 0, handle, name: name.map(str::to_owned), program_id: None }
     }
 
     #[test]

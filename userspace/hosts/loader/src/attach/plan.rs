@@ -323,11 +323,24 @@ fn steps(
     steps.extend(sibling.map(|slot| UndoStep::Sibling { slot }));
     if let Some((parent, kind, handle)) = replaced {
         let saved = netlink.save_qdisc(info.ifindex, parent)?;
+        if let Some(shaper) = saved.shaper() {
+            let (iface, shaper) = (info.iface.clone(), shaper.to_string());
+            return Err(Unsupported::ShaperInTheWay { iface, parent, shaper }.into());
+        }
         steps.push(UndoStep::Qdisc { parent, ours: (kind.to_owned(), handle), saved });
     }
     let is_clsact = info.tc_mode == "clsact";
-    if is_clsact && !netlink.qdiscs(info.ifindex)?.iter().any(|qdisc| qdisc.parent == Handle::CLSACT) {
-        steps.push(UndoStep::Clsact);
+    if is_clsact {
+        let qdiscs = netlink.qdiscs(info.ifindex)?;
+        match qdiscs.iter().find(|qdisc| qdisc.parent == Handle::CLSACT).map(|qdisc| qdisc.kind.as_str()) {
+            None => steps.push(UndoStep::Clsact),
+            Some("clsact") => {}
+            // It has no egress hook.
+            Some(kind) => {
+                let (iface, kind) = (info.iface.clone(), kind.to_owned());
+                return Err(Unsupported::IngressQdisc { iface, kind }.into());
+            }
+        }
     }
     let ports = [Some(info.ifindex), info.peer_ifindex].into_iter().flatten();
     for ifindex in ports.filter(|_| info.inline_peer.is_some() && xdp_mode != XdpModeChoice::Skb) {
@@ -401,6 +414,14 @@ fn link_rate(
         return Ok((found(Some(rate_bps), 0), from));
     }
     let specified = settings.link_rate_bps();
+    if specified.is_none()
+        && let Some(shaper) = netlink.qdiscs(link.index)?.into_iter().find(|qdisc| qdisc.kind == "tbf")
+    {
+        notes.push(format!(
+            "the shaper tbf {} at {} is not taken for the link rate, as it is below the root: set link_rate if it is slower",
+            shaper.handle, shaper.parent
+        ));
+    }
     // Stacked devices such as VLANs report the speed of their hardware.
     let overhead = wire_overhead_bytes(links, link);
     let speed = link.speed_bps.filter(|_| overhead.is_some());

@@ -5,7 +5,6 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use aya::programs::links::PinnedLink;
-use aya::programs::tc;
 use dcqcn_netlink::Netlink;
 use dcqcn_netlink::tc::{Handle, Restored};
 use nix::errno::Errno;
@@ -92,7 +91,7 @@ fn undo_step(
             }))
         }
         UndoStep::Clsact => {
-            let is_there = netlink.qdiscs(info.ifindex)?.iter().any(|qdisc| qdisc.parent == Handle::CLSACT);
+            let is_there = netlink.qdiscs(info.ifindex)?.iter().any(|qdisc| qdisc.kind == "clsact");
             let is_gone = is_there && netlink.delete_clsact(info.ifindex)?;
             Ok(is_gone.then(|| format!("clsact removed from {iface}")))
         }
@@ -110,23 +109,12 @@ fn undo_step(
             Ok(Some(format!("{} of {} enabled again", features.join(", "), name.name)))
         }
         UndoStep::Filter { hook, program } => {
-            let Some((_, attach_type, parent)) = tc_hook(hook) else { return Ok(None) };
-            let is_it = |name: &String| program.starts_with(name.as_str());
-            if !netlink
-                .filters(info.ifindex, parent)?
-                .iter()
-                .any(|filter| filter.name.as_ref().is_some_and(is_it))
-            {
-                return Ok(None);
-            }
-            let detached = tc::qdisc_detach_program(iface, attach_type, program);
-            detached.map_err(|source| Error::Attach {
-                program: "detach",
-                iface: iface.clone(),
-                source: source.into(),
-                next: "",
-            })?;
-            Ok(Some(format!("{program} detached from {iface}")))
+            let Some((_, _, parent)) = tc_hook(hook) else { return Ok(None) };
+            let filters = netlink.filters(info.ifindex, parent)?;
+            let mut ours = filters.iter().filter(|filter| filter.name.as_ref() == Some(program)).peekable();
+            let is_there = ours.peek().is_some();
+            ours.try_for_each(|filter| netlink.delete_filter(info.ifindex, parent, filter))?;
+            Ok(is_there.then(|| format!("{program} detached from {iface}")))
         }
     }
 }

@@ -285,12 +285,23 @@ pub(super) fn htb_class(request: &mut Encoder, ifindex: u32, class: &HtbClass) {
 
 /// `struct tcmsg`: family, padding, ifindex, handle, parent, info.
 pub(super) fn tcmsg(request: &mut Encoder, ifindex: u32, handle: Handle, parent: Handle) {
-    for word in [0, ifindex, handle.0, parent.0, 0] {
+    tcmsg_with_info(request, ifindex, handle, parent, 0);
+}
+
+/// `info` of a filter is its priority and protocol.
+pub(super) fn tcmsg_with_info(
+    request: &mut Encoder,
+    ifindex: u32,
+    handle: Handle,
+    parent: Handle,
+    info: u32,
+) {
+    for word in [0, ifindex, handle.0, parent.0, info] {
         request.raw(&word.to_ne_bytes());
     }
 }
 
-fn c_string(text: &str) -> Vec<u8> {
+pub(super) fn c_string(text: &str) -> Vec<u8> {
     let mut bytes = text.as_bytes().to_vec();
     bytes.push(0);
     bytes

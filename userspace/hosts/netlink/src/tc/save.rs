@@ -77,6 +77,12 @@ impl SavedQdisc {
         self.handle == Handle::UNSPEC
     }
 
+    /// What limits the rate: this qdisc, or one below an `mq`. A shaper that a pacer keeps is not saved.
+    #[must_use]
+    pub fn shaper(&self) -> Option<&Self> {
+        if self.kind == "tbf" { Some(self) } else { self.queues.iter().find_map(|(_, saved)| saved.shaper()) }
+    }
+
     /// Whether the saved qdisc equals `there`; `qdiscs` are all of the interface.
     fn equals(&self, there: &Qdisc, qdiscs: &[Qdisc]) -> bool {
         let queues: Vec<_> = configured_queues(there, qdiscs).collect();
