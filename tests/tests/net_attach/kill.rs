@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::process::Stdio;
+use std::time::Duration;
 use std::{panic, thread};
 
 use anyhow::{Context as _, Result, ensure};
@@ -94,7 +95,7 @@ fn attach_and_serve(lab: &Lab, tc: Tc, flows: u32) -> Result<()> {
     // A partial attachment has its listed parts, and no problems.
     while !is_attached(lab) || !problems(lab, "a0").is_ok_and(|problems| problems.is_empty()) {
         ensure!(std::time::Instant::now() < until, "the interface is not managed");
-        thread::sleep(std::time::Duration::from_millis(20));
+        thread::sleep(Duration::from_millis(20));
     }
     daemon.signal(nix::sys::signal::Signal::SIGTERM)?;
     daemon.wait().map(drop)
@@ -330,4 +331,27 @@ fn full_disk_leaves_no_residue() -> Result<()> {
     lab.ok("detach a0")?;
     assert_eq!(state(&lab.host, "a0")?, before);
     freed(FLOWS)
+}
+
+/// The values are restored before the journal is written, so the audit log has them although the write fails.
+#[test]
+fn overdue_change_reverted_on_full_disk() -> Result<()> {
+    require!("overdue_change_reverted_on_full_disk");
+    let lab = Lab::new("fullrev")?;
+    let disk = SmallFilesystem::mount(&lab, 65_536)?;
+    lab.ok("attach a0 --pacer none --flows 64 --set link_rate=1gbit --set rpg_ai_rate=10mbit")?;
+    lab.ok("set a0 --confirm 1s rpg_ai_rate=20mbit")?;
+    let junk = disk.0.join("junk");
+    let _ = fs::write(&junk, vec![0; 1 << 20]);
+    thread::sleep(Duration::from_millis(1_500));
+    for _ in 0..2 {
+        assert_contains(&lab.ok("get a0 rpg_ai_rate")?, "10mbit");
+    }
+    fs::remove_file(&junk)?;
+    lab.ok("get a0 rpg_ai_rate")?;
+    let log = lab.ok("log a0")?;
+    assert_eq!(log.lines().filter(|line| line.contains("reverted")).count(), 1, "{log}");
+    lab.ok("set a0 rpg_ai_rate=30mbit")?;
+    lab.ok("detach a0")?;
+    Ok(())
 }

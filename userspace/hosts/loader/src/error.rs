@@ -267,6 +267,14 @@ pub enum Error {
         /// Current value.
         found: String,
     },
+    /// A change is reverted, but its journal could not be written.
+    #[error(
+        "the previous values are active again, but the change is still in the journal, and is reverted again: {source}"
+    )]
+    StillPending {
+        /// Cause.
+        source: Box<Self>,
+    },
     /// A request that cannot be fulfilled.
     #[error(transparent)]
     Unsupported(#[from] Unsupported),

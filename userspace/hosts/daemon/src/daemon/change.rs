@@ -48,10 +48,14 @@ pub(super) fn revert() {
         Ok(Reverted { changes, failed }) => {
             for change in changes {
                 let changes = differences(&change);
+                if changes.is_empty() {
+                    // Reverted before; only its journal could not be written.
+                    continue;
+                }
                 tracing::warn!(iface = change.iface, changes, "change not confirmed in time; reverted");
             }
             for ChangeError { iface, error } in failed {
-                tracing::error!(iface, %error, "change not confirmed in time; cannot revert it");
+                tracing::error!(iface, %error, "change not confirmed in time; its revert is incomplete");
             }
         }
         Err(error) => tracing::warn!(%error, "cannot check for unconfirmed changes"),

@@ -74,7 +74,7 @@ impl ConfirmArgs {
         match failed.into_iter().next() {
             None => Ok(()),
             Some(ChangeError { iface, error }) => {
-                Err(anyhow::Error::from(error).context(format!("not reverted on {iface}")))
+                Err(anyhow::Error::from(error).context(format!("the revert on {iface} is incomplete")))
             }
         }
     }

@@ -21,7 +21,7 @@ use crate::failpoint;
 pub struct Reverted {
     /// Reverted changes, from the unconfirmed to the former values.
     pub changes: Vec<Change>,
-    /// Failed reverts, which the next command retries.
+    /// Reverts that failed, or whose journal could not be written; the next command retries them.
     pub failed: Vec<ChangeError<Error>>,
 }
 
@@ -97,20 +97,22 @@ pub fn revert(which: Which<'_>) -> Result<Reverted, Error> {
     // Another process may have reverted them in the meantime.
     for (record, pending) in selected()? {
         let iface = with_current_names(record.info.clone(), &links).iface;
-        match revert_one(&state_dir, record, &pending, &links) {
-            Ok(change) => reverted.changes.push(change),
-            Err(error) => reverted.failed.push(ChangeError { iface, error }),
-        }
+        let journaled = revert_one(&state_dir, record, &pending, &links).and_then(|(change, journaled)| {
+            reverted.changes.push(change);
+            journaled.map_err(|source| Error::StillPending { source: Box::new(source) })
+        });
+        reverted.failed.extend(journaled.err().map(|error| ChangeError { iface, error }));
     }
     Ok(reverted)
 }
 
+/// Returns the change, and the result of removing it from the journal.
 fn revert_one(
     state_dir: &StateDir,
     mut record: Record,
     pending: &Pending,
     links: &[Link],
-) -> Result<Change, Error> {
+) -> Result<(Change, Result<(), Error>), Error> {
     let info = with_current_names(record.info.clone(), links);
     let (iface, maps) = (info.iface.clone(), info.open_maps(&state_dir.pins(info.ifindex))?);
     let old = maps.params()?.config;
@@ -118,9 +120,9 @@ fn revert_one(
     info.check(&new)?;
     write_config(&mut Attachment { info, maps }, &new)?;
     record.pending = None;
-    state_dir.store(record.info.ifindex).write(&record)?;
+    let journaled = state_dir.store(record.info.ifindex).write(&record);
     failpoint::step("a change is reverted");
-    Ok(Change { iface, old, new })
+    Ok((Change { iface, old, new }, journaled))
 }
 
 /// Pending changes and their records.
