@@ -1,6 +1,5 @@
 //! Requests of clients over the socket: processed like a file, and persisted for the next start.
 
-use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -9,11 +8,11 @@ use dcqcn_support::time::rfc3339;
 use dcqcn_telemetry::audit;
 
 use super::overrides::{checked_interfaces, unix_s};
-use super::persisted::{self, Persisted, Trial, Written};
+use super::persisted::{self, PersistError, Persisted, Trial, Written};
 use super::{Rejection, ReloadOptions, WorkerState, equals_ignoring_numbers};
+use crate::daemon::change;
 use crate::daemon::config::{Config, Interface};
 use crate::daemon::order::{Order, Ordered, Refusal};
-use crate::daemon::{chain, change};
 
 /// Maximum length of a name, in characters.
 const MAX_NAME_CHARS: usize = 100;
@@ -231,7 +230,7 @@ impl WorkerState {
                 path.map(|path| persisted::write(&path, &Persisted::default())?.persist())
             {
                 tracing::warn!(
-                    error = chain(&error),
+                    %error,
                     "cannot persist the release; the override will return if the file allows it again"
                 );
             }
@@ -251,7 +250,7 @@ impl WorkerState {
         self.switch_to(now, options)?;
         if let Err(error) = written.persist() {
             let undone = self.switch_to(before, options).is_ok();
-            tracing::error!(error = chain(&error), undone, "cannot persist the override");
+            tracing::error!(%error, undone, "cannot persist the override");
             return Err(persist_error(error));
         }
         self.set_persisted(kept);
@@ -313,10 +312,9 @@ fn first_line(text: &str) -> &str {
 }
 
 /// A full disk is a temporary obstacle; other errors of persisting are not.
-fn persist_error(error: anyhow::Error) -> Rejection {
-    let kind = error.chain().find_map(|error| Some(error.downcast_ref::<io::Error>()?.kind()));
-    let passes = matches!(kind, Some(ErrorKind::StorageFull | ErrorKind::QuotaExceeded));
-    Rejection { passes, ..Rejection::from(error.context("cannot persist it for the next start")) }
+fn persist_error(error: PersistError) -> Rejection {
+    let passes = error.is_full();
+    Rejection { passes, ..Rejection::one(format!("cannot persist it for the next start: {error}")) }
 }
 
 /// Reason for not confirming an override that is not active.

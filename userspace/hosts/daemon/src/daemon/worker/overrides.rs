@@ -9,7 +9,6 @@ use dcqcn_telemetry::audit;
 
 use super::Rejection;
 use super::persisted::{self, Persisted, Trial};
-use crate::daemon::chain;
 use crate::daemon::config::{Config, Interface, parse};
 
 /// The host's own file, and the override on top of it.
@@ -39,7 +38,7 @@ impl Overrides {
                 now
             }
             Err(error) => {
-                tracing::error!(error = chain(&error), "persisted override lost; using the file alone");
+                tracing::error!(%error, "persisted override lost; using the file alone");
                 return overrides;
             }
         };
@@ -90,7 +89,7 @@ impl Overrides {
 /// Replaces the persisted state.
 fn store(path: &Path, kept: &Persisted) {
     if let Err(error) = persisted::write(path, kept).and_then(persisted::Written::persist) {
-        tracing::warn!(error = chain(&error), "cannot store the configuration for the next start");
+        tracing::warn!(%error, "cannot store the configuration for the next start");
     }
 }
 

@@ -1,12 +1,11 @@
 //! The file with the persisted override: replaced atomically, and durable across a power cut.
 
 use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
 use dcqcn_control_api::Override;
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
@@ -38,6 +37,29 @@ impl Trial {
     }
 }
 
+/// The file cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {action} {}: {source}", path.display())]
+pub(super) struct PersistError {
+    action: &'static str,
+    path: PathBuf,
+    source: io::Error,
+}
+
+impl PersistError {
+    /// The disk or the quota is full, which is temporary.
+    pub(super) fn is_full(&self) -> bool {
+        matches!(self.source.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
+    }
+}
+
+type Result<T> = std::result::Result<T, PersistError>;
+
+/// Adds the action and the path to an error.
+fn failed(action: &'static str, path: &Path) -> impl Fn(io::Error) -> PersistError {
+    move |source| PersistError { action, path: path.to_owned(), source }
+}
+
 /// A temporary file next to the one it will replace.
 pub(super) struct Written {
     file: NamedTempFile,
@@ -51,11 +73,9 @@ impl Written {
     /// The rename fails.
     pub(super) fn persist(self) -> Result<()> {
         let Self { file, path } = self;
-        file.persist(&path).with_context(|| format!("cannot write {}", path.display()))?;
+        file.persist(&path).map_err(|error| failed("write", &path)(error.error))?;
         let dir = path.parent().unwrap_or(&path);
-        File::open(dir)
-            .and_then(|dir| dir.sync_all())
-            .with_context(|| format!("cannot sync {}", dir.display()))
+        File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed("sync", dir))
     }
 }
 
@@ -64,13 +84,17 @@ impl Written {
 /// # Errors
 /// The write fails.
 pub(super) fn write(path: &Path, kept: &Persisted) -> Result<Written> {
-    let failed = || format!("cannot write {}", path.display());
     let dir = path.parent().unwrap_or(path);
-    fs::DirBuilder::new().recursive(true).mode(0o755).create(dir).with_context(failed)?;
-    let mut file = NamedTempFile::new_in(dir).with_context(failed)?;
-    serde_json::to_writer(&mut file, kept).with_context(failed)?;
-    file.write_all(b"\n").and_then(|()| file.as_file().sync_all()).with_context(failed)?;
-    Ok(Written { file, path: path.to_owned() })
+    let write = || {
+        fs::DirBuilder::new().recursive(true).mode(0o755).create(dir)?;
+        let mut file = NamedTempFile::new_in(dir)?;
+        let mut text = serde_json::to_vec(kept)?;
+        text.push(b'\n');
+        file.write_all(&text)?;
+        file.as_file().sync_all()?;
+        Ok(file)
+    };
+    Ok(Written { file: write().map_err(failed("write", path))?, path: path.to_owned() })
 }
 
 /// Content of the file at `path`; `None` if it does not exist.
@@ -78,10 +102,11 @@ pub(super) fn write(path: &Path, kept: &Persisted) -> Result<Written> {
 /// # Errors
 /// The file cannot be read, or has another format.
 pub(super) fn read(path: &Path) -> Result<Option<Persisted>> {
-    let failed = || format!("cannot read {}", path.display());
     match fs::read(path) {
-        Ok(text) => serde_json::from_slice(&text).map(Some).with_context(failed),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error).with_context(failed),
+        Ok(text) => {
+            serde_json::from_slice(&text).map(Some).map_err(|error| failed("read", path)(error.into()))
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(failed("read", path)(error)),
     }
 }
