@@ -31,6 +31,17 @@ pub enum ClientError {
         /// Cause.
         source: io::Error,
     },
+    /// The connection ended without a reply.
+    #[error(
+        "the connection to the daemon at {} ended before its reply: {source}; the request may have been executed: see \
+         `dcqcn daemon status`", path.display()
+    )]
+    Lost {
+        /// Path of the socket.
+        path: PathBuf,
+        /// Cause.
+        source: io::Error,
+    },
     /// The request was rejected.
     #[error("{0}")]
     Refused(String),
@@ -83,9 +94,7 @@ impl ControlClient {
     }
 
     fn once<T: DeserializeOwned>(&self, request: &Question) -> Result<T, ClientError> {
-        let line = self
-            .exchange(request)
-            .map_err(|source| ClientError::Unreachable { path: self.path.clone(), source })?;
+        let line = self.exchange(request)?;
         let Answer { v, ok, error, again } =
             serde_json::from_str(&line).map_err(|error| ClientError::Answer(error.to_string()))?;
         if let Some(error) = error {
@@ -97,17 +106,17 @@ impl ControlClient {
         serde_json::from_value(ok.unwrap_or_default()).map_err(|error| ClientError::Answer(error.to_string()))
     }
 
-    fn exchange(&self, request: &Question) -> io::Result<String> {
-        let mut stream = UnixStream::connect(&self.path)?;
-        stream.set_read_timeout(Some(self.patience))?;
-        stream.set_write_timeout(Some(self.patience))?;
-        let mut request = serde_json::to_vec(request)?;
+    fn exchange(&self, request: &Question) -> Result<String, ClientError> {
+        let mut request =
+            serde_json::to_vec(request).map_err(|error| ClientError::Refused(error.to_string()))?;
         request.push(b'\n');
         if request.len() > MAX_LINE_BYTES {
-            let why =
-                format!("a request of {} bytes is too long: the limit is {MAX_LINE_BYTES}", request.len());
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+            let bytes = request.len();
+            let why = format!("a request of {bytes} bytes is too long: the limit is {MAX_LINE_BYTES}");
+            return Err(ClientError::Refused(why));
         }
+        let mut stream =
+            self.connect().map_err(|source| ClientError::Unreachable { path: self.path.clone(), source })?;
         // A busy daemon replies and closes the connection immediately.
         let written = stream.write_all(&request);
         let mut line = String::new();
@@ -115,8 +124,15 @@ impl ControlClient {
         if line.ends_with('\n') {
             return Ok(line);
         }
-        written.and(read)?;
-        Err(io::ErrorKind::UnexpectedEof.into())
+        let source = written.and(read).err().unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into());
+        Err(ClientError::Lost { path: self.path.clone(), source })
+    }
+
+    fn connect(&self) -> io::Result<UnixStream> {
+        let stream = UnixStream::connect(&self.path)?;
+        stream.set_read_timeout(Some(self.patience))?;
+        stream.set_write_timeout(Some(self.patience))?;
+        Ok(stream)
     }
 }
 
@@ -160,6 +176,8 @@ mod tests {
         ] {
             let error = answered(answer).unwrap_err();
             assert!(!error.is_refusal() && error.to_string().contains(expected), "{error}");
+            let is_lost = matches!(error, ClientError::Lost { .. });
+            assert_eq!(is_lost, expected == "unexpected end", "the request was sent: {error}");
         }
     }
 

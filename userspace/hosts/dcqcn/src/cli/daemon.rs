@@ -131,7 +131,7 @@ impl Outcome {
             ClientError::Unreachable { .. } => Self::Unreachable,
             ClientError::Refused(_) => Self::Refused,
             ClientError::Busy(_) => Self::Busy,
-            ClientError::Answer(_) => Self::Failed,
+            ClientError::Answer(_) | ClientError::Lost { .. } => Self::Failed,
         }
     }
 }
