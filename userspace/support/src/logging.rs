@@ -2,12 +2,32 @@
 
 use tracing_subscriber::filter::{LevelFilter, ParseError, Targets};
 
+/// Reason why a text is not a log filter.
+#[derive(Debug, thiserror::Error)]
+pub enum FilterError {
+    /// It has another form.
+    #[error(transparent)]
+    Parse(#[from] ParseError),
+    /// It contains a word that is no level, which would otherwise be a module of another program.
+    #[error("`{0}` is neither a level (off, error, warn, info, debug, trace) nor MODULE=LEVEL")]
+    Word(String),
+}
+
 /// Parses a filter: a level (`debug`), or levels of modules (`dcqcn_netlink=trace,info`). Unspecified modules log
 /// errors only.
 ///
 /// # Errors
 /// The text is not a filter.
-pub fn filter(text: &str) -> Result<Targets, ParseError> {
+pub fn filter(text: &str) -> Result<Targets, FilterError> {
+    let is_unknown = |word: &&str| {
+        !word.is_empty()
+            && !word.contains('=')
+            && !word.starts_with("dcqcn")
+            && word.parse::<LevelFilter>().is_err()
+    };
+    if let Some(word) = text.split(',').map(str::trim).find(is_unknown) {
+        return Err(FilterError::Word(word.to_owned()));
+    }
     let targets: Targets = text.parse()?;
     let has_default_level = targets.default_level().is_some();
     Ok(if has_default_level { targets } else { targets.with_default(LevelFilter::ERROR) })
@@ -24,6 +44,9 @@ mod tests {
         let one = filter("dcqcn_netlink=trace").unwrap();
         assert_eq!(one.default_level(), Some(LevelFilter::ERROR));
         assert!(one.would_enable("dcqcn_netlink::tc", &tracing::Level::TRACE));
+        assert!(filter("dcqcn").is_ok() && filter("info,hyper=off").is_ok());
+        assert!(filter("wran").unwrap_err().to_string().starts_with("`wran` is neither a level"));
+        assert!(filter("info,wran").is_err());
         assert!(filter("dcqcn_netlink=loud").is_err() && filter("a=b=c").is_err());
     }
 }

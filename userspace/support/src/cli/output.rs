@@ -14,6 +14,15 @@ struct Versioned<'a, T> {
     value: &'a T,
 }
 
+/// Standard output could not be written.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write standard output: {0}; what the command has changed stays changed")]
+struct OutputError(#[from] std::io::Error);
+
+fn written(result: Result<(), impl Into<std::io::Error>>) -> anyhow::Result<()> {
+    Ok(result.map_err(|error| OutputError(error.into()))?)
+}
+
 /// Standard output, and the requested form.
 pub struct Output<'a> {
     out: &'a mut dyn Write,
@@ -59,8 +68,8 @@ impl<'a> Output<'a> {
     /// # Errors
     /// As [`Self::show`].
     pub fn document(&mut self, value: &impl Serialize) -> anyhow::Result<()> {
-        serde_json::to_writer_pretty(&mut *self.out, value).map_err(std::io::Error::from)?;
-        Ok(self.out.write_all(b"\n")?)
+        written(serde_json::to_writer_pretty(&mut *self.out, value))?;
+        written(self.out.write_all(b"\n"))
     }
 
     /// Prints `value` as text.
@@ -68,7 +77,7 @@ impl<'a> Output<'a> {
     /// # Errors
     /// As [`Self::show`].
     pub fn text(&mut self, value: &impl fmt::Display) -> anyhow::Result<()> {
-        Ok(self.out.write_all(value.to_string().as_bytes())?)
+        written(self.out.write_all(value.to_string().as_bytes()))
     }
 
     /// Prints `report` as text, or as an object on one line.
@@ -80,8 +89,8 @@ impl<'a> Output<'a> {
             return self.text(report);
         }
         let line = Versioned { json_version: JSON_VERSION, value: report };
-        serde_json::to_writer(&mut *self.out, &line).map_err(std::io::Error::from)?;
-        Ok(self.out.write_all(b"\n")?)
+        written(serde_json::to_writer(&mut *self.out, &line))?;
+        written(self.out.write_all(b"\n"))
     }
 
     /// Flushes the output.
@@ -89,7 +98,7 @@ impl<'a> Output<'a> {
     /// # Errors
     /// As [`Self::show`].
     pub fn finish(&mut self) -> anyhow::Result<()> {
-        Ok(self.out.flush()?)
+        written(self.out.flush())
     }
 }
 
@@ -110,6 +119,18 @@ mod tests {
     use anyhow::anyhow;
 
     use super::*;
+
+    #[test]
+    fn full_output_is_named() {
+        let mut full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("/dev/full");
+        let mut out = Output::new(&mut full, true);
+        for error in [out.text(&"done"), out.json(&serde_json::json!({ "done": 1 }))].map(Result::unwrap_err)
+        {
+            let text = explain(&error);
+            assert!(text.starts_with("error: cannot write standard output: No space left"), "{text}");
+            assert_eq!(text.lines().count(), 1, "{text}");
+        }
+    }
 
     #[test]
     fn causes_on_separate_lines_once() {
