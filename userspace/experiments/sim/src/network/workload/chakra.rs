@@ -116,7 +116,13 @@ impl Workload {
         for rank in 0..=hosts {
             let name = format!("{}.{rank}.et", prefix.display());
             if !Path::new(&name).exists() {
-                break;
+                let later = (rank + 1..=hosts).map(|rank| format!("{}.{rank}.et", prefix.display()));
+                match later.into_iter().find(|later| Path::new(later).exists()) {
+                    Some(later) if rank != 0 => {
+                        return Err(FileError::new(&name, 0, format!("it is missing, but {later} exists")));
+                    }
+                    _ => break,
+                }
             }
             if rank == hosts {
                 return Err(FileError::new(
@@ -344,6 +350,9 @@ mod tests {
         assert!(few.contains("t.3.et: the fabric has hosts for 3 ranks only"), "{few}");
         let none = Workload::chakra(&directory.join("u"), 4, 3).unwrap_err().to_string();
         assert!(none.contains("no trace"), "{none}");
+        std::fs::rename(directory.join("t.1.et"), directory.join("moved")).unwrap();
+        let gap = Workload::chakra(&directory.join("t"), 4, 3).unwrap_err().to_string();
+        assert!(gap.contains("t.1.et: it is missing, but ") && gap.ends_with("t.2.et exists"), "{gap}");
         std::fs::write(directory.join("t.0.et"), [200, 1, 2]).unwrap();
         let torn = Workload::chakra(&directory.join("t"), 4, 3).unwrap_err().to_string();
         assert!(torn.contains("is not a Chakra trace"), "{torn}");
