@@ -34,6 +34,8 @@ pub use summary::Summary;
 
 /// Time of the first packet, in the time of the run, ns: enough for captures with unordered packets.
 pub(crate) const BASE_NS: u64 = 1_000_000_000;
+/// A packet that is earlier than the one before it by more was captured after the clock was set back.
+const MAX_REORDERING_NS: i128 = 1_000_000_000;
 /// Default link rate: the paper's, 40 Gbit/s. A capture does not contain it.
 pub const DEFAULT_LINK_RATE_BPS: u64 = 40_000_000_000;
 /// Interface of a replay: the loopback has this index in every network namespace.
@@ -141,6 +143,35 @@ pub fn run(options: &Options, output: &mut impl Write) -> Result<Summary, Error>
     }
 }
 
+/// Time of the replay, which never moves backwards.
+struct Clock {
+    /// Time of the first packet.
+    epoch_ns: u64,
+    /// Correction for steps of the capture's clock.
+    shift_ns: i128,
+    now_ns: u64,
+    steps: u64,
+}
+
+impl Clock {
+    const fn new(epoch_ns: u64) -> Self {
+        Self { epoch_ns, shift_ns: 0, now_ns: BASE_NS, steps: 0 }
+    }
+
+    /// The time of a packet that was captured at `time_ns`. Packets that several CPUs captured may be slightly out of order.
+    fn advance(&mut self, time_ns: u64) -> u64 {
+        let at_ns = i128::from(BASE_NS) + i128::from(time_ns) - i128::from(self.epoch_ns) + self.shift_ns;
+        let behind_ns = i128::from(self.now_ns) - at_ns;
+        if behind_ns > MAX_REORDERING_NS {
+            self.shift_ns += behind_ns;
+            self.steps += 1;
+        }
+        let at_ns = u64::try_from(at_ns).unwrap_or(if at_ns < 0 { 0 } else { u64::MAX });
+        self.now_ns = self.now_ns.max(at_ns);
+        self.now_ns
+    }
+}
+
 fn replay(
     options: &Options,
     mut capture: Capture,
@@ -155,7 +186,7 @@ fn replay(
         None => None,
     };
     let mut line = Vec::new();
-    let mut first_ns = None;
+    let mut clock = None;
     while let Some(packet) = capture.next_packet() {
         let packet = match packet {
             Err(error @ CaptureError::Damaged { .. }) => {
@@ -164,12 +195,10 @@ fn replay(
             }
             packet => packet?,
         };
-        let epoch_ns = *first_ns.get_or_insert(packet.time_ns);
-        // Time is never 0, which means "never" in the tables.
-        let now_ns = BASE_NS
-            .saturating_add(packet.time_ns.saturating_sub(epoch_ns))
-            .saturating_sub(epoch_ns.saturating_sub(packet.time_ns))
-            .max(1);
+        let clock = clock.get_or_insert_with(|| Clock::new(packet.time_ns));
+        let now_ns = clock.advance(packet.time_ns);
+        let epoch_ns = clock.epoch_ns;
+        summary.clock_steps = clock.steps;
 
         let passage = HookRun::process(&mut engine, params, hook, now_ns, &packet.data)?;
         let truncated = packet.data.len() < packet.length as usize;

@@ -37,6 +37,8 @@ pub struct Summary {
     pub emitted: u64,
     /// Time from the first packet to the last, ns.
     pub duration_ns: u64,
+    /// Times at which the capture's clock was set back by more than a second; the replay continues without a gap.
+    pub clock_steps: u64,
     /// Nonzero counters, by hook and name.
     pub counters: BTreeMap<&'static str, BTreeMap<&'static str, u64>>,
     /// Where and why reading the capture ended early.
@@ -58,6 +60,7 @@ impl Summary {
             delayed: 0,
             emitted: 0,
             duration_ns: 0,
+            clock_steps: 0,
             counters: BTreeMap::new(),
             damaged: None,
         }
@@ -105,6 +108,13 @@ impl fmt::Display for Summary {
             self.delayed,
             self.emitted,
         )?;
+        if self.clock_steps != 0 {
+            let times = self.clock_steps;
+            writeln!(
+                f,
+                "the capture's clock was set back {times} times by more than a second: each is replayed without a gap"
+            )?;
+        }
         if self.truncated != 0 {
             writeln!(f, "{} packets were captured partially", self.truncated)?;
         }
