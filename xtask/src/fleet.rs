@@ -74,7 +74,8 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     header("faults and size of a fleet");
     let origin = page::origin(workspace, &format!("cargo xtask fleet {options} --report"))?;
     let mut measured = Measured::new(PAGE);
-    let tables = commands.into_iter().map(|mut command| output_of(&mut command)).collect::<Result<Vec<_>>>()?;
+    let tables =
+        commands.into_iter().map(|mut command| output_of(&mut command)).collect::<Result<Vec<_>>>()?;
     measured.add_text(table, &format!("{origin}{machine}.\n"), &tables.join("\n"));
     if args.report { measured.write(workspace) } else { Ok(()) }
 }

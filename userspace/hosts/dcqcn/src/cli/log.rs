@@ -1,6 +1,7 @@
 //! `log`: shows the audit log.
 
 use std::fmt;
+use std::num::NonZeroUsize;
 
 use clap::Args;
 use clap_complete::ArgValueCompleter;
@@ -32,7 +33,7 @@ pub(super) struct LogArgs {
     iface: Option<String>,
     /// Only the latest N entries.
     #[arg(long, value_name = "N")]
-    last: Option<usize>,
+    last: Option<NonZeroUsize>,
     /// Only entries of this network namespace, by its number, which may change at a reboot.
     #[arg(long)]
     here: bool,
@@ -50,7 +51,7 @@ impl LogArgs {
             log.path().display().to_string(),
             contents,
             self.iface.as_deref(),
-            self.last,
+            self.last.map(NonZeroUsize::get),
             here,
         ))
     }

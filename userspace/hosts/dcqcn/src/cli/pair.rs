@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use clap_complete::ArgValueCompleter;
 use dcqcn_common::layout::{Pair, PairSource};
@@ -100,6 +100,13 @@ pub(super) struct ListArgs {
 impl AddArgs {
     fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let Self { iface, address, qpn, peer_qpn, peer } = self;
+        let is_host = |address: &IpAddr| !address.is_multicast() && !address.is_unspecified();
+        if let Some(end) = [Some(address), peer].into_iter().flatten().find(|address| !is_host(address)) {
+            bail!("{end} is not the address of a host");
+        }
+        if let Some(peer) = peer.filter(|peer| peer.is_ipv4() != address.is_ipv4()) {
+            bail!("{address} and {peer} are of different IP versions: a connection has one");
+        }
         let mut maps = attach::open(&iface)?.maps;
         let there = Some((qp_id(address, qpn), peer_qpn));
         let back = peer.map(|peer| (qp_id(peer, peer_qpn), qpn));

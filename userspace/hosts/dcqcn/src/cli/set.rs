@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use anyhow::bail;
 use clap::Args;
-use dcqcn_params::{Key, Profile};
+use dcqcn_params::{Assignment, Key, Profile};
 use dcqcn_support::cli::Output;
 use dcqcn_telemetry::ChangeReport;
 
@@ -41,6 +42,11 @@ pub(super) struct SetArgs {
 impl SetArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let Edits { ifaces, all, profile, changes } = self.edits;
+        let twice =
+            changes.iter().enumerate().find(|(n, change)| changes[..*n].iter().any(|c| c.key == change.key));
+        if let Some((_, Assignment { key, .. })) = twice {
+            bail!("{key} is set twice; omit one of the two");
+        }
         let change_mode = confirm::change_mode(false, self.confirm)?;
         let _waiter = Waiter::start(change_mode)?;
         let keys: Vec<Key> = changes.iter().map(|change| change.key).collect();

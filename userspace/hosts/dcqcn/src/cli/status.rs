@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use anyhow::Context as _;
 use clap::Args;
 use clap_complete::ArgValueCompleter;
 use dcqcn_common::params::{Config, Quantity, Unit};
@@ -37,9 +38,12 @@ impl StatusArgs {
         if let Some(iface) = self.iface.map(resolve_altname) {
             attachments.retain(|(info, _)| info.iface == iface);
             broken.retain(|broken| broken.iface.as_ref() == Some(&iface));
-            if attachments.is_empty() && broken.is_empty() {
-                // Fails with a cause.
-                attach::open(&iface)?;
+            if attachments.is_empty() {
+                match broken.pop() {
+                    Some(Broken { error, .. }) => return Err(error).context(iface),
+                    // Fails with a cause.
+                    None => _ = attach::open(&iface)?,
+                }
             }
         }
         let (waiting, sweep) = (attach::pending()?, Sweep::take()?);
