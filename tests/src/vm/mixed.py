@@ -2,7 +2,8 @@
 
 Arguments: seconds that do not count, seconds that count, traffic class, and for each connection
 DEVICE:GID_INDEX:DEVICE:GID_INDEX. All devices are in this network namespace. Prints `settled` when the first seconds are over, and
-at the end one line of JSON: operations by kind, payload bytes, wrong answers, failed completions.
+at the end one line of JSON: operations by kind, payload bytes, wrong answers, failed completions, longest time without a completion
+of a QP.
 """
 
 import json
@@ -85,6 +86,8 @@ class End:
         self.bytes = 0
         self.wrong = 0
         self.failed = 0
+        self.last = None
+        self.longest = 0.0
 
     def connect(self, peer, traffic_class):
         """Connects the QP to that of `peer`."""
@@ -199,6 +202,9 @@ class End:
         self.done[kind] += 1
         self.bytes += length
         self.free.append(slot)
+        now = time.monotonic()
+        self.longest = max(self.longest, now - (self.last or now))
+        self.last = now
 
 
 def run(ends, until):
@@ -248,6 +254,7 @@ def main():
         "wrong": sum(end.wrong for end in ends),
         "failed": sum(end.failed for end in ends),
         "ended": ended,
+        "longest_ms": int(1000 * max(end.longest for end in ends)),
     }
     print(json.dumps(figures), flush=True)
     # The kernel frees everything in a valid order; the bindings do not.
