@@ -84,7 +84,7 @@ class End:
         self.written = {}
         self.done = Counter()
         self.bytes = 0
-        self.wrong = 0
+        self.wrong = Counter()
         self.failed = 0
         self.last = None
         self.longest = 0.0
@@ -189,16 +189,16 @@ class End:
         if data is not None:
             length = completion.byte_len
             found = self.memory.read(length, (INCOMING + slot) * SLOT_BYTES)
-            self.wrong += found != data
+            self.wrong["received"] += found != data
         if number is not None:
-            self.wrong += completion.imm_data != number
+            self.wrong["immediate"] += completion.imm_data != number
         self.receive(slot)
 
     def finished(self, completion):
         slot, kind, length, wanted = self.posted.popleft()
-        self.wrong += completion.wr_id != slot
+        self.wrong["order"] += completion.wr_id != slot
         if wanted is not None:
-            self.wrong += self.memory.read(length, (ANSWERS + slot) * SLOT_BYTES) != wanted
+            self.wrong[kind] += self.memory.read(length, (ANSWERS + slot) * SLOT_BYTES) != wanted
         self.done[kind] += 1
         self.bytes += length
         self.free.append(slot)
@@ -247,13 +247,19 @@ def main():
     print("settled", flush=True)
     run(ends, time.monotonic() + counted)
     ended = drain(ends)
+    for end in ends:
+        if end.posted and end.last:
+            end.longest = max(end.longest, time.monotonic() - end.last)
     done = sum((end.done for end in ends), Counter())
+    wrong = sum((end.wrong for end in ends), Counter())
     figures = {
         "operations": {kind: done[kind] for kind in KINDS},
         "bytes": sum(end.bytes for end in ends),
-        "wrong": sum(end.wrong for end in ends),
+        "wrong": sum(wrong.values()),
+        "wrong_by_kind": wrong,
         "failed": sum(end.failed for end in ends),
         "ended": ended,
+        "pending": [end.posted[0][1] for end in ends if end.posted],
         "longest_ms": int(1000 * max(end.longest for end in ends)),
     }
     print(json.dumps(figures), flush=True)

@@ -188,7 +188,7 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "impaired",
         about: "the same over links that lose, duplicate, corrupt and reorder packets, without and with the probe",
-        limit_s: 600,
+        limit_s: 900,
         is_ci: false,
         with_systemd: false,
         two_guests: false,
