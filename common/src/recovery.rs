@@ -644,10 +644,11 @@ impl Requester {
         &self.responder
     }
 
-    /// The next step for trimmed requests to this QP: [`Action::Nak`] is for the peer. `sent_ns`: the last such NAK; 0 = none.
+    /// The next step for trimmed requests to this QP: NAKs are for the peer. `sent_ns`: the last such NAK; 0 = none.
     #[must_use]
     pub fn answer(&self, settings: Settings, now_ns: u64, sent_ns: u64) -> Action {
-        self.responder.action(self.srtt_ns.max(settings.floor_ns), self.reordering_ns(), now_ns, sent_ns)
+        let (rtt_ns, restarts) = (self.srtt_ns.max(settings.floor_ns), settings.limit == 0);
+        self.responder.action(restarts, rtt_ns, self.reordering_ns(), now_ns, sent_ns)
     }
 
     /// Time within which reordered packets arrive: a part of a round trip (RFC 8985, §6.2).

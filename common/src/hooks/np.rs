@@ -4,7 +4,7 @@ use super::{Env, Skb, TcVerdict, class_of, record, set_class};
 use crate::classify::{Frame, Roce, is_of_one_host};
 use crate::events::{EventKind, Table};
 use crate::flow::{FlowId, NpFlow, NpPeek, QpId, set_index};
-use crate::layout::{Time, WAYS};
+use crate::layout::{Pair, PairSource, Time, WAYS};
 use crate::params::{CNP_LIMIT_PEER, CNP_LIMIT_QP, Params, Switch};
 use crate::stats::Stat;
 use crate::wire::cnp::{self, CnpRepr};
@@ -247,16 +247,16 @@ pub(super) fn become_cnp<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> 
     }
 }
 
-/// QPN of the sender to `receiver`, if the known pair is with the host that sent this packet.
+/// The sender to `receiver`, if the known pair is with the host that sent this packet.
 ///
 /// `receiver`'s QPN may have been reused for a connection whose setup was not seen. The pair then names a
 /// QPN of another host.
 #[inline(always)]
-fn sender_of<'p, S: Skb<'p>>(s: &mut S, roce: &Roce, receiver: &QpId) -> Option<u32> {
+fn sender_of<'p, S: Skb<'p>>(s: &mut S, roce: &Roce, receiver: &QpId) -> Option<Pair> {
     let pair = s.env().pair(receiver)?;
     let (src, _) = roce.addresses(s)?;
     if pair.addr == [0; 4] || pair.addr == src {
-        return Some(pair.qpn);
+        return Some(pair);
     }
     s.env().count(Stat::PairConflict);
     None
@@ -265,17 +265,19 @@ fn sender_of<'p, S: Skb<'p>>(s: &mut S, roce: &Roce, receiver: &QpId) -> Option<
 #[inline(always)]
 fn rewrite_as_cnp<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> bool {
     let Some(receiver) = roce.receiver(s) else { return false };
-    let known = match roce.source_qpn(s) {
-        Some(qpn) => Some(qpn),
+    let sender = match roce.source_qpn(s) {
+        Some(qpn) => Some(Pair::new(qpn, PairSource::Datagram)),
         None => sender_of(s, roce, &receiver),
     };
-    let (dest_qpn, hint) = match known {
-        Some(qpn) => (qpn, cnp::NO_HINT),
-        None => (0, roce.dest_qpn),
+    let (dest_qpn, is_hinted) = match sender {
+        // Only this host can read its kernel's QPs: the sender may lack the pair.
+        Some(pair) => (pair.qpn, pair.source == PairSource::Rdma as u32),
+        None => {
+            s.env().count(Stat::NpCnpHinted);
+            (0, true)
+        }
     };
-    if known.is_none() {
-        s.env().count(Stat::NpCnpHinted);
-    }
+    let hint = if is_hinted { roce.dest_qpn } else { cnp::NO_HINT };
     let Some(udp) = s.header(roce.udp()) else { return false };
     let udp_sport = Udp::new(udp).src_port();
     let Some(&[d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5]) = s.header(0) else { return false };

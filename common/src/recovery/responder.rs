@@ -17,8 +17,12 @@
 //!
 //! A NAK makes the sender retransmit what is outstanding. NAKs for trimmed packets follow the last NAK of the QP,
 //! whether the responder's or `dcqcn run`'s, by a round trip and `tail_loss_probe_floor` at least.
+//!
+//! Soft-RoCE ignores a NAK after a NAK until an ACK or a READ response ([`super`]), so it would wait for its timer if the
+//! retransmission is trimmed too. Where retries are unlimited, an RNR NAK follows instead: after four round trips without
+//! such a packet, doubled each time, for a second.
 
-use super::{Action, KIND, NAK, RNR, distance, end_of, hold_until, plus};
+use super::{ACK, Action, KIND, NAK, RNR, distance, end_of, hold_until, plus};
 use crate::wire::bth::Opcode;
 use crate::wire::eth::MacAddr;
 use crate::wire::nak::Macs;
@@ -78,8 +82,8 @@ pub struct Responder {
     own_qpn: u32,
     /// MAC addresses of the last trimmed request, destination first.
     pub(super) macs: [u8; 12],
-    /// Explicit padding.
-    _pad: u32,
+    /// NAKs since the last ACK or READ response, those of `dcqcn run` included. Written at egress.
+    naks: u32,
 }
 
 impl Responder {
@@ -95,7 +99,7 @@ impl Responder {
         trimmed_psn: 0,
         own_qpn: 0,
         macs: [0; 12],
-        _pad: 0,
+        naks: 0,
     };
 
     /// Follows a response of this host.
@@ -103,9 +107,10 @@ impl Responder {
     pub(super) const fn on_answer(&mut self, packet: &Answer, now_ns: u64) {
         let Answer { opcode, psn, syndrome } = *packet;
         if syndrome == OWN_NAK {
-            self.nak_ns = now_ns;
+            (self.nak_ns, self.naks) = (now_ns, self.naks.saturating_add(1));
             return;
         }
+        self.naks = if syndrome & KIND == ACK { 0 } else { self.naks.saturating_add(1) };
         if matches!(opcode, Opcode::RC_ACKNOWLEDGE) {
             let Some(end) = end_of(syndrome, psn) else { return };
             self.acknowledged = end;
@@ -146,8 +151,30 @@ impl Responder {
         self.is_known() && self.trimmed_ns > self.nak_ns && distance(self.acknowledged, self.trimmed_psn) >= 0
     }
 
-    /// See [`Requester::answer`](super::Requester::answer). NAKs are at least `rtt_ns` apart.
-    pub(super) fn action(&self, rtt_ns: u64, reordering_ns: u64, now_ns: u64, sent_ns: u64) -> Action {
+    /// Whether a NAK has not made the sender retransmit a trimmed request.
+    fn awaits_restart(&self, now_ns: u64) -> bool {
+        self.naks != 0
+            && self.is_known()
+            && self.trimmed_ns != 0
+            && distance(self.acknowledged, self.trimmed_psn) >= 0
+            && now_ns.saturating_sub(self.answered_ns) <= FRESH_NS
+    }
+
+    /// See [`Requester::answer`](super::Requester::answer). NAKs are at least `rtt_ns` apart. `restarts`: retries are
+    /// unlimited.
+    pub(super) fn action(
+        &self,
+        restarts: bool,
+        rtt_ns: u64,
+        reordering_ns: u64,
+        now_ns: u64,
+        sent_ns: u64,
+    ) -> Action {
+        if restarts && self.awaits_restart(now_ns) {
+            let silence_ns = (4 * rtt_ns) << (self.naks - 1).min(4);
+            let due_ns = self.nak_ns.max(sent_ns).saturating_add(silence_ns).max(self.hold_ns);
+            return if now_ns < due_ns { Action::At(due_ns) } else { Action::RnrNak(self.acknowledged) };
+        }
         if !self.awaits_nak() {
             return Action::Idle;
         }

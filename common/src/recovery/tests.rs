@@ -480,14 +480,16 @@ proptest! {
                 near.checked_add_signed(i64::from(distance(psn(near), psn24))).unwrap_or(0)
             };
             if naks.next() == Some(true)
-                && let Action::Nak(named) = far.answer(rules, now_ns + 20_000 * MS, 0)
+                && let action = far.answer(rules, now_ns + 900 * MS, 0)
+                && let Action::Nak(named) | Action::RnrNak(named) = action
             {
+                let syndrome = if let Action::Nak(_) = action { NAK } else { RNR_NAK };
                 let packet = packet_of(named, accepted);
                 prop_assert!(packet <= accepted, "NAK of {packet}, {accepted} accepted");
                 far.on_answer(&Answer { opcode: Opcode::RC_ACKNOWLEDGE, psn: named, syndrome: OWN_NAK }, now_ns + 3);
                 if lost.next() != Some(0) {
-                    requester.on_response(&nak(named, NAK.into()), now_ns);
-                    stack.on_ack(packet, NAK);
+                    requester.on_response(&nak(named, syndrome.into()), now_ns);
+                    stack.on_ack(packet, syndrome);
                 }
             }
             if probes.next() == Some(true) {

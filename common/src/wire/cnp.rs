@@ -16,7 +16,8 @@
 //! | 8 to 15 | zero |
 //!
 //! A sender that runs this project finds its flow by peer address and receiver's QPN. A CNP with a known sender QPN
-//! keeps the reserved bytes zero, as the standard requires.
+//! keeps the reserved bytes zero, as the standard requires, unless the pair is of source
+//! [`Rdma`](crate::layout::PairSource::Rdma), which the sender may lack.
 
 use super::{
     be24,
@@ -51,7 +52,7 @@ pub const HINT_VERSION: u8 = 1;
 pub struct CnpRepr {
     /// UDP source port. Receivers ignore it; it selects the path in multipath networks.
     pub udp_sport: u16,
-    /// The data sender's QPN, 24 bits, for the BTH; unknown if there is a hint.
+    /// The data sender's QPN, 24 bits, for the BTH; 0 if unknown.
     pub dest_qpn: u32,
     /// The receiver's QPN, 24 bits, or [`NO_HINT`].
     pub hint: u32,
@@ -64,7 +65,7 @@ pub struct CnpRepr {
 /// Content of a valid CNP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cnp {
-    /// The data sender's QPN, 24 bits; unknown if there is a hint.
+    /// The data sender's QPN, 24 bits; 0 or known if there is a hint.
     pub dest_qpn: u32,
     /// The receiver's QPN, 24 bits, or [`NO_HINT`].
     pub hint: u32,

@@ -7,8 +7,9 @@ use dcqcn_common::layout::{Pair, PairSource, Time};
 use dcqcn_common::params::{CNP_LIMIT_PEER, CNP_LIMIT_PORT, CNP_LIMIT_QP, NP_WINDOW_START, Params};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
+use dcqcn_common::wire::cnp::{self, Cnp};
 use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_common::wire::eth::{EtherType, VlanTagRepr};
+use dcqcn_common::wire::eth::{EtherType, Ethernet, VlanTagRepr};
 
 use super::mock_host::{MockHost, params};
 use super::packet::{Outcome, PacketContext};
@@ -447,6 +448,18 @@ fn pair_of_another_host_leaves_the_hint() {
         assert_eq!(outcome.bytes, MARKED.cnp(sender));
         assert_eq!(host.count_of(Stat::PairConflict), u64::from(sender.is_none()));
     }
+}
+
+/// A sender without `dcqcn run` does not have the pair; a NIC ignores the hint.
+#[test]
+fn cnp_of_kernel_pair_has_both_qpns() {
+    let p = params(|_| {});
+    let mut host = MockHost::new();
+    host.pairs.insert(MARKED.id().receiver, Pair::new(SENDER_QPN, PairSource::Rdma));
+    let (_, outcome) = convert_clone(&mut host, &p, &MARKED, clone_of(&p));
+    let cnp = outcome.bytes[Ethernet::LEN..].first_chunk().and_then(cnp::parse_v4);
+    assert_eq!(cnp, Some(Cnp { dest_qpn: SENDER_QPN, hint: RECEIVER_QPN }));
+    assert_eq!(host.take_counted(), [(Stat::NpCnpSent, 1)]);
 }
 
 #[test]

@@ -2,7 +2,8 @@
 
 Arguments: seconds that do not count, seconds that count, traffic class, and for each connection
 DEVICE:GID_INDEX:DEVICE:GID_INDEX. All devices are in this network namespace. Prints `settled` when the first seconds are over, and
-at the end one line of JSON: operations by kind, payload bytes, wrong answers, failed completions.
+at the end one line of JSON: operations by kind, payload bytes, wrong answers, failed completions, longest time without a completion
+of a QP.
 """
 
 import json
@@ -83,8 +84,10 @@ class End:
         self.written = {}
         self.done = Counter()
         self.bytes = 0
-        self.wrong = 0
+        self.wrong = Counter()
         self.failed = 0
+        self.last = None
+        self.longest = 0.0
 
     def connect(self, peer, traffic_class):
         """Connects the QP to that of `peer`."""
@@ -186,19 +189,22 @@ class End:
         if data is not None:
             length = completion.byte_len
             found = self.memory.read(length, (INCOMING + slot) * SLOT_BYTES)
-            self.wrong += found != data
+            self.wrong["received"] += found != data
         if number is not None:
-            self.wrong += completion.imm_data != number
+            self.wrong["immediate"] += completion.imm_data != number
         self.receive(slot)
 
     def finished(self, completion):
         slot, kind, length, wanted = self.posted.popleft()
-        self.wrong += completion.wr_id != slot
+        self.wrong["order"] += completion.wr_id != slot
         if wanted is not None:
-            self.wrong += self.memory.read(length, (ANSWERS + slot) * SLOT_BYTES) != wanted
+            self.wrong[kind] += self.memory.read(length, (ANSWERS + slot) * SLOT_BYTES) != wanted
         self.done[kind] += 1
         self.bytes += length
         self.free.append(slot)
+        now = time.monotonic()
+        self.longest = max(self.longest, now - (self.last or now))
+        self.last = now
 
 
 def run(ends, until):
@@ -241,13 +247,20 @@ def main():
     print("settled", flush=True)
     run(ends, time.monotonic() + counted)
     ended = drain(ends)
+    for end in ends:
+        if end.posted and end.last:
+            end.longest = max(end.longest, time.monotonic() - end.last)
     done = sum((end.done for end in ends), Counter())
+    wrong = sum((end.wrong for end in ends), Counter())
     figures = {
         "operations": {kind: done[kind] for kind in KINDS},
         "bytes": sum(end.bytes for end in ends),
-        "wrong": sum(end.wrong for end in ends),
+        "wrong": sum(wrong.values()),
+        "wrong_by_kind": wrong,
         "failed": sum(end.failed for end in ends),
         "ended": ended,
+        "pending": [end.posted[0][1] for end in ends if end.posted],
+        "longest_ms": int(1000 * max(end.longest for end in ends)),
     }
     print(json.dumps(figures), flush=True)
     # The kernel frees everything in a valid order; the bindings do not.

@@ -5,6 +5,7 @@ mod coexistence;
 mod faults;
 mod fleet;
 mod guide;
+mod impaired;
 mod incast;
 mod interrupt;
 mod inverse;
@@ -183,6 +184,15 @@ pub const SCENARIOS: &[Scenario] = &[
         with_systemd: false,
         two_guests: false,
         run: mixed::run,
+    },
+    Scenario {
+        name: "impaired",
+        about: "the same over links that lose, duplicate, corrupt and reorder packets, without and with the probe",
+        limit_s: 900,
+        is_ci: false,
+        with_systemd: false,
+        two_guests: false,
+        run: impaired::run,
     },
     Scenario {
         name: "many",

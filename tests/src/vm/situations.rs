@@ -154,14 +154,23 @@ pub fn run(report: &mut Report, names: &[&str], done: &dyn Fn(&Report) -> Result
 /// Traffic with its counters.
 struct Measured {
     goodput_bps: f64,
+    jain: f64,
+    /// Packets out of sequence once rates have settled, if measured.
+    lost_settled: u64,
     broken: u64,
     counts: Counts,
 }
 
 impl Measured {
     fn new(outcomes: &[Outcome], counts: Counts) -> Self {
-        let goodput_bps = outcomes.iter().filter_map(|outcome| outcome.goodput_bps).sum();
-        Self { goodput_bps, broken: perftest::broken(outcomes), counts }
+        let goodputs_bps: Vec<f64> = outcomes.iter().filter_map(|outcome| outcome.goodput_bps).collect();
+        Self {
+            goodput_bps: goodputs_bps.iter().sum(),
+            jain: perftest::jain(&goodputs_bps),
+            lost_settled: 0,
+            broken: perftest::broken(outcomes),
+            counts,
+        }
     }
 
     /// A row of [`COLUMNS`].

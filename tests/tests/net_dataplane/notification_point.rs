@@ -166,6 +166,26 @@ fn cnp_carries_sender_qpn_if_known() -> Result<()> {
     answered(&pair, &long, &long.cnp(None, CNP_TOS))
 }
 
+/// The receiver's daemon has entered the pair of its kernel's QP; the sender has no daemon.
+#[test]
+fn cnp_of_kernel_pair_handled_without_daemon() -> Result<()> {
+    require!("cnp_of_kernel_pair_handled_without_daemon");
+    let pair = Pair::new("np-rdma")?;
+    pair.a.attach("a0", Role::Host, &CHANGES)?;
+    pair.b.attach("b0", Role::Host, &CHANGES)?;
+    let data = ce();
+    let receiver = QpId { addr: mapped(v4(2)), qpn: data.dest_qpn, vlan: 0 };
+    pair.b.attachment("b0")?.maps.set_pair(&receiver, &QpPair::new(0x22, PairSource::Rdma))?;
+    let a = pair.a.socket("a0")?;
+    a.send(&data.frame())?;
+    let cnp = a.expect()?;
+    let dest_qpn_at = data.bth() + 5;
+    assert_eq!(cnp[dest_qpn_at..dest_qpn_at + 3], [0, 0, 0x22], "a NIC finds its QP");
+    assert_eq!(pair.a.count("a0", Hook::Ingress, Stat::RpCnpHandled)?, 1);
+    assert_eq!(pair.b.count("b0", Hook::Egress, Stat::NpCnpHinted)?, 0);
+    Ok(())
+}
+
 #[test]
 fn cnp_keeps_vlan_at_cnp_priority() -> Result<()> {
     require!("cnp_keeps_vlan_at_cnp_priority");

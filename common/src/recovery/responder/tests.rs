@@ -73,6 +73,29 @@ fn own_nak_of_the_gap_suffices_for_a_round_trip() {
     assert_eq!(qp.answer(RULES, 24 * MS, 23 * MS), Action::At(43 * MS), "the daemon's own limit");
 }
 
+/// Soft-RoCE ignores NAKs until its retransmission is acknowledged.
+#[test]
+fn retransmission_trimmed_too_is_restarted_by_rnr_nak() {
+    let unlimited = Settings { limit: 0, ..RULES };
+    for own in [OWN_NAK, SEQUENCE_NAK] {
+        let mut qp = acknowledged(9);
+        assert!(qp.on_arrival(&trimmed(10), 3 * MS));
+        assert_eq!(qp.answer(unlimited, 4 * MS, 0), Action::Nak(10));
+        qp.on_answer(&answer(10, own), 4 * MS);
+        assert_eq!(qp.answer(RULES, 99 * MS, 4 * MS), Action::Idle);
+        assert!(qp.on_arrival(&trimmed(10), 50 * MS));
+        assert_eq!(qp.answer(unlimited, 60 * MS, 4 * MS), Action::At(84 * MS));
+        assert_eq!(qp.answer(unlimited, 84 * MS, 4 * MS), Action::RnrNak(10));
+        qp.on_answer(&answer(10, OWN_NAK), 84 * MS);
+        assert_eq!(qp.answer(unlimited, 85 * MS, 84 * MS), Action::At(244 * MS), "twice as long");
+        let old_ns = 1_005 * MS;
+        assert_eq!(qp.answer(unlimited, old_ns, 84 * MS), Action::Idle, "an ended QP");
+        // Progress.
+        qp.on_answer(&answer(10, ACK), 90 * MS);
+        assert_eq!(qp.answer(unlimited, 999 * MS, 84 * MS), Action::Idle);
+    }
+}
+
 #[test]
 fn busy_or_ended_responder_gets_no_nak() {
     for (syndrome, from_ns) in [(RNR_NAK, 704 * MS), (INVALID_REQUEST, 10_004 * MS)] {

@@ -17,8 +17,8 @@ use super::super::report::Report;
 use super::incast;
 
 /// Runs the QPs; the guest's Debian has the Python bindings of verbs.
-const PROGRAM: &str = include_str!("../mixed.py");
-const PATH: &str = "/tmp/mixed.py";
+pub(super) const PROGRAM: &str = include_str!("../mixed.py");
+pub(super) const PATH: &str = "/tmp/mixed.py";
 
 /// The host at the bottleneck port.
 const RECEIVER: u8 = 3;

@@ -1,5 +1,8 @@
 //! Two QPs into the bottleneck, without and with `dcqcn`.
 
+use std::thread;
+use std::time::Duration;
+
 use anyhow::Result;
 
 use super::super::hosts::{BOTTLENECK_BPS, Hosts, PLAIN, Topology};
@@ -11,6 +14,10 @@ use super::{Completion, Measured};
 const OFF_S: u32 = 8;
 const ON_S: u32 = 16;
 const QPS: u16 = 2;
+/// Time after which rates have settled.
+const SETTLE: Duration = Duration::from_secs(4);
+/// Minimum share of the bottleneck's rate, of which headers leave 0.945.
+const MIN_SHARE: f64 = 0.7;
 
 pub(super) fn run(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> {
     hosts.build(PLAIN)?;
@@ -20,6 +27,10 @@ pub(super) fn run(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> 
     // Slow guests do not fill the queue.
     let most = off.counts.retries.max(2) as f64;
     report.at_most("incast: retries, as without dcqcn", on.counts.retries as f64, most);
+    report.equals("incast: packets out of sequence, once settled", on.lost_settled, 0);
+    report.at_least("incast: Jain's index", on.jain, 0.9);
+    let share = on.goodput_bps / BOTTLENECK_BPS;
+    report.at_least("incast: goodput, of the bottleneck, both guests attached", share, MIN_SHARE);
     Ok(Completion::Done)
 }
 
@@ -66,6 +77,10 @@ pub(super) fn measure(hosts: &mut Hosts, tool: Tool, seconds: u32) -> Result<Mea
     let flows = hosts.flows(tool, QPS, seconds);
     let before = hosts.counts()?;
     let traffic = hosts.traffic(&flows)?;
+    thread::sleep(SETTLE);
+    let settled = hosts.counts()?;
     let outcomes = hosts.outcomes(&traffic)?;
-    Ok(Measured::new(&outcomes, hosts.counts()?.since(before)))
+    let end = hosts.counts()?;
+    let measured = Measured::new(&outcomes, end.since(before));
+    Ok(Measured { lost_settled: end.since(settled).out_of_sequence, ..measured })
 }

@@ -31,12 +31,8 @@ pub(super) fn run(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> 
             hosts.attach(SENDER, LINK)?;
         }
         if is_trimmed {
-            hosts.attach(RECEIVER, &format!("{LINK} --set trim_nak=on"))?;
+            hosts.attach(RECEIVER, &format!("{LINK} --set trim_nak=on --set tail_loss_probe_limit=0"))?;
             hosts.start(RECEIVER, "dcqcn run eth0")?;
-            // The receiver's daemon knows the sender's QPNs, so its CNPs carry no hint.
-            if is_controlled {
-                hosts.start(SENDER, "dcqcn run eth0")?;
-            }
         } else if is_controlled {
             hosts.attach(RECEIVER, LINK)?;
         }

@@ -166,10 +166,7 @@ impl Check<'_> {
             Action::Idle if requester.is_announced_again(now_ns) => requester.last_used_ns() + FORGET_NS + 1,
             Action::Idle => now_ns + rules.floor_ns,
             Action::Nak(psn) | Action::RnrNak(psn) => {
-                let syndrome = match action {
-                    Action::RnrNak(_) => Syndrome::RnrNak { timer: SHORTEST_RNR_TIMER },
-                    _ => Syndrome::Nak(NakCode::PSN_SEQUENCE_ERROR),
-                };
+                let syndrome = syndrome(action);
                 let (dest_qpn, udp_sport) = (requester.own_qpn(), requester.udp_sport());
                 let mac = params.port.macs[0];
                 let nak = Nak { dest_qpn, psn, udp_sport, tos: 0, syndrome };
@@ -185,10 +182,11 @@ impl Check<'_> {
 
     /// The NAK for a trimmed request. Returns the time of the next check.
     fn answer(&self, requester: &Requester, rules: Rules, watch: &mut Watch) -> Result<u64> {
-        let psn = match requester.answer(rules, self.now_ns, watch.nak_ns) {
+        let action = requester.answer(rules, self.now_ns, watch.nak_ns);
+        let psn = match action {
             Action::At(due_ns) => return Ok(due_ns),
-            Action::Nak(psn) => psn,
-            Action::Idle | Action::RnrNak(_) => return Ok(u64::MAX),
+            Action::Nak(psn) | Action::RnrNak(psn) => psn,
+            Action::Idle => return Ok(u64::MAX),
         };
         let FlowId { src: own, receiver: QpId { addr: peer, qpn: dest_qpn, vlan } } = *self.id;
         // The flow that the NAK answers; its destination QPN is not part of a NAK.
@@ -199,7 +197,7 @@ impl Check<'_> {
             psn,
             udp_sport: responder.udp_sport(),
             tos: ecn::tos(self.params.config.scalars.cnp_dscp as u8, Ecn::NOT_ECT),
-            syndrome: Syndrome::Nak(NakCode::PSN_SEQUENCE_ERROR),
+            syndrome: syndrome(action),
         };
         if self.send(Direction::Out, &flow, responder.macs(), &nak)? {
             let (iface, peer) = (&self.port.info.iface, address(&self.id.receiver));
@@ -231,6 +229,14 @@ impl Check<'_> {
         );
         port.maps().record(EventKind::TailLossProbe, id.receiver, now_ns, [psn.into(), silent_ns])?;
         Ok(())
+    }
+}
+
+/// Syndrome of a NAK.
+const fn syndrome(action: Action) -> Syndrome {
+    match action {
+        Action::RnrNak(_) => Syndrome::RnrNak { timer: SHORTEST_RNR_TIMER },
+        _ => Syndrome::Nak(NakCode::PSN_SEQUENCE_ERROR),
     }
 }
 

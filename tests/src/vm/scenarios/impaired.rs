@@ -1,0 +1,104 @@
+//! All operations of QPs over links that lose, duplicate, corrupt and reorder packets, without and with the tail-loss probe.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use super::super::command::{Running, sh};
+use super::super::lab::{Lab, Options, count, rxe};
+use super::super::perftest::ECT;
+use super::super::report::Report;
+use super::mixed::{PATH, PROGRAM};
+
+const HOSTS: [u8; 2] = [1, 2];
+/// The program's QPs retry without limit.
+const ATTACH: &str = "attach {} --pacer none --flows 1024 --set link_rate=1gbit --set tail_loss_probe=force \
+                      --set tail_loss_probe_limit=0";
+/// Impairments of netem, alone and together.
+const IMPAIRMENTS: [&str; 7] = [
+    "loss 1%",
+    "reorder 1%",
+    "duplicate 1%",
+    "corrupt 1%",
+    "loss 0.01% reorder 0.01% duplicate 0.01% corrupt 0.01%",
+    "loss 0.1% reorder 0.1% duplicate 0.1% corrupt 0.1%",
+    "loss 5% reorder 5% duplicate 5% corrupt 5%",
+];
+const SETTLING: u32 = 1;
+const COUNTED: u32 = 8;
+/// The program waits up to a minute for the last operations.
+const TIMEOUT: Duration = Duration::from_secs(120);
+/// Longest time without a completion with the probe.
+const LONGEST_MS: f64 = 5_000.0;
+
+const COLUMNS: &[&str] =
+    &["netem", "", "operations", "longest without one, ms", "wrong", "failed", "pending", "probes"];
+
+pub(super) fn run(report: &mut Report) -> Result<()> {
+    fs::write(PATH, PROGRAM).context(PATH)?;
+    let lab = Lab::new(HOSTS[1], &Options::default())?;
+    sh("modprobe sch_netem")?;
+    report.columns(COLUMNS);
+    let mut failed_off = Vec::new();
+    for netem in IMPAIRMENTS {
+        let results = measure(&lab, netem)?;
+        row(report, netem, "off", &results, 0);
+        failed_off.push(results["failed"].as_u64().unwrap_or_default());
+        report.equals(&format!("{netem}, off: wrong answers"), number(&results, "wrong")?, 0);
+    }
+    for host in HOSTS {
+        lab.on_host(host, ATTACH)?;
+    }
+    let _daemon = Running::start("dcqcn run h1 h2")?;
+    for (netem, failed_off) in IMPAIRMENTS.into_iter().zip(failed_off) {
+        let before = probes(&lab)?;
+        let results = measure(&lab, netem)?;
+        row(report, netem, "probe", &results, probes(&lab)? - before);
+        report.equals(&format!("{netem}, probe: wrong answers"), number(&results, "wrong")?, 0);
+        let failed = number(&results, "failed")? as f64;
+        report.at_most(&format!("{netem}, probe: failed operations, as without"), failed, failed_off as f64);
+        let longest_ms = number(&results, "longest_ms")? as f64;
+        report.at_most(&format!("{netem}, probe: longest without a completion, ms"), longest_ms, LONGEST_MS);
+    }
+    Ok(())
+}
+
+/// Runs the program while both links are impaired.
+fn measure(lab: &Lab, netem: &str) -> Result<Value> {
+    for host in HOSTS {
+        lab.root(host, &format!("netem limit 10000 delay 2ms {netem}"))?;
+    }
+    let [near, far] = [lab.gid_index(HOSTS[0])?, lab.gid_index(HOSTS[1])?];
+    let end = format!("{}:{near}:{}:{far}", rxe(HOSTS[0]), rxe(HOSTS[1]));
+    let line = format!("python3 {PATH} {SETTLING} {COUNTED} {ECT} {end} {end}");
+    let (ok, printed) = Running::start(&line)?.finish(TIMEOUT)?;
+    ensure!(ok, "the program failed: {}", printed.trim());
+    let results = printed.lines().find(|line| line.starts_with('{')).unwrap_or_default();
+    serde_json::from_str(results).with_context(|| printed.clone())
+}
+
+/// Probes of both hosts.
+fn probes(lab: &Lab) -> Result<u64> {
+    HOSTS.iter().map(|host| count(&lab.on_host(*host, "counters {}")?, "tail_loss_probes")).sum()
+}
+
+fn number(results: &Value, name: &str) -> Result<u64> {
+    results[name].as_u64().with_context(|| format!("no `{name}` in {results}"))
+}
+
+fn row(report: &mut Report, netem: &str, what: &str, results: &Value, probes: u64) {
+    let operations = results["operations"].as_object().into_iter().flatten();
+    let operations: u64 = operations.filter_map(|(_, count)| count.as_u64()).sum();
+    report.row([
+        netem.to_owned(),
+        what.to_owned(),
+        operations.to_string(),
+        results["longest_ms"].to_string(),
+        results["wrong_by_kind"].to_string(),
+        results["failed"].to_string(),
+        results["pending"].to_string(),
+        probes.to_string(),
+    ]);
+}
