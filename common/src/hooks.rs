@@ -194,11 +194,12 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
             return TcVerdict::Pass;
         }
     }
-    count_ingress(s, p, class);
+    // Before it is counted as queued: pacing may drop it.
     if s.env().paces() && p.hot.is_on(Switch::Rp) && roce.is_sequenced() {
-        return rp::pace(s, p, &roce, class);
-    }
-    if pairing::is_management(&roce) {
+        if rp::pace(s, p, &roce, class) == TcVerdict::Drop {
+            return TcVerdict::Drop;
+        }
+    } else if pairing::is_management(&roce) {
         // Datagrams from user-space sockets are not messages of this host's connection manager.
         if s.is_from_process() {
             s.env().count(Stat::RpFromProcess);
@@ -206,6 +207,7 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
             pairing::snoop(s, p, &roce);
         }
     }
+    count_ingress(s, p, class);
     TcVerdict::Pass
 }
 

@@ -45,7 +45,14 @@ pub(super) fn on_egress<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) {
     {
         return;
     }
-    let Some(Request { opcode, psn, ack_request, bytes }) = request(s, p, roce) else { return };
+    let found = if is_answer {
+        syndrome(s, p, roce).map(|syndrome| (0, syndrome))
+    } else {
+        request_bytes(s, roce).map(|bytes| (bytes, 0))
+    };
+    let Some((bytes, syndrome)) = found else { return };
+    let Some(bth) = s.header(roce.bth()).map(Bth::new) else { return };
+    let (opcode, psn, ack_request) = (roce.opcode, bth.psn(), bth.ack_request());
     let Some(id) = roce.flow(s) else { return };
     *s.env().lookup_key() = id;
     let now_ns = s.env().now_ns();
@@ -54,7 +61,7 @@ pub(super) fn on_egress<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) {
         #[inline(always)]
         |requester| {
             if is_answer {
-                requester.follow_answer(&Answer { opcode, psn, syndrome: bytes }, now_ns)
+                requester.follow_answer(&Answer { opcode, psn, syndrome }, now_ns)
             } else {
                 requester.follow_request(&Request { opcode, psn, ack_request, bytes }, now_ns)
             }
@@ -74,39 +81,36 @@ pub(super) fn on_egress<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) {
     }
 }
 
-/// The request; `bytes` of an ACK or NAK is its syndrome.
+/// [`Answer::syndrome`] of a response.
 #[inline(always)]
-fn request<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> Option<Request> {
-    let is_read = roce.opcode == Opcode::RC_RDMA_READ_REQUEST;
-    let is_ack = roce.opcode == Opcode::RC_ACKNOWLEDGE;
+fn syndrome<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> Option<u32> {
+    if roce.opcode != Opcode::RC_ACKNOWLEDGE {
+        return Some(0);
+    }
+    let at = roce.bth() + Bth::LEN;
+    s.pull(at + Aeth::LEN);
+    let &[syndrome] = s.header(at)?;
+    if s.mark() == p.port.cnp_mark {
+        s.set_mark(0);
+        return Some(OWN_NAK);
+    }
+    Some(syndrome.into())
+}
+
+/// [`Request::bytes`] of a request.
+#[inline(always)]
+fn request_bytes<'p, S: Skb<'p>>(s: &mut S, roce: &Roce) -> Option<u32> {
     let end = roce.bth() + Bth::LEN;
-    if is_read {
-        s.pull(end + Reth::LEN);
-    }
-    if is_ack {
-        s.pull(end + Aeth::LEN);
-    }
-    let bth = Bth::new(s.header(roce.bth())?);
-    let (psn, ack_request) = (bth.psn(), bth.ack_request());
-    let bytes = if is_read {
-        Reth::new(s.header(end)?).dma_len()
-    } else if is_ack {
-        let &[syndrome] = s.header(end)?;
-        if s.mark() == p.port.cnp_mark {
-            s.set_mark(0);
-            OWN_NAK
-        } else {
-            syndrome.into()
+    let headers = match roce.opcode {
+        Opcode::RC_RDMA_READ_REQUEST => {
+            s.pull(end + Reth::LEN);
+            return Some(Reth::new(s.header(end)?).dma_len());
         }
-    } else {
-        let headers = match roce.opcode {
-            Opcode::RC_RDMA_WRITE_FIRST => Reth::LEN,
-            Opcode::RC_SEND_FIRST | Opcode::RC_SEND_MIDDLE | Opcode::RC_RDMA_WRITE_MIDDLE => 0,
-            _ => roce.end,
-        };
-        roce.end.saturating_sub(end + headers + icrc::LEN) as u32
+        Opcode::RC_RDMA_WRITE_FIRST => Reth::LEN,
+        Opcode::RC_SEND_FIRST | Opcode::RC_SEND_MIDDLE | Opcode::RC_RDMA_WRITE_MIDDLE => 0,
+        _ => return Some(0),
     };
-    Some(Request { opcode: roce.opcode, psn, ack_request, bytes })
+    Some(roce.end.saturating_sub(end + headers + icrc::LEN) as u32)
 }
 
 /// Follows a packet to this host's RC queue pairs. Returns whether it is trimmed and belongs to a known QP, whose sender

@@ -1,8 +1,9 @@
 //! Paths of a packet through a hook.
 
 use dcqcn_common::hooks::{TcVerdict, XdpVerdict};
-use dcqcn_common::layout::{Backlog, ClassCounters};
+use dcqcn_common::layout::{Backlog, ClassCounters, Time};
 use dcqcn_common::params::{Config, PACER_FQ, QUEUE_SOURCE_BACKLOG, QUEUES_ETS};
+use dcqcn_common::pfc::Storms;
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::cm::{CmMessage, CommIds};
@@ -180,6 +181,20 @@ fn ingress_counted_by_port_and_queue() {
     host.egress(&counts, &frame, from(5));
     host.egress(&counts, &Roce { dscp: 0, ..DATA }.frame(), from(5));
     assert_eq!(host.ingress_bytes, [(5, 3, frame.len() as u64)]);
+}
+
+#[test]
+fn packet_dropped_by_pacing_not_counted_as_queued() {
+    let p = params(|config| {
+        (config.scalars.queues, config.scalars.pacer) = (QUEUES_ETS, PACER_FQ);
+        (config.pfc[3].tx, config.pfc[3].rx) = (1, 1);
+    });
+    for (drops, expected, counted) in [(8, TcVerdict::Drop, 0), (0, TcVerdict::Pass, 1)] {
+        let mut host = MockHost::new();
+        host.times_ns[Time::Storms as usize] = Storms { forwards: 0, drops }.word(host.now_ns);
+        assert_eq!(host.egress(&p, &DATA.frame(), from(5)).0, expected);
+        assert_eq!(host.ingress_bytes.len(), counted, "{drops}");
+    }
 }
 
 #[test]
