@@ -208,6 +208,11 @@ const SIGNAL_NS: u64 = 1_000_000;
 const INITIAL_NS: u64 = 1_000_000_000;
 /// Longest silence before a probe, back-off included.
 const MAX_SILENCE_NS: u64 = 2_000_000_000;
+/// Probes without progress after which the stack's own timer is left time to act: each NAK that it receives restarts it
+/// (`rxe_completer`), so that further ones would stop a QP on which they have no effect.
+const IN_A_ROW: u32 = 4;
+/// That time: twice the timer of NVMe-oF's QPs, 4.3 s.
+const PATIENCE_NS: u64 = 10_000_000_000;
 /// Time after an RNR NAK: its longest timer is 655.36 ms (IBTA vol. 1, 9.7.5.2.8).
 const RNR_NS: u64 = 700_000_000;
 /// Time after a NAK that ends the QP.
@@ -702,7 +707,11 @@ impl Requester {
             srtt_ns => (4 * srtt_ns).max(srtt_ns + 4 * self.rttvar_ns),
         };
         let backoff = 1_u64 << probes.min(10);
-        let silence_ns = silence_ns.max(settings.floor_ns).saturating_mul(backoff).min(MAX_SILENCE_NS);
+        let silence_ns = if probes < IN_A_ROW {
+            silence_ns.max(settings.floor_ns).saturating_mul(backoff).min(MAX_SILENCE_NS)
+        } else {
+            PATIENCE_NS
+        };
         let mut due_ns = self.last_ns().max(departs_ns).max(probed_ns).saturating_add(silence_ns);
         if self.gap_ns != 0 && probes == 0 && self.has_unanswered_reads() {
             // A later response proves the loss, or the headers of this one.

@@ -214,6 +214,20 @@ fn lost_retransmission_is_probed_by_rnr_nak() {
     assert_eq!(requester.action(unlimited, 99 * MS, NONE, 0), Action::Nak(11));
 }
 
+/// Each NAK restarts the stack's own timer of seconds.
+#[test]
+fn probes_without_effect_leave_time_for_the_stack() {
+    let unlimited = Settings { limit: 0, ..RULES };
+    let mut requester = acknowledged(9);
+    requester.on_request(&request(Opcode::RC_SEND_ONLY, 10, 0), 10 * MS);
+    let at_ns = 9_000 * MS;
+    let next = |probes| requester.action(unlimited, at_ns, Sent { probes, at_ns }, 0);
+    assert_eq!(next(3), Action::At(at_ns + 160 * MS));
+    for probes in [4, 5, 100] {
+        assert_eq!(next(probes), Action::At(at_ns + 10_000 * MS));
+    }
+}
+
 #[test]
 fn reused_psns_or_qpns_reset_requester() {
     let mut requester = acknowledged(1_000);
