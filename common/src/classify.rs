@@ -94,63 +94,54 @@ impl Roce {
     ///
     /// Such packets trigger CNPs and are charged to their flow.
     #[inline(always)]
-    #[must_use]
     pub const fn congests(&self) -> bool {
         self.class.congests() && self.dest_qpn > QP_GSI
     }
 
     /// Whether the packet belongs to an ordinary QP's sequence, and so must not overtake earlier packets.
     #[inline(always)]
-    #[must_use]
     pub const fn is_sequenced(&self) -> bool {
         self.class.is_sequenced() && self.dest_qpn > QP_GSI
     }
 
     /// Whether this is a CNP: never marked, never delayed, and cuts a rate at its destination.
     #[inline(always)]
-    #[must_use]
     pub const fn is_cnp(&self) -> bool {
         matches!(self.class, Class::Cnp)
     }
 
     /// ECN codepoint.
     #[inline(always)]
-    #[must_use]
     pub const fn ecn(&self) -> Ecn {
         Ecn::from_tos(self.tos)
     }
 
     /// DSCP, below 64.
     #[inline(always)]
-    #[must_use]
     pub const fn dscp(&self) -> usize {
         ecn::dscp(self.tos) as usize
     }
 
     /// Offset of the UDP header.
     #[inline(always)]
-    #[must_use]
     pub const fn udp(&self) -> usize {
         self.l3 + if self.v6 { Ipv6::LEN } else { Ipv4::LEN }
     }
 
     /// Offset of the BTH.
     #[inline(always)]
-    #[must_use]
     pub const fn bth(&self) -> usize {
         self.udp() + Udp::LEN
     }
 
     /// End of the headers, as an offset: all that trimming retains.
     #[inline(always)]
-    #[must_use]
     pub(crate) fn headers_end(&self) -> usize {
         self.bth() + Bth::LEN + self.opcode.ext_len_from_table()
     }
 
     /// Source and destination address; IPv4 addresses are mapped into IPv6.
     #[inline(always)]
-    #[must_use]
     pub fn addresses<F: Frame>(&self, frame: &F) -> Option<([u32; 4], [u32; 4])> {
         if self.v6 {
             Some(Ipv6::new(frame.header(self.l3)?).addresses())
@@ -190,7 +181,6 @@ impl Roce {
     /// The packets on the wire that this buffer becomes: several for a UDP GSO super-packet, which comes from a sender
     /// that uses `UDP_SEGMENT` or an interface with `rx-udp-gro-forwarding`.
     #[inline(always)]
-    #[must_use]
     pub fn segments(&self) -> Segments {
         let packets = u64::from(self.packets);
         Segments { packets, header_bytes: (self.bth() as u64).wrapping_mul(packets.wrapping_sub(1)) }
@@ -208,7 +198,6 @@ impl Roce {
 
     /// The flow that the packet belongs to.
     #[inline(always)]
-    #[must_use]
     pub fn flow<F: Frame>(&self, frame: &F) -> Option<FlowId> {
         let (src, addr) = self.addresses(frame)?;
         Some(FlowId { src, receiver: QpId { addr, qpn: self.dest_qpn, vlan: self.vlan } })
@@ -216,14 +205,12 @@ impl Roce {
 
     /// The destination QP.
     #[inline(always)]
-    #[must_use]
     pub fn receiver<F: Frame>(&self, frame: &F) -> Option<QpId> {
         Some(QpId { addr: self.addresses(frame)?.1, qpn: self.dest_qpn, vlan: self.vlan })
     }
 
     /// The source QP, which only datagrams name.
     #[inline(always)]
-    #[must_use]
     pub fn sender<F: Frame>(&self, frame: &F) -> Option<QpId> {
         let qpn = self.source_qpn(frame)?;
         Some(QpId { addr: self.addresses(frame)?.0, qpn, vlan: self.vlan })
@@ -233,7 +220,6 @@ impl Roce {
     ///
     /// (Reliable datagrams carry it too, in another header; no hardware implements them.)
     #[inline(always)]
-    #[must_use]
     pub fn source_qpn<F: Frame>(&self, frame: &F) -> Option<u32> {
         if self.class != Class::Datagram {
             return None;
@@ -244,7 +230,6 @@ impl Roce {
 
 /// An IPv4 address as an IPv4-mapped IPv6 address (RFC 4291 §2.5.5.2), words in wire order.
 #[inline(always)]
-#[must_use]
 pub const fn mapped(addr: [u8; 4]) -> [u32; 4] {
     [0, 0, V4_MAPPED, u32::from_ne_bytes(addr)]
 }
@@ -252,7 +237,6 @@ pub const fn mapped(addr: [u8; 4]) -> [u32; 4] {
 /// Whether an address ([`mapped`] or [`words`]) can belong to a single remote host: not multicast, loopback or
 /// unspecified.
 #[inline(always)]
-#[must_use]
 pub(crate) const fn is_of_one_host(addr: [u32; 4]) -> bool {
     let [a, b, c, d] =
         [u32::from_be(addr[0]), u32::from_be(addr[1]), u32::from_be(addr[2]), u32::from_be(addr[3])];
@@ -267,7 +251,6 @@ pub(crate) const fn is_of_one_host(addr: [u32; 4]) -> bool {
 
 /// An IPv6 address as words in wire order.
 #[inline(always)]
-#[must_use]
 pub const fn words(a: [u8; 16]) -> [u32; 4] {
     [
         u32::from_ne_bytes([a[0], a[1], a[2], a[3]]),
@@ -337,7 +320,6 @@ fn behind_tags<F: Frame>(frame: &mut F) -> Result<Roce, Stat> {
 
 /// DSCP of any IP packet behind at most two tags, including fragments and packets with options; below 64.
 #[inline(always)]
-#[must_use]
 pub fn dscp<F: Frame>(frame: &mut F) -> Option<usize> {
     const OUTER: usize = Ethernet::LEN;
     const INNER: usize = OUTER + VlanTag::LEN;

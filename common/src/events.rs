@@ -168,7 +168,6 @@ impl Atomic for Native {
 /// second's worth. Returns the next theoretical arrival time if an entry is allowed at `now_ns`; `arrival_ns` is the
 /// current one.
 #[inline(always)]
-#[must_use]
 pub(crate) const fn admit(arrival_ns: u64, now_ns: u64, interval_ns: u64) -> Option<u64> {
     if arrival_ns.saturating_add(interval_ns) > now_ns.saturating_add(SECOND_NS) {
         return None;
@@ -221,7 +220,6 @@ pub enum EntryState {
 /// # Safety
 /// `log` is valid, and only [`record`] writes to it.
 #[cfg(not(target_arch = "bpf"))]
-#[must_use]
 pub unsafe fn newest(log: *mut EventLog) -> u64 {
     // SAFETY: required of the caller.
     unsafe { AtomicU64::from_ptr(&raw mut (*log).newest) }.load(Ordering::Acquire)
@@ -232,7 +230,6 @@ pub unsafe fn newest(log: *mut EventLog) -> u64 {
 /// # Safety
 /// As [`newest`].
 #[cfg(not(target_arch = "bpf"))]
-#[must_use]
 pub unsafe fn read_entry(log: *mut EventLog, number: u64) -> EntryState {
     // SAFETY: required of the caller.
     let is_over = move || unsafe { newest(log) } >= number.saturating_add(SLOTS as u64);

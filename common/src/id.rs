@@ -17,7 +17,6 @@ pub struct QpId {
 /// Appends the 12-bit ID of the next inner tag to `vlan`. ID 0 carries only a priority (802.1Q) and is ignored. The
 /// last two IDs are retained.
 #[inline(always)]
-#[must_use]
 pub(crate) const fn tagged(vlan: u32, vid: u32) -> u32 {
     let vid = vid & 0xfff;
     if vid == 0 { vlan } else { ((vlan << 12) | vid) & VLANS }
@@ -47,14 +46,12 @@ impl FlowId {
 
     /// Keyed fingerprint of the identity, unpredictable without the keys; see [`HashKeys`].
     #[inline(always)]
-    #[must_use]
     pub const fn fingerprint(&self, keys: &HashKeys) -> u64 {
         keys.in_vlan(self.untagged_fingerprint(keys), self.receiver.vlan)
     }
 
     /// Fingerprint of the flow with the same addresses and QPN but without VLAN tags.
     #[inline(always)]
-    #[must_use]
     pub(crate) const fn untagged_fingerprint(&self, keys: &HashKeys) -> u64 {
         let sum = keys.start.wrapping_add(keys.of(0, self.src)).wrapping_add(keys.of(1, self.receiver.addr));
         keys.with(sum, self.receiver.qpn)
@@ -63,14 +60,12 @@ impl FlowId {
     /// Index of the flow's set in the RP table. Flows that differ only in their VLANs share a set, so that a CNP with
     /// another tag finds the flow there.
     #[inline(always)]
-    #[must_use]
     pub const fn rp_set_index(&self, keys: &HashKeys, mask: u32) -> u32 {
         set_index(hash(self.untagged_fingerprint(keys)), mask)
     }
 
     /// Hash of the identity: [`hash`] of its fingerprint.
     #[inline(always)]
-    #[must_use]
     pub const fn hash(&self, keys: &HashKeys) -> u32 {
         hash(self.fingerprint(keys))
     }
@@ -111,7 +106,6 @@ pub struct HashKeys {
 
 impl HashKeys {
     /// Derives keys from a random seed, by SplitMix64 (Steele, Lea and Flood, 2014).
-    #[must_use]
     pub const fn new(seed: u64) -> Self {
         let (mut keys, mut state, mut index) = ([0; 12], seed, 0);
         while index < keys.len() {
@@ -169,7 +163,6 @@ impl HashKeys {
 
 /// Hash of a fingerprint; two flows have the same with probability 2^-32.
 #[inline(always)]
-#[must_use]
 pub const fn hash(fingerprint: u64) -> u32 {
     // The sum is linear, so regular flows would fall into regular sets; SplitMix64's finalizer prevents that.
     let mixed = (fingerprint ^ (fingerprint >> 32)).wrapping_mul(MIX);
@@ -186,7 +179,6 @@ const fn product(keys: [u64; 2], words: [u32; 2]) -> u64 {
 
 /// The set a hash belongs to.
 #[inline(always)]
-#[must_use]
 pub const fn set_index(hash: u32, mask: u32) -> u32 {
     (hash >> 1) & mask
 }

@@ -46,13 +46,11 @@ pub struct Pair {
 
 impl Pair {
     /// A pair without the other end's address.
-    #[must_use]
     pub const fn new(qpn: u32, source: PairSource) -> Self {
         Self { qpn, source: source as u32, addr: [0; 4] }
     }
 
     /// Whether the daemon entered it, in which case it matches every VLAN.
-    #[must_use]
     pub const fn is_entered(&self) -> bool {
         self.source <= PairSource::Rdma as u32
     }
@@ -157,7 +155,6 @@ impl PairSource {
     pub const ALL: [Self; 4] = [Self::Static, Self::Rdma, Self::Cm, Self::Datagram];
 
     /// Name in commands and JSON.
-    #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
             Self::Static => "static",

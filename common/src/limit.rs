@@ -12,7 +12,6 @@ pub struct Limit {
 
 impl Limit {
     /// A limit of `per_second` with a burst of `burst`; 0 a second = unlimited.
-    #[must_use]
     pub const fn new(per_second: u64, burst: u64) -> Self {
         match 1_000_000_000_u64.checked_div(per_second) {
             Some(gap_ns) => Self { gap_ns, burst_ns: gap_ns.saturating_mul(burst.saturating_sub(1)) },
@@ -22,7 +21,6 @@ impl Limit {
 
     /// Returns the new state if one more action is allowed at `now_ns`; `used_up_to_ns` is the current state.
     #[inline(always)]
-    #[must_use]
     pub(crate) const fn admit(&self, used_up_to_ns: u64, now_ns: u64) -> Option<u64> {
         let from_ns = if used_up_to_ns > now_ns { used_up_to_ns } else { now_ns };
         if from_ns - now_ns > self.burst_ns { None } else { Some(from_ns.wrapping_add(self.gap_ns)) }

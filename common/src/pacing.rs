@@ -38,14 +38,12 @@ const NANO: u64 = 1_000_000_000;
 impl Pacer {
     /// State of a flow that has sent nothing yet, at `rate_bps`.
     #[inline(always)]
-    #[must_use]
     pub(crate) const fn new(rate_bps: u64) -> Self {
         Self { next_ns: 0, ns_per_byte_q24: ns_per_byte_q24(rate_bps), next_frac_q27: 0, owed_bits: 0 }
     }
 
     /// Debt of the last packet, and the time from which it is paid.
     #[inline(always)]
-    #[must_use]
     pub(crate) const fn debt(&self) -> Debt {
         Debt {
             from_ns: self.next_ns.wrapping_sub(self.owed_q27() >> 27),

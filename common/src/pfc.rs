@@ -16,7 +16,6 @@ pub struct Pause {
 
 impl Pause {
     /// Pause state of all priorities, from the map of timestamps.
-    #[must_use]
     pub fn all(times_ns: &[u64; TIMES as usize]) -> [Self; CLASSES] {
         core::array::from_fn(|priority| Self {
             until_ns: times_ns[Time::PAUSED_UNTIL[priority] as usize],
@@ -27,7 +26,6 @@ impl Pause {
     /// State after the neighbour requests a pause of `duration_ns` at `now_ns` (0 = XON), which replaces any earlier
     /// pause.
     #[inline(always)]
-    #[must_use]
     pub const fn updated(self, now_ns: u64, duration_ns: u64) -> Self {
         Self {
             until_ns: now_ns.wrapping_add(duration_ns),
@@ -37,7 +35,6 @@ impl Pause {
 
     /// Total pause time up to `now_ns`.
     #[inline(always)]
-    #[must_use]
     pub const fn paused_ns(&self, now_ns: u64) -> u64 {
         self.total_ns.wrapping_sub(self.until_ns.saturating_sub(now_ns))
     }
@@ -57,7 +54,6 @@ pub struct Storms {
 
 impl Storms {
     /// Encodes the report with its time `at_ns`, to 66 us.
-    #[must_use]
     pub const fn word(self, at_ns: u64) -> u64 {
         if self.forwards | self.drops == 0 {
             return 0;
@@ -67,7 +63,6 @@ impl Storms {
 
     /// Decodes a report at `now_ns`; empty if it has expired.
     #[inline(always)]
-    #[must_use]
     pub const fn read(word: u64, now_ns: u64) -> Self {
         if now_ns.saturating_sub(word & !0xffff) > STORM_AGE_NS {
             return Self { forwards: 0, drops: 0 };

@@ -76,7 +76,6 @@ pub struct Due {
 impl RateMachine {
     /// A new flow: line rate, alpha at its initial value, timers idle.
     #[inline(always)]
-    #[must_use]
     pub const fn new(p: &RpParams) -> Self {
         Self {
             rate_bps: p.line_rate_bps,
@@ -96,7 +95,6 @@ impl RateMachine {
     /// Whether no event is due at `now_ns` and no changed parameter affects one: advancing would change no rate. A
     /// target above a lowered line rate is corrected at the next event.
     #[inline(always)]
-    #[must_use]
     pub(crate) const fn is_current(&self, p: &RpParams, now_ns: u64) -> bool {
         if self.active == 0 {
             return self.rate_bps == p.line_rate_bps;
@@ -120,7 +118,6 @@ impl RateMachine {
     /// Whether nothing limits the flow: it sends at the line rate, or was never cut, and no cut is pending. No event but a
     /// CNP changes that.
     #[inline(always)]
-    #[must_use]
     pub(crate) const fn is_at_line_rate(&self, p: &RpParams) -> bool {
         let is_at_line = self.rate_bps == p.line_rate_bps && self.target_bps == p.line_rate_bps;
         self.active == 0 || is_at_line && self.pending & CUT == 0
@@ -292,7 +289,6 @@ impl RateMachine {
 
     /// Alpha at `now_ns`, in 2^-31.
     #[inline(always)]
-    #[must_use]
     pub fn alpha_q31(&self, p: &RpParams, now_ns: u64) -> u32 {
         let periods = self.alpha_periods(p, now_ns);
         if periods != 0 && self.pending & RAISE != 0 {
@@ -303,7 +299,6 @@ impl RateMachine {
     }
 
     /// Next events after `now_ns`, to which the machine has been advanced.
-    #[must_use]
     pub fn due(&self, p: &RpParams, now_ns: u64) -> Due {
         if self.active == 0 {
             return Due { alpha_ns: None, cut_ns: None, increase_ns: None };

@@ -15,28 +15,24 @@ pub struct Psn(u32);
 impl Psn {
     /// The low 24 bits of `value`.
     #[inline(always)]
-    #[must_use]
     pub const fn new(value: u32) -> Self {
         Self(value & (MODULUS - 1))
     }
 
     /// The number, `0..2^24`.
     #[inline(always)]
-    #[must_use]
     pub const fn get(self) -> u32 {
         self.0
     }
 
     /// The PSN `packets` after this one.
     #[inline(always)]
-    #[must_use]
     pub const fn plus(self, packets: u64) -> Self {
         // Only the low 24 bits of the count matter, and they survive the cut to 32 bits.
         Self::new(self.0.wrapping_add(packets as u32))
     }
 
     /// The PSN just before this one.
-    #[must_use]
     pub const fn previous(self) -> Self {
         Self::new(self.0.wrapping_sub(1))
     }
@@ -44,14 +40,12 @@ impl Psn {
     /// The packet that this PSN denotes, counted from the packet with PSN `first`: of all candidates the nearest to packet `near`.
     ///
     /// `None` for one before the first packet.
-    #[must_use]
     pub const fn packet_near(self, first: Self, near: u64) -> Option<u64> {
         near.checked_add_signed(self.distance_from(first.plus(near)) as i64)
     }
 
     /// Signed distance in packets from `other` to this one, the shorter way round: `-2^23..2^23`.
     #[inline(always)]
-    #[must_use]
     pub const fn distance_from(self, other: Self) -> i32 {
         // The 24 bits in the upper part of a word: its sign is that of the distance.
         (self.0.wrapping_sub(other.0) << 8).cast_signed() >> 8
@@ -81,35 +75,30 @@ pub struct SendWindow {
 impl SendWindow {
     /// The first packet that is not acknowledged.
     #[inline]
-    #[must_use]
     pub const fn acknowledged(&self) -> u64 {
         self.acknowledged
     }
 
     /// The next packet to send; one that was sent before after going back.
     #[inline]
-    #[must_use]
     pub const fn next(&self) -> u64 {
         self.next
     }
 
     /// One past the last packet ever sent.
     #[inline]
-    #[must_use]
     pub const fn sent_end(&self) -> u64 {
         self.sent_end
     }
 
     /// Packets from the first unacknowledged one to the next.
     #[inline]
-    #[must_use]
     pub const fn in_flight(&self) -> u64 {
         self.next - self.acknowledged
     }
 
     /// Every packet ever sent is acknowledged.
     #[inline]
-    #[must_use]
     pub const fn is_idle(&self) -> bool {
         self.sent_end == self.acknowledged
     }
@@ -177,14 +166,12 @@ pub struct ReceiveWindow {
 impl ReceiveWindow {
     /// The packet expected next; all before it have arrived.
     #[inline]
-    #[must_use]
     pub const fn expected(&self) -> u64 {
         self.expected
     }
 
     /// A NAK was sent for the expected packet.
     #[inline]
-    #[must_use]
     pub const fn nak_sent(&self) -> bool {
         self.nak_sent
     }

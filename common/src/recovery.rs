@@ -596,61 +596,51 @@ impl Requester {
     }
 
     /// First PSN that no verified acknowledgement covers; `None` = none seen yet.
-    #[must_use]
     pub fn acknowledged(&self) -> Option<u32> {
         (self.own_qpn != 0).then_some(self.acknowledged)
     }
 
     /// One past the highest PSN used, as far as known.
-    #[must_use]
     pub const fn next(&self) -> u32 {
         self.next
     }
 
     /// Smoothed round-trip time; 0 = none measured.
-    #[must_use]
     pub const fn srtt_ns(&self) -> u64 {
         self.srtt_ns
     }
 
     /// This host's QPN; 0 = unknown.
-    #[must_use]
     pub const fn own_qpn(&self) -> u32 {
         self.own_qpn
     }
 
     /// UDP source port of the responder's packets.
-    #[must_use]
     pub const fn udp_sport(&self) -> u16 {
         self.udp_sport as u16
     }
 
     /// Last request or response.
-    #[must_use]
     pub fn last_ns(&self) -> u64 {
         self.sent_ns.max(self.heard_ns)
     }
 
     /// Last packet of requester or responder.
-    #[must_use]
     pub fn last_used_ns(&self) -> u64 {
         self.last_ns().max(self.responder.answered_ns())
     }
 
     /// Whether the QP has sent requests.
-    #[must_use]
     pub const fn has_sent(&self) -> bool {
         self.sent_ns != 0
     }
 
     /// Responder of the same QP.
-    #[must_use]
     pub const fn responder(&self) -> &Responder {
         &self.responder
     }
 
     /// The next step for trimmed requests to this QP: NAKs are for the peer. `sent_ns`: the last such NAK; 0 = none.
-    #[must_use]
     pub fn answer(&self, settings: Settings, now_ns: u64, sent_ns: u64) -> Action {
         let (rtt_ns, restarts) = (self.srtt_ns.max(settings.floor_ns), settings.limit == 0);
         self.responder.action(restarts, rtt_ns, self.reordering_ns(), now_ns, sent_ns)
@@ -662,13 +652,11 @@ impl Requester {
     }
 
     /// Whether a later packet is announced again, so that `dcqcn run` may forget an idle requester.
-    #[must_use]
     pub const fn is_announced_again(&self, now_ns: u64) -> bool {
         now_ns.saturating_sub(self.announced_ns) >= ANNOUNCE_NS
     }
 
     /// Values that change when the responder makes progress.
-    #[must_use]
     pub const fn progress(&self) -> (u32, u32) {
         (self.acknowledged, self.read_next)
     }
@@ -696,7 +684,6 @@ impl Requester {
     /// The next step at `now_ns`. `departs_ns` is the departure of the last packet that the pacer holds; 0 = none.
     ///
     /// However many packets are forged, probes of a requester are at least [`Settings::floor_ns`] apart.
-    #[must_use]
     pub fn action(&self, settings: Settings, now_ns: u64, sent: Sent, departs_ns: u64) -> Action {
         let Sent { probes, at_ns: probed_ns } = sent;
         if !self.has_sent() || !self.has_unacknowledged_data() && !self.has_unanswered_reads() {

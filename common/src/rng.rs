@@ -2,7 +2,6 @@
 
 /// Next state of a xorshift64 generator (Marsaglia, "Xorshift RNGs", 2003); `state` is not 0.
 #[inline(always)]
-#[must_use]
 pub const fn next(state: u64) -> u64 {
     let mut x = state;
     x ^= x << 13;
@@ -12,7 +11,6 @@ pub const fn next(state: u64) -> u64 {
 
 /// The random number a state stands for: its upper, better half.
 #[inline(always)]
-#[must_use]
 pub const fn value(state: u64) -> u32 {
     (state >> 32) as u32
 }

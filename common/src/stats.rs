@@ -16,13 +16,11 @@ macro_rules! stats {
             pub const COUNT: usize = Self::ALL.len();
 
             /// Name.
-            #[must_use]
             pub const fn label(self) -> &'static str {
                 match self { $(Self::$variant => $label,)+ }
             }
 
             /// Meaning.
-            #[must_use]
             pub const fn doc(self) -> &'static str {
                 match self { $(Self::$variant => concat!($($doc),+),)+ }
             }

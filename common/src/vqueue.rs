@@ -51,14 +51,12 @@ impl Share {
 
     /// The share after its batch was published.
     #[inline(always)]
-    #[must_use]
     pub const fn after_publishing(self) -> Self {
         Self { batch_ticks: 0, ..self }
     }
 
     /// The shared "empty at" after the batch is published.
     #[inline(always)]
-    #[must_use]
     pub const fn published(&self, shared: u64) -> u64 {
         if self.batch_ticks == 0 {
             return shared;
@@ -86,7 +84,6 @@ impl Drain {
         Self { ticks_per_byte_q16: 0, bytes_per_tick_q34: 0, limit_ticks: MAX_BACKLOG_TICKS, batch_ticks: 0 };
 
     /// The factors of `rate_bps`, 100 kbit/s to 800 Gbit/s; 0 = unknown.
-    #[must_use]
     pub const fn new(rate_bps: u64) -> Self {
         if rate_bps == 0 {
             return Self::UNKNOWN;
@@ -102,7 +99,6 @@ impl Drain {
     }
 
     /// Sets the buffer of the drain to `limit_bytes` (below 2^30); 0 = no limit.
-    #[must_use]
     pub(crate) const fn limited(self, limit_bytes: u64) -> Self {
         let ticks = self.service_ticks(limit_bytes);
         if limit_bytes == 0 || ticks > MAX_BACKLOG_TICKS { self } else { Self { limit_ticks: ticks, ..self } }
@@ -111,7 +107,6 @@ impl Drain {
     /// Shares the drain among `cpus` CPUs that mark from `kmin_bytes` (below 2^30).
     ///
     /// Batches are so small that a CPU misses at most a quarter of `kmin_bytes`. A single CPU needs no batches.
-    #[must_use]
     pub(crate) const fn shared_by(self, cpus: u32, kmin_bytes: u64) -> Self {
         if cpus < 2 {
             return self;
@@ -127,14 +122,12 @@ impl Drain {
 
     /// Bytes queued at `now_ns` in a queue that will be empty at `empty_at`.
     #[inline(always)]
-    #[must_use]
     pub const fn depth_bytes(&self, empty_at: u64, now_ns: u64) -> u64 {
         self.bytes(ahead_ticks(empty_at, now_ns << TICK_SHIFT))
     }
 
     /// "Empty at" of a queue whose rate changes at `now_ns` from `before` to this, preserving its bytes; `shared` is
     /// the published state and `shares` the private ones.
-    #[must_use]
     pub fn carried_over(&self, before: &Self, shared: u64, shares: &[Share], now_ns: u64) -> u64 {
         let now = now_ns << TICK_SHIFT;
         let published = shares.iter().fold(shared, |shared, share| share.published(shared));
@@ -157,14 +150,12 @@ impl Drain {
 
     /// Enqueues a packet of `bytes` (below 2^17) at `now_ns`, on a CPU with this `share`.
     #[inline(always)]
-    #[must_use]
     pub const fn enqueue(&self, shared: u64, share: Share, now_ns: u64, bytes: u64) -> Enqueued {
         self.enqueue_below(u64::MAX, shared, share, now_ns, bytes)
     }
 
     /// As [`enqueue`](Self::enqueue), for a packet that is dropped if it meets more than `deepest_bytes`.
     #[inline(always)]
-    #[must_use]
     pub const fn enqueue_below(
         &self,
         deepest_bytes: u64,

@@ -22,7 +22,6 @@ impl Wred {
 
     /// The decision, if the depth determines it without a random number.
     #[inline(always)]
-    #[must_use]
     pub const fn certain(&self, depth_bytes: u64) -> Option<bool> {
         if self.enabled == 0 || depth_bytes <= self.kmin_bytes {
             Some(false)
@@ -35,7 +34,6 @@ impl Wred {
 
     /// Whether to mark a packet between Kmin and Kmax; `random` is uniform over all of `u32`.
     #[inline(always)]
-    #[must_use]
     pub const fn draw(&self, depth_bytes: u64, random: u32) -> bool {
         // (q − Kmin) · slope ≤ Pmax · 2^48 ≤ 2^48: no overflow.
         let p_q32 = depth_bytes.wrapping_sub(self.kmin_bytes).wrapping_mul(self.slope_q48) >> 16;

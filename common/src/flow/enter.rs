@@ -57,7 +57,6 @@ extern "C" fn dcqcn_rp_in_any_vlan(set: *mut RpSet, id: *const FlowId) -> u64 {
 
 /// The way of the only flow of a set that equals `id` apart from its VLANs.
 #[inline(always)]
-#[must_use]
 pub(crate) fn in_any_vlan(set: Shared, id: &FlowId) -> Option<usize> {
     let way = dcqcn_rp_in_any_vlan(set.pointer(), id) as usize;
     (way < WAYS).then_some(way)

@@ -18,7 +18,6 @@ pub(crate) const CUT_FLOW_KEEPS_PLACE_NS: u64 = 1_000_000_000;
 impl RpHot {
     /// A flow before its first packet.
     #[inline(always)]
-    #[must_use]
     pub fn new(fingerprint: u64, p: &RpParams) -> Self {
         let zero = zero();
         let none = zero as u32;
@@ -48,7 +47,6 @@ impl RpHot {
 
     /// Departure time of its last data packet; 0 = empty slot.
     #[inline(always)]
-    #[must_use]
     pub fn last_seen_ns(&self) -> u64 {
         let [requests_ns, responses_ns] = self.last_ns;
         requests_ns.max(responses_ns)
@@ -56,7 +54,6 @@ impl RpHot {
 
     /// Until when the slot is in use: while packets are queued, and longer if the flow was cut; 0 = empty slot.
     #[inline(always)]
-    #[must_use]
     pub(super) fn in_use_until_ns(&self) -> u64 {
         let last_seen_ns = self.last_seen_ns();
         let is_used = (last_seen_ns != 0) as u64;
@@ -95,7 +92,6 @@ impl RpHot {
     ///
     /// Read from the map, as in [`Set::selection`](super::Set::selection), so that the verifier does not explore each origin.
     #[inline(always)]
-    #[must_use]
     pub fn rates(&self) -> [u64; 2] {
         [reread(&self.machine.rate_bps), reread(&self.machine.target_bps)]
     }
@@ -206,7 +202,6 @@ impl RpHot {
 
     /// Earliest departure of a packet of `stream` without data at `now_ns`: not before the packets ahead of it.
     #[inline(always)]
-    #[must_use]
     pub fn in_order(&self, now_ns: u64, stream: Stream) -> u64 {
         self.last_ns[stream as usize].max(now_ns)
     }
@@ -229,7 +224,6 @@ impl NpFlow {
 
     /// A flow at its first CE mark.
     #[inline(always)]
-    #[must_use]
     pub fn new(id: FlowId) -> Self {
         let zero = zero();
         Self {
@@ -285,7 +279,6 @@ impl NpFlow {
 
     /// Whether a CNP was sent within the last `interval_ns`; never for an empty slot.
     #[inline(always)]
-    #[must_use]
     pub(crate) const fn is_live(&self, now_ns: u64, interval_ns: u64) -> bool {
         self.last_seen_ns != 0 && self.cnp_sent != 0 && !self.is_window_over(now_ns, interval_ns)
     }

@@ -126,7 +126,6 @@ impl<T: Entry> Set<T> {
     /// Stored in the map, because the verifier tracks constants on every path: it would explore all processing of a
     /// flow once for each way, and again for hits, misses and evictions.
     #[inline(always)]
-    #[must_use]
     pub fn selection(&self) -> Selection {
         let selected = reread(&self.selected);
         Selection {
@@ -138,7 +137,6 @@ impl<T: Entry> Set<T> {
 
     /// Time of last use of the flow in the selected slot; 0 = empty.
     #[inline(always)]
-    #[must_use]
     pub(crate) fn victim_last_seen_ns(&self) -> u64 {
         self.ways[self.selection().way].last_seen_ns()
     }
@@ -158,7 +156,6 @@ impl<T: Entry> Set<T> {
     }
 
     /// Whether the set is unlocked.
-    #[must_use]
     pub fn is_at_rest(&self) -> bool {
         self.lock == 0
     }
@@ -174,14 +171,12 @@ impl<T: Entry> Set<T> {
 
 /// Tag of a hash, not 0 (an empty slot).
 #[inline(always)]
-#[must_use]
 pub const fn tag(hash: u32) -> u32 {
     hash | 1
 }
 
 /// Primary way of a hash: its highest bits, which do not select the set.
 #[inline(always)]
-#[must_use]
 pub(crate) const fn home_way(hash: u32) -> usize {
     (hash >> (u32::BITS - WAY_BITS)) as usize
 }

@@ -105,7 +105,6 @@ impl Shared {
     /// # Safety
     /// `set` points to a set that outlives the returned value.
     #[inline(always)]
-    #[must_use]
     pub const unsafe fn new(set: *mut RpSet) -> Self {
         Self(set)
     }
@@ -143,7 +142,6 @@ impl Shared {
 
     /// Lockless check that the flow with this fingerprint is in this way.
     #[inline(always)]
-    #[must_use]
     pub(crate) fn find_at(self, way: usize, fingerprint: u64) -> Option<LockWord> {
         let flow = self.flow(way);
         // SAFETY: as in `flow`. If the two loads are reordered, or the slot is reused between them, `lock_flow` fails.
@@ -216,7 +214,6 @@ impl Shared {
     /// The way of the flow; [`WAYS`] = absent. The verifier knows the result on every path, and would explore all
     /// processing of the flow once for each.
     #[inline(always)]
-    #[must_use]
     pub(crate) fn way_of(self, fingerprint: u64) -> usize {
         let (tag, mut found) = (tag(hash(fingerprint)), WAYS);
         for way in 0..WAYS {
@@ -235,7 +232,6 @@ impl Shared {
 
     /// The way of the only flow that equals `id` apart from its VLANs; [`WAYS`] = none, or several.
     #[inline(always)]
-    #[must_use]
     pub(super) fn way_in_any_vlan(self, id: &FlowId) -> usize {
         let (mut found, mut flows) = (WAYS, 0);
         for way in 0..WAYS {
@@ -255,7 +251,6 @@ impl Shared {
 
     /// VLAN of the flow in this way, read without its lock.
     #[inline(always)]
-    #[must_use]
     pub(crate) fn vlan(self, way: usize) -> u32 {
         // SAFETY: as in `flow`.
         unsafe { (&raw const (*self.cold(way)).id.receiver.vlan).read_volatile() }
@@ -362,7 +357,6 @@ impl Shared {
 
     /// The flow in this way, read without its lock.
     #[inline(always)]
-    #[must_use]
     pub(crate) fn peek(self, way: usize) -> FlowPeek {
         let flow = self.flow(way).cast_const();
         // SAFETY: as in `flow`. Each field is read atomically; they need not be consistent with each other.
@@ -409,7 +403,6 @@ const HIGHEST_BYTE: usize = if cfg!(target_endian = "little") { 3 } else { 0 };
 
 impl RpHot {
     /// Whether a program is changing it.
-    #[must_use]
     pub const fn is_held(&self) -> bool {
         self.lock & HELD != 0
     }

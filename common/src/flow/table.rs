@@ -126,7 +126,6 @@ impl RpHot {
 
     /// The pacer's state.
     #[inline(always)]
-    #[must_use]
     pub const fn pacer(&self) -> Pacer {
         Pacer {
             next_ns: self.next_ns,
@@ -151,13 +150,11 @@ impl Cnps {
 
 impl RpFlow {
     /// A flow outside any table that has sent nothing.
-    #[must_use]
     pub fn new(id: FlowId, p: &RpParams) -> Self {
         Self { id, hot: RpHot::new(0, p), cnps: Cnps::NONE }
     }
 
     /// As [`RpHot::last_seen_ns`].
-    #[must_use]
     pub fn last_seen_ns(&self) -> u64 {
         self.hot.last_seen_ns()
     }
@@ -179,7 +176,6 @@ impl RpSet {
     };
 
     /// The flow in this way, if any.
-    #[must_use]
     pub fn flow(&self, way: usize) -> Option<RpFlow> {
         let (hot, RpCold { id, cnps, .. }) = (*self.hot.get(way)?, *self.cold.get(way)?);
         (hot.last_seen_ns() != 0).then_some(RpFlow { id, hot, cnps })
@@ -191,7 +187,6 @@ impl RpSet {
     }
 
     /// The flow with this identity.
-    #[must_use]
     pub fn find(&self, id: &FlowId) -> Option<RpFlow> {
         self.flows().map(|(_, flow)| flow).find(|flow| flow.id == *id)
     }
@@ -243,7 +238,6 @@ impl NpSet {
     /// # Safety
     /// `set` points to a set that outlives the call.
     #[inline(always)]
-    #[must_use]
     pub unsafe fn peek(set: *const Self, hash: u32, now_ns: u64, interval_ns: u64) -> NpPeek {
         let tag = tag(hash);
         for way in 0..WAYS {

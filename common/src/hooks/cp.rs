@@ -21,7 +21,6 @@ pub(super) enum Marking {
 ///
 /// `u64::MAX` = never.
 #[inline(always)]
-#[must_use]
 pub const fn deepest_bytes(p: &Params, roce: &Roce, tc: usize) -> u64 {
     let wred = &p.wred[tc % CLASSES];
     let is_unmarkable =
@@ -33,7 +32,6 @@ pub const fn deepest_bytes(p: &Params, roce: &Roce, tc: usize) -> u64 {
 ///
 /// `u64::MAX` = never: trimming is off, or the packet is not a single data packet with payload.
 #[inline(always)]
-#[must_use]
 pub fn trim_above_bytes<F: Frame>(frame: &F, p: &Params, roce: &Roce, tc: usize, wire_bytes: u64) -> u64 {
     if p.trims.gap_ns == 0 {
         return u64::MAX;

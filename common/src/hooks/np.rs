@@ -24,7 +24,6 @@ pub const CNP_TTL: u8 = 64;
 ///
 /// Only then can a CNP use them with source and destination swapped.
 #[inline(always)]
-#[must_use]
 pub fn is_between_hosts<F: Frame>(frame: &F, roce: &Roce) -> bool {
     // The lowest bit of the first byte marks a group address (IEEE 802.3 §3.2.3), which is never a source.
     let has_hosts = |[dst, .., src]: &[u8; 7]| (dst | src) & 1 == 0;
@@ -204,7 +203,6 @@ fn notify<'p, S: Skb<'p>>(s: &mut S, p: &Params, id: FlowId, hash: u32, is_marke
 
 /// Key of the CNP interval of a data packet, according to `cnp_limit`.
 #[inline(always)]
-#[must_use]
 pub fn np_flow_id<F: Frame>(frame: &F, cnp_limit: u64, roce: &Roce) -> Option<FlowId> {
     let id = roce.flow(frame)?;
     Some(match cnp_limit {

@@ -21,7 +21,6 @@ pub const LEARNING: Limit = Limit::new(1_000, 8_192);
 
 /// Whether a packet carries a management datagram of the general services interface.
 #[inline(always)]
-#[must_use]
 pub(super) fn is_management(roce: &Roce) -> bool {
     // Check the class first: from it the verifier derives that no other packet gets here.
     roce.class == Class::Datagram && roce.dest_qpn == QP_GSI && roce.opcode == Opcode::UD_SEND_ONLY

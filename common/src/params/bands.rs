@@ -12,7 +12,6 @@ pub type Band = u8;
 impl Config {
     /// The band of each queue. Strict bands come first, because a scheduler serves them first: the highest queue number
     /// leads. Weighted bands follow.
-    #[must_use]
     pub const fn bands(&self) -> [Band; CLASSES] {
         let mut bands = [0; CLASSES];
         let mut next = 0;
@@ -32,7 +31,6 @@ impl Config {
     }
 
     /// Number of strict queues.
-    #[must_use]
     pub const fn strict_queues(&self) -> u8 {
         let (mut strict, mut queue) = (0, 0);
         while queue < CLASSES {
@@ -44,7 +42,6 @@ impl Config {
 
     /// Maximum bytes in a queue: the largest `queue_limit` of its traffic classes. If none is set, a thousand frames of
     /// `frame_bytes`, or twice the highest Kmax if that is more.
-    #[must_use]
     pub fn buffer_bytes(&self, queue: usize, frame_bytes: u64) -> u64 {
         let classes =
             || self.wred.iter().zip(self.tc_to_queue).filter(move |(_, of)| usize::from(*of) == queue);
@@ -62,7 +59,6 @@ impl Config {
     }
 
     /// `skb->priority` for each traffic class; 0 = unchanged.
-    #[must_use]
     pub(super) const fn priorities(&self) -> [u32; CLASSES] {
         let mut priorities = [0; CLASSES];
         let bands = self.bands();

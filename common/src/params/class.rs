@@ -15,7 +15,6 @@ const PAUSED: u8 = SORTED << 1;
 
 impl DscpClass {
     /// Table by DSCP.
-    #[must_use]
     pub(super) fn all(config: &Config, priority: &[u32; CLASSES], pauses: &Pauses) -> [Self; DSCPS] {
         config.dscp_to_tc.map(|tc| {
             let at = tc as usize % CLASSES;
@@ -28,21 +27,18 @@ impl DscpClass {
 
     /// The traffic class, below [`CLASSES`].
     #[inline(always)]
-    #[must_use]
     pub(crate) const fn tc(self) -> usize {
         self.0 as usize % CLASSES
     }
 
     /// Whether its packets get a priority, or are counted by ingress port.
     #[inline(always)]
-    #[must_use]
     pub(crate) const fn is_sorted(self) -> bool {
         self.0 & SORTED != 0
     }
 
     /// Whether the neighbour may pause it.
     #[inline(always)]
-    #[must_use]
     pub(crate) const fn may_be_paused(self) -> bool {
         self.0 & PAUSED != 0
     }

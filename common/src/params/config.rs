@@ -257,14 +257,12 @@ impl Config {
     };
 
     /// Rate at which flows start and to which they return: `rpg_max_rate`, or the link's; 0 = unknown.
-    #[must_use]
     pub const fn line_rate_bps(&self) -> u64 {
         let Scalars { rpg_max_rate_bps: max, link_rate_bps: link, .. } = self.scalars;
         if max == 0 || (link != 0 && link < max) { link } else { max }
     }
 
     /// Rate limit of CNPs: `cnp_rate`, with a burst of a hundredth of a second.
-    #[must_use]
     pub const fn cnps(&self) -> Limit {
         let rate = self.scalars.cnp_rate;
         Limit::new(rate, rate.div_ceil(100))
@@ -273,7 +271,6 @@ impl Config {
     /// Rate limit of trimmed packets: `trim_share` of the link, with a burst of a hundredth of a second.
     ///
     /// A gap of 0 = not trimmed: off, or the rate of the link is unknown.
-    #[must_use]
     pub const fn trims(&self) -> Limit {
         let Scalars { link_rate_bps, trim_dscp_value, trim_share_ppm, .. } = self.scalars;
         if trim_dscp_value >= TRIM_OFF || link_rate_bps == 0 {
@@ -286,7 +283,6 @@ impl Config {
     }
 
     /// Drain rate of class `tc` (taken modulo 8): its own, or the link's; 0 = unknown.
-    #[must_use]
     pub const fn drain_rate_bps(&self, tc: usize) -> u64 {
         match self.wred[tc % CLASSES].drain_rate_bps {
             0 => self.scalars.link_rate_bps,
@@ -295,7 +291,6 @@ impl Config {
     }
 
     /// Settings of the PFC watchdog; `None` = disabled.
-    #[must_use]
     pub const fn watchdog(&self) -> Option<Watchdog> {
         let Scalars {
             pfc_wd_detection_time_ns: detection_ns,

@@ -42,7 +42,6 @@ pub struct Port {
 
 impl Port {
     /// A port for tests and replay: no randomness, tables of the default size.
-    #[must_use]
     pub const fn new(ifindex: u32, rp_sets: u32, np_sets: u32) -> Self {
         Self {
             layout_version: LAYOUT_VERSION,
@@ -95,7 +94,6 @@ pub struct Params {
 impl Params {
     /// Whether the port has queues, so that non-RoCE packets are classified too.
     #[inline(always)]
-    #[must_use]
     pub const fn classifies_all(&self) -> bool {
         self.hot.is_on(Switch::Queues)
     }

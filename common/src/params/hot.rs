@@ -86,7 +86,6 @@ pub struct Hot {
 
 impl Hot {
     /// The values of a valid `config`, whose ranges fit the types; `wire_bps` is the speed of the hardware, 0 = unknown.
-    #[must_use]
     pub(super) fn new(config: &Config, wire_bps: u64) -> Self {
         let s = &config.scalars;
         let wire_paces = wire_bps != 0 && config.line_rate_bps() >= wire_bps && s.pacer != PACER_HTB;
@@ -133,7 +132,6 @@ impl Hot {
 
     /// Whether `switch` is on.
     #[inline(always)]
-    #[must_use]
     pub const fn is_on(&self, switch: Switch) -> bool {
         self.switches >> switch as u32 & 1 != 0
     }

@@ -6,15 +6,13 @@ use super::{Spec, Unit};
 
 /// The first violation in a configuration, with value and allowed range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the fields are the parameters' own")]
 pub enum Invalid {
     /// A value outside its range; `tc` names the class of a per-class parameter.
-    #[expect(missing_docs, reason = "the fields are the parameter's own")]
     Range { key: &'static str, tc: Option<usize>, value: u64, min: u64, max: u64, unit: Unit },
     /// A value outside its range, where 0, below the range, is allowed with a special meaning.
-    #[expect(missing_docs, reason = "the fields are the parameter's own")]
     RangeOrZero { key: &'static str, tc: Option<usize>, value: u64, min: u64, max: u64, unit: Unit },
     /// A parameter outside its range in a row of the table of queues or PFC priorities.
-    #[expect(missing_docs, reason = "the fields are the parameter's own")]
     RowRange {
         table: &'static str,
         row: usize,
@@ -25,37 +23,26 @@ pub enum Invalid {
         unit: Unit,
     },
     /// The port has its own queues, and `priority_major` names the classes of another qdisc.
-    #[expect(missing_docs, reason = "the field is the parameter's own")]
     TwoQdiscs { priority_major: u64 },
     /// Thresholds in the wrong order.
-    #[expect(missing_docs, reason = "the fields are the parameters' own")]
     KminAboveKmax { tc: usize, kmin_bytes: u64, kmax_bytes: u64 },
     /// A rate the link cannot carry.
-    #[expect(missing_docs, reason = "the fields are the parameters' own")]
     AboveLink { key: &'static str, rate_bps: u64, link_rate_bps: u64 },
     /// A lowest rate above the highest.
-    #[expect(missing_docs, reason = "the fields are the parameters' own")]
     MinAboveMax { min_rate_bps: u64, max_rate_bps: u64 },
     /// An entry of `dscp_to_tc` or `tc_to_queue` that names no class or queue.
-    #[expect(missing_docs, reason = "the fields are the table's own")]
     Table { table: &'static str, index: usize, value: u8, max: usize },
     /// A byte counter that would fire several times in one packet.
-    #[expect(missing_docs, reason = "the fields are the parameter's own")]
     ByteResetTooSmall { bytes: u64, min: u64 },
     /// A rate at the first CNP below the lowest rate.
-    #[expect(missing_docs, reason = "the fields are the parameters' own")]
     FirstBelowMin { first_rate_bps: u64, min_rate_bps: u64 },
     /// A precision of alpha other than the two supported ones.
-    #[expect(missing_docs, reason = "the field is the parameter's own")]
     AlphaBits { bits: u64 },
     /// XON above XOFF.
-    #[expect(missing_docs, reason = "the fields are the parameters' own")]
     XonAboveXoff { priority: usize, xon_bytes: u64, xoff_bytes: u64 },
     /// The `firmware` variant without a period between its cuts.
-    #[expect(missing_docs, reason = "the field is the parameter's own")]
     NoCutPeriod { period_ns: u64 },
     /// Trimmed packets would queue behind the packets they replace.
-    #[expect(missing_docs, reason = "the fields are the parameters' own")]
     TrimmedClass { dscp: u64, tc: usize },
 }
 

@@ -9,7 +9,6 @@ use crate::wred::Wred;
 
 impl RpParams {
     /// Derives the machine's parameters from a valid `config`.
-    #[must_use]
     pub fn new(config: &Config) -> Self {
         let s = &config.scalars;
         let line_rate_bps = config.line_rate_bps();
@@ -58,7 +57,6 @@ impl RpParams {
 
 impl Wred {
     /// Computes the slope; `config` is valid.
-    #[must_use]
     pub const fn new(config: &WredConfig) -> Self {
         let span_bytes = config.kmax_bytes.saturating_sub(config.kmin_bytes);
         // pmax_ppm ≤ 10^6 < 2^20, so the product stays below 2^60 with 40 fractional bits; 8 more follow by the shift

@@ -51,7 +51,6 @@ pub struct Pauses {
 impl Pauses {
     /// Derives them from a valid `config`, for a link of `speed_bps`; 0 = `link_rate`. A quantum is 512 bit times of
     /// the link, regardless of shapers.
-    #[must_use]
     pub(super) const fn new(config: &Config, speed_bps: u64) -> Self {
         let link_bps = if speed_bps != 0 { speed_bps } else { config.scalars.link_rate_bps };
         // Rounded up, so that no pause is cut short. 512 bits · 10^9 · 2^24 = 8.6·10^18 fits; at 100 kbit/s the longest
@@ -84,7 +83,6 @@ impl Pauses {
 
     /// Duration of a pause of `quanta`.
     #[inline(always)]
-    #[must_use]
     pub const fn duration_ns(&self, quanta: u16) -> u64 {
         self.quantum_q24.wrapping_mul(quanta as u64) >> 24
     }

@@ -51,7 +51,6 @@ pub struct Spec<T: 'static> {
 
 impl<T> Spec<T> {
     /// The spec of `key` in `table`.
-    #[must_use]
     pub fn find(table: &'static [Self], key: &str) -> Option<&'static Self> {
         table.iter().find(|spec| spec.key == key)
     }

@@ -30,7 +30,6 @@ pub struct PauseState {
 
 impl PauseState {
     /// Whether the neighbour is paused: XOFF was sent, and no XON since.
-    #[must_use]
     pub const fn is_paused(&self) -> bool {
         self.until_ns.is_some()
     }

@@ -36,7 +36,6 @@ const SAMPLES: u64 = 4;
 
 impl Watchdog {
     /// Time between two samples.
-    #[must_use]
     pub const fn poll_ns(&self) -> u64 {
         let poll_ns = self.detection_ns / SAMPLES;
         if poll_ns == 0 { 1 } else { poll_ns }
@@ -87,20 +86,17 @@ pub struct Guard {
 impl Guard {
     /// Whether packets for this queue are dropped.
     #[inline]
-    #[must_use]
     pub const fn drops(&self, class: usize) -> bool {
         self.drops >> class & 1 == 1
     }
 
     /// Classes that send in spite of a pause, as bits.
     #[inline]
-    #[must_use]
     pub const fn forwards(&self) -> u8 {
         self.forwards
     }
 
     /// Classes in a storm, by action.
-    #[must_use]
     pub const fn storms(&self) -> Storms {
         Storms { forwards: self.forwards, drops: self.drops }
     }

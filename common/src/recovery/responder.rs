@@ -188,19 +188,16 @@ impl Responder {
     }
 
     /// Last packet of the responder; 0 = none.
-    #[must_use]
     pub(crate) const fn answered_ns(&self) -> u64 {
         self.answered_ns
     }
 
     /// UDP source port of the last trimmed request.
-    #[must_use]
     pub const fn udp_sport(&self) -> u16 {
         self.udp_sport as u16
     }
 
     /// MAC addresses of a packet to the sender of the last trimmed request.
-    #[must_use]
     pub const fn macs(&self) -> Macs {
         let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5] = self.macs;
         let (dst, src): (MacAddr, MacAddr) = ([s0, s1, s2, s3, s4, s5], [d0, d1, d2, d3, d4, d5]);

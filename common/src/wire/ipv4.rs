@@ -148,7 +148,6 @@ pub struct Ipv4Repr {
 
 impl Ipv4Repr {
     /// Header of a UDP datagram of `udp_len` bytes, with DF set.
-    #[must_use]
     pub const fn of_udp(tos: u8, src: Ipv4Addr, dst: Ipv4Addr, udp_len: u16) -> Self {
         Self {
             tos,

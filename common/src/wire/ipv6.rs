@@ -101,7 +101,6 @@ pub struct Ipv6Repr {
 
 impl Ipv6Repr {
     /// Header of a UDP datagram of `udp_len` bytes.
-    #[must_use]
     pub const fn of_udp(traffic_class: u8, src: Ipv6Addr, dst: Ipv6Addr, udp_len: u16) -> Self {
         Self {
             traffic_class,

@@ -50,7 +50,6 @@ pub struct PfcRepr {
 
 impl PfcRepr {
     /// Reads the payload without checking the opcode.
-    #[must_use]
     pub const fn parse(pfc: Pfc<'_>) -> Self {
         let mut quanta = [0; CLASSES];
         let mut at = 0;
@@ -73,7 +72,6 @@ impl PfcRepr {
     }
 
     /// The whole frame, as sent by a port with the address `src`.
-    #[must_use]
     pub const fn frame(&self, src: MacAddr) -> [u8; FRAME_LEN] {
         let mut frame = [0; FRAME_LEN];
         EthernetRepr { dst: GROUP, src, ethertype: EtherType::MAC_CONTROL }.emit(sub_mut::<
@@ -86,7 +84,6 @@ impl PfcRepr {
     }
 
     /// Parses a PFC frame; `None` for any other frame.
-    #[must_use]
     pub fn read(frame: &[u8; FRAME_LEN]) -> Option<Self> {
         let eth = Ethernet::new(sub::<0, { Ethernet::LEN }, _>(frame));
         let pfc = Pfc::new(sub::<{ Ethernet::LEN }, { Pfc::LEN }, _>(frame));

@@ -71,21 +71,18 @@ impl Class {
 
     /// Whether packets of the class carry payload, which causes congestion, triggers CNPs and is rate limited.
     #[inline(always)]
-    #[must_use]
     pub const fn congests(self) -> bool {
         self as u8 <= Self::ReadResponse as u8
     }
 
     /// Whether packets of the class belong to their QP's sequence and must not be reordered.
     #[inline(always)]
-    #[must_use]
     pub const fn is_sequenced(self) -> bool {
         self as u8 <= Self::Request as u8
     }
 
     /// The sequence it belongs to, if it is sequenced.
     #[inline(always)]
-    #[must_use]
     pub const fn stream(self) -> Stream {
         if self as u8 == Self::ReadResponse as u8 || self as u8 == Self::Acknowledge as u8 {
             Stream::Responses

@@ -89,7 +89,6 @@ impl FqLimits {
     ///
     /// QPs in the same fq flow wait for each other's departures, so all 32 bits of the hash are used. With
     /// 16 bits, three or four of seven hundred QPs would share one.
-    #[must_use]
     pub const fn of(flows: u32) -> Self {
         let most = 1 << Self::MAX_FLOWS_LOG;
         let flows_log = if flows >= most { Self::MAX_FLOWS_LOG } else { flows.next_power_of_two().ilog2() };
@@ -131,7 +130,6 @@ pub(crate) enum Placement {
 
 impl Placement {
     /// Parent of the replaced qdisc, and kind and handle of the new one.
-    #[must_use]
     pub(crate) fn replaces(&self, pacer: PacerChoice) -> Option<(Handle, &'static str, Handle)> {
         match self {
             Self::Kept(_) => None,

@@ -50,7 +50,6 @@ pub enum PfcPoll {
 
 impl PfcSender {
     /// Whether [`adopt`](Self::adopt) is due.
-    #[must_use]
     pub fn is_behind(&self, now_ns: u64) -> bool {
         self.ports_read_ns.is_none_or(|read_ns| now_ns.saturating_sub(read_ns) >= PORTS_PERIOD_NS)
     }

@@ -206,7 +206,6 @@ pub fn stats(netlink: &Netlink, ifindex: u32, config: &Config) -> net::Result<Qu
 }
 
 /// Class of queue `queue` (modulo 8).
-#[must_use]
 pub fn class(config: &Config, queue: usize) -> Handle {
     class_of(config.bands()[queue % CLASSES])
 }

@@ -78,7 +78,6 @@ impl Transaction {
     }
 
     /// The changes, one per interface, in the order given.
-    #[must_use]
     pub fn changes(&self) -> &[Change] {
         &self.changes
     }

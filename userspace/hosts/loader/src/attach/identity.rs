@@ -20,7 +20,6 @@ pub struct Id {
 
 impl Info {
     /// Identity of the attachment.
-    #[must_use]
     pub const fn id(&self) -> Id {
         let Self { netns_cookie, ifindex, attached_at_ns, .. } = *self;
         Id { netns_cookie, ifindex, attached_at_ns }

@@ -35,13 +35,11 @@ impl Pending {
     }
 
     /// Whether the deadline has passed.
-    #[must_use]
     pub const fn is_overdue(&self, now_ns: u64) -> bool {
         self.deadline_ns <= now_ns
     }
 
     /// Time left to confirm.
-    #[must_use]
     pub const fn left(&self, now_ns: u64) -> Duration {
         Duration::from_nanos(self.deadline_ns.saturating_sub(now_ns))
     }

@@ -46,7 +46,6 @@ fn fnv1a(bytes: &[u8]) -> String {
 
 impl Info {
     /// Whether the attached programs are this build's.
-    #[must_use]
     pub(crate) fn is_current(&self) -> bool {
         self.object == object_id(self.which())
     }
@@ -55,7 +54,6 @@ impl Info {
     ///
     /// The profile is chosen again only if it does not support an explicit `link_rate`, not if the link
     /// speed changes.
-    #[must_use]
     pub fn profile_for(&self, settings: &Settings) -> Profile {
         if let Some(profile) = settings.profile.filter(|profile| *profile != Profile::Auto) {
             return profile;

@@ -35,7 +35,6 @@ pub struct Part {
 
 impl Part {
     /// The problem, prefixed with the part's name.
-    #[must_use]
     pub fn complaint(&self) -> Option<String> {
         Some(format!("{}: {}", self.name, self.problem.as_ref()?))
     }
@@ -58,7 +57,6 @@ impl Sweep {
     }
 
     /// Whether the interface of an attachment still exists, under any name.
-    #[must_use]
     pub fn is_alive(&self, info: &Info) -> bool {
         self.state_dir.cookie == info.netns_cookie && self.link(info.ifindex).is_some()
     }

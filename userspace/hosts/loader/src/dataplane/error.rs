@@ -7,74 +7,38 @@ use dcqcn_common::layout::LAYOUT_VERSION;
 
 /// Error of loading the object or accessing its maps.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages describe variants and fields")]
 pub enum Error {
-    /// The kernel rejected the object or one of its maps.
     #[error("cannot load the data plane: {source}{}", hint(.source))]
-    Load {
-        /// Cause.
-        source: Box<aya::EbpfError>,
-    },
-    /// The verifier rejected a program.
+    Load { source: Box<aya::EbpfError> },
     #[error("cannot load program {name}: {source}")]
-    Program {
-        /// Name.
-        name: String,
-        /// Cause.
-        source: Box<aya::programs::ProgramError>,
-    },
-    /// The verifier rejected a program with the packet trace.
+    Program { name: String, source: Box<aya::programs::ProgramError> },
     #[error(
         "cannot load {name} with --log-packets, which makes it too long for this kernel's verifier; attach without \
          --log-packets ({source})"
     )]
-    PacketTrace {
-        /// Name.
-        name: String,
-        /// Cause.
-        source: Box<aya::programs::ProgramError>,
-    },
-    /// A thread for loading a program cannot be created.
+    PacketTrace { name: String, source: Box<aya::programs::ProgramError> },
     #[error("cannot create a thread to load a program: {source}")]
-    Thread {
-        /// Cause.
-        source: io::Error,
-    },
-    /// A map cannot be read or written.
+    Thread { source: io::Error },
     #[error("map {name}: {source}")]
-    Map {
-        /// Name.
-        name: &'static str,
-        /// Cause.
-        source: MapError,
-    },
-    /// A tail-loss probe or NAK was not delivered.
+    Map { name: &'static str, source: MapError },
     #[error("cannot deliver a tail-loss probe or NAK to interface {ifindex}: {}", cause(*.result))]
     NotDelivered {
-        /// The interface.
         ifindex: u32,
         /// Result of `bpf_clone_redirect`: an error number if negative, otherwise a verdict that the packet was dropped.
         result: i32,
     },
-    /// The event log cannot be mapped.
     #[error("map EVENTS cannot be mapped into memory: {source}")]
-    EventLog {
-        /// Cause.
-        source: io::Error,
-    },
-    /// A program or map is missing: the object is another version's.
+    EventLog { source: io::Error },
     #[error(
         "the data plane has no {0}: it belongs to another version; detach it with the dcqcn that attached it"
     )]
     Missing(&'static str),
-    /// The pinned maps have another version's layout.
     #[error(
         "the data plane's maps have layout version {found}, this dcqcn has {LAYOUT_VERSION}: \
          use the dcqcn that attached it, or detach and attach again"
     )]
-    Layout {
-        /// Layout version found.
-        found: u32,
-    },
+    Layout { found: u32 },
 }
 
 /// Adds the name of a map to its error.

@@ -40,7 +40,6 @@ impl Probe {
     }
 
     /// A descriptor that polls readable while there are announcements.
-    #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.requests.as_fd()
     }

@@ -19,19 +19,16 @@ impl Default for Sizes {
 
 impl Sizes {
     /// Sets of the RP table.
-    #[must_use]
     pub fn rp_sets(&self) -> u32 {
         sets(self.rp_flows)
     }
 
     /// Sets of the NP table.
-    #[must_use]
     pub fn np_sets(&self) -> u32 {
         sets(self.np_flows)
     }
 
     /// Entries of the tables with one per QP of this host: configured pairs, and requesters.
-    #[must_use]
     pub(crate) fn pairs(&self) -> u32 {
         self.np_flows.clamp(WAYS as u32, MAX_FLOWS)
     }

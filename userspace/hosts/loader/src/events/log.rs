@@ -27,7 +27,6 @@ impl Log {
     }
 
     /// Creates a log private to this process.
-    #[must_use]
     pub fn in_memory() -> Self {
         Self { at: NonNull::from(Box::leak(Box::new(EventLog::EMPTY))), mapped: false }
     }
@@ -51,7 +50,6 @@ impl Log {
     }
 
     /// All entries, oldest first.
-    #[must_use]
     pub fn latest(&self) -> Vec<Event> {
         let newest = self.newest();
         let found = (newest.saturating_sub(SLOTS as u64) + 1..=newest).map(|number| self.entry(number));

@@ -32,7 +32,6 @@ pub struct Reader {
 
 impl Reader {
     /// Starts with the `last` newest existing entries.
-    #[must_use]
     pub fn new(log: Log, last: u64) -> Self {
         let oldest = log.newest().saturating_sub(dcqcn_common::events::SLOTS as u64);
         let next = log.newest().saturating_sub(last).max(oldest) + 1;

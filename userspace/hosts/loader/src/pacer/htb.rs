@@ -121,7 +121,6 @@ impl Classes {
     }
 
     /// Time until the next update is due without a cut.
-    #[must_use]
     pub fn until_next(&self) -> Duration {
         match (self.swept_ns, self.due.first()) {
             // The first update finds flows that were cut while no loop ran.
