@@ -89,7 +89,7 @@ pub(crate) fn install_if_root(packages: &[&str]) -> Result<()> {
 }
 
 /// Installs the packages of missing programs, where this process may.
-pub(crate) fn require(programs: &[(&str, &str)]) -> Result<()> {
+pub fn require(programs: &[(&str, &str)]) -> Result<()> {
     let missing = || -> Vec<&str> {
         programs
             .iter()

@@ -13,11 +13,11 @@ use crate::run::{capture, header};
 use crate::workspace::Workspace;
 
 /// Name of the line that [`origin`] generates.
-pub(crate) const ORIGIN: &str = "made";
+pub const ORIGIN: &str = "made";
 
 /// A line for the page with commit, command and date of a table. A commit is `-dirty` if anything outside docs differs
 /// from it: pages are generated one after the other, and do not depend on each other.
-pub(crate) fn origin(workspace: &Workspace, command: &str) -> Result<String> {
+pub fn origin(workspace: &Workspace, command: &str) -> Result<String> {
     let git = |words: &[&str]| capture(Command::new("git").args(words).current_dir(workspace.root()));
     let commit = git(&["describe", "--always", "--abbrev=7"])?;
     let changes = git(&["status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude)docs"])?;
@@ -27,7 +27,7 @@ pub(crate) fn origin(workspace: &Workspace, command: &str) -> Result<String> {
 }
 
 /// The text between the comments of `name` in `text` of `page`.
-pub(crate) fn between<'a>(page: &str, text: &'a str, name: &str) -> Result<&'a str> {
+pub fn between<'a>(page: &str, text: &'a str, name: &str) -> Result<&'a str> {
     parts(page, text, name).map(|[_, between, _]| between)
 }
 
@@ -49,7 +49,7 @@ fn parts<'a>(page: &str, text: &'a str, name: &str) -> Result<[&'a str; 3]> {
 }
 
 /// The tables of one run of a command.
-pub(crate) struct Measured {
+pub struct Measured {
     page: &'static str,
     tables: Vec<Table>,
 }
@@ -62,16 +62,16 @@ struct Table {
 }
 
 /// Start of the commands at the end of a table.
-pub(crate) const COMMANDS: &str = "\n```sh\n";
+pub const COMMANDS: &str = "\n```sh\n";
 
 impl Measured {
     /// For `docs/measured/PAGE.md`, which need not exist.
-    pub(crate) const fn new(page: &'static str) -> Self {
+    pub const fn new(page: &'static str) -> Self {
         Self { page, tables: Vec::new() }
     }
 
     /// Adds a table; commands at its end are details.
-    pub(crate) fn add(&mut self, name: &str, text: &str) {
+    pub fn add(&mut self, name: &str, text: &str) {
         let table = text.split(COMMANDS).next().unwrap_or_default();
         self.add_with(name, table, text.get(table.len()..).unwrap_or_default());
     }
@@ -82,7 +82,7 @@ impl Measured {
     }
 
     /// Adds a table, and details excluded from docs/.
-    pub(crate) fn add_with(&mut self, name: &str, table: &str, details: &str) {
+    pub fn add_with(&mut self, name: &str, table: &str, details: &str) {
         self.tables.push(Table {
             name: name.to_owned(),
             table: table.to_owned(),
@@ -91,14 +91,14 @@ impl Measured {
     }
 
     /// The path of `file` next to the complete page.
-    pub(crate) fn path_of(workspace: &Workspace, file: &str) -> Result<PathBuf> {
+    pub fn path_of(workspace: &Workspace, file: &str) -> Result<PathBuf> {
         let directory = workspace.host_target().join("measured");
         fs::create_dir_all(&directory)?;
         Ok(directory.join(file))
     }
 
     /// Writes all tables to target/measured, and those selected by the page of docs/ to that page.
-    pub(crate) fn write(&self, workspace: &Workspace) -> Result<()> {
+    pub fn write(&self, workspace: &Workspace) -> Result<()> {
         let path = Self::path_of(workspace, &format!("{}.md", self.page))?;
         fs::write(&path, self.complete())?;
         header(format_args!("{} written", workspace.relative(&path)));
@@ -138,7 +138,7 @@ fn marker_names(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// A Markdown table; the cells of its heading and rows are separated by bars.
-pub(crate) fn table(heading: &str, rows: &[String]) -> String {
+pub fn table(heading: &str, rows: &[String]) -> String {
     let rule = vec!["---"; heading.split(" | ").count()].join(" | ");
     let lines = [heading, &rule].into_iter().chain(rows.iter().map(String::as_str));
     lines.map(|line| format!("| {line} |\n")).collect()

@@ -12,7 +12,7 @@ use crate::workspace::Workspace;
 
 /// Requirements of tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Requirement {
+pub enum Requirement {
     /// Libraries: few, none installed on the machine.
     Little,
     /// Fleet faults: etcd, and adjustable clocks.
@@ -62,7 +62,7 @@ impl Requirement {
 }
 
 /// Gets missing programs, and returns the directory of unpacked ones.
-pub(crate) fn for_tests(workspace: &Workspace, want: Requirement) -> PathBuf {
+pub fn for_tests(workspace: &Workspace, want: Requirement) -> PathBuf {
     let (to, programs) = (root(workspace), unpacked_tools(workspace));
     let Some(mut apt) = Apt::detect().filter(|_| run::is_root()) else {
         return programs;
@@ -93,7 +93,7 @@ fn root(workspace: &Workspace) -> PathBuf {
 }
 
 /// Directory of the unpacked programs.
-pub(crate) fn unpacked_tools(workspace: &Workspace) -> PathBuf {
+pub fn unpacked_tools(workspace: &Workspace) -> PathBuf {
     root(workspace).join("usr/bin")
 }
 

@@ -1,7 +1,7 @@
 //! Two guests as RDMA hosts: soft-RoCE above their NICs, `dcqcn`, traffic between them, and their counters.
 //!
 //! The first guest sends to the second through a port of 20 Mbit/s at which the machine's `dcqcn` marks
-//! (`xtask/src/vm/bottleneck.rs`); the other direction is not limited.
+//! (`tests/vm/src/bottleneck.rs`); the other direction is not limited.
 
 use std::process::Command;
 use std::thread;
@@ -185,7 +185,7 @@ impl Hosts {
         result.map(drop)
     }
 
-    /// Requests an action of the machine (`xtask/src/vm/requests.rs`).
+    /// Requests an action of the machine (`tests/vm/src/requests.rs`).
     pub fn host(&mut self, request: &str) -> Result<()> {
         self.peer.host(request)
     }

@@ -1,5 +1,5 @@
 //! Two guests: the first runs a scenario, the second runs the commands that the first writes into the shared directory.
-//! The machine executes some requests too (`xtask/src/vm/requests.rs`).
+//! The machine executes some requests too (`tests/vm/src/requests.rs`).
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::Result;
 use clap::ValueEnum;
 
-use crate::run;
+use xtask::run;
 
 /// Models of NICs that Debian's QEMU emulates and Debian's kernels have drivers for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -13,7 +13,7 @@ use fs_err::{self as fs, File};
 use super::kernel::Kernel;
 use super::network::{Layout, Port};
 use super::tree::Tree;
-use crate::run;
+use xtask::run;
 
 /// Final line of the guest, not printed by anything else.
 pub(super) const PASS: &str = "dcqcn-vm: PASS";

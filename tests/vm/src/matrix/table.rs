@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use super::TITLE;
-use crate::page;
-use crate::vm::Finished;
-use crate::vm::scenario::Outcome;
+use crate::Finished;
+use crate::scenario::Outcome;
+use xtask::page;
 
 /// The situation of a check, a row or a skipped part: `NAME: ...`, `NAME, ...`, `NAME`.
 fn situation(text: &str) -> &str {
@@ -33,12 +33,12 @@ pub(super) fn merge(earlier: Finished, mut now: Finished, names: &[String]) -> F
 }
 
 /// Whether a result is of the matrix.
-pub(in crate::vm) fn is_matrix(run: &Finished) -> bool {
+pub(crate) fn is_matrix(run: &Finished) -> bool {
     run.scenario.starts_with(TITLE)
 }
 
 /// A row for each NIC and pair of kernels.
-pub(in crate::vm) fn table(finished: &[Finished]) -> String {
+pub(crate) fn table(finished: &[Finished]) -> String {
     let heading = "NIC, kernels | passed | skipped | TCP ratio | goodput off, Mbit/s | with dcqcn | CNPs handled of sent | \
                    retries | CPU of sender and receiver off | with dcqcn | from a mark | commit, date";
     let mut runs: Vec<&Finished> = finished.iter().filter(|run| is_matrix(run)).collect();
@@ -93,8 +93,8 @@ fn incast<'a>(outcome: &'a Outcome, what: &str) -> Option<&'a Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vm::kernel::Series;
-    use crate::vm::scenario::Check;
+    use crate::kernel::Series;
+    use crate::scenario::Check;
 
     fn run(rows: &[&[&str]], checks: &[(&str, bool)]) -> Finished {
         let check = |(what, ok): &(&str, bool)| Check {

@@ -6,8 +6,8 @@ use std::process::Command;
 use anyhow::{Context as _, Result};
 
 use super::network::{self, Network};
-use crate::run;
-use crate::workspace::Workspace;
+use xtask::run;
+use xtask::workspace::Workspace;
 
 /// The shaper of `tests/src/vm/lab.rs`.
 const SHAPER: [&str; 7] = ["tbf", "rate", "20mbit", "burst", "64000", "limit", "102400"];

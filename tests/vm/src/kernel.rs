@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::mirror::Mirror;
 use super::tree::{self, Tree};
-use crate::run::{self, header};
+use xtask::run::{self, header};
 
 /// A kernel series of one suite of Debian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
-use crate::run;
+use xtask::run;
 
 /// The guest's Debian. It is the oldest whose kernel the project supports, and the one CI runs on.
 pub(super) const SUITE: &str = "bookworm";

@@ -17,8 +17,8 @@ use super::guest::{Booted, Guest};
 use super::kernel::Series;
 use super::network::Nic;
 use super::scenario;
-use crate::run;
-use crate::workspace::Workspace;
+use xtask::run;
+use xtask::workspace::Workspace;
 
 /// Prefix of the titles of runs.
 const TITLE: &str = "between";

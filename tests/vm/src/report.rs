@@ -8,8 +8,8 @@ use fs_err as fs;
 use super::Finished;
 use super::kernel::Series;
 use super::matrix::table;
-use crate::page::{self, Measured};
-use crate::workspace::Workspace;
+use xtask::page::{self, Measured};
+use xtask::workspace::Workspace;
 
 const PAGE: &str = "soft-roce";
 const COMMITTED: &str = "docs/measured/soft-roce.md";

@@ -17,7 +17,7 @@ use fs_err as fs;
 use super::bottleneck::Bottleneck;
 use super::network::Network;
 use super::tree::Tree;
-use crate::run;
+use xtask::run;
 
 const POLL: Duration = Duration::from_millis(50);
 /// RoCE packets of all ports, up to their AETH (`tests/src/vm/capture.rs`).

@@ -10,9 +10,9 @@ use anyhow::{Context as _, Result, bail};
 use fs_err as fs;
 use serde::{Deserialize, Serialize};
 
-use crate::build;
-use crate::run;
-use crate::workspace::Workspace;
+use xtask::build;
+use xtask::run;
+use xtask::workspace::Workspace;
 
 /// A scenario.
 #[derive(Clone, Debug, Deserialize)]
@@ -56,13 +56,10 @@ pub(super) struct Check {
     pub(super) ok: bool,
 }
 
-/// The guest's driver.
-pub(crate) const DRIVER: build::Binary = ("vm-guest", "dcqcn-tests");
-
 /// Builds the guest's driver, for this machine, which has the guest's C library, with the command under test.
 pub(super) fn build_driver(workspace: &Workspace) -> Result<PathBuf> {
-    build::with(workspace, &[DRIVER])?;
-    Ok(workspace.binary_of("release", DRIVER.0))
+    build::with(workspace, &[build::GUEST])?;
+    Ok(workspace.binary_of("release", build::GUEST.0))
 }
 
 /// The scenarios of a driver.

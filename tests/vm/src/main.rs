@@ -17,24 +17,24 @@ mod tree;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, ensure};
+use clap::Parser;
 use fs_err as fs;
 use serde::{Deserialize, Serialize};
 
 use self::guest::{END, Guest, PREPARE, SHELL};
 use self::kernel::Series;
 use self::network::Nic;
-pub(crate) use self::scenario::DRIVER;
 use self::scenario::{Outcome, Scenario};
-use crate::run::{self, header};
-use crate::tally::Tally;
-use crate::workspace::Workspace;
+use xtask::run::{self, header};
+use xtask::workspace::Workspace;
 
-/// Options of `cargo xtask vm`.
-#[derive(clap::Args)]
-#[command(args_conflicts_with_subcommands = true)]
-pub(crate) struct Args {
+/// Run real soft-RoCE traffic on stock Debian kernels in a virtual machine. Needs root.
+#[derive(Parser)]
+#[command(name = "cargo xtask vm", bin_name = "cargo xtask vm", args_conflicts_with_subcommands = true)]
+struct Args {
     #[command(subcommand)]
     verb: Option<Verb>,
     /// Scenarios [default: all].
@@ -67,6 +67,16 @@ enum Verb {
         /// Kernel to boot.
         #[arg(long, value_enum, default_value = "6.1")]
         kernel: Series,
+    },
+    /// Get the parts of guests for `test`.
+    #[command(hide = true)]
+    Download,
+    /// Run the scenarios that every change must pass, with the output of a test program.
+    #[command(hide = true)]
+    Test {
+        /// Arguments for test programs: parts of names.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        harness: Vec<String>,
     },
 }
 
@@ -103,8 +113,26 @@ impl Finished {
     }
 }
 
+fn main() -> ExitCode {
+    match Workspace::locate().and_then(|workspace| run(&workspace, &Args::parse())) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
 /// Runs scenarios, lists them, or gives a shell.
-pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
+fn run(workspace: &Workspace, args: &Args) -> Result<()> {
+    match &args.verb {
+        Some(Verb::Download) => {
+            download(workspace);
+            return Ok(());
+        }
+        Some(Verb::Test { harness }) => return test(workspace, harness),
+        _ => {}
+    }
     if let Some(Verb::Report) = args.verb {
         return report::write(workspace, stored_runs(&cache(workspace))?);
     }
@@ -173,8 +201,8 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
 }
 
 /// Runs the scenarios and situations that every change must pass, on the kernel that is always available. If a guest is
-/// impossible, they count as skipped, with the reason. `harness` has the arguments for test programs: parts of names.
-pub(crate) fn test(workspace: &Workspace, harness: &[String], tally: &mut Tally) -> Result<()> {
+/// impossible, they are ignored, with the reason. Prints results like a test program, for `cargo xtask test`.
+fn test(workspace: &Workspace, harness: &[String]) -> Result<()> {
     let driver = scenario::build_driver(workspace)?;
     let test = |name: &str| format!("vm::{name}");
     let scenarios: Vec<Scenario> =
@@ -184,7 +212,10 @@ pub(crate) fn test(workspace: &Workspace, harness: &[String], tally: &mut Tally)
     if names.is_empty() {
         return Ok(());
     }
-    let mut skip = |reason: &str| names.iter().for_each(|name| tally.not_started(&test(name), reason));
+    let skip = |reason: &str| {
+        let reason = reason.replace('\n', " ");
+        names.iter().for_each(|name| println!("test {} ... ignored, {reason}", test(name)));
+    };
     if !run::is_root() {
         skip("needs root");
         return Ok(());
@@ -192,11 +223,12 @@ pub(crate) fn test(workspace: &Workspace, harness: &[String], tally: &mut Tally)
     let guest = Guest::prepare(workspace, Some(Series::V6_1), || Ok((driver, ())));
     match guest.as_ref().map(|(guest, _)| guest.boot(Series::V6_1)) {
         Ok(Ok(booted)) => {
-            let run = |name| match scenarios.iter().find(|scenario| scenario.name == name) {
+            let run = |name: &str| match scenarios.iter().find(|scenario| scenario.name == name) {
                 Some(scenario) => booted.run(scenario),
                 None => matrix::quick(&booted),
             };
-            for name in names {
+            let mut failed = Vec::new();
+            for name in &names {
                 let first = run(name)?;
                 let passed = first.verdict.is_ok() || {
                     // Bounds are rates, which a guest under software emulation misses if other processes use the CPUs.
@@ -205,12 +237,19 @@ pub(crate) fn test(workspace: &Workspace, harness: &[String], tally: &mut Tally)
                     ));
                     let passed = run(name)?.verdict.is_ok();
                     if passed {
-                        tally.failed_before(&test(name), first.failures());
+                        println!("RETRIED {}: {}", test(name), first.failures());
                     }
                     passed
                 };
-                tally.ran(&test(name), passed);
+                if !passed {
+                    failed.push(test(name));
+                }
             }
+            println!("failures:");
+            failed.iter().for_each(|name| println!("    {name}"));
+            let passed = names.len() - failed.len();
+            println!("test result: done. {passed} passed; {} failed", failed.len());
+            ensure!(failed.is_empty(), "scenarios failed");
         }
         Ok(Err(error)) => skip(&format!("{error:#}")),
         Err(error) => skip(&format!("{error:#}")),
@@ -219,7 +258,7 @@ pub(crate) fn test(workspace: &Workspace, harness: &[String], tally: &mut Tally)
 }
 
 /// Gets what guests of [`test()`] need, if this machine can run them; [`test()`] reports errors.
-pub(crate) fn download(workspace: &Workspace) {
+fn download(workspace: &Workspace) {
     if run::is_root() {
         drop(guest::Parts::ensure(workspace, Some(Series::V6_1)));
     }
@@ -229,13 +268,6 @@ pub(crate) fn download(workspace: &Workspace) {
 fn is_selected(test: &str, harness: &[String]) -> bool {
     let mut parts = harness.iter().filter(|argument| !argument.starts_with('-')).peekable();
     parts.peek().is_none() || parts.any(|part| test.contains(part.as_str()))
-}
-
-/// Installs the programs for guests, if possible: only `vm` and its ring of tests need them.
-pub(crate) fn setup() {
-    if let Err(error) = tree::install_mmdebstrap() {
-        eprintln!("   `cargo xtask vm` cannot run here: {error:#}");
-    }
 }
 
 fn shell(workspace: &Workspace, series: Series) -> Result<()> {

@@ -8,8 +8,8 @@ use anyhow::{Context as _, Result, ensure};
 use fs_err as fs;
 
 use super::mirror::{self, Mirror};
-use crate::apt::Apt;
-use crate::run::{self, header, stream};
+use xtask::apt;
+use xtask::run::{self, header, stream};
 
 /// Packages for the guest, and for QEMU on this machine.
 const PACKAGES: &[&str] = &[
@@ -69,7 +69,7 @@ impl Tree {
             return Ok(tree);
         }
         let root = cache.join(ROOT);
-        install_mmdebstrap()?;
+        apt::require(&[(MMDEBSTRAP, MMDEBSTRAP)]).context("cannot create the guest")?;
         let mirror = Mirror::detect()?;
         let partial = cache.join("tree.partial");
         for old in [&root, &partial] {
@@ -167,18 +167,6 @@ pub(super) fn require_room(dir: &Path, need_mb: u64, what: &str) -> Result<()> {
         "{what} needs {need_mb} MB in {}, and {left_mb} MB are free; free disk space, or set CARGO_TARGET_DIR",
         dir.display()
     );
-    Ok(())
-}
-
-/// Installs mmdebstrap, if possible.
-pub(super) fn install_mmdebstrap() -> Result<()> {
-    if run::find_program(MMDEBSTRAP).is_some() {
-        return Ok(());
-    }
-    let mut apt =
-        Apt::detect().context("cannot create the guest without mmdebstrap; install the Debian package")?;
-    apt.install(&[MMDEBSTRAP.to_owned()])?;
-    ensure!(run::find_program(MMDEBSTRAP).is_some(), "{MMDEBSTRAP} was installed, but is not on PATH");
     Ok(())
 }
 

@@ -17,10 +17,10 @@ use super::requests::Requests;
 use super::scenario::{self, Scenario};
 use super::tree::{self, Tree};
 use super::{Finished, RESULTS, cache};
-use crate::run::{find_program, header};
-use crate::tools::{self, Requirement};
-use crate::workspace::Workspace;
-use crate::{build, dist, page};
+use xtask::run::{find_program, header};
+use xtask::tools::{self, Requirement};
+use xtask::workspace::Workspace;
+use xtask::{build, dist, page};
 
 /// First commands of every guest. Our own commands are on the share, which is not cached: reading them takes half a
 /// second each time. The guest's modules are the running kernel's.
