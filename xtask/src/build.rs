@@ -18,11 +18,13 @@ pub type Binary = (&'static str, &'static str);
 /// The operator's command.
 pub const COMMAND: Binary = ("dcqcn", "dcqcn");
 /// The experimenter's.
-pub(crate) const LAB: Binary = ("dcqcn-lab", "dcqcn-lab");
+pub const LAB: Binary = ("dcqcn-lab", "dcqcn-lab");
 /// The one for many hosts.
 pub const FLEET: Binary = ("dcqcn-fleet", "dcqcn-fleet");
 /// The one that runs scenarios in a guest.
 pub const GUEST: Binary = ("vm-guest", "dcqcn-tests");
+/// The package that compares the simulator with others.
+pub(crate) const COMPARISONS: &str = "dcqcn-comparisons";
 /// The package that boots guests.
 pub(crate) const VM: &str = "dcqcn-vm";
 

@@ -56,6 +56,6 @@ mod tests {
 
     #[test]
     fn page_has_markers_for_table_and_picture() {
-        assert!(page::assert_tables_are(PAGE, &[TABLE]).contains(PICTURE));
+        assert!(page::ensure_tables_are(PAGE, &[TABLE]).unwrap().contains(PICTURE));
     }
 }

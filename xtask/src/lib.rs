@@ -13,15 +13,10 @@ mod cycles;
 mod demo;
 pub mod dist;
 mod docs;
-mod enough;
-mod fidelity;
 mod fleet;
 mod fuzz;
-mod judges;
-mod lab;
 mod linker;
 mod llvm;
-mod nscc;
 mod p4;
 pub mod page;
 mod peer;
@@ -85,13 +80,17 @@ enum Verb {
     /// Fuzz parsers of untrusted bytes, coverage-guided, for the requested time.
     Fuzz(fuzz::Args),
     /// Compare the simulator with analysis and published results; writes target/measured/fidelity.md.
-    Fidelity(fidelity::Args),
+    #[command(disable_help_flag = true)]
+    Fidelity(Forwarded),
     /// Simulate storage, collectives and TCP with and without DCQCN; writes target/measured/enough.md.
-    Enough(lab::Args),
+    #[command(disable_help_flag = true)]
+    Enough(Forwarded),
     /// Compare the simulated fabric with other simulators, and write docs/measured/judges.md.
-    Judges(lab::Args),
+    #[command(disable_help_flag = true)]
+    Judges(Forwarded),
     /// Compare UEC's NSCC with DCQCN in the simulated fabric; writes target/measured/nscc.md.
-    Nscc(lab::Args),
+    #[command(disable_help_flag = true)]
+    Nscc(Forwarded),
     /// Write the reference pages and pictures generated from the code.
     Docs,
     /// Write the constants of the P4 program and compile it, if p4c is installed.
@@ -109,16 +108,22 @@ struct Forwarded {
 }
 
 impl Forwarded {
-    /// Replaces this process by the program of `package`.
-    fn exec(&self, workspace: &Workspace, package: &str) -> Result<()> {
-        Err(build::tool(workspace, package)?.args(&self.arguments).exec().into())
+    /// Replaces this process by the program of `package`, with `first` before the arguments.
+    fn exec(&self, workspace: &Workspace, package: &str, first: &[&str]) -> Result<()> {
+        Err(build::tool(workspace, package)?.args(first).args(&self.arguments).exec().into())
     }
 }
 
 /// Runs the verb of the command line.
 #[must_use]
 pub fn main() -> ExitCode {
-    match dispatch(Cli::parse().verb) {
+    exit(dispatch(Cli::parse().verb))
+}
+
+/// The exit code for a result, whose error is printed.
+#[must_use]
+pub fn exit(result: Result<()>) -> ExitCode {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
@@ -151,13 +156,13 @@ fn dispatch(verb: Verb) -> Result<()> {
         Verb::Attacks(args) => attacks::run(&workspace, &args),
         Verb::Fleet(args) => fleet::run(&workspace, &args),
         Verb::Fuzz(args) => fuzz::run(&workspace, &args),
-        Verb::Fidelity(args) => fidelity::run(&workspace, &args),
-        Verb::Enough(args) => enough::run(&workspace, &args),
-        Verb::Judges(args) => judges::run(&workspace, &args),
-        Verb::Nscc(args) => nscc::run(&workspace, &args),
+        Verb::Fidelity(args) => args.exec(&workspace, build::COMPARISONS, &["fidelity"]),
+        Verb::Enough(args) => args.exec(&workspace, build::COMPARISONS, &["enough"]),
+        Verb::Judges(args) => args.exec(&workspace, build::COMPARISONS, &["judges"]),
+        Verb::Nscc(args) => args.exec(&workspace, build::COMPARISONS, &["nscc"]),
         Verb::Docs => docs::run(&workspace),
         Verb::P4(args) => p4::run(&workspace, &args),
-        Verb::Vm(args) => args.exec(&workspace, build::VM),
+        Verb::Vm(args) => args.exec(&workspace, build::VM, &[]),
     }
 }
 

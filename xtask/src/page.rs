@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use fs_err as fs;
 
 use crate::run::{capture, header};
@@ -144,17 +144,14 @@ pub fn table(heading: &str, rows: &[String]) -> String {
     lines.map(|line| format!("| {line} |\n")).collect()
 }
 
-/// Fails unless every table of a page in docs/measured is one of `names`, and the page has one.
-#[cfg(test)]
-pub(crate) fn assert_tables_are(page: &str, names: &[&str]) -> String {
-    let path = Workspace::locate().unwrap().root().join("docs/measured").join(page).with_extension("md");
-    let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+/// Fails unless every table of a page in docs/measured is one of `names`, and the page has one; returns its text.
+pub fn ensure_tables_are(page: &str, names: &[&str]) -> Result<String> {
+    let path = Workspace::locate()?.root().join("docs/measured").join(page).with_extension("md");
+    let text = fs::read_to_string(&path)?;
     let unknown: Vec<&str> = marker_names(&text).filter(|name| !names.contains(name)).collect();
-    assert!(unknown.is_empty() && marker_names(&text).count() > 0, "{page} has no table {unknown:?}");
-    for name in marker_names(&text) {
-        replace(page, &text, name, "").unwrap();
-    }
-    text
+    ensure!(unknown.is_empty() && marker_names(&text).count() > 0, "{page} has no table {unknown:?}");
+    marker_names(&text).try_for_each(|name| replace(page, &text, name, "").map(drop))?;
+    Ok(text)
 }
 
 #[cfg(test)]

@@ -114,13 +114,7 @@ impl Finished {
 }
 
 fn main() -> ExitCode {
-    match Workspace::locate().and_then(|workspace| run(&workspace, &Args::parse())) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    xtask::exit(Workspace::locate().and_then(|workspace| run(&workspace, &Args::parse())))
 }
 
 /// Runs scenarios, lists them, or gives a shell.

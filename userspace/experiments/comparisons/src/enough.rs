@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use anyhow::{Context as _, Result};
 
 use crate::lab::{Args, Lab, Page, Table, cells, find, table};
-use crate::workspace::Workspace;
+use xtask::workspace::Workspace;
 
 const TABLES: &[Table<'_>] = &[
     ("storage", &storage),

@@ -14,7 +14,7 @@ mod nscc;
 use anyhow::Result;
 
 use crate::lab::{Args, Page, Table};
-use crate::workspace::Workspace;
+use xtask::workspace::Workspace;
 
 const PAGE: &str = "judges";
 
@@ -38,11 +38,11 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::page;
+    use xtask::page;
 
     #[test]
     fn page_has_markers_of_judges_only() {
         let names: Vec<&str> = TABLES.iter().map(|(name, _)| *name).chain([page::ORIGIN]).collect();
-        page::assert_tables_are(PAGE, &names);
+        page::ensure_tables_are(PAGE, &names).unwrap();
     }
 }

@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result};
 use serde_json::Value;
 
 use crate::lab::{Args, Lab, Page, Table, cells, list, number, table};
-use crate::workspace::Workspace;
+use xtask::workspace::Workspace;
 
 /// Tables: the heading of the first column, and workloads by the text of that column.
 const TABLES: &[Table<'_>] = &[

@@ -7,7 +7,7 @@ use fs_err as fs;
 use serde_json::Value;
 
 use crate::lab::{self, Lab, Page, Table, cells, find, kb, list, number, percent, table, text};
-use crate::workspace::Workspace;
+use xtask::workspace::Workspace;
 
 /// Options of `cargo xtask fidelity`.
 #[derive(clap::Args)]

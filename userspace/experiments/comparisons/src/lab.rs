@@ -9,9 +9,9 @@ use anyhow::{Context as _, Result, ensure};
 use fs_err as fs;
 use serde_json::Value;
 
-use crate::page::{self, Measured};
-use crate::run::{capture, header};
-use crate::{build, workspace::Workspace};
+use xtask::page::{self, Measured};
+use xtask::run::{capture, header};
+use xtask::{build, workspace::Workspace};
 
 /// Options of all commands that generate a page with the simulator.
 #[derive(clap::Args)]
