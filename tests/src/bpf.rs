@@ -86,7 +86,6 @@ impl LoadedObjects {
     }
 
     /// Waits until the kernel has freed all of it; `false` on a time-out.
-    #[must_use]
     pub fn wait_until_freed(&self) -> bool {
         let until = Instant::now() + GRACE;
         loop {

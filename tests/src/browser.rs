@@ -47,7 +47,6 @@ pub struct Browser {
 
 impl Browser {
     /// Whether a browser is installed; prints a message if not.
-    #[must_use]
     pub fn available(test: &str) -> bool {
         let path = env::var_os("PATH").unwrap_or_default();
         let available = env::split_paths(&path).any(|dir| dir.join("chromium").is_file());

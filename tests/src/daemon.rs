@@ -79,13 +79,11 @@ impl Daemon {
     }
 
     /// Path of the configuration file.
-    #[must_use]
     pub fn file(&self) -> PathBuf {
         self.dir.path().join("dcqcn.toml")
     }
 
     /// Contents of the log.
-    #[must_use]
     pub fn log(&self) -> PathBuf {
         self.dir.path().join("log")
     }

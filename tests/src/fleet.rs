@@ -130,7 +130,6 @@ impl FleetFixture {
     }
 
     /// Directory of the processes' logs.
-    #[must_use]
     pub fn log(&self) -> PathBuf {
         self.dir.path().join("log")
     }
@@ -208,7 +207,6 @@ impl Drop for FleetFixture {
 }
 
 /// Number of reporting hosts in a status.
-#[must_use]
 pub fn reporting_hosts(status: &Value) -> usize {
     let hosts = status["hosts"].as_array().map(Vec::as_slice).unwrap_or_default();
     hosts.iter().filter(|host| host["is_there"] == true).count()

@@ -36,7 +36,6 @@ fn wait_for_carrier(host: &Host, iface: &str) -> Result<()> {
 }
 
 /// Number of attachments with maps in the kernel, distinguished from those of other tests by the table size.
-#[must_use]
 pub fn tables(flows: u32) -> usize {
     let maps = loaded_maps().filter_map(Result::ok);
     maps.filter(|map| map.name() == b"PAIRS" && map.max_entries() == flows).count()

@@ -65,38 +65,32 @@ impl Default for Roce {
 }
 
 /// MAC address of host `host`.
-#[must_use]
 pub const fn mac(host: u8) -> [u8; 6] {
     [2, 0, 0, 0, 0, host]
 }
 
 /// IPv4 address of host `host`.
-#[must_use]
 pub const fn v4(host: u8) -> [u8; 4] {
     [10, 0, 0, host]
 }
 
 /// IPv6 address of host `host`.
-#[must_use]
 pub const fn v6(host: u8) -> [u8; 16] {
     [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, host]
 }
 
 impl Roce {
     /// Offset of the IP header.
-    #[must_use]
     pub fn l3(&self) -> usize {
         Ethernet::LEN + VlanTag::LEN * self.tags.len()
     }
 
     /// Offset of the BTH.
-    #[must_use]
     pub fn bth(&self) -> usize {
         self.l3() + if self.v6 { Ipv6::LEN } else { Ipv4::LEN } + Udp::LEN
     }
 
     /// The frame, with correct checksum and ICRC.
-    #[must_use]
     pub fn frame(&self) -> Vec<u8> {
         let mut out = self.link();
         let transport = Bth::LEN + self.opcode.ext_len() + self.payload + icrc::LEN;
@@ -131,7 +125,6 @@ impl Roce {
     }
 
     /// The frame with this syndrome in its AETH.
-    #[must_use]
     pub fn with_syndrome(&self, syndrome: u8) -> Vec<u8> {
         let mut out = self.frame();
         if let Some(byte) = out.get_mut(self.bth() + Bth::LEN) {
@@ -142,7 +135,6 @@ impl Roce {
     }
 
     /// The frame cut to its headers, with its IP length adjusted or all lengths kept.
-    #[must_use]
     pub fn trimmed(&self, keeps_lengths: bool) -> Vec<u8> {
         let mut out = self.frame();
         out.truncate(self.bth() + Bth::LEN + self.opcode.ext_len());
@@ -178,7 +170,6 @@ impl Roce {
     }
 
     /// The receiver's CNP for the packet, built by the library: with a hint unless the sender's QPN is known.
-    #[must_use]
     pub fn cnp(&self, sender_qpn: Option<u32>, tos: u8) -> Vec<u8> {
         let repr = cnp::CnpRepr {
             udp_sport: 0xc123,
@@ -218,7 +209,6 @@ pub fn set_ecn(frame: &mut [u8], ecn: Ecn) {
 }
 
 /// The frames of a capture in `tests/captures`, with their times in ns since the first.
-#[must_use]
 pub fn capture(name: &str) -> Vec<(u64, Vec<u8>)> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("captures").join(name);
     let mut capture = Capture::open(&path).unwrap_or_else(|error| panic!("{error}"));
@@ -233,7 +223,6 @@ pub fn capture(name: &str) -> Vec<(u64, Vec<u8>)> {
 }
 
 /// A connection request as sent by `rping`, from identifier `local_comm_id` and QP `local_qpn`.
-#[must_use]
 pub const fn req(local_comm_id: u32, local_qpn: u32) -> Req {
     Req {
         local_comm_id,
@@ -249,7 +238,6 @@ pub const fn req(local_comm_id: u32, local_qpn: u32) -> Req {
 }
 
 /// A connection management message from host `src` to host `dst`, from QP1 to QP1.
-#[must_use]
 pub fn cm(src: u8, dst: u8, message: &CmMessage) -> Vec<u8> {
     let datagram = Roce {
         src,

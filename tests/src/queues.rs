@@ -27,7 +27,6 @@ const SETTLING_BYTES: u64 = 1_000_000;
 const SENDERS: usize = 6;
 
 /// A frame that is not RoCE, of a DSCP.
-#[must_use]
 pub fn other(dscp: u8) -> Vec<u8> {
     let roce = Roce { dscp, ..Roce::default() };
     let (mut frame, port) = (roce.frame(), roce.l3() + 22);
@@ -68,7 +67,6 @@ pub const CASES: [(&str, &[&str], [f64; 3]); 4] = [
 /// Whether shares are as close to the expected ones as the kernel's own tests require: 5 %, and over 95 % for a strict
 /// queue. On htb 8 %: in half of eight runs the smallest of three had 0.157 or 0.158 instead of 0.150, for an unknown
 /// reason.
-#[must_use]
 pub fn shares_match(choice: QueuesChoice, found: [f64; 3], expected: [f64; 3]) -> bool {
     let within = if choice == QueuesChoice::Htb { 0.08 } else { 0.05 };
     let is_near = |(found, expected): (f64, f64)| match expected {

@@ -115,13 +115,11 @@ impl Forwarded {
 }
 
 /// Runs the verb of the command line.
-#[must_use]
 pub fn main() -> ExitCode {
     exit(dispatch(Cli::parse().verb))
 }
 
 /// The exit code for a result, whose error is printed.
-#[must_use]
 pub fn exit(result: Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -19,7 +19,6 @@ pub struct Clock {
 
 impl Clock {
     /// Returns whether the library is installed; prints that `test` is skipped if not.
-    #[must_use]
     pub fn available(test: &str) -> bool {
         let available = fs::exists(library()).unwrap_or(false);
         if !available {
@@ -49,7 +48,6 @@ impl Clock {
     }
 
     /// Command prefix that runs a program with this clock.
-    #[must_use]
     pub fn program(&self) -> Vec<&str> {
         ["env"].into_iter().chain(self.environment.iter().map(String::as_str)).collect()
     }

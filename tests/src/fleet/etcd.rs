@@ -48,7 +48,6 @@ fn free_port() -> Result<u16> {
 
 impl Etcd {
     /// Returns whether etcd is installed; prints that `test` is skipped if not.
-    #[must_use]
     pub fn available(test: &str) -> bool {
         let available = ["etcd", "etcdctl"].into_iter().all(|name| program(name).is_some());
         if !available {
@@ -141,14 +140,12 @@ impl Etcd {
     }
 
     /// Client addresses of all members.
-    #[must_use]
     pub fn endpoints(&self) -> String {
         let endpoint = |member: &Member| format!("{}://{}:{}", self.scheme, self.address, member.client);
         self.members.iter().map(endpoint).collect::<Vec<_>>().join(",")
     }
 
     /// Number of members.
-    #[must_use]
     pub fn count(&self) -> usize {
         self.members.len()
     }

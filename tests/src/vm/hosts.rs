@@ -149,7 +149,6 @@ impl Counts {
     }
 
     /// Busy shares of the sender's and of the receiver's CPUs.
-    #[must_use]
     pub fn busy(&self) -> [f64; 2] {
         self.cpu.map(|[all, idle]| 1.0 - idle as f64 / (all as f64).max(1.0))
     }
@@ -215,7 +214,6 @@ impl Hosts {
     }
 
     /// The interface for `dcqcn`.
-    #[must_use]
     pub const fn iface(&self) -> &'static str {
         self.topology.iface
     }
@@ -271,7 +269,6 @@ impl Hosts {
     }
 
     /// WRITE QPs from the sender to the receiver; the first and last quarter of the time is not measured.
-    #[must_use]
     pub fn flows(&self, tool: Tool, qps: u16, seconds: u32) -> Vec<Flow> {
         // The responder of READs sends the data.
         let (client, server) = if tool == Tool::Read { (RECEIVER, SENDER) } else { (SENDER, RECEIVER) };

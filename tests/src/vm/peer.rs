@@ -36,7 +36,6 @@ struct CommandResult {
 }
 
 /// A parameter `dcqcn.NAME=VALUE` of the kernel's command line.
-#[must_use]
 pub fn parameter<'a>(command_line: &'a str, name: &str) -> Option<&'a str> {
     command_line
         .split_whitespace()

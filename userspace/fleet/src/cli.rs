@@ -105,7 +105,6 @@ impl Cli {
 }
 
 /// Runs `dcqcn-fleet`.
-#[must_use]
 pub fn main() -> ExitCode {
     CompleteEnv::with_factory(Cli::command).complete();
     let cli = Cli::parse();

@@ -4,9 +4,6 @@ use tracing_subscriber::filter::{LevelFilter, ParseError, Targets};
 
 /// Parses a filter: a level (`debug`), or levels of modules (`dcqcn_netlink=trace,info`). Unspecified modules log
 /// errors only.
-///
-/// # Errors
-/// The text is not a filter.
 pub fn filter(text: &str) -> Result<Targets, ParseError> {
     let targets: Targets = text.parse()?;
     let has_default_level = targets.default_level().is_some();

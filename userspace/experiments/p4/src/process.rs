@@ -92,13 +92,11 @@ impl Process {
     }
 
     /// PID.
-    #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
     /// Port of its Thrift server, in its namespace.
-    #[must_use]
     pub const fn thrift_port(&self) -> u16 {
         THRIFT_PORT
     }

@@ -63,15 +63,9 @@ pub trait Target {
     fn set_time(&mut self, now_us: u64);
 
     /// Sends a packet to a port.
-    ///
-    /// # Errors
-    /// The kernel rejects it.
     fn send(&mut self, port: u16, packet: &[u8]) -> Result<(), p4::Error>;
 
     /// The next packet that leaves by a port within this time.
-    ///
-    /// # Errors
-    /// The switch fails.
     fn receive(&mut self, port: u16, within: Duration) -> Result<Option<Vec<u8>>, p4::Error>;
 }
 

@@ -74,32 +74,22 @@ pub struct Options {
 
 /// Error of a replay.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum Error {
-    /// The capture.
     #[error(transparent)]
     Capture(#[from] CaptureError),
-    /// The parameters.
     #[error(transparent)]
     Config(#[from] Invalid),
-    /// The engine.
     #[error(transparent)]
     Engine(#[from] crate::Error),
-    /// The output cannot be written.
     #[error("cannot write the output: {0}")]
     Output(#[from] io::Error),
-    /// The file of departures cannot be written.
     #[error("cannot write {}: {reason}", path.display())]
-    Out {
-        /// Path.
-        path: PathBuf,
-        /// Cause.
-        reason: String,
-    },
+    Out { path: PathBuf, reason: String },
 }
 
 /// Default configuration: each hook does everything it can. Egress marks and paces (`fq`), ingress processes CNPs and
 /// answers marks.
-#[must_use]
 pub fn default_config() -> Config {
     let mut config = Config::DEFAULT;
     config.scalars.cp_enable = 1;

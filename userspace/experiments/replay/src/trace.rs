@@ -54,25 +54,20 @@ pub struct Options {
 
 /// Error of a trace.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum Error {
-    /// The events.
     #[error(transparent)]
     Input(#[from] InputError),
-    /// The parameters.
     #[error(transparent)]
     Config(#[from] Invalid),
-    /// The line rate is unknown.
     #[error("the line rate is unknown: set it, as in `--line-rate 40gbit`")]
     NoLineRate,
-    /// The engine.
     #[error(transparent)]
     Engine(#[from] crate::Error),
-    /// The kernel did not create the flow.
     #[error(
         "the data plane has no flow for the packets of the trace: the object belongs to another version of dcqcn"
     )]
     NoFlow,
-    /// The output cannot be written.
     #[error("cannot write the output: {0}")]
     Output(#[from] io::Error),
 }
@@ -80,9 +75,6 @@ pub enum Error {
 /// Parameters of a trace: a reaction point alone, with departure times determined by the rates. Unless set,
 /// `pacing_credit` and `wire_overhead` are 0, and so is `rate_reduce_monitor_period` in the paper's variant, which
 /// lacks such a guard: every CNP cuts.
-///
-/// # Errors
-/// The settings are inconsistent.
 pub fn config(settings: &Settings) -> Result<Config, SettingsError> {
     let is_set = |key: &str| settings.changes.iter().any(|change| change.key.to_string() == key);
     let mut config = settings.config(None)?;

@@ -100,7 +100,6 @@ const MIN_LINK_BPS: u64 = 1_000_000;
 
 impl QualifyConfig {
     /// The default incast: without PFC, all data in flight fits the buffer.
-    #[must_use]
     pub fn incast() -> IncastConfig {
         IncastConfig {
             senders: 3,

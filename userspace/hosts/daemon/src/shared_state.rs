@@ -79,25 +79,21 @@ impl Default for SharedState {
 
 impl SharedState {
     /// Current state of the daemon.
-    #[must_use]
     pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
         Arc::clone(&lock(&self.snapshot))
     }
 
     /// Samples of queues and flows.
-    #[must_use]
     pub(crate) fn watched(&self) -> Arc<Watched> {
         Arc::clone(&self.watched)
     }
 
     /// Health of its tasks.
-    #[must_use]
     pub(crate) fn tasks(&self) -> Vec<TaskHealth> {
         lock(&self.tasks).health()
     }
 
     /// The part without progress for `late`, as text; `None` if all is well. The worker has `WORK` times as long.
-    #[must_use]
     pub(crate) fn stuck(&self, late: Duration) -> Option<String> {
         let late_ns = u64::try_from(late.as_nanos()).unwrap_or(u64::MAX);
         let idle_ns = monotonic_ns().saturating_sub(self.step_ns.load(Ordering::Relaxed));

@@ -161,7 +161,6 @@ impl Cli {
 }
 
 /// Runs the command line of this process.
-#[must_use]
 pub fn main() -> ExitCode {
     if is_called("ecnconfig") {
         let args = ecnconfig::EcnconfigArgs::parse();

@@ -32,7 +32,6 @@ pub(crate) enum Severity {
 
 impl Severity {
     /// Name in output and JSON.
-    #[must_use]
     pub(crate) const fn label(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -97,7 +96,6 @@ impl Finding {
 }
 
 /// All findings in `snapshot`: by interface, the host last; most severe first.
-#[must_use]
 pub(crate) fn examine(snapshot: &Snapshot) -> Vec<Finding> {
     let mut findings: Vec<Finding> = checks::ALL.iter().flat_map(|check| check(snapshot)).collect();
     // `None` sorts first; the host belongs after its interfaces.

@@ -103,48 +103,22 @@ pub struct Note {
 
 /// Reason why a directory cannot be imported.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum Error {
-    /// Directory or file without parameters.
     #[error(
         "{}: contains neither roce_rp nor roce_np nor a known parameter; specify their parent directory, such as \
          /sys/class/net/eth0/ecn, or the text of `mlxconfig -d DEVICE -e query`",
         .0.display()
     )]
     Nothing(PathBuf),
-    /// Unreadable file or directory.
     #[error("{}: {source}", path.display())]
-    Read {
-        /// File or directory.
-        path: PathBuf,
-        /// Cause.
-        source: io::Error,
-    },
-    /// A file does not contain a number.
+    Read { path: PathBuf, source: io::Error },
     #[error("{}: `{}` is not a whole number: write one, without its unit", path.display(), shown(text))]
-    Number {
-        /// File.
-        path: PathBuf,
-        /// Content.
-        text: String,
-    },
-    /// A boolean that is neither 0 nor 1.
+    Number { path: PathBuf, text: String },
     #[error("{} = {value} is out of range: 0 to 1", path.display())]
-    Flag {
-        /// File.
-        path: PathBuf,
-        /// Number in it.
-        value: u64,
-    },
-    /// A number outside the range of the data plane.
+    Flag { path: PathBuf, value: u64 },
     #[error("{} = {value}: {source}", path.display())]
-    Value {
-        /// File.
-        path: PathBuf,
-        /// Number in it.
-        value: u64,
-        /// Error with the allowed range.
-        source: Box<SetError>,
-    },
+    Value { path: PathBuf, value: u64, source: Box<SetError> },
 }
 
 /// Reads a directory, or a text dump of one or of `mlxconfig query`. `port` selects an adapter's port, whose parameters

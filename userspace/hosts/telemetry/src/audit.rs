@@ -135,7 +135,6 @@ pub struct Order {
 
 impl Entry {
     /// The user, and the user that called sudo.
-    #[must_use]
     pub fn who(&self) -> String {
         let user = self.user.clone().unwrap_or_else(|| self.uid.to_string());
         match &self.sudo_user {
@@ -145,7 +144,6 @@ impl Entry {
     }
 
     /// A rejected change as an event; `None` for other entries.
-    #[must_use]
     pub fn event_row(&self) -> Option<EventRow> {
         let Event::Refused { refused } = &self.event else { return None };
         let detail =
@@ -223,36 +221,27 @@ pub struct Log {
 
 impl Log {
     /// The log in the directory of `DCQCN_AUDIT`, or in `/var/log/dcqcn`.
-    #[must_use]
     pub fn here() -> Self {
         let directory = env::var_os(DIRECTORY_VARIABLE).filter(|directory| !directory.is_empty());
         Self::within(&directory.map_or_else(|| PathBuf::from(DIRECTORY), PathBuf::from))
     }
 
     /// The log in `directory`.
-    #[must_use]
     pub(crate) fn within(directory: &Path) -> Self {
         Self { directory: directory.to_owned() }
     }
 
     /// Path of the file.
-    #[must_use]
     pub fn path(&self) -> PathBuf {
         self.directory.join(FILE)
     }
 
     /// Appends this process's changes; nothing if no value differs.
-    ///
-    /// # Errors
-    /// The file cannot be created or written.
     pub fn append(&self, changes: &[Change]) -> Result<(), Error> {
         self.append_all(changes, |key, old, new| Event::Changed { key, old, new })
     }
 
     /// Appends intended changes of this process. Their result, success or rejection, must follow.
-    ///
-    /// # Errors
-    /// As [`Self::append`].
     pub(crate) fn append_intent(&self, changes: &[Change]) -> Result<(), Error> {
         self.append_all(changes, |key, old, intended| Event::Intended { key, old, intended })
     }
@@ -268,18 +257,12 @@ impl Log {
     }
 
     /// Appends a rejected change of `iface` (empty: of a whole file), and the cause.
-    ///
-    /// # Errors
-    /// As [`Self::append`].
     pub(crate) fn append_refusal(&self, iface: &str, why: &str) -> Result<(), Error> {
         let entry = Author::this_process().entry(iface, Event::Refused { refused: why.to_owned() });
         self.write(&[entry]).map_err(|source| Error { path: self.path(), source })
     }
 
     /// Appends a completed request over the daemon's socket.
-    ///
-    /// # Errors
-    /// As [`Self::append`].
     pub fn append_order(&self, order: Order) -> Result<(), Error> {
         let entry = Author::this_process().entry("", Event::Ordered(order));
         self.write(&[entry]).map_err(|source| Error { path: self.path(), source })

@@ -113,7 +113,6 @@ pub type QpKey = (IpAddr, u32, Option<String>);
 
 impl QpSample {
     /// Identity on the interface.
-    #[must_use]
     pub fn id(&self) -> QpKey {
         (self.row.address, self.row.qpn, self.row.vlan.clone())
     }
@@ -133,7 +132,6 @@ impl<T: Copy + Default> PerStat<T> {
     }
 
     /// The value of `stat`.
-    #[must_use]
     pub fn get(&self, stat: Stat) -> T {
         self.0.get(stat as usize).copied().unwrap_or_default()
     }
@@ -167,7 +165,6 @@ impl Interval {
 
 impl Sample {
     /// Activity since `before`. Without it, or if it is of another attachment, all rates are 0.
-    #[must_use]
     pub fn new(before: Option<&Reading>, now: &Reading) -> Self {
         let same = |before: &&Reading| before.info.attached_at_ns == now.info.attached_at_ns;
         let before = before.filter(same);

@@ -16,7 +16,6 @@ pub struct Sampler {
 
 impl Sampler {
     /// A sampler of `ifaces`, or of all interfaces attached in this network namespace if empty.
-    #[must_use]
     pub fn new(ifaces: Vec<String>) -> Self {
         Self { ifaces, last: HashMap::new() }
     }
@@ -44,9 +43,6 @@ impl Sampler {
 }
 
 /// Existing interfaces attached in this network namespace, by name.
-///
-/// # Errors
-/// As [`attach::list_alive`].
 pub fn attached() -> Result<Vec<String>, attach::Error> {
     let mut names: Vec<String> = attach::list_alive()?.into_iter().map(|info| info.iface).collect();
     names.sort_unstable();

@@ -11,7 +11,6 @@ use dcqcn_params::Key;
 const INTERFACES: &str = "/sys/class/net";
 
 /// Interfaces. A list that has been started, as in `eth0,`, continues.
-#[must_use]
 pub fn iface(current: &OsStr) -> Vec<CompletionCandidate> {
     let current = current.to_string_lossy();
     let (before, last) = current
@@ -32,19 +31,16 @@ fn key(current: &OsStr) -> Vec<CompletionCandidate> {
 }
 
 /// Parameters by name, followed by `=`.
-#[must_use]
 pub fn key_value(current: &OsStr) -> Vec<CompletionCandidate> {
     keys(current, "=")
 }
 
 /// Interfaces, then parameters.
-#[must_use]
 pub fn iface_or_key(current: &OsStr) -> Vec<CompletionCandidate> {
     iface(current).into_iter().chain(key(current)).collect()
 }
 
 /// Interfaces, then parameters followed by `=`.
-#[must_use]
 pub fn iface_or_key_value(current: &OsStr) -> Vec<CompletionCandidate> {
     iface(current).into_iter().chain(key_value(current)).collect()
 }

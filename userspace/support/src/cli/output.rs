@@ -27,7 +27,6 @@ impl<'a> Output<'a> {
     }
 
     /// Whether JSON is requested.
-    #[must_use]
     pub const fn is_json(&self) -> bool {
         self.json
     }
@@ -38,43 +37,28 @@ impl<'a> Output<'a> {
     }
 
     /// Prints `report` in the requested form.
-    ///
-    /// # Errors
-    /// Standard output is closed or full.
     pub fn show<T: Serialize + fmt::Display>(&mut self, report: &T) -> anyhow::Result<()> {
         if self.json { self.json(report) } else { self.text(report) }
     }
 
     /// Prints `value`, an object, as JSON, without buffering it: a full table is larger than all other data of the
     /// process.
-    ///
-    /// # Errors
-    /// As [`Self::show`].
     pub fn json(&mut self, value: &impl Serialize) -> anyhow::Result<()> {
         self.document(&Versioned { json_version: JSON_VERSION, value })
     }
 
     /// Prints `value` as JSON in a foreign format: a schema, a table of SONiC's.
-    ///
-    /// # Errors
-    /// As [`Self::show`].
     pub fn document(&mut self, value: &impl Serialize) -> anyhow::Result<()> {
         serde_json::to_writer_pretty(&mut *self.out, value).map_err(std::io::Error::from)?;
         Ok(self.out.write_all(b"\n")?)
     }
 
     /// Prints `value` as text.
-    ///
-    /// # Errors
-    /// As [`Self::show`].
     pub fn text(&mut self, value: &impl fmt::Display) -> anyhow::Result<()> {
         Ok(self.out.write_all(value.to_string().as_bytes())?)
     }
 
     /// Prints `report` as text, or as an object on one line.
-    ///
-    /// # Errors
-    /// As [`Self::show`].
     pub fn line<T: Serialize + fmt::Display>(&mut self, report: &T) -> anyhow::Result<()> {
         if !self.json {
             return self.text(report);
@@ -85,16 +69,12 @@ impl<'a> Output<'a> {
     }
 
     /// Flushes the output.
-    ///
-    /// # Errors
-    /// As [`Self::show`].
     pub fn finish(&mut self) -> anyhow::Result<()> {
         Ok(self.out.flush()?)
     }
 }
 
 /// An error with its causes, one per line; causes included in the previous line are omitted.
-#[must_use]
 pub fn explain(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for (depth, cause) in chain(error.as_ref()).into_iter().enumerate() {

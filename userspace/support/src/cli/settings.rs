@@ -24,16 +24,12 @@ pub struct SettingsArgs {
 
 impl SettingsArgs {
     /// The file, and the settings that take precedence over it.
-    #[must_use]
     pub fn split(self) -> (Option<PathBuf>, Settings) {
         let Self { config, profile, changes } = self;
         (config, Settings { profile, changes, ..Settings::default() })
     }
 
     /// Reads the file's settings for all interfaces and overlays the options.
-    ///
-    /// # Errors
-    /// The file cannot be read, or is invalid.
     pub fn read(self) -> anyhow::Result<Settings> {
         let (path, options) = self.split();
         let Some(path) = path else { return Ok(options) };

@@ -26,7 +26,6 @@ pub(crate) struct Framing {
 /// Nodes store and forward. The last packet, which may be shorter, leaves a node when it has arrived and the previous
 /// one has left; previous ones are spaced by the slowest link so far. Times are rounded down at every hop, as by
 /// transmitters, so that no message is faster.
-#[must_use]
 pub(crate) fn delivery_ns(path: &[Hop], framing: Framing, bytes: u64) -> u64 {
     let Framing { payload_bytes, header_bytes } = framing;
     let packets = bytes.div_ceil(payload_bytes);
@@ -48,7 +47,6 @@ pub(crate) fn delivery_ns(path: &[Hop], framing: Framing, bytes: u64) -> u64 {
 }
 
 /// Time of one frame of `wire_bytes` along `path`, rounded up at every hop.
-#[must_use]
 pub(crate) fn frame_ns(path: &[Hop], wire_bytes: u64) -> u64 {
     path.iter().map(|hop| Transmitter::time_ns(hop.rate_bps, wire_bytes) + hop.delay_ns).sum()
 }

@@ -339,7 +339,6 @@ pub(crate) fn collect(
 impl Scenario {
     /// Round trip of a full packet and its acknowledgement between host 0 and the farthest host in an empty network:
     /// the base round trip of [`crate::network::Nscc`].
-    #[must_use]
     pub(crate) fn base_rtt_ns(&self) -> u64 {
         let (ports, routes) = (self.topology.ports(), Routes::new(&self.topology, &|_| true));
         let header_bytes = u64::from(self.transport.header_bytes) + self.config.scalars.wire_overhead_bytes;

@@ -29,7 +29,6 @@ fn read_interface(name: &str, with_flows: bool) -> Result<Reading, attach::Error
 
 impl Scrape {
     /// Reads all interfaces, with all flows or only their number. Failures are part of the result.
-    #[must_use]
     pub(crate) fn take(with_flows: bool) -> Self {
         let mut scrape = Self::default();
         let attach::Alive { attached, unreadable } = match attach::alive() {

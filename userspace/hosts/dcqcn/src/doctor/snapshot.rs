@@ -357,7 +357,6 @@ impl Snapshot {
 
 impl Attached {
     /// Parameters; `None` if they could not be read. [`record::read`](super::record::read) rejects invalid ones.
-    #[must_use]
     pub(crate) fn config(&self) -> Option<Config> {
         config(self.parameters.as_ref()?).ok()
     }

@@ -18,7 +18,6 @@ use super::snapshot::{Link, Snapshot, Unread, VERSION};
 use sample::Sampler;
 
 /// Reads this machine twice, `observe` apart, in the calling thread's network namespace.
-#[must_use]
 pub(crate) fn take(observe: Duration, rtt_ns: u64) -> Snapshot {
     let mut notes = Notes::default();
     let started_ns = monotonic_ns();

@@ -28,7 +28,6 @@ struct Chunk {
 
 impl Batch {
     /// An empty batch for the interface.
-    #[must_use]
     pub fn new(ifindex: u32) -> Self {
         Self { ifindex, chunks: Vec::new() }
     }
@@ -47,13 +46,11 @@ impl Batch {
     }
 
     /// Number of changes.
-    #[must_use]
     pub(crate) fn len(&self) -> usize {
         self.chunks.iter().map(|chunk| chunk.classes.len()).sum()
     }
 
     /// Whether the batch has no changes.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.chunks.is_empty()
     }

@@ -30,9 +30,6 @@ pub struct Filter {
 
 impl Netlink {
     /// The filters below `parent`: a qdisc, a class, or one of [`Handle::CLSACT_HOOKS`], in the order of evaluation.
-    ///
-    /// # Errors
-    /// The kernel rejects the request.
     pub fn filters(&self, ifindex: u32, parent: Handle) -> Result<Vec<Filter>> {
         let bodies = self
             .dump(Subsystem::Route, RTM_GETTFILTER, |request| {

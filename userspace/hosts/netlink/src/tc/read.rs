@@ -37,7 +37,6 @@ pub struct Qdisc {
 
 impl Qdisc {
     /// Limits of an fq; `None` for other kinds.
-    #[must_use]
     pub fn fq(&self) -> Option<Fq> {
         if self.kind != "fq" {
             return None;

@@ -21,7 +21,6 @@ pub struct Export {
 }
 
 /// The firmware's parameters for `config`.
-#[must_use]
 pub fn export(config: &Config) -> Export {
     let mut notes = Vec::new();
     if config.scalars.rp_variant != RP_VARIANT_FIRMWARE {

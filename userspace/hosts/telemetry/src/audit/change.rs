@@ -23,9 +23,6 @@ pub enum ChangeMode {
 ///
 /// If the log cannot be written, a warning is logged, and the change stays. Rejections are logged too, if the interface
 /// is attached.
-///
-/// # Errors
-/// As [`Transaction::prepare`] and [`Transaction::commit`].
 pub fn change<E: From<attach::Error> + Display>(
     ifaces: &[impl AsRef<str>],
     manner: ChangeMode,

@@ -10,9 +10,6 @@ use super::{Author, Entry, Error, Event, Log};
 
 impl Log {
     /// Appends this process's changes, to be confirmed within some time.
-    ///
-    /// # Errors
-    /// The file cannot be created or written.
     pub(crate) fn append_pending(&self, changes: &[Change], within: Duration) -> Result<(), Error> {
         let confirm_within_s = within.as_secs();
         self.append_all(changes, |key, old, pending| Event::Pending { key, old, pending, confirm_within_s })
@@ -43,9 +40,6 @@ fn confirmations(author: &Author, info: &Info, pending: &Pending) -> Vec<Entry> 
 }
 
 /// Confirms pending changes of these interfaces, or of all if none is named, and logs it.
-///
-/// # Errors
-/// As [`attach::confirm`].
 pub fn confirm(ifaces: &[String]) -> Result<Vec<(Info, Pending)>, attach::Error> {
     let confirmed = attach::confirm(ifaces)?;
     if let Err(error) = Log::here().append_confirmed(&confirmed) {
@@ -55,9 +49,6 @@ pub fn confirm(ifaces: &[String]) -> Result<Vec<(Info, Pending)>, attach::Error>
 }
 
 /// Reverts pending changes, and logs it.
-///
-/// # Errors
-/// As [`attach::revert`].
 pub fn revert(which: Which<'_>) -> Result<Reverted, attach::Error> {
     let reverted = attach::revert(which)?;
     if let Err(error) = Log::here().append_reverted(&reverted.changes) {

@@ -46,9 +46,6 @@ pub(super) struct Written {
 
 impl Written {
     /// Replaces the file.
-    ///
-    /// # Errors
-    /// The rename fails.
     pub(super) fn persist(self) -> Result<()> {
         let Self { file, path } = self;
         file.persist(&path).with_context(|| format!("cannot write {}", path.display()))?;
@@ -60,9 +57,6 @@ impl Written {
 }
 
 /// Writes `kept` next to the file at `path`.
-///
-/// # Errors
-/// The write fails.
 pub(super) fn write(path: &Path, kept: &Persisted) -> Result<Written> {
     let failed = || format!("cannot write {}", path.display());
     let dir = path.parent().unwrap_or(path);
