@@ -37,7 +37,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     header("module cycles");
     let root = workspace.root();
     let mut crates: Vec<_> =
-        ["common", "ebpf", "tests", "tests/vm", "xtask"].map(|name| root.join(name)).to_vec();
+        ["common", "ebpf", "tests", "tests/frames", "tests/vm", "xtask"].map(|name| root.join(name)).to_vec();
     crates.extend(workspace.userspace()?);
     let mut found = Vec::new();
     for path in &crates {

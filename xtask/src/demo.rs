@@ -23,7 +23,6 @@ pub(crate) struct Args {
 
 const PAGE: &str = "demo";
 const PICTURE: &str = "incast.png";
-/// The table.
 const TABLE: &str = "demo";
 
 /// Builds, runs the lab and prints the location of the plots.

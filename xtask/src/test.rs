@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
 
+use crate::apt::{self, Requirement};
 use crate::run::{self, header, line};
 use crate::tally::Tally;
-use crate::tools::{self, Requirement};
 use crate::workspace::Workspace;
 use crate::{build, crates, dist, peer, toolchain, web};
 
@@ -106,7 +106,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         });
         build::with(workspace, if rings.contains(&Ring::Vm) { &[build::GUEST] } else { &[] })?;
         drop(built.join());
-        anyhow::Ok(downloads.join().unwrap_or_else(|_| tools::unpacked_tools(workspace)))
+        anyhow::Ok(downloads.join().unwrap_or_else(|_| apt::unpacked_tools(workspace)))
     })?;
     let path = run::path_with(&unpacked)?;
     if rings.contains(&Ring::Net) && run::is_root() && left_out.is_none() {
@@ -152,7 +152,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
 /// Gets programs and guests that these rings need; returns the directory of unpacked programs.
 fn download(workspace: &Workspace, rings: &[Ring]) -> PathBuf {
     let want = Ring::want(rings);
-    let programs = tools::for_tests(workspace, want);
+    let programs = apt::for_tests(workspace, want);
     if want == Requirement::All {
         peer::ensure(workspace);
     }
@@ -288,7 +288,7 @@ mod tests {
     fn fleet_programs_need_the_fleet_build() {
         let workspace = Workspace::locate().unwrap();
         let mut grep = Command::new("grep");
-        grep.args(["-rlE", "DCQCN_FLEET_BIN|dcqcn_tests::fleet", "."]);
+        grep.args(["-rlE", "dcqcn_fleet|dcqcn_tests::fleet", "."]);
         let files = run::capture(grep.current_dir(workspace.root().join("tests/tests"))).unwrap();
         let name = |file: &str| Some(file.split('/').nth(1)?.trim_end_matches(".rs").to_owned());
         let found: BTreeSet<String> = files.lines().filter_map(name).collect();

@@ -5,15 +5,17 @@
 
 use std::process::Command;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use serde_json::Value;
 
 use super::capture::{self, Packet};
 use super::lab::count;
 use super::peer::{MANAGEMENT_ADDRESSES, Peer};
 use super::perftest::{Flow, Outcome, Tool};
+use crate::command::output_of;
+use crate::retry::wait_for;
 
 /// Both guests: the sender of most traffic, and the receiver.
 pub const GUESTS: [u8; 2] = [SENDER, RECEIVER];
@@ -257,15 +259,15 @@ impl Hosts {
 
     /// Waits for a program to exit; returns whether it succeeded, and its output.
     pub fn finish(&mut self, program: &Program, patience: Duration) -> Result<(bool, String)> {
-        let until = Instant::now() + patience;
-        loop {
+        wait_for(patience, || {
             let printed = self.printed(program)?;
             if let Some(status) = printed.lines().last().and_then(|line| line.strip_prefix("exit ")) {
-                return Ok((status == "0", printed));
+                return Ok(Ok((status == "0", printed)));
             }
-            ensure!(Instant::now() < until, "a program has not ended: {}", printed.trim());
+            // Each attempt is a request to the guest.
             thread::sleep(Duration::from_millis(300));
-        }
+            Ok(Err(format!("a program has not ended: {}", printed.trim())))
+        })
     }
 
     /// WRITE QPs from the sender to the receiver; the first and last quarter of the time is not measured.
@@ -373,8 +375,5 @@ fn numbered(guest: u8, script: &str) -> String {
 fn here(script: &str) -> Result<String> {
     let mut command = Command::new("timeout");
     command.arg(TIMEOUT.as_secs().to_string()).args(["sh", "-ec", script]);
-    let output = command.output().context("sh")?;
-    let errors = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "`{}` ({}): {}", script.trim(), output.status, errors.trim());
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    output_of(&mut command)
 }

@@ -5,13 +5,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::command::sh;
 use super::sysfs;
+use crate::retry;
 
 /// Directory for exchanging commands and results.
 const DIR: &str = "/share/peer";
@@ -147,12 +148,11 @@ fn put(path: &Path, bytes: &[u8]) -> Result<()> {
 }
 
 fn wait_for(path: &Path, patience: Duration) -> Result<()> {
-    let until = Instant::now() + patience;
-    while !path.exists() {
-        ensure!(Instant::now() < until, "{} does not exist after {} s", path.display(), patience.as_secs());
-        thread::sleep(POLL);
-    }
-    Ok(())
+    retry::wait_for(patience, || {
+        let exists = path.exists();
+        thread::sleep(if exists { Duration::ZERO } else { POLL });
+        Ok(exists.then_some(()).ok_or_else(|| format!("{} does not exist", path.display())))
+    })
 }
 
 #[cfg(test)]

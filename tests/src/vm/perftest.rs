@@ -1,7 +1,6 @@
 //! Traffic by perftest: one QP per process, so that results are per QP.
 
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_common::wire::bth::Bth;
@@ -15,6 +14,7 @@ use dcqcn_common::wire::udp::Udp;
 use super::command::Running;
 use super::lab::{Lab, Options, rxe};
 use super::sysfs;
+use crate::retry::wait_for;
 
 /// Program of perftest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,12 +150,11 @@ pub fn start(lab: &Lab, flows: &[Flow]) -> Result<Vec<Traffic>> {
 
 /// Waits until a server of perftest listens at its port.
 pub fn wait_for_server(server: &Running, port: u16) -> Result<()> {
-    let until = Instant::now() + TIMEOUT;
-    while !is_listening(&sysfs::read("/proc/net/tcp")?, port) {
-        ensure!(Instant::now() < until, "no server at port {port}: {}", server.printed()?.trim());
-        thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
+    wait_for(TIMEOUT, || {
+        let is_up = is_listening(&sysfs::read("/proc/net/tcp")?, port);
+        let printed = server.printed()?;
+        Ok(is_up.then_some(()).ok_or_else(|| format!("no server at port {port}: {}", printed.trim())))
+    })
 }
 
 /// Runs all flows to their end.

@@ -17,8 +17,8 @@ use super::requests::Requests;
 use super::scenario::{self, Scenario};
 use super::tree::{self, Tree};
 use super::{Finished, RESULTS, cache};
+use xtask::apt::{self, Requirement};
 use xtask::run::{find_program, header};
-use xtask::tools::{self, Requirement};
 use xtask::workspace::Workspace;
 use xtask::{build, dist, page};
 
@@ -133,7 +133,7 @@ impl Guest {
             fs::copy(&binary, share.join(binary.file_name().context("a binary without a name")?))?;
         }
         let from = page::origin(workspace, "cargo xtask vm")?;
-        let (workspace, programs) = (workspace.clone(), tools::unpacked_tools(workspace));
+        let (workspace, programs) = (workspace.clone(), apt::unpacked_tools(workspace));
         Ok((Self { made: from, workspace, programs, cache, share, parts }, made))
     }
 
@@ -171,7 +171,7 @@ impl Guest {
 /// Builds further programs for guests with systemd, and gets etcd.
 pub(super) fn build_fleet(workspace: &Workspace) -> Result<()> {
     build::release(workspace, &[build::FLEET])?;
-    tools::for_tests(workspace, Requirement::Etcd);
+    apt::for_tests(workspace, Requirement::Etcd);
     Ok(())
 }
 

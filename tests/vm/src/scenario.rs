@@ -14,7 +14,6 @@ use xtask::build;
 use xtask::run;
 use xtask::workspace::Workspace;
 
-/// A scenario.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Scenario {
     pub(super) name: String,
@@ -62,7 +61,6 @@ pub(super) fn build_driver(workspace: &Workspace) -> Result<PathBuf> {
     Ok(workspace.binary_of("release", build::GUEST.0))
 }
 
-/// The scenarios of a driver.
 pub(super) fn all(driver: &Path) -> Result<Vec<Scenario>> {
     let list = run::capture(Command::new(driver).arg("list"))?;
     serde_json::from_str(&list).context("cannot read the driver's list of scenarios")
