@@ -14,9 +14,7 @@ use plotters::prelude::*;
 
 /// Width of the picture, in units that are pixels at scale 1.
 const WIDTH: u32 = 1200;
-/// Height of its title.
 const TITLE_HEIGHT: u32 = 48;
-/// Height of each chart.
 const CHART_HEIGHT: u32 = 270;
 /// Margins of a chart: above the axes for the caption, left of them for labels, right of them for the legend, below
 /// them for labels.

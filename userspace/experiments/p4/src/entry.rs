@@ -17,7 +17,6 @@ pub enum Value {
 }
 
 impl Value {
-    /// Bits.
     pub(crate) fn bits(self) -> u128 {
         match self {
             Self::Number(number) => number,

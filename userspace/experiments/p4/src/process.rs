@@ -13,7 +13,6 @@ use super::error::{Error, Result};
 use super::program::JSON;
 use super::session::Session;
 
-/// The switch.
 const TOOL: &str = "simple_switch";
 /// Port of its Thrift server, the only one in the namespace.
 const THRIFT_PORT: u16 = 9_090;

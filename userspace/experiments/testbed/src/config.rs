@@ -92,7 +92,6 @@ impl IncastConfig {
         }
     }
 
-    /// Switch.
     pub(crate) const fn switch(&self) -> SwitchKind {
         match self.bmv2 {
             false => SwitchKind::Linux,

@@ -14,7 +14,6 @@ pub mod frame;
 mod host;
 mod incast;
 mod measure;
-mod one_cpu;
 pub mod plot;
 pub mod qualify;
 mod rc;

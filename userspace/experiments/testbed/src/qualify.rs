@@ -23,8 +23,8 @@ use serde::Serialize;
 
 use super::config::IncastConfig;
 use super::control::SwitchAlone;
+use super::cpu::OneCpu;
 use super::incast::{progress_line, run_in};
-use super::one_cpu::OneCpu;
 use super::record::RunRecord;
 use super::topology::{SwitchKind, Topology, TopologyConfig};
 use super::{DataPlane, RpLocation};
@@ -230,7 +230,6 @@ impl Bench<'_> {
         }
     }
 
-    /// The network of `incast`.
     fn network(&self, incast: &IncastConfig) -> Result<Topology> {
         match &self.config.against {
             DeviceUnderTest::Ports(ports) => of_ports(ports, incast.flood),

@@ -37,7 +37,6 @@ impl Segment {
         matches!(self, Self::First | Self::Only)
     }
 
-    /// Ends a message.
     pub(crate) const fn ends_message(self) -> bool {
         matches!(self, Self::Last | Self::Only)
     }

@@ -42,7 +42,6 @@ impl Severity {
     }
 }
 
-/// A finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Finding {
     /// Stable identifier, documented in `docs/reference/doctor.md`.

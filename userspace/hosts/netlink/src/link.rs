@@ -1,26 +1,30 @@
 //! Interfaces: listing them, and creating the few kinds that the lab needs.
 
-mod message;
-
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::os::fd::AsRawFd;
 
 use libc::{
     IFLA_ADDRESS, IFLA_ALT_IFNAME, IFLA_IFNAME, IFLA_INFO_KIND, IFLA_LINK, IFLA_LINK_NETNSID, IFLA_LINKINFO,
     IFLA_MASTER, IFLA_MTU, IFLA_PERM_ADDRESS, IFLA_PROP_LIST, IFLA_STATS64, IFLA_TXQLEN, IFLA_XDP,
+    RTM_DELLINK, RTM_GETLINK, RTM_NEWADDR, RTM_NEWLINK, RTM_NEWNEIGH, RTM_SETLINK,
 };
-use libc::{RTM_DELLINK, RTM_GETLINK, RTM_NEWADDR, RTM_NEWLINK, RTM_NEWNEIGH, RTM_SETLINK};
-use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
+use netlink_packet_core::{Emitable, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
+use netlink_packet_route::AddressFamily;
+use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
 use netlink_packet_route::link::{InfoData, InfoVeth, LinkFlags, LinkMessage};
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
+};
 use nix::errno::Errno;
-use rtnetlink::{LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth};
+use rtnetlink::{AddressMessageBuilder, LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth};
 
 use super::error::{Error, Refusal, Result};
 use super::ethtool::{self, Driver};
 use super::netlink::{Netlink, Subsystem};
 use super::netns::Netns;
 use super::wire::{attribute, attributes, string, u32_at, u64_at};
-use message::{address_message, apply_end, emit, neighbour_message};
+use crate::wire::Encoder;
 
 /// Bytes of `struct ifinfomsg`.
 const IFINFOMSG_LEN: usize = 16;
@@ -411,6 +415,60 @@ fn nearest(name: &str, names: impl Iterator<Item = String>) -> Option<String> {
         .filter(|(similarity, _)| *similarity >= MIN_SIMILARITY)
         .max_by(|(a, _), (b, _)| a.total_cmp(b))
         .map(|(_, candidate)| candidate)
+}
+
+fn apply_end<T>(builder: LinkMessageBuilder<T>, end: &VethEnd<'_>) -> LinkMessageBuilder<T> {
+    let builder = match end.mac {
+        Some(mac) => builder.address(mac.to_vec()),
+        None => builder,
+    };
+    match end.netns {
+        Some(netns) => builder.setns_by_fd(netns.file().as_raw_fd()),
+        None => builder,
+    }
+}
+
+fn address_message(ifindex: u32, address: IpAddr, prefix_len: u8) -> AddressMessage {
+    match address {
+        IpAddr::V4(v4) => {
+            AddressMessageBuilder::<std::net::Ipv4Addr>::new().index(ifindex).address(v4, prefix_len).build()
+        }
+        IpAddr::V6(v6) => {
+            let mut message = AddressMessageBuilder::<std::net::Ipv6Addr>::new()
+                .index(ifindex)
+                .address(v6, prefix_len)
+                .build();
+            message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
+            message
+        }
+    }
+}
+
+fn neighbour_message(ifindex: u32, address: IpAddr, mac: [u8; 6]) -> NeighbourMessage {
+    let mut message = NeighbourMessage::default();
+    message.header.ifindex = ifindex;
+    message.header.state = NeighbourState::Permanent;
+    let destination = match address {
+        IpAddr::V4(v4) => {
+            message.header.family = AddressFamily::Inet;
+            NeighbourAddress::Inet(v4)
+        }
+        IpAddr::V6(v6) => {
+            message.header.family = AddressFamily::Inet6;
+            NeighbourAddress::Inet6(v6)
+        }
+    };
+    message.attributes = vec![
+        NeighbourAttribute::Destination(destination),
+        NeighbourAttribute::LinkLayerAddress(mac.to_vec()),
+    ];
+    message
+}
+
+fn emit(request: &mut Encoder, message: &impl Emitable) {
+    let mut bytes = vec![0; message.buffer_len()];
+    message.emit(&mut bytes);
+    request.raw(&bytes);
 }
 
 #[cfg(test)]

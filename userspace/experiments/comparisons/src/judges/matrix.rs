@@ -10,18 +10,15 @@ pub(super) fn incasts() -> impl Iterator<Item = (u32, u64)> {
 
 /// Matrices of one incast: the starts differ.
 pub(super) const STARTS: u64 = 8;
-/// Permutations.
 pub(super) const PERMUTATIONS: u64 = 60;
 const HOSTS: u32 = 128;
 /// Hosts of htsim's topology with a single switch.
 const INCAST_HOSTS: u32 = 258;
 
-/// The file of an incast.
 pub(super) fn incast_file(senders: u32, bytes: u64, start: u64) -> String {
     format!("incast-{senders}-{bytes}-{start}.cm")
 }
 
-/// The file of a permutation.
 pub(super) fn permutation_file(seed: u64) -> String {
     format!("permutation-{HOSTS}-{seed}.cm")
 }

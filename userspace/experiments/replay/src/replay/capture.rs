@@ -11,7 +11,7 @@ use pcap_file::pcapng::blocks::interface_description::{
 use pcap_file::pcapng::{Block, PcapNgReader};
 use pcap_file::{DataLink, PcapError, TsResolution};
 
-use super::link::Link;
+use super::Link;
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
 /// First bytes of a pcapng file: the type of its section header block, a palindrome in either byte order.

@@ -533,7 +533,6 @@ pub(crate) struct Change {
     pub(crate) what: ChangeKind,
 }
 
-/// Kind.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ChangeKind {
     /// A link fails or recovers.

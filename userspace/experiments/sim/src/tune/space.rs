@@ -22,7 +22,6 @@ const REFERENCE_BPS: f64 = 25e9;
 /// If given settings leave nothing of a range, it starts this many times below them.
 const BELOW: f64 = 100.0;
 
-/// Kind of a dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DimensionKind {
     /// A parameter.

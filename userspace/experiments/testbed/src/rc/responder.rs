@@ -12,7 +12,6 @@ pub(crate) enum Verdict {
         /// Offset of the payload's first byte in its message.
         offset_bytes: u32,
     },
-    /// A duplicate.
     Duplicate,
     /// Ahead of the expected one: dropped by go-back-N.
     Gap,

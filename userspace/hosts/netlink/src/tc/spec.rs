@@ -1,7 +1,7 @@
 //! Options of the qdiscs and classes that the project creates, in the kernel's format.
 
 use super::Handle;
-use super::rate::{RATE_SPEC_LEN, Rate};
+use super::{RATE_SPEC_LEN, Rate};
 use crate::wire::Encoder;
 
 /// Nanoseconds of a microsecond.
