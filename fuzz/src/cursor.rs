@@ -13,7 +13,6 @@ use dcqcn_replay::{Hook, Meta};
 use dcqcn_tests::both::LO;
 use dcqcn_tests::packets::{Roce, cm, req};
 
-/// One step.
 pub(crate) enum Step {
     /// A packet enters a hook.
     Packet { hook: Hook, frame: Vec<u8>, meta: Meta },

@@ -11,7 +11,6 @@ use dcqcn_common::wire::icrc;
 use dcqcn_common::wire::ipv4::Ipv4;
 use dcqcn_common::wire::udp::{self, Udp};
 
-/// A complete packet.
 pub(crate) struct CompletePacket<'a>(pub(crate) &'a [u8]);
 
 impl Frame for CompletePacket<'_> {

@@ -24,7 +24,6 @@ pub struct Both {
 
 impl Both {
     /// Loads the object and creates the reference engine; `None`, with a message, if capabilities are missing.
-    #[must_use]
     pub fn load(test: &str, flows: u32, config: &Config) -> Option<Self> {
         let sizes = Sizes { rp_flows: flows, np_flows: flows };
         let port = Port::new(LO, sizes.rp_sets(), sizes.np_sets());
@@ -117,7 +116,6 @@ impl Both {
 }
 
 /// A counter of a hook.
-#[must_use]
 pub fn count(state: &State, hook: Hook, stat: Stat) -> u64 {
     state.counters[hook.slot()].stat[stat as usize]
 }

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use aya::maps::{MapData, MapInfo, loaded_maps};
@@ -14,6 +13,7 @@ use dcqcn_common::layout::{DEFAULT_FLOWS, WAYS};
 use dcqcn_loader::dataplane::{MAPS, SHARED};
 
 use crate::host::Host;
+use crate::retry::wait_for;
 
 /// Time for the kernel to free unused objects: some RCU grace periods.
 const GRACE: Duration = Duration::from_secs(30);
@@ -86,20 +86,14 @@ impl LoadedObjects {
     }
 
     /// Waits until the kernel has freed all of it; `false` on a time-out.
-    #[must_use]
     pub fn wait_until_freed(&self) -> bool {
-        let until = Instant::now() + GRACE;
-        loop {
+        let freed = wait_for(GRACE, || {
             let maps = loaded_maps().filter_map(Result::ok).any(|map| self.maps.contains_key(&map.id()));
             let mut programs = loaded_programs().filter_map(Result::ok);
-            if !maps && !programs.any(|program| self.programs.contains(&program.id())) {
-                return true;
-            }
-            if Instant::now() > until {
-                return false;
-            }
-            thread::sleep(Duration::from_millis(20));
-        }
+            let is_free = !maps && !programs.any(|program| self.programs.contains(&program.id()));
+            Ok(is_free.then_some(()).ok_or_else(String::new))
+        });
+        freed.is_ok()
     }
 }
 

@@ -4,11 +4,13 @@ use std::env;
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::command::Running;
+use crate::retry::wait_for;
 use anyhow::{Context as _, Result, bail, ensure};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
@@ -35,7 +37,7 @@ const OPTIONS: [&str; 12] = [
 /// A browser with one page, closed on drop.
 pub struct Browser {
     dir: TempDir,
-    child: Child,
+    child: Running,
     to: File,
     from: Receiver<Value>,
     /// Number of the last request.
@@ -47,7 +49,6 @@ pub struct Browser {
 
 impl Browser {
     /// Whether a browser is installed; prints a message if not.
-    #[must_use]
     pub fn available(test: &str) -> bool {
         let path = env::var_os("PATH").unwrap_or_default();
         let available = env::split_paths(&path).any(|dir| dir.join("chromium").is_file());
@@ -67,14 +68,15 @@ impl Browser {
             Ok(File::options().read(true).write(true).open(path)?)
         };
         let (to, answers) = (pipe("in")?, pipe("out")?);
-        let child = Command::new("sh")
+        let mut command = Command::new("sh");
+        command
             .args(["-c", "dir=$1; shift; exec chromium \"--user-data-dir=$dir/profile\" \"$@\" 3<\"$dir/in\" 4>\"$dir/out\"", "sh"])
             .arg(dir.path())
             .args(OPTIONS)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(File::create(dir.path().join("log"))?)
-            .spawn()?;
+            .stderr(File::create(dir.path().join("log"))?);
+        let child = Running(command.spawn()?);
         let (say, from) = channel();
         thread::spawn(move || {
             for message in BufReader::new(answers).split(0).map_while(Result::ok) {
@@ -151,15 +153,14 @@ impl Browser {
 
     /// Waits until an expression is true.
     pub fn wait(&mut self, expression: &str) -> Result<()> {
-        let until = Instant::now() + TIMEOUT;
-        while self.eval(&format!("!!({expression})"))? != true {
-            if Instant::now() > until {
-                let text = self.eval("document.body.innerText")?;
-                bail!("time-out waiting for {expression}: {:?}; the page shows {text}", self.complaints);
-            }
-            thread::sleep(Duration::from_millis(50));
-        }
-        Ok(())
+        let waited = wait_for(TIMEOUT, || {
+            let is_so = self.eval(&format!("!!({expression})"))? == true;
+            Ok(is_so.then_some(()).ok_or_else(|| format!("no {expression}")))
+        });
+        waited.or_else(|error| {
+            let text = self.eval("document.body.innerText")?;
+            bail!("{error:#}: {:?}; the page shows {text}", self.complaints)
+        })
     }
 
     /// Sets the page's size in pixels, and its colour scheme.
@@ -215,15 +216,9 @@ impl Drop for Browser {
     fn drop(&mut self) {
         // Orderly, so that its own processes exit with it; killed if that fails.
         self.session = None;
-        let closed = self.call("Browser.close", json!({}));
-        let until = Instant::now() + Duration::from_secs(5);
-        while closed.is_ok() && Instant::now() < until {
-            if let Ok(Some(_)) = self.child.try_wait() {
-                return;
-            }
-            thread::sleep(Duration::from_millis(20));
+        if self.call("Browser.close", json!({})).is_ok() {
+            let exited = || Ok(self.child.0.try_wait()?.ok_or_else(String::new));
+            let _ = wait_for(Duration::from_secs(5), exited);
         }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

@@ -4,16 +4,15 @@ use std::io::BufReader;
 use std::num::ParseIntError;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use std::{env, fs};
 
 use anyhow::{Context as _, Result, ensure};
+use dcqcn_netlink::Netns;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::host::Host;
-use crate::socket::TIMEOUT;
+use crate::retry::wait;
 
 /// Path of `dcqcn`.
 pub fn binary() -> Result<PathBuf> {
@@ -50,20 +49,48 @@ pub fn cpu_time(pid: u32) -> Result<Duration> {
     Ok(TICK * ticks)
 }
 
-/// A process on a host; killed at the end of its test.
+/// Path of `dcqcn-fleet`.
+pub fn fleet_binary() -> Result<PathBuf> {
+    Ok(env::var_os("DCQCN_FLEET_BIN").context("DCQCN_FLEET_BIN is not set: run `cargo xtask test`")?.into())
+}
+
+/// `dcqcn-fleet` with these arguments.
+pub fn dcqcn_fleet(words: &[&str]) -> Result<Command> {
+    let mut command = Command::new(fleet_binary()?);
+    command.args(words).stdin(Stdio::null());
+    Ok(command)
+}
+
+/// Standard output of a command, which must succeed.
+pub fn output_of(command: &mut Command) -> Result<String> {
+    let output = command.output().with_context(|| format!("{command:?}"))?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{command:?} ({}): {}", output.status, errors.trim());
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// A command line without quoting, split at blanks.
+pub fn words(line: &str) -> Result<Command> {
+    let mut words = line.split_whitespace();
+    let mut command = Command::new(words.next().context("an empty command")?);
+    command.args(words);
+    Ok(command)
+}
+
+/// A process that is killed at the end of its test.
 pub struct Running(pub Child);
 
 impl Running {
     /// Starts the command on the host, with its output captured.
-    pub fn start(host: &Host, line: &str) -> Result<Self> {
+    pub fn start(host: &impl AsRef<Netns>, line: &str) -> Result<Self> {
         let mut command = dcqcn(line)?;
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         Self::spawn(host, command)
     }
 
     /// Starts any command on the host.
-    pub fn spawn(host: &Host, mut command: Command) -> Result<Self> {
-        Ok(Self(host.run(move || command.spawn())??))
+    pub fn spawn(host: &impl AsRef<Netns>, mut command: Command) -> Result<Self> {
+        Ok(Self(host.as_ref().run(move || command.spawn())??))
     }
 
     /// The standard output of the process, once.
@@ -76,23 +103,22 @@ impl Running {
         Ok(kill(Pid::from_raw(self.0.id().cast_signed()), signal)?)
     }
 
+    /// Kills the process, as `kill -9` does.
+    pub fn kill(&mut self) -> Result<()> {
+        // An error means that it has exited.
+        let _ = self.0.kill();
+        self.0.wait()?;
+        Ok(())
+    }
+
     /// Waits for the process to exit.
     pub fn wait(&mut self) -> Result<ExitStatus> {
-        let until = Instant::now() + TIMEOUT;
-        loop {
-            if let Some(status) = self.0.try_wait()? {
-                return Ok(status);
-            }
-            ensure!(Instant::now() < until, "the process does not exit");
-            thread::sleep(Duration::from_millis(5));
-        }
+        wait(|| Ok(self.0.try_wait()?.ok_or_else(|| "the process does not exit".to_owned())))
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Fails if the process has exited already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.kill();
     }
 }

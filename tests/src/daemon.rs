@@ -6,7 +6,6 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -16,6 +15,7 @@ use tempfile::TempDir;
 
 use crate::command::dcqcn;
 use crate::host::Host;
+use crate::retry::wait;
 use crate::socket::TIMEOUT;
 
 /// All interfaces of one host, at a link rate at which cuts are visible.
@@ -79,13 +79,11 @@ impl Daemon {
     }
 
     /// Path of the configuration file.
-    #[must_use]
     pub fn file(&self) -> PathBuf {
         self.dir.path().join("dcqcn.toml")
     }
 
     /// Contents of the log.
-    #[must_use]
     pub fn log(&self) -> PathBuf {
         self.dir.path().join("log")
     }
@@ -99,18 +97,16 @@ impl Daemon {
 
     /// Waits until the log has a line with all of `words`.
     pub fn wait_for_log(&mut self, words: &[&str]) -> Result<()> {
-        let until = Instant::now() + TIMEOUT;
-        loop {
+        wait(|| {
             let log = fs::read_to_string(self.log())?;
             if log.lines().any(|line| words.iter().all(|word| line.contains(word))) {
-                return Ok(());
+                return Ok(Ok(()));
             }
             if let Some(status) = self.child.try_wait()? {
                 bail!("the daemon exited ({status}): {log}");
             }
-            ensure!(Instant::now() < until, "no {words:?} in the log: {log}");
-            thread::sleep(Duration::from_millis(20));
-        }
+            Ok(Err(format!("no {words:?} in the log: {log}")))
+        })
     }
 
     /// Sends the daemon a signal.
@@ -167,18 +163,6 @@ pub fn get(host: &Host, address: &str, path: &str) -> Result<String> {
         stream.read_to_string(&mut answer)?;
         Ok(answer)
     })?
-}
-
-/// Waits until `probe` returns a value; a temporary error describes the state so far.
-pub fn wait<T>(mut probe: impl FnMut() -> Result<std::result::Result<T, String>>) -> Result<T> {
-    let until = Instant::now() + TIMEOUT;
-    loop {
-        match probe()? {
-            Ok(found) => return Ok(found),
-            Err(what) => ensure!(Instant::now() < until, "time-out: {what}"),
-        }
-        thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// Mock of a service manager.

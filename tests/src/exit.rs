@@ -5,7 +5,6 @@ use std::process::ExitCode;
 use anyhow::Result;
 
 /// 0 for success; otherwise 1, with the error.
-#[must_use]
 pub fn exit_code(was_well: &Result<bool>) -> ExitCode {
     match was_well {
         Ok(true) => ExitCode::SUCCESS,

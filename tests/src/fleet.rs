@@ -1,42 +1,28 @@
 //! A fleet on one machine: real members of etcd, real agents and coordinators as processes, and mock daemons
 //! without a data plane.
 
-mod clock;
 mod daemon;
 mod etcd;
-mod tls;
 
 use std::collections::BTreeMap;
 use std::env;
 use std::fs::{self, File};
-use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
-use std::thread;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use anyhow::{Context as _, Result};
+use nix::sys::signal::Signal;
 use serde_json::Value;
-use tempfile::TempDir;
+use tempfile::{NamedTempFile, TempDir};
 
-pub use clock::Clock;
+use crate::command::{Running, fleet_binary, output_of, words};
+use crate::retry::wait_for;
 pub use daemon::{Behaviour, MockDaemon};
 pub use etcd::Etcd;
-pub use tls::Authority;
 
 /// Time limit for a fleet to reach a state.
 const TIMEOUT: Duration = Duration::from_secs(60);
-
-/// Path of the `dcqcn-fleet` binary.
-fn binary() -> Result<PathBuf> {
-    Ok(env::var_os("DCQCN_FLEET_BIN").context("DCQCN_FLEET_BIN is not set: run `cargo xtask test`")?.into())
-}
-
-/// Sends a signal to a process.
-pub fn signal(child: &Child, signal: Signal) -> Result<()> {
-    Ok(kill(Pid::from_raw(child.id().try_into()?), signal)?)
-}
 
 /// A fleet; dropping it kills all its processes.
 pub struct FleetFixture {
@@ -46,7 +32,7 @@ pub struct FleetFixture {
     /// Daemons by host.
     pub daemons: BTreeMap<String, MockDaemon>,
     /// Agents by host.
-    agents: BTreeMap<String, Child>,
+    agents: BTreeMap<String, Running>,
 }
 
 impl FleetFixture {
@@ -91,21 +77,18 @@ impl FleetFixture {
             .arg(control)
             .args(["--label", &format!("rack={}", &host[..2])])
             .spawn()?;
-        self.agents.insert(host.to_owned(), child);
+        self.agents.insert(host.to_owned(), Running(child));
         Ok(())
     }
 
     /// Kills the agent of a host.
     pub fn kill_agent(&mut self, host: &str) -> Result<()> {
-        let mut agent = self.agents.remove(host).with_context(|| format!("no agent on {host}"))?;
-        agent.kill()?;
-        agent.wait()?;
-        Ok(())
+        self.agents.remove(host).with_context(|| format!("no agent on {host}"))?.kill()
     }
 
     /// Sends a signal to the agent of a host.
     pub fn signal_agent(&self, host: &str, what: Signal) -> Result<()> {
-        signal(self.agents.get(host).with_context(|| format!("no agent on {host}"))?, what)
+        self.agents.get(host).with_context(|| format!("no agent on {host}"))?.signal(what)
     }
 
     /// `dcqcn-fleet` with these arguments, logging to a file.
@@ -119,10 +102,10 @@ impl FleetFixture {
         let mut command = match program.split_first() {
             Some((program, options)) => {
                 let mut command = Command::new(program);
-                command.args(options).arg(binary()?);
+                command.args(options).arg(fleet_binary()?);
                 command
             }
-            None => Command::new(binary()?),
+            None => Command::new(fleet_binary()?),
         };
         command.args(words).arg("--etcd").arg(self.etcd.endpoints()).env("DCQCN_LOG", "info");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
@@ -130,7 +113,6 @@ impl FleetFixture {
     }
 
     /// Directory of the processes' logs.
-    #[must_use]
     pub fn log(&self) -> PathBuf {
         self.dir.path().join("log")
     }
@@ -138,16 +120,18 @@ impl FleetFixture {
     /// Runs `dcqcn-fleet` with these arguments to completion. A rollout that does not end, such as one that is paused, is
     /// interrupted after three minutes and reports its state.
     pub fn run(&self, words: &[&str]) -> Result<Output> {
+        Ok(self.to_end(words)?.output()?)
+    }
+
+    fn to_end(&self, words: &[&str]) -> Result<Command> {
         let mut command = self.command_under(&["timeout", "180"], words)?;
-        Ok(command.stdout(Stdio::piped()).stderr(Stdio::piped()).output()?)
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        Ok(command)
     }
 
     /// Runs `dcqcn-fleet` with these arguments, which must succeed, and returns its output.
     pub fn text(&self, words: &[&str]) -> Result<String> {
-        let output = self.run(words)?;
-        let errors = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "{words:?}: {errors}");
-        Ok(String::from_utf8(output.stdout)?)
+        output_of(&mut self.to_end(words)?)
     }
 
     /// Writes a file for `apply` that sets `parameters` on every host.
@@ -168,48 +152,124 @@ impl FleetFixture {
     pub fn wait(&self, what: &str, is: impl Fn(&Value) -> Result<bool>) -> Result<Duration> {
         let began = Instant::now();
         let mut last = Value::Null;
-        while began.elapsed() < TIMEOUT {
+        wait_for(TIMEOUT, || {
             if let Ok(status) = self.status() {
                 if is(&status)? {
-                    return Ok(began.elapsed());
+                    return Ok(Ok(began.elapsed()));
                 }
                 last = status;
             }
-            thread::sleep(Duration::from_millis(100));
-        }
-        let log = fs::read_to_string(self.log()).unwrap_or_default();
-        let tail: Vec<&str> = log.lines().rev().take(20).collect();
-        anyhow::bail!("time-out waiting until {what}: {last}\n{}", tail.join("\n"))
+            Ok(Err(format!("waiting until {what}: {last}")))
+        })
+        .with_context(|| {
+            let log = fs::read_to_string(self.log()).unwrap_or_default();
+            let tail: Vec<&str> = log.lines().rev().take(20).collect();
+            tail.join("\n")
+        })
     }
 
     /// Waits until every daemon satisfies `of`, and returns the elapsed time.
     pub fn wait_for_daemons(&self, what: &str, of: impl Fn(&str, &MockDaemon) -> bool) -> Result<Duration> {
         let began = Instant::now();
-        while began.elapsed() < TIMEOUT {
+        wait_for(TIMEOUT, || {
             if self.daemons.iter().all(|(host, daemon)| of(host, daemon)) {
-                return Ok(began.elapsed());
+                return Ok(Ok(began.elapsed()));
             }
-            thread::sleep(Duration::from_millis(50));
-        }
-        let names: BTreeMap<&String, Option<String>> =
-            self.daemons.iter().map(|(host, daemon)| (host, daemon.name())).collect();
-        anyhow::bail!("time-out waiting until {what}: {names:?}")
-    }
-}
-
-impl Drop for FleetFixture {
-    fn drop(&mut self) {
-        for agent in self.agents.values_mut() {
-            // Fails if it has exited.
-            let _ = agent.kill();
-            let _ = agent.wait();
-        }
+            let names: BTreeMap<&String, Option<String>> =
+                self.daemons.iter().map(|(host, daemon)| (host, daemon.name())).collect();
+            Ok(Err(format!("waiting until {what}: {names:?}")))
+        })
     }
 }
 
 /// Number of reporting hosts in a status.
-#[must_use]
 pub fn reporting_hosts(status: &Value) -> usize {
     let hosts = status["hosts"].as_array().map(Vec::as_slice).unwrap_or_default();
     hosts.iter().filter(|host| host["is_there"] == true).count()
+}
+
+/// A certificate authority with its files.
+pub struct Authority {
+    dir: PathBuf,
+}
+
+impl Authority {
+    /// Creates an authority in `dir`.
+    pub fn new(dir: &Path) -> Result<Self> {
+        let authority = Self { dir: dir.to_owned() };
+        openssl(
+            dir,
+            "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=fleet-ca -keyout ca.key -out ca.pem",
+        )?;
+        Ok(authority)
+    }
+
+    /// Creates a key and a certificate for `name`: an etcd user, or an etcd member on loopback.
+    pub fn sign(&self, name: &str) -> Result<()> {
+        let dir = &self.dir;
+        fs::write(dir.join("names"), "subjectAltName=IP:127.0.0.1,DNS:localhost\n")?;
+        let request = format!("req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN={name}");
+        openssl(dir, &format!("{request} -keyout {name}.key -out {name}.csr"))?;
+        let sign = "x509 -req -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names";
+        openssl(dir, &format!("{sign} -in {name}.csr -out {name}.pem"))
+    }
+
+    /// Path of a file of the authority.
+    pub fn file(&self, name: &str) -> Result<String> {
+        Ok(self.dir.join(name).to_str().context("path is not UTF-8")?.to_owned())
+    }
+}
+
+fn openssl(dir: &Path, line: &str) -> Result<()> {
+    output_of(words(&format!("openssl {line}"))?.current_dir(dir)).map(drop)
+}
+
+// A wall clock that can be set while programs run: `libfaketime`, with the offset in a file. It does not affect the monotonic
+// clock.
+
+/// Path of the library. The `faketime` command is not used, as killing it would leave its child running.
+fn library() -> String {
+    format!("/usr/lib/{}-linux-gnu/faketime/libfaketime.so.1", env::consts::ARCH)
+}
+
+/// An adjustable wall clock.
+pub struct Clock {
+    file: NamedTempFile,
+    environment: [String; 4],
+}
+
+impl Clock {
+    /// Returns whether the library is installed; prints that `test` is skipped if not.
+    pub fn available(test: &str) -> bool {
+        let available = fs::exists(library()).unwrap_or(false);
+        if !available {
+            eprintln!("SKIPPED {test}: no {} (Debian: faketime)", library());
+        }
+        available
+    }
+
+    /// Creates a clock without offset.
+    pub fn new() -> Result<Self> {
+        let file = NamedTempFile::new()?;
+        let path = file.path().to_str().context("path is not UTF-8")?;
+        let environment = [
+            format!("LD_PRELOAD={}", library()),
+            format!("FAKETIME_TIMESTAMP_FILE={path}"),
+            "FAKETIME_NO_CACHE=1".into(),
+            "FAKETIME_DONT_FAKE_MONOTONIC=1".into(),
+        ];
+        let clock = Self { file, environment };
+        clock.set("+0")?;
+        Ok(clock)
+    }
+
+    /// Sets the offset, for example `-3h`.
+    pub fn set(&self, offset: &str) -> Result<()> {
+        Ok(fs::write(self.file.path(), offset)?)
+    }
+
+    /// Command prefix that runs a program with this clock.
+    pub fn program(&self) -> Vec<&str> {
+        ["env"].into_iter().chain(self.environment.iter().map(String::as_str)).collect()
+    }
 }

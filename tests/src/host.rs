@@ -3,9 +3,9 @@
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::path::PathBuf;
-use std::process::{self, Command};
+use std::process;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use dcqcn_common::layout::Counters;
 use dcqcn_common::params::Config;
 use dcqcn_common::stats::Stat;
@@ -16,6 +16,7 @@ use dcqcn_netlink::{Netlink, Netns};
 use dcqcn_params::{Assignment, PacerChoice, Profile, Role, Settings};
 use dcqcn_replay::Hook;
 
+use crate::command::{output_of, words};
 use crate::packets::{mac, v4, v6};
 use crate::socket::{RawSocket, TIMEOUT};
 
@@ -47,12 +48,8 @@ impl Host {
 
     /// Runs a command on the host, which must succeed, and returns its output.
     pub fn command(&self, line: &str) -> Result<String> {
-        let mut words = line.split_whitespace();
-        let mut command = Command::new(words.next().context("an empty command")?);
-        command.args(words);
-        let output = self.run(|| command.output())?.with_context(|| line.to_owned())?;
-        ensure!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
-        Ok(String::from_utf8(output.stdout)?)
+        let mut command = words(line)?;
+        self.run(|| output_of(&mut command))?
     }
 
     /// A raw socket at one of its interfaces.
@@ -148,6 +145,12 @@ impl Host {
     /// All counters of one of the three hooks.
     pub fn counters(&self, iface: &str, hook: Hook) -> Result<Counters> {
         Ok(self.attachment(iface)?.maps.counters()?[hook.slot()])
+    }
+}
+
+impl AsRef<Netns> for Host {
+    fn as_ref(&self) -> &Netns {
+        &self.netns
     }
 }
 

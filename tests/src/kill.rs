@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use crate::command::dcqcn;
+use crate::command::{dcqcn, output_of};
 use crate::lab::Lab;
 
 /// Upper bound of steps.
@@ -33,9 +33,7 @@ pub fn command(lab: &Lab, tc: Tc, line: &str) -> Result<Command> {
 /// Runs a command that must succeed.
 pub fn ok(lab: &Lab, tc: Tc, line: &str) -> Result<()> {
     let mut command = command(lab, tc, line)?;
-    let output = lab.host.run(|| command.output())??;
-    ensure!(output.status.success(), "dcqcn {line}: {}", String::from_utf8_lossy(&output.stderr));
-    Ok(())
+    lab.host.run(|| output_of(&mut command))?.map(drop)
 }
 
 /// Runs a command that is killed at its `n`-th step; returns its output, or `None` if it has fewer steps and succeeds.

@@ -34,7 +34,6 @@ impl Lab {
     }
 
     /// A file of its directory.
-    #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }

@@ -1,14 +1,13 @@
 //! Remains of an attachment on an interface and in the kernel.
 
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use aya::maps::loaded_maps;
 
 use crate::host::Host;
 use crate::lab::Lab;
-use crate::socket::TIMEOUT;
+use crate::retry::{wait_for, wait_until};
 
 /// Time for the kernel to free unused objects: some RCU grace periods.
 const GRACE: Duration = Duration::from_secs(30);
@@ -27,16 +26,11 @@ pub fn state(host: &Host, iface: &str) -> Result<[String; 5]> {
 
 /// Waits until the kernel reports the carrier.
 fn wait_for_carrier(host: &Host, iface: &str) -> Result<()> {
-    let until = Instant::now() + TIMEOUT;
-    while !host.command(&format!("ip link show dev {iface}"))?.contains("state UP") {
-        ensure!(Instant::now() < until, "{iface} does not come up");
-        thread::sleep(Duration::from_millis(5));
-    }
-    Ok(())
+    let is_up = || Ok(host.command(&format!("ip link show dev {iface}"))?.contains("state UP"));
+    wait_until(&format!("{iface} does not come up"), is_up)
 }
 
 /// Number of attachments with maps in the kernel, distinguished from those of other tests by the table size.
-#[must_use]
 pub fn tables(flows: u32) -> usize {
     let maps = loaded_maps().filter_map(Result::ok);
     maps.filter(|map| map.name() == b"PAIRS" && map.max_entries() == flows).count()
@@ -44,12 +38,10 @@ pub fn tables(flows: u32) -> usize {
 
 /// Waits until the kernel has freed all of them.
 pub fn freed(flows: u32) -> Result<()> {
-    let until = Instant::now() + GRACE;
-    while tables(flows) != 0 {
-        ensure!(Instant::now() < until, "maps of {} attachments remain in the kernel", tables(flows));
-        thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
+    wait_for(GRACE, || match tables(flows) {
+        0 => Ok(Ok(())),
+        left => Ok(Err(format!("maps of {left} attachments remain in the kernel"))),
+    })
 }
 
 /// Problems of one interface according to `status`.

@@ -8,7 +8,6 @@ use serde::Deserialize as _;
 use serde_json::Value;
 
 /// Directory of the manifests.
-#[must_use]
 pub fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/kubernetes")
 }

@@ -84,7 +84,6 @@ pub fn run(test: &str) -> Result<PauseObservations> {
 
 impl PauseObservations {
     /// Violations, as text; empty if none.
-    #[must_use]
     pub fn wrong(&self) -> Vec<&'static str> {
         let is_right = [
             (self.held >= PAUSE, "a paused packet does not wait for the end of the pause"),
@@ -181,7 +180,6 @@ pub fn storm<C>(test: &str, control: impl FnOnce(&Host) -> Result<C>) -> Result<
 
 impl Watched {
     /// Violations, as text; empty if none. A daemon may sample a second late, once.
-    #[must_use]
     pub fn wrong(&self) -> Vec<&'static str> {
         const MAX_DELAY: Duration = Duration::from_millis(2_000);
         let is_right = [

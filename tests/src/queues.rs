@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use dcqcn_common::layout::CLASSES;
@@ -13,8 +12,8 @@ use dcqcn_params::{QueuesChoice, Role};
 
 use crate::host::{Pair, request};
 use crate::packets::Roce;
+use crate::retry::wait;
 use crate::skip::runnable;
-use crate::socket::TIMEOUT;
 
 /// DSCP 26 maps to queue 3 and DSCP 0 to queue 0 by default; here DSCP 10 maps to queue 1.
 const MAPS: [&str; 2] = ["dscp_to_tc.10=1", "tc_to_queue.1=1"];
@@ -27,7 +26,6 @@ const SETTLING_BYTES: u64 = 1_000_000;
 const SENDERS: usize = 6;
 
 /// A frame that is not RoCE, of a DSCP.
-#[must_use]
 pub fn other(dscp: u8) -> Vec<u8> {
     let roce = Roce { dscp, ..Roce::default() };
     let (mut frame, port) = (roce.frame(), roce.l3() + 22);
@@ -68,7 +66,6 @@ pub const CASES: [(&str, &[&str], [f64; 3]); 4] = [
 /// Whether shares are as close to the expected ones as the kernel's own tests require: 5 %, and over 95 % for a strict
 /// queue. On htb 8 %: in half of eight runs the smallest of three had 0.157 or 0.158 instead of 0.150, for an unknown
 /// reason.
-#[must_use]
 pub fn shares_match(choice: QueuesChoice, found: [f64; 3], expected: [f64; 3]) -> bool {
     let within = if choice == QueuesChoice::Htb { 0.08 } else { 0.05 };
     let is_near = |(found, expected): (f64, f64)| match expected {
@@ -104,24 +101,20 @@ pub fn shares(pair: &Pair) -> Result<[f64; 3]> {
 
 /// Bytes sent by queues 0, 1 and 3 once all of them are backlogged and have settled.
 fn count(pair: &Pair, config: &Config) -> Result<[u64; 3]> {
-    let until = Instant::now() + TIMEOUT;
     let of = |stats: &[Stats; CLASSES]| [stats[0], stats[1], stats[3]];
-    let filled = loop {
+    let filled = wait(|| {
         let now = of(&stats(pair, config)?);
-        if now.iter().all(|queue| queue.backlog_packets > 20) {
-            break now;
-        }
-        ensure!(Instant::now() < until, "the queues do not fill: {now:?}");
-    };
-    let sent_since = |begun: &[Stats; 3], enough: u64| loop {
-        thread::sleep(Duration::from_millis(20));
-        let now = of(&stats(pair, config)?);
-        ensure!(now.iter().all(|queue| queue.drops == 0), "{now:?}");
-        let sent = [0, 1, 2].map(|queue| now[queue].bytes - begun[queue].bytes);
-        if sent.iter().sum::<u64>() >= enough {
-            break Ok((now, sent));
-        }
-        ensure!(Instant::now() < until, "the port does not send: {sent:?}");
+        let are_full = now.iter().all(|queue| queue.backlog_packets > 20);
+        Ok(are_full.then_some(now).ok_or_else(|| format!("the queues do not fill: {now:?}")))
+    })?;
+    let sent_since = |begun: &[Stats; 3], enough: u64| {
+        wait(|| {
+            let now = of(&stats(pair, config)?);
+            ensure!(now.iter().all(|queue| queue.drops == 0), "{now:?}");
+            let sent = [0, 1, 2].map(|queue| now[queue].bytes - begun[queue].bytes);
+            let is_enough = sent.iter().sum::<u64>() >= enough;
+            Ok(is_enough.then_some((now, sent)).ok_or_else(|| format!("the port does not send: {sent:?}")))
+        })
     };
     let (settled, _) = sent_since(&filled, SETTLING_BYTES)?;
     let (_, sent) = sent_since(&settled, MEASURED_BYTES)?;

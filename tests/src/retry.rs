@@ -1,6 +1,39 @@
-//! Tests in real time, on machines with other load.
+//! Waiting and retrying: tests run in real time, on machines with other load.
 
-use anyhow::Result;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+
+use crate::socket::TIMEOUT;
+
+/// Waits until `probe` returns a value; a temporary error describes the state so far.
+pub fn wait<T>(probe: impl FnMut() -> Result<std::result::Result<T, String>>) -> Result<T> {
+    wait_for(TIMEOUT, probe)
+}
+
+/// As [`wait`], for at most `patience`.
+pub fn wait_for<T>(
+    patience: Duration,
+    mut probe: impl FnMut() -> Result<std::result::Result<T, String>>,
+) -> Result<T> {
+    let until = Instant::now() + patience;
+    let mut interval = Duration::from_millis(4);
+    loop {
+        match probe()? {
+            Ok(found) => return Ok(found),
+            Err(what) => ensure!(Instant::now() < until, "time-out after {} s: {what}", patience.as_secs()),
+        }
+        thread::sleep(interval);
+        // A probe may be a command, which should not take the CPU from its subject.
+        interval = (interval * 5 / 4).min(Duration::from_millis(60));
+    }
+}
+
+/// Waits until a condition holds; `what` describes its absence.
+pub fn wait_until(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
+    wait(|| Ok(is_so()?.then_some(()).ok_or_else(|| what.to_owned())))
+}
 
 /// Runs `test` until it passes, at most `attempts` times, and prints the reason for each repetition. Only for rates and
 /// races against a timer: everything independent of time must hold at the first attempt.

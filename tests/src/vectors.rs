@@ -292,7 +292,6 @@ fn qp_id(addr: Ipv6Addr, qpn: u32) -> QpId {
 }
 
 /// Bytes as hexadecimal digits.
-#[must_use]
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -323,7 +322,6 @@ impl Vector {
 }
 
 /// Path of the file of a vector.
-#[must_use]
 pub fn path(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("vectors").join(name).with_extension("json")
 }

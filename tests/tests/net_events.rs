@@ -12,7 +12,6 @@ use dcqcn_tests::command::{Running, dcqcn};
 use dcqcn_tests::host::{Host, Pair};
 use dcqcn_tests::packets::{CNP_TOS, Roce};
 use dcqcn_tests::require;
-use dcqcn_tests::socket::TIMEOUT;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -127,15 +126,10 @@ fn events_reach_every_reader() -> Result<()> {
 
 /// Waits until a file has `words`.
 fn wait_for(file: &std::path::Path, words: &str) -> Result<()> {
-    let until = std::time::Instant::now() + TIMEOUT;
-    loop {
+    dcqcn_tests::retry::wait(|| {
         let text = fs::read_to_string(file)?;
-        if text.contains(words) {
-            return Ok(());
-        }
-        ensure!(std::time::Instant::now() < until, "no {words:?} in {text}");
-        thread::sleep(Duration::from_millis(20));
-    }
+        Ok(if text.contains(words) { Ok(()) } else { Err(format!("no {words:?} in {text}")) })
+    })
 }
 
 #[test]

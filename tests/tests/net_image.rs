@@ -12,10 +12,11 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use dcqcn_tests::daemon::wait;
+use dcqcn_tests::command::{dcqcn_fleet, output_of};
 use dcqcn_tests::fleet::Etcd;
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::manifests::{directory, documents};
+use dcqcn_tests::retry::wait;
 use dcqcn_tests::skip::runnable;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use serde_json::Value;
@@ -75,19 +76,18 @@ impl Node {
     }
 
     /// Runs podman in a uniform cgroup hierarchy, as crun requires, with this test's images and containers.
-    fn try_podman(&self, words: &[&str]) -> Result<Output> {
+    fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new("unshare");
         let script = "umount -R /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup && exec podman \"$@\"";
         command.args(["--mount", "sh", "-c", script, "podman"]);
         let (root, run) = (self.dir.path().join("storage/root"), self.dir.path().join("storage/run"));
         command.arg("--root").arg(root).arg("--runroot").arg(run).args(["--storage-driver", "vfs"]);
-        Ok(command.args(words).output()?)
+        command.args(words);
+        command
     }
 
     fn podman(&self, words: &[&str]) -> Result<String> {
-        let output = self.try_podman(words)?;
-        ensure!(output.status.success(), "podman {words:?}: {}", String::from_utf8_lossy(&output.stderr));
-        Ok(String::from_utf8(output.stdout)?)
+        output_of(&mut self.command(words))
     }
 
     /// Writes the file as in a ConfigMap's volume: behind a link to a directory that each change replaces.
@@ -195,7 +195,7 @@ impl Node {
             Ok(status) if status == "200" => Ok(Ok(())),
             other => Ok(Err(format!("{other:?}"))),
         });
-        ready.with_context(|| match self.try_podman(&["logs", name]) {
+        ready.with_context(|| match self.command(&["logs", name]).output() {
             Ok(Output { stdout, stderr, .. }) => {
                 String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned()
             }
@@ -219,7 +219,7 @@ impl Drop for Node {
     fn drop(&mut self) {
         for name in &self.started {
             // Already removed is fine.
-            let _ = self.try_podman(&["rm", "--force", "--time", "5", name]);
+            let _ = self.command(&["rm", "--force", "--time", "5", name]).output();
         }
         let _ = umount2(&self.dir.path().join("sys/fs/bpf/dcqcn"), MntFlags::MNT_DETACH);
     }
@@ -253,16 +253,19 @@ fn image_serves_node_and_rollout() -> Result<()> {
     let pair = Pair::new("image")?;
     pair.a.command("ip link set lo up")?;
     let mut node = Node::new(&archive)?;
-    if let Ok(output) = node.try_podman(&[
-        "run",
-        "--rm",
-        "--network=host",
-        "--cgroups=disabled",
-        "--ulimit=nofile=4096:4096",
-        "--ulimit=nproc=4096:4096",
-        &node.image,
-        "--version",
-    ]) && !output.status.success()
+    if let Ok(output) = node
+        .command(&[
+            "run",
+            "--rm",
+            "--network=host",
+            "--cgroups=disabled",
+            "--ulimit=nofile=4096:4096",
+            "--ulimit=nproc=4096:4096",
+            &node.image,
+            "--version",
+        ])
+        .output()
+        && !output.status.success()
     {
         let why = String::from_utf8_lossy(&output.stderr).trim().replace('\n', " ");
         eprintln!("SKIPPED {test}: podman runs no container here: {why}");
@@ -311,12 +314,7 @@ fn image_serves_node_and_rollout() -> Result<()> {
     let more = BTreeMap::from([("NODE_NAME", "node1".to_owned()), ("DCQCN_ETCD", etcd.endpoints())]);
     let agent = node.start("fleet/agent.yaml", "host", &more)?;
     assert_eq!(node.rights(&agent)?, (0, "65532".into(), "2".into()));
-    let fleet = PathBuf::from(std::env::var_os("DCQCN_FLEET_BIN").context("DCQCN_FLEET_BIN is not set")?);
-    let run = |words: &[&str]| -> Result<String> {
-        let output = Command::new(&fleet).args(words).args(["--etcd", &etcd.endpoints()]).output()?;
-        ensure!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
-        Ok(String::from_utf8(output.stdout)?)
-    };
+    let run = |words: &[&str]| output_of(dcqcn_fleet(words)?.args(["--etcd", &etcd.endpoints()]));
     wait(|| {
         let status = run(&["--json", "status"])?;
         let available = serde_json::from_str::<Value>(&status)?["hosts"][0]["is_there"] == true;

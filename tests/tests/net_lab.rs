@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use dcqcn_netlink::Netns;
-use dcqcn_tests::command::dcqcn_lab;
+use dcqcn_tests::command::{dcqcn_lab, output_of};
 use dcqcn_tests::require;
 use dcqcn_tests::retry::while_busy;
 use serde_json::Value;
@@ -16,10 +16,7 @@ fn dcqcn_prevents_incast_collapse() -> Result<()> {
 /// Wide bounds; the demo's measured values are in the README.
 fn incast() -> Result<()> {
     let line = "incast --senders 3 --link 100mbit --duration 6s --control both --json";
-    let output = dcqcn_lab(line)?.output()?;
-    ensure!(output.status.success(), "dcqcn-lab {line}: {}", String::from_utf8_lossy(&output.stderr));
-
-    let report: Value = serde_json::from_slice(&output.stdout)?;
+    let report: Value = serde_json::from_str(&output_of(&mut dcqcn_lab(line)?)?)?;
     let metric = |run: usize, key: &str| {
         let metrics = report["runs"][run]["steady"].pointer(key);
         metrics.and_then(Value::as_f64).with_context(|| format!("no {key} in run {run}: {report}"))

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_netlink::Netns;
 use dcqcn_netlink::netns::Temporary;
-use dcqcn_tests::command::{binary, dcqcn_lab, lab_binary};
+use dcqcn_tests::command::{binary, dcqcn_lab, lab_binary, output_of, words};
 use dcqcn_tests::retry::while_busy;
 use dcqcn_tests::skip::has_bmv2;
 
@@ -42,16 +42,12 @@ for name, make in topology.NETWORKS.items():
             with open(f'{sys.argv[1]}/{name}-{switch}-{rp}.toml', 'w') as file:
                 file.write(network.configuration(switch, rp))
 ";
-    let made = Command::new(PYTHON)
-        .args(["-B", "-c", program])
-        .arg(directory.path())
-        .env("PYTHONPATH", scripts())
-        .output()?;
-    ensure!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let mut python = Command::new(PYTHON);
+    python.args(["-B", "-c", program]).arg(directory.path());
+    output_of(python.env("PYTHONPATH", scripts()))?;
     let mut checked = 0;
     for file in fs::read_dir(directory.path())? {
-        let output = dcqcn_lab("p4 commands --config")?.arg(file?.path()).output()?;
-        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        output_of(dcqcn_lab("p4 commands --config")?.arg(file?.path()))?;
         checked += 1;
     }
     // One switch, two, and two leaves and two spines; each with its reaction points in the hosts and in the switch.
@@ -74,19 +70,13 @@ for words in (commands.attach('a0'), commands.flows('a0'), commands.detach(), co
               commands.push('switch.toml'), commands.set(['wred.3.kmax=60KB']), commands.read()):
     print(*words)
 ";
-    let generated = Command::new(PYTHON)
-        .args(["-B", "-c", program])
-        .args([binary()?, lab_binary()?])
-        .env("PYTHONPATH", scripts())
-        .output()?;
-    ensure!(generated.status.success(), "{}", String::from_utf8_lossy(&generated.stderr));
-    let commands = String::from_utf8(generated.stdout)?;
+    let mut python = Command::new(PYTHON);
+    python.args(["-B", "-c", program]).args([binary()?, lab_binary()?]);
+    let commands = output_of(python.env("PYTHONPATH", scripts()))?;
     ensure!(commands.lines().count() == 7, "{commands}");
     for line in commands.lines() {
-        let mut words = line.split(' ');
         // Followed by `--help`, the command only checks the words before it.
-        let output = Command::new(words.next().unwrap_or_default()).args(words).arg("--help").output()?;
-        ensure!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+        output_of(words(line)?.arg("--help"))?;
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ use dcqcn_netlink::netns::Temporary;
 use dcqcn_netlink::{Netlink, Netns};
 use dcqcn_p4::Process;
 use dcqcn_p4::program::JSON;
-use dcqcn_tests::command::dcqcn_lab;
+use dcqcn_tests::command::{dcqcn_lab, output_of};
 use dcqcn_tests::retry::while_busy;
 use dcqcn_tests::skip::{has_bmv2, runnable};
 use serde_json::Value;
@@ -197,17 +197,21 @@ impl Bench {
         Ok(())
     }
 
-    fn run(&self, line: &str) -> Result<Output> {
+    fn command(&self, line: &str) -> Result<Command> {
         let mut command = dcqcn_lab("")?;
         command.args(line.split_whitespace()).current_dir(self.fixture.directory.path());
         command.env("DCQCN_AUDIT", self.fixture.directory.path());
+        Ok(command)
+    }
+
+    fn run(&self, line: &str) -> Result<Output> {
+        let mut command = self.command(line)?;
         Ok(self.netns.run(|| command.output())??)
     }
 
     fn ok(&self, line: &str) -> Result<String> {
-        let output = self.run(line)?;
-        ensure!(output.status.success(), "dcqcn-lab {line}: {}", String::from_utf8_lossy(&output.stderr));
-        Ok(String::from_utf8(output.stdout)?)
+        let mut command = self.command(line)?;
+        self.netns.run(|| output_of(&mut command))?
     }
 
     fn json(&self, line: &str) -> Result<Value> {
@@ -308,9 +312,7 @@ fn capture_replay_equals_reference() -> Result<()> {
         let lines = |engine: &str| -> Result<String> {
             let mut command = dcqcn_lab("")?;
             command.arg("replay").arg(&capture).args(["--hook", hook, "--engine", engine]);
-            let output = command.args(["--set", "link_rate=100mbit", "--set", "wred.3.ecn=off"]).output()?;
-            ensure!(output.status.success(), "{engine}: {}", String::from_utf8_lossy(&output.stderr));
-            Ok(String::from_utf8(output.stdout)?)
+            output_of(command.args(["--set", "link_rate=100mbit", "--set", "wred.3.ecn=off"]))
         };
         let (reference, bmv2) = (lines("reference")?, lines("bmv2")?);
         ensure!(reference.lines().count() == 270);
@@ -334,10 +336,8 @@ fn bmv2_incast_controlled_at_host_or_switch() -> Result<()> {
 /// Wide bounds: measured values are in docs/explanation/p4.md.
 fn incast(rp: &str, control: &str) -> Result<()> {
     let line = format!("incast --switch bmv2 --rp {rp} --control {control} --duration 6s --json");
-    let output = dcqcn_lab(&line)?.output()?;
-    ensure!(output.status.success(), "dcqcn-lab {line}: {}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_str(&output_of(&mut dcqcn_lab(&line)?)?)?;
     ensure!(Netns::list("dcqcn-lab-")?.is_empty(), "namespaces are left over");
-    let report: Value = serde_json::from_slice(&output.stdout)?;
     let runs = report["runs"].as_array().context("no runs")?;
     let metric = |run: &Value, key: &str| {
         run["whole"].pointer(key).and_then(Value::as_f64).with_context(|| format!("no {key}: {report}"))

@@ -21,7 +21,6 @@ fn qualify(options: &str) -> Result<(i32, Value)> {
     Ok((output.status.code().context("a signal")?, report))
 }
 
-/// The checks with an outcome.
 fn checks<'a>(report: &'a Value, outcome: &str) -> Vec<&'a str> {
     let checks = report["checks"].as_array().into_iter().flatten();
     checks.filter(|check| check["outcome"] == outcome).filter_map(|check| check["what"].as_str()).collect()

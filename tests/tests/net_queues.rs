@@ -1,8 +1,6 @@
 //! Queues on a port: shares, depths, drops, live changes, and restoring the previous state.
 
-use std::time::Instant;
-
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use dcqcn_common::params::QUEUES_MAJOR;
 use dcqcn_loader::backlog;
 use dcqcn_netlink::tc::{Handle, kernel_has_qdisc};
@@ -11,7 +9,7 @@ use dcqcn_tests::lab::{Lab, assert_contains};
 use dcqcn_tests::packets::{CNP_TOS, Roce};
 use dcqcn_tests::queues::{CASES, other, port, shares, shares_match, stats};
 use dcqcn_tests::require;
-use dcqcn_tests::socket::TIMEOUT;
+use dcqcn_tests::retry::wait_until;
 
 /// The cases of the kernel's own tests of ets, one after the other on a port that is up.
 fn check_shares(test: &str, choice: QueuesChoice) -> Result<()> {
@@ -59,10 +57,9 @@ fn every_packet_has_queue() -> Result<()> {
     ] {
         let before = stats(&pair, &config)?;
         pair.a.socket("a0")?.send(&frame)?;
-        let until = Instant::now() + TIMEOUT;
-        while stats(&pair, &config)?[queue].packets == before[queue].packets {
-            ensure!(Instant::now() < until, "{what} does not leave by queue {queue}");
-        }
+        wait_until(&format!("{what} does not leave by queue {queue}"), || {
+            Ok(stats(&pair, &config)?[queue].packets != before[queue].packets)
+        })?;
     }
     Ok(())
 }

@@ -14,10 +14,10 @@ use dcqcn_loader::attach;
 use dcqcn_netlink::Netns;
 use dcqcn_params::Role;
 use dcqcn_tests::command::{Running, binary, dcqcn, dcqcn_lab};
-use dcqcn_tests::daemon::wait;
 use dcqcn_tests::host::{Host, Pair, request};
 use dcqcn_tests::leftover::tables;
 use dcqcn_tests::require;
+use dcqcn_tests::retry::{wait, wait_until};
 use dcqcn_tests::socket::TIMEOUT;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -93,9 +93,8 @@ fn terminal() -> Result<(OwnedFd, OwnedFd)> {
 
 /// Waits until the process handles SIGTERM.
 fn wait_ready(running: &mut Running) -> Result<()> {
-    let until = Instant::now() + TIMEOUT;
     let bit = 1_u64 << (Signal::SIGTERM as u64 - 1);
-    loop {
+    wait_until("it does not handle SIGTERM", || {
         if let Some(status) = running.0.try_wait()? {
             bail!("it exited ({status})");
         }
@@ -104,12 +103,8 @@ fn wait_ready(running: &mut Running) -> Result<()> {
             let line = status.lines().find_map(|line| line.strip_prefix(field)).context("no mask")?;
             Ok(u64::from_str_radix(line.trim(), 16)?)
         };
-        if (mask("SigBlk:")? | mask("SigCgt:")?) & bit != 0 {
-            return Ok(());
-        }
-        ensure!(Instant::now() < until, "it does not handle SIGTERM");
-        thread::sleep(Duration::from_millis(5));
-    }
+        Ok((mask("SigBlk:")? | mask("SigCgt:")?) & bit != 0)
+    })
 }
 
 fn wait_readable(fd: &impl AsFd) -> Result<()> {
@@ -146,19 +141,17 @@ fn children(pid: u32) -> Result<Vec<u32>> {
 
 /// Waits until a pipe is full, with a write every 10 ms.
 fn wait_full(reader: &PipeReader) -> Result<()> {
-    let until = Instant::now() + TIMEOUT;
     let (mut last, mut times) = (0, 0);
-    while times < 20 {
+    wait(|| {
         let mut waiting: libc::c_int = 0;
         // SAFETY: FIONREAD writes one `int`, which lives longer than the call.
         let result = unsafe { libc::ioctl(reader.as_raw_fd(), libc::FIONREAD, &mut waiting) };
         ensure!(result == 0, "FIONREAD: {}", std::io::Error::last_os_error());
         times = if waiting == last && waiting != 0 { times + 1 } else { 0 };
         last = waiting;
-        ensure!(Instant::now() < until, "{waiting} bytes are queued");
         thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
+        Ok(if times < 20 { Err(format!("{waiting} bytes are queued")) } else { Ok(()) })
+    })
 }
 
 /// Starts `line`, triggers `end`, and returns how long the command continued.

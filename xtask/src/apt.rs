@@ -1,11 +1,13 @@
 //! Debian and Ubuntu packages.
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use fs_err as fs;
 
-use crate::run;
+use crate::run::{self, capture, find_program, header};
+use crate::workspace::Workspace;
 
 /// The package manager of a Debian or Ubuntu machine. Queries need no network; [`Apt::refresh`] and [`Apt::install`]
 /// do.
@@ -17,14 +19,14 @@ impl Apt {
     /// `None` on other distributions.
     pub(crate) fn detect() -> Option<Self> {
         let os_release = fs::read_to_string("/etc/os-release").unwrap_or_default();
-        (is_debian_like(&os_release) && run::find_program("apt-get").is_some())
+        (is_debian_like(&os_release) && find_program("apt-get").is_some())
             .then_some(Self { refreshed: false })
     }
 
     /// Packages of `packages` that the package lists do not offer.
     pub(crate) fn unavailable(&mut self, packages: &[String]) -> Result<Vec<String>> {
         self.ensure_lists();
-        let policy = run::capture(Command::new("apt-cache").arg("policy").args(packages).env("LC_ALL", "C"))?;
+        let policy = capture(Command::new("apt-cache").arg("policy").args(packages).env("LC_ALL", "C"))?;
         Ok(packages.iter().filter(|package| !has_candidate(&policy, package)).cloned().collect())
     }
 
@@ -40,7 +42,7 @@ impl Apt {
     /// The first `prefix`N package that `package` depends on, as its N.
     pub(crate) fn dependency_number(&self, package: &str, prefix: &str) -> Option<u32> {
         let depends =
-            run::capture(Command::new("apt-cache").args(["depends", package]).env("LC_ALL", "C")).ok()?;
+            capture(Command::new("apt-cache").args(["depends", package]).env("LC_ALL", "C")).ok()?;
         numbered_dependency(&depends, prefix)
     }
 
@@ -50,7 +52,7 @@ impl Apt {
             return false;
         }
         self.refreshed = true;
-        run::header("apt-get update");
+        header("apt-get update");
         // One unreachable archive fails the whole update; whether the others suffice shows when packages are searched.
         if let Err(error) = run::stream(Command::new("apt-get").args(["-q", "update"]).envs(ENVIRONMENT)) {
             eprintln!("   continuing with the existing package lists: {error:#}");
@@ -67,7 +69,7 @@ impl Apt {
             );
         }
         self.ensure_lists();
-        run::header(format_args!("apt-get install {}", packages.join(" ")));
+        header(format_args!("apt-get install {}", packages.join(" ")));
         let install = || {
             run::stream(
                 Command::new("apt-get")
@@ -89,11 +91,11 @@ pub(crate) fn install_if_root(packages: &[&str]) -> Result<()> {
 }
 
 /// Installs the packages of missing programs, where this process may.
-pub(crate) fn require(programs: &[(&str, &str)]) -> Result<()> {
+pub fn require(programs: &[(&str, &str)]) -> Result<()> {
     let missing = || -> Vec<&str> {
         programs
             .iter()
-            .filter(|(program, _)| run::find_program(program).is_none())
+            .filter(|(program, _)| find_program(program).is_none())
             .map(|&(_, package)| package)
             .collect()
     };
@@ -129,6 +131,132 @@ fn has_candidate(policy: &str, package: &str) -> bool {
 
 fn numbered_dependency(depends: &str, prefix: &str) -> Option<u32> {
     depends.lines().find_map(|line| line.trim().strip_prefix("Depends: ")?.strip_prefix(prefix)?.parse().ok())
+}
+
+/// Programs of the tests and the lab, and the compiler of etcd's messages, with their Debian packages.
+const RUNTIME_TOOLS: [(&str, &str); 4] =
+    [("ip", "iproute2"), ("tc", "iproute2"), ("ethtool", "ethtool"), (PROTOC, "protobuf-compiler")];
+const PROTOC: &str = "protoc";
+/// Imports of etcd's messages, below the `include` next to `protoc`'s directory. Debian only recommends their package.
+const PROTOC_IMPORTS: (&str, &str) = ("include/google/protobuf/descriptor.proto", "libprotobuf-dev");
+
+/// Packages of missing programs.
+pub(crate) fn missing() -> Vec<String> {
+    let mut packages: Vec<String> = RUNTIME_TOOLS
+        .iter()
+        .filter(|(program, _)| find_program(program).is_none())
+        .map(|&(_, package)| package.to_owned())
+        .collect();
+    packages.dedup();
+    let (imports, package) = PROTOC_IMPORTS;
+    let is_beside = |protoc: &Path| {
+        // Debian's is in /usr/bin, which may be found as /bin.
+        let prefixes = [protoc.parent().and_then(Path::parent), Some(Path::new("/usr"))];
+        prefixes.into_iter().flatten().any(|prefix| prefix.join(imports).is_file())
+    };
+    if !find_program(PROTOC).is_some_and(|protoc| is_beside(&protoc)) {
+        packages.push(package.to_owned());
+    }
+    packages
+}
+
+/// Requirements of tests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Requirement {
+    /// Libraries: few, none installed on the machine.
+    Little,
+    /// Fleet faults: etcd, and adjustable clocks.
+    Etcd,
+    /// Hosts, fleets and browsers.
+    All,
+}
+
+/// Programs and their packages.
+type Programs = &'static [(&'static str, &'static str)];
+
+impl Requirement {
+    /// Packages without a daemon: installed.
+    const fn installed(self) -> Programs {
+        match self {
+            Self::Little => &[],
+            Self::Etcd => &[("faketime", "faketime")],
+            Self::All => &[
+                ("ping", "iputils-ping"),
+                ("python3", "python3"),
+                ("chromium", "chromium"),
+                ("faketime", "faketime"),
+                ("lintian", "lintian"),
+                ("buildah", "buildah"),
+                ("podman", "podman"),
+                ("crun", "crun"),
+            ],
+        }
+    }
+
+    /// As [`Requirement::installed`], but useless without a program that Debian lacks.
+    const fn installed_beside(self) -> &'static [(&'static str, Programs)] {
+        match self {
+            Self::Little | Self::Etcd => &[],
+            Self::All => &[("simple_switch", &[("mn", "mininet")])],
+        }
+    }
+
+    /// Packages with a daemon that would start: only unpacked.
+    const fn unpacked_tools(self) -> Programs {
+        match self {
+            Self::Little => &[("promtool", "prometheus")],
+            Self::Etcd => &[("etcd", "etcd-server"), ("etcdctl", "etcd-client")],
+            Self::All => &[("promtool", "prometheus"), ("etcd", "etcd-server"), ("etcdctl", "etcd-client")],
+        }
+    }
+}
+
+/// Gets missing programs, and returns the directory of unpacked ones.
+pub fn for_tests(workspace: &Workspace, want: Requirement) -> PathBuf {
+    let (to, programs) = (root(workspace), unpacked_tools(workspace));
+    let Some(mut apt) = Apt::detect().filter(|_| run::is_root()) else {
+        return programs;
+    };
+    let beside = want.installed_beside().iter().filter(|(program, _)| find_program(program).is_some());
+    let wanted: Vec<String> = (want.installed().iter())
+        .chain(beside.flat_map(|(_, programs)| programs.iter()))
+        .filter(|(program, _)| find_program(program).is_none())
+        .map(|(_, package)| (*package).to_owned())
+        .collect();
+    let is_missing =
+        |(program, _): &&(&str, &str)| find_program(program).is_none() && !programs.join(program).exists();
+    let missing: Vec<_> = want.unpacked_tools().iter().filter(is_missing).collect();
+    if !missing.is_empty() {
+        apt.ensure_lists();
+    }
+    let installed = if wanted.is_empty() { Ok(()) } else { apt.install(&wanted) };
+    let unpacked = missing.into_iter().map(|(_, package)| unpack(&to, package));
+    for error in std::iter::once(installed).chain(unpacked).filter_map(Result::err) {
+        eprintln!("   some tests will be skipped: {error:#}");
+    }
+    programs
+}
+
+fn root(workspace: &Workspace) -> PathBuf {
+    workspace.host_target().join("debian")
+}
+
+/// Directory of the unpacked programs.
+pub fn unpacked_tools(workspace: &Workspace) -> PathBuf {
+    root(workspace).join("usr/bin")
+}
+
+/// Unpacks a package without installing it.
+fn unpack(to: &Path, package: &str) -> Result<()> {
+    header(format_args!("{package}, unpacked only"));
+    fs::create_dir_all(to)?;
+    capture(Command::new("apt-get").args(["-q", "download", package]).current_dir(to))?;
+    let archive = fs::read_dir(to)?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .find(|path| path.extension().is_some_and(|extension| extension == "deb"))
+        .with_context(|| format!("{} has no package", to.display()))?;
+    capture(Command::new("dpkg-deb").arg("--extract").arg(&archive).arg(to))?;
+    fs::remove_file(&archive).map_err(Into::into)
 }
 
 #[cfg(test)]

@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn page_has_markers_of_sections_only() {
-        let text = page::assert_tables_are(PAGE, &[&SECTIONS[..], &[page::ORIGIN]].concat());
+        let text = page::ensure_tables_are(PAGE, &[&SECTIONS[..], &[page::ORIGIN]].concat()).unwrap();
         assert!(text.contains(PLOT));
     }
 }

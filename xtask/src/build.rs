@@ -1,6 +1,7 @@
 //! Builds the eBPF object and the binaries that embed it.
 
 use std::path::PathBuf;
+use std::process::Command;
 
 use anyhow::{Context as _, Result};
 use fs_err as fs;
@@ -13,13 +14,19 @@ use crate::{
 };
 
 /// The binaries, each with its package.
-pub(crate) type Binary = (&'static str, &'static str);
+pub type Binary = (&'static str, &'static str);
 /// The operator's command.
-pub(crate) const COMMAND: Binary = ("dcqcn", "dcqcn");
+pub const COMMAND: Binary = ("dcqcn", "dcqcn");
 /// The experimenter's.
-pub(crate) const LAB: Binary = ("dcqcn-lab", "dcqcn-lab");
+pub const LAB: Binary = ("dcqcn-lab", "dcqcn-lab");
 /// The one for many hosts.
-pub(crate) const FLEET: Binary = ("dcqcn-fleet", "dcqcn-fleet");
+pub const FLEET: Binary = ("dcqcn-fleet", "dcqcn-fleet");
+/// The one that runs scenarios in a guest.
+pub const GUEST: Binary = ("vm-guest", "dcqcn-tests");
+/// The package that compares the simulator with others.
+pub(crate) const COMPARISONS: &str = "dcqcn-comparisons";
+/// The package that boots guests.
+pub(crate) const VM: &str = "dcqcn-vm";
 
 /// Builds the commands for release; returns why `dcqcn-fleet` was skipped (the page's libraries).
 pub(crate) fn run(workspace: &Workspace) -> Result<Option<String>> {
@@ -28,7 +35,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Option<String>> {
 
 /// As [`run`], with other binaries. In one build, because separate ones select other features of shared crates, and
 /// compile these twice.
-pub(crate) fn with(workspace: &Workspace, others: &[Binary]) -> Result<Option<String>> {
+pub fn with(workspace: &Workspace, others: &[Binary]) -> Result<Option<String>> {
     let left_out = web::left_out(workspace);
     let commands = [COMMAND, LAB, FLEET];
     let commands = if left_out.is_none() { &commands[..] } else { &commands[..2] };
@@ -37,7 +44,7 @@ pub(crate) fn with(workspace: &Workspace, others: &[Binary]) -> Result<Option<St
 }
 
 /// Sets up, and builds these binaries for release together.
-pub(crate) fn release(workspace: &Workspace, binaries: &[Binary]) -> Result<()> {
+pub fn release(workspace: &Workspace, binaries: &[Binary]) -> Result<()> {
     build(workspace, "release", binaries)
 }
 
@@ -92,6 +99,12 @@ pub(crate) fn object(workspace: &Workspace, toolchain: &Toolchain, arch: &str) -
         }
     }
     Ok(to.join("dcqcn-ebpf"))
+}
+
+/// The program of a package of this repository's own tools, which depend on this crate only and thus compile quickly.
+pub(crate) fn tool(workspace: &Workspace, package: &str) -> Result<Command> {
+    stream(workspace.cargo("build").args(["--quiet", "--package", package]))?;
+    Ok(Command::new(workspace.binary_of("debug", package)))
 }
 
 fn size_bytes(path: &std::path::Path) -> Result<u64> {

@@ -14,7 +14,8 @@ const TABLE: &str = "crates";
 const PICTURE: &str = "arrows";
 
 /// Crates that may use everything, so their dependencies are omitted.
-const BESIDE: [&str; 3] = ["xtask", "dcqcn-tests", "dcqcn-fuzz"];
+const BESIDE: [&str; 6] =
+    ["xtask", "dcqcn-comparisons", "dcqcn-frames", "dcqcn-tests", "dcqcn-vm", "dcqcn-fuzz"];
 
 /// Output of `cargo metadata`.
 #[derive(Deserialize)]

@@ -36,7 +36,8 @@ struct Module {
 pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     header("module cycles");
     let root = workspace.root();
-    let mut crates = vec![root.join("common"), root.join("ebpf"), root.join("tests"), root.join("xtask")];
+    let mut crates: Vec<_> =
+        ["common", "ebpf", "tests", "tests/frames", "tests/vm", "xtask"].map(|name| root.join(name)).to_vec();
     crates.extend(workspace.userspace()?);
     let mut found = Vec::new();
     for path in &crates {

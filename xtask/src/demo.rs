@@ -23,7 +23,6 @@ pub(crate) struct Args {
 
 const PAGE: &str = "demo";
 const PICTURE: &str = "incast.png";
-/// The table.
 const TABLE: &str = "demo";
 
 /// Builds, runs the lab and prints the location of the plots.
@@ -56,6 +55,6 @@ mod tests {
 
     #[test]
     fn page_has_markers_for_table_and_picture() {
-        assert!(page::assert_tables_are(PAGE, &[TABLE]).contains(PICTURE));
+        assert!(page::ensure_tables_are(PAGE, &[TABLE]).unwrap().contains(PICTURE));
     }
 }

@@ -245,7 +245,7 @@ fn epoch(workspace: &Workspace) -> Result<String> {
 }
 
 /// Writes manual pages, completions and the change log of a command below `to`, as below `/usr/share`.
-pub(crate) fn generate(workspace: &Workspace, binary: &Path, to: &Path) -> Result<()> {
+pub fn generate(workspace: &Workspace, binary: &Path, to: &Path) -> Result<()> {
     emptied(to)?;
     let name = binary.file_name().and_then(|name| name.to_str()).context("a binary without a name")?;
     capture(Command::new(binary).args(["generate", "man"]).arg(to.join("man")))?;
@@ -263,7 +263,7 @@ pub(crate) fn generate(workspace: &Workspace, binary: &Path, to: &Path) -> Resul
 }
 
 /// Writes a package and returns its path; `(format, version, arch)` selects it.
-pub(crate) fn package(
+pub fn package(
     workspace: &Workspace,
     name: &str,
     binaries: &Path,

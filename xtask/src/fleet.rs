@@ -4,10 +4,10 @@ use std::process::Command;
 
 use anyhow::Result;
 
+use crate::apt::{self, Requirement};
 use crate::build;
 use crate::page::{self, Measured};
 use crate::run::{self, header, output_of};
-use crate::tools::{self, Requirement};
 use crate::workspace::Workspace;
 
 /// Options of `cargo xtask fleet`.
@@ -54,7 +54,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         return gate(workspace, args.report);
     }
     build::release(workspace, &[build::FLEET, FAULTS])?;
-    let path = run::path_with(&tools::for_tests(workspace, Requirement::Etcd))?;
+    let path = run::path_with(&apt::for_tests(workspace, Requirement::Etcd))?;
     let program = |words: &[&str]| {
         let mut command = Command::new(workspace.binary_of("release", FAULTS.0));
         command.env("PATH", &path).env("DCQCN_FLEET_BIN", workspace.binary_of("release", build::FLEET.0));

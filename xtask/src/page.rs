@@ -6,18 +6,18 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use fs_err as fs;
 
 use crate::run::{capture, header};
 use crate::workspace::Workspace;
 
 /// Name of the line that [`origin`] generates.
-pub(crate) const ORIGIN: &str = "made";
+pub const ORIGIN: &str = "made";
 
 /// A line for the page with commit, command and date of a table. A commit is `-dirty` if anything outside docs differs
 /// from it: pages are generated one after the other, and do not depend on each other.
-pub(crate) fn origin(workspace: &Workspace, command: &str) -> Result<String> {
+pub fn origin(workspace: &Workspace, command: &str) -> Result<String> {
     let git = |words: &[&str]| capture(Command::new("git").args(words).current_dir(workspace.root()));
     let commit = git(&["describe", "--always", "--abbrev=7"])?;
     let changes = git(&["status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude)docs"])?;
@@ -27,7 +27,7 @@ pub(crate) fn origin(workspace: &Workspace, command: &str) -> Result<String> {
 }
 
 /// The text between the comments of `name` in `text` of `page`.
-pub(crate) fn between<'a>(page: &str, text: &'a str, name: &str) -> Result<&'a str> {
+pub fn between<'a>(page: &str, text: &'a str, name: &str) -> Result<&'a str> {
     parts(page, text, name).map(|[_, between, _]| between)
 }
 
@@ -49,7 +49,7 @@ fn parts<'a>(page: &str, text: &'a str, name: &str) -> Result<[&'a str; 3]> {
 }
 
 /// The tables of one run of a command.
-pub(crate) struct Measured {
+pub struct Measured {
     page: &'static str,
     tables: Vec<Table>,
 }
@@ -62,16 +62,16 @@ struct Table {
 }
 
 /// Start of the commands at the end of a table.
-pub(crate) const COMMANDS: &str = "\n```sh\n";
+pub const COMMANDS: &str = "\n```sh\n";
 
 impl Measured {
     /// For `docs/measured/PAGE.md`, which need not exist.
-    pub(crate) const fn new(page: &'static str) -> Self {
+    pub const fn new(page: &'static str) -> Self {
         Self { page, tables: Vec::new() }
     }
 
     /// Adds a table; commands at its end are details.
-    pub(crate) fn add(&mut self, name: &str, text: &str) {
+    pub fn add(&mut self, name: &str, text: &str) {
         let table = text.split(COMMANDS).next().unwrap_or_default();
         self.add_with(name, table, text.get(table.len()..).unwrap_or_default());
     }
@@ -82,7 +82,7 @@ impl Measured {
     }
 
     /// Adds a table, and details excluded from docs/.
-    pub(crate) fn add_with(&mut self, name: &str, table: &str, details: &str) {
+    pub fn add_with(&mut self, name: &str, table: &str, details: &str) {
         self.tables.push(Table {
             name: name.to_owned(),
             table: table.to_owned(),
@@ -91,14 +91,14 @@ impl Measured {
     }
 
     /// The path of `file` next to the complete page.
-    pub(crate) fn path_of(workspace: &Workspace, file: &str) -> Result<PathBuf> {
+    pub fn path_of(workspace: &Workspace, file: &str) -> Result<PathBuf> {
         let directory = workspace.host_target().join("measured");
         fs::create_dir_all(&directory)?;
         Ok(directory.join(file))
     }
 
     /// Writes all tables to target/measured, and those selected by the page of docs/ to that page.
-    pub(crate) fn write(&self, workspace: &Workspace) -> Result<()> {
+    pub fn write(&self, workspace: &Workspace) -> Result<()> {
         let path = Self::path_of(workspace, &format!("{}.md", self.page))?;
         fs::write(&path, self.complete())?;
         header(format_args!("{} written", workspace.relative(&path)));
@@ -138,23 +138,20 @@ fn marker_names(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// A Markdown table; the cells of its heading and rows are separated by bars.
-pub(crate) fn table(heading: &str, rows: &[String]) -> String {
+pub fn table(heading: &str, rows: &[String]) -> String {
     let rule = vec!["---"; heading.split(" | ").count()].join(" | ");
     let lines = [heading, &rule].into_iter().chain(rows.iter().map(String::as_str));
     lines.map(|line| format!("| {line} |\n")).collect()
 }
 
-/// Fails unless every table of a page in docs/measured is one of `names`, and the page has one.
-#[cfg(test)]
-pub(crate) fn assert_tables_are(page: &str, names: &[&str]) -> String {
-    let path = Workspace::locate().unwrap().root().join("docs/measured").join(page).with_extension("md");
-    let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+/// Fails unless every table of a page in docs/measured is one of `names`, and the page has one; returns its text.
+pub fn ensure_tables_are(page: &str, names: &[&str]) -> Result<String> {
+    let path = Workspace::locate()?.root().join("docs/measured").join(page).with_extension("md");
+    let text = fs::read_to_string(&path)?;
     let unknown: Vec<&str> = marker_names(&text).filter(|name| !names.contains(name)).collect();
-    assert!(unknown.is_empty() && marker_names(&text).count() > 0, "{page} has no table {unknown:?}");
-    for name in marker_names(&text) {
-        replace(page, &text, name, "").unwrap();
-    }
-    text
+    ensure!(unknown.is_empty() && marker_names(&text).count() > 0, "{page} has no table {unknown:?}");
+    marker_names(&text).try_for_each(|name| replace(page, &text, name, "").map(drop))?;
+    Ok(text)
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 
 /// Prints a header for the next step, with the time since the first one.
-pub(crate) fn header(what: impl std::fmt::Display) {
+pub fn header(what: impl std::fmt::Display) {
     static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
     match BEGAN.elapsed().as_secs() {
         0..60 => eprintln!("== {what}"),
@@ -45,7 +45,7 @@ pub(crate) fn descendants(pid: u32) -> Vec<u32> {
 }
 
 /// Runs `command` with its output on the terminal.
-pub(crate) fn stream(command: &mut Command) -> Result<()> {
+pub fn stream(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| not_started(command))?;
     if !status.success() {
         bail!("`{}` failed ({status}); its messages are above", line(command));
@@ -69,7 +69,7 @@ pub(crate) fn output_of(command: &mut Command) -> Result<String> {
 }
 
 /// Runs `command` and returns what it wrote to its standard output.
-pub(crate) fn capture(command: &mut Command) -> Result<String> {
+pub fn capture(command: &mut Command) -> Result<String> {
     let output = command.stdin(Stdio::null()).output().with_context(|| not_started(command))?;
     if !output.status.success() {
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -92,7 +92,7 @@ pub(crate) fn capture_if_installed(command: &mut Command) -> Result<Option<Strin
 }
 
 /// The context of an error from starting `command`.
-pub(crate) fn not_started(command: &Command) -> String {
+pub fn not_started(command: &Command) -> String {
     format!("cannot start `{}`", line(command))
 }
 
@@ -113,7 +113,7 @@ pub(crate) fn line(command: &Command) -> String {
 }
 
 /// The program `name`, in `PATH` or the system administrator's directories, which an ordinary user's `PATH` lacks.
-pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
+pub fn find_program(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path)
         .chain(["/usr/sbin", "/sbin"].map(PathBuf::from))
@@ -129,7 +129,7 @@ pub(crate) fn path_with(first: &Path) -> Result<std::ffi::OsString> {
 }
 
 /// Whether this process is root: the owner of its own `/proc` directory is its effective user.
-pub(crate) fn is_root() -> bool {
+pub fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|meta| meta.uid() == 0)
 }
 
@@ -143,7 +143,7 @@ pub(crate) fn require_root(verb: &str) -> Result<()> {
 }
 
 /// Makes a program receive this signal from the kernel when this process exits for any reason.
-pub(crate) fn with_parent_death_signal(signal: &str, program: impl AsRef<OsStr>) -> Command {
+pub fn with_parent_death_signal(signal: &str, program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", signal]).arg(program);
     command

@@ -38,6 +38,9 @@ impl Tally {
         } else if let Some(test) = parse_output(line) {
             self.outputs.push((test.to_owned(), Vec::new()));
             self.in_output = true;
+        } else if let Some((test, how)) = line.strip_prefix("RETRIED ").and_then(|text| text.split_once(": "))
+        {
+            self.again.push((test.to_owned(), how.to_owned()));
         } else if line == "failures:" {
             (self.in_failures, self.in_output) = (true, false);
             self.pending_failures.clear();
@@ -70,20 +73,6 @@ impl Tally {
     pub(crate) fn broken(&mut self, what: String) {
         self.failed += 1;
         self.failures.push(what);
-    }
-
-    /// Counts a test that no test program reports.
-    pub(crate) fn ran(&mut self, test: &str, passed: bool) {
-        if passed {
-            self.finished_ok += 1;
-        } else {
-            self.broken(test.to_owned());
-        }
-    }
-
-    /// Records that a passing test, counted by [`Tally::ran`], failed before.
-    pub(crate) fn failed_before(&mut self, test: &str, how: String) {
-        self.again.push((test.to_owned(), how));
     }
 
     /// Counts a test that was not started.
@@ -223,16 +212,17 @@ mod tests {
     }
 
     #[test]
-    fn unreported_skips_counted() {
-        let mut counted = tally("test result: ok. 1 passed; 0 failed; 0 ignored; finished in 0.01s\n");
-        counted.ran("vm::verifier", true);
-        counted.ran("vm::incast", false);
-        counted.not_started("vm::pacing", "no mmdebstrap");
-        counted.failed_before("vm::verifier", "5 of 6, 60 s".into());
+    fn retried_scenario_listed_and_passed() {
+        let mut counted = tally(
+            "RETRIED vm::verifier: 5 of 6, 60 s\ntest vm::pacing ... ignored, no mmdebstrap\nfailures:\n    vm::incast\n\
+             test result: done. 1 passed; 1 failed\n",
+        );
+        counted.not_started("vm::wred", "needs root");
         assert_eq!(
             counted.to_string(),
-            "skipped vm::pacing: no mmdebstrap\nretried vm::verifier: passed in the second run; the first failed: 5 of 6, 60 s\n\
-             failed  vm::incast\n2 passed, 1 failed, 1 skipped"
+            "skipped vm::pacing: no mmdebstrap\nskipped vm::wred: needs root\n\
+             retried vm::verifier: passed in the second run; the first failed: 5 of 6, 60 s\n\
+             failed  vm::incast\n1 passed, 1 failed, 2 skipped"
         );
     }
 }

@@ -13,10 +13,9 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 
 use crate::{
-    apt::Apt,
+    apt::{self, Apt},
     linker,
     llvm::{self, Llvm},
-    programs,
     run::{self, capture, header},
     version::{Rustc, Version},
     workspace::Workspace,
@@ -83,7 +82,7 @@ pub(crate) fn setup(workspace: &Workspace) -> Result<Toolchain> {
 
 /// Fails if a program for the tests or the lab is missing.
 pub(crate) fn require_runtime_tools() -> Result<()> {
-    let packages = programs::missing();
+    let packages = apt::missing();
     ensure!(
         packages.is_empty(),
         "programs of these packages are missing: {}; install them with the system's package manager (Debian: apt-get \
@@ -345,7 +344,7 @@ fn llvm_packages(major: u32) -> [String; 2] {
 /// Further packages to install along with the compiler. The build does not need them, so they do not block it without
 /// root; [`require_runtime_tools`] reports them where they are needed.
 fn installable_tool_packages() -> Vec<String> {
-    if run::is_root() { programs::missing() } else { Vec::new() }
+    if run::is_root() { apt::missing() } else { Vec::new() }
 }
 
 #[cfg(test)]

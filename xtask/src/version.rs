@@ -33,7 +33,6 @@ impl fmt::Display for Version {
 /// Information in `rustc -vV`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rustc {
-    /// Release.
     pub(crate) release: Version,
     /// Version of its LLVM, which writes the bitcode for bpf-linker.
     pub(crate) llvm: Version,

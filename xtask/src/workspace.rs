@@ -12,14 +12,14 @@ use crate::run::capture;
 
 /// The checkout and its output directories.
 #[derive(Clone)]
-pub(crate) struct Workspace {
+pub struct Workspace {
     root: PathBuf,
     target: PathBuf,
 }
 
 impl Workspace {
     /// The checkout this xtask was compiled from.
-    pub(crate) fn locate() -> Result<Self> {
+    pub fn locate() -> Result<Self> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"))
             .parent()
             .context("xtask's manifest directory has no parent directory")?
@@ -30,7 +30,7 @@ impl Workspace {
     }
 
     /// The repository's root directory.
-    pub(crate) fn root(&self) -> &Path {
+    pub fn root(&self) -> &Path {
         &self.root
     }
 
@@ -41,22 +41,22 @@ impl Workspace {
     }
 
     /// Cargo's target directory for the host: `CARGO_TARGET_DIR`, else `target`.
-    pub(crate) fn host_target(&self) -> &Path {
+    pub fn host_target(&self) -> &Path {
         &self.target
     }
 
     /// The release `dcqcn` binary.
-    pub(crate) fn binary(&self) -> PathBuf {
+    pub fn binary(&self) -> PathBuf {
         self.binary_of("release", "dcqcn")
     }
 
     /// The release `dcqcn-lab` binary.
-    pub(crate) fn lab(&self) -> PathBuf {
+    pub fn lab(&self) -> PathBuf {
         self.binary_of("release", "dcqcn-lab")
     }
 
     /// A binary built with a profile.
-    pub(crate) fn binary_of(&self, profile: &str, name: &str) -> PathBuf {
+    pub fn binary_of(&self, profile: &str, name: &str) -> PathBuf {
         self.target.join(profile).join(name)
     }
 
@@ -104,7 +104,7 @@ impl Workspace {
     }
 
     /// `path` relative to the repository's root if it is below it, for output.
-    pub(crate) fn relative<'a>(&self, path: &'a Path) -> std::path::Display<'a> {
+    pub fn relative<'a>(&self, path: &'a Path) -> std::path::Display<'a> {
         path.strip_prefix(&self.root).unwrap_or(path).display()
     }
 }

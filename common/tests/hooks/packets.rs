@@ -2,22 +2,18 @@
 
 use dcqcn_common::classify::{QP_GSI, mapped, words};
 use dcqcn_common::flow::{FlowId, QpId};
-use dcqcn_common::wire::bth::{Bth, BthRepr, Opcode};
+use dcqcn_common::wire::bth::{BthRepr, Opcode};
 use dcqcn_common::wire::cm::{CmMessage, Mad};
 use dcqcn_common::wire::cnp::{self, CnpRepr};
 use dcqcn_common::wire::ecn::{self, Ecn};
-use dcqcn_common::wire::eth::{EtherType, Ethernet, EthernetRepr, VlanTag, VlanTagRepr};
+use dcqcn_common::wire::eth::{EtherType, Ethernet, VlanTag, VlanTagRepr};
 use dcqcn_common::wire::ext::{Deth, DethRepr};
-use dcqcn_common::wire::icrc;
-use dcqcn_common::wire::ipv4::{Ipv4, Ipv4Repr};
-use dcqcn_common::wire::ipv6::{Ipv6, Ipv6Repr};
-use dcqcn_common::wire::udp::{self, Udp, UdpRepr};
+pub(crate) use dcqcn_frames::mac;
+use dcqcn_frames::{self as frames, SPORT, v4, v6};
 
 /// The QP of host 2 that data is for, and the sending QP of host 1.
 pub(crate) const RECEIVER_QPN: u32 = 0x11;
 pub(crate) const SENDER_QPN: u32 = 0x22;
-/// UDP source port of data.
-const SPORT: u16 = 0xc123;
 
 /// A packet from host 1 to host 2, unless it is reversed.
 #[derive(Clone, Copy)]
@@ -48,18 +44,6 @@ pub(crate) const DATA: Roce = Roce {
 };
 
 pub(crate) const MARKED: Roce = Roce { ecn: Ecn::CE, ..DATA };
-
-pub(crate) const fn mac(host: u8) -> [u8; 6] {
-    [2, 0, 0, 0, 0, host]
-}
-
-const fn v4(host: u8) -> [u8; 4] {
-    [10, 0, 0, host]
-}
-
-const fn v6(host: u8) -> [u8; 16] {
-    [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, host]
-}
 
 /// The address of a host, as flows have it.
 pub(crate) fn addr(is_v6: bool, host: u8) -> [u32; 4] {
@@ -94,17 +78,10 @@ impl Roce {
         Ethernet::LEN + if self.tag.is_some() { VlanTag::LEN } else { 0 }
     }
 
-    fn link(&self) -> Vec<u8> {
-        let inner = if self.v6 { EtherType::IPV6 } else { EtherType::IPV4 };
-        let ethertype = if self.tag.is_some() { EtherType::VLAN } else { inner };
-        let mut out = vec![0; self.l3()];
-        if let Some(header) = out.first_chunk_mut::<{ Ethernet::LEN }>() {
-            EthernetRepr { dst: self.dst_mac, src: mac(self.ends().0), ethertype }.emit(header);
-        }
-        if let (Some(tag), Some(header)) = (self.tag, out.last_chunk_mut::<{ VlanTag::LEN }>()) {
-            VlanTagRepr { ethertype: inner, ..tag }.emit(header);
-        }
-        out
+    fn link(&self, (src, dst): ([u8; 6], [u8; 6])) -> Vec<u8> {
+        let tci = |tag: VlanTagRepr| u16::from(tag.pcp) << 13 | u16::from(tag.dei) << 12 | tag.vid;
+        let tags: Vec<_> = self.tag.iter().map(|tag| (EtherType::VLAN, tci(*tag))).collect();
+        frames::link(dst, src, &tags, self.v6)
     }
 
     pub(crate) fn frame(&self) -> Vec<u8> {
@@ -118,25 +95,9 @@ impl Roce {
 
     /// With all bytes between BTH and ICRC.
     fn frame_of(&self, body: &[u8]) -> Vec<u8> {
-        let mut out = self.link();
-        let length = (Udp::LEN + Bth::LEN + body.len() + icrc::LEN) as u16;
-        let tos = ecn::tos(self.dscp, self.ecn);
-        let (src, dst) = self.ends();
-        if self.v6 {
-            let mut header = [0; Ipv6::LEN];
-            Ipv6Repr::of_udp(tos, v6(src), v6(dst), length).emit(&mut header);
-            out.extend(header);
-        } else {
-            let mut header = [0; Ipv4::LEN];
-            Ipv4Repr::of_udp(tos, v4(src), v4(dst), length).emit(&mut header);
-            out.extend(header);
-        }
-        let (mut udp, mut bth) = ([0; Udp::LEN], [0; Bth::LEN]);
-        UdpRepr { src_port: SPORT, dst_port: udp::ROCE_V2_PORT, length, checksum: 0 }.emit(&mut udp);
-        BthRepr::new(self.opcode, self.dest_qpn, 7).emit(&mut bth);
-        out.extend([&udp[..], &bth, body, &[0; icrc::LEN]].concat());
-        assert_eq!(icrc::seal(&mut out[self.l3()..]), Some(()));
-        out
+        let link = self.link((mac(self.ends().0), self.dst_mac));
+        let bth = BthRepr::new(self.opcode, self.dest_qpn, 7);
+        frames::packet(link, self.v6, self.ends(), ecn::tos(self.dscp, self.ecn), bth, body)
     }
 
     /// The CNP by which its receiver answers it: `qpn` is the sender's QPN if known, else there is a hint.
@@ -145,17 +106,7 @@ impl Roce {
         let hint = if qpn.is_some() { cnp::NO_HINT } else { self.dest_qpn };
         let tos = ecn::tos(48, Ecn::NOT_ECT);
         let repr = CnpRepr { udp_sport: SPORT, dest_qpn: qpn.unwrap_or(0), hint, tos, ttl: 64 };
-        let mut out = Self { is_back: !self.is_back, dst_mac: mac(src), ..*self }.link();
-        if self.v6 {
-            let mut packet = [0; cnp::V6_LEN];
-            cnp::emit_v6(&mut packet, v6(dst), v6(src), &repr);
-            out.extend(packet);
-        } else {
-            let mut packet = [0; cnp::V4_LEN];
-            cnp::emit_v4(&mut packet, v4(dst), v4(src), &repr);
-            out.extend(packet);
-        }
-        out
+        frames::cnp_packet(self.link((mac(dst), mac(src))), self.v6, (dst, src), &repr)
     }
 }
 

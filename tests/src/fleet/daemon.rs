@@ -113,19 +113,16 @@ impl MockDaemon {
     }
 
     /// Name of the active configuration.
-    #[must_use]
     pub fn name(&self) -> Option<String> {
         Some(self.lock().held.clone()?.0)
     }
 
     /// The active configuration.
-    #[must_use]
     pub fn text(&self) -> Option<String> {
         Some(self.lock().held.clone()?.1)
     }
 
     /// Names of all configurations so far, in order.
-    #[must_use]
     pub fn names(&self) -> Vec<Option<String>> {
         self.lock().names.clone()
     }

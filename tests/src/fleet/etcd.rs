@@ -4,15 +4,15 @@ use std::env;
 use std::io::Write as _;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
-use super::signal;
+use crate::command::Running;
+use crate::retry::wait_for;
 
 /// Time limit for electing a leader.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -21,7 +21,7 @@ struct Member {
     name: String,
     client: u16,
     peer: u16,
-    child: Option<Child>,
+    child: Option<Running>,
 }
 
 /// A cluster; dropping it kills the members.
@@ -48,7 +48,6 @@ fn free_port() -> Result<u16> {
 
 impl Etcd {
     /// Returns whether etcd is installed; prints that `test` is skipped if not.
-    #[must_use]
     pub fn available(test: &str) -> bool {
         let available = ["etcd", "etcdctl"].into_iter().all(|name| program(name).is_some());
         if !available {
@@ -105,7 +104,8 @@ impl Etcd {
         let (options, scheme) = (self.options.clone(), self.scheme);
         let member = self.members.get_mut(index).context("no such member")?;
         let (client, peer) = (member.client, member.peer);
-        let child = Command::new(program("etcd").context("no etcd on PATH")?)
+        let mut command = Command::new(program("etcd").context("no etcd on PATH")?);
+        command
             .args(["--name", &member.name])
             .arg("--data-dir")
             .arg(self.dir.path().join(&member.name))
@@ -118,45 +118,37 @@ impl Etcd {
             .args(&options)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .context("cannot start etcd")?;
-        member.child = Some(child);
+            .stderr(Stdio::null());
+        member.child = Some(Running(command.spawn().context("cannot start etcd")?));
         Ok(())
     }
 
     /// Kills a member.
     pub fn kill(&mut self, index: usize) -> Result<()> {
         let member = self.members.get_mut(index).context("no such member")?;
-        let mut child = member.child.take().context("the member is not running")?;
-        child.kill()?;
-        child.wait()?;
-        Ok(())
+        member.child.take().context("the member is not running")?.kill()
     }
 
     /// Suspends or resumes a member.
     pub fn signal(&self, index: usize, what: Signal) -> Result<()> {
         let member = self.members.get(index).context("no such member")?;
-        signal(member.child.as_ref().context("the member is not running")?, what)
+        member.child.as_ref().context("the member is not running")?.signal(what)
     }
 
     /// Client addresses of all members.
-    #[must_use]
     pub fn endpoints(&self) -> String {
         let endpoint = |member: &Member| format!("{}://{}:{}", self.scheme, self.address, member.client);
         self.members.iter().map(endpoint).collect::<Vec<_>>().join(",")
     }
 
     /// Number of members.
-    #[must_use]
     pub fn count(&self) -> usize {
         self.members.len()
     }
 
     /// Index of the leader.
     pub fn leader(&self) -> Result<usize> {
-        let began = Instant::now();
-        while began.elapsed() < TIMEOUT {
+        wait_for(TIMEOUT, || {
             for (index, member) in
                 self.members.iter().enumerate().filter(|(_, member)| member.child.is_some())
             {
@@ -168,26 +160,24 @@ impl Etcd {
                     line.split_once(": ").map(|(_, value)| value.to_owned())
                 };
                 if field("MemberID").is_some_and(|id| Some(id) == field("Leader")) {
-                    return Ok(index);
+                    return Ok(Ok(index));
                 }
             }
-            thread::sleep(Duration::from_millis(100));
-        }
-        bail!("no leader")
+            Ok(Err("no leader".to_owned()))
+        })
     }
 
     /// Waits until the cluster accepts a write.
     pub fn healthy(&self) -> Result<()> {
-        let began = Instant::now();
-        loop {
+        wait_for(TIMEOUT, || {
             let output = self.ctl(&["put", "healthy", "yes"])?;
-            if output.status.success() {
-                return Ok(());
-            }
             let message = String::from_utf8_lossy(&output.stderr);
-            ensure!(began.elapsed() < TIMEOUT, "etcd accepts no writes: {message}");
-            thread::sleep(Duration::from_millis(100));
-        }
+            Ok(output
+                .status
+                .success()
+                .then_some(())
+                .ok_or_else(|| format!("etcd accepts no writes: {message}")))
+        })
     }
 
     /// Runs `etcdctl` with these arguments.
@@ -223,15 +213,5 @@ impl Etcd {
         command.env("ETCDCTL_API", "3").args(["--endpoints", endpoints, "--command-timeout", "3s"]);
         command.args(&self.ctl).args(words);
         Ok(command.output()?)
-    }
-}
-
-impl Drop for Etcd {
-    fn drop(&mut self) {
-        for child in self.members.iter_mut().filter_map(|member| member.child.as_mut()) {
-            // Fails if it has exited.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
     }
 }

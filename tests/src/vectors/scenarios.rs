@@ -15,7 +15,6 @@ use super::{Other, Step, Vector, endpoints, traces, untrusted, variants};
 use crate::packets::{OPCODES, Roce, seal, v4};
 
 /// Every vector without results, by the name of its file.
-#[must_use]
 pub fn scenarios() -> Vec<(&'static str, Vector)> {
     vec![
         ("opcodes", opcodes()),

@@ -32,7 +32,6 @@ pub struct Packet {
 
 impl Packet {
     /// Returns whether the packet has a CE mark.
-    #[must_use]
     pub fn is_marked(&self) -> bool {
         Ecn::from_tos(self.tos).is_ce()
     }
@@ -50,7 +49,6 @@ impl Packet {
     }
 
     /// Returns whether the packet is a NAK, of any kind.
-    #[must_use]
     pub fn is_nak(&self) -> bool {
         self.syndrome.is_some_and(|syndrome| syndrome & 0xe0 == NAK)
     }

@@ -1,17 +1,19 @@
 //! Running programs in the guest.
 
 use std::fs::File;
-use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result};
 use dcqcn_netlink::Netns;
 use serde_json::Value;
 
+use crate::command::{self, output_of, words};
+use crate::retry::wait_for;
+
 /// Runs a command line, which must succeed, and returns its output. Words are split at blanks, without quoting.
 pub fn sh(line: &str) -> Result<String> {
-    finished(&mut command(line)?, line)
+    output_of(&mut words(line)?)
 }
 
 /// Runs a command line in a network namespace.
@@ -23,7 +25,7 @@ pub fn sh_in(netns: &Netns, line: &str) -> Result<String> {
 pub fn script_in(netns: &Netns, script: &str) -> Result<String> {
     let mut command = Command::new("ip");
     command.args(["netns", "exec", netns.name(), "sh", "-ec", script]);
-    finished(&mut command, script)
+    output_of(&mut command)
 }
 
 /// Output of a command line with `--json` or `-j`.
@@ -36,24 +38,10 @@ pub fn json_in(netns: &Netns, line: &str) -> Result<Value> {
     netns.run(|| json(line))?
 }
 
-fn finished(command: &mut Command, line: &str) -> Result<String> {
-    let output = command.output().with_context(|| line.to_owned())?;
-    let errors = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "`{line}` ({}): {}", output.status, errors.trim());
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
-fn command(line: &str) -> Result<Command> {
-    let mut words = line.split_whitespace();
-    let mut command = Command::new(words.next().context("an empty command")?);
-    command.args(words);
-    Ok(command)
-}
-
 /// A program that runs in the background of the scenario, killed on drop.
 pub struct Running {
     line: String,
-    child: Child,
+    child: command::Running,
     output: String,
 }
 
@@ -63,9 +51,9 @@ impl Running {
         let output = format!("/tmp/{:08x}.out", unique());
         let file = File::create(&output).with_context(|| output.clone())?;
         let errors = file.try_clone().with_context(|| output.clone())?;
-        let mut command = command(line)?;
+        let mut command = words(line)?;
         command.stdin(Stdio::null()).stdout(file).stderr(errors);
-        let child = command.spawn().with_context(|| line.to_owned())?;
+        let child = command::Running(command.spawn().with_context(|| line.to_owned())?);
         Ok(Self { line: line.to_owned(), child, output })
     }
 
@@ -77,37 +65,19 @@ impl Running {
 
     /// Waits for the program to exit; returns whether it succeeded, and its output.
     pub fn finish(&mut self, patience: Duration) -> Result<(bool, String)> {
-        let until = Instant::now() + patience;
-        loop {
-            if let Some(status) = self.child.try_wait().with_context(|| self.line.clone())? {
-                return Ok((status.success(), self.printed()?));
+        let status = wait_for(patience, || {
+            let status = self.child.0.try_wait().with_context(|| self.line.clone())?;
+            match status {
+                Some(status) => Ok(Ok(status)),
+                None => Ok(Err(format!("`{}` has not ended: {}", self.line, self.printed()?.trim()))),
             }
-            if Instant::now() > until {
-                bail!(
-                    "`{}` has not ended after {} s: {}",
-                    self.line,
-                    patience.as_secs(),
-                    self.printed()?.trim()
-                );
-            }
-            thread::sleep(Duration::from_millis(50));
-        }
+        })?;
+        Ok((status.success(), self.printed()?))
     }
 
     /// Kills the program, as `kill -9` does.
     pub fn kill(&mut self) -> Result<()> {
-        // An error means that it has exited already.
-        drop(self.child.kill());
-        self.child.wait().with_context(|| self.line.clone())?;
-        Ok(())
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // An error means that it has exited already.
-        drop(self.child.kill());
-        drop(self.child.wait());
+        self.child.kill()
     }
 }
 

@@ -72,7 +72,6 @@ pub fn is_intact(disks: &[&str], block_bytes: u32) -> Result<bool> {
 impl Job {
     /// The command line of this job on all `disks`, with results as JSON. Write-only jobs verify nothing: see
     /// [`is_intact`].
-    #[must_use]
     pub fn command(self, disks: &[&str]) -> String {
         let Self { pattern, block_bytes, depth, settling_s, length_s } = self;
         let jobs: Vec<_> = disks.iter().map(|disk| format!("--name={disk} --filename={disk}")).collect();

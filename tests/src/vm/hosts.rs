@@ -1,19 +1,21 @@
 //! Two guests as RDMA hosts: soft-RoCE above their NICs, `dcqcn`, traffic between them, and their counters.
 //!
 //! The first guest sends to the second through a port of 20 Mbit/s at which the machine's `dcqcn` marks
-//! (`xtask/src/vm/bottleneck.rs`); the other direction is not limited.
+//! (`tests/vm/src/bottleneck.rs`); the other direction is not limited.
 
 use std::process::Command;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use serde_json::Value;
 
 use super::capture::{self, Packet};
 use super::lab::count;
 use super::peer::{MANAGEMENT_ADDRESSES, Peer};
 use super::perftest::{Flow, Outcome, Tool};
+use crate::command::output_of;
+use crate::retry::wait_for;
 
 /// Both guests: the sender of most traffic, and the receiver.
 pub const GUESTS: [u8; 2] = [SENDER, RECEIVER];
@@ -149,7 +151,6 @@ impl Counts {
     }
 
     /// Busy shares of the sender's and of the receiver's CPUs.
-    #[must_use]
     pub fn busy(&self) -> [f64; 2] {
         self.cpu.map(|[all, idle]| 1.0 - idle as f64 / (all as f64).max(1.0))
     }
@@ -185,7 +186,7 @@ impl Hosts {
         result.map(drop)
     }
 
-    /// Requests an action of the machine (`xtask/src/vm/requests.rs`).
+    /// Requests an action of the machine (`tests/vm/src/requests.rs`).
     pub fn host(&mut self, request: &str) -> Result<()> {
         self.peer.host(request)
     }
@@ -215,7 +216,6 @@ impl Hosts {
     }
 
     /// The interface for `dcqcn`.
-    #[must_use]
     pub const fn iface(&self) -> &'static str {
         self.topology.iface
     }
@@ -259,19 +259,18 @@ impl Hosts {
 
     /// Waits for a program to exit; returns whether it succeeded, and its output.
     pub fn finish(&mut self, program: &Program, patience: Duration) -> Result<(bool, String)> {
-        let until = Instant::now() + patience;
-        loop {
+        wait_for(patience, || {
             let printed = self.printed(program)?;
             if let Some(status) = printed.lines().last().and_then(|line| line.strip_prefix("exit ")) {
-                return Ok((status == "0", printed));
+                return Ok(Ok((status == "0", printed)));
             }
-            ensure!(Instant::now() < until, "a program has not ended: {}", printed.trim());
+            // Each attempt is a request to the guest.
             thread::sleep(Duration::from_millis(300));
-        }
+            Ok(Err(format!("a program has not ended: {}", printed.trim())))
+        })
     }
 
     /// WRITE QPs from the sender to the receiver; the first and last quarter of the time is not measured.
-    #[must_use]
     pub fn flows(&self, tool: Tool, qps: u16, seconds: u32) -> Vec<Flow> {
         // The responder of READs sends the data.
         let (client, server) = if tool == Tool::Read { (RECEIVER, SENDER) } else { (SENDER, RECEIVER) };
@@ -376,8 +375,5 @@ fn numbered(guest: u8, script: &str) -> String {
 fn here(script: &str) -> Result<String> {
     let mut command = Command::new("timeout");
     command.arg(TIMEOUT.as_secs().to_string()).args(["sh", "-ec", script]);
-    let output = command.output().context("sh")?;
-    let errors = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "`{}` ({}): {}", script.trim(), output.status, errors.trim());
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    output_of(&mut command)
 }

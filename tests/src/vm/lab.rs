@@ -36,7 +36,6 @@ const RXE_HEADERS: u32 = 80;
 
 impl Options {
     /// The largest IB MTU that fits.
-    #[must_use]
     pub fn ib_mtu_bytes(&self) -> u32 {
         [4_096, 2_048, 1_024, 512].into_iter().find(|mtu| mtu + RXE_HEADERS <= self.mtu_bytes).unwrap_or(256)
     }
@@ -107,7 +106,6 @@ impl Lab {
     }
 
     /// A host's interface.
-    #[must_use]
     pub fn iface(&self, host: u8) -> String {
         format!("h{host}")
     }
@@ -118,7 +116,6 @@ impl Lab {
     }
 
     /// The port towards a host.
-    #[must_use]
     pub fn port(&self, host: u8) -> String {
         if self.options.vlan.is_some() && self.hosts.last() == Some(&host) {
             TRUNK.to_owned()
@@ -128,7 +125,6 @@ impl Lab {
     }
 
     /// A host's address.
-    #[must_use]
     pub fn address(&self, host: u8) -> IpAddr {
         if self.options.ipv6 { Ipv6Addr::from(v6(host)).into() } else { Ipv4Addr::from(v4(host)).into() }
     }
@@ -178,7 +174,6 @@ impl Lab {
     }
 
     /// Whether `dcqcn` is attached to a host.
-    #[must_use]
     pub fn is_attached(&self, host: u8) -> bool {
         self.on_host(host, "status {}").is_ok()
     }
@@ -307,7 +302,6 @@ pub fn dies_on_local_drop() -> Result<bool> {
 }
 
 /// A host's RDMA device.
-#[must_use]
 pub fn rxe(host: u8) -> String {
     format!("rxe{host}")
 }

@@ -40,7 +40,6 @@ pub struct LoadResult {
 
 impl LoadResult {
     /// Quantile of the durations; 0 if there are none.
-    #[must_use]
     pub fn quantile(&self, part: f64) -> Duration {
         let rank = (self.took.len() as f64 * part) as usize;
         self.took.get(rank.min(self.took.len().saturating_sub(1))).copied().unwrap_or_default()

@@ -104,7 +104,6 @@ fn port(lab: &Lab, target: u8, transport: Transport) -> Result<String> {
 }
 
 /// The name of a disk's subsystem; the first is 1.
-#[must_use]
 pub fn name(disk: u8) -> String {
     format!("nqn.2014-08.org.nvmexpress:dcqcn:{disk}")
 }

@@ -1,17 +1,18 @@
 //! Two guests: the first runs a scenario, the second runs the commands that the first writes into the shared directory.
-//! The machine executes some requests too (`xtask/src/vm/requests.rs`).
+//! The machine executes some requests too (`tests/vm/src/requests.rs`).
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::command::sh;
 use super::sysfs;
+use crate::retry;
 
 /// Directory for exchanging commands and results.
 const DIR: &str = "/share/peer";
@@ -36,7 +37,6 @@ struct CommandResult {
 }
 
 /// A parameter `dcqcn.NAME=VALUE` of the kernel's command line.
-#[must_use]
 pub fn parameter<'a>(command_line: &'a str, name: &str) -> Option<&'a str> {
     command_line
         .split_whitespace()
@@ -148,12 +148,11 @@ fn put(path: &Path, bytes: &[u8]) -> Result<()> {
 }
 
 fn wait_for(path: &Path, patience: Duration) -> Result<()> {
-    let until = Instant::now() + patience;
-    while !path.exists() {
-        ensure!(Instant::now() < until, "{} does not exist after {} s", path.display(), patience.as_secs());
-        thread::sleep(POLL);
-    }
-    Ok(())
+    retry::wait_for(patience, || {
+        let exists = path.exists();
+        thread::sleep(if exists { Duration::ZERO } else { POLL });
+        Ok(exists.then_some(()).ok_or_else(|| format!("{} does not exist", path.display())))
+    })
 }
 
 #[cfg(test)]

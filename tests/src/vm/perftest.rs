@@ -1,7 +1,6 @@
 //! Traffic by perftest: one QP per process, so that results are per QP.
 
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_common::wire::bth::Bth;
@@ -15,6 +14,7 @@ use dcqcn_common::wire::udp::Udp;
 use super::command::Running;
 use super::lab::{Lab, Options, rxe};
 use super::sysfs;
+use crate::retry::wait_for;
 
 /// Program of perftest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +71,6 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Flow {
     /// WRITEs for this many seconds; the first and last quarter are not measured.
-    #[must_use]
     pub fn new(tool: Tool, client: u8, server: u8, port: u16, seconds: u32) -> Self {
         Self {
             tool,
@@ -87,7 +86,6 @@ impl Flow {
     }
 
     /// Fraction of payload in the bytes counted by a shaper: with Ethernet headers, without FCS.
-    #[must_use]
     pub fn efficiency(&self, options: &Options) -> f64 {
         let ip = if options.ipv6 { Ipv6::LEN } else { Ipv4::LEN };
         let tag = if options.vlan.is_some() { VlanTag::LEN } else { 0 };
@@ -105,7 +103,6 @@ impl Flow {
 
     /// perftest busy-polls its completion queue, so its priority must be below the kernel's threads; unbuffered output is
     /// needed to read its QPNs in time.
-    #[must_use]
     pub fn line(&self, device: &str, gid_index: u32) -> String {
         format!(
             "stdbuf -oL {} -d {} -x {} -p {} -D {} -f {} -s {} -t {} -Q {COMPLETION_EVERY} -u {QP_TIMEOUT} --tclass={} -F \
@@ -124,7 +121,6 @@ impl Flow {
 
     /// Goodput by the number of messages in the measured time. perftest's own average depends on a measurement of the
     /// CPU's frequency, which is wrong by a multiple on a busy emulated CPU.
-    #[must_use]
     pub fn goodput_bps(&self, printed: &str) -> Option<f64> {
         let messages: f64 = row(printed)?.nth(1)?.parse().ok()?;
         let seconds = f64::from(self.seconds.saturating_sub(2 * self.margin_s).max(1));
@@ -154,12 +150,11 @@ pub fn start(lab: &Lab, flows: &[Flow]) -> Result<Vec<Traffic>> {
 
 /// Waits until a server of perftest listens at its port.
 pub fn wait_for_server(server: &Running, port: u16) -> Result<()> {
-    let until = Instant::now() + TIMEOUT;
-    while !is_listening(&sysfs::read("/proc/net/tcp")?, port) {
-        ensure!(Instant::now() < until, "no server at port {port}: {}", server.printed()?.trim());
-        thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
+    wait_for(TIMEOUT, || {
+        let is_up = is_listening(&sysfs::read("/proc/net/tcp")?, port);
+        let printed = server.printed()?;
+        Ok(is_up.then_some(()).ok_or_else(|| format!("no server at port {port}: {}", printed.trim())))
+    })
 }
 
 /// Runs all flows to their end.
@@ -219,14 +214,12 @@ pub fn goodputs_bps(outcomes: &[Outcome]) -> Result<Vec<f64>> {
 }
 
 /// Number of broken QPs, each with its client's output.
-#[must_use]
 pub fn broken(outcomes: &[Outcome]) -> u64 {
     let broken = outcomes.iter().filter(|outcome| outcome.goodput_bps.is_none());
     broken.inspect(|outcome| println!("a QP broke: {}", outcome.printed.trim())).count() as u64
 }
 
 /// Jain's fairness index.
-#[must_use]
 pub fn jain(goodputs_bps: &[f64]) -> f64 {
     let sum: f64 = goodputs_bps.iter().sum();
     let squares: f64 = goodputs_bps.iter().map(|bps| bps * bps).sum();
@@ -249,7 +242,6 @@ fn row(printed: &str) -> Option<std::str::SplitWhitespace<'_>> {
 }
 
 /// ` local address: LID 0000 QPN 0x0011 PSN 0x...` and ` remote address: ...`.
-#[must_use]
 pub fn qpns(printed: &str) -> Option<(u32, u32)> {
     let of = |end: &str| {
         let line = printed.lines().find(|line| line.trim_start().starts_with(end))?;

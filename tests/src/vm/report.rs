@@ -88,7 +88,6 @@ impl Report {
     }
 
     /// Whether all assertions held; without any, whether the reason is known.
-    #[must_use]
     pub fn passed(&self) -> bool {
         !(self.checks.is_empty() && self.skipped.is_empty()) && self.checks.iter().all(|check| check.ok)
     }

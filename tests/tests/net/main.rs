@@ -7,16 +7,14 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::ops::Deref;
 use std::process::Command;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use dcqcn_netlink::link::VethEnd;
 use dcqcn_netlink::tc::{Batch, Handle, HtbClass, QdiscSpec, SavedQdisc, Shaper, Shaping, Stats};
 use dcqcn_netlink::{Error, Netlink, Netns, netns};
+use dcqcn_tests::command::{output_of, words};
 use dcqcn_tests::require;
 use dcqcn_tests::skip::runnable;
-use dcqcn_tests::socket::TIMEOUT;
 
 const ROOT: Handle = Handle::new(1, 0);
 const NEAR_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 1));
@@ -85,12 +83,8 @@ impl Pair {
 
     /// The output of `tc` in `near`.
     fn tc(&self, arguments: &str) -> Result<String> {
-        let output = self
-            .near
-            .run(|| Command::new("tc").args(arguments.split_whitespace()).output())?
-            .context("tc")?;
-        ensure!(output.status.success(), "tc {arguments}: {}", String::from_utf8_lossy(&output.stderr));
-        Ok(String::from_utf8(output.stdout)?)
+        let mut command = words(&format!("tc {arguments}"))?;
+        self.near.run(|| output_of(&mut command))?
     }
 }
 

@@ -10,9 +10,10 @@ use dcqcn_loader::attach;
 use dcqcn_netlink::netns;
 use dcqcn_support::clock::boottime_ns;
 use dcqcn_tests::command::dcqcn;
-use dcqcn_tests::daemon::{Daemon, wait};
+use dcqcn_tests::daemon::Daemon;
 use dcqcn_tests::lab::{Lab, assert_contains};
 use dcqcn_tests::require;
+use dcqcn_tests::retry::wait;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 

@@ -9,6 +9,7 @@ use dcqcn_netlink::link::VethEnd;
 use dcqcn_netlink::netns::{current_cookie, current_inode, exists};
 use dcqcn_netlink::{Netlink, Netns};
 use dcqcn_params::Role;
+use dcqcn_tests::command::output_of;
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::lab::{Lab, assert_contains};
 use dcqcn_tests::leftover::{freed, problems, state, tables};
@@ -52,8 +53,7 @@ fn recreated_namespace_with_same_names() -> Result<()> {
         netlink.add_veth(&end("a0"), &end("b0"))?;
         let mut command =
             dcqcn_tests::command::dcqcn(&format!("-n {name} attach a0 --flows {FLOWS} {ATTACH}"))?;
-        let output = command.output()?;
-        assert!(output.status.success(), "round {round}: {}", String::from_utf8_lossy(&output.stderr));
+        output_of(&mut command).with_context(|| format!("round {round}"))?;
         let status = dcqcn_tests::command::dcqcn(&format!("-n {name} status a0 --json"))?.output()?;
         let status: Value = serde_json::from_slice(&status.stdout)?;
         assert_eq!(status["attachments"][0]["problems"], serde_json::json!([]), "{status}");
@@ -65,8 +65,7 @@ fn recreated_namespace_with_same_names() -> Result<()> {
     eprintln!("inode numbers {inodes:?}");
     // Each attach has freed the state of the previous namespace; `gc` frees the last one's.
     assert!(tables(FLOWS) <= 1, "{} attachments of deleted namespaces", tables(FLOWS));
-    let output = dcqcn_tests::command::dcqcn("gc")?.output()?;
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    output_of(&mut dcqcn_tests::command::dcqcn("gc")?)?;
     freed(FLOWS)
 }
 
@@ -78,11 +77,7 @@ fn reused_netns_inode_journal_discarded() -> Result<()> {
         return Ok(());
     }
     const FLOWS: u32 = 1_251;
-    let dcqcn = |line: &str| -> Result<()> {
-        let output = dcqcn_tests::command::dcqcn(line)?.output()?;
-        anyhow::ensure!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
-        Ok(())
-    };
+    let dcqcn = |line: &str| output_of(&mut dcqcn_tests::command::dcqcn(line)?);
     let name = format!("dcqcn-test-{}-pinless", std::process::id());
     for _ in 0..8 {
         let netns = Netns::create(&name)?;
@@ -113,11 +108,8 @@ fn reused_netns_inode_journal_discarded() -> Result<()> {
 
 /// A namespace ends some time after its last user.
 fn wait_until_gone(inode: u64, cookie: u64) -> Result<()> {
-    let until = std::time::Instant::now() + dcqcn_tests::socket::TIMEOUT;
-    while exists(inode, cookie) == Some(true) {
-        anyhow::ensure!(std::time::Instant::now() < until, "namespace {inode} does not end");
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
+    let what = format!("namespace {inode} does not end");
+    dcqcn_tests::retry::wait_until(&what, || Ok(exists(inode, cookie) != Some(true)))?;
     // Its interfaces are removed after it.
     std::thread::sleep(std::time::Duration::from_millis(300));
     Ok(())

@@ -7,13 +7,13 @@ use std::{panic, thread};
 
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_tests::command::Running;
-use dcqcn_tests::daemon::{Daemon, wait};
+use dcqcn_tests::daemon::Daemon;
 use dcqcn_tests::kill::{Tc, at_every_step, command, killed, ok};
 use dcqcn_tests::lab::{Lab, assert_contains};
 use dcqcn_tests::leftover::{freed, problems, state, tables};
 use dcqcn_tests::require;
+use dcqcn_tests::retry::{wait, wait_until};
 use dcqcn_tests::skip::runnable;
-use dcqcn_tests::socket::TIMEOUT;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 /// Runs a test with TCX, and with clsact as older kernels have it, at the same time. The number is added to that of its
@@ -91,12 +91,10 @@ fn attach_and_serve(lab: &Lab, tc: Tc, flows: u32) -> Result<()> {
     let mut command = command(lab, tc, &format!("run --config {}", file.display()))?;
     command.stderr(Stdio::null());
     let mut daemon = Running::spawn(&lab.host, command)?;
-    let until = std::time::Instant::now() + TIMEOUT;
     // A partial attachment has its listed parts, and no problems.
-    while !is_attached(lab) || !problems(lab, "a0").is_ok_and(|problems| problems.is_empty()) {
-        ensure!(std::time::Instant::now() < until, "the interface is not managed");
-        thread::sleep(Duration::from_millis(20));
-    }
+    wait_until("the interface is not managed", || {
+        Ok(is_attached(lab) && problems(lab, "a0").is_ok_and(|problems| problems.is_empty()))
+    })?;
     daemon.signal(nix::sys::signal::Signal::SIGTERM)?;
     daemon.wait().map(drop)
 }

@@ -12,10 +12,10 @@ use aya::programs::tc::TcAttachType;
 use dcqcn_netlink::link::VethEnd;
 use dcqcn_netlink::netns::{current_cookie, current_inode, exists};
 use dcqcn_netlink::{Netlink, Netns};
-use dcqcn_tests::daemon::wait;
 use dcqcn_tests::lab::{Lab, assert_contains};
 use dcqcn_tests::leftover::{freed, problems, state, tables};
 use dcqcn_tests::require;
+use dcqcn_tests::retry::{wait, wait_until};
 
 /// Time that a command waits for a lock.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -83,11 +83,10 @@ fn moved_interface_waits_for_old_lock() -> Result<()> {
     thread::scope(|scope| -> Result<()> {
         let attached = scope.spawn(|| to.ok(&attach(FLOWS)));
         let cookie = to.host.run(current_cookie)??;
-        let until = Instant::now() + TIMEOUT;
-        while File::open(format!("/run/dcqcn/ns-{cookie}/lock")).is_err() {
-            ensure!(Instant::now() < until && !attached.is_finished(), "attaching does not start");
-            thread::sleep(Duration::from_millis(5));
-        }
+        wait_until("attaching does not start", || {
+            ensure!(!attached.is_finished(), "attaching does not wait");
+            Ok(File::open(format!("/run/dcqcn/ns-{cookie}/lock")).is_ok())
+        })?;
         thread::sleep(Duration::from_millis(500));
         ensure!(!attached.is_finished(), "it did not wait");
         drop(lock);

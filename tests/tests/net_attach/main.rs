@@ -5,7 +5,6 @@ mod confirm;
 mod identity;
 mod kill;
 mod locks;
-mod multiqueue;
 mod qdiscs;
 mod rights;
 mod status;

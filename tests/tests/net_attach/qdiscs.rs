@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use dcqcn_common::params::{Params, Port};
 use dcqcn_loader::attach;
 use dcqcn_netlink::tc::{Handle, kernel_has_qdisc};
@@ -11,7 +11,10 @@ use dcqcn_tests::host::{Host, request};
 use dcqcn_tests::kill::{self, Tc};
 use dcqcn_tests::lab::{Lab, assert_contains};
 use dcqcn_tests::leftover::{problems, state};
+use dcqcn_tests::packets::Roce;
 use dcqcn_tests::require;
+use dcqcn_tests::socket::TIMEOUT;
+use dcqcn_tests::tap::Tap;
 
 fn show(host: &Host) -> Result<String> {
     host.command("tc -d qdisc show dev a0")
@@ -49,12 +52,12 @@ fn pacer_placed_below_shaper() -> Result<()> {
         let sent = lab.host.netlink()?.qdisc_stats(index, Handle::ROOT)?.packets;
         let socket = lab.host.socket("a0")?;
         for _ in 0..3 {
-            socket.send(&dcqcn_tests::packets::Roce::default().frame())?;
+            socket.send(&Roce::default().frame())?;
         }
-        let until = std::time::Instant::now() + dcqcn_tests::socket::TIMEOUT;
-        while lab.host.netlink()?.qdisc_stats(index, Handle::ROOT)?.packets < sent + 3 {
-            assert!(std::time::Instant::now() < until, "{}", show(&lab.host)?);
-        }
+        dcqcn_tests::retry::wait(|| {
+            let now = lab.host.netlink()?.qdisc_stats(index, Handle::ROOT)?.packets;
+            Ok(if now < sent + 3 { Err(show(&lab.host)?) } else { Ok(()) })
+        })?;
     }
     Ok(())
 }
@@ -403,6 +406,37 @@ fn shaper_below_root_is_not_replaced() -> Result<()> {
             iface == "m0"
         );
         lab.ok(&format!("detach {iface}"))?;
+    }
+    Ok(())
+}
+
+const QUEUES: usize = 4;
+const FRAMES: u32 = 32;
+
+#[test]
+fn kernel_mq_restored() -> Result<()> {
+    require!("kernel_mq_restored", "htb", "mq");
+    let lab = Lab::new("ownmq")?;
+    let mut tap = match Tap::new(&lab.host, "q0", QUEUES) {
+        Ok(tap) => tap,
+        Err(error) => {
+            eprintln!("SKIPPED kernel_mq_restored: this kernel makes no such interface: {error:#}");
+            return Ok(());
+        }
+    };
+    let show = || lab.host.command("tc -d qdisc show dev q0");
+    let before = show()?;
+    ensure!(before.starts_with("qdisc mq 0: root"), "{before}");
+    for pacer in ["none", "htb"] {
+        lab.ok(&format!("attach q0 --pacer {pacer} --flows 64 --set link_rate=1gbit"))?;
+        assert!(problems(&lab, "q0")?.is_empty(), "{pacer}: {:?}", problems(&lab, "q0")?);
+        let socket = lab.host.socket("q0")?;
+        for flow in 0..FRAMES {
+            socket.send(&Roce { dest_qpn: 0x100 + flow, ..Roce::default() }.frame())?;
+        }
+        tap.read_frames(FRAMES as usize, TIMEOUT).with_context(|| pacer.to_owned())?;
+        lab.ok("detach q0")?;
+        assert_eq!(show()?, before, "{pacer}");
     }
     Ok(())
 }

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use anyhow::Result;
+use dcqcn_tests::command::output_of;
 use dcqcn_tests::lab::{Lab, assert_contains};
 use dcqcn_tests::leftover::state;
 use dcqcn_tests::require;
@@ -111,11 +112,7 @@ fn dry_run_in_named_netns_changes_nothing() -> Result<()> {
 
     // From outside.
     let netns = lab.host.netns.name();
-    let outside = |line: &str| -> Result<String> {
-        let output = dcqcn_tests::command::dcqcn(&format!("-n {netns} {line}"))?.output()?;
-        anyhow::ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        Ok(String::from_utf8(output.stdout)?)
-    };
+    let outside = |line: &str| output_of(&mut dcqcn_tests::command::dcqcn(&format!("-n {netns} {line}"))?);
     outside("attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
     assert_contains(&lab.ok("status")?, "attached");
     assert_contains(&outside("status a0")?, "egress on a0");

@@ -10,10 +10,11 @@ use dcqcn_common::layout::LAYOUT_VERSION;
 use dcqcn_loader::attach;
 use dcqcn_tests::bpf::LoadedObjects;
 use dcqcn_tests::command::dcqcn;
-use dcqcn_tests::daemon::{Daemon, wait};
+use dcqcn_tests::daemon::Daemon;
 use dcqcn_tests::host::{Host, Pair};
 use dcqcn_tests::packets::{CNP_TOS, Roce};
 use dcqcn_tests::require;
+use dcqcn_tests::retry::wait;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 

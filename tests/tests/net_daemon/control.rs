@@ -11,10 +11,11 @@ use dcqcn_control_api::{
     Snapshot, SnapshotRequest, Status, Values, Verb,
 };
 use dcqcn_tests::command::dcqcn;
-use dcqcn_tests::daemon::{Daemon, HOST, wait};
+use dcqcn_tests::daemon::{Daemon, HOST};
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::packets::{CNP_TOS, Roce};
 use dcqcn_tests::require;
+use dcqcn_tests::retry::wait;
 use dcqcn_tests::socket::TIMEOUT;
 use nix::sys::signal::Signal;
 use serde_json::Value;

@@ -12,10 +12,11 @@ use dcqcn_loader::attach;
 use dcqcn_params::Role;
 use dcqcn_replay::Hook;
 use dcqcn_tests::command::cpu_time;
-use dcqcn_tests::daemon::{Daemon, HOST, wait};
+use dcqcn_tests::daemon::{Daemon, HOST};
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::packets::Roce;
 use dcqcn_tests::require;
+use dcqcn_tests::retry::wait;
 
 #[test]
 fn only_idle_flows_are_removed() -> Result<()> {

@@ -13,10 +13,11 @@ use dcqcn_common::wire::bth::{Bth, Opcode};
 use dcqcn_common::wire::ext::{Aeth, NakCode, Syndrome};
 use dcqcn_common::wire::icrc;
 use dcqcn_replay::Hook;
-use dcqcn_tests::daemon::{Daemon, HOST, wait};
+use dcqcn_tests::daemon::{Daemon, HOST};
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::packets::{Roce, mac, v4};
 use dcqcn_tests::require;
+use dcqcn_tests::retry::wait;
 use dcqcn_tests::socket::RawSocket;
 
 /// QPN of the requester on host a; data is for QP 0x11.

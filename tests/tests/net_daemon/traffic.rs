@@ -17,10 +17,11 @@ use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_loader::attach;
 use dcqcn_replay::Hook;
 use dcqcn_tests::bpf::LoadedObjects;
-use dcqcn_tests::daemon::{Daemon, HOST, wait};
+use dcqcn_tests::daemon::{Daemon, HOST};
 use dcqcn_tests::host::{Host, Pair};
 use dcqcn_tests::packets::{CNP_TOS, Roce};
 use dcqcn_tests::require;
+use dcqcn_tests::retry::wait;
 use dcqcn_tests::socket::{RawSocket, TIMEOUT};
 use nix::sys::signal::Signal;
 

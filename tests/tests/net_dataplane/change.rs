@@ -18,6 +18,7 @@ use dcqcn_replay::Hook;
 use dcqcn_tests::host::{Host, Pair};
 use dcqcn_tests::packets::Roce;
 use dcqcn_tests::require;
+use dcqcn_tests::retry::wait_until;
 use dcqcn_tests::socket::{RawSocket, SILENCE, TIMEOUT};
 
 use crate::MARKING;
@@ -83,12 +84,7 @@ impl Stream {
 
     /// Waits until this many frames have been sent.
     fn reaches(&self, count: u32) -> Result<()> {
-        let until = Instant::now() + TIMEOUT;
-        while self.sent.load(Ordering::SeqCst) < count {
-            ensure!(Instant::now() < until, "the stream has stopped");
-            thread::sleep(FRAME_INTERVAL);
-        }
-        Ok(())
+        wait_until("the stream has stopped", || Ok(self.sent.load(Ordering::SeqCst) >= count))
     }
 }
 

@@ -15,8 +15,8 @@ use dcqcn_params::{PacerChoice, Role, Settings};
 use dcqcn_tests::host::{Host, Pair, request};
 use dcqcn_tests::packets::Roce;
 use dcqcn_tests::require;
-use dcqcn_tests::retry::while_busy;
-use dcqcn_tests::socket::{RawSocket, TIMEOUT};
+use dcqcn_tests::retry::{wait, while_busy};
+use dcqcn_tests::socket::RawSocket;
 
 use crate::CNP_TOS;
 
@@ -94,17 +94,13 @@ fn shares(receiver: &RawSocket, when: &str, expected: &[(&Roce, Range<f64>)]) ->
 /// The class of a flow, which the pacer creates at the first cut, with half of the line rate.
 fn wait_for_class(host: &Host) -> Result<()> {
     let index = host.index("a0")?;
-    let until = Instant::now() + TIMEOUT;
-    while Instant::now() < until {
+    wait(|| {
         let classes = host.netlink()?.classes(index)?;
         let of_flow =
             classes.iter().find(|class| (HTB_FIRST_FLOW..0xffff).contains(&u32::from(class.handle.minor())));
-        if of_flow.and_then(|class| class.ceil_bps) == Some(LINE_BPS as u64 / 2) {
-            return Ok(());
-        }
-        thread::sleep(Duration::from_millis(5));
-    }
-    Err(anyhow!("no class of half the line for the flow that was cut"))
+        let is_cut = of_flow.and_then(|class| class.ceil_bps) == Some(LINE_BPS as u64 / 2);
+        Ok(is_cut.then_some(()).ok_or_else(|| format!("{classes:?}")))
+    })
 }
 
 #[test]

@@ -3,10 +3,8 @@
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
-use std::thread;
-use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::Result;
 use aya::programs::XdpMode;
 use dcqcn_common::layout::Mode;
 use dcqcn_common::wire::ecn::Ecn;
@@ -17,11 +15,11 @@ use dcqcn_netlink::netns::current_cookie;
 use dcqcn_netlink::tc::{Handle, QdiscSpec, kernel_has_qdisc};
 use dcqcn_params::{PacerChoice, Role, Settings, XdpModeChoice};
 use dcqcn_tests::bpf::LoadedObjects;
-use dcqcn_tests::command::binary;
+use dcqcn_tests::command::{binary, output_of};
 use dcqcn_tests::host::{Host, Pair, request};
 use dcqcn_tests::packets::{Roce, mac};
 use dcqcn_tests::require;
-use dcqcn_tests::socket::TIMEOUT;
+use dcqcn_tests::retry::wait;
 use nix::fcntl::{Flock, FlockArg};
 use nix::mount::umount;
 
@@ -58,15 +56,11 @@ impl State {
 
 /// The interfaces, once the kernel has detected the carrier.
 fn links(host: &Host) -> Result<String> {
-    let until = Instant::now() + TIMEOUT;
-    loop {
+    wait(|| {
         let links = host.command("ip -d link show")?;
-        if links.lines().any(|line| line.contains("a0@") && line.contains("state UP")) {
-            return Ok(links);
-        }
-        ensure!(Instant::now() < until, "a0 does not come up: {links}");
-        thread::sleep(Duration::from_millis(10));
-    }
+        let is_up = links.lines().any(|line| line.contains("a0@") && line.contains("state UP"));
+        Ok(if is_up { Ok(links) } else { Err(links) })
+    })
 }
 
 /// Lists a directory recursively, if it exists.
@@ -286,9 +280,7 @@ fn attached_by_ip_netns_exec() -> Result<()> {
     let exec = |line: &str| -> Result<()> {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", pair.a.netns.name()]).arg(binary()?).args(line.split_whitespace());
-        let output = command.output().context("ip")?;
-        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        Ok(())
+        output_of(&mut command).map(drop)
     };
     exec(&attach_line())?;
     marks(&pair)?;

@@ -1,18 +1,20 @@
 //! The commands of docs/how-to/fleet.md, typed: real daemons in network namespaces with real packets, agents and etcd.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use dcqcn_tests::daemon::{Daemon, wait};
+use dcqcn_tests::command::{Running, dcqcn_fleet, fleet_binary};
+use dcqcn_tests::daemon::Daemon;
 use dcqcn_tests::fleet::Etcd;
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::packets::Roce;
+use dcqcn_tests::retry::wait;
 use dcqcn_tests::skip::runnable;
 
 const PAGE: &str = include_str!("../../../docs/how-to/fleet.md");
@@ -36,7 +38,7 @@ const BURST: usize = 40;
 struct Host {
     pair: Pair,
     daemon: Daemon,
-    agent: Child,
+    _agent: Running,
     is_over: Arc<AtomicBool>,
     traffic: Option<thread::JoinHandle<Result<()>>>,
 }
@@ -53,14 +55,9 @@ impl Host {
         let daemon = Daemon::serving(&pair.a, &file, "a0")?;
         let words =
             ["agent", "--name", name, "--label", "rack=a", "--every", "1s", "--ttl", "30", "--etcd", etcd];
-        let agent = Command::new(binary()?)
-            .args(words)
-            .arg("--control")
-            .arg(control)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()?;
+        let mut agent = dcqcn_fleet(&words)?;
+        agent.arg("--control").arg(control).stdout(Stdio::null()).stderr(Stdio::null());
+        let agent = Running(agent.spawn()?);
         let is_over = Arc::<AtomicBool>::default();
         let (socket, ended) = (pair.a.socket("a0")?, Arc::clone(&is_over));
         let frame = Roce { payload: 4_000, ..Roce::default() }.frame();
@@ -73,7 +70,7 @@ impl Host {
             }
             Ok(())
         });
-        Ok(Self { pair, daemon, agent, is_over, traffic: Some(traffic) })
+        Ok(Self { pair, daemon, _agent: agent, is_over, traffic: Some(traffic) })
     }
 
     /// Kmin of class 3 in the kernel, in bytes.
@@ -86,15 +83,7 @@ impl Drop for Host {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
         let _ = self.traffic.take().map(thread::JoinHandle::join);
-        let _ = self.agent.kill();
-        let _ = self.agent.wait();
     }
-}
-
-fn binary() -> Result<PathBuf> {
-    Ok(std::env::var_os("DCQCN_FLEET_BIN")
-        .context("DCQCN_FLEET_BIN is not set: run `cargo xtask test`")?
-        .into())
 }
 
 /// Commands of the page's blocks, and whether the last of each block fails.
@@ -131,7 +120,7 @@ fn guide_runs_on_real_hosts() -> Result<()> {
     let own = hosts[0].kmin()?;
     fs::write(dir.path().join("fleet.toml"), file()?)?;
     let shell = |line: &str| -> Result<(bool, String)> {
-        let path = binary()?;
+        let path = fleet_binary()?;
         let programs = path.parent().context("a program is in a directory")?;
         let path = std::env::var("PATH").unwrap_or_default();
         let output = Command::new("sh")

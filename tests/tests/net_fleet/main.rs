@@ -1,7 +1,6 @@
 //! A fleet with a real etcd and real processes: successful and failing changes, and faults during them.
 
 mod faults;
-mod full;
 mod guide;
 mod records;
 mod rights;

@@ -1,12 +1,14 @@
 //! Unreadable records of hosts, deleted versions, and commands without a coordinator.
 
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use anyhow::{Context as _, Result, ensure};
-use dcqcn_tests::fleet::{Behaviour, Etcd, FleetFixture, signal};
-use nix::sys::signal::Signal;
+use anyhow::{Result, ensure};
+use dcqcn_tests::command::dcqcn_fleet;
+use dcqcn_tests::fleet::{Behaviour, Etcd, FleetFixture};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 
 const QUICK: &str = "canary = 1\nwave = 3\nmax_unavailable = 3\nsoak = '0s'\npatience = '8s'";
@@ -138,7 +140,7 @@ fn interrupted_apply_is_not_a_coordinator() -> Result<()> {
     fixture.wait_for_daemons("the canary has the version", |host, daemon| {
         host != "h000" || daemon.name().is_some()
     })?;
-    signal(&apply, Signal::SIGINT)?;
+    kill(Pid::from_raw(apply.id().cast_signed()), Signal::SIGINT)?;
     let output = apply.wait_with_output()?;
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.code() == Some(1) && message.contains("no coordinator continues it"), "{message}");
@@ -211,9 +213,7 @@ fn stopped_etcd_is_not_a_rejection() -> Result<()> {
 
 #[test]
 fn unreachable_etcd_reported() -> Result<()> {
-    let binary =
-        std::env::var_os("DCQCN_FLEET_BIN").context("DCQCN_FLEET_BIN is not set: run `cargo xtask test`")?;
-    let output = Command::new(binary).args(["status", "--etcd", "http://127.0.0.1:1"]).output()?;
+    let output = dcqcn_fleet(&["status", "--etcd", "http://127.0.0.1:1"])?.output()?;
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
     let expected = "cannot reach etcd at http://127.0.0.1:1: no member responds";
     assert!(output.status.code() == Some(1) && message.contains(expected), "{message}");

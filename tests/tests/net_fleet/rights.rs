@@ -3,11 +3,13 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use dcqcn_tests::command::{Running, dcqcn_fleet, output_of};
 use dcqcn_tests::fleet::{Authority, Etcd, MockDaemon};
+use dcqcn_tests::retry::wait_until;
 
 /// Commands of the page, without this test's certificates.
 const PAGE: &str = include_str!("../../../docs/how-to/secure-a-fleet.md");
@@ -50,13 +52,12 @@ impl SecureFixture {
 
     /// `dcqcn-fleet` with a user's certificate.
     fn command(&self, user: &str, words: &[&str]) -> Result<Command> {
-        let binary = std::env::var_os("DCQCN_FLEET_BIN").context("DCQCN_FLEET_BIN is not set")?;
-        let mut command = Command::new(binary);
-        command.args(words).args(["--etcd", &self.etcd.endpoints()]);
+        let mut command = dcqcn_fleet(words)?;
+        command.args(["--etcd", &self.etcd.endpoints()]);
         command.args(["--etcd-ca", &self.authority.file("ca.pem")?]);
         command.args(["--etcd-cert", &self.authority.file(&format!("{user}.pem"))?]);
         command.args(["--etcd-key", &self.authority.file(&format!("{user}.key"))?]);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
         Ok(command)
     }
 
@@ -65,36 +66,16 @@ impl SecureFixture {
     }
 
     /// An agent named `name` with the certificate of `user`.
-    fn agent(&self, user: &str, name: &str, control: &Path) -> Result<Agent> {
+    fn agent(&self, user: &str, name: &str, control: &Path) -> Result<Running> {
         let words = ["agent", "--ttl", "3", "--every", "1s", "--name", name];
         let mut command = self.command(user, &words)?;
         command.arg("--control").arg(control).stdout(Stdio::null()).stderr(Stdio::null());
-        Ok(Agent(command.spawn()?))
+        Ok(Running(command.spawn()?))
     }
 
     fn hosts(&self) -> Result<String> {
-        let output = self.run("operator", &["status", "--json"])?;
-        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        Ok(String::from_utf8(output.stdout)?)
+        output_of(&mut self.command("operator", &["status", "--json"])?)
     }
-}
-
-struct Agent(Child);
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn wait(what: &str, mut is: impl FnMut() -> Result<bool>) -> Result<()> {
-    let began = Instant::now();
-    while !is()? {
-        ensure!(began.elapsed() < Duration::from_secs(30), "time-out waiting until {what}");
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    Ok(())
 }
 
 #[test]
@@ -118,7 +99,7 @@ fn agent_has_least_privileges() -> Result<()> {
     let control = dir.path().join("control");
     let daemon = MockDaemon::listen(control.clone())?;
     let agent = secure.agent("h1", "h1", &control)?;
-    wait("h1 reports", || Ok(secure.hosts()?.contains("\"host\": \"h1\"")))?;
+    wait_until("h1 does not report", || Ok(secure.hosts()?.contains("\"host\": \"h1\"")))?;
     let file = dir.path().join("fleet.toml");
     let group = "[[group]]\nname = 'all'\n[[group.interface]]\nname = 'eth*'\n[group.interface.parameters]\nrpg_gd = 12\n";
     fs::write(&file, format!("[rollout]\nsoak = '0s'\n{group}"))?;
@@ -139,11 +120,9 @@ fn agent_has_least_privileges() -> Result<()> {
     assert!(!hosts.contains("h1x") && hosts.contains("\"is_there\": false"), "{hosts}");
 
     // Clients without a certificate are rejected.
-    let binary = std::env::var_os("DCQCN_FLEET_BIN").context("DCQCN_FLEET_BIN is not set")?;
     let ca = secure.authority.file("ca.pem")?;
-    let output = Command::new(binary)
-        .args(["status", "--etcd", &secure.etcd.endpoints(), "--etcd-ca", &ca])
-        .output()?;
+    let words = ["status", "--etcd", &secure.etcd.endpoints(), "--etcd-ca", &ca];
+    let output = dcqcn_fleet(&words)?.output()?;
     assert!(!output.status.success());
     Ok(())
 }

@@ -1,13 +1,14 @@
 //! Unreachable hosts, and hosts with wrong clocks.
 
 use std::net::Ipv4Addr;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
-use dcqcn_tests::daemon::wait;
+use anyhow::{Result, ensure};
+use dcqcn_tests::command::{Running, dcqcn_fleet};
 use dcqcn_tests::fleet::{Etcd, FleetFixture, MockDaemon};
 use dcqcn_tests::host::{Host, Pair};
+use dcqcn_tests::retry::wait;
 use dcqcn_tests::skip::runnable;
 use serde_json::Value;
 
@@ -26,25 +27,8 @@ name = 'eth*'
 rpg_gd = GD
 ";
 
-/// An agent, which ends with its test.
-struct Agent(Child);
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn fleet(words: &[&str]) -> Result<Command> {
-    let binary = std::env::var_os("DCQCN_FLEET_BIN");
-    let mut command = Command::new(binary.context("DCQCN_FLEET_BIN is not set: run `cargo xtask test`")?);
-    command.args(words).stdin(Stdio::null());
-    Ok(command)
-}
-
 fn output(host: &Host, words: &[&str]) -> Result<Output> {
-    let mut command = fleet(words)?;
+    let mut command = dcqcn_fleet(words)?;
     Ok(host.run(|| command.output())??)
 }
 
@@ -70,9 +54,9 @@ fn partitioned_host_keeps_config_then_follows() -> Result<()> {
         let control = control.display().to_string();
         let words =
             ["agent", "--name", name, "--control", &control, "--every", "1s", "--ttl", "3", "--etcd", &at];
-        let mut command = fleet(&words)?;
+        let mut command = dcqcn_fleet(&words)?;
         command.stdout(Stdio::null()).stderr(Stdio::null());
-        agents.push(Agent(host.run(|| command.spawn())??));
+        agents.push(Running(host.run(|| command.spawn())??));
     }
     let there = |count: usize| {
         wait(|| {
@@ -145,7 +129,7 @@ fn clock_skew_changes_nothing() -> Result<()> {
     for shift in ["+1d", "-3m"] {
         let words = ["coordinate", "--tick", "100ms"];
         let clock = ["env", FAKETIME, &format!("FAKETIME={shift}")];
-        coordinators.push(Agent(fixture.command_under(&clock, &words)?.spawn()?));
+        coordinators.push(Running(fixture.command_under(&clock, &words)?.spawn()?));
     }
     let took = fixture.wait("the rollout is complete", |status| Ok(status["rollout"]["is_over"] == true))?;
     fixture.wait_for_daemons("every host has the version", |_, daemon| {
@@ -173,7 +157,7 @@ fn duplicate_agents_reported() -> Result<()> {
     let complaint = "another agent reports as h000 too";
     ensure!(!fixture.status()?.to_string().contains(complaint), "each host has one agent");
     let words = ["agent", "--look", "250ms", "--every", "250ms", "--ttl", "3", "--name", "h000"];
-    let other = Agent(fixture.command(&words)?.args(["--control", "/nonexistent/control"]).spawn()?);
+    let other = Running(fixture.command(&words)?.args(["--control", "/nonexistent/control"]).spawn()?);
     fixture.wait("h000 reports it", |status| Ok(of(status, "h000").contains(complaint)))?;
     ensure!(!of(&fixture.status()?, "h001").contains(complaint), "the other host is healthy");
     drop(other);

@@ -3,14 +3,15 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use dcqcn_tests::command::{Running, dcqcn_fleet};
 use dcqcn_tests::daemon::Daemon;
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::packets::{CNP_TOS, Roce};
@@ -43,7 +44,7 @@ pub(crate) const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
 /// The page's server process.
 pub(crate) struct Page {
-    child: Child,
+    _server: Running,
     /// Address of the page.
     pub(crate) url: String,
 }
@@ -51,21 +52,15 @@ pub(crate) struct Page {
 impl Page {
     /// Starts `dcqcn-fleet serve` with these words.
     pub(crate) fn start(words: &[&str]) -> Result<Self> {
-        let binary = std::env::var_os("DCQCN_FLEET_BIN")
-            .context("DCQCN_FLEET_BIN is not set: run `cargo xtask test`")?;
-        let mut child = Command::new(PathBuf::from(binary))
-            .args(["serve", "--listen", "127.0.0.1:0"])
-            .args(words)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()?;
-        let mut log = BufReader::new(child.stderr.take().context("no pipe")?);
+        let mut command = dcqcn_fleet(&["serve", "--listen", "127.0.0.1:0"])?;
+        command.args(words).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut server = Running(command.spawn()?);
+        let mut log = BufReader::new(server.0.stderr.take().context("no pipe")?);
         let mut url = String::new();
         log.read_line(&mut url)?;
         // The reader has stopped; further output must not block it.
         thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
-        Ok(Self { child, url: url.trim().to_owned() })
+        Ok(Self { _server: server, url: url.trim().to_owned() })
     }
 
     /// Reply to a request.
@@ -77,14 +72,6 @@ impl Page {
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
         Ok(answer)
-    }
-}
-
-impl Drop for Page {
-    fn drop(&mut self) {
-        // Fails if it has ended, which is as good.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -7,7 +7,7 @@ use dcqcn_common::stats::Stat;
 use dcqcn_control_api::{Applied, Apply, ControlClient, Override, Verb};
 use dcqcn_replay::Hook;
 use dcqcn_tests::browser::Browser;
-use dcqcn_tests::daemon::wait;
+use dcqcn_tests::retry::wait;
 use dcqcn_tests::skip::runnable;
 use dcqcn_tests::socket::TIMEOUT;
 use serde_json::{Value, json};

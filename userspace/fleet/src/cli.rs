@@ -1,22 +1,25 @@
 //! Command line of `dcqcn-fleet`.
 
-mod agent;
 mod apply;
-mod diff;
-mod history;
 mod operate;
-mod serve;
-mod status;
 
 use std::process::ExitCode;
+use std::time::Duration;
 use std::{env, fmt, fs};
 
-use clap::{CommandFactory as _, Parser, Subcommand};
+use anyhow::Result;
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use clap_complete::CompleteEnv;
 use dcqcn_support::cli::{GenerateCommand, Output, log_to_stderr};
+use dcqcn_support::render::Table;
 use nix::unistd::{Uid, User};
+use serde::Serialize;
 
+use crate::file::differences;
+use crate::history::History;
 use crate::reach::EtcdOptions;
+use crate::status::Status;
+use crate::store::{Mirror, Store};
 
 const AFTER_HELP: &str = "\
 The desired state is stored in etcd as numbered versions. An agent on each host forwards it to the daemon
@@ -52,14 +55,14 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Serve(serve::ServeArgs),
-    Agent(agent::AgentArgs),
+    Serve(operate::ServeArgs),
+    Agent(operate::AgentArgs),
     Apply(apply::ApplyArgs),
     Rollback(apply::RollbackArgs),
     Coordinate(operate::CoordinateArgs),
-    Status(status::StatusArgs),
-    History(history::HistoryArgs),
-    Diff(diff::DiffArgs),
+    Status(StatusArgs),
+    History(HistoryArgs),
+    Diff(DiffArgs),
     Pause(operate::PauseArgs),
     Resume(operate::ResumeArgs),
     Abort(operate::AbortArgs),
@@ -70,7 +73,7 @@ enum Command {
 }
 
 impl Cli {
-    fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+    fn run(self, out: &mut Output<'_>) -> Result<()> {
         if let Command::Generate(command) = self.command {
             return command.run(out, Self::command(), &[]);
         }
@@ -105,7 +108,6 @@ impl Cli {
 }
 
 /// Runs `dcqcn-fleet`.
-#[must_use]
 pub fn main() -> ExitCode {
     CompleteEnv::with_factory(Cli::command).complete();
     let cli = Cli::parse();
@@ -144,6 +146,108 @@ fn author() -> String {
 /// This host's name.
 fn host() -> String {
     fs::read_to_string(HOSTNAME).map_or_else(|_| "localhost".into(), |name| name.trim().to_owned())
+}
+
+/// List all versions with author, time, reason and outcome.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  dcqcn-fleet history
+  dcqcn-fleet history --json")]
+struct HistoryArgs {}
+
+impl HistoryArgs {
+    async fn run(self, mut store: Store, out: &mut Output<'_>) -> Result<()> {
+        out.show(&History::read(&mut store).await?)
+    }
+}
+
+/// Show the current or last rollout, and all hosts with their ordered version, active version and health.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  dcqcn-fleet status
+  dcqcn-fleet status --watch
+  dcqcn-fleet status --json | jq '.hosts[] | select(.is_there | not) | .host'")]
+struct StatusArgs {
+    /// Print changes every two seconds until the current rollout has ended.
+    #[arg(long)]
+    watch: bool,
+}
+
+/// Time between two updates.
+const TICK: Duration = Duration::from_secs(2);
+
+impl StatusArgs {
+    async fn run(self, mut store: Store, out: &mut Output<'_>) -> Result<()> {
+        if !self.watch {
+            return out.show(&Status::new(&store.snapshot().await?));
+        }
+        let mut mirror = Mirror::new(store);
+        let mut shown = String::new();
+        loop {
+            let status = Status::new(&*mirror.next(TICK).await?);
+            let text = serde_json::to_string(&status)?;
+            if text != shown {
+                out.line(&status)?;
+                out.finish()?;
+                shown = text;
+            }
+            if status.rollout.as_ref().is_none_or(|rollout| rollout.is_over) {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Show the settings that differ between two versions.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  dcqcn-fleet diff 6 7
+  dcqcn-fleet diff 0 7")]
+struct DiffArgs {
+    /// Old version; 0 means no fleet.
+    old: u64,
+    /// New version.
+    new: u64,
+}
+
+#[derive(Serialize)]
+struct Report {
+    old: u64,
+    new: u64,
+    changes: Vec<Change>,
+}
+
+#[derive(Serialize)]
+struct Change {
+    setting: String,
+    old: String,
+    new: String,
+}
+
+impl DiffArgs {
+    async fn run(self, mut store: Store, out: &mut Output<'_>) -> Result<()> {
+        let (old, new) = (store.version(self.old).await?, store.version(self.new).await?);
+        let changes = differences(&old.groups, &new.groups).into_iter();
+        let changes = changes.map(|(setting, old, new)| Change { setting, old, new }).collect();
+        out.show(&Report { old: self.old, new: self.new, changes })
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.changes.is_empty() {
+            return writeln!(f, "versions {} and {} have the same settings", self.old, self.new);
+        }
+        let (old, new) = (format!(">{}", self.old), format!(">{}", self.new));
+        let mut table = Table::new(&["SETTING", &old, &new]);
+        for Change { setting, old, new } in &self.changes {
+            table.row([setting.clone(), old.clone(), new.clone()]);
+        }
+        write!(f, "{table}")
+    }
 }
 
 #[cfg(test)]

@@ -4,21 +4,20 @@
 //! the others continue from the new state.
 
 mod metrics;
-mod presence;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::record::{DesiredConfig, Outcome, Version};
 use crate::rollout::{Effect, Event, PERIOD_MS, Phase, Rollout, State, next};
 use crate::store::{Mirror, Snapshot, Store, differing, messages};
 pub(crate) use metrics::{Metrics, serve};
-use presence::Presence;
 
 /// Period for writing the rollout's clock when nothing else changes; bounds the waiting time lost
 /// when a coordinator is killed.
@@ -44,7 +43,6 @@ struct Work {
     stored_at: Instant,
 }
 
-/// A coordinator.
 pub(crate) struct Coordinator<'a> {
     store: Store,
     mirror: Mirror,
@@ -263,4 +261,49 @@ pub(crate) fn tally(rollout: &Rollout) -> BTreeMap<&'static str, usize> {
         *tally.entry(name).or_default() += 1;
     }
     tally
+}
+
+/// Lease time of the key, in seconds: how long a killed coordinator remains registered.
+const TTL_S: i64 = 5;
+const RETRY_DELAY: Duration = Duration::from_secs(1);
+
+/// The registration.
+#[derive(Default)]
+struct Presence {
+    /// ID of the lease, 0 if there is none.
+    lease: AtomicI64,
+}
+
+impl Presence {
+    /// Keeps the registration until it is dropped.
+    async fn hold(&self, mut store: Store) {
+        loop {
+            if let Err(error) = self.once(&mut store).await {
+                tracing::debug!(error = format!("{error:#}"), "coordinator key lost; renewing");
+            }
+            sleep(RETRY_DELAY).await;
+        }
+    }
+
+    async fn once(&self, store: &mut Store) -> Result<()> {
+        let lease = store.client.lease_grant(TTL_S, None).await?.id();
+        ensure!(lease != 0, "etcd granted no lease");
+        self.lease.store(lease, Ordering::Relaxed);
+        store.put_coordinator(&format!("process {}", std::process::id()), lease).await?;
+        let (mut keeper, mut answers) = store.client.lease_keep_alive(lease).await?;
+        loop {
+            sleep(RETRY_DELAY).await;
+            keeper.keep_alive().await?;
+            let answer = timeout(RETRY_DELAY * 3, answers.message()).await??;
+            ensure!(answer.is_some_and(|answer| answer.ttl() > 0), "the lease expired");
+        }
+    }
+
+    /// Deletes the registration. If etcd does not respond, it expires with its lease.
+    async fn end(&self, mut store: Store) {
+        let lease = self.lease.swap(0, Ordering::Relaxed);
+        if lease != 0 {
+            let _ = timeout(RETRY_DELAY, store.client.lease_revoke(lease)).await;
+        }
+    }
 }

@@ -64,7 +64,6 @@ impl Version {
         Self { version: 0, by, at, why, rollback_of: None, policy: Policy::default(), groups: Vec::new() }
     }
 
-    /// The group of a host.
     pub(crate) fn group_of(&self, host: &str, labels: &Labels) -> Option<&Group> {
         self.groups.iter().find(|group| group.has(host, labels))
     }

@@ -5,9 +5,6 @@ use serde::de::DeserializeOwned;
 use tokio::task::spawn_blocking;
 
 /// Sends one request from a blocking thread.
-///
-/// # Errors
-/// As [`ControlClient::request`].
 pub(crate) async fn send<T: DeserializeOwned + Send + 'static>(
     client: &ControlClient,
     verb: Verb,

@@ -23,7 +23,6 @@ pub(crate) struct Status {
     pub(crate) hosts: Vec<Host>,
 }
 
-/// Status of the rollout.
 #[derive(Serialize)]
 pub(crate) struct RolloutStatus {
     pub(crate) version: u64,

@@ -1,15 +1,14 @@
 //! Access to etcd: consistent reads of the fleet, and compare-and-swap changes of the rollout.
 
-mod answer;
 mod snapshot;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use etcd_client::{
-    Client, Compare, CompareOp, DeleteOptions, GetOptions, GetResponse, KeyValue, KvClient, PutOptions, Txn,
-    TxnOp, TxnResponse,
+    Client, Compare, CompareOp, DeleteOptions, Error, GetOptions, GetResponse, KeyValue, KvClient,
+    PutOptions, Txn, TxnOp, TxnResponse,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -17,7 +16,6 @@ use tokio::time::sleep;
 
 use crate::record::{DesiredConfig, Outcome, Version};
 use crate::rollout::{Effect, Event, Phase, Rollout, Step, next};
-use answer::{explain, is_passing};
 pub(crate) use snapshot::{Mirror, Snapshot};
 
 /// Time limit for a response, and keep-alive period of connections.
@@ -56,7 +54,7 @@ impl Store {
         Self { client, prefix, address }
     }
 
-    fn explain(&self, error: etcd_client::Error) -> anyhow::Error {
+    fn explain(&self, error: Error) -> anyhow::Error {
         explain(error, &self.address)
     }
 
@@ -395,7 +393,7 @@ impl Store {
 
     async fn with_retries<T, F>(&self, request: impl Fn(KvClient) -> F) -> Result<T>
     where
-        F: Future<Output = Result<T, etcd_client::Error>>,
+        F: Future<Output = Result<T, Error>>,
     {
         for _ in 1..ATTEMPTS {
             match request(self.kv()).await {
@@ -463,4 +461,47 @@ fn text(value: &impl Serialize) -> Result<String> {
 
 fn put(key: String, value: &impl Serialize) -> Result<TxnOp> {
     Ok(TxnOp::put(key, text(value)?, None))
+}
+
+/// gRPC status codes. The client's own timeout is reported as `CANCELLED`.
+const CANCELLED: i32 = 1;
+const DEADLINE_EXCEEDED: i32 = 4;
+const PERMISSION_DENIED: i32 = 7;
+const RESOURCE_EXHAUSTED: i32 = 8;
+const UNAVAILABLE: i32 = 14;
+const UNAUTHENTICATED: i32 = 16;
+
+fn code(error: &Error) -> Option<i32> {
+    match error {
+        Error::GRpcStatus(status) => Some(status.code() as i32),
+        _ => None,
+    }
+}
+
+/// Returns whether a retry may succeed, on another member or later.
+fn is_passing(error: &Error) -> bool {
+    matches!(error, Error::TransportError(_))
+        || matches!(code(error), Some(CANCELLED | DEADLINE_EXCEEDED | UNAVAILABLE))
+}
+
+/// Adds a fix to an error of etcd at `address`.
+fn explain(error: Error, address: &str) -> anyhow::Error {
+    let (code, is_passing) = (code(&error), is_passing(&error));
+    let error = match error {
+        // `Display` would print the complete structure.
+        Error::GRpcStatus(status) => anyhow!("{}", status.message()),
+        other => other.into(),
+    };
+    match code {
+        Some(PERMISSION_DENIED | UNAUTHENTICATED) => {
+            error.context("etcd rejects the request: this user lacks the permission (docs/how-to/secure-a-fleet.md has the roles)")
+        }
+        Some(RESOURCE_EXHAUSTED) => {
+            error.context("etcd is full: `etcdctl compact`, `etcdctl defrag`, then `etcdctl alarm disarm`")
+        }
+        _ if is_passing => error.context(format!(
+            "cannot reach etcd at {address}: no member responds; check that they run, and `--etcd`"
+        )),
+        _ => error.context("etcd rejects the request"),
+    }
 }

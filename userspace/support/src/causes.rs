@@ -3,7 +3,6 @@
 use std::error::Error;
 
 /// An error and its causes, outermost first; causes included in the previous text are omitted.
-#[must_use]
 pub fn chain(error: &dyn Error) -> Vec<String> {
     let mut chain = vec![error.to_string()];
     let mut cause = error.source();
@@ -18,7 +17,6 @@ pub fn chain(error: &dyn Error) -> Vec<String> {
 }
 
 /// An error and its causes on one line.
-#[must_use]
 pub fn one_line(error: &dyn Error) -> String {
     chain(error).join(": ")
 }

@@ -1,17 +1,298 @@
 //! Shared parts of the commands: output as text or JSON, exit codes, settings, manual pages and completions.
 
-mod complete;
 #[cfg(any(test, feature = "testing"))]
 mod documented;
-mod output;
 mod package;
-mod settings;
-mod start;
 
-pub use complete::{iface, iface_or_key, iface_or_key_value, key_value};
+use std::ffi::OsStr;
+use std::fmt::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::{env, fs};
+
+use anyhow::Context;
+use clap::Args;
+use clap::builder::StyledStr;
+use clap_complete::{ArgValueCompleter, CompletionCandidate};
+use dcqcn_params::{self as params, Assignment, Key, Profile, Settings};
+use serde::Serialize;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+
+use crate::JSON_VERSION;
+use crate::causes::chain;
+use crate::file::read_text;
+use crate::logging::filter;
+pub use package::{GenerateCommand, Page};
+
 #[cfg(any(test, feature = "testing"))]
 pub use documented::refused;
-pub use output::{Output, explain};
-pub use package::{GenerateCommand, Page};
-pub use settings::SettingsArgs;
-pub use start::{log_to_stderr, run};
+
+/// Sources of parameters, in ascending precedence: the profile, the file, single settings.
+#[derive(Debug, Default, Args)]
+pub struct SettingsArgs {
+    /// Read settings from this TOML file (`dcqcn config example` prints one).
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Profile to start from.
+    #[arg(long, value_enum)]
+    profile: Option<Profile>,
+    /// Set a parameter; overrides profile and file. May be repeated.
+    #[arg(long = "set", value_name = "KEY=VALUE", add = ArgValueCompleter::new(crate::cli::key_value))]
+    changes: Vec<Assignment>,
+}
+
+impl SettingsArgs {
+    /// The file, and the settings that take precedence over it.
+    pub fn split(self) -> (Option<PathBuf>, Settings) {
+        let Self { config, profile, changes } = self;
+        (config, Settings { profile, changes, ..Settings::default() })
+    }
+
+    /// Reads the file's settings for all interfaces and overlays the options.
+    pub fn read(self) -> anyhow::Result<Settings> {
+        let (path, options) = self.split();
+        let Some(path) = path else { return Ok(options) };
+        let text = read_text(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        Ok(params::parse(&path.display().to_string(), &text)?.then(options))
+    }
+}
+
+/// Exit code: failed or rejected.
+pub(crate) const FAILED: u8 = 1;
+
+/// Logs to standard error with the filter `DCQCN_LOG`; warnings by default.
+pub fn log_to_stderr() {
+    let value = env::var("DCQCN_LOG").ok().filter(|text| !text.is_empty());
+    let parsed = value.as_deref().map(filter);
+    let (filter, ignored): (Targets, _) = match parsed {
+        Some(Ok(filter)) => (filter, None),
+        Some(Err(error)) => (Targets::new().with_default(LevelFilter::WARN), Some(error)),
+        None => (Targets::new().with_default(LevelFilter::WARN), None),
+    };
+    // Lines that cannot be written are dropped silently.
+    let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr).log_internal_errors(false);
+    let lines = lines.with_ansi(io::stderr().is_terminal());
+    tracing_subscriber::registry().with(filter).with(lines).init();
+    if let (Some(value), Some(error)) = (value, ignored) {
+        tracing::warn!("DCQCN_LOG={value} is ignored: {error}; write, for example, `debug`");
+    }
+}
+
+/// Runs `command` with standard output, and reports its error on standard error. `exit_code` returns the code of
+/// special errors, and whether they must still be reported.
+pub fn run(
+    json: bool,
+    command: impl FnOnce(&mut Output<'_>) -> anyhow::Result<()>,
+    exit_code: impl FnOnce(&anyhow::Error) -> Option<(u8, bool)>,
+) -> ExitCode {
+    let on_terminal = io::stdout().is_terminal();
+    // Not line-buffered like standard output: a full table has a million lines.
+    let mut stdout = io::BufWriter::new(io::stdout().lock());
+    let mut out = Output::new(&mut stdout, json);
+    match command(&mut out).and_then(|()| out.finish()) {
+        Ok(()) => ExitCode::SUCCESS,
+        // The reader has closed the pipe, as in `dcqcn flows eth0 | head`.
+        Err(error) if is_closed_output(&error, on_terminal) => ExitCode::SUCCESS,
+        Err(error) => {
+            let (code, is_told) = exit_code(&error).unwrap_or((FAILED, false));
+            if !is_told {
+                // Standard error may be closed.
+                let _ = io::stderr().write_all(explain(&error).as_bytes());
+            }
+            ExitCode::from(code)
+        }
+    }
+}
+
+/// Whether the error is a write to a closed pipe, or to a closed terminal (`EIO`).
+fn is_closed_output(error: &anyhow::Error, on_terminal: bool) -> bool {
+    let mut causes = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
+    causes.any(|cause| {
+        cause.kind() == io::ErrorKind::BrokenPipe || on_terminal && cause.raw_os_error() == Some(libc::EIO)
+    })
+}
+
+/// Directory of the interfaces in this network namespace.
+const INTERFACES: &str = "/sys/class/net";
+
+/// Interfaces. A list that has been started, as in `eth0,`, continues.
+pub fn iface(current: &OsStr) -> Vec<CompletionCandidate> {
+    let current = current.to_string_lossy();
+    let (before, last) = current
+        .rsplit_once(',')
+        .map_or(("", &*current), |(_, last)| (&current[..current.len() - last.len()], last));
+    let Ok(entries) = fs::read_dir(INTERFACES) else {
+        return Vec::new();
+    };
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let mut names: Vec<String> = names.filter(|name| name.starts_with(last)).collect();
+    names.sort_unstable();
+    names.into_iter().map(|name| CompletionCandidate::new(format!("{before}{name}"))).collect()
+}
+
+/// Parameters by name.
+fn key(current: &OsStr) -> Vec<CompletionCandidate> {
+    keys(current, "")
+}
+
+/// Parameters by name, followed by `=`.
+pub fn key_value(current: &OsStr) -> Vec<CompletionCandidate> {
+    keys(current, "=")
+}
+
+/// Interfaces, then parameters.
+pub fn iface_or_key(current: &OsStr) -> Vec<CompletionCandidate> {
+    iface(current).into_iter().chain(key(current)).collect()
+}
+
+/// Interfaces, then parameters followed by `=`.
+pub fn iface_or_key_value(current: &OsStr) -> Vec<CompletionCandidate> {
+    iface(current).into_iter().chain(key_value(current)).collect()
+}
+
+fn keys(current: &OsStr, suffix: &str) -> Vec<CompletionCandidate> {
+    let current = current.to_string_lossy();
+    let candidate = |key: Key| {
+        let help = key.doc().split('.').next().unwrap_or_default().trim().to_owned();
+        (key.to_string(), help)
+    };
+    let fits = |(name, _): &(String, String)| name.starts_with(&*current);
+    Key::all()
+        .map(candidate)
+        .filter(fits)
+        .map(|(name, help)| CompletionCandidate::new(name + suffix).help(Some(StyledStr::from(help))))
+        .collect()
+}
+
+#[derive(Serialize)]
+struct Versioned<'a, T> {
+    json_version: u32,
+    #[serde(flatten)]
+    value: &'a T,
+}
+
+/// Standard output could not be written.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write standard output: {0}; what the command has changed stays changed")]
+struct OutputError(#[from] io::Error);
+
+fn written(result: Result<(), impl Into<io::Error>>) -> anyhow::Result<()> {
+    Ok(result.map_err(|error| OutputError(error.into()))?)
+}
+
+/// Standard output, and the requested form.
+pub struct Output<'a> {
+    out: &'a mut dyn Write,
+    json: bool,
+}
+
+impl<'a> Output<'a> {
+    /// Prints to `out`, as JSON or as text.
+    pub fn new(out: &'a mut dyn Write, json: bool) -> Self {
+        Self { out, json }
+    }
+
+    /// Whether JSON is requested.
+    pub const fn is_json(&self) -> bool {
+        self.json
+    }
+
+    /// Standard output itself.
+    pub fn writer(&mut self) -> &mut dyn Write {
+        self.out
+    }
+
+    /// Prints `report` in the requested form.
+    pub fn show<T: Serialize + fmt::Display>(&mut self, report: &T) -> anyhow::Result<()> {
+        if self.json { self.json(report) } else { self.text(report) }
+    }
+
+    /// Prints `value`, an object, as JSON, without buffering it: a full table is larger than all other data of the
+    /// process.
+    pub fn json(&mut self, value: &impl Serialize) -> anyhow::Result<()> {
+        self.document(&Versioned { json_version: JSON_VERSION, value })
+    }
+
+    /// Prints `value` as JSON in a foreign format: a schema, a table of SONiC's.
+    pub fn document(&mut self, value: &impl Serialize) -> anyhow::Result<()> {
+        written(serde_json::to_writer_pretty(&mut *self.out, value))?;
+        written(self.out.write_all(b"\n"))
+    }
+
+    /// Prints `value` as text.
+    pub fn text(&mut self, value: &impl fmt::Display) -> anyhow::Result<()> {
+        written(self.out.write_all(value.to_string().as_bytes()))
+    }
+
+    /// Prints `report` as text, or as an object on one line.
+    pub fn line<T: Serialize + fmt::Display>(&mut self, report: &T) -> anyhow::Result<()> {
+        if !self.json {
+            return self.text(report);
+        }
+        let line = Versioned { json_version: JSON_VERSION, value: report };
+        written(serde_json::to_writer(&mut *self.out, &line))?;
+        written(self.out.write_all(b"\n"))
+    }
+
+    /// Flushes the output.
+    pub fn finish(&mut self) -> anyhow::Result<()> {
+        written(self.out.flush())
+    }
+}
+
+/// An error with its causes, one per line; causes included in the previous line are omitted.
+pub fn explain(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for (depth, cause) in chain(error.as_ref()).into_iter().enumerate() {
+        let label = if depth == 0 { "error: " } else { "  because: " };
+        // Writing into a `String` cannot fail.
+        let _ = writeln!(text, "{label}{cause}");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::anyhow;
+
+    fn texts(candidates: &[CompletionCandidate]) -> Vec<String> {
+        candidates.iter().map(|candidate| candidate.get_value().to_string_lossy().into_owned()).collect()
+    }
+
+    #[test]
+    fn parameters_completed_by_prefix() {
+        assert_eq!(texts(&key_value(OsStr::new("rpg_ai"))), ["rpg_ai_rate="]);
+        assert_eq!(texts(&key(OsStr::new("wred.3.km"))), ["wred.3.kmin", "wred.3.kmax"]);
+        assert!(key(OsStr::new("nothing")).is_empty());
+    }
+
+    #[test]
+    fn interface_list_completes() {
+        // Every network namespace has it.
+        assert!(texts(&iface(OsStr::new("l"))).contains(&"lo".to_owned()));
+        assert!(texts(&iface(OsStr::new("eth9,l"))).contains(&"eth9,lo".to_owned()));
+    }
+
+    #[test]
+    fn full_output_is_named() {
+        let mut full = fs::OpenOptions::new().write(true).open("/dev/full").expect("/dev/full");
+        let mut out = Output::new(&mut full, true);
+        for error in [out.text(&"done"), out.json(&serde_json::json!({ "done": 1 }))].map(Result::unwrap_err)
+        {
+            let text = explain(&error);
+            assert!(text.starts_with("error: cannot write standard output: No space left"), "{text}");
+            assert_eq!(text.lines().count(), 1, "{text}");
+        }
+    }
+
+    #[test]
+    fn causes_on_separate_lines_once() {
+        let error =
+            anyhow!("no such file").context("cannot read x.toml: no such file").context("cannot attach");
+        assert_eq!(explain(&error), "error: cannot attach\n  because: cannot read x.toml: no such file\n");
+    }
+}

@@ -17,9 +17,6 @@ pub struct Replacement {
 
 impl Replacement {
     /// Starts replacing `path`; of a link, the target is replaced. A new file gets permissions according to the umask.
-    ///
-    /// # Errors
-    /// The directory is not writable.
     pub fn create(path: &Path) -> io::Result<Self> {
         if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
             let file = File::options().write(true).open(path)?;
@@ -69,9 +66,6 @@ impl Seek for Replacement {
 }
 
 /// Replaces the file at `path` by one with this content.
-///
-/// # Errors
-/// As [`Replacement`].
 pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let mut file = Replacement::create(path)?;
     file.write_all(content)?;
@@ -91,9 +85,6 @@ pub fn read_text(path: &Path) -> io::Result<String> {
 }
 
 /// Reads a file of up to `max_bytes`, which may be a pipe.
-///
-/// # Errors
-/// The file cannot be read, or is larger.
 pub fn read_limited(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
     let mut content = Vec::new();
     File::open(path)?.take(max_bytes.saturating_add(1)).read_to_end(&mut content)?;

@@ -73,7 +73,6 @@ pub struct Server {
 
 impl Server {
     /// A server of `router` without connections.
-    #[must_use]
     pub fn new(router: Router, limits: Limits) -> Self {
         Self { router, limits, open: VecDeque::new(), connections: JoinSet::new() }
     }

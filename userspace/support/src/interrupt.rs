@@ -47,17 +47,11 @@ impl Interrupt {
 
     /// As [`Self::catch`], for a command without cleanup: if it has not exited after half a second, `last_resort` runs
     /// and the process is killed.
-    ///
-    /// # Errors
-    /// As [`Self::catch`].
     pub fn catch_or(last_resort: ForcedExit) -> Result<Self> {
         Self::new(vec![dup(io::stdout())?], Some(last_resort))
     }
 
     /// As [`Self::catch_or`], for a command that also needs its standard input.
-    ///
-    /// # Errors
-    /// As [`Self::catch`].
     pub fn of_terminal(last_resort: ForcedExit) -> Result<Self> {
         Self::new(vec![dup(io::stdin())?, dup(io::stdout())?], Some(last_resort))
     }
@@ -89,23 +83,16 @@ impl Interrupt {
     }
 
     /// Whether the exit was requested.
-    #[must_use]
     pub fn is_requested(&self) -> bool {
         self.received.load(Ordering::Acquire)
     }
 
     /// Sleeps for `time` or until the exit is requested, and returns whether it was.
-    ///
-    /// # Errors
-    /// The wait fails.
     pub fn sleep(&self, time: Duration) -> Result<bool> {
         self.wait(None, time)
     }
 
     /// As [`Self::sleep`]; input from `input` ends it too.
-    ///
-    /// # Errors
-    /// As [`Self::sleep`].
     pub fn sleep_unless_read(&self, input: &impl AsFd, time: Duration) -> Result<bool> {
         self.wait(Some(PollFd::new(input.as_fd(), PollFlags::POLLIN)), time)
     }
@@ -132,9 +119,6 @@ impl Drop for Interrupt {
 
 /// Waits until the other end of `fd` is closed: its pipe has no reader, or its terminal is closed. Never returns for a
 /// file.
-///
-/// # Errors
-/// The wait fails.
 pub fn wait_for_hangup(fd: &impl AsFd) -> io::Result<()> {
     loop {
         // Errors and hang-ups are always reported.

@@ -14,9 +14,7 @@ use plotters::prelude::*;
 
 /// Width of the picture, in units that are pixels at scale 1.
 const WIDTH: u32 = 1200;
-/// Height of its title.
 const TITLE_HEIGHT: u32 = 48;
-/// Height of each chart.
 const CHART_HEIGHT: u32 = 270;
 /// Margins of a chart: above the axes for the caption, left of them for labels, right of them for the legend, below
 /// them for labels.
@@ -79,13 +77,11 @@ pub struct Line {
 
 impl Line {
     /// A line with a name.
-    #[must_use]
     pub fn new(label: impl Into<String>, curve: Curve, colour: RGBColor, width: u32) -> Self {
         Self { label: Some(label.into()), curve, colour: colour.to_rgba(), width, dashed: false }
     }
 
     /// A dashed horizontal line at `level`, from 0 to `end`.
-    #[must_use]
     pub fn level(label: impl Into<String>, end: f64, level: f64) -> Self {
         Self { dashed: true, ..Self::new(label, vec![(0.0, level), (end, level)], LEVEL, 1) }
     }
@@ -136,7 +132,6 @@ pub enum Marks {
 }
 
 /// Colour of a fraction, 0 to 1: from white through yellow and red to black.
-#[must_use]
 pub fn heat(share: f64) -> RGBColor {
     const STOPS: [[f64; 3]; 5] = [
         [255.0, 255.0, 255.0],
@@ -154,9 +149,6 @@ pub fn heat(share: f64) -> RGBColor {
 }
 
 /// Writes `NAME.svg` and `NAME.png` to `directory`, which is created if necessary. Charts are stacked in order.
-///
-/// # Errors
-/// A file cannot be written.
 pub fn write_both(directory: &Path, name: &str, title: &str, charts: &[Chart]) -> Result<[PathBuf; 2]> {
     fs::create_dir_all(directory)
         .with_context(|| format!("cannot create the directory {}", directory.display()))?;
@@ -176,9 +168,6 @@ pub fn write(file: &Path, title: &str, charts: &[Chart]) -> Result<()> {
 }
 
 /// As [`write()`], with `png_scale` pixels per unit of a PNG: 1 makes small files.
-///
-/// # Errors
-/// As [`write()`].
 pub fn write_scaled(file: &Path, title: &str, charts: &[Chart], png_scale: u32) -> Result<()> {
     register_font()?;
     let height = TITLE_HEIGHT + CHART_HEIGHT * charts.len() as u32;
@@ -370,13 +359,11 @@ pub fn thin_out(points: impl Iterator<Item = (f64, f64)>, end: f64, reduce: fn(&
 }
 
 /// Mean of values, for [`thin_out`].
-#[must_use]
 pub fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
 /// Largest of non-negative values, for [`thin_out`].
-#[must_use]
 pub fn largest(values: &[f64]) -> f64 {
     values.iter().copied().fold(0.0, f64::max)
 }

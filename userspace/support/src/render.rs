@@ -20,7 +20,6 @@ pub struct Table {
 
 impl Table {
     /// A table without rows. Columns whose heading starts with `>` are numbers.
-    #[must_use]
     pub fn new(columns: &[&str]) -> Self {
         let column = |name: &&str| match name.strip_prefix('>') {
             Some(name) => (name.to_owned(), Align::Right),
@@ -37,7 +36,6 @@ impl Table {
     }
 
     /// Whether the table has no rows.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
@@ -71,25 +69,21 @@ impl fmt::Display for Table {
 }
 
 /// A rate in bit/s.
-#[must_use]
 pub fn bps(bps: f64) -> String {
     scaled(bps, &["b/s", "kb/s", "Mb/s", "Gb/s"])
 }
 
 /// A size in bytes, by powers of 1000 as queue thresholds are given.
-#[must_use]
 pub fn bytes(bytes: u64) -> String {
     scaled(bytes as f64, &["B", "kB", "MB", "GB", "TB"])
 }
 
 /// A time given in ns, in seconds without trailing zeros.
-#[must_use]
 pub fn seconds(ns: u64) -> String {
     format!("{} s", ns as f64 / 1e9)
 }
 
 /// A time in ns.
-#[must_use]
 pub fn ns(ns: u64) -> String {
     const MINUTE_NS: u64 = 60_000_000_000;
     match ns / MINUTE_NS {
@@ -123,7 +117,6 @@ fn scaled(value: f64, units: &[&str]) -> String {
 }
 
 /// Untrusted text without control characters, which could move a terminal's cursor.
-#[must_use]
 pub fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }

@@ -45,19 +45,16 @@ impl Histogram {
     }
 
     /// Number of values.
-    #[must_use]
     pub const fn count(&self) -> u64 {
         self.total
     }
 
     /// The largest value, exactly; 0 if empty.
-    #[must_use]
     pub const fn max(&self) -> u64 {
         self.max
     }
 
     /// The value that `percent` of the values do not exceed, at most 1/32 too large; 0 if empty.
-    #[must_use]
     pub fn percentile(&self, percent: f64) -> u64 {
         let rank = rank(self.total, percent);
         let mut seen = 0;
@@ -72,7 +69,6 @@ impl Histogram {
 }
 
 /// Jain's fairness index: (sum x)^2 / (n * sum x^2) (Jain, Chiu, Hawe, DEC TR-301, 1984). 1 without flows or traffic.
-#[must_use]
 pub fn jain_index(values: &[f64]) -> f64 {
     let sum: f64 = values.iter().sum();
     let squares: f64 = values.iter().map(|value| value * value).sum();
@@ -80,7 +76,6 @@ pub fn jain_index(values: &[f64]) -> f64 {
 }
 
 /// Nearest rank, from 1, of a percentile among `total` values.
-#[must_use]
 pub fn rank(total: u64, percent: f64) -> u64 {
     ((total as f64 * percent / 100.0).ceil() as u64).clamp(1, total.max(1))
 }

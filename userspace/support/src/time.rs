@@ -3,7 +3,6 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// `time` in UTC to the millisecond, as in `2026-03-01T12:00:00.250Z`; times before 1970 become 1970.
-#[must_use]
 pub fn rfc3339(time: SystemTime) -> String {
     humantime::format_rfc3339_millis(time.max(UNIX_EPOCH)).to_string()
 }

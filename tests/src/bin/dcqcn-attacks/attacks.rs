@@ -11,7 +11,6 @@ use dcqcn_tests::socket::RawSocket;
 
 use crate::testbed::{CNP_RATE, COMM_IDS, FLOOR_BPS, OWN_QPN, Observation, Testbed, Victim};
 
-/// An attack.
 pub(crate) struct Attack {
     pub(crate) who: &'static str,
     pub(crate) what: &'static str,

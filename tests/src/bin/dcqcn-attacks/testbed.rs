@@ -21,7 +21,6 @@ const SENDER: [&str; 4] =
     ["link_rate=1gbit", "rpg_time_reset=0ns", "rpg_byte_reset=0B", "rpg_min_rate=10mbit"];
 const RECEIVER: [&str; 2] = ["link_rate=1gbit", "cnp_rate=1000"];
 
-/// The victim.
 #[derive(Clone, Copy)]
 pub(crate) enum Victim {
     /// The host that sends the QP's data.

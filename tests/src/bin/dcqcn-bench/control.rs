@@ -3,7 +3,7 @@
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,6 +14,7 @@ use dcqcn_common::wire::bth::Bth;
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_loader::attach::{self, Request};
 use dcqcn_params::{Assignment, Role, Settings};
+use dcqcn_tests::command::Running;
 use dcqcn_tests::host::{Pair, request};
 use dcqcn_tests::packets::Roce;
 use dcqcn_tests::socket::TIMEOUT;
@@ -139,17 +140,6 @@ fn dump(bench: &mut Bench, pair: &Pair, binary: &Path, flows: u32) -> Result<()>
     }
     bench.add(Metric::new(Section::Control, format!("`dcqcn flows --json` of {flows} QPs"), "ms", ms));
     Ok(())
-}
-
-/// A process killed on drop.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // Fails if the process has exited.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// The daemon next to that table.

@@ -19,7 +19,6 @@ pub(crate) enum Verdict {
     Kept,
     /// Too noisy, then or now.
     Unsure,
-    /// Worse.
     Worse,
 }
 

@@ -55,14 +55,11 @@ impl Section {
     }
 }
 
-/// A metric.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Metric {
-    /// Section.
     pub(crate) section: Section,
     /// Name, unique in its section.
     pub(crate) name: String,
-    /// Unit.
     pub(crate) unit: String,
     /// Median of the rounds.
     pub(crate) median: f64,
@@ -129,7 +126,6 @@ pub(crate) struct Skipped {
 pub(crate) struct Target {
     /// Requirement.
     pub(crate) what: String,
-    /// Bound.
     pub(crate) bound: f64,
     /// Measured value.
     pub(crate) measured: f64,
@@ -142,7 +138,6 @@ pub(crate) struct Target {
 pub(crate) struct Machine {
     /// Model name of its processor.
     pub(crate) cpu: String,
-    /// CPUs.
     pub(crate) cpus: usize,
     /// Whether the machine is virtual.
     pub(crate) is_virtual: bool,
@@ -155,13 +150,11 @@ pub(crate) struct Machine {
 pub(crate) struct Report {
     /// Version of this structure.
     pub(crate) version: u32,
-    /// Machine.
     pub(crate) machine: Machine,
     /// Fewer rounds and cases.
     pub(crate) quick: bool,
     /// Duration.
     pub(crate) seconds: f64,
-    /// Metrics.
     #[serde(rename = "figures")]
     pub(crate) metrics: Vec<Metric>,
     /// Skipped measurements.

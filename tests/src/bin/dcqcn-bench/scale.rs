@@ -15,6 +15,7 @@ use dcqcn_tests::bpf::{LO, LoadedObjects};
 use dcqcn_tests::daemon::{Daemon, get};
 use dcqcn_tests::host::{Host, Pair, join, request};
 use dcqcn_tests::packets::Roce;
+use dcqcn_tests::retry::wait_for;
 
 use crate::Bench;
 use crate::report::{Metric, Section};
@@ -120,11 +121,13 @@ fn query_daemon(bench: &mut Bench, host: &Host, binary: &Path, interfaces: usize
         let text = host.run(|| TcpStream::connect(METRICS).is_ok())?.then(|| get(host, METRICS, "/metrics"));
         Ok(text.transpose()?.is_some_and(|text| seen(&text) == interfaces))
     };
-    let until = Instant::now() + TIMEOUT;
-    while !is_complete()? {
-        ensure!(Instant::now() < until, "the daemon does not show {interfaces} interfaces after {TIMEOUT:?}");
+    wait_for(TIMEOUT, || {
+        let is_complete = is_complete()?;
         thread::sleep(SCRAPE_INTERVAL);
-    }
+        Ok(is_complete
+            .then_some(())
+            .ok_or_else(|| format!("the daemon does not show {interfaces} interfaces")))
+    })?;
     let command =
         |line: &str| -> Result<()> { host.command(&format!("{} {line}", binary.display())).map(drop) };
     let mut query_daemon =

@@ -1,10 +1,11 @@
 //! Runs consecutive rollouts in a fleet, each with a fault, and checks their outcomes.
 
-use std::process::Child;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use dcqcn_tests::fleet::{FleetFixture, reporting_hosts, signal};
+use dcqcn_tests::command::Running;
+use dcqcn_tests::fleet::{FleetFixture, reporting_hosts};
+use dcqcn_tests::retry::wait_for;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
@@ -23,7 +24,7 @@ pub(crate) enum End {
 /// A fleet with its coordinators.
 pub(crate) struct Fleet {
     pub(crate) fixture: FleetFixture,
-    coordinators: Vec<Child>,
+    coordinators: Vec<Running>,
     /// Version that every host should have.
     version: u64,
     /// Last created version.
@@ -97,7 +98,7 @@ impl Fleet {
     /// Starts another coordinator with a command prefix.
     pub(crate) fn coordinate_under(&mut self, program: &[&str]) -> Result<()> {
         let words = ["coordinate", "--tick", "200ms"];
-        self.coordinators.push(self.fixture.command_under(program, &words)?.spawn()?);
+        self.coordinators.push(Running(self.fixture.command_under(program, &words)?.spawn()?));
         Ok(())
     }
 
@@ -149,11 +150,7 @@ impl Fleet {
 
     /// Kills all coordinators.
     pub(crate) fn end_coordinators(&mut self) -> Result<()> {
-        for mut coordinator in self.coordinators.drain(..) {
-            coordinator.kill()?;
-            coordinator.wait()?;
-        }
-        Ok(())
+        self.coordinators.drain(..).try_for_each(|mut coordinator| coordinator.kill())
     }
 
     /// Configuration name of the version being rolled out.
@@ -180,7 +177,7 @@ impl Fleet {
 
     /// Sends a signal to all coordinators.
     pub(crate) fn signal_coordinators(&self, what: Signal) -> Result<()> {
-        self.coordinators.iter().try_for_each(|coordinator| signal(coordinator, what))
+        self.coordinators.iter().try_for_each(|coordinator| coordinator.signal(what))
     }
 
     /// The canary: the first host to be changed.
@@ -190,12 +187,7 @@ impl Fleet {
 
     /// Waits up to `time` for the end of the rollout.
     pub(crate) fn end_within(&self, time: Duration) -> Result<()> {
-        let began = Instant::now();
-        while !self.is_over()? {
-            ensure!(began.elapsed() < time, "no end within {} s", time.as_secs());
-            Self::sleep(Duration::from_millis(200));
-        }
-        Ok(())
+        wait_for(time, || Ok(self.is_over()?.then_some(()).ok_or_else(|| "the rollout goes on".to_owned())))
     }
 
     /// Waits for the end of the rollout.
@@ -208,12 +200,5 @@ impl Fleet {
     /// Names of the `hosts` hosts that are changed last.
     pub(crate) fn last(&self, hosts: usize) -> Vec<String> {
         self.fixture.daemons.keys().rev().take(hosts).cloned().collect()
-    }
-}
-
-impl Drop for Fleet {
-    fn drop(&mut self) {
-        // Fails if a coordinator has already exited.
-        let _ = self.end_coordinators();
     }
 }

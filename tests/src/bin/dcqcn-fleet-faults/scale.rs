@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_support::render::Table;
-use dcqcn_tests::command::cpu_time;
+use dcqcn_tests::command::{Running, cpu_time, dcqcn_fleet, output_of};
 use dcqcn_tests::daemon::field_of;
 use dcqcn_tests::fleet::{Etcd, MockDaemon, reporting_hosts};
 use serde_json::{Value, json};
@@ -29,50 +29,33 @@ const EXTRAPOLATED: usize = 10_000;
 /// Operations per etcd transaction.
 const OPERATIONS: usize = 120;
 
-/// A process that is killed on drop.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // Fails if it has already exited.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// An etcd cluster of three members, and commands that use it.
 struct Fleet {
     dir: tempfile::TempDir,
     etcd: Etcd,
-    binary: PathBuf,
 }
 
 impl Fleet {
     fn new() -> Result<Self> {
-        let binary = std::env::var_os("DCQCN_FLEET_BIN");
-        let binary = binary.context("DCQCN_FLEET_BIN is not set: run `cargo xtask fleet`")?.into();
-        Ok(Self { dir: tempfile::tempdir()?, etcd: Etcd::start(3, &[])?, binary })
+        Ok(Self { dir: tempfile::tempdir()?, etcd: Etcd::start(3, &[])? })
     }
 
-    fn command(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(&self.binary);
-        command.args(words).args(["--etcd", &self.etcd.endpoints()]);
-        command.stdin(Stdio::null()).stdout(Stdio::null());
-        command
+    fn command(&self, words: &[&str]) -> Result<Command> {
+        let mut command = dcqcn_fleet(words)?;
+        command.args(["--etcd", &self.etcd.endpoints()]).stdout(Stdio::null());
+        Ok(command)
     }
 
     fn start(&self, words: &[&str]) -> Result<Running> {
-        Ok(Running(self.command(words).stderr(Stdio::null()).spawn()?))
+        Ok(Running(self.command(words)?.stderr(Stdio::null()).spawn()?))
     }
 
-    fn run(&self, words: &[&str]) -> Result<Vec<u8>> {
-        let output = self.command(words).stdout(Stdio::piped()).output()?;
-        ensure!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
-        Ok(output.stdout)
+    fn run(&self, words: &[&str]) -> Result<String> {
+        output_of(self.command(words)?.stdout(Stdio::piped()))
     }
 
     fn status(&self) -> Result<Value> {
-        Ok(serde_json::from_slice(&self.run(&["status", "--json"])?)?)
+        Ok(serde_json::from_str(&self.run(&["status", "--json"])?)?)
     }
 
     /// Starts a rollout with the given interface tables.

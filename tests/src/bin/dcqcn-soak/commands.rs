@@ -85,7 +85,7 @@ fn in_lab(work: impl FnOnce(&Lab) -> Result<()>) -> Result<()> {
     let before = state(&lab.host, "a0")?;
     work(&lab)?;
     // A program whose pin another process removed is freed some time after that.
-    dcqcn_tests::daemon::wait(|| {
+    dcqcn_tests::retry::wait(|| {
         let after = state(&lab.host, "a0")?;
         Ok(if after == before { Ok(()) } else { Err(format!("a0 was {before:?}, now {after:?}")) })
     })?;
@@ -222,7 +222,7 @@ fn namespace_recreated(fixture: &mut SoakFixture, random: &mut fastrand::Rng) ->
 
 /// `gc` frees these directories, once their namespaces have ended, which is when their last thread has left them.
 fn are_freed(fixture: &SoakFixture, journals: &[PathBuf]) -> Result<()> {
-    dcqcn_tests::daemon::wait(|| {
+    dcqcn_tests::retry::wait(|| {
         fixture.ok("gc")?;
         let left: Vec<_> = journals.iter().filter(|journals| journals.exists()).collect();
         Ok(if left.is_empty() { Ok(()) } else { Err(format!("{left:?} are left")) })

@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_netlink::link::VethEnd;
-use dcqcn_tests::command::binary;
-use dcqcn_tests::daemon::{get, wait};
+use dcqcn_tests::command::{binary, output_of};
+use dcqcn_tests::daemon::get;
+use dcqcn_tests::retry::wait;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::Signal;
 
@@ -229,9 +230,7 @@ fn audit_full(fixture: &mut SoakFixture, _: &mut fastrand::Rng) -> Result<()> {
     let set = |value: &str| -> Result<()> {
         let mut command = fixture.command(&format!("set a0 rpg_ai_rate={value}"))?;
         command.env("DCQCN_AUDIT", directory.path());
-        let output = fixture.pair.a.run(|| command.output())??;
-        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        Ok(())
+        fixture.pair.a.run(|| output_of(&mut command))?.map(drop)
     };
     let done = set("20mbit").and_then(|()| set("10mbit"));
     umount2(directory.path(), MntFlags::MNT_DETACH)?;

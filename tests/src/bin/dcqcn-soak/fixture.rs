@@ -8,11 +8,12 @@ use dcqcn_common::classify::mapped;
 use dcqcn_common::flow::{FlowId, QpId, RpFlow};
 use dcqcn_common::params::Config;
 use dcqcn_loader::attach::{self, Id};
-use dcqcn_tests::command::dcqcn;
-use dcqcn_tests::daemon::{Daemon, wait};
+use dcqcn_tests::command::{dcqcn, output_of};
+use dcqcn_tests::daemon::Daemon;
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::leftover::{freed, tables};
 use dcqcn_tests::packets::{CNP_TOS, Roce, v4};
+use dcqcn_tests::retry::wait;
 
 use crate::traffic::Traffic;
 
@@ -32,7 +33,6 @@ pub(crate) fn file() -> String {
     )
 }
 
-/// Violations.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Violations {
     pub(crate) packets_lost: u64,
@@ -105,9 +105,7 @@ impl SoakFixture {
     /// Runs one that must succeed.
     pub(crate) fn ok(&self, line: &str) -> Result<String> {
         let mut command = self.command(line)?;
-        let output = self.pair.a.run(|| command.output())??;
-        ensure!(output.status.success(), "dcqcn {line}: {}", String::from_utf8_lossy(&output.stderr));
-        Ok(String::from_utf8(output.stdout)?)
+        self.pair.a.run(|| output_of(&mut command))?
     }
 
     /// Waits until the daemon is running and responds.

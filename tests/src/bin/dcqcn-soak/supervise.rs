@@ -2,15 +2,16 @@
 
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{Child, Command};
-use std::time::{Duration, Instant};
-use std::{env, fs, thread};
+use std::process::Command;
+use std::time::Duration;
+use std::{env, fs};
 
 use anyhow::{Context as _, Result};
 use dcqcn_netlink::Netns;
 use dcqcn_netlink::netns::current_cookie;
 use dcqcn_support::interrupt::Interrupt;
 use dcqcn_tests::command::dcqcn;
+use dcqcn_tests::retry::wait_for;
 use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
@@ -40,20 +41,13 @@ pub(crate) fn run() -> Result<bool> {
     if worker.try_wait()?.is_none() {
         // Fails if it has just exited.
         let _ = kill(pid, Signal::SIGTERM);
-        wait(&mut worker)?;
+        // A time-out is followed by a kill.
+        let _ = wait_for(GRACE, || Ok(worker.try_wait()?.ok_or_else(String::new)));
     }
     let _ = killpg(pid, Signal::SIGKILL);
     let status = worker.wait()?;
     let left = clear(worker.id());
     Ok(left? == 0 && status.success())
-}
-
-fn wait(worker: &mut Child) -> Result<()> {
-    let until = Instant::now() + GRACE;
-    while worker.try_wait()?.is_none() && Instant::now() < until {
-        thread::sleep(Duration::from_millis(5));
-    }
-    Ok(())
 }
 
 /// Removes the remains of a killed process: namespaces, file systems, attachments. Returns how many namespaces cannot

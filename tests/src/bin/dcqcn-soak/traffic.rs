@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, anyhow, ensure};
 use dcqcn_common::wire::bth::Bth;
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::packets::Roce;
+use dcqcn_tests::retry::wait_for;
 
 /// Between two packets.
 const PACKET_INTERVAL: Duration = Duration::from_micros(500);
@@ -82,34 +83,29 @@ impl Traffic {
 
     /// Waits until this many more have been sent.
     pub(crate) fn pass(&self, more: u64) -> Result<()> {
-        let (goal, until) = (self.sent() + more, Instant::now() + TIMEOUT);
-        while self.sent() < goal {
-            ensure!(Instant::now() < until && !self.is_broken(), "no packet is sent");
-            thread::sleep(Duration::from_millis(1));
-        }
-        Ok(())
+        let goal = self.sent() + more;
+        self.wait_until("no packet is sent", || self.sent() >= goal)
     }
 
     /// Losses since the last call, with none in flight.
     pub(crate) fn lost(&mut self) -> Result<u64> {
         self.shared.is_paused.store(true, Ordering::Release);
-        let until = Instant::now() + TIMEOUT;
-        while !self.shared.advance_at_line_rate.load(Ordering::Acquire) {
-            ensure!(
-                Instant::now() < until && !self.is_broken(),
-                "the sender does not pause: a packet is not sent"
-            );
-            thread::sleep(Duration::from_millis(1));
-        }
+        let is_paused = || self.shared.advance_at_line_rate.load(Ordering::Acquire);
+        self.wait_until("the sender does not pause: a packet is not sent", is_paused)?;
         let missing = || self.sent().saturating_sub(self.shared.received.load(Ordering::Relaxed) + self.lost);
-        let until = Instant::now() + TIMEOUT;
-        while missing() != 0 && Instant::now() < until {
-            thread::sleep(Duration::from_millis(5));
-        }
+        // A time-out is a loss.
+        let _ = wait_for(TIMEOUT, || Ok((missing() == 0).then_some(()).ok_or_else(String::new)));
         let lost = missing();
         self.lost += lost;
         self.shared.is_paused.store(false, Ordering::Release);
         Ok(lost)
+    }
+
+    fn wait_until(&self, what: &str, is_so: impl Fn() -> bool) -> Result<()> {
+        wait_for(TIMEOUT, || {
+            ensure!(!self.is_broken(), "{what}");
+            Ok(is_so().then_some(()).ok_or_else(|| what.to_owned()))
+        })
     }
 
     /// Whether an end has failed.

@@ -245,7 +245,7 @@ fn bond(report: &mut Report, lab: &Lab) -> Result<()> {
     add("m2")?;
     lab.host.command("ip link set w1 down")?;
     let active = || lab.host.command("ip -d link show bond0");
-    crate::daemon::wait(|| {
+    crate::retry::wait(|| {
         let shown = active()?;
         Ok(if shown.contains("active_slave m2") { Ok(()) } else { Err(shown) })
     })?;

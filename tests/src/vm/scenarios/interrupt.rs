@@ -3,7 +3,6 @@
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::Path;
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,6 +14,8 @@ use super::super::lab::{self, Lab, Options};
 use super::super::nvme::{self, Disk, NvmeDisk, Transport};
 use super::super::perftest::{self, ECT, Flow, Tool, Traffic};
 use super::super::report::Report;
+use crate::command::words;
+use crate::retry::wait_for;
 
 const INITIATOR: u8 = 1;
 const TARGET: u8 = 2;
@@ -155,11 +156,10 @@ fn reload_is_refused(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
     let served = || -> Result<String> {
         Ok(sh(&format!("dcqcn daemon status --socket {SOCKET} --json")).unwrap_or_default().replace(' ', ""))
     };
-    let until = Instant::now() + TIMEOUT;
-    while !served()?.contains("\"is_ready\":true") {
-        ensure!(Instant::now() < until, "the daemon does not attach: {}", served()?);
-        thread::sleep(Duration::from_millis(200));
-    }
+    wait_for(TIMEOUT, || {
+        let status = served()?;
+        Ok(if status.contains("\"is_ready\":true") { Ok(()) } else { Err(status) })
+    })?;
     under_traffic(report, lab, "a reload without the interface", 25, |report| {
         write(&[&other])?;
         let refused = error_of(&format!("dcqcn daemon reload --socket {SOCKET}"))?;
@@ -314,20 +314,19 @@ fn write(stop: &AtomicBool, written: &AtomicU64) -> Result<()> {
 
 /// Error of a rejected command; `None` if it is accepted.
 fn error_of(line: &str) -> Result<Option<String>> {
-    let mut words = line.split_whitespace();
-    let mut command = Command::new(words.next().context("an empty command")?);
-    let output = command.args(words).output().with_context(|| line.to_owned())?;
+    let output = words(line)?.output().with_context(|| line.to_owned())?;
     Ok((!output.status.success()).then(|| String::from_utf8_lossy(&output.stderr).trim().to_owned()))
 }
 
 /// Retries a rejected command until the QPs of exited processes are destroyed.
 fn when_idle(line: &str) -> Result<()> {
-    let until = Instant::now() + TIMEOUT;
-    while let Some(error) = error_of(line)? {
-        ensure!(error.contains("--interrupt") && Instant::now() < until, "{line}: {error}");
-        thread::sleep(Duration::from_millis(200));
-    }
-    Ok(())
+    wait_for(TIMEOUT, || match error_of(line)? {
+        None => Ok(Ok(())),
+        Some(error) => {
+            ensure!(error.contains("--interrupt"), "{line}: {error}");
+            Ok(Err(error))
+        }
+    })
 }
 
 /// Everything of a host's interface that an attachment could change.

@@ -4,7 +4,7 @@
 //! retransmitted.
 
 use std::fs;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
@@ -15,6 +15,7 @@ use super::super::lab::{Lab, Options, count, rxe};
 use super::super::perftest::ECT;
 use super::super::report::Report;
 use super::incast;
+use crate::retry::wait_for;
 
 /// Runs the QPs; the guest's Debian has the Python bindings of verbs.
 pub(super) const PROGRAM: &str = include_str!("../mixed.py");
@@ -100,11 +101,10 @@ fn measure(lab: &Lab) -> Result<Measured> {
     }
     let start = counts(lab)?;
     let mut program = Running::start(&line)?;
-    let until = Instant::now() + TIMEOUT;
-    while !program.printed()?.contains("settled") {
-        ensure!(Instant::now() < until, "traffic has not settled: {}", program.printed()?.trim());
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_for(TIMEOUT, || {
+        let printed = program.printed()?;
+        Ok(if printed.contains("settled") { Ok(()) } else { Err(printed) })
+    })?;
     let settled = counts(lab)?;
     std::thread::sleep(Duration::from_secs(u64::from(COUNTED) - 1));
     let rates = rates(lab)?;

@@ -4,7 +4,7 @@
 //! not, although both connect the same two hosts. QPNs differ between the two sides, so that a swapped pair is detected.
 
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
@@ -14,6 +14,7 @@ use super::super::lab::{Lab, Options, count, rxe};
 use super::super::perftest::{self, ECT, Flow, Tool, Traffic};
 use super::super::report::Report;
 use super::super::sysfs;
+use crate::retry::wait_for;
 
 const SENDER: u8 = 1;
 const RECEIVER: u8 = 3;
@@ -196,19 +197,14 @@ fn start_rping(lab: &Lab) -> Result<(Vec<Running>, u32)> {
 
 /// Waits until the receiver has the pair from the expected source.
 fn wait_for_pair(lab: &Lab, known: PairKnowledge, qpn: u32) -> Result<()> {
-    let until = Instant::now() + Duration::from_secs(10);
-    while known != PairKnowledge::Hint
-        && source_of(&lab.on_host(RECEIVER, "flows pair list {}")?, lab, qpn) != known.name()
-    {
-        ensure!(
-            Instant::now() < until,
-            "the receiver did not learn the pair of {qpn:#x}: {} of {}",
-            lab.on_host(RECEIVER, "flows pair list {}")?,
-            json("rdma -j resource show qp")?
-        );
-        thread::sleep(Duration::from_millis(100));
-    }
-    Ok(())
+    wait_for(Duration::from_secs(10), || {
+        let pairs = lab.on_host(RECEIVER, "flows pair list {}")?;
+        if known == PairKnowledge::Hint || source_of(&pairs, lab, qpn) == known.name() {
+            return Ok(Ok(()));
+        }
+        let qps = json("rdma -j resource show qp")?;
+        Ok(Err(format!("the receiver did not learn the pair of {qpn:#x}: {pairs} of {qps}")))
+    })
 }
 
 fn wait_for_qpns(traffic: &Traffic) -> Result<(u32, u32)> {

@@ -3,8 +3,7 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use aya::maps::loaded_maps;
@@ -12,6 +11,7 @@ use serde_json::Value;
 
 use super::super::command::{Running, json, sh};
 use super::super::report::Report;
+use crate::retry::wait_for;
 
 const UNIT: &str = "dcqcn.service";
 const IFACE: &str = "roce0";
@@ -308,15 +308,11 @@ fn state() -> Result<String> {
 
 /// Waits for a condition.
 pub(super) fn until(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
-    let until = Instant::now() + TIMEOUT;
-    while !is_so().unwrap_or(false) {
-        if Instant::now() > until {
-            let status = sh("systemctl --no-pager --full status dcqcn.service")
-                .unwrap_or_else(|error| error.to_string());
-            let log = sh("journalctl --no-pager --lines 30 --unit dcqcn.service").unwrap_or_default();
-            anyhow::bail!("not {what} after {} s: {status}\n{log}", TIMEOUT.as_secs());
-        }
-        thread::sleep(Duration::from_millis(200));
-    }
-    Ok(())
+    let waited =
+        wait_for(TIMEOUT, || Ok(is_so().unwrap_or(false).then_some(()).ok_or_else(|| format!("not {what}"))));
+    waited.with_context(|| {
+        let status = sh("systemctl --no-pager --full status dcqcn.service");
+        let log = sh("journalctl --no-pager --lines 30 --unit dcqcn.service").unwrap_or_default();
+        format!("{}\n{log}", status.unwrap_or_else(|error| error.to_string()))
+    })
 }

@@ -1,7 +1,6 @@
 //! Every program on this kernel's verifier, attached in every way.
 
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use aya::maps::loaded_maps;
@@ -11,6 +10,7 @@ use dcqcn_netlink::Netns;
 
 use super::super::command::{json_in, script_in, sh_in};
 use super::super::report::Report;
+use crate::retry::wait_for;
 
 /// Ways to attach, with the options of each.
 const WAYS: &[(&str, &str)] = &[
@@ -98,10 +98,9 @@ fn remaining(netns: &Netns) -> Result<Removal> {
 
 /// State left after the kernel has freed unused objects.
 fn remaining_after_free(netns: &Netns, expected: &Removal) -> Result<Removal> {
-    let until = Instant::now() + TIMEOUT;
-    while Instant::now() < until && loaded() != (expected.programs, expected.maps) {
-        thread::sleep(Duration::from_millis(50));
-    }
+    let is_free = || (loaded() == (expected.programs, expected.maps)).then_some(()).ok_or_else(String::new);
+    // What remains after a time-out is the result.
+    let _ = wait_for(TIMEOUT, || Ok(is_free()));
     remaining(netns)
 }
 

@@ -11,7 +11,7 @@ use super::super::report::Report;
 use super::{Completion, Measured};
 
 const SECONDS: u32 = 12;
-/// DSCP of trimmed packets (`xtask/src/vm/bottleneck.rs`).
+/// DSCP of trimmed packets (`tests/vm/src/bottleneck.rs`).
 const TRIMMED_DSCP: u8 = 10;
 /// Shorter than the QPs' ACK timeout of 1.07 s, longer than any wait without it.
 const SILENCE_S: f64 = 0.9;

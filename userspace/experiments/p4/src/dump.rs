@@ -4,7 +4,6 @@ use super::control::TableDump;
 use super::entry::{Entry, Match, Value};
 
 /// Parses the answer to `table_dump`.
-#[must_use]
 pub(super) fn table(name: &str, text: &str) -> Option<TableDump> {
     let (entries, default_action) = text.split_once("Dumping default entry")?;
     let entries =
@@ -65,14 +64,12 @@ fn number(hex: &str) -> Option<Value> {
 }
 
 /// Parses the answer to `register_read`.
-#[must_use]
 pub(super) fn register(text: &str) -> Option<Vec<u64>> {
     let (_, values) = text.trim().split_once('=')?;
     values.split(',').map(|value| value.trim().parse().ok()).collect()
 }
 
 /// Parses the answer to `counter_read`: packets and bytes.
-#[must_use]
 pub(super) fn counter(text: &str) -> Option<(u64, u64)> {
     let (_, values) = text.lines().find_map(|line| line.split_once("= ("))?;
     let (bytes, packets) = values.trim_end().strip_suffix(" packets)")?.split_once(" bytes, ")?;

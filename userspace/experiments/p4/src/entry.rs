@@ -17,8 +17,6 @@ pub enum Value {
 }
 
 impl Value {
-    /// Bits.
-    #[must_use]
     pub(crate) fn bits(self) -> u128 {
         match self {
             Self::Number(number) => number,
@@ -115,20 +113,17 @@ pub struct Entry {
 
 impl Entry {
     /// An entry of a table without priorities.
-    #[must_use]
     pub(crate) fn new(table: &str, key: Vec<Match>, action: &str, params: Vec<Value>) -> Self {
         let (table, action) = (table.to_owned(), action.to_owned());
         Self { table, key: Some(key), priority: 0, action, params }
     }
 
     /// The default action of a table.
-    #[must_use]
     pub fn default_action(table: &str, action: &str, params: Vec<Value>) -> Self {
         Self { key: None, ..Self::new(table, Vec::new(), action, params) }
     }
 
     /// Whether both match the same packets.
-    #[must_use]
     pub(crate) fn is_about_same(&self, other: &Self) -> bool {
         (&self.table, &self.key, self.priority) == (&other.table, &other.key, other.priority)
     }

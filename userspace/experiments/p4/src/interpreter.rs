@@ -81,9 +81,6 @@ struct Port {
 
 impl Interpreter {
     /// A switch that runs the program of this version, with `seed` for its random numbers.
-    ///
-    /// # Errors
-    /// None in practice: a test checks it.
     pub fn embedded(seed: u64) -> Result<Self> {
         Self::new(JSON, seed)
     }

@@ -13,7 +13,6 @@ use super::error::{Error, Result};
 use super::program::JSON;
 use super::session::Session;
 
-/// The switch.
 const TOOL: &str = "simple_switch";
 /// Port of its Thrift server, the only one in the namespace.
 const THRIFT_PORT: u16 = 9_090;
@@ -92,13 +91,11 @@ impl Process {
     }
 
     /// PID.
-    #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
     /// Port of its Thrift server, in its namespace.
-    #[must_use]
     pub const fn thrift_port(&self) -> u16 {
         THRIFT_PORT
     }

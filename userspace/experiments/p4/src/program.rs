@@ -77,9 +77,6 @@ pub struct Program {
 
 impl Program {
     /// The program of this version.
-    ///
-    /// # Errors
-    /// None in practice: a test checks it.
     pub fn embedded() -> Result<Self> {
         Self::parse("the embedded program", JSON)
     }
@@ -120,9 +117,6 @@ impl Program {
     }
 
     /// The full name of the table that ends in `name`.
-    ///
-    /// # Errors
-    /// There is none.
     pub fn table(&self, name: &str) -> Result<&str> {
         find("table", name, self.tables.keys())
     }
@@ -138,23 +132,16 @@ impl Program {
     }
 
     /// The full name of the register that ends in `name`, and its size.
-    ///
-    /// # Errors
-    /// There is none.
     pub fn register(&self, name: &str) -> Result<&str> {
         find("register", name, self.registers.keys())
     }
 
     /// The full name of the counter that ends in `name`.
-    ///
-    /// # Errors
-    /// There is none.
     pub fn counter(&self, name: &str) -> Result<&str> {
         find("counter", name, self.counters.keys())
     }
 
     /// The first difference of `other` that a controller could notice.
-    #[must_use]
     pub(crate) fn difference(&self, other: &Self) -> Option<String> {
         fn first<T: PartialEq + std::fmt::Debug>(
             what: &str,

@@ -27,7 +27,6 @@ pub struct Pushed {
 
 impl Pushed {
     /// Number of commands.
-    #[must_use]
     pub const fn commands(&self) -> usize {
         self.written + self.modified + self.deleted + self.cells
     }
@@ -75,9 +74,6 @@ pub fn verify(session: &mut dyn Control, plan: &Plan) -> Result<()> {
 }
 
 /// Reads the tables and registers of a plan.
-///
-/// # Errors
-/// The switch has exited.
 pub(crate) fn read(session: &mut dyn Control, plan: &Plan) -> Result<CurrentEntries> {
     let of_defaults = plan.entries.iter().filter(|entry| entry.key.is_none()).map(|entry| &entry.table);
     let names = plan.tables.iter().chain(of_defaults);

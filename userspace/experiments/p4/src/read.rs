@@ -34,9 +34,6 @@ impl<'a> Reader<'a> {
     }
 
     /// The switch's clock, ns since its start.
-    ///
-    /// # Errors
-    /// The switch has exited.
     pub fn now_ns(&mut self) -> Result<u64> {
         self.session.now_ns()
     }
@@ -50,66 +47,42 @@ impl<'a> Reader<'a> {
     }
 
     /// Every flow of the notification point.
-    ///
-    /// # Errors
-    /// As [`Self::rp_flows`].
     pub fn np_flows(&mut self) -> Result<Vec<NpFlow>> {
         self.np(Which::All)
     }
 
     /// Register index of a flow of the reaction point, if it has one.
-    ///
-    /// # Errors
-    /// As [`Self::rp_flows`].
     pub fn rp_index(&mut self, id: &FlowId) -> Result<Option<u64>> {
         Ok(self.rp_indices()?.into_iter().find(|(_, there)| there == id).map(|(slot, _)| slot))
     }
 
     /// Every flow of the reaction point, with its register index.
-    ///
-    /// # Errors
-    /// As [`Self::rp_flows`].
     pub fn rp_indices(&mut self) -> Result<Vec<(u64, FlowId)>> {
         self.occupied_slots("rp")
     }
 
     /// Every flow of the notification point, with its register index.
-    ///
-    /// # Errors
-    /// As [`Self::rp_flows`].
     pub fn np_indices(&mut self) -> Result<Vec<(u64, FlowId)>> {
         self.occupied_slots("np")
     }
 
     /// The flow of the reaction point at an index.
-    ///
-    /// # Errors
-    /// As [`Self::rp_flows`].
     pub fn rp_flow(&mut self, index: u64) -> Result<Option<RpFlow>> {
         Ok(self.rp(Which::One(index))?.pop())
     }
 
     /// The flow of the notification point at an index.
-    ///
-    /// # Errors
-    /// As [`Self::rp_flows`].
     pub fn np_flow(&mut self, index: u64) -> Result<Option<NpFlow>> {
         Ok(self.np(Which::One(index))?.pop())
     }
 
     /// Departure of the last data packet of a stream of the flow at an index, ns of the switch's clock.
-    ///
-    /// # Errors
-    /// As [`Self::rp_flows`].
     pub fn rp_last_ns(&mut self, index: u64, stream: Stream) -> Result<u64> {
         let name = self.program.register("rp_last_ns")?;
         self.session.register_at(name, index * 2 + stream as u64)
     }
 
     /// Pairs learned from messages and datagrams.
-    ///
-    /// # Errors
-    /// As [`Self::rp_flows`].
     pub fn pairs(&mut self) -> Result<Vec<(QpId, Pair)>> {
         let ids = self.receivers("pair", Which::All)?;
         let other_qpns = self.values("pair_other_qpn", Which::All)?;
@@ -123,18 +96,12 @@ impl<'a> Reader<'a> {
     }
 
     /// One counter of [`Stat`].
-    ///
-    /// # Errors
-    /// As [`Self::rp_flows`].
     pub fn stat(&mut self, stat: Stat) -> Result<u64> {
         let name = self.program.counter("stats")?;
         Ok(self.session.counter(name, stat as u64)?.0)
     }
 
     /// All counters; class counters are summed over `ports`.
-    ///
-    /// # Errors
-    /// As [`Self::rp_flows`].
     pub fn counters(&mut self, ports: impl Iterator<Item = u16>) -> Result<Counters> {
         let mut counters = Counters::ZERO;
         for (value, stat) in counters.stat.iter_mut().zip(Stat::ALL) {
@@ -153,9 +120,6 @@ impl<'a> Reader<'a> {
     }
 
     /// The counters of a port's class, below [`CLASSES`].
-    ///
-    /// # Errors
-    /// As [`Self::rp_flows`].
     pub fn class(&mut self, port: u16, tc: usize) -> Result<ClassCounters> {
         let index = slot(port, tc);
         let mut count = |name| self.session.counter(self.program.counter(name)?, index);
@@ -166,9 +130,6 @@ impl<'a> Reader<'a> {
     }
 
     /// Packets that wait for their departure.
-    ///
-    /// # Errors
-    /// As [`Self::rp_flows`].
     pub fn waiting(&mut self) -> Result<u64> {
         let released = self.values("rp_released", Which::All)?;
         let tickets = self.values("rp_ticket", Which::All)?;
@@ -179,9 +140,6 @@ impl<'a> Reader<'a> {
     }
 
     /// Current rate of the flow of the reaction point at an index, as of its last packet; `None` before its first CNP.
-    ///
-    /// # Errors
-    /// As [`Self::rp_flows`].
     pub fn rp_rate_bps(&mut self, index: u64) -> Result<Option<u64>> {
         let active = self.session.register_at(self.program.register("rp_active")?, index)?;
         let rate_bps = self.session.register_at(self.program.register("rp_rate_bps")?, index)?;
@@ -189,9 +147,6 @@ impl<'a> Reader<'a> {
     }
 
     /// Packets queued behind the last one that left the queue of this port and class.
-    ///
-    /// # Errors
-    /// As [`Self::rp_flows`].
     pub fn depth_packets(&mut self, port: u16, tc: usize) -> Result<u64> {
         let name = self.program.register("last_depth_packets")?;
         self.session.register_at(name, slot(port, tc))

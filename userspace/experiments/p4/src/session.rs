@@ -17,7 +17,6 @@ use super::program::Program;
 
 /// BMv2's CLI.
 const TOOL: &str = "simple_switch_CLI";
-/// Prompt.
 const PROMPT: &str = "RuntimeCmd: ";
 /// Maximum wait for an answer.
 const TIMEOUT: Duration = Duration::from_secs(10);

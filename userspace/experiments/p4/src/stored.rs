@@ -63,9 +63,6 @@ impl StoredConfig {
     }
 
     /// Stores the configuration, replacing any other.
-    ///
-    /// # Errors
-    /// The file cannot be written.
     pub fn save(&self, port: u16) -> Result<()> {
         let path = path(port)?;
         let failed = |source| Error::File { path: path.clone(), source };

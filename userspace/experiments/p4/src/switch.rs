@@ -111,7 +111,6 @@ pub struct QpPair {
 
 impl QpPair {
     /// The pair in the other commands' format.
-    #[must_use]
     pub fn known(&self) -> (QpId, Pair) {
         (qp_id(self.address, self.qpn), Pair::new(self.peer_qpn, PairSource::Static))
     }
@@ -176,7 +175,6 @@ pub struct Prefix {
 
 impl Prefix {
     /// A prefix of one address.
-    #[must_use]
     pub const fn host(address: IpAddr) -> Self {
         let len = if address.is_ipv4() { 32 } else { 128 };
         Self { address, len }
@@ -282,7 +280,6 @@ pub fn parse(name: &str, text: &str) -> Result<(Settings, Switch), FileErrors> {
 
 impl Switch {
     /// A depth in packets, rounded.
-    #[must_use]
     pub fn packets(&self, bytes: u64) -> u64 {
         let packet = self.packet.0.max(1);
         bytes.saturating_add(packet / 2) / packet

@@ -50,7 +50,6 @@ pub enum Hook {
 
 impl Hook {
     /// Index of its counters.
-    #[must_use]
     pub const fn slot(self) -> usize {
         match self {
             Self::Xdp => 0,
@@ -148,39 +147,18 @@ pub struct State {
 
 /// Error of an engine; the reference engine never fails.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum Error {
-    /// Error of the switch or its configuration.
     #[error(transparent)]
     Bmv2(#[from] dcqcn_p4::Error),
-    /// The object could not be loaded, or its maps read.
     #[error(transparent)]
     Dataplane(#[from] dataplane::Error),
-    /// The kernel rejected a test run.
     #[error("the kernel cannot run the {hook:?} program on a packet of {len} bytes: {}", root(.source))]
-    Refused {
-        /// Program.
-        hook: Hook,
-        /// The packet's length.
-        len: usize,
-        /// Cause.
-        source: Box<ProgramError>,
-    },
-    /// The packet does not fit a test run.
+    Refused { hook: Hook, len: usize, source: Box<ProgramError> },
     #[error("the kernel cannot make a packet of {len} bytes for the {hook:?} program")]
-    Resize {
-        /// Program.
-        hook: Hook,
-        /// The packet's length.
-        len: usize,
-    },
-    /// A program returned an impossible value.
+    Resize { hook: Hook, len: usize },
     #[error("the {hook:?} program returned {value}: the object belongs to another version of dcqcn")]
-    UnknownVerdict {
-        /// Program.
-        hook: Hook,
-        /// Return value.
-        value: u32,
-    },
+    UnknownVerdict { hook: Hook, value: u32 },
 }
 
 /// The innermost cause: aya's outer errors contain only the name of the system call.
@@ -222,9 +200,6 @@ pub trait Engine {
     fn set_pair(&mut self, id: &QpId, pair: &Pair) -> Result<(), Error>;
 
     /// Sets the real backlog of the queue `index`, below [`QUEUES`].
-    ///
-    /// # Errors
-    /// There is no such queue, or the engine fails.
     fn set_backlog(&mut self, index: u32, backlog: &Backlog) -> Result<(), Error>;
 
     /// Reports at `now_ns` the priorities in a pause storm, as the watchdog does.
@@ -237,21 +212,12 @@ pub trait Engine {
     fn pair(&self, id: &QpId) -> Result<Option<Pair>, Error>;
 
     /// "Empty at" of the virtual queue `index`, below [`QUEUES`].
-    ///
-    /// # Errors
-    /// There is no such queue, or the engine fails.
     fn queue(&self, index: u32) -> Result<u64, Error>;
 
     /// A set of the RP table.
-    ///
-    /// # Errors
-    /// There is no such set, or the engine fails.
     fn rp_set(&self, index: u32) -> Result<RpSet, Error>;
 
     /// A set of the NP table.
-    ///
-    /// # Errors
-    /// There is no such set, or the engine fails.
     fn np_set(&self, index: u32) -> Result<NpSet, Error>;
 
     /// The counters, by [`Hook::slot`].

@@ -12,12 +12,12 @@
 //! leaves.
 
 mod engine;
-mod interpreter;
-mod simple_switch;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
+use std::{fs, process};
 
 use dcqcn_common::classify::{Frame, Roce, classify};
 use dcqcn_common::flow::QpId;
@@ -27,17 +27,17 @@ use dcqcn_common::params::{PACER_NONE, Params, QUEUE_SOURCE_BACKLOG, TRIM_OFF};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::vqueue::Share;
 use dcqcn_common::wire::eth::Ethernet;
+use dcqcn_netlink::netns::Temporary;
 use dcqcn_p4 as p4;
 use dcqcn_p4::entry::{Command, Entry, Match};
 use dcqcn_p4::push::push;
 use dcqcn_p4::read::Reader;
 use dcqcn_p4::switch::{Mac, MacRoute, Port};
-use dcqcn_p4::{Control, Plan, Program, Switch};
+use dcqcn_p4::{Control, Interpreter, Plan, Process, Program, Session, Switch};
 
 use super::{Error, Hook};
+use crate::frames::RawSocket;
 use crate::wire;
-pub use interpreter::P4;
-pub use simple_switch::Bmv2;
 
 /// The port of the host.
 const HOST: u16 = 1;
@@ -63,15 +63,9 @@ pub trait Target {
     fn set_time(&mut self, now_us: u64);
 
     /// Sends a packet to a port.
-    ///
-    /// # Errors
-    /// The kernel rejects it.
     fn send(&mut self, port: u16, packet: &[u8]) -> Result<(), p4::Error>;
 
     /// The next packet that leaves by a port within this time.
-    ///
-    /// # Errors
-    /// The switch fails.
     fn receive(&mut self, port: u16, within: Duration) -> Result<Option<Vec<u8>>, p4::Error>;
 }
 
@@ -318,7 +312,6 @@ fn is_marked_since(packet: &[u8], out: &[u8]) -> bool {
         || out != packet && classify(&mut Packet(out)).is_ok_and(|roce| roce.ecn().is_ce())
 }
 
-/// Output of the switch.
 struct SwitchOutput {
     /// The packet; `None` if it was dropped.
     out: Option<Vec<u8>>,
@@ -342,5 +335,106 @@ impl Frame for Packet<'_> {
 
     fn header<const N: usize>(&self, at: usize) -> Option<&[u8; N]> {
         self.0.get(at..)?.first_chunk()
+    }
+}
+
+/// The engine `p4`.
+pub type P4 = SwitchEngine<Interpreter>;
+
+impl P4 {
+    /// Loads the program, with `seed` for its random numbers. `packet_bytes` is the size of a packet where depths are
+    /// in packets.
+    ///
+    /// # Errors
+    /// The program lacks something that the parameters need.
+    pub fn new(params: &Params, packet_bytes: u64, seed: u64) -> Result<Self, Error> {
+        Self::over(Interpreter::embedded(seed)?, params, packet_bytes)
+    }
+}
+
+impl Target for Interpreter {
+    fn control(&mut self) -> &mut dyn Control {
+        self
+    }
+
+    fn set_time(&mut self, now_us: u64) {
+        Interpreter::set_time(self, now_us);
+    }
+
+    fn send(&mut self, port: u16, packet: &[u8]) -> Result<(), p4::Error> {
+        Interpreter::send(self, port, packet);
+        Ok(())
+    }
+
+    /// No time passes: it runs until a packet leaves, or a bounded number of passes.
+    fn receive(&mut self, port: u16, _: Duration) -> Result<Option<Vec<u8>>, p4::Error> {
+        Interpreter::receive(self, port)
+    }
+}
+
+/// Namespaces of this process so far.
+static NAMESPACES: AtomicU32 = AtomicU32::new(0);
+
+/// The engine `bmv2`.
+pub type Bmv2 = SwitchEngine<SimpleSwitch>;
+
+/// A running switch, and the outer ends of its two wires.
+pub struct SimpleSwitch {
+    session: Session,
+    host: RawSocket,
+    network: RawSocket,
+    // Last, in this order: the switch exits, then its namespace is removed.
+    _process: Process,
+    _namespace: Temporary,
+}
+
+impl Bmv2 {
+    /// Starts a switch. `packet_bytes` is the size of a packet where depths are in packets.
+    ///
+    /// # Errors
+    /// BMv2 is not installed, the process is not root, or the program does not have what the parameters need.
+    pub fn new(params: &Params, packet_bytes: u64) -> Result<Self, Error> {
+        let number = NAMESPACES.fetch_add(1, Ordering::Relaxed);
+        let namespace =
+            Temporary::create(&format!("dcqcn-bmv2-{}-{number}", process::id())).map_err(wire::wire_error)?;
+        let netns = &*namespace;
+        // Prevents neighbour discovery among the packets.
+        netns
+            .run(|| fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").is_ok())
+            .map_err(wire::wire_error)?;
+        let [host, network] = [HOST, NETWORK].map(|port| wire::connect(netns, port));
+        let interfaces = [HOST, NETWORK].map(|port| (port, wire::inner(port)));
+        let (process, session) = Process::start(netns, &interfaces)?;
+        let target = SimpleSwitch {
+            session,
+            host: host?,
+            network: network?,
+            _process: process,
+            _namespace: namespace,
+        };
+        Self::over(target, params, packet_bytes)
+    }
+}
+
+impl SimpleSwitch {
+    const fn wire(&self, port: u16) -> &RawSocket {
+        if port == HOST { &self.host } else { &self.network }
+    }
+}
+
+impl Target for SimpleSwitch {
+    fn control(&mut self) -> &mut dyn Control {
+        &mut self.session
+    }
+
+    /// No effect: `simple_switch` has its own clock.
+    fn set_time(&mut self, _: u64) {}
+
+    fn send(&mut self, port: u16, packet: &[u8]) -> Result<(), p4::Error> {
+        self.wire(port).send(packet).map_err(wire::wire_error)
+    }
+
+    fn receive(&mut self, port: u16, within: Duration) -> Result<Option<Vec<u8>>, p4::Error> {
+        self.wire(port).receive(within).map_err(wire::wire_error)
     }
 }

@@ -44,7 +44,6 @@ struct Tables {
 
 impl Reference {
     /// Empty tables of `sizes`, and a random sequence seeded with `seed`.
-    #[must_use]
     pub fn new(sizes: Sizes, params: &Params, seed: u64) -> Self {
         let tables = Tables {
             counters: [Counters::ZERO; 3],

@@ -5,30 +5,33 @@
 //! hook.
 
 mod capture;
-mod departures;
 mod line;
-mod link;
 mod summary;
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::io::{self, Write};
 use std::iter;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use dcqcn_common::classify::Roce;
 use dcqcn_common::flow::{FlowId, QpId, set_index};
 use dcqcn_common::hooks::np_flow_id;
 use dcqcn_common::params::{Config, Invalid, PACER_FQ, Params, Port};
 use dcqcn_common::wire::cnp;
+use dcqcn_common::wire::eth::{EtherType, Ethernet, EthernetRepr, MacAddr};
 use dcqcn_loader::dataplane::Sizes;
 use dcqcn_p4::switch::DEFAULT_PACKET_BYTES;
-use pcap_file::PcapError;
+use dcqcn_support::JSON_VERSION;
+use dcqcn_support::file::Replacement;
+use dcqcn_telemetry::{FlowRow, NpFlowRow};
+use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
+use pcap_file::{DataLink, Endianness, PcapError, PcapResult, TsResolution};
 use serde::Serialize;
 
 use crate::{Bmv2, Engine, Hook, Kernel, Meta, Outcome, P4, Reference, Verdict};
 pub use capture::{Capture, CaptureError, Captured};
-use dcqcn_support::JSON_VERSION;
-use dcqcn_telemetry::{FlowRow, NpFlowRow};
-use departures::Departures;
 use line::{Bytes, EmittedPacket, Flow, Line, PacketResult};
 pub use summary::Summary;
 
@@ -76,32 +79,22 @@ pub struct Options {
 
 /// Error of a replay.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum Error {
-    /// The capture.
     #[error(transparent)]
     Capture(#[from] CaptureError),
-    /// The parameters.
     #[error(transparent)]
     Config(#[from] Invalid),
-    /// The engine.
     #[error(transparent)]
     Engine(#[from] crate::Error),
-    /// The output cannot be written.
     #[error("cannot write the output: {0}")]
     Output(#[from] io::Error),
-    /// The file of departures cannot be written.
     #[error("cannot write {}: {reason}", path.display())]
-    Out {
-        /// Path.
-        path: PathBuf,
-        /// Cause.
-        reason: String,
-    },
+    Out { path: PathBuf, reason: String },
 }
 
 /// Default configuration: each hook does everything it can. Egress marks and paces (`fq`), ingress processes CNPs and
 /// answers marks.
-#[must_use]
 pub fn default_config() -> Config {
     let mut config = Config::DEFAULT;
     config.scalars.cp_enable = 1;
@@ -375,6 +368,141 @@ fn flow_of_cnp(engine: &impl Engine, frame: &Bytes<'_>, roce: &Roce) -> Result<O
         Some(cnp.hint)
     };
     Ok(qpn.map(|qpn| FlowId { src: own, receiver: QpId { addr: peer, qpn, vlan } }))
+}
+
+/// Longest packet of the file, bytes: libpcap's limit.
+const SNAPLEN: u32 = 262_144;
+
+/// A pcap file with nanoseconds.
+struct Departures {
+    writer: PcapWriter<Replacement>,
+    /// Earliest first; equal times in order of arrival.
+    waiting: BinaryHeap<Reverse<Departure>>,
+    count: u64,
+}
+
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Departure {
+    time_ns: u64,
+    number: u64,
+    length: u32,
+    data: Vec<u8>,
+}
+
+impl Departures {
+    fn create(path: &Path) -> PcapResult<Self> {
+        let file = Replacement::create(path).map_err(PcapError::IoError)?;
+        let header = PcapHeader {
+            datalink: DataLink::ETHERNET,
+            endianness: Endianness::native(),
+            snaplen: SNAPLEN,
+            ts_resolution: TsResolution::NanoSecond,
+            ..PcapHeader::default()
+        };
+        let writer = PcapWriter::with_header(file, header)?;
+        Ok(Self { writer, waiting: BinaryHeap::new(), count: 0 })
+    }
+
+    /// A packet departs at `time_ns` since 1970; `cut_off` bytes of it were not captured.
+    fn push(&mut self, time_ns: u64, data: &[u8], cut_off: u32) {
+        let length = u32::try_from(data.len()).unwrap_or(u32::MAX).saturating_add(cut_off);
+        self.waiting.push(Reverse(Departure { time_ns, number: self.count, length, data: data.to_vec() }));
+        self.count += 1;
+    }
+
+    /// Writes all packets that have departed by `now_ns`.
+    fn flush_until(&mut self, now_ns: u64) -> PcapResult<()> {
+        while self.waiting.peek().is_some_and(|Reverse(next)| next.time_ns <= now_ns) {
+            if let Some(Reverse(Departure { time_ns, length, data, .. })) = self.waiting.pop() {
+                self.writer.write_packet(&PcapPacket::new(Duration::from_nanos(time_ns), length, &data))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the remaining packets.
+    fn finish(mut self) -> PcapResult<()> {
+        self.flush_until(u64::MAX)?;
+        self.writer.into_writer().finish().map_err(PcapError::IoError)
+    }
+}
+
+// Captures with a link header other than Ethernet's, or none: packets get an Ethernet header, without addresses that
+// were not captured. Layouts are those of the link-layer header types on tcpdump.org.
+
+/// Link header of a capture's packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Link {
+    /// An Ethernet header.
+    Ethernet,
+    /// A header without further information, followed by IP at this offset.
+    Ip(usize),
+    /// "Cooked" (the device "any"): protocol, length and offset of the sender's address, and the header's own length.
+    Cooked { protocol_at: usize, address_length_at: usize, address_at: usize, length: usize },
+}
+
+impl Link {
+    /// `None`: no IP can be located in packets of this type.
+    const fn of(link_type: DataLink) -> Option<Self> {
+        Some(match link_type {
+            DataLink::ETHERNET => Self::Ethernet,
+            DataLink::RAW | DataLink::IPV4 | DataLink::IPV6 => Self::Ip(0),
+            // An address family, in byte order and numbering of the capturing system.
+            DataLink::NULL | DataLink::LOOP => Self::Ip(4),
+            DataLink::LINUX_SLL => {
+                Self::Cooked { protocol_at: 14, address_length_at: 5, address_at: 6, length: 16 }
+            }
+            DataLink::LINUX_SLL2 => {
+                Self::Cooked { protocol_at: 0, address_length_at: 11, address_at: 12, length: 20 }
+            }
+            _ => return None,
+        })
+    }
+
+    /// Growth of a packet converted to Ethernet.
+    const fn growth(self) -> i64 {
+        let header = match self {
+            Self::Ethernet => Ethernet::LEN,
+            Self::Ip(length) | Self::Cooked { length, .. } => length,
+        };
+        Ethernet::LEN as i64 - header as i64
+    }
+
+    /// Converts a packet to an Ethernet frame. A truncated link header gives type 0: not RoCE.
+    fn ethernet(self, packet: Vec<u8>) -> Vec<u8> {
+        let (header, rest) = match self {
+            Self::Ethernet => return packet,
+            Self::Ip(length) => {
+                let rest = packet.get(length..).unwrap_or_default();
+                (EthernetRepr { dst: [0; 6], src: [0; 6], ethertype: ethertype_of_ip(rest) }, rest)
+            }
+            Self::Cooked { protocol_at, address_length_at, address_at, length } => {
+                let rest = packet.get(length..).unwrap_or_default();
+                let ethertype = array(&packet, protocol_at).map_or(0, u16::from_be_bytes);
+                let is_mac = packet.get(address_length_at) == Some(&6);
+                let src: MacAddr = array(&packet, address_at).filter(|_| is_mac).unwrap_or_default();
+                (EthernetRepr { dst: [0; 6], src, ethertype: EtherType(ethertype) }, rest)
+            }
+        };
+        let mut frame = vec![0; Ethernet::LEN];
+        if let Some(out) = frame.first_chunk_mut() {
+            header.emit(out);
+        }
+        frame.extend_from_slice(rest);
+        frame
+    }
+}
+
+fn ethertype_of_ip(packet: &[u8]) -> EtherType {
+    match packet.first().map(|first| first >> 4) {
+        Some(4) => EtherType::IPV4,
+        Some(6) => EtherType::IPV6,
+        _ => EtherType(0),
+    }
+}
+
+fn array<const N: usize>(packet: &[u8], at: usize) -> Option<[u8; N]> {
+    packet.get(at..)?.first_chunk().copied()
 }
 
 #[cfg(test)]

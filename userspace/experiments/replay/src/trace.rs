@@ -10,19 +10,21 @@
 mod flow;
 mod input;
 mod plot;
-mod row;
 
+use std::fmt;
 use std::io::{self, BufRead, Write};
 
 use dcqcn_common::pacing::Departure;
 use dcqcn_common::params::{Config, Invalid, PACER_FQ, Params, RP_VARIANT_PAPER};
 use dcqcn_common::rate::{RateMachine, RpParams};
 use dcqcn_params::{Settings, SettingsError};
+use dcqcn_support::JSON_VERSION;
+use dcqcn_telemetry::RateRow;
+use serde::Serialize;
 
 use flow::{Flow, KernelFlow, Reference};
 pub use input::{Event, Events, InputError, Kind, Problem};
 pub use plot::Picture;
-pub use row::{Format, HEADER, Row};
 
 /// Start of the trace: 0 means "never" in the tables, and pacing credit looks back up to a second.
 const EPOCH_NS: u64 = 10_000_000_000;
@@ -54,25 +56,20 @@ pub struct Options {
 
 /// Error of a trace.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum Error {
-    /// The events.
     #[error(transparent)]
     Input(#[from] InputError),
-    /// The parameters.
     #[error(transparent)]
     Config(#[from] Invalid),
-    /// The line rate is unknown.
     #[error("the line rate is unknown: set it, as in `--line-rate 40gbit`")]
     NoLineRate,
-    /// The engine.
     #[error(transparent)]
     Engine(#[from] crate::Error),
-    /// The kernel did not create the flow.
     #[error(
         "the data plane has no flow for the packets of the trace: the object belongs to another version of dcqcn"
     )]
     NoFlow,
-    /// The output cannot be written.
     #[error("cannot write the output: {0}")]
     Output(#[from] io::Error),
 }
@@ -80,9 +77,6 @@ pub enum Error {
 /// Parameters of a trace: a reaction point alone, with departure times determined by the rates. Unless set,
 /// `pacing_credit` and `wire_overhead` are 0, and so is `rate_reduce_monitor_period` in the paper's variant, which
 /// lacks such a guard: every CNP cuts.
-///
-/// # Errors
-/// The settings are inconsistent.
 pub fn config(settings: &Settings) -> Result<Config, SettingsError> {
     let is_set = |key: &str| settings.changes.iter().any(|change| change.key.to_string() == key);
     let mut config = settings.config(None)?;
@@ -240,6 +234,75 @@ impl<W: Write> Sink<'_, W> {
     fn draw(&mut self, row: &Row) {
         if let Some(picture) = &mut self.picture {
             picture.push(row);
+        }
+    }
+}
+
+/// First line of the CSV output.
+pub const HEADER: &str = "t_ns,event,rate_bps,target_bps,alpha,time_stage,byte_stage,departure_ns";
+
+/// One line of the output: the flow's state after an event.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// Time, ns.
+    pub t_ns: u64,
+    /// Event: of the input, or internal (`alpha`, `cut`, `increase`).
+    pub event: &'static str,
+    /// State of the rate machine after it.
+    #[serde(flatten)]
+    pub rate: RateRow,
+    /// Departure of the first byte of a `send`, ns.
+    pub departure_ns: Option<u64>,
+}
+
+impl Row {
+    /// Row for `machine` (advanced to `now_ns`) at `t_ns`, the same instant in the trace's own time.
+    fn new(t_ns: u64, event: &'static str, machine: &RateMachine, rp: &RpParams, now_ns: u64) -> Self {
+        Self { t_ns, event, rate: RateRow::new(machine, rp, now_ns), departure_ns: None }
+    }
+}
+
+/// A line of CSV. Alpha has enough decimals to distinguish all values of the machine.
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { t_ns, event, rate, departure_ns } = self;
+        let RateRow { rate_bps, target_bps, alpha, time_stage, byte_stage } = rate;
+        write!(f, "{t_ns},{event},{rate_bps},{target_bps},{alpha},{time_stage},{byte_stage},")?;
+        departure_ns.map_or(Ok(()), |departure_ns| write!(f, "{departure_ns}"))
+    }
+}
+
+/// Output format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// [`HEADER`] and a line per row.
+    Csv,
+    /// An object per line, without a header.
+    Json,
+}
+
+impl Format {
+    /// The header line, if any.
+    fn write_header(self, output: &mut impl Write) -> io::Result<()> {
+        match self {
+            Self::Csv => writeln!(output, "{HEADER}"),
+            Self::Json => Ok(()),
+        }
+    }
+
+    fn write(self, output: &mut impl Write, row: &Row) -> io::Result<()> {
+        match self {
+            Self::Csv => writeln!(output, "{row}"),
+            Self::Json => {
+                #[derive(Serialize)]
+                struct Versioned<'a> {
+                    json_version: u32,
+                    #[serde(flatten)]
+                    row: &'a Row,
+                }
+                serde_json::to_writer(&mut *output, &Versioned { json_version: JSON_VERSION, row })?;
+                output.write_all(b"\n")
+            }
         }
     }
 }

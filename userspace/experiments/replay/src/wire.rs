@@ -10,7 +10,6 @@ use crate::frames::RawSocket;
 pub(crate) const MTU: u32 = 9_500;
 
 /// The switch's end of the wire to `port`.
-#[must_use]
 pub fn inner(port: u16) -> String {
     format!("sw{port}")
 }

@@ -73,7 +73,6 @@ impl Cycle {
 /// The fixed point, for the same inputs as [`fluid::fixed_point`](dcqcn_params::fluid::fixed_point).
 ///
 /// `None` where that function returns `None`, and without an increase timer.
-#[must_use]
 pub(crate) fn fixed_point(bottleneck: &Bottleneck<'_>) -> Option<FixedPoint> {
     let wred = bottleneck.marking()?;
     let &Bottleneck { config: Config { scalars, .. }, link_bps, flows, packet_bytes, .. } = bottleneck;

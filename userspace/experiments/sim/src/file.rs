@@ -113,9 +113,6 @@ pub fn read(path: &Path) -> Result<Setup> {
 }
 
 /// Parses `text` from the file called `name`; `base` is the directory of its flow-size files.
-///
-/// # Errors
-/// As [`read`].
 pub(crate) fn parse(name: &str, text: &str, base: &Path) -> Result<Setup, FileErrors> {
     let mut reader = Reader { text, base, setup: Setup::new(Preset::Incast), errors: Vec::new() };
     let (table, errors) = DeTable::parse_recoverable(text);

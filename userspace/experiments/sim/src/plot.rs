@@ -16,7 +16,6 @@ use super::scenario::Scenario;
 pub(crate) const PNG_SCALE: u32 = 1;
 
 /// The files of `--plot PATH`: `PATH` itself if its name ends in a format, otherwise one of each.
-#[must_use]
 pub(crate) fn files(path: &Path) -> Vec<PathBuf> {
     if path.extension().is_some_and(|extension| extension == "svg" || extension == "png") {
         return vec![path.to_owned()];
@@ -27,9 +26,6 @@ pub(crate) fn files(path: &Path) -> Vec<PathBuf> {
 }
 
 /// Draws `series` into the files of `path`.
-///
-/// # Errors
-/// A file cannot be written.
 pub fn write(path: &Path, title: &str, scenario: &Scenario, series: &Series) -> Result<()> {
     let charts = [rates(scenario, series), queues(scenario, series)];
     for file in files(path) {

@@ -42,7 +42,6 @@ pub enum Preset {
 
 impl Preset {
     /// Name.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Incast => "incast",
@@ -150,7 +149,6 @@ pub struct Setup {
 
 impl Setup {
     /// The unmodified preset.
-    #[must_use]
     pub fn new(preset: Preset) -> Self {
         let mut scenario = Scenario::new(40 * GBIT, Config::DEFAULT);
         scenario.duration_ns = 300 * MS;
@@ -283,9 +281,6 @@ impl Setup {
     }
 
     /// The scenario; with time series if `series`, or if the preset's metrics need them.
-    ///
-    /// # Errors
-    /// Settings are inconsistent.
     pub fn scenario(&self, series: bool) -> Result<Scenario> {
         let mut scenario = self.scenario.clone();
         scenario.sender_rate_bps = self.sender_link_bps.unwrap_or(scenario.port_rate_bps);
@@ -362,7 +357,6 @@ fn staircase(template: &RoceGroup, step_ns: u64) -> Vec<RoceGroup> {
 }
 
 /// The class of the RoCE flows of `scenario`: that of the first group.
-#[must_use]
 pub(crate) fn roce_class(scenario: &Scenario) -> u8 {
     scenario.roce.first().map_or(ROCE_CLASS, |group| group.class)
 }

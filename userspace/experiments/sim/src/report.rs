@@ -73,7 +73,6 @@ pub struct Stage {
 
 impl Report {
     /// Assembles the report. Takes the time series out of `outcome`: they are long, and have separate files.
-    #[must_use]
     pub fn new(setup: &Setup, scenario: &Scenario, mut outcome: Outcome, wall: Duration) -> Self {
         let series = outcome.series.take();
         let wall_seconds = wall.as_secs_f64();
@@ -255,9 +254,6 @@ pub(crate) const SERIES_HEADER: &str =
 /// Writes time series, a line per sample and series, in order of time: `flow:NAME` has rate (R_C), target (R_T) and
 /// goodput since the last sample, `group:NAME` goodput, `class:N` the current depth of its queue and the maximum since
 /// the last sample.
-///
-/// # Errors
-/// `out` cannot be written to.
 pub fn write_series(out: &mut dyn Write, series: &Series) -> io::Result<()> {
     let at = |list: &[u64], index: usize| list.get(index).copied().unwrap_or(0);
     writeln!(out, "{SERIES_HEADER}")?;
@@ -279,7 +275,6 @@ pub fn write_series(out: &mut dyn Write, series: &Series) -> io::Result<()> {
 }
 
 /// Caption of a picture of `setup`.
-#[must_use]
 pub fn title(setup: &Setup) -> String {
     let link = render::bps(setup.scenario.port_rate_bps as f64);
     let groups = match setup.preset {

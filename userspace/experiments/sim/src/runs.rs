@@ -26,9 +26,6 @@ pub trait Simulation: Sync {
     ///
     /// `progress` is called at intervals, with the steps done and the simulated time, and may stop the run, which then
     /// has no outcome.
-    ///
-    /// # Errors
-    /// The scenario is invalid.
     fn simulate(
         &self,
         threads: usize,
@@ -72,9 +69,6 @@ impl Pool {
     /// Runs every scenario: a single one on all cores, several on one each. After Ctrl-C, the remaining and interrupted
     /// ones have no result. `message` formats the progress line from the number of remaining runs and the time of the
     /// current one.
-    ///
-    /// # Errors
-    /// A scenario is invalid.
     pub(crate) fn run<S: Simulation>(
         &self,
         scenarios: &[S],

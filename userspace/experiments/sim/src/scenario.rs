@@ -171,7 +171,6 @@ impl Default for Class {
 impl Scenario {
     /// A port and senders of `rate_bps` without flows: 100 ms including a warm-up of 20 ms, 1 us of delay per link, 12
     /// MB of buffer, every class DWRR with weight 1, DCQCN on.
-    #[must_use]
     pub(crate) fn new(rate_bps: u64, config: Config) -> Self {
         Self {
             seed: 1,
@@ -193,7 +192,6 @@ impl Scenario {
     }
 
     /// Whether all RoCE flows are finite.
-    #[must_use]
     pub(crate) fn is_finite(&self) -> bool {
         all_finite(&self.roce)
     }
@@ -215,7 +213,6 @@ impl Scenario {
 impl RoceGroup {
     /// `flows` bulk flows in class 3 from time 0 on, each with its own sender: packets of 1024 bytes and 66 of headers,
     /// an ACK every 16 packets, a retransmission timeout of 4 ms.
-    #[must_use]
     pub(crate) fn bulk(name: impl Into<String>, flows: u32) -> Self {
         Self {
             name: name.into(),
@@ -239,7 +236,6 @@ impl RoceGroup {
 impl TcpGroup {
     /// `flows` flows of `law` in class 0 from time 0 on: segments of 1460 bytes and 58 of headers, 6 MB of window, 200 ms
     /// of shortest timeout; CUBIC without ECN.
-    #[must_use]
     pub(crate) fn bulk(name: impl Into<String>, flows: u32, law: TcpLaw) -> Self {
         Self {
             name: name.into(),

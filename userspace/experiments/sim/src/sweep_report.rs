@@ -31,7 +31,6 @@ pub struct SweepRun {
 
 impl SweepRun {
     /// The run at `settings`.
-    #[must_use]
     pub fn new(settings: &[Setting], report: Report) -> Self {
         let at = settings.iter().map(|Setting { key, text }| (key.clone(), text.as_str().into()));
         Self { at: at.collect(), report }
@@ -200,8 +199,6 @@ impl SweepReport {
 
     /// Writes a line per run: the settings that differ, then raw values, with units in the names; empty if there is
     /// none.
-    /// # Errors
-    /// `out` cannot be written to.
     pub fn write_csv(&self, out: &mut dyn Write) -> io::Result<()> {
         let keys = self.keys();
         let names: Vec<&str> = keys.iter().copied().chain(COLUMNS.iter().map(|column| column.csv)).collect();

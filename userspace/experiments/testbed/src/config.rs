@@ -77,7 +77,6 @@ impl IncastConfig {
     const BMV2_MTU_BYTES: u32 = 1_024;
 
     /// An incast for BMv2, which forwards some thousand packets a second with queues of 64.
-    #[must_use]
     pub fn bmv2() -> Self {
         let mtu_bytes = Self::BMV2_MTU_BYTES;
         Self {
@@ -93,8 +92,6 @@ impl IncastConfig {
         }
     }
 
-    /// Switch.
-    #[must_use]
     pub(crate) const fn switch(&self) -> SwitchKind {
         match self.bmv2 {
             false => SwitchKind::Linux,

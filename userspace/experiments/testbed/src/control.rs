@@ -199,7 +199,6 @@ impl Control for DataPlane {
 pub(super) struct SingleInterface(Host);
 
 impl SingleInterface {
-    /// Detaches it.
     pub(super) fn detach(mut self) -> Result<()> {
         self.0.detach()
     }

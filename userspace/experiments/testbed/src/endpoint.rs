@@ -2,29 +2,29 @@
 //!
 //! They implement RC only. Neither CE marks nor CNPs affect them: congestion control is left to the data plane below.
 
-mod flooder;
-mod pauses;
 mod receiver;
 mod sender;
 
 use std::net::{IpAddr, UdpSocket};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use bytes::BytesMut;
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::eth::EtherType;
+use dcqcn_common::wire::pfc::{FRAME_LEN, PfcRepr, QUANTUM_BITS};
 use dcqcn_common::wire::udp::ROCE_V2_PORT;
 use dcqcn_support::clock::monotonic_ns;
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{setsockopt, sockopt};
 
 use super::frame::{Addresses, Path};
-use super::host::Host;
 use super::rc::Psn;
-pub(super) use flooder::Flooder;
+use crate::host::{Host, ROCE_TC};
+use crate::socket::{RawSocket, Receive, Sent};
 pub(super) use receiver::Receiver;
 pub(super) use sender::Sender;
 
@@ -81,7 +81,6 @@ pub struct QueuePair {
     pub receiver_address: IpAddr,
     /// Ethernet address of the receiver's next hop to the sender.
     pub(super) reply_mac: [u8; 6],
-    /// First PSN.
     pub(super) first_psn: Psn,
     /// UDP source port of both directions.
     pub(super) udp_src_port: u16,
@@ -171,6 +170,93 @@ fn sleep_until(fds: &mut [PollFd<'_>], at_ns: u64) -> Result<()> {
 }
 
 /// A poll entry for a socket.
-fn poll_fd(socket: &impl AsFd, flags: nix::poll::PollFlags) -> PollFd<'_> {
+fn poll_fd(socket: &impl AsFd, flags: PollFlags) -> PollFd<'_> {
     PollFd::new(socket.as_fd(), flags)
+}
+
+/// DSCP of its traffic: best effort.
+const DSCP: u8 = 0;
+/// UDP payload bytes.
+const PAYLOAD_BYTES: usize = 1_400;
+/// Frames queued in its own host.
+const LOCAL_FRAMES: usize = 8;
+/// Maximum charge of the kernel to a socket per frame.
+const MAX_CHARGED_BYTES: usize = 4_096;
+/// Pause after the qdisc rejected a frame, ns.
+const DROP_PAUSE_NS: u64 = 1_000_000;
+
+/// The endpoint of that host, created and run by one thread inside the host's namespace.
+pub(crate) struct Flooder {
+    socket: RawSocket,
+    frame: BytesMut,
+}
+
+impl Flooder {
+    /// Opens the socket. It sends to the destination of `pair`.
+    pub(crate) fn open(host: &Host, pair: &QueuePair) -> Result<Self> {
+        let pair = QueuePair { sender_address: host.address, ..pair.clone() };
+        let path = Path { dscp: DSCP, ecn: Ecn::NOT_ECT, ..pair.forward(host) };
+        let mut frame = BytesMut::new();
+        path.write_other(&mut frame, PAYLOAD_BYTES);
+        let socket = RawSocket::open(host, Receive::Nothing, LOCAL_FRAMES * MAX_CHARGED_BYTES, frame.len())?;
+        Ok(Self { socket, frame })
+    }
+
+    /// Sends until the schedule ends.
+    pub(crate) fn run(mut self, schedule: &Schedule<'_>) -> Result<()> {
+        schedule.wait_for_start();
+        while !schedule.is_over() {
+            match self.socket.send(&self.frame).context("cannot send non-RoCE traffic")? {
+                Sent::Yes => {}
+                Sent::Full => sleep_until(&mut [poll_fd(&self.socket, PollFlags::POLLOUT)], u64::MAX)?,
+                Sent::Dropped => sleep_until(&mut [], monotonic_ns() + DROP_PAUSE_NS)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Receive buffer for pauses that arrive while the endpoint is not on a CPU.
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// Pause state of the RoCE priority at a port.
+struct Pauses {
+    socket: RawSocket,
+    link_bps: u64,
+    /// XOFF frames received.
+    xoff_frames: u64,
+    /// End of the pause, CLOCK_MONOTONIC ns.
+    until_ns: u64,
+}
+
+impl Pauses {
+    /// Opens the socket. The calling thread must be in the host's namespace.
+    fn open(host: &Host, link_bps: u64) -> Result<Self> {
+        let receive = Receive::Type { ethertype: EtherType::MAC_CONTROL.0, buffer_bytes: BUFFER_BYTES };
+        let socket = RawSocket::open(host, receive, 0, FRAME_LEN)?;
+        Ok(Self { socket, link_bps, xoff_frames: 0, until_ns: 0 })
+    }
+
+    /// Processes received frames.
+    fn receive(&mut self) -> Result<()> {
+        while let Some(frame) = self.socket.receive()? {
+            let Some(pfc) = frame.first_chunk().and_then(PfcRepr::read) else { continue };
+            if pfc.priorities >> ROCE_TC & 1 == 0 {
+                continue;
+            }
+            let quanta = pfc.quanta.get(ROCE_TC).copied().unwrap_or(0);
+            let bits = u128::from(quanta) * u128::from(QUANTUM_BITS);
+            // 65535 quanta of 512 bits at 1 Mbit/s are 33 s.
+            let pause_ns = bits * 1_000_000_000 / u128::from(self.link_bps.max(1));
+            self.until_ns = monotonic_ns().saturating_add(u64::try_from(pause_ns).unwrap_or(u64::MAX));
+            self.xoff_frames += u64::from(quanta != 0);
+        }
+        Ok(())
+    }
+}
+
+impl AsFd for Pauses {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
 }

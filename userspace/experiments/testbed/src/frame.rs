@@ -319,7 +319,6 @@ fn body(bth: Bth<'_>, rest: &[u8]) -> Option<Body> {
 
 /// A message of `length` bytes to send repeatedly. Its content is arbitrary, but not all zeros, so that damage is
 /// visible.
-#[must_use]
 pub(crate) fn message(length: usize) -> Bytes {
     (0..length).map(|index| (index % 251) as u8).collect()
 }

@@ -94,9 +94,6 @@ pub(crate) fn run_incast(
 }
 
 /// Runs the incast once in an existing network.
-///
-/// # Errors
-/// As [`run_incast`].
 pub(crate) fn run_in(
     config: &IncastConfig,
     network: &Topology,

@@ -14,7 +14,6 @@ pub mod frame;
 mod host;
 mod incast;
 mod measure;
-mod one_cpu;
 pub mod plot;
 pub mod qualify;
 mod rc;
@@ -54,14 +53,8 @@ pub trait Attached: Send {
     fn roce_class(&self) -> Option<Handle>;
 
     /// Reads the current state from the maps. Called about every millisecond while traffic runs.
-    ///
-    /// # Errors
-    /// A map cannot be read.
     fn sample(&mut self) -> anyhow::Result<ControlSample>;
 
     /// Detaches everything. Called after traffic has ended and before the network is removed.
-    ///
-    /// # Errors
-    /// The kernel rejects a step.
     fn detach(self: Box<Self>) -> anyhow::Result<()>;
 }

@@ -17,9 +17,6 @@ const REAL_QUEUE: RGBColor = COLOURS[0];
 const VIRTUAL_QUEUE: RGBColor = COLOURS[1];
 
 /// Writes `NAME.svg` and `NAME.png` to `directory`, which is created if necessary. The runs are stacked in order.
-///
-/// # Errors
-/// A file cannot be written.
 pub(crate) fn write(directory: &Path, name: &str, title: &str, runs: &[RunRecord]) -> Result<[PathBuf; 2]> {
     let charts: Vec<Chart> = runs.iter().flat_map(|run| [rates(run), queue(run)]).collect();
     write_both(directory, name, title, &charts)

@@ -23,8 +23,8 @@ use serde::Serialize;
 
 use super::config::IncastConfig;
 use super::control::SwitchAlone;
+use super::cpu::OneCpu;
 use super::incast::{progress_line, run_in};
-use super::one_cpu::OneCpu;
 use super::record::RunRecord;
 use super::topology::{SwitchKind, Topology, TopologyConfig};
 use super::{DataPlane, RpLocation};
@@ -100,7 +100,6 @@ const MIN_LINK_BPS: u64 = 1_000_000;
 
 impl QualifyConfig {
     /// The default incast: without PFC, all data in flight fits the buffer.
-    #[must_use]
     pub fn incast() -> IncastConfig {
         IncastConfig {
             senders: 3,
@@ -231,7 +230,6 @@ impl Bench<'_> {
         }
     }
 
-    /// The network of `incast`.
     fn network(&self, incast: &IncastConfig) -> Result<Topology> {
         match &self.config.against {
             DeviceUnderTest::Ports(ports) => of_ports(ports, incast.flood),

@@ -33,13 +33,10 @@ pub(crate) enum Segment {
 
 impl Segment {
     /// Starts a message, and therefore carries a RETH.
-    #[must_use]
     pub(crate) const fn starts_message(self) -> bool {
         matches!(self, Self::First | Self::Only)
     }
 
-    /// Ends a message.
-    #[must_use]
     pub(crate) const fn ends_message(self) -> bool {
         matches!(self, Self::Last | Self::Only)
     }

@@ -14,7 +14,6 @@ pub struct Binned {
 
 impl Binned {
     /// Zero over a run of `duration_ns`.
-    #[must_use]
     pub(crate) fn new(duration_ns: u64) -> Self {
         // A run takes minutes at most: thousands of bins.
         Self { bins: vec![0; duration_ns.div_ceil(BIN_NS).max(1) as usize] }
@@ -28,7 +27,6 @@ impl Binned {
     }
 
     /// Sum over the bins that start inside `window`.
-    #[must_use]
     pub(crate) fn sum(&self, window: Window) -> u64 {
         self.iter().filter(|(start_ns, _)| window.contains(*start_ns)).map(|(_, amount)| amount).sum()
     }
@@ -50,13 +48,11 @@ pub(crate) struct Window {
 
 impl Window {
     /// Whether the moment `at_ns` is inside.
-    #[must_use]
     pub(crate) const fn contains(self, at_ns: u64) -> bool {
         self.start_ns <= at_ns && at_ns < self.end_ns
     }
 
     /// Length, s.
-    #[must_use]
     pub(crate) fn seconds(self) -> f64 {
         self.end_ns.saturating_sub(self.start_ns) as f64 / 1e9
     }
@@ -90,7 +86,6 @@ pub struct ReceivedRecord {
 
 impl ReceivedRecord {
     /// Empty, for a run of `duration_ns`.
-    #[must_use]
     pub(crate) fn new(duration_ns: u64) -> Self {
         Self {
             goodput_bytes: Binned::new(duration_ns),
@@ -144,7 +139,6 @@ impl Answers {
 
 impl SentRecord {
     /// Empty, for a run of `duration_ns`.
-    #[must_use]
     pub(crate) fn new(duration_ns: u64) -> Self {
         let zero = Binned::new(duration_ns);
         Self {
@@ -234,13 +228,11 @@ pub struct RunRecord {
 
 impl RunRecord {
     /// The whole run.
-    #[must_use]
     pub(crate) const fn whole(&self) -> Window {
         Window { start_ns: 0, end_ns: self.duration_ns }
     }
 
     /// The run without its start-up.
-    #[must_use]
     pub(crate) const fn steady(&self) -> Window {
         Window { start_ns: self.warm_up_ns, end_ns: self.duration_ns }
     }

@@ -112,7 +112,6 @@ pub struct Quantiles {
 
 impl Quantiles {
     /// The distribution of a list of values; zeros if it is empty.
-    #[must_use]
     pub(crate) fn of(mut values: Vec<u64>) -> Self {
         values.sort_unstable();
         let at = |percent| {

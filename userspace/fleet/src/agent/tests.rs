@@ -11,7 +11,6 @@ use dcqcn_control_api::{Answer, Applied, Health, Question, Verb};
 use super::*;
 use crate::record::{DesiredConfig, Target};
 
-/// A mock daemon.
 #[derive(Default)]
 struct MockDaemon {
     /// Response to orders; `None` applies them.

@@ -1,20 +1,25 @@
-//! `coordinate`, `pause`, `resume` and `abort` control rollouts; `forget` and `prune` delete records.
+//! Long-running commands (`coordinate`, `agent`, `serve`), and those that control rollouts and records.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::future::pending;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use clap::Args;
 use dcqcn_support::cli::Output;
 use serde::Serialize;
+use tokio::task::JoinSet;
 
 use super::apply::{execute, interrupted};
-use super::{NotCoordinated, author};
+use super::{NotCoordinated, author, host};
+use crate::agent;
 use crate::coordinate::{self, Coordinator, Until};
+use crate::reach::EtcdOptions;
 use crate::rollout::Event;
+use crate::serve;
 use crate::store::Store;
 
 /// Execute all rollouts, as a service on one or several machines.
@@ -232,4 +237,122 @@ async fn edit(mut store: Store, out: &mut Output<'_>, event: Event<'_>) -> Resul
 /// No coordinator is running to execute the request stored in etcd.
 async fn ensure_coordinated(store: &mut Store, what: &'static str) -> Result<()> {
     if store.is_coordinated().await? { Ok(()) } else { Err(NotCoordinated(what).into()) }
+}
+
+/// Serve a web page with live metrics, changes and parameters of this host and, with --fleet, of all hosts.
+///
+/// For each interface the page shows the last ten minutes: queues, marks, CNPs, pauses, the rates of the busiest queue
+/// pairs, and changes of parameters.
+///
+/// Requires only access to the daemon's socket (`[control]` in its file). Any client that reaches the address can read
+/// the page.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  dcqcn-fleet serve
+  dcqcn-fleet serve --fleet --etcd http://127.0.0.1:2379
+  ssh -L 9320:127.0.0.1:9320 host      # from elsewhere, then open http://127.0.0.1:9320/
+  (umask 077; openssl rand -hex 16 > token); dcqcn-fleet serve --allow-write token")]
+pub(super) struct ServeArgs {
+    /// Address to listen on. Port 0 selects a free port and prints it.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9320")]
+    listen: SocketAddr,
+    /// Also show the fleet from etcd: hosts, their health, the current rollout, and versions.
+    #[arg(long)]
+    fleet: bool,
+    /// Socket of the daemon.
+    #[arg(long, value_name = "PATH", default_value = dcqcn_control_api::PATH)]
+    control: PathBuf,
+    /// Allow clients with the token in FILE to change parameters, and to pause, resume and abort rollouts. A changed parameter
+    /// reverts unless it is confirmed in time; the host's own bounds (`[fleet] allow`) apply. Requires a loopback address.
+    #[arg(long, value_name = "FILE")]
+    allow_write: Option<PathBuf>,
+    /// Accepted host name of the page, in addition to addresses and localhost. May be repeated.
+    #[arg(long = "host-name", value_name = "NAME")]
+    names: Vec<String>,
+}
+
+impl ServeArgs {
+    /// Returns whether etcd is required.
+    pub(super) const fn is_of_a_fleet(&self) -> bool {
+        self.fleet
+    }
+
+    pub(super) async fn run(self, store: Option<Store>) -> Result<()> {
+        let Self { listen, control, allow_write, names, .. } = self;
+        let author = format!("{}, by the page", author());
+        serve::run(serve::Options { listen, control, allow_write, names, host: host(), author }, store).await
+    }
+}
+
+/// Forward the configuration in etcd to this host's daemon, and report the host's state to etcd.
+///
+/// Requires only access to the daemon's socket (`[control]` in its file). Without etcd the configuration remains active.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  dcqcn-fleet agent --label rack=a --label role=storage
+  dcqcn-fleet agent --etcd https://etcd1:2379 --etcd-ca ca.pem --etcd-cert h1.pem --etcd-key h1.key")]
+pub(super) struct AgentArgs {
+    /// Name of this host in the fleet [default: the machine's].
+    #[arg(long, value_name = "HOST")]
+    name: Option<String>,
+    /// Label of this host. May be repeated.
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
+    labels: Vec<(String, String)>,
+    /// Socket of the daemon.
+    #[arg(long, value_name = "PATH", default_value = dcqcn_control_api::PATH)]
+    control: PathBuf,
+    /// Reporting period of metrics; other changes are reported immediately.
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = humantime::parse_duration)]
+    every: Duration,
+    /// Time until etcd removes the report of an agent that has exited, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 15, value_parser = clap::value_parser!(i64).range(3..=600))]
+    ttl: i64,
+    /// Sampling period of the daemon's counters.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration, hide = true)]
+    look: Duration,
+    /// Run this many agents in one process, for measurements. Each appends its number to the name, has its own connection, and
+    /// replaces `%` in the socket's path by its name.
+    #[arg(long, value_name = "AGENTS", hide = true)]
+    copies: Option<u32>,
+}
+
+fn label(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("a label is KEY=VALUE, for example rack=a")?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+/// Returns whether a name is valid as part of an etcd key.
+fn is_name(name: &str) -> bool {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    !name.is_empty() && name.len() <= 253 && name.chars().all(is_allowed)
+}
+
+impl AgentArgs {
+    pub(super) async fn run(self, reach: &EtcdOptions) -> Result<()> {
+        let Self { name, labels, control, every, ttl, look, copies } = self;
+        let host = name.unwrap_or_else(host);
+        ensure!(
+            is_name(&host),
+            "cannot use `{host}` as the name of a host: only 1 to 253 letters, digits, `-`, `_` and `.` are valid; set another one \
+             with --name"
+        );
+        let options =
+            agent::Options { host, labels: labels.into_iter().collect(), control, every, ttl_s: ttl, look };
+        let Some(copies) = copies else {
+            return agent::run(reach.store().await?, options).await;
+        };
+        let mut agents = JoinSet::new();
+        for number in 0..copies {
+            let host = format!("{}{number:04}", options.host);
+            let control = options.control.to_string_lossy().replace('%', &host).into();
+            let store = reach.store().await?;
+            agents.spawn(agent::run(store, agent::Options { host, control, ..options.clone() }));
+        }
+        while let Some(ended) = agents.join_next().await {
+            ended??;
+        }
+        Ok(())
+    }
 }

@@ -75,7 +75,6 @@ pub(super) struct Point {
 /// The busiest QPs of an interface, or the reason why they are unknown.
 pub(super) type Busiest = Result<Vec<Qp>, String>;
 
-/// A QP in the chart.
 #[derive(Clone, Debug)]
 struct ChartedQp {
     address: String,

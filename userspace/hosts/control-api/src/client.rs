@@ -19,43 +19,28 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 
 /// Reason for not getting a reply.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum ClientError {
-    /// The daemon cannot be reached.
     #[error(
         "cannot reach the daemon at {}: {source}; is `dcqcn run` running, with [control] in its file, and may this user \
          use the socket?", path.display()
     )]
-    Unreachable {
-        /// Path of the socket.
-        path: PathBuf,
-        /// Cause.
-        source: io::Error,
-    },
-    /// The connection ended without a reply.
+    Unreachable { path: PathBuf, source: io::Error },
     #[error(
         "the connection to the daemon at {} ended before its reply: {source}; the request may have been executed: see \
          `dcqcn daemon status`", path.display()
     )]
-    Lost {
-        /// Path of the socket.
-        path: PathBuf,
-        /// Cause.
-        source: io::Error,
-    },
-    /// The request was rejected.
+    Lost { path: PathBuf, source: io::Error },
     #[error("{0}")]
     Refused(String),
-    /// The request was not processed, or its result is unknown.
     #[error("the daemon is busy: {0}")]
     Busy(String),
-    /// The reply is malformed.
     #[error("cannot parse the daemon's answer: {0}; check that dcqcn and this program have the same version")]
     Answer(String),
 }
 
 impl ClientError {
     /// Whether the request was rejected, so that a retry is pointless.
-    #[must_use]
     pub const fn is_refusal(&self) -> bool {
         matches!(self, Self::Refused(_))
     }
@@ -70,7 +55,6 @@ pub struct ControlClient {
 
 impl ControlClient {
     /// A client of the socket at `path` that waits up to `patience` for a reply.
-    #[must_use]
     pub fn new(path: &Path, patience: Duration) -> Self {
         Self { path: path.to_owned(), patience }
     }

@@ -134,7 +134,6 @@ const fn is_false(value: &bool) -> bool {
 
 impl Answer {
     /// A reply with the result, or the cause of a rejection.
-    #[must_use]
     pub fn of<T: Serialize>(result: Result<T, String>) -> Self {
         match result.and_then(|value| serde_json::to_value(value).map_err(|error| error.to_string())) {
             Ok(value) => Self { v: VERSION, ok: Some(value), error: None, again: false },
@@ -143,7 +142,6 @@ impl Answer {
     }
 
     /// A reply that the request was not processed, or that its outcome is unknown.
-    #[must_use]
     pub const fn again(why: String) -> Self {
         Self { v: VERSION, ok: None, error: Some(why), again: true }
     }
@@ -207,7 +205,6 @@ pub struct Failing {
 
 impl Failing {
     /// An interface and the cause.
-    #[must_use]
     pub fn new(interface: &str, error: &str) -> Self {
         Self { interface: interface.to_owned(), error: error.to_owned() }
     }

@@ -13,7 +13,6 @@ mod change;
 pub mod config;
 mod control_socket;
 mod depths;
-mod descriptors;
 mod events;
 mod host_congestion;
 mod interfaces;
@@ -25,7 +24,6 @@ mod pacer;
 mod pairs;
 mod pfc_tx;
 mod plan;
-mod privileges;
 mod probe;
 pub mod repair;
 mod serving;
@@ -38,27 +36,30 @@ mod worker;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
-use std::{env, future, io, thread};
+use std::{env, fs, future, io, thread};
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, ensure};
+use caps::{CapSet, Capability, CapsHashSet};
+use dcqcn_loader::attach;
 use dcqcn_loader::pfc_tx::PauseSocket;
 use dcqcn_support::causes::one_line;
+use nix::sys::prctl;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{self as sys, SigSet};
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
+use crate::hangup::hangup_of;
+use crate::metrics::Exporter;
+use crate::shared_state::SharedState;
 use config::Config;
 use log::Log;
 use manager::notify;
 pub use serving::Metrics;
 pub use watch::FileWatch;
 use worker::{Command, Worker};
-
-use crate::hangup::hangup_of;
-use crate::metrics::Exporter;
-use crate::shared_state::SharedState;
 
 /// Interval of systemd watchdog pings, unless systemd requires a shorter one.
 const TICK: Duration = Duration::from_secs(1);
@@ -94,12 +95,12 @@ pub enum Source {
 /// An interface on the command line is not attached, or a requirement is missing. Once running, errors are logged and
 /// retried.
 pub fn run(options: Options, config: Config, log: Log) -> Result<()> {
-    descriptors::raise_limit();
+    raise_limit();
     // Needs privileges to give the socket to a group.
     let listener = config.control.as_ref().map(control_socket::open).transpose()?;
     // Opened while privileged; whether it is needed is known later, and may change.
     let pause_socket = PauseSocket::open().ok();
-    privileges::drop_privileges()?;
+    drop_privileges()?;
     let Options { source, detach_on_exit, allow_empty } = options;
     match &source {
         Source::File(file) if config.interfaces.is_empty() => {
@@ -109,7 +110,7 @@ pub fn run(options: Options, config: Config, log: Log) -> Result<()> {
         Source::File(_) => {}
         Source::Ifaces(ifaces) => {
             for iface in ifaces {
-                dcqcn_loader::attach::open(iface)?;
+                attach::open(iface)?;
             }
         }
     }
@@ -179,7 +180,6 @@ impl Signals {
     }
 }
 
-/// The event loop.
 struct EventLoop {
     shared: Arc<SharedState>,
     commands: Sender<Command>,
@@ -262,4 +262,76 @@ type Changed = Arc<Notify>;
 /// An error and its causes, on one line.
 fn chain(error: &anyhow::Error) -> String {
     one_line(error.as_ref())
+}
+
+/// Raises the soft limit to the hard limit, which needs no privilege. The low soft limit exists for `select`, which the
+/// daemon does not use.
+fn raise_limit() {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(soft, hard)| {
+        if soft < hard { setrlimit(Resource::RLIMIT_NOFILE, hard, hard) } else { Ok(()) }
+    });
+    if let Err(error) = raised {
+        tracing::warn!(%error, "cannot raise the limit of file descriptors: RLIMIT_NOFILE");
+    }
+}
+
+/// For programs and maps; for links and qdiscs; for programs with packet pointers.
+const CAPABILITIES: [Capability; 3] =
+    [Capability::CAP_BPF, Capability::CAP_NET_ADMIN, Capability::CAP_PERFMON];
+
+/// Permanently drops all privileges that attaching does not need. Called before any thread starts, because capabilities
+/// are per thread.
+///
+/// # Errors
+/// A capability is missing, or attachments would become invisible.
+fn drop_privileges() -> Result<()> {
+    // Mounting the BPF file system needs privileges that are dropped below.
+    let before = attach::file_system()?;
+    let kept: CapsHashSet = CAPABILITIES.into_iter().collect();
+    prctl::set_no_new_privs().context("cannot set no_new_privs")?;
+    caps::clear(None, CapSet::Ambient).context("cannot clear the ambient capabilities")?;
+    caps::clear(None, CapSet::Inheritable).context("cannot clear the inheritable capabilities")?;
+    // Without CAP_SETPCAP the bounding set is unchanged; no_new_privs makes it harmless.
+    if caps::has_cap(None, CapSet::Effective, Capability::CAP_SETPCAP)? {
+        for capability in caps::runtime::thread_all_supported().difference(&kept) {
+            caps::drop(None, CapSet::Bounding, *capability)
+                .with_context(|| format!("cannot drop {capability} from the bounding set"))?;
+        }
+    }
+    let left: CapsHashSet = caps::read(None, CapSet::Permitted)?.intersection(&kept).copied().collect();
+    ensure!(
+        left.len() == CAPABILITIES.len(),
+        "missing CAP_BPF, CAP_NET_ADMIN or CAP_PERFMON; run the daemon as root, or grant them (systemd CapabilityBoundingSet=)"
+    );
+    for set in [CapSet::Effective, CapSet::Permitted] {
+        caps::set(None, set, &left).context("cannot drop capabilities")?;
+    }
+    let seen =
+        attach::file_system().context("cannot open the BPF file system after dropping capabilities")?;
+    ensure!(
+        seen == before,
+        "/run/dcqcn/bpf of this process differs from init's after dropping capabilities; start it in init's mount \
+         namespace (`nsenter --net=FILE` instead of `ip netns exec`)"
+    );
+    tracing::debug!(status = %status().unwrap_or_default(), "capabilities dropped");
+    Ok(())
+}
+
+/// The line of `/proc/self/status` with the effective capabilities.
+fn status() -> Option<String> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    status.lines().find(|line| line.starts_with("CapEff:")).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn soft_limit_becomes_the_hard_one() {
+        let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+        setrlimit(Resource::RLIMIT_NOFILE, hard.min(1_000), hard).unwrap();
+        raise_limit();
+        assert_eq!(getrlimit(Resource::RLIMIT_NOFILE).unwrap(), (hard, hard));
+    }
 }

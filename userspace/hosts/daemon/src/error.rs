@@ -1,10 +1,9 @@
 /// Error of copying the kernel's QPs to the data plane.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum Error {
-    /// A netlink query failed.
     #[error(transparent)]
     Net(#[from] dcqcn_netlink::Error),
-    /// The data plane's maps cannot be read or written.
     #[error(transparent)]
     Dataplane(#[from] dcqcn_loader::dataplane::Error),
 }

@@ -48,9 +48,6 @@ const RECHECK_NS: u64 = 1_000_000_000;
 
 impl RdmaPairs {
     /// Takes over the pairs of a previous daemon.
-    ///
-    /// # Errors
-    /// The active pairs cannot be read.
     pub(crate) fn take_over(maps: &Maps) -> Result<Self, Error> {
         let mut entered = HashMap::new();
         for pair in maps.pairs() {
@@ -63,7 +60,6 @@ impl RdmaPairs {
     }
 
     /// Whether the last listing had an RDMA device whose packets pass the interface.
-    #[must_use]
     pub(crate) const fn has_device(&self) -> bool {
         self.has_device
     }

@@ -18,7 +18,6 @@ const DEVICES_AGE_NS: u64 = 900_000_000;
 
 /// Requests to the kernel.
 pub(crate) trait Kernel {
-    /// RDMA devices.
     fn devices(&self) -> Result<Vec<RdmaDevice>, Error>;
     /// Connected QPs of a device.
     fn queue_pairs(&self, device: u32) -> Result<Vec<ConnectedQp>, Error>;

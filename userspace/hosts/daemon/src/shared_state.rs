@@ -1,7 +1,5 @@
 //! State shared between the worker, which publishes it, and the event loop, which reads it.
 
-mod health;
-
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,9 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use dcqcn_control_api::{Failing, Override};
 use dcqcn_support::clock::monotonic_ns;
 use dcqcn_support::sync::lock;
-
-pub(crate) use health::TaskHealth;
-pub(crate) use health::{Health, TaskWatch};
+use serde::Serialize;
 
 use crate::depths::Watched;
 
@@ -37,7 +33,6 @@ pub(crate) struct Snapshot {
     pub(crate) waiting: usize,
     /// Result of the last reload.
     pub(crate) reload: Option<Reloaded>,
-    /// Active override.
     pub(crate) active_override: Option<Override>,
     /// Deadline of its confirmation.
     pub(crate) confirm_until: Option<Instant>,
@@ -48,13 +43,11 @@ pub(crate) struct Snapshot {
 /// Result of a reload.
 #[derive(Clone, Debug)]
 pub(crate) struct Reloaded {
-    /// Time.
     pub(crate) at: SystemTime,
     /// Reasons of a rejection; empty on success.
     pub(crate) refused: String,
 }
 
-/// The shared state.
 pub(crate) struct SharedState {
     snapshot: Mutex<Arc<Snapshot>>,
     tasks: Mutex<TaskWatch>,
@@ -79,25 +72,20 @@ impl Default for SharedState {
 
 impl SharedState {
     /// Current state of the daemon.
-    #[must_use]
     pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
         Arc::clone(&lock(&self.snapshot))
     }
 
     /// Samples of queues and flows.
-    #[must_use]
     pub(crate) fn watched(&self) -> Arc<Watched> {
         Arc::clone(&self.watched)
     }
 
-    /// Health of its tasks.
-    #[must_use]
     pub(crate) fn tasks(&self) -> Vec<TaskHealth> {
         lock(&self.tasks).health()
     }
 
     /// The part without progress for `late`, as text; `None` if all is well. The worker has `WORK` times as long.
-    #[must_use]
     pub(crate) fn stuck(&self, late: Duration) -> Option<String> {
         let late_ns = u64::try_from(late.as_nanos()).unwrap_or(u64::MAX);
         let idle_ns = monotonic_ns().saturating_sub(self.step_ns.load(Ordering::Relaxed));
@@ -148,5 +136,76 @@ impl SharedState {
     /// Whether the worker must start nothing more.
     pub(crate) fn is_ending(&self) -> bool {
         self.is_ending.load(Ordering::Relaxed)
+    }
+}
+
+/// Health of one kind of task.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct TaskHealth {
+    /// Name.
+    pub(crate) task: &'static str,
+    /// Number of interfaces with this task.
+    pub(crate) interfaces: usize,
+    /// Failures on any interface, each followed by a restart.
+    pub(crate) failures: u64,
+    /// Time on the current interface; 0 while idle.
+    pub(crate) busy_ns: u64,
+}
+
+/// State published by a thread.
+#[derive(Default)]
+pub(crate) struct Health {
+    /// Start of the current run, CLOCK_MONOTONIC; 0 while idle.
+    busy_since_ns: AtomicU64,
+    /// Current interface.
+    at: Mutex<String>,
+    pub(crate) interfaces: AtomicU64,
+    pub(crate) failures: AtomicU64,
+}
+
+impl Health {
+    pub(crate) fn begin(&self, iface: &str) {
+        iface.clone_into(&mut lock(&self.at));
+        self.busy_since_ns.store(monotonic_ns(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_idle(&self) {
+        self.busy_since_ns.store(0, Ordering::Relaxed);
+    }
+
+    fn busy_ns(&self) -> u64 {
+        match self.busy_since_ns.load(Ordering::Relaxed) {
+            0 => 0,
+            since_ns => monotonic_ns().saturating_sub(since_ns),
+        }
+    }
+}
+
+#[derive(Clone, Default)]
+pub(crate) struct TaskWatch(pub(crate) Vec<(&'static str, Arc<Health>)>);
+
+impl TaskWatch {
+    /// Idle tasks.
+    #[cfg(test)]
+    pub(crate) fn sample() -> Self {
+        Self(["pacer", "age", "pairs", "backlog", "events"].map(|name| (name, Arc::default())).into())
+    }
+
+    /// Health by kind.
+    pub(crate) fn health(&self) -> Vec<TaskHealth> {
+        let health = |(task, health): &(&'static str, Arc<Health>)| TaskHealth {
+            task,
+            interfaces: health.interfaces.load(Ordering::Relaxed) as usize,
+            failures: health.failures.load(Ordering::Relaxed),
+            busy_ns: health.busy_ns(),
+        };
+        self.0.iter().map(health).collect()
+    }
+
+    /// A task that has been on one interface for `late`: the interface and the task's name.
+    pub(crate) fn stuck(&self, late: Duration) -> Option<(String, &'static str)> {
+        let late_ns = u64::try_from(late.as_nanos()).unwrap_or(u64::MAX);
+        let (name, health) = self.0.iter().find(|(_, health)| health.busy_ns() > late_ns)?;
+        Some((lock(&health.at).clone(), name))
     }
 }

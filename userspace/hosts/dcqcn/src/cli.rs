@@ -6,34 +6,27 @@ mod carry;
 mod config;
 mod config_file;
 mod confirm;
-mod counters;
 mod daemon;
 mod diff;
 mod doctor;
 mod ecnconfig;
 mod events;
-mod flows;
-mod gc;
 mod get;
 mod help;
 mod log;
-mod metrics;
 mod monitor;
 mod nvidia;
-mod packets;
 mod pages;
 mod pair;
 mod peer;
 mod prepare;
 mod profile;
-mod queues;
 mod run;
 mod set;
-mod several;
 mod sonic;
 mod status;
+mod tables;
 mod targets;
-mod top;
 mod upgrade;
 
 use std::path::Path;
@@ -99,19 +92,19 @@ enum Command {
     Detach(attach::DetachArgs),
     Prepare(prepare::PrepareArgs),
     Status(status::StatusArgs),
-    Gc(gc::GcArgs),
+    Gc(prepare::GcArgs),
     Run(run::RunArgs),
     #[command(subcommand)]
     Daemon(daemon::DaemonCommand),
     Upgrade(upgrade::UpgradeArgs),
     #[command(visible_alias = "qp")]
-    Flows(flows::FlowsArgs),
-    Queues(queues::QueuesArgs),
-    Counters(counters::CountersArgs),
+    Flows(tables::FlowsArgs),
+    Queues(tables::QueuesArgs),
+    Counters(tables::CountersArgs),
     Events(events::EventsArgs),
     Log(log::LogArgs),
     Monitor(monitor::MonitorArgs),
-    Top(top::TopArgs),
+    Top(monitor::TopArgs),
     Doctor(doctor::DoctorArgs),
     Get(get::GetArgs),
     Set(set::SetArgs),
@@ -161,7 +154,6 @@ impl Cli {
 }
 
 /// Runs the command line of this process.
-#[must_use]
 pub fn main() -> ExitCode {
     if is_called("ecnconfig") {
         let args = ecnconfig::EcnconfigArgs::parse();
@@ -211,7 +203,7 @@ fn exit_code(error: &anyhow::Error) -> Option<(u8, bool)> {
     if let Some(not_done) = error.downcast_ref::<daemon::CommandFailed>() {
         return Some(not_done.exit_code());
     }
-    if error.downcast_ref::<several::SeveralFailed>().is_some_and(|several| several.is_partially_done) {
+    if error.downcast_ref::<targets::SeveralFailed>().is_some_and(|several| several.is_partially_done) {
         return Some((PARTIALLY_DONE, false));
     }
     let not_attached =

@@ -32,7 +32,6 @@ pub(crate) enum Severity {
 
 impl Severity {
     /// Name in output and JSON.
-    #[must_use]
     pub(crate) const fn label(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -43,7 +42,6 @@ impl Severity {
     }
 }
 
-/// A finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Finding {
     /// Stable identifier, documented in `docs/reference/doctor.md`.
@@ -97,7 +95,6 @@ impl Finding {
 }
 
 /// All findings in `snapshot`: by interface, the host last; most severe first.
-#[must_use]
 pub(crate) fn examine(snapshot: &Snapshot) -> Vec<Finding> {
     let mut findings: Vec<Finding> = checks::ALL.iter().flat_map(|check| check(snapshot)).collect();
     // `None` sorts first; the host belongs after its interfaces.

@@ -14,104 +14,49 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// reason and the next step.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum Error {
-    /// No interface has this name in the network namespace of the request.
     #[error(
         "no interface {name:?} in this network namespace{}; `ip link` lists those that exist",
         nearest.as_ref().map(|near| format!(" (did you mean {near:?}?)")).unwrap_or_default()
     )]
-    UnknownInterface {
-        /// The name requested.
-        name: String,
-        /// The most similar existing name, if any is close.
-        nearest: Option<String>,
-    },
-
-    /// The kernel rejected a request.
+    UnknownInterface { name: String, nearest: Option<String> },
     #[error("{operation} on {subject}: {refusal}")]
-    Refused {
-        /// Operation, for example `replace the root qdisc by htb`.
-        operation: String,
-        /// Interface or object of the request.
-        subject: String,
-        /// The kernel's answer.
-        refusal: Refusal,
-    },
-
-    /// Some changes of a batch were rejected; the others took effect.
+    Refused { operation: String, subject: String, refusal: Refusal },
+    /// The other changes took effect.
     #[error(
         "{} of {total} class changes on {interface} were refused, the first for class {}: {}",
         failed.len(),
         failed.first().map_or(Handle::UNSPEC, |(handle, _)| *handle),
         failed.first().map_or_else(String::new, |(_, refusal)| refusal.to_string())
     )]
-    Batch {
-        /// Interface of the batch.
-        interface: String,
-        /// Number of changes in the batch.
-        total: usize,
-        /// The rejected changes, in order.
-        failed: Vec<(Handle, Refusal)>,
-    },
-
-    /// The root qdisc cannot be replaced because the present one could not be restored.
+    Batch { interface: String, total: usize, failed: Vec<(Handle, Refusal)> },
     #[error(
         "{interface}'s root qdisc {kind} {handle} could not be restored afterwards: {reason}; \
          remove it first or use `--pacer none`"
     )]
-    NotRestorable {
-        /// The interface.
-        interface: String,
-        /// Kind of its root qdisc.
-        kind: String,
-        /// Handle of its root qdisc.
-        handle: Handle,
-        /// Reason why it cannot be recreated.
-        reason: String,
-    },
-
-    /// A name that is invalid for a network namespace.
+    NotRestorable { interface: String, kind: String, handle: Handle, reason: String },
     #[error("{name:?} cannot name a network namespace: use 1 to 255 bytes without `/`, not `.` or `..`")]
-    NetnsName {
-        /// The invalid name.
-        name: String,
-    },
-
-    /// An operation on a network namespace failed.
+    NetnsName { name: String },
     #[error("{operation} network namespace {name:?}: {source}{}", next_step(errno_of(source), ""))]
     Netns {
-        /// Operation, for example `create`.
         operation: &'static str,
-        /// The namespace, or its origin.
         name: String,
-        /// The system's reason.
         #[source]
         source: io::Error,
     },
-
-    /// The netlink socket itself failed.
     #[error("{operation}: {source}{}", next_step(errno_of(source), ""))]
     Socket {
-        /// Operation on the socket.
         operation: &'static str,
-        /// The system's reason.
         #[source]
         source: io::Error,
     },
-
-    /// The kernel's answer is malformed.
     #[error("cannot read the kernel's description of {what}: {detail}")]
-    Decode {
-        /// Object that was read.
-        what: &'static str,
-        /// Error in it.
-        detail: String,
-    },
+    Decode { what: &'static str, detail: String },
 }
 
 impl Error {
     /// The kernel's error number, if the kernel rejected the request.
-    #[must_use]
     pub fn errno(&self) -> Option<Errno> {
         match self {
             Self::Refused { refusal, .. } => Some(refusal.errno),

@@ -23,19 +23,16 @@ impl Handle {
     pub const CLSACT_HOOKS: [Self; 2] = [Self(0xffff_fff2), Self(0xffff_fff3)];
 
     /// The handle `major:minor`.
-    #[must_use]
     pub const fn new(major: u16, minor: u16) -> Self {
         Self((major as u32) << 16 | minor as u32)
     }
 
     /// Number of the qdisc.
-    #[must_use]
     pub const fn major(self) -> u16 {
         (self.0 >> 16) as u16
     }
 
     /// Number of the class within its qdisc, 0 for the qdisc itself.
-    #[must_use]
     pub const fn minor(self) -> u16 {
         (self.0 & 0xffff) as u16
     }

@@ -1,26 +1,30 @@
 //! Interfaces: listing them, and creating the few kinds that the lab needs.
 
-mod message;
-
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::os::fd::AsRawFd;
 
 use libc::{
     IFLA_ADDRESS, IFLA_ALT_IFNAME, IFLA_IFNAME, IFLA_INFO_KIND, IFLA_LINK, IFLA_LINK_NETNSID, IFLA_LINKINFO,
     IFLA_MASTER, IFLA_MTU, IFLA_PERM_ADDRESS, IFLA_PROP_LIST, IFLA_STATS64, IFLA_TXQLEN, IFLA_XDP,
+    RTM_DELLINK, RTM_GETLINK, RTM_NEWADDR, RTM_NEWLINK, RTM_NEWNEIGH, RTM_SETLINK,
 };
-use libc::{RTM_DELLINK, RTM_GETLINK, RTM_NEWADDR, RTM_NEWLINK, RTM_NEWNEIGH, RTM_SETLINK};
-use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
+use netlink_packet_core::{Emitable, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
+use netlink_packet_route::AddressFamily;
+use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
 use netlink_packet_route::link::{InfoData, InfoVeth, LinkFlags, LinkMessage};
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
+};
 use nix::errno::Errno;
-use rtnetlink::{LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth};
+use rtnetlink::{AddressMessageBuilder, LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth};
 
 use super::error::{Error, Refusal, Result};
 use super::ethtool::{self, Driver};
 use super::netlink::{Netlink, Subsystem};
 use super::netns::Netns;
 use super::wire::{attribute, attributes, string, u32_at, u64_at};
-use message::{address_message, apply_end, emit, neighbour_message};
+use crate::wire::Encoder;
 
 /// Bytes of `struct ifinfomsg`.
 const IFINFOMSG_LEN: usize = 16;
@@ -73,20 +77,17 @@ pub struct Link {
 }
 
 /// Whether an interface of this kind is one end of a virtual cable: its peer is the other end, not the interface below.
-#[must_use]
 pub fn is_cable(kind: Option<&str>) -> bool {
     matches!(kind, Some("veth" | "netkit"))
 }
 
 impl Link {
     /// Whether the interface is virtual, so that its `speed_bps` is meaningless: every veth claims 10 Gbit/s.
-    #[must_use]
     pub fn is_virtual(&self) -> bool {
         self.kind.is_some()
     }
 
     /// Whether RoCE is possible: the interface has an Ethernet address. The loopback's is all zeros.
-    #[must_use]
     pub fn is_ethernet(&self) -> bool {
         self.mac.is_some_and(|mac| mac != [0; 6])
     }
@@ -142,18 +143,12 @@ impl Netlink {
     }
 
     /// The interface with index `ifindex`.
-    ///
-    /// # Errors
-    /// No interface has this index.
     pub fn link_by_index(&self, ifindex: u32) -> Result<Link> {
         self.get_link(&LinkUnspec::new_with_index(ifindex).build())?
             .map_err(|refusal| kernel_error("look up", format!("interface {ifindex}"), refusal))
     }
 
     /// All interfaces of the namespace, by index, without speeds.
-    ///
-    /// # Errors
-    /// The kernel rejects the request.
     pub fn links(&self) -> Result<Vec<Link>> {
         let bodies = self
             .dump(Subsystem::Route, RTM_GETLINK, |request| emit(request, &LinkMessage::default()))?
@@ -164,9 +159,6 @@ impl Netlink {
     }
 
     /// The statistics of each interface of the namespace, by its index.
-    ///
-    /// # Errors
-    /// The kernel rejects the request.
     pub fn statistics(&self) -> Result<BTreeMap<u32, LinkStatistics>> {
         let bodies = self
             .dump(Subsystem::Route, RTM_GETLINK, |request| emit(request, &LinkMessage::default()))?
@@ -182,9 +174,6 @@ impl Netlink {
     }
 
     /// The XDP programs on the interface: at most one per mode.
-    ///
-    /// # Errors
-    /// The interface does not exist.
     pub fn xdp_programs(&self, ifindex: u32) -> Result<Vec<XdpProgram>> {
         let message = LinkUnspec::new_with_index(ifindex).build();
         let bodies = self
@@ -216,9 +205,6 @@ impl Netlink {
     }
 
     /// Sets the interface up or down.
-    ///
-    /// # Errors
-    /// The kernel rejects the request.
     pub fn set_up(&self, ifindex: u32, up: bool) -> Result<()> {
         let link = LinkUnspec::new_with_index(ifindex);
         let (message, operation) = if up { (link.up(), "bring up") } else { (link.down(), "take down") };
@@ -235,9 +221,6 @@ impl Netlink {
 
     /// Disables features that merge and split packets on the interface (TSO, GSO, GRO, LRO). The slots of a libpcap
     /// ring are as long as the longest packet: 64 KiB with these features, the MTU without.
-    ///
-    /// # Errors
-    /// The kernel rejects the request.
     pub fn turn_segmentation_off(&self, ifindex: u32) -> Result<()> {
         let answer = ethtool::set_features(self, ifindex, &ethtool::SEGMENTATION, false)?;
         answer
@@ -245,9 +228,6 @@ impl Netlink {
     }
 
     /// The enabled features, by ethtool's names, that move a received packet's VLAN tag to its metadata.
-    ///
-    /// # Errors
-    /// The interface does not exist.
     pub fn vlan_stripping(&self, ifindex: u32) -> Result<Vec<String>> {
         let mut active = self.features(ifindex)?;
         active.retain(|name| ethtool::VLAN_STRIPPING.contains(&name.as_str()));
@@ -255,9 +235,6 @@ impl Netlink {
     }
 
     /// The enabled features other than those of [`Self::vlan_stripping`], by ethtool's names.
-    ///
-    /// # Errors
-    /// The interface does not exist.
     pub fn offloads(&self, ifindex: u32) -> Result<Vec<String>> {
         let mut active = self.features(ifindex)?;
         active.retain(|name| !ethtool::VLAN_STRIPPING.contains(&name.as_str()));
@@ -265,9 +242,6 @@ impl Netlink {
     }
 
     /// The enabled features, by ethtool's names; empty before Linux 5.6.
-    ///
-    /// # Errors
-    /// The interface does not exist.
     pub fn features(&self, ifindex: u32) -> Result<Vec<String>> {
         ethtool::active_features(self, ifindex)
     }
@@ -284,27 +258,18 @@ impl Netlink {
     }
 
     /// Sets the Ethernet address.
-    ///
-    /// # Errors
-    /// The kernel rejects the request.
     pub fn set_mac(&self, ifindex: u32, mac: [u8; 6]) -> Result<()> {
         let message = LinkUnspec::new_with_index(ifindex).address(mac.to_vec()).build();
         self.set_link(&message, "set the Ethernet address")
     }
 
     /// Sets the length of the driver's queue, in packets.
-    ///
-    /// # Errors
-    /// The kernel rejects the request.
     pub fn set_tx_queue_len(&self, ifindex: u32, packets: u32) -> Result<()> {
         let message = LinkUnspec::new_with_index(ifindex).txqueuelen(packets).build();
         self.set_link(&message, &format!("set a transmit queue length of {packets} packets"))
     }
 
     /// Makes the interface a port of the bridge `master`, or of none.
-    ///
-    /// # Errors
-    /// The kernel rejects the request.
     pub fn set_master(&self, ifindex: u32, master: Option<u32>) -> Result<()> {
         let message = LinkUnspec::new_with_index(ifindex).controller(master.unwrap_or(0)).build();
         self.set_link(&message, "change the bridge")
@@ -339,9 +304,6 @@ impl Netlink {
     }
 
     /// Adds a permanent neighbour entry of `address` with `mac`, so that neither ARP nor neighbour discovery is needed.
-    ///
-    /// # Errors
-    /// The kernel rejects the request.
     pub fn add_neighbour(&self, ifindex: u32, address: IpAddr, mac: [u8; 6]) -> Result<()> {
         let message = neighbour_message(ifindex, address, mac);
         self.change(RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, |request| emit(request, &message))?.map_err(
@@ -375,23 +337,16 @@ impl Netlink {
     }
 
     /// Driver and bus address of the interface `name`; `None` if its driver reports neither.
-    #[must_use]
     pub fn driver(&self, name: &str) -> Option<Driver> {
         ethtool::driver(self, name)
     }
 
     /// Speed reported by the driver of an interface, in bits per second; `None` if it is not reported.
-    ///
-    /// # Errors
-    /// The kernel does not answer.
     pub fn speed_bps(&self, ifindex: u32) -> Result<Option<u64>> {
         ethtool::speed_bps(self, ifindex)
     }
 
     /// Delay of an interface's receive interrupts, in microseconds (`rx-usecs`); `None` if it is not reported.
-    ///
-    /// # Errors
-    /// The kernel does not answer.
     pub fn rx_delay_us(&self, ifindex: u32) -> Result<Option<u32>> {
         ethtool::rx_delay_us(self, ifindex)
     }
@@ -460,6 +415,60 @@ fn nearest(name: &str, names: impl Iterator<Item = String>) -> Option<String> {
         .filter(|(similarity, _)| *similarity >= MIN_SIMILARITY)
         .max_by(|(a, _), (b, _)| a.total_cmp(b))
         .map(|(_, candidate)| candidate)
+}
+
+fn apply_end<T>(builder: LinkMessageBuilder<T>, end: &VethEnd<'_>) -> LinkMessageBuilder<T> {
+    let builder = match end.mac {
+        Some(mac) => builder.address(mac.to_vec()),
+        None => builder,
+    };
+    match end.netns {
+        Some(netns) => builder.setns_by_fd(netns.file().as_raw_fd()),
+        None => builder,
+    }
+}
+
+fn address_message(ifindex: u32, address: IpAddr, prefix_len: u8) -> AddressMessage {
+    match address {
+        IpAddr::V4(v4) => {
+            AddressMessageBuilder::<std::net::Ipv4Addr>::new().index(ifindex).address(v4, prefix_len).build()
+        }
+        IpAddr::V6(v6) => {
+            let mut message = AddressMessageBuilder::<std::net::Ipv6Addr>::new()
+                .index(ifindex)
+                .address(v6, prefix_len)
+                .build();
+            message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
+            message
+        }
+    }
+}
+
+fn neighbour_message(ifindex: u32, address: IpAddr, mac: [u8; 6]) -> NeighbourMessage {
+    let mut message = NeighbourMessage::default();
+    message.header.ifindex = ifindex;
+    message.header.state = NeighbourState::Permanent;
+    let destination = match address {
+        IpAddr::V4(v4) => {
+            message.header.family = AddressFamily::Inet;
+            NeighbourAddress::Inet(v4)
+        }
+        IpAddr::V6(v6) => {
+            message.header.family = AddressFamily::Inet6;
+            NeighbourAddress::Inet6(v6)
+        }
+    };
+    message.attributes = vec![
+        NeighbourAttribute::Destination(destination),
+        NeighbourAttribute::LinkLayerAddress(mac.to_vec()),
+    ];
+    message
+}
+
+fn emit(request: &mut Encoder, message: &impl Emitable) {
+    let mut bytes = vec![0; message.buffer_len()];
+    message.emit(&mut bytes);
+    request.raw(&bytes);
 }
 
 #[cfg(test)]

@@ -32,9 +32,6 @@ pub struct Netns {
 
 impl Netns {
     /// Creates the namespace `name`, empty but for a loopback interface that is down.
-    ///
-    /// # Errors
-    /// The name is unusable or taken, or the process lacks CAP_SYS_ADMIN.
     pub fn create(name: &str) -> Result<Self> {
         let path = path_of(name)?;
         let failed = |source| Error::Netns { operation: "create", name: name.to_owned(), source };
@@ -55,9 +52,6 @@ impl Netns {
     }
 
     /// Opens the existing namespace `name`.
-    ///
-    /// # Errors
-    /// The name is unusable, or there is no such namespace.
     pub fn open(name: &str) -> Result<Self> {
         let file = File::open(path_of(name)?).map_err(|source| Error::Netns {
             operation: "open",
@@ -68,9 +62,6 @@ impl Netns {
     }
 
     /// The calling thread's own namespace.
-    ///
-    /// # Errors
-    /// `/proc` is not mounted.
     pub fn current() -> Result<Self> {
         let name = "the current one".to_owned();
         match File::open(CURRENT) {
@@ -80,9 +71,6 @@ impl Netns {
     }
 
     /// The namespace of a process.
-    ///
-    /// # Errors
-    /// There is no such process, or its namespaces are not readable to this one.
     pub fn of_process(pid: u32) -> Result<Self> {
         let name = format!("that of process {pid}");
         match File::open(format!("/proc/{pid}/ns/net")) {
@@ -104,9 +92,6 @@ impl Netns {
     }
 
     /// Removes the name `name`. The namespace ends, with its interfaces, once no process, socket or [`Netns`] uses it.
-    ///
-    /// # Errors
-    /// The name is unusable, there is no such namespace, or the process lacks CAP_SYS_ADMIN.
     pub fn delete(name: &str) -> Result<()> {
         let path = path_of(name)?;
         let failed = |source| Error::Netns { operation: "delete", name: name.to_owned(), source };
@@ -142,21 +127,16 @@ impl Netns {
     }
 
     /// The namespace's name.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// The namespace, open.
-    #[must_use]
     pub(crate) fn file(&self) -> &File {
         &self.file
     }
 
     /// Inode number, unique while the namespace exists.
-    ///
-    /// # Errors
-    /// The namespace's file cannot be read.
     pub fn inode(&self) -> Result<u64> {
         self.file.metadata().map(|metadata| metadata.ino()).map_err(|source| Error::Netns {
             operation: "identify",
@@ -178,9 +158,6 @@ impl Netns {
     }
 
     /// Runs `work` on a new thread inside the namespace and waits for it. A panic of `work` propagates to the caller.
-    ///
-    /// # Errors
-    /// The namespace cannot be entered.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
         on_new_thread(|| {
             let _inside = self.enter()?;
@@ -220,9 +197,6 @@ impl Drop for Entered {
 }
 
 /// Inode number of the calling thread's network namespace, unique among the namespaces that exist.
-///
-/// # Errors
-/// `/proc` is not mounted.
 pub fn current_inode() -> Result<u64> {
     fs::metadata(CURRENT).map(|metadata| metadata.ino()).map_err(|source| Error::Netns {
         operation: "identify",
@@ -261,7 +235,6 @@ fn cookie() -> io::Result<u64> {
 /// Whether the namespace with this inode number and cookie still exists: it has a process or a
 /// mount. Another namespace may have reused the inode number. `None` if this process may not
 /// inspect the others. A namespace that only an open file refers to is not found.
-#[must_use]
 pub fn exists(inode: u64, cookie: u64) -> Option<bool> {
     match with_inode(inode)? {
         None => Some(false),
@@ -333,9 +306,6 @@ fn on_new_thread<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T> {
 pub struct Temporary(Netns);
 
 impl Temporary {
-    /// As [`Netns::create`].
-    ///
-    /// # Errors
     /// As [`Netns::create`].
     pub fn create(name: &str) -> Result<Self> {
         Netns::create(name).map(Self)

@@ -54,7 +54,6 @@ pub struct RdmaDevice {
 
 impl RdmaDevice {
     /// Whether one of its ports is on this interface.
-    #[must_use]
     pub fn is_on(&self, ifindex: u32) -> bool {
         self.ports.iter().any(|port| port.ifindex == ifindex)
     }
@@ -91,15 +90,11 @@ pub enum QpOwner {
 
 impl Netlink {
     /// Whether the kernel has RDMA.
-    #[must_use]
     pub const fn has_rdma(&self) -> bool {
         self.has(Subsystem::Rdma)
     }
 
     /// The RDMA devices; empty if the kernel has no RDMA.
-    ///
-    /// # Errors
-    /// The kernel rejects the request.
     pub fn rdma_devices(&self) -> Result<Vec<RdmaDevice>> {
         if !self.has_rdma() {
             return Ok(Vec::new());
@@ -134,9 +129,6 @@ impl Netlink {
     }
 
     /// The addresses of all interfaces.
-    ///
-    /// # Errors
-    /// The kernel rejects the request.
     pub fn addresses(&self) -> Result<HashMap<u32, Vec<IpAddr>>> {
         let bodies = self
             .dump(Subsystem::Route, RTM_GETADDR, |request| {

@@ -14,7 +14,6 @@ impl Link {
     }
 
     /// Whether this interface sends and receives through `lower`: as a VLAN or similar on it, or as its bridge or bond.
-    #[must_use]
     pub fn is_above(&self, lower: &Self) -> bool {
         self.edges().chain(lower.edges()).any(|edge| edge == (self.index, lower.index))
     }
@@ -29,7 +28,6 @@ pub struct Stack {
 
 impl Stack {
     /// The stacks of all interfaces of a namespace.
-    #[must_use]
     pub fn of(links: &[Link]) -> Self {
         let mut stack = Self::default();
         for (upper, lower) in links.iter().flat_map(Link::edges) {
@@ -40,13 +38,11 @@ impl Stack {
     }
 
     /// The interface number `ifindex`, and all above it.
-    #[must_use]
     pub fn with_upper(&self, ifindex: u32) -> BTreeSet<u32> {
         closure(&self.above, [ifindex])
     }
 
     /// These interfaces, and all below them.
-    #[must_use]
     pub fn with_those_below(&self, ifindexes: impl IntoIterator<Item = u32>) -> BTreeSet<u32> {
         closure(&self.below, ifindexes)
     }
@@ -65,7 +61,6 @@ fn closure(next: &HashMap<u32, Vec<u32>>, ifindexes: impl IntoIterator<Item = u3
 }
 
 /// The interface number `ifindex`, and all of `links` above it; use [`Stack`] for many.
-#[must_use]
 pub fn with_upper(links: &[Link], ifindex: u32) -> BTreeSet<u32> {
     Stack::of(links).with_upper(ifindex)
 }
@@ -81,7 +76,6 @@ const MAX_LEVELS: usize = 8;
 
 /// Bytes that the wire adds to a frame of `link`, tunnel headers included; `None` without hardware of this namespace
 /// below it. A bond or team is treated like its first port.
-#[must_use]
 pub fn wire_overhead_bytes(links: &[Link], link: &Link) -> Option<u64> {
     let (mut at, mut bytes) = (link, ETHERNET_BYTES);
     for _ in 0..MAX_LEVELS {

@@ -1,17 +1,230 @@
 //! Queueing disciplines (qdiscs) and classes: shaping, pacing and queueing at an interface.
 
-mod batch;
-mod filter;
 mod qdisc;
-mod rate;
 mod read;
 mod save;
 mod spec;
 
+use libc::{RTM_DELTCLASS, RTM_DELTFILTER, RTM_GETTFILTER};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_REQUEST};
+
+use crate::error::{Error, Result};
 pub use crate::handle::Handle;
-pub use batch::Batch;
-pub use filter::Filter;
+use crate::netlink::{Netlink, Subsystem};
+use crate::wire::{Encoder, attribute, string, u32_at};
 pub use qdisc::kernel_has_qdisc;
+use qdisc::{PUT_CLASS, c_string, htb_class, tcmsg, tcmsg_with_info};
 pub use read::{Class, Fq, Qdisc, Shaper, Shaping, Stats};
+use read::{TCA_KIND, TCA_OPTIONS, TCMSG_LEN};
 pub use save::{Restored, SavedQdisc};
 pub use spec::{Ets, HtbClass, QdiscSpec};
+
+/// Attributes of a BPF filter (`enum` in include/uapi/linux/pkt_cls.h).
+const TCA_BPF_NAME: u16 = 7;
+const TCA_BPF_ID: u16 = 11;
+
+/// A filter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Filter {
+    /// Kind: `bpf`, `flower`, ...
+    pub kind: String,
+    /// Priority: lower values are evaluated first.
+    pub priority: u16,
+    /// Protocol of the packets it applies to, in network byte order.
+    pub protocol: u16,
+    /// Handle within the priority.
+    pub handle: Handle,
+    /// Name of the program, for a BPF filter.
+    pub name: Option<String>,
+    /// Program ID, for a BPF filter.
+    pub program_id: Option<u32>,
+}
+
+impl Netlink {
+    /// The filters below `parent`: a qdisc, a class, or one of [`Handle::CLSACT_HOOKS`], in the order of evaluation.
+    pub fn filters(&self, ifindex: u32, parent: Handle) -> Result<Vec<Filter>> {
+        let bodies = self
+            .dump(Subsystem::Route, RTM_GETTFILTER, |request| {
+                tcmsg(request, ifindex, Handle::UNSPEC, parent)
+            })?
+            .map_err(|refusal| {
+                self.kernel_error(format!("list the filters of {parent}"), ifindex, refusal)
+            })?;
+        let mut filters: Vec<_> = bodies.iter().filter_map(|body| filter(body)).collect();
+        filters.sort_by_key(|filter| filter.priority);
+        Ok(filters)
+    }
+
+    /// Removes a filter below `parent`.
+    pub fn delete_filter(&self, ifindex: u32, parent: Handle, filter: &Filter) -> Result<()> {
+        let info = u32::from(filter.priority) << 16 | u32::from(filter.protocol);
+        self.change(RTM_DELTFILTER, 0, |request| {
+            tcmsg_with_info(request, ifindex, filter.handle, parent, info);
+            request.attribute(TCA_KIND, &c_string(&filter.kind));
+        })?
+        .map_err(|refusal| {
+            let what = filter.name.as_deref().unwrap_or(&filter.kind);
+            self.kernel_error(format!("delete the filter {what}"), ifindex, refusal)
+        })
+    }
+}
+
+/// Parses one message. The kernel starts each chain with a message without a handle.
+fn filter(body: &[u8]) -> Option<Filter> {
+    let attributes = body.get(TCMSG_LEN..)?;
+    let handle = Handle(u32_at(body, 8)?);
+    (handle != Handle::UNSPEC).then_some(())?;
+    let kind = string(attribute(attributes, TCA_KIND)?);
+    // The numbers of options have another meaning in every kind.
+    let options = attribute(attributes, TCA_OPTIONS).filter(|_| kind == "bpf").unwrap_or_default();
+    // Priority in the upper half of tcm_info, protocol in the lower.
+    let info = u32_at(body, 16)?;
+    Some(Filter {
+        priority: (info >> 16) as u16,
+        protocol: info as u16,
+        handle,
+        name: attribute(options, TCA_BPF_NAME).map(string),
+        program_id: attribute(options, TCA_BPF_ID).and_then(|value| u32_at(value, 0)),
+        kind,
+    })
+}
+
+/// One tick of the packet scheduler's clock, in nanoseconds (`PSCHED_SHIFT` 6). Bucket sizes cross netlink as
+/// the time they take at the bucket's rate, in ticks.
+const TICK_NS: u64 = 64;
+/// Nanoseconds of a second.
+const SECOND_NS: u128 = 1_000_000_000;
+/// `TC_LINKLAYER_ETHERNET`: the kernel computes transmission times itself and needs no rate table.
+const LINKLAYER_ETHERNET: u8 = 1;
+/// Bytes of `struct tc_ratespec`.
+const RATE_SPEC_LEN: usize = 12;
+
+/// A rate in bytes per second, not zero.
+#[derive(Clone, Copy)]
+struct Rate(u64);
+
+impl Rate {
+    fn new(bps: u64) -> Self {
+        Self((bps / 8).max(1))
+    }
+
+    /// `struct tc_ratespec`: cell_log, linklayer, overhead (16), cell_align (16), mpu (16), rate (32).
+    fn spec(self) -> [u8; RATE_SPEC_LEN] {
+        self.spec_with(0)
+    }
+
+    /// As above, with bytes that the kernel adds to the length of each packet.
+    fn spec_with(self, overhead_bytes: u16) -> [u8; RATE_SPEC_LEN] {
+        let mut spec = [0; RATE_SPEC_LEN];
+        spec[1] = LINKLAYER_ETHERNET;
+        spec[2..4].copy_from_slice(&overhead_bytes.to_ne_bytes());
+        let rate = u32::try_from(self.0).unwrap_or(u32::MAX);
+        spec[8..].copy_from_slice(&rate.to_ne_bytes());
+        spec
+    }
+
+    /// Above 4 GB/s the 32 bits of the ratespec are all ones and a 64-bit attribute has the rate.
+    fn encode_wide(self, options: &mut Encoder, kind: u16) {
+        if self.0 > u64::from(u32::MAX) {
+            options.attribute(kind, &self.0.to_ne_bytes());
+        }
+    }
+
+    /// Time in scheduler ticks that `bytes` take at this rate.
+    fn ticks(self, bytes: u32) -> u32 {
+        let ticks = u128::from(bytes) * SECOND_NS / u128::from(self.0) / u128::from(TICK_NS);
+        u32::try_from(ticks).unwrap_or(u32::MAX)
+    }
+}
+
+/// Changes sent with one system call. Rejections of all of them, up to 1.5 KiB each, must fit the socket's receive
+/// buffer, 208 KiB by default.
+const CHUNK: usize = 128;
+
+/// Changes to the classes of one interface, collected to be sent together.
+#[derive(Debug)]
+pub struct Batch {
+    ifindex: u32,
+    chunks: Vec<Chunk>,
+}
+
+#[derive(Debug, Default)]
+struct Chunk {
+    messages: Encoder,
+    classes: Vec<Handle>,
+}
+
+impl Batch {
+    /// An empty batch for the interface.
+    pub fn new(ifindex: u32) -> Self {
+        Self { ifindex, chunks: Vec::new() }
+    }
+
+    /// Adds: create or change an HTB class, as [`Netlink::replace_htb_class`].
+    pub fn replace_htb_class(&mut self, class: &HtbClass) {
+        let ifindex = self.ifindex;
+        let (kind, flags) = PUT_CLASS;
+        self.add(class.handle, kind, flags, |request| htb_class(request, ifindex, class));
+    }
+
+    /// Adds: remove a class, as [`Netlink::delete_class`].
+    pub fn delete_class(&mut self, class: Handle) {
+        let ifindex = self.ifindex;
+        self.add(class, RTM_DELTCLASS, 0, |request| tcmsg(request, ifindex, class, Handle::UNSPEC));
+    }
+
+    /// Number of changes.
+    pub(crate) fn len(&self) -> usize {
+        self.chunks.iter().map(|chunk| chunk.classes.len()).sum()
+    }
+
+    /// Whether the batch has no changes.
+    pub fn is_empty(&self) -> bool {
+        self.chunks.is_empty()
+    }
+
+    fn add(&mut self, class: Handle, kind: u16, flags: u16, body: impl FnOnce(&mut Encoder)) {
+        if self.chunks.last().is_none_or(|chunk| chunk.classes.len() == CHUNK) {
+            self.chunks.push(Chunk::default());
+        }
+        if let Some(chunk) = self.chunks.last_mut() {
+            // Rejections are always sent; only the last message of a chunk requests an acknowledgement, see `commit`.
+            chunk.messages.message(kind, NLM_F_REQUEST | flags, body);
+            chunk.classes.push(class);
+        }
+    }
+}
+
+impl Netlink {
+    /// Makes all changes of the batch, in order. A rejection does not affect the others.
+    ///
+    /// # Errors
+    /// [`Error::Batch`] lists the rejected changes.
+    pub fn commit(&self, batch: Batch) -> Result<()> {
+        let total = batch.len();
+        let mut failed = Vec::new();
+        for Chunk { mut messages, classes } in batch.chunks {
+            messages.flag_last(NLM_F_ACK);
+            let answer = self.exchange(Subsystem::Route, &mut messages.into_bytes())?;
+            for (index, refusal) in answer.refused {
+                failed.push((classes.get(index).copied().unwrap_or(Handle::UNSPEC), refusal));
+            }
+        }
+        if failed.is_empty() {
+            return Ok(());
+        }
+        Err(Error::Batch { interface: self.name_of(batch.ifindex), total, failed })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extreme_rates_do_not_wrap_or_panic() {
+        assert_eq!(Rate::new(0).ticks(u32::MAX), u32::MAX);
+        assert_eq!(Rate::new(u64::MAX).ticks(u32::MAX), 0);
+        assert_eq!(Rate::new(800_000_000_000).ticks(1_000_000), 156);
+    }
+}

@@ -92,9 +92,6 @@ pub struct UnknownWord {
 }
 
 /// Parses one of the words of `T`.
-///
-/// # Errors
-/// `word` is unknown.
 pub fn parse_word<T: ValueEnum>(word: &str) -> Result<T, UnknownWord> {
     T::from_str(word, false).map_err(|_| {
         let words = words::<T>();
@@ -103,14 +100,12 @@ pub fn parse_word<T: ValueEnum>(word: &str) -> Result<T, UnknownWord> {
 }
 
 /// The words of `T`.
-#[must_use]
 pub(crate) fn words<T: ValueEnum>() -> Vec<String> {
     let values = T::value_variants().iter().filter_map(ValueEnum::to_possible_value);
     values.map(|value| value.get_name().to_owned()).collect()
 }
 
 /// The word for `value`.
-#[must_use]
 pub fn word<T: ValueEnum>(value: &T) -> String {
     value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }

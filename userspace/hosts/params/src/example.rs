@@ -79,7 +79,6 @@ fn quoted<T: ValueEnum + Default>() -> String {
 }
 
 /// The complete example file with the values of `config`.
-#[must_use]
 pub fn example(config: &Config) -> String {
     let mut text = HEADER.to_owned();
     // Writing into a `String` cannot fail.
@@ -165,7 +164,6 @@ fn write_example(text: &mut String, config: &Config) -> std::fmt::Result {
 }
 
 /// The example as data: every parameter with its value in `config`, its range in the base unit, and its meaning.
-#[must_use]
 pub fn example_json(config: &Config) -> Value {
     let parameter = |key: Key| {
         let (min, max) = key.range().into_inner();

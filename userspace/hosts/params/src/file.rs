@@ -105,9 +105,6 @@ pub fn parse(name: &str, text: &str) -> Result<Settings, FileErrors> {
 }
 
 /// Parses the settings of one interface, without what selects it.
-///
-/// # Errors
-/// As [`parse`]; also for keys of a whole file.
 pub fn parse_interface(name: &str, text: &str) -> Result<Settings, FileErrors> {
     read(name, text, |reader, table| {
         for (key, value) in table {
@@ -249,9 +246,6 @@ impl Reader<'_> {
 }
 
 /// Parses the number of flows per table; also for the command line.
-///
-/// # Errors
-/// The text is not a number, or out of range.
 pub fn parse_flows(text: &str) -> Result<u32, String> {
     let (low, high) = (WAYS as u32, MAX_FLOWS);
     let flows = text.parse().ok().filter(|flows| (low..=high).contains(flows));

@@ -39,7 +39,6 @@ impl<'c> Bottleneck<'c> {
     /// WRED of the class.
     ///
     /// `None` if the model does not apply: not the `paper` machine, no marking, no flow, no link.
-    #[must_use]
     pub fn marking(&self) -> Option<&'c WredConfig> {
         let (scalars, wred) = (&self.config.scalars, self.config.wred.get(self.tc)?);
         let positive = [
@@ -56,7 +55,6 @@ impl<'c> Bottleneck<'c> {
 }
 
 /// A parameter's time in seconds.
-#[must_use]
 pub fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
@@ -91,7 +89,6 @@ pub struct FixedPoint {
 
 impl FixedPoint {
     /// The queue at which `wred` marks with `marking_probability`.
-    #[must_use]
     pub fn new(wred: &WredConfig, marking_probability: f64) -> Self {
         let pmax = wred.pmax_ppm as f64 / 1e6;
         let (kmin, kmax) = (wred.kmin_bytes as f64, wred.kmax_bytes as f64);
@@ -196,7 +193,6 @@ impl Model {
 ///
 /// `None` if the model does not apply: not the `paper` machine, no marking, neither increase timer nor byte counter, no
 /// flow, no link.
-#[must_use]
 pub fn fixed_point(bottleneck: &Bottleneck<'_>) -> Option<FixedPoint> {
     let (model, wred) = Model::new(bottleneck)?;
     Some(FixedPoint::new(wred, model.marking_probability()))

@@ -70,7 +70,6 @@ const SITE_SPECIFIC_RP: [&str; 10] = [
 
 impl Key {
     /// Group of the parameter.
-    #[must_use]
     pub fn group(self) -> Group {
         match self {
             Self::Wred(..) | Self::DscpToTc(_) | Self::TcToQueue(_) | Self::Queue(..) => Group::Wred,
@@ -84,7 +83,6 @@ impl Key {
 
     /// Whether profiles include it: the rate machine, the time between CNPs and the marking curve. All others describe
     /// the interface: its link, role, classes, buffers and pacer.
-    #[must_use]
     pub fn in_profiles(self) -> bool {
         match self {
             Self::Wred(_, spec) => ["kmin", "kmax", "pmax"].contains(&spec.key),
@@ -95,7 +93,6 @@ impl Key {
     }
 
     /// Allowed values, formatted for people.
-    #[must_use]
     pub fn allowed(self) -> String {
         let (low, high) = self.range().into_inner();
         match self.unit() {
@@ -106,7 +103,6 @@ impl Key {
     }
 
     /// Syntax of values, as a sentence to append to another; empty if [`Key::allowed`] suffices.
-    #[must_use]
     pub fn written(self) -> String {
         match self.unit() {
             Unit::Switch | Unit::Choice(_) | Unit::Count => String::new(),
@@ -123,9 +119,6 @@ pub fn differing(old: &Config, new: &Config) -> impl Iterator<Item = Key> {
 impl Profile {
     /// Applies this profile's parameters ([`Key::in_profiles`]) to `config` and leaves the others. The link rate is
     /// that of `config`.
-    ///
-    /// # Errors
-    /// As [`Profile::config`].
     pub fn apply_to(self, config: &mut Config) -> Result<(), ProfileError> {
         let profile = self.config(Some(config.scalars.link_rate_bps))?;
         for key in Key::all().filter(|key| key.in_profiles()) {
@@ -137,7 +130,6 @@ impl Profile {
 }
 
 /// Defaults of a queue parameter, as text.
-#[must_use]
 pub fn default_of_queues(spec: &Spec<QueueConfig>) -> String {
     let of = |queue: &QueueConfig| Quantity((spec.get)(queue), spec.unit).to_string();
     let usual = of(&QueueConfig::DEFAULT);

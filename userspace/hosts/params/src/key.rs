@@ -31,63 +31,35 @@ pub enum Key {
 
 /// An unknown name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum UnknownKey {
-    /// No parameter has this name.
     #[error(
         "unknown parameter `{name}`{}",
         .nearest.as_deref().map_or("; `dcqcn config example` lists all".into(), |name| did_you_mean(Some(name)))
     )]
-    Name {
-        /// Name as given.
-        name: String,
-        /// The most similar valid name, if any.
-        nearest: Option<String>,
-    },
-    /// The table exists, but not the row.
+    Name { name: String, nearest: Option<String> },
     #[error("unknown parameter `{name}`: {table} is numbered 0 to {last}")]
-    Row {
-        /// Name as given.
-        name: String,
-        /// Table.
-        table: &'static str,
-        /// Last row.
-        last: usize,
-    },
+    Row { name: String, table: &'static str, last: usize },
 }
 
 /// Reason why a parameter cannot be set.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum SetError {
-    /// No such parameter.
     #[error(transparent)]
     Key(#[from] UnknownKey),
-    /// The text is not a value of it.
     #[error("{key} = {source}")]
-    Quantity {
-        /// Parameter.
-        key: Key,
-        /// Error in the text.
-        source: QuantityError,
-    },
-    /// The value is out of range.
+    Quantity { key: Key, source: QuantityError },
     #[error(
         "{key} = {} is out of range: {} to {}",
         Quantity(*.value, .key.unit()), Quantity(*.key.range().start(), .key.unit()),
         Quantity(*.key.range().end(), .key.unit())
     )]
-    Range {
-        /// Parameter.
-        key: Key,
-        /// Value.
-        value: u64,
-    },
-    /// The parameter cannot be set, because it depends on how the data plane is attached.
+    Range { key: Key, value: u64 },
     #[error("{0} cannot be set; use `attach --{0}`, or `{0}` at the top of its file")]
     Attach(Key),
-    /// No `=`.
     #[error("`{0}` is not KEY=VALUE, as in `rpg_ai_rate=40mbit`")]
     Syntax(String),
-    /// Each value is valid, but not in combination with the others.
     #[error(transparent)]
     Invalid(#[from] Invalid),
 }
@@ -131,13 +103,11 @@ impl Key {
     }
 
     /// Whether the parameter reflects what `attach` installed, and so cannot be changed alone.
-    #[must_use]
     pub fn follows_from_attach(self) -> bool {
         matches!(self, Self::Scalar(spec) if ["pacer", "queues"].contains(&spec.key))
     }
 
     /// Unit of its values.
-    #[must_use]
     pub const fn unit(self) -> Unit {
         match self {
             Self::Scalar(spec) => spec.unit,
@@ -149,7 +119,6 @@ impl Key {
     }
 
     /// Base unit of raw numbers.
-    #[must_use]
     pub const fn unit_name(self) -> &'static str {
         match self.unit() {
             Unit::Bytes => "bytes",
@@ -163,7 +132,6 @@ impl Key {
     }
 
     /// Valid values.
-    #[must_use]
     pub const fn range(self) -> RangeInclusive<u64> {
         match self {
             Self::Scalar(spec) => spec.min..=spec.max,
@@ -175,7 +143,6 @@ impl Key {
     }
 
     /// Meaning.
-    #[must_use]
     pub fn doc(self) -> &'static str {
         match self {
             Self::Scalar(spec) => spec.doc,
@@ -189,7 +156,6 @@ impl Key {
     }
 
     /// Effect of a larger value; empty if not applicable.
-    #[must_use]
     pub const fn larger(self) -> &'static str {
         match self {
             Self::Scalar(spec) => spec.larger,
@@ -201,19 +167,16 @@ impl Key {
     }
 
     /// Default.
-    #[must_use]
     pub fn default(self) -> u64 {
         self.get(&Config::DEFAULT)
     }
 
     /// Default, formatted for people.
-    #[must_use]
     pub fn default_text(self) -> String {
         self.text(&Config::DEFAULT)
     }
 
     /// Value in `config`.
-    #[must_use]
     pub fn get(self, config: &Config) -> u64 {
         match self {
             Self::Scalar(spec) => (spec.get)(&config.scalars),
@@ -226,7 +189,6 @@ impl Key {
     }
 
     /// Value in `config`, formatted for people.
-    #[must_use]
     pub fn text(self, config: &Config) -> String {
         Quantity(self.get(config), self.unit()).to_string()
     }
@@ -253,9 +215,6 @@ impl Key {
     }
 
     /// Parses a value of this parameter; see [`quantity::parse`].
-    ///
-    /// # Errors
-    /// The text is not a valid value.
     pub fn parse_value(self, text: &str) -> Result<u64, SetError> {
         let value =
             quantity::parse(text, self.unit()).map_err(|source| SetError::Quantity { key: self, source })?;
@@ -339,9 +298,6 @@ pub struct Assignment {
 
 impl Assignment {
     /// An assignment of `text` to the parameter called `key`.
-    ///
-    /// # Errors
-    /// The parameter does not exist or cannot be set, or the text is not a value of it.
     pub fn new(key: &str, text: &str) -> Result<Self, SetError> {
         let key: Key = key.parse()?;
         if key.follows_from_attach() {

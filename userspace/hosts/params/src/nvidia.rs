@@ -5,20 +5,19 @@
 //! (`/sys/kernel/debug/mlx5/<BDF>/cc_params`, drivers/infiniband/hw/mlx5/cong.c), under names that start with `rp_` and
 //! `np_`. Units are the firmware's (NVIDIA, "DCQCN parameters"): microseconds, Mbit/s, and 64 bytes for the byte counter.
 
+mod dump;
+
 use std::collections::BTreeSet;
+use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use dcqcn_common::params::{COARSE_ALPHA_BITS, Config, NP_WINDOW_START, RP_VARIANT_FIRMWARE};
-use serde::Serialize;
+use serde::ser::SerializeMap as _;
+use serde::{Serialize, Serializer};
 
 use super::key::{Assignment, Key, SetError};
-
-mod dump;
-mod export;
-
-pub use export::{Export, export};
 
 /// A parameter of the firmware.
 struct Entry {
@@ -103,48 +102,22 @@ pub struct Note {
 
 /// Reason why a directory cannot be imported.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum Error {
-    /// Directory or file without parameters.
     #[error(
         "{}: contains neither roce_rp nor roce_np nor a known parameter; specify their parent directory, such as \
          /sys/class/net/eth0/ecn, or the text of `mlxconfig -d DEVICE -e query`",
         .0.display()
     )]
     Nothing(PathBuf),
-    /// Unreadable file or directory.
     #[error("{}: {source}", path.display())]
-    Read {
-        /// File or directory.
-        path: PathBuf,
-        /// Cause.
-        source: io::Error,
-    },
-    /// A file does not contain a number.
+    Read { path: PathBuf, source: io::Error },
     #[error("{}: `{}` is not a whole number: write one, without its unit", path.display(), shown(text))]
-    Number {
-        /// File.
-        path: PathBuf,
-        /// Content.
-        text: String,
-    },
-    /// A boolean that is neither 0 nor 1.
+    Number { path: PathBuf, text: String },
     #[error("{} = {value} is out of range: 0 to 1", path.display())]
-    Flag {
-        /// File.
-        path: PathBuf,
-        /// Number in it.
-        value: u64,
-    },
-    /// A number outside the range of the data plane.
+    Flag { path: PathBuf, value: u64 },
     #[error("{} = {value}: {source}", path.display())]
-    Value {
-        /// File.
-        path: PathBuf,
-        /// Number in it.
-        value: u64,
-        /// Error with the allowed range.
-        source: Box<SetError>,
-    },
+    Value { path: PathBuf, value: u64, source: Box<SetError> },
 }
 
 /// Reads a directory, or a text dump of one or of `mlxconfig query`. `port` selects an adapter's port, whose parameters
@@ -286,6 +259,76 @@ fn read_small(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     File::open(path)?.take(PAGE_BYTES).read_to_string(&mut text)?;
     Ok(text)
+}
+
+/// Parameters in the firmware's units. Displayed as lines of `FILE:VALUE`, with files as in `/sys/class/net/IFACE/ecn`;
+/// [`read`](read) reads them back.
+#[derive(Clone, Debug)]
+pub struct Export {
+    /// Files of `roce_rp`.
+    pub rp: Vec<(&'static str, u64)>,
+    /// Files of `roce_np`.
+    pub np: Vec<(&'static str, u64)>,
+    /// Parameters that the firmware supports approximately or not at all.
+    pub notes: Vec<String>,
+}
+
+/// The firmware's parameters for `config`.
+pub fn export(config: &Config) -> Export {
+    let mut notes = Vec::new();
+    if config.scalars.rp_variant != RP_VARIANT_FIRMWARE {
+        notes.push(
+            "rp_variant is paper, but the adapter has only the firmware variant, which cuts once per \
+             rate_reduce_monitor_period and has alpha in units of 1/1024"
+                .to_owned(),
+        );
+    }
+    let mut part = |table: &'static [Entry]| {
+        table.iter().filter_map(|entry| Some((entry.name, value(config, entry, &mut notes)?))).collect()
+    };
+    let (rp, np) = (part(&RP), part(&NP));
+    Export { rp, np, notes }
+}
+
+/// A parameter in the firmware's unit.
+fn value(config: &Config, entry: &Entry, notes: &mut Vec<String>) -> Option<u64> {
+    let key: Key = entry.name.parse().ok()?;
+    let value = key.get(config);
+    let units = value.div_ceil(entry.scale);
+    if units > entry.most {
+        let (text, most) = (key.text(config), entry.most);
+        notes.push(format!("{key} = {text} exceeds the firmware's field: writing {most}"));
+    } else if !value.is_multiple_of(entry.scale) {
+        notes.push(format!("{key} = {} rounded up to {units} firmware units", key.text(config)));
+    }
+    Some(units.min(entry.most))
+}
+
+impl fmt::Display for Export {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (directory, files) in [("roce_rp", &self.rp), ("roce_np", &self.np)] {
+            for (file, value) in files {
+                writeln!(f, "{directory}/{file}:{value}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Objects `roce_rp` and `roce_np` with a number for each file.
+impl Serialize for Export {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        struct Files<'a>(&'a [(&'static str, u64)]);
+        impl Serialize for Files<'_> {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_map(self.0.iter().map(|(file, value)| (file, value)))
+            }
+        }
+        let mut map = serializer.serialize_map(Some(2))?;
+        map.serialize_entry("roce_rp", &Files(&self.rp))?;
+        map.serialize_entry("roce_np", &Files(&self.np))?;
+        map.end()
+    }
 }
 
 #[cfg(test)]

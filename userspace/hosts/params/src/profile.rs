@@ -28,17 +28,15 @@ pub enum Profile {
 
 /// Reason why a profile does not support a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum ProfileError {
-    /// The profile depends on the link's rate, which is unknown.
     #[error("profile `{0}` depends on the link's rate, which is unknown; set it, as in `link_rate=200mbit`")]
     NoRate(&'static str),
-    /// The link is too fast.
     #[error(
         "profile `lab` is for links up to {}, this one has {}: use profile `paper`",
         Quantity(Profile::MAX_LAB_RATE_BPS, Unit::BitsPerSecond), Quantity(*.0, Unit::BitsPerSecond)
     )]
     TooFast(u64),
-    /// The link is too slow.
     #[error(
         "profile `hpcc` is for links of {} and more, this one has {}: use profile `lab`",
         Quantity(Profile::MIN_HPCC_RATE_BPS, Unit::BitsPerSecond), Quantity(*.0, Unit::BitsPerSecond)

@@ -6,7 +6,6 @@ use dcqcn_common::classify::{mapped, words};
 use dcqcn_common::flow::QpId;
 
 /// The QP `qpn` at `address`.
-#[must_use]
 pub const fn qp_id(address: IpAddr, qpn: u32) -> QpId {
     let addr = match address {
         IpAddr::V4(v4) => mapped(v4.octets()),
@@ -16,20 +15,17 @@ pub const fn qp_id(address: IpAddr, qpn: u32) -> QpId {
 }
 
 /// Address of a QP from words in wire order.
-#[must_use]
 pub fn address(id: &QpId) -> IpAddr {
     ip(id.addr)
 }
 
 /// An address as words in wire order.
-#[must_use]
 pub fn ip(addr: [u32; 4]) -> IpAddr {
     let [a, b, c, d] = addr.map(|word| u128::from(u32::from_be(word)));
     Ipv6Addr::from(a << 96 | b << 64 | c << 32 | d).to_canonical()
 }
 
 /// VLANs of a QP as text: the ID, after that of the outer tag if there are two (`100.10`); `None` = no tag.
-#[must_use]
 pub fn vlan(id: &QpId) -> Option<String> {
     match (id.vlan >> 12, id.vlan & 0xfff) {
         (0, 0) => None,
@@ -39,13 +35,11 @@ pub fn vlan(id: &QpId) -> Option<String> {
 }
 
 /// Address of a QP with its VLANs, if any.
-#[must_use]
 pub fn address_and_vlan(address: IpAddr, vlan: Option<&str>) -> String {
     vlan.map_or_else(|| address.to_string(), |vlan| format!("{address} vlan {vlan}"))
 }
 
 /// A QPN as packet dissectors show it.
-#[must_use]
 pub fn hex(qpn: u32) -> String {
     format!("0x{qpn:06x}")
 }

@@ -29,9 +29,6 @@ pub struct OutOfRange {
 }
 
 /// Checks that `value`, a number of `what`, is in its range.
-///
-/// # Errors
-/// The value is out of range.
 pub fn in_range(
     what: impl Into<String>,
     value: u64,
@@ -111,9 +108,6 @@ const PARTS_PER_MILLION: &[(&str, u64)] = &[("%", 10_000), ("ppm", 1)];
 const COUNT: &[(&str, u64)] = &[("", 1)];
 
 /// Parses `text` as a quantity of `unit`, in its base unit (bytes, bit/s, ns, ppm, the word's index).
-///
-/// # Errors
-/// The text is not a quantity, not a whole number of base units, or does not fit 64 bits.
 pub fn parse(text: &str, unit: Unit) -> Result<u64, QuantityError> {
     let (text, refused) = (text.trim(), |problem| QuantityError { text: text.to_owned(), problem, unit });
     let (units, base) = match unit {
@@ -197,7 +191,6 @@ fn decimal(text: &str) -> Result<(u128, u32, String), Problem> {
 }
 
 /// Syntax of a quantity of `unit`, as an instruction.
-#[must_use]
 pub fn expected(unit: Unit) -> String {
     match unit {
         Unit::Bytes => "write bytes, as in `100KB`, `1.5MB` or `64KiB` (K = 1000, Ki = 1024)".to_owned(),
@@ -214,17 +207,11 @@ pub fn expected(unit: Unit) -> String {
 }
 
 /// Parses a rate in bit/s, for the command line.
-///
-/// # Errors
-/// As [`parse`].
 pub fn parse_rate_bps(text: &str) -> Result<u64, QuantityError> {
     parse(text, Unit::BitsPerSecond)
 }
 
 /// Parses a time in ns, for the command line. A bare number is in seconds; `1h 30m` is accepted too.
-///
-/// # Errors
-/// As [`parse`].
 pub fn parse_duration_ns(text: &str) -> Result<u64, QuantityError> {
     if text.ends_with(|c: char| c.is_ascii_digit()) {
         let seconds = parse(&format!("{text}s"), Unit::Nanoseconds);
@@ -234,9 +221,6 @@ pub fn parse_duration_ns(text: &str) -> Result<u64, QuantityError> {
 }
 
 /// Parses a number of bytes, for the command line.
-///
-/// # Errors
-/// As [`parse`].
 pub fn parse_bytes(text: &str) -> Result<u64, QuantityError> {
     parse(text, Unit::Bytes)
 }

@@ -10,7 +10,6 @@ use super::key::{Assignment, Key};
 use super::settings::Settings;
 
 /// Settings that an attachment of this role, without a profile, needs for `config`.
-#[must_use]
 pub fn changes_from_default(role: Role, queues: QueuesChoice, config: &Config) -> Vec<Assignment> {
     let mut default = Config::DEFAULT;
     role.apply(&mut default);
@@ -20,7 +19,6 @@ pub fn changes_from_default(role: Role, queues: QueuesChoice, config: &Config) -
 }
 
 /// `settings` as a file that [`super::parse`] reads back unchanged.
-#[must_use]
 pub fn to_toml(settings: &Settings) -> String {
     let mut text = String::new();
     // Writing into a `String` cannot fail.
@@ -29,7 +27,6 @@ pub fn to_toml(settings: &Settings) -> String {
 }
 
 /// `settings` as a file for the interfaces whose name matches `pattern`.
-#[must_use]
 pub fn to_toml_for(pattern: &str, settings: &Settings) -> String {
     // A name may contain any characters.
     let mut text = format!("[[interface]]\nname = {}\n", toml::Value::from(pattern));

@@ -11,7 +11,6 @@ use super::key::Key;
 use super::quantity::expected;
 
 /// The schema of the file (JSON Schema 2020-12) as JSON, for TOML editors.
-#[must_use]
 pub fn schema() -> Value {
     let mut top = Map::new();
     for entry in &ENTRIES {

@@ -42,11 +42,10 @@ pub struct DetectedLink {
 
 /// Reason why settings are invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum SettingsError {
-    /// The profile does not support the link.
     #[error(transparent)]
     Profile(#[from] ProfileError),
-    /// A value is rejected.
     #[error(transparent)]
     Set(#[from] SetError),
 }
@@ -72,7 +71,6 @@ impl Settings {
     }
 
     /// Rate of the link in bit/s, if set; `link_rate=0` is ignored.
-    #[must_use]
     pub fn link_rate_bps(&self) -> Option<u64> {
         self.assigned("link_rate").filter(|bps| *bps != 0)
     }
@@ -101,9 +99,6 @@ impl Settings {
     }
 
     /// The configuration of an interface: the settings, with `found` as defaults.
-    ///
-    /// # Errors
-    /// As [`Self::config`].
     pub fn config_on(&self, found: &DetectedLink) -> Result<Config, SettingsError> {
         let mut config = self.config(found.link_rate_bps)?;
         let s = &mut config.scalars;

@@ -2,29 +2,27 @@
 //!
 //! Lines of one change are written in one `write` with `O_APPEND`, so that those of two commands never mix.
 
-mod change;
 mod follow;
-mod pending;
 mod read;
 
+use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt as _, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 use std::{env, process};
 
-use crate::event::{Detail, EventRow, Kind};
-use dcqcn_loader::attach::Change;
+use dcqcn_common::params::Quantity;
+use dcqcn_loader::attach::{self, Change, ChangeError, Info, Pending, Reverted, Transaction, Which};
 use dcqcn_netlink::netns;
-use dcqcn_params::differing;
+use dcqcn_params::{Key, differing};
 use dcqcn_support::time::rfc3339;
 use nix::unistd::{Uid, User};
 use serde::{Deserialize, Serialize};
 
-pub use change::{ChangeMode, change, enter_refusal};
+use crate::event::{Detail, EventRow, Kind};
 pub use follow::Follow;
-pub use pending::{confirm, revert};
 pub use read::Contents;
 
 /// Environment variable with another directory for the log.
@@ -135,7 +133,6 @@ pub struct Order {
 
 impl Entry {
     /// The user, and the user that called sudo.
-    #[must_use]
     pub fn who(&self) -> String {
         let user = self.user.clone().unwrap_or_else(|| self.uid.to_string());
         match &self.sudo_user {
@@ -145,7 +142,6 @@ impl Entry {
     }
 
     /// A rejected change as an event; `None` for other entries.
-    #[must_use]
     pub fn event_row(&self) -> Option<EventRow> {
         let Event::Refused { refused } = &self.event else { return None };
         let detail =
@@ -185,8 +181,7 @@ impl Author {
     /// An entry for each parameter that differs; `event` constructs it from name, old value and new value.
     fn entries(&self, change: &Change, event: impl Fn(String, String, String) -> Event) -> Vec<Entry> {
         let Change { iface, old, new } = change;
-        let entry =
-            |key: dcqcn_params::Key| self.entry(iface, event(key.to_string(), key.text(old), key.text(new)));
+        let entry = |key: Key| self.entry(iface, event(key.to_string(), key.text(old), key.text(new)));
         differing(old, new).map(entry).collect()
     }
 
@@ -223,36 +218,27 @@ pub struct Log {
 
 impl Log {
     /// The log in the directory of `DCQCN_AUDIT`, or in `/var/log/dcqcn`.
-    #[must_use]
     pub fn here() -> Self {
         let directory = env::var_os(DIRECTORY_VARIABLE).filter(|directory| !directory.is_empty());
         Self::within(&directory.map_or_else(|| PathBuf::from(DIRECTORY), PathBuf::from))
     }
 
     /// The log in `directory`.
-    #[must_use]
     pub(crate) fn within(directory: &Path) -> Self {
         Self { directory: directory.to_owned() }
     }
 
     /// Path of the file.
-    #[must_use]
     pub fn path(&self) -> PathBuf {
         self.directory.join(FILE)
     }
 
     /// Appends this process's changes; nothing if no value differs.
-    ///
-    /// # Errors
-    /// The file cannot be created or written.
     pub fn append(&self, changes: &[Change]) -> Result<(), Error> {
         self.append_all(changes, |key, old, new| Event::Changed { key, old, new })
     }
 
     /// Appends intended changes of this process. Their result, success or rejection, must follow.
-    ///
-    /// # Errors
-    /// As [`Self::append`].
     pub(crate) fn append_intent(&self, changes: &[Change]) -> Result<(), Error> {
         self.append_all(changes, |key, old, intended| Event::Intended { key, old, intended })
     }
@@ -268,18 +254,12 @@ impl Log {
     }
 
     /// Appends a rejected change of `iface` (empty: of a whole file), and the cause.
-    ///
-    /// # Errors
-    /// As [`Self::append`].
     pub(crate) fn append_refusal(&self, iface: &str, why: &str) -> Result<(), Error> {
         let entry = Author::this_process().entry(iface, Event::Refused { refused: why.to_owned() });
         self.write(&[entry]).map_err(|source| Error { path: self.path(), source })
     }
 
     /// Appends a completed request over the daemon's socket.
-    ///
-    /// # Errors
-    /// As [`Self::append`].
     pub fn append_order(&self, order: Order) -> Result<(), Error> {
         let entry = Author::this_process().entry("", Event::Ordered(order));
         self.write(&[entry]).map_err(|source| Error { path: self.path(), source })
@@ -330,6 +310,124 @@ fn ends_a_line(file: &File, len: u64) -> io::Result<bool> {
     let mut byte = [0];
     file.read_exact_at(&mut byte, last)?;
     Ok(byte == *b"\n")
+}
+
+impl Log {
+    /// Appends this process's changes, to be confirmed within some time.
+    pub(crate) fn append_pending(&self, changes: &[Change], within: Duration) -> Result<(), Error> {
+        let confirm_within_s = within.as_secs();
+        self.append_all(changes, |key, old, pending| Event::Pending { key, old, pending, confirm_within_s })
+    }
+
+    fn append_reverted(&self, changes: &[Change]) -> Result<(), Error> {
+        self.append_all(changes, |key, unconfirmed, restored| Event::Reverted { key, unconfirmed, restored })
+    }
+
+    fn append_confirmed(&self, confirmed: &[(Info, Pending)]) -> Result<(), Error> {
+        let author = Author::this_process();
+        let entries: Vec<Entry> =
+            confirmed.iter().flat_map(|(info, pending)| confirmations(&author, info, pending)).collect();
+        self.write(&entries).map_err(|source| Error { path: self.path(), source })
+    }
+}
+
+/// An entry for each confirmed parameter, which cannot have changed since.
+fn confirmations(author: &Author, info: &Info, pending: &Pending) -> Vec<Entry> {
+    let config = attach::open(&info.iface).and_then(|attachment| Ok(attachment.maps.params()?.config)).ok();
+    let entry = |(name, value): (&String, &u64)| {
+        let key: Key = name.parse().ok()?;
+        let former = Quantity(*value, key.unit()).to_string();
+        let confirmed = config.as_ref().map(|config| key.text(config)).unwrap_or_default();
+        Some(author.entry(&info.iface, Event::Confirmed { key: name.clone(), former, confirmed }))
+    };
+    pending.former.iter().filter_map(entry).collect()
+}
+
+/// Confirms pending changes of these interfaces, or of all if none is named, and logs it.
+pub fn confirm(ifaces: &[String]) -> Result<Vec<(Info, Pending)>, attach::Error> {
+    let confirmed = attach::confirm(ifaces)?;
+    if let Err(error) = Log::here().append_confirmed(&confirmed) {
+        tracing::warn!(%error, "change confirmed but not recorded in the audit log");
+    }
+    Ok(confirmed)
+}
+
+/// Reverts pending changes, and logs it.
+pub fn revert(which: Which<'_>) -> Result<Reverted, attach::Error> {
+    let reverted = attach::revert(which)?;
+    if let Err(error) = Log::here().append_reverted(&reverted.changes) {
+        tracing::warn!(%error, "change reverted but not recorded in the audit log");
+    }
+    Ok(reverted)
+}
+
+/// Mode of a change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ChangeMode {
+    /// Permanent.
+    #[default]
+    Lasting,
+    /// Reverted after this time unless confirmed.
+    Confirm(Duration),
+    /// Validate only.
+    DryRun,
+}
+
+/// Changes parameters of one or several interfaces atomically, and logs it.
+///
+/// If the log cannot be written, a warning is logged, and the change stays. Rejections are logged too, if the interface
+/// is attached.
+pub fn change<E: From<attach::Error> + Display>(
+    ifaces: &[impl AsRef<str>],
+    manner: ChangeMode,
+    edit: impl FnMut(&Info, &mut dcqcn_common::params::Config) -> Result<(), E>,
+) -> Result<Vec<Change>, ChangeError<E>> {
+    let confirm_within = match manner {
+        ChangeMode::Confirm(within) => Some(within),
+        ChangeMode::Lasting | ChangeMode::DryRun => None,
+    };
+    let transaction = match Transaction::prepare(ifaces, confirm_within, edit) {
+        Err(refused) if manner != ChangeMode::DryRun && attach::open(&refused.iface).is_ok() => {
+            enter_refusal(&refused.iface, &refused.error.to_string());
+            return Err(refused);
+        }
+        transaction => transaction?,
+    };
+    if manner == ChangeMode::DryRun {
+        return Ok(transaction.changes().to_vec());
+    }
+    // Log the intent first, in case the process is killed in between.
+    let intended = Log::here().append_intent(transaction.changes());
+    let ifaces: Vec<String> = transaction.changes().iter().map(|change| change.iface.clone()).collect();
+    let changes = match transaction.commit() {
+        Ok(changes) => changes,
+        Err(ChangeError { iface, error }) => {
+            // Each interface with a logged intent needs a result.
+            for other in ifaces.iter().filter(|other| **other != iface) {
+                enter_refusal(other, &format!("nothing was changed: rejected for {iface}"));
+            }
+            enter_refusal(&iface, &error.to_string());
+            return Err(ChangeError { iface, error: error.into() });
+        }
+    };
+    if let Err(error) = intended {
+        tracing::debug!(%error, "cannot record the intent in the audit log");
+    }
+    let entered = match confirm_within {
+        Some(within) => Log::here().append_pending(&changes, within),
+        None => Log::here().append(&changes),
+    };
+    if let Err(error) = entered {
+        tracing::warn!(%error, "change applied but not recorded in the audit log");
+    }
+    Ok(changes)
+}
+
+/// Logs a rejected change of this machine. A failure to log does not hide the rejection.
+pub fn enter_refusal(iface: &str, why: &str) {
+    if let Err(error) = Log::here().append_refusal(iface, why) {
+        tracing::warn!(%error, "cannot record the rejection in the audit log");
+    }
 }
 
 #[cfg(test)]

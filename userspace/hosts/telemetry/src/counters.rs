@@ -29,7 +29,6 @@ impl CountersReport {
     }
 
     /// Counters counted by a single hook.
-    #[must_use]
     pub fn single_hook(iface: String, hook: &'static str, counters: Counters, all: bool) -> Self {
         Self { iface, hooks: vec![(hook, counters)], all }
     }
@@ -57,7 +56,6 @@ impl CountersReport {
     }
 
     /// As an object: totals, then each hook.
-    #[must_use]
     pub fn to_json(&self) -> Value {
         let object = |value: &dyn Fn(Stat) -> u64| -> Map<String, Value> {
             Stat::ALL.iter().map(|&stat| (stat.label().to_owned(), value(stat).into())).collect()

@@ -151,7 +151,6 @@ pub enum Detail {
 impl EventRow {
     /// Converts an event of the log of `iface`; `clock` is the wall-clock time at CLOCK_MONOTONIC `now_ns`. `None` for
     /// an unknown kind.
-    #[must_use]
     pub fn new(iface: &str, entry: &Entry, clock: SystemTime, now_ns: u64) -> Option<Self> {
         let (at_ns, left_out, (event, detail)) = match entry {
             Entry::Event { event, left_out } => (event.at_ns, *left_out, describe(event)?),

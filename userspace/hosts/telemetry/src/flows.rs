@@ -138,7 +138,6 @@ impl FlowsReport {
     }
 
     /// Converts flows and pairs as of `now_ns` (CLOCK_MONOTONIC).
-    #[must_use]
     pub fn new(
         iface: String,
         params: &Params,
@@ -159,7 +158,6 @@ impl FlowsReport {
 
 impl NpFlowRow {
     /// `flow` as of `now_ns` (CLOCK_MONOTONIC).
-    #[must_use]
     pub fn new(flow: &NpFlow, now_ns: u64) -> Self {
         Self {
             source: (flow.id.src != FlowId::NONE.src).then(|| ip(flow.id.src)),
@@ -176,7 +174,6 @@ impl NpFlowRow {
 
 impl PairRow {
     /// A row for each pair, by address and number.
-    #[must_use]
     pub fn sorted(pairs: &[(QpId, Pair)]) -> Vec<Self> {
         let mut rows: Vec<Self> = pairs.iter().map(Self::new).collect();
         rows.sort_unstable_by_key(|row| (row.address, row.qpn));
@@ -184,7 +181,6 @@ impl PairRow {
     }
 
     /// The rows of the text form.
-    #[must_use]
     pub fn table(rows: &[Self]) -> Table {
         let mut table = Table::new(&["ADDRESS", "QPN", "PEER QPN", "KNOWN FROM"]);
         for row in rows {

@@ -13,7 +13,6 @@ mod qp;
 mod queues;
 mod reading;
 mod sample;
-mod sampler;
 mod softnet;
 
 pub use counters::CountersReport;
@@ -25,7 +24,7 @@ pub use qp::{FlowRow, RateRow};
 pub use queues::QueuesReport;
 pub use reading::Reading;
 pub use sample::{ClassSample, PerStat, QpKey, QpSample, QueueSample, Sample};
-pub use sampler::{Sampler, attached};
+pub use sample::{Sampler, attached};
 pub use softnet::Softnet;
 
 #[cfg(any(test, feature = "testing"))]

@@ -48,7 +48,6 @@ pub struct RoceRow {
 
 impl PacketRow {
     /// Parses a line of [`dcqcn_loader::packets::Packets::read`]; `None` if it is malformed.
-    #[must_use]
     pub fn read(iface: &str, line: &str) -> Option<Self> {
         let pairs: HashMap<&str, &str> =
             line.split_whitespace().filter_map(|pair| pair.split_once('=')).collect();

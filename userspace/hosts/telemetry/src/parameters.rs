@@ -41,13 +41,11 @@ struct KeyChange {
 
 impl ChangeReport {
     /// The named keys, changed or not.
-    #[must_use]
     pub fn of_keys(changes: &[Change], keys: &[Key]) -> Self {
         Self::new(changes.iter().map(|change| IfaceChanges::new(change, keys.iter().copied())).collect())
     }
 
     /// All changed parameters.
-    #[must_use]
     pub fn of_differences(changes: &[Change]) -> Self {
         let of_iface = |change: &Change| IfaceChanges::new(change, differing(&change.old, &change.new));
         Self::new(changes.iter().map(of_iface).collect())
@@ -125,7 +123,6 @@ pub struct Parameter {
 
 impl Parameter {
     /// `key` with its value in `config`.
-    #[must_use]
     pub fn new(key: Key, config: &Config) -> Self {
         Self {
             key: key.to_string(),
@@ -152,7 +149,6 @@ impl Parameter {
     }
 
     /// One row for each, with its default where it differs.
-    #[must_use]
     pub fn table(parameters: &[Self]) -> Table {
         let mut table = Table::new(&["PARAMETER", ">VALUE", ">DEFAULT"]);
         for Self { key, value, text, default, default_text, .. } in parameters {
@@ -163,9 +159,6 @@ impl Parameter {
     }
 
     /// Explains each parameter; rows of a table, which are contiguous, share one explanation.
-    ///
-    /// # Errors
-    /// Writing to `f` fails.
     pub fn explain(parameters: &[Self], f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let same = |a: &Self, b: &Self| a.name_in_table.is_some() && a.name_in_table == b.name_in_table;
         for (i, rows) in parameters.chunk_by(same).enumerate() {
@@ -205,16 +198,12 @@ pub struct Source {
 
 impl Source {
     /// Wraps `of`, which was read in `from`.
-    #[must_use]
     pub fn new(from: String, Assignment { key, value }: Assignment) -> Self {
         Self { from, key: key.to_string(), value: Quantity(value, key.unit()).to_string() }
     }
 }
 
 /// Prints one report after the other, each under the name of its interface.
-///
-/// # Errors
-/// Writing to `f` fails.
 pub fn each<'a, T: fmt::Display + 'a>(
     f: &mut fmt::Formatter<'_>,
     reports: impl Iterator<Item = (&'a str, &'a T)>,

@@ -26,7 +26,6 @@ pub struct RateRow {
 
 impl RateRow {
     /// State of `machine`, which is advanced to `now_ns` (CLOCK_MONOTONIC).
-    #[must_use]
     pub fn new(machine: &RateMachine, p: &RpParams, now_ns: u64) -> Self {
         Self {
             rate_bps: machine.rate_bps,
@@ -74,7 +73,6 @@ pub struct FlowRow {
 
 impl FlowRow {
     /// `flow` as of `now_ns` (CLOCK_MONOTONIC).
-    #[must_use]
     pub fn new(flow: &RpFlow, p: &RpParams, now_ns: u64) -> Self {
         let mut machine = flow.hot.machine;
         // The machine is lazy: events since the last packet have not been applied.
@@ -114,7 +112,6 @@ fn state(machine: &RateMachine, p: &RpParams) -> &'static str {
 }
 
 /// Time since `at_ns`; 0 means never.
-#[must_use]
 pub(crate) fn age(at_ns: u64, now_ns: u64) -> Option<u64> {
     (at_ns != 0).then(|| now_ns.saturating_sub(at_ns))
 }

@@ -146,7 +146,6 @@ impl QueuesReport {
     }
 
     /// With the known depths, by class and port.
-    #[must_use]
     pub fn of_depths(
         ports: Vec<String>,
         config: &Config,
@@ -184,7 +183,6 @@ impl QueuesReport {
 
 impl QueuesReport {
     /// Names of the ports.
-    #[must_use]
     pub fn ports(&self) -> &[String] {
         &self.ports
     }

@@ -46,9 +46,6 @@ impl Reading {
     }
 
     /// As [`Self::take`], but only counts the reaction point's flows, by their counters.
-    ///
-    /// # Errors
-    /// As [`Self::take`].
     pub fn without_flows(iface: &str) -> Result<Self, attach::Error> {
         Self::read(iface, false)
     }
@@ -83,19 +80,16 @@ impl Reading {
     }
 
     /// A counter, summed over the hooks.
-    #[must_use]
     pub(crate) fn total(&self, stat: Stat) -> u64 {
         self.counters.iter().filter_map(|hook| hook.stat.get(stat as usize)).sum()
     }
 
     /// The counters of a traffic class, summed over the hooks.
-    #[must_use]
     pub fn class(&self, tc: usize) -> ClassCounters {
         class_sum(&self.counters, tc)
     }
 
     /// PFC frames received and sent for a priority.
-    #[must_use]
     pub fn pause_frames(&self, priority: usize) -> [u64; 2] {
         pause_frames(&self.counters, priority)
     }
@@ -106,7 +100,6 @@ impl Reading {
     }
 
     /// Backlog of a traffic class in bytes, for each of [`Self::ports`].
-    #[must_use]
     pub fn depths(&self, tc: usize) -> Vec<u64> {
         let of_class = self.depth_bytes.iter().skip(tc).step_by(CLASSES);
         of_class.take(self.ports().count()).copied().collect()
@@ -118,7 +111,6 @@ impl Reading {
     }
 
     /// Whether any DSCP belongs to a traffic class.
-    #[must_use]
     pub fn in_use(&self, tc: usize) -> bool {
         self.params.config.dscp_to_tc.iter().any(|class| usize::from(*class) == tc)
     }
@@ -187,7 +179,6 @@ pub(crate) mod testing {
     const MS: u64 = 1_000_000;
 
     /// A host that sends `flows` flows at 1 Gbit/s, `ms` milliseconds after a start from zero.
-    #[must_use]
     pub fn reading(iface: &str, ms: u64, flows: u32) -> Reading {
         let mut config = Config::DEFAULT;
         config.scalars.link_rate_bps = 1_000_000_000;

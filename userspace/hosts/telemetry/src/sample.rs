@@ -8,6 +8,7 @@ use std::time::SystemTime;
 use dcqcn_common::flow::FlowId;
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::stats::Stat;
+use dcqcn_loader::attach;
 use dcqcn_netlink::tc::Stats;
 use dcqcn_params::qp::hex;
 use dcqcn_params::{Role, word};
@@ -113,7 +114,6 @@ pub type QpKey = (IpAddr, u32, Option<String>);
 
 impl QpSample {
     /// Identity on the interface.
-    #[must_use]
     pub fn id(&self) -> QpKey {
         (self.row.address, self.row.qpn, self.row.vlan.clone())
     }
@@ -133,7 +133,6 @@ impl<T: Copy + Default> PerStat<T> {
     }
 
     /// The value of `stat`.
-    #[must_use]
     pub fn get(&self, stat: Stat) -> T {
         self.0.get(stat as usize).copied().unwrap_or_default()
     }
@@ -167,7 +166,6 @@ impl Interval {
 
 impl Sample {
     /// Activity since `before`. Without it, or if it is of another attachment, all rates are 0.
-    #[must_use]
     pub fn new(before: Option<&Reading>, now: &Reading) -> Self {
         let same = |before: &&Reading| before.info.attached_at_ns == now.info.attached_at_ns;
         let before = before.filter(same);
@@ -316,6 +314,49 @@ impl fmt::Display for Sample {
         }
         Ok(())
     }
+}
+
+/// Stores the last reading of each interface, for the differences.
+#[derive(Debug, Default)]
+pub struct Sampler {
+    /// Empty: all attached interfaces, including later ones.
+    ifaces: Vec<String>,
+    last: HashMap<String, Reading>,
+}
+
+impl Sampler {
+    /// A sampler of `ifaces`, or of all interfaces attached in this network namespace if empty.
+    pub fn new(ifaces: Vec<String>) -> Self {
+        Self { ifaces, last: HashMap::new() }
+    }
+
+    /// Activity since the last call. An interface without a previous reading has no rates yet.
+    ///
+    /// # Errors
+    /// A named interface is not attached, or its maps cannot be read.
+    pub fn sample(&mut self) -> Result<Vec<Sample>, attach::Error> {
+        let names = if self.ifaces.is_empty() { attached()? } else { self.ifaces.clone() };
+        let mut samples = Vec::new();
+        let mut last = HashMap::new();
+        for name in names {
+            let reading = match Reading::take(&name) {
+                // Detached since it was listed.
+                Err(attach::Error::NotAttached { .. }) if self.ifaces.is_empty() => continue,
+                reading => reading?,
+            };
+            samples.push(Sample::new(self.last.get(&name), &reading));
+            last.insert(name, reading);
+        }
+        self.last = last;
+        Ok(samples)
+    }
+}
+
+/// Existing interfaces attached in this network namespace, by name.
+pub fn attached() -> Result<Vec<String>, attach::Error> {
+    let mut names: Vec<String> = attach::list_alive()?.into_iter().map(|info| info.iface).collect();
+    names.sort_unstable();
+    Ok(names)
 }
 
 #[cfg(test)]

@@ -20,9 +20,6 @@ pub struct Softnet {
 
 impl Softnet {
     /// Reads the counters of each CPU.
-    ///
-    /// # Errors
-    /// `/proc` is not mounted.
     pub fn read() -> io::Result<Vec<Self>> {
         Ok(Self::parse(&fs::read_to_string("/proc/net/softnet_stat")?))
     }
@@ -43,7 +40,6 @@ impl Softnet {
     }
 
     /// The counters of all CPUs added up.
-    #[must_use]
     pub fn sum(cpus: &[Self]) -> Self {
         cpus.iter().fold(Self::default(), |all, cpu| Self {
             processed: all.processed + cpu.processed,

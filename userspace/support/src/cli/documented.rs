@@ -7,7 +7,6 @@ use clap::Parser;
 
 /// Commands in the documentation and in the help examples of `command` and its subcommands that `C` rejects, and
 /// subcommands whose help has no example.
-#[must_use]
 pub fn refused<C: Parser>(mut command: clap::Command) -> Vec<String> {
     command.build();
     let name = command.get_name().to_owned();

@@ -49,9 +49,6 @@ pub struct CompletionsArgs {
 
 impl GenerateCommand {
     /// Generates them for `command`, with further `pages`.
-    ///
-    /// # Errors
-    /// A file cannot be written, or the shell is unknown.
     pub fn run(self, out: &mut Output<'_>, command: Command, pages: &[Page]) -> anyhow::Result<()> {
         match self {
             Self::Man(ManArgs { dir }) => {

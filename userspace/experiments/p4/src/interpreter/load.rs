@@ -570,7 +570,6 @@ fn names<T>(items: &[T], name: impl Fn(&T) -> &String) -> HashMap<&str, usize> {
     items.iter().map(|item| name(item).as_str()).zip(0..).collect()
 }
 
-/// The text in a value.
 pub(super) fn text<'j>(load: &Load<'_>, json: &'j Value) -> Result<&'j str> {
     json.as_str().ok_or_else(|| load.refuse(format_args!("{json} where a string is expected")))
 }

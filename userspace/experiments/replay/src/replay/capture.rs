@@ -11,7 +11,7 @@ use pcap_file::pcapng::blocks::interface_description::{
 use pcap_file::pcapng::{Block, PcapNgReader};
 use pcap_file::{DataLink, PcapError, TsResolution};
 
-use super::link::Link;
+use super::Link;
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
 /// First bytes of a pcapng file: the type of its section header block, a palindrome in either byte order.
@@ -19,39 +19,18 @@ const PCAPNG_MAGIC: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 
 /// Error in a capture.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum CaptureError {
-    /// Unreadable file.
     #[error("{}: {source}", path.display())]
-    Open {
-        /// Path.
-        path: PathBuf,
-        /// Cause.
-        source: io::Error,
-    },
-    /// Unknown format.
+    Open { path: PathBuf, source: io::Error },
     #[error("{}: neither a pcap nor a pcapng file ({reason})", path.display())]
-    NotACapture {
-        /// Path.
-        path: PathBuf,
-        /// Deviation of its first bytes.
-        reason: String,
-    },
-    /// Unsupported link type.
+    NotACapture { path: PathBuf, reason: String },
     #[error(
         "link type {link_type:?} cannot be replayed; ETHERNET, RAW, NULL, LOOP, LINUX_SLL and LINUX_SLL2 can"
     )]
-    LinkType {
-        /// Link type.
-        link_type: DataLink,
-    },
-    /// Truncated or damaged capture; packets before the damage were read.
+    LinkType { link_type: DataLink },
     #[error("the capture is damaged or cut short after packet {packets}: {reason}")]
-    Damaged {
-        /// Number of packets before the damage.
-        packets: u64,
-        /// Damage.
-        reason: String,
-    },
+    Damaged { packets: u64, reason: String },
 }
 
 /// One packet of a capture.

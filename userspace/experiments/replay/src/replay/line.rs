@@ -57,7 +57,6 @@ pub(super) struct Line<'a> {
     pub(super) parse: Option<Parse>,
     /// Reason for leaving it unchanged, if any.
     pub(super) left_alone: Option<&'static str>,
-    /// Hook.
     pub(super) hook: Hook,
     #[serde(flatten)]
     pub(super) left: PacketResult,
@@ -65,15 +64,12 @@ pub(super) struct Line<'a> {
     pub(super) marked: bool,
     /// Depth of its class's virtual queue in front of it, where the congestion point runs.
     pub(super) depth_before_bytes: Option<u64>,
-    /// Depth after it.
     pub(super) depth_after_bytes: Option<u64>,
     /// State of its flow afterwards.
     pub(super) flow: Option<Flow>,
-    /// Packets emitted with it.
     pub(super) emitted: &'a [EmittedPacket],
 }
 
-/// Result for a packet.
 #[derive(Debug, Serialize)]
 pub(super) struct PacketResult {
     verdict: &'static str,

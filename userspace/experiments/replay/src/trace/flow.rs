@@ -46,7 +46,6 @@ const RECEIVER_MAC: MacAddr = [2, 0, 0, 0, 0, 2];
 const QPN: u32 = 0x11;
 const UDP_SOURCE_PORT: u16 = 0xc000;
 const TTL: u8 = 64;
-/// The flow.
 const ID: FlowId =
     FlowId { src: mapped(SENDER), receiver: QpId { addr: mapped(RECEIVER), qpn: QPN, vlan: 0 } };
 /// Interface of a trace: the loopback has this index in every network namespace.

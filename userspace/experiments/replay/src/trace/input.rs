@@ -38,7 +38,6 @@ pub enum Kind {
 
 impl Kind {
     /// Name in lines.
-    #[must_use]
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Cnp => "cnp",
@@ -50,82 +49,37 @@ impl Kind {
 
 /// Error in a line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum Problem {
-    /// Not the fields of an event.
     #[error("`{}` is not an event: expected `t_ns,cnp`, `t_ns,send,BYTES` or `t_ns,sample`", .0.escape_debug())]
     Fields(String),
-    /// A field is not a number in its range.
     #[error("{column} `{}`: expected a whole number of {unit}, {min} to {max}", text.escape_debug())]
-    Number {
-        /// Field.
-        column: &'static str,
-        /// Text.
-        text: String,
-        /// Unit.
-        unit: &'static str,
-        /// Smallest value.
-        min: u64,
-        /// Largest value.
-        max: u64,
-    },
-    /// Unknown event.
+    Number { column: &'static str, text: String, unit: &'static str, min: u64, max: u64 },
     #[error("event `{}`: expected `cnp`, `send` or `sample`", .0.escape_debug())]
     Event(String),
-    /// Only a `send` has bytes.
     #[error("bytes `{}`: expected none, a `{event}` has no bytes", text.escape_debug())]
-    NoBytes {
-        /// Event.
-        event: &'static str,
-        /// Text of the field.
-        text: String,
-    },
-    /// Times decrease.
+    NoBytes { event: &'static str, text: String },
     #[error(
         "t_ns `{time_ns}`: expected {last_ns} or later, the time of the previous event; sort the events by time"
     )]
-    Order {
-        /// Time.
-        time_ns: u64,
-        /// Time of the previous event.
-        last_ns: u64,
-    },
-    /// The line is too long.
+    Order { time_ns: u64, last_ns: u64 },
     #[error("longer than {MAX_LINE} bytes: expected `t_ns,cnp`, `t_ns,send,BYTES` or `t_ns,sample`")]
     TooLong,
-    /// Shorter than the minimum packet of the kernel engine.
     #[error(
         "bytes `{bytes}`: expected {min} or more, the headers of a RoCEv2 packet, with the engine \
          `kernel`; the engine `reference` accepts any"
     )]
-    TooShort {
-        /// Bytes of the event.
-        bytes: u64,
-        /// Minimum bytes.
-        min: u64,
-    },
+    TooShort { bytes: u64, min: u64 },
 }
 
 /// Error in the events.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum InputError {
-    /// A line is malformed.
     #[error("{file}:{line}: {problem}")]
-    Line {
-        /// Name of the file.
-        file: String,
-        /// Number of the line, from 1.
-        line: u64,
-        /// Error in it.
-        problem: Problem,
-    },
-    /// The file cannot be read.
+    Line { file: String, line: u64, problem: Problem },
     #[error("cannot read {file}: {source}")]
-    Read {
-        /// Name of the file.
-        file: String,
-        /// Cause.
-        source: io::Error,
-    },
+    Read { file: String, source: io::Error },
 }
 
 /// Events, read line by line.
@@ -146,9 +100,6 @@ impl<R: BufRead> Events<R> {
     }
 
     /// The next event; `None` at the end.
-    ///
-    /// # Errors
-    /// A line is malformed, or the file cannot be read.
     pub(crate) fn next_event(&mut self) -> Result<Option<Event>, InputError> {
         while self.next_line()? {
             let text = String::from_utf8_lossy(&self.text);

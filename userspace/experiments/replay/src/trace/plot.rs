@@ -6,7 +6,7 @@ use std::path::Path;
 
 use dcqcn_support::plot::{self as plot, COLOURS, Chart, Curve, Line};
 
-use super::row::Row;
+use super::Row;
 
 /// Number of time intervals: twice the pixels of a picture.
 const MAX_INTERVALS: usize = 4_096;

@@ -6,7 +6,7 @@ use dcqcn_common::layout::CLASSES;
 use dcqcn_support::statistics::jain_index;
 
 use super::Flow;
-use crate::network::ideal::{Framing, Hop, delivery_ns};
+use crate::network::outcome::{Framing, Hop, delivery_ns};
 use crate::network::{Fct, Host, Node, Observer, Record, Switch};
 use crate::{
     ClassOutcome, ClassSeries, Counters, FctOfSize, FlowCounters, FlowOutcome, FlowSeries, GroupOutcome,

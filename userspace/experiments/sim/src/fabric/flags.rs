@@ -48,7 +48,6 @@ impl FromStr for Shape {
 }
 
 impl Shape {
-    /// The topology.
     pub(super) fn build(&self, cables: Cables) -> Result<Topology> {
         match self {
             Self::LeafSpine([leaves, spines, hosts]) => {
@@ -211,7 +210,6 @@ impl FromStr for Traffic {
 }
 
 impl Traffic {
-    /// The workload.
     pub(super) fn build(&self, terms: &Terms, topology: &Topology) -> Result<Workload> {
         let Terms { class, bytes, repeat, .. } = *terms;
         let hosts = topology.hosts;

@@ -20,9 +20,6 @@ const ROWS: usize = 32;
 const STEPS: [f64; 5] = [0.0, 0.25, 0.5, 0.75, 1.0];
 
 /// Draws `report` into the files of `path`: one of each format, or that of its name.
-///
-/// # Errors
-/// A file cannot be written.
 pub fn write_picture(path: &Path, report: &FabricReport) -> Result<()> {
     let title = format!("{} hosts, {} switches: {} flows", report.hosts, report.switches, report.flows);
     let mut charts = vec![slowdown(report)];

@@ -65,7 +65,6 @@ fn peak_memory_bytes() -> u64 {
 
 impl FabricReport {
     /// Assembles the report.
-    #[must_use]
     pub fn new(scenario: &Scenario, outcome: Outcome, wall: Duration) -> Self {
         let sent = || outcome.flows.iter().filter(|flow| flow.src != flow.dst);
         let wall_seconds = wall.as_secs_f64();
@@ -94,9 +93,6 @@ impl FabricReport {
 }
 
 /// Writes a line per flow: `flow,src,dst,bytes,start_ns,fct_ns,ideal_ns`.
-///
-/// # Errors
-/// The file cannot be written.
 pub fn write_flows(file: &mut dyn Write, flows: &[FlowOutcome]) -> io::Result<()> {
     writeln!(file, "flow,src,dst,bytes,start_ns,fct_ns,ideal_ns")?;
     let text = |value: Option<u64>| value.map_or_else(String::new, |value| value.to_string());

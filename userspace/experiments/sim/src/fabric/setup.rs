@@ -184,9 +184,6 @@ const REFUSED: &str = "cannot simulate this fabric";
 
 impl FabricSetup {
     /// Applies one setting: a flag without its dashes, a DCQCN parameter, or `kmin`, `kmax` and `pmax` of the flows' class.
-    ///
-    /// # Errors
-    /// The setting is unknown, or the text is not a value of it.
     pub fn set(&mut self, key: &str, text: &str) -> Result<()> {
         let short = SHORTHANDS.iter().find(|short| short.0 == key);
         if let Some((_, name, ..)) = short {
@@ -213,9 +210,6 @@ impl FabricSetup {
     }
 
     /// This setup with other settings on top: `KEY=VALUE,KEY=VALUE`, separated by `;` if a value contains commas.
-    ///
-    /// # Errors
-    /// As [`Self::set`], or the syntax is wrong.
     pub fn with(&self, text: &str) -> Result<Self> {
         let mut setup = self.clone();
         for setting in settings(text) {
@@ -277,7 +271,6 @@ impl FabricSetup {
     }
 
     /// Whether senders use DCQCN.
-    #[must_use]
     pub fn is_dcqcn(&self) -> bool {
         matches!(self.control, None | Some(Choice::Dcqcn))
     }

@@ -49,7 +49,6 @@ enum Rule {
     Lossless { reserved: u64, xoff: Limit, headroom: u64, xon_offset: u64 },
 }
 
-/// The buffer.
 #[derive(Debug)]
 pub(crate) struct Buffer {
     capacity: u64,
@@ -62,7 +61,6 @@ pub(crate) struct Buffer {
 /// Result of an admission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Admission {
-    /// Admitted.
     Admitted,
     /// Admitted, and its ingress port must pause the class.
     Pause,

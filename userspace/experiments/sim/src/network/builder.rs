@@ -17,7 +17,6 @@ use crate::network::switch::{Switch, SwitchRules};
 use crate::network::topology::{PortSpec, Routes};
 use crate::network::wire::{Delivery, Outbox};
 
-/// A node.
 #[derive(Debug)]
 pub(crate) enum Node {
     Host(Box<Host>),

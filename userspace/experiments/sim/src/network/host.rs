@@ -103,7 +103,6 @@ pub struct FlowCounters {
     pub messages: u64,
 }
 
-/// Counters of a host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HostCounters {
     pub(crate) data_packets: u64,

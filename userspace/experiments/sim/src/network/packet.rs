@@ -20,9 +20,7 @@ pub(crate) struct Packet {
     pub(crate) frame_bytes: u16,
     /// Ingress port at the current switch.
     pub(crate) ingress: u16,
-    /// Class.
     pub(crate) class: u8,
-    /// Kind.
     pub(crate) kind: Kind,
     /// Flags: see the constants.
     pub(crate) flags: u8,

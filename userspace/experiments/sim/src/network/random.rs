@@ -8,7 +8,6 @@ pub struct Random(u64);
 
 impl Random {
     /// The sequence of `seed`.
-    #[must_use]
     pub fn new(seed: u64) -> Self {
         // Similar seeds must not give similar sequences, and the state must not be 0: multiplication by an odd number
         // keeps seeds distinct, and a few steps mix the bits.

@@ -294,70 +294,37 @@ pub enum FaultKind {
 
 /// Reason why a scenario cannot run or did not finish.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum SimError {
-    /// A number is out of its range.
     #[error(transparent)]
     Range(#[from] OutOfRange),
-    /// Topology.
     #[error(transparent)]
     Topology(#[from] TopologyError),
-    /// The workload.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
-    /// The DCQCN parameters are inconsistent.
     #[error(transparent)]
     Config(#[from] Invalid),
-    /// Reserved bytes and headroom of all ports leave no shared buffer.
     #[error(
         "the buffer of {} is too small for {switch}: reserved bytes and headroom of its {ports} ports take {}; \
          give it more, or less headroom",
         Quantity(*.buffer_bytes, Unit::Bytes), Quantity(*.taken_bytes, Unit::Bytes)
     )]
-    Buffer {
-        /// Name of the switch.
-        switch: String,
-        /// Ports.
-        ports: usize,
-        /// The buffer.
-        buffer_bytes: u64,
-        /// Reserved bytes and headroom.
-        taken_bytes: u64,
-    },
-    /// NSCC with go-back-N.
+    Buffer { switch: String, ports: usize, buffer_bytes: u64, taken_bytes: u64 },
     #[error(
         "NSCC needs every packet that arrives, but go-back-N discards those behind a gap: use selective recovery"
     )]
     NsccRecovery,
-    /// A bottleneck without flows.
     #[error("the scenario has no flows; add a RoCE or TCP group with `flows` of at least 1")]
     NoFlows,
-    /// A group waits for an event that never happens.
     #[error("group `{group}` cannot start after `{after}`: {why}")]
-    After {
-        /// The group.
-        group: String,
-        /// Group it waits for.
-        after: String,
-        /// Cause.
-        why: &'static str,
-    },
-    /// All work was done before statistics started.
+    After { group: String, after: String, why: &'static str },
     #[error(
         "all flows end after {}, before the warm-up of {} ends, so nothing is measured; shorten the warm-up or send more data",
         Quantity(*.now_ns, Unit::Nanoseconds), Quantity(*.stats_from_ns, Unit::Nanoseconds)
     )]
-    NothingMeasured {
-        /// When all work was done.
-        now_ns: u64,
-        /// When statistics would have started.
-        stats_from_ns: u64,
-    },
-    /// The caller asked to stop.
+    NothingMeasured { now_ns: u64, stats_from_ns: u64 },
     #[error("stopped after {} of simulated time", Quantity(*.now_ns, Unit::Nanoseconds))]
-    Stopped {
-        /// Simulated time reached.
-        now_ns: u64,
-    },
+    Stopped { now_ns: u64 },
 }
 
 impl Default for Transport {
@@ -381,7 +348,6 @@ impl Default for Transport {
 impl Switching {
     /// A buffer of 32 MB; classes 3 and 4 lossless with dynamic thresholds (alpha 1/8) and this much headroom per port and
     /// class, classes 6 and 7 strict, the rest lossy DWRR queues with alpha 1; ECMP.
-    #[must_use]
     pub(crate) fn new(headroom_bytes: u64) -> Self {
         let pfc = Pfc {
             reserved_bytes: 0,
@@ -411,7 +377,6 @@ impl Scenario {
     ///
     /// The headroom is what may arrive at a port after it has requested a pause: twice the longest delay of a link at the
     /// highest rate, and a frame of each side.
-    #[must_use]
     pub fn new(topology: Topology, workload: Workload, config: Config) -> Self {
         let rate_bps = topology.links.iter().map(|link| link.rate_bps).max().unwrap_or(0);
         let delay_ns = topology.links.iter().map(|link| link.delay_ns).max().unwrap_or(0);
@@ -570,7 +535,6 @@ pub(crate) struct Change {
     pub(crate) what: ChangeKind,
 }
 
-/// Kind.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ChangeKind {
     /// A link fails or recovers.

@@ -85,7 +85,6 @@ pub(crate) struct SwitchRules {
     pub(crate) queue_pfc: Option<[Option<QueuePfc>; CLASSES]>,
 }
 
-/// A switch.
 #[derive(Debug)]
 pub(crate) struct Switch {
     number: u32,
@@ -103,7 +102,6 @@ pub(crate) struct Switch {
     pub(crate) counters: [ClassCounters; CLASSES],
     pub(crate) storms: u64,
     pub(crate) hops: u64,
-    /// Samples.
     pub(crate) samples: Vec<Sample>,
     /// Pause time of its ports up to the last sample.
     sampled_ns: u64,
@@ -129,7 +127,6 @@ pub(crate) struct Sample {
     pub(crate) paused_ns: u64,
 }
 
-/// Counters of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PortCounters {
     pub(crate) tx_bytes: u64,

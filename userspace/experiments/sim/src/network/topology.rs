@@ -72,60 +72,38 @@ pub(crate) struct PortSpec {
 
 /// Reason why a topology is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum TopologyError {
-    /// A number is outside its range.
     #[error(transparent)]
     Range(#[from] OutOfRange),
-    /// A host does not have exactly one link.
     #[error("host {host} has {links} links: a host must have one, to a switch")]
-    HostLinks {
-        /// Name of the host.
-        host: String,
-        /// Number of links.
-        links: usize,
-    },
-    /// A link connects a node to itself, or two hosts.
+    HostLinks { host: String, links: usize },
     #[error(
         "the link between {a} and {b} connects no switch to another node: one of its ends must be a switch"
     )]
-    LinkEnds {
-        /// Name of one end.
-        a: String,
-        /// Name of the other.
-        b: String,
-    },
-    /// Not every host reaches every other.
+    LinkEnds { a: String, b: String },
     #[error("no path leads from {from} to {to}: connect their switches")]
-    Unconnected {
-        /// Name of the sender.
-        from: String,
-        /// Name of the receiver.
-        to: String,
-    },
+    Unconnected { from: String, to: String },
 }
 
 impl Topology {
     /// Number of nodes.
-    #[must_use]
     pub(crate) const fn nodes(&self) -> u32 {
         self.hosts + self.switches
     }
 
     /// Name of a node.
-    #[must_use]
     pub fn name(&self, node: u32) -> String {
         self.names.get(node as usize).cloned().unwrap_or_else(|| format!("node{node}"))
     }
 
     /// The number of the node called `name`.
-    #[must_use]
     pub fn node(&self, name: &str) -> Option<u32> {
         let found = self.names.iter().position(|own| own == name)?;
         u32::try_from(found).ok()
     }
 
     /// The shortest delay of a link: no action of a node affects another sooner.
-    #[must_use]
     pub(crate) fn lookahead_ns(&self) -> u64 {
         self.links.iter().map(|link| link.delay_ns).min().unwrap_or(MIN_DELAY_NS)
     }

@@ -14,7 +14,6 @@ use crate::network::topology::PortSpec;
 /// The result is the end of the gap behind the last packet at the current rate, or the next increase if earlier, as the
 /// gap follows the rate. A CNP postpones it, so an early check is repeated.
 #[inline]
-#[must_use]
 pub(crate) fn recheck_ns(flow: &mut RpHot, rp: &RpParams, now_ns: u64, debt: &mut Debt) -> Option<u64> {
     if flow.machine.active == 0 {
         return (flow.next_ns > now_ns).then_some(flow.next_ns);
@@ -38,14 +37,12 @@ pub(crate) struct Transmitter {
 
 impl Transmitter {
     /// An idle transmitter; `rate_bps` is not 0.
-    #[must_use]
     pub(crate) const fn new(rate_bps: u64) -> Self {
         Self { rate_bps, free_ns: 0, carry: 0 }
     }
 
     /// When the last frame ends.
     #[inline]
-    #[must_use]
     pub(crate) const fn free_ns(&self) -> u64 {
         self.free_ns
     }
@@ -63,7 +60,6 @@ impl Transmitter {
     }
 
     /// Transmission time of `bytes` at `rate_bps`, rounded up.
-    #[must_use]
     pub(crate) const fn time_ns(rate_bps: u64, bytes: u64) -> u64 {
         (bytes * 8_000_000_000).div_ceil(rate_bps)
     }

@@ -137,44 +137,22 @@ pub(crate) struct Round {
 
 /// Reason why a workload cannot be simulated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum WorkloadError {
-    /// A flow names an unknown host.
     #[error("flow {flow}: host {host} does not exist: the fabric has hosts 0 to {}", hosts - 1)]
-    Host {
-        /// Number of the flow, from 0.
-        flow: usize,
-        /// The host it names.
-        host: u32,
-        /// Number of hosts.
-        hosts: u32,
-    },
-    /// A length is out of range.
+    Host { flow: usize, host: u32, hosts: u32 },
     #[error("flow {flow}: {bytes} bytes are out of range: 1 to {MAX_FLOW_BYTES}")]
-    Bytes {
-        /// Number of the flow.
-        flow: usize,
-        /// Length.
-        bytes: u64,
-    },
-    /// A class is out of range.
+    Bytes { flow: usize, bytes: u64 },
     #[error("flow {flow}: class {class} is out of range: 0 to 7")]
-    Class {
-        /// Number of the flow.
-        flow: usize,
-        /// Class.
-        class: u8,
-    },
-    /// Flows wait for each other in a cycle, or for an unknown flow.
+    Class { flow: usize, class: u8 },
     #[error("{0} flows can never start: they wait for each other in a cycle")]
     Cycle(usize),
-    /// The workload is empty.
     #[error("the workload has no flows")]
     Empty,
 }
 
 impl Workload {
     /// An empty workload.
-    #[must_use]
     pub(crate) fn new() -> Self {
         Self::default()
     }
@@ -234,19 +212,16 @@ impl Workload {
     }
 
     /// The flows, by number.
-    #[must_use]
     pub fn flows(&self) -> &[Flow] {
         &self.flows
     }
 
     /// The queue pairs, by number.
-    #[must_use]
     pub(crate) fn pairs(&self) -> &[Pair] {
         &self.pairs
     }
 
     /// Sender and receiver of a flow; `None`: unknown flow.
-    #[must_use]
     pub(crate) fn ends(&self, flow: &Flow) -> Option<Pair> {
         self.pairs.get(flow.qp as usize).copied()
     }
@@ -265,9 +240,6 @@ impl Workload {
     }
 
     /// Checks that every flow can be sent in a fabric of `hosts` hosts.
-    ///
-    /// # Errors
-    /// The first violation.
     pub(crate) fn validate(&self, hosts: u32) -> Result<(), WorkloadError> {
         if self.flows.is_empty() {
             return Err(WorkloadError::Empty);

@@ -64,7 +64,6 @@ impl<T> Knob<T> {
     }
 
     /// Name with its unit, for JSON.
-    #[must_use]
     pub(crate) fn json_key(&self) -> String {
         let unit = match self.unit {
             Unit::Bytes => "_bytes",

@@ -63,7 +63,6 @@ const BEHIND: f64 = 1e6;
 
 impl Score {
     /// Sort key of candidates (minimised).
-    #[must_use]
     pub fn rank(&self) -> f64 {
         if self.excess > 0.0 { BEHIND * (1.0 + self.excess) } else { self.slowdown.min(BEHIND) }
     }
@@ -137,9 +136,6 @@ impl<'p> Evaluator<'p> {
     }
 
     /// Scores all configurations; `None` if interrupted.
-    ///
-    /// # Errors
-    /// A configuration cannot be simulated.
     pub(super) fn scores(&self, configs: &[Config], message: &str) -> Result<Option<Vec<Score>>> {
         let each = || self.workloads.iter().flatten();
         let with = |config: &Config| {

@@ -47,7 +47,6 @@ pub struct Bounds {
 type LimitedMetric = (&'static str, fn(u64) -> String, u64, Option<u64>);
 
 impl Bounds {
-    /// The metrics of `score`.
     fn each(self, score: &Score) -> [LimitedMetric; 3] {
         [
             ("deepest queue", render::bytes, score.queue_bytes, self.queue_bytes),

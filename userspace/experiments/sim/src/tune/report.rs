@@ -143,7 +143,6 @@ impl TuneReport {
     }
 
     /// The best row with the given settings.
-    #[must_use]
     pub fn best(&self) -> Option<&Row> {
         self.rows.iter().find(|row| row.is_as_given)
     }
@@ -157,7 +156,6 @@ impl TuneReport {
     }
 
     /// A sentence that compares the best candidate with the best preset.
-    #[must_use]
     pub fn verdict(&self) -> String {
         let of = |is_preset: bool| self.rows.iter().find(|row| row.is_preset == is_preset);
         let (Some(candidate), Some(preset)) = (of(false), of(true)) else {

@@ -6,10 +6,10 @@ use dcqcn_support::render;
 
 use super::evaluate::{Evaluator, Score};
 use super::limits::Bounds;
-use super::presets::{Preset, presets};
 use super::report::{Row, TuneReport};
 use super::space::{Settings, Space};
 use super::task::{Task, host_rate_bps};
+use super::{Preset, presets};
 use crate::network::Random;
 use crate::network::Scenario;
 use crate::runs::Pool;

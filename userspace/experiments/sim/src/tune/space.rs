@@ -22,7 +22,6 @@ const REFERENCE_BPS: f64 = 25e9;
 /// If given settings leave nothing of a range, it starts this many times below them.
 const BELOW: f64 = 100.0;
 
-/// Kind of a dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DimensionKind {
     /// A parameter.
@@ -140,9 +139,6 @@ fn two_digits(value: f64) -> f64 {
 
 impl Settings {
     /// The whole configuration on hosts' links of `host_rate_bps`.
-    ///
-    /// # Errors
-    /// The values are inconsistent.
     pub(super) fn config(&self, setup: &FabricSetup, host_rate_bps: u64) -> Result<Config> {
         let Self { profile, changes } = self.clone();
         FabricSetup { profile: Some(profile), changes, ..setup.clone() }.config(host_rate_bps)

@@ -8,7 +8,7 @@ use dcqcn_common::layout::DSCPS;
 use dcqcn_support::clock::monotonic_ns;
 use nix::poll::PollFlags;
 
-use super::pauses::Pauses;
+use super::Pauses;
 use super::{QueuePair, Schedule, ethertype, occupy_roce_port, poll_fd, sleep_until};
 use crate::frame::{Body, MAX_OVERHEAD_BYTES, Path, Received};
 use crate::host::Host;

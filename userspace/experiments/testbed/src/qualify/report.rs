@@ -81,13 +81,11 @@ pub struct QualifyReport {
 
 impl QualifyReport {
     /// Number of checks with this outcome.
-    #[must_use]
     pub fn count(&self, outcome: Outcome) -> usize {
         self.checks.iter().filter(|check| check.outcome == outcome).count()
     }
 
     /// JUnit XML: a suite for each case, a test case for each check.
-    #[must_use]
     pub fn junit(&self) -> String {
         let mut xml = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
         // Writing into a `String` cannot fail.

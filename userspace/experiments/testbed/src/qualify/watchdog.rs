@@ -127,7 +127,6 @@ struct Storm {
     socket: RawSocket,
     pause: [u8; FRAME_LEN],
     resume: [u8; FRAME_LEN],
-    /// Duration of one.
     lasts: Duration,
 }
 
@@ -167,7 +166,6 @@ impl Storm {
     }
 }
 
-/// Observations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Observation {
     /// Whether a packet before the storm arrived immediately.

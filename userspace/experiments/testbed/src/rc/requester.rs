@@ -79,7 +79,6 @@ impl Requester {
     /// A requester that has sent nothing. `message` is the payload of every WRITE.
     ///
     /// With an empty message, or a zero MTU or window, it never sends.
-    #[must_use]
     pub(crate) fn new(config: RequesterConfig, message: Bytes) -> Self {
         let packets_per_message = (message.len() as u64).div_ceil(u64::from(config.mtu_bytes.max(1)));
         Self {
@@ -93,13 +92,11 @@ impl Requester {
     }
 
     /// Counters since the start.
-    #[must_use]
     pub(crate) const fn stats(&self) -> RequesterStats {
         self.stats
     }
 
     /// Packets sent and not acknowledged.
-    #[must_use]
     pub(crate) const fn in_flight_packets(&self) -> u64 {
         self.window.in_flight()
     }
@@ -111,14 +108,12 @@ impl Requester {
     }
 
     /// When [`on_timer`](Self::on_timer) must be called next, on the clock of the `now_ns` arguments.
-    #[must_use]
     pub(crate) const fn deadline_ns(&self) -> Option<u64> {
         self.deadline_ns
     }
 
     /// The packet to send now, if the window and the remaining messages allow one. The same packet is returned until
     /// `on_sent` confirms it, so a full socket costs nothing.
-    #[must_use]
     pub(crate) fn next_packet(&self) -> Option<WritePacket> {
         let next = self.window.next();
         let exhausted = self.end().is_some_and(|end| next >= end);

@@ -12,7 +12,6 @@ pub(crate) enum Verdict {
         /// Offset of the payload's first byte in its message.
         offset_bytes: u32,
     },
-    /// A duplicate.
     Duplicate,
     /// Ahead of the expected one: dropped by go-back-N.
     Gap,
@@ -74,7 +73,6 @@ pub(crate) struct Responder {
 
 impl Responder {
     /// A responder that waits for `first_psn`, in packets of at most `mtu_bytes` payload.
-    #[must_use]
     pub(crate) fn new(first_psn: Psn, mtu_bytes: u32) -> Self {
         Self {
             mtu_bytes,
@@ -86,7 +84,6 @@ impl Responder {
     }
 
     /// Counters since the start.
-    #[must_use]
     pub(crate) const fn stats(&self) -> ResponderStats {
         self.stats
     }

@@ -126,7 +126,6 @@ impl Config {
     }
 
     /// Names of the host's interfaces that an entry matches.
-    #[must_use]
     pub fn matching<'a>(&'a self, selector: &'a Selector) -> Vec<&'a str> {
         self.links.matching(selector).collect()
     }
@@ -147,7 +146,6 @@ impl Config {
     }
 
     /// Options of the interface with this name, if the file has it.
-    #[must_use]
     pub fn request(&self, iface: &str) -> Option<Request> {
         let (own, over) = (self.first(&self.interfaces, iface), self.first(&self.over, iface));
         let may_name = self.fleet.as_ref().is_some_and(Bounds::may_name_interfaces);
@@ -160,7 +158,6 @@ impl Config {
     }
 
     /// Settings of the interface with this name; without any `[[interface]]` the common ones.
-    #[must_use]
     pub fn settings(&self, iface: &str) -> Option<Settings> {
         if self.interfaces.is_empty() {
             return Some(self.common.clone());
@@ -174,14 +171,12 @@ impl Config {
     }
 
     /// Whether `other` is equal for the interface with this name.
-    #[must_use]
     pub(crate) fn agrees_on(&self, other: &Self, iface: &str) -> bool {
         let settings_of = |config: &Self| config.request(iface).map(|request| request.settings);
         settings_of(self) == settings_of(other)
     }
 
     /// Whether the interface is the other end of an inline attachment, which has no state of its own.
-    #[must_use]
     pub(crate) fn is_inline_peer(&self, iface: &str) -> bool {
         let may_name = self.fleet.as_ref().is_some_and(Bounds::may_name_interfaces);
         let names = |asked: &Interface| {

@@ -124,9 +124,6 @@ struct Handler {
 }
 
 /// Serves requests until dropped.
-///
-/// # Errors
-/// The listener cannot be registered.
 pub(super) fn serve(
     opened: Opened,
     shared: Arc<SharedState>,

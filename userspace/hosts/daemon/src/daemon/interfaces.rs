@@ -78,7 +78,6 @@ struct Served {
     missing: String,
     /// Missing parts at the last check.
     seen_missing: String,
-    /// Repairs.
     repairs: Attempts,
     /// Comparison of packets passed and seen.
     chain: ChainWatch,

@@ -15,7 +15,6 @@ use super::config::LogFormat;
 
 /// Environment variable with the filter; it overrides the file.
 const VARIABLE: &str = "DCQCN_LOG";
-/// Default filter.
 const DEFAULT: LevelFilter = LevelFilter::INFO;
 
 /// The reloadable filter.

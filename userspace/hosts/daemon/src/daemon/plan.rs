@@ -38,10 +38,8 @@ fn names(config: &Config, iface: &str) -> bool {
     config.request(iface).is_some() && !config.is_inline_peer(iface)
 }
 
-/// An interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Interface {
-    /// Index.
     pub(super) index: u32,
     /// Current name.
     pub(super) name: String,
@@ -67,7 +65,6 @@ pub(super) struct Attached {
 /// Current state of the host.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HostState {
-    /// Interfaces.
     pub(super) interfaces: Vec<Interface>,
     /// Attachments, also of deleted interfaces.
     pub(super) attached: Vec<Attached>,
@@ -107,7 +104,6 @@ pub(super) struct Reload {
     pub(super) listen: bool,
 }
 
-/// Options of a reload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ReloadOptions {
     /// An explicit request, which also resets parameters changed since to the file's; otherwise only changes of the

@@ -38,7 +38,6 @@ pub(super) struct Attempts {
 /// Time of the next repair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Due {
-    /// Now.
     Now,
     /// After a delay.
     Later,

@@ -91,9 +91,6 @@ fn bind(listen: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Waits for a change of the settings.
-///
-/// # Errors
-/// The sender is gone.
 async fn other(
     wanted: &mut Receiver<Option<Metrics>>,
     listen: SocketAddr,

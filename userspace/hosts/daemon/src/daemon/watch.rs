@@ -24,14 +24,12 @@ pub struct FileWatch {
 
 impl FileWatch {
     /// Starts watching a file, which must be read after this.
-    #[must_use]
     pub fn new(path: PathBuf) -> Self {
         let taken = stamp(&path);
         Self { path, taken, seen: None }
     }
 
     /// Path of the file.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -4,7 +4,6 @@
 mod orders;
 mod overrides;
 mod persisted;
-mod rejection_limit;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,7 +28,6 @@ use super::watch::FileWatch;
 use super::{Source, chain, change};
 use crate::shared_state::{Reloaded, SharedState, Snapshot};
 use overrides::Overrides;
-use rejection_limit::RejectionLimit;
 
 /// Interval between checks of the file and the attachments.
 const TICK: Duration = Duration::from_secs(1);
@@ -51,10 +49,7 @@ pub(super) enum Command {
     /// A client's request over the socket.
     Order(Box<Ordered>),
     /// Shut down, and detach or keep the managed interfaces.
-    End {
-        /// Detach.
-        detach: bool,
-    },
+    End { detach: bool },
 }
 
 /// Inputs of the worker.
@@ -133,7 +128,6 @@ struct Published {
     bounds: Arc<BTreeMap<String, String>>,
 }
 
-/// State of the worker.
 struct WorkerState {
     worker: Worker,
     interfaces: ManagedInterfaces,
@@ -363,4 +357,67 @@ fn status(interfaces: &ManagedInterfaces, waiting: usize) -> String {
         ifaces => format!("managing {}", ifaces.join(", ")),
     };
     if waiting == 0 { served } else { format!("{served}; {waiting} more to attach") }
+}
+
+/// Burst of logged rejections.
+const BURST: u32 = 20;
+/// Time per further rejection.
+const ONE_MORE: Duration = Duration::from_secs(60);
+
+/// Rejections that may still be logged.
+#[derive(Debug)]
+struct RejectionLimit {
+    left: u32,
+    /// Time for which `left` is valid.
+    since: Instant,
+    /// Rejections omitted since the last logged one.
+    omitted: u64,
+}
+
+impl RejectionLimit {
+    fn new(now: Instant) -> Self {
+        Self { left: BURST, since: now, omitted: 0 }
+    }
+
+    /// The text to log, if allowed: `text`, with the number of omitted rejections.
+    fn entry(&mut self, text: String, now: Instant) -> Option<String> {
+        while self.left < BURST && now.duration_since(self.since) >= ONE_MORE {
+            self.left += 1;
+            self.since += ONE_MORE;
+        }
+        if self.left == BURST {
+            self.since = now;
+        }
+        let Some(left) = self.left.checked_sub(1) else {
+            self.omitted += 1;
+            return None;
+        };
+        self.left = left;
+        match std::mem::take(&mut self.omitted) {
+            0 => Some(text),
+            before => Some(format!("{text} ({before} earlier rejections omitted)")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rejections_logged_then_summarised() {
+        let began = Instant::now();
+        let mut rejection_limit = RejectionLimit::new(began);
+        let entered = (0..1_000).filter_map(|_| rejection_limit.entry("no".into(), began)).count();
+        assert_eq!(entered, 20);
+        let later = began + ONE_MORE;
+        assert_eq!(
+            rejection_limit.entry("no".into(), later).as_deref(),
+            Some("no (980 earlier rejections omitted)")
+        );
+        assert_eq!(rejection_limit.entry("no".into(), later), None);
+        // After a long pause, the full burst and no more.
+        let rested = later + 1_000 * ONE_MORE;
+        assert_eq!((0..1_000).filter_map(|_| rejection_limit.entry("no".into(), rested)).count(), 20);
+    }
 }

@@ -12,7 +12,6 @@ pub(super) enum Format {
 }
 
 impl Format {
-    /// Content type.
     pub(super) const fn content_type(self) -> &'static str {
         match self {
             Self::Text => "text/plain; version=0.0.4; charset=utf-8",

@@ -11,9 +11,9 @@ use dcqcn_params::qp::{address, hex};
 use dcqcn_params::word;
 use dcqcn_telemetry::{FlowRow, Reading};
 
+use super::Scrape;
 use super::exposition::{Exposition, Format, Kind};
 use super::process;
-use super::scrape::Scrape;
 use crate::shared_state::SharedState;
 
 /// Renders all metrics: interfaces, process and, if `shared` is given, daemon. Collection started at `began`.

@@ -38,7 +38,6 @@ pub struct Exporter {
 
 impl Exporter {
     /// A standalone server.
-    #[must_use]
     pub fn alone(top_qps: usize) -> Arc<Self> {
         Arc::new(Self {
             top_qps: AtomicUsize::new(top_qps),
@@ -50,7 +49,6 @@ impl Exporter {
     }
 
     /// The server of a daemon, whose steps may take `late`.
-    #[must_use]
     pub(crate) fn of_daemon(shared: Arc<SharedState>, late: Duration) -> Arc<Self> {
         Arc::new(Self {
             top_qps: AtomicUsize::new(0),

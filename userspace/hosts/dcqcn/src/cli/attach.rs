@@ -10,7 +10,7 @@ use dcqcn_params::{PacerChoice, QueuesChoice, Role, Settings, XdpModeChoice, par
 use serde::Serialize;
 
 use super::config_file::ConfigFile;
-use super::{several, targets};
+use super::targets;
 use dcqcn_support::cli::Output;
 use dcqcn_support::cli::SettingsArgs;
 
@@ -139,7 +139,7 @@ impl AttachArgs {
         if failed.is_empty() || is_partially_done {
             out.show(&report)?;
         }
-        several::result(failed, is_partially_done)
+        targets::result(failed, is_partially_done)
     }
 }
 
@@ -255,7 +255,7 @@ impl DetachArgs {
         if failed.is_empty() || is_partially_done {
             out.show(&report)?;
         }
-        several::result(failed, is_partially_done)
+        targets::result(failed, is_partially_done)
     }
 }
 

@@ -56,7 +56,6 @@ pub(super) struct DoctorArgs {
 pub(super) struct FindingsFound(u8);
 
 impl FindingsFound {
-    /// Exit code.
     pub(super) const fn exit_code(self) -> u8 {
         self.0
     }

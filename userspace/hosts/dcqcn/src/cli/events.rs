@@ -1,4 +1,4 @@
-//! `events`: follows the event log.
+//! `events`: follows the event log, or logged packets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant, SystemTime};
@@ -7,14 +7,16 @@ use clap::Args;
 use clap_complete::ArgValueCompleter;
 use dcqcn_loader::attach;
 use dcqcn_loader::events::Reader;
+use dcqcn_loader::packets::Packets;
 use dcqcn_netlink::netns;
+use dcqcn_support::cli::Output;
 use dcqcn_support::clock::monotonic_ns;
 use dcqcn_support::interrupt::Interrupt;
+use dcqcn_telemetry::PacketRow;
 use dcqcn_telemetry::audit::{Follow, Log};
 use dcqcn_telemetry::event::{EventRow, Kind};
 
-use super::{packets, targets};
-use dcqcn_support::cli::Output;
+use super::targets;
 
 /// Show events: flows paired, rates cut, packets dropped, tables and queues full, changes rejected.
 ///
@@ -75,7 +77,7 @@ impl EventsArgs {
         let ifaces = if self.ifaces.is_empty() { Vec::new() } else { targets::names(self.ifaces, false)? };
         if self.packets {
             let left = self.count.unwrap_or(u64::MAX);
-            return packets::run(out, &ifaces, left, !self.no_follow, &interrupt);
+            return show_packets(out, &ifaces, left, !self.no_follow, &interrupt);
         }
         let mut refusals = Follow::new(Log::here())?;
         let netns = netns::current_inode()?;
@@ -170,5 +172,40 @@ impl Sources {
             rows.extend(reader.read().iter().filter_map(|entry| EventRow::new(iface, entry, clock, now_ns)));
         }
         rows
+    }
+}
+
+/// Shows up to `left` packets of these interfaces (default: all that log packets); `follow` waits for more.
+fn show_packets(
+    out: &mut Output<'_>,
+    ifaces: &[String],
+    mut left: u64,
+    follow: bool,
+    interrupt: &Interrupt,
+) -> anyhow::Result<()> {
+    let is_selected = |info: &attach::Info| {
+        if ifaces.is_empty() { info.log_packets.is_some() } else { ifaces.contains(&info.iface) }
+    };
+    let infos = attach::list()?.into_iter().filter(is_selected);
+    let mut sources = infos
+        .map(|info| Ok((Packets::open(&info)?, info.iface)))
+        .collect::<Result<Vec<_>, attach::Error>>()?;
+    if sources.is_empty() {
+        anyhow::bail!("packet logging is not attached here; `dcqcn attach IFACE --log-packets` enables it");
+    }
+    loop {
+        for (packets, iface) in &mut sources {
+            for row in packets.read().iter().filter_map(|line| PacketRow::read(iface, line)) {
+                if left == 0 {
+                    return out.finish();
+                }
+                out.line(&row)?;
+                left -= 1;
+            }
+        }
+        out.finish()?;
+        if left == 0 || !follow || interrupt.sleep(PERIOD)? {
+            return Ok(());
+        }
     }
 }

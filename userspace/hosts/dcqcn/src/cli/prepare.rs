@@ -1,11 +1,11 @@
-//! `prepare`: installs fq before attaching.
+//! `prepare` installs fq before attaching; `gc` removes unused state.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use clap::Args;
 use clap_complete::ArgValueCompleter;
-use dcqcn_loader::attach;
+use dcqcn_loader::attach::{self, Freed};
 use dcqcn_support::cli::Output;
 use serde::Serialize;
 
@@ -55,5 +55,40 @@ impl fmt::Display for PrepareReport {
         let Self { iface, done, drop_in } = self;
         writeln!(f, "{iface}: {done}")?;
         drop_in.iter().try_for_each(|path| writeln!(f, "  at boot by {}", path.display()))
+    }
+}
+
+/// Remove state of deleted network namespaces and interfaces, and undo interrupted attachments.
+///
+/// `dcqcn attach` and `dcqcn run` do this when they start.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  dcqcn gc")]
+pub(super) struct GcArgs {}
+
+impl GcArgs {
+    pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        // Changes not confirmed in time were reverted before, as by every command.
+        out.show(&GcReport { freed: attach::gc()? })
+    }
+}
+
+#[derive(Serialize)]
+struct GcReport {
+    freed: Vec<Freed>,
+}
+
+impl fmt::Display for GcReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.freed.is_empty() {
+            writeln!(f, "nothing to free")?;
+        }
+        for Freed { iface, netns_cookie, why, done, problem } in &self.freed {
+            writeln!(f, "{iface} (network namespace {netns_cookie}): {why}")?;
+            done.iter().try_for_each(|line| writeln!(f, "  {line}"))?;
+            problem.iter().try_for_each(|problem| writeln!(f, "  {problem}"))?;
+        }
+        Ok(())
     }
 }

@@ -1,17 +1,22 @@
-//! `run`: the daemon.
+//! `run`: the daemon, or a Prometheus endpoint without one.
 
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use super::metrics;
-use super::targets::resolve_altname;
+use anyhow::Context as _;
 use clap::Args;
 use clap_complete::ArgValueCompleter;
 use dcqcn_daemon::daemon::config::{Config, DEFAULT_PATH, LogFormat};
 use dcqcn_daemon::daemon::log::Log;
 use dcqcn_daemon::daemon::{self, FileWatch, Options, Source};
-
+use dcqcn_daemon::hangup::hangup_of;
+use dcqcn_daemon::metrics::{self, Exporter};
 use dcqcn_support::cli::Output;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::targets::resolve_altname;
 
 /// Run the daemon until Ctrl-C or SIGTERM: attach and maintain the interfaces of its file.
 ///
@@ -83,7 +88,7 @@ impl RunArgs {
             top_qps,
         } = self;
         if metrics_only {
-            return metrics::serve(listen, top_qps, out);
+            return serve_metrics(listen, top_qps, out);
         }
         let (source, config) = if ifaces.is_empty() {
             // Watched before it is read, so that no change in between is missed.
@@ -96,4 +101,36 @@ impl RunArgs {
         let log = Log::begin(log_format, config.log_format, config.log_filter.as_deref())?;
         daemon::run(Options { source, detach_on_exit, allow_empty }, config, log)
     }
+}
+
+/// Serves metrics of attached interfaces, with the `top_qps` busiest flows of each, until a signal or hangup.
+fn serve_metrics(listen: SocketAddr, top_qps: usize, out: &mut Output<'_>) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let (mut interrupt, mut terminate, mut hangup) = (
+            signal(SignalKind::interrupt())?,
+            signal(SignalKind::terminate())?,
+            signal(SignalKind::hangup())?,
+        );
+        let reader = hangup_of(io::stdout())?;
+        let listener = TcpListener::bind(listen)
+            .await
+            .with_context(|| format!("cannot listen on {listen}; pass another address with --listen"))?;
+        let address = listener.local_addr()?;
+        out.text(&format!("serving http://{address}/metrics and http://{address}/healthz\n"))?;
+        if !address.ip().is_loopback() {
+            out.text(&"unauthenticated: any client that reaches this address can read them\n")?;
+        }
+        out.finish()?;
+        let shutdown = async move {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+                _ = hangup.recv() => {}
+                () = reader => {}
+            }
+        };
+        metrics::serve(listener, Exporter::alone(top_qps), shutdown).await;
+        Ok(())
+    })
 }

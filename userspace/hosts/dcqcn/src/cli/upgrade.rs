@@ -8,7 +8,7 @@ use clap_complete::ArgValueCompleter;
 use dcqcn_loader::attach::{self, Part};
 use serde::Serialize;
 
-use super::several;
+use super::targets;
 use dcqcn_support::cli::Output;
 
 /// Replace attached programs by those of this dcqcn, without losing a packet or a rate.
@@ -68,7 +68,7 @@ impl UpgradeArgs {
         if failed.is_empty() || is_partially_done {
             out.show(&report)?;
         }
-        several::result(failed, is_partially_done)
+        targets::result(failed, is_partially_done)
     }
 }
 

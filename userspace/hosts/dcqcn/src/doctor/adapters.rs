@@ -3,7 +3,6 @@
 //! A counter is found by its name with any driver: recordings may lack the driver, and vendors adopt each other's
 //! names. `#` stands for the digit of a priority.
 
-/// Meaning of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CounterMeaning {
     /// PFC frames sent or received.
@@ -12,7 +11,6 @@ pub(super) enum CounterMeaning {
     Discard,
     /// Packets received with CE.
     EcnMarked,
-    /// CNPs sent.
     CnpSent,
     /// Received CNPs that the adapter acts on.
     CnpHandled,
@@ -130,7 +128,6 @@ pub(super) fn means(name: &str, meaning: CounterMeaning) -> bool {
         .any(|(of, pattern)| *of == meaning && is(name, pattern))
 }
 
-/// The adapter with this driver.
 pub(super) fn of_driver(driver: &str) -> Option<&'static Adapter> {
     ADAPTERS.iter().find(|adapter| adapter.drivers.contains(&driver))
 }

@@ -17,10 +17,8 @@ use dcqcn_common::params::{Config, Quantity, Unit};
 use super::snapshot::{Attached, Observed, Snapshot};
 use super::{Finding, Severity};
 
-/// A check.
 type Check = fn(&Snapshot) -> Vec<Finding>;
 
-/// All checks.
 pub(super) const ALL: &[Check] = &[
     attached::attached,
     attached::alive,
@@ -122,12 +120,10 @@ impl Reading<'_> {
         classes
     }
 
-    /// The class of a DSCP.
     fn class_of(&self, dscp: usize) -> usize {
         self.config.dscp_to_tc.get(dscp).copied().map_or(0, usize::from)
     }
 
-    /// The class of CNPs.
     fn cnp_class(&self) -> usize {
         self.class_of(self.config.scalars.cnp_dscp as usize)
     }

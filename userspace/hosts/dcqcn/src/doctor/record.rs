@@ -16,55 +16,21 @@ const MAX_BYTES: u64 = 16 << 20;
 /// Error of writing or reading a recording.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    /// Failed access to a file or directory.
     #[error("{}: {source}{hint}", path.display())]
-    File {
-        /// Path.
-        path: PathBuf,
-        /// Cause.
-        source: io::Error,
-        /// Suggested fix.
-        hint: &'static str,
-    },
-    /// The directory has a recording already.
+    File { path: PathBuf, source: io::Error, hint: &'static str },
     #[error("{} exists already; choose a directory without a recording", path.display())]
-    Exists {
-        /// Path.
-        path: PathBuf,
-    },
-    /// Larger than any recording.
+    Exists { path: PathBuf },
     #[error("{} is longer than {} MiB: it is not a recording", path.display(), MAX_BYTES >> 20)]
-    TooLong {
-        /// Path.
-        path: PathBuf,
-    },
-    /// Invalid JSON or schema.
+    TooLong { path: PathBuf },
     #[error("{}: {source}", path.display())]
-    Json {
-        /// Path.
-        path: PathBuf,
-        /// Cause and position.
-        source: serde_json::Error,
-    },
-    /// Recording of another version.
+    Json { path: PathBuf, source: serde_json::Error },
     #[error(
         "{}: version {found}, this dcqcn reads version {VERSION}; examine it with the dcqcn that recorded it",
         path.display()
     )]
-    Version {
-        /// Path.
-        path: PathBuf,
-        /// Version of the recording.
-        found: String,
-    },
-    /// Invalid content.
+    Version { path: PathBuf, found: String },
     #[error("{}: {reason}", path.display())]
-    Content {
-        /// Path.
-        path: PathBuf,
-        /// Problem.
-        reason: String,
-    },
+    Content { path: PathBuf, reason: String },
 }
 
 const RECORD_FIRST: &str = "; `dcqcn doctor --record DIR` creates such a directory";

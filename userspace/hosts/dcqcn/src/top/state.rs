@@ -77,9 +77,7 @@ pub(super) enum Status {
 /// Action requested by a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
-    /// None.
     None,
-    /// Quit.
     Quit,
     /// Switch to another interface, by offset.
     Switch(isize),

@@ -83,7 +83,6 @@ pub(super) fn page(area: Rect, state: &State) -> usize {
     usize::from(areas(area, state).flows.height.saturating_sub(1)).max(1)
 }
 
-/// Draws the state.
 pub(super) fn draw(frame: &mut Frame<'_>, state: &State) {
     let areas = areas(frame.area(), state);
     frame.render_widget(title(state, areas.flows), areas.title);
@@ -122,7 +121,6 @@ fn title(state: &State, flows: Rect) -> Line<'_> {
     Line::from(spans)
 }
 
-/// Range of visible flows.
 fn visible_range(state: &State, sample: &Sample, flows: Rect) -> String {
     let count = sample.qps.len();
     let page = usize::from(flows.height.saturating_sub(1));

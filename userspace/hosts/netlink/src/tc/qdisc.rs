@@ -23,9 +23,6 @@ pub(super) const LOOPBACK: u32 = 1;
 
 impl Netlink {
     /// All qdiscs of the interface.
-    ///
-    /// # Errors
-    /// The kernel rejects the request.
     pub fn qdiscs(&self, ifindex: u32) -> Result<Vec<Qdisc>> {
         let bodies = self
             .dump(Subsystem::Route, RTM_GETQDISC, |request| {
@@ -41,9 +38,6 @@ impl Netlink {
     }
 
     /// The qdiscs of all interfaces, by index.
-    ///
-    /// # Errors
-    /// The kernel rejects the request.
     pub fn all_qdiscs(&self) -> Result<BTreeMap<u32, Vec<Qdisc>>> {
         let bodies = self
             .dump(Subsystem::Route, RTM_GETQDISC, |request| {
@@ -62,9 +56,6 @@ impl Netlink {
     }
 
     /// All classes of the interface.
-    ///
-    /// # Errors
-    /// The kernel rejects the request.
     pub fn classes(&self, ifindex: u32) -> Result<Vec<Class>> {
         let bodies = self
             .dump(Subsystem::Route, RTM_GETTCLASS, |request| {
@@ -75,9 +66,6 @@ impl Netlink {
     }
 
     /// The root qdisc; `None` if the interface is down and never had one.
-    ///
-    /// # Errors
-    /// The kernel rejects the request.
     pub fn root_qdisc(&self, ifindex: u32) -> Result<Option<Qdisc>> {
         Ok(self.qdiscs(ifindex)?.into_iter().find(|qdisc| qdisc.parent == Handle::ROOT))
     }
@@ -92,9 +80,6 @@ impl Netlink {
     }
 
     /// Statistics of one class.
-    ///
-    /// # Errors
-    /// There is no such class.
     pub fn class_stats(&self, ifindex: u32, class: Handle) -> Result<Stats> {
         self.stats_of(RTM_GETTCLASS, ifindex, class, Handle::UNSPEC)
     }
@@ -179,9 +164,6 @@ impl Netlink {
     }
 
     /// The root TBF, or the only top class of a root HTB, that limits the interface.
-    ///
-    /// # Errors
-    /// The kernel rejects the request.
     pub fn shaping(&self, ifindex: u32) -> Result<Option<Shaping>> {
         let Some(root) = self.root_qdisc(ifindex)? else { return Ok(None) };
         let shaping = |shaper, rate_bps: Option<u64>, burst_ns: Option<u64>| {

@@ -1,7 +1,7 @@
 //! Qdiscs, classes and their statistics, as reported by the kernel.
 
 use super::Handle;
-use super::rate::TICK_NS;
+use super::TICK_NS;
 use super::spec::{
     TCA_FQ_FLOW_PLIMIT, TCA_FQ_HORIZON, TCA_FQ_ORPHAN_MASK, TCA_FQ_PLIMIT, TCA_HTB_CEIL64, TCA_HTB_PARMS,
     TCA_HTB_RATE64,
@@ -37,7 +37,6 @@ pub struct Qdisc {
 
 impl Qdisc {
     /// Limits of an fq; `None` for other kinds.
-    #[must_use]
     pub fn fq(&self) -> Option<Fq> {
         if self.kind != "fq" {
             return None;

@@ -72,7 +72,6 @@ impl SavedQdisc {
     }
 
     /// Whether the saved qdisc is the kernel's default for the interface.
-    #[must_use]
     pub fn is_default(&self) -> bool {
         self.handle == Handle::UNSPEC
     }
@@ -153,9 +152,6 @@ impl Netlink {
     /// Restores the qdisc saved by [`Netlink::save_qdisc`], replacing `ours` (kind and handle). If it is still present
     /// it is left running, because replacing a qdisc drops packets, which kills soft-RoCE QPs (Linux 6.12 and later).
     /// If another process has replaced ours, its qdisc stays.
-    ///
-    /// # Errors
-    /// The kernel rejects the request.
     pub fn restore_qdisc(
         &self,
         ifindex: u32,

@@ -1,7 +1,7 @@
 //! Options of the qdiscs and classes that the project creates, in the kernel's format.
 
 use super::Handle;
-use super::rate::{RATE_SPEC_LEN, Rate};
+use super::{RATE_SPEC_LEN, Rate};
 use crate::wire::Encoder;
 
 /// Nanoseconds of a microsecond.
@@ -117,7 +117,6 @@ impl Ets {
 
 impl QdiscSpec {
     /// The kernel's name for this kind of qdisc.
-    #[must_use]
     pub(crate) const fn kind(&self) -> &'static str {
         match self {
             Self::Htb { .. } => "htb",
@@ -194,7 +193,6 @@ impl HtbClass {
     const GUARANTEED_BPS: u64 = 8_000;
 
     /// A class that borrows its parent's spare rate, up to `ceil_bps`, a frame per turn.
-    #[must_use]
     pub fn sharing(parent: Handle, handle: Handle, ceil_bps: u64, frame_bytes: u32) -> Self {
         // A minimal burst at the guaranteed rate: classes with guaranteed tokens precede all that borrow, whatever
         // their priority.

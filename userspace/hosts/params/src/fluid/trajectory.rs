@@ -91,7 +91,6 @@ fn gain(dce_tcp_g: u64) -> f64 {
 /// around it.
 ///
 /// `None` as for [`fixed_point`](super::fixed_point).
-#[must_use]
 pub fn steady_state(bottleneck: &Bottleneck<'_>, loop_delay_ns: u64) -> Option<SteadyState> {
     let (model, wred) = Model::new(bottleneck)?;
     let gain = gain(bottleneck.config.scalars.dce_tcp_g);

@@ -13,34 +13,14 @@ use serde_json::{Map, Value};
 
 /// Reason why a file cannot be used, with position and expectation.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum Error {
-    /// Unreadable file.
     #[error("{file}: {source}")]
-    Read {
-        /// File.
-        file: String,
-        /// Cause.
-        source: io::Error,
-    },
-    /// Invalid JSON.
+    Read { file: String, source: io::Error },
     #[error("{file}: {source}")]
-    Json {
-        /// File.
-        file: String,
-        /// Position and cause.
-        source: serde_json::Error,
-    },
-    /// Invalid content.
+    Json { file: String, source: serde_json::Error },
     #[error("{file}: {at}: {message}")]
-    Content {
-        /// File.
-        file: String,
-        /// `TABLE`, `TABLE|KEY` or `TABLE|KEY field`.
-        at: String,
-        /// Error and expectation.
-        message: String,
-    },
-    /// The active configuration has no SONiC equivalent.
+    Content { file: String, at: String, message: String },
     #[error("{0}")]
     Export(String),
 }
@@ -93,9 +73,6 @@ impl Database {
     }
 
     /// Parses `text` from the file called `file`.
-    ///
-    /// # Errors
-    /// The text is not JSON, or not an object.
     pub fn parse(file: &str, text: &[u8]) -> Result<Self, Error> {
         // Editors of some systems write a byte order mark.
         let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
@@ -261,9 +238,6 @@ impl<'a> Row<'a> {
     }
 
     /// Whole number in a field.
-    ///
-    /// # Errors
-    /// The text is not a whole number.
     pub(super) fn number(
         &self,
         field: &str,

@@ -17,9 +17,6 @@ pub struct Contents {
 
 impl Log {
     /// Reads the log; one that does not exist is empty.
-    ///
-    /// # Errors
-    /// The file cannot be read.
     pub fn read(&self) -> Result<Contents, Error> {
         let failed = |source| Error { path: self.path(), source };
         let file = match File::open(self.path()) {
@@ -30,9 +27,6 @@ impl Log {
     }
 
     /// Reads the last `bytes` of the log, skipping an incomplete first line; line numbers start there.
-    ///
-    /// # Errors
-    /// The file cannot be read.
     pub fn tail(&self, bytes: u64) -> Result<Contents, Error> {
         let failed = |source| Error { path: self.path(), source };
         let mut file = match File::open(self.path()) {

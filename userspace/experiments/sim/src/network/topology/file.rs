@@ -54,9 +54,6 @@ struct FileLink {
 
 impl Topology {
     /// Reads a topology ([`TOPOLOGY_EXAMPLE`]).
-    ///
-    /// # Errors
-    /// The text is not TOML, lacks a field, or a link names an unknown node.
     pub fn parse(name: &str, text: &str) -> Result<Self, FileError> {
         let file: File = toml::from_str(text).map_err(|error| {
             let line =

@@ -97,7 +97,6 @@ impl Node {
         }
     }
 
-    /// Bytes of a collective.
     fn collective_bytes(&self) -> u64 {
         if self.number("comm_type") == Some(BARRIER) { 0 } else { self.number("comm_size").unwrap_or(1) }
     }

@@ -147,14 +147,12 @@ impl Workload {
     }
 
     /// Number of flows of [`Workload::collectives`], including those that only wait.
-    #[must_use]
     pub(crate) fn flows_of_collectives(collective: Collective, ranks: u64, times: u32) -> u64 {
         let of_one = collective.sends(ranks).saturating_add(ranks);
         of_one.saturating_mul(times.into()).saturating_add(ranks)
     }
 
     /// `collective` alone, over all of `ranks`, which are hosts, `times` times in a row.
-    #[must_use]
     pub fn collectives(collective: Collective, ranks: &[u32], bytes: u64, class: u8, times: u32) -> Self {
         let mut workload = Self::new();
         let mut pairs = Pairs::new(class);
@@ -175,7 +173,6 @@ pub struct Pairs {
 
 impl Pairs {
     /// Empty; all QPs use `class`.
-    #[must_use]
     pub(crate) fn new(class: u8) -> Self {
         Self { class, known: std::collections::HashMap::new() }
     }

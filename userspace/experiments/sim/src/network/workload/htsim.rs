@@ -10,7 +10,6 @@ use super::{Wait, Workload};
 use crate::network::agenda::MAX_TIME_NS;
 use crate::network::read::{FileError, words};
 
-/// A trigger.
 #[derive(Debug, Default)]
 struct Trigger {
     kind: Option<Kind>,

@@ -30,7 +30,6 @@ pub struct Poisson {
 
 impl Poisson {
     /// Expected number of flows.
-    #[must_use]
     pub(crate) fn mean_flows(&self, sizes: &Sizes) -> f64 {
         f64::from(self.hosts) * self.until_ns as f64 / self.gap_ns(sizes)
     }
@@ -44,9 +43,6 @@ impl Poisson {
 
 impl Sizes {
     /// Reads a distribution of HPCC's traffic generator: lines `BYTES PERCENT`, the last of them 100 percent.
-    ///
-    /// # Errors
-    /// A line is malformed, or the numbers do not increase to 100.
     pub fn parse(name: &str, text: &str) -> Result<Self, FileError> {
         let mut points: Vec<(f64, f64)> = Vec::new();
         for (line, words) in words(text) {
@@ -75,13 +71,11 @@ impl Sizes {
     }
 
     /// All flows have this length.
-    #[must_use]
     pub fn constant(bytes: u64) -> Self {
         Self { points: vec![(bytes as f64, 0.0), (bytes as f64, 1.0)] }
     }
 
     /// Mean length.
-    #[must_use]
     pub(crate) fn mean_bytes(&self) -> f64 {
         let first = self.points.first().map_or(0.0, |&(bytes, share)| bytes * share);
         let segment = |pair: &[(f64, f64)]| match pair {
@@ -107,7 +101,6 @@ impl Sizes {
 impl Workload {
     /// Flows with lengths of `sizes` that start at random times (a Poisson process at every host) and go to other hosts
     /// with equal probability. [`Poisson::mean_flows`] returns their expected number.
-    #[must_use]
     pub(crate) fn poisson(sizes: &Sizes, spec: &Poisson) -> Self {
         let mut workload = Self::new();
         if spec.hosts < 2 {
@@ -129,7 +122,6 @@ impl Workload {
     }
 
     /// `senders` hosts, from 1 on, send to host 0.
-    #[must_use]
     pub fn incast(senders: u32, bytes: u64, class: u8) -> Self {
         let mut workload = Self::new();
         for src in 1..=senders {
@@ -139,7 +131,6 @@ impl Workload {
     }
 
     /// Every host sends to one other and receives from one other, at random.
-    #[must_use]
     pub fn permutation(hosts: u32, bytes: u64, class: u8, seed: u64) -> Self {
         let mut random = Random::new(seed);
         // Sattolo's shuffle: one cycle over all hosts, so that none sends to itself.

@@ -45,7 +45,6 @@ struct Allowed {
 
 impl Bounds {
     /// Whether interfaces that the file lacks may be attached.
-    #[must_use]
     pub(crate) fn may_name_interfaces(&self) -> bool {
         self.may("interface")
     }
@@ -128,7 +127,6 @@ fn range_text(range: &RangeInclusive<u64>, key: Key) -> String {
 
 impl Config {
     /// This file with the override `asked` on top.
-    #[must_use]
     pub(crate) fn under(&self, asked: Vec<Interface>) -> Self {
         Self { over: asked, ..self.clone() }
     }

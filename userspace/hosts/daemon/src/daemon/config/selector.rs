@@ -43,7 +43,6 @@ impl Property {
 pub struct Selector(BTreeMap<Property, Pattern>);
 
 impl Selector {
-    /// Adds a pattern.
     pub(super) fn add(&mut self, property: Property, pattern: Pattern) {
         self.0.insert(property, pattern);
     }
@@ -58,7 +57,6 @@ impl Selector {
         self.literal().is_some() || self.0.keys().any(|property| *property != Property::Name)
     }
 
-    /// Pattern of the name.
     pub(super) fn name(&self) -> Option<&Pattern> {
         self.0.get(&Property::Name)
     }

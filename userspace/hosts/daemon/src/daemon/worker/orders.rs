@@ -306,7 +306,6 @@ fn check(apply: &Apply) -> Result<(), String> {
     Ok(())
 }
 
-/// The first line of a text.
 fn first_line(text: &str) -> &str {
     text.lines().next().unwrap_or_default()
 }

@@ -60,7 +60,6 @@ impl Overrides {
         overrides
     }
 
-    /// Active override.
     pub(super) fn active(&self) -> Option<Override> {
         self.kept.held.clone()
     }

@@ -68,9 +68,6 @@ pub(super) struct Written {
 
 impl Written {
     /// Replaces the file.
-    ///
-    /// # Errors
-    /// The rename fails.
     pub(super) fn persist(self) -> Result<()> {
         let Self { file, path } = self;
         file.persist(&path).map_err(|error| failed("write", &path)(error.error))?;
@@ -80,9 +77,6 @@ impl Written {
 }
 
 /// Writes `kept` next to the file at `path`.
-///
-/// # Errors
-/// The write fails.
 pub(super) fn write(path: &Path, kept: &Persisted) -> Result<Written> {
     let dir = path.parent().unwrap_or(path);
     let write = || {

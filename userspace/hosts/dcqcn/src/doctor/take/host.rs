@@ -11,7 +11,7 @@ use dcqcn_telemetry::Softnet;
 
 use super::super::snapshot::{Host, IdleState};
 use super::Notes;
-use super::text::{cpus, names, value};
+use super::{cpus, names, value};
 
 const AS_ROOT: &str = "run doctor as root";
 

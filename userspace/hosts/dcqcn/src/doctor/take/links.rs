@@ -10,8 +10,8 @@ use dcqcn_netlink::{self as net, Netlink, tc};
 
 use super::super::snapshot::{Fq, HIDING, Link, MERGING, Qdisc, Shaper};
 use super::Notes;
-use super::sample::Sampler;
-use super::text::{cpus, names, target, value};
+use super::Sampler;
+use super::{cpus, names, target, value};
 
 const INSTALL_ETHTOOL: &str = "install ethtool";
 

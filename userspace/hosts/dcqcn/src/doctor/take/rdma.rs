@@ -7,7 +7,7 @@ use dcqcn_netlink::Netlink;
 
 use super::super::snapshot::{Link, Rdma, RdmaElsewhere};
 use super::Notes;
-use super::text::{names, value, values};
+use super::{names, value, values};
 
 const CLASS: &str = "/sys/class/infiniband";
 

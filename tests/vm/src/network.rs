@@ -1,0 +1,175 @@
+//! Two guests on one bridge: a network namespace of the host with a tap for each guest's NIC.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::Result;
+use clap::ValueEnum;
+
+use xtask::run;
+
+/// Models of NICs that Debian's QEMU emulates and Debian's kernels have drivers for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Nic {
+    /// Paravirtual, of KVM and most clouds; guest and host exchange segments of up to 64 KB.
+    VirtioNet,
+    /// virtio-net with two pairs of queues.
+    VirtioNetMq,
+    /// Intel 82574L.
+    E1000e,
+    /// Intel 82540EM.
+    E1000,
+    /// Paravirtual, of VMware; receives with LRO.
+    Vmxnet3,
+}
+
+impl Nic {
+    /// The name of QEMU's device, with its options.
+    fn device(self) -> &'static str {
+        match self {
+            Self::VirtioNet => "virtio-net-pci",
+            Self::VirtioNetMq => "virtio-net-pci,mq=on,vectors=6",
+            Self::E1000e => "e1000e",
+            Self::E1000 => "e1000",
+            Self::Vmxnet3 => "vmxnet3",
+        }
+    }
+
+    /// Kernel module.
+    pub(super) fn driver(self) -> &'static str {
+        match self {
+            Self::VirtioNet | Self::VirtioNetMq => "virtio_net",
+            Self::E1000e => "e1000e",
+            Self::E1000 => "e1000",
+            Self::Vmxnet3 => "vmxnet3",
+        }
+    }
+
+    /// Name on the command line.
+    pub(super) fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+}
+
+/// NICs and CPUs of each guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Layout {
+    /// One NIC, one CPU.
+    Single,
+    /// Two NICs on the bridge and a third one on a bridge for management, two CPUs, and frames of up to 9,000 bytes.
+    Matrix,
+}
+
+/// A guest's NICs and their ports of the bridge.
+#[derive(Clone, Debug)]
+pub(super) struct Port {
+    pub(super) netns: String,
+    /// 1 or 2.
+    pub(super) number: u8,
+    pub(super) nic: Nic,
+    pub(super) layout: Layout,
+}
+
+impl Port {
+    /// QEMU's arguments for it. Its tree has no option ROMs.
+    pub(super) fn arguments(&self) -> Vec<String> {
+        let mut arguments = vec![
+            "-qmp".to_owned(),
+            format!("unix:{},server=on,wait=off", self.monitor().display()),
+            // The clocks of two machines differ.
+            "-rtc".to_owned(),
+            format!("base=203{}-01-01T00:00:00", self.number),
+        ];
+        for (index, (tap, nic)) in self.taps().into_iter().enumerate() {
+            let queues = if nic == Nic::VirtioNetMq { ",queues=2" } else { "" };
+            arguments.extend([
+                "-netdev".into(),
+                format!("tap,id=n{index},ifname={tap},script=no,downscript=no{queues}"),
+                "-device".into(),
+                format!(
+                    "{},romfile=,id=nic{index},netdev=n{index},mac=52:54:00:0d:c{index}:{:02x}",
+                    nic.device(),
+                    self.number
+                ),
+            ]);
+        }
+        arguments
+    }
+
+    /// The socket of QEMU's monitor.
+    pub(super) fn monitor(&self) -> PathBuf {
+        std::env::temp_dir().join(format!("{}-{}.qmp", self.netns, self.number))
+    }
+
+    /// The tap of each NIC; of the third one for management.
+    fn taps(&self) -> Vec<(String, Nic)> {
+        let tap = tap(self.number);
+        match self.layout {
+            Layout::Single => vec![(tap, self.nic)],
+            Layout::Matrix => vec![
+                (tap.clone(), self.nic),
+                (format!("{tap}b"), self.nic),
+                (format!("{tap}m"), Nic::VirtioNet),
+            ],
+        }
+    }
+}
+
+/// The tap of a guest's first NIC.
+pub(super) fn tap(number: u8) -> String {
+    format!("tap{number}")
+}
+
+/// The namespace, removed on drop.
+pub(super) struct Network {
+    pub(super) netns: String,
+    pub(super) ports: [Port; 2],
+}
+
+/// MTU of taps for frames of 9,000 bytes with tags or a tunnel's headers.
+const JUMBO_BYTES: &str = "9216";
+
+impl Network {
+    /// A bridge with a tap for each of two guests.
+    pub(super) fn new(nic: Nic, layout: Layout) -> Result<Self> {
+        let netns = format!("dcqcn-vm-{}", std::process::id());
+        let ports = [1, 2].map(|number| Port { netns: netns.clone(), number, nic, layout });
+        ip(&["netns", "add", &netns])?;
+        // From here on it is removed on any failure.
+        let network = Self { netns, ports };
+        for bridge in ["br0", "br1"] {
+            network.ip(&["link", "add", bridge, "type", "bridge", "mcast_snooping", "0"])?;
+            network.ip(&["link", "set", bridge, "up"])?;
+        }
+        for (tap, nic) in network.ports.iter().flat_map(Port::taps) {
+            let bridge = if tap.ends_with('m') { "br1" } else { "br0" };
+            let queues: &[&str] = if nic == Nic::VirtioNetMq { &["multi_queue"] } else { &[] };
+            network.ip(&[&["tuntap", "add", &tap, "mode", "tap", "vnet_hdr"], queues].concat())?;
+            if layout == Layout::Matrix {
+                network.ip(&["link", "set", &tap, "mtu", JUMBO_BYTES])?;
+            }
+            network.ip(&["link", "set", &tap, "master", bridge, "up"])?;
+        }
+        Ok(network)
+    }
+
+    fn ip(&self, arguments: &[&str]) -> Result<()> {
+        ip(&[&["-n", self.netns.as_str()], arguments].concat())
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        if let Err(error) = ip(&["netns", "del", &self.netns]) {
+            eprintln!("cannot remove network namespace {}: {error:#}", self.netns);
+        }
+        for port in &self.ports {
+            // An error means that QEMU did not start.
+            drop(std::fs::remove_file(port.monitor()));
+        }
+    }
+}
+
+fn ip(arguments: &[&str]) -> Result<()> {
+    run::capture(Command::new("ip").args(arguments)).map(drop)
+}
