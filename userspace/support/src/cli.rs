@@ -206,6 +206,9 @@ impl<'a> Output<'a> {
     }
 
     /// Prints `report` in the requested form.
+    ///
+    /// # Errors
+    /// Standard output is closed or full.
     pub fn show<T: Serialize + fmt::Display>(&mut self, report: &T) -> anyhow::Result<()> {
         if self.json { self.json(report) } else { self.text(report) }
     }

@@ -17,6 +17,9 @@ pub struct Replacement {
 
 impl Replacement {
     /// Starts replacing `path`; of a link, the target is replaced. A new file gets permissions according to the umask.
+    ///
+    /// # Errors
+    /// The directory is not writable.
     pub fn create(path: &Path) -> io::Result<Self> {
         if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
             let file = File::options().write(true).open(path)?;

@@ -88,6 +88,9 @@ impl RawSocket {
     }
 
     /// The next frame, which must arrive.
+    ///
+    /// # Errors
+    /// No frame arrives in time.
     pub fn expect(&self) -> Result<Vec<u8>> {
         self.receive(TIMEOUT)?.context("no frame arrived")
     }

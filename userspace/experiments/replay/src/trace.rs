@@ -77,6 +77,9 @@ pub enum Error {
 /// Parameters of a trace: a reaction point alone, with departure times determined by the rates. Unless set,
 /// `pacing_credit` and `wire_overhead` are 0, and so is `rate_reduce_monitor_period` in the paper's variant, which
 /// lacks such a guard: every CNP cuts.
+///
+/// # Errors
+/// The settings are inconsistent.
 pub fn config(settings: &Settings) -> Result<Config, SettingsError> {
     let is_set = |key: &str| settings.changes.iter().any(|change| change.key.to_string() == key);
     let mut config = settings.config(None)?;

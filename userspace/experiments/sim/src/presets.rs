@@ -281,6 +281,9 @@ impl Setup {
     }
 
     /// The scenario; with time series if `series`, or if the preset's metrics need them.
+    ///
+    /// # Errors
+    /// Settings are inconsistent.
     pub fn scenario(&self, series: bool) -> Result<Scenario> {
         let mut scenario = self.scenario.clone();
         scenario.sender_rate_bps = self.sender_link_bps.unwrap_or(scenario.port_rate_bps);

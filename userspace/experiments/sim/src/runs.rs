@@ -69,6 +69,9 @@ impl Pool {
     /// Runs every scenario: a single one on all cores, several on one each. After Ctrl-C, the remaining and interrupted
     /// ones have no result. `message` formats the progress line from the number of remaining runs and the time of the
     /// current one.
+    ///
+    /// # Errors
+    /// A scenario is invalid.
     pub(crate) fn run<S: Simulation>(
         &self,
         scenarios: &[S],

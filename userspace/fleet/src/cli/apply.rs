@@ -231,6 +231,9 @@ async fn begin(
 }
 
 /// Executes the rollout of a version to its end, and prints its messages.
+///
+/// # Errors
+/// A signal interrupts it.
 pub(super) async fn execute(
     mut store: Store,
     version: u64,

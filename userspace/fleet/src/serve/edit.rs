@@ -9,6 +9,9 @@ use toml::{Table, Value};
 ///
 /// The first table whose name matches the interface applies. If that name is a pattern, the change is made in a copy of the
 /// table for this interface alone, so other interfaces keep their values.
+///
+/// # Errors
+/// The text is not a valid configuration.
 pub(super) fn with(text: &str, interface: &str, key: Key, value: &str) -> Result<String> {
     let mut file: Table = toml::from_str(text).context("cannot parse the configuration of the daemon")?;
     let tables = file.entry("interface").or_insert_with(|| Value::Array(Vec::new()));

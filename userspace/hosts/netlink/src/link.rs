@@ -143,6 +143,9 @@ impl Netlink {
     }
 
     /// The interface with index `ifindex`.
+    ///
+    /// # Errors
+    /// No interface has this index.
     pub fn link_by_index(&self, ifindex: u32) -> Result<Link> {
         self.get_link(&LinkUnspec::new_with_index(ifindex).build())?
             .map_err(|refusal| kernel_error("look up", format!("interface {ifindex}"), refusal))

@@ -60,6 +60,9 @@ pub(super) struct Answer {
 
 impl Netlink {
     /// Connects to the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// The process may not open netlink sockets.
     pub fn connect() -> Result<Self> {
         let open = |protocol| -> io::Result<Socket> {
             let mut socket = Socket::new(protocol)?;

@@ -52,6 +52,9 @@ impl Netns {
     }
 
     /// Opens the existing namespace `name`.
+    ///
+    /// # Errors
+    /// The name is unusable, or there is no such namespace.
     pub fn open(name: &str) -> Result<Self> {
         let file = File::open(path_of(name)?).map_err(|source| Error::Netns {
             operation: "open",
@@ -71,6 +74,9 @@ impl Netns {
     }
 
     /// The namespace of a process.
+    ///
+    /// # Errors
+    /// There is no such process, or its namespaces are not readable to this one.
     pub fn of_process(pid: u32) -> Result<Self> {
         let name = format!("that of process {pid}");
         match File::open(format!("/proc/{pid}/ns/net")) {
@@ -92,6 +98,9 @@ impl Netns {
     }
 
     /// Removes the name `name`. The namespace ends, with its interfaces, once no process, socket or [`Netns`] uses it.
+    ///
+    /// # Errors
+    /// The name is unusable, there is no such namespace, or the process lacks CAP_SYS_ADMIN.
     pub fn delete(name: &str) -> Result<()> {
         let path = path_of(name)?;
         let failed = |source| Error::Netns { operation: "delete", name: name.to_owned(), source };
@@ -137,6 +146,9 @@ impl Netns {
     }
 
     /// Inode number, unique while the namespace exists.
+    ///
+    /// # Errors
+    /// The namespace's file cannot be read.
     pub fn inode(&self) -> Result<u64> {
         self.file.metadata().map(|metadata| metadata.ino()).map_err(|source| Error::Netns {
             operation: "identify",
@@ -158,6 +170,9 @@ impl Netns {
     }
 
     /// Runs `work` on a new thread inside the namespace and waits for it. A panic of `work` propagates to the caller.
+    ///
+    /// # Errors
+    /// The namespace cannot be entered.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
         on_new_thread(|| {
             let _inside = self.enter()?;

@@ -56,6 +56,9 @@ impl Netlink {
     }
 
     /// Removes a filter below `parent`.
+    ///
+    /// # Errors
+    /// There is no such filter, or the process lacks CAP_NET_ADMIN.
     pub fn delete_filter(&self, ifindex: u32, parent: Handle, filter: &Filter) -> Result<()> {
         let info = u32::from(filter.priority) << 16 | u32::from(filter.protocol);
         self.change(RTM_DELTFILTER, 0, |request| {

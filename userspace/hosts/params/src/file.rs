@@ -246,6 +246,9 @@ impl Reader<'_> {
 }
 
 /// Parses the number of flows per table; also for the command line.
+///
+/// # Errors
+/// The text is not a number, or out of range.
 pub fn parse_flows(text: &str) -> Result<u32, String> {
     let (low, high) = (WAYS as u32, MAX_FLOWS);
     let flows = text.parse().ok().filter(|flows| (low..=high).contains(flows));

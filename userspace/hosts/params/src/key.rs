@@ -215,6 +215,9 @@ impl Key {
     }
 
     /// Parses a value of this parameter; see [`quantity::parse`].
+    ///
+    /// # Errors
+    /// The text is not a valid value.
     pub fn parse_value(self, text: &str) -> Result<u64, SetError> {
         let value =
             quantity::parse(text, self.unit()).map_err(|source| SetError::Quantity { key: self, source })?;
@@ -298,6 +301,9 @@ pub struct Assignment {
 
 impl Assignment {
     /// An assignment of `text` to the parameter called `key`.
+    ///
+    /// # Errors
+    /// The parameter does not exist or cannot be set, or the text is not a value of it.
     pub fn new(key: &str, text: &str) -> Result<Self, SetError> {
         let key: Key = key.parse()?;
         if key.follows_from_attach() {

@@ -29,6 +29,9 @@ pub struct OutOfRange {
 }
 
 /// Checks that `value`, a number of `what`, is in its range.
+///
+/// # Errors
+/// The value is out of range.
 pub fn in_range(
     what: impl Into<String>,
     value: u64,
@@ -108,6 +111,9 @@ const PARTS_PER_MILLION: &[(&str, u64)] = &[("%", 10_000), ("ppm", 1)];
 const COUNT: &[(&str, u64)] = &[("", 1)];
 
 /// Parses `text` as a quantity of `unit`, in its base unit (bytes, bit/s, ns, ppm, the word's index).
+///
+/// # Errors
+/// The text is not a quantity, not a whole number of base units, or does not fit 64 bits.
 pub fn parse(text: &str, unit: Unit) -> Result<u64, QuantityError> {
     let (text, refused) = (text.trim(), |problem| QuantityError { text: text.to_owned(), problem, unit });
     let (units, base) = match unit {

@@ -16,6 +16,9 @@ const SHAPE: &str = "--topology leaf-spine or fat-tree, as a file defines its ow
 
 impl FabricSetup {
     /// [`Self::with`], for settings that must all have an effect.
+    ///
+    /// # Errors
+    /// As there, or a setting has no effect.
     pub(crate) fn with_effect(&self, text: &str) -> Result<Self> {
         let setup = self.with(text)?;
         let keys: Vec<&str> =

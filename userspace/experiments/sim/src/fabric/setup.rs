@@ -184,6 +184,9 @@ const REFUSED: &str = "cannot simulate this fabric";
 
 impl FabricSetup {
     /// Applies one setting: a flag without its dashes, a DCQCN parameter, or `kmin`, `kmax` and `pmax` of the flows' class.
+    ///
+    /// # Errors
+    /// The setting is unknown, or the text is not a value of it.
     pub fn set(&mut self, key: &str, text: &str) -> Result<()> {
         let short = SHORTHANDS.iter().find(|short| short.0 == key);
         if let Some((_, name, ..)) = short {

@@ -22,6 +22,9 @@ pub struct Setting {
 
 impl Setting {
     /// Checks that `key` exists and that `text` is a value of it.
+    ///
+    /// # Errors
+    /// The setting is unknown, or the text is not a value of it.
     pub fn new(key: &str, text: &str) -> Result<Self, SetupError> {
         Setup::new(Preset::Incast).set(key, text)?;
         Ok(Self { key: key.to_owned(), text: text.to_owned() })
@@ -46,6 +49,9 @@ impl Setup {
     }
 
     /// Applies one setting; later ones take precedence.
+    ///
+    /// # Errors
+    /// The setting is unknown, or the text is not a value of it.
     pub fn set(&mut self, key: &str, text: &str) -> Result<(), SetupError> {
         if key == "profile" {
             self.profile = parse_word(text).map_err(|error| SetupError(format!("profile = {error}")))?;

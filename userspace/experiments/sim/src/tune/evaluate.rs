@@ -136,6 +136,9 @@ impl<'p> Evaluator<'p> {
     }
 
     /// Scores all configurations; `None` if interrupted.
+    ///
+    /// # Errors
+    /// A configuration cannot be simulated.
     pub(super) fn scores(&self, configs: &[Config], message: &str) -> Result<Option<Vec<Score>>> {
         let each = || self.workloads.iter().flatten();
         let with = |config: &Config| {

@@ -139,6 +139,9 @@ fn two_digits(value: f64) -> f64 {
 
 impl Settings {
     /// The whole configuration on hosts' links of `host_rate_bps`.
+    ///
+    /// # Errors
+    /// The values are inconsistent.
     pub(super) fn config(&self, setup: &FabricSetup, host_rate_bps: u64) -> Result<Config> {
         let Self { profile, changes } = self.clone();
         FabricSetup { profile: Some(profile), changes, ..setup.clone() }.config(host_rate_bps)

@@ -124,6 +124,9 @@ struct Handler {
 }
 
 /// Serves requests until dropped.
+///
+/// # Errors
+/// The listener cannot be registered.
 pub(super) fn serve(
     opened: Opened,
     shared: Arc<SharedState>,

@@ -24,6 +24,9 @@ pub(super) struct Port {
 
 impl Port {
     /// Opens its maps.
+    ///
+    /// # Errors
+    /// The interface is not attached.
     pub(super) fn open(iface: &str) -> Result<Arc<Self>> {
         let Attachment { info, maps } = attach::open(iface)?;
         Ok(Arc::new(Self { info, maps: RwLock::new(maps) }))

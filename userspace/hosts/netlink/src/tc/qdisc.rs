@@ -80,6 +80,9 @@ impl Netlink {
     }
 
     /// Statistics of one class.
+    ///
+    /// # Errors
+    /// There is no such class.
     pub fn class_stats(&self, ifindex: u32, class: Handle) -> Result<Stats> {
         self.stats_of(RTM_GETTCLASS, ifindex, class, Handle::UNSPEC)
     }

@@ -73,6 +73,9 @@ impl Database {
     }
 
     /// Parses `text` from the file called `file`.
+    ///
+    /// # Errors
+    /// The text is not JSON, or not an object.
     pub fn parse(file: &str, text: &[u8]) -> Result<Self, Error> {
         // Editors of some systems write a byte order mark.
         let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);

@@ -16,6 +16,9 @@ pub struct Follow {
 
 impl Follow {
     /// Starts at the current end of `log`.
+    ///
+    /// # Errors
+    /// The file exists and cannot be read.
     pub fn new(log: Log) -> Result<Self, Error> {
         let mut follow = Self { log, at: None };
         let file = follow.open()?;
@@ -25,6 +28,9 @@ impl Follow {
 
     /// The entries appended since the last call. Malformed lines are skipped; an incomplete line is left for the next
     /// call.
+    ///
+    /// # Errors
+    /// The file exists and cannot be read.
     pub fn read(&mut self) -> Result<Vec<Entry>, Error> {
         let Some((file, inode, len)) = self.open()? else {
             return Ok(Vec::new());

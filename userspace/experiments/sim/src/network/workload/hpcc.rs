@@ -101,6 +101,9 @@ impl Topology {
     }
 
     /// Reads a topology file. Nonzero error rates are rejected: links are lossless here.
+    ///
+    /// # Errors
+    /// A line is malformed, or the numbers are inconsistent.
     pub fn hpcc(name: &str, text: &str) -> Result<Self, FileError> {
         let lines: Vec<_> = words(text).collect();
         let numbers = |line: usize| -> Option<Vec<u32>> {

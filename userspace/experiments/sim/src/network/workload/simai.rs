@@ -48,6 +48,9 @@ struct Step {
 
 impl Workload {
     /// Reads a workload file for a fabric of `hosts` hosts.
+    ///
+    /// # Errors
+    /// A line is malformed, or there are more GPUs than hosts.
     pub(crate) fn simai(name: &str, text: &str, hosts: u32, class: u8) -> Result<Self, FileError> {
         let mut lines = words(text);
         let (_, head) = lines.next().unwrap_or_default();

@@ -68,6 +68,9 @@ pub(super) struct Written {
 
 impl Written {
     /// Replaces the file.
+    ///
+    /// # Errors
+    /// The rename fails.
     pub(super) fn persist(self) -> Result<()> {
         let Self { file, path } = self;
         file.persist(&path).map_err(|error| failed("write", &path)(error.error))?;
