@@ -3,16 +3,16 @@
 //! The driver (`tests/src/bin/vm-guest.rs`) has the scenarios; it is queried on this machine and run in the guest.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use fs_err as fs;
 use serde::{Deserialize, Serialize};
 
-use crate::build;
+use super::tree::Arch;
 use crate::run;
 use crate::workspace::Workspace;
+use crate::{build, dist};
 
 /// A scenario.
 #[derive(Clone, Debug, Deserialize)]
@@ -65,9 +65,15 @@ pub(super) fn build_driver(workspace: &Workspace) -> Result<PathBuf> {
     Ok(workspace.binary_of("release", DRIVER.0))
 }
 
+/// As [`build_driver`], for a guest of another architecture: static.
+pub(super) fn cross_driver(workspace: &Workspace, arch: Arch) -> Result<PathBuf> {
+    let [_, driver] = dist::cross(workspace, arch.name(), [build::COMMAND, DRIVER])?;
+    Ok(driver)
+}
+
 /// The scenarios of a driver.
-pub(super) fn all(driver: &Path) -> Result<Vec<Scenario>> {
-    let list = run::capture(Command::new(driver).arg("list"))?;
+pub(super) fn all(driver: &Path, arch: Arch) -> Result<Vec<Scenario>> {
+    let list = run::capture(dist::runner(driver, arch.name())?.arg("list"))?;
     serde_json::from_str(&list).context("cannot read the driver's list of scenarios")
 }
 
