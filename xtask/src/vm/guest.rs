@@ -25,6 +25,7 @@ use crate::{build, dist, page};
 /// First commands of every guest. Our own commands are on the share, which is not cached: reading them takes half a
 /// second each time. The guest's modules are the running kernel's.
 pub(super) const PREPARE: &str = "\
+mkdir -p /usr/local/bin
 cp /share/dcqcn /share/vm-guest /usr/local/bin
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C
 export DCQCN_BIN=/usr/local/bin/dcqcn
