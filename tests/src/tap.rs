@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 use crate::host::Host;
 
 /// `TUNSETIFF` (include/uapi/linux/if_tun.h): makes the interface, or adds a queue to it.
-const TUNSETIFF: libc::c_ulong = 0x4004_54ca;
+const TUNSETIFF: libc::Ioctl = 0x4004_54ca;
 /// `struct ifreq` of that ioctl: its length, and that of the name, which precedes the flags.
 const REQUEST_BYTES: usize = 40;
 const NAME_BYTES: usize = 16;

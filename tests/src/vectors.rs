@@ -15,15 +15,16 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::fs;
 use std::net::Ipv6Addr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use dcqcn_common::flow::{FlowId, QpId, RpFlow, RpSet};
 use dcqcn_common::layout::{Backlog, ClassCounters, Counters, Pair, PairSource};
-use dcqcn_common::params::{Config, PACER_FQ};
+use dcqcn_common::params::{Config, PACER_FQ, Params, Port};
 use dcqcn_common::stats::Stat;
+use dcqcn_loader::dataplane::Sizes;
 use dcqcn_params::{Assignment, Settings};
-use dcqcn_replay::{Engine, Hook, Meta, Outcome, State, Verdict};
+use dcqcn_replay::{Engine, Hook, Kernel, Meta, Outcome, State, Verdict};
 use serde::{Deserialize, Serialize};
 
 pub use scenarios::scenarios;
@@ -184,6 +185,13 @@ impl Vector {
         Ok(differences)
     }
 
+    /// As [`Self::differences`], of the programs in the kernel. Needs root.
+    pub fn kernel_differences(&self) -> Result<Vec<String>> {
+        const SIZES: Sizes = Sizes { rp_flows: 4_096, np_flows: 4_096 };
+        let port = Port::new(1, SIZES.rp_sets(), SIZES.np_sets());
+        self.differences(&mut Kernel::new(SIZES, &Params::new(&self.config()?, port)?, 1)?)
+    }
+
     /// The vector with this engine's results.
     pub fn observe(&self, engine: &mut dyn Engine) -> Result<Self> {
         let mut observed = self.clone();
@@ -328,7 +336,11 @@ pub fn path(name: &str) -> PathBuf {
 
 /// A vector as stored on disk.
 pub fn load(name: &str) -> Result<Vector> {
-    let path = path(name);
-    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    read(&path(name))
+}
+
+/// A vector of a file.
+pub fn read(path: &Path) -> Result<Vector> {
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     serde_json::from_str(&text).with_context(|| format!("{}", path.display()))
 }

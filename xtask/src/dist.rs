@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 use fs_err as fs;
 
-use crate::run::{capture, find_program, header, line, stream};
+use crate::run::{capture, find_program, header, line, path_with, rustup, stream};
 use crate::toolchain::{self, Toolchain};
 use crate::workspace::Workspace;
 use crate::{apt, build, python, web};
@@ -88,7 +88,8 @@ impl<'a> Release<'a> {
         web::setup(workspace)?;
         let zig = python::ensure(workspace, "zig", &ZIG)?;
         for arch in architectures {
-            release.compile(&toolchain, &zig, arch.0)?;
+            compile(workspace, &toolchain, &zig, arch.0, &[build::COMMAND, build::FLEET, build::LAB])?;
+            release.try_out(arch.0)?;
         }
         release.generate()?;
         Ok(release)
@@ -114,29 +115,12 @@ impl<'a> Release<'a> {
             .try_for_each(|name| generate(self.workspace, &host.join(name), &self.generated.join(name)))
     }
 
-    fn compile(&self, toolchain: &Toolchain, zig: &Path, arch: &str) -> Result<()> {
-        let object = build::object(self.workspace, toolchain, arch)?;
-        header(format_args!("{} for {arch}, static", COMMANDS.join(", ")));
-        let mut command = toolchain.cross(self.workspace, zig)?;
-        command.args(["--profile", "dist", "--target", &format!("{arch}-unknown-linux-musl")]);
-        for name in COMMANDS {
-            command.args(["--package", name, "--bin", name]);
-        }
-        stream(command.env("DCQCN_EBPF_OBJECT", object))?;
-        self.try_out(arch)
-    }
-
-    /// Starts the commands, those of another architecture in Debian's emulator of user space.
+    /// Starts the commands.
     fn try_out(&self, arch: &str) -> Result<()> {
-        let emulator = (arch != std::env::consts::ARCH).then(|| format!("qemu-{arch}"));
-        if let Some(emulator) = &emulator {
-            apt::require(&[(emulator, "qemu-user")])?;
-        }
         for name in COMMANDS {
             let binary = self.binaries(arch).join(name);
             let run = |words: &[&str]| {
-                let mut command = Command::new(emulator.as_deref().unwrap_or("env"));
-                capture(command.arg(&binary).args(words).current_dir(self.workspace.root()))
+                capture(runner(&binary, arch)?.args(words).current_dir(self.workspace.root()))
             };
             let version = run(&["--version"])?;
             ensure!(version.trim() == format!("{name} {VERSION}"), "{} prints {version}", binary.display());
@@ -149,11 +133,10 @@ impl<'a> Release<'a> {
 
     /// Directory of the commands for an architecture.
     fn binaries(&self, arch: &str) -> PathBuf {
-        let target = self.workspace.host_target();
         if self.is_native {
-            target.join("dist")
+            self.workspace.host_target().join("dist")
         } else {
-            target.join(format!("{arch}-unknown-linux-musl/dist"))
+            cross_target(self.workspace, arch)
         }
     }
 
@@ -237,6 +220,56 @@ impl<'a> Release<'a> {
     }
 }
 
+/// Builds static binaries for an architecture; returns their paths.
+pub fn cross<const N: usize>(
+    workspace: &Workspace,
+    arch: &str,
+    binaries: [build::Binary; N],
+) -> Result<[PathBuf; N]> {
+    let toolchain = toolchain::setup(workspace)?;
+    compile(workspace, &toolchain, &python::ensure(workspace, "zig", &ZIG)?, arch, &binaries)?;
+    Ok(binaries.map(|(name, _)| cross_target(workspace, arch).join(name)))
+}
+
+fn compile(
+    workspace: &Workspace,
+    toolchain: &Toolchain,
+    zig: &Path,
+    arch: &str,
+    binaries: &[build::Binary],
+) -> Result<()> {
+    let object = build::object(workspace, toolchain, arch)?;
+    let names: Vec<&str> = binaries.iter().map(|(name, _)| *name).collect();
+    header(format_args!("{} for {arch}, static", names.join(", ")));
+    let target = format!("{arch}-unknown-linux-musl");
+    let added = rustup(["target", "add", &target])?;
+    ensure!(added.is_some(), "the standard library for {target} is installed by rustup; install rustup");
+    let mut command = Command::new(zig.join("cargo-zigbuild"));
+    command.args(["zigbuild", "--profile", "dist", "--target", &target]).current_dir(workspace.root());
+    command.env("CARGO_TARGET_DIR", workspace.host_target()).env("PATH", path_with(zig)?);
+    for (name, package) in binaries {
+        command.args(["--package", package, "--bin", name]);
+    }
+    stream(command.env("DCQCN_EBPF_OBJECT", object))
+}
+
+/// A static binary, in Debian's emulator of user space if it has another architecture.
+pub fn runner(binary: &Path, arch: &str) -> Result<Command> {
+    if arch == std::env::consts::ARCH {
+        return Ok(Command::new(binary));
+    }
+    let emulator = format!("qemu-{arch}");
+    apt::require(&[(&emulator, "qemu-user")])?;
+    let mut command = Command::new(emulator);
+    command.arg(binary);
+    Ok(command)
+}
+
+/// Directory of static binaries.
+fn cross_target(workspace: &Workspace, arch: &str) -> PathBuf {
+    workspace.host_target().join(format!("{arch}-unknown-linux-musl/dist"))
+}
+
 /// Time of the files: the commit's, so that equal sources give equal files.
 fn epoch(workspace: &Workspace) -> Result<String> {
     let time =
@@ -308,8 +341,8 @@ fn check_package(package: &Path) -> Result<()> {
 /// Accepted errors: the binaries are static.
 const LINTIAN: [&str; 1] = ["statically-linked-binary"];
 /// Accepted errors: the binaries are static; documentation in directories, signatures, groups and change logs of the
-/// distribution; directories that systemd creates.
-const RPMLINT: [&str; 7] = [
+/// distribution; directories that systemd creates; `lab`, taken for a language.
+const RPMLINT: [&str; 8] = [
     "statically-linked-binary",
     "not-listed-as-documentation",
     "no-signature",
@@ -317,6 +350,7 @@ const RPMLINT: [&str; 7] = [
     "no-changelogname-tag",
     "missing-dependency-to-logrotate",
     "logrotate-log-dir-not-packaged",
+    "no-dependency-on locales-lab",
 ];
 
 /// A checker's errors about a package; `None` if it is not installed.
@@ -399,7 +433,7 @@ fn install(from: &Path, to: &Path, mode: &str) -> Result<()> {
 }
 
 /// Copies the contents of a directory into another one, which may exist.
-fn copy(from: &Path, to: &Path) -> Result<()> {
+pub fn copy(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to)?;
     capture(Command::new("cp").arg("-r").arg(from.join(".")).arg(to)).map(drop)
 }

@@ -98,17 +98,6 @@ impl Toolchain {
         self.command(workspace, "cargo", verb, arch)
     }
 
-    /// `cargo zigbuild` of this toolchain, in `zig`, with the standard library from source.
-    pub(crate) fn cross(&self, workspace: &Workspace, zig: &Path) -> Result<Command> {
-        let mut command = Command::new(zig.join("cargo-zigbuild"));
-        command.args(["zigbuild", "-Z", "build-std=std,panic_unwind"]).current_dir(workspace.root());
-        command.env("CARGO_TARGET_DIR", workspace.host_target()).env("PATH", run::path_with(zig)?);
-        // The start files come from zig: Debian's compiler has none of musl.
-        command.env("RUSTFLAGS", "-C link-self-contained=no");
-        self.environment(&mut command);
-        Ok(command)
-    }
-
     /// Clippy of this toolchain in the eBPF crate; installs it if missing.
     pub(crate) fn clippy(&self, workspace: &Workspace) -> Result<Command> {
         // Called by its full path: `cargo clippy` would search rustup's directory first and find another one.

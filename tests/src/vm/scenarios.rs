@@ -26,6 +26,7 @@ mod storage_guide;
 mod systemd;
 mod tcp;
 mod typing;
+mod vectors;
 mod verifier;
 
 use super::Scenario;
@@ -40,6 +41,15 @@ pub const SCENARIOS: &[Scenario] = &[
         with_systemd: false,
         two_guests: false,
         run: verifier::run,
+    },
+    Scenario {
+        name: "vectors",
+        about: "the packets of tests/vectors give the stored bytes, times and counters",
+        limit_s: 180,
+        is_ci: false,
+        with_systemd: false,
+        two_guests: false,
+        run: vectors::run,
     },
     Scenario {
         name: "incast",

@@ -15,7 +15,7 @@ use super::machine::{self, Accelerator, Machine, Qemu};
 use super::network::{Layout, Network, Nic};
 use super::requests::Requests;
 use super::scenario::{self, Scenario};
-use super::tree::{self, Tree};
+use super::tree::{self, Arch, Tree};
 use super::{Finished, RESULTS, cache};
 use xtask::apt::{self, Requirement};
 use xtask::run::{find_program, header};
@@ -25,6 +25,7 @@ use xtask::{build, dist, page};
 /// First commands of every guest. Our own commands are on the share, which is not cached: reading them takes half a
 /// second each time. The guest's modules are the running kernel's.
 pub(super) const PREPARE: &str = "\
+mkdir -p /usr/local/bin
 cp /share/dcqcn /share/vm-guest /usr/local/bin
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C
 export DCQCN_BIN=/usr/local/bin/dcqcn
@@ -75,10 +76,10 @@ pub(super) struct Parts {
 
 impl Parts {
     /// Gets the parts that are missing in the cache, for guests with the kernel `series`.
-    pub(super) fn ensure(workspace: &Workspace, series: Option<Series>) -> Result<Self> {
+    pub(super) fn ensure(workspace: &Workspace, arch: Arch, series: Option<Series>) -> Result<Self> {
         ensure!(
             std::env::consts::ARCH == "x86_64",
-            "the guest runs this machine's own binaries under qemu-system-x86_64, and this is {}",
+            "QEMU and most guests have the architecture of an x86_64 machine, and this is {}",
             std::env::consts::ARCH
         );
         let cache = cache(workspace);
@@ -88,12 +89,14 @@ impl Parts {
             header("another `cargo xtask vm` is using the guest's files; waiting for it");
             lock.lock().context("cannot lock the guest's files")?;
         }
+        let cache = arch.directory(&cache);
+        fs::create_dir_all(&cache)?;
         let needed_mb =
-            Tree::needed_mb(&cache) + series.map_or(0, |series| kernel::needed_mb(&cache, series));
+            Tree::needed_mb(&cache, arch) + series.map_or(0, |series| kernel::needed_mb(&cache, series));
         tree::require_room(&cache, needed_mb, "the guest")?;
         let (tree, fetched) = thread::scope(|scope| {
-            let fetched = scope.spawn(|| series.map_or(Ok(()), |series| kernel::fetch(&cache, series)));
-            (Tree::ensure(&cache), joined(fetched))
+            let fetched = scope.spawn(|| series.map_or(Ok(()), |series| kernel::fetch(&cache, series, arch)));
+            (Tree::ensure(&cache, arch), joined(fetched))
         });
         // An optional kernel is tried again, and skipped, when it is due.
         if series.is_some_and(Series::is_required) {
@@ -108,30 +111,25 @@ impl Guest {
     /// the kernel to boot first; returns the result of `build`.
     pub(super) fn prepare<T>(
         workspace: &Workspace,
+        arch: Arch,
         series: Option<Series>,
         build: impl FnOnce() -> Result<(PathBuf, T)>,
     ) -> Result<(Self, T)> {
         let (built, parts) = thread::scope(|scope| {
-            let parts = scope.spawn(|| Parts::ensure(workspace, series));
+            let parts = scope.spawn(|| Parts::ensure(workspace, arch, series));
             (build(), joined(parts))
         });
         // A misspelt name is reported even without network.
         let ((driver, made), parts) = (built?, parts?);
         let (cache, tree) = (cache(workspace), &parts.tree);
         let share = cache.join("share");
-        let (host, guest) = (tree::host_c_library()?, tree.c_library()?);
-        ensure!(
-            host <= guest,
-            "this machine's C library is {}.{}, the guest's {}.{} (Debian 12): what is built here does not run there; \
-             build on Debian 12",
-            host.0,
-            host.1,
-            guest.0,
-            guest.1
-        );
-        for binary in [workspace.binary(), driver] {
+        if arch == Arch::X86_64 {
+            require_c_library(tree)?;
+        }
+        for binary in [driver.with_file_name(build::COMMAND.0), driver] {
             fs::copy(&binary, share.join(binary.file_name().context("a binary without a name")?))?;
         }
+        dist::copy(&workspace.root().join("tests/vectors"), &share.join("vectors"))?;
         let from = page::origin(workspace, "cargo xtask vm")?;
         let (workspace, programs) = (workspace.clone(), apt::unpacked_tools(workspace));
         Ok((Self { made: from, workspace, programs, cache, share, parts }, made))
@@ -161,11 +159,27 @@ impl Guest {
     }
 
     pub(super) fn boot(&self, series: Series) -> Result<Booted<'_>> {
-        let kernel = Kernel::ensure(&self.cache, series, &self.parts.tree)?;
-        let (accelerator, why) = machine::accelerator(&self.parts.tree, &kernel)?;
+        let tree = &self.parts.tree;
+        let kernel = Kernel::ensure(&tree.arch.directory(&self.cache), series, tree)?;
+        let (accelerator, why) = machine::accelerator(tree, &kernel)?;
         header(format_args!("Linux {} under QEMU, {accelerator:?}: {why}", kernel.release()));
         Ok(Booted { guest: self, series, kernel, accelerator })
     }
+}
+
+/// Fails if the guest cannot run what this machine builds.
+fn require_c_library(tree: &Tree) -> Result<()> {
+    let (host, guest) = (tree::host_c_library()?, tree.c_library()?);
+    ensure!(
+        host <= guest,
+        "this machine's C library is {}.{}, the guest's {}.{} (Debian 12): what is built here does not run there; \
+         build on Debian 12",
+        host.0,
+        host.1,
+        guest.0,
+        guest.1
+    );
+    Ok(())
 }
 
 /// Builds further programs for guests with systemd, and gets etcd.
@@ -264,7 +278,9 @@ impl Booted<'_> {
             format!("{PREPARE}vm-guest run {name} result.json\n{END}")
         };
         machine::write_start(&self.guest.share, &start)?;
-        self.watched(scenario.limit(), name, &self.machine())
+        let arch = self.guest.parts.tree.arch;
+        let title = if arch == Arch::X86_64 { name.clone() } else { format!("{name}-{}", arch.name()) };
+        self.watched(scenario.limit(), &title, &self.machine())
     }
 
     /// Runs a guest with its script, and stores its results under a title.

@@ -11,7 +11,8 @@ use fs_err as fs;
 use serde::{Deserialize, Serialize};
 
 use super::mirror::Mirror;
-use super::tree::{self, Tree};
+use super::tree::{self, Arch, Tree};
+use xtask::apt;
 use xtask::run::{self, header};
 
 /// A kernel series of one suite of Debian.
@@ -64,8 +65,9 @@ impl fmt::Display for Series {
     }
 }
 
-/// The package that depends on the newest kernel. Not the `cloud` one, which has no soft-RoCE.
-const META: &str = "linux-image-amd64";
+/// Prefix of the package that depends on the newest kernel, before its architecture. Not the `cloud` one, which has no
+/// soft-RoCE.
+const META: &str = "linux-image-";
 /// Prefix of a kernel's packages, before its release.
 const PARTS: [&str; 4] = ["linux-image-", "linux-binary-", "linux-modules-", "linux-base-"];
 /// Unneeded modules: half of the tree.
@@ -85,7 +87,7 @@ impl Kernel {
         let dir = kernel_dir(cache, series, "");
         if !dir.is_dir() {
             tree::require_room(cache, needed_mb(cache, series), "a kernel")?;
-            fetch(cache, series)?;
+            fetch(cache, series, tree.arch)?;
             let fetched = kernel_dir(cache, series, FETCHED);
             prepare(&fetched, series, tree)?;
             rename(&fetched, &dir)?;
@@ -138,7 +140,7 @@ pub(super) fn needed_mb(cache: &Path, series: Series) -> u64 {
 }
 
 /// Fetches the newest kernel of `series`, unless present: all steps that need no tree.
-pub(super) fn fetch(cache: &Path, series: Series) -> Result<()> {
+pub(super) fn fetch(cache: &Path, series: Series, arch: Arch) -> Result<()> {
     if is_there(cache, series) {
         return Ok(());
     }
@@ -146,12 +148,12 @@ pub(super) fn fetch(cache: &Path, series: Series) -> Result<()> {
     if partial.exists() {
         fs::remove_dir_all(&partial)?;
     }
-    download(&partial, series)?;
+    download(&partial, series, arch)?;
     rename(&partial, &kernel_dir(cache, series, FETCHED))
 }
 
 /// Downloads and unpacks the packages of the newest kernel of `series`.
-fn download(dir: &Path, series: Series) -> Result<()> {
+fn download(dir: &Path, series: Series, arch: Arch) -> Result<()> {
     let mirror = Mirror::detect()?;
     let source = series.source(&mirror);
     header(format_args!("kernel {series}: `{source}`"));
@@ -173,6 +175,7 @@ fn download(dir: &Path, series: Series) -> Result<()> {
             ("Dir::State::status", apt_dir.join("status")),
             ("Dir::Cache", apt_dir.join("cache")),
             ("APT::Sandbox::User", "root".into()),
+            ("APT::Architecture", arch.debian().into()),
             // An unavailable index is an error, not a warning.
             ("APT::Update::Error-Mode", "any".into()),
         ] {
@@ -184,7 +187,8 @@ fn download(dir: &Path, series: Series) -> Result<()> {
     run::capture(apt("apt-get").args(["-q", "update"])).with_context(|| {
         format!("cannot list the packages of kernel {series}; check that the mirror is reachable")
     })?;
-    let closure = run::capture(apt("apt-cache").args(["depends", "--recurse", "--important", META]))?;
+    let meta = format!("{META}{}", arch.debian());
+    let closure = run::capture(apt("apt-cache").args(["depends", "--recurse", "--important", &meta]))?;
     let packages = kernel_packages(&closure, series)?;
     run::stream(apt("apt-get").args(["-q", "download"]).args(&packages))
         .with_context(|| format!("cannot download the packages of kernel {series}"))?;
@@ -208,7 +212,7 @@ fn kernel_packages(closure: &str, series: Series) -> Result<Vec<String>> {
             })
         })
         .collect();
-    ensure!(!names.is_empty(), "the archive has no {META} for kernel {series}");
+    ensure!(!names.is_empty(), "the archive has no {META}* for kernel {series}");
     let expected = format!("-{series}.");
     if let Some(other) = names.iter().find(|name| !name.contains(&expected)) {
         bail!("the archive has {other} where kernel {series} was expected");
@@ -247,14 +251,15 @@ fn prepare(dir: &Path, series: Series, tree: &Tree) -> Result<()> {
         fs::rename(&packaged, &image)?;
     }
     ensure!(image.is_file(), "the packages of kernel {series} lack {}", image.display());
-    run::capture(tree.command("usr/bin/kmod", "depmod").arg("-b").arg(dir).arg(&release))?;
+    apt::require(&[("depmod", "kmod"), ("xz", "xz-utils"), ("cpio", "cpio")])?;
+    run::capture(Command::new("depmod").arg("-b").arg(dir).arg(&release))?;
     write_initramfs(dir, &release, tree)
 }
 
 /// Modules that mount the guest's root file system.
 const BOOT_MODULES: [&str; 4] = ["virtio_pci", "9pnet_virtio", "9p", "overlay"];
 /// Writes the archive it is called with, of the working directory.
-const PACK: &str = "find . | \"$0\" cpio -o -H newc >\"$1\"";
+const PACK: &str = "find . | cpio --quiet -o -H newc >\"$0\"";
 
 /// Boot before the guest's root file system: busybox, a script, and modules in load order.
 fn write_initramfs(dir: &Path, release: &str, tree: &Tree) -> Result<()> {
@@ -262,11 +267,10 @@ fn write_initramfs(dir: &Path, release: &str, tree: &Tree) -> Result<()> {
     for folder in ["bin", "dev", "proc", "sys", "modules", "lower", "upper", "root"] {
         fs::create_dir_all(root.join(folder))?;
     }
-    let busybox = tree.join("usr/bin/busybox");
-    fs::copy(&busybox, root.join("bin/busybox"))?;
+    fs::copy(tree.join("usr/bin/busybox"), root.join("bin/busybox"))?;
     fs::write(root.join("init"), include_str!("init.sh"))?;
     fs::set_permissions(root.join("init"), PermissionsExt::from_mode(0o755))?;
-    let mut modprobe = tree.command("usr/bin/kmod", "modprobe");
+    let mut modprobe = Command::new("modprobe");
     modprobe.arg("--dirname").arg(dir).args(["--set-version", release, "--show-depends", "--all"]);
     let listed = run::capture(modprobe.args(BOOT_MODULES))?;
     let mut modules: Vec<&str> = Vec::new();
@@ -278,14 +282,14 @@ fn write_initramfs(dir: &Path, release: &str, tree: &Tree) -> Result<()> {
     for (number, path) in modules.into_iter().enumerate() {
         let to = root.join(format!("modules/{number:02}.ko"));
         if path.ends_with(".xz") {
-            let mut xz = tree.command("usr/bin/xz", "xz");
+            let mut xz = Command::new("xz");
             run::stream(xz.arg("-dc").arg(path).stdout(std::fs::File::create(to)?))?;
         } else {
             fs::copy(path, to)?;
         }
     }
     let mut pack = Command::new("sh");
-    run::capture(pack.args(["-c", PACK]).arg(busybox).arg(dir.join(INITRAMFS)).current_dir(&root))?;
+    run::capture(pack.args(["-c", PACK]).arg(dir.join(INITRAMFS)).current_dir(&root))?;
     Ok(fs::remove_dir_all(root)?)
 }
 

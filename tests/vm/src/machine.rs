@@ -12,7 +12,7 @@ use fs_err::{self as fs, File};
 
 use super::kernel::Kernel;
 use super::network::{Layout, Port};
-use super::tree::Tree;
+use super::tree::{Arch, Tree};
 use xtask::run;
 
 /// Final line of the guest, not printed by anything else.
@@ -21,7 +21,7 @@ pub(super) const FAIL: &str = "dcqcn-vm: FAIL";
 /// First program after the root file system is mounted, in the shared directory.
 pub(super) const START: &str = "start";
 /// No address randomisation and no mitigations: both only cost time under emulation.
-const KERNEL_ARGUMENTS: &str = "console=ttyS0 quiet nokaslr mitigations=off tsc=reliable random.trust_cpu=1 panic=-1 net.ifnames=0 \
+const KERNEL_ARGUMENTS: &str = "quiet nokaslr mitigations=off tsc=reliable random.trust_cpu=1 panic=-1 net.ifnames=0 \
      systemd.show_status=false dcqcn.guest=1";
 const CPUS: u32 = 2;
 /// CPUs of each of two concurrent guests that need no more.
@@ -92,7 +92,8 @@ impl Machine<'_> {
         let is_single = self.port.is_some_and(|port| port.layout == Layout::Single);
         let cpus = if is_single { CPUS_OF_TWO } else { CPUS };
         let mut command = qemu(self.tree, self.kernel, accelerator, netns, cpus);
-        let mut arguments = KERNEL_ARGUMENTS.to_owned();
+        let console = if self.tree.arch == Arch::Aarch64 { "ttyAMA0" } else { "ttyS0" };
+        let mut arguments = format!("console={console} {KERNEL_ARGUMENTS}");
         if let Some(port) = self.port {
             command.args(port.arguments());
             arguments += &format!(" dcqcn.port={} dcqcn.nic={}", port.number, port.nic.driver());
@@ -100,7 +101,7 @@ impl Machine<'_> {
                 arguments += " dcqcn.management=1";
             }
         }
-        if self.accelerator == Accelerator::Tcg {
+        if self.accelerator == Accelerator::Tcg && self.tree.arch == Arch::X86_64 {
             arguments += &format!(" tsc_early_khz={}", tsc_khz());
         }
         command.args(["-serial", serial, "-append", &arguments]).arg("-initrd").arg(self.kernel.initramfs());
@@ -146,6 +147,9 @@ fn tsc_khz() -> u128 {
 /// KVM if it runs this very kernel, otherwise the reason why not. Opening `/dev/kvm` proves little: inside a virtual
 /// machine it may be unable to start a guest.
 pub(super) fn accelerator(tree: &Tree, kernel: &Kernel) -> Result<(Accelerator, String)> {
+    if tree.arch != Arch::X86_64 {
+        return Ok((Accelerator::Tcg, "another architecture".into()));
+    }
     if let Err(error) = File::options().read(true).write(true).open("/dev/kvm") {
         return Ok((Accelerator::Tcg, format!("/dev/kvm: {error}")));
     }
@@ -159,8 +163,14 @@ pub(super) fn accelerator(tree: &Tree, kernel: &Kernel) -> Result<(Accelerator, 
 }
 
 fn qemu(tree: &Tree, kernel: &Kernel, accelerator: &str, netns: Option<&str>, cpus: u32) -> Command {
-    let mut command = tree.command_in(netns, "usr/bin/qemu-system-x86_64", "qemu-system-x86_64");
-    command.args(["-accel", accelerator, "-cpu", "max", "-nodefaults", "-no-reboot", "-display", "none"]);
+    let name = format!("qemu-system-{}", tree.arch.name());
+    let mut command = tree.command_in(netns, &format!("usr/bin/{name}"), &name);
+    command.args(["-accel", accelerator, "-nodefaults", "-no-reboot", "-display", "none"]);
+    command.args(match tree.arch {
+        Arch::X86_64 => &["-cpu", "max"][..],
+        // A server's, with atomic instructions; emulating the pointer authentication of `max` is slow.
+        Arch::Aarch64 => &["-machine", "virt", "-cpu", "neoverse-n1"],
+    });
     command.args(["-smp", &cpus.to_string(), "-m", &MEMORY_MB.to_string()]);
     for firmware in ["usr/share/qemu", "usr/share/seabios"] {
         command.arg("-L").arg(tree.join(firmware));

@@ -28,6 +28,7 @@ use self::guest::{END, Guest, PREPARE, SHELL};
 use self::kernel::Series;
 use self::network::Nic;
 use self::scenario::{Outcome, Scenario};
+use self::tree::Arch;
 use xtask::run::{self, header};
 use xtask::workspace::Workspace;
 
@@ -43,6 +44,9 @@ struct Args {
     /// Kernels to run them on; kernels other than 6.1 are skipped, with a message, if the archive lacks them.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "6.1")]
     kernel: Vec<Series>,
+    /// Architecture of the guest; aarch64 is emulated, and runs scenarios of one guest without systemd.
+    #[arg(long, value_enum, default_value = "x86_64")]
+    arch: Arch,
     /// NICs for scenarios with two guests; each scenario runs once per NIC.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "virtio-net")]
     nic: Vec<Nic>,
@@ -131,7 +135,7 @@ fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         return report::write(workspace, stored_runs(&cache(workspace))?);
     }
     if let Some(Verb::List) = args.verb {
-        for scenario in scenario::all(&scenario::build_driver(workspace)?)? {
+        for scenario in scenario::all(&scenario::build_driver(workspace)?, Arch::X86_64)? {
             let ci = if scenario.is_ci { " (CI)" } else { "" };
             println!("{:12} {}{ci}", scenario.name, scenario.about);
         }
@@ -147,9 +151,15 @@ fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         _ => {}
     }
     let all_series: BTreeSet<Series> = args.kernel.iter().copied().collect();
-    let (guest, scenarios) = Guest::prepare(workspace, all_series.first().copied(), || {
-        let driver = scenario::build_driver(workspace)?;
-        let scenarios = scenario::choose(scenario::all(&driver)?, &args.scenarios)?;
+    let (guest, scenarios) = Guest::prepare(workspace, args.arch, all_series.first().copied(), || {
+        let driver = match args.arch {
+            Arch::X86_64 => scenario::build_driver(workspace)?,
+            Arch::Aarch64 => scenario::cross_driver(workspace, args.arch)?,
+        };
+        let mut scenarios = scenario::choose(scenario::all(&driver, args.arch)?, &args.scenarios)?;
+        if args.arch != Arch::X86_64 {
+            scenarios.retain(|scenario| !scenario.with_systemd && !scenario.two_guests);
+        }
         if scenarios.iter().any(|scenario| scenario.with_systemd) {
             guest::build_fleet(workspace)?;
         }
@@ -200,7 +210,7 @@ fn test(workspace: &Workspace, harness: &[String]) -> Result<()> {
     let driver = scenario::build_driver(workspace)?;
     let test = |name: &str| format!("vm::{name}");
     let scenarios: Vec<Scenario> =
-        scenario::all(&driver)?.into_iter().filter(|scenario| scenario.is_ci).collect();
+        scenario::all(&driver, Arch::X86_64)?.into_iter().filter(|scenario| scenario.is_ci).collect();
     let names = scenarios.iter().map(|scenario| scenario.name.as_str()).chain([matrix::QUICK]);
     let names: Vec<&str> = names.filter(|name| is_selected(&test(name), harness)).collect();
     if names.is_empty() {
@@ -214,7 +224,7 @@ fn test(workspace: &Workspace, harness: &[String]) -> Result<()> {
         skip("needs root");
         return Ok(());
     }
-    let guest = Guest::prepare(workspace, Some(Series::V6_1), || Ok((driver, ())));
+    let guest = Guest::prepare(workspace, Arch::X86_64, Some(Series::V6_1), || Ok((driver, ())));
     match guest.as_ref().map(|(guest, _)| guest.boot(Series::V6_1)) {
         Ok(Ok(booted)) => {
             let run = |name: &str| match scenarios.iter().find(|scenario| scenario.name == name) {
@@ -254,7 +264,7 @@ fn test(workspace: &Workspace, harness: &[String]) -> Result<()> {
 /// Gets what guests of [`test()`] need, if this machine can run them; [`test()`] reports errors.
 fn download(workspace: &Workspace) {
     if run::is_root() {
-        drop(guest::Parts::ensure(workspace, Some(Series::V6_1)));
+        drop(guest::Parts::ensure(workspace, Arch::X86_64, Some(Series::V6_1)));
     }
 }
 
@@ -265,8 +275,9 @@ fn is_selected(test: &str, harness: &[String]) -> bool {
 }
 
 fn shell(workspace: &Workspace, series: Series) -> Result<()> {
-    let (guest, ()) =
-        Guest::prepare(workspace, Some(series), || Ok((scenario::build_driver(workspace)?, ())))?;
+    let (guest, ()) = Guest::prepare(workspace, Arch::X86_64, Some(series), || {
+        Ok((scenario::build_driver(workspace)?, ()))
+    })?;
     let booted = guest.boot(series)?;
     machine::write_start(&guest.share, &format!("{PREPARE}{SHELL}{END}"))?;
     booted.machine().converse()

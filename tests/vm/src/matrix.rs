@@ -17,6 +17,7 @@ use super::guest::{Booted, Guest};
 use super::kernel::Series;
 use super::network::Nic;
 use super::scenario;
+use super::tree::Arch;
 use xtask::run;
 use xtask::workspace::Workspace;
 
@@ -70,7 +71,7 @@ pub(super) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         all.iter().for_each(|(name, about)| println!("{name:12} {about}"));
         return Ok(());
     }
-    let (guest, names) = Guest::prepare(workspace, Some(first), || {
+    let (guest, names) = Guest::prepare(workspace, Arch::X86_64, Some(first), || {
         let driver = scenario::build_driver(workspace)?;
         let names = chosen(&situations(&driver)?, &args.situation)?;
         Ok((driver, names))

@@ -3,16 +3,16 @@
 //! The driver (`tests/src/bin/vm-guest.rs`) has the scenarios; it is queried on this machine and run in the guest.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use fs_err as fs;
 use serde::{Deserialize, Serialize};
 
-use xtask::build;
+use super::tree::Arch;
 use xtask::run;
 use xtask::workspace::Workspace;
+use xtask::{build, dist};
 
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Scenario {
@@ -61,8 +61,14 @@ pub(super) fn build_driver(workspace: &Workspace) -> Result<PathBuf> {
     Ok(workspace.binary_of("release", build::GUEST.0))
 }
 
-pub(super) fn all(driver: &Path) -> Result<Vec<Scenario>> {
-    let list = run::capture(Command::new(driver).arg("list"))?;
+/// As [`build_driver`], for a guest of another architecture: static.
+pub(super) fn cross_driver(workspace: &Workspace, arch: Arch) -> Result<PathBuf> {
+    let [_, driver] = dist::cross(workspace, arch.name(), [build::COMMAND, build::GUEST])?;
+    Ok(driver)
+}
+
+pub(super) fn all(driver: &Path, arch: Arch) -> Result<Vec<Scenario>> {
+    let list = run::capture(dist::runner(driver, arch.name())?.arg("list"))?;
     serde_json::from_str(&list).context("cannot read the driver's list of scenarios")
 }
 

@@ -5,17 +5,76 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
+use clap::ValueEnum;
 use fs_err as fs;
 
 use super::mirror::{self, Mirror};
 use xtask::apt;
 use xtask::run::{self, header, stream};
 
-/// Packages for the guest, and for QEMU on this machine.
+/// Architecture of a guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Arch {
+    /// This machine's, with its own build.
+    #[value(name = "x86_64")]
+    X86_64,
+    /// Emulated, with the commands as `cargo xtask dist` builds them.
+    Aarch64,
+}
+
+impl Arch {
+    /// Rust's and QEMU's name.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::X86_64 => "x86_64",
+            Self::Aarch64 => "aarch64",
+        }
+    }
+
+    pub(super) fn debian(self) -> &'static str {
+        match self {
+            Self::X86_64 => "amd64",
+            Self::Aarch64 => "arm64",
+        }
+    }
+
+    /// Directory of its tree and kernels.
+    pub(super) fn directory(self, cache: &Path) -> PathBuf {
+        match self {
+            Self::X86_64 => cache.to_owned(),
+            Self::Aarch64 => cache.join(self.name()),
+        }
+    }
+
+    /// Packages for QEMU on this machine, which is x86-64.
+    fn emulator(self) -> &'static [&'static str] {
+        match self {
+            Self::X86_64 => &["qemu-system-x86", "seabios", "ipxe-qemu"],
+            Self::Aarch64 => &["qemu-system-arm:amd64"],
+        }
+    }
+
+    fn packages(self) -> Vec<&'static str> {
+        [self.emulator(), PACKAGES].concat()
+    }
+
+    /// mmdebstrap's options. This machine cannot run the scripts of another architecture's packages, which are only
+    /// unpacked.
+    fn options(self) -> &'static [&'static str] {
+        match self {
+            Self::X86_64 => &["--variant=minbase"],
+            Self::Aarch64 => &[
+                "--variant=extract",
+                "--architectures=arm64,amd64",
+                "--include=?and(?architecture(arm64),?essential)",
+                "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr",
+            ],
+        }
+    }
+}
+
+/// Packages for the guest.
 const PACKAGES: &[&str] = &[
-    "qemu-system-x86",
-    "seabios",
-    "ipxe-qemu",
     "kmod",
     "xz-utils",
     "busybox-static",
@@ -48,24 +107,25 @@ const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 /// A directory with the guest's Debian in it.
 pub(super) struct Tree {
     root: PathBuf,
+    pub(super) arch: Arch,
 }
 
 impl Tree {
     /// Disk space for creating it, MB; 0 if present.
-    pub(super) fn needed_mb(cache: &Path) -> u64 {
-        if Self::existing(cache).is_some() { 0 } else { ROOM_MB }
+    pub(super) fn needed_mb(cache: &Path, arch: Arch) -> u64 {
+        if Self::existing(cache, arch).is_some() { 0 } else { ROOM_MB }
     }
 
     /// The tree in `cache`, if it has the wanted packages.
-    fn existing(cache: &Path) -> Option<Self> {
+    fn existing(cache: &Path, arch: Arch) -> Option<Self> {
         let made_of = fs::read_to_string(cache.join(LIST)).ok()?;
         let root = cache.join(ROOT);
-        (root.is_dir() && made_of == PACKAGES.join(" ")).then_some(Self { root })
+        (root.is_dir() && made_of == arch.packages().join(" ")).then_some(Self { root, arch })
     }
 
     /// The tree in `cache`, created if missing or outdated.
-    pub(super) fn ensure(cache: &Path) -> Result<Self> {
-        if let Some(tree) = Self::existing(cache) {
+    pub(super) fn ensure(cache: &Path, arch: Arch) -> Result<Self> {
+        if let Some(tree) = Self::existing(cache, arch) {
             return Ok(tree);
         }
         let root = cache.join(ROOT);
@@ -77,15 +137,16 @@ impl Tree {
                 fs::remove_dir_all(old)?;
             }
         }
+        let packages = arch.packages();
         header(format_args!(
             "guest: {} packages of Debian {} from {}",
-            PACKAGES.len(),
+            packages.len(),
             mirror::SUITE,
             mirror.main
         ));
         let mut command = Command::new(MMDEBSTRAP);
-        command.args(["--variant=minbase", "--format=directory", "--quiet"]);
-        command.arg(format!("--include={}", PACKAGES.join(",")));
+        command.args(["--format=directory", "--quiet"]).args(arch.options());
+        command.arg(format!("--include={}", packages.join(",")));
         command.arg("--aptopt=APT::Install-Recommends \"false\"");
         for line in Mirror::transport()? {
             command.arg(format!("--aptopt={line}"));
@@ -101,8 +162,8 @@ impl Tree {
         })?;
         fs::rename(&partial, &root)?;
         let list = cache.join(LIST);
-        fs::write(&list, PACKAGES.join(" "))?;
-        Ok(Self { root })
+        fs::write(&list, packages.join(" "))?;
+        Ok(Self { root, arch })
     }
 
     /// Root directory of the tree.
@@ -115,13 +176,8 @@ impl Tree {
         self.root.join(path)
     }
 
-    /// A program of the tree, with the tree's own libraries, under the name `argv0`. It has priority over other work: a
-    /// guest's clock runs on while the guest does not, so its queues would overflow.
-    pub(super) fn command(&self, program: &str, argv0: &str) -> Command {
-        self.command_in(None, program, argv0)
-    }
-
-    /// As [`Self::command`], in a network namespace.
+    /// A program of the tree, with the tree's own libraries, under the name `argv0`, in a network namespace if named. It
+    /// has priority over other work: a guest's clock runs on while the guest does not, so its queues would overflow.
     pub(super) fn command_in(&self, netns: Option<&str>, program: &str, argv0: &str) -> Command {
         let libraries = self.join(LIBRARIES);
         let mut command = match netns {

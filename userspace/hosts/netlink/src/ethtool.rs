@@ -172,7 +172,7 @@ pub(super) fn driver(netlink: &Netlink, name: &str) -> Option<Driver> {
     for (to, from) in
         ifr_name.get_mut(..name.len()).filter(|_| name.len() < libc::IFNAMSIZ)?.iter_mut().zip(name.bytes())
     {
-        *to = from.cast_signed();
+        *to = libc::c_char::from_ne_bytes([from]);
     }
     let ifr_ifru = libc::__c_anonymous_ifr_ifru { ifru_data: (&raw mut info).cast() };
     let mut request = libc::ifreq { ifr_name, ifr_ifru };
