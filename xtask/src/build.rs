@@ -33,7 +33,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Option<String>> {
     with(workspace, &[])
 }
 
-/// As [`run`], with other binaries. In one build, because separate ones select other features of shared crates, and
+/// As `run`, with other binaries. In one build, because separate ones select other features of shared crates, and
 /// compile these twice.
 pub fn with(workspace: &Workspace, others: &[Binary]) -> Result<Option<String>> {
     let left_out = web::left_out(workspace);

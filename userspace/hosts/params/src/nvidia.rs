@@ -262,7 +262,7 @@ fn read_small(path: &Path) -> io::Result<String> {
 }
 
 /// Parameters in the firmware's units. Displayed as lines of `FILE:VALUE`, with files as in `/sys/class/net/IFACE/ecn`;
-/// [`read`](read) reads them back.
+/// [`read`] reads them back.
 #[derive(Clone, Debug)]
 pub struct Export {
     /// Files of `roce_rp`.
