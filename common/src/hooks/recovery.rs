@@ -45,12 +45,9 @@ pub(super) fn on_egress<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) {
     {
         return;
     }
-    let found = if is_answer {
-        syndrome(s, p, roce).map(|syndrome| (0, syndrome))
-    } else {
-        request_bytes(s, roce).map(|bytes| (bytes, 0))
-    };
-    let Some((bytes, syndrome)) = found else { return };
+    // One value, because two would double the paths that the verifier walks.
+    let found = if is_answer { syndrome(s, p, roce) } else { request_bytes(s, roce) };
+    let Some(syndrome_or_bytes) = found else { return };
     let Some(bth) = s.header(roce.bth()).map(Bth::new) else { return };
     let (opcode, psn, ack_request) = (roce.opcode, bth.psn(), bth.ack_request());
     let Some(id) = roce.flow(s) else { return };
@@ -61,8 +58,9 @@ pub(super) fn on_egress<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) {
         #[inline(always)]
         |requester| {
             if is_answer {
-                requester.follow_answer(&Answer { opcode, psn, syndrome }, now_ns)
+                requester.follow_answer(&Answer { opcode, psn, syndrome: syndrome_or_bytes }, now_ns)
             } else {
+                let bytes = syndrome_or_bytes;
                 requester.follow_request(&Request { opcode, psn, ack_request, bytes }, now_ns)
             }
         },

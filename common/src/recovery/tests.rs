@@ -216,7 +216,7 @@ fn lost_retransmission_is_probed_by_rnr_nak() {
 
 /// Each NAK restarts the stack's own timer of seconds.
 #[test]
-fn probes_without_effect_leave_time_for_the_stack() {
+fn vain_probes_leave_the_stack_time() {
     let unlimited = Settings { limit: 0, ..RULES };
     let mut requester = acknowledged(9);
     requester.on_request(&request(Opcode::RC_SEND_ONLY, 10, 0), 10 * MS);

@@ -184,7 +184,7 @@ fn ingress_counted_by_port_and_queue() {
 }
 
 #[test]
-fn packet_dropped_by_pacing_not_counted_as_queued() {
+fn packet_dropped_by_pacing_not_queued() {
     let p = params(|config| {
         (config.scalars.queues, config.scalars.pacer) = (QUEUES_ETS, PACER_FQ);
         (config.pfc[3].tx, config.pfc[3].rx) = (1, 1);

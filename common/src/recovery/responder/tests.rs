@@ -75,7 +75,7 @@ fn own_nak_of_the_gap_suffices_for_a_round_trip() {
 
 /// Soft-RoCE ignores NAKs until its retransmission is acknowledged.
 #[test]
-fn retransmission_trimmed_too_is_restarted_by_rnr_nak() {
+fn repeated_trimming_ends_with_rnr_nak() {
     let unlimited = Settings { limit: 0, ..RULES };
     for own in [OWN_NAK, SEQUENCE_NAK] {
         let mut qp = acknowledged(9);
