@@ -5,9 +5,11 @@ use dcqcn_common::layout::Mode;
 use dcqcn_loader::dataplane::{self, PROGRAMS, Programs, Sizes};
 use dcqcn_tests::require;
 
-/// The verifier gives up after a million (BPF_COMPLEXITY_LIMIT_INSNS); other kernels process up to
-/// twice as many as this one.
-const MAX_INSNS: u32 = 400_000;
+/// Limit of a program. The verifier gives up after a million (BPF_COMPLEXITY_LIMIT_INSNS). Linux 6.1 processes 2.6 times
+/// as many of ingress as 6.18, and half as many of egress.
+fn max_insns(program: &str) -> u32 {
+    if program == "dcqcn_ingress" { 300_000 } else { 450_000 }
+}
 
 #[test]
 fn programs_verify_with_a_margin() -> Result<()> {
@@ -25,9 +27,10 @@ fn programs_verify_with_a_margin() -> Result<()> {
                 let info = ebpf.program(name).context("no such program")?.info()?;
                 let walked = info.verified_instruction_count().context("not counted before Linux 5.16")?;
                 eprintln!("{programs:?} {mode:?} {name}: {walked} instructions");
+                let limit = max_insns(name);
                 ensure!(
-                    walked <= MAX_INSNS,
-                    "{programs:?} {mode:?} {name}: {walked} instructions, limit {MAX_INSNS}"
+                    walked <= limit,
+                    "{programs:?} {mode:?} {name}: {walked} instructions, limit {limit}"
                 );
             }
         }
