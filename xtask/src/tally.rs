@@ -1,6 +1,6 @@
 //! Counting test results from the output of test programs.
 
-use std::fmt;
+use std::{fmt, mem};
 
 /// Prefix of a skipped test: `SKIPPED <test>: <reason>`, on either output.
 const SKIP_MARK: &str = "SKIPPED ";
@@ -21,6 +21,9 @@ pub(crate) struct Tally {
     /// Failed tests with the first lines of their output.
     outputs: Vec<(String, Vec<String>)>,
     in_output: bool,
+    /// With `--nocapture`: the last error or panic, whose test is named after it.
+    message: Vec<String>,
+    in_message: bool,
     skipped: Vec<(String, String)>,
     /// Tests ignored by the harness (`#[ignore]`); unlike skipped ones, they are not counted as passed.
     ignored: Vec<(String, String)>,
@@ -35,6 +38,13 @@ impl Tally {
             self.add_skipped(test, reason);
         } else if let Some((test, reason)) = parse_ignored(line) {
             self.ignored.push((test.to_owned(), reason.to_owned()));
+        } else if let Some(test) = parse_failed(line) {
+            self.outputs.push((test.to_owned(), mem::take(&mut self.message)));
+            self.in_message = false;
+        } else if line.starts_with("test ") && line.ends_with(" ... ok") {
+            // An expected panic.
+            self.message.clear();
+            self.in_message = false;
         } else if let Some(test) = parse_output(line) {
             self.outputs.push((test.to_owned(), Vec::new()));
             self.in_output = true;
@@ -57,14 +67,20 @@ impl Tally {
         self.add_output(line);
     }
 
-    /// Keeps a line of a failed test's output.
+    /// Keeps the first lines of a failed test's output or message.
     fn add_output(&mut self, line: &str) {
-        self.in_output &= line != "stack backtrace:";
-        if let Some((_, lines)) = self.outputs.last_mut().filter(|_| self.in_output)
-            && !line.is_empty()
-            && parse_output(line).is_none()
-            && lines.len() < KEPT.0
-        {
+        if line.eq_ignore_ascii_case("stack backtrace:") {
+            (self.in_output, self.in_message) = (false, false);
+        } else if !self.in_output && ["Error: ", "thread '"].iter().any(|begin| line.starts_with(begin)) {
+            self.message.clear();
+            self.in_message = true;
+        }
+        let lines = match self.outputs.last_mut() {
+            Some((_, lines)) if self.in_output => lines,
+            _ if self.in_message => &mut self.message,
+            _ => return,
+        };
+        if !line.is_empty() && parse_output(line).is_none() && lines.len() < KEPT.0 {
             lines.push(line.chars().take(KEPT.1).collect());
         }
     }
@@ -111,8 +127,8 @@ impl fmt::Display for Tally {
         }
         for test in &self.failures {
             writeln!(f, "failed  {test}")?;
-            let output = self.outputs.iter().find(|(name, _)| name == test);
-            for line in output.iter().flat_map(|(_, lines)| lines) {
+            let outputs = self.outputs.iter().filter(|(name, _)| name == test);
+            for line in outputs.flat_map(|(_, lines)| lines) {
                 writeln!(f, "        {line}")?;
             }
         }
@@ -133,6 +149,11 @@ fn parse_skip(line: &str) -> Option<(&str, &str)> {
 fn parse_ignored(line: &str) -> Option<(&str, &str)> {
     let (test, text) = line.strip_prefix("test ")?.split_once(" ... ignored")?;
     Some((test, text.strip_prefix(", ").unwrap_or("marked #[ignore]")))
+}
+
+/// Test of `test NAME ... FAILED`.
+fn parse_failed(line: &str) -> Option<&str> {
+    line.strip_prefix("test ")?.strip_suffix(" ... FAILED")
 }
 
 /// Test of `---- NAME stdout ----`.
@@ -209,6 +230,16 @@ mod tests {
         );
         let failure = "failed  wire::crc\n            left: 1\n            right: 2";
         assert_eq!(counted.to_string(), format!("{failure}\n1 passed, 1 failed, 0 skipped"));
+    }
+
+    #[test]
+    fn uncaptured_error_belongs_to_next_failure() {
+        let counted = tally(
+            "thread 'a' (7) panicked at a.rs:1:2:\nexpected\nstack backtrace:\n   0: main\ntest a - should panic ... ok\n\
+             Error: b: no fq\n\nStack backtrace:\n   0: main\ntest b ... FAILED\n\nfailures:\n\nfailures:\n    b\n\n\
+             test result: FAILED. 1 passed; 1 failed; 0 ignored; finished in 0.01s\n",
+        );
+        assert_eq!(counted.to_string(), "failed  b\n        Error: b: no fq\n1 passed, 1 failed, 0 skipped");
     }
 
     #[test]
