@@ -5,10 +5,10 @@ use tracing_subscriber::filter::{LevelFilter, ParseError, Targets};
 /// Reason why a text is not a log filter.
 #[derive(Debug, thiserror::Error)]
 pub enum FilterError {
-    /// It has another form.
+    /// Wrong syntax.
     #[error(transparent)]
     Parse(#[from] ParseError),
-    /// It contains a word that is no level, which would otherwise be a module of another program.
+    /// A word that is neither a level nor one of this project's modules.
     #[error("`{0}` is neither a level (off, error, warn, info, debug, trace) nor MODULE=LEVEL")]
     Word(String),
 }

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use anyhow::bail;
 use clap::Args;
 use dcqcn_params::{Assignment, Key, Profile};
 use dcqcn_support::cli::Output;
@@ -42,14 +41,15 @@ pub(super) struct SetArgs {
 impl SetArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let Edits { ifaces, all, profile, changes } = self.edits;
-        let twice =
-            changes.iter().enumerate().find(|(n, change)| changes[..*n].iter().any(|c| c.key == change.key));
-        if let Some((_, Assignment { key, .. })) = twice {
-            bail!("{key} is set twice; omit one of the two");
-        }
         let change_mode = confirm::change_mode(false, self.confirm)?;
         let _waiter = Waiter::start(change_mode)?;
-        let keys: Vec<Key> = changes.iter().map(|change| change.key).collect();
+        let mut keys: Vec<Key> = Vec::new();
+        // Of several values of a parameter the last one counts.
+        for Assignment { key, .. } in &changes {
+            if !keys.contains(key) {
+                keys.push(*key);
+            }
+        }
         let changed = targets::change(&targets::names(ifaces, all)?, change_mode, |_, config| {
             profile.map_or(Ok(()), |profile: Profile| profile.apply_to(config))?;
             Ok(changes.iter().try_for_each(|change| change.apply(config))?)

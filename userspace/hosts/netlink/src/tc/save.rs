@@ -76,7 +76,7 @@ impl SavedQdisc {
         self.handle == Handle::UNSPEC
     }
 
-    /// What limits the rate: this qdisc, or one below an `mq`. A shaper that a pacer keeps is not saved.
+    /// The `tbf` that limits the rate: this qdisc, or one below an `mq`.
     #[must_use]
     pub fn shaper(&self) -> Option<&Self> {
         if self.kind == "tbf" { Some(self) } else { self.queues.iter().find_map(|(_, saved)| saved.shaper()) }
