@@ -3,12 +3,13 @@
 //! Three forms are accepted: `config_db.json`; a multi-ASIC switch's single file, which has one such object per
 //! namespace (`localhost`, `asic0`, ...); and `sonic-db-dump -n CONFIG_DB`, which has one entry per row.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::ops::RangeInclusive;
 use std::path::Path;
 
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
 /// Reason why a file cannot be used, with position and expectation.
@@ -33,6 +34,70 @@ const MAX_BYTES: u64 = 64 << 20;
 pub struct Database {
     file: String,
     tables: Map<String, Value>,
+}
+
+/// A JSON value. Keys of an object may be repeated with equal values only: otherwise one of two rows, or half of a table
+/// in two parts, would be ignored.
+struct Consistent(Value);
+
+impl<'de> Deserialize<'de> for Consistent {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Values).map(Self)
+    }
+}
+
+struct Values;
+
+impl<'de> Visitor<'de> for Values {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value, A::Error> {
+        let mut values = Vec::new();
+        while let Some(Consistent(value)) = list.next_element()? {
+            values.push(value);
+        }
+        Ok(values.into())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
+        let mut map = Map::new();
+        while let Some((key, Consistent(value))) = entries.next_entry::<String, _>()? {
+            if map.get(&key).is_some_and(|before| *before != value) {
+                let message = format_args!("`{key}` is repeated with another value; merge the two");
+                return Err(serde::de::Error::custom(message));
+            }
+            map.insert(key, value);
+        }
+        Ok(map.into())
+    }
 }
 
 /// Value of a numeric field.
@@ -79,7 +144,7 @@ impl Database {
     pub fn parse(file: &str, text: &[u8]) -> Result<Self, Error> {
         // Editors of some systems write a byte order mark.
         let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
-        let value =
+        let Consistent(value) =
             serde_json::from_slice(text).map_err(|source| Error::Json { file: file.to_owned(), source })?;
         match value {
             Value::Object(tables) => Ok(Self { file: file.to_owned(), tables: tables_of_dump(tables) }),

@@ -25,6 +25,16 @@ fn imported(db: &Database, port: &str, mut config: Config) -> (Config, Import) {
 }
 
 #[test]
+fn repeated_keys_must_agree() {
+    let parse = |text: &str| Database::parse("config_db.json", text.as_bytes());
+    let error =
+        parse("{\"PORT\": {\"Ethernet0\": {}},\n \"PORT\": {\"Ethernet4\": {}}}").unwrap_err().to_string();
+    assert!(error.contains("`PORT` is repeated with another value") && error.contains("line 2"), "{error}");
+    assert!(parse(r#"{"WRED_PROFILE": {"A": {"ecn": "ecn_all", "ecn": "ecn_none"}}}"#).is_err());
+    assert!(parse(r#"{"PORT": {"Ethernet0": {"mtu": 9100, "mtu": 9100}}}"#).is_ok());
+}
+
+#[test]
 fn switch_port_imported() {
     let (config, import) = imported(&read(SAMPLE), "Ethernet4", Config::DEFAULT);
     assert_eq!(config.scalars.link_rate_bps, 100_000_000_000);
