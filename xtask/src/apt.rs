@@ -149,12 +149,12 @@ pub(crate) fn missing() -> Vec<String> {
         .collect();
     packages.dedup();
     let (imports, package) = PROTOC_IMPORTS;
-    let is_beside = |protoc: &Path| {
+    let has_imports = |protoc: &Path| {
         // Debian's is in /usr/bin, which may be found as /bin.
         let prefixes = [protoc.parent().and_then(Path::parent), Some(Path::new("/usr"))];
         prefixes.into_iter().flatten().any(|prefix| prefix.join(imports).is_file())
     };
-    if !find_program(PROTOC).is_some_and(|protoc| is_beside(&protoc)) {
+    if !find_program(PROTOC).is_some_and(|protoc| has_imports(&protoc)) {
         packages.push(package.to_owned());
     }
     packages
@@ -194,7 +194,7 @@ impl Requirement {
     }
 
     /// As [`Requirement::installed`], but useless without a program that Debian lacks.
-    const fn installed_beside(self) -> &'static [(&'static str, Programs)] {
+    const fn companions(self) -> &'static [(&'static str, Programs)] {
         match self {
             Self::Little | Self::Etcd => &[],
             Self::All => &[("simple_switch", &[("mn", "mininet")])],
@@ -217,9 +217,9 @@ pub fn for_tests(workspace: &Workspace, want: Requirement) -> PathBuf {
     let Some(mut apt) = Apt::detect().filter(|_| run::is_root()) else {
         return programs;
     };
-    let beside = want.installed_beside().iter().filter(|(program, _)| find_program(program).is_some());
+    let companions = want.companions().iter().filter(|(program, _)| find_program(program).is_some());
     let wanted: Vec<String> = (want.installed().iter())
-        .chain(beside.flat_map(|(_, programs)| programs.iter()))
+        .chain(companions.flat_map(|(_, programs)| programs.iter()))
         .filter(|(program, _)| find_program(program).is_none())
         .map(|(_, package)| (*package).to_owned())
         .collect();

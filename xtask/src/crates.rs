@@ -14,7 +14,7 @@ const TABLE: &str = "crates";
 const PICTURE: &str = "arrows";
 
 /// Crates that may use everything, so their dependencies are omitted.
-const BESIDE: [&str; 6] =
+const OMITTED: [&str; 6] =
     ["xtask", "dcqcn-comparisons", "dcqcn-frames", "dcqcn-tests", "dcqcn-vm", "dcqcn-fuzz"];
 
 /// Output of `cargo metadata`.
@@ -82,7 +82,7 @@ fn arrows(packages: &[Package]) -> Arrows {
             .filter(|name| ours.contains(name.as_str()))
             .collect()
     };
-    let shown = packages.iter().filter(|package| !BESIDE.contains(&package.name.as_str()));
+    let shown = packages.iter().filter(|package| !OMITTED.contains(&package.name.as_str()));
     shown.map(|package| (package.name.clone(), uses(package))).collect()
 }
 

@@ -132,7 +132,7 @@ pub enum Error {
         "{iface} is attached with {what} = {found}, which cannot become {requested} in place: `dcqcn detach {iface}`, \
          then attach again"
     )]
-    Anew { iface: String, what: &'static str, requested: String, found: String },
+    NotInPlace { iface: String, what: &'static str, requested: String, found: String },
     #[error(
         "the previous values are active again, but the change is still in the journal, and is reverted again: {source}"
     )]

@@ -93,7 +93,7 @@ pub fn revise(request: &Request, info: &Info, running: &Config) -> Result<Config
     let settings = &request.settings;
     let Settings { role, inline, pacer, queues, xdp_mode, flows, log_packets, .. } = settings;
     let refused = |what: &'static str, requested: String, found: &str| {
-        Err(Error::Anew { iface: info.iface.clone(), what, requested, found: found.to_owned() })
+        Err(Error::NotInPlace { iface: info.iface.clone(), what, requested, found: found.to_owned() })
     };
     if *inline != info.inline_peer {
         let name = |peer: &Option<String>| peer.clone().unwrap_or_else(|| "none".into());
