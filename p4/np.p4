@@ -65,7 +65,7 @@ register<bit<64>>(FLOWS) np_cnp_sent;
 
 // When a mark of any flow last became pending, and how long unmarked packets then look for one of their own flow.
 register<bit<64>>(1) np_pending_ns;
-const bit<64> PENDING_NS = 1000000000;
+const bit<64> PENDING_NS = 5000000000;
 // A flow's own mark expires after 2^this CNP intervals: `PENDING_INTERVALS` of dcqcn-common.
 const bit<8> PENDING_INTERVALS_SHIFT = 2;
 // The state of each port's limit on CNPs.

@@ -311,6 +311,10 @@ fn behind_tags<F: Frame>(frame: &mut F) -> Result<Roce, Stat> {
     if !ethertype.is_tag() {
         return network::<F, INNER>(frame, ethertype);
     }
+    if frame.stripped_vid() != 0 {
+        // The third is outside the packet.
+        return Err(Stat::VlanTooDeep);
+    }
     frame.pull(INNER + VlanTag::LEN);
     let Some(inner) = frame.header(INNER) else {
         return Err(Stat::Malformed);

@@ -51,6 +51,8 @@ impl Trigger {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const MAX_BACKLOG: u64 = 1_000;
@@ -92,5 +94,50 @@ mod tests {
         let mut trigger = Trigger::default();
         trigger.observe(Receiving { dropped: 9, squeezed: 900, backlog: 0 }, MAX_BACKLOG);
         assert!(!trigger.observe(Receiving::default(), MAX_BACKLOG));
+    }
+
+    /// A reading: increases of `dropped` and `squeezed`, and backlog, around the thresholds.
+    fn step() -> impl Strategy<Value = (u64, u64, u64)> {
+        let dropped = prop_oneof![9 => Just(0_u64), 1 => 1..3_u64];
+        (dropped, prop_oneof![2 => 0..5_u64, 1 => 4..12_u64], prop_oneof![2 => 0..260_u64, 1 => 240..520_u64])
+    }
+
+    proptest! {
+        /// Congested means: since the last start, there were never three periods in a row below the lower thresholds.
+        #[test]
+        fn state_follows_from_history(steps in proptest::collection::vec(step(), 1..40)) {
+            let starts = |(dropped, squeezed, backlog): (u64, u64, u64)| {
+                dropped > 0 || squeezed >= 10 || backlog > MAX_BACKLOG / 2
+            };
+            let is_calm = |step @ (_, squeezed, backlog): &(u64, u64, u64)| {
+                !starts(*step) && *squeezed < 5 && *backlog <= MAX_BACKLOG / 4
+            };
+            let (mut trigger, mut now) = (Trigger::default(), Receiving::default());
+            trigger.observe(now, MAX_BACKLOG);
+            for (at, (dropped, squeezed, backlog)) in steps.iter().copied().enumerate() {
+                now = Receiving { dropped: now.dropped + dropped, squeezed: now.squeezed + squeezed, backlog };
+                let history = &steps[..=at];
+                let expected = history.iter().rposition(|step| starts(*step)).is_some_and(|start| {
+                    !history[start..].windows(3).any(|periods| periods.iter().all(is_calm))
+                });
+                prop_assert_eq!(trigger.observe(now, MAX_BACKLOG), expected, "at {} of {:?}", at, steps);
+            }
+        }
+
+        /// Counters may restart or wrap, and the sysctl may have any value.
+        #[test]
+        fn any_counters_are_accepted(
+            readings in proptest::collection::vec(any::<[u64; 3]>(), 1..20),
+            max_backlog in any::<u64>(),
+        ) {
+            let mut trigger = Trigger::default();
+            for [dropped, squeezed, backlog] in readings {
+                trigger.observe(Receiving { dropped, squeezed, backlog }, max_backlog);
+            }
+            let last = Receiving { dropped: u64::MAX, squeezed: u64::MAX, backlog: 0 };
+            trigger.observe(last, max_backlog);
+            let ended = [(); 3].map(|()| trigger.observe(last, max_backlog));
+            prop_assert!(!ended[2], "an idle host is not congested");
+        }
     }
 }

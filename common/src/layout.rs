@@ -9,7 +9,7 @@ use crate::rate::Debt;
 use crate::stats::Stat;
 
 /// Version of the layout of all maps.
-pub const LAYOUT_VERSION: u32 = 25;
+pub const LAYOUT_VERSION: u32 = 26;
 /// Traffic classes, and queues.
 pub const CLASSES: usize = 8;
 /// DSCP code points.
@@ -224,7 +224,7 @@ pub struct ClassCounters {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PauseCounters {
-    /// PFC frames that name the priority: received ones at XDP, sent ones at egress.
+    /// PFC frames that name the priority: received ones at TC ingress (inline: XDP), sent ones at egress.
     pub frames: [u64; CLASSES],
     /// Packets delayed because the priority was paused.
     pub held: [u64; CLASSES],
@@ -303,14 +303,10 @@ pub struct Test {
     pub frame_len: u32,
     /// `skb->mark` of the clone that would have been sent to this device; 0 = no clone.
     pub clone_mark: u32,
-    /// Interface the packet would have been redirected to; 0 = none.
+    /// Interface that XDP would have redirected the packet to; 0 = none.
     pub redirect_ifindex: u32,
-    /// 1 = it would have been redirected to the next hop of the routing table.
-    pub redirect_neigh: u32,
     /// New value of `skb->hash`; 0 = unchanged.
     pub flow_hash: u32,
-    /// Explicit padding.
-    pub _pad: u32,
 }
 
 const _: () = assert!(size_of::<Queue>() == 64 && size_of::<Pair>() == 24);

@@ -19,6 +19,10 @@
 //! RNR NAK, after whose delay it always retransmits. An RNR NAK uses up `rnr_retry`, so it is sent only where retries
 //! are unlimited. It acknowledges too, so the same PSNs are safe.
 //!
+//! Linux 6.1 takes an ACK or NAK between the responses of a READ for a fatal error, if it names the next of them
+//! (`check_ack`): it completes the READ as successful and ends the QP. No probe names that PSN there. If a retransmission
+//! of the rest of a READ is lost, only the stack's timer helps.
+//!
 //! READ responses and atomic acknowledgements, whose ICRC is not verified, only end the silence. A packet that the
 //! programs have not seen counts as a SEND.
 //!
@@ -103,11 +107,26 @@ const fn end_of(syndrome: u32, psn: u32) -> Option<u32> {
 #[inline(always)]
 const fn hold_until(syndrome: u32, now_ns: u64) -> u64 {
     match syndrome & KIND {
-        RNR => now_ns + RNR_NS,
+        RNR => now_ns + rnr_timer_ns(syndrome) + JIFFY_NS,
         NAK if syndrome & SYNDROME != PSN_SEQUENCE_ERROR => now_ns + ENDED_NS,
         _ => 0,
     }
 }
+
+/// Delay that an RNR NAK asks for (IBTA vol. 1, 9.7.5.2.8).
+#[inline(always)]
+const fn rnr_timer_ns(syndrome: u32) -> u64 {
+    let code = syndrome & 0x1f;
+    let units = match code {
+        0 => 65_536,
+        1 => 1,
+        _ => (2 + (code & 1)) << (code / 2 - 1),
+    };
+    units as u64 * 10_000
+}
+
+/// Not a PSN, which has 24 bits.
+const NO_PSN: u32 = u32::MAX;
 
 /// State of a requester, in a map keyed by [`FlowId`](crate::flow::FlowId). Times are CLOCK_MONOTONIC.
 #[repr(C)]
@@ -138,8 +157,8 @@ pub struct Requester {
     mtu: u32,
     /// Path MTU that one READ suggests; a second READ must confirm it.
     mtu_once: u32,
-    /// Explicit padding.
-    _pad: u32,
+    /// PSN after the last READ response in order, if its READ continues there; else [`NO_PSN`]. Written at ingress.
+    continues_at: u32,
     // Written at ingress.
     /// Last response.
     heard_ns: u64,
@@ -189,6 +208,9 @@ pub struct Settings {
     pub floor_ns: u64,
     /// Probes without progress before the stack's own timer is left to act; 0 = no limit.
     pub limit: u32,
+    /// Whether the stack takes an ACK or NAK between the responses of a READ. Otherwise it ends the QP, and completes the
+    /// READ as successful.
+    pub takes_naks_in_reads: bool,
 }
 
 /// Probes of a requester since its last progress.
@@ -213,8 +235,8 @@ const MAX_SILENCE_NS: u64 = 2_000_000_000;
 const IN_A_ROW: u32 = 4;
 /// That time: twice the timer of NVMe-oF's QPs, 4.3 s.
 const PATIENCE_NS: u64 = 10_000_000_000;
-/// Time after an RNR NAK: its longest timer is 655.36 ms (IBTA vol. 1, 9.7.5.2.8).
-const RNR_NS: u64 = 700_000_000;
+/// Granularity of the stack's timers.
+const JIFFY_NS: u64 = 10_000_000;
 /// Time after a NAK that ends the QP.
 const ENDED_NS: u64 = 10_000_000_000;
 /// Packets before the first one that might have been sent unseen.
@@ -295,7 +317,7 @@ impl Requester {
         data_end: 0,
         mtu: 0,
         mtu_once: 0,
-        _pad: 0,
+        continues_at: NO_PSN,
         heard_ns: 0,
         gap_ns: 0,
         signalled_ns: 0,
@@ -554,6 +576,9 @@ impl Requester {
         }
         if ahead >= 0 {
             self.read_next = plus(psn, 1);
+            let is_followed =
+                matches!(opcode, Opcode::RC_RDMA_READ_RESPONSE_FIRST | Opcode::RC_RDMA_READ_RESPONSE_MIDDLE);
+            self.continues_at = if is_followed { self.read_next } else { NO_PSN };
             self.retrying = 0;
             if self.gap_ns != 0 {
                 // Trimmed packets overtake the data before them.
@@ -662,7 +687,7 @@ impl Requester {
     }
 
     /// The probe; see the [module](self). `restarts`: it must start another retransmission.
-    fn probe(&self, restarts: bool) -> Action {
+    fn probe(&self, settings: Settings, restarts: bool) -> Action {
         let are_reads_before =
             distance(self.acknowledged, self.data_psn) >= 0 && distance(self.data_psn, self.data_end) > 0;
         let psn = match (self.has_unacknowledged_data(), are_reads_before) {
@@ -671,14 +696,17 @@ impl Requester {
             (false, _) if self.read_bytes != 0 => self.read_psn,
             (false, _) => self.next,
         };
-        if !restarts {
-            return Action::Nak(psn);
-        }
         // During a READ, the PSN must be that of the first missing response.
         let is_in_reads = self.has_unanswered_reads()
             && distance(self.acknowledged, self.read_next) >= 0
             && distance(self.read_next, psn) > 0;
-        Action::RnrNak(if is_in_reads { self.read_next } else { psn })
+        let rnr = if is_in_reads { self.read_next } else { psn };
+        let is_fatal = |psn| psn == self.continues_at && !settings.takes_naks_in_reads;
+        match restarts && !is_fatal(rnr) {
+            true => Action::RnrNak(rnr),
+            false if is_fatal(psn) => Action::Idle,
+            false => Action::Nak(psn),
+        }
     }
 
     /// The next step at `now_ns`. `departs_ns` is the departure of the last packet that the pacer holds; 0 = none.
@@ -712,11 +740,13 @@ impl Requester {
             return Action::At(due_ns);
         }
         // Without a PSN that is safe to name, or without a probe left, the stack's own timer acts.
-        let is_over = settings.limit != 0 && probes >= settings.limit;
+        // A NAK during a retransmission would only restart that timer.
+        let is_over = settings.limit != 0 && (probes >= settings.limit || self.retrying != 0);
         if self.own_qpn == 0 || is_over {
             return Action::Idle;
         }
-        self.probe(settings.limit == 0 && (probes != 0 || self.retrying != 0))
+        let restarts = settings.limit == 0 && (probes != 0 || self.retrying != 0);
+        self.probe(settings, restarts)
     }
 }
 

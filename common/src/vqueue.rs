@@ -148,7 +148,7 @@ impl Drain {
         high + low
     }
 
-    /// Enqueues a packet of `bytes` (below 2^17) at `now_ns`, on a CPU with this `share`.
+    /// Enqueues a packet of `bytes` (below 2^20) at `now_ns`, on a CPU with this `share`.
     #[inline(always)]
     pub const fn enqueue(&self, shared: u64, share: Share, now_ns: u64, bytes: u64) -> Enqueued {
         self.enqueue_below(u64::MAX, shared, share, now_ns, bytes)

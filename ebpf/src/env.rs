@@ -336,8 +336,9 @@ impl hooks::Env<'static> for Env {
             let _ = REQUESTERS.insert(id, new, u64::from(BPF_NOEXIST));
             found = REQUESTERS.get_ptr_mut(id);
         }
-        // SAFETY: a map value, live as long as the program runs. Another CPU may change it concurrently, in any order; see
-        // `dcqcn_common::recovery`.
+        // SAFETY: a map value, whose memory stays that of an entry as long as the program runs. Another CPU may change it
+        // concurrently, in any order; see `dcqcn_common::recovery`. `dcqcn run` removes idle requesters only, whose memory
+        // another one may then use.
         found.map(|requester| f(unsafe { &mut *requester }))
     }
 

@@ -6,9 +6,9 @@ use aya_ebpf::bindings::{
     BPF_FIB_LKUP_RET_NOT_FWDED, TC_ACT_REDIRECT, TC_ACT_SHOT, TC_ACT_UNSPEC, bpf_fib_lookup,
 };
 use aya_ebpf::helpers::{
-    bpf_clone_redirect, bpf_fib_lookup as lookup, bpf_redirect, bpf_redirect_neigh, bpf_set_hash,
-    bpf_sk_fullsock, bpf_skb_change_tail, bpf_skb_ecn_set_ce, bpf_skb_load_bytes, bpf_skb_pull_data,
-    bpf_skb_set_tstamp, bpf_skb_store_bytes, bpf_skb_vlan_pop, bpf_skb_vlan_push,
+    bpf_clone_redirect, bpf_fib_lookup as lookup, bpf_redirect, bpf_set_hash, bpf_sk_fullsock,
+    bpf_skb_change_tail, bpf_skb_ecn_set_ce, bpf_skb_load_bytes, bpf_skb_pull_data, bpf_skb_set_tstamp,
+    bpf_skb_store_bytes, bpf_skb_vlan_pop, bpf_skb_vlan_push,
 };
 use aya_ebpf::programs::TcContext;
 use dcqcn_common::classify::{Frame, Roce};
@@ -42,7 +42,7 @@ pub fn run_ingress(ctx: &TcContext) -> i32 {
         |host| {
             let decided = hooks::ingress(host);
             tries_siblings = decided == TcVerdict::TrySiblings;
-            verdict(decided)
+            verdict(host.raw(), decided)
         },
     );
     if tries_siblings {
@@ -87,7 +87,10 @@ pub fn run_egress(ctx: &TcContext) -> i32 {
     host.traced(
         Hook::Egress,
         #[inline(always)]
-        |host| verdict(hooks::egress(host)),
+        |host| {
+            let decided = hooks::egress(host);
+            verdict(host.raw(), decided)
+        },
     )
 }
 
@@ -132,27 +135,13 @@ const PACKET_OTHERHOST: u32 = 3;
 
 /// Passing continues with the next program, so that other programs on the same hook still run.
 #[inline(always)]
-fn verdict(verdict: TcVerdict) -> i32 {
-    let (ifindex, neigh) = match verdict {
-        TcVerdict::Pass | TcVerdict::TrySiblings => return TC_ACT_UNSPEC,
-        TcVerdict::Drop => return TC_ACT_SHOT,
-        TcVerdict::Redirect(ifindex) => (ifindex, false),
-        TcVerdict::RedirectNeigh(ifindex) => (ifindex, true),
-    };
-    if let Some(test) = test() {
-        // SAFETY: a map value; programs under test run one at a time.
-        unsafe {
-            (*test).redirect_ifindex = ifindex;
-            (*test).redirect_neigh = neigh as u32;
-        }
-        return TC_ACT_REDIRECT;
-    }
-    if neigh {
-        // SAFETY: without parameters the kernel resolves the neighbour.
-        unsafe { bpf_redirect_neigh(ifindex, core::ptr::null_mut(), 0, 0) as i32 }
-    } else {
-        // SAFETY: plain numbers.
-        unsafe { bpf_redirect(ifindex, 0) as i32 }
+fn verdict(skb: *mut __sk_buff, verdict: TcVerdict) -> i32 {
+    match verdict {
+        TcVerdict::Pass | TcVerdict::TrySiblings => TC_ACT_UNSPEC,
+        TcVerdict::Drop => TC_ACT_SHOT,
+        TcVerdict::Receive if test().is_some() => TC_ACT_REDIRECT,
+        // SAFETY: the program's own context, and plain numbers.
+        TcVerdict::Receive => unsafe { bpf_redirect((*skb).ifindex, BPF_F_INGRESS.into()) as i32 },
     }
 }
 

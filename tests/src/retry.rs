@@ -1,5 +1,6 @@
 //! Waiting and retrying: tests run in real time, on machines with other load.
 
+use std::fmt::Debug;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -28,6 +29,17 @@ pub fn wait_for<T>(
         // A probe may be a command, which should not take the CPU from its subject.
         interval = (interval * 5 / 4).min(Duration::from_millis(60));
     }
+}
+
+/// Waits until a value is as expected, and returns it.
+pub fn wait_value<T: Debug>(
+    mut read: impl FnMut() -> Result<T>,
+    is_expected: impl Fn(&T) -> bool,
+) -> Result<T> {
+    wait(|| {
+        let found = read()?;
+        Ok(if is_expected(&found) { Ok(found) } else { Err(format!("{found:?}")) })
+    })
 }
 
 /// Waits until a condition holds; `what` describes its absence.

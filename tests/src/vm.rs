@@ -46,6 +46,18 @@ pub struct Scenario {
     pub run: fn(&mut Report) -> Result<()>,
 }
 
+impl Scenario {
+    /// A scenario for one guest without systemd, by request.
+    const fn new(
+        name: &'static str,
+        about: &'static str,
+        limit_s: u64,
+        run: fn(&mut Report) -> Result<()>,
+    ) -> Self {
+        Self { name, about, limit_s, is_ci: false, with_systemd: false, two_guests: false, run }
+    }
+}
+
 /// Runs a scenario, writes its results to `result`, and prints the verdict as the last line.
 pub fn run(name: &str, result: &Path) -> Result<()> {
     let scenario = SCENARIOS.iter().find(|scenario| scenario.name == name);

@@ -134,6 +134,10 @@ fn containers_have_least_privileges() {
         assert_eq!(pod["automountServiceAccountToken"], false, "{name}");
         let filter = if is_daemon { "Unconfined" } else { "RuntimeDefault" };
         assert_eq!(pod["securityContext"]["seccompProfile"]["type"], filter, "{name}");
+        let is_on_nodes = manifest["kind"] == "DaemonSet";
+        let selinux = if is_on_nodes { json!({ "type": "spc_t" }) } else { Value::Null };
+        assert_eq!(pod["securityContext"]["seLinuxOptions"], selinux, "{name}");
+        assert_eq!(pod["tolerations"] == json!([{ "operator": "Exists" }]), is_on_nodes, "{name}");
         let labels = &manifest["spec"]["template"]["metadata"]["labels"];
         let selector = manifest["spec"]["selector"]["matchLabels"].as_object().unwrap();
         assert!(selector.iter().all(|(key, value)| labels[key] == *value), "{name}");

@@ -119,6 +119,34 @@ fn command_line_overrides_file() -> Result<()> {
 }
 
 #[test]
+fn altname_selects_the_interface() -> Result<()> {
+    require!("altname_selects_the_interface");
+    let lab = Lab::new("altname")?;
+    lab.host.command("ip link property add dev a0 altname other0")?;
+    let file = lab.path("file");
+    std::fs::write(
+        &file,
+        "[[interface]]\nname = 'a0'\nflows = 64\n[interface.parameters]\nlink_rate = '1gbit'\n",
+    )?;
+    let file = file.display();
+    lab.ok(&format!("attach other0 --config {file}"))?;
+    assert_contains(&lab.ok(&format!("config diff other0 --config {file}"))?, "a0 matches");
+    lab.ok("set other0 rpg_gd=12")?;
+    assert_contains(&lab.ok("log other0")?, "rpg_gd");
+    lab.ok("detach other0").map(drop)
+}
+
+#[test]
+fn several_interfaces_have_one_report() -> Result<()> {
+    require!("several_interfaces_have_one_report");
+    let lab = Lab::new("several")?;
+    let planned = lab.json("attach a0 b0 --dry-run --set link_rate=1gbit")?;
+    assert_eq!(planned["planned"].as_array().map(Vec::len), Some(2), "{planned}");
+    assert_contains(&lab.expect_error(3, "detach a0 b0")?, "b0 is not attached");
+    Ok(())
+}
+
+#[test]
 fn pairs_added_listed_and_removed() -> Result<()> {
     require!("pairs_added_listed_and_removed");
     let lab = Lab::new("pair")?;

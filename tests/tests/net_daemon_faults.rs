@@ -17,8 +17,8 @@ use dcqcn_tests::daemon::{Daemon, HOST, Manager, get};
 use dcqcn_tests::host::{Host, Pair};
 use dcqcn_tests::packets::Roce;
 use dcqcn_tests::require;
-use dcqcn_tests::retry::wait;
 use dcqcn_tests::retry::while_busy;
+use dcqcn_tests::retry::{wait, wait_value};
 use dcqcn_tests::socket::TIMEOUT;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::Signal;
@@ -222,11 +222,8 @@ fn many_interfaces_served() -> Result<()> {
     let attached = began.elapsed();
     let attaching = cpu_time(daemon.child.id())?;
     assert_eq!(pair.a.attached()?.len(), ports);
-    wait(|| {
-        let metrics = get(&pair.a, "127.0.0.1:9310", "/metrics")?;
-        let served = metrics.matches("dcqcn_interface_served{").count();
-        Ok(if served == ports { Ok(()) } else { Err(format!("{served} served")) })
-    })?;
+    let metrics = || get(&pair.a, "127.0.0.1:9310", "/metrics");
+    wait_value(|| Ok(metrics()?.matches("dcqcn_interface_served{").count()), |served| *served == ports)?;
     thread::sleep(Duration::from_secs(1));
     let (began, used) = (Instant::now(), cpu_time(daemon.child.id())?);
     let metrics = get(&pair.a, "127.0.0.1:9310", "/metrics")?;
@@ -242,10 +239,7 @@ fn many_interfaces_served() -> Result<()> {
     for link in netlink.links()?.into_iter().filter(|link| link.name != "lo") {
         netlink.delete_link(link.index)?;
     }
-    wait(|| {
-        let left = pair.a.attached()?.len();
-        Ok(if left == 0 { Ok(()) } else { Err(format!("{left} left")) })
-    })?;
+    wait_value(|| pair.a.attached(), Vec::is_empty)?;
     let began = Instant::now();
     daemon.end()?;
     eprintln!(

@@ -1,6 +1,7 @@
 //! `dcqcn doctor` in network namespaces: it detects planted faults, and only those.
 
 use std::collections::BTreeSet;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use std::{fs, thread};
@@ -8,7 +9,7 @@ use std::{fs, thread};
 use anyhow::{Context as _, Result, anyhow, ensure};
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_params::Role;
-use dcqcn_tests::command::dcqcn;
+use dcqcn_tests::command::{binary, dcqcn, output_of};
 use dcqcn_tests::host::{Host, Pair};
 use dcqcn_tests::packets::{CNP_TOS, Roce};
 use dcqcn_tests::require;
@@ -188,5 +189,36 @@ fn broken_recordings_are_rejected() -> Result<()> {
     fs::remove_file(&file)?;
     fs::create_dir(&file)?;
     refused("snapshot.json")?;
+    Ok(())
+}
+
+/// The fixes work in the shell that ran `dcqcn -n NETNS doctor`.
+#[test]
+fn fixes_name_the_namespace() -> Result<()> {
+    require!("fixes_name_the_namespace");
+    let pair = Pair::new("doctor-netns")?;
+    pair.a.attach("a0", Role::Host, &["link_rate=10gbit", "np_enable=off"])?;
+    pair.a.command("ip link set a0 down")?;
+    let fixes = || -> Result<Vec<(String, String)>> {
+        let output = dcqcn(&format!("-n {} doctor --json --duration 1s", pair.a.netns.name()))?.output()?;
+        let report: Value = serde_json::from_slice(&output.stdout)?;
+        let findings = report["findings"].as_array().context("no findings")?;
+        let fix = |finding: &Value| {
+            let command = finding["fix"].as_str()?.split('`').nth(1)?;
+            Some((finding["id"].as_str()?.to_owned(), command.to_owned()))
+        };
+        Ok(findings
+            .iter()
+            .filter_map(fix)
+            .filter(|(id, _)| ["link-down", "np-off"].contains(&&**id))
+            .collect())
+    };
+    let commands = binary()?.parent().context("a directory")?.display().to_string();
+    let found = fixes()?;
+    assert_eq!(found.len(), 2, "{found:?}");
+    for (_, command) in found {
+        output_of(Command::new("sh").args(["-c", &format!("PATH={commands}:$PATH; {command}")]))?;
+    }
+    assert_eq!(fixes()?, []);
     Ok(())
 }

@@ -124,6 +124,43 @@ fn events_reach_every_reader() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn events_not_repeated_after_rename() -> Result<()> {
+    require!("events_not_repeated_after_rename");
+    let pair = Pair::new("events-rename")?;
+    let audit = tempfile::tempdir()?;
+    pair.a.attach("a0", Role::Host, &["link_rate=1gbit"])?;
+    let add = |iface: &str, qpn: u64| -> Result<()> {
+        let mut command = dcqcn(&format!("flows pair add {iface} 10.0.0.1 {qpn} 17"))?;
+        let output = pair.a.run(move || command.output())??;
+        ensure!(output.status.success(), "{output:?}");
+        Ok(())
+    };
+    add("a0", 100)?;
+    let mut reader = reader(&pair.a, "", audit.path())?;
+    let mut output = reader.output()?;
+    let mut next = || -> Result<Value> {
+        let mut line = String::new();
+        output.read_line(&mut line)?;
+        Ok(serde_json::from_str(&line)?)
+    };
+    assert_eq!(next()?["qpn"], 100);
+    pair.a.command("ip link set a0 down")?;
+    pair.a.command("ip link set a0 name a9")?;
+    // Until the reader finds the new name.
+    for qpn in 101..150 {
+        add("a9", qpn)?;
+        let event = next()?;
+        assert_eq!(event["qpn"], qpn, "{event}");
+        if event["iface"] == "a9" {
+            reader.signal(Signal::SIGTERM)?;
+            reader.wait()?;
+            return Ok(());
+        }
+    }
+    anyhow::bail!("the reader does not find the new name")
+}
+
 /// Waits until a file has `words`.
 fn wait_for(file: &std::path::Path, words: &str) -> Result<()> {
     dcqcn_tests::retry::wait(|| {

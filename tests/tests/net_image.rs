@@ -16,7 +16,7 @@ use dcqcn_tests::command::{dcqcn_fleet, output_of};
 use dcqcn_tests::fleet::Etcd;
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::manifests::{directory, documents};
-use dcqcn_tests::retry::wait;
+use dcqcn_tests::retry::{wait, wait_value};
 use dcqcn_tests::skip::runnable;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use serde_json::Value;
@@ -315,11 +315,8 @@ fn image_serves_node_and_rollout() -> Result<()> {
     let agent = node.start("fleet/agent.yaml", "host", &more)?;
     assert_eq!(node.rights(&agent)?, (0, "65532".into(), "2".into()));
     let run = |words: &[&str]| output_of(dcqcn_fleet(words)?.args(["--etcd", &etcd.endpoints()]));
-    wait(|| {
-        let status = run(&["--json", "status"])?;
-        let available = serde_json::from_str::<Value>(&status)?["hosts"][0]["is_there"] == true;
-        Ok(if available { Ok(()) } else { Err(status) })
-    })?;
+    let status = || Ok(serde_json::from_str::<Value>(&run(&["--json", "status"])?)?);
+    wait_value(status, |status| status["hosts"][0]["is_there"] == true)?;
     let path = node.dir.path().join("fleet.toml");
     fs::write(&path, FLEET)?;
     run(&["apply", &path.display().to_string(), "--wait"])?;

@@ -8,6 +8,7 @@ use dcqcn_params::Role;
 use dcqcn_tests::command::{Running, dcqcn};
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::require;
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 /// Two hosts with addresses, and a listener on the second one.
@@ -102,6 +103,41 @@ fn attached_phase_leaves_hosts_detached() -> Result<()> {
         "{report}"
     );
     assert_eq!((pair.a.attached()?, pair.b.attached()?), (vec![], vec![]));
+    Ok(())
+}
+
+/// Ctrl-C on either host while both are attached.
+#[test]
+fn interrupted_check_leaves_hosts_detached() -> Result<()> {
+    require!("interrupted_check_leaves_hosts_detached");
+    for (test, is_peer) in [("peer-int-a", true), ("peer-int-b", false)] {
+        let (pair, mut listener) = listening(test, 4_200, "--attach")?;
+        let mut peer = Running::start(&pair.a, "doctor peer 10.0.0.2 --attach --duration 2s")?;
+        let lines = BufReader::new(peer.0.stderr.take().context("no output")?).lines();
+        let mut lines = lines.map_while(Result::ok).skip_while(|line| !line.starts_with("attached: TCP"));
+        ensure!(lines.next().is_some(), "not attached");
+        assert_eq!((pair.a.attached()?, pair.b.attached()?), (vec!["a0".into()], vec!["b0".into()]));
+        let (interrupted, other) =
+            if is_peer { (&mut peer, &mut listener) } else { (&mut listener, &mut peer) };
+        interrupted.signal(Signal::SIGINT)?;
+        assert_eq!(interrupted.wait()?.code(), Some(130), "{test}");
+        assert!(matches!(other.wait()?.code(), Some(0 | 1)), "{test}");
+        assert_eq!((pair.a.attached()?, pair.b.attached()?), (vec![], vec![]), "{test}");
+    }
+    Ok(())
+}
+
+#[test]
+fn rare_cnps_have_no_latency() -> Result<()> {
+    require!("rare_cnps_have_no_latency");
+    let (pair, mut listener) = listening("peer-rare", 4_200, "")?;
+    pair.a.attach("a0", Role::Host, &["link_rate=10gbit", "min_time_between_cnps=26ms"])?;
+    pair.b.attach("b0", Role::Host, &["link_rate=10gbit", "min_time_between_cnps=25ms"])?;
+    let (code, report) = check(&pair, "")?;
+    assert_eq!((code, findings(&report)?), (0, vec![]), "{report}");
+    assert!(listener.wait()?.success());
+    assert!(report["roce"][0]["cnps"]["median_ns"].is_u64(), "{report}");
+    assert_eq!(report["roce"][1]["cnps"], Value::Null, "{report}");
     Ok(())
 }
 

@@ -17,7 +17,7 @@ use dcqcn_tests::command::{Running, binary, dcqcn, dcqcn_lab};
 use dcqcn_tests::host::{Host, Pair, request};
 use dcqcn_tests::leftover::tables;
 use dcqcn_tests::require;
-use dcqcn_tests::retry::{wait, wait_until};
+use dcqcn_tests::retry::{wait, wait_until, wait_value};
 use dcqcn_tests::socket::TIMEOUT;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -91,8 +91,8 @@ fn terminal() -> Result<(OwnedFd, OwnedFd)> {
     Ok((master, slave))
 }
 
-/// Waits until the process handles SIGTERM.
-fn wait_ready(running: &mut Running) -> Result<()> {
+/// Waits until the process handles SIGTERM, and the soak test has begun.
+fn wait_ready(running: &mut Running, line: &str) -> Result<()> {
     let bit = 1_u64 << (Signal::SIGTERM as u64 - 1);
     wait_until("it does not handle SIGTERM", || {
         if let Some(status) = running.0.try_wait()? {
@@ -104,7 +104,8 @@ fn wait_ready(running: &mut Running) -> Result<()> {
             Ok(u64::from_str_radix(line.trim(), 16)?)
         };
         Ok((mask("SigBlk:")? | mask("SigCgt:")?) & bit != 0)
-    })
+    })?;
+    if line.starts_with("dcqcn-soak") { wait_until_running(running) } else { Ok(()) }
 }
 
 fn wait_readable(fd: &impl AsFd) -> Result<()> {
@@ -121,11 +122,8 @@ fn wait_until_running(running: &Running) -> Result<()> {
         };
         let hosts = Netns::list(&format!("dcqcn-test-{worker}-"))?.len();
         let commands = children(worker)?.len();
-        Ok(if hosts >= 2 && commands >= 1 {
-            Ok(())
-        } else {
-            Err(format!("{hosts} hosts, {commands} commands"))
-        })
+        let is_running = hosts >= 2 && commands >= 1;
+        Ok(is_running.then_some(()).ok_or_else(|| format!("{hosts} hosts, {commands} commands")))
     })
 }
 
@@ -164,12 +162,9 @@ fn time_to_exit(fixture: &Fixture, host: &Host, line: &str, end: End) -> Result<
             let (ours, theirs) = terminal()?;
             command.stdin(theirs.try_clone()?).stdout(theirs);
             let mut running = Running::spawn(host, command)?;
-            wait_ready(&mut running)?;
+            wait_ready(&mut running, line)?;
             if line.starts_with("top") {
                 wait_readable(&ours)?;
-            }
-            if line.starts_with("dcqcn-soak") {
-                wait_until_running(&running)?;
             }
             let drained = thread::spawn(move || drain(ours));
             let started = Instant::now();
@@ -184,10 +179,7 @@ fn time_to_exit(fixture: &Fixture, host: &Host, line: &str, end: End) -> Result<
             let (ours, theirs) = terminal()?;
             command.stdin(theirs.try_clone()?).stdout(theirs.try_clone()?).stderr(theirs);
             let mut running = Running::spawn(host, command)?;
-            wait_ready(&mut running)?;
-            if line.starts_with("dcqcn-soak") {
-                wait_until_running(&running)?;
-            }
+            wait_ready(&mut running, line)?;
             let started = Instant::now();
             drop(ours);
             (running.wait()?, started.elapsed())
@@ -200,10 +192,7 @@ fn time_to_exit(fixture: &Fixture, host: &Host, line: &str, end: End) -> Result<
                 command.stdout(writer);
             }
             let mut running = Running::spawn(host, command)?;
-            wait_ready(&mut running)?;
-            if line.starts_with("dcqcn-soak") {
-                wait_until_running(&running)?;
-            }
+            wait_ready(&mut running, line)?;
             let started = Instant::now();
             drop(reader);
             (running.wait()?, started.elapsed())
@@ -342,15 +331,9 @@ fn soak_leaves_nothing_on_signal() -> Result<()> {
         };
         let left: Vec<_> = Netns::list("dcqcn-test-")?.into_iter().filter(is_left).collect();
         ensure!(left.is_empty(), "{end:?}: leftovers {left:?}");
-        wait(|| {
-            let found = SOAKED.map(tables);
-            let is_freed = found.iter().zip(before).all(|(found, before)| *found <= before);
-            Ok(if is_freed {
-                Ok(())
-            } else {
-                Err(format!("{end:?}: {found:?} attachments' maps, {before:?} before"))
-            })
-        })?;
+        let is_freed = |found: &[usize; 2]| found.iter().zip(before).all(|(found, before)| *found <= before);
+        wait_value(|| Ok(SOAKED.map(tables)), is_freed)
+            .with_context(|| format!("{end:?}: attachments' maps, {before:?} before"))?;
     }
     Ok(())
 }

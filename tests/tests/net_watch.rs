@@ -16,7 +16,7 @@ use dcqcn_tests::command::{Running, dcqcn};
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::packets::{CNP_TOS, Roce};
 use dcqcn_tests::require;
-use dcqcn_tests::retry::wait;
+use dcqcn_tests::retry::wait_value;
 use dcqcn_tests::socket::TIMEOUT;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::pty::{OpenptyResult, Winsize, openpty};
@@ -194,19 +194,13 @@ fn metrics_equal_counters() -> Result<()> {
     // An attachment that has lost a map. Output is a second old at most.
     let pin = pair.a.pins("a0")?.join("NP");
     std::fs::remove_file(&pin).with_context(|| pin.display().to_string())?;
-    let response = |path: &str, status: &str| -> Result<String> {
-        wait(|| {
-            let answer = get(&pair, address, path)?;
-            Ok(if answer.starts_with(status) { Ok(answer) } else { Err(answer) })
-        })
-    };
+    let response =
+        |path, status: &str| wait_value(|| get(&pair, address, path), |answer| answer.starts_with(status));
     let ready = response("/readyz", "HTTP/1.1 503")?;
     assert!(ready.contains("\"interface\":\"a0\"") && ready.contains("maps: "), "{ready}");
     assert!(get(&pair, address, "/healthz")?.starts_with("HTTP/1.1 200"), "the process itself is healthy");
-    wait(|| {
-        let up = value(&get(&pair, address, "/metrics")?, "dcqcn_up", &["a0"]);
-        Ok(if up == Some(0.0) { Ok(()) } else { Err(format!("{up:?}")) })
-    })?;
+    let up = || Ok(value(&get(&pair, address, "/metrics")?, "dcqcn_up", &["a0"]));
+    wait_value(up, |up| *up == Some(0.0))?;
     // A detached interface is omitted without an error.
     pair.a.run(|| dcqcn_loader::attach::detach("a0"))??;
     response("/readyz", "HTTP/1.1 200")?;

@@ -12,8 +12,12 @@ use tempfile::TempDir;
 struct Root(TempDir);
 
 impl Root {
-    /// `detach` is the body of the mock of `dcqcn`.
-    fn new(detach: &str) -> Result<Self> {
+    /// `dcqcn` is the body of its mock.
+    fn new(dcqcn: &str) -> Result<Self> {
+        Self::with_systemctl("", dcqcn)
+    }
+
+    fn with_systemctl(systemctl: &str, dcqcn: &str) -> Result<Self> {
         let root = Self(tempfile::tempdir()?);
         for dir in ["bin", "run/systemd/system", "run/dcqcn/ns-7"] {
             fs::create_dir_all(root.path(dir))?;
@@ -21,8 +25,8 @@ impl Root {
         fs::write(root.journal(), "{}")?;
         let calls = root.path("calls").display().to_string();
         for (name, body) in [
-            ("systemctl", ""),
-            ("dcqcn", detach),
+            ("systemctl", systemctl),
+            ("dcqcn", dcqcn),
             // One namespace is enough.
             ("nsenter", "shift; exec \"$@\""),
             ("stat", "echo 1"),
@@ -96,5 +100,25 @@ fn failed_removal_reports_and_keeps_mount() -> Result<()> {
     assert!(!calls.contains("run-dcqcn-bpf.mount"), "{calls}");
     assert!(root.run("postrm", "purge")?.status.success());
     assert!(root.journal().exists());
+    Ok(())
+}
+
+/// The daemon before the upgrade keeps running if the new one would not start, and dpkg completes in any case.
+#[test]
+fn upgrade_keeps_a_daemon_it_cannot_replace() -> Result<()> {
+    for (systemctl, dcqcn, restarts, message) in [
+        ("", "", true, ""),
+        ("", "[ $1 != config ] || { echo bad file; exit 1; }", false, "bad file"),
+        ("", "[ $1 != upgrade ] || { echo other layout; exit 1; }", false, "other layout"),
+        ("[ $1 = is-active ]", "", true, "does not start"),
+    ] {
+        let root = Root::with_systemctl(systemctl, dcqcn)?;
+        // rpm's argument; dpkg's are `configure` and a version.
+        let output = root.run("postinst", "2")?;
+        let (errors, calls) = (String::from_utf8(output.stderr)?, root.calls()?);
+        assert!(output.status.success() && errors.contains(message), "{systemctl:?} {dcqcn:?}: {errors}");
+        assert_eq!(errors.is_empty(), message.is_empty(), "{errors}");
+        assert_eq!(calls.contains("systemctl restart dcqcn.service"), restarts, "{calls}");
+    }
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::thread;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::run::{capture, header, stream};
+use crate::run::{capture, header, rustup, stream};
 use crate::toolchain::{self, Toolchain};
 use crate::workspace::Workspace;
 use crate::{build, cycles, p4, prose, public, web};
@@ -50,10 +50,23 @@ fn code(workspace: &Workspace, toolchain: &Toolchain) -> Result<()> {
     header("clippy, BPF target");
     stream(toolchain.clippy(workspace)?.args(["--", "-D", "warnings"]))?;
 
+    arm64(workspace)?;
+
     header("rustdoc");
     let mut doc = workspace.cargo("doc");
     doc.args(["--no-deps", "--workspace", "--document-private-items"]).args(without);
     stream(doc.env("RUSTDOCFLAGS", "-D warnings"))
+}
+
+/// Types of the operator's command for arm64, whose C types differ; `cargo xtask dist` links it.
+fn arm64(workspace: &Workspace) -> Result<()> {
+    const TARGET: &str = "aarch64-unknown-linux-musl";
+    header(format_args!("cargo check, {TARGET}"));
+    if rustup(["target", "add", TARGET])?.is_none() {
+        println!("   skipped: without rustup there is no standard library for this target");
+        return Ok(());
+    }
+    stream(workspace.cargo("check").args(["--package", build::COMMAND.1, "--target", TARGET]))
 }
 
 /// A rustup toolchain of the minimal profile lacks clippy and rustfmt.

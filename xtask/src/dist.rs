@@ -459,8 +459,10 @@ mod tests {
         let script = format!(
             "#!/bin/sh\ncase $2 in man) mkdir -p $3/man1; echo . >$3/man1/{name}.1;; *) echo $3;; esac\n"
         );
-        install(Path::new("/dev/null"), &binary, "755").unwrap();
-        fs::write(&binary, script).unwrap();
+        // By another process: a program that another thread starts would inherit this one's open file, and the
+        // kernel does not execute a file that is open for writing.
+        fs::write(out.join("script"), script).unwrap();
+        install(&out.join("script"), &binary, "755").unwrap();
         generate(workspace, &binary, &generated.join(name)).unwrap();
         let package =
             |format| package(workspace, name, &out, &generated, &out, (format, "1.2.3", "amd64")).unwrap();

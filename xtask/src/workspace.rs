@@ -100,6 +100,13 @@ impl Workspace {
     pub(crate) fn cargo(&self, verb: &str) -> Command {
         let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         command.arg(verb).current_dir(&self.root).env("CARGO_TARGET_DIR", &self.target);
+        // Set for xtask by `cargo run`; `ring`'s build script would run again after each change between `cargo` and
+        // `cargo xtask`, and all that depends on it would be compiled again.
+        for name in env::vars_os().filter_map(|(name, _)| name.into_string().ok()) {
+            if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {
+                command.env_remove(name);
+            }
+        }
         command
     }
 

@@ -252,13 +252,19 @@ impl NpFlow {
         is_answered
     }
 
+    /// Time after the last mark at which a pending one expires.
+    #[inline(always)]
+    pub(crate) const fn mark_lifetime_ns(interval_ns: u64) -> u64 {
+        interval_ns.saturating_mul(PENDING_INTERVALS)
+    }
+
     /// Returns whether to answer a pending mark at `now_ns` because its CNP interval is over.
     ///
-    /// A mark expires `PENDING_INTERVALS` after the last one: the congestion it reported may have passed, and a CNP would cut
-    /// the first burst after a pause.
+    /// A pending mark expires: the congestion that it reported may have passed, and a CNP would cut the first burst
+    /// after a pause.
     #[inline(always)]
     pub fn on_window_end(&mut self, now_ns: u64, interval_ns: u64) -> bool {
-        if now_ns.saturating_sub(self.last_seen_ns) >= interval_ns.saturating_mul(PENDING_INTERVALS) {
+        if now_ns.saturating_sub(self.last_seen_ns) >= Self::mark_lifetime_ns(interval_ns) {
             self.pending = 0;
         }
         let is_answered = self.pending != 0 && self.is_window_over(now_ns, interval_ns);

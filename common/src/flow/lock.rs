@@ -2,7 +2,8 @@
 //!
 //! It takes two instructions, where `bpf_spin_lock` takes two calls, disables interrupts, and forbids calls inside the
 //! critical section. Disabling interrupts is unnecessary: programs of one table never interrupt each other on a CPU,
-//! because all of them run with bottom halves off.
+//! because all of them run with bottom halves off (the program that removes idle flows only since Linux 6.3, commit
+//! af2d0d09eabe; before, a softirq may interrupt it while it holds the lock of an idle flow).
 
 /// Attempts to take a contended lock: some microseconds in total, while a critical section lasts some tens of
 /// nanoseconds.

@@ -51,8 +51,6 @@ pub struct Selection {
     pub way: usize,
     /// The flow is absent: the slot is empty or holds another flow.
     pub missing: bool,
-    /// The flow is absent and the slot holds another flow.
-    pub evicts: bool,
 }
 
 /// One set of a flow table: eight flows under one lock.
@@ -75,7 +73,6 @@ pub struct Set<T: Entry> {
 pub(super) const WAY_BITS: u32 = WAYS.trailing_zeros();
 /// Bits of [`Set::selected`] above the way.
 const MISSING: u32 = 1 << 8;
-const EVICTS: u32 = 1 << 9;
 
 impl<T: Entry> Set<T> {
     /// Selects the slot of `id`, whose hash is `hash`: its own, else an empty one, else the least recently used.
@@ -117,8 +114,7 @@ impl<T: Entry> Set<T> {
             // Sequential: evaluated in parallel they would fill the stack.
             oldest = opaque(oldest);
         }
-        let evicts = if oldest >> WAY_BITS == 0 { MISSING } else { MISSING | EVICTS };
-        ((oldest % WAYS as u64) as usize ^ home) as u32 | evicts
+        ((oldest % WAYS as u64) as usize ^ home) as u32 | MISSING
     }
 
     /// The slot that the last lookup selected.
@@ -128,11 +124,7 @@ impl<T: Entry> Set<T> {
     #[inline(always)]
     pub fn selection(&self) -> Selection {
         let selected = reread(&self.selected);
-        Selection {
-            way: selected as usize % WAYS,
-            missing: selected & MISSING != 0,
-            evicts: selected & EVICTS != 0,
-        }
+        Selection { way: selected as usize % WAYS, missing: selected & MISSING != 0 }
     }
 
     /// Time of last use of the flow in the selected slot; 0 = empty.

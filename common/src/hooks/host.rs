@@ -219,10 +219,8 @@ pub enum TcVerdict {
     Pass,
     /// Drop.
     Drop,
-    /// Redirect to this interface, layer 2 header unchanged.
-    Redirect(u32),
-    /// Redirect to this interface and resolve the next hop by the routing table.
-    RedirectNeigh(u32),
+    /// Receive on this interface, as if it had come from the wire.
+    Receive,
     /// Tail-call the program of the next interface of this host with an RP; pass if there is none. TC ingress only.
     TrySiblings,
 }

@@ -77,7 +77,7 @@ pub(super) fn on_own_mark<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) {
 
 /// Time after the port's last pending mark during which unmarked packets are looked up.
 ///
-/// This only saves lookups: a flow's own mark expires much sooner.
+/// This only saves lookups: a flow's own mark expires sooner, unless the CNP interval is long.
 const PENDING_NS: u64 = 1_000_000_000;
 
 /// Minimum interval between updates of the port's last pending mark, because all CPUs read its cache line.
@@ -99,7 +99,8 @@ pub(super) fn may_be_pending<'p, S: Skb<'p>>(s: &mut S, p: &Params) -> bool {
     if pending_ns == 0 || !p.hot.is_on(Switch::NpWindowBoth) {
         return false;
     }
-    let is_recent = s.env().now_ns().saturating_sub(pending_ns) < PENDING_NS;
+    let mark_ns = NpFlow::mark_lifetime_ns(p.hot.min_time_between_cnps_ns.into()) + PENDING_SLACK_NS;
+    let is_recent = s.env().now_ns().saturating_sub(pending_ns) < PENDING_NS.max(mark_ns);
     if !is_recent {
         // Avoids reading the clock for every later packet.
         s.env().set_time(Time::NpPending, 0);
@@ -230,19 +231,8 @@ pub(super) fn become_cnp<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> 
     }
     s.env().count(Stat::NpCnpSent);
     set_class(s, p, class_of(p, p.hot.cnp_dscp.into()));
-    if !fast {
-        return TcVerdict::Pass;
-    }
-    // Send it back to the ingress interface. A routed packet already carries this router's MAC, so the
-    // sender's is unknown and must be resolved; a bridged packet still carries both.
-    let Some(mac) = s.header::<6>(0) else {
-        return TcVerdict::Drop;
-    };
-    if *mac == p.port.macs[0] || *mac == p.port.macs[1] {
-        TcVerdict::RedirectNeigh(s.ingress_ifindex())
-    } else {
-        TcVerdict::Redirect(s.ingress_ifindex())
-    }
+    // Bridge or router send it to the sender as if the receiver had: with the VLAN tag, next hop and VRF of that way.
+    if fast { TcVerdict::Receive } else { TcVerdict::Pass }
 }
 
 /// The sender to `receiver`, if the known pair is with the host that sent this packet.

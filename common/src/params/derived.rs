@@ -28,11 +28,10 @@ pub struct Port {
     pub cpus: u32,
     /// Keys of the flow tables' hash, random per attachment, so that an attacker cannot target one set.
     pub hash_keys: HashKeys,
-    /// Source MAC addresses of a routed packet: that of `ifindex[0]`, and that of its bridge or bond (or its own
-    /// again). A bridged packet keeps its sender's.
-    pub macs: [[u8; 6]; 2],
+    /// MAC address of `ifindex[0]`.
+    pub mac: [u8; 6],
     /// Explicit padding.
-    pub _pad: u32,
+    pub _pad: [u8; 10],
     /// Link speed, which defines the neighbour's pause quanta, in bits per second; 0 = same as `link_rate`. It exceeds
     /// `link_rate` if a shaper, or the operator, limits the port.
     pub speed_bps: u64,
@@ -52,8 +51,8 @@ impl Port {
             np_set_mask: np_sets.wrapping_sub(1),
             htb_major: 0xdc00,
             cpus: 1,
-            macs: [[0; 6]; 2],
-            _pad: 0,
+            mac: [0; 6],
+            _pad: [0; 10],
             speed_bps: 0,
             wire_bps: 0,
         }

@@ -118,6 +118,12 @@ impl Responder {
             if matches!(syndrome & KIND, RNR | NAK) {
                 self.nak_ns = now_ns;
             }
+        } else if matches!(opcode, Opcode::RC_RDMA_READ_RESPONSE_FIRST | Opcode::RC_RDMA_READ_RESPONSE_MIDDLE)
+        {
+            // A NAK must not name a response that follows: Linux 6.1 ends the QP ([`super`]).
+            if !self.is_known() {
+                return;
+            }
         } else if !self.is_known() || distance(self.acknowledged, psn) >= 0 {
             // Not a READ response that is repeated.
             self.acknowledged = plus(psn, 1);

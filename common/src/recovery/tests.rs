@@ -11,7 +11,7 @@ use super::*;
 
 const MS: u64 = 1_000_000;
 const QPN: u32 = 0x11;
-const RULES: Settings = Settings { floor_ns: 20 * MS, limit: 1 };
+const RULES: Settings = Settings { floor_ns: 20 * MS, limit: 1, takes_naks_in_reads: false };
 const MTU: u32 = 1_024;
 const ACK: u8 = 0x1f;
 const NAK: u8 = 0x60;
@@ -188,8 +188,8 @@ fn busy_or_ended_qp_probed_later() {
     let mut requester = acknowledged(9);
     requester.on_request(&request(Opcode::RC_SEND_ONLY, 10, 0), 10 * MS);
     let mut busy = requester;
-    busy.on_response(&nak(10, 0x2e), 11 * MS);
-    assert_eq!(busy.action(RULES, 100 * MS, NONE, 0), Action::At(711 * MS), "RNR NAK");
+    busy.on_response(&nak(10, 0x3f), 11 * MS);
+    assert_eq!(busy.action(RULES, 100 * MS, NONE, 0), Action::At(512_520_000), "RNR NAK, 491.52 ms");
     requester.on_response(&nak(10, 0x61), 11 * MS);
     assert_eq!(requester.action(RULES, 100 * MS, NONE, 0), Action::At(10_011 * MS), "NAK, invalid request");
 }
@@ -209,9 +209,27 @@ fn lost_retransmission_is_probed_by_rnr_nak() {
     // The responder's own NAK has started a retransmission.
     requester.on_response(&nak(10, 0x60), 11 * MS);
     assert_eq!(requester.action(unlimited, 99 * MS, NONE, 0), Action::RnrNak(10));
-    assert_eq!(requester.action(RULES, 99 * MS, NONE, 0), Action::Nak(11), "retries are limited");
+    assert_eq!(requester.action(RULES, 99 * MS, NONE, 0), Action::Idle, "the stack ignores a NAK");
     requester.on_response(&read_response(Opcode::RC_RDMA_READ_RESPONSE_ONLY, 10), 12 * MS);
     assert_eq!(requester.action(unlimited, 99 * MS, NONE, 0), Action::Nak(11));
+}
+
+/// Linux 6.1 ends the QP if an ACK or NAK names the next response of a READ.
+#[test]
+fn next_response_of_a_read_is_not_named() {
+    let unlimited = Settings { limit: 0, ..RULES };
+    let newer = Settings { takes_naks_in_reads: true, ..unlimited };
+    let requester = reading();
+    assert_eq!(requester.action(unlimited, 99 * MS, ONE, 0), Action::Nak(16));
+    assert_eq!(requester.action(newer, 99 * MS, ONE, 0), Action::RnrNak(13));
+    // The path MTU is unknown: PSN 11 is that of a response, or of data that was sent unseen.
+    let mut requester = acknowledged(9);
+    requester.on_request(&request(Opcode::RC_RDMA_READ_REQUEST, 10, 4 * MTU), 10 * MS);
+    requester.on_request(&request(Opcode::RC_SEND_ONLY, 14, 0), 10 * MS);
+    assert_eq!(requester.action(unlimited, 99 * MS, NONE, 0), Action::Nak(11));
+    requester.on_response(&read_response(Opcode::RC_RDMA_READ_RESPONSE_FIRST, 10), 11 * MS);
+    assert_eq!(requester.action(unlimited, 99 * MS, NONE, 0), Action::Idle);
+    assert_eq!(requester.action(newer, 99 * MS, NONE, 0), Action::Nak(11));
 }
 
 /// Each NAK restarts the stack's own timer of seconds.
@@ -489,7 +507,7 @@ proptest! {
                 far.on_arrival(&arrival, now_ns + 2);
             }
             // At any time: what matters is the PSN.
-            let rules = Settings { limit: 0, floor_ns: 0 };
+            let rules = Settings { limit: 0, floor_ns: 0, ..RULES };
             let packet_of = |psn24: u32, near: u64| {
                 near.checked_add_signed(i64::from(distance(psn(near), psn24))).unwrap_or(0)
             };

@@ -13,7 +13,7 @@ use dcqcn_common::wire::eth::{EtherType, Ethernet, VlanTagRepr};
 
 use super::mock_host::{MockHost, params};
 use super::packet::{Outcome, PacketContext};
-use super::packets::{DATA, MARKED, RECEIVER_QPN, Roce, SENDER_QPN, addr, mac, qp};
+use super::packets::{DATA, MARKED, RECEIVER_QPN, Roce, SENDER_QPN, addr, qp};
 
 const INTERVAL_NS: u64 = 50_000;
 const SECOND_NS: u64 = 1_000_000_000;
@@ -117,10 +117,15 @@ fn pending_mark_answered_by_unmarked_packet() {
 /// After a pause of four intervals an old mark is meaningless.
 #[test]
 fn pending_mark_expires_after_four_intervals() {
-    let p = params(|_| {});
-    for (wait_ns, is_answered) in
-        [(4 * INTERVAL_NS - 1, true), (4 * INTERVAL_NS, false), (SECOND_NS - 1, false)]
-    {
+    for (interval_ns, wait_ns, is_answered) in [
+        (INTERVAL_NS, 4 * INTERVAL_NS - 1, true),
+        (INTERVAL_NS, 4 * INTERVAL_NS, false),
+        (INTERVAL_NS, SECOND_NS - 1, false),
+        // The largest interval.
+        (SECOND_NS, 4 * SECOND_NS - 1, true),
+        (SECOND_NS, 4 * SECOND_NS, false),
+    ] {
+        let p = params(|config| config.scalars.min_time_between_cnps_ns = interval_ns);
         let mut host = MockHost::new();
         clone_mark(&mut host, &p, &MARKED);
         host.now_ns += 10;
@@ -433,6 +438,11 @@ fn tenants_in_two_vlans_have_two_cnp_intervals() {
         let outer = PacketContext { stripped_vid: 20, ..PacketContext::default() };
         let inner = Roce { tag: Some(TAG), ..MARKED };
         assert_eq!(host.ingress(&p, &inner.frame(), outer).1.clone_mark, Some(p.port.cnp_mark));
+        // Three: its inner ones alone would be another tenant's.
+        let mut inner = inner.frame();
+        inner.splice(12..12, [0x88, 0xa8, 0, 5]);
+        assert_eq!(host.ingress(&p, &inner, outer).1.clone_mark, None);
+        assert_eq!(host.count_of(Stat::VlanTooDeep), 1);
     }
 }
 
@@ -497,20 +507,14 @@ fn foreign_mark_does_not_become_cnp() {
     }
 }
 
-/// The CNP returns to the source address of the data: the sender's if bridged, the router's if routed.
+/// The CNP takes the way of the receiver's own, from the port on which those arrive.
 #[test]
-fn fast_cnp_returns_by_ingress_port() {
-    for (macs, is_routed) in
-        [([[0; 6]; 2], false), ([mac(1), [0; 6]], true), ([[0; 6], mac(1)], true), ([mac(1); 2], true)]
-    {
-        let mut p = params(|_| {});
-        p.port.macs = macs;
-        let context =
-            PacketContext { mark: p.port.cnp_mark | 1, ingress_ifindex: 5, ..PacketContext::default() };
-        let mut host = MockHost::new();
-        let (verdict, outcome) = convert_clone(&mut host, &p, &MARKED, context);
-        assert_eq!(verdict, if is_routed { TcVerdict::RedirectNeigh(5) } else { TcVerdict::Redirect(5) });
-        assert_eq!((outcome.bytes, outcome.mark), (MARKED.cnp(None), 0));
-        assert_eq!(host.count_of(Stat::NpCnpSent), 1);
-    }
+fn fast_cnp_is_received_on_the_egress_port() {
+    let p = params(|_| {});
+    let context = PacketContext { mark: p.port.cnp_mark | 1, ingress_ifindex: 5, ..PacketContext::default() };
+    let mut host = MockHost::new();
+    let (verdict, outcome) = convert_clone(&mut host, &p, &MARKED, context);
+    assert_eq!(verdict, TcVerdict::Receive);
+    assert_eq!((outcome.bytes, outcome.mark), (MARKED.cnp(None), 0));
+    assert_eq!(host.count_of(Stat::NpCnpSent), 1);
 }

@@ -71,7 +71,7 @@ fn trimmed_request_is_consumed_and_announced() {
     assert_eq!((verdict, outcome.clone_mark), (TcVerdict::Drop, Some(p.port.cnp_mark)));
     assert_eq!(host.take_counted(), [(Stat::Trimmed, 1)]);
     assert_eq!(host.announced_requesters, [own()]);
-    let rules = Settings { floor_ns: 20_000_000, limit: 1 };
+    let rules = Settings { floor_ns: 20_000_000, limit: 1, takes_naks_in_reads: false };
     let requester = host.requesters[&own()];
     assert_eq!(requester.answer(rules, host.now_ns + 1_000_000_000, 0), Action::Nak(7));
     assert_eq!(requester.responder().macs(), Macs { dst: mac(1), src: mac(2) });

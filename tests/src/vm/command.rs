@@ -38,6 +38,13 @@ pub fn json_in(netns: &Netns, line: &str) -> Result<Value> {
     netns.run(|| json(line))?
 }
 
+/// Throughput that the receiver counted, from the output of `iperf3 -c … -J`.
+pub fn received_bps(printed: &str) -> Result<f64> {
+    let result: Value = serde_json::from_str(printed).context("iperf3 printed no JSON")?;
+    let received = result["end"]["sum_received"]["bits_per_second"].as_f64();
+    received.with_context(|| format!("iperf3 reports no throughput: {}", result["error"]))
+}
+
 /// A program that runs in the background of the scenario, killed on drop.
 pub struct Running {
     line: String,

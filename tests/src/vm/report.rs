@@ -46,6 +46,14 @@ impl Report {
         println!("{}", self.columns.join(" | "));
     }
 
+    /// Adds a row with the names of its columns, which all rows have.
+    pub fn record<const N: usize>(&mut self, cells: [(&str, String); N]) {
+        if self.rows.is_empty() {
+            self.columns(&cells.each_ref().map(|(column, _)| *column));
+        }
+        self.row(cells.map(|(_, cell)| cell));
+    }
+
     /// Adds a row to the table.
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         let row: Vec<String> = cells.into_iter().collect();

@@ -36,86 +36,50 @@ enum Completion {
     Skipped(String),
 }
 
+const fn situation(
+    name: &'static str,
+    about: &'static str,
+    run: fn(&mut Hosts, &mut Report) -> Result<Completion>,
+) -> Situation {
+    Situation { name, about, run }
+}
+
 /// All of them, in the order they run.
 pub const SITUATIONS: &[Situation] = &[
-    Situation {
-        name: "incast",
-        about: "two QPs into the bottleneck, without and with dcqcn in both guests",
-        run: incast::run,
-    },
-    Situation {
-        name: "reaction",
-        about: "time from a mark to the CNP, and to the first slower packet",
-        run: reaction::run,
-    },
-    Situation {
-        name: "tcp",
-        about: "TCP against the bottleneck's direction, with dcqcn relative to without",
-        run: tcp::ratio,
-    },
-    Situation {
-        name: "alongside",
-        about: "TCP alongside RoCE before, during and after attaching",
-        run: tcp::alongside,
-    },
-    Situation {
-        name: "attaching",
-        about: "WRITE, READ and SEND through attach and detach",
-        run: changes::attaching,
-    },
-    Situation {
-        name: "mtu",
-        about: "MTUs of 4200 and 9000 bytes, and changed under traffic",
-        run: changes::mtu,
-    },
-    Situation { name: "cpu", about: "a CPU of each guest offline and online", run: changes::cpu },
-    Situation { name: "link", about: "carrier lost, interface down and up", run: changes::link },
-    Situation {
-        name: "paused",
-        about: "the receiver paused for 5 s, and frozen for 5 s",
-        run: changes::paused,
-    },
-    Situation { name: "alone", about: "dcqcn in one of the guests only", run: sides::alone },
-    Situation {
-        name: "firmware",
-        about: "a receiver that answers as firmware does, and one that names wrong QPNs",
-        run: sides::firmware,
-    },
-    Situation { name: "queues", about: "a NIC with several queues, mq and fq", run: nic::queues },
-    Situation {
-        name: "line-rate",
-        about: "link_rate by the driver: cut and recovery of a flow at line rate",
-        run: nic::line_rate,
-    },
-    Situation {
-        name: "vlan",
-        about: "a VLAN above the NIC, tags by the NIC and by the kernel",
-        run: topologies::vlan,
-    },
-    Situation { name: "qinq", about: "two tags above the NIC", run: topologies::qinq },
-    Situation {
-        name: "bond",
-        about: "active-backup, with a failover of each guest under traffic",
-        run: topologies::bond,
-    },
-    Situation {
-        name: "macvlan",
-        about: "soft-RoCE on a macvlan, dcqcn on the NIC",
-        run: topologies::macvlan,
-    },
-    Situation { name: "vxlan", about: "soft-RoCE and dcqcn on a tunnel", run: topologies::vxlan },
-    Situation { name: "vrf", about: "the NIC in a VRF", run: topologies::vrf },
-    Situation { name: "bridge", about: "soft-RoCE on a bridge, dcqcn on its port", run: topologies::bridge },
-    Situation {
-        name: "storage",
-        about: "a mounted NVMe-oF disk through attach, upgrade, daemon restarts and detach",
-        run: storage::run,
-    },
-    Situation {
-        name: "trim",
-        about: "trimming and the receiver's NAKs instead of drops, without and with DCQCN",
-        run: trim::run,
-    },
+    situation("incast", "two QPs into the bottleneck, without and with dcqcn in both guests", incast::run),
+    situation("reaction", "time from a mark to the CNP, and to the first slower packet", reaction::run),
+    situation("tcp", "TCP against the bottleneck's direction, with dcqcn relative to without", tcp::ratio),
+    situation("alongside", "TCP alongside RoCE before, during and after attaching", tcp::alongside),
+    situation("attaching", "WRITE, READ and SEND through attach and detach", changes::attaching),
+    situation("mtu", "MTUs of 4200 and 9000 bytes, and changed under traffic", changes::mtu),
+    situation("cpu", "a CPU of each guest offline and online", changes::cpu),
+    situation("link", "carrier lost, interface down and up", changes::link),
+    situation("paused", "the receiver paused for 5 s, and frozen for 5 s", changes::paused),
+    situation("alone", "dcqcn in one of the guests only", sides::alone),
+    situation(
+        "firmware",
+        "a receiver that answers as firmware does, and one that names wrong QPNs",
+        sides::firmware,
+    ),
+    situation("queues", "a NIC with several queues, mq and fq", nic::queues),
+    situation(
+        "line-rate",
+        "link_rate by the driver: cut and recovery of a flow at line rate",
+        nic::line_rate,
+    ),
+    situation("vlan", "a VLAN above the NIC, tags by the NIC and by the kernel", topologies::vlan),
+    situation("qinq", "two tags above the NIC", topologies::qinq),
+    situation("bond", "active-backup, with a failover of each guest under traffic", topologies::bond),
+    situation("macvlan", "soft-RoCE on a macvlan, dcqcn on the NIC", topologies::macvlan),
+    situation("vxlan", "soft-RoCE and dcqcn on a tunnel", topologies::vxlan),
+    situation("vrf", "the NIC in a VRF", topologies::vrf),
+    situation("bridge", "soft-RoCE on a bridge, dcqcn on its port", topologies::bridge),
+    situation(
+        "storage",
+        "a mounted NVMe-oF disk through attach, upgrade, daemon restarts and detach",
+        storage::run,
+    ),
+    situation("trim", "trimming and the receiver's NAKs instead of drops, without and with DCQCN", trim::run),
 ];
 
 /// Columns of [`Measured::row`].

@@ -3,7 +3,7 @@
 use super::*;
 use dcqcn_netlink::tc::kernel_has_qdisc;
 use dcqcn_tests::require;
-use dcqcn_tests::retry::wait;
+use dcqcn_tests::retry::wait_value;
 
 #[test]
 fn traffic_counted_in_its_class() -> Result<()> {
@@ -18,10 +18,8 @@ fn traffic_counted_in_its_class() -> Result<()> {
     let before = netlink.class_stats(ifindex, Handle::new(1, 0x10))?;
     pair.send(50, 1000)?;
     // The last ones may still be queued in the shaper, whose timer may be late.
-    let after = wait(|| {
-        let after = netlink.class_stats(ifindex, Handle::new(1, 0x10))?;
-        Ok(if after.packets < before.packets + 50 { Err(format!("{after:?}")) } else { Ok(after) })
-    })?;
+    let stats = || Ok(netlink.class_stats(ifindex, Handle::new(1, 0x10))?);
+    let after = wait_value(stats, |after| after.packets >= before.packets + 50)?;
     // Ethernet, IPv4 and UDP headers: 42 bytes. The kernel may send multicast packets too.
     assert!(after.bytes >= before.bytes + 50 * 1042, "{after:?}");
     assert_eq!(netlink.class_stats(ifindex, Handle::new(1, 0x11))?.packets, 0);

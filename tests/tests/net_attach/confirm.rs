@@ -13,7 +13,7 @@ use dcqcn_tests::command::dcqcn;
 use dcqcn_tests::daemon::Daemon;
 use dcqcn_tests::lab::{Lab, assert_contains};
 use dcqcn_tests::require;
-use dcqcn_tests::retry::wait;
+use dcqcn_tests::retry::wait_value;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -49,10 +49,7 @@ fn waiters(lab: &Lab) -> Result<Vec<Pid>> {
 
 /// Waits until no waiting process is left.
 fn no_waiter_left(lab: &Lab) -> Result<()> {
-    wait(|| {
-        let waiters = waiters(lab)?;
-        Ok(if waiters.is_empty() { Ok(()) } else { Err(format!("{waiters:?}")) })
-    })
+    wait_value(|| waiters(lab), Vec::is_empty).map(drop)
 }
 
 /// Kills the waiting process, and waits for its exit.
@@ -72,10 +69,7 @@ fn overdue(lab: &Lab) -> Result<()> {
 }
 
 fn is(lab: &Lab, mbit: u64) -> Result<()> {
-    wait(|| {
-        let found = ai_rate_mbit(lab)?;
-        Ok(if found == mbit { Ok(()) } else { Err(format!("{found} Mb/s")) })
-    })
+    wait_value(|| ai_rate_mbit(lab), |found| *found == mbit).map(drop)
 }
 
 #[test]

@@ -2,15 +2,18 @@
 
 use std::fs;
 use std::path::Path;
+use std::thread;
+use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use dcqcn_loader::attach;
 use dcqcn_netlink::link::VethEnd;
 use dcqcn_netlink::netns::{current_cookie, current_inode, exists};
 use dcqcn_netlink::{Netlink, Netns};
 use dcqcn_params::Role;
-use dcqcn_tests::command::output_of;
+use dcqcn_tests::command::{binary, output_of, words};
 use dcqcn_tests::host::Pair;
+use dcqcn_tests::kill::{self, Tc};
 use dcqcn_tests::lab::{Lab, assert_contains};
 use dcqcn_tests::leftover::{freed, problems, state, tables};
 use dcqcn_tests::require;
@@ -106,12 +109,26 @@ fn reused_netns_inode_journal_discarded() -> Result<()> {
     Ok(())
 }
 
+/// As in a pod on Linux before 6.6 that shares the node's journals: the processes of other namespaces are not visible in it.
+#[test]
+fn gc_in_a_container_frees_no_other_netns() -> Result<()> {
+    require!("gc_in_a_container_frees_no_other_netns");
+    let lab = Lab::new("hidden")?;
+    kill::ok(&lab, Tc::Clsact, "attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
+    let container = words("unshare --net --pid --fork --mount-proc")?.arg(binary()?).arg("gc").output()?;
+    assert!(container.status.success(), "{container:?}");
+    assert!(lab.host.journal("a0")?.exists(), "{}", String::from_utf8_lossy(&container.stdout));
+    let status = lab.json("status a0")?;
+    assert_eq!(status["attachments"][0]["problems"], serde_json::json!([]), "{status}");
+    Ok(())
+}
+
 /// A namespace ends some time after its last user.
 fn wait_until_gone(inode: u64, cookie: u64) -> Result<()> {
     let what = format!("namespace {inode} does not end");
     dcqcn_tests::retry::wait_until(&what, || Ok(exists(inode, cookie) != Some(true)))?;
     // Its interfaces are removed after it.
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    thread::sleep(Duration::from_millis(300));
     Ok(())
 }
 
@@ -255,6 +272,11 @@ fn link_kinds_attach_or_are_rejected() -> Result<()> {
         ),
         ("nk0", "ip link add nk0 type netkit mode l3", "it is a netkit without Ethernet frames"),
         ("vrf0", "ip link add vrf0 type vrf table 10", "attach that interface, a port of the VRF"),
+        (
+            "vxlan1",
+            "ip link add vxlan1 type vxlan external",
+            "attach the interface that its outer packets leave by",
+        ),
     ] {
         if let Err(error) = lab.host.command(make) {
             eprintln!("SKIPPED {TEST}, in part: this kernel makes no {name}: {error}");
@@ -294,5 +316,91 @@ fn journal_of_another_bpf_mount_kept() -> Result<()> {
     fs::write(&journal, text)?;
     pair.a.run(|| attach::detach("a0"))??;
     assert!(!journal.exists());
+    Ok(())
+}
+
+/// The names of two interfaces are exchanged while the object is loaded.
+#[test]
+fn renamed_while_attaching() -> Result<()> {
+    require!("renamed_while_attaching");
+    let lab = Lab::new("renamed")?;
+    let index = lab.host.index("a0")?;
+    let journal = lab.host.journal("a0")?;
+    for iface in ["a0", "b0"] {
+        lab.host.command(&format!("ip link set {iface} down"))?;
+    }
+    thread::scope(|scope| {
+        let attached = scope.spawn(|| lab.ok(&format!("attach a0 --flows 64 {ATTACH}")));
+        while !journal.exists() && !attached.is_finished() {
+            thread::yield_now();
+        }
+        lab.host.command("ip link set a0 name x0")?;
+        lab.host.command("ip link set b0 name a0")?;
+        attached.join().map_err(|_| anyhow!("panicked"))?.map(drop)
+    })?;
+    assert_eq!(lab.host.index("x0")?, index);
+    assert!(problems(&lab, "x0")?.is_empty());
+    lab.ok("detach x0")?;
+    lab.expect_error(3, "detach a0")?;
+    Ok(())
+}
+
+/// The interface is moved, and another one gets its index: that one has no program.
+#[test]
+fn interface_with_index_of_moved_one() -> Result<()> {
+    require!("interface_with_index_of_moved_one");
+    let lab = Lab::new("moved-index")?;
+    let elsewhere = Lab::new("moved-to")?;
+    let index = lab.host.index("a0")?;
+    lab.ok(&format!("attach a0 --flows 64 {ATTACH}"))?;
+    elsewhere.host.command("ip link del a0")?;
+    lab.host.command(&format!("ip link set a0 netns {}", elsewhere.host.netns.name()))?;
+    lab.host.command(&format!("ip link add a0 index {index} type bridge"))?;
+    let found = problems(&lab, "a0")?;
+    assert!(found.iter().any(|problem| problem.contains("on another interface")), "{found:?}");
+    Ok(())
+}
+
+/// A port becomes a bridge's, and stops being one; a value that was set stays.
+#[test]
+fn np_other_host_follows_the_bridge() -> Result<()> {
+    require!("np_other_host_follows_the_bridge");
+    let lab = Lab::new("bridged")?;
+    lab.ok(&format!("attach a0 --flows 64 {ATTACH}"))?;
+    lab.host.command("ip link add br0 type bridge")?;
+    let follow = || {
+        let links = lab.host.netlink()?.links()?;
+        anyhow::Ok(lab.host.run(|| attach::follow_other_host("a0", &links))??)
+    };
+    let is_on = || anyhow::Ok(lab.host.attachment("a0")?.maps.params()?.config.scalars.np_other_host != 0);
+    assert!(follow()?.is_none());
+    for (command, expected) in [("ip link set a0 master br0", true), ("ip link set a0 nomaster", false)] {
+        lab.host.command(command)?;
+        assert_eq!(follow()?.map(|change| change.new.scalars.np_other_host), Some(u64::from(expected)));
+        assert_eq!(is_on()?, expected, "{command}");
+        assert!(follow()?.is_none(), "{command}, again");
+    }
+    lab.ok("set a0 np_other_host=on")?;
+    lab.host.command("ip link set a0 master br0")?;
+    assert!(follow()?.is_none());
+    lab.host.command("ip link set a0 nomaster")?;
+    assert!(follow()?.is_none() && is_on()?, "set explicitly");
+    lab.ok("detach a0")?;
+    Ok(())
+}
+
+#[test]
+fn host_above_a_host_is_noted() -> Result<()> {
+    require!("host_above_a_host_is_noted");
+    let lab = Lab::new("stacked")?;
+    lab.host.command("ip link add link a0 name mac0 type macvlan mode bridge")?;
+    lab.ok(&format!("attach a0 --flows 64 {ATTACH}"))?;
+    let noted = lab.ok(&format!("attach mac0 --flows 64 {ATTACH}"))?;
+    assert_contains(&noted, "the packets of mac0 pass a0 too");
+    lab.ok("detach mac0")?;
+    let switch = lab.ok(&format!("attach mac0 --role switch --flows 64 {ATTACH}"))?;
+    assert!(!switch.contains("pass a0 too"), "{switch}");
+    lab.ok("detach mac0")?;
+    lab.ok("detach a0")?;
     Ok(())
 }

@@ -12,7 +12,7 @@ use dcqcn_tests::kill::{Tc, at_every_step, command, killed, ok};
 use dcqcn_tests::lab::{Lab, assert_contains};
 use dcqcn_tests::leftover::{freed, problems, state, tables};
 use dcqcn_tests::require;
-use dcqcn_tests::retry::{wait, wait_until};
+use dcqcn_tests::retry::{wait_until, wait_value};
 use dcqcn_tests::skip::runnable;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
@@ -240,14 +240,8 @@ fn reload_killed(tc: Tc, number: u32) -> Result<()> {
         ensure!(has(10), "killed at step {n}: {}", lab.ok("get a0 rpg_ai_rate")?);
         let attachments = |number: usize| {
             // Maps are freed a moment after their last user.
-            wait(|| {
-                Ok(if tables(flows) == number {
-                    Ok(())
-                } else {
-                    Err(format!("{} attachments", tables(flows)))
-                })
-            })
-            .with_context(|| format!("killed at step {n}"))
+            wait_value(|| Ok(tables(flows)), |found| *found == number)
+                .with_context(|| format!("killed at step {n}"))
         };
         attachments(2)?;
         daemon.write(&one(20))?;

@@ -440,3 +440,27 @@ fn kernel_mq_restored() -> Result<()> {
     }
     Ok(())
 }
+
+/// Without TCX, where programs are filters of a clsact.
+#[test]
+fn shared_filter_block_names_the_fix() -> Result<()> {
+    require!("shared_filter_block_names_the_fix");
+    let lab = Lab::new("block")?;
+    let attach = "attach a0 --pacer none --flows 64 --set link_rate=1gbit";
+    for block in ["ingress_block 7", "egress_block 7"] {
+        lab.host.command(&format!("tc qdisc add dev a0 {block} clsact"))?;
+        let mut refused = kill::command(&lab, Tc::Clsact, attach)?;
+        let refused = String::from_utf8(lab.host.run(|| refused.output())??.stderr)?;
+        assert_contains(&refused, "a0 shares filter block 7");
+        lab.host.command("tc qdisc del dev a0 clsact")?;
+        lab.host.command("tc qdisc add dev a0 clsact")?;
+        kill::ok(&lab, Tc::Clsact, attach)?;
+        lab.ok("detach a0")?;
+        lab.host.command("tc qdisc del dev a0 clsact")?;
+    }
+    // Links need no clsact.
+    lab.host.command("tc qdisc add dev a0 ingress_block 7 clsact")?;
+    lab.ok(attach)?;
+    lab.ok("detach a0")?;
+    Ok(())
+}

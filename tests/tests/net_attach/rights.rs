@@ -89,8 +89,30 @@ fn broken_journal_affects_one_interface() -> Result<()> {
         assert_contains(&lab.expect_error(1, "attach b0 --pacer none --set link_rate=1gbit")?, why);
         assert_contains(&lab.expect_error(1, "detach b0")?, why);
     }
+    fs::write(lab.host.journal("b0")?, "{}")?;
+    assert_contains(&lab.expect_error(1, "detach b0")?, "`dcqcn detach b0 --force`");
     assert_contains(&lab.ok("detach b0 --force")?, "abandoned");
     lab.ok("attach b0 --pacer none --flows 64 --set link_rate=1gbit")?;
+    lab.ok("detach --all")?;
+    Ok(())
+}
+
+#[test]
+fn directory_as_journal_names_the_fix() -> Result<()> {
+    require!("directory_as_journal_names_the_fix");
+    let lab = Lab::new("journal-dir")?;
+    lab.ok("attach b0 --pacer none --flows 64 --set link_rate=1gbit")?;
+    let path = lab.host.journal("a0")?;
+    fs::create_dir(&path)?;
+    let attach = "attach a0 --pacer none --flows 64 --set link_rate=1gbit";
+    for line in [attach, "detach a0", "detach a0 --force"] {
+        let refused = lab.expect_error(1, line)?;
+        assert_contains(&refused, &format!("{} is a directory", path.display()));
+        assert_contains(&refused, "rm -r");
+    }
+    assert_contains(&lab.ok("status")?, "is a directory");
+    fs::remove_dir(&path)?;
+    lab.ok(attach)?;
     lab.ok("detach --all")?;
     Ok(())
 }

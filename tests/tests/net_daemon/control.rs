@@ -15,7 +15,7 @@ use dcqcn_tests::daemon::{Daemon, HOST};
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::packets::{CNP_TOS, Roce};
 use dcqcn_tests::require;
-use dcqcn_tests::retry::wait;
+use dcqcn_tests::retry::{wait, wait_value};
 use dcqcn_tests::socket::TIMEOUT;
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -55,10 +55,7 @@ fn daemon_command_reports_the_outcome() -> Result<()> {
     assert_eq!(run("status", 8)?["outcome"], "unreachable");
     let mut daemon = Daemon::serving(&pair.a, &file, "a0")?;
     let client = ControlClient::new(Path::new(&socket), TIMEOUT);
-    wait(|| {
-        let status: Status = client.request(Verb::Status {})?;
-        Ok(if status.is_ready { Ok(()) } else { Err(format!("{status:?}")) })
-    })?;
+    wait_value(|| Ok(client.request(Verb::Status {})?), |status: &Status| status.is_ready)?;
     let status = run("health", 0)?;
     assert_eq!((&status["outcome"], &status["status"]["interfaces"][0]), (&"done".into(), &"a0".into()));
     // Active when the command exits; a rejected change has no effect.
@@ -94,10 +91,8 @@ fn override_survives_restart_within_bounds() -> Result<()> {
     };
     let mode = fs::metadata(dir.path().join("control"))?.permissions().mode() & 0o777;
     assert_eq!(mode, 0o660);
-    wait(|| {
-        let status: Status = control_client.request(Verb::Status {})?;
-        Ok(if status.is_ready && status.interfaces.len() == 2 { Ok(()) } else { Err(format!("{status:?}")) })
-    })?;
+    let status = || Ok(control_client.request(Verb::Status {})?);
+    wait_value(status, |status: &Status| status.is_ready && status.interfaces.len() == 2)?;
 
     let applied: Applied = control_client.request(Verb::Apply(rate("1", "2gbit")))?;
     assert_eq!((applied.name.as_deref(), applied.changed), (Some("1"), true));
@@ -212,12 +207,7 @@ fn unconfirmed_or_forbidden_override_reverts() -> Result<()> {
     let apply = |name: &str, bps: &str, confirm_within_s| {
         control_client.request::<Applied>(Verb::Apply(Apply { confirm_within_s, ..rate(name, bps) }))
     };
-    let has = |bps: u64| {
-        wait(|| {
-            let found = pair.a.link_rate_bps("a0")?;
-            Ok(if found == bps { Ok(()) } else { Err(format!("{found} bit/s")) })
-        })
-    };
+    let has = |bps: u64| wait_value(|| pair.a.link_rate_bps("a0"), |found| *found == bps);
     apply("1", "2gbit", Some(60))?;
     has(2_000_000_000)?;
     control_client.request::<Applied>(Verb::Confirm(Confirm { name: "1".into() }))?;
@@ -264,10 +254,7 @@ fn unconfirmed_or_forbidden_override_reverts() -> Result<()> {
     has(1_000_000_000)?;
     daemon.write(&file(dir.path(), "'link_rate'"))?;
     daemon.wait_for_log(&["\"reloaded\""])?;
-    wait(|| {
-        let held: Option<Override> = control_client.request(Verb::Config {})?;
-        Ok(if held.is_none() { Ok(()) } else { Err(format!("{held:?}")) })
-    })?;
+    wait_value(|| Ok(control_client.request(Verb::Config {})?), Option::<Override>::is_none)?;
     has(1_000_000_000)?;
     daemon.end()
 }
@@ -290,11 +277,7 @@ fn trial_revert_restores_everything() -> Result<()> {
     assert!(refused.as_ref().is_some_and(|error| !error.is_refusal()), "{refused:?}");
     daemon.write(&own.replace("rpg_byte_reset", "rpg_ai_rate = '7mbit'\nrpg_byte_reset"))?;
     daemon.wait_for_log(&["reload rejected; configuration unchanged", "\"will_retry\":true"])?;
-    wait(|| {
-        let found = scalars()?;
-        let is_applied = found.rpg_ai_rate_bps == 7_000_000 && found.rpg_gd == 11;
-        Ok(if is_applied { Ok(()) } else { Err(format!("{found:?}")) })
-    })?;
+    wait_value(&scalars, |found| found.rpg_ai_rate_bps == 7_000_000 && found.rpg_gd == 11)?;
 
     let all = "link_rate = '2gbit'\nwire_overhead = '38B'\nnp_other_host = true\nrpg_gd = 13";
     let text = format!("[[interface]]\nname = 'a*'\n[interface.parameters]\n{all}\n");

@@ -16,7 +16,7 @@ use dcqcn_tests::daemon::{Daemon, HOST};
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::packets::Roce;
 use dcqcn_tests::require;
-use dcqcn_tests::retry::wait;
+use dcqcn_tests::retry::{wait, wait_value};
 
 #[test]
 fn only_idle_flows_are_removed() -> Result<()> {
@@ -53,10 +53,7 @@ fn only_idle_flows_are_removed() -> Result<()> {
     // A returning flow starts with initial state.
     socket.send(&Roce { dest_qpn: 50, payload: 0, ..Roce::default() }.frame())?;
     assert_eq!(flows()?, [7, 9, 50]);
-    wait(|| {
-        let left = pair.a.attachment("a0")?.maps.np_flows().count();
-        Ok(if left == 0 { Ok(()) } else { Err(format!("{left} flows of the notification point stay")) })
-    })?;
+    wait_value(|| Ok(pair.a.attachment("a0")?.maps.np_flows().count()), |left| *left == 0)?;
     assert_eq!(pair.a.count("a0", Hook::Ingress, Stat::NpFlowExpired)?, u64::from(FLOWS));
     daemon.end()
 }

@@ -3,5 +3,6 @@
 mod control;
 mod flows;
 mod probe;
+mod reverts;
 mod serving;
 mod traffic;

@@ -17,7 +17,7 @@ use dcqcn_tests::daemon::{Daemon, HOST};
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::packets::{Roce, mac, v4};
 use dcqcn_tests::require;
-use dcqcn_tests::retry::wait;
+use dcqcn_tests::retry::wait_value;
 use dcqcn_tests::socket::RawSocket;
 
 /// QPN of the requester on host a; data is for QP 0x11.
@@ -75,11 +75,8 @@ fn silent_connection_gets_one_local_nak() -> Result<()> {
     b.send(&bad)?;
     assert_eq!(receive(&stack, Duration::from_millis(1_500))?, None);
     b.send(&ack(10))?;
-    wait(|| {
-        let requesters = pair.a.attachment("a0")?.maps.requesters().collect::<Result<Vec<_>, _>>()?;
-        let is_known = requesters.iter().any(|(_, requester)| requester.acknowledged() == Some(11));
-        Ok(if is_known { Ok(()) } else { Err(format!("{requesters:?}")) })
-    })?;
+    let requesters = || Ok(pair.a.attachment("a0")?.maps.requesters().collect::<Result<Vec<_>, _>>()?);
+    wait_value(requesters, |all| all.iter().any(|(_, one)| one.acknowledged() == Some(11)))?;
     // The second of two requests is lost.
     a.send(&request(11))?;
     a.send(&request(12))?;

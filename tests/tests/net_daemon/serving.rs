@@ -14,7 +14,7 @@ use dcqcn_tests::host::Pair;
 use dcqcn_tests::leftover::state;
 use dcqcn_tests::packets::Roce;
 use dcqcn_tests::require;
-use dcqcn_tests::retry::wait;
+use dcqcn_tests::retry::{wait, wait_value};
 use dcqcn_tests::skip::runnable;
 use dcqcn_tests::socket::TIMEOUT;
 use nix::sys::signal::Signal;
@@ -108,6 +108,8 @@ fn removed_program_reported_reload_reattaches() -> Result<()> {
     assert!(status.failing[0].error.contains("egress: expected"), "{status:?}");
     let ready = get(&pair.a, "127.0.0.1:9310", "/readyz")?;
     assert!(ready.contains(" 503 ") && ready.matches("\"interface\"").count() == 1, "{ready}");
+    let metrics = get(&pair.a, "127.0.0.1:9310", "/metrics")?;
+    assert!(metrics.contains("dcqcn_interface_complete{interface=\"a0\"} 0\n"), "{metrics}");
     pair.a.run(|| attach::detach("a0"))??;
     daemon.wait_for_log(&["detached by another process", "\"iface\":\"a0\""])?;
     daemon.signal(Signal::SIGHUP)?;
@@ -137,8 +139,11 @@ fn removed_program_is_restored_and_counted() -> Result<()> {
     assert!(parts.iter().all(|part| part.problem.is_none()), "{parts:?}");
     let params = pair.a.attachment("a0")?.maps.params()?;
     assert_eq!(params.config.scalars.rpg_ai_rate_bps, 7_000_000);
-    let metrics = get(&pair.a, "127.0.0.1:9310", "/metrics")?;
-    assert!(metrics.contains("dcqcn_interface_repairs_total{interface=\"a0\"} 2"), "{metrics}");
+    // Published soon after it is logged.
+    for line in ["repairs_total{interface=\"a0\"} 2\n", "complete{interface=\"a0\"} 1\n"] {
+        let metrics = || get(&pair.a, "127.0.0.1:9310", "/metrics");
+        wait_value(metrics, |metrics| metrics.contains(&format!("dcqcn_interface_{line}")))?;
+    }
     // The restored parts can be detached.
     daemon.end()?;
     pair.a.run(|| attach::detach("a0"))??;
@@ -201,19 +206,13 @@ fn renamed_interface_served_by_new_name() -> Result<()> {
     pair.a.command("ip link set a9 up")?;
     daemon.wait_for_log(&["\"renamed\"", "\"iface\":\"a9\"", "\"was\":\"a0\""])?;
     let response = |path| get(&pair.a, "127.0.0.1:9310", path);
-    wait(|| {
-        let ready = response("/readyz")?;
-        Ok(if ready.starts_with("HTTP/1.1 200") { Ok(()) } else { Err(ready) })
-    })?;
+    wait_value(|| response("/readyz"), |ready| ready.starts_with("HTTP/1.1 200"))?;
     // Another interface takes the old name, and both are managed.
     pair.also("a0", "b1")?;
     daemon.attaches("a0")?;
     let lines = ["a0", "a9"].map(|iface| format!("dcqcn_interface_served{{interface=\"{iface}\"}} 1"));
-    wait(|| {
-        let metrics = response("/metrics")?;
-        let appear_once = lines.iter().all(|line| metrics.matches(line).count() == 1);
-        Ok(if appear_once { Ok(()) } else { Err(metrics) })
-    })?;
+    let appear_once = |metrics: &String| lines.iter().all(|line| metrics.matches(line).count() == 1);
+    wait_value(|| response("/metrics"), appear_once)?;
     fs::write(daemon.log(), "")?;
     daemon.end()?;
     let log = fs::read_to_string(daemon.log())?;
@@ -287,10 +286,8 @@ fn failed_detach_on_reload_is_retried() -> Result<()> {
     daemon.signal(Signal::SIGHUP)?;
     daemon.wait_for_log(&["detach failed", "\"iface\":\"a1\""])?;
     drop(lock);
-    let status: Status = wait(|| {
-        let status: Status = ControlClient::new(&socket, TIMEOUT).request(Verb::Status {})?;
-        Ok(if status.failing.is_empty() { Err(format!("{status:?}")) } else { Ok(status) })
-    })?;
+    let status = || Ok(ControlClient::new(&socket, TIMEOUT).request(Verb::Status {})?);
+    let status = wait_value(status, |status: &Status| !status.failing.is_empty())?;
     assert_eq!(status.interfaces, ["a0", "a1"], "{status:?}");
     assert!(status.failing[0].error.contains("cannot detach"), "{status:?}");
     daemon.wait_for_log(&["no longer in the file", "\"iface\":\"a1\""])?;
@@ -344,10 +341,7 @@ fn reload_changes_log_format_and_filter() -> Result<()> {
     }
     // With log level error it logs nothing about a reload, and still applies the file.
     daemon.write(&file("json", "error").replace("1gbit", "2gbit"))?;
-    wait(|| {
-        let bps = pair.a.link_rate_bps("a0")?;
-        Ok(if bps == 2_000_000_000 { Ok(()) } else { Err(format!("{bps} bit/s")) })
-    })?;
+    wait_value(|| pair.a.link_rate_bps("a0"), |bps| *bps == 2_000_000_000)?;
     fs::write(daemon.log(), "")?;
     daemon.write(&HOST.replace("link_rate", "lnk_rate"))?;
     daemon.wait_for_log(&["\"level\":\"ERROR\"", "did you mean `link_rate`?"])?;

@@ -21,7 +21,7 @@ use dcqcn_tests::daemon::{Daemon, HOST};
 use dcqcn_tests::host::{Host, Pair};
 use dcqcn_tests::packets::{CNP_TOS, Roce};
 use dcqcn_tests::require;
-use dcqcn_tests::retry::wait;
+use dcqcn_tests::retry::{wait, wait_value};
 use dcqcn_tests::socket::{RawSocket, TIMEOUT};
 use nix::sys::signal::Signal;
 
@@ -56,10 +56,7 @@ fn passed(host: &Host, more: u64) -> Result<()> {
     // The flow exists once its first frame has left.
     let packets = || flow(host).map_or(0, |flow| flow.hot.packets);
     let from = packets();
-    wait(|| {
-        let now = packets();
-        Ok(if now >= from + more { Ok(()) } else { Err(format!("{} frames have left", now - from)) })
-    })
+    wait_value(|| Ok(packets()), |now| *now >= from + more).map(drop)
 }
 
 /// Runs `work` while host 1 sends; every frame must arrive.
@@ -81,10 +78,7 @@ fn under_traffic(pair: &Pair, work: impl FnOnce() -> Result<()>) -> Result<()> {
 
 /// The flow, once this many CNPs for it have been handled.
 fn flow_cut(host: &Host, times: u32) -> Result<RpFlow> {
-    wait(|| {
-        let flow = flow(host)?;
-        Ok(if flow.cnps.handled == times { Ok(flow) } else { Err(format!("{flow:?}")) })
-    })
+    wait_value(|| flow(host), |flow| flow.cnps.handled == times)
 }
 
 fn flow(host: &Host) -> Result<RpFlow> {
@@ -157,10 +151,7 @@ fn killed_daemon_resumes_under_traffic() -> Result<()> {
         ensure!(second.hot.machine.rate_bps < 300_000_000, "{second:?}");
         let marked = Roce { src: 2, dst: 1, ecn: Ecn::CE, dest_qpn: 0x77, ..Roce::default() };
         pair.b.socket("b0")?.send(&marked.frame())?;
-        wait(|| {
-            let answers = pair.a.count("a0", Hook::Egress, Stat::NpCnpSent)?;
-            Ok(if answers == 1 { Ok(()) } else { Err(format!("{answers} CNPs")) })
-        })?;
+        wait_value(|| pair.a.count("a0", Hook::Egress, Stat::NpCnpSent), |answers| *answers == 1)?;
         // CP: this class of traffic has a queue that marks.
         ensure!(pair.a.counters("a0", Hook::Egress)?.class[3].packets >= 100);
 

@@ -108,10 +108,10 @@ fn macs(dst: u8, src: u8) -> impl Fn(&mut Vec<u8>) {
     }
 }
 
-/// Across a router whose interface towards host 2 has the address of `src`.
-fn hop(src: u8) -> impl Fn(&mut Vec<u8>) {
+/// Across a router, from its address `src` to the host `dst`.
+fn hop(dst: u8, src: u8) -> impl Fn(&mut Vec<u8>) {
     move |frame| {
-        macs(2, src)(frame);
+        macs(dst, src)(frame);
         // One hop less, and the header checksum for that (RFC 1624).
         frame[22] -= 1;
         let sum = u16::from_be_bytes([frame[24], frame[25]]);
@@ -154,7 +154,7 @@ fn router_sends_cnp_by_ingress_port() -> Result<()> {
     }
     switch.run(|| fs::write("/proc/sys/net/ipv4/ip_forward", "1"))??;
     path.attach()?;
-    path.answers(&Roce::default(), macs(R0, 1), hop(R1), macs(1, R0))?;
+    path.answers(&Roce::default(), macs(R0, 1), hop(2, R1), hop(1, R0))?;
     path.expect_counts(2, 1, 1)?;
     // Frames that the router itself sends are not answered.
     let own = Roce { src: 3, dest_qpn: 0x77, ..Roce::default() };
@@ -182,7 +182,7 @@ fn router_sends_cnp_from_bridge_address() -> Result<()> {
     }
     switch.run(|| fs::write("/proc/sys/net/ipv4/ip_forward", "1"))??;
     path.attach()?;
-    path.answers(&Roce::default(), macs(R0, 1), hop(BR0), macs(1, R0))?;
+    path.answers(&Roce::default(), macs(R0, 1), hop(2, BR0), hop(1, R0))?;
     path.expect_counts(2, 1, 1)
 }
 
@@ -208,11 +208,13 @@ fn ipv6_router_sends_cnp() -> Result<()> {
         while socket.receive(Duration::from_millis(1_500))?.is_some() {}
     }
     path.attach()?;
-    let hop = |frame: &mut Vec<u8>| {
-        macs(2, R1)(frame);
-        frame[21] -= 1;
+    let hop = |dst, src| {
+        move |frame: &mut Vec<u8>| {
+            macs(dst, src)(frame);
+            frame[21] -= 1;
+        }
     };
-    path.answers(&Roce { v6: true, ..Roce::default() }, macs(R0, 1), hop, macs(1, R0))?;
+    path.answers(&Roce { v6: true, ..Roce::default() }, macs(R0, 1), hop(2, R1), hop(1, R0))?;
     path.expect_counts(2, 1, 1)
 }
 

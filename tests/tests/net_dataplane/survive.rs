@@ -19,7 +19,7 @@ use dcqcn_tests::command::{binary, output_of};
 use dcqcn_tests::host::{Host, Pair, request};
 use dcqcn_tests::packets::{Roce, mac};
 use dcqcn_tests::require;
-use dcqcn_tests::retry::wait;
+use dcqcn_tests::retry::wait_value;
 use nix::fcntl::{Flock, FlockArg};
 use nix::mount::umount;
 
@@ -56,11 +56,8 @@ impl State {
 
 /// The interfaces, once the kernel has detected the carrier.
 fn links(host: &Host) -> Result<String> {
-    wait(|| {
-        let links = host.command("ip -d link show")?;
-        let is_up = links.lines().any(|line| line.contains("a0@") && line.contains("state UP"));
-        Ok(if is_up { Ok(links) } else { Err(links) })
-    })
+    let is_up = |links: &String| links.lines().any(|line| line.contains("a0@") && line.contains("state UP"));
+    wait_value(|| host.command("ip -d link show"), is_up)
 }
 
 /// Lists a directory recursively, if it exists.

@@ -14,7 +14,7 @@ use dcqcn_tests::daemon::Daemon;
 use dcqcn_tests::fleet::Etcd;
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::packets::Roce;
-use dcqcn_tests::retry::wait;
+use dcqcn_tests::retry::wait_value;
 use dcqcn_tests::skip::runnable;
 
 const PAGE: &str = include_str!("../../../docs/how-to/fleet.md");
@@ -132,11 +132,8 @@ fn guide_runs_on_real_hosts() -> Result<()> {
         let message = [output.stdout, output.stderr].concat();
         Ok((output.status.success(), String::from_utf8_lossy(&message).into_owned()))
     };
-    wait(|| {
-        let (_, message) = shell("dcqcn-fleet status --json")?;
-        let there = message.matches("\"is_there\": true").count();
-        Ok(if there == 3 { Ok(()) } else { Err(message) })
-    })?;
+    let status = || shell("dcqcn-fleet status --json");
+    wait_value(status, |(_, status)| status.matches("\"is_there\": true").count() == 3)?;
     // Earlier measurements, for comparison.
     thread::sleep(Duration::from_secs(3));
 

@@ -1,15 +1,16 @@
 //! Mutual TLS, and permissions of etcd's users, as set up in docs/how-to/secure-a-fleet.md.
 
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_tests::command::{Running, dcqcn_fleet, output_of};
 use dcqcn_tests::fleet::{Authority, Etcd, MockDaemon};
-use dcqcn_tests::retry::wait_until;
+use dcqcn_tests::retry::{wait_for, wait_until};
 
 /// Commands of the page, without this test's certificates.
 const PAGE: &str = include_str!("../../../docs/how-to/secure-a-fleet.md");
@@ -115,7 +116,7 @@ fn agent_has_least_privileges() -> Result<()> {
     let _other = secure.agent("h2", "h1x", &control)?;
     drop(agent);
     let _false = secure.agent("h2", "h1", &control)?;
-    std::thread::sleep(Duration::from_secs(6));
+    thread::sleep(Duration::from_secs(6));
     let hosts = secure.hosts()?;
     assert!(!hosts.contains("h1x") && hosts.contains("\"is_there\": false"), "{hosts}");
 
@@ -124,5 +125,35 @@ fn agent_has_least_privileges() -> Result<()> {
     let words = ["status", "--etcd", &secure.etcd.endpoints(), "--etcd-ca", &ca];
     let output = dcqcn_fleet(&words)?.output()?;
     assert!(!output.status.success());
+    Ok(())
+}
+
+#[test]
+fn service_restarts_for_new_certificates() -> Result<()> {
+    if !Etcd::available("service_restarts_for_new_certificates") {
+        return Ok(());
+    }
+    let dir = tempfile::tempdir()?;
+    let secure = SecureFixture::new(dir.path())?;
+    let log = |name: &str| dir.path().join(format!("{name}.log"));
+    let start = |name: &str, words: &[&str]| -> Result<Running> {
+        let mut command = secure.command("h1", words)?;
+        command.stdout(Stdio::null()).stderr(File::create(log(name))?);
+        Ok(Running(command.spawn()?))
+    };
+    let mut services = vec![
+        ("coordinate", start("coordinate", &["coordinate"])?),
+        ("serve", start("serve", &["serve", "--fleet", "--listen", "127.0.0.1:0"])?),
+        ("agent", start("agent", &["agent", "--name", "h1"])?),
+    ];
+    wait_until("h1 does not report", || Ok(secure.hosts()?.contains("\"host\": \"h1\"")))?;
+    secure.authority.sign("h1")?;
+    for (name, service) in &mut services {
+        let ended = wait_for(Duration::from_secs(60), || {
+            Ok(service.0.try_wait()?.ok_or_else(|| format!("{name} keeps the old certificate")))
+        })?;
+        let text = fs::read_to_string(log(name))?;
+        ensure!(ended.code() == Some(1) && text.contains("were replaced"), "{name}: {ended}: {text}");
+    }
     Ok(())
 }

@@ -1,15 +1,18 @@
 //! Unreachable hosts, and hosts with wrong clocks.
 
+use std::fs;
 use std::net::Ipv4Addr;
 use std::process::{Command, Output, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use dcqcn_tests::command::{Running, dcqcn_fleet};
 use dcqcn_tests::fleet::{Etcd, FleetFixture, MockDaemon};
 use dcqcn_tests::host::{Host, Pair};
-use dcqcn_tests::retry::wait;
+use dcqcn_tests::retry::{wait, wait_value};
 use dcqcn_tests::skip::runnable;
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 const FILE: &str = "\
@@ -69,7 +72,7 @@ fn partitioned_host_keeps_config_then_follows() -> Result<()> {
     };
     let file = dir.path().join("fleet.toml");
     let apply = |gd: &str| {
-        std::fs::write(&file, FILE.replace("GD", gd))?;
+        fs::write(&file, FILE.replace("GD", gd))?;
         let path = file.display().to_string();
         output(&pair.a, &["apply", &path, "--wait", "--tick", "100ms", "--etcd", &at])
     };
@@ -89,7 +92,7 @@ fn partitioned_host_keeps_config_then_follows() -> Result<()> {
     wire(true)?;
     let mended = Instant::now();
     there(2)?;
-    wait(|| Ok(if names(1).last() == Some(&version(2)) { Ok(()) } else { Err(format!("{:?}", names(1))) }))?;
+    wait_value(|| Ok(names(1)), |names| names.last() == Some(&version(2)))?;
     eprintln!("{:.1} s from the wire to the version", mended.elapsed().as_secs_f64());
     assert_eq!(names(1), [version(1), version(2)], "each once");
     Ok(())
@@ -162,5 +165,38 @@ fn duplicate_agents_reported() -> Result<()> {
     ensure!(!of(&fixture.status()?, "h001").contains(complaint), "the other host is healthy");
     drop(other);
     fixture.wait("the complaint is cleared", |status| Ok(!status.to_string().contains(complaint)))?;
+    Ok(())
+}
+
+#[test]
+fn agent_has_the_name_of_its_machine() -> Result<()> {
+    if !Etcd::available("agent_has_the_name_of_its_machine") {
+        return Ok(());
+    }
+    let fixture = FleetFixture::new(1, 0)?;
+    // Hides `/proc/sys`, as `ProcSubset=pid` in the units does.
+    let script = |name: &str| {
+        format!(
+            "hostname {name} && mount -t proc -o subset=pid proc /proc && exec timeout --foreground 60 \"$@\""
+        )
+    };
+    let command = |name: &str| {
+        let program = ["unshare", "--mount", "--uts", "sh", "-c", &script(name), "sh"];
+        let words = ["agent", "--control", "/nonexistent/control", "--every", "60s", "--ttl", "10min"];
+        fixture.command_under(&program, &words)
+    };
+    let refused = command("localhost")?.stderr(Stdio::piped()).output()?;
+    let message = String::from_utf8_lossy(&refused.stderr);
+    ensure!(refused.status.code() == Some(1) && message.contains("--name"), "{message}");
+    let mut agent = Running(command("st7.example")?.spawn()?);
+    fixture.wait("the host reports", |status| Ok(status["hosts"][0]["host"] == "st7.example"))?;
+    // etcd without TLS closes a connection with little traffic at the third ping that is too early.
+    thread::sleep(Duration::from_secs(15));
+    let log = fs::read_to_string(fixture.log())?;
+    ensure!(!log.contains("protocol error"), "{log}");
+    // Process 1 of a container, without a handler, would ignore the signal.
+    agent.signal(Signal::SIGTERM)?;
+    let ended = agent.wait()?;
+    ensure!(ended.success(), "{ended}");
     Ok(())
 }

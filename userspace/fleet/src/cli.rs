@@ -5,15 +5,17 @@ mod operate;
 
 use std::process::ExitCode;
 use std::time::Duration;
-use std::{env, fmt, fs};
+use std::{env, fmt};
 
 use anyhow::Result;
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use clap_complete::CompleteEnv;
+use dcqcn_params::quantity::{QuantityError, parse_duration_ns};
 use dcqcn_support::cli::{GenerateCommand, Output, log_to_stderr};
 use dcqcn_support::render::Table;
-use nix::unistd::{Uid, User};
+use nix::unistd::{Uid, User, gethostname};
 use serde::Serialize;
+use tokio::time::sleep;
 
 use crate::file::differences;
 use crate::history::History;
@@ -36,9 +38,6 @@ Environment:
   DCQCN_LOG  level of messages on standard error, for example `info` (default: warn)
 
 Completions for bash: source <(COMPLETE=bash dcqcn-fleet)";
-
-/// File with this host's name.
-const HOSTNAME: &str = "/proc/sys/kernel/hostname";
 
 /// Roll out changes to many hosts: canaries first, then in waves, with automatic rollback if metrics degrade.
 #[derive(Debug, Parser)]
@@ -81,15 +80,17 @@ impl Cli {
         let ended = runtime.block_on(async {
             let store = match self.command {
                 // A page for one host does not need etcd.
-                Command::Serve(args) if !args.is_of_a_fleet() => return args.run(None).await,
-                Command::Agent(args) => return args.run(&self.reach).await,
+                Command::Serve(args) if !args.is_of_a_fleet() => {
+                    return service(&self.reach, args.run(None)).await;
+                }
+                Command::Agent(args) => return service(&self.reach, args.run(&self.reach)).await,
                 _ => self.reach.store().await?,
             };
             match self.command {
-                Command::Serve(args) => args.run(Some(store)).await,
+                Command::Serve(args) => service(&self.reach, args.run(Some(store))).await,
                 Command::Apply(args) => args.run(store, out).await,
                 Command::Rollback(args) => args.run(store, out).await,
-                Command::Coordinate(args) => args.run(store, out).await,
+                Command::Coordinate(args) => args.run(store, &self.reach).await,
                 Command::Status(args) => args.run(store, out).await,
                 Command::History(args) => args.run(store, out).await,
                 Command::Diff(args) => args.run(store, out).await,
@@ -104,6 +105,16 @@ impl Cli {
         // Do not wait for blocking requests to an unresponsive daemon.
         runtime.shutdown_background();
         ended
+    }
+}
+
+/// Runs a service until SIGINT or SIGTERM, which process 1 of a container otherwise ignores, or until its certificates were
+/// replaced.
+async fn service(reach: &EtcdOptions, run: impl Future<Output = Result<()>>) -> Result<()> {
+    tokio::select! {
+        ended = run => ended,
+        ended = apply::interrupted() => ended,
+        ended = reach.replaced() => ended,
     }
 }
 
@@ -143,9 +154,10 @@ fn author() -> String {
     format!("{}@{}", user.unwrap_or_else(|| Uid::current().to_string()), host())
 }
 
-/// This host's name.
+/// This host's name. Not read from `/proc/sys`, which `ProcSubset=pid` in the units hides.
 fn host() -> String {
-    fs::read_to_string(HOSTNAME).map_or_else(|_| "localhost".into(), |name| name.trim().to_owned())
+    let name = gethostname().ok().and_then(|name| name.into_string().ok());
+    name.unwrap_or_else(|| "localhost".into())
 }
 
 /// List all versions with author, time, reason and outcome.
@@ -175,6 +187,11 @@ struct StatusArgs {
     watch: bool,
 }
 
+/// Parses a time, as the commands of `dcqcn` do.
+fn duration(text: &str) -> Result<Duration, QuantityError> {
+    parse_duration_ns(text).map(Duration::from_nanos)
+}
+
 /// Time between two updates.
 const TICK: Duration = Duration::from_secs(2);
 
@@ -186,7 +203,16 @@ impl StatusArgs {
         let mut mirror = Mirror::new(store);
         let mut shown = String::new();
         loop {
-            let status = Status::new(&*mirror.next(TICK).await?);
+            let status = match mirror.next(TICK).await {
+                Ok(snapshot) => Status::new(&snapshot),
+                // The rollout continues without this command.
+                Err(error) if !shown.is_empty() => {
+                    eprintln!("warning: {error:#}; retrying");
+                    sleep(TICK).await;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
             let text = serde_json::to_string(&status)?;
             if text != shown {
                 out.line(&status)?;
@@ -252,6 +278,8 @@ impl fmt::Display for Report {
 
 #[cfg(test)]
 mod tests {
+    use dcqcn_support::cli::json_page_differences;
+
     use super::*;
 
     #[test]
@@ -262,5 +290,11 @@ mod tests {
     #[test]
     fn documented_commands_exist() {
         assert_eq!(dcqcn_support::cli::refused::<Cli>(Cli::command()), [] as [String; 0]);
+    }
+
+    #[test]
+    fn json_page_lists_commands() {
+        let differences = json_page_differences(Cli::command(), &["coordinate", "agent", "serve"]);
+        assert_eq!(differences, [] as [String; 0]);
     }
 }

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use dcqcn_params::Profile;
+use dcqcn_params::file::SELECTORS;
+use dcqcn_params::quantity::parse_duration_ns;
 use glob::Pattern;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
@@ -189,7 +191,7 @@ pub(crate) fn parse(text: &str) -> Result<(Policy, Vec<Group>)> {
 fn policy(rollout: Rollout, gate: Gate) -> Result<Policy> {
     let Rollout { canary, wave, max_unavailable, soak, patience } = rollout;
     let time = |name: &str, text: &str| -> Result<u64> {
-        let time = humantime::parse_duration(text).ok().and_then(|time| u64::try_from(time.as_millis()).ok());
+        let time = parse_duration_ns(text).ok().map(|ns| ns / 1_000_000);
         time.filter(|ms| *ms <= 86_400_000).with_context(|| {
             format!("{name} = \"{text}\" is not a time of up to 1 day; write, for example, \"60s\"")
         })
@@ -234,15 +236,33 @@ fn read_group(group: FileGroup) -> Result<Group> {
 
 /// Validates an interface as far as possible without a host; each host's daemon validates it completely.
 fn check(table: &Table) -> Result<()> {
+    let label = label(table);
+    ensure!(
+        !label.is_empty(),
+        "an interface without {}; write, for example, name = \"eth*\"",
+        SELECTORS.join(", ")
+    );
     let mut settings = table.clone();
-    let Some(Value::String(name)) = settings.remove("name") else {
-        bail!("an interface without a name; write, for example, name = \"eth*\"");
-    };
+    for (key, value) in SELECTORS.iter().filter_map(|key| Some((key, settings.remove(*key)?))) {
+        let is_pattern = value.as_str().is_some_and(|text| !text.is_empty() && Pattern::new(text).is_ok());
+        ensure!(is_pattern, "{key} = {value} is not a pattern; write, for example, name = \"eth*\"");
+    }
     settings.remove("inline");
     let text = toml::to_string(&settings)?;
-    let settings = dcqcn_params::file::parse_interface(&format!("interface {name}"), &text)?;
-    settings.config(Some(Profile::MAX_LAB_RATE_BPS)).with_context(|| format!("interface {name}"))?;
+    let settings = dcqcn_params::file::parse_interface(&format!("interface {label}"), &text)?;
+    settings.config(Some(Profile::MAX_LAB_RATE_BPS)).with_context(|| format!("interface {label}"))?;
     Ok(())
+}
+
+/// The keys that select an interface: `eth*` for a name alone, else as in `driver = "ice", pci = "0000:3b:*"`.
+fn label(interface: &Table) -> String {
+    let found = SELECTORS.iter().filter_map(|key| Some((*key, interface.get(*key)?)));
+    match found.collect::<Vec<_>>().as_slice() {
+        [("name", Value::String(name))] => name.clone(),
+        several => {
+            several.iter().map(|(key, value)| format!("{key} = {value}")).collect::<Vec<_>>().join(", ")
+        }
+    }
 }
 
 /// Differences between the groups of two versions: setting, old value, new value.
@@ -264,8 +284,8 @@ fn flat(groups: &[Group]) -> BTreeMap<String, String> {
         flat.insert(format!("{name}: labels"), labels.join(", "));
         let table: Table = toml::from_str(&group.text).unwrap_or_default();
         for interface in table.get("interface").and_then(Value::as_array).into_iter().flatten() {
-            let iface = interface.get("name").and_then(Value::as_str).unwrap_or_default();
-            flatten(&format!("{name}: {iface} "), interface, &mut flat);
+            let label = interface.as_table().map(label).unwrap_or_default();
+            flatten(&format!("{name}: {label} "), interface, &mut flat);
         }
     }
     flat
@@ -320,6 +340,9 @@ rpg_gd = 12
             (2, Wave::Hosts(5), 120_000, 100)
         );
         assert_eq!(policy.gate.limits["cnps"], Gate::default().limits["cnps"]);
+        for (soak, ms) in [("1.5s", 1_500), ("90", 90_000), ("1h 30m", 5_400_000)] {
+            assert_eq!(parse(&FILE.replace("2m", soak)).unwrap().0.soak_ms, ms);
+        }
         let (policy, _) = parse(&FILE.replace("[gate]", "[gate]\ndrops = false\nmin_judged = 0")).unwrap();
         assert_eq!((policy.gate.limits.get("drops"), policy.gate.min_judged), (None, 0));
         let (rack_a, none) = (Labels::from([("rack".into(), "a".into())]), Labels::new());
@@ -337,13 +360,14 @@ rpg_gd = 12
         for (text, message) in [
             ("", "no [[group]]"),
             ("[[group]]\nname='a'", "no [[group.interface]]"),
-            ("[[group]]\nname='a'\n[[group.interface]]\nrole='host'", "without a name"),
+            ("[[group]]\nname='a'\n[[group.interface]]\nrole='host'", "without name, mac, driver, pci, rdma"),
+            ("[[group]]\nname='a'\n[[group.interface]]\ndriver='['", "driver = \"[\" is not a pattern"),
             (&format!("{interface}role = 'hst'"), "`hst` is not one of host, switch"),
             (&format!("{interface}[group.interface.parameters]\nrpg_gd = 99"), "rpg_gd = 99"),
             (&format!("{interface}[group.interface.wred.0]\nkmin='9MB'\nkmax='1MB'"), "interface e"),
             (&format!("[rollout]\nwave = '0%'\n{interface}"), "is not a number of hosts"),
             (&format!("[rollout]\nmax_unavailable = 0\n{interface}"), "is out of range: 1 to 100"),
-            (&format!("[rollout]\nsoak = '9'\n{interface}"), "is not a time"),
+            (&format!("[rollout]\nsoak = '9x'\n{interface}"), "is not a time"),
             (&format!("[rollout]\nwaves = 1\n{interface}"), "unknown field `waves`"),
             (&format!("[gate]\nmarks = {{ times = 0.5, plus = 1 }}\n{interface}"), "out of range: 1 to"),
             (&format!("{interface}{interface}"), "is defined twice"),
@@ -351,6 +375,16 @@ rpg_gd = 12
             let error = format!("{:#}", parse(text).unwrap_err());
             assert!(error.contains(message), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn interfaces_are_selected_as_in_the_daemon_file() {
+        let text = FILE.replace("name = 'eth*'", "driver = 'mlx5_core'\nrdma = 'mlx5_*'");
+        let (_, groups) = parse(&text).unwrap();
+        assert!(groups[0].text.contains("driver = \"mlx5_core\"\nrdma = \"mlx5_*\""), "{}", groups[0].text);
+        let (_, new) = parse(&text.replace("'500KB'", "'700KB'")).unwrap();
+        let setting = "storage: driver = \"mlx5_core\", rdma = \"mlx5_*\" wred.3.kmax";
+        assert_eq!(differences(&groups, &new), [(setting.into(), "500KB".into(), "700KB".into())]);
     }
 
     #[test]

@@ -2,10 +2,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use etcd_client::{Certificate, Client, ConnectOptions, Identity, TlsOptions};
+use tokio::time::sleep;
 
 use crate::secret;
 use crate::store::{Store, TIMEOUT};
@@ -50,6 +52,11 @@ fn parse_member(text: &str) -> Result<String, String> {
     }
 }
 
+/// Time between two keep-alive pings. etcd closes connections that ping more often than every 5 s.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+/// Time between two checks for new certificates.
+const RENEWAL_CHECK: Duration = Duration::from_secs(10);
+
 /// First line of a certificate in PEM.
 const PEM: &[u8] = b"-----BEGIN CERTIFICATE-----";
 
@@ -62,7 +69,7 @@ impl EtcdOptions {
         let mut options = ConnectOptions::new()
             .with_timeout(TIMEOUT)
             .with_connect_timeout(TIMEOUT)
-            .with_keep_alive(TIMEOUT, TIMEOUT)
+            .with_keep_alive(KEEP_ALIVE, TIMEOUT)
             .with_keep_alive_while_idle(true)
             .with_require_leader(true);
         let read = |path: &Path| {
@@ -88,6 +95,28 @@ impl EtcdOptions {
         let address = self.etcd.join(", ");
         let client = client.await.with_context(|| format!("cannot use etcd at {address}"))?;
         Ok(Store::new(client, self.prefix.trim_end_matches('/').to_owned(), address))
+    }
+
+    /// Waits until certificates or key were replaced, and returns an error: a client cannot exchange them, so the service
+    /// manager must restart the command.
+    pub(crate) async fn replaced(&self) -> Result<()> {
+        let read = || -> Option<Vec<_>> {
+            let certificates = [&self.etcd_ca, &self.etcd_cert].into_iter().flatten();
+            let key = self.etcd_key.iter().map(|path| secret::read(path).ok());
+            certificates.map(|path| fs::read(path).ok()).chain(key).collect()
+        };
+        let used = read();
+        let mut last = used.clone();
+        loop {
+            sleep(RENEWAL_CHECK).await;
+            let now = read();
+            // Unchanged since the last check: the renewal is complete.
+            ensure!(
+                now.is_none() || now == used || now != last,
+                "the certificates for etcd were replaced; exiting, to be restarted with the new ones"
+            );
+            last = now;
+        }
     }
 }
 

@@ -21,85 +21,6 @@ use crate::record::{Outcome, Rates, Report, Target};
 use gate::{Control, Verdict};
 pub(crate) use plan::plan;
 
-impl Rollout {
-    fn back(&mut self, hosts: &Hosts, effects: &mut Vec<Effect>) {
-        self.update_returns(hosts, effects);
-        let (clock_ms, mut sent) = (self.clock_ms, 0);
-        for wave in 0..=self.last_wave() {
-            for step in self.steps.iter_mut().filter(|step| step.wave == wave) {
-                let is_changed = matches!(
-                    step.state,
-                    State::Sent { .. } | State::Applied { .. } | State::Away | State::Lost
-                );
-                if is_changed && sent < ORDERS {
-                    step.state = State::Returning { at_ms: clock_ms };
-                    sent += 1;
-                    effects.push(Effect::Send { host: step.host.clone(), target: step.former.clone() });
-                }
-            }
-            // Do not wait for a host that rejects its rollback: its agent retries, and later waves must not keep a bad version.
-            let is_left = |step: &Step| is_left(step) && refusal(step, hosts).is_none();
-            if self.steps.iter().any(|step| step.wave == wave && is_left(step)) {
-                return;
-            }
-        }
-        if self.steps.iter().any(is_left) {
-            return;
-        }
-        if let Phase::Back { reason } = &self.phase {
-            self.phase = Phase::RolledBack { reason: reason.clone() };
-            let unheard = self.count(|state| state == State::Unheard);
-            self.add_message(
-                format!("all hosts ordered to roll back; {unheard} have not rolled back yet and retry"),
-                effects,
-            );
-        }
-    }
-
-    /// Updates the states of the steps from the reports.
-    fn update_returns(&mut self, hosts: &Hosts, effects: &mut Vec<Effect>) {
-        let (clock_ms, patience_ms) = (self.clock_ms, self.policy.patience_ms);
-        let mut refused = Vec::new();
-        for step in &mut self.steps {
-            let waited_ms = match step.state {
-                State::Returning { at_ms } => clock_ms.saturating_sub(at_ms),
-                // The host may still roll back while the rollout waits for other hosts.
-                State::Unheard => patience_ms,
-                _ => continue,
-            };
-            step.state = match hosts.get(&step.host) {
-                Some(seen) if seen.report.has(&step.former) => State::Returned,
-                _ if waited_ms >= patience_ms => State::Unheard,
-                _ => step.state,
-            };
-            if let Some(why) = refusal(step, hosts) {
-                let version = step.former.version;
-                refused.push((format!("{} cannot roll back to version {version}: ", step.host), why));
-            }
-        }
-        for (what, why) in refused {
-            // Report each rejection once, although the agent retries.
-            if !self.lines.iter().any(|line| line.starts_with(&what)) {
-                self.add_message(format!("{what}{why}"), effects);
-            }
-        }
-    }
-}
-
-/// Returns whether the rollback waits for this host.
-const fn is_left(step: &Step) -> bool {
-    !matches!(step.state, State::Waiting | State::Returned | State::Unheard)
-}
-
-/// The reason why a host rejects its rollback.
-fn refusal<'a>(step: &Step, hosts: &'a Hosts) -> Option<&'a str> {
-    let is_ordered = matches!(step.state, State::Returning { .. } | State::Unheard);
-    hosts.get(&step.host).filter(|_| is_ordered)?.report.rejection_of(&step.former)
-}
-
-#[cfg(test)]
-mod tests;
-
 /// Messages stored in the record.
 const LINES: usize = 100;
 /// Longest message, in characters.
@@ -451,7 +372,10 @@ impl Rollout {
                 }
                 state => state,
             };
-            let is_new = |complaint: &&String| !step.complaints.contains(complaint);
+            let is_new = |complaint: &&String| {
+                let is_same = |before: &String| without_numbers(before) == without_numbers(complaint);
+                !step.complaints.iter().any(is_same)
+            };
             if let Some(what) = report.filter(|_| has).and_then(|report| report.failing.iter().find(is_new)) {
                 return Err(format!("on {}, with version {version}: {what}", step.host));
             }
@@ -531,6 +455,69 @@ impl Rollout {
         sent
     }
 
+    fn back(&mut self, hosts: &Hosts, effects: &mut Vec<Effect>) {
+        self.update_returns(hosts, effects);
+        let (clock_ms, mut sent) = (self.clock_ms, 0);
+        for wave in 0..=self.last_wave() {
+            for step in self.steps.iter_mut().filter(|step| step.wave == wave) {
+                let is_changed = matches!(
+                    step.state,
+                    State::Sent { .. } | State::Applied { .. } | State::Away | State::Lost
+                );
+                if is_changed && sent < ORDERS {
+                    step.state = State::Returning { at_ms: clock_ms };
+                    sent += 1;
+                    effects.push(Effect::Send { host: step.host.clone(), target: step.former.clone() });
+                }
+            }
+            // Do not wait for a host that rejects its rollback: its agent retries, and later waves must not keep a bad version.
+            let is_left = |step: &Step| is_left(step) && refusal(step, hosts).is_none();
+            if self.steps.iter().any(|step| step.wave == wave && is_left(step)) {
+                return;
+            }
+        }
+        if self.steps.iter().any(is_left) {
+            return;
+        }
+        if let Phase::Back { reason } = &self.phase {
+            self.phase = Phase::RolledBack { reason: reason.clone() };
+            let unheard = self.count(|state| state == State::Unheard);
+            self.add_message(
+                format!("all hosts ordered to roll back; {unheard} have not rolled back yet and retry"),
+                effects,
+            );
+        }
+    }
+
+    /// Updates the states of the steps from the reports.
+    fn update_returns(&mut self, hosts: &Hosts, effects: &mut Vec<Effect>) {
+        let (clock_ms, patience_ms) = (self.clock_ms, self.policy.patience_ms);
+        let mut refused = Vec::new();
+        for step in &mut self.steps {
+            let waited_ms = match step.state {
+                State::Returning { at_ms } => clock_ms.saturating_sub(at_ms),
+                // The host may still roll back while the rollout waits for other hosts.
+                State::Unheard => patience_ms,
+                _ => continue,
+            };
+            step.state = match hosts.get(&step.host) {
+                Some(seen) if seen.report.has(&step.former) => State::Returned,
+                _ if waited_ms >= patience_ms => State::Unheard,
+                _ => step.state,
+            };
+            if let Some(why) = refusal(step, hosts) {
+                let version = step.former.version;
+                refused.push((format!("{} cannot roll back to version {version}: ", step.host), why));
+            }
+        }
+        for (what, why) in refused {
+            // Report each rejection once, although the agent retries.
+            if !self.lines.iter().any(|line| line.starts_with(&what)) {
+                self.add_message(format!("{what}{why}"), effects);
+            }
+        }
+    }
+
     fn fail(&mut self, reason: String, effects: &mut Vec<Effect>) {
         let reason: String = reason.chars().take(LINE_CHARS).collect();
         self.add_message(format!("rolling back: {reason}"), effects);
@@ -582,6 +569,18 @@ impl Rollout {
         }
     }
 
+    /// Returns whether the phase equals that of `kept`, ignoring elapsed time.
+    pub(crate) fn phase_equals(&self, kept: &Self) -> bool {
+        match (&self.phase, &kept.phase) {
+            (Phase::Forward(now), Phase::Forward(before)) => {
+                let (soaked_ms, waited_ms) = (before.soaked_ms, before.waited_ms);
+                let still = Forward { soaked_ms, waited_ms, ..now.clone() };
+                still == *before
+            }
+            (now, before) => now == before,
+        }
+    }
+
     /// One-line progress.
     pub(crate) fn status(&self) -> String {
         let of = self.steps.len();
@@ -628,20 +627,26 @@ impl State {
     }
 }
 
+/// Returns whether the rollback waits for this host.
+const fn is_left(step: &Step) -> bool {
+    !matches!(step.state, State::Waiting | State::Returned | State::Unheard)
+}
+
+/// The reason why a host rejects its rollback.
+fn refusal<'a>(step: &Step, hosts: &'a Hosts) -> Option<&'a str> {
+    let is_ordered = matches!(step.state, State::Returning { .. } | State::Unheard);
+    hosts.get(&step.host).filter(|_| is_ordered)?.report.rejection_of(&step.former)
+}
+
+/// A complaint without numbers, such as a count or a time left, in the text after the interface's name.
+fn without_numbers(complaint: &str) -> (&str, String) {
+    let (interface, text) = complaint.split_once(": ").unwrap_or(("", complaint));
+    (interface, text.chars().filter(|c| !c.is_ascii_digit()).collect())
+}
+
 fn name_of(wave: usize) -> String {
     if wave == 0 { "canaries".into() } else { format!("wave {wave}") }
 }
 
-impl Rollout {
-    /// Returns whether the phase equals that of `kept`, ignoring elapsed time.
-    pub(crate) fn phase_equals(&self, kept: &Self) -> bool {
-        match (&self.phase, &kept.phase) {
-            (Phase::Forward(now), Phase::Forward(before)) => {
-                let (soaked_ms, waited_ms) = (before.soaked_ms, before.waited_ms);
-                let still = Forward { soaked_ms, waited_ms, ..now.clone() };
-                still == *before
-            }
-            (now, before) => now == before,
-        }
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -480,7 +480,10 @@ fn code(error: &Error) -> Option<i32> {
 
 /// Returns whether a retry may succeed, on another member or later.
 fn is_passing(error: &Error) -> bool {
-    matches!(error, Error::TransportError(_))
+    // A broken connection; a status that etcd sent has no source.
+    let is_local = matches!(error, Error::GRpcStatus(status) if std::error::Error::source(status).is_some());
+    is_local
+        || matches!(error, Error::TransportError(_))
         || matches!(code(error), Some(CANCELLED | DEADLINE_EXCEEDED | UNAVAILABLE))
 }
 
@@ -503,5 +506,38 @@ fn explain(error: Error, address: &str) -> anyhow::Error {
             "cannot reach etcd at {address}: no member responds; check that they run, and `--etcd`"
         )),
         _ => error.context("etcd rejects the request"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn broken_connection_is_not_a_rejection() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let error = runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap().to_string();
+            tokio::spawn(async move {
+                while let Ok((mut stream, _)) = listener.accept().await {
+                    // SETTINGS; then, after the request, a data frame of no stream, which HTTP/2 forbids.
+                    let _ = stream.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await;
+                    let mut received = Vec::new();
+                    // The complete headers of stream 1.
+                    while !received.windows(6).any(|bytes| bytes == [1, 4, 0, 0, 0, 1])
+                        && stream.read_buf(&mut received).await.is_ok_and(|length| length > 0)
+                    {
+                    }
+                    let _ = stream.write_all(&[0; 9]).await;
+                }
+            });
+            let client = Client::connect([&address], None).await.unwrap();
+            client.kv_client().get("x", None).await.unwrap_err()
+        });
+        assert!(is_passing(&error), "{error:?}");
     }
 }

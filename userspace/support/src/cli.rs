@@ -28,7 +28,7 @@ use crate::logging::filter;
 pub use package::{GenerateCommand, Page};
 
 #[cfg(any(test, feature = "testing"))]
-pub use documented::refused;
+pub use documented::{json_page_differences, refused};
 
 /// Sources of parameters, in ascending precedence: the profile, the file, single settings.
 #[derive(Debug, Default, Args)]

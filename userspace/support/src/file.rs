@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, BufWriter, Read as _, Seek, SeekFrom, Write};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
@@ -75,6 +75,18 @@ pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     file.finish()
 }
 
+/// Creates a directory and its parents, all accessible to other users whatever the umask. Existing ones keep their mode.
+pub fn create_public_dir(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    path.parent().map_or(Ok(()), create_public_dir)?;
+    match fs::create_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        created => created.and_then(|()| fs::set_permissions(path, Permissions::from_mode(0o755))),
+    }
+}
+
 /// Maximum size of a file to read: the settings of a thousand interfaces take less than a megabyte.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 
@@ -87,8 +99,14 @@ pub fn read_text(path: &Path) -> io::Result<String> {
     String::from_utf8(content).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
-/// Reads a file of up to `max_bytes`, which may be a pipe.
+/// Reads a regular file or pipe of up to `max_bytes`.
 pub fn read_limited(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
+    // Before it is opened, which has an effect on some devices.
+    let kind = fs::metadata(path)?.file_type();
+    if !kind.is_file() && !kind.is_fifo() {
+        let what = if kind.is_dir() { "a directory" } else { "a device or socket" };
+        return Err(io::Error::other(format!("it is {what}; specify a regular file or pipe")));
+    }
     let mut content = Vec::new();
     File::open(path)?.take(max_bytes.saturating_add(1)).read_to_end(&mut content)?;
     if content.len() as u64 > max_bytes {
@@ -115,8 +133,14 @@ mod tests {
         assert_eq!(fs::read(&path).expect("there"), b"two");
         assert_eq!(fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o640);
         assert_eq!(read_text(&path).expect("text"), "two");
-        assert!(read_text(Path::new("/dev/zero")).is_err_and(|error| error.to_string().contains("16 MiB")));
+        File::create(directory.path().join("long"))
+            .and_then(|file| file.set_len(MAX_FILE_BYTES + 1))
+            .expect("made");
+        for (path, expected) in [("long", "16 MiB"), ("/dev/zero", "a device"), ("/dev", "a directory")] {
+            let error = read_text(&directory.path().join(path)).expect_err(path).to_string();
+            assert!(error.contains(expected), "{error}");
+        }
         assert!(replace(Path::new("/nonexistent/x.toml"), b"").is_err());
-        assert_eq!(fs::read_dir(directory.path()).expect("a directory").count(), 1);
+        assert_eq!(fs::read_dir(directory.path()).expect("a directory").count(), 2);
     }
 }

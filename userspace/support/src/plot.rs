@@ -273,7 +273,10 @@ impl<DB: DrawingBackend> Canvas<'_, DB> {
                 chart.draw_series(LineSeries::new(points, style(line)))?;
             }
         }
-        self.text(caption, LEFT, 8, CAPTION_TEXT)?;
+        let peak = lines.iter().flat_map(|line| &line.curve).map(|point| point.1).fold(0.0, f64::max);
+        let beyond =
+            if peak > top { format!("; up to {} beyond the axis", tick(peak)) } else { String::new() };
+        self.text(&format!("{caption}{beyond}"), LEFT, 8, CAPTION_TEXT)?;
         let labelled = lines.iter().filter_map(|line| line.label.as_ref().map(|label| (label, line)));
         for ((label, line), row) in labelled.zip(0..) {
             let (x, y) = (WIDTH - RIGHT + 12, TOP + row * LEGEND_STEP);
@@ -392,6 +395,20 @@ mod tests {
         assert_eq!(texts, ["1 B", "100 B", "1 kB", "10 MB", ""]);
         assert_eq!((heat(0.0), heat(1.0), heat(7.0)), (WHITE, RGBColor(20, 0, 20), heat(1.0)));
         assert_eq!(heat(0.5), RGBColor(240, 90, 40));
+    }
+
+    #[test]
+    fn values_beyond_axis_reported() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x.svg");
+        let lines = vec![Line::new("a", vec![(0.0, 1.0), (1.0, 12.0)], COLOURS[0], 2)];
+        for (top, is_beyond) in [(12.0, false), (2.0, true)] {
+            let lines = lines.clone();
+            let chart = Chart { caption: "c".into(), end: 1.0, top, lines, ..Chart::default() };
+            write(&path, "t", &[chart]).unwrap();
+            let text = fs::read_to_string(&path).unwrap();
+            assert_eq!(text.contains("c; up to 12 beyond the axis"), is_beyond);
+        }
     }
 
     #[test]

@@ -18,7 +18,19 @@ pub struct Table {
     rows: Vec<Vec<String>>,
 }
 
+/// Heading of a column, and the cell of a row in it.
+pub type Column<'a, T> = (&'a str, &'a dyn Fn(&T) -> String);
+
 impl Table {
+    /// A table of `rows`. Columns whose heading starts with `>` are numbers.
+    pub fn of<T>(rows: impl IntoIterator<Item = T>, columns: &[Column<'_, T>]) -> Self {
+        let mut table = Self::new(&columns.iter().map(|column| column.0).collect::<Vec<_>>());
+        for row in rows {
+            table.row(columns.iter().map(|(_, cell)| cell(&row)).collect::<Vec<_>>());
+        }
+        table
+    }
+
     /// A table without rows. Columns whose heading starts with `>` are numbers.
     pub fn new(columns: &[&str]) -> Self {
         let column = |name: &&str| match name.strip_prefix('>') {

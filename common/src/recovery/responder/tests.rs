@@ -3,10 +3,10 @@ use super::*;
 
 const MS: u64 = 1_000_000;
 const QPN: u32 = 0x33;
-const RULES: Settings = Settings { floor_ns: 20 * MS, limit: 1 };
+const RULES: Settings = Settings { floor_ns: 20 * MS, limit: 1, takes_naks_in_reads: false };
 const ACK: u32 = 0x1f;
 const SEQUENCE_NAK: u32 = 0x60;
-const RNR_NAK: u32 = 0x2e;
+const RNR_NAK: u32 = 0x3f;
 const INVALID_REQUEST: u32 = 0x61;
 
 fn answer(psn: u32, syndrome: u32) -> Answer {
@@ -14,7 +14,7 @@ fn answer(psn: u32, syndrome: u32) -> Answer {
 }
 
 fn read_response(psn: u32) -> Answer {
-    Answer { opcode: Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, psn, syndrome: 0 }
+    Answer { opcode: Opcode::RC_RDMA_READ_RESPONSE_LAST, psn, syndrome: 0 }
 }
 
 fn request(psn: u32) -> Arrival {
@@ -98,12 +98,25 @@ fn repeated_trimming_ends_with_rnr_nak() {
 
 #[test]
 fn busy_or_ended_responder_gets_no_nak() {
-    for (syndrome, from_ns) in [(RNR_NAK, 704 * MS), (INVALID_REQUEST, 10_004 * MS)] {
+    for (syndrome, from_ns) in [(RNR_NAK, 505_520_000), (INVALID_REQUEST, 10_004 * MS)] {
         let mut qp = acknowledged(9);
         qp.on_answer(&answer(10, syndrome), 4 * MS);
         assert!(qp.on_arrival(&trimmed(11), 5 * MS));
         assert_eq!(qp.answer(RULES, 99 * MS, 0), Action::At(from_ns));
     }
+}
+
+/// Linux 6.1 ends the QP if a NAK names the next response of a READ.
+#[test]
+fn next_response_of_a_read_is_not_named() {
+    let mut qp = acknowledged(9);
+    let first = Answer { opcode: Opcode::RC_RDMA_READ_RESPONSE_FIRST, psn: 10, syndrome: 0 };
+    qp.on_answer(&first, 4 * MS);
+    assert!(qp.on_arrival(&trimmed(14), 5 * MS));
+    assert_eq!(qp.answer(RULES, 99 * MS, 0), Action::Nak(10));
+    let mut unknown = Requester::NEW;
+    unknown.on_answer(&first, 4 * MS);
+    assert!(!unknown.on_arrival(&trimmed(14), 5 * MS));
 }
 
 #[test]

@@ -54,20 +54,19 @@ fn run(args: &Args) -> Result<bool> {
     if args.json {
         println!("{}", serde_json::to_string_pretty(&rows)?);
     } else {
-        let mut table =
-            Table::new(&["WHO", "WHAT", ">PACKETS", ">PER SECOND", ">ns EACH", "EFFECT", "BOUND", "HELD"]);
-        for row in &rows {
-            table.row([
-                row.who.to_owned(),
-                row.what.to_owned(),
-                row.packets.to_string(),
-                format!("{:.0}", row.packets_per_second),
-                format!("{:.0}", row.ns_each),
-                row.effect.clone(),
-                row.bound.clone(),
-                if row.is_within { "yes" } else { "NO" }.to_owned(),
-            ]);
-        }
+        let table = Table::of(
+            &rows,
+            &[
+                ("WHO", &|row| row.who.to_owned()),
+                ("WHAT", &|row| row.what.to_owned()),
+                (">PACKETS", &|row| row.packets.to_string()),
+                (">PER SECOND", &|row| format!("{:.0}", row.packets_per_second)),
+                (">ns EACH", &|row| format!("{:.0}", row.ns_each)),
+                ("EFFECT", &|row| row.effect.clone()),
+                ("BOUND", &|row| row.bound.clone()),
+                ("HELD", &|row| if row.is_within { "yes" } else { "NO" }.to_owned()),
+            ],
+        );
         print!("{table}");
     }
     Ok(rows.iter().all(|row| row.is_within))

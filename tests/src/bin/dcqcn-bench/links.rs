@@ -202,7 +202,7 @@ fn rate(receiver: &Host, socket: &RawSocket, b: &str, frame: &[u8], long: Durati
 }
 
 /// Packets that have arrived at an interface.
-fn received_packets(host: &Host, iface: &str) -> Result<u64> {
+pub(crate) fn received_packets(host: &Host, iface: &str) -> Result<u64> {
     let text = host.command(&format!("ip -s -j link show dev {iface}"))?;
     let links: serde_json::Value = serde_json::from_str(&text)?;
     links

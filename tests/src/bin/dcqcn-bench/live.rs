@@ -10,6 +10,7 @@ use dcqcn_tests::host::Pair;
 use dcqcn_tests::packets::Roce;
 
 use crate::Bench;
+use crate::links::received_packets;
 use crate::per_packet::{FAST_BPS, in_line};
 use crate::report::{Metric, Section};
 use crate::runner::{Baselines, Input, Instance, alone_ns, host, program, program_of, send_live};
@@ -50,11 +51,11 @@ fn in_line_rate(bench: &mut Bench) -> Result<()> {
             (&mut bare, program(&redirecting.ebpf, "redirect_xdp")?),
             (&mut inline, program(&ours.ebpf, program_of(Hook::Xdp))?),
         ] {
-            let before = arrived(&pair)?;
+            let before = received_packets(&pair.b, "b0")?;
             let forwarded = ours.count(Hook::Xdp, Stat::InlineForwarded)?;
             let busy = send_live(program, &input, packets)?;
-            let (arrived, forwarded) =
-                (arrived(&pair)? - before, ours.count(Hook::Xdp, Stat::InlineForwarded)? - forwarded);
+            let arrived = received_packets(&pair.b, "b0")? - before;
+            let forwarded = ours.count(Hook::Xdp, Stat::InlineForwarded)? - forwarded;
             ensure!(arrived * 100 >= u64::from(packets) * 99, "{arrived} of {packets} packets arrived");
             ensure!(forwarded == 0 || forwarded == u64::from(packets), "{forwarded} of {packets} were ours");
             rates.push(f64::from(packets) / busy.as_secs_f64() / 1e6);
@@ -63,14 +64,6 @@ fn in_line_rate(bench: &mut Bench) -> Result<()> {
     bench.add(Metric::new(Section::Live, REDIRECT, "Mpps", bare).more_is_better());
     bench.add(Metric::new(Section::Live, OURS, "Mpps", inline).more_is_better().against(REDIRECT));
     Ok(())
-}
-
-/// Packets that the peer's XDP program has received.
-fn arrived(pair: &Pair) -> Result<u64> {
-    let text = pair.b.command("ip -s -j link show dev b0")?;
-    let links: serde_json::Value = serde_json::from_str(&text)?;
-    let packets = links.pointer("/0/stats64/rx/packets").and_then(serde_json::Value::as_u64);
-    packets.context("`ip -s -j` reports no packets")
 }
 
 /// A program that receives single packets.

@@ -206,20 +206,21 @@ fn digits(value: f64) -> String {
 
 /// Table that compares two runs.
 pub(crate) fn changes(changes: &[Change]) -> String {
-    let mut table = Table::new(&["COMPARED", ">OLD", ">NEW", "UNIT", ">RATIO", ""]);
-    for change in changes {
-        table.row([
-            change.name.clone(),
-            digits(change.old),
-            digits(change.new),
-            change.unit.clone(),
-            format!("{:.2}", change.ratio),
-            match change.verdict {
-                Verdict::Kept => String::new(),
-                Verdict::Unsure => "inconclusive: too noisy".to_owned(),
-                Verdict::Worse => "WORSE".to_owned(),
-            },
-        ]);
-    }
+    let verdict = |change: &&Change| match change.verdict {
+        Verdict::Kept => "",
+        Verdict::Unsure => "inconclusive: too noisy",
+        Verdict::Worse => "WORSE",
+    };
+    let table = Table::of(
+        changes,
+        &[
+            ("COMPARED", &|change| change.name.clone()),
+            (">OLD", &|change| digits(change.old)),
+            (">NEW", &|change| digits(change.new)),
+            ("UNIT", &|change| change.unit.clone()),
+            (">RATIO", &|change| format!("{:.2}", change.ratio)),
+            ("", &|change| verdict(change).to_owned()),
+        ],
+    );
     table.to_string()
 }

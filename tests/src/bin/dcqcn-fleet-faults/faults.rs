@@ -1,5 +1,6 @@
 //! All faults.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -7,9 +8,6 @@ use dcqcn_tests::fleet::{Behaviour, Clock, reporting_hosts};
 use nix::sys::signal::Signal;
 
 use crate::fleet::Fleet;
-
-/// Time limit for the end of a rollout.
-const ROLLOUT_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A fault during a rollout.
 pub(crate) struct Fault {
@@ -38,40 +36,56 @@ const fn harmful_rollout(name: &'static str, make: fn(&mut Fleet) -> Result<()>)
     Fault { gets_there: false, ..fault(name, make) }
 }
 
+/// Suspends processes for a number of seconds, after the first host has changed.
+fn silence(fleet: &Fleet, seconds: u64, signal: impl Fn(Signal) -> Result<()>) -> Result<()> {
+    fleet.wait_for_hosts(1)?;
+    signal(Signal::SIGSTOP)?;
+    Fleet::sleep(Duration::from_secs(seconds));
+    signal(Signal::SIGCONT)
+}
+
+/// Suspends members of etcd.
+fn silence_etcd(fleet: &Fleet, members: Range<usize>, seconds: u64) -> Result<()> {
+    let etcd = &fleet.fixture.etcd;
+    silence(fleet, seconds, |what| members.clone().try_for_each(|member| etcd.signal(member, what)))
+}
+
+/// A member of etcd is killed, and starts again when another host has changed.
+fn restart_member(fleet: &mut Fleet, distance_to_leader: usize) -> Result<()> {
+    fleet.wait_for_hosts(1)?;
+    let etcd = &mut fleet.fixture.etcd;
+    let member = (etcd.leader()? + distance_to_leader) % etcd.count();
+    etcd.kill(member)?;
+    fleet.wait_for_hosts(2)?;
+    fleet.fixture.etcd.begin(member)
+}
+
+/// A daemon behaves differently until the rollout has ended.
+fn misbehave(fleet: &Fleet, host: &str, behaviour: Behaviour) -> Result<()> {
+    fleet.fixture.daemons[host].be(behaviour);
+    fleet.end()?;
+    fleet.fixture.daemons[host].be(Behaviour::Good);
+    Ok(())
+}
+
+/// The canary's agent is killed once this number of hosts have changed.
+fn lose_canary(fleet: &mut Fleet, hosts: usize) -> Result<()> {
+    let canary = fleet.canary();
+    fleet.wait_for_hosts(hosts)?;
+    fleet.fixture.kill_agent(&canary)?;
+    fleet.end()?;
+    fleet.fixture.begin_agent(&canary)
+}
+
 pub(crate) const FAULTS: &[Fault] = &[
     fault("none", |_| Ok(())),
-    fault("a member of etcd killed, and started again", |fleet| {
-        fleet.wait_for_hosts(1)?;
-        let other = (fleet.fixture.etcd.leader()? + 1) % fleet.fixture.etcd.count();
-        fleet.fixture.etcd.kill(other)?;
-        fleet.wait_for_hosts(2)?;
-        fleet.fixture.etcd.begin(other)
-    }),
-    fault("the leader of etcd killed, and started again", |fleet| {
-        fleet.wait_for_hosts(1)?;
-        let leader = fleet.fixture.etcd.leader()?;
-        fleet.fixture.etcd.kill(leader)?;
-        fleet.wait_for_hosts(2)?;
-        fleet.fixture.etcd.begin(leader)
-    }),
+    fault("a member of etcd killed, and started again", |fleet| restart_member(fleet, 1)),
+    fault("the leader of etcd killed, and started again", |fleet| restart_member(fleet, 0)),
     fault("the leader of etcd silent for 5 s", |fleet| {
-        fleet.wait_for_hosts(1)?;
         let leader = fleet.fixture.etcd.leader()?;
-        fleet.fixture.etcd.signal(leader, Signal::SIGSTOP)?;
-        Fleet::sleep(Duration::from_secs(5));
-        fleet.fixture.etcd.signal(leader, Signal::SIGCONT)
+        silence_etcd(fleet, leader..leader + 1, 5)
     }),
-    fault("no majority of etcd for 5 s", |fleet| {
-        fleet.wait_for_hosts(1)?;
-        for member in [0, 1] {
-            fleet.fixture.etcd.signal(member, Signal::SIGSTOP)?;
-        }
-        Fleet::sleep(Duration::from_secs(5));
-        for member in [0, 1] {
-            fleet.fixture.etcd.signal(member, Signal::SIGCONT)?;
-        }
-        Ok(())
-    }),
+    fault("no majority of etcd for 5 s", |fleet| silence_etcd(fleet, 0..2, 5)),
     fault("all of etcd killed, and started again after 5 s", |fleet| {
         fleet.wait_for_hosts(1)?;
         fleet.restart_etcd_after(Duration::from_secs(5))
@@ -105,15 +119,9 @@ pub(crate) const FAULTS: &[Fault] = &[
         Ok(())
     }),
     fault("agents silent for 8 s", |fleet| {
-        fleet.wait_for_hosts(1)?;
-        for host in fleet.last(3) {
-            fleet.fixture.signal_agent(&host, Signal::SIGSTOP)?;
-        }
-        Fleet::sleep(Duration::from_secs(8));
-        for host in fleet.last(3) {
-            fleet.fixture.signal_agent(&host, Signal::SIGCONT)?;
-        }
-        Ok(())
+        let hosts = fleet.last(3);
+        let fixture = &fleet.fixture;
+        silence(fleet, 8, |what| hosts.iter().try_for_each(|host| fixture.signal_agent(host, what)))
     }),
     fault("a host away for the whole rollout, and back", |fleet| {
         let host = fleet.last(1).remove(0);
@@ -144,10 +152,7 @@ pub(crate) const FAULTS: &[Fault] = &[
     Fault { parameters: "rpg_gd = 15", ..harmful_rollout("worse values: rolled back", |_| Ok(())) },
     harmful_rollout("one host refuses: rolled back", |fleet| {
         let host = fleet.last(1).remove(0);
-        fleet.fixture.daemons[&host].be(Behaviour::Refuses);
-        fleet.end()?;
-        fleet.fixture.daemons[&host].be(Behaviour::Good);
-        Ok(())
+        misbehave(fleet, &host, Behaviour::Refuses)
     }),
     harmful_rollout("aborted, and the coordinator killed in the rollback", |fleet| {
         fleet.wait_for_hosts(3)?;
@@ -157,56 +162,27 @@ pub(crate) const FAULTS: &[Fault] = &[
     }),
     harmful_rollout("a canary silent: rolled back", |fleet| {
         // The canary has not changed yet: the coordinator has just started.
-        fleet.fixture.daemons[&fleet.canary()].be(Behaviour::Silent);
-        fleet.end_within(ROLLOUT_TIMEOUT)?;
-        fleet.fixture.daemons[&fleet.canary()].be(Behaviour::Good);
-        Ok(())
+        misbehave(fleet, &fleet.canary(), Behaviour::Silent)
     }),
     harmful_rollout("half the throughput of a canary: rolled back", |fleet| {
-        fleet.fixture.daemons[&fleet.canary()].be(Behaviour::Half);
-        fleet.end_within(ROLLOUT_TIMEOUT)?;
-        fleet.fixture.daemons[&fleet.canary()].be(Behaviour::Good);
-        Ok(())
+        misbehave(fleet, &fleet.canary(), Behaviour::Half)
     }),
     harmful_rollout("a canary dead before it changes: rolled back", |fleet| {
         let canary = fleet.canary();
         fleet.fixture.daemons[&canary].be(Behaviour::Slow(Duration::from_secs(2)));
         Fleet::sleep(Duration::from_millis(1_000));
         fleet.fixture.kill_agent(&canary)?;
-        fleet.end_within(ROLLOUT_TIMEOUT)?;
+        fleet.end()?;
         fleet.fixture.daemons[&canary].be(Behaviour::Good);
         fleet.fixture.begin_agent(&canary)
     }),
-    harmful_rollout("a canary dead while it is watched: rolled back", |fleet| {
-        let canary = fleet.canary();
-        fleet.wait_for_hosts(1)?;
-        fleet.fixture.kill_agent(&canary)?;
-        fleet.end_within(ROLLOUT_TIMEOUT)?;
-        fleet.fixture.begin_agent(&canary)
-    }),
-    harmful_rollout("a canary dead in a later wave: rolled back", |fleet| {
-        let canary = fleet.canary();
-        fleet.wait_for_hosts(2)?;
-        fleet.fixture.kill_agent(&canary)?;
-        fleet.end_within(ROLLOUT_TIMEOUT)?;
-        fleet.fixture.begin_agent(&canary)
-    }),
+    harmful_rollout("a canary dead while it is watched: rolled back", |fleet| lose_canary(fleet, 1)),
+    harmful_rollout("a canary dead in a later wave: rolled back", |fleet| lose_canary(fleet, 2)),
     fault("the coordinator silent for 25 s, longer than patience", |fleet| {
-        fleet.wait_for_hosts(1)?;
-        fleet.signal_coordinators(Signal::SIGSTOP)?;
-        Fleet::sleep(Duration::from_secs(25));
-        fleet.signal_coordinators(Signal::SIGCONT)
+        silence(fleet, 25, |what| fleet.signal_coordinators(what))
     }),
     fault("all of etcd silent for 25 s, longer than patience", |fleet| {
-        fleet.wait_for_hosts(1)?;
-        for member in 0..fleet.fixture.etcd.count() {
-            fleet.fixture.etcd.signal(member, Signal::SIGSTOP)?;
-        }
-        Fleet::sleep(Duration::from_secs(25));
-        for member in 0..fleet.fixture.etcd.count() {
-            fleet.fixture.etcd.signal(member, Signal::SIGCONT)?;
-        }
-        Ok(())
+        silence_etcd(fleet, 0..fleet.fixture.etcd.count(), 25)
     }),
     fault("records of a host that are not JSON, or too long", |fleet| {
         fleet.wait_for_hosts(1)?;
@@ -221,7 +197,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         let key = format!("/dcqcn/hosts/{host}/report");
         fleet.fixture.etcd.ctl(&["put", &key, "{"])?;
         fleet.fixture.text(&["status"])?;
-        fleet.end_within(ROLLOUT_TIMEOUT)?;
+        fleet.end()?;
         fleet.fixture.etcd.ctl(&["del", "--prefix", "/dcqcn/hosts/ghost/"])?;
         Ok(())
     }),
@@ -233,7 +209,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         fleet.fixture.run(&["abort"])?;
         fleet.fixture.kill_agent(&canary)?;
         fleet.coordinate()?;
-        fleet.end_within(ROLLOUT_TIMEOUT)?;
+        fleet.end()?;
         fleet.fixture.begin_agent(&canary)
     }),
     Fault {
@@ -250,7 +226,7 @@ pub(crate) const FAULTS: &[Fault] = &[
                 .wait("the rollout is paused", |status| Ok(status["rollout"]["is_paused"] == true))?;
             ensure!(fleet.changed() == 0, "a host changed though no canary was evaluated");
             fleet.fixture.text(&["resume"])?;
-            fleet.end_within(ROLLOUT_TIMEOUT)?;
+            fleet.end()?;
             fleet.fixture.begin_agent(&canary)
         })
     },
@@ -292,10 +268,7 @@ pub(crate) const FAULTS: &[Fault] = &[
     Fault {
         is_long: true,
         ..fault("the coordinator stopped for ten minutes", |fleet| {
-            fleet.wait_for_hosts(1)?;
-            fleet.signal_coordinators(Signal::SIGSTOP)?;
-            Fleet::sleep(Duration::from_secs(600));
-            fleet.signal_coordinators(Signal::SIGCONT)
+            silence(fleet, 600, |what| fleet.signal_coordinators(what))
         })
     },
     Fault {

@@ -185,16 +185,11 @@ impl Fleet {
         self.fixture.daemons.keys().next().cloned().unwrap_or_default()
     }
 
-    /// Waits up to `time` for the end of the rollout.
-    pub(crate) fn end_within(&self, time: Duration) -> Result<()> {
-        wait_for(time, || Ok(self.is_over()?.then_some(()).ok_or_else(|| "the rollout goes on".to_owned())))
-    }
-
     /// Waits for the end of the rollout.
     pub(crate) fn end(&self) -> Result<()> {
-        self.fixture
-            .wait("the rollout has ended", |status| Ok(status["rollout"]["is_over"] == true))
-            .map(drop)
+        wait_for(Duration::from_secs(120), || {
+            Ok(self.is_over()?.then_some(()).ok_or_else(|| "the rollout goes on".to_owned()))
+        })
     }
 
     /// Names of the `hosts` hosts that are changed last.

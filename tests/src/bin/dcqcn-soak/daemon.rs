@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 use dcqcn_netlink::link::VethEnd;
 use dcqcn_tests::command::{binary, output_of};
 use dcqcn_tests::daemon::get;
-use dcqcn_tests::retry::wait;
+use dcqcn_tests::retry::wait_value;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::Signal;
 
@@ -131,10 +131,8 @@ fn set_killed(fixture: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<(
 
 /// Waits until the previous value is restored.
 fn wait_until_recovered(fixture: &SoakFixture) -> Result<()> {
-    wait(|| {
-        let bps = fixture.pair.a.attachment("a0")?.maps.params()?.config.scalars.rpg_ai_rate_bps;
-        Ok(if bps == 10_000_000 { Ok(()) } else { Err(format!("rpg_ai_rate is {bps} bit/s")) })
-    })
+    let rate_bps = || Ok(fixture.pair.a.attachment("a0")?.maps.params()?.config.scalars.rpg_ai_rate_bps);
+    wait_value(rate_bps, |bps| *bps == 10_000_000).map(drop)
 }
 
 /// Kills the processes on this host that wait to revert a change, as `kill -9` does.
@@ -156,10 +154,7 @@ fn kill_waiters(fixture: &SoakFixture) -> Result<()> {
 /// Killed after the first of its steps, it leaves a change that is reverted later.
 fn confirm_killed(fixture: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
     killed(fixture, "set a0 --confirm 1s rpg_ai_rate=20mbit", random.u32(1..6))?;
-    wait(|| {
-        let waiting = fixture.pair.a.run(dcqcn_loader::attach::pending)??.len();
-        Ok(if waiting == 0 { Ok(()) } else { Err(format!("{waiting} changes are pending")) })
-    })?;
+    wait_value(|| Ok(fixture.pair.a.run(dcqcn_loader::attach::pending)??.len()), |waiting| *waiting == 0)?;
     wait_until_recovered(fixture)
 }
 
@@ -271,10 +266,7 @@ fn links_appear_and_disappear(fixture: &mut SoakFixture, random: &mut fastrand::
         let served = |metrics: &str| {
             names.iter().all(|name| metrics.contains(&format!("served{{interface=\"{name}\"}} 1")))
         };
-        wait(|| {
-            let metrics = get(&fixture.pair.a, METRICS, "/metrics")?;
-            Ok(if served(&metrics) { Ok(()) } else { Err("not served".into()) })
-        })?;
+        wait_value(|| get(&fixture.pair.a, METRICS, "/metrics"), |metrics| served(metrics))?;
     }
     disappear(fixture, &names)
 }

@@ -13,7 +13,7 @@ use dcqcn_tests::daemon::Daemon;
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::leftover::{freed, tables};
 use dcqcn_tests::packets::{CNP_TOS, Roce, v4};
-use dcqcn_tests::retry::wait;
+use dcqcn_tests::retry::{wait, wait_value};
 
 use crate::traffic::Traffic;
 
@@ -79,11 +79,11 @@ impl SoakFixture {
         let traffic = Traffic::start(&pair)?;
         traffic.pass(100)?;
         pair.b.socket("b0")?.send(&Roce::default().cnp(None, CNP_TOS))?;
-        let rate_bps = wait(|| {
-            let flow = flow(&pair)?;
-            let is_cut = flow.cnps.handled == 1 && flow.hot.machine.rate_bps < 600_000_000;
-            Ok(if is_cut { Ok(flow.hot.machine.rate_bps) } else { Err(format!("{flow:?}")) })
-        })?;
+        let cut = wait_value(
+            || flow(&pair),
+            |flow| flow.cnps.handled == 1 && flow.hot.machine.rate_bps < 600_000_000,
+        )?;
+        let rate_bps = cut.hot.machine.rate_bps;
         let attachment = pair.a.attachment("a0")?;
         let (id, config) = (attachment.info.id(), attachment.maps.params()?.config);
         drop(attachment);
@@ -144,11 +144,8 @@ impl SoakFixture {
     fn leaked(&self) -> Result<u64> {
         // Maps are freed a moment after their last user.
         let others = if freed(ALTERNATIVE_FLOWS).is_ok() { 0 } else { tables(ALTERNATIVE_FLOWS) };
-        let served = wait(|| {
-            let found = tables(FLOWS);
-            Ok(if found == 1 { Ok(0) } else { Err(format!("{found} attachments in the kernel")) })
-        });
-        let served = served.unwrap_or_else(|_| tables(FLOWS).abs_diff(1));
+        let served = wait_value(|| Ok(tables(FLOWS)), |found| *found == 1);
+        let served = served.unwrap_or_else(|_| tables(FLOWS)).abs_diff(1);
         // State that the daemon is still removing does not count.
         let mut found = 0;
         let cleared = wait(|| {

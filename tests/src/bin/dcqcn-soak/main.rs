@@ -163,25 +163,27 @@ impl Soak {
     }
 
     fn print(&self, left: u64, end: &str) {
-        let mut table = Table::new(&[
-            "FAULT",
-            ">TIMES",
-            ">FAILED",
-            ">PACKETS LOST",
-            ">RATES LOST",
-            ">LEFT BEHIND",
-            ">LONGEST",
-        ]);
         let mut all = Tally::default();
-        for (name, tally) in &self.tallies {
-            table.row(cells(name, tally));
+        for tally in self.tallies.values() {
             all.times += tally.times;
             all.failed += tally.failed;
             all.violations.add(tally.violations);
             all.longest = all.longest.max(tally.longest);
         }
         all.violations.leaked += left;
-        table.row(cells("all", &all));
+        let rows = self.tallies.iter().map(|(name, tally)| (*name, tally)).chain([("all", &all)]);
+        let table = Table::of(
+            rows,
+            &[
+                ("FAULT", &|row| row.0.to_owned()),
+                (">TIMES", &|row| row.1.times.to_string()),
+                (">FAILED", &|row| row.1.failed.to_string()),
+                (">PACKETS LOST", &|row| row.1.violations.packets_lost.to_string()),
+                (">RATES LOST", &|row| row.1.violations.rates_lost.to_string()),
+                (">LEFT BEHIND", &|row| row.1.violations.leaked.to_string()),
+                (">LONGEST", &|row| format!("{:.1} s", row.1.longest.as_secs_f64())),
+            ],
+        );
         let Self { seed, sent, .. } = self;
         // The reader may have exited.
         let _ = writeln!(
@@ -190,17 +192,4 @@ impl Soak {
             self.began.elapsed().as_secs_f64()
         );
     }
-}
-
-fn cells(name: &str, tally: &Tally) -> [String; 7] {
-    let Violations { packets_lost, rates_lost, leaked } = tally.violations;
-    [
-        name.to_owned(),
-        tally.times.to_string(),
-        tally.failed.to_string(),
-        packets_lost.to_string(),
-        rates_lost.to_string(),
-        leaked.to_string(),
-        format!("{:.1} s", tally.longest.as_secs_f64()),
-    ]
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-use super::super::command::{Running, sh};
+use super::super::command::{Running, received_bps, sh};
 use super::super::counts::Counts;
 use super::super::fio::{self, CompletedIo, Job};
 use super::super::lab::{Lab, Options, count};
@@ -38,22 +38,6 @@ const SHORT: &str = "--set wred.3.queue_limit=100KB --set wred.3.kmin=10KB";
 /// The guide's settings: room for all data in flight, and a higher Kmin, so that the queue is less often empty.
 const DEEP: &str = "wred.3.kmin=100KB wred.3.kmax=400KB wred.3.queue_limit=1MB";
 const HOSTS: &str = "--profile lab --set link_rate=40mbit --set pfc.3.rx=on";
-
-const COLUMNS: &[&str] = &[
-    "",
-    "storage, Mbit/s",
-    "TCP, Mbit/s",
-    "storage's share",
-    "p50, ms",
-    "p99, ms",
-    "longest, s",
-    "drops of the port, settled",
-    "of the storage queue, settled",
-    "out of sequence, settled",
-    "retries, settled",
-    "pauses",
-    "CPU busy",
-];
 
 /// Direction of the data limited by the small port.
 #[derive(Clone, Copy)]
@@ -103,7 +87,6 @@ fn run(report: &mut Report, direction: Direction) -> Result<()> {
     shape(&lab)?;
     nvme::prepare(&lab, &direction.ends(), ECT)?;
     fio::fill(&nvme::MEMORY, BLOCK_BYTES)?;
-    report.columns(COLUMNS);
     let mut bench = Bench { lab: &lab, direction, report, wrong: 0 };
     let tcp = bench.tcp()?;
     let off = bench.off()?;
@@ -252,10 +235,7 @@ impl Bench<'_> {
         let patience = Duration::from_secs(u64::from(seconds) + 60);
         client.finish(patience)?;
         let (_, iperf_output) = server.finish(patience)?;
-        let iperf_output: Value = serde_json::from_str(&iperf_output)
-            .with_context(|| format!("iperf3 printed {iperf_output:?}"))?;
-        let tcp_bps = iperf_output.pointer("/end/sum_received/bits_per_second").and_then(Value::as_f64);
-        let tcp_bps = tcp_bps.with_context(|| format!("iperf3 printed {iperf_output}"))?;
+        let tcp_bps = received_bps(&iperf_output)?;
         let pauses = self.pauses()? - pauses;
         if job.pattern != "randread" {
             done.failed |= !fio::is_intact(&nvme::MEMORY, job.block_bytes)?;
@@ -355,24 +335,27 @@ impl Measured {
             _ => String::new(),
         };
         let failed = if self.done.failed { ", FAILED" } else { "" };
-        report.row([
-            format!("{name}{failed}"),
-            format!("{:.2}{other}", self.storage_bps / 1e6),
-            format!("{:.2}", self.tcp_bps / 1e6),
-            format!(
-                "{:.0} % of {:.0} %",
-                100.0 * self.share(),
-                100.0 * (self.storage_bps + self.tcp_bps) / BOTTLENECK_BPS
+        report.record([
+            ("", format!("{name}{failed}")),
+            ("storage, Mbit/s", format!("{:.2}{other}", self.storage_bps / 1e6)),
+            ("TCP, Mbit/s", format!("{:.2}", self.tcp_bps / 1e6)),
+            (
+                "storage's share",
+                format!(
+                    "{:.0} % of {:.0} %",
+                    100.0 * self.share(),
+                    100.0 * (self.storage_bps + self.tcp_bps) / BOTTLENECK_BPS
+                ),
             ),
-            format!("{:.0}", self.done.p50_ms),
-            format!("{:.0}", self.done.p99_ms),
-            format!("{:.1}", self.done.max_ms / 1e3),
-            drops.to_string(),
-            self.queue_drops.to_string(),
-            out_of_sequence.to_string(),
-            retries.to_string(),
-            self.pauses.to_string(),
-            format!("{:.0} %", 100.0 * self.busy),
+            ("p50, ms", format!("{:.0}", self.done.p50_ms)),
+            ("p99, ms", format!("{:.0}", self.done.p99_ms)),
+            ("longest, s", format!("{:.1}", self.done.max_ms / 1e3)),
+            ("drops of the port, settled", drops.to_string()),
+            ("of the storage queue, settled", self.queue_drops.to_string()),
+            ("out of sequence, settled", out_of_sequence.to_string()),
+            ("retries, settled", retries.to_string()),
+            ("pauses", self.pauses.to_string()),
+            ("CPU busy", format!("{:.0} %", 100.0 * self.busy)),
         ]);
     }
 }

@@ -245,10 +245,7 @@ fn bond(report: &mut Report, lab: &Lab) -> Result<()> {
     add("m2")?;
     lab.host.command("ip link set w1 down")?;
     let active = || lab.host.command("ip -d link show bond0");
-    crate::retry::wait(|| {
-        let shown = active()?;
-        Ok(if shown.contains("active_slave m2") { Ok(()) } else { Err(shown) })
-    })?;
+    crate::retry::wait_value(active, |shown| shown.contains("active_slave m2"))?;
     report.equals("a bond, after failover: packets counted of 20 sent", passes("w2")?, 20);
     let found = problems(lab, "bond0")?;
     report.check("a bond: complete", format!("{found:?}"), "[]", found.is_empty());

@@ -85,6 +85,8 @@ fn steps(report: &mut Report) -> Result<()> {
         sh(&format!("systemctl enable --now {unit}.service"))?;
     }
     until("the agent reports", || Ok(host()?["is_there"] == true))?;
+    let (found, name) = (host()?["host"].clone(), sh("uname --nodename")?);
+    report.check("the host's name", &found, name.trim(), found == name.trim());
     for unit in UNITS {
         rights(report, unit)?;
     }

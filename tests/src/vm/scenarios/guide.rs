@@ -124,7 +124,7 @@ fn is_package_step(block: &[String]) -> bool {
 
 /// Command of a unit for `instance`, with its environment.
 fn unit_commands(unit: &str, instance: &str) -> Vec<String> {
-    let unit = unit.replace("%i", instance);
+    let unit = unit.replace("%I", instance);
     let of = |key: &str| unit.lines().filter_map(|line| line.strip_prefix(key)).collect::<Vec<_>>();
     let set: Vec<&str> = of("Environment=");
     of("ExecStart=").into_iter().map(|line| format!("{} {line}", set.join(" "))).collect()
@@ -156,6 +156,8 @@ mod tests {
             "{typed:?}"
         );
         let unit = unit_commands(SOFT_ROCE_UNIT, "h2");
+        // `%i` is escaped.
+        assert!(unit.iter().all(|line| !line.contains('%')), "{unit:?}");
         assert!(unit.iter().any(|line| line.starts_with("TOS=106 /bin/sh -c 'echo ${TOS} >")), "{unit:?}");
     }
 

@@ -44,24 +44,6 @@ const DEPTH: u32 = 8;
 /// Two packets of 4 KB each. Departure times of packets in `fq` are from an older rate: with 64, from 400 ms ago.
 const JUMBO_DEPTH: u32 = 4;
 
-/// The columns of [`Measured::row`].
-pub(super) const COLUMNS: &[&str] = &[
-    "",
-    "goodput, Mbit/s",
-    "of the possible",
-    "Jain",
-    "drops, settled",
-    "drops, all",
-    "queue p50, KB",
-    "queue p99, KB",
-    "out of sequence",
-    "retries",
-    "marks",
-    "CNPs sent",
-    "CNPs handled",
-    "guest not running, ms",
-];
-
 pub(super) fn write(report: &mut Report) -> Result<()> {
     both(report, Tool::Write)
 }
@@ -85,7 +67,6 @@ pub(super) fn vlan(report: &mut Report) -> Result<()> {
 fn both(report: &mut Report, tool: Tool) -> Result<()> {
     let lab = Lab::new(RECEIVER, &Options::default())?;
     shape(&lab)?;
-    report.columns(COLUMNS);
     let off = measure(&lab, tool, OFF)?;
     off.row(report, "off");
     attach(&lab)?;
@@ -101,7 +82,6 @@ fn variant(report: &mut Report, options: &Options, load: Load) -> Result<()> {
     let lab = Lab::new(RECEIVER, options)?;
     shape(&lab)?;
     attach(&lab)?;
-    report.columns(COLUMNS);
     let on = measure(&lab, Tool::Write, load)?;
     on.row(report, "dcqcn");
     on.check(report, "dcqcn");
@@ -156,24 +136,24 @@ impl Measured {
         self.queue_bytes.get(rank).map_or(0.0, |bytes| f64::from(*bytes) / 1e3)
     }
 
-    /// A row of [`COLUMNS`].
+    /// Its row of the table.
     pub(super) fn row(&self, report: &mut Report, name: &str) {
         let broken = if self.broken == 0 { String::new() } else { format!(", {} QPs broke", self.broken) };
-        report.row([
-            format!("{name}{broken}"),
-            format!("{:.2}", self.goodput_bps() / 1e6),
-            format!("{:.1} %", 100.0 * self.goodput_bps() / self.possible_bps),
-            format!("{:.3}", jain(&self.goodputs_bps)),
-            self.drops_settled.to_string(),
-            self.drops_all.to_string(),
-            format!("{:.1}", self.queue_kb(0.5)),
-            format!("{:.1}", self.queue_kb(0.99)),
-            self.counts.out_of_sequence.to_string(),
-            self.counts.retries.to_string(),
-            self.counts.marked.to_string(),
-            self.counts.sent.to_string(),
-            self.counts.handled.to_string(),
-            self.stall.as_millis().to_string(),
+        report.record([
+            ("", format!("{name}{broken}")),
+            ("goodput, Mbit/s", format!("{:.2}", self.goodput_bps() / 1e6)),
+            ("of the possible", format!("{:.1} %", 100.0 * self.goodput_bps() / self.possible_bps)),
+            ("Jain", format!("{:.3}", jain(&self.goodputs_bps))),
+            ("drops, settled", self.drops_settled.to_string()),
+            ("drops, all", self.drops_all.to_string()),
+            ("queue p50, KB", format!("{:.1}", self.queue_kb(0.5))),
+            ("queue p99, KB", format!("{:.1}", self.queue_kb(0.99))),
+            ("out of sequence", self.counts.out_of_sequence.to_string()),
+            ("retries", self.counts.retries.to_string()),
+            ("marks", self.counts.marked.to_string()),
+            ("CNPs sent", self.counts.sent.to_string()),
+            ("CNPs handled", self.counts.handled.to_string()),
+            ("guest not running, ms", self.stall.as_millis().to_string()),
         ]);
     }
 

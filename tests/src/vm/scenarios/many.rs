@@ -70,17 +70,6 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     thread::sleep(Duration::from_secs(3));
     let after = measure(&lab)?;
     println!("{}", sh(&format!("tc -s qdisc show dev {}", lab.iface(SENDER)))?.trim());
-    report.columns(&[
-        "QPs",
-        "packets/s, fewest",
-        "mean",
-        "most",
-        "of these: dropped by fq",
-        "by a wire",
-        "retries",
-        "out of sequence",
-        "duplicates",
-    ]);
     before.row(report, "none cut", |_| true);
     after.row(report, "cut", |qpn| cut.contains(&qpn));
     after.row(report, "not cut", |qpn| !cut.contains(&qpn));
@@ -181,16 +170,16 @@ impl Measured {
     fn row(&self, report: &mut Report, name: &str, which: impl Fn(u64) -> bool) {
         let number = self.rates.iter().filter(|(qpn, _)| which(*qpn)).count();
         let RateSpread { fewest, mean, most } = self.spread(which);
-        report.row([
-            format!("{number} {name}"),
-            format!("{fewest:.1}"),
-            format!("{mean:.1}"),
-            format!("{most:.1}"),
-            self.dropped.to_string(),
-            self.dropped_by_veth.to_string(),
-            self.retries.to_string(),
-            self.out_of_sequence.to_string(),
-            self.duplicates.to_string(),
+        report.record([
+            ("QPs", format!("{number} {name}")),
+            ("packets/s, fewest", format!("{fewest:.1}")),
+            ("mean", format!("{mean:.1}")),
+            ("most", format!("{most:.1}")),
+            ("of these: dropped by fq", self.dropped.to_string()),
+            ("by a wire", self.dropped_by_veth.to_string()),
+            ("retries", self.retries.to_string()),
+            ("out of sequence", self.out_of_sequence.to_string()),
+            ("duplicates", self.duplicates.to_string()),
         ]);
     }
 }

@@ -6,7 +6,7 @@ use super::super::command::{sh, sh_in};
 use super::super::lab::{Lab, Options};
 use super::super::perftest::Tool;
 use super::super::report::Report;
-use super::incast::{BRIEF, COLUMNS, attach_hosts, attach_port, measure, shape};
+use super::incast::{BRIEF, attach_hosts, attach_port, measure, shape};
 
 const RECEIVER: u8 = 3;
 /// Markers behind the shaper of the port: RED with the thresholds and the probability of `dcqcn`'s port; fq_codel, which
@@ -25,7 +25,6 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     }
     let lab = Lab::new(RECEIVER, &Options::default())?;
     attach_hosts(&lab)?;
-    report.columns(COLUMNS);
     for (number, (name, qdisc)) in PEERS.into_iter().enumerate() {
         lab.shape(RECEIVER, "20mbit")?;
         sh_in(

@@ -30,29 +30,12 @@ const PORT: &str = "handle 1: tbf rate 20mbit burst 64000 limit 800000";
 /// A flow's alpha starts at 1: see the incast.
 const SETTLING: u32 = 9;
 const COUNTED: u32 = 12;
-/// Allowance for starting Python, connecting, and data in flight at the end.
-const TIMEOUT: Duration = Duration::from_secs(100);
-
-const COLUMNS: &[&str] = &[
-    "",
-    "operations",
-    "of these SEND, WRITE, READ, atomic",
-    "payload both ways, Mbit/s",
-    "small port used",
-    "rates at the end of hosts 1, 2, 3, Mbit/s",
-    "marked",
-    "wrong",
-    "drops, settled",
-    "out of sequence, settled",
-    "duplicates, settled",
-    "retries, settled",
-    "drops, out of sequence, duplicates, retries before",
-];
+/// Allowance for starting Python, connecting, and the last operations, for which the program waits up to a minute.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 pub(super) fn run(report: &mut Report) -> Result<()> {
     fs::write(PATH, PROGRAM).context(PATH)?;
     let lab = Lab::new(RECEIVER, &Options::default())?;
-    report.columns(COLUMNS);
     let free = measure(&lab)?;
     free.row(report, "off, no bottleneck");
     lab.root(RECEIVER, PORT)?;
@@ -93,6 +76,14 @@ fn counts(lab: &Lab) -> Result<Counts> {
     Counts::read(lab, RECEIVER, &hosts)
 }
 
+/// Results of the program, once it has ended.
+pub(super) fn results(program: &mut Running) -> Result<Value> {
+    let (ok, printed) = program.finish(TIMEOUT)?;
+    ensure!(ok, "the program failed: {}", printed.trim());
+    let results = printed.lines().find(|line| line.starts_with('{')).unwrap_or_default();
+    serde_json::from_str(results).with_context(|| printed.clone())
+}
+
 fn measure(lab: &Lab) -> Result<Measured> {
     let mut line = format!("python3 {PATH} {SETTLING} {COUNTED} {ECT}");
     for host in SENDERS.into_iter().cycle().take(SENDERS.len() * QPS_PER_SENDER as usize) {
@@ -108,10 +99,7 @@ fn measure(lab: &Lab) -> Result<Measured> {
     let settled = counts(lab)?;
     std::thread::sleep(Duration::from_secs(u64::from(COUNTED) - 1));
     let rates = rates(lab)?;
-    let (ok, printed) = program.finish(TIMEOUT)?;
-    ensure!(ok, "the program failed: {}", printed.trim());
-    let results = printed.lines().find(|line| line.starts_with('{')).unwrap_or_default();
-    let results = serde_json::from_str(results).with_context(|| printed.clone())?;
+    let results = results(&mut program)?;
     Ok(Measured { results, before: settled.since(start), settled: counts(lab)?.since(settled), rates })
 }
 
@@ -148,22 +136,28 @@ impl Measured {
     fn row(&self, report: &mut Report, name: &str) {
         let kinds = self.by_kind();
         let before = self.before;
-        report.row([
-            name.to_owned(),
-            kinds.iter().sum::<u64>().to_string(),
-            kinds.map(|kind| kind.to_string()).join(", "),
-            format!("{:.2}", self.mbit_per_s()),
-            format!("{:.0} %", 100.0 * self.port_used()),
-            self.rates.as_ref().map_or("-".into(), |(rates, _)| rates.join(", ")),
-            self.rates.as_ref().map_or("-".into(), |(_, marked)| marked.to_string()),
-            self.results["wrong"].to_string(),
-            self.settled.drops.to_string(),
-            self.settled.out_of_sequence.to_string(),
-            self.settled.duplicates.to_string(),
-            self.settled.retries.to_string(),
-            format!(
-                "{}, {}, {}, {}",
-                before.drops, before.out_of_sequence, before.duplicates, before.retries
+        report.record([
+            ("", name.to_owned()),
+            ("operations", kinds.iter().sum::<u64>().to_string()),
+            ("of these SEND, WRITE, READ, atomic", kinds.map(|kind| kind.to_string()).join(", ")),
+            ("payload both ways, Mbit/s", format!("{:.2}", self.mbit_per_s())),
+            ("small port used", format!("{:.0} %", 100.0 * self.port_used())),
+            (
+                "rates at the end of hosts 1, 2, 3, Mbit/s",
+                self.rates.as_ref().map_or("-".into(), |(rates, _)| rates.join(", ")),
+            ),
+            ("marked", self.rates.as_ref().map_or("-".into(), |(_, marked)| marked.to_string())),
+            ("wrong", self.results["wrong"].to_string()),
+            ("drops, settled", self.settled.drops.to_string()),
+            ("out of sequence, settled", self.settled.out_of_sequence.to_string()),
+            ("duplicates, settled", self.settled.duplicates.to_string()),
+            ("retries, settled", self.settled.retries.to_string()),
+            (
+                "drops, out of sequence, duplicates, retries before",
+                format!(
+                    "{}, {}, {}, {}",
+                    before.drops, before.out_of_sequence, before.duplicates, before.retries
+                ),
             ),
         ]);
     }

@@ -25,14 +25,6 @@ const DEFAULT_CREDIT: &str = "100us";
 pub(super) fn run(report: &mut Report) -> Result<()> {
     let lab = Lab::new(RECEIVER, &Options::default())?;
     lab.on_host(SENDER, "attach {} --set link_rate=1gbit")?;
-    report.columns(&[
-        "requested, Mbit/s",
-        "QPs",
-        "credit",
-        "on the wire, Mbit/s",
-        "of the requested",
-        "retries",
-    ]);
     for (asked_mbps, qps) in LIMITS {
         let mut attempt = 1;
         let (shares, retries) = loop {
@@ -75,13 +67,13 @@ fn measure_shares(
     let wire_mbps: Vec<f64> = goodputs.iter().map(|bps| bps / efficiency / 1e6).collect();
     let shares: Vec<f64> = wire_mbps.iter().map(|mbps| mbps / f64::from(asked_mbps)).collect();
     for (mbps, share) in wire_mbps.iter().zip(&shares) {
-        report.row([
-            asked_mbps.to_string(),
-            qps.to_string(),
-            credit.to_owned(),
-            format!("{mbps:.2}"),
-            format!("{:.1} %", 100.0 * share),
-            retries.to_string(),
+        report.record([
+            ("requested, Mbit/s", asked_mbps.to_string()),
+            ("QPs", qps.to_string()),
+            ("credit", credit.to_owned()),
+            ("on the wire, Mbit/s", format!("{mbps:.2}")),
+            ("of the requested", format!("{:.1} %", 100.0 * share)),
+            ("retries", retries.to_string()),
         ]);
     }
     Ok((shares, retries))

@@ -70,17 +70,6 @@ fn each(report: &mut Report, options: &Options, all: &[PairKnowledge]) -> Result
         &format!("attach {{}} --role switch --profile lab --set link_rate={LINK} {congested}"),
     )?;
     decoy(&lab)?;
-    report.columns(&[
-        "known from",
-        "congested QP",
-        "its CNPs",
-        "its rate, Mbit/s",
-        "other QP",
-        "its CNPs",
-        "its rate, Mbit/s",
-        "CNPs with hint",
-        "unknown flow",
-    ]);
     for &known in all {
         one(&lab, report, known).with_context(|| known.name())?;
     }
@@ -137,16 +126,16 @@ fn one(lab: &Lab, report: &mut Report, known: PairKnowledge) -> Result<()> {
 
     let congested = RpFlow::find(&qps, congested_qpn)?;
     let other = RpFlow::find(&qps, other_qpn)?;
-    report.row([
-        known.name().to_owned(),
-        format!("{congested_qpn:#x}"),
-        congested.handled.to_string(),
-        format!("{:.2}", congested.rate_bps / 1e6),
-        format!("{other_qpn:#x}"),
-        other.handled.to_string(),
-        format!("{:.2}", other.rate_bps / 1e6),
-        counts.hinted.to_string(),
-        counts.unknown.to_string(),
+    report.record([
+        ("known from", known.name().to_owned()),
+        ("congested QP", format!("{congested_qpn:#x}")),
+        ("its CNPs", congested.handled.to_string()),
+        ("its rate, Mbit/s", format!("{:.2}", congested.rate_bps / 1e6)),
+        ("other QP", format!("{other_qpn:#x}")),
+        ("its CNPs", other.handled.to_string()),
+        ("its rate, Mbit/s", format!("{:.2}", other.rate_bps / 1e6)),
+        ("CNPs with hint", counts.hinted.to_string()),
+        ("unknown flow", counts.unknown.to_string()),
     ]);
     let name = |what: &str| format!("{}: {what}", known.name());
     report.equals(&name("QPs that broke"), perftest::broken(&outcomes), 0);

@@ -28,9 +28,6 @@ const PROBE: &str = "--set link_rate=20mbit --set tail_loss_probe=force --set ta
 /// Loss rates: name, packets per lost packet, and bounds with the probe: longest access in ms, minimum relative rate.
 const LOSSES: [(&str, u32, f64, f64); 2] = [("10^-3", 1_000, 1_000.0, 0.85), ("10^-2", 100, 2_000.0, 0.0)];
 
-const COLUMNS: &[&str] =
-    &["", "KB/s", "of no loss", "p50, ms", "p99, ms", "longest, ms", "probes", "retries", "sequence errors"];
-
 pub(super) fn run(report: &mut Report) -> Result<()> {
     let lab = Lab::new(TARGET, &Options::default())?;
     // Otherwise the initiator registers memory for each command. To retransmit, soft-RoCE executes that registration
@@ -44,7 +41,6 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     }
     nvme::prepare(&lab, &ENDS, ECT)?;
     fio::fill(&DISK, BLOCK_BYTES)?;
-    report.columns(COLUMNS);
     let mut bench = Bench { lab: &lab, report, wrong: 0 };
     for pattern in ["randread", "randwrite"] {
         bench.with(pattern, "NVMe/TCP", Transport::Tcp)?;
@@ -122,16 +118,19 @@ impl Bench<'_> {
         };
         let is_whole = job.pattern != "randwrite" || fio::is_intact(&DISK, BLOCK_BYTES)?;
         self.wrong += u64::from(done.failed || !is_whole);
-        self.report.row([
-            name.to_owned(),
-            format!("{:.0}", bps(&done) / 8e3),
-            clean.map_or_else(|| "1".to_owned(), |clean| format!("{:.2}", bps(&done) / bps(clean))),
-            format!("{:.0}", done.p50_ms),
-            format!("{:.0}", done.p99_ms),
-            format!("{:.0}", done.max_ms),
-            counts.probes.to_string(),
-            counts.retries.to_string(),
-            counts.sequence.to_string(),
+        self.report.record([
+            ("", name.to_owned()),
+            ("KB/s", format!("{:.0}", bps(&done) / 8e3)),
+            (
+                "of no loss",
+                clean.map_or_else(|| "1".to_owned(), |clean| format!("{:.2}", bps(&done) / bps(clean))),
+            ),
+            ("p50, ms", format!("{:.0}", done.p50_ms)),
+            ("p99, ms", format!("{:.0}", done.p99_ms)),
+            ("longest, ms", format!("{:.0}", done.max_ms)),
+            ("probes", counts.probes.to_string()),
+            ("retries", counts.retries.to_string()),
+            ("sequence errors", counts.sequence.to_string()),
         ]);
         Ok((done, counts))
     }

@@ -31,25 +31,10 @@ const MEASURED: Duration = Duration::from_secs(14);
 /// rate cuts.
 const MIN_RELATIVE_THROUGHPUT: f64 = 0.9;
 
-const COLUMNS: &[&str] = &[
-    "",
-    "read, KB/s",
-    "written, KB/s",
-    "p50, ms",
-    "p99, ms",
-    "drops, settled",
-    "drops, all",
-    "out of sequence, settled",
-    "duplicates, settled",
-    "retries, settled",
-    "wrong blocks",
-];
-
 pub(super) fn run(report: &mut Report) -> Result<()> {
     let lab = Lab::new(INITIATOR, &Options::default())?;
     incast::shape(&lab)?;
     nvme::prepare(&lab, &ENDS, ECT)?;
-    report.columns(COLUMNS);
     let tcp = nvme::connect(&lab, &ENDS, Transport::Tcp)?;
     for mix in [Mix::Reads, Mix::Half] {
         measure(&lab, &tcp, mix)?.row(report, "NVMe/TCP", mix);
@@ -108,18 +93,18 @@ impl Measured {
     fn row(&self, report: &mut Report, name: &str, mix: Mix) {
         let (read, written) = self.kb_per_s();
         let Counts { drops, out_of_sequence, duplicates, retries, .. } = self.counts;
-        report.row([
-            format!("{name}, {}", words(mix)),
-            format!("{read:.0}"),
-            format!("{written:.0}"),
-            format!("{:.0}", self.done.quantile(0.5).as_secs_f64() * 1e3),
-            format!("{:.0}", self.p99_ms()),
-            drops.to_string(),
-            self.drops_all.to_string(),
-            out_of_sequence.to_string(),
-            duplicates.to_string(),
-            retries.to_string(),
-            self.done.wrong_blocks.to_string(),
+        report.record([
+            ("", format!("{name}, {}", words(mix))),
+            ("read, KB/s", format!("{read:.0}")),
+            ("written, KB/s", format!("{written:.0}")),
+            ("p50, ms", format!("{:.0}", self.done.quantile(0.5).as_secs_f64() * 1e3)),
+            ("p99, ms", format!("{:.0}", self.p99_ms())),
+            ("drops, settled", drops.to_string()),
+            ("drops, all", self.drops_all.to_string()),
+            ("out of sequence, settled", out_of_sequence.to_string()),
+            ("duplicates, settled", duplicates.to_string()),
+            ("retries, settled", retries.to_string()),
+            ("wrong blocks", self.done.wrong_blocks.to_string()),
         ]);
     }
 

@@ -57,16 +57,6 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     let reads = READS.command(&paths);
     let transcript = typing::run(report, &script(&lab, &reads), TIMEOUT)?;
 
-    report.columns(&[
-        "",
-        "storage, Mbit/s",
-        "of the port",
-        "p50, ms",
-        "p99, ms",
-        "longest, s",
-        "drops of the port, settled",
-        "of the storage queue, settled",
-    ]);
     let [before, after, more] = ["before", "after", "more"].map(Phase::read);
     let (before, after, more) = (before?, after?, more?);
     before.row(report, "before");
@@ -190,15 +180,18 @@ impl Phase {
 
     fn row(&self, report: &mut Report, name: &str) {
         let CompletedIo { read_bps, p50_ms, p99_ms, max_ms, .. } = self.done;
-        report.row([
-            name.to_owned(),
-            format!("{:.2}", read_bps / 1e6),
-            format!("{:.0} %", 100.0 * self.share()),
-            format!("{p50_ms:.0}"),
-            format!("{p99_ms:.0}"),
-            format!("{:.1}", max_ms / 1e3),
-            self.drops.to_string(),
-            self.queue_drops.map_or_else(|| "-".to_owned(), |drops| drops.to_string()),
+        report.record([
+            ("", name.to_owned()),
+            ("storage, Mbit/s", format!("{:.2}", read_bps / 1e6)),
+            ("of the port", format!("{:.0} %", 100.0 * self.share())),
+            ("p50, ms", format!("{p50_ms:.0}")),
+            ("p99, ms", format!("{p99_ms:.0}")),
+            ("longest, s", format!("{:.1}", max_ms / 1e3)),
+            ("drops of the port, settled", self.drops.to_string()),
+            (
+                "of the storage queue, settled",
+                self.queue_drops.map_or_else(|| "-".to_owned(), |drops| drops.to_string()),
+            ),
         ]);
     }
 }

@@ -32,14 +32,6 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     for iface in ["v0", "v1", "w0", "w1"] {
         sh_in(&netns, &format!("ip link set {iface} up"))?;
     }
-    report.columns(&[
-        "attached as",
-        "XDP",
-        "TC",
-        "pacer",
-        "instructions verified: xdp, ingress, egress",
-        "left behind",
-    ]);
     script_in(&netns, "mkdir -p /run/dcqcn")?;
     let before = remaining(&netns)?;
     for (way, line) in WAYS {
@@ -51,13 +43,13 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
         let after = remaining_after_free(&netns, &before)?;
         let text = |key: &str| info.get(key).and_then(|value| value.as_str()).unwrap_or("-").to_owned();
         let remains = if after == before { "nothing".to_owned() } else { format!("{after:?}") };
-        report.row([
-            (*way).to_owned(),
-            text("xdp_mode"),
-            text("tc_mode"),
-            text("pacer"),
-            instructions,
-            remains.clone(),
+        report.record([
+            ("attached as", (*way).to_owned()),
+            ("XDP", text("xdp_mode")),
+            ("TC", text("tc_mode")),
+            ("pacer", text("pacer")),
+            ("instructions verified: xdp, ingress, egress", instructions),
+            ("left behind", remains.clone()),
         ]);
         report.check(way, remains, "loads, attaches, leaves no state", after == before);
     }

@@ -3,9 +3,9 @@
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
-use serde_json::Value;
+use anyhow::Result;
 
+use super::super::command::received_bps;
 use super::super::hosts::{BOTTLENECK_BPS, Hosts, PLAIN, RECEIVER, SENDER};
 use super::super::perftest::Tool;
 use super::super::report::Report;
@@ -70,7 +70,5 @@ pub(super) fn alongside(hosts: &mut Hosts, report: &mut Report) -> Result<Comple
 
 /// TCP's throughput from the second to the first guest, at its receiver.
 fn throughput_bps(hosts: &mut Hosts) -> Result<f64> {
-    let printed = hosts.sh(SENDER, &format!("iperf3 -c 10.9.0.{RECEIVER} -t {SECONDS} -J -R"))?;
-    let result: Value = serde_json::from_str(&printed).context("iperf3 printed no JSON")?;
-    result["end"]["sum_received"]["bits_per_second"].as_f64().context("iperf3 reports no throughput")
+    received_bps(&hosts.sh(SENDER, &format!("iperf3 -c 10.9.0.{RECEIVER} -t {SECONDS} -J -R"))?)
 }

@@ -10,7 +10,7 @@ use dcqcn_sim::fabric::{
     write_flows, write_picture,
 };
 use dcqcn_sim::network::TOPOLOGY_EXAMPLE;
-use dcqcn_sim::presets::Setting;
+use dcqcn_sim::presets::{Setting, refuse_unread};
 use dcqcn_sim::run_all;
 use dcqcn_sim::sweep::{Axis, combinations};
 
@@ -76,6 +76,9 @@ impl FabricArgs {
             return out.text(&TOPOLOGY_EXAMPLE);
         }
         let setups = self.setups()?;
+        let changes = setups.iter().flat_map(|(_, setup)| &setup.changes);
+        let keys: Vec<String> = changes.map(|change| change.key.to_string()).collect();
+        refuse_unread(keys.iter().map(String::as_str))?;
         refuse_without_effect(&setups.iter().map(|(_, setup)| setup).collect::<Vec<_>>())?;
         ensure!(
             setups.len() == 1 || self.plot.is_none(),
@@ -102,25 +105,29 @@ impl FabricArgs {
         let mut finished = Vec::new();
         for ((run, scenario), (settings, _)) in runs.into_iter().zip(&scenarios).zip(&setups) {
             let Some(run) = run else { continue };
-            if let Some(path) = &self.csv {
-                write_file(path, |file| write_flows(file, &run.outcome.flows))?;
-            }
-            let mut report = FabricReport::new(scenario, run.outcome, run.wall);
-            if let Some(path) = &self.plot {
-                write_picture(path, &report)?;
-                if self.setup.sample.is_none() {
-                    // Sampled only for the plot.
-                    report.samples = None;
-                }
-            }
-            finished.push((settings.clone(), report));
+            let flows = self.csv.is_some().then(|| run.outcome.flows.clone());
+            let report = FabricReport::new(scenario, run.outcome, run.wall);
+            finished.push((settings.clone(), report, flows));
         }
         let (done, all) = (finished.len(), scenarios.len());
         if self.sweep.is_empty() {
-            let Some((_, report)) = finished.pop() else { bail!("interrupted before the run completed") };
-            return out.show(&report);
+            let Some((_, mut report, flows)) = finished.pop() else {
+                bail!("interrupted before the run completed")
+            };
+            // First, as a file may fail; the samples may be only for the plot.
+            let samples = report.samples.take_if(|_| self.setup.sample.is_none());
+            out.show(&report)?;
+            if let Some((path, flows)) = self.csv.as_ref().zip(flows) {
+                write_file(path, |file| write_flows(file, &flows))?;
+            }
+            if let Some(path) = &self.plot {
+                report.samples = report.samples.or(samples);
+                write_picture(path, &report)?;
+            }
+            return Ok(());
         }
-        out.show(&FabricSweep { runs: finished })?;
+        let runs = finished.into_iter().map(|(settings, report, _)| (settings, report)).collect();
+        out.show(&FabricSweep { runs })?;
         ensure!(done == all, "interrupted: {done} of {all} runs completed");
         Ok(())
     }

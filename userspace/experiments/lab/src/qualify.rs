@@ -1,5 +1,7 @@
 //! `qualify`: SONiC's RoCEv2 test plans for a switch.
 
+use std::fs::File;
+use std::io::Write as _;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
@@ -114,12 +116,17 @@ impl QualifyArgs {
     }
 
     pub(crate) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
-        let junit = self.junit.clone();
+        // Now: a run takes minutes.
+        let open = |path: PathBuf| {
+            let file = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+            anyhow::Ok((path, file))
+        };
+        let junit = self.junit.clone().map(open).transpose()?;
         let report = qualify(&self.config()?)?;
         out.show(&report)?;
-        if let Some(file) = junit {
-            std::fs::write(&file, report.junit())
-                .with_context(|| format!("cannot write {}", file.display()))?;
+        if let Some((path, mut file)) = junit {
+            file.write_all(report.junit().as_bytes())
+                .with_context(|| format!("cannot write {}", path.display()))?;
         }
         if report.count(Outcome::Failed) != 0 {
             return Err(NotQualified.into());

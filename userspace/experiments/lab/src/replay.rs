@@ -29,7 +29,7 @@ Examples:
   dcqcn-lab replay incast.pcap --hook ingress --engine p4 > p4.jsonl
   dcqcn-lab replay incast.pcap --hook egress | jq -c 'select(.marked) | {index, depth_before_bytes}'")]
 pub(crate) struct ReplayArgs {
-    /// pcap or pcapng file. Packets of the device "any" (cooked) and bare IP packets get an Ethernet header.
+    /// pcap or pcapng file, or `-` for standard input. Packets of the device "any" (cooked) and bare IP packets get an Ethernet header.
     #[arg(value_name = "IN.pcap")]
     input: PathBuf,
     /// Hook that processes the packets.

@@ -7,7 +7,7 @@ use anyhow::{Context, bail, ensure};
 use clap::{Arg, ArgMatches, Args, FromArgMatches, Subcommand, ValueEnum};
 use dcqcn_params::{Assignment, Profile};
 use dcqcn_sim::knobs::{Knob, ROCE_KNOBS, SHORTHANDS};
-use dcqcn_sim::presets::{Preset, Setting, Setup};
+use dcqcn_sim::presets::{Preset, Setting, Setup, refuse_unread};
 use dcqcn_sim::report::{Report, title, write_series};
 use dcqcn_sim::sweep::{Axis, combinations};
 use dcqcn_sim::sweep_report::{SweepReport, SweepRun};
@@ -219,6 +219,9 @@ impl<const PRESET: usize> RunArgs<PRESET> {
     fn run(&self, file: Option<&Path>, out: &mut Output<'_>) -> anyhow::Result<()> {
         let setup = self.setup(file)?;
         let axes = self.axes()?;
+        let keys: Vec<String> = self.changes.iter().map(|change| change.key.to_string()).collect();
+        let swept = axes.iter().filter_map(|axis| axis.settings.first()).map(|setting| &setting.key);
+        refuse_unread(keys.iter().chain(swept).map(String::as_str))?;
         let combinations = combinations(&axes)?;
         let setups: Vec<Setup> = combinations
             .iter()
@@ -299,15 +302,17 @@ impl<const PRESET: usize> RunArgs<PRESET> {
         out: &mut Output<'_>,
     ) -> anyhow::Result<()> {
         let Run { outcome, wall } = run;
-        if let Some(series) = &outcome.series {
-            if let Some(path) = &self.csv {
-                write_file(path, |file| write_series(file, series))?;
-            }
-            if let Some(path) = &self.plot {
-                plot::write(path, &title(setup), scenario, series)?;
-            }
+        let series = outcome.series.clone();
+        // First, as a file may fail.
+        out.show(&Report::new(setup, scenario, outcome, wall))?;
+        let Some(series) = &series else { return Ok(()) };
+        if let Some(path) = &self.csv {
+            write_file(path, |file| write_series(file, series))?;
         }
-        out.show(&Report::new(setup, scenario, outcome, wall))
+        if let Some(path) = &self.plot {
+            plot::write(path, &title(setup), scenario, series)?;
+        }
+        Ok(())
     }
 }
 
@@ -316,10 +321,10 @@ fn apply(mut setup: Setup, setting: &Setting) -> anyhow::Result<Setup> {
     let Setting { key, text } = setting;
     let of_groups = ROCE_KNOBS.iter().any(|knob| knob.key == key);
     let sets_key = |settings: &[Setting]| settings.iter().any(|setting| setting.key == *key);
+    let groups = setup.groups_of_file(true).count();
+    let overridden = setup.groups_of_file(true).filter(|group| sets_key(&group.settings)).count();
     ensure!(
-        !of_groups
-            || setup.roce_groups.is_empty()
-            || !setup.roce_groups.iter().all(|group| sets_key(&group.settings)),
+        !of_groups || groups == 0 || overridden < groups,
         "{key} = {text} has no effect: every [[roce]] group of the file sets {key}; remove it there"
     );
     setup.set(key, text)?;

@@ -84,7 +84,7 @@ pub(crate) struct TuneArgs {
     #[arg(long, value_name = "KEY=VALUE", value_parser = label, requires = "out", help_heading = "Fleet")]
     label: Vec<(String, String)>,
     /// With --out: interfaces of the hosts.
-    #[arg(long, value_name = "PATTERN", default_value = "eth*", requires = "out", value_parser = NonEmptyStringValueParser::new(), help_heading = "Fleet")]
+    #[arg(long, value_name = "PATTERN", default_value = "eth*", requires = "out", value_parser = pattern, help_heading = "Fleet")]
     interface: String,
 }
 
@@ -96,6 +96,15 @@ fn adapted(arg: Arg) -> Arg {
             "Maximum time to simulate; the simulation ends when all flows are complete, and incomplete flows exceed a limit [default: 100ms]",
         ),
         _ => arg,
+    }
+}
+
+/// A pattern that `dcqcn-fleet apply` accepts.
+fn pattern(text: &str) -> Result<String, String> {
+    match glob::Pattern::new(text) {
+        Ok(_) if !text.is_empty() => Ok(text.to_owned()),
+        Ok(_) => Err("a pattern is not empty".to_owned()),
+        Err(error) => Err(error.to_string()),
     }
 }
 
@@ -231,6 +240,13 @@ mod tests {
             assert!(error.starts_with(expected) && !is_printed, "{error}");
         }
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn invalid_interface_pattern_rejected() {
+        for pattern in ["[", "***", ""] {
+            assert!(parse(&format!("--out f.toml --interface={pattern}")).is_err(), "{pattern}");
+        }
     }
 
     #[test]

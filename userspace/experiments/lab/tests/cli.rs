@@ -29,6 +29,15 @@ fn replay_prints_json_line_per_packet() {
     assert_eq!(stderr(&replay), "");
 }
 
+/// A run takes minutes: an unwritable report is found before.
+#[test]
+fn unwritable_report_found_before_the_run() {
+    let refused = run(&["qualify", "--junit", "/nonexistent/report.xml"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert_eq!(stdout(&refused), "");
+    assert!(stderr(&refused).contains("cannot write /nonexistent/report.xml"), "{}", stderr(&refused));
+}
+
 #[test]
 fn ineffective_fabric_flag_rejected() {
     let fabric = |flags: &str| {
@@ -69,17 +78,18 @@ fn fabric_flags_documented() {
 }
 
 #[test]
-fn endless_input_file_rejected() {
+fn input_that_is_no_file_rejected() {
     for line in [
         "sim /dev/zero",
         "sim incast --flow-sizes /dev/zero",
-        "sim fabric --workload hpcc:/dev/zero",
+        "sim fabric --workload hpcc:/dev/urandom",
+        "sim fabric --workload simai:/dev",
         "sim fabric --topology file:/dev/zero",
         "sim fabric --sizes /dev/zero",
         "p4 check /dev/zero",
     ] {
         let refused = run(&line.split(' ').collect::<Vec<_>>());
         assert_eq!(refused.status.code(), Some(1), "{line}");
-        assert!(stderr(&refused).contains("more than"), "{line}: {}", stderr(&refused));
+        assert!(stderr(&refused).contains("specify a regular file or pipe"), "{line}: {}", stderr(&refused));
     }
 }

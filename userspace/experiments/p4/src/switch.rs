@@ -1,5 +1,6 @@
 //! BMv2 section of a configuration file: ports, routes, packet size.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -300,10 +301,27 @@ impl Switch {
         if let Some((what, port)) = of_routes.chain(of_macs).find(|(_, port)| !numbers.contains(port)) {
             return Some(format!("{what}: no [[bmv2.port]] with number = {port}"));
         }
+        let routes = self.route.iter().map(|route| String::from(route.to));
+        let macs = self.mac.iter().map(|mac| String::from(mac.address));
+        let pairs = self.pair.iter().map(|pair| format!("{}, qpn = {}", pair.address, pair.qpn));
+        let of_keys = [
+            ("bmv2.route: to", repeated(routes)),
+            ("bmv2.mac: address", repeated(macs)),
+            ("bmv2.pair: address", repeated(pairs)),
+        ];
+        if let Some((what, key)) = of_keys.into_iter().find_map(|(what, key)| Some((what, key?))) {
+            return Some(format!("{what} = {key} is given twice"));
+        }
         let qpns = self.pair.iter().flat_map(|pair| [pair.qpn, pair.peer_qpn]);
         let mut too_large = qpns.filter(|qpn| *qpn >= 1 << 24);
         too_large.next().map(|qpn| format!("bmv2.pair: {qpn} is not a QPN: 0 to 16777215"))
     }
+}
+
+/// A key that occurs twice.
+fn repeated(mut keys: impl Iterator<Item = String>) -> Option<String> {
+    let mut known = BTreeSet::new();
+    keys.find(|key| !known.insert(key.clone()))
 }
 
 #[cfg(test)]
@@ -363,6 +381,16 @@ peer_qpn = 0x211
             ("10.0.1.0/24", "10.0.1.1/24", "`10.0.1.1/24` has bits beyond its prefix of 24"),
             ("10.0.1.0/24", "10.0.1.0/33", "is not a prefix"),
             ("02:00:00:00:00:03", "02:00", "`02:00` is not an Ethernet address"),
+            (
+                "[[bmv2.mac]]",
+                "[[bmv2.mac]]\naddress = '02:00:00:00:00:03'\nport = 1\n[[bmv2.mac]]",
+                "bmv2.mac: address = 02:00:00:00:00:03 is given twice",
+            ),
+            (
+                "[[bmv2.pair]]",
+                "[[bmv2.pair]]\naddress = '10.0.1.2'\nqpn = 17\npeer_qpn = 1\n[[bmv2.pair]]",
+                "bmv2.pair: address = 10.0.1.2, qpn = 17 is given twice",
+            ),
             ("port = 2", "port = 3", "bmv2.mac: no [[bmv2.port]] with number = 3"),
             ("qpn = 0x11", "qpn = 0x1000000", "bmv2.pair: 16777216 is not a QPN"),
             ("host = true", "hots = true", "a.toml:9: unknown field `hots`"),

@@ -91,9 +91,7 @@ impl Engine for Kernel {
             frame_len: packet.len() as u32,
             clone_mark: 0,
             redirect_ifindex: 0,
-            redirect_neigh: 0,
             flow_hash: 0,
-            _pad: 0,
         };
         self.maps.set_test(&test)?;
         let (value, len, ctx) = match hook {
@@ -108,12 +106,11 @@ impl Engine for Kernel {
         if test.frame_len as usize != packet.len() {
             return Err(Error::Resize { hook, len: packet.len() });
         }
-        let redirect =
-            Verdict::Redirect { ifindex: test.redirect_ifindex, neighbour: test.redirect_neigh != 0 };
         let verdict = match (hook, value) {
             (Hook::Xdp, xdp_action::PASS) | (Hook::Ingress | Hook::Egress, tc_act::UNSPEC) => Verdict::Pass,
             (Hook::Xdp, xdp_action::DROP) | (Hook::Ingress | Hook::Egress, tc_act::SHOT) => Verdict::Drop,
-            (Hook::Xdp, xdp_action::REDIRECT) | (Hook::Ingress | Hook::Egress, tc_act::REDIRECT) => redirect,
+            (Hook::Xdp, xdp_action::REDIRECT) => Verdict::Redirect { ifindex: test.redirect_ifindex },
+            (Hook::Ingress | Hook::Egress, tc_act::REDIRECT) => Verdict::Receive,
             (hook, value) => return Err(Error::UnknownVerdict { hook, value }),
         };
         let mut out = self.out.get(..len as usize).unwrap_or_default().to_vec();

@@ -16,6 +16,7 @@ pub mod trace;
 pub mod wire;
 
 use aya::programs::ProgramError;
+use dcqcn_common::classify::{Frame, Roce, classify};
 use dcqcn_common::events::Event;
 use dcqcn_common::flow::{FlowId, NpSet, QpId, RpSet};
 use dcqcn_common::hooks::{TcVerdict, XdpVerdict};
@@ -23,6 +24,7 @@ use dcqcn_common::layout::{Backlog, Counters, Pair, QUEUES, TIMES};
 use dcqcn_common::params::Params;
 use dcqcn_common::pfc::Storms;
 use dcqcn_common::recovery::Requester;
+use dcqcn_common::stats::Stat;
 use dcqcn_loader::dataplane;
 use serde::Serialize;
 
@@ -85,11 +87,36 @@ pub enum Verdict {
     Redirect {
         /// Index of the interface.
         ifindex: u32,
-        /// Whether the next hop comes from the routing table instead of the layer 2 address.
-        neighbour: bool,
     },
+    /// Received on the same interface.
+    Receive,
     /// Not run: shorter than [`MIN_PACKET`] or longer than [`MAX_PACKET`]. The packet passes and is not counted.
     NotRun,
+}
+
+/// A packet's bytes, read header by header.
+struct Bytes<'a>(&'a [u8]);
+
+impl Frame for Bytes<'_> {
+    fn frame_len(&self) -> u32 {
+        u32::try_from(self.0.len()).unwrap_or(u32::MAX)
+    }
+
+    fn header<const N: usize>(&self, at: usize) -> Option<&[u8; N]> {
+        self.0.get(at..)?.first_chunk()
+    }
+}
+
+impl Bytes<'_> {
+    /// Classification of the packet, or the counter if it is not processed.
+    fn classify(&self) -> Result<Roce, Stat> {
+        classify(&mut Bytes(self.0))
+    }
+
+    /// Whether the packet is RoCEv2 and carries CE.
+    fn is_ce(&self) -> bool {
+        self.classify().is_ok_and(|roce| roce.ecn().is_ce())
+    }
 }
 
 /// Result for a packet.
@@ -171,7 +198,7 @@ impl From<XdpVerdict> for Verdict {
         match verdict {
             XdpVerdict::Pass => Self::Pass,
             XdpVerdict::Drop => Self::Drop,
-            XdpVerdict::Redirect(ifindex) => Self::Redirect { ifindex, neighbour: false },
+            XdpVerdict::Redirect(ifindex) => Self::Redirect { ifindex },
         }
     }
 }
@@ -182,8 +209,7 @@ impl From<TcVerdict> for Verdict {
             // An engine has one interface.
             TcVerdict::Pass | TcVerdict::TrySiblings => Self::Pass,
             TcVerdict::Drop => Self::Drop,
-            TcVerdict::Redirect(ifindex) => Self::Redirect { ifindex, neighbour: false },
-            TcVerdict::RedirectNeigh(ifindex) => Self::Redirect { ifindex, neighbour: true },
+            TcVerdict::Receive => Self::Receive,
         }
     }
 }

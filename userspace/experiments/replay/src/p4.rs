@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use std::{fs, process};
 
-use dcqcn_common::classify::{Frame, Roce, classify};
+use dcqcn_common::classify::{Frame as _, Roce};
 use dcqcn_common::flow::QpId;
 use dcqcn_common::hooks::{deepest_bytes, is_between_hosts, trim_above_bytes};
 use dcqcn_common::layout::{Backlog, Pair, QUEUES};
@@ -35,7 +35,7 @@ use dcqcn_p4::read::Reader;
 use dcqcn_p4::switch::{Mac, MacRoute, Port};
 use dcqcn_p4::{Control, Interpreter, Plan, Process, Program, Session, Switch};
 
-use super::{Error, Hook};
+use super::{Bytes, Error, Hook};
 use crate::frames::RawSocket;
 use crate::wire;
 
@@ -204,7 +204,7 @@ impl<T: Target> SwitchEngine<T> {
     }
 
     /// Depth in front of the packet, bytes; adds the packet to the virtual queue if it is queued.
-    fn enqueue(&mut self, frame: &Packet<'_>, roce: &Roce, is_forwarded: bool, now_ns: u64) -> u64 {
+    fn enqueue(&mut self, frame: &Bytes<'_>, roce: &Roce, is_forwarded: bool, now_ns: u64) -> u64 {
         let config = &self.params.config;
         let tc = usize::from(config.dscp_to_tc.get(roce.dscp()).copied().unwrap_or(0));
         let (Some(drain), Some(empty_at)) = (self.params.drain.get(tc), self.queues.get_mut(tc)) else {
@@ -302,14 +302,13 @@ impl<T: Target> SwitchEngine<T> {
 
 /// Whether the packet is data from one host to another.
 fn is_answerable(packet: &[u8]) -> bool {
-    let mut packet = Packet(packet);
-    classify(&mut packet).is_ok_and(|roce| roce.congests() && is_between_hosts(&packet, &roce))
+    let packet = Bytes(packet);
+    packet.classify().is_ok_and(|roce| roce.congests() && is_between_hosts(&packet, &roce))
 }
 
 /// Whether the congestion point marked or trimmed the packet.
 fn is_marked_since(packet: &[u8], out: &[u8]) -> bool {
-    out.len() < packet.len()
-        || out != packet && classify(&mut Packet(out)).is_ok_and(|roce| roce.ecn().is_ce())
+    out.len() < packet.len() || out != packet && Bytes(out).is_ce()
 }
 
 struct SwitchOutput {
@@ -323,19 +322,6 @@ struct PacketCounts {
     dropped: u64,
     marked: u64,
     unanswered: u64,
-}
-
-/// A packet's bytes.
-struct Packet<'a>(&'a [u8]);
-
-impl Frame for Packet<'_> {
-    fn frame_len(&self) -> u32 {
-        self.0.len() as u32
-    }
-
-    fn header<const N: usize>(&self, at: usize) -> Option<&[u8; N]> {
-        self.0.get(at..)?.first_chunk()
-    }
 }
 
 /// The engine `p4`.

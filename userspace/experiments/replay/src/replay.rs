@@ -30,9 +30,9 @@ use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 use pcap_file::{DataLink, Endianness, PcapError, PcapResult, TsResolution};
 use serde::Serialize;
 
-use crate::{Bmv2, Engine, Hook, Kernel, Meta, Outcome, P4, Reference, Verdict};
+use crate::{Bmv2, Bytes, Engine, Hook, Kernel, Meta, Outcome, P4, Reference, Verdict};
 pub use capture::{Capture, CaptureError, Captured};
-use line::{Bytes, EmittedPacket, Flow, Line, PacketResult};
+use line::{EmittedPacket, Flow, Line, PacketResult};
 pub use summary::Summary;
 
 /// Time of the first packet, in the time of the run, ns: enough for captures with unordered packets.
@@ -179,12 +179,19 @@ fn replay(
         None => None,
     };
     let mut line = Vec::new();
-    let mut clock = None;
+    let (mut clock, mut unsupported) = (None, None);
     while let Some(packet) = capture.next_packet() {
         let packet = match packet {
             Err(error @ CaptureError::Damaged { .. }) => {
                 summary.damaged = Some(error.to_string());
                 break;
+            }
+            // A pcapng file may have interfaces of several link types.
+            Err(error @ CaptureError::LinkType { .. }) => {
+                summary.packets += 1;
+                summary.not_run += 1;
+                unsupported.get_or_insert(error);
+                continue;
             }
             packet => packet?,
         };
@@ -212,6 +219,9 @@ fn replay(
         line.clear();
         passage.write(&mut line, summary.packets - 1, now_ns, hook, &packet, params)?;
         output.write_all(&line)?;
+    }
+    if let Some(error) = unsupported.filter(|_| clock.is_none()) {
+        return Err(error.into());
     }
     if let Some((departures, path)) = departures {
         departures.finish().map_err(out_error(path))?;
@@ -444,9 +454,12 @@ enum Link {
 impl Link {
     /// `None`: no IP can be located in packets of this type.
     const fn of(link_type: DataLink) -> Option<Self> {
+        // Old tools write their system's DLT_RAW.
+        const RAW_BSD: DataLink = DataLink::Unknown(12);
+        const RAW_OPENBSD: DataLink = DataLink::Unknown(14);
         Some(match link_type {
             DataLink::ETHERNET => Self::Ethernet,
-            DataLink::RAW | DataLink::IPV4 | DataLink::IPV6 => Self::Ip(0),
+            DataLink::RAW | DataLink::IPV4 | DataLink::IPV6 | RAW_BSD | RAW_OPENBSD => Self::Ip(0),
             // An address family, in byte order and numbering of the capturing system.
             DataLink::NULL | DataLink::LOOP => Self::Ip(4),
             DataLink::LINUX_SLL => {

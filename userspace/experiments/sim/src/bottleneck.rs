@@ -9,11 +9,11 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use self::collect::Collector;
-use super::{Outcome, Scenario, SimError, Work};
+use super::{Group, Outcome, Scenario, SimError, Work};
 use crate::network::workload::{Pair, Source, Wait, Workload};
 use crate::network::{
-    Bottleneck, Class, Control, Link, Loss, Random, Scenario as Network, Switching, TcpRules, Threshold,
-    Topology, Transport, simulate,
+    Bottleneck, Class, Control, Link, Loss, Random, Scenario as Network, Switching, Threshold, Topology,
+    Transport, simulate,
 };
 
 /// Runs `scenario`. `progress` is called with the simulated time at intervals, and may stop the run.
@@ -58,7 +58,7 @@ impl crate::Simulation for Scenario {
 /// A flow of the scenario. Its number is that of its QP, at the receiver too.
 #[derive(Clone, Copy, Debug)]
 struct Flow {
-    /// Index of its group, RoCE before TCP.
+    /// Index of its group.
     group: u32,
     /// Sending host, and its QP there.
     host: u32,
@@ -66,57 +66,49 @@ struct Flow {
     start_ns: u64,
 }
 
+impl Group {
+    /// Number of senders.
+    const fn senders(&self) -> u32 {
+        self.flows.div_ceil(self.flows_per_sender)
+    }
+}
+
 impl Scenario {
+    /// One-way delay of the links of a group's senders.
+    fn sender_delay_of(&self, group: &Group) -> u64 {
+        group.sender_delay_ns.unwrap_or(self.sender_delay_ns)
+    }
+
     /// The scenario for the network engine, and its flows.
     fn network(&self) -> (Network, Vec<Flow>) {
         let mut workload = Workload::new();
         let mut flows: Vec<Flow> = Vec::new();
         let mut random = Random::new(self.seed);
-        let roce = self.roce.iter().map(|group| (group.flows, group.flows_per_sender, group.sender_delay_ns));
-        let senders = roce.chain(self.tcp.iter().map(|group| (group.flows, 1, group.sender_delay_ns)));
-        let delays_ns: Vec<u64> = senders
-            .flat_map(|(flows, per_sender, delay_ns)| {
-                repeat_n(delay_ns.unwrap_or(self.sender_delay_ns), flows.div_ceil(per_sender) as usize)
-            })
+        let delays_ns: Vec<u64> = self
+            .groups
+            .iter()
+            .flat_map(|group| repeat_n(self.sender_delay_of(group), group.senders() as usize))
             .collect();
         let receiver = delays_ns.len() as u32;
         let mut first_host = 0;
-        let mut add =
-            |group: usize, count: u32, per_sender: u32, class, times: (u64, u64), work: Source, waits| {
-                for i in 0..count {
-                    let (host, local) = (first_host + i / per_sender, i % per_sender);
-                    let start_ns = times.0 + random.up_to(times.1);
-                    flows.push(Flow { group: group as u32, host, local, start_ns });
-                    let pair = Pair { src: host, dst: receiver, class, transport: group as u16 };
-                    let qp = workload.connect(pair);
-                    let posted_ns = if waits { 0 } else { start_ns };
-                    let flow = match *work.work {
-                        Work::Once { bytes } => workload.send(qp, bytes, posted_ns),
-                        _ => workload.send_from(qp, posted_ns, work.clone()),
-                    };
-                    workload.delay(flow, start_ns - posted_ns);
-                }
-                first_host += count.div_ceil(per_sender);
-            };
-        for (index, group) in self.roce.iter().enumerate() {
+        for (index, group) in (0..).zip(&self.groups) {
             let source = Source { work: Arc::new(group.work.clone()), stop_ns: group.stop_ns };
-            let times = (group.start_ns, group.start_jitter_ns);
-            add(
-                index,
-                group.flows,
-                group.flows_per_sender,
-                group.class,
-                times,
-                source,
-                group.after.is_some(),
-            );
+            for i in 0..group.flows {
+                let (host, local) = (first_host + i / group.flows_per_sender, i % group.flows_per_sender);
+                let start_ns = group.start_ns + random.up_to(group.start_jitter_ns);
+                flows.push(Flow { group: index, host, local, start_ns });
+                let pair = Pair { src: host, dst: receiver, class: group.class, transport: index as u16 };
+                let qp = workload.connect(pair);
+                let posted_ns = if group.after.is_some() { 0 } else { start_ns };
+                let flow = match group.work {
+                    Work::Once { bytes } => workload.send(qp, bytes, posted_ns),
+                    _ => workload.send_from(qp, posted_ns, source.clone()),
+                };
+                workload.delay(flow, start_ns - posted_ns);
+            }
+            first_host += group.senders();
         }
-        for (index, group) in self.tcp.iter().enumerate() {
-            let source = Source { work: Arc::new(Work::Bulk), stop_ns: group.stop_ns };
-            let times = (group.start_ns, group.start_jitter_ns);
-            add(self.roce.len() + index, group.flows, 1, group.class, times, source, false);
-        }
-        for (index, group) in self.roce.iter().enumerate() {
+        for (index, group) in self.groups.iter().enumerate() {
             let Some(before) = self.dependency_of(group) else { continue };
             let numbers =
                 |group: usize| (0_u32..).zip(&flows).filter(move |(_, flow)| flow.group as usize == group);
@@ -147,23 +139,12 @@ impl Scenario {
             marking: self.marking,
             ..network.switch
         };
-        let roce = self.roce.iter().map(|group| Transport {
-            payload_bytes: group.payload_bytes,
-            header_bytes: group.header_bytes,
-            ack_every: group.ack_every,
-            timeout_ns: group.retransmit_timeout_ns,
+        let transport = |group: &Group| Transport {
             qps_per_host: group.flows_per_sender.min(group.flows),
-            ..Transport::default()
-        });
-        let tcp = self.tcp.iter().map(|group| Transport {
-            payload_bytes: group.payload_bytes,
-            header_bytes: group.header_bytes,
-            timeout_ns: group.min_rto_ns,
-            tcp: Some(TcpRules { law: group.law, ecn: group.ecn, max_window_bytes: group.max_window_bytes }),
-            ..Transport::default()
-        });
+            ..group.transport
+        };
         network.bottleneck = Some(Bottleneck {
-            transports: roce.chain(tcp).collect(),
+            transports: self.groups.iter().map(transport).collect(),
             reply_ns: delays_ns.iter().map(|delay_ns| delay_ns + self.receiver_delay_ns).collect(),
             pfc: self.classes.map(|class| class.pfc),
         });

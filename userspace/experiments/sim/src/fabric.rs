@@ -9,8 +9,8 @@ mod setup;
 pub use flags::{Shape, Traffic};
 pub use partners::refuse_without_effect;
 pub use plot::{PLOT_SAMPLE_NS, write_picture};
-pub(crate) use report::fct_cells;
 pub use report::{Changed, FabricReport, FabricSweep, write_flows};
+pub(crate) use report::{FCT_HEADINGS, fct_cells};
 #[cfg(test)]
 pub(crate) use setup::setup;
 pub use setup::{FabricAxis, FabricSetup};

@@ -22,7 +22,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::knobs::SetupError;
-use super::presets::{self, Preset, Setting, Setup};
+use super::presets::{self, FileGroup, Preset, Setting, Setup};
 use super::scenario::SizeWeight;
 
 /// A complete example with every kind of entry.
@@ -218,32 +218,36 @@ impl Reader<'_> {
                 self.refuse(group.span(), format_args!("`{kind}` is a list of groups: write [[{kind}]]"));
                 continue;
             };
-            self.group(table, kind);
+            self.group(table, kind == ROCE);
         }
     }
 
-    fn group(&mut self, table: &DeTable<'_>, kind: &str) {
+    fn group(&mut self, table: &DeTable<'_>, is_roce: bool) {
         let mut settings = Vec::new();
         let mut sizes = Vec::new();
         for (key, value) in table {
             let name = key.get_ref().as_ref();
             let Some(text) = self.scalar(name, value) else { continue };
-            if kind == ROCE && name == FLOW_SIZES {
+            if is_roce && name == FLOW_SIZES {
                 sizes = self.sizes(value.span(), &text);
                 continue;
             }
-            let checked = match kind {
-                ROCE => Setup::set_roce(&mut self.setup.roce.clone(), name, &text),
-                _ => Setup::set_tcp(&mut self.setup.tcp.clone(), name, &text),
-            };
+            if name == "name" {
+                // Part of a column of --csv.
+                let is_bad = |c: char| c.is_control() || [',', '"'].contains(&c);
+                let has_name = |s: &Setting| s.key == "name" && s.text == text;
+                if text.contains(is_bad) {
+                    self.refuse(value.span(), "a name has no comma, quote or control character");
+                } else if self.setup.groups.iter().any(|group| group.settings.iter().any(has_name)) {
+                    self.refuse(value.span(), format_args!("name = `{text}` is given twice"));
+                }
+            }
+            let mut group = if is_roce { self.setup.roce.clone() } else { self.setup.tcp.clone() };
+            let checked = group.set(name, &text);
             self.check(key.span(), checked);
             settings.push(Setting { key: name.to_owned(), text });
         }
-        if kind == ROCE {
-            self.setup.roce_groups.push(presets::Group { settings, sizes });
-        } else {
-            self.setup.tcp_groups.push(settings);
-        }
+        self.setup.groups.push(FileGroup { is_roce, settings, sizes });
     }
 
     fn flow_sizes(&mut self, value: &Value<'_>) {
@@ -291,7 +295,7 @@ pub fn flow_sizes(path: &Path) -> Result<Vec<SizeWeight>> {
     let name = path.display();
     let text = read_text(path).with_context(|| format!("cannot read {name}"))?;
     let mut sizes = Vec::new();
-    for (line, number) in text.lines().zip(1..) {
+    for (line, number) in text.trim_start_matches('\u{feff}').lines().zip(1..) {
         let line = line.split('#').next().unwrap_or_default().trim();
         if line.is_empty() {
             continue;
@@ -299,7 +303,9 @@ pub fn flow_sizes(path: &Path) -> Result<Vec<SizeWeight>> {
         let numbers =
             line.split_once(',').map(|(bytes, weight)| (bytes.trim().parse(), weight.trim().parse()));
         let Some((Ok(bytes), Ok(weight))) = numbers else {
-            bail!("{name}:{number}: `{line}` is not a flow size: write BYTES,WEIGHT, as in `16384,3`");
+            bail!(
+                "{name}:{number}: `{line}` is not a flow size: write BYTES,WEIGHT in whole numbers, as in `16384,3`"
+            );
         };
         sizes.push(SizeWeight { bytes, weight });
     }

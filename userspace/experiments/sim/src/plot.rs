@@ -10,7 +10,7 @@ use dcqcn_support::render;
 
 use super::outcome::Series;
 use super::presets::roce_class;
-use super::scenario::Scenario;
+use super::scenario::{Group, Scenario};
 
 /// PNG scale: dense curves make large files.
 pub(crate) const PNG_SCALE: u32 = 1;
@@ -65,25 +65,23 @@ fn top(lines: &[Line], from: f64) -> f64 {
 
 fn rates(scenario: &Scenario, series: &Series) -> Chart {
     let (across, unit_ns, end) = time_axis(series.t_ns.last().copied().unwrap_or(scenario.duration_ns));
-    let roce = |group: u32| usize::try_from(group).is_ok_and(|group| group < scenario.roce.len());
     let gbps = |values: &[u64]| curve(series, values, unit_ns, 1e9, end, mean);
     let mut lines = Vec::new();
     // For a RoCE flow its rate, which DCQCN controls; for TCP the goodput of the group.
-    let flows = series.flows.iter().filter(|flow| roce(flow.group));
+    let flows = series.flows.iter().filter(|flow| scenario.groups[flow.group as usize].is_roce());
     for ((index, flow), colour) in flows.enumerate().zip(COLOURS.iter().cycle()) {
         let values = if scenario.control { &flow.rate_bps } else { &flow.goodput_bps };
         let line = Line::new(&flow.name, gbps(values), *colour, 1);
         let label = line.label.filter(|_| index + 3 < MAX_LEGEND);
         lines.push(Line { label, ..line });
     }
-    for (index, group) in series.groups.iter().enumerate().skip(scenario.roce.len()) {
+    for (index, group) in series.groups.iter().enumerate().skip(scenario.roce().count()) {
         let colour = if index % 2 == 0 { LEVEL } else { AXIS };
         lines.push(Line::new(format!("{}, all", group.name), gbps(&group.goodput_bps), colour, 2));
     }
-    let flows: u32 = scenario.roce.iter().map(|group| group.flows).sum();
     let link = scenario.port_rate_bps as f64 / 1e9;
-    if scenario.tcp.is_empty() {
-        lines.push(Line::level("fair share", end, link / f64::from(flows.max(1))));
+    if scenario.groups.iter().all(Group::is_roce) {
+        lines.push(Line::level("fair share", end, link / f64::from(scenario.roce_flows().max(1))));
     }
     let top = top(&lines, scenario.stats_from_ns as f64 / unit_ns);
     let caption = if scenario.control { "rate of each RoCE flow" } else { "goodput of each RoCE flow" };

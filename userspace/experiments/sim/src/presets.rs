@@ -3,14 +3,14 @@
 pub mod knobs;
 mod set;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use clap::ValueEnum;
 use dcqcn_common::params::{Config, RP_VARIANT_PAPER};
 use dcqcn_params::{Assignment, Profile, Settings};
 
 use crate::scenario::{
-    Class, MAX_DURATION_NS, MAX_FRAME_BYTES, Pfc, RoceGroup, Scenario, SeriesRequest, SizeWeight, TcpGroup,
-    TcpLaw, Work, all_finite,
+    Class, Group, MAX_DURATION_NS, MAX_FRAME_BYTES, Pfc, Scenario, SeriesRequest, SizeWeight, TcpLaw, Work,
+    all_finite,
 };
 pub use set::Setting;
 pub(super) use set::set_class;
@@ -52,20 +52,22 @@ impl Preset {
     }
 }
 
-/// A RoCE group of a file: its differences to the other settings.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Group {
+/// A group of a file: its differences to the other settings.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FileGroup {
+    /// Whether it is RoCE.
+    pub is_roce: bool,
     /// Settings.
     pub settings: Vec<Setting>,
     /// Lengths of messages, from its flow-size file; empty: none.
     pub sizes: Vec<SizeWeight>,
 }
 
-/// Settings of RoCE flows.
+/// Settings of flows.
 #[derive(Clone, Debug, PartialEq)]
-pub struct RoceSetup {
+pub struct GroupSetup {
     /// All but their work.
-    pub group: RoceGroup,
+    pub group: Group,
     /// Length of the single message; 0: endless.
     pub size_bytes: u64,
     /// Length of the blocks of a closed loop; 0: no closed loop.
@@ -78,8 +80,13 @@ pub struct RoceSetup {
     pub load_ppm: u64,
 }
 
-impl RoceSetup {
-    fn build(&self, link_bps: u64) -> Result<RoceGroup> {
+impl GroupSetup {
+    /// Endless data.
+    const fn new(group: Group) -> Self {
+        Self { group, size_bytes: 0, block_bytes: 0, outstanding: 1, sizes: Vec::new(), load_ppm: 800_000 }
+    }
+
+    fn build(&self, link_bps: u64) -> Result<Group> {
         let Self { group, size_bytes, block_bytes, outstanding, sizes, load_ppm } = self;
         let ways = [*size_bytes != 0, *block_bytes != 0, !sizes.is_empty()];
         ensure!(
@@ -96,7 +103,7 @@ impl RoceSetup {
             (0, bytes, _) => Work::Blocks { bytes, outstanding: *outstanding },
             (bytes, ..) => Work::Once { bytes },
         };
-        Ok(RoceGroup { work, ..group.clone() })
+        Ok(Group { work, ..group.clone() })
     }
 }
 
@@ -134,13 +141,11 @@ pub struct Setup {
     /// XON.
     pub xon_bytes: u64,
     /// RoCE flows, and defaults of a file's groups.
-    pub roce: RoceSetup,
+    pub roce: GroupSetup,
     /// TCP flows, and defaults of a file's groups.
-    pub tcp: TcpGroup,
-    /// RoCE groups of a file.
-    pub roce_groups: Vec<Group>,
-    /// TCP groups of a file.
-    pub tcp_groups: Vec<Vec<Setting>>,
+    pub tcp: GroupSetup,
+    /// Groups of a file.
+    pub groups: Vec<FileGroup>,
     /// Profile of the DCQCN parameters.
     pub profile: Profile,
     /// Changes of the parameters.
@@ -152,14 +157,6 @@ impl Setup {
     pub fn new(preset: Preset) -> Self {
         let mut scenario = Scenario::new(40 * GBIT, Config::DEFAULT);
         scenario.duration_ns = 300 * MS;
-        let roce = RoceSetup {
-            group: RoceGroup::bulk("roce", 8),
-            size_bytes: 0,
-            block_bytes: 0,
-            outstanding: 1,
-            sizes: Vec::new(),
-            load_ppm: 800_000,
-        };
         let mut setup = Self {
             preset,
             scenario,
@@ -172,10 +169,9 @@ impl Setup {
             pfc: false,
             xoff_bytes: 1_000_000,
             xon_bytes: 800_000,
-            roce,
-            tcp: TcpGroup { class: TCP_CLASS, ..TcpGroup::bulk("tcp", 0, TcpLaw::Cubic) },
-            roce_groups: Vec::new(),
-            tcp_groups: Vec::new(),
+            roce: GroupSetup::new(Group::roce("roce", 8)),
+            tcp: GroupSetup::new(Group::tcp("tcp", 0, TcpLaw::Cubic)),
+            groups: Vec::new(),
             profile: Profile::Paper,
             changes: Vec::new(),
         };
@@ -196,10 +192,10 @@ impl Setup {
         self.scenario.port_rate_bps = 25 * GBIT;
         self.scenario.duration_ns = 1_500 * MS;
         self.roce.group.flows = 6;
-        self.roce.group.payload_bytes = 4_096;
+        self.roce.group.transport.payload_bytes = 4_096;
         self.roce.block_bytes = 16 << 10;
         self.roce.outstanding = 32;
-        self.tcp.flows = 4;
+        self.tcp.group.flows = 4;
     }
 
     /// Warm-up excluded from statistics.
@@ -225,7 +221,7 @@ impl Setup {
 
     /// Twice the port's time for all flows after their start; `None`: some are endless.
     fn finite_ns(&self) -> Option<u64> {
-        let groups = self.roce_groups().ok()?;
+        let groups = self.groups(true).ok()?;
         if !all_finite(&groups) {
             return None;
         }
@@ -242,41 +238,35 @@ impl Setup {
         Some(starts.fold(all_ns, u64::saturating_add).min(MAX_DURATION_NS))
     }
 
-    /// The RoCE groups of a file, or else of the preset.
-    fn roce_groups(&self) -> Result<Vec<RoceGroup>> {
+    /// The RoCE or TCP groups of a file.
+    pub fn groups_of_file(&self, is_roce: bool) -> impl Iterator<Item = &FileGroup> {
+        self.groups.iter().filter(move |group| group.is_roce == is_roce)
+    }
+
+    /// The RoCE or TCP groups of a file, or else of the preset.
+    fn groups(&self, is_roce: bool) -> Result<Vec<Group>> {
         let link_bps = self.scenario.port_rate_bps;
-        if self.roce_groups.is_empty() {
-            let group = self.roce.build(link_bps)?;
+        let (defaults, kind) = if is_roce { (&self.roce, "roce") } else { (&self.tcp, "tcp") };
+        if self.groups_of_file(is_roce).next().is_none() {
+            let group = defaults.build(link_bps)?;
             return Ok(match self.preset {
-                Preset::Staircase => staircase(&group, self.step_ns),
+                Preset::Staircase if is_roce => staircase(&group, self.step_ns),
+                _ if group.flows == 0 => Vec::new(),
                 _ => vec![group],
             });
         }
-        let groups = self.roce_groups.iter().enumerate().map(|(index, Group { settings, sizes })| {
-            let mut setup = self.roce.clone();
-            setup.group.name = format!("roce{index}");
-            for setting in settings {
-                Self::set_roce(&mut setup, &setting.key, &setting.text)?;
-            }
-            if !sizes.is_empty() {
-                setup.sizes.clone_from(sizes);
-            }
-            setup.build(link_bps)
-        });
-        groups.collect()
-    }
-
-    fn tcp_groups(&self) -> Result<Vec<TcpGroup>> {
-        if self.tcp_groups.is_empty() {
-            return Ok(Some(self.tcp.clone()).filter(|group| group.flows > 0).into_iter().collect());
-        }
-        let groups = self.tcp_groups.iter().enumerate().map(|(index, settings)| {
-            let mut group = TcpGroup { name: format!("tcp{index}"), ..self.tcp.clone() };
-            for setting in settings {
-                Self::set_tcp(&mut group, &setting.key, &setting.text)?;
-            }
-            Ok(group)
-        });
+        let groups =
+            self.groups_of_file(is_roce).enumerate().map(|(index, FileGroup { settings, sizes, .. })| {
+                let mut setup = defaults.clone();
+                setup.group.name = format!("{kind}{index}");
+                for setting in settings {
+                    setup.set(&setting.key, &setting.text)?;
+                }
+                if !sizes.is_empty() {
+                    setup.sizes.clone_from(sizes);
+                }
+                setup.build(link_bps)
+            });
         groups.collect()
     }
 
@@ -290,16 +280,14 @@ impl Setup {
         scenario.duration_ns = self.duration_ns();
         scenario.stats_from_ns = self.warm_up_ns();
         scenario.config = config(self.profile, &self.changes, scenario.sender_rate_bps)?;
-        scenario.roce = self.roce_groups()?;
-        scenario.tcp = self.tcp_groups()?;
+        scenario.groups = self.groups(true)?;
+        scenario.groups.extend(self.groups(false)?);
         if self.preset == Preset::Coexist && !self.classes {
             scenario.control = false;
             for wred in &mut scenario.config.wred {
                 wred.ecn = 0;
             }
-            for group in &mut scenario.roce {
-                group.class = TCP_CLASS;
-            }
+            scenario.groups.iter_mut().for_each(|group| group.class = TCP_CLASS);
         }
         if self.preset == Preset::Coexist && self.classes {
             // Separate pools, as in switches' RoCE configurations: TCP must not exclude RoCE from the buffer.
@@ -311,7 +299,7 @@ impl Setup {
         }
         if self.pfc {
             let pfc = Pfc { xoff_bytes: self.xoff_bytes, xon_bytes: self.xon_bytes };
-            for group in &scenario.roce {
+            for group in scenario.groups.iter().filter(|group| group.is_roce()) {
                 if let Some(class) = scenario.classes.get_mut(usize::from(group.class)) {
                     class.pfc = Some(pfc);
                 }
@@ -347,10 +335,58 @@ pub(crate) fn config(profile: Profile, changes: &[Assignment], sender_rate_bps: 
     Ok(config)
 }
 
+/// Parameters that simulations do not read: topology and switches have settings of their own.
+const UNREAD: [&str; 26] = [
+    "cp_enable",
+    "fast_cnp",
+    "queue_source",
+    "drop_not_ect",
+    "ect_enable",
+    "roce_dscp",
+    "priority_major",
+    "pfc_wd_detection_time",
+    "pfc_wd_restoration_time",
+    "pfc_wd_action",
+    "cnp_rate",
+    "np_other_host",
+    "np_host_congestion",
+    "cnp_802p_prio",
+    "cnp_consume",
+    "pacing_credit",
+    "tail_loss_probe",
+    "event_rate",
+    "trim_dscp_value",
+    "trim_share",
+    "trim_nak",
+    "queue.N.",
+    "pfc.N.",
+    "tc_to_queue.N",
+    "wred.N.drain_rate",
+    "wred.N.queue_limit",
+];
+
+/// Rejects parameters that no simulation reads.
+///
+/// # Errors
+/// Names the first of `keys` that is one.
+pub fn refuse_unread<'k>(mut keys: impl Iterator<Item = &'k str>) -> Result<()> {
+    match keys.find(|key| is_unread(key)) {
+        Some(key) => bail!("{key} has no effect in a simulation; omit it"),
+        None => Ok(()),
+    }
+}
+
+fn is_unread(key: &str) -> bool {
+    let name: String = key.chars().map(|c| if c.is_ascii_digit() { 'N' } else { c }).collect();
+    UNREAD.iter().any(|unread| {
+        if unread.ends_with('.') { name.starts_with(unread) } else { key == *unread || name == *unread }
+    })
+}
+
 /// Two flows at the start, then one more every `step_ns`.
-fn staircase(template: &RoceGroup, step_ns: u64) -> Vec<RoceGroup> {
+fn staircase(template: &Group, step_ns: u64) -> Vec<Group> {
     let first = template.flows.min(2);
-    let stair = |index: u32| RoceGroup {
+    let stair = |index: u32| Group {
         name: if index == 0 { "first".to_owned() } else { format!("joined{index}") },
         flows: if index == 0 { first } else { 1 },
         start_ns: template.start_ns + u64::from(index) * step_ns,
@@ -361,7 +397,7 @@ fn staircase(template: &RoceGroup, step_ns: u64) -> Vec<RoceGroup> {
 
 /// The class of the RoCE flows of `scenario`: that of the first group.
 pub(crate) fn roce_class(scenario: &Scenario) -> u8 {
-    scenario.roce.first().map_or(ROCE_CLASS, |group| group.class)
+    scenario.roce().next().map_or(ROCE_CLASS, |group| group.class)
 }
 
 #[cfg(test)]

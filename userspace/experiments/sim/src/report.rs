@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 
 use super::cycle;
 use super::knobs::ROCE_KNOBS;
-use super::outcome::{ClassOutcome, GroupOutcome, Kind, Outcome, Series};
+use super::outcome::{ClassOutcome, FlowCounters, Kind, Outcome, Series};
 use super::presets::{Preset, Setup, roce_class};
 use super::scenario::{Marking, Scenario, Work};
 
@@ -107,25 +107,16 @@ impl Report {
     }
 
     /// Sum of a counter over the RoCE groups.
-    pub(super) fn total(&self, count: fn(&GroupOutcome) -> u64) -> u64 {
-        self.outcome.groups.iter().filter(|group| group.kind == Kind::Roce).map(count).sum()
+    pub(super) fn total(&self, count: fn(&FlowCounters) -> u64) -> f64 {
+        let roce = self.outcome.groups.iter().filter(|group| group.kind == Kind::Roce);
+        roce.map(|group| count(&group.totals)).sum::<u64>() as f64
     }
 
     /// Jain's index over all RoCE flows.
     pub(super) fn jain(&self) -> f64 {
-        let is_roce = |group: u32| {
-            usize::try_from(group)
-                .ok()
-                .and_then(|group| self.outcome.groups.get(group))
-                .is_some_and(|group| group.kind == Kind::Roce)
-        };
-        let goodputs: Vec<f64> = self
-            .outcome
-            .flows
-            .iter()
-            .filter(|flow| is_roce(flow.group))
-            .map(|flow| flow.goodput_bps)
-            .collect();
+        let Outcome { groups, flows, .. } = &self.outcome;
+        let roce = flows.iter().filter(|flow| groups[flow.group as usize].kind == Kind::Roce);
+        let goodputs: Vec<f64> = roce.map(|flow| flow.goodput_bps).collect();
         jain_index(&goodputs)
     }
 }
@@ -160,8 +151,8 @@ fn parameters(setup: &Setup) -> Map<String, Value> {
 
 /// The models' input for `scenario`, if they apply: bulk flows of one group alone at the port, marked on departure.
 fn bottleneck(scenario: &Scenario) -> Option<Bottleneck<'_>> {
-    let [group] = scenario.roce.as_slice() else { return None };
-    let alone = scenario.tcp.is_empty() && group.flows >= 2 && group.flows_per_sender == 1;
+    let [group] = scenario.groups.as_slice() else { return None };
+    let alone = group.is_roce() && group.flows >= 2 && group.flows_per_sender == 1;
     let as_modelled =
         alone && scenario.control && group.work == Work::Bulk && scenario.marking == Marking::Dequeue;
     as_modelled.then(|| Bottleneck {
@@ -169,7 +160,7 @@ fn bottleneck(scenario: &Scenario) -> Option<Bottleneck<'_>> {
         tc: group.class.into(),
         link_bps: scenario.port_rate_bps,
         flows: group.flows.into(),
-        packet_bytes: u64::from(group.payload_bytes + group.header_bytes),
+        packet_bytes: group.transport.frame_bytes().into(),
     })
 }
 
@@ -180,7 +171,7 @@ fn steady_state(scenario: &Scenario) -> Option<SteadyState> {
 
 fn oscillation(scenario: &Scenario, outcome: &Outcome, series: Option<&Series>) -> Option<Oscillation> {
     let class = outcome.classes.iter().find(|class| class.class == roce_class(scenario))?;
-    let flows: u32 = scenario.roce.iter().map(|group| group.flows).sum();
+    let flows = scenario.roce_flows();
     if flows == 0 {
         return None;
     }
@@ -193,9 +184,8 @@ fn oscillation(scenario: &Scenario, outcome: &Outcome, series: Option<&Series>) 
 }
 
 fn rate_swing(scenario: &Scenario, series: &Series, flows: u32) -> Option<f64> {
-    let roce = |group: u32| usize::try_from(group).is_ok_and(|group| group < scenario.roce.len());
-    let rates: Vec<&[u64]> =
-        series.flows.iter().filter(|flow| roce(flow.group)).map(|flow| flow.rate_bps.as_slice()).collect();
+    let roce = series.flows.iter().filter(|flow| scenario.groups[flow.group as usize].is_roce());
+    let rates: Vec<&[u64]> = roce.map(|flow| flow.rate_bps.as_slice()).collect();
     if rates.len() as u64 != u64::from(flows) {
         return None;
     }
@@ -209,7 +199,7 @@ fn rate_swing(scenario: &Scenario, series: &Series, flows: u32) -> Option<f64> {
 
 /// From each start of a RoCE group to the next; empty if all start together.
 fn stages(scenario: &Scenario, series: &Series) -> Vec<Stage> {
-    let mut starts: Vec<u64> = scenario.roce.iter().map(|group| group.start_ns).collect();
+    let mut starts: Vec<u64> = scenario.roce().map(|group| group.start_ns).collect();
     starts.sort_unstable();
     starts.dedup();
     if starts.len() < 2 {
@@ -223,8 +213,8 @@ fn stages(scenario: &Scenario, series: &Series) -> Vec<Stage> {
             .flows
             .iter()
             .filter(|flow| {
-                let group = usize::try_from(flow.group).ok().and_then(|group| scenario.roce.get(group));
-                group.is_some_and(|group| group.start_ns <= from_ns)
+                let group = &scenario.groups[flow.group as usize];
+                group.is_roce() && group.start_ns <= from_ns
             })
             .map(|flow| {
                 let samples = series.t_ns.iter().zip(&flow.goodput_bps);
@@ -277,12 +267,11 @@ pub fn write_series(out: &mut dyn Write, series: &Series) -> io::Result<()> {
 /// Caption of a picture of `setup`.
 pub fn title(setup: &Setup) -> String {
     let link = render::bps(setup.scenario.port_rate_bps as f64);
-    let groups = match setup.preset {
-        _ if !setup.roce_groups.is_empty() => format!("{} RoCE groups", setup.roce_groups.len()),
-        Preset::Coexist => {
-            format!("{} RoCE readers and {} TCP flows", setup.roce.group.flows, setup.tcp.flows)
-        }
-        _ => format!("{} RoCE flows", setup.roce.group.flows),
+    let flows = setup.roce.group.flows;
+    let groups = match (setup.preset, setup.groups_of_file(true).count()) {
+        (Preset::Coexist, 0) => format!("{flows} RoCE readers and {} TCP flows", setup.tcp.group.flows),
+        (_, 0) => format!("{flows} RoCE flows"),
+        (_, groups) => format!("{groups} RoCE groups"),
     };
     format!("{}: {groups} through {link}, {}", setup.preset.name(), word(&setup.profile))
 }

@@ -19,7 +19,7 @@ use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::Config;
 
 pub use crate::network::workload::{SizeWeight, Work};
-pub use crate::network::{Marking, QueuePfc as Pfc, Schedule, SimError, TcpLaw};
+pub use crate::network::{Marking, QueuePfc as Pfc, Schedule, SimError, TcpLaw, TcpRules, Transport};
 
 /// Maximum simulated time, within that of the engine.
 pub(crate) const MAX_DURATION_NS: u64 = 270_000_000_000;
@@ -68,10 +68,8 @@ pub struct Scenario {
     pub config: Config,
     /// Whether receivers answer marks with CNPs and senders slow down; `false`: RoCE flows send at line rate.
     pub control: bool,
-    /// RoCE flows.
-    pub roce: Vec<RoceGroup>,
-    /// TCP flows.
-    pub tcp: Vec<TcpGroup>,
+    /// Flows, RoCE before TCP.
+    pub groups: Vec<Group>,
     /// Time series to record; `None`: none.
     pub series: Option<SeriesRequest>,
 }
@@ -87,9 +85,9 @@ pub struct Class {
     pub pfc: Option<Pfc>,
 }
 
-/// Equal RoCE flows, one QP each.
+/// Equal flows, one QP or TCP connection each.
 #[derive(Clone, Debug, PartialEq)]
-pub struct RoceGroup {
+pub struct Group {
     /// Name in the outcome.
     pub name: String,
     /// Number of flows.
@@ -98,7 +96,7 @@ pub struct RoceGroup {
     pub flows_per_sender: u32,
     /// Class, 0 to 7.
     pub class: u8,
-    /// Name of the group whose messages must all be complete first; `None`: none.
+    /// Name of the RoCE group whose messages must all be complete first; `None`: none.
     pub after: Option<String>,
     /// Start time, relative to the end of `after` if given, which a sender knows of up to two link delays later.
     pub start_ns: u64,
@@ -109,47 +107,10 @@ pub struct RoceGroup {
     pub stop_ns: Option<u64>,
     /// One-way delay of the senders' links, if not the scenario's.
     pub sender_delay_ns: Option<u64>,
-    /// Work.
+    /// Work; TCP sends endless data.
     pub work: Work,
-    /// Payload of a full packet (the path MTU).
-    pub payload_bytes: u32,
-    /// Overhead of a frame: Ethernet, IP, UDP, BTH, ICRC, FCS; 0 makes packets of the fluid model.
-    pub header_bytes: u32,
-    /// Packets per acknowledgement; the last one of each message is always acknowledged.
-    pub ack_every: u32,
-    /// Retransmission timeout.
-    pub retransmit_timeout_ns: u64,
-}
-
-/// Equal TCP flows with endless data, each with its own sender.
-#[derive(Clone, Debug, PartialEq)]
-pub struct TcpGroup {
-    /// Name in the outcome.
-    pub name: String,
-    /// Number of flows.
-    pub flows: u32,
-    /// Class, 0 to 7.
-    pub class: u8,
-    /// Start time.
-    pub start_ns: u64,
-    /// Maximum random delay of each start.
-    pub start_jitter_ns: u64,
-    /// Time at which the flows stop sending new data; `None`: never.
-    pub stop_ns: Option<u64>,
-    /// One-way delay of the senders' links, if not the scenario's.
-    pub sender_delay_ns: Option<u64>,
-    /// Congestion control.
-    pub law: TcpLaw,
-    /// Whether CUBIC sends ECT packets (DCTCP always does).
-    pub ecn: bool,
-    /// Payload of a segment (the MSS).
-    pub payload_bytes: u32,
-    /// Overhead of a frame.
-    pub header_bytes: u32,
-    /// The receiver's window.
-    pub max_window_bytes: u64,
-    /// Shortest retransmission timeout (Linux: 200 ms).
-    pub min_rto_ns: u64,
+    /// Transport; 0 bytes of headers make packets of the fluid model.
+    pub transport: Transport,
 }
 
 /// Recorded time series.
@@ -185,21 +146,30 @@ impl Scenario {
             marking: Marking::default(),
             config,
             control: true,
-            roce: Vec::new(),
-            tcp: Vec::new(),
+            groups: Vec::new(),
             series: None,
         }
     }
 
     /// Whether all RoCE flows are finite.
     pub(crate) fn is_finite(&self) -> bool {
-        all_finite(&self.roce)
+        all_finite(&self.groups)
+    }
+
+    /// The RoCE groups.
+    pub(crate) fn roce(&self) -> impl Iterator<Item = &Group> {
+        self.groups.iter().filter(|group| group.is_roce())
+    }
+
+    /// Number of RoCE flows.
+    pub(crate) fn roce_flows(&self) -> u32 {
+        self.roce().map(|group| group.flows).sum()
     }
 
     /// The group that `group` waits for, by number.
-    pub(super) fn dependency_of(&self, group: &RoceGroup) -> Option<usize> {
+    pub(super) fn dependency_of(&self, group: &Group) -> Option<usize> {
         let name = group.after.as_deref()?;
-        self.roce.iter().position(|other| other.name == name)
+        self.groups.iter().position(|other| other.is_roce() && other.name == name)
     }
 
     /// `config` with the senders' link rate in it.
@@ -210,10 +180,10 @@ impl Scenario {
     }
 }
 
-impl RoceGroup {
-    /// `flows` bulk flows in class 3 from time 0 on, each with its own sender: packets of 1024 bytes and 66 of headers,
-    /// an ACK every 16 packets, a retransmission timeout of 4 ms.
-    pub(crate) fn bulk(name: impl Into<String>, flows: u32) -> Self {
+impl Group {
+    /// `flows` bulk flows of RoCE in class 3 from time 0 on, each with its own sender: packets of 1024 bytes and 66 of
+    /// headers, an ACK every 16 packets, a retransmission timeout of 4 ms.
+    pub(crate) fn roce(name: impl Into<String>, flows: u32) -> Self {
         Self {
             name: name.into(),
             flows,
@@ -225,37 +195,37 @@ impl RoceGroup {
             stop_ns: None,
             sender_delay_ns: None,
             work: Work::Bulk,
-            payload_bytes: 1_024,
-            header_bytes: 66,
-            ack_every: 16,
-            retransmit_timeout_ns: 4_000_000,
+            transport: Transport { payload_bytes: 1_024, ..Transport::default() },
         }
     }
-}
 
-impl TcpGroup {
-    /// `flows` flows of `law` in class 0 from time 0 on: segments of 1460 bytes and 58 of headers, 6 MB of window, 200 ms
-    /// of shortest timeout; CUBIC without ECN.
-    pub(crate) fn bulk(name: impl Into<String>, flows: u32, law: TcpLaw) -> Self {
-        Self {
-            name: name.into(),
-            flows,
-            class: 0,
-            start_ns: 0,
-            start_jitter_ns: 0,
-            stop_ns: None,
-            sender_delay_ns: None,
-            law,
-            ecn: law == TcpLaw::Dctcp,
+    /// `flows` flows of TCP in class 0 from time 0 on: segments of 1460 bytes and 58 of headers, 6 MB of window, 200 ms
+    /// (Linux) of shortest timeout; CUBIC without ECN.
+    pub(crate) fn tcp(name: impl Into<String>, flows: u32, law: TcpLaw) -> Self {
+        let rules = TcpRules { law, ecn: law == TcpLaw::Dctcp, max_window_bytes: 6_000_000 };
+        let transport = Transport {
             payload_bytes: 1_460,
             header_bytes: 58,
-            max_window_bytes: 6_000_000,
-            min_rto_ns: 200_000_000,
-        }
+            timeout_ns: 200_000_000,
+            tcp: Some(rules),
+            ..Transport::default()
+        };
+        Self { class: 0, transport, ..Self::roce(name, flows) }
+    }
+
+    /// Whether its flows are RoCE.
+    pub fn is_roce(&self) -> bool {
+        self.transport.tcp.is_none()
+    }
+
+    /// Whether each flow sends one message.
+    pub(crate) fn is_finite(&self) -> bool {
+        matches!(self.work, Work::Once { .. })
     }
 }
 
-/// Whether there are flows, and each of them sends one message.
-pub(super) fn all_finite(groups: &[RoceGroup]) -> bool {
-    !groups.is_empty() && groups.iter().all(|group| matches!(group.work, Work::Once { .. }))
+/// Whether there are RoCE flows, and each of them sends one message.
+pub(super) fn all_finite(groups: &[Group]) -> bool {
+    let mut roce = groups.iter().filter(|group| group.is_roce()).peekable();
+    roce.peek().is_some() && roce.all(Group::is_finite)
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io::{self, Write};
 
+use dcqcn_params::fluid::FixedPoint;
 use dcqcn_support::render::{self, Table};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -37,11 +38,14 @@ impl SweepRun {
     }
 }
 
+/// A value that does not exist.
+const NAN: f64 = f64::NAN;
+
 /// A column of the sweep's table and its CSV.
 struct Column {
     heading: &'static str,
     csv: &'static str,
-    /// Raw value; NaN if there is none.
+    /// Raw value, or [`NAN`].
     value: fn(&Report) -> f64,
     text: fn(f64) -> String,
 }
@@ -55,129 +59,78 @@ fn time(ns: f64) -> String {
 }
 
 fn queue(report: &Report, value: fn(&Depth) -> f64) -> f64 {
-    report.roce_class().map_or(f64::NAN, |class| value(&class.queue))
+    report.roce_class().map_or(NAN, |class| value(&class.queue))
 }
 
 fn fct(report: &Report, value: fn(&Fct) -> u64) -> f64 {
     let roce = report.outcome.groups.iter().filter(|group| group.kind == Kind::Roce);
-    roce.filter_map(|group| group.fct.as_ref()).map(|fct| value(fct) as f64).fold(f64::NAN, f64::max)
+    roce.filter_map(|group| group.fct.as_ref()).map(|fct| value(fct) as f64).fold(NAN, f64::max)
+}
+
+const fn column(
+    heading: &'static str,
+    csv: &'static str,
+    value: fn(&Report) -> f64,
+    text: fn(f64) -> String,
+) -> Column {
+    Column { heading, csv, value, text }
+}
+
+/// Queue of a model's fixed point; NaN if there is none.
+fn model(point: Option<FixedPoint>) -> f64 {
+    point.map_or(NAN, |point| point.queue_bytes)
 }
 
 const COLUMNS: &[Column] = &[
-    Column {
-        heading: ">GOODPUT",
-        csv: "roce_goodput_bps",
-        value: |r| r.goodput_bps(true),
-        text: render::bps,
-    },
-    Column {
-        heading: ">OF LINK",
-        csv: "roce_link_share",
-        value: |r| r.goodput_bps(true) / r.outcome.port_rate_bps as f64,
-        text: percent,
-    },
-    Column {
-        heading: ">TCP",
-        csv: "tcp_goodput_bps",
-        value: |r| if r.has(false) { r.goodput_bps(false) } else { f64::NAN },
-        text: render::bps,
-    },
-    Column { heading: ">JAIN", csv: "roce_jain", value: Report::jain, text: |value| format!("{value:.3}") },
-    Column { heading: ">QUEUE", csv: "queue_mean_bytes", value: |r| queue(r, |q| q.mean_bytes), text: size },
-    Column {
-        heading: ">FLUID",
-        csv: "model_queue_bytes",
-        value: |r| r.fixed_point.map_or(f64::NAN, |point| point.queue_bytes),
-        text: size,
-    },
-    Column {
-        heading: ">EVENTS",
-        csv: "cycle_model_queue_bytes",
-        value: |r| r.cycle_fixed_point.map_or(f64::NAN, |point| point.queue_bytes),
-        text: size,
-    },
-    Column {
-        heading: ">DEVIATION",
-        csv: "queue_deviation_bytes",
-        value: |r| queue(r, |q| q.deviation_bytes),
-        text: size,
-    },
-    Column {
-        heading: ">P50",
-        csv: "queue_p50_bytes",
-        value: |r| queue(r, |q| q.p50_bytes as f64),
-        text: size,
-    },
-    Column {
-        heading: ">P99",
-        csv: "queue_p99_bytes",
-        value: |r| queue(r, |q| q.p99_bytes as f64),
-        text: size,
-    },
-    Column {
-        heading: ">MAX",
-        csv: "queue_max_bytes",
-        value: |r| queue(r, |q| q.max_bytes as f64),
-        text: size,
-    },
-    Column {
-        heading: ">DEV/MEAN",
-        csv: "queue_deviation_share",
-        value: |r| r.oscillation.map_or(f64::NAN, |o| o.queue_variation),
-        text: percent,
-    },
-    Column {
-        heading: ">FLUID DEV/MEAN",
-        csv: "fluid_queue_deviation_share",
-        value: |r| r.fluid_settled.map_or(f64::NAN, |s| s.deviation_bytes / s.mean_bytes),
-        text: percent,
-    },
-    Column {
-        heading: ">SWING",
-        csv: "rate_swing_link_share",
-        value: |r| r.oscillation.and_then(|o| o.rate_swing).unwrap_or(f64::NAN),
-        text: percent,
-    },
-    Column {
-        heading: ">BUSY",
-        csv: "link_utilisation",
-        value: |r| r.outcome.link_utilisation,
-        text: percent,
-    },
-    Column {
-        heading: ">MARKED",
-        csv: "roce_marked_packets",
-        value: |r| r.roce_class().map_or(f64::NAN, |class| class.marked_packets as f64),
-        text: count,
-    },
-    Column { heading: ">CNPS", csv: "roce_cnps", value: |r| r.total(|g| g.totals.cnps) as f64, text: count },
-    Column {
-        heading: ">DROPPED",
-        csv: "roce_dropped_packets",
-        value: |r| r.total(|g| g.totals.dropped_packets) as f64,
-        text: count,
-    },
-    Column {
-        heading: ">RESENT",
-        csv: "roce_retransmitted_packets",
-        value: |r| r.total(|g| g.totals.retransmitted_packets) as f64,
-        text: count,
-    },
-    Column {
-        heading: ">PAUSES",
-        csv: "pauses",
-        value: |r| r.outcome.classes.iter().map(|class| class.pauses as f64).sum(),
-        text: count,
-    },
-    Column { heading: ">FCT P50", csv: "fct_p50_ns", value: |r| fct(r, |fct| fct.p50_ns), text: time },
-    Column { heading: ">FCT P95", csv: "fct_p95_ns", value: |r| fct(r, |fct| fct.p95_ns), text: time },
-    Column { heading: ">FCT P99", csv: "fct_p99_ns", value: |r| fct(r, |fct| fct.p99_ns), text: time },
-    Column {
-        heading: ">FAIR AFTER",
-        csv: "convergence_ns",
-        value: |r| r.outcome.convergence_ns.map_or(f64::NAN, |ns| ns as f64),
-        text: time,
-    },
+    column(">GOODPUT", "roce_goodput_bps", |r| r.goodput_bps(true), render::bps),
+    column(">OF LINK", "roce_link_share", |r| r.goodput_bps(true) / r.outcome.port_rate_bps as f64, percent),
+    column(">TCP", "tcp_goodput_bps", |r| if r.has(false) { r.goodput_bps(false) } else { NAN }, render::bps),
+    column(">JAIN", "roce_jain", Report::jain, |value| format!("{value:.3}")),
+    column(">QUEUE", "queue_mean_bytes", |r| queue(r, |q| q.mean_bytes), size),
+    column(">FLUID", "model_queue_bytes", |r| model(r.fixed_point), size),
+    column(">EVENTS", "cycle_model_queue_bytes", |r| model(r.cycle_fixed_point), size),
+    column(">DEVIATION", "queue_deviation_bytes", |r| queue(r, |q| q.deviation_bytes), size),
+    column(">P50", "queue_p50_bytes", |r| queue(r, |q| q.p50_bytes as f64), size),
+    column(">P99", "queue_p99_bytes", |r| queue(r, |q| q.p99_bytes as f64), size),
+    column(">MAX", "queue_max_bytes", |r| queue(r, |q| q.max_bytes as f64), size),
+    column(
+        ">DEV/MEAN",
+        "queue_deviation_share",
+        |r| r.oscillation.map_or(NAN, |oscillation| oscillation.queue_variation),
+        percent,
+    ),
+    column(
+        ">FLUID DEV/MEAN",
+        "fluid_queue_deviation_share",
+        |r| r.fluid_settled.map_or(NAN, |settled| settled.deviation_bytes / settled.mean_bytes),
+        percent,
+    ),
+    column(
+        ">SWING",
+        "rate_swing_link_share",
+        |r| r.oscillation.and_then(|oscillation| oscillation.rate_swing).unwrap_or(NAN),
+        percent,
+    ),
+    column(">BUSY", "link_utilisation", |r| r.outcome.link_utilisation, percent),
+    column(
+        ">MARKED",
+        "roce_marked_packets",
+        |r| r.roce_class().map_or(NAN, |class| class.marked_packets as f64),
+        count,
+    ),
+    column(">CNPS", "roce_cnps", |r| r.total(|counters| counters.cnps), count),
+    column(">DROPPED", "roce_dropped_packets", |r| r.total(|counters| counters.dropped_packets), count),
+    column(
+        ">RESENT",
+        "roce_retransmitted_packets",
+        |r| r.total(|counters| counters.retransmitted_packets),
+        count,
+    ),
+    column(">PAUSES", "pauses", |r| r.outcome.classes.iter().map(|class| class.pauses as f64).sum(), count),
+    column(">FCT P50", "fct_p50_ns", |r| fct(r, |fct| fct.p50_ns), time),
+    column(">FCT P95", "fct_p95_ns", |r| fct(r, |fct| fct.p95_ns), time),
+    column(">FCT P99", "fct_p99_ns", |r| fct(r, |fct| fct.p99_ns), time),
+    column(">FAIR AFTER", "convergence_ns", |r| r.outcome.convergence_ns.map_or(NAN, |ns| ns as f64), time),
 ];
 
 impl SweepReport {

@@ -131,8 +131,7 @@ fn presets(setup: &FabricSetup, host_rate_bps: u64) -> Vec<Preset> {
         };
         let with = |profile| Settings { profile, changes: setup.changes.clone() };
         // Given settings may be valid with searched values, but with no profile.
-        let settings =
-            usual.into_iter().map(with).find(|settings| settings.config(setup, host_rate_bps).is_ok());
+        let settings = usual.into_iter().map(with).find(|settings| settings.config(host_rate_bps).is_ok());
         presets.extend(settings.map(|settings| Preset {
             name: "as given".to_owned(),
             settings,
@@ -152,7 +151,7 @@ mod tests {
         let names = |line: &str, bps: u64| {
             let setup = setup(line);
             let presets = presets(&setup, bps);
-            assert!(presets.iter().all(|preset| preset.settings.config(&setup, bps).is_ok()), "{presets:?}");
+            assert!(presets.iter().all(|preset| preset.settings.config(bps).is_ok()), "{presets:?}");
             let is_given = setup.profile.is_some() || !setup.changes.is_empty();
             assert!(
                 presets.iter().all(|preset| preset.is_as_given == (!is_given || preset.name == "as given"))

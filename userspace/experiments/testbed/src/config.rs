@@ -7,7 +7,8 @@ use dcqcn_common::params::{Quantity, Unit};
 use dcqcn_support::render;
 use serde::Serialize;
 
-use super::topology::{MAX_SENDERS, SwitchKind};
+/// Maximum number of sender hosts: subnets are numbered by one byte, and 0 is the receiver's.
+pub(crate) const MAX_SENDERS: u16 = 250;
 
 /// Parameters of an N-to-1 incast.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -92,11 +93,9 @@ impl IncastConfig {
         }
     }
 
-    pub(crate) const fn switch(&self) -> SwitchKind {
-        match self.bmv2 {
-            false => SwitchKind::Linux,
-            true => SwitchKind::Bmv2 { packet_bytes: self.mtu_bytes + Self::RC_OVERHEAD_BYTES },
-        }
+    /// Bytes of a data packet, layer 2.
+    pub(crate) const fn packet_bytes(&self) -> u32 {
+        self.mtu_bytes + Self::RC_OVERHEAD_BYTES
     }
 
     /// Checks every field against its range.

@@ -20,7 +20,7 @@ use super::host::Host;
 use super::rc::{Psn, RequesterConfig};
 use super::record::{Answers, FlowRecord, RunRecord};
 use super::report::{IncastReport, RunReport};
-use super::topology::{Topology, TopologyConfig};
+use super::topology::{HostSpeed, Topology};
 use super::{Attached, Control, measure, plot, tcp};
 
 /// Time before traffic starts, in which all threads open their sockets, ns.
@@ -46,6 +46,11 @@ pub fn incast(
     controls: &[Option<&dyn Control>],
     plots: Option<&Path>,
 ) -> Result<IncastReport> {
+    if let Some(directory) = plots {
+        // Reports an error before the traffic.
+        std::fs::create_dir_all(directory)
+            .with_context(|| format!("cannot create {}", directory.display()))?;
+    }
     let interrupt = Interrupt::catch()?;
     let mut records = Vec::new();
     for control in controls {
@@ -78,18 +83,7 @@ pub(crate) fn run_incast(
 ) -> Result<RunRecord> {
     config.validate()?;
     progress.set_message("building the network");
-    let network = Topology::build(&TopologyConfig {
-        senders: config.senders,
-        link_bps: config.link_bps,
-        buffer_bytes: config.buffer_bytes,
-        shared_with_tcp: config.tcp_flows > 0,
-        ipv6: config.ipv6,
-        switch: config.switch(),
-        queues: config.queues,
-        flooder: config.flood,
-        fast_hosts: false,
-    })
-    .context("cannot build the lab's network")?;
+    let network = Topology::build(config, HostSpeed::Link).context("cannot build the lab's network")?;
     run_in(config, &network, control, interrupt, progress)
 }
 

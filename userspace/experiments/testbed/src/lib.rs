@@ -30,7 +30,7 @@ pub use endpoint::QueuePair;
 pub use incast::incast;
 pub use record::{ControlSample, RunRecord, Thresholds};
 pub use report::{IncastReport, RunReport};
-pub use topology::{SwitchKind, Topology};
+pub use topology::Topology;
 
 use dcqcn_netlink::tc::Handle;
 

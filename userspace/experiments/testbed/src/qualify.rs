@@ -26,7 +26,7 @@ use super::control::SwitchAlone;
 use super::cpu::OneCpu;
 use super::incast::{progress_line, run_in};
 use super::record::RunRecord;
-use super::topology::{SwitchKind, Topology, TopologyConfig};
+use super::topology::{HostSpeed, Topology};
 use super::{DataPlane, RpLocation};
 use incast::Switch;
 use ports::of_ports;
@@ -233,19 +233,20 @@ impl Bench<'_> {
     fn network(&self, incast: &IncastConfig) -> Result<Topology> {
         match &self.config.against {
             DeviceUnderTest::Ports(ports) => of_ports(ports, incast.flood),
-            DeviceUnderTest::Linux | DeviceUnderTest::Bmv2 => Topology::build(&TopologyConfig {
-                senders: incast.senders,
-                link_bps: incast.link_bps,
-                buffer_bytes: incast.buffer_bytes,
-                shared_with_tcp: false,
-                ipv6: incast.ipv6,
-                switch: incast.switch(),
-                queues: incast.queues,
-                flooder: incast.flood,
-                fast_hosts: false,
-            }),
+            DeviceUnderTest::Linux | DeviceUnderTest::Bmv2 => Topology::build(incast, HostSpeed::Link),
         }
         .context("cannot build the network")
+    }
+
+    /// One sender and the receiver, whose port has a buffer of `buffer_bytes`.
+    fn pair(&self, link_bps: u64, buffer_bytes: u32) -> Result<Topology> {
+        match &self.config.against {
+            DeviceUnderTest::Ports(ports) => of_ports(ports, false),
+            DeviceUnderTest::Linux | DeviceUnderTest::Bmv2 => {
+                let config = IncastConfig { senders: 1, link_bps, buffer_bytes, ..IncastConfig::default() };
+                Topology::build(&config, HostSpeed::Full)
+            }
+        }
     }
 
     /// Runs an incast with DCQCN.
@@ -353,22 +354,9 @@ impl Bench<'_> {
     }
 
     fn marking(&self) -> Result<Vec<Check>> {
-        let link_bps = self.config.incast.link_bps;
         let wred = &self.presumed.wred[super::host::ROCE_TC];
-        let network = match &self.config.against {
-            DeviceUnderTest::Ports(ports) => of_ports(ports, false)?,
-            DeviceUnderTest::Linux | DeviceUnderTest::Bmv2 => Topology::build(&TopologyConfig {
-                senders: 1,
-                link_bps,
-                buffer_bytes: u32::try_from(wred.kmax_bytes.saturating_mul(2).max(64 << 10))?,
-                shared_with_tcp: false,
-                ipv6: false,
-                switch: SwitchKind::Linux,
-                queues: false,
-                flooder: false,
-                fast_hosts: true,
-            })?,
-        };
+        let buffer_bytes = u32::try_from(wred.kmax_bytes.saturating_mul(2).max(64 << 10))?;
+        let network = self.pair(self.config.incast.link_bps, buffer_bytes)?;
         self.progress.set_message("comparing marks with theory");
         let attached = match network.switch {
             Some(_) => Some(self.data_plane().attach_port(&network)?),

@@ -26,6 +26,7 @@ use nix::fcntl::{Flock, FlockArg};
 
 use super::bmv2::Bmv2;
 use super::classify;
+use super::config::{IncastConfig, MAX_SENDERS};
 use super::host::Host;
 
 /// Prefix of the names of the lab's namespaces.
@@ -58,43 +59,14 @@ pub(super) const ROCE: Handle = queue_class(3);
 /// Queue 6: CNPs.
 const CNP: Handle = queue_class(6);
 
-/// Switch of the lab.
+/// Rate at which hosts send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SwitchKind {
-    /// The kernel, with HTB and FIFOs at the bottleneck.
-    Linux,
-    /// `simple_switch`, whose queues count packets, regarded as of this many bytes, layer 2.
-    Bmv2 {
-        /// Bytes of a data packet.
-        packet_bytes: u32,
-    },
+pub(crate) enum HostSpeed {
+    /// The link's.
+    Link,
+    /// As fast as they can.
+    Full,
 }
-
-/// Configuration of the lab's network.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct TopologyConfig {
-    /// Sender hosts, 1 to `MAX_SENDERS`.
-    pub senders: u16,
-    /// Rate of every link, bit/s.
-    pub link_bps: u64,
-    /// Buffer of the bottleneck's RoCE queue, bytes.
-    pub buffer_bytes: u32,
-    /// Whether other traffic shares the port in a separate class; RoCE is then guaranteed only half the link.
-    pub shared_with_tcp: bool,
-    /// Whether to use IPv6 instead of IPv4.
-    pub ipv6: bool,
-    /// Switch.
-    pub switch: SwitchKind,
-    /// Whether the bottleneck uses the data plane's queues (`--queues`), behind a token bucket.
-    pub queues: bool,
-    /// Whether to add a host that sends non-RoCE traffic.
-    pub flooder: bool,
-    /// Whether hosts send at full speed instead of the link's rate.
-    pub fast_hosts: bool,
-}
-
-/// Maximum number of sender hosts: subnets are numbered by one byte, and 0 is the receiver's.
-pub(crate) const MAX_SENDERS: u16 = 250;
 
 /// The switch: a namespace with a port per host.
 #[derive(Debug)]
@@ -136,7 +108,7 @@ impl Topology {
     ///
     /// # Errors
     /// Another lab is running, the configuration is out of range, or the kernel rejects a step.
-    pub(crate) fn build(config: &TopologyConfig) -> Result<Self> {
+    pub(crate) fn build(config: &IncastConfig, hosts: HostSpeed) -> Result<Self> {
         if config.senders == 0 || config.senders > MAX_SENDERS {
             bail!("senders = {} is out of range: 1 to {MAX_SENDERS}", config.senders);
         }
@@ -146,7 +118,7 @@ impl Topology {
         let removal = Removal;
 
         let switch_netns = create_netns("sw", config.ipv6)?;
-        if config.switch == SwitchKind::Linux {
+        if !config.bmv2 {
             switch_netns.run(|| enable_forwarding(config.ipv6))??;
         }
         let switch_netlink = Netlink::connect_in(&switch_netns)?;
@@ -156,7 +128,7 @@ impl Topology {
         // The number of senders fits a byte, checked above.
         let senders =
             (0..config.senders as u8).map(|i| join(i + 1, &format!("s{i}"))).collect::<Result<Vec<_>>>()?;
-        let flooder = config.flooder.then(|| join(config.senders as u8 + 1, "fl")).transpose()?;
+        let flooder = config.flood.then(|| join(config.senders as u8 + 1, "fl")).transpose()?;
 
         let receiver_netlink = Netlink::connect_in(&receiver.netns)?;
         for sender in senders.iter().chain(&flooder) {
@@ -168,19 +140,21 @@ impl Topology {
                 burst_bytes: BURST_BYTES,
                 limit_bytes: NIC_QUEUE_BYTES,
             };
-            if !config.fast_hosts {
+            if hosts == HostSpeed::Link {
                 netlink.replace_root(sender.ifindex, Handle::new(1, 0), &nic)?;
             }
         }
 
         let egress_ifname = port_name(0);
         let egress_ifindex = switch_netlink.link(&egress_ifname)?.index;
-        let roce_bps = if config.shared_with_tcp { config.link_bps / 2 } else { config.link_bps };
+        let is_shared = config.tcp_flows > 0;
+        // RoCE is guaranteed only half of a shared link.
+        let roce_bps = if is_shared { config.link_bps / 2 } else { config.link_bps };
         let mut bmv2 = None;
-        if let SwitchKind::Bmv2 { packet_bytes } = config.switch {
+        if config.bmv2 {
             let hosts = std::iter::once(&receiver).chain(&senders);
             let ports: Vec<_> = (0..).zip(hosts).map(|(subnet, host)| (port_name(subnet), host)).collect();
-            let (packet, buffer) = (packet_bytes.into(), config.buffer_bytes.into());
+            let (packet, buffer) = (config.packet_bytes().into(), config.buffer_bytes.into());
             bmv2 = Some(Bmv2::start(&switch_netns, &ports, packet, config.link_bps, buffer)?);
         } else if config.queues {
             let port = QdiscSpec::Tbf {
@@ -193,7 +167,7 @@ impl Topology {
         } else {
             shape(config, roce_bps, &switch_netlink, egress_ifindex)?;
         }
-        if config.shared_with_tcp {
+        if is_shared {
             switch_netns.run(|| classify::tcp_to(egress_ifindex, BEST_EFFORT))??;
         }
         let switch = Switch {
@@ -320,7 +294,7 @@ fn address(ipv6: bool, subnet: u8, end: u8) -> IpAddr {
 
 /// Creates a host and connects it to the switch.
 fn join(
-    config: &TopologyConfig,
+    config: &IncastConfig,
     switch: &Netns,
     switch_netlink: &Netlink,
     subnet: u8,
@@ -336,7 +310,7 @@ fn join(
     let host_address = address(config.ipv6, subnet, HOST_END);
     // The host treats the whole lab as on-link, so it needs no route; the switch routes.
     let (host_prefix_len, port_prefix_len) = if config.ipv6 { (64, 112) } else { (16, 24) };
-    let mtu = if config.switch == SwitchKind::Linux { LINK_MTU } else { BMV2_MTU };
+    let mtu = if !config.bmv2 { LINK_MTU } else { BMV2_MTU };
     let host_netlink = Netlink::connect_in(&netns)?;
     let ifindex = host_netlink.link(&ifname)?.index;
     host_netlink.set_mtu(ifindex, mtu)?;
@@ -347,7 +321,7 @@ fn join(
     switch_netlink.set_mtu(port_index, mtu)?;
     switch_netlink.set_up(port_index, true)?;
     // The kernel must not process packets at BMv2's ports.
-    if config.switch == SwitchKind::Linux {
+    if !config.bmv2 {
         switch_netlink.add_address(port_index, address(config.ipv6, subnet, PORT_END), port_prefix_len)?;
         switch_netlink.add_neighbour(port_index, host_address, host_mac)?;
     }
@@ -356,7 +330,7 @@ fn join(
 }
 
 /// Creates the bottleneck.
-fn shape(config: &TopologyConfig, roce_bps: u64, netlink: &Netlink, ifindex: u32) -> Result<()> {
+fn shape(config: &IncastConfig, roce_bps: u64, netlink: &Netlink, ifindex: u32) -> Result<()> {
     let link_bps = config.link_bps;
     let root = Handle::new(1, 0);
     // Without the data plane no classes are selected, and all non-TCP traffic is RoCE.

@@ -60,7 +60,10 @@ impl DaemonClient {
         match send::<Applied>(&self.change, verb).await {
             Ok(Applied { changed, .. }) => ApplyResult::InForce { changed },
             Err(error) if error.is_refusal() => ApplyResult::Refused(error.to_string()),
-            Err(error @ ClientError::Busy(_)) => ApplyResult::Busy(error.to_string()),
+            // A change of unknown result may still complete.
+            Err(error @ (ClientError::Busy(_) | ClientError::Unknown(_))) => {
+                ApplyResult::Busy(error.to_string())
+            }
             Err(error) => ApplyResult::Unreachable(error.to_string()),
         }
     }

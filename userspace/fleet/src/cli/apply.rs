@@ -14,7 +14,7 @@ use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::timeout;
 
-use super::author;
+use super::{author, duration};
 use crate::coordinate::{Coordinator, Until};
 use crate::file::{Group, UNAVAILABLE_LIMIT, differences, parse};
 use crate::measure::example;
@@ -97,7 +97,7 @@ struct Options {
     #[arg(long, value_name = "TEXT", default_value = "")]
     why: String,
     /// Step period of the coordinator.
-    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = humantime::parse_duration, hide = true)]
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = duration, hide = true)]
     tick: Duration,
 }
 
@@ -225,9 +225,20 @@ async fn begin(
         out.text(&plan)?;
         out.finish()?;
     }
-    let Outcome { is_done, reason } = execute(store, version, tick, is_json).await?;
+    let outcome = execute(store, version, tick, is_json).await?;
+    show_end(version, outcome, out)
+}
+
+/// Shows the outcome of a rollout.
+///
+/// # Errors
+/// It was rolled back.
+fn show_end(version: u64, Outcome { is_done, reason }: Outcome, out: &mut Output<'_>) -> Result<()> {
+    if is_done || out.is_json() {
+        out.show(&EndReport { version, is_done, reason: reason.clone() })?;
+    }
     ensure!(is_done, "version {version} was rolled back: {reason}");
-    out.show(&EndReport { version, is_done, reason })
+    Ok(())
 }
 
 /// Executes the rollout of a version to its end, and prints its messages.
@@ -400,6 +411,18 @@ mod tests {
         let group = Group { name: "all".into(), hosts: Vec::new(), labels: Labels::new(), text };
         let policy = Policy { max_unavailable, ..Policy::default() };
         Version { version, policy, groups: vec![group], ..Version::none() }
+    }
+
+    #[test]
+    fn rolled_back_version_is_an_error_with_json() {
+        for (is_json, expected) in [(true, "\"is_done\": false"), (false, "")] {
+            let mut printed = Vec::new();
+            let outcome = Outcome { is_done: false, reason: "marks".into() };
+            let error = show_end(7, outcome, &mut Output::new(&mut printed, is_json)).unwrap_err();
+            assert_eq!(error.to_string(), "version 7 was rolled back: marks");
+            let printed = String::from_utf8(printed).unwrap();
+            assert!(printed.contains(expected) && printed.is_empty() != is_json, "{printed}");
+        }
     }
 
     #[test]

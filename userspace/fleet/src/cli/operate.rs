@@ -14,7 +14,7 @@ use serde::Serialize;
 use tokio::task::JoinSet;
 
 use super::apply::{execute, interrupted};
-use super::{NotCoordinated, author, host};
+use super::{NotCoordinated, author, duration, host};
 use crate::agent;
 use crate::coordinate::{self, Coordinator, Until};
 use crate::reach::EtcdOptions;
@@ -36,12 +36,12 @@ pub(super) struct CoordinateArgs {
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics: Option<SocketAddr>,
     /// Step period.
-    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = humantime::parse_duration, hide = true)]
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = duration, hide = true)]
     tick: Duration,
 }
 
 impl CoordinateArgs {
-    pub(super) async fn run(self, store: Store, _out: &mut Output<'_>) -> Result<()> {
+    pub(super) async fn run(self, store: Store, reach: &EtcdOptions) -> Result<()> {
         let mut print = |line: &str| eprintln!("{line}");
         let mut coordinator = Coordinator::new(store, self.tick, &mut print);
         let metrics = coordinator.metrics();
@@ -55,6 +55,7 @@ impl CoordinateArgs {
             ended = coordinator.run(Until::Forever) => ended.map(drop),
             ended = serving => ended,
             ended = interrupted() => ended,
+            ended = reach.replaced() => ended,
         };
         coordinator.unregister().await;
         ended
@@ -304,18 +305,27 @@ pub(super) struct AgentArgs {
     #[arg(long, value_name = "PATH", default_value = dcqcn_control_api::PATH)]
     control: PathBuf,
     /// Reporting period of metrics; other changes are reported immediately.
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration)]
     every: Duration,
-    /// Time until etcd removes the report of an agent that has exited, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 15, value_parser = clap::value_parser!(i64).range(3..=600))]
+    /// Time until etcd removes the report of an agent that has exited, in whole seconds (3s to 10min).
+    #[arg(long, value_name = "TIME", default_value = "15s", value_parser = ttl_s)]
     ttl: i64,
     /// Sampling period of the daemon's counters.
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration, hide = true)]
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration, hide = true)]
     look: Duration,
     /// Run this many agents in one process, for measurements. Each appends its number to the name, has its own connection, and
     /// replaces `%` in the socket's path by its name.
     #[arg(long, value_name = "AGENTS", hide = true)]
     copies: Option<u32>,
+}
+
+/// Parses the time to live of a lease, which etcd counts in seconds.
+fn ttl_s(text: &str) -> Result<i64, String> {
+    let time = duration(text).map_err(|error| error.to_string())?;
+    let seconds = i64::try_from(time.as_secs()).ok().filter(|_| time.subsec_nanos() == 0);
+    seconds
+        .filter(|seconds| (3..=600).contains(seconds))
+        .ok_or_else(|| format!("`{text}` is not a number of whole seconds from 3s to 10min"))
 }
 
 fn label(text: &str) -> Result<(String, String), String> {
@@ -332,7 +342,13 @@ fn is_name(name: &str) -> bool {
 impl AgentArgs {
     pub(super) async fn run(self, reach: &EtcdOptions) -> Result<()> {
         let Self { name, labels, control, every, ttl, look, copies } = self;
+        let is_named = name.is_some();
         let host = name.unwrap_or_else(host);
+        // Every machine has this name until DHCP or cloud-init has set another one.
+        ensure!(
+            is_named || host.split('.').next() != Some("localhost"),
+            "cannot use `{host}`, the machine's name, as the name of a host: it is not unique; set another one with --name"
+        );
         ensure!(
             is_name(&host),
             "cannot use `{host}` as the name of a host: only 1 to 253 letters, digits, `-`, `_` and `.` are valid; set another one \

@@ -317,17 +317,21 @@ fn outage_does_not_count_as_soak() {
 #[test]
 fn old_error_does_not_hide_new_error() {
     let mut hosts = healthy(9);
-    hosts[1].failing = vec!["a rival agent".into()];
+    hosts[1].failing = vec!["eth1: a rival agent, process 6".into()];
     let mut fleet = SimulatedFleet::new(hosts, policy(1, 4, 2));
     fleet.step(0);
     fleet.apply_orders();
     fleet.step(0);
     assert!(matches!(fleet.stored.phase, Phase::Forward(_)), "it complained before");
-    fleet.host("a01").failing.push("eth0 cannot be served".into());
+    // With another number it is the same problem; on another interface it is not.
+    fleet.host("a01").failing = vec!["eth1: a rival agent, process 17".into()];
+    fleet.step(0);
+    assert!(matches!(fleet.stored.phase, Phase::Forward(_)), "{:?}", fleet.stored.phase);
+    fleet.host("a01").failing.push("eth0: a rival agent, process 17".into());
     fleet.apply_orders();
     fleet.step(0);
     let Phase::Back { reason } = &fleet.stored.phase else { panic!("{:?}", fleet.stored.phase) };
-    assert_eq!(reason, "on a01, with version 2: eth0 cannot be served");
+    assert_eq!(reason, "on a01, with version 2: eth0: a rival agent, process 17");
 }
 
 #[test]

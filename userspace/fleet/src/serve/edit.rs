@@ -2,6 +2,7 @@
 
 use anyhow::{Context as _, Result, bail};
 use dcqcn_params::Key;
+use dcqcn_params::file::SELECTORS;
 use glob::Pattern;
 use toml::{Table, Value};
 
@@ -11,13 +12,21 @@ use toml::{Table, Value};
 /// table for this interface alone, so other interfaces keep their values.
 ///
 /// # Errors
-/// The text is not a valid configuration.
+/// The text is not a valid configuration, or it selects interfaces by more than their name.
 pub(super) fn with(text: &str, interface: &str, key: Key, value: &str) -> Result<String> {
     let mut file: Table = toml::from_str(text).context("cannot parse the configuration of the daemon")?;
     let tables = file.entry("interface").or_insert_with(|| Value::Array(Vec::new()));
     let Value::Array(tables) = tables else {
         bail!("cannot change the configuration of the daemon: `interface` is not a list")
     };
+    // Without the host's interfaces, whether such a table matches and takes precedence is unknown.
+    let has_other = |table: &Value| SELECTORS[1..].iter().any(|key| table.get(key).is_some());
+    if tables.iter().any(has_other) {
+        bail!(
+            "cannot change one parameter: the active configuration selects interfaces by {}; apply a complete text",
+            SELECTORS[1..].join(", ")
+        );
+    }
     let name = |table: &Value| table.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
     let names = |table: &Value| Pattern::new(&name(table)).is_ok_and(|pattern| pattern.matches(interface));
     let at = match tables.iter().position(names) {
@@ -85,6 +94,13 @@ mod tests {
         assert_eq!(own["parameters"]["rpg_gd"].as_str(), Some("12"));
         assert_eq!(own["parameters"]["rpg_ai_rate"].as_str(), Some("5mbit"));
         assert_eq!(all["parameters"]["rpg_gd"].as_integer(), Some(13));
+    }
+
+    #[test]
+    fn edit_of_other_selectors_is_rejected() {
+        let text = "[[interface]]\nmac = 'd6:*'\n[interface.parameters]\nrpg_gd = 13\n";
+        let error = with(text, "eth0", key("rpg_gd"), "12").unwrap_err().to_string();
+        assert!(error.contains("selects interfaces by mac"), "{error}");
     }
 
     #[test]

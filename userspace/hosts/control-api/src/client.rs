@@ -35,6 +35,8 @@ pub enum ClientError {
     Refused(String),
     #[error("the daemon is busy: {0}")]
     Busy(String),
+    #[error("the result is unknown: {0}")]
+    Unknown(String),
     #[error("cannot parse the daemon's answer: {0}; check that dcqcn and this program have the same version")]
     Answer(String),
 }
@@ -79,10 +81,14 @@ impl ControlClient {
 
     fn once<T: DeserializeOwned>(&self, request: &Question) -> Result<T, ClientError> {
         let line = self.exchange(request)?;
-        let Answer { v, ok, error, again } =
+        let Answer { v, ok, error, again, unknown } =
             serde_json::from_str(&line).map_err(|error| ClientError::Answer(error.to_string()))?;
         if let Some(error) = error {
-            return Err(if again { ClientError::Busy(error) } else { ClientError::Refused(error) });
+            return Err(match (again, unknown) {
+                (true, _) => ClientError::Busy(error),
+                (false, true) => ClientError::Unknown(error),
+                (false, false) => ClientError::Refused(error),
+            });
         }
         if v != VERSION {
             return Err(ClientError::Answer(format!("its version is {v}, expected {VERSION}")));

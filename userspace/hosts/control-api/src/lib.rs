@@ -122,9 +122,12 @@ pub struct Answer {
     /// Cause of a rejection or failure; nothing was changed then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// The error is temporary or the outcome unknown, and the request was not rejected: retry.
+    /// The error is temporary, and the request was not processed: retry.
     #[serde(default, skip_serializing_if = "is_false")]
     pub again: bool,
+    /// The request was not completed in time, but may still be.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub unknown: bool,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "name required by serde")]
@@ -136,14 +139,19 @@ impl Answer {
     /// A reply with the result, or the cause of a rejection.
     pub fn of<T: Serialize>(result: Result<T, String>) -> Self {
         match result.and_then(|value| serde_json::to_value(value).map_err(|error| error.to_string())) {
-            Ok(value) => Self { v: VERSION, ok: Some(value), error: None, again: false },
-            Err(error) => Self { v: VERSION, ok: None, error: Some(error), again: false },
+            Ok(value) => Self { v: VERSION, ok: Some(value), error: None, again: false, unknown: false },
+            Err(error) => Self { v: VERSION, ok: None, error: Some(error), again: false, unknown: false },
         }
     }
 
-    /// A reply that the request was not processed, or that its outcome is unknown.
+    /// A reply that the request was not processed.
     pub const fn again(why: String) -> Self {
-        Self { v: VERSION, ok: None, error: Some(why), again: true }
+        Self { v: VERSION, ok: None, error: Some(why), again: true, unknown: false }
+    }
+
+    /// A reply that the outcome is unknown.
+    pub const fn unknown(why: String) -> Self {
+        Self { v: VERSION, ok: None, error: Some(why), again: false, unknown: true }
     }
 }
 
@@ -174,6 +182,9 @@ pub struct Status {
     /// Seconds left to confirm it; null if it needs no confirmation.
     #[serde(default)]
     pub confirm_within_s: Option<u64>,
+    /// Why an override that was not confirmed in time is still active; null otherwise.
+    #[serde(default)]
+    pub overdue: Option<String>,
     /// The last reload; null if there was none.
     #[serde(default)]
     pub reload: Option<LastReload>,
@@ -331,6 +342,7 @@ mod tests {
         assert_eq!(text(&Answer::of(Ok(None::<Override>))), r#"{"v":1,"ok":null}"#);
         assert_eq!(text(&Answer::of::<Override>(Err("no".into()))), r#"{"v":1,"error":"no"}"#);
         assert_eq!(text(&Answer::again("full".into())), r#"{"v":1,"error":"full","again":true}"#);
+        assert_eq!(text(&Answer::unknown("late".into())), r#"{"v":1,"error":"late","unknown":true}"#);
     }
 
     proptest! {

@@ -38,11 +38,9 @@ use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
 use std::{env, fs, future, io, thread};
 
-use anyhow::{Context as _, Result, anyhow, ensure};
 use caps::{CapSet, Capability, CapsHashSet};
 use dcqcn_loader::attach;
 use dcqcn_loader::pfc_tx::PauseSocket;
-use dcqcn_support::causes::one_line;
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{self as sys, SigSet};
@@ -51,6 +49,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
+use crate::error::{Context as _, Error, Result};
 use crate::hangup::hangup_of;
 use crate::metrics::Exporter;
 use crate::shared_state::SharedState;
@@ -207,7 +206,7 @@ impl EventLoop {
                 _ = signals.terminate.recv() => break,
                 _ = signals.interrupt.recv() => break,
                 () = &mut reader => break,
-                result = &mut ended => return result.unwrap_or_else(|_| Err(anyhow!("the working thread panicked"))),
+                result = &mut ended => return result.unwrap_or_else(|_| Err(Error::Panicked("the working thread"))),
                 _ = signals.hangup.recv() => {
                     if !self.has_file {
                         break;
@@ -259,11 +258,6 @@ impl EventLoop {
 /// A link notification.
 type Changed = Arc<Notify>;
 
-/// An error and its causes, on one line.
-fn chain(error: &anyhow::Error) -> String {
-    one_line(error.as_ref())
-}
-
 /// Raises the soft limit to the hard limit, which needs no privilege. The low soft limit exists for `select`, which the
 /// daemon does not use.
 fn raise_limit() {
@@ -285,6 +279,7 @@ const CAPABILITIES: [Capability; 3] =
 /// # Errors
 /// A capability is missing, or attachments would become invisible.
 fn drop_privileges() -> Result<()> {
+    const READ: &str = "cannot read the capabilities";
     // Mounting the BPF file system needs privileges that are dropped below.
     let before = attach::file_system()?;
     let kept: CapsHashSet = CAPABILITIES.into_iter().collect();
@@ -292,27 +287,25 @@ fn drop_privileges() -> Result<()> {
     caps::clear(None, CapSet::Ambient).context("cannot clear the ambient capabilities")?;
     caps::clear(None, CapSet::Inheritable).context("cannot clear the inheritable capabilities")?;
     // Without CAP_SETPCAP the bounding set is unchanged; no_new_privs makes it harmless.
-    if caps::has_cap(None, CapSet::Effective, Capability::CAP_SETPCAP)? {
+    if caps::has_cap(None, CapSet::Effective, Capability::CAP_SETPCAP).context(READ)? {
         for capability in caps::runtime::thread_all_supported().difference(&kept) {
             caps::drop(None, CapSet::Bounding, *capability)
-                .with_context(|| format!("cannot drop {capability} from the bounding set"))?;
+                .context(format_args!("cannot drop {capability} from the bounding set"))?;
         }
     }
-    let left: CapsHashSet = caps::read(None, CapSet::Permitted)?.intersection(&kept).copied().collect();
-    ensure!(
-        left.len() == CAPABILITIES.len(),
-        "missing CAP_BPF, CAP_NET_ADMIN or CAP_PERFMON; run the daemon as root, or grant them (systemd CapabilityBoundingSet=)"
-    );
+    let left: CapsHashSet =
+        caps::read(None, CapSet::Permitted).context(READ)?.intersection(&kept).copied().collect();
+    if left.len() != CAPABILITIES.len() {
+        return Err(Error::Capabilities);
+    }
     for set in [CapSet::Effective, CapSet::Permitted] {
         caps::set(None, set, &left).context("cannot drop capabilities")?;
     }
     let seen =
         attach::file_system().context("cannot open the BPF file system after dropping capabilities")?;
-    ensure!(
-        seen == before,
-        "/run/dcqcn/bpf of this process differs from init's after dropping capabilities; start it in init's mount \
-         namespace (`nsenter --net=FILE` instead of `ip netns exec`)"
-    );
+    if seen != before {
+        return Err(Error::OtherFileSystem);
+    }
     tracing::debug!(status = %status().unwrap_or_default(), "capabilities dropped");
     Ok(())
 }

@@ -4,9 +4,10 @@ use std::future;
 use std::os::fd::AsFd;
 use std::thread;
 
-use anyhow::{Context as _, Result};
 use dcqcn_support::interrupt::wait_for_hangup;
 use tokio::sync::oneshot;
+
+use crate::error::{Context as _, Result};
 
 /// Completes when the other end of `fd` is closed; never for a file.
 ///

@@ -6,6 +6,7 @@ mod depths;
 mod error;
 mod fresh;
 pub mod hangup;
+mod last_reading;
 pub mod metrics;
 pub mod pairing;
 mod rdma_view;

@@ -36,6 +36,8 @@ pub(crate) struct Snapshot {
     pub(crate) active_override: Option<Override>,
     /// Deadline of its confirmation.
     pub(crate) confirm_until: Option<Instant>,
+    /// Why it could not be reverted after that.
+    pub(crate) overdue: Option<String>,
     /// Parameters that may be set remotely, with their ranges as text.
     pub(crate) bounds: Arc<BTreeMap<String, String>>,
 }

@@ -39,12 +39,16 @@ use dcqcn_loader::attach::Error::NotAttached;
 use dcqcn_netlink::Netns;
 use dcqcn_support::cli::{GenerateCommand, Output, log_to_stderr};
 
+use crate::doctor::peer::Interrupted;
+
 /// Exit code: the interface is not attached. (2, wrong usage, is clap's.)
 const NOT_ATTACHED: u8 = 3;
 /// Exit code: `config diff` found a difference.
 const DIFFERENT: u8 = 4;
 /// Exit code: some interfaces are done, others are not.
 const PARTIALLY_DONE: u8 = 7;
+/// Exit code: a signal ended a check of two hosts.
+const INTERRUPTED: u8 = 130;
 
 const AFTER_HELP: &str = "\
 Parameters have the names that NICs and switches use; `dcqcn config example` explains each.
@@ -62,6 +66,7 @@ Exit codes:
   7  partially done (`attach` and `detach` of several, `upgrade --all`, `daemon`): the output lists successes
   8  `daemon`: no daemon answers
   9  `daemon`: busy, try again
+  130  `doctor peer` and `doctor listen`: interrupted
 
 Environment:
   DCQCN_LOG  filter of the log on standard error, as in `debug` or `dcqcn_netlink=trace` (default: warn)
@@ -141,7 +146,7 @@ impl Cli {
             Command::Log(args) => args.run(out),
             Command::Monitor(args) => args.run(out),
             Command::Top(args) => args.run(out),
-            Command::Doctor(args) => args.run(out),
+            Command::Doctor(args) => args.run(out, self.netns.as_deref()),
             Command::Get(args) => args.run(out),
             Command::Set(args) => args.run(out),
             Command::Confirm(args) => args.run(out),
@@ -203,16 +208,28 @@ fn exit_code(error: &anyhow::Error) -> Option<(u8, bool)> {
     if let Some(not_done) = error.downcast_ref::<daemon::CommandFailed>() {
         return Some(not_done.exit_code());
     }
-    if error.downcast_ref::<targets::SeveralFailed>().is_some_and(|several| several.is_partially_done) {
-        return Some((PARTIALLY_DONE, false));
+    if error.is::<Interrupted>() {
+        return Some((INTERRUPTED, false));
     }
-    let not_attached =
-        |cause: &(dyn std::error::Error + 'static)| matches!(cause.downcast_ref(), Some(NotAttached { .. }));
-    error.chain().any(not_attached).then_some((NOT_ATTACHED, false))
+    let is_not_attached = |error: &anyhow::Error| {
+        error.chain().any(|cause| match cause.downcast_ref() {
+            // A transparent error: `source()` skips the wrapped one.
+            Some(dcqcn_daemon::Error::Attach(error)) => matches!(error, NotAttached { .. }),
+            _ => matches!(cause.downcast_ref(), Some(NotAttached { .. })),
+        })
+    };
+    let is_not_attached = match error.downcast_ref::<targets::SeveralFailed>() {
+        Some(several) if several.is_partially_done => return Some((PARTIALLY_DONE, false)),
+        Some(several) => several.errors.iter().all(is_not_attached),
+        None => is_not_attached(error),
+    };
+    is_not_attached.then_some((NOT_ATTACHED, false))
 }
 
 #[cfg(test)]
 mod tests {
+    use dcqcn_support::cli::json_page_differences;
+
     use super::*;
 
     #[test]
@@ -223,6 +240,12 @@ mod tests {
     #[test]
     fn documented_commands_exist() {
         assert_eq!(dcqcn_support::cli::refused::<Cli>(help::command()), [] as [String; 0]);
+    }
+
+    #[test]
+    fn json_page_lists_commands() {
+        let without = ["run", "top", "export", "config schema", "doctor listen"];
+        assert_eq!(json_page_differences(help::command(), &without), [] as [String; 0]);
     }
 
     #[test]
@@ -246,9 +269,15 @@ mod tests {
 
     #[test]
     fn exit_code_follows_cause() {
-        let error = NotAttached { iface: "eth0".into() };
-        let error = anyhow::Error::from(error).context("cannot show");
-        assert_eq!(exit_code(&error), Some((NOT_ATTACHED, false)));
+        let not_attached = || NotAttached { iface: "eth0".into() };
+        let expected = Some((NOT_ATTACHED, false));
+        for error in [anyhow::Error::from(not_attached()), dcqcn_daemon::Error::from(not_attached()).into()] {
+            assert_eq!(exit_code(&error.context("cannot show")), expected);
+        }
+        let several = |other| targets::result(vec![not_attached().into(), other], false).unwrap_err();
+        assert_eq!(exit_code(&several(not_attached().into())), expected);
+        assert_eq!(exit_code(&several(anyhow::anyhow!("other"))), None);
+        assert_eq!(exit_code(&Interrupted.into()), Some((INTERRUPTED, false)));
         assert_eq!(exit_code(&anyhow::anyhow!("other")), None);
     }
 }

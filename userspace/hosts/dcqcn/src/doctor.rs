@@ -5,6 +5,7 @@
 
 mod adapters;
 mod checks;
+mod netns;
 pub(crate) mod peer;
 pub(crate) mod record;
 pub(crate) mod snapshot;
@@ -13,6 +14,7 @@ mod tunnel;
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use netns::in_netns;
 pub(crate) use snapshot::Snapshot;
 pub(crate) use take::take;
 

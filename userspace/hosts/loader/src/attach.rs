@@ -16,7 +16,6 @@ mod hooks;
 mod identity;
 mod interrupt;
 mod journal;
-mod legacy;
 mod lock;
 mod parallel;
 mod pending;
@@ -64,7 +63,7 @@ pub use pending_revert::Pending;
 use plan::Plan;
 pub use prepare::{prepare, write_networkd};
 pub use repair::repair;
-pub use speed::follow_link_rate;
+pub use speed::{follow_link_rate, follow_other_host};
 use state_dir::StateDir;
 pub use takeover::{Claim, claim, is_claimed, is_upgradable, revise, upgrade};
 pub use verify::{Part, Sweep, verify};
@@ -148,7 +147,7 @@ pub struct Info {
     #[serde(default)]
     pub link_rate_found_bps: Option<u64>,
     /// Defaults derived from the interface; `None` from versions that did not record them.
-    #[serde(default, rename = "unsaid")]
+    #[serde(default)]
     pub derived: Option<DerivedDefaults>,
 }
 

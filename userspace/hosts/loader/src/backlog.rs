@@ -85,6 +85,7 @@ mod tests {
             parent,
             options: Vec::new(),
             has_size_table: false,
+            shared_block: None,
             stats: Stats { backlog_bytes, ..Stats::default() },
         }
     }

@@ -56,12 +56,7 @@ pub enum Error {
     )]
     Left { iface: String, left: String, first: Box<Self> },
     #[error(
-        "{iface} was attached by an earlier dcqcn ({}): `dcqcn detach {iface}` rolls it back; then attach again",
-        path.display()
-    )]
-    Earlier { iface: String, path: PathBuf },
-    #[error(
-        "{} has format {found}, this dcqcn supports 1; use the dcqcn that attached it",
+        "{} has format {found}, this dcqcn supports 2; use the dcqcn that attached it",
         path.display()
     )]
     Format { path: PathBuf, found: u64 },
@@ -178,15 +173,55 @@ pub enum Error {
     #[error("{}: {source}", path.display())]
     File { path: PathBuf, source: io::Error },
     #[error(
-        "{}: {source}; `dcqcn detach IFACE --force` removes the attachment, except for a root qdisc",
+        "{}: {source}; `dcqcn detach {iface} --force` removes the attachment, except for a root qdisc",
         path.display()
     )]
-    Info { path: PathBuf, source: Box<dyn std::error::Error + Send + Sync> },
+    Info { iface: String, path: PathBuf, source: Box<dyn std::error::Error + Send + Sync> },
+    /// A journal of an interface that does not exist in this network namespace.
+    #[error("{}: {source}; its interface does not exist here: remove the file", path.display())]
+    Orphan { path: PathBuf, source: Box<dyn std::error::Error + Send + Sync> },
+    #[error("{} is a directory instead of a journal; remove it (`rm -r`), and repeat the command", path.display())]
+    JournalDirectory { path: PathBuf },
     #[error("cannot mount a BPF file system on {}: {source}; it needs CAP_SYS_ADMIN", path.display())]
     Mount { path: PathBuf, source: io::Error },
     /// Mounted, but not visible to this process.
     #[error("{} is not a BPF file system; mount one there: `mount -t bpf bpf {}`", path.display(), path.display())]
     NoBpfFs { path: PathBuf },
+}
+
+impl Error {
+    /// Whether the message has the name of the interface.
+    pub const fn names_interface(&self) -> bool {
+        !matches!(
+            self,
+            Self::Format { .. }
+                | Self::Locked { .. }
+                | Self::Capability { .. }
+                | Self::Kernel { .. }
+                | Self::Pacer { .. }
+                | Self::Queues { .. }
+                | Self::Role { .. }
+                | Self::StillPending { .. }
+                | Self::Unsupported(
+                    Unsupported::InlineOnlyMarks
+                        | Unsupported::InlineQueues
+                        | Unsupported::QueuesAndPacer { .. }
+                        | Unsupported::FlowsOfHtb(_)
+                        | Unsupported::Preemptible
+                        | Unsupported::TagsLost { .. }
+                )
+                | Self::Settings(_)
+                | Self::Invalid(_)
+                | Self::Net(_)
+                | Self::Dataplane(_)
+                | Self::Wait(_)
+                | Self::File { .. }
+                | Self::Orphan { .. }
+                | Self::JournalDirectory { .. }
+                | Self::Mount { .. }
+                | Self::NoBpfFs { .. }
+        )
+    }
 }
 
 impl From<SettingsError> for Error {

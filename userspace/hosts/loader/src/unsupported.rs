@@ -12,6 +12,10 @@ pub enum Unsupported {
     NamedTwice(String),
     #[error("--inline needs two interfaces, not {0} twice")]
     InlineWithItself(String),
+    #[error(
+        "XDP in the driver of {0}, a bond, runs on its ports, and packets would go back where they came from; use `--xdp-mode skb`"
+    )]
+    DriverModeOnBond(String),
     #[error("an inline attachment only marks: np_enable, rp_enable and fast_cnp stay off")]
     InlineOnlyMarks,
     #[error("an inline attachment forwards before any qdisc: attach each port separately for --queues")]
@@ -30,6 +34,12 @@ pub enum Unsupported {
          (`tc qdisc del dev {iface} {kind}`, `tc qdisc add dev {iface} clsact`), then attach"
     )]
     IngressQdisc { iface: String, kind: String },
+    #[error(
+        "the clsact qdisc of {iface} shares filter block {block} with other interfaces, and takes no filter of its own: replace \
+         it (`tc qdisc del dev {iface} clsact`, `tc qdisc add dev {iface} clsact`) and add its other filters to {iface} again, \
+         or boot Linux 6.6 or later, then attach"
+    )]
+    SharedBlock { iface: String, block: u32 },
     #[error(
         "{iface} has the shaper {shaper} at {parent}, which attaching would replace: remove it and set link_rate, or attach with \
          --pacer none and without --queues"

@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 
 use libc::{
-    IFLA_ADDRESS, IFLA_ALT_IFNAME, IFLA_IFNAME, IFLA_INFO_KIND, IFLA_LINK, IFLA_LINK_NETNSID, IFLA_LINKINFO,
-    IFLA_MASTER, IFLA_MTU, IFLA_PERM_ADDRESS, IFLA_PROP_LIST, IFLA_STATS64, IFLA_TXQLEN, IFLA_XDP,
-    RTM_DELLINK, RTM_GETLINK, RTM_NEWADDR, RTM_NEWLINK, RTM_NEWNEIGH, RTM_SETLINK,
+    IFLA_ADDRESS, IFLA_ALT_IFNAME, IFLA_IFNAME, IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_LINK, IFLA_LINK_NETNSID,
+    IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, IFLA_PERM_ADDRESS, IFLA_PROP_LIST, IFLA_STATS64, IFLA_TXQLEN,
+    IFLA_XDP, RTM_DELLINK, RTM_GETLINK, RTM_NEWADDR, RTM_NEWLINK, RTM_NEWNEIGH, RTM_SETLINK,
 };
 use netlink_packet_core::{Emitable, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::AddressFamily;
@@ -60,6 +60,8 @@ pub struct Link {
     pub kind: Option<String>,
     /// The loopback.
     pub is_loopback: bool,
+    /// A tunnel whose remote is named by each packet's metadata (`ip link add ... external`).
+    pub is_metadata_tunnel: bool,
     /// Administratively up.
     pub up: bool,
     /// For one end of a virtual cable ([`is_cable`]), the index of the other in the namespace of that end; for a stacked
@@ -370,8 +372,8 @@ fn describe(body: &[u8]) -> Result<Link> {
     let flags = LinkFlags::from_bits_retain(flags);
     let number = |kind| u32_at(attribute(attributes, kind)?, 0);
     let mac = |kind| attribute(attributes, kind)?.try_into().ok();
-    let kind =
-        attribute(attributes, IFLA_LINKINFO).and_then(|info| attribute(info, IFLA_INFO_KIND)).map(string);
+    let info = attribute(attributes, IFLA_LINKINFO).unwrap_or_default();
+    let kind = attribute(info, IFLA_INFO_KIND).map(string);
     // The lower interface of a container's macvlan has an index of another namespace, which another interface may have
     // here.
     let is_elsewhere = !is_cable(kind.as_deref()) && attribute(attributes, IFLA_LINK_NETNSID).is_some();
@@ -382,6 +384,7 @@ fn describe(body: &[u8]) -> Result<Link> {
         mac: mac(IFLA_ADDRESS),
         permanent_mac: mac(IFLA_PERM_ADDRESS),
         mtu: number(IFLA_MTU).unwrap_or_default(),
+        is_metadata_tunnel: is_metadata_tunnel(kind.as_deref(), info),
         kind,
         is_loopback: flags.contains(LinkFlags::Loopback),
         up: flags.contains(LinkFlags::Up),
@@ -390,6 +393,20 @@ fn describe(body: &[u8]) -> Result<Link> {
         tx_queue_len: number(IFLA_TXQLEN).unwrap_or_default(),
         speed_bps: None,
     })
+}
+
+/// Whether a tunnel of this kind with this `IFLA_LINKINFO` has no remote of its own.
+fn is_metadata_tunnel(kind: Option<&str>, info: &[u8]) -> bool {
+    // IFLA_VXLAN_COLLECT_METADATA, IFLA_GENEVE_COLLECT_METADATA, IFLA_GRE_COLLECT_METADATA (include/uapi/linux/if_link.h,
+    // if_tunnel.h): a flag, of vxlan a byte.
+    let option = match kind {
+        Some("vxlan") => 25,
+        Some("geneve") => 6,
+        Some("gretap" | "ip6gretap" | "erspan" | "ip6erspan") => 18,
+        _ => return false,
+    };
+    let data = attribute(info, IFLA_INFO_DATA).unwrap_or_default();
+    attribute(data, option).is_some_and(|value| value != [0])
 }
 
 /// The names in the value of `IFLA_PROP_LIST`.

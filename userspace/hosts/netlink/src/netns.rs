@@ -22,6 +22,8 @@ use super::error::{Error, Result};
 const DIRECTORY: &str = "/run/netns";
 /// The calling thread's own namespace.
 const CURRENT: &str = "/proc/thread-self/ns/net";
+/// Inode number of the initial PID namespace (`PROC_PID_INIT_INO`), in which all processes are visible.
+const INITIAL_PID_NS: u64 = 0xEFFF_FFFC;
 
 /// An open network namespace. The handle keeps the namespace alive, even after [`Netns::delete`].
 #[derive(Debug)]
@@ -249,10 +251,14 @@ fn cookie() -> io::Result<u64> {
 
 /// Whether the namespace with this inode number and cookie still exists: it has a process or a
 /// mount. Another namespace may have reused the inode number. `None` if this process may not
-/// inspect the others. A namespace that only an open file refers to is not found.
+/// inspect the others, or is in a container, where the others are not visible. A namespace that only
+/// an open file refers to is not found.
 pub fn exists(inode: u64, cookie: u64) -> Option<bool> {
     match with_inode(inode)? {
-        None => Some(false),
+        None => {
+            let pid_ns = fs::metadata("/proc/self/ns/pid").ok()?.ino();
+            (pid_ns == INITIAL_PID_NS).then_some(false)
+        }
         // Skip namespaces that have ended or may not be entered.
         Some(file) => Some(cookie_in(&file).ok()? == cookie),
     }

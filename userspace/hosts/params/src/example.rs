@@ -21,6 +21,40 @@ const HEADER: &str = "\
 # override the file. Sizes are in bytes (K = 1000, Ki = 1024), rates in bit/s.
 ";
 
+/// An example of the interfaces, and of the daemon's sections.
+pub const DAEMON_EXAMPLE: &str = r#"[[interface]]
+name = "eth*"            # a name, altname or pattern (* ? [a-f]); of several [[interface]] that match, the first is used
+#driver = "mlx5_core"    # also mac, pci, rdma; an interface must match all that are given
+role = "host"            # from here on any setting, see `dcqcn config example`
+#profile = "auto"        # by link speed: lab up to 1 Gbit/s, paper above
+pacer = "auto"
+#repair = "programs"     # what is restored if another program removes it: none, programs, or all (with the qdisc)
+#inline = "eth1"         # a bump in the wire; needs a name, not a pattern
+[interface.parameters]
+link_rate = "25gbit"
+[interface.wred.3]
+kmin = "100KB"
+
+[metrics]
+listen = "127.0.0.1:9310"
+#top_qps = 20            # series of the busiest flows of each interface (0 to 1000)
+
+[age]
+idle = "10min"           # remove flows silent for this time (1s to 7d); default: never
+
+[log]
+format = "json"          # or text; `--log-format` overrides it
+filter = "info"          # syntax of DCQCN_LOG, which overrides it
+
+[control]                # enables the control socket
+#socket = "/run/dcqcn/control"
+group = "dcqcn-fleet"    # its members may use the socket; default: root only
+
+[fleet]                  # changes permitted over the socket; default: none
+allow = ["wred.*.kmin = 50KB..500KB", "wred.*.kmax = 200KB..2MB", "rpg_ai_rate"]
+#state = "/var/lib/dcqcn/fleet.json"
+"#;
+
 /// A top-level entry of the file.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
@@ -83,6 +117,8 @@ pub fn example(config: &Config) -> String {
     let mut text = HEADER.to_owned();
     // Writing into a `String` cannot fail.
     let _ = write_example(&mut text, config);
+    text.push_str("\n# The interfaces, and the sections for `dcqcn run`.\n");
+    DAEMON_EXAMPLE.lines().for_each(|line| text.extend(["#", line, "\n"]));
     text
 }
 
@@ -226,7 +262,9 @@ mod tests {
             Some(rest) if !rest.starts_with(' ') => rest.to_owned(),
             _ => line.to_owned(),
         };
-        example.lines().map(setting).collect::<Vec<_>>().join("\n")
+        // Without interfaces, which override the settings.
+        let settings = example.split("#[[interface]]").next().unwrap_or(example);
+        settings.lines().map(setting).collect::<Vec<_>>().join("\n")
     }
 
     #[test]

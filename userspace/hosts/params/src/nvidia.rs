@@ -110,6 +110,10 @@ pub enum Error {
         .0.display()
     )]
     Nothing(PathBuf),
+    #[error("{} has no value for port {port}; omit `--port`, or select another port", path.display())]
+    NoPort { path: PathBuf, port: u8 },
+    #[error("{} is a directory, which belongs to one port; omit `--port`", .0.display())]
+    PortOfDirectory(PathBuf),
     #[error("{}: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
     #[error("{}: `{}` is not a whole number: write one, without its unit", path.display(), shown(text))]
@@ -124,8 +128,11 @@ pub enum Error {
 /// end in `_P1` or `_P2` in the latter; the default is the first.
 ///
 /// # Errors
-/// There is no parameter to import, or a known parameter is unreadable or out of range.
+/// There is no parameter to import, also of `port`, or a known parameter is unreadable or out of range.
 pub fn read(path: &Path, port: Option<u8>) -> Result<Import, Error> {
+    if path.is_dir() && port.is_some() {
+        return Err(Error::PortOfDirectory(path.to_owned()));
+    }
     let mut import = Import::default();
     let has_rp = if path.is_dir() { import.directory(path)? } else { import.dump(path, port)? };
     if has_rp {
@@ -510,6 +517,19 @@ mod tests {
         fs::write(file.path(), "RPG_GD_P1 7\n").unwrap();
         let refused = read(file.path(), None).unwrap_err().to_string();
         assert!(refused.contains(":1 = 7: rpg_gd = 7 is out of range"), "{refused}");
+    }
+
+    #[test]
+    fn other_port_of_dump_not_imported() {
+        let import = dumped("RPG_AI_RATE_P1 7\nRPG_GD_P2 10\nCNP_DSCP 46\n", Some(2));
+        let keys: Vec<_> = import.changes.iter().map(|(_, change)| change.key.to_string()).collect();
+        assert!(keys.contains(&"rpg_gd".into()) && keys.contains(&"cnp_dscp".into()), "{keys:?}");
+        assert!(!keys.contains(&"rpg_ai_rate".into()), "{keys:?}");
+        assert!(import.notes.iter().any(|note| note.reason == "rpg_ai_rate has no value for port 2"));
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), "RPG_AI_RATE_P1 7\n").unwrap();
+        assert!(matches!(read(file.path(), Some(2)), Err(Error::NoPort { port: 2, .. })));
+        assert!(matches!(read(directory(&FIRMWARE).path(), Some(2)), Err(Error::PortOfDirectory(_))));
     }
 
     #[test]

@@ -54,6 +54,8 @@ enum Problem {
     WrongUnit,
     #[error("is ambiguous, tc(8) reads `bps` as bytes per second")]
     Bps,
+    #[error("is in bytes per second")]
+    BytesPerSecond,
     #[error("is not a whole number of {0}")]
     NotWhole(&'static str),
     #[error("is too large")]
@@ -134,6 +136,9 @@ pub fn parse(text: &str, unit: Unit) -> Result<u64, QuantityError> {
             return index.map(|index| index as u64).ok_or_else(|| refused(Problem::Word));
         }
     };
+    if unit == Unit::BitsPerSecond && text.ends_with("B/s") {
+        return Err(refused(Problem::BytesPerSecond));
+    }
     let parts = match decimal(text) {
         // `1h 30m`, `90 seconds`: humantime's grammar, for anything other than a number with one of the units above.
         Err(problem) if unit == Unit::Nanoseconds => {
@@ -226,6 +231,11 @@ pub fn parse_duration_ns(text: &str) -> Result<u64, QuantityError> {
     parse(text, Unit::Nanoseconds)
 }
 
+/// Parses a time in ns, for the command line. A bare number is rejected.
+pub fn parse_time_ns(text: &str) -> Result<u64, QuantityError> {
+    parse(text, Unit::Nanoseconds)
+}
+
 /// Parses a number of bytes, for the command line.
 pub fn parse_bytes(text: &str) -> Result<u64, QuantityError> {
     parse(text, Unit::Bytes)
@@ -287,6 +297,7 @@ mod tests {
             ("55", Unit::Nanoseconds, "has no unit: write a time, as in `55us`"),
             ("1", Unit::PartsPerMillion, "has no unit: write a percentage"),
             ("40mbps", Unit::BitsPerSecond, "ambiguous"),
+            ("5GB/s", Unit::BitsPerSecond, "is in bytes per second: write a rate, as in `40mbit`"),
             ("40us", Unit::Bytes, "has the wrong unit: write bytes, as in `100KB`"),
             ("1.5", Unit::Bytes, "is not a whole number of bytes"),
             ("0.3ns", Unit::Nanoseconds, "is not a whole number of nanoseconds"),

@@ -352,13 +352,33 @@ pub fn confirm(ifaces: &[String]) -> Result<Vec<(Info, Pending)>, attach::Error>
     Ok(confirmed)
 }
 
-/// Reverts pending changes, and logs it.
+/// Reverts pending changes, and logs it. Omits changes without a difference: they were reverted before, and only their
+/// journal could not be written.
 pub fn revert(which: Which<'_>) -> Result<Reverted, attach::Error> {
-    let reverted = attach::revert(which)?;
+    let mut reverted = attach::revert(which)?;
+    reverted.changes.retain(|change| differing(&change.old, &change.new).next().is_some());
     if let Err(error) = Log::here().append_reverted(&reverted.changes) {
         tracing::warn!(%error, "change reverted but not recorded in the audit log");
     }
     Ok(reverted)
+}
+
+/// Reverts pending changes as [`revert`], and reports each as a warning or error that starts with `why`.
+pub fn revert_and_report(which: Which<'_>, why: &str) -> Result<(), attach::Error> {
+    let Reverted { changes, failed } = revert(which)?;
+    for change in changes {
+        tracing::warn!(iface = change.iface, changes = differences(&change), "{why}; reverted");
+    }
+    for ChangeError { iface, error } in failed {
+        tracing::error!(iface, %error, "{why}; its revert is incomplete");
+    }
+    Ok(())
+}
+
+/// The changed parameters with their old and new values, as text.
+pub fn differences(Change { old, new, .. }: &Change) -> String {
+    let text = |key: Key| format!("{key}: {} -> {}", key.text(old), key.text(new));
+    differing(old, new).map(text).collect::<Vec<_>>().join(", ")
 }
 
 /// Mode of a change.

@@ -1,5 +1,6 @@
 //! Commands in the documentation, for tests that check them against the command line.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -29,6 +30,54 @@ pub fn refused<C: Parser>(mut command: clap::Command) -> Vec<String> {
     shown.retain(|words| C::try_parse_from(words).is_err_and(|error| error.exit_code() != 0));
     refused.extend(shown.iter().map(|words| words.join(" ")));
     refused
+}
+
+/// Differences between the commands of docs/reference/json.md and the visible ones; `without` have no JSON output.
+pub fn json_page_differences(mut command: clap::Command, without: &[&str]) -> Vec<String> {
+    command.build();
+    let program = command.get_name().to_owned();
+    let (mut all, mut leaves) = (BTreeSet::new(), BTreeSet::new());
+    paths(&command, &program, &mut all, &mut leaves);
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/json.md");
+    let page = fs::read_to_string(page).unwrap_or_default();
+    let table = page.split("| command | object |").nth(1).and_then(|rest| rest.split("\n\n").next());
+    let mut listed = BTreeSet::new();
+    let mut differences = Vec::new();
+    for row in table.unwrap_or_default().lines() {
+        let spans: Vec<&str> =
+            row.split('|').nth(1).unwrap_or_default().split('`').skip(1).step_by(2).collect();
+        let Some(first) = spans.first() else { continue };
+        let first = if first.starts_with("dcqcn-") { (*first).to_owned() } else { format!("dcqcn {first}") };
+        if first.split(' ').next() != Some(&program) {
+            continue;
+        }
+        // Further names have the prefix of the first one, or none.
+        let prefix = first.rsplit_once(' ').map_or(program.as_str(), |(prefix, _)| prefix);
+        let further = spans.iter().skip(1).map(|span| {
+            let sibling = format!("{prefix} {span}");
+            if all.contains(&sibling) { sibling } else { format!("{program} {span}") }
+        });
+        let further: Vec<String> = further.collect();
+        listed.extend([first.clone()].into_iter().chain(further));
+    }
+    differences.extend(listed.difference(&all).map(|path| format!("no such command: {path}")));
+    let without: BTreeSet<String> = without.iter().map(|name| format!("{program} {name}")).collect();
+    let missing = leaves.difference(&listed).filter(|path| !without.contains(*path));
+    differences.extend(missing.map(|path| format!("not in json.md: {path}")));
+    differences
+}
+
+/// Adds the visible commands below `command`, and of these the ones without subcommands.
+fn paths(command: &clap::Command, path: &str, all: &mut BTreeSet<String>, leaves: &mut BTreeSet<String>) {
+    let visible = |one: &&clap::Command| one.get_name() != "help" && !one.is_hide_set();
+    for one in command.get_subcommands().filter(visible) {
+        let path = format!("{path} {}", one.get_name());
+        if !one.get_subcommands().any(|one| visible(&one)) {
+            leaves.insert(path.clone());
+        }
+        paths(one, &path, all, leaves);
+        all.insert(path);
+    }
 }
 
 /// The long help of all visible commands and subcommands.

@@ -20,7 +20,7 @@ use dcqcn_telemetry::{ChangeReport, CountersReport, FlowsReport, Parameter, Queu
 use serde::Serialize;
 use serde_json::json;
 
-use super::{FileArgs, Ignored, THRIFT_PORT, plan};
+use super::{FileArgs, Ignored, THRIFT_PORT, plan, switch_config};
 
 /// A running switch.
 #[derive(Clone, Copy, Debug, Args)]
@@ -101,7 +101,11 @@ impl CheckArgs {
         let file = self.file.display().to_string();
         let text = read_text(&self.file).with_context(|| format!("cannot read {file}"))?;
         let (settings, switch) = switch::parse(&file, &text)?;
+        let config = switch_config(settings.clone())?;
         let plan = plan(settings, &switch).with_context(|| format!("{file}: not for a BMv2 switch"))?;
+        if !out.is_json() {
+            eprint!("{}", Ignored::of(&plan, &config));
+        }
         out.show(&CheckReport { file, ports: switch.port.len(), entries: plan.entries.len() })
     }
 }

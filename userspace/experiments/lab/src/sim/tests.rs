@@ -70,6 +70,8 @@ fn usage_error_suggests_fix() {
         ("incast --delay 1us --loop-delay 4us", "cannot be used with"),
         ("incast --sweep kmx=1", "did you mean `kmax`?"),
         ("incast --set rpg_ai_rat=1", "did you mean `rpg_ai_rate`?"),
+        ("incast --delay 1", "has no unit: write a time, as in `55us`"),
+        ("fabric --timeout 4", "has no unit"),
         ("incast --classes on", "unexpected argument '--classes'"),
         ("", "Usage:"),
     ] {
@@ -85,8 +87,41 @@ fn flags_override_file_or_are_rejected() {
     std::fs::write(&file, "link = '10g'\nmtu = 512\n[[roce]]\nflows = 3\n").unwrap();
     let args = parse(&format!("{} --link 20g --mtu 1KB", file.path().display())).unwrap();
     let scenario = args.run.setup(args.file.as_deref()).unwrap().scenario(false).unwrap();
-    assert_eq!((scenario.port_rate_bps, scenario.roce[0].payload_bytes), (20_000_000_000, 1_000));
+    assert_eq!((scenario.port_rate_bps, scenario.groups[0].transport.payload_bytes), (20_000_000_000, 1_000));
     let args = parse(&format!("{} --flows 4", file.path().display())).unwrap();
     let refused = args.run.setup(args.file.as_deref()).unwrap_err().to_string();
     assert!(refused.contains("flows = 4 has no effect"), "{refused}");
+}
+
+/// The error of a run, and its output.
+fn failed(options: &str) -> (String, String) {
+    let mut shown = Vec::new();
+    let error = parse(options).unwrap().run(&mut Output::new(&mut shown, false)).unwrap_err();
+    (format!("{error:#}"), String::from_utf8(shown).unwrap())
+}
+
+#[test]
+fn result_precedes_unwritable_file() {
+    for options in [
+        "incast --duration 1ms --csv /dev/null/x",
+        "incast --duration 1ms --plot /dev/null/x.svg",
+        "fabric --workload incast:2 --csv /dev/null/x",
+        "fabric --workload incast:2 --plot /dev/null/x.svg",
+    ] {
+        let (error, shown) = failed(options);
+        assert!(error.contains("/dev/null/x") && !shown.is_empty(), "{options}: {error}");
+    }
+}
+
+#[test]
+fn parameter_without_effect_rejected() {
+    for options in [
+        "incast --set fast_cnp=on",
+        "incast --sweep cp_enable=on,off",
+        "fabric --set pfc.3.xoff=1KB",
+        "fabric --sweep wred.3.drain_rate=1gbit,2gbit",
+    ] {
+        let (error, _) = failed(options);
+        assert!(error.contains("has no effect in a simulation"), "{options}: {error}");
+    }
 }

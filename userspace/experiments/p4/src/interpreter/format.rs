@@ -5,266 +5,162 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::Value;
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Program {
-    #[serde(rename = "__meta__")]
-    pub(super) meta: Meta,
-    #[serde(rename = "program")]
-    _program: Value,
-    pub(super) header_types: Vec<HeaderType>,
-    pub(super) headers: Vec<Header>,
-    /// Unused: elements of a stack are headers too, and operations on a stack are rejected.
-    #[serde(rename = "header_stacks")]
-    _header_stacks: Value,
-    pub(super) errors: Vec<(String, u32)>,
-    pub(super) parsers: Vec<Parser>,
-    pub(super) deparsers: Vec<Deparser>,
-    pub(super) counter_arrays: Vec<Array>,
-    pub(super) register_arrays: Vec<Array>,
-    pub(super) calculations: Vec<Calculation>,
-    pub(super) actions: Vec<Action>,
-    pub(super) pipelines: Vec<Pipeline>,
-    pub(super) field_lists: Vec<FieldList>,
-    /// Other names of fields of `standard_metadata`.
-    #[serde(rename = "field_aliases")]
-    _field_aliases: Value,
-    pub(super) header_union_types: Vec<Value>,
-    pub(super) header_unions: Vec<Value>,
-    pub(super) header_union_stacks: Vec<Value>,
-    pub(super) enums: Vec<Value>,
-    pub(super) parse_vsets: Vec<Value>,
-    pub(super) meter_arrays: Vec<Value>,
-    pub(super) learn_lists: Vec<Value>,
-    pub(super) checksums: Vec<Value>,
-    pub(super) extern_instances: Vec<Value>,
-    pub(super) force_arith: Vec<Value>,
+/// Objects: their keys, and after `;` those that are not used.
+macro_rules! objects {
+    ($($(#[$doc:meta])* $object:ident {
+        $($(#[$attribute:meta])* $key:ident: $type:ty),* $(,)? $(; $($unused:ident = $name:literal),+)?
+    })+) => {
+        $(
+            $(#[$doc])*
+            #[derive(Deserialize)]
+            #[serde(deny_unknown_fields)]
+            pub(super) struct $object {
+                $($(#[$attribute])* pub(super) $key: $type,)*
+                $($(#[serde(rename = $name)] $unused: Value,)+)?
+            }
+        )+
+    };
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Meta {
-    pub(super) version: [u32; 2],
-    #[serde(rename = "compiler")]
-    _compiler: Value,
-}
+objects! {
+    Program {
+        #[serde(rename = "__meta__")]
+        meta: Meta,
+        header_types: Vec<HeaderType>,
+        headers: Vec<Header>,
+        errors: Vec<(String, u32)>,
+        parsers: Vec<Parser>,
+        deparsers: Vec<Deparser>,
+        counter_arrays: Vec<Array>,
+        register_arrays: Vec<Array>,
+        calculations: Vec<Calculation>,
+        actions: Vec<Action>,
+        pipelines: Vec<Pipeline>,
+        field_lists: Vec<FieldList>,
+        header_union_types: Vec<Value>,
+        header_unions: Vec<Value>,
+        header_union_stacks: Vec<Value>,
+        enums: Vec<Value>,
+        parse_vsets: Vec<Value>,
+        meter_arrays: Vec<Value>,
+        learn_lists: Vec<Value>,
+        checksums: Vec<Value>,
+        extern_instances: Vec<Value>,
+        force_arith: Vec<Value>,
+        // Elements of a stack are headers too, and operations on a stack are rejected. Aliases are other names of fields of
+        // `standard_metadata`.
+        ; _program = "program", _header_stacks = "header_stacks", _field_aliases = "field_aliases"
+    }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct HeaderType {
-    pub(super) name: String,
-    #[serde(rename = "id")]
-    _id: Value,
-    /// Name, width and signedness of each field. A field of variable length has no number for a width.
-    pub(super) fields: Vec<(String, u32, bool)>,
-}
+    Meta { version: [u32; 2]; _compiler = "compiler" }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Header {
-    pub(super) name: String,
-    #[serde(rename = "id")]
-    _id: Value,
-    pub(super) header_type: String,
-    pub(super) metadata: bool,
-    #[serde(rename = "pi_omit")]
-    _pi_omit: Value,
-}
+    HeaderType {
+        name: String,
+        /// Name, width and signedness of each field. A field of variable length has no number for a width.
+        fields: Vec<(String, u32, bool)>,
+        ; _id = "id"
+    }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Parser {
-    #[serde(rename = "name")]
-    _name: Value,
-    #[serde(rename = "id")]
-    _id: Value,
-    pub(super) init_state: String,
-    pub(super) parse_states: Vec<ParseState>,
-}
+    Header { name: String, header_type: String, metadata: bool; _id = "id", _pi_omit = "pi_omit" }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct ParseState {
-    pub(super) name: String,
-    #[serde(rename = "id")]
-    _id: Value,
-    pub(super) parser_ops: Vec<Call>,
-    pub(super) transition_key: Vec<Value>,
-    pub(super) transitions: Vec<Transition>,
-}
+    Parser { init_state: String, parse_states: Vec<ParseState>; _name = "name", _id = "id" }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Transition {
-    #[serde(rename = "type")]
-    pub(super) kind: String,
-    pub(super) value: Option<String>,
-    pub(super) mask: Option<String>,
-    pub(super) next_state: Option<String>,
-}
+    ParseState {
+        name: String,
+        parser_ops: Vec<Call>,
+        transition_key: Vec<Value>,
+        transitions: Vec<Transition>,
+        ; _id = "id"
+    }
 
-/// An operation of a parser, or a primitive of an action.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Call {
-    pub(super) op: String,
-    pub(super) parameters: Vec<Value>,
-}
+    Transition {
+        #[serde(rename = "type")]
+        kind: String,
+        value: Option<String>,
+        mask: Option<String>,
+        next_state: Option<String>,
+    }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Deparser {
-    #[serde(rename = "name")]
-    _name: Value,
-    #[serde(rename = "id")]
-    _id: Value,
-    pub(super) order: Vec<String>,
-    pub(super) primitives: Vec<Value>,
-}
+    /// An operation of a parser, or a primitive of an action.
+    Call { op: String, parameters: Vec<Value> }
 
-/// A register or a counter array.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Array {
-    pub(super) name: String,
-    #[serde(rename = "id")]
-    _id: Value,
-    pub(super) size: usize,
-    /// Registers only.
-    #[serde(default)]
-    pub(super) bitwidth: u32,
-    /// Counters only.
-    #[serde(default)]
-    pub(super) is_direct: bool,
-}
+    Deparser { order: Vec<String>, primitives: Vec<Value>; _name = "name", _id = "id" }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Calculation {
-    pub(super) name: String,
-    #[serde(rename = "id")]
-    _id: Value,
-    pub(super) algo: String,
-    pub(super) input: Vec<Value>,
-}
+    /// A register or a counter array.
+    Array {
+        name: String,
+        size: usize,
+        /// Registers only.
+        #[serde(default)]
+        bitwidth: u32,
+        /// Counters only.
+        #[serde(default)]
+        is_direct: bool,
+        ; _id = "id"
+    }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Action {
-    pub(super) name: String,
-    pub(super) id: u32,
-    pub(super) runtime_data: Vec<Parameter>,
-    pub(super) primitives: Vec<Call>,
-}
+    Calculation { name: String, algo: String, input: Vec<Value>; _id = "id" }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Parameter {
-    #[serde(rename = "name")]
-    _name: Value,
-    pub(super) bitwidth: u32,
-}
+    Action { name: String, id: u32, runtime_data: Vec<Parameter>, primitives: Vec<Call> }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct FieldList {
-    pub(super) id: u32,
-    #[serde(rename = "name")]
-    _name: Value,
-    pub(super) elements: Vec<Value>,
-}
+    Parameter { bitwidth: u32; _name = "name" }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Pipeline {
-    pub(super) name: String,
-    #[serde(rename = "id")]
-    _id: Value,
-    pub(super) init_table: Option<String>,
-    pub(super) tables: Vec<Table>,
-    pub(super) action_profiles: Vec<Value>,
-    pub(super) conditionals: Vec<Conditional>,
-}
+    FieldList { id: u32, elements: Vec<Value>; _name = "name" }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Table {
-    pub(super) name: String,
-    #[serde(rename = "id")]
-    _id: Value,
-    /// Unused: each key has its own match type.
-    #[serde(rename = "match_type")]
-    _match_type: Value,
-    #[serde(rename = "type")]
-    pub(super) kind: String,
-    pub(super) max_size: usize,
-    pub(super) with_counters: bool,
-    pub(super) support_timeout: bool,
-    pub(super) direct_meters: Option<String>,
-    pub(super) key: Vec<Key>,
-    pub(super) actions: Vec<String>,
-    pub(super) action_ids: Vec<u32>,
-    /// Unused: next node of a table without a default action.
-    #[serde(rename = "base_default_next")]
-    _base_default_next: Value,
-    pub(super) next_tables: BTreeMap<String, Option<String>>,
-    pub(super) default_entry: DefaultEntry,
-    #[serde(default)]
-    pub(super) entries: Vec<ConstantEntry>,
-}
+    Pipeline {
+        name: String,
+        init_table: Option<String>,
+        tables: Vec<Table>,
+        action_profiles: Vec<Value>,
+        conditionals: Vec<Conditional>,
+        ; _id = "id"
+    }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Key {
-    pub(super) match_type: String,
-    #[serde(rename = "name")]
-    _name: Value,
-    pub(super) target: Value,
-    pub(super) mask: Option<String>,
-}
+    Table {
+        name: String,
+        #[serde(rename = "type")]
+        kind: String,
+        max_size: usize,
+        with_counters: bool,
+        support_timeout: bool,
+        direct_meters: Option<String>,
+        key: Vec<Key>,
+        actions: Vec<String>,
+        action_ids: Vec<u32>,
+        next_tables: BTreeMap<String, Option<String>>,
+        default_entry: DefaultEntry,
+        #[serde(default)]
+        entries: Vec<ConstantEntry>,
+        // Each key has its own match type; the base default is for tables without a default action.
+        ; _id = "id", _match_type = "match_type", _base_default_next = "base_default_next"
+    }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct DefaultEntry {
-    pub(super) action_id: u32,
-    pub(super) action_const: bool,
-    pub(super) action_data: Vec<String>,
-    /// Unused: equals `action_const` with this compiler.
-    #[serde(rename = "action_entry_const")]
-    _action_entry_const: Value,
-}
+    Key { match_type: String, target: Value, mask: Option<String>; _name = "name" }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct ConstantEntry {
-    pub(super) match_key: Vec<ConstantKey>,
-    pub(super) action_entry: ActionEntry,
-    /// Unused: needed only if several entries can match, in rejected tables.
-    #[serde(rename = "priority")]
-    _priority: Value,
-}
+    DefaultEntry {
+        action_id: u32,
+        action_const: bool,
+        action_data: Vec<String>,
+        // Equals `action_const` with this compiler.
+        ; _action_entry_const = "action_entry_const"
+    }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct ConstantKey {
-    pub(super) match_type: String,
-    pub(super) key: String,
-}
+    ConstantEntry {
+        match_key: Vec<ConstantKey>,
+        action_entry: ActionEntry,
+        // Needed only if several entries can match, in rejected tables.
+        ; _priority = "priority"
+    }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct ActionEntry {
-    pub(super) action_id: u32,
-    pub(super) action_data: Vec<String>,
-}
+    ConstantKey { match_type: String, key: String }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Conditional {
-    pub(super) name: String,
-    #[serde(rename = "id")]
-    _id: Value,
-    pub(super) expression: Value,
-    pub(super) true_next: Option<String>,
-    pub(super) false_next: Option<String>,
+    ActionEntry { action_id: u32, action_data: Vec<String> }
+
+    Conditional {
+        name: String,
+        expression: Value,
+        true_next: Option<String>,
+        false_next: Option<String>,
+        ; _id = "id"
+    }
 }

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 
-use dcqcn_common::classify::classify;
 use dcqcn_common::flow::{FlowId, NpFlow, NpSet, QpId, RpFlow, RpSet, set_index, tag};
 use dcqcn_common::layout::{Backlog, Counters, Pair, TIMES, WAYS};
 use dcqcn_common::params::{PACER_NONE, Params};
@@ -13,8 +12,8 @@ use dcqcn_p4::read::Reader;
 use dcqcn_p4::switch::QpPair;
 use dcqcn_params::qp::address;
 
-use super::{HOST, MAX_FRAME, NETWORK, Packet, SwitchEngine, SwitchOutput, Target};
-use crate::{Engine, Error, Hook, MIN_PACKET, Meta, Outcome, Run, State, Verdict};
+use super::{HOST, MAX_FRAME, NETWORK, SwitchEngine, SwitchOutput, Target};
+use crate::{Bytes, Engine, Error, Hook, MIN_PACKET, Meta, Outcome, Run, State, Verdict};
 
 impl<T: Target> Engine for SwitchEngine<T> {
     /// As [`Engine::process`], as a switch clones on its own.
@@ -24,7 +23,7 @@ impl<T: Target> Engine for SwitchEngine<T> {
 
     fn process(&mut self, hook: Hook, now_ns: u64, packet: &[u8], meta: &Meta) -> Result<Outcome, Error> {
         let &Meta { mark, priority, .. } = meta;
-        let outcome = |verdict, packet| Outcome {
+        let outcome_of = |verdict, packet| Outcome {
             verdict,
             packet,
             mark,
@@ -33,10 +32,10 @@ impl<T: Target> Engine for SwitchEngine<T> {
             emitted: Vec::new(),
         };
         if !(MIN_PACKET..=MAX_FRAME).contains(&packet.len()) {
-            return Ok(outcome(Verdict::NotRun, packet.to_vec()));
+            return Ok(outcome_of(Verdict::NotRun, packet.to_vec()));
         }
-        let frame = Packet(packet);
-        let roce = classify(&mut Packet(packet)).ok();
+        let frame = Bytes(packet);
+        let roce = frame.classify().ok();
         let marks = hook == Hook::Egress && self.params.config.scalars.cp_enable != 0;
         let is_forwarded = hook == Hook::Egress && meta.ingress_ifindex != 0;
         let depth_bytes = match &roce {
@@ -45,21 +44,25 @@ impl<T: Target> Engine for SwitchEngine<T> {
         };
         // A packet sent by the host itself has no port to return to.
         let is_fast = marks && self.params.config.scalars.fast_cnp != 0 && is_forwarded;
-        self.prepare(hook, is_forwarded, now_ns, packet, depth_bytes)?;
-        let SwitchOutput { out, extra } = self.pass(hook, is_fast, now_ns, packet)?;
+        // The route back to a source that equals the destination would return the packet to its port.
+        let is_same = packet.get(..6) == packet.get(6..12);
+        let flip = |packet: &mut Vec<u8>, at: usize| {
+            if let Some(byte) = packet.get_mut(at).filter(|_| is_same) {
+                *byte ^= 2;
+            }
+        };
+        let mut sent = packet.to_vec();
+        flip(&mut sent, 6);
+        self.prepare(hook, is_forwarded, now_ns, &sent, depth_bytes)?;
+        let SwitchOutput { mut out, mut extra } = self.pass(hook, is_fast, now_ns, &sent)?;
+        out.iter_mut().for_each(|out| flip(out, 6));
+        // A CNP returns to the source.
+        extra.iter_mut().for_each(|extra| flip(extra, 0));
         let mut outcome = match out {
-            Some(out) => outcome(Verdict::Pass, out),
-            None => outcome(Verdict::Drop, packet.to_vec()),
+            Some(out) => outcome_of(Verdict::Pass, out),
+            None => outcome_of(Verdict::Drop, packet.to_vec()),
         };
-        let sent = |packet| Outcome {
-            verdict: Verdict::Pass,
-            packet,
-            mark,
-            priority,
-            departure_ns: 0,
-            emitted: Vec::new(),
-        };
-        outcome.emitted = extra.into_iter().map(sent).collect();
+        outcome.emitted = extra.into_iter().map(|packet| outcome_of(Verdict::Pass, packet)).collect();
         let scalars = &self.params.config.scalars;
         let paces = hook == Hook::Egress && scalars.rp_enable != 0 && scalars.pacer != PACER_NONE;
         let roce = roce.filter(|roce| paces && roce.is_sequenced() && outcome.verdict == Verdict::Pass);

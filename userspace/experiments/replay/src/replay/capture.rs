@@ -1,7 +1,7 @@
 //! Captures: pcap and pcapng; every packet comes out as an Ethernet frame.
 
 use std::fs::File;
-use std::io::{self, Read as _, Seek as _};
+use std::io::{self, Cursor, Read};
 use std::path::{Path, PathBuf};
 
 use pcap_file::pcap::PcapReader;
@@ -16,6 +16,8 @@ use super::Link;
 const NS_PER_SECOND: u64 = 1_000_000_000;
 /// First bytes of a pcapng file: the type of its section header block, a palindrome in either byte order.
 const PCAPNG_MAGIC: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
+/// First bytes of files of gzip, xz and zstd.
+const COMPRESSED: [&[u8]; 3] = [&[0x1f, 0x8b], &[0xfd, b'7', b'z', b'X'], &[0x28, 0xb5, 0x2f, 0xfd]];
 
 /// Error in a capture.
 #[derive(Debug, thiserror::Error)]
@@ -51,25 +53,37 @@ pub struct Capture {
     last_ns: u64,
 }
 
+/// A file or a pipe; its first bytes were read already.
+type Input = io::Chain<Cursor<Vec<u8>>, Box<dyn Read>>;
+
 enum Source {
-    Pcap { link: Link, fcs_bytes: u32, reader: PcapReader<File> },
-    PcapNg(Box<PcapNgReader<File>>),
+    Pcap { link: Link, fcs_bytes: u32, reader: PcapReader<Input> },
+    PcapNg(Box<PcapNgReader<Input>>),
 }
 
 impl Capture {
-    /// Opens a file.
+    /// Opens a file or a pipe; `-` is standard input.
     ///
     /// # Errors
     /// The file cannot be read, is not a capture, or has an unsupported link type.
     pub fn open(path: &Path) -> Result<Self, CaptureError> {
         let failed = |source| CaptureError::Open { path: path.to_owned(), source };
-        let mut file = File::open(path).map_err(failed)?;
+        let mut rest: Box<dyn Read> = if path.as_os_str() == "-" {
+            Box::new(io::stdin())
+        } else {
+            Box::new(File::open(path).map_err(failed)?)
+        };
         let mut magic = Vec::with_capacity(PCAPNG_MAGIC.len());
-        (&file).take(PCAPNG_MAGIC.len() as u64).read_to_end(&mut magic).map_err(failed)?;
-        file.rewind().map_err(failed)?;
+        rest.by_ref().take(PCAPNG_MAGIC.len() as u64).read_to_end(&mut magic).map_err(failed)?;
+        if COMPRESSED.iter().any(|compressed| magic.starts_with(compressed)) {
+            let reason = "it is compressed; use `zcat FILE | dcqcn-lab replay -`, or xzcat or zstdcat";
+            return Err(CaptureError::NotACapture { path: path.to_owned(), reason: reason.to_owned() });
+        }
+        let is_pcapng = magic == PCAPNG_MAGIC;
+        let file: Input = Cursor::new(magic).chain(rest);
         let not_a_capture =
             |error| CaptureError::NotACapture { path: path.to_owned(), reason: reason(&error) };
-        let source = if magic == PCAPNG_MAGIC {
+        let source = if is_pcapng {
             Source::PcapNg(Box::new(PcapNgReader::new(file).map_err(not_a_capture)?))
         } else {
             let reader = PcapReader::new(file).map_err(not_a_capture)?;
@@ -142,7 +156,11 @@ fn reason(error: &PcapError) -> String {
 
 /// Reads raw records: the library's own check rejects packets longer than the snapshot length, which are normal in a
 /// capture with one.
-fn next_pcap(link: Link, fcs_bytes: u32, reader: &mut PcapReader<File>) -> Option<Result<Captured, Failure>> {
+fn next_pcap(
+    link: Link,
+    fcs_bytes: u32,
+    reader: &mut PcapReader<Input>,
+) -> Option<Result<Captured, Failure>> {
     let ns_per_unit = match reader.header().ts_resolution {
         TsResolution::MicroSecond => 1_000,
         TsResolution::NanoSecond => 1,
@@ -154,7 +172,7 @@ fn next_pcap(link: Link, fcs_bytes: u32, reader: &mut PcapReader<File>) -> Optio
     }))
 }
 
-fn next_pcapng(reader: &mut PcapNgReader<File>, last_ns: u64) -> Option<Result<Captured, Failure>> {
+fn next_pcapng(reader: &mut PcapNgReader<Input>, last_ns: u64) -> Option<Result<Captured, Failure>> {
     loop {
         // The library assumes nanoseconds; convert from the interface's units.
         let (interface, units, length, data) = match reader.next_block()? {

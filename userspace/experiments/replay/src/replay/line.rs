@@ -2,9 +2,8 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use dcqcn_common::classify::{Frame, Roce, classify};
+use dcqcn_common::classify::{Frame as _, Roce};
 use dcqcn_common::params::Params;
-use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Bth;
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::eth::{EtherType, Ethernet, VlanTag};
@@ -13,32 +12,7 @@ use dcqcn_common::wire::ipv6::Ipv6;
 use dcqcn_telemetry::{FlowRow, NpFlowRow};
 use serde::Serialize;
 
-use crate::{Hook, MIN_PACKET, Outcome, Verdict};
-
-/// A packet's bytes, read header by header.
-pub(super) struct Bytes<'a>(pub(super) &'a [u8]);
-
-impl Frame for Bytes<'_> {
-    fn frame_len(&self) -> u32 {
-        u32::try_from(self.0.len()).unwrap_or(u32::MAX)
-    }
-
-    fn header<const N: usize>(&self, at: usize) -> Option<&[u8; N]> {
-        self.0.get(at..)?.first_chunk()
-    }
-}
-
-impl Bytes<'_> {
-    /// Classification of the packet, or the counter if it is not processed.
-    pub(super) fn classify(&self) -> Result<Roce, Stat> {
-        classify(&mut Bytes(self.0))
-    }
-
-    /// Whether the packet is RoCEv2 and carries CE.
-    pub(super) fn is_ce(&self) -> bool {
-        self.classify().is_ok_and(|roce| roce.ecn().is_ce())
-    }
-}
+use crate::{Bytes, Hook, MIN_PACKET, Outcome, Verdict};
 
 /// One packet of the capture.
 #[derive(Debug, Serialize)]
@@ -86,8 +60,8 @@ impl PacketResult {
         let (verdict, redirect_ifindex) = match outcome.verdict {
             Verdict::Pass => ("pass", None),
             Verdict::Drop => ("drop", None),
-            Verdict::Redirect { ifindex, neighbour: false } => ("redirect", Some(ifindex)),
-            Verdict::Redirect { ifindex, neighbour: true } => ("redirect_neighbour", Some(ifindex)),
+            Verdict::Redirect { ifindex } => ("redirect", Some(ifindex)),
+            Verdict::Receive => ("receive", None),
             Verdict::NotRun => ("not_run", None),
         };
         let departure_ns = Some(outcome.departure_ns).filter(|&departure_ns| departure_ns != 0);

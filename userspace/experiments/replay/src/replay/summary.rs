@@ -70,7 +70,7 @@ impl Summary {
         self.packets += 1;
         self.truncated += u64::from(truncated);
         match outcome.verdict {
-            Verdict::Pass | Verdict::Redirect { .. } => self.passed += 1,
+            Verdict::Pass | Verdict::Redirect { .. } | Verdict::Receive => self.passed += 1,
             Verdict::Drop => self.dropped += 1,
             Verdict::NotRun => self.not_run += 1,
         }
@@ -112,7 +112,7 @@ impl fmt::Display for Summary {
             let times = self.clock_steps;
             writeln!(
                 f,
-                "the capture's clock was set back {times} times by more than a second: each is replayed without a gap"
+                "steps of the capture's clock back by more than a second: {times}; each is replayed without a gap"
             )?;
         }
         if self.truncated != 0 {

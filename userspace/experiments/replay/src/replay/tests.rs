@@ -160,6 +160,7 @@ fn other_link_types_get_ethernet_header() {
     let no_mac = [&sll[..4], &[0, 0], &sll[6..]].concat();
     for (link_type, header, src) in [
         (DataLink::RAW, &[][..], [0; 6]),
+        (DataLink::from(12), &[][..], [0; 6]),
         (DataLink::IPV4, &[], [0; 6]),
         (DataLink::NULL, &[2, 0, 0, 0], [0; 6]),
         (DataLink::LOOP, &[0, 0, 0, 2], [0; 6]),
@@ -213,6 +214,38 @@ fn unknown_link_types_rejected_by_name() {
         let error = run(&options(&path, Hook::Egress), &mut Vec::new()).unwrap_err().to_string();
         assert!(error.contains("link type IEEE802_11 cannot be replayed"), "{error}");
     }
+}
+
+#[test]
+fn packet_of_other_link_type_is_not_run() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut bytes = pcapng(&frames("rc_write.pcap", 2), DataLink::IEEE802_11, None, 1.0);
+    // A second section.
+    bytes.extend(pcapng(&frames("rc_write.pcap", 3), DataLink::ETHERNET, None, 1.0));
+    let (lines, summary) = replayed(&options(&write(&directory, "mixed", &bytes), Hook::Egress));
+    assert_eq!((lines.len(), summary.packets, summary.not_run, summary.passed), (3, 5, 2, 3));
+}
+
+#[test]
+fn pipe_read_as_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pipe");
+    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let bytes = fs::read(soft_roce("rc_write.pcap")).unwrap();
+    let writer = std::thread::spawn({
+        let path = path.clone();
+        move || fs::write(path, bytes)
+    });
+    assert_eq!(replayed(&options(&path, Hook::Egress)).0.len(), 270);
+    writer.join().unwrap().unwrap();
+}
+
+#[test]
+fn compressed_capture_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = write(&directory, "c.pcap.gz", &[0x1f, 0x8b, 8, 0, 0, 0, 0, 0]);
+    let error = Capture::open(&path).err().unwrap().to_string();
+    assert!(error.contains("it is compressed; use `zcat FILE | dcqcn-lab replay -`"), "{error}");
 }
 
 #[test]
@@ -364,6 +397,24 @@ fn p4_replays_capture_as_reference() {
         assert_eq!((reference.len(), p4.len()), (270, 270));
         for (reference, p4) in reference.iter().zip(&p4) {
             assert_eq!(reference, p4, "{hook:?}");
+        }
+    }
+}
+
+/// As in captures of bare IP packets, and of `lo`.
+#[test]
+fn equal_addresses_pass_p4_unchanged() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut frames = frames("rc_write.pcap", 3);
+    frames.iter_mut().for_each(|frame| frame[..12].fill(0));
+    let path = write(&directory, "lo", &pcap(&frames, DataLink::ETHERNET, TsResolution::MicroSecond, 65_535));
+    for hook in [Hook::Egress, Hook::Ingress, Hook::Xdp] {
+        let out = directory.path().join("out");
+        let p4 = Options { engine: EngineKind::P4, out: Some(out.clone()), ..options(&path, hook) };
+        assert_eq!(replayed(&p4).1.passed, 3, "{hook:?}");
+        let mut left = Capture::open(&out).unwrap();
+        while let Some(packet) = left.next_packet() {
+            assert_eq!(packet.unwrap().data[..12], [0; 12], "{hook:?}");
         }
     }
 }

@@ -9,8 +9,9 @@ use super::Flow;
 use crate::network::outcome::{Framing, Hop, delivery_ns};
 use crate::network::{Fct, Host, Node, Observer, Record, Switch};
 use crate::{
-    ClassOutcome, ClassSeries, Counters, FctOfSize, FlowCounters, FlowOutcome, FlowSeries, GroupOutcome,
-    GroupSeries, Kind, MAX_SAMPLES, Outcome, RoceGroup, Scenario, Series, SimError, SizeWeight, TcpLaw, Work,
+    ClassOutcome, ClassSeries, Counters, FctOfSize, FlowCounters, FlowOutcome, FlowSeries, Group,
+    GroupOutcome, GroupSeries, Kind, MAX_SAMPLES, Outcome, Scenario, Series, SimError, SizeWeight, TcpLaw,
+    Work,
 };
 
 /// Fairness windows.
@@ -148,7 +149,6 @@ impl Observer for Collector<'_> {
 impl<'s> Collector<'s> {
     /// Empty statistics.
     pub(super) fn new(scenario: &'s Scenario, flows: Vec<Flow>) -> Self {
-        let names = group_names(scenario);
         let mut series = Series::default();
         let mut interval_ns = None;
         if let Some(wanted) = scenario.series {
@@ -157,18 +157,16 @@ impl<'s> Collector<'s> {
             interval_ns = Some(wanted.interval_ns.max(least_ns));
             let max_flows = wanted.max_flows as usize;
             series.flows = flow_names(scenario).take(max_flows).map(flow_series).collect();
-            series.groups = names
-                .iter()
-                .map(|name| GroupSeries { name: name.clone(), ..GroupSeries::default() })
-                .collect();
+            let group = |group: &Group| GroupSeries { name: group.name.clone(), ..GroupSeries::default() };
+            series.groups = scenario.groups.iter().map(group).collect();
             let classes = classes(scenario);
             series.classes =
                 classes.into_iter().map(|class| ClassSeries { class, ..ClassSeries::default() }).collect();
         }
         // Bulk flows, whose shares should be fair.
         let bulk = flows.iter().enumerate().filter_map(|(number, flow)| {
-            let group = scenario.roce.get(flow.group as usize)?;
-            let is_bulk = group.work == Work::Bulk && group.after.is_none();
+            let group = &scenario.groups[flow.group as usize];
+            let is_bulk = group.is_roce() && group.work == Work::Bulk && group.after.is_none();
             (is_bulk && flow.start_ns < scenario.duration_ns).then_some(BulkFlow {
                 number,
                 start_ns: flow.start_ns,
@@ -189,7 +187,7 @@ impl<'s> Collector<'s> {
             watched: false,
             interval_ns,
             flow_bytes: vec![0; series.flows.len()],
-            group_bytes: vec![0; names.len()],
+            group_bytes: vec![0; scenario.groups.len()],
             series,
             last_sample_ns: 0,
         }
@@ -303,10 +301,7 @@ impl<'s> Collector<'s> {
         // Without barriers between groups.
         let is_flow = |record: &&Record| (record.flow as usize) < self.flows.len();
         let mut records: Vec<Record> = hosts.flatten().filter(is_flow).copied().collect();
-        let once = |flow: &Flow| {
-            let group = scenario.roce.get(flow.group as usize);
-            group.is_some_and(|group| matches!(group.work, Work::Once { .. }))
-        };
+        let once = |flow: &Flow| scenario.groups[flow.group as usize].is_finite();
         let mut completed_ns = vec![None; self.flows.len()];
         for record in &records {
             completed_ns[record.flow as usize] = Some(record.done_ns);
@@ -343,7 +338,10 @@ impl<'s> Collector<'s> {
         for Record { flow, bytes, posted_ns, done_ns } in records {
             counters[flow as usize].messages += 1;
             let group = self.flows[flow as usize].group;
-            let Some(spec) = scenario.roce.get(group as usize) else { continue };
+            let spec = &scenario.groups[group as usize];
+            if !spec.is_roce() {
+                continue;
+            }
             let own = times.entry((group, bytes)).or_default();
             let ideal_ns = own.first().map_or_else(|| ideal_ns(scenario, spec, bytes), |first| first.1);
             own.push((done_ns - posted_ns, ideal_ns));
@@ -360,16 +358,13 @@ impl<'s> Collector<'s> {
             })
             .collect();
 
-        let kinds = scenario.roce.iter().map(|g| (g.class, g.flows, Kind::Roce));
-        let kinds = kinds.chain(scenario.tcp.iter().map(|g| (g.class, g.flows, kind(g.law))));
-        let groups = (0..).zip(group_names(scenario).into_iter().zip(kinds));
-        let groups = groups.map(|(index, (name, (class, count, kind)))| {
+        let groups = (0..).zip(&scenario.groups).map(|(index, group)| {
             let own = || flows.iter().filter(move |flow| flow.group == index);
             let totals = own()
                 .fold(FlowCounters::default(), |sum, flow| sum.combine(&flow.counters, |sum, own| sum + own));
             let all = times.range((index, 0)..=(index, u64::MAX)).flat_map(|(_, times)| times);
-            let fct_by_size = match scenario.roce.get(index as usize).map(|spec| &spec.work) {
-                Some(Work::Messages { sizes, .. }) => sizes
+            let fct_by_size = match &group.work {
+                Work::Messages { sizes, .. } => sizes
                     .iter()
                     .map(|&SizeWeight { bytes, .. }| {
                         let fct = times.get(&(index, bytes)).and_then(|times| Fct::of_times(times));
@@ -379,10 +374,13 @@ impl<'s> Collector<'s> {
                 _ => Vec::new(),
             };
             GroupOutcome {
-                name,
-                kind,
-                class,
-                flows: count,
+                name: group.name.clone(),
+                kind: group.transport.tcp.map_or(Kind::Roce, |rules| match rules.law {
+                    TcpLaw::Cubic => Kind::Cubic,
+                    TcpLaw::Dctcp => Kind::Dctcp,
+                }),
+                class: group.class,
+                flows: group.flows,
                 goodput_bps: bps(totals.bytes),
                 jain: jain_index(&own().map(|flow| flow.goodput_bps).collect::<Vec<_>>()),
                 totals,
@@ -454,39 +452,25 @@ fn sent_packets(node: &Node) -> u64 {
 }
 
 /// Time from posting a message of a group to its acknowledgement, without other traffic.
-fn ideal_ns(scenario: &Scenario, group: &RoceGroup, bytes: u64) -> u64 {
-    let sender_delay_ns = group.sender_delay_ns.unwrap_or(scenario.sender_delay_ns);
+fn ideal_ns(scenario: &Scenario, group: &Group, bytes: u64) -> u64 {
+    let sender_delay_ns = scenario.sender_delay_of(group);
     let path = [
         Hop { rate_bps: scenario.sender_rate_bps, delay_ns: sender_delay_ns },
         Hop { rate_bps: scenario.port_rate_bps, delay_ns: scenario.receiver_delay_ns },
     ];
     let framing = Framing {
-        payload_bytes: group.payload_bytes.into(),
-        header_bytes: u64::from(group.header_bytes) + scenario.config.scalars.wire_overhead_bytes,
+        payload_bytes: group.transport.payload_bytes.into(),
+        header_bytes: u64::from(group.transport.header_bytes) + scenario.config.scalars.wire_overhead_bytes,
     };
     let back_ns = scenario.receiver_delay_ns + sender_delay_ns;
     delivery_ns(&path, framing, bytes) + back_ns
 }
 
-const fn kind(law: TcpLaw) -> Kind {
-    match law {
-        TcpLaw::Cubic => Kind::Cubic,
-        TcpLaw::Dctcp => Kind::Dctcp,
-    }
-}
-
-fn group_names(scenario: &Scenario) -> Vec<String> {
-    let roce = scenario.roce.iter().map(|group| group.name.clone());
-    roce.chain(scenario.tcp.iter().map(|group| group.name.clone())).collect()
-}
-
 /// Name and group of every flow.
 fn flow_names(scenario: &Scenario) -> impl Iterator<Item = (String, u32)> {
-    let roce = scenario.roce.iter().map(|group| (&group.name, group.flows));
-    let groups = roce.chain(scenario.tcp.iter().map(|group| (&group.name, group.flows)));
-    (0..)
-        .zip(groups)
-        .flat_map(|(group, (name, flows))| (0..flows).map(move |i| (format!("{name}.{i}"), group)))
+    (0..).zip(&scenario.groups).flat_map(|(index, group)| {
+        (0..group.flows).map(move |flow| (format!("{}.{flow}", group.name), index))
+    })
 }
 
 fn flow_series((name, group): (String, u32)) -> FlowSeries {
@@ -495,8 +479,7 @@ fn flow_series((name, group): (String, u32)) -> FlowSeries {
 
 /// Classes that have a group, lowest first.
 fn classes(scenario: &Scenario) -> Vec<u8> {
-    let roce = scenario.roce.iter().map(|group| group.class);
-    let mut classes: Vec<u8> = roce.chain(scenario.tcp.iter().map(|group| group.class)).collect();
+    let mut classes: Vec<u8> = scenario.groups.iter().map(|group| group.class).collect();
     classes.sort_unstable();
     classes.dedup();
     classes

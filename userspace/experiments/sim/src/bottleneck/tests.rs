@@ -4,7 +4,7 @@ use dcqcn_common::params::{CNP_LIMIT_PEER, CNP_LIMIT_PORT, CNP_LIMIT_QP, Config,
 use dcqcn_params::Profile;
 
 use super::*;
-use crate::{Counters, Marking, Pfc, RoceGroup, Schedule, SeriesRequest, SizeWeight, TcpGroup, TcpLaw};
+use crate::{Counters, Group, Marking, Pfc, Schedule, SeriesRequest, SizeWeight, TcpLaw, TcpRules};
 
 const GBIT: u64 = 1_000_000_000;
 const MS: u64 = 1_000_000;
@@ -16,16 +16,24 @@ fn scenario(flows: u32) -> Scenario {
     let mut scenario = Scenario::new(LINK_BPS, Config::DEFAULT);
     scenario.duration_ns = 10 * MS;
     scenario.stats_from_ns = 0;
-    scenario.roce.push(roce(flows));
+    scenario.groups.push(roce(flows));
     scenario
 }
 
-fn roce(flows: u32) -> RoceGroup {
-    RoceGroup { payload_bytes: 1_000, header_bytes: 0, ..RoceGroup::bulk("roce", flows) }
+fn framed(mut group: Group) -> Group {
+    (group.transport.payload_bytes, group.transport.header_bytes) = (1_000, 0);
+    group
 }
 
-fn tcp(flows: u32, law: TcpLaw) -> TcpGroup {
-    TcpGroup { payload_bytes: 1_000, header_bytes: 0, min_rto_ns: MS, ..TcpGroup::bulk("tcp", flows, law) }
+fn roce(flows: u32) -> Group {
+    framed(Group::roce("roce", flows))
+}
+
+fn tcp(flows: u32, law: TcpLaw, ecn: bool) -> Group {
+    let mut group = framed(Group::tcp("tcp", flows, law));
+    group.transport.timeout_ns = MS;
+    group.transport.tcp = group.transport.tcp.map(|tcp| TcpRules { ecn, ..tcp });
+    group
 }
 
 fn outcome(scenario: &Scenario) -> Outcome {
@@ -47,12 +55,12 @@ fn everything() -> Scenario {
     s.buffer_bytes = 150_000;
     s.marking = Marking::Enqueue;
     s.classes[3].pfc = Some(Pfc { xoff_bytes: 90_000, xon_bytes: 60_000 });
-    s.roce[0].start_jitter_ns = 50_000;
+    s.groups[0].start_jitter_ns = 50_000;
     let sizes = vec![SizeWeight { bytes: 2_500, weight: 3 }, SizeWeight { bytes: 70_000, weight: 1 }];
     let work = Work::Messages { sizes, mean_gap_ns: 100_000 };
-    s.roce.push(RoceGroup { flows_per_sender: 2, work, sender_delay_ns: Some(7_000), ..roce(4) });
-    s.tcp.push(TcpGroup { ecn: true, ..tcp(2, TcpLaw::Cubic) });
-    s.tcp.push(TcpGroup { class: 1, ..tcp(1, TcpLaw::Dctcp) });
+    s.groups.push(Group { flows_per_sender: 2, work, sender_delay_ns: Some(7_000), ..roce(4) });
+    s.groups.push(tcp(2, TcpLaw::Cubic, true));
+    s.groups.push(Group { class: 1, ..tcp(1, TcpLaw::Dctcp, true) });
     s
 }
 
@@ -83,7 +91,7 @@ fn single_flow_fills_link_without_queue() {
         s.duration_ns = 2 * MS;
         s.stats_from_ns = MS;
         (s.port_rate_bps, s.sender_rate_bps) = (rate_bps, rate_bps);
-        s.roce[0].header_bytes = header_bytes;
+        s.groups[0].transport.header_bytes = header_bytes;
         s.config.scalars.wire_overhead_bytes = overhead_bytes;
         let out = outcome(&s);
         let share = 1_000.0 / (1_000.0 + f64::from(header_bytes) + overhead_bytes as f64);
@@ -106,7 +114,7 @@ fn flow_paced_at_its_rate() {
 #[test]
 fn qps_of_one_sender_share_its_link() {
     let mut s = scenario(5);
-    s.roce[0].flows_per_sender = 5;
+    s.groups[0].flows_per_sender = 5;
     s.duration_ns = 4 * MS;
     let out = outcome(&s);
     close(out.groups[0].goodput_bps, 1e10, 1e-3);
@@ -114,8 +122,8 @@ fn qps_of_one_sender_share_its_link() {
     assert!(out.classes[0].queue.max_bytes <= 1_000);
 
     // The rates of nine flows add up to 9 Gbit/s: sharing the link does not reduce any flow's rate.
-    s.roce[0].flows = 9;
-    s.roce[0].flows_per_sender = 9;
+    s.groups[0].flows = 9;
+    s.groups[0].flows_per_sender = 9;
     s.config.scalars.rpg_max_rate_bps = GBIT;
     let out = outcome(&s);
     close(out.groups[0].goodput_bps, 9e9, 2e-3);
@@ -129,8 +137,8 @@ fn strict_priority_and_weights_share_the_port() {
     s.buffer_bytes = 2_000_000;
     s.duration_ns = 3 * MS;
     s.stats_from_ns = MS;
-    s.roce = [(1, 2), (4, 2), (6, 1)].map(|(class, flows)| RoceGroup { class, ..roce(flows) }).to_vec();
-    s.roce[2].stop_ns = Some(2 * MS);
+    s.groups = [(1, 2), (4, 2), (6, 1)].map(|(class, flows)| Group { class, ..roce(flows) }).to_vec();
+    s.groups[2].stop_ns = Some(2 * MS);
     s.config.scalars.rpg_max_rate_bps = 4 * GBIT;
     s.classes[1].schedule = Schedule::Dwrr(7);
     s.classes[1].limit_bytes = Some(500_000);
@@ -152,8 +160,8 @@ fn bytes_in_order_after_tail_drop() {
     let mut s = scenario(4);
     s.control = false;
     s.buffer_bytes = 50_000;
-    s.roce[0].work = Work::Once { bytes: 1_000_300 };
-    s.roce[0].retransmit_timeout_ns = 200_000;
+    s.groups[0].work = Work::Once { bytes: 1_000_300 };
+    s.groups[0].transport.timeout_ns = 200_000;
     s.duration_ns = 60 * MS;
     let out = outcome(&s);
     for flow in &out.flows {
@@ -220,7 +228,7 @@ fn marking_uses_ingress_or_egress_depth() {
     {
         let mut s = scenario(6);
         s.marking = marking;
-        s.roce[0].work = Work::Once { bytes: 1_000 };
+        s.groups[0].work = Work::Once { bytes: 1_000 };
         (s.config.wred[3].kmin_bytes, s.config.wred[3].kmax_bytes) = (3_000, 3_000);
         let marks: Vec<u64> = outcome(&s).flows.iter().map(|flow| flow.counters.marked_packets).collect();
         assert_eq!(marks, marked);
@@ -234,7 +242,7 @@ fn cnp_interval_holds_per_limit() {
         let mut s = scenario(4);
         s.duration_ns = MS + 100_000;
         s.buffer_bytes = 10_000_000;
-        s.roce[0].flows_per_sender = 2;
+        s.groups[0].flows_per_sender = 2;
         s.config.scalars.cnp_limit = cnp_limit;
         s.config.scalars.rpg_min_dec_fac = 100;
         (s.config.wred[3].kmin_bytes, s.config.wred[3].kmax_bytes) = (0, 0);
@@ -265,11 +273,11 @@ fn cnps_need_np_and_rp() {
 fn flows_converge_to_half_each() {
     let mut s = scenario(2);
     (s.port_rate_bps, s.sender_rate_bps) = (40 * GBIT, 40 * GBIT);
-    s.roce[0].payload_bytes = 4_000;
+    s.groups[0].transport.payload_bytes = 4_000;
     s.duration_ns = 150 * MS;
     s.stats_from_ns = 50 * MS;
-    s.roce[0].flows = 1;
-    s.roce.push(RoceGroup { start_ns: 2 * MS, ..s.roce[0].clone() });
+    s.groups[0].flows = 1;
+    s.groups.push(Group { start_ns: 2 * MS, ..s.groups[0].clone() });
     let out = outcome(&s);
     for group in &out.groups {
         close(group.goodput_bps, 2e10, 0.1);
@@ -294,9 +302,9 @@ fn slow_links_full_fair_short_queue() {
         let mut lab = Scenario::new(link_bps, config);
         (lab.duration_ns, lab.stats_from_ns, lab.buffer_bytes) = (40_000 * MS, 15_000 * MS, 102_400);
         // As with perftest's `-u 18`.
-        let timeout_ns = 1_000 * MS;
-        let group = RoceGroup { sender_delay_ns: Some(MS / 4), retransmit_timeout_ns: timeout_ns, ..roce(4) };
-        lab.roce.push(group);
+        let mut group = Group { sender_delay_ns: Some(MS / 4), ..roce(4) };
+        group.transport.timeout_ns = 1_000 * MS;
+        lab.groups.push(group);
         let settled = outcome(&lab);
         let (group, queue) = (&settled.groups[0], settled.classes[0].queue);
         let share = group.goodput_bps / link_bps as f64;
@@ -314,7 +322,7 @@ fn slow_links_full_fair_short_queue() {
 #[test]
 fn block_completion_requests_next() {
     let mut s = scenario(1);
-    s.roce[0].work = Work::Blocks { bytes: 16_000, outstanding: 1 };
+    s.groups[0].work = Work::Blocks { bytes: 16_000, outstanding: 1 };
     (s.sender_delay_ns, s.receiver_delay_ns) = (3_000, 2_000);
     let out = outcome(&s);
     // 16 packets of 0.8 us, the last one again at the port, and both links in each direction.
@@ -325,10 +333,10 @@ fn block_completion_requests_next() {
     close(fct.count as f64, 1e7 / fct_ns as f64, 5e-3);
 
     // More blocks fill the link and then take turns.
-    s.roce[0].work = Work::Blocks { bytes: 16_000, outstanding: 4 };
+    s.groups[0].work = Work::Blocks { bytes: 16_000, outstanding: 4 };
     let out = outcome(&s);
     close(out.groups[0].goodput_bps, 1e10, 5e-3);
-    s.roce[0].stop_ns = Some(5 * MS);
+    s.groups[0].stop_ns = Some(5 * MS);
     close(outcome(&s).groups[0].goodput_bps, 5e9, 2e-2);
 }
 
@@ -336,7 +344,7 @@ fn block_completion_requests_next() {
 fn messages_follow_the_mean_gap() {
     let mut s = scenario(10);
     let sizes = vec![SizeWeight { bytes: 500, weight: 3 }, SizeWeight { bytes: 10_000, weight: 1 }];
-    s.roce[0].work = Work::Messages { sizes, mean_gap_ns: 100_000 };
+    s.groups[0].work = Work::Messages { sizes, mean_gap_ns: 100_000 };
     s.duration_ns = 20 * MS;
     let out = outcome(&s);
     let group = &out.groups[0];
@@ -359,14 +367,14 @@ fn tcp_fills_a_link() {
         (TcpLaw::Dctcp, true, 3),
     ] {
         let mut s = scenario(0);
-        s.roce.clear();
+        s.groups.clear();
         s.duration_ns = 20 * MS;
         s.stats_from_ns = 5 * MS;
         s.port_rate_bps = 8 * GBIT;
         (s.sender_delay_ns, s.receiver_delay_ns) = (5_000, 5_000);
         s.buffer_bytes = 100_000;
         (s.config.wred[0].kmin_bytes, s.config.wred[0].kmax_bytes) = (30_000, 30_000);
-        s.tcp.push(TcpGroup { ecn, ..tcp(flows, law) });
+        s.groups.push(tcp(flows, law, ecn));
         let out = outcome(&s);
         let class = &out.classes[0];
         assert!(out.link_utilisation > 0.97, "{law:?} {ecn} {flows}: {out:?}");
@@ -412,32 +420,31 @@ fn inconsistent_settings_rejected() {
         (|s| s.receiver_delay_ns = 2_000 * MS, "receiver delay = 2s"),
         (|s| s.classes[2].schedule = Schedule::Dwrr(0), "DWRR weight of class 2 = 0"),
         (|s| s.classes[3].pfc = Some(Pfc { xoff_bytes: 5, xon_bytes: 6 }), "XON of class 3 = 6B"),
-        (|s| s.roce[0].flows_per_sender = 0, "flows per sender of group `roce` = 0"),
-        (|s| s.roce[0].class = 8, "class of group `roce` = 8 is out of range: 0 to 7"),
-        (|s| s.roce[0].payload_bytes = 9_500, "payload of group `roce` = 9."),
-        (|s| s.roce[0].ack_every = 0, "ack_every of group `roce` = 0"),
-        (|s| s.roce[0].work = Work::Once { bytes: 0 }, "size of group `roce` = 0B"),
+        (|s| s.groups[0].flows_per_sender = 0, "flows per sender of group `roce` = 0"),
+        (|s| s.groups[0].class = 8, "class of group `roce` = 8 is out of range: 0 to 7"),
+        (|s| s.groups[0].transport.payload_bytes = 9_500, "payload of group `roce` = 9."),
+        (|s| s.groups[0].transport.ack_every = 0, "ack_every of group `roce` = 0"),
+        (|s| s.groups[0].work = Work::Once { bytes: 0 }, "size of group `roce` = 0B"),
         (
-            |s| s.roce[0].work = Work::Messages { sizes: vec![], mean_gap_ns: 9_999 },
+            |s| s.groups[0].work = Work::Messages { sizes: vec![], mean_gap_ns: 9_999 },
             "number of message sizes",
         ),
-        (|s| (s.roce[0].start_ns, s.roce[0].stop_ns) = (MS, Some(0)), "stop of group `roce` = 0ns"),
-        (|s| s.tcp[0].max_window_bytes = 1, "window of group `tcp` = 1B"),
-        (|s| s.roce[0].flows = 1_000_000, "number of flows = 100"),
+        (|s| (s.groups[0].start_ns, s.groups[0].stop_ns) = (MS, Some(0)), "stop of group `roce` = 0ns"),
+        (|s| s.groups[2].transport.tcp.as_mut().unwrap().max_window_bytes = 1, "window of group `tcp` = 1B"),
+        (|s| s.groups[0].flows = 1_000_000, "number of flows = 100"),
         (|s| s.config.scalars.rpg_gd = 9, "rpg_gd = 9 is out of range: 10 to 15"),
     ] {
         let message = refused(change);
         assert!(message.starts_with(expected), "{message}; expected: {expected}");
     }
-    let empty = |s: &mut Scenario| (s.roce, s.tcp) = (Vec::new(), Vec::new());
-    assert!(refused(empty).contains("the scenario has no flows"));
+    assert!(refused(|s| s.groups.clear()).contains("the scenario has no flows"));
 }
 
 #[test]
 fn finite_run_ends_and_measures_all() {
     let mut s = scenario(3);
     s.control = false;
-    s.roce[0].work = Work::Once { bytes: 1_000_000 };
+    s.groups[0].work = Work::Once { bytes: 1_000_000 };
     s.duration_ns = 100 * MS;
     let out = outcome(&s);
     let fct = out.groups[0].fct.unwrap();
@@ -450,7 +457,7 @@ fn finite_run_ends_and_measures_all() {
 
     // Alone, it takes the minimum time.
     let mut alone = scenario(1);
-    alone.roce[0].work = Work::Once { bytes: 123_456 };
+    alone.groups[0].work = Work::Once { bytes: 123_456 };
     (alone.sender_delay_ns, alone.receiver_delay_ns) = (3_000, 2_000);
     let slowdown = outcome(&alone).groups[0].fct.unwrap().slowdown_mean;
     assert!((0.999_9..1.000_1).contains(&slowdown), "{slowdown}");
@@ -459,14 +466,14 @@ fn finite_run_ends_and_measures_all() {
 #[test]
 fn group_starts_after_awaited_group() {
     let mut s = scenario(2);
-    s.roce[0].work = Work::Once { bytes: 1_000_000 };
-    let second = RoceGroup {
+    s.groups[0].work = Work::Once { bytes: 1_000_000 };
+    let second = Group {
         name: "second".to_owned(),
         after: Some("roce".to_owned()),
         start_ns: 5_000,
-        ..s.roce[0].clone()
+        ..s.groups[0].clone()
     };
-    s.roce.push(second);
+    s.groups.push(second);
     s.duration_ns = 100 * MS;
     let out = outcome(&s);
     let ends: Vec<u64> = out.flows.iter().map(|flow| flow.completed_ns.unwrap()).collect();
@@ -493,8 +500,8 @@ fn group_starts_after_awaited_group() {
             "group `second` cannot start after `roce`: that group is endless; set its `size`",
         ),
     ] {
-        s.roce[0].work = work;
-        s.roce[1].after = Some(after.to_owned());
+        s.groups[0].work = work;
+        s.groups[1].after = Some(after.to_owned());
         let refused = run(&s, &mut |_| ControlFlow::Continue(())).unwrap_err().to_string();
         assert!(refused.starts_with(message_start), "{refused}");
     }

@@ -5,9 +5,9 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use dcqcn_common::params::Unit;
-use dcqcn_params::quantity::{self, parse_duration_ns};
+use dcqcn_params::quantity::{self, parse_time_ns};
 
-use crate::network::workload::{self, Collective, Poisson, Sizes, Workload};
+use crate::network::workload::{self, Collective, MAX_FLOWS, Poisson, Sizes, Workload};
 use crate::network::{
     Balance, Cables, Fault, FaultKind, Marking, Random, Recovery, StormAction, Topology, Watchdog, WindowEnd,
 };
@@ -78,7 +78,7 @@ pub(super) fn fault(text: &str, topology: &Topology, class: u8) -> Result<Fault>
             format!("--fault {text}: no node `{name}`; nodes are `{}` to `{last}`", topology.name(0))
         })
     };
-    let at = |time: &str| parse_duration_ns(time).with_context(|| format!("--fault {text}"));
+    let at = |time: &str| parse_time_ns(time).with_context(|| format!("--fault {text}"));
     match words.as_slice() {
         [time, what @ ("down" | "up"), a, b] => {
             let ends = [node(a)?, node(b)?];
@@ -110,7 +110,7 @@ pub(super) fn watchdog(text: &str) -> Result<Watchdog, String> {
     let syntax = || format!("`{text}`: write DETECTION,RESTORATION,drop or forward, as in `200ms,2s,drop`");
     let words: Vec<&str> = text.split(',').collect();
     let &[detection, restoration, action] = words.as_slice() else { return Err(syntax()) };
-    let time = |text: &str| parse_duration_ns(text).map_err(|error| error.to_string());
+    let time = |text: &str| parse_time_ns(text).map_err(|error| error.to_string());
     let action = match action {
         "drop" => StormAction::Drop,
         "forward" => StormAction::Forward,
@@ -123,9 +123,6 @@ pub(super) fn watchdog(text: &str) -> Result<Watchdog, String> {
 pub(super) fn path(text: &str) -> Option<&Path> {
     (!text.is_empty()).then(|| Path::new(text))
 }
-
-/// Maximum number of flows of one simulation, which take some 2 GB.
-const MAX_FLOWS: u64 = 16_000_000;
 
 /// A requested workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -273,28 +270,23 @@ pub(super) fn share(text: &str) -> Result<f64, String> {
         .map_err(|error| error.to_string())
 }
 
+/// The value of a word in `choices`; `refusal` says what a text without one is.
+fn choose<T: Copy>(text: &str, choices: &[(&str, T)], refusal: &str) -> Result<T, String> {
+    let chosen = choices.iter().find(|(word, _)| *word == text);
+    chosen.map(|(_, value)| *value).ok_or_else(|| format!("`{text}` is {refusal}"))
+}
+
 pub(super) fn on_off(text: &str) -> Result<bool, String> {
-    match text {
-        "on" => Ok(true),
-        "off" => Ok(false),
-        _ => Err(format!("`{text}` is neither `on` nor `off`")),
-    }
+    choose(text, &[("on", true), ("off", false)], "neither `on` nor `off`")
 }
 
 pub(super) fn balance(text: &str) -> Result<Balance, String> {
-    match text {
-        "ecmp" => Ok(Balance::Ecmp),
-        "spray" => Ok(Balance::Spray),
-        _ => Err(format!("`{text}` is neither `ecmp` nor `spray`")),
-    }
+    choose(text, &[("ecmp", Balance::Ecmp), ("spray", Balance::Spray)], "neither `ecmp` nor `spray`")
 }
 
 pub(super) fn marking(text: &str) -> Result<Marking, String> {
-    match text {
-        "ingress" => Ok(Marking::Enqueue),
-        "egress" => Ok(Marking::Dequeue),
-        _ => Err(format!("`{text}` is neither `ingress` nor `egress`")),
-    }
+    let choices = [("ingress", Marking::Enqueue), ("egress", Marking::Dequeue)];
+    choose(text, &choices, "neither `ingress` nor `egress`")
 }
 
 /// Congestion control of senders.
@@ -309,38 +301,25 @@ pub enum Choice {
 }
 
 pub(super) fn control(text: &str) -> Result<Choice, String> {
-    match text {
-        "dcqcn" | "on" => Ok(Choice::Dcqcn),
-        "nscc" => Ok(Choice::Nscc),
-        "off" => Ok(Choice::Off),
-        _ => Err(format!("`{text}` is not one of `dcqcn` (or `on`), `nscc` and `off`")),
-    }
+    let choices =
+        [("dcqcn", Choice::Dcqcn), ("on", Choice::Dcqcn), ("nscc", Choice::Nscc), ("off", Choice::Off)];
+    choose(text, &choices, "not one of `dcqcn` (or `on`), `nscc` and `off`")
 }
 
 pub(super) fn window_end(text: &str) -> Result<WindowEnd, String> {
-    match text {
-        "timer" => Ok(WindowEnd::Timer),
-        "flow" => Ok(WindowEnd::NextOfFlow),
-        "port" => Ok(WindowEnd::NextOfPort),
-        _ => Err(format!("`{text}` is not one of `timer`, `flow` and `port`")),
-    }
+    let choices =
+        [("timer", WindowEnd::Timer), ("flow", WindowEnd::NextOfFlow), ("port", WindowEnd::NextOfPort)];
+    choose(text, &choices, "not one of `timer`, `flow` and `port`")
 }
 
 /// Recovery; the packets that may overtake another have a flag of their own.
 pub(super) fn recovery(text: &str) -> Result<Recovery, String> {
-    match text {
-        "go-back-n" => Ok(Recovery::GoBackN),
-        "probe" => Ok(Recovery::Probe),
-        "selective" => Ok(Recovery::Selective { reordering: 0 }),
-        _ => Err(format!("`{text}` is not one of `go-back-n`, `probe` and `selective`")),
-    }
+    let selective = Recovery::Selective { reordering: 0 };
+    let choices = [("go-back-n", Recovery::GoBackN), ("probe", Recovery::Probe), ("selective", selective)];
+    choose(text, &choices, "not one of `go-back-n`, `probe` and `selective`")
 }
 
 /// Whether ranks are assigned to hosts at random.
 pub(super) fn placement(text: &str) -> Result<bool, String> {
-    match text {
-        "in-order" => Ok(false),
-        "random" => Ok(true),
-        _ => Err(format!("`{text}` is neither `in-order` nor `random`")),
-    }
+    choose(text, &[("in-order", false), ("random", true)], "neither `in-order` nor `random`")
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::{self, Write};
 use std::time::Duration;
 
-use dcqcn_support::render::{self, Table};
+use dcqcn_support::render::{self, Column, Table};
 use serde::Serialize;
 
 use crate::network::workload::Collective;
@@ -125,6 +125,10 @@ fn fct_row(name: String, fct: &Fct) -> Vec<String> {
     [name].into_iter().chain(fct_cells(fct)).collect()
 }
 
+/// Headings of [`fct_cells`] after the count.
+pub(crate) const FCT_HEADINGS: [&str; 7] =
+    [">FCT P50", ">P95", ">P99", ">MAX", ">SLOWDOWN P50", ">P95", ">P99"];
+
 /// Count, FCT p50, p95, p99 and maximum, slowdown p50, p95 and p99.
 pub(crate) fn fct_cells(fct: &Fct) -> [String; 8] {
     let slowdown = |value: f64| format!("{value:.2}");
@@ -158,9 +162,7 @@ impl fmt::Display for FabricReport {
                 self.unfinished_flows, self.flows
             )?;
         }
-        let headings =
-            ["SIZE", ">FLOWS", ">FCT P50", ">P95", ">P99", ">MAX", ">SLOWDOWN P50", ">P95", ">P99"];
-        let mut table = Table::new(&headings);
+        let mut table = Table::new(&[&["SIZE", ">FLOWS"], &FCT_HEADINGS[..]].concat());
         for row in self.fct_by_size.iter().filter(|_| self.fct_by_size.len() > 1) {
             table.row(fct_row(band(row), &row.fct));
         }
@@ -201,73 +203,45 @@ impl FabricReport {
         }
         let mut slowest: Vec<&CollectiveOutcome> = self.collectives.iter().collect();
         slowest.sort_by_key(|collective| std::cmp::Reverse(collective.time_ns));
-        let mut table = Table::new(&[
-            "SLOWEST COLLECTIVES",
-            ">BYTES",
-            ">RANKS",
-            ">TIME",
-            ">MEDIAN RANK",
-            ">FIRST RANK",
-            "LAST",
-        ]);
-        for collective in slowest.iter().take(PORT_ROWS) {
-            table.row([
-                name(collective.collective).to_owned(),
-                render::bytes(collective.bytes),
-                collective.ranks.to_string(),
-                render::ns(collective.time_ns),
-                render::ns(collective.median_ns),
-                render::ns(collective.first_ns),
-                collective.last_host.clone(),
-            ]);
-        }
-        writeln!(f, "{table}")
+        let columns: &[Column<'_, &CollectiveOutcome>] = &[
+            ("SLOWEST COLLECTIVES", &|collective| name(collective.collective).to_owned()),
+            (">BYTES", &|collective| render::bytes(collective.bytes)),
+            (">RANKS", &|collective| collective.ranks.to_string()),
+            (">TIME", &|collective| render::ns(collective.time_ns)),
+            (">MEDIAN RANK", &|collective| render::ns(collective.median_ns)),
+            (">FIRST RANK", &|collective| render::ns(collective.first_ns)),
+            ("LAST", &|collective| collective.last_host.clone()),
+        ];
+        writeln!(f, "{}", Table::of(slowest.into_iter().take(PORT_ROWS), columns))
     }
 
     fn write_classes(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let headings = [
-            ">CLASS",
-            ">DEEPEST QUEUE",
-            ">MARKED",
-            ">DROPPED",
-            ">LOST",
-            ">TRIMMED",
-            ">BY WATCHDOG",
-            ">PAUSES",
-            ">SWITCHES PAUSED FOR",
-            ">HOSTS PAUSED FOR",
+        let columns: &[Column<'_, &ClassOutcome>] = &[
+            (">CLASS", &|class| class.class.to_string()),
+            (">DEEPEST QUEUE", &|class| render::bytes(class.max_queue_bytes)),
+            (">MARKED", &|class| class.marked_packets.to_string()),
+            (">DROPPED", &|class| class.dropped_packets.to_string()),
+            (">LOST", &|class| class.lost_packets.to_string()),
+            (">TRIMMED", &|class| class.trimmed_packets.to_string()),
+            (">BY WATCHDOG", &|class| class.storm_dropped_packets.to_string()),
+            (">PAUSES", &|class| class.pauses.to_string()),
+            (">SWITCHES PAUSED FOR", &|class| render::ns(class.switch_paused_ns)),
+            (">HOSTS PAUSED FOR", &|class| render::ns(class.host_paused_ns)),
         ];
-        let mut table = Table::new(&headings);
-        for class in &self.classes {
-            table.row([
-                class.class.to_string(),
-                render::bytes(class.max_queue_bytes),
-                class.marked_packets.to_string(),
-                class.dropped_packets.to_string(),
-                class.lost_packets.to_string(),
-                class.trimmed_packets.to_string(),
-                class.storm_dropped_packets.to_string(),
-                class.pauses.to_string(),
-                render::ns(class.switch_paused_ns),
-                render::ns(class.host_paused_ns),
-            ]);
-        }
-        writeln!(f, "{table}")
+        writeln!(f, "{}", Table::of(&self.classes, columns))
     }
 
     fn write_ports(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut table = Table::new(&["DEEPEST PORTS", "TO", ">QUEUE", ">SENT", ">OF LINK TIME PAUSED"]);
-        for port in self.ports.iter().take(PORT_ROWS).filter(|port| port.max_queue_bytes != 0) {
-            let paused = port.paused_ns as f64 / self.duration_ns.max(1) as f64;
-            table.row([
-                port.switch.clone(),
-                port.peer.clone(),
-                render::bytes(port.max_queue_bytes),
-                render::bytes(port.tx_bytes),
-                format!("{:.1} %", paused * 100.0),
-            ]);
-        }
-        writeln!(f, "{table}")
+        let share = |paused_ns: u64| paused_ns as f64 / self.duration_ns.max(1) as f64 * 100.0;
+        let columns: &[Column<'_, &PortOutcome>] = &[
+            ("DEEPEST PORTS", &|port| port.switch.clone()),
+            ("TO", &|port| port.peer.clone()),
+            (">QUEUE", &|port| render::bytes(port.max_queue_bytes)),
+            (">SENT", &|port| render::bytes(port.tx_bytes)),
+            (">OF LINK TIME PAUSED", &|port| format!("{:.1} %", share(port.paused_ns))),
+        ];
+        let deepest = self.ports.iter().take(PORT_ROWS).filter(|port| port.max_queue_bytes != 0);
+        writeln!(f, "{}", Table::of(deepest, columns))
     }
 }
 
@@ -285,22 +259,9 @@ impl fmt::Display for FabricSweep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let keys = self.runs.first().map_or(&[][..], |(settings, _)| settings.as_slice());
         let mut headings: Vec<String> = keys.iter().map(|(key, _)| key.to_uppercase()).collect();
-        let values = [
-            ">FLOWS",
-            ">LEFT",
-            ">FCT P50",
-            ">P95",
-            ">P99",
-            ">MAX",
-            ">SLOWDOWN P50",
-            ">P95",
-            ">P99",
-            ">QUEUE",
-            ">DROPPED",
-            ">PAUSES",
-            ">CNPS",
-        ];
-        headings.extend(values.map(str::to_owned));
+        let values =
+            [&[">FLOWS", ">LEFT"], &FCT_HEADINGS[..], &[">QUEUE", ">DROPPED", ">PAUSES", ">CNPS"]].concat();
+        headings.extend(values.into_iter().map(str::to_owned));
         let collectives = self.runs.iter().any(|(_, report)| !report.collectives.is_empty());
         if collectives {
             headings.extend([">COLLECTIVE MEAN", ">MAX"].map(str::to_owned));

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Parser};
 use dcqcn_common::params::Config;
-use dcqcn_params::quantity::{parse_bytes, parse_duration_ns, parse_rate_bps};
+use dcqcn_params::quantity::{parse_bytes, parse_duration_ns, parse_rate_bps, parse_time_ns};
 use dcqcn_params::{Assignment, Profile};
 
 use super::flags::{
@@ -36,7 +36,7 @@ pub struct FabricSetup {
     #[arg(long, value_name = "RATE", value_parser = parse_rate_bps, help_heading = "Network")]
     pub switch_link: Option<u64>,
     /// One-way delay of every link [default: 1us].
-    #[arg(long, value_name = "TIME", value_parser = parse_duration_ns, help_heading = "Network")]
+    #[arg(long, value_name = "TIME", value_parser = parse_time_ns, help_heading = "Network")]
     pub delay: Option<u64>,
     /// Path selection: by a hash of the QP (ecmp), or random per packet (spray) [default: ecmp].
     #[arg(long, value_name = "ecmp|spray", value_parser = balance, help_heading = "Network")]
@@ -45,7 +45,7 @@ pub struct FabricSetup {
     #[arg(long = "fault", value_name = "TIME,WHAT,...", help_heading = "Network")]
     pub faults: Vec<String>,
     /// Time from the failure of a link until all switches have new routes [default: 10ms].
-    #[arg(long, value_name = "TIME", value_parser = parse_duration_ns, help_heading = "Network")]
+    #[arg(long, value_name = "TIME", value_parser = parse_time_ns, help_heading = "Network")]
     pub reroute: Option<u64>,
 
     /// `incast:SENDERS`, `permutation`, `random`, `all-reduce`, `all-gather`, `reduce-scatter`, `all-to-all`, `hpcc:FILE`, `htsim:FILE`, `simai:FILE` or `chakra:PREFIX` [default: random].
@@ -61,7 +61,7 @@ pub struct FabricSetup {
     #[arg(long, value_name = "PERCENT", value_parser = share, help_heading = "Flows")]
     pub load: Option<f64>,
     /// With `random`: time until which flows start [default: 2ms].
-    #[arg(long, value_name = "TIME", value_parser = parse_duration_ns, help_heading = "Flows")]
+    #[arg(long, value_name = "TIME", value_parser = parse_time_ns, help_heading = "Flows")]
     pub until: Option<u64>,
     /// With a collective: number of repetitions, 1 to 10000 [default: 1].
     #[arg(long, value_name = "N", help_heading = "Flows", value_parser = clap::value_parser!(u32).range(1..=10_000))]
@@ -86,7 +86,7 @@ pub struct FabricSetup {
     #[arg(long, value_name = "N", help_heading = "Queue pairs")]
     pub ack_class: Option<u8>,
     /// Retransmission timeout [default: 4ms].
-    #[arg(long, value_name = "TIME", value_parser = parse_duration_ns, help_heading = "Queue pairs")]
+    #[arg(long, value_name = "TIME", value_parser = parse_time_ns, help_heading = "Queue pairs")]
     pub timeout: Option<u64>,
     /// After a loss, retransmit everything from there (go-back-n; probe: with the data plane's tail-loss probe), or only
     /// missing packets (selective) [default: go-back-n].
@@ -149,10 +149,10 @@ pub struct FabricSetup {
     #[arg(long, value_name = "timer|flow|port", value_parser = window_end, help_heading = "Congestion control")]
     pub window_end: Option<WindowEnd>,
     /// With nscc: round trip of a full packet in an empty fabric [default: from host 0 to the farthest host].
-    #[arg(long, value_name = "TIME", value_parser = parse_duration_ns, help_heading = "Congestion control")]
+    #[arg(long, value_name = "TIME", value_parser = parse_time_ns, help_heading = "Congestion control")]
     pub base_rtt: Option<u64>,
     /// With nscc: target queueing delay [default: the base round trip, with --trim 3/4 of it].
-    #[arg(long, value_name = "TIME", value_parser = parse_duration_ns, help_heading = "Congestion control")]
+    #[arg(long, value_name = "TIME", value_parser = parse_time_ns, help_heading = "Congestion control")]
     pub target_delay: Option<u64>,
     /// DCQCN profile to start from [default: hpcc].
     #[arg(long, value_enum, help_heading = "DCQCN")]
@@ -168,7 +168,7 @@ pub struct FabricSetup {
     #[arg(long, value_name = "N", help_heading = "Run")]
     pub seed: Option<u64>,
     /// Sampling interval of queue depths, which are part of --json [default: no samples].
-    #[arg(long, value_name = "TIME", value_parser = parse_duration_ns, help_heading = "Run")]
+    #[arg(long, value_name = "TIME", value_parser = parse_time_ns, help_heading = "Run")]
     pub sample: Option<u64>,
 }
 

@@ -17,11 +17,11 @@ fn example_parsed_completely() {
     assert_eq!(scenario.config.wred[3].pmax_ppm, 200_000);
     assert_eq!(scenario.classes[3].schedule, Schedule::Dwrr(60));
     assert_eq!(scenario.classes[3].pfc.unwrap().xoff_bytes, 1_000_000);
-    let [bulk, reads] = scenario.roce.as_slice() else { panic!("{:?}", scenario.roce) };
+    let [bulk, reads, tcp] = scenario.groups.as_slice() else { panic!("{:?}", scenario.groups) };
     assert_eq!((bulk.name.as_str(), bulk.flows, &bulk.work), ("bulk", 4, &Work::Bulk));
     assert_eq!(reads.work, Work::Blocks { bytes: 16_384, outstanding: 8 });
-    assert_eq!((reads.sender_delay_ns, reads.payload_bytes), (Some(10_000), 4_000));
-    assert_eq!((scenario.tcp[0].flows, scenario.tcp[0].law), (2, TcpLaw::Cubic));
+    assert_eq!((reads.sender_delay_ns, reads.transport.payload_bytes), (Some(10_000), 4_000));
+    assert_eq!((tcp.flows, tcp.transport.tcp.unwrap().law), (2, TcpLaw::Cubic));
     assert_eq!(scenario.series.unwrap().interval_ns, 100_000);
 }
 
@@ -38,14 +38,14 @@ fn commented_lines_of_example_are_valid() {
         .collect();
     let setup = parse("a.toml", &text.join("\n"), directory.path()).unwrap();
     let scenario = setup.scenario(false).unwrap();
-    let Work::Messages { sizes, .. } = &scenario.roce[2].work else { panic!("{:?}", scenario.roce) };
+    let Work::Messages { sizes, .. } = &scenario.groups[2].work else { panic!("{:?}", scenario.groups) };
     assert_eq!(sizes[1], SizeWeight { bytes: 1_000_000, weight: 1 });
 }
 
 #[test]
 fn empty_file_equals_incast() {
     assert_eq!(parse_here(""), Ok(Setup::new(Preset::Incast)));
-    assert_eq!(parse_here("tcp = 3\nflows = 5").unwrap().tcp.flows, 3);
+    assert_eq!(parse_here("tcp = 3\nflows = 5").unwrap().tcp.group.flows, 3);
 }
 
 #[test]
@@ -69,6 +69,19 @@ fn errors_have_line_and_expectation() {
         assert!(line.starts_with(expected), "{line}\n{expected}");
     }
     assert_eq!(lines.len(), 10, "{refused}");
+}
+
+#[test]
+fn group_names_are_unique_and_plain() {
+    for (names, expected) in [
+        (["64KB, reads", "b"], "a.toml:2: a name has no comma, quote"),
+        (["a", "a"], "a.toml:4: name = `a` is given twice"),
+    ] {
+        let [first, second] = names;
+        let text = format!("[[roce]]\nname = '{first}'\n[[tcp]]\nname = '{second}'\n");
+        let refused = parse_here(&text).unwrap_err().to_string();
+        assert!(refused.contains(expected), "{refused}");
+    }
 }
 
 #[test]

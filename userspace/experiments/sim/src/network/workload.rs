@@ -20,6 +20,8 @@ pub use sizes::{Poisson, Sizes};
 
 /// Longest flow: 1 TB.
 pub(crate) const MAX_FLOW_BYTES: u64 = 1_000_000_000_000;
+/// Maximum number of flows of one simulation, which take some 2 GB.
+pub(crate) const MAX_FLOWS: u64 = 16_000_000;
 
 /// A flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -204,6 +206,15 @@ impl Workload {
         if let Some(flow) = self.flows.get_mut(flow as usize) {
             flow.delay_ns = delay_ns;
         }
+    }
+
+    /// Checks that the workload of the file `name` may have this many `more` flows.
+    fn check_room(&self, name: &str, more: u64) -> Result<(), FileError> {
+        if (self.flows.len() as u64).saturating_add(more) <= MAX_FLOWS {
+            return Ok(());
+        }
+        let what = format!("more than {MAX_FLOWS} flows: use fewer ranks, layers or messages");
+        Err(FileError::new(name, 0, what))
     }
 
     /// Makes `flow` wait for `other`.

@@ -4,10 +4,10 @@ use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::{MAX_RATE_BPS, MIN_RATE_BPS, Quantity, Unit};
 use dcqcn_params::quantity;
 
-use super::{RoceSetup, Setup};
+use super::{GroupSetup, Setup};
 use crate::scenario::{
     Class, MAX_BUFFER_BYTES, MAX_DELAY_NS, MAX_DURATION_NS, MAX_FLOWS, MAX_FRAME_BYTES, MAX_MESSAGE_BYTES,
-    Marking, Pfc, Schedule, TcpGroup, TcpLaw,
+    Marking, Pfc, Schedule, TcpLaw, TcpRules,
 };
 
 const US: u64 = 1_000;
@@ -41,7 +41,8 @@ impl<T> Knob<T> {
     pub(in crate::presets) fn read(&self, target: &mut T, text: &str) -> Result<(), SetupError> {
         let key = self.key;
         let text = if text == "bulk" && key == "size" { "0" } else { text };
-        let parsed = if self.unit == Unit::Nanoseconds {
+        // A bare number is in seconds for times of a whole run only.
+        let parsed = if ["duration", "warm-up", "step", "stop"].contains(&key) {
             quantity::parse_duration_ns(text)
         } else {
             quantity::parse(text, self.unit)
@@ -201,11 +202,11 @@ knobs! {
 
     "tcp": count(0, MAX_FLOWS as u64),
         "Number of TCP flows alongside",
-        |s| s.tcp.flows.into(), |s, value| s.tcp.flows = value as u32;
+        |s| s.tcp.group.flows.into(), |s, value| s.tcp.group.flows = value as u32;
 
     "tcp-law": choice("LAW", LAWS),
         "Congestion control of TCP: cubic or dctcp",
-        |s| (s.tcp.law == TcpLaw::Dctcp).into(), |s, value| set_law(&mut s.tcp, value);
+        |s| law(&s.tcp), |s, value| set_law(&mut s.tcp, value);
 }
 
 knobs! {
@@ -229,7 +230,7 @@ knobs! {
 
 knobs! {
     /// A group of RoCE flows.
-    pub ROCE_KNOBS: RoceSetup;
+    pub ROCE_KNOBS: GroupSetup;
 
     "flows": count(1, MAX_FLOWS as u64),
         "Number of RoCE flows (queue pairs)",
@@ -269,69 +270,58 @@ knobs! {
 
     "mtu": size(64, 9_000),
         "Payload of a full RoCE packet",
-        |r| r.group.payload_bytes.into(), |r, value| r.group.payload_bytes = value as u32;
+        |r| r.group.transport.payload_bytes.into(), |r, value| r.group.transport.payload_bytes = value as u32;
 
     "header": size(0, 256),
         "Overhead of a RoCE frame, from Ethernet to FCS; 0: packets of the fluid model",
-        |r| r.group.header_bytes.into(), |r, value| r.group.header_bytes = value as u32;
+        |r| r.group.transport.header_bytes.into(), |r, value| r.group.transport.header_bytes = value as u32;
 
     "ack-every": count(1, 1_000_000),
         "Packets of a flow per acknowledgement",
-        |r| r.group.ack_every.into(), |r, value| r.group.ack_every = value as u32;
+        |r| r.group.transport.ack_every.into(), |r, value| r.group.transport.ack_every = value as u32;
 
     "timeout": time(US, MAX_DURATION_NS),
         "Retransmission timeout of a RoCE flow",
-        |r| r.group.retransmit_timeout_ns, |r, value| r.group.retransmit_timeout_ns = value;
+        |r| r.group.transport.timeout_ns, |r, value| r.group.transport.timeout_ns = value;
 }
 
 knobs! {
     /// A class, in the groups of a file only.
-    pub(in crate::presets) one ROCE_CLASS_KNOB: RoceSetup;
+    pub(in crate::presets) one GROUP_CLASS: GroupSetup;
 
     "class": count(0, CLASSES as u64 - 1),
         "Class (queue), 0 to 7; `wred.CLASS` marks it",
         |r| r.group.class.into(), |r, value| r.group.class = value as u8;
 }
 
+/// Settings of RoCE flows that TCP flows have too.
+pub(in crate::presets) const SHARED: [&str; 3] = ["flows", "start", "stop"];
+
 knobs! {
-    /// A group of TCP flows of a file.
-    pub TCP_KNOBS: TcpGroup;
-
-    "flows": count(1, MAX_FLOWS as u64),
-        "Number of TCP flows, each with its own sender",
-        |t| t.flows.into(), |t, value| t.flows = value as u32;
-
-    "class": count(0, CLASSES as u64 - 1),
-        "Class (queue), 0 to 7",
-        |t| t.class.into(), |t, value| t.class = value as u8;
+    /// Further settings of TCP flows, in the groups of a file only.
+    pub(in crate::presets) TCP_KNOBS: GroupSetup;
 
     "law": choice("LAW", LAWS),
         "Congestion control: cubic or dctcp",
-        |t| (t.law == TcpLaw::Dctcp).into(), set_law;
+        law, set_law;
 
     "ecn": switch(),
         "Whether cubic sends ECN-capable packets",
-        |t| t.ecn.into(), |t, value| t.ecn = value != 0;
-
-    "start": time(0, MAX_DURATION_NS),
-        "Start time",
-        |t| t.start_ns, |t, value| t.start_ns = value;
-
-    "stop": time(0, MAX_DURATION_NS),
-        "Stop time; 0: never",
-        |t| t.stop_ns.unwrap_or(0), |t, value| t.stop_ns = (value != 0).then_some(value);
+        |t| t.group.transport.tcp.is_some_and(|tcp| tcp.ecn).into(),
+        |t, value| change_tcp(t, |tcp| tcp.ecn = value != 0);
 
     "mss": size(64, 9_000),
         "Payload of a segment",
-        |t| t.payload_bytes.into(), |t, value| t.payload_bytes = value as u32;
+        |t| t.group.transport.payload_bytes.into(), |t, value| t.group.transport.payload_bytes = value as u32;
 
     "window": size(10_000, MAX_BUFFER_BYTES),
         "Receive window",
-        |t| t.max_window_bytes, |t, value| t.max_window_bytes = value;
+        |t| t.group.transport.tcp.map_or(0, |tcp| tcp.max_window_bytes),
+        |t, value| change_tcp(t, |tcp| tcp.max_window_bytes = value);
 
     "min-rto": time(10 * US, 60_000 * MS),
         "Minimum retransmission timeout",
-        |t| t.min_rto_ns, |t, value| t.min_rto_ns = value;
+        |t| t.group.transport.timeout_ns, |t, value| t.group.transport.timeout_ns = value;
 }
 
 /// Short names of parameters of RoCE's class.
@@ -345,9 +335,19 @@ fn set_delays(setup: &mut Setup, link_ns: u64) {
     (setup.scenario.sender_delay_ns, setup.scenario.receiver_delay_ns) = (link_ns, link_ns);
 }
 
-fn set_law(group: &mut TcpGroup, value: u64) {
-    group.law = if value == 0 { TcpLaw::Cubic } else { TcpLaw::Dctcp };
-    group.ecn = value != 0;
+fn change_tcp(setup: &mut GroupSetup, change: impl FnOnce(&mut TcpRules)) {
+    if let Some(tcp) = &mut setup.group.transport.tcp {
+        change(tcp);
+    }
+}
+
+fn law(setup: &GroupSetup) -> u64 {
+    setup.group.transport.tcp.is_some_and(|tcp| tcp.law == TcpLaw::Dctcp).into()
+}
+
+fn set_law(setup: &mut GroupSetup, value: u64) {
+    let law = if value == 0 { TcpLaw::Cubic } else { TcpLaw::Dctcp };
+    change_tcp(setup, |tcp| (tcp.law, tcp.ecn) = (law, value != 0));
 }
 
 knobs! {

@@ -5,11 +5,11 @@ use std::fmt;
 use dcqcn_params::{Assignment, Key, parse_word};
 
 use super::knobs::{
-    CLASS_KNOBS, CLASSES_KNOB, KNOBS, Knob, ROCE_CLASS_KNOB, ROCE_KNOBS, SHORTHANDS, STEP, SetupError,
+    CLASS_KNOBS, CLASSES_KNOB, GROUP_CLASS, KNOBS, Knob, ROCE_KNOBS, SHARED, SHORTHANDS, STEP, SetupError,
     TCP_KNOBS,
 };
-use super::{Preset, RoceSetup, Setup};
-use crate::scenario::{Class, TcpGroup};
+use super::{GroupSetup, Preset, Setup};
+use crate::scenario::Class;
 
 /// One setting as text: checked, but not yet applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,52 +71,34 @@ impl Setup {
         self.changes.push(change);
         Ok(())
     }
+}
 
-    /// Applies one setting to a RoCE group of a file.
-    pub(crate) fn set_roce(target: &mut RoceSetup, key: &str, text: &str) -> Result<(), SetupError> {
-        let mut knobs = ROCE_KNOBS.iter().chain([&ROCE_CLASS_KNOB]);
-        if key == "name" {
-            text.clone_into(&mut target.group.name);
-            return Ok(());
-        }
-        if key == "after" {
-            target.group.after = Some(text.to_owned());
-            return Ok(());
-        }
-        if key == "delay" {
-            let mut scratch = Self::new(Preset::Incast);
-            scratch.set(key, text)?;
-            target.group.sender_delay_ns = Some(scratch.scenario.sender_delay_ns);
-            return Ok(());
-        }
-        match knobs.find(|knob| knob.key == key) {
-            Some(knob) => knob.read(target, text),
-            None => {
-                let names = ROCE_KNOBS.iter().map(|knob| knob.key).chain([
-                    "name",
-                    "class",
-                    "delay",
-                    "after",
-                    "flow-sizes",
-                ]);
-                Err(unknown(key, names, "`dcqcn-lab sim example` shows the keys of a group"))
+impl GroupSetup {
+    /// Applies one setting to a group of a file.
+    pub(crate) fn set(&mut self, key: &str, text: &str) -> Result<(), SetupError> {
+        let is_roce = self.group.is_roce();
+        let roce = ROCE_KNOBS.iter().filter(|knob| is_roce || SHARED.contains(&knob.key));
+        let tcp = if is_roce { &[] } else { TCP_KNOBS };
+        let knobs = roce.chain(tcp).chain([&GROUP_CLASS]);
+        match key {
+            "name" => text.clone_into(&mut self.group.name),
+            "after" if is_roce => self.group.after = Some(text.to_owned()),
+            "delay" if is_roce => {
+                let mut scratch = Setup::new(Preset::Incast);
+                scratch.set(key, text)?;
+                self.group.sender_delay_ns = Some(scratch.scenario.sender_delay_ns);
             }
+            _ => match knobs.clone().find(|knob| knob.key == key) {
+                Some(knob) => knob.read(self, text)?,
+                None => {
+                    let words: &[&str] =
+                        if is_roce { &["name", "delay", "after", "flow-sizes"] } else { &["name"] };
+                    let names = knobs.map(|knob| knob.key).chain(words.iter().copied());
+                    return Err(unknown(key, names, "`dcqcn-lab sim example` shows the keys of a group"));
+                }
+            },
         }
-    }
-
-    /// Applies one setting to a TCP group of a file.
-    pub(crate) fn set_tcp(target: &mut TcpGroup, key: &str, text: &str) -> Result<(), SetupError> {
-        if key == "name" {
-            text.clone_into(&mut target.name);
-            return Ok(());
-        }
-        match TCP_KNOBS.iter().find(|knob| knob.key == key) {
-            Some(knob) => knob.read(target, text),
-            None => {
-                let names = TCP_KNOBS.iter().map(|knob| knob.key).chain(["name"]);
-                Err(unknown(key, names, "`dcqcn-lab sim example` shows the keys of a group"))
-            }
-        }
+        Ok(())
     }
 }
 

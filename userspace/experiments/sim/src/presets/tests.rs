@@ -1,3 +1,5 @@
+use dcqcn_params::Key;
+
 use super::knobs::{CLASSES_KNOB, ROCE_KNOBS};
 use super::set::setting_names;
 use super::*;
@@ -85,17 +87,17 @@ fn rate_reduce_guard_active_if_set() {
 #[test]
 fn staircase_has_one_step_per_flow() {
     let scenario = setup(Preset::Staircase, &["flows=4", "step=50ms"]).scenario(false).unwrap();
-    let stairs: Vec<_> = scenario.roce.iter().map(|group| (group.flows, group.start_ns / MS)).collect();
+    let stairs: Vec<_> = scenario.groups.iter().map(|group| (group.flows, group.start_ns / MS)).collect();
     assert_eq!(stairs, [(2, 0), (1, 50), (1, 100)]);
 }
 
 #[test]
 fn classes_off_one_queue_no_marks() {
     let on = setup(Preset::Coexist, &[]).scenario(false).unwrap();
-    assert_eq!((on.roce[0].class, on.tcp[0].class, on.control), (3, 0, true));
+    assert_eq!((on.groups[0].class, on.groups[1].class, on.control), (3, 0, true));
     assert_eq!([3, 0].map(|class| on.classes[class].limit_bytes), [Some(6_000_000); 2]);
     let off = setup(Preset::Coexist, &["classes=off"]).scenario(false).unwrap();
-    assert_eq!((off.roce[0].class, off.tcp[0].class, off.control), (0, 0, false));
+    assert_eq!((off.groups[0].class, off.groups[1].class, off.control), (0, 0, false));
     assert!(off.config.wred.iter().all(|wred| wred.ecn == 0));
 }
 
@@ -105,7 +107,7 @@ fn message_sizes_offer_their_load() {
     setup.roce.sizes = vec![SizeWeight { bytes: 1_000, weight: 3 }, SizeWeight { bytes: 9_000, weight: 1 }];
     let scenario = setup.scenario(false).unwrap();
     // 3000 bytes on average, 0.5 Gbit/s per flow.
-    let Work::Messages { mean_gap_ns, .. } = scenario.roce[0].work else { panic!("{scenario:?}") };
+    let Work::Messages { mean_gap_ns, .. } = scenario.groups[0].work else { panic!("{scenario:?}") };
     assert_eq!(mean_gap_ns, 48_000);
     setup.set("size", "1MB").unwrap();
     assert!(setup.scenario(false).unwrap_err().to_string().contains("more than one of"));
@@ -116,7 +118,7 @@ fn error_names_the_value_and_its_range() {
     for (key, text, expected) in [
         ("flows", "0", "flows = 0 is out of range: 1 to 60000"),
         ("link", "1", "link = 1bit is out of range: 100kbit to 800gbit"),
-        ("delay", "5", "delay = 5s is out of range: 0ns to 1s"),
+        ("delay", "5s", "delay = 5s is out of range: 0ns to 1s"),
         (
             "marking",
             "middle",
@@ -135,4 +137,33 @@ fn error_names_the_value_and_its_range() {
     }
     let late = setup(Preset::Incast, &["warm-up=1s"]).scenario(false).unwrap_err();
     assert!(format!("{late:#}").contains("warm-up = 1s is out of range"), "{late:#}");
+}
+
+#[test]
+fn unread_parameters_have_no_effect() {
+    let ends = |key: &Key| {
+        let (low, high) = key.range().into_inner();
+        [low, key.default(), high].map(|value| Assignment { key: *key, value })
+    };
+    let other_class = |key: &Key| {
+        let text = key.to_string();
+        text.contains('.') && !text.contains(".3")
+    };
+    let keys: Vec<Key> = Key::all().filter(|key| is_unread(&key.to_string())).collect();
+    assert!(keys.len() > UNREAD.len());
+    for key in keys.iter().filter(|key| !other_class(key)) {
+        let outcome = |change| {
+            let mut setup = setup(Preset::Incast, &["flows=4", "duration=1ms"]);
+            setup.changes.push(change);
+            let scenario = setup.scenario(false).ok()?;
+            Some(crate::bottleneck::run(&scenario, &mut |_| std::ops::ControlFlow::Continue(())).unwrap())
+        };
+        let outcomes: Vec<_> = ends(key).into_iter().filter_map(outcome).collect();
+        assert!(outcomes.windows(2).all(|pair| pair[0] == pair[1]), "{key}");
+    }
+    let refused = refuse_unread(["kmax", "pfc.3.xoff"].into_iter()).unwrap_err().to_string();
+    assert_eq!(refused, "pfc.3.xoff has no effect in a simulation; omit it");
+    assert!(
+        refuse_unread(["rpg_ai_rate", "wred.3.kmin", "size", "tail_loss_probe_floor"].into_iter()).is_ok()
+    );
 }

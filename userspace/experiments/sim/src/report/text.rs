@@ -3,11 +3,12 @@
 use std::fmt;
 
 use dcqcn_params::fluid::{FixedPoint, SteadyState};
-use dcqcn_support::render::{self, Table};
+use dcqcn_support::render::{self, Column, Table};
 
 use super::{Oscillation, Report, Stage, percent, size};
-use crate::fabric::fct_cells;
-use crate::outcome::Kind;
+use crate::fabric::{FCT_HEADINGS, fct_cells};
+use crate::network::Fct;
+use crate::outcome::{ClassOutcome, FlowOutcome, GroupOutcome, Kind};
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -34,56 +35,34 @@ const MAX_FLOW_ROWS: usize = 12;
 
 impl Report {
     fn write_groups(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut table = Table::new(&[
-            "GROUP",
-            "KIND",
-            ">CLASS",
-            ">FLOWS",
-            ">GOODPUT",
-            ">OF LINK",
-            ">JAIN",
-            ">SENT",
-            ">RETRANSMITTED",
-            ">DROPPED",
-            ">TIMEOUTS",
-            ">CNPS",
-            ">MESSAGES",
-            ">FCT P50",
-            ">FCT P95",
-            ">FCT P99",
-            ">SLOWDOWN P50",
-            ">P99",
-        ]);
-        for group in &self.outcome.groups {
-            let fct = |text: fn(&crate::network::Fct) -> u64| {
-                or_dash(group.fct.as_ref(), |fct| render::ns(text(fct)))
-            };
-            table.row([
-                group.name.clone(),
-                match group.kind {
-                    Kind::Roce => "RoCE",
-                    Kind::Cubic => "CUBIC",
-                    Kind::Dctcp => "DCTCP",
-                }
-                .to_owned(),
-                group.class.to_string(),
-                group.flows.to_string(),
-                render::bps(group.goodput_bps),
-                percent(group.goodput_bps / self.outcome.port_rate_bps as f64),
-                format!("{:.3}", group.jain),
-                group.totals.sent_packets.to_string(),
-                group.totals.retransmitted_packets.to_string(),
-                group.totals.dropped_packets.to_string(),
-                group.totals.timeouts.to_string(),
-                group.totals.cnps.to_string(),
-                group.totals.messages.to_string(),
-                fct(|fct| fct.p50_ns),
-                fct(|fct| fct.p95_ns),
-                fct(|fct| fct.p99_ns),
-                or_dash(group.fct.as_ref(), |fct| format!("{:.2}", fct.slowdown_p50)),
-                or_dash(group.fct.as_ref(), |fct| format!("{:.2}", fct.slowdown_p99)),
-            ]);
-        }
+        let time = |of: fn(&Fct) -> u64| {
+            move |group: &&GroupOutcome| or_dash(group.fct.as_ref(), |fct| render::ns(of(fct)))
+        };
+        let slowdown = |of: fn(&Fct) -> f64| {
+            move |group: &&GroupOutcome| or_dash(group.fct.as_ref(), |fct| format!("{:.2}", of(fct)))
+        };
+        let port_bps = self.outcome.port_rate_bps as f64;
+        let columns: &[Column<'_, &GroupOutcome>] = &[
+            ("GROUP", &|group| group.name.clone()),
+            ("KIND", &|group| kind(group.kind).to_owned()),
+            (">CLASS", &|group| group.class.to_string()),
+            (">FLOWS", &|group| group.flows.to_string()),
+            (">GOODPUT", &|group| render::bps(group.goodput_bps)),
+            (">OF LINK", &|group| percent(group.goodput_bps / port_bps)),
+            (">JAIN", &|group| format!("{:.3}", group.jain)),
+            (">SENT", &|group| group.totals.sent_packets.to_string()),
+            (">RETRANSMITTED", &|group| group.totals.retransmitted_packets.to_string()),
+            (">DROPPED", &|group| group.totals.dropped_packets.to_string()),
+            (">TIMEOUTS", &|group| group.totals.timeouts.to_string()),
+            (">CNPS", &|group| group.totals.cnps.to_string()),
+            (">MESSAGES", &|group| group.totals.messages.to_string()),
+            (">FCT P50", &time(|fct| fct.p50_ns)),
+            (">FCT P95", &time(|fct| fct.p95_ns)),
+            (">FCT P99", &time(|fct| fct.p99_ns)),
+            (">SLOWDOWN P50", &slowdown(|fct| fct.slowdown_p50)),
+            (">P99", &slowdown(|fct| fct.slowdown_p99)),
+        ];
+        let table = Table::of(&self.outcome.groups, columns);
         write!(f, "{table}")?;
         if self.outcome.unfinished_messages != 0 {
             writeln!(
@@ -97,57 +76,34 @@ impl Report {
 
     /// Completion times by message length, if there are several lengths.
     fn write_sizes(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let headings = [
-            "\nGROUP",
-            ">SIZE",
-            ">MESSAGES",
-            ">FCT P50",
-            ">P95",
-            ">P99",
-            ">MAX",
-            ">SLOWDOWN P50",
-            ">P95",
-            ">P99",
-        ];
-        let mut table = Table::new(&headings);
-        let rows = self
-            .outcome
-            .groups
-            .iter()
-            .flat_map(|group| group.fct_by_size.iter().map(move |row| (group, row)));
-        let mut any = false;
+        let groups = self.outcome.groups.iter();
+        let rows = groups.flat_map(|group| group.fct_by_size.iter().map(move |row| (group, row)));
+        let mut table = Table::new(&[&["\nGROUP", ">SIZE", ">MESSAGES"], &FCT_HEADINGS[..]].concat());
         for (group, row) in rows {
             let Some(fct) = &row.fct else { continue };
-            any = true;
-            table.row(
-                [group.name.clone(), render::bytes(row.bytes)]
-                    .into_iter()
-                    .chain(fct_cells(fct))
-                    .collect::<Vec<_>>(),
-            );
+            let cells = [group.name.clone(), render::bytes(row.bytes)].into_iter().chain(fct_cells(fct));
+            table.row(cells.collect::<Vec<_>>());
         }
-        if any { write!(f, "{table}") } else { Ok(()) }
+        if table.is_empty() { Ok(()) } else { write!(f, "{table}") }
     }
 
     /// Each flow; if there are many, the slowest and the fastest.
     fn write_flows(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let flows = &self.outcome.flows;
-        let mut table = Table::new(&["\nFLOW", ">GOODPUT", ">CNPS", ">RETRANSMITTED", ">RATE AT THE END"]);
         let mut sorted: Vec<_> = flows.iter().collect();
         if flows.len() > MAX_FLOW_ROWS {
             sorted.sort_by(|a, b| a.goodput_bps.total_cmp(&b.goodput_bps));
             let (slowest, fastest) = (sorted.first().copied(), sorted.last().copied());
             sorted = slowest.into_iter().chain(fastest).collect();
         }
-        for flow in sorted {
-            table.row([
-                flow.name.clone(),
-                render::bps(flow.goodput_bps),
-                flow.counters.cnps.to_string(),
-                flow.counters.retransmitted_packets.to_string(),
-                render::bps(flow.rate_bps as f64),
-            ]);
-        }
+        let columns: &[Column<'_, &FlowOutcome>] = &[
+            ("\nFLOW", &|flow| flow.name.clone()),
+            (">GOODPUT", &|flow| render::bps(flow.goodput_bps)),
+            (">CNPS", &|flow| flow.counters.cnps.to_string()),
+            (">RETRANSMITTED", &|flow| flow.counters.retransmitted_packets.to_string()),
+            (">RATE AT THE END", &|flow| render::bps(flow.rate_bps as f64)),
+        ];
+        let table = Table::of(sorted, columns);
         if flows.len() > MAX_FLOW_ROWS {
             write!(f, "\nslowest and fastest flow:")?;
         }
@@ -155,52 +111,35 @@ impl Report {
     }
 
     fn write_classes(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut table = Table::new(&[
-            ">CLASS",
-            ">QUEUE MEAN",
-            ">DEVIATION",
-            ">P50",
-            ">P99",
-            ">MAX",
-            ">MARKED",
-            ">DROPPED",
-            ">PAUSES",
-            ">PAUSED FOR",
-            ">OF BYTES",
-        ]);
-        for class in &self.outcome.classes {
-            table.row([
-                class.class.to_string(),
-                size(class.queue.mean_bytes),
-                size(class.queue.deviation_bytes),
-                render::bytes(class.queue.p50_bytes),
-                render::bytes(class.queue.p99_bytes),
-                render::bytes(class.queue.max_bytes),
-                class.marked_packets.to_string(),
-                class.dropped_packets.to_string(),
-                class.pauses.to_string(),
-                render::ns(class.paused_ns),
-                percent(class.tx_share),
-            ]);
-        }
-        write!(f, "{table}")
+        let columns: &[Column<'_, &ClassOutcome>] = &[
+            (">CLASS", &|class| class.class.to_string()),
+            (">QUEUE MEAN", &|class| size(class.queue.mean_bytes)),
+            (">DEVIATION", &|class| size(class.queue.deviation_bytes)),
+            (">P50", &|class| render::bytes(class.queue.p50_bytes)),
+            (">P99", &|class| render::bytes(class.queue.p99_bytes)),
+            (">MAX", &|class| render::bytes(class.queue.max_bytes)),
+            (">MARKED", &|class| class.marked_packets.to_string()),
+            (">DROPPED", &|class| class.dropped_packets.to_string()),
+            (">PAUSES", &|class| class.pauses.to_string()),
+            (">PAUSED FOR", &|class| render::ns(class.paused_ns)),
+            (">OF BYTES", &|class| percent(class.tx_share)),
+        ];
+        write!(f, "{}", Table::of(&self.outcome.classes, columns))
     }
 
     fn write_stages(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.stages.is_empty() {
             return Ok(());
         }
-        let mut table = Table::new(&["STAGE", ">FLOWS", ">JAIN", "GOODPUT OF EACH, SECOND HALF"]);
-        for Stage { from_ns, to_ns, goodput_bps, jain } in &self.stages {
-            let goodputs: Vec<String> = goodput_bps.iter().map(|bps| render::bps(*bps)).collect();
-            table.row([
-                format!("{} to {}", render::ns(*from_ns), render::ns(*to_ns)),
-                goodput_bps.len().to_string(),
-                format!("{jain:.3}"),
-                goodputs.join(", "),
-            ]);
-        }
-        writeln!(f, "{table}")
+        let goodputs =
+            |stage: &&Stage| stage.goodput_bps.iter().map(|bps| render::bps(*bps)).collect::<Vec<_>>();
+        let columns: &[Column<'_, &Stage>] = &[
+            ("STAGE", &|stage| format!("{} to {}", render::ns(stage.from_ns), render::ns(stage.to_ns))),
+            (">FLOWS", &|stage| stage.goodput_bps.len().to_string()),
+            (">JAIN", &|stage| format!("{:.3}", stage.jain)),
+            ("GOODPUT OF EACH, SECOND HALF", &|stage| goodputs(stage).join(", ")),
+        ];
+        writeln!(f, "{}", Table::of(&self.stages, columns))
     }
 
     fn write_rest(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -241,6 +180,14 @@ impl Report {
             "simulated {hops:.2} million packet hops in {:.2} s: {speed:.2} million/s",
             self.wall_seconds
         )
+    }
+}
+
+const fn kind(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Roce => "RoCE",
+        Kind::Cubic => "CUBIC",
+        Kind::Dctcp => "DCTCP",
     }
 }
 

@@ -1,5 +1,7 @@
 //! Validation of scenarios.
 
+use std::ops::RangeInclusive;
+
 use dcqcn_common::params::{MAX_RATE_BPS, MIN_RATE_BPS, Unit};
 use dcqcn_params::quantity::{OutOfRange, in_range};
 
@@ -26,15 +28,13 @@ impl Scenario {
         for (tc, class) in self.classes.iter().enumerate() {
             class.validate(tc)?;
         }
-        for group in &self.roce {
+        for group in &self.groups {
             group.validate()?;
+        }
+        for group in self.roce() {
             self.validate_packets(group)?;
         }
-        for group in &self.tcp {
-            group.validate()?;
-        }
-        let counts = self.roce.iter().map(|g| g.flows).chain(self.tcp.iter().map(|g| g.flows));
-        let flows: u64 = counts.map(u64::from).sum();
+        let flows: u64 = self.groups.iter().map(|group| u64::from(group.flows)).sum();
         if flows == 0 {
             return Err(SimError::NoFlows);
         }
@@ -49,12 +49,12 @@ impl Scenario {
     }
 
     /// Checks that the packets of a flow can be numbered.
-    fn validate_packets(&self, group: &RoceGroup) -> Result<(), OutOfRange> {
-        let frame_bytes = u64::from(group.payload_bytes + group.header_bytes);
+    fn validate_packets(&self, group: &Group) -> Result<(), OutOfRange> {
+        let frame_bytes = u64::from(group.transport.frame_bytes());
         let bits = u128::from(self.sender_rate_bps) * u128::from(self.duration_ns) / 1_000_000_000;
         let sendable = u64::try_from(bits / 8 / u128::from(frame_bytes)).unwrap_or(u64::MAX);
         let packets = match group.work {
-            Work::Once { bytes } => sendable.min(bytes.div_ceil(group.payload_bytes.into())),
+            Work::Once { bytes } => sendable.min(bytes.div_ceil(group.transport.payload_bytes.into())),
             Work::Bulk | Work::Blocks { .. } | Work::Messages { .. } => sendable,
         };
         let what = format!("packets that a flow of group `{}` may send", group.name);
@@ -63,23 +63,23 @@ impl Scenario {
 
     /// Checks that groups wait for existing, finite groups, without cycles.
     fn validate_order(&self) -> Result<(), SimError> {
-        for group in self.roce.iter().filter(|group| group.after.is_some()) {
+        for group in self.groups.iter().filter(|group| group.after.is_some()) {
             let wrong = |why| SimError::After {
                 group: group.name.clone(),
                 after: group.after.clone().unwrap_or_default(),
                 why,
             };
             let mut next = self.dependency_of(group).ok_or_else(|| wrong("no such group of RoCE flows"))?;
-            if !matches!(self.roce[next].work, Work::Once { .. }) {
+            if !self.groups[next].is_finite() {
                 return Err(wrong("that group is endless; set its `size`"));
             }
-            for _ in 0..self.roce.len() {
-                match self.dependency_of(&self.roce[next]) {
+            for _ in 0..self.groups.len() {
+                match self.dependency_of(&self.groups[next]) {
                     Some(before) => next = before,
                     None => break,
                 }
             }
-            if self.dependency_of(&self.roce[next]).is_some() {
+            if self.dependency_of(&self.groups[next]).is_some() {
                 return Err(wrong("that group waits for this one"));
             }
         }
@@ -104,84 +104,51 @@ impl Class {
     }
 }
 
-impl RoceGroup {
+impl Group {
     fn validate(&self) -> Result<(), OutOfRange> {
-        let Self { name, flows_per_sender, ack_every, .. } = self;
-        let of = |what: &str| format!("{what} of group `{name}`");
-        in_range(
-            of("flows per sender"),
-            u64::from(*flows_per_sender),
-            1..=u64::from(MAX_FLOWS),
-            Unit::Count,
-        )?;
-        in_range(of("ack_every"), u64::from(*ack_every), 1..=1_000_000, Unit::Count)?;
-        in_range(
-            of("retransmission timeout"),
-            self.retransmit_timeout_ns,
-            1_000..=MAX_DURATION_NS,
-            Unit::Nanoseconds,
-        )?;
-        validate_common(&of, self.class, self.sender_delay_ns, self.payload_bytes, self.header_bytes)?;
-        validate_times(&of, self.start_ns, self.start_jitter_ns, self.stop_ns)?;
-        let length = |what: &str, bytes: u64| in_range(of(what), bytes, 1..=MAX_MESSAGE_BYTES, Unit::Bytes);
+        let check = |what: &str, value: u64, range: RangeInclusive<u64>, unit| {
+            in_range(format!("{what} of group `{}`", self.name), value, range, unit)
+        };
+        let count = |what, value: u32, max| check(what, value.into(), 1..=max, Unit::Count);
+        let time = |what, value_ns, range| check(what, value_ns, range, Unit::Nanoseconds);
+        let Transport { payload_bytes, header_bytes, ack_every, timeout_ns, tcp, .. } = self.transport;
+        let times = 0..=MAX_DURATION_NS;
+
+        count("flows per sender", self.flows_per_sender, MAX_FLOWS.into())?;
+        count("ack_every", ack_every, 1_000_000)?;
+        check("class", self.class.into(), 0..=CLASSES as u64 - 1, Unit::Count)?;
+        time("sender delay", self.sender_delay_ns.unwrap_or(0), 0..=MAX_DELAY_NS)?;
+        check("header", header_bytes.into(), 0..=256, Unit::Bytes)?;
+        let most = u64::from(MAX_FRAME_BYTES - header_bytes);
+        check("payload", payload_bytes.into(), 64..=most, Unit::Bytes)?;
+        time("start", self.start_ns, times.clone())?;
+        time("start jitter", self.start_jitter_ns, times)?;
+        time("stop", self.stop_ns.unwrap_or(MAX_DURATION_NS), self.start_ns..=MAX_DURATION_NS)?;
+        match tcp {
+            None => time("retransmission timeout", timeout_ns, 1_000..=MAX_DURATION_NS)?,
+            Some(rules) => {
+                let windows = payload_bytes.into()..=MAX_BUFFER_BYTES;
+                check("window", rules.max_window_bytes, windows, Unit::Bytes)?;
+                time("shortest timeout", timeout_ns, 10_000..=60_000_000_000)?;
+            }
+        }
+
+        let length = |what, bytes| check(what, bytes, 1..=MAX_MESSAGE_BYTES, Unit::Bytes);
         match &self.work {
             Work::Bulk => Ok(()),
             Work::Once { bytes } => length("size", *bytes),
             Work::Blocks { bytes, outstanding } => {
                 length("block", *bytes)?;
-                in_range(of("outstanding blocks"), u64::from(*outstanding), 1..=65_536, Unit::Count)
+                count("outstanding blocks", *outstanding, 65_536)
             }
             Work::Messages { sizes, mean_gap_ns } => {
-                in_range(of("number of message sizes"), sizes.len() as u64, 1..=1_000, Unit::Count)?;
+                check("number of message sizes", sizes.len() as u64, 1..=1_000, Unit::Count)?;
                 for size in sizes {
                     length("message size", size.bytes)?;
-                    in_range(
-                        of("weight of a message size"),
-                        size.weight,
-                        1..=1_000_000_000_000,
-                        Unit::Count,
-                    )?;
+                    check("weight of a message size", size.weight, 1..=1_000_000_000_000, Unit::Count)?;
                 }
-                in_range(of("mean gap"), *mean_gap_ns, 100..=MAX_DURATION_NS, Unit::Nanoseconds)
+                time("mean gap", *mean_gap_ns, 100..=MAX_DURATION_NS)
             }
         }
     }
-}
-
-impl TcpGroup {
-    fn validate(&self) -> Result<(), OutOfRange> {
-        let of = |what: &str| format!("{what} of group `{}`", self.name);
-        validate_common(&of, self.class, self.sender_delay_ns, self.payload_bytes, self.header_bytes)?;
-        validate_times(&of, self.start_ns, self.start_jitter_ns, self.stop_ns)?;
-        let windows = u64::from(self.payload_bytes)..=MAX_BUFFER_BYTES;
-        in_range(of("window"), self.max_window_bytes, windows, Unit::Bytes)?;
-        in_range(of("shortest timeout"), self.min_rto_ns, 10_000..=60_000_000_000, Unit::Nanoseconds)
-    }
-}
-
-fn validate_common(
-    of: &impl Fn(&str) -> String,
-    class: u8,
-    sender_delay_ns: Option<u64>,
-    payload_bytes: u32,
-    header_bytes: u32,
-) -> Result<(), OutOfRange> {
-    in_range(of("class"), u64::from(class), 0..=CLASSES as u64 - 1, Unit::Count)?;
-    in_range(of("sender delay"), sender_delay_ns.unwrap_or(0), 0..=MAX_DELAY_NS, Unit::Nanoseconds)?;
-    in_range(of("header"), u64::from(header_bytes), 0..=256, Unit::Bytes)?;
-    let most = u64::from(MAX_FRAME_BYTES) - u64::from(header_bytes);
-    in_range(of("payload"), u64::from(payload_bytes), 64..=most, Unit::Bytes)
-}
-
-fn validate_times(
-    of: &impl Fn(&str) -> String,
-    start_ns: u64,
-    jitter_ns: u64,
-    stop_ns: Option<u64>,
-) -> Result<(), OutOfRange> {
-    let times = 0..=MAX_DURATION_NS;
-    in_range(of("start"), start_ns, times.clone(), Unit::Nanoseconds)?;
-    in_range(of("start jitter"), jitter_ns, times, Unit::Nanoseconds)?;
-    let stops = start_ns..=MAX_DURATION_NS;
-    in_range(of("stop"), stop_ns.unwrap_or(MAX_DURATION_NS), stops, Unit::Nanoseconds)
 }

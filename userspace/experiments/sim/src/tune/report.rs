@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use dcqcn_common::params::Config;
+use dcqcn_common::params::{Config, RP_VARIANT_PAPER};
 use dcqcn_params::{Assignment, Key, word};
-use dcqcn_support::render::{self, Table};
+use dcqcn_support::render::{self, Column, Table};
 use serde::Serialize;
 
 use super::evaluate::{Objective, Score};
@@ -59,7 +59,10 @@ impl Row {
         let assignments: Vec<Assignment> =
             keys.map(|key| Assignment { key, value: key.get(config) }).collect();
         let mut flags = format!("--profile {}", word(&settings.profile));
-        for Assignment { key, .. } in &settings.changes {
+        // Hosts have this guard; `sim fabric` omits it in the paper's variant, unless it is set.
+        let is_paper = config.scalars.rp_variant == RP_VARIANT_PAPER;
+        let period = "rate_reduce_monitor_period".parse().ok().filter(|key| is_paper && !is_set(key));
+        for key in settings.changes.iter().map(|change| change.key).chain(period) {
             flags += &format!(" --set {key}={}", key.text(config));
         }
         Self {
@@ -188,52 +191,27 @@ fn percent_change(ours: f64, theirs: f64) -> String {
 
 impl fmt::Display for TuneReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut table = Table::new(&[
-            "",
-            ">SLOWDOWN",
-            ">SEARCHED",
-            ">QUEUE",
-            ">PAUSES",
-            ">DROPS",
-            ">LEFT",
-            "PROFILE",
-            ">KMIN",
-            ">KMAX",
-            ">PMAX",
-            ">AI RATE",
-            ">HAI RATE",
-            ">TIME RESET",
-            ">TCP G",
-            ">CNP TIME",
-        ]);
-        for row in &self.rows {
-            let score = row.score();
-            let checked =
-                row.checked.as_ref().map_or_else(|| "-".to_owned(), |_| format!("{:.2}", score.slowdown));
-            let mark = if score.excess > 0.0 { " !" } else { "" };
-            let mut cells = vec![
-                format!("{}{mark}", row.name),
-                checked,
-                format!("{:.2}", row.searched.slowdown),
-                render::bytes(score.queue_bytes),
-                score.pauses.to_string(),
-                score.drops.to_string(),
-                score.unfinished.to_string(),
-                row.profile.clone(),
-            ];
-            let names = [
-                "kmin",
-                "kmax",
-                "pmax",
-                "rpg_ai_rate",
-                "rpg_hai_rate",
-                "rpg_time_reset",
-                "dce_tcp_g",
-                "min_time_between_cnps",
-            ];
-            cells.extend(names.map(|name| row.text(name)));
-            table.row(cells);
-        }
+        let two = |slowdown: f64| format!("{slowdown:.2}");
+        let mark = |row: &&Row| if row.score().excess > 0.0 { " !" } else { "" };
+        let columns: &[Column<'_, &Row>] = &[
+            ("", &|row| format!("{}{}", row.name, mark(row))),
+            (">SLOWDOWN", &|row| row.checked.as_ref().map_or("-".to_owned(), |score| two(score.slowdown))),
+            (">SEARCHED", &|row| two(row.searched.slowdown)),
+            (">QUEUE", &|row| render::bytes(row.score().queue_bytes)),
+            (">PAUSES", &|row| row.score().pauses.to_string()),
+            (">DROPS", &|row| row.score().drops.to_string()),
+            (">LEFT", &|row| row.score().unfinished.to_string()),
+            ("PROFILE", &|row| row.profile.clone()),
+            (">KMIN", &|row| row.text("kmin")),
+            (">KMAX", &|row| row.text("kmax")),
+            (">PMAX", &|row| row.text("pmax")),
+            (">AI RATE", &|row| row.text("rpg_ai_rate")),
+            (">HAI RATE", &|row| row.text("rpg_hai_rate")),
+            (">TIME RESET", &|row| row.text("rpg_time_reset")),
+            (">TCP G", &|row| row.text("dce_tcp_g")),
+            (">CNP TIME", &|row| row.text("min_time_between_cnps")),
+        ];
+        let table = Table::of(&self.rows, columns);
         writeln!(f, "{table}")?;
         let [searched, checked] = self.seeds;
         write!(

@@ -53,7 +53,7 @@ pub fn tune(task: &Task, threads: usize) -> Result<TuneReport> {
     let second = Evaluator::new(&pool, checked, task.objective)?;
 
     let configs: Vec<Config> =
-        presets.iter().map(|preset| preset.settings.config(setup, rate_bps)).collect::<Result<_>>()?;
+        presets.iter().map(|preset| preset.settings.config(rate_bps)).collect::<Result<_>>()?;
     let scores =
         first.scores(&configs, "presets")?.context("interrupted before the presets were simulated")?;
     if let Some((left, name)) = unfinished(&scores, &presets) {
@@ -103,7 +103,7 @@ fn ensure_one_is_valid(space: &Space, task: &Task, rate_bps: u64) -> Result<()> 
     let mut random = Random::new(task.search_seed);
     let mut last = Ok(());
     for _ in 0..MAX_DRAWS {
-        match space.draw(&mut random).config(&task.setup, rate_bps) {
+        match space.draw(&mut random).config(rate_bps) {
             Ok(_) => return Ok(()),
             Err(error) => last = Err(error),
         }
@@ -165,7 +165,7 @@ impl Candidates<'_> {
     fn next(&self, random: &mut Random, is_new: impl Fn(&Settings) -> bool) -> Option<(Settings, Config)> {
         (0..MAX_DRAWS).find_map(|_| {
             let settings = self.space.draw(random);
-            let config = settings.config(&self.task.setup, self.rate_bps).ok()?;
+            let config = settings.config(self.rate_bps).ok()?;
             is_new(&settings).then_some((settings, config))
         })
     }

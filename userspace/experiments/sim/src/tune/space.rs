@@ -138,13 +138,13 @@ fn two_digits(value: f64) -> f64 {
 }
 
 impl Settings {
-    /// The whole configuration on hosts' links of `host_rate_bps`.
+    /// The whole configuration on hosts' links of `host_rate_bps`: as on a host, without the changes for simulations.
     ///
     /// # Errors
     /// The values are inconsistent.
-    pub(super) fn config(&self, setup: &FabricSetup, host_rate_bps: u64) -> Result<Config> {
-        let Self { profile, changes } = self.clone();
-        FabricSetup { profile: Some(profile), changes, ..setup.clone() }.config(host_rate_bps)
+    pub(super) fn config(&self, host_rate_bps: u64) -> Result<Config> {
+        let (profile, changes) = (Some(self.profile), self.changes.clone());
+        Ok(dcqcn_params::Settings { profile, changes, ..Default::default() }.config(Some(host_rate_bps))?)
     }
 }
 
@@ -165,7 +165,7 @@ mod tests {
             let (setup, rate) = (FabricSetup::default(), rate * 1_000_000_000);
             let space = Space::new(&setup, rate).unwrap();
             let settings = space.settings(profile, &numbers);
-            prop_assert!(settings.config(&setup, rate).is_ok(), "{settings:?}");
+            prop_assert!(settings.config(rate).is_ok(), "{settings:?}");
         }
     }
 
@@ -173,7 +173,7 @@ mod tests {
     fn draw_config(flags: &str, numbers: &[f64], rate: u64) -> Config {
         let setup = setup(flags);
         let space = Space::new(&setup, rate).unwrap();
-        space.settings(0, numbers).config(&setup, rate).unwrap()
+        space.settings(0, numbers).config(rate).unwrap()
     }
 
     proptest! {
@@ -200,13 +200,13 @@ mod tests {
         let setup = setup("--profile nvidia --set wred.3.kmin=77KB");
         let space = Space::new(&setup, RATE).unwrap();
         assert_eq!((space.profiles.len(), space.dimensions.len()), (1, 7));
-        let low = space.settings(0, &[0.0; 7]).config(&setup, RATE).unwrap();
+        let low = space.settings(0, &[0.0; 7]).config(RATE).unwrap();
         assert_eq!(
             (low.wred[3].kmin_bytes, low.wred[3].kmax_bytes, low.wred[3].pmax_ppm),
             (77_000, 85_000, 5_000)
         );
         assert_eq!((low.scalars.dce_tcp_g, low.scalars.rpg_time_reset_ns), (1_023, 10_000));
-        let high = space.settings(0, &[1.0; 7]).config(&setup, RATE).unwrap();
+        let high = space.settings(0, &[1.0; 7]).config(RATE).unwrap();
         assert_eq!(
             (high.scalars.rpg_ai_rate_bps, high.scalars.rpg_hai_rate_bps),
             (1_000_000_000, 30_000_000_000)

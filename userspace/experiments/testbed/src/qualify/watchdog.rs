@@ -17,7 +17,6 @@ use dcqcn_params::{PacerChoice, Settings};
 use dcqcn_support::clock::monotonic_ns;
 use dcqcn_support::render;
 
-use super::ports::of_ports;
 use super::report::Check;
 use super::wire::Wire;
 use super::{Bench, Case, DeviceUnderTest};
@@ -25,7 +24,6 @@ use crate::DataPlane;
 use crate::host::{Host, ROCE_TC};
 use crate::rc::Psn;
 use crate::socket::{RawSocket, Receive};
-use crate::topology::{SwitchKind, Topology, TopologyConfig};
 
 /// Interval between packets.
 const PERIOD: Duration = Duration::from_millis(10);
@@ -58,20 +56,7 @@ pub(super) fn run(bench: &Bench<'_>) -> Result<Vec<Check>> {
     let times = bench.presumed.watchdog().map(|set| (set.detection_ns, set.restoration_ns));
     let times = times.map(|(found, over)| (Duration::from_nanos(found), Duration::from_nanos(over)));
     let (detection, restoration) = times.unwrap_or((DETECTION, 2 * DETECTION));
-    let network = match &bench.config.against {
-        DeviceUnderTest::Ports(ports) => of_ports(ports, false)?,
-        DeviceUnderTest::Linux | DeviceUnderTest::Bmv2 => Topology::build(&TopologyConfig {
-            senders: 1,
-            link_bps: LINK_BPS,
-            buffer_bytes: bench.config.incast.buffer_bytes,
-            shared_with_tcp: false,
-            ipv6: false,
-            switch: SwitchKind::Linux,
-            queues: false,
-            flooder: false,
-            fast_hosts: true,
-        })?,
-    };
+    let network = bench.pair(LINK_BPS, bench.config.incast.buffer_bytes)?;
     let [sender, ..] = network.senders.as_slice() else { bail!("no sender") };
     let mut attached = None;
     let mut running = None;

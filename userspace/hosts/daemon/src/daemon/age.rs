@@ -1,13 +1,12 @@
 //! Removal of idle flows.
 //!
 //! User space can write a set of flows only as a whole, and would lose packets' changes between the read and the write.
-//! So it only finds the sets with idle flows; a BPF program removes them, under the set's lock and after checking the
-//! time again.
+//! So it only finds the sets with idle flows; a BPF program removes them, under the lock of the flow (RP) or of the set (NP), after
+//! checking the time again.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Result;
 use dcqcn_common::events::Table;
 use dcqcn_loader::attach;
 use dcqcn_loader::dataplane::Expire;
@@ -15,6 +14,7 @@ use dcqcn_netlink::Netlink;
 use dcqcn_support::clock::monotonic_ns;
 
 use super::work::{Port, Settings, Work};
+use crate::error::Result;
 
 /// Range of the interval between scans of a table.
 const SCAN_INTERVAL: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(60));

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
 use dcqcn_common::events::EventKind;
 use dcqcn_common::flow::QpId;
 use dcqcn_common::params::{Params, QUEUES_NONE};
@@ -13,6 +12,7 @@ use dcqcn_netlink::Netlink;
 use dcqcn_support::clock::monotonic_ns;
 
 use super::work::{Port, Settings, Work};
+use crate::error::Result;
 
 /// Interval between checks whether the parameters enable `queue_source = backlog`.
 const IDLE_PERIOD: Duration = Duration::from_secs(1);

@@ -1,9 +1,10 @@
 //! Applies the file's parameters to existing attachments.
 
-use anyhow::Result;
 use dcqcn_common::params::Config;
-use dcqcn_loader::attach::{self, Change, ChangeError, Info, Request, Reverted, Which};
+use dcqcn_loader::attach::{self, Info, Request, Which};
 use dcqcn_telemetry::audit;
+
+use crate::error::{Error, Result};
 
 /// An interface and its new parameters.
 pub(super) type NewConfig = (String, Config);
@@ -33,37 +34,17 @@ pub(super) fn set(changes: &[NewConfig]) -> Result<()> {
         }
         Ok(())
     };
-    let done = audit::change(&ifaces, audit::ChangeMode::Lasting, edit).map_err(|refused| {
-        anyhow::Error::from(refused.error).context(format!("{} is refused", refused.iface))
-    })?;
+    let done = audit::change(&ifaces, audit::ChangeMode::Lasting, edit)
+        .map_err(|refused| Error::Refused { iface: refused.iface, source: refused.error })?;
     for change in done {
-        tracing::info!(iface = change.iface, changes = differences(&change), "parameters changed");
+        tracing::info!(iface = change.iface, changes = audit::differences(&change), "parameters changed");
     }
     Ok(())
 }
 
 /// Reverts changes not confirmed in time.
 pub(super) fn revert() {
-    match audit::revert(Which::Overdue) {
-        Ok(Reverted { changes, failed }) => {
-            for change in changes {
-                let changes = differences(&change);
-                if changes.is_empty() {
-                    // Reverted before; only its journal could not be written.
-                    continue;
-                }
-                tracing::warn!(iface = change.iface, changes, "change not confirmed in time; reverted");
-            }
-            for ChangeError { iface, error } in failed {
-                tracing::error!(iface, %error, "change not confirmed in time; its revert is incomplete");
-            }
-        }
-        Err(error) => tracing::warn!(%error, "cannot check for unconfirmed changes"),
+    if let Err(error) = audit::revert_and_report(Which::Overdue, "change not confirmed in time") {
+        tracing::warn!(%error, "cannot check for unconfirmed changes");
     }
-}
-
-fn differences(change: &Change) -> String {
-    let Change { old, new, .. } = change;
-    let text = |key: dcqcn_params::Key| format!("{key}: {} -> {}", key.text(old), key.text(new));
-    dcqcn_params::differing(old, new).map(text).collect::<Vec<_>>().join(", ")
 }

@@ -34,7 +34,6 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
 use clap::ValueEnum;
 use dcqcn_common::params::Unit;
 use dcqcn_loader::attach::Request;
@@ -52,6 +51,7 @@ use selector::{Links, Property};
 
 use super::repair::Repair;
 use super::serving::Metrics;
+use crate::error::{Context as _, Error};
 
 /// Default path of the file.
 pub const DEFAULT_PATH: &str = "/etc/dcqcn/dcqcn.toml";
@@ -192,19 +192,16 @@ impl Config {
     ///
     /// # Errors
     /// The file cannot be read, or as [`parse`].
-    pub fn load(path: &Path) -> anyhow::Result<Self> {
-        let failed = || format!("cannot read {}", path.display());
+    pub fn load(path: &Path) -> Result<Self, Error> {
+        let failed = format_args!("cannot read {}", path.display());
         // The file is read repeatedly, and a pipe's writer must not block the daemon.
-        if !std::fs::metadata(path).with_context(failed)?.is_file() {
-            bail!("cannot read {}: it is not a regular file", path.display());
+        if !std::fs::metadata(path).context(failed)?.is_file() {
+            return Err(Error::NotRegular(path.to_owned()));
         }
-        let text = read_text(path).with_context(failed)?;
+        let text = read_text(path).context(failed)?;
         let config = parse(&path.display().to_string(), &text)?;
         if config.interfaces.is_empty() && config.common != Settings::default() {
-            bail!(
-                "{} has settings, but no interface: add [[interface]] with, for example, name = \"eth0\"",
-                path.display()
-            );
+            return Err(Error::NoInterface(path.to_owned()));
         }
         Ok(config)
     }

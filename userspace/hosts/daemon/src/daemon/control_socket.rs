@@ -11,14 +11,15 @@ use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{io, thread};
 
-use anyhow::{Context as _, Result, bail, ensure};
 use dcqcn_control_api::{
     Answer, Health, LastReload, MAX_LINE_BYTES, Override, Parameters, Question, Status, VERSION, Verb,
     VersionAnswer,
 };
+use dcqcn_support::causes::one_line;
+use dcqcn_support::file::create_public_dir;
 use dcqcn_support::time::rfc3339;
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::Group;
@@ -31,6 +32,7 @@ use super::config::Control;
 use super::order::{Order, Ordered, Refusal};
 use super::worker::Command;
 use crate::counts;
+use crate::error::{Context as _, Error, Result};
 use crate::fresh::Fresh;
 use crate::shared_state::SharedState;
 use crate::snapshot_cache::{self, SnapshotCache};
@@ -64,34 +66,34 @@ pub(super) fn open(control: &Control) -> Result<Opened> {
     let Control { socket, group } = control;
     let shown = socket.display();
     if StdStream::connect(socket).is_ok() {
-        bail!("control socket {shown} is in use by another daemon; stop it or change `[control] socket`");
+        return Err(Error::SocketInUse(socket.clone()));
     }
     if let Ok(found) = fs::symlink_metadata(socket) {
         use std::os::unix::fs::FileTypeExt as _;
-        ensure!(
-            found.file_type().is_socket(),
-            "{shown} is not a socket; remove it or change `[control] socket`"
-        );
-        fs::remove_file(socket).with_context(|| format!("cannot remove {shown}"))?;
+        if !found.file_type().is_socket() {
+            return Err(Error::NotSocket(socket.clone()));
+        }
+        fs::remove_file(socket).context(format_args!("cannot remove {shown}"))?;
     }
-    let failed = || format!("cannot create the socket {shown}");
+    let failed = format_args!("cannot create the socket {shown}");
     if let Some(dir) = socket.parent() {
-        fs::create_dir_all(dir).with_context(failed)?;
+        create_public_dir(dir).context(failed)?;
     }
     // Accessible to root only from the start.
     let before = umask(Mode::from_bits_truncate(0o177));
     let bound = StdListener::bind(socket);
     umask(before);
-    let listener = bound.with_context(failed)?;
+    let listener = bound.context(failed)?;
     let given = group.as_deref().map_or(Ok(()), |name| give(socket, name));
-    let without_group =
-        given.err().map(|error| format!("{error:#}; until the next start only root has access to {shown}"));
+    let without_group = given
+        .err()
+        .map(|error| format!("{}; until the next start only root has access to {shown}", one_line(&error)));
     if let Some(why) = &without_group {
         tracing::warn!("{why}");
     } else {
-        fs::set_permissions(socket, Permissions::from_mode(0o660)).with_context(failed)?;
+        fs::set_permissions(socket, Permissions::from_mode(0o660)).context(failed)?;
     }
-    listener.set_nonblocking(true).with_context(failed)?;
+    listener.set_nonblocking(true).context(failed)?;
     Ok(Opened { listener, without_group })
 }
 
@@ -99,17 +101,15 @@ pub(super) fn open(control: &Control) -> Result<Opened> {
 fn give(socket: &Path, name: &str) -> Result<()> {
     let shown = socket.display();
     let found = Group::from_name(name)
-        .with_context(|| format!("cannot look up the group `{name}`, which [control] names"))?;
-    let group = found.with_context(|| {
-        format!("[control] group `{name}` does not exist; create it (`addgroup --system {name}`)")
-    })?;
+        .context(format_args!("cannot look up the group `{name}`, which [control] names"))?;
+    let group = found.ok_or_else(|| Error::NoGroup { name: name.to_owned() })?;
     let gid = group.gid.as_raw();
     if fs::metadata(socket).is_ok_and(|found| found.gid() == gid) {
         return Ok(());
     }
-    chown(socket, None, Some(gid)).with_context(|| {
-        format!("cannot give {shown} to the group `{name}`: the unit needs SupplementaryGroups={name}")
-    })
+    chown(socket, None, Some(gid)).context(format_args!(
+        "cannot give {shown} to the group `{name}`: the unit needs SupplementaryGroups={name}"
+    ))
 }
 
 /// The server.
@@ -175,7 +175,7 @@ fn refuse(stream: UnixStream, why: String) {
 }
 
 impl Handler {
-    async fn connection(&self, mut stream: UnixStream) -> Result<()> {
+    async fn connection(&self, mut stream: UnixStream) -> io::Result<()> {
         let peer = stream.peer_cred().map_or_else(
             |_| "an unknown client".into(),
             |peer| format!("user {}, process {}", peer.uid(), peer.pid().unwrap_or_default()),
@@ -260,6 +260,7 @@ impl Handler {
             stuck: self.shared.stuck(self.late),
             config: snapshot.active_override.as_ref().map(|active| active.name.clone()),
             confirm_within_s: snapshot.confirm_until.map(left_s),
+            overdue: snapshot.overdue.clone(),
             reload: snapshot
                 .reload
                 .as_ref()
@@ -312,7 +313,7 @@ impl Handler {
                     "not completed within {} s, but may still complete: request `config`",
                     CHANGE_TIMEOUT.as_secs()
                 );
-                Answer::again(why)
+                Answer::unknown(why)
             }
         }
     }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use anyhow::Result;
 use dcqcn_loader::events::Reader;
 use dcqcn_netlink::Netlink;
 use dcqcn_params::word;
@@ -11,6 +10,7 @@ use dcqcn_support::clock::monotonic_ns;
 use dcqcn_telemetry::event::{EventRow, Kind};
 
 use super::work::{Port, Settings, Work};
+use crate::error::Result;
 
 /// Polling interval.
 const PERIOD: Duration = Duration::from_secs(1);

@@ -10,20 +10,21 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
 use dcqcn_control_api::Failing;
 use dcqcn_loader::attach::{self, Claim, Freed, Id, Info, Options, Request};
 use dcqcn_loader::pfc_tx::PauseSocket;
 use dcqcn_netlink::Netlink;
 use dcqcn_netlink::rdma::RdmaDevice;
+use dcqcn_support::causes::one_line;
 
 use self::bypass::ChainWatch;
+use super::change;
 use super::config::Config;
 use super::plan::{self, Attached, Follow, HostState, Interface, Scope};
 use super::repair::Attempts;
 use super::tasks::Tasks;
 use super::work::{Port, Settings};
-use super::{chain, change};
+use crate::error::{Error, Result};
 use crate::shared_state::SharedState;
 pub(super) use reload::Rejection;
 
@@ -183,6 +184,21 @@ impl ManagedInterfaces {
         Ok(config.see(&self.netlink, &self.netlink.links()?)?)
     }
 
+    /// Detaches what an override that expired while no daemon ran has attached, and no configuration names now.
+    pub(super) fn end_expired(&mut self, mut expired: Config) -> Result<()> {
+        self.see(&mut expired)?;
+        for info in attach::list()? {
+            let is_left = !self.served.contains_key(&info.id())
+                && !self.scope.names(&info.iface)
+                && expired.request(&info.iface).is_some()
+                && !attach::is_claimed(&info.iface).unwrap_or(true);
+            if is_left {
+                self.end_attachment(info, DROPPED);
+            }
+        }
+        Ok(())
+    }
+
     /// Updates the managed interfaces to the existing ones; calls `publish` after each step.
     pub(super) fn follow(&mut self, publish: &mut dyn FnMut(&Self, usize)) -> Result<()> {
         let (host_state, infos) = self.query(false)?;
@@ -242,7 +258,7 @@ impl ManagedInterfaces {
             publish(self, left);
         }
         self.seen = attach::ids()?;
-        self.follow_link_rates();
+        self.follow_links();
         Ok(())
     }
 
@@ -330,8 +346,8 @@ impl ManagedInterfaces {
         }
     }
 
-    fn record_failure(&mut self, index: u32, iface: &str, error: &anyhow::Error) {
-        let logged = chain(error);
+    fn record_failure(&mut self, index: u32, iface: &str, error: &Error) {
+        let logged = one_line(error);
         let failure = Failure { iface: iface.to_owned(), logged: logged.clone(), tried: Instant::now() };
         if self.failing.insert(index, failure).is_some_and(|old| old.logged == logged) {
             return;
@@ -431,7 +447,7 @@ impl ManagedInterfaces {
                 if let Err(error) = self.serve(info) {
                     tracing::warn!(
                         iface,
-                        error = chain(&error),
+                        error = one_line(&error),
                         "cannot manage interface until it is detached"
                     );
                 }
@@ -474,7 +490,7 @@ impl ManagedInterfaces {
         if detach {
             let Detached { kept, .. } = self.detach(self.served.keys().copied().collect(), "detached");
             if !kept.is_empty() {
-                bail!("still attached, as detaching failed: {}; run `dcqcn detach`", kept.join(", "));
+                return Err(Error::StillAttached { ifaces: kept.join(", ") });
             }
         }
         Ok(())

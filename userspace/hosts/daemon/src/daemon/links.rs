@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result};
 use rtnetlink::{MulticastGroup, new_multicast_connection};
 use tokio::sync::Notify;
 
 use super::Changed;
+use crate::error::{Context as _, Result};
 
 /// A link notification. Its content is ignored: interfaces are listed again, so lost messages do no harm, and bursts
 /// are merged.

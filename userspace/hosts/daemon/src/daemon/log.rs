@@ -3,7 +3,6 @@
 use std::env;
 use std::io::{self, IsTerminal as _};
 
-use anyhow::{Result, anyhow};
 use dcqcn_support::logging;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::{Layered, SubscriberExt as _};
@@ -12,6 +11,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{Layer, Registry, fmt};
 
 use super::config::LogFormat;
+use crate::error::{Context as _, Result};
 
 /// Environment variable with the filter; it overrides the file.
 const VARIABLE: &str = "DCQCN_LOG";
@@ -43,7 +43,7 @@ impl Log {
         let (filter_layer, filter) = reload::Layer::new(initial_filter);
         let (lines_layer, lines) = reload::Layer::new(lines_of(from_flag.or(from_file)));
         let registry = tracing_subscriber::registry().with(filter_layer).with(lines_layer);
-        registry.try_init().map_err(|error| anyhow!("cannot initialise the log: {error}"))?;
+        registry.try_init().context("cannot initialise the log")?;
         warn_ignored(ignored);
         Ok(Self { filter, lines, from_flag })
     }

@@ -4,12 +4,12 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
 use dcqcn_loader::pacer::htb::Classes;
 use dcqcn_netlink::Netlink;
 use dcqcn_params::{PacerChoice, word};
 
 use super::work::{Port, Settings, Work};
+use crate::error::{Context as _, Result};
 
 struct Pacer {
     port: Arc<Port>,

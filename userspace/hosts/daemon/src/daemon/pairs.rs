@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Result;
 use dcqcn_netlink::Netlink;
 use dcqcn_params::qp::address;
 use dcqcn_support::clock::monotonic_ns;
 
 use super::work::{Port, Settings, Work};
+use crate::error::Result;
 use crate::pairing::{Change, RdmaPairs};
 
 /// Polling interval of the QPs: new ones must be known within 100 ms.

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Result;
 use dcqcn_loader::pfc_tx::{PauseSocket, PfcPoll, PfcSender, Ports};
 use dcqcn_netlink::Netlink;
 use dcqcn_support::clock::monotonic_ns;
 
 use super::work::{Port, Settings, Work};
+use crate::error::Result;
 
 /// Interval between checks whether it is enabled.
 const IDLE_PERIOD: Duration = Duration::from_secs(1);

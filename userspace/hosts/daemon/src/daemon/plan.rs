@@ -111,6 +111,8 @@ pub(super) struct ReloadOptions {
     pub(super) explicitly: bool,
     /// The file may drop every managed interface.
     pub(super) allow_empty: bool,
+    /// Reverts an override, and unconfirmed changes on top of it.
+    pub(super) is_revert: bool,
 }
 
 /// Plans the switch from one file to another.
@@ -295,8 +297,11 @@ mod tests {
     }
 
     fn options() -> impl Strategy<Value = ReloadOptions> {
-        (any::<bool>(), any::<bool>())
-            .prop_map(|(explicitly, allow_empty)| ReloadOptions { explicitly, allow_empty })
+        (any::<bool>(), any::<bool>()).prop_map(|(explicitly, allow_empty)| ReloadOptions {
+            explicitly,
+            allow_empty,
+            is_revert: false,
+        })
     }
 
     proptest! {
@@ -340,7 +345,7 @@ mod tests {
         #[test]
         fn unchanged_file_changes_nothing((file, host_state) in (file(), host_state())) {
             let served = |id: &Id| host_state.attached.iter().any(|attached| attached.id == *id && attached.is_served);
-            let allowed = ReloadOptions { allow_empty: true, explicitly: false };
+            let allowed = ReloadOptions { allow_empty: true, ..ReloadOptions::default() };
             let plan = reload(&file, &file, allowed, &host_state).unwrap();
             prop_assert!(!plan.change.iter().any(served), "{plan:?}");
             let plan = reload(&file, &file, ReloadOptions { explicitly: true, ..allowed }, &host_state).unwrap();
@@ -349,7 +354,7 @@ mod tests {
 
         #[test]
         fn detach_precedes_attach((old, new, host_state) in (file(), file(), host_state())) {
-            let allowed = ReloadOptions { allow_empty: true, explicitly: false };
+            let allowed = ReloadOptions { allow_empty: true, ..ReloadOptions::default() };
             let plan = reload(&old, &new, allowed, &host_state).unwrap();
             for name in &plan.attach {
                 let peer = new.request(name).and_then(|request| request.settings.inline);

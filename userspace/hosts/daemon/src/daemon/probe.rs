@@ -6,7 +6,6 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Result;
 use dcqcn_common::events::EventKind;
 use dcqcn_common::flow::{FlowId, QpId};
 use dcqcn_common::params::{Params, TAIL_LOSS_PROBE_FORCE, TAIL_LOSS_PROBE_OFF};
@@ -21,18 +20,25 @@ use dcqcn_params::qp::address;
 use dcqcn_support::clock::monotonic_ns;
 
 use super::work::{Port, Settings, Work};
+use crate::error::Result;
 
 /// Interval between checks whether the parameters enable it.
 const IDLE_PERIOD: Duration = Duration::from_millis(500);
 /// Idle time after which a requester is forgotten: its acknowledged PSN must be learned again.
 const FORGET_NS: u64 = 600_000_000_000;
 
+/// Idle time up to which a requester that was followed before is taken over.
+const FRESH_NS: u64 = 1_000_000_000;
+
 /// 0.01 ms (IBTA vol. 1, 9.7.5.2.8).
 const SHORTEST_RNR_TIMER: u8 = 1;
 
 /// Kernels, by major and minor version, on which soft-RoCE was seen to retransmit after a NAK that the host delivered to
-/// itself, for READ, WRITE and lost ACKs. Earlier ones took a NAK during a READ for a fatal error.
+/// itself, for READ, WRITE and lost ACKs.
 const TESTED: [(u32, u32); 2] = [(6, 1), (6, 12)];
+/// First of these that takes an ACK or NAK between the responses of a READ (`check_ack` in
+/// drivers/infiniband/sw/rxe/rxe_comp.c).
+const TAKES_NAKS_IN_READS: (u32, u32) = (6, 12);
 
 /// An announced QP between two checks.
 #[derive(Default)]
@@ -49,6 +55,8 @@ struct Prober {
     /// Open while enabled.
     probe: Option<Probe>,
     watched: HashMap<FlowId, Watch>,
+    /// Major and minor version of the kernel.
+    kernel: Option<(u32, u32)>,
     has_warned: bool,
 }
 
@@ -58,8 +66,9 @@ pub(super) fn begin(port: &Arc<Port>, _: &Arc<Settings>, _: &Netlink) -> Result<
     if !has("ingress") || !has("egress") {
         return Ok(None);
     }
+    let kernel = version(&fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default());
     let (port, watched) = (Arc::clone(port), HashMap::new());
-    Ok(Some(Box::new(Prober { port, probe: None, watched, has_warned: false })))
+    Ok(Some(Box::new(Prober { port, probe: None, watched, kernel, has_warned: false })))
 }
 
 impl Work for Prober {
@@ -73,14 +82,28 @@ impl Work for Prober {
         let now_ns = monotonic_ns();
         let probe = match &mut self.probe {
             Some(probe) => probe,
-            None => self.probe.insert(attach::open_probe(&self.port.info.iface)?),
+            None => {
+                // Those that were announced to an earlier daemon, or before the parameters changed. What was not followed since
+                // may have used all PSNs again.
+                let known = self.port.maps().requesters().collect::<std::result::Result<Vec<_>, _>>()?;
+                for (id, requester) in known {
+                    if now_ns.saturating_sub(requester.last_used_ns()) > FRESH_NS {
+                        self.port.maps_mut().remove_requester(&id)?;
+                    } else {
+                        self.watched.entry(id).or_default().due_ns = now_ns;
+                    }
+                }
+                self.probe.insert(attach::open_probe(&self.port.info.iface)?)
+            }
         };
         for id in probe.announced() {
             self.watched.entry(id).or_default().due_ns = now_ns;
         }
+        let takes_naks_in_reads = self.kernel >= Some(TAKES_NAKS_IN_READS);
         for (id, watch) in &mut self.watched {
             if watch.due_ns <= now_ns {
-                Check { port: &self.port, params: &params, probe, id, now_ns }.run(watch, probes)?;
+                Check { port: &self.port, params: &params, probe, id, now_ns, takes_naks_in_reads }
+                    .run(watch, probes)?;
             }
         }
         self.watched.retain(|_, watch| watch.due_ns != 0);
@@ -102,13 +125,12 @@ impl Prober {
             TAIL_LOSS_PROBE_FORCE => return true,
             _ => {}
         }
-        let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-        let is_tested = is_tested(&release);
+        let is_tested = self.kernel.is_some_and(|kernel| TESTED.contains(&kernel));
         if !is_tested && !self.has_warned {
             self.has_warned = true;
             tracing::warn!(
                 iface = self.port.info.iface,
-                kernel = release.trim(),
+                kernel = ?self.kernel,
                 "no tail-loss probes: not tested on this kernel; tail_loss_probe=force sends them anyway"
             );
         }
@@ -123,6 +145,7 @@ struct Check<'a> {
     probe: &'a Probe,
     id: &'a FlowId,
     now_ns: u64,
+    takes_naks_in_reads: bool,
 }
 
 impl Check<'_> {
@@ -133,8 +156,11 @@ impl Check<'_> {
             return Ok(());
         };
         let scalars = &self.params.config.scalars;
-        let rules =
-            Rules { floor_ns: scalars.tail_loss_probe_floor_ns, limit: scalars.tail_loss_probe_limit as u32 };
+        let rules = Rules {
+            floor_ns: scalars.tail_loss_probe_floor_ns,
+            limit: scalars.tail_loss_probe_limit as u32,
+            takes_naks_in_reads: self.takes_naks_in_reads,
+        };
         watch.due_ns = self.probe(&requester, rules, watch, probes)?;
         if scalars.trim_nak != 0 {
             watch.due_ns = watch.due_ns.min(self.answer(&requester, rules, watch)?);
@@ -168,7 +194,7 @@ impl Check<'_> {
             Action::Nak(psn) | Action::RnrNak(psn) => {
                 let syndrome = syndrome(action);
                 let (dest_qpn, udp_sport) = (requester.own_qpn(), requester.udp_sport());
-                let mac = params.port.macs[0];
+                let mac = params.port.mac;
                 let nak = Nak { dest_qpn, psn, udp_sport, tos: 0, syndrome };
                 let silent_ns = now_ns.saturating_sub(requester.last_ns());
                 if self.send(Direction::In, id, Macs { dst: mac, src: mac }, &nak)? {
@@ -252,12 +278,12 @@ fn was_delivered(result: Result<(), dataplane::Error>) -> Result<bool> {
     }
 }
 
-/// Whether the kernel with this release is one of [`TESTED`].
-fn is_tested(release: &str) -> bool {
+/// Major and minor version of a kernel release.
+fn version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
     match (numbers.next(), numbers.next()) {
-        (Some(Ok(major)), Some(Ok(minor))) => TESTED.contains(&(major, minor)),
-        _ => false,
+        (Some(Ok(major)), Some(Ok(minor))) => Some((major, minor)),
+        _ => None,
     }
 }
 
@@ -276,12 +302,17 @@ mod tests {
     }
 
     #[test]
-    fn tested_kernels_are_matched_by_minor_version() {
-        for release in ["6.1.0-56-amd64", "6.12.95+deb13-amd64\n", "6.1"] {
-            assert!(is_tested(release), "{release}");
-        }
-        for release in ["7.3.4", "6.18.44", "6.10.1", "7.30", "6", "", "x6.1"] {
-            assert!(!is_tested(release), "{release}");
+    fn kernel_version_is_read() {
+        for (release, expected) in [
+            ("6.1.0-56-amd64", Some((6, 1))),
+            ("6.12.95+deb13-amd64\n", Some((6, 12))),
+            ("6.1", Some((6, 1))),
+            ("7.30", Some((7, 30))),
+            ("6", None),
+            ("", None),
+            ("x6.1", None),
+        ] {
+            assert_eq!(version(release), expected, "{release}");
         }
     }
 }

@@ -6,11 +6,11 @@ use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Result, anyhow};
 use tokio::net::TcpListener;
 use tokio::sync::watch::{Receiver, error::RecvError};
 use tokio::time::timeout;
 
+use crate::error::{Error, Result};
 use crate::metrics::{self, Exporter};
 
 /// Interval between attempts to bind an address.
@@ -36,7 +36,7 @@ pub(super) fn check(wanted: Option<Metrics>, served: Option<Metrics>) -> Result<
         Err(error) if error.kind() == ErrorKind::AddrNotAvailable => Ok(()),
         // Conflict with itself: the wildcard address covers the same port.
         Err(_) if served.is_some_and(|served| overlap(served.listen, listen)) => Ok(()),
-        Err(error) => Err(anyhow!("cannot serve metrics on {listen}: {error}")),
+        Err(source) => Err(Error::Metrics { listen, source }),
     }
 }
 

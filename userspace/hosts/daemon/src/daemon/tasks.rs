@@ -9,13 +9,13 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
 use dcqcn_loader::attach::Id;
 use dcqcn_netlink::Netlink;
 use dcqcn_support::sync::lock;
 
 use super::work::{Port, Settings, Work};
 use super::{age, backlog, depths, events, host_congestion, pacer, pairs, pfc_tx, probe, watchdog};
+use crate::error::{Context as _, Result};
 use crate::shared_state::{Health, TaskWatch};
 use looper::Looper;
 

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Result;
 use dcqcn_common::events::EventKind;
 use dcqcn_common::flow::QpId;
 use dcqcn_common::layout::{CLASSES, PauseCounters};
@@ -13,6 +12,7 @@ use dcqcn_netlink::Netlink;
 use dcqcn_support::clock::monotonic_ns;
 
 use super::work::{Port, Settings, Work};
+use crate::error::Result;
 
 /// Interval between checks whether it is enabled.
 const IDLE_PERIOD: Duration = Duration::from_secs(1);

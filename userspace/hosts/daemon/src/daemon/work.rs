@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
-use anyhow::Result;
 use dcqcn_loader::attach::{self, Attachment, Info};
 use dcqcn_loader::dataplane::Maps;
 use dcqcn_loader::pfc_tx::PauseSocket;
@@ -13,6 +12,8 @@ use dcqcn_netlink::Netlink;
 use dcqcn_support::sync::lock;
 
 use crate::depths::Watched;
+use crate::error::Result;
+use crate::last_reading::LastReading;
 use crate::rdma_view::RdmaView;
 
 /// An attached interface, shared by tasks.
@@ -49,6 +50,7 @@ pub(super) struct Settings {
     age_idle_ns: AtomicU64,
     watched: Arc<Watched>,
     rdma: Mutex<RdmaView>,
+    last_reading: LastReading,
     /// `None` if the process may not send frames.
     pause_socket: Option<PauseSocket>,
 }
@@ -67,6 +69,11 @@ impl Settings {
     /// RDMA devices and QPs, shared by all interfaces.
     pub(super) fn rdma(&self) -> MutexGuard<'_, RdmaView> {
         lock(&self.rdma)
+    }
+
+    /// Last reading of receive processing, shared by all interfaces.
+    pub(super) const fn last_reading(&self) -> &LastReading {
+        &self.last_reading
     }
 
     /// Socket for PFC frames, if permitted.

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
 
-use anyhow::Result;
 use dcqcn_control_api::Override;
 use dcqcn_loader::pfc_tx::PauseSocket;
+use dcqcn_support::causes::one_line;
 use dcqcn_telemetry::audit;
 use sd_notify::NotifyState;
 use tokio::sync::watch::Sender;
@@ -25,7 +25,8 @@ use super::order::Ordered;
 use super::plan::{ReloadOptions, Scope};
 use super::serving::{self, Metrics};
 use super::watch::FileWatch;
-use super::{Source, chain, change};
+use super::{Source, change};
+use crate::error::Result;
 use crate::shared_state::{Reloaded, SharedState, Snapshot};
 use overrides::Overrides;
 
@@ -71,10 +72,10 @@ impl Worker {
     /// A requirement is missing.
     pub(super) fn run(mut self, source: Source, config: Config, commands: &Receiver<Command>) -> Result<()> {
         self.shared.step();
-        let mut overrides = Overrides::default();
+        let (mut overrides, mut expired) = (Overrides::default(), Vec::new());
         let (scope, file) = match source {
             Source::File(file) => {
-                overrides = Overrides::begin(config, file.path());
+                (overrides, expired) = Overrides::begin(config, file.path())?;
                 (Scope::File(Box::new(overrides.effective())), Some(file))
             }
             Source::Ifaces(ifaces) => (Scope::Named(ifaces), None),
@@ -109,6 +110,10 @@ impl Worker {
             measured: now,
         };
         state.follow();
+        let expired = Config { interfaces: expired, ..Config::default() };
+        if let Err(error) = state.interfaces.end_expired(expired) {
+            tracing::error!(error = one_line(&error), "cannot end the attachments of an expired override");
+        }
         state.published.is_ready = true;
         state.publish();
         notify(&[NotifyState::Ready, NotifyState::Status(&state.status())]);
@@ -124,6 +129,8 @@ struct Published {
     reloaded: Option<Reloaded>,
     active_override: Option<Override>,
     confirm_until: Option<Instant>,
+    /// Why an override could not be reverted after that.
+    overdue: Option<String>,
     /// Parameters that may be set remotely, with their ranges.
     bounds: Arc<BTreeMap<String, String>>,
 }
@@ -208,7 +215,7 @@ impl WorkerState {
         }
         if is_time {
             self.worker.shared.step();
-            self.interfaces.follow_link_rates();
+            self.interfaces.follow_links();
             if self.interfaces.check_chains() {
                 self.publish();
             }
@@ -227,7 +234,7 @@ impl WorkerState {
         match self.interfaces.has_changed() {
             Ok(true) => self.follow(),
             Ok(false) => {}
-            Err(error) => tracing::error!(error = chain(&error), "cannot list attachments"),
+            Err(error) => tracing::error!(error = one_line(&error), "cannot list attachments"),
         }
     }
 
@@ -239,7 +246,7 @@ impl WorkerState {
             notify(&[NotifyState::Status(&status(interfaces, waiting))]);
         };
         if let Err(error) = interfaces.follow(&mut publish) {
-            tracing::error!(error = chain(&error), "cannot list interfaces");
+            tracing::error!(error = one_line(&error), "cannot list interfaces");
         }
         self.publish();
         notify(&[NotifyState::Status(&self.status())]);
@@ -259,7 +266,7 @@ impl WorkerState {
         // Before reading: a write in the meantime triggers another reload.
         file.mark();
         let name = file.path().display().to_string();
-        let options = ReloadOptions { explicitly, allow_empty: self.worker.allow_empty };
+        let options = ReloadOptions { explicitly, allow_empty: self.worker.allow_empty, is_revert: false };
         let loaded = Config::load(file.path()).map_err(Rejection::from);
         self.retry = None;
         let previous_error =
@@ -335,7 +342,7 @@ fn equals_ignoring_numbers(one: &str, other: &str) -> bool {
 
 fn publish(shared: &SharedState, interfaces: &ManagedInterfaces, published: &Published, waiting: usize) {
     let (served, failing) = (interfaces.ifaces(), interfaces.failing());
-    let Published { is_ready, reloaded, active_override, confirm_until, bounds } = published;
+    let Published { is_ready, reloaded, active_override, confirm_until, overdue, bounds } = published;
     shared.publish(Snapshot {
         is_ready: *is_ready,
         served,
@@ -346,6 +353,7 @@ fn publish(shared: &SharedState, interfaces: &ManagedInterfaces, published: &Pub
         reload: reloaded.clone(),
         active_override: active_override.clone(),
         confirm_until: *confirm_until,
+        overdue: overdue.clone(),
         bounds: Arc::clone(bounds),
     });
 }

@@ -46,6 +46,12 @@ pub(super) fn daemon(text: &mut Exposition, shared: &SharedState) {
     snapshot.served.iter().for_each(|iface| family.series(&[("interface", iface)], 1));
     let fails = snapshot.failing.iter().filter(|failing| !snapshot.served.contains(&failing.interface));
     fails.for_each(|failing| family.series(&[("interface", &failing.interface)], 0));
+    let help = "1 if all of a managed interface's attachment is in the kernel and sees packets, 0 if not.";
+    let mut family = text.family("dcqcn_interface_complete", Kind::Gauge, help);
+    for iface in &snapshot.served {
+        let is_complete = snapshot.failing.iter().all(|failing| failing.interface != *iface);
+        family.series(&[("interface", iface)], u8::from(is_complete));
+    }
     let help = "Repairs after another program removed part of an attachment, successful or not.";
     let mut family = text.family("dcqcn_interface_repairs_total", Kind::Counter, help);
     snapshot.repairs.iter().for_each(|(iface, repairs)| family.series(&[("interface", iface)], *repairs));

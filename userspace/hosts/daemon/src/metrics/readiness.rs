@@ -45,7 +45,9 @@ pub(super) fn check(shared: Option<&SharedState>) -> Readiness {
         let absent = absent.map(|interface| Failing::new(interface, "managed, but not attached"));
         // An incomplete interface was just checked in the kernel.
         for other in snapshot.failing.iter().cloned().chain(absent) {
-            let is_whole = readiness.interfaces.contains(&other.interface);
+            // Not of an attachment that the daemon cannot manage.
+            let is_whole =
+                snapshot.served.contains(&other.interface) && readiness.interfaces.contains(&other.interface);
             if !is_whole && readiness.failing.iter().all(|failing| failing.interface != other.interface) {
                 readiness.failing.push(other);
             }

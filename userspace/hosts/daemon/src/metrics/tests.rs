@@ -114,7 +114,8 @@ fn dist(path: &str) -> PathBuf {
 
 #[test]
 fn dashboard_and_alerts_use_known_metrics() {
-    let families = families(&text_of(&scrape(), 1));
+    let shared = SharedState::sample();
+    let families = families(&render::whole(&scrape(), 1, Some(&shared), Instant::now(), Format::Text));
     for path in ["grafana/dcqcn.json", "prometheus/dcqcn.rules.yml", "prometheus/dcqcn.rules.test.yml"] {
         let text = fs::read_to_string(dist(path)).unwrap();
         let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');

@@ -106,7 +106,8 @@ impl AttachArgs {
         let options = later.then(options);
         let file = path.as_deref().map(ConfigFile::read).transpose()?;
         let is_one = matches!(ifaces.as_slice(), [iface] if !targets::is_pattern(iface));
-        let names = if is_one { ifaces } else { targets::attachable(&ifaces, all_rdma)? };
+        let names =
+            if is_one { targets::names(ifaces, false)? } else { targets::attachable(&ifaces, all_rdma)? };
         let request = |iface: String| {
             let settings = file.as_ref().map(|file| file.settings(&iface)).transpose()?.unwrap_or_default();
             Ok(Request { iface, settings: settings.then(options.clone()) })
@@ -117,11 +118,15 @@ impl AttachArgs {
             "cannot attach several interfaces with --inline: attach each pair"
         );
         if dry_run {
+            let mut plans = Vec::new();
             for request in &requests {
                 let (info, steps) = attach::rehearse(request, may)?;
-                out.show(&DryRunPlan { info, steps })?;
+                plans.push(DryRunPlan { info, steps });
             }
-            return Ok(());
+            return match (plans.as_slice(), is_one) {
+                ([plan], true) => out.show(plan),
+                _ => out.show(&DryRunReport { planned: plans }),
+            };
         }
         if let ([request], true) = (requests.as_slice(), is_one) {
             return out.show(&Attached(attach::attach_with(request, may)?));
@@ -130,8 +135,7 @@ impl AttachArgs {
         for (request, result) in requests.iter().zip(attach::attach_all(&requests, may)?) {
             match result {
                 Ok(info) => report.attached.push(Attached(info)),
-                // Most errors name the interface themselves.
-                Err(error) if error.to_string().contains(&request.iface) => failed.push(error.into()),
+                Err(error) if error.names_interface() => failed.push(error.into()),
                 Err(error) => failed.push(anyhow::Error::from(error).context(request.iface.clone())),
             }
         }
@@ -162,6 +166,18 @@ struct DryRunPlan {
     info: Info,
     /// Planned steps, in order.
     steps: Vec<String>,
+}
+
+/// Plans of several attachments.
+#[derive(Serialize)]
+struct DryRunReport {
+    planned: Vec<DryRunPlan>,
+}
+
+impl fmt::Display for DryRunReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.planned.iter().try_for_each(|plan| write!(f, "{plan}"))
+    }
 }
 
 impl fmt::Display for DryRunPlan {

@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 use clap_complete::ArgValueCompleter;
 use dcqcn_support::cli::Output;
 
+use super::targets::resolve_altname;
 use super::{nvidia, sonic};
 
 /// Format to import.
@@ -67,6 +68,7 @@ pub(super) struct ImportArgs {
 impl ImportArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let Self { format, path, iface, port, dry_run } = self;
+        let iface = resolve_altname(iface);
         match format {
             From::Sonic => {
                 let port = port.context("--port names the switch's port")?;
@@ -130,6 +132,7 @@ pub(super) struct ExportArgs {
 impl ExportArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let Self { format, iface, port, out: file } = self;
+        let iface = resolve_altname(iface);
         match format {
             ExportFormat::Sonic => {
                 let port = port.context("--port names the switch's port")?;

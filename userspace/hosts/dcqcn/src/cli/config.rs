@@ -16,7 +16,7 @@ use serde::Serialize;
 use super::apply::ApplyArgs;
 use super::config_file::ConfigFile;
 use super::diff::{DiffArgs, ShowArgs};
-use super::profile::ProfileCommand;
+use super::profile::{self, ProfileCommand};
 use dcqcn_support::cli::Output;
 
 /// Configuration files and profiles: write the active configuration; compare, check, apply and describe files.
@@ -75,7 +75,7 @@ pub(super) struct ExampleArgs {
 
 impl ExampleArgs {
     fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
-        let config = self.profile.config(self.link_rate)?;
+        let config = profile::config_of(self.profile, self.link_rate)?;
         if out.is_json() {
             out.json(&serde_json::json!({ "parameters": params::example_json(&config) }))
         } else {
@@ -207,9 +207,10 @@ impl fmt::Display for CheckReport {
         }
         write!(f, "{table}")?;
         if interfaces.is_empty() {
+            let run = if settings.is_empty() { "manages no interface" } else { "rejects it" };
             writeln!(
                 f,
-                "no [[interface]]: `dcqcn attach` applies the file to any interface; `dcqcn run` rejects it"
+                "no [[interface]]: `dcqcn attach` applies the file to any interface; `dcqcn run` {run}"
             )?;
         }
         for InterfaceReport { name, .. } in interfaces.iter().filter(|one| one.matches_nothing()) {
@@ -253,6 +254,8 @@ any        wred.3.kmin  100KB      5KB
 no [[interface]]: `dcqcn attach` applies the file to any interface; `dcqcn run` rejects it
 ";
         assert_eq!(report("[wred.3]\nkmin = '100KB'\n"), expected);
-        assert!(report("[log]\n").contains("any        all at their defaults"));
+        let empty = report("[log]\n");
+        assert!(empty.contains("any        all at their defaults"), "{empty}");
+        assert!(empty.ends_with("`dcqcn run` manages no interface\n"), "{empty}");
     }
 }

@@ -198,20 +198,9 @@ pub(super) fn within(text: &str) -> Result<Duration, String> {
 
 /// Reverts changes not confirmed in time. Failures are left to the next command.
 pub(super) fn revert_overdue() {
-    match audit::revert(Which::Overdue) {
-        Ok(Reverted { changes, failed }) => {
-            for Change { iface, old, new } in &changes {
-                let back: Vec<String> = differing(old, new)
-                    .map(|key| format!("{key}: {} -> {}", key.text(old), key.text(new)))
-                    .collect();
-                tracing::warn!(iface, changes = back.join(", "), "change not confirmed in time; reverted");
-            }
-            for ChangeError { iface, error } in failed {
-                tracing::error!(iface, %error, "change not confirmed in time; cannot revert it");
-            }
-        }
-        // Lack of privilege is not an error here: a privileged process will revert them.
-        Err(error) => tracing::debug!(%error, "cannot check for unconfirmed changes"),
+    // Lack of privilege is not an error here: a privileged process will revert them.
+    if let Err(error) = audit::revert_and_report(Which::Overdue, "change not confirmed in time") {
+        tracing::debug!(%error, "cannot check for unconfirmed changes");
     }
 }
 

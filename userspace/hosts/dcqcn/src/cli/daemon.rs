@@ -18,6 +18,7 @@ With --json, `outcome` is the result, with the exit code:
   failed       1  the result is unknown: check `dcqcn daemon status`
   refused      6  rejected: nothing was changed
   partial      7  partially done: some interfaces are not managed: `failing` lists them, or the daemon is starting
+               or cannot revert an unconfirmed configuration
   unreachable  8  no daemon answers
   busy         9  not processed: try again";
 
@@ -131,7 +132,7 @@ impl Outcome {
             ClientError::Unreachable { .. } => Self::Unreachable,
             ClientError::Refused(_) => Self::Refused,
             ClientError::Busy(_) => Self::Busy,
-            ClientError::Answer(_) | ClientError::Lost { .. } => Self::Failed,
+            ClientError::Unknown(_) | ClientError::Answer(_) | ClientError::Lost { .. } => Self::Failed,
         }
     }
 }
@@ -230,10 +231,10 @@ impl Action {
     }
 }
 
-/// Whether all configured interfaces are managed.
+/// Whether all configured interfaces are managed as configured.
 fn is_complete(status: &Status) -> bool {
-    let Status { is_ready, failing, waiting, stuck, .. } = status;
-    *is_ready && failing.is_empty() && *waiting == 0 && stuck.is_none()
+    let Status { is_ready, failing, waiting, stuck, overdue, .. } = status;
+    *is_ready && failing.is_empty() && *waiting == 0 && stuck.is_none() && overdue.is_none()
 }
 
 impl fmt::Display for Report {
@@ -253,6 +254,9 @@ impl fmt::Display for Report {
         }
         if let Some(stuck) = &status.stuck {
             writeln!(f, "stuck: {stuck}")?;
+        }
+        if let Some(overdue) = &status.overdue {
+            writeln!(f, "cannot revert: {overdue}")?;
         }
         if self.is_brief {
             return Ok(());
@@ -305,6 +309,7 @@ mod tests {
         let errors = [
             (ClientError::Refused("no".into()), 6),
             (ClientError::Busy("later".into()), 9),
+            (ClientError::Unknown("late".into()), 1),
             (ClientError::Answer("what".into()), 1),
         ];
         for (error, code) in errors {
@@ -324,5 +329,7 @@ mod tests {
         assert!(is_complete(&status));
         status.failing.push(Failing { interface: "eth1".into(), error: "gone".into() });
         assert!(!is_complete(&status));
+        let overdue = Some("7 was not confirmed in time: locked".into());
+        assert!(!is_complete(&Status { is_ready: true, overdue, ..Status::default() }));
     }
 }

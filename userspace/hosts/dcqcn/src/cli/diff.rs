@@ -17,6 +17,7 @@ use dcqcn_support::render::Table;
 use serde::Serialize;
 
 use super::config_file::ConfigFile;
+use super::targets::resolve_altname;
 use dcqcn_support::cli::Output;
 
 /// Compare the active parameters with a configuration file or a profile.
@@ -53,6 +54,7 @@ pub(super) struct DifferencesFound;
 impl DiffArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let Self { iface, config, profile } = self;
+        let iface = resolve_altname(iface);
         let file = config.as_deref().map(ConfigFile::read).transpose()?;
         let settings = file.map(|file| file.settings(&iface)).transpose()?;
         let attach::Attachment { info, maps } = attach::open(&iface)?;
@@ -189,6 +191,7 @@ struct ShowReport<'a> {
 impl ShowArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let Self { iface, out: path } = self;
+        let iface = resolve_altname(iface);
         let attach::Attachment { info, maps } = attach::open(&iface)?;
         let toml = saved(&info, &maps.params()?.config);
         if let Some(path) = &path {

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::peer::PeerCommand;
 use crate::doctor::snapshot::DEFAULT_RTT_NS;
-use crate::doctor::{Finding, Severity, examine, record, take};
+use crate::doctor::{Finding, Severity, examine, in_netns, record, take};
 use dcqcn_support::cli::Output;
 
 /// Diagnose why congestion control has no effect, and whether this host is ready.
@@ -67,7 +67,8 @@ const WARNINGS: u8 = 4;
 const ERRORS: u8 = 5;
 
 impl DoctorArgs {
-    pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+    /// Runs the command; its fixes are for the network namespace `netns` if it is that of `--netns`.
+    pub(super) fn run(self, out: &mut Output<'_>, netns: Option<&str>) -> anyhow::Result<()> {
         let Self { command, duration, rtt, record, from } = self;
         if let Some(command) = command {
             return result(command.run(out)?);
@@ -83,7 +84,14 @@ impl DoctorArgs {
         if let Some(dir) = record {
             record::write(&dir, &snapshot)?;
         }
-        let report = DoctorReport::new(examine(&snapshot));
+        let mut findings = examine(&snapshot);
+        if let Some(netns) = netns {
+            findings
+                .iter_mut()
+                .flat_map(|finding| &mut finding.fix)
+                .for_each(|fix| *fix = in_netns(fix, netns));
+        }
+        let report = DoctorReport::new(findings);
         out.show(&report)?;
         out.finish()?;
         result(report.worst)

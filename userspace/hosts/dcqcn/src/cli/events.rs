@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
 use clap_complete::ArgValueCompleter;
-use dcqcn_loader::attach;
+use dcqcn_loader::attach::{self, Id};
 use dcqcn_loader::events::Reader;
 use dcqcn_loader::packets::Packets;
 use dcqcn_netlink::netns;
@@ -119,10 +119,10 @@ struct Sources {
     ifaces: Vec<String>,
     /// Number of stored events to start with.
     last: u64,
-    /// By interface and time of attaching: a new attachment has a new log.
-    readers: BTreeMap<(String, u64), Reader>,
+    /// By attachment, with the current name of its interface.
+    readers: BTreeMap<Id, (String, Reader)>,
     /// Logs that could not be opened, and were warned about.
-    unreadable: BTreeSet<(String, u64)>,
+    unreadable: BTreeSet<Id>,
 }
 
 impl Sources {
@@ -141,25 +141,26 @@ impl Sources {
         }
         let mut readers = BTreeMap::new();
         for info in attached {
-            if !self.concerns(&info.iface) {
+            // A selected interface stays one after a rename.
+            if !self.concerns(&info.iface) && !self.readers.contains_key(&info.id()) {
                 continue;
             }
-            let key = (info.iface, info.attached_at_ns);
-            let reader = match self.readers.remove(&key) {
-                Some(reader) => reader,
-                None => match attach::open(&key.0) {
+            let (id, iface) = (info.id(), info.iface);
+            let reader = match self.readers.remove(&id) {
+                Some((_, reader)) => reader,
+                None => match attach::open(&iface) {
                     // Detached since it was listed.
                     Err(attach::Error::NotAttached { .. }) => continue,
                     Err(error) => {
-                        if self.unreadable.insert(key.clone()) {
-                            tracing::warn!(iface = key.0, %error, "cannot read events; retrying every second");
+                        if self.unreadable.insert(id) {
+                            tracing::warn!(iface, %error, "cannot read events; retrying every second");
                         }
                         continue;
                     }
                     Ok(attachment) => Reader::new(attachment.maps.event_log()?, self.last),
                 },
             };
-            readers.insert(key, reader);
+            readers.insert(id, (iface, reader));
         }
         self.readers = readers;
         Ok(!self.readers.is_empty())
@@ -168,7 +169,7 @@ impl Sources {
     fn read(&mut self) -> Vec<EventRow> {
         let (clock, now_ns) = (SystemTime::now(), monotonic_ns());
         let mut rows = Vec::new();
-        for ((iface, _), reader) in &mut self.readers {
+        for (iface, reader) in self.readers.values_mut() {
             rows.extend(reader.read().iter().filter_map(|entry| EventRow::new(iface, entry, clock, now_ns)));
         }
         rows

@@ -10,6 +10,7 @@ use dcqcn_support::render::{Table, printable};
 use dcqcn_telemetry::audit::{Contents, Entry, Event, Log};
 use serde::Serialize;
 
+use super::targets::resolve_altname;
 use dcqcn_support::cli::Output;
 
 /// Show parameter changes, accepted and rejected, with author and time, oldest first.
@@ -50,7 +51,7 @@ impl LogArgs {
         out.show(&LogReport::new(
             log.path().display().to_string(),
             contents,
-            self.iface.as_deref(),
+            self.iface.map(resolve_altname).as_deref(),
             self.last.map(NonZeroUsize::get),
             here,
         ))

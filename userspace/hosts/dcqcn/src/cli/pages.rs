@@ -47,8 +47,6 @@ fn file(example: &str) -> String {
         bold("dcqcn config check FILE"),
         roman("."),
     ]);
-    roff.control("SH", ["FILE OF THE DAEMON"]);
-    verbatim(&mut roff, DAEMON);
     roff.control("SH", ["SETTINGS OF AN INTERFACE"]);
     paragraph(
         &mut roff,
@@ -64,18 +62,6 @@ fn file(example: &str) -> String {
     see_also(&mut roff, &["dcqcn(1)", "dcqcn-run(1)", "dcqcn-attach(1)", "dcqcn-parameters(7)"]);
     roff.to_roff()
 }
-
-/// Settings of the daemon, outside those of interfaces.
-const DAEMON: &str = "\
-[[interface]]
-name = \"eth*\"             # a name or a pattern; the first table that matches applies
-role = \"host\"             # any setting; overrides the top-level value
-
-[metrics]
-listen = \"127.0.0.1:9310\" # /metrics and /healthz
-
-[log]
-format = \"text\"           # or \"json\"";
 
 fn parameters() -> String {
     let mut roff = Roff::new();
@@ -161,7 +147,14 @@ mod tests {
     }
 
     #[test]
-    fn daemon_tables_match_parser() {
-        dcqcn_daemon::daemon::config::parse("dcqcn.toml", DAEMON).unwrap();
+    fn example_is_valid_and_the_documented_one() {
+        dcqcn_daemon::daemon::config::parse("dcqcn.toml", params::DAEMON_EXAMPLE).unwrap();
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/reference/configuration.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        assert!(page.contains(params::DAEMON_EXAMPLE), "docs/reference/configuration.md has another example");
+        let example = params::example(&Config::DEFAULT);
+        for section in params::file::SECTIONS {
+            assert!(example.contains(&format!("#[{section}]")) || section == "interface", "{section}");
+        }
     }
 }

@@ -12,6 +12,7 @@ use dcqcn_loader::attach;
 use dcqcn_params::qp::qp_id;
 use serde::Serialize;
 
+use super::targets::resolve_altname;
 use dcqcn_support::cli::Output;
 use dcqcn_telemetry::PairRow;
 
@@ -100,6 +101,7 @@ pub(super) struct ListArgs {
 impl AddArgs {
     fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let Self { iface, address, qpn, peer_qpn, peer } = self;
+        let iface = resolve_altname(iface);
         let is_host = |address: &IpAddr| !address.is_multicast() && !address.is_unspecified();
         if let Some(end) = [Some(address), peer].into_iter().flatten().find(|address| !is_host(address)) {
             bail!("{end} is not the address of a host");
@@ -121,6 +123,7 @@ impl AddArgs {
 impl DelArgs {
     fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let Self { iface, address, qpn } = self;
+        let iface = resolve_altname(iface);
         let mut maps = attach::open(&iface)?.maps;
         let id = qp_id(address, qpn);
         anyhow::ensure!(
@@ -134,7 +137,7 @@ impl DelArgs {
 
 impl ListArgs {
     fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
-        list(self.iface, out)
+        list(resolve_altname(self.iface), out)
     }
 }
 

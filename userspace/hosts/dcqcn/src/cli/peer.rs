@@ -24,7 +24,7 @@ pub(super) enum PeerCommand {
 /// which is reserved for multicast, so no QP receives them. `--json` prints a report without addresses.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-Exit codes: 0 nothing worse than info, 1 the check could not run, 2 wrong usage, 4 warnings, 5 errors.
+Exit codes: 0 nothing worse than info, 1 the check could not run, 2 wrong usage, 4 warnings, 5 errors, 130 interrupted.
 
 Examples:
   dcqcn doctor peer 10.0.0.2

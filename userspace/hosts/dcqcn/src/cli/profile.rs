@@ -89,16 +89,24 @@ pub(super) struct ShowArgs {
 
 impl ShowArgs {
     fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
-        let config = self.name.config(self.link_rate).map_err(|error| match error {
-            ProfileError::NoRate(name) => {
-                // A rate valid for the profile.
-                let rate = if self.name == Profile::Lab { "1gbit" } else { "25gbit" };
-                anyhow!("profile `{name}` depends on the link's rate: give it, as in `--link-rate {rate}`")
-            }
-            error => error.into(),
-        })?;
+        let config = config_of(self.name, self.link_rate)?;
         out.show(&ShowReport::new(self.name, self.link_rate, &config))
     }
+}
+
+/// The parameters of a profile.
+///
+/// # Errors
+/// The profile needs a link rate, which the error requests as an option.
+pub(super) fn config_of(profile: Profile, link_rate: Option<u64>) -> anyhow::Result<Config> {
+    profile.config(link_rate).map_err(|error| match error {
+        ProfileError::NoRate(name) => {
+            // A rate valid for the profile.
+            let rate = if profile == Profile::Lab { "1gbit" } else { "25gbit" };
+            anyhow!("profile `{name}` depends on the link's rate: give it, as in `--link-rate {rate}`")
+        }
+        error => error.into(),
+    })
 }
 
 #[derive(Serialize)]

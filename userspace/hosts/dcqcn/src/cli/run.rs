@@ -99,7 +99,7 @@ impl RunArgs {
             (Source::Ifaces(ifaces.into_iter().map(resolve_altname).collect()), Config::default())
         };
         let log = Log::begin(log_format, config.log_format, config.log_filter.as_deref())?;
-        daemon::run(Options { source, detach_on_exit, allow_empty }, config, log)
+        Ok(daemon::run(Options { source, detach_on_exit, allow_empty }, config, log)?)
     }
 }
 

@@ -227,7 +227,7 @@ pub(super) fn change(
 /// Errors of several interfaces, or of one while others succeeded.
 #[derive(Debug)]
 pub(super) struct SeveralFailed {
-    errors: Vec<anyhow::Error>,
+    pub(super) errors: Vec<anyhow::Error>,
     /// Whether other interfaces succeeded.
     pub(super) is_partially_done: bool,
 }

@@ -8,7 +8,7 @@ use clap_complete::ArgValueCompleter;
 use dcqcn_loader::attach::{self, Part};
 use serde::Serialize;
 
-use super::targets;
+use super::targets::{self, resolve_altname};
 use dcqcn_support::cli::Output;
 
 /// Replace attached programs by those of this dcqcn, without losing a packet or a rate.
@@ -39,7 +39,7 @@ pub(super) struct UpgradeArgs {
 impl UpgradeArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let ifaces = match self.iface {
-            Some(iface) => vec![iface],
+            Some(iface) => vec![resolve_altname(iface)],
             None => attach::list()?.into_iter().map(|info| info.iface).collect(),
         };
         let mut report = UpgradeReport { dry_run: self.dry_run, upgraded: Vec::new() };

@@ -22,7 +22,7 @@ use dcqcn_support::interrupt::Interrupt;
 use messages::{Answer, Connection, PROTOCOL, Request};
 use report::{Direction, Phase, Roce, Tcp};
 use roce::{Arrived, Cnps, Pace, Path, Receiver};
-use side::{Side, Trial};
+use side::{Attached, Side, Trial};
 
 pub(crate) use listen::listen;
 pub(crate) use report::Report;
@@ -58,10 +58,26 @@ fn canonical(address: SocketAddr) -> SocketAddr {
     }
 }
 
+/// A signal has ended the check.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("interrupted")]
+pub(crate) struct Interrupted;
+
+fn ensure_running(interrupt: &Interrupt) -> Result<(), Interrupted> {
+    if interrupt.is_requested() { Err(Interrupted) } else { Ok(()) }
+}
+
 /// Runs the check with the listener at `address`.
 pub(crate) fn check(address: SocketAddr, options: Options) -> Result<Report> {
-    let interrupt = options.attach.then(Interrupt::catch).transpose()?;
-    let mut client = Client::connect(address, options, interrupt)?;
+    // Until then, there is nothing to undo.
+    let stream = connect(address).with_context(|| {
+        format!(
+            "cannot connect to {address}; run `dcqcn doctor listen {}` there, and permit this TCP port",
+            address.ip()
+        )
+    })?;
+    let interrupt = Interrupt::catch()?;
+    let mut client = Client::start(address, stream, options, &interrupt)?;
     let mut phases = Vec::new();
     if options.attach {
         let (local, remote) = client.attach(false)?;
@@ -97,38 +113,40 @@ fn ensure_detached(local: &Side, remote: &Side) -> Result<()> {
     })
 }
 
-struct Client {
-    address: SocketAddr,
-    control: Connection,
-    path: Path,
-    options: Options,
-    trial: Option<Trial>,
-    interrupt: Option<Interrupt>,
+/// A TCP connection to the listener, within five seconds.
+fn connect(address: SocketAddr) -> io::Result<TcpStream> {
+    TcpStream::connect_timeout(&address, Duration::from_secs(5))
 }
 
-impl Client {
-    fn connect(address: SocketAddr, options: Options, interrupt: Option<Interrupt>) -> Result<Self> {
-        /// Time limit of the connection.
-        const CONNECT_TIME: Duration = Duration::from_secs(5);
-        let stream = TcpStream::connect_timeout(&address, CONNECT_TIME).with_context(|| {
-            format!(
-                "cannot connect to {address}; run `dcqcn doctor listen {}` there, and permit this TCP port",
-                address.ip()
-            )
-        })?;
+struct Client<'a> {
+    address: SocketAddr,
+    control: Connection<'a>,
+    path: Path,
+    options: Options,
+    interrupt: &'a Interrupt,
+    trial: Option<Trial>,
+}
+
+impl<'a> Client<'a> {
+    fn start(
+        address: SocketAddr,
+        stream: TcpStream,
+        options: Options,
+        interrupt: &'a Interrupt,
+    ) -> Result<Self> {
         let mut session = [0; size_of::<u64>()];
         File::open("/dev/urandom")?.read_exact(&mut session)?;
         let session = u64::from_be_bytes(session);
         let (local, peer) = (canonical(stream.local_addr()?), canonical(address));
-        let mut control = Connection::new(stream)?;
+        let mut control = Connection::new(stream, interrupt)?;
         control.ask(Request::Hello { protocol: PROTOCOL, session })?;
         let path = Path { local, peer, session };
-        Ok(Self { address, control, path, options, trial: None, interrupt })
+        Ok(Self { address, control, path, options, interrupt, trial: None })
     }
 
     /// Reports progress; fails if the check was interrupted.
     fn step(&self, what: fmt::Arguments<'_>) -> Result<()> {
-        ensure!(!self.interrupt.as_ref().is_some_and(Interrupt::is_requested), "interrupted");
+        ensure_running(self.interrupt)?;
         progress(what);
         Ok(())
     }
@@ -163,15 +181,15 @@ impl Client {
         self.control.send(&Request::Bulk { streams: count, time_ms, to_listener })?;
         let mut streams = Vec::new();
         for _ in 0..count {
-            let mut stream = TcpStream::connect(self.address).context("cannot open a TCP stream")?;
+            let mut stream = connect(self.address).context("cannot open a TCP stream")?;
             stream.write_all(&self.path.session.to_be_bytes())?;
             streams.push(stream);
         }
         let received = if to_listener {
-            bulk::send(streams, time);
+            bulk::send(streams, time, self.interrupt);
             None
         } else {
-            Some(bulk::receive(streams, time))
+            Some(bulk::receive(streams, time, self.interrupt))
         };
         match (self.control.answer()?, received) {
             (Answer::Bulk { bulk }, None) | (Answer::Ready, Some(bulk)) => Ok(bulk),
@@ -182,24 +200,20 @@ impl Client {
     /// Sends test packets in both directions.
     fn roce(&mut self, local: &Side, remote: &Side) -> Result<Vec<Roce>> {
         let Options { dscp, packets_per_s, .. } = self.options;
-        // Twice the interval, so that each mark is answered at once.
         let pace = |receiver: &Side| Pace {
             dscp,
             packets_per_s,
-            cnp_interval_ns: receiver
-                .attached
-                .as_ref()
-                .map_or(0, |of| of.min_time_between_cnps_ns.saturating_mul(2)),
+            cnp_interval_ns: receiver.attached.as_ref().map_or(0, Attached::cnp_interval_ns),
         };
         let direction = Direction::ToPeer;
         self.step(format_args!("RoCEv2 packets {}", direction.label()))?;
         self.control.ask(Request::Receive)?;
-        let sent = self.path.send(pace(remote).limited())?;
+        let sent = self.path.send(pace(remote).limited(), self.interrupt)?;
         let Answer::Arrived { series } = self.control.ask(Request::Count)? else { return unexpected() };
         let mut cnps = None;
-        if remote.has_np() {
+        if remote.answers_measurement() {
             self.step(format_args!("CNPs of the other host"))?;
-            cnps = Some(self.path.measure_cnps(pace(remote).limited())?);
+            cnps = Some(self.path.measure_cnps(pace(remote).limited(), self.interrupt)?);
         }
         let to_peer = Roce::new(direction, dscp, &sent, series, cnps, local.mtu_bytes.min(remote.mtu_bytes));
 
@@ -211,7 +225,7 @@ impl Client {
         };
         let series: Vec<Arrived> = receiver.count()?;
         let mut cnps: Option<Cnps> = None;
-        if local.has_np() {
+        if local.answers_measurement() {
             self.step(format_args!("CNPs of this host"))?;
             let Answer::Cnps { cnps: measured } = self.control.ask(Request::Cnps { pace: pace(local) })?
             else {

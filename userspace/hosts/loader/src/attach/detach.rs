@@ -6,7 +6,7 @@ use super::find::{self, labels};
 use super::identity::Id;
 use super::journal::{Record, UndoStep};
 use super::state_dir::StateDir;
-use super::{Options, interrupt, legacy, undo, verify};
+use super::{Options, interrupt, undo, verify};
 use crate::error::Error;
 
 /// Detaches and restores the previous state; returns the steps undone, as text.
@@ -34,8 +34,7 @@ pub fn detach_id(id: Id) -> Result<Vec<String>, Error> {
     let netlink = Netlink::connect()?;
     match state_dir.read(id.ifindex) {
         Ok(Some(record)) if record.info.id() == id => {
-            let found = find::JournalLocation::Journal(id.ifindex);
-            detach_found(&state_dir, &netlink, &record.info.iface, found, Options::default())
+            detach_found(&state_dir, &netlink, &record.info.iface, id.ifindex, Options::default())
         }
         Ok(_) => Err(Error::NotAttached { iface: format!("interface {}", id.ifindex) }),
         Err(error) => Err(error),
@@ -65,13 +64,9 @@ fn detach_found(
     state_dir: &StateDir,
     netlink: &Netlink,
     iface: &str,
-    found: find::JournalLocation,
+    ifindex: u32,
     options: Options,
 ) -> Result<Vec<String>, Error> {
-    let ifindex = match found {
-        find::JournalLocation::Earlier(path) => return legacy::detach(netlink, &path),
-        find::JournalLocation::Journal(ifindex) => ifindex,
-    };
     let record = match state_dir.read(ifindex) {
         Ok(Some(record)) => record,
         Ok(None) => return Err(Error::NotAttached { iface: iface.to_owned() }),

@@ -131,7 +131,7 @@ impl Carrier<'_> {
                     return Err(Unsupported::QdiscReplaced { iface, saved, found: Box::new(found) }.into());
                 }
             }
-            UndoStep::Clsact => return hooks::add_clsact(link),
+            UndoStep::Clsact => return hooks::add_clsact(&self.netlink.link_by_index(link.index)?),
             UndoStep::Stripping { ifindex, features } => {
                 return self.preserve_tags(*ifindex, features, info);
             }
@@ -142,6 +142,8 @@ impl Carrier<'_> {
                 let (to, is_peer) =
                     if hook == XDP_PEER { (peer.as_ref(), true) } else { (Some(link), false) };
                 let Some(to) = to else { return Ok(()) };
+                // aya attaches by name, and the interface may have been renamed while the object was loaded.
+                let to = &self.netlink.link_by_index(to.index)?;
                 if let Some(hook) = TC_HOOKS.into_iter().find(|name| name == hook) {
                     return hooks::attach_tc(
                         ebpf,
@@ -210,9 +212,8 @@ impl Carrier<'_> {
 
     /// Loads and pins the object, without attaching it to a hook.
     fn load(&mut self, info: &mut Info) -> Result<(), Error> {
-        let Plan { link, peer, master, config, sizes, placement, .. } = self.plan;
-        let params =
-            Params::new(config, port(link, peer.as_ref(), master.as_ref(), sizes, info.link_rate_from)?)?;
+        let Plan { link, peer, config, sizes, placement, .. } = self.plan;
+        let params = Params::new(config, port(link, peer.as_ref(), sizes, info.link_rate_from)?)?;
         let mut ebpf = {
             let _alone = lock(&SHARING);
             // An incomplete rollback may have left pins, whose maps must not be reused.

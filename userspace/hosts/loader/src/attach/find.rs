@@ -1,7 +1,6 @@
 //! Finds attachments and their journals.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 
 use dcqcn_netlink::{Link, Netlink};
 use dcqcn_params::word;
@@ -11,16 +10,8 @@ use super::hook_names::{with_current_names, with_names};
 use super::identity::boot_id;
 use super::journal::{Record, State};
 use super::state_dir::{Records, StateDir};
-use super::{Attachment, Error, Id, Info, legacy, name_of, verify};
+use super::{Attachment, Error, Id, Info, name_of, verify};
 use crate::dataplane::{Expire, Probe};
-
-/// Location of an attachment's record.
-pub(super) enum JournalLocation {
-    /// Journal of the interface with this index.
-    Journal(u32),
-    /// Description file of an earlier version.
-    Earlier(PathBuf),
-}
 
 /// All records of this network namespace.
 #[derive(Debug, Default)]
@@ -31,7 +22,7 @@ pub struct Survey {
     pub broken: Vec<Broken>,
 }
 
-/// A journal that cannot be read, or the record of an earlier version.
+/// A journal that cannot be read.
 #[derive(Debug)]
 pub struct Broken {
     /// Interface, if it exists.
@@ -69,10 +60,6 @@ fn read_survey(state_dir: &StateDir, links: &[Link]) -> Result<Survey, Error> {
             }
         }
     }
-    survey.broken.extend(legacy::all()?.into_iter().map(|(iface, path)| {
-        let error = Error::Earlier { iface: iface.clone(), path };
-        Broken { iface: Some(iface), error }
-    }));
     Ok(survey)
 }
 
@@ -200,10 +187,7 @@ pub fn is_alive(info: &Info) -> Result<bool, Error> {
 pub(super) fn find(state_dir: &StateDir, iface: &str) -> Result<Record, Error> {
     let netlink = Netlink::connect()?;
     let none = || Error::NotAttached { iface: iface.to_owned() };
-    let ifindex = match index_of(state_dir, &netlink, iface)? {
-        JournalLocation::Journal(ifindex) => ifindex,
-        JournalLocation::Earlier(path) => return Err(Error::Earlier { iface: iface.to_owned(), path }),
-    };
+    let ifindex = index_of(state_dir, &netlink, iface)?;
     let record = state_dir.read(ifindex)?.ok_or_else(none)?;
     if record.boot_id != boot_id() {
         return Err(none());
@@ -216,17 +200,13 @@ pub(super) fn find(state_dir: &StateDir, iface: &str) -> Result<Record, Error> {
     Ok(Record { info: with_names(record.info, name), ..record })
 }
 
-/// Locates the record of an interface.
-pub(super) fn index_of(
-    state_dir: &StateDir,
-    netlink: &Netlink,
-    iface: &str,
-) -> Result<JournalLocation, Error> {
+/// Index of the interface in whose record `iface` is.
+pub(super) fn index_of(state_dir: &StateDir, netlink: &Netlink, iface: &str) -> Result<u32, Error> {
     // Usually one query is enough, independent of the number of interfaces.
     if let Ok(link) = netlink.link(iface)
         && state_dir.journal(link.index).exists()
     {
-        return Ok(JournalLocation::Journal(link.index));
+        return Ok(link.index);
     }
     let links = netlink.links()?;
     let link = links.iter().find(|link| link.name == iface);
@@ -239,11 +219,8 @@ pub(super) fn index_of(
         }
         // A removed interface is found by its recorded name.
         if info.iface == iface && name_of(&links, ifindex).is_none() {
-            return Ok(JournalLocation::Journal(ifindex));
+            return Ok(ifindex);
         }
-    }
-    if let Some((_, path)) = legacy::all()?.into_iter().find(|(name, _)| name == iface) {
-        return Ok(JournalLocation::Earlier(path));
     }
     // Report a missing interface as such.
     netlink.link(iface)?;
@@ -284,8 +261,7 @@ impl Journals {
 /// Rejects an interface that is already in use.
 ///
 /// # Errors
-/// [`Error::AlreadyAttached`], [`Error::InlinePeer`] or [`Error::Earlier`], or the interface's journal
-/// cannot be read.
+/// [`Error::AlreadyAttached`] or [`Error::InlinePeer`], or the interface's journal cannot be read.
 pub(super) fn check_unattached(
     state_dir: &StateDir,
     netlink: &Netlink,
@@ -313,8 +289,5 @@ pub(super) fn check_unattached(
             return Err(Error::InlinePeer { iface: link.name.clone(), first: first.to_owned() });
         }
     }
-    match legacy::all()?.into_iter().find(|(name, _)| *name == link.name) {
-        Some((iface, path)) => Err(Error::Earlier { iface, path }),
-        None => Ok(()),
-    }
+    Ok(())
 }

@@ -98,9 +98,13 @@ pub(super) fn chain(
         };
         return Ok(programs.iter().map(describe).collect());
     }
-    let listed = syscall::tcx_programs(ifindex, number(attach_type));
-    let listed = listed.map(|ids| ids.into_iter().map(|id| ChainProgram { id, name: None }).collect());
-    listed.map_err(|source| Error::Attach {
+    let unnamed = |id| ChainProgram { id, name: None };
+    Ok(ids(iface, ifindex, attach_type)?.into_iter().map(unnamed).collect())
+}
+
+/// IDs of the programs of a TCX hook, in execution order.
+pub(super) fn ids(iface: &str, ifindex: u32, attach_type: TcAttachType) -> Result<Vec<u32>, Error> {
+    syscall::tcx_programs(ifindex, number(attach_type)).map_err(|source| Error::Attach {
         program: "list of programs",
         iface: iface.to_owned(),
         source: source.into(),

@@ -49,8 +49,13 @@ pub(super) fn attach_tc(
         let priority = if first < FIRST_AUTOMATIC { first.saturating_sub(1) } else { 0 };
         let options = TcAttachOptions::Netlink(NlOptions { priority, ..NlOptions::default() });
         let id = classifier.attach_with_options(iface, attach_type, options).map_err(|e| failed(e.into()))?;
-        keep_attached(classifier.take_link(id).map_err(|e| failed(e.into()))?);
+        let attached = classifier.take_link(id).map_err(|e| failed(e.into()))?;
         let all = netlink.filters(link.index, parent)?;
+        if !all.iter().any(|filter| filter.name.as_deref() == Some(program)) {
+            // Dropping the link removes the filter.
+            return Err(failed(renamed(hook)));
+        }
+        keep_attached(attached);
         info.notes.extend(foreign::notes(hook, &foreign::on_clsact(hook, &all, program)));
         return Ok(());
     };
@@ -61,12 +66,19 @@ pub(super) fn attach_tc(
     let tc_link = classifier.take_link(id).map_err(|e| failed(e.into()))?;
     let fd = FdLink::try_from(tc_link).map_err(|e| failed(e.into()))?;
     fd.pin(pin).map_err(|e| failed(e.into()))?;
+    let ours = classifier.info().map_err(|e| failed(e.into()))?.id();
+    if !foreign::ids(iface, link.index, attach_type)?.contains(&ours) {
+        return Err(failed(renamed(hook)));
+    }
     // Without permission to list the chain there are no notes.
     if let Ok(chain) = foreign::chain(iface, link.index, attach_type) {
-        let ours = classifier.info().map_err(|e| failed(e.into()))?.id();
         info.notes.extend(foreign::notes(hook, &foreign::on_tcx(hook, &chain, Some(ours))));
     }
     Ok(())
+}
+
+fn renamed(hook: &str) -> Source {
+    format!("it was renamed or replaced, and {hook} was attached to another interface").into()
 }
 
 /// Keeps a filter attached. It has no descriptor to pin, and aya removes it when its link is dropped.

@@ -13,7 +13,7 @@ use super::{Error, Info};
 use crate::failpoint;
 
 /// Journal format written by this version.
-pub(super) const FORMAT: u32 = 1;
+pub(super) const FORMAT: u32 = 2;
 
 /// State of an attachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,7 +36,6 @@ pub(super) enum UndoStep {
     /// An entry of `SIBLINGS`, the programs to tail-call with a CNP for an unknown flow.
     Sibling {
         /// Index of the entry.
-        #[serde(rename = "place")]
         slot: u32,
     },
     /// The qdisc that the pacer or the queues replaced.
@@ -96,21 +95,26 @@ pub(super) struct Record {
     /// Properties.
     pub(super) info: Info,
     /// Undo steps, in the order of the changes.
-    #[serde(rename = "owed")]
     pub(super) steps: Vec<UndoStep>,
     /// A change of parameters that is reverted unless it is confirmed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) pending: Option<Pending>,
 }
 
-/// Parses a journal. The format is checked first, because other formats may have other fields.
-pub(super) fn parse(path: &Path, text: &[u8]) -> Result<Record, Error> {
-    let bad = |source: serde_json::Error| Error::Info { path: path.to_owned(), source: source.into() };
-    let value: Value = serde_json::from_slice(text).map_err(bad)?;
+/// Parses a journal of `iface`, which is `None` if it does not exist. The format is checked first, because other formats
+/// may have other fields.
+pub(super) fn parse(path: &Path, iface: impl Fn() -> Option<String>, text: &[u8]) -> Result<Record, Error> {
+    let bad = |source: Box<dyn std::error::Error + Send + Sync>| match iface() {
+        Some(iface) => Error::Info { iface, path: path.to_owned(), source },
+        None => Error::Orphan { path: path.to_owned(), source },
+    };
+    let value: Value = serde_json::from_slice(text).map_err(|error| bad(error.into()))?;
     match value.get("format").and_then(Value::as_u64) {
-        Some(format) if format == u64::from(FORMAT) => serde_json::from_value(value).map_err(bad),
+        Some(format) if format == u64::from(FORMAT) => {
+            serde_json::from_value(value).map_err(|error| bad(error.into()))
+        }
         Some(format) => Err(Error::Format { path: path.to_owned(), found: format }),
-        None => Err(Error::Info { path: path.to_owned(), source: "it has no format number".into() }),
+        None => Err(bad("it has no format number".into())),
     }
 }
 

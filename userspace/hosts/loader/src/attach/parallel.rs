@@ -94,6 +94,7 @@ mod tests {
             peer,
             master,
             tx_queue_len: 0,
+            is_metadata_tunnel: false,
             speed_bps: None,
         };
         let links = [

@@ -7,7 +7,7 @@ use dcqcn_common::flow::HashKeys;
 use dcqcn_common::hooks::HTB_MAX_FLOWS;
 use dcqcn_common::layout::{LAYOUT_VERSION, SIBLINGS};
 use dcqcn_common::params::{Config, PACER_FQ, PACER_HTB, PACER_NONE, Port, Quantity, Unit};
-use dcqcn_netlink::tc::{Handle, Shaping};
+use dcqcn_netlink::tc::{Handle, Qdisc, Shaping};
 use dcqcn_netlink::{Link, Netlink, Stack, wire_overhead_bytes};
 use dcqcn_params::{DetectedLink, PacerChoice, Profile, QueuesChoice, Role, Settings, XdpModeChoice, word};
 use dcqcn_support::clock::boottime_ns;
@@ -30,8 +30,6 @@ const MARKING: Sizes = Sizes { rp_flows: 1_024, np_flows: 1_024 };
 pub(super) struct Plan {
     pub(super) link: Link,
     pub(super) peer: Option<Link>,
-    /// Bridge, bond or team that the interface is a port of.
-    pub(super) master: Option<Link>,
     pub(super) config: Config,
     pub(super) sizes: Sizes,
     pub(super) xdp_mode: XdpModeChoice,
@@ -73,13 +71,7 @@ impl Plan {
         }
         let mut notes = Vec::new();
         let (mut found, link_rate_from) = link_rate(netlink, links, &link, settings, &mut notes)?;
-        let master = master(links, &link).cloned();
-        // A bridge's port carries frames of other hosts, and a macvlan's frames have another MAC address.
-        let other = if master.as_ref().is_some_and(is_bridge) {
-            Some("is a bridge's port")
-        } else {
-            links.iter().any(|upper| is_macvlan_above(upper, &link)).then_some("has a macvlan above it")
-        };
+        let other = other_host(links, &link);
         found.other_host = other.is_some();
         if let Some(why) = other {
             notes.push(format!("{} {why}: np_other_host is on unless it is set", link.name));
@@ -103,6 +95,29 @@ impl Plan {
         let ends = s.np_enable | s.rp_enable;
         if peer.is_some() && (ends | s.fast_cnp) != 0 {
             return Err(Unsupported::InlineOnlyMarks.into());
+        }
+        if (s.np_enable | s.fast_cnp) != 0 && link.is_metadata_tunnel {
+            return Err(Error::Kind {
+                iface: link.name.clone(),
+                what: "it is a tunnel without a remote of its own (`external`), and the kernel drops CNPs sent to it".into(),
+                instead: "attach the interface that its outer packets leave by, or with --role switch",
+            });
+        }
+        if ends != 0 {
+            let stack = Stack::of(links);
+            let same_packets = &stack.with_upper(link.index) | &stack.with_those_below([link.index]);
+            let others = state_dir.records()?;
+            let hosts = others.values().map(|record| &record.info).filter(|other| {
+                other.ifindex != link.index
+                    && same_packets.contains(&other.ifindex)
+                    && other.programs.iter().any(|name| name == "ingress")
+            });
+            notes.extend(hosts.map(|other| {
+                format!(
+                    "the packets of {} pass {} too, which is attached as a host: each mark is answered twice; detach one",
+                    link.name, other.iface
+                )
+            }));
         }
         let programs: &[&str] = if peer.is_some() {
             &["xdp"]
@@ -180,7 +195,7 @@ impl Plan {
         };
         let mut info = Info { object: takeover::object_id(info.which()).to_owned(), ..info };
         let xdp_mode = match &peer {
-            Some(peer) => inline_mode(xdp_mode, [&link, peer], &mut info.notes),
+            Some(peer) => inline_mode(xdp_mode, [&link, peer], &mut info.notes)?,
             None => xdp_mode,
         };
         info.check(&config)?;
@@ -211,7 +226,7 @@ impl Plan {
         }
         let steps = steps(netlink, links, &info, replaced, xdp_mode, sibling)?;
         let sizes = Sizes { rp_flows, np_flows: flows };
-        Ok(Self { link, peer, master, config, sizes, xdp_mode, placement, queues_at, info, steps })
+        Ok(Self { link, peer, config, sizes, xdp_mode, placement, queues_at, info, steps })
     }
 }
 
@@ -260,13 +275,13 @@ fn rp_flows(
     }
 }
 
-/// Upper device with which an interface shares its MAC address.
-///
-/// The upper device is a bridge, bond, team, or a VM's synthetic NIC. A VRF is excluded, because it has its own
-/// address.
-fn master<'a>(links: &'a [Link], link: &Link) -> Option<&'a Link> {
-    let master = links.iter().find(|master| Some(master.index) == link.master);
-    master.filter(|master| master.kind.as_deref() != Some("vrf"))
+/// Why an interface receives packets of the namespace's other interfaces or of other hosts: a bridge's port carries
+/// frames of other hosts, and a macvlan's frames have another MAC address.
+pub(super) fn other_host(links: &[Link], link: &Link) -> Option<&'static str> {
+    if links.iter().find(|master| Some(master.index) == link.master).is_some_and(is_bridge) {
+        return Some("is a bridge's port");
+    }
+    links.iter().any(|upper| is_macvlan_above(upper, link)).then_some("has a macvlan above it")
 }
 
 /// Whether ports of this device carry frames of other hosts.
@@ -285,13 +300,25 @@ fn is_macvlan_above(upper: &Link, link: &Link) -> bool {
 ///
 /// Native XDP redirects only the packet's bytes. Some software interfaces deliver VLAN tags outside the
 /// packet, whatever their own features, because those of the sender decide.
-fn inline_mode(requested: XdpModeChoice, ports: [&Link; 2], notes: &mut Vec<String>) -> XdpModeChoice {
+///
+/// # Errors
+/// XDP in the driver of a bond: its ports run the program, whose packets then have the port's index.
+fn inline_mode(
+    requested: XdpModeChoice,
+    ports: [&Link; 2],
+    notes: &mut Vec<String>,
+) -> Result<XdpModeChoice, Error> {
+    if requested == XdpModeChoice::Driver
+        && let Some(bond) = ports.iter().find(|link| link.kind.as_deref() == Some("bond"))
+    {
+        return Err(Unsupported::DriverModeOnBond(bond.name.clone()).into());
+    }
     const TAG_IN_METADATA: [&str; 4] = ["veth", "netkit", "bond", "team"];
     let kind_of = |link: &&Link| link.kind.clone().filter(|kind| TAG_IN_METADATA.contains(&kind.as_str()));
     let Some((name, kind)) = ports.iter().find_map(|link| Some((&link.name, kind_of(link)?))) else {
-        return requested;
+        return Ok(requested);
     };
-    match requested {
+    let mode = match requested {
         XdpModeChoice::Skb => requested,
         XdpModeChoice::Auto => {
             notes.push(format!(
@@ -307,7 +334,8 @@ fn inline_mode(requested: XdpModeChoice, ports: [&Link; 2], notes: &mut Vec<Stri
             ));
             requested
         }
-    }
+    };
+    Ok(mode)
 }
 
 /// Steps, as undo steps, in execution order.
@@ -332,14 +360,17 @@ fn steps(
     let is_clsact = info.tc_mode == "clsact";
     if is_clsact {
         let qdiscs = netlink.qdiscs(info.ifindex)?;
-        match qdiscs.iter().find(|qdisc| qdisc.parent == Handle::CLSACT).map(|qdisc| qdisc.kind.as_str()) {
+        let iface = info.iface.clone();
+        match qdiscs.into_iter().find(|qdisc| qdisc.parent == Handle::CLSACT) {
             None => steps.push(UndoStep::Clsact),
-            Some("clsact") => {}
             // It has no egress hook.
-            Some(kind) => {
-                let (iface, kind) = (info.iface.clone(), kind.to_owned());
+            Some(Qdisc { kind, .. }) if kind != "clsact" => {
                 return Err(Unsupported::IngressQdisc { iface, kind }.into());
             }
+            Some(Qdisc { shared_block: Some(block), .. }) => {
+                return Err(Unsupported::SharedBlock { iface, block }.into());
+            }
+            Some(_) => {}
         }
     }
     let ports = [Some(info.ifindex), info.peer_ifindex].into_iter().flatten();
@@ -458,7 +489,6 @@ fn link_rate(
 pub(super) fn port(
     link: &Link,
     peer: Option<&Link>,
-    master: Option<&Link>,
     sizes: &Sizes,
     link_rate_from: LinkRateFrom,
 ) -> Result<Port, Error> {
@@ -475,7 +505,7 @@ pub(super) fn port(
         // The lowest bit distinguishes NP clones from fast-CNP clones. Marks 0 and 1 are in common use.
         cnp_mark: (mark as u32 | 0x8000_0000) & !1,
         hash_keys: HashKeys::new(keys),
-        macs: [link, master.unwrap_or(link)].map(|link| link.mac.unwrap_or_default()),
+        mac: link.mac.unwrap_or_default(),
         htb_major: pacer::HTB_MAJOR.into(),
         cpus: cpus.len() as u32,
         speed_bps,
@@ -515,6 +545,7 @@ mod tests {
             peer: None,
             master: None,
             tx_queue_len: 0,
+            is_metadata_tunnel: false,
             speed_bps: None,
         }
     }
@@ -536,6 +567,22 @@ mod tests {
         assert_eq!(speeds(Some("vlan"), Some(BPS), LinkRateFrom::Speed), Some((BPS, BPS)));
         for from in [LinkRateFrom::Given, LinkRateFrom::Shaper, LinkRateFrom::Virtual] {
             assert_eq!(speeds(Some("veth"), Some(BPS), from), Some((0, 0)), "{from:?}");
+        }
+    }
+
+    #[test]
+    fn native_xdp_of_a_bond_refused() {
+        let (bond, nic, veth) = (link(Some("bond"), MAC), link(None, MAC), link(Some("veth"), MAC));
+        for (mode, is_refused) in
+            [(XdpModeChoice::Auto, false), (XdpModeChoice::Skb, false), (XdpModeChoice::Driver, true)]
+        {
+            for other in [&nic, &veth] {
+                assert_eq!(
+                    inline_mode(mode, [other, &bond], &mut Vec::new()).is_err(),
+                    is_refused,
+                    "{mode:?}"
+                );
+            }
         }
     }
 

@@ -1,12 +1,15 @@
 //! Installs an fq before attaching, so that attaching and detaching replace no qdisc and kill no QP.
 
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
 
 use dcqcn_common::params::{Config, PACER_FQ};
 use dcqcn_netlink::Netlink;
 use dcqcn_netlink::tc::kernel_has_qdisc;
 use dcqcn_params::PacerChoice;
+use dcqcn_support::file::create_public_dir;
 
 use super::{Error, interrupt};
 use crate::dataplane::Sizes;
@@ -68,7 +71,10 @@ fn write_drop_in(links: &Path, files: &Path, iface: &str, ifindex: u32) -> Resul
     };
     let directory = files.join(format!("{}.d", name.to_string_lossy()));
     let path = directory.join("dcqcn.conf");
-    let written = fs::create_dir_all(&directory).and_then(|()| fs::write(&path, fair_queueing()));
+    // systemd-networkd is another user.
+    let written = create_public_dir(&directory)
+        .and_then(|()| fs::write(&path, fair_queueing()))
+        .and_then(|()| fs::set_permissions(&path, Permissions::from_mode(0o644)));
     written.map(|()| path.clone()).map_err(|source| Error::File { path, source })
 }
 
@@ -84,6 +90,11 @@ fn fair_queueing() -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
+    use nix::sched::{CloneFlags, unshare};
+    use nix::sys::stat::{Mode, umask};
+
     use super::*;
 
     #[test]
@@ -98,7 +109,17 @@ mod tests {
             "ADMIN_STATE=configured\nNETWORK_FILE=/usr/lib/systemd/network/10-eth.network\n",
         )
         .unwrap();
-        let path = write_drop_in(&links, &files, "eth0", 2).unwrap();
+        // On a thread with its own umask.
+        let write = || {
+            unshare(CloneFlags::CLONE_FS).unwrap();
+            umask(Mode::from_bits_truncate(0o077));
+            write_drop_in(&links, &files, "eth0", 2).unwrap()
+        };
+        let path = thread::scope(|scope| scope.spawn(write).join()).unwrap();
+        for (path, expected) in [(files.as_path(), 0o755), (path.parent().unwrap(), 0o755), (&path, 0o644)] {
+            let mode = fs::metadata(path).unwrap().permissions().mode() & 0o777;
+            assert_eq!(mode, expected, "{}: {mode:o}", path.display());
+        }
         assert_eq!(path, files.join("10-eth.network.d/dcqcn.conf"));
         let text = fs::read_to_string(path).unwrap();
         assert!(text.contains("[FairQueueing]\nParent=root\nPacketLimit="), "{text}");

@@ -1,15 +1,15 @@
-//! Follows changes of the link speed after attaching.
+//! Follows changes of the interface after attaching: its speed, and the bridge or macvlan above it.
 
 use dcqcn_common::params::{Config, Params, Port};
-use dcqcn_netlink::Netlink;
+use dcqcn_netlink::{Link, Netlink};
 use nix::errno::Errno;
 
 use super::change::{Change, ChangeError, Transaction, write_params};
 use super::find::{find, open_at};
 use super::journal::Store as _;
-use super::plan::hardware_speeds;
+use super::plan::{hardware_speeds, other_host};
 use super::state_dir::StateDir;
-use super::{Error, LinkRateFrom};
+use super::{DerivedDefaults, Error, Info, LinkRateFrom};
 
 /// Updates the hardware's speed in the parameters, and `link_rate` from its source: that speed, or the rate of the shaper.
 ///
@@ -43,11 +43,45 @@ pub fn follow_link_rate(iface: &str) -> Result<Option<Change>, Error> {
     };
     let active_bps = open_at(&state_dir, iface)?.maps.params()?.config.scalars.link_rate_bps;
     let is_set = info.link_rate_found_bps.is_some_and(|found_bps| found_bps != active_bps);
-    let change = if active_bps == link_bps || is_set { None } else { change(iface, active_bps, link_bps)? };
+    let change =
+        if active_bps == link_bps || is_set { None } else { change_rate(iface, active_bps, link_bps)? };
     // If the rate was set explicitly, do not update this: the difference marks it as such.
     let is_followed = active_bps == link_bps || change.is_some();
     if is_followed && info.link_rate_found_bps != Some(link_bps) {
-        note(&state_dir, iface, link_bps)?;
+        note(&state_dir, iface, |info| info.link_rate_found_bps = Some(link_bps))?;
+    }
+    Ok(change)
+}
+
+/// Updates `np_other_host` if the interface became a port of a bridge or the lower device of a macvlan since it was
+/// attached, or stopped being one. `links` are all interfaces of the namespace.
+///
+/// Returns the change, if any. A value that was set explicitly, and differs, is preserved.
+///
+/// # Errors
+/// The interface is not attached.
+pub fn follow_other_host(iface: &str, links: &[Link]) -> Result<Option<Change>, Error> {
+    let state_dir = StateDir::here()?;
+    let info = find(&state_dir, iface)?.info;
+    let link = links.iter().find(|link| link.index == info.ifindex);
+    let (Some(link), Some(derived)) = (link, info.derived) else { return Ok(None) };
+    let other = other_host(links, link).is_some();
+    if other == derived.other_host {
+        return Ok(None);
+    }
+    let active = open_at(&state_dir, iface)?.maps.params()?.config.scalars.np_other_host;
+    if active != u64::from(derived.other_host) {
+        return Ok(None);
+    }
+    let change = change(iface, |config| {
+        if config.scalars.np_other_host == active {
+            config.scalars.np_other_host = other.into();
+        }
+    })?;
+    if change.is_some() {
+        note(&state_dir, iface, |info| {
+            info.derived = Some(DerivedDefaults { other_host: other, ..derived });
+        })?;
     }
     Ok(change)
 }
@@ -66,11 +100,18 @@ fn follow_hardware(state_dir: &StateDir, iface: &str, speeds: (u64, u64)) -> Res
 }
 
 /// Sets the rate, unless a change is pending confirmation or the rate was changed in the meantime.
-fn change(iface: &str, active_bps: u64, link_bps: u64) -> Result<Option<Change>, Error> {
-    let edit = |_: &_, config: &mut Config| -> Result<(), Error> {
+fn change_rate(iface: &str, active_bps: u64, link_bps: u64) -> Result<Option<Change>, Error> {
+    change(iface, |config| {
         if config.scalars.link_rate_bps == active_bps {
             config.scalars.link_rate_bps = link_bps;
         }
+    })
+}
+
+/// Changes parameters, unless a change is pending confirmation.
+fn change(iface: &str, edit: impl Fn(&mut Config)) -> Result<Option<Change>, Error> {
+    let edit = |_: &_, config: &mut Config| -> Result<(), Error> {
+        edit(config);
         Ok(())
     };
     let transaction = match Transaction::prepare(&[iface], None, edit) {
@@ -83,10 +124,10 @@ fn change(iface: &str, active_bps: u64, link_bps: u64) -> Result<Option<Change>,
     Ok(transaction.commit().map_err(|refused| refused.error)?.pop())
 }
 
-/// Journals the rate found. If killed before, the next call finds the same rate active and journals it.
-fn note(state_dir: &StateDir, iface: &str, link_bps: u64) -> Result<(), Error> {
+/// Journals the value found. If killed before, the next call journals a rate; `np_other_host` then counts as set.
+fn note(state_dir: &StateDir, iface: &str, edit: impl FnOnce(&mut Info)) -> Result<(), Error> {
     let _lock = state_dir.lock()?;
     let mut record = find(state_dir, iface)?;
-    record.info.link_rate_found_bps = Some(link_bps);
+    edit(&mut record.info);
     state_dir.store(record.info.ifindex).write(&record)
 }

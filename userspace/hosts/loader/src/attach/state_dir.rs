@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use dcqcn_netlink::netns;
+use dcqcn_netlink::{Netlink, netns};
 use dcqcn_support::sync::lock;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
@@ -110,12 +110,6 @@ impl StateDir {
         let names = names(&root)?.into_iter();
         let cookies = names.filter_map(|name| name.strip_prefix(PREFIX)?.parse().ok());
         Ok(cookies.map(|cookie| Self::of(root.clone(), cookie)).collect())
-    }
-
-    /// Journal and pin directories of the previous format.
-    pub(super) fn before(inode: u64) -> (PathBuf, PathBuf) {
-        let root = root();
-        (root.join(inode.to_string()), root.join("bpf").join(inode.to_string()))
     }
 
     /// Mounts the BPF file system if necessary.
@@ -267,7 +261,7 @@ impl StateDir {
     /// The journal cannot be read, or has another format.
     pub(super) fn read_shared(&self, ifindex: u32) -> Result<Option<Arc<Record>>, Error> {
         let path = self.journal(ifindex);
-        let failed = |source| Error::File { path: path.clone(), source };
+        let failed = |source| journal_error(&path, source);
         let metadata = match fs::metadata(&path) {
             Ok(metadata) => metadata,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -284,7 +278,7 @@ impl StateDir {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(failed(source)),
         };
-        let record = Arc::new(super::journal::parse(&path, &text)?);
+        let record = Arc::new(super::journal::parse(&path, || self.name_of(ifindex), &text)?);
         if known.len() >= MAX_PARSED {
             known.clear();
         }
@@ -292,9 +286,23 @@ impl StateDir {
         Ok(Some(record))
     }
 
+    /// Name of an interface, if the calling thread is in its network namespace.
+    fn name_of(&self, ifindex: u32) -> Option<String> {
+        netns::current_cookie().ok().filter(|cookie| *cookie == self.cookie)?;
+        Some(Netlink::connect().ok()?.link_by_index(ifindex).ok()?.name)
+    }
+
     /// Store of an interface's journal.
     pub(super) fn store(&self, ifindex: u32) -> FileStore {
         FileStore { path: self.journal(ifindex) }
+    }
+}
+
+fn journal_error(path: &Path, source: io::Error) -> Error {
+    let path = path.to_owned();
+    match source.kind() {
+        ErrorKind::IsADirectory => Error::JournalDirectory { path },
+        _ => Error::File { path, source },
     }
 }
 
@@ -308,8 +316,11 @@ impl Store for FileStore {
 
     fn write(&mut self, record: &Record) -> Result<(), Error> {
         let path = &self.path;
-        let text = serde_json::to_vec_pretty(record)
-            .map_err(|source| Error::Info { path: path.clone(), source: source.into() })?;
+        let text = serde_json::to_vec_pretty(record).map_err(|source| Error::Info {
+            iface: record.info.iface.clone(),
+            path: path.clone(),
+            source: source.into(),
+        })?;
         // A fixed name: a killed writer leaves at most one file, which the next writer overwrites.
         let new = path.with_extension("new");
         let replace = || {
@@ -321,15 +332,13 @@ impl Store for FileStore {
         };
         replace().map_err(|source| {
             let _ = fs::remove_file(&new);
-            Error::File { path: path.clone(), source }
+            journal_error(path, source)
         })
     }
 
     fn remove(&mut self) -> Result<(), Error> {
         match fs::remove_file(&self.path) {
-            Err(source) if source.kind() != ErrorKind::NotFound => {
-                Err(Error::File { path: self.path.clone(), source })
-            }
+            Err(source) if source.kind() != ErrorKind::NotFound => Err(journal_error(&self.path, source)),
             _ => Ok(()),
         }
     }
@@ -463,7 +472,7 @@ mod tests {
         fs::create_dir(&state_dir.files).expect("a directory");
         let write = |ifindex: u32| {
             let record = serde_json::json!({
-                "format": 1, "state": "attached", "boot_id": "", "netns_inode": 1, "owed": [],
+                "format": 2, "state": "attached", "boot_id": "", "netns_inode": 1, "steps": [],
                 "info": {
                     "iface": "eth0", "ifindex": ifindex, "inline_peer": null, "role": "switch", "pacer": "none",
                     "xdp_mode": "none", "tc_mode": "tcx", "programs": [], "rp_flows": 8, "np_flows": 8,

@@ -259,12 +259,13 @@ fn on_hook(netlink: &Netlink, path: &Path, pin: &str, ifindex: u32, part: Part) 
     if part.problem.is_some() {
         return Ok(Part { link_id, ..part });
     }
-    let is_on = match link.ifindex {
-        Some(bound) => bound == ifindex,
-        // The interface of an XDP link was not read; query the interface's programs.
-        None => netlink.xdp_programs(ifindex)?.iter().any(|program| program.id == link.program_id),
+    // The link has the index of its interface in whatever namespace that is now, so query the interface.
+    let ids = match tc_hook(pin) {
+        Some((_, attach_type, _)) => foreign::ids(&part.iface, ifindex, attach_type)?,
+        None => netlink.xdp_programs(ifindex)?.iter().map(|program| program.id).collect(),
     };
-    let problem = (!is_on).then(|| "expected, not found: the interface of its link was removed".to_owned());
+    let problem = (!ids.contains(&link.program_id))
+        .then(|| "expected, not found: its link is on another interface, or on none".to_owned());
     Ok(Part { program_id, link_id, problem, ..part })
 }
 
@@ -275,8 +276,8 @@ mod tests {
     use super::*;
 
     fn qdisc(kind: &str, handle: Handle, parent: Handle) -> Qdisc {
-        let (kind, options) = (kind.to_owned(), Vec::new());
-        Qdisc { kind, handle, parent, options, has_size_table: false, stats: Stats::default() }
+        let (kind, options, stats) = (kind.to_owned(), Vec::new(), Stats::default());
+        Qdisc { kind, handle, parent, options, has_size_table: false, shared_block: None, stats }
     }
 
     #[test]

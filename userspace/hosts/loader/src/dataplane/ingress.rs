@@ -24,7 +24,7 @@ impl Maps {
         let zero = PerCpuValues::try_from(vec![IngressBytes::default(); cpus])
             .map_err(MapError::IoError)
             .map_err(failed)?;
-        match self.came.get_mut()?.insert(ifindex, zero, BPF_NOEXIST) {
+        match self.ingress_bytes.get_mut()?.insert(ifindex, zero, BPF_NOEXIST) {
             // Already counted: its counters are preserved.
             Err(MapError::SyscallError(error)) if error.io_error.kind() == io::ErrorKind::AlreadyExists => {
                 Ok(())
@@ -35,7 +35,7 @@ impl Maps {
 
     /// Counts an ingress port among the others again. If it is counted separately later, it starts at zero.
     pub(crate) fn forget(&mut self, ifindex: u32) -> Result<(), Error> {
-        match self.came.get_mut()?.remove(&ifindex) {
+        match self.ingress_bytes.get_mut()?.remove(&ifindex) {
             Ok(()) | Err(MapError::KeyNotFound) => Ok(()),
             Err(MapError::SyscallError(error)) if error.io_error.kind() == io::ErrorKind::NotFound => Ok(()),
             result => result.map_err(at(NAME)),
@@ -45,10 +45,10 @@ impl Maps {
     /// Bytes received by an ingress port so far, by queue; `None` if it is not counted separately.
     pub(crate) fn ingress_bytes(&self, ifindex: u32) -> Result<Option<IngressBytes>, Error> {
         let mut sum = IngressBytes::default();
-        match self.came.get()?.get(&ifindex, 0) {
+        match self.ingress_bytes.get()?.get(&ifindex, 0) {
             Ok(by_cpu) => {
-                for came in by_cpu.iter() {
-                    sum.iter_mut().zip(came).for_each(|(sum, bytes)| *sum += bytes);
+                for of_cpu in by_cpu.iter() {
+                    sum.iter_mut().zip(of_cpu).for_each(|(sum, bytes)| *sum += bytes);
                 }
                 Ok(Some(sum))
             }

@@ -13,6 +13,8 @@ pub(super) const TCMSG_LEN: usize = 20;
 pub(super) const TCA_KIND: u16 = 1;
 pub(super) const TCA_OPTIONS: u16 = 2;
 pub(super) const TCA_STAB: u16 = 8;
+const TCA_INGRESS_BLOCK: u16 = 13;
+const TCA_EGRESS_BLOCK: u16 = 14;
 const TCA_STATS2: u16 = 7;
 const TCA_STATS_BASIC: u16 = 1;
 const TCA_STATS_QUEUE: u16 = 3;
@@ -31,6 +33,8 @@ pub struct Qdisc {
     pub options: Vec<u8>,
     /// Whether the qdisc adjusts packet sizes by a size table (`TCA_STAB`).
     pub has_size_table: bool,
+    /// Index of a block of filters that a clsact shares with other interfaces (`ingress_block`, `egress_block`).
+    pub shared_block: Option<u32>,
     /// Traffic and backlog.
     pub stats: Stats,
 }
@@ -141,12 +145,14 @@ impl std::fmt::Display for Shaper {
 
 pub(super) fn qdisc(body: &[u8]) -> Option<Qdisc> {
     let attributes = body.get(TCMSG_LEN..)?;
+    let block = |kind| u32_at(attribute(attributes, kind)?, 0);
     Some(Qdisc {
         kind: string(attribute(attributes, TCA_KIND)?),
         handle: Handle(u32_at(body, 8)?),
         parent: Handle(u32_at(body, 12)?),
         options: attribute(attributes, TCA_OPTIONS).unwrap_or_default().to_vec(),
         has_size_table: attribute(attributes, TCA_STAB).is_some(),
+        shared_block: block(TCA_INGRESS_BLOCK).or_else(|| block(TCA_EGRESS_BLOCK)),
         stats: stats(attributes),
     })
 }
@@ -222,7 +228,8 @@ mod tests {
         let (handle, stats) = (Handle::UNSPEC, Stats::default());
         let of = |kind: &str, options: &[u8]| {
             let (kind, options) = (kind.to_owned(), options.to_vec());
-            Qdisc { kind, handle, parent: handle, options, has_size_table: false, stats }.fq()
+            Qdisc { kind, handle, parent: handle, options, has_size_table: false, shared_block: None, stats }
+                .fq()
         };
         let limits =
             |horizon_ns, orphan_mask| Some(Fq { limit: 40_000, flow_limit: 100, orphan_mask, horizon_ns });

@@ -10,8 +10,8 @@ use super::{Error, Import, Note, find_entry, is_rp, shown, without_counterpart};
 
 /// Maximum size of a dump; `mlxconfig` prints some 20 KB for a device.
 const MAX_BYTES: u64 = 4 << 20;
-/// The first port of an adapter.
-const FIRST_PORT: u8 = 1;
+/// Port of a name without one, which has one value for all ports.
+const ANY_PORT: u8 = 0;
 /// Prefixes of names that concern congestion control.
 const PREFIXES: [&str; 8] = ["rp_", "np_", "rpg_", "dce_", "cnp_", "clamp_", "roce_cc_", "rate_"];
 
@@ -32,10 +32,21 @@ impl Import {
             return Err(failed(io::Error::other(format!("it has more than {MAX_BYTES} bytes"))));
         }
         let lines = lines(path, &String::from_utf8_lossy(&text), &mut self.notes);
+        let mut is_other_port = false;
         for (name, mut of_ports) in lines {
-            // A name without a port has one value for all ports.
-            let first = of_ports.keys().next().copied().unwrap_or(FIRST_PORT);
-            let chosen = port.filter(|port| of_ports.contains_key(port)).unwrap_or(first);
+            let Some((&first, Line { at, .. })) = of_ports.first_key_value() else { continue };
+            let chosen = match port {
+                Some(port) if of_ports.contains_key(&port) => port,
+                Some(port) if first != ANY_PORT => {
+                    if let Some(entry) = find_entry(&name) {
+                        let reason = format!("{} has no value for port {port}", entry.name);
+                        self.notes.push(Note { file: at.clone(), reason });
+                        is_other_port = true;
+                    }
+                    continue;
+                }
+                _ => first,
+            };
             let Some(Line { at, value }) = of_ports.remove(&chosen) else { continue };
             let other = of_ports.iter().find(|(_, line)| port.is_none() && line.value != value);
             match find_entry(&name) {
@@ -60,7 +71,11 @@ impl Import {
             }
         }
         if self.changes.is_empty() {
-            return Err(Error::Nothing(path.to_owned()));
+            let path = path.to_owned();
+            return Err(match port.filter(|_| is_other_port) {
+                Some(port) => Error::NoPort { path, port },
+                None => Error::Nothing(path),
+            });
         }
         Ok(self.changes.iter().any(|(_, change)| is_rp(change.key)))
     }
@@ -138,7 +153,7 @@ fn lines(path: &Path, text: &str, notes: &mut Vec<Note>) -> BTreeMap<String, BTr
         let name = name.rsplit('/').next().unwrap_or(&name).to_ascii_lowercase();
         let (name, port) = match name.rsplit_once("_p").map(|(name, port)| (name, port.parse())) {
             Some((name, Ok(port))) => (name.to_owned(), port),
-            _ => (name, FIRST_PORT),
+            _ => (name, ANY_PORT),
         };
         let values: Vec<&str> = values.split(separates).filter(|value| !value.is_empty()).collect();
         // `mlxconfig -e` has three columns: default, current, next boot. Other text is not a number, which is reported.
@@ -164,7 +179,7 @@ fn lines(path: &Path, text: &str, notes: &mut Vec<Note>) -> BTreeMap<String, BTr
     found
 }
 
-/// The number in `11`, `0xb` or `True(1)`; other text unchanged; `None` for `N/A`.
+/// The number in `11`, `0xb` or `True(1)`; other text unchanged; empty for `N/A`.
 fn plain(value: &str) -> String {
     let inside = value.strip_suffix(')').and_then(|rest| rest.rsplit_once('(')).map(|(_, inside)| inside);
     let value = inside.unwrap_or(value);

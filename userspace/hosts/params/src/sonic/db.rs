@@ -29,6 +29,22 @@ pub enum Error {
 /// Maximum file size; files of large chassis have a few megabytes.
 const MAX_BYTES: u64 = 64 << 20;
 
+/// Imported tables.
+pub(super) const TABLES: [&str; 12] = [
+    "BUFFER_PG",
+    "BUFFER_PROFILE",
+    "DEVICE_METADATA",
+    "DSCP_TO_TC_MAP",
+    "MAP_PFC_PRIORITY_TO_QUEUE",
+    "PFC_WD",
+    "PORT",
+    "PORT_QOS_MAP",
+    "QUEUE",
+    "SCHEDULER",
+    "TC_TO_QUEUE_MAP",
+    "WRED_PROFILE",
+];
+
 /// A `config_db.json`.
 #[derive(Clone, Debug)]
 pub struct Database {
@@ -44,6 +60,51 @@ impl<'de> Deserialize<'de> for Consistent {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(Values).map(Self)
     }
+}
+
+/// The tables of a file or a namespace. Of a key repeated in a table that is not imported, the last takes effect, as in
+/// SONiC.
+struct Tables(Map<String, Value>);
+
+impl<'de> Deserialize<'de> for Tables {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(TablesVisitor).map(Self)
+    }
+}
+
+struct TablesVisitor;
+
+impl<'de> Visitor<'de> for TablesVisitor {
+    type Value = Map<String, Value>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object of tables, as in {\"PORT\": {...}}")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut tables: A) -> Result<Self::Value, A::Error> {
+        let mut map = Map::new();
+        while let Some(name) = tables.next_key::<String>()? {
+            // A row of a dump is named `TABLE|ROW`.
+            let table = name.split('|').next().unwrap_or_default();
+            let is_imported = TABLES.contains(&table);
+            let value = if is_namespace(&name) {
+                Value::Object(tables.next_value::<Tables>()?.0)
+            } else if is_imported {
+                tables.next_value::<Consistent>()?.0
+            } else {
+                tables.next_value()?
+            };
+            if (is_imported || is_namespace(&name)) && map.get(&name).is_some_and(|before| *before != value) {
+                return Err(repeated(&name));
+            }
+            map.insert(name, value);
+        }
+        Ok(map)
+    }
+}
+
+fn repeated<E: serde::de::Error>(key: &str) -> E {
+    E::custom(format_args!("`{key}` is repeated with another value; merge the two"))
 }
 
 struct Values;
@@ -91,8 +152,7 @@ impl<'de> Visitor<'de> for Values {
         let mut map = Map::new();
         while let Some((key, Consistent(value))) = entries.next_entry::<String, _>()? {
             if map.get(&key).is_some_and(|before| *before != value) {
-                let message = format_args!("`{key}` is repeated with another value; merge the two");
-                return Err(serde::de::Error::custom(message));
+                return Err(repeated(&key));
             }
             map.insert(key, value);
         }
@@ -144,16 +204,9 @@ impl Database {
     pub fn parse(file: &str, text: &[u8]) -> Result<Self, Error> {
         // Editors of some systems write a byte order mark.
         let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
-        let Consistent(value) =
+        let Tables(tables) =
             serde_json::from_slice(text).map_err(|source| Error::Json { file: file.to_owned(), source })?;
-        match value {
-            Value::Object(tables) => Ok(Self { file: file.to_owned(), tables: tables_of_dump(tables) }),
-            _ => Err(Error::Content {
-                file: file.to_owned(),
-                at: "top".into(),
-                message: "expected an object of tables, as in {\"PORT\": {...}}".into(),
-            }),
-        }
+        Ok(Self { file: file.to_owned(), tables: tables_of_dump(tables) })
     }
 
     /// The tables of the namespace that has `port`, and the port's name in `PORT`. `port` may be an alias, or

@@ -10,7 +10,7 @@ use dcqcn_common::layout::{CLASSES, DSCPS};
 use dcqcn_common::params::{Config, MAX_RATE_BPS, SCHEDULER_DWRR, SCHEDULER_STRICT};
 use serde::Serialize;
 
-use super::db::{Database, Error, Number, Row};
+use super::db::{Database, Error, Number, Row, TABLES};
 use crate::{Assignment, Key};
 use values::{Marking, drops_non_ect, ect};
 
@@ -35,22 +35,6 @@ pub struct Unmapped {
     /// Cause.
     pub reason: String,
 }
-
-/// Imported tables.
-const TABLES: [&str; 12] = [
-    "BUFFER_PG",
-    "BUFFER_PROFILE",
-    "DEVICE_METADATA",
-    "DSCP_TO_TC_MAP",
-    "MAP_PFC_PRIORITY_TO_QUEUE",
-    "PFC_WD",
-    "PORT",
-    "PORT_QOS_MAP",
-    "QUEUE",
-    "SCHEDULER",
-    "TC_TO_QUEUE_MAP",
-    "WRED_PROFILE",
-];
 
 /// Tables about queues without a counterpart.
 const OTHER_TABLES: [(&str, &str); 12] = [
@@ -83,7 +67,7 @@ pub fn import(db: &Database, port: &str, current: &Config) -> Result<Import, Err
     let mut reader = Reader { db: &db, port: &port, import: Import::default() };
     let queues = reader.queues()?;
     let maps = reader.maps_of_port()?;
-    reader.speed(!queues.is_empty() || maps.is_some())?;
+    reader.speed()?;
     let tc_to_queue = reader.maps(maps.as_ref(), current)?;
     reader.wred(&queues, &tc_to_queue)?;
     reader.pfc(maps.as_ref(), current)?;
@@ -151,10 +135,21 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    fn speed(&mut self, is_known: bool) -> Result<(), Error> {
+    /// Whether a table other than `PORT` has rows of the port, as in a fragment of a file.
+    fn is_named(&self) -> Result<bool, Error> {
+        for table in ["QUEUE", "PORT_QOS_MAP", "PFC_WD", "BUFFER_PG"] {
+            let rows = self.db.rows(table)?;
+            if rows.iter().any(|row| self.is_port(row.key().split(['|', ':']).next().unwrap_or_default())) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn speed(&mut self) -> Result<(), Error> {
         let rows = self.db.rows("PORT")?;
         let Some(row) = self.db.row("PORT", self.port)? else {
-            if is_known && rows.is_empty() {
+            if rows.is_empty() && self.is_named()? {
                 self.unmapped("PORT", self.port, ["speed"], "not in the file: link_rate is unchanged");
                 return Ok(());
             }
@@ -311,7 +306,9 @@ impl<'a> Reader<'a> {
             let Some(row) = queues.get(&queue) else {
                 if let Some(any) = queues.values().next() {
                     let from = format!("QUEUE|{}|{queue} (not in the file)", self.port);
-                    self.set(from, any, &format!("wred.{tc}.ecn"), 0)?;
+                    for name in ["ecn", "drain_rate"] {
+                        self.set(from.clone(), any, &format!("wred.{tc}.{name}"), 0)?;
+                    }
                 }
                 continue;
             };
@@ -374,13 +371,23 @@ impl<'a> Reader<'a> {
 
     /// Imports the scheduling and shaping rate of queue `number`, and lists other fields of its scheduler.
     fn scheduler(&mut self, queue: &Row<'a>, tc: usize, number: Option<usize>) -> Result<(), Error> {
-        let Some(scheduler) = self.row_of(queue, "scheduler", "SCHEDULER")? else { return Ok(()) };
-        let pir = self.value(&scheduler, "pir", 0..=MAX_RATE_BPS / 8, "bytes per second")?;
-        let pir = pir.filter(|pir| *pir != 0);
+        let drain_rate = format!("wred.{tc}.drain_rate");
+        let Some(scheduler) = self.row_of(queue, "scheduler", "SCHEDULER")? else {
+            // A missing table is listed already.
+            return match queue.name_in("scheduler", "SCHEDULER")? {
+                Some(_) => Ok(()),
+                None => self.set(format!("QUEUE|{} (no scheduler)", queue.key()), queue, &drain_rate, 0),
+            };
+        };
+        let pir = match self.number(&scheduler, "pir", 0..=MAX_RATE_BPS / 8, "bytes per second")? {
+            Number::Is(bytes_per_s) => Some(bytes_per_s),
+            Number::Absent => Some(0),
+            Number::Outside => None,
+        };
         let in_bytes = scheduler.text("meter_type")?.is_none_or(|meter| meter == "bytes");
-        if let Some(bytes_per_s) = pir.filter(|_| in_bytes) {
+        if let Some(bytes_per_s) = pir.filter(|pir| in_bytes || *pir == 0) {
             let from = format!("SCHEDULER|{} pir", scheduler.key());
-            self.set(from, &scheduler, &format!("wred.{tc}.drain_rate"), bytes_per_s * 8)?;
+            self.set(from, &scheduler, &drain_rate, bytes_per_s * 8)?;
         }
         let kind = match scheduler.text("type")?.map(|text| text.to_ascii_uppercase()).as_deref() {
             None => None,

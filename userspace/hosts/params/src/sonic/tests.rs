@@ -32,6 +32,10 @@ fn repeated_keys_must_agree() {
     assert!(error.contains("`PORT` is repeated with another value") && error.contains("line 2"), "{error}");
     assert!(parse(r#"{"WRED_PROFILE": {"A": {"ecn": "ecn_all", "ecn": "ecn_none"}}}"#).is_err());
     assert!(parse(r#"{"PORT": {"Ethernet0": {"mtu": 9100, "mtu": 9100}}}"#).is_ok());
+    assert!(parse(r#"{"asic0": {"QUEUE": {"A|3": {}, "A|3": {"scheduler": "a"}}}}"#).is_err());
+    assert!(parse(r#"{"QUEUE|A|3": {"type": "hash", "value": {"a": "1", "a": "2"}}}"#).is_err());
+    // As in sonic-yang-models' sample_config_db.json.
+    assert!(parse(r#"{"ACL_RULE": {"DATAACL|RULE0": {"P": "1"}, "DATAACL|RULE0": {"P": "2"}}}"#).is_ok());
 }
 
 #[test]
@@ -165,6 +169,20 @@ fn errors_name_table_key_and_format() {
     }
     let missing = Database::read(std::path::Path::new("/nonexistent.json")).unwrap_err().to_string();
     assert!(missing.starts_with("/nonexistent.json: "), "{missing}");
+}
+
+/// A file with one table only.
+#[test]
+fn fragment_names_its_port() {
+    for fragment in [
+        json!({"PFC_WD": {"Ethernet4": {"action": "drop", "detection_time": "200", "restoration_time": "400"}}}),
+        json!({"BUFFER_PG": {"Ethernet4|3": {"profile": "NULL"}}}),
+    ] {
+        let text = fragment.to_string();
+        import(&read(&text), "Ethernet4", &Config::DEFAULT).unwrap();
+        let refused = import(&read(&text), "Ethernet0", &Config::DEFAULT).unwrap_err().to_string();
+        assert!(refused.contains("no such port: the file has no ports"), "{refused}");
+    }
 }
 
 #[test]
@@ -444,6 +462,24 @@ fn packet_weights_taken_as_bytes() {
     let (config, import) = imported(&read(&text), "Ethernet4", Config::DEFAULT);
     assert_eq!((config.queue[3].scheduler, config.queue[3].weight), (SCHEDULER_DWRR, 60));
     assert!(import.unmapped.iter().any(|u| u.key == "dwrr.roce" && u.reason.starts_with("imported as DWRR")));
+}
+
+#[test]
+fn removed_shaper_resets_drain_rate() {
+    let drain_rates = |db: &Value, config| {
+        imported(&read(&db.to_string()), "Ethernet4", config).0.wred.map(|wred| wred.drain_rate_bps)
+    };
+    let mut before = Config::DEFAULT;
+    before.wred.iter_mut().for_each(|wred| wred.drain_rate_bps = 1_000_000_000);
+    let mut db: Value = serde_json::from_str(SAMPLE).unwrap();
+    assert_eq!(drain_rates(&db, before), [10_000_000_000, 10_000_000_000, 10_000_000_000, 0, 0, 0, 0, 0]);
+    db["SCHEDULER"]["dwrr.bulk"].as_object_mut().unwrap().remove("pir");
+    assert_eq!(drain_rates(&db, before), [0; 8]);
+    // Without the tables, it is unchanged.
+    for table in ["SCHEDULER", "QUEUE"] {
+        db.as_object_mut().unwrap().remove(table);
+        assert_eq!(drain_rates(&db, before)[3], 1_000_000_000, "{table}");
+    }
 }
 
 #[test]

@@ -26,7 +26,8 @@ impl Probe {
         let scalars = &params.config.scalars;
         let (floor_ns, limit) = (scalars.tail_loss_probe_floor_ns, scalars.tail_loss_probe_limit as u32);
         let sent = Sent { probes: 0, at_ns: 0 };
-        Self { requester: Requester::NEW, settings: Settings { floor_ns, limit }, progress: (0, 0), sent }
+        let settings = Settings { floor_ns, limit, takes_naks_in_reads: true };
+        Self { requester: Requester::NEW, settings, progress: (0, 0), sent }
     }
 
     /// A data packet leaves.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use dcqcn_params::quantity::{parse_duration_ns, parse_rate_bps};
+use dcqcn_params::quantity::{parse_rate_bps, parse_time_ns};
 use serde::Deserialize;
 
 use super::{Link, Topology};
@@ -47,7 +47,7 @@ struct File {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FileLink {
-    between: [String; 2],
+    between: Vec<String>,
     rate: String,
     delay: String,
 }
@@ -79,12 +79,14 @@ impl Topology {
                     .copied()
                     .ok_or_else(|| refuse(format!("`{node}` is neither in `hosts` nor in `switches`")))
             };
+            let [a, b] = link.between.as_slice() else {
+                return Err(refuse(format!("between has {} nodes, not two", link.between.len())));
+            };
             Ok(Link {
-                a: node(&link.between[0])?,
-                b: node(&link.between[1])?,
+                a: node(a)?,
+                b: node(b)?,
                 rate_bps: parse_rate_bps(&link.rate).map_err(|error| refuse(format!("rate = {error}")))?,
-                delay_ns: parse_duration_ns(&link.delay)
-                    .map_err(|error| refuse(format!("delay = {error}")))?,
+                delay_ns: parse_time_ns(&link.delay).map_err(|error| refuse(format!("delay = {error}")))?,
             })
         };
         let links = (1..).zip(&file.link).map(link).collect::<Result<_, _>>()?;
@@ -107,6 +109,11 @@ mod tests {
     #[test]
     fn errors_name_link_and_value() {
         for (from, to, expected) in [
+            (
+                "[\"disk1\", \"right\"]",
+                "[\"disk1\", \"right\", \"disk2\"]",
+                "t: link 3: between has 3 nodes, not two",
+            ),
             (
                 "\"client\", \"left\"",
                 "\"client\", \"lft\"",

@@ -4,7 +4,7 @@
 //! Computations take their duration; sends and receives are flows; a collective is one over all ranks whose traces
 //! contain it ([`Collective`]), a barrier an all-reduce without data. NVLink and the like are not modelled: all traffic
 //! uses the fabric. Of the nodes that PyTorch records for a collective, that of the CPU (`is_cpu_op`) only launches it: a
-//! computation. A control dependency on a node missing in the trace is skipped, as ASTRA-sim does.
+//! computation. Control dependencies are ignored, as by Chakra's feeder: those of PyTorch are the call stack.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -24,8 +24,6 @@ struct Node {
     name: String,
     #[prost(int32, tag = "3")]
     kind: i32,
-    #[prost(uint64, repeated, tag = "4")]
-    ctrl_deps: Vec<u64>,
     #[prost(uint64, repeated, tag = "5")]
     data_deps: Vec<u64>,
     #[prost(uint64, tag = "7")]
@@ -81,24 +79,35 @@ impl Node {
         self.attr.iter().find(|attribute| attribute.name == name)?.text.as_deref()
     }
 
-    /// The collective of a `CollectiveCommType`; the error for an unknown type.
-    fn collective(&self) -> Result<Collective, String> {
-        match self.number("comm_type") {
-            Some(0 | BARRIER) => Ok(Collective::AllReduce),
-            Some(1) => Ok(Collective::Reduce),
-            Some(2) => Ok(Collective::AllGather),
-            Some(3) => Ok(Collective::Gather),
-            Some(4) => Ok(Collective::Scatter),
-            Some(5) => Ok(Collective::Broadcast),
-            Some(6) => Ok(Collective::AllToAll),
-            Some(7 | 8) => Ok(Collective::ReduceScatter),
-            Some(other) => Err(format!("unknown comm_type {other}")),
-            None => Err("comm_type is missing".to_owned()),
-        }
+    fn error(&self, file: &str, problem: &str) -> FileError {
+        FileError::new(file, 0, format!("node {} (`{}`): {problem}", self.id, self.name))
     }
 
-    fn collective_bytes(&self) -> u64 {
-        if self.number("comm_type") == Some(BARRIER) { 0 } else { self.number("comm_size").unwrap_or(1) }
+    fn bytes(&self, file: &str) -> Result<u64, FileError> {
+        self.number("comm_size").ok_or_else(|| self.error(file, "comm_size is not a whole number"))
+    }
+
+    /// The collective of a `CollectiveCommType`, and its size.
+    fn collective(&self, file: &str) -> Result<(Collective, u64), FileError> {
+        let unknown = |problem: &str| {
+            let fix =
+                format!("{problem}; set it to {BARRIER} (barrier) to keep its dependencies without data");
+            Err(self.error(file, &fix))
+        };
+        let collective = match self.number("comm_type") {
+            Some(BARRIER) => return Ok((Collective::AllReduce, 0)),
+            Some(0) => Collective::AllReduce,
+            Some(1) => Collective::Reduce,
+            Some(2) => Collective::AllGather,
+            Some(3) => Collective::Gather,
+            Some(4) => Collective::Scatter,
+            Some(5) => Collective::Broadcast,
+            Some(6) => Collective::AllToAll,
+            Some(7 | 8) => Collective::ReduceScatter,
+            Some(other) => return unknown(&format!("unknown comm_type {other}")),
+            None => return unknown("comm_type is missing"),
+        };
+        Ok((collective, self.bytes(file)?))
     }
 }
 
@@ -160,11 +169,12 @@ impl Workload {
         for (rank, (name, nodes)) in traces.iter().enumerate() {
             let host = rank as u32;
             let mut counts: HashMap<String, usize> = HashMap::new();
+            workload.check_room(name, nodes.len() as u64)?;
             for node in nodes {
                 let peer = |key: &str| {
                     let peer = node.number(key).filter(|&peer| peer < traces.len() as u64);
-                    let what = || format!("node {} (`{}`) has no valid rank `{key}`", node.id, node.name);
-                    peer.map(|peer| peer as u32).ok_or_else(|| FileError::new(name, 0, what()))
+                    peer.map(|peer| peer as u32)
+                        .ok_or_else(|| node.error(name, &format!("`{key}` is not a valid rank")))
                 };
                 let tag = node.number("comm_tag").unwrap_or(0);
                 let on_cpu = node.number("is_cpu_op").is_some_and(|value| value != 0);
@@ -172,12 +182,7 @@ impl Workload {
                     _ if on_cpu => workload.computation(host, node),
                     COMM_SEND => {
                         let dst = peer("comm_dst")?;
-                        let flow = workload.between(
-                            &mut pairs,
-                            host,
-                            dst,
-                            node.number("comm_size").unwrap_or(1).max(1),
-                        );
+                        let flow = workload.between(&mut pairs, host, dst, node.bytes(name)?.max(1));
                         sent.entry((host, dst, tag)).or_default().push(flow);
                         (flow, Wait::Acknowledged)
                     }
@@ -224,13 +229,11 @@ impl Workload {
         let mut ends: Vec<HashMap<u64, u32>> = vec![HashMap::new(); traces.len()];
         for members in &mut collectives {
             let Some(&(first, node)) = members.first() else { continue };
-            let collective = node.collective().map_err(|problem| {
-                let what = format!(
-                    "node {} (`{}`): {problem}; set it to {BARRIER} (barrier) to keep its dependencies without data",
-                    node.id, node.name
-                );
-                FileError::new(&traces[first].0, 0, what)
-            })?;
+            let (collective, bytes) = node.collective(&traces[first].0)?;
+            workload.check_room(
+                &traces[first].0,
+                Self::flows_of_collectives(collective, members.len() as u64, 1),
+            )?;
             // The root of a collective is its first rank.
             let root = ["comm_root", "root_rank"].iter().find_map(|name| node.number(name));
             if let Some(index) = members.iter().position(|&(rank, _)| Some(rank as u64) == root) {
@@ -239,7 +242,6 @@ impl Workload {
             let members = &*members;
             let ranks: Vec<u32> = members.iter().map(|&(rank, _)| rank as u32).collect();
             let ready: Vec<u32> = members.iter().map(|&(rank, node)| known[rank][&node.id].0).collect();
-            let bytes = node.collective_bytes();
             let done = workload.collective(collective, bytes, &ranks, &ready, &mut pairs);
             for (&(rank, node), done) in members.iter().zip(done) {
                 ends[rank].insert(node.id, done);
@@ -248,21 +250,9 @@ impl Workload {
         for (rank, (name, nodes)) in traces.iter().enumerate() {
             for node in nodes {
                 let (flow, _) = known[rank][&node.id];
-                for (is_data, dependency) in node
-                    .ctrl_deps
-                    .iter()
-                    .map(|id| (false, id))
-                    .chain(node.data_deps.iter().map(|id| (true, id)))
-                {
+                for dependency in &node.data_deps {
                     let Some(&(other, wait)) = known[rank].get(dependency) else {
-                        if !is_data {
-                            continue;
-                        }
-                        let what = format!(
-                            "node {} (`{}`) depends on missing node {dependency}",
-                            node.id, node.name
-                        );
-                        return Err(FileError::new(name, 0, what));
+                        return Err(node.error(name, &format!("depends on missing node {dependency}")));
                     };
                     let (other, wait) =
                         ends[rank].get(dependency).map_or((other, wait), |&end| (end, Wait::Delivered));
@@ -330,7 +320,7 @@ mod tests {
             }
             if rank == 3 {
                 nodes.push(node(5, COMM_RECV, &[], vec![number("comm_src", 0), number("comm_tag", 9)]));
-                nodes.push(Node { ctrl_deps: vec![5], duration_micros: 1, ..node(6, 4, &[2], vec![]) });
+                nodes.push(Node { duration_micros: 1, ..node(6, 4, &[2, 5], vec![]) });
             }
             std::fs::write(directory.join(format!("t.{rank}.et")), trace(&nodes)).unwrap();
         }
@@ -423,11 +413,28 @@ mod tests {
     }
 
     #[test]
-    fn dangling_control_dependency_is_skipped() {
-        let dangling = Node { ctrl_deps: vec![0, 1], ..collective(2, 9, &[]) };
-        let workload = of_four(&[collective(1, 0, &[]), dangling]).unwrap();
-        assert_eq!(workload.validate(4), Ok(()));
-        let refused = of_four(&[collective(2, 0, &[7])]).unwrap_err().to_string();
-        assert!(refused.contains("node 2 (``) depends on missing node 7"), "{refused}");
+    fn control_dependency_is_ignored() {
+        // Node 1, a computation, with 2 in field 4; node 2 depends on its data.
+        let mut bytes = trace(&[]);
+        bytes.extend([7, 8, 1, 24, 4, 0x22, 1, 2]);
+        node(2, 4, &[1], vec![]).encode_length_delimited(&mut bytes).unwrap();
+        let nodes = nodes("t.0.et", &bytes).unwrap();
+        assert_eq!((nodes.len(), nodes[0].kind), (2, 4));
+        assert_eq!(of_four(&nodes).unwrap().validate(4), Ok(()));
+    }
+
+    #[test]
+    fn missing_dependency_or_size_rejected() {
+        let sends = |size| node(2, COMM_SEND, &[], vec![number("comm_dst", 1), number("comm_size", size)]);
+        for (node, expected) in [
+            (collective(2, 0, &[7]), "t.0.et: node 2 (``): depends on missing node 7"),
+            (sends(-5), "t.0.et: node 2 (``): comm_size is not a whole number"),
+            (
+                node(3, COMM_COLL, &[], vec![number("comm_type", 0)]),
+                "t.0.et: node 3 (``): comm_size is not a whole number",
+            ),
+        ] {
+            assert_eq!(of_four(&[node]).unwrap_err().to_string(), expected);
+        }
     }
 }

@@ -10,7 +10,7 @@
 //! Micro-batches do not overlap.
 
 use super::collective::{Collective, Pairs};
-use super::{Wait, Workload};
+use super::{MAX_FLOW_BYTES, Wait, Workload};
 use crate::network::read::{FileError, words};
 
 /// Assignment of ranks to groups.
@@ -62,23 +62,31 @@ impl Workload {
                 .find(|pair| pair[0].trim_end_matches(':') == key.trim_end_matches(':'))
                 .map(|pair| pair[1])
         };
-        let setting = |key: &str| of(key).and_then(|value| value.parse::<u32>().ok());
-        let (Some(ranks), Some(tensor)) = (setting("all_gpus:"), setting("model_parallel_NPU_group:")) else {
+        // AICB divides `pp_comm`, and writes `12582912.0`.
+        let number = |key: &str| {
+            let Some(text) = of(key) else { return Ok(None) };
+            let number =
+                text.parse::<f64>().ok().filter(|number| (0.0..=MAX_FLOW_BYTES as f64).contains(number));
+            let refused =
+                || FileError::new(name, 1, format!("{key} {text}: expected a number up to {MAX_FLOW_BYTES}"));
+            number.map(|number| Some(number as u64)).ok_or_else(refused)
+        };
+        let count = |key: &str| Ok(number(key)?.map(|number| u32::try_from(number).unwrap_or(u32::MAX)));
+        let (Some(ranks), Some(tensor)) = (count("all_gpus:")?, count("model_parallel_NPU_group:")?) else {
             return Err(FileError::new(
                 name,
                 1,
                 "the first line must have `model_parallel_NPU_group: N` and `all_gpus: N`",
             ));
         };
-        let pipeline = setting("pp:").unwrap_or(1);
-        let shape = Shape { ranks, tensor, expert: setting("ep:").unwrap_or(1), pipeline };
-        let messages = setting("ga:").unwrap_or(1).max(1);
-        if messages > MAX_MESSAGES {
+        let pipeline = count("pp:")?.unwrap_or(1);
+        let shape = Shape { ranks, tensor, expert: count("ep:")?.unwrap_or(1), pipeline };
+        let messages = count("ga:")?.unwrap_or(1);
+        if !(1..=MAX_MESSAGES).contains(&messages) {
             let what = format!("ga: {messages} is out of range: 1 to {MAX_MESSAGES}");
             return Err(FileError::new(name, 1, what));
         }
-        let bytes = of("pp_comm:").and_then(|bytes| bytes.parse().ok()).unwrap_or(1).max(1);
-        let transfer = Transfer { messages, bytes };
+        let transfer = Transfer { messages, bytes: number("pp_comm:")?.unwrap_or(0) };
         if !(1..=hosts).contains(&ranks) {
             let what = format!("all_gpus: {ranks} is out of range: the fabric has hosts for 1 to {hosts}");
             return Err(FileError::new(name, 1, what));
@@ -96,6 +104,9 @@ impl Workload {
             );
             return Err(FileError::new(name, 1, what));
         }
+        if pipeline > 1 && transfer.bytes == 0 {
+            return Err(FileError::new(name, 1, "`pp_comm: N` is missing: `pp` is greater than 1"));
+        }
         let count =
             lines.next().and_then(|(_, words)| words.first()?.parse::<usize>().ok()).unwrap_or(usize::MAX);
         let layers: Vec<[Step; 3]> =
@@ -107,21 +118,22 @@ impl Workload {
                 format!("the second line must be the number of layers, of which {} follow", layers.len()),
             ));
         }
-        let mut model = Model { workload: Self::new(), pairs: Pairs::new(class), shape, ready: Vec::new() };
+        let mut model =
+            Model { name, workload: Self::new(), pairs: Pairs::new(class), shape, ready: Vec::new() };
         model.ready = (0..ranks).map(|host| model.workload.compute(host, 0)).collect();
         for stage in 0..pipeline {
             if stage > 0 {
-                model.transfer(stage - 1, stage, transfer);
+                model.transfer(stage - 1, stage, transfer)?;
             }
-            layers.iter().for_each(|layer| model.step(layer[0], stage));
+            layers.iter().try_for_each(|layer| model.step(layer[0], stage))?;
         }
         for stage in (0..pipeline).rev() {
             if stage + 1 < pipeline {
-                model.transfer(stage + 1, stage, transfer);
+                model.transfer(stage + 1, stage, transfer)?;
             }
             for layer in layers.iter().rev() {
-                model.step(layer[1], stage);
-                model.step(layer[2], stage);
+                model.step(layer[1], stage)?;
+                model.step(layer[2], stage)?;
             }
         }
         Ok(model.workload)
@@ -129,16 +141,19 @@ impl Workload {
 }
 
 /// A workload under construction, with every rank's last step.
-struct Model {
+struct Model<'a> {
+    name: &'a str,
     workload: Workload,
     pairs: Pairs,
     shape: Shape,
     ready: Vec<u32>,
 }
 
-impl Model {
+impl Model<'_> {
     /// Every rank of a stage sends to its counterpart in another.
-    fn transfer(&mut self, from: u32, to: u32, transfer: Transfer) {
+    fn transfer(&mut self, from: u32, to: u32, transfer: Transfer) -> Result<(), FileError> {
+        let flows = u64::from(self.shape.stage_ranks()) * (1 + u64::from(transfer.messages));
+        self.workload.check_room(self.name, flows)?;
         for rank in 0..self.shape.stage_ranks() {
             let [src, dst] = [from, to].map(|stage| stage * self.shape.stage_ranks() + rank);
             let received = self.workload.compute(dst, 0);
@@ -150,12 +165,14 @@ impl Model {
             }
             self.ready[dst as usize] = received;
         }
+        Ok(())
     }
 
-    fn step(&mut self, step: Step, stage: u32) {
+    fn step(&mut self, step: Step, stage: u32) -> Result<(), FileError> {
         let stage_ranks = self.shape.stage_ranks();
         let first = stage * stage_ranks;
         if step.compute_ns > 0 {
+            self.workload.check_room(self.name, stage_ranks.into())?;
             let of_stage = self.ready.iter_mut().skip(first as usize).take(stage_ranks as usize);
             for (host, ready) in (first..).zip(of_stage) {
                 let compute = self.workload.compute(host, step.compute_ns);
@@ -163,8 +180,10 @@ impl Model {
                 *ready = compute;
             }
         }
-        let Some((collective, group, bytes)) = step.collective else { return };
+        let Some((collective, group, bytes)) = step.collective else { return Ok(()) };
         for mut ranks in self.shape.groups(group) {
+            let flows = Workload::flows_of_collectives(collective, ranks.len() as u64, 1);
+            self.workload.check_room(self.name, flows)?;
             ranks.iter_mut().for_each(|rank| *rank += first);
             let ready: Vec<u32> = ranks.iter().map(|&rank| self.ready[rank as usize]).collect();
             let done = self.workload.collective(collective, bytes, &ranks, &ready, &mut self.pairs);
@@ -172,6 +191,7 @@ impl Model {
                 self.ready[rank as usize] = done;
             }
         }
+        Ok(())
     }
 }
 
@@ -275,10 +295,10 @@ mod tests {
 
     #[test]
     fn pipeline_splits_groups_and_transfers() {
-        for (key, ga) in [("pp_comm:", 1), ("pp_comm", 3)] {
+        for (key, ga, bytes) in [("pp_comm:", 1, "1048576"), ("pp_comm", 3, "1048576.0")] {
             let text = format!(
                 "HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 2 ep: 1 pp: 2 vpp: 1 ga: {ga} all_gpus: 8 \
-                 checkpoints: 0 {key} 1048576\n1\nlayer -1 5000 NONE 0 10 NONE 0 10 ALLREDUCE 8000 100\n"
+                 checkpoints: 0 {key} {bytes}\n1\nlayer -1 5000 NONE 0 10 NONE 0 10 ALLREDUCE 8000 100\n"
             );
             let workload = Workload::simai("w.txt", &text, 8, 3).unwrap();
             assert_eq!(workload.validate(8), Ok(()));
@@ -332,6 +352,9 @@ mod tests {
             ),
             (FILE.replace("pp: 1", "pp: 3"), 8, "w:1: 8 GPUs cannot be divided into 3 stages"),
             (FILE.replace("pp: 1", "pp: 0"), 8, "w:1: 8 GPUs cannot be divided into 0 stages"),
+            (FILE.replace("pp: 1", "pp: 2"), 8, "w:1: `pp_comm: N` is missing"),
+            (FILE.replace("ep: 2", "ep: two"), 8, "w:1: ep: two: expected a number up to 1000000000000"),
+            (FILE.replace("ga: 1", "ga: 1 pp_comm: -5"), 8, "w:1: pp_comm: -5: expected a number"),
             (FILE.replace("ga: 1", "ga: 5000"), 8, "w:1: ga: 5000 is out of range: 1 to 4096"),
             (FILE.replace("ALLTOALL_EP", "BROADCAST"), 8, "w:4: `experts -1 100 BROADCAST"),
             (
@@ -344,6 +367,18 @@ mod tests {
         ] {
             let refused = Workload::simai("w", &text, hosts, 3).unwrap_err().to_string();
             assert!(refused.starts_with(message_start), "{refused}");
+        }
+    }
+
+    #[test]
+    fn too_many_flows_rejected_before_they_exist() {
+        let head = FILE.replace("ga: 1", "ga: 4096 pp_comm: 1");
+        for text in [
+            head.replace("all_gpus: 8", "all_gpus: 65536").replace("group: 2", "group: 1"),
+            head.replace("all_gpus: 8", "all_gpus: 8192").replace("pp: 1", "pp: 2"),
+        ] {
+            let refused = Workload::simai("w", &text, 65_536, 3).unwrap_err().to_string();
+            assert_eq!(refused, "w: more than 16000000 flows: use fewer ranks, layers or messages");
         }
     }
 }

@@ -78,6 +78,8 @@ fn flags_and_file_match_the_simulation() {
             assert_eq!(key.get(&config), *value, "{}: {name}", row.name);
         }
     }
+    let paper = report.rows.iter().find(|row| row.profile == "paper").unwrap();
+    assert_eq!(paper.parameters["rate_reduce_monitor_period"], 40_000, "as on a host");
     let labels = vec![("rack".to_owned(), "a \"b\"".to_owned())];
     let target = FleetTarget { group: "storage".to_owned(), labels, interface: "eth*".to_owned() };
     let text = report.fragment(&target).unwrap();

@@ -14,8 +14,7 @@ use super::{Config, Interface, section};
 /// Default path of the persisted override.
 const STATE: &str = "/var/lib/dcqcn/fleet.json";
 /// Words of `allow` besides parameters: attach options of `[[interface]]`, and interfaces that the file lacks.
-const WORDS: [&str; 9] =
-    ["interface", "inline", "role", "profile", "pacer", "queues", "xdp_mode", "flows", "log_packets"];
+const WORDS: [&str; 8] = ["interface", "inline", "role", "profile", "pacer", "queues", "xdp_mode", "flows"];
 
 /// The control socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,7 +67,6 @@ impl Bounds {
                 ("queues", settings.queues.is_some()),
                 ("xdp_mode", settings.xdp_mode.is_some()),
                 ("flows", settings.flows.is_some()),
-                ("log_packets", settings.log_packets.is_some()),
             ];
             for (word, _) in set.into_iter().filter(|(word, is_set)| *is_set && !self.may(word)) {
                 violations.push(format!(
@@ -290,6 +288,7 @@ mod tests {
             ("[control]\nsocket = 'run'", "c:2: socket = \"run\": write"),
             ("[control]\ngroup = ''", "c:2: group = \"\": write"),
             ("[fleet]\nallow = 'x'", "c:2: `allow` is a list"),
+            ("[fleet]\nallow = ['log_packets']", "c:2: allow \"log_packets\": unknown parameter"),
             ("[fleet]\nallow = ['kmin']", "c:2: allow \"kmin\": unknown parameter"),
             ("[fleet]\nallow = ['rpg_gd = 12']", "c:2: allow \"rpg_gd = 12\": write"),
             ("[fleet]\nallow = ['rpg_gd = 13..12']", "range 13 to 12 is empty"),

@@ -12,37 +12,48 @@ use crate::daemon::plan::Scope;
 use crate::daemon::repair::{Due, Repair};
 
 impl ManagedInterfaces {
-    /// Updates hardware speeds, and link rates that follow them.
-    pub(in crate::daemon) fn follow_link_rates(&mut self) {
-        let infos = match attach::list() {
-            Ok(infos) => infos,
+    /// Updates hardware speeds, and parameters that follow the interface.
+    pub(in crate::daemon) fn follow_links(&mut self) {
+        let listed = attach::list().and_then(|infos| Ok((infos, self.netlink.links()?)));
+        let (infos, links) = match listed {
+            Ok(listed) => listed,
             Err(error) => {
-                tracing::warn!(%error, "cannot follow link speeds");
+                tracing::warn!(%error, "cannot follow changes of interfaces");
                 return;
             }
         };
         for info in infos {
             let Some(served) = self.served.get_mut(&info.id()) else { continue };
             let iface = info.iface;
-            match attach::follow_link_rate(&iface) {
-                Ok(None) => served.logged.clear(),
-                Ok(Some(change)) => {
-                    served.logged.clear();
-                    let text = |config: &dcqcn_common::params::Config| {
-                        Quantity(config.scalars.link_rate_bps, Unit::BitsPerSecond).to_string()
-                    };
-                    let (from, to) = (text(&change.old), text(&change.new));
-                    tracing::info!(iface, from, to, "link speed changed; link_rate updated");
-                    if let Err(error) = audit::Log::here().append(&[change]) {
-                        tracing::warn!(iface, %error, "change applied but not recorded in the audit log");
-                    }
+            let (mut changes, mut failed) = (Vec::new(), None);
+            for followed in [attach::follow_link_rate(&iface), attach::follow_other_host(&iface, &links)] {
+                match followed {
+                    Ok(change) => changes.extend(change),
+                    Err(error) => failed = failed.or(Some(error)),
                 }
+            }
+            for change in &changes {
+                let [old, new] = [&change.old.scalars, &change.new.scalars];
+                let [from, to] = [old, new]
+                    .map(|scalars| Quantity(scalars.link_rate_bps, Unit::BitsPerSecond).to_string());
+                let np_other_host = new.np_other_host != 0;
+                if from == to {
+                    tracing::info!(iface, np_other_host, "its bridge or macvlan changed");
+                } else {
+                    tracing::info!(iface, from, to, "link speed changed; link_rate updated");
+                }
+            }
+            if let Err(error) = audit::Log::here().append(&changes) {
+                tracing::warn!(iface, %error, "change applied but not recorded in the audit log");
+            }
+            match failed {
+                None => served.logged.clear(),
                 // Removed in the meantime.
-                Err(attach::Error::NotAttached { .. }) => {}
-                Err(error) => {
+                Some(attach::Error::NotAttached { .. }) => {}
+                Some(error) => {
                     let error = error.to_string();
                     if error != served.logged {
-                        tracing::warn!(iface, error, "cannot follow the link speed");
+                        tracing::warn!(iface, error, "cannot follow changes of the interface");
                         served.logged = error;
                     }
                 }
@@ -79,7 +90,7 @@ impl ManagedInterfaces {
                     Scope::File(config) => config.repair(iface),
                     Scope::Named(_) => Repair::default(),
                 };
-                if repair_parts(served, repair, &missing) {
+                if repair_parts(served, repair, &parts, &missing) {
                     // Completeness is read at the next tick.
                     has_changed = true;
                     continue;
@@ -103,11 +114,10 @@ impl ManagedInterfaces {
 }
 
 /// Restores missing parts of an attachment, if the file allows it and a repair is due. Returns whether it did.
-fn repair_parts(served: &mut Served, repair: Repair, missing: &str) -> bool {
-    let is_qdisc = |part: &str| ["pacer: ", "queues: "].iter().any(|name| part.starts_with(name));
+fn repair_parts(served: &mut Served, repair: Repair, parts: &[Part], missing: &str) -> bool {
     let can_repair = match repair {
         Repair::None => false,
-        Repair::Programs => missing.split("; ").any(|part| !is_qdisc(part) && !part.starts_with("vlan: ")),
+        Repair::Programs => parts.iter().any(is_missing_program),
         Repair::All => true,
     };
     let iface = served.info.iface.clone();
@@ -134,5 +144,31 @@ fn repair_parts(served: &mut Served, repair: Repair, missing: &str) -> bool {
             tracing::error!(iface, missing, %error, "repair failed");
             false
         }
+    }
+}
+
+/// Whether a part other than a qdisc or a setting of the interface is missing.
+fn is_missing_program(part: &Part) -> bool {
+    part.problem.is_some() && !["pacer", "queues", "vlan"].contains(&part.name.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_qdisc_is_not_a_program() {
+        let part = |name: &str, problem: Option<&str>| Part {
+            name: name.into(),
+            iface: "eth0".into(),
+            program_id: None,
+            link_id: None,
+            problem: problem.map(Into::into),
+        };
+        assert!(!is_missing_program(&part("pacer", Some("replaced by htb 1:; class 1:5"))));
+        assert!(
+            is_missing_program(&part("egress", Some("missing")))
+                && !is_missing_program(&part("egress", None))
+        );
     }
 }

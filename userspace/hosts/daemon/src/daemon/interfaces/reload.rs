@@ -1,16 +1,17 @@
 //! Switching to another configuration, on all interfaces or none.
 
 use std::fmt;
-use std::sync::Arc;
 
-use anyhow::Result;
-use dcqcn_loader::attach::{self, Request};
+use dcqcn_loader::attach::{self, Request, Which};
+use dcqcn_support::causes::one_line;
 use dcqcn_support::clock::boottime_ns;
+use dcqcn_telemetry::audit;
 
 use super::{DROPPED, ManagedInterfaces, attach_all, batch_size, log_attached};
+use crate::daemon::change;
 use crate::daemon::config::Config;
 use crate::daemon::plan::{self, Reload, ReloadOptions, Scope};
-use crate::daemon::{chain, change};
+use crate::error::{Error, Result};
 
 /// Reasons for rejecting a reload.
 #[derive(Debug)]
@@ -37,23 +38,14 @@ impl Rejection {
     }
 
     /// Adds a reason; the result is temporary only if all are.
-    fn add(&mut self, error: &anyhow::Error) {
-        self.passes &= passes(error);
-        self.why.push(chain(error));
+    fn add(&mut self, error: &Error) {
+        self.passes &= error.is_temporary();
+        self.why.push(one_line(error));
     }
 
-    fn unless_none(self) -> std::result::Result<(), Self> {
+    fn unless_none(self) -> Result<(), Self> {
         if self.why.is_empty() { Ok(()) } else { Err(self) }
     }
-}
-
-/// Whether an error is temporary: another command holds the lock, or an operator's change is unconfirmed.
-fn passes(error: &anyhow::Error) -> bool {
-    let attach = error.chain().find_map(|error| {
-        let shared = error.downcast_ref::<Arc<attach::Error>>().map(AsRef::as_ref);
-        shared.or_else(|| error.downcast_ref::<attach::Error>())
-    });
-    matches!(attach, Some(attach::Error::Locked { .. } | attach::Error::Pending { .. }))
 }
 
 impl fmt::Display for Rejection {
@@ -62,9 +54,9 @@ impl fmt::Display for Rejection {
     }
 }
 
-impl From<anyhow::Error> for Rejection {
-    fn from(error: anyhow::Error) -> Self {
-        Self { why: vec![chain(&error)], passes: passes(&error) }
+impl From<Error> for Rejection {
+    fn from(error: Error) -> Self {
+        Self { why: vec![one_line(&error)], passes: error.is_temporary() }
     }
 }
 
@@ -79,7 +71,7 @@ impl ManagedInterfaces {
         options: ReloadOptions,
         may_listen: impl FnOnce() -> Result<()>,
         publish: &mut dyn FnMut(&Self, usize),
-    ) -> std::result::Result<bool, Rejection> {
+    ) -> Result<bool, Rejection> {
         let (host_state, infos) = self.query(true)?;
         let Scope::File(old) = &self.scope else {
             return Ok(false);
@@ -93,10 +85,22 @@ impl ManagedInterfaces {
         {
             rejection.add(&error);
         }
+        let waiting = || attach::pending().map_err(Error::from);
+        if options.is_revert {
+            // Changes that are based on the reverted override.
+            let based = waiting()?.into_iter().filter(|(info, _)| plan.change.contains(&info.id()));
+            let based: Vec<String> = based.map(|(info, _)| info.iface).collect();
+            if !based.is_empty() {
+                audit::revert_and_report(Which::Of(&based), "change is based on a reverted override")
+                    .map_err(Error::from)?;
+            }
+        }
         let mut changes = Vec::new();
         for info in infos.iter().filter(|info| plan.change.contains(&info.id())) {
             match new.request(&info.iface).map(|request| change::revised(&request, info)).transpose() {
                 Ok(change) => changes.extend(change.flatten()),
+                // Interfaces that failed before the reload may still fail; `follow` reports them again.
+                Err(_) if self.failing.contains_key(&info.ifindex) => {}
                 Err(error) => rejection.add(&error),
             }
         }
@@ -106,7 +110,7 @@ impl ManagedInterfaces {
             }
         }
         // Do not start if it would override an unconfirmed change.
-        for (info, pending) in attach::pending().map_err(anyhow::Error::from)? {
+        for (info, pending) in waiting()? {
             if changes.iter().any(|(iface, _)| *iface == info.iface) {
                 let left = pending.left(boottime_ns());
                 rejection.add(&attach::Error::Pending { iface: info.iface, left }.into());
@@ -121,7 +125,7 @@ impl ManagedInterfaces {
             self.tasks.set_age_idle(config.age_idle);
         }
         if let Err(error) = self.follow(publish) {
-            tracing::error!(error = chain(&error), "cannot list interfaces");
+            tracing::error!(error = one_line(&error), "cannot list interfaces");
         }
         Ok(plan.listen)
     }
@@ -132,7 +136,7 @@ impl ManagedInterfaces {
         plan: &Reload,
         new: &Config,
         changes: &[change::NewConfig],
-    ) -> std::result::Result<(), Rejection> {
+    ) -> Result<(), Rejection> {
         let (first, last): (Vec<_>, Vec<_>) = plan.drop.iter().partition(|drop| drop.is_in_the_way);
         let detached =
             self.detach(first.iter().map(|drop| drop.id).collect(), "detached: the file needs its interface");
@@ -148,7 +152,10 @@ impl ManagedInterfaces {
                     }
                     // Interfaces that failed before the reload may still fail.
                     Err(_) if self.failing.values().any(|trouble| trouble.iface == request.iface) => {}
-                    Err(error) => rejection.add(&error.context(request.iface.clone())),
+                    Err(error) => {
+                        let iface = request.iface.clone();
+                        rejection.add(&Error::Interface { iface, source: Box::new(error) });
+                    }
                 }
             }
         }
@@ -168,7 +175,7 @@ impl ManagedInterfaces {
         if !detached.infos.is_empty()
             && let Err(error) = self.follow(&mut |_, _| {})
         {
-            tracing::error!(error = chain(&error), "cannot list interfaces");
+            tracing::error!(error = one_line(&error), "cannot list interfaces");
         }
         Err(rejection)
     }

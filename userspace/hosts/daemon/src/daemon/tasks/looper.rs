@@ -8,15 +8,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow};
 use dcqcn_loader::attach::Id;
 use dcqcn_netlink::Netlink;
+use dcqcn_support::causes::one_line;
 use dcqcn_support::sync::lock;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::super::work::{Port, Work};
 use super::{Begin, Ports, Shared};
-use crate::daemon::chain;
+use crate::error::{Error, Result};
 use crate::shared_state::Health;
 
 /// Delay before a failed task restarts.
@@ -136,7 +136,7 @@ impl Looper {
             }
         };
         let done = panic::catch_unwind(AssertUnwindSafe(&mut turn))
-            .unwrap_or_else(|_| Err(anyhow!("the task panicked")));
+            .unwrap_or_else(|_| Err(Error::Panicked("the task")));
         match done {
             Ok(rest) => {
                 entry.due = rest.map(|rest| next_run(self.began, Instant::now(), rest));
@@ -147,7 +147,7 @@ impl Looper {
                 }
             }
             Err(error) => {
-                let text = chain(&error);
+                let text = one_line(&error);
                 if text != entry.logged {
                     tracing::warn!(
                         iface,

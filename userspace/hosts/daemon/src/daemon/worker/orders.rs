@@ -174,6 +174,7 @@ impl WorkerState {
             Err(rejection) => {
                 self.overrides.confirm_until = Some(Instant::now() + REVERT_RETRY_DELAY);
                 tracing::error!(name, error = %rejection, "override not confirmed in time; cannot revert it");
+                self.published.overdue = Some(format!("{name} was not confirmed in time: {rejection}"));
             }
         }
         self.publish();
@@ -199,7 +200,8 @@ impl WorkerState {
     /// Activates the previous state, whether or not it can be persisted.
     fn revert_to(&mut self, kept: Persisted, over: Vec<Interface>) -> Result<(), Rejection> {
         change::revert();
-        let options = ReloadOptions { explicitly: false, allow_empty: self.worker.allow_empty };
+        // Without the override, the file may attach nothing.
+        let options = ReloadOptions { allow_empty: true, is_revert: true, ..ReloadOptions::default() };
         self.switch_to(self.overrides.own.under(over), options)?;
         if let Err(error) = self.save(&kept).and_then(|written| written.persist().map_err(persist_error)) {
             tracing::warn!(%error, "cannot persist the revert; it will be repeated at the next start");
@@ -213,6 +215,7 @@ impl WorkerState {
         if let Some(why) = self.overrides.own.needs_restart(&own) {
             return Err(Rejection::one(why));
         }
+        self.overrides.lock(&own).map_err(|error| Rejection::one(error.to_string()))?;
         let active = self.overrides.active();
         let (over, rejection) =
             match active.map(|active| checked_interfaces(&own, &active.name, &active.text)).transpose() {
@@ -246,7 +249,8 @@ impl WorkerState {
         change::revert();
         let written = self.save(&kept)?;
         let (before, now) = (self.overrides.effective(), self.overrides.own.under(over));
-        let options = ReloadOptions { explicitly: false, allow_empty: self.worker.allow_empty };
+        // The host's own file may attach nothing: only a reload of it is checked.
+        let options = ReloadOptions { allow_empty: true, ..ReloadOptions::default() };
         self.switch_to(now, options)?;
         if let Err(error) = written.persist() {
             let undone = self.switch_to(before, options).is_ok();
@@ -262,6 +266,7 @@ impl WorkerState {
         self.overrides.set_persisted(kept);
         self.published.active_override = self.overrides.active();
         self.published.confirm_until = self.overrides.confirm_until;
+        self.published.overdue = None;
     }
 
     fn save(&self, kept: &Persisted) -> Result<Written, Rejection> {

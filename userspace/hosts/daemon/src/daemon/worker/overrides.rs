@@ -1,5 +1,6 @@
 //! The host's own file, and the override by clients.
 
+use std::fs::File;
 use std::path::Path;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -10,6 +11,11 @@ use dcqcn_telemetry::audit;
 use super::Rejection;
 use super::persisted::{self, Persisted, Trial};
 use crate::daemon::config::{Config, Interface, parse};
+use crate::error::Error;
+
+/// Maximum number of combinations of an override's interfaces with those of the file, each of which is checked: half a
+/// second in which the daemon does nothing else.
+const MAX_COMBINATIONS: usize = 100_000;
 
 /// The host's own file, and the override on top of it.
 #[derive(Debug, Default)]
@@ -17,15 +23,33 @@ pub(super) struct Overrides {
     pub(super) own: Config,
     kept: Persisted,
     pub(super) confirm_until: Option<Instant>,
+    lock: Option<File>,
 }
 
 impl Overrides {
+    /// Locks the persisted state of a file with `[fleet]`, once.
+    ///
+    /// # Errors
+    /// Another daemon uses it.
+    pub(super) fn lock(&mut self, own: &Config) -> Result<(), Error> {
+        if let (None, Some(bounds)) = (&self.lock, &own.fleet) {
+            self.lock = persisted::lock(&bounds.state)?;
+        }
+        Ok(())
+    }
+
     /// The state at startup. A persisted override that is unreadable or no longer allowed is ignored; the host's own
-    /// `file` is active alone then.
-    pub(super) fn begin(own: Config, file: &Path) -> Self {
-        let mut overrides = Self { own, ..Self::default() };
+    /// `file` is active alone then. One that was not confirmed in time is reverted before anything is attached; its
+    /// interfaces are returned, as they may still be attached.
+    ///
+    /// # Errors
+    /// Another daemon uses the persisted state.
+    pub(super) fn begin(own: Config, file: &Path) -> Result<(Self, Vec<Interface>), Error> {
+        let (mut overrides, mut expired) = (Self::default(), Vec::new());
+        overrides.lock(&own)?;
+        overrides.own = own;
         let Some(path) = overrides.own.fleet.as_ref().map(|bounds| bounds.state.clone()) else {
-            return overrides;
+            return Ok((overrides, expired));
         };
         let kept = match persisted::read(&path) {
             Ok(kept) => {
@@ -34,16 +58,17 @@ impl Overrides {
                 if now != kept {
                     // Setting the clock back must not extend it.
                     store(&path, &now);
+                    expired = kept.held.as_ref().map(interfaces).unwrap_or_default();
                 }
                 now
             }
             Err(error) => {
                 tracing::error!(%error, "persisted override lost; using the file alone");
-                return overrides;
+                return Ok((overrides, expired));
             }
         };
         let Some(held) = &kept.held else {
-            return overrides;
+            return Ok((overrides, expired));
         };
         match checked_interfaces(&overrides.own, &held.name, &held.text) {
             Ok(_) => {
@@ -57,7 +82,7 @@ impl Overrides {
                 store(&path, &Persisted::default());
             }
         }
-        overrides
+        Ok((overrides, expired))
     }
 
     pub(super) fn active(&self) -> Option<Override> {
@@ -71,10 +96,7 @@ impl Overrides {
 
     /// The file with the active override on top.
     pub(super) fn effective(&self) -> Config {
-        let over = |held: &Override| {
-            parse(&held.name, &held.text).map(|config| config.interfaces).unwrap_or_default()
-        };
-        self.own.under(self.kept.held.as_ref().map(over).unwrap_or_default())
+        self.own.under(self.kept.held.as_ref().map(interfaces).unwrap_or_default())
     }
 
     /// Records the persisted state.
@@ -104,6 +126,11 @@ fn after(kept: Persisted, now_s: u64) -> Persisted {
     }
 }
 
+/// The interfaces of an override.
+fn interfaces(held: &Override) -> Vec<Interface> {
+    parse(&held.name, &held.text).map(|config| config.interfaces).unwrap_or_default()
+}
+
 /// The interfaces of `text`, if the host's `own` file allows all of it.
 pub(super) fn checked_interfaces(own: &Config, name: &str, text: &str) -> Result<Vec<Interface>, Rejection> {
     let Some(bounds) = &own.fleet else {
@@ -118,6 +145,13 @@ pub(super) fn checked_interfaces(own: &Config, name: &str, text: &str) -> Result
             "{name}: only [[interface]] can be set remotely; other sections belong in the host's own file"
         );
         return Err(Rejection::one(why));
+    }
+    let (ours, theirs) = (own.interfaces.len(), interfaces.len());
+    if ours.saturating_mul(theirs) > MAX_COMBINATIONS {
+        return Err(Rejection::one(format!(
+            "{name}: too many interfaces: {theirs} on top of the {ours} of the host's own file; the limit is \
+             {MAX_COMBINATIONS} combinations"
+        )));
     }
     let mut violations = bounds.violations(&interfaces);
     // Combined with the file's, values may be inconsistent.
@@ -162,6 +196,10 @@ allow = ['wred.*.kmin', 'wred.*.kmax = 100KB..1MB']
         Override { name: name.into(), text, by, why, at, confirm_within_s: None }
     }
 
+    fn begin(own: Config) -> (Overrides, Vec<Interface>) {
+        Overrides::begin(own, Path::new("own")).unwrap()
+    }
+
     fn kmax(overrides: &Overrides) -> u64 {
         overrides.effective().request("eth0").unwrap().settings.config(None).unwrap().wred[3].kmax_bytes
     }
@@ -176,8 +214,11 @@ allow = ['wred.*.kmin', 'wred.*.kmax = 100KB..1MB']
         assert_eq!(persisted::read(&path).unwrap(), None, "not before it is active");
         written.persist().unwrap();
         let own = own(&path);
-        let overrides = Overrides::begin(own.clone(), Path::new("own"));
+        let overrides = begin(own.clone()).0;
         assert_eq!((overrides.active(), kmax(&overrides)), (Some(override_named("700")), 700_000));
+        let error = Overrides::begin(own.clone(), Path::new("own")).unwrap_err().to_string();
+        assert!(error.contains("in use by another daemon"), "{error}");
+        drop(overrides);
         // Neither values outside the ranges, nor any without [fleet].
         for less in [OWN.replace("1MB", "600KB"), OWN.replace("[fleet]\nallow", "[log]\nfilter = 'info' #")] {
             let less = parse("own", &less).unwrap();
@@ -191,30 +232,28 @@ allow = ['wred.*.kmin', 'wred.*.kmax = 100KB..1MB']
             );
         }
         std::fs::write(&path, "{").unwrap();
-        assert_eq!(Overrides::begin(own, Path::new("own")).active(), None);
+        assert_eq!(begin(own).0.active(), None);
     }
 
     #[test]
-    fn start_stores_rejected_or_reverted_change() {
+    fn start_drops_an_override_no_longer_allowed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("fleet.json");
-        let store = |kept: &Persisted| persisted::write(&path, kept).unwrap().persist().unwrap();
-        let trial = Trial { former: Some(override_named("500")), until_unix_s: 1_000, within_s: 60 };
-        store(&Persisted { held: Some(override_named("700")), trial: Some(trial) });
-        Overrides::begin(own(&path), Path::new("own"));
-        let reverted = Persisted { held: Some(override_named("500")), trial: None };
-        assert_eq!(persisted::read(&path).unwrap(), Some(reverted));
-        store(&Persisted { held: Some(override_named("2000")), trial: None });
-        assert_eq!(Overrides::begin(own(&path), Path::new("own")).active(), None);
+        store(&path, &Persisted { held: Some(override_named("2000")), trial: None });
+        assert_eq!(begin(own(&path)).0.active(), None);
         assert_eq!(persisted::read(&path).unwrap(), Some(Persisted::default()));
     }
 
     #[test]
-    fn unconfirmed_override_expires_on_restart() {
+    fn override_expired_at_start_is_reverted_first() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("fleet.json");
         let trial = Trial { former: Some(override_named("500")), until_unix_s: 1_000, within_s: 60 };
-        let kept = Persisted { held: Some(override_named("700")), trial: Some(trial.clone()) };
-        assert_eq!(after(kept.clone(), 999), kept);
-        assert_eq!(after(kept.clone(), 1_000), Persisted { held: Some(override_named("500")), trial: None });
+        store(&path, &Persisted { held: Some(override_named("700")), trial: Some(trial.clone()) });
+        let (overrides, expired) = begin(own(&path));
+        assert_eq!((kmax(&overrides), overrides.confirm_until, expired.len()), (500_000, None, 1));
+        let reverted = Persisted { held: Some(override_named("500")), trial: None };
+        assert_eq!(persisted::read(&path).unwrap(), Some(reverted));
         assert_eq!(trial.left(990), Duration::from_secs(10));
         assert_eq!(trial.left(0), Duration::from_secs(60), "the clock was set back");
     }
@@ -239,5 +278,14 @@ allow = ['wred.*.kmin', 'wred.*.kmax = 100KB..1MB']
         let both = error(&format!("{interface}kmin = '5KB'\nkmax = '50KB'\n"));
         assert!(both.contains("own bounds"), "{both}");
         checked_interfaces(&own, "7", &format!("{interface}kmin = '50KB'\nkmax = '150KB'\n")).unwrap();
+    }
+
+    #[test]
+    fn override_with_too_many_combinations_refused() {
+        let interfaces = |count| "[[interface]]\nname = 'eth*'\n".repeat(count);
+        let own = parse("own", &format!("{}[fleet]\nallow = ['*']\n", interfaces(25))).unwrap();
+        checked_interfaces(&own, "7", &interfaces(40)).unwrap();
+        let error = checked_interfaces(&own, "7", &interfaces(4_096)).unwrap_err().to_string();
+        assert!(error.contains("too many interfaces: 4096 on top of the 25"), "{error}");
     }
 }

@@ -1,6 +1,6 @@
 //! The file with the persisted override: replaced atomically, and durable across a power cut.
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
@@ -9,6 +9,8 @@ use std::time::Duration;
 use dcqcn_control_api::Override;
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
+
+use crate::error::Error;
 
 /// Persisted state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,6 +94,26 @@ pub(super) fn write(path: &Path, kept: &Persisted) -> Result<Written> {
         Ok(file)
     };
     Ok(Written { file: write().map_err(failed("write", path))?, path: path.to_owned() })
+}
+
+/// Locks the file at `path` for as long as the result exists, as its former content would be lost to another daemon;
+/// `None` if the directory is not writable.
+///
+/// # Errors
+/// Another daemon holds the lock.
+pub(super) fn lock(path: &Path) -> crate::error::Result<Option<File>> {
+    let open = || {
+        fs::create_dir_all(path.parent().unwrap_or(path))?;
+        File::options().create(true).append(true).open(path.with_extension("lock"))
+    };
+    match open().map(|file| (file.try_lock(), file)) {
+        Ok((Ok(()), file)) => Ok(Some(file)),
+        Ok((Err(TryLockError::WouldBlock), _)) => Err(Error::StateInUse(path.to_owned())),
+        Ok((Err(TryLockError::Error(error)), _)) | Err(error) => {
+            tracing::warn!(%error, path = %path.display(), "cannot lock the persisted override");
+            Ok(None)
+        }
+    }
 }
 
 /// Content of the file at `path`; `None` if it does not exist.

@@ -32,7 +32,7 @@ fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-/// `interface-dead`.
+/// `interface-gone`.
 pub(super) fn alive(snapshot: &Snapshot) -> Vec<Finding> {
     let dead = snapshot.attachments.iter().filter(|attached| !attached.alive);
     dead.map(|attached| {

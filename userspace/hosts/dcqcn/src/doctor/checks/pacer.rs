@@ -269,7 +269,10 @@ pub(super) fn without_daemon(snapshot: &Snapshot) -> Vec<Finding> {
             continue;
         };
         let evidence = format!("{evidence}; no process `dcqcn run`");
-        let fix = format!("`dcqcn run {}`, or `systemctl start dcqcn`", known.iface);
+        let fix = format!(
+            "`dcqcn run {}`; outside of network namespaces also `systemctl start dcqcn`",
+            known.iface
+        );
         findings.push(Finding::error("controller-missing", what, evidence).on(known.iface).fix(fix));
     }
     findings

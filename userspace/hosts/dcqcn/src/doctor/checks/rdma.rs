@@ -215,7 +215,7 @@ pub(super) fn adapter_reaction(snapshot: &Snapshot) -> Vec<Finding> {
         let evidence = format!("{} in {}", counters.join(", "), snapshot.window());
         let fix = format!(
             "{}; CNPs that name QP 0 come from a notification point without the QPN: add the pair there \
-             (`dcqcn flows pair add`)",
+             (`dcqcn flows pair add IFACE ...`)",
             enable(snapshot, device, iface)
         );
         Some(Finding::error("adapter-rp-off", what, evidence).on(iface).fix(fix))

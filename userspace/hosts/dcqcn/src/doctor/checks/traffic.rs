@@ -205,7 +205,7 @@ pub(super) fn sent_as_ce(snapshot: &Snapshot) -> Vec<Finding> {
         let evidence = format!("{marked} of {data} data packets {} are CE", known.seen.when);
         let (tos, iface) = (known.roce_tos(), known.iface);
         let fix = format!(
-            "if `tcpdump -vni {iface} udp port 4791` at the sender shows ToS {:#x}: {}; else `dcqcn doctor` at the sender",
+            "if `tcpdump -vni IFACE udp port 4791` at the sender shows ToS {:#x}: {}; else run doctor there",
             tos | 3,
             set_tos(snapshot, iface, tos)
         );

@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use dcqcn_support::interrupt::Interrupt;
 use serde::{Deserialize, Serialize};
 
 /// Bytes per system call.
@@ -26,8 +27,8 @@ impl Bulk {
     }
 }
 
-/// Sends on all streams for `time`, and closes them.
-pub(super) fn send(streams: Vec<TcpStream>, time: Duration) {
+/// Sends on all streams for `time` or until an interrupt, and closes them.
+pub(super) fn send(streams: Vec<TcpStream>, time: Duration, interrupt: &Interrupt) {
     let until = Instant::now() + time;
     let send = |mut stream: TcpStream| {
         let bytes = vec![0x5a; CHUNK_BYTES];
@@ -35,6 +36,7 @@ pub(super) fn send(streams: Vec<TcpStream>, time: Duration) {
         loop {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero()
+                || interrupt.is_requested()
                 || stream.set_write_timeout(Some(left.min(STALL_TIME))).is_err()
                 || stream.write(&bytes).is_err()
             {
@@ -45,14 +47,14 @@ pub(super) fn send(streams: Vec<TcpStream>, time: Duration) {
     thread::scope(|scope| streams.into_iter().for_each(|stream| _ = scope.spawn(move || send(stream))));
 }
 
-/// Receives on all streams until they are closed, at most `time` and a margin.
-pub(super) fn receive(streams: Vec<TcpStream>, time: Duration) -> Bulk {
+/// Receives on all streams until they are closed or an interrupt, at most `time` and a margin.
+pub(super) fn receive(streams: Vec<TcpStream>, time: Duration, interrupt: &Interrupt) -> Bulk {
     let until = Instant::now() + time + STALL_TIME;
     let receive = |mut stream: TcpStream| {
         let mut buffer = vec![0; CHUNK_BYTES];
         let (mut bytes, mut span) = (0, None);
         let _ = stream.set_read_timeout(Some(STALL_TIME));
-        while Instant::now() < until {
+        while Instant::now() < until && !interrupt.is_requested() {
             let Ok(len @ 1..) = stream.read(&mut buffer) else { break };
             let now = Instant::now();
             bytes += len as u64;
@@ -88,12 +90,14 @@ mod tests {
         let (near, far): (Vec<_>, Vec<_>) =
             (0..2).map(|_| (TcpStream::connect(address).unwrap(), listener.accept().unwrap().0)).unzip();
         let time = Duration::from_millis(50);
-        let sender = thread::spawn(move || send(near, time));
-        let bulk = receive(far, time);
-        sender.join().unwrap();
+        let interrupt = Interrupt::catch().unwrap();
+        let bulk = thread::scope(|scope| {
+            scope.spawn(|| send(near, time, &interrupt));
+            receive(far, time, &interrupt)
+        });
         assert!(bulk.bytes >= CHUNK_BYTES as u64, "{bulk:?}");
         assert!(bulk.time_ns < 5_000_000_000 && bulk.rate_bps() > 0, "{bulk:?}");
-        assert_eq!(receive(Vec::new(), time), Bulk::default());
+        assert_eq!(receive(Vec::new(), time, &interrupt), Bulk::default());
         assert_eq!(Bulk { bytes: 1_250, time_ns: 1_000 }.rate_bps(), 10_000_000_000);
     }
 }

@@ -12,7 +12,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::messages::{ANSWER_TIME, Answer, Connection, PROTOCOL, Request};
 use super::roce::{Path, Receiver};
 use super::side::{Side, Trial};
-use super::{MAX_DURATION, MAX_STREAMS, bulk, canonical, progress};
+use super::{Interrupted, MAX_DURATION, MAX_STREAMS, bulk, canonical, ensure_running, progress};
 
 /// Maximum time of a check.
 const CHECK_TIME: Duration = Duration::from_secs(600);
@@ -29,13 +29,13 @@ pub(crate) fn listen(address: SocketAddr, may_attach: bool) -> Result<()> {
     progress(format_args!("listening at {}", listener.local_addr()?));
     loop {
         if interrupt.sleep_unless_read(&listener, Duration::from_secs(60))? {
-            bail!("interrupted before a check");
+            return Err(Interrupted.into());
         }
         let Ok((stream, peer)) = listener.accept() else { continue };
-        match Session::start(&listener, stream, may_attach) {
+        match Session::start(&listener, stream, may_attach, &interrupt) {
             Ok(mut session) => {
                 progress(format_args!("check by {}", peer.ip()));
-                session.serve(&interrupt)?;
+                session.serve()?;
                 progress(format_args!("check complete"));
                 return Ok(());
             }
@@ -46,21 +46,27 @@ pub(crate) fn listen(address: SocketAddr, may_attach: bool) -> Result<()> {
 
 struct Session<'a> {
     listener: &'a TcpListener,
-    control: Connection,
+    control: Connection<'a>,
     path: Path,
     may_attach: bool,
+    interrupt: &'a Interrupt,
     trial: Option<Trial>,
     receiver: Option<Receiver>,
 }
 
 impl<'a> Session<'a> {
     /// Reads the first request.
-    fn start(listener: &'a TcpListener, stream: TcpStream, may_attach: bool) -> Result<Self> {
+    fn start(
+        listener: &'a TcpListener,
+        stream: TcpStream,
+        may_attach: bool,
+        interrupt: &'a Interrupt,
+    ) -> Result<Self> {
         /// Time limit of the first request.
         const HELLO_TIME: Duration = Duration::from_secs(1);
         stream.set_nonblocking(false)?;
         let (local, peer) = (canonical(stream.local_addr()?), canonical(stream.peer_addr()?));
-        let mut control = Connection::new(stream)?;
+        let mut control = Connection::new(stream, interrupt)?;
         let Request::Hello { protocol, session } = control.receive(HELLO_TIME)? else {
             bail!("unexpected first request");
         };
@@ -72,14 +78,14 @@ impl<'a> Session<'a> {
         }
         control.send(&Answer::Ready)?;
         let path = Path { local, peer, session };
-        Ok(Self { listener, control, path, may_attach, trial: None, receiver: None })
+        Ok(Self { listener, control, path, may_attach, interrupt, trial: None, receiver: None })
     }
 
     /// Serves requests until the client closes the connection.
-    fn serve(&mut self, interrupt: &Interrupt) -> Result<()> {
+    fn serve(&mut self) -> Result<()> {
         let until = Instant::now() + CHECK_TIME;
         while Instant::now() < until {
-            ensure!(!interrupt.is_requested(), "interrupted");
+            ensure_running(self.interrupt)?;
             let Some(request) = self.control.receive_or_end(ANSWER_TIME)? else { return Ok(()) };
             let answer = self.answer(request);
             self.control
@@ -103,9 +109,9 @@ impl<'a> Session<'a> {
                 let time = Duration::from_millis(time_ms.into()).min(MAX_DURATION);
                 let streams = self.streams(streams.min(MAX_STREAMS))?;
                 if to_listener {
-                    Answer::Bulk { bulk: bulk::receive(streams, time) }
+                    Answer::Bulk { bulk: bulk::receive(streams, time, self.interrupt) }
                 } else {
-                    bulk::send(streams, time);
+                    bulk::send(streams, time, self.interrupt);
                     Answer::Ready
                 }
             }
@@ -117,8 +123,12 @@ impl<'a> Session<'a> {
                 let receiver = self.receiver.take().context("unexpected request")?;
                 Answer::Arrived { series: receiver.count()? }
             }
-            Request::Send { pace } => Answer::Sent { series: self.path.send(pace.limited())? },
-            Request::Cnps { pace } => Answer::Cnps { cnps: self.path.measure_cnps(pace.limited())? },
+            Request::Send { pace } => {
+                Answer::Sent { series: self.path.send(pace.limited(), self.interrupt)? }
+            }
+            Request::Cnps { pace } => {
+                Answer::Cnps { cnps: self.path.measure_cnps(pace.limited(), self.interrupt)? }
+            }
         })
     }
 

@@ -1,14 +1,16 @@
 //! Messages between the two hosts: one line of JSON each, over TCP.
 
-use std::io::{Read as _, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use dcqcn_support::interrupt::Interrupt;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::bulk::Bulk;
+use super::ensure_running;
 use super::roce::{Arrived, Cnps, Pace};
 use super::side::Side;
 
@@ -53,16 +55,20 @@ pub(super) enum Answer {
 }
 
 /// The control connection.
-pub(super) struct Connection {
+pub(super) struct Connection<'a> {
     stream: TcpStream,
     received: Vec<u8>,
+    /// Ends the wait for a message.
+    interrupt: &'a Interrupt,
 }
 
-impl Connection {
-    pub(super) fn new(stream: TcpStream) -> Result<Self> {
+impl<'a> Connection<'a> {
+    pub(super) fn new(stream: TcpStream, interrupt: &'a Interrupt) -> Result<Self> {
         stream.set_nodelay(true)?;
         stream.set_write_timeout(Some(ANSWER_TIME))?;
-        Ok(Self { stream, received: Vec::new() })
+        // Reads follow a wait that an interrupt ends.
+        stream.set_read_timeout(Some(Duration::from_millis(1)))?;
+        Ok(Self { stream, received: Vec::new(), interrupt })
     }
 
     pub(super) fn send(&mut self, message: &impl Serialize) -> Result<()> {
@@ -86,9 +92,13 @@ impl Connection {
             ensure!(self.received.len() < MAX_BYTES, "the other host sends too long a message");
             let left = until.saturating_duration_since(Instant::now());
             ensure!(!left.is_zero(), "the other host does not answer");
-            self.stream.set_read_timeout(Some(left))?;
+            self.interrupt.sleep_unless_read(&self.stream, left)?;
+            ensure_running(self.interrupt)?;
             let mut bytes = [0; 4_096];
-            let len = self.stream.read(&mut bytes).context("cannot receive from the other host")?;
+            let len = match self.stream.read(&mut bytes) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
+                read => read.context("cannot receive from the other host")?,
+            };
             if len == 0 {
                 return Ok(None);
             }
@@ -128,15 +138,16 @@ mod tests {
 
     use super::*;
 
-    fn pair() -> (Connection, TcpStream) {
+    fn pair(interrupt: &Interrupt) -> (Connection<'_>, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        (Connection::new(listener.accept().unwrap().0).unwrap(), stream)
+        (Connection::new(listener.accept().unwrap().0, interrupt).unwrap(), stream)
     }
 
     #[test]
     fn messages_in_one_segment_are_separated() {
-        let (mut connection, mut stream) = pair();
+        let interrupt = Interrupt::catch().unwrap();
+        let (mut connection, mut stream) = pair(&interrupt);
         let requests = [Request::Hello { protocol: PROTOCOL, session: u64::MAX }, Request::Receive];
         let lines: Vec<String> =
             requests.iter().map(|request| serde_json::to_string(request).unwrap() + "\n").collect();
@@ -157,12 +168,13 @@ mod tests {
 
     #[test]
     fn invalid_messages_are_rejected() {
+        let interrupt = Interrupt::catch().unwrap();
         for (bytes, expected) in [
             (&b"GET / HTTP/1.1\r\n"[..], "does not run"),
             (b"{\"request\":\"delete\"}\n", "does not run"),
             (&[b'x'; MAX_BYTES], "too long"),
         ] {
-            let (mut connection, mut stream) = pair();
+            let (mut connection, mut stream) = pair(&interrupt);
             stream.write_all(bytes).unwrap();
             let error = connection.receive::<Request>(ANSWER_TIME).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
@@ -171,7 +183,8 @@ mod tests {
 
     #[test]
     fn slow_message_is_abandoned() {
-        let (mut connection, mut stream) = pair();
+        let interrupt = Interrupt::catch().unwrap();
+        let (mut connection, mut stream) = pair(&interrupt);
         stream.write_all(b"{").unwrap();
         assert!(connection.receive::<Request>(Duration::from_millis(20)).is_err());
     }

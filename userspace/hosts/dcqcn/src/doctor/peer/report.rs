@@ -77,7 +77,7 @@ impl RoceSeries {
 pub(super) struct Roce {
     pub(super) direction: Direction,
     pub(super) series: Vec<RoceSeries>,
-    /// CNPs for packets of this direction; `null` if its receiver has no notification point.
+    /// CNPs for packets of this direction; `null` if its receiver has no notification point, or sends CNPs too rarely.
     pub(super) cnps: Option<Cnps>,
 }
 
@@ -177,7 +177,10 @@ impl fmt::Display for Report {
                     ns(p99_ns),
                     ns(max_ns)
                 )?,
-                None => writeln!(f, "not measured: the receiver has no notification point")?,
+                None => writeln!(
+                    f,
+                    "not measured: the receiver has no notification point, or less than a CNP per 25 ms"
+                )?,
             }
         }
         writeln!(f)?;

@@ -18,6 +18,7 @@ use dcqcn_common::wire::icrc;
 use dcqcn_common::wire::ipv4::{Ipv4, Ipv4Repr};
 use dcqcn_common::wire::ipv6::{Ipv6, Ipv6Repr};
 use dcqcn_common::wire::udp::{self, Udp, UdpRepr};
+use dcqcn_support::interrupt::Interrupt;
 use dcqcn_support::statistics::Histogram;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -26,6 +27,8 @@ use nix::sys::socket::{
     socket, sockopt,
 };
 use serde::{Deserialize, Serialize};
+
+use super::ensure_running;
 
 /// Destination QPN of test packets.
 pub(super) const QPN: u32 = 0xff_ffff;
@@ -39,7 +42,7 @@ const MAX_PACKET_BYTES: usize = 9_216;
 /// Time for the last packets and CNPs to arrive.
 const SETTLE_TIME: Duration = Duration::from_millis(200);
 /// Time limit of a CNP.
-const CNP_TIME: Duration = Duration::from_millis(50);
+pub(super) const CNP_TIME: Duration = Duration::from_millis(50);
 /// Packets sent to measure CNPs.
 const CNP_PACKETS: u16 = 200;
 /// Series number of these packets, after those of [`SERIES`].
@@ -125,13 +128,14 @@ pub(super) struct Path {
 
 impl Path {
     /// Sends all series, except packets longer than the interface's MTU; returns the number of packets sent of each.
-    pub(super) fn send(&self, pace: Pace) -> Result<Vec<u32>> {
+    pub(super) fn send(&self, pace: Pace, interrupt: &Interrupt) -> Result<Vec<u32>> {
         let sender = Sender::open(*self)?;
         let mut sent = Vec::new();
         for (number, series) in (0..).zip(&SERIES) {
             sender.set_tos(ecn::tos(pace.dscp, series.ecn))?;
             let mut count = 0;
             for sequence in 0..series.packets {
+                ensure_running(interrupt)?;
                 count += u32::from(sender.send(number, sequence, series.payload_bytes)?);
                 thread::sleep(pace.interval());
             }
@@ -141,13 +145,14 @@ impl Path {
     }
 
     /// Sends CE-marked packets, one at a time, and measures the time to the CNP that answers each.
-    pub(super) fn measure_cnps(&self, pace: Pace) -> Result<Cnps> {
+    pub(super) fn measure_cnps(&self, pace: Pace, interrupt: &Interrupt) -> Result<Cnps> {
         let sender = Sender::open(*self)?;
         sender.set_tos(ecn::tos(pace.dscp, Ecn::CE))?;
         let mut receiver = Receiver::open(*self)?;
         let interval = pace.interval().max(Duration::from_nanos(pace.cnp_interval_ns));
         let (mut times, mut cnps) = (Histogram::default(), Cnps::default());
         for sequence in 0..CNP_PACKETS {
+            ensure_running(interrupt)?;
             let (began, sent_at) = (Instant::now(), SystemTime::now());
             cnps.sent += u32::from(sender.send(CNP_SERIES, sequence, 256)?);
             while let Some(received) = receiver.next(CNP_TIME.saturating_sub(began.elapsed()))? {

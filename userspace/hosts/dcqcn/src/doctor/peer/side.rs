@@ -9,6 +9,8 @@ use dcqcn_params::{Role, Settings};
 use nix::ifaddrs::getifaddrs;
 use serde::{Deserialize, Serialize};
 
+use super::roce::CNP_TIME;
+
 /// One of the two hosts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Side {
@@ -33,6 +35,13 @@ pub(super) struct Attached {
     pub rp: bool,
     pub pacer: String,
     pub min_time_between_cnps_ns: u64,
+}
+
+impl Attached {
+    /// Interval between CE-marked packets that are all answered: twice that of CNPs.
+    pub(super) fn cnp_interval_ns(&self) -> u64 {
+        self.min_time_between_cnps_ns.saturating_mul(2)
+    }
 }
 
 impl Side {
@@ -85,9 +94,10 @@ impl Side {
         words.all(is_plain) && offloads.len() <= MAX_OFFLOADS
     }
 
-    /// Whether the host answers CE-marked packets.
-    pub(super) fn has_np(&self) -> bool {
-        self.attached.as_ref().is_some_and(|attached| attached.np)
+    /// Whether the host answers each CE-marked packet of a measurement, which sends one per interval, at most [`CNP_TIME`].
+    pub(super) fn answers_measurement(&self) -> bool {
+        let answers = |of: &Attached| of.np && of.cnp_interval_ns() <= CNP_TIME.as_nanos() as u64;
+        self.attached.as_ref().is_some_and(answers)
     }
 }
 
@@ -151,6 +161,16 @@ mod tests {
             assert!(Side { iface: iface.to_owned(), ..Side::default() }.check().is_err());
         }
         assert!(Side { offloads: vec![String::new(); 257], ..Side::default() }.check().is_err());
+    }
+
+    #[test]
+    fn rare_cnps_are_not_measured() {
+        let side = |min_time_between_cnps_ns| Side {
+            attached: Some(Attached { np: true, min_time_between_cnps_ns, ..Attached::default() }),
+            ..Side::default()
+        };
+        assert!(side(50_000).answers_measurement() && side(25_000_000).answers_measurement());
+        assert!(!side(25_000_001).answers_measurement() && !side(u64::MAX).answers_measurement());
     }
 
     #[test]
