@@ -26,7 +26,9 @@ use crate::wire::eth::{EtherType, Ethernet};
 use cp::Marking;
 pub use cp::{deepest_bytes, trim_above_bytes};
 use host::set_tos;
-pub use host::{CUT_HEADER, Env, Host, MAX_REBUILT, Skb, TcVerdict, XdpVerdict, set_ce, set_tos_and_len};
+pub use host::{
+    CUT_HEADER, Cloned, Env, Host, MAX_REBUILT, Skb, TcVerdict, XdpVerdict, set_ce, set_tos_and_len,
+};
 pub use htb::{HTB_FIRST_FLOW, HTB_MAX_FLOWS, htb_minor, htb_slot};
 pub use np::{CNP_TTL, is_between_hosts, np_flow_id};
 pub use pairing::LEARNING;

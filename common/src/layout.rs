@@ -9,7 +9,7 @@ use crate::rate::Debt;
 use crate::stats::Stat;
 
 /// Version of the layout of all maps.
-pub const LAYOUT_VERSION: u32 = 26;
+pub const LAYOUT_VERSION: u32 = 27;
 /// Traffic classes, and queues.
 pub const CLASSES: usize = 8;
 /// DSCP code points.
@@ -106,6 +106,8 @@ pub enum Time {
     Trims = 21,
     /// Until when the NP answers ECT packets because this host is congested; see [`crate::host_congestion`].
     HostCongestedUntil = 22,
+    /// Until when the NP makes no clone, because the egress program did not see the last one.
+    ClonesUnseenUntil = 23,
 }
 
 impl Time {
@@ -134,7 +136,7 @@ impl Time {
 }
 
 /// Number of timestamps.
-pub const TIMES: u32 = 23;
+pub const TIMES: u32 = 24;
 
 /// Source of a pair, the most trusted first; on contradiction the more trusted one takes precedence.
 #[repr(u32)]

@@ -101,7 +101,7 @@ stats! {
     InlineForwarded = "inline_forwarded_packets",
     /// Events omitted from the event log: more of their kind than `event_rate`.
     EventLost = "events_lost",
-    /// Rewrites that the kernel rejected; the packet passed unchanged.
+    /// Rewrites that the kernel rejected: the packet passed unchanged; a clone was dropped, see `np_cnp_failed`.
     WriteFailed = "write_failed",
     /// Flows evicted from the NP table by newer ones.
     NpFlowEvicted = "np_flow_evicted",
@@ -123,7 +123,7 @@ stats! {
     RpFromProcess = "rp_from_process_packets",
     /// CE-marked data packets with a group address or an invalid one (IP or Ethernet), or for another host without `np_other_host`: not answered.
     NpNotForHost = "np_not_for_host",
-    /// CNPs not sent because of `cnp_rate`.
+    /// CNPs not sent because of `cnp_rate`, or within a second of one of `np_clones_unseen`.
     NpCnpLimited = "np_cnp_limited",
     /// Pairs not learned: more than 1,000 a second.
     PairLimited = "pairs_limited",
@@ -163,6 +163,8 @@ stats! {
     CpTrimLimited = "cp_trim_limited",
     /// NAKs sent for trimmed requests (`trim_nak`).
     NpTrimNak = "np_trim_naks",
+    /// Clones that left as copies of the data packet, because another program at TC egress ended the chain before this one; the NP then makes no clone for a second.
+    NpCloneUnseen = "np_clones_unseen",
 }
 
 #[cfg(test)]

@@ -12,14 +12,14 @@ use aya_ebpf::helpers::{
 };
 use aya_ebpf::programs::TcContext;
 use dcqcn_common::classify::{Frame, Roce};
-use dcqcn_common::hooks::{self, CUT_HEADER, Host, MAX_REBUILT, Skb, TcVerdict, set_ce};
+use dcqcn_common::hooks::{self, CUT_HEADER, Cloned, Host, MAX_REBUILT, Skb, TcVerdict, set_ce};
 use dcqcn_common::layout::SIBLINGS as MOST_SIBLINGS;
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::eth::Ethernet;
 use dcqcn_common::wire::udp;
 
 use crate::env::{Env, Hook, count, expire};
-use crate::maps::{HANDED, SCRATCH, SIBLINGS, test};
+use crate::maps::{COUNTERS, HANDED, SCRATCH, SIBLINGS, test};
 use crate::packet::{context_field, header};
 use crate::trace::PacketTrace;
 
@@ -132,6 +132,18 @@ const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
 /// `PACKET_OTHERHOST` of the kernel's uapi/linux/if_packet.h.
 const PACKET_OTHERHOST: u32 = 3;
+
+/// `net/netdevice.h`: the packet was queued, another one may have been dropped for it.
+const NET_XMIT_CN: i64 = 2;
+
+/// CNPs that the egress hook has sent on this CPU.
+#[inline(always)]
+fn cnps_sent() -> u64 {
+    // SAFETY: this CPU's slot of a per-CPU map. Volatile, as the program that a helper runs changes it.
+    COUNTERS.get(Hook::Egress as u32).map_or(0, |counters| unsafe {
+        core::ptr::read_volatile(&raw const counters.stat[Stat::NpCnpSent as usize])
+    })
+}
 
 /// Passing continues with the next program, so that other programs on the same hook still run.
 #[inline(always)]
@@ -407,18 +419,25 @@ impl Skb<'static> for SkbHost<'_> {
     }
 
     #[inline(always)]
-    fn clone_out(&mut self, mark: u32) -> bool {
+    fn clone_out(&mut self, mark: u32, is_egress: bool) -> Cloned {
         if let Some(test) = test() {
             // SAFETY: a map value; programs under test run one at a time.
             unsafe { (*test).clone_mark = mark };
-            return true;
+            return Cloned::Sent;
         }
         let own = self.mark();
         self.set_mark(mark);
-        // SAFETY: the program's own context and interface.
+        let sent_before = if is_egress { 0 } else { cnps_sent() };
+        // SAFETY: the program's own context and interface. The egress programs run before it returns, on this CPU.
         let error = unsafe { bpf_clone_redirect(self.raw(), (*self.raw()).ifindex, 0) };
         self.set_mark(own);
-        error == 0
+        if error & !NET_XMIT_CN != 0 {
+            Cloned::Failed
+        } else if !is_egress && cnps_sent() == sent_before {
+            Cloned::Unseen
+        } else {
+            Cloned::Sent
+        }
     }
 
     #[inline(always)]

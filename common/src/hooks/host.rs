@@ -161,6 +161,17 @@ pub fn set_tos_and_len(header: &mut [u8; CUT_HEADER], v6: bool, tos: u8, len: u1
     [header[10], header[11]] = sum.to_be_bytes();
 }
 
+/// Outcome of [`Skb::clone_out`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cloned {
+    /// The egress hook turned the clone into a CNP.
+    Sent,
+    /// No packet left.
+    Failed,
+    /// The clone left as it was: another program at egress ended the chain, or the egress hook is detached.
+    Unseen,
+}
+
 /// The socket buffer of a TC hook.
 pub trait Skb<'p>: Host<'p> {
     /// `skb->mark`.
@@ -187,7 +198,9 @@ pub trait Skb<'p>: Host<'p> {
     /// forward its IP address.
     fn is_for_other_host(&self, roce: &Roce) -> bool;
     /// Sends a clone with this `skb->mark` out of the hook's own interface, through its egress hook.
-    fn clone_out(&mut self, mark: u32) -> bool;
+    ///
+    /// `is_egress`: the caller is that hook, so no other program hides the clone from it.
+    fn clone_out(&mut self, mark: u32, is_egress: bool) -> Cloned;
     /// Replaces everything from `at` on by `N` bytes, at most [`MAX_REBUILT`]; false if `build` or the
     /// kernel fails.
     ///

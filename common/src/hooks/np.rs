@@ -1,6 +1,6 @@
 //! NP (notification point): the CNP limiter, and the rewrite of a cloned data packet as a CNP.
 
-use super::{Env, Skb, TcVerdict, class_of, record, set_class};
+use super::{Cloned, Env, Skb, TcVerdict, class_of, record, set_class};
 use crate::classify::{Frame, Roce, is_of_one_host};
 use crate::events::{EventKind, Table};
 use crate::flow::{FlowId, NpFlow, NpPeek, QpId, set_index};
@@ -112,6 +112,12 @@ pub(super) fn may_be_pending<'p, S: Skb<'p>>(s: &mut S, p: &Params) -> bool {
 const REFUSED: u64 = 0;
 const UNLIMITED: u64 = u64::MAX;
 
+/// Time without clones after one that the egress program did not see.
+///
+/// Such a clone is the data packet with its sender's MAC address as source. A switch that learns it sends the traffic of
+/// that host to this port.
+const UNSEEN_NS: u64 = 1_000_000_000;
+
 /// Checks the CNP limiter and, if it admits the CNP, sends the clone that becomes it.
 ///
 /// An unmarked packet answers earlier marks of its flow only.
@@ -122,6 +128,7 @@ fn notify<'p, S: Skb<'p>>(s: &mut S, p: &Params, id: FlowId, hash: u32, is_marke
     let cnps_used_up_to_ns = s.env().time(Time::Cnps);
     // One number, as an `Option` needs two slots on the BPF stack.
     let cnps_used_up_to_ns = match p.cnps.gap_ns {
+        _ if kind != FAST && now_ns < s.env().time(Time::ClonesUnseenUntil) => REFUSED,
         0 => UNLIMITED,
         _ => p.cnps.admit(cnps_used_up_to_ns, now_ns).unwrap_or(REFUSED),
     };
@@ -180,13 +187,19 @@ fn notify<'p, S: Skb<'p>>(s: &mut S, p: &Params, id: FlowId, hash: u32, is_marke
     if cnps_used_up_to_ns != UNLIMITED {
         s.env().set_time(Time::Cnps, cnps_used_up_to_ns);
     }
-    if s.clone_out(p.port.cnp_mark | kind) {
-        if !is_marked {
-            s.env().count(Stat::NpCnpWindowEnd);
+    match s.clone_out(p.port.cnp_mark | kind, kind == FAST) {
+        Cloned::Sent => {
+            if !is_marked {
+                s.env().count(Stat::NpCnpWindowEnd);
+            }
+            return;
         }
-        return;
+        Cloned::Failed => s.env().count(Stat::NpCnpFailed),
+        Cloned::Unseen => {
+            s.env().set_time(Time::ClonesUnseenUntil, now_ns + UNSEEN_NS);
+            s.env().count(Stat::NpCloneUnseen);
+        }
     }
-    s.env().count(Stat::NpCnpFailed);
     set_pending(s, now_ns);
     s.env().np_set(
         index,
@@ -226,7 +239,7 @@ pub(super) fn become_cnp<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> 
     s.set_mark(0);
     // If the clone cannot become a CNP it must not leave as a duplicate data packet.
     if !rewrite_as_cnp(s, p, roce) {
-        s.env().count(Stat::NpCnpFailed);
+        s.env().count(Stat::WriteFailed);
         return TcVerdict::Drop;
     }
     s.env().count(Stat::NpCnpSent);

@@ -2,7 +2,7 @@
 
 use dcqcn_common::events::{EventKind, Table};
 use dcqcn_common::flow::{FlowId, NpFlow, QpId};
-use dcqcn_common::hooks::TcVerdict;
+use dcqcn_common::hooks::{Cloned, TcVerdict};
 use dcqcn_common::layout::{Pair, PairSource, Time};
 use dcqcn_common::params::{CNP_LIMIT_PEER, CNP_LIMIT_PORT, CNP_LIMIT_QP, NP_WINDOW_START, Params};
 use dcqcn_common::stats::Stat;
@@ -323,7 +323,11 @@ fn limited_and_failed_cnps_counted() {
     assert!(clone_mark(&mut host, &unlimited, &MARKED).is_some());
     assert_eq!(host.take_counted(), [(Stat::RoceData, 1), (Stat::NpEcnMarked, 1)]);
     host.now_ns += SECOND_NS;
-    host.ingress(&p, &MARKED.frame(), PacketContext { no_clone: true, ..PacketContext::default() });
+    host.ingress(
+        &p,
+        &MARKED.frame(),
+        PacketContext { no_clone: Some(Cloned::Failed), ..PacketContext::default() },
+    );
     assert_eq!(host.take_counted(), [(Stat::RoceData, 1), (Stat::NpEcnMarked, 1), (Stat::NpCnpFailed, 1)]);
     // Each has used up its time.
     assert_eq!(host.times_ns[Time::Cnps as usize], host.now_ns + p.cnps.gap_ns);
@@ -335,26 +339,36 @@ fn cnp_not_sent_leaves_the_interval_unused() {
     let p = params(|_| {});
     let used_up = |host: &MockHost| host.now_ns + p.cnps.burst_ns + 1;
     for (sent_before, next) in [(0, MARKED), (0, DATA), (1, MARKED), (1, DATA)] {
-        for no_clone in [false, true] {
+        for no_clone in [None, Some(Cloned::Failed), Some(Cloned::Unseen)] {
             let mut host = MockHost::new();
             if sent_before != 0 {
                 clone_mark(&mut host, &p, &MARKED);
                 host.now_ns += INTERVAL_NS;
             }
             let before_ns = host.np_flow(&MARKED.id()).map_or(0, |flow| flow.last_cnp_ns);
-            if !no_clone {
+            if no_clone.is_none() {
                 host.times_ns[Time::Cnps as usize] = used_up(&host);
             }
             host.take_counted();
             host.ingress(&p, &MARKED.frame(), PacketContext { no_clone, ..PacketContext::default() });
-            let refused = if no_clone { Stat::NpCnpFailed } else { Stat::NpCnpLimited };
+            let refused = match no_clone {
+                Some(Cloned::Unseen) => Stat::NpCloneUnseen,
+                Some(_) => Stat::NpCnpFailed,
+                None => Stat::NpCnpLimited,
+            };
             assert_eq!(host.count_of(refused), 1);
             let flow = host.np_flow(&MARKED.id()).copied();
             let flow = flow.map(|flow| (flow.cnp_sent, flow.pending, flow.last_cnp_ns));
             assert_eq!(flow, Some((sent_before, 1, before_ns)));
             host.now_ns += 1;
             host.times_ns[Time::Cnps as usize] = 0;
-            assert_eq!(clone_mark(&mut host, &p, &next), Some(p.port.cnp_mark), "{sent_before} {no_clone}");
+            if no_clone == Some(Cloned::Unseen) {
+                assert_eq!(clone_mark(&mut host, &p, &next), None, "no clone for a second");
+                host.now_ns += SECOND_NS;
+                assert_eq!(clone_mark(&mut host, &p, &MARKED), Some(p.port.cnp_mark));
+                continue;
+            }
+            assert_eq!(clone_mark(&mut host, &p, &next), Some(p.port.cnp_mark), "{sent_before} {no_clone:?}");
         }
     }
 }
@@ -484,7 +498,7 @@ fn unusable_clone_dropped() {
     for (roce, context) in failures {
         let mut host = MockHost::new();
         assert_eq!(convert_clone(&mut host, &p, &roce, context).0, TcVerdict::Drop);
-        assert_eq!((host.count_of(Stat::NpCnpFailed), host.count_of(Stat::NpCnpSent)), (1, 0));
+        assert_eq!((host.count_of(Stat::WriteFailed), host.count_of(Stat::NpCnpSent)), (1, 0));
     }
     // Without a tag nothing is written there.
     let (verdict, outcome) =

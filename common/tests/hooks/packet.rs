@@ -3,7 +3,7 @@
 use dcqcn_common::classify::{Frame, Roce};
 use dcqcn_common::events::Event;
 use dcqcn_common::flow::{FlowId, NpPeek, NpSet, QpId, Shared};
-use dcqcn_common::hooks::{Env, Host, Skb, set_tos_and_len};
+use dcqcn_common::hooks::{Cloned, Env, Host, Skb, set_tos_and_len};
 use dcqcn_common::layout::{Backlog, ClassCounters, Cut, Pair, PauseCounters, Time};
 use dcqcn_common::params::Params;
 use dcqcn_common::rate::Debt;
@@ -26,7 +26,7 @@ pub(crate) struct PacketContext {
     pub(crate) linear_len: usize,
     /// Writes at this offset or behind it fail, if it is not 0.
     pub(crate) no_write_from: usize,
-    pub(crate) no_clone: bool,
+    pub(crate) no_clone: Option<Cloned>,
     /// VLAN ID of the tag outside the packet.
     pub(crate) stripped_vid: u32,
     /// Bytes of each segment of a GSO super-packet.
@@ -305,9 +305,9 @@ impl<'a> Skb<'a> for Packet<'a> {
         self.context.is_for_other_host
     }
 
-    fn clone_out(&mut self, mark: u32) -> bool {
+    fn clone_out(&mut self, mark: u32, _is_egress: bool) -> Cloned {
         self.outcome.clone_mark = Some(mark);
-        !self.context.no_clone
+        self.context.no_clone.unwrap_or(Cloned::Sent)
     }
 
     fn rebuild<const N: usize>(

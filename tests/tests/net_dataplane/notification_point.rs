@@ -1,5 +1,6 @@
 //! NP: CE-marked data is answered with CNPs, all other packets are not.
 
+use std::fs;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Duration;
 
@@ -99,6 +100,26 @@ fn one_cnp_per_interval() -> Result<()> {
     ] {
         assert_eq!(pair.b.count("b0", hook, stat)?, expected, "{hook:?} {}", stat.label());
     }
+    Ok(())
+}
+
+/// A clone that no egress program turns into a CNP is a copy of the data packet, with the sender's MAC address.
+#[test]
+fn clones_stop_if_egress_does_not_see_them() -> Result<()> {
+    require!("clones_stop_if_egress_does_not_see_them");
+    let pair = Pair::new("np-unseen")?;
+    pair.b.attach("b0", Role::Host, &CHANGES)?;
+    pair.b.add_v4("b0", 2, 24)?;
+    // Without it the host's stack answers with ICMP.
+    let _endpoint = pair.b.run(|| UdpSocket::bind((Ipv4Addr::from(v4(2)), udp::ROCE_V2_PORT)))??;
+    fs::remove_file(pair.b.pins("b0")?.join("egress"))?;
+    let a = pair.a.socket("a0")?;
+    for dest_qpn in 2..=21 {
+        a.send(&Roce { dest_qpn, ..ce() }.frame())?;
+    }
+    assert_eq!(a.drain()?.len(), 1);
+    let count = |stat| pair.b.count("b0", Hook::Ingress, stat);
+    assert_eq!((count(Stat::NpCloneUnseen)?, count(Stat::NpCnpLimited)?), (1, 19));
     Ok(())
 }
 

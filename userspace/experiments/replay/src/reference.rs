@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use dcqcn_common::classify::{Frame, Roce};
 use dcqcn_common::events::Event;
 use dcqcn_common::flow::{FlowId, NpPeek, NpSet, QpId, RpSet, Shared};
-use dcqcn_common::hooks::{self, Env, Host, Skb};
+use dcqcn_common::hooks::{self, Cloned, Env, Host, Skb};
 use dcqcn_common::layout::{Backlog, ClassCounters, Counters, Cut, Pair, PauseCounters, QUEUES, TIMES, Time};
 use dcqcn_common::params::Params;
 use dcqcn_common::pfc::Storms;
@@ -396,9 +396,9 @@ impl<'a> Skb<'a> for Packet<'a> {
         false
     }
 
-    fn clone_out(&mut self, mark: u32) -> bool {
+    fn clone_out(&mut self, mark: u32, _is_egress: bool) -> Cloned {
         self.clone_mark = mark;
-        true
+        Cloned::Sent
     }
 
     /// Like `bpf_skb_change_tail`, which can also lengthen: the smallest data packets are shorter than a CNP.

@@ -85,12 +85,14 @@ pub(super) fn cnps_lost(snapshot: &Snapshot) -> Vec<Finding> {
         ]
         .map(|stat| seen.ingress(stat));
         let made = (marked + ends).saturating_sub(suppressed + limited + failed + others);
+        let unseen = seen.all(Stat::NpCloneUnseen);
         // No CNPs at all is a separate finding.
-        if sent == 0 || made < MIN_CNPS || sent * 10 >= made * 9 {
+        if unseen == 0 && (sent == 0 || made < MIN_CNPS || sent * 10 >= made * 9) {
             return None;
         }
         let evidence = format!(
-            "{marked} packets marked CE {}, which call for {made} CNPs; np_cnp_sent {sent}, np_cnp_suppressed {suppressed}",
+            "{marked} packets marked CE {}, which call for {made} CNPs; np_cnp_sent {sent}, np_cnp_suppressed {suppressed}, \
+             np_clones_unseen {unseen}",
             seen.when
         );
         let what = "CNPs are created but not sent: they are lost between the hooks";
