@@ -18,6 +18,7 @@ use dcqcn_tests::lab::{Lab, assert_contains};
 use dcqcn_tests::leftover::{freed, problems, state, tables};
 use dcqcn_tests::require;
 use dcqcn_tests::skip::runnable;
+use dcqcn_tests::tap::Tap;
 use serde_json::Value;
 
 const ATTACH: &str = "--pacer none --set link_rate=1gbit";
@@ -230,6 +231,29 @@ fn recreated_inline_peer_detected() -> Result<()> {
     lab.ok(&attach)?;
     assert!(problems(&lab, "a0")?.is_empty());
     lab.ok("detach a0")?;
+    Ok(())
+}
+
+/// The parameters apply to both directions.
+#[test]
+fn inline_ports_share_the_slower_rate() -> Result<()> {
+    require!("inline_ports_share_the_slower_rate");
+    let lab = Lab::new("unequal")?;
+    let _taps = ["t0", "t1"].map(|name| Tap::new(&lab.host, name, 1));
+    for (iface, mbit) in [("t0", 10_000), ("t1", 1_000)] {
+        lab.host.command(&format!("ethtool -s {iface} speed {mbit}"))?;
+    }
+    for attach in ["attach t0 --inline t1", "attach t1 --inline t0"] {
+        let iface = &attach[7..9];
+        lab.ok(&format!("{attach} --flows 64"))?;
+        assert_contains(&lab.ok(&format!("get {iface} link_rate"))?, "1gbit");
+        lab.host.command("ethtool -s t0 speed 100")?;
+        let links = lab.host.netlink()?.links()?;
+        let change = lab.host.run(|| attach::follow_link_rate(iface, &links))??.context("no change")?;
+        assert_eq!(change.new.scalars.link_rate_bps, 100_000_000);
+        lab.ok(&format!("detach {iface}"))?;
+        lab.host.command("ethtool -s t0 speed 10000")?;
+    }
     Ok(())
 }
 

@@ -68,7 +68,7 @@ fn shaper_rate_change_followed() -> Result<()> {
     let lab = Lab::new("follow")?;
     lab.host.command("tc qdisc add dev a0 root handle 7: tbf rate 200mbit burst 200k limit 1m")?;
     lab.ok("attach a0 --pacer htb --flows 64")?;
-    let follow = || lab.host.run(|| attach::follow_link_rate("a0"));
+    let follow = || lab.host.run(|| attach::follow_link_rate("a0", &[]));
     assert!(follow()??.is_none(), "nothing has changed");
     lab.host.command("tc qdisc change dev a0 root handle 7: tbf rate 300mbit burst 200k limit 1m")?;
     let change = follow()??.context("a change")?;
@@ -98,7 +98,7 @@ fn shaper_rate_change_followed() -> Result<()> {
     let params = maps.params()?;
     let port = Port { speed_bps: 25_000_000_000, wire_bps: 25_000_000_000, ..params.port };
     maps.set_params(&Params::new(&params.config, port)?)?;
-    assert!(lab.host.run(|| attach::follow_link_rate("b0"))??.is_none());
+    assert!(lab.host.run(|| attach::follow_link_rate("b0", &[]))??.is_none());
     assert_eq!(lab.host.attachment("b0")?.maps.params()?, params);
     lab.ok("detach b0")?;
     Ok(())

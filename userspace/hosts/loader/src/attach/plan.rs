@@ -70,7 +70,9 @@ impl Plan {
             return Err(Error::XdpUnused { iface: iface.clone(), mode: word(&xdp_mode) });
         }
         let mut notes = Vec::new();
-        let (mut found, link_rate_from) = link_rate(netlink, links, &link, settings, &mut notes)?;
+        let role = settings.role.unwrap_or(if peer.is_some() { Role::Switch } else { Role::default() });
+        let path_bps = path_speed_bps(netlink, links, &link, peer.as_ref(), role);
+        let (mut found, link_rate_from) = link_rate(netlink, links, &link, path_bps, settings, &mut notes)?;
         let other = other_host(links, &link);
         found.other_host = other.is_some();
         if let Some(why) = other {
@@ -82,7 +84,6 @@ impl Plan {
                 link.name
             ));
         }
-        let role = settings.role.unwrap_or(if peer.is_some() { Role::Switch } else { Role::default() });
         let by_speed = Profile::Auto.for_link(settings.link_rate_bps().or(found.link_rate_bps));
         let chosen = settings.profile.filter(|profile| *profile != Profile::Auto);
         let profile = chosen.unwrap_or(by_speed);
@@ -412,6 +413,7 @@ fn link_rate(
     netlink: &Netlink,
     links: &[Link],
     link: &Link,
+    path_bps: Option<u64>,
     settings: &Settings,
     notes: &mut Vec<String>,
 ) -> Result<(DetectedLink, LinkRateFrom), Error> {
@@ -465,21 +467,53 @@ fn link_rate(
             notes.push(format!("link rate {} as specified", show(bps)));
             Ok((found(Some(bps), overhead_bytes), LinkRateFrom::Given))
         }
-        (None, Some(bps)) => {
-            notes.push(format!("link rate {} from the speed of {}", show(bps), link.name));
+        (None, Some(link_bps)) => {
+            let bps = path_bps.unwrap_or(link_bps);
+            let why =
+                if bps < link_bps { ", of which a flow gets the slowest link that it uses" } else { "" };
+            notes.push(format!("link rate {} from the speed of {}{why}", show(bps), link.name));
             Ok((found(Some(bps), overhead_bytes), LinkRateFrom::Speed))
         }
         (None, None) => {
-            if let Some(bps) = link.speed_bps {
+            if let Some(bps) = path_bps {
                 notes.push(format!(
                     "link rate {} as reported by {}, which is virtual; set link_rate if its path is slower",
                     show(bps),
                     link.name
                 ));
             }
-            Ok((found(link.speed_bps, 0), LinkRateFrom::Virtual))
+            Ok((found(path_bps, 0), LinkRateFrom::Virtual))
         }
     }
+}
+
+/// Speed of the slowest link that a flow through `link` uses; `None` if no driver reports one.
+///
+/// Inline, the parameters apply to both ports: the speed of the slower one. A bond or team reports the sum of its members
+/// (`bond_ethtool_get_link_ksettings`), and a host's flow uses one of them: that of the fastest.
+pub(super) fn path_speed_bps(
+    netlink: &Netlink,
+    links: &[Link],
+    link: &Link,
+    peer: Option<&Link>,
+    role: Role,
+) -> Option<u64> {
+    let speed_of = |ifindex| netlink.link_by_index(ifindex).ok()?.speed_bps;
+    let member = || members(links, link).into_iter().filter_map(speed_of).max();
+    let of_member = if role == Role::Host { member() } else { None };
+    [link.speed_bps, peer.and_then(|peer| peer.speed_bps), of_member].into_iter().flatten().min()
+}
+
+/// Members of the bonds and teams at or below `link`.
+fn members(links: &[Link], link: &Link) -> Vec<u32> {
+    let shares = |link: &Link| matches!(link.kind.as_deref(), Some("bond" | "team"));
+    if !links.iter().any(shares) {
+        return Vec::new();
+    }
+    let below = Stack::of(links).with_those_below([link.index]);
+    let found = links.iter().filter(|above| below.contains(&above.index) && shares(above));
+    let found: Vec<_> = found.map(|above| Some(above.index)).collect();
+    links.iter().filter(|link| found.contains(&link.master)).map(|link| link.index).collect()
 }
 
 /// Interface properties passed to the programs.
@@ -548,6 +582,21 @@ mod tests {
             is_metadata_tunnel: false,
             speed_bps: None,
         }
+    }
+
+    #[test]
+    fn members_of_bond_below_vlan_found() {
+        let at = |index, kind, peer, master| Link { index, peer, master, ..link(kind, MAC) };
+        let links = [
+            at(2, None, None, Some(4)),
+            at(3, None, None, Some(4)),
+            at(4, Some("bond"), None, Some(5)),
+            at(5, Some("bridge"), None, None),
+            at(6, Some("vlan"), Some(4), None),
+            at(7, None, None, None),
+        ];
+        let found = [0, 2, 3, 4, 5].map(|n| members(&links, &links[n]));
+        assert_eq!(found, [vec![], vec![2, 3], vec![2, 3], vec![2, 3], vec![]]);
     }
 
     #[test]

@@ -7,13 +7,13 @@ use nix::errno::Errno;
 use super::change::{Change, ChangeError, Transaction, write_params};
 use super::find::{find, open_at};
 use super::journal::Store as _;
-use super::plan::{hardware_speeds, other_host};
+use super::plan::{hardware_speeds, other_host, path_speed_bps};
 use super::state_dir::StateDir;
 use super::{DerivedDefaults, Error, Info, LinkRateFrom};
 
 /// Updates the hardware's speed in the parameters, and `link_rate` from its source: that speed, or the rate of the shaper.
 ///
-/// Returns the change of `link_rate`, if any.
+/// `links` are all interfaces of the namespace. Returns the change of `link_rate`, if any.
 ///
 /// A rate that was specified or set explicitly is preserved. The rate is also preserved while the link is
 /// down, or while a change is pending confirmation.
@@ -21,7 +21,7 @@ use super::{DerivedDefaults, Error, Info, LinkRateFrom};
 /// # Errors
 /// The interface is not attached, or its other parameters are out of range at the new rate; nothing is
 /// changed.
-pub fn follow_link_rate(iface: &str) -> Result<Option<Change>, Error> {
+pub fn follow_link_rate(iface: &str, links: &[Link]) -> Result<Option<Change>, Error> {
     let state_dir = StateDir::here()?;
     let info = find(&state_dir, iface)?.info;
     let netlink = Netlink::connect()?;
@@ -34,7 +34,10 @@ pub fn follow_link_rate(iface: &str) -> Result<Option<Change>, Error> {
     }
     let found = match info.link_rate_from {
         LinkRateFrom::Given => None,
-        LinkRateFrom::Speed | LinkRateFrom::Virtual => link.speed_bps,
+        LinkRateFrom::Speed | LinkRateFrom::Virtual => {
+            let peer = info.peer_ifindex.map(|peer| netlink.link_by_index(peer)).transpose()?;
+            path_speed_bps(&netlink, links, &link, peer.as_ref(), info.role)
+        }
         LinkRateFrom::Shaper => netlink.shaping(info.ifindex)?.map(|shaping| shaping.rate_bps),
     };
     // A rate that differs from the one last found is followed, unless the active one was set explicitly.

@@ -26,7 +26,9 @@ impl ManagedInterfaces {
             let Some(served) = self.served.get_mut(&info.id()) else { continue };
             let iface = info.iface;
             let (mut changes, mut failed) = (Vec::new(), None);
-            for followed in [attach::follow_link_rate(&iface), attach::follow_other_host(&iface, &links)] {
+            for followed in
+                [attach::follow_link_rate(&iface, &links), attach::follow_other_host(&iface, &links)]
+            {
                 match followed {
                     Ok(change) => changes.extend(change),
                     Err(error) => failed = failed.or(Some(error)),
