@@ -78,7 +78,7 @@ pub struct Line {
     pub label: Option<String>,
     /// Points; those above the chart's top are drawn at the top.
     pub curve: Curve,
-    /// Colour.
+    /// Colour and opacity.
     pub colour: RGBAColor,
     /// Width; 1 is thin.
     pub width: u32,

@@ -17,7 +17,6 @@ use crate::{Hook, MIN_PACKET, Outcome, Verdict, classify};
 /// One packet of the capture.
 #[derive(Debug, Serialize)]
 pub(super) struct Line<'a> {
-    /// `JSON_VERSION`.
     pub(super) json_version: u32,
     /// Number, from 0.
     pub(super) index: u64,
