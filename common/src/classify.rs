@@ -48,6 +48,17 @@ pub trait Frame {
     fn pull(&mut self, _len: usize) {}
 }
 
+/// A complete packet.
+impl Frame for &[u8] {
+    fn frame_len(&self) -> u32 {
+        u32::try_from(self.len()).unwrap_or(u32::MAX)
+    }
+
+    fn header<const N: usize>(&self, at: usize) -> Option<&[u8; N]> {
+        self.get(at..)?.first_chunk()
+    }
+}
+
 /// A RoCEv2 packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Roce {

@@ -194,7 +194,7 @@ pub struct Queue {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Backlog {
-    /// Bytes.
+    /// Bytes queued.
     pub bytes: u64,
     /// Time of the reading; 0 = never.
     pub read_at_ns: u64,

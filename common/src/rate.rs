@@ -215,13 +215,11 @@ impl RateMachine {
         true
     }
 
-    /// Counts a packet of `bytes` of a flow [at line rate](Self::is_at_line_rate), up to one event: the number of further
-    /// ones changes nothing before the next cut resets it.
+    /// Bytes to store after a packet of `bytes` of a flow [at line rate](Self::is_at_line_rate), up to one event: the number
+    /// of further ones changes nothing before the next cut resets it. `None`: nothing changes.
     #[inline(always)]
-    pub(crate) const fn on_send_at_line_rate(&mut self, p: &RpParams, bytes: u64) {
-        if self.counts_bytes(p) && self.bytes < p.byte_reset_bytes {
-            self.bytes += bytes;
-        }
+    pub(crate) const fn bytes_at_line_rate(&self, p: &RpParams, bytes: u64) -> Option<u64> {
+        if self.counts_bytes(p) && self.bytes < p.byte_reset_bytes { Some(self.bytes + bytes) } else { None }
     }
 
     #[inline(always)]

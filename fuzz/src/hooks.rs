@@ -15,7 +15,6 @@ use dcqcn_replay::{Engine as _, Hook, Meta, Outcome, Reference, Verdict};
 use dcqcn_tests::both::LO;
 
 use crate::cursor::{Cursor, Step, config};
-use crate::wire::CompletePacket;
 
 /// Departure of the last packet of each sequence.
 type Last = HashMap<(FlowId, bool), u64>;
@@ -67,7 +66,7 @@ fn nothing_is_dropped_unasked(hook: Hook, frame: &[u8], meta: &Meta, outcome: &O
         return;
     }
     let s = &config.scalars;
-    let roce = classify(&mut CompletePacket(frame)).expect("what is not RoCE passes");
+    let roce = classify(&mut { frame }).expect("what is not RoCE passes");
     let reasons = [
         s.drop_not_ect != 0 && roce.ecn() == Ecn::NOT_ECT && hook == Hook::Egress,
         s.pacing_horizon_drop != 0 && roce.congests() && hook == Hook::Egress,
@@ -84,10 +83,10 @@ fn bytes_are_unchanged(hook: Hook, frame: &[u8], meta: &Meta, outcome: &Outcome)
     if becomes_a_cnp || outcome.packet == frame {
         return;
     }
-    let roce = classify(&mut CompletePacket(frame)).expect("what is not RoCE is not written to");
+    let roce = classify(&mut { frame }).expect("what is not RoCE is not written to");
     assert!(hook == Hook::Egress && roce.ecn().is_ect(), "only ECT is marked, and only here");
     assert_eq!(outcome.packet.len(), frame.len());
-    let marked = classify(&mut CompletePacket(&outcome.packet)).expect("still RoCE");
+    let marked = classify(&mut &outcome.packet[..]).expect("still RoCE");
     assert_eq!(marked, Roce { tos: roce.tos | Ecn::CE.bits(), ..roce });
     let changed = outcome.packet.iter().zip(frame).enumerate().filter(|(_, (new, old))| new != old);
     let allowed: &[usize] = if roce.v6 { &[0, 1] } else { &[1, 10, 11] };
@@ -104,15 +103,15 @@ fn a_cnp_is_right(cnp: &Outcome) {
     if cnp.verdict == Verdict::Drop {
         return;
     }
-    let roce = classify(&mut CompletePacket(&cnp.packet)).expect("a CNP is RoCE");
+    let roce = classify(&mut &cnp.packet[..]).expect("a CNP is RoCE");
     assert!(roce.is_cnp() && cnp.mark == 0 && roce.ecn() == Ecn::NOT_ECT);
     assert!(icrc::verify(&cnp.packet[roce.l3..]));
 }
 
 /// No packet of a sequence departs before one that was sent earlier.
 fn order_is_preserved(last: &mut Last, now_ns: u64, outcome: &Outcome) {
-    let frame = CompletePacket(&outcome.packet);
-    let Ok(roce) = classify(&mut CompletePacket(&outcome.packet)) else { return };
+    let frame = &outcome.packet[..];
+    let Ok(roce) = classify(&mut &outcome.packet[..]) else { return };
     if !roce.is_sequenced() || outcome.verdict != Verdict::Pass {
         return;
     }

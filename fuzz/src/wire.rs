@@ -11,21 +11,9 @@ use dcqcn_common::wire::icrc;
 use dcqcn_common::wire::ipv4::Ipv4;
 use dcqcn_common::wire::udp::{self, Udp};
 
-pub(crate) struct CompletePacket<'a>(pub(crate) &'a [u8]);
-
-impl Frame for CompletePacket<'_> {
-    fn frame_len(&self) -> u32 {
-        self.0.len() as u32
-    }
-
-    fn header<const N: usize>(&self, at: usize) -> Option<&[u8; N]> {
-        self.0.get(at..)?.first_chunk()
-    }
-}
-
 /// Checks packets classified as RoCE.
 pub(crate) fn classify(bytes: &[u8]) {
-    let mut frame = CompletePacket(bytes);
+    let mut frame = bytes;
     let dscp = classify::dscp(&mut frame);
     let Ok(roce) = classify::classify(&mut frame) else { return };
     assert_eq!(dscp, Some(roce.dscp()), "one DSCP, however it is looked for");
@@ -39,7 +27,7 @@ pub(crate) fn classify(bytes: &[u8]) {
 }
 
 /// Checks that the classes of a packet exclude one another, and their properties.
-fn kinds(roce: &Roce, frame: &CompletePacket<'_>) {
+fn kinds(roce: &Roce, frame: &&[u8]) {
     assert!(!roce.congests() || roce.is_sequenced(), "congesting packets are sequenced");
     assert!(!(roce.is_cnp() && (roce.congests() || roce.is_sequenced())));
     assert_eq!(roce.is_cnp(), roce.opcode == Opcode::CNP);

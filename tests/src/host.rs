@@ -55,7 +55,7 @@ impl Host {
     /// A raw socket at one of its interfaces.
     pub fn socket(&self, iface: &str) -> Result<RawSocket> {
         let index = self.index(iface)?;
-        self.run(|| RawSocket::open(index))?
+        Ok(self.run(|| RawSocket::open(index))??)
     }
 
     /// A datagram socket for UDP port 4791 at 10.0.0.1 on `iface`: it receives packets that reach the host's own stack.

@@ -80,7 +80,7 @@ fn burst(socket: &RawSocket, src: u8, dscp: u8, frames: usize) -> Result<()> {
 
 fn burst_to(socket: &RawSocket, src: u8, dst: u8, dscp: u8, frames: usize) -> Result<()> {
     let frame = Roce { src, dst, dscp, ..Roce::default() }.frame();
-    (0..frames).try_for_each(|_| socket.send(&frame))
+    Ok((0..frames).try_for_each(|_| socket.send(&frame))?)
 }
 
 /// Receives the next PFC frame, and returns its quanta for priority 3.

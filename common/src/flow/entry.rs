@@ -52,15 +52,6 @@ impl RpHot {
         requests_ns.max(responses_ns)
     }
 
-    /// Until when the slot is in use: while packets are queued, and longer if the flow was cut; 0 = empty slot.
-    #[inline(always)]
-    pub(super) fn in_use_until_ns(&self) -> u64 {
-        let last_seen_ns = self.last_seen_ns();
-        let is_used = (last_seen_ns != 0) as u64;
-        let grace_ns = (self.machine.active as u64).wrapping_mul(CUT_FLOW_KEEPS_PLACE_NS);
-        last_seen_ns.max(self.next_ns).wrapping_add(grace_ns).wrapping_mul(is_used)
-    }
-
     /// Processes a CNP for this flow at `now_ns`; `debt` is scratch space as in [`RpHot::advance`]. Returns `false`,
     /// having changed nothing, if it arrived too soon after the last one.
     #[inline(always)]
@@ -148,13 +139,6 @@ impl RpHot {
         self.packets += packets;
         self.bytes += frame_bytes;
         departure
-    }
-
-    /// Whether earlier packets may wait for their departures at `now_ns`.
-    #[inline(always)]
-    pub(super) const fn has_queued(&self, now_ns: u64) -> bool {
-        let [requests_ns, responses_ns] = self.last_ns;
-        self.next_ns > now_ns || requests_ns > now_ns || responses_ns > now_ns
     }
 
     /// Starts to pace a flow at `now_ns` that was unpaced at line rate: the time before yields no credit.

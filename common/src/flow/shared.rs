@@ -10,12 +10,13 @@
 
 use core::ops::{Deref, DerefMut};
 
+use super::entry::CUT_FLOW_KEEPS_PLACE_NS;
 use super::lock::{HELD, LockError, TRIES, acquire, acquire_if_unchanged, release};
 use super::set::{WAY_BITS, home_way, tag};
 use super::{Cnps, FlowId, RpCold, RpHot, RpSet};
 use crate::id::hash;
 use crate::layout::WAYS;
-use crate::rate::{Debt, RpParams};
+use crate::rate::{Debt, RateMachine, RpParams};
 use crate::verifier::opaque;
 use crate::wire::bth::Stream;
 
@@ -32,6 +33,35 @@ pub struct FlowPeek {
     pub next_ns: u64,
     /// Whether the flow was ever cut.
     pub active: bool,
+}
+
+impl FlowPeek {
+    /// Whether earlier packets may wait for their departures at `now_ns`.
+    #[inline(always)]
+    const fn has_queued(&self, now_ns: u64) -> bool {
+        let [requests_ns, responses_ns] = self.last_ns;
+        self.next_ns > now_ns || requests_ns > now_ns || responses_ns > now_ns
+    }
+
+    /// Until when the slot is in use: while packets are queued, and longer if the flow was cut; 0 = empty slot.
+    #[inline(always)]
+    pub(super) fn in_use_until_ns(&self) -> u64 {
+        let [requests_ns, responses_ns] = self.last_ns;
+        let last_seen_ns = requests_ns.max(responses_ns);
+        let is_used = (last_seen_ns != 0) as u64;
+        let grace_ns = (self.active as u64).wrapping_mul(CUT_FLOW_KEEPS_PLACE_NS);
+        last_seen_ns.max(self.next_ns).wrapping_add(grace_ns).wrapping_mul(is_used)
+    }
+}
+
+/// Adds to a word that other CPUs change too; concurrent additions may be lost.
+///
+/// # Safety
+/// `word` is valid for reads and writes.
+#[inline(always)]
+unsafe fn add(word: *mut u64, n: u64) {
+    // SAFETY: the caller's.
+    unsafe { word.write_volatile(word.read_volatile().wrapping_add(n)) }
 }
 
 /// The unlocked word of a flow's lock, as observed by a lookup.
@@ -193,20 +223,34 @@ impl Shared {
         now_ns: u64,
         data: Option<(Stream, u64, u64)>,
     ) -> bool {
-        // SAFETY: as in `flow`. Other CPUs may change the flow: what is written here is valid in any state of it. Ordering:
-        // none. No rate is written, so a cut on another CPU is not undone.
-        let flow = unsafe { &mut *self.flow(way) };
-        if flow.fingerprint != fingerprint || flow.has_queued(now_ns) {
+        if self.fingerprint(way) != fingerprint {
             return false;
         }
-        if let Some((stream, packets, bytes)) = data {
-            if !flow.machine.is_at_line_rate(rp) {
-                return false;
+        let (flow, peek) = (self.flow(way), self.peek(way));
+        if peek.has_queued(now_ns) {
+            return false;
+        }
+        let Some((stream, packets, bytes)) = data else { return true };
+        // SAFETY: as in `flow`. Other CPUs may change the flow: each field is read and written atomically, and what is written
+        // is valid in any state of it. Ordering: none. No rate is written, so a cut on another CPU is not undone.
+        unsafe {
+            let machine = &raw mut (*flow).machine;
+            let mut seen = RateMachine { active: peek.active.into(), ..RateMachine::new(rp) };
+            if peek.active {
+                seen.rate_bps = (&raw const (*machine).rate_bps).read_volatile();
+                seen.target_bps = (&raw const (*machine).target_bps).read_volatile();
+                seen.pending = (&raw const (*machine).pending).read_volatile();
+                if !seen.is_at_line_rate(rp) {
+                    return false;
+                }
             }
-            flow.machine.on_send_at_line_rate(rp, bytes);
-            flow.set_departure(stream, now_ns);
-            flow.packets += packets;
-            flow.bytes += bytes;
+            seen.bytes = (&raw const (*machine).bytes).read_volatile();
+            if let Some(bytes) = seen.bytes_at_line_rate(rp, bytes) {
+                (&raw mut (*machine).bytes).write_volatile(bytes);
+            }
+            (&raw mut (*flow).last_ns[stream as usize]).write_volatile(now_ns);
+            add(&raw mut (*flow).packets, packets);
+            add(&raw mut (*flow).bytes, bytes);
         }
         true
     }
@@ -270,8 +314,8 @@ impl Shared {
         // Time and way in one number, so that the verifier does not follow each way separately: 2^61 ns are 73 years.
         let mut oldest = u64::MAX;
         for way in 0..WAYS {
-            // SAFETY: as in `flow`; a flow used in the meantime is not evicted (`put` checks again, under its lock).
-            let in_use_until_ns = unsafe { (*self.flow(way)).in_use_until_ns() };
+            // A flow used in the meantime is not evicted: `put` checks again, under its lock.
+            let in_use_until_ns = self.peek(way).in_use_until_ns();
             // Of the empty ways, prefer the primary one.
             oldest = oldest.min(in_use_until_ns << WAY_BITS | (way ^ home) as u64);
             // Sequential: evaluated in parallel they would fill the stack.
@@ -298,7 +342,7 @@ impl Shared {
             let Some(word) = acquire(&raw mut (*flow).lock, TRIES) else {
                 return Err(LookupError::Contended);
             };
-            if (*flow).in_use_until_ns() > now_ns {
+            if self.peek(way).in_use_until_ns() > now_ns {
                 release(&raw mut (*flow).lock, word);
                 return Err(LookupError::Evicted);
             }
@@ -384,7 +428,8 @@ impl Shared {
             unsafe {
                 // A locked flow is in use, hence not idle.
                 let Some(mut word) = acquire(&raw mut (*flow).lock, 1) else { continue };
-                if (*flow).last_seen_ns() != 0 && (*flow).in_use_until_ns() < before_ns {
+                let in_use_until_ns = self.peek(way).in_use_until_ns();
+                if in_use_until_ns != 0 && in_use_until_ns < before_ns {
                     // Lookups do not read the tags.
                     ((*flow).fingerprint, (*flow).last_ns) = (0, [0; 2]);
                     (&raw mut (*self.0).tags[way]).write_volatile(0);

@@ -219,7 +219,7 @@ fn new_flow_in_use_before_first_packet() {
     let shared = unsafe { Shared::new(&raw mut set) };
     let id = ipv4(0x0a00_0001, 17);
     let way = enter(shared, &id, id.fingerprint(&HashKeys::new(5)), &p.rp, 100).unwrap().way;
-    assert_eq!(set.hot[way].in_use_until_ns(), 100);
+    assert_eq!(shared.peek(way).in_use_until_ns(), 100);
 }
 
 /// A lookup before the slot was reused cannot lock the new flow, even if it is the same flow again.
@@ -346,7 +346,7 @@ proptest! {
             let _ = flow.on_send(&p, now_ns, 1_000, &mut { Debt::NONE });
             flow.set_departure(Stream::Requests, now_ns);
             let Some(entry) = model.iter_mut().find(|(other, _)| *other == id) else { panic!("entered above") };
-            entry.1 = flow.in_use_until_ns();
+            entry.1 = shared.peek(way).in_use_until_ns();
             drop(flow);
             prop_assert!(shared.find_at(way, fingerprint_of(hash, qpn + 20)).is_none());
         }

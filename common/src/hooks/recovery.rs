@@ -95,7 +95,6 @@ fn syndrome<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> Option<u32> {
     Some(syndrome.into())
 }
 
-/// [`Request::bytes`] of a request.
 #[inline(always)]
 fn request_bytes<'p, S: Skb<'p>>(s: &mut S, roce: &Roce) -> Option<u32> {
     let end = roce.bth() + Bth::LEN;

@@ -15,9 +15,9 @@ pub struct Limits {
 /// Frame to send to the neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PauseAction {
-    /// XOFF.
+    /// Pause the priority.
     Xoff,
-    /// XON.
+    /// Resume the priority.
     Xon,
 }
 

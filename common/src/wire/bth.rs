@@ -100,9 +100,9 @@ pub struct BthRepr {
     pub ack_request: bool,
     /// Bytes of padding after the payload, 0 to 3.
     pub pad_count: u8,
-    /// BECN.
+    /// Backward ECN: 1 in a CNP.
     pub becn: bool,
-    /// FECN.
+    /// Forward ECN; RoCEv2 uses the IP header instead.
     pub fecn: bool,
     /// Partition key, usually [`DEFAULT_P_KEY`].
     pub p_key: u16,

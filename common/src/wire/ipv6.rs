@@ -41,7 +41,6 @@ impl Ipv6<'_> {
         self.0[6]
     }
 
-    /// Hop limit.
     #[inline(always)]
     pub(crate) const fn hop_limit(&self) -> u8 {
         self.0[7]

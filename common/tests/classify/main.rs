@@ -26,18 +26,6 @@ use packets::{
 };
 use proptest::prelude::*;
 
-/// A frame in one piece.
-struct Bytes<'a>(&'a [u8]);
-
-impl Frame for Bytes<'_> {
-    fn frame_len(&self) -> u32 {
-        self.0.len() as u32
-    }
-    fn header<const N: usize>(&self, at: usize) -> Option<&[u8; N]> {
-        self.0.get(at..)?.first_chunk()
-    }
-}
-
 /// A fragmented socket buffer: after the Ethernet header only pulled bytes are readable.
 struct FragmentedBuffer<'a> {
     bytes: &'a [u8],
@@ -86,7 +74,7 @@ fn kind_of(roce: &Roce) -> Kind {
 }
 
 fn kind(frame: &[u8]) -> Result<Kind, Stat> {
-    classify(&mut Bytes(frame)).map(|roce| kind_of(&roce))
+    classify(&mut { frame }).map(|roce| kind_of(&roce))
 }
 
 /// The kind of [`data`]'s packets: WRITEs.
@@ -129,8 +117,8 @@ fn captured_packets_classified_by_opcode() {
             // All of it is IPv4 without tags.
             let bth = UDP_V4 + Udp::LEN;
             let qpn = u32::from_be_bytes([0, frame[bth + 5], frame[bth + 6], frame[bth + 7]]);
-            let roce = classify(&mut Bytes(frame))
-                .unwrap_or_else(|stat| panic!("{name} {number}: {}", stat.label()));
+            let roce =
+                classify(&mut &frame[..]).unwrap_or_else(|stat| panic!("{name} {number}: {}", stat.label()));
             assert_eq!(Ok(kind_of(&roce)), expected(frame[bth], qpn), "{name} {number}");
             assert_eq!((roce.l3, roce.v6, roce.bth()), (L3, false, bth), "{name} {number}");
             assert_eq!(
@@ -166,13 +154,12 @@ fn every_field_read_at_its_offset() {
         [&[], &[0x8100], &[0x88a8], &[0x88a8, 0x8100], &[0x8100, 0x8100], &[0x88a8, 0x88a8]];
     for (tpids, v6) in tpids.into_iter().flat_map(|tpids| [(tpids, false), (tpids, true)]) {
         let frame = tagged(&data()[usize::from(v6)], tpids);
-        let frame = Bytes(&frame);
+        let mut frame = &frame[..];
         let l3 = L3 + 4 * tpids.len();
         let udp = l3 + if v6 { Ipv6::LEN } else { Ipv4::LEN };
-        let roce =
-            classify(&mut Bytes(frame.0)).unwrap_or_else(|stat| panic!("{tpids:x?}: {}", stat.label()));
+        let roce = classify(&mut frame).unwrap_or_else(|stat| panic!("{tpids:x?}: {}", stat.label()));
         let opcode = Opcode::RC_RDMA_WRITE_MIDDLE;
-        let end = frame.0.len();
+        let end = frame.len();
         // Each tag has VLAN ID 5.
         let vlan = [0, 5, 5 << 12 | 5][tpids.len()];
         let class = opcode.class();
@@ -203,17 +190,17 @@ fn dscp_read_from_any_ip_packet() {
                 let tos = value << 2 | 1;
                 let head = if frame[L3] == 0x45 { [0x45, tos] } else { [0x60 | tos >> 4, tos << 4 | 0xf] };
                 let frame = patched(&tagged(&frame, tpids), l3, &head);
-                assert_eq!(dscp(&mut Bytes(&frame)), Some(value.into()), "{tpids:x?}");
+                assert_eq!(dscp(&mut &frame[..]), Some(value.into()), "{tpids:x?}");
                 let in_pieces = dscp(&mut FragmentedBuffer::new(&frame));
                 assert_eq!(in_pieces, Some(value.into()), "{tpids:x?}");
             }
         }
-        assert_eq!(dscp(&mut Bytes(&tagged(&frame, &[0x8100; 3]))), None);
-        assert_eq!(dscp(&mut Bytes(&frame[..=L3])), None);
+        assert_eq!(dscp(&mut &tagged(&frame, &[0x8100; 3])[..]), None);
+        assert_eq!(dscp(&mut &frame[..=L3]), None);
     }
     let fragment = patched(&data()[0], L3 + 6, &[0x20, 0x10]);
-    assert_eq!(dscp(&mut Bytes(&fragment)), Some((TOS >> 2).into()));
-    assert_eq!(dscp(&mut Bytes(&ethernet(EtherType(0x0806), &[0; 46]))), None);
+    assert_eq!(dscp(&mut &fragment[..]), Some((TOS >> 2).into()));
+    assert_eq!(dscp(&mut &ethernet(EtherType(0x0806), &[0; 46])[..]), None);
 }
 
 #[test]
@@ -225,8 +212,8 @@ fn nonlinear_packet_classified_alike() {
             let frame = tagged(&frame, tpids);
             let mut pieces = FragmentedBuffer::new(&frame);
             let roce = classify(&mut pieces).unwrap();
-            assert_eq!(Ok(roce), classify(&mut Bytes(&frame)), "{tpids:x?}");
-            assert_eq!(roce.sender(&pieces), roce.sender(&Bytes(&frame)));
+            assert_eq!(Ok(roce), classify(&mut &frame[..]), "{tpids:x?}");
+            assert_eq!(roce.sender(&pieces), roce.sender(&&frame[..]));
             let extension = if roce.class == Class::Datagram { Deth::LEN } else { 0 };
             let headers = roce.bth() + Bth::LEN + extension;
             assert_eq!(pieces.readable, headers, "a pull is a copy: no more than the headers");
@@ -246,11 +233,11 @@ fn only_datagrams_name_their_sender() {
     ] {
         let segment = segment(opcode, QPN, &deth);
         for frame in [over_v4(&segment), over_v6(&segment)] {
-            let roce = classify(&mut Bytes(&frame)).unwrap();
-            assert_eq!(roce.source_qpn(&Bytes(&frame)), sender, "{}", opcode.name());
+            let roce = classify(&mut &frame[..]).unwrap();
+            assert_eq!(roce.source_qpn(&&frame[..]), sender, "{}", opcode.name());
             let addr = if roce.v6 { words(SRC_V6) } else { mapped(SRC_V4) };
             assert_eq!(
-                roce.sender(&Bytes(&frame)),
+                roce.sender(&&frame[..]),
                 sender.map(|qpn| QpId { addr, qpn, vlan: 0 }),
                 "{}",
                 opcode.name()
@@ -401,7 +388,7 @@ fn truncated_frame_is_malformed_or_trimmed() {
         [&[][..], &[0x8100], &[0x88a8, 0x8100]].map(|tpids| (tagged(frame, tpids), tpids.len()))
     }) {
         // Untouched lengths and a complete BTH: trimmed as by SONiC.
-        let headers = classify(&mut Bytes(&frame)).unwrap().bth() + Bth::LEN;
+        let headers = classify(&mut &frame[..]).unwrap().bth() + Bth::LEN;
         assert!(headers > Ethernet::LEN + 4 * tags);
         for len in 0..frame.len() {
             let expected = match len {
@@ -416,8 +403,8 @@ fn truncated_frame_is_malformed_or_trimmed() {
 
 /// For any bytes: packets classified as RoCE are complete, and all fields that the hooks read are readable.
 fn check_anything(frame: &[u8]) -> Result<(), TestCaseError> {
-    let Ok(roce) = classify(&mut Bytes(frame)) else { return Ok(()) };
-    let bytes = Bytes(frame);
+    let mut bytes = frame;
+    let Ok(roce) = classify(&mut bytes) else { return Ok(()) };
     let udp = Udp::new(bytes.header(roce.udp()).expect("a UDP header"));
     prop_assert_eq!(udp.dst_port(), udp::ROCE_V2_PORT);
     prop_assert!(roce.udp() + usize::from(udp.length()) <= frame.len());

@@ -95,7 +95,7 @@ fn other_layout_version_keeps_running() -> Result<()> {
             before.child.wait()?;
             before.again(&pair.a)?;
             before.wait_for_log(&["cannot manage interface; retrying", "layout version"])?;
-            receiver.expect_all(50).map(drop)
+            Ok(receiver.expect_all(50).map(drop)?)
         };
         let worked = work();
         stop.store(true, Ordering::Relaxed);

@@ -132,7 +132,7 @@ fn killed_daemon_resumes_under_traffic() -> Result<()> {
     let mut daemon =
         Daemon::start(&pair.a, &format!("{file}cp_enable = true\nmin_time_between_cnps = '1us'\n"))?;
     daemon.wait_for_log(&["begun", "\"task\":\"pacer\""])?;
-    let cut = || pair.b.socket("b0")?.send(&Roce::default().cnp(None, CNP_TOS));
+    let cut = || -> Result<()> { Ok(pair.b.socket("b0")?.send(&Roce::default().cnp(None, CNP_TOS))?) };
     under_traffic(&pair, || {
         cut()?;
         let first = flow_cut(&pair.a, 1)?;

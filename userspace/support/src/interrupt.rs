@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
@@ -22,6 +21,16 @@ const GRACE: Duration = Duration::from_millis(500);
 
 /// Action if a command does not exit in order: minimal, because the rest of the process may be blocked.
 pub(crate) type ForcedExit = fn();
+
+/// Errors of an [`Interrupt`].
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages describe variants and fields")]
+pub enum Error {
+    #[error("cannot watch for Ctrl-C")]
+    Watch(#[source] io::Error),
+    #[error("cannot wait for signals")]
+    Wait(#[source] Errno),
+}
 
 /// While this exists, SIGINT, SIGTERM and SIGHUP set a flag instead of killing the process, and so does closing the
 /// other end of its input or output. Threads inherit that if started later, so it is created first.
@@ -41,27 +50,27 @@ impl Interrupt {
     ///
     /// # Errors
     /// The process has no file descriptor or thread left.
-    pub fn catch() -> Result<Self> {
-        Self::new(vec![dup(io::stdout())?], None)
+    pub fn catch() -> Result<Self, Error> {
+        Self::new(&[&io::stdout()], None).map_err(Error::Watch)
     }
 
     /// As [`Self::catch`], for a command without cleanup: if it has not exited after half a second, `last_resort` runs
     /// and the process is killed.
-    pub fn catch_or(last_resort: ForcedExit) -> Result<Self> {
-        Self::new(vec![dup(io::stdout())?], Some(last_resort))
+    pub fn catch_or(last_resort: ForcedExit) -> Result<Self, Error> {
+        Self::new(&[&io::stdout()], Some(last_resort)).map_err(Error::Watch)
     }
 
     /// As [`Self::catch_or`], for a command that also needs its standard input.
-    pub fn of_terminal(last_resort: ForcedExit) -> Result<Self> {
-        Self::new(vec![dup(io::stdin())?, dup(io::stdout())?], Some(last_resort))
+    pub fn of_terminal(last_resort: ForcedExit) -> Result<Self, Error> {
+        Self::new(&[&io::stdin(), &io::stdout()], Some(last_resort)).map_err(Error::Watch)
     }
 
-    fn new(needed: Vec<OwnedFd>, last_resort: Option<ForcedExit>) -> Result<Self> {
+    fn new(needed: &[&dyn AsFd], last_resort: Option<ForcedExit>) -> io::Result<Self> {
+        let needed = needed.iter().map(|fd| fd.as_fd().try_clone_to_owned()).collect::<io::Result<_>>()?;
         let mask: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect();
-        let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
-            .context("cannot watch for Ctrl-C")?;
-        let (request, requested) = io::pipe().context("cannot watch for Ctrl-C")?;
-        let (alive, _alive) = io::pipe().context("cannot watch for Ctrl-C")?;
+        let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
+        let (request, requested) = io::pipe()?;
+        let (alive, _alive) = io::pipe()?;
         let previous_mask = SigSet::thread_get_mask()?;
         mask.thread_block()?;
         let received = Arc::new(AtomicBool::new(false));
@@ -75,10 +84,7 @@ impl Interrupt {
             last_resort,
         };
         let interrupt = Self { previous_mask, signals, received, request, _alive };
-        thread::Builder::new()
-            .name("interrupt".into())
-            .spawn(move || watch.run())
-            .context("cannot watch for Ctrl-C")?;
+        thread::Builder::new().name("interrupt".into()).spawn(move || watch.run())?;
         Ok(interrupt)
     }
 
@@ -88,21 +94,21 @@ impl Interrupt {
     }
 
     /// Sleeps for `time` or until the exit is requested, and returns whether it was.
-    pub fn sleep(&self, time: Duration) -> Result<bool> {
+    pub fn sleep(&self, time: Duration) -> Result<bool, Error> {
         self.wait(None, time)
     }
 
     /// As [`Self::sleep`]; input from `input` ends it too.
-    pub fn sleep_unless_read(&self, input: &impl AsFd, time: Duration) -> Result<bool> {
+    pub fn sleep_unless_read(&self, input: &impl AsFd, time: Duration) -> Result<bool, Error> {
         self.wait(Some(PollFd::new(input.as_fd(), PollFlags::POLLIN)), time)
     }
 
-    fn wait(&self, input: Option<PollFd<'_>>, time: Duration) -> Result<bool> {
+    fn wait(&self, input: Option<PollFd<'_>>, time: Duration) -> Result<bool, Error> {
         let mut fds = vec![PollFd::new(self.request.as_fd(), PollFlags::POLLIN)];
         fds.extend(input);
         match poll(&mut fds, PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX)) {
             Ok(_) | Err(Errno::EINTR) => Ok(self.is_requested()),
-            Err(errno) => Err(errno).context("cannot wait for signals"),
+            Err(errno) => Err(Error::Wait(errno)),
         }
     }
 }
@@ -129,10 +135,6 @@ pub fn wait_for_hangup(fd: &impl AsFd) -> io::Result<()> {
             Err(errno) => return Err(errno.into()),
         }
     }
-}
-
-fn dup(fd: impl AsFd) -> Result<OwnedFd> {
-    fd.as_fd().try_clone_to_owned().context("cannot watch standard input and output")
 }
 
 /// File descriptors watched by the thread.

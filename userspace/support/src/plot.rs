@@ -4,11 +4,10 @@
 //! independent of the file format.
 
 use std::fs::{self, File};
-use std::io::BufWriter;
+use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use anyhow::{Context, Result, anyhow, bail};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
@@ -57,6 +56,18 @@ pub const MAX_LEGEND: usize = 10;
 /// Maximum number of points along an axis that the picture can show.
 const MAX_POINTS: f64 = 1000.0;
 
+/// Errors of writing a picture.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages describe variants and fields")]
+pub enum Error {
+    #[error("cannot create the directory {}", .path.display())]
+    Directory { path: PathBuf, source: io::Error },
+    #[error("cannot write {}: {reason}", .path.display())]
+    Picture { path: PathBuf, reason: String },
+    #[error("the embedded font cannot be read")]
+    Font,
+}
+
 /// Points, in the units of the axes.
 pub type Curve = Vec<(f64, f64)>;
 
@@ -67,7 +78,7 @@ pub struct Line {
     pub label: Option<String>,
     /// Points; those above the chart's top are drawn at the top.
     pub curve: Curve,
-    /// Colour.
+    /// Colour and opacity.
     pub colour: RGBAColor,
     /// Width; 1 is thin.
     pub width: u32,
@@ -149,9 +160,14 @@ pub fn heat(share: f64) -> RGBColor {
 }
 
 /// Writes `NAME.svg` and `NAME.png` to `directory`, which is created if necessary. Charts are stacked in order.
-pub fn write_both(directory: &Path, name: &str, title: &str, charts: &[Chart]) -> Result<[PathBuf; 2]> {
+pub fn write_both(
+    directory: &Path,
+    name: &str,
+    title: &str,
+    charts: &[Chart],
+) -> Result<[PathBuf; 2], Error> {
     fs::create_dir_all(directory)
-        .with_context(|| format!("cannot create the directory {}", directory.display()))?;
+        .map_err(|source| Error::Directory { path: directory.to_owned(), source })?;
     let files = ["svg", "png"].map(|format| directory.join(format!("{name}.{format}")));
     for file in &files {
         write(file, title, charts)?;
@@ -163,15 +179,16 @@ pub fn write_both(directory: &Path, name: &str, title: &str, charts: &[Chart]) -
 ///
 /// # Errors
 /// The name ends neither in `.svg` nor in `.png`, or the file cannot be written.
-pub fn write(file: &Path, title: &str, charts: &[Chart]) -> Result<()> {
+pub fn write(file: &Path, title: &str, charts: &[Chart]) -> Result<(), Error> {
     write_scaled(file, title, charts, PNG_SCALE)
 }
 
 /// As [`write()`], with `png_scale` pixels per unit of a PNG: 1 makes small files.
-pub fn write_scaled(file: &Path, title: &str, charts: &[Chart], png_scale: u32) -> Result<()> {
+pub fn write_scaled(file: &Path, title: &str, charts: &[Chart], png_scale: u32) -> Result<(), Error> {
     register_font()?;
     let height = TITLE_HEIGHT + CHART_HEIGHT * charts.len() as u32;
-    let failed = |error: &dyn std::fmt::Display| anyhow!("cannot write {}: {error}", file.display());
+    let failed =
+        |error: &dyn std::fmt::Display| Error::Picture { path: file.to_owned(), reason: error.to_string() };
     match file.extension().and_then(|extension| extension.to_str()) {
         Some("svg") => {
             let area = SVGBackend::new(file, (WIDTH, height)).into_drawing_area();
@@ -188,7 +205,7 @@ pub fn write_scaled(file: &Path, title: &str, charts: &[Chart], png_scale: u32) 
             }
             write_png(file, size, &pixels).map_err(|error| failed(&error))
         }
-        _ => bail!("cannot write {}: its name must end in .svg or .png", file.display()),
+        _ => Err(failed(&"its name must end in .svg or .png")),
     }
 }
 
@@ -203,15 +220,15 @@ fn write_png(file: &Path, (width, height): (u32, u32), pixels: &[u8]) -> Result<
 }
 
 /// Registers an embedded font: plotters has none, and finding one on the machine needs C libraries.
-fn register_font() -> Result<()> {
+fn register_font() -> Result<(), Error> {
     static REGISTERED: OnceLock<bool> = OnceLock::new();
     let register = || {
         plotters::style::register_font(FONT, FontStyle::Normal, epaint_default_fonts::UBUNTU_LIGHT).is_ok()
     };
-    if *REGISTERED.get_or_init(register) { Ok(()) } else { Err(anyhow!("the embedded font cannot be read")) }
+    if *REGISTERED.get_or_init(register) { Ok(()) } else { Err(Error::Font) }
 }
 
-type Drawn<DB> = std::result::Result<(), DrawingAreaErrorKind<<DB as DrawingBackend>::ErrorType>>;
+type Drawn<DB> = Result<(), DrawingAreaErrorKind<<DB as DrawingBackend>::ErrorType>>;
 
 /// A drawing area, and its pixels per unit.
 struct Canvas<'a, DB: DrawingBackend> {

@@ -69,7 +69,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
                 if number % 500 == 0 {
                     socket.send(&testbed.data.frame())?;
                 }
-                socket.send(&sprayed(number).frame())
+                Ok(socket.send(&sprayed(number).frame())?)
             })
         },
         verdict: |before, after, _| {
@@ -149,7 +149,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
         send: |testbed, packets| {
             let socket = testbed.pair.a.socket("a0")?;
             let marked = |number| Roce { ecn: Ecn::CE, src: 9, ..sprayed(number) }.frame();
-            (0..packets).try_for_each(|number| socket.send(&marked(number)))
+            Ok((0..packets).try_for_each(|number| socket.send(&marked(number)))?)
         },
         verdict: |before, after, seconds| {
             let sent = after.cnps - before.cnps;
@@ -171,7 +171,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
             (0..packets).zip(foreign_macs.into_iter().cycle()).try_for_each(|(number, mac)| {
                 let mut frame = Roce { ecn: Ecn::CE, ..sprayed(number) }.frame();
                 frame.splice(..mac.len(), mac);
-                socket.send(&frame)
+                Ok(socket.send(&frame)?)
             })
         },
         verdict: |before, after, _| {
@@ -211,7 +211,7 @@ fn as_process(testbed: &Testbed, packets: u32, frame: impl Fn(u32) -> Vec<u8>) -
 /// Sends frames to the sender's host.
 fn as_neighbour(testbed: &Testbed, packets: u32, frame: impl Fn(u32) -> Vec<u8>) -> Result<()> {
     let socket: RawSocket = testbed.pair.b.socket("b0")?;
-    (0..packets).try_for_each(|number| socket.send(&frame(number)))
+    Ok((0..packets).try_for_each(|number| socket.send(&frame(number)))?)
 }
 
 fn is_unchanged(before: &Observation, after: &Observation) -> bool {

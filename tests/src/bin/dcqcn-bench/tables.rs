@@ -192,7 +192,7 @@ fn plot(report: &Report, file: &Path) -> Result<()> {
         marks: Marks::Value,
         rows: Vec::new(),
     };
-    write(file, "Nanoseconds per packet as queue pairs grow", &[chart])
+    Ok(write(file, "Nanoseconds per packet as queue pairs grow", &[chart])?)
 }
 
 /// A number with its significant digits only.

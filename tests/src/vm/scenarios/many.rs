@@ -220,7 +220,7 @@ fn send_cnps(lab: &Lab, qpn: u64) -> Result<()> {
     lab.switch.run(|| -> Result<()> {
         let port = Netlink::connect()?.link(&format!("p{SENDER}"))?.index;
         let socket = RawSocket::open(port)?;
-        (0..CNPS).try_for_each(|_| socket.send(&cnp))
+        Ok((0..CNPS).try_for_each(|_| socket.send(&cnp))?)
     })??;
     thread::sleep(BETWEEN_CNPS);
     Ok(())

@@ -99,13 +99,13 @@ impl fmt::Display for Match {
 /// An entry of a table, or its default action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The table.
+    /// Name of the table.
     pub table: String,
     /// Matches of its keys; `None` = the default action.
     pub key: Option<Vec<Match>>,
     /// Priority: the lowest matching entry applies. 0 in tables without priorities.
     pub priority: u32,
-    /// The action.
+    /// Name of the action.
     pub action: String,
     /// Parameters.
     pub params: Vec<Value>,
@@ -140,7 +140,7 @@ pub enum Command {
     Delete(u64, Entry),
     /// Sets the port of a mirror session.
     Mirror {
-        /// The session.
+        /// Mirror session, from 1.
         session: u32,
         /// The port.
         port: u16,
@@ -160,7 +160,7 @@ pub enum Command {
         port: u16,
         /// Queue of the port; `None`: all, each with this depth.
         queue: Option<u8>,
-        /// Packets.
+        /// Depth in packets.
         packets: u64,
     },
     /// Writes a value to a register.

@@ -104,7 +104,7 @@ pub struct MacRoute {
 pub struct QpPair {
     /// Address of the QP.
     pub address: IpAddr,
-    /// QPN.
+    /// QPN of the near end, 24 bits.
     pub qpn: u32,
     /// QPN of the other end.
     pub peer_qpn: u32,

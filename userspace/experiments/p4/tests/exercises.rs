@@ -1,6 +1,6 @@
 //! The exercises of `p4/exercises` in the interpreter: the solutions pass, the starting points do not.
 
-use dcqcn_common::classify::{Frame, classify};
+use dcqcn_common::classify::classify;
 use dcqcn_common::wire::bth::{Bth, BthRepr, Opcode};
 use dcqcn_common::wire::cnp::{self, Cnp, CnpRepr};
 use dcqcn_common::wire::ecn::{self, Ecn};
@@ -30,18 +30,6 @@ const TOP_US: u64 = 1_000_000;
 const DATA_BYTES: usize = 1_024;
 /// The fastest rate of exercise 3, for a data packet.
 const FASTEST_US: u64 = 819;
-
-struct Packet<'a>(&'a [u8]);
-
-impl Frame for Packet<'_> {
-    fn frame_len(&self) -> u32 {
-        self.0.len() as u32
-    }
-
-    fn header<const N: usize>(&self, at: usize) -> Option<&[u8; N]> {
-        self.0.get(at..)?.first_chunk()
-    }
-}
 
 fn address(host: u16) -> [u8; 4] {
     [10, 0, 0, host as u8]
@@ -82,7 +70,7 @@ fn is_marked(packet: &[u8]) -> Result<bool> {
         ip.is_some_and(|ip| header_checksum(ip).to_be_bytes() == ip[10..12]),
         "the checksum of the IP header"
     );
-    let roce = classify(&mut Packet(packet));
+    let roce = classify(&mut { packet });
     roce.map(|roce| roce.ecn().is_ce()).map_err(|stat| format!("counts as {}", stat.label()).into())
 }
 

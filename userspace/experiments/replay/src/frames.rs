@@ -4,7 +4,6 @@ use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
@@ -28,6 +27,27 @@ const TP_STATUS_VLAN_TPID_VALID: u32 = 1 << 6;
 /// Not in the libc crate: ignore outgoing packets (Linux 4.20).
 const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
 
+/// Error of a packet socket.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages describe the variants and their fields")]
+pub enum Error {
+    #[error("cannot {step}: {source}")]
+    Socket { step: &'static str, source: io::Error },
+    #[error("{sent} of {len} bytes sent")]
+    Short { sent: usize, len: usize },
+    #[error("a frame longer than {FRAME_BYTES} bytes")]
+    Long,
+    #[error("no frame arrived")]
+    Nothing,
+}
+
+/// Result of a packet socket.
+type Result<T> = std::result::Result<T, Error>;
+
+fn failed<E: Into<io::Error>>(step: &'static str) -> impl Fn(E) -> Error {
+    move |error| Error::Socket { step, source: error.into() }
+}
+
 /// A raw socket on one interface. It receives arriving frames after XDP and before TC.
 #[derive(Debug)]
 pub struct RawSocket {
@@ -37,31 +57,32 @@ pub struct RawSocket {
 impl RawSocket {
     /// Opens a socket at the interface with this index, in the calling thread's network namespace.
     pub fn open(ifindex: u32) -> Result<Self> {
-        let fd = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None)?;
-        setsockopt(&fd, sockopt::RcvBufForce, &RECEIVE_BUFFER_BYTES)?;
-        for option in [libc::PACKET_AUXDATA, PACKET_IGNORE_OUTGOING] {
-            set_packet_option(&fd, option).context("a packet socket's option")?;
-        }
-        bind(&fd, ifindex).context("cannot bind a packet socket")?;
+        let fd = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None)
+            .map_err(failed("open a packet socket"))?;
+        let set_up = || {
+            setsockopt(&fd, sockopt::RcvBufForce, &RECEIVE_BUFFER_BYTES)?;
+            set_packet_option(&fd, libc::PACKET_AUXDATA)?;
+            set_packet_option(&fd, PACKET_IGNORE_OUTGOING)
+        };
+        set_up().map_err(failed("set up a packet socket"))?;
+        bind(&fd, ifindex).map_err(failed("bind a packet socket"))?;
         Ok(Self { fd })
     }
 
     /// Limits the socket's send buffer, so that [`Self::send`] waits for the interface's queue. The kernel's own
     /// overhead counts too.
     pub fn limit_send_buffer(&self, bytes: usize) -> Result<()> {
-        Ok(setsockopt(&self.fd, sockopt::SndBuf, &bytes)?)
+        setsockopt(&self.fd, sockopt::SndBuf, &bytes).map_err(failed("limit a send buffer"))
     }
 
     /// Sends a frame, waiting for buffer space.
     pub fn send(&self, frame: &[u8]) -> Result<()> {
         loop {
             match send(self.fd.as_raw_fd(), frame, MsgFlags::empty()) {
-                Ok(sent) => {
-                    ensure!(sent == frame.len(), "{sent} of {} bytes sent", frame.len());
-                    return Ok(());
-                }
+                Ok(sent) if sent == frame.len() => return Ok(()),
+                Ok(sent) => return Err(Error::Short { sent, len: frame.len() }),
                 Err(Errno::EINTR) => {}
-                Err(errno) => return Err(errno).context("cannot send a frame"),
+                Err(errno) => return Err(failed("send a frame")(errno)),
             }
         }
     }
@@ -82,7 +103,7 @@ impl RawSocket {
             let timeout = PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
             match poll(&mut fds, timeout) {
                 Ok(_) | Err(Errno::EINTR) => {}
-                Err(errno) => return Err(errno).context("cannot wait for a frame"),
+                Err(errno) => return Err(failed("wait for a frame")(errno)),
             }
         }
     }
@@ -92,7 +113,7 @@ impl RawSocket {
     /// # Errors
     /// No frame arrives in time.
     pub fn expect(&self) -> Result<Vec<u8>> {
-        self.receive(TIMEOUT)?.context("no frame arrived")
+        self.receive(TIMEOUT)?.ok_or(Error::Nothing)
     }
 
     /// The next `count` frames, which must arrive.
@@ -121,14 +142,14 @@ impl RawSocket {
         let received = recvmsg::<()>(self.fd.as_raw_fd(), &mut buffers, Some(&mut control), flags);
         let (len, tag) = match received {
             Ok(message) => {
-                ensure!(
-                    !message.flags.contains(MsgFlags::MSG_TRUNC),
-                    "a frame longer than {FRAME_BYTES} bytes"
-                );
-                (message.bytes, message.cmsgs()?.find_map(|message| tag(&message)))
+                if message.flags.contains(MsgFlags::MSG_TRUNC) {
+                    return Err(Error::Long);
+                }
+                let mut control = message.cmsgs().map_err(failed("receive a frame"))?;
+                (message.bytes, control.find_map(|message| tag(&message)))
             }
             Err(Errno::EAGAIN | Errno::EINTR) => return Ok(None),
-            Err(errno) => return Err(errno).context("cannot receive a frame"),
+            Err(errno) => return Err(failed("receive a frame")(errno)),
         };
         frame.truncate(len);
         // The kernel removes the outermost tag; restore it between the addresses and the type.

@@ -16,7 +16,7 @@ pub mod trace;
 pub mod wire;
 
 use aya::programs::ProgramError;
-use dcqcn_common::classify::{Frame, Roce, classify};
+use dcqcn_common::classify::{self, Roce};
 use dcqcn_common::events::Event;
 use dcqcn_common::flow::{FlowId, NpSet, QpId, RpSet};
 use dcqcn_common::hooks::{TcVerdict, XdpVerdict};
@@ -94,29 +94,14 @@ pub enum Verdict {
     NotRun,
 }
 
-/// A packet's bytes, read header by header.
-struct Bytes<'a>(&'a [u8]);
-
-impl Frame for Bytes<'_> {
-    fn frame_len(&self) -> u32 {
-        u32::try_from(self.0.len()).unwrap_or(u32::MAX)
-    }
-
-    fn header<const N: usize>(&self, at: usize) -> Option<&[u8; N]> {
-        self.0.get(at..)?.first_chunk()
-    }
+/// Classification of a packet, or the counter if it is not processed.
+fn classify(mut packet: &[u8]) -> Result<Roce, Stat> {
+    classify::classify(&mut packet)
 }
 
-impl Bytes<'_> {
-    /// Classification of the packet, or the counter if it is not processed.
-    fn classify(&self) -> Result<Roce, Stat> {
-        classify(&mut Bytes(self.0))
-    }
-
-    /// Whether the packet is RoCEv2 and carries CE.
-    fn is_ce(&self) -> bool {
-        self.classify().is_ok_and(|roce| roce.ecn().is_ce())
-    }
+/// Whether the packet is RoCEv2 and carries CE.
+fn is_ce(packet: &[u8]) -> bool {
+    classify(packet).is_ok_and(|roce| roce.ecn().is_ce())
 }
 
 /// Result for a packet.

@@ -35,7 +35,7 @@ use dcqcn_p4::read::Reader;
 use dcqcn_p4::switch::{Mac, MacRoute, Port};
 use dcqcn_p4::{Control, Interpreter, Plan, Process, Program, Session, Switch};
 
-use super::{Bytes, Error, Hook};
+use super::{Error, Hook, classify, is_ce};
 use crate::frames::RawSocket;
 use crate::wire;
 
@@ -204,7 +204,7 @@ impl<T: Target> SwitchEngine<T> {
     }
 
     /// Depth in front of the packet, bytes; adds the packet to the virtual queue if it is queued.
-    fn enqueue(&mut self, frame: &Bytes<'_>, roce: &Roce, is_forwarded: bool, now_ns: u64) -> u64 {
+    fn enqueue(&mut self, frame: &&[u8], roce: &Roce, is_forwarded: bool, now_ns: u64) -> u64 {
         let config = &self.params.config;
         let tc = usize::from(config.dscp_to_tc.get(roce.dscp()).copied().unwrap_or(0));
         let (Some(drain), Some(empty_at)) = (self.params.drain.get(tc), self.queues.get_mut(tc)) else {
@@ -302,13 +302,12 @@ impl<T: Target> SwitchEngine<T> {
 
 /// Whether the packet is data from one host to another.
 fn is_answerable(packet: &[u8]) -> bool {
-    let packet = Bytes(packet);
-    packet.classify().is_ok_and(|roce| roce.congests() && is_between_hosts(&packet, &roce))
+    classify(packet).is_ok_and(|roce| roce.congests() && is_between_hosts(&packet, &roce))
 }
 
 /// Whether the congestion point marked or trimmed the packet.
 fn is_marked_since(packet: &[u8], out: &[u8]) -> bool {
-    out.len() < packet.len() || out != packet && Bytes(out).is_ce()
+    out.len() < packet.len() || out != packet && is_ce(out)
 }
 
 struct SwitchOutput {

@@ -30,7 +30,7 @@ use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 use pcap_file::{DataLink, Endianness, PcapError, PcapResult, TsResolution};
 use serde::Serialize;
 
-use crate::{Bmv2, Bytes, Engine, Hook, Kernel, Meta, Outcome, P4, Reference, Verdict};
+use crate::{Bmv2, Engine, Hook, Kernel, Meta, Outcome, P4, Reference, Verdict, classify, is_ce};
 pub use capture::{Capture, CaptureError, Captured};
 use line::{EmittedPacket, Flow, Line, PacketResult};
 pub use summary::Summary;
@@ -264,17 +264,16 @@ impl HookRun {
         now_ns: u64,
         packet: &[u8],
     ) -> Result<Self, crate::Error> {
-        let frame = Bytes(packet);
-        let roce = frame.classify().ok();
+        let roce = classify(packet).ok();
         let depth_before_bytes = depth(engine, params, hook, roce.as_ref(), now_ns)?;
         let meta = Meta { ingress_ifindex: IFINDEX, ..Meta::default() };
         let outcome = engine.process(hook, now_ns, packet, &meta)?;
         let depth_after_bytes = depth(engine, params, hook, roce.as_ref(), now_ns)?;
         let flow = match &roce {
-            Some(roce) => flow(engine, params, hook, &frame, roce, now_ns)?,
+            Some(roce) => flow(engine, params, hook, &packet, roce, now_ns)?,
             None => None,
         };
-        let marked = Bytes(&outcome.packet).is_ce() && !frame.is_ce();
+        let marked = is_ce(&outcome.packet) && !is_ce(packet);
         Ok(Self { outcome, marked, depth_before_bytes, depth_after_bytes, flow })
     }
 
@@ -339,7 +338,7 @@ fn flow(
     engine: &impl Engine,
     params: &Params,
     hook: Hook,
-    frame: &Bytes<'_>,
+    frame: &&[u8],
     roce: &Roce,
     now_ns: u64,
 ) -> Result<Option<Flow>, crate::Error> {
@@ -363,7 +362,7 @@ fn flow(
 }
 
 /// The flow that a CNP is about.
-fn flow_of_cnp(engine: &impl Engine, frame: &Bytes<'_>, roce: &Roce) -> Result<Option<FlowId>, crate::Error> {
+fn flow_of_cnp(engine: &impl Engine, frame: &&[u8], roce: &Roce) -> Result<Option<FlowId>, crate::Error> {
     use dcqcn_common::classify::Frame as _;
     let cnp = if roce.v6 {
         frame.header(roce.l3).and_then(cnp::parse_v6)

@@ -31,5 +31,5 @@ pub fn connect(netns: &Netns, port: u16) -> Result<RawSocket> {
 
 /// Wraps an error from outside P4.
 pub(crate) fn wire_error(error: impl std::fmt::Display) -> Error {
-    Error::Ports { reason: format!("{error:#}") }
+    Error::Ports { reason: error.to_string() }
 }

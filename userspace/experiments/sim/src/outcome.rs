@@ -45,7 +45,7 @@ pub struct GroupOutcome {
     pub name: String,
     /// Kind.
     pub kind: Kind,
-    /// Class.
+    /// Traffic class, 0 to 7.
     pub class: u8,
     /// Number of flows.
     pub flows: u32,
@@ -103,13 +103,13 @@ pub struct FctOfSize {
 /// One class at the port.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ClassOutcome {
-    /// Class.
+    /// Traffic class, 0 to 7.
     pub class: u8,
     /// Depth of its queue over time, without the packet being sent.
     pub queue: Depth,
     /// Packets marked CE at the port.
     pub marked_packets: u64,
-    /// Packets dropped.
+    /// Packets dropped for lack of buffer.
     pub dropped_packets: u64,
     /// Times PFC paused it.
     pub pauses: u64,
@@ -178,7 +178,7 @@ pub struct GroupSeries {
 /// Samples of a class's queue.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ClassSeries {
-    /// Class.
+    /// Traffic class, 0 to 7.
     pub class: u8,
     /// Depth at that moment.
     pub queue_bytes: Vec<u64>,

@@ -136,9 +136,9 @@ pub struct Setup {
     pub classes: bool,
     /// Whether RoCE's class has PFC, and its thresholds.
     pub pfc: bool,
-    /// XOFF.
+    /// Buffered bytes above which PFC pauses the senders.
     pub xoff_bytes: u64,
-    /// XON.
+    /// Buffered bytes below which PFC resumes them.
     pub xon_bytes: u64,
     /// RoCE flows, and defaults of a file's groups.
     pub roce: GroupSetup,

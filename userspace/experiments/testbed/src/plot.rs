@@ -19,7 +19,7 @@ const VIRTUAL_QUEUE: RGBColor = COLOURS[1];
 /// Writes `NAME.svg` and `NAME.png` to `directory`, which is created if necessary. The runs are stacked in order.
 pub(crate) fn write(directory: &Path, name: &str, title: &str, runs: &[RunRecord]) -> Result<[PathBuf; 2]> {
     let charts: Vec<Chart> = runs.iter().flat_map(|run| [rates(run), queue(run)]).collect();
-    write_both(directory, name, title, &charts)
+    Ok(write_both(directory, name, title, &charts)?)
 }
 
 fn chart(run: &RunRecord, caption: String, up: &'static str, top: f64, lines: Vec<Line>) -> Chart {

@@ -59,9 +59,9 @@ pub struct Class {
     pub tc: usize,
     /// Whether the class marks packets.
     pub ecn: bool,
-    /// Kmin, in bytes.
+    /// Queue depth from which packets are marked.
     pub kmin_bytes: u64,
-    /// Kmax, in bytes.
+    /// Queue depth above which all packets are marked.
     pub kmax_bytes: u64,
     /// Queue depth in bytes; of two ports the larger.
     pub depth_bytes: u64,

@@ -48,7 +48,6 @@ impl Severity {
 pub(crate) struct Finding {
     /// Stable identifier, documented in `docs/reference/doctor.md`.
     pub id: &'static str,
-    /// Severity.
     pub severity: Severity,
     /// The affected interface; `null` for the host.
     pub iface: Option<String>,

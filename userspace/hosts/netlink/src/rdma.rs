@@ -44,7 +44,7 @@ const IFADDRMSG_LEN: usize = 8;
 /// An RDMA device and the interfaces of its ports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RdmaDevice {
-    /// Index.
+    /// Index of the device in the kernel.
     pub index: u32,
     /// Name, as in `rdma link`.
     pub name: String,
@@ -71,7 +71,7 @@ pub struct RdmaPort {
 /// A connected QP.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectedQp {
-    /// QPN.
+    /// QPN of this host, 24 bits.
     pub local_qpn: u32,
     /// QPN of the other end.
     pub remote_qpn: u32,

@@ -166,7 +166,7 @@ impl Key {
         }
     }
 
-    /// Default.
+    /// Default value, in the parameter's unit.
     pub fn default(self) -> u64 {
         self.get(&Config::DEFAULT)
     }

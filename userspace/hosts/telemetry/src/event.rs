@@ -69,7 +69,7 @@ pub enum Detail {
     Paired {
         /// Address of the QP.
         address: IpAddr,
-        /// QPN.
+        /// QPN, 24 bits.
         qpn: u32,
         /// QPN of the other end.
         peer_qpn: u64,
@@ -80,7 +80,7 @@ pub enum Detail {
     Cut {
         /// Address of the QP.
         address: IpAddr,
-        /// QPN.
+        /// QPN, 24 bits.
         qpn: u32,
         /// New rate of the flow.
         rate_bps: u64,
@@ -91,7 +91,7 @@ pub enum Detail {
     Dropped {
         /// Address of the QP.
         address: IpAddr,
-        /// QPN.
+        /// QPN, 24 bits.
         qpn: u32,
         /// Length of the packet.
         bytes: u64,
@@ -127,7 +127,7 @@ pub enum Detail {
     },
     /// [`Kind::PfcStorm`], [`Kind::PfcRestored`].
     Paused {
-        /// Priority.
+        /// Priority, 0 to 7.
         priority: u64,
         /// Action on paused packets: `drop` or `forward`; `none` at the end.
         action: &'static str,

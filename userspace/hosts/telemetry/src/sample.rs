@@ -60,9 +60,9 @@ pub struct ClassSample {
     pub tc: usize,
     /// Whether ECT packets are marked.
     pub ecn: bool,
-    /// Kmin.
+    /// Queue depth from which packets are marked.
     pub kmin_bytes: u64,
-    /// Kmax.
+    /// Queue depth above which all packets are marked.
     pub kmax_bytes: u64,
     /// Marking probability at Kmax.
     pub pmax_ppm: u64,

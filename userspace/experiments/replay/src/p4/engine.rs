@@ -13,7 +13,7 @@ use dcqcn_p4::switch::QpPair;
 use dcqcn_params::qp::address;
 
 use super::{HOST, MAX_FRAME, NETWORK, SwitchEngine, SwitchOutput, Target};
-use crate::{Bytes, Engine, Error, Hook, MIN_PACKET, Meta, Outcome, Run, State, Verdict};
+use crate::{Engine, Error, Hook, MIN_PACKET, Meta, Outcome, Run, State, Verdict, classify};
 
 impl<T: Target> Engine for SwitchEngine<T> {
     /// As [`Engine::process`], as a switch clones on its own.
@@ -34,12 +34,11 @@ impl<T: Target> Engine for SwitchEngine<T> {
         if !(MIN_PACKET..=MAX_FRAME).contains(&packet.len()) {
             return Ok(outcome_of(Verdict::NotRun, packet.to_vec()));
         }
-        let frame = Bytes(packet);
-        let roce = frame.classify().ok();
+        let roce = classify(packet).ok();
         let marks = hook == Hook::Egress && self.params.config.scalars.cp_enable != 0;
         let is_forwarded = hook == Hook::Egress && meta.ingress_ifindex != 0;
         let depth_bytes = match &roce {
-            Some(roce) if marks => self.enqueue(&frame, roce, is_forwarded, now_ns),
+            Some(roce) if marks => self.enqueue(&packet, roce, is_forwarded, now_ns),
             _ => 0,
         };
         // A packet sent by the host itself has no port to return to.
@@ -66,7 +65,7 @@ impl<T: Target> Engine for SwitchEngine<T> {
         let scalars = &self.params.config.scalars;
         let paces = hook == Hook::Egress && scalars.rp_enable != 0 && scalars.pacer != PACER_NONE;
         let roce = roce.filter(|roce| paces && roce.is_sequenced() && outcome.verdict == Verdict::Pass);
-        if let Some((roce, id)) = roce.and_then(|roce| Some((roce, roce.flow(&frame)?))) {
+        if let Some((roce, id)) = roce.and_then(|roce| Some((roce, roce.flow(&packet)?))) {
             let mut reader = Reader::new(self.target.get_mut().control(), &self.program);
             let last_ns = match reader.rp_index(&id)? {
                 Some(index) => reader.rp_last_ns(index, roce.class.stream())?,

@@ -12,12 +12,11 @@ use dcqcn_common::wire::ipv6::Ipv6;
 use dcqcn_telemetry::{FlowRow, NpFlowRow};
 use serde::Serialize;
 
-use crate::{Bytes, Hook, MIN_PACKET, Outcome, Verdict};
+use crate::{Hook, MIN_PACKET, Outcome, Verdict, classify};
 
 /// One packet of the capture.
 #[derive(Debug, Serialize)]
 pub(super) struct Line<'a> {
-    /// `JSON_VERSION`.
     pub(super) json_version: u32,
     /// Number, from 0.
     pub(super) index: u64,
@@ -122,15 +121,14 @@ pub(super) fn parse(packet: &[u8], params: &Params) -> (Option<Parse>, Option<&'
     if packet.len() < MIN_PACKET {
         return (None, Some("too_short"));
     }
-    let frame = Bytes(packet);
-    match frame.classify() {
-        Ok(roce) => (Parse::new(&frame, &roce, params), None),
+    match classify(packet) {
+        Ok(roce) => (Parse::new(&packet, &roce, params), None),
         Err(stat) => (None, Some(stat.label())),
     }
 }
 
 impl Parse {
-    fn new(frame: &Bytes<'_>, roce: &Roce, params: &Params) -> Option<Self> {
+    fn new(frame: &&[u8], roce: &Roce, params: &Params) -> Option<Self> {
         let (src, dst) = if roce.v6 {
             let ip = Ipv6::new(frame.header(roce.l3)?);
             (Ipv6Addr::from(ip.src()).to_string(), Ipv6Addr::from(ip.dst()).to_string())

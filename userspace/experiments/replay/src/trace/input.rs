@@ -16,7 +16,7 @@ const HEADER: [&str; 3] = ["t_ns", "event", "bytes"];
 /// An event of the flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Time, ns.
+    /// Time since the start of the trace.
     pub time_ns: u64,
     /// Kind.
     pub kind: Kind,

@@ -133,7 +133,7 @@ impl Picture {
     ///
     /// # Errors
     /// The name has another extension, or the file cannot be written.
-    pub fn write(&self, file: &Path, title: &str) -> anyhow::Result<()> {
+    pub fn write(&self, file: &Path, title: &str) -> Result<(), plot::Error> {
         let span_ns = self.intervals.last().map_or(0, |interval| interval.last_ns) as f64;
         let largest = |interval: &Interval| interval.rate_bps.largest.max(interval.target_bps.largest);
         let top_bps = self.intervals.iter().map(largest).fold(0.0, f64::max);

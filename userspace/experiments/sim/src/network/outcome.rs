@@ -95,7 +95,7 @@ pub struct FctBand {
 /// One class at all switches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ClassOutcome {
-    /// Class.
+    /// Traffic class, 0 to 7.
     pub class: u8,
     /// Packets marked CE.
     pub marked_packets: u64,
@@ -103,7 +103,7 @@ pub struct ClassOutcome {
     pub dropped_packets: u64,
     /// Packets lost with a link, or for lack of a route.
     pub lost_packets: u64,
-    /// Packets trimmed.
+    /// Packets trimmed to their headers.
     pub trimmed_packets: u64,
     /// Packets that the PFC watchdog dropped.
     pub storm_dropped_packets: u64,
@@ -199,7 +199,7 @@ pub struct CollectiveOutcome {
     pub collective: Collective,
     /// Buffer size in bytes.
     pub bytes: u64,
-    /// Ranks.
+    /// Number of ranks.
     pub ranks: u32,
     /// When the last rank was ready for it.
     pub start_ns: u64,

@@ -38,7 +38,6 @@ pub(crate) struct WritePacket {
     pub ack_request: bool,
     /// Present on the first packet of a message.
     pub region: Option<RemoteRegion>,
-    /// Payload.
     pub payload: Bytes,
     /// Whether the packet is a retransmission.
     pub retransmission: bool,
@@ -51,7 +50,6 @@ pub(crate) struct RequesterStats {
     pub packets_sent: u64,
     /// Data packets retransmitted.
     pub packets_retransmitted: u64,
-    /// Timeouts.
     pub timeouts: u64,
     /// NAKs (PSN sequence error) that caused a retransmission.
     pub naks: u64,

@@ -46,9 +46,7 @@ pub(crate) struct ResponderStats {
     pub packets_delivered: u64,
     /// Payload bytes delivered in order: the goodput.
     pub bytes_delivered: u64,
-    /// Completed messages.
     pub messages_completed: u64,
-    /// Duplicates.
     pub duplicates: u64,
     /// Packets ahead of the expected one, dropped.
     pub out_of_sequence: u64,

@@ -8,7 +8,6 @@ use dcqcn_netlink::Netlink;
 use dcqcn_params::Settings;
 use dcqcn_support::file::read_text;
 
-/// A file.
 pub(super) struct ConfigFile {
     name: String,
     pub(super) config: Config,

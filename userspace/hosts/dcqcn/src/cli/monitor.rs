@@ -46,7 +46,6 @@ const MIN_INTERVAL: Duration = Duration::from_millis(10);
 /// Longest interval.
 const MAX_INTERVAL: Duration = Duration::from_secs(3_600);
 
-/// Parses an interval.
 pub(super) fn parse_interval(text: &str) -> Result<Duration, String> {
     let interval = parse_duration_ns(text).map(Duration::from_nanos).map_err(|error| error.to_string())?;
     if (MIN_INTERVAL..=MAX_INTERVAL).contains(&interval) {

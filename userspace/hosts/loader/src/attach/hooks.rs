@@ -21,10 +21,13 @@ type Source = Box<dyn std::error::Error + Send + Sync>;
 /// Adds the clsact qdisc.
 pub(super) fn add_clsact(link: &Link) -> Result<(), Error> {
     match tc::qdisc_add_clsact(&link.name) {
-        Err(error) if !is_already_present(&error) => {
-            Err(Error::Attach { program: "clsact", iface: link.name.clone(), source: error.into(), next: "" })
-        }
-        _ => Ok(()),
+        Err(TcError::NetlinkError(error)) if error.raw_os_error() == Some(libc::EEXIST) => Ok(()),
+        added => added.map_err(|error| Error::Attach {
+            program: "clsact",
+            iface: link.name.clone(),
+            source: error.into(),
+            next: "",
+        }),
     }
 }
 
@@ -154,11 +157,4 @@ pub(super) fn attach_xdp(
             }
         },
     }
-}
-
-fn is_already_present(error: &TcError) -> bool {
-    let mut causes = std::iter::successors(Some(error as &dyn std::error::Error), |e| e.source());
-    causes.any(|e| {
-        e.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::AlreadyExists)
-    })
 }

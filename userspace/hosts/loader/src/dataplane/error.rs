@@ -3,6 +3,8 @@
 use std::io;
 
 use aya::maps::MapError;
+use aya::pin::PinError;
+use aya::{BtfError, EbpfError};
 use dcqcn_common::layout::LAYOUT_VERSION;
 
 /// Error of loading the object or accessing its maps.
@@ -10,7 +12,7 @@ use dcqcn_common::layout::LAYOUT_VERSION;
 #[expect(missing_docs, reason = "the messages describe variants and fields")]
 pub enum Error {
     #[error("cannot load the data plane: {source}{}", hint(.source))]
-    Load { source: Box<aya::EbpfError> },
+    Load { source: Box<EbpfError> },
     #[error("cannot load program {name}: {source}")]
     Program { name: String, source: Box<aya::programs::ProgramError> },
     #[error(
@@ -46,11 +48,22 @@ pub(super) fn at(name: &'static str) -> impl FnOnce(MapError) -> Error {
     move |source| Error::Map { name, source }
 }
 
-fn hint(error: &aya::EbpfError) -> &'static str {
-    let denied = std::iter::successors(Some(error as &dyn std::error::Error), |e| e.source())
-        .filter_map(|e| e.downcast_ref::<io::Error>())
-        .any(|e| e.kind() == io::ErrorKind::PermissionDenied);
-    if denied { "; it needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON: run it as root" } else { "" }
+fn hint(error: &EbpfError) -> &'static str {
+    let cause = match error {
+        EbpfError::BtfError(BtfError::LoadError { io_error, .. })
+        | EbpfError::MapError(MapError::CreateError { io_error, .. } | MapError::IoError(io_error)) => {
+            io_error
+        }
+        EbpfError::MapError(
+            MapError::SyscallError(error) | MapError::PinError { error: PinError::SyscallError(error), .. },
+        ) => &error.io_error,
+        _ => return "",
+    };
+    if cause.kind() == io::ErrorKind::PermissionDenied {
+        "; it needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON: run it as root"
+    } else {
+        ""
+    }
 }
 
 /// Meaning of a result of `bpf_clone_redirect` other than 0.
@@ -64,7 +77,18 @@ fn cause(result: i32) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::Error;
+    use super::*;
+
+    #[test]
+    fn denied_map_names_capabilities() {
+        let load = |errno| {
+            let io_error = io::Error::from_raw_os_error(errno);
+            let source = MapError::CreateError { name: "STATS".into(), io_error };
+            Error::Load { source: Box::new(source.into()) }.to_string()
+        };
+        assert!(load(libc::EPERM).ends_with("run it as root"), "{}", load(libc::EPERM));
+        assert!(load(libc::ENOMEM).ends_with("`STATS`"), "{}", load(libc::ENOMEM));
+    }
 
     #[test]
     fn undelivered_frame_error_names_the_cause() {

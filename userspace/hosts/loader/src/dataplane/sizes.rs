@@ -5,7 +5,7 @@ use dcqcn_common::layout::{DEFAULT_FLOWS, MAX_FLOWS, WAYS};
 /// Table sizes in flows; tables are rounded up to a power of two of sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// RP flows.
+    /// Flows in the RP table.
     pub rp_flows: u32,
     /// NP flows, configured pairs, and requesters.
     pub np_flows: u32,

@@ -23,7 +23,7 @@ use super::{Bottleneck, Model};
 /// Depth of the model's queue in its steady state or oscillation.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct SteadyState {
-    /// Mean.
+    /// Mean over time.
     pub mean_bytes: f64,
     /// Standard deviation.
     pub deviation_bytes: f64,

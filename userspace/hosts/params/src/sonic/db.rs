@@ -418,7 +418,6 @@ impl<'a> Row<'a> {
         })
     }
 
-    /// Parts of the key.
     pub(super) fn key_parts(&self) -> Vec<&'a str> {
         self.key.split(SEPARATORS).collect()
     }
