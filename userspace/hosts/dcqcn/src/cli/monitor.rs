@@ -59,7 +59,7 @@ pub(super) fn parse_interval(text: &str) -> Result<Duration, String> {
 impl MonitorArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let interrupt = Interrupt::catch_or(|| {})?;
-        let ifaces = if self.ifaces.is_empty() { Vec::new() } else { targets::names(self.ifaces, false)? };
+        let ifaces = targets::names(self.ifaces, false)?;
         let mut sampler = Sampler::new(ifaces);
         if sampler.sample()?.is_empty() {
             tracing::warn!(
