@@ -106,9 +106,13 @@ fn failed_removal_reports_and_keeps_mount() -> Result<()> {
 /// The daemon before the upgrade keeps running if the new one would not start, and dpkg completes in any case.
 #[test]
 fn upgrade_keeps_a_daemon_it_cannot_replace() -> Result<()> {
+    const SHOW: &str = "[ $1 != show ] || echo 'ExecStart={ argv[]=dcqcn run --config /a.toml ; }'";
+    const BAD_FILE: &str = "[ \"$1 $2 $3\" != 'config check /a.toml' ] || { echo bad file; exit 1; }";
     for (systemctl, dcqcn, restarts, message) in [
         ("", "", true, ""),
-        ("", "[ $1 != config ] || { echo bad file; exit 1; }", false, "bad file"),
+        (SHOW, BAD_FILE, false, "bad file"),
+        // A drop-in that serves interfaces without a file.
+        ("", "[ $1 != config ] || { echo bad file; exit 1; }", true, ""),
         ("", "[ $1 != upgrade ] || { echo other layout; exit 1; }", false, "other layout"),
         ("[ $1 = is-active ]", "", true, "does not start"),
     ] {

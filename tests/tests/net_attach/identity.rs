@@ -124,6 +124,19 @@ fn gc_in_a_container_frees_no_other_netns() -> Result<()> {
     Ok(())
 }
 
+/// systemd-nspawn mounts another boot ID for each container, which may share the attachments of the host.
+#[test]
+fn gc_with_other_boot_id_frees_nothing() -> Result<()> {
+    require!("gc_with_other_boot_id_frees_nothing");
+    let lab = Lab::new("boot-id")?;
+    lab.ok(&format!("attach a0 --flows 64 {ATTACH}"))?;
+    let gc = "mount --bind /proc/sys/kernel/random/uuid /proc/sys/kernel/random/boot_id && exec \"$0\" gc";
+    output_of(words("unshare --mount sh -c")?.arg(gc).arg(binary()?))?;
+    assert!(lab.host.journal("a0")?.exists() && problems(&lab, "a0")?.is_empty());
+    lab.ok("detach a0")?;
+    Ok(())
+}
+
 /// A namespace ends some time after its last user.
 fn wait_until_gone(inode: u64, cookie: u64) -> Result<()> {
     let what = format!("namespace {inode} does not end");

@@ -10,7 +10,7 @@ use std::{env, fmt};
 use anyhow::Result;
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use clap_complete::CompleteEnv;
-use dcqcn_params::quantity::{QuantityError, parse_duration_ns};
+use dcqcn_params::quantity::{QuantityError, parse_time_ns};
 use dcqcn_support::cli::{GenerateCommand, Output, log_to_stderr};
 use dcqcn_support::render::Table;
 use nix::unistd::{Uid, User, gethostname};
@@ -189,7 +189,7 @@ struct StatusArgs {
 
 /// Parses a time, as the commands of `dcqcn` do.
 fn duration(text: &str) -> Result<Duration, QuantityError> {
-    parse_duration_ns(text).map(Duration::from_nanos)
+    parse_time_ns(text).map(Duration::from_nanos)
 }
 
 /// Time between two updates.

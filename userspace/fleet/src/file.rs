@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_params::Profile;
 use dcqcn_params::file::SELECTORS;
-use dcqcn_params::quantity::parse_duration_ns;
+use dcqcn_params::quantity::parse_time_ns;
 use glob::Pattern;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
@@ -191,7 +191,7 @@ pub(crate) fn parse(text: &str) -> Result<(Policy, Vec<Group>)> {
 fn policy(rollout: Rollout, gate: Gate) -> Result<Policy> {
     let Rollout { canary, wave, max_unavailable, soak, patience } = rollout;
     let time = |name: &str, text: &str| -> Result<u64> {
-        let time = parse_duration_ns(text).ok().map(|ns| ns / 1_000_000);
+        let time = parse_time_ns(text).ok().map(|ns| ns / 1_000_000);
         time.filter(|ms| *ms <= 86_400_000).with_context(|| {
             format!("{name} = \"{text}\" is not a time of up to 1 day; write, for example, \"60s\"")
         })
@@ -340,7 +340,7 @@ rpg_gd = 12
             (2, Wave::Hosts(5), 120_000, 100)
         );
         assert_eq!(policy.gate.limits["cnps"], Gate::default().limits["cnps"]);
-        for (soak, ms) in [("1.5s", 1_500), ("90", 90_000), ("1h 30m", 5_400_000)] {
+        for (soak, ms) in [("1.5s", 1_500), ("90s", 90_000), ("1h 30m", 5_400_000)] {
             assert_eq!(parse(&FILE.replace("2m", soak)).unwrap().0.soak_ms, ms);
         }
         let (policy, _) = parse(&FILE.replace("[gate]", "[gate]\ndrops = false\nmin_judged = 0")).unwrap();
@@ -367,7 +367,7 @@ rpg_gd = 12
             (&format!("{interface}[group.interface.wred.0]\nkmin='9MB'\nkmax='1MB'"), "interface e"),
             (&format!("[rollout]\nwave = '0%'\n{interface}"), "is not a number of hosts"),
             (&format!("[rollout]\nmax_unavailable = 0\n{interface}"), "is out of range: 1 to 100"),
-            (&format!("[rollout]\nsoak = '9x'\n{interface}"), "is not a time"),
+            (&format!("[rollout]\nsoak = '90'\n{interface}"), "is not a time"),
             (&format!("[rollout]\nwaves = 1\n{interface}"), "unknown field `waves`"),
             (&format!("[gate]\nmarks = {{ times = 0.5, plus = 1 }}\n{interface}"), "out of range: 1 to"),
             (&format!("{interface}{interface}"), "is defined twice"),

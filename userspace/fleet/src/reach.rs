@@ -1,11 +1,11 @@
 //! Addresses of etcd, and TLS certificates for it.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
+use dcqcn_support::file::read_limited;
 use etcd_client::{Certificate, Client, ConnectOptions, Identity, TlsOptions};
 use tokio::time::sleep;
 
@@ -73,7 +73,8 @@ impl EtcdOptions {
             .with_keep_alive_while_idle(true)
             .with_require_leader(true);
         let read = |path: &Path| {
-            let text = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+            let text = read_limited(path, secret::MAX_BYTES)
+                .with_context(|| format!("cannot read {}", path.display()))?;
             let is_certificate = text.windows(PEM.len()).any(|part| part == PEM);
             ensure!(is_certificate, "cannot use {}: it has no certificate in PEM", path.display());
             Ok(text)
@@ -103,7 +104,7 @@ impl EtcdOptions {
         let read = || -> Option<Vec<_>> {
             let certificates = [&self.etcd_ca, &self.etcd_cert].into_iter().flatten();
             let key = self.etcd_key.iter().map(|path| secret::read(path).ok());
-            certificates.map(|path| fs::read(path).ok()).chain(key).collect()
+            certificates.map(|path| read_limited(path, secret::MAX_BYTES).ok()).chain(key).collect()
         };
         let used = read();
         let mut last = used.clone();

@@ -13,6 +13,7 @@ mod simulated;
 
 use std::collections::BTreeMap;
 
+use dcqcn_support::render::count;
 use serde::{Deserialize, Serialize};
 
 use crate::file::Policy;
@@ -394,13 +395,14 @@ impl Rollout {
         if !is_stuck && !self.steps.iter().any(|step| step.wave == 0 && step.state == State::Lost) {
             return Ok(());
         }
-        let (count, seconds) = (lost.len(), self.policy.patience_ms / 1_000);
+        let seconds = self.policy.patience_ms / 1_000;
         let some = lost.iter().take(5).copied().collect::<Vec<_>>().join(", ");
         // A lost host may still report, for example while its daemon is busy.
         let suffix = lost.iter().find_map(|host| Some((host, hosts.get(*host)?.report.failing.first()?)));
         let suffix = suffix.map_or_else(String::new, |(host, what)| format!("; {host} reports: {what}"));
+        let hosts = count(lost.len(), "host");
         Err(format!(
-            "{count} hosts have not responded for {seconds} s since their change ({some}): no canary may be lost, and \
+            "no response from {hosts} for {seconds} s since the change ({some}): no canary may be lost, and \
              max_unavailable = {most} limits the others{suffix}"
         ))
     }
@@ -561,7 +563,7 @@ impl Rollout {
                 } else {
                     "are away and change when they return"
                 };
-                let reason = format!("{} hosts changed, {away} {how}", self.steps.len() - away);
+                let reason = format!("{} changed, {away} {how}", count(self.steps.len() - away, "host"));
                 Some(Outcome { is_done: true, reason })
             }
             Phase::RolledBack { reason } => Some(Outcome { is_done: false, reason: reason.clone() }),
@@ -583,7 +585,7 @@ impl Rollout {
 
     /// One-line progress.
     pub(crate) fn status(&self) -> String {
-        let of = self.steps.len();
+        let of = count(self.steps.len(), "host");
         let applied = self.count(|state| matches!(state, State::Applied { .. }));
         match &self.phase {
             Phase::Forward(Forward { wave, hold, .. }) => {
@@ -602,14 +604,14 @@ impl Rollout {
                     0 => String::new(),
                     away => format!(", {away} away"),
                 };
-                format!("{name}, {applied} of {of} hosts changed{away}{hold}")
+                format!("{name}, {applied} of {of} changed{away}{hold}")
             }
             Phase::Back { reason } => {
                 let left =
                     self.count(|state| !matches!(state, State::Waiting | State::Returned | State::Unheard));
-                format!("rolling back, {left} hosts left: {reason}")
+                format!("rolling back, {} left: {reason}", count(left, "host"))
             }
-            Phase::Done => format!("done, {applied} of {of} hosts changed"),
+            Phase::Done => format!("done, {applied} of {of} changed"),
             Phase::RolledBack { reason } => format!("rolled back: {reason}"),
         }
     }

@@ -5,6 +5,10 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
+use dcqcn_support::file::read_limited;
+
+/// Maximum size: a key with its certificates has some kilobytes.
+pub(crate) const MAX_BYTES: u64 = 1 << 20;
 
 /// Reads a file that other users cannot access.
 ///
@@ -18,5 +22,5 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
         mode & 0o007 == 0,
         "cannot use {shown}: mode {mode:o} gives other users access to a secret; run `chmod 600 {shown}`"
     );
-    fs::read(path).with_context(failed)
+    read_limited(path, MAX_BYTES).with_context(failed)
 }

@@ -67,7 +67,7 @@ pub(crate) async fn run(options: Options, store: Option<Store>) -> Result<()> {
         "cannot use --allow-write on {listen}: the token would cross the network in the clear; listen on a loopback address behind a \
          proxy with TLS or an ssh tunnel (`ssh -L`)"
     );
-    let token = allow_write.as_deref().map(Token::read).transpose()?;
+    let token = allow_write.map(Token::new).transpose()?;
     let listener = TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen}"))?;
     let address = listener.local_addr()?;
     let board = Arc::new(Board::new());

@@ -2,13 +2,15 @@
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, BufWriter, Read as _, Seek, SeekFrom, Write};
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
 /// A file that is written next to another and replaces it once complete: readers see either the old or the new one, and
-/// a failure leaves the old one. Special files (a pipe, a terminal) cannot be replaced and are written directly.
+/// a failure leaves the old one. Special files (a pipe, a terminal) cannot be replaced and are written directly, as is
+/// standard output, `-`.
 #[derive(Debug)]
 pub struct Replacement {
     writer: BufWriter<File>,
@@ -21,6 +23,10 @@ impl Replacement {
     /// # Errors
     /// The directory is not writable.
     pub fn create(path: &Path) -> io::Result<Self> {
+        if path.as_os_str() == "-" {
+            let file = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+            return Ok(Self { writer: BufWriter::new(file), pending: None });
+        }
         if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
             let file = File::options().write(true).open(path)?;
             return Ok(Self { writer: BufWriter::new(file), pending: None });

@@ -2,6 +2,17 @@
 
 use std::fmt;
 
+/// A number of things: `1 flow`, `2 flows`.
+pub fn count(number: impl TryInto<u64>, noun: &str) -> String {
+    let number = number.try_into().unwrap_or(u64::MAX);
+    match noun.strip_suffix('y') {
+        _ if number == 1 => format!("1 {noun}"),
+        Some(stem) => format!("{number} {stem}ies"),
+        None if noun.ends_with("ch") => format!("{number} {noun}es"),
+        None => format!("{number} {noun}s"),
+    }
+}
+
 /// Alignment of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Align {
@@ -136,6 +147,12 @@ pub fn printable(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_of_a_thing_is_singular() {
+        assert_eq!([count(1_u8, "flow"), count(2_usize, "flow")], ["1 flow", "2 flows"]);
+        assert_eq!([count(0_u64, "table entry"), count(3_u32, "switch")], ["0 table entries", "3 switches"]);
+    }
 
     #[test]
     fn numbers_have_three_digits() {

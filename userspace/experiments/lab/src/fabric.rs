@@ -16,6 +16,7 @@ use dcqcn_sim::sweep::{Axis, combinations};
 
 use dcqcn_support::cli::Output;
 
+use crate::WrongUsage;
 use crate::files::write_file;
 
 /// Simulate a whole fabric: switches with shared buffers, PFC and ECMP, and finite flows.
@@ -78,8 +79,9 @@ impl FabricArgs {
         let setups = self.setups()?;
         let changes = setups.iter().flat_map(|(_, setup)| &setup.changes);
         let keys: Vec<String> = changes.map(|change| change.key.to_string()).collect();
-        refuse_unread(keys.iter().map(String::as_str))?;
-        refuse_without_effect(&setups.iter().map(|(_, setup)| setup).collect::<Vec<_>>())?;
+        refuse_unread(keys.iter().map(String::as_str)).map_err(WrongUsage)?;
+        refuse_without_effect(&setups.iter().map(|(_, setup)| setup).collect::<Vec<_>>())
+            .map_err(WrongUsage)?;
         ensure!(
             setups.len() == 1 || self.plot.is_none(),
             "--plot draws one run and this sweep has {}: omit --plot or --sweep",

@@ -5,10 +5,12 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use dcqcn_params::Profile;
-use dcqcn_params::quantity::{parse_bytes, parse_duration_ns, parse_rate_bps};
+use dcqcn_params::quantity::{parse_bytes, parse_rate_bps, parse_time_ns};
 use dcqcn_testbed::{self as lab, Control, IncastConfig, RpLocation};
 
 use dcqcn_support::cli::{Output, SettingsArgs};
+
+use crate::WrongUsage;
 
 /// Whether the data plane is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -67,10 +69,10 @@ pub(crate) struct IncastArgs {
     #[arg(long, value_name = "RATE", value_parser = parse_rate_bps)]
     link: Option<u64>,
     /// Duration of traffic, per mode.
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration_ns)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_time_ns)]
     duration: u64,
     /// Warm-up excluded from the steady state [default: 2 s, at most a fifth of the run].
-    #[arg(long, value_name = "TIME", value_parser = parse_duration_ns)]
+    #[arg(long, value_name = "TIME", value_parser = parse_time_ns)]
     warm_up: Option<u64>,
     /// With DCQCN, without, or both in turn.
     #[arg(long, value_enum, default_value_t = ControlChoice::Both)]
@@ -129,6 +131,7 @@ impl IncastArgs {
 
     pub(crate) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let config = self.config();
+        config.validate().map_err(WrongUsage)?;
         let mut settings = self.settings.read()?;
         if config.link_bps > Profile::MAX_LAB_RATE_BPS {
             settings.profile.get_or_insert(Profile::Paper);

@@ -15,10 +15,18 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use clap_complete::CompleteEnv;
+use dcqcn_sim::SimError;
 use dcqcn_support::cli::{GenerateCommand, Output, log_to_stderr};
 
 /// Exit code: failed.
 const FAILED: u8 = 1;
+/// Exit code: wrong usage.
+const WRONG_USAGE: u8 = 2;
+
+/// Options that are out of range, or contradict each other.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub(crate) struct WrongUsage(#[from] anyhow::Error);
 
 const AFTER_HELP: &str = "\
 Parameters have the names used by NICs and switches; `dcqcn config example` explains each.
@@ -81,12 +89,16 @@ fn main() -> ExitCode {
     CompleteEnv::with_factory(Cli::command).complete();
     let cli = Cli::parse();
     log_to_stderr();
-    // The report includes the errors.
-    dcqcn_support::cli::run(
-        cli.json,
-        |out| cli.run(out),
-        |error| error.is::<qualify::NotQualified>().then_some((FAILED, true)),
-    )
+    dcqcn_support::cli::run(cli.json, |out| cli.run(out), exit_code)
+}
+
+/// Exit code of an error, and whether it was already reported.
+fn exit_code(error: &anyhow::Error) -> Option<(u8, bool)> {
+    if error.is::<qualify::NotQualified>() {
+        return Some((FAILED, true));
+    }
+    let is_usage = error.is::<WrongUsage>() || matches!(error.downcast_ref(), Some(SimError::Range(_)));
+    is_usage.then_some((WRONG_USAGE, false))
 }
 
 #[cfg(test)]

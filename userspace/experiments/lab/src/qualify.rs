@@ -6,11 +6,12 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
-use dcqcn_params::quantity::{parse_duration_ns, parse_rate_bps};
+use dcqcn_params::quantity::{parse_rate_bps, parse_time_ns};
 use dcqcn_support::cli::{Output, SettingsArgs};
 use dcqcn_testbed::IncastConfig;
 use dcqcn_testbed::qualify::{Case, DeviceUnderTest, Outcome, QualifyConfig, qualify};
 
+use crate::WrongUsage;
 use crate::incast::parse_small_bytes;
 
 /// Switch between the hosts.
@@ -73,7 +74,7 @@ pub(crate) struct QualifyArgs {
     #[arg(long, value_name = "RATE", value_parser = parse_rate_bps)]
     link: Option<u64>,
     /// Duration of traffic per case.
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration_ns)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_time_ns)]
     duration: u64,
     /// Rounds of the case `marking`, 10 to 10000.
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(10..=10_000))]
@@ -110,7 +111,7 @@ impl QualifyArgs {
             buffer_bytes: self.buffer.unwrap_or(default.buffer_bytes),
             ..default
         };
-        incast.validate()?;
+        incast.validate().map_err(WrongUsage)?;
         let (rounds, settings) = (self.rounds, self.settings.read()?);
         Ok(QualifyConfig { against, cases, incast, rounds, quiet: false, settings })
     }

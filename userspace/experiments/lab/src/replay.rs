@@ -1,8 +1,9 @@
 //! `replay`: the packets of a capture, processed by the data plane.
 
-use std::io::{BufWriter, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 
+use anyhow::anyhow;
 use clap::Args;
 use dcqcn_common::params::{Config, PACER_FQ, PACER_HTB, PACER_NONE};
 use dcqcn_params::{PacerChoice, Settings, SettingsError};
@@ -10,6 +11,9 @@ use dcqcn_replay::Hook;
 use dcqcn_replay::replay::{self, DEFAULT_LINK_RATE_BPS, EngineKind, Options};
 
 use dcqcn_support::cli::{Output, SettingsArgs};
+
+use crate::WrongUsage;
+use crate::trace::is_stdio;
 
 /// Process the packets of a capture at a hook, and show each verdict.
 ///
@@ -42,7 +46,8 @@ pub(crate) struct ReplayArgs {
     /// Seed of the random sequence. `bmv2` uses its own.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Write the outgoing packets, CNPs included, to this file, in order of departure.
+    /// Write the outgoing packets, CNPs included, to this file, in order of departure. `-`: to standard output, instead of
+    /// the lines of JSON.
     #[arg(long, value_name = "OUT.pcap")]
     out: Option<PathBuf>,
     #[command(flatten)]
@@ -52,6 +57,10 @@ pub(crate) struct ReplayArgs {
 impl ReplayArgs {
     pub(crate) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let Self { input, hook, engine, seed, out: departures, settings } = self;
+        let is_piped = departures.as_deref().is_some_and(is_stdio);
+        if is_piped && out.is_json() {
+            return Err(WrongUsage(anyhow!("--json and --out - both need standard output; omit one")).into());
+        }
         let options = Options {
             input,
             hook,
@@ -61,7 +70,8 @@ impl ReplayArgs {
             out: departures,
             summary_line: out.is_json(),
         };
-        let mut lines = BufWriter::new(out.writer());
+        let mut lines: Box<dyn Write> =
+            if is_piped { Box::new(io::sink()) } else { Box::new(BufWriter::new(out.writer())) };
         let summary = replay::run(&options, &mut lines)?;
         lines.flush()?;
         drop(lines);

@@ -15,6 +15,7 @@ use dcqcn_sim::{Outcome, Run, Scenario, file, plot, run_all};
 
 use dcqcn_support::cli::Output;
 
+use crate::WrongUsage;
 use crate::fabric::FabricArgs;
 use crate::files::write_file;
 
@@ -219,9 +220,9 @@ impl<const PRESET: usize> RunArgs<PRESET> {
     fn run(&self, file: Option<&Path>, out: &mut Output<'_>) -> anyhow::Result<()> {
         let setup = self.setup(file)?;
         let axes = self.axes()?;
-        let keys: Vec<String> = self.changes.iter().map(|change| change.key.to_string()).collect();
+        let keys: Vec<String> = setup.changes.iter().map(|change| change.key.to_string()).collect();
         let swept = axes.iter().filter_map(|axis| axis.settings.first()).map(|setting| &setting.key);
-        refuse_unread(keys.iter().chain(swept).map(String::as_str))?;
+        refuse_unread(keys.iter().chain(swept).map(String::as_str)).map_err(WrongUsage)?;
         let combinations = combinations(&axes)?;
         let setups: Vec<Setup> = combinations
             .iter()

@@ -103,7 +103,8 @@ impl TraceArgs {
     }
 }
 
-fn is_stdio(path: &Path) -> bool {
+/// Whether the path is `-`: standard input or output.
+pub(crate) fn is_stdio(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 

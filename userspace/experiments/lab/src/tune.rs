@@ -10,9 +10,12 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{Arg, Args};
 use dcqcn_params::quantity::parse_bytes;
 use dcqcn_sim::fabric::FabricSetup;
+use dcqcn_sim::presets::refuse_unread;
 use dcqcn_sim::tune::{FleetTarget, Limits, Objective, Task, TuneReport, tune};
 use dcqcn_support::cli::Output;
 use dcqcn_support::file::Replacement;
+
+use crate::WrongUsage;
 
 /// Search for better parameters in a simulated fabric: Kmin, Kmax, Pmax and the rate machine.
 ///
@@ -150,6 +153,8 @@ impl Written {
 impl TuneArgs {
     pub(crate) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         ensure!(self.setup.is_dcqcn(), "only DCQCN can be tuned: omit --control");
+        let keys: Vec<String> = self.setup.changes.iter().map(|change| change.key.to_string()).collect();
+        refuse_unread(keys.iter().map(String::as_str)).map_err(WrongUsage)?;
         let threads = match self.threads {
             Some(threads) => threads.into(),
             None => thread::available_parallelism().map_or(1, usize::from),

@@ -63,6 +63,36 @@ fn ineffective_fabric_flag_rejected() {
 }
 
 #[test]
+fn option_out_of_range_is_wrong_usage() {
+    for (line, expected) in [
+        ("qualify --window 0", "window = 0 is out of range: 1 to 1000000"),
+        ("qualify --duration 1ms", "duration = 1ms is out of range"),
+        ("incast --link 1kbit", "link = 1kbit is out of range"),
+        ("incast --mtu 1000", "is not an InfiniBand MTU"),
+        ("sim fabric --duration 1ns", "duration = 1ns is out of range"),
+        ("sim fabric --load 20% --workload incast:2", "--load has no effect"),
+        ("sim incast --set fast_cnp=on", "fast_cnp has no effect"),
+        ("tune --set fast_cnp=on", "fast_cnp has no effect"),
+        ("replay x.pcap --hook egress --out - --json", "omit one"),
+    ] {
+        let refused = run(&line.split(' ').collect::<Vec<_>>());
+        assert_eq!(refused.status.code(), Some(2), "{line}: {}", stderr(&refused));
+        assert!(stderr(&refused).contains(expected), "{line}: {}", stderr(&refused));
+    }
+}
+
+#[test]
+fn replay_writes_capture_to_stdout() {
+    let capture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../tests/captures/rc_write.pcap");
+    let capture = capture.to_str().unwrap();
+    let replay = run(&["replay", capture, "--hook", "egress", "--out", "-"]);
+    assert_eq!(replay.status.code(), Some(0), "{}", stderr(&replay));
+    // Magic number of pcap with nanoseconds.
+    assert_eq!(replay.stdout.first_chunk(), Some(&0xa1b2_3c4d_u32.to_ne_bytes()));
+    assert!(!stderr(&replay).is_empty() && !Path::new("-").exists());
+}
+
+#[test]
 fn fabric_flags_documented() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/reference/fabric.md");
     let page = std::fs::read_to_string(page).unwrap();

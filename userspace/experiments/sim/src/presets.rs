@@ -335,8 +335,9 @@ pub(crate) fn config(profile: Profile, changes: &[Assignment], sender_rate_bps: 
     Ok(config)
 }
 
-/// Parameters that simulations do not read: topology and switches have settings of their own.
-const UNREAD: [&str; 26] = [
+/// Parameters that simulations do not read: topology, links and switches have settings of their own.
+const UNREAD: [&str; 27] = [
+    "link_rate",
     "cp_enable",
     "fast_cnp",
     "queue_source",

@@ -4,7 +4,7 @@ use std::fmt;
 
 use anyhow::{Result, bail};
 use dcqcn_common::params::{Quantity, Unit};
-use dcqcn_support::render;
+use dcqcn_support::render::{self, count};
 use serde::Serialize;
 
 /// Maximum number of sender hosts: subnets are numbered by one byte, and 0 is the receiver's.
@@ -141,14 +141,7 @@ impl IncastConfig {
 
 impl fmt::Display for IncastConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let plural = |number: u16| if number == 1 { "" } else { "s" };
-        write!(
-            f,
-            "{} sender{} into {}",
-            self.senders,
-            plural(self.senders),
-            render::bps(self.link_bps as f64)
-        )?;
+        write!(f, "{} into {}", count(self.senders, "sender"), render::bps(self.link_bps as f64))?;
         write!(f, ", {} per mode", render::seconds(self.duration_ns))?;
         write!(f, ", MTU {}, buffer {}", self.mtu_bytes, render::bytes(self.buffer_bytes.into()))?;
         if self.bmv2 {
@@ -156,7 +149,7 @@ impl fmt::Display for IncastConfig {
         }
         match self.tcp_flows {
             0 => Ok(()),
-            flows => write!(f, ", alongside {flows} TCP flow{}", plural(flows)),
+            flows => write!(f, ", alongside {}", count(flows, "TCP flow")),
         }
     }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Result, bail, ensure};
 use clap::Args;
 use dcqcn_support::cli::Output;
+use dcqcn_support::render::count;
 use serde::Serialize;
 use tokio::task::JoinSet;
 
@@ -223,7 +224,7 @@ struct Pruned {
 
 impl fmt::Display for Pruned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{} versions deleted, {} kept", self.pruned.len(), self.kept)
+        writeln!(f, "{} deleted, {} kept", count(self.pruned.len(), "version"), self.kept)
     }
 }
 

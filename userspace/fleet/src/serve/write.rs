@@ -1,6 +1,6 @@
 //! Changes from the page: the token, changes of parameters, and their confirmation.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Result, ensure};
@@ -26,27 +26,33 @@ const WITHIN_S: std::ops::RangeInclusive<u64> = 10..=3_600;
 /// Prefix of the names of the agent's configurations.
 const FLEET_PREFIX: &str = "fleet ";
 
-/// The token required for changes.
+/// The token required for changes. Its file is read for each request, so that a leaked token can be replaced.
 pub(super) struct Token {
-    secret: Vec<u8>,
+    path: PathBuf,
     wrong: Mutex<()>,
 }
 
 impl Token {
-    /// Reads the token from a file.
+    /// The token in a file.
     ///
     /// # Errors
     /// The file cannot be read, other users have access to it, or the token is too short.
-    pub(super) fn read(path: &Path) -> Result<Self> {
-        let shown = path.display();
-        let secret = secret::read(path)?.trim_ascii().to_vec();
+    pub(super) fn new(path: PathBuf) -> Result<Self> {
+        let token = Self { path, wrong: Mutex::default() };
+        token.secret()?;
+        Ok(token)
+    }
+
+    fn secret(&self) -> Result<Vec<u8>> {
+        let shown = self.path.display();
+        let secret = secret::read(&self.path)?.trim_ascii().to_vec();
         ensure!(
             secret.len() >= MIN_TOKEN_CHARS,
             "cannot use {shown}: the token has {} characters, at least {MIN_TOKEN_CHARS} are required; `openssl rand \
              -hex 16` creates one",
             secret.len()
         );
-        Ok(Self { secret, wrong: Mutex::default() })
+        Ok(secret)
     }
 
     /// Checks a token. Delays the response to a wrong one by a second to slow down guessing.
@@ -54,8 +60,10 @@ impl Token {
     /// During that second, further wrong tokens are rejected immediately, so they do not occupy connections. The right token is
     /// never delayed.
     pub(super) async fn check(&self, shown: &[u8]) -> TokenCheck {
-        if is_same(&self.secret, shown) {
-            return TokenCheck::Right;
+        match self.secret() {
+            Ok(secret) if is_same(&secret, shown) => return TokenCheck::Right,
+            Ok(_) => {}
+            Err(error) => tracing::warn!("change rejected: {error:#}"),
         }
         let Ok(_guard) = self.wrong.try_lock() else { return TokenCheck::TooMany };
         sleep(WRONG_TOKEN_DELAY).await;
@@ -169,7 +177,7 @@ mod tests {
         let read = |text: &str, mode: u32| {
             fs::write(&path, text).unwrap();
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-            Token::read(&path).map(|token| token.secret).map_err(|error| format!("{error:#}"))
+            Token::new(path.clone()).and_then(|token| token.secret()).map_err(|error| format!("{error:#}"))
         };
         let token = "0123456789abcdef";
         assert_eq!(read(&format!("{token}\n"), 0o640).unwrap(), token.as_bytes());
@@ -177,13 +185,32 @@ mod tests {
         assert!(read("short", 0o600).unwrap_err().contains("openssl rand"));
     }
 
+    const SECRET: &[u8] = b"0123456789abcdef";
+
+    fn token() -> (tempfile::NamedTempFile, Token) {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(&file, SECRET).unwrap();
+        let token = Token::new(file.path().to_owned()).unwrap();
+        (file, token)
+    }
+
+    #[tokio::test]
+    async fn replaced_token_is_used_at_once() {
+        let (file, token) = token();
+        fs::write(&file, "another token 123").unwrap();
+        assert_eq!(token.check(SECRET).await, TokenCheck::Wrong);
+        assert_eq!(token.check(b"another token 123").await, TokenCheck::Right);
+        drop(file);
+        assert_eq!(token.check(b"another token 123").await, TokenCheck::Wrong);
+    }
+
     #[tokio::test]
     async fn wrong_token_delays_no_other_client() {
-        let token = Token { secret: b"0123456789abcdef".to_vec(), wrong: Mutex::default() };
+        let (_file, token) = token();
         let began = tokio::time::Instant::now();
         let meanwhile = async {
             tokio::task::yield_now().await;
-            (token.check(b"y").await, token.check(&token.secret).await, began.elapsed())
+            (token.check(b"y").await, token.check(SECRET).await, began.elapsed())
         };
         let (first, (second, right, waited)) = tokio::join!(token.check(b"x"), meanwhile);
         assert_eq!((first, second, right), (TokenCheck::Wrong, TokenCheck::TooMany, TokenCheck::Right));

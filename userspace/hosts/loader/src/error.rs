@@ -182,7 +182,11 @@ pub enum Error {
     Orphan { path: PathBuf, source: Box<dyn std::error::Error + Send + Sync> },
     #[error("{} is a directory instead of a journal; remove it (`rm -r`), and repeat the command", path.display())]
     JournalDirectory { path: PathBuf },
-    #[error("cannot mount a BPF file system on {}: {source}; it needs CAP_SYS_ADMIN", path.display())]
+    #[error(
+        "{} is not a BPF file system, and none can be mounted there: {source}; as root outside of containers, \
+         run `systemctl start run-dcqcn-bpf.mount` or `mount -t bpf bpf {}`, and share it with a container",
+        path.display(), path.display()
+    )]
     Mount { path: PathBuf, source: io::Error },
     /// Mounted, but not visible to this process.
     #[error("{} is not a BPF file system; mount one there: `mount -t bpf bpf {}`", path.display(), path.display())]

@@ -68,11 +68,11 @@ const RP: [Entry; 16] = [
     entry("rpg_min_dec_fac", "rp_min_dec_fac", 1, Zero::Lowest, 100),
     entry("rpg_min_rate", "rp_min_rate", MBIT, Zero::Lowest, u32::MAX as u64),
     entry("rate_to_set_on_first_cnp", "rp_rate_to_set_on_first_cnp", MBIT, Zero::Same, u32::MAX as u64),
-    entry("dce_tcp_g", "rp_dce_tcp_g", 1, Zero::Same, 1023),
-    entry("dce_tcp_rtt", "rp_dce_tcp_rtt", US, Zero::Same, BITS_17),
+    entry("dce_tcp_g", "rp_dce_tcp_g", 1, Zero::Lowest, 1023),
+    entry("dce_tcp_rtt", "rp_dce_tcp_rtt", US, Zero::Lowest, BITS_17),
     // The `firmware` variant checks at least once per microsecond.
     entry("rate_reduce_monitor_period", "rp_rate_reduce_monitor_period", US, Zero::Is(US), u32::MAX as u64),
-    entry("initial_alpha_value", "rp_initial_alpha_value", 1, Zero::Same, 1023),
+    entry("initial_alpha_value", "rp_initial_alpha_value", 1, Zero::Lowest, 1023),
 ];
 const NP: [Entry; 3] = [
     entry("min_time_between_cnps", "np_min_time_between_cnps", US, Zero::Same, BITS_17),
@@ -414,6 +414,25 @@ mod tests {
         assert_eq!(notes[2], "0 becomes 100kbit, the minimum");
         assert_eq!(notes[3], "unknown parameter");
         assert_eq!(config(&import).validate(), Ok(()));
+    }
+
+    /// NVIDIA's documented ranges: from 0 but for these, and up to the width of the field.
+    #[test]
+    fn firmware_limits_are_imported() {
+        let from_1 = ["rpg_threshold", "rpg_ai_rate", "rpg_hai_rate"];
+        for entry in RP.iter().chain(&NP).filter(|entry| entry.name != "rpg_gd") {
+            let lowest = u64::from(from_1.contains(&entry.name));
+            // Lower limits here: a rate of 800 Gbit/s, a period of 1 s.
+            let most = match entry.name {
+                "rate_reduce_monitor_period" => 1_000_000,
+                _ if entry.scale == MBIT => entry.most.min(800_000),
+                _ => entry.most,
+            };
+            for value in [lowest, most] {
+                let import = dumped(&format!("{} = {value}\n", entry.name), None);
+                assert_eq!(config(&import).validate(), Ok(()), "{} = {value}", entry.name);
+            }
+        }
     }
 
     #[test]

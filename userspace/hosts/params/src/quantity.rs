@@ -222,16 +222,7 @@ pub fn parse_rate_bps(text: &str) -> Result<u64, QuantityError> {
     parse(text, Unit::BitsPerSecond)
 }
 
-/// Parses a time in ns, for the command line. A bare number is in seconds; `1h 30m` is accepted too.
-pub fn parse_duration_ns(text: &str) -> Result<u64, QuantityError> {
-    if text.ends_with(|c: char| c.is_ascii_digit()) {
-        let seconds = parse(&format!("{text}s"), Unit::Nanoseconds);
-        return seconds.map_err(|error| QuantityError { text: text.to_owned(), ..error });
-    }
-    parse(text, Unit::Nanoseconds)
-}
-
-/// Parses a time in ns, for the command line. A bare number is rejected.
+/// Parses a time in ns, for the command line. A bare number is rejected; `1h 30m` is accepted.
 pub fn parse_time_ns(text: &str) -> Result<u64, QuantityError> {
     parse(text, Unit::Nanoseconds)
 }
@@ -318,20 +309,18 @@ mod tests {
     }
 
     #[test]
-    fn plain_numbers_are_seconds() {
-        assert_eq!(parse_duration_ns("10"), Ok(10_000_000_000));
-        assert_eq!(parse_duration_ns("0.5"), Ok(500_000_000));
-        assert_eq!(parse_duration_ns("20ms"), Ok(20_000_000));
+    fn time_needs_unit() {
+        assert_eq!(parse_time_ns("20ms"), Ok(20_000_000));
         for (text, seconds) in
             [("1h 30m", 5_400), ("1h30m", 5_400), ("90 seconds", 90), ("2min", 120), ("7d", 604_800)]
         {
-            assert_eq!(parse_duration_ns(text), Ok(seconds * 1_000_000_000), "{text}");
-            assert_eq!(parse(text, Unit::Nanoseconds), Ok(seconds * 1_000_000_000), "{text}");
+            assert_eq!(parse_time_ns(text), Ok(seconds * 1_000_000_000), "{text}");
         }
-        for text in ["1h -3m", "1x", "99999999999999d"] {
-            assert!(parse_duration_ns(text).is_err(), "{text}");
+        for text in ["10", "0.5", "1h -3m", "1x", "x1", "99999999999999d"] {
+            assert!(parse_time_ns(text).unwrap_err().to_string().contains(&format!("`{text}`")), "{text}");
         }
-        assert!(parse_duration_ns("x1").unwrap_err().to_string().contains("`x1`"));
+        let refused = parse_time_ns("10").unwrap_err().to_string();
+        assert_eq!(refused, "`10` has no unit: write a time, as in `55us`, `2ms` or `1s`");
     }
 
     proptest! {

@@ -6,9 +6,13 @@ use dcqcn_common::params::{Config, PfcConfig, QueueConfig, Scalars, Unit, WredCo
 use serde_json::{Map, Value, json};
 
 use super::example::ENTRIES;
-use super::file::{REPAIR, SECTIONS, SELECTORS};
+use super::file::{REPAIR, SELECTORS};
 use super::key::Key;
 use super::quantity::expected;
+
+/// Pattern of a time: `55us`, `2 min`, `1h 30m`.
+const TIME: &str = "^(0|([0-9]+([.][0-9]+)? *([nN]s|[uUµμ][sS]|[mM][sS]|[sS]|[mM]|[mM][iI][nN]|[hH])|[0-9]+ ?\
+                    (nsec|usec|msec|sec|secs|seconds?|mins|minutes?|hr|hrs|hours?|d|days?)) ?)+$";
 
 /// The schema of the file (JSON Schema 2020-12) as JSON, for TOML editors.
 pub fn schema() -> Value {
@@ -16,7 +20,7 @@ pub fn schema() -> Value {
     for entry in &ENTRIES {
         let words = (entry.words)();
         let mut value = if words.is_empty() {
-            json!({ "type": "integer", "minimum": WAYS, "maximum": MAX_FLOWS, "default": DEFAULT_FLOWS })
+            integer_or_text(WAYS as u64, MAX_FLOWS.into(), DEFAULT_FLOWS.into())
         } else {
             json!({ "enum": words, "default": (entry.default)().trim_matches('"') })
         };
@@ -49,20 +53,22 @@ pub fn schema() -> Value {
         (spec.key.to_owned(), parameter)
     });
     top.insert("pfc".to_owned(), rows("PFC of each priority.", &classes, table(pfc)));
-    top.insert("inline".to_owned(), text("Other interface of an inline attachment."));
+    top.insert("inline".to_owned(), text("", "Other interface of an inline attachment."));
     let mut interface = top.clone();
     for key in SELECTORS {
-        interface.insert(key.to_owned(), text("Pattern (* ? [a-f]) of the interfaces."));
+        interface.insert(key.to_owned(), text(".", "Pattern (* ? [a-f]) of the interfaces."));
     }
+    let parts = "Parts that the daemon restores if another program removes them.";
     interface.insert(
         REPAIR.to_owned(),
-        text("Parts that the daemon restores if another program removes them: none, programs, all."),
+        json!({ "enum": ["none", "programs", "all"], "default": "programs", "description": parts }),
     );
-    for section in SECTIONS {
-        top.insert(section.to_owned(), json!({ "type": "object" }));
+    let mut interfaces = table(interface.into_iter());
+    if let Some(object) = interfaces.as_object_mut() {
+        object.insert("anyOf".to_owned(), SELECTORS.map(|key| json!({ "required": [key] })).into());
     }
-    let interfaces = table(interface.into_iter());
     top.insert("interface".to_owned(), json!({ "type": "array", "items": interfaces }));
+    top.extend(sections());
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "dcqcn configuration",
@@ -73,8 +79,65 @@ pub fn schema() -> Value {
     })
 }
 
-fn text(doc: &str) -> Value {
-    json!({ "type": "string", "description": doc })
+/// The daemon's sections.
+fn sections() -> impl Iterator<Item = (String, Value)> {
+    let path = "^/";
+    let bounds = text(".", "A parameter or pattern, with or without bounds: wred.*.kmin = 50KB..500KB.");
+    let sections = [
+        (
+            "metrics",
+            vec![
+                ("listen", text(":[0-9]+$", "Address and port of the Prometheus endpoint.")),
+                ("top_qps", integer_or_text(0, 1_000, 0)),
+            ],
+        ),
+        ("age", vec![("idle", text(TIME, "Remove flows that are silent for this time, 1s to 7d."))]),
+        (
+            "log",
+            vec![
+                ("format", json!({ "enum": ["text", "json"], "default": "text" })),
+                ("filter", text("", "Log filter, in the syntax of DCQCN_LOG.")),
+            ],
+        ),
+        (
+            "control",
+            vec![
+                ("socket", text(path, "Path of the control socket.")),
+                ("group", text(".", "Group whose members may use the socket.")),
+            ],
+        ),
+        (
+            "fleet",
+            vec![
+                ("allow", json!({ "type": "array", "items": bounds })),
+                ("state", text(path, "File with the values requested over the socket.")),
+            ],
+        ),
+    ];
+    sections.into_iter().map(|(name, keys)| {
+        let keys = keys.into_iter().map(|(key, value)| (key.to_owned(), value));
+        (name.to_owned(), table(keys))
+    })
+}
+
+fn text(pattern: &str, doc: &str) -> Value {
+    json!({ "type": "string", "pattern": pattern, "description": doc })
+}
+
+/// A whole number, with or without quotes.
+fn integer_or_text(low: u64, high: u64, default: u64) -> Value {
+    let number = json!({ "type": "integer", "minimum": low, "maximum": high });
+    json!({ "anyOf": [number, { "type": "string", "pattern": "^[0-9]+$" }], "default": default })
+}
+
+/// Pattern of these words in any case.
+fn any_case(words: &[&str]) -> String {
+    let letter = |c: char| match c {
+        c if c.is_ascii_alphabetic() => format!("[{}{}]", c.to_ascii_lowercase(), c.to_ascii_uppercase()),
+        c => c.to_string(),
+    };
+    let words: Vec<String> = words.iter().map(|word| word.chars().map(letter).collect()).collect();
+    format!("^({})$", words.join("|"))
 }
 
 fn table(properties: impl Iterator<Item = (String, Value)>) -> Value {
@@ -102,20 +165,28 @@ fn parameter(key: Key) -> Value {
     let (low, high) = key.range().into_inner();
     let default = key.text(&Config::DEFAULT);
     let text =
-        |units: &str| json!({ "type": "string", "pattern": format!("^[0-9]+([.][0-9]+)? *({units})$") });
+        |units: &str| json!({ "type": "string", "pattern": format!("^(0|[0-9]+([.][0-9]+)? *({units}))$") });
     let number = json!({ "type": "integer", "minimum": low, "maximum": high });
     let mut schema = match key.unit() {
-        Unit::Bytes => json!({ "anyOf": [number, text("|[bB]|[kKmMgG][iI]?[bB]?")], "default": default }),
+        Unit::Bytes => json!({ "anyOf": [number, text("[bB]?|[kKmMgG][iI]?[bB]?")], "default": default }),
         Unit::BitsPerSecond => {
-            json!({ "anyOf": [number, text("|[kKmMgG]?|[kKmMgG]?[bB]it(/s)?|[kKmMgG]?b/s")], "default": default })
+            json!({ "anyOf": [number, text("[kKmMgG]?|[kKmMgG]?[bB][iI][tT](/[sS])?|[kKmMgG]?b/[sS]")], "default": default })
         }
-        Unit::Nanoseconds => json!({ "anyOf": [{ "const": 0 }, text("ns|[uµμ]s|ms|s")], "default": default }),
+        Unit::Nanoseconds => {
+            json!({ "anyOf": [{ "const": 0 }, { "type": "string", "pattern": TIME }], "default": default })
+        }
         Unit::PartsPerMillion => json!({ "anyOf": [{ "const": 0 }, text("%|ppm")], "default": default }),
-        Unit::Count => {
-            json!({ "type": "integer", "minimum": low, "maximum": high, "default": key.default() })
+        Unit::Count => integer_or_text(low, high, key.default()),
+        Unit::Switch => {
+            let words = any_case(&["true", "false", "on", "off", "1", "0"]);
+            let any =
+                json!([{ "type": "boolean" }, { "enum": [0, 1] }, { "type": "string", "pattern": words }]);
+            json!({ "anyOf": any, "default": key.default() == 1 })
         }
-        Unit::Switch => json!({ "type": "boolean", "default": key.default() == 1 }),
-        Unit::Choice(words) => json!({ "enum": words, "default": default }),
+        Unit::Choice(words) => {
+            let any = json!([{ "enum": words }, { "type": "string", "pattern": any_case(words) }]);
+            json!({ "anyOf": any, "default": default })
+        }
     };
     let hint = match key.unit() {
         Unit::Count | Unit::Switch | Unit::Choice(_) => String::new(),
@@ -128,6 +199,7 @@ fn parameter(key: Key) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use super::super::file::SECTIONS;
     use super::*;
 
     #[test]
@@ -145,6 +217,7 @@ mod tests {
         assert_eq!(properties["role"]["enum"], json!(["host", "switch"]));
         let interface = &properties["interface"]["items"]["properties"];
         assert_eq!(interface["wred"], properties["wred"]);
-        assert!(interface["mac"].is_object() && properties["metrics"].is_object());
+        assert!(interface["mac"].is_object());
+        assert!(SECTIONS.iter().all(|section| properties[section].is_object()));
     }
 }

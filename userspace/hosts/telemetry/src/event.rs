@@ -9,7 +9,7 @@ use dcqcn_common::layout::PairSource;
 use dcqcn_common::params::{Quantity, Unit};
 use dcqcn_loader::events::Entry;
 use dcqcn_params::qp::{address, hex};
-use dcqcn_support::render::printable;
+use dcqcn_support::render::{count, printable};
 use dcqcn_support::time::rfc3339;
 use serde::Serialize;
 
@@ -223,7 +223,7 @@ impl fmt::Display for Detail {
                 write!(f, "{address} {} from PSN {psn}, silent for {silent}", hex(*qpn))
             }
             Self::QueueDropped { queue, drops } => {
-                write!(f, "queue {queue} was full: {drops} packets dropped")
+                write!(f, "queue {queue} was full: {} dropped", count(*drops, "packet"))
             }
             Self::Paused { priority, action: "none" } => {
                 write!(f, "priority {priority}: pause storm ended")
@@ -235,7 +235,7 @@ impl fmt::Display for Detail {
                 write!(f, "{user}, `{}`: {}", printable(command), printable(error))
             }
             Self::Missed { entries } => {
-                write!(f, "{entries} events overwritten before they were read")
+                write!(f, "{} overwritten before being read", count(*entries, "event"))
             }
         }
     }

@@ -15,6 +15,7 @@ use dcqcn_p4::{Claim, Plan, Program, Session, StoredConfig, switch};
 use dcqcn_params::{Assignment, Key};
 use dcqcn_support::cli::Output;
 use dcqcn_support::file::read_text;
+use dcqcn_support::render::count;
 use dcqcn_telemetry::audit;
 use dcqcn_telemetry::{ChangeReport, CountersReport, FlowsReport, Parameter, QueuesReport};
 use serde::Serialize;
@@ -121,7 +122,8 @@ struct CheckReport {
 impl fmt::Display for CheckReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { file, ports, entries } = self;
-        writeln!(f, "{file} is valid: a BMv2 switch of {ports} ports and {entries} table entries")
+        let (ports, entries) = (count(*ports, "port"), count(*entries, "table entry"));
+        writeln!(f, "{file} is valid: a BMv2 switch of {ports} and {entries}")
     }
 }
 

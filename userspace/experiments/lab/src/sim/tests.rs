@@ -71,7 +71,11 @@ fn usage_error_suggests_fix() {
         ("incast --sweep kmx=1", "did you mean `kmax`?"),
         ("incast --set rpg_ai_rat=1", "did you mean `rpg_ai_rate`?"),
         ("incast --delay 1", "has no unit: write a time, as in `55us`"),
-        ("fabric --timeout 4", "has no unit"),
+        ("incast --duration 1", "has no unit"),
+        ("staircase --step 1", "has no unit"),
+        ("coexist --warm-up 1", "has no unit"),
+        ("incast --stop 1", "has no unit"),
+        ("fabric --duration 4", "has no unit"),
         ("incast --classes on", "unexpected argument '--classes'"),
         ("", "Usage:"),
     ] {
@@ -115,8 +119,13 @@ fn result_precedes_unwritable_file() {
 
 #[test]
 fn parameter_without_effect_rejected() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&file, "[params]\nlink_rate = '1gbit'\n[[roce]]\nflows = 3\n").unwrap();
+    let in_file = file.path().display().to_string();
     for options in [
         "incast --set fast_cnp=on",
+        "incast --set link_rate=1gbit",
+        in_file.as_str(),
         "incast --sweep cp_enable=on,off",
         "fabric --set pfc.3.xoff=1KB",
         "fabric --sweep wred.3.drain_rate=1gbit,2gbit",

@@ -5,6 +5,7 @@ use std::fmt;
 
 use dcqcn_common::layout::Counters;
 use dcqcn_common::stats::Stat;
+use dcqcn_support::render::count;
 use serde::Serialize;
 
 use super::EngineKind;
@@ -98,8 +99,8 @@ impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{} packets in {} ms: {} passed, {} dropped, {} not run, {} marked, {} delayed, {} emitted",
-            self.packets,
+            "{} in {} ms: {} passed, {} dropped, {} not run, {} marked, {} delayed, {} emitted",
+            count(self.packets, "packet"),
             self.duration_ns / 1_000_000,
             self.passed,
             self.dropped,
@@ -116,7 +117,7 @@ impl fmt::Display for Summary {
             )?;
         }
         if self.truncated != 0 {
-            writeln!(f, "{} packets were captured partially", self.truncated)?;
+            writeln!(f, "captured partially: {}", count(self.truncated, "packet"))?;
         }
         if let Some(damaged) = &self.damaged {
             writeln!(f, "{damaged}")?;

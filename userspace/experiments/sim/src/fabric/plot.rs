@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use dcqcn_support::plot::{
     self as plot, COLOURS, Cell, Chart, Curve, Line, Marks, heat, largest, mean, thin_out,
 };
-use dcqcn_support::render;
+use dcqcn_support::render::{self, count};
 
 use super::report::FabricReport;
 use crate::network::{Fct, Samples, SwitchSamples};
@@ -21,7 +21,12 @@ const STEPS: [f64; 5] = [0.0, 0.25, 0.5, 0.75, 1.0];
 
 /// Draws `report` into the files of `path`: one of each format, or that of its name.
 pub fn write_picture(path: &Path, report: &FabricReport) -> Result<()> {
-    let title = format!("{} hosts, {} switches: {} flows", report.hosts, report.switches, report.flows);
+    let title = format!(
+        "{}, {}: {}",
+        count(report.hosts, "host"),
+        count(report.switches, "switch"),
+        count(report.flows, "flow")
+    );
     let mut charts = vec![slowdown(report)];
     if let Some(samples) = &report.samples {
         charts.push(depths(report, samples));

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::{self, Write};
 use std::time::Duration;
 
-use dcqcn_support::render::{self, Column, Table};
+use dcqcn_support::render::{self, Column, Table, count};
 use serde::Serialize;
 
 use crate::network::workload::Collective;
@@ -148,18 +148,19 @@ impl fmt::Display for FabricReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{} hosts, {} switches, {} links: {} flows in {}\n",
-            self.hosts,
-            self.switches,
-            self.links,
-            self.flows,
+            "{}, {}, {}: {} in {}\n",
+            count(self.hosts, "host"),
+            count(self.switches, "switch"),
+            count(self.links, "link"),
+            count(self.flows, "flow"),
             render::ns(self.duration_ns)
         )?;
         if self.unfinished_flows != 0 {
             writeln!(
                 f,
-                "{} of {} flows incomplete at the end; increase --duration\n",
-                self.unfinished_flows, self.flows
+                "{} of {} incomplete at the end; increase --duration\n",
+                self.unfinished_flows,
+                count(self.flows, "flow")
             )?;
         }
         let mut table = Table::new(&[&["SIZE", ">FLOWS"], &FCT_HEADINGS[..]].concat());
@@ -176,14 +177,19 @@ impl fmt::Display for FabricReport {
         let t = &self.transport;
         writeln!(
             f,
-            "{} data packets, {} of them retransmitted; {} marked; {} CNPs; {} NAKs; {} timeouts",
-            t.data_packets, t.retransmitted_packets, t.marked_packets, t.cnps_handled, t.naks, t.timeouts
+            "{}, {} of them retransmitted; {} marked; {}; {}; {}",
+            count(t.data_packets, "data packet"),
+            t.retransmitted_packets,
+            t.marked_packets,
+            count(t.cnps_handled, "CNP"),
+            count(t.naks, "NAK"),
+            count(t.timeouts, "timeout")
         )?;
         if t.probes != 0 {
-            writeln!(f, "{} tail-loss probes", t.probes)?;
+            writeln!(f, "{}", count(t.probes, "tail-loss probe"))?;
         }
         if t.storms != 0 {
-            writeln!(f, "{} pause storms detected by watchdogs", t.storms)?;
+            writeln!(f, "{} detected by watchdogs", count(t.storms, "pause storm"))?;
         }
         writeln!(
             f,

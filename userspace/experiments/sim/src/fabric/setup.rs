@@ -6,7 +6,7 @@ use std::str::FromStr;
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Parser};
 use dcqcn_common::params::Config;
-use dcqcn_params::quantity::{parse_bytes, parse_duration_ns, parse_rate_bps, parse_time_ns};
+use dcqcn_params::quantity::{parse_bytes, parse_rate_bps, parse_time_ns};
 use dcqcn_params::{Assignment, Profile};
 
 use super::flags::{
@@ -162,7 +162,7 @@ pub struct FabricSetup {
     pub changes: Vec<Assignment>,
 
     /// Maximum time to simulate; the simulation ends when all flows are complete [default: 1s].
-    #[arg(long, value_name = "TIME", value_parser = parse_duration_ns, help_heading = "Run")]
+    #[arg(long, value_name = "TIME", value_parser = parse_time_ns, help_heading = "Run")]
     pub duration: Option<u64>,
     /// Seed of random numbers; equal seeds give bit-identical results [default: 1].
     #[arg(long, value_name = "N", help_heading = "Run")]

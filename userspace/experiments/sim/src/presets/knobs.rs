@@ -41,13 +41,8 @@ impl<T> Knob<T> {
     pub(in crate::presets) fn read(&self, target: &mut T, text: &str) -> Result<(), SetupError> {
         let key = self.key;
         let text = if text == "bulk" && key == "size" { "0" } else { text };
-        // A bare number is in seconds for times of a whole run only.
-        let parsed = if ["duration", "warm-up", "step", "stop"].contains(&key) {
-            quantity::parse_duration_ns(text)
-        } else {
-            quantity::parse(text, self.unit)
-        };
-        let value = parsed.map_err(|source| SetupError(format!("{key} = {source}")))?;
+        let value =
+            quantity::parse(text, self.unit).map_err(|source| SetupError(format!("{key} = {source}")))?;
         if !(self.min..=self.max).contains(&value) {
             let [value, min, max] = [value, self.min, self.max].map(|value| Quantity(value, self.unit));
             return Err(SetupError(format!("{key} = {value} is out of range: {min} to {max}")));

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use dcqcn_params::fluid::{FixedPoint, SteadyState};
-use dcqcn_support::render::{self, Column, Table};
+use dcqcn_support::render::{self, Column, Table, count};
 
 use super::{Oscillation, Report, Stage, percent, size};
 use crate::fabric::{FCT_HEADINGS, fct_cells};
@@ -67,8 +67,8 @@ impl Report {
         if self.outcome.unfinished_messages != 0 {
             writeln!(
                 f,
-                "\n{} messages incomplete at the end; increase --duration",
-                self.outcome.unfinished_messages
+                "\n{} incomplete at the end; increase --duration",
+                count(self.outcome.unfinished_messages, "message")
             )?;
         }
         self.write_sizes(f)

@@ -15,7 +15,7 @@ use clap::Args;
 use clap_complete::ArgValueCompleter;
 use dcqcn_common::params::Quantity;
 use dcqcn_loader::attach::{self, Change, ChangeError, Info, Pending, Reverted, Which};
-use dcqcn_params::quantity::parse_duration_ns;
+use dcqcn_params::quantity::parse_time_ns;
 use dcqcn_params::{Key, differing};
 use dcqcn_support::cli::Output;
 use dcqcn_support::clock::boottime_ns;
@@ -188,7 +188,7 @@ impl fmt::Display for Changed {
 
 /// Parses the time limit for confirming a change.
 pub(super) fn within(text: &str) -> Result<Duration, String> {
-    let within = parse_duration_ns(text).map(Duration::from_nanos).map_err(|error| error.to_string())?;
+    let within = parse_time_ns(text).map(Duration::from_nanos).map_err(|error| error.to_string())?;
     if (MIN_CONFIRM..=MAX_CONFIRM).contains(&within) {
         Ok(within)
     } else {

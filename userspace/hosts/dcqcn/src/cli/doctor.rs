@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use dcqcn_params::quantity::parse_duration_ns;
+use dcqcn_params::quantity::parse_time_ns;
 use serde::Serialize;
 
 use super::peer::PeerCommand;
@@ -109,7 +109,7 @@ pub(super) fn result(worst: Severity) -> anyhow::Result<()> {
 
 /// Parses the time between the readings.
 fn duration(text: &str) -> Result<Duration, String> {
-    let duration = parse_duration_ns(text).map(Duration::from_nanos).map_err(|error| error.to_string())?;
+    let duration = parse_time_ns(text).map(Duration::from_nanos).map_err(|error| error.to_string())?;
     if (MIN_OBSERVED..=MAX_OBSERVED).contains(&duration) {
         Ok(duration)
     } else {
@@ -123,7 +123,7 @@ const MAX_OBSERVED: Duration = Duration::from_secs(3_600);
 
 fn rtt_ns(text: &str) -> Result<u64, String> {
     const LONGEST_NS: u64 = 1_000_000_000;
-    let ns = parse_duration_ns(text).map_err(|error| error.to_string())?;
+    let ns = parse_time_ns(text).map_err(|error| error.to_string())?;
     if (1..=LONGEST_NS).contains(&ns) { Ok(ns) } else { Err("out of range: 1ns to 1s".to_owned()) }
 }
 

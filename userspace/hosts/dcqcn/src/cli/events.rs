@@ -74,7 +74,7 @@ const SCAN_PERIOD: Duration = Duration::from_secs(1);
 impl EventsArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let interrupt = Interrupt::catch_or(|| {})?;
-        let ifaces = if self.ifaces.is_empty() { Vec::new() } else { targets::names(self.ifaces, false)? };
+        let ifaces = targets::names(self.ifaces, false)?;
         if self.packets {
             let left = self.count.unwrap_or(u64::MAX);
             return show_packets(out, &ifaces, left, !self.no_follow, &interrupt);

@@ -59,7 +59,7 @@ struct Selection {
 
 #[derive(Debug, Args)]
 struct Words {
-    /// Interfaces, then parameters [default: all parameters].
+    /// Interfaces or patterns (eth*), then parameters [default: all parameters].
     #[arg(value_name = "IFACE|KEY", add = ArgValueCompleter::new(dcqcn_support::cli::iface_or_key))]
     words: Vec<String>,
     /// Every interface attached in this network namespace.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use clap::Args;
 use clap_complete::ArgValueCompleter;
-use dcqcn_params::quantity::parse_duration_ns;
+use dcqcn_params::quantity::parse_time_ns;
 use dcqcn_support::cli::Output;
 use dcqcn_support::interrupt::Interrupt;
 use dcqcn_telemetry::Sampler;
@@ -47,7 +47,7 @@ const MIN_INTERVAL: Duration = Duration::from_millis(10);
 const MAX_INTERVAL: Duration = Duration::from_secs(3_600);
 
 pub(super) fn parse_interval(text: &str) -> Result<Duration, String> {
-    let interval = parse_duration_ns(text).map(Duration::from_nanos).map_err(|error| error.to_string())?;
+    let interval = parse_time_ns(text).map(Duration::from_nanos).map_err(|error| error.to_string())?;
     if (MIN_INTERVAL..=MAX_INTERVAL).contains(&interval) {
         Ok(interval)
     } else {
@@ -58,7 +58,7 @@ pub(super) fn parse_interval(text: &str) -> Result<Duration, String> {
 impl MonitorArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let interrupt = Interrupt::catch_or(|| {})?;
-        let ifaces = if self.ifaces.is_empty() { Vec::new() } else { targets::names(self.ifaces, false)? };
+        let ifaces = targets::names(self.ifaces, false)?;
         let mut sampler = Sampler::new(ifaces);
         if sampler.sample()?.is_empty() {
             tracing::warn!(
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn intervals_have_bounds() {
         assert_eq!(parse_interval("250ms"), Ok(Duration::from_millis(250)));
-        assert_eq!(parse_interval("2"), Ok(Duration::from_secs(2)));
+        assert_eq!(parse_interval("2s"), Ok(Duration::from_secs(2)));
         for text in ["0s", "9ms", "2h", "61m", "3601s", "-1s", ""] {
             assert!(parse_interval(text).is_err(), "{text}");
         }

@@ -8,7 +8,7 @@ use dcqcn_loader::attach;
 use dcqcn_params::nvidia::{self, Note};
 use dcqcn_support::cli::Output;
 use dcqcn_support::file::replace;
-use dcqcn_support::render::Table;
+use dcqcn_support::render::{Table, count};
 use dcqcn_telemetry::{ChangeReport, Source};
 use serde::Serialize;
 
@@ -55,7 +55,7 @@ struct ImportReport {
 impl fmt::Display for ImportReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { dry_run, read, settings, changed, notes } = self;
-        write!(f, "{read} parameter{}", if *read == 1 { "" } else { "s" })?;
+        write!(f, "{}", count(*read, "parameter"))?;
         match settings.get(*read..) {
             Some([]) | None => writeln!(f, " read")?,
             Some(implied) => writeln!(f, " read, {} implied by the firmware's algorithm", implied.len())?,

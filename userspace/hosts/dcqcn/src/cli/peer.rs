@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
-use dcqcn_params::quantity::parse_duration_ns;
+use dcqcn_params::quantity::parse_time_ns;
 use dcqcn_support::cli::Output;
 
 use crate::doctor::Severity;
@@ -100,7 +100,7 @@ fn resolve(text: &str) -> anyhow::Result<SocketAddr> {
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    let duration = parse_duration_ns(text).map(Duration::from_nanos).map_err(|error| error.to_string())?;
+    let duration = parse_time_ns(text).map(Duration::from_nanos).map_err(|error| error.to_string())?;
     if (Duration::from_millis(100)..=MAX_DURATION).contains(&duration) {
         Ok(duration)
     } else {

@@ -25,7 +25,7 @@ Examples:
   dcqcn set eth0 rpg_ai_rate=20mbit rpg_time_reset=300us
   dcqcn set eth1 wred.3.kmin=100KB wred.3.kmax=400KB wred.3.pmax=20%
   dcqcn set eth0,eth1 dscp_to_tc.24=3 tc_to_queue.3=3
-  dcqcn set --all min_time_between_cnps=50us
+  dcqcn set 'eth*' min_time_between_cnps=50us
   # reverted after a minute, unless `dcqcn confirm` follows
   dcqcn set eth0 --confirm 60s rpg_max_rate=1gbit
   # a profile, and one parameter on top of it

@@ -15,22 +15,45 @@ use dcqcn_params::{Assignment, Profile, SetError};
 use dcqcn_telemetry::audit::{self as audit, ChangeMode};
 use glob::Pattern;
 
-/// The names without duplicates, or all attached interfaces.
-pub(super) fn names(ifaces: Vec<String>, all: bool) -> anyhow::Result<Vec<String>> {
-    let mut names: Vec<String> = Vec::new();
-    if all {
-        names.extend(attach::list_alive()?.into_iter().map(|info| info.iface));
-        if names.is_empty() {
-            bail!("no interface is attached in this network namespace; run `dcqcn attach IFACE`");
-        }
-        return Ok(names);
+/// The names, and the attached interfaces that match a pattern, without duplicates; or all attached interfaces.
+pub(super) fn names(words: Vec<String>, all: bool) -> anyhow::Result<Vec<String>> {
+    let attached = || Ok(attach::list_alive()?.into_iter().map(|info| info.iface).collect());
+    if !all {
+        return select(words, attached);
     }
-    for iface in ifaces.into_iter().map(resolve_altname) {
-        if !names.contains(&iface) {
-            names.push(iface);
-        }
-    }
+    let names: Vec<String> = attached()?;
+    ensure!(
+        !names.is_empty(),
+        "no interface is attached in this network namespace; run `dcqcn attach IFACE`"
+    );
     Ok(names)
+}
+
+/// The interfaces to detach: like [`names`], with incomplete attachments.
+pub(super) fn detachable(words: Vec<String>) -> anyhow::Result<Vec<String>> {
+    select(words, || Ok(attach::labels()?))
+}
+
+fn select(
+    words: Vec<String>,
+    attached: impl FnOnce() -> anyhow::Result<Vec<String>>,
+) -> anyhow::Result<Vec<String>> {
+    let attached = if words.iter().any(|word| is_pattern(word)) { attached()? } else { Vec::new() };
+    let mut chosen: Vec<String> = Vec::new();
+    for word in words {
+        let names = if is_pattern(&word) {
+            let pattern = Pattern::new(&word).context("cannot read the pattern")?;
+            attached.iter().filter(|iface| pattern.matches(iface)).cloned().collect()
+        } else {
+            vec![resolve_altname(word.clone())]
+        };
+        ensure!(
+            !names.is_empty(),
+            "the pattern {word} matches no attached interface; `dcqcn status` lists them"
+        );
+        chosen.extend(names.into_iter().filter(|name| !chosen.contains(name)).collect::<Vec<_>>());
+    }
+    Ok(chosen)
 }
 
 /// Resolves an altname (`ip link property add dev IFACE altname NAME`) to the interface's name; an unknown name is
@@ -83,27 +106,6 @@ pub(super) fn attachable(words: &[String], all_rdma: bool) -> anyhow::Result<Vec
     Ok(chosen)
 }
 
-/// The interfaces to detach: those named, and all attached ones whose name matches a pattern.
-pub(super) fn detachable(words: Vec<String>) -> anyhow::Result<Vec<String>> {
-    let (patterns, mut chosen): (Vec<String>, Vec<String>) =
-        words.into_iter().partition(|word| is_pattern(word));
-    chosen = names(chosen, false)?;
-    if patterns.is_empty() {
-        return Ok(chosen);
-    }
-    let attached = attach::labels()?;
-    for word in patterns {
-        let pattern = Pattern::new(&word).context("cannot read the pattern")?;
-        let matching: Vec<_> = attached.iter().filter(|iface| pattern.matches(iface)).cloned().collect();
-        ensure!(
-            !matching.is_empty(),
-            "cannot detach {word}: it matches no attached interface; `dcqcn status` lists them"
-        );
-        chosen.extend(matching.into_iter().filter(|iface| !chosen.contains(iface)).collect::<Vec<_>>());
-    }
-    Ok(chosen)
-}
-
 /// Names and parameters of interfaces.
 pub(super) fn configs(ifaces: Vec<String>, all: bool) -> anyhow::Result<Vec<(String, Config)>> {
     let of = |iface: String| {
@@ -128,7 +130,7 @@ pub(super) struct Edits {
 
 #[derive(Debug, Args)]
 struct EditArgs {
-    /// Interfaces, separated by commas or spaces, then assignments.
+    /// Interfaces or patterns (eth*), separated by commas or spaces, then assignments.
     #[arg(value_name = "IFACE|KEY=VALUE", add = ArgValueCompleter::new(dcqcn_support::cli::iface_or_key_value))]
     words: Vec<Word>,
     /// Every interface attached in this network namespace.
@@ -259,9 +261,15 @@ mod tests {
     use anyhow::anyhow;
 
     #[test]
-    fn duplicate_interface_names_are_merged() {
-        let requested = ["b", "a", "b"].map(String::from).to_vec();
-        assert_eq!(names(requested, false).unwrap(), ["b", "a"]);
+    fn patterns_select_attached_interfaces_once() {
+        let select = |words: &str| {
+            let words = words.split(' ').map(str::to_owned).collect();
+            select(words, || Ok(["eth0", "eth1", "ib0"].map(str::to_owned).to_vec()))
+        };
+        assert_eq!(select("b a b").unwrap(), ["b", "a"]);
+        assert_eq!(select("eth1 eth* x").unwrap(), ["eth1", "eth0", "x"]);
+        let refused = select("eth0 wl*").unwrap_err().to_string();
+        assert!(refused.starts_with("the pattern wl* matches no attached interface"), "{refused}");
     }
 
     #[test]

@@ -97,6 +97,8 @@ pub(crate) fn check(address: SocketAddr, options: Options) -> Result<Report> {
         ensure_detached(&local, &remote)?;
         phases.push(client.phase("after", &local, &remote)?);
     }
+    // Optional: this host has its report.
+    let _ = client.control.send(&Request::End);
     let report = Report::new(local, remote, phases, roce);
     let findings = findings::all(&report);
     Ok(report.with(findings))

@@ -4,7 +4,7 @@ use dcqcn_common::params::{Quantity, Unit};
 use dcqcn_common::stats::Stat;
 use dcqcn_params::quantity::expected;
 use dcqcn_params::{Key, word};
-use dcqcn_support::render;
+use dcqcn_support::render::{self, count};
 use dcqcn_telemetry::{ClassSample, QpSample, QueueSample, Sample};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -122,11 +122,11 @@ fn title(state: &State, flows: Rect) -> Line<'_> {
 }
 
 fn visible_range(state: &State, sample: &Sample, flows: Rect) -> String {
-    let count = sample.qps.len();
+    let all = sample.qps.len();
     let page = usize::from(flows.height.saturating_sub(1));
-    match state.offset.min(count.saturating_sub(page)) {
-        _ if count <= page => format!("{count} QPs"),
-        first => format!("QPs {}-{} of {count}", first + 1, first + page),
+    match state.offset.min(all.saturating_sub(page)) {
+        _ if all <= page => count(all, "QP"),
+        first => format!("QPs {}-{} of {all}", first + 1, first + page),
     }
 }
 

@@ -7,7 +7,6 @@ use dcqcn_params::word;
 use nix::errno::Errno;
 
 use super::hook_names::{with_current_names, with_names};
-use super::identity::boot_id;
 use super::journal::{Record, State};
 use super::state_dir::{Records, StateDir};
 use super::{Attachment, Error, Id, Info, name_of, verify};
@@ -189,7 +188,7 @@ pub(super) fn find(state_dir: &StateDir, iface: &str) -> Result<Record, Error> {
     let none = || Error::NotAttached { iface: iface.to_owned() };
     let ifindex = index_of(state_dir, &netlink, iface)?;
     let record = state_dir.read(ifindex)?.ok_or_else(none)?;
-    if record.boot_id != boot_id() {
+    if state_dir.is_of_earlier_boot(&record) {
         return Err(none());
     }
     verify::check_file_system(state_dir, &netlink, &record)?;
@@ -271,13 +270,12 @@ pub(super) fn check_unattached(
 ) -> Result<(), Error> {
     // An unreadable journal must not be overwritten.
     state_dir.read(link.index)?;
-    let boot_id = boot_id();
     for (ifindex, record) in journals.records() {
         if ifindex == link.index {
             verify::check_file_system(state_dir, netlink, record)?;
         }
         // Attachments of an earlier boot, or unfinished ones, do not count.
-        if record.boot_id != boot_id || record.state != State::Attached {
+        if state_dir.is_of_earlier_boot(record) || record.state != State::Attached {
             continue;
         }
         if ifindex == link.index && verify::is_running(record)? {

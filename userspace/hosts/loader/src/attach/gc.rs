@@ -6,7 +6,6 @@ use serde::Serialize;
 
 use super::bound::Bound;
 use super::find::Journals;
-use super::identity::boot_id;
 use super::journal::{Journal, Record, State, UndoStep};
 use super::state_dir::{StateDir, remove_pins};
 use super::undo::{InterfaceAccess, rollback, undo_with};
@@ -44,7 +43,7 @@ pub fn gc() -> Result<Vec<Freed>, Error> {
     for ifindex in state_dir.ifindexes()? {
         let Ok(Some(record)) = state_dir.read(ifindex) else { continue };
         let is_here = links.binary_search_by_key(&ifindex, |link| link.index).is_ok();
-        if let Some(why) = reason(&record, is_here)
+        if let Some(why) = reason(&state_dir, &record, is_here)
             && verify::check_file_system(&state_dir, &netlink, &record).is_ok()
         {
             freed.push(undo(&state_dir, &netlink, record, why)?);
@@ -55,9 +54,9 @@ pub fn gc() -> Result<Vec<Freed>, Error> {
 }
 
 /// Reason to undo a record of this namespace, if any.
-fn reason(record: &Record, is_here: bool) -> Option<&'static str> {
+fn reason(state_dir: &StateDir, record: &Record, is_here: bool) -> Option<&'static str> {
     match record.state {
-        _ if record.boot_id != boot_id() => Some("of an earlier boot"),
+        _ if state_dir.is_of_earlier_boot(record) => Some("of an earlier boot"),
         _ if !is_here => Some("the interface was removed"),
         State::Attached => None,
         State::Attaching => Some("attaching it was interrupted"),
@@ -67,15 +66,15 @@ fn reason(record: &Record, is_here: bool) -> Option<&'static str> {
 
 fn undo(state_dir: &StateDir, netlink: &Netlink, record: Record, why: &str) -> Result<Freed, Error> {
     let (iface, netns_cookie) = (record.info.iface.clone(), record.info.netns_cookie);
-    let report = if record.boot_id == boot_id() {
-        rollback(state_dir, netlink, record)?
-    } else {
+    let report = if state_dir.is_of_earlier_boot(&record) {
         let ifindex = record.info.ifindex;
         undo_with(
             Journal::resume(record, state_dir.store(ifindex)),
             &state_dir.pins(ifindex),
             InterfaceAccess::Gone,
         )
+    } else {
+        rollback(state_dir, netlink, record)?
     };
     let done = report.done.clone();
     let problem = report.result(&iface).err().map(|error| error.to_string());
@@ -112,11 +111,11 @@ fn free_in_other_namespaces(state_dir: &StateDir) -> Result<Vec<Freed>, Error> {
     let Some(_lock) = state_dir.try_lock()? else {
         return Ok(Vec::new());
     };
-    let (boot_id, my_inode) = (boot_id(), netns::current_inode()?);
+    let my_inode = netns::current_inode()?;
     let mut freed = Vec::new();
     for ifindex in state_dir.ifindexes()? {
         let Ok(Some(record)) = state_dir.read(ifindex) else { continue };
-        let why = if record.boot_id != boot_id {
+        let why = if state_dir.is_of_earlier_boot(&record) {
             "of an earlier boot"
         } else if was_removed(state_dir, &record, my_inode) {
             "its network namespace or interface was removed"
@@ -180,7 +179,7 @@ pub(super) fn reclaim(
         let is_here = links.binary_search_by_key(&ifindex, |link| link.index).is_ok();
         // The caller found that this attachment is not complete.
         let without_programs = (ifindex == link.index).then_some("its programs are no longer on their hooks");
-        let why = reason(record, is_here).or(without_programs)?;
+        let why = reason(state_dir, record, is_here).or(without_programs)?;
         verify::check_file_system(state_dir, netlink, record).is_ok().then(|| (record.clone(), why))
     };
     let due: Vec<_> = journals.records().filter_map(due).collect();

@@ -26,11 +26,17 @@ impl Info {
     }
 }
 
-/// Boot ID (random(4)); empty if `/proc` does not have it.
+/// Boot ID (random(4)); empty if unknown.
 pub(super) fn boot_id() -> &'static str {
+    const FILE: &str = "/proc/sys/kernel/random/boot_id";
     /// Compared with that of each journal.
     static BOOT_ID: LazyLock<String> = LazyLock::new(|| {
-        fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        // systemd-nspawn mounts a random ID over it for each container.
+        if mounts.contains(&format!(" {FILE} ")) {
+            return String::new();
+        }
+        fs::read_to_string(FILE).unwrap_or_default().trim().to_owned()
     });
     &BOOT_ID
 }

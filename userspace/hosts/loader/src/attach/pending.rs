@@ -9,7 +9,6 @@ use dcqcn_support::clock::boottime_ns;
 use super::change::{Change, ChangeError, write_config};
 use super::find::find;
 use super::hook_names::with_current_names;
-use super::identity::boot_id;
 use super::journal::{Record, State, Store as _};
 use super::pending_revert::Pending;
 use super::state_dir::StateDir;
@@ -127,9 +126,11 @@ fn revert_one(
 
 /// Pending changes and their records.
 fn waiting(state_dir: &StateDir) -> Result<Vec<(Record, Pending)>, Error> {
-    let (boot_id, records) = (boot_id(), state_dir.records()?);
-    let attached = records.values().filter(|r| r.state == State::Attached && r.boot_id == boot_id);
-    Ok(attached
+    let records = state_dir.records()?;
+    let is_attached = |r: &Record| r.state == State::Attached && !state_dir.is_of_earlier_boot(r);
+    Ok(records
+        .values()
+        .filter(|record| is_attached(record))
         .filter_map(|record| {
             let pending = record.pending.clone()?;
             Some((record.as_ref().clone(), pending))

@@ -35,6 +35,7 @@ use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
 use super::Error;
+use super::identity::boot_id;
 use super::journal::{Record, Store};
 use super::lock::Lock;
 
@@ -286,6 +287,12 @@ impl StateDir {
         Ok(Some(record))
     }
 
+    /// Whether a record is certainly of an earlier boot: pins do not survive a reboot.
+    pub(super) fn is_of_earlier_boot(&self, record: &Record) -> bool {
+        let ids = [boot_id(), &record.boot_id];
+        ids[0] != ids[1] && !ids.contains(&"") && !self.pins(record.info.ifindex).exists()
+    }
+
     /// Name of an interface, if the calling thread is in its network namespace.
     fn name_of(&self, ifindex: u32) -> Option<String> {
         netns::current_cookie().ok().filter(|cookie| *cookie == self.cookie)?;
@@ -464,6 +471,31 @@ mod tests {
         assert!(!state_dir.is_there());
     }
 
+    fn record(ifindex: u32, boot_id: &str) -> serde_json::Value {
+        serde_json::json!({
+            "format": 2, "state": "attached", "boot_id": boot_id, "netns_inode": 1, "steps": [],
+            "info": {
+                "iface": "eth0", "ifindex": ifindex, "inline_peer": null, "role": "switch", "pacer": "none",
+                "xdp_mode": "none", "tc_mode": "tcx", "programs": [], "rp_flows": 8, "np_flows": 8,
+                "version": "0", "attached_at_ns": 1, "notes": [],
+            },
+        })
+    }
+
+    /// A container may have another boot ID, and share the state directories.
+    #[test]
+    fn pinned_or_unknown_boot_is_not_earlier() {
+        let root = tempfile::tempdir().expect("a directory");
+        let state_dir = StateDir::of(root.path().to_owned(), 7);
+        let is_earlier = |boot_id: &str| {
+            let record = serde_json::from_value(record(2, boot_id)).expect("a record");
+            state_dir.is_of_earlier_boot(&record)
+        };
+        assert!(is_earlier("another") && !is_earlier("") && !is_earlier(boot_id()));
+        fs::create_dir_all(state_dir.pins(2)).expect("pins");
+        assert!(!is_earlier("another"));
+    }
+
     #[test]
     fn unchanged_journals_listed_once() {
         let root = tempfile::tempdir().expect("a directory");
@@ -471,15 +503,7 @@ mod tests {
         assert!(state_dir.records().expect("no directory").is_empty());
         fs::create_dir(&state_dir.files).expect("a directory");
         let write = |ifindex: u32| {
-            let record = serde_json::json!({
-                "format": 2, "state": "attached", "boot_id": "", "netns_inode": 1, "steps": [],
-                "info": {
-                    "iface": "eth0", "ifindex": ifindex, "inline_peer": null, "role": "switch", "pacer": "none",
-                    "xdp_mode": "none", "tc_mode": "tcx", "programs": [], "rp_flows": 8, "np_flows": 8,
-                    "version": "0", "attached_at_ns": 1, "notes": [],
-                },
-            });
-            fs::write(state_dir.journal(ifindex), record.to_string()).expect("a file");
+            fs::write(state_dir.journal(ifindex), record(ifindex, "").to_string()).expect("a file");
         };
         (2..=401).for_each(write);
         let minute_ago = SystemTime::now() - Duration::from_secs(60);

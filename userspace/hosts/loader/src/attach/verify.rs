@@ -11,7 +11,6 @@ use serde::Serialize;
 
 use super::bound::Bound;
 use super::hook_names::{XDP_PEER, tc_hook};
-use super::identity::boot_id;
 use super::journal::{Record, UndoStep};
 use super::state_dir::{StateDir, names};
 use super::{Error, ForeignProgram, Info, foreign};
@@ -124,7 +123,7 @@ pub(super) fn check_file_system(
 ) -> Result<(), Error> {
     let info = &record.info;
     let is_here = record.bpf_dev.is_none_or(|dev| state_dir.bpf_dev() == Some(dev));
-    if is_here || record.boot_id != boot_id() || state_dir.pins(info.ifindex).exists() {
+    if is_here || state_dir.is_of_earlier_boot(record) || state_dir.pins(info.ifindex).exists() {
         return Ok(());
     }
     let Ok(link) = netlink.link_by_index(info.ifindex) else { return Ok(()) };

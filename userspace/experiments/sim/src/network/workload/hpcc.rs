@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::Workload;
+use super::{MAX_FLOWS, Workload};
 use crate::network::read::{FileError, words};
 use crate::network::topology::{Link, MAX_NODES, Topology};
 
@@ -25,10 +25,18 @@ impl Workload {
     pub fn hpcc(name: &str, text: &str, class: u8, topology: &Topology) -> Result<Self, FileError> {
         let ids = topology.node_ids();
         let mut lines = words(text);
-        let count = lines.next().and_then(|(_, words)| words.first()?.parse::<usize>().ok());
-        let Some(count) = count else {
+        let first =
+            lines.next().and_then(|(line, words)| Some((line, words.first()?.parse::<usize>().ok()?)));
+        let Some((line, count)) = first else {
             return Err(FileError::new(name, 1, "the first line must be the number of flows"));
         };
+        if count as u64 > MAX_FLOWS {
+            return Err(FileError::new(
+                name,
+                line,
+                format!("{count} flows are out of range: 1 to {MAX_FLOWS}"),
+            ));
+        }
         let mut flows = Vec::new();
         for (line, words) in lines.take(count) {
             let flow = match words.as_slice() {

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use super::{Wait, Workload};
+use super::{MAX_FLOWS, Wait, Workload};
 use crate::network::agenda::MAX_TIME_NS;
 use crate::network::read::{FileError, words};
 
@@ -45,6 +45,9 @@ impl Workload {
                     Err(_) => return refuse(format!("`{count}` is not a number of nodes")),
                 },
                 ["Connections", count] => match count.parse::<usize>() {
+                    Ok(count) if count as u64 > MAX_FLOWS => {
+                        return refuse(format!("{count} connections are out of range: 1 to {MAX_FLOWS}"));
+                    }
                     Ok(count) => connections = Some(count),
                     Err(_) => return refuse(format!("`{count}` is not a number of connections")),
                 },
@@ -82,6 +85,9 @@ impl Workload {
                     }
                     if connection.start_ps.is_some() == (connection.trigger.is_some()) {
                         return refuse("a connection must have either a start or a trigger".to_owned());
+                    }
+                    if workload.flows().len() as u64 == MAX_FLOWS {
+                        return refuse(format!("more than {MAX_FLOWS} connections"));
                     }
                     let flow = workload.flow(
                         src,
@@ -258,6 +264,7 @@ mod tests {
                 "m: trigger 1: a barrier of 2 has 1",
             ),
             ("Nodes 2\n0->3 start 0 size 5\n", "m:2: 0->3: the file announces 2 nodes"),
+            ("Connections 16000001\n", "m:1: 16000001 connections are out of range: 1 to 16000000"),
             ("Nodes two\n", "m:1: `two` is not a number of nodes"),
             ("Connections 2\n0->1 start 0 size 5\n", "m: the file announces 2 connections, but has 1"),
             ("0->0 start 0 size 5\n", "m:1: 0->0: a connection needs two nodes"),

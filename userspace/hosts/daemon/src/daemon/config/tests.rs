@@ -2,6 +2,7 @@
 
 use dcqcn_params::Role;
 use proptest::prelude::*;
+use serde_json::Value as Json;
 
 use super::*;
 
@@ -109,5 +110,107 @@ proptest! {
         let _ = parse("d", &text);
         let _ = parse("d", &format!("[[interface]]\nname = {value}\n{key} = {value}"));
         let _ = parse("d", &format!("[{table}]\n{key} = {value}\nlisten = {value}\nidle = {value}"));
+    }
+}
+
+/// Whether a JSON schema, with the keywords of ours, accepts a value.
+fn accepts(schema: &Json, value: &Json) -> bool {
+    let all = |key: &str, holds: &dyn Fn(&Json) -> bool| schema.get(key).is_none_or(holds);
+    let in_range =
+        |low: &Json, high: &Json| value.as_f64() >= low.as_f64() && value.as_f64() <= high.as_f64();
+    let is_match = |pattern: &str, text: &str| regex::Regex::new(pattern).unwrap().is_match(text);
+    let of_key = |key: &str| {
+        let patterns = schema["patternProperties"].as_object().into_iter().flatten();
+        let mut patterns = patterns.filter(|(pattern, _)| is_match(pattern, key)).map(|(_, of)| of);
+        schema["properties"].get(key).or_else(|| patterns.next())
+    };
+    all("type", &|name| match name.as_str().unwrap() {
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        "string" => value.is_string(),
+        "boolean" => value.is_boolean(),
+        "integer" => value.is_u64(),
+        other => panic!("{other}"),
+    }) && all("anyOf", &|any| any.as_array().unwrap().iter().any(|one| accepts(one, value)))
+        && all("enum", &|words| words.as_array().unwrap().contains(value))
+        && all("const", &|only| only == value)
+        && all("minimum", &|low| in_range(low, &schema["maximum"]))
+        && all("pattern", &|pattern| {
+            value.as_str().is_some_and(|text| is_match(pattern.as_str().unwrap(), text))
+        })
+        && all("required", &|keys| {
+            keys.as_array().unwrap().iter().all(|key| value.get(key.as_str().unwrap()).is_some())
+        })
+        && all("items", &|of| value.as_array().unwrap().iter().all(|item| accepts(of, item)))
+        && all("additionalProperties", &|_| {
+            value
+                .as_object()
+                .unwrap()
+                .iter()
+                .all(|(key, value)| of_key(key).is_some_and(|of| accepts(of, value)))
+        })
+}
+
+#[test]
+fn schema_and_check_agree() {
+    let schema = dcqcn_params::schema();
+    let agree = |text: &str, is_valid: bool| {
+        let value: Json = toml::from_str(text).unwrap();
+        assert_eq!(parse("x", text).is_ok(), is_valid, "check: {text}");
+        assert_eq!(accepts(&schema, &value), is_valid, "schema: {text}");
+    };
+    let uncommented = |text: String| -> String {
+        let lines = text.lines().filter(|line| !line.starts_with("# "));
+        lines.map(|line| format!("{}\n", line.strip_prefix('#').unwrap_or(line))).collect()
+    };
+    agree(WHOLE, true);
+    agree(&uncommented(dcqcn_params::example(&dcqcn_common::params::Config::DEFAULT)), true);
+    for value in ["true", "'on'", "'OFF'", "1", "'0'"] {
+        agree(&format!("[parameters]\ncp_enable = {value}\n"), true);
+    }
+    for line in [
+        "cnp_dscp = '46'",
+        "cnp_limit = 'QP'",
+        "link_rate = '10 GBIT'",
+        "rpg_byte_reset = '64KiB'",
+        "dce_tcp_rtt = '2 ms'",
+        "rpg_ai_rate = 40000000",
+    ] {
+        agree(&format!("[parameters]\n{line}\n"), true);
+    }
+    for bad in [
+        "cp_enable = 'maybe'",
+        "cp_enable = 2",
+        "cnp_dscp = 64",
+        "cnp_dscp = 'x'",
+        "cnp_limit = 'all'",
+        "link_rate = '10gbps'",
+        "dce_tcp_rtt = 55",
+        "dce_tcp_rtt = '55'",
+        "dce_tcp_rtt = '55 x'",
+        "rpg_byte_reset = true",
+        "unknown = 1",
+    ] {
+        agree(&format!("[parameters]\n{bad}\n"), false);
+    }
+    let interface = |line: &str| format!("[[interface]]\nname = 'eth0'\n{line}\n");
+    for repair in Repair::value_variants() {
+        agree(&interface(&format!("repair = '{}'", dcqcn_params::word(repair))), true);
+    }
+    for bad in [
+        interface("repair = 'x'"),
+        interface("role = 'Host'"),
+        "[[interface]]\nrole = 'host'\n".to_owned(),
+        "[[interface]]\nname = ''\n".to_owned(),
+        "flows = 7\n".to_owned(),
+        "[metrics]\nlisten = 'x'\n".to_owned(),
+        "[metrics]\ntop_qps = 1001\n".to_owned(),
+        "[age]\nidle = '5'\n".to_owned(),
+        "[log]\nformat = 'xml'\n".to_owned(),
+        "[control]\nsocket = 'relative'\n".to_owned(),
+        "[fleet]\nallow = 'all'\n".to_owned(),
+        "[wred.8]\nkmin = 1\n".to_owned(),
+    ] {
+        agree(&bad, false);
     }
 }

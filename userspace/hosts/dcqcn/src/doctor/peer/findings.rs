@@ -7,11 +7,17 @@ use super::report::{Direction, Phase, Report, Roce, RoceSeries};
 
 /// All findings of a report.
 pub(super) fn all(report: &Report) -> Vec<Finding> {
-    let roce = report.roce.iter().flat_map(of_direction);
+    let [here, there] = [("this host", &report.local.iface), ("the other host", &report.peer.iface)]
+        .map(|(host, iface)| format!("{iface}` on {host}"));
+    let roce = report.roce.iter().flat_map(|roce| match roce.direction {
+        Direction::ToPeer => of_direction(roce, &here, &there),
+        Direction::FromPeer => of_direction(roce, &there, &here),
+    });
     roce.chain(offloads(&report.phases)).chain(tcp(&report.phases)).collect()
 }
 
-fn of_direction(roce: &Roce) -> Vec<Finding> {
+/// Findings of packets from one interface to another; each is written as the end of a command.
+fn of_direction(roce: &Roce, from: &str, to: &str) -> Vec<Finding> {
     let direction = roce.direction.label();
     let small: Vec<&RoceSeries> = roce.series.iter().filter(|series| series.payload_bytes < 1_024).collect();
     let count = |of: &dyn Fn(&RoceSeries) -> u32| {
@@ -21,10 +27,10 @@ fn of_direction(roce: &Roce) -> Vec<Finding> {
     let evidence = |packets: u32, what: &str| format!("{packets} of {arrived} packets {direction} {what}");
     if arrived == 0 {
         let what = format!("no RoCEv2 packet arrives {direction}");
-        return vec![Finding::error("roce-blocked", what, format!("{sent} packets sent")).fix(
+        return vec![Finding::error("roce-blocked", what, format!("{sent} packets sent")).fix(format!(
             "permit UDP port 4791 on the path; an RDMA adapter of the receiver may also consume them before Linux: \
-             compare `ethtool -S` and `hw_counters` there",
-        )];
+             compare `ethtool -S {to}, and `hw_counters`"
+        ))];
     }
     let mut findings = Vec::new();
     if arrived < sent {
@@ -32,7 +38,7 @@ fn of_direction(roce: &Roce) -> Vec<Finding> {
         let evidence = format!("{arrived} of {sent} packets arrived, at a low rate");
         findings.push(
             Finding::warning("roce-lost", what, evidence)
-                .fix("check cables, drops of both ports (`ethtool -S`, `dcqcn doctor`) and of the switches' queue for this DSCP"),
+                .fix(format!("check cables, drops of both ports (`ethtool -S {from}, `ethtool -S {to}) and of the switches' queue for this DSCP")),
         );
     }
     let lost_ecn = count(&|of| {
@@ -79,10 +85,9 @@ fn of_direction(roce: &Roce) -> Vec<Finding> {
     if let Some(cnps) = roce.cnps.filter(|cnps| u64::from(cnps.answered) * 10 < u64::from(cnps.sent) * 9) {
         let what = format!("CE-marked packets {direction} are not answered by CNPs");
         let evidence = format!("{} CNPs for {} marks", cnps.answered, cnps.sent);
-        let side = if roce.direction == Direction::ToPeer { "the other host" } else { "this host" };
         findings.push(
             Finding::warning("cnp-missing", what, evidence)
-                .fix(format!("`dcqcn counters IFACE` on {side}: np_cnp_sent, np_cnp_limited, np_not_for_host; permit UDP port 4791 on the way back")),
+                .fix(format!("`dcqcn counters {to}: np_cnp_sent, np_cnp_limited, np_not_for_host; permit UDP port 4791 on the way back")),
         );
     }
     findings
@@ -186,7 +191,12 @@ mod tests {
         let shorter = |tos, payload| Some(tos).filter(|_| payload < 1_024);
         assert_eq!(found(direction(shorter, None, 1_500)), ["path-mtu"]);
         let cnps = Cnps { sent: 21, answered: 0, ..Cnps::default() };
-        assert_eq!(found(direction(|tos, _| Some(tos), Some(cnps), 9_000)), ["cnp-missing"]);
+        let unanswered = direction(|tos, _| Some(tos), Some(cnps), 9_000);
+        assert_eq!(found(unanswered.clone()), ["cnp-missing"]);
+        let side = |iface: &str| Side { iface: iface.to_owned(), ..Side::default() };
+        let report = Report::new(side("eth0"), side("eth1"), Vec::new(), vec![unanswered]);
+        let fix = all(&report)[0].fix.clone().unwrap();
+        assert!(fix.starts_with("`dcqcn counters eth1` on the other host"), "{fix}");
         let mut damaged = direction(|tos, _| Some(tos), None, 9_000);
         damaged.series[0].arrived.icrc_errors = 3;
         assert_eq!(found(damaged), ["icrc-broken"]);

@@ -81,12 +81,15 @@ impl<'a> Session<'a> {
         Ok(Self { listener, control, path, may_attach, interrupt, trial: None, receiver: None })
     }
 
-    /// Serves requests until the client closes the connection.
+    /// Serves requests until the check is complete.
     fn serve(&mut self) -> Result<()> {
         let until = Instant::now() + CHECK_TIME;
         while Instant::now() < until {
             ensure_running(self.interrupt)?;
-            let Some(request) = self.control.receive_or_end(ANSWER_TIME)? else { return Ok(()) };
+            let request = self.control.receive(ANSWER_TIME)?;
+            if request == Request::End {
+                return Ok(());
+            }
             let answer = self.answer(request);
             self.control
                 .send(&answer.unwrap_or_else(|error| Answer::Failed { reason: format!("{error:#}") }))?;
@@ -96,7 +99,7 @@ impl<'a> Session<'a> {
 
     fn answer(&mut self, request: Request) -> Result<Answer> {
         Ok(match request {
-            Request::Hello { .. } => bail!("unexpected request"),
+            Request::Hello { .. } | Request::End => bail!("unexpected request"),
             Request::Attach { on } => {
                 if !on {
                     self.trial.take().map_or(Ok(()), Trial::end)?;

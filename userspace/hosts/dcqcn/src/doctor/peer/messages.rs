@@ -15,7 +15,7 @@ use super::roce::{Arrived, Cnps, Pace};
 use super::side::Side;
 
 /// Version of the messages and of the test packets.
-pub(super) const PROTOCOL: u32 = 1;
+pub(super) const PROTOCOL: u32 = 2;
 /// Maximum length of a message.
 const MAX_BYTES: usize = 1 << 16;
 /// Time limit of an answer, above the longest measurement.
@@ -39,6 +39,8 @@ pub(super) enum Request {
     Send { pace: Pace },
     /// Measure the latency of the client's CNPs.
     Cnps { pace: Pace },
+    /// The check is complete.
+    End,
 }
 
 /// An answer of the listener.
@@ -79,11 +81,6 @@ impl<'a> Connection<'a> {
 
     /// The next message; fails if it is too long, or not complete within `limit`.
     pub(super) fn receive<T: DeserializeOwned>(&mut self, limit: Duration) -> Result<T> {
-        self.receive_or_end(limit)?.context("the other host closed the connection; its output has the reason")
-    }
-
-    /// As [`Self::receive`]; `None` if the other host has closed the connection.
-    pub(super) fn receive_or_end<T: DeserializeOwned>(&mut self, limit: Duration) -> Result<Option<T>> {
         let until = Instant::now() + limit;
         let end = loop {
             if let Some(end) = self.received.iter().position(|byte| *byte == b'\n') {
@@ -99,9 +96,7 @@ impl<'a> Connection<'a> {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
                 read => read.context("cannot receive from the other host")?,
             };
-            if len == 0 {
-                return Ok(None);
-            }
+            ensure!(len != 0, "the other host closed the connection; its output has the reason");
             self.received.extend(bytes.iter().take(len));
         };
         let line: Vec<u8> = self.received.drain(..=end).collect();
@@ -111,7 +106,7 @@ impl<'a> Connection<'a> {
             let text = dcqcn_support::render::printable(&error.to_string());
             anyhow!(text.chars().take(200).collect::<String>())
         };
-        let message = message.map(Some).map_err(printable);
+        let message = message.map_err(printable);
         message.context("the other host does not run `dcqcn doctor` of this version")
     }
 
