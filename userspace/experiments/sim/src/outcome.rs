@@ -1,6 +1,6 @@
 //! Outcome of a simulation.
 //!
-//! Fields cover the time from [`stats_from_ns`](super::Scenario::stats_from_ns) to the end, unless stated otherwise.
+//! Fields cover the time from [`stats_from_ns`](super::Star::stats_from_ns) to the end, unless stated otherwise.
 
 use serde::Serialize;
 

@@ -12,9 +12,9 @@ fn simulate(preset: Preset, settings: &[(&str, &str)]) -> Report {
     for (key, value) in [("link", "10gbit"), ("mtu", "1000B"), ("header", "0")].iter().chain(settings) {
         setup.set(key, value).expect("a valid setting");
     }
-    let scenario = setup.scenario(false).expect("a valid scenario");
-    let outcome = run(&scenario, &mut |_| ControlFlow::Continue(())).expect("a run to its end");
-    Report::new(&setup, &scenario, outcome, std::time::Duration::from_secs(1))
+    let star = setup.star(false).expect("a valid scenario");
+    let outcome = run(&star, &mut |_| ControlFlow::Continue(())).expect("a run to its end");
+    Report::new(&setup, &star, outcome, std::time::Duration::from_secs(1))
 }
 
 /// The slope of 5/200 KB and 1 %, far beyond the fixed point. Six seeds were 1 to 9 % above the event model.

@@ -5,9 +5,9 @@ use dcqcn_common::params::{MAX_RATE_BPS, MIN_RATE_BPS, Quantity, Unit};
 use dcqcn_params::quantity;
 
 use super::{GroupSetup, Setup};
-use crate::scenario::{
+use crate::network::{Marking, QueuePfc, Schedule, TcpLaw, TcpRules};
+use crate::star::{
     Class, MAX_BUFFER_BYTES, MAX_DELAY_NS, MAX_DURATION_NS, MAX_FLOWS, MAX_FRAME_BYTES, MAX_MESSAGE_BYTES,
-    Marking, Pfc, Schedule, TcpLaw, TcpRules,
 };
 
 const US: u64 = 1_000;
@@ -141,26 +141,26 @@ knobs! {
 
     "link": rate(MIN_RATE_BPS, MAX_RATE_BPS),
         "Rate of the bottleneck port",
-        |s| s.scenario.port_rate_bps, |s, value| s.scenario.port_rate_bps = value;
+        |s| s.star.port_rate_bps, |s, value| s.star.port_rate_bps = value;
 
     "sender-link": rate(MIN_RATE_BPS, MAX_RATE_BPS),
         "Rate of each sender's link, and line rate of its flows [default: that of the bottleneck]",
-        |s| s.sender_link_bps.unwrap_or(s.scenario.port_rate_bps), |s, value| s.sender_link_bps = Some(value);
+        |s| s.sender_link_bps.unwrap_or(s.star.port_rate_bps), |s, value| s.sender_link_bps = Some(value);
 
     "delay": time(0, MAX_DELAY_NS),
         "One-way propagation delay of each link",
-        |s| s.scenario.receiver_delay_ns,
+        |s| s.star.receiver_delay_ns,
         |s, value| set_delays(s, value);
 
     "loop-delay": time(0, MAX_DELAY_NS),
         "Delay of the control loop, from a mark until its effect reaches the port: four times `delay`, \
          which it replaces",
-        |s| 2 * (s.scenario.sender_delay_ns + s.scenario.receiver_delay_ns),
+        |s| 2 * (s.star.sender_delay_ns + s.star.receiver_delay_ns),
         |s, value| set_delays(s, value / 4);
 
     "buffer": size(MAX_FRAME_BYTES as u64, MAX_BUFFER_BYTES),
         "Buffer of the bottleneck port",
-        |s| s.scenario.buffer_bytes, |s, value| s.scenario.buffer_bytes = value;
+        |s| s.star.buffer_bytes, |s, value| s.star.buffer_bytes = value;
 
     "duration": time(10 * US, MAX_DURATION_NS),
         "Time to simulate; with `size` a maximum, as the simulation ends when all messages are complete",
@@ -177,16 +177,16 @@ knobs! {
 
     "seed": count(0, u64::MAX),
         "Seed of random numbers; equal seeds give bit-identical results",
-        |s| s.scenario.seed, |s, value| s.scenario.seed = value;
+        |s| s.star.seed, |s, value| s.star.seed = value;
 
     "marking": choice("WHERE", MARKINGS),
         "When the queue depth for marking is sampled: on arrival (ingress) or on departure (egress)",
-        |s| u64::from(s.scenario.marking == Marking::Dequeue),
-        |s, value| s.scenario.marking = if value == 0 { Marking::Enqueue } else { Marking::Dequeue };
+        |s| u64::from(s.star.marking == Marking::Dequeue),
+        |s, value| s.star.marking = if value == 0 { Marking::Enqueue } else { Marking::Dequeue };
 
     "control": switch(),
         "DCQCN: CNPs and rate control; off: RoCE sends at line rate",
-        |s| u64::from(s.scenario.control), |s, value| s.scenario.control = value != 0;
+        |s| u64::from(s.star.control), |s, value| s.star.control = value != 0;
 
     "pfc": switch(),
         "PFC: the port pauses senders of RoCE's class instead of dropping packets",
@@ -332,7 +332,7 @@ pub const SHORTHANDS: [(&str, &str, &str, &str); 3] = [
 ];
 
 fn set_delays(setup: &mut Setup, link_ns: u64) {
-    (setup.scenario.sender_delay_ns, setup.scenario.receiver_delay_ns) = (link_ns, link_ns);
+    (setup.star.sender_delay_ns, setup.star.receiver_delay_ns) = (link_ns, link_ns);
 }
 
 fn change_tcp(setup: &mut GroupSetup, change: impl FnOnce(&mut TcpRules)) {
@@ -367,5 +367,5 @@ knobs! {
     "xoff": size(0, MAX_BUFFER_BYTES),
         "PFC: depth above which senders pause, and below 4/5 of which they resume; 0: no PFC",
         |class| class.pfc.map_or(0, |pfc| pfc.xoff_bytes),
-        |class, value| class.pfc = (value != 0).then_some(Pfc { xoff_bytes: value, xon_bytes: value / 5 * 4 });
+        |class, value| class.pfc = (value != 0).then_some(QueuePfc { xoff_bytes: value, xon_bytes: value / 5 * 4 });
 }
