@@ -23,7 +23,7 @@ const STEPS: [f64; 5] = [0.0, 0.25, 0.5, 0.75, 1.0];
 pub fn write_picture(path: &Path, report: &FabricReport) -> Result<()> {
     let title = format!("{} hosts, {} switches: {} flows", report.hosts, report.switches, report.flows);
     let mut charts = vec![slowdown(report)];
-    if let Some(samples) = &report.samples {
+    if let Some(samples) = &report.outcome.samples {
         charts.push(depths(report, samples));
         charts.push(pauses(report, samples));
     }
@@ -44,6 +44,7 @@ fn slowdown(report: &FabricReport) -> Chart {
     };
     let lines = ["p50", "p95", "p99"].into_iter().zip(COLOURS).map(|(name, colour)| {
         let curve: Curve = report
+            .outcome
             .fct_by_size
             .iter()
             .map(|band| (middle(band.min_bytes, band.max_bytes), of(name, &band.fct)))
@@ -76,7 +77,7 @@ fn deepest(switch: &SwitchSamples) -> u32 {
 }
 
 fn depths(report: &FabricReport, samples: &Samples) -> Chart {
-    let (across, unit_ns, end) = time_axis(report.duration_ns);
+    let (across, unit_ns, end) = time_axis(report.outcome.duration_ns);
     let mut switches: Vec<&SwitchSamples> = samples.switches.iter().collect();
     switches.sort_by_key(|switch| std::cmp::Reverse(deepest(switch)));
     let all = switches.len();
@@ -116,7 +117,7 @@ fn depths(report: &FabricReport, samples: &Samples) -> Chart {
 }
 
 fn pauses(report: &FabricReport, samples: &Samples) -> Chart {
-    let (across, unit_ns, end) = time_axis(report.duration_ns);
+    let (across, unit_ns, end) = time_axis(report.outcome.duration_ns);
     let interval_ns = samples.interval_ns as f64;
     let intervals = samples.switches.first().map_or(0, |switch| switch.paused_ns.len());
     let of_switches = |index: usize| {
