@@ -9,9 +9,10 @@ use dcqcn_params::{Assignment, Profile};
 use dcqcn_sim::knobs::{Knob, ROCE_KNOBS, SHORTHANDS};
 use dcqcn_sim::presets::{Preset, Setting, Setup, refuse_unread};
 use dcqcn_sim::report::{Report, title, write_series};
+use dcqcn_sim::star::{Outcome, Star};
 use dcqcn_sim::sweep::{Axis, combinations};
 use dcqcn_sim::sweep_report::{SweepReport, SweepRun};
-use dcqcn_sim::{Outcome, Run, Star, file, plot, run_all};
+use dcqcn_sim::{Run, file, plot, run_all};
 
 use dcqcn_support::cli::Output;
 

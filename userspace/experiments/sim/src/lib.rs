@@ -3,7 +3,7 @@
 //! | module | content |
 //! |---|---|
 //! | [`network`] | the engine: hosts, switches, workloads, topologies, on several cores |
-//! | `star` | one congested port: a star in that engine, with TCP next to RoCE, and its statistics |
+//! | [`star`](mod@star) | one congested port: a star in that engine, with TCP next to RoCE, and its statistics |
 //! | [`presets`], [`file`](mod@file), [`report`] | stars, from settings to tables |
 //! | [`fabric`] | fabrics, from flags to tables |
 //! | [`tune`] | random search of parameters in a fabric |
@@ -16,17 +16,14 @@ mod cycle;
 pub mod fabric;
 pub mod file;
 pub mod network;
-mod outcome;
 pub mod plot;
 pub mod presets;
 pub mod report;
 mod runs;
-mod star;
+pub mod star;
 pub mod sweep;
 pub mod sweep_report;
 pub mod tune;
 
-pub use outcome::*;
 pub use presets::knobs;
-pub use runs::{Run, Simulation, run_all};
-pub use star::{Star, run};
+pub use runs::{Run, run_all};

@@ -8,15 +8,15 @@ use dcqcn_support::plot::{
 };
 use dcqcn_support::render;
 
-use super::outcome::Series;
 use super::presets::roce_class;
 use super::star::{Group, Star};
+use crate::star::Series;
 
 /// PNG scale: dense curves make large files.
-pub(crate) const PNG_SCALE: u32 = 1;
+const PNG_SCALE: u32 = 1;
 
 /// The files of `--plot PATH`: `PATH` itself if its name ends in a format, otherwise one of each.
-pub(crate) fn files(path: &Path) -> Vec<PathBuf> {
+fn files(path: &Path) -> Vec<PathBuf> {
     if path.extension().is_some_and(|extension| extension == "svg" || extension == "png") {
         return vec![path.to_owned()];
     }
@@ -25,14 +25,17 @@ pub(crate) fn files(path: &Path) -> Vec<PathBuf> {
     vec![with("svg"), with("png")]
 }
 
+/// Draws `charts` into the files of `path`: one of each format, or that of its name.
+pub(crate) fn draw(path: &Path, title: &str, charts: &[Chart]) -> Result<()> {
+    files(path).iter().try_for_each(|file| {
+        plot::write_scaled(file, title, charts, PNG_SCALE)
+            .with_context(|| format!("cannot draw {}", file.display()))
+    })
+}
+
 /// Draws `series` into the files of `path`.
 pub fn write(path: &Path, title: &str, star: &Star, series: &Series) -> Result<()> {
-    let charts = [rates(star, series), queues(star, series)];
-    for file in files(path) {
-        plot::write_scaled(&file, title, &charts, PNG_SCALE)
-            .with_context(|| format!("cannot draw {}", file.display()))?;
-    }
-    Ok(())
+    draw(path, title, &[rates(star, series), queues(star, series)])
 }
 
 /// The horizontal axis: its name, how many ns its unit has, and its end.
@@ -68,7 +71,7 @@ fn rates(star: &Star, series: &Series) -> Chart {
     let gbps = |values: &[u64]| curve(series, values, unit_ns, 1e9, end, mean);
     let mut lines = Vec::new();
     // For a RoCE flow its rate, which DCQCN controls; for TCP the goodput of the group.
-    let flows = series.flows.iter().filter(|flow| star.groups[flow.group as usize].is_roce());
+    let flows = series.flows.iter().filter(|flow| star.groups[flow.index as usize].is_roce());
     for ((index, flow), colour) in flows.enumerate().zip(COLOURS.iter().cycle()) {
         let values = if star.control { &flow.rate_bps } else { &flow.goodput_bps };
         let line = Line::new(&flow.name, gbps(values), *colour, 1);
@@ -93,7 +96,7 @@ fn queues(star: &Star, series: &Series) -> Chart {
     let mut lines = Vec::new();
     for (class, colour) in series.classes.iter().zip(COLOURS) {
         let depths = curve(series, &class.max_queue_bytes, unit_ns, 1e3, end, largest);
-        lines.push(Line::new(format!("class {}", class.class), depths, colour, 1));
+        lines.push(Line::new(format!("class {}", class.name), depths, colour, 1));
     }
     let deepest = top(&lines, star.stats_from_ns as f64 / unit_ns);
     let wred = star.config.wred.get(usize::from(roce_class(star))).filter(|wred| wred.ecn != 0);

@@ -15,11 +15,11 @@ use serde_json::{Map, Value, json};
 
 use super::cycle;
 use super::knobs::ROCE_KNOBS;
-use super::outcome::{ClassOutcome, FlowCounters, Kind, Outcome, Series};
 use super::presets::{Preset, Setup, roce_class};
 use super::star::Star;
 use crate::network::Marking;
 use crate::network::workload::Work;
+use crate::star::{ClassOutcome, FlowCounters, Kind, Outcome, Samples, Series};
 
 /// Settings and results of one simulation.
 #[derive(Clone, Debug, Serialize)]
@@ -185,7 +185,7 @@ fn oscillation(star: &Star, outcome: &Outcome, series: Option<&Series>) -> Optio
 }
 
 fn rate_swing(star: &Star, series: &Series, flows: u32) -> Option<f64> {
-    let roce = series.flows.iter().filter(|flow| star.groups[flow.group as usize].is_roce());
+    let roce = series.flows.iter().filter(|flow| star.groups[flow.index as usize].is_roce());
     let rates: Vec<&[u64]> = roce.map(|flow| flow.rate_bps.as_slice()).collect();
     if rates.len() as u64 != u64::from(flows) {
         return None;
@@ -214,7 +214,7 @@ fn stages(star: &Star, series: &Series) -> Vec<Stage> {
             .flows
             .iter()
             .filter(|flow| {
-                let group = &star.groups[flow.group as usize];
+                let group = &star.groups[flow.index as usize];
                 group.is_roce() && group.start_ns <= from_ns
             })
             .map(|flow| {
@@ -246,20 +246,15 @@ pub(crate) const SERIES_HEADER: &str =
 /// goodput since the last sample, `group:NAME` goodput, `class:N` the current depth of its queue and the maximum since
 /// the last sample.
 pub fn write_series(out: &mut dyn Write, series: &Series) -> io::Result<()> {
-    let at = |list: &[u64], index: usize| list.get(index).copied().unwrap_or(0);
     writeln!(out, "{SERIES_HEADER}")?;
-    for (index, t_ns) in series.t_ns.iter().enumerate() {
-        for flow in &series.flows {
-            let [rate, target, goodput] =
-                [&flow.rate_bps, &flow.target_bps, &flow.goodput_bps].map(|list| at(list, index));
-            writeln!(out, "{t_ns},flow:{},{rate},{target},{goodput},,", flow.name)?;
-        }
-        for group in &series.groups {
-            writeln!(out, "{t_ns},group:{},,,{},,", group.name, at(&group.goodput_bps, index))?;
-        }
-        for class in &series.classes {
-            let [now, max] = [&class.queue_bytes, &class.max_queue_bytes].map(|list| at(list, index));
-            writeln!(out, "{t_ns},class:{},,,,{now},{max}", class.class)?;
+    let Series { t_ns, flows, groups, classes } = series;
+    for (index, t_ns) in t_ns.iter().enumerate() {
+        for (kind, all) in [("flow", flows), ("group", groups), ("class", classes)] {
+            for Samples { name, rate_bps, target_bps, goodput_bps, queue_bytes, max_queue_bytes, .. } in all {
+                let lists = [rate_bps, target_bps, goodput_bps, queue_bytes, max_queue_bytes];
+                let cells = lists.map(|list| list.get(index).map_or_else(String::new, u64::to_string));
+                writeln!(out, "{t_ns},{kind}:{name},{}", cells.join(","))?;
+            }
         }
     }
     Ok(())

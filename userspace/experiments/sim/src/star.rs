@@ -13,24 +13,25 @@
 //! and are never lost.
 
 mod collect;
+pub(crate) mod outcome;
 #[cfg(test)]
 mod tests;
 mod validate;
 
 use std::iter::repeat_n;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::Config;
 
 use self::collect::Collector;
+pub use self::outcome::*;
 use crate::network::workload::{Pair, Source, Wait, Work, Workload};
 use crate::network::{
-    Bottleneck, Class as NetworkClass, Control, Link, Loss, Marking, QueuePfc, Random, Scenario, Schedule,
-    SimError, Switching, TcpLaw, TcpRules, Threshold, Topology, Transport, simulate,
+    Bottleneck, Class as NetworkClass, Control, Link, Loss, Marking, OnProgress, Progress, QueuePfc, Random,
+    Scenario, Schedule, SimError, Simulation, Switching, TcpLaw, TcpRules, Threshold, Topology, Transport,
+    simulate,
 };
-use crate::outcome::Outcome;
 
 /// Maximum simulated time, within that of the engine.
 pub(crate) const MAX_DURATION_NS: u64 = 270_000_000_000;
@@ -241,42 +242,23 @@ pub(crate) fn all_finite(groups: &[Group]) -> bool {
     roce.peek().is_some() && roce.all(Group::is_finite)
 }
 
-/// Runs `star`. `progress` is called with the simulated time at intervals, and may stop the run.
-///
-/// The outcome depends on the star only.
-///
-/// # Errors
-/// The star is invalid, all work is done before statistics start, or `progress` stopped the run.
-pub fn run(
-    star: &Star,
-    progress: &mut (dyn FnMut(u64) -> ControlFlow<()> + Send),
-) -> Result<Outcome, SimError> {
-    star.validate()?;
-    let (scenario, flows) = star.scenario();
-    let mut collector = Collector::new(star, flows);
-    let (nodes, now_ns) = simulate(&scenario, 1, &mut collector, &mut |now| progress(now.now_ns))?;
-    collector.outcome(nodes, now_ns)
-}
-
 /// Simulated time per step of the progress line.
 const NS_PER_STEP: u64 = 1_000;
 
-impl crate::Simulation for Star {
+impl Simulation for Star {
     type Outcome = Outcome;
 
     fn steps(&self) -> u64 {
         self.duration_ns / NS_PER_STEP
     }
 
-    fn simulate(
-        &self,
-        _threads: usize,
-        progress: &mut (dyn FnMut(u64, u64) -> ControlFlow<()> + Send),
-    ) -> anyhow::Result<Option<Outcome>> {
-        match run(self, &mut |now_ns| progress(now_ns / NS_PER_STEP, now_ns)) {
-            Err(SimError::Stopped { .. }) => Ok(None),
-            result => Ok(Some(result?)),
-        }
+    fn run(&self, _threads: usize, progress: &mut OnProgress<'_>) -> Result<Outcome, SimError> {
+        self.validate()?;
+        let (scenario, flows) = self.scenario();
+        let mut collector = Collector::new(self, flows);
+        let mut by_time = |now: Progress| progress(Progress { done: now.now_ns / NS_PER_STEP, ..now });
+        let (nodes, now_ns) = simulate(&scenario, 1, &mut collector, &mut by_time)?;
+        collector.outcome(nodes, now_ns)
     }
 }
 

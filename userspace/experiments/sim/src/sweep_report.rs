@@ -8,10 +8,10 @@ use dcqcn_support::render::{self, Table};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::outcome::{Depth, Kind};
 use super::presets::Setting;
 use super::report::{Report, percent, size};
 use crate::network::Fct;
+use crate::star::{Depth, Kind};
 
 /// A sweep: settings that differ, and the report of each combination.
 #[derive(Clone, Debug, Serialize)]

@@ -2,9 +2,9 @@
 
 use std::ops::ControlFlow;
 
+use dcqcn_sim::network::Simulation as _;
 use dcqcn_sim::presets::{Preset, Setup};
 use dcqcn_sim::report::Report;
-use dcqcn_sim::run;
 
 /// Runs `preset` with `settings`, by default at 10 Gbit/s and with packets of 1 KB.
 fn simulate(preset: Preset, settings: &[(&str, &str)]) -> Report {
@@ -13,7 +13,7 @@ fn simulate(preset: Preset, settings: &[(&str, &str)]) -> Report {
         setup.set(key, value).expect("a valid setting");
     }
     let star = setup.star(false).expect("a valid scenario");
-    let outcome = run(&star, &mut |_| ControlFlow::Continue(())).expect("a run to its end");
+    let outcome = star.run(1, &mut |_| ControlFlow::Continue(())).expect("a run to its end");
     Report::new(&setup, &star, outcome, std::time::Duration::from_secs(1))
 }
 

@@ -2,15 +2,13 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
-use dcqcn_support::plot::{
-    self as plot, COLOURS, Cell, Chart, Curve, Line, Marks, heat, largest, mean, thin_out,
-};
+use anyhow::Result;
+use dcqcn_support::plot::{COLOURS, Cell, Chart, Curve, Line, Marks, heat, largest, mean, thin_out};
 use dcqcn_support::render;
 
 use super::report::FabricReport;
 use crate::network::{Fct, Samples, SwitchSamples};
-use crate::plot::{PNG_SCALE, files, time_axis};
+use crate::plot::{draw, time_axis};
 
 /// Default time between two samples.
 pub const PLOT_SAMPLE_NS: u64 = 10_000;
@@ -19,7 +17,7 @@ const ROWS: usize = 32;
 /// Steps of the legend of depths.
 const STEPS: [f64; 5] = [0.0, 0.25, 0.5, 0.75, 1.0];
 
-/// Draws `report` into the files of `path`: one of each format, or that of its name.
+/// Draws `report` into the files of `path`.
 pub fn write_picture(path: &Path, report: &FabricReport) -> Result<()> {
     let title = format!("{} hosts, {} switches: {} flows", report.hosts, report.switches, report.flows);
     let mut charts = vec![slowdown(report)];
@@ -27,11 +25,7 @@ pub fn write_picture(path: &Path, report: &FabricReport) -> Result<()> {
         charts.push(depths(report, samples));
         charts.push(pauses(report, samples));
     }
-    for file in files(path) {
-        plot::write_scaled(&file, &title, &charts, PNG_SCALE)
-            .with_context(|| format!("cannot draw {}", file.display()))?;
-    }
-    Ok(())
+    draw(path, &title, &charts)
 }
 
 /// A point per band of sizes, in its middle.

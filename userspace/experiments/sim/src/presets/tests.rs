@@ -4,6 +4,7 @@ use dcqcn_params::Key;
 use super::knobs::{CLASS_KNOBS, CLASSES_KNOB, GROUP_CLASS, Knob, ROCE_KNOBS, TCP_KNOBS};
 use super::set::setting_names;
 use super::*;
+use crate::network::Simulation as _;
 
 fn setup(preset: Preset, settings: &[&str]) -> Setup {
     let mut setup = Setup::new(preset);
@@ -182,7 +183,7 @@ fn unread_parameters_have_no_effect() {
             let mut setup = setup(Preset::Incast, &["flows=4", "duration=1ms"]);
             setup.changes.push(change);
             let star = setup.star(false).ok()?;
-            Some(crate::star::run(&star, &mut |_| std::ops::ControlFlow::Continue(())).unwrap())
+            Some(star.run(1, &mut |_| std::ops::ControlFlow::Continue(())).unwrap())
         };
         let outcomes: Vec<_> = ends(key).into_iter().filter_map(outcome).collect();
         assert!(outcomes.windows(2).all(|pair| pair[0] == pair[1]), "{key}");

@@ -8,9 +8,9 @@ use super::{Flow, Group, MAX_SAMPLES, Star};
 use crate::network::outcome::{Framing, Hop, delivery_ns};
 use crate::network::workload::{SizeWeight, Work};
 use crate::network::{Fct, Host, Node, Observer, Record, SimError, Switch, TcpLaw};
-use crate::outcome::{
-    ClassOutcome, ClassSeries, Counters, FctOfSize, FlowCounters, FlowOutcome, FlowSeries, GroupOutcome,
-    GroupSeries, Kind, Outcome, Series,
+use crate::star::{
+    ClassOutcome, Counters, FctOfSize, FlowCounters, FlowOutcome, GroupOutcome, Kind, Outcome, Samples,
+    Series,
 };
 
 /// Fairness windows.
@@ -151,13 +151,12 @@ impl<'s> Collector<'s> {
             // A simulation with finite work ends long before its time limit.
             let least_ns = if star.is_finite() { 0 } else { star.duration_ns.div_ceil(MAX_SAMPLES) };
             interval_ns = Some(wanted.interval_ns.max(least_ns));
-            let max_flows = wanted.max_flows as usize;
-            series.flows = flow_names(star).take(max_flows).map(flow_series).collect();
-            let group = |group: &Group| GroupSeries { name: group.name.clone(), ..GroupSeries::default() };
-            series.groups = star.groups.iter().map(group).collect();
-            let classes = own_classes(star);
-            series.classes =
-                classes.into_iter().map(|class| ClassSeries { class, ..ClassSeries::default() }).collect();
+            let samples = |(name, index)| Samples { name, index, ..Samples::default() };
+            series.flows = flow_names(star).take(wanted.max_flows as usize).map(samples).collect();
+            let groups = (0..).zip(&star.groups).map(|(index, group)| (group.name.clone(), index));
+            series.groups = groups.map(samples).collect();
+            let classes = own_classes(star).into_iter().map(|class| (class.to_string(), class.into()));
+            series.classes = classes.map(samples).collect();
         }
         // Bulk flows, whose shares should be fair.
         let bulk = flows.iter().enumerate().filter_map(|(number, flow)| {
@@ -279,9 +278,9 @@ impl<'s> Collector<'s> {
         }
         let Some(Node::Switch(switch)) = nodes.last_mut() else { return };
         for series in &mut self.series.classes {
-            series.queue_bytes.push(switch.last_queue_bytes(series.class));
+            series.queue_bytes.push(switch.last_queue_bytes(series.index as u8));
             if let Some(meters) = &mut switch.meters {
-                let depth = &mut meters.classes[usize::from(series.class)].depth;
+                let depth = &mut meters.classes[series.index as usize].depth;
                 series.max_queue_bytes.push(depth.take_recent_max());
             }
         }
@@ -449,10 +448,6 @@ fn flow_names(star: &Star) -> impl Iterator<Item = (String, u32)> {
     (0..).zip(&star.groups).flat_map(|(index, group)| {
         (0..group.flows).map(move |flow| (format!("{}.{flow}", group.name), index))
     })
-}
-
-fn flow_series((name, group): (String, u32)) -> FlowSeries {
-    FlowSeries { name, group, ..FlowSeries::default() }
 }
 
 /// Classes that have a group, lowest first.

@@ -1,11 +1,12 @@
 //! Small simulations whose outcome is known.
 
+use std::ops::ControlFlow;
+
 use dcqcn_common::params::{CNP_LIMIT_PEER, CNP_LIMIT_PORT, CNP_LIMIT_QP, Config, RP_VARIANT_FIRMWARE};
 use dcqcn_params::Profile;
 
 use super::*;
 use crate::network::workload::SizeWeight;
-use crate::outcome::Counters;
 
 const GBIT: u64 = 1_000_000_000;
 const MS: u64 = 1_000_000;
@@ -38,7 +39,7 @@ fn tcp(flows: u32, law: TcpLaw, ecn: bool) -> Group {
 }
 
 fn outcome(star: &Star) -> Outcome {
-    let outcome = run(star, &mut |_| ControlFlow::Continue(())).unwrap();
+    let outcome = star.run(1, &mut |_| ControlFlow::Continue(())).unwrap();
     let Counters { sent_packets, received_packets, dropped_packets, in_flight_packets, .. } =
         outcome.counters;
     assert_eq!(sent_packets, received_packets + dropped_packets + in_flight_packets, "packets are conserved");
@@ -397,8 +398,8 @@ fn progress_reported_and_stops_run() {
     let mut s = star(2);
     s.duration_ns = 100 * MS;
     let mut reported = Vec::new();
-    let stopped = run(&s, &mut |now_ns| {
-        reported.push(now_ns);
+    let stopped = s.run(1, &mut |now| {
+        reported.push(now.now_ns);
         if reported.len() < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });
     assert!(reported.is_sorted() && reported.len() == 3);
@@ -410,7 +411,7 @@ fn inconsistent_settings_rejected() {
     let refused = |change: fn(&mut Star)| {
         let mut s = everything();
         change(&mut s);
-        run(&s, &mut |_| ControlFlow::Break(())).unwrap_err().to_string()
+        s.run(1, &mut |_| ControlFlow::Break(())).unwrap_err().to_string()
     };
     for (change, expected) in [
         ((|s| s.stats_from_ns = s.duration_ns) as fn(&mut Star), "warm-up = 4ms is out of range: 0ns to"),
@@ -497,7 +498,7 @@ fn group_starts_after_awaited_group() {
     ] {
         s.groups[0].work = work;
         s.groups[1].after = Some(after.to_owned());
-        let refused = run(&s, &mut |_| ControlFlow::Continue(())).unwrap_err().to_string();
+        let refused = s.run(1, &mut |_| ControlFlow::Continue(())).unwrap_err().to_string();
         assert!(refused.starts_with(message_start), "{refused}");
     }
 }

@@ -164,11 +164,12 @@ mod tests {
 
     use super::*;
     use crate::fabric::setup;
+    use crate::network::Simulation as _;
     use crate::tune::Bounds;
 
     fn outcome(line: &str) -> Outcome {
         let scenario = setup(line).scenario().unwrap();
-        crate::network::run(&scenario, 1, &mut |_| ControlFlow::Continue(())).unwrap()
+        scenario.run(1, &mut |_| ControlFlow::Continue(())).unwrap()
     }
 
     #[test]

@@ -108,12 +108,13 @@ mod tests {
 
     use super::*;
     use crate::fabric::setup;
+    use crate::network::Simulation as _;
     use crate::tune::Objective;
 
     fn score() -> Score {
         let line = "--topology leaf-spine:1x0x3 --workload incast:2 --size 20KB";
         let scenario = setup(line).scenario().unwrap();
-        let outcome = crate::network::run(&scenario, 1, &mut |_| ControlFlow::Continue(())).unwrap();
+        let outcome = scenario.run(1, &mut |_| ControlFlow::Continue(())).unwrap();
         Score::new(&[vec![outcome]], Objective::P99)
     }
 

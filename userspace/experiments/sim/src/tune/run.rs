@@ -22,13 +22,13 @@ const MAX_DRAWS: usize = 200;
 const CHECK_SEED_OFFSET: u64 = 1_000;
 
 /// A candidate, or a preset.
-struct Tried {
-    name: String,
-    is_preset: bool,
-    is_as_given: bool,
-    settings: Settings,
-    config: Config,
-    score: Score,
+pub(super) struct Tried {
+    pub(super) name: String,
+    pub(super) is_preset: bool,
+    pub(super) is_as_given: bool,
+    pub(super) settings: Settings,
+    pub(super) config: Config,
+    pub(super) score: Score,
 }
 
 /// Searches parameters on `threads` cores, with progress on stderr. Ctrl-C ends the search early.
@@ -88,10 +88,9 @@ pub fn tune(task: &Task, threads: usize) -> Result<TuneReport> {
     let mut rows: Vec<Row> = tried
         .into_iter()
         .map(|tried| {
-            let Tried { name, is_preset, is_as_given, settings, config, score } = tried;
             let checked = again.as_mut().and_then(Iterator::next);
             let checked = checked.zip(checked_limits).map(|(score, limits)| score.under(&limits));
-            Row::new(name, [is_preset, is_as_given], &settings, &config, setup.class(), (score, checked))
+            Row::new(tried, setup.class(), checked)
         })
         .collect();
     rows.sort_by(|a, b| a.rank().total_cmp(&b.rank()));
