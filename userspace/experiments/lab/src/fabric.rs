@@ -1,7 +1,6 @@
 //! `sim fabric`: leaf-spine, fat-tree or any graph, with PFC, ECMP and imported workloads.
 
 use std::path::PathBuf;
-use std::thread;
 
 use anyhow::{bail, ensure};
 use clap::Args;
@@ -97,11 +96,7 @@ impl FabricArgs {
                 scenario.sample_ns.get_or_insert(PLOT_SAMPLE_NS);
             });
         }
-        let threads = match self.threads {
-            Some(threads) => threads.into(),
-            None => thread::available_parallelism().map_or(1, usize::from),
-        };
-        let runs = run_all(&scenarios, threads)?;
+        let runs = run_all(&scenarios, self.threads)?;
         let mut finished = Vec::new();
         for ((run, scenario), (settings, _)) in runs.into_iter().zip(&scenarios).zip(&setups) {
             let Some(run) = run else { continue };

@@ -1,7 +1,6 @@
 //! `sim`: simulation of DCQCN at any link speed.
 
 use std::path::{Path, PathBuf};
-use std::thread;
 
 use anyhow::{Context, bail, ensure};
 use clap::{Arg, ArgMatches, Args, FromArgMatches, Subcommand, ValueEnum};
@@ -236,8 +235,7 @@ impl<const PRESET: usize> RunArgs<PRESET> {
         let wants_series = axes.is_empty() && (self.csv.is_some() || self.plot.is_some());
         let stars: Vec<Star> =
             setups.iter().map(|setup| setup.star(wants_series)).collect::<Result<_, _>>()?;
-        let threads = thread::available_parallelism().map_or(1, usize::from);
-        let runs = run_all(&stars, threads)?;
+        let runs = run_all(&stars, None)?;
         let count = runs.len();
         if axes.is_empty() {
             let (Some(Some(run)), Some(star)) = (runs.into_iter().next(), stars.first()) else {

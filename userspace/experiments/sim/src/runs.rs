@@ -38,15 +38,21 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// `steps`: total of all calls.
+    /// `steps`: total of all calls; `threads`: cores, by default all.
     ///
     /// # Errors
     /// The system has no file descriptor or thread left.
-    pub(crate) fn new(steps: u64, threads: usize) -> Result<Self> {
+    pub(crate) fn new(steps: u64, threads: Option<u16>) -> Result<Self> {
+        let all = || thread::available_parallelism().map_or(1, usize::from);
         let interrupt = Interrupt::catch()?;
         let style = ProgressStyle::with_template("{wide_bar}  {percent:>3} %  {msg}, {eta} left")?;
         let bar = ProgressBar::new(steps).with_style(style);
-        Ok(Self { threads, interrupt, bar, complete: AtomicU64::new(0) })
+        Ok(Self {
+            threads: threads.map_or_else(all, usize::from),
+            interrupt,
+            bar,
+            complete: AtomicU64::new(0),
+        })
     }
 
     /// Runs every scenario: a single one on all cores, several on one each. After Ctrl-C, the remaining and interrupted
@@ -115,12 +121,12 @@ impl Drop for Pool {
     }
 }
 
-/// Runs every scenario, a single one on all `threads` cores, several on one each, with a progress line on stderr. After
+/// Runs every scenario on `threads` cores, by default all, a single one on all of them, several on one each, with a progress line on stderr. After
 /// Ctrl-C, the remaining and interrupted ones have no result.
 ///
 /// # Errors
 /// A scenario is invalid, or the system has no file descriptor or thread left.
-pub fn run_all<S: Simulation>(scenarios: &[S], threads: usize) -> Result<Vec<Option<Run<S::Outcome>>>> {
+pub fn run_all<S: Simulation>(scenarios: &[S], threads: Option<u16>) -> Result<Vec<Option<Run<S::Outcome>>>> {
     let runs = scenarios.len();
     Pool::new(scenarios.iter().map(Simulation::steps).sum(), threads)?.run(scenarios, &|left, now_ns| {
         if runs > 1 { format!("{} of {runs} runs", runs - left) } else { dcqcn_support::render::ns(now_ns) }

@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn score_without_simulations_is_error() {
-        let pool = Pool::new(0, 1).unwrap();
+        let pool = Pool::new(0, Some(1)).unwrap();
         for workloads in [vec![], vec![vec![]]] {
             assert!(Evaluator::new(&pool, workloads, Objective::P99).is_err());
         }

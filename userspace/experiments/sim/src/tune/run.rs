@@ -31,11 +31,11 @@ pub(super) struct Tried {
     pub(super) score: Score,
 }
 
-/// Searches parameters on `threads` cores, with progress on stderr. Ctrl-C ends the search early.
+/// Searches parameters on `threads` cores, by default all, with progress on stderr. Ctrl-C ends the search early.
 ///
 /// # Errors
 /// The fabric cannot be simulated, nothing was finished, or the system has no file descriptor or thread left.
-pub fn tune(task: &Task, threads: usize) -> Result<TuneReport> {
+pub fn tune(task: &Task, threads: Option<u16>) -> Result<TuneReport> {
     let searched = task.workloads(0, task.seeds)?;
     let checked = task.workloads(CHECK_SEED_OFFSET, task.check_seeds)?;
     let base = searched.iter().flatten().next().context("no simulations; set --seeds to at least 1")?;
