@@ -5,6 +5,7 @@ use clap::ValueEnum;
 use dcqcn_common::params::Config;
 use serde::Serialize;
 
+use super::space::Settings;
 use crate::Run;
 use crate::network::{Fct, Outcome, Scenario};
 use crate::runs::Pool;
@@ -56,6 +57,16 @@ pub struct Score {
     /// Fraction of incomplete flows.
     #[serde(skip)]
     pub(super) left: f64,
+}
+
+/// A candidate, or a preset.
+pub(super) struct Tried {
+    pub(super) name: String,
+    pub(super) is_preset: bool,
+    pub(super) is_as_given: bool,
+    pub(super) settings: Settings,
+    pub(super) config: Config,
+    pub(super) score: Score,
 }
 
 /// Larger than any slowdown: candidates that exceed a limit rank behind all others.

@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result, bail};
 use dcqcn_common::params::Config;
 use dcqcn_support::render;
 
-use super::evaluate::{Evaluator, Score};
+use super::evaluate::{Evaluator, Score, Tried};
 use super::limits::Bounds;
 use super::report::{Row, TuneReport};
 use super::space::{Settings, Space};
@@ -20,16 +20,6 @@ const BATCH: usize = 8;
 const MAX_DRAWS: usize = 200;
 /// Offset of the second evaluation's seeds from those of the search.
 const CHECK_SEED_OFFSET: u64 = 1_000;
-
-/// A candidate, or a preset.
-pub(super) struct Tried {
-    pub(super) name: String,
-    pub(super) is_preset: bool,
-    pub(super) is_as_given: bool,
-    pub(super) settings: Settings,
-    pub(super) config: Config,
-    pub(super) score: Score,
-}
 
 /// Searches parameters on `threads` cores, by default all, with progress on stderr. Ctrl-C ends the search early.
 ///
