@@ -1,13 +1,12 @@
 //! `sim fabric`: leaf-spine, fat-tree or any graph, with PFC, ECMP and imported workloads.
 
 use std::path::PathBuf;
-use std::thread;
 
 use anyhow::{bail, ensure};
 use clap::Args;
 use dcqcn_sim::fabric::{
-    Changed, FabricAxis, FabricReport, FabricSetup, FabricSweep, PLOT_SAMPLE_NS, refuse_without_effect,
-    write_flows, write_picture,
+    Changed, FabricReport, FabricSetup, FabricSweep, PLOT_SAMPLE_NS, refuse_without_effect, write_flows,
+    write_picture,
 };
 use dcqcn_sim::network::TOPOLOGY_EXAMPLE;
 use dcqcn_sim::presets::{Setting, refuse_unread};
@@ -55,8 +54,8 @@ pub(crate) struct FabricArgs {
     #[command(flatten)]
     setup: FabricSetup,
     /// Run with each value of a flag, of a DCQCN parameter, or of kmin, kmax and pmax, on all cores. May be repeated: all combinations.
-    #[arg(long, value_name = "KEY=VALUE,...")]
-    sweep: Vec<FabricAxis>,
+    #[arg(long, value_name = "KEY=VALUE,...", value_parser = FabricSetup::axis)]
+    sweep: Vec<Axis>,
     /// Cores to use [default: all].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
@@ -99,49 +98,39 @@ impl FabricArgs {
                 scenario.sample_ns.get_or_insert(PLOT_SAMPLE_NS);
             });
         }
-        let threads = match self.threads {
-            Some(threads) => threads.into(),
-            None => thread::available_parallelism().map_or(1, usize::from),
-        };
-        let runs = run_all(&scenarios, threads)?;
+        let runs = run_all(&scenarios, self.threads)?;
         let mut finished = Vec::new();
         for ((run, scenario), (settings, _)) in runs.into_iter().zip(&scenarios).zip(&setups) {
             let Some(run) = run else { continue };
-            let flows = self.csv.is_some().then(|| run.outcome.flows.clone());
-            let report = FabricReport::new(scenario, run.outcome, run.wall);
-            finished.push((settings.clone(), report, flows));
+            finished.push((settings.clone(), FabricReport::new(scenario, run.outcome, run.wall)));
         }
         let (done, all) = (finished.len(), scenarios.len());
         if self.sweep.is_empty() {
-            let Some((_, mut report, flows)) = finished.pop() else {
-                bail!("interrupted before the run completed")
-            };
+            let Some((_, mut report)) = finished.pop() else { bail!("interrupted before the run completed") };
             // First, as a file may fail; the samples may be only for the plot.
-            let samples = report.samples.take_if(|_| self.setup.sample.is_none());
+            let samples = report.outcome.samples.take_if(|_| self.setup.sample.is_none());
             out.show(&report)?;
-            if let Some((path, flows)) = self.csv.as_ref().zip(flows) {
-                write_file(path, |file| write_flows(file, &flows))?;
+            if let Some(path) = &self.csv {
+                write_file(path, |file| write_flows(file, &report.outcome.flows))?;
             }
             if let Some(path) = &self.plot {
-                report.samples = report.samples.or(samples);
+                report.outcome.samples = report.outcome.samples.or(samples);
                 write_picture(path, &report)?;
             }
             return Ok(());
         }
-        let runs = finished.into_iter().map(|(settings, report, _)| (settings, report)).collect();
-        out.show(&FabricSweep { runs })?;
+        out.show(&FabricSweep { runs: finished })?;
         ensure!(done == all, "interrupted: {done} of {all} runs completed");
         Ok(())
     }
 
     /// All combinations of the sweep's values, with their settings; the last axis changes fastest.
     fn setups(&self) -> anyhow::Result<Vec<(Changed, FabricSetup)>> {
-        let axes: Vec<Axis> = self.sweep.iter().map(|axis| axis.0.clone()).collect();
         let with = |settings: Vec<Setting>| {
             let mut setup = self.setup.clone();
             settings.iter().try_for_each(|setting| setup.set(&setting.key, &setting.text))?;
             Ok((settings.into_iter().map(|setting| (setting.key, setting.text)).collect(), setup))
         };
-        combinations(&axes)?.into_iter().map(with).collect()
+        combinations(&self.sweep)?.into_iter().map(with).collect()
     }
 }

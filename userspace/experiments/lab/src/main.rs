@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use clap_complete::CompleteEnv;
-use dcqcn_sim::SimError;
+use dcqcn_sim::network::SimError;
 use dcqcn_support::cli::{GenerateCommand, Output, log_to_stderr};
 
 /// Exit code: failed.

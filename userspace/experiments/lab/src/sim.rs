@@ -1,7 +1,6 @@
 //! `sim`: simulation of DCQCN at any link speed.
 
 use std::path::{Path, PathBuf};
-use std::thread;
 
 use anyhow::{Context, bail, ensure};
 use clap::{Arg, ArgMatches, Args, FromArgMatches, Subcommand, ValueEnum};
@@ -9,9 +8,10 @@ use dcqcn_params::{Assignment, Profile};
 use dcqcn_sim::knobs::{Knob, ROCE_KNOBS, SHORTHANDS};
 use dcqcn_sim::presets::{Preset, Setting, Setup, refuse_unread};
 use dcqcn_sim::report::{Report, title, write_series};
+use dcqcn_sim::star::{Outcome, Star};
 use dcqcn_sim::sweep::{Axis, combinations};
 use dcqcn_sim::sweep_report::{SweepReport, SweepRun};
-use dcqcn_sim::{Outcome, Run, Scenario, file, plot, run_all};
+use dcqcn_sim::{Run, file, plot, run_all};
 
 use dcqcn_support::cli::Output;
 
@@ -234,21 +234,20 @@ impl<const PRESET: usize> RunArgs<PRESET> {
             setups.len()
         );
         let wants_series = axes.is_empty() && (self.csv.is_some() || self.plot.is_some());
-        let scenarios: Vec<Scenario> =
-            setups.iter().map(|setup| setup.scenario(wants_series)).collect::<Result<_, _>>()?;
-        let threads = thread::available_parallelism().map_or(1, usize::from);
-        let runs = run_all(&scenarios, threads)?;
+        let stars: Vec<Star> =
+            setups.iter().map(|setup| setup.star(wants_series)).collect::<Result<_, _>>()?;
+        let runs = run_all(&stars, None)?;
         let count = runs.len();
         if axes.is_empty() {
-            let (Some(Some(run)), Some(scenario)) = (runs.into_iter().next(), scenarios.first()) else {
+            let (Some(Some(run)), Some(star)) = (runs.into_iter().next(), stars.first()) else {
                 bail!("interrupted before the run completed");
             };
-            return self.show_one(&setup, scenario, run, out);
+            return self.show_one(&setup, star, run, out);
         }
-        let inputs = setups.iter().zip(&scenarios).zip(&combinations);
-        let finished = runs.into_iter().zip(inputs).filter_map(|(run, ((setup, scenario), settings))| {
+        let inputs = setups.iter().zip(&stars).zip(&combinations);
+        let finished = runs.into_iter().zip(inputs).filter_map(|(run, ((setup, star), settings))| {
             let Run { outcome, wall } = run?;
-            Some(SweepRun::new(settings, Report::new(setup, scenario, outcome, wall)))
+            Some(SweepRun::new(settings, Report::new(setup, star, outcome, wall)))
         });
         let report = SweepReport { runs: finished.collect() };
         out.show(&report)?;
@@ -298,20 +297,20 @@ impl<const PRESET: usize> RunArgs<PRESET> {
     fn show_one(
         &self,
         setup: &Setup,
-        scenario: &Scenario,
+        star: &Star,
         run: Run<Outcome>,
         out: &mut Output<'_>,
     ) -> anyhow::Result<()> {
         let Run { outcome, wall } = run;
         let series = outcome.series.clone();
         // First, as a file may fail.
-        out.show(&Report::new(setup, scenario, outcome, wall))?;
+        out.show(&Report::new(setup, star, outcome, wall))?;
         let Some(series) = &series else { return Ok(()) };
         if let Some(path) = &self.csv {
             write_file(path, |file| write_series(file, series))?;
         }
         if let Some(path) = &self.plot {
-            plot::write(path, &title(setup), scenario, series)?;
+            plot::write(path, &title(setup), star, series)?;
         }
         Ok(())
     }

@@ -3,15 +3,12 @@
 use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::path::PathBuf;
-use std::thread;
 
 use anyhow::{Context as _, ensure};
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Arg, Args};
-use dcqcn_params::quantity::parse_bytes;
-use dcqcn_sim::fabric::FabricSetup;
 use dcqcn_sim::presets::refuse_unread;
-use dcqcn_sim::tune::{FleetTarget, Limits, Objective, Task, TuneReport, tune};
+use dcqcn_sim::tune::{FleetTarget, Task, TuneReport, tune};
 use dcqcn_support::cli::Output;
 use dcqcn_support::file::Replacement;
 
@@ -43,37 +40,7 @@ Examples:
   dcqcn-lab tune --profile nvidia --set rpg_ai_rate=5mbit --set rpg_hai_rate=50mbit --budget 48")]
 pub(crate) struct TuneArgs {
     #[command(flatten)]
-    setup: FabricSetup,
-    /// Further workload: flags on top of the others, as workload=incast:16,size=500KB. May be repeated.
-    #[arg(long, value_name = "KEY=VALUE,...", help_heading = "Search")]
-    also: Vec<String>,
-    /// Candidates to simulate.
-    #[arg(long, value_name = "N", default_value_t = 96, value_parser = clap::value_parser!(u16).range(1..=10_000), help_heading = "Search")]
-    budget: u16,
-    /// Metric of slowdown to minimise.
-    #[arg(long, value_name = "METRIC", value_enum, default_value_t = Objective::P99, help_heading = "Search")]
-    objective: Objective,
-    /// Limit of the deepest queue of a port; candidates beyond it rank behind all others.
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Search")]
-    max_queue: Option<u64>,
-    /// Limit of pauses by switches, per simulation on average [default: a tenth more than the preset with fewest].
-    #[arg(long, value_name = "N", help_heading = "Search")]
-    max_pauses: Option<u64>,
-    /// Limit of dropped packets, per simulation on average.
-    #[arg(long, value_name = "N", help_heading = "Search")]
-    max_drops: Option<u64>,
-    /// Number of seeds per workload in the search, starting at --seed.
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=100), help_heading = "Search")]
-    seeds: u64,
-    /// Number of seeds per workload in the second evaluation.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=100), help_heading = "Search")]
-    check_seeds: u64,
-    /// Candidates in the second evaluation.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=100), help_heading = "Search")]
-    keep: u16,
-    /// Seed of the search.
-    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Search")]
-    search_seed: u64,
+    task: Task,
     /// Cores to use [default: all].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = "Search")]
     threads: Option<u16>,
@@ -152,32 +119,16 @@ impl Written {
 
 impl TuneArgs {
     pub(crate) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
-        ensure!(self.setup.is_dcqcn(), "only DCQCN can be tuned: omit --control");
-        let keys: Vec<String> = self.setup.changes.iter().map(|change| change.key.to_string()).collect();
+        ensure!(self.task.setup.is_dcqcn(), "only DCQCN can be tuned: omit --control");
+        let keys: Vec<String> = self.task.setup.changes.iter().map(|change| change.key.to_string()).collect();
         refuse_unread(keys.iter().map(String::as_str)).map_err(WrongUsage)?;
-        let threads = match self.threads {
-            Some(threads) => threads.into(),
-            None => thread::available_parallelism().map_or(1, usize::from),
-        };
-        let limits = Limits { queue_bytes: self.max_queue, pauses: self.max_pauses, drops: self.max_drops };
-        let task = Task {
-            setup: self.setup,
-            also: self.also,
-            budget: self.budget.into(),
-            search_seed: self.search_seed,
-            seeds: self.seeds,
-            check_seeds: self.check_seeds,
-            keep: self.keep.into(),
-            objective: self.objective,
-            limits,
-        };
         let target = FleetTarget { group: self.group, labels: self.label, interface: self.interface };
         let written = self.out.map(|path| Written::begin(path, target)).transpose()?;
-        let report = tune(&task, threads)?;
+        let report = tune(&self.task, self.threads)?;
         out.show(&report)?;
         // After Ctrl-C too, write the best result so far.
         let written = written.map(|written| written.finish(&report)).transpose();
-        let done = format!("interrupted: {} of {} candidates simulated", report.simulated, task.budget);
+        let done = format!("interrupted: {} of {} candidates simulated", report.simulated, report.budget);
         let message = match written {
             Err(error) if report.is_interrupted => return Err(error.context(done)),
             written => written?,

@@ -11,6 +11,6 @@ pub use partners::refuse_without_effect;
 pub use plot::{PLOT_SAMPLE_NS, write_picture};
 pub use report::{Changed, FabricReport, FabricSweep, write_flows};
 pub(crate) use report::{FCT_HEADINGS, fct_cells};
+pub use setup::FabricSetup;
 #[cfg(test)]
 pub(crate) use setup::setup;
-pub use setup::{FabricAxis, FabricSetup};

@@ -23,7 +23,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::knobs::SetupError;
 use super::presets::{self, FileGroup, Preset, Setting, Setup};
-use super::scenario::SizeWeight;
+use crate::network::workload::SizeWeight;
 
 /// A complete example with every kind of entry.
 pub const EXAMPLE: &str = "\

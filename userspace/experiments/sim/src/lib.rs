@@ -3,32 +3,27 @@
 //! | module | content |
 //! |---|---|
 //! | [`network`] | the engine: hosts, switches, workloads, topologies, on several cores |
-//! | `bottleneck` | one congested port, as a star in that engine, with TCP next to RoCE, and its statistics |
-//! | [`presets`], [`file`](mod@file), [`report`] | scenarios of one bottleneck, from settings to tables |
-//! | [`fabric`] | scenarios of a fabric, from flags to tables |
+//! | [`star`](mod@star) | one congested port: a star in that engine, with TCP next to RoCE, and its statistics |
+//! | [`presets`], [`file`](mod@file), [`report`] | stars, from settings to tables |
+//! | [`fabric`] | fabrics, from flags to tables |
 //! | [`tune`] | random search of parameters in a fabric |
 //! | [`sweep`], `runs` | combinations of settings, and their simulations on all cores |
 //!
 //! DCQCN itself (marking, CNP interval, rate machine, pacing) is the code of `dcqcn-common` that runs in the kernel; go-back-N is
 //! shared with the test bed.
 
-mod bottleneck;
 mod cycle;
 pub mod fabric;
 pub mod file;
 pub mod network;
-mod outcome;
 pub mod plot;
 pub mod presets;
 pub mod report;
 mod runs;
-mod scenario;
+pub mod star;
 pub mod sweep;
 pub mod sweep_report;
 pub mod tune;
 
-pub use bottleneck::run;
-pub use outcome::*;
 pub use presets::knobs;
-pub use runs::{Run, Simulation, run_all};
-pub use scenario::*;
+pub use runs::{Run, run_all};

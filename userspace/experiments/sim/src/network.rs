@@ -1,6 +1,6 @@
 //! The network engine: hosts with NICs, switches with shared buffers, and DCQCN between them, packet by packet.
 //!
-//! [`run`] turns a [`Scenario`] into an [`Outcome`]. Wire formats and rate decisions (marking, the CNP interval, the rate machine,
+//! [`Simulation::run`] turns a [`Scenario`] into an [`Outcome`]. Wire formats and rate decisions (marking, the CNP interval, the rate machine,
 //! pacing, go-back-N) are those of `dcqcn-common`, which also runs in the kernel. NSCC and TCP are implemented here only.
 //!
 //! Modelled: output-queued switches with a shared buffer, dynamic thresholds, priority flow control per ingress port with its frames
@@ -33,7 +33,7 @@ pub mod workload;
 pub(crate) use builder::Node;
 pub use dcqcn_common::pfc::watchdog::{StormAction, Watchdog};
 pub(crate) use engine::{Observer, simulate};
-pub use engine::{Progress, run};
+pub use engine::{OnProgress, Progress, Simulation};
 pub use host::FlowCounters;
 pub(crate) use host::{Host, Record};
 pub use meter::Depth;

@@ -8,15 +8,15 @@ use dcqcn_support::plot::{
 };
 use dcqcn_support::render;
 
-use super::outcome::Series;
 use super::presets::roce_class;
-use super::scenario::{Group, Scenario};
+use super::star::{Group, Star};
+use crate::star::Series;
 
 /// PNG scale: dense curves make large files.
-pub(crate) const PNG_SCALE: u32 = 1;
+const PNG_SCALE: u32 = 1;
 
 /// The files of `--plot PATH`: `PATH` itself if its name ends in a format, otherwise one of each.
-pub(crate) fn files(path: &Path) -> Vec<PathBuf> {
+fn files(path: &Path) -> Vec<PathBuf> {
     if path.extension().is_some_and(|extension| extension == "svg" || extension == "png") {
         return vec![path.to_owned()];
     }
@@ -25,14 +25,17 @@ pub(crate) fn files(path: &Path) -> Vec<PathBuf> {
     vec![with("svg"), with("png")]
 }
 
+/// Draws `charts` into the files of `path`: one of each format, or that of its name.
+pub(crate) fn draw(path: &Path, title: &str, charts: &[Chart]) -> Result<()> {
+    files(path).iter().try_for_each(|file| {
+        plot::write_scaled(file, title, charts, PNG_SCALE)
+            .with_context(|| format!("cannot draw {}", file.display()))
+    })
+}
+
 /// Draws `series` into the files of `path`.
-pub fn write(path: &Path, title: &str, scenario: &Scenario, series: &Series) -> Result<()> {
-    let charts = [rates(scenario, series), queues(scenario, series)];
-    for file in files(path) {
-        plot::write_scaled(&file, title, &charts, PNG_SCALE)
-            .with_context(|| format!("cannot draw {}", file.display()))?;
-    }
-    Ok(())
+pub fn write(path: &Path, title: &str, star: &Star, series: &Series) -> Result<()> {
+    draw(path, title, &[rates(star, series), queues(star, series)])
 }
 
 /// The horizontal axis: its name, how many ns its unit has, and its end.
@@ -63,40 +66,40 @@ fn top(lines: &[Line], from: f64) -> f64 {
     points.map(|point| point.1).fold(0.0, f64::max)
 }
 
-fn rates(scenario: &Scenario, series: &Series) -> Chart {
-    let (across, unit_ns, end) = time_axis(series.t_ns.last().copied().unwrap_or(scenario.duration_ns));
+fn rates(star: &Star, series: &Series) -> Chart {
+    let (across, unit_ns, end) = time_axis(series.t_ns.last().copied().unwrap_or(star.duration_ns));
     let gbps = |values: &[u64]| curve(series, values, unit_ns, 1e9, end, mean);
     let mut lines = Vec::new();
     // For a RoCE flow its rate, which DCQCN controls; for TCP the goodput of the group.
-    let flows = series.flows.iter().filter(|flow| scenario.groups[flow.group as usize].is_roce());
+    let flows = series.flows.iter().filter(|flow| star.groups[flow.index as usize].is_roce());
     for ((index, flow), colour) in flows.enumerate().zip(COLOURS.iter().cycle()) {
-        let values = if scenario.control { &flow.rate_bps } else { &flow.goodput_bps };
+        let values = if star.control { &flow.rate_bps } else { &flow.goodput_bps };
         let line = Line::new(&flow.name, gbps(values), *colour, 1);
         let label = line.label.filter(|_| index + 3 < MAX_LEGEND);
         lines.push(Line { label, ..line });
     }
-    for (index, group) in series.groups.iter().enumerate().skip(scenario.roce().count()) {
+    for (index, group) in series.groups.iter().enumerate().skip(star.roce().count()) {
         let colour = if index % 2 == 0 { LEVEL } else { AXIS };
         lines.push(Line::new(format!("{}, all", group.name), gbps(&group.goodput_bps), colour, 2));
     }
-    let link = scenario.port_rate_bps as f64 / 1e9;
-    if scenario.groups.iter().all(Group::is_roce) {
-        lines.push(Line::level("fair share", end, link / f64::from(scenario.roce_flows().max(1))));
+    let link = star.port_rate_bps as f64 / 1e9;
+    if star.groups.iter().all(Group::is_roce) {
+        lines.push(Line::level("fair share", end, link / f64::from(star.roce_flows().max(1))));
     }
-    let top = top(&lines, scenario.stats_from_ns as f64 / unit_ns);
-    let caption = if scenario.control { "rate of each RoCE flow" } else { "goodput of each RoCE flow" };
+    let top = top(&lines, star.stats_from_ns as f64 / unit_ns);
+    let caption = if star.control { "rate of each RoCE flow" } else { "goodput of each RoCE flow" };
     Chart { caption: caption.to_owned(), across, up: "Gb/s", end, top: top * 1.05, lines, ..Chart::default() }
 }
 
-fn queues(scenario: &Scenario, series: &Series) -> Chart {
-    let (across, unit_ns, end) = time_axis(series.t_ns.last().copied().unwrap_or(scenario.duration_ns));
+fn queues(star: &Star, series: &Series) -> Chart {
+    let (across, unit_ns, end) = time_axis(series.t_ns.last().copied().unwrap_or(star.duration_ns));
     let mut lines = Vec::new();
     for (class, colour) in series.classes.iter().zip(COLOURS) {
         let depths = curve(series, &class.max_queue_bytes, unit_ns, 1e3, end, largest);
-        lines.push(Line::new(format!("class {}", class.class), depths, colour, 1));
+        lines.push(Line::new(format!("class {}", class.name), depths, colour, 1));
     }
-    let deepest = top(&lines, scenario.stats_from_ns as f64 / unit_ns);
-    let wred = scenario.config.wred.get(usize::from(roce_class(scenario))).filter(|wred| wred.ecn != 0);
+    let deepest = top(&lines, star.stats_from_ns as f64 / unit_ns);
+    let wred = star.config.wred.get(usize::from(roce_class(star))).filter(|wred| wred.ecn != 0);
     let mut top = deepest;
     for (name, bytes) in wred.iter().flat_map(|wred| [("Kmin", wred.kmin_bytes), ("Kmax", wred.kmax_bytes)]) {
         let kb = bytes as f64 / 1e3;

@@ -8,10 +8,9 @@ use clap::ValueEnum;
 use dcqcn_common::params::{Config, RP_VARIANT_PAPER};
 use dcqcn_params::{Assignment, Profile, Settings};
 
-use crate::scenario::{
-    Class, Group, MAX_DURATION_NS, MAX_FRAME_BYTES, Pfc, Scenario, SeriesRequest, SizeWeight, TcpLaw, Work,
-    all_finite,
-};
+use crate::network::workload::{SizeWeight, Work};
+use crate::network::{QueuePfc, TcpLaw};
+use crate::star::{Class, Group, MAX_DURATION_NS, MAX_FRAME_BYTES, SeriesRequest, Star, all_finite};
 pub use set::Setting;
 pub(super) use set::set_class;
 
@@ -121,7 +120,7 @@ pub struct Setup {
     /// Preset.
     pub preset: Preset,
     /// Network, time and seed; flows, control and parameters are replaced when it is built.
-    pub scenario: Scenario,
+    pub star: Star,
     /// Rate of the senders' links, if not the port's.
     pub sender_link_bps: Option<u64>,
     /// Time to simulate, if not the preset's or, where all flows have an end, until they are complete.
@@ -155,11 +154,11 @@ pub struct Setup {
 impl Setup {
     /// The unmodified preset.
     pub fn new(preset: Preset) -> Self {
-        let mut scenario = Scenario::new(40 * GBIT, Config::DEFAULT);
-        scenario.duration_ns = 300 * MS;
+        let mut star = Star::new(40 * GBIT, Config::DEFAULT);
+        star.duration_ns = 300 * MS;
         let mut setup = Self {
             preset,
-            scenario,
+            star,
             sender_link_bps: None,
             duration_ns: None,
             warm_up_ns: None,
@@ -189,8 +188,8 @@ impl Setup {
 
     /// Storage reads of 16 KiB blocks from 6 targets over a port of 25 Gbit/s, next to TCP.
     fn coexist(&mut self) {
-        self.scenario.port_rate_bps = 25 * GBIT;
-        self.scenario.duration_ns = 1_500 * MS;
+        self.star.port_rate_bps = 25 * GBIT;
+        self.star.duration_ns = 1_500 * MS;
         self.roce.group.flows = 6;
         self.roce.group.transport.payload_bytes = 4_096;
         self.roce.block_bytes = 16 << 10;
@@ -215,7 +214,7 @@ impl Setup {
         // The simulation ends when all data is sent; the limit is for simulations that never end.
         let patience_ns =
             |span_ns: u64| span_ns.saturating_mul(100).saturating_add(1_000 * MS).min(MAX_DURATION_NS);
-        let default_ns = || self.finite_ns().map_or(self.scenario.duration_ns, patience_ns);
+        let default_ns = || self.finite_ns().map_or(self.star.duration_ns, patience_ns);
         self.duration_ns.unwrap_or_else(default_ns)
     }
 
@@ -233,7 +232,7 @@ impl Setup {
             })
             .fold(0, u64::saturating_add);
         let starts = groups.iter().map(|group| group.start_ns.saturating_add(group.start_jitter_ns));
-        let all_ns = u128::from(bytes) * 16_000_000_000 / u128::from(self.scenario.port_rate_bps.max(1));
+        let all_ns = u128::from(bytes) * 16_000_000_000 / u128::from(self.star.port_rate_bps.max(1));
         let all_ns = u64::try_from(all_ns).unwrap_or(MAX_DURATION_NS);
         Some(starts.fold(all_ns, u64::saturating_add).min(MAX_DURATION_NS))
     }
@@ -245,7 +244,7 @@ impl Setup {
 
     /// The RoCE or TCP groups of a file, or else of the preset.
     fn groups(&self, is_roce: bool) -> Result<Vec<Group>> {
-        let link_bps = self.scenario.port_rate_bps;
+        let link_bps = self.star.port_rate_bps;
         let (defaults, kind) = if is_roce { (&self.roce, "roce") } else { (&self.tcp, "tcp") };
         if self.groups_of_file(is_roce).next().is_none() {
             let group = defaults.build(link_bps)?;
@@ -270,51 +269,51 @@ impl Setup {
         groups.collect()
     }
 
-    /// The scenario; with time series if `series`, or if the preset's metrics need them.
+    /// The star; with time series if `series`, or if the preset's metrics need them.
     ///
     /// # Errors
     /// Settings are inconsistent.
-    pub fn scenario(&self, series: bool) -> Result<Scenario> {
-        let mut scenario = self.scenario.clone();
-        scenario.sender_rate_bps = self.sender_link_bps.unwrap_or(scenario.port_rate_bps);
-        scenario.duration_ns = self.duration_ns();
-        scenario.stats_from_ns = self.warm_up_ns();
-        scenario.config = config(self.profile, &self.changes, scenario.sender_rate_bps)?;
-        scenario.groups = self.groups(true)?;
-        scenario.groups.extend(self.groups(false)?);
+    pub fn star(&self, series: bool) -> Result<Star> {
+        let mut star = self.star.clone();
+        star.sender_rate_bps = self.sender_link_bps.unwrap_or(star.port_rate_bps);
+        star.duration_ns = self.duration_ns();
+        star.stats_from_ns = self.warm_up_ns();
+        star.config = config(self.profile, &self.changes, star.sender_rate_bps)?;
+        star.groups = self.groups(true)?;
+        star.groups.extend(self.groups(false)?);
         if self.preset == Preset::Coexist && !self.classes {
-            scenario.control = false;
-            for wred in &mut scenario.config.wred {
+            star.control = false;
+            for wred in &mut star.config.wred {
                 wred.ecn = 0;
             }
-            scenario.groups.iter_mut().for_each(|group| group.class = TCP_CLASS);
+            star.groups.iter_mut().for_each(|group| group.class = TCP_CLASS);
         }
         if self.preset == Preset::Coexist && self.classes {
             // Separate pools, as in switches' RoCE configurations: TCP must not exclude RoCE from the buffer.
             for class in [ROCE_CLASS, TCP_CLASS] {
-                if let Some(class) = scenario.classes.get_mut(usize::from(class)) {
-                    class.limit_bytes = Some((scenario.buffer_bytes / 2).max(MAX_FRAME_BYTES.into()));
+                if let Some(class) = star.classes.get_mut(usize::from(class)) {
+                    class.limit_bytes = Some((star.buffer_bytes / 2).max(MAX_FRAME_BYTES.into()));
                 }
             }
         }
         if self.pfc {
-            let pfc = Pfc { xoff_bytes: self.xoff_bytes, xon_bytes: self.xon_bytes };
-            for group in scenario.groups.iter().filter(|group| group.is_roce()) {
-                if let Some(class) = scenario.classes.get_mut(usize::from(group.class)) {
+            let pfc = QueuePfc { xoff_bytes: self.xoff_bytes, xon_bytes: self.xon_bytes };
+            for group in star.groups.iter().filter(|group| group.is_roce()) {
+                if let Some(class) = star.classes.get_mut(usize::from(group.class)) {
                     class.pfc = Some(pfc);
                 }
             }
         }
         let max_flows = if self.preset == Preset::Stability { STABILITY_SERIES_FLOWS } else { SERIES_FLOWS };
         let series = series || matches!(self.preset, Preset::Stability | Preset::Staircase);
-        scenario.series = series.then_some(SeriesRequest { interval_ns: self.sample_ns(), max_flows });
-        scenario.validate().with_context(|| format!("cannot simulate this {}", self.preset.name()))?;
-        Ok(scenario)
+        star.series = series.then_some(SeriesRequest { interval_ns: self.sample_ns(), max_flows });
+        star.validate().with_context(|| format!("cannot simulate this {}", self.preset.name()))?;
+        Ok(star)
     }
 
-    /// Sets the classes of `scenario` from a file.
+    /// Sets the classes of `star` from a file.
     pub(super) fn class_mut(&mut self, class: usize) -> Option<&mut Class> {
-        self.scenario.classes.get_mut(class)
+        self.star.classes.get_mut(class)
     }
 }
 
@@ -396,9 +395,9 @@ fn staircase(template: &Group, step_ns: u64) -> Vec<Group> {
     (0..=template.flows - first).map(stair).collect()
 }
 
-/// The class of the RoCE flows of `scenario`: that of the first group.
-pub(crate) fn roce_class(scenario: &Scenario) -> u8 {
-    scenario.roce().next().map_or(ROCE_CLASS, |group| group.class)
+/// The class of the RoCE flows of `star`: that of the first group.
+pub(crate) fn roce_class(star: &Star) -> u8 {
+    star.roce().next().map_or(ROCE_CLASS, |group| group.class)
 }
 
 #[cfg(test)]

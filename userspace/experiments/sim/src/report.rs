@@ -15,9 +15,11 @@ use serde_json::{Map, Value, json};
 
 use super::cycle;
 use super::knobs::ROCE_KNOBS;
-use super::outcome::{ClassOutcome, FlowCounters, Kind, Outcome, Series};
 use super::presets::{Preset, Setup, roce_class};
-use super::scenario::{Marking, Scenario, Work};
+use super::star::Star;
+use crate::network::Marking;
+use crate::network::workload::Work;
+use crate::star::{ClassOutcome, FlowCounters, Kind, Outcome, Samples, Series};
 
 /// Settings and results of one simulation.
 #[derive(Clone, Debug, Serialize)]
@@ -73,18 +75,18 @@ pub struct Stage {
 
 impl Report {
     /// Assembles the report. Takes the time series out of `outcome`: they are long, and have separate files.
-    pub fn new(setup: &Setup, scenario: &Scenario, mut outcome: Outcome, wall: Duration) -> Self {
+    pub fn new(setup: &Setup, star: &Star, mut outcome: Outcome, wall: Duration) -> Self {
         let series = outcome.series.take();
         let wall_seconds = wall.as_secs_f64();
         Self {
             preset: setup.preset.name(),
             settings: settings(setup),
             parameters: parameters(setup),
-            fixed_point: bottleneck(scenario).and_then(|asked| fluid::fixed_point(&asked)),
-            cycle_fixed_point: bottleneck(scenario).and_then(|asked| cycle::fixed_point(&asked)),
-            fluid_settled: (setup.preset == Preset::Stability).then(|| steady_state(scenario)).flatten(),
-            oscillation: oscillation(scenario, &outcome, series.as_ref()),
-            stages: series.as_ref().map_or_else(Vec::new, |series| stages(scenario, series)),
+            fixed_point: bottleneck(star).and_then(|asked| fluid::fixed_point(&asked)),
+            cycle_fixed_point: bottleneck(star).and_then(|asked| cycle::fixed_point(&asked)),
+            fluid_settled: (setup.preset == Preset::Stability).then(|| steady_state(star)).flatten(),
+            oscillation: oscillation(star, &outcome, series.as_ref()),
+            stages: series.as_ref().map_or_else(Vec::new, |series| stages(star, series)),
             wall_seconds,
             hops_per_second: outcome.counters.hops as f64 / wall_seconds.max(1e-9),
             outcome,
@@ -149,29 +151,28 @@ fn parameters(setup: &Setup) -> Map<String, Value> {
         .collect()
 }
 
-/// The models' input for `scenario`, if they apply: bulk flows of one group alone at the port, marked on departure.
-fn bottleneck(scenario: &Scenario) -> Option<Bottleneck<'_>> {
-    let [group] = scenario.groups.as_slice() else { return None };
+/// The models' input for `star`, if they apply: bulk flows of one group alone at the port, marked on departure.
+fn bottleneck(star: &Star) -> Option<Bottleneck<'_>> {
+    let [group] = star.groups.as_slice() else { return None };
     let alone = group.is_roce() && group.flows >= 2 && group.flows_per_sender == 1;
-    let as_modelled =
-        alone && scenario.control && group.work == Work::Bulk && scenario.marking == Marking::Dequeue;
+    let as_modelled = alone && star.control && group.work == Work::Bulk && star.marking == Marking::Dequeue;
     as_modelled.then(|| Bottleneck {
-        config: &scenario.config,
+        config: &star.config,
         tc: group.class.into(),
-        link_bps: scenario.port_rate_bps,
+        link_bps: star.port_rate_bps,
         flows: group.flows.into(),
         packet_bytes: group.transport.frame_bytes().into(),
     })
 }
 
 /// The fluid model over time.
-fn steady_state(scenario: &Scenario) -> Option<SteadyState> {
-    fluid::steady_state(&bottleneck(scenario)?, 2 * (scenario.sender_delay_ns + scenario.receiver_delay_ns))
+fn steady_state(star: &Star) -> Option<SteadyState> {
+    fluid::steady_state(&bottleneck(star)?, 2 * (star.sender_delay_ns + star.receiver_delay_ns))
 }
 
-fn oscillation(scenario: &Scenario, outcome: &Outcome, series: Option<&Series>) -> Option<Oscillation> {
-    let class = outcome.classes.iter().find(|class| class.class == roce_class(scenario))?;
-    let flows = scenario.roce_flows();
+fn oscillation(star: &Star, outcome: &Outcome, series: Option<&Series>) -> Option<Oscillation> {
+    let class = outcome.classes.iter().find(|class| class.class == roce_class(star))?;
+    let flows = star.roce_flows();
     if flows == 0 {
         return None;
     }
@@ -179,33 +180,33 @@ fn oscillation(scenario: &Scenario, outcome: &Outcome, series: Option<&Series>) 
     Some(Oscillation {
         queue_variation: if mean > 0.0 { class.queue.deviation_bytes / mean } else { 0.0 },
         idle_share: 1.0 - outcome.link_utilisation,
-        rate_swing: series.and_then(|series| rate_swing(scenario, series, flows)),
+        rate_swing: series.and_then(|series| rate_swing(star, series, flows)),
     })
 }
 
-fn rate_swing(scenario: &Scenario, series: &Series, flows: u32) -> Option<f64> {
-    let roce = series.flows.iter().filter(|flow| scenario.groups[flow.group as usize].is_roce());
+fn rate_swing(star: &Star, series: &Series, flows: u32) -> Option<f64> {
+    let roce = series.flows.iter().filter(|flow| star.groups[flow.index as usize].is_roce());
     let rates: Vec<&[u64]> = roce.map(|flow| flow.rate_bps.as_slice()).collect();
     if rates.len() as u64 != u64::from(flows) {
         return None;
     }
-    let late = series.t_ns.iter().enumerate().filter(|(_, t_ns)| **t_ns >= scenario.stats_from_ns);
+    let late = series.t_ns.iter().enumerate().filter(|(_, t_ns)| **t_ns >= star.stats_from_ns);
     let mut sums: Vec<u64> =
         late.map(|(index, _)| rates.iter().filter_map(|rate| rate.get(index)).sum()).collect();
     sums.sort_unstable();
     let at = |percent: usize| sums.get(sums.len().saturating_sub(1) * percent / 100).copied();
-    Some((at(99)? - at(1)?) as f64 / scenario.port_rate_bps as f64)
+    Some((at(99)? - at(1)?) as f64 / star.port_rate_bps as f64)
 }
 
 /// From each start of a RoCE group to the next; empty if all start together.
-fn stages(scenario: &Scenario, series: &Series) -> Vec<Stage> {
-    let mut starts: Vec<u64> = scenario.roce().map(|group| group.start_ns).collect();
+fn stages(star: &Star, series: &Series) -> Vec<Stage> {
+    let mut starts: Vec<u64> = star.roce().map(|group| group.start_ns).collect();
     starts.sort_unstable();
     starts.dedup();
     if starts.len() < 2 {
         return Vec::new();
     }
-    let end_ns = series.t_ns.last().copied().unwrap_or(scenario.duration_ns);
+    let end_ns = series.t_ns.last().copied().unwrap_or(star.duration_ns);
     let ends = starts.iter().skip(1).copied().chain([end_ns]);
     let stage = |(&from_ns, to_ns): (&u64, u64)| {
         let half_ns = u64::midpoint(from_ns, to_ns);
@@ -213,7 +214,7 @@ fn stages(scenario: &Scenario, series: &Series) -> Vec<Stage> {
             .flows
             .iter()
             .filter(|flow| {
-                let group = &scenario.groups[flow.group as usize];
+                let group = &star.groups[flow.index as usize];
                 group.is_roce() && group.start_ns <= from_ns
             })
             .map(|flow| {
@@ -245,20 +246,15 @@ pub(crate) const SERIES_HEADER: &str =
 /// goodput since the last sample, `group:NAME` goodput, `class:N` the current depth of its queue and the maximum since
 /// the last sample.
 pub fn write_series(out: &mut dyn Write, series: &Series) -> io::Result<()> {
-    let at = |list: &[u64], index: usize| list.get(index).copied().unwrap_or(0);
     writeln!(out, "{SERIES_HEADER}")?;
-    for (index, t_ns) in series.t_ns.iter().enumerate() {
-        for flow in &series.flows {
-            let [rate, target, goodput] =
-                [&flow.rate_bps, &flow.target_bps, &flow.goodput_bps].map(|list| at(list, index));
-            writeln!(out, "{t_ns},flow:{},{rate},{target},{goodput},,", flow.name)?;
-        }
-        for group in &series.groups {
-            writeln!(out, "{t_ns},group:{},,,{},,", group.name, at(&group.goodput_bps, index))?;
-        }
-        for class in &series.classes {
-            let [now, max] = [&class.queue_bytes, &class.max_queue_bytes].map(|list| at(list, index));
-            writeln!(out, "{t_ns},class:{},,,,{now},{max}", class.class)?;
+    let Series { t_ns, flows, groups, classes } = series;
+    for (index, t_ns) in t_ns.iter().enumerate() {
+        for (kind, all) in [("flow", flows), ("group", groups), ("class", classes)] {
+            for Samples { name, rate_bps, target_bps, goodput_bps, queue_bytes, max_queue_bytes, .. } in all {
+                let lists = [rate_bps, target_bps, goodput_bps, queue_bytes, max_queue_bytes];
+                let cells = lists.map(|list| list.get(index).map_or_else(String::new, u64::to_string));
+                writeln!(out, "{t_ns},{kind}:{name},{}", cells.join(","))?;
+            }
         }
     }
     Ok(())
@@ -266,7 +262,7 @@ pub fn write_series(out: &mut dyn Write, series: &Series) -> io::Result<()> {
 
 /// Caption of a picture of `setup`.
 pub fn title(setup: &Setup) -> String {
-    let link = render::bps(setup.scenario.port_rate_bps as f64);
+    let link = render::bps(setup.star.port_rate_bps as f64);
     let flows = setup.roce.group.flows;
     let groups = match (setup.preset, setup.groups_of_file(true).count()) {
         (Preset::Coexist, 0) => format!("{flows} RoCE readers and {} TCP flows", setup.tcp.group.flows),

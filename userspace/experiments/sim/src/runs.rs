@@ -11,27 +11,10 @@ use dcqcn_support::interrupt::Interrupt;
 use dcqcn_support::sync::lock;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::network::{Progress, SimError, Simulation};
+
 /// Interval between updates of the progress line and checks for Ctrl-C.
 const TICK: Duration = Duration::from_millis(20);
-
-/// A simulation that [`run_all`] can run.
-pub trait Simulation: Sync {
-    /// Result of a run.
-    type Outcome: Send;
-
-    /// Size of the run, in steps of the progress line.
-    fn steps(&self) -> u64;
-
-    /// Runs it on `threads` cores.
-    ///
-    /// `progress` is called at intervals, with the steps done and the simulated time, and may stop the run, which then
-    /// has no outcome.
-    fn simulate(
-        &self,
-        threads: usize,
-        progress: &mut (dyn FnMut(u64, u64) -> ControlFlow<()> + Send),
-    ) -> Result<Option<Self::Outcome>>;
-}
 
 /// Result of one simulation.
 #[derive(Debug)]
@@ -43,7 +26,7 @@ pub struct Run<T> {
 }
 
 /// Results in the order of the scenarios; `None`: interrupted.
-type Results<T> = Vec<Result<Option<Run<T>>>>;
+type Results<T> = Vec<Result<Option<Run<T>>, SimError>>;
 
 /// Cores, a progress line on stderr, and Ctrl-C, for any number of calls of [`Pool::run`].
 pub(crate) struct Pool {
@@ -55,15 +38,21 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// `steps`: total of all calls.
+    /// `steps`: total of all calls; `threads`: cores, by default all.
     ///
     /// # Errors
     /// The system has no file descriptor or thread left.
-    pub(crate) fn new(steps: u64, threads: usize) -> Result<Self> {
+    pub(crate) fn new(steps: u64, threads: Option<u16>) -> Result<Self> {
+        let all = || thread::available_parallelism().map_or(1, usize::from);
         let interrupt = Interrupt::catch()?;
         let style = ProgressStyle::with_template("{wide_bar}  {percent:>3} %  {msg}, {eta} left")?;
         let bar = ProgressBar::new(steps).with_style(style);
-        Ok(Self { threads, interrupt, bar, complete: AtomicU64::new(0) })
+        Ok(Self {
+            threads: threads.map_or_else(all, usize::from),
+            interrupt,
+            bar,
+            complete: AtomicU64::new(0),
+        })
     }
 
     /// Runs every scenario: a single one on all cores, several on one each. After Ctrl-C, the remaining and interrupted
@@ -88,18 +77,20 @@ impl Pool {
                 let Some(scenario) = scenarios.get(index) else { return };
                 let started = Instant::now();
                 let mut reported = 0;
-                let mut report = |steps: u64, reached_ns: u64| {
-                    self.complete.fetch_add(steps.saturating_sub(reported), Ordering::Relaxed);
-                    reported = steps;
-                    now_ns.store(reached_ns, Ordering::Relaxed);
+                let mut report = |now: Progress| {
+                    self.complete.fetch_add(now.done.saturating_sub(reported), Ordering::Relaxed);
+                    reported = now.done;
+                    now_ns.store(now.now_ns, Ordering::Relaxed);
                     if stop.load(Ordering::Relaxed) {
                         ControlFlow::Break(())
                     } else {
                         ControlFlow::Continue(())
                     }
                 };
-                let result = scenario.simulate(cores, &mut report);
-                let result = result.map(|outcome| Some(Run { outcome: outcome?, wall: started.elapsed() }));
+                let result = match scenario.run(cores, &mut report) {
+                    Err(SimError::Stopped { .. }) => Ok(None),
+                    result => result.map(|outcome| Some(Run { outcome, wall: started.elapsed() })),
+                };
                 self.complete.fetch_add(scenario.steps().saturating_sub(reported), Ordering::Relaxed);
                 let mut done = lock(&done);
                 if let Some(slot) = done.get_mut(index) {
@@ -119,7 +110,8 @@ impl Pool {
             }
             Ok(())
         })?;
-        done.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().collect()
+        let done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+        Ok(done.into_iter().collect::<Result<_, _>>()?)
     }
 }
 
@@ -129,12 +121,12 @@ impl Drop for Pool {
     }
 }
 
-/// Runs every scenario, a single one on all `threads` cores, several on one each, with a progress line on stderr. After
+/// Runs every scenario on `threads` cores, by default all, a single one on all of them, several on one each, with a progress line on stderr. After
 /// Ctrl-C, the remaining and interrupted ones have no result.
 ///
 /// # Errors
 /// A scenario is invalid, or the system has no file descriptor or thread left.
-pub fn run_all<S: Simulation>(scenarios: &[S], threads: usize) -> Result<Vec<Option<Run<S::Outcome>>>> {
+pub fn run_all<S: Simulation>(scenarios: &[S], threads: Option<u16>) -> Result<Vec<Option<Run<S::Outcome>>>> {
     let runs = scenarios.len();
     Pool::new(scenarios.iter().map(Simulation::steps).sum(), threads)?.run(scenarios, &|left, now_ns| {
         if runs > 1 { format!("{} of {runs} runs", runs - left) } else { dcqcn_support::render::ns(now_ns) }

@@ -17,14 +17,29 @@ impl std::str::FromStr for Axis {
     type Err = SetupError;
 
     fn from_str(text: &str) -> Result<Self, SetupError> {
-        let syntax =
-            || SetupError(format!("`{text}` is not KEY=VALUE,VALUE,..., as in `kmax=200KB,400KB,1MB`"));
-        let (key, values) = text.split_once('=').ok_or_else(syntax)?;
-        if values.trim().is_empty() {
-            return Err(syntax());
-        }
-        let settings = values.split(',').map(|value| Setting::new(key.trim(), value.trim()));
-        Ok(Self { settings: settings.collect::<Result<_, _>>()? })
+        Self::parse(text, "kmax=200KB,400KB,1MB", ',', |Setting { key, text }| {
+            Setting::new(key, text).map(|_| ())
+        })
+    }
+}
+
+impl Axis {
+    /// Reads `KEY=VALUE,VALUE,...`, as in `example`.
+    pub(crate) fn parse(
+        text: &str,
+        example: &str,
+        separator: char,
+        check: impl FnMut(&Setting) -> Result<(), SetupError>,
+    ) -> Result<Self, SetupError> {
+        let is_given = |(key, values): &(&str, &str)| !key.trim().is_empty() && !values.trim().is_empty();
+        let (key, values) = text
+            .split_once('=')
+            .filter(is_given)
+            .ok_or_else(|| SetupError(format!("`{text}` is not KEY=VALUE,VALUE,..., as in `{example}`")))?;
+        let setting = |text: &str| Setting { key: key.trim().to_owned(), text: text.trim().to_owned() };
+        let settings: Vec<Setting> = values.split(separator).map(setting).collect();
+        settings.iter().try_for_each(check)?;
+        Ok(Self { settings })
     }
 }
 

@@ -8,10 +8,10 @@ use dcqcn_support::render::{self, Table};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::outcome::{Depth, Kind};
 use super::presets::Setting;
 use super::report::{Report, percent, size};
 use crate::network::Fct;
+use crate::star::{Depth, Kind};
 
 /// A sweep: settings that differ, and the report of each combination.
 #[derive(Clone, Debug, Serialize)]
@@ -41,14 +41,8 @@ impl SweepRun {
 /// A value that does not exist.
 const NAN: f64 = f64::NAN;
 
-/// A column of the sweep's table and its CSV.
-struct Column {
-    heading: &'static str,
-    csv: &'static str,
-    /// Raw value, or [`NAN`].
-    value: fn(&Report) -> f64,
-    text: fn(f64) -> String,
-}
+/// A column of the sweep's table and its CSV: both names, the raw value or [`NAN`], and its text.
+type Column = (&'static str, &'static str, fn(&Report) -> f64, fn(f64) -> String);
 
 fn count(value: f64) -> String {
     format!("{value}")
@@ -67,70 +61,56 @@ fn fct(report: &Report, value: fn(&Fct) -> u64) -> f64 {
     roce.filter_map(|group| group.fct.as_ref()).map(|fct| value(fct) as f64).fold(NAN, f64::max)
 }
 
-const fn column(
-    heading: &'static str,
-    csv: &'static str,
-    value: fn(&Report) -> f64,
-    text: fn(f64) -> String,
-) -> Column {
-    Column { heading, csv, value, text }
-}
-
 /// Queue of a model's fixed point; NaN if there is none.
 fn model(point: Option<FixedPoint>) -> f64 {
     point.map_or(NAN, |point| point.queue_bytes)
 }
 
 const COLUMNS: &[Column] = &[
-    column(">GOODPUT", "roce_goodput_bps", |r| r.goodput_bps(true), render::bps),
-    column(">OF LINK", "roce_link_share", |r| r.goodput_bps(true) / r.outcome.port_rate_bps as f64, percent),
-    column(">TCP", "tcp_goodput_bps", |r| if r.has(false) { r.goodput_bps(false) } else { NAN }, render::bps),
-    column(">JAIN", "roce_jain", Report::jain, |value| format!("{value:.3}")),
-    column(">QUEUE", "queue_mean_bytes", |r| queue(r, |q| q.mean_bytes), size),
-    column(">FLUID", "model_queue_bytes", |r| model(r.fixed_point), size),
-    column(">EVENTS", "cycle_model_queue_bytes", |r| model(r.cycle_fixed_point), size),
-    column(">DEVIATION", "queue_deviation_bytes", |r| queue(r, |q| q.deviation_bytes), size),
-    column(">P50", "queue_p50_bytes", |r| queue(r, |q| q.p50_bytes as f64), size),
-    column(">P99", "queue_p99_bytes", |r| queue(r, |q| q.p99_bytes as f64), size),
-    column(">MAX", "queue_max_bytes", |r| queue(r, |q| q.max_bytes as f64), size),
-    column(
+    (">GOODPUT", "roce_goodput_bps", |r| r.goodput_bps(true), render::bps),
+    (">OF LINK", "roce_link_share", |r| r.goodput_bps(true) / r.outcome.port_rate_bps as f64, percent),
+    (">TCP", "tcp_goodput_bps", |r| if r.has(false) { r.goodput_bps(false) } else { NAN }, render::bps),
+    (">JAIN", "roce_jain", Report::jain, |value| format!("{value:.3}")),
+    (">QUEUE", "queue_mean_bytes", |r| queue(r, |q| q.mean_bytes), size),
+    (">FLUID", "model_queue_bytes", |r| model(r.fixed_point), size),
+    (">EVENTS", "cycle_model_queue_bytes", |r| model(r.cycle_fixed_point), size),
+    (">DEVIATION", "queue_deviation_bytes", |r| queue(r, |q| q.deviation_bytes), size),
+    (">P50", "queue_p50_bytes", |r| queue(r, |q| q.p50_bytes as f64), size),
+    (">P99", "queue_p99_bytes", |r| queue(r, |q| q.p99_bytes as f64), size),
+    (">MAX", "queue_max_bytes", |r| queue(r, |q| q.max_bytes as f64), size),
+    (
         ">DEV/MEAN",
         "queue_deviation_share",
         |r| r.oscillation.map_or(NAN, |oscillation| oscillation.queue_variation),
         percent,
     ),
-    column(
+    (
         ">FLUID DEV/MEAN",
         "fluid_queue_deviation_share",
         |r| r.fluid_settled.map_or(NAN, |settled| settled.deviation_bytes / settled.mean_bytes),
         percent,
     ),
-    column(
+    (
         ">SWING",
         "rate_swing_link_share",
         |r| r.oscillation.and_then(|oscillation| oscillation.rate_swing).unwrap_or(NAN),
         percent,
     ),
-    column(">BUSY", "link_utilisation", |r| r.outcome.link_utilisation, percent),
-    column(
+    (">BUSY", "link_utilisation", |r| r.outcome.link_utilisation, percent),
+    (
         ">MARKED",
         "roce_marked_packets",
         |r| r.roce_class().map_or(NAN, |class| class.marked_packets as f64),
         count,
     ),
-    column(">CNPS", "roce_cnps", |r| r.total(|counters| counters.cnps), count),
-    column(">DROPPED", "roce_dropped_packets", |r| r.total(|counters| counters.dropped_packets), count),
-    column(
-        ">RESENT",
-        "roce_retransmitted_packets",
-        |r| r.total(|counters| counters.retransmitted_packets),
-        count,
-    ),
-    column(">PAUSES", "pauses", |r| r.outcome.classes.iter().map(|class| class.pauses as f64).sum(), count),
-    column(">FCT P50", "fct_p50_ns", |r| fct(r, |fct| fct.p50_ns), time),
-    column(">FCT P95", "fct_p95_ns", |r| fct(r, |fct| fct.p95_ns), time),
-    column(">FCT P99", "fct_p99_ns", |r| fct(r, |fct| fct.p99_ns), time),
-    column(">FAIR AFTER", "convergence_ns", |r| r.outcome.convergence_ns.map_or(NAN, |ns| ns as f64), time),
+    (">CNPS", "roce_cnps", |r| r.total(|counters| counters.cnps), count),
+    (">DROPPED", "roce_dropped_packets", |r| r.total(|counters| counters.dropped_packets), count),
+    (">RESENT", "roce_retransmitted_packets", |r| r.total(|counters| counters.retransmitted_packets), count),
+    (">PAUSES", "pauses", |r| r.outcome.classes.iter().map(|class| class.pauses as f64).sum(), count),
+    (">FCT P50", "fct_p50_ns", |r| fct(r, |fct| fct.p50_ns), time),
+    (">FCT P95", "fct_p95_ns", |r| fct(r, |fct| fct.p95_ns), time),
+    (">FCT P99", "fct_p99_ns", |r| fct(r, |fct| fct.p99_ns), time),
+    (">FAIR AFTER", "convergence_ns", |r| r.outcome.convergence_ns.map_or(NAN, |ns| ns as f64), time),
 ];
 
 impl SweepReport {
@@ -142,9 +122,9 @@ impl SweepReport {
     /// Columns with a value in some run. Drops are always included, since their absence is informative.
     fn columns(&self) -> Vec<&'static Column> {
         let rare = ["roce_retransmitted_packets", "pauses"];
-        let shown = |column: &&Column| {
-            let mut values = self.runs.iter().map(|run| (column.value)(&run.report));
-            let least = if rare.contains(&column.csv) { 1.0 } else { f64::MIN };
+        let shown = |(_, csv, value, _): &&Column| {
+            let mut values = self.runs.iter().map(|run| value(&run.report));
+            let least = if rare.contains(csv) { 1.0 } else { f64::MIN };
             values.any(|value| value >= least)
         };
         COLUMNS.iter().filter(shown).collect()
@@ -154,12 +134,12 @@ impl SweepReport {
     /// none.
     pub fn write_csv(&self, out: &mut dyn Write) -> io::Result<()> {
         let keys = self.keys();
-        let names: Vec<&str> = keys.iter().copied().chain(COLUMNS.iter().map(|column| column.csv)).collect();
+        let names: Vec<&str> = keys.iter().copied().chain(COLUMNS.iter().map(|column| column.1)).collect();
         writeln!(out, "{}", names.join(","))?;
         for SweepRun { at, report } in &self.runs {
             let settings =
                 keys.iter().map(|key| at.get(*key).and_then(Value::as_str).unwrap_or_default().to_owned());
-            let values = COLUMNS.iter().map(|column| match (column.value)(report) {
+            let values = COLUMNS.iter().map(|(_, _, value, _)| match value(report) {
                 value if value.is_finite() => value.to_string(),
                 _ => String::new(),
             });
@@ -176,13 +156,13 @@ impl fmt::Display for SweepReport {
         let columns = self.columns();
         let headings: Vec<String> = keys.iter().map(|key| format!(">{key}")).collect();
         let headings: Vec<&str> =
-            headings.iter().map(String::as_str).chain(columns.iter().map(|column| column.heading)).collect();
+            headings.iter().map(String::as_str).chain(columns.iter().map(|column| column.0)).collect();
         let mut table = Table::new(&headings);
         for SweepRun { at, report } in &self.runs {
             let settings =
                 keys.iter().map(|key| at.get(*key).and_then(Value::as_str).unwrap_or_default().to_owned());
-            let values = columns.iter().map(|column| match (column.value)(report) {
-                value if value.is_finite() => (column.text)(value),
+            let values = columns.iter().map(|(_, _, value, text)| match value(report) {
+                value if value.is_finite() => text(value),
                 _ => "-".to_owned(),
             });
             table.row(settings.chain(values).collect::<Vec<_>>());

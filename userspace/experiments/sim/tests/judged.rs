@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use dcqcn_sim::fabric::FabricSetup;
-use dcqcn_sim::network::{Outcome, run};
+use dcqcn_sim::network::{Outcome, Simulation as _};
 
 const COMMON: [(&str, &str); 5] = [
     ("topology", "leaf-spine:1x0x130"),
@@ -35,7 +35,7 @@ fn incast(senders: u32, settings: &[(&str, &str)]) -> Outcome {
     setup.set("size", "2MB").expect("a valid size");
     setup.set("workload", &format!("incast:{senders}")).expect("a valid workload");
     let scenario = setup.scenario().expect("a valid scenario");
-    run(&scenario, 1, &mut |_| ControlFlow::Continue(())).expect("a run to its end")
+    scenario.run(1, &mut |_| ControlFlow::Continue(())).expect("a run to its end")
 }
 
 fn close(outcome: &Outcome, htsim_us: f64, share: f64) {

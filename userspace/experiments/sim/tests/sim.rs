@@ -2,9 +2,9 @@
 
 use std::ops::ControlFlow;
 
+use dcqcn_sim::network::Simulation as _;
 use dcqcn_sim::presets::{Preset, Setup};
 use dcqcn_sim::report::Report;
-use dcqcn_sim::run;
 
 /// Runs `preset` with `settings`, by default at 10 Gbit/s and with packets of 1 KB.
 fn simulate(preset: Preset, settings: &[(&str, &str)]) -> Report {
@@ -12,9 +12,9 @@ fn simulate(preset: Preset, settings: &[(&str, &str)]) -> Report {
     for (key, value) in [("link", "10gbit"), ("mtu", "1000B"), ("header", "0")].iter().chain(settings) {
         setup.set(key, value).expect("a valid setting");
     }
-    let scenario = setup.scenario(false).expect("a valid scenario");
-    let outcome = run(&scenario, &mut |_| ControlFlow::Continue(())).expect("a run to its end");
-    Report::new(&setup, &scenario, outcome, std::time::Duration::from_secs(1))
+    let star = setup.star(false).expect("a valid scenario");
+    let outcome = star.run(1, &mut |_| ControlFlow::Continue(())).expect("a run to its end");
+    Report::new(&setup, &star, outcome, std::time::Duration::from_secs(1))
 }
 
 /// The slope of 5/200 KB and 1 %, far beyond the fixed point. Six seeds were 1 to 9 % above the event model.

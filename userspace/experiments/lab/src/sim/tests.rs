@@ -42,13 +42,13 @@ fn flags_and_parameters_parsed() {
         "incast --link 100g --flows 4 --size 1MB --loop-delay 8us --kmax 1MB --set rpg_ai_rate=10mbit \
              --profile hpcc --marking ingress --pfc on --seed 7",
     );
-    let scenario = setup.scenario(false).unwrap();
-    assert_eq!((scenario.port_rate_bps, scenario.sender_delay_ns), (100_000_000_000, 2_000));
+    let star = setup.star(false).unwrap();
+    assert_eq!((star.port_rate_bps, star.sender_delay_ns), (100_000_000_000, 2_000));
     assert_eq!((setup.roce.group.flows, setup.roce.size_bytes), (4, 1_000_000));
-    assert_eq!(scenario.config.wred[3].kmax_bytes, 1_000_000);
-    assert_eq!(scenario.config.scalars.rpg_ai_rate_bps, 10_000_000);
-    assert_eq!((setup.profile, scenario.seed), (Profile::Hpcc, 7));
-    assert!(scenario.classes[3].pfc.is_some());
+    assert_eq!(star.config.wred[3].kmax_bytes, 1_000_000);
+    assert_eq!(star.config.scalars.rpg_ai_rate_bps, 10_000_000);
+    assert_eq!((setup.profile, star.seed), (Profile::Hpcc, 7));
+    assert!(star.classes[3].pfc.is_some());
 }
 
 #[test]
@@ -90,8 +90,8 @@ fn flags_override_file_or_are_rejected() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(&file, "link = '10g'\nmtu = 512\n[[roce]]\nflows = 3\n").unwrap();
     let args = parse(&format!("{} --link 20g --mtu 1KB", file.path().display())).unwrap();
-    let scenario = args.run.setup(args.file.as_deref()).unwrap().scenario(false).unwrap();
-    assert_eq!((scenario.port_rate_bps, scenario.groups[0].transport.payload_bytes), (20_000_000_000, 1_000));
+    let star = args.run.setup(args.file.as_deref()).unwrap().star(false).unwrap();
+    assert_eq!((star.port_rate_bps, star.groups[0].transport.payload_bytes), (20_000_000_000, 1_000));
     let args = parse(&format!("{} --flows 4", file.path().display())).unwrap();
     let refused = args.run.setup(args.file.as_deref()).unwrap_err().to_string();
     assert!(refused.contains("flows = 4 has no effect"), "{refused}");

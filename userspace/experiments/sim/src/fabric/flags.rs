@@ -270,25 +270,6 @@ pub(super) fn share(text: &str) -> Result<f64, String> {
         .map_err(|error| error.to_string())
 }
 
-/// The value of a word in `choices`; `refusal` says what a text without one is.
-fn choose<T: Copy>(text: &str, choices: &[(&str, T)], refusal: &str) -> Result<T, String> {
-    let chosen = choices.iter().find(|(word, _)| *word == text);
-    chosen.map(|(_, value)| *value).ok_or_else(|| format!("`{text}` is {refusal}"))
-}
-
-pub(super) fn on_off(text: &str) -> Result<bool, String> {
-    choose(text, &[("on", true), ("off", false)], "neither `on` nor `off`")
-}
-
-pub(super) fn balance(text: &str) -> Result<Balance, String> {
-    choose(text, &[("ecmp", Balance::Ecmp), ("spray", Balance::Spray)], "neither `ecmp` nor `spray`")
-}
-
-pub(super) fn marking(text: &str) -> Result<Marking, String> {
-    let choices = [("ingress", Marking::Enqueue), ("egress", Marking::Dequeue)];
-    choose(text, &choices, "neither `ingress` nor `egress`")
-}
-
 /// Congestion control of senders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
@@ -300,26 +281,31 @@ pub enum Choice {
     Nscc,
 }
 
-pub(super) fn control(text: &str) -> Result<Choice, String> {
-    let choices =
-        [("dcqcn", Choice::Dcqcn), ("on", Choice::Dcqcn), ("nscc", Choice::Nscc), ("off", Choice::Off)];
-    choose(text, &choices, "not one of `dcqcn` (or `on`), `nscc` and `off`")
+/// Parsers of words: type, error, and the value of each word.
+macro_rules! choices {
+    ($($name:ident: $type:ty, $error:literal: $($word:literal => $value:expr),+;)+) => {
+        $(pub(super) fn $name(text: &str) -> Result<$type, String> {
+            match text {
+                $($word => Ok($value),)+
+                _ => Err(format!(concat!("`{}` is ", $error), text)),
+            }
+        })+
+    };
 }
 
-pub(super) fn window_end(text: &str) -> Result<WindowEnd, String> {
-    let choices =
-        [("timer", WindowEnd::Timer), ("flow", WindowEnd::NextOfFlow), ("port", WindowEnd::NextOfPort)];
-    choose(text, &choices, "not one of `timer`, `flow` and `port`")
-}
-
-/// Recovery; the packets that may overtake another have a flag of their own.
-pub(super) fn recovery(text: &str) -> Result<Recovery, String> {
-    let selective = Recovery::Selective { reordering: 0 };
-    let choices = [("go-back-n", Recovery::GoBackN), ("probe", Recovery::Probe), ("selective", selective)];
-    choose(text, &choices, "not one of `go-back-n`, `probe` and `selective`")
-}
-
-/// Whether ranks are assigned to hosts at random.
-pub(super) fn placement(text: &str) -> Result<bool, String> {
-    choose(text, &[("in-order", false), ("random", true)], "neither `in-order` nor `random`")
+choices! {
+    on_off: bool, "neither `on` nor `off`": "on" => true, "off" => false;
+    balance: Balance, "neither `ecmp` nor `spray`": "ecmp" => Balance::Ecmp, "spray" => Balance::Spray;
+    marking: Marking, "neither `ingress` nor `egress`":
+        "ingress" => Marking::Enqueue, "egress" => Marking::Dequeue;
+    control: Choice, "not one of `dcqcn` (or `on`), `nscc` and `off`":
+        "dcqcn" => Choice::Dcqcn, "on" => Choice::Dcqcn, "nscc" => Choice::Nscc, "off" => Choice::Off;
+    window_end: WindowEnd, "not one of `timer`, `flow` and `port`":
+        "timer" => WindowEnd::Timer, "flow" => WindowEnd::NextOfFlow, "port" => WindowEnd::NextOfPort;
+    // Packets that may overtake another have a flag of their own.
+    recovery: Recovery, "not one of `go-back-n`, `probe` and `selective`":
+        "go-back-n" => Recovery::GoBackN, "probe" => Recovery::Probe,
+        "selective" => Recovery::Selective { reordering: 0 };
+    // Whether ranks are assigned to hosts at random.
+    placement: bool, "neither `in-order` nor `random`": "in-order" => false, "random" => true;
 }

@@ -2,15 +2,13 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
-use dcqcn_support::plot::{
-    self as plot, COLOURS, Cell, Chart, Curve, Line, Marks, heat, largest, mean, thin_out,
-};
+use anyhow::Result;
+use dcqcn_support::plot::{COLOURS, Cell, Chart, Curve, Line, Marks, heat, largest, mean, thin_out};
 use dcqcn_support::render::{self, count};
 
 use super::report::FabricReport;
 use crate::network::{Fct, Samples, SwitchSamples};
-use crate::plot::{PNG_SCALE, files, time_axis};
+use crate::plot::{draw, time_axis};
 
 /// Default time between two samples.
 pub const PLOT_SAMPLE_NS: u64 = 10_000;
@@ -19,7 +17,7 @@ const ROWS: usize = 32;
 /// Steps of the legend of depths.
 const STEPS: [f64; 5] = [0.0, 0.25, 0.5, 0.75, 1.0];
 
-/// Draws `report` into the files of `path`: one of each format, or that of its name.
+/// Draws `report` into the files of `path`.
 pub fn write_picture(path: &Path, report: &FabricReport) -> Result<()> {
     let title = format!(
         "{}, {}: {}",
@@ -28,15 +26,11 @@ pub fn write_picture(path: &Path, report: &FabricReport) -> Result<()> {
         count(report.flows, "flow")
     );
     let mut charts = vec![slowdown(report)];
-    if let Some(samples) = &report.samples {
+    if let Some(samples) = &report.outcome.samples {
         charts.push(depths(report, samples));
         charts.push(pauses(report, samples));
     }
-    for file in files(path) {
-        plot::write_scaled(&file, &title, &charts, PNG_SCALE)
-            .with_context(|| format!("cannot draw {}", file.display()))?;
-    }
-    Ok(())
+    draw(path, &title, &charts)
 }
 
 /// A point per band of sizes, in its middle.
@@ -49,6 +43,7 @@ fn slowdown(report: &FabricReport) -> Chart {
     };
     let lines = ["p50", "p95", "p99"].into_iter().zip(COLOURS).map(|(name, colour)| {
         let curve: Curve = report
+            .outcome
             .fct_by_size
             .iter()
             .map(|band| (middle(band.min_bytes, band.max_bytes), of(name, &band.fct)))
@@ -81,7 +76,7 @@ fn deepest(switch: &SwitchSamples) -> u32 {
 }
 
 fn depths(report: &FabricReport, samples: &Samples) -> Chart {
-    let (across, unit_ns, end) = time_axis(report.duration_ns);
+    let (across, unit_ns, end) = time_axis(report.outcome.duration_ns);
     let mut switches: Vec<&SwitchSamples> = samples.switches.iter().collect();
     switches.sort_by_key(|switch| std::cmp::Reverse(deepest(switch)));
     let all = switches.len();
@@ -121,7 +116,7 @@ fn depths(report: &FabricReport, samples: &Samples) -> Chart {
 }
 
 fn pauses(report: &FabricReport, samples: &Samples) -> Chart {
-    let (across, unit_ns, end) = time_axis(report.duration_ns);
+    let (across, unit_ns, end) = time_axis(report.outcome.duration_ns);
     let interval_ns = samples.interval_ns as f64;
     let intervals = samples.switches.first().map_or(0, |switch| switch.paused_ns.len());
     let of_switches = |index: usize| {

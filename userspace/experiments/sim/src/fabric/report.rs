@@ -9,8 +9,7 @@ use serde::Serialize;
 
 use crate::network::workload::Collective;
 use crate::network::{
-    ClassOutcome, CollectiveOutcome, Fct, FctBand, FlowOutcome, Outcome, PortOutcome, Samples, Scenario,
-    TransportOutcome, Work,
+    ClassOutcome, CollectiveOutcome, Fct, FctBand, FlowOutcome, Outcome, PortOutcome, Scenario,
 };
 
 /// Number of ports listed: those with the deepest queues.
@@ -29,24 +28,9 @@ pub struct FabricReport {
     pub flows: usize,
     /// Flows not complete at the end.
     pub unfinished_flows: usize,
-    /// When the last flow was complete, or the time limit.
-    pub duration_ns: u64,
-    /// Completion times of all flows.
-    pub fct: Option<Fct>,
-    /// Completion times by flow size.
-    pub fct_by_size: Vec<FctBand>,
-    /// Completed collectives.
-    pub collectives: Vec<CollectiveOutcome>,
-    /// By class.
-    pub classes: Vec<ClassOutcome>,
-    /// Counters of QPs.
-    pub transport: TransportOutcome,
-    /// Ports of switches, the deepest queue first.
-    pub ports: Vec<PortOutcome>,
-    /// Depths over time, if requested.
-    pub samples: Option<Samples>,
-    /// Work done.
-    pub work: Work,
+    /// Outcome.
+    #[serde(flatten)]
+    pub outcome: Outcome,
     /// Wall-clock time of the simulation, s. Differs between runs, as do the two below.
     pub wall_seconds: f64,
     /// Packet hops simulated per second of it.
@@ -68,26 +52,16 @@ impl FabricReport {
     pub fn new(scenario: &Scenario, outcome: Outcome, wall: Duration) -> Self {
         let sent = || outcome.flows.iter().filter(|flow| flow.src != flow.dst);
         let wall_seconds = wall.as_secs_f64();
-        let mut ports = outcome.ports;
-        ports.sort_by_key(|port| std::cmp::Reverse(port.max_queue_bytes));
         Self {
             hosts: scenario.topology.hosts,
             switches: scenario.topology.switches,
             links: scenario.topology.links.len(),
             flows: sent().count(),
             unfinished_flows: sent().filter(|flow| flow.fct_ns.is_none()).count(),
-            duration_ns: outcome.duration_ns,
-            fct: outcome.fct,
-            fct_by_size: outcome.fct_by_size,
-            collectives: outcome.collectives,
-            classes: outcome.classes,
-            transport: outcome.transport,
-            ports,
-            samples: outcome.samples,
-            work: outcome.work,
             wall_seconds,
             hops_per_second: outcome.work.hops as f64 / wall_seconds.max(1e-9),
             peak_memory_bytes: peak_memory_bytes(),
+            outcome,
         }
     }
 }
@@ -153,7 +127,7 @@ impl fmt::Display for FabricReport {
             count(self.switches, "switch"),
             count(self.links, "link"),
             count(self.flows, "flow"),
-            render::ns(self.duration_ns)
+            render::ns(self.outcome.duration_ns)
         )?;
         if self.unfinished_flows != 0 {
             writeln!(
@@ -164,17 +138,17 @@ impl fmt::Display for FabricReport {
             )?;
         }
         let mut table = Table::new(&[&["SIZE", ">FLOWS"], &FCT_HEADINGS[..]].concat());
-        for row in self.fct_by_size.iter().filter(|_| self.fct_by_size.len() > 1) {
+        for row in self.outcome.fct_by_size.iter().filter(|_| self.outcome.fct_by_size.len() > 1) {
             table.row(fct_row(band(row), &row.fct));
         }
-        if let Some(fct) = &self.fct {
+        if let Some(fct) = &self.outcome.fct {
             table.row(fct_row("all".to_owned(), fct));
         }
         writeln!(f, "{table}")?;
         self.write_collectives(f)?;
         self.write_classes(f)?;
         self.write_ports(f)?;
-        let t = &self.transport;
+        let t = &self.outcome.transport;
         writeln!(
             f,
             "{}, {} of them retransmitted; {} marked; {}; {}; {}",
@@ -194,7 +168,7 @@ impl fmt::Display for FabricReport {
         writeln!(
             f,
             "{:.1} M hops simulated in {:.1} s: {:.1} M per second",
-            self.work.hops as f64 / 1e6,
+            self.outcome.work.hops as f64 / 1e6,
             self.wall_seconds,
             self.hops_per_second / 1e6
         )
@@ -204,10 +178,10 @@ impl fmt::Display for FabricReport {
 impl FabricReport {
     /// The slowest collectives.
     fn write_collectives(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.collectives.is_empty() {
+        if self.outcome.collectives.is_empty() {
             return Ok(());
         }
-        let mut slowest: Vec<&CollectiveOutcome> = self.collectives.iter().collect();
+        let mut slowest: Vec<&CollectiveOutcome> = self.outcome.collectives.iter().collect();
         slowest.sort_by_key(|collective| std::cmp::Reverse(collective.time_ns));
         let columns: &[Column<'_, &CollectiveOutcome>] = &[
             ("SLOWEST COLLECTIVES", &|collective| name(collective.collective).to_owned()),
@@ -234,11 +208,11 @@ impl FabricReport {
             (">SWITCHES PAUSED FOR", &|class| render::ns(class.switch_paused_ns)),
             (">HOSTS PAUSED FOR", &|class| render::ns(class.host_paused_ns)),
         ];
-        writeln!(f, "{}", Table::of(&self.classes, columns))
+        writeln!(f, "{}", Table::of(&self.outcome.classes, columns))
     }
 
     fn write_ports(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let share = |paused_ns: u64| paused_ns as f64 / self.duration_ns.max(1) as f64 * 100.0;
+        let share = |paused_ns: u64| paused_ns as f64 / self.outcome.duration_ns.max(1) as f64 * 100.0;
         let columns: &[Column<'_, &PortOutcome>] = &[
             ("DEEPEST PORTS", &|port| port.switch.clone()),
             ("TO", &|port| port.peer.clone()),
@@ -246,7 +220,7 @@ impl FabricReport {
             (">SENT", &|port| render::bytes(port.tx_bytes)),
             (">OF LINK TIME PAUSED", &|port| format!("{:.1} %", share(port.paused_ns))),
         ];
-        let deepest = self.ports.iter().take(PORT_ROWS).filter(|port| port.max_queue_bytes != 0);
+        let deepest = self.outcome.ports.iter().take(PORT_ROWS).filter(|port| port.max_queue_bytes != 0);
         writeln!(f, "{}", Table::of(deepest, columns))
     }
 }
@@ -268,7 +242,7 @@ impl fmt::Display for FabricSweep {
         let values =
             [&[">FLOWS", ">LEFT"], &FCT_HEADINGS[..], &[">QUEUE", ">DROPPED", ">PAUSES", ">CNPS"]].concat();
         headings.extend(values.into_iter().map(str::to_owned));
-        let collectives = self.runs.iter().any(|(_, report)| !report.collectives.is_empty());
+        let collectives = self.runs.iter().any(|(_, report)| !report.outcome.collectives.is_empty());
         if collectives {
             headings.extend([">COLLECTIVE MEAN", ">MAX"].map(str::to_owned));
         }
@@ -276,18 +250,20 @@ impl fmt::Display for FabricSweep {
         for (settings, report) in &self.runs {
             let mut row: Vec<String> = settings.iter().map(|(_, value)| value.clone()).collect();
             row.extend([report.flows.to_string(), report.unfinished_flows.to_string()]);
-            match &report.fct {
+            match &report.outcome.fct {
                 Some(fct) => row.extend(fct_cells(fct).into_iter().skip(1)),
                 None => row.extend((0..7).map(|_| "-".to_owned())),
             }
-            let queue = report.classes.iter().map(|class| class.max_queue_bytes).max().unwrap_or(0);
-            let dropped: u64 = report.classes.iter().map(|class| class.dropped_packets).sum();
-            let pauses: u64 = report.classes.iter().map(|class| class.pauses).sum();
+            let queue = report.outcome.classes.iter().map(|class| class.max_queue_bytes).max().unwrap_or(0);
+            let dropped: u64 = report.outcome.classes.iter().map(|class| class.dropped_packets).sum();
+            let pauses: u64 = report.outcome.classes.iter().map(|class| class.pauses).sum();
             row.push(render::bytes(queue));
-            row.extend([dropped, pauses, report.transport.cnps_handled].map(|count| count.to_string()));
+            row.extend(
+                [dropped, pauses, report.outcome.transport.cnps_handled].map(|count| count.to_string()),
+            );
             if collectives {
-                let times = report.collectives.iter().map(|collective| collective.time_ns);
-                let count = report.collectives.len().max(1) as u64;
+                let times = report.outcome.collectives.iter().map(|collective| collective.time_ns);
+                let count = report.outcome.collectives.len().max(1) as u64;
                 row.push(render::ns(times.clone().sum::<u64>() / count));
                 row.push(render::ns(times.max().unwrap_or(0)));
             }

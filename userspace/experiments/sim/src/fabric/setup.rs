@@ -1,10 +1,10 @@
 //! Command line of a fabric, and its conversion to a scenario.
 
 use std::path::PathBuf;
-use std::str::FromStr;
+use std::str::FromStr as _;
 
 use anyhow::{Context, Result, ensure};
-use clap::{Args, Parser};
+use clap::{Args, Parser, value_parser};
 use dcqcn_common::params::Config;
 use dcqcn_params::quantity::{parse_bytes, parse_rate_bps, parse_time_ns};
 use dcqcn_params::{Assignment, Profile};
@@ -13,7 +13,7 @@ use super::flags::{
     Choice, Shape, Terms, Traffic, balance, control, fault, marking, on_off, placement, recovery, share,
     watchdog, window_end,
 };
-use crate::knobs::SHORTHANDS;
+use crate::knobs::{SHORTHANDS, SetupError};
 use crate::network::{
     Admission, Balance, Cables, Class, Control, Loss, Marking, Nscc, Pfc, Recovery, Scenario, Schedule,
     Threshold, Watchdog, WindowEnd, workload::Workload,
@@ -23,153 +23,131 @@ use crate::sweep::Axis;
 
 const MS: u64 = 1_000_000;
 
-/// Settings of a fabric; `None`: its default.
-#[derive(Args, Clone, Debug, Default)]
-pub struct FabricSetup {
-    /// `leaf-spine:LEAVESxSPINESxHOSTS` (hosts per leaf), `fat-tree:PODSxTORSxHOSTS` (per pod, per ToR), or `file:PATH` (TOML, or HPCC's format) [default: leaf-spine:4x4x8].
-    #[arg(long, value_name = "SHAPE", help_heading = "Network")]
-    pub topology: Option<Shape>,
-    /// Rate of hosts' links [default: 100gbit].
-    #[arg(long, value_name = "RATE", value_parser = parse_rate_bps, help_heading = "Network")]
-    pub host_link: Option<u64>,
-    /// Rate of links between switches [default: that of hosts' links].
-    #[arg(long, value_name = "RATE", value_parser = parse_rate_bps, help_heading = "Network")]
-    pub switch_link: Option<u64>,
-    /// One-way delay of every link [default: 1us].
-    #[arg(long, value_name = "TIME", value_parser = parse_time_ns, help_heading = "Network")]
-    pub delay: Option<u64>,
-    /// Path selection: by a hash of the QP (ecmp), or random per packet (spray) [default: ecmp].
-    #[arg(long, value_name = "ecmp|spray", value_parser = balance, help_heading = "Network")]
-    pub balance: Option<Balance>,
-    /// Fault: TIME,down,NODE,NODE or up, TIME,storm,HOST (endless pauses) or calm. May be repeated.
-    #[arg(long = "fault", value_name = "TIME,WHAT,...", help_heading = "Network")]
-    pub faults: Vec<String>,
-    /// Time from the failure of a link until all switches have new routes [default: 10ms].
-    #[arg(long, value_name = "TIME", value_parser = parse_time_ns, help_heading = "Network")]
-    pub reroute: Option<u64>,
+/// The flags, by heading of the help: meaning, name, type, name of the value and parser.
+macro_rules! flags {
+    ($($heading:literal: $($(#[$meta:meta])* $name:ident: $type:ty, $value:literal, $parser:expr;)+)+) => {
+        /// Settings of a fabric; `None`: its default.
+        #[derive(Args, Clone, Debug, Default)]
+        pub struct FabricSetup {
+            $($(
+                #[arg(long, value_name = $value, value_parser = $parser, help_heading = $heading)]
+                $(#[$meta])*
+                pub $name: $type,
+            )+)+
+        }
+    };
+}
 
-    /// `incast:SENDERS`, `permutation`, `random`, `all-reduce`, `all-gather`, `reduce-scatter`, `all-to-all`, `hpcc:FILE`, `htsim:FILE`, `simai:FILE` or `chakra:PREFIX` [default: random].
-    #[arg(long, value_name = "WORKLOAD", help_heading = "Flows")]
-    pub workload: Option<Traffic>,
-    /// Length of each flow, or of a collective's buffer [default: 1MB].
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Flows")]
-    pub size: Option<u64>,
-    /// With `random`: file with the distribution of lengths, lines `BYTES PERCENT` as in HPCC's traffic generator.
-    #[arg(long, value_name = "FILE", help_heading = "Flows")]
-    pub sizes: Option<PathBuf>,
-    /// With `random`: payload offered by each host, as a share of its link [default: 50%].
-    #[arg(long, value_name = "PERCENT", value_parser = share, help_heading = "Flows")]
-    pub load: Option<f64>,
-    /// With `random`: time until which flows start [default: 2ms].
-    #[arg(long, value_name = "TIME", value_parser = parse_time_ns, help_heading = "Flows")]
-    pub until: Option<u64>,
-    /// With a collective: number of repetitions, 1 to 10000 [default: 1].
-    #[arg(long, value_name = "N", help_heading = "Flows", value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    pub repeat: Option<u32>,
-    /// With a collective: order of ranks on hosts, in order or at random [default: in-order].
-    #[arg(long, value_name = "in-order|random", value_parser = placement, help_heading = "Flows")]
-    pub placement: Option<bool>,
-    /// Class of the flows, 0 to 7 [default: 3].
-    #[arg(long, value_name = "N", help_heading = "Flows")]
-    pub class: Option<u8>,
+flags! {
+    "Network":
+        /// `leaf-spine:LEAVESxSPINESxHOSTS` (hosts per leaf), `fat-tree:PODSxTORSxHOSTS` (per pod, per ToR), or `file:PATH` (TOML, or HPCC's format) [default: leaf-spine:4x4x8].
+        topology: Option<Shape>, "SHAPE", Shape::from_str;
+        /// Rate of hosts' links [default: 100gbit].
+        host_link: Option<u64>, "RATE", parse_rate_bps;
+        /// Rate of links between switches [default: that of hosts' links].
+        switch_link: Option<u64>, "RATE", parse_rate_bps;
+        /// One-way delay of every link [default: 1us].
+        delay: Option<u64>, "TIME", parse_time_ns;
+        /// Path selection: by a hash of the QP (ecmp), or random per packet (spray) [default: ecmp].
+        balance: Option<Balance>, "ecmp|spray", balance;
+        /// Fault: TIME,down,NODE,NODE or up, TIME,storm,HOST (endless pauses) or calm. May be repeated.
+        #[arg(long = "fault")]
+        faults: Vec<String>, "TIME,WHAT,...", value_parser!(String);
+        /// Time from the failure of a link until all switches have new routes [default: 10ms].
+        reroute: Option<u64>, "TIME", parse_time_ns;
 
-    /// Payload of a full packet [default: 4096B].
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Queue pairs")]
-    pub mtu: Option<u64>,
-    /// Overhead of a frame, from Ethernet to FCS [default: 66B].
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Queue pairs")]
-    pub header: Option<u64>,
-    /// Packets per acknowledgement of a QP [default: 16].
-    #[arg(long, value_name = "N", help_heading = "Queue pairs")]
-    pub ack_every: Option<u32>,
-    /// Class of ACKs and NAKs [default: that of the data].
-    #[arg(long, value_name = "N", help_heading = "Queue pairs")]
-    pub ack_class: Option<u8>,
-    /// Retransmission timeout [default: 4ms].
-    #[arg(long, value_name = "TIME", value_parser = parse_time_ns, help_heading = "Queue pairs")]
-    pub timeout: Option<u64>,
-    /// After a loss, retransmit everything from there (go-back-n; probe: with the data plane's tail-loss probe), or only
-    /// missing packets (selective) [default: go-back-n].
-    #[arg(long, value_name = "go-back-n|probe|selective", value_parser = recovery, help_heading = "Queue pairs")]
-    pub recovery: Option<Recovery>,
-    /// With selective recovery: packets that may overtake another before it counts as lost [default: 0, with spray 64].
-    #[arg(long, value_name = "N", help_heading = "Queue pairs")]
-    pub reordering: Option<u32>,
-    /// Maximum bytes in flight per QP; 0: no limit [default: 0].
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Queue pairs")]
-    pub window: Option<u64>,
+    "Flows":
+        /// `incast:SENDERS`, `permutation`, `random`, `all-reduce`, `all-gather`, `reduce-scatter`, `all-to-all`, `hpcc:FILE`, `htsim:FILE`, `simai:FILE` or `chakra:PREFIX` [default: random].
+        workload: Option<Traffic>, "WORKLOAD", Traffic::from_str;
+        /// Length of each flow, or of a collective's buffer [default: 1MB].
+        size: Option<u64>, "SIZE", parse_bytes;
+        /// With `random`: file with the distribution of lengths, lines `BYTES PERCENT` as in HPCC's traffic generator.
+        sizes: Option<PathBuf>, "FILE", value_parser!(PathBuf);
+        /// With `random`: payload offered by each host, as a share of its link [default: 50%].
+        load: Option<f64>, "PERCENT", share;
+        /// With `random`: time until which flows start [default: 2ms].
+        until: Option<u64>, "TIME", parse_time_ns;
+        /// With a collective: number of repetitions, 1 to 10000 [default: 1].
+        repeat: Option<u32>, "N", value_parser!(u32).range(1..=10_000);
+        /// With a collective: order of ranks on hosts, in order or at random [default: in-order].
+        placement: Option<bool>, "in-order|random", placement;
+        /// Class of the flows, 0 to 7 [default: 3].
+        class: Option<u8>, "N", value_parser!(u8);
 
-    /// Receivers grant transmission, with at most SIZE in flight to each [default: senders are not limited].
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Queue pairs")]
-    pub admission: Option<u64>,
-    /// With --admission: bytes per grant [default: 64KB].
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Queue pairs")]
-    pub admission_turn: Option<u64>,
-    /// With --admission: class of requests and grants [default: that of CNPs].
-    #[arg(long, value_name = "N", help_heading = "Queue pairs")]
-    pub admission_class: Option<u8>,
+    "Queue pairs":
+        /// Payload of a full packet [default: 4096B].
+        mtu: Option<u64>, "SIZE", parse_bytes;
+        /// Overhead of a frame, from Ethernet to FCS [default: 66B].
+        header: Option<u64>, "SIZE", parse_bytes;
+        /// Packets per acknowledgement of a QP [default: 16].
+        ack_every: Option<u32>, "N", value_parser!(u32);
+        /// Class of ACKs and NAKs [default: that of the data].
+        ack_class: Option<u8>, "N", value_parser!(u8);
+        /// Retransmission timeout [default: 4ms].
+        timeout: Option<u64>, "TIME", parse_time_ns;
+        /// After a loss, retransmit everything from there (go-back-n; probe: with the data plane's tail-loss probe), or only
+        /// missing packets (selective) [default: go-back-n].
+        recovery: Option<Recovery>, "go-back-n|probe|selective", recovery;
+        /// With selective recovery: packets that may overtake another before it counts as lost [default: 0, with spray 64].
+        reordering: Option<u32>, "N", value_parser!(u32);
+        /// Maximum bytes in flight per QP; 0: no limit [default: 0].
+        window: Option<u64>, "SIZE", parse_bytes;
+        /// Receivers grant transmission, with at most SIZE in flight to each [default: senders are not limited].
+        admission: Option<u64>, "SIZE", parse_bytes;
+        /// With --admission: bytes per grant [default: 64KB].
+        admission_turn: Option<u64>, "SIZE", parse_bytes;
+        /// With --admission: class of requests and grants [default: that of CNPs].
+        admission_class: Option<u8>, "N", value_parser!(u8);
 
-    /// Buffer of each switch, shared by all ports [default: 32MB].
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Switches")]
-    pub buffer: Option<u64>,
-    /// When the queue depth for marking is sampled: on arrival (ingress) or on departure (egress) [default: egress].
-    #[arg(long, value_name = "WHERE", value_parser = marking, help_heading = "Switches")]
-    pub marking: Option<Marking>,
-    /// Whether Kmin and Kmax apply to hosts' links, and scale with the rate of other ports [default: off].
-    #[arg(long, value_name = "on|off", value_parser = on_off, help_heading = "Switches")]
-    pub wred_by_rate: Option<bool>,
-    /// Whether the flows' class pauses senders instead of dropping [default: on].
-    #[arg(long, value_name = "on|off", value_parser = on_off, help_heading = "Switches")]
-    pub pfc: Option<bool>,
-    /// Share of the free buffer for an ingress port (with PFC) or a queue (without): 2 to the power of SONiC's
-    /// dynamic_th, in percent [default: 12.5%, without PFC 100%].
-    #[arg(long, value_name = "PERCENT", value_parser = share, conflicts_with = "threshold", help_heading = "Switches")]
-    pub alpha: Option<f64>,
-    /// Fixed threshold instead of --alpha (SONiC's static_th).
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Switches")]
-    pub threshold: Option<u64>,
-    /// Buffer reserved for packets that arrive after a pause request [default: two delays at link rate, and three frames].
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Switches")]
-    pub headroom: Option<u64>,
-    /// A paused port resumes this far below its threshold [default: 18432B].
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Switches")]
-    pub xon_offset: Option<u64>,
-    /// PFC watchdog: DETECTION,RESTORATION,drop or forward [default: none].
-    #[arg(long, value_name = "TIME,TIME,ACTION", value_parser = watchdog, help_heading = "Switches")]
-    pub watchdog: Option<Watchdog>,
-    /// Without PFC: packets that do not fit lose their payload and continue in this class [default: they are dropped].
-    #[arg(long, value_name = "CLASS", help_heading = "Switches")]
-    pub trim: Option<u8>,
+    "Switches":
+        /// Buffer of each switch, shared by all ports [default: 32MB].
+        buffer: Option<u64>, "SIZE", parse_bytes;
+        /// When the queue depth for marking is sampled: on arrival (ingress) or on departure (egress) [default: egress].
+        marking: Option<Marking>, "WHERE", marking;
+        /// Whether Kmin and Kmax apply to hosts' links, and scale with the rate of other ports [default: off].
+        wred_by_rate: Option<bool>, "on|off", on_off;
+        /// Whether the flows' class pauses senders instead of dropping [default: on].
+        pfc: Option<bool>, "on|off", on_off;
+        /// Share of the free buffer for an ingress port (with PFC) or a queue (without): 2 to the power of SONiC's
+        /// dynamic_th, in percent [default: 12.5%, without PFC 100%].
+        #[arg(conflicts_with = "threshold")]
+        alpha: Option<f64>, "PERCENT", share;
+        /// Fixed threshold instead of --alpha (SONiC's static_th).
+        threshold: Option<u64>, "SIZE", parse_bytes;
+        /// Buffer reserved for packets that arrive after a pause request [default: two delays at link rate, and three frames].
+        headroom: Option<u64>, "SIZE", parse_bytes;
+        /// A paused port resumes this far below its threshold [default: 18432B].
+        xon_offset: Option<u64>, "SIZE", parse_bytes;
+        /// PFC watchdog: DETECTION,RESTORATION,drop or forward [default: none].
+        watchdog: Option<Watchdog>, "TIME,TIME,ACTION", watchdog;
+        /// Without PFC: packets that do not fit lose their payload and continue in this class [default: they are dropped].
+        trim: Option<u8>, "CLASS", value_parser!(u8);
 
-    /// Congestion control of senders: dcqcn or on (CNPs and rates), nscc (UEC's windows), or off [default: dcqcn].
-    #[arg(long, value_name = "dcqcn|nscc|off", value_parser = control, help_heading = "Congestion control")]
-    pub control: Option<Choice>,
-    /// Trigger of the CNP at the end of a window (np_window both): a timer, the flow's next packet as in the data
-    /// plane, or the next packet of any flow [default: timer].
-    #[arg(long, value_name = "timer|flow|port", value_parser = window_end, help_heading = "Congestion control")]
-    pub window_end: Option<WindowEnd>,
-    /// With nscc: round trip of a full packet in an empty fabric [default: from host 0 to the farthest host].
-    #[arg(long, value_name = "TIME", value_parser = parse_time_ns, help_heading = "Congestion control")]
-    pub base_rtt: Option<u64>,
-    /// With nscc: target queueing delay [default: the base round trip, with --trim 3/4 of it].
-    #[arg(long, value_name = "TIME", value_parser = parse_time_ns, help_heading = "Congestion control")]
-    pub target_delay: Option<u64>,
-    /// DCQCN profile to start from [default: hpcc].
-    #[arg(long, value_enum, help_heading = "DCQCN")]
-    pub profile: Option<Profile>,
-    /// Set a DCQCN parameter; overrides the profile. May be repeated.
-    #[arg(long = "set", value_name = "KEY=VALUE", help_heading = "DCQCN")]
-    pub changes: Vec<Assignment>,
+    "Congestion control":
+        /// Congestion control of senders: dcqcn or on (CNPs and rates), nscc (UEC's windows), or off [default: dcqcn].
+        control: Option<Choice>, "dcqcn|nscc|off", control;
+        /// Trigger of the CNP at the end of a window (np_window both): a timer, the flow's next packet as in the data
+        /// plane, or the next packet of any flow [default: timer].
+        window_end: Option<WindowEnd>, "timer|flow|port", window_end;
+        /// With nscc: round trip of a full packet in an empty fabric [default: from host 0 to the farthest host].
+        base_rtt: Option<u64>, "TIME", parse_time_ns;
+        /// With nscc: target queueing delay [default: the base round trip, with --trim 3/4 of it].
+        target_delay: Option<u64>, "TIME", parse_time_ns;
 
-    /// Maximum time to simulate; the simulation ends when all flows are complete [default: 1s].
-    #[arg(long, value_name = "TIME", value_parser = parse_time_ns, help_heading = "Run")]
-    pub duration: Option<u64>,
-    /// Seed of random numbers; equal seeds give bit-identical results [default: 1].
-    #[arg(long, value_name = "N", help_heading = "Run")]
-    pub seed: Option<u64>,
-    /// Sampling interval of queue depths, which are part of --json [default: no samples].
-    #[arg(long, value_name = "TIME", value_parser = parse_time_ns, help_heading = "Run")]
-    pub sample: Option<u64>,
+    "DCQCN":
+        /// DCQCN profile to start from [default: hpcc].
+        profile: Option<Profile>, "PROFILE", value_parser!(Profile);
+        /// Set a DCQCN parameter; overrides the profile. May be repeated.
+        #[arg(long = "set")]
+        changes: Vec<Assignment>, "KEY=VALUE", value_parser!(Assignment);
+
+    "Run":
+        /// Maximum time to simulate; the simulation ends when all flows are complete [default: 1s].
+        duration: Option<u64>, "TIME", parse_time_ns;
+        /// Seed of random numbers; equal seeds give bit-identical results [default: 1].
+        seed: Option<u64>, "N", value_parser!(u64);
+        /// Sampling interval of queue depths, which are part of --json [default: no samples].
+        sample: Option<u64>, "TIME", parse_time_ns;
 }
 
 /// For [`FabricSetup::set`].
@@ -222,6 +200,18 @@ impl FabricSetup {
             setup.set(key.trim(), value.trim())?;
         }
         Ok(setup)
+    }
+
+    /// A setting and its values, as in `kmax=400KB,1600KB`; values with commas are separated by `;`.
+    ///
+    /// # Errors
+    /// The setting is unknown, or a text is not a value of it.
+    pub fn axis(text: &str) -> Result<Axis, SetupError> {
+        let separator = if text.contains(';') { ';' } else { ',' };
+        let mut probe = Self::default();
+        Axis::parse(text, "kmax=400KB,1600KB", separator, |Setting { key, text }| {
+            probe.set(key, text).map_err(|error| SetupError(error.to_string()))
+        })
     }
 
     /// The class of the flows.
@@ -376,30 +366,6 @@ fn error_value(text: &str) -> &str {
 #[cfg(test)]
 pub(crate) fn setup(flags: &str) -> FabricSetup {
     OneFlag::try_parse_from(["fabric"].into_iter().chain(flags.split_whitespace())).unwrap().setup
-}
-
-/// A setting and its values, as in `kmax=400KB,1600KB`; values with commas are separated by `;`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FabricAxis(pub Axis);
-
-impl FromStr for FabricAxis {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (key, values) = text
-            .split_once('=')
-            .filter(|(key, values)| !key.trim().is_empty() && !values.trim().is_empty())
-            .ok_or_else(|| format!("`{text}` is not KEY=VALUE,VALUE,..., as in `kmax=400KB,1600KB`"))?;
-        let separator = if values.contains(';') { ';' } else { ',' };
-        let setting = |text: &str| Setting { key: key.trim().to_owned(), text: text.trim().to_owned() };
-        let settings: Vec<Setting> = values.split(separator).map(setting).collect();
-        let mut probe = FabricSetup::default();
-        settings
-            .iter()
-            .try_for_each(|setting| probe.set(&setting.key, &setting.text))
-            .map_err(|error| error.to_string())?;
-        Ok(Self(Axis { settings }))
-    }
 }
 
 #[cfg(test)]

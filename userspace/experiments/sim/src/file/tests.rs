@@ -2,8 +2,9 @@ use std::fs;
 
 use proptest::prelude::*;
 
-use super::super::scenario::{Schedule, TcpLaw, Work};
 use super::*;
+use crate::network::workload::Work;
+use crate::network::{Schedule, TcpLaw};
 
 fn parse_here(text: &str) -> Result<Setup, FileErrors> {
     parse("a.toml", text, Path::new(""))
@@ -11,18 +12,18 @@ fn parse_here(text: &str) -> Result<Setup, FileErrors> {
 
 #[test]
 fn example_parsed_completely() {
-    let scenario = parse_here(EXAMPLE).unwrap().scenario(true).unwrap();
-    assert_eq!((scenario.port_rate_bps, scenario.receiver_delay_ns), (25_000_000_000, 5_000));
-    assert_eq!((scenario.buffer_bytes, scenario.stats_from_ns), (4_000_000, 100_000_000));
-    assert_eq!(scenario.config.wred[3].pmax_ppm, 200_000);
-    assert_eq!(scenario.classes[3].schedule, Schedule::Dwrr(60));
-    assert_eq!(scenario.classes[3].pfc.unwrap().xoff_bytes, 1_000_000);
-    let [bulk, reads, tcp] = scenario.groups.as_slice() else { panic!("{:?}", scenario.groups) };
+    let star = parse_here(EXAMPLE).unwrap().star(true).unwrap();
+    assert_eq!((star.port_rate_bps, star.receiver_delay_ns), (25_000_000_000, 5_000));
+    assert_eq!((star.buffer_bytes, star.stats_from_ns), (4_000_000, 100_000_000));
+    assert_eq!(star.config.wred[3].pmax_ppm, 200_000);
+    assert_eq!(star.classes[3].schedule, Schedule::Dwrr(60));
+    assert_eq!(star.classes[3].pfc.unwrap().xoff_bytes, 1_000_000);
+    let [bulk, reads, tcp] = star.groups.as_slice() else { panic!("{:?}", star.groups) };
     assert_eq!((bulk.name.as_str(), bulk.flows, &bulk.work), ("bulk", 4, &Work::Bulk));
     assert_eq!(reads.work, Work::Blocks { bytes: 16_384, outstanding: 8 });
     assert_eq!((reads.sender_delay_ns, reads.transport.payload_bytes), (Some(10_000), 4_000));
     assert_eq!((tcp.flows, tcp.transport.tcp.unwrap().law), (2, TcpLaw::Cubic));
-    assert_eq!(scenario.series.unwrap().interval_ns, 100_000);
+    assert_eq!(star.series.unwrap().interval_ns, 100_000);
 }
 
 #[test]
@@ -37,8 +38,8 @@ fn commented_lines_of_example_are_valid() {
         })
         .collect();
     let setup = parse("a.toml", &text.join("\n"), directory.path()).unwrap();
-    let scenario = setup.scenario(false).unwrap();
-    let Work::Messages { sizes, .. } = &scenario.groups[2].work else { panic!("{:?}", scenario.groups) };
+    let star = setup.star(false).unwrap();
+    let Work::Messages { sizes, .. } = &star.groups[2].work else { panic!("{:?}", star.groups) };
     assert_eq!(sizes[1], SizeWeight { bytes: 1_000_000, weight: 1 });
 }
 

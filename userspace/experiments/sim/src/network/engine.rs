@@ -12,7 +12,6 @@ use std::thread;
 
 use dcqcn_support::sync::lock;
 
-use crate::Simulation;
 use crate::network::barrier::Barrier;
 use crate::network::builder::{Node, build};
 use crate::network::outcome::{self, Outcome};
@@ -28,26 +27,40 @@ const REPORT_EVERY: u64 = 256;
 pub struct Progress {
     /// Simulated time.
     pub now_ns: u64,
-    /// Completed flows.
+    /// Completed [steps](Simulation::steps).
     pub done: u64,
-    /// Total flows.
-    pub flows: u64,
 }
 
-/// Runs `scenario` on `threads` cores (0 counts as 1). `progress` is called at intervals, and may stop the run.
-///
-/// The outcome depends on the scenario only.
-///
-/// # Errors
-/// The scenario is invalid, or `progress` stopped the run.
-pub fn run(
-    scenario: &Scenario,
-    threads: usize,
-    progress: &mut (dyn FnMut(Progress) -> ControlFlow<()> + Send),
-) -> Result<Outcome, SimError> {
-    scenario.validate()?;
-    let (nodes, now_ns) = simulate(scenario, threads, &mut Unobserved, progress)?;
-    Ok(outcome::collect(scenario, &scenario.topology.ports(), nodes.into_iter(), now_ns))
+/// Receives the progress at intervals, and may stop the run.
+pub type OnProgress<'p> = dyn FnMut(Progress) -> ControlFlow<()> + Send + 'p;
+
+/// A simulation. Its outcome depends on nothing else.
+pub trait Simulation: Sync {
+    /// Result of a run.
+    type Outcome: Send;
+
+    /// Size of the run, in steps of the progress line.
+    fn steps(&self) -> u64;
+
+    /// Runs it on `threads` cores (0 counts as 1).
+    ///
+    /// # Errors
+    /// It is invalid, it measures nothing, or `progress` stopped it.
+    fn run(&self, threads: usize, progress: &mut OnProgress<'_>) -> Result<Self::Outcome, SimError>;
+}
+
+impl Simulation for Scenario {
+    type Outcome = Outcome;
+
+    fn steps(&self) -> u64 {
+        self.workload.flows().len() as u64
+    }
+
+    fn run(&self, threads: usize, progress: &mut OnProgress<'_>) -> Result<Outcome, SimError> {
+        self.validate()?;
+        let (nodes, now_ns) = simulate(self, threads, &mut Unobserved, progress)?;
+        Ok(outcome::collect(self, &self.topology.ports(), nodes.into_iter(), now_ns))
+    }
 }
 
 /// Reads nodes at certain times, on one thread.
@@ -76,7 +89,7 @@ pub(crate) fn simulate(
     scenario: &Scenario,
     threads: usize,
     observer: &mut dyn Observer,
-    progress: &mut (dyn FnMut(Progress) -> ControlFlow<()> + Send),
+    progress: &mut OnProgress<'_>,
 ) -> Result<(Vec<Node>, u64), SimError> {
     let built = build(scenario)?;
     let threads = threads.clamp(1, scenario.topology.switches as usize);
@@ -114,25 +127,6 @@ pub(crate) fn simulate(
         }
     }
     Ok((nodes.into_iter().flatten().collect(), now_ns))
-}
-
-impl Simulation for Scenario {
-    type Outcome = Outcome;
-
-    fn steps(&self) -> u64 {
-        self.workload.flows().len() as u64
-    }
-
-    fn simulate(
-        &self,
-        threads: usize,
-        progress: &mut (dyn FnMut(u64, u64) -> ControlFlow<()> + Send),
-    ) -> anyhow::Result<Option<Outcome>> {
-        match run(self, threads, &mut |now| progress(now.done, now.now_ns)) {
-            Err(SimError::Stopped { .. }) => Ok(None),
-            result => Ok(Some(result?)),
-        }
-    }
 }
 
 /// State shared by all threads.
@@ -219,12 +213,7 @@ impl NodeGroup {
         self.nodes.push(node);
     }
 
-    fn run(
-        &mut self,
-        shared: &Shared,
-        observer: &mut dyn Observer,
-        progress: &mut (dyn FnMut(Progress) -> ControlFlow<()> + Send),
-    ) {
+    fn run(&mut self, shared: &Shared, observer: &mut dyn Observer, progress: &mut OnProgress<'_>) {
         let mut watch_ns = observer.next_ns();
         for window in 1.. {
             shared.next_ns[self.number].store(self.queue.next_ns(), Ordering::Relaxed);
@@ -254,7 +243,7 @@ impl NodeGroup {
             self.receive(shared);
             if self.number == 0 {
                 shared.now_ns.store(end_ns, Ordering::Relaxed);
-                let now = Progress { now_ns: end_ns, done, flows: shared.flows };
+                let now = Progress { now_ns: end_ns, done };
                 if window % REPORT_EVERY == 0 && progress(now).is_break() {
                     // Other threads read it after the next barrier.
                     shared.stop.store(true, Ordering::Relaxed);

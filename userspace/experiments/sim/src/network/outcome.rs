@@ -1,5 +1,7 @@
 //! Outcome of a simulation.
 
+use std::cmp::Reverse;
+
 use dcqcn_common::layout::CLASSES;
 use serde::Serialize;
 
@@ -20,6 +22,7 @@ pub struct Outcome {
     /// When the last flow was complete, or the time limit.
     pub duration_ns: u64,
     /// Every flow, by number.
+    #[serde(skip)]
     pub flows: Vec<FlowOutcome>,
     /// All completed flows; `None`: none.
     pub fct: Option<Fct>,
@@ -29,18 +32,18 @@ pub struct Outcome {
     pub collectives: Vec<CollectiveOutcome>,
     /// By class with traffic.
     pub classes: Vec<ClassOutcome>,
-    /// The ports of all switches.
-    pub ports: Vec<PortOutcome>,
     /// Counters of QPs.
     pub transport: TransportOutcome,
-    /// Work done.
-    pub work: Work,
+    /// Ports of all switches, the deepest queue first.
+    pub ports: Vec<PortOutcome>,
     /// Depths over time, if requested.
     pub samples: Option<Samples>,
+    /// Work done.
+    pub work: Work,
 }
 
 /// One flow.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FlowOutcome {
     /// Host that sent it.
     pub src: u32,
@@ -319,6 +322,7 @@ pub(crate) fn collect(
             }
         }
     }
+    out_ports.sort_by_key(|port| Reverse(port.max_queue_bytes));
     transport.window_end = WindowEndOutcome::new(late_ns, unanswered);
     let is_complete = flows.iter().all(|flow| flow.fct_ns.is_some());
     let used = |class: &ClassOutcome| {
@@ -451,7 +455,7 @@ fn collectives(scenario: &Scenario, flows: &[FlowOutcome]) -> Vec<CollectiveOutc
         let start_ns = ready?.into_iter().max()?;
         let done: Option<Vec<u64>> = round.done.iter().map(end_ns).collect();
         let done = done?;
-        let last = (0..done.len()).max_by_key(|rank| (done[*rank], std::cmp::Reverse(*rank)))?;
+        let last = (0..done.len()).max_by_key(|rank| (done[*rank], Reverse(*rank)))?;
         let mut sorted: Vec<u64> = done.iter().map(|end_ns| end_ns.saturating_sub(start_ns)).collect();
         sorted.sort_unstable();
         Some(CollectiveOutcome {

@@ -11,8 +11,8 @@ use proptest::prelude::*;
 use crate::network::workload::{Collective, Wait, Workload};
 use crate::network::{
     Admission, Balance, Cables, Class, Control, Fault, FaultKind, FctBand, Link, Loss, Nscc, Outcome, Pfc,
-    Recovery, Scenario, Schedule, StormAction, Threshold, Topology, Watchdog, WindowEnd, WindowEndOutcome,
-    run,
+    Recovery, Scenario, Schedule, Simulation, StormAction, Threshold, Topology, Watchdog, WindowEnd,
+    WindowEndOutcome,
 };
 
 const GBIT: u64 = 1_000_000_000;
@@ -21,7 +21,7 @@ const MS: u64 = 1_000_000;
 const CABLES: Cables = Cables { host_rate_bps: 100 * GBIT, switch_rate_bps: 100 * GBIT, delay_ns: US };
 
 fn outcome(scenario: &Scenario) -> Outcome {
-    run(scenario, 1, &mut |_| ControlFlow::Continue(())).unwrap()
+    scenario.run(1, &mut |_| ControlFlow::Continue(())).unwrap()
 }
 
 fn star(hosts: u32, workload: Workload) -> Scenario {
@@ -365,7 +365,7 @@ fn depths_sampled_and_bands_by_size() {
 fn buffer_smaller_than_headroom_rejected() {
     let mut scenario = star(4, incast(3, 1_000));
     scenario.switch.buffer_bytes = 100_000;
-    let refused = run(&scenario, 1, &mut |_| ControlFlow::Continue(())).unwrap_err().to_string();
+    let refused = scenario.run(1, &mut |_| ControlFlow::Continue(())).unwrap_err().to_string();
     assert!(
         refused.starts_with(
             "the buffer of 100KB is too small for leaf0: reserved bytes and headroom of its 4 ports"
@@ -377,7 +377,7 @@ fn buffer_smaller_than_headroom_rejected() {
 #[test]
 fn progress_callback_stops_run() {
     let scenario = star(9, incast(8, 50_000_000));
-    let stopped = run(&scenario, 1, &mut |_| ControlFlow::Break(())).unwrap_err();
+    let stopped = scenario.run(1, &mut |_| ControlFlow::Break(())).unwrap_err();
     assert!(stopped.to_string().starts_with("stopped after"), "{stopped}");
 }
 

@@ -5,9 +5,9 @@ use dcqcn_common::params::{MAX_RATE_BPS, MIN_RATE_BPS, Quantity, Unit};
 use dcqcn_params::quantity;
 
 use super::{GroupSetup, Setup};
-use crate::scenario::{
+use crate::network::{Marking, QueuePfc, Schedule, TcpLaw, TcpRules};
+use crate::star::{
     Class, MAX_BUFFER_BYTES, MAX_DELAY_NS, MAX_DURATION_NS, MAX_FLOWS, MAX_FRAME_BYTES, MAX_MESSAGE_BYTES,
-    Marking, Pfc, Schedule, TcpLaw, TcpRules,
 };
 
 const US: u64 = 1_000;
@@ -113,15 +113,19 @@ const fn choice(value: &'static str, words: &'static [&'static str]) -> Form {
     Form { value, unit: Unit::Choice(words), min: 0, max: words.len() as u64 - 1 }
 }
 
-/// A table of knobs, or `one`: a row has name, unit and range, meaning, getter and setter.
+/// A table of knobs, or `one`: a row has name, unit and range, and meaning, with a field, or a getter and a setter.
 macro_rules! knobs {
-    ($(#[$doc:meta])* $vis:vis one $name:ident: $of:ty; $($row:tt)*) => {
+    ($(#[$doc:meta])* $vis:vis one $name:ident: $of:ty; $key:literal: $($row:tt)*) => {
         $(#[$doc])*
-        $vis const $name: Knob<$of> = knobs!(@row $($row)*);
+        $vis const $name: Knob<$of> = knobs!(@row $key: $($row)*);
     };
-    ($(#[$doc:meta])* $vis:vis $name:ident: $of:ty; $($key:literal: $form:expr, $what:literal, $get:expr, $set:expr;)+) => {
+    ($(#[$doc:meta])* $vis:vis $name:ident: $of:ty; $($key:literal: $form:expr, $([$($field:tt)+],)? $what:literal $(, $get:expr, $set:expr)?;)+) => {
         $(#[$doc])*
-        $vis const $name: &[Knob<$of>] = &[$(knobs!(@row $key: $form, $what, $get, $set;)),+];
+        $vis const $name: &[Knob<$of>] =
+            &[$(knobs!(@row $key: $form, $([$($field)+],)? $what $(, $get, $set)?;)),+];
+    };
+    (@row $key:literal: $form:expr, [$($field:tt)+], $what:literal;) => {
+        knobs!(@row $key: $form, $what, |of| of.$($field)+.get(), |of, value| of.$($field)+.set(value);)
     };
     (@row $key:literal: $form:expr, $what:literal, $get:expr, $set:expr;) => {{
         const FORM: Form = $form;
@@ -130,75 +134,83 @@ macro_rules! knobs {
     }};
 }
 
+/// A field that a knob reads and sets; its range fits.
+trait Field {
+    fn get(&self) -> u64;
+    fn set(&mut self, value: u64);
+}
+
+macro_rules! fields {
+    ($($type:ty: |$own:ident| $get:expr, |$value:ident| $set:expr;)+) => {
+        $(impl Field for $type {
+            fn get(&self) -> u64 {
+                let $own = *self;
+                $get
+            }
+
+            fn set(&mut self, $value: u64) {
+                *self = $set;
+            }
+        })+
+    };
+}
+
+fields! {
+    u64: |own| own, |value| value;
+    u32: |own| own.into(), |value| value as Self;
+    u8: |own| own.into(), |value| value as Self;
+    bool: |own| own.into(), |value| value != 0;
+    // 0: none.
+    Option<u64>: |own| own.unwrap_or(0), |value| (value != 0).then_some(value);
+    Marking: |own| (own == Self::Dequeue).into(), |value| if value == 0 { Self::Enqueue } else { Self::Dequeue };
+    // 0: strict.
+    Schedule: |own| if let Self::Dwrr(weight) = own { weight.into() } else { 0 },
+        |value| if value == 0 { Self::Strict } else { Self::Dwrr(value as u32) };
+}
+
 knobs! {
     /// Network, time and seed.
     pub KNOBS: Setup;
-
-    "link": rate(MIN_RATE_BPS, MAX_RATE_BPS),
-        "Rate of the bottleneck port",
-        |s| s.scenario.port_rate_bps, |s, value| s.scenario.port_rate_bps = value;
-
+    "link": rate(MIN_RATE_BPS, MAX_RATE_BPS), [star.port_rate_bps],
+        "Rate of the bottleneck port";
     "sender-link": rate(MIN_RATE_BPS, MAX_RATE_BPS),
         "Rate of each sender's link, and line rate of its flows [default: that of the bottleneck]",
-        |s| s.sender_link_bps.unwrap_or(s.scenario.port_rate_bps), |s, value| s.sender_link_bps = Some(value);
-
+        |s| s.sender_link_bps.unwrap_or(s.star.port_rate_bps), |s, value| s.sender_link_bps = Some(value);
     "delay": time(0, MAX_DELAY_NS),
         "One-way propagation delay of each link",
-        |s| s.scenario.receiver_delay_ns,
+        |s| s.star.receiver_delay_ns,
         |s, value| set_delays(s, value);
-
     "loop-delay": time(0, MAX_DELAY_NS),
         "Delay of the control loop, from a mark until its effect reaches the port: four times `delay`, \
          which it replaces",
-        |s| 2 * (s.scenario.sender_delay_ns + s.scenario.receiver_delay_ns),
+        |s| 2 * (s.star.sender_delay_ns + s.star.receiver_delay_ns),
         |s, value| set_delays(s, value / 4);
-
-    "buffer": size(MAX_FRAME_BYTES as u64, MAX_BUFFER_BYTES),
-        "Buffer of the bottleneck port",
-        |s| s.scenario.buffer_bytes, |s, value| s.scenario.buffer_bytes = value;
-
+    "buffer": size(MAX_FRAME_BYTES as u64, MAX_BUFFER_BYTES), [star.buffer_bytes],
+        "Buffer of the bottleneck port";
     "duration": time(10 * US, MAX_DURATION_NS),
         "Time to simulate; with `size` a maximum, as the simulation ends when all messages are complete",
         Setup::duration_ns, |s, value| s.duration_ns = Some(value);
-
     "warm-up": time(0, MAX_DURATION_NS),
         "Warm-up excluded from statistics [default: a third of the duration; with `size`, none]",
         Setup::warm_up_ns, |s, value| s.warm_up_ns = Some(value);
-
     "sample": time(US, MAX_DURATION_NS),
         "Sampling interval of time series [default: duration / 2000; with `size`, 1/1000 of the time \
          that the port needs for all data]",
         Setup::sample_ns, |s, value| s.sample_ns = Some(value);
-
-    "seed": count(0, u64::MAX),
-        "Seed of random numbers; equal seeds give bit-identical results",
-        |s| s.scenario.seed, |s, value| s.scenario.seed = value;
-
-    "marking": choice("WHERE", MARKINGS),
-        "When the queue depth for marking is sampled: on arrival (ingress) or on departure (egress)",
-        |s| u64::from(s.scenario.marking == Marking::Dequeue),
-        |s, value| s.scenario.marking = if value == 0 { Marking::Enqueue } else { Marking::Dequeue };
-
-    "control": switch(),
-        "DCQCN: CNPs and rate control; off: RoCE sends at line rate",
-        |s| u64::from(s.scenario.control), |s, value| s.scenario.control = value != 0;
-
-    "pfc": switch(),
-        "PFC: the port pauses senders of RoCE's class instead of dropping packets",
-        |s| u64::from(s.pfc), |s, value| s.pfc = value != 0;
-
-    "xoff": size(0, MAX_BUFFER_BYTES),
-        "With PFC: depth above which senders pause",
-        |s| s.xoff_bytes, |s, value| s.xoff_bytes = value;
-
-    "xon": size(0, MAX_BUFFER_BYTES),
-        "With PFC: depth at which paused senders resume",
-        |s| s.xon_bytes, |s, value| s.xon_bytes = value;
-
-    "tcp": count(0, MAX_FLOWS as u64),
-        "Number of TCP flows alongside",
-        |s| s.tcp.group.flows.into(), |s, value| s.tcp.group.flows = value as u32;
-
+    "seed": count(0, u64::MAX), [star.seed],
+        "Seed of random numbers; equal seeds give bit-identical results";
+    "marking": choice("WHERE", MARKINGS), [star.marking],
+        "When the queue depth for marking is sampled: on arrival (ingress) or on departure (egress)";
+    "control": switch(), [star.control],
+        "DCQCN: CNPs and rate control; off: RoCE sends at line rate";
+    "pfc": switch(), [pfc],
+        "PFC: the port pauses senders of RoCE's class instead of dropping packets";
+    "xoff": size(0, MAX_BUFFER_BYTES), [xoff_bytes],
+        "With PFC: depth above which senders pause";
+    "xon": size(0, MAX_BUFFER_BYTES), [xon_bytes],
+        "With PFC: depth at which paused senders resume";
+    "tcp": count(0, MAX_FLOWS as u64), [tcp.group.flows],
+        "Number of TCP flows alongside";
     "tcp-law": choice("LAW", LAWS),
         "Congestion control of TCP: cubic or dctcp",
         |s| law(&s.tcp), |s, value| set_law(&mut s.tcp, value);
@@ -207,86 +219,54 @@ knobs! {
 knobs! {
     /// For `staircase` alone.
     pub one STEP: Setup;
-
-    "step": time(US, MAX_DURATION_NS),
-        "Time from the start until the third flow joins, and between later joins",
-        |s| s.step_ns, |s, value| s.step_ns = value;
+    "step": time(US, MAX_DURATION_NS), [step_ns],
+        "Time from the start until the third flow joins, and between later joins";
 }
 
 knobs! {
     /// For `coexist` alone.
     pub one CLASSES_KNOB: Setup;
-
-    "classes": switch(),
+    "classes": switch(), [classes],
         "on: RoCE in class 3 and TCP in class 0, equal DWRR weights, half of the buffer each, ECN and \
-         DCQCN; off: all in one queue, without either",
-        |s| s.classes.into(), |s, value| s.classes = value != 0;
+         DCQCN; off: all in one queue, without either";
 }
 
 knobs! {
     /// A group of RoCE flows.
     pub ROCE_KNOBS: GroupSetup;
-
-    "flows": count(1, MAX_FLOWS as u64),
-        "Number of RoCE flows (queue pairs)",
-        |r| r.group.flows.into(), |r, value| r.group.flows = value as u32;
-
-    "flows-per-sender": count(1, MAX_FLOWS as u64),
-        "Flows per sender, which share its link",
-        |r| r.group.flows_per_sender.into(), |r, value| r.group.flows_per_sender = value as u32;
-
-    "size": size(0, MAX_MESSAGE_BYTES),
-        "Data of each flow: one message of this length, or `bulk` for endless data",
-        |r| r.size_bytes, |r, value| r.size_bytes = value;
-
-    "block": size(0, MAX_MESSAGE_BYTES),
-        "Closed loop of blocks of this length, instead of `size`: each completion requests the next; 0: off",
-        |r| r.block_bytes, |r, value| r.block_bytes = value;
-
-    "outstanding": count(1, 65_536),
-        "Outstanding blocks of each flow",
-        |r| r.outstanding.into(), |r, value| r.outstanding = value as u32;
-
-    "load": percent(1_000, 2_000_000),
-        "With `flow-sizes`: total offered payload, as a share of the link",
-        |r| r.load_ppm, |r, value| r.load_ppm = value;
-
-    "start": time(0, MAX_DURATION_NS),
-        "Start time",
-        |r| r.group.start_ns, |r, value| r.group.start_ns = value;
-
-    "jitter": time(0, MAX_DURATION_NS),
-        "Maximum random delay of each start",
-        |r| r.group.start_jitter_ns, |r, value| r.group.start_jitter_ns = value;
-
-    "stop": time(0, MAX_DURATION_NS),
-        "Stop time; 0: never",
-        |r| r.group.stop_ns.unwrap_or(0), |r, value| r.group.stop_ns = (value != 0).then_some(value);
-
-    "mtu": size(64, 9_000),
-        "Payload of a full RoCE packet",
-        |r| r.group.transport.payload_bytes.into(), |r, value| r.group.transport.payload_bytes = value as u32;
-
-    "header": size(0, 256),
-        "Overhead of a RoCE frame, from Ethernet to FCS; 0: packets of the fluid model",
-        |r| r.group.transport.header_bytes.into(), |r, value| r.group.transport.header_bytes = value as u32;
-
-    "ack-every": count(1, 1_000_000),
-        "Packets of a flow per acknowledgement",
-        |r| r.group.transport.ack_every.into(), |r, value| r.group.transport.ack_every = value as u32;
-
-    "timeout": time(US, MAX_DURATION_NS),
-        "Retransmission timeout of a RoCE flow",
-        |r| r.group.transport.timeout_ns, |r, value| r.group.transport.timeout_ns = value;
+    "flows": count(1, MAX_FLOWS as u64), [group.flows],
+        "Number of RoCE flows (queue pairs)";
+    "flows-per-sender": count(1, MAX_FLOWS as u64), [group.flows_per_sender],
+        "Flows per sender, which share its link";
+    "size": size(0, MAX_MESSAGE_BYTES), [size_bytes],
+        "Data of each flow: one message of this length, or `bulk` for endless data";
+    "block": size(0, MAX_MESSAGE_BYTES), [block_bytes],
+        "Closed loop of blocks of this length, instead of `size`: each completion requests the next; 0: off";
+    "outstanding": count(1, 65_536), [outstanding],
+        "Outstanding blocks of each flow";
+    "load": percent(1_000, 2_000_000), [load_ppm],
+        "With `flow-sizes`: total offered payload, as a share of the link";
+    "start": time(0, MAX_DURATION_NS), [group.start_ns],
+        "Start time";
+    "jitter": time(0, MAX_DURATION_NS), [group.start_jitter_ns],
+        "Maximum random delay of each start";
+    "stop": time(0, MAX_DURATION_NS), [group.stop_ns],
+        "Stop time; 0: never";
+    "mtu": size(64, 9_000), [group.transport.payload_bytes],
+        "Payload of a full RoCE packet";
+    "header": size(0, 256), [group.transport.header_bytes],
+        "Overhead of a RoCE frame, from Ethernet to FCS; 0: packets of the fluid model";
+    "ack-every": count(1, 1_000_000), [group.transport.ack_every],
+        "Packets of a flow per acknowledgement";
+    "timeout": time(US, MAX_DURATION_NS), [group.transport.timeout_ns],
+        "Retransmission timeout of a RoCE flow";
 }
 
 knobs! {
     /// A class, in the groups of a file only.
     pub(in crate::presets) one GROUP_CLASS: GroupSetup;
-
-    "class": count(0, CLASSES as u64 - 1),
-        "Class (queue), 0 to 7; `wred.CLASS` marks it",
-        |r| r.group.class.into(), |r, value| r.group.class = value as u8;
+    "class": count(0, CLASSES as u64 - 1), [group.class],
+        "Class (queue), 0 to 7; `wred.CLASS` marks it";
 }
 
 /// Settings of RoCE flows that TCP flows have too.
@@ -295,28 +275,21 @@ pub(in crate::presets) const SHARED: [&str; 3] = ["flows", "start", "stop"];
 knobs! {
     /// Further settings of TCP flows, in the groups of a file only.
     pub(in crate::presets) TCP_KNOBS: GroupSetup;
-
     "law": choice("LAW", LAWS),
         "Congestion control: cubic or dctcp",
         law, set_law;
-
     "ecn": switch(),
         "Whether cubic sends ECN-capable packets",
         |t| t.group.transport.tcp.is_some_and(|tcp| tcp.ecn).into(),
         |t, value| change_tcp(t, |tcp| tcp.ecn = value != 0);
-
-    "mss": size(64, 9_000),
-        "Payload of a segment",
-        |t| t.group.transport.payload_bytes.into(), |t, value| t.group.transport.payload_bytes = value as u32;
-
+    "mss": size(64, 9_000), [group.transport.payload_bytes],
+        "Payload of a segment";
     "window": size(10_000, MAX_BUFFER_BYTES),
         "Receive window",
         |t| t.group.transport.tcp.map_or(0, |tcp| tcp.max_window_bytes),
         |t, value| change_tcp(t, |tcp| tcp.max_window_bytes = value);
-
-    "min-rto": time(10 * US, 60_000 * MS),
-        "Minimum retransmission timeout",
-        |t| t.group.transport.timeout_ns, |t, value| t.group.transport.timeout_ns = value;
+    "min-rto": time(10 * US, 60_000 * MS), [group.transport.timeout_ns],
+        "Minimum retransmission timeout";
 }
 
 /// Short names of parameters of RoCE's class.
@@ -327,7 +300,7 @@ pub const SHORTHANDS: [(&str, &str, &str, &str); 3] = [
 ];
 
 fn set_delays(setup: &mut Setup, link_ns: u64) {
-    (setup.scenario.sender_delay_ns, setup.scenario.receiver_delay_ns) = (link_ns, link_ns);
+    (setup.star.sender_delay_ns, setup.star.receiver_delay_ns) = (link_ns, link_ns);
 }
 
 fn change_tcp(setup: &mut GroupSetup, change: impl FnOnce(&mut TcpRules)) {
@@ -348,19 +321,12 @@ fn set_law(setup: &mut GroupSetup, value: u64) {
 knobs! {
     /// A queue of the port in a file: `weight` 0 is strict.
     pub(in crate::presets) CLASS_KNOBS: Class;
-
-    "weight": count(0, 1_000),
-        "DWRR weight; 0: strict priority",
-        |class| if let Schedule::Dwrr(weight) = class.schedule { weight.into() } else { 0 },
-        |class, value| class.schedule = if value == 0 { Schedule::Strict } else { Schedule::Dwrr(value as u32) };
-
-    "limit": size(0, MAX_BUFFER_BYTES),
-        "Maximum queue; 0: only the buffer limits it",
-        |class| class.limit_bytes.unwrap_or(0),
-        |class, value| class.limit_bytes = (value != 0).then_some(value);
-
+    "weight": count(0, 1_000), [schedule],
+        "DWRR weight; 0: strict priority";
+    "limit": size(0, MAX_BUFFER_BYTES), [limit_bytes],
+        "Maximum queue; 0: only the buffer limits it";
     "xoff": size(0, MAX_BUFFER_BYTES),
         "PFC: depth above which senders pause, and below 4/5 of which they resume; 0: no PFC",
         |class| class.pfc.map_or(0, |pfc| pfc.xoff_bytes),
-        |class, value| class.pfc = (value != 0).then_some(Pfc { xoff_bytes: value, xon_bytes: value / 5 * 4 });
+        |class, value| class.pfc = (value != 0).then_some(QueuePfc { xoff_bytes: value, xon_bytes: value / 5 * 4 });
 }

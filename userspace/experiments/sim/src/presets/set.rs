@@ -9,7 +9,7 @@ use super::knobs::{
     TCP_KNOBS,
 };
 use super::{GroupSetup, Preset, Setup};
-use crate::scenario::Class;
+use crate::star::Class;
 
 /// One setting as text: checked, but not yet applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,7 +86,7 @@ impl GroupSetup {
             "delay" if is_roce => {
                 let mut scratch = Setup::new(Preset::Incast);
                 scratch.set(key, text)?;
-                self.group.sender_delay_ns = Some(scratch.scenario.sender_delay_ns);
+                self.group.sender_delay_ns = Some(scratch.star.sender_delay_ns);
             }
             _ => match knobs.clone().find(|knob| knob.key == key) {
                 Some(knob) => knob.read(self, text)?,

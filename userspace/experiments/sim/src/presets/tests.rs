@@ -1,8 +1,10 @@
+use dcqcn_common::params::{Quantity, Unit};
 use dcqcn_params::Key;
 
-use super::knobs::{CLASSES_KNOB, ROCE_KNOBS};
+use super::knobs::{CLASS_KNOBS, CLASSES_KNOB, GROUP_CLASS, Knob, ROCE_KNOBS, TCP_KNOBS};
 use super::set::setting_names;
 use super::*;
+use crate::network::Simulation as _;
 
 fn setup(preset: Preset, settings: &[&str]) -> Setup {
     let mut setup = Setup::new(preset);
@@ -16,9 +18,9 @@ fn setup(preset: Preset, settings: &[&str]) -> Setup {
 #[test]
 fn presets_make_valid_scenarios() {
     for preset in Preset::value_variants() {
-        let scenario = Setup::new(*preset).scenario(true).unwrap();
-        assert_eq!(scenario.config.scalars.rate_reduce_monitor_period_ns, 0, "{}", preset.name());
-        let samples = scenario.duration_ns / scenario.series.unwrap().interval_ns;
+        let star = Setup::new(*preset).star(true).unwrap();
+        assert_eq!(star.config.scalars.rate_reduce_monitor_period_ns, 0, "{}", preset.name());
+        let samples = star.duration_ns / star.series.unwrap().interval_ns;
         assert_eq!(samples, SAMPLES, "{}", preset.name());
     }
 }
@@ -47,6 +49,31 @@ fn settings_read_back() {
     }
 }
 
+/// Stars are not checked for these ranges again.
+#[test]
+fn values_beyond_range_rejected() {
+    fn ends<T>(knob: &Knob<T>) -> impl Iterator<Item = (&'static str, String)> {
+        let beyond = [knob.min.checked_sub(1), knob.max.checked_add(1)].into_iter().flatten();
+        // A switch reads no number.
+        beyond
+            .filter(|_| knob.unit != Unit::Switch)
+            .map(|value| (knob.key, Quantity(value, knob.unit).to_string()))
+    }
+    let knobs = Setup::knobs(Preset::Staircase).flat_map(ends);
+    for (key, text) in knobs.chain(ROCE_KNOBS.iter().flat_map(ends)) {
+        let refused = Setting::new(key, &text).unwrap_err().to_string();
+        assert!(refused.starts_with(&format!("{key} = ")), "{refused}");
+    }
+    for (key, text) in CLASS_KNOBS.iter().flat_map(ends) {
+        assert!(set_class(&mut Class::default(), key, &text).is_err(), "{key} = {text}");
+    }
+    let Setup { roce, tcp, .. } = Setup::new(Preset::Incast);
+    for (key, text) in TCP_KNOBS.iter().chain([&GROUP_CLASS]).flat_map(ends) {
+        assert!(tcp.clone().set(key, &text).is_err(), "{key} = {text}");
+    }
+    assert!(roce.clone().set("class", "8").is_err());
+}
+
 #[test]
 fn setting_names_are_unique() {
     let mut names: Vec<_> = setting_names().collect();
@@ -59,8 +86,8 @@ fn setting_names_are_unique() {
 #[test]
 fn loop_delay_equals_four_link_delays() {
     for (text, ns) in [("85us", 85_000), ("4us", 4_000), ("4003ns", 4_000)] {
-        let scenario = setup(Preset::Incast, &[&format!("loop-delay={text}")]).scenario(false).unwrap();
-        assert_eq!(2 * (scenario.sender_delay_ns + scenario.receiver_delay_ns), ns);
+        let star = setup(Preset::Incast, &[&format!("loop-delay={text}")]).star(false).unwrap();
+        assert_eq!(2 * (star.sender_delay_ns + star.receiver_delay_ns), ns);
     }
 }
 
@@ -70,33 +97,33 @@ fn parameters_and_short_names_set_the_config() {
         Preset::Incast,
         &["kmax=1MB", "pmax=10%", "rpg_ai_rate=10mbit", "profile=hpcc", "link=100g", "sender-link=25g"],
     );
-    let scenario = setup.scenario(false).unwrap();
-    let config = scenario.config;
+    let star = setup.star(false).unwrap();
+    let config = star.config;
     assert_eq!((config.wred[3].kmax_bytes, config.wred[3].pmax_ppm), (1_000_000, 100_000));
     assert_eq!(config.scalars.rpg_ai_rate_bps, 10_000_000);
     assert_ne!(config.scalars.rp_variant, RP_VARIANT_PAPER);
-    assert_eq!((scenario.port_rate_bps, scenario.sender_rate_bps), (100 * GBIT, 25 * GBIT));
+    assert_eq!((star.port_rate_bps, star.sender_rate_bps), (100 * GBIT, 25 * GBIT));
 }
 
 #[test]
 fn rate_reduce_guard_active_if_set() {
-    let scenario = setup(Preset::Incast, &["rate_reduce_monitor_period=40us"]).scenario(false).unwrap();
-    assert_eq!(scenario.config.scalars.rate_reduce_monitor_period_ns, 40_000);
+    let star = setup(Preset::Incast, &["rate_reduce_monitor_period=40us"]).star(false).unwrap();
+    assert_eq!(star.config.scalars.rate_reduce_monitor_period_ns, 40_000);
 }
 
 #[test]
 fn staircase_has_one_step_per_flow() {
-    let scenario = setup(Preset::Staircase, &["flows=4", "step=50ms"]).scenario(false).unwrap();
-    let stairs: Vec<_> = scenario.groups.iter().map(|group| (group.flows, group.start_ns / MS)).collect();
+    let star = setup(Preset::Staircase, &["flows=4", "step=50ms"]).star(false).unwrap();
+    let stairs: Vec<_> = star.groups.iter().map(|group| (group.flows, group.start_ns / MS)).collect();
     assert_eq!(stairs, [(2, 0), (1, 50), (1, 100)]);
 }
 
 #[test]
 fn classes_off_one_queue_no_marks() {
-    let on = setup(Preset::Coexist, &[]).scenario(false).unwrap();
+    let on = setup(Preset::Coexist, &[]).star(false).unwrap();
     assert_eq!((on.groups[0].class, on.groups[1].class, on.control), (3, 0, true));
     assert_eq!([3, 0].map(|class| on.classes[class].limit_bytes), [Some(6_000_000); 2]);
-    let off = setup(Preset::Coexist, &["classes=off"]).scenario(false).unwrap();
+    let off = setup(Preset::Coexist, &["classes=off"]).star(false).unwrap();
     assert_eq!((off.groups[0].class, off.groups[1].class, off.control), (0, 0, false));
     assert!(off.config.wred.iter().all(|wred| wred.ecn == 0));
 }
@@ -105,12 +132,12 @@ fn classes_off_one_queue_no_marks() {
 fn message_sizes_offer_their_load() {
     let mut setup = setup(Preset::Incast, &["flows=10", "load=50%", "link=10g"]);
     setup.roce.sizes = vec![SizeWeight { bytes: 1_000, weight: 3 }, SizeWeight { bytes: 9_000, weight: 1 }];
-    let scenario = setup.scenario(false).unwrap();
+    let star = setup.star(false).unwrap();
     // 3000 bytes on average, 0.5 Gbit/s per flow.
-    let Work::Messages { mean_gap_ns, .. } = scenario.groups[0].work else { panic!("{scenario:?}") };
+    let Work::Messages { mean_gap_ns, .. } = star.groups[0].work else { panic!("{star:?}") };
     assert_eq!(mean_gap_ns, 48_000);
     setup.set("size", "1MB").unwrap();
-    assert!(setup.scenario(false).unwrap_err().to_string().contains("more than one of"));
+    assert!(setup.star(false).unwrap_err().to_string().contains("more than one of"));
 }
 
 #[test]
@@ -135,7 +162,7 @@ fn error_names_the_value_and_its_range() {
             Ok(setting) => assert_eq!(setting.to_string(), "kmax=1"),
         }
     }
-    let late = setup(Preset::Incast, &["warm-up=1s"]).scenario(false).unwrap_err();
+    let late = setup(Preset::Incast, &["warm-up=1s"]).star(false).unwrap_err();
     assert!(format!("{late:#}").contains("warm-up = 1s is out of range"), "{late:#}");
 }
 
@@ -155,8 +182,8 @@ fn unread_parameters_have_no_effect() {
         let outcome = |change| {
             let mut setup = setup(Preset::Incast, &["flows=4", "duration=1ms"]);
             setup.changes.push(change);
-            let scenario = setup.scenario(false).ok()?;
-            Some(crate::bottleneck::run(&scenario, &mut |_| std::ops::ControlFlow::Continue(())).unwrap())
+            let star = setup.star(false).ok()?;
+            Some(star.run(1, &mut |_| std::ops::ControlFlow::Continue(())).unwrap())
         };
         let outcomes: Vec<_> = ends(key).into_iter().filter_map(outcome).collect();
         assert!(outcomes.windows(2).all(|pair| pair[0] == pair[1]), "{key}");

@@ -8,7 +8,7 @@ use dcqcn_support::render::{self, Column, Table, count};
 use super::{Oscillation, Report, Stage, percent, size};
 use crate::fabric::{FCT_HEADINGS, fct_cells};
 use crate::network::Fct;
-use crate::outcome::{ClassOutcome, FlowOutcome, GroupOutcome, Kind};
+use crate::star::{ClassOutcome, FlowOutcome, GroupOutcome, Kind};
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -5,6 +5,7 @@ use clap::ValueEnum;
 use dcqcn_common::params::Config;
 use serde::Serialize;
 
+use super::space::Settings;
 use crate::Run;
 use crate::network::{Fct, Outcome, Scenario};
 use crate::runs::Pool;
@@ -56,6 +57,16 @@ pub struct Score {
     /// Fraction of incomplete flows.
     #[serde(skip)]
     pub(super) left: f64,
+}
+
+/// A candidate, or a preset.
+pub(super) struct Tried {
+    pub(super) name: String,
+    pub(super) is_preset: bool,
+    pub(super) is_as_given: bool,
+    pub(super) settings: Settings,
+    pub(super) config: Config,
+    pub(super) score: Score,
 }
 
 /// Larger than any slowdown: candidates that exceed a limit rank behind all others.
@@ -164,11 +175,12 @@ mod tests {
 
     use super::*;
     use crate::fabric::setup;
+    use crate::network::Simulation as _;
     use crate::tune::Bounds;
 
     fn outcome(line: &str) -> Outcome {
         let scenario = setup(line).scenario().unwrap();
-        crate::network::run(&scenario, 1, &mut |_| ControlFlow::Continue(())).unwrap()
+        scenario.run(1, &mut |_| ControlFlow::Continue(())).unwrap()
     }
 
     #[test]
@@ -191,7 +203,7 @@ mod tests {
 
     #[test]
     fn score_without_simulations_is_error() {
-        let pool = Pool::new(0, 1).unwrap();
+        let pool = Pool::new(0, Some(1)).unwrap();
         for workloads in [vec![], vec![vec![]]] {
             assert!(Evaluator::new(&pool, workloads, Objective::P99).is_err());
         }

@@ -2,19 +2,25 @@
 
 use std::fmt;
 
+use clap::Args;
+use dcqcn_params::quantity::parse_bytes;
 use dcqcn_support::render;
 use serde::Serialize;
 
 use super::evaluate::Score;
 
 /// Limits per simulation; `None`: none, and for pauses a tenth above the preset with fewest.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Args, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[command(next_help_heading = "Search")]
 pub struct Limits {
-    /// Deepest queue of a port, B.
+    /// Limit of the deepest queue of a port; candidates beyond it rank behind all others.
+    #[arg(long = "max-queue", value_name = "SIZE", value_parser = parse_bytes)]
     pub queue_bytes: Option<u64>,
-    /// Mean number of pauses sent by switches.
+    /// Limit of pauses by switches, per simulation on average [default: a tenth more than the preset with fewest].
+    #[arg(long = "max-pauses", value_name = "N")]
     pub pauses: Option<u64>,
-    /// Mean number of packets dropped.
+    /// Limit of dropped packets, per simulation on average.
+    #[arg(long = "max-drops", value_name = "N")]
     pub drops: Option<u64>,
 }
 
@@ -108,12 +114,13 @@ mod tests {
 
     use super::*;
     use crate::fabric::setup;
+    use crate::network::Simulation as _;
     use crate::tune::Objective;
 
     fn score() -> Score {
         let line = "--topology leaf-spine:1x0x3 --workload incast:2 --size 20KB";
         let scenario = setup(line).scenario().unwrap();
-        let outcome = crate::network::run(&scenario, 1, &mut |_| ControlFlow::Continue(())).unwrap();
+        let outcome = scenario.run(1, &mut |_| ControlFlow::Continue(())).unwrap();
         Score::new(&[vec![outcome]], Objective::P99)
     }
 

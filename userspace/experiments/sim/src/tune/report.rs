@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use dcqcn_common::params::{Config, RP_VARIANT_PAPER};
+use dcqcn_common::params::RP_VARIANT_PAPER;
 use dcqcn_params::{Assignment, Key, word};
 use dcqcn_support::render::{self, Column, Table};
 use serde::Serialize;
 
-use super::evaluate::{Objective, Score};
+use super::evaluate::{Objective, Score, Tried};
 use super::limits::Bounds;
-use super::space::Settings;
 use super::task::Task;
 
 /// A candidate or a preset, with its results.
@@ -42,14 +41,8 @@ pub struct Row {
 
 impl Row {
     /// Assembles the row.
-    pub(super) fn new(
-        name: String,
-        [is_preset, is_as_given]: [bool; 2],
-        settings: &Settings,
-        config: &Config,
-        class: u8,
-        (searched, checked): (Score, Option<Score>),
-    ) -> Self {
+    pub(super) fn new(tried: Tried, class: u8, checked: Option<Score>) -> Self {
+        let Tried { name, is_preset, is_as_given, settings, config, score } = tried;
         let is_of_it = |key: &Key| match key {
             Key::Wred(tc, _) => *tc == usize::from(class),
             _ => true,
@@ -57,13 +50,13 @@ impl Row {
         let is_set = |key: &Key| settings.changes.iter().any(|change| change.key == *key);
         let keys = Key::all().filter(|key| is_set(key) || (key.in_profiles() && is_of_it(key)));
         let assignments: Vec<Assignment> =
-            keys.map(|key| Assignment { key, value: key.get(config) }).collect();
+            keys.map(|key| Assignment { key, value: key.get(&config) }).collect();
         let mut flags = format!("--profile {}", word(&settings.profile));
         // Hosts have this guard; `sim fabric` omits it in the paper's variant, unless it is set.
         let is_paper = config.scalars.rp_variant == RP_VARIANT_PAPER;
         let period = "rate_reduce_monitor_period".parse().ok().filter(|key| is_paper && !is_set(key));
         for key in settings.changes.iter().map(|change| change.key).chain(period) {
-            flags += &format!(" --set {key}={}", key.text(config));
+            flags += &format!(" --set {key}={}", key.text(&config));
         }
         Self {
             name,
@@ -72,7 +65,7 @@ impl Row {
             profile: word(&settings.profile),
             flags,
             parameters: assignments.iter().map(|set| (set.key.to_string(), set.value)).collect(),
-            searched,
+            searched: score,
             checked,
             assignments,
             class,

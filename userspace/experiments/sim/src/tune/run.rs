@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result, bail};
 use dcqcn_common::params::Config;
 use dcqcn_support::render;
 
-use super::evaluate::{Evaluator, Score};
+use super::evaluate::{Evaluator, Score, Tried};
 use super::limits::Bounds;
 use super::report::{Row, TuneReport};
 use super::space::{Settings, Space};
@@ -21,21 +21,11 @@ const MAX_DRAWS: usize = 200;
 /// Offset of the second evaluation's seeds from those of the search.
 const CHECK_SEED_OFFSET: u64 = 1_000;
 
-/// A candidate, or a preset.
-struct Tried {
-    name: String,
-    is_preset: bool,
-    is_as_given: bool,
-    settings: Settings,
-    config: Config,
-    score: Score,
-}
-
-/// Searches parameters on `threads` cores, with progress on stderr. Ctrl-C ends the search early.
+/// Searches parameters on `threads` cores, by default all, with progress on stderr. Ctrl-C ends the search early.
 ///
 /// # Errors
 /// The fabric cannot be simulated, nothing was finished, or the system has no file descriptor or thread left.
-pub fn tune(task: &Task, threads: usize) -> Result<TuneReport> {
+pub fn tune(task: &Task, threads: Option<u16>) -> Result<TuneReport> {
     let searched = task.workloads(0, task.seeds)?;
     let checked = task.workloads(CHECK_SEED_OFFSET, task.check_seeds)?;
     let base = searched.iter().flatten().next().context("no simulations; set --seeds to at least 1")?;
@@ -88,10 +78,9 @@ pub fn tune(task: &Task, threads: usize) -> Result<TuneReport> {
     let mut rows: Vec<Row> = tried
         .into_iter()
         .map(|tried| {
-            let Tried { name, is_preset, is_as_given, settings, config, score } = tried;
             let checked = again.as_mut().and_then(Iterator::next);
             let checked = checked.zip(checked_limits).map(|(score, limits)| score.under(&limits));
-            Row::new(name, [is_preset, is_as_given], &settings, &config, setup.class(), (score, checked))
+            Row::new(tried, setup.class(), checked)
         })
         .collect();
     rows.sort_by(|a, b| a.rank().total_cmp(&b.rank()));

@@ -1,6 +1,8 @@
 //! Input of a search, and its simulations.
 
 use anyhow::{Context as _, Result, ensure};
+use clap::builder::TypedValueParser as _;
+use clap::{Args, value_parser};
 use dcqcn_params::Profile;
 
 use super::evaluate::Objective;
@@ -11,27 +13,37 @@ use crate::network::Scenario;
 /// Default time limit of a simulation: slower flows count as incomplete.
 const DURATION_NS: u64 = 100_000_000;
 
-/// Input of a search.
-#[derive(Clone, Debug)]
+/// Input of a search: the fabric and its traffic, whose profile and parameters are not searched, and its size.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Search")]
 pub struct Task {
-    /// The fabric and its traffic; its profile and parameters are not searched.
+    #[expect(missing_docs, reason = "clap would show it")]
+    #[command(flatten)]
     pub setup: FabricSetup,
-    /// Further workloads: settings on top of those, as [`FabricSetup::with`] reads them.
+    /// Further workload: flags on top of the others, as workload=incast:16,size=500KB. May be repeated.
+    #[arg(long, value_name = "KEY=VALUE,...")]
     pub also: Vec<String>,
     /// Candidates to simulate.
+    #[arg(long, value_name = "N", default_value_t = 96, value_parser = value_parser!(u16).range(1..=10_000).map(usize::from))]
     pub budget: usize,
-    /// Seed of the search.
-    pub search_seed: u64,
-    /// Seeds of each workload while searching, from that of `setup` on.
+    /// Metric of slowdown to minimise.
+    #[arg(long, value_name = "METRIC", value_enum, default_value_t = Objective::P99)]
+    pub objective: Objective,
+    #[expect(missing_docs, reason = "clap would show it")]
+    #[command(flatten)]
+    pub limits: Limits,
+    /// Number of seeds per workload in the search, starting at --seed.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = value_parser!(u64).range(1..=100))]
     pub seeds: u64,
-    /// Seeds of the second evaluation.
+    /// Number of seeds per workload in the second evaluation.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = value_parser!(u64).range(1..=100))]
     pub check_seeds: u64,
     /// Candidates in the second evaluation.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = value_parser!(u16).range(1..=100).map(usize::from))]
     pub keep: usize,
-    /// Objective.
-    pub objective: Objective,
-    /// Limits.
-    pub limits: Limits,
+    /// Seed of the search.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub search_seed: u64,
 }
 
 impl Task {
@@ -109,29 +121,30 @@ fn beside(base: &FabricSetup, text: &str) -> Result<FabricSetup> {
     Ok(other)
 }
 
+/// The task given by flags on a command line.
+#[cfg(test)]
+pub(super) fn task(flags: &str) -> Task {
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        task: Task,
+    }
+    let words = ["tune"].into_iter().chain(flags.split_whitespace());
+    <Line as clap::Parser>::try_parse_from(words).unwrap().task
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fabric::setup;
 
-    fn task(line: &str, also: &[&str]) -> Task {
-        Task {
-            setup: setup(line),
-            also: also.iter().map(|text| (*text).to_owned()).collect(),
-            budget: 8,
-            search_seed: 1,
-            seeds: 2,
-            check_seeds: 3,
-            keep: 1,
-            objective: Objective::P99,
-            limits: Limits::default(),
-        }
+    fn with(flags: &str, also: &[&str]) -> Task {
+        Task { also: also.iter().map(|text| (*text).to_owned()).collect(), ..task(flags) }
     }
 
     #[test]
     fn seeds_wrap_after_largest() {
         for first in [1, u64::MAX - 1_000, u64::MAX] {
-            let task = task(&format!("--topology leaf-spine:1x0x3 --workload incast:2 --seed {first}"), &[]);
+            let task = with(&format!("--topology leaf-spine:1x0x3 --workload incast:2 --seed {first}"), &[]);
             let seeds = |beyond, count| -> Vec<u64> {
                 let workloads = task.workloads(beyond, count).unwrap();
                 workloads.iter().flatten().map(|scenario| scenario.seed).collect()
@@ -159,7 +172,7 @@ mod tests {
             ("--base-rtt 1us", "load=30%", "--base-rtt has no effect here: omit it"),
             ("--target-delay 1us", "load=30%", "--target-delay has no effect here: omit it"),
         ] {
-            let refused = task(line, &[also]).workloads(0, 1).unwrap_err();
+            let refused = with(line, &[also]).workloads(0, 1).unwrap_err();
             assert!(format!("{refused:#}").contains(expected), "{line} {also}: {refused:#}");
         }
         // Flags of one workload do not affect another.
@@ -168,7 +181,7 @@ mod tests {
             ("--workload incast:3", "workload=random,load=30%"),
             ("--pfc off --trim 6", "pfc=on,headroom=10KB"),
         ] {
-            assert_eq!(task(line, &[also]).workloads(0, 1).unwrap().len(), 2, "{line} {also}");
+            assert_eq!(with(line, &[also]).workloads(0, 1).unwrap().len(), 2, "{line} {also}");
         }
     }
 
@@ -177,7 +190,7 @@ mod tests {
         for set in
             ["--set wred.3.kmin=300KB", "--set wred.3.kmax=3KB", "--host-link 1gbit --set rpg_ai_rate=5mbit"]
         {
-            task(set, &[]).workloads(0, 1).unwrap();
+            with(set, &[]).workloads(0, 1).unwrap();
         }
     }
 }

@@ -1,6 +1,3 @@
-use std::str::FromStr as _;
-
-use super::super::FabricAxis;
 use super::*;
 
 #[test]
@@ -38,9 +35,9 @@ fn settings_of_a_sweep_are_flags_or_parameters() {
     assert_eq!((setup.seed, setup.size, setup.buffer), (Some(4), Some(2_000_000), Some(8_000_000)));
     assert_eq!(setup.scenario().unwrap().config.wred[3].kmax_bytes, 900_000);
     assert!(setup.set("bufer", "1").is_err() && setup.set("buffer", "much").is_err());
-    let axis: FabricAxis = "topology=leaf-spine:2x2x2,fat-tree:4x2x2".parse().unwrap();
-    assert_eq!(axis.0.settings.len(), 2);
-    assert!("nothing=1".parse::<FabricAxis>().is_err());
+    let axis = FabricSetup::axis("topology=leaf-spine:2x2x2,fat-tree:4x2x2").unwrap();
+    assert_eq!(axis.settings.len(), 2);
+    assert!(FabricSetup::axis("nothing=1").is_err());
 }
 
 #[test]
@@ -87,7 +84,6 @@ fn ranks_placed_in_order_or_randomly() {
     assert_eq!(first("--placement random --seed 3"), first("--placement random --seed 3"));
     assert_ne!(first("--placement random --seed 3"), first("--placement random --seed 4"));
     assert!(
-        FabricAxis::from_str("placement=random,in-order").is_ok()
-            && FabricAxis::from_str("placement=x").is_err()
+        FabricSetup::axis("placement=random,in-order").is_ok() && FabricSetup::axis("placement=x").is_err()
     );
 }

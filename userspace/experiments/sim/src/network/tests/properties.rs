@@ -54,7 +54,7 @@ fn outcome_independent_of_cores() {
         let one = outcome(&scenario);
         assert!(one.flows.iter().filter(|flow| flow.fct_ns.is_some()).count() >= 190, "{:?}", one.transport);
         for threads in [2, 3, 6] {
-            let many = run(&scenario, threads, &mut |_| ControlFlow::Continue(())).unwrap();
+            let many = scenario.run(threads, &mut |_| ControlFlow::Continue(())).unwrap();
             assert!(many == one, "seed {seed}, {threads} threads");
         }
         assert_ne!(outcome(&everything(seed + 100, 200)), one);

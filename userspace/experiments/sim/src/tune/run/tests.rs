@@ -2,31 +2,23 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::fabric::setup;
-use crate::tune::{FleetTarget, Limits, Objective};
+use crate::tune::{FleetTarget, Limits};
 
 const SMALL: &str = "--topology leaf-spine:2x1x4 --workload incast:6 --size 300KB";
 
 fn task(line: &str) -> Task {
-    Task {
-        setup: setup(line),
-        also: vec!["workload=permutation,size=1MB".to_owned()],
-        budget: 20,
-        search_seed: 1,
-        seeds: 1,
-        check_seeds: 1,
-        keep: 3,
-        objective: Objective::P99,
-        limits: Limits::default(),
-    }
+    crate::tune::task::task(&format!(
+        "{line} --also workload=permutation,size=1MB --budget 20 --seeds 1 --check-seeds 1 --keep 3"
+    ))
 }
 
 #[test]
 fn search_independent_of_cores() {
-    let [one, many] = [1, 3].map(|threads| tune(&task(SMALL), threads).unwrap());
+    let [one, many] = [1, 3].map(|threads| tune(&task(SMALL), Some(threads)).unwrap());
     assert_eq!(one.rows, many.rows);
     assert_eq!((one.simulated, one.rows.len(), one.workloads), (20, 3 + 5, 2));
     assert!(one.rows.is_sorted_by(|a, b| a.rank() <= b.rank()));
-    let other = tune(&Task { search_seed: 2, ..task(SMALL) }, 2).unwrap();
+    let other = tune(&Task { search_seed: 2, ..task(SMALL) }, Some(2)).unwrap();
     assert_ne!(one.rows, other.rows);
 }
 
@@ -38,7 +30,7 @@ fn target() -> FleetTarget {
 #[test]
 fn specified_settings_are_not_searched() {
     let given = "--profile nvidia --set rpg_ai_rate=1mbit --set wred.3.kmin=1KB --set wred.3.kmax=5KB --set cnp_limit=port";
-    let report = tune(&Task { budget: 8, ..task(&format!("{SMALL} {given}")) }, 2).unwrap();
+    let report = tune(&Task { budget: 8, ..task(&format!("{SMALL} {given}")) }, Some(2)).unwrap();
     let first = &report.rows[0];
     assert!(first.is_preset && !first.is_as_given, "{}: the file must differ from this preset", first.name);
     let best = report.best().unwrap();
@@ -56,7 +48,7 @@ fn specified_settings_are_not_searched() {
 #[test]
 fn candidate_beyond_limit_not_written() {
     let limits = Limits { queue_bytes: Some(1_000), ..Limits::default() };
-    let report = tune(&Task { budget: 8, limits, ..task(SMALL) }, 2).unwrap();
+    let report = tune(&Task { budget: 8, limits, ..task(SMALL) }, Some(2)).unwrap();
     let refused = report.fragment(&target()).unwrap_err().to_string();
     assert!(
         refused.contains("exceeds a limit: deepest queue ") && refused.contains("limit 1.00 kB ("),
@@ -69,7 +61,7 @@ fn candidate_beyond_limit_not_written() {
 #[test]
 fn flags_and_file_match_the_simulation() {
     let task = task(SMALL);
-    let report = tune(&task, 2).unwrap();
+    let report = tune(&task, Some(2)).unwrap();
     let rate_bps = 100_000_000_000;
     for row in &report.rows {
         let config = setup(&row.flags).config(rate_bps).unwrap();
@@ -97,10 +89,10 @@ fn flags_and_file_match_the_simulation() {
 
 #[test]
 fn limits_precede_the_objective() {
-    let free = tune(&task(SMALL), 2).unwrap();
+    let free = tune(&task(SMALL), Some(2)).unwrap();
     let deepest = free.rows[0].checked.as_ref().unwrap().queue_bytes;
     let limits = Limits { queue_bytes: Some(deepest * 4 / 5), ..Limits::default() };
-    let bound = tune(&Task { limits, ..task(SMALL) }, 2).unwrap();
+    let bound = tune(&Task { limits, ..task(SMALL) }, Some(2)).unwrap();
     let best = &bound.rows[0];
     let score = best.checked.as_ref().unwrap();
     assert!(score.queue_bytes < deepest, "{best:?}");
@@ -124,7 +116,7 @@ fn inconsistent_settings_rejected() {
     ] {
         let also = also.replace("TOPOLOGY", slow.to_str().unwrap());
 
-        let refused = tune(&Task { also: vec![also], ..task(SMALL) }, 1).unwrap_err();
+        let refused = tune(&Task { also: vec![also], ..task(SMALL) }, Some(1)).unwrap_err();
         assert!(format!("{refused:#}").contains(expected), "{refused:#}");
     }
     for (line, expected) in [
@@ -132,18 +124,18 @@ fn inconsistent_settings_rejected() {
         ("--profile hpcc --host-link 1gbit", "profile `hpcc` is for links of 10gbit and more"),
         ("--duration 10us", "no preset completes all flows in the simulated time (`"),
     ] {
-        let refused = tune(&task(&format!("{SMALL} {line}")), 1).unwrap_err();
+        let refused = tune(&task(&format!("{SMALL} {line}")), Some(1)).unwrap_err();
         assert!(format!("{refused:#}").contains(expected), "{refused:#}");
     }
     // Settings invalid with all profiles may be valid with a candidate.
     for line in
         ["--set wred.3.kmin=300KB", "--set wred.3.kmax=3KB", "--host-link 1gbit --set rpg_ai_rate=5mbit"]
     {
-        let report = tune(&Task { budget: 2, ..task(&format!("{SMALL} {line}")) }, 2).unwrap();
+        let report = tune(&Task { budget: 2, ..task(&format!("{SMALL} {line}")) }, Some(2)).unwrap();
         assert_eq!((report.simulated, report.best().map(|row| row.is_as_given)), (2, Some(true)), "{line}");
     }
     // One profile, and everything searched is set: a single candidate.
     let all = "--profile nvidia --set wred.3.kmin=1KB --set wred.3.kmax=1MB --set wred.3.pmax=1% --set rpg_ai_rate=5mbit \
                --set rpg_hai_rate=50mbit --set rpg_time_reset=300us --set dce_tcp_g=1000 --set min_time_between_cnps=4us";
-    assert_eq!(tune(&task(&format!("{SMALL} {all}")), 1).unwrap().simulated, 1);
+    assert_eq!(tune(&task(&format!("{SMALL} {all}")), Some(1)).unwrap().simulated, 1);
 }

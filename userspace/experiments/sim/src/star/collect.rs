@@ -2,16 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use dcqcn_common::layout::CLASSES;
 use dcqcn_support::statistics::jain_index;
 
-use super::Flow;
+use super::{Flow, Group, MAX_SAMPLES, Star};
 use crate::network::outcome::{Framing, Hop, delivery_ns};
-use crate::network::{Fct, Host, Node, Observer, Record, Switch};
-use crate::{
-    ClassOutcome, ClassSeries, Counters, FctOfSize, FlowCounters, FlowOutcome, FlowSeries, Group,
-    GroupOutcome, GroupSeries, Kind, MAX_SAMPLES, Outcome, Scenario, Series, SimError, SizeWeight, TcpLaw,
-    Work,
+use crate::network::workload::{SizeWeight, Work};
+use crate::network::{Fct, Host, Node, Observer, Record, SimError, Switch, TcpLaw};
+use crate::star::{
+    ClassOutcome, Counters, FctOfSize, FlowCounters, FlowOutcome, GroupOutcome, Kind, Outcome, Samples,
+    Series,
 };
 
 /// Fairness windows.
@@ -28,26 +27,15 @@ struct BulkFlow {
     bytes_before: u64,
 }
 
-/// Counters of a class at the port over the whole time.
-#[derive(Clone, Copy, Debug, Default)]
-struct ClassCounters {
-    marked: u64,
-    dropped: u64,
-    pauses: u64,
-    paused_ns: u64,
-    tx_packets: u64,
-    tx_bytes: u64,
-}
-
 /// Collects statistics beyond counters.
 #[derive(Debug)]
 pub(super) struct Collector<'s> {
-    scenario: &'s Scenario,
+    star: &'s Star,
     flows: Vec<Flow>,
     /// Whether the statistics have started, and counters at that time.
     is_started: bool,
     flows_before: Vec<FlowCounters>,
-    classes_before: [ClassCounters; CLASSES],
+    classes_before: Vec<ClassOutcome>,
     busy_before_ns: f64,
 
     bulk: Vec<BulkFlow>,
@@ -63,25 +51,25 @@ pub(super) struct Collector<'s> {
     group_bytes: Vec<u64>,
 }
 
-/// The parts of the star.
+/// The nodes of the star.
 #[derive(Clone, Copy)]
-struct Star<'n> {
-    nodes: &'n [Node],
+struct Nodes<'n> {
+    all: &'n [Node],
     flows: &'n [Flow],
     receiver: &'n Host,
     switch: &'n Switch,
 }
 
-impl<'n> Star<'n> {
-    fn new(nodes: &'n [Node], flows: &'n [Flow]) -> Option<Self> {
-        let [.., Node::Host(receiver), Node::Switch(switch)] = nodes else { return None };
-        Some(Self { nodes, flows, receiver, switch })
+impl<'n> Nodes<'n> {
+    fn new(all: &'n [Node], flows: &'n [Flow]) -> Option<Self> {
+        let [.., Node::Host(receiver), Node::Switch(switch)] = all else { return None };
+        Some(Self { all, flows, receiver, switch })
     }
 
     /// Counters of flow `number` over the whole time, without messages.
     fn counters(&self, number: usize) -> FlowCounters {
         let flow = self.flows[number];
-        let Some(Node::Host(host)) = self.nodes.get(flow.host as usize) else {
+        let Some(Node::Host(host)) = self.all.get(flow.host as usize) else {
             return FlowCounters::default();
         };
         let Some((qp, _)) = host.sending(flow.local) else { return FlowCounters::default() };
@@ -95,36 +83,44 @@ impl<'n> Star<'n> {
     /// Rate and target of flow `number`; 0 before its start.
     fn rates(&self, number: usize, now_ns: u64) -> (u64, u64) {
         let flow = self.flows[number];
-        let Some(Node::Host(host)) = self.nodes.get(flow.host as usize) else { return (0, 0) };
+        let Some(Node::Host(host)) = self.all.get(flow.host as usize) else { return (0, 0) };
         host.sending(flow.local).map_or((0, 0), |(qp, params)| qp.rates(params, now_ns))
     }
 
     /// Time in which the port was sending.
-    fn busy_ns(&self, scenario: &Scenario, now_ns: u64) -> f64 {
-        let overhead_bytes = scenario.config.scalars.wire_overhead_bytes;
-        let all = (0..CLASSES).map(|class| self.class(class, now_ns));
-        let wire_bytes: u64 = all.map(|class| class.tx_bytes + class.tx_packets * overhead_bytes).sum();
+    fn busy_ns(&self, star: &Star, now_ns: u64) -> f64 {
+        let overhead_bytes = star.config.scalars.wire_overhead_bytes;
+        let all = self.classes(now_ns);
+        let wire_bytes: u64 =
+            all.iter().map(|class| class.tx_bytes + class.tx_packets * overhead_bytes).sum();
         let rest_ns = self.switch.last_free_ns().saturating_sub(now_ns);
-        wire_bytes as f64 * 8e9 / scenario.port_rate_bps as f64 - rest_ns as f64
+        wire_bytes as f64 * 8e9 / star.port_rate_bps as f64 - rest_ns as f64
     }
 
-    fn class(&self, class: usize, now_ns: u64) -> ClassCounters {
-        let counters = &self.switch.counters[class];
-        let meter = self.switch.meters.as_ref().map(|meters| &meters.classes[class]);
-        ClassCounters {
-            marked: counters.marked,
-            dropped: counters.dropped,
-            pauses: counters.pauses,
-            paused_ns: meter.map_or(0, |meter| meter.paused_ns(now_ns)),
-            tx_packets: meter.map_or(0, |meter| meter.tx_packets),
-            tx_bytes: meter.map_or(0, |meter| meter.tx_bytes),
-        }
+    /// Every class: counters over the whole time, and the depth of its queue since the start of the statistics.
+    fn classes(&self, now_ns: u64) -> Vec<ClassOutcome> {
+        let counters = (0..).zip(&self.switch.counters);
+        let class = counters.map(|(number, counters): (u8, _)| {
+            let meter = self.switch.meters.as_ref().map(|meters| &meters.classes[usize::from(number)]);
+            ClassOutcome {
+                class: number,
+                queue: meter.map(|meter| meter.depth.summary()).unwrap_or_default(),
+                marked_packets: counters.marked,
+                dropped_packets: counters.dropped,
+                pauses: counters.pauses,
+                paused_ns: meter.map_or(0, |meter| meter.paused_ns(now_ns)),
+                tx_packets: meter.map_or(0, |meter| meter.tx_packets),
+                tx_bytes: meter.map_or(0, |meter| meter.tx_bytes),
+                tx_share: 0.0,
+            }
+        });
+        class.collect()
     }
 }
 
 impl Observer for Collector<'_> {
     fn next_ns(&self) -> u64 {
-        let stats_ns = (!self.is_started).then_some(self.scenario.stats_from_ns);
+        let stats_ns = (!self.is_started).then_some(self.star.stats_from_ns);
         [stats_ns, self.next_sample_ns(), self.next_window_ns()]
             .into_iter()
             .flatten()
@@ -134,7 +130,7 @@ impl Observer for Collector<'_> {
 
     fn observe(&mut self, nodes: &mut [Node]) {
         let now_ns = self.next_ns();
-        if !self.is_started && self.scenario.stats_from_ns == now_ns {
+        if !self.is_started && self.star.stats_from_ns == now_ns {
             self.start(now_ns, nodes);
         }
         if self.next_sample_ns() == Some(now_ns) {
@@ -148,26 +144,25 @@ impl Observer for Collector<'_> {
 
 impl<'s> Collector<'s> {
     /// Empty statistics.
-    pub(super) fn new(scenario: &'s Scenario, flows: Vec<Flow>) -> Self {
+    pub(super) fn new(star: &'s Star, flows: Vec<Flow>) -> Self {
         let mut series = Series::default();
         let mut interval_ns = None;
-        if let Some(wanted) = scenario.series {
+        if let Some(wanted) = star.series {
             // A simulation with finite work ends long before its time limit.
-            let least_ns = if scenario.is_finite() { 0 } else { scenario.duration_ns.div_ceil(MAX_SAMPLES) };
+            let least_ns = if star.is_finite() { 0 } else { star.duration_ns.div_ceil(MAX_SAMPLES) };
             interval_ns = Some(wanted.interval_ns.max(least_ns));
-            let max_flows = wanted.max_flows as usize;
-            series.flows = flow_names(scenario).take(max_flows).map(flow_series).collect();
-            let group = |group: &Group| GroupSeries { name: group.name.clone(), ..GroupSeries::default() };
-            series.groups = scenario.groups.iter().map(group).collect();
-            let classes = classes(scenario);
-            series.classes =
-                classes.into_iter().map(|class| ClassSeries { class, ..ClassSeries::default() }).collect();
+            let samples = |(name, index)| Samples { name, index, ..Samples::default() };
+            series.flows = flow_names(star).take(wanted.max_flows as usize).map(samples).collect();
+            let groups = (0..).zip(&star.groups).map(|(index, group)| (group.name.clone(), index));
+            series.groups = groups.map(samples).collect();
+            let classes = own_classes(star).into_iter().map(|class| (class.to_string(), class.into()));
+            series.classes = classes.map(samples).collect();
         }
         // Bulk flows, whose shares should be fair.
         let bulk = flows.iter().enumerate().filter_map(|(number, flow)| {
-            let group = &scenario.groups[flow.group as usize];
+            let group = &star.groups[flow.group as usize];
             let is_bulk = group.is_roce() && group.work == Work::Bulk && group.after.is_none();
-            (is_bulk && flow.start_ns < scenario.duration_ns).then_some(BulkFlow {
+            (is_bulk && flow.start_ns < star.duration_ns).then_some(BulkFlow {
                 number,
                 start_ns: flow.start_ns,
                 stop_ns: group.stop_ns,
@@ -175,10 +170,10 @@ impl<'s> Collector<'s> {
             })
         });
         Self {
-            scenario,
+            star,
             is_started: false,
             flows_before: vec![FlowCounters::default(); flows.len()],
-            classes_before: Default::default(),
+            classes_before: Vec::new(),
             busy_before_ns: 0.0,
             bulk: bulk.collect(),
             flows,
@@ -187,7 +182,7 @@ impl<'s> Collector<'s> {
             watched: false,
             interval_ns,
             flow_bytes: vec![0; series.flows.len()],
-            group_bytes: vec![0; scenario.groups.len()],
+            group_bytes: vec![0; star.groups.len()],
             series,
             last_sample_ns: 0,
         }
@@ -196,10 +191,10 @@ impl<'s> Collector<'s> {
     /// Starts the statistics.
     fn start(&mut self, now_ns: u64, nodes: &mut [Node]) {
         self.is_started = true;
-        if let Some(star) = Star::new(nodes, &self.flows) {
-            self.flows_before = (0..self.flows.len()).map(|number| star.counters(number)).collect();
-            self.classes_before = std::array::from_fn(|class| star.class(class, now_ns));
-            self.busy_before_ns = star.busy_ns(self.scenario, now_ns);
+        if let Some(nodes) = Nodes::new(nodes, &self.flows) {
+            self.flows_before = (0..self.flows.len()).map(|number| nodes.counters(number)).collect();
+            self.classes_before = nodes.classes(now_ns);
+            self.busy_before_ns = nodes.busy_ns(self.star, now_ns);
         }
         if let Some(Node::Switch(switch)) = nodes.last_mut()
             && let Some(meters) = &mut switch.meters
@@ -218,15 +213,15 @@ impl<'s> Collector<'s> {
             return None;
         }
         let start_ns = self.last_start_ns();
-        let span_ns = self.scenario.duration_ns - start_ns;
+        let span_ns = self.star.duration_ns - start_ns;
         (span_ns >= WINDOWS).then(|| start_ns + span_ns / WINDOWS * self.window)
     }
 
     /// Ends a window; the first call starts one.
     fn end_window(&mut self, now_ns: u64, nodes: &[Node]) {
-        let Some(star) = Star::new(nodes, &self.flows) else { return };
+        let Some(nodes) = Nodes::new(nodes, &self.flows) else { return };
         let goodput = self.bulk.iter_mut().filter_map(|flow| {
-            let bytes = star.counters(flow.number).bytes;
+            let bytes = nodes.counters(flow.number).bytes;
             let got = bytes - std::mem::replace(&mut flow.bytes_before, bytes);
             flow.stop_ns.is_none_or(|stop_ns| stop_ns > now_ns).then_some(got as f64)
         });
@@ -245,7 +240,7 @@ impl<'s> Collector<'s> {
         match self.unfair_ns {
             None => self.watched.then_some(0),
             Some(unfair_ns) => {
-                let last_ns = start_ns + (self.scenario.duration_ns - start_ns) / WINDOWS * WINDOWS;
+                let last_ns = start_ns + (self.star.duration_ns - start_ns) / WINDOWS * WINDOWS;
                 (unfair_ns < last_ns).then(|| unfair_ns - start_ns)
             }
         }
@@ -266,7 +261,7 @@ impl<'s> Collector<'s> {
             (u128::from(got) * 8_000_000_000).checked_div(u128::from(since_ns)).unwrap_or(0) as u64
         };
         self.series.t_ns.push(now_ns);
-        let Some(star) = Star::new(nodes, &self.flows) else { return };
+        let Some(star) = Nodes::new(nodes, &self.flows) else { return };
         let mut sums = vec![0; self.group_bytes.len()];
         for (number, flow) in self.flows.iter().enumerate() {
             let bytes = star.counters(number).bytes;
@@ -283,9 +278,9 @@ impl<'s> Collector<'s> {
         }
         let Some(Node::Switch(switch)) = nodes.last_mut() else { return };
         for series in &mut self.series.classes {
-            series.queue_bytes.push(switch.last_queue_bytes(series.class));
+            series.queue_bytes.push(switch.last_queue_bytes(series.index as u8));
             if let Some(meters) = &mut switch.meters {
-                let depth = &mut meters.classes[usize::from(series.class)].depth;
+                let depth = &mut meters.classes[series.index as usize].depth;
                 series.max_queue_bytes.push(depth.take_recent_max());
             }
         }
@@ -293,7 +288,7 @@ impl<'s> Collector<'s> {
 
     /// The outcome, at the end of the simulation.
     pub(super) fn outcome(mut self, mut nodes: Vec<Node>, now_ns: u64) -> Result<Outcome, SimError> {
-        let scenario = self.scenario;
+        let star = self.star;
         let hosts = nodes.iter().filter_map(|node| match node {
             Node::Host(host) => Some(host.records.iter()),
             Node::Switch(_) => None,
@@ -301,7 +296,7 @@ impl<'s> Collector<'s> {
         // Without barriers between groups.
         let is_flow = |record: &&Record| (record.flow as usize) < self.flows.len();
         let mut records: Vec<Record> = hosts.flatten().filter(is_flow).copied().collect();
-        let once = |flow: &Flow| scenario.groups[flow.group as usize].is_finite();
+        let once = |flow: &Flow| star.groups[flow.group as usize].is_finite();
         let mut completed_ns = vec![None; self.flows.len()];
         for record in &records {
             completed_ns[record.flow as usize] = Some(record.done_ns);
@@ -309,9 +304,8 @@ impl<'s> Collector<'s> {
         let messages = self.flows.iter().zip(&completed_ns).filter(|(flow, _)| once(flow));
         let unfinished_messages = messages.filter(|(_, done_ns)| done_ns.is_none()).count() as u64;
         let last_ns = completed_ns.iter().flatten().max().copied();
-        let duration_ns =
-            last_ns.filter(|_| unfinished_messages == 0 && scenario.is_finite()).unwrap_or(now_ns);
-        let stats_from_ns = scenario.stats_from_ns;
+        let duration_ns = last_ns.filter(|_| unfinished_messages == 0 && star.is_finite()).unwrap_or(now_ns);
+        let stats_from_ns = star.stats_from_ns;
         if duration_ns < stats_from_ns {
             return Err(SimError::NothingMeasured { now_ns: duration_ns, stats_from_ns });
         }
@@ -324,41 +318,41 @@ impl<'s> Collector<'s> {
         {
             meters.classes.iter_mut().for_each(|meter| meter.depth.end(now_ns));
         }
-        let Some(star) = Star::new(&nodes, &self.flows) else {
+        let Some(parts) = Nodes::new(&nodes, &self.flows) else {
             return Err(SimError::NothingMeasured { now_ns, stats_from_ns });
         };
         let time_ns = (duration_ns - stats_from_ns).max(1) as f64;
         let bps = |bytes: u64| bytes as f64 * 8e9 / time_ns;
         let mut counters: Vec<FlowCounters> = (0..)
             .zip(&self.flows_before)
-            .map(|(number, before)| star.counters(number).combine(before, |now, before| now - before))
+            .map(|(number, before)| parts.counters(number).combine(before, |now, before| now - before))
             .collect();
         // By group and length: completion times, and the time without other traffic.
         let mut times: BTreeMap<(u32, u64), Vec<(u64, u64)>> = BTreeMap::new();
         for Record { flow, bytes, posted_ns, done_ns } in records {
             counters[flow as usize].messages += 1;
             let group = self.flows[flow as usize].group;
-            let spec = &scenario.groups[group as usize];
+            let spec = &star.groups[group as usize];
             if !spec.is_roce() {
                 continue;
             }
             let own = times.entry((group, bytes)).or_default();
-            let ideal_ns = own.first().map_or_else(|| ideal_ns(scenario, spec, bytes), |first| first.1);
+            let ideal_ns = own.first().map_or_else(|| ideal_ns(star, spec, bytes), |first| first.1);
             own.push((done_ns - posted_ns, ideal_ns));
         }
-        let flows: Vec<FlowOutcome> = flow_names(scenario)
+        let flows: Vec<FlowOutcome> = flow_names(star)
             .zip(counters.into_iter().zip(&self.flows).enumerate())
             .map(|((name, group), (number, (counters, flow)))| FlowOutcome {
                 name,
                 group,
                 goodput_bps: bps(counters.bytes),
                 counters,
-                rate_bps: star.rates(number, now_ns).0,
+                rate_bps: parts.rates(number, now_ns).0,
                 completed_ns: completed_ns[number].filter(|_| once(flow)),
             })
             .collect();
 
-        let groups = (0..).zip(&scenario.groups).map(|(index, group)| {
+        let groups = (0..).zip(&star.groups).map(|(index, group)| {
             let own = || flows.iter().filter(move |flow| flow.group == index);
             let totals = own()
                 .fold(FlowCounters::default(), |sum, flow| sum.combine(&flow.counters, |sum, own| sum + own));
@@ -390,41 +384,22 @@ impl<'s> Collector<'s> {
         });
         let groups = groups.collect();
 
-        let class_counters = |class: usize| {
-            let (now, before) = (star.class(class, now_ns), self.classes_before[class]);
-            ClassCounters {
-                marked: now.marked - before.marked,
-                dropped: now.dropped - before.dropped,
-                pauses: now.pauses - before.pauses,
-                paused_ns: now.paused_ns - before.paused_ns,
-                tx_packets: now.tx_packets - before.tx_packets,
-                tx_bytes: now.tx_bytes - before.tx_bytes,
-            }
-        };
-        let all: Vec<ClassCounters> = (0..CLASSES).map(class_counters).collect();
-        let tx_bytes: u64 = all.iter().map(|counters| counters.tx_bytes).sum();
-        let classes = classes(scenario).into_iter().map(|class| {
-            let counters = all[usize::from(class)];
-            let meter = star.switch.meters.as_ref().map(|meters| &meters.classes[usize::from(class)]);
-            ClassOutcome {
-                class,
-                queue: meter.map(|meter| meter.depth.summary()).unwrap_or_default(),
-                marked_packets: counters.marked,
-                dropped_packets: counters.dropped,
-                pauses: counters.pauses,
-                paused_ns: counters.paused_ns,
-                tx_packets: counters.tx_packets,
-                tx_bytes: counters.tx_bytes,
-                tx_share: counters.tx_bytes as f64 / tx_bytes.max(1) as f64,
-            }
+        let mut classes = parts.classes(now_ns);
+        for (class, before) in classes.iter_mut().zip(&self.classes_before) {
+            class.subtract(before);
+        }
+        let tx_bytes: u64 = classes.iter().map(|class| class.tx_bytes).sum();
+        let own = own_classes(star);
+        classes.retain_mut(|class| {
+            class.tx_share = class.tx_bytes as f64 / tx_bytes.max(1) as f64;
+            own.contains(&class.class)
         });
-        let classes = classes.collect();
-        let busy_ns = star.busy_ns(scenario, now_ns) - self.busy_before_ns;
-        let received_packets = star.receiver.hops;
+        let busy_ns = parts.busy_ns(star, now_ns) - self.busy_before_ns;
+        let received_packets = parts.receiver.hops;
         Ok(Outcome {
             duration_ns,
             stats_from_ns,
-            port_rate_bps: scenario.port_rate_bps,
+            port_rate_bps: star.port_rate_bps,
             link_utilisation: (busy_ns / time_ns).min(1.0),
             convergence_ns: self.convergence_ns(),
             groups,
@@ -434,11 +409,13 @@ impl<'s> Collector<'s> {
             counters: Counters {
                 sent_packets: nodes.iter().map(sent_packets).sum(),
                 received_packets,
-                dropped_packets: star.switch.counters.iter().map(|counters| counters.dropped).sum(),
-                in_flight_packets: star.switch.packets() + star.switch.arriving() + star.receiver.arriving(),
-                hops: star.switch.hops + received_packets,
+                dropped_packets: parts.switch.counters.iter().map(|counters| counters.dropped).sum(),
+                in_flight_packets: parts.switch.packets()
+                    + parts.switch.arriving()
+                    + parts.receiver.arriving(),
+                hops: parts.switch.hops + received_packets,
             },
-            series: scenario.series.map(|_| self.series),
+            series: star.series.map(|_| self.series),
         })
     }
 }
@@ -452,34 +429,30 @@ fn sent_packets(node: &Node) -> u64 {
 }
 
 /// Time from posting a message of a group to its acknowledgement, without other traffic.
-fn ideal_ns(scenario: &Scenario, group: &Group, bytes: u64) -> u64 {
-    let sender_delay_ns = scenario.sender_delay_of(group);
+fn ideal_ns(star: &Star, group: &Group, bytes: u64) -> u64 {
+    let sender_delay_ns = star.sender_delay_of(group);
     let path = [
-        Hop { rate_bps: scenario.sender_rate_bps, delay_ns: sender_delay_ns },
-        Hop { rate_bps: scenario.port_rate_bps, delay_ns: scenario.receiver_delay_ns },
+        Hop { rate_bps: star.sender_rate_bps, delay_ns: sender_delay_ns },
+        Hop { rate_bps: star.port_rate_bps, delay_ns: star.receiver_delay_ns },
     ];
     let framing = Framing {
         payload_bytes: group.transport.payload_bytes.into(),
-        header_bytes: u64::from(group.transport.header_bytes) + scenario.config.scalars.wire_overhead_bytes,
+        header_bytes: u64::from(group.transport.header_bytes) + star.config.scalars.wire_overhead_bytes,
     };
-    let back_ns = scenario.receiver_delay_ns + sender_delay_ns;
+    let back_ns = star.receiver_delay_ns + sender_delay_ns;
     delivery_ns(&path, framing, bytes) + back_ns
 }
 
 /// Name and group of every flow.
-fn flow_names(scenario: &Scenario) -> impl Iterator<Item = (String, u32)> {
-    (0..).zip(&scenario.groups).flat_map(|(index, group)| {
+fn flow_names(star: &Star) -> impl Iterator<Item = (String, u32)> {
+    (0..).zip(&star.groups).flat_map(|(index, group)| {
         (0..group.flows).map(move |flow| (format!("{}.{flow}", group.name), index))
     })
 }
 
-fn flow_series((name, group): (String, u32)) -> FlowSeries {
-    FlowSeries { name, group, ..FlowSeries::default() }
-}
-
 /// Classes that have a group, lowest first.
-fn classes(scenario: &Scenario) -> Vec<u8> {
-    let mut classes: Vec<u8> = scenario.groups.iter().map(|group| group.class).collect();
+fn own_classes(star: &Star) -> Vec<u8> {
+    let mut classes: Vec<u8> = star.groups.iter().map(|group| group.class).collect();
     classes.sort_unstable();
     classes.dedup();
     classes
@@ -498,5 +471,17 @@ impl FlowCounters {
             timeouts: each(self.timeouts, other.timeouts),
             messages: each(self.messages, other.messages),
         }
+    }
+}
+
+impl ClassOutcome {
+    /// Removes what the counters were before.
+    const fn subtract(&mut self, before: &Self) {
+        self.marked_packets -= before.marked_packets;
+        self.dropped_packets -= before.dropped_packets;
+        self.pauses -= before.pauses;
+        self.paused_ns -= before.paused_ns;
+        self.tx_packets -= before.tx_packets;
+        self.tx_bytes -= before.tx_bytes;
     }
 }

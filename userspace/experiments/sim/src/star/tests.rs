@@ -1,10 +1,12 @@
 //! Small simulations whose outcome is known.
 
+use std::ops::ControlFlow;
+
 use dcqcn_common::params::{CNP_LIMIT_PEER, CNP_LIMIT_PORT, CNP_LIMIT_QP, Config, RP_VARIANT_FIRMWARE};
 use dcqcn_params::Profile;
 
 use super::*;
-use crate::{Counters, Group, Marking, Pfc, Schedule, SeriesRequest, SizeWeight, TcpLaw, TcpRules};
+use crate::network::workload::SizeWeight;
 
 const GBIT: u64 = 1_000_000_000;
 const MS: u64 = 1_000_000;
@@ -12,12 +14,12 @@ const MS: u64 = 1_000_000;
 const LINK_BPS: u64 = 10 * GBIT;
 
 /// `flows` bulk flows with packets of the fluid model (1000 bytes, no headers), for 10 ms of which all counts.
-fn scenario(flows: u32) -> Scenario {
-    let mut scenario = Scenario::new(LINK_BPS, Config::DEFAULT);
-    scenario.duration_ns = 10 * MS;
-    scenario.stats_from_ns = 0;
-    scenario.groups.push(roce(flows));
-    scenario
+fn star(flows: u32) -> Star {
+    let mut star = Star::new(LINK_BPS, Config::DEFAULT);
+    star.duration_ns = 10 * MS;
+    star.stats_from_ns = 0;
+    star.groups.push(roce(flows));
+    star
 }
 
 fn framed(mut group: Group) -> Group {
@@ -36,8 +38,8 @@ fn tcp(flows: u32, law: TcpLaw, ecn: bool) -> Group {
     group
 }
 
-fn outcome(scenario: &Scenario) -> Outcome {
-    let outcome = run(scenario, &mut |_| ControlFlow::Continue(())).unwrap();
+fn outcome(star: &Star) -> Outcome {
+    let outcome = star.run(1, &mut |_| ControlFlow::Continue(())).unwrap();
     let Counters { sent_packets, received_packets, dropped_packets, in_flight_packets, .. } =
         outcome.counters;
     assert_eq!(sent_packets, received_packets + dropped_packets + in_flight_packets, "packets are conserved");
@@ -48,13 +50,13 @@ fn close(value: f64, expected: f64, tolerance: f64) {
     assert!((value - expected).abs() <= tolerance * expected, "{value} is not {expected}");
 }
 
-/// RoCE, CUBIC, DCTCP, losses, PFC and marks in one scenario.
-fn everything() -> Scenario {
-    let mut s = scenario(3);
+/// RoCE, CUBIC, DCTCP, losses, PFC and marks in one star.
+fn everything() -> Star {
+    let mut s = star(3);
     s.duration_ns = 4 * MS;
     s.buffer_bytes = 150_000;
     s.marking = Marking::Enqueue;
-    s.classes[3].pfc = Some(Pfc { xoff_bytes: 90_000, xon_bytes: 60_000 });
+    s.classes[3].pfc = Some(QueuePfc { xoff_bytes: 90_000, xon_bytes: 60_000 });
     s.groups[0].start_jitter_ns = 50_000;
     let sizes = vec![SizeWeight { bytes: 2_500, weight: 3 }, SizeWeight { bytes: 70_000, weight: 1 }];
     let work = Work::Messages { sizes, mean_gap_ns: 100_000 };
@@ -66,20 +68,20 @@ fn everything() -> Scenario {
 
 #[test]
 fn outcome_repeatable_with_or_without_series() {
-    let scenario = everything();
-    let first = outcome(&scenario);
-    assert_eq!(outcome(&scenario), first);
+    let star = everything();
+    let first = outcome(&star);
+    assert_eq!(outcome(&star), first);
     let counts = first.groups.iter().map(|group| group.totals.bytes);
     assert!(counts.into_iter().all(|bytes| bytes > 0), "{:?}", first.groups);
 
     let series = Some(SeriesRequest { interval_ns: 10_000, max_flows: 5 });
-    let watched = outcome(&Scenario { series, ..scenario.clone() });
+    let watched = outcome(&Star { series, ..star.clone() });
     let samples = watched.series.clone().unwrap();
     assert_eq!((samples.t_ns.len(), samples.flows.len(), samples.groups.len()), (401, 5, 4));
     assert_eq!(samples.flows[0].rate_bps.len(), 401);
     assert_eq!(Outcome { series: None, ..watched }, first);
 
-    assert_ne!(outcome(&Scenario { seed: 2, ..scenario }), first);
+    assert_ne!(outcome(&Star { seed: 2, ..star }), first);
 }
 
 #[test]
@@ -87,7 +89,7 @@ fn single_flow_fills_link_without_queue() {
     for (rate_bps, header_bytes, overhead_bytes) in
         [(LINK_BPS, 0, 0), (100 * GBIT, 66, 24), (3 * GBIT, 90, 24)]
     {
-        let mut s = scenario(1);
+        let mut s = star(1);
         s.duration_ns = 2 * MS;
         s.stats_from_ns = MS;
         (s.port_rate_bps, s.sender_rate_bps) = (rate_bps, rate_bps);
@@ -103,7 +105,7 @@ fn single_flow_fills_link_without_queue() {
 
 #[test]
 fn flow_paced_at_its_rate() {
-    let mut s = scenario(1);
+    let mut s = star(1);
     s.config.scalars.rpg_max_rate_bps = 7 * GBIT;
     let out = outcome(&s);
     close(out.groups[0].goodput_bps, 7e9, 1e-3);
@@ -113,7 +115,7 @@ fn flow_paced_at_its_rate() {
 
 #[test]
 fn qps_of_one_sender_share_its_link() {
-    let mut s = scenario(5);
+    let mut s = star(5);
     s.groups[0].flows_per_sender = 5;
     s.duration_ns = 4 * MS;
     let out = outcome(&s);
@@ -132,7 +134,7 @@ fn qps_of_one_sender_share_its_link() {
 
 #[test]
 fn strict_priority_and_weights_share_the_port() {
-    let mut s = scenario(2);
+    let mut s = star(2);
     s.control = false;
     s.buffer_bytes = 2_000_000;
     s.duration_ns = 3 * MS;
@@ -157,7 +159,7 @@ fn strict_priority_and_weights_share_the_port() {
 
 #[test]
 fn bytes_in_order_after_tail_drop() {
-    let mut s = scenario(4);
+    let mut s = star(4);
     s.control = false;
     s.buffer_bytes = 50_000;
     s.groups[0].work = Work::Once { bytes: 1_000_300 };
@@ -182,10 +184,10 @@ fn bytes_in_order_after_tail_drop() {
 
 #[test]
 fn pfc_with_headroom_lossless_and_resumes() {
-    let mut s = scenario(4);
+    let mut s = star(4);
     s.control = false;
     s.buffer_bytes = 100_000;
-    s.classes[3].pfc = Some(Pfc { xoff_bytes: 60_000, xon_bytes: 40_000 });
+    s.classes[3].pfc = Some(QueuePfc { xoff_bytes: 60_000, xon_bytes: 40_000 });
     let out = outcome(&s);
     let class = &out.classes[0];
     // Four senders continue for two delays (2 us), 2500 bytes each, and finish their current packet.
@@ -202,7 +204,7 @@ fn pfc_with_headroom_lossless_and_resumes() {
 #[test]
 fn wred_marks_none_to_kmin_all_above_kmax() {
     for marking in [Marking::Enqueue, Marking::Dequeue] {
-        let mut s = scenario(2);
+        let mut s = star(2);
         s.control = false;
         s.marking = marking;
         s.duration_ns = 2 * MS;
@@ -226,7 +228,7 @@ fn marking_uses_ingress_or_egress_depth() {
     // Six packets arrive together, and the first leaves at once. A mark needs more than three others in the queue.
     for (marking, marked) in [(Marking::Enqueue, [0, 0, 0, 0, 0, 1]), (Marking::Dequeue, [0, 1, 0, 0, 0, 0])]
     {
-        let mut s = scenario(6);
+        let mut s = star(6);
         s.marking = marking;
         s.groups[0].work = Work::Once { bytes: 1_000 };
         (s.config.wred[3].kmin_bytes, s.config.wred[3].kmax_bytes) = (3_000, 3_000);
@@ -239,7 +241,7 @@ fn marking_uses_ingress_or_egress_depth() {
 fn cnp_interval_holds_per_limit() {
     // Four flows of two senders for at least 1 ms: every packet is marked, and the rates are never cut.
     for (cnp_limit, intervals_at_once) in [(CNP_LIMIT_QP, 4), (CNP_LIMIT_PEER, 2), (CNP_LIMIT_PORT, 1)] {
-        let mut s = scenario(4);
+        let mut s = star(4);
         s.duration_ns = MS + 100_000;
         s.buffer_bytes = 10_000_000;
         s.groups[0].flows_per_sender = 2;
@@ -257,7 +259,7 @@ fn cnp_interval_holds_per_limit() {
 #[test]
 fn cnps_need_np_and_rp() {
     for (control, np_enable, rp_enable) in [(false, 1, 1), (true, 0, 1), (true, 1, 0), (true, 1, 1)] {
-        let mut s = scenario(2);
+        let mut s = star(2);
         s.duration_ns = 2 * MS;
         s.control = control;
         s.config.scalars.np_enable = np_enable;
@@ -271,7 +273,7 @@ fn cnps_need_np_and_rp() {
 
 #[test]
 fn flows_converge_to_half_each() {
-    let mut s = scenario(2);
+    let mut s = star(2);
     (s.port_rate_bps, s.sender_rate_bps) = (40 * GBIT, 40 * GBIT);
     s.groups[0].transport.payload_bytes = 4_000;
     s.duration_ns = 150 * MS;
@@ -299,7 +301,7 @@ fn slow_links_full_fair_short_queue() {
     for (link_bps, pmax_ppm) in [(10_000_000, 500_000), (40_000_000, 500_000), (100_000_000, 316_228)] {
         let config = Profile::Lab.config(Some(link_bps)).unwrap();
         assert_eq!(config.wred[3].pmax_ppm, pmax_ppm);
-        let mut lab = Scenario::new(link_bps, config);
+        let mut lab = Star::new(link_bps, config);
         (lab.duration_ns, lab.stats_from_ns, lab.buffer_bytes) = (40_000 * MS, 15_000 * MS, 102_400);
         // As with perftest's `-u 18`.
         let mut group = Group { sender_delay_ns: Some(MS / 4), ..roce(4) };
@@ -321,7 +323,7 @@ fn slow_links_full_fair_short_queue() {
 
 #[test]
 fn block_completion_requests_next() {
-    let mut s = scenario(1);
+    let mut s = star(1);
     s.groups[0].work = Work::Blocks { bytes: 16_000, outstanding: 1 };
     (s.sender_delay_ns, s.receiver_delay_ns) = (3_000, 2_000);
     let out = outcome(&s);
@@ -342,7 +344,7 @@ fn block_completion_requests_next() {
 
 #[test]
 fn messages_follow_the_mean_gap() {
-    let mut s = scenario(10);
+    let mut s = star(10);
     let sizes = vec![SizeWeight { bytes: 500, weight: 3 }, SizeWeight { bytes: 10_000, weight: 1 }];
     s.groups[0].work = Work::Messages { sizes, mean_gap_ns: 100_000 };
     s.duration_ns = 20 * MS;
@@ -366,7 +368,7 @@ fn tcp_fills_a_link() {
         (TcpLaw::Dctcp, true, 1),
         (TcpLaw::Dctcp, true, 3),
     ] {
-        let mut s = scenario(0);
+        let mut s = star(0);
         s.groups.clear();
         s.duration_ns = 20 * MS;
         s.stats_from_ns = 5 * MS;
@@ -393,11 +395,11 @@ fn tcp_fills_a_link() {
 
 #[test]
 fn progress_reported_and_stops_run() {
-    let mut s = scenario(2);
+    let mut s = star(2);
     s.duration_ns = 100 * MS;
     let mut reported = Vec::new();
-    let stopped = run(&s, &mut |now_ns| {
-        reported.push(now_ns);
+    let stopped = s.run(1, &mut |now| {
+        reported.push(now.now_ns);
         if reported.len() < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });
     assert!(reported.is_sorted() && reported.len() == 3);
@@ -406,31 +408,25 @@ fn progress_reported_and_stops_run() {
 
 #[test]
 fn inconsistent_settings_rejected() {
-    let refused = |change: fn(&mut Scenario)| {
+    let refused = |change: fn(&mut Star)| {
         let mut s = everything();
         change(&mut s);
-        run(&s, &mut |_| ControlFlow::Break(())).unwrap_err().to_string()
+        s.run(1, &mut |_| ControlFlow::Break(())).unwrap_err().to_string()
     };
     for (change, expected) in [
-        ((|s| s.duration_ns = 0) as fn(&mut Scenario), "duration = 0ns is out of range: 1us to 270s"),
-        (|s| s.stats_from_ns = s.duration_ns, "warm-up = 4ms is out of range: 0ns to"),
-        (|s| s.port_rate_bps = 0, "port rate = 0bit is out of range: 100kbit to 800gbit"),
-        (|s| s.sender_rate_bps = 801 * GBIT, "sender rate = 801gbit"),
-        (|s| s.buffer_bytes = 10, "buffer = 10B is out of range: 9.216KB to 1GB"),
-        (|s| s.receiver_delay_ns = 2_000 * MS, "receiver delay = 2s"),
-        (|s| s.classes[2].schedule = Schedule::Dwrr(0), "DWRR weight of class 2 = 0"),
-        (|s| s.classes[3].pfc = Some(Pfc { xoff_bytes: 5, xon_bytes: 6 }), "XON of class 3 = 6B"),
-        (|s| s.groups[0].flows_per_sender = 0, "flows per sender of group `roce` = 0"),
-        (|s| s.groups[0].class = 8, "class of group `roce` = 8 is out of range: 0 to 7"),
+        ((|s| s.stats_from_ns = s.duration_ns) as fn(&mut Star), "warm-up = 4ms is out of range: 0ns to"),
+        (|s| s.classes[3].pfc = Some(QueuePfc { xoff_bytes: 5, xon_bytes: 6 }), "XON of class 3 = 6B"),
         (|s| s.groups[0].transport.payload_bytes = 9_500, "payload of group `roce` = 9."),
-        (|s| s.groups[0].transport.ack_every = 0, "ack_every of group `roce` = 0"),
-        (|s| s.groups[0].work = Work::Once { bytes: 0 }, "size of group `roce` = 0B"),
         (
             |s| s.groups[0].work = Work::Messages { sizes: vec![], mean_gap_ns: 9_999 },
             "number of message sizes",
         ),
+        (|s| s.classes[2].limit_bytes = Some(10), "limit of class 2 = 10B is out of range: 9.216KB to 1GB"),
+        (
+            |s| s.groups[0].start_ns = 271_000 * MS,
+            "start of group `roce` = 271s is out of range: 0ns to 270s",
+        ),
         (|s| (s.groups[0].start_ns, s.groups[0].stop_ns) = (MS, Some(0)), "stop of group `roce` = 0ns"),
-        (|s| s.groups[2].transport.tcp.as_mut().unwrap().max_window_bytes = 1, "window of group `tcp` = 1B"),
         (|s| s.groups[0].flows = 1_000_000, "number of flows = 100"),
         (|s| s.config.scalars.rpg_gd = 9, "rpg_gd = 9 is out of range: 10 to 15"),
     ] {
@@ -442,7 +438,7 @@ fn inconsistent_settings_rejected() {
 
 #[test]
 fn finite_run_ends_and_measures_all() {
-    let mut s = scenario(3);
+    let mut s = star(3);
     s.control = false;
     s.groups[0].work = Work::Once { bytes: 1_000_000 };
     s.duration_ns = 100 * MS;
@@ -456,7 +452,7 @@ fn finite_run_ends_and_measures_all() {
     assert_eq!((out.duration_ns, out.unfinished_messages), (MS, 3));
 
     // Alone, it takes the minimum time.
-    let mut alone = scenario(1);
+    let mut alone = star(1);
     alone.groups[0].work = Work::Once { bytes: 123_456 };
     (alone.sender_delay_ns, alone.receiver_delay_ns) = (3_000, 2_000);
     let slowdown = outcome(&alone).groups[0].fct.unwrap().slowdown_mean;
@@ -465,7 +461,7 @@ fn finite_run_ends_and_measures_all() {
 
 #[test]
 fn group_starts_after_awaited_group() {
-    let mut s = scenario(2);
+    let mut s = star(2);
     s.groups[0].work = Work::Once { bytes: 1_000_000 };
     let second = Group {
         name: "second".to_owned(),
@@ -502,7 +498,7 @@ fn group_starts_after_awaited_group() {
     ] {
         s.groups[0].work = work;
         s.groups[1].after = Some(after.to_owned());
-        let refused = run(&s, &mut |_| ControlFlow::Continue(())).unwrap_err().to_string();
+        let refused = s.run(1, &mut |_| ControlFlow::Continue(())).unwrap_err().to_string();
         assert!(refused.starts_with(message_start), "{refused}");
     }
 }

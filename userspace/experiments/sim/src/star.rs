@@ -1,7 +1,6 @@
-//! Scenario types without a file format, filled by `sim::file` and the command line.
+//! A single bottleneck: a star of hosts around one switch, whose last host receives everything, in the network engine.
 //!
-//! One bottleneck: senders, each with its own link into a switch, one output port with a queue per class, and one
-//! receiver behind it.
+//! Senders, each with its own link into a switch, one output port with a queue per class, and one receiver behind it:
 //!
 //! ```text
 //! sender 0 ──sender link──┐
@@ -13,13 +12,26 @@
 //! The reverse path is assumed uncongested: replies of the receiver arrive after the delays of both links, in order,
 //! and are never lost.
 
+mod collect;
+pub(crate) mod outcome;
+#[cfg(test)]
+mod tests;
 mod validate;
+
+use std::iter::repeat_n;
+use std::sync::Arc;
 
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::Config;
 
-pub use crate::network::workload::{SizeWeight, Work};
-pub use crate::network::{Marking, QueuePfc as Pfc, Schedule, SimError, TcpLaw, TcpRules, Transport};
+use self::collect::Collector;
+pub use self::outcome::*;
+use crate::network::workload::{Pair, Source, Wait, Work, Workload};
+use crate::network::{
+    Bottleneck, Class as NetworkClass, Control, Link, Loss, Marking, OnProgress, Progress, QueuePfc, Random,
+    Scenario, Schedule, SimError, Simulation, Switching, TcpLaw, TcpRules, Threshold, Topology, Transport,
+    simulate,
+};
 
 /// Maximum simulated time, within that of the engine.
 pub(crate) const MAX_DURATION_NS: u64 = 270_000_000_000;
@@ -36,9 +48,9 @@ pub(crate) const MAX_MESSAGE_BYTES: u64 = 1_000_000_000_000;
 /// Maximum samples of a time series; a shorter interval is lengthened accordingly.
 pub(crate) const MAX_SAMPLES: u64 = 10_000;
 
-/// A simulation. Equal scenarios have bit-identical outcomes.
+/// Description of a star, filled from settings. Equal ones have bit-identical outcomes.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Scenario {
+pub struct Star {
     /// Seed of marking, start times and message sizes.
     pub seed: u64,
     /// Simulated time, at most 270 s. If all RoCE flows send a single message, the simulation ends when the last is
@@ -82,7 +94,7 @@ pub struct Class {
     /// Scheduling.
     pub schedule: Schedule,
     /// Priority flow control (IEEE 802.1Qbb) towards every sender of this class; `None`: off.
-    pub pfc: Option<Pfc>,
+    pub pfc: Option<QueuePfc>,
 }
 
 /// Equal flows, one QP or TCP connection each.
@@ -129,7 +141,7 @@ impl Default for Class {
     }
 }
 
-impl Scenario {
+impl Star {
     /// A port and senders of `rate_bps` without flows: 100 ms including a warm-up of 20 ms, 1 us of delay per link, 12
     /// MB of buffer, every class DWRR with weight 1, DCQCN on.
     pub(crate) fn new(rate_bps: u64, config: Config) -> Self {
@@ -167,13 +179,13 @@ impl Scenario {
     }
 
     /// The group that `group` waits for, by number.
-    pub(super) fn dependency_of(&self, group: &Group) -> Option<usize> {
+    fn dependency_of(&self, group: &Group) -> Option<usize> {
         let name = group.after.as_deref()?;
         self.groups.iter().position(|other| other.is_roce() && other.name == name)
     }
 
     /// `config` with the senders' link rate in it.
-    pub(super) fn link_config(&self) -> Config {
+    fn link_config(&self) -> Config {
         let mut config = self.config;
         config.scalars.link_rate_bps = self.sender_rate_bps;
         config
@@ -225,7 +237,124 @@ impl Group {
 }
 
 /// Whether there are RoCE flows, and each of them sends one message.
-pub(super) fn all_finite(groups: &[Group]) -> bool {
+pub(crate) fn all_finite(groups: &[Group]) -> bool {
     let mut roce = groups.iter().filter(|group| group.is_roce()).peekable();
     roce.peek().is_some() && roce.all(Group::is_finite)
+}
+
+/// Simulated time per step of the progress line.
+const NS_PER_STEP: u64 = 1_000;
+
+impl Simulation for Star {
+    type Outcome = Outcome;
+
+    fn steps(&self) -> u64 {
+        self.duration_ns / NS_PER_STEP
+    }
+
+    fn run(&self, _threads: usize, progress: &mut OnProgress<'_>) -> Result<Outcome, SimError> {
+        self.validate()?;
+        let (scenario, flows) = self.scenario();
+        let mut collector = Collector::new(self, flows);
+        let mut by_time = |now: Progress| progress(Progress { done: now.now_ns / NS_PER_STEP, ..now });
+        let (nodes, now_ns) = simulate(&scenario, 1, &mut collector, &mut by_time)?;
+        collector.outcome(nodes, now_ns)
+    }
+}
+
+/// A flow. Its number is that of its QP, at the receiver too.
+#[derive(Clone, Copy, Debug)]
+struct Flow {
+    /// Index of its group.
+    group: u32,
+    /// Sending host, and its QP there.
+    host: u32,
+    local: u32,
+    start_ns: u64,
+}
+
+impl Group {
+    /// Number of senders.
+    const fn senders(&self) -> u32 {
+        self.flows.div_ceil(self.flows_per_sender)
+    }
+}
+
+impl Star {
+    /// One-way delay of the links of a group's senders.
+    fn sender_delay_of(&self, group: &Group) -> u64 {
+        group.sender_delay_ns.unwrap_or(self.sender_delay_ns)
+    }
+
+    /// The scenario for the network engine, and its flows.
+    fn scenario(&self) -> (Scenario, Vec<Flow>) {
+        let mut workload = Workload::new();
+        let mut flows: Vec<Flow> = Vec::new();
+        let mut random = Random::new(self.seed);
+        let delays_ns: Vec<u64> = self
+            .groups
+            .iter()
+            .flat_map(|group| repeat_n(self.sender_delay_of(group), group.senders() as usize))
+            .collect();
+        let receiver = delays_ns.len() as u32;
+        let mut first_host = 0;
+        for (index, group) in (0..).zip(&self.groups) {
+            let source = Source { work: Arc::new(group.work.clone()), stop_ns: group.stop_ns };
+            for i in 0..group.flows {
+                let (host, local) = (first_host + i / group.flows_per_sender, i % group.flows_per_sender);
+                let start_ns = group.start_ns + random.up_to(group.start_jitter_ns);
+                flows.push(Flow { group: index, host, local, start_ns });
+                let pair = Pair { src: host, dst: receiver, class: group.class, transport: index as u16 };
+                let qp = workload.connect(pair);
+                let posted_ns = if group.after.is_some() { 0 } else { start_ns };
+                let flow = match group.work {
+                    Work::Once { bytes } => workload.send(qp, bytes, posted_ns),
+                    _ => workload.send_from(qp, posted_ns, source.clone()),
+                };
+                workload.delay(flow, start_ns - posted_ns);
+            }
+            first_host += group.senders();
+        }
+        for (index, group) in self.groups.iter().enumerate() {
+            let Some(before) = self.dependency_of(group) else { continue };
+            let numbers =
+                |group: usize| (0_u32..).zip(&flows).filter(move |(_, flow)| flow.group as usize == group);
+            // A flow that waits for all of one group, and for which all of the other wait.
+            let Some((_, first)) = numbers(index).next() else { continue };
+            let barrier = workload.compute(first.host, 0);
+            numbers(before).for_each(|(flow, _)| workload.after(barrier, flow, Wait::Acknowledged));
+            numbers(index).for_each(|(flow, _)| workload.after(flow, barrier, Wait::Acknowledged));
+        }
+
+        let switch = receiver + 1;
+        let to_switch = |(a, &delay_ns)| Link { a, b: switch, rate_bps: self.sender_rate_bps, delay_ns };
+        let mut links: Vec<Link> = (0..).zip(&delays_ns).map(to_switch).collect();
+        let (rate_bps, delay_ns) = (self.port_rate_bps, self.receiver_delay_ns);
+        links.push(Link { a: receiver, b: switch, rate_bps, delay_ns });
+        let topology = Topology { hosts: receiver + 1, switches: 1, links, names: Vec::new() };
+
+        let mut scenario = Scenario::new(topology, workload, self.link_config());
+        scenario.seed = self.seed;
+        scenario.duration_ns = self.duration_ns;
+        scenario.control = if self.control { Control::Dcqcn } else { Control::Off };
+        scenario.switch = Switching {
+            buffer_bytes: self.buffer_bytes,
+            classes: self.classes.map(|class| NetworkClass {
+                schedule: class.schedule,
+                loss: Loss::Lossy(Threshold::Bytes(class.limit_bytes.unwrap_or(self.buffer_bytes))),
+            }),
+            marking: self.marking,
+            ..scenario.switch
+        };
+        let transport = |group: &Group| Transport {
+            qps_per_host: group.flows_per_sender.min(group.flows),
+            ..group.transport
+        };
+        scenario.bottleneck = Some(Bottleneck {
+            transports: self.groups.iter().map(transport).collect(),
+            reply_ns: delays_ns.iter().map(|delay_ns| delay_ns + self.receiver_delay_ns).collect(),
+            pfc: self.classes.map(|class| class.pfc),
+        });
+        (scenario, flows)
+    }
 }

@@ -1,6 +1,6 @@
 //! Outcome of a simulation.
 //!
-//! Fields cover the time from [`stats_from_ns`](super::Scenario::stats_from_ns) to the end, unless stated otherwise.
+//! Fields cover the time from [`stats_from_ns`](super::Star::stats_from_ns) to the end, unless stated otherwise.
 
 use serde::Serialize;
 
@@ -143,45 +143,29 @@ pub struct Counters {
 pub struct Series {
     /// When each sample was taken.
     pub t_ns: Vec<u64>,
-    /// Per flow, up to the requested number.
-    pub flows: Vec<FlowSeries>,
-    /// Per group.
-    pub groups: Vec<GroupSeries>,
-    /// Per class that has a group.
-    pub classes: Vec<ClassSeries>,
+    /// Rates, targets and goodput per flow, up to the requested number.
+    pub flows: Vec<Samples>,
+    /// Goodput per group.
+    pub groups: Vec<Samples>,
+    /// Depths per class that has a group.
+    pub classes: Vec<Samples>,
 }
 
-/// Samples of a flow.
+/// Samples of a flow, a group or a class; empty: it has no such value.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct FlowSeries {
-    /// Name.
+pub struct Samples {
+    /// Name, or number of the class.
     pub name: String,
-    /// Index of its group.
-    pub group: u32,
+    /// Index of the group, or number of the class.
+    pub index: u32,
     /// R_C, or window over smoothed round-trip time of a TCP flow; 0 before its start.
     pub rate_bps: Vec<u64>,
     /// R_T; 0 for a TCP flow.
     pub target_bps: Vec<u64>,
     /// Payload delivered since the last sample, per second.
     pub goodput_bps: Vec<u64>,
-}
-
-/// Samples of a group.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct GroupSeries {
-    /// Name.
-    pub name: String,
-    /// Payload delivered since the last sample, per second.
-    pub goodput_bps: Vec<u64>,
-}
-
-/// Samples of a class's queue.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct ClassSeries {
-    /// Traffic class, 0 to 7.
-    pub class: u8,
-    /// Depth at that moment.
+    /// Depth of the queue at that moment.
     pub queue_bytes: Vec<u64>,
-    /// Greatest depth since the last sample.
+    /// Its greatest depth since the last sample.
     pub max_queue_bytes: Vec<u64>,
 }
