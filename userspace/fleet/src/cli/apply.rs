@@ -235,7 +235,8 @@ async fn begin(
 /// It was rolled back.
 fn show_end(version: u64, Outcome { is_done, reason }: Outcome, out: &mut Output<'_>) -> Result<()> {
     if is_done || out.is_json() {
-        out.show(&EndReport { version, is_done, reason: reason.clone() })?;
+        let report = EndReport { version, is_done, reason: &reason };
+        out.show_as(&report, format_args!("version {version} is active: {reason}\n"))?;
     }
     ensure!(is_done, "version {version} was rolled back: {reason}");
     Ok(())
@@ -385,16 +386,10 @@ impl fmt::Display for Plan {
 
 /// Outcome of a completed rollout.
 #[derive(Serialize)]
-struct EndReport {
+struct EndReport<'a> {
     version: u64,
     is_done: bool,
-    reason: String,
-}
-
-impl fmt::Display for EndReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "version {} is active: {}", self.version, self.reason)
-    }
+    reason: &'a str,
 }
 
 #[cfg(test)]

@@ -58,7 +58,14 @@ impl PushArgs {
         let pushed = push(&mut session, &plan)?;
         stored.save(port)?;
         let not_in_p4 = Ignored::of(&plan, &stored.config);
-        out.show(&PushReport { thrift_port: port, pushed, queue_commands: plan.blind.len(), not_in_p4 })
+        let report = PushReport { thrift_port: port, pushed, queue_commands: plan.blind.len(), not_in_p4 };
+        let PushReport { thrift_port, pushed, queue_commands, not_in_p4 } = &report;
+        let Pushed { written, modified, deleted, unchanged, cells } = pushed;
+        let text = format!(
+            "switch at port {thrift_port}: {written} written, {modified} modified, {deleted} deleted, {unchanged} unchanged, \
+             {cells} register cells; all verified; {queue_commands} queue settings written\n{not_in_p4}"
+        );
+        out.show_as(&report, text)
     }
 }
 
@@ -70,19 +77,6 @@ struct PushReport {
     /// Mirror sessions, queue rates and depths, which are always written.
     queue_commands: usize,
     not_in_p4: Ignored,
-}
-
-impl fmt::Display for PushReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { thrift_port, pushed, queue_commands, not_in_p4 } = self;
-        let Pushed { written, modified, deleted, unchanged, cells } = pushed;
-        writeln!(
-            f,
-            "switch at port {thrift_port}: {written} written, {modified} modified, {deleted} deleted, {unchanged} unchanged, \
-             {cells} register cells; all verified; {queue_commands} queue settings written"
-        )?;
-        write!(f, "{not_in_p4}")
-    }
 }
 
 /// Check a configuration file of a switch, and summarise it.
@@ -106,7 +100,9 @@ impl CheckArgs {
         if !out.is_json() {
             eprint!("{}", Ignored::of(&plan, &config));
         }
-        out.show(&CheckReport { file, ports: switch.port.len(), entries: plan.entries.len() })
+        let (ports, entries) = (switch.port.len(), plan.entries.len());
+        let text = format!("{file} is valid: a BMv2 switch of {ports} ports and {entries} table entries\n");
+        out.show_as(&CheckReport { file, ports, entries }, text)
     }
 }
 
@@ -116,13 +112,6 @@ struct CheckReport {
     ports: usize,
     /// Table entries.
     entries: usize,
-}
-
-impl fmt::Display for CheckReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { file, ports, entries } = self;
-        writeln!(f, "{file} is valid: a BMv2 switch of {ports} ports and {entries} table entries")
-    }
 }
 
 /// Show the parameters of a running switch, as last pushed or set.
@@ -144,8 +133,9 @@ impl GetArgs {
         let (iface, config) = Target { port: self.switch.thrift_port }.config()?;
         let is_shown = |key: &Key| !matches!(key, Key::DscpToTc(_)) || key.get(&config) != 0;
         let keys = if self.keys.is_empty() { Key::all().filter(is_shown).collect() } else { self.keys };
-        let parameters = keys.into_iter().map(|key| Parameter::new(key, &config)).collect();
-        out.show(&GetReport { iface, parameters })
+        let parameters: Vec<_> = keys.into_iter().map(|key| Parameter::new(key, &config)).collect();
+        let text = Parameter::table(&parameters);
+        out.show_as(&GetReport { iface, parameters }, text)
     }
 }
 
@@ -153,12 +143,6 @@ impl GetArgs {
 struct GetReport {
     iface: String,
     parameters: Vec<Parameter>,
-}
-
-impl fmt::Display for GetReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", Parameter::table(&self.parameters))
-    }
 }
 
 /// Change parameters of a running switch, atomically.
