@@ -19,7 +19,7 @@ use dcqcn_support::clock::monotonic_ns;
 use super::bmv2::Probe;
 use super::host::{self as lab, ROCE_TC};
 use super::task::Task;
-use super::{Attached, Control, ControlSample, QueuePair, Thresholds, Topology};
+use super::{ControlSample, QueuePair, Thresholds, Topology};
 
 /// Flows per table: many times the lab's maximum.
 const FLOWS: u32 = 4_096;
@@ -46,10 +46,12 @@ pub struct DataPlane {
     pub settings: Settings,
     /// Location of the hosts' points; in the switch only if that is BMv2.
     pub rp: RpLocation,
+    /// Attaches the hosts too; without it, they react only to PFC.
+    pub hosts: bool,
 }
 
 impl DataPlane {
-    fn attach(&self, netns: &Netns, iface: &str, role: Role, changes: &[(&str, String)]) -> Result<Host> {
+    fn attach_to(&self, netns: &Netns, iface: &str, role: Role, changes: &[(&str, String)]) -> Result<Host> {
         self.attach_with(netns, iface, role, changes, None)
     }
 
@@ -107,18 +109,39 @@ impl DataPlane {
     pub(super) fn attach_host(&self, host: &lab::Host, settings: Settings) -> Result<SingleInterface> {
         let data_plane = Self { settings: settings.then(self.settings.clone()), ..self.clone() };
         let changes = [("pfc.3.rx", "on".to_owned())];
-        Ok(SingleInterface(data_plane.attach(&host.netns, &host.ifname, Role::Host, &changes)?))
+        Ok(SingleInterface(data_plane.attach_to(&host.netns, &host.ifname, Role::Host, &changes)?))
     }
 
-    /// Attaches the switch, not the hosts.
-    fn hosts(&self, network: &Topology) -> Result<Hosts> {
-        Ok(Hosts {
+    /// Attaches to the switch's egress port (CP), the senders' interfaces (RP) and the receiver's (NP). Traffic starts
+    /// when this returns.
+    ///
+    /// # Errors
+    /// The kernel rejects a step; previous steps are undone.
+    pub(super) fn attach(&self, network: &Topology, queue_pairs: &[QueuePair]) -> Result<Hosts> {
+        let mut all = Hosts {
             switch: self.attach_switch(network)?,
             presumed: self.settings.clone().config(Some(self.link_bps))?,
             receiver: None,
             senders: Vec::new(),
             flows: Vec::new(),
-        })
+        };
+        if !self.hosts {
+            return Ok(all);
+        }
+        if self.rp == RpLocation::Host {
+            let receiver = &network.receiver;
+            all.receiver = Some(self.attach_to(&receiver.netns, &receiver.ifname, Role::Host, &[])?);
+            for sender in &network.senders {
+                all.senders.push(self.attach_to(&sender.netns, &sender.ifname, Role::Host, &[])?);
+            }
+        }
+        for pair in queue_pairs {
+            let sender = network.senders.iter().position(|sender| sender.address == pair.sender_address);
+            let sender = sender.ok_or_else(|| anyhow!("no sender has {}", pair.sender_address))?;
+            let receiver = QpId { addr: address(pair.receiver_address), qpn: pair.receiver_qpn, vlan: 0 };
+            all.flows.push((sender, FlowId { src: address(pair.sender_address), receiver }));
+        }
+        Ok(all)
     }
 
     fn attach_switch(&self, network: &Topology) -> Result<SwitchSide> {
@@ -135,7 +158,7 @@ impl DataPlane {
                 let (netns, port) = (&switch.netns, &switch.egress_ifname);
                 let port = self.attach_with(netns, port, Role::Switch, &[limit], queues)?;
                 let hosts = network.senders.iter();
-                let back = hosts.map(|host| self.attach(netns, &host.port, Role::Switch, &[]));
+                let back = hosts.map(|host| self.attach_to(netns, &host.port, Role::Switch, &[]));
                 let back = back.collect::<Result<_>>()?;
                 return Ok(SwitchSide::Linux { port: Box::new(port), back });
             }
@@ -145,7 +168,7 @@ impl DataPlane {
                 ("wred.3.drain_rate", format!("{}bit", switch.roce_bps)),
                 limit,
             ];
-            let port = self.attach(&switch.netns, &switch.egress_ifname, Role::Switch, &on_port)?;
+            let port = self.attach_to(&switch.netns, &switch.egress_ifname, Role::Switch, &on_port)?;
             return Ok(SwitchSide::Linux { port: Box::new(port), back: Vec::new() });
         };
         let settings = Settings {
@@ -175,41 +198,12 @@ fn bmv2_changes(link_bps: u64, buffer_bytes: u32) -> Result<Vec<Assignment>> {
     Ok(changes.iter().map(|(key, value)| Assignment::new(key, value)).collect::<Result<_, _>>()?)
 }
 
-impl Control for DataPlane {
-    fn attach(&self, network: &Topology, queue_pairs: &[QueuePair]) -> Result<Box<dyn Attached>> {
-        let mut all = self.hosts(network)?;
-        if self.rp == RpLocation::Host {
-            let receiver = &network.receiver;
-            all.receiver = Some(self.attach(&receiver.netns, &receiver.ifname, Role::Host, &[])?);
-            for sender in &network.senders {
-                all.senders.push(self.attach(&sender.netns, &sender.ifname, Role::Host, &[])?);
-            }
-        }
-        for pair in queue_pairs {
-            let sender = network.senders.iter().position(|sender| sender.address == pair.sender_address);
-            let sender = sender.ok_or_else(|| anyhow!("no sender has {}", pair.sender_address))?;
-            let receiver = QpId { addr: address(pair.receiver_address), qpn: pair.receiver_qpn, vlan: 0 };
-            all.flows.push((sender, FlowId { src: address(pair.sender_address), receiver }));
-        }
-        Ok(Box::new(all))
-    }
-}
-
 /// One attached interface.
 pub(super) struct SingleInterface(Host);
 
 impl SingleInterface {
     pub(super) fn detach(mut self) -> Result<()> {
         self.0.detach()
-    }
-}
-
-/// The data plane on the switch only; hosts react only to PFC.
-pub(super) struct SwitchAlone(pub(super) DataPlane);
-
-impl Control for SwitchAlone {
-    fn attach(&self, network: &Topology, _: &[QueuePair]) -> Result<Box<dyn Attached>> {
-        Ok(Box::new(self.0.hosts(network)?))
     }
 }
 
@@ -294,7 +288,7 @@ impl P4Switch {
 }
 
 /// The data plane of the whole lab.
-struct Hosts {
+pub(super) struct Hosts {
     switch: SwitchSide,
     /// The settings of the whole lab.
     presumed: Config,
@@ -305,8 +299,9 @@ struct Hosts {
     flows: Vec<(usize, FlowId)>,
 }
 
-impl Attached for Hosts {
-    fn thresholds(&self) -> Thresholds {
+impl Hosts {
+    /// The active marking thresholds.
+    pub(super) fn thresholds(&self) -> Thresholds {
         let config = match &self.switch {
             SwitchSide::Linux { port, .. } => &port.params.config,
             SwitchSide::Bmv2(switch) => &switch.config,
@@ -317,7 +312,8 @@ impl Attached for Hosts {
         Thresholds { kmin_bytes: wred.kmin_bytes, kmax_bytes: wred.kmax_bytes }
     }
 
-    fn roce_class(&self) -> Option<Handle> {
+    /// The class of the bottleneck's qdisc for RoCE; `None` for the lab's own.
+    pub(super) fn roce_class(&self) -> Option<Handle> {
         match &self.switch {
             SwitchSide::Linux { port, .. } if port.params.config.scalars.queues != QUEUES_NONE => {
                 let config = &port.params.config;
@@ -327,7 +323,8 @@ impl Attached for Hosts {
         }
     }
 
-    fn sample(&mut self) -> Result<ControlSample> {
+    /// Reads the current state from the maps. Called about every millisecond while traffic runs.
+    pub(super) fn sample(&mut self) -> Result<ControlSample> {
         let now_ns = monotonic_ns();
         let mut sample = ControlSample::default();
         match &mut self.switch {
@@ -366,7 +363,8 @@ impl Attached for Hosts {
         Ok(sample)
     }
 
-    fn detach(mut self: Box<Self>) -> Result<()> {
+    /// Detaches everything. Called after traffic has ended and before the network is removed.
+    pub(super) fn detach(mut self) -> Result<()> {
         let switch: Vec<&mut Host> = match &mut self.switch {
             SwitchSide::Linux { port, back } => back.iter_mut().chain([port.as_mut()]).collect(),
             SwitchSide::Bmv2(_) | SwitchSide::Unseen => Vec::new(),

@@ -22,7 +22,6 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 
 use super::config::IncastConfig;
-use super::control::SwitchAlone;
 use super::cpu::OneCpu;
 use super::incast::{progress_line, run_in};
 use super::record::RunRecord;
@@ -263,6 +262,7 @@ impl Bench<'_> {
             link_bps: self.config.incast.link_bps,
             settings: self.settings.clone(),
             rp: RpLocation::Host,
+            hosts: true,
         }
     }
 
@@ -343,8 +343,8 @@ impl Bench<'_> {
         let changes = limits.iter().map(|(key, value)| Assignment::new(key, value));
         let changes = changes.collect::<Result<_, _>>()?;
         let settings = Settings { changes, ..Settings::default() }.then(self.config.settings.clone());
-        let data_plane = DataPlane { settings: self.settings.clone().then(settings), ..self.data_plane() };
-        let alone = SwitchAlone(data_plane);
+        let settings = self.settings.clone().then(settings);
+        let alone = DataPlane { settings, hosts: false, ..self.data_plane() };
         let record = run_in(&incast, &network, Some(&alone), self.interrupt, self.progress)?;
         let mut checks = vec![Check::some(case, "pauses that the senders received", record.answers.pauses)];
         checks.extend(incast::lossless(case, &record, self.switch()));
