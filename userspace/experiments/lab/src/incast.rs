@@ -23,7 +23,7 @@ enum ControlChoice {
 
 /// Switch between the hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum SwitchChoice {
+pub(crate) enum SwitchChoice {
     /// The kernel of this machine.
     Linux,
     /// BMv2's simple_switch with the P4 program.

@@ -130,7 +130,7 @@ pub(crate) struct GetArgs {
 
 impl GetArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
-        let (iface, config) = Target { port: self.switch.thrift_port }.config()?;
+        let (iface, config) = self.switch.config()?;
         let is_shown = |key: &Key| !matches!(key, Key::DscpToTc(_)) || key.get(&config) != 0;
         let keys = if self.keys.is_empty() { Key::all().filter(is_shown).collect() } else { self.keys };
         let parameters: Vec<_> = keys.into_iter().map(|key| Parameter::new(key, &config)).collect();
@@ -162,7 +162,7 @@ pub(crate) struct SetArgs {
 
 impl SetArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
-        Target { port: self.switch.thrift_port }.set(out, &self.changes)
+        self.switch.set(out, &self.changes)
     }
 }
 
@@ -200,7 +200,7 @@ impl ReadArgs {
             }
             None => {
                 let stored = StoredConfig::load(port)?;
-                Target { port }.check(&mut session, &program, &stored).context(
+                self.switch.check(&mut session, &program, &stored).context(
                     "the stored configuration of the switch is stale; specify its current one with `--config FILE`",
                 )?;
                 stored
@@ -268,38 +268,31 @@ fn target_name(port: u16) -> String {
     format!("bmv2:{port}")
 }
 
-/// A configured switch.
-#[derive(Clone, Copy, Debug)]
-struct Target {
-    /// Port of the switch's Thrift server.
-    port: u16,
-}
-
-impl Target {
+impl SwitchArgs {
     /// Name and parameters of the switch, if it still has the pushed configuration.
     fn config(self) -> anyhow::Result<(String, Config)> {
-        let stored = StoredConfig::load(self.port)?;
+        let stored = StoredConfig::load(self.thrift_port)?;
         let program = Program::embedded()?;
-        let mut session = Session::open(self.port)?;
+        let mut session = Session::open(self.thrift_port)?;
         self.check(&mut session, &program, &stored)?;
-        Ok((target_name(self.port), stored.config))
+        Ok((target_name(self.thrift_port), stored.config))
     }
 
     /// Changes parameters of the running switch, all or none.
     fn set(self, out: &mut Output<'_>, changes: &[Assignment]) -> anyhow::Result<()> {
-        let _claim = Claim::acquire(self.port)?;
-        let mut stored = StoredConfig::load(self.port)?;
+        let _claim = Claim::acquire(self.thrift_port)?;
+        let mut stored = StoredConfig::load(self.thrift_port)?;
         let program = Program::embedded()?;
         let old = stored.config;
         changes.iter().try_for_each(|change| change.apply(&mut stored.config))?;
         stored.config.validate()?;
         let plan = Plan::new(&program, &stored.config, &stored.switch)?;
-        let mut session = Session::open(self.port)?;
+        let mut session = Session::open(self.thrift_port)?;
         self.check(&mut session, &program, &StoredConfig { config: old, switch: stored.switch.clone() })?;
         push(&mut session, &plan)?;
-        stored.save(self.port)?;
+        stored.save(self.thrift_port)?;
         let keys: Vec<Key> = changes.iter().map(|change| change.key).collect();
-        let change = [Change { iface: target_name(self.port), old, new: stored.config }];
+        let change = [Change { iface: target_name(self.thrift_port), old, new: stored.config }];
         if let Err(error) = audit::Log::here().append(&change) {
             tracing::warn!(%error, "change applied but not recorded in the audit log");
         }
@@ -319,7 +312,7 @@ impl Target {
             format!(
                 "the switch at port {0} differs from the last push; run `dcqcn-lab p4 push --config FILE --thrift-port {0}` \
                  to update it",
-                self.port
+                self.thrift_port
             )
         })
     }
