@@ -17,7 +17,7 @@ use dcqcn_params::{Assignment, Profile, QueuesChoice, Role, Settings};
 use dcqcn_support::clock::monotonic_ns;
 
 use super::bmv2::Probe;
-use super::host::{self as lab, ROCE_TC};
+use super::host::{Host, ROCE_TC};
 use super::task::Task;
 use super::{ControlSample, QueuePair, Thresholds, Topology};
 
@@ -51,7 +51,13 @@ pub struct DataPlane {
 }
 
 impl DataPlane {
-    fn attach_to(&self, netns: &Netns, iface: &str, role: Role, changes: &[(&str, String)]) -> Result<Host> {
+    fn attach_to(
+        &self,
+        netns: &Netns,
+        iface: &str,
+        role: Role,
+        changes: &[(&str, String)],
+    ) -> Result<AttachedPort> {
         self.attach_with(netns, iface, role, changes, None)
     }
 
@@ -62,7 +68,7 @@ impl DataPlane {
         role: Role,
         changes: &[(&str, String)],
         queues: Option<QueuesChoice>,
-    ) -> Result<Host> {
+    ) -> Result<AttachedPort> {
         let link_rate = [("link_rate", format!("{}bit", self.link_bps))];
         let changes = link_rate.iter().chain(changes);
         let changes = changes.map(|(key, value)| Assignment::new(key, value)).collect::<Result<_, _>>()?;
@@ -78,7 +84,7 @@ impl DataPlane {
         let attached = netns.run(|| attach::attach(&request).and_then(|_| attach::open(iface)))?;
         let Attachment { info, maps } = attached.with_context(|| format!("{} in {}", iface, netns.name()))?;
         let params = maps.params()?;
-        let mut host = Host {
+        let mut host = AttachedPort {
             netns: netns.try_clone()?,
             iface: iface.to_owned(),
             params: *params,
@@ -98,18 +104,18 @@ impl DataPlane {
 
 impl DataPlane {
     /// Attaches only the bottleneck's port.
-    pub(super) fn attach_port(&self, network: &Topology) -> Result<SingleInterface> {
+    pub(super) fn attach_port(&self, network: &Topology) -> Result<AttachedPort> {
         match self.attach_switch(network)? {
-            SwitchSide::Linux { port, .. } => Ok(SingleInterface(*port)),
-            SwitchSide::Bmv2(_) | SwitchSide::Unseen => bail!("the switch is not Linux"),
+            AttachedSwitch::Linux { port, .. } => Ok(*port),
+            AttachedSwitch::Bmv2(_) | AttachedSwitch::Unseen => bail!("the switch is not Linux"),
         }
     }
 
     /// Attaches only a sender, which honours pauses of RoCE's class.
-    pub(super) fn attach_host(&self, host: &lab::Host, settings: Settings) -> Result<SingleInterface> {
+    pub(super) fn attach_host(&self, host: &Host, settings: Settings) -> Result<AttachedPort> {
         let data_plane = Self { settings: settings.then(self.settings.clone()), ..self.clone() };
         let changes = [("pfc.3.rx", "on".to_owned())];
-        Ok(SingleInterface(data_plane.attach_to(&host.netns, &host.ifname, Role::Host, &changes)?))
+        data_plane.attach_to(&host.netns, &host.ifname, Role::Host, &changes)
     }
 
     /// Attaches to the switch's egress port (CP), the senders' interfaces (RP) and the receiver's (NP). Traffic starts
@@ -117,8 +123,8 @@ impl DataPlane {
     ///
     /// # Errors
     /// The kernel rejects a step; previous steps are undone.
-    pub(super) fn attach(&self, network: &Topology, queue_pairs: &[QueuePair]) -> Result<Hosts> {
-        let mut all = Hosts {
+    pub(super) fn attach(&self, network: &Topology, queue_pairs: &[QueuePair]) -> Result<AttachedLab> {
+        let mut all = AttachedLab {
             switch: self.attach_switch(network)?,
             presumed: self.settings.clone().config(Some(self.link_bps))?,
             receiver: None,
@@ -144,8 +150,8 @@ impl DataPlane {
         Ok(all)
     }
 
-    fn attach_switch(&self, network: &Topology) -> Result<SwitchSide> {
-        let Some(switch) = &network.switch else { return Ok(SwitchSide::Unseen) };
+    fn attach_switch(&self, network: &Topology) -> Result<AttachedSwitch> {
+        let Some(switch) = &network.switch else { return Ok(AttachedSwitch::Unseen) };
         let Some(bmv2) = &switch.bmv2 else {
             if self.rp == RpLocation::Switch {
                 bail!(
@@ -160,7 +166,7 @@ impl DataPlane {
                 let hosts = network.senders.iter();
                 let back = hosts.map(|host| self.attach_to(netns, &host.port, Role::Switch, &[]));
                 let back = back.collect::<Result<_>>()?;
-                return Ok(SwitchSide::Linux { port: Box::new(port), back });
+                return Ok(AttachedSwitch::Linux { port: Box::new(port), back });
             }
             let on_port = [
                 // The port's qdisc is 1:, its class for queue q is 1:q+1.
@@ -169,7 +175,7 @@ impl DataPlane {
                 limit,
             ];
             let port = self.attach_to(&switch.netns, &switch.egress_ifname, Role::Switch, &on_port)?;
-            return Ok(SwitchSide::Linux { port: Box::new(port), back: Vec::new() });
+            return Ok(AttachedSwitch::Linux { port: Box::new(port), back: Vec::new() });
         };
         let settings = Settings {
             role: Some(Role::Switch),
@@ -183,7 +189,7 @@ impl DataPlane {
         config.scalars.pacer = PACER_FQ;
         bmv2.configure(&config)?;
         let probe = bmv2.probe()?;
-        Ok(SwitchSide::Bmv2(Box::new(P4Switch { config, probe, rp: self.rp, slots: HashMap::new() })))
+        Ok(AttachedSwitch::Bmv2(Box::new(P4Switch { config, probe, rp: self.rp, slots: HashMap::new() })))
     }
 }
 
@@ -198,17 +204,8 @@ fn bmv2_changes(link_bps: u64, buffer_bytes: u32) -> Result<Vec<Assignment>> {
     Ok(changes.iter().map(|(key, value)| Assignment::new(key, value)).collect::<Result<_, _>>()?)
 }
 
-/// One attached interface.
-pub(super) struct SingleInterface(Host);
-
-impl SingleInterface {
-    pub(super) fn detach(mut self) -> Result<()> {
-        self.0.detach()
-    }
-}
-
 /// An attached interface; detached on drop.
-struct Host {
+pub(super) struct AttachedPort {
     netns: Netns,
     iface: String,
     params: Params,
@@ -216,12 +213,12 @@ struct Host {
     tasks: Vec<Task>,
 }
 
-impl Host {
+impl AttachedPort {
     fn counters(&self) -> Result<[Counters; 3]> {
         Ok(self.attachment.maps.counters()?)
     }
 
-    fn detach(&mut self) -> Result<()> {
+    pub(super) fn detach(&mut self) -> Result<()> {
         self.tasks.drain(..).try_for_each(Task::stop)?;
         if !self.iface.is_empty() {
             let iface = std::mem::take(&mut self.iface);
@@ -231,7 +228,7 @@ impl Host {
     }
 }
 
-impl Drop for Host {
+impl Drop for AttachedPort {
     fn drop(&mut self) {
         if let Err(error) = self.detach() {
             tracing::warn!("{error:#}");
@@ -240,13 +237,13 @@ impl Drop for Host {
 }
 
 /// The congestion point.
-enum SwitchSide {
+enum AttachedSwitch {
     /// The data plane at the ports of a Linux switch.
     Linux {
         /// The port to the receiver.
-        port: Box<Host>,
+        port: Box<AttachedPort>,
         /// Senders' ports, if the reverse traffic is counted.
-        back: Vec<Host>,
+        back: Vec<AttachedPort>,
     },
     /// An external switch.
     Unseen,
@@ -288,25 +285,25 @@ impl P4Switch {
 }
 
 /// The data plane of the whole lab.
-pub(super) struct Hosts {
-    switch: SwitchSide,
+pub(super) struct AttachedLab {
+    switch: AttachedSwitch,
     /// The settings of the whole lab.
     presumed: Config,
     /// `None`, with no `senders`, if the switch also runs the hosts' RP and NP.
-    receiver: Option<Host>,
-    senders: Vec<Host>,
+    receiver: Option<AttachedPort>,
+    senders: Vec<AttachedPort>,
     /// Sender and identity of each flow.
     flows: Vec<(usize, FlowId)>,
 }
 
-impl Hosts {
+impl AttachedLab {
     /// The active marking thresholds.
     pub(super) fn thresholds(&self) -> Thresholds {
         let config = match &self.switch {
-            SwitchSide::Linux { port, .. } => &port.params.config,
-            SwitchSide::Bmv2(switch) => &switch.config,
+            AttachedSwitch::Linux { port, .. } => &port.params.config,
+            AttachedSwitch::Bmv2(switch) => &switch.config,
             // A foreign switch cannot be queried: its settings are given.
-            SwitchSide::Unseen => &self.presumed,
+            AttachedSwitch::Unseen => &self.presumed,
         };
         let wred = &config.wred[ROCE_TC];
         Thresholds { kmin_bytes: wred.kmin_bytes, kmax_bytes: wred.kmax_bytes }
@@ -315,7 +312,7 @@ impl Hosts {
     /// The class of the bottleneck's qdisc for RoCE; `None` for the lab's own.
     pub(super) fn roce_class(&self) -> Option<Handle> {
         match &self.switch {
-            SwitchSide::Linux { port, .. } if port.params.config.scalars.queues != QUEUES_NONE => {
+            AttachedSwitch::Linux { port, .. } if port.params.config.scalars.queues != QUEUES_NONE => {
                 let config = &port.params.config;
                 Some(queues::class(config, config.tc_to_queue[ROCE_TC].into()))
             }
@@ -328,7 +325,7 @@ impl Hosts {
         let now_ns = monotonic_ns();
         let mut sample = ControlSample::default();
         match &mut self.switch {
-            SwitchSide::Linux { port, back } => {
+            AttachedSwitch::Linux { port, back } => {
                 if port.params.config.scalars.queues == QUEUES_NONE {
                     let empty_at = port.attachment.maps.queues()?[ROCE_TC];
                     let depth_bytes = port.params.drain[ROCE_TC].depth_bytes(empty_at, now_ns);
@@ -342,8 +339,8 @@ impl Hosts {
                     }
                 }
             }
-            SwitchSide::Bmv2(switch) => switch.sample(&self.flows, &mut sample)?,
-            SwitchSide::Unseen => {}
+            AttachedSwitch::Bmv2(switch) => switch.sample(&self.flows, &mut sample)?,
+            AttachedSwitch::Unseen => {}
         }
         let Some(receiver) = &self.receiver else { return Ok(sample) };
         sample.cnps_sent = stat(&receiver.counters()?[EGRESS], Stat::NpCnpSent);
@@ -365,9 +362,9 @@ impl Hosts {
 
     /// Detaches everything. Called after traffic has ended and before the network is removed.
     pub(super) fn detach(mut self) -> Result<()> {
-        let switch: Vec<&mut Host> = match &mut self.switch {
-            SwitchSide::Linux { port, back } => back.iter_mut().chain([port.as_mut()]).collect(),
-            SwitchSide::Bmv2(_) | SwitchSide::Unseen => Vec::new(),
+        let switch: Vec<&mut AttachedPort> = match &mut self.switch {
+            AttachedSwitch::Linux { port, back } => back.iter_mut().chain([port.as_mut()]).collect(),
+            AttachedSwitch::Bmv2(_) | AttachedSwitch::Unseen => Vec::new(),
         };
         for host in self.senders.iter_mut().chain(&mut self.receiver).chain(switch) {
             host.detach()?;

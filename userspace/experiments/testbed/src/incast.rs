@@ -13,7 +13,7 @@ use dcqcn_support::interrupt::Interrupt;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::config::IncastConfig;
-use super::control::{DataPlane, Hosts};
+use super::control::{AttachedLab, DataPlane};
 use super::cpu::CpuMeter;
 use super::endpoint::{Flooder, QueuePair, Receiver, Schedule, Sender};
 use super::frame;
@@ -134,7 +134,7 @@ fn traffic(
     config: &IncastConfig,
     network: &Topology,
     queue_pairs: &[QueuePair],
-    attached: Option<&mut Hosts>,
+    attached: Option<&mut AttachedLab>,
     interrupt: &Interrupt,
     progress: &ProgressBar,
 ) -> Result<RunRecord> {

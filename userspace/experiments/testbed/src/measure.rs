@@ -9,7 +9,7 @@ use dcqcn_netlink::tc::Handle;
 use dcqcn_support::clock::monotonic_ns;
 
 use super::bmv2::Probe;
-use super::control::Hosts;
+use super::control::AttachedLab;
 use super::endpoint::Schedule;
 use super::record::Sample;
 use super::topology::{ROCE, Switch};
@@ -30,13 +30,13 @@ enum Bottleneck {
 }
 
 impl Bottleneck {
-    fn open(switch: Option<&Switch>, attached: Option<&Hosts>) -> Result<Self> {
+    fn open(switch: Option<&Switch>, attached: Option<&AttachedLab>) -> Result<Self> {
         let Some(switch) = switch else { return Ok(Self::Unseen) };
         Ok(match &switch.bmv2 {
             None => Self::Linux {
                 netlink: Netlink::connect_in(&switch.netns)?,
                 ifindex: switch.egress_ifindex,
-                class: attached.and_then(Hosts::roce_class).unwrap_or(ROCE),
+                class: attached.and_then(AttachedLab::roce_class).unwrap_or(ROCE),
             },
             Some(bmv2) => Self::Bmv2(bmv2.probe()?),
         })
@@ -66,7 +66,7 @@ impl Bottleneck {
 pub(super) fn watch(
     switch: Option<&Switch>,
     schedule: &Schedule<'_>,
-    mut attached: Option<&mut Hosts>,
+    mut attached: Option<&mut AttachedLab>,
 ) -> Result<Vec<Sample>> {
     let mut bottleneck = Bottleneck::open(switch, attached.as_deref())?;
     let interval_ns = bottleneck.interval_ns();

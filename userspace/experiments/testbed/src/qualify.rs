@@ -27,7 +27,7 @@ use super::incast::{progress_line, run_in};
 use super::record::RunRecord;
 use super::topology::{HostSpeed, Topology};
 use super::{DataPlane, RpLocation};
-use incast::Switch;
+use incast::KnownSwitch;
 use ports::of_ports;
 use wire::Wire;
 
@@ -220,8 +220,8 @@ impl Bench<'_> {
         Ok(None)
     }
 
-    fn switch(&self) -> Switch<'_> {
-        Switch {
+    fn switch(&self) -> KnownSwitch<'_> {
+        KnownSwitch {
             config: &self.presumed,
             is_read: !matches!(self.config.against, DeviceUnderTest::Ports(_)),
             has_queues: self.config.against != DeviceUnderTest::Bmv2,
@@ -367,7 +367,7 @@ impl Bench<'_> {
         let drain_bps = self.presumed.drain_rate_bps(super::host::ROCE_TC);
         let (rounds, is_slower) = (self.config.rounds, self.is_slower());
         let checks = marking::run(&mut wire, &self.presumed, drain_bps, rounds, is_slower, self.interrupt);
-        if let Some(attached) = attached {
+        if let Some(mut attached) = attached {
             attached.detach()?;
         }
         checks
