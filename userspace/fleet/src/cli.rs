@@ -12,12 +12,11 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use clap_complete::CompleteEnv;
 use dcqcn_params::quantity::{QuantityError, parse_time_ns};
 use dcqcn_support::cli::{GenerateCommand, Output, log_to_stderr};
-use dcqcn_support::render::Table;
 use nix::unistd::{Uid, User, gethostname};
 use serde::Serialize;
 use tokio::time::sleep;
 
-use crate::file::differences;
+use crate::file::{Difference, differences};
 use crate::history::History;
 use crate::reach::EtcdOptions;
 use crate::status::Status;
@@ -243,36 +242,20 @@ struct DiffArgs {
 struct Report {
     old: u64,
     new: u64,
-    changes: Vec<Change>,
-}
-
-#[derive(Serialize)]
-struct Change {
-    setting: String,
-    old: String,
-    new: String,
+    changes: Vec<Difference>,
 }
 
 impl DiffArgs {
     async fn run(self, mut store: Store, out: &mut Output<'_>) -> Result<()> {
-        let (old, new) = (store.version(self.old).await?, store.version(self.new).await?);
-        let changes = differences(&old.groups, &new.groups).into_iter();
-        let changes = changes.map(|(setting, old, new)| Change { setting, old, new }).collect();
-        out.show(&Report { old: self.old, new: self.new, changes })
-    }
-}
-
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.changes.is_empty() {
-            return writeln!(f, "versions {} and {} have the same settings", self.old, self.new);
-        }
-        let (old, new) = (format!(">{}", self.old), format!(">{}", self.new));
-        let mut table = Table::new(&["SETTING", &old, &new]);
-        for Change { setting, old, new } in &self.changes {
-            table.row([setting.clone(), old.clone(), new.clone()]);
-        }
-        write!(f, "{table}")
+        let Self { old, new } = self;
+        let (before, after) = (store.version(old).await?, store.version(new).await?);
+        let changes = differences(&before.groups, &after.groups);
+        let text = if changes.is_empty() {
+            format!("versions {old} and {new} have the same settings\n")
+        } else {
+            Difference::table(&changes, &old.to_string(), &new.to_string()).to_string()
+        };
+        out.show_as(&Report { old, new, changes }, text)
     }
 }
 

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::record::{DesiredConfig, Outcome, Version};
-use crate::rollout::{Effect, Event, PERIOD_MS, Phase, Rollout, State, next};
+use crate::rollout::{Effect, Event, PERIOD_MS, Phase, Rollout, State};
 use crate::store::{Mirror, Snapshot, Store, differing, messages};
 pub(crate) use metrics::{Metrics, serve};
 
@@ -41,6 +41,38 @@ struct Work {
     revision: i64,
     stepped_at: Instant,
     stored_at: Instant,
+}
+
+impl Work {
+    /// Advances the rollout, and writes it to etcd if it changed. Returns `false` if another coordinator wrote in the meantime;
+    /// then, and after an error, the state must be read again.
+    async fn step(
+        &mut self,
+        store: &mut Store,
+        snapshot: &Snapshot,
+        print: &mut dyn FnMut(&str),
+    ) -> Result<bool> {
+        let now = Instant::now();
+        let elapsed = now.saturating_duration_since(self.stepped_at);
+        let elapsed_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
+        self.stepped_at = now;
+        let tick = Event::Tick { elapsed_ms, hosts: &snapshot.hosts, revision: snapshot.revision };
+        let mut effects = Vec::new();
+        self.rollout.on(tick, &mut effects);
+        let changed = differing(&self.stored.steps, &self.rollout.steps);
+        let is_quiet = effects.is_empty() && changed.is_empty() && self.rollout.phase_equals(&self.stored);
+        if is_quiet && self.stored_at.elapsed() < STORE_PERIOD {
+            return Ok(true);
+        }
+        let desired_configs = desired_configs(&self.rollout, &effects);
+        let written = store.write_state(&self.rollout, &changed, &desired_configs, self.revision).await?;
+        let Some(revision) = written else { return Ok(false) };
+        for line in messages(&effects) {
+            print(line);
+        }
+        (self.stored, self.revision, self.stored_at) = (self.rollout.clone(), revision, now);
+        Ok(true)
+    }
 }
 
 pub(crate) struct Coordinator<'a> {
@@ -120,45 +152,21 @@ impl<'a> Coordinator<'a> {
                 self.work = Some(Work { rollout, stored, revision, stepped_at: now, stored_at: now });
             }
         }
-        let Some(work) = self.work.take() else { return Ok(None) };
+        let Some(work) = &mut self.work else { return Ok(None) };
         self.metrics.send_modify(|metrics| metrics.rollout(&work.rollout));
-        let version = work.rollout.version;
-        if work.rollout.is_over() || until != Until::Forever && until != Until::Over(version) {
-            let revision = work.revision;
-            self.work = Some(work);
-            if let Until::Over(version) = until {
-                return Ok(self.store.outcomes().await?.remove(&version));
+        if !work.rollout.is_over() && (until == Until::Forever || until == Until::Over(work.rollout.version))
+        {
+            if !work.step(&mut self.store, &snapshot, self.print).await? {
+                self.work = None;
             }
-            self.configure_new_hosts(&snapshot, revision).await?;
             return Ok(None);
         }
-        self.step(work, &snapshot).await?;
-        Ok(None)
-    }
-
-    async fn step(&mut self, work: Work, snapshot: &Snapshot) -> Result<()> {
-        let Work { rollout, stored, revision, stepped_at, stored_at } = work;
-        let now = Instant::now();
-        let elapsed = now.saturating_duration_since(stepped_at);
-        let elapsed_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
-        let tick = Event::Tick { elapsed_ms, hosts: &snapshot.hosts, revision: snapshot.revision };
-        let (rollout, effects) = next(rollout, tick);
-        let changed = differing(&stored.steps, &rollout.steps);
-        let is_quiet = effects.is_empty() && changed.is_empty() && rollout.phase_equals(&stored);
-        if is_quiet && stored_at.elapsed() < STORE_PERIOD {
-            self.work = Some(Work { rollout, stored, revision, stepped_at: now, stored_at });
-            return Ok(());
+        let revision = work.revision;
+        if let Until::Over(version) = until {
+            return Ok(self.store.outcomes().await?.remove(&version));
         }
-        let desired_configs = desired_configs(&rollout, &effects);
-        // After an error or another coordinator's step, the state is read again.
-        let Some(revision) = self.store.write_state(&rollout, &changed, &desired_configs, revision).await?
-        else {
-            return Ok(());
-        };
-        messages(&effects).for_each(|line| (self.print)(line));
-        let stored = rollout.clone();
-        self.work = Some(Work { rollout, stored, revision, stepped_at: now, stored_at: now });
-        Ok(())
+        self.configure_new_hosts(&snapshot, revision).await?;
+        Ok(None)
     }
 
     /// The active version: the last one whose rollout succeeded, if it still exists.

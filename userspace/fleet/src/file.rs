@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use dcqcn_params::Profile;
 use dcqcn_params::file::SELECTORS;
 use dcqcn_params::quantity::parse_time_ns;
+use dcqcn_support::render;
 use glob::Pattern;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
@@ -265,14 +266,35 @@ fn label(interface: &Table) -> String {
     }
 }
 
-/// Differences between the groups of two versions: setting, old value, new value.
-pub(crate) fn differences(old: &[Group], new: &[Group]) -> Vec<(String, String, String)> {
+/// A setting that differs between two versions.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Difference {
+    pub(crate) setting: String,
+    pub(crate) old: String,
+    pub(crate) new: String,
+}
+
+impl Difference {
+    /// A table with these headings of the old and the new value.
+    pub(crate) fn table(differences: &[Self], old: &str, new: &str) -> render::Table {
+        let mut table = render::Table::new(&["SETTING", &format!(">{old}"), &format!(">{new}")]);
+        for Self { setting, old, new } in differences {
+            table.row([setting.clone(), old.clone(), new.clone()]);
+        }
+        table
+    }
+}
+
+/// Differences between the groups of two versions.
+pub(crate) fn differences(old: &[Group], new: &[Group]) -> Vec<Difference> {
     let (old, new) = (flat(old), flat(new));
     let keys: std::collections::BTreeSet<&String> = old.keys().chain(new.keys()).collect();
     let text =
         |side: &BTreeMap<String, String>, key: &String| side.get(key).cloned().unwrap_or_else(|| "-".into());
-    let both = keys.into_iter().map(|key| (key.clone(), text(&old, key), text(&new, key)));
-    both.filter(|(_, old, new)| old != new).collect()
+    keys.into_iter()
+        .map(|key| Difference { setting: key.clone(), old: text(&old, key), new: text(&new, key) })
+        .filter(|Difference { old, new, .. }| old != new)
+        .collect()
 }
 
 fn flat(groups: &[Group]) -> BTreeMap<String, String> {
@@ -377,6 +399,10 @@ rpg_gd = 12
         }
     }
 
+    fn difference(setting: &str, old: &str, new: &str) -> Difference {
+        Difference { setting: setting.into(), old: old.into(), new: new.into() }
+    }
+
     #[test]
     fn interfaces_are_selected_as_in_the_daemon_file() {
         let text = FILE.replace("name = 'eth*'", "driver = 'mlx5_core'\nrdma = 'mlx5_*'");
@@ -384,7 +410,7 @@ rpg_gd = 12
         assert!(groups[0].text.contains("driver = \"mlx5_core\"\nrdma = \"mlx5_*\""), "{}", groups[0].text);
         let (_, new) = parse(&text.replace("'500KB'", "'700KB'")).unwrap();
         let setting = "storage: driver = \"mlx5_core\", rdma = \"mlx5_*\" wred.3.kmax";
-        assert_eq!(differences(&groups, &new), [(setting.into(), "500KB".into(), "700KB".into())]);
+        assert_eq!(differences(&groups, &new), [difference(setting, "500KB", "700KB")]);
     }
 
     #[test]
@@ -394,7 +420,7 @@ rpg_gd = 12
             parse(&FILE.replace("'500KB'", "'700KB'").replace("rack = 'a'", "rack = 'b'")).unwrap();
         let expected =
             [("rest: labels", "rack=a", "rack=b"), ("storage: eth* wred.3.kmax", "500KB", "700KB")];
-        assert_eq!(differences(&old, &new), expected.map(|(a, b, c)| (a.into(), b.into(), c.into())));
+        assert_eq!(differences(&old, &new), expected.map(|(a, b, c)| difference(a, b, c)));
         assert!(differences(&old, &old).is_empty() && differences(&[], &new).len() > 6);
     }
 }

@@ -207,7 +207,8 @@ pub(crate) fn next(mut rollout: Rollout, event: Event<'_>) -> (Rollout, Vec<Effe
 }
 
 impl Rollout {
-    fn on(&mut self, event: Event<'_>, effects: &mut Vec<Effect>) {
+    /// Advances by one event. Appends the effects to perform after the new state is stored.
+    pub(crate) fn on(&mut self, event: Event<'_>, effects: &mut Vec<Effect>) {
         match (event, &mut self.phase) {
             (_, Phase::Done | Phase::RolledBack { .. }) => {}
             (Event::Tick { elapsed_ms, hosts, revision }, phase) => {

@@ -210,7 +210,12 @@ impl<'a> Output<'a> {
     /// # Errors
     /// Standard output is closed or full.
     pub fn show<T: Serialize + fmt::Display>(&mut self, report: &T) -> anyhow::Result<()> {
-        if self.json { self.json(report) } else { self.text(report) }
+        self.show_as(report, report)
+    }
+
+    /// Prints `report` as JSON, or `text`.
+    pub fn show_as(&mut self, report: &impl Serialize, text: impl fmt::Display) -> anyhow::Result<()> {
+        if self.json { self.json(report) } else { self.text(&text) }
     }
 
     /// Prints `value`, an object, as JSON, without buffering it: a full table is larger than all other data of the

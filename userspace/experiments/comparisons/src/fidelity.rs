@@ -1,7 +1,5 @@
 //! Comparison of `dcqcn-lab sim` with analysis and published results: target/measured/fidelity.md.
 
-use std::path::{Path, PathBuf};
-
 use anyhow::{Context as _, Result, bail, ensure};
 use fs_err as fs;
 use serde_json::Value;
@@ -14,9 +12,6 @@ use xtask::workspace::Workspace;
 pub(crate) struct Args {
     #[command(flatten)]
     lab: lab::Args,
-    /// Also generate table `websearch`, with this distribution of flow sizes: HPCC's `WebSearch_distribution.txt`.
-    #[arg(long, value_name = "FILE")]
-    websearch: Option<PathBuf>,
 }
 
 /// Packets of the fluid model: 1000 bytes without overhead.
@@ -34,9 +29,7 @@ const PICTURES: &[(&str, &str)] = &[
 
 /// Runs every experiment and writes the tables and pictures.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
-    let sizes = args.websearch.as_ref().map(fs::canonicalize).transpose()?;
-    let websearch = |lab: &Lab| websearch(lab, sizes.as_deref().context("no distribution")?);
-    let mut tables: Vec<Table<'_>> = vec![
+    let tables: &[Table<'_>] = &[
         ("variants", &variants),
         ("fairness", &fairness),
         ("loss", &loss),
@@ -51,11 +44,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         ("speed", &speed),
         ("speed-fabric", &speed_fabric),
     ];
-    if sizes.is_some() {
-        tables.push(("websearch", &websearch));
-    }
-    Page { name: "fidelity", files: Vec::new(), tables: &tables, pictures: PICTURES }
-        .write(workspace, &args.lab)
+    Page { name: "fidelity", files: Vec::new(), tables, pictures: PICTURES }.write(workspace, &args.lab)
 }
 
 /// The setting `key` that a sweep gave this run.
@@ -432,18 +421,4 @@ fn speed_fabric(lab: &Lab) -> Result<String> {
         rows.extend([one, all]);
     }
     Ok(table(&[large], FABRIC_HEADING, &rows) + &processor())
-}
-
-/// 100 ms of 1,024 hosts, with a third party's distribution of sizes.
-fn websearch(lab: &Lab, sizes: &Path) -> Result<String> {
-    let command = |sizes: &str| {
-        format!(
-            "fabric --topology leaf-spine:32x32x32 --sizes {sizes} --load 50% --until 100ms --duration 100ms"
-        )
-    };
-    let path = sizes.to_str().context("the file's name is not UTF-8")?;
-    let (row, report) = fabric_row(lab, "1,024 hosts, 64 switches", &command(path), cores())?;
-    let [flows, left] = ["/flows", "/unfinished_flows"].map(|metric| number(&report, metric));
-    let note = format!("\n{} flows, {} of them incomplete.\n", flows?, left?);
-    Ok(table(&[command("WebSearch_distribution.txt")], FABRIC_HEADING, &[row]) + &note + &processor())
 }

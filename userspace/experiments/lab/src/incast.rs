@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use dcqcn_params::Profile;
 use dcqcn_params::quantity::{parse_bytes, parse_rate_bps, parse_time_ns};
-use dcqcn_testbed::{self as lab, Control, IncastConfig, RpLocation};
+use dcqcn_testbed::{self as lab, IncastConfig, RpLocation};
 
 use dcqcn_support::cli::{Output, SettingsArgs};
 
@@ -25,7 +25,7 @@ enum ControlChoice {
 
 /// Switch between the hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum SwitchChoice {
+pub(crate) enum SwitchChoice {
     /// The kernel of this machine.
     Linux,
     /// BMv2's simple_switch with the P4 program.
@@ -136,8 +136,8 @@ impl IncastArgs {
         if config.link_bps > Profile::MAX_LAB_RATE_BPS {
             settings.profile.get_or_insert(Profile::Paper);
         }
-        let data_plane = lab::DataPlane { link_bps: config.link_bps, settings, rp: self.rp };
-        let on: Option<&dyn Control> = Some(&data_plane);
+        let data_plane = lab::DataPlane { link_bps: config.link_bps, settings, rp: self.rp, hosts: true };
+        let on = Some(&data_plane);
         let controls = match self.control {
             ControlChoice::On => vec![on],
             ControlChoice::Off => vec![None],

@@ -98,21 +98,13 @@ pub(crate) struct BuildArgs {
 impl BuildArgs {
     fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let to = self.out.unwrap_or_else(|| self.source.join("build"));
-        out.show(&BuiltReport(build::build(&self.source, &to)?))
-    }
-}
-
-#[derive(Serialize)]
-struct BuiltReport(build::Built);
-
-impl fmt::Display for BuiltReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let build::Built { json, p4info, compiler, fits } = &self.0;
-        writeln!(f, "compiled by p4c {compiler}:\n  {}\n  {}", json.display(), p4info.display())?;
-        if *fits {
-            return Ok(());
+        let built = build::build(&self.source, &to)?;
+        let build::Built { json, p4info, compiler, fits } = &built;
+        let mut text = format!("compiled by p4c {compiler}:\n  {}\n  {}\n", json.display(), p4info.display());
+        if !fits {
+            text += "its tables, registers or counters do not match this version of dcqcn\n";
         }
-        writeln!(f, "its tables, registers or counters do not match this version of dcqcn")
+        out.show_as(&built, text)
     }
 }
 

@@ -5,23 +5,14 @@ use std::io::Write as _;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
-use clap::{Args, ValueEnum};
+use clap::{Args, ValueEnum as _};
 use dcqcn_params::quantity::{parse_rate_bps, parse_time_ns};
 use dcqcn_support::cli::{Output, SettingsArgs};
 use dcqcn_testbed::IncastConfig;
 use dcqcn_testbed::qualify::{Case, DeviceUnderTest, Outcome, QualifyConfig, qualify};
 
 use crate::WrongUsage;
-use crate::incast::parse_small_bytes;
-
-/// Switch between the hosts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum SwitchChoice {
-    /// The kernel of this machine.
-    Linux,
-    /// BMv2's simple_switch with the P4 program.
-    Bmv2,
-}
+use crate::incast::{SwitchChoice, parse_small_bytes};
 
 /// A check failed, as listed in the report.
 #[derive(Debug, thiserror::Error)]

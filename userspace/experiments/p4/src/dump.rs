@@ -17,17 +17,12 @@ fn entry(table: &str, text: &str) -> Option<(u64, Entry)> {
     let mut lines = text.lines();
     let handle = u64::from_str_radix(lines.next()?.trim().strip_prefix("0x")?, 16).ok()?;
     let mut key = Vec::new();
-    let mut priority = 0;
-    for line in lines {
-        if let Some(field) = line.strip_prefix("* ") {
-            let (_, compared) = field.split_once(':')?;
-            key.push(compared_with(compared.trim())?);
-        } else if let Some(number) = line.strip_prefix("Priority: ") {
-            priority = number.trim().parse().ok()?;
-        }
+    for field in lines.filter_map(|line| line.strip_prefix("* ")) {
+        let (_, compared) = field.split_once(':')?;
+        key.push(compared_with(compared.trim())?);
     }
     let (action, params) = action(text)?;
-    Some((handle, Entry { priority, ..Entry::new(table, key, action, params) }))
+    Some((handle, Entry::new(table, key, action, params)))
 }
 
 fn compared_with(text: &str) -> Option<Match> {
@@ -38,14 +33,6 @@ fn compared_with(text: &str) -> Option<Match> {
         "LPM" => {
             let (prefix, len) = value.split_once('/')?;
             Some(Match::Lpm(number(prefix)?, len.parse().ok()?))
-        }
-        "TERNARY" => {
-            let (value, mask) = value.split_once(" &&& ")?;
-            Some(Match::Ternary(number(value)?.bits(), number(mask)?.bits()))
-        }
-        "RANGE" => {
-            let (low, high) = value.split_once(" -> ")?;
-            Some(Match::Range(number(low)?.bits(), number(high)?.bits()))
         }
         _ => None,
     }
@@ -94,8 +81,7 @@ Action entry: Ingress.route - 01, 020000000001, 020000000002
 Dumping entry 0x2
 Match key:
 * meta.port           : EXACT     0001
-* meta.tc             : TERNARY   03 &&& 07
-Priority: 5
+* meta.tc             : EXACT     03
 Action entry: NoAction - 
 ==========
 Dumping default entry
@@ -106,13 +92,13 @@ Action entry: Ingress.no_route -
         let params = vec![1_u64.into(), Value::Mac([2, 0, 0, 0, 0, 1]), Value::Mac([2, 0, 0, 0, 0, 2])];
         let route =
             Entry::new("T", vec![Match::Lpm(Value::V4([10, 0, 1, 0].into()), 24)], "Ingress.route", params);
-        let key = vec![Match::exact(1_u64), Match::Ternary(3, 7)];
-        let other = Entry { priority: 5, ..Entry::new("T", key, "NoAction", vec![]) };
+        let other = Entry::new("T", vec![Match::exact(1_u64), Match::exact(3_u64)], "NoAction", vec![]);
         assert_eq!(dump.entries, [(0x1a, route), (2, other)]);
         assert_eq!(dump.default_action, Some(Entry::default_action("T", "Ingress.no_route", vec![])));
         let empty = "==========\nTABLE ENTRIES\n==========\nDumping default entry\nEMPTY\n==========\n";
         assert_eq!(table("T", empty), Some(TableDump { entries: vec![], default_action: None }));
         assert_eq!(table("T", "nonsense"), None);
+        assert_eq!(table("T", &text.replace("EXACT     03", "TERNARY   03 &&& 07")), None);
     }
 
     #[test]

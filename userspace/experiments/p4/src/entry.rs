@@ -42,18 +42,6 @@ impl PartialEq for Value {
 
 impl Eq for Value {}
 
-impl PartialOrd for Value {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Value {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.bits().cmp(&other.bits())
-    }
-}
-
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -66,16 +54,12 @@ impl fmt::Display for Value {
 }
 
 /// Match of a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Match {
     /// All bits.
     Exact(Value),
     /// A prefix of this length.
     Lpm(Value, u32),
-    /// The bits of a mask.
-    Ternary(u128, u128),
-    /// An inclusive range.
-    Range(u128, u128),
 }
 
 impl Match {
@@ -90,8 +74,6 @@ impl fmt::Display for Match {
         match self {
             Self::Exact(value) => write!(f, "{value}"),
             Self::Lpm(value, len) => write!(f, "{value}/{len}"),
-            Self::Ternary(value, mask) => write!(f, "{value:#x}&&&{mask:#x}"),
-            Self::Range(low, high) => write!(f, "{low}->{high}"),
         }
     }
 }
@@ -103,8 +85,6 @@ pub struct Entry {
     pub table: String,
     /// Matches of its keys; `None` = the default action.
     pub key: Option<Vec<Match>>,
-    /// Priority: the lowest matching entry applies. 0 in tables without priorities.
-    pub priority: u32,
     /// Name of the action.
     pub action: String,
     /// Parameters.
@@ -112,10 +92,10 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// An entry of a table without priorities.
+    /// An entry of a table.
     pub(crate) fn new(table: &str, key: Vec<Match>, action: &str, params: Vec<Value>) -> Self {
         let (table, action) = (table.to_owned(), action.to_owned());
-        Self { table, key: Some(key), priority: 0, action, params }
+        Self { table, key: Some(key), action, params }
     }
 
     /// The default action of a table.
@@ -125,7 +105,7 @@ impl Entry {
 
     /// Whether both match the same packets.
     pub(crate) fn is_about_same(&self, other: &Self) -> bool {
-        (&self.table, &self.key, self.priority) == (&other.table, &other.key, other.priority)
+        (&self.table, &self.key) == (&other.table, &other.key)
     }
 }
 
@@ -181,7 +161,7 @@ impl fmt::Display for Command {
         };
         match self {
             Self::Write(entry) => {
-                let Entry { table, key, priority, action, .. } = entry;
+                let Entry { table, key, action, .. } = entry;
                 let Some(key) = key else {
                     write!(f, "table_set_default {table} {action}")?;
                     return params(f, entry);
@@ -189,8 +169,7 @@ impl fmt::Display for Command {
                 write!(f, "table_add {table} {action}")?;
                 key.iter().try_for_each(|field| write!(f, " {field}"))?;
                 write!(f, " =>")?;
-                params(f, entry)?;
-                if *priority == 0 { Ok(()) } else { write!(f, " {priority}") }
+                params(f, entry)
             }
             // The arrow lets the CLI parse an action without parameters.
             Self::Modify(handle, entry) => {
@@ -242,8 +221,6 @@ mod tests {
         for (command, text) in texts {
             assert_eq!(command.to_string(), text);
         }
-        let ternary = Entry { priority: 5, ..Entry::new("T", vec![Match::Ternary(1, 0xff)], "A", vec![]) };
-        assert_eq!(Command::Write(ternary).to_string(), "table_add T A 0x1&&&0xff => 5");
     }
 
     #[test]

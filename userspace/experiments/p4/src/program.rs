@@ -18,7 +18,7 @@ pub enum MatchKind {
     Exact,
     /// The longest prefix.
     Lpm,
-    /// The bits of a mask.
+    /// The bits of a mask; only in another program, as the following.
     Ternary,
     /// From one value to another.
     Range,
@@ -180,8 +180,6 @@ impl Program {
                     (MatchKind::Lpm, Match::Lpm(value, len)) => {
                         vec![value.bits(), (*len > field.bits).into()]
                     }
-                    (MatchKind::Ternary, Match::Ternary(value, mask)) => vec![*value, *mask],
-                    (MatchKind::Range, Match::Range(low, high)) => vec![*low, *high],
                     _ => {
                         return Err(stale(format!(
                             "key `{}` of `{}` is {:?}",
@@ -367,7 +365,9 @@ mod tests {
         let expected = |entry: Entry| program.check(&entry).unwrap_err().to_string();
         assert!(expected(entry(key(), 0x100_0000)).contains("does not fit 24 bits: the largest is 16777215"));
         assert!(expected(entry(vec![Match::exact(1_u64)], 1)).contains("has 2 keys"));
-        assert!(expected(entry(vec![Match::exact(1_u64), Match::Ternary(1, 1)], 1)).contains("is Exact"));
+        assert!(
+            expected(entry(vec![Match::exact(1_u64), Match::Lpm(1_u64.into(), 1)], 1)).contains("is Exact")
+        );
         assert!(expected(Entry { params: Vec::<Value>::new(), ..entry(key(), 1) }).contains("1 parameters"));
         assert!(expected(Entry { table: "T".into(), ..entry(key(), 1) }).contains("no table `T`"));
         assert!(expected(Entry { action: "A".into(), ..entry(key(), 1) }).contains("no action `A`"));

@@ -53,11 +53,7 @@ pub enum Hook {
 impl Hook {
     /// Index of its counters.
     pub const fn slot(self) -> usize {
-        match self {
-            Self::Xdp => 0,
-            Self::Ingress => 1,
-            Self::Egress => 2,
-        }
+        self as usize
     }
 }
 

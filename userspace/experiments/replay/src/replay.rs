@@ -120,20 +120,13 @@ pub fn run(options: &Options, output: &mut impl Write) -> Result<Summary, Error>
     let capture = Capture::open(&options.input)?;
     // The sequence of seed 0 is constant.
     let seed = if options.seed == 0 { u64::MAX } else { options.seed };
-    match options.engine {
-        EngineKind::Reference => {
-            replay(options, capture, &params, Reference::new(sizes, &params, seed), output)
-        }
-        EngineKind::Kernel => replay(options, capture, &params, Kernel::new(sizes, &params, seed)?, output),
-        EngineKind::P4 => {
-            let engine = P4::new(&params, DEFAULT_PACKET_BYTES.into(), seed)?;
-            replay(options, capture, &params, engine, output)
-        }
-        EngineKind::Bmv2 => {
-            let packet_bytes = DEFAULT_PACKET_BYTES.into();
-            replay(options, capture, &params, Bmv2::new(&params, packet_bytes)?, output)
-        }
-    }
+    let mut engine: Box<dyn Engine> = match options.engine {
+        EngineKind::Reference => Box::new(Reference::new(sizes, &params, seed)),
+        EngineKind::Kernel => Box::new(Kernel::new(sizes, &params, seed)?),
+        EngineKind::P4 => Box::new(P4::new(&params, DEFAULT_PACKET_BYTES.into(), seed)?),
+        EngineKind::Bmv2 => Box::new(Bmv2::new(&params, DEFAULT_PACKET_BYTES.into())?),
+    };
+    replay(options, capture, &params, engine.as_mut(), output)
 }
 
 /// Time of the replay, which never moves backwards.
@@ -169,7 +162,7 @@ fn replay(
     options: &Options,
     mut capture: Capture,
     params: &Params,
-    mut engine: impl Engine,
+    engine: &mut dyn Engine,
     output: &mut impl Write,
 ) -> Result<Summary, Error> {
     let hook = options.hook;
@@ -200,7 +193,7 @@ fn replay(
         let epoch_ns = clock.epoch_ns;
         summary.clock_steps = clock.steps;
 
-        let passage = HookRun::process(&mut engine, params, hook, now_ns, &packet.data)?;
+        let passage = HookRun::process(engine, params, hook, now_ns, &packet.data)?;
         let truncated = packet.data.len() < packet.length as usize;
         summary.count(&passage.outcome, passage.marked, truncated, now_ns);
         summary.duration_ns = summary.duration_ns.max(now_ns.saturating_sub(BASE_NS));
@@ -258,7 +251,7 @@ struct HookRun {
 
 impl HookRun {
     fn process(
-        engine: &mut impl Engine,
+        engine: &mut dyn Engine,
         params: &Params,
         hook: Hook,
         now_ns: u64,
@@ -313,7 +306,7 @@ impl HookRun {
 
 /// Bytes in the virtual queue of a packet's class, where the congestion point runs: at egress.
 fn depth(
-    engine: &impl Engine,
+    engine: &dyn Engine,
     params: &Params,
     hook: Hook,
     roce: Option<&Roce>,
@@ -335,7 +328,7 @@ fn depth(
 
 /// The flow whose state the hook uses for a packet.
 fn flow(
-    engine: &impl Engine,
+    engine: &dyn Engine,
     params: &Params,
     hook: Hook,
     frame: &&[u8],
@@ -362,7 +355,7 @@ fn flow(
 }
 
 /// The flow that a CNP is about.
-fn flow_of_cnp(engine: &impl Engine, frame: &&[u8], roce: &Roce) -> Result<Option<FlowId>, crate::Error> {
+fn flow_of_cnp(engine: &dyn Engine, frame: &&[u8], roce: &Roce) -> Result<Option<FlowId>, crate::Error> {
     use dcqcn_common::classify::Frame as _;
     let cnp = if roce.v6 {
         frame.header(roce.l3).and_then(cnp::parse_v6)

@@ -17,9 +17,9 @@ use dcqcn_params::{Assignment, Profile, QueuesChoice, Role, Settings};
 use dcqcn_support::clock::monotonic_ns;
 
 use super::bmv2::Probe;
-use super::host::{self as lab, ROCE_TC};
+use super::host::{Host, ROCE_TC};
 use super::task::Task;
-use super::{Attached, Control, ControlSample, QueuePair, Thresholds, Topology};
+use super::{ControlSample, QueuePair, Thresholds, Topology};
 
 /// Flows per table: many times the lab's maximum.
 const FLOWS: u32 = 4_096;
@@ -46,10 +46,18 @@ pub struct DataPlane {
     pub settings: Settings,
     /// Location of the hosts' points; in the switch only if that is BMv2.
     pub rp: RpLocation,
+    /// Attaches the hosts too; without it, they react only to PFC.
+    pub hosts: bool,
 }
 
 impl DataPlane {
-    fn attach(&self, netns: &Netns, iface: &str, role: Role, changes: &[(&str, String)]) -> Result<Host> {
+    fn attach_to(
+        &self,
+        netns: &Netns,
+        iface: &str,
+        role: Role,
+        changes: &[(&str, String)],
+    ) -> Result<AttachedPort> {
         self.attach_with(netns, iface, role, changes, None)
     }
 
@@ -60,7 +68,7 @@ impl DataPlane {
         role: Role,
         changes: &[(&str, String)],
         queues: Option<QueuesChoice>,
-    ) -> Result<Host> {
+    ) -> Result<AttachedPort> {
         let link_rate = [("link_rate", format!("{}bit", self.link_bps))];
         let changes = link_rate.iter().chain(changes);
         let changes = changes.map(|(key, value)| Assignment::new(key, value)).collect::<Result<_, _>>()?;
@@ -76,7 +84,7 @@ impl DataPlane {
         let attached = netns.run(|| attach::attach(&request).and_then(|_| attach::open(iface)))?;
         let Attachment { info, maps } = attached.with_context(|| format!("{} in {}", iface, netns.name()))?;
         let params = maps.params()?;
-        let mut host = Host {
+        let mut host = AttachedPort {
             netns: netns.try_clone()?,
             iface: iface.to_owned(),
             params: *params,
@@ -96,33 +104,54 @@ impl DataPlane {
 
 impl DataPlane {
     /// Attaches only the bottleneck's port.
-    pub(super) fn attach_port(&self, network: &Topology) -> Result<SingleInterface> {
+    pub(super) fn attach_port(&self, network: &Topology) -> Result<AttachedPort> {
         match self.attach_switch(network)? {
-            SwitchSide::Linux { port, .. } => Ok(SingleInterface(*port)),
-            SwitchSide::Bmv2(_) | SwitchSide::Unseen => bail!("the switch is not Linux"),
+            AttachedSwitch::Linux { port, .. } => Ok(*port),
+            AttachedSwitch::Bmv2(_) | AttachedSwitch::Unseen => bail!("the switch is not Linux"),
         }
     }
 
     /// Attaches only a sender, which honours pauses of RoCE's class.
-    pub(super) fn attach_host(&self, host: &lab::Host, settings: Settings) -> Result<SingleInterface> {
+    pub(super) fn attach_host(&self, host: &Host, settings: Settings) -> Result<AttachedPort> {
         let data_plane = Self { settings: settings.then(self.settings.clone()), ..self.clone() };
         let changes = [("pfc.3.rx", "on".to_owned())];
-        Ok(SingleInterface(data_plane.attach(&host.netns, &host.ifname, Role::Host, &changes)?))
+        data_plane.attach_to(&host.netns, &host.ifname, Role::Host, &changes)
     }
 
-    /// Attaches the switch, not the hosts.
-    fn hosts(&self, network: &Topology) -> Result<Hosts> {
-        Ok(Hosts {
+    /// Attaches to the switch's egress port (CP), the senders' interfaces (RP) and the receiver's (NP). Traffic starts
+    /// when this returns.
+    ///
+    /// # Errors
+    /// The kernel rejects a step; previous steps are undone.
+    pub(super) fn attach(&self, network: &Topology, queue_pairs: &[QueuePair]) -> Result<AttachedLab> {
+        let mut all = AttachedLab {
             switch: self.attach_switch(network)?,
             presumed: self.settings.clone().config(Some(self.link_bps))?,
             receiver: None,
             senders: Vec::new(),
             flows: Vec::new(),
-        })
+        };
+        if !self.hosts {
+            return Ok(all);
+        }
+        if self.rp == RpLocation::Host {
+            let receiver = &network.receiver;
+            all.receiver = Some(self.attach_to(&receiver.netns, &receiver.ifname, Role::Host, &[])?);
+            for sender in &network.senders {
+                all.senders.push(self.attach_to(&sender.netns, &sender.ifname, Role::Host, &[])?);
+            }
+        }
+        for pair in queue_pairs {
+            let sender = network.senders.iter().position(|sender| sender.address == pair.sender_address);
+            let sender = sender.ok_or_else(|| anyhow!("no sender has {}", pair.sender_address))?;
+            let receiver = QpId { addr: address(pair.receiver_address), qpn: pair.receiver_qpn, vlan: 0 };
+            all.flows.push((sender, FlowId { src: address(pair.sender_address), receiver }));
+        }
+        Ok(all)
     }
 
-    fn attach_switch(&self, network: &Topology) -> Result<SwitchSide> {
-        let Some(switch) = &network.switch else { return Ok(SwitchSide::Unseen) };
+    fn attach_switch(&self, network: &Topology) -> Result<AttachedSwitch> {
+        let Some(switch) = &network.switch else { return Ok(AttachedSwitch::Unseen) };
         let Some(bmv2) = &switch.bmv2 else {
             if self.rp == RpLocation::Switch {
                 bail!(
@@ -135,9 +164,9 @@ impl DataPlane {
                 let (netns, port) = (&switch.netns, &switch.egress_ifname);
                 let port = self.attach_with(netns, port, Role::Switch, &[limit], queues)?;
                 let hosts = network.senders.iter();
-                let back = hosts.map(|host| self.attach(netns, &host.port, Role::Switch, &[]));
+                let back = hosts.map(|host| self.attach_to(netns, &host.port, Role::Switch, &[]));
                 let back = back.collect::<Result<_>>()?;
-                return Ok(SwitchSide::Linux { port: Box::new(port), back });
+                return Ok(AttachedSwitch::Linux { port: Box::new(port), back });
             }
             let on_port = [
                 // The port's qdisc is 1:, its class for queue q is 1:q+1.
@@ -145,8 +174,8 @@ impl DataPlane {
                 ("wred.3.drain_rate", format!("{}bit", switch.roce_bps)),
                 limit,
             ];
-            let port = self.attach(&switch.netns, &switch.egress_ifname, Role::Switch, &on_port)?;
-            return Ok(SwitchSide::Linux { port: Box::new(port), back: Vec::new() });
+            let port = self.attach_to(&switch.netns, &switch.egress_ifname, Role::Switch, &on_port)?;
+            return Ok(AttachedSwitch::Linux { port: Box::new(port), back: Vec::new() });
         };
         let settings = Settings {
             role: Some(Role::Switch),
@@ -160,7 +189,7 @@ impl DataPlane {
         config.scalars.pacer = PACER_FQ;
         bmv2.configure(&config)?;
         let probe = bmv2.probe()?;
-        Ok(SwitchSide::Bmv2(Box::new(P4Switch { config, probe, rp: self.rp, slots: HashMap::new() })))
+        Ok(AttachedSwitch::Bmv2(Box::new(P4Switch { config, probe, rp: self.rp, slots: HashMap::new() })))
     }
 }
 
@@ -175,46 +204,8 @@ fn bmv2_changes(link_bps: u64, buffer_bytes: u32) -> Result<Vec<Assignment>> {
     Ok(changes.iter().map(|(key, value)| Assignment::new(key, value)).collect::<Result<_, _>>()?)
 }
 
-impl Control for DataPlane {
-    fn attach(&self, network: &Topology, queue_pairs: &[QueuePair]) -> Result<Box<dyn Attached>> {
-        let mut all = self.hosts(network)?;
-        if self.rp == RpLocation::Host {
-            let receiver = &network.receiver;
-            all.receiver = Some(self.attach(&receiver.netns, &receiver.ifname, Role::Host, &[])?);
-            for sender in &network.senders {
-                all.senders.push(self.attach(&sender.netns, &sender.ifname, Role::Host, &[])?);
-            }
-        }
-        for pair in queue_pairs {
-            let sender = network.senders.iter().position(|sender| sender.address == pair.sender_address);
-            let sender = sender.ok_or_else(|| anyhow!("no sender has {}", pair.sender_address))?;
-            let receiver = QpId { addr: address(pair.receiver_address), qpn: pair.receiver_qpn, vlan: 0 };
-            all.flows.push((sender, FlowId { src: address(pair.sender_address), receiver }));
-        }
-        Ok(Box::new(all))
-    }
-}
-
-/// One attached interface.
-pub(super) struct SingleInterface(Host);
-
-impl SingleInterface {
-    pub(super) fn detach(mut self) -> Result<()> {
-        self.0.detach()
-    }
-}
-
-/// The data plane on the switch only; hosts react only to PFC.
-pub(super) struct SwitchAlone(pub(super) DataPlane);
-
-impl Control for SwitchAlone {
-    fn attach(&self, network: &Topology, _: &[QueuePair]) -> Result<Box<dyn Attached>> {
-        Ok(Box::new(self.0.hosts(network)?))
-    }
-}
-
 /// An attached interface; detached on drop.
-struct Host {
+pub(super) struct AttachedPort {
     netns: Netns,
     iface: String,
     params: Params,
@@ -222,12 +213,12 @@ struct Host {
     tasks: Vec<Task>,
 }
 
-impl Host {
+impl AttachedPort {
     fn counters(&self) -> Result<[Counters; 3]> {
         Ok(self.attachment.maps.counters()?)
     }
 
-    fn detach(&mut self) -> Result<()> {
+    pub(super) fn detach(&mut self) -> Result<()> {
         self.tasks.drain(..).try_for_each(Task::stop)?;
         if !self.iface.is_empty() {
             let iface = std::mem::take(&mut self.iface);
@@ -237,7 +228,7 @@ impl Host {
     }
 }
 
-impl Drop for Host {
+impl Drop for AttachedPort {
     fn drop(&mut self) {
         if let Err(error) = self.detach() {
             tracing::warn!("{error:#}");
@@ -246,13 +237,13 @@ impl Drop for Host {
 }
 
 /// The congestion point.
-enum SwitchSide {
+enum AttachedSwitch {
     /// The data plane at the ports of a Linux switch.
     Linux {
         /// The port to the receiver.
-        port: Box<Host>,
+        port: Box<AttachedPort>,
         /// Senders' ports, if the reverse traffic is counted.
-        back: Vec<Host>,
+        back: Vec<AttachedPort>,
     },
     /// An external switch.
     Unseen,
@@ -294,32 +285,34 @@ impl P4Switch {
 }
 
 /// The data plane of the whole lab.
-struct Hosts {
-    switch: SwitchSide,
+pub(super) struct AttachedLab {
+    switch: AttachedSwitch,
     /// The settings of the whole lab.
     presumed: Config,
     /// `None`, with no `senders`, if the switch also runs the hosts' RP and NP.
-    receiver: Option<Host>,
-    senders: Vec<Host>,
+    receiver: Option<AttachedPort>,
+    senders: Vec<AttachedPort>,
     /// Sender and identity of each flow.
     flows: Vec<(usize, FlowId)>,
 }
 
-impl Attached for Hosts {
-    fn thresholds(&self) -> Thresholds {
+impl AttachedLab {
+    /// The active marking thresholds.
+    pub(super) fn thresholds(&self) -> Thresholds {
         let config = match &self.switch {
-            SwitchSide::Linux { port, .. } => &port.params.config,
-            SwitchSide::Bmv2(switch) => &switch.config,
+            AttachedSwitch::Linux { port, .. } => &port.params.config,
+            AttachedSwitch::Bmv2(switch) => &switch.config,
             // A foreign switch cannot be queried: its settings are given.
-            SwitchSide::Unseen => &self.presumed,
+            AttachedSwitch::Unseen => &self.presumed,
         };
         let wred = &config.wred[ROCE_TC];
         Thresholds { kmin_bytes: wred.kmin_bytes, kmax_bytes: wred.kmax_bytes }
     }
 
-    fn roce_class(&self) -> Option<Handle> {
+    /// The class of the bottleneck's qdisc for RoCE; `None` for the lab's own.
+    pub(super) fn roce_class(&self) -> Option<Handle> {
         match &self.switch {
-            SwitchSide::Linux { port, .. } if port.params.config.scalars.queues != QUEUES_NONE => {
+            AttachedSwitch::Linux { port, .. } if port.params.config.scalars.queues != QUEUES_NONE => {
                 let config = &port.params.config;
                 Some(queues::class(config, config.tc_to_queue[ROCE_TC].into()))
             }
@@ -327,11 +320,12 @@ impl Attached for Hosts {
         }
     }
 
-    fn sample(&mut self) -> Result<ControlSample> {
+    /// Reads the current state from the maps. Called about every millisecond while traffic runs.
+    pub(super) fn sample(&mut self) -> Result<ControlSample> {
         let now_ns = monotonic_ns();
         let mut sample = ControlSample::default();
         match &mut self.switch {
-            SwitchSide::Linux { port, back } => {
+            AttachedSwitch::Linux { port, back } => {
                 if port.params.config.scalars.queues == QUEUES_NONE {
                     let empty_at = port.attachment.maps.queues()?[ROCE_TC];
                     let depth_bytes = port.params.drain[ROCE_TC].depth_bytes(empty_at, now_ns);
@@ -345,8 +339,8 @@ impl Attached for Hosts {
                     }
                 }
             }
-            SwitchSide::Bmv2(switch) => switch.sample(&self.flows, &mut sample)?,
-            SwitchSide::Unseen => {}
+            AttachedSwitch::Bmv2(switch) => switch.sample(&self.flows, &mut sample)?,
+            AttachedSwitch::Unseen => {}
         }
         let Some(receiver) = &self.receiver else { return Ok(sample) };
         sample.cnps_sent = stat(&receiver.counters()?[EGRESS], Stat::NpCnpSent);
@@ -366,10 +360,11 @@ impl Attached for Hosts {
         Ok(sample)
     }
 
-    fn detach(mut self: Box<Self>) -> Result<()> {
-        let switch: Vec<&mut Host> = match &mut self.switch {
-            SwitchSide::Linux { port, back } => back.iter_mut().chain([port.as_mut()]).collect(),
-            SwitchSide::Bmv2(_) | SwitchSide::Unseen => Vec::new(),
+    /// Detaches everything. Called after traffic has ended and before the network is removed.
+    pub(super) fn detach(mut self) -> Result<()> {
+        let switch: Vec<&mut AttachedPort> = match &mut self.switch {
+            AttachedSwitch::Linux { port, back } => back.iter_mut().chain([port.as_mut()]).collect(),
+            AttachedSwitch::Bmv2(_) | AttachedSwitch::Unseen => Vec::new(),
         };
         for host in self.senders.iter_mut().chain(&mut self.receiver).chain(switch) {
             host.detach()?;

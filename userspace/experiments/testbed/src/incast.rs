@@ -13,6 +13,7 @@ use dcqcn_support::interrupt::Interrupt;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::config::IncastConfig;
+use super::control::{AttachedLab, DataPlane};
 use super::cpu::CpuMeter;
 use super::endpoint::{Flooder, QueuePair, Receiver, Schedule, Sender};
 use super::frame;
@@ -21,7 +22,7 @@ use super::rc::{Psn, RequesterConfig};
 use super::record::{Answers, FlowRecord, RunRecord};
 use super::report::{IncastReport, RunReport};
 use super::topology::{HostSpeed, Topology};
-use super::{Attached, Control, measure, plot, tcp};
+use super::{measure, plot, tcp};
 
 /// Time before traffic starts, in which all threads open their sockets, ns.
 const LEAD_TIME_NS: u64 = 300_000_000;
@@ -43,7 +44,7 @@ const RKEY: u32 = 0x0000_1234;
 /// As `run_incast`, or a plot cannot be written.
 pub fn incast(
     config: &IncastConfig,
-    controls: &[Option<&dyn Control>],
+    controls: &[Option<&DataPlane>],
     plots: Option<&Path>,
 ) -> Result<IncastReport> {
     if let Some(directory) = plots {
@@ -77,7 +78,7 @@ pub(super) fn progress_line(run: &'static str) -> Result<ProgressBar> {
 /// The configuration is out of range, another lab is running, the kernel rejects a step, or Ctrl-C.
 pub(crate) fn run_incast(
     config: &IncastConfig,
-    control: Option<&dyn Control>,
+    control: Option<&DataPlane>,
     interrupt: &Interrupt,
     progress: &ProgressBar,
 ) -> Result<RunRecord> {
@@ -91,7 +92,7 @@ pub(crate) fn run_incast(
 pub(crate) fn run_in(
     config: &IncastConfig,
     network: &Topology,
-    control: Option<&dyn Control>,
+    control: Option<&DataPlane>,
     interrupt: &Interrupt,
     progress: &ProgressBar,
 ) -> Result<RunRecord> {
@@ -133,7 +134,7 @@ fn traffic(
     config: &IncastConfig,
     network: &Topology,
     queue_pairs: &[QueuePair],
-    attached: Option<&mut Box<dyn Attached>>,
+    attached: Option<&mut AttachedLab>,
     interrupt: &Interrupt,
     progress: &ProgressBar,
 ) -> Result<RunRecord> {

@@ -8,8 +8,8 @@ use dcqcn_netlink::Netlink;
 use dcqcn_netlink::tc::Handle;
 use dcqcn_support::clock::monotonic_ns;
 
-use super::Attached;
 use super::bmv2::Probe;
+use super::control::AttachedLab;
 use super::endpoint::Schedule;
 use super::record::Sample;
 use super::topology::{ROCE, Switch};
@@ -30,13 +30,13 @@ enum Bottleneck {
 }
 
 impl Bottleneck {
-    fn open(switch: Option<&Switch>, attached: Option<&dyn Attached>) -> Result<Self> {
+    fn open(switch: Option<&Switch>, attached: Option<&AttachedLab>) -> Result<Self> {
         let Some(switch) = switch else { return Ok(Self::Unseen) };
         Ok(match &switch.bmv2 {
             None => Self::Linux {
                 netlink: Netlink::connect_in(&switch.netns)?,
                 ifindex: switch.egress_ifindex,
-                class: attached.and_then(Attached::roce_class).unwrap_or(ROCE),
+                class: attached.and_then(AttachedLab::roce_class).unwrap_or(ROCE),
             },
             Some(bmv2) => Self::Bmv2(bmv2.probe()?),
         })
@@ -66,9 +66,9 @@ impl Bottleneck {
 pub(super) fn watch(
     switch: Option<&Switch>,
     schedule: &Schedule<'_>,
-    mut attached: Option<&mut Box<dyn Attached>>,
+    mut attached: Option<&mut AttachedLab>,
 ) -> Result<Vec<Sample>> {
-    let mut bottleneck = Bottleneck::open(switch, attached.as_deref().map(Box::as_ref))?;
+    let mut bottleneck = Bottleneck::open(switch, attached.as_deref())?;
     let interval_ns = bottleneck.interval_ns();
     schedule.wait_for_start();
     let (_, drops_before) = bottleneck.read()?;

@@ -22,13 +22,12 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 
 use super::config::IncastConfig;
-use super::control::SwitchAlone;
 use super::cpu::OneCpu;
 use super::incast::{progress_line, run_in};
 use super::record::RunRecord;
 use super::topology::{HostSpeed, Topology};
 use super::{DataPlane, RpLocation};
-use incast::Switch;
+use incast::KnownSwitch;
 use ports::of_ports;
 use wire::Wire;
 
@@ -221,8 +220,8 @@ impl Bench<'_> {
         Ok(None)
     }
 
-    fn switch(&self) -> Switch<'_> {
-        Switch {
+    fn switch(&self) -> KnownSwitch<'_> {
+        KnownSwitch {
             config: &self.presumed,
             is_read: !matches!(self.config.against, DeviceUnderTest::Ports(_)),
             has_queues: self.config.against != DeviceUnderTest::Bmv2,
@@ -263,6 +262,7 @@ impl Bench<'_> {
             link_bps: self.config.incast.link_bps,
             settings: self.settings.clone(),
             rp: RpLocation::Host,
+            hosts: true,
         }
     }
 
@@ -343,8 +343,8 @@ impl Bench<'_> {
         let changes = limits.iter().map(|(key, value)| Assignment::new(key, value));
         let changes = changes.collect::<Result<_, _>>()?;
         let settings = Settings { changes, ..Settings::default() }.then(self.config.settings.clone());
-        let data_plane = DataPlane { settings: self.settings.clone().then(settings), ..self.data_plane() };
-        let alone = SwitchAlone(data_plane);
+        let settings = self.settings.clone().then(settings);
+        let alone = DataPlane { settings, hosts: false, ..self.data_plane() };
         let record = run_in(&incast, &network, Some(&alone), self.interrupt, self.progress)?;
         let mut checks = vec![Check::some(case, "pauses that the senders received", record.answers.pauses)];
         checks.extend(incast::lossless(case, &record, self.switch()));
@@ -367,7 +367,7 @@ impl Bench<'_> {
         let drain_bps = self.presumed.drain_rate_bps(super::host::ROCE_TC);
         let (rounds, is_slower) = (self.config.rounds, self.is_slower());
         let checks = marking::run(&mut wire, &self.presumed, drain_bps, rounds, is_slower, self.interrupt);
-        if let Some(attached) = attached {
+        if let Some(mut attached) = attached {
             attached.detach()?;
         }
         checks

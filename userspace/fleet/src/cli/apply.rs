@@ -8,7 +8,6 @@ use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use dcqcn_support::cli::Output;
 use dcqcn_support::file::read_text;
-use dcqcn_support::render::Table;
 use dcqcn_support::time::rfc3339;
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
@@ -16,7 +15,7 @@ use tokio::time::timeout;
 
 use super::{author, duration};
 use crate::coordinate::{Coordinator, Until};
-use crate::file::{Group, UNAVAILABLE_LIMIT, differences, parse};
+use crate::file::{Difference, Group, UNAVAILABLE_LIMIT, differences, parse};
 use crate::measure::example;
 use crate::record::{Outcome, Version};
 use crate::rollout::{Rollout, plan};
@@ -235,7 +234,8 @@ async fn begin(
 /// It was rolled back.
 fn show_end(version: u64, Outcome { is_done, reason }: Outcome, out: &mut Output<'_>) -> Result<()> {
     if is_done || out.is_json() {
-        out.show(&EndReport { version, is_done, reason: reason.clone() })?;
+        let report = EndReport { version, is_done, reason: &reason };
+        out.show_as(&report, format_args!("version {version} is active: {reason}\n"))?;
     }
     ensure!(is_done, "version {version} was rolled back: {reason}");
     Ok(())
@@ -320,13 +320,6 @@ struct Wave {
     hosts: Vec<String>,
 }
 
-#[derive(Serialize)]
-struct Difference {
-    setting: String,
-    old: String,
-    new: String,
-}
-
 impl Plan {
     fn new(next: &Version, existing: &ActiveVersion, rollout: &Rollout, snapshot: &Snapshot) -> Self {
         let mut waves: Vec<Wave> = Vec::new();
@@ -341,16 +334,12 @@ impl Plan {
             next.group_of(host, &member.labels).is_none()
         };
         let now = existing.active.as_ref().map_or(&[][..], |now| &now.groups);
-        let changes = differences(now, &next.groups);
         Self {
             version: next.version,
             waves,
             away: rollout.steps.iter().map(|step| &step.host).filter(is_away).cloned().collect(),
             without_group: snapshot.members.iter().filter(is_without).map(|(host, _)| host.clone()).collect(),
-            changes: changes
-                .into_iter()
-                .map(|(setting, old, new)| Difference { setting, old, new })
-                .collect(),
+            changes: differences(now, &next.groups),
         }
     }
 }
@@ -373,11 +362,7 @@ impl fmt::Display for Plan {
             }
         }
         if !changes.is_empty() {
-            let mut table = Table::new(&["SETTING", ">OLD", ">NEW"]);
-            for Difference { setting, old, new } in changes {
-                table.row([setting.clone(), old.clone(), new.clone()]);
-            }
-            write!(f, "{table}")?;
+            write!(f, "{}", Difference::table(changes, "OLD", "NEW"))?;
         }
         Ok(())
     }
@@ -385,16 +370,10 @@ impl fmt::Display for Plan {
 
 /// Outcome of a completed rollout.
 #[derive(Serialize)]
-struct EndReport {
+struct EndReport<'a> {
     version: u64,
     is_done: bool,
-    reason: String,
-}
-
-impl fmt::Display for EndReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "version {} is active: {}", self.version, self.reason)
-    }
+    reason: &'a str,
 }
 
 #[cfg(test)]

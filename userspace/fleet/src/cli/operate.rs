@@ -1,7 +1,6 @@
 //! Long-running commands (`coordinate`, `agent`, `serve`), and those that control rollouts and records.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::future::pending;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -138,7 +137,7 @@ impl AbortArgs {
         let version = store.edit(event).await?.version;
         let outcome = execute(store, version, Duration::from_millis(500), out.is_json()).await?;
         ensure!(!outcome.is_done, "cannot abort: the rollout ended before, and version {version} is active");
-        out.show(&Edited { version, status: format!("rolled back: {}", outcome.reason) })
+        show_edited(version, format!("rolled back: {}", outcome.reason), out)
     }
 }
 
@@ -159,7 +158,8 @@ impl ForgetArgs {
             );
         }
         store.forget(&host).await?;
-        out.show(&Forgotten { host })
+        let text = format!("{host}: records deleted\n");
+        out.show_as(&Forgotten { host }, text)
     }
 }
 
@@ -188,7 +188,9 @@ impl PruneArgs {
         let old = known.iter().rev().skip(self.keep.max(1));
         let pruned: Vec<u64> = old.filter(|version| !used.contains(version)).copied().collect();
         store.prune(&pruned, snapshot.revision).await?;
-        out.show(&Pruned { kept: known.len() - pruned.len(), pruned })
+        let kept = known.len() - pruned.len();
+        let text = format!("{} deleted, {kept} kept\n", count(pruned.len(), "version"));
+        out.show_as(&Pruned { pruned, kept }, text)
     }
 }
 
@@ -199,21 +201,14 @@ struct Edited {
     status: String,
 }
 
-impl fmt::Display for Edited {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "version {}: {}", self.version, self.status)
-    }
+fn show_edited(version: u64, status: String, out: &mut Output<'_>) -> Result<()> {
+    let text = format!("version {version}: {status}\n");
+    out.show_as(&Edited { version, status }, text)
 }
 
 #[derive(Serialize)]
 struct Forgotten {
     host: String,
-}
-
-impl fmt::Display for Forgotten {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}: records deleted", self.host)
-    }
 }
 
 #[derive(Serialize)]
@@ -222,15 +217,9 @@ struct Pruned {
     kept: usize,
 }
 
-impl fmt::Display for Pruned {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{} deleted, {} kept", count(self.pruned.len(), "version"), self.kept)
-    }
-}
-
 async fn edit(mut store: Store, out: &mut Output<'_>, event: Event<'_>) -> Result<Store> {
     let edited = store.edit(event).await?;
-    out.show(&Edited { version: edited.version, status: edited.status() })?;
+    show_edited(edited.version, edited.status(), out)?;
     out.finish()?;
     Ok(store)
 }

@@ -1,7 +1,6 @@
 //! Metrics of a coordinator in the Prometheus text format.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::net::SocketAddr;
 
 use anyhow::{Context as _, Result};
@@ -17,6 +16,8 @@ use tokio::sync::watch;
 use super::tally;
 use crate::rollout::Rollout;
 use crate::store::Snapshot;
+
+const PREFIX: &str = "dcqcn_fleet_";
 
 /// Metrics of a coordinator.
 #[derive(Clone, Debug, Default)]
@@ -58,58 +59,33 @@ impl Metrics {
 
     /// Renders the Prometheus text format.
     fn text(&self) -> String {
+        let flag = |is: bool| u64::from(is) as f64;
+        #[rustfmt::skip]
+        let rows = [
+            ("hosts", "gauge", "Known hosts.", self.hosts as f64),
+            ("hosts_reporting", "gauge", "Hosts whose agent reports.", self.reporting as f64),
+            ("hosts_failing", "gauge", "Reporting hosts with a complaint.", self.failing as f64),
+            ("hosts_unreadable", "gauge", "Hosts with a record that cannot be read.", self.unreadable as f64),
+            ("coordinators", "gauge", "Running coordinators.", self.coordinators as f64),
+            ("reads_total", "counter", "Complete reads of the fleet from etcd; each starts a watch.", self.reads as f64),
+            ("step_errors_total", "counter", "Steps that failed and are retried.", self.errors as f64),
+            ("rollout_version", "gauge", "Version of the current or last rollout.", self.version as f64),
+            ("rollout_over", "gauge", "1 if the current or last rollout has ended, 0 if not.", flag(self.is_over)),
+            ("rollout_paused", "gauge", "1 if the current rollout is paused, 0 if not.", flag(self.is_paused)),
+            ("rollout_rolled_back", "gauge", "1 if the current or last rollout was rolled back, 0 if not.",
+             flag(self.is_rolled_back)),
+            ("rollout_clock_seconds", "gauge", "Time that coordinators have spent on the current or last rollout.",
+             self.clock_ms as f64 / 1e3),
+        ];
         let mut text = String::new();
-        let mut add = |name: &str, kind: &str, help: &str, value: String| {
-            let name = format!("dcqcn_fleet_{name}");
-            // Writing to a String cannot fail.
-            let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}");
-        };
-        let flag = |is: bool| u8::from(is).to_string();
-        add("hosts", "gauge", "Known hosts.", self.hosts.to_string());
-        add("hosts_reporting", "gauge", "Hosts whose agent reports.", self.reporting.to_string());
-        add("hosts_failing", "gauge", "Reporting hosts with a complaint.", self.failing.to_string());
-        add(
-            "hosts_unreadable",
-            "gauge",
-            "Hosts with a record that cannot be read.",
-            self.unreadable.to_string(),
-        );
-        add("coordinators", "gauge", "Running coordinators.", self.coordinators.to_string());
-        add(
-            "reads_total",
-            "counter",
-            "Complete reads of the fleet from etcd; each starts a watch.",
-            self.reads.to_string(),
-        );
-        add("step_errors_total", "counter", "Steps that failed and are retried.", self.errors.to_string());
-        add("rollout_version", "gauge", "Version of the current or last rollout.", self.version.to_string());
-        add(
-            "rollout_over",
-            "gauge",
-            "1 if the current or last rollout has ended, 0 if not.",
-            flag(self.is_over),
-        );
-        add("rollout_paused", "gauge", "1 if the current rollout is paused, 0 if not.", flag(self.is_paused));
-        add(
-            "rollout_rolled_back",
-            "gauge",
-            "1 if the current or last rollout was rolled back, 0 if not.",
-            flag(self.is_rolled_back),
-        );
-        let seconds = (self.clock_ms as f64 / 1e3).to_string();
-        add(
-            "rollout_clock_seconds",
-            "gauge",
-            "Time that coordinators have spent on the current or last rollout.",
-            seconds,
-        );
-        let name = "dcqcn_fleet_rollout_steps";
-        let _ = writeln!(
-            text,
-            "# HELP {name} Hosts of the current or last rollout by state.\n# TYPE {name} gauge"
-        );
+        let head = |name, help, kind| format!("# HELP {PREFIX}{name} {help}\n# TYPE {PREFIX}{name} {kind}\n");
+        for (name, kind, help, value) in rows {
+            text += &head(name, help, kind);
+            text += &format!("{PREFIX}{name} {value}\n");
+        }
+        text += &head("rollout_steps", "Hosts of the current or last rollout by state.", "gauge");
         for (state, hosts) in &self.steps {
-            let _ = writeln!(text, "{name}{{state=\"{state}\"}} {hosts}");
+            text += &format!("{PREFIX}rollout_steps{{state=\"{state}\"}} {hosts}\n");
         }
         text
     }

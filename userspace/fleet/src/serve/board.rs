@@ -127,11 +127,11 @@ fn text(value: &Value) -> Arc<str> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::series::{Column, Point};
+    use super::super::series::Point;
     use super::*;
 
     fn point(t: f64) -> impl Fn(&mut Track) {
-        move |track| track.add(Point { t, values: vec![(Column::Marks, Some(t))] }, 5.0)
+        move |track| track.add(Point { t, values: vec![("marks", Some(t))] }, 5.0)
     }
 
     #[test]

@@ -25,16 +25,16 @@ pub(super) fn events(
 ) -> Option<Sse<impl Stream<Item = Result<Event, Infallible>>>> {
     let (sender, receiver) = mpsc::channel(CONNECTION_BUFFER);
     let overview = board.overview();
-    let metrics = view.as_ref().map(|view| board.subscribe(view));
-    if let Some(None) = metrics {
-        return None;
-    }
+    let metrics = match &view {
+        Some(view) => Some(board.subscribe(view)?),
+        None => None,
+    };
     tokio::spawn(async move {
         // `send` fails once the client has disconnected.
         let _ = tokio::select! {
             ended = forward(&sender, "overview", overview, || Some(board.overview())) => ended,
             ended = async {
-                match metrics.flatten() {
+                match metrics {
                     Some(metrics) => forward(&sender, "figures", metrics, || board.subscribe(view.as_ref()?)).await,
                     None => std::future::pending().await,
                 }

@@ -10,7 +10,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::board::{Board, View};
 use super::clock::now;
-use super::series::{Column, Point};
+use super::series::Point;
 use crate::history::History;
 use crate::status::{Host, Status};
 use crate::store::{Mirror, Store};
@@ -82,13 +82,6 @@ async fn poll(board: &Board, store: &mut Store, mirror: &mut Mirror, read: &mut 
 /// Metrics reported by a host; empty while it is away.
 fn point(t: f64, rates: Option<&BTreeMap<&str, u64>>) -> Point {
     let Some(rates) = rates else { return Point { t, values: Vec::new() } };
-    let columns = [
-        (Column::Marks, "marks"),
-        (Column::Cnps, "cnps"),
-        (Column::Drops, "drops"),
-        (Column::RdmaErrors, "rdma_errors"),
-        (Column::Queue, "queue"),
-    ];
-    let value = |(column, name)| (column, rates.get(name).map(|value| *value as f64));
-    Point { t, values: columns.map(value).into() }
+    let names = ["marks", "cnps", "drops", "rdma_errors", "queue"];
+    Point { t, values: names.map(|name| (name, rates.get(name).map(|value| *value as f64))).into() }
 }

@@ -112,12 +112,12 @@ fn rows(before: &Snapshot, now: &Snapshot) -> Value {
             "name": name, "role": seen.role, "pacer": seen.pacer, "flows": seen.counts.flows,
             "line_rate_bps": seen.line_rate_bps,
             "queue_percent": seen.classes.iter().filter(|class| class.ecn).filter_map(percent).max(),
-            "packets_per_s": rate(series::Column::Packets),
-            "marks_per_s": rate(series::Column::Marks),
-            "cnps_sent_per_s": rate(series::Column::CnpsSent),
-            "cnps_handled_per_s": rate(series::Column::CnpsHandled),
-            "pauses_per_s": rate(series::Column::PausesReceived),
-            "drops_per_s": rate(series::Column::Drops),
+            "packets_per_s": rate("packets"),
+            "marks_per_s": rate("marks"),
+            "cnps_sent_per_s": rate("cnps_sent"),
+            "cnps_handled_per_s": rate("cnps_handled"),
+            "pauses_per_s": rate("pauses_received"),
+            "drops_per_s": rate("drops"),
         })
     };
     now.interfaces.iter().map(row).collect()

@@ -14,62 +14,24 @@ const CHART_RANK: usize = 32;
 /// Maximum number of QPs in the table.
 const MAX_TABLE_QPS: usize = 16;
 
-/// A line of a chart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Column {
-    /// Queue depth of a traffic class, in bytes.
-    Depth(usize),
-    /// Kmin of a traffic class, in bytes.
-    Kmin(usize),
-    /// Kmax of a traffic class, in bytes.
-    Kmax(usize),
-    /// Marked packets per second; for a host of the fleet, per million packets.
-    Marks,
-    /// CNPs sent per second.
-    CnpsSent,
-    /// CNPs handled per second.
-    CnpsHandled,
-    /// PFC frames received per second.
-    PausesReceived,
-    /// PFC frames sent per second.
-    PausesSent,
-    /// Dropped packets per second; for a host of the fleet, per million packets.
-    Drops,
-    /// RoCE data packets per second.
-    Packets,
-    /// CNPs per million packets.
-    Cnps,
-    /// Retransmissions and timeouts per million packets.
-    RdmaErrors,
-    /// Depth of the deepest queue, in percent of its Kmax.
-    Queue,
-}
+/// Names of a traffic class's queue depth, Kmin and Kmax, in bytes.
+const CLASSES: [[&str; 3]; 8] = [
+    ["depth.0", "kmin.0", "kmax.0"],
+    ["depth.1", "kmin.1", "kmax.1"],
+    ["depth.2", "kmin.2", "kmax.2"],
+    ["depth.3", "kmin.3", "kmax.3"],
+    ["depth.4", "kmin.4", "kmax.4"],
+    ["depth.5", "kmin.5", "kmax.5"],
+    ["depth.6", "kmin.6", "kmax.6"],
+    ["depth.7", "kmin.7", "kmax.7"],
+];
 
-impl Column {
-    fn name(self) -> String {
-        match self {
-            Self::Depth(tc) => format!("depth.{tc}"),
-            Self::Kmin(tc) => format!("kmin.{tc}"),
-            Self::Kmax(tc) => format!("kmax.{tc}"),
-            Self::Marks => "marks".into(),
-            Self::CnpsSent => "cnps_sent".into(),
-            Self::CnpsHandled => "cnps_handled".into(),
-            Self::PausesReceived => "pauses_received".into(),
-            Self::PausesSent => "pauses_sent".into(),
-            Self::Drops => "drops".into(),
-            Self::Packets => "packets".into(),
-            Self::Cnps => "cnps".into(),
-            Self::RdmaErrors => "rdma_errors".into(),
-            Self::Queue => "queue".into(),
-        }
-    }
-}
-
-/// Values at time `t`, in seconds since the Unix epoch; `None` if there was no previous sample.
+/// Values at time `t`, in seconds since the Unix epoch, by line of the chart; `None` if there was no previous sample. Packets
+/// are counted per second; for a host of the fleet, per million packets.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Point {
     pub(super) t: f64,
-    pub(super) values: Vec<(Column, Option<f64>)>,
+    pub(super) values: Vec<(&'static str, Option<f64>)>,
 }
 
 /// The busiest QPs of an interface, or the reason why they are unknown.
@@ -94,7 +56,7 @@ impl ChartedQp {
 pub(super) struct Track {
     points: VecDeque<Point>,
     /// Columns of the last non-empty point.
-    columns: Vec<Column>,
+    columns: Vec<&'static str>,
     charted: Vec<ChartedQp>,
     busiest: Vec<Qp>,
     /// Reason why the busiest QPs are unknown; empty if they are known.
@@ -115,7 +77,7 @@ impl Track {
         // An empty point interrupts the lines.
         let gap = self.points.back().map(|last| last.t).filter(|last| point.t - last > gap_s);
         self.points.extend(gap.map(|last| Point { t: last + gap_s, values: Vec::new() }));
-        let columns: Vec<Column> = point.values.iter().map(|(column, _)| *column).collect();
+        let columns: Vec<&str> = point.values.iter().map(|(column, _)| *column).collect();
         let is_other = !columns.is_empty() && self.columns != columns;
         self.sends_whole = is_other || gap.is_some() || self.points.is_empty();
         if is_other {
@@ -181,7 +143,7 @@ impl Track {
             let of = |point: &Point| {
                 point.values.iter().find(|(other, _)| *other == column).and_then(|(_, value)| *value)
             };
-            values.insert(column.name(), points().map(|point| of(point).map(rounded)).collect());
+            values.insert(column.to_owned(), points().map(|point| of(point).map(rounded)).collect());
         }
         let qps: Vec<Value> = (self.charted.iter())
             .map(|charted| {
@@ -221,20 +183,20 @@ pub(super) fn point(
     let before = before.filter(same);
     let mut values = Vec::new();
     for class in now.classes.iter().filter(|class| class.ecn) {
-        values.push((Column::Depth(class.tc), Some(class.depth_bytes as f64)));
-        values.push((Column::Kmin(class.tc), Some(class.kmin_bytes as f64)));
-        values.push((Column::Kmax(class.tc), Some(class.kmax_bytes as f64)));
+        let bytes = [class.depth_bytes, class.kmin_bytes, class.kmax_bytes];
+        let names = CLASSES.get(class.tc).into_iter().flatten();
+        values.extend(names.zip(bytes).map(|(name, bytes)| (*name, Some(bytes as f64))));
     }
     let of = |seen: &InterfaceSnapshot| {
         let counts = &seen.counts;
         [
-            (Column::Packets, counts.data_packets),
-            (Column::Marks, counts.marked_packets),
-            (Column::CnpsSent, counts.cnps_sent),
-            (Column::CnpsHandled, counts.cnps_handled),
-            (Column::PausesReceived, counts.pauses_received),
-            (Column::PausesSent, counts.pauses_sent),
-            (Column::Drops, counts.drops + counts.interface_drops),
+            ("packets", counts.data_packets),
+            ("marks", counts.marked_packets),
+            ("cnps_sent", counts.cnps_sent),
+            ("cnps_handled", counts.cnps_handled),
+            ("pauses_received", counts.pauses_received),
+            ("pauses_sent", counts.pauses_sent),
+            ("drops", counts.drops + counts.interface_drops),
         ]
     };
     if let Some((seen, before_ns)) = before {
@@ -282,14 +244,14 @@ mod tests {
         let point = point(1.0, Some((&before, 1_000_000_000)), &now, 3_000_000_000);
         let value =
             |column| point.values.iter().find(|(other, _)| *other == column).and_then(|(_, value)| *value);
-        assert_eq!((value(Column::Depth(3)), value(Column::Kmax(3))), (Some(250.0), Some(400.0)));
-        assert_eq!((value(Column::Marks), value(Column::Drops)), (Some(15.0), Some(0.0)));
+        assert_eq!((value("depth.3"), value("kmax.3")), (Some(250.0), Some(400.0)));
+        assert_eq!((value("marks"), value("drops")), (Some(15.0), Some(0.0)));
         let mut reattached = before;
         reattached.counts.attached_at_ns = 2;
         // Without a previous sample the rate is unknown, not zero.
         for before in [Some((&reattached, 1_000_000_000)), None] {
             let point = super::point(1.0, before, &now, 3_000_000_000);
-            assert!(point.values.contains(&(Column::Marks, None)), "{point:?}");
+            assert!(point.values.contains(&("marks", None)), "{point:?}");
         }
     }
 
@@ -298,7 +260,7 @@ mod tests {
         let mut track = Track::default();
         for second in 0..1_000 {
             track.add(
-                Point { t: f64::from(second), values: vec![(Column::Marks, Some(f64::from(second)))] },
+                Point { t: f64::from(second), values: vec![("marks", Some(f64::from(second)))] },
                 MAX_GAP_S,
             );
         }
@@ -308,20 +270,17 @@ mod tests {
         let latest = track.latest();
         assert_eq!((&latest["whole"], &latest["t"]), (&json!(false), &json!([999.0])));
         // A new column, or a clock that was set back, requires the complete series.
-        track.add(
-            Point { t: 1_000.0, values: vec![(Column::Marks, Some(1.0)), (Column::Drops, Some(1.0))] },
-            MAX_GAP_S,
-        );
+        track.add(Point { t: 1_000.0, values: vec![("marks", Some(1.0)), ("drops", Some(1.0))] }, MAX_GAP_S);
         assert_eq!(track.latest()["values"]["drops"].as_array().unwrap().len(), 601);
         assert_eq!(track.latest()["values"]["drops"][0], Value::Null);
-        track.add(Point { t: 5.0, values: vec![(Column::Marks, Some(1.0))] }, MAX_GAP_S);
+        track.add(Point { t: 5.0, values: vec![("marks", Some(1.0))] }, MAX_GAP_S);
         assert_eq!((&track.latest()["whole"], &track.latest()["t"]), (&json!(true), &json!([5.0])));
     }
 
     #[test]
     fn silent_host_has_a_gap() {
         let mut track = Track::default();
-        track.add(Point { t: 1.0, values: vec![(Column::Queue, Some(5.0))] }, MAX_GAP_S);
+        track.add(Point { t: 1.0, values: vec![("queue", Some(5.0))] }, MAX_GAP_S);
         track.add(Point { t: 2.0, values: Vec::new() }, MAX_GAP_S);
         let latest = track.latest();
         assert_eq!((&latest["whole"], &latest["values"]), (&json!(false), &json!({ "queue": [null] })));
@@ -331,7 +290,7 @@ mod tests {
     #[test]
     fn chart_has_gap_without_subscribers() {
         let mut track = Track::default();
-        let point = |t| Point { t, values: vec![(Column::Marks, Some(t))] };
+        let point = |t| Point { t, values: vec![("marks", Some(t))] };
         for t in [1.0, 7.0, 67.0, 68.0] {
             track.add(point(t), MAX_GAP_S);
         }
@@ -347,7 +306,7 @@ mod tests {
     fn unsampled_interface_is_not_idle() {
         let mut track = Track::default();
         for t in [1.0, 2.0, 3.0] {
-            track.add(Point { t, values: vec![(Column::Marks, None)] }, MAX_GAP_S);
+            track.add(Point { t, values: vec![("marks", None)] }, MAX_GAP_S);
             let busiest = if t == 2.0 { Err("four others are".into()) } else { Ok(vec![qp(7, 1_000)]) };
             track.add_qps(&busiest);
             let latest = track.latest();
@@ -362,7 +321,7 @@ mod tests {
     #[test]
     fn busy_queue_pairs_stay_in_the_chart() {
         let mut track = Track::default();
-        let values = || vec![(Column::Marks, Some(0.0))];
+        let values = || vec![("marks", Some(0.0))];
         track.add(Point { t: 1.0, values: values() }, MAX_GAP_S);
         let many: Vec<Qp> = (0..64).map(|n| qp(n, 1_000 + u64::from(n))).collect();
         track.add_qps(&Ok(many.clone()));

@@ -108,24 +108,31 @@ pub(super) fn incast(lab: &Lab) -> Result<String> {
     Ok(table(&[command], heading, &rows))
 }
 
+/// Senders of 2 MB each to one receiver, and the comparison with case `name` in `csv`.
+pub(super) fn incast_rows(
+    lab: &Lab,
+    csv: &str,
+    name: &str,
+    options: &str,
+    bound: f64,
+) -> Result<Vec<(u32, String)>> {
+    let row = |(senders, bytes)| {
+        let case = format!("{name}-{senders}-{bytes}");
+        let (flows, own) = ours(lab, options, &files(senders, bytes))?;
+        let theirs = theirs(csv, &case, REPAIRED, flows)?;
+        let means = comparison_row(lab, &case, own.mean_us(), theirs.mean_us(), bound);
+        let last = comparison_row(lab, &case, own.last_us(), theirs.last_us(), bound);
+        Ok((senders, format!("{means} | {last} | {:.2} / {:.2}", own.queue_mb(), theirs.queue_mb())))
+    };
+    incasts().filter(|(_, bytes)| *bytes == 2_000_000).map(row).collect()
+}
+
 /// N senders to one receiver, with PFC only.
 pub(super) fn pfc(lab: &Lab) -> Result<String> {
     let options =
         format!("--topology leaf-spine:1x0x130 --control off --threshold 200KB --xon-offset 40KB {COMMON}");
-    let mut rows = Vec::new();
-    for (senders, bytes) in incasts().filter(|(_, bytes)| *bytes == 2_000_000) {
-        let case = format!("pfc-{senders}-{bytes}");
-        let (flows, own) = ours(lab, &options, &files(senders, bytes))?;
-        let theirs = theirs(STORED, &case, REPAIRED, flows)?;
-        rows.push(format!(
-            "{senders} | {} | {} | {} | {:.2} / {:.2}",
-            bytes / 1_000_000,
-            comparison_row(lab, &case, own.mean_us(), theirs.mean_us(), 0.01),
-            comparison_row(lab, &case, own.last_us(), theirs.last_us(), 0.01),
-            own.queue_mb(),
-            theirs.queue_mb()
-        ));
-    }
+    let rows = incast_rows(lab, STORED, "pfc", &options, 0.01)?;
+    let rows: Vec<String> = rows.iter().map(|(senders, row)| format!("{senders} | 2 | {row}")).collect();
     let command = format!("fabric --workload htsim:{} {options}", incast_file(2, 2_000_000, 1));
     let heading =
         "N | MB | htsim: mean | ours: mean | **mean** | htsim: last | ours: last | **last** | queue, MB";

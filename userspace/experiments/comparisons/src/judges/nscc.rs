@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::htsim::{REPAIRED, comparison_row, files, ours, permutations, theirs};
+use super::htsim::{REPAIRED, comparison_row, files, incast_rows, ours, permutations, theirs};
 use super::matrix::{incast_file, incasts};
 use crate::lab::{Lab, table};
 
@@ -29,19 +29,8 @@ const CHANCE_BOUND: f64 = 0.1;
 /// N senders to one receiver: nothing is lost.
 pub(super) fn incast(lab: &Lab) -> Result<String> {
     let options = format!("{STAR} {DEEP} {COMMON}");
-    let mut rows = Vec::new();
-    for (senders, bytes) in incasts().filter(|(_, bytes)| *bytes == BYTES) {
-        let case = format!("incast-{senders}-{bytes}");
-        let (flows, own) = ours(lab, &options, &files(senders, bytes))?;
-        let theirs = theirs(STORED, &case, REPAIRED, flows)?;
-        rows.push(format!(
-            "{senders} | {} | {} | {:.2} / {:.2}",
-            comparison_row(lab, &case, own.mean_us(), theirs.mean_us(), MAX_DIFFERENCE),
-            comparison_row(lab, &case, own.last_us(), theirs.last_us(), MAX_DIFFERENCE),
-            own.queue_mb(),
-            theirs.queue_mb()
-        ));
-    }
+    let rows = incast_rows(lab, STORED, "incast", &options, MAX_DIFFERENCE)?;
+    let rows: Vec<String> = rows.iter().map(|(senders, row)| format!("{senders} | {row}")).collect();
     let heading = "N | htsim: mean | ours: mean | **mean** | htsim: last | ours: last | **last** | queue, MB";
     Ok(table(&[command(&options)], heading, &rows))
 }

@@ -59,7 +59,14 @@ impl PushArgs {
         let pushed = push(&mut session, &plan)?;
         stored.save(port)?;
         let not_in_p4 = Ignored::of(&plan, &stored.config);
-        out.show(&PushReport { thrift_port: port, pushed, queue_commands: plan.blind.len(), not_in_p4 })
+        let report = PushReport { thrift_port: port, pushed, queue_commands: plan.blind.len(), not_in_p4 };
+        let PushReport { thrift_port, pushed, queue_commands, not_in_p4 } = &report;
+        let Pushed { written, modified, deleted, unchanged, cells } = pushed;
+        let text = format!(
+            "switch at port {thrift_port}: {written} written, {modified} modified, {deleted} deleted, {unchanged} unchanged, \
+             {cells} register cells; all verified; {queue_commands} queue settings written\n{not_in_p4}"
+        );
+        out.show_as(&report, text)
     }
 }
 
@@ -71,19 +78,6 @@ struct PushReport {
     /// Mirror sessions, queue rates and depths, which are always written.
     queue_commands: usize,
     not_in_p4: Ignored,
-}
-
-impl fmt::Display for PushReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { thrift_port, pushed, queue_commands, not_in_p4 } = self;
-        let Pushed { written, modified, deleted, unchanged, cells } = pushed;
-        writeln!(
-            f,
-            "switch at port {thrift_port}: {written} written, {modified} modified, {deleted} deleted, {unchanged} unchanged, \
-             {cells} register cells; all verified; {queue_commands} queue settings written"
-        )?;
-        write!(f, "{not_in_p4}")
-    }
 }
 
 /// Check a configuration file of a switch, and summarise it.
@@ -107,7 +101,13 @@ impl CheckArgs {
         if !out.is_json() {
             eprint!("{}", Ignored::of(&plan, &config));
         }
-        out.show(&CheckReport { file, ports: switch.port.len(), entries: plan.entries.len() })
+        let (ports, entries) = (switch.port.len(), plan.entries.len());
+        let text = format!(
+            "{file} is valid: a BMv2 switch of {} and {}\n",
+            count(ports, "port"),
+            count(entries, "table entry")
+        );
+        out.show_as(&CheckReport { file, ports, entries }, text)
     }
 }
 
@@ -117,14 +117,6 @@ struct CheckReport {
     ports: usize,
     /// Table entries.
     entries: usize,
-}
-
-impl fmt::Display for CheckReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { file, ports, entries } = self;
-        let (ports, entries) = (count(*ports, "port"), count(*entries, "table entry"));
-        writeln!(f, "{file} is valid: a BMv2 switch of {ports} and {entries}")
-    }
 }
 
 /// Show the parameters of a running switch, as last pushed or set.
@@ -143,11 +135,12 @@ pub(crate) struct GetArgs {
 
 impl GetArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
-        let (iface, config) = Target { port: self.switch.thrift_port }.config()?;
+        let (iface, config) = self.switch.config()?;
         let is_shown = |key: &Key| !matches!(key, Key::DscpToTc(_)) || key.get(&config) != 0;
         let keys = if self.keys.is_empty() { Key::all().filter(is_shown).collect() } else { self.keys };
-        let parameters = keys.into_iter().map(|key| Parameter::new(key, &config)).collect();
-        out.show(&GetReport { iface, parameters })
+        let parameters: Vec<_> = keys.into_iter().map(|key| Parameter::new(key, &config)).collect();
+        let text = Parameter::table(&parameters);
+        out.show_as(&GetReport { iface, parameters }, text)
     }
 }
 
@@ -155,12 +148,6 @@ impl GetArgs {
 struct GetReport {
     iface: String,
     parameters: Vec<Parameter>,
-}
-
-impl fmt::Display for GetReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", Parameter::table(&self.parameters))
-    }
 }
 
 /// Change parameters of a running switch, atomically.
@@ -180,7 +167,7 @@ pub(crate) struct SetArgs {
 
 impl SetArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
-        Target { port: self.switch.thrift_port }.set(out, &self.changes)
+        self.switch.set(out, &self.changes)
     }
 }
 
@@ -218,7 +205,7 @@ impl ReadArgs {
             }
             None => {
                 let stored = StoredConfig::load(port)?;
-                Target { port }.check(&mut session, &program, &stored).context(
+                self.switch.check(&mut session, &program, &stored).context(
                     "the stored configuration of the switch is stale; specify its current one with `--config FILE`",
                 )?;
                 stored
@@ -286,38 +273,31 @@ fn target_name(port: u16) -> String {
     format!("bmv2:{port}")
 }
 
-/// A configured switch.
-#[derive(Clone, Copy, Debug)]
-struct Target {
-    /// Port of the switch's Thrift server.
-    port: u16,
-}
-
-impl Target {
+impl SwitchArgs {
     /// Name and parameters of the switch, if it still has the pushed configuration.
     fn config(self) -> anyhow::Result<(String, Config)> {
-        let stored = StoredConfig::load(self.port)?;
+        let stored = StoredConfig::load(self.thrift_port)?;
         let program = Program::embedded()?;
-        let mut session = Session::open(self.port)?;
+        let mut session = Session::open(self.thrift_port)?;
         self.check(&mut session, &program, &stored)?;
-        Ok((target_name(self.port), stored.config))
+        Ok((target_name(self.thrift_port), stored.config))
     }
 
     /// Changes parameters of the running switch, all or none.
     fn set(self, out: &mut Output<'_>, changes: &[Assignment]) -> anyhow::Result<()> {
-        let _claim = Claim::acquire(self.port)?;
-        let mut stored = StoredConfig::load(self.port)?;
+        let _claim = Claim::acquire(self.thrift_port)?;
+        let mut stored = StoredConfig::load(self.thrift_port)?;
         let program = Program::embedded()?;
         let old = stored.config;
         changes.iter().try_for_each(|change| change.apply(&mut stored.config))?;
         stored.config.validate()?;
         let plan = Plan::new(&program, &stored.config, &stored.switch)?;
-        let mut session = Session::open(self.port)?;
+        let mut session = Session::open(self.thrift_port)?;
         self.check(&mut session, &program, &StoredConfig { config: old, switch: stored.switch.clone() })?;
         push(&mut session, &plan)?;
-        stored.save(self.port)?;
+        stored.save(self.thrift_port)?;
         let keys: Vec<Key> = changes.iter().map(|change| change.key).collect();
-        let change = [Change { iface: target_name(self.port), old, new: stored.config }];
+        let change = [Change { iface: target_name(self.thrift_port), old, new: stored.config }];
         if let Err(error) = audit::Log::here().append(&change) {
             tracing::warn!(%error, "change applied but not recorded in the audit log");
         }
@@ -337,7 +317,7 @@ impl Target {
             format!(
                 "the switch at port {0} differs from the last push; run `dcqcn-lab p4 push --config FILE --thrift-port {0}` \
                  to update it",
-                self.port
+                self.thrift_port
             )
         })
     }

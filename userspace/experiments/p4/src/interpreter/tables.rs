@@ -140,7 +140,7 @@ fn match_len(model: &Model, table: &Table, entry: &Entry, packet: &Packet) -> Op
             }
             _ => u128::MAX,
         };
-        let (Match::Exact(wanted) | Match::Lpm(wanted, _)) = wanted else { return None };
+        let (Match::Exact(wanted) | Match::Lpm(wanted, _)) = wanted;
         if (value ^ wanted.bits()) & mask != 0 {
             return None;
         }

@@ -24,7 +24,7 @@ const IN_TRANSIT: (f64, u64) = (0.02, 8);
 
 /// Available information about the switch.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Switch<'a> {
+pub(super) struct KnownSwitch<'a> {
     /// Settings.
     pub(super) config: &'a Config,
     /// Whether the switch's counters can be read.
@@ -41,7 +41,7 @@ fn sum(record: &RunRecord, count: fn(&SentRecord) -> &Binned) -> u64 {
 }
 
 /// Checks that no packet was lost.
-pub(super) fn lossless(case: Case, record: &RunRecord, switch: Switch<'_>) -> Vec<Check> {
+pub(super) fn lossless(case: Case, record: &RunRecord, switch: KnownSwitch<'_>) -> Vec<Check> {
     let dropped = "RoCE packets dropped at the port";
     let drops = record.samples.last().map_or(0, |sample| sample.drops);
     let drops = if switch.is_read {
@@ -77,7 +77,7 @@ pub(super) fn load(case: Case, record: &RunRecord) -> Check {
 }
 
 /// Checks the utilisation of the port, and the shares.
-pub(super) fn shares(case: Case, record: &RunRecord, flood: bool, switch: Switch<'_>) -> Vec<Check> {
+pub(super) fn shares(case: Case, record: &RunRecord, flood: bool, switch: KnownSwitch<'_>) -> Vec<Check> {
     let window = record.steady();
     let (roce, flooded) = (record.roce_bytes.sum(window) as f64, record.flood_bytes.sum(window) as f64);
     let goodputs: Vec<_> =
@@ -142,7 +142,7 @@ fn share(config: &Config) -> Result<f64, String> {
 }
 
 /// Checks that ACKs and CNPs arrive with their DSCP, and pass the switch in their classes.
-pub(super) fn classes(record: &RunRecord, switch: Switch<'_>) -> Vec<Check> {
+pub(super) fn classes(record: &RunRecord, switch: KnownSwitch<'_>) -> Vec<Check> {
     let case = Case::Classes;
     let Answers { acks_by_dscp: acks, cnps_by_dscp: cnps, .. } = &record.answers;
     let cnp_dscp = u8::try_from(switch.config.scalars.cnp_dscp).unwrap_or(0);
@@ -206,12 +206,12 @@ fn marked(record: &RunRecord) -> u64 {
 
 /// Whether one sender alone could not fill the port, because its reaction point limits each QP to the port's rate. A
 /// lack of marks is no proof: a switch that does not mark is a fault to detect.
-fn cannot_congest(record: &RunRecord, switch: Switch<'_>) -> bool {
+fn cannot_congest(record: &RunRecord, switch: KnownSwitch<'_>) -> bool {
     record.senders == 1 && marked(record) == 0 && (record.flows.len() == 1 || !switch.is_slower)
 }
 
 /// The reaction: marks, and CNPs that take effect.
-pub(super) fn reaction(case: Case, record: &RunRecord, switch: Switch<'_>) -> Vec<Check> {
+pub(super) fn reaction(case: Case, record: &RunRecord, switch: KnownSwitch<'_>) -> Vec<Check> {
     if cannot_congest(record, switch) {
         return vec![Check::skipped(case, "marks and CNPs", UNCONGESTED)];
     }
@@ -228,7 +228,7 @@ pub(super) fn reaction(case: Case, record: &RunRecord, switch: Switch<'_>) -> Ve
 }
 
 /// Checks that marks, not pauses, limited the senders, if PFC may be sent.
-pub(super) fn unpaused(case: Case, record: &RunRecord, switch: Switch<'_>) -> Check {
+pub(super) fn unpaused(case: Case, record: &RunRecord, switch: KnownSwitch<'_>) -> Check {
     let what = "pauses (PFC) that the senders received";
     if switch.is_read && switch.config.pfc[ROCE_TC].tx == 0 {
         return Check::skipped(case, what, format!("pfc.{ROCE_TC}.tx is off, so the switch sends none"));

@@ -74,7 +74,7 @@ pub(super) fn run(bench: &Bench<'_>) -> Result<Vec<Check>> {
     let mut storm = Storm::open(neighbour, link_bps)?;
     let seen = Probe { wire, next: QPN }.run(&mut storm, detection, restoration);
     drop(running);
-    if let Some(attached) = attached {
+    if let Some(mut attached) = attached {
         attached.detach()?;
     }
     Ok(seen?.checks(detection, restoration))
