@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_tests::command::{Running, dcqcn_fleet, output_of};
 use dcqcn_tests::fleet::{Authority, Etcd, MockDaemon};
+use dcqcn_tests::require_installed;
 use dcqcn_tests::retry::{wait_for, wait_until};
 
 /// Commands of the page, without this test's certificates.
@@ -80,9 +81,7 @@ impl SecureFixture {
 
 #[test]
 fn agent_has_least_privileges() -> Result<()> {
-    if !Etcd::available("agent_has_least_privileges") {
-        return Ok(());
-    }
+    require_installed!("agent_has_least_privileges", Etcd);
     let dir = tempfile::tempdir()?;
     let secure = SecureFixture::new(dir.path())?;
     secure.set_up()?;
@@ -129,9 +128,7 @@ fn agent_has_least_privileges() -> Result<()> {
 
 #[test]
 fn service_restarts_for_new_certificates() -> Result<()> {
-    if !Etcd::available("service_restarts_for_new_certificates") {
-        return Ok(());
-    }
+    require_installed!("service_restarts_for_new_certificates", Etcd);
     let dir = tempfile::tempdir()?;
     let secure = SecureFixture::new(dir.path())?;
     let log = |name: &str| dir.path().join(format!("{name}.log"));
