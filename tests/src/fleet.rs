@@ -134,6 +134,23 @@ impl FleetFixture {
         output_of(&mut self.to_end(words)?)
     }
 
+    /// Starts a coordinator, which is killed when dropped.
+    pub fn coordinate(&self) -> Result<Running> {
+        Ok(Running(self.command(&["coordinate", "--tick", "100ms"])?.spawn()?))
+    }
+
+    /// Waits until the rollout is over.
+    pub fn wait_for_end(&self) -> Result<Duration> {
+        self.wait("the rollout is over", |status| Ok(status["rollout"]["is_over"] == true))
+    }
+
+    /// Waits until every daemon has this version of the fleet.
+    pub fn wait_for_version(&self, number: u64) -> Result<Duration> {
+        let name = format!("fleet {number}");
+        let what = format!("every host has version {number}");
+        self.wait_for_daemons(&what, |_, daemon| daemon.name().as_ref() == Some(&name))
+    }
+
     /// Writes a file for `apply` that sets `parameters` on every host.
     pub fn file(&self, rollout: &str, parameters: &str) -> Result<String> {
         let path = self.dir.path().join("fleet.toml");

@@ -22,8 +22,18 @@ pub fn runnable(test: &str, qdiscs: &[&str]) -> Result<bool> {
 /// Ends a test that needs root and these qdiscs if it cannot run: `require!("name", "htb")`.
 #[macro_export]
 macro_rules! require {
-    ($test:literal $(, $qdisc:literal)*) => {
+    ($test:expr $(, $qdisc:literal)*) => {
         if !$crate::skip::runnable($test, &[$($qdisc),*])? {
+            return Ok(());
+        }
+    };
+}
+
+/// Ends a test of a program that is not installed: `require_installed!("name", Etcd)`.
+#[macro_export]
+macro_rules! require_installed {
+    ($test:expr $(, $program:ty)+) => {
+        if $(!<$program>::available($test))||+ {
             return Ok(());
         }
     };

@@ -187,7 +187,7 @@ impl Vector {
 
     /// As [`Self::differences`], of the programs in the kernel. Needs root.
     pub fn kernel_differences(&self) -> Result<Vec<String>> {
-        const SIZES: Sizes = Sizes { rp_flows: 4_096, np_flows: 4_096 };
+        const SIZES: Sizes = Sizes { rp_flows: 1_024, np_flows: 1_024 };
         let port = Port::new(1, SIZES.rp_sets(), SIZES.np_sets());
         self.differences(&mut Kernel::new(SIZES, &Params::new(&self.config()?, port)?, 1)?)
     }

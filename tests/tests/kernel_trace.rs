@@ -17,7 +17,7 @@ const PROFILES: [(Profile, &str); 7] = [
     (Profile::Lab, "20mbit"),
 ];
 /// Events of a file.
-const EVENTS: usize = 3_000;
+const EVENTS: usize = 1_000;
 
 fn options(profile: Profile, changes: &[&str]) -> Options {
     let changes = changes.iter().map(|change| change.parse().expect("a change")).collect();

@@ -193,7 +193,7 @@ fn removed_peer_released_loopback_ignored() -> Result<()> {
 /// Number of interfaces of a large host: 128 by hand (`DCQCN_TEST_PORTS=128`), fewer if the tests run on every
 /// change, as each takes the verifier a second.
 fn ports() -> Result<usize> {
-    Ok(std::env::var("DCQCN_TEST_PORTS").map_or(Ok(24), |ports| ports.parse())?)
+    Ok(std::env::var("DCQCN_TEST_PORTS").map_or(Ok(12), |ports| ports.parse())?)
 }
 
 /// The file of a large host: by hand with tables of the default size (`DCQCN_TEST_FLOWS=65536`), otherwise with small ones.

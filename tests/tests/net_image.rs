@@ -17,7 +17,7 @@ use dcqcn_tests::fleet::Etcd;
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::manifests::{directory, documents};
 use dcqcn_tests::retry::{wait, wait_value};
-use dcqcn_tests::skip::runnable;
+use dcqcn_tests::{require, require_installed};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -243,9 +243,8 @@ fn probe(pair: &Pair, path: &str) -> Result<String> {
 #[test]
 fn image_serves_node_and_rollout() -> Result<()> {
     let test = "image_serves_node_and_rollout";
-    if !runnable(test, &[])? || !Etcd::available(test) {
-        return Ok(());
-    }
+    require!(test);
+    require_installed!(test, Etcd);
     let Some(archive) = std::env::var_os(IMAGE).map(PathBuf::from) else {
         eprintln!("SKIPPED {test}: there is no image: {IMAGE} does not name one");
         return Ok(());

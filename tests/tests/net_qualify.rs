@@ -31,7 +31,7 @@ fn linux_qualifies_as_switch() -> Result<()> {
     require!("linux_qualifies_as_switch", "htb", "tbf");
     let directory = tempfile::tempdir()?;
     let junit = directory.path().join("qualify.xml");
-    let options = format!("--duration 5s --rounds 60 --junit {}", junit.display());
+    let options = format!("--duration 3s --rounds 30 --junit {}", junit.display());
     while_busy(3, || {
         let (code, report) = qualify(&options)?;
         ensure!((code, checks(&report, "failed").len()) == (0, 0), "{code}: {report}");
@@ -49,10 +49,10 @@ fn planted_fault_found_in_its_row() -> Result<()> {
     require!("planted_fault_found_in_its_row", "htb", "tbf");
     // Options, and the starts of the lines that must fail.
     let faults: [(&str, &[&str]); 4] = [
-        ("--case marking --rounds 40 --set wred.3.ecn=off", &["marked at", "marked above"]),
-        ("--case marking --rounds 40 --set wred.3.queue_limit=20KB", &["marked at", "marked above"]),
+        ("--case marking --rounds 20 --set wred.3.ecn=off", &["marked at", "marked above"]),
+        ("--case marking --rounds 20 --set wred.3.queue_limit=20KB", &["marked at", "marked above"]),
         (
-            "--case incast --duration 3s --buffer 30KB",
+            "--case incast --duration 2s --buffer 30KB",
             &[
                 "RoCE packets dropped",
                 "NAKs",
@@ -63,7 +63,7 @@ fn planted_fault_found_in_its_row() -> Result<()> {
                 "share",
             ],
         ),
-        ("--case classes --duration 3s --set tc_to_queue.6=3", &["queue of CNPs"]),
+        ("--case classes --duration 2s --set tc_to_queue.6=3", &["queue of CNPs"]),
     ];
     for (options, lines) in faults {
         let (code, report) = qualify(options)?;

@@ -91,10 +91,11 @@ fn terminal() -> Result<(OwnedFd, OwnedFd)> {
     Ok((master, slave))
 }
 
-/// Waits until the process handles SIGTERM, and the soak test has begun.
+/// Waits until the process handles the signals, which it may inherit as ignored, and the soak test has begun.
 fn wait_ready(running: &mut Running, line: &str) -> Result<()> {
-    let bit = 1_u64 << (Signal::SIGTERM as u64 - 1);
-    wait_until("it does not handle SIGTERM", || {
+    let bits: u64 =
+        [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].map(|signal| 1 << (signal as u64 - 1)).iter().sum();
+    wait_until("it does not handle SIGTERM, SIGINT and SIGHUP", || {
         if let Some(status) = running.0.try_wait()? {
             bail!("it exited ({status})");
         }
@@ -103,7 +104,7 @@ fn wait_ready(running: &mut Running, line: &str) -> Result<()> {
             let line = status.lines().find_map(|line| line.strip_prefix(field)).context("no mask")?;
             Ok(u64::from_str_radix(line.trim(), 16)?)
         };
-        Ok((mask("SigBlk:")? | mask("SigCgt:")?) & bit != 0)
+        Ok((mask("SigBlk:")? | mask("SigCgt:")?) & bits == bits)
     })?;
     if line.starts_with("dcqcn-soak") { wait_until_running(running) } else { Ok(()) }
 }

@@ -155,9 +155,9 @@ fn random_change(numbers: &mut Numbers, keys: &[Key]) -> Option<(Key, u64)> {
 }
 
 #[test]
-fn thousand_random_changes_converge() -> Result<()> {
-    const CHANGES: usize = 1_000;
-    require!("thousand_random_changes_converge");
+fn random_changes_converge() -> Result<()> {
+    const CHANGES: usize = 300;
+    require!("random_changes_converge");
     let lab = Lab::new("random")?;
     for iface in ["a0", "b0"] {
         lab.ok(&format!("attach {iface} --pacer none --flows 64 --set link_rate=1gbit"))?;

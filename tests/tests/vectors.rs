@@ -8,7 +8,7 @@ use dcqcn_loader::dataplane::Sizes;
 use dcqcn_replay::{P4, Reference};
 use dcqcn_tests::vectors;
 
-const SIZES: Sizes = Sizes { rp_flows: 4_096, np_flows: 4_096 };
+const SIZES: Sizes = Sizes { rp_flows: 1_024, np_flows: 1_024 };
 
 #[test]
 fn reference_engine_passes_vectors() {

@@ -8,7 +8,6 @@ mod guide;
 mod impaired;
 mod incast;
 mod interrupt;
-mod inverse;
 mod killed;
 mod live;
 mod many;
@@ -86,8 +85,6 @@ pub const SCENARIOS: &[Scenario] = scenarios! {
         "the incast with an IB MTU of 4096 bytes";
     "vlan", 90, incast::vlan;
         "the incast with tags on the way to the receiver";
-    "inverse", 150, inverse::run;
-        "cost of dcqcn attached and idle";
     "faults", 150, faults::run;
         "forged CNPs, and more flows than the table has slots";
     "five-minutes", 180, guide::five_minutes;

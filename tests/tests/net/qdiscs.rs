@@ -65,7 +65,7 @@ fn full_buffer_shows_backlog_and_drops() -> Result<()> {
     let stats = netlink.qdisc_stats(ifindex, leaf)?;
     assert!(stats.backlog_packets > 2 && stats.backlog_packets <= 8 && stats.drops > 5, "{stats:?}");
     let error = netlink.qdisc_stats(ifindex, Handle::new(1, 0x77)).expect_err("no such class").to_string();
-    assert!(error.contains("near0") && error.contains("1:77"), "{error}");
+    assert!(error.contains("a0") && error.contains("1:77"), "{error}");
     Ok(())
 }
 
@@ -123,7 +123,7 @@ fn netlink_requests_equal_tc() -> Result<()> {
         ("pfifo limit 42", QdiscSpec::Pfifo { limit: 42 }),
     ];
     for (arguments, spec) in cases {
-        pair.tc(&format!("qdisc replace dev near0 root handle 1: {arguments}"))?;
+        pair.tc(&format!("qdisc replace dev a0 root handle 1: {arguments}"))?;
         let theirs = netlink.root_qdisc(ifindex)?.context("root")?;
         netlink.delete_root(ifindex)?;
         netlink.replace_root(ifindex, ROOT, &spec)?;
@@ -133,10 +133,10 @@ fn netlink_requests_equal_tc() -> Result<()> {
     }
 
     let shown = |pair: &Pair| -> Result<String> {
-        Ok(pair.tc("-d qdisc show dev near0")? + &pair.tc("-d class show dev near0")?)
+        Ok(pair.tc("-d qdisc show dev a0")? + &pair.tc("-d class show dev a0")?)
     };
-    pair.tc("qdisc add dev near0 root handle 1: htb default 0x10 direct_qlen 77")?;
-    pair.tc("class add dev near0 parent 1: classid 1:10 htb rate 1gbit ceil 2gbit \
+    pair.tc("qdisc add dev a0 root handle 1: htb default 0x10 direct_qlen 77")?;
+    pair.tc("class add dev a0 parent 1: classid 1:10 htb rate 1gbit ceil 2gbit \
          burst 125000 cburst 250000 quantum 3000 prio 3")?;
     let theirs = shown(&pair)?;
     netlink.replace_root(ifindex, ROOT, &QdiscSpec::Htb { default_minor: 0x10, direct_qlen: 77 })?;
@@ -180,9 +180,9 @@ fn root_qdisc_restored() -> Result<()> {
     ];
     for setup in configured {
         if let Some(setup) = setup {
-            pair.tc(&format!("qdisc replace dev near0 root {setup}"))?;
+            pair.tc(&format!("qdisc replace dev a0 root {setup}"))?;
         }
-        let show = || pair.tc("-j -d qdisc show dev near0");
+        let show = || pair.tc("-j -d qdisc show dev a0");
         let before = show()?;
         let saved = netlink.save_qdisc(ifindex, Handle::ROOT)?;
         assert_eq!(saved.is_default(), setup.is_none());
@@ -195,7 +195,7 @@ fn root_qdisc_restored() -> Result<()> {
         netlink.set_tx_queue_len(ifindex, 5)?;
         netlink.restore_qdisc(ifindex, Handle::ROOT, ("htb", ROOT), &saved)?;
         assert_eq!(show()?, before, "{saved}");
-        assert_eq!(netlink.link("near0")?.tx_queue_len, 5);
+        assert_eq!(netlink.link("a0")?.tx_queue_len, 5);
         netlink.set_tx_queue_len(ifindex, saved.tx_queue_len)?;
         pair.send(3, 100)?;
         let seen = |stats: Stats| (stats.packets, stats.backlog_packets);
@@ -225,20 +225,20 @@ fn unrestorable_qdisc_rejected() -> Result<()> {
         Ok(error.to_string())
     };
 
-    pair.tc("qdisc add dev near0 root handle 5: htb")?;
-    pair.tc("class add dev near0 parent 5: classid 5:1 htb rate 1gbit")?;
+    pair.tc("qdisc add dev a0 root handle 5: htb")?;
+    pair.tc("class add dev a0 parent 5: classid 5:1 htb rate 1gbit")?;
     let message = refusal()?;
     assert!(
-        ["near0", "htb", "5:", "classes: 1", "--pacer none"].iter().all(|part| message.contains(part)),
+        ["a0", "htb", "5:", "classes: 1", "--pacer none"].iter().all(|part| message.contains(part)),
         "{message}"
     );
 
-    pair.tc("qdisc replace dev near0 root handle 6: tbf rate 1mbit burst 2000 limit 9000")?;
-    pair.tc("qdisc add dev near0 parent 6:1 handle 7: pfifo limit 5")?;
+    pair.tc("qdisc replace dev a0 root handle 6: tbf rate 1mbit burst 2000 limit 9000")?;
+    pair.tc("qdisc add dev a0 parent 6:1 handle 7: pfifo limit 5")?;
     let message = refusal()?;
     assert!(message.contains("pfifo 7:"), "{message}");
 
-    pair.tc("qdisc replace dev near0 root handle 9: stab overhead 24 linklayer ethernet pfifo limit 5")?;
+    pair.tc("qdisc replace dev a0 root handle 9: stab overhead 24 linklayer ethernet pfifo limit 5")?;
     let message = refusal()?;
     assert!(message.contains("size table"), "{message}");
     Ok(())

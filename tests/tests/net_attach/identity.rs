@@ -17,7 +17,6 @@ use dcqcn_tests::kill::{self, Tc};
 use dcqcn_tests::lab::{Lab, assert_contains};
 use dcqcn_tests::leftover::{freed, problems, state, tables};
 use dcqcn_tests::require;
-use dcqcn_tests::skip::runnable;
 use dcqcn_tests::tap::Tap;
 use serde_json::Value;
 
@@ -77,9 +76,7 @@ fn recreated_namespace_with_same_names() -> Result<()> {
 #[test]
 fn reused_netns_inode_journal_discarded() -> Result<()> {
     const NAME: &str = "reused_netns_inode_journal_discarded";
-    if !runnable(NAME, &[])? {
-        return Ok(());
-    }
+    require!(NAME);
     const FLOWS: u32 = 1_251;
     let dcqcn = |line: &str| output_of(&mut dcqcn_tests::command::dcqcn(line)?);
     let name = format!("dcqcn-test-{}-pinless", std::process::id());
@@ -273,9 +270,7 @@ fn inline_ports_share_the_slower_rate() -> Result<()> {
 #[test]
 fn link_kinds_attach_or_are_rejected() -> Result<()> {
     const TEST: &str = "link_kinds_attach_or_are_rejected";
-    if !runnable(TEST, &[])? {
-        return Ok(());
-    }
+    require!(TEST);
     let lab = Lab::new("kinds")?;
     for (name, make) in [
         ("br0", "ip link add br0 type bridge"),

@@ -15,7 +15,6 @@ use dcqcn_tests::leftover::state;
 use dcqcn_tests::packets::Roce;
 use dcqcn_tests::require;
 use dcqcn_tests::retry::{wait, wait_value};
-use dcqcn_tests::skip::runnable;
 use dcqcn_tests::socket::TIMEOUT;
 use nix::sys::signal::Signal;
 
@@ -88,9 +87,7 @@ fn links_matched_by_other_properties() -> Result<()> {
 #[test]
 fn removed_program_reported_reload_reattaches() -> Result<()> {
     let name = "removed_program_reported_reload_reattaches";
-    if !runnable(name, &[])? {
-        return Ok(());
-    }
+    require!(name);
     let pair = Pair::new("taken-off")?;
     pair.a.netlink()?.set_up(pair.a.index("lo")?, true)?;
     let dir = tempfile::tempdir()?;

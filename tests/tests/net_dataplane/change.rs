@@ -145,7 +145,7 @@ impl Random {
 
 #[test]
 fn random_changes_under_traffic_are_atomic() -> Result<()> {
-    const CHANGES: usize = 1_000;
+    const CHANGES: usize = 300;
     require!("random_changes_under_traffic_are_atomic");
     let pair = Pair::new("change")?;
     pair.a.attach("a0", Role::Host, &["link_rate=1gbit", "cp_enable=on"])?;

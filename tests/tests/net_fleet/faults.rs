@@ -4,40 +4,34 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use dcqcn_tests::fleet::{Behaviour, Etcd, FleetFixture};
+use dcqcn_tests::require_installed;
 
 const FAST: &str = "canary = 1\nwave = 2\nmax_unavailable = 2\nsoak = '1s'\npatience = '15s'";
 
 #[test]
 fn rollout_survives_killed_members() -> Result<()> {
-    if !Etcd::available("rollout_survives_killed_members") {
-        return Ok(());
-    }
+    require_installed!("rollout_survives_killed_members", Etcd);
     let mut fixture = FleetFixture::new(3, 4)?;
     // In the middle of applying: slow enough to be hit.
     fixture.daemons["h002"].be(Behaviour::Slow(Duration::from_millis(500)));
     fixture.text(&["apply", &fixture.file(FAST, "rpg_gd = 12")?])?;
-    let mut coordinator = fixture.command(&["coordinate", "--tick", "100ms"])?.spawn()?;
+    let coordinator = fixture.coordinate()?;
     fixture.wait_for_daemons("a canary has the version", |host, daemon| {
         host != "h000" || daemon.name().is_some()
     })?;
-    coordinator.kill()?;
-    coordinator.wait()?;
+    drop(coordinator);
     let leader = fixture.etcd.leader()?;
     fixture.etcd.kill(leader)?;
-    let mut coordinator = fixture.command(&["coordinate", "--tick", "100ms"])?.spawn()?;
+    let coordinator = fixture.coordinate()?;
     fixture.wait_for_daemons("the second wave began", |host, daemon| {
         host != "h001" || daemon.name().is_some()
     })?;
     fixture.kill_agent("h002")?;
     fixture.begin_agent("h002")?;
     fixture.etcd.begin(leader)?;
-    let done = fixture.wait("the rollout is complete", |status| Ok(status["rollout"]["is_over"] == true));
-    coordinator.kill()?;
-    coordinator.wait()?;
-    done?;
-    fixture.wait_for_daemons("every host has the version", |_, daemon| {
-        daemon.name().as_deref() == Some("fleet 1")
-    })?;
+    fixture.wait_for_end()?;
+    drop(coordinator);
+    fixture.wait_for_version(1)?;
     for daemon in fixture.daemons.values() {
         assert_eq!(daemon.names(), [Some("fleet 1".to_owned())], "once");
     }
@@ -48,9 +42,7 @@ const QUICK: &str = "canary = 1\nwave = 3\nmax_unavailable = 3\nsoak = '0s'\npat
 
 #[test]
 fn full_etcd_reported_then_resumes() -> Result<()> {
-    if !Etcd::available("full_etcd_reported_then_resumes") {
-        return Ok(());
-    }
+    require_installed!("full_etcd_reported_then_resumes", Etcd);
     let fixture = FleetFixture::with(Etcd::start(1, &["--quota-backend-bytes", "2097152"])?, 2)?;
     let apply = |gd: u8| {
         fixture.run(&["apply", &fixture.file(QUICK, &format!("rpg_gd = {gd}"))?, "--wait", "--tick", "100ms"])
@@ -80,8 +72,6 @@ fn full_etcd_reported_then_resumes() -> Result<()> {
     }
     let done = apply(13)?;
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    fixture.wait_for_daemons("every host has the version", |_, daemon| {
-        daemon.name().as_deref() == Some("fleet 2")
-    })?;
+    fixture.wait_for_version(2)?;
     Ok(())
 }

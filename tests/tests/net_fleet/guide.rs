@@ -15,7 +15,7 @@ use dcqcn_tests::fleet::Etcd;
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::packets::Roce;
 use dcqcn_tests::retry::wait_value;
-use dcqcn_tests::skip::runnable;
+use dcqcn_tests::{require, require_installed};
 
 const PAGE: &str = include_str!("../../../docs/how-to/fleet.md");
 /// A port whose queue drains slowly enough for bursts to be seen in it.
@@ -106,9 +106,8 @@ fn file() -> Result<String> {
 #[test]
 fn guide_runs_on_real_hosts() -> Result<()> {
     let name = "guide_runs_on_real_hosts";
-    if !runnable(name, &[])? || !Etcd::available(name) {
-        return Ok(());
-    }
+    require!(name);
+    require_installed!(name, Etcd);
     let dir = tempfile::tempdir()?;
     let etcd = Etcd::start(1, &[])?;
     let names = ["st1", "st2", "st3"];

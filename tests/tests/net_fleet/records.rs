@@ -7,6 +7,7 @@ use std::thread;
 use anyhow::{Result, ensure};
 use dcqcn_tests::command::dcqcn_fleet;
 use dcqcn_tests::fleet::{Behaviour, Etcd, FleetFixture};
+use dcqcn_tests::require_installed;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -26,9 +27,7 @@ fn put(fixture: &FleetFixture, key: &str, value: &str) -> Result<()> {
 
 #[test]
 fn unreadable_record_affects_only_its_host() -> Result<()> {
-    if !Etcd::available("unreadable_record_affects_only_its_host") {
-        return Ok(());
-    }
+    require_installed!("unreadable_record_affects_only_its_host", Etcd);
     let fixture = FleetFixture::new(1, 3)?;
     let long = "x".repeat(100_000);
     for (key, value) in [
@@ -56,9 +55,7 @@ fn unreadable_record_affects_only_its_host() -> Result<()> {
 
 #[test]
 fn deleted_version_number_is_not_reused() -> Result<()> {
-    if !Etcd::available("deleted_version_number_is_not_reused") {
-        return Ok(());
-    }
+    require_installed!("deleted_version_number_is_not_reused", Etcd);
     let fixture = FleetFixture::new(1, 3)?;
     for gd in [11, 12, 13] {
         apply(&fixture, QUICK, &format!("rpg_gd = {gd}"))?;
@@ -78,9 +75,7 @@ fn deleted_version_number_is_not_reused() -> Result<()> {
 
 #[test]
 fn prune_runs_during_a_rollout() -> Result<()> {
-    if !Etcd::available("prune_runs_during_a_rollout") {
-        return Ok(());
-    }
+    require_installed!("prune_runs_during_a_rollout", Etcd);
     let fixture = FleetFixture::new(1, 1)?;
     for first in (1..=1_024).step_by(128) {
         let version = |number: u64| (format!("/dcqcn/versions/{number:010}"), "{}".to_owned());
@@ -109,9 +104,7 @@ fn prune_runs_during_a_rollout() -> Result<()> {
 
 #[test]
 fn resume_and_abort_need_a_coordinator() -> Result<()> {
-    if !Etcd::available("resume_and_abort_need_a_coordinator") {
-        return Ok(());
-    }
+    require_installed!("resume_and_abort_need_a_coordinator", Etcd);
     let fixture = FleetFixture::new(1, 2)?;
     let applied = fixture.run(&["apply", &fixture.file(WATCHED, "rpg_gd = 12")?])?;
     let warning = String::from_utf8_lossy(&applied.stderr).into_owned();
@@ -130,9 +123,7 @@ fn resume_and_abort_need_a_coordinator() -> Result<()> {
 
 #[test]
 fn interrupted_apply_is_not_a_coordinator() -> Result<()> {
-    if !Etcd::available("interrupted_apply_is_not_a_coordinator") {
-        return Ok(());
-    }
+    require_installed!("interrupted_apply_is_not_a_coordinator", Etcd);
     let fixture = FleetFixture::new(1, 2)?;
     let words = ["apply", &fixture.file(WATCHED, "rpg_gd = 12")?, "--wait", "--tick", "100ms"];
     let mut command = fixture.command(&words)?;
@@ -159,10 +150,9 @@ fn interrupted_apply_is_not_a_coordinator() -> Result<()> {
 
 #[test]
 fn silent_canary_rolls_back() -> Result<()> {
-    if !Etcd::available("silent_canary_rolls_back") {
-        return Ok(());
-    }
+    require_installed!("silent_canary_rolls_back", Etcd);
     let fixture = FleetFixture::new(1, 4)?;
+    let rollout = WATCHED.replace("'3s'", "'1500ms'");
     for (nature, words) in
         [(Behaviour::Silent, "has had no data packet"), (Behaviour::Half, "data packets per second")]
     {
@@ -174,7 +164,7 @@ fn silent_canary_rolls_back() -> Result<()> {
         })?;
         fixture.daemons["h000"].be(nature);
         let output =
-            fixture.run(&["apply", &fixture.file(WATCHED, "rpg_gd = 12")?, "--wait", "--tick", "100ms"])?;
+            fixture.run(&["apply", &fixture.file(&rollout, "rpg_gd = 12")?, "--wait", "--tick", "100ms"])?;
         let message = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.code() == Some(1) && message.contains(words), "{message}");
         assert!(fixture.daemons.iter().skip(1).all(|(_, daemon)| daemon.names().is_empty()));
@@ -184,9 +174,7 @@ fn silent_canary_rolls_back() -> Result<()> {
 
 #[test]
 fn apply_of_one_group_keeps_the_others() -> Result<()> {
-    if !Etcd::available("apply_of_one_group_keeps_the_others") {
-        return Ok(());
-    }
+    require_installed!("apply_of_one_group_keeps_the_others", Etcd);
     let fixture = FleetFixture::new(1, 2)?;
     apply(&fixture, QUICK, "rpg_gd = 12")?;
     let file = fixture.file(QUICK, "rpg_gd = 13")?;
@@ -199,9 +187,7 @@ fn apply_of_one_group_keeps_the_others() -> Result<()> {
 
 #[test]
 fn stopped_etcd_is_not_a_rejection() -> Result<()> {
-    if !Etcd::available("stopped_etcd_is_not_a_rejection") {
-        return Ok(());
-    }
+    require_installed!("stopped_etcd_is_not_a_rejection", Etcd);
     let fixture = FleetFixture::new(1, 1)?;
     fixture.etcd.signal(0, Signal::SIGSTOP)?;
     let output = fixture.run(&["status"])?;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use dcqcn_tests::fleet::{Behaviour, Clock, Etcd, FleetFixture};
+use dcqcn_tests::require_installed;
 
 /// As fast as metrics allow: agents sample four times a second.
 const FAST: &str = "canary = 1\nwave = 3\nmax_unavailable = 3\nsoak = '1500ms'\npatience = '8s'";
@@ -16,9 +17,7 @@ fn apply<'a>(file: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 
 #[test]
 fn good_change_completes_bad_rolls_back() -> Result<()> {
-    if !Etcd::available("good_change_completes_bad_rolls_back") {
-        return Ok(());
-    }
+    require_installed!("good_change_completes_bad_rolls_back", Etcd);
     let mut fixture = FleetFixture::new(1, 5)?;
     let good = fixture.file(FAST, "rpg_gd = 12")?;
     let plan = fixture.text(&["apply", &good, "--dry-run"])?;
@@ -56,9 +55,7 @@ fn good_change_completes_bad_rolls_back() -> Result<()> {
     assert!(
         String::from_utf8_lossy(&refused.stderr).contains("h003 rejects version 3: this host's own bounds")
     );
-    fixture.wait_for_daemons("all hosts are rolled back", |_, daemon| {
-        daemon.name().as_deref() == Some("fleet 1")
-    })?;
+    fixture.wait_for_version(1)?;
     fixture.daemons["h003"].be(Behaviour::Good);
 
     // A host that returns after the rollout, and a new host.
@@ -76,19 +73,13 @@ fn good_change_completes_bad_rolls_back() -> Result<()> {
     fixture.wait_for_daemons("the returned host has the version", |host, daemon| {
         host == "h005" || daemon.name().as_deref() == Some("fleet 4")
     })?;
-    let mut coordinator = fixture.command(&["coordinate", "--tick", "100ms"])?.spawn()?;
-    let welcomed = fixture.wait_for_daemons("the new host has the version", |_, daemon| {
-        daemon.name().as_deref() == Some("fleet 4")
-    });
-    coordinator.kill()?;
-    coordinator.wait()?;
-    welcomed?;
+    let coordinator = fixture.coordinate()?;
+    fixture.wait_for_version(4)?;
+    drop(coordinator);
 
     // A change of a host by another client is detected.
     fixture.daemons["h001"].forget();
-    fixture.wait_for_daemons("the version is requested again", |_, daemon| {
-        daemon.name().as_deref() == Some("fleet 4")
-    })?;
+    fixture.wait_for_version(4)?;
 
     let history = fixture.text(&["history"])?;
     for words in ["a first try", "done", "rolled back", "h003 rejects version 3"] {
@@ -102,9 +93,7 @@ fn good_change_completes_bad_rolls_back() -> Result<()> {
 
 #[test]
 fn one_rollout_at_a_time() -> Result<()> {
-    if !Etcd::available("one_rollout_at_a_time") {
-        return Ok(());
-    }
+    require_installed!("one_rollout_at_a_time", Etcd);
     let fixture = FleetFixture::new(1, 3)?;
     let quick = "canary = 1\nwave = 3\nmax_unavailable = 3\nsoak = '0s'\npatience = '8s'";
     fixture.text(&apply(&fixture.file(quick, "rpg_gd = 12")?, &[]))?;
@@ -113,7 +102,7 @@ fn one_rollout_at_a_time() -> Result<()> {
     let second = fixture.run(&["apply", &fixture.file(quick, "rpg_gd = 14")?])?;
     assert!(String::from_utf8_lossy(&second.stderr).contains("the rollout of version 2 by "), "{second:?}");
     fixture.text(&["pause"])?;
-    let mut coordinator = fixture.command(&["coordinate", "--tick", "100ms"])?.spawn()?;
+    let coordinator = fixture.coordinate()?;
     std::thread::sleep(Duration::from_secs(1));
     assert!(fixture.daemons.values().all(|daemon| daemon.name().as_deref() == Some("fleet 1")));
     fixture.text(&["resume"])?;
@@ -121,13 +110,9 @@ fn one_rollout_at_a_time() -> Result<()> {
         host != "h000" || daemon.name().as_deref() == Some("fleet 2")
     })?;
     fixture.text(&["abort", "--why", "a mistake"])?;
-    let ended = fixture.wait("the version is rolled back", |status| Ok(status["rollout"]["is_over"] == true));
-    coordinator.kill()?;
-    coordinator.wait()?;
-    ended?;
-    fixture.wait_for_daemons("all hosts are rolled back", |_, daemon| {
-        daemon.name().as_deref() == Some("fleet 1")
-    })?;
+    fixture.wait_for_end()?;
+    drop(coordinator);
+    fixture.wait_for_version(1)?;
     assert!(fixture.text(&["history"])?.contains(": a mistake"));
     assert!(fixture.run(&["abort"])?.status.code() == Some(1));
     fixture.text(&[&["rollback", "0"], &WAIT[..]].concat())?;
@@ -139,9 +124,7 @@ fn one_rollout_at_a_time() -> Result<()> {
 #[test]
 fn simultaneous_applies_begin_one_rollout() -> Result<()> {
     const NAME: &str = "simultaneous_applies_begin_one_rollout";
-    if !Etcd::available(NAME) || !Clock::available(NAME) {
-        return Ok(());
-    }
+    require_installed!(NAME, Etcd, Clock);
     let fixture = FleetFixture::new(1, 3)?;
     let clock = Clock::new()?;
     let quick = "canary = 1\nwave = 3\nmax_unavailable = 3\nsoak = '0s'\npatience = '8s'";
@@ -166,25 +149,21 @@ fn simultaneous_applies_begin_one_rollout() -> Result<()> {
 
 #[test]
 fn rejected_rollback_is_retried() -> Result<()> {
-    if !Etcd::available("rejected_rollback_is_retried") {
-        return Ok(());
-    }
+    require_installed!("rejected_rollback_is_retried", Etcd);
     let fixture = FleetFixture::new(1, 3)?;
     let rollout = "canary = 1\nwave = 3\nmax_unavailable = 3\nsoak = '5s'\npatience = '4s'";
     let quick = rollout.replace("'5s'", "'0s'");
     fixture.text(&apply(&fixture.file(&quick, "rpg_gd = 12")?, &[]))?;
     fixture.text(&["apply", &fixture.file(rollout, "rpg_gd = 13")?])?;
-    let mut coordinator = fixture.command(&["coordinate", "--tick", "100ms"])?.spawn()?;
+    let coordinator = fixture.coordinate()?;
     let host = &fixture.daemons["h000"];
     fixture.wait_for_daemons("the canary has the version", |name, daemon| {
         name != "h000" || daemon.name().as_deref() == Some("fleet 2")
     })?;
     host.be(Behaviour::Refuses);
     fixture.text(&["abort"])?;
-    let ended = fixture.wait("the version is rolled back", |status| Ok(status["rollout"]["is_over"] == true));
-    coordinator.kill()?;
-    coordinator.wait()?;
-    ended?;
+    fixture.wait_for_end()?;
+    drop(coordinator);
     let status = fixture.status()?.to_string();
     for words in ["h000 cannot roll back to version 1: this host's own bounds", "; 1 have not"] {
         assert!(status.contains(words), "{words}: {status}");
@@ -193,9 +172,7 @@ fn rejected_rollback_is_retried() -> Result<()> {
     let plan = fixture.text(&["apply", &fixture.file(&quick, "rpg_gd = 12")?, "--dry-run"])?;
     assert_eq!(plan, "version 3, first: h000\n");
     host.be(Behaviour::Good);
-    fixture.wait_for_daemons("the host has version 1 again", |_, daemon| {
-        daemon.name().as_deref() == Some("fleet 1")
-    })?;
+    fixture.wait_for_version(1)?;
     assert_eq!(host.names(), ["fleet 1", "fleet 2", "fleet 1"].map(|name| Some(name.to_owned())));
     fixture.wait("the reason is reported", |status| Ok(status["hosts"][0]["has"] == 1))?;
     Ok(())

@@ -11,7 +11,7 @@ use dcqcn_tests::command::{Running, dcqcn_fleet};
 use dcqcn_tests::fleet::{Etcd, FleetFixture, MockDaemon};
 use dcqcn_tests::host::{Host, Pair};
 use dcqcn_tests::retry::{wait, wait_value};
-use dcqcn_tests::skip::runnable;
+use dcqcn_tests::{require, require_installed};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -38,9 +38,8 @@ fn output(host: &Host, words: &[&str]) -> Result<Output> {
 #[test]
 fn partitioned_host_keeps_config_then_follows() -> Result<()> {
     let test = "partitioned_host_keeps_config_then_follows";
-    if !runnable(test, &[])? || !Etcd::available(test) {
-        return Ok(());
-    }
+    require!(test);
+    require_installed!(test, Etcd);
     // etcd and h0 on one side of a wire, h1 on the other.
     let pair = Pair::new("apart")?;
     for (host, iface, number) in [(&pair.a, "a0", 1), (&pair.b, "b0", 2)] {
@@ -105,9 +104,7 @@ const FAKETIME: &str = "LD_PRELOAD=/usr/$LIB/faketime/libfaketime.so.1";
 fn clock_skew_changes_nothing() -> Result<()> {
     let test = "clock_skew_changes_nothing";
     let path = std::env::var_os("PATH").unwrap_or_default();
-    if !Etcd::available(test) {
-        return Ok(());
-    }
+    require_installed!(test, Etcd);
     if !std::env::split_paths(&path).any(|dir| dir.join("faketime").is_file()) {
         eprintln!("SKIPPED {test}: no faketime on PATH (Debian: faketime)");
         return Ok(());
@@ -134,10 +131,8 @@ fn clock_skew_changes_nothing() -> Result<()> {
         let clock = ["env", FAKETIME, &format!("FAKETIME={shift}")];
         coordinators.push(Running(fixture.command_under(&clock, &words)?.spawn()?));
     }
-    let took = fixture.wait("the rollout is complete", |status| Ok(status["rollout"]["is_over"] == true))?;
-    fixture.wait_for_daemons("every host has the version", |_, daemon| {
-        daemon.name().as_deref() == Some("fleet 1")
-    })?;
+    let took = fixture.wait_for_end()?;
+    fixture.wait_for_version(1)?;
     for daemon in fixture.daemons.values() {
         assert_eq!(daemon.names(), [Some("fleet 1".to_owned())], "once");
     }
@@ -149,9 +144,7 @@ fn clock_skew_changes_nothing() -> Result<()> {
 #[test]
 fn duplicate_agents_reported() -> Result<()> {
     let test = "duplicate_agents_reported";
-    if !Etcd::available(test) {
-        return Ok(());
-    }
+    require_installed!(test, Etcd);
     let fixture = FleetFixture::new(1, 2)?;
     let of = |status: &Value, host: &str| -> String {
         let hosts = status["hosts"].as_array().into_iter().flatten();
@@ -170,9 +163,7 @@ fn duplicate_agents_reported() -> Result<()> {
 
 #[test]
 fn agent_has_the_name_of_its_machine() -> Result<()> {
-    if !Etcd::available("agent_has_the_name_of_its_machine") {
-        return Ok(());
-    }
+    require_installed!("agent_has_the_name_of_its_machine", Etcd);
     let fixture = FleetFixture::new(1, 0)?;
     // Hides `/proc/sys`, as `ProcSubset=pid` in the units does.
     let script = |name: &str| {

@@ -7,13 +7,14 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_tests::browser::Browser;
 use dcqcn_tests::fleet::{Etcd, FleetFixture, MockDaemon};
+use dcqcn_tests::require_installed;
 use serde_json::json;
 
 use super::fixture::{Page, TOKEN};
 use super::seen::{check_accessibility, picture};
 
 /// Time of watching the browser for long tasks, and attempts, as the machine has other load.
-const WATCH_TIME: Duration = Duration::from_secs(8);
+const WATCH_TIME: Duration = Duration::from_secs(3);
 const TRIES: usize = 5;
 
 /// A hundred hosts, as agents would report them, in their `round`.
@@ -55,9 +56,7 @@ fn check_no_long_task(browser: &mut Browser, what: &str) -> Result<()> {
 #[test]
 fn page_handles_100_hosts_1000_qps() -> Result<()> {
     let test = "page_handles_100_hosts_1000_qps";
-    if !Browser::available(test) || !Etcd::available(test) {
-        return Ok(());
-    }
+    require_installed!(test, Browser, Etcd);
     let (dir, etcd) = (tempfile::tempdir()?, Etcd::start(1, &[])?);
     let control = dir.path().join("control");
     let _daemon = MockDaemon::listen(control.clone())?;
@@ -118,9 +117,7 @@ fn watch(test: &str, page: &Page) -> Result<()> {
 #[test]
 fn rollout_shown_and_aborted_on_page() -> Result<()> {
     let test = "rollout_shown_and_aborted_on_page";
-    if !Browser::available(test) || !Etcd::available(test) {
-        return Ok(());
-    }
+    require_installed!(test, Browser, Etcd);
     let fixture = FleetFixture::new(1, 4)?;
     let dir = tempfile::tempdir()?;
     let token = super::fixture::token(dir.path())?;
@@ -132,11 +129,8 @@ fn rollout_shown_and_aborted_on_page() -> Result<()> {
         Page::start(&["--fleet", "--etcd", &endpoints, "--control", &control, "--allow-write", &token])?;
     let slow = "canary = 1\nwave = 1\nmax_unavailable = 1\nsoak = '10m'\npatience = '20s'";
     fixture.text(&["apply", &fixture.file(slow, "rpg_gd = 12")?, "--why", "CHG-1"])?;
-    let mut coordinator = fixture.command(&["coordinate", "--tick", "100ms"])?.spawn()?;
-    let watched = abort(test, &page, &fixture, dir.path());
-    coordinator.kill()?;
-    coordinator.wait()?;
-    watched
+    let _coordinator = fixture.coordinate()?;
+    abort(test, &page, &fixture, dir.path())
 }
 
 fn abort(test: &str, page: &Page, fixture: &FleetFixture, dir: &std::path::Path) -> Result<()> {

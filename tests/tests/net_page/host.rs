@@ -8,8 +8,8 @@ use dcqcn_control_api::{Applied, Apply, ControlClient, Override, Verb};
 use dcqcn_replay::Hook;
 use dcqcn_tests::browser::Browser;
 use dcqcn_tests::retry::wait;
-use dcqcn_tests::skip::runnable;
 use dcqcn_tests::socket::TIMEOUT;
+use dcqcn_tests::{require, require_installed};
 use serde_json::{Value, json};
 
 use super::fixture::{Page, PageFixture, TOKEN};
@@ -28,9 +28,8 @@ fn last(values: &Value) -> Option<f64> {
 #[test]
 fn drawn_values_match_kernel() -> Result<()> {
     let test = "drawn_values_match_kernel";
-    if !runnable(test, &[])? || !Browser::available(test) {
-        return Ok(());
-    }
+    require!(test);
+    require_installed!(test, Browser);
     let fixture = PageFixture::new("page")?;
     let page = Page::start(&["--control", &fixture.control()])?;
     let mut browser = Browser::start()?;
@@ -106,9 +105,8 @@ fn drawn_values_match_kernel() -> Result<()> {
 #[test]
 fn page_change_reverts_unless_confirmed() -> Result<()> {
     let test = "page_change_reverts_unless_confirmed";
-    if !runnable(test, &[])? || !Browser::available(test) {
-        return Ok(());
-    }
+    require!(test);
+    require_installed!(test, Browser);
     let fixture = PageFixture::new("page-write")?;
     let page = Page::start(&["--control", &fixture.control(), "--allow-write", &fixture.token()?])?;
     let mut browser = Browser::start()?;
@@ -194,9 +192,7 @@ fn page_change_reverts_unless_confirmed() -> Result<()> {
 #[test]
 fn request_without_token_or_origin_rejected() -> Result<()> {
     let test = "request_without_token_or_origin_rejected";
-    if !runnable(test, &[])? {
-        return Ok(());
-    }
+    require!(test);
     let fixture = PageFixture::new("page-guard")?;
     let readable = Page::start(&["--control", &fixture.control()])?;
     let page = Page::start(&["--control", &fixture.control(), "--allow-write", &fixture.token()?])?;

@@ -61,7 +61,7 @@ fn changes(bench: &mut Bench) -> Result<()> {
     let pair = Pair::new("bench-change")?;
     pair.a.attach("a0", Role::Switch, &[RATE, "wred.3.kmax=1GB", "wred.3.kmin=1GB"])?;
     let (mut seen, mut took) = (Vec::new(), Vec::new());
-    let rounds = if bench.quick { 2 } else { 21 };
+    let rounds = if bench.quick { 1 } else { 21 };
     for round in 0..rounds {
         bench.progress(&format!("control: live change {} of {rounds}", round + 1));
         let (first, call) = change(&pair)?;

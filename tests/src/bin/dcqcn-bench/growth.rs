@@ -59,7 +59,7 @@ impl Random {
 
 /// Measures how costs grow.
 pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
-    let qps = if bench.quick { QPS.get(..3).unwrap_or(&QPS) } else { &QPS };
+    let qps = if bench.quick { QPS.get(..2).unwrap_or(&QPS) } else { &QPS };
     for &qps in qps {
         let mut instance = Instance::load(&host(FAST_BPS), table_slots(qps), |port| port)?;
         let mut random = Random(SEED);

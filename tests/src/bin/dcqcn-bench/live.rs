@@ -43,7 +43,7 @@ fn in_line_rate(bench: &mut Bench) -> Result<()> {
     pair.b.run(|| sink.attach("b0", XdpMode::Driver))??;
     let ours = in_line([out, out])?;
     let input = Input { packet: Roce::default().frame(), ..Input::default() };
-    let (rounds, packets) = if bench.quick { (3, 10_000) } else { (21, 200_000) };
+    let (rounds, packets) = if bench.quick { (3, 2_000) } else { (21, 200_000) };
     let (mut bare, mut inline) = (Vec::new(), Vec::new());
     for round in 0..rounds {
         bench.progress(&format!("live, round {} of {rounds}", round + 1));
