@@ -9,7 +9,7 @@ use dcqcn_loader::attach::{self, Attachment};
 use dcqcn_loader::queues::QueueStats;
 use dcqcn_netlink::tc::Stats;
 use dcqcn_support::clock::monotonic_ns;
-use dcqcn_support::render::{self, Table};
+use dcqcn_support::render::{self, Column, Table};
 use serde::Serialize;
 
 use crate::reading::{class_sum, depths, pause_frames, queue_stats};
@@ -206,31 +206,31 @@ impl fmt::Display for QueuesReport {
         if let [first, second] = self.ports.as_slice() {
             writeln!(f, "DEPTH is that towards {first} / towards {second}")?;
         }
-        let mut table = Table::new(&[
-            ">TC", ">QUEUE", "DSCP", ">KMIN", ">KMAX", ">PMAX", ">DRAIN", ">DEPTH", ">PACKETS", ">BYTES",
-            ">ECT", ">MARKED",
-        ]);
-        for row in self.classes.iter().filter(|row| self.all || !row.dscp.is_empty() || row.packets != 0) {
-            let threshold = |value, unit| match row.ecn {
-                true => Quantity(value, unit).to_string(),
-                false => "off".to_owned(),
-            };
-            table.row([
-                row.tc.to_string(),
-                row.queue.to_string(),
-                ranges(&row.dscp),
-                threshold(row.kmin_bytes, Unit::Bytes),
-                threshold(row.kmax_bytes, Unit::Bytes),
-                threshold(row.pmax_ppm, Unit::PartsPerMillion),
-                row.drain_rate_bps
-                    .map_or("unknown".into(), |bps| Quantity(bps, Unit::BitsPerSecond).to_string()),
-                row.depth_bytes.iter().map(|&depth| render::bytes(depth)).collect::<Vec<_>>().join(" / "),
-                row.packets.to_string(),
-                render::bytes(row.bytes),
-                row.ect_packets.to_string(),
-                row.ecn_marked_packets.to_string(),
-            ]);
-        }
+        let threshold = |row: &ClassRow, value, unit| match row.ecn {
+            true => Quantity(value, unit).to_string(),
+            false => "off".to_owned(),
+        };
+        let shown = self.classes.iter().filter(|row| self.all || !row.dscp.is_empty() || row.packets != 0);
+        let columns: &[Column<'_, &ClassRow>] = &[
+            (">TC", &|row| row.tc.to_string()),
+            (">QUEUE", &|row| row.queue.to_string()),
+            ("DSCP", &|row| ranges(&row.dscp)),
+            (">KMIN", &|row| threshold(row, row.kmin_bytes, Unit::Bytes)),
+            (">KMAX", &|row| threshold(row, row.kmax_bytes, Unit::Bytes)),
+            (">PMAX", &|row| threshold(row, row.pmax_ppm, Unit::PartsPerMillion)),
+            (">DRAIN", &|row| {
+                let rate = |bps| Quantity(bps, Unit::BitsPerSecond).to_string();
+                row.drain_rate_bps.map_or("unknown".into(), rate)
+            }),
+            (">DEPTH", &|row| {
+                row.depth_bytes.iter().map(|&depth| render::bytes(depth)).collect::<Vec<_>>().join(" / ")
+            }),
+            (">PACKETS", &|row| row.packets.to_string()),
+            (">BYTES", &|row| render::bytes(row.bytes)),
+            (">ECT", &|row| row.ect_packets.to_string()),
+            (">MARKED", &|row| row.ecn_marked_packets.to_string()),
+        ];
+        let table = Table::of(shown, columns);
         write!(f, "{table}")?;
         self.show_queues(f)?;
         self.show_pauses(f)
@@ -239,20 +239,17 @@ impl fmt::Display for QueuesReport {
 
 impl QueuesReport {
     fn show_pauses(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut table =
-            Table::new(&[">PRIORITY", ">QUEUE", "HOLDS", "PAUSED", ">RX PAUSE", ">PAUSED FOR", ">TX PAUSE"]);
-        for row in self.pauses.iter().filter(|row| !row.is_idle()) {
-            let word = |is: bool| if is { "yes" } else { "no" }.to_owned();
-            table.row([
-                row.priority.to_string(),
-                row.queue.to_string(),
-                word(row.rx),
-                word(row.paused),
-                row.rx_pause.to_string(),
-                render::ns(row.rx_pause_duration_ns),
-                row.tx_pause.to_string(),
-            ]);
-        }
+        let word = |is: bool| if is { "yes" } else { "no" }.to_owned();
+        let columns: &[Column<'_, &PauseRow>] = &[
+            (">PRIORITY", &|row| row.priority.to_string()),
+            (">QUEUE", &|row| row.queue.to_string()),
+            ("HOLDS", &|row| word(row.rx)),
+            ("PAUSED", &|row| word(row.paused)),
+            (">RX PAUSE", &|row| row.rx_pause.to_string()),
+            (">PAUSED FOR", &|row| render::ns(row.rx_pause_duration_ns)),
+            (">TX PAUSE", &|row| row.tx_pause.to_string()),
+        ];
+        let table = Table::of(self.pauses.iter().filter(|row| !row.is_idle()), columns);
         if table.is_empty() { Ok(()) } else { write!(f, "\n{table}") }
     }
 
@@ -260,29 +257,20 @@ impl QueuesReport {
         if self.queues.is_empty() {
             return Ok(());
         }
-        let mut table = Table::new(&[
-            ">QUEUE",
-            "SCHEDULER",
-            ">WEIGHT",
-            ">WAITING",
-            ">PACKETS",
-            ">SENT",
-            ">PACKETS",
-            ">DROPS",
-        ]);
-        for row in &self.queues {
-            let weight = if row.scheduler == SCHEDULERS[0] { "-".to_owned() } else { row.weight.to_string() };
-            table.row([
-                row.queue.to_string(),
-                row.scheduler.to_owned(),
-                weight,
-                render::bytes(row.depth_bytes.into()),
-                row.depth_packets.to_string(),
-                render::bytes(row.bytes),
-                row.packets.to_string(),
-                row.drops.to_string(),
-            ]);
-        }
+        let columns: &[Column<'_, &QueueRow>] = &[
+            (">QUEUE", &|row| row.queue.to_string()),
+            ("SCHEDULER", &|row| row.scheduler.to_owned()),
+            (">WEIGHT", &|row| match row.scheduler == SCHEDULERS[0] {
+                true => "-".to_owned(),
+                false => row.weight.to_string(),
+            }),
+            (">WAITING", &|row| render::bytes(row.depth_bytes.into())),
+            (">PACKETS", &|row| row.depth_packets.to_string()),
+            (">SENT", &|row| render::bytes(row.bytes)),
+            (">PACKETS", &|row| row.packets.to_string()),
+            (">DROPS", &|row| row.drops.to_string()),
+        ];
+        let table = Table::of(&self.queues, columns);
         write!(f, "\n{table}")
     }
 }
