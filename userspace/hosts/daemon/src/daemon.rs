@@ -16,7 +16,6 @@ mod depths;
 mod events;
 mod host_congestion;
 mod interfaces;
-mod links;
 pub mod log;
 mod manager;
 mod order;
@@ -128,7 +127,7 @@ pub fn run(options: Options, config: Config, log: Log) -> Result<()> {
         let (commands, received) = mpsc::channel();
         let follow = commands.clone();
         // Before the first listing, so that no change is missed in between.
-        let links = links::watch()?;
+        let links = watch::links()?;
         let has_file = matches!(source, Source::File(_));
         let worker = Worker { shared: Arc::clone(&shared), log, metrics, allow_empty, pause_socket };
         let work = move || {

@@ -13,7 +13,7 @@ use dcqcn_loader::attach;
 use dcqcn_netlink::netns;
 use dcqcn_params::{Key, word};
 use dcqcn_support::clock::monotonic_ns;
-use dcqcn_telemetry::audit::{Entry, Event, Log, Order};
+use dcqcn_telemetry::audit::{Entry, Event, Log, Order, Stage};
 use dcqcn_telemetry::{QpSample, Reading, Sample};
 
 use crate::counts;
@@ -108,7 +108,7 @@ impl SnapshotCache {
         }
         let here = netns::current_inode().map_err(|error| error.to_string())?;
         let contents = Log::here().tail(LOG_BYTES).map_err(|error| error.to_string())?;
-        let of_here = contents.entries.iter().filter(|entry| entry.netns == here);
+        let of_here = contents.entries.iter().filter(|entry| entry.author.netns == here);
         let mut changes: Vec<Change> = of_here.filter_map(change).collect();
         changes.drain(..changes.len().saturating_sub(MAX_CHANGES));
         let changes = Changes { changes };
@@ -177,23 +177,20 @@ fn qp(sample: &QpSample) -> Qp {
 /// An entry of the audit log for clients, without command line and process.
 fn change(entry: &Entry) -> Option<Change> {
     let (kind, what, old, new) = match entry.event.clone() {
-        Event::Changed { key, old, new } => ("changed".into(), key, old, new),
-        Event::Pending { key, old, pending, .. } => ("pending".into(), key, old, pending),
-        Event::Confirmed { key, former, confirmed } => ("confirmed".into(), key, former, confirmed),
-        Event::Reverted { key, unconfirmed, restored } => ("reverted".into(), key, unconfirmed, restored),
+        // Another entry has the result, or the active parameters show it.
+        Event::Parameter { event: Stage::Intended, .. } => return None,
+        Event::Parameter { event, key, old, new, .. } => (event.label().to_owned(), key, old, new),
         Event::Refused { refused } => ("refused".into(), String::new(), String::new(), refused),
         Event::Ordered(Order { order, name, why, .. }) => {
             (order, name.unwrap_or_default(), String::new(), why)
         }
-        // Another entry has the result, or the active parameters show it.
-        Event::Intended { .. } => return None,
     };
     let by = match &entry.event {
         Event::Ordered(order) => order.by.clone(),
         _ => entry.who(),
     };
     let [new, by] = [new, by].map(|text| text.chars().take(MAX_TEXT_CHARS).collect());
-    Some(Change { at: entry.time.clone(), interface: entry.iface.clone(), kind, what, old, new, by })
+    Some(Change { at: entry.author.time.clone(), interface: entry.iface.clone(), kind, what, old, new, by })
 }
 
 #[cfg(test)]
@@ -240,7 +237,7 @@ mod tests {
         let entry: Entry = serde_json::from_value(serde_json::json!({
             "time": "2026-01-01T00:00:00Z", "uid": 0, "user": "root", "sudo_user": "ada", "pid": 1,
             "command": "dcqcn set secret", "netns": 1, "iface": "eth0",
-            "key": "wred.3.kmin", "old": "5KB", "new": "100KB",
+            "event": "changed", "key": "wred.3.kmin", "old": "5KB", "new": "100KB",
         }))
         .unwrap();
         let reported = change(&entry).unwrap();
@@ -252,7 +249,8 @@ mod tests {
         let long = "x".repeat(10_000);
         let refused = change(&Entry { event: Event::Refused { refused: long }, ..entry.clone() }).unwrap();
         assert_eq!((refused.kind.as_str(), refused.new.len()), ("refused", 500));
-        let [key, old, intended] = ["rpg_gd", "11", "12"].map(String::from);
-        assert_eq!(change(&Entry { event: Event::Intended { key, old, intended }, ..entry }), None);
+        let [key, old, new] = ["rpg_gd", "11", "12"].map(String::from);
+        let event = Event::Parameter { event: Stage::Intended, key, old, new, confirm_within_s: None };
+        assert_eq!(change(&Entry { event, ..entry }), None);
     }
 }

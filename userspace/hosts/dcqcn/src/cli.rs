@@ -29,14 +29,17 @@ mod tables;
 mod targets;
 mod upgrade;
 
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{FromArgMatches as _, Parser, Subcommand};
 use clap_complete::CompleteEnv;
 use dcqcn_loader::attach::Error::NotAttached;
 use dcqcn_netlink::Netns;
+use dcqcn_params::quantity::parse_time_ns;
 use dcqcn_support::cli::{GenerateCommand, Output, log_to_stderr};
 
 use crate::doctor::peer::Interrupted;
@@ -224,6 +227,12 @@ fn exit_code(error: &anyhow::Error) -> Option<(u8, bool)> {
         None => is_not_attached(error),
     };
     is_not_attached.then_some((NOT_ATTACHED, false))
+}
+
+/// Parses a duration in the range `allowed`, which is `range` as text.
+fn duration_in(text: &str, allowed: RangeInclusive<Duration>, range: &str) -> Result<Duration, String> {
+    let duration = parse_time_ns(text).map(Duration::from_nanos).map_err(|error| error.to_string())?;
+    if allowed.contains(&duration) { Ok(duration) } else { Err(format!("`{text}` is out of range: {range}")) }
 }
 
 #[cfg(test)]

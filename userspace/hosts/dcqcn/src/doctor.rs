@@ -97,7 +97,7 @@ impl Finding {
 
 /// All findings in `snapshot`: by interface, the host last; most severe first.
 pub(crate) fn examine(snapshot: &Snapshot) -> Vec<Finding> {
-    let mut findings: Vec<Finding> = checks::ALL.iter().flat_map(|check| check(snapshot)).collect();
+    let mut findings = checks::findings(snapshot);
     // `None` sorts first; the host belongs after its interfaces.
     let key = |finding: &Finding| {
         (finding.iface.is_none(), finding.iface.clone(), std::cmp::Reverse(finding.severity))

@@ -14,7 +14,6 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use dcqcn_common::params::{COARSE_ALPHA_BITS, Config, NP_WINDOW_START, RP_VARIANT_FIRMWARE};
-use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
 
 use super::key::{Assignment, Key, SetError};
@@ -270,13 +269,16 @@ fn read_small(path: &Path) -> io::Result<String> {
 
 /// Parameters in the firmware's units. Displayed as lines of `FILE:VALUE`, with files as in `/sys/class/net/IFACE/ecn`;
 /// [`read`] reads them back.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Export {
     /// Files of `roce_rp`.
+    #[serde(rename = "roce_rp", serialize_with = "files")]
     pub rp: Vec<(&'static str, u64)>,
     /// Files of `roce_np`.
+    #[serde(rename = "roce_np", serialize_with = "files")]
     pub np: Vec<(&'static str, u64)>,
     /// Parameters that the firmware supports approximately or not at all.
+    #[serde(skip)]
     pub notes: Vec<String>,
 }
 
@@ -322,20 +324,9 @@ impl fmt::Display for Export {
     }
 }
 
-/// Objects `roce_rp` and `roce_np` with a number for each file.
-impl Serialize for Export {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        struct Files<'a>(&'a [(&'static str, u64)]);
-        impl Serialize for Files<'_> {
-            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.collect_map(self.0.iter().map(|(file, value)| (file, value)))
-            }
-        }
-        let mut map = serializer.serialize_map(Some(2))?;
-        map.serialize_entry("roce_rp", &Files(&self.rp))?;
-        map.serialize_entry("roce_np", &Files(&self.np))?;
-        map.end()
-    }
+/// An object with a number for each file.
+fn files<S: Serializer>(files: &[(&'static str, u64)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(files.iter().copied())
 }
 
 #[cfg(test)]

@@ -102,17 +102,6 @@ impl Profile {
 
 /// `nvidia`: the defaults of ConnectX firmware, as NVIDIA's "DCQCN parameters" page and `mlxconfig` list them.
 ///
-/// | parameter | value |
-/// |---|---|
-/// | variant, alpha | firmware, 10 bits |
-/// | dce_tcp_g, dce_tcp_rtt, initial_alpha_value | 1019, 1 us, 1023 |
-/// | rate_reduce_monitor_period, rpg_gd, rpg_min_dec_fac | 4 us, 11, 50 % |
-/// | rpg_time_reset, rpg_byte_reset, rpg_threshold | 300 us, 32767 · 64 B, 1 |
-/// | rpg_ai_rate, rpg_hai_rate, rpg_min_rate | 5, 50, 1 Mbit/s |
-/// | clamp_tgt_rate, clamp_tgt_rate_after_time_inc | 0, 1 |
-/// | rate_to_set_on_first_cnp | 0 |
-/// | min_time_between_cnps, np_window, cnp_dscp, cnp_802p_prio | 4 us, start, 48, 6 |
-///
 /// The unit of `rpg_byte_reset`, 64 bytes, is isekai's reading; the field has 15 bits. Marking is the switch's and stays
 /// `paper`'s.
 fn nvidia() -> Config {
@@ -143,18 +132,8 @@ fn nvidia() -> Config {
 }
 
 /// `hpcc`: `dcqcn` of HPCC's simulator (SIGCOMM'19; its `run.py`, `rdma-hw.cc` and `mix/config.txt`), on a link of
-/// `link_bps` = k · 25 Gbit/s.
-///
-/// | parameter | value |
-/// |---|---|
-/// | variant, alpha | firmware, exact |
-/// | g, alpha period, first alpha | 1/256, 1 us, 1 |
-/// | cut period, floor of a cut | 4 us, none (1 %) |
-/// | T, B, F | 300 us, off, 1 |
-/// | R_AI, R_HAI, lowest rate | k · 5 Mbit/s, k · 50 Mbit/s, 1 Gbit/s |
-/// | target rate | to the current rate after a timer event |
-/// | Kmin, Kmax, Pmax | k · 100 KB, k · 400 KB, 20 % |
-/// | time between CNPs | none: the ACK of every marked packet carries the mark |
+/// `link_bps` = k · 25 Gbit/s; R_AI, R_HAI, Kmin and Kmax grow with k. No CNP is suppressed: there, the ACK of every
+/// marked packet carries the mark.
 fn hpcc(link_bps: u64) -> Result<Config, ProfileError> {
     if link_bps < Profile::MIN_HPCC_RATE_BPS {
         return Err(ProfileError::TooSlow(link_bps));
@@ -189,16 +168,8 @@ fn hpcc(link_bps: u64) -> Result<Config, ProfileError> {
 
 /// `irdma`: the congestion control defaults of Intel's irdma driver (its FreeBSD and out-of-tree sources).
 ///
-/// | parameter | irdma | here |
-/// |---|---|---|
-/// | F | 5 | 5 |
-/// | T | 0x37 us | 55 us |
-/// | B | 0x249f0 bytes | 150 KB |
-/// | rreduce_mperiod | 50 us | rate_reduce_monitor_period, firmware variant |
-/// | min_dec_factor | 1 % | the same |
-/// | min_rate | 0 | 100 kbit/s, the lowest value here |
-/// | rai_factor, hai_factor | 1, 5 MSS per step | R_AI and R_HAI of `paper`: the NIC counts in windows, which a rate machine lacks |
-/// | everything else | not published | `paper` |
+/// T is 0x37 us and B 0x249f0 bytes there. R_AI and R_HAI are `paper`'s: the NIC counts in windows, which a rate machine
+/// lacks. Its lowest rate, 0, is below the range here; other values are not published.
 fn irdma() -> Config {
     let mut config = Config::DEFAULT;
     let s = &mut config.scalars;
@@ -221,32 +192,15 @@ fn irdma() -> Config {
 /// stable with 40 times the delay, which is typical of software. (With the paper's own values two flows on 1 Gbit/s
 /// need a marking probability of 7.7 %, above Pmax, and the queue stays at Kmax.) On slower links the same dilation
 /// would make convergence as slow as the link, many seconds, while the delay of a software loop grows less; the square
-/// root is a compromise. Measured with `dcqcn-lab incast` (12 s without the first 4 s; no drops except 59 at 1 Gbit/s):
-///
-/// | link, senders | share of the link | Jain | queue p99 | with a Pmax of 10 % |
-/// |---|---|---|---|---|
-/// | 1 Gbit/s, 4 | 92 % | 0.999 | 162 KB | the same |
-/// | 200 Mbit/s, 4 | 98 % | 0.998 | 87 KB | 98 %, 287 KB |
-/// | 200 Mbit/s, 16 | 96 % | 0.999 | 228 KB | 94 %, 270 KB |
-/// | 40 Mbit/s, 4 | 99 % | 0.995 | 58 KB | 98 %, 195 KB |
-/// | 40 Mbit/s, 8 | 98 % | 0.997 | 108 KB | 93 %, 249 KB |
+/// root is a compromise.
 ///
 /// Pmax is 10 % at 1 Gbit/s: the model counts in packets of 1 KB, and with 4 KB a quarter as many pass in each CNP
 /// interval, so the same signal takes four times the probability; the rest leaves room for more flows. On slower links
 /// it grows with s: the delay of a queue grows with 1/link, but a period only with 1/sqrt(link). With a constant Pmax
 /// the fixed point would be more and more periods of delay away, and rates would oscillate. With a growing Pmax, the
 /// same delay in periods marks the same share of packets on every link down to 40 Mbit/s. `dcqcn-lab sim incast
-/// --profile lab --loop-delay 1ms --mtu 1024B --timeout 1s --buffer 200KB --duration 60s --warm-up 15s`, with a
-/// sender's link of twice the rate; share of the link and queue (p50, p99):
-///
-/// | link, senders | Pmax | share | queue | with a Pmax of 10 % |
-/// |---|---|---|---|---|
-/// | 10 Mbit/s, 4 | 50 % | 100 % | 24, 55 KB | 100 %; 96, 184 KB |
-/// | 10 Mbit/s, 16 | 50 % | 99 % | 109, 199 KB | 0.1 %; at the buffer's end |
-/// | 40 Mbit/s, 4 | 50 % | 100 % | 15, 36 KB | 100 %; 55, 117 KB |
-/// | 40 Mbit/s, 16 | 50 % | 100 % | 66, 143 KB | 0.2 %; at the buffer's end |
-/// | 100 Mbit/s, 16 | 32 % | 100 % | 70, 156 KB | 30 %; 180, 199 KB |
-/// | 200 Mbit/s, 16 | 22 % | 100 % | 74, 164 KB | 81 %; 131, 199 KB |
+/// --profile lab --loop-delay 1ms --mtu 1024B --timeout 1s --buffer 200KB --duration 60s --warm-up 15s` compares them:
+/// with a constant Pmax, 16 senders fill the buffer on links up to 40 Mbit/s.
 fn lab(link_bps: u64) -> Result<Config, ProfileError> {
     if link_bps > Profile::MAX_LAB_RATE_BPS {
         return Err(ProfileError::TooFast(link_bps));

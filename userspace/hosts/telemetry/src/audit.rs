@@ -34,20 +34,9 @@ const FILE: &str = "audit.jsonl";
 /// A changed parameter of one interface, or a rejected change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Time, RFC 3339 in UTC.
-    pub time: String,
-    /// Real user ID of the process.
-    pub uid: u32,
-    /// Name of that user, if the ID has one.
-    pub user: Option<String>,
-    /// User that called sudo (`SUDO_USER`), if any.
-    pub sudo_user: Option<String>,
-    /// Process ID.
-    pub pid: u32,
-    /// The command line.
-    pub command: String,
-    /// Inode number of the network namespace, as interface names are not unique across namespaces.
-    pub netns: u64,
+    /// Author and time.
+    #[serde(flatten)]
+    pub author: Author,
     /// The interface; empty for a file rejected as a whole.
     pub iface: String,
     /// Event.
@@ -59,53 +48,19 @@ pub struct Entry {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Event {
-    /// A changed parameter.
-    Changed {
+    /// A parameter.
+    Parameter {
+        /// Stage of its change.
+        event: Stage,
         /// Parameter name.
         key: String,
         /// Previous value, formatted for people.
         old: String,
         /// New value.
         new: String,
-    },
-    /// A parameter about to be changed. It remains in the log only if the process was killed before it logged the
-    /// result; the active parameters show whether the change was made.
-    Intended {
-        /// Parameter name.
-        key: String,
-        /// Previous value, formatted for people.
-        old: String,
-        /// New value.
-        intended: String,
-    },
-    /// A parameter changed until it is confirmed or its deadline passes.
-    Pending {
-        /// Parameter name.
-        key: String,
-        /// Previous value, formatted for people.
-        old: String,
-        /// New value.
-        pending: String,
-        /// Time to confirm it, in seconds.
-        confirm_within_s: u64,
-    },
-    /// A parameter whose change was confirmed.
-    Confirmed {
-        /// Parameter name.
-        key: String,
-        /// Previous value, which is final.
-        former: String,
-        /// Confirmed value.
-        confirmed: String,
-    },
-    /// A parameter whose change was reverted.
-    Reverted {
-        /// Parameter name.
-        key: String,
-        /// Unconfirmed value.
-        unconfirmed: String,
-        /// Previous value, active again.
-        restored: String,
+        /// Time to confirm a pending change, in seconds.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        confirm_within_s: Option<u64>,
     },
     /// A rejected change; nothing was changed.
     Refused {
@@ -114,6 +69,36 @@ pub enum Event {
     },
     /// A request over the daemon's socket. The parameters that it changed have their own entries.
     Ordered(Order),
+}
+
+/// Stage of a parameter's change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Stage {
+    /// Active.
+    Changed,
+    /// About to be changed. It remains in the log only if the process was killed before it logged the result; the
+    /// active parameters show whether the change was made.
+    Intended,
+    /// Active until it is confirmed or its deadline passes.
+    Pending,
+    /// Confirmed; the old value is final.
+    Confirmed,
+    /// Reverted, from the unconfirmed value to the previous one.
+    Reverted,
+}
+
+impl Stage {
+    /// Name in JSON.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Changed => "changed",
+            Self::Intended => "intended",
+            Self::Pending => "pending",
+            Self::Confirmed => "confirmed",
+            Self::Reverted => "reverted",
+        }
+    }
 }
 
 /// A completed request over the daemon's socket.
@@ -134,8 +119,8 @@ pub struct Order {
 impl Entry {
     /// The user, and the user that called sudo.
     pub fn who(&self) -> String {
-        let user = self.user.clone().unwrap_or_else(|| self.uid.to_string());
-        match &self.sudo_user {
+        let user = self.author.user.clone().unwrap_or_else(|| self.author.uid.to_string());
+        match &self.author.sudo_user {
             Some(sudo) => format!("{sudo} as {user}"),
             None => user,
         }
@@ -144,23 +129,39 @@ impl Entry {
     /// A rejected change as an event; `None` for other entries.
     pub fn event_row(&self) -> Option<EventRow> {
         let Event::Refused { refused } = &self.event else { return None };
-        let detail =
-            Detail::Refused { user: self.who(), command: self.command.clone(), error: refused.clone() };
+        let detail = Detail::Refused {
+            user: self.who(),
+            command: self.author.command.clone(),
+            error: refused.clone(),
+        };
         let iface = Some(self.iface.clone()).filter(|iface| !iface.is_empty());
-        Some(EventRow { time: self.time.clone(), iface, event: Kind::ConfigRefused, detail, left_out: 0 })
+        Some(EventRow {
+            time: self.author.time.clone(),
+            iface,
+            event: Kind::ConfigRefused,
+            detail,
+            left_out: 0,
+        })
     }
 }
 
 /// Author and time of an entry.
-#[derive(Clone, Debug)]
-struct Author {
-    time: String,
-    uid: u32,
-    user: Option<String>,
-    sudo_user: Option<String>,
-    pid: u32,
-    command: String,
-    netns: u64,
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Author {
+    /// Time, RFC 3339 in UTC.
+    pub time: String,
+    /// Real user ID of the process.
+    pub uid: u32,
+    /// Name of that user, if the ID has one.
+    pub user: Option<String>,
+    /// User that called sudo (`SUDO_USER`), if any.
+    pub sudo_user: Option<String>,
+    /// Process ID.
+    pub pid: u32,
+    /// The command line.
+    pub command: String,
+    /// Inode number of the network namespace, as interface names are not unique across namespaces.
+    pub netns: u64,
 }
 
 impl Author {
@@ -178,25 +179,18 @@ impl Author {
         }
     }
 
-    /// An entry for each parameter that differs; `event` constructs it from name, old value and new value.
-    fn entries(&self, change: &Change, event: impl Fn(String, String, String) -> Event) -> Vec<Entry> {
+    /// An entry for each parameter that differs.
+    fn entries(&self, change: &Change, event: Stage, confirm_within_s: Option<u64>) -> Vec<Entry> {
         let Change { iface, old, new } = change;
-        let entry = |key: Key| self.entry(iface, event(key.to_string(), key.text(old), key.text(new)));
+        let entry = |key: Key| {
+            let (old, new) = (key.text(old), key.text(new));
+            self.entry(iface, Event::Parameter { event, key: key.to_string(), old, new, confirm_within_s })
+        };
         differing(old, new).map(entry).collect()
     }
 
     fn entry(&self, iface: &str, event: Event) -> Entry {
-        Entry {
-            time: self.time.clone(),
-            uid: self.uid,
-            user: self.user.clone(),
-            sudo_user: self.sudo_user.clone(),
-            pid: self.pid,
-            command: self.command.clone(),
-            netns: self.netns,
-            iface: iface.to_owned(),
-            event,
-        }
+        Entry { author: self.clone(), iface: iface.to_owned(), event }
     }
 }
 
@@ -235,34 +229,36 @@ impl Log {
 
     /// Appends this process's changes; nothing if no value differs.
     pub fn append(&self, changes: &[Change]) -> Result<(), Error> {
-        self.append_all(changes, |key, old, new| Event::Changed { key, old, new })
+        self.append_stage(changes, Stage::Changed, None)
     }
 
-    /// Appends intended changes of this process. Their result, success or rejection, must follow.
-    pub(crate) fn append_intent(&self, changes: &[Change]) -> Result<(), Error> {
-        self.append_all(changes, |key, old, intended| Event::Intended { key, old, intended })
-    }
-
-    fn append_all(
+    /// Appends changes of this process. The result of intended ones, success or rejection, must follow.
+    pub(crate) fn append_stage(
         &self,
         changes: &[Change],
-        event: impl Fn(String, String, String) -> Event,
+        stage: Stage,
+        confirm_within: Option<Duration>,
     ) -> Result<(), Error> {
-        let author = Author::this_process();
-        let entries: Vec<Entry> = changes.iter().flat_map(|change| author.entries(change, &event)).collect();
-        self.write(&entries).map_err(|source| Error { path: self.path(), source })
+        let (author, within_s) = (Author::this_process(), confirm_within.map(|within| within.as_secs()));
+        let entries: Vec<Entry> =
+            changes.iter().flat_map(|change| author.entries(change, stage, within_s)).collect();
+        self.append_entries(&entries)
+    }
+
+    fn append_entries(&self, entries: &[Entry]) -> Result<(), Error> {
+        self.write(entries).map_err(|source| Error { path: self.path(), source })
     }
 
     /// Appends a rejected change of `iface` (empty: of a whole file), and the cause.
     pub(crate) fn append_refusal(&self, iface: &str, why: &str) -> Result<(), Error> {
         let entry = Author::this_process().entry(iface, Event::Refused { refused: why.to_owned() });
-        self.write(&[entry]).map_err(|source| Error { path: self.path(), source })
+        self.append_entries(&[entry])
     }
 
     /// Appends a completed request over the daemon's socket.
     pub fn append_order(&self, order: Order) -> Result<(), Error> {
         let entry = Author::this_process().entry("", Event::Ordered(order));
-        self.write(&[entry]).map_err(|source| Error { path: self.path(), source })
+        self.append_entries(&[entry])
     }
 
     fn write(&self, entries: &[Entry]) -> io::Result<()> {
@@ -312,33 +308,15 @@ fn ends_a_line(file: &File, len: u64) -> io::Result<bool> {
     Ok(byte == *b"\n")
 }
 
-impl Log {
-    /// Appends this process's changes, to be confirmed within some time.
-    pub(crate) fn append_pending(&self, changes: &[Change], within: Duration) -> Result<(), Error> {
-        let confirm_within_s = within.as_secs();
-        self.append_all(changes, |key, old, pending| Event::Pending { key, old, pending, confirm_within_s })
-    }
-
-    fn append_reverted(&self, changes: &[Change]) -> Result<(), Error> {
-        self.append_all(changes, |key, unconfirmed, restored| Event::Reverted { key, unconfirmed, restored })
-    }
-
-    fn append_confirmed(&self, confirmed: &[(Info, Pending)]) -> Result<(), Error> {
-        let author = Author::this_process();
-        let entries: Vec<Entry> =
-            confirmed.iter().flat_map(|(info, pending)| confirmations(&author, info, pending)).collect();
-        self.write(&entries).map_err(|source| Error { path: self.path(), source })
-    }
-}
-
 /// An entry for each confirmed parameter, which cannot have changed since.
 fn confirmations(author: &Author, info: &Info, pending: &Pending) -> Vec<Entry> {
     let config = attach::open(&info.iface).and_then(|attachment| Ok(attachment.maps.params()?.config)).ok();
     let entry = |(name, value): (&String, &u64)| {
         let key: Key = name.parse().ok()?;
-        let former = Quantity(*value, key.unit()).to_string();
-        let confirmed = config.as_ref().map(|config| key.text(config)).unwrap_or_default();
-        Some(author.entry(&info.iface, Event::Confirmed { key: name.clone(), former, confirmed }))
+        let old = Quantity(*value, key.unit()).to_string();
+        let new = config.as_ref().map(|config| key.text(config)).unwrap_or_default();
+        let (event, key, confirm_within_s) = (Stage::Confirmed, name.clone(), None);
+        Some(author.entry(&info.iface, Event::Parameter { event, key, old, new, confirm_within_s }))
     };
     pending.former.iter().filter_map(entry).collect()
 }
@@ -346,7 +324,10 @@ fn confirmations(author: &Author, info: &Info, pending: &Pending) -> Vec<Entry> 
 /// Confirms pending changes of these interfaces, or of all if none is named, and logs it.
 pub fn confirm(ifaces: &[String]) -> Result<Vec<(Info, Pending)>, attach::Error> {
     let confirmed = attach::confirm(ifaces)?;
-    if let Err(error) = Log::here().append_confirmed(&confirmed) {
+    let author = Author::this_process();
+    let entries: Vec<Entry> =
+        confirmed.iter().flat_map(|(info, pending)| confirmations(&author, info, pending)).collect();
+    if let Err(error) = Log::here().append_entries(&entries) {
         tracing::warn!(%error, "change confirmed but not recorded in the audit log");
     }
     Ok(confirmed)
@@ -357,7 +338,7 @@ pub fn confirm(ifaces: &[String]) -> Result<Vec<(Info, Pending)>, attach::Error>
 pub fn revert(which: Which<'_>) -> Result<Reverted, attach::Error> {
     let mut reverted = attach::revert(which)?;
     reverted.changes.retain(|change| differing(&change.old, &change.new).next().is_some());
-    if let Err(error) = Log::here().append_reverted(&reverted.changes) {
+    if let Err(error) = Log::here().append_stage(&reverted.changes, Stage::Reverted, None) {
         tracing::warn!(%error, "change reverted but not recorded in the audit log");
     }
     Ok(reverted)
@@ -417,7 +398,7 @@ pub fn change<E: From<attach::Error> + Display>(
         return Ok(transaction.changes().to_vec());
     }
     // Log the intent first, in case the process is killed in between.
-    let intended = Log::here().append_intent(transaction.changes());
+    let intended = Log::here().append_stage(transaction.changes(), Stage::Intended, None);
     let ifaces: Vec<String> = transaction.changes().iter().map(|change| change.iface.clone()).collect();
     let changes = match transaction.commit() {
         Ok(changes) => changes,
@@ -433,11 +414,8 @@ pub fn change<E: From<attach::Error> + Display>(
     if let Err(error) = intended {
         tracing::debug!(%error, "cannot record the intent in the audit log");
     }
-    let entered = match confirm_within {
-        Some(within) => Log::here().append_pending(&changes, within),
-        None => Log::here().append(&changes),
-    };
-    if let Err(error) = entered {
+    let stage = if confirm_within.is_some() { Stage::Pending } else { Stage::Changed };
+    if let Err(error) = Log::here().append_stage(&changes, stage, confirm_within) {
         tracing::warn!(%error, "change applied but not recorded in the audit log");
     }
     Ok(changes)

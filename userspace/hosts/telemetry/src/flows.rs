@@ -11,7 +11,7 @@ use dcqcn_loader::attach::Attachment;
 use dcqcn_loader::dataplane;
 use dcqcn_params::qp::{address, address_and_vlan, hex, ip, vlan};
 use dcqcn_support::clock::monotonic_ns;
-use dcqcn_support::render::{self, Table};
+use dcqcn_support::render::{self, Column, Table};
 use serde::Serialize;
 
 use crate::FlowRow;
@@ -62,19 +62,17 @@ impl RequesterRow {
     }
 
     fn table(rows: &[Self]) -> Table {
-        let columns = ["PEER", "QPN", ">ACKNOWLEDGED", ">NEXT PSN", ">RTT", ">LAST"];
-        let mut table = Table::new(&columns);
-        for row in rows {
-            table.row([
-                address_and_vlan(row.address, row.vlan.as_deref()),
-                hex(row.qpn),
-                row.acknowledged_psn.map_or_else(|| "-".to_owned(), |psn| psn.to_string()),
-                row.next_psn.to_string(),
-                row.srtt_ns.map_or_else(|| "-".to_owned(), render::ns),
-                ago(Some(row.last_seen_age_ns)),
-            ]);
-        }
-        table
+        let columns: &[Column<'_, &Self>] = &[
+            ("PEER", &|row| address_and_vlan(row.address, row.vlan.as_deref())),
+            ("QPN", &|row| hex(row.qpn)),
+            (">ACKNOWLEDGED", &|row| {
+                row.acknowledged_psn.map_or_else(|| "-".to_owned(), |psn| psn.to_string())
+            }),
+            (">NEXT PSN", &|row| row.next_psn.to_string()),
+            (">RTT", &|row| row.srtt_ns.map_or_else(|| "-".to_owned(), render::ns)),
+            (">LAST", &|row| ago(Some(row.last_seen_age_ns))),
+        ];
+        Table::of(rows, columns)
     }
 }
 
@@ -182,12 +180,13 @@ impl PairRow {
 
     /// The rows of the text form.
     pub fn table(rows: &[Self]) -> Table {
-        let mut table = Table::new(&["ADDRESS", "QPN", "PEER QPN", "KNOWN FROM"]);
-        for row in rows {
-            let address = address_and_vlan(row.address, row.vlan.as_deref());
-            table.row([address, hex(row.qpn), hex(row.peer_qpn), row.source.to_owned()]);
-        }
-        table
+        let columns: &[Column<'_, &Self>] = &[
+            ("ADDRESS", &|row| address_and_vlan(row.address, row.vlan.as_deref())),
+            ("QPN", &|row| hex(row.qpn)),
+            ("PEER QPN", &|row| hex(row.peer_qpn)),
+            ("KNOWN FROM", &|row| row.source.to_owned()),
+        ];
+        Table::of(rows, columns)
     }
 
     fn new((id, pair): &(QpId, Pair)) -> Self {
@@ -208,65 +207,42 @@ impl fmt::Display for FlowsReport {
         }
         let mut separator = "";
         if !self.rp.is_empty() {
-            let has_owner = self.rp.iter().any(|row| row.process.is_some());
-            let mut columns = vec![
-                "RECEIVER",
-                "QPN",
-                "STATE",
-                ">RATE",
-                ">TARGET",
-                ">ALPHA",
-                ">STAGE",
-                ">PACKETS",
-                ">BYTES",
-                ">LAST CNP",
-                ">HANDLED",
-                ">IGNORED",
+            let mut columns: Vec<Column<'_, &FlowRow>> = vec![
+                ("RECEIVER", &|row| address_and_vlan(row.address, row.vlan.as_deref())),
+                ("QPN", &|row| hex(row.qpn)),
+                ("STATE", &|row| row.state.to_owned()),
+                (">RATE", &|row| render::bps(row.rate.rate_bps as f64)),
+                (">TARGET", &|row| render::bps(row.rate.target_bps as f64)),
+                (">ALPHA", &|row| format!("{:.3}", row.rate.alpha)),
+                (">STAGE", &|row| format!("{}/{}", row.rate.time_stage, row.rate.byte_stage)),
+                (">PACKETS", &|row| row.packets.to_string()),
+                (">BYTES", &|row| render::bytes(row.bytes)),
+                (">LAST CNP", &|row| ago(row.last_cnp_age_ns)),
+                (">HANDLED", &|row| row.cnp_handled.to_string()),
+                (">IGNORED", &|row| row.cnp_ignored.to_string()),
             ];
-            if has_owner {
-                columns.push("PROCESS");
+            if self.rp.iter().any(|row| row.process.is_some()) {
+                columns.push(("PROCESS", &|row| {
+                    row.process.as_ref().map_or_else(|| "unknown".to_owned(), ToString::to_string)
+                }));
             }
-            let mut table = Table::new(&columns);
-            for row in &self.rp {
-                let mut cells = vec![
-                    address_and_vlan(row.address, row.vlan.as_deref()),
-                    hex(row.qpn),
-                    row.state.to_owned(),
-                    render::bps(row.rate.rate_bps as f64),
-                    render::bps(row.rate.target_bps as f64),
-                    format!("{:.3}", row.rate.alpha),
-                    format!("{}/{}", row.rate.time_stage, row.rate.byte_stage),
-                    row.packets.to_string(),
-                    render::bytes(row.bytes),
-                    ago(row.last_cnp_age_ns),
-                    row.cnp_handled.to_string(),
-                    row.cnp_ignored.to_string(),
-                ];
-                if has_owner {
-                    cells
-                        .push(row.process.as_ref().map_or_else(|| "unknown".to_owned(), ToString::to_string));
-                }
-                table.row(cells);
-            }
+            let table = Table::of(&self.rp, &columns);
             write!(f, "Reaction point: flows sent\n{table}")?;
             separator = "\n";
         }
         if !self.np.is_empty() {
-            let mut table =
-                Table::new(&["ADDRESS", "QPN", ">CE MARKED", ">LAST MARK", ">CNPS SENT", ">LAST CNP"]);
-            for row in &self.np {
-                table.row([
-                    row.address.map_or_else(
-                        || "any".to_owned(),
-                        |address| address_and_vlan(address, row.vlan.as_deref()),
-                    ),
-                    row.qpn.map_or_else(|| "any".to_owned(), hex),
-                    row.ecn_marked_packets.to_string(),
-                    render::ns(row.last_seen_age_ns),
-                    row.cnp_sent.to_string(),
-                    ago(row.last_cnp_age_ns),
-                ]);
-            }
+            let any = || "any".to_owned();
+            let columns: &[Column<'_, &NpFlowRow>] = &[
+                ("ADDRESS", &|row| {
+                    row.address.map_or_else(any, |address| address_and_vlan(address, row.vlan.as_deref()))
+                }),
+                ("QPN", &|row| row.qpn.map_or_else(any, hex)),
+                (">CE MARKED", &|row| row.ecn_marked_packets.to_string()),
+                (">LAST MARK", &|row| render::ns(row.last_seen_age_ns)),
+                (">CNPS SENT", &|row| row.cnp_sent.to_string()),
+                (">LAST CNP", &|row| ago(row.last_cnp_age_ns)),
+            ];
+            let table = Table::of(&self.np, columns);
             write!(f, "{separator}Notification point: flows received with marks\n{table}")?;
             separator = "\n";
         }

@@ -4,15 +4,12 @@ use std::fmt;
 
 use dcqcn_common::layout::{CLASSES, ClassCounters, Counters, DSCPS};
 use dcqcn_common::params::{Config, Quantity, SCHEDULERS, Unit};
-use dcqcn_common::pfc::Pause;
-use dcqcn_loader::attach::{self, Attachment};
-use dcqcn_loader::queues::QueueStats;
 use dcqcn_netlink::tc::Stats;
-use dcqcn_support::clock::monotonic_ns;
-use dcqcn_support::render::{self, Table};
+use dcqcn_support::render::{self, Column, Table};
 use serde::Serialize;
 
-use crate::reading::{class_sum, depths, pause_frames, queue_stats};
+use crate::Reading;
+use crate::reading::class_sum;
 
 /// Classes of one or two ports.
 #[derive(Serialize)]
@@ -101,48 +98,30 @@ impl PauseRow {
 }
 
 impl QueuesReport {
-    /// Reads the classes of an attachment; includes classes without a DSCP if `all`.
-    pub fn read(attachment: &Attachment, all: bool) -> Result<Self, attach::Error> {
-        let Attachment { info, maps } = attachment;
-        let (params, counters) = (maps.params()?, maps.counters()?);
-        let depths = depths(&params, &maps.queues()?, &maps.backlogs()?, monotonic_ns());
-        let ports = [Some(info.iface.clone()), info.inline_peer.clone()].into_iter().flatten().collect();
-        let queues = queue_stats(info, &params)?;
-        let report = Self::new(ports, &params.config, &counters, &depths, all);
-        let pauses = Pause::all(&maps.times()?);
-        Ok(report.with_queues(&params.config, &queues).with_pauses(&params.config, &counters, &pauses))
-    }
-
-    fn with_pauses(mut self, config: &Config, hooks: &[Counters], pauses: &[Pause; CLASSES]) -> Self {
-        let now_ns = monotonic_ns();
-        let rows = config.pfc.iter().zip(pauses).enumerate();
-        let rows = rows.map(|(priority, (of, pause))| {
-            let [rx_pause, tx_pause] = pause_frames(hooks, priority);
+    /// Classes of a reading; includes those without a DSCP if `all`.
+    pub fn new(reading: &Reading, all: bool) -> Self {
+        let config = &reading.params.config;
+        let ports = reading.ports().map(str::to_owned).collect();
+        let depth_bytes: Vec<Vec<u64>> = (0..CLASSES).map(|tc| reading.depths(tc)).collect();
+        let queues = reading.queues().filter_map(|(queue, stats)| QueueRow::new(queue, config, stats));
+        let priorities = config.pfc.iter().zip(&reading.pauses).enumerate();
+        let pauses = priorities.map(|(priority, (of, pause))| {
+            let [rx_pause, tx_pause] = reading.pause_frames(priority);
             PauseRow {
                 priority,
                 queue: of.queue,
                 rx: of.rx != 0,
-                paused: pause.until_ns > now_ns,
+                paused: pause.until_ns > reading.at_ns,
                 rx_pause,
-                rx_pause_duration_ns: pause.paused_ns(now_ns),
+                rx_pause_duration_ns: pause.paused_ns(reading.at_ns),
                 tx_pause,
             }
         });
-        self.pauses = rows.collect();
-        self
-    }
-
-    fn with_queues(mut self, config: &Config, stats: &QueueStats) -> Self {
-        let there = stats.iter().enumerate().filter_map(|(queue, stats)| Some((queue, stats.as_ref()?)));
-        self.queues = there.filter_map(|(queue, stats)| QueueRow::new(queue, config, stats)).collect();
-        self
-    }
-
-    /// With depths by class, those of the second port after those of the first.
-    fn new(ports: Vec<String>, config: &Config, counters: &[Counters], depths: &[u64], all: bool) -> Self {
-        let of_class = |tc| depths.iter().skip(tc).step_by(CLASSES).take(ports.len()).copied().collect();
-        let depth_bytes: Vec<Vec<u64>> = (0..CLASSES).map(of_class).collect();
-        Self::of_depths(ports, config, counters, &depth_bytes, all)
+        Self {
+            queues: queues.collect(),
+            pauses: pauses.collect(),
+            ..Self::of_depths(ports, config, &reading.counters, &depth_bytes, all)
+        }
     }
 
     /// With the known depths, by class and port.
@@ -179,9 +158,7 @@ impl QueuesReport {
         let (cp_enable, queues, pauses) = (config.scalars.cp_enable != 0, Vec::new(), Vec::new());
         Self { classes: classes.collect(), cp_enable, ports, queues, pauses, all }
     }
-}
 
-impl QueuesReport {
     /// Names of the ports.
     pub fn ports(&self) -> &[String] {
         &self.ports
@@ -206,31 +183,31 @@ impl fmt::Display for QueuesReport {
         if let [first, second] = self.ports.as_slice() {
             writeln!(f, "DEPTH is that towards {first} / towards {second}")?;
         }
-        let mut table = Table::new(&[
-            ">TC", ">QUEUE", "DSCP", ">KMIN", ">KMAX", ">PMAX", ">DRAIN", ">DEPTH", ">PACKETS", ">BYTES",
-            ">ECT", ">MARKED",
-        ]);
-        for row in self.classes.iter().filter(|row| self.all || !row.dscp.is_empty() || row.packets != 0) {
-            let threshold = |value, unit| match row.ecn {
-                true => Quantity(value, unit).to_string(),
-                false => "off".to_owned(),
-            };
-            table.row([
-                row.tc.to_string(),
-                row.queue.to_string(),
-                ranges(&row.dscp),
-                threshold(row.kmin_bytes, Unit::Bytes),
-                threshold(row.kmax_bytes, Unit::Bytes),
-                threshold(row.pmax_ppm, Unit::PartsPerMillion),
-                row.drain_rate_bps
-                    .map_or("unknown".into(), |bps| Quantity(bps, Unit::BitsPerSecond).to_string()),
-                row.depth_bytes.iter().map(|&depth| render::bytes(depth)).collect::<Vec<_>>().join(" / "),
-                row.packets.to_string(),
-                render::bytes(row.bytes),
-                row.ect_packets.to_string(),
-                row.ecn_marked_packets.to_string(),
-            ]);
-        }
+        let threshold = |row: &ClassRow, value, unit| match row.ecn {
+            true => Quantity(value, unit).to_string(),
+            false => "off".to_owned(),
+        };
+        let shown = self.classes.iter().filter(|row| self.all || !row.dscp.is_empty() || row.packets != 0);
+        let columns: &[Column<'_, &ClassRow>] = &[
+            (">TC", &|row| row.tc.to_string()),
+            (">QUEUE", &|row| row.queue.to_string()),
+            ("DSCP", &|row| ranges(&row.dscp)),
+            (">KMIN", &|row| threshold(row, row.kmin_bytes, Unit::Bytes)),
+            (">KMAX", &|row| threshold(row, row.kmax_bytes, Unit::Bytes)),
+            (">PMAX", &|row| threshold(row, row.pmax_ppm, Unit::PartsPerMillion)),
+            (">DRAIN", &|row| {
+                let rate = |bps| Quantity(bps, Unit::BitsPerSecond).to_string();
+                row.drain_rate_bps.map_or("unknown".into(), rate)
+            }),
+            (">DEPTH", &|row| {
+                row.depth_bytes.iter().map(|&depth| render::bytes(depth)).collect::<Vec<_>>().join(" / ")
+            }),
+            (">PACKETS", &|row| row.packets.to_string()),
+            (">BYTES", &|row| render::bytes(row.bytes)),
+            (">ECT", &|row| row.ect_packets.to_string()),
+            (">MARKED", &|row| row.ecn_marked_packets.to_string()),
+        ];
+        let table = Table::of(shown, columns);
         write!(f, "{table}")?;
         self.show_queues(f)?;
         self.show_pauses(f)
@@ -239,20 +216,17 @@ impl fmt::Display for QueuesReport {
 
 impl QueuesReport {
     fn show_pauses(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut table =
-            Table::new(&[">PRIORITY", ">QUEUE", "HOLDS", "PAUSED", ">RX PAUSE", ">PAUSED FOR", ">TX PAUSE"]);
-        for row in self.pauses.iter().filter(|row| !row.is_idle()) {
-            let word = |is: bool| if is { "yes" } else { "no" }.to_owned();
-            table.row([
-                row.priority.to_string(),
-                row.queue.to_string(),
-                word(row.rx),
-                word(row.paused),
-                row.rx_pause.to_string(),
-                render::ns(row.rx_pause_duration_ns),
-                row.tx_pause.to_string(),
-            ]);
-        }
+        let word = |is: bool| if is { "yes" } else { "no" }.to_owned();
+        let columns: &[Column<'_, &PauseRow>] = &[
+            (">PRIORITY", &|row| row.priority.to_string()),
+            (">QUEUE", &|row| row.queue.to_string()),
+            ("HOLDS", &|row| word(row.rx)),
+            ("PAUSED", &|row| word(row.paused)),
+            (">RX PAUSE", &|row| row.rx_pause.to_string()),
+            (">PAUSED FOR", &|row| render::ns(row.rx_pause_duration_ns)),
+            (">TX PAUSE", &|row| row.tx_pause.to_string()),
+        ];
+        let table = Table::of(self.pauses.iter().filter(|row| !row.is_idle()), columns);
         if table.is_empty() { Ok(()) } else { write!(f, "\n{table}") }
     }
 
@@ -260,59 +234,53 @@ impl QueuesReport {
         if self.queues.is_empty() {
             return Ok(());
         }
-        let mut table = Table::new(&[
-            ">QUEUE",
-            "SCHEDULER",
-            ">WEIGHT",
-            ">WAITING",
-            ">PACKETS",
-            ">SENT",
-            ">PACKETS",
-            ">DROPS",
-        ]);
-        for row in &self.queues {
-            let weight = if row.scheduler == SCHEDULERS[0] { "-".to_owned() } else { row.weight.to_string() };
-            table.row([
-                row.queue.to_string(),
-                row.scheduler.to_owned(),
-                weight,
-                render::bytes(row.depth_bytes.into()),
-                row.depth_packets.to_string(),
-                render::bytes(row.bytes),
-                row.packets.to_string(),
-                row.drops.to_string(),
-            ]);
-        }
+        let columns: &[Column<'_, &QueueRow>] = &[
+            (">QUEUE", &|row| row.queue.to_string()),
+            ("SCHEDULER", &|row| row.scheduler.to_owned()),
+            (">WEIGHT", &|row| match row.scheduler == SCHEDULERS[0] {
+                true => "-".to_owned(),
+                false => row.weight.to_string(),
+            }),
+            (">WAITING", &|row| render::bytes(row.depth_bytes.into())),
+            (">PACKETS", &|row| row.depth_packets.to_string()),
+            (">SENT", &|row| render::bytes(row.bytes)),
+            (">PACKETS", &|row| row.packets.to_string()),
+            (">DROPS", &|row| row.drops.to_string()),
+        ];
+        let table = Table::of(&self.queues, columns);
         write!(f, "\n{table}")
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use dcqcn_common::layout::Backlog;
     use dcqcn_common::params::{Params, Port};
-    use dcqcn_common::vqueue::Share;
+    use dcqcn_common::pfc::Pause;
 
     use super::*;
 
-    fn report(ports: &[&str]) -> QueuesReport {
+    /// A marking port with 9 kB in class 3.
+    fn marking() -> Reading {
         let mut config = Config::DEFAULT;
         config.scalars.cp_enable = 1;
         config.scalars.link_rate_bps = 1_000_000_000;
         config.wred[6].ecn = 0;
         config.wred[3].drain_rate_bps = 500_000_000;
-        let params = Params::new(&config, Port::new(1, 8, 8)).unwrap();
-        let mut counters = [Counters::ZERO; 3];
-        for hook in &mut counters {
+        config.pfc[3].rx = 1;
+        let mut reading = crate::reading("eth1", 0, 0);
+        reading.params = Params::new(&config, Port::new(1, 8, 8)).unwrap();
+        reading.counters = [Counters::ZERO; 3];
+        for hook in &mut reading.counters {
             let ecn_marked_packets = 2;
             hook.class[3] = ClassCounters { packets: 10, bytes: 41_540, ect_packets: 10, ecn_marked_packets };
         }
-        let mut queues = [0; 16];
-        queues[3] = params.drain[3].enqueue(0, Share::NONE, 1_000, 9_000).empty_at;
-        let ports = ports.iter().map(|port| (*port).to_owned()).collect();
-        let backlogs = [Backlog::default(); 16];
-        let depths = depths(&params, &queues, &backlogs, 1_000);
-        QueuesReport::new(ports, &params.config, &counters, &depths, false)
+        reading.depth_bytes = [0; 16];
+        reading.depth_bytes[3] = 9_000;
+        reading
+    }
+
+    fn report(reading: &Reading) -> QueuesReport {
+        QueuesReport::new(reading, false)
     }
 
     #[test]
@@ -324,21 +292,21 @@ TC  QUEUE  DSCP             KMIN   KMAX  PMAX    DRAIN    DEPTH  PACKETS   BYTES
  6      6  48                 off    off   off    1gbit      0 B        0     0 B    0       0
 ";
         let squeeze = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-        assert_eq!(squeeze(&report(&["eth1"]).to_string()), squeeze(text));
+        assert_eq!(squeeze(report(&marking()).to_string().split_once("\n\n").unwrap().0), squeeze(text));
     }
 
     #[test]
     fn port_queues_listed_below() {
-        let mut stats = QueueStats::default();
-        stats[3] = Some(Stats {
+        let mut reading = marking();
+        reading.queues[3] = Some(Stats {
             bytes: 2_000_000,
             packets: 2_000,
             drops: 7,
             backlog_bytes: 4_500,
             ..Stats::default()
         });
-        stats[6] = Some(Stats::default());
-        let report = report(&["eth1"]).with_queues(&Config::DEFAULT, &stats);
+        reading.queues[6] = Some(Stats::default());
+        let report = report(&reading);
         let text = report.to_string();
         let below = text.split_once("\n\n").unwrap().1;
         let lines: Vec<Vec<&str>> = below.lines().map(|line| line.split_whitespace().collect()).collect();
@@ -349,12 +317,10 @@ TC  QUEUE  DSCP             KMIN   KMAX  PMAX    DRAIN    DEPTH  PACKETS   BYTES
 
     #[test]
     fn pauses_shown_if_present() {
-        let mut config = Config::DEFAULT;
-        config.pfc[3].rx = 1;
-        let mut counters = [Counters::ZERO; 3];
-        counters[1].pause.frames[4] = 9;
-        let pauses = [Pause { until_ns: 0, total_ns: 1_500_000 }; CLASSES];
-        let report = report(&["eth1"]).with_pauses(&config, &counters, &pauses);
+        let mut reading = marking();
+        reading.counters[1].pause.frames[4] = 9;
+        reading.pauses = [Pause { until_ns: 0, total_ns: 1_500_000 }; CLASSES];
+        let report = report(&reading);
         let text = report.to_string();
         let below = text.split_once("\n\n").unwrap().1;
         let lines: Vec<Vec<&str>> = below.lines().map(|line| line.split_whitespace().collect()).collect();
@@ -367,7 +333,9 @@ TC  QUEUE  DSCP             KMIN   KMAX  PMAX    DRAIN    DEPTH  PACKETS   BYTES
 
     #[test]
     fn inline_has_queue_per_direction() {
-        let report = report(&["eth0", "eth1"]);
+        let mut reading = marking();
+        reading.info.inline_peer = Some("eth2".into());
+        let report = report(&reading);
         assert_eq!(report.classes[3].depth_bytes.len(), 2);
         assert!(report.to_string().contains("9.00 kB / 0 B"), "{report}");
         assert_eq!(serde_json::to_value(&report).unwrap()["classes"][3]["kmax_bytes"], 200_000);

@@ -117,7 +117,7 @@ impl Reading {
 }
 
 /// Reads the port's own queues, if it has any.
-pub(crate) fn queue_stats(info: &Info, params: &Params) -> Result<QueueStats, attach::Error> {
+fn queue_stats(info: &Info, params: &Params) -> Result<QueueStats, attach::Error> {
     if params.config.scalars.queues == QUEUES_NONE {
         return Ok(QueueStats::default());
     }
@@ -150,12 +150,7 @@ pub(crate) fn class_sum(hooks: &[Counters], tc: usize) -> ClassCounters {
 }
 
 /// The depth that decides on marking, as the congestion point computes it.
-pub(crate) fn depths(
-    params: &Params,
-    empty_at: &[u64],
-    backlogs: &[Backlog],
-    now_ns: u64,
-) -> [u64; QUEUES as usize] {
+fn depths(params: &Params, empty_at: &[u64], backlogs: &[Backlog], now_ns: u64) -> [u64; QUEUES as usize] {
     let by_backlog = params.config.scalars.queue_source == QUEUE_SOURCE_BACKLOG;
     let mut depths = [0; QUEUES as usize];
     let drains = params.drain.iter().cycle();

@@ -13,14 +13,11 @@ use dcqcn_loader::dataplane::Expire;
 use dcqcn_netlink::Netlink;
 use dcqcn_support::clock::monotonic_ns;
 
-use super::work::{Port, Settings, Work};
+use super::work::{Begun, IDLE_PERIOD, Port, Settings, Start, Work};
 use crate::error::Result;
 
 /// Range of the interval between scans of a table.
 const SCAN_INTERVAL: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(60));
-
-/// Interval between checks whether aging is enabled.
-const IDLE_PERIOD: Duration = Duration::from_secs(1);
 
 struct Age {
     port: Arc<Port>,
@@ -30,12 +27,8 @@ struct Age {
 }
 
 /// Starts the task.
-pub(super) fn begin(
-    port: &Arc<Port>,
-    settings: &Arc<Settings>,
-    _: &Netlink,
-) -> Result<Option<Box<dyn Work>>> {
-    Ok(Some(Box::new(Age { port: Arc::clone(port), settings: Arc::clone(settings), expire: None })))
+pub(super) fn begin(Start { port, settings, .. }: Start<'_>) -> Begun {
+    Ok(Some(Box::new(Age { port, settings, expire: None })))
 }
 
 impl Work for Age {

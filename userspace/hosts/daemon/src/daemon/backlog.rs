@@ -11,11 +11,9 @@ use dcqcn_loader::queues::{self, QueueStats};
 use dcqcn_netlink::Netlink;
 use dcqcn_support::clock::monotonic_ns;
 
-use super::work::{Port, Settings, Work};
+use super::work::{Begun, IDLE_PERIOD, Port, Start, Work};
 use crate::error::Result;
 
-/// Interval between checks whether the parameters enable `queue_source = backlog`.
-const IDLE_PERIOD: Duration = Duration::from_secs(1);
 /// Interval between readings of the queues' drops.
 const DROPS_PERIOD: Duration = Duration::from_millis(200);
 
@@ -47,8 +45,8 @@ impl Feeder {
 }
 
 /// Starts the task.
-pub(super) fn begin(port: &Arc<Port>, _: &Arc<Settings>, _: &Netlink) -> Result<Option<Box<dyn Work>>> {
-    Ok(Some(Box::new(Feeder { port: Arc::clone(port), last_sample: None })))
+pub(super) fn begin(Start { port, .. }: Start<'_>) -> Begun {
+    Ok(Some(Box::new(Feeder { port, last_sample: None })))
 }
 
 impl Work for Feeder {

@@ -10,7 +10,7 @@ use dcqcn_loader::dataplane;
 use dcqcn_netlink::Netlink;
 use dcqcn_support::clock::monotonic_ns;
 
-use super::work::{Port, Settings, Work};
+use super::work::{Begun, Port, Settings, Start, Work};
 use crate::error::Result;
 
 /// Interval between samples of queues.
@@ -31,18 +31,13 @@ struct Sampler {
 }
 
 /// Starts the task.
-pub(super) fn begin(
-    port: &Arc<Port>,
-    settings: &Arc<Settings>,
-    _: &Netlink,
-) -> Result<Option<Box<dyn Work>>> {
-    let (port, settings) = (Arc::clone(port), Arc::clone(settings));
+pub(super) fn begin(Start { port, settings, .. }: Start<'_>) -> Begun {
     Ok(Some(Box::new(Sampler { port, settings, flows_at: Instant::now() })))
 }
 
 impl Work for Sampler {
     fn run(&mut self, _: &Netlink) -> Result<Duration> {
-        if !self.settings.watched().is_needed() {
+        if !self.settings.watched.is_needed() {
             return Ok(IDLE_PERIOD);
         }
         let params = self.port.maps().params()?;
@@ -50,7 +45,7 @@ impl Work for Sampler {
         let began = Instant::now();
         let is_due = began >= self.flows_at;
         let flows = is_due.then(|| flows(&params, |index| self.port.maps().rp_set(index))).transpose()?;
-        self.settings.watched().change(self.port.info.ifindex, |depths| {
+        self.settings.watched.change(self.port.info.ifindex, |depths| {
             depths.see(percent);
             if let Some(flows) = flows {
                 (depths.active, depths.at_floor) = flows;
@@ -65,7 +60,7 @@ impl Work for Sampler {
 
 impl Drop for Sampler {
     fn drop(&mut self) {
-        self.settings.watched().forget(self.port.info.ifindex);
+        self.settings.watched.forget(self.port.info.ifindex);
     }
 }
 

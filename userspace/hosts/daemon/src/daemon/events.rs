@@ -1,6 +1,5 @@
 //! Copies events of the data plane to the log.
 
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use dcqcn_loader::events::Reader;
@@ -9,7 +8,7 @@ use dcqcn_params::word;
 use dcqcn_support::clock::monotonic_ns;
 use dcqcn_telemetry::event::{EventRow, Kind};
 
-use super::work::{Port, Settings, Work};
+use super::work::{Begun, Start, Work};
 use crate::error::Result;
 
 /// Polling interval.
@@ -21,7 +20,7 @@ struct Events {
 }
 
 /// Starts following the event log at its current end.
-pub(super) fn begin(port: &Arc<Port>, _: &Arc<Settings>, _: &Netlink) -> Result<Option<Box<dyn Work>>> {
+pub(super) fn begin(Start { port, .. }: Start<'_>) -> Begun {
     let reader = Reader::new(port.maps().event_log()?, 0);
     Ok(Some(Box::new(Events { iface: port.info.iface.clone(), reader })))
 }

@@ -7,11 +7,8 @@ use dcqcn_common::host_congestion::{PERIOD_NS, Trigger, VALID_NS};
 use dcqcn_netlink::Netlink;
 use dcqcn_support::clock::monotonic_ns;
 
-use super::work::{Port, Settings, Work};
+use super::work::{Begun, IDLE_PERIOD, Port, Settings, Start, Work};
 use crate::error::Result;
-
-/// Interval between checks whether it is enabled.
-const IDLE_PERIOD: Duration = Duration::from_secs(1);
 
 struct HostCongestion {
     port: Arc<Port>,
@@ -21,15 +18,11 @@ struct HostCongestion {
 }
 
 /// Starts the task, if the interface has the ingress program.
-pub(super) fn begin(
-    port: &Arc<Port>,
-    settings: &Arc<Settings>,
-    _: &Netlink,
-) -> Result<Option<Box<dyn Work>>> {
+pub(super) fn begin(Start { port, settings, .. }: Start<'_>) -> Begun {
     if !port.info.programs.iter().any(|name| name == "ingress") {
         return Ok(None);
     }
-    let (port, settings, trigger) = (Arc::clone(port), Arc::clone(settings), Trigger::default());
+    let trigger = Trigger::default();
     Ok(Some(Box::new(HostCongestion { port, settings, trigger, is_congested: false })))
 }
 
@@ -41,7 +34,7 @@ impl Work for HostCongestion {
             self.report(false)?;
             return Ok(IDLE_PERIOD);
         }
-        let (receiving, max_backlog) = self.settings.last_reading().now()?;
+        let (receiving, max_backlog) = self.settings.last_reading.now()?;
         let is_congested = self.trigger.observe(receiving, max_backlog);
         self.report(is_congested)?;
         Ok(Duration::from_nanos(PERIOD_NS))

@@ -8,7 +8,7 @@ use dcqcn_loader::pacer::htb::Classes;
 use dcqcn_netlink::Netlink;
 use dcqcn_params::{PacerChoice, word};
 
-use super::work::{Port, Settings, Work};
+use super::work::{Begun, Port, Start, Work};
 use crate::error::{Context as _, Result};
 
 struct Pacer {
@@ -19,13 +19,13 @@ struct Pacer {
 }
 
 /// Starts the task, if HTB is the pacer.
-pub(super) fn begin(port: &Arc<Port>, _: &Arc<Settings>, netlink: &Netlink) -> Result<Option<Box<dyn Work>>> {
+pub(super) fn begin(Start { port, netlink, .. }: Start<'_>) -> Begun {
     if port.info.pacer != word(&PacerChoice::Htb) {
         return Ok(None);
     }
     let cuts = port.maps().cuts_fd()?.try_clone_to_owned().context("cannot wait for the data plane")?;
     let classes = Classes::take_over(netlink, port.info.ifindex)?;
-    Ok(Some(Box::new(Pacer { port: Arc::clone(port), cuts, classes })))
+    Ok(Some(Box::new(Pacer { port, cuts, classes })))
 }
 
 impl Work for Pacer {

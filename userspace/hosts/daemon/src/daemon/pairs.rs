@@ -6,15 +6,14 @@ use std::time::Duration;
 use dcqcn_netlink::Netlink;
 use dcqcn_params::qp::address;
 use dcqcn_support::clock::monotonic_ns;
+use dcqcn_support::sync::lock;
 
-use super::work::{Port, Settings, Work};
+use super::work::{Begun, IDLE_PERIOD, Port, Settings, Start, Work};
 use crate::error::Result;
 use crate::pairing::{Change, RdmaPairs};
 
 /// Polling interval of the QPs: new ones must be known within 100 ms.
 const PERIOD: Duration = Duration::from_millis(50);
-/// Interval between checks for a device if there is none.
-const IDLE_PERIOD: Duration = Duration::from_secs(1);
 
 struct Pairs {
     port: Arc<Port>,
@@ -23,22 +22,18 @@ struct Pairs {
 }
 
 /// Starts the task, if the kernel supports RDMA.
-pub(super) fn begin(
-    port: &Arc<Port>,
-    settings: &Arc<Settings>,
-    netlink: &Netlink,
-) -> Result<Option<Box<dyn Work>>> {
+pub(super) fn begin(Start { port, settings, netlink }: Start<'_>) -> Begun {
     if !netlink.has_rdma() {
         return Ok(None);
     }
     let entered = RdmaPairs::take_over(&port.maps())?;
-    Ok(Some(Box::new(Pairs { port: Arc::clone(port), settings: Arc::clone(settings), entered })))
+    Ok(Some(Box::new(Pairs { port, settings, entered })))
 }
 
 impl Work for Pairs {
     fn run(&mut self, netlink: &Netlink) -> Result<Duration> {
         let Self { port, settings, entered } = self;
-        let present = settings.rdma().present(netlink, port.info.ifindex, monotonic_ns())?;
+        let present = lock(&settings.rdma).present(netlink, port.info.ifindex, monotonic_ns())?;
         let changes = entered.refresh(present, &mut port.maps_mut())?;
         let iface = &port.info.iface;
         for change in changes {

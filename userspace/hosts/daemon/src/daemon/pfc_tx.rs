@@ -3,15 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dcqcn_loader::pfc_tx::{PauseSocket, PfcPoll, PfcSender, Ports};
+use dcqcn_loader::pfc_tx::{PfcPoll, PfcSender, Ports};
 use dcqcn_netlink::Netlink;
 use dcqcn_support::clock::monotonic_ns;
 
-use super::work::{Port, Settings, Work};
+use super::work::{Begun, IDLE_PERIOD, Port, Settings, Start, Work};
 use crate::error::Result;
 
-/// Interval between checks whether it is enabled.
-const IDLE_PERIOD: Duration = Duration::from_secs(1);
 /// Interval between samples of the backlog.
 const PERIOD: Duration = Duration::from_millis(1);
 
@@ -24,12 +22,7 @@ struct PfcTask {
 }
 
 /// Starts the task.
-pub(super) fn begin(
-    port: &Arc<Port>,
-    settings: &Arc<Settings>,
-    _: &Netlink,
-) -> Result<Option<Box<dyn Work>>> {
-    let (port, settings) = (Arc::clone(port), Arc::clone(settings));
+pub(super) fn begin(Start { port, settings, .. }: Start<'_>) -> Begun {
     Ok(Some(Box::new(PfcTask { port, settings, sender: PfcSender::default(), has_warned: false })))
 }
 
@@ -47,7 +40,7 @@ impl PfcTask {
 
 impl Work for PfcTask {
     fn run(&mut self, netlink: &Netlink) -> Result<Duration> {
-        let Some(socket): Option<&PauseSocket> = self.settings.pause_socket() else {
+        let Some(socket) = &self.settings.pause_socket else {
             let wanted = self.port.maps().params()?.pauses.counted.contains(&1);
             self.warn_without_socket(wanted);
             return Ok(IDLE_PERIOD);
@@ -67,7 +60,7 @@ impl Work for PfcTask {
 impl Drop for PfcTask {
     /// Sends XON to every neighbour that is paused.
     fn drop(&mut self) {
-        if let Some(socket) = self.settings.pause_socket() {
+        if let Some(socket) = &self.settings.pause_socket {
             self.sender.release(self.port.info.ifindex, socket, monotonic_ns());
         }
     }

@@ -19,7 +19,7 @@ use dcqcn_netlink::Netlink;
 use dcqcn_params::qp::address;
 use dcqcn_support::clock::monotonic_ns;
 
-use super::work::{Port, Settings, Work};
+use super::work::{Begun, Port, Start, Work};
 use crate::error::Result;
 
 /// Interval between checks whether the parameters enable it.
@@ -61,14 +61,13 @@ struct Prober {
 }
 
 /// Starts the task, if the interface has both programs of a host.
-pub(super) fn begin(port: &Arc<Port>, _: &Arc<Settings>, _: &Netlink) -> Result<Option<Box<dyn Work>>> {
+pub(super) fn begin(Start { port, .. }: Start<'_>) -> Begun {
     let has = |hook: &str| port.info.programs.iter().any(|name| name == hook);
     if !has("ingress") || !has("egress") {
         return Ok(None);
     }
     let kernel = version(&fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default());
-    let (port, watched) = (Arc::clone(port), HashMap::new());
-    Ok(Some(Box::new(Prober { port, probe: None, watched, kernel, has_warned: false })))
+    Ok(Some(Box::new(Prober { port, probe: None, watched: HashMap::new(), kernel, has_warned: false })))
 }
 
 impl Work for Prober {

@@ -10,10 +10,9 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use dcqcn_loader::attach::Id;
-use dcqcn_netlink::Netlink;
 use dcqcn_support::sync::lock;
 
-use super::work::{Port, Settings, Work};
+use super::work::{Begun, Port, Settings, Start};
 use super::{age, backlog, depths, events, host_congestion, pacer, pairs, pfc_tx, probe, watchdog};
 use crate::error::{Context as _, Result};
 use crate::shared_state::{Health, TaskWatch};
@@ -22,8 +21,7 @@ use looper::Looper;
 /// Time limit for tasks to release an interface. A stalled one must not block the others.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Starts a task, or returns `None` if the interface does not need it.
-type Begin = fn(&Arc<Port>, &Arc<Settings>, &Netlink) -> Result<Option<Box<dyn Work>>>;
+type Begin = fn(Start<'_>) -> Begun;
 
 /// All kinds of tasks.
 const KINDS: [(&str, Begin); 10] = [

@@ -1,10 +1,17 @@
-//! Detection of a rewritten file by polling: editors, package managers and configuration management replace files in
-//! ways that escape notifications of a single file.
+//! Detection of changed interfaces, and of a rewritten file by polling: editors, package managers and configuration
+//! management replace files in ways that escape notifications of a single file.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use rtnetlink::{MulticastGroup, new_multicast_connection};
+use tokio::sync::Notify;
+
+use super::Changed;
+use crate::error::{Context as _, Result};
 
 /// Time without a change after which a file counts as complete: a writer that truncates it needs time.
 const STABLE_FOR: Duration = Duration::from_secs(1);
@@ -67,6 +74,23 @@ impl FileWatch {
 fn stamp(path: &Path) -> Option<Stamp> {
     let metadata = fs::metadata(path).ok()?;
     Some((metadata.ino(), metadata.mtime(), metadata.mtime_nsec(), metadata.len()))
+}
+
+/// Notifies of added, removed and changed interfaces (rtnetlink, group `RTNLGRP_LINK`). Messages are ignored: interfaces
+/// are listed again, so lost ones do no harm, and bursts are merged.
+pub(super) fn links() -> Result<Changed> {
+    let (connection, _, mut messages) =
+        new_multicast_connection(&[MulticastGroup::Link]).context("cannot watch the network interfaces")?;
+    let changed = Arc::new(Notify::new());
+    let notice = Arc::clone(&changed);
+    tokio::spawn(connection);
+    tokio::spawn(async move {
+        while messages.recv().await.is_ok() {
+            notice.notify_one();
+        }
+        tracing::error!("link notifications from the kernel ended; restart the daemon");
+    });
+    Ok(changed)
 }
 
 #[cfg(test)]

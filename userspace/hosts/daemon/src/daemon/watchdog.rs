@@ -11,11 +11,9 @@ use dcqcn_common::pfc::{Pause, Storms};
 use dcqcn_netlink::Netlink;
 use dcqcn_support::clock::monotonic_ns;
 
-use super::work::{Port, Settings, Work};
+use super::work::{Begun, IDLE_PERIOD, Port, Start, Work};
 use crate::error::Result;
 
-/// Interval between checks whether it is enabled.
-const IDLE_PERIOD: Duration = Duration::from_secs(1);
 /// Minimum interval between samples.
 const MIN_PERIOD: Duration = Duration::from_millis(1);
 
@@ -61,8 +59,8 @@ struct WatchdogTask {
 }
 
 /// Starts the task.
-pub(super) fn begin(port: &Arc<Port>, _: &Arc<Settings>, _: &Netlink) -> Result<Option<Box<dyn Work>>> {
-    Ok(Some(Box::new(WatchdogTask { port: Arc::clone(port), watch: Watch::default(), set_to: None })))
+pub(super) fn begin(Start { port, .. }: Start<'_>) -> Begun {
+    Ok(Some(Box::new(WatchdogTask { port, watch: Watch::default(), set_to: None })))
 }
 
 impl Work for WatchdogTask {

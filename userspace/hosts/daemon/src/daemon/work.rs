@@ -2,14 +2,13 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use dcqcn_loader::attach::{self, Attachment, Info};
 use dcqcn_loader::dataplane::Maps;
 use dcqcn_loader::pfc_tx::PauseSocket;
 use dcqcn_netlink::Netlink;
-use dcqcn_support::sync::lock;
 
 use crate::depths::Watched;
 use crate::error::Result;
@@ -48,37 +47,20 @@ impl Port {
 #[derive(Default)]
 pub(super) struct Settings {
     age_idle_ns: AtomicU64,
-    watched: Arc<Watched>,
-    rdma: Mutex<RdmaView>,
-    last_reading: LastReading,
+    /// Samples of queues and flows.
+    pub(super) watched: Arc<Watched>,
+    /// RDMA devices and QPs, shared by all interfaces.
+    pub(super) rdma: Mutex<RdmaView>,
+    /// Last reading of receive processing, shared by all interfaces.
+    pub(super) last_reading: LastReading,
     /// `None` if the process may not send frames.
-    pause_socket: Option<PauseSocket>,
+    pub(super) pause_socket: Option<PauseSocket>,
 }
 
 impl Settings {
     /// Creates it with the storage for samples, and the socket for PFC frames.
     pub(super) fn new(watched: Arc<Watched>, pause_socket: Option<PauseSocket>) -> Self {
         Self { watched, pause_socket, ..Self::default() }
-    }
-
-    /// Samples of queues and flows.
-    pub(super) fn watched(&self) -> &Watched {
-        &self.watched
-    }
-
-    /// RDMA devices and QPs, shared by all interfaces.
-    pub(super) fn rdma(&self) -> MutexGuard<'_, RdmaView> {
-        lock(&self.rdma)
-    }
-
-    /// Last reading of receive processing, shared by all interfaces.
-    pub(super) const fn last_reading(&self) -> &LastReading {
-        &self.last_reading
-    }
-
-    /// Socket for PFC frames, if permitted.
-    pub(super) const fn pause_socket(&self) -> Option<&PauseSocket> {
-        self.pause_socket.as_ref()
     }
 
     /// Idle time of flows, if aging is enabled.
@@ -91,6 +73,19 @@ impl Settings {
         self.age_idle_ns.store(ns, Ordering::Relaxed);
     }
 }
+
+/// Context in which a task of an interface starts.
+pub(super) struct Start<'a> {
+    pub(super) port: Arc<Port>,
+    pub(super) settings: Arc<Settings>,
+    pub(super) netlink: &'a Netlink,
+}
+
+/// A started task; `None` if the interface does not need it.
+pub(super) type Begun = Result<Option<Box<dyn Work>>>;
+
+/// Interval between checks whether the parameters, or a device, require a task.
+pub(super) const IDLE_PERIOD: Duration = Duration::from_secs(1);
 
 /// A task of one interface.
 pub(super) trait Work {

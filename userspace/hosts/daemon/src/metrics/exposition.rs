@@ -55,15 +55,6 @@ fn quality(range: &str, format: Format) -> Option<u32> {
     Some(thousandths)
 }
 
-/// Type of a metric family.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// Monotonic until a restart; named `..._total`.
-    Counter,
-    /// May increase and decrease.
-    Gauge,
-}
-
 /// Metric families in order: the format requires all series of a name to be contiguous.
 #[derive(Debug)]
 pub(super) struct Exposition {
@@ -78,17 +69,13 @@ impl Exposition {
     }
 
     /// Starts a family; its series follow by [`Family::series`].
-    pub(super) fn family(&mut self, name: &'static str, kind: Kind, help: &str) -> Family<'_> {
-        self.named(name.to_owned(), kind, help)
+    pub(super) fn family(&mut self, name: &'static str, help: &str) -> Family<'_> {
+        self.named(name.to_owned(), help)
     }
 
-    /// Starts a family with a computed name.
-    pub(super) fn named(&mut self, name: String, kind: Kind, help: &str) -> Family<'_> {
-        debug_assert_eq!(name.ends_with("_total"), kind == Kind::Counter, "{name}");
-        let kind = match kind {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-        };
+    /// Starts a family with a computed name. Counters, which are monotonic until a restart, end in `_total`.
+    pub(super) fn named(&mut self, name: String, help: &str) -> Family<'_> {
+        let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
         // Writing into a `String` cannot fail; neither below.
         let _ = match self.format {
             Format::Text => {
@@ -151,7 +138,7 @@ mod tests {
 
     fn written(format: Format) -> String {
         let mut text = Exposition::new(format);
-        let mut family = text.family("a_total", Kind::Counter, "Counts \"a\" \\ b.\nc");
+        let mut family = text.family("a_total", "Counts \"a\" \\ b.\nc");
         family.series(&[], 1);
         family.series(&[("x", &"q\"uo\\te\n\u{e9}"), ("y", &3)], 0.5);
         text.finish()

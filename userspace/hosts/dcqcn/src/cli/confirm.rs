@@ -15,7 +15,6 @@ use clap::Args;
 use clap_complete::ArgValueCompleter;
 use dcqcn_common::params::Quantity;
 use dcqcn_loader::attach::{self, Change, ChangeError, Info, Pending, Reverted, Which};
-use dcqcn_params::quantity::parse_time_ns;
 use dcqcn_params::{Key, differing};
 use dcqcn_support::cli::Output;
 use dcqcn_support::clock::boottime_ns;
@@ -23,6 +22,8 @@ use dcqcn_telemetry::ChangeReport;
 use dcqcn_telemetry::audit::{self as audit, ChangeMode};
 use nix::unistd::setsid;
 use serde::Serialize;
+
+use super::duration_in;
 
 /// Time limit for confirming a change.
 const MIN_CONFIRM: Duration = Duration::from_secs(1);
@@ -188,12 +189,7 @@ impl fmt::Display for Changed {
 
 /// Parses the time limit for confirming a change.
 pub(super) fn within(text: &str) -> Result<Duration, String> {
-    let within = parse_time_ns(text).map(Duration::from_nanos).map_err(|error| error.to_string())?;
-    if (MIN_CONFIRM..=MAX_CONFIRM).contains(&within) {
-        Ok(within)
-    } else {
-        Err(format!("`{text}` is out of range: 1s to 24h"))
-    }
+    duration_in(text, MIN_CONFIRM..=MAX_CONFIRM, "1s to 24h")
 }
 
 /// Reverts changes not confirmed in time. Failures are left to the next command.

@@ -9,6 +9,7 @@ use clap::Args;
 use dcqcn_params::quantity::parse_time_ns;
 use serde::Serialize;
 
+use super::duration_in;
 use super::peer::PeerCommand;
 use crate::doctor::snapshot::DEFAULT_RTT_NS;
 use crate::doctor::{Finding, Severity, examine, in_netns, record, take};
@@ -107,19 +108,10 @@ pub(super) fn result(worst: Severity) -> anyhow::Result<()> {
     }
 }
 
-/// Parses the time between the readings.
+/// Parses the time between the readings: shorter ones than a second give random rates.
 fn duration(text: &str) -> Result<Duration, String> {
-    let duration = parse_time_ns(text).map(Duration::from_nanos).map_err(|error| error.to_string())?;
-    if (MIN_OBSERVED..=MAX_OBSERVED).contains(&duration) {
-        Ok(duration)
-    } else {
-        Err(format!("`{text}` is out of range: 1s to 1h"))
-    }
+    duration_in(text, Duration::from_secs(1)..=Duration::from_secs(3_600), "1s to 1h")
 }
-
-/// Minimum of a second: shorter intervals give random rates.
-const MIN_OBSERVED: Duration = Duration::from_secs(1);
-const MAX_OBSERVED: Duration = Duration::from_secs(3_600);
 
 fn rtt_ns(text: &str) -> Result<u64, String> {
     const LONGEST_NS: u64 = 1_000_000_000;

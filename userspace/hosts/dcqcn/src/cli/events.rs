@@ -93,7 +93,7 @@ impl EventsArgs {
         sources.last = u64::MAX;
         loop {
             let mut rows = sources.read();
-            let here = refusals.read()?.into_iter().filter(|entry| entry.netns == netns);
+            let here = refusals.read()?.into_iter().filter(|entry| entry.author.netns == netns);
             rows.extend(here.filter(|entry| sources.concerns(&entry.iface)).filter_map(|e| e.event_row()));
             rows.retain(is_selected);
             rows.sort_by(|a, b| a.time.cmp(&b.time));

@@ -6,8 +6,8 @@ use std::num::NonZeroUsize;
 use clap::Args;
 use clap_complete::ArgValueCompleter;
 use dcqcn_netlink::netns::current_inode;
-use dcqcn_support::render::{Table, printable};
-use dcqcn_telemetry::audit::{Contents, Entry, Event, Log};
+use dcqcn_support::render::{Column, Table, printable};
+use dcqcn_telemetry::audit::{Contents, Entry, Event, Log, Stage};
 use serde::Serialize;
 
 use super::targets::resolve_altname;
@@ -46,7 +46,7 @@ impl LogArgs {
         let mut contents = log.read()?;
         let here = current_inode()?;
         if self.here {
-            contents.entries.retain(|entry| entry.netns == here);
+            contents.entries.retain(|entry| entry.author.netns == here);
         }
         out.show(&LogReport::new(
             log.path().display().to_string(),
@@ -84,40 +84,38 @@ impl fmt::Display for LogReport {
         if entries.is_empty() {
             writeln!(f, "no changes in {file}")?;
         } else {
-            let mut table = Table::new(&["TIME", "WHO", "IFACE", "PARAMETER", ">OLD", ">NEW", "COMMAND"]);
-            for entry in entries {
-                let [key, old, new] = match &entry.event {
-                    Event::Changed { key, old, new } => [key.clone(), old.clone(), new.clone()],
-                    Event::Intended { key, old, intended } => {
-                        [format!("{key} (intended)"), old.clone(), intended.clone()]
-                    }
-                    Event::Pending { key, old, pending, confirm_within_s } => [
-                        format!("{key} (to be confirmed in {confirm_within_s} s)"),
-                        old.clone(),
-                        pending.clone(),
-                    ],
-                    Event::Confirmed { key, former, confirmed } => {
-                        [format!("{key} (confirmed)"), former.clone(), confirmed.clone()]
-                    }
-                    Event::Reverted { key, unconfirmed, restored } => {
-                        [format!("{key} (reverted)"), unconfirmed.clone(), restored.clone()]
-                    }
-                    Event::Refused { .. } => ["(refused)".into(), String::new(), String::new()],
-                    Event::Ordered(order) => [
-                        format!("({} for {})", order.order, printable(&order.by)),
-                        String::new(),
-                        order.name.as_deref().map(printable).unwrap_or_default(),
-                    ],
-                };
-                let iface = match entry.iface.as_str() {
+            // Parameter, old and new value; or a request over the socket and its result.
+            let cells = |entry: &Entry| match &entry.event {
+                Event::Parameter { event, key, old, new, confirm_within_s } => {
+                    let stage = match (event, confirm_within_s) {
+                        (Stage::Changed, _) => String::new(),
+                        (Stage::Pending, Some(within_s)) => format!(" (to be confirmed in {within_s} s)"),
+                        (stage, _) => format!(" ({})", stage.label()),
+                    };
+                    [format!("{key}{stage}"), old.clone(), new.clone()]
+                }
+                Event::Refused { .. } => ["(refused)".into(), String::new(), String::new()],
+                Event::Ordered(order) => [
+                    format!("({} for {})", order.order, printable(&order.by)),
+                    String::new(),
+                    order.name.as_deref().map(printable).unwrap_or_default(),
+                ],
+            };
+            let rows = entries.iter().map(|entry| (entry, cells(entry)));
+            let columns: &[Column<'_, (&Entry, [String; 3])>] = &[
+                ("TIME", &|(entry, _)| entry.author.time.clone()),
+                ("WHO", &|(entry, _)| entry.who()),
+                ("IFACE", &|(entry, _)| match entry.iface.as_str() {
                     "" => "-".into(),
-                    iface if entry.netns == *here => iface.to_owned(),
-                    iface => format!("{iface} (netns {})", entry.netns),
-                };
-                let command = printable(&entry.command);
-                table.row([entry.time.clone(), entry.who(), iface, key, old, new, command]);
-            }
-            write!(f, "{table}")?;
+                    iface if entry.author.netns == *here => iface.to_owned(),
+                    iface => format!("{iface} (netns {})", entry.author.netns),
+                }),
+                ("PARAMETER", &|(_, [key, ..])| key.clone()),
+                (">OLD", &|(_, [_, old, _])| old.clone()),
+                (">NEW", &|(_, [.., new])| new.clone()),
+                ("COMMAND", &|(entry, _)| printable(&entry.author.command)),
+            ];
+            write!(f, "{}", Table::of(rows, columns))?;
         }
         if !unreadable_lines.is_empty() {
             let lines: Vec<String> = unreadable_lines.iter().map(ToString::to_string).collect();
@@ -129,10 +127,12 @@ impl fmt::Display for LogReport {
 
 #[cfg(test)]
 mod tests {
+    use dcqcn_telemetry::audit::Author;
+
     use super::*;
 
     fn entry(iface: &str, new: &str) -> Entry {
-        Entry {
+        let author = Author {
             time: "2026-03-01T12:00:00.000Z".into(),
             uid: 0,
             user: Some("root".into()),
@@ -140,9 +140,10 @@ mod tests {
             pid: 7,
             command: "dcqcn set\n".into(),
             netns: 1,
-            iface: iface.into(),
-            event: Event::Changed { key: "rpg_gd".into(), old: "11".into(), new: new.into() },
-        }
+        };
+        let (event, key, old, new) = (Stage::Changed, "rpg_gd".into(), "11".into(), new.into());
+        let event = Event::Parameter { event, key, old, new, confirm_within_s: None };
+        Entry { author, iface: iface.into(), event }
     }
 
     #[test]

@@ -6,12 +6,11 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use clap::Args;
 use clap_complete::ArgValueCompleter;
-use dcqcn_params::quantity::parse_time_ns;
 use dcqcn_support::cli::Output;
 use dcqcn_support::interrupt::Interrupt;
 use dcqcn_telemetry::Sampler;
 
-use super::targets;
+use super::{duration_in, targets};
 use crate::top;
 
 /// Show queues, marks, CNPs and flows per interval, as lines or JSON for pipes.
@@ -41,18 +40,9 @@ pub(super) struct MonitorArgs {
     qps: usize,
 }
 
-/// Shortest interval: reading a full table takes 20 ms.
-const MIN_INTERVAL: Duration = Duration::from_millis(10);
-/// Longest interval.
-const MAX_INTERVAL: Duration = Duration::from_secs(3_600);
-
+/// Parses an interval. Reading a full table takes 20 ms.
 pub(super) fn parse_interval(text: &str) -> Result<Duration, String> {
-    let interval = parse_time_ns(text).map(Duration::from_nanos).map_err(|error| error.to_string())?;
-    if (MIN_INTERVAL..=MAX_INTERVAL).contains(&interval) {
-        Ok(interval)
-    } else {
-        Err(format!("`{text}` is out of range: 10ms to 1h"))
-    }
+    duration_in(text, Duration::from_millis(10)..=Duration::from_secs(3_600), "10ms to 1h")
 }
 
 impl MonitorArgs {

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
-use dcqcn_params::quantity::parse_time_ns;
 use dcqcn_support::cli::Output;
 
+use super::duration_in;
 use crate::doctor::Severity;
 use crate::doctor::peer::{self, MAX_DURATION, MAX_RATE, MIN_RATE, Options, PORT};
 
@@ -100,12 +100,7 @@ fn resolve(text: &str) -> anyhow::Result<SocketAddr> {
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    let duration = parse_time_ns(text).map(Duration::from_nanos).map_err(|error| error.to_string())?;
-    if (Duration::from_millis(100)..=MAX_DURATION).contains(&duration) {
-        Ok(duration)
-    } else {
-        Err(format!("`{text}` is out of range: 100ms to 30s"))
-    }
+    duration_in(text, Duration::from_millis(100)..=MAX_DURATION, "100ms to 30s")
 }
 
 #[cfg(test)]

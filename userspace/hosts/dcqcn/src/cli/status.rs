@@ -10,7 +10,7 @@ use dcqcn_loader::attach::{self, Broken, Info, Part, Pending, State, Survey, Swe
 use dcqcn_params::{Profile, word};
 use dcqcn_support::cli::Output;
 use dcqcn_support::clock::boottime_ns;
-use dcqcn_support::render::{self, Table};
+use dcqcn_support::render::{self, Column, Table};
 use serde::Serialize;
 
 use super::confirm::Waiting;
@@ -157,30 +157,29 @@ impl fmt::Display for StatusReport {
             }
             return Ok(());
         }
-        let mut table = Table::new(&[
-            "IFACE", "ROLE", "PROFILE", "LINK", "PACER", "XDP", "TC", ">FLOWS", ">SINCE", "STATE",
-        ]);
-        for status in &self.attachments {
-            let Status { info, link_rate_bps, attached_for_ns, .. } = status;
-            table.row([
-                info.inline_peer
-                    .as_ref()
-                    .map_or(info.iface.clone(), |peer| format!("{} = {peer}", info.iface)),
-                word(&info.role),
-                match info.profile {
-                    Some(profile) if status.profile_changed => format!("{}, changed", word(&profile)),
-                    Some(profile) => word(&profile),
-                    None => "-".into(),
-                },
-                link_rate_bps.map_or("unknown".into(), |bps| Quantity(bps, Unit::BitsPerSecond).to_string()),
-                info.pacer.clone(),
-                info.xdp_mode.clone(),
-                info.tc_mode.clone(),
-                info.rp_flows.to_string(),
-                render::ns(*attached_for_ns),
-                status.summary().into(),
-            ]);
-        }
+        let columns: &[Column<'_, &Status>] = &[
+            ("IFACE", &|Status { info, .. }| match &info.inline_peer {
+                Some(peer) => format!("{} = {peer}", info.iface),
+                None => info.iface.clone(),
+            }),
+            ("ROLE", &|status| word(&status.info.role)),
+            ("PROFILE", &|status| match status.info.profile {
+                Some(profile) if status.profile_changed => format!("{}, changed", word(&profile)),
+                Some(profile) => word(&profile),
+                None => "-".into(),
+            }),
+            ("LINK", &|status| {
+                let rate = |bps| Quantity(bps, Unit::BitsPerSecond).to_string();
+                status.link_rate_bps.map_or("unknown".into(), rate)
+            }),
+            ("PACER", &|status| status.info.pacer.clone()),
+            ("XDP", &|status| status.info.xdp_mode.clone()),
+            ("TC", &|status| status.info.tc_mode.clone()),
+            (">FLOWS", &|status| status.info.rp_flows.to_string()),
+            (">SINCE", &|status| render::ns(status.attached_for_ns)),
+            ("STATE", &|status| status.summary().into()),
+        ];
+        let table = Table::of(&self.attachments, columns);
         write!(f, "{table}")?;
         for status in &self.attachments {
             status.problems.iter().try_for_each(|problem| writeln!(f, "{}: {problem}", status.info.iface))?;

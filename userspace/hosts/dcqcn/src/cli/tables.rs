@@ -5,7 +5,7 @@ use clap::{Args, Subcommand};
 use clap_complete::ArgValueCompleter;
 use dcqcn_loader::attach;
 use dcqcn_support::cli::Output;
-use dcqcn_telemetry::{CountersReport, FlowsReport, QueuesReport};
+use dcqcn_telemetry::{CountersReport, FlowsReport, QueuesReport, Reading};
 
 use super::pair::PairCommand;
 
@@ -96,6 +96,6 @@ pub(super) struct QueuesArgs {
 
 impl QueuesArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
-        out.show(&QueuesReport::read(&attach::open(&self.iface)?, self.all)?)
+        out.show(&QueuesReport::new(&Reading::without_flows(&self.iface)?, self.all))
     }
 }

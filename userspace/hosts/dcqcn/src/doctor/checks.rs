@@ -14,87 +14,120 @@ mod traffic;
 
 use dcqcn_common::params::{Config, Quantity, Unit};
 
-use super::snapshot::{Attached, Observed, Snapshot};
+use super::snapshot::{Attached, Link, Observed, Snapshot};
 use super::{Finding, Severity};
+use thresholds::MarkingClass;
 
-type Check = fn(&Snapshot) -> Vec<Finding>;
+/// A check, by what it examines.
+enum Check {
+    /// The whole snapshot.
+    Host(fn(&Snapshot) -> Vec<Finding>),
+    /// An attachment.
+    One(fn(&Reading<'_>) -> Option<Finding>),
+    /// An attachment, with any number of findings.
+    Many(fn(&Reading<'_>) -> Vec<Finding>),
+    /// A class that marks packets.
+    Class(fn(&MarkingClass<'_>) -> Option<Finding>),
+}
 
-pub(super) const ALL: &[Check] = &[
-    attached::attached,
-    attached::alive,
-    attached::programs,
-    attached::earlier_programs,
-    attached::interpreted,
-    attached::generic_xdp,
-    traffic::roce_seen,
-    traffic::unparsed_headers,
-    traffic::in_tunnel,
-    traffic::other_transport,
-    traffic::not_ect,
-    traffic::sent_as_ce,
-    traffic::dscp_without_class,
-    traffic::dscp_by_direction,
-    traffic::cnp_class,
-    traffic::cnp_dscp,
-    traffic::class_not_marked,
-    points::switched_off,
-    points::marks_unanswered,
-    points::cnps_failed,
-    points::cnps_lost,
-    points::cnps_hinted,
-    points::cnps_unpaired,
-    points::cnps_invalid,
-    points::cnps_without_cut,
-    points::port_unanswered,
-    pacer::none,
-    pacer::replaced,
-    pacer::queues_replaced,
-    pacer::fq_limits,
-    pacer::fq_orphans,
-    pacer::fq_horizon,
-    pacer::fq_drops,
-    pacer::fq_waits,
-    pacer::without_daemon,
-    pacer::horizon,
-    pacer::tables,
-    pacer::lost,
-    thresholds::rates,
-    thresholds::shaper,
-    thresholds::frames,
-    thresholds::bandwidth_delay,
-    thresholds::far_apart,
-    thresholds::fixed_point,
-    thresholds::oscillation,
-    thresholds::timers,
-    links::down,
-    links::mtu_small,
-    links::mtu_differs,
-    links::interrupts_delayed,
-    links::features,
-    links::pause_before_marks,
-    links::priority_discards,
-    links::counters_not_read,
-    pauses::without_watchdog,
-    pauses::without_effect,
-    rdma::without_role,
-    rdma::elsewhere,
-    rdma::bypass,
-    rdma::traffic_class,
-    rdma::timeouts,
-    rdma::adapter_notification,
-    rdma::adapter_reaction,
-    host::softnet,
-    host::kernel,
-    host::programs,
-    host::pacers,
-    host::jit,
-    host::idle_states,
-    host::interrupts,
-    host::unread,
+use Check::{Class, Host, Many, One};
+
+const ALL: &[Check] = &[
+    Host(attached::attached),
+    Host(attached::alive),
+    Host(attached::programs),
+    Host(attached::earlier_programs),
+    Host(attached::interpreted),
+    Host(attached::generic_xdp),
+    One(traffic::roce_seen),
+    One(traffic::unparsed_headers),
+    Host(traffic::in_tunnel),
+    One(traffic::other_transport),
+    Many(traffic::not_ect),
+    One(traffic::sent_as_ce),
+    One(traffic::dscp_without_class),
+    Host(traffic::dscp_by_direction),
+    One(traffic::cnp_class),
+    One(traffic::cnp_dscp),
+    Many(traffic::class_not_marked),
+    Many(points::switched_off),
+    One(points::marks_unanswered),
+    One(points::cnps_failed),
+    One(points::cnps_lost),
+    One(points::cnps_hinted),
+    One(points::cnps_unpaired),
+    One(points::cnps_invalid),
+    One(points::cnps_without_cut),
+    Host(points::port_unanswered),
+    One(pacer::none),
+    One(pacer::replaced),
+    One(pacer::queues_replaced),
+    One(pacer::fq_limits),
+    One(pacer::fq_orphans),
+    One(pacer::fq_horizon),
+    One(pacer::fq_drops),
+    One(pacer::fq_waits),
+    One(pacer::without_daemon),
+    One(pacer::horizon),
+    One(pacer::tables),
+    Many(pacer::lost),
+    Many(thresholds::rates),
+    One(thresholds::shaper),
+    Class(thresholds::frames),
+    Class(thresholds::bandwidth_delay),
+    Class(thresholds::far_apart),
+    Class(thresholds::fixed_point),
+    Class(thresholds::oscillation),
+    Many(thresholds::timers),
+    Host(links::down),
+    Host(links::mtu_small),
+    Host(links::mtu_differs),
+    Host(links::interrupts_delayed),
+    Host(links::features),
+    Host(links::pause_before_marks),
+    Host(links::priority_discards),
+    Host(links::counters_not_read),
+    One(pauses::without_watchdog),
+    One(pauses::without_effect),
+    Host(rdma::without_role),
+    Host(rdma::elsewhere),
+    Host(rdma::bypass),
+    Host(rdma::traffic_class),
+    Host(rdma::timeouts),
+    Host(rdma::adapter_notification),
+    Host(rdma::adapter_reaction),
+    Host(host::softnet),
+    Host(host::kernel),
+    Host(host::programs),
+    Host(host::pacers),
+    Host(host::jit),
+    Host(host::idle_states),
+    Host(host::interrupts),
+    Host(host::unread),
 ];
+
+/// All findings of the checks, in their order.
+pub(super) fn findings(snapshot: &Snapshot) -> Vec<Finding> {
+    let readings: Vec<Reading<'_>> = known(snapshot).collect();
+    let of = |check: &Check, reading: &Reading<'_>| -> Vec<Finding> {
+        let findings = match check {
+            Host(_) => Vec::new(),
+            One(check) => check(reading).into_iter().collect(),
+            Many(check) => check(reading),
+            Class(check) => MarkingClass::all(reading).filter_map(|class| check(&class)).collect(),
+        };
+        findings.into_iter().map(|finding| finding.on(reading.iface)).collect()
+    };
+    let all = ALL.iter().flat_map(|check| match check {
+        Host(check) => check(snapshot),
+        _ => readings.iter().flat_map(|reading| of(check, reading)).collect(),
+    });
+    all.collect()
+}
 
 /// An attachment with its parameters and counters.
 struct Reading<'a> {
+    snapshot: &'a Snapshot,
     attached: &'a Attached,
     iface: &'a str,
     config: Config,
@@ -105,11 +138,15 @@ struct Reading<'a> {
 fn known(snapshot: &Snapshot) -> impl Iterator<Item = Reading<'_>> {
     snapshot.attachments.iter().filter(|attached| attached.alive).filter_map(|attached| {
         let (config, seen) = (attached.config()?, attached.seen(snapshot)?);
-        Some(Reading { attached, iface: &attached.iface, config, seen })
+        Some(Reading { snapshot, attached, iface: &attached.iface, config, seen })
     })
 }
 
-impl Reading<'_> {
+impl<'a> Reading<'a> {
+    fn link(&self) -> Option<&'a Link> {
+        self.snapshot.link(self.iface)
+    }
+
     /// Classes selected by some DSCP, other than the default class (that of DSCP 0).
     fn chosen_classes(&self) -> Vec<usize> {
         let rest = self.class_of(0);

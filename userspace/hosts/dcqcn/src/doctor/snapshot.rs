@@ -362,15 +362,10 @@ impl Attached {
     pub(super) fn seen(&self, snapshot: &Snapshot) -> Option<Observed> {
         let after = self.after.as_ref()?;
         let zero = Counts::default();
-        let is_between_readings = self.before.as_ref().map(|before| after.since(before));
-        if let Some(is_between_readings) =
-            is_between_readings.filter(|is_between_readings| is_between_readings.has_roce())
-        {
-            return Some(Observed {
-                counts: is_between_readings,
-                when: format!("in {}", snapshot.window()),
-                is_between_readings: true,
-            });
+        let grown = self.before.as_ref().map(|before| after.since(before));
+        if let Some(counts) = grown.filter(Counts::has_roce) {
+            let when = format!("in {}", snapshot.window());
+            return Some(Observed { counts, when, is_between_readings: true });
         }
         let counts = after.since(&zero);
         Some(Observed { counts, when: "since it was attached".to_owned(), is_between_readings: false })
@@ -394,7 +389,6 @@ pub(super) fn parameters(config: &Config) -> BTreeMap<String, String> {
     dcqcn_params::differing(&Config::DEFAULT, config).map(|key| (key.to_string(), key.text(config))).collect()
 }
 
-/// Counters of RoCEv2 packets.
 impl Shaper {
     /// Rate sent while packets waited nearly all the time; `None` if they did not, or without samples.
     pub(super) fn served_bps(&self) -> Option<u64> {
@@ -425,9 +419,7 @@ impl Link {
             .filter(|(_, grown)| *grown != 0)
             .collect()
     }
-}
 
-impl Link {
     /// Whether `ethtool -S` has a counter whose name `matches`.
     pub(super) fn counts(&self, matches: impl Fn(&str) -> bool) -> bool {
         self.ethtool.iter().flatten().any(|text| ethtool_counters(text).any(|(name, _)| matches(name)))
@@ -442,6 +434,7 @@ fn ethtool_counters(text: &str) -> impl Iterator<Item = (&str, u64)> {
     })
 }
 
+/// Counters of RoCEv2 packets.
 const ROCE: [Stat; 3] = [Stat::RoceData, Stat::RoceControl, Stat::RoceCnp];
 
 /// Counters of an attachment over a period.

@@ -103,7 +103,7 @@ impl<'a> Reader<'a> {
         let found = row.reference(field, table)?;
         if found.is_none() && row.name_in(field, table)?.is_some() {
             let reason = format!("{table} is not in the file: its parameters are unchanged");
-            self.unmapped(row.table(), row.key(), [field], reason);
+            self.skip(row, [field], reason);
         }
         Ok(found)
     }
@@ -122,6 +122,16 @@ impl<'a> Reader<'a> {
         if !self.import.unmapped.contains(&unmapped) {
             self.import.unmapped.push(unmapped);
         }
+    }
+
+    /// Lists fields of a row that are not imported, or the row.
+    fn skip<'f>(
+        &mut self,
+        row: &Row<'_>,
+        fields: impl IntoIterator<Item = &'f str>,
+        reason: impl Into<String>,
+    ) {
+        self.unmapped(row.table(), row.key(), fields, reason);
     }
 
     /// Adds a setting whose value was checked.
@@ -204,12 +214,7 @@ impl<'a> Reader<'a> {
                     self.set(from, &map, &format!("dscp_to_tc.{dscp}"), tc)?;
                 }
             }
-            None => self.unmapped(
-                "PORT_QOS_MAP",
-                of_port.key(),
-                [DSCP],
-                "not in the file: dscp_to_tc is unchanged",
-            ),
+            None => self.skip(of_port, [DSCP], "not in the file: dscp_to_tc is unchanged"),
         }
         let mut queues = current.tc_to_queue;
         match classes {
@@ -224,19 +229,14 @@ impl<'a> Reader<'a> {
                 }
             }
             None => {
-                self.unmapped(
-                    "PORT_QOS_MAP",
-                    of_port.key(),
-                    [QUEUE],
-                    "not in the file: tc_to_queue is unchanged",
-                );
+                self.skip(of_port, [QUEUE], "not in the file: tc_to_queue is unchanged");
             }
         }
         let carried = |field: &&str| [DSCP, QUEUE].contains(field) || pfc::FIELDS.contains(field);
         let others: Vec<_> = of_port.fields().filter(|field| !carried(field)).collect();
         if !others.is_empty() {
             let reason = "no counterpart for port schedulers and other maps";
-            self.unmapped("PORT_QOS_MAP", of_port.key(), others, reason);
+            self.skip(of_port, others, reason);
         }
         Ok(queues)
     }
@@ -280,7 +280,7 @@ impl<'a> Reader<'a> {
                     }
                 } else {
                     let reason = format!("only queues 0 to {} exist", CLASSES - 1);
-                    self.unmapped("QUEUE", row.key(), [], reason);
+                    self.skip(&row, [], reason);
                 }
             }
         }
@@ -336,7 +336,7 @@ impl<'a> Reader<'a> {
             let others: Vec<_> =
                 row.fields().filter(|field| !["wred_profile", "scheduler"].contains(field)).collect();
             if !others.is_empty() {
-                self.unmapped("QUEUE", row.key(), others, "no counterpart");
+                self.skip(row, others, "no counterpart");
             }
         }
         self.shared_and_unused(queues, tc_to_queue);
@@ -364,7 +364,7 @@ impl<'a> Reader<'a> {
         for (queue, row) in queues {
             if !tc_to_queue.iter().any(|of_tc| usize::from(*of_tc) == *queue) {
                 let reason = format!("no traffic class maps to queue {queue}");
-                self.unmapped("QUEUE", row.key(), row.fields(), reason);
+                self.skip(row, row.fields(), reason);
             }
         }
     }
@@ -396,7 +396,7 @@ impl<'a> Reader<'a> {
             Some(other) => {
                 let reason =
                     format!("`{other}` is not one of DWRR, WRR, STRICT: queue.N.scheduler is unchanged");
-                self.unmapped("SCHEDULER", scheduler.key(), ["type"], reason);
+                self.skip(&scheduler, ["type"], reason);
                 None
             }
         };
@@ -414,7 +414,7 @@ impl<'a> Reader<'a> {
         }
         if scheduler.text("type")?.as_deref() == Some("WRR") {
             let reason = "imported as DWRR: weights count bytes here, not packets";
-            self.unmapped("SCHEDULER", scheduler.key(), ["type"], reason);
+            self.skip(&scheduler, ["type"], reason);
         }
         let carried = |field: &&str| {
             ["type", "weight"].contains(field) || in_bytes && ["pir", "meter_type"].contains(field)
@@ -422,7 +422,7 @@ impl<'a> Reader<'a> {
         let others: Vec<_> = scheduler.fields().filter(|field| !carried(field)).collect();
         if !others.is_empty() {
             let reason = "of a scheduler's rates only pir, in bytes, has a counterpart: drain_rate";
-            self.unmapped("SCHEDULER", scheduler.key(), others, reason);
+            self.skip(&scheduler, others, reason);
         }
         Ok(())
     }
@@ -439,18 +439,18 @@ impl<'a> Reader<'a> {
         let is_early = ecn && ect(profile) && !drops_non_ect(profile)?;
         if is_early {
             let reason = "no early drops: the queue accepts packets up to green_max_threshold";
-            self.unmapped("WRED_PROFILE", profile.key(), drops, reason);
+            self.skip(profile, drops, reason);
         }
         if !colours.is_empty() {
-            self.unmapped("WRED_PROFILE", profile.key(), colours, "not used: all packets are green");
+            self.skip(profile, colours, "not used: all packets are green");
         }
         if !ecn && profile.switch("wred_green_enable")? == Some(true) {
             let reason = "early drops without ECN are not supported: WRED only marks";
-            self.unmapped("WRED_PROFILE", profile.key(), ["wred_green_enable"], reason);
+            self.skip(profile, ["wred_green_enable"], reason);
         }
         if ecn && profile.switch("wred_green_enable")?.is_none() {
             let reason = "absent, assumed true; a switch may mark nothing without it";
-            self.unmapped("WRED_PROFILE", profile.key(), ["wred_green_enable"], reason);
+            self.skip(profile, ["wred_green_enable"], reason);
         }
         Ok(())
     }

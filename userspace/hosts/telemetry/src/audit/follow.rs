@@ -87,11 +87,7 @@ mod tests {
         let reason = |entry: Entry| match entry.event {
             Event::Refused { refused } => refused,
             Event::Ordered(order) => order.order,
-            Event::Changed { key, .. }
-            | Event::Intended { key, .. }
-            | Event::Pending { key, .. }
-            | Event::Confirmed { key, .. }
-            | Event::Reverted { key, .. } => key,
+            Event::Parameter { key, .. } => key,
         };
         follow.read().unwrap().into_iter().map(reason).collect()
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read as _, Seek as _, SeekFrom};
 
-use super::{Entry, Error, Event, Log};
+use super::{Entry, Error, Event, Log, Stage};
 
 /// Contents of a log.
 #[derive(Clone, Debug, Default)]
@@ -71,21 +71,21 @@ impl Contents {
         let mut since = BTreeMap::new();
         let mut kept: Vec<Entry> = Vec::with_capacity(self.entries.len());
         for entry in self.entries.drain(..).rev() {
-            let writer = (entry.pid, entry.iface.clone());
+            let writer = (entry.author.pid, entry.iface.clone());
             match &entry.event {
-                Event::Intended { .. } => match since.get_mut(&writer) {
-                    Some(WriterState::Intent(time)) if *time == entry.time => continue,
+                Event::Parameter { event: Stage::Intended, .. } => match since.get_mut(&writer) {
+                    Some(WriterState::Intent(time)) if *time == entry.author.time => continue,
                     Some(result @ WriterState::Result) => {
-                        *result = WriterState::Intent(entry.time);
+                        *result = WriterState::Intent(entry.author.time);
                         continue;
                     }
                     // PIDs repeat, especially in containers: an intent before that one never had a result.
                     Some(WriterState::Intent(_)) | None => {}
                 },
-                Event::Changed { .. } | Event::Pending { .. } | Event::Refused { .. } => {
+                Event::Parameter { event: Stage::Changed | Stage::Pending, .. } | Event::Refused { .. } => {
                     since.insert(writer, WriterState::Result);
                 }
-                Event::Confirmed { .. } | Event::Reverted { .. } | Event::Ordered(_) => {}
+                Event::Parameter { event: Stage::Confirmed | Stage::Reverted, .. } | Event::Ordered(_) => {}
             }
             kept.push(entry);
         }
@@ -111,15 +111,14 @@ mod tests {
             [Change { iface: "eth0".into(), old: Config::DEFAULT, new }]
         };
         // The process was killed after this one.
-        log.append_intent(&change(12)).unwrap();
+        log.append_stage(&change(12), Stage::Intended, None).unwrap();
         let text = std::fs::read_to_string(log.path()).unwrap();
         let year = text.split("\"time\":\"").nth(1).and_then(|text| text.get(..4)).unwrap();
         std::fs::write(log.path(), text.replacen(year, "2001", 1)).unwrap();
-        log.append_intent(&change(13)).unwrap();
+        log.append_stage(&change(13), Stage::Intended, None).unwrap();
         log.append(&change(13)).unwrap();
         let entries = log.tail(1 << 20).unwrap().entries;
-        let intended =
-            |entry: &Entry| matches!(&entry.event, Event::Intended { intended, .. } if intended == "12");
+        let intended = |entry: &Entry| matches!(&entry.event, Event::Parameter { event: Stage::Intended, new, .. } if new == "12");
         assert_eq!(entries.len(), 2, "{entries:?}");
         assert!(intended(&entries[0]), "{entries:?}");
     }

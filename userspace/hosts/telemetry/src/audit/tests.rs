@@ -13,8 +13,7 @@ fn change(iface: &str, changes: &[&str]) -> Change {
 /// Interface, parameter, old and new value.
 fn changed(entry: &Entry) -> [&str; 4] {
     match &entry.event {
-        Event::Changed { key, old, new } => [&entry.iface, key, old, new],
-        Event::Refused { refused } => panic!("{refused}"),
+        Event::Parameter { event: Stage::Changed, key, old, new, .. } => [&entry.iface, key, old, new],
         _ => panic!("{entry:?}"),
     }
 }
@@ -30,7 +29,7 @@ fn rejection_is_logged() {
     let [made, refused] = entries.as_slice() else { panic!("{entries:?}") };
     assert_eq!(changed(made), ["eth0", "rpg_gd", "11", "12"]);
     assert_eq!(refused.event, Event::Refused { refused: "rpg_gd = 99 is out of range: 10 to 15".into() });
-    assert_eq!((&*refused.iface, refused.pid), ("eth0", process::id()));
+    assert_eq!((&*refused.iface, refused.author.pid), ("eth0", process::id()));
 }
 
 #[test]
@@ -53,15 +52,16 @@ fn each_changed_parameter_is_logged() {
         ["eth0", "rpg_gd", "11", "12"],
     ];
     assert_eq!(logged, expected);
-    assert!(entries.iter().all(|e| e.pid == process::id() && e.time.ends_with('Z')));
+    assert!(entries.iter().all(|e| e.author.pid == process::id() && e.author.time.ends_with('Z')));
 }
 
 #[test]
 fn intent_shown_until_outcome_known() {
     let directory = tempfile::tempdir().unwrap();
     let log = Log::within(directory.path());
-    log.append_intent(&[change("eth0", &["rpg_gd=12"])]).unwrap();
-    let intended = Event::Intended { key: "rpg_gd".into(), old: "11".into(), intended: "12".into() };
+    log.append_stage(&[change("eth0", &["rpg_gd=12"])], Stage::Intended, None).unwrap();
+    let [key, old, new] = ["rpg_gd", "11", "12"].map(String::from);
+    let intended = Event::Parameter { event: Stage::Intended, key, old, new, confirm_within_s: None };
     let events =
         || -> Vec<Event> { log.read().unwrap().entries.into_iter().map(|entry| entry.event).collect() };
     assert_eq!(events(), std::slice::from_ref(&intended), "killed in between");
@@ -69,7 +69,7 @@ fn intent_shown_until_outcome_known() {
     assert_eq!(events().first(), Some(&intended), "another interface is irrelevant");
     log.append(&[change("eth0", &["rpg_gd=12"])]).unwrap();
     assert!(!events().contains(&intended), "{:?}", events());
-    log.append_intent(&[change("eth0", &["rpg_gd=13"])]).unwrap();
+    log.append_stage(&[change("eth0", &["rpg_gd=13"])], Stage::Intended, None).unwrap();
     log.append_refusal("eth0", "the map is gone").unwrap();
     assert_eq!(events().len(), 3);
 }
@@ -122,4 +122,25 @@ fn unwritable_log_names_file_and_fix() {
     let text = refused.to_string();
     assert!(text.contains("audit.jsonl") && text.contains("DCQCN_AUDIT"), "{text}");
     assert!(Log::within(file.path()).read().is_err());
+}
+
+#[test]
+fn entry_names_event_and_both_values() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = Log::within(directory.path());
+    let changes = [change("eth0", &["rpg_gd=12"])];
+    log.append_stage(&changes, Stage::Pending, Some(Duration::from_secs(60))).unwrap();
+    log.append_stage(&changes, Stage::Reverted, None).unwrap();
+    let text = fs::read_to_string(log.path()).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    let fields =
+        r#""iface":"eth0","event":"pending","key":"rpg_gd","old":"11","new":"12","confirm_within_s":60}"#;
+    assert!(lines[0].starts_with("{\"time\":") && lines[0].ends_with(fields), "{}", lines[0]);
+    assert!(
+        lines[1].ends_with(r#""event":"reverted","key":"rpg_gd","old":"11","new":"12"}"#),
+        "{}",
+        lines[1]
+    );
+    let events: Vec<Event> = log.read().unwrap().entries.into_iter().map(|entry| entry.event).collect();
+    assert!(matches!(events[0], Event::Parameter { confirm_within_s: Some(60), .. }), "{events:?}");
 }

@@ -14,7 +14,7 @@ use dcqcn_support::causes::one_line;
 use dcqcn_support::sync::lock;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::super::work::{Port, Work};
+use super::super::work::{Port, Start, Work};
 use super::{Begin, Ports, Shared};
 use crate::error::{Error, Result};
 use crate::shared_state::Health;
@@ -88,6 +88,7 @@ impl Looper {
                 self.run_entry(&mut netlink, entry);
                 self.health.set_idle();
             }
+            self.count(&entries);
             self.wait(&mut entries);
         }
     }
@@ -122,7 +123,8 @@ impl Looper {
                 None => netlink.insert(Netlink::connect()?),
             };
             if matches!(entry.state, State::New) {
-                entry.state = match (self.begin)(&entry.port, &self.shared.settings, netlink)? {
+                let (port, settings) = (Arc::clone(&entry.port), Arc::clone(&self.shared.settings));
+                entry.state = match (self.begin)(Start { port, settings, netlink })? {
                     Some(work) => State::Running(work),
                     None => State::NotNeeded,
                 };
@@ -140,11 +142,6 @@ impl Looper {
         match done {
             Ok(rest) => {
                 entry.due = rest.map(|rest| next_run(self.began, Instant::now(), rest));
-                if rest.is_none() {
-                    let interfaces = &self.health.interfaces;
-                    // Counted before it was known that the task is not needed.
-                    let _ = interfaces.try_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
-                }
             }
             Err(error) => {
                 let text = one_line(&error);

@@ -6,128 +6,116 @@ use dcqcn_params::Role;
 use super::{Finding, Reading, Severity, Snapshot, known};
 
 /// `np-off`, `rp-off`: on a host, one point without the other is worse than neither.
-pub(super) fn switched_off(snapshot: &Snapshot) -> Vec<Finding> {
+pub(super) fn switched_off(reading: &Reading<'_>) -> Vec<Finding> {
+    if reading.attached.role != Role::Host {
+        return Vec::new();
+    }
     let mut findings = Vec::new();
-    for known in known(snapshot).filter(|known| known.attached.role == Role::Host) {
-        let (s, seen, iface) = (&known.config.scalars, &known.seen, known.iface);
-        if s.np_enable == 0 {
-            let what = "the notification point is off: packets marked CE are neither counted nor answered";
-            let evidence =
-                format!("np_enable = off, {} data packets in {}", seen.ingress(Stat::RoceData), seen.when);
-            let fix = format!("`dcqcn set {iface} np_enable=on`");
-            findings.push(Finding::warning("np-off", what, evidence).on(iface).fix(fix));
-        }
-        if s.rp_enable == 0 {
-            let what = "the reaction point is off: received CNPs have no effect";
-            let evidence = format!("rp_enable = off, {} CNPs in {}", seen.ingress(Stat::RoceCnp), seen.when);
-            let fix = format!(
-                "`dcqcn set {iface} rp_enable=on`; if it was attached without one, attach again for a pacer"
-            );
-            findings.push(Finding::warning("rp-off", what, evidence).on(iface).fix(fix));
-        }
+    let (s, seen, iface) = (&reading.config.scalars, &reading.seen, reading.iface);
+    if s.np_enable == 0 {
+        let what = "the notification point is off: packets marked CE are neither counted nor answered";
+        let evidence =
+            format!("np_enable = off, {} data packets in {}", seen.ingress(Stat::RoceData), seen.when);
+        let fix = format!("`dcqcn set {iface} np_enable=on`");
+        findings.push(Finding::warning("np-off", what, evidence).fix(fix));
+    }
+    if s.rp_enable == 0 {
+        let what = "the reaction point is off: received CNPs have no effect";
+        let evidence = format!("rp_enable = off, {} CNPs in {}", seen.ingress(Stat::RoceCnp), seen.when);
+        let fix = format!(
+            "`dcqcn set {iface} rp_enable=on`; if it was attached without one, attach again for a pacer"
+        );
+        findings.push(Finding::warning("rp-off", what, evidence).fix(fix));
     }
     findings
 }
 
 /// `ce-no-cnp`.
-pub(super) fn marks_unanswered(snapshot: &Snapshot) -> Vec<Finding> {
-    let check = |known: Reading<'_>| {
-        let seen = &known.seen;
-        let (marked, sent) = (seen.ingress(Stat::NpEcnMarked), seen.egress(Stat::NpCnpSent));
-        let suppressed = seen.ingress(Stat::NpCnpSuppressed);
-        // A few marks may all be within the interval of a CNP before the first reading.
-        if marked == 0 || sent != 0 || (seen.is_between_readings && suppressed == marked) {
-            return None;
-        }
-        let evidence = format!(
-            "{marked} packets marked CE {}, no CNP sent; np_cnp_failed {}, np_cnp_suppressed {suppressed}",
-            seen.when,
-            seen.all(Stat::NpCnpFailed)
-        );
-        let fix = format!(
-            "`dcqcn get {} np_enable min_time_between_cnps`; if they are correct, find the missing program in `dcqcn \
+pub(super) fn marks_unanswered(reading: &Reading<'_>) -> Option<Finding> {
+    let seen = &reading.seen;
+    let (marked, sent) = (seen.ingress(Stat::NpEcnMarked), seen.egress(Stat::NpCnpSent));
+    let suppressed = seen.ingress(Stat::NpCnpSuppressed);
+    // A few marks may all be within the interval of a CNP before the first reading.
+    if marked == 0 || sent != 0 || (seen.is_between_readings && suppressed == marked) {
+        return None;
+    }
+    let evidence = format!(
+        "{marked} packets marked CE {}, no CNP sent; np_cnp_failed {}, np_cnp_suppressed {suppressed}",
+        seen.when,
+        seen.all(Stat::NpCnpFailed)
+    );
+    let fix = format!(
+        "`dcqcn get {} np_enable min_time_between_cnps`; if they are correct, find the missing program in `dcqcn \
              status {}` and attach again",
-            known.iface, known.iface
-        );
-        let what = "CE-marked packets arrive, but no CNPs are sent: the senders do not slow down";
-        Some(Finding::error("ce-no-cnp", what, evidence).on(known.iface).fix(fix))
-    };
-    known(snapshot).filter_map(check).collect()
+        reading.iface, reading.iface
+    );
+    let what = "CE-marked packets arrive, but no CNPs are sent: the senders do not slow down";
+    Some(Finding::error("ce-no-cnp", what, evidence).fix(fix))
 }
 
 /// `cnp-failed`.
-pub(super) fn cnps_failed(snapshot: &Snapshot) -> Vec<Finding> {
-    let check = |known: Reading<'_>| {
-        let (failed, sent) = (known.seen.all(Stat::NpCnpFailed), known.seen.egress(Stat::NpCnpSent));
-        let evidence = format!("np_cnp_failed {failed}, np_cnp_sent {sent} {}", known.seen.when);
-        let finding = Finding::warning("cnp-failed", "CNPs could not be created", evidence).on(known.iface);
-        let fix =
-            "check for memory pressure (`dmesg`); lower an MTU above 4200, which makes clones too large";
-        (failed != 0).then(|| finding.fix(fix))
-    };
-    known(snapshot).filter_map(check).collect()
+pub(super) fn cnps_failed(reading: &Reading<'_>) -> Option<Finding> {
+    let (failed, sent) = (reading.seen.all(Stat::NpCnpFailed), reading.seen.egress(Stat::NpCnpSent));
+    let what = "CNPs could not be created";
+    let evidence = format!("np_cnp_failed {failed}, np_cnp_sent {sent} {}", reading.seen.when);
+    let fix = "check for memory pressure (`dmesg`); lower an MTU above 4200, which makes clones too large";
+    (failed != 0).then(|| Finding::warning("cnp-failed", what, evidence).fix(fix))
 }
 
 /// `cnp-lost`: each mark is answered, or counted with the reason for not answering it.
-pub(super) fn cnps_lost(snapshot: &Snapshot) -> Vec<Finding> {
+pub(super) fn cnps_lost(reading: &Reading<'_>) -> Option<Finding> {
     /// Minimum number of expected CNPs: a few may still be on their way between the hooks.
     const MIN_CNPS: u64 = 10;
-    let check = |known: Reading<'_>| {
-        let (seen, iface) = (&known.seen, known.iface);
-        let sent = seen.egress(Stat::NpCnpSent);
-        let [marked, ends, suppressed, limited, failed, others] = [
-            Stat::NpEcnMarked,
-            Stat::NpCnpWindowEnd,
-            Stat::NpCnpSuppressed,
-            Stat::NpCnpLimited,
-            Stat::NpCnpFailed,
-            Stat::NpNotForHost,
-        ]
-        .map(|stat| seen.ingress(stat));
-        let made = (marked + ends).saturating_sub(suppressed + limited + failed + others);
-        let unseen = seen.all(Stat::NpCloneUnseen);
-        // No CNPs at all is a separate finding.
-        if unseen == 0 && (sent == 0 || made < MIN_CNPS || sent * 10 >= made * 9) {
-            return None;
-        }
-        let evidence = format!(
-            "{marked} packets marked CE {}, which call for {made} CNPs; np_cnp_sent {sent}, np_cnp_suppressed {suppressed}, \
-             np_clones_unseen {unseen}",
-            seen.when
-        );
-        let what = "CNPs are created but not sent: they are lost between the hooks";
-        let fix = format!(
-            "`dcqcn status {iface}` lists other programs on egress; `tc -s qdisc show dev {iface}` shows drops"
-        );
-        Some(Finding::warning("cnp-lost", what, evidence).on(iface).fix(fix))
-    };
-    known(snapshot).filter_map(check).collect()
+    let (seen, iface) = (&reading.seen, reading.iface);
+    let sent = seen.egress(Stat::NpCnpSent);
+    let [marked, ends, suppressed, limited, failed, others] = [
+        Stat::NpEcnMarked,
+        Stat::NpCnpWindowEnd,
+        Stat::NpCnpSuppressed,
+        Stat::NpCnpLimited,
+        Stat::NpCnpFailed,
+        Stat::NpNotForHost,
+    ]
+    .map(|stat| seen.ingress(stat));
+    let made = (marked + ends).saturating_sub(suppressed + limited + failed + others);
+    let unseen = seen.all(Stat::NpCloneUnseen);
+    // No CNPs at all is a separate finding.
+    if unseen == 0 && (sent == 0 || made < MIN_CNPS || sent * 10 >= made * 9) {
+        return None;
+    }
+    let evidence = format!(
+        "{marked} packets marked CE {}, which call for {made} CNPs; np_cnp_sent {sent}, np_cnp_suppressed {suppressed}, \
+         np_clones_unseen {unseen}",
+        seen.when
+    );
+    let what = "CNPs are created but not sent: they are lost between the hooks";
+    let fix = format!(
+        "`dcqcn status {iface}` lists other programs on egress; `tc -s qdisc show dev {iface}` shows drops"
+    );
+    Some(Finding::warning("cnp-lost", what, evidence).fix(fix))
 }
 
 /// `cnp-hinted`.
-pub(super) fn cnps_hinted(snapshot: &Snapshot) -> Vec<Finding> {
-    let check = |known: Reading<'_>| {
-        let (hinted, sent) = (known.seen.egress(Stat::NpCnpHinted), known.seen.egress(Stat::NpCnpSent));
-        let pairs = known.attached.tables.map_or(0, |tables| tables.pairs);
-        let evidence = format!(
-            "{hinted} of {sent} CNPs {} without the sender's QPN, {pairs} pairs known",
-            known.seen.when
-        );
-        let fix = format!(
-            "none if the senders run dcqcn; for hardware senders start `dcqcn run`, connect by rdma_cm, \
+pub(super) fn cnps_hinted(reading: &Reading<'_>) -> Option<Finding> {
+    let (hinted, sent) = (reading.seen.egress(Stat::NpCnpHinted), reading.seen.egress(Stat::NpCnpSent));
+    let pairs = reading.attached.tables.map_or(0, |tables| tables.pairs);
+    let evidence = format!(
+        "{hinted} of {sent} CNPs {} without the sender's QPN, {pairs} pairs known",
+        reading.seen.when
+    );
+    let fix = format!(
+        "none if the senders run dcqcn; for hardware senders start `dcqcn run`, connect by rdma_cm, \
              or `dcqcn flows pair add {} ADDRESS QPN PEER_QPN`",
-            known.iface
-        );
-        let what = "CNPs name the receiver's QP, as the sender's is unknown: a hardware NIC ignores them";
-        (hinted != 0).then(|| Finding::info("cnp-hinted", what, evidence).on(known.iface).fix(fix))
-    };
-    known(snapshot).filter_map(check).collect()
+        reading.iface
+    );
+    let what = "CNPs name the receiver's QP, as the sender's is unknown: a hardware NIC ignores them";
+    (hinted != 0).then(|| Finding::info("cnp-hinted", what, evidence).fix(fix))
 }
 
 /// `cnp-unpaired`.
-pub(super) fn cnps_unpaired(snapshot: &Snapshot) -> Vec<Finding> {
+pub(super) fn cnps_unpaired(reading: &Reading<'_>) -> Option<Finding> {
     // A CNP for a flow unknown to its interface is passed on, and counted again by the interface that has the flow.
-    let cnps_passed_to = |known: &Reading<'_>| {
+    let cnps_passed_to = |reading: &Reading<'_>| {
         let [cnps, unknown, invalid, handled, soon] = [
             Stat::RoceCnp,
             Stat::RpCnpUnknownFlow,
@@ -135,84 +123,75 @@ pub(super) fn cnps_unpaired(snapshot: &Snapshot) -> Vec<Finding> {
             Stat::RpCnpHandled,
             Stat::RpCnpTooSoon,
         ]
-        .map(|stat| known.seen.ingress(stat));
+        .map(|stat| reading.seen.ingress(stat));
         (handled + soon).saturating_sub(cnps.saturating_sub(unknown + invalid))
     };
     let elsewhere = |iface: &str| -> u64 {
-        known(snapshot).filter(|other| other.iface != iface).map(|other| cnps_passed_to(&other)).sum()
+        known(reading.snapshot).filter(|other| other.iface != iface).map(|other| cnps_passed_to(&other)).sum()
     };
-    let check = |known: Reading<'_>| {
-        let seen = &known.seen;
-        let cnps = seen.ingress(Stat::RoceCnp);
-        let unknown = seen.ingress(Stat::RpCnpUnknownFlow).saturating_sub(elsewhere(known.iface));
-        let handled = seen.ingress(Stat::RpCnpHandled);
-        // Some belong to flows that have just ended.
-        if unknown * 10 <= cnps {
-            return None;
-        }
-        let pairs = known.attached.tables.map_or(0, |tables| tables.pairs);
-        let evidence = format!(
-            "{unknown} of {cnps} CNPs {} belong to no known flow, {handled} cut a rate; {pairs} pairs known",
-            seen.when
-        );
-        let what = "CNPs arrive, but their flow is unknown";
-        let fix = format!(
-            "pair the QPs: start `dcqcn run` (RDMA netlink), connect by rdma_cm, or `dcqcn flows pair add {} ADDRESS \
+    let seen = &reading.seen;
+    let cnps = seen.ingress(Stat::RoceCnp);
+    let unknown = seen.ingress(Stat::RpCnpUnknownFlow).saturating_sub(elsewhere(reading.iface));
+    let handled = seen.ingress(Stat::RpCnpHandled);
+    // Some belong to flows that have just ended.
+    if unknown * 10 <= cnps {
+        return None;
+    }
+    let pairs = reading.attached.tables.map_or(0, |tables| tables.pairs);
+    let evidence = format!(
+        "{unknown} of {cnps} CNPs {} belong to no known flow, {handled} cut a rate; {pairs} pairs known",
+        seen.when
+    );
+    let what = "CNPs arrive, but their flow is unknown";
+    let fix = format!(
+        "pair the QPs: start `dcqcn run` (RDMA netlink), connect by rdma_cm, or `dcqcn flows pair add {} ADDRESS \
              QPN PEER_QPN`; the data must leave through {}, too",
-            known.iface, known.iface
-        );
-        let severity = if handled == 0 { Severity::Error } else { Severity::Warning };
-        Some(Finding::new("cnp-unpaired", severity, what, evidence).on(known.iface).fix(fix))
-    };
-    known(snapshot).filter_map(check).collect()
+        reading.iface, reading.iface
+    );
+    let severity = if handled == 0 { Severity::Error } else { Severity::Warning };
+    Some(Finding::new("cnp-unpaired", severity, what, evidence).fix(fix))
 }
 
 /// `cnp-invalid`.
-pub(super) fn cnps_invalid(snapshot: &Snapshot) -> Vec<Finding> {
-    let check = |known: Reading<'_>| {
-        let (invalid, cnps) = (known.seen.ingress(Stat::RpCnpInvalid), known.seen.ingress(Stat::RoceCnp));
-        let evidence = format!("{invalid} of {cnps} CNPs {}", known.seen.when);
-        let what = "CNPs with a wrong ICRC or invalid fields are ignored";
-        let fix = format!(
-            "a device on the path rewrites them (NAT?) or they are forged: `tcpdump -i {} -w cnp.pcap udp port \
+pub(super) fn cnps_invalid(reading: &Reading<'_>) -> Option<Finding> {
+    let (invalid, cnps) = (reading.seen.ingress(Stat::RpCnpInvalid), reading.seen.ingress(Stat::RoceCnp));
+    let evidence = format!("{invalid} of {cnps} CNPs {}", reading.seen.when);
+    let what = "CNPs with a wrong ICRC or invalid fields are ignored";
+    let fix = format!(
+        "a device on the path rewrites them (NAT?) or they are forged: `tcpdump -i {} -w cnp.pcap udp port \
              4791`, then `dcqcn-lab replay cnp.pcap`",
-            known.iface
-        );
-        (invalid != 0).then(|| Finding::warning("cnp-invalid", what, evidence).on(known.iface).fix(fix))
-    };
-    known(snapshot).filter_map(check).collect()
+        reading.iface
+    );
+    (invalid != 0).then(|| Finding::warning("cnp-invalid", what, evidence).fix(fix))
 }
 
 /// `cnp-no-cut`, `loop-closed`.
-pub(super) fn cnps_without_cut(snapshot: &Snapshot) -> Vec<Finding> {
-    let check = |known: Reading<'_>| {
-        let seen = &known.seen;
-        let (cnps, handled) = (seen.ingress(Stat::RoceCnp), seen.ingress(Stat::RpCnpHandled));
-        let (soon, s) = (seen.ingress(Stat::RpCnpTooSoon), &known.config.scalars);
-        if s.rp_enable == 0 || cnps == 0 {
-            return None;
-        }
-        if handled != 0 {
-            let evidence = format!("{handled} of {cnps} CNPs {} cut a rate", seen.when);
-            return Some(Finding::ok("loop-closed", "CNPs arrive and cut rates", evidence).on(known.iface));
-        }
-        // Excluding causes that have their own findings.
-        let other = seen.ingress(Stat::RpCnpUnknownFlow) + seen.ingress(Stat::RpCnpInvalid);
-        if other >= cnps {
-            return None;
-        }
-        let evidence = format!(
-            "{cnps} CNPs {}, none cut a rate; rp_cnp_too_soon {soon}, rate_reduce_monitor_period {}, rpg_min_dec_fac \
+pub(super) fn cnps_without_cut(reading: &Reading<'_>) -> Option<Finding> {
+    let seen = &reading.seen;
+    let (cnps, handled) = (seen.ingress(Stat::RoceCnp), seen.ingress(Stat::RpCnpHandled));
+    let (soon, s) = (seen.ingress(Stat::RpCnpTooSoon), &reading.config.scalars);
+    if s.rp_enable == 0 || cnps == 0 {
+        return None;
+    }
+    if handled != 0 {
+        let evidence = format!("{handled} of {cnps} CNPs {} cut a rate", seen.when);
+        return Some(Finding::ok("loop-closed", "CNPs arrive and cut rates", evidence));
+    }
+    // Excluding causes that have their own findings.
+    let other = seen.ingress(Stat::RpCnpUnknownFlow) + seen.ingress(Stat::RpCnpInvalid);
+    if other >= cnps {
+        return None;
+    }
+    let evidence = format!(
+        "{cnps} CNPs {}, none cut a rate; rp_cnp_too_soon {soon}, rate_reduce_monitor_period {}, rpg_min_dec_fac \
              {} %",
-            seen.when,
-            super::time(s.rate_reduce_monitor_period_ns),
-            s.rpg_min_dec_fac
-        );
-        let fix = format!("`dcqcn set {} rate_reduce_monitor_period=40us`", known.iface);
-        let what = "CNPs arrive, but no rate changes";
-        Some(Finding::warning("cnp-no-cut", what, evidence).on(known.iface).fix(fix))
-    };
-    known(snapshot).filter_map(check).collect()
+        seen.when,
+        super::time(s.rate_reduce_monitor_period_ns),
+        s.rpg_min_dec_fac
+    );
+    let fix = format!("`dcqcn set {} rate_reduce_monitor_period=40us`", reading.iface);
+    let what = "CNPs arrive, but no rate changes";
+    Some(Finding::warning("cnp-no-cut", what, evidence).fix(fix))
 }
 
 /// `port-unanswered`: a switch's marks must come back as CNPs if all of the traffic passes through it.
@@ -220,23 +199,26 @@ pub(super) fn port_unanswered(snapshot: &Snapshot) -> Vec<Finding> {
     /// Marks whose CNPs may still be on their way.
     const MANY: u64 = 100;
     let switches: Vec<Reading<'_>> =
-        known(snapshot).filter(|known| known.attached.role == Role::Switch).collect();
-    let both_ways = switches.len() > 1 || switches.iter().any(|known| known.attached.inline_peer.is_some());
+        known(snapshot).filter(|reading| reading.attached.role == Role::Switch).collect();
+    let both_ways =
+        switches.len() > 1 || switches.iter().any(|reading| reading.attached.inline_peer.is_some());
     let cnps: u64 = switches.iter().map(|k| k.seen.all(Stat::RoceCnp) + k.seen.all(Stat::NpCnpSent)).sum();
     if !both_ways || cnps != 0 {
         return Vec::new();
     }
-    let marking = switches.iter().filter(|known| known.seen.all(Stat::CpEcnMarked) >= MANY);
+    let marking = switches.iter().filter(|reading| reading.seen.all(Stat::CpEcnMarked) >= MANY);
     marking
-        .map(|known| {
-            let marked = known.seen.all(Stat::CpEcnMarked);
-            let evidence =
-                format!("{marked} packets marked {}, and no CNP came back through any port", known.seen.when);
+        .map(|reading| {
+            let marked = reading.seen.all(Stat::CpEcnMarked);
+            let evidence = format!(
+                "{marked} packets marked {}, and no CNP came back through any port",
+                reading.seen.when
+            );
             let what = "packets are marked here, but no CNPs come back";
-            Finding::warning("port-unanswered", what, evidence).on(known.iface).fix(format!(
+            Finding::warning("port-unanswered", what, evidence).on(reading.iface).fix(format!(
                 "enable the receivers' notification point (there: `dcqcn attach IFACE`, or the NIC's \
                  `roce_np/enable`); or answer from here: `dcqcn set {} fast_cnp=on`",
-                known.iface
+                reading.iface
             ))
         })
         .collect()

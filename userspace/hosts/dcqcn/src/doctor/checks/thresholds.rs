@@ -1,11 +1,10 @@
 //! Fit of the parameters to the link, and their stability.
 
-use dcqcn_common::params::{Config, PACER_NONE};
+use dcqcn_common::params::{PACER_NONE, WredConfig};
 use dcqcn_netlink::tc::Shaping;
 use dcqcn_params::fluid::{self, Bottleneck};
 
-use super::{Finding, Reading, Snapshot, known, ppm, rate, size, time, transmission_ns};
-use crate::doctor::snapshot::Link;
+use super::{Finding, Reading, Snapshot, ppm, rate, size, time, transmission_ns};
 
 /// Overhead of a frame, bytes: Ethernet, IPv4, UDP, BTH, ICRC.
 const HEADERS_BYTES: u64 = 14 + 20 + 8 + 12 + 4;
@@ -23,200 +22,182 @@ fn frame_bytes(mtu: u32) -> u64 {
         + HEADERS_BYTES
 }
 
-/// Congestion points: attachments that mark, and their interfaces.
-fn marking(snapshot: &Snapshot) -> impl Iterator<Item = (Reading<'_>, &Link)> {
-    known(snapshot)
-        .filter(|known| known.config.scalars.cp_enable != 0)
-        .filter_map(|known| snapshot.link(known.iface).map(|link| (known, link)))
+/// A class that marks packets on the way to an interface.
+pub(super) struct MarkingClass<'a> {
+    reading: &'a Reading<'a>,
+    tc: usize,
+    wred: &'a WredConfig,
+    drain_bps: u64,
+    frame_bytes: u64,
+}
+
+impl<'a> MarkingClass<'a> {
+    /// Those of an attachment that marks, if its interface was read.
+    pub(super) fn all(reading: &'a Reading<'a>) -> impl Iterator<Item = Self> {
+        let link = reading.link().filter(|_| reading.config.scalars.cp_enable != 0);
+        link.into_iter().flat_map(move |link| {
+            let frame_bytes = frame_bytes(link.mtu);
+            reading.marking_classes().into_iter().filter_map(move |tc| {
+                let (wred, drain_bps) = (reading.config.wred.get(tc)?, reading.config.drain_rate_bps(tc));
+                Some(Self { reading, tc, wred, drain_bps, frame_bytes })
+            })
+        })
+    }
+
+    /// The models' input, with the flows that were seen, or the expected number.
+    fn bottleneck(&self) -> Bottleneck<'a> {
+        let flows = match flows(self.reading.snapshot) {
+            0 => EXPECTED_FLOWS,
+            seen => seen,
+        };
+        let (config, packet_bytes) = (&self.reading.config, self.frame_bytes);
+        Bottleneck { config, tc: self.tc, link_bps: self.drain_bps, flows, packet_bytes }
+    }
 }
 
 /// `rate-unknown`, `rate-above-link`.
-pub(super) fn rates(snapshot: &Snapshot) -> Vec<Finding> {
+pub(super) fn rates(reading: &Reading<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for known in known(snapshot) {
-        let iface = known.iface;
-        let set = |key: &str, value: &str| format!("`dcqcn set {iface} {key}={value}`");
-        let config = &known.config;
-        let unknown = known.marking_classes().into_iter().any(|tc| config.drain_rate_bps(tc) == 0);
-        if config.scalars.cp_enable != 0 && unknown {
-            let what = "the drain rate of the queues is unknown: nothing is marked";
-            let evidence = "link_rate and drain_rate are 0";
-            findings.push(
-                Finding::error("rate-unknown", what, evidence).on(iface).fix(set("link_rate", "10gbit")),
-            );
-        }
-        let Some(link) = snapshot.link(iface) else { continue };
-        let Some(speed_bps) = link.speed_bps.filter(|_| link.kind.is_none()) else { continue };
-        let tables = (0..config.wred.len()).map(|tc| (format!("wred.{tc}.drain_rate"), config.wred.get(tc)));
-        let drains = tables.filter_map(|(key, wred)| Some((key, wred?.drain_rate_bps)));
-        let link_rate = ("link_rate".to_owned(), config.scalars.link_rate_bps);
-        for (key, bps) in std::iter::once(link_rate).chain(drains).filter(|(_, bps)| *bps > speed_bps) {
-            findings.push(
-                Finding::error(
-                    "rate-above-link",
-                    "the virtual queue drains faster than the link: it never fills",
-                    format!("{key} = {}, {iface} runs at {}", rate(bps), rate(speed_bps)),
-                )
-                .on(iface)
-                .fix(set(&key, &rate(speed_bps))),
-            );
-        }
+    let iface = reading.iface;
+    let set = |key: &str, value: &str| format!("`dcqcn set {iface} {key}={value}`");
+    let config = &reading.config;
+    let unknown = reading.marking_classes().into_iter().any(|tc| config.drain_rate_bps(tc) == 0);
+    if config.scalars.cp_enable != 0 && unknown {
+        let what = "the drain rate of the queues is unknown: nothing is marked";
+        let evidence = "link_rate and drain_rate are 0";
+        findings.push(Finding::error("rate-unknown", what, evidence).fix(set("link_rate", "10gbit")));
+    }
+    let physical = reading.link().filter(|link| link.kind.is_none());
+    let Some(speed_bps) = physical.and_then(|link| link.speed_bps) else { return findings };
+    let tables = (0..config.wred.len()).map(|tc| (format!("wred.{tc}.drain_rate"), config.wred.get(tc)));
+    let drains = tables.filter_map(|(key, wred)| Some((key, wred?.drain_rate_bps)));
+    let link_rate = ("link_rate".to_owned(), config.scalars.link_rate_bps);
+    for (key, bps) in std::iter::once(link_rate).chain(drains).filter(|(_, bps)| *bps > speed_bps) {
+        let what = "the virtual queue drains faster than the link: it never fills";
+        let evidence = format!("{key} = {}, {iface} runs at {}", rate(bps), rate(speed_bps));
+        findings.push(Finding::error("rate-above-link", what, evidence).fix(set(&key, &rate(speed_bps))));
     }
     findings
 }
 
 /// `shaper-burst`: a token bucket loses the tokens beyond its burst if its timer is late. It is then slower than its
 /// rate, and a virtual queue that drains at that rate stays empty while the real one fills.
-pub(super) fn shaper(snapshot: &Snapshot) -> Vec<Finding> {
+pub(super) fn shaper(reading: &Reading<'_>) -> Option<Finding> {
     /// Percent of the rate; header bytes that shapers and links count differently are less.
     const MIN_PERCENT: u64 = 97;
-    let mut findings = Vec::new();
-    for (known, link) in marking(snapshot) {
-        let Some(shaper) = &link.shaper else { continue };
-        let served_bps = shaper.served_bps().filter(|bps| *bps / MIN_PERCENT < shaper.rate_bps / 100);
-        if served_bps.is_none() && shaper.burst_ns >= Shaping::MIN_BURST_NS {
-            continue;
-        }
-        let burst_bytes = |ns| u128::from(shaper.rate_bps) * u128::from(ns) / 8 / 1_000_000_000;
-        let evidence = format!(
-            "{} of {}: rate {}, burst {} bytes, {} at that rate; {}",
-            shaper.name,
-            link.name,
-            rate(shaper.rate_bps),
-            burst_bytes(shaper.burst_ns),
-            time(shaper.burst_ns),
-            served_bps.map_or_else(
-                || "no shortfall observed".to_owned(),
-                |bps| format!(
-                    "packets waited in {} of {} samples, and it sent {}",
-                    shaper.waiting,
-                    shaper.samples,
-                    rate(bps)
-                )
-            )
-        );
-        // Double a burst that was observed to be too small.
-        let min_burst_ns = match served_bps {
-            Some(_) => shaper.burst_ns.saturating_mul(4).max(GOOD_BURST_NS),
-            None => GOOD_BURST_NS,
-        };
-        let drain = rate(served_bps.unwrap_or(shaper.rate_bps) / 100 * 95);
-        let drains = known.marking_classes().into_iter().map(|tc| format!("wred.{tc}.drain_rate={drain}"));
-        let fix = format!(
-            "set a burst of {} bytes ({}); or mark for a lower rate: `dcqcn set {} {}`",
-            burst_bytes(min_burst_ns),
-            time(min_burst_ns),
-            known.iface,
-            drains.collect::<Vec<_>>().join(" ")
-        );
-        let (finding, what): (fn(_, String, String) -> _, _) = if served_bps.is_some() {
-            (Finding::warning, "the shaper is slower than its rate: its queue is longer than marking assumes")
-        } else {
-            (Finding::info, "the shaper's burst is too short: a late timer makes it slower than its rate")
-        };
-        findings.push(finding("shaper-burst", what.to_owned(), evidence).on(known.iface).fix(fix));
+    let link = reading.link().filter(|_| reading.config.scalars.cp_enable != 0)?;
+    let shaper = link.shaper.as_ref()?;
+    let served_bps = shaper.served_bps().filter(|bps| *bps / MIN_PERCENT < shaper.rate_bps / 100);
+    if served_bps.is_none() && shaper.burst_ns >= Shaping::MIN_BURST_NS {
+        return None;
     }
-    findings
+    let burst_bytes = |ns| u128::from(shaper.rate_bps) * u128::from(ns) / 8 / 1_000_000_000;
+    let evidence = format!(
+        "{} of {}: rate {}, burst {} bytes, {} at that rate; {}",
+        shaper.name,
+        link.name,
+        rate(shaper.rate_bps),
+        burst_bytes(shaper.burst_ns),
+        time(shaper.burst_ns),
+        served_bps.map_or_else(
+            || "no shortfall observed".to_owned(),
+            |bps| format!(
+                "packets waited in {} of {} samples, and it sent {}",
+                shaper.waiting,
+                shaper.samples,
+                rate(bps)
+            )
+        )
+    );
+    // Double a burst that was observed to be too small.
+    let min_burst_ns = match served_bps {
+        Some(_) => shaper.burst_ns.saturating_mul(4).max(GOOD_BURST_NS),
+        None => GOOD_BURST_NS,
+    };
+    let drain = rate(served_bps.unwrap_or(shaper.rate_bps) / 100 * 95);
+    let drains = reading.marking_classes().into_iter().map(|tc| format!("wred.{tc}.drain_rate={drain}"));
+    let fix = format!(
+        "set a burst of {} bytes ({}); or mark for a lower rate: `dcqcn set {} {}`",
+        burst_bytes(min_burst_ns),
+        time(min_burst_ns),
+        reading.iface,
+        drains.collect::<Vec<_>>().join(" ")
+    );
+    let (finding, what): (fn(_, String, String) -> _, _) = if served_bps.is_some() {
+        (Finding::warning, "the shaper is slower than its rate: its queue is longer than marking assumes")
+    } else {
+        (Finding::info, "the shaper's burst is too short: a late timer makes it slower than its rate")
+    };
+    Some(finding("shaper-burst", what.to_owned(), evidence).fix(fix))
 }
 
 /// `kmax-below-frames`: with thresholds of a frame or two, packets are marked without congestion.
-pub(super) fn frames(snapshot: &Snapshot) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for (known, link) in marking(snapshot) {
-        let frame_bytes = frame_bytes(link.mtu);
-        for tc in known.marking_classes() {
-            let Some(wred) = known.config.wred.get(tc) else { continue };
-            if wred.kmax_bytes < 2 * frame_bytes {
-                let what = format!("class {tc} marks every packet behind two others, without any congestion");
-                let evidence = format!(
-                    "wred.{tc}.kmax = {}, a full frame has {frame_bytes} bytes",
-                    size(wred.kmax_bytes)
-                );
-                let kmax = size(40 * frame_bytes);
-                findings.push(
-                    Finding::warning("kmax-below-frames", what, evidence)
-                        .on(known.iface)
-                        .fix(format!("`dcqcn set {} wred.{tc}.kmax={kmax}`", known.iface)),
-                );
-            }
-        }
+pub(super) fn frames(class: &MarkingClass<'_>) -> Option<Finding> {
+    let MarkingClass { tc, wred, frame_bytes, .. } = *class;
+    if wred.kmax_bytes >= 2 * frame_bytes {
+        return None;
     }
-    findings
+    let what = format!("class {tc} marks every packet behind two others, without any congestion");
+    let evidence =
+        format!("wred.{tc}.kmax = {}, a full frame has {frame_bytes} bytes", size(wred.kmax_bytes));
+    let fix = format!("`dcqcn set {} wred.{tc}.kmax={}`", class.reading.iface, size(40 * frame_bytes));
+    Some(Finding::warning("kmax-below-frames", what, evidence).fix(fix))
 }
 
 /// `kmax-below-bdp`: switch vendors recommend 2 to 3 times the bandwidth-delay product.
-pub(super) fn bandwidth_delay(snapshot: &Snapshot) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for (known, _) in marking(snapshot) {
-        for tc in known.marking_classes() {
-            let Some(wred) = known.config.wred.get(tc) else { continue };
-            let drain_bps = known.config.drain_rate_bps(tc);
-            let bdp_bytes = u128::from(drain_bps) * u128::from(snapshot.rtt_ns) / 8 / 1_000_000_000;
-            let bdp_bytes = u64::try_from(bdp_bytes).unwrap_or(u64::MAX);
-            if wred.kmax_bytes < bdp_bytes {
-                let what = format!(
-                    "class {tc} marks every packet above less than a bandwidth-delay product: links run empty"
-                );
-                let evidence = format!(
-                    "wred.{tc}.kmax = {}, bandwidth-delay product {} ({} x {})",
-                    size(wred.kmax_bytes),
-                    size(bdp_bytes),
-                    rate(drain_bps),
-                    time(snapshot.rtt_ns)
-                );
-                findings
-                    .push(Finding::warning("kmax-below-bdp", what, evidence).on(known.iface).fix(format!(
-                    "`dcqcn set {} wred.{tc}.kmax={}`; or specify the actual round-trip time with `--rtt`",
-                    known.iface,
-                    size(bdp_bytes.saturating_mul(2))
-                )));
-            }
-        }
+pub(super) fn bandwidth_delay(class: &MarkingClass<'_>) -> Option<Finding> {
+    let MarkingClass { reading, tc, wred, drain_bps, .. } = *class;
+    let rtt_ns = reading.snapshot.rtt_ns;
+    let bdp_bytes = u128::from(drain_bps) * u128::from(rtt_ns) / 8 / 1_000_000_000;
+    let bdp_bytes = u64::try_from(bdp_bytes).unwrap_or(u64::MAX);
+    if wred.kmax_bytes >= bdp_bytes {
+        return None;
     }
-    findings
+    let what =
+        format!("class {tc} marks every packet above less than a bandwidth-delay product: links run empty");
+    let evidence = format!(
+        "wred.{tc}.kmax = {}, bandwidth-delay product {} ({} x {})",
+        size(wred.kmax_bytes),
+        size(bdp_bytes),
+        rate(drain_bps),
+        time(rtt_ns)
+    );
+    let fix = format!(
+        "`dcqcn set {} wred.{tc}.kmax={}`; or specify the actual round-trip time with `--rtt`",
+        reading.iface,
+        size(bdp_bytes.saturating_mul(2))
+    );
+    Some(Finding::warning("kmax-below-bdp", what, evidence).fix(fix))
 }
 
 /// `kmax-too-deep`: many periods of the rate machine pass while the queue grows from empty to Kmax.
-pub(super) fn far_apart(snapshot: &Snapshot) -> Vec<Finding> {
+pub(super) fn far_apart(class: &MarkingClass<'_>) -> Option<Finding> {
     const PERIODS: u64 = 50;
-    let mut findings = Vec::new();
-    for (known, _) in marking(snapshot) {
-        let period_ns = known.config.scalars.rpg_time_reset_ns;
-        for tc in known.marking_classes() {
-            let Some(wred) = known.config.wred.get(tc) else { continue };
-            let drain_bps = known.config.drain_rate_bps(tc);
-            let delay_ns = transmission_ns(wred.kmax_bytes, drain_bps);
-            if drain_bps == 0 || period_ns == 0 || delay_ns / period_ns <= PERIODS {
-                continue;
-            }
-            let what = format!("class {tc} may queue for {} before every packet is marked", time(delay_ns));
-            let evidence = format!(
-                "wred.{tc}.kmax = {} at {}, rpg_time_reset {}",
-                size(wred.kmax_bytes),
-                rate(drain_bps),
-                time(period_ns)
-            );
-            let fix = format!(
-                "lower `wred.{tc}.kmax`; on links up to 1 Gbit/s slow the machine down with the link: `dcqcn set {} --profile lab`, \
-                 on the senders as well",
-                known.iface
-            );
-            findings.push(Finding::warning("kmax-too-deep", what, evidence).on(known.iface).fix(fix));
-        }
+    let MarkingClass { reading, tc, wred, drain_bps, .. } = *class;
+    let period_ns = reading.config.scalars.rpg_time_reset_ns;
+    let delay_ns = transmission_ns(wred.kmax_bytes, drain_bps);
+    if drain_bps == 0 || period_ns == 0 || delay_ns / period_ns <= PERIODS {
+        return None;
     }
-    findings
+    let what = format!("class {tc} may queue for {} before every packet is marked", time(delay_ns));
+    let evidence = format!(
+        "wred.{tc}.kmax = {} at {}, rpg_time_reset {}",
+        size(wred.kmax_bytes),
+        rate(drain_bps),
+        time(period_ns)
+    );
+    let fix = format!(
+        "lower `wred.{tc}.kmax`; on links up to 1 Gbit/s slow the machine down with the link: `dcqcn set {} --profile \
+         lab`, on the senders as well",
+        reading.iface
+    );
+    Some(Finding::warning("kmax-too-deep", what, evidence).fix(fix))
 }
 
 /// Maximum flows through the bottleneck: those in the busiest table of this host.
 fn flows(snapshot: &Snapshot) -> u64 {
     let tables = snapshot.attachments.iter().filter_map(|attached| attached.tables);
     tables.map(|tables| tables.rp_active.max(tables.np_flows)).max().unwrap_or(0)
-}
-
-/// The models' input for a class, with `seen` flows, or the expected number.
-fn bottleneck(config: &Config, tc: usize, seen: u64, packet_bytes: u64) -> Bottleneck<'_> {
-    let flows = if seen == 0 { EXPECTED_FLOWS } else { seen };
-    Bottleneck { config, tc, link_bps: config.drain_rate_bps(tc), flows, packet_bytes }
 }
 
 /// The largest number of flows whose fixed point is on the ramp; `None` if the model does not apply.
@@ -235,118 +216,96 @@ fn max_flows_on_ramp(bottleneck: Bottleneck<'_>) -> Option<u64> {
 }
 
 /// `pmax-small`: the fixed point is beyond the ramp, so the queue oscillates around Kmax (`cargo xtask fidelity`).
-pub(super) fn fixed_point(snapshot: &Snapshot) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for (known, link) in marking(snapshot) {
-        let frame_bytes = frame_bytes(link.mtu);
-        for tc in known.marking_classes() {
-            let seen = flows(snapshot);
-            let bottleneck = bottleneck(&known.config, tc, seen, frame_bytes);
-            let Bottleneck { config, flows: flows_expected, .. } = bottleneck;
-            let (Some(most), Some(point)) = (max_flows_on_ramp(bottleneck), fluid::fixed_point(&bottleneck))
-            else {
-                continue;
-            };
-            if !point.beyond_pmax {
-                continue;
-            }
-            let pmax_ppm = config.wred.get(tc).map_or(0, |wred| wred.pmax_ppm);
-            let needed_ppm = (point.marking_probability * 1e6).ceil() as u64;
-            let limit = match most {
-                0 => "for no number of flows".to_owned(),
-                most => format!("for up to {most} flows"),
-            };
-            let what = format!(
-                "class {tc} settles below Kmax {limit}; with {flows_expected} flows the queue oscillates around Kmax"
-            );
-            let evidence = format!(
-                "{flows_expected} flows ({}) need {} of packets marked, wred.{tc}.pmax = {}; by the fluid model, if the senders \
-                 have the parameters that are set here",
-                if seen == 0 { "assumed" } else { "seen" },
-                ppm(needed_ppm),
-                ppm(pmax_ppm)
-            );
-            let slow = "the senders' increase is too fast for this link: `--profile lab` there and here";
-            let fix = match needed_ppm.saturating_mul(2) {
-                enough_ppm if enough_ppm <= 500_000 => {
-                    format!(
-                        "`dcqcn set {} wred.{tc}.pmax={}`",
-                        known.iface,
-                        ppm(enough_ppm.next_multiple_of(10_000))
-                    )
-                }
-                _ => slow.to_owned(),
-            };
-            let finding = if seen == 0 { Finding::info } else { Finding::warning };
-            findings.push(finding("pmax-small", what, evidence).on(known.iface).fix(fix));
-        }
+pub(super) fn fixed_point(class: &MarkingClass<'_>) -> Option<Finding> {
+    let MarkingClass { reading, tc, wred, .. } = *class;
+    let seen = flows(reading.snapshot);
+    let bottleneck = class.bottleneck();
+    let flows = bottleneck.flows;
+    let (most, point) = (max_flows_on_ramp(bottleneck)?, fluid::fixed_point(&bottleneck)?);
+    if !point.beyond_pmax {
+        return None;
     }
-    findings
+    let limit = match most {
+        0 => "for no number of flows".to_owned(),
+        most => format!("for up to {most} flows"),
+    };
+    let what =
+        format!("class {tc} settles below Kmax {limit}; with {flows} flows the queue oscillates around Kmax");
+    let needed_ppm = (point.marking_probability * 1e6).ceil() as u64;
+    let evidence = format!(
+        "{flows} flows ({}) need {} of packets marked, wred.{tc}.pmax = {}; by the fluid model, if the senders have the \
+         parameters that are set here",
+        if seen == 0 { "assumed" } else { "seen" },
+        ppm(needed_ppm),
+        ppm(wred.pmax_ppm)
+    );
+    let fix = match needed_ppm.saturating_mul(2) {
+        enough_ppm if enough_ppm <= 500_000 => {
+            let pmax = ppm(enough_ppm.next_multiple_of(10_000));
+            format!("`dcqcn set {} wred.{tc}.pmax={pmax}`", reading.iface)
+        }
+        _ => "the senders' increase is too fast for this link: `--profile lab` there and here".to_owned(),
+    };
+    let finding = if seen == 0 { Finding::info } else { Finding::warning };
+    Some(finding("pmax-small", what, evidence).fix(fix))
 }
 
 /// `oscillates`: the fluid model with its delay is unstable at its fixed point. The unstable region is not monotonic:
 /// with 85 us and the paper's parameters at 40 Gbit/s 2 flows are stable, 10 are not.
-pub(super) fn oscillation(snapshot: &Snapshot) -> Vec<Finding> {
+pub(super) fn oscillation(class: &MarkingClass<'_>) -> Option<Finding> {
     /// Minimum deviation over mean of a queue: 0.08 and 1.4 in the example above.
     const UNSTABLE: f64 = 0.5;
-    let mut findings = Vec::new();
-    for (known, link) in marking(snapshot) {
-        let frame_bytes = frame_bytes(link.mtu);
-        for tc in known.marking_classes() {
-            let bottleneck = bottleneck(&known.config, tc, flows(snapshot), frame_bytes);
-            let flows = bottleneck.flows;
-            // Beyond the ramp it oscillates with any delay, which is a separate finding.
-            let point = fluid::fixed_point(&bottleneck);
-            if point.is_none_or(|point| point.beyond_pmax) {
-                continue;
-            }
-            let rtt_ns = snapshot.rtt_ns;
-            let steady = fluid::steady_state(&bottleneck, rtt_ns);
-            let Some(swing) = steady.map(|s| s.deviation_bytes / s.mean_bytes.max(1.0)) else { continue };
-            if swing <= UNSTABLE {
-                continue;
-            }
-            let iface = known.iface;
-            let what = format!("class {tc} oscillates with {flows} flows and {} of loop delay", time(rtt_ns));
-            let evidence = format!(
-                "fluid model: the queue's standard deviation is {:.0} % of its mean; rpg_ai_rate {}, wred.{tc}.kmax {}",
-                swing * 100.0,
-                rate(known.config.scalars.rpg_ai_rate_bps),
-                size(known.config.wred.get(tc).map_or(0, |wred| wred.kmax_bytes))
-            );
-            let ai = rate((known.config.scalars.rpg_ai_rate_bps / 4).max(1_000));
-            let kmax = size(known.config.wred.get(tc).map_or(0, |wred| wred.kmax_bytes.saturating_mul(5)));
-            findings.push(Finding::warning("oscillates", what, evidence).on(iface).fix(format!(
-                "`dcqcn set {iface} wred.{tc}.kmax={kmax}`, and on the senders `dcqcn set IFACE rpg_ai_rate={ai}`"
-            )));
-        }
+    let MarkingClass { reading, tc, wred, .. } = *class;
+    let bottleneck = class.bottleneck();
+    // Beyond the ramp it oscillates with any delay, which is a separate finding.
+    fluid::fixed_point(&bottleneck).filter(|point| !point.beyond_pmax)?;
+    let rtt_ns = reading.snapshot.rtt_ns;
+    let steady = fluid::steady_state(&bottleneck, rtt_ns)?;
+    let swing = steady.deviation_bytes / steady.mean_bytes.max(1.0);
+    if swing <= UNSTABLE {
+        return None;
     }
-    findings
+    let flows = bottleneck.flows;
+    let what = format!("class {tc} oscillates with {flows} flows and {} of loop delay", time(rtt_ns));
+    let ai_bps = reading.config.scalars.rpg_ai_rate_bps;
+    let evidence = format!(
+        "fluid model: the queue's standard deviation is {:.0} % of its mean; rpg_ai_rate {}, wred.{tc}.kmax {}",
+        swing * 100.0,
+        rate(ai_bps),
+        size(wred.kmax_bytes)
+    );
+    let fix = format!(
+        "`dcqcn set {} wred.{tc}.kmax={}`, and on the senders `dcqcn set IFACE rpg_ai_rate={}`",
+        reading.iface,
+        size(wred.kmax_bytes.saturating_mul(5)),
+        rate((ai_bps / 4).max(1_000))
+    );
+    Some(Finding::warning("oscillates", what, evidence).fix(fix))
 }
 
 /// `alpha-timer`, `min-rate`.
-pub(super) fn timers(snapshot: &Snapshot) -> Vec<Finding> {
+pub(super) fn timers(reading: &Reading<'_>) -> Vec<Finding> {
+    if reading.config.scalars.rp_enable == 0 {
+        return Vec::new();
+    }
     let mut findings = Vec::new();
-    for known in known(snapshot).filter(|known| known.config.scalars.rp_enable != 0) {
-        let (s, iface) = (&known.config.scalars, known.iface);
-        let (alpha_ns, cnp_ns) = (s.dce_tcp_rtt_ns, s.min_time_between_cnps_ns);
-        if s.rp_variant == dcqcn_common::params::RP_VARIANT_PAPER && alpha_ns <= cnp_ns {
-            let what = "alpha decays between two CNPs of a persistent congestion";
-            let evidence = format!("dce_tcp_rtt {}, min_time_between_cnps {}", time(alpha_ns), time(cnp_ns));
-            let longer = time(cnp_ns.saturating_add(cnp_ns / 10).saturating_add(1_000));
-            let fix = format!("`dcqcn set {iface} dce_tcp_rtt={longer}`");
-            findings.push(Finding::warning("alpha-timer", what, evidence).on(iface).fix(fix));
-        }
-        let active = known.attached.tables.map_or(0, |tables| tables.rp_active);
-        let (floor_bps, line_bps) = (s.rpg_min_rate_bps, known.config.line_rate_bps());
-        if s.pacer != PACER_NONE && line_bps != 0 && floor_bps.saturating_mul(active) > line_bps {
-            let what = format!("{active} flows at the lowest rate exceed the link: cuts cannot relieve it");
-            let evidence =
-                format!("rpg_min_rate {} x {active} flows, link {}", rate(floor_bps), rate(line_bps));
-            let lower = rate((line_bps / active / 2).max(dcqcn_common::params::MIN_RATE_BPS));
-            let fix = format!("`dcqcn set {iface} rpg_min_rate={lower}`");
-            findings.push(Finding::warning("min-rate", what, evidence).on(iface).fix(fix));
-        }
+    let (s, iface) = (&reading.config.scalars, reading.iface);
+    let (alpha_ns, cnp_ns) = (s.dce_tcp_rtt_ns, s.min_time_between_cnps_ns);
+    if s.rp_variant == dcqcn_common::params::RP_VARIANT_PAPER && alpha_ns <= cnp_ns {
+        let what = "alpha decays between two CNPs of a persistent congestion";
+        let evidence = format!("dce_tcp_rtt {}, min_time_between_cnps {}", time(alpha_ns), time(cnp_ns));
+        let longer = time(cnp_ns.saturating_add(cnp_ns / 10).saturating_add(1_000));
+        let fix = format!("`dcqcn set {iface} dce_tcp_rtt={longer}`");
+        findings.push(Finding::warning("alpha-timer", what, evidence).fix(fix));
+    }
+    let active = reading.attached.tables.map_or(0, |tables| tables.rp_active);
+    let (floor_bps, line_bps) = (s.rpg_min_rate_bps, reading.config.line_rate_bps());
+    if s.pacer != PACER_NONE && line_bps != 0 && floor_bps.saturating_mul(active) > line_bps {
+        let what = format!("{active} flows at the lowest rate exceed the link: cuts cannot relieve it");
+        let evidence = format!("rpg_min_rate {} x {active} flows, link {}", rate(floor_bps), rate(line_bps));
+        let lower = rate((line_bps / active / 2).max(dcqcn_common::params::MIN_RATE_BPS));
+        let fix = format!("`dcqcn set {iface} rpg_min_rate={lower}`");
+        findings.push(Finding::warning("min-rate", what, evidence).fix(fix));
     }
     findings
 }

@@ -2,43 +2,38 @@
 
 use dcqcn_common::stats::Stat;
 
-use super::{Finding, Severity, Snapshot, known, set_tos};
+use super::{Finding, Reading, Severity, Snapshot, known, set_tos};
 use crate::doctor::snapshot::Link;
 use crate::doctor::tunnel;
 
 /// `no-roce`, `roce-idle`, `roce-seen`.
-pub(super) fn roce_seen(snapshot: &Snapshot) -> Vec<Finding> {
-    let check = |known: super::Reading<'_>| {
-        let seen = &known.seen;
-        let others = seen.all(Stat::NotRoce);
-        let evidence = format!("{} RoCEv2 packets {}, {others} other packets", seen.roce(), seen.when);
-        let finding = match (seen.roce() != 0, seen.is_between_readings) {
-            (true, true) => Finding::ok("roce-seen", "RoCEv2 traffic goes through the programs", evidence),
-            (true, false) => {
-                let now = format!("{evidence}; none in {}", snapshot.window());
-                Finding::info("roce-idle", "RoCEv2 was seen earlier, but not during the test", now)
-                    .fix("run again under traffic; `dcqcn doctor --duration 60s` observes longer")
-            }
-            (false, _) => {
-                let kind = snapshot.link(known.iface).and_then(|link| link.kind.as_deref());
-                let hint = match kind {
-                    None => ": traffic of a hardware NIC itself bypasses the programs",
-                    Some("bridge" | "openvswitch") => ": forwarded packets pass its ports only",
-                    Some(_) => "",
-                };
-                Finding::warning("no-roce", "no RoCEv2 packets were seen", evidence).fix(format!(
-                    "send RoCE traffic, and check whether it passes {} (`tcpdump -ni {} udp port 4791`){hint}",
-                    known.iface, known.iface
-                ))
-            }
-        };
-        finding.on(known.iface)
-    };
-    known(snapshot).map(check).collect()
+pub(super) fn roce_seen(reading: &Reading<'_>) -> Option<Finding> {
+    let seen = &reading.seen;
+    let others = seen.all(Stat::NotRoce);
+    let evidence = format!("{} RoCEv2 packets {}, {others} other packets", seen.roce(), seen.when);
+    Some(match (seen.roce() != 0, seen.is_between_readings) {
+        (true, true) => Finding::ok("roce-seen", "RoCEv2 traffic goes through the programs", evidence),
+        (true, false) => {
+            let now = format!("{evidence}; none in {}", reading.snapshot.window());
+            Finding::info("roce-idle", "RoCEv2 was seen earlier, but not during the test", now)
+                .fix("run again under traffic; `dcqcn doctor --duration 60s` observes longer")
+        }
+        (false, _) => {
+            let hint = match reading.link().and_then(|link| link.kind.as_deref()) {
+                None => ": traffic of a hardware NIC itself bypasses the programs",
+                Some("bridge" | "openvswitch") => ": forwarded packets pass its ports only",
+                Some(_) => "",
+            };
+            Finding::warning("no-roce", "no RoCEv2 packets were seen", evidence).fix(format!(
+                "send RoCE traffic, and check whether it passes {} (`tcpdump -ni {} udp port 4791`){hint}",
+                reading.iface, reading.iface
+            ))
+        }
+    })
 }
 
 /// `unparsed-headers`.
-pub(super) fn unparsed_headers(snapshot: &Snapshot) -> Vec<Finding> {
+pub(super) fn unparsed_headers(reading: &Reading<'_>) -> Option<Finding> {
     /// Background packets of an idle host, such as IPv6 multicast.
     const FEW: u64 = 100;
     const PASSED: [(Stat, u64); 10] = [
@@ -53,27 +48,16 @@ pub(super) fn unparsed_headers(snapshot: &Snapshot) -> Vec<Finding> {
         (Stat::VlanTooDeep, FEW),
         (Stat::Malformed, FEW),
     ];
-    let mut findings = Vec::new();
-    for known in known(snapshot) {
-        let counted: Vec<String> = PASSED
-            .into_iter()
-            .map(|(stat, least)| (stat, known.seen.all(stat), least))
-            .filter(|(_, packets, least)| packets >= least)
-            .map(|(stat, packets, _)| format!("{packets} {}", stat.label()))
-            .collect();
-        if !counted.is_empty() {
-            findings.push(
-                Finding::info(
-                    "unparsed-headers",
-                    "packets pass unmarked and unpaced because of their headers",
-                    format!("{} {}", counted.join(", "), known.seen.when),
-                )
-                .on(known.iface)
-                .fix(format!("`dcqcn counters {} --all` explains each counter", known.iface)),
-            );
-        }
-    }
-    findings
+    let counted: Vec<String> = PASSED
+        .into_iter()
+        .map(|(stat, least)| (stat, reading.seen.all(stat), least))
+        .filter(|(_, packets, least)| packets >= least)
+        .map(|(stat, packets, _)| format!("{packets} {}", stat.label()))
+        .collect();
+    let what = "packets pass unmarked and unpaced because of their headers";
+    let evidence = format!("{} {}", counted.join(", "), reading.seen.when);
+    let fix = format!("`dcqcn counters {} --all` explains each counter", reading.iface);
+    (!counted.is_empty()).then(|| Finding::info("unparsed-headers", what, evidence).fix(fix))
 }
 
 /// `roce-in-tunnel`, `esp-seen`: RoCE invisible to the programs, and where to attach instead.
@@ -127,145 +111,118 @@ pub(super) fn in_tunnel(snapshot: &Snapshot) -> Vec<Finding> {
 }
 
 /// `other-transport`: transports with their own congestion control.
-pub(super) fn other_transport(snapshot: &Snapshot) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for known in known(snapshot) {
-        let sampled =
-            snapshot.link(known.iface).and_then(|link| link.unread_packets.get(tunnel::UET).copied());
-        let (uet, vendor) = (known.seen.all(Stat::Uet), known.seen.all(Stat::VendorBth));
-        let counted = [
-            (uet, "to UDP port 4793 (Ultra Ethernet)"),
-            (vendor, "with opcodes of a manufacturer (MRC and other multipath transports)"),
-            (sampled.unwrap_or(0), "of Ultra Ethernet sampled (UDP port 4793 or 49150, or IP protocol 253)"),
-        ];
-        let counted: Vec<String> = counted
-            .into_iter()
-            .filter(|(packets, _)| *packets != 0)
-            .map(|(n, of)| format!("{n} {of}"))
-            .collect();
-        if counted.is_empty() {
-            continue;
-        }
-        let what =
-            "peers use a transport with its own congestion control, which is neither paced nor answered";
-        let evidence = format!("packets {}: {}", known.seen.when, counted.join(", "));
-        findings.push(Finding::info("other-transport", what, evidence).on(known.iface).fix(
-            "give it a separate class and queue at the switches: it does not share one fairly with RoCEv2",
-        ));
+pub(super) fn other_transport(reading: &Reading<'_>) -> Option<Finding> {
+    let sampled = reading.link().and_then(|link| link.unread_packets.get(tunnel::UET).copied());
+    let (uet, vendor) = (reading.seen.all(Stat::Uet), reading.seen.all(Stat::VendorBth));
+    let counted = [
+        (uet, "to UDP port 4793 (Ultra Ethernet)"),
+        (vendor, "with opcodes of a manufacturer (MRC and other multipath transports)"),
+        (sampled.unwrap_or(0), "of Ultra Ethernet sampled (UDP port 4793 or 49150, or IP protocol 253)"),
+    ];
+    let counted: Vec<String> =
+        counted.into_iter().filter(|(packets, _)| *packets != 0).map(|(n, of)| format!("{n} {of}")).collect();
+    if counted.is_empty() {
+        return None;
     }
-    findings
+    let what = "peers use a transport with its own congestion control, which is neither paced nor answered";
+    let evidence = format!("packets {}: {}", reading.seen.when, counted.join(", "));
+    let fix = "give it a separate class and queue at the switches: it does not share one fairly with RoCEv2";
+    Some(Finding::info("other-transport", what, evidence).fix(fix))
 }
 
 /// `not-ect`: one packet in twenty is connection management and the like.
-pub(super) fn not_ect(snapshot: &Snapshot) -> Vec<Finding> {
+pub(super) fn not_ect(reading: &Reading<'_>) -> Vec<Finding> {
     const TOLERATED: u64 = 20;
+    if reading.config.scalars.cp_enable == 0 {
+        return Vec::new();
+    }
     let mut findings = Vec::new();
-    for known in known(snapshot).filter(|known| known.config.scalars.cp_enable != 0) {
-        for tc in 0..known.config.wred.len() {
-            let class = known.seen.class(tc);
-            let not_ect = class.packets.saturating_sub(class.ect_packets);
-            if tc == known.cnp_class() || not_ect == 0 || not_ect * TOLERATED <= class.packets {
-                continue;
-            }
-            let severity = if class.ect_packets == 0 { Severity::Error } else { Severity::Warning };
-            let spared = known.seen.all(Stat::CpNotEct);
-            findings.push(
-                Finding::new(
-                    "not-ect",
-                    severity,
-                    format!(
-                        "RoCE in class {tc} is Not-ECT: it cannot be marked, so its senders never slow down"
-                    ),
-                    format!(
-                        "{not_ect} of {} packets {} are Not-ECT; {spared} would have been marked",
-                        class.packets, known.seen.when
-                    ),
-                )
-                .on(known.iface)
-                .fix(set_tos(snapshot, known.iface, known.roce_tos())),
-            );
+    for tc in 0..reading.config.wred.len() {
+        let class = reading.seen.class(tc);
+        let not_ect = class.packets.saturating_sub(class.ect_packets);
+        if tc == reading.cnp_class() || not_ect == 0 || not_ect * TOLERATED <= class.packets {
+            continue;
         }
+        let severity = if class.ect_packets == 0 { Severity::Error } else { Severity::Warning };
+        let spared = reading.seen.all(Stat::CpNotEct);
+        let what =
+            format!("RoCE in class {tc} is Not-ECT: it cannot be marked, so its senders never slow down");
+        let evidence = format!(
+            "{not_ect} of {} packets {} are Not-ECT; {spared} would have been marked",
+            class.packets, reading.seen.when
+        );
+        let fix = set_tos(reading.snapshot, reading.iface, reading.roce_tos());
+        findings.push(Finding::new("not-ect", severity, what, evidence).fix(fix));
     }
     findings
 }
 
 /// `sender-ce`: a queue leaves some packets unmarked; a sender with CE in its ToS leaves none.
-pub(super) fn sent_as_ce(snapshot: &Snapshot) -> Vec<Finding> {
+pub(super) fn sent_as_ce(reading: &Reading<'_>) -> Option<Finding> {
     /// Fewer packets may be one burst through a full queue.
     const MIN_PACKETS: u64 = 100;
-    let mut findings = Vec::new();
-    for known in known(snapshot).filter(|known| known.seen.is_between_readings) {
-        let arrived = |stat: Stat| known.seen.counts.ingress.get(stat.label()).copied().unwrap_or(0);
-        let (data, marked) = (arrived(Stat::RoceData), arrived(Stat::NpEcnMarked));
-        if marked < MIN_PACKETS || marked < data {
-            continue;
-        }
-        let what =
-            "all data packets arrive CE-marked: a sender sets CE in its ToS, or does not react to CNPs";
-        let evidence = format!("{marked} of {data} data packets {} are CE", known.seen.when);
-        let (tos, iface) = (known.roce_tos(), known.iface);
-        let fix = format!(
-            "if `tcpdump -vni IFACE udp port 4791` at the sender shows ToS {:#x}: {}; else run doctor there",
-            tos | 3,
-            set_tos(snapshot, iface, tos)
-        );
-        findings.push(Finding::error("sender-ce", what, evidence).on(iface).fix(fix));
+    if !reading.seen.is_between_readings {
+        return None;
     }
-    findings
+    let arrived = |stat: Stat| reading.seen.counts.ingress.get(stat.label()).copied().unwrap_or(0);
+    let (data, marked) = (arrived(Stat::RoceData), arrived(Stat::NpEcnMarked));
+    if marked < MIN_PACKETS || marked < data {
+        return None;
+    }
+    let what = "all data packets arrive CE-marked: a sender sets CE in its ToS, or does not react to CNPs";
+    let evidence = format!("{marked} of {data} data packets {} are CE", reading.seen.when);
+    let (tos, iface) = (reading.roce_tos(), reading.iface);
+    let fix = format!(
+        "if `tcpdump -vni IFACE udp port 4791` at the sender shows ToS {:#x}: {}; else run doctor there",
+        tos | 3,
+        set_tos(reading.snapshot, iface, tos)
+    );
+    Some(Finding::error("sender-ce", what, evidence).fix(fix))
 }
 
 /// `dscp-no-class`: RoCE whose DSCP does not have a separate class.
-pub(super) fn dscp_without_class(snapshot: &Snapshot) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for known in known(snapshot).filter(|known| known.config.scalars.cp_enable != 0) {
-        let rest = known.class_of(0);
-        let packets = known.seen.class(rest).packets;
-        let all: u64 = (0..known.config.wred.len()).map(|tc| known.seen.class(tc).packets).sum();
-        if known.chosen_classes().is_empty() || packets * 20 <= all {
-            continue;
-        }
-        let chosen: Vec<String> = (0..known.config.dscp_to_tc.len())
-            .filter(|dscp| known.class_of(*dscp) != rest)
-            .map(|dscp| format!("DSCP {dscp} in class {}", known.class_of(dscp)))
-            .collect();
-        let tos = known.roce_tos();
-        findings.push(
-            Finding::warning(
-                "dscp-no-class",
-                format!(
-                    "RoCE has a DSCP without a separate class: it shares class {rest} with other traffic"
-                ),
-                format!(
-                    "{packets} of {all} packets {} in class {rest}; chosen: {}",
-                    known.seen.when,
-                    chosen.join(", ")
-                ),
-            )
-            .on(known.iface)
-            .fix(format!(
-                "{}; or map its DSCP (`tcpdump -vni {} udp port 4791` shows it) to a class: `dcqcn set {} \
-                 dscp_to_tc.DSCP={}`",
-                set_tos(snapshot, known.iface, tos),
-                known.iface,
-                known.iface,
-                known.class_of(usize::from(tos >> 2))
-            )),
-        );
+pub(super) fn dscp_without_class(reading: &Reading<'_>) -> Option<Finding> {
+    if reading.config.scalars.cp_enable == 0 {
+        return None;
     }
-    findings
+    let rest = reading.class_of(0);
+    let packets = reading.seen.class(rest).packets;
+    let all: u64 = (0..reading.config.wred.len()).map(|tc| reading.seen.class(tc).packets).sum();
+    if reading.chosen_classes().is_empty() || packets * 20 <= all {
+        return None;
+    }
+    let chosen: Vec<String> = (0..reading.config.dscp_to_tc.len())
+        .filter(|dscp| reading.class_of(*dscp) != rest)
+        .map(|dscp| format!("DSCP {dscp} in class {}", reading.class_of(dscp)))
+        .collect();
+    let tos = reading.roce_tos();
+    let what = format!("RoCE has a DSCP without a separate class: it shares class {rest} with other traffic");
+    let evidence = format!(
+        "{packets} of {all} packets {} in class {rest}; chosen: {}",
+        reading.seen.when,
+        chosen.join(", ")
+    );
+    let fix = format!(
+        "{}; or map its DSCP (`tcpdump -vni {} udp port 4791` shows it) to a class: `dcqcn set {} dscp_to_tc.DSCP={}`",
+        set_tos(reading.snapshot, reading.iface, tos),
+        reading.iface,
+        reading.iface,
+        reading.class_of(usize::from(tos >> 2))
+    );
+    Some(Finding::warning("dscp-no-class", what, evidence).fix(fix))
 }
 
 /// `dscp-differs`: two ports show the two directions of the same connections.
 pub(super) fn dscp_by_direction(snapshot: &Snapshot) -> Vec<Finding> {
     // The class with most packets, apart from CNPs.
-    let main = |known: &super::Reading<'_>| {
-        let classes = (0..known.config.wred.len()).filter(|tc| *tc != known.cnp_class());
-        let busiest = classes.max_by_key(|tc| known.seen.class(*tc).packets);
-        busiest.filter(|tc| known.seen.class(*tc).packets != 0)
+    let main = |reading: &Reading<'_>| {
+        let classes = (0..reading.config.wred.len()).filter(|tc| *tc != reading.cnp_class());
+        let busiest = classes.max_by_key(|tc| reading.seen.class(*tc).packets);
+        busiest.filter(|tc| reading.seen.class(*tc).packets != 0)
     };
     let ports: Vec<_> = known(snapshot)
-        .filter(|known| known.config.scalars.cp_enable != 0 && known.attached.inline_peer.is_none())
-        .filter_map(|known| main(&known).map(|tc| (known, tc)))
+        .filter(|reading| reading.config.scalars.cp_enable != 0 && reading.attached.inline_peer.is_none())
+        .filter_map(|reading| main(&reading).map(|tc| (reading, tc)))
         .collect();
     let mut findings = Vec::new();
     for pair in ports.windows(2) {
@@ -274,110 +231,85 @@ pub(super) fn dscp_by_direction(snapshot: &Snapshot) -> Vec<Finding> {
         if one.config.dscp_to_tc != other.config.dscp_to_tc || tc == other_tc {
             continue;
         }
-        let count = |known: &super::Reading<'_>, tc: usize| {
+        let count = |reading: &Reading<'_>, tc: usize| {
             format!(
                 "{} packets of class {tc} towards {} {}",
-                known.seen.class(tc).packets,
-                known.iface,
-                known.seen.when
+                reading.seen.class(tc).packets,
+                reading.iface,
+                reading.seen.when
             )
         };
-        findings.push(
-            Finding::warning(
-                "dscp-differs",
-                format!("RoCE has a different DSCP towards {} than towards {}", one.iface, other.iface),
-                format!("{}, {}", count(one, *tc), count(other, *other_tc)),
-            )
-            .on(other.iface)
-            .fix(format!(
-                "use the same at both ends: {}; a device on the path may also rewrite it",
-                set_tos(snapshot, other.iface, other.roce_tos())
-            )),
+        let what = format!("RoCE has a different DSCP towards {} than towards {}", one.iface, other.iface);
+        let evidence = format!("{}, {}", count(one, *tc), count(other, *other_tc));
+        let fix = format!(
+            "use the same at both ends: {}; a device on the path may also rewrite it",
+            set_tos(snapshot, other.iface, other.roce_tos())
         );
+        findings.push(Finding::warning("dscp-differs", what, evidence).on(other.iface).fix(fix));
     }
     findings
 }
 
 /// `cnp-class`: CNPs queue behind the data whose sender they slow down.
-pub(super) fn cnp_class(snapshot: &Snapshot) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for known in known(snapshot).filter(|known| known.config.scalars.cp_enable != 0) {
-        let (tc, dscp) = (known.cnp_class(), known.config.scalars.cnp_dscp);
-        if tc == known.class_of(usize::from(known.roce_tos() >> 2)) || tc == known.class_of(0) {
-            findings.push(
-                Finding::warning(
-                    "cnp-class",
-                    format!("CNPs share class {tc} with other traffic and wait behind it"),
-                    format!("cnp_dscp = {dscp}, dscp_to_tc.{dscp} = {tc}"),
-                )
-                .on(known.iface)
-                .fix(format!(
-                    "`dcqcn set {} dscp_to_tc.{dscp}=6`, and use a strict-priority queue for it",
-                    known.iface
-                )),
-            );
-        }
+pub(super) fn cnp_class(reading: &Reading<'_>) -> Option<Finding> {
+    if reading.config.scalars.cp_enable == 0 {
+        return None;
     }
-    findings
+    let (tc, dscp) = (reading.cnp_class(), reading.config.scalars.cnp_dscp);
+    if tc != reading.class_of(usize::from(reading.roce_tos() >> 2)) && tc != reading.class_of(0) {
+        return None;
+    }
+    let what = format!("CNPs share class {tc} with other traffic and wait behind it");
+    let evidence = format!("cnp_dscp = {dscp}, dscp_to_tc.{dscp} = {tc}");
+    let fix =
+        format!("`dcqcn set {} dscp_to_tc.{dscp}=6`, and use a strict-priority queue for it", reading.iface);
+    Some(Finding::warning("cnp-class", what, evidence).fix(fix))
 }
 
 /// `cnp-dscp`: CNPs whose DSCP was never set, or was rewritten on the path.
-pub(super) fn cnp_dscp(snapshot: &Snapshot) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for known in known(snapshot).filter(|known| known.config.scalars.cp_enable != 0) {
-        let (tc, dscp) = (known.cnp_class(), known.config.scalars.cnp_dscp);
-        let cnps = if known.attached.inline_peer.is_some() {
-            known.seen.ingress(Stat::RoceCnp)
-        } else {
-            known.seen.egress(Stat::RoceCnp)
-        };
-        let in_class = known.seen.class(tc).packets;
-        // One in twenty, as for data.
-        if cnps == 0 || in_class * 20 >= cnps * 19 {
-            continue;
-        }
-        let rest: Vec<String> = (0..known.config.wred.len())
-            .filter(|other| *other != tc && known.seen.class(*other).packets != 0)
-            .map(|other| format!("{} of class {other}", known.seen.class(other).packets))
-            .collect();
-        findings.push(
-            Finding::warning(
-                "cnp-dscp",
-                format!("CNPs have another DSCP than {dscp}: they wait behind the data"),
-                format!(
-                    "{cnps} CNPs {}, {in_class} packets of class {tc}, {}",
-                    known.seen.when,
-                    rest.join(", ")
-                ),
-            )
-            .on(known.iface)
-            .fix(format!(
-                "set `cnp_dscp={dscp}` at the receivers (a NIC: `roce_np/cnp_dscp`); if it is set, a device on the \
-                 path rewrites it: `tcpdump -vni {} udp port 4791`",
-                known.iface
-            )),
-        );
+pub(super) fn cnp_dscp(reading: &Reading<'_>) -> Option<Finding> {
+    if reading.config.scalars.cp_enable == 0 {
+        return None;
     }
-    findings
+    let (tc, dscp) = (reading.cnp_class(), reading.config.scalars.cnp_dscp);
+    let cnps = if reading.attached.inline_peer.is_some() {
+        reading.seen.ingress(Stat::RoceCnp)
+    } else {
+        reading.seen.egress(Stat::RoceCnp)
+    };
+    let in_class = reading.seen.class(tc).packets;
+    // One in twenty, as for data.
+    if cnps == 0 || in_class * 20 >= cnps * 19 {
+        return None;
+    }
+    let rest: Vec<String> = (0..reading.config.wred.len())
+        .filter(|other| *other != tc && reading.seen.class(*other).packets != 0)
+        .map(|other| format!("{} of class {other}", reading.seen.class(other).packets))
+        .collect();
+    let what = format!("CNPs have another DSCP than {dscp}: they wait behind the data");
+    let evidence =
+        format!("{cnps} CNPs {}, {in_class} packets of class {tc}, {}", reading.seen.when, rest.join(", "));
+    let fix = format!(
+        "set `cnp_dscp={dscp}` at the receivers (a NIC: `roce_np/cnp_dscp`); if it is set, a device on the path \
+         rewrites it: `tcpdump -vni {} udp port 4791`",
+        reading.iface
+    );
+    Some(Finding::warning("cnp-dscp", what, evidence).fix(fix))
 }
 
 /// `class-not-marked`.
-pub(super) fn class_not_marked(snapshot: &Snapshot) -> Vec<Finding> {
+pub(super) fn class_not_marked(reading: &Reading<'_>) -> Vec<Finding> {
+    if reading.config.scalars.cp_enable == 0 {
+        return Vec::new();
+    }
     let mut findings = Vec::new();
-    for known in known(snapshot).filter(|known| known.config.scalars.cp_enable != 0) {
-        for (tc, wred) in known.config.wred.iter().enumerate() {
-            let packets = known.seen.class(tc).packets;
-            if wred.ecn == 0 && packets != 0 && tc != known.cnp_class() {
-                findings.push(
-                    Finding::warning(
-                        "class-not-marked",
-                        format!("class {tc} has RoCE traffic, but marking is off"),
-                        format!("wred.{tc}.ecn = off, {packets} packets {}", known.seen.when),
-                    )
-                    .on(known.iface)
-                    .fix(format!("`dcqcn set {} wred.{tc}.ecn=on`", known.iface)),
-                );
-            }
+    for (tc, wred) in reading.config.wred.iter().enumerate() {
+        let packets = reading.seen.class(tc).packets;
+        if wred.ecn == 0 && packets != 0 && tc != reading.cnp_class() {
+            let what = format!("class {tc} has RoCE traffic, but marking is off");
+            let evidence = format!("wred.{tc}.ecn = off, {packets} packets {}", reading.seen.when);
+            let fix = format!("`dcqcn set {} wred.{tc}.ecn=on`", reading.iface);
+            findings.push(Finding::warning("class-not-marked", what, evidence).fix(fix));
         }
     }
     findings

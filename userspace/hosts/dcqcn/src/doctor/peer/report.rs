@@ -3,7 +3,7 @@
 use std::fmt;
 
 use dcqcn_common::wire::ecn::{self, Ecn};
-use dcqcn_support::render::{Table, bps, ns};
+use dcqcn_support::render::{Column, Table, bps, ns};
 use serde::Serialize;
 
 use super::super::{Finding, Severity};
@@ -143,30 +143,27 @@ impl fmt::Display for Report {
                 "{name}: {iface} ({driver}, {speed}, MTU {mtu_bytes}), {attached}; Linux {kernel}, dcqcn {version}"
             )?;
         }
-        let mut table = Table::new(&["TCP", "DIRECTION", ">STREAMS", ">RATE"]);
-        for phase in &self.phases {
-            for Tcp { direction, streams, rate_bps } in &phase.tcp {
-                let rate = bps(*rate_bps as f64);
-                table.row([phase.name.into(), direction.label().into(), streams.to_string(), rate]);
-            }
-        }
-        write!(f, "\n{table}\n")?;
-        let mut table = Table::new(&["ROCE", ">PAYLOAD", "TOS", ">SENT", ">ARRIVED", "ARRIVED AS"]);
-        for roce in &self.roce {
-            for series in &roce.series {
-                let tos: Vec<String> =
-                    series.arrived.tos.iter().map(|(tos, packets)| format!("{packets} {tos:#04x}")).collect();
-                table.row([
-                    roce.direction.label().into(),
-                    series.payload_bytes.to_string(),
-                    format!("{:#04x}", series.tos),
-                    series.sent.to_string(),
-                    series.arrived.packets.to_string(),
-                    tos.join(", "),
-                ]);
-            }
-        }
-        writeln!(f, "{table}")?;
+        let rows = self.phases.iter().flat_map(|phase| phase.tcp.iter().map(move |tcp| (phase, tcp)));
+        let columns: &[Column<'_, (&Phase, &Tcp)>] = &[
+            ("TCP", &|(phase, _)| phase.name.into()),
+            ("DIRECTION", &|(_, tcp)| tcp.direction.label().into()),
+            (">STREAMS", &|(_, tcp)| tcp.streams.to_string()),
+            (">RATE", &|(_, tcp)| bps(tcp.rate_bps as f64)),
+        ];
+        write!(f, "\n{}\n", Table::of(rows, columns))?;
+        let rows = self.roce.iter().flat_map(|roce| roce.series.iter().map(move |series| (roce, series)));
+        let columns: &[Column<'_, (&Roce, &RoceSeries)>] = &[
+            ("ROCE", &|(roce, _)| roce.direction.label().into()),
+            (">PAYLOAD", &|(_, series)| series.payload_bytes.to_string()),
+            ("TOS", &|(_, series)| format!("{:#04x}", series.tos)),
+            (">SENT", &|(_, series)| series.sent.to_string()),
+            (">ARRIVED", &|(_, series)| series.arrived.packets.to_string()),
+            ("ARRIVED AS", &|(_, series)| {
+                let tos = series.arrived.tos.iter().map(|(tos, packets)| format!("{packets} {tos:#04x}"));
+                tos.collect::<Vec<_>>().join(", ")
+            }),
+        ];
+        writeln!(f, "{}", Table::of(rows, columns))?;
         for roce in &self.roce {
             write!(f, "CNPs for packets {}: ", roce.direction.label())?;
             match roce.cnps {

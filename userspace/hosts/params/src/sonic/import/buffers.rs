@@ -49,7 +49,7 @@ impl<'a> Reader<'a> {
                     }
                     None => {
                         let reason = format!("only priority groups 0 to {} exist", CLASSES - 1);
-                        self.unmapped("BUFFER_PG", row.key(), [], reason);
+                        self.skip(&row, [], reason);
                     }
                 }
             }
@@ -81,7 +81,7 @@ impl<'a> Reader<'a> {
             Group::Static(_) | Group::Dynamic => true,
             Group::Unknown => {
                 let reason = "its BUFFER_PROFILE is not in the file: pfc.N.tx is unchanged";
-                self.unmapped("BUFFER_PG", row.key(), ["profile"], reason);
+                self.skip(row, ["profile"], reason);
                 return Ok(());
             }
         };
@@ -91,7 +91,7 @@ impl<'a> Reader<'a> {
             Group::Dynamic | Group::Unknown => {
                 let reason = "the switch computes the sizes from speed and cable length: pfc.N.xoff, pfc.N.xon and \
                               pfc.N.headroom are unchanged";
-                self.unmapped("BUFFER_PG", row.key(), ["profile"], reason);
+                self.skip(row, ["profile"], reason);
                 return Ok(());
             }
         };
@@ -110,7 +110,7 @@ impl<'a> Reader<'a> {
         if !others.is_empty() {
             let reason =
                 "thresholds relative to the free buffer are not supported: set pfc.N.xoff, in bytes per port";
-            self.unmapped("BUFFER_PROFILE", profile.key(), others, reason);
+            self.skip(&profile, others, reason);
         }
         Ok(())
     }

@@ -20,12 +20,7 @@ impl<'a> Reader<'a> {
             self.priorities(of_port)?;
             self.queues_of_priorities(of_port)?;
             if !of_port.fields().any(|field| field == ENABLE) && current.pfc.iter().any(|of| of.rx != 0) {
-                self.unmapped(
-                    "PORT_QOS_MAP",
-                    of_port.key(),
-                    [ENABLE],
-                    "not in the file: pfc.N.rx is unchanged",
-                );
+                self.skip(of_port, [ENABLE], "not in the file: pfc.N.rx is unchanged");
             }
         }
         if !self.watchdog()? && current.watchdog().is_some() {
@@ -47,7 +42,7 @@ impl<'a> Reader<'a> {
         let watched = listed(of_port, WATCHED)?;
         if watched.is_some() && watched != enabled {
             let reason = "not supported: the watchdog covers every priority of pfc_enable";
-            self.unmapped("PORT_QOS_MAP", of_port.key(), [WATCHED], reason);
+            self.skip(of_port, [WATCHED], reason);
         }
         Ok(())
     }
@@ -76,9 +71,8 @@ impl<'a> Reader<'a> {
         const NS_PER_MS: u64 = 1_000_000;
         for row in self.db.rows("PFC_WD")? {
             if row.key() == "GLOBAL" {
-                self.unmapped(
-                    "PFC_WD",
-                    row.key(),
+                self.skip(
+                    &row,
                     row.fields(),
                     "not supported: the watchdog polls four times per detection_time",
                 );
@@ -101,13 +95,13 @@ impl<'a> Reader<'a> {
                 Some("forward") => Some(PFC_WD_FORWARD),
                 Some("alert") => {
                     let reason = "not supported: every storm has an action; pfc_wd_action is unchanged";
-                    self.unmapped("PFC_WD", row.key(), ["action"], reason);
+                    self.skip(&row, ["action"], reason);
                     None
                 }
                 Some(other) => {
                     let reason =
                         format!("`{other}` is not one of drop, forward, alert: pfc_wd_action is unchanged");
-                    self.unmapped("PFC_WD", row.key(), ["action"], reason);
+                    self.skip(&row, ["action"], reason);
                     None
                 }
             };
@@ -117,7 +111,7 @@ impl<'a> Reader<'a> {
             let known = ["detection_time", "restoration_time", "action"];
             let others: Vec<_> = row.fields().filter(|field| !known.contains(field)).collect();
             if !others.is_empty() {
-                self.unmapped("PFC_WD", row.key(), others, "no counterpart");
+                self.skip(&row, others, "no counterpart");
             }
         }
         Ok(is_there)

@@ -49,7 +49,7 @@ impl<'a> Reader<'a> {
             let (low, high) = range.into_inner();
             let reason =
                 format!("`{text}` is out of range: {low} to {high} ({what}); the parameter is unchanged");
-            self.unmapped(row.table(), row.key(), [field], reason);
+            self.skip(row, [field], reason);
         }
         Ok(number)
     }
@@ -85,7 +85,7 @@ impl<'a> Reader<'a> {
         if marks_green.is_none() {
             let modes = MODES.map(|(name, _)| name).join(", ");
             let reason = format!("`{mode}` is not one of {modes}: ecn is unchanged");
-            self.unmapped("WRED_PROFILE", profile.key(), ["ecn"], reason);
+            self.skip(profile, ["ecn"], reason);
         }
         let is_off = profile.switch("wred_green_enable")? == Some(false);
         let ecn = if is_off { Some(false) } else { marks_green };
@@ -138,7 +138,7 @@ impl<'a> Reader<'a> {
                 Some(entry) => *entry = self.value(map, field, 0..=CLASSES as u64 - 1, "a number")?,
                 None => {
                     let reason = format!("`{index}` is out of range: 0 to {} ({what})", len - 1);
-                    self.unmapped(map.table(), map.key(), [field], reason);
+                    self.skip(map, [field], reason);
                 }
             }
         }
@@ -150,7 +150,7 @@ impl<'a> Reader<'a> {
         let numbers = numbers(text);
         if numbers.is_none() {
             let reason = format!("`{text}` is neither a number, as in `3`, nor a range, as in `3-4`");
-            self.unmapped(row.table(), row.key(), [], reason);
+            self.skip(row, [], reason);
         }
         numbers.unwrap_or_default()
     }
