@@ -181,8 +181,8 @@ fn engines_agree_on_table_eviction() {
                 both.process(Hook::Ingress, now_ns + 10, &cnp.packet, &received());
             }
             now_ns += if round == 1 { 0 } else { 997 };
-            both.state();
         }
+        both.state();
     }
     let state = both.state();
     assert!(count(&state, Hook::Egress, Stat::RpFlowEvicted) > 0);
