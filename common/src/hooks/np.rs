@@ -243,6 +243,8 @@ pub(super) fn become_cnp<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> 
         return TcVerdict::Drop;
     }
     s.env().count(Stat::NpCnpSent);
+    // Of a frame without a tag yet, a VLAN device's `egress-qos-map` sets the PCP by this priority.
+    s.set_priority(p.hot.cnp_802p_prio.into());
     set_class(s, p, class_of(p, p.hot.cnp_dscp.into()));
     // Bridge or router send it to the sender as if the receiver had: with the VLAN tag, next hop and VRF of that way.
     if fast { TcVerdict::Receive } else { TcVerdict::Pass }

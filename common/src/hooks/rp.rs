@@ -15,26 +15,26 @@ use crate::wire::cnp::{self, Cnp};
 /// A CNP may arrive on another interface than the one its data leaves on, so for an unknown flow the siblings are tried.
 /// The interface it arrived on counts it as unknown, the interface of its flow as handled.
 #[inline(always)]
-pub(super) fn on_cnp<'p, H: Host<'p>>(
-    h: &mut H,
-    p: &Params,
-    roce: &Roce,
-    is_from_sibling: bool,
-) -> TcVerdict {
+pub(super) fn on_cnp<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, is_from_sibling: bool) -> TcVerdict {
     if !p.hot.is_on(Switch::Rp) {
         return if is_from_sibling { TcVerdict::TrySiblings } else { TcVerdict::Pass };
     }
-    let outcome = cut(h, p, roce);
+    let outcome = cut(s, p, roce);
     let is_known = outcome != Stat::RpCnpUnknownFlow;
     if is_known || !is_from_sibling {
-        h.env().count(outcome);
+        s.env().count(outcome);
         if outcome != Stat::RpCnpHandled {
-            h.env().count(Stat::RpCnpIgnored);
+            s.env().count(Stat::RpCnpIgnored);
         }
     }
     match outcome {
         Stat::RpCnpUnknownFlow => TcVerdict::TrySiblings,
-        Stat::RpCnpHandled | Stat::RpCnpTooSoon if p.hot.is_on(Switch::CnpConsume) => TcVerdict::Drop,
+        // A CNP that this host only forwards is for the sender behind it.
+        Stat::RpCnpHandled | Stat::RpCnpTooSoon
+            if p.hot.is_on(Switch::CnpConsume) && !s.is_for_other_host(roce) =>
+        {
+            TcVerdict::Drop
+        }
         _ => TcVerdict::Pass,
     }
 }
@@ -198,7 +198,9 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, class: Ds
             // Ignores PFC pauses: the delay could not be recorded, and packets sent after an early XON
             // would overtake it.
             let turn_ns = if congests { next_ns } else { last_ns[roce.class.stream() as usize] };
-            Schedule { departure_ns: turn_ns.max(now_ns), flags: if active { CUT } else { 0 } }
+            // `next_ns` is beyond the horizon after a large packet at a low rate, and fq drops beyond its own horizon.
+            let departure_ns = turn_ns.max(now_ns).min(now_ns.wrapping_add(p.hot.pacing_horizon_ns));
+            Schedule { departure_ns, flags: if active { CUT } else { 0 } }
         }
     };
     if held_ns != 0 {

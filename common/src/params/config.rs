@@ -125,7 +125,7 @@ parameters! {
         np_host_congestion = 0, "np_host_congestion", Unit::Switch, 0, 1, "";
         /// DSCP of CNPs.
         cnp_dscp = 48, "cnp_dscp", Unit::Count, 0, 63, "";
-        /// 802.1p priority of CNPs that leave with a VLAN tag.
+        /// 802.1p priority of CNPs that leave with a VLAN tag; without one, their `skb->priority`.
         cnp_802p_prio = 6, "cnp_802p_prio", Unit::Count, 0, 7, "";
         /// Drop handled CNPs instead of passing them to the host (soft-RoCE ignores them).
         cnp_consume = 0, "cnp_consume", Unit::Switch, 0, 1, "";

@@ -438,6 +438,15 @@ fn clone_becomes_cnp() {
     }
 }
 
+/// A VLAN device's `egress-qos-map` translates the priority of a frame that has no tag yet.
+#[test]
+fn cnp_has_its_priority_without_tag_and_queues() {
+    let p = params(|config| config.scalars.cnp_802p_prio = 5);
+    let context = PacketContext { priority: 3, ..clone_of(&p) };
+    let (_, outcome) = convert_clone(&mut MockHost::new(), &p, &MARKED, context);
+    assert_eq!(outcome.priority, Some(5));
+}
+
 #[test]
 fn tenants_in_two_vlans_have_two_cnp_intervals() {
     for limit in [CNP_LIMIT_QP, CNP_LIMIT_PEER] {

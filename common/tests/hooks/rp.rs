@@ -183,6 +183,13 @@ fn handled_cnp_consumed_if_enabled() {
     host.now_ns += 1;
     assert_eq!(cnp(&mut host, &p, &DATA), TcVerdict::Drop);
     assert_eq!(host.take_counted(), [(Stat::RoceCnp, 1), (Stat::RpCnpIgnored, 1), (Stat::RpCnpTooSoon, 1)]);
+    let forwarded = PacketContext { is_for_other_host: true, ..PacketContext::default() };
+    assert_eq!(
+        host.ingress(&p, &DATA.cnp(None), forwarded).0,
+        TcVerdict::Pass,
+        "of a sender behind this host"
+    );
+    host.take_counted();
     let mut damaged = DATA.cnp(None);
     *damaged.last_mut().unwrap() ^= 1;
     assert_eq!(host.ingress(&p, &damaged, PacketContext::default()).0, TcVerdict::Pass);
@@ -585,8 +592,11 @@ fn contended_flow_keeps_order() {
             host.take_counted();
         }
         let state = flow(&mut host, &p, &DATA.id());
-        state.machine.active = 0;
-        host.now_ns = 5 * SECOND_NS;
+        (state.machine.active, state.next_ns) = (0, 8 * SECOND_NS);
+        let at_horizon_ns = host.now_ns + p.hot.pacing_horizon_ns;
+        let departure_ns = (pacer == PACER_FQ).then_some(at_horizon_ns);
+        assert_eq!(send(&mut host, &p, &DATA).departure_ns, departure_ns, "not beyond the horizon");
+        host.now_ns = 8 * SECOND_NS;
         let outcome = send(&mut host, &p, &DATA);
         assert_eq!((outcome.departure_ns, outcome.priority), (None, None), "nothing waits, nothing was cut");
     }

@@ -149,6 +149,11 @@ impl Plan {
             s.queues = queues::number(queues);
             queues
         };
+        notes.extend(
+            (pacer == PacerChoice::Htb || queues != QueuesChoice::None)
+                .then(|| priority_note(&link))
+                .flatten(),
+        );
         config.validate()?;
         let has_tc = programs.iter().any(|name| *name != "xdp");
         let tc_mode = match (has_tc, has_tcx()) {
@@ -283,6 +288,21 @@ pub(super) fn other_host(links: &[Link], link: &Link) -> Option<&'static str> {
         return Some("is a bridge's port");
     }
     links.iter().any(|upper| is_macvlan_above(upper, link)).then_some("has a macvlan above it")
+}
+
+/// Note for a pacer or queues whose classes `skb->priority` selects, on an interface above others that read it too.
+fn priority_note(link: &Link) -> Option<String> {
+    let effect = match link.kind.as_deref()? {
+        "vlan" => "its egress-qos-map does not contain those, so frames leave with PCP 0",
+        "bond" | "team" | "macvlan" => {
+            "a pfifo_fast or prio at the interfaces below sorts by its lowest bits"
+        }
+        _ => return None,
+    };
+    Some(format!(
+        "classes on {} are selected by skb->priority, and {effect}: attach the interfaces below instead",
+        link.name
+    ))
 }
 
 /// Whether ports of this device carry frames of other hosts.
@@ -632,6 +652,20 @@ mod tests {
                     "{mode:?}"
                 );
             }
+        }
+    }
+
+    #[test]
+    fn classes_above_other_interfaces_noted() {
+        for (kind, expected) in [
+            (None, None),
+            (Some("veth"), None),
+            (Some("vlan"), Some("PCP 0: attach the interfaces below")),
+            (Some("bond"), Some("sorts by its lowest bits: attach")),
+        ] {
+            let note = priority_note(&link(kind, MAC));
+            assert_eq!(note.is_some(), expected.is_some(), "{kind:?}");
+            assert!(note.unwrap_or_default().contains(expected.unwrap_or_default()), "{kind:?}");
         }
     }
 
