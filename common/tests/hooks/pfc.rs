@@ -3,7 +3,7 @@
 use dcqcn_common::hooks::{RECEIVE_LIMIT, TcVerdict};
 use dcqcn_common::layout::{TIMES, Time};
 use dcqcn_common::params::{Config, PACER_FQ};
-use dcqcn_common::pfc::Storms;
+use dcqcn_common::pfc::{STORM_AGE_NS, Storms};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::pfc::PfcRepr;
@@ -121,6 +121,24 @@ fn data_keeps_order_behind_paused_request() {
     assert_eq!(outcome.departure_ns, Some(until_ns));
 }
 
+/// A flow that was late has credit.
+#[test]
+fn credit_does_not_overtake_paused_packets() {
+    let p = params(|config| {
+        enable_pfc(config);
+        config.scalars.pacing_credit_ns = 100_000;
+    });
+    let mut host = paused(512_000);
+    let until_ns = host.now_ns + 512_000;
+    for roce in [DATA, DATA, Roce { opcode: Opcode::RC_RDMA_READ_REQUEST, payload: 0, ..DATA }] {
+        let (_, outcome) = host.egress(&p, &roce.frame(), PacketContext::default());
+        assert_eq!(outcome.departure_ns, Some(until_ns));
+        // The pause ends early.
+        host.times_ns[Time::PausedUntil3 as usize] = 0;
+        host.now_ns += 10;
+    }
+}
+
 #[test]
 fn unpaused_packet_not_recorded_as_held() {
     let p = params(enable_pfc);
@@ -157,6 +175,12 @@ fn storm_action_forwards_or_drops() {
         assert_eq!((verdict, outcome.departure_ns), (expected, departure_ns), "{storms:?}");
         assert_eq!(host.count_of(Stat::PfcWatchdogDrop), u64::from(expected == TcVerdict::Drop));
     }
+    // After the last report has expired, the pause counts again, up to the horizon.
+    let mut host = paused(60_000_000_000);
+    host.times_ns[Time::Storms as usize] = Storms { forwards: 8, drops: 0 }.word(host.now_ns);
+    host.now_ns += STORM_AGE_NS + 100_000;
+    let (_, outcome) = host.egress(&p, &DATA.frame(), PacketContext::default());
+    assert_eq!(outcome.departure_ns, Some(host.now_ns + p.config.scalars.pacing_horizon_ns));
 }
 
 #[test]

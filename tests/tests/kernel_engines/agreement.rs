@@ -1,21 +1,26 @@
 //! Real and generated traffic through every hook and every setting.
 
 use dcqcn_common::classify::{mapped, words};
+use dcqcn_common::events::EventKind;
 use dcqcn_common::flow::QpId;
+use dcqcn_common::hooks::RECEIVE_LIMIT;
 use dcqcn_common::layout::{BACKLOG_AGE_NS, Backlog, CLASSES, Pair, PairSource};
 use dcqcn_common::params::{
     CNP_LIMITS, Config, DSCP_UNCHANGED, PACER_FQ, PACER_HTB, PACER_NONE, QUEUE_SOURCE_BACKLOG,
     TAIL_LOSS_PROBE_FORCE, TAIL_LOSS_PROBE_OFF,
 };
+use dcqcn_common::pfc::{STORM_AGE_NS, Storms};
 use dcqcn_common::recovery::{Action, Requester, Settings};
 use dcqcn_common::rng;
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
+use dcqcn_common::wire::cm::{CmMessage, CommIds, Dreq, Mra, Rej, Rep};
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::eth::EtherType;
+use dcqcn_common::wire::pfc::PfcRepr;
 use dcqcn_replay::{Hook, Meta, Verdict};
 use dcqcn_tests::both::{Both, LO, count};
-use dcqcn_tests::packets::{OPCODES, Roce, capture, set_ecn, v4, v6};
+use dcqcn_tests::packets::{CNP_TOS, OPCODES, Roce, capture, cm, req, set_ecn, v4, v6};
 
 const HOOKS: [Hook; 3] = [Hook::Xdp, Hook::Ingress, Hook::Egress];
 const ECNS: [Ecn; 4] = [Ecn::NOT_ECT, Ecn::ECT0, Ecn::ECT1, Ecn::CE];
@@ -318,12 +323,17 @@ fn engines_agree_on_horizon_and_drops() {
             config.scalars.drop_not_ect = drop_not_ect;
             both.set_config(&config);
             for ecn in ECNS {
-                for _ in 0..150 {
+                for number in 0..200 {
+                    // Some packets have soft-RoCE's time stamp; control packets keep the order.
+                    let meta = Meta { departure_ns: (number % 3) * (now_ns - 1_000), ..Meta::default() };
+                    let control = number % 5 == 0;
+                    let opcode =
+                        if control { Opcode::RC_RDMA_READ_REQUEST } else { Opcode::RC_RDMA_WRITE_MIDDLE };
                     both.process(
                         Hook::Egress,
                         now_ns,
-                        &Roce { ecn, ..Roce::default() }.frame(),
-                        &Meta::default(),
+                        &Roce { ecn, opcode, ..Roce::default() }.frame(),
+                        &meta,
                     );
                 }
                 now_ns += 10_000_000;
@@ -332,9 +342,153 @@ fn engines_agree_on_horizon_and_drops() {
         }
     }
     let state = both.state();
-    for stat in [Stat::RpHorizonDrop, Stat::RpHorizonPass, Stat::CpNotEct, Stat::CpNotEctDropped] {
+    for stat in
+        [Stat::RpHorizonDrop, Stat::RpHorizonPass, Stat::RpInOrder, Stat::CpNotEct, Stat::CpNotEctDropped]
+    {
         assert!(count(&state, Hook::Egress, stat) > 0, "{}", stat.label());
     }
+    assert!(state.events.iter().any(|event| event.kind == EventKind::HorizonDrop as u32));
+}
+
+/// Pauses and their ends, similar frames, storms with both actions, and congestion of the host.
+#[test]
+fn engines_agree_on_pauses_and_storms() {
+    let mut config = everything();
+    (config.scalars.np_host_congestion, config.scalars.pacing_credit_ns) = (1, 100_000);
+    config.scalars.pacing_horizon_ns = 1_000_000;
+    (config.pfc[3].rx, config.pfc[4].rx) = (1, 1);
+    let Some(mut both) = Both::load("engines_agree_on_pauses_and_storms", 64, &config) else { return };
+    let mut now_ns = START_NS;
+    let storms = [(0, 0), (8, 0), (0, 8), (16, 16)].map(|(forwards, drops)| Storms { forwards, drops });
+    for (storms, round) in storms.into_iter().flat_map(|storms| (0..10).map(move |round| (storms, round))) {
+        both.set_storms(storms, now_ns);
+        both.set_host_congested_until(now_ns + 400_000);
+        for priorities in [1 << 3, 1 << 4, 0xff] {
+            // XON, a short pause, one that lasts beyond the next ones, and one beyond the horizon.
+            for quanta in [0, 10, 1_000, u16::MAX] {
+                let pause = PfcRepr { priorities, quanta: [quanta; CLASSES] }.frame([2, 0, 0, 0, 0, 9]);
+                let mut similar = pause;
+                similar[round * 2] ^= 1;
+                for frame in [&pause[..], &similar, &pause[..20 + round * 2]] {
+                    both.process(Hook::Ingress, now_ns, frame, &received());
+                    both.process(Hook::Egress, now_ns, frame, &Meta::default());
+                }
+                for (number, opcode) in
+                    [Opcode::RC_SEND_ONLY, Opcode::RC_RDMA_READ_REQUEST, Opcode::RC_SEND_ONLY]
+                        .into_iter()
+                        .enumerate()
+                {
+                    for dscp in [26, 34, 0] {
+                        let dest_qpn = 0x11 + (number + round) as u32 / 2;
+                        let frame = Roce { opcode, dscp, dest_qpn, ..Roce::default() }.frame();
+                        both.process(Hook::Egress, now_ns + 10, &frame, &Meta::default());
+                        both.process(Hook::Ingress, now_ns + 10, &frame, &received());
+                    }
+                    now_ns += 20_000;
+                }
+            }
+        }
+        // The reports of both expire.
+        now_ns += if round % 5 == 4 { 2 * STORM_AGE_NS } else { 0 };
+        both.state();
+    }
+    // More pauses than a neighbour may send.
+    let xoff = PfcRepr { priorities: 1 << 3, quanta: [9; CLASSES] }.frame([2, 0, 0, 0, 0, 9]);
+    for _ in 0..2 * RECEIVE_LIMIT.burst_ns / RECEIVE_LIMIT.gap_ns {
+        both.process(Hook::Ingress, now_ns, &xoff, &received());
+    }
+    let state = both.state();
+    for (hook, stat) in [
+        (Hook::Ingress, Stat::MacControl),
+        (Hook::Ingress, Stat::PfcMalformed),
+        (Hook::Ingress, Stat::PfcLimited),
+        (Hook::Egress, Stat::RpPfcHeld),
+        (Hook::Egress, Stat::PfcWatchdogDrop),
+        (Hook::Egress, Stat::NpCnpSent),
+    ] {
+        assert!(count(&state, hook, stat) > 0, "{hook:?} {}", stat.label());
+    }
+    assert!(state.counters[Hook::Egress.slot()].pause.frames.iter().all(|frames| *frames > 0));
+}
+
+/// Connections that end in every way, pairs of other sources, and messages of a third host.
+#[test]
+fn engines_agree_on_connections() {
+    let Some(mut both) = Both::load("engines_agree_on_connections", 8, &everything()) else { return };
+    let (request_id, reply_id) = (0x0a0a_0001, 0x0b0b_0002);
+    let forth = CommIds { local: request_id, remote: reply_id };
+    let back = CommIds { local: reply_id, remote: request_id };
+    let qp = |host, qpn| QpId { addr: mapped(v4(host)), qpn, vlan: 0 };
+    let ends = [
+        (1, 2, CmMessage::Dreq(Dreq { comm_ids: forth, remote_qpn: 0x23 })),
+        (2, 1, CmMessage::Dreq(Dreq { comm_ids: back, remote_qpn: 0x11 })),
+        (3, 1, CmMessage::Dreq(Dreq { comm_ids: back, remote_qpn: 0x11 })),
+        (2, 1, CmMessage::Drep(back)),
+        (1, 2, CmMessage::Rej(Rej { comm_ids: forth, message: 1, reason: 28 })),
+        (2, 1, CmMessage::Mra(Mra { comm_ids: back, message: 0, service_timeout: 1 })),
+    ];
+    let reply = |qpn| CmMessage::Rep(Rep { comm_ids: back, local_qpn: qpn, starting_psn: 1 });
+    let mut now_ns = START_NS;
+    for source in [None, Some(PairSource::Datagram), Some(PairSource::Static)] {
+        if let Some(source) = source {
+            both.set_pair(&qp(1, 0x11), &Pair::new(0x77, source));
+        }
+        for hook in [Hook::Ingress, Hook::Egress] {
+            for (from, to, end) in &ends {
+                let request = cm(1, 2, &CmMessage::Req(req(request_id, 0x11)));
+                let rtu = cm(1, 2, &CmMessage::Rtu(forth));
+                let (first, later) = (cm(2, 1, &reply(0x23)), cm(2, 1, &reply(0x24)));
+                // Truncated, and of another class.
+                let mut other = request.clone();
+                other[62] ^= 0x40;
+                let end = cm(*from, *to, end);
+                let frames = [&first, &request[..100], &other, &request, &first, &rtu, &first, &later, &end];
+                for frame in frames {
+                    both.process(hook, now_ns, frame, &received());
+                    both.state();
+                    now_ns += 1_000_000;
+                }
+            }
+        }
+    }
+    let state = both.state();
+    for stat in [Stat::CmMessages, Stat::PairCm, Stat::PairConflict] {
+        assert!(count(&state, Hook::Ingress, stat) > 0, "{}", stat.label());
+    }
+    // Forged connections evict real ones slowly at most. Which entries remain is up to the kernel's tables.
+    for source_qpn in 0..9_000 {
+        let datagram = Roce { opcode: Opcode::UD_SEND_ONLY, source_qpn, ..Roce::default() };
+        both.process(Hook::Egress, now_ns, &datagram.frame(), &Meta::default());
+    }
+    assert!(both.counters()[Hook::Egress.slot()].stat[Stat::PairLimited as usize] > 0);
+}
+
+#[test]
+fn event_flood_limited_and_counted() {
+    const CUTS: u64 = 300;
+    let mut config = everything();
+    (config.scalars.event_rate, config.scalars.rate_reduce_monitor_period_ns) = (10, 0);
+    let Some(mut both) = Both::load("event_flood_limited_and_counted", 8, &config) else { return };
+    let data = Roce::default();
+    let cnp = data.cnp(None, CNP_TOS);
+    both.process(Hook::Egress, START_NS, &data.frame(), &Meta::default());
+    // Three seconds of a CNP every 10 ms.
+    for n in 1..=CUTS {
+        both.process(Hook::Ingress, START_NS + n * 10_000_000, &cnp, &received());
+    }
+    let state = both.state();
+    assert_eq!(count(&state, Hook::Ingress, Stat::RpCnpHandled), CUTS);
+    let entries = state.events.len() as u64;
+    assert!((38..=41).contains(&entries), "{entries}");
+    assert_eq!(count(&state, Hook::Ingress, Stat::EventLost), CUTS - entries);
+    let left_out = state.events.last().map(|event| u64::from(event.left_out));
+    assert!(left_out > Some(240) && left_out <= Some(CUTS - entries), "{left_out:?}");
+    config.scalars.event_rate = 0;
+    both.set_config(&config);
+    both.process(Hook::Ingress, 100 * START_NS, &cnp, &received());
+    let after = both.state();
+    assert_eq!(after.events, state.events);
+    assert_eq!(count(&after, Hook::Ingress, Stat::EventLost), CUTS - entries);
 }
 
 #[test]

@@ -3,8 +3,5 @@
 //! Bytes, verdicts, departure times and the whole state of the tables must be equal to the last bit.
 
 mod agreement;
-mod events;
-mod golden;
 mod mutation;
-mod pairing;
 mod replay;
