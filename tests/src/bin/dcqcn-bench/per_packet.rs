@@ -197,14 +197,12 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
     cases.push(minimal_marker(&data));
     cases.push(Case::steady("CP, not marked", &port, Hook::Egress, Stat::RoceData, data.frame())?);
     cases.push(marked(&data)?);
-    let mut rare_cnps = unpaced;
-    rare_cnps.scalars.min_time_between_cnps_ns = SECOND_NS;
-    cases.push(Case::steady(WITHIN, &rare_cnps, Hook::Ingress, Stat::NpCnpSuppressed, ce.frame())?);
     // Everything runs in a separate host, so emitted packets go nowhere else.
     let lab = host::Pair::new("bench-packets")?;
     let _inside = lab.a.netns.enter()?;
-    // A CNP that cannot be sent starts no interval, so the first one of "NP within the CNP interval" needs a link that is up.
+    // A CNP that cannot be sent starts no interval.
     lab.a.netlink()?.set_up(LO, true)?;
+    cases.push(suppressed(&lab, WITHIN, &unpaced, 0x9000_0000, ce.frame())?);
     cases.push(on_router(&lab, &ce)?);
     cases.extend(cnp(&lab, &ce)?);
     for (name, profile) in CNP_AT_RP.into_iter().zip([Profile::Paper, Profile::Nvidia]) {
@@ -300,13 +298,31 @@ pub(crate) fn fed(
 /// Marked packets for an address of the loopback interface of a host that forwards.
 fn on_router(lab: &host::Pair, ce: &Roce) -> Result<Case> {
     let mut config = host_config(FAST_BPS);
-    (config.scalars.min_time_between_cnps_ns, config.scalars.np_other_host) = (SECOND_NS, 0);
+    config.scalars.np_other_host = 0;
     lab.a.add_v4("lo", ce.dst, 32)?;
     lab.a.run(|| fs::write("/proc/sys/net/ipv4/ip_forward", "1"))??;
     let mut packet = ce.frame();
     // The loopback's MAC address, without which the kernel takes the packet for another host's.
     packet.iter_mut().take(2 * size_of::<[u8; 6]>()).for_each(|byte| *byte = 0);
-    Case::steady(ROUTED, &config, Hook::Ingress, Stat::NpCnpSuppressed, packet)
+    suppressed(lab, ROUTED, &config, 0xa000_0000, packet)
+}
+
+/// Marked packets within the interval of their flow's first CNP, which the egress program makes on the loopback interface.
+///
+/// `cnp_mark` distinguishes the clones of the instances there.
+fn suppressed(lab: &host::Pair, name: &str, config: &Config, cnp_mark: u32, packet: Vec<u8>) -> Result<Case> {
+    let mut config = *config;
+    config.scalars.min_time_between_cnps_ns = SECOND_NS;
+    let mut instance = Instance::load(&config, DEFAULT_FLOWS, |port| Port { cnp_mark, ..port })?;
+    attach_egress(lab, &mut instance, "lo")?;
+    Ok(Case::on(instance, name, Hook::Ingress, Stat::NpCnpSuppressed, packet))
+}
+
+fn attach_egress(lab: &host::Pair, instance: &mut Instance, iface: &str) -> Result<()> {
+    let egress: &mut SchedClassifier =
+        instance.ebpf.program_mut(program_of(Hook::Egress)).context("no egress program")?.try_into()?;
+    lab.a.run(|| egress.attach(iface, TcAttachType::Egress))??;
+    Ok(())
 }
 
 /// Every CE mark is answered: the clone passes the egress program to a veth whose other end is down, so that work
@@ -319,9 +335,7 @@ fn cnp(lab: &host::Pair, ce: &Roce) -> Result<[Case; 2]> {
     let mut config = host_config(LINK_BPS);
     config.scalars.min_time_between_cnps_ns = 0;
     let mut instance = Instance::of(&config)?;
-    let egress: &mut SchedClassifier =
-        instance.ebpf.program_mut(program_of(Hook::Egress)).context("no egress program")?.try_into()?;
-    lab.a.run(|| egress.attach("a0", TcAttachType::Egress))??;
+    attach_egress(lab, &mut instance, "a0")?;
     let at = |iface: &str| -> Result<Input> {
         Ok(Input { packet: ce.frame(), ifindex: lab.a.index(iface)?, ..Input::default() })
     };
