@@ -174,9 +174,9 @@ fn broken_recordings_are_rejected() -> Result<()> {
         Ok(())
     };
     refused("--record")?;
-    let (_, _, error) = run(&host, &["--duration", "200ms", "--record", path])?;
+    let (_, _, error) = run(&host, &["--duration", "1s", "--record", path])?;
     assert_eq!(error, "");
-    let (code, _, error) = run(&host, &["--duration", "200ms", "--record", path])?;
+    let (code, _, error) = run(&host, &["--duration", "1s", "--record", path])?;
     assert!(code == 1 && error.contains("exists already"), "{code}, {error}");
     let file = dir.path().join("snapshot.json");
     let text = fs::read_to_string(&file)?;
@@ -200,8 +200,7 @@ fn fixes_name_the_namespace() -> Result<()> {
     pair.a.attach("a0", Role::Host, &["link_rate=10gbit", "np_enable=off"])?;
     pair.a.command("ip link set a0 down")?;
     let fixes = || -> Result<Vec<(String, String)>> {
-        let output =
-            dcqcn(&format!("-n {} doctor --json --duration 200ms", pair.a.netns.name()))?.output()?;
+        let output = dcqcn(&format!("-n {} doctor --json --duration 1s", pair.a.netns.name()))?.output()?;
         let report: Value = serde_json::from_slice(&output.stdout)?;
         let findings = report["findings"].as_array().context("no findings")?;
         let fix = |finding: &Value| {

@@ -15,7 +15,7 @@ fn dcqcn_prevents_incast_collapse() -> Result<()> {
 
 /// Wide bounds; the demo's measured values are in the README.
 fn incast() -> Result<()> {
-    let line = "incast --senders 3 --link 100mbit --duration 4s --control both --json";
+    let line = "incast --senders 3 --link 100mbit --duration 6s --control both --json";
     let report: Value = serde_json::from_str(&output_of(&mut dcqcn_lab(line)?)?)?;
     let metric = |run: usize, key: &str| {
         let metrics = report["runs"][run]["steady"].pointer(key);

@@ -271,7 +271,7 @@ fn trial_revert_restores_everything() -> Result<()> {
     wait(|| Ok(control_client.request::<Status>(Verb::Status {}).map_err(|error| error.to_string())))?;
     let scalars = || -> Result<_> { Ok(pair.a.attachment("a0")?.maps.params()?.config.scalars) };
 
-    let mut trial = dcqcn("set a0 rpg_gd=12 --confirm 4s")?;
+    let mut trial = dcqcn("set a0 rpg_gd=12 --confirm 8s")?;
     assert!(pair.a.run(|| trial.status())??.success());
     let refused = control_client.request::<Applied>(Verb::Apply(rate("1", "2gbit"))).err();
     assert!(refused.as_ref().is_some_and(|error| !error.is_refusal()), "{refused:?}");

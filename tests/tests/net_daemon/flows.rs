@@ -87,7 +87,7 @@ fn daemon_memory_with_full_tables() -> Result<()> {
     const RESIDENT_KB: u64 = 60 << 10;
     /// Far above any measured value; work per flow at each scan would exceed it.
     const BUSY: f64 = 0.05;
-    const WINDOW: Duration = Duration::from_secs(2);
+    const WINDOW: Duration = Duration::from_secs(3);
     let pair = Pair::new("rest")?;
     pair.also("a1", "b1")?;
     for (host, iface) in [(&pair.a, "a1"), (&pair.b, "b1")] {
@@ -105,7 +105,7 @@ fn daemon_memory_with_full_tables() -> Result<()> {
         let flows = pair.a.count(iface, Hook::Egress, Stat::RpFlowNew)? - evicted;
         assert!(flows > u64::from(HTB_MAX_FLOWS) * 9 / 10, "{flows} flows");
     }
-    thread::sleep(Duration::from_secs(1));
+    thread::sleep(Duration::from_secs(2));
     let before = cpu_time(daemon.child.id())?;
     thread::sleep(WINDOW);
     let busy = (cpu_time(daemon.child.id())? - before).as_secs_f64() / WINDOW.as_secs_f64();

@@ -14,7 +14,7 @@ use super::fixture::{Page, TOKEN};
 use super::seen::{check_accessibility, picture};
 
 /// Time of watching the browser for long tasks, and attempts, as the machine has other load.
-const WATCH_TIME: Duration = Duration::from_secs(3);
+const WATCH_TIME: Duration = Duration::from_secs(8);
 const TRIES: usize = 5;
 
 /// A hundred hosts, as agents would report them, in their `round`.
