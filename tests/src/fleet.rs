@@ -71,7 +71,7 @@ impl FleetFixture {
         let child = self
             .command_under(
                 program,
-                &["agent", "--look", "250ms", "--every", "250ms", "--ttl", "3", "--name", host],
+                &["agent", "--look", "250ms", "--every", "250ms", "--ttl", "3s", "--name", host],
             )?
             .arg("--control")
             .arg(control)

@@ -54,7 +54,7 @@ impl Host {
             format!("{OWN}[control]\nsocket = '{socket}'\n[fleet]\nstate = '{}'\n{allow}\n", state.display());
         let daemon = Daemon::serving(&pair.a, &file, "a0")?;
         let words =
-            ["agent", "--name", name, "--label", "rack=a", "--every", "1s", "--ttl", "30", "--etcd", etcd];
+            ["agent", "--name", name, "--label", "rack=a", "--every", "1s", "--ttl", "30s", "--etcd", etcd];
         let mut agent = dcqcn_fleet(&words)?;
         agent.arg("--control").arg(control).stdout(Stdio::null()).stderr(Stdio::null());
         let agent = Running(agent.spawn()?);

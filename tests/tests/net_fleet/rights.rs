@@ -68,7 +68,7 @@ impl SecureFixture {
 
     /// An agent named `name` with the certificate of `user`.
     fn agent(&self, user: &str, name: &str, control: &Path) -> Result<Running> {
-        let words = ["agent", "--ttl", "3", "--every", "1s", "--name", name];
+        let words = ["agent", "--ttl", "3s", "--every", "1s", "--name", name];
         let mut command = self.command(user, &words)?;
         command.arg("--control").arg(control).stdout(Stdio::null()).stderr(Stdio::null());
         Ok(Running(command.spawn()?))

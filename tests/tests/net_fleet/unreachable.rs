@@ -55,7 +55,7 @@ fn partitioned_host_keeps_config_then_follows() -> Result<()> {
         daemons.push(MockDaemon::listen(control.clone())?);
         let control = control.display().to_string();
         let words =
-            ["agent", "--name", name, "--control", &control, "--every", "1s", "--ttl", "3", "--etcd", &at];
+            ["agent", "--name", name, "--control", &control, "--every", "1s", "--ttl", "3s", "--etcd", &at];
         let mut command = dcqcn_fleet(&words)?;
         command.stdout(Stdio::null()).stderr(Stdio::null());
         agents.push(Running(host.run(|| command.spawn())??));
@@ -152,7 +152,7 @@ fn duplicate_agents_reported() -> Result<()> {
     };
     let complaint = "another agent reports as h000 too";
     ensure!(!fixture.status()?.to_string().contains(complaint), "each host has one agent");
-    let words = ["agent", "--look", "250ms", "--every", "250ms", "--ttl", "3", "--name", "h000"];
+    let words = ["agent", "--look", "250ms", "--every", "250ms", "--ttl", "3s", "--name", "h000"];
     let other = Running(fixture.command(&words)?.args(["--control", "/nonexistent/control"]).spawn()?);
     fixture.wait("h000 reports it", |status| Ok(of(status, "h000").contains(complaint)))?;
     ensure!(!of(&fixture.status()?, "h001").contains(complaint), "the other host is healthy");
