@@ -136,7 +136,7 @@ impl Measured {
         self.queue_bytes.get(rank).map_or(0.0, |bytes| f64::from(*bytes) / 1e3)
     }
 
-    /// Its row of the table.
+    /// Adds the run to the table.
     pub(super) fn row(&self, report: &mut Report, name: &str) {
         let broken = if self.broken == 0 { String::new() } else { format!(", {} QPs broke", self.broken) };
         report.record([

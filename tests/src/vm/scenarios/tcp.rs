@@ -30,7 +30,7 @@ const LOADS: [Load; 3] = [
     Load { name: "sent", arguments: "" },
     Load { name: "received, 8 streams", arguments: "-R -P 8" },
 ];
-/// What is attached between measurements.
+/// An attachment whose TCP throughput is measured.
 struct Attachment {
     name: &'static str,
     attach: &'static [&'static str],

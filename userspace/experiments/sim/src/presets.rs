@@ -54,7 +54,7 @@ impl Preset {
 /// A group of a file: its differences to the other settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FileGroup {
-    /// Whether it is RoCE.
+    /// RoCE flows; otherwise TCP.
     pub is_roce: bool,
     /// Settings.
     pub settings: Vec<Setting>,

@@ -231,7 +231,7 @@ async fn begin(
 /// Shows the outcome of a rollout.
 ///
 /// # Errors
-/// It was rolled back.
+/// The rollout was rolled back.
 fn show_end(version: u64, Outcome { is_done, reason }: Outcome, out: &mut Output<'_>) -> Result<()> {
     if is_done || out.is_json() {
         let report = EndReport { version, is_done, reason: &reason };

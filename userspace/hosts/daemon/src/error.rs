@@ -20,7 +20,7 @@ pub enum Error {
     Dataplane(#[from] dataplane::Error),
     #[error(transparent)]
     Attach(#[from] attach::Error),
-    /// The same for several interfaces, none of which was attached.
+    /// Several interfaces could not be attached, for one reason.
     #[error(transparent)]
     AttachAll(#[from] Arc<attach::Error>),
     #[error(transparent)]

@@ -58,7 +58,7 @@ pub struct Link {
     pub mtu: u32,
     /// Kind of a software interface (`veth`, `bridge`, `vlan`, ...); `None` for hardware and loopback.
     pub kind: Option<String>,
-    /// Whether it is the loopback interface.
+    /// The loopback interface.
     pub is_loopback: bool,
     /// A tunnel whose remote is named by each packet's metadata (`ip link add ... external`).
     pub is_metadata_tunnel: bool,

@@ -45,7 +45,7 @@ pub trait Simulation: Sync {
     /// Runs it on `threads` cores (0 counts as 1).
     ///
     /// # Errors
-    /// It is invalid, it measures nothing, or `progress` stopped it.
+    /// The scenario is invalid or measures nothing, or `progress` stopped the run.
     fn run(&self, threads: usize, progress: &mut OnProgress<'_>) -> Result<Self::Outcome, SimError>;
 }
 

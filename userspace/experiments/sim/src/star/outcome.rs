@@ -166,6 +166,6 @@ pub struct Samples {
     pub goodput_bps: Vec<u64>,
     /// Depth of the queue at that moment.
     pub queue_bytes: Vec<u64>,
-    /// Its greatest depth since the last sample.
+    /// Greatest depth of the queue since the last sample.
     pub max_queue_bytes: Vec<u64>,
 }
