@@ -88,8 +88,8 @@ pub enum Error {
         "this needs {missing}: run it as root, or grant the capability (`setcap`, systemd AmbientCapabilities=)"
     )]
     Capability { missing: String },
-    #[error("kernel {found} is too old: {feature} needs Linux {since} or later")]
-    Kernel { found: String, feature: &'static str, since: &'static str },
+    #[error("kernel {found} lacks {feature}, which {purpose} needs; Linux has it since {since}")]
+    Kernel { found: String, feature: &'static str, purpose: &'static str, since: &'static str },
     #[error("cannot attach to {iface}: {what}; {instead}")]
     Kind {
         iface: String,

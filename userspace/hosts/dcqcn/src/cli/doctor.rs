@@ -166,8 +166,7 @@ mod tests {
 
     #[test]
     fn report_sorted_by_interface_host_last() {
-        let host =
-            snapshot::Host { kernel: "5.10.0".to_owned(), bpf_jit: Some(0), ..snapshot::Host::default() };
+        let host = snapshot::Host { tc: Some(false), bpf_jit: Some(0), ..snapshot::Host::default() };
         let link =
             snapshot::Link { name: "eth0".to_owned(), index: 2, mtu: 1_500, ..snapshot::Link::default() };
         let device = snapshot::Rdma {
@@ -183,7 +182,7 @@ mod tests {
         let at = |what: &str| text.find(what).unwrap_or_else(|| panic!("no {what} in {text}"));
         assert!(at("eth0\n  error    eth0 is down (link-down)") < at("rdma-no-role"));
         assert!(at("rdma-no-role") < at("mtu-small"));
-        assert!(at("mtu-small") < at("host\n  error") && at("kernel-old") < at("jit-off"));
+        assert!(at("mtu-small") < at("host\n  error") && at("no-tc") < at("jit-off"));
         assert!(text.ends_with("errors 2, warnings 3, info 1\n"), "{text}");
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["worst"], "error");

@@ -16,7 +16,7 @@ use super::{Error, Info};
 use crate::syscall;
 
 /// `enum bpf_attach_type` (include/uapi/linux/bpf.h).
-const BPF_TCX_INGRESS: u32 = 46;
+pub(super) const BPF_TCX_INGRESS: u32 = 46;
 const BPF_TCX_EGRESS: u32 = 47;
 
 /// Another application's program on one of our hooks.

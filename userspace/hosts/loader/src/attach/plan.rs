@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use aya::util::{KernelVersion, online_cpus};
+use aya::util::online_cpus;
 use dcqcn_common::flow::HashKeys;
 use dcqcn_common::hooks::HTB_MAX_FLOWS;
 use dcqcn_common::layout::{LAYOUT_VERSION, SIBLINGS};
@@ -16,9 +16,8 @@ use dcqcn_support::render;
 use super::hook_names::{HOOKS, TC_HOOKS, XDP_PEER, filter_name};
 use super::journal::UndoStep;
 use super::state_dir::StateDir;
-use super::{DerivedDefaults, Error, Info, LinkRateFrom, Request, interrupt, takeover};
+use super::{DerivedDefaults, Error, Info, LinkRateFrom, Request, interrupt, probe, takeover};
 use crate::dataplane::Sizes;
-use crate::failpoint;
 use crate::pacer::{self, Placement};
 use crate::queues;
 use crate::unsupported::Unsupported;
@@ -156,7 +155,7 @@ impl Plan {
         );
         config.validate()?;
         let has_tc = programs.iter().any(|name| *name != "xdp");
-        let tc_mode = match (has_tc, has_tcx()) {
+        let tc_mode = match (has_tc, probe::has_tcx(link.index)) {
             (false, _) => "none",
             (true, true) => "tcx",
             (true, false) => "clsact",
@@ -418,12 +417,6 @@ fn steps(
         steps.push(UndoStep::Link { pin: XDP_PEER.to_owned() });
     }
     Ok(steps)
-}
-
-/// Whether the kernel has TCX (Linux 6.6). Older kernels attach programs to the clsact qdisc.
-fn has_tcx() -> bool {
-    let is_new_enough = KernelVersion::current().is_ok_and(|version| version >= KernelVersion::new(6, 6, 0));
-    is_new_enough && !failpoint::is_without_tcx()
 }
 
 /// Link rate, per-frame overhead on the wire, and source of the rate.

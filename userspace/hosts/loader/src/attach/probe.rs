@@ -1,11 +1,16 @@
 //! Checks that this process and this kernel can attach at all.
 
-use std::fs;
+use std::{fs, io};
 
+use aya::maps::MapType;
+use aya::programs::ProgramType;
+use aya::sys::{BpfHelper, is_helper_supported, is_map_supported};
 use aya::util::KernelVersion;
 
 use super::Error;
+use super::foreign::BPF_TCX_INGRESS;
 use crate::unsupported::Unsupported;
+use crate::{failpoint, syscall};
 
 /// Capabilities required for attaching, by bit (include/uapi/linux/capability.h).
 const NEEDED: [(u32, &str); 3] = [(CAP_NET_ADMIN, "CAP_NET_ADMIN"), (38, "CAP_PERFMON"), (39, "CAP_BPF")];
@@ -13,8 +18,35 @@ const CAP_NET_ADMIN: u32 = 12;
 /// Implies CAP_PERFMON and CAP_BPF.
 const CAP_SYS_ADMIN: u32 = 21;
 
-/// Oldest kernel on which every program passes the verifier.
-const OLDEST: (KernelVersion, &str) = (KernelVersion::new(6, 1, 0), "6.1");
+/// A feature without which no program loads.
+struct Feature {
+    name: &'static str,
+    purpose: &'static str,
+    since: &'static str,
+    is_present: fn() -> bool,
+}
+
+/// The kernel is asked, because distributions add features to old versions. The verifier decides on the rest.
+const FEATURES: [Feature; 3] = [
+    Feature {
+        name: "BPF ring buffers",
+        purpose: "the HTB pacer",
+        since: "5.8",
+        is_present: || is_map_supported(MapType::RingBuf).unwrap_or(true),
+    },
+    Feature {
+        name: "bpf_ktime_get_coarse_ns",
+        purpose: "unpaced flows",
+        since: "5.11",
+        is_present: || has_helper(BpfHelper::BPF_FUNC_ktime_get_coarse_ns),
+    },
+    Feature {
+        name: "bpf_skb_set_tstamp",
+        purpose: "pacing",
+        since: "5.18",
+        is_present: || has_helper(BpfHelper::BPF_FUNC_skb_set_tstamp),
+    },
+];
 
 /// First version in which programs on PREEMPT_RT may preempt another program of their hook on the same CPU.
 ///
@@ -25,23 +57,37 @@ const PREEMPTIBLE: KernelVersion = KernelVersion::new(6, 18, 0);
 /// Checks capabilities and kernel; `realtime` permits a kernel on which programs preempt each other.
 ///
 /// # Errors
-/// A capability is missing, or the kernel is not supported.
+/// A capability or a feature of the kernel is missing, or programs preempt each other.
 pub(super) fn check(realtime: bool) -> Result<(), Error> {
     let missing = missing_capabilities(effective_capabilities());
     if !missing.is_empty() {
         return Err(Error::Capability { missing: missing.join(", ") });
     }
+    if let Some(Feature { name, purpose, since, .. }) = missing_feature(&FEATURES) {
+        let found = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned();
+        return Err(Error::Kernel { found, feature: name, purpose, since });
+    }
     match KernelVersion::current() {
-        Ok(version) if version < OLDEST.0 => Err(Error::Kernel {
-            found: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
-            feature: "the data plane (bpf_skb_set_tstamp, XDP fragments, atomics with a result)",
-            since: OLDEST.1,
-        }),
         Ok(version) if !realtime && is_preemptible(version, read_realtime().as_deref()) => {
             Err(Unsupported::Preemptible.into())
         }
         _ => Ok(()),
     }
+}
+
+fn missing_feature(features: &[Feature]) -> Option<&Feature> {
+    features.iter().find(|feature| !(feature.is_present)())
+}
+
+/// Whether TC programs may call `helper`; `true` if that cannot be found out.
+fn has_helper(helper: BpfHelper) -> bool {
+    is_helper_supported(ProgramType::SchedClassifier, helper).unwrap_or(true)
+}
+
+/// Whether the kernel has TCX (Linux 6.6). Older kernels attach programs to the clsact qdisc.
+pub(super) fn has_tcx(ifindex: u32) -> bool {
+    let knows_no_tcx = |error: io::Error| error.raw_os_error() == Some(libc::EINVAL);
+    !syscall::tcx_programs(ifindex, BPF_TCX_INGRESS).is_err_and(knows_no_tcx) && !failpoint::is_without_tcx()
 }
 
 /// `/sys/kernel/realtime`, which only PREEMPT_RT kernels have.
@@ -83,6 +129,14 @@ mod tests {
         );
         assert!(!is_preemptible(version(17), Some("1\n")), "the lock is kept");
         assert!(!is_preemptible(version(18), None) && !is_preemptible(version(18), Some("0\n")));
+    }
+
+    #[test]
+    fn missing_feature_is_the_oldest() {
+        let feature = |name, is_present| Feature { name, purpose: "", since: "", is_present };
+        let features = [feature("a", || true), feature("b", || false), feature("c", || false)];
+        assert_eq!(missing_feature(&features).unwrap().name, "b");
+        assert!(missing_feature(&features[..1]).is_none());
     }
 
     #[test]

@@ -14,10 +14,11 @@ pub(super) fn kernel(snapshot: &Snapshot) -> Vec<Finding> {
     };
     let evidence = format!("kernel {release}");
     if version < (6, 1) {
-        let what = "the programs were verified on Linux 6.1 and later only";
-        return vec![Finding::error("kernel-old", what, evidence).fix("boot Linux 6.1 or later")];
+        let what = "dcqcn was tested on Linux 6.1 and later only";
+        let fix = "boot Linux 6.1 or later if the programs do not attach";
+        return vec![Finding::warning("kernel-old", what, evidence).fix(fix)];
     }
-    if version < (6, 6) {
+    if snapshot.attachments.iter().any(|attached| attached.tc_mode == "clsact") {
         let what = "no TCX: programs use clsact, cannot be replaced in place, and doctor cannot list them";
         return vec![Finding::info("no-tcx", what, evidence).fix("optional: boot Linux 6.6 or later")];
     }

@@ -503,11 +503,11 @@ fn sender_with_ce_in_tos_is_reported() {
 
 #[test]
 fn host_faults_found() {
-    planted("kernel-old", Severity::Error, |s| s.host.kernel = "5.10.0-28-amd64".into());
+    planted("kernel-old", Severity::Warning, |s| s.host.kernel = "5.10.0-28-amd64".into());
     planted("kernel-realtime", Severity::Error, |s| {
         (s.host.kernel, s.host.realtime) = ("6.18.1-rt".into(), true);
     });
-    planted("no-tcx", Severity::Info, |s| s.host.kernel = "6.1.0".into());
+    planted("no-tcx", Severity::Info, |s| s.attachments[0].tc_mode = "clsact".into());
     planted("no-xdp", Severity::Error, |s| s.host.xdp = Some(false));
     planted("no-tc", Severity::Error, |s| s.host.tc = Some(false));
     planted("no-pacer", Severity::Warning, |s| (s.host.fq, s.host.htb) = (Some(false), Some(false)));
