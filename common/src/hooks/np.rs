@@ -238,7 +238,7 @@ pub(super) fn become_cnp<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> 
     let fast = s.mark() & FAST != 0;
     s.set_mark(0);
     // If the clone cannot become a CNP it must not leave as a duplicate data packet.
-    if !rewrite_as_cnp(s, p, roce) {
+    if !rewrite_as_cnp(s, p, roce, fast) {
         s.env().count(Stat::WriteFailed);
         return TcVerdict::Drop;
     }
@@ -265,8 +265,22 @@ fn sender_of<'p, S: Skb<'p>>(s: &mut S, roce: &Roce, receiver: &QpId) -> Option<
     None
 }
 
+/// Source MAC address of a CNP; `receiver` is the destination of the data.
+///
+/// The receiver's own, if it is this host. Otherwise the data may be a copy that a switch floods, and the receiver elsewhere: a
+/// switch or bridge that learns its address from the CNP would send its traffic to this port. A fast CNP is received on the port,
+/// whose own address a bridge does not expect there, so it has that address with the other value of the local bit (IEEE 802, 8.2).
 #[inline(always)]
-fn rewrite_as_cnp<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> bool {
+fn source_mac(p: &Params, receiver: [u8; 6], fast: bool) -> [u8; 6] {
+    let [first, m1, m2, m3, m4, m5] = p.port.mac;
+    if p.port.mac == [0; 6] || !fast && !p.hot.is_on(Switch::NpOtherHost) {
+        return receiver;
+    }
+    [first ^ u8::from(fast) << 1, m1, m2, m3, m4, m5]
+}
+
+#[inline(always)]
+fn rewrite_as_cnp<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, fast: bool) -> bool {
     let Some(receiver) = roce.receiver(s) else { return false };
     let sender = match roce.source_qpn(s) {
         Some(qpn) => Some(Pair::new(qpn, PairSource::Datagram)),
@@ -284,6 +298,7 @@ fn rewrite_as_cnp<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> bool {
     let Some(udp) = s.header(roce.udp()) else { return false };
     let udp_sport = Udp::new(udp).src_port();
     let Some(&[d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5]) = s.header(0) else { return false };
+    let [m0, m1, m2, m3, m4, m5] = source_mac(p, [d0, d1, d2, d3, d4, d5], fast);
     let repr =
         CnpRepr { udp_sport, dest_qpn, hint, tos: ecn::tos(p.hot.cnp_dscp, Ecn::NOT_ECT), ttl: CNP_TTL };
     let pcp = p.hot.cnp_802p_prio;
@@ -321,5 +336,5 @@ fn rewrite_as_cnp<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> bool {
     if !is_rebuilt {
         return false;
     }
-    s.write(0, &[s0, s1, s2, s3, s4, s5, d0, d1, d2, d3, d4, d5])
+    s.write(0, &[s0, s1, s2, s3, s4, s5, m0, m1, m2, m3, m4, m5])
 }

@@ -438,6 +438,24 @@ fn clone_becomes_cnp() {
     }
 }
 
+/// A copy that a switch floods must not move its receiver to this port.
+#[test]
+fn cnp_for_another_host_has_the_port_s_address() {
+    const PORT: [u8; 6] = [2, 0, 0, 0, 0, 0x77];
+    const LOCAL: [u8; 6] = [0, 0, 0, 0, 0, 0x77];
+    let receiver = MARKED.frame()[..6].to_vec();
+    let source = |other_host: u64, mark: u32| {
+        let mut p = params(|config| config.scalars.np_other_host = other_host);
+        p.port.mac = PORT;
+        let context = PacketContext { mark: p.port.cnp_mark | mark, ..PacketContext::default() };
+        convert_clone(&mut MockHost::new(), &p, &MARKED, context).1.bytes[6..12].to_vec()
+    };
+    assert_eq!(source(0, 0), receiver);
+    assert_eq!(source(1, 0), PORT);
+    // Its own address would be a loop to a bridge.
+    assert_eq!((source(0, 1), source(1, 1)), (LOCAL.to_vec(), LOCAL.to_vec()));
+}
+
 /// A VLAN device's `egress-qos-map` translates the priority of a frame that has no tag yet.
 #[test]
 fn cnp_has_its_priority_without_tag_and_queues() {
