@@ -14,7 +14,7 @@ use dcqcn_tests::host::Pair;
 use dcqcn_tests::leftover::state;
 use dcqcn_tests::packets::Roce;
 use dcqcn_tests::require;
-use dcqcn_tests::retry::{wait, wait_value};
+use dcqcn_tests::retry::{wait, wait_until, wait_value};
 use dcqcn_tests::socket::TIMEOUT;
 use nix::sys::signal::Signal;
 
@@ -116,6 +116,23 @@ fn removed_program_reported_reload_reattaches() -> Result<()> {
     assert!(parts.iter().all(|part| part.problem.is_none()), "{parts:?}");
     let log = fs::read_to_string(daemon.log())?;
     assert_eq!(log.matches("attachment incomplete").count(), 1, "{log}");
+    daemon.end()
+}
+
+/// Another interface that takes the index of a deleted one is not given its programs.
+#[test]
+fn interface_with_reused_index_not_repaired() -> Result<()> {
+    require!("interface_with_reused_index_not_repaired");
+    let pair = Pair::new("reuse")?;
+    let mut daemon = Daemon::serving(&pair.a, HOST, "a0")?;
+    let index = pair.a.index("a0")?;
+    daemon.signal(Signal::SIGSTOP)?;
+    pair.a.command("ip link del a0")?;
+    pair.a.command(&format!("ip link add n0 index {index} type veth peer name m0"))?;
+    daemon.signal(Signal::SIGCONT)?;
+    daemon.wait_for_log(&["a0", "interface removed"])?;
+    wait_until("its attachment is not freed", || Ok(pair.a.attached()?.is_empty()))?;
+    assert!(!fs::read_to_string(daemon.log())?.contains("repaired"));
     daemon.end()
 }
 

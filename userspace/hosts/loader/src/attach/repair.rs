@@ -79,8 +79,11 @@ fn programs(
     failpoint::step("the programs to restore are verified");
     let link = netlink.link_by_index(info.ifindex)?;
     let peer = info.peer_ifindex.map(|peer| netlink.link_by_index(peer)).transpose()?;
+    let peer = peer.filter(|peer| record.recognises(peer));
     let mut restored = Vec::new();
     for (name, is_filter) in missing {
+        let to = if name == XDP_PEER { peer.as_ref() } else { Some(&link) };
+        let Some(to) = to else { continue };
         let pin = pins.join(name);
         // A link that has lost its interface is still pinned.
         match fs::remove_file(&pin) {
@@ -89,8 +92,6 @@ fn programs(
             }
             _ => {}
         }
-        let to = if name == XDP_PEER { peer.as_ref() } else { Some(&link) };
-        let Some(to) = to else { continue };
         let tc = HOOKS.into_iter().find(|hook| *hook == name && *hook != "xdp");
         if let Some(hook) = tc {
             if is_filter {
