@@ -34,10 +34,32 @@
 //! visible, and reads them until two successive copies are equal, which rarely misses a packet that ends the silence.
 
 pub mod responder;
+mod shared;
+
+use core::cell::Cell;
 
 use crate::rc::Psn;
-use crate::wire::bth::{Class, Opcode};
-use responder::{Answer, Arrival, Responder};
+use crate::wire::bth::Opcode;
+use responder::Responder;
+pub use shared::SharedRequester;
+
+/// Reads a field of shared state.
+macro_rules! get {
+    ($shared:ident.$field:ident) => {
+        // SAFETY: a field of a live cell. Volatile, because another CPU may write it at any time.
+        unsafe { (&raw const (*$shared.0.as_ptr()).$field).read_volatile() }
+    };
+}
+
+/// Writes a field of shared state.
+macro_rules! set {
+    ($shared:ident.$field:ident = $value:expr) => {{
+        let value = $value;
+        // SAFETY: as above.
+        unsafe { (&raw mut (*$shared.0.as_ptr()).$field).write_volatile(value) }
+    }};
+}
+use {get, set};
 
 /// As [`Psn::distance_from`], for the words of the map.
 #[inline(always)]
@@ -128,7 +150,7 @@ const fn rnr_timer_ns(syndrome: u32) -> u64 {
 /// Not a PSN, which has 24 bits.
 const NO_PSN: u32 = u32::MAX;
 
-/// State of a requester, in a map keyed by [`FlowId`](crate::flow::FlowId). Times are CLOCK_MONOTONIC.
+/// State of a requester, in a map keyed by [`FlowId`](crate::flow::FlowId); programs access it as [`SharedRequester`]. Times are CLOCK_MONOTONIC.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Requester {
@@ -242,66 +264,6 @@ const ENDED_NS: u64 = 10_000_000_000;
 /// Packets before the first one that might have been sent unseen.
 const UNSEEN: u32 = 1 << 22;
 
-/// [`Requester::on_request`] as a BPF subprogram; see [`crate::flow`].
-#[cfg_attr(target_arch = "bpf", unsafe(no_mangle))]
-#[inline(never)]
-extern "C" fn dcqcn_on_request(requester: *mut Requester, packet: u64, bytes: u64, now_ns: u64) -> u64 {
-    // SAFETY: called below with a reference only.
-    let Some(requester) = (unsafe { requester.as_mut() }) else { return 0 };
-    let packet = Request {
-        opcode: Opcode((packet >> 24) as u8),
-        psn: Psn::new(packet as u32).get(),
-        ack_request: packet >> 32 != 0,
-        bytes: bytes as u32,
-    };
-    requester.on_request(&packet, now_ns).into()
-}
-
-/// [`Requester::on_response`] as a BPF subprogram.
-#[cfg_attr(target_arch = "bpf", unsafe(no_mangle))]
-#[inline(never)]
-extern "C" fn dcqcn_on_response(requester: *mut Requester, packet: u64, receiver: u64, now_ns: u64) -> u64 {
-    // SAFETY: called below with a reference only.
-    let Some(requester) = (unsafe { requester.as_mut() }) else { return 0 };
-    let packet = Response {
-        opcode: Opcode((packet >> 24) as u8),
-        psn: Psn::new(packet as u32).get(),
-        syndrome: (packet >> 32) as u32,
-        own_qpn: receiver as u32,
-        udp_sport: (receiver >> 32) as u16,
-    };
-    requester.on_response(&packet, now_ns).into()
-}
-
-/// [`Requester::on_answer`] as a BPF subprogram.
-#[cfg_attr(target_arch = "bpf", unsafe(no_mangle))]
-#[inline(never)]
-extern "C" fn dcqcn_on_answer(requester: *mut Requester, packet: u64, now_ns: u64) -> u64 {
-    // SAFETY: called below with a reference only.
-    let Some(requester) = (unsafe { requester.as_mut() }) else { return 0 };
-    let packet = Answer {
-        opcode: Opcode((packet >> 24) as u8),
-        psn: Psn::new(packet as u32).get(),
-        syndrome: (packet >> 32) as u32,
-    };
-    requester.on_answer(&packet, now_ns).into()
-}
-
-/// [`Requester::on_arrival`] as a BPF subprogram.
-#[cfg_attr(target_arch = "bpf", unsafe(no_mangle))]
-#[inline(never)]
-extern "C" fn dcqcn_on_arrival(requester: *mut Requester, packet: u64, receiver: u64, now_ns: u64) -> u64 {
-    // SAFETY: called below with a reference only.
-    let Some(requester) = (unsafe { requester.as_mut() }) else { return 0 };
-    let packet = Arrival {
-        psn: Psn::new(packet as u32).get(),
-        is_trimmed: packet >> 32 != 0,
-        own_qpn: receiver as u32,
-        udp_sport: (receiver >> 32) as u16,
-    };
-    requester.on_arrival(&packet, now_ns).into()
-}
-
 impl Requester {
     /// A requester of which nothing is known.
     pub const NEW: Self = Self {
@@ -333,291 +295,12 @@ impl Requester {
         responder: Responder::NEW,
     };
 
-    /// [`Self::on_request`], verified once by the kernel.
-    #[inline(always)]
-    pub(crate) fn follow_request(&mut self, packet: &Request, now_ns: u64) -> bool {
-        let Request { opcode, psn, ack_request, bytes } = *packet;
-        let word = u64::from(ack_request) << 32 | u64::from(opcode.0) << 24 | u64::from(psn);
-        dcqcn_on_request(self, word, bytes.into(), now_ns) != 0
+    fn has_unacknowledged_data(&self) -> bool {
+        SharedRequester(&Cell::new(*self)).has_unacknowledged_data()
     }
 
-    /// [`Self::on_response`], verified once by the kernel.
-    #[inline(always)]
-    pub(crate) fn follow_response(&mut self, packet: &Response, now_ns: u64) -> bool {
-        let Response { opcode, psn, syndrome, own_qpn, udp_sport } = *packet;
-        let word = u64::from(syndrome) << 32 | u64::from(opcode.0) << 24 | u64::from(psn);
-        dcqcn_on_response(self, word, u64::from(udp_sport) << 32 | u64::from(own_qpn), now_ns) != 0
-    }
-
-    /// [`Self::on_answer`], verified once by the kernel.
-    #[inline(always)]
-    pub(crate) fn follow_answer(&mut self, packet: &Answer, now_ns: u64) -> bool {
-        let Answer { opcode, psn, syndrome } = *packet;
-        let word = u64::from(syndrome) << 32 | u64::from(opcode.0) << 24 | u64::from(psn);
-        dcqcn_on_answer(self, word, now_ns) != 0
-    }
-
-    /// [`Self::on_arrival`], verified once by the kernel.
-    #[inline(always)]
-    pub(crate) fn follow_arrival(&mut self, packet: &Arrival, now_ns: u64) -> bool {
-        let Arrival { psn, is_trimmed, own_qpn, udp_sport } = *packet;
-        let word = u64::from(is_trimmed) << 32 | u64::from(psn);
-        dcqcn_on_arrival(self, word, u64::from(udp_sport) << 32 | u64::from(own_qpn), now_ns) != 0
-    }
-
-    /// State at a first packet with this PSN: nothing is known of those before it.
-    #[inline(always)]
-    const fn start(&mut self, psn: u32) {
-        self.next = psn;
-        (self.read_bytes, self.reads_end, self.read_next) = (0, psn, psn);
-        (self.data_psn, self.data_end) = (plus(psn, UNSEEN.wrapping_neg()), psn);
-        (self.timed_ns, self.gap_ns, self.hold_ns, self.srtt_ns, self.retrying) = (0, 0, 0, 0, 0);
-        (self.mtu, self.mtu_once, self.own_qpn) = (0, 0, 0);
-    }
-
-    /// Follows a request packet. Returns whether to announce the requester to `dcqcn run`.
-    pub const fn on_request(&mut self, packet: &Request, now_ns: u64) -> bool {
-        let psn = packet.psn;
-        let is_read = matches!(packet.opcode, Opcode::RC_RDMA_READ_REQUEST);
-        let is_answered = is_read || matches!(packet.opcode, Opcode::RC_COMPARE_SWAP | Opcode::RC_FETCH_ADD);
-        let is_reused = !is_read && self.own_qpn != 0 && distance(self.acknowledged, psn) < 0;
-        if self.sent_ns == 0 || is_reused {
-            // New, or a QP with the numbers of an earlier one.
-            self.start(psn);
-        }
-        self.sent_ns = now_ns;
-        self.close_read(psn, is_read);
-        let ahead = distance(self.next, psn);
-        if ahead > 0 {
-            self.add_data(self.next, psn);
-        }
-        if is_answered {
-            if ahead >= 0 {
-                self.add_read(psn, if is_read { packet.bytes } else { 0 });
-            }
-        } else if ahead >= 0 || distance(self.data_end, psn) >= 0 {
-            if ahead < 0 {
-                // The READ before it has fewer responses than assumed.
-                (self.mtu, self.mtu_once, self.reads_end) = (0, 0, psn);
-            }
-            self.add_data(psn, plus(psn, 1));
-            self.next = self.data_end;
-        }
-        if ahead < 0 {
-            // A retransmission measures no round trip: Karn's rule (RFC 6298, §3).
-            self.timed_ns = 0;
-        } else if (is_answered || packet.ack_request)
-            && (self.timed_ns == 0 || now_ns.wrapping_sub(self.timed_ns) > INITIAL_NS)
-        {
-            (self.timed_ns, self.timed_psn) = (now_ns, psn);
-        }
-        if matches!(packet.opcode.class(), Class::Data) && is_mtu(packet.bytes) {
-            self.mtu = packet.bytes;
-        }
-        self.announces(now_ns)
-    }
-
-    /// Whether to announce the QP now, as seen at egress.
-    #[inline(always)]
-    const fn announces(&mut self, now_ns: u64) -> bool {
-        let is_due = self.announced_ns == 0 || now_ns.wrapping_sub(self.announced_ns) >= ANNOUNCE_NS;
-        if is_due {
-            self.announced_ns = now_ns;
-        }
-        is_due
-    }
-
-    /// Whether a gap may be announced now, as seen at ingress.
-    #[inline(always)]
-    const fn signals(&mut self, now_ns: u64) -> bool {
-        let is_due = now_ns.wrapping_sub(self.signalled_ns) >= SIGNAL_NS;
-        if is_due {
-            self.signalled_ns = now_ns;
-        }
-        is_due
-    }
-
-    /// Follows a response of this host. Returns whether to announce the QP to `dcqcn run`.
-    pub(crate) const fn on_answer(&mut self, packet: &Answer, now_ns: u64) -> bool {
-        self.responder.on_answer(packet, now_ns);
-        self.announces(now_ns)
-    }
-
-    /// Follows a request to this host. Returns whether to announce the QP to `dcqcn run`.
-    pub(crate) const fn on_arrival(&mut self, packet: &Arrival, now_ns: u64) -> bool {
-        self.responder.on_arrival(packet, now_ns) && self.signals(now_ns)
-    }
-
-    /// Stores the first bytes of a trimmed request's frame, its MAC addresses.
-    #[inline(always)]
-    pub(crate) const fn set_macs(&mut self, macs: &[u8; 12]) {
-        self.responder.macs = *macs;
-    }
-
-    /// The announcement was lost: the next packet makes another one.
-    pub(crate) const fn on_announcement_lost(&mut self) {
-        self.announced_ns = 0;
-    }
-
-    /// Counts the PSNs `from..to` as a SEND's.
-    #[inline(always)]
-    const fn add_data(&mut self, from: u32, to: u32) {
-        if !self.has_unacknowledged_data() {
-            self.data_psn = from;
-        }
-        self.data_end = to;
-    }
-
-    /// Counts the PSNs of a READ of `bytes`, which uses as many as it has responses, or of an atomic (0 bytes).
-    #[inline(always)]
-    const fn add_read(&mut self, psn: u32, bytes: u32) {
-        if !self.has_unanswered_reads() {
-            self.read_next = psn;
-        }
-        self.read_psn = psn;
-        self.read_bytes = if bytes > MIN_MTU && self.mtu == 0 { bytes } else { 0 };
-        let packets = if bytes > MIN_MTU && self.mtu != 0 { responses(bytes, self.mtu) } else { 1 };
-        if packets > UNSEEN {
-            // No such READ fits the PSNs.
-            return self.start(psn);
-        }
-        self.next = plus(psn, packets);
-        self.reads_end = self.next;
-    }
-
-    /// The PSN of the packet after a READ shows the READ's number of responses, hence the path MTU.
-    ///
-    /// Not that of another READ, which may be the retransmitted rest of the same one.
-    #[inline(always)]
-    const fn close_read(&mut self, psn: u32, is_read: bool) {
-        let packets = distance(self.read_psn, psn);
-        if self.read_bytes == 0 || packets <= 0 {
-            return;
-        }
-        let fewest = plus(self.read_psn, responses(self.read_bytes, MAX_MTU));
-        let mut mtu = MIN_MTU;
-        while mtu <= MAX_MTU {
-            if responses(self.read_bytes, mtu) == packets.cast_unsigned() {
-                (self.next, self.reads_end) = (psn, psn);
-                if !is_read {
-                    self.mtu = if self.mtu_once == mtu { mtu } else { 0 };
-                    self.mtu_once = mtu;
-                }
-            }
-            mtu *= 2;
-        }
-        self.read_bytes = 0;
-        if self.mtu == 0 && distance(fewest, psn) > 0 {
-            // Until another READ confirms the path MTU, the last of these PSNs may be those of data that was sent unseen.
-            self.add_data(fewest, psn);
-        }
-    }
-
-    /// Follows a response packet. Returns whether to announce the QP to `dcqcn run`, because of a gap.
-    pub const fn on_response(&mut self, packet: &Response, now_ns: u64) -> bool {
-        let psn = packet.psn;
-        if self.sent_ns == 0 {
-            return false;
-        }
-        if packet.syndrome == TRIMMED {
-            return self.on_missing(psn, now_ns);
-        }
-        let mut has_gap = false;
-        if packet.syndrome != UNVERIFIED {
-            if self.own_qpn != 0 && self.own_qpn != packet.own_qpn {
-                // Another QP of this host talks to that QP now.
-                self.sent_ns = 0;
-                return false;
-            }
-            self.on_verified(packet, now_ns);
-        } else {
-            has_gap = self.on_read_response(packet.opcode, psn, now_ns);
-        }
-        self.heard_ns = now_ns;
-        self.udp_sport = packet.udp_sport as u32;
-        if self.timed_ns != 0 && distance(self.timed_psn, psn) >= 0 {
-            self.measure(now_ns.saturating_sub(self.timed_ns));
-            self.timed_ns = 0;
-        }
-        has_gap
-    }
-
-    /// ACK or NAK with a correct ICRC.
-    #[inline(always)]
-    const fn on_verified(&mut self, packet: &Response, now_ns: u64) {
-        let syndrome = packet.syndrome & SYNDROME;
-        let Some(end) = end_of(syndrome, packet.psn) else { return };
-        if distance(self.next, end) > 0 {
-            // It names a packet that was never sent.
-            return;
-        }
-        if self.own_qpn == 0 || distance(self.acknowledged, end) > 0 {
-            self.acknowledged = end;
-            self.retrying = 0;
-        }
-        self.own_qpn = packet.own_qpn;
-        if syndrome == PSN_SEQUENCE_ERROR {
-            self.retrying = 1;
-        }
-        let hold_ns = hold_until(syndrome, now_ns);
-        if hold_ns != 0 {
-            self.hold_ns = hold_ns;
-        }
-    }
-
-    /// READ response or atomic acknowledgement, ICRC not verified. Returns whether to announce a gap.
-    #[inline(always)]
-    const fn on_read_response(&mut self, opcode: Opcode, psn: u32, now_ns: u64) -> bool {
-        let continues =
-            matches!(opcode, Opcode::RC_RDMA_READ_RESPONSE_MIDDLE | Opcode::RC_RDMA_READ_RESPONSE_LAST);
-        let ahead = distance(self.read_next, psn);
-        if ahead > 0 && continues {
-            return self.on_missing(self.read_next, now_ns);
-        }
-        if ahead >= 0 {
-            self.read_next = plus(psn, 1);
-            let is_followed =
-                matches!(opcode, Opcode::RC_RDMA_READ_RESPONSE_FIRST | Opcode::RC_RDMA_READ_RESPONSE_MIDDLE);
-            self.continues_at = if is_followed { self.read_next } else { NO_PSN };
-            self.retrying = 0;
-            if self.gap_ns != 0 {
-                // Trimmed packets overtake the data before them.
-                self.gap_ns = if distance(self.read_next, self.gap_psn) >= 0 { now_ns } else { 0 };
-            }
-        }
-        false
-    }
-
-    /// This READ response will not arrive. Returns whether to announce that.
-    #[inline(always)]
-    const fn on_missing(&mut self, psn: u32, now_ns: u64) -> bool {
-        let is_outstanding = distance(self.read_next, psn) >= 0 && distance(psn, self.reads_end) > 0;
-        if self.gap_ns != 0 || !is_outstanding {
-            return false;
-        }
-        (self.gap_ns, self.gap_psn) = (now_ns, psn);
-        self.signals(now_ns)
-    }
-
-    /// RFC 6298, §2.2 and §2.3.
-    #[inline(always)]
-    const fn measure(&mut self, rtt_ns: u64) {
-        if self.srtt_ns == 0 {
-            (self.srtt_ns, self.rttvar_ns) = (if rtt_ns == 0 { 1 } else { rtt_ns }, rtt_ns / 2);
-            return;
-        }
-        self.rttvar_ns = self.rttvar_ns - self.rttvar_ns / 4 + self.srtt_ns.abs_diff(rtt_ns) / 4;
-        self.srtt_ns = self.srtt_ns - self.srtt_ns / 8 + rtt_ns / 8;
-    }
-
-    /// Whether a SEND or WRITE is not covered by a verified acknowledgement.
-    const fn has_unacknowledged_data(&self) -> bool {
-        self.own_qpn == 0 || distance(self.acknowledged, self.data_end) > 0
-    }
-
-    /// Whether a READ or atomic has not been answered completely.
-    const fn has_unanswered_reads(&self) -> bool {
-        distance(self.read_next, self.reads_end) > 0
+    fn has_unanswered_reads(&self) -> bool {
+        SharedRequester(&Cell::new(*self)).has_unanswered_reads()
     }
 
     /// First PSN that no verified acknowledgement covers; `None` = none seen yet.

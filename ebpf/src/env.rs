@@ -11,7 +11,7 @@ use dcqcn_common::hooks;
 use dcqcn_common::layout::{Backlog, CLASSES, ClassCounters, Counters, Cut, Mode, Pair, PauseCounters, Time};
 use dcqcn_common::params::Params;
 use dcqcn_common::rate::Debt;
-use dcqcn_common::recovery::Requester;
+use dcqcn_common::recovery::{Requester, SharedRequester};
 use dcqcn_common::rng;
 use dcqcn_common::stats::Stat;
 use dcqcn_common::vqueue::{Enqueued, Share};
@@ -325,7 +325,7 @@ impl hooks::Env<'static> for Env {
     }
 
     #[inline(always)]
-    fn requester<R>(&mut self, enters: bool, f: impl FnOnce(&mut Requester) -> R) -> Option<R> {
+    fn requester<R>(&mut self, enters: bool, f: impl FnOnce(SharedRequester<'_>) -> R) -> Option<R> {
         let id = &raw const self.counters().lookup_key;
         // SAFETY: this CPU's key, which no interrupting program of this hook changes.
         let id = unsafe { &*id };
@@ -336,10 +336,9 @@ impl hooks::Env<'static> for Env {
             let _ = REQUESTERS.insert(id, new, u64::from(BPF_NOEXIST));
             found = REQUESTERS.get_ptr_mut(id);
         }
-        // SAFETY: a map value, whose memory stays that of an entry as long as the program runs. Another CPU may change it
-        // concurrently, in any order; see `dcqcn_common::recovery`. `dcqcn run` removes idle requesters only, whose memory
-        // another one may then use.
-        found.map(|requester| f(unsafe { &mut *requester }))
+        // SAFETY: a map value, whose memory stays that of an entry as long as the program runs. `dcqcn run` removes idle
+        // requesters only, whose memory another one may then use.
+        found.and_then(|requester| unsafe { SharedRequester::at(requester) }).map(f)
     }
 
     #[inline(always)]

@@ -6,7 +6,7 @@ use crate::flow::{FlowId, NpPeek, NpSet, QpId, Shared};
 use crate::layout::{Backlog, ClassCounters, Cut, Pair, PauseCounters, Time};
 use crate::params::Params;
 use crate::rate::Debt;
-use crate::recovery::Requester;
+use crate::recovery::SharedRequester;
 use crate::stats::Stat;
 use crate::vqueue::{Enqueued, Share};
 use crate::wire::ecn::Ecn;
@@ -88,7 +88,7 @@ pub trait Env<'p> {
     /// Runs `f` on the requester of the flow in [`lookup_key`](Self::lookup_key), entered first if absent and `enters`.
     ///
     /// `None` if it is absent, or the table is full.
-    fn requester<R>(&mut self, enters: bool, f: impl FnOnce(&mut Requester) -> R) -> Option<R>;
+    fn requester<R>(&mut self, enters: bool, f: impl FnOnce(SharedRequester<'_>) -> R) -> Option<R>;
     /// Announces the flow in [`lookup_key`](Self::lookup_key) as a sending requester; false if the ring is full.
     fn announce_requester(&mut self) -> bool;
     /// Announces a rate cut to the HTB pacer in user space, if it is running.

@@ -22,7 +22,9 @@
 //! retransmission is trimmed too. Where retries are unlimited, an RNR NAK follows instead: after four round trips without
 //! such a packet, doubled each time, for a second.
 
-use super::{ACK, Action, KIND, NAK, RNR, distance, end_of, hold_until, plus};
+use core::cell::Cell;
+
+use super::{ACK, Action, KIND, NAK, RNR, distance, end_of, get, hold_until, plus, set};
 use crate::wire::bth::Opcode;
 use crate::wire::eth::MacAddr;
 use crate::wire::nak::Macs;
@@ -86,6 +88,81 @@ pub struct Responder {
     naks: u32,
 }
 
+/// A responder that other CPUs may be changing, as [`SharedRequester`](super::SharedRequester).
+#[derive(Clone, Copy)]
+pub(super) struct SharedResponder<'a>(pub(super) &'a Cell<Responder>);
+
+impl SharedResponder<'_> {
+    /// Follows a response of this host.
+    #[inline(always)]
+    pub(super) fn on_answer(self, packet: &Answer, now_ns: u64) {
+        let Answer { opcode, psn, syndrome } = *packet;
+        if syndrome == OWN_NAK {
+            set!(self.nak_ns = now_ns);
+            set!(self.naks = get!(self.naks).saturating_add(1));
+            return;
+        }
+        set!(self.naks = if syndrome & KIND == ACK { 0 } else { get!(self.naks).saturating_add(1) });
+        if matches!(opcode, Opcode::RC_ACKNOWLEDGE) {
+            let Some(end) = end_of(syndrome, psn) else { return };
+            set!(self.acknowledged = end);
+            set!(self.hold_ns = hold_until(syndrome, now_ns));
+            if matches!(syndrome & KIND, RNR | NAK) {
+                set!(self.nak_ns = now_ns);
+            }
+        } else if matches!(opcode, Opcode::RC_RDMA_READ_RESPONSE_FIRST | Opcode::RC_RDMA_READ_RESPONSE_MIDDLE)
+        {
+            // A NAK must not name a response that follows: Linux 6.1 ends the QP ([`super`]).
+            if !self.is_known() {
+                return;
+            }
+        } else if !self.is_known() || distance(get!(self.acknowledged), psn) >= 0 {
+            // Not a READ response that is repeated.
+            set!(self.acknowledged = plus(psn, 1));
+        }
+        set!(self.answered_ns = now_ns);
+    }
+
+    /// Follows a request to this host. Returns whether it awaits a NAK.
+    #[inline(always)]
+    pub(super) fn on_arrival(self, packet: &Arrival, now_ns: u64) -> bool {
+        let Arrival { psn, is_trimmed, own_qpn, udp_sport } = *packet;
+        if get!(self.own_qpn) != own_qpn || distance(get!(self.acknowledged), psn) < 0 {
+            set!(self.own_qpn = own_qpn);
+            set!(self.doubted_ns = now_ns);
+            return false;
+        }
+        let is_fresh = now_ns.saturating_sub(get!(self.answered_ns)) <= FRESH_NS;
+        if !is_trimmed || !is_fresh || !self.is_known() || self.awaits_nak() {
+            return false;
+        }
+        set!(self.trimmed_ns = now_ns);
+        set!(self.trimmed_psn = psn);
+        set!(self.udp_sport = udp_sport as u32);
+        true
+    }
+
+    /// Stores the first bytes of a trimmed request's frame, its MAC addresses.
+    #[inline(always)]
+    pub(super) fn set_macs(self, macs: &[u8; 12]) {
+        set!(self.macs = *macs);
+    }
+
+    /// Whether `acknowledged` is valid.
+    #[inline(always)]
+    fn is_known(self) -> bool {
+        get!(self.answered_ns) > get!(self.doubted_ns)
+    }
+
+    /// Whether a trimmed request has been neither answered nor accepted since.
+    #[inline(always)]
+    fn awaits_nak(self) -> bool {
+        self.is_known()
+            && get!(self.trimmed_ns) > get!(self.nak_ns)
+            && distance(get!(self.acknowledged), get!(self.trimmed_psn)) >= 0
+    }
+}
+
 impl Responder {
     /// A responder of which nothing is known.
     pub(super) const NEW: Self = Self {
@@ -102,59 +179,12 @@ impl Responder {
         naks: 0,
     };
 
-    /// Follows a response of this host.
-    #[inline(always)]
-    pub(super) const fn on_answer(&mut self, packet: &Answer, now_ns: u64) {
-        let Answer { opcode, psn, syndrome } = *packet;
-        if syndrome == OWN_NAK {
-            (self.nak_ns, self.naks) = (now_ns, self.naks.saturating_add(1));
-            return;
-        }
-        self.naks = if syndrome & KIND == ACK { 0 } else { self.naks.saturating_add(1) };
-        if matches!(opcode, Opcode::RC_ACKNOWLEDGE) {
-            let Some(end) = end_of(syndrome, psn) else { return };
-            self.acknowledged = end;
-            self.hold_ns = hold_until(syndrome, now_ns);
-            if matches!(syndrome & KIND, RNR | NAK) {
-                self.nak_ns = now_ns;
-            }
-        } else if matches!(opcode, Opcode::RC_RDMA_READ_RESPONSE_FIRST | Opcode::RC_RDMA_READ_RESPONSE_MIDDLE)
-        {
-            // A NAK must not name a response that follows: Linux 6.1 ends the QP ([`super`]).
-            if !self.is_known() {
-                return;
-            }
-        } else if !self.is_known() || distance(self.acknowledged, psn) >= 0 {
-            // Not a READ response that is repeated.
-            self.acknowledged = plus(psn, 1);
-        }
-        self.answered_ns = now_ns;
+    fn is_known(&self) -> bool {
+        SharedResponder(&Cell::new(*self)).is_known()
     }
 
-    /// Follows a request to this host. Returns whether it awaits a NAK.
-    #[inline(always)]
-    pub(super) const fn on_arrival(&mut self, packet: &Arrival, now_ns: u64) -> bool {
-        let Arrival { psn, is_trimmed, own_qpn, udp_sport } = *packet;
-        if self.own_qpn != own_qpn || distance(self.acknowledged, psn) < 0 {
-            (self.own_qpn, self.doubted_ns) = (own_qpn, now_ns);
-            return false;
-        }
-        let is_fresh = now_ns.saturating_sub(self.answered_ns) <= FRESH_NS;
-        if !is_trimmed || !is_fresh || !self.is_known() || self.awaits_nak() {
-            return false;
-        }
-        (self.trimmed_ns, self.trimmed_psn, self.udp_sport) = (now_ns, psn, udp_sport as u32);
-        true
-    }
-
-    /// Whether `acknowledged` is valid.
-    const fn is_known(&self) -> bool {
-        self.answered_ns > self.doubted_ns
-    }
-
-    /// Whether a trimmed request has been neither answered nor accepted since.
-    const fn awaits_nak(&self) -> bool {
-        self.is_known() && self.trimmed_ns > self.nak_ns && distance(self.acknowledged, self.trimmed_psn) >= 0
+    fn awaits_nak(&self) -> bool {
+        SharedResponder(&Cell::new(*self)).awaits_nak()
     }
 
     /// Whether a NAK has not made the sender retransmit a trimmed request.

@@ -6,8 +6,26 @@ use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::vec::Vec;
 
-use super::responder::OWN_NAK;
+use super::responder::{Answer, Arrival, OWN_NAK};
 use super::*;
+
+impl Requester {
+    pub(super) fn on_request(&mut self, packet: &Request, now_ns: u64) -> bool {
+        SharedRequester::new(self).on_request(packet, now_ns)
+    }
+
+    pub(super) fn on_response(&mut self, packet: &Response, now_ns: u64) -> bool {
+        SharedRequester::new(self).on_response(packet, now_ns)
+    }
+
+    pub(super) fn on_answer(&mut self, packet: &Answer, now_ns: u64) -> bool {
+        SharedRequester::new(self).on_answer(packet, now_ns)
+    }
+
+    pub(super) fn on_arrival(&mut self, packet: &Arrival, now_ns: u64) -> bool {
+        SharedRequester::new(self).on_arrival(packet, now_ns)
+    }
+}
 
 const MS: u64 = 1_000_000;
 const QPN: u32 = 0x11;
@@ -283,7 +301,7 @@ fn requester_is_announced_once_per_interval() {
     assert!(!send(&mut requester, 2, ANNOUNCE_NS + 1));
     assert!(requester.is_announced_again(2 * ANNOUNCE_NS));
     assert!(send(&mut requester, 3, 2 * ANNOUNCE_NS));
-    requester.on_announcement_lost();
+    SharedRequester::new(&mut requester).on_announcement_lost();
     assert!(send(&mut requester, 4, 2 * ANNOUNCE_NS + 2));
 }
 

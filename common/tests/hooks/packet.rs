@@ -7,7 +7,7 @@ use dcqcn_common::hooks::{Cloned, Env, Host, Skb, set_tos_and_len};
 use dcqcn_common::layout::{Backlog, ClassCounters, Cut, Pair, PauseCounters, Time};
 use dcqcn_common::params::Params;
 use dcqcn_common::rate::Debt;
-use dcqcn_common::recovery::Requester;
+use dcqcn_common::recovery::{Requester, SharedRequester};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::vqueue::{Enqueued, Share};
 
@@ -222,12 +222,12 @@ impl<'a> Env<'a> for MockEnv<'a> {
         self.mock.is_from_sibling
     }
 
-    fn requester<R>(&mut self, enters: bool, f: impl FnOnce(&mut Requester) -> R) -> Option<R> {
+    fn requester<R>(&mut self, enters: bool, f: impl FnOnce(SharedRequester<'_>) -> R) -> Option<R> {
         let MockHost { requesters, lookup_key, .. } = self.mock;
         if enters {
             requesters.entry(*lookup_key).or_insert(Requester::NEW);
         }
-        requesters.get_mut(lookup_key).map(f)
+        requesters.get_mut(lookup_key).map(|requester| f(SharedRequester::new(requester)))
     }
 
     fn announce_requester(&mut self) -> bool {

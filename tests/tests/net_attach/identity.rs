@@ -187,6 +187,54 @@ fn name_moved_to_another_interface() -> Result<()> {
     Ok(())
 }
 
+/// An interface that is created with an index, or moved here, may get that of a deleted one.
+#[test]
+fn reused_index_is_another_interface() -> Result<()> {
+    require!("reused_index_is_another_interface");
+    const FLOWS: u32 = 1_253;
+    let lab = Lab::new("index")?;
+    for free in ["detach a0", "gc", "attach n0 --flows 64 --pacer none --set link_rate=1gbit"] {
+        lab.ok(&format!("attach a0 --flows {FLOWS} {ATTACH}"))?;
+        let (index, journal) = (lab.host.index("a0")?, lab.host.journal("a0")?);
+        // As inline XDP in a driver leaves it.
+        let mut record: Value = serde_json::from_str(&fs::read_to_string(&journal)?)?;
+        let steps = record["steps"].as_array_mut().context("no steps")?;
+        let features = ["tx-generic-segmentation"];
+        steps.push(serde_json::json!({ "offloads": { "ifindex": index, "features": features } }));
+        fs::write(&journal, record.to_string())?;
+        lab.host.command("ip link del a0")?;
+        lab.host.command(&format!("ip link add n0 index {index} type veth peer name b0"))?;
+        lab.host.command("ethtool -K n0 gso off")?;
+        assert_contains(&lab.ok("status")?, "interface removed");
+        assert_contains(&lab.expect_error(3, "get n0")?, "n0 is not attached");
+        lab.ok(free)?;
+        let offloads = lab.host.command("ethtool -k n0")?;
+        assert_contains(&offloads, "generic-segmentation-offload: off");
+        freed(FLOWS)?;
+        lab.run("detach n0")?;
+        assert_contains(&lab.ok("status")?, "no interface is attached");
+        lab.host.command("ip link del n0")?;
+        lab.host.command("ip link add a0 type veth peer name b0")?;
+    }
+    Ok(())
+}
+
+#[test]
+fn changed_mac_address_keeps_attachment() -> Result<()> {
+    require!("changed_mac_address_keeps_attachment");
+    let lab = Lab::new("mac")?;
+    for tc in [Tc::Tcx, Tc::Clsact] {
+        kill::ok(&lab, tc, &format!("attach a0 --flows 64 {ATTACH}"))?;
+        lab.host.command("ip link set a0 address 02:00:00:00:00:99")?;
+        assert!(problems(&lab, "a0")?.is_empty());
+        assert!(!lab.ok("status")?.contains("interface removed"));
+        lab.ok("gc")?;
+        assert_contains(&lab.ok("detach a0")?, "egress detached from a0");
+        lab.host.command("ip link set a0 address 02:00:00:00:00:98")?;
+    }
+    Ok(())
+}
+
 #[test]
 fn moved_interface_attached_in_new_netns() -> Result<()> {
     require!("moved_interface_attached_in_new_netns");

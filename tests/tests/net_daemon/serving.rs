@@ -14,7 +14,7 @@ use dcqcn_tests::host::Pair;
 use dcqcn_tests::leftover::state;
 use dcqcn_tests::packets::Roce;
 use dcqcn_tests::require;
-use dcqcn_tests::retry::{wait, wait_value};
+use dcqcn_tests::retry::{wait, wait_until, wait_value};
 use dcqcn_tests::socket::TIMEOUT;
 use nix::sys::signal::Signal;
 
@@ -116,6 +116,38 @@ fn removed_program_reported_reload_reattaches() -> Result<()> {
     assert!(parts.iter().all(|part| part.problem.is_none()), "{parts:?}");
     let log = fs::read_to_string(daemon.log())?;
     assert_eq!(log.matches("attachment incomplete").count(), 1, "{log}");
+    daemon.end()
+}
+
+/// Another interface that takes the index of a deleted one is not given its programs.
+#[test]
+fn interface_with_reused_index_not_repaired() -> Result<()> {
+    require!("interface_with_reused_index_not_repaired");
+    let pair = Pair::new("reuse")?;
+    let mut daemon = Daemon::serving(&pair.a, HOST, "a0")?;
+    let index = pair.a.index("a0")?;
+    daemon.signal(Signal::SIGSTOP)?;
+    pair.a.command("ip link del a0")?;
+    pair.a.command(&format!("ip link add n0 index {index} type veth peer name m0"))?;
+    daemon.signal(Signal::SIGCONT)?;
+    daemon.wait_for_log(&["a0", "interface removed"])?;
+    wait_until("its attachment is not freed", || Ok(pair.a.attached()?.is_empty()))?;
+    assert!(!fs::read_to_string(daemon.log())?.contains("repaired"));
+    daemon.end()
+}
+
+/// In another namespace it would forward to an interface that has the index of its peer there.
+#[test]
+fn program_of_moved_inline_peer_detached() -> Result<()> {
+    require!("program_of_moved_inline_peer_detached");
+    let pair = Pair::new("moved")?;
+    pair.also("a1", "b1")?;
+    let file = "[[interface]]\nname = 'a0'\ninline = 'a1'\nflows = 64\n[interface.parameters]\nlink_rate = '1gbit'\n";
+    let mut daemon = Daemon::serving(&pair.a, file, "a0")?;
+    pair.a.command(&format!("ip link set a1 netns {}", pair.b.netns.name()))?;
+    assert!(pair.b.command("ip -d link show a1")?.contains("xdp"));
+    daemon.wait_for_log(&["xdp_peer detached"])?;
+    assert!(!pair.b.command("ip -d link show a1")?.contains("xdp"));
     daemon.end()
 }
 

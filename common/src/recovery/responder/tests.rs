@@ -1,4 +1,4 @@
-use super::super::{Requester, Settings};
+use super::super::{Requester, Settings, SharedRequester};
 use super::*;
 
 const MS: u64 = 1_000_000;
@@ -182,6 +182,6 @@ fn flood_of_trimmed_packets_bounded_by_floor() {
 #[test]
 fn macs_are_those_of_the_reply() {
     let mut qp = acknowledged(9);
-    qp.set_macs(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1]);
+    SharedRequester::new(&mut qp).set_macs(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1]);
     assert_eq!(qp.responder().macs(), Macs { dst: [2, 0, 0, 0, 0, 1], src: [2, 0, 0, 0, 0, 2] });
 }

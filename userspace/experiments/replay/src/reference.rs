@@ -10,7 +10,7 @@ use dcqcn_common::layout::{Backlog, ClassCounters, Counters, Cut, Pair, PauseCou
 use dcqcn_common::params::Params;
 use dcqcn_common::pfc::Storms;
 use dcqcn_common::rate::Debt;
-use dcqcn_common::recovery::Requester;
+use dcqcn_common::recovery::{Requester, SharedRequester};
 use dcqcn_common::rng;
 use dcqcn_common::stats::Stat;
 use dcqcn_common::vqueue::{Enqueued, Share};
@@ -285,12 +285,12 @@ impl<'a> Env<'a> for View<'a> {
         self.tables.pairs.remove(id);
     }
 
-    fn requester<R>(&mut self, enters: bool, f: impl FnOnce(&mut Requester) -> R) -> Option<R> {
+    fn requester<R>(&mut self, enters: bool, f: impl FnOnce(SharedRequester<'_>) -> R) -> Option<R> {
         let Tables { requesters, lookup_key, .. } = self.tables;
         if enters {
             requesters.entry(*lookup_key).or_insert(Requester::NEW);
         }
-        requesters.get_mut(lookup_key).map(f)
+        requesters.get_mut(lookup_key).map(|requester| f(SharedRequester::new(requester)))
     }
 
     /// An engine has no daemon.

@@ -270,24 +270,27 @@ impl ManagedInterfaces {
             config.see(&self.netlink, &links)?;
             self.rdma = if config.uses_rdma() { self.netlink.rdma_devices()? } else { Vec::new() };
         }
-        let interfaces = links.into_iter().map(|link| Interface {
-            index: link.index,
-            is_ethernet: link.mac.is_some_and(|mac| mac != [0; 6]),
-            name: link.name,
-        });
         let infos = attach::list()?;
+        let is_listed = |info: &Info| links.iter().any(|link| link.index == info.ifindex);
         let attached = infos.iter().map(|info| {
             let id = info.id();
             let is_served = self.served.contains_key(&id);
             Attached {
                 id,
                 name: info.iface.clone(),
+                is_replaced: is_listed(info) && !attach::is_alive_among(info, &links).unwrap_or(true),
                 inline_peer: info.inline_peer.clone(),
                 is_served,
                 is_foreign: probe && !is_served && attach::is_claimed(&info.iface).unwrap_or(true),
             }
         });
-        let host_state = HostState { interfaces: interfaces.collect(), attached: attached.collect() };
+        let attached = attached.collect();
+        let interfaces = links.into_iter().map(|link| Interface {
+            index: link.index,
+            is_ethernet: link.mac.is_some_and(|mac| mac != [0; 6]),
+            name: link.name,
+        });
+        let host_state = HostState { interfaces: interfaces.collect(), attached };
         Ok((host_state, infos))
     }
 

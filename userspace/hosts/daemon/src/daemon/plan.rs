@@ -54,6 +54,8 @@ pub(super) struct Attached {
     pub(super) id: Id,
     /// Current name of the interface; the recorded one if it was removed.
     pub(super) name: String,
+    /// Another interface has its interface's index now.
+    pub(super) is_replaced: bool,
     /// The other interface of an inline attachment.
     pub(super) inline_peer: Option<String>,
     /// Managed by this daemon.
@@ -72,11 +74,12 @@ pub(super) struct HostState {
 
 impl HostState {
     fn interface(&self, id: Id) -> Option<&Interface> {
-        self.interfaces.iter().find(|interface| interface.index == id.ifindex)
+        let is_replaced = self.attached.iter().any(|attached| attached.id == id && attached.is_replaced);
+        self.interfaces.iter().find(|interface| interface.index == id.ifindex && !is_replaced)
     }
 
     fn attached_to(&self, interface: &Interface) -> Option<&Attached> {
-        self.attached.iter().find(|attached| attached.id.ifindex == interface.index)
+        self.attached.iter().find(|attached| attached.id.ifindex == interface.index && !attached.is_replaced)
     }
 }
 
@@ -286,6 +289,7 @@ mod tests {
                     host_state.attached.push(Attached {
                         id: Id { netns_cookie: 5, ifindex, attached_at_ns: 7 },
                         name: (*name).into(),
+                        is_replaced: false,
                         inline_peer: None,
                         is_served: kind == 1,
                         is_foreign: kind == 2,

@@ -55,7 +55,9 @@ pub fn check_detach(id: Id) -> Result<(), Error> {
 fn check_queue_pairs(netlink: &Netlink, record: &Record) -> Result<(), Error> {
     let touches_qdisc = record.steps.iter().any(|step| matches!(step, UndoStep::Qdisc { .. }));
     match netlink.link_by_index(record.info.ifindex) {
-        Ok(link) if touches_qdisc => interrupt::check(netlink, &link, "restoring its qdisc", None),
+        Ok(link) if touches_qdisc && record.recognises(&link) => {
+            interrupt::check(netlink, &link, "restoring its qdisc", None)
+        }
         _ => Ok(()),
     }
 }

@@ -41,6 +41,7 @@ pub(super) fn out(
         netns_inode: netns::current_inode()?,
         bpf_dev: state_dir.bpf_dev(),
         info: plan.info.clone(),
+        devices: plan.devices.clone(),
         steps: inherited,
         pending: None,
     };

@@ -52,7 +52,10 @@ fn read_survey(state_dir: &StateDir, links: &[Link]) -> Result<Survey, Error> {
         match state_dir.read(ifindex) {
             Ok(None) => {}
             Ok(Some(record)) => {
-                survey.attachments.push((with_current_names(record.info, links), record.state))
+                let is_here = verify::is_here(&record, links).unwrap_or(true);
+                let Record { info, state, .. } = record;
+                let info = if is_here { with_current_names(info, links) } else { info };
+                survey.attachments.push((info, state))
             }
             Err(error) => {
                 survey.broken.push(Broken { iface: name_of(links, ifindex).map(str::to_owned), error });
@@ -108,9 +111,9 @@ pub struct Alive {
 /// # Errors
 /// The state directory cannot be read.
 pub fn alive() -> Result<Alive, Error> {
-    let links = Netlink::connect()?.links()?;
-    let Survey { attachments, broken } = read_survey(&StateDir::here()?, &links)?;
-    let is_alive = |info: &Info| links.iter().any(|link| link.index == info.ifindex);
+    let (state_dir, links) = (StateDir::here()?, Netlink::connect()?.links()?);
+    let Survey { attachments, broken } = read_survey(&state_dir, &links)?;
+    let is_alive = |info: &Info| verify::is_here_of(&state_dir, info, &links);
     let whole = attachments.into_iter().filter(|(_, state)| *state == State::Attached);
     Ok(Alive {
         attached: whole.map(|(info, _)| info).filter(is_alive).collect(),
@@ -173,13 +176,20 @@ pub fn open_probe(iface: &str) -> Result<Probe, Error> {
 
 /// Whether the interface of an attachment still exists, under any name.
 pub fn is_alive(info: &Info) -> Result<bool, Error> {
-    if StateDir::here()?.cookie != info.netns_cookie {
+    let state_dir = StateDir::here()?;
+    if state_dir.cookie != info.netns_cookie {
         return Ok(false);
     }
     match Netlink::connect()?.link_by_index(info.ifindex) {
         Err(error) if error.errno() == Some(Errno::ENODEV) => Ok(false),
-        link => Ok(link.map(|_| true)?),
+        link => Ok(verify::is_here_of(&state_dir, info, &[link?])),
     }
+}
+
+/// As [`is_alive`], given all interfaces of this network namespace.
+pub fn is_alive_among(info: &Info, links: &[Link]) -> Result<bool, Error> {
+    let state_dir = StateDir::here()?;
+    Ok(state_dir.cookie == info.netns_cookie && verify::is_here_of(&state_dir, info, links))
 }
 
 /// Record of an attached interface, with the interface's current name.
@@ -192,6 +202,11 @@ pub(super) fn find(state_dir: &StateDir, iface: &str) -> Result<Record, Error> {
         return Err(none());
     }
     verify::check_file_system(state_dir, &netlink, &record)?;
+    if let Ok(link) = netlink.link_by_index(ifindex)
+        && !verify::is_here(&record, &[link])?
+    {
+        return Err(none());
+    }
     if record.state != State::Attached {
         return Err(Error::Unfinished { iface: iface.to_owned(), state: record.state.words() });
     }
@@ -211,13 +226,14 @@ pub(super) fn index_of(state_dir: &StateDir, netlink: &Netlink, iface: &str) -> 
     let link = links.iter().find(|link| link.name == iface);
     for ifindex in state_dir.ifindexes()? {
         // Unreadable records belong to other interfaces.
-        let Ok(Some(Record { info, .. })) = state_dir.read(ifindex) else { continue };
+        let Ok(Some(record)) = state_dir.read_shared(ifindex) else { continue };
+        let info = &record.info;
         if link.is_some_and(|link| info.peer_ifindex == Some(link.index)) {
             let first = name_of(&links, ifindex).unwrap_or(&info.iface).to_owned();
             return Err(Error::InlinePeer { iface: iface.to_owned(), first });
         }
         // A removed interface is found by its recorded name.
-        if info.iface == iface && name_of(&links, ifindex).is_none() {
+        if info.iface == iface && !links.iter().any(|link| link.index == ifindex && record.recognises(link)) {
             return Ok(ifindex);
         }
     }

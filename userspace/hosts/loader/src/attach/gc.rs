@@ -42,7 +42,7 @@ pub fn gc() -> Result<Vec<Freed>, Error> {
     let links = netlink.links()?;
     for ifindex in state_dir.ifindexes()? {
         let Ok(Some(record)) = state_dir.read(ifindex) else { continue };
-        let is_here = links.binary_search_by_key(&ifindex, |link| link.index).is_ok();
+        let is_here = verify::is_here(&record, &links)?;
         if let Some(why) = reason(&state_dir, &record, is_here)
             && verify::check_file_system(&state_dir, &netlink, &record).is_ok()
         {
@@ -175,8 +175,8 @@ pub(super) fn reclaim(
     free_previous_namespace(state_dir, netlink, link)?;
     let mut inherited = Vec::new();
     let due = |(ifindex, record): (u32, &Record)| {
-        // `links` are in order of their index.
-        let is_here = links.binary_search_by_key(&ifindex, |link| link.index).is_ok();
+        // If that is unknown, it is assumed to be here.
+        let is_here = verify::is_here(record, links).unwrap_or(true);
         // The caller found that this attachment is not complete.
         let without_programs = (ifindex == link.index).then_some("its programs are no longer on their hooks");
         let why = reason(state_dir, record, is_here).or(without_programs)?;

@@ -2,12 +2,15 @@
 //!
 //! This module does not access the kernel. The store and the function that undoes a step are arguments.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
+use dcqcn_netlink::Link;
 use dcqcn_netlink::tc::{Handle, SavedQdisc};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::device::Device;
 use super::pending_revert::Pending;
 use super::{Error, Info};
 use crate::failpoint;
@@ -94,11 +97,21 @@ pub(super) struct Record {
     pub(super) bpf_dev: Option<u64>,
     /// Properties.
     pub(super) info: Info,
+    /// Interfaces of the attachment and its steps, by index; empty from versions that did not record them.
+    #[serde(default)]
+    pub(super) devices: BTreeMap<u32, Device>,
     /// Undo steps, in the order of the changes.
     pub(super) steps: Vec<UndoStep>,
     /// A change of parameters that is reverted unless it is confirmed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) pending: Option<Pending>,
+}
+
+impl Record {
+    /// Whether `link` may be the interface that had its index when attaching.
+    pub(super) fn recognises(&self, link: &Link) -> bool {
+        self.devices.get(&link.index).is_none_or(|device| device.is(link))
+    }
 }
 
 /// Parses a journal of `iface`, which is `None` if it does not exist. The format is checked first, because other formats
@@ -201,7 +214,7 @@ impl<S: Store> Journal<S> {
     /// been executed.
     pub(super) fn rollback(
         &mut self,
-        mut undo: impl FnMut(&Info, &UndoStep) -> Result<Option<String>, S::Error>,
+        mut undo: impl FnMut(&Record, &UndoStep) -> Result<Option<String>, S::Error>,
     ) -> UndoReport<S::Error> {
         let (mut done, mut errors, mut left) = (Vec::new(), Vec::new(), Vec::new());
         self.record.state = State::Detaching;
@@ -209,7 +222,7 @@ impl<S: Store> Journal<S> {
         // harmless.
         let _ = self.write("detach started");
         for step in self.record.steps.iter().rev() {
-            match undo(&self.record.info, step) {
+            match undo(&self.record, step) {
                 Ok(what) => done.extend(what),
                 Err(error) => {
                     errors.push(error);

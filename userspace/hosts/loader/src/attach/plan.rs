@@ -1,5 +1,6 @@
 //! Attach plan: all choices and steps, decided before the first change.
 
+use std::collections::BTreeMap;
 use std::fs;
 
 use aya::util::online_cpus;
@@ -13,6 +14,7 @@ use dcqcn_params::{DetectedLink, PacerChoice, Profile, QueuesChoice, Role, Setti
 use dcqcn_support::clock::boottime_ns;
 use dcqcn_support::render;
 
+use super::device::Device;
 use super::hook_names::{HOOKS, TC_HOOKS, XDP_PEER, filter_name};
 use super::journal::UndoStep;
 use super::state_dir::StateDir;
@@ -37,6 +39,8 @@ pub(super) struct Plan {
     /// Parent of the queues' qdisc, if any.
     pub(super) queues_at: Option<Handle>,
     pub(super) info: Info,
+    /// Interfaces of the attachment and its steps, by index.
+    pub(super) devices: BTreeMap<u32, Device>,
     /// Steps in execution order, each as its undo step.
     pub(super) steps: Vec<UndoStep>,
 }
@@ -231,7 +235,8 @@ impl Plan {
         }
         let steps = steps(netlink, links, &info, replaced, xdp_mode, sibling)?;
         let sizes = Sizes { rp_flows, np_flows: flows };
-        Ok(Self { link, peer, config, sizes, xdp_mode, placement, queues_at, info, steps })
+        let devices = devices(links, &link, peer.as_ref(), &steps);
+        Ok(Self { link, peer, config, sizes, xdp_mode, placement, queues_at, info, devices, steps })
     }
 }
 
@@ -356,6 +361,16 @@ fn inline_mode(
         }
     };
     Ok(mode)
+}
+
+/// Interfaces that the attachment or one of its steps changes.
+fn devices(links: &[Link], link: &Link, peer: Option<&Link>, steps: &[UndoStep]) -> BTreeMap<u32, Device> {
+    let is_in = |step: &UndoStep, index| match step {
+        UndoStep::Stripping { ifindex, .. } | UndoStep::Offloads { ifindex, .. } => *ifindex == index,
+        _ => false,
+    };
+    let others = links.iter().filter(|other| steps.iter().any(|step| is_in(step, other.index)));
+    others.chain([link]).chain(peer).map(|link| (link.index, Device::of(link))).collect()
 }
 
 /// Steps, as undo steps, in execution order.

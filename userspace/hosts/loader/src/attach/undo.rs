@@ -5,14 +5,14 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use aya::programs::links::PinnedLink;
-use dcqcn_netlink::Netlink;
 use dcqcn_netlink::tc::{Handle, Restored};
+use dcqcn_netlink::{Link, Netlink};
 use nix::errno::Errno;
 
 use super::hook_names::{XDP_PEER, tc_hook, with_current_names};
 use super::journal::{Journal, Record, State, Store, UndoReport, UndoStep};
 use super::state_dir::{StateDir, remove_pins};
-use super::{Error, Info, siblings};
+use super::{Error, Info, siblings, verify};
 use crate::syscall;
 
 /// Whether an attachment's interface can be accessed.
@@ -31,11 +31,11 @@ pub(super) fn rollback(
     record: Record,
 ) -> Result<UndoReport<Error>, Error> {
     let links = netlink.links()?;
+    let is_here = record.info.netns_cookie == state_dir.cookie && verify::is_here(&record, &links)?;
     // Reports use the interfaces' current names.
-    let record = Record { info: with_current_names(record.info, &links), ..record };
+    let info = if is_here { with_current_names(record.info, &links) } else { record.info };
+    let record = Record { info, ..record };
     let info = &record.info;
-    let is_here =
-        info.netns_cookie == state_dir.cookie && links.iter().any(|link| link.index == info.ifindex);
     let access = if is_here { InterfaceAccess::Here(netlink) } else { InterfaceAccess::Gone };
     let pins = state_dir.pins(info.ifindex);
     let store = state_dir.store(info.ifindex);
@@ -48,7 +48,7 @@ pub(super) fn undo_with<S: Store<Error = Error>>(
     pins: &Path,
     access: InterfaceAccess<'_>,
 ) -> UndoReport<Error> {
-    journal.rollback(|info, step| match undo_step(pins, access, info, step) {
+    journal.rollback(|record, step| match undo_step(pins, access, record, step) {
         // The interface was removed in the meantime, with its qdiscs and filters.
         Err(Error::Net(error)) if error.errno() == Some(Errno::ENODEV) => Ok(None),
         result => result,
@@ -59,9 +59,10 @@ pub(super) fn undo_with<S: Store<Error = Error>>(
 fn undo_step(
     pins: &Path,
     access: InterfaceAccess<'_>,
-    info: &Info,
+    record: &Record,
     step: &UndoStep,
 ) -> Result<Option<String>, Error> {
+    let info = &record.info;
     let netlink = match (step, access) {
         (UndoStep::Pins, _) => {
             remove_pins(pins)?;
@@ -96,10 +97,9 @@ fn undo_step(
             Ok(is_gone.then(|| format!("clsact removed from {iface}")))
         }
         UndoStep::Stripping { ifindex, features } | UndoStep::Offloads { ifindex, features } => {
-            // The other interface of an inline attachment may have been removed.
-            let Some(name) = netlink.links()?.into_iter().find(|link| link.index == *ifindex) else {
-                return Ok(None);
-            };
+            // The other interface of an inline attachment, or one below, may have been removed.
+            let is_it = |link: &Link| link.index == *ifindex && record.recognises(link);
+            let Some(name) = netlink.links()?.into_iter().find(is_it) else { return Ok(None) };
             let active = netlink.features(*ifindex)?;
             let features: Vec<_> = features.iter().filter(|name| !active.contains(name)).cloned().collect();
             if features.is_empty() {

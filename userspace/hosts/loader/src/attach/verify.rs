@@ -10,7 +10,7 @@ use dcqcn_netlink::{Link, Netlink};
 use serde::Serialize;
 
 use super::bound::Bound;
-use super::hook_names::{XDP_PEER, tc_hook};
+use super::hook_names::{HOOKS, XDP_PEER, tc_hook};
 use super::journal::{Record, UndoStep};
 use super::state_dir::{StateDir, names};
 use super::{Error, ForeignProgram, Info, foreign};
@@ -57,7 +57,7 @@ impl Sweep {
 
     /// Whether the interface of an attachment still exists, under any name.
     pub fn is_alive(&self, info: &Info) -> bool {
-        self.state_dir.cookie == info.netns_cookie && self.link(info.ifindex).is_some()
+        self.state_dir.cookie == info.netns_cookie && is_here_of(&self.state_dir, info, &self.links)
     }
 
     /// As [`verify`].
@@ -152,6 +152,29 @@ fn qdisc_name(handle: Handle) -> &'static str {
     if handle == queues::HANDLE { "queues" } else { "pacer" }
 }
 
+/// Whether the interface of a record still exists, under any name: its index may be another one's now.
+pub(super) fn is_here(record: &Record, links: &[Link]) -> Result<bool, Error> {
+    // In order of their index.
+    let Ok(at) = links.binary_search_by_key(&record.info.ifindex, |link| link.index) else {
+        return Ok(false);
+    };
+    if links.get(at).is_some_and(|link| record.recognises(link)) {
+        return Ok(true);
+    }
+    // It may have another address now.
+    let parts = parts(&Sweep::take()?, record)?;
+    Ok(parts.iter().any(|part| HOOKS.contains(&part.name.as_str()) && part.problem.is_none()))
+}
+
+/// As [`is_here`], with the record of an attachment of this namespace. If that cannot be checked, it is assumed.
+pub(super) fn is_here_of(state_dir: &StateDir, info: &Info, links: &[Link]) -> bool {
+    let record = state_dir.read_shared(info.ifindex).ok().flatten();
+    match record.filter(|record| record.info.id() == info.id()) {
+        Some(record) => is_here(&record, links).unwrap_or(true),
+        None => links.iter().any(|link| link.index == info.ifindex),
+    }
+}
+
 /// Whether every program of an attachment is on its hook.
 ///
 /// A missing qdisc does not count: it may have been removed on purpose.
@@ -184,7 +207,7 @@ fn parts(sweep: &Sweep, record: &Record) -> Result<Vec<Part>, Error> {
         };
         parts.push(match step {
             UndoStep::Clsact | UndoStep::Sibling { .. } | UndoStep::Offloads { .. } => continue,
-            UndoStep::Stripping { .. } if removed.is_some() => continue,
+            UndoStep::Stripping { .. } if link.is_none_or(|link| !record.recognises(link)) => continue,
             UndoStep::Stripping { ifindex, .. } => {
                 let on = netlink.vlan_stripping(*ifindex)?;
                 let problem =

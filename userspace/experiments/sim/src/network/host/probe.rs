@@ -2,7 +2,7 @@
 
 use dcqcn_common::params::Params;
 use dcqcn_common::rc::Psn;
-use dcqcn_common::recovery::{Action, Request, Requester, Response, Sent, Settings};
+use dcqcn_common::recovery::{Action, Request, Requester, Response, Sent, Settings, SharedRequester};
 use dcqcn_common::wire::bth::Opcode;
 
 /// Syndromes of an ACK and of a NAK for a PSN sequence error (IBTA vol. 1, 9.7.5.2).
@@ -33,7 +33,8 @@ impl Probe {
     /// A data packet leaves.
     pub(super) const fn on_send(&mut self, now_ns: u64, psn: u64, ack_request: bool, bytes: u32) {
         let (opcode, psn) = (Opcode::RC_RDMA_WRITE_MIDDLE, Psn::new(psn as u32).get());
-        self.requester.on_request(&Request { opcode, psn, ack_request, bytes }, now_ns);
+        SharedRequester::new(&mut self.requester)
+            .on_request(&Request { opcode, psn, ack_request, bytes }, now_ns);
     }
 
     /// All packets before `end` have arrived, and a NAK reports that `end` has not.
@@ -42,7 +43,7 @@ impl Probe {
         let (psn, syndrome) = if is_nak { (end, NAK) } else { (end.previous(), ACK) };
         let opcode = Opcode::RC_ACKNOWLEDGE;
         let response = Response { opcode, psn: psn.get(), syndrome, own_qpn: OWN_QPN, udp_sport: 0 };
-        self.requester.on_response(&response, now_ns);
+        SharedRequester::new(&mut self.requester).on_response(&response, now_ns);
         if self.requester.progress() != self.progress {
             (self.progress, self.sent.probes) = (self.requester.progress(), 0);
         }

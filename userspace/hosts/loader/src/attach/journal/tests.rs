@@ -97,6 +97,7 @@ fn record() -> Record {
         netns_inode: 1,
         bpf_dev: None,
         info,
+        devices: BTreeMap::new(),
         steps: Vec::new(),
         pending: None,
     }
@@ -228,6 +229,32 @@ proptest! {
         let expected: Vec<String> = (0..steps).rev().map(|n| n.to_string()).collect();
         prop_assert_eq!(done, expected);
     }
+}
+
+#[test]
+fn record_recognises_its_interfaces() {
+    let link = |mac| Link {
+        index: 7,
+        name: "eth0".into(),
+        altnames: Vec::new(),
+        mac: Some([mac; 6]),
+        permanent_mac: None,
+        mtu: 1_500,
+        kind: Some("veth".into()),
+        is_loopback: false,
+        is_metadata_tunnel: false,
+        up: true,
+        peer: None,
+        master: None,
+        tx_queue_len: 0,
+        speed_bps: None,
+    };
+    let devices = BTreeMap::from([(7, Device::of(&link(1)))]);
+    let text = serde_json::to_string(&Record { devices, ..record() }).expect("JSON");
+    let read: Record = serde_json::from_str(&text).expect("a record");
+    assert!(read.recognises(&link(1)) && !read.recognises(&link(2)));
+    assert!(read.recognises(&Link { index: 8, ..link(2) }), "not recorded");
+    assert!(record().recognises(&link(2)), "of a version that recorded none");
 }
 
 #[test]

@@ -1,0 +1,423 @@
+//! State of a requester as shared by programs on several CPUs.
+//!
+//! Egress and ingress follow a QP without a lock. Each field is read and written atomically, as few times as possible; fields
+//! are not consistent with each other ([`super`]).
+
+use core::cell::Cell;
+
+use super::responder::{Answer, Arrival, SharedResponder};
+use super::{
+    ANNOUNCE_NS, INITIAL_NS, MAX_MTU, MIN_MTU, NO_PSN, PSN_SEQUENCE_ERROR, Request, Requester, Response,
+    SIGNAL_NS, SYNDROME, TRIMMED, UNSEEN, UNVERIFIED, distance, end_of, get, hold_until, is_mtu, plus,
+    responses, set,
+};
+use crate::rc::Psn;
+use crate::wire::bth::{Class, Opcode};
+
+/// A requester that other CPUs may be changing.
+#[derive(Clone, Copy)]
+pub struct SharedRequester<'a>(pub(super) &'a Cell<Requester>);
+
+/// [`SharedRequester::on_request`] as a BPF subprogram; see [`crate::flow`].
+#[cfg_attr(target_arch = "bpf", unsafe(no_mangle))]
+#[inline(never)]
+extern "C" fn dcqcn_on_request(requester: *mut Requester, packet: u64, bytes: u64, now_ns: u64) -> u64 {
+    // SAFETY: called below with a cell only.
+    let Some(requester) = (unsafe { SharedRequester::at(requester) }) else { return 0 };
+    let packet = Request {
+        opcode: Opcode((packet >> 24) as u8),
+        psn: Psn::new(packet as u32).get(),
+        ack_request: packet >> 32 != 0,
+        bytes: bytes as u32,
+    };
+    requester.on_request(&packet, now_ns).into()
+}
+
+/// [`SharedRequester::on_response`] as a BPF subprogram.
+#[cfg_attr(target_arch = "bpf", unsafe(no_mangle))]
+#[inline(never)]
+extern "C" fn dcqcn_on_response(requester: *mut Requester, packet: u64, receiver: u64, now_ns: u64) -> u64 {
+    // SAFETY: called below with a cell only.
+    let Some(requester) = (unsafe { SharedRequester::at(requester) }) else { return 0 };
+    let packet = Response {
+        opcode: Opcode((packet >> 24) as u8),
+        psn: Psn::new(packet as u32).get(),
+        syndrome: (packet >> 32) as u32,
+        own_qpn: receiver as u32,
+        udp_sport: (receiver >> 32) as u16,
+    };
+    requester.on_response(&packet, now_ns).into()
+}
+
+/// [`SharedRequester::on_answer`] as a BPF subprogram.
+#[cfg_attr(target_arch = "bpf", unsafe(no_mangle))]
+#[inline(never)]
+extern "C" fn dcqcn_on_answer(requester: *mut Requester, packet: u64, now_ns: u64) -> u64 {
+    // SAFETY: called below with a cell only.
+    let Some(requester) = (unsafe { SharedRequester::at(requester) }) else { return 0 };
+    let packet = Answer {
+        opcode: Opcode((packet >> 24) as u8),
+        psn: Psn::new(packet as u32).get(),
+        syndrome: (packet >> 32) as u32,
+    };
+    requester.on_answer(&packet, now_ns).into()
+}
+
+/// [`SharedRequester::on_arrival`] as a BPF subprogram.
+#[cfg_attr(target_arch = "bpf", unsafe(no_mangle))]
+#[inline(never)]
+extern "C" fn dcqcn_on_arrival(requester: *mut Requester, packet: u64, receiver: u64, now_ns: u64) -> u64 {
+    // SAFETY: called below with a cell only.
+    let Some(requester) = (unsafe { SharedRequester::at(requester) }) else { return 0 };
+    let packet = Arrival {
+        psn: Psn::new(packet as u32).get(),
+        is_trimmed: packet >> 32 != 0,
+        own_qpn: receiver as u32,
+        udp_sport: (receiver >> 32) as u16,
+    };
+    requester.on_arrival(&packet, now_ns).into()
+}
+
+impl<'a> SharedRequester<'a> {
+    /// Wraps a requester that no other CPU changes.
+    pub const fn new(requester: &'a mut Requester) -> Self {
+        Self(Cell::from_mut(requester))
+    }
+
+    /// Wraps a requester that other CPUs change through this type only; `None` if the pointer is null.
+    ///
+    /// # Safety
+    /// `requester` is null, or points to a requester that outlives the returned value.
+    #[inline(always)]
+    pub const unsafe fn at(requester: *mut Requester) -> Option<Self> {
+        // SAFETY: required of the caller. A cell has the same layout as its contents.
+        match unsafe { requester.cast::<Cell<Requester>>().as_ref() } {
+            Some(requester) => Some(Self(requester)),
+            None => None,
+        }
+    }
+
+    /// [`Self::on_request`], verified once by the kernel.
+    #[inline(always)]
+    pub(crate) fn follow_request(self, packet: &Request, now_ns: u64) -> bool {
+        let Request { opcode, psn, ack_request, bytes } = *packet;
+        let word = u64::from(ack_request) << 32 | u64::from(opcode.0) << 24 | u64::from(psn);
+        dcqcn_on_request(self.0.as_ptr(), word, bytes.into(), now_ns) != 0
+    }
+
+    /// [`Self::on_response`], verified once by the kernel.
+    #[inline(always)]
+    pub(crate) fn follow_response(self, packet: &Response, now_ns: u64) -> bool {
+        let Response { opcode, psn, syndrome, own_qpn, udp_sport } = *packet;
+        let word = u64::from(syndrome) << 32 | u64::from(opcode.0) << 24 | u64::from(psn);
+        dcqcn_on_response(self.0.as_ptr(), word, u64::from(udp_sport) << 32 | u64::from(own_qpn), now_ns) != 0
+    }
+
+    /// [`Self::on_answer`], verified once by the kernel.
+    #[inline(always)]
+    pub(crate) fn follow_answer(self, packet: &Answer, now_ns: u64) -> bool {
+        let Answer { opcode, psn, syndrome } = *packet;
+        let word = u64::from(syndrome) << 32 | u64::from(opcode.0) << 24 | u64::from(psn);
+        dcqcn_on_answer(self.0.as_ptr(), word, now_ns) != 0
+    }
+
+    /// [`Self::on_arrival`], verified once by the kernel.
+    #[inline(always)]
+    pub(crate) fn follow_arrival(self, packet: &Arrival, now_ns: u64) -> bool {
+        let Arrival { psn, is_trimmed, own_qpn, udp_sport } = *packet;
+        let word = u64::from(is_trimmed) << 32 | u64::from(psn);
+        dcqcn_on_arrival(self.0.as_ptr(), word, u64::from(udp_sport) << 32 | u64::from(own_qpn), now_ns) != 0
+    }
+
+    /// State at a first packet with this PSN: nothing is known of those before it.
+    #[inline(always)]
+    fn start(self, psn: u32) {
+        set!(self.next = psn);
+        set!(self.read_bytes = 0);
+        set!(self.reads_end = psn);
+        set!(self.read_next = psn);
+        set!(self.data_psn = plus(psn, UNSEEN.wrapping_neg()));
+        set!(self.data_end = psn);
+        set!(self.timed_ns = 0);
+        set!(self.gap_ns = 0);
+        set!(self.hold_ns = 0);
+        set!(self.srtt_ns = 0);
+        set!(self.retrying = 0);
+        set!(self.mtu = 0);
+        set!(self.mtu_once = 0);
+        set!(self.own_qpn = 0);
+    }
+
+    /// Follows a request packet. Returns whether to announce the requester to `dcqcn run`.
+    pub fn on_request(self, packet: &Request, now_ns: u64) -> bool {
+        let psn = packet.psn;
+        let is_read = matches!(packet.opcode, Opcode::RC_RDMA_READ_REQUEST);
+        let is_answered = is_read || matches!(packet.opcode, Opcode::RC_COMPARE_SWAP | Opcode::RC_FETCH_ADD);
+        let is_reused = !is_read && get!(self.own_qpn) != 0 && distance(get!(self.acknowledged), psn) < 0;
+        if get!(self.sent_ns) == 0 || is_reused {
+            // New, or a QP with the numbers of an earlier one.
+            self.start(psn);
+        }
+        set!(self.sent_ns = now_ns);
+        self.close_read(psn, is_read);
+        let next = get!(self.next);
+        let ahead = distance(next, psn);
+        if ahead > 0 {
+            self.add_data(next, psn);
+        }
+        if is_answered {
+            if ahead >= 0 {
+                self.add_read(psn, if is_read { packet.bytes } else { 0 });
+            }
+        } else if ahead >= 0 || distance(get!(self.data_end), psn) >= 0 {
+            if ahead < 0 {
+                // The READ before it has fewer responses than assumed.
+                set!(self.mtu = 0);
+                set!(self.mtu_once = 0);
+                set!(self.reads_end = psn);
+            }
+            let end = plus(psn, 1);
+            self.add_data(psn, end);
+            set!(self.next = end);
+        }
+        if ahead < 0 {
+            // A retransmission measures no round trip: Karn's rule (RFC 6298, §3).
+            set!(self.timed_ns = 0);
+        } else if is_answered || packet.ack_request {
+            let timed_ns = get!(self.timed_ns);
+            if timed_ns == 0 || now_ns.wrapping_sub(timed_ns) > INITIAL_NS {
+                set!(self.timed_ns = now_ns);
+                set!(self.timed_psn = psn);
+            }
+        }
+        if matches!(packet.opcode.class(), Class::Data) && is_mtu(packet.bytes) {
+            set!(self.mtu = packet.bytes);
+        }
+        self.announces(now_ns)
+    }
+
+    /// Whether to announce the QP now, as seen at egress.
+    #[inline(always)]
+    fn announces(self, now_ns: u64) -> bool {
+        let announced_ns = get!(self.announced_ns);
+        let is_due = announced_ns == 0 || now_ns.wrapping_sub(announced_ns) >= ANNOUNCE_NS;
+        if is_due {
+            set!(self.announced_ns = now_ns);
+        }
+        is_due
+    }
+
+    /// Whether a gap may be announced now, as seen at ingress.
+    #[inline(always)]
+    fn signals(self, now_ns: u64) -> bool {
+        let is_due = now_ns.wrapping_sub(get!(self.signalled_ns)) >= SIGNAL_NS;
+        if is_due {
+            set!(self.signalled_ns = now_ns);
+        }
+        is_due
+    }
+
+    /// Follows a response of this host. Returns whether to announce the QP to `dcqcn run`.
+    pub(crate) fn on_answer(self, packet: &Answer, now_ns: u64) -> bool {
+        self.responder().on_answer(packet, now_ns);
+        self.announces(now_ns)
+    }
+
+    /// Follows a request to this host. Returns whether to announce the QP to `dcqcn run`.
+    pub(crate) fn on_arrival(self, packet: &Arrival, now_ns: u64) -> bool {
+        self.responder().on_arrival(packet, now_ns) && self.signals(now_ns)
+    }
+
+    /// Stores the first bytes of a trimmed request's frame, its MAC addresses.
+    #[inline(always)]
+    pub(crate) fn set_macs(self, macs: &[u8; 12]) {
+        self.responder().set_macs(macs);
+    }
+
+    /// The announcement was lost: the next packet makes another one.
+    pub(crate) fn on_announcement_lost(self) {
+        set!(self.announced_ns = 0);
+    }
+
+    /// Counts the PSNs `from..to` as a SEND's.
+    #[inline(always)]
+    fn add_data(self, from: u32, to: u32) {
+        if !self.has_unacknowledged_data() {
+            set!(self.data_psn = from);
+        }
+        set!(self.data_end = to);
+    }
+
+    /// Counts the PSNs of a READ of `bytes`, which uses as many as it has responses, or of an atomic (0 bytes).
+    #[inline(always)]
+    fn add_read(self, psn: u32, bytes: u32) {
+        if !self.has_unanswered_reads() {
+            set!(self.read_next = psn);
+        }
+        let mtu = get!(self.mtu);
+        set!(self.read_psn = psn);
+        set!(self.read_bytes = if bytes > MIN_MTU && mtu == 0 { bytes } else { 0 });
+        let packets = if bytes > MIN_MTU && mtu != 0 { responses(bytes, mtu) } else { 1 };
+        if packets > UNSEEN {
+            // No such READ fits the PSNs.
+            return self.start(psn);
+        }
+        let end = plus(psn, packets);
+        set!(self.next = end);
+        set!(self.reads_end = end);
+    }
+
+    /// The PSN of the packet after a READ shows the READ's number of responses, hence the path MTU.
+    ///
+    /// Not that of another READ, which may be the retransmitted rest of the same one.
+    #[inline(always)]
+    fn close_read(self, psn: u32, is_read: bool) {
+        let (read_psn, read_bytes) = (get!(self.read_psn), get!(self.read_bytes));
+        let packets = distance(read_psn, psn);
+        if read_bytes == 0 || packets <= 0 {
+            return;
+        }
+        let fewest = plus(read_psn, responses(read_bytes, MAX_MTU));
+        let mut mtu = MIN_MTU;
+        while mtu <= MAX_MTU {
+            if responses(read_bytes, mtu) == packets.cast_unsigned() {
+                set!(self.next = psn);
+                set!(self.reads_end = psn);
+                if !is_read {
+                    set!(self.mtu = if get!(self.mtu_once) == mtu { mtu } else { 0 });
+                    set!(self.mtu_once = mtu);
+                }
+            }
+            mtu *= 2;
+        }
+        set!(self.read_bytes = 0);
+        if get!(self.mtu) == 0 && distance(fewest, psn) > 0 {
+            // Until another READ confirms the path MTU, the last of these PSNs may be those of data that was sent unseen.
+            self.add_data(fewest, psn);
+        }
+    }
+
+    /// Follows a response packet. Returns whether to announce the QP to `dcqcn run`, because of a gap.
+    pub fn on_response(self, packet: &Response, now_ns: u64) -> bool {
+        let psn = packet.psn;
+        if get!(self.sent_ns) == 0 {
+            return false;
+        }
+        if packet.syndrome == TRIMMED {
+            return self.on_missing(psn, now_ns);
+        }
+        let mut has_gap = false;
+        if packet.syndrome != UNVERIFIED {
+            let own_qpn = get!(self.own_qpn);
+            if own_qpn != 0 && own_qpn != packet.own_qpn {
+                // Another QP of this host talks to that QP now.
+                set!(self.sent_ns = 0);
+                return false;
+            }
+            self.on_verified(packet, now_ns);
+        } else {
+            has_gap = self.on_read_response(packet.opcode, psn, now_ns);
+        }
+        set!(self.heard_ns = now_ns);
+        set!(self.udp_sport = packet.udp_sport as u32);
+        let timed_ns = get!(self.timed_ns);
+        if timed_ns != 0 && distance(get!(self.timed_psn), psn) >= 0 {
+            self.measure(now_ns.saturating_sub(timed_ns));
+            set!(self.timed_ns = 0);
+        }
+        has_gap
+    }
+
+    /// ACK or NAK with a correct ICRC.
+    #[inline(always)]
+    fn on_verified(self, packet: &Response, now_ns: u64) {
+        let syndrome = packet.syndrome & SYNDROME;
+        let Some(end) = end_of(syndrome, packet.psn) else { return };
+        if distance(get!(self.next), end) > 0 {
+            // It names a packet that was never sent.
+            return;
+        }
+        if get!(self.own_qpn) == 0 || distance(get!(self.acknowledged), end) > 0 {
+            set!(self.acknowledged = end);
+            set!(self.retrying = 0);
+        }
+        set!(self.own_qpn = packet.own_qpn);
+        if syndrome == PSN_SEQUENCE_ERROR {
+            set!(self.retrying = 1);
+        }
+        let hold_ns = hold_until(syndrome, now_ns);
+        if hold_ns != 0 {
+            set!(self.hold_ns = hold_ns);
+        }
+    }
+
+    /// READ response or atomic acknowledgement, ICRC not verified. Returns whether to announce a gap.
+    #[inline(always)]
+    fn on_read_response(self, opcode: Opcode, psn: u32, now_ns: u64) -> bool {
+        let continues =
+            matches!(opcode, Opcode::RC_RDMA_READ_RESPONSE_MIDDLE | Opcode::RC_RDMA_READ_RESPONSE_LAST);
+        let read_next = get!(self.read_next);
+        let ahead = distance(read_next, psn);
+        if ahead > 0 && continues {
+            return self.on_missing(read_next, now_ns);
+        }
+        if ahead >= 0 {
+            let read_next = plus(psn, 1);
+            set!(self.read_next = read_next);
+            let is_followed =
+                matches!(opcode, Opcode::RC_RDMA_READ_RESPONSE_FIRST | Opcode::RC_RDMA_READ_RESPONSE_MIDDLE);
+            set!(self.continues_at = if is_followed { read_next } else { NO_PSN });
+            set!(self.retrying = 0);
+            if get!(self.gap_ns) != 0 {
+                // Trimmed packets overtake the data before them.
+                set!(self.gap_ns = if distance(read_next, get!(self.gap_psn)) >= 0 { now_ns } else { 0 });
+            }
+        }
+        false
+    }
+
+    /// This READ response will not arrive. Returns whether to announce that.
+    #[inline(always)]
+    fn on_missing(self, psn: u32, now_ns: u64) -> bool {
+        let is_outstanding =
+            distance(get!(self.read_next), psn) >= 0 && distance(psn, get!(self.reads_end)) > 0;
+        if get!(self.gap_ns) != 0 || !is_outstanding {
+            return false;
+        }
+        set!(self.gap_ns = now_ns);
+        set!(self.gap_psn = psn);
+        self.signals(now_ns)
+    }
+
+    /// RFC 6298, §2.2 and §2.3.
+    #[inline(always)]
+    fn measure(self, rtt_ns: u64) {
+        let (srtt_ns, rttvar_ns) = (get!(self.srtt_ns), get!(self.rttvar_ns));
+        if srtt_ns == 0 {
+            set!(self.srtt_ns = if rtt_ns == 0 { 1 } else { rtt_ns });
+            set!(self.rttvar_ns = rtt_ns / 2);
+            return;
+        }
+        set!(self.rttvar_ns = rttvar_ns - rttvar_ns / 4 + srtt_ns.abs_diff(rtt_ns) / 4);
+        set!(self.srtt_ns = srtt_ns - srtt_ns / 8 + rtt_ns / 8);
+    }
+
+    /// Whether a SEND or WRITE is not covered by a verified acknowledgement.
+    #[inline(always)]
+    pub(super) fn has_unacknowledged_data(self) -> bool {
+        get!(self.own_qpn) == 0 || distance(get!(self.acknowledged), get!(self.data_end)) > 0
+    }
+
+    /// Whether a READ or atomic has not been answered completely.
+    #[inline(always)]
+    pub(super) fn has_unanswered_reads(self) -> bool {
+        distance(get!(self.read_next), get!(self.reads_end)) > 0
+    }
+
+    /// Responder of the same QP.
+    #[inline(always)]
+    fn responder(self) -> SharedResponder<'a> {
+        // SAFETY: a field of a live cell, which has the same layout as its contents.
+        SharedResponder(unsafe { &*(&raw const (*self.0.as_ptr()).responder).cast() })
+    }
+}
