@@ -31,7 +31,7 @@ impl Probe {
     }
 
     /// A data packet leaves.
-    pub(super) const fn on_send(&mut self, now_ns: u64, psn: u64, ack_request: bool, bytes: u32) {
+    pub(super) fn on_send(&mut self, now_ns: u64, psn: u64, ack_request: bool, bytes: u32) {
         let (opcode, psn) = (Opcode::RC_RDMA_WRITE_MIDDLE, Psn::new(psn as u32).get());
         SharedRequester::new(&mut self.requester)
             .on_request(&Request { opcode, psn, ack_request, bytes }, now_ns);
