@@ -149,7 +149,7 @@ pub(super) fn features(snapshot: &Snapshot) -> Vec<Finding> {
             (
                 MERGING,
                 "udp-merged",
-                "received RoCE packets can be merged, and are marked and paced as a whole",
+                "received RoCE packets can be merged: they are paced as a whole, and of a list only the first is marked",
             ),
             (
                 HIDING,
@@ -163,7 +163,9 @@ pub(super) fn features(snapshot: &Snapshot) -> Vec<Finding> {
             }
             let evidence = format!("`ethtool -k {}`: {} on", link.name, on.join(", "));
             let fix = format!("`ethtool -K {} {} off`", link.name, on.join(" off "));
-            findings.push(Finding::info(id, what, evidence).on(&link.name).fix(fix));
+            let is_list = on.iter().any(|name| name == "rx-gro-list");
+            let finding = if is_list { Finding::warning } else { Finding::info };
+            findings.push(finding(id, what, evidence).on(&link.name).fix(fix));
         }
     }
     findings

@@ -453,7 +453,9 @@ fn driver_settings_are_reported() {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         move |s: &mut Snapshot| link(s).features = names
     };
-    let finding = planted("udp-merged", Severity::Info, features(&["rx-gro-list", "rx-udp-gro-forwarding"]));
+    planted("udp-merged", Severity::Info, features(&["rx-udp-gro-forwarding"]));
+    let finding =
+        planted("udp-merged", Severity::Warning, features(&["rx-gro-list", "rx-udp-gro-forwarding"]));
     assert_eq!(finding.fix.as_deref(), Some("`ethtool -K eth0 rx-gro-list off rx-udp-gro-forwarding off`"));
     planted("packets-bypass", Severity::Info, features(&["hw-tc-offload"]));
 }
