@@ -143,7 +143,7 @@ pub fn emit_v6(out: &mut [u8; V6_LEN], src: Ipv6Addr, dst: Ipv6Addr, cnp: &CnpRe
 /// (RFC 768) until then, and the sum of the rest is added when the CNP leaves. A complete checksum equals that sum in one
 /// packet of 65,536.
 #[inline(always)]
-pub fn set_checksum_v4(packet: &mut [u8; V4_LEN], replaced: &UdpRepr) {
+pub(crate) fn set_checksum_v4(packet: &mut [u8; V4_LEN], replaced: &UdpRepr) {
     let mut addresses = 0;
     for at in (12..Ipv4::LEN).step_by(2) {
         addresses += u32::from(u16::from_be_bytes([packet[at], packet[at + 1]]));
@@ -153,7 +153,7 @@ pub fn set_checksum_v4(packet: &mut [u8; V4_LEN], replaced: &UdpRepr) {
 
 /// As [`set_checksum_v4`], over IPv6.
 #[inline(always)]
-pub fn set_checksum_v6(packet: &mut [u8; V6_LEN], replaced: &UdpRepr) {
+pub(crate) fn set_checksum_v6(packet: &mut [u8; V6_LEN], replaced: &UdpRepr) {
     let mut addresses = 0;
     for at in (8..Ipv6::LEN).step_by(2) {
         addresses += u32::from(u16::from_be_bytes([packet[at], packet[at + 1]]));

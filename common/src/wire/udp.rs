@@ -18,7 +18,7 @@ view! {
 
 impl Udp<'_> {
     /// Offset of the checksum.
-    pub const CHECKSUM_AT: usize = 6;
+    pub(super) const CHECKSUM_AT: usize = 6;
 
     /// Source port.
     #[inline(always)]
