@@ -12,7 +12,7 @@ use crate::wire::ecn::{self, Ecn};
 use crate::wire::eth::Ethernet;
 use crate::wire::ipv4::Ipv4;
 use crate::wire::ipv6::Ipv6;
-use crate::wire::udp::Udp;
+use crate::wire::udp::{Udp, UdpRepr};
 
 /// Lowest bit of the private mark: the clone was made by a CP (fast CNP), not by the receiver's NP.
 pub(super) const FAST: u32 = 1;
@@ -282,10 +282,15 @@ fn rewrite_as_cnp<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> bool {
     };
     let hint = if is_hinted { roce.dest_qpn } else { cnp::NO_HINT };
     let Some(udp) = s.header(roce.udp()) else { return false };
-    let udp_sport = Udp::new(udp).src_port();
+    let udp = UdpRepr::parse(Udp::new(udp));
     let Some(&[d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5]) = s.header(0) else { return false };
-    let repr =
-        CnpRepr { udp_sport, dest_qpn, hint, tos: ecn::tos(p.hot.cnp_dscp, Ecn::NOT_ECT), ttl: CNP_TTL };
+    let repr = CnpRepr {
+        udp_sport: udp.src_port,
+        dest_qpn,
+        hint,
+        tos: ecn::tos(p.hot.cnp_dscp, Ecn::NOT_ECT),
+        ttl: CNP_TTL,
+    };
     let pcp = p.hot.cnp_802p_prio;
     s.set_tag_priority(pcp);
     if roce.l3 > Ethernet::LEN {
@@ -303,6 +308,7 @@ fn rewrite_as_cnp<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> bool {
                 let Some(ip) = s.header(l3) else { return false };
                 let ip = Ipv6::new(ip);
                 cnp::emit_v6(packet, ip.dst(), ip.src(), &repr);
+                cnp::set_checksum_v6(packet, &udp);
                 true
             },
         )
@@ -314,6 +320,7 @@ fn rewrite_as_cnp<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> bool {
                 let Some(ip) = s.header(l3) else { return false };
                 let ip = Ipv4::new(ip);
                 cnp::emit_v4(packet, ip.dst(), ip.src(), &repr);
+                cnp::set_checksum_v4(packet, &udp);
                 true
             },
         )

@@ -23,9 +23,9 @@ use super::{
     be24,
     bth::{Bth, BthRepr, Opcode},
     icrc,
-    ipv4::{Ipv4, Ipv4Addr, Ipv4Repr},
+    ipv4::{Ipv4, Ipv4Addr, Ipv4Repr, fold},
     ipv6::{Ipv6, Ipv6Addr, Ipv6Repr},
-    put24, sub, sub_mut,
+    put16, put24, sub, sub_mut,
     udp::{self, Udp, UdpRepr},
 };
 use crate::verifier::opaque;
@@ -135,6 +135,37 @@ pub fn emit_v6(out: &mut [u8; V6_LEN], src: Ipv6Addr, dst: Ipv6Addr, cnp: &CnpRe
     emit_udp(sub_mut::<{ Ipv6::LEN }, UDP_LEN, _>(out), cnp);
     let crc = icrc_v6(opaque_reference(out));
     *sub_mut::<{ V6_LEN - icrc::LEN }, { icrc::LEN }, _>(out) = crc.to_le_bytes();
+}
+
+/// Sets the UDP checksum of a CNP over IPv4 that replaces a packet with the UDP header `replaced`.
+///
+/// Linux leaves the checksum of some packets to the NIC (CHECKSUM_PARTIAL): the field has the sum of the pseudo header
+/// (RFC 768) until then, and the sum of the rest is added when the CNP leaves. A complete checksum equals that sum in one
+/// packet of 65,536.
+#[inline(always)]
+pub(crate) fn set_checksum_v4(packet: &mut [u8; V4_LEN], replaced: &UdpRepr) {
+    let mut addresses = 0;
+    for at in (12..Ipv4::LEN).step_by(2) {
+        addresses += u32::from(u16::from_be_bytes([packet[at], packet[at + 1]]));
+    }
+    put16::<{ Ipv4::LEN + Udp::CHECKSUM_AT }, _>(packet, checksum(addresses, replaced));
+}
+
+/// As [`set_checksum_v4`], over IPv6.
+#[inline(always)]
+pub(crate) fn set_checksum_v6(packet: &mut [u8; V6_LEN], replaced: &UdpRepr) {
+    let mut addresses = 0;
+    for at in (8..Ipv6::LEN).step_by(2) {
+        addresses += u32::from(u16::from_be_bytes([packet[at], packet[at + 1]]));
+    }
+    put16::<{ Ipv6::LEN + Udp::CHECKSUM_AT }, _>(packet, checksum(addresses, replaced));
+}
+
+/// UDP checksum of a CNP whose addresses have this sum.
+#[inline(always)]
+fn checksum(addresses: u32, replaced: &UdpRepr) -> u16 {
+    let pseudo_header = |length| fold(addresses + u32::from(udp::IP_PROTOCOL) + u32::from(length));
+    if replaced.checksum == pseudo_header(replaced.length) { pseudo_header(UDP_LEN as u16) } else { 0 }
 }
 
 /// ICRC of a CNP over IPv4.

@@ -241,7 +241,7 @@ pub const fn checksum_update16(checksum: u16, old: u16, new: u16) -> u16 {
 
 /// Folds a sum of at most 65,537 words to 16 bits of one's complement.
 #[inline(always)]
-const fn fold(sum: u32) -> u16 {
+pub(super) const fn fold(sum: u32) -> u16 {
     let sum = (sum & 0xffff) + (sum >> 16);
     ((sum & 0xffff) + (sum >> 16)) as u16
 }

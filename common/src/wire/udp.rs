@@ -17,6 +17,9 @@ view! {
 }
 
 impl Udp<'_> {
+    /// Offset of the checksum.
+    pub(super) const CHECKSUM_AT: usize = 6;
+
     /// Source port.
     #[inline(always)]
     pub const fn src_port(&self) -> u16 {

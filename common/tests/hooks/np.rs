@@ -483,6 +483,41 @@ fn pair_of_another_host_leaves_the_hint() {
     }
 }
 
+/// A user-space sender on this machine, or in a virtual machine on it.
+#[test]
+fn cnp_checksum_is_completed_like_its_data() {
+    let p = params(|_| {});
+    let sum = |bytes: &[u8]| -> u16 {
+        let words =
+            bytes.chunks(2).map(|word| u32::from(word[0]) << 8 | word.get(1).map_or(0, |low| (*low).into()));
+        let sum = words.sum::<u32>();
+        let sum = (sum & 0xffff) + (sum >> 16);
+        ((sum & 0xffff) + (sum >> 16)) as u16
+    };
+    for (v6, addresses, udp) in [(false, 26..34, 34), (true, 22..54, 54)] {
+        let pseudo_header = |frame: &[u8]| {
+            let length = &frame[udp + 4..udp + 6];
+            sum(&[&frame[addresses.clone()], &[0, 17], length].concat())
+        };
+        let roce = Roce { v6, ..MARKED };
+        for is_partial in [true, false] {
+            let mut data = roce.frame();
+            let checksum = pseudo_header(&data) ^ u16::from(!is_partial);
+            data[udp + 6..udp + 8].copy_from_slice(&checksum.to_be_bytes());
+            let (_, Outcome { bytes: mut cnp, .. }) = MockHost::new().egress(&p, &data, clone_of(&p));
+            if is_partial {
+                // As `skb_checksum_help` does.
+                let checksum = !sum(&cnp[udp..]);
+                cnp[udp + 6..udp + 8].copy_from_slice(&checksum.to_be_bytes());
+                let covered = [&pseudo_header(&cnp).to_be_bytes(), &cnp[udp..]].concat();
+                assert_eq!(sum(&covered), 0xffff);
+                cnp[udp + 6..udp + 8].fill(0);
+            }
+            assert_eq!(cnp, roce.cnp(None), "{v6} {is_partial}");
+        }
+    }
+}
+
 /// A sender without `dcqcn run` does not have the pair; a NIC ignores the hint.
 #[test]
 fn cnp_of_kernel_pair_has_both_qpns() {

@@ -10,9 +10,10 @@ use dcqcn_common::flow::QpId;
 use dcqcn_common::layout::{Pair as QpPair, PairSource};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
+use dcqcn_common::wire::cnp;
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::eth::EtherType;
-use dcqcn_common::wire::udp;
+use dcqcn_common::wire::udp::{self, Udp};
 use dcqcn_params::Role;
 use dcqcn_replay::Hook;
 use dcqcn_support::clock::monotonic_ns;
@@ -20,6 +21,7 @@ use dcqcn_tests::host::Pair;
 use dcqcn_tests::packets::{Roce, v4};
 use dcqcn_tests::require;
 use dcqcn_tests::socket::{SILENCE, TIMEOUT};
+use nix::sys::socket::{setsockopt, sockopt};
 
 use crate::CNP_TOS;
 
@@ -60,6 +62,30 @@ fn congested_host_answers_unmarked_data() -> Result<()> {
     pair.b.attachment("b0")?.maps.set_host_congested_until(monotonic_ns())?;
     a.send(&data.frame())?;
     assert_eq!(a.receive(SILENCE)?, None, "expired");
+    Ok(())
+}
+
+/// A user-space sender on a veth leaves its UDP checksum to the NIC, and so does the CNP made of its packet.
+#[test]
+fn cnp_of_user_space_data_has_valid_checksum() -> Result<()> {
+    require!("cnp_of_user_space_data_has_valid_checksum");
+    let pair = Pair::new("np-sum")?;
+    pair.b.attach("b0", Role::Host, &CHANGES)?;
+    pair.a.add_v4("a0", 1, 24)?;
+    pair.b.add_v4("b0", 2, 24)?;
+    // Without it the host's stack answers with ICMP.
+    let _endpoint = pair.b.run(|| UdpSocket::bind((Ipv4Addr::from(v4(2)), udp::ROCE_V2_PORT)))??;
+    let socket = pair.a.run(|| UdpSocket::bind((Ipv4Addr::from(v4(1)), udp::ROCE_V2_PORT)))??;
+    setsockopt(&socket, sockopt::Ipv4Tos, &i32::from(Ecn::CE.apply(0)))?;
+    socket.set_read_timeout(Some(TIMEOUT))?;
+    // The checksum is completed before the packet leaves.
+    pair.b.command("ethtool -K b0 tx off")?;
+    let data = ce();
+    socket.send_to(&data.frame()[data.bth()..], (Ipv4Addr::from(v4(2)), udp::ROCE_V2_PORT))?;
+    let mut cnp = [0; 64];
+    // The stack discards it if the checksum is wrong.
+    let length = socket.recv(&mut cnp)?;
+    assert_eq!((length, cnp[0]), (cnp::UDP_LEN - Udp::LEN, Opcode::CNP.0));
     Ok(())
 }
 
