@@ -7,8 +7,12 @@
 
 /// log2 of ticks per nanosecond.
 const TICK_SHIFT: u32 = 6;
-/// Maximum length of a virtual queue: 4 s. A larger difference means that the queue has long been empty.
-const MAX_BACKLOG_TICKS: u64 = 4_000_000_000 << TICK_SHIFT;
+/// Maximum length of a virtual queue: 137 s. A larger difference means that the queue has long been empty.
+const MAX_BACKLOG_TICKS: u64 = 1 << 43;
+/// Maximum length of a virtual queue without limit, unless it takes longer to reach Kmax: 4 s.
+const UNLIMITED_TICKS: u64 = 4_000_000_000 << TICK_SHIFT;
+/// Bytes beyond Kmax that such a queue takes: a packet, at most 64 KiB.
+const BEYOND_KMAX_BYTES: u64 = 1 << 16;
 
 /// Drain rate of a queue, as two factors that avoid divisions.
 #[repr(C)]
@@ -81,7 +85,7 @@ pub struct Enqueued {
 impl Drain {
     /// Unknown rate: the queue is always empty.
     pub(crate) const UNKNOWN: Self =
-        Self { ticks_per_byte_q16: 0, bytes_per_tick_q34: 0, limit_ticks: MAX_BACKLOG_TICKS, batch_ticks: 0 };
+        Self { ticks_per_byte_q16: 0, bytes_per_tick_q34: 0, limit_ticks: UNLIMITED_TICKS, batch_ticks: 0 };
 
     /// The factors of `rate_bps`, 100 kbit/s to 800 Gbit/s; 0 = unknown.
     pub const fn new(rate_bps: u64) -> Self {
@@ -93,8 +97,18 @@ impl Drain {
         Self {
             ticks_per_byte_q16: (8_000_000_000 << (TICK_SHIFT + 16)) / rate_bps,
             bytes_per_tick_q34: (rate_bps << 19) / 15_625_000,
-            limit_ticks: MAX_BACKLOG_TICKS,
+            limit_ticks: UNLIMITED_TICKS,
             batch_ticks: 0,
+        }
+    }
+
+    /// Lets the queue of a slow drain grow beyond `kmax_bytes` (below 2^30), if that takes no more than 137 s.
+    pub(crate) const fn reaching(self, kmax_bytes: u64) -> Self {
+        let ticks = self.service_ticks(kmax_bytes + BEYOND_KMAX_BYTES);
+        if ticks < self.limit_ticks || ticks > MAX_BACKLOG_TICKS {
+            self
+        } else {
+            Self { limit_ticks: ticks, ..self }
         }
     }
 
@@ -141,8 +155,8 @@ impl Drain {
     /// Bytes sent in `ticks`, at most [`MAX_BACKLOG_TICKS`].
     #[inline(always)]
     const fn bytes(&self, ticks: u64) -> u64 {
-        // ticks ≤ 4·10^9 · 2^6 < 2^38 and the factor < 2^35, too much for one product: the low 16 bits of the ticks are
-        // multiplied separately. (2^22 · 2^35 and 2^16 · 2^35 both fit.)
+        // ticks ≤ 2^43 and the factor < 2^35, too much for one product: the low 16 bits of the ticks are multiplied
+        // separately. (2^27 · 2^35 and 2^16 · 2^35 both fit.)
         let high = (ticks >> 16).wrapping_mul(self.bytes_per_tick_q34) >> 18;
         let low = (ticks & 0xffff).wrapping_mul(self.bytes_per_tick_q34) >> 34;
         high + low
@@ -307,7 +321,7 @@ mod tests {
             now_ns in 0u64..1 << 50,
         ) {
             let (before, after) = (Drain::new(before), Drain::new(after));
-            let longest = |drain: &Drain| drain.bytes(MAX_BACKLOG_TICKS);
+            let longest = |drain: &Drain| drain.bytes(drain.limit_ticks);
             let bytes = bytes.min(longest(&before)).min(longest(&after));
             let was = (now_ns << TICK_SHIFT).wrapping_add((bytes * before.ticks_per_byte_q16) >> 16);
             let is = after.carried_over(&before, was, &[], now_ns);

@@ -108,6 +108,7 @@ impl Params {
         for (tc, (wred, drain)) in wred.iter_mut().zip(&mut drain).enumerate() {
             *wred = Wred::new(&config.wred[tc]);
             *drain = Drain::new(config.drain_rate_bps(tc))
+                .reaching(config.wred[tc].kmax_bytes)
                 .limited(config.wred[tc].queue_limit_bytes)
                 .shared_by(port.cpus, config.wred[tc].kmin_bytes);
         }
@@ -133,8 +134,9 @@ impl Params {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::params::MAX_RATE_BPS;
+    use crate::params::{MAX_RATE_BPS, MIN_RATE_BPS};
     use crate::rate::ALPHA_ONE;
+    use crate::vqueue::Share;
 
     #[test]
     fn invalid_config_has_no_derived_values() {
@@ -190,6 +192,24 @@ mod tests {
         assert_eq!((params.port.rp_set_mask, params.port.np_set_mask), (8_191, 4_095));
         assert_eq!((params.port.layout_version, params.port.ifindex), (LAYOUT_VERSION, [7, 0]));
         assert_eq!(params.config, config);
+    }
+
+    #[test]
+    fn slow_queue_grows_beyond_kmax() {
+        for (rate_bps, kmax_bytes) in
+            [(MIN_RATE_BPS, 200_000), (MIN_RATE_BPS, 1_000_000), (100_000_000, 1_000_000_000)]
+        {
+            let mut config = Config::DEFAULT;
+            config.scalars.link_rate_bps = MAX_RATE_BPS;
+            (config.wred[3].drain_rate_bps, config.wred[3].kmax_bytes) = (rate_bps, kmax_bytes);
+            let drain = Params::new(&config, Port::new(1, 1, 1)).unwrap().drain[3];
+            let (mut empty_at, mut depth_bytes) = (0, 0);
+            for _ in 0..kmax_bytes / 9_000 + 2 {
+                let enqueued = drain.enqueue(empty_at, Share::NONE, 0, 9_000);
+                (empty_at, depth_bytes) = (enqueued.empty_at, enqueued.depth_bytes);
+            }
+            assert!(depth_bytes >= kmax_bytes, "{rate_bps} {kmax_bytes}: {depth_bytes}");
+        }
     }
 
     #[test]
