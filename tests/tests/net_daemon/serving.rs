@@ -136,6 +136,21 @@ fn interface_with_reused_index_not_repaired() -> Result<()> {
     daemon.end()
 }
 
+/// In another namespace it would forward to an interface that has the index of its peer there.
+#[test]
+fn program_of_moved_inline_peer_detached() -> Result<()> {
+    require!("program_of_moved_inline_peer_detached");
+    let pair = Pair::new("moved")?;
+    pair.also("a1", "b1")?;
+    let file = "[[interface]]\nname = 'a0'\ninline = 'a1'\nflows = 64\n[interface.parameters]\nlink_rate = '1gbit'\n";
+    let mut daemon = Daemon::serving(&pair.a, file, "a0")?;
+    pair.a.command(&format!("ip link set a1 netns {}", pair.b.netns.name()))?;
+    assert!(pair.b.command("ip -d link show a1")?.contains("xdp"));
+    daemon.wait_for_log(&["xdp_peer detached"])?;
+    assert!(!pair.b.command("ip -d link show a1")?.contains("xdp"));
+    daemon.end()
+}
+
 #[test]
 fn removed_program_is_restored_and_counted() -> Result<()> {
     require!("removed_program_is_restored_and_counted");

@@ -2,11 +2,13 @@
 
 use std::fs;
 use std::io::ErrorKind;
+use std::path::Path;
 
 use dcqcn_netlink::Netlink;
 use dcqcn_netlink::tc::Handle;
 use dcqcn_params::{XdpModeChoice, parse_word};
 
+use super::bound::Bound;
 use super::find::find;
 use super::hook_names::{HOOKS, XDP_PEER};
 use super::identity::Id;
@@ -18,6 +20,7 @@ use crate::dataplane::{self, Sizes};
 use crate::failpoint;
 use crate::pacer;
 use crate::queues;
+use crate::syscall;
 use crate::unsupported::Unsupported;
 
 /// Restores missing programs of an attachment, and its qdisc if `with_qdisc`; returns what was restored.
@@ -61,6 +64,12 @@ fn programs(
 ) -> Result<Vec<String>, Error> {
     let mut info = record.info.clone();
     let pins = state_dir.pins(info.ifindex);
+    let peer = info.peer_ifindex.and_then(|peer| netlink.link_by_index(peer).ok());
+    let peer = peer.filter(|peer| record.recognises(peer));
+    let mut restored = Vec::new();
+    if peer.is_none() && detach_moved(&pins.join(XDP_PEER))? {
+        restored.push(format!("{XDP_PEER} detached from an interface that was moved"));
+    }
     let missing: Vec<(&str, bool)> = record
         .steps
         .iter()
@@ -69,18 +78,15 @@ fn programs(
             UndoStep::Filter { hook, .. } => Some((hook.as_str(), true)),
             _ => None,
         })
-        .filter(|(name, _)| is_missing(name))
+        .filter(|(name, _)| is_missing(name) && (*name != XDP_PEER || peer.is_some()))
         .collect();
     if missing.is_empty() {
-        return Ok(Vec::new());
+        return Ok(restored);
     }
     let sizes = Sizes { rp_flows: info.rp_flows, np_flows: info.np_flows };
     let mut ebpf = dataplane::load(info.which(), sizes, info.mode(), Some(&pins), &info.program_names())?;
     failpoint::step("the programs to restore are verified");
     let link = netlink.link_by_index(info.ifindex)?;
-    let peer = info.peer_ifindex.map(|peer| netlink.link_by_index(peer)).transpose()?;
-    let peer = peer.filter(|peer| record.recognises(peer));
-    let mut restored = Vec::new();
     for (name, is_filter) in missing {
         let to = if name == XDP_PEER { peer.as_ref() } else { Some(&link) };
         let Some(to) = to else { continue };
@@ -112,6 +118,18 @@ fn programs(
         restored.push(format!("{name} on {}", to.name));
     }
     Ok(restored)
+}
+
+/// Detaches the program of the other interface of an inline pair, if that is in another network namespace: it would
+/// forward to an interface there that has the index of the first one. Returns whether it did.
+fn detach_moved(pin: &Path) -> Result<bool, Error> {
+    match Bound::read_with_interface(pin, XDP_PEER).and_then(|bound| bound.ifindex) {
+        None | Some(0) => Ok(false),
+        Some(_) => match syscall::detach_link(pin) {
+            Ok(()) => Ok(true),
+            Err(source) => Err(Error::File { path: pin.to_owned(), source }),
+        },
+    }
 }
 
 /// Restores the qdisc of the pacer or the queues, where it was: the journal has that place and the original qdisc.
