@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// Time of a 4 KB packet at 100 Gbit/s, ns.
 pub(crate) const BUDGET_NS: f64 = 327.0;
 
-/// The parts of a run.
+/// The parts of a run, in the order of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Section {
@@ -25,34 +25,6 @@ pub(crate) enum Section {
     Live,
     /// Live changes, dumps, the daemon.
     Control,
-}
-
-impl Section {
-    /// All sections, in the order of the report.
-    pub(crate) const ALL: [Self; 8] = [
-        Self::Packets,
-        Self::Growth,
-        Self::Cpus,
-        Self::Programs,
-        Self::Links,
-        Self::Tcp,
-        Self::Live,
-        Self::Control,
-    ];
-
-    /// Name in files and on the command line.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Packets => "packets",
-            Self::Growth => "growth",
-            Self::Cpus => "cpus",
-            Self::Programs => "programs",
-            Self::Links => "links",
-            Self::Tcp => "tcp",
-            Self::Live => "live",
-            Self::Control => "control",
-        }
-    }
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

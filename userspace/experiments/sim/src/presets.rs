@@ -6,7 +6,8 @@ mod set;
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::ValueEnum;
 use dcqcn_common::params::{Config, RP_VARIANT_PAPER};
-use dcqcn_params::{Assignment, Profile, Settings};
+use dcqcn_params::{Assignment, Profile, Settings, word};
+use serde::Serialize;
 
 use crate::network::workload::{SizeWeight, Work};
 use crate::network::{QueuePfc, TcpLaw};
@@ -27,7 +28,8 @@ const ROCE_CLASS: u8 = 3;
 const TCP_CLASS: u8 = 0;
 
 /// Preset of a simulation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
 pub enum Preset {
     /// N senders, one receiver.
     Incast,
@@ -37,18 +39,6 @@ pub enum Preset {
     Stability,
     /// Storage reads alongside TCP.
     Coexist,
-}
-
-impl Preset {
-    /// Name.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Incast => "incast",
-            Self::Staircase => "staircase",
-            Self::Stability => "stability",
-            Self::Coexist => "coexist",
-        }
-    }
 }
 
 /// A group of a file: its differences to the other settings.
@@ -307,7 +297,7 @@ impl Setup {
         let max_flows = if self.preset == Preset::Stability { STABILITY_SERIES_FLOWS } else { SERIES_FLOWS };
         let series = series || matches!(self.preset, Preset::Stability | Preset::Staircase);
         star.series = series.then_some(SeriesRequest { interval_ns: self.sample_ns(), max_flows });
-        star.validate().with_context(|| format!("cannot simulate this {}", self.preset.name()))?;
+        star.validate().with_context(|| format!("cannot simulate this {}", word(&self.preset)))?;
         Ok(star)
     }
 

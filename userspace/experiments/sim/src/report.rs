@@ -25,7 +25,7 @@ use crate::star::{ClassOutcome, FlowCounters, Kind, Outcome, Samples, Series};
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// Preset.
-    pub preset: &'static str,
+    pub preset: Preset,
     /// Settings, raw, with their unit in the name; groups of a file may differ.
     pub settings: Map<String, Value>,
     /// DCQCN parameters that differ from the profile, as text.
@@ -79,7 +79,7 @@ impl Report {
         let series = outcome.series.take();
         let wall_seconds = wall.as_secs_f64();
         Self {
-            preset: setup.preset.name(),
+            preset: setup.preset,
             settings: settings(setup),
             parameters: parameters(setup),
             fixed_point: bottleneck(star).and_then(|asked| fluid::fixed_point(&asked)),
@@ -269,5 +269,5 @@ pub fn title(setup: &Setup) -> String {
         (_, 0) => format!("{flows} RoCE flows"),
         (_, groups) => format!("{groups} RoCE groups"),
     };
-    format!("{}: {groups} through {link}, {}", setup.preset.name(), word(&setup.profile))
+    format!("{}: {groups} through {link}, {}", word(&setup.preset), word(&setup.profile))
 }

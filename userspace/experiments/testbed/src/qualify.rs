@@ -15,7 +15,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use dcqcn_common::params::Config;
 use dcqcn_netlink::tc::kernel_has_qdisc;
-use dcqcn_params::{Assignment, Profile, Settings};
+use dcqcn_params::{Assignment, Profile, Settings, word};
 use dcqcn_support::interrupt::Interrupt;
 use dcqcn_support::render;
 use indicatif::ProgressBar;
@@ -51,13 +51,7 @@ pub enum Case {
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Incast => "incast",
-            Self::Marking => "marking",
-            Self::Storage => "storage",
-            Self::Classes => "classes",
-            Self::Watchdog => "watchdog",
-        })
+        f.write_str(&word(self))
     }
 }
 
