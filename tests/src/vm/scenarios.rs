@@ -95,7 +95,7 @@ pub const SCENARIOS: &[Scenario] = scenarios! {
         "the commands of docs/how-to/fix-storage.md, while two disks are read next to a backup";
     "killed", 1_500, killed::run;
         "attach, detach, set and upgrade killed at each step, on this kernel's own hooks";
-    "beside", 400, coexistence::run;
+    "coexistence", 400, coexistence::run;
         "queues, shapers, bonds and programs of other applications on an interface are preserved";
     "interrupt", 700, interrupt::run;
         "a mounted NVMe-oF disk and perftest survive each accepted attach and detach";

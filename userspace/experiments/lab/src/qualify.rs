@@ -102,9 +102,10 @@ impl QualifyArgs {
             buffer_bytes: self.buffer.unwrap_or(default.buffer_bytes),
             ..default
         };
-        incast.validate().map_err(WrongUsage)?;
         let (rounds, settings) = (self.rounds, self.settings.read()?);
-        Ok(QualifyConfig { against, cases, incast, rounds, quiet: false, settings })
+        let config = QualifyConfig { against, cases, incast, rounds, quiet: false, settings };
+        config.validate().map_err(WrongUsage)?;
+        Ok(config)
     }
 
     pub(crate) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {

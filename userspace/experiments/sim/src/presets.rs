@@ -3,12 +3,13 @@
 pub mod knobs;
 mod set;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use clap::ValueEnum;
 use dcqcn_common::params::{Config, RP_VARIANT_PAPER};
 use dcqcn_params::{Assignment, Profile, Settings, word};
 use serde::Serialize;
 
+use crate::knobs::SetupError;
 use crate::network::workload::{SizeWeight, Work};
 use crate::network::{QueuePfc, TcpLaw};
 use crate::star::{Class, Group, MAX_DURATION_NS, MAX_FRAME_BYTES, SeriesRequest, Star, all_finite};
@@ -359,9 +360,9 @@ const UNREAD: [&str; 27] = [
 ///
 /// # Errors
 /// Names the first of `keys` that is one.
-pub fn refuse_unread<'k>(mut keys: impl Iterator<Item = &'k str>) -> Result<()> {
+pub fn refuse_unread<'k>(mut keys: impl Iterator<Item = &'k str>) -> Result<(), SetupError> {
     match keys.find(|key| is_unread(key)) {
-        Some(key) => bail!("{key} has no effect in a simulation; omit it"),
+        Some(key) => Err(SetupError(format!("{key} has no effect in a simulation; omit it"))),
         None => Ok(()),
     }
 }

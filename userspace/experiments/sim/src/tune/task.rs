@@ -8,6 +8,7 @@ use dcqcn_params::Profile;
 use super::evaluate::Objective;
 use super::limits::Limits;
 use crate::fabric::{FabricSetup, refuse_without_effect};
+use crate::knobs::SetupError;
 use crate::network::Scenario;
 
 /// Default time limit of a simulation: slower flows count as incomplete.
@@ -66,7 +67,7 @@ impl Task {
                 ("--target-delay", setup.target_delay),
             ];
             for (flag, given) in flags {
-                ensure!(given.is_none(), "{flag} has no effect here: omit it");
+                ensure!(given.is_none(), SetupError(format!("{flag} has no effect here: omit it")));
             }
         }
         refuse_without_effect(&setups.iter().collect::<Vec<_>>())?;
