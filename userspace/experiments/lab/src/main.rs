@@ -104,6 +104,14 @@ fn exit_code(error: &anyhow::Error) -> Option<(u8, bool)> {
     is_usage.then_some((WRONG_USAGE, false))
 }
 
+/// The options of a subcommand, from a command line without its name.
+#[cfg(test)]
+fn parse<A: clap::Args>(options: &str) -> Result<A, clap::Error> {
+    let command = A::augment_args(clap::Command::new("lab"));
+    let words = ["lab"].into_iter().chain(options.split_whitespace());
+    A::from_arg_matches(&command.try_get_matches_from(words)?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -143,18 +143,10 @@ impl TuneArgs {
 
 #[cfg(test)]
 mod tests {
-    use clap::{CommandFactory as _, Parser};
-
     use super::*;
 
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        tune: TuneArgs,
-    }
-
     fn parse(options: &str) -> Result<TuneArgs, clap::Error> {
-        Line::try_parse_from(["tune"].into_iter().chain(options.split_whitespace())).map(|line| line.tune)
+        crate::parse(options)
     }
 
     /// The error of a run, and whether it printed a report before.
@@ -223,7 +215,7 @@ mod tests {
 
     #[test]
     fn help_lists_search_options() {
-        let help = Line::command().render_long_help().to_string();
+        let help = TuneArgs::augment_args(clap::Command::new("tune")).render_long_help().to_string();
         assert!(help.contains("[default: 100ms]") && !help.contains("[default: 1s]"), "{help}");
         for flag in ["--sample ", "--base-rtt ", "--target-delay ", "--control "] {
             assert!(!help.contains(flag), "{flag}");
