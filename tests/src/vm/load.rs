@@ -28,9 +28,7 @@ pub enum Mix {
 /// Results of the workers of all disks in the measured time.
 #[derive(Debug, Default)]
 pub struct LoadResult {
-    /// Bytes read.
     pub read_bytes: u64,
-    /// Bytes written.
     pub written_bytes: u64,
     /// Durations of all reads and writes, sorted.
     pub took: Vec<Duration>,

@@ -5,7 +5,6 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 
-/// Writes a value.
 pub fn write(path: &str, value: &str) -> Result<()> {
     fs::write(path, value).with_context(|| format!("{path} = {value}"))
 }

@@ -39,7 +39,6 @@ pub(crate) struct Metric {
     pub(crate) low: f64,
     /// Upper quartile of the rounds.
     pub(crate) high: f64,
-    /// Whether more is better.
     pub(crate) more_is_better: bool,
     /// Name of its reference in the same section.
     pub(crate) against: Option<String>,

@@ -7,6 +7,8 @@
 //! Inputs are time, randomness and packets; outputs are packets, verdicts and the whole state of the maps, byte for
 //! byte equal for the first two. `docs/explanation/p4.md` lists the differences of P4.
 
+#![expect(missing_docs, reason = "not an API: a name that says it all needs no comment")]
+
 pub mod frames;
 mod kernel;
 mod p4;
@@ -103,9 +105,7 @@ fn is_ce(packet: &[u8]) -> bool {
 /// Result for a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Verdict.
     pub verdict: Verdict,
-    /// Bytes.
     pub packet: Vec<u8>,
     /// `skb->mark`; 0 after XDP.
     pub mark: u32,

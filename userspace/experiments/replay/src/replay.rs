@@ -63,9 +63,7 @@ pub enum EngineKind {
 pub struct Options {
     /// A pcap or pcapng file.
     pub input: PathBuf,
-    /// Hook.
     pub hook: Hook,
-    /// Engine.
     pub engine: EngineKind,
     /// Parameters; `None` = [`default_config`]. Without `link_rate`, [`DEFAULT_LINK_RATE_BPS`] is used.
     pub config: Option<Config>,

@@ -44,7 +44,6 @@ pub enum EngineKind {
 /// Options of a trace.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Engine.
     pub engine: EngineKind,
     /// The parameters; [`config`] makes them.
     pub config: Config,

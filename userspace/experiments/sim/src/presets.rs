@@ -47,7 +47,6 @@ pub enum Preset {
 pub struct FileGroup {
     /// RoCE flows; otherwise TCP.
     pub is_roce: bool,
-    /// Settings.
     pub settings: Vec<Setting>,
     /// Lengths of messages, from its flow-size file; empty: none.
     pub sizes: Vec<SizeWeight>,
@@ -108,7 +107,6 @@ fn mean_gap_ns(sizes: &[SizeWeight], flows: u32, link_bps: u64, load_ppm: u64) -
 /// All settings of a simulation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setup {
-    /// Preset.
     pub preset: Preset,
     /// Network, time and seed; flows, control and parameters are replaced when it is built.
     pub star: Star,

@@ -24,13 +24,11 @@ use crate::star::{ClassOutcome, FlowCounters, Kind, Outcome, Samples, Series};
 /// Settings and results of one simulation.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Preset.
     pub preset: Preset,
     /// Settings, raw, with their unit in the name; groups of a file may differ.
     pub settings: Map<String, Value>,
     /// DCQCN parameters that differ from the profile, as text.
     pub parameters: Map<String, Value>,
-    /// Outcome.
     pub outcome: Outcome,
     /// Fixed point of the fluid model, where it applies.
     pub fixed_point: Option<FixedPoint>,

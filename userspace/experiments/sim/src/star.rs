@@ -91,7 +91,6 @@ pub struct Star {
 pub struct Class {
     /// Maximum queue of this class; `None`: only the shared buffer limits it.
     pub limit_bytes: Option<u64>,
-    /// Scheduling.
     pub schedule: Schedule,
     /// Priority flow control (IEEE 802.1Qbb) towards every sender of this class; `None`: off.
     pub pfc: Option<QueuePfc>,

@@ -197,7 +197,6 @@ pub(crate) enum Body {
     Write {
         /// Position in its message.
         segment: Segment,
-        /// The A bit.
         ack_request: bool,
         /// RETH, if present.
         region: Option<RemoteRegion>,

@@ -55,7 +55,6 @@ impl fmt::Display for Case {
     }
 }
 
-/// Device under test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceUnderTest {
     /// Linux, as a switch in a namespace.
@@ -70,7 +69,6 @@ pub enum DeviceUnderTest {
 /// Options of a qualification.
 #[derive(Clone, Debug)]
 pub struct QualifyConfig {
-    /// Device under test.
     pub against: DeviceUnderTest,
     /// Cases to run.
     pub cases: Vec<Case>,

@@ -18,7 +18,6 @@ const HEADER: [&str; 3] = ["t_ns", "event", "bytes"];
 pub struct Event {
     /// Time since the start of the trace.
     pub time_ns: u64,
-    /// Kind.
     pub kind: Kind,
 }
 

@@ -290,7 +290,6 @@ pub(super) fn share(text: &str) -> Result<f64, String> {
 pub enum Choice {
     /// None.
     Off,
-    /// DCQCN.
     Dcqcn,
     /// UEC's NSCC.
     Nscc,

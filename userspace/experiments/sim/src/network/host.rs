@@ -87,7 +87,6 @@ pub struct FlowCounters {
     pub bytes: u64,
     /// Packets sent, retransmissions included.
     pub sent_packets: u64,
-    /// Packets retransmitted.
     pub retransmitted_packets: u64,
     /// Packets dropped at the port.
     pub dropped_packets: u64,

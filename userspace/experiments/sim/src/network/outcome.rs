@@ -42,7 +42,6 @@ pub struct Outcome {
     pub work: Work,
 }
 
-/// One flow.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FlowOutcome {
     /// Host that sent it.
@@ -74,7 +73,6 @@ pub struct Fct {
     pub p99_ns: u64,
     /// The longest.
     pub max_ns: u64,
-    /// Mean slowdown.
     pub slowdown_mean: f64,
     /// Median slowdown.
     pub slowdown_p50: f64,
@@ -123,7 +121,6 @@ pub struct ClassOutcome {
 /// A port of a switch.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PortOutcome {
-    /// The switch.
     pub switch: String,
     /// The peer node.
     pub peer: String,
@@ -178,7 +175,6 @@ pub struct Work {
 pub struct Samples {
     /// Interval between samples.
     pub interval_ns: u64,
-    /// By switch.
     pub switches: Vec<SwitchSamples>,
     /// Pause time of hosts in each interval, summed over hosts and classes.
     pub hosts_paused_ns: Vec<u64>,

@@ -23,7 +23,6 @@ pub(crate) const MAX_FLOW_BYTES: u64 = 1_000_000_000_000;
 /// Maximum number of flows of one simulation, which take some 2 GB.
 pub(crate) const MAX_FLOWS: u64 = 16_000_000;
 
-/// A flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
     /// QP on which it is sent; flows of one QP are sent in the order of their starts.

@@ -43,7 +43,6 @@ pub struct Outcome {
 pub struct GroupOutcome {
     /// Name in the scenario.
     pub name: String,
-    /// Kind.
     pub kind: Kind,
     /// Traffic class, 0 to 7.
     pub class: u8,
@@ -73,7 +72,6 @@ pub enum Kind {
     Dctcp,
 }
 
-/// One flow.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FlowOutcome {
     /// Name of the group and number in it, `incast.0`.
@@ -82,7 +80,6 @@ pub struct FlowOutcome {
     pub group: u32,
     /// Payload delivered (RoCE: in order; TCP: acknowledged), per second.
     pub goodput_bps: f64,
-    /// Counters.
     pub counters: FlowCounters,
     /// Rate at the end: R_C of a RoCE flow, window over smoothed round-trip time of a TCP flow.
     pub rate_bps: u64,

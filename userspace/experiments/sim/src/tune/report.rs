@@ -15,13 +15,11 @@ use super::task::Task;
 /// A candidate or a preset, with its results.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// Name.
     pub name: String,
     /// Whether the row is a published preset.
     pub is_preset: bool,
     /// Whether the row includes `--profile` and `--set`; others are for comparison only.
     pub is_as_given: bool,
-    /// Profile.
     pub profile: String,
     /// Flags of `dcqcn-lab sim fabric` that simulate it.
     pub flags: String,
@@ -94,7 +92,6 @@ impl Row {
 /// The best candidates and the presets.
 #[derive(Clone, Debug, Serialize)]
 pub struct TuneReport {
-    /// Objective.
     pub objective: Objective,
     /// Limits of all simulations of the search together.
     pub searched_limits: Bounds,
@@ -108,7 +105,6 @@ pub struct TuneReport {
     pub simulated: usize,
     /// Whether the search was interrupted.
     pub is_interrupted: bool,
-    /// Workloads.
     pub workloads: usize,
     /// Seeds of each workload in the search, and in the second evaluation.
     pub seeds: [u64; 2],

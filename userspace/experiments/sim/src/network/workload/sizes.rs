@@ -24,7 +24,6 @@ pub struct Poisson {
     pub until_ns: u64,
     /// Class of the flows.
     pub class: u8,
-    /// Seed.
     pub seed: u64,
 }
 
