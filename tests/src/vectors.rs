@@ -116,7 +116,6 @@ pub struct Flow {
     pub addr: Ipv6Addr,
     /// The receiver's QPN.
     pub qpn: u32,
-    /// Current rate.
     pub rate_bps: u64,
     /// Target rate.
     pub target_bps: u64,

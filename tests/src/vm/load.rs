@@ -19,7 +19,6 @@ const BLOCKS: u64 = 16;
 /// Kind of access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mix {
-    /// Reads only.
     Reads,
     /// As many reads as writes, in random order.
     Half,

@@ -37,7 +37,6 @@ macro_rules! scenarios {
     };
 }
 
-/// All of them.
 pub const SCENARIOS: &[Scenario] = scenarios! {
     "verifier", 120, verifier::run, is_ci;
         "every program loads, attaches in every mode, detaches and leaves no state";

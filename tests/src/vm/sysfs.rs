@@ -9,7 +9,6 @@ pub fn write(path: &str, value: &str) -> Result<()> {
     fs::write(path, value).with_context(|| format!("{path} = {value}"))
 }
 
-/// Reads a value.
 pub fn read(path: impl AsRef<Path>) -> Result<String> {
     let path = path.as_ref();
     Ok(fs::read_to_string(path).with_context(|| path.display().to_string())?.trim().to_owned())

@@ -38,7 +38,6 @@ pub(crate) struct Change {
     pub(crate) new: f64,
     /// Ratio of now to then.
     pub(crate) ratio: f64,
-    /// Result.
     pub(crate) verdict: Verdict,
 }
 

@@ -98,7 +98,6 @@ pub(crate) struct Target {
     /// Requirement.
     pub(crate) what: String,
     pub(crate) bound: f64,
-    /// Measured value.
     pub(crate) measured: f64,
     /// Whether the value is within the bound.
     pub(crate) kept: bool,
@@ -124,7 +123,6 @@ pub(crate) struct Report {
     pub(crate) machine: Machine,
     /// Fewer rounds and cases.
     pub(crate) quick: bool,
-    /// Duration.
     pub(crate) seconds: f64,
     #[serde(rename = "figures")]
     pub(crate) metrics: Vec<Metric>,

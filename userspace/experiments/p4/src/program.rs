@@ -55,7 +55,6 @@ pub struct Table {
 /// A register or a counter array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Array {
-    /// Length.
     pub size: u64,
     /// Width of an element; 0 for counters.
     pub bits: u32,

@@ -155,7 +155,6 @@ pub struct State {
 
 /// Error of an engine; the reference engine never fails.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum Error {
     #[error(transparent)]
     Bmv2(#[from] dcqcn_p4::Error),
@@ -230,7 +229,6 @@ pub trait Engine {
     /// The counters, by [`Hook::slot`].
     fn counters(&self) -> Result<[Counters; 3], Error>;
 
-    /// All of the state.
     fn state(&self) -> Result<State, Error>;
 
     /// Runs a hook on a packet at `now_ns`; packets that the hook emits pass the egress hook immediately, as in the

@@ -77,7 +77,6 @@ pub struct Options {
 
 /// Error of a replay.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum Error {
     #[error(transparent)]
     Capture(#[from] CaptureError),

@@ -55,7 +55,6 @@ pub struct Options {
 
 /// Error of a trace.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum Error {
     #[error(transparent)]
     Input(#[from] InputError),

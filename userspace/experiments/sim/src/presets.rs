@@ -132,7 +132,6 @@ pub struct Setup {
     pub roce: GroupSetup,
     /// TCP flows, and defaults of a file's groups.
     pub tcp: GroupSetup,
-    /// Groups of a file.
     pub groups: Vec<FileGroup>,
     /// Profile of the DCQCN parameters.
     pub profile: Profile,

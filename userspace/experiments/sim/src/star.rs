@@ -101,7 +101,6 @@ pub struct Class {
 pub struct Group {
     /// Name in the outcome.
     pub name: String,
-    /// Number of flows.
     pub flows: u32,
     /// Flows per sender (sharing its link in round robin), 1 or more.
     pub flows_per_sender: u32,
@@ -273,7 +272,6 @@ struct Flow {
 }
 
 impl Group {
-    /// Number of senders.
     const fn senders(&self) -> u32 {
         self.flows.div_ceil(self.flows_per_sender)
     }

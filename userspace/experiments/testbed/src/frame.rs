@@ -186,7 +186,6 @@ pub(crate) struct Received {
     pub ce: bool,
     /// DSCP, 0 to 63.
     pub dscp: u8,
-    /// Kind.
     pub body: Body,
 }
 

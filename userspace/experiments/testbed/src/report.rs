@@ -35,7 +35,6 @@ pub struct RunReport {
     pub cpu_share: f64,
 }
 
-/// Metrics of a time window.
 #[derive(Clone, Debug, Serialize)]
 pub struct WindowMetrics {
     /// Length, s.

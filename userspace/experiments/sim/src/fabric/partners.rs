@@ -8,7 +8,6 @@ use super::{Shape, Traffic};
 use crate::knobs::SetupError;
 use crate::network::Recovery;
 
-/// A flag, and its requirement.
 type FlagRequirement = (&'static str, &'static str);
 
 const RANDOM: &str = "--workload random";

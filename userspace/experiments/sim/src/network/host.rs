@@ -80,7 +80,6 @@ pub(crate) struct Record {
     pub(crate) done_ns: u64,
 }
 
-/// Counters of a flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct FlowCounters {
     /// Payload delivered.
@@ -98,7 +97,6 @@ pub struct FlowCounters {
     pub naks: u64,
     /// Retransmission timeouts.
     pub timeouts: u64,
-    /// Messages completed.
     pub messages: u64,
 }
 

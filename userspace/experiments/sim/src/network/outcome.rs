@@ -16,7 +16,6 @@ use crate::network::workload::{Collective, Round};
 /// Number of size bands of flows.
 const BANDS: usize = 10;
 
-/// The whole outcome.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
     /// When the last flow was complete, or the time limit.
@@ -48,7 +47,6 @@ pub struct FlowOutcome {
     pub src: u32,
     /// Host that received it.
     pub dst: u32,
-    /// Length.
     pub bytes: u64,
     /// When it could start; `None`: never.
     pub start_ns: Option<u64>,
@@ -191,14 +189,12 @@ pub struct SwitchSamples {
     pub paused_ns: Vec<u64>,
 }
 
-/// A completed collective.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CollectiveOutcome {
     /// Operation.
     pub collective: Collective,
     /// Buffer size in bytes.
     pub bytes: u64,
-    /// Number of ranks.
     pub ranks: u32,
     /// When the last rank was ready for it.
     pub start_ns: u64,
@@ -215,7 +211,6 @@ pub struct CollectiveOutcome {
 /// CNPs for marks within a window, sent at its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct WindowEndOutcome {
-    /// Number of CNPs.
     pub cnps: u64,
     /// Median delay after the end of the window.
     pub late_p50_ns: u64,

@@ -263,12 +263,10 @@ pub enum Balance {
 /// A fault, or a recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Time.
     pub at_ns: u64,
     pub kind: FaultKind,
 }
 
-/// Kind of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
     /// A link fails, by its number in the topology: packets on it are lost.
@@ -287,7 +285,6 @@ pub enum FaultKind {
 
 /// Reason why a scenario cannot run or did not finish.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum SimError {
     #[error(transparent)]
     Range(#[from] OutOfRange),

@@ -7,7 +7,6 @@ use serde::Serialize;
 use crate::network::Fct;
 pub use crate::network::{Depth, FlowCounters};
 
-/// The whole outcome.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
     /// Simulated time.
@@ -46,7 +45,6 @@ pub struct GroupOutcome {
     pub kind: Kind,
     /// Traffic class, 0 to 7.
     pub class: u8,
-    /// Number of flows.
     pub flows: u32,
     /// Payload delivered, per second.
     pub goodput_bps: f64,
@@ -90,7 +88,6 @@ pub struct FlowOutcome {
 /// Completion times of messages of one length.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct FctOfSize {
-    /// Length.
     pub bytes: u64,
     /// Completion times, from a message's being ready at the sender to its acknowledgement there; `None`: none
     /// completed.

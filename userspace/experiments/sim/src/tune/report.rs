@@ -97,7 +97,6 @@ pub struct TuneReport {
     pub searched_limits: Bounds,
     /// Limits of the second evaluation, which has other seeds; `None`: interrupted before.
     pub checked_limits: Option<Bounds>,
-    /// Seed of the search.
     pub search_seed: u64,
     /// Requested candidates.
     pub budget: usize,

@@ -18,7 +18,6 @@ const DURATION_NS: u64 = 100_000_000;
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Search")]
 pub struct Task {
-    #[expect(missing_docs, reason = "clap would show it")]
     #[command(flatten)]
     pub setup: FabricSetup,
     /// Further workload: flags on top of the others, as workload=incast:16,size=500KB. May be repeated.
@@ -30,7 +29,6 @@ pub struct Task {
     /// Metric of slowdown to minimise.
     #[arg(long, value_name = "METRIC", value_enum, default_value_t = Objective::P99)]
     pub objective: Objective,
-    #[expect(missing_docs, reason = "clap would show it")]
     #[command(flatten)]
     pub limits: Limits,
     /// Number of seeds per workload in the search, starting at --seed.

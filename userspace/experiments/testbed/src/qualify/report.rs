@@ -55,7 +55,6 @@ impl Check {
     }
 }
 
-/// Duration of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct CaseDuration {
     pub case: Case,
@@ -63,14 +62,12 @@ pub struct CaseDuration {
     pub seconds: f64,
 }
 
-/// All results.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct QualifyReport {
     /// Device under test.
     pub against: String,
     /// Checks, in order.
     pub checks: Vec<Check>,
-    /// Durations of the cases.
     pub cases: Vec<CaseDuration>,
 }
 

@@ -14,7 +14,6 @@ pub struct Sizes {
 /// Flows at random times between random hosts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Poisson {
-    /// Number of hosts.
     pub hosts: u32,
     /// Rate of a host's link.
     pub rate_bps: u64,
