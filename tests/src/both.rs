@@ -115,7 +115,6 @@ impl Both {
     }
 }
 
-/// A counter of a hook.
 pub fn count(state: &State, hook: Hook, stat: Stat) -> u64 {
     state.counters[hook.slot()].stat[stat as usize]
 }

@@ -58,7 +58,6 @@ impl Browser {
         available
     }
 
-    /// Starts it.
     pub fn start() -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let pipe = |name: &str| -> Result<File> {

@@ -81,7 +81,6 @@ impl FleetFixture {
         Ok(())
     }
 
-    /// Kills the agent of a host.
     pub fn kill_agent(&mut self, host: &str) -> Result<()> {
         self.agents.remove(host).with_context(|| format!("no agent on {host}"))?.kill()
     }
@@ -199,7 +198,6 @@ impl FleetFixture {
     }
 }
 
-/// Number of reporting hosts in a status.
 pub fn reporting_hosts(status: &Value) -> usize {
     let hosts = status["hosts"].as_array().map(Vec::as_slice).unwrap_or_default();
     hosts.iter().filter(|host| host["is_there"] == true).count()

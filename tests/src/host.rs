@@ -107,7 +107,6 @@ impl Host {
         self.attach_as(&request(iface, role, changes)?)
     }
 
-    /// Attaches.
     pub fn attach_as(&self, request: &Request) -> Result<Info> {
         Ok(self.run(|| attach::attach(request))??)
     }

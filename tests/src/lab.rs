@@ -14,7 +14,6 @@ use crate::host::Host;
 
 /// A host with the veth pair `a0`, `b0`, and a directory with the audit log; removed at the end of its test.
 pub struct Lab {
-    /// The host.
     pub host: Host,
     directory: TempDir,
 }

@@ -1,5 +1,7 @@
 //! Helpers for the tests.
 
+#![expect(missing_docs, reason = "not an API: a name that says it all needs no comment")]
+
 pub mod both;
 pub mod bpf;
 pub mod browser;

@@ -5,7 +5,6 @@ use std::path::Path;
 pub use dcqcn_frames::{CNP_TOS, Roce, cm, mac, req, seal, set_ecn, v4, v6};
 use dcqcn_replay::replay::Capture;
 
-/// All opcodes.
 pub const OPCODES: std::ops::RangeInclusive<u8> = 0..=255;
 
 /// The frames of a capture in `tests/captures`, with their times in ns since the first.

@@ -22,7 +22,6 @@ const QUANTA: u16 = 2_000;
 /// Duration of that pause.
 pub const PAUSE: Duration = Duration::from_millis(1_024);
 
-/// Observations.
 #[derive(Clone, Copy, Debug)]
 pub struct PauseObservations {
     /// Time from the pause until the paused packet arrived.

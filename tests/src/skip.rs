@@ -39,16 +39,24 @@ macro_rules! require_installed {
     };
 }
 
-/// Whether a test that needs root and BMv2 can run; prints the reason if not.
-pub fn has_bmv2(test: &str) -> Result<bool> {
-    if !runnable(test, &[])? {
-        return Ok(false);
-    }
+/// Ends a test that needs root, BMv2 and these qdiscs if it cannot run.
+#[macro_export]
+macro_rules! require_bmv2 {
+    ($test:expr $(, $qdisc:literal)*) => {
+        $crate::require!($test $(, $qdisc)*);
+        if !$crate::skip::has_bmv2($test) {
+            return Ok(());
+        }
+    };
+}
+
+/// Whether BMv2 is installed; prints a message if not.
+pub fn has_bmv2(test: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let missing = |tool: &&str| !std::env::split_paths(&path).any(|directory| directory.join(tool).is_file());
     if let Some(tool) = ["simple_switch", "simple_switch_CLI"].into_iter().find(missing) {
         eprintln!("SKIPPED {test}: no {tool} on PATH (the p4lang package p4lang-bmv2 has it)");
-        return Ok(false);
+        return false;
     }
-    Ok(true)
+    true
 }

@@ -42,7 +42,6 @@ pub struct Vector {
     pub paces: bool,
     /// Bytes of a packet where queues are counted in packets. All thresholds are multiples of it.
     pub packet_bytes: u64,
-    /// Pairs.
     pub pairs: Vec<Other>,
     /// The packets, in order.
     pub steps: Vec<Step>,
@@ -97,7 +96,6 @@ pub struct Step {
     pub flow: Option<Flow>,
 }
 
-/// Output.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Output {
@@ -118,7 +116,6 @@ pub struct Flow {
     pub addr: Ipv6Addr,
     /// The receiver's QPN.
     pub qpn: u32,
-    /// Current rate.
     pub rate_bps: u64,
     /// Target rate.
     pub target_bps: u64,

@@ -9,7 +9,7 @@ use aya::programs::{SchedClassifier, TestRun as _};
 use aya::{Ebpf, TestRunOptions};
 use dcqcn_common::flow::{RpHot, RpSet};
 use dcqcn_common::layout::{Mode, WAYS};
-use dcqcn_common::params::{Config, PACER_FQ, Params, Port};
+use dcqcn_common::params::{Config, PACER_FQ, Params, Port, Scalars};
 use dcqcn_common::stats::Stat;
 use dcqcn_loader::dataplane::{self, Maps, PROGRAMS, Programs, Sizes};
 use dcqcn_replay::Hook;
@@ -22,11 +22,14 @@ const REPEAT: u32 = 20_000;
 const CALLS: u32 = 20;
 
 /// The egress program, and its maps with room for one set of each table.
-fn load(config: &Config) -> Result<(Ebpf, Maps)> {
+fn load(link_rate_bps: u64, change: impl FnOnce(&mut Scalars)) -> Result<(Ebpf, Maps)> {
+    let mut config = Config::DEFAULT;
+    config.scalars.link_rate_bps = link_rate_bps;
+    change(&mut config.scalars);
     let sizes = Sizes { rp_flows: 8, np_flows: 8 };
     let mut ebpf = dataplane::load(Programs::Plain, sizes, Mode::Host, None, &PROGRAMS[2..])?;
     let mut maps = Maps::take(&mut ebpf)?;
-    maps.set_params(&Params::new(config, Port::new(LO, sizes.rp_sets(), sizes.np_sets()))?)?;
+    maps.set_params(&Params::new(&config, Port::new(LO, sizes.rp_sets(), sizes.np_sets()))?)?;
     Ok((ebpf, maps))
 }
 
@@ -37,9 +40,7 @@ fn egress(ebpf: &Ebpf) -> Result<&SchedClassifier> {
 #[test]
 fn two_cpus_count_every_packet_of_one_flow() -> Result<()> {
     require!("two_cpus_count_every_packet_of_one_flow");
-    let mut config = Config::DEFAULT;
-    config.scalars.link_rate_bps = 100_000_000_000;
-    let (ebpf, maps) = load(&config)?;
+    let (ebpf, maps) = load(100_000_000_000, |_| {})?;
     let egress = egress(&ebpf)?;
 
     let packet = Roce::default().frame();
@@ -80,9 +81,7 @@ fn two_cpus_count_every_packet_of_one_flow() -> Result<()> {
 #[test]
 fn two_cpus_count_every_packet() -> Result<()> {
     require!("two_cpus_count_every_packet");
-    let mut config = Config::DEFAULT;
-    config.scalars.link_rate_bps = 100_000_000_000;
-    let (ebpf, maps) = load(&config)?;
+    let (ebpf, maps) = load(100_000_000_000, |_| {})?;
     let egress = egress(&ebpf)?;
     let flows = WAYS as u32;
     let run = |first: u32| -> Result<()> {
@@ -123,9 +122,7 @@ fn two_cpus_never_charge_wrong_flow() -> Result<()> {
     require!("two_cpus_never_charge_wrong_flow");
     const FLOWS: u32 = WAYS as u32 + 4;
     const SHORT_CALLS: u32 = 40_000;
-    let mut config = Config::DEFAULT;
-    config.scalars.link_rate_bps = 100_000_000_000;
-    let (ebpf, maps) = load(&config)?;
+    let (ebpf, maps) = load(100_000_000_000, |_| {})?;
     let egress = egress(&ebpf)?;
     let packet = |flow: u32| {
         let payload = 64 * (1 + flow % FLOWS) as usize;
@@ -166,11 +163,10 @@ fn two_cpus_never_charge_wrong_flow() -> Result<()> {
 #[test]
 fn contended_packet_leaves_after_queued() -> Result<()> {
     require!("contended_packet_leaves_after_queued");
-    let mut config = Config::DEFAULT;
-    let scalars = &mut config.scalars;
-    (scalars.link_rate_bps, scalars.rpg_min_rate_bps) = (1_000_000, 1_000_000);
-    (scalars.pacer, scalars.pacing_credit_ns) = (PACER_FQ, 0);
-    let (ebpf, maps) = load(&config)?;
+    let (ebpf, maps) = load(1_000_000, |scalars| {
+        scalars.rpg_min_rate_bps = 1_000_000;
+        (scalars.pacer, scalars.pacing_credit_ns) = (PACER_FQ, 0);
+    })?;
     let egress = egress(&ebpf)?;
     let mut sets = rp_sets(egress)?;
 

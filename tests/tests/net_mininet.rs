@@ -8,8 +8,8 @@ use anyhow::{Context as _, Result, ensure};
 use dcqcn_netlink::Netns;
 use dcqcn_netlink::netns::Temporary;
 use dcqcn_tests::command::{binary, dcqcn_lab, lab_binary, output_of, words};
+use dcqcn_tests::require_bmv2;
 use dcqcn_tests::retry::while_busy;
-use dcqcn_tests::skip::has_bmv2;
 
 /// Debian's Python, for which mininet is installed.
 const PYTHON: &str = "/usr/bin/python3";
@@ -112,9 +112,7 @@ fn run(script: &str, arguments: &str) -> Result<()> {
 #[test]
 fn incast_in_plain_namespaces() -> Result<()> {
     let test = "incast_in_plain_namespaces";
-    if !has_bmv2(test)? {
-        return Ok(());
-    }
+    require_bmv2!(test);
     for (program, argument) in [(PYTHON, "--version"), ("ip", "-Version"), ("ping", "-V")] {
         if !succeeds(program, &[argument]) {
             eprintln!("SKIPPED {test}: there is no {program}");
@@ -127,9 +125,7 @@ fn incast_in_plain_namespaces() -> Result<()> {
 #[test]
 fn incast_in_mininet() -> Result<()> {
     let test = "incast_in_mininet";
-    if !has_bmv2(test)? {
-        return Ok(());
-    }
+    require_bmv2!(test);
     if !succeeds(PYTHON, &["-c", "import mininet.net"]) {
         eprintln!("SKIPPED {test}: Debian's package mininet is not installed");
         return Ok(());

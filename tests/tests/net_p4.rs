@@ -12,8 +12,8 @@ use dcqcn_netlink::{Netlink, Netns};
 use dcqcn_p4::Process;
 use dcqcn_p4::program::JSON;
 use dcqcn_tests::command::{dcqcn_lab, output_of};
+use dcqcn_tests::require_bmv2;
 use dcqcn_tests::retry::while_busy;
-use dcqcn_tests::skip::{has_bmv2, runnable};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -236,10 +236,7 @@ impl Bench {
 
 #[test]
 fn switch_configured_tuned_and_read() -> Result<()> {
-    let test = "switch_configured_tuned_and_read";
-    if !has_bmv2(test)? {
-        return Ok(());
-    }
+    require_bmv2!("switch_configured_tuned_and_read");
     let mut bench = Bench::new("p4")?;
     // There is no state, or another namespace's of the same number: both errors have advice.
     let refused = bench.expect_error("p4 set rpg_gd=12")?;
@@ -288,10 +285,7 @@ fn switch_configured_tuned_and_read() -> Result<()> {
 /// The output of `commands` equals the effect of `push`: a push after it changes nothing.
 #[test]
 fn printed_commands_equal_push() -> Result<()> {
-    let test = "printed_commands_equal_push";
-    if !has_bmv2(test)? {
-        return Ok(());
-    }
+    require_bmv2!("printed_commands_equal_push");
     let bench = Bench::new("p4c")?;
     let commands = bench.ok("p4 commands --config switch.toml")?;
     bench.configure_externally(&commands)?;
@@ -303,10 +297,7 @@ fn printed_commands_equal_push() -> Result<()> {
 /// Without marking, which is random, the P4 program equals the reference to the nanosecond.
 #[test]
 fn capture_replay_equals_reference() -> Result<()> {
-    let test = "capture_replay_equals_reference";
-    if !has_bmv2(test)? {
-        return Ok(());
-    }
+    require_bmv2!("capture_replay_equals_reference");
     let capture = Path::new(env!("CARGO_MANIFEST_DIR")).join("captures/rc_write.pcap");
     for hook in ["egress", "ingress", "xdp"] {
         let lines = |engine: &str| -> Result<String> {
@@ -325,10 +316,7 @@ fn capture_replay_equals_reference() -> Result<()> {
 
 #[test]
 fn bmv2_incast_controlled_at_host_or_switch() -> Result<()> {
-    let test = "bmv2_incast_controlled_at_host_or_switch";
-    if !has_bmv2(test)? || !runnable(test, &["tbf"])? {
-        return Ok(());
-    }
+    require_bmv2!("bmv2_incast_controlled_at_host_or_switch", "tbf");
     while_busy(3, || incast("host", "both"))?;
     while_busy(3, || incast("switch", "on"))
 }

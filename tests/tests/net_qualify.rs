@@ -128,12 +128,9 @@ fn unusable_ports_reported() -> Result<()> {
     require!("unusable_ports_reported", "tbf");
     let (machine, other) = (Host::new("unusable", "machine")?, Host::new("unusable", "other")?);
     join((&machine, "e1", 1), (&other, "p1", 2), 1_500)?;
-    for (ports, names) in [
-        ("e1,e1", "--against lists e1 twice"),
-        ("e1,e9", "e9"),
-        ("lo,e1", "lo is not an Ethernet port"),
-        ("e1,lo", "lo is not an Ethernet port"),
-    ] {
+    for (ports, names) in
+        [("e1,e9", "e9"), ("lo,e1", "lo is not an Ethernet port"), ("e1,lo", "lo is not an Ethernet port")]
+    {
         let mut command = dcqcn_lab(&format!("qualify --against {ports}"))?;
         let output = machine.run(move || command.output())??;
         let message = String::from_utf8_lossy(&output.stderr);

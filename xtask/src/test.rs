@@ -65,15 +65,6 @@ impl Ring {
         let is_real = |ring: &Self| matches!(ring, Self::Kernel | Self::Net);
         if rings.iter().any(is_real) { Requirement::All } else { Requirement::Little }
     }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Unit => "unit",
-            Self::Kernel => "kernel",
-            Self::Net => "net",
-            Self::Vm => "vm",
-        }
-    }
 }
 
 /// Builds everything and runs the requested rings.
@@ -117,7 +108,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         OF_FLEET.iter().chain([&build::FLEET.1]).for_each(|name| tally.not_started(name, why));
     }
     for ring in rings {
-        header(format_args!("ring {}", ring.name()));
+        header(format_args!("ring {ring:?}").to_string().to_lowercase());
         if ring == Ring::Vm {
             let mut command = build::tool(workspace, build::VM)?;
             command.arg("test").args(&args.harness);

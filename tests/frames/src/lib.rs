@@ -1,5 +1,7 @@
 //! RoCEv2 frames for tests: Ethernet, tags, IP, UDP, BTH, extension headers, payload, ICRC.
 
+#![expect(missing_docs, reason = "not an API: a name that says it all needs no comment")]
+
 use dcqcn_common::wire::bth::{Bth, BthRepr, Opcode};
 use dcqcn_common::wire::cm::{CmMessage, GSI_QPN, Mad, Req};
 use dcqcn_common::wire::ecn::{self, Ecn};
@@ -31,13 +33,11 @@ pub struct Roce {
     pub dscp: u8,
     /// ECN field.
     pub ecn: Ecn,
-    /// Opcode.
     pub opcode: Opcode,
     /// Receiver's QPN.
     pub dest_qpn: u32,
     /// Sender's QPN, in the DETH of a datagram.
     pub source_qpn: u32,
-    /// PSN.
     pub psn: u32,
     /// Bytes after the extension headers.
     pub payload: usize,

@@ -4,7 +4,6 @@ use anyhow::{Context as _, Result, ensure};
 use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::ecn::Ecn;
 
-/// Opcode of a CNP.
 pub const CNP: u8 = Opcode::CNP.0;
 /// Opcode of an ACK or NAK.
 const ACKNOWLEDGE: u8 = Opcode::RC_ACKNOWLEDGE.0;

@@ -30,9 +30,7 @@ const TIMEOUT: Duration = Duration::from_secs(180);
 /// Results of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CompletedIo {
-    /// Read, bit/s.
     pub read_bps: f64,
-    /// Written, bit/s.
     pub written_bps: f64,
     /// Completion times of reads, or of writes if nothing is read, ms.
     pub p50_ms: f64,

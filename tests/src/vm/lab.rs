@@ -124,7 +124,6 @@ impl Lab {
         }
     }
 
-    /// A host's address.
     pub fn address(&self, host: u8) -> IpAddr {
         if self.options.ipv6 { Ipv6Addr::from(v6(host)).into() } else { Ipv4Addr::from(v4(host)).into() }
     }

@@ -19,7 +19,6 @@ const BLOCKS: u64 = 16;
 /// Kind of access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mix {
-    /// Reads only.
     Reads,
     /// As many reads as writes, in random order.
     Half,
@@ -28,9 +27,7 @@ pub enum Mix {
 /// Results of the workers of all disks in the measured time.
 #[derive(Debug, Default)]
 pub struct LoadResult {
-    /// Bytes read.
     pub read_bytes: u64,
-    /// Bytes written.
     pub written_bytes: u64,
     /// Durations of all reads and writes, sorted.
     pub took: Vec<Duration>,

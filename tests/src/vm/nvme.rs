@@ -19,7 +19,6 @@ use super::sysfs;
 pub enum Transport {
     /// RDMA over soft-RoCE.
     Rdma,
-    /// TCP.
     Tcp,
 }
 

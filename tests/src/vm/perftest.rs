@@ -52,7 +52,6 @@ pub struct Flow {
     pub seconds: u32,
     /// Seconds at start and end that are not measured.
     pub margin_s: u32,
-    /// Bytes of a message.
     pub message_bytes: u32,
     /// Messages in flight.
     pub depth: u32,
@@ -178,7 +177,6 @@ pub struct Traffic {
     seconds: u32,
 }
 
-/// Result.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// Payload, bits per second; `None` if a QP broke.

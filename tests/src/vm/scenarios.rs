@@ -37,7 +37,6 @@ macro_rules! scenarios {
     };
 }
 
-/// All of them.
 pub const SCENARIOS: &[Scenario] = scenarios! {
     "verifier", 120, verifier::run, is_ci;
         "every program loads, attaches in every mode, detaches and leaves no state";
@@ -95,7 +94,7 @@ pub const SCENARIOS: &[Scenario] = scenarios! {
         "the commands of docs/how-to/fix-storage.md, while two disks are read next to a backup";
     "killed", 1_500, killed::run;
         "attach, detach, set and upgrade killed at each step, on this kernel's own hooks";
-    "beside", 400, coexistence::run;
+    "coexistence", 400, coexistence::run;
         "queues, shapers, bonds and programs of other applications on an interface are preserved";
     "interrupt", 700, interrupt::run;
         "a mounted NVMe-oF disk and perftest survive each accepted attach and detach";

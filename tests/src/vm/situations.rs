@@ -18,7 +18,6 @@ use super::hosts::{Counts, Hosts};
 use super::perftest::{self, Outcome};
 use super::report::Report;
 
-/// A situation.
 pub struct Situation {
     /// Name on the command line.
     pub name: &'static str,

@@ -5,12 +5,10 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 
-/// Writes a value.
 pub fn write(path: &str, value: &str) -> Result<()> {
     fs::write(path, value).with_context(|| format!("{path} = {value}"))
 }
 
-/// Reads a value.
 pub fn read(path: impl AsRef<Path>) -> Result<String> {
     let path = path.as_ref();
     Ok(fs::read_to_string(path).with_context(|| path.display().to_string())?.trim().to_owned())

@@ -30,7 +30,6 @@ const PAIRS_PER_SECOND: f64 = 1_000.0;
 /// The first made-up QPN.
 const FIRST_FORGED_QPN: u32 = 0x10_0000;
 
-/// All of them.
 pub(crate) const ATTACKS: &[Attack] = &[
     Attack {
         who: PROCESS,

@@ -1,5 +1,6 @@
 //! Detection of regressions: compared with an earlier run, and with bounds for every machine.
 
+use clap::ValueEnum as _;
 use serde::Serialize;
 
 use crate::report::{Metric, Report, Section};
@@ -37,7 +38,6 @@ pub(crate) struct Change {
     pub(crate) new: f64,
     /// Ratio of now to then.
     pub(crate) ratio: f64,
-    /// Result.
     pub(crate) verdict: Verdict,
 }
 
@@ -109,7 +109,7 @@ pub(crate) fn doubtful(changes: &[Change]) -> Vec<Section> {
     let is_doubtful = |section: &Section| {
         changes.iter().any(|change| change.section == *section && change.verdict != Verdict::Kept)
     };
-    Section::ALL.into_iter().filter(is_doubtful).collect()
+    Section::value_variants().iter().copied().filter(is_doubtful).collect()
 }
 
 /// Metrics checked by a test, relative to their references: the largest of ten quick runs, with a bound of [`SLACK`]

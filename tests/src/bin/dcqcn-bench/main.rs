@@ -20,7 +20,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
-use clap::Parser;
+use clap::{Parser, ValueEnum as _};
 use dcqcn_tests::bpf::LO;
 
 use crate::gate::Verdict;
@@ -100,8 +100,8 @@ fn run(args: &Args) -> Result<ExitCode> {
         );
     }
     let selected: Vec<Section> = match args.only.as_slice() {
-        [] => Section::ALL.to_vec(),
-        only => Section::ALL.into_iter().filter(|section| only.contains(section)).collect(),
+        [] => Section::value_variants().to_vec(),
+        only => Section::value_variants().iter().copied().filter(|section| only.contains(section)).collect(),
     };
     let report = measure(&selected, args.quick)?;
     let json = serde_json::to_string_pretty(&report)?;

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// Time of a 4 KB packet at 100 Gbit/s, ns.
 pub(crate) const BUDGET_NS: f64 = 327.0;
 
-/// The parts of a run.
+/// The parts of a run, in the order of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Section {
@@ -27,34 +27,6 @@ pub(crate) enum Section {
     Control,
 }
 
-impl Section {
-    /// All sections, in the order of the report.
-    pub(crate) const ALL: [Self; 8] = [
-        Self::Packets,
-        Self::Growth,
-        Self::Cpus,
-        Self::Programs,
-        Self::Links,
-        Self::Tcp,
-        Self::Live,
-        Self::Control,
-    ];
-
-    /// Name in files and on the command line.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Packets => "packets",
-            Self::Growth => "growth",
-            Self::Cpus => "cpus",
-            Self::Programs => "programs",
-            Self::Links => "links",
-            Self::Tcp => "tcp",
-            Self::Live => "live",
-            Self::Control => "control",
-        }
-    }
-}
-
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Metric {
     pub(crate) section: Section,
@@ -67,7 +39,6 @@ pub(crate) struct Metric {
     pub(crate) low: f64,
     /// Upper quartile of the rounds.
     pub(crate) high: f64,
-    /// Whether more is better.
     pub(crate) more_is_better: bool,
     /// Name of its reference in the same section.
     pub(crate) against: Option<String>,
@@ -127,7 +98,6 @@ pub(crate) struct Target {
     /// Requirement.
     pub(crate) what: String,
     pub(crate) bound: f64,
-    /// Measured value.
     pub(crate) measured: f64,
     /// Whether the value is within the bound.
     pub(crate) kept: bool,
@@ -153,7 +123,6 @@ pub(crate) struct Report {
     pub(crate) machine: Machine,
     /// Fewer rounds and cases.
     pub(crate) quick: bool,
-    /// Duration.
     pub(crate) seconds: f64,
     #[serde(rename = "figures")]
     pub(crate) metrics: Vec<Metric>,

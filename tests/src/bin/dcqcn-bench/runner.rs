@@ -33,7 +33,6 @@ pub(crate) fn cpu_time() -> Result<Duration> {
 /// One packet with its metadata.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Input {
-    /// Bytes of the packet.
     pub(crate) packet: Vec<u8>,
     /// `skb->mark`; TC only.
     pub(crate) mark: u32,
@@ -166,7 +165,6 @@ impl Instance {
         Ok(())
     }
 
-    /// A counter of a hook.
     pub(crate) fn count(&self, hook: Hook, stat: Stat) -> Result<u64> {
         Ok(self.maps.counters()?[hook.slot()].stat[stat as usize])
     }

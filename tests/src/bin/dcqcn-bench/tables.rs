@@ -4,6 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
+use clap::ValueEnum as _;
+use dcqcn_params::word;
 use dcqcn_support::plot::{COLOURS, Chart, Curve, Line, Marks, write};
 use dcqcn_support::render::Table;
 
@@ -79,14 +81,14 @@ pub(crate) fn targets(report: &Report) -> Vec<Target> {
 /// Everything, as text.
 pub(crate) fn text(report: &Report) -> String {
     let mut text = String::new();
-    for section in Section::ALL {
+    for &section in Section::value_variants() {
         let metrics: Vec<&Metric> =
             report.metrics.iter().filter(|metric| metric.section == section).collect();
         if metrics.is_empty() {
             continue;
         }
         let mut table = Table::new(&[
-            &section.name().to_uppercase(),
+            &word(&section).to_uppercase(),
             ">MEDIAN",
             "UNIT",
             ">QUARTILES",
@@ -142,7 +144,7 @@ pub(crate) fn pages(report: &Report, directory: &Path) -> Result<()> {
         targets += &line(&[what, &digits(*bound), &digits(*measured), kept]);
     }
     write_page("targets", targets)?;
-    for section in Section::ALL {
+    for &section in Section::value_variants() {
         let with_budget = section == Section::Packets;
         let mut heading = vec!["what", "median", "unit", "quartiles", "ratio", "to"];
         heading.extend(with_budget.then_some("of 327 ns"));
@@ -152,7 +154,7 @@ pub(crate) fn pages(report: &Report, directory: &Path) -> Result<()> {
             let shown = if with_budget { cells.len() } else { cells.len() - 1 };
             table += &line(&cells.iter().take(shown).map(String::as_str).collect::<Vec<_>>());
         }
-        write_page(section.name(), table)?;
+        write_page(&word(&section), table)?;
     }
     plot(report, &directory.join("performance-qps.svg"))
 }

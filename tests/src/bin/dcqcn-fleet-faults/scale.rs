@@ -81,7 +81,6 @@ impl Fleet {
 struct Used {
     etcd_cpu_s: f64,
     etcd_rss_mb: f64,
-    /// Completed requests.
     requests: f64,
     /// Size of the largest member's database.
     database_mb: f64,

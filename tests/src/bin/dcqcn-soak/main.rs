@@ -135,7 +135,6 @@ fn run(args: &Args) -> Result<bool> {
     Ok(left == 0 && soak.is_clean())
 }
 
-/// Results so far.
 struct Soak {
     seed: u64,
     began: Instant,

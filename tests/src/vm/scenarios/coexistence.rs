@@ -30,7 +30,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
         sh(&format!("modprobe {module}"))?;
     }
     report.columns(&["there before", "attached", "afterwards"]);
-    let lab = Lab::new("beside")?;
+    let lab = Lab::new("coexistence")?;
     our_programs_first(report, &lab)?;
     queues(report, &lab)?;
     classes(report, &lab)?;

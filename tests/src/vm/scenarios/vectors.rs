@@ -7,7 +7,6 @@ use anyhow::{Context as _, Result};
 use super::super::report::Report;
 use crate::vectors;
 
-/// The vectors, in the shared directory.
 const DIRECTORY: &str = "/share/vectors";
 
 pub(super) fn run(report: &mut Report) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::{bail, ensure};
+use anyhow::{anyhow, bail, ensure};
 use clap::Args;
 use dcqcn_sim::fabric::{
     Changed, FabricReport, FabricSetup, FabricSweep, PLOT_SAMPLE_NS, refuse_without_effect, write_flows,
@@ -78,19 +78,19 @@ impl FabricArgs {
         let setups = self.setups()?;
         let changes = setups.iter().flat_map(|(_, setup)| &setup.changes);
         let keys: Vec<String> = changes.map(|change| change.key.to_string()).collect();
-        refuse_unread(keys.iter().map(String::as_str)).map_err(WrongUsage)?;
-        refuse_without_effect(&setups.iter().map(|(_, setup)| setup).collect::<Vec<_>>())
-            .map_err(WrongUsage)?;
-        ensure!(
-            setups.len() == 1 || self.plot.is_none(),
-            "--plot draws one run and this sweep has {}: omit --plot or --sweep",
-            setups.len()
-        );
-        ensure!(
-            setups.len() == 1 || self.csv.is_none(),
-            "--csv writes the flows of one run and this sweep has {}: omit --csv or --sweep",
-            setups.len()
-        );
+        refuse_unread(keys.iter().map(String::as_str))?;
+        refuse_without_effect(&setups.iter().map(|(_, setup)| setup).collect::<Vec<_>>())?;
+        for (path, flag, shows) in
+            [(&self.plot, "--plot", "draws"), (&self.csv, "--csv", "writes the flows of")]
+        {
+            let count = setups.len();
+            ensure!(
+                count == 1 || path.is_none(),
+                WrongUsage(anyhow!(
+                    "{flag} {shows} one run and this sweep has {count}: omit {flag} or --sweep"
+                ))
+            );
+        }
         let mut scenarios =
             setups.iter().map(|(_, setup)| setup.scenario()).collect::<anyhow::Result<Vec<_>>>()?;
         if self.plot.is_some() {

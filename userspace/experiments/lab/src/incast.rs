@@ -155,19 +155,11 @@ impl IncastArgs {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: IncastArgs,
-    }
+    use crate::parse;
 
     fn config(options: &str) -> IncastConfig {
-        let line = ["incast"].into_iter().chain(options.split_whitespace());
-        Line::try_parse_from(line).unwrap().args.config()
+        parse::<IncastArgs>(options).unwrap().config()
     }
 
     #[test]
@@ -192,7 +184,7 @@ mod tests {
             ("--tcp=65", "65 is not in 0..=64"),
             ("--message=100GB", "too large: the limit is 1GB"),
         ] {
-            let refused = Line::try_parse_from(["incast", flag]).err().unwrap();
+            let refused = parse::<IncastArgs>(flag).err().unwrap();
             assert_eq!(refused.exit_code(), 2);
             assert!(refused.to_string().contains(expected), "{refused}");
         }

@@ -15,6 +15,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use clap_complete::CompleteEnv;
+use dcqcn_sim::knobs::SetupError;
 use dcqcn_sim::network::SimError;
 use dcqcn_support::cli::{GenerateCommand, Output, log_to_stderr};
 
@@ -97,8 +98,18 @@ fn exit_code(error: &anyhow::Error) -> Option<(u8, bool)> {
     if error.is::<qualify::NotQualified>() {
         return Some((FAILED, true));
     }
-    let is_usage = error.is::<WrongUsage>() || matches!(error.downcast_ref(), Some(SimError::Range(_)));
+    let is_usage = error.is::<WrongUsage>()
+        || error.is::<SetupError>()
+        || matches!(error.downcast_ref(), Some(SimError::Range(_)));
     is_usage.then_some((WRONG_USAGE, false))
+}
+
+/// The options of a subcommand, from a command line without its name.
+#[cfg(test)]
+fn parse<A: clap::Args>(options: &str) -> Result<A, clap::Error> {
+    let command = A::augment_args(clap::Command::new("lab"));
+    let words = ["lab"].into_iter().chain(options.split_whitespace());
+    A::from_arg_matches(&command.try_get_matches_from(words)?)
 }
 
 #[cfg(test)]

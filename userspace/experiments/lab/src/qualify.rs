@@ -102,9 +102,10 @@ impl QualifyArgs {
             buffer_bytes: self.buffer.unwrap_or(default.buffer_bytes),
             ..default
         };
-        incast.validate().map_err(WrongUsage)?;
         let (rounds, settings) = (self.rounds, self.settings.read()?);
-        Ok(QualifyConfig { against, cases, incast, rounds, quiet: false, settings })
+        let config = QualifyConfig { against, cases, incast, rounds, quiet: false, settings };
+        config.validate().map_err(WrongUsage)?;
+        Ok(config)
     }
 
     pub(crate) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
@@ -132,19 +133,11 @@ impl QualifyArgs {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: QualifyArgs,
-    }
+    use crate::parse;
 
     fn config(options: &str) -> QualifyConfig {
-        let line = ["qualify"].into_iter().chain(options.split_whitespace());
-        Line::try_parse_from(line).unwrap().args.config().unwrap()
+        parse::<QualifyArgs>(options).unwrap().config().unwrap()
     }
 
     #[test]
@@ -158,7 +151,7 @@ mod tests {
     fn against_ports_parsed() {
         let ports = ["eth1".to_owned(), "eth2".to_owned()];
         assert_eq!(config("--against eth1,eth2").against, DeviceUnderTest::Ports(ports.to_vec()));
-        assert!(Line::try_parse_from(["qualify", "--against", "a,b", "--switch", "bmv2"]).is_err());
-        assert!(Line::try_parse_from(["qualify", "--senders", "0"]).is_err());
+        assert!(parse::<QualifyArgs>("--against a,b --switch bmv2").is_err());
+        assert!(parse::<QualifyArgs>("--senders 0").is_err());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use clap::{Arg, ArgMatches, Args, FromArgMatches, Subcommand, ValueEnum};
 use dcqcn_params::{Assignment, Profile};
 use dcqcn_sim::knobs::{Knob, ROCE_KNOBS, SHORTHANDS};
@@ -222,7 +222,7 @@ impl<const PRESET: usize> RunArgs<PRESET> {
         let axes = self.axes()?;
         let keys: Vec<String> = setup.changes.iter().map(|change| change.key.to_string()).collect();
         let swept = axes.iter().filter_map(|axis| axis.settings.first()).map(|setting| &setting.key);
-        refuse_unread(keys.iter().chain(swept).map(String::as_str)).map_err(WrongUsage)?;
+        refuse_unread(keys.iter().chain(swept).map(String::as_str))?;
         let combinations = combinations(&axes)?;
         let setups: Vec<Setup> = combinations
             .iter()
@@ -230,8 +230,10 @@ impl<const PRESET: usize> RunArgs<PRESET> {
             .collect::<Result<_, _>>()?;
         ensure!(
             axes.is_empty() || self.plot.is_none(),
-            "--plot draws one run and this sweep has {}: omit --plot or --sweep (`stability`: specify --flows and --loop-delay)",
-            setups.len()
+            WrongUsage(anyhow!(
+                "--plot draws one run and this sweep has {}: omit --plot or --sweep (`stability`: specify --flows and --loop-delay)",
+                setups.len()
+            ))
         );
         let wants_series = axes.is_empty() && (self.csv.is_some() || self.plot.is_some());
         let stars: Vec<Star> =

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::path::PathBuf;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, anyhow, ensure};
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Arg, Args};
 use dcqcn_sim::presets::refuse_unread;
@@ -119,9 +119,9 @@ impl Written {
 
 impl TuneArgs {
     pub(crate) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
-        ensure!(self.task.setup.is_dcqcn(), "only DCQCN can be tuned: omit --control");
+        ensure!(self.task.setup.is_dcqcn(), WrongUsage(anyhow!("only DCQCN can be tuned: omit --control")));
         let keys: Vec<String> = self.task.setup.changes.iter().map(|change| change.key.to_string()).collect();
-        refuse_unread(keys.iter().map(String::as_str)).map_err(WrongUsage)?;
+        refuse_unread(keys.iter().map(String::as_str))?;
         let target = FleetTarget { group: self.group, labels: self.label, interface: self.interface };
         let written = self.out.map(|path| Written::begin(path, target)).transpose()?;
         let report = tune(&self.task, self.threads)?;
@@ -143,18 +143,10 @@ impl TuneArgs {
 
 #[cfg(test)]
 mod tests {
-    use clap::{CommandFactory as _, Parser};
-
     use super::*;
 
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        tune: TuneArgs,
-    }
-
     fn parse(options: &str) -> Result<TuneArgs, clap::Error> {
-        Line::try_parse_from(["tune"].into_iter().chain(options.split_whitespace())).map(|line| line.tune)
+        crate::parse(options)
     }
 
     /// The error of a run, and whether it printed a report before.
@@ -223,7 +215,7 @@ mod tests {
 
     #[test]
     fn help_lists_search_options() {
-        let help = Line::command().render_long_help().to_string();
+        let help = TuneArgs::augment_args(clap::Command::new("tune")).render_long_help().to_string();
         assert!(help.contains("[default: 100ms]") && !help.contains("[default: 1s]"), "{help}");
         for flag in ["--sample ", "--base-rtt ", "--target-delay ", "--control "] {
             assert!(!help.contains(flag), "{flag}");

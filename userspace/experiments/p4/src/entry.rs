@@ -6,7 +6,6 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 /// A value of a key or a parameter, with its text format.
 #[derive(Clone, Copy, Debug)]
 pub enum Value {
-    /// A number.
     Number(u128),
     /// An IPv4 address.
     V4(Ipv4Addr),
@@ -56,7 +55,6 @@ impl fmt::Display for Value {
 /// Match of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Match {
-    /// All bits.
     Exact(Value),
     /// A prefix of this length.
     Lpm(Value, u32),
@@ -122,12 +120,10 @@ pub enum Command {
     Mirror {
         /// Mirror session, from 1.
         session: u32,
-        /// The port.
         port: u16,
     },
     /// Sets the rate of a queue.
     QueueRate {
-        /// The port.
         port: u16,
         /// Queue of the port; `None`: all, each with this rate.
         queue: Option<u8>,
@@ -136,7 +132,6 @@ pub enum Command {
     },
     /// Sets the depth of a queue.
     QueueDepth {
-        /// The port.
         port: u16,
         /// Queue of the port; `None`: all, each with this depth.
         queue: Option<u8>,
@@ -149,7 +144,6 @@ pub enum Command {
         name: String,
         /// Index of the element.
         index: u64,
-        /// The value.
         value: u64,
     },
 }

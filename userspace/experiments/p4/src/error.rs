@@ -12,7 +12,6 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 /// An error concerning P4 or BMv2.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum Error {
     #[error("`{tool}` is not on PATH: {TOOLS}")]
     Missing { tool: &'static str },

@@ -14,7 +14,6 @@ pub const JSON: &str = include_str!("../../../../p4/build/dcqcn.json");
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MatchKind {
-    /// All bits.
     Exact,
     /// The longest prefix.
     Lpm,
@@ -38,13 +37,11 @@ pub struct KeyField {
 /// A parameter of an action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Param {
-    /// Name.
     pub name: String,
     /// Width.
     pub bits: u32,
 }
 
-/// A table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
     /// Keys, in order.
@@ -58,7 +55,6 @@ pub struct Table {
 /// A register or a counter array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Array {
-    /// Length.
     pub size: u64,
     /// Width of an element; 0 for counters.
     pub bits: u32,
@@ -67,11 +63,8 @@ pub struct Array {
 /// Control plane view of a program, by names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Program {
-    /// The tables.
     pub tables: BTreeMap<String, Table>,
-    /// The registers.
     pub registers: BTreeMap<String, Array>,
-    /// The counters.
     pub counters: BTreeMap<String, Array>,
 }
 

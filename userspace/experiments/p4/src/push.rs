@@ -10,7 +10,6 @@ use super::entry::{Command, Entry};
 use super::error::{Error, Result};
 use super::plan::Plan;
 
-/// Result of a push.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Pushed {
     /// Entries and default actions added.
@@ -26,7 +25,6 @@ pub struct Pushed {
 }
 
 impl Pushed {
-    /// Number of commands.
     pub const fn commands(&self) -> usize {
         self.written + self.modified + self.deleted + self.cells
     }

@@ -27,7 +27,6 @@ const DIRECTORY: &str = "/run/dcqcn/bmv2";
 pub struct StoredConfig {
     /// The parameters.
     pub config: Config,
-    /// The switch.
     pub switch: Switch,
 }
 

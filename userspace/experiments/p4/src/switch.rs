@@ -29,7 +29,6 @@ pub enum Depth {
     Enqueue,
 }
 
-/// A switch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Switch {
@@ -37,13 +36,11 @@ pub struct Switch {
     pub packet: Bytes,
     /// Queue depth used by the congestion point.
     pub depth: Depth,
-    /// Ports.
     pub port: Vec<Port>,
     /// Routes by IP prefix.
     pub route: Vec<Route>,
     /// Routes by Ethernet address, which precede the others.
     pub mac: Vec<MacRoute>,
-    /// QP pairs.
     pub pair: Vec<QpPair>,
 }
 
@@ -60,7 +57,6 @@ impl Default for Switch {
     }
 }
 
-/// A port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Port {
@@ -80,7 +76,6 @@ pub struct Port {
 pub struct Route {
     /// The prefix, as in `10.0.1.0/24`.
     pub to: Prefix,
-    /// The port.
     pub port: u16,
     /// Source Ethernet address.
     pub src_mac: Mac,
@@ -94,11 +89,9 @@ pub struct Route {
 pub struct MacRoute {
     /// Destination Ethernet address.
     pub address: Mac,
-    /// The port.
     pub port: u16,
 }
 
-/// A QP pair.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QpPair {

@@ -29,7 +29,6 @@ const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
 
 /// Error of a packet socket.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum Error {
     #[error("cannot {step}: {source}")]
     Socket { step: &'static str, source: io::Error },

@@ -7,6 +7,8 @@
 //! Inputs are time, randomness and packets; outputs are packets, verdicts and the whole state of the maps, byte for
 //! byte equal for the first two. `docs/explanation/p4.md` lists the differences of P4.
 
+#![expect(missing_docs, reason = "not an API: a name that says it all needs no comment")]
+
 pub mod frames;
 mod kernel;
 mod p4;
@@ -103,9 +105,7 @@ fn is_ce(packet: &[u8]) -> bool {
 /// Result for a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Verdict.
     pub verdict: Verdict,
-    /// Bytes.
     pub packet: Vec<u8>,
     /// `skb->mark`; 0 after XDP.
     pub mark: u32,
@@ -155,7 +155,6 @@ pub struct State {
 
 /// Error of an engine; the reference engine never fails.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum Error {
     #[error(transparent)]
     Bmv2(#[from] dcqcn_p4::Error),
@@ -230,7 +229,6 @@ pub trait Engine {
     /// The counters, by [`Hook::slot`].
     fn counters(&self) -> Result<[Counters; 3], Error>;
 
-    /// All of the state.
     fn state(&self) -> Result<State, Error>;
 
     /// Runs a hook on a packet at `now_ns`; packets that the hook emits pass the egress hook immediately, as in the

@@ -62,7 +62,6 @@ pub trait Target {
     /// Sets the clock of a switch without its own.
     fn set_time(&mut self, now_us: u64);
 
-    /// Sends a packet to a port.
     fn send(&mut self, port: u16, packet: &[u8]) -> Result<(), p4::Error>;
 
     /// The next packet that leaves by a port within this time.

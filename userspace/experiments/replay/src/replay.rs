@@ -63,9 +63,7 @@ pub enum EngineKind {
 pub struct Options {
     /// A pcap or pcapng file.
     pub input: PathBuf,
-    /// Hook.
     pub hook: Hook,
-    /// Engine.
     pub engine: EngineKind,
     /// Parameters; `None` = [`default_config`]. Without `link_rate`, [`DEFAULT_LINK_RATE_BPS`] is used.
     pub config: Option<Config>,
@@ -79,7 +77,6 @@ pub struct Options {
 
 /// Error of a replay.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum Error {
     #[error(transparent)]
     Capture(#[from] CaptureError),

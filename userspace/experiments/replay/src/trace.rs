@@ -44,7 +44,6 @@ pub enum EngineKind {
 /// Options of a trace.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Engine.
     pub engine: EngineKind,
     /// The parameters; [`config`] makes them.
     pub config: Config,
@@ -56,7 +55,6 @@ pub struct Options {
 
 /// Error of a trace.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum Error {
     #[error(transparent)]
     Input(#[from] InputError),

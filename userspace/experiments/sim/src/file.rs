@@ -16,10 +16,10 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use dcqcn_common::layout::CLASSES;
-use dcqcn_params::{FileError, FileErrors};
+use dcqcn_params::FileErrors;
+use dcqcn_params::file::{self, Value};
 use dcqcn_support::file::read_text;
-use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::de::DeTable;
 
 use super::knobs::SetupError;
 use super::presets::{self, FileGroup, Preset, Setting, Setup};
@@ -101,8 +101,6 @@ const ROCE: &str = "roce";
 const TCP: &str = "tcp";
 const FLOW_SIZES: &str = "flow-sizes";
 
-type Value<'i> = Spanned<DeValue<'i>>;
-
 /// Reads the scenario file `path` on top of the defaults of an incast. Its file names are relative to it.
 ///
 /// # Errors
@@ -114,39 +112,23 @@ pub fn read(path: &Path) -> Result<Setup> {
 
 /// Parses `text` from the file called `name`; `base` is the directory of its flow-size files.
 pub(crate) fn parse(name: &str, text: &str, base: &Path) -> Result<Setup, FileErrors> {
-    let mut reader = Reader { text, base, setup: Setup::new(Preset::Incast), errors: Vec::new() };
-    let (table, errors) = DeTable::parse_recoverable(text);
-    for error in errors {
-        reader.refuse(error.span().unwrap_or_default(), error.message());
-    }
-    if reader.errors.is_empty() {
-        reader.top(table.get_ref());
-    }
-    let Reader { setup, mut errors, .. } = reader;
-    if errors.is_empty() {
-        return Ok(setup);
-    }
-    errors.sort_by_key(|error| error.line);
-    Err(FileErrors { name: name.to_owned(), errors, more: 0 })
+    file::read(name, text, |file, table| {
+        let mut reader = Reader { file, base, setup: Setup::new(Preset::Incast) };
+        reader.top(table);
+        reader.setup
+    })
 }
 
-struct Reader<'a> {
-    text: &'a str,
+struct Reader<'a, 'f> {
+    file: &'a mut file::Reader<'f>,
     base: &'a Path,
     setup: Setup,
-    errors: Vec<FileError>,
 }
 
-impl Reader<'_> {
-    fn refuse(&mut self, at: Range<usize>, message: impl ToString) {
-        let before = self.text.get(..at.start).unwrap_or(self.text);
-        let line = before.bytes().filter(|byte| *byte == b'\n').count() + 1;
-        self.errors.push(FileError { line, message: message.to_string() });
-    }
-
+impl Reader<'_, '_> {
     fn check(&mut self, at: Range<usize>, result: Result<(), SetupError>) {
         if let Err(error) = result {
-            self.refuse(at, error);
+            self.file.refuse(at, error);
         }
     }
 
@@ -160,7 +142,7 @@ impl Reader<'_> {
                 TCP if value.get_ref().is_array() => self.groups(value, TCP),
                 FLOW_SIZES => self.flow_sizes(value),
                 other => {
-                    let Some(text) = self.scalar(other, value) else { continue };
+                    let Some(text) = self.file.scalar(other, value) else { continue };
                     let result = self.setup.set(other, &text);
                     self.check(key.span(), result);
                 }
@@ -171,7 +153,7 @@ impl Reader<'_> {
     /// Parameters called `prefix` plus the key; `wred.3.kmin` may be written as nested tables.
     fn params(&mut self, prefix: &str, value: &Value<'_>) {
         let Some(table) = value.get_ref().as_table() else {
-            return self.refuse(value.span(), format_args!("`{PARAMS}` is a table: write [{PARAMS}]"));
+            return self.file.refuse(value.span(), format_args!("`{PARAMS}` is a table: write [{PARAMS}]"));
         };
         for (key, value) in table {
             let name = format!("{prefix}{}", key.get_ref());
@@ -179,7 +161,7 @@ impl Reader<'_> {
                 self.params(&format!("{name}."), value);
                 continue;
             }
-            let Some(text) = self.scalar(&name, value) else { continue };
+            let Some(text) = self.file.scalar(&name, value) else { continue };
             let result = self.setup.set(&name, &text);
             self.check(key.span(), result);
         }
@@ -187,20 +169,20 @@ impl Reader<'_> {
 
     fn classes(&mut self, value: &Value<'_>) {
         let Some(table) = value.get_ref().as_table() else {
-            return self.refuse(value.span(), "`class` is a table: write [class.3]");
+            return self.file.refuse(value.span(), "`class` is a table: write [class.3]");
         };
         for (number, settings) in table {
             let class = number.get_ref().parse().ok().filter(|class| *class < CLASSES);
             let (Some(class), Some(settings)) = (class, settings.get_ref().as_table()) else {
                 let last = CLASSES - 1;
-                self.refuse(
+                self.file.refuse(
                     number.span(),
                     format_args!("class.{}: classes are [class.0] to [class.{last}]", number.get_ref()),
                 );
                 continue;
             };
             for (key, value) in settings {
-                let Some(text) = self.scalar(key.get_ref(), value) else { continue };
+                let Some(text) = self.file.scalar(key.get_ref(), value) else { continue };
                 let Some(class) = self.setup.class_mut(class) else { continue };
                 let result = presets::set_class(class, key.get_ref(), &text);
                 self.check(key.span(), result);
@@ -211,11 +193,14 @@ impl Reader<'_> {
     /// `[[roce]]` or `[[tcp]]`.
     fn groups(&mut self, value: &Value<'_>, kind: &str) {
         let Some(groups) = value.get_ref().as_array() else {
-            return self.refuse(value.span(), format_args!("`{kind}` is a list of groups: write [[{kind}]]"));
+            return self
+                .file
+                .refuse(value.span(), format_args!("`{kind}` is a list of groups: write [[{kind}]]"));
         };
         for group in groups.iter() {
             let Some(table) = group.get_ref().as_table() else {
-                self.refuse(group.span(), format_args!("`{kind}` is a list of groups: write [[{kind}]]"));
+                self.file
+                    .refuse(group.span(), format_args!("`{kind}` is a list of groups: write [[{kind}]]"));
                 continue;
             };
             self.group(table, kind == ROCE);
@@ -227,7 +212,7 @@ impl Reader<'_> {
         let mut sizes = Vec::new();
         for (key, value) in table {
             let name = key.get_ref().as_ref();
-            let Some(text) = self.scalar(name, value) else { continue };
+            let Some(text) = self.file.scalar(name, value) else { continue };
             if is_roce && name == FLOW_SIZES {
                 sizes = self.sizes(value.span(), &text);
                 continue;
@@ -237,9 +222,9 @@ impl Reader<'_> {
                 let is_bad = |c: char| c.is_control() || [',', '"'].contains(&c);
                 let has_name = |s: &Setting| s.key == "name" && s.text == text;
                 if text.contains(is_bad) {
-                    self.refuse(value.span(), "a name has no comma, quote or control character");
+                    self.file.refuse(value.span(), "a name has no comma, quote or control character");
                 } else if self.setup.groups.iter().any(|group| group.settings.iter().any(has_name)) {
-                    self.refuse(value.span(), format_args!("name = `{text}` is given twice"));
+                    self.file.refuse(value.span(), format_args!("name = `{text}` is given twice"));
                 }
             }
             let mut group = if is_roce { self.setup.roce.clone() } else { self.setup.tcp.clone() };
@@ -251,7 +236,7 @@ impl Reader<'_> {
     }
 
     fn flow_sizes(&mut self, value: &Value<'_>) {
-        if let Some(text) = self.scalar(FLOW_SIZES, value) {
+        if let Some(text) = self.file.scalar(FLOW_SIZES, value) {
             self.setup.roce.sizes = self.sizes(value.span(), &text);
         }
     }
@@ -260,29 +245,10 @@ impl Reader<'_> {
         match flow_sizes(&self.base.join(file)) {
             Ok(sizes) => sizes,
             Err(error) => {
-                self.refuse(at, format_args!("{error:#}"));
+                self.file.refuse(at, format_args!("{error:#}"));
                 Vec::new()
             }
         }
-    }
-
-    /// The text of a scalar value; other types are rejected.
-    fn scalar(&mut self, name: &str, value: &Value<'_>) -> Option<String> {
-        let text = match value.get_ref() {
-            DeValue::String(text) => Some(text.to_string()),
-            DeValue::Integer(number) if number.radix() == 10 => Some(number.as_str().to_owned()),
-            DeValue::Integer(number) => {
-                u64::from_str_radix(number.as_str(), number.radix()).ok().map(|number| number.to_string())
-            }
-            DeValue::Float(number) => Some(number.as_str().to_owned()),
-            DeValue::Boolean(switch) => Some(switch.to_string()),
-            DeValue::Datetime(_) | DeValue::Array(_) | DeValue::Table(_) => None,
-        };
-        if text.is_none() {
-            let found = value.get_ref().type_str();
-            self.refuse(value.span(), format_args!("{name} is {found}, not a string, number or boolean"));
-        }
-        text
     }
 }
 

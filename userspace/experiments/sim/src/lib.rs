@@ -12,6 +12,8 @@
 //! DCQCN itself (marking, CNP interval, rate machine, pacing) is the code of `dcqcn-common` that runs in the kernel; go-back-N is
 //! shared with the test bed.
 
+#![expect(missing_docs, reason = "not an API: a name that says it all needs no comment")]
+
 mod cycle;
 pub mod fabric;
 pub mod file;

@@ -3,11 +3,13 @@
 pub mod knobs;
 mod set;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use clap::ValueEnum;
 use dcqcn_common::params::{Config, RP_VARIANT_PAPER};
-use dcqcn_params::{Assignment, Profile, Settings};
+use dcqcn_params::{Assignment, Profile, Settings, word};
+use serde::Serialize;
 
+use crate::knobs::SetupError;
 use crate::network::workload::{SizeWeight, Work};
 use crate::network::{QueuePfc, TcpLaw};
 use crate::star::{Class, Group, MAX_DURATION_NS, MAX_FRAME_BYTES, SeriesRequest, Star, all_finite};
@@ -27,7 +29,8 @@ const ROCE_CLASS: u8 = 3;
 const TCP_CLASS: u8 = 0;
 
 /// Preset of a simulation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
 pub enum Preset {
     /// N senders, one receiver.
     Incast,
@@ -39,24 +42,11 @@ pub enum Preset {
     Coexist,
 }
 
-impl Preset {
-    /// Name.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Incast => "incast",
-            Self::Staircase => "staircase",
-            Self::Stability => "stability",
-            Self::Coexist => "coexist",
-        }
-    }
-}
-
 /// A group of a file: its differences to the other settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FileGroup {
     /// RoCE flows; otherwise TCP.
     pub is_roce: bool,
-    /// Settings.
     pub settings: Vec<Setting>,
     /// Lengths of messages, from its flow-size file; empty: none.
     pub sizes: Vec<SizeWeight>,
@@ -117,7 +107,6 @@ fn mean_gap_ns(sizes: &[SizeWeight], flows: u32, link_bps: u64, load_ppm: u64) -
 /// All settings of a simulation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setup {
-    /// Preset.
     pub preset: Preset,
     /// Network, time and seed; flows, control and parameters are replaced when it is built.
     pub star: Star,
@@ -143,7 +132,6 @@ pub struct Setup {
     pub roce: GroupSetup,
     /// TCP flows, and defaults of a file's groups.
     pub tcp: GroupSetup,
-    /// Groups of a file.
     pub groups: Vec<FileGroup>,
     /// Profile of the DCQCN parameters.
     pub profile: Profile,
@@ -307,7 +295,7 @@ impl Setup {
         let max_flows = if self.preset == Preset::Stability { STABILITY_SERIES_FLOWS } else { SERIES_FLOWS };
         let series = series || matches!(self.preset, Preset::Stability | Preset::Staircase);
         star.series = series.then_some(SeriesRequest { interval_ns: self.sample_ns(), max_flows });
-        star.validate().with_context(|| format!("cannot simulate this {}", self.preset.name()))?;
+        star.validate().with_context(|| format!("cannot simulate this {}", word(&self.preset)))?;
         Ok(star)
     }
 
@@ -369,9 +357,9 @@ const UNREAD: [&str; 27] = [
 ///
 /// # Errors
 /// Names the first of `keys` that is one.
-pub fn refuse_unread<'k>(mut keys: impl Iterator<Item = &'k str>) -> Result<()> {
+pub fn refuse_unread<'k>(mut keys: impl Iterator<Item = &'k str>) -> Result<(), SetupError> {
     match keys.find(|key| is_unread(key)) {
-        Some(key) => bail!("{key} has no effect in a simulation; omit it"),
+        Some(key) => Err(SetupError(format!("{key} has no effect in a simulation; omit it"))),
         None => Ok(()),
     }
 }

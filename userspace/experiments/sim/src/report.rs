@@ -24,13 +24,11 @@ use crate::star::{ClassOutcome, FlowCounters, Kind, Outcome, Samples, Series};
 /// Settings and results of one simulation.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Preset.
-    pub preset: &'static str,
+    pub preset: Preset,
     /// Settings, raw, with their unit in the name; groups of a file may differ.
     pub settings: Map<String, Value>,
     /// DCQCN parameters that differ from the profile, as text.
     pub parameters: Map<String, Value>,
-    /// Outcome.
     pub outcome: Outcome,
     /// Fixed point of the fluid model, where it applies.
     pub fixed_point: Option<FixedPoint>,
@@ -79,7 +77,7 @@ impl Report {
         let series = outcome.series.take();
         let wall_seconds = wall.as_secs_f64();
         Self {
-            preset: setup.preset.name(),
+            preset: setup.preset,
             settings: settings(setup),
             parameters: parameters(setup),
             fixed_point: bottleneck(star).and_then(|asked| fluid::fixed_point(&asked)),
@@ -269,5 +267,5 @@ pub fn title(setup: &Setup) -> String {
         (_, 0) => format!("{flows} RoCE flows"),
         (_, groups) => format!("{groups} RoCE groups"),
     };
-    format!("{}: {groups} through {link}, {}", setup.preset.name(), word(&setup.profile))
+    format!("{}: {groups} through {link}, {}", word(&setup.preset), word(&setup.profile))
 }

@@ -19,9 +19,7 @@ const TICK: Duration = Duration::from_millis(20);
 /// Result of one simulation.
 #[derive(Debug)]
 pub struct Run<T> {
-    /// Outcome.
     pub outcome: T,
-    /// Duration.
     pub wall: Duration,
 }
 

@@ -91,7 +91,6 @@ pub struct Star {
 pub struct Class {
     /// Maximum queue of this class; `None`: only the shared buffer limits it.
     pub limit_bytes: Option<u64>,
-    /// Scheduling.
     pub schedule: Schedule,
     /// Priority flow control (IEEE 802.1Qbb) towards every sender of this class; `None`: off.
     pub pfc: Option<QueuePfc>,
@@ -102,7 +101,6 @@ pub struct Class {
 pub struct Group {
     /// Name in the outcome.
     pub name: String,
-    /// Number of flows.
     pub flows: u32,
     /// Flows per sender (sharing its link in round robin), 1 or more.
     pub flows_per_sender: u32,
@@ -274,7 +272,6 @@ struct Flow {
 }
 
 impl Group {
-    /// Number of senders.
     const fn senders(&self) -> u32 {
         self.flows.div_ceil(self.flows_per_sender)
     }

@@ -25,7 +25,6 @@ pub struct SweepReport {
 pub struct SweepRun {
     /// Settings, as text.
     pub at: Map<String, Value>,
-    /// Results.
     #[serde(flatten)]
     pub report: Report,
 }

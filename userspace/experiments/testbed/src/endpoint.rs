@@ -75,9 +75,7 @@ pub struct QueuePair {
     pub sender_qpn: u32,
     /// QPN at the receiver, which data carries.
     pub receiver_qpn: u32,
-    /// IP address of the sender.
     pub sender_address: IpAddr,
-    /// IP address of the receiver.
     pub receiver_address: IpAddr,
     /// Ethernet address of the receiver's next hop to the sender.
     pub(super) reply_mac: [u8; 6],

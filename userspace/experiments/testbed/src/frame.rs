@@ -186,7 +186,6 @@ pub(crate) struct Received {
     pub ce: bool,
     /// DSCP, 0 to 63.
     pub dscp: u8,
-    /// Kind.
     pub body: Body,
 }
 
@@ -197,7 +196,6 @@ pub(crate) enum Body {
     Write {
         /// Position in its message.
         segment: Segment,
-        /// The A bit.
         ack_request: bool,
         /// RETH, if present.
         region: Option<RemoteRegion>,

@@ -21,7 +21,6 @@ pub struct Host {
     pub mac: [u8; 6],
     /// Ethernet address of its switch port.
     pub gateway_mac: [u8; 6],
-    /// IP address.
     pub address: IpAddr,
     /// Name of the switch port; empty if the switch is external.
     pub(super) port: String,

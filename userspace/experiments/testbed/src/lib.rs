@@ -4,6 +4,8 @@
 //! a thread that samples the bottleneck, and, if requested, the data plane attached as on any host ([`DataPlane`]).
 //! Results are stored in a [`RunRecord`], from which metrics, tables and plots are derived.
 
+#![expect(missing_docs, reason = "not an API: a name that says it all needs no comment")]
+
 mod bmv2;
 mod classify;
 mod config;

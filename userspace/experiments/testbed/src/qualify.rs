@@ -15,7 +15,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use dcqcn_common::params::Config;
 use dcqcn_netlink::tc::kernel_has_qdisc;
-use dcqcn_params::{Assignment, Profile, Settings};
+use dcqcn_params::{Assignment, Profile, Settings, word};
 use dcqcn_support::interrupt::Interrupt;
 use dcqcn_support::render;
 use indicatif::ProgressBar;
@@ -51,17 +51,10 @@ pub enum Case {
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Incast => "incast",
-            Self::Marking => "marking",
-            Self::Storage => "storage",
-            Self::Classes => "classes",
-            Self::Watchdog => "watchdog",
-        })
+        f.write_str(&word(self))
     }
 }
 
-/// Device under test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceUnderTest {
     /// Linux, as a switch in a namespace.
@@ -76,7 +69,6 @@ pub enum DeviceUnderTest {
 /// Options of a qualification.
 #[derive(Clone, Debug)]
 pub struct QualifyConfig {
-    /// Device under test.
     pub against: DeviceUnderTest,
     /// Cases to run.
     pub cases: Vec<Case>,
@@ -94,9 +86,6 @@ pub struct QualifyConfig {
 const WATCHDOG: [(&str, &str); 2] =
     [("pfc_wd_detection_time", "200ms"), ("pfc_wd_restoration_time", "400ms")];
 
-/// Minimum rate: below it a packet takes longer than the times under test.
-const MIN_LINK_BPS: u64 = 1_000_000;
-
 impl QualifyConfig {
     /// The default incast: without PFC, all data in flight fits the buffer.
     pub fn incast() -> IncastConfig {
@@ -109,6 +98,26 @@ impl QualifyConfig {
             queues: true,
             ..IncastConfig::default()
         }
+    }
+
+    /// Checks the options that a user chose.
+    ///
+    /// # Errors
+    /// A value is out of range, or there are too few ports.
+    pub fn validate(&self) -> Result<()> {
+        if let DeviceUnderTest::Ports(ports) = &self.against {
+            if ports.len() < 2 {
+                bail!(
+                    "--against needs at least two ports, the last of which receives, as in `--against eth1,eth2`"
+                );
+            }
+            if let Some((_, twice)) =
+                ports.iter().enumerate().find(|(at, port)| ports.iter().take(*at).any(|other| other == *port))
+            {
+                bail!("--against lists {twice} twice");
+            }
+        }
+        self.incast.validate()
     }
 
     /// The settings with their profile.
@@ -131,9 +140,6 @@ impl QualifyConfig {
 /// run (another lab is running, the kernel rejects a step), is a failure in the report instead. After Ctrl-C the report
 /// has the results so far.
 pub fn qualify(config: &QualifyConfig) -> Result<QualifyReport> {
-    if config.incast.link_bps < MIN_LINK_BPS {
-        bail!("link = {} bit/s is out of range: at least {MIN_LINK_BPS}", config.incast.link_bps);
-    }
     let config = &config.fitted()?;
     let interrupt = Interrupt::catch()?;
     let progress = if config.quiet { ProgressBar::hidden() } else { progress_line("qualify")? };

@@ -22,7 +22,6 @@ pub struct IncastReport {
     pub runs: Vec<RunReport>,
 }
 
-/// One run.
 #[derive(Clone, Debug, Serialize)]
 pub struct RunReport {
     /// Whether the data plane was attached.
@@ -36,7 +35,6 @@ pub struct RunReport {
     pub cpu_share: f64,
 }
 
-/// Metrics of a time window.
 #[derive(Clone, Debug, Serialize)]
 pub struct WindowMetrics {
     /// Length, s.
@@ -74,7 +72,6 @@ pub struct WindowMetrics {
 /// Metrics of one RoCE flow.
 #[derive(Clone, Debug, Serialize)]
 pub struct FlowMetrics {
-    /// Name.
     pub name: String,
     /// Payload delivered, bit/s.
     pub goodput_bps: f64,

@@ -94,7 +94,6 @@ pub struct Topology {
     pub senders: Vec<Host>,
     /// The host that sends non-RoCE traffic, if any.
     pub flooder: Option<Host>,
-    /// The receiver.
     pub receiver: Host,
     /// The switch between them, unless it is external.
     pub switch: Option<Switch>,

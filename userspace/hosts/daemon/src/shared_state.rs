@@ -42,7 +42,6 @@ pub(crate) struct Snapshot {
     pub(crate) bounds: Arc<BTreeMap<String, String>>,
 }
 
-/// Result of a reload.
 #[derive(Clone, Debug)]
 pub(crate) struct Reloaded {
     pub(crate) at: SystemTime,

@@ -1,16 +1,11 @@
 //! Loads the embedded object and provides typed access to its maps.
 
 mod batch;
-mod depths;
 mod error;
-mod expire;
-mod ingress;
 mod lazy;
 mod maps;
-mod probe;
+mod run;
 mod settle;
-mod sizes;
-mod storms;
 
 use std::path::{Path, PathBuf};
 use std::{panic, thread};
@@ -18,14 +13,12 @@ use std::{panic, thread};
 use aya::maps::{MapData, MapError};
 use aya::programs::{Program, SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader};
-use dcqcn_common::layout::Mode;
+use dcqcn_common::layout::{DEFAULT_FLOWS, MAX_FLOWS, Mode, WAYS};
 
 use crate::object::{OBJECT, TRACE_OBJECT};
 pub use error::Error;
-pub use expire::Expire;
 pub use maps::Maps;
-pub use probe::{Direction, Probe};
-pub use sizes::Sizes;
+pub use run::{Direction, Expire, Probe};
 
 /// Names of the programs in the object.
 pub const PROGRAMS: [&str; 3] = ["dcqcn_xdp", "dcqcn_ingress", "dcqcn_egress"];
@@ -219,4 +212,50 @@ pub fn xdp(ebpf: &mut Ebpf) -> Result<&mut Xdp, Error> {
 /// The object does not have a TC program of that name.
 pub fn classifier<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut SchedClassifier, Error> {
     ebpf.program_mut(name).ok_or(Error::Missing(name))?.try_into().map_err(|_| Error::Missing(name))
+}
+
+/// Table sizes in flows; tables are rounded up to a power of two of sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Flows in the RP table.
+    pub rp_flows: u32,
+    /// NP flows, configured pairs, and requesters.
+    pub np_flows: u32,
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        Self { rp_flows: DEFAULT_FLOWS, np_flows: DEFAULT_FLOWS }
+    }
+}
+
+impl Sizes {
+    /// Sets of the RP table.
+    pub fn rp_sets(&self) -> u32 {
+        sets(self.rp_flows)
+    }
+
+    /// Sets of the NP table.
+    pub fn np_sets(&self) -> u32 {
+        sets(self.np_flows)
+    }
+
+    /// Entries of the tables with one per QP of this host: configured pairs, and requesters.
+    pub(crate) fn pairs(&self) -> u32 {
+        self.np_flows.clamp(WAYS as u32, MAX_FLOWS)
+    }
+}
+
+fn sets(flows: u32) -> u32 {
+    flows.clamp(WAYS as u32, MAX_FLOWS).div_ceil(WAYS as u32).next_power_of_two()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_are_powers_of_two_of_sets() {
+        assert_eq!([1, 8, 9, 65_536, u32::MAX].map(sets), [1, 1, 2, 8_192, 131_072]);
+    }
 }

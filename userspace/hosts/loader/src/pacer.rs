@@ -310,7 +310,7 @@ fn port_classes(line_bps: u64, frame: Frame) -> [HtbClass; 2] {
     // The full rate is guaranteed.
     let port = HtbClass { parent: root, rate_bps: line_bps, burst_bytes: port.cburst_bytes, ..port };
     // Highest priority: packets sent before a flow's first cut leave before later ones, except for the
-    // first packets of a new class (see `htb/waiting.rs`).
+    // first packets of a new class (see [`htb`]).
     let rest = HtbClass { priority: 0, ..class(REST, line_bps, frame) };
     [port, rest]
 }

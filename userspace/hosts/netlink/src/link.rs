@@ -42,7 +42,7 @@ const TX_DROPPED: usize = 7;
 const MIN_SIMILARITY: f64 = 0.5;
 
 /// A network interface as the kernel describes it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Link {
     /// Interface index, unique in its namespace.
     pub index: u32,

@@ -103,22 +103,7 @@ mod tests {
     use super::*;
 
     fn link(index: u32, kind: Option<&str>, peer: Option<u32>, master: Option<u32>) -> Link {
-        Link {
-            index,
-            name: format!("if{index}"),
-            altnames: Vec::new(),
-            mac: None,
-            permanent_mac: None,
-            mtu: 1_500,
-            kind: kind.map(Into::into),
-            is_loopback: false,
-            up: true,
-            peer,
-            master,
-            tx_queue_len: 0,
-            is_metadata_tunnel: false,
-            speed_bps: None,
-        }
+        Link { index, kind: kind.map(Into::into), peer, master, ..Link::default() }
     }
 
     #[test]

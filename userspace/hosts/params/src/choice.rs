@@ -102,7 +102,6 @@ pub fn parse_word<T: ValueEnum>(word: &str) -> Result<T, UnknownWord> {
     })
 }
 
-/// The words of `T`.
 pub(crate) fn words<T: ValueEnum>() -> Vec<String> {
     let values = T::value_variants().iter().filter_map(ValueEnum::to_possible_value);
     values.map(|value| value.get_name().to_owned()).collect()

@@ -220,17 +220,23 @@ impl Reader<'_> {
                 self.parameters(&format!("{name}."), value);
                 continue;
             }
-            let Some(text) = scalar(value) else {
-                let found = value.get_ref().type_str();
-                self.refuse(value.span(), format_args!("{name} is {found}, not a string, number or boolean"));
-                continue;
-            };
+            let Some(text) = self.scalar(&name, value) else { continue };
             match Assignment::new(&name, &text) {
                 Ok(change) => self.settings.changes.push(change),
                 Err(error @ super::SetError::Key(_)) => self.refuse(key.span(), error),
                 Err(error) => self.refuse(value.span(), error),
             }
         }
+    }
+
+    /// The text of the scalar value called `name`; other types are rejected.
+    pub fn scalar(&mut self, name: &str, value: &Value<'_>) -> Option<String> {
+        let text = scalar(value);
+        if text.is_none() {
+            let found = value.get_ref().type_str();
+            self.refuse(value.span(), format_args!("{name} is {found}, not a string, number or boolean"));
+        }
+        text
     }
 
     /// Parses a word.

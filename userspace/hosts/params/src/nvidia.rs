@@ -455,7 +455,6 @@ mod tests {
         assert!(matches!(read(Path::new("/nonexistent"), None), Err(Error::Read { .. })));
     }
 
-    /// Imports the text of a dump.
     fn dumped(text: &str, port: Option<u8>) -> Import {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), text).unwrap();

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use dcqcn_common::params::{Config, Quantity, Unit};
 
-use super::choice::{QueuesChoice, Role, word};
+use super::choice::{QueuesChoice, Role};
 use super::group::differing;
 use super::key::{Assignment, Key};
 use super::settings::Settings;
@@ -35,30 +35,15 @@ pub fn to_toml_for(pattern: &str, settings: &Settings) -> String {
 }
 
 fn write_toml(text: &mut String, prefix: &str, settings: &Settings) -> std::fmt::Result {
-    // Packet logging is temporary, and not saved.
-    let Settings { role, profile, inline, pacer, queues, xdp_mode, flows, log_packets: _, changes } =
-        settings;
-    let tops = [
-        ("role", role.map(|role| word(&role))),
-        ("profile", profile.map(|profile| word(&profile))),
-        ("pacer", pacer.map(|pacer| word(&pacer))),
-        ("queues", queues.map(|queues| word(&queues))),
-        ("xdp_mode", xdp_mode.map(|mode| word(&mode))),
-    ];
-    for (key, value) in tops {
-        if let Some(value) = value {
-            writeln!(text, "{key} = \"{value}\"")?;
+    for (key, value) in settings.options() {
+        match key {
+            "flows" => writeln!(text, "{key} = {value}")?,
+            // The name of an interface may contain any characters.
+            _ => writeln!(text, "{key} = {}", toml::Value::from(value))?,
         }
     }
-    if let Some(peer) = inline {
-        // A name may contain any characters.
-        writeln!(text, "inline = {}", toml::Value::from(peer.as_str()))?;
-    }
-    if let Some(flows) = flows {
-        writeln!(text, "flows = {flows}")?;
-    }
     let mut table = String::new();
-    for Assignment { key, value } in changes {
+    for Assignment { key, value } in &settings.changes {
         let (of, name) = match key {
             Key::Scalar(spec) => ("parameters".to_owned(), spec.key.to_owned()),
             Key::Wred(tc, spec) => (format!("wred.{tc}"), spec.key.to_owned()),

@@ -2,7 +2,7 @@
 
 use dcqcn_common::params::Config;
 
-use super::choice::{PacerChoice, QueuesChoice, Role, XdpModeChoice};
+use super::choice::{PacerChoice, QueuesChoice, Role, XdpModeChoice, word};
 use super::key::{Assignment, Key, SetError};
 use super::profile::{Profile, ProfileError};
 
@@ -68,6 +68,21 @@ impl Settings {
             log_packets: log_packets.or(self.log_packets),
             changes: self.changes,
         }
+    }
+
+    /// Options of `attach` that are set, as text by their keys in a file; packet logging is temporary and has no key.
+    pub fn options(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let Self { role, profile, inline, pacer, queues, xdp_mode, flows, log_packets: _, changes: _ } = self;
+        let options = [
+            ("role", role.map(|role| word(&role))),
+            ("profile", profile.map(|profile| word(&profile))),
+            ("pacer", pacer.map(|pacer| word(&pacer))),
+            ("queues", queues.map(|queues| word(&queues))),
+            ("xdp_mode", xdp_mode.map(|mode| word(&mode))),
+            ("inline", inline.clone()),
+            ("flows", flows.map(|flows| flows.to_string())),
+        ];
+        options.into_iter().filter_map(|(key, value)| Some((key, value?)))
     }
 
     /// Rate of the link in bit/s, if set; `link_rate=0` is ignored.

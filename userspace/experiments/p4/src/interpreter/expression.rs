@@ -22,7 +22,6 @@ pub(super) enum Unary {
     Truth,
     /// The other truth value.
     Not,
-    /// All bits inverted.
     Invert,
 }
 

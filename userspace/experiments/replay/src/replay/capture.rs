@@ -19,9 +19,7 @@ const PCAPNG_MAGIC: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 /// First bytes of files of gzip, xz and zstd.
 const COMPRESSED: [&[u8]; 3] = [&[0x1f, 0x8b], &[0xfd, b'7', b'z', b'X'], &[0x28, 0xb5, 0x2f, 0xfd]];
 
-/// Error in a capture.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum CaptureError {
     #[error("{}: {source}", path.display())]
     Open { path: PathBuf, source: io::Error },

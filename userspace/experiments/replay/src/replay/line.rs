@@ -24,7 +24,6 @@ pub(super) struct Line<'a> {
     pub(super) time_ns: u64,
     /// Length on the wire.
     pub(super) length: u32,
-    /// Captured bytes.
     pub(super) captured_length: usize,
     /// Headers, if it is RoCEv2.
     pub(super) parse: Option<Parse>,
@@ -75,7 +74,6 @@ pub(super) struct EmittedPacket {
     left: PacketResult,
     parse: Option<Parse>,
     left_alone: Option<&'static str>,
-    /// Bytes.
     hex: String,
 }
 

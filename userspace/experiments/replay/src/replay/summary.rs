@@ -16,9 +16,7 @@ use crate::{Hook, Outcome, Verdict};
 pub struct Summary {
     /// [`dcqcn_support::JSON_VERSION`].
     pub json_version: u32,
-    /// Engine.
     pub engine: EngineKind,
-    /// Hook.
     pub hook: Hook,
     /// Packets in the capture.
     pub packets: u64,

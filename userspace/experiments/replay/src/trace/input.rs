@@ -18,7 +18,6 @@ const HEADER: [&str; 3] = ["t_ns", "event", "bytes"];
 pub struct Event {
     /// Time since the start of the trace.
     pub time_ns: u64,
-    /// Kind.
     pub kind: Kind,
 }
 
@@ -49,7 +48,6 @@ impl Kind {
 
 /// Error in a line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum Problem {
     #[error("`{}` is not an event: expected `t_ns,cnp`, `t_ns,send,BYTES` or `t_ns,sample`", .0.escape_debug())]
     Fields(String),
@@ -74,7 +72,6 @@ pub enum Problem {
 
 /// Error in the events.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum InputError {
     #[error("{file}:{line}: {problem}")]
     Line { file: String, line: u64, problem: Problem },

@@ -1,5 +1,6 @@
 //! Parsing of flags: topologies, faults, workloads and choices.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -7,6 +8,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use dcqcn_common::params::Unit;
 use dcqcn_params::quantity::{self, parse_time_ns};
 
+use crate::knobs::SetupError;
 use crate::network::workload::{self, Collective, MAX_FLOWS, Poisson, Sizes, Workload};
 use crate::network::{
     Balance, Cables, Fault, FaultKind, Marking, Random, Recovery, StormAction, Topology, Watchdog, WindowEnd,
@@ -51,9 +53,11 @@ impl Shape {
     pub(super) fn build(&self, cables: Cables) -> Result<Topology> {
         match self {
             Self::LeafSpine([leaves, spines, hosts]) => {
-                Ok(Topology::leaf_spine(*leaves, *spines, *hosts, cables)?)
+                Topology::leaf_spine(*leaves, *spines, *hosts, cables).map_err(usage)
             }
-            Self::FatTree([pods, tors, hosts]) => Ok(Topology::fat_tree(*pods, *tors, *hosts, cables)?),
+            Self::FatTree([pods, tors, hosts]) => {
+                Topology::fat_tree(*pods, *tors, *hosts, cables).map_err(usage)
+            }
             Self::File(path) => {
                 let name = path.display().to_string();
                 let text = workload::text(path)?;
@@ -62,6 +66,11 @@ impl Shape {
             }
         }
     }
+}
+
+/// The error of flags that are out of range or contradict each other.
+pub(super) fn usage(message: impl Display) -> anyhow::Error {
+    SetupError(message.to_string()).into()
 }
 
 /// `TIME,down,A,B`, `TIME,up,A,B`, `TIME,storm,HOST` or `TIME,calm,HOST`.
@@ -210,13 +219,15 @@ impl Traffic {
     pub(super) fn build(&self, terms: &Terms, topology: &Topology) -> Result<Workload> {
         let Terms { class, bytes, repeat, .. } = *terms;
         let hosts = topology.hosts;
-        ensure!(bytes != 0, "size = 0B is out of range: at least 1B");
+        ensure!(bytes != 0, usage("size = 0B is out of range: at least 1B"));
         Ok(match self {
             Self::Incast(senders) => {
                 ensure!(
                     (1..hosts).contains(senders),
-                    "incast:{senders} is out of range: 1 to {}, as one of the {hosts} hosts receives",
-                    hosts.saturating_sub(1)
+                    usage(format_args!(
+                        "incast:{senders} is out of range: 1 to {}, as one of the {hosts} hosts receives",
+                        hosts.saturating_sub(1)
+                    ))
                 );
                 Workload::incast(*senders, bytes, class)
             }
@@ -231,13 +242,15 @@ impl Traffic {
                 let flows = spec.mean_flows(&sizes);
                 ensure!(
                     flows <= MAX_FLOWS as f64,
-                    "about {flows:.0} flows would start: the limit is {MAX_FLOWS}; increase --size, or reduce --until or \
-                     --load"
+                    usage(format_args!(
+                        "about {flows:.0} flows would start: the limit is {MAX_FLOWS}; increase --size, or reduce --until or \
+                         --load"
+                    ))
                 );
                 let workload = Workload::poisson(&sizes, &spec);
                 ensure!(
                     !workload.flows().is_empty(),
-                    "no flow starts before --until; increase --until or --load"
+                    usage("no flow starts before --until; increase --until or --load")
                 );
                 workload
             }
@@ -245,7 +258,9 @@ impl Traffic {
                 let flows = Workload::flows_of_collectives(*collective, hosts.into(), repeat);
                 ensure!(
                     flows <= MAX_FLOWS,
-                    "{flows} flows would be sent: the limit is {MAX_FLOWS}; reduce the hosts or --repeat"
+                    usage(format_args!(
+                        "{flows} flows would be sent: the limit is {MAX_FLOWS}; reduce the hosts or --repeat"
+                    ))
                 );
                 let ranks = if terms.shuffled { shuffled(hosts, terms.seed) } else { (0..hosts).collect() };
                 Workload::collectives(*collective, &ranks, bytes, class, repeat)
@@ -275,7 +290,6 @@ pub(super) fn share(text: &str) -> Result<f64, String> {
 pub enum Choice {
     /// None.
     Off,
-    /// DCQCN.
     Dcqcn,
     /// UEC's NSCC.
     Nscc,

@@ -1,13 +1,13 @@
 //! Flags that depend on other flags.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
 use super::flags::Choice;
 use super::setup::{FabricSetup, settings};
 use super::{Shape, Traffic};
+use crate::knobs::SetupError;
 use crate::network::Recovery;
 
-/// A flag, and its requirement.
 type FlagRequirement = (&'static str, &'static str);
 
 const RANDOM: &str = "--workload random";
@@ -24,7 +24,7 @@ impl FabricSetup {
         let keys: Vec<&str> =
             settings(text).filter_map(|setting| setting.split_once('=')).map(|(key, _)| key.trim()).collect();
         let is_its = |(flag, _): &&FlagRequirement| keys.contains(&flag.trim_start_matches('-'));
-        setup.without_effect().iter().find(is_its).map_or(Ok(setup), |lone| refuse(*lone))
+        setup.without_effect().iter().find(is_its).map_or(Ok(setup), |lone| Err(refused(*lone).into()))
     }
 
     /// Flags without effect, each with its missing requirement.
@@ -72,15 +72,15 @@ impl FabricSetup {
 ///
 /// # Errors
 /// Names the flag, and its requirement.
-pub fn refuse_without_effect(setups: &[&FabricSetup]) -> Result<()> {
+pub fn refuse_without_effect(setups: &[&FabricSetup]) -> Result<(), SetupError> {
     let Some((first, others)) = setups.split_first() else { return Ok(()) };
     let others: Vec<_> = others.iter().map(|setup| setup.without_effect()).collect();
     let is_everywhere = |lone: &&FlagRequirement| others.iter().all(|other| other.contains(lone));
-    first.without_effect().iter().find(is_everywhere).map_or(Ok(()), |lone| refuse(*lone))
+    first.without_effect().iter().find(is_everywhere).map_or(Ok(()), |lone| Err(refused(*lone)))
 }
 
-fn refuse<T>((flag, needs): FlagRequirement) -> Result<T> {
-    bail!("{flag} has no effect: it needs {needs}; add that or omit {flag}")
+fn refused((flag, needs): FlagRequirement) -> SetupError {
+    SetupError(format!("{flag} has no effect: it needs {needs}; add that or omit {flag}"))
 }
 
 #[cfg(test)]

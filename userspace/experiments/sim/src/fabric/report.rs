@@ -18,17 +18,13 @@ const PORT_ROWS: usize = 8;
 /// Results of one simulation.
 #[derive(Clone, Debug, Serialize)]
 pub struct FabricReport {
-    /// Hosts.
     pub hosts: u32,
-    /// Switches.
     pub switches: u32,
-    /// Links.
     pub links: usize,
     /// Flows of the workload, without computations.
     pub flows: usize,
     /// Flows not complete at the end.
     pub unfinished_flows: usize,
-    /// Outcome.
     #[serde(flatten)]
     pub outcome: Outcome,
     /// Wall-clock time of the simulation, s. Differs between runs, as do the two below.

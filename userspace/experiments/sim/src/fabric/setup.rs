@@ -11,7 +11,7 @@ use dcqcn_params::{Assignment, Profile};
 
 use super::flags::{
     Choice, Shape, Terms, Traffic, balance, control, fault, marking, on_off, placement, recovery, share,
-    watchdog, window_end,
+    usage, watchdog, window_end,
 };
 use crate::knobs::{SHORTHANDS, SetupError};
 use crate::network::{
@@ -231,7 +231,7 @@ impl FabricSetup {
             delay_ns: self.delay.unwrap_or(1_000),
         };
         let class = self.class();
-        ensure!(class <= 7, "class = {class} is out of range: 0 to 7");
+        ensure!(class <= 7, usage(format_args!("class = {class} is out of range: 0 to 7")));
         let topology = self.topology.clone().unwrap_or(Shape::LeafSpine([4, 4, 8])).build(cables)?;
         let seed = self.seed.unwrap_or(1);
         let terms = Terms {
@@ -258,7 +258,7 @@ impl FabricSetup {
         scenario.control = self.control(&scenario);
         scenario.window_end = self.window_end.unwrap_or_default();
         let faults = self.faults.iter().map(|text| fault(text, &scenario.topology, class));
-        scenario.faults = faults.collect::<Result<_>>()?;
+        scenario.faults = faults.collect::<Result<_>>().map_err(|error| usage(format_args!("{error:#}")))?;
         scenario.validate().context(REFUSED)?;
         Ok(scenario)
     }

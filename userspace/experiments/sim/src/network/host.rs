@@ -80,14 +80,12 @@ pub(crate) struct Record {
     pub(crate) done_ns: u64,
 }
 
-/// Counters of a flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct FlowCounters {
     /// Payload delivered.
     pub bytes: u64,
     /// Packets sent, retransmissions included.
     pub sent_packets: u64,
-    /// Packets retransmitted.
     pub retransmitted_packets: u64,
     /// Packets dropped at the port.
     pub dropped_packets: u64,
@@ -99,7 +97,6 @@ pub struct FlowCounters {
     pub naks: u64,
     /// Retransmission timeouts.
     pub timeouts: u64,
-    /// Messages completed.
     pub messages: u64,
 }
 

@@ -8,7 +8,6 @@ use serde::Serialize;
 /// Percentiles are at most 1 in 32 too large, mean and maximum exact.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Depth {
-    /// Mean.
     pub mean_bytes: f64,
     /// Standard deviation.
     pub deviation_bytes: f64,

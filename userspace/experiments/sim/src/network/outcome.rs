@@ -16,7 +16,6 @@ use crate::network::workload::{Collective, Round};
 /// Number of size bands of flows.
 const BANDS: usize = 10;
 
-/// The whole outcome.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
     /// When the last flow was complete, or the time limit.
@@ -42,14 +41,12 @@ pub struct Outcome {
     pub work: Work,
 }
 
-/// One flow.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FlowOutcome {
     /// Host that sent it.
     pub src: u32,
     /// Host that received it.
     pub dst: u32,
-    /// Length.
     pub bytes: u64,
     /// When it could start; `None`: never.
     pub start_ns: Option<u64>,
@@ -74,7 +71,6 @@ pub struct Fct {
     pub p99_ns: u64,
     /// The longest.
     pub max_ns: u64,
-    /// Mean slowdown.
     pub slowdown_mean: f64,
     /// Median slowdown.
     pub slowdown_p50: f64,
@@ -123,7 +119,6 @@ pub struct ClassOutcome {
 /// A port of a switch.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PortOutcome {
-    /// The switch.
     pub switch: String,
     /// The peer node.
     pub peer: String,
@@ -178,7 +173,6 @@ pub struct Work {
 pub struct Samples {
     /// Interval between samples.
     pub interval_ns: u64,
-    /// By switch.
     pub switches: Vec<SwitchSamples>,
     /// Pause time of hosts in each interval, summed over hosts and classes.
     pub hosts_paused_ns: Vec<u64>,
@@ -195,14 +189,12 @@ pub struct SwitchSamples {
     pub paused_ns: Vec<u64>,
 }
 
-/// A completed collective.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CollectiveOutcome {
     /// Operation.
     pub collective: Collective,
     /// Buffer size in bytes.
     pub bytes: u64,
-    /// Number of ranks.
     pub ranks: u32,
     /// When the last rank was ready for it.
     pub start_ns: u64,
@@ -219,7 +211,6 @@ pub struct CollectiveOutcome {
 /// CNPs for marks within a window, sent at its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct WindowEndOutcome {
-    /// Number of CNPs.
     pub cnps: u64,
     /// Median delay after the end of the window.
     pub late_p50_ns: u64,

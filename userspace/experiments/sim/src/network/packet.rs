@@ -132,7 +132,6 @@ impl Pool {
         }
     }
 
-    /// Frees a slot.
     #[inline]
     pub(crate) fn free(&mut self, slot: u32) {
         self.slots[slot as usize].next = self.free;

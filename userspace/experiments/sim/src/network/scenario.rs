@@ -185,7 +185,6 @@ pub enum Recovery {
 pub struct Switching {
     /// Buffer shared by all ports.
     pub buffer_bytes: u64,
-    /// Classes.
     pub classes: [Class; CLASSES],
     /// Queue depth that decides on a mark.
     pub marking: Marking,
@@ -205,7 +204,6 @@ pub struct Switching {
 /// One class, at all ports.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Class {
-    /// Scheduling.
     pub schedule: Schedule,
     /// Behaviour without room: drop packets or pause senders.
     pub loss: Loss,
@@ -265,13 +263,10 @@ pub enum Balance {
 /// A fault, or a recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Time.
     pub at_ns: u64,
-    /// Kind.
     pub kind: FaultKind,
 }
 
-/// Kind of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
     /// A link fails, by its number in the topology: packets on it are lost.
@@ -280,21 +275,16 @@ pub enum FaultKind {
     LinkUp(u32),
     /// A host pauses these classes (as bits) permanently.
     StormBegins {
-        /// The host.
         host: u32,
         /// Bit per class.
         classes: u8,
     },
     /// The host resumes them.
-    StormEnds {
-        /// The host.
-        host: u32,
-    },
+    StormEnds { host: u32 },
 }
 
 /// Reason why a scenario cannot run or did not finish.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum SimError {
     #[error(transparent)]
     Range(#[from] OutOfRange),

@@ -72,7 +72,6 @@ pub(crate) struct PortSpec {
 
 /// Reason why a topology is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum TopologyError {
     #[error(transparent)]
     Range(#[from] OutOfRange),
@@ -87,12 +86,10 @@ pub enum TopologyError {
 }
 
 impl Topology {
-    /// Number of nodes.
     pub(crate) const fn nodes(&self) -> u32 {
         self.hosts + self.switches
     }
 
-    /// Name of a node.
     pub fn name(&self, node: u32) -> String {
         self.names.get(node as usize).cloned().unwrap_or_else(|| format!("node{node}"))
     }

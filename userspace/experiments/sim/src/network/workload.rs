@@ -23,12 +23,10 @@ pub(crate) const MAX_FLOW_BYTES: u64 = 1_000_000_000_000;
 /// Maximum number of flows of one simulation, which take some 2 GB.
 pub(crate) const MAX_FLOWS: u64 = 16_000_000;
 
-/// A flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
     /// QP on which it is sent; flows of one QP are sent in the order of their starts.
     pub qp: u32,
-    /// Length.
     pub bytes: u64,
     /// Earliest start.
     pub start_ns: u64,
@@ -54,7 +52,6 @@ pub enum Work {
     Bulk,
     /// One message.
     Once {
-        /// Length.
         bytes: u64,
     },
     /// A closed loop: a new block is requested when one is complete.
@@ -76,7 +73,6 @@ pub enum Work {
 /// A message length and its frequency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SizeWeight {
-    /// Length.
     pub bytes: u64,
     /// Frequency, relative to the other weights.
     pub weight: u64,
@@ -139,7 +135,6 @@ pub(crate) struct Round {
 
 /// Reason why a workload cannot be simulated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum WorkloadError {
     #[error("flow {flow}: host {host} does not exist: the fabric has hosts 0 to {}", hosts - 1)]
     Host { flow: usize, host: u32, hosts: u32 },

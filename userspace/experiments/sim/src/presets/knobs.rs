@@ -22,7 +22,6 @@ pub struct Knob<T: 'static> {
     pub key: &'static str,
     /// Name of its value in a usage line.
     pub value: &'static str,
-    /// Unit.
     pub unit: Unit,
     /// Smallest value.
     pub min: u64,

@@ -16,7 +16,6 @@ use crate::star::Class;
 pub struct Setting {
     /// A knob, `profile`, `kmin`, `kmax`, `pmax`, or a DCQCN parameter.
     pub key: String,
-    /// Value.
     pub text: String,
 }
 

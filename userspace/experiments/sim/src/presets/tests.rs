@@ -19,9 +19,9 @@ fn setup(preset: Preset, settings: &[&str]) -> Setup {
 fn presets_make_valid_scenarios() {
     for preset in Preset::value_variants() {
         let star = Setup::new(*preset).star(true).unwrap();
-        assert_eq!(star.config.scalars.rate_reduce_monitor_period_ns, 0, "{}", preset.name());
+        assert_eq!(star.config.scalars.rate_reduce_monitor_period_ns, 0, "{preset:?}");
         let samples = star.duration_ns / star.series.unwrap().interval_ns;
-        assert_eq!(samples, SAMPLES, "{}", preset.name());
+        assert_eq!(samples, SAMPLES, "{preset:?}");
     }
 }
 

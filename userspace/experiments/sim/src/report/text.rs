@@ -3,6 +3,7 @@
 use std::fmt;
 
 use dcqcn_params::fluid::{FixedPoint, SteadyState};
+use dcqcn_params::word;
 use dcqcn_support::render::{self, Column, Table, count};
 
 use super::{Oscillation, Report, Stage, percent, size};
@@ -15,7 +16,8 @@ impl fmt::Display for Report {
         let Self { preset, outcome, .. } = self;
         writeln!(
             f,
-            "{preset}: {} through {}, results of the last {}\n",
+            "{}: {} through {}, results of the last {}\n",
+            word(preset),
             render::ns(outcome.duration_ns),
             render::bps(outcome.port_rate_bps as f64),
             render::ns(outcome.duration_ns - outcome.stats_from_ns)

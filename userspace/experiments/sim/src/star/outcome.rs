@@ -7,7 +7,6 @@ use serde::Serialize;
 use crate::network::Fct;
 pub use crate::network::{Depth, FlowCounters};
 
-/// The whole outcome.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
     /// Simulated time.
@@ -43,11 +42,9 @@ pub struct Outcome {
 pub struct GroupOutcome {
     /// Name in the scenario.
     pub name: String,
-    /// Kind.
     pub kind: Kind,
     /// Traffic class, 0 to 7.
     pub class: u8,
-    /// Number of flows.
     pub flows: u32,
     /// Payload delivered, per second.
     pub goodput_bps: f64,
@@ -73,7 +70,6 @@ pub enum Kind {
     Dctcp,
 }
 
-/// One flow.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FlowOutcome {
     /// Name of the group and number in it, `incast.0`.
@@ -82,7 +78,6 @@ pub struct FlowOutcome {
     pub group: u32,
     /// Payload delivered (RoCE: in order; TCP: acknowledged), per second.
     pub goodput_bps: f64,
-    /// Counters.
     pub counters: FlowCounters,
     /// Rate at the end: R_C of a RoCE flow, window over smoothed round-trip time of a TCP flow.
     pub rate_bps: u64,
@@ -93,7 +88,6 @@ pub struct FlowOutcome {
 /// Completion times of messages of one length.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct FctOfSize {
-    /// Length.
     pub bytes: u64,
     /// Completion times, from a message's being ready at the sender to its acknowledgement there; `None`: none
     /// completed.

@@ -15,13 +15,11 @@ use super::task::Task;
 /// A candidate or a preset, with its results.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// Name.
     pub name: String,
     /// Whether the row is a published preset.
     pub is_preset: bool,
     /// Whether the row includes `--profile` and `--set`; others are for comparison only.
     pub is_as_given: bool,
-    /// Profile.
     pub profile: String,
     /// Flags of `dcqcn-lab sim fabric` that simulate it.
     pub flags: String,
@@ -94,13 +92,11 @@ impl Row {
 /// The best candidates and the presets.
 #[derive(Clone, Debug, Serialize)]
 pub struct TuneReport {
-    /// Objective.
     pub objective: Objective,
     /// Limits of all simulations of the search together.
     pub searched_limits: Bounds,
     /// Limits of the second evaluation, which has other seeds; `None`: interrupted before.
     pub checked_limits: Option<Bounds>,
-    /// Seed of the search.
     pub search_seed: u64,
     /// Requested candidates.
     pub budget: usize,
@@ -108,7 +104,6 @@ pub struct TuneReport {
     pub simulated: usize,
     /// Whether the search was interrupted.
     pub is_interrupted: bool,
-    /// Workloads.
     pub workloads: usize,
     /// Seeds of each workload in the search, and in the second evaluation.
     pub seeds: [u64; 2],

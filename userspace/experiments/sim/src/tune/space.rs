@@ -11,7 +11,6 @@ use crate::network::Random;
 /// A profile, and settings on top of it, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The profile.
     pub profile: Profile,
     /// Settings.
     pub changes: Vec<Assignment>,

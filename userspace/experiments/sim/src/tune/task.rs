@@ -8,6 +8,7 @@ use dcqcn_params::Profile;
 use super::evaluate::Objective;
 use super::limits::Limits;
 use crate::fabric::{FabricSetup, refuse_without_effect};
+use crate::knobs::SetupError;
 use crate::network::Scenario;
 
 /// Default time limit of a simulation: slower flows count as incomplete.
@@ -17,7 +18,6 @@ const DURATION_NS: u64 = 100_000_000;
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Search")]
 pub struct Task {
-    #[expect(missing_docs, reason = "clap would show it")]
     #[command(flatten)]
     pub setup: FabricSetup,
     /// Further workload: flags on top of the others, as workload=incast:16,size=500KB. May be repeated.
@@ -29,7 +29,6 @@ pub struct Task {
     /// Metric of slowdown to minimise.
     #[arg(long, value_name = "METRIC", value_enum, default_value_t = Objective::P99)]
     pub objective: Objective,
-    #[expect(missing_docs, reason = "clap would show it")]
     #[command(flatten)]
     pub limits: Limits,
     /// Number of seeds per workload in the search, starting at --seed.
@@ -66,7 +65,7 @@ impl Task {
                 ("--target-delay", setup.target_delay),
             ];
             for (flag, given) in flags {
-                ensure!(given.is_none(), "{flag} has no effect here: omit it");
+                ensure!(given.is_none(), SetupError(format!("{flag} has no effect here: omit it")));
             }
         }
         refuse_without_effect(&setups.iter().collect::<Vec<_>>())?;

@@ -20,10 +20,7 @@ impl QualifyConfig {
             return Ok(config);
         };
         let netlink = Netlink::connect()?;
-        for (at, port) in ports.iter().enumerate() {
-            if ports.iter().take(at).any(|other| other == port) {
-                bail!("--against lists {port} twice");
-            }
+        for port in ports {
             let mtu = netlink.link(port)?.mtu;
             let fits = |payload: &u32| payload + HEADERS_BYTES <= mtu;
             let Some(payload) = PAYLOADS.into_iter().find(fits) else {
@@ -69,8 +66,6 @@ pub(super) fn of_ports(ports: &[String], flood: bool) -> Result<Topology> {
         [senders @ .., receiver] if !flood && !senders.is_empty() => {
             Topology::of_ports(senders, None, receiver)
         }
-        _ => bail!(
-            "--against needs at least two ports, the last of which receives, as in `--against eth1,eth2`"
-        ),
+        _ => bail!("too few ports: {}", ports.join(", ")),
     }
 }

@@ -12,9 +12,7 @@ use super::Case;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
-    /// Passed.
     Passed,
-    /// Failed.
     Failed,
     /// Not run.
     Skipped,
@@ -23,7 +21,6 @@ pub enum Outcome {
 /// A check: requirement and result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// Case.
     pub case: Case,
     /// Quantity.
     pub what: String,
@@ -31,7 +28,6 @@ pub struct Check {
     pub wanted: String,
     /// Result, or the reason for skipping.
     pub found: String,
-    /// Outcome.
     pub outcome: Outcome,
 }
 
@@ -59,23 +55,19 @@ impl Check {
     }
 }
 
-/// Duration of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct CaseDuration {
-    /// Case.
     pub case: Case,
     /// Wall clock, s.
     pub seconds: f64,
 }
 
-/// All results.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct QualifyReport {
     /// Device under test.
     pub against: String,
     /// Checks, in order.
     pub checks: Vec<Check>,
-    /// Durations of the cases.
     pub cases: Vec<CaseDuration>,
 }
 

@@ -41,7 +41,6 @@ fn names(config: &Config, iface: &str) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Interface {
     pub(super) index: u32,
-    /// Current name.
     pub(super) name: String,
     /// Whether RoCE is possible: it has an Ethernet address and is not the loopback.
     pub(super) is_ethernet: bool,
@@ -64,7 +63,6 @@ pub(super) struct Attached {
     pub(super) is_foreign: bool,
 }
 
-/// Current state of the host.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HostState {
     pub(super) interfaces: Vec<Interface>,

@@ -9,7 +9,7 @@ use dcqcn_common::params::Quantity;
 use dcqcn_daemon::daemon;
 use dcqcn_netlink::Netlink;
 use dcqcn_params::quantity::parse_rate_bps;
-use dcqcn_params::{self as params, Profile, Settings, word};
+use dcqcn_params::{self as params, Profile, Settings};
 use dcqcn_support::render::Table;
 use serde::Serialize;
 
@@ -163,31 +163,17 @@ impl CheckReport {
 
 /// Rows of a report.
 fn rows(settings: &Settings) -> Vec<Setting> {
-    let Settings { role, profile, inline, pacer, queues, xdp_mode, flows, log_packets: _, changes } =
-        settings;
-    let tops = [
-        role.map(|role| word(&role)),
-        profile.map(|profile| word(&profile)),
-        pacer.map(|pacer| word(&pacer)),
-        queues.map(|queues| word(&queues)),
-        xdp_mode.map(|mode| word(&mode)),
-        flows.map(|flows| flows.to_string()),
-    ];
-    let tops = params::ENTRIES.iter().zip(tops).filter_map(|(entry, value)| {
-        let default = (entry.default)().trim_matches('"').to_owned();
-        Some(Setting { key: entry.key.to_owned(), value: value?, default })
-    });
-    let inline = inline.iter().map(|peer| Setting {
-        key: "inline".into(),
-        value: peer.clone(),
-        default: "none".into(),
-    });
-    let changes = changes.iter().map(|change| Setting {
+    let option = |(key, value): (&str, String)| {
+        let entry = params::ENTRIES.iter().find(|entry| entry.key == key);
+        let default = entry.map_or("none".into(), |entry| (entry.default)().trim_matches('"').to_owned());
+        Setting { key: key.to_owned(), value, default }
+    };
+    let changes = settings.changes.iter().map(|change| Setting {
         key: change.key.to_string(),
         value: Quantity(change.value, change.key.unit()).to_string(),
         default: Quantity(change.key.default(), change.key.unit()).to_string(),
     });
-    inline.chain(tops).chain(changes).collect()
+    settings.options().map(option).chain(changes).collect()
 }
 
 impl fmt::Display for CheckReport {

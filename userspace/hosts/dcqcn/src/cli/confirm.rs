@@ -92,7 +92,6 @@ pub(super) struct Waiting {
     iface: String,
     /// Time left to confirm it.
     left_ns: u64,
-    /// Previous values.
     former: Vec<PreviousValue>,
 }
 

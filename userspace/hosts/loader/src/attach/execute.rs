@@ -108,7 +108,6 @@ struct Carrier<'a> {
 }
 
 impl Carrier<'_> {
-    /// Executes one step.
     fn execute(&mut self, step: &UndoStep, info: &mut Info) -> Result<(), Error> {
         let Plan { link, peer, config, sizes, placement, queues_at, .. } = self.plan;
         match step {

@@ -86,7 +86,6 @@ pub(super) enum UndoStep {
 pub(super) struct Record {
     /// [`FORMAT`] of the writer.
     pub(super) format: u32,
-    /// State.
     pub(super) state: State,
     /// Boot ID: no kernel state survives a reboot.
     pub(super) boot_id: String,

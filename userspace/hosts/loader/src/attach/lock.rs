@@ -13,7 +13,6 @@ use super::Error;
 
 /// Timeout. Attaching takes about a second, and several processes may be queued.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Polling interval.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A lock; released when dropped or when the process ends.

@@ -84,18 +84,10 @@ mod tests {
         let link = |index: u32, name: &str, kind: Option<&str>, peer, master| Link {
             index,
             name: name.into(),
-            altnames: Vec::new(),
-            mac: None,
-            permanent_mac: None,
-            mtu: 1_500,
             kind: kind.map(Into::into),
-            is_loopback: false,
-            up: true,
             peer,
             master,
-            tx_queue_len: 0,
-            is_metadata_tunnel: false,
-            speed_bps: None,
+            ..Link::default()
         };
         let links = [
             link(2, "eth0", None, None, Some(9)),

@@ -62,31 +62,11 @@ impl Plan {
         let Request { iface, settings } = request;
         let link = netlink.link(iface)?;
         let peer = settings.inline.as_deref().map(|peer| netlink.link(peer)).transpose()?;
-        for link in [Some(&link), peer.as_ref()].into_iter().flatten() {
-            refuse_kind(link)?;
-        }
-        if peer.as_ref().is_some_and(|peer| peer.index == link.index) {
-            return Err(Unsupported::InlineWithItself(iface.clone()).into());
-        }
-        let xdp_mode = settings.xdp_mode.unwrap_or_default();
-        if peer.is_none() && xdp_mode != XdpModeChoice::Auto {
-            return Err(Error::XdpUnused { iface: iface.clone(), mode: word(&xdp_mode) });
-        }
+        refuse_interfaces(&link, peer.as_ref(), settings.xdp_mode)?;
         let mut notes = Vec::new();
         let role = settings.role.unwrap_or(if peer.is_some() { Role::Switch } else { Role::default() });
-        let path_bps = path_speed_bps(netlink, links, &link, peer.as_ref(), role);
-        let (mut found, link_rate_from) = link_rate(netlink, links, &link, path_bps, settings, &mut notes)?;
-        let other = other_host(links, &link);
-        found.other_host = other.is_some();
-        if let Some(why) = other {
-            notes.push(format!("{} {why}: np_other_host is on unless it is set", link.name));
-        }
-        if is_bridge(&link) {
-            notes.push(format!(
-                "{} sends and receives the host's own frames only: attach its ports for those that it forwards",
-                link.name
-            ));
-        }
+        let (found, link_rate_from) =
+            detect(netlink, links, &link, peer.as_ref(), role, settings, &mut notes)?;
         let by_speed = Profile::Auto.for_link(settings.link_rate_bps().or(found.link_rate_bps));
         let chosen = settings.profile.filter(|profile| *profile != Profile::Auto);
         let profile = chosen.unwrap_or(by_speed);
@@ -95,82 +75,27 @@ impl Plan {
         }
         let settings = Settings { role: Some(role), profile: Some(profile), ..settings.clone() };
         let mut config = settings.config_on(&found)?;
-        let s = &mut config.scalars;
-        let ends = s.np_enable | s.rp_enable;
-        if peer.is_some() && (ends | s.fast_cnp) != 0 {
-            return Err(Unsupported::InlineOnlyMarks.into());
+        let is_end = config.scalars.np_enable != 0 || config.scalars.rp_enable != 0;
+        refuse_functions(&link, peer.is_some(), &config)?;
+        if is_end {
+            notes.extend(hosts_of_same_packets(state_dir, links, &link)?);
         }
-        if (s.np_enable | s.fast_cnp) != 0 && link.is_metadata_tunnel {
-            return Err(Error::Kind {
-                iface: link.name.clone(),
-                what: "it is a tunnel without a remote of its own (`external`), and the kernel drops CNPs sent to it".into(),
-                instead: "attach the interface that its outer packets leave by, or with --role switch",
-            });
-        }
-        if ends != 0 {
-            let stack = Stack::of(links);
-            let same_packets = &stack.with_upper(link.index) | &stack.with_those_below([link.index]);
-            let others = state_dir.records()?;
-            let hosts = others.values().map(|record| &record.info).filter(|other| {
-                other.ifindex != link.index
-                    && same_packets.contains(&other.ifindex)
-                    && other.programs.iter().any(|name| name == "ingress")
-            });
-            notes.extend(hosts.map(|other| {
-                format!(
-                    "the packets of {} pass {} too, which is attached as a host: each mark is answered twice; detach one",
-                    link.name, other.iface
-                )
-            }));
-        }
+        let (pacer, queues) = choose_qdiscs(&link, peer.is_some(), &settings, &mut config, &mut notes)?;
+        config.validate()?;
         let programs: &[&str] = if peer.is_some() {
             &["xdp"]
-        } else if ends != 0 || role == Role::Host {
+        } else if is_end || role == Role::Host {
             &TC_HOOKS
         } else {
             &["egress"]
         };
-        let (pacer, why) = pacer::choose(settings.pacer.unwrap_or_default(), s.rp_enable != 0)?;
-        notes.push(why);
-        s.pacer = match pacer {
-            PacerChoice::Fq => PACER_FQ,
-            PacerChoice::Htb => PACER_HTB,
-            PacerChoice::Auto | PacerChoice::None => PACER_NONE,
+        let tc_mode = match (peer.is_some(), probe::has_tcx(link.index)) {
+            (true, _) => "none",
+            (false, true) => "tcx",
+            (false, false) => "clsact",
         };
-        let queues = settings.queues.unwrap_or_default();
-        let queues = if queues == QueuesChoice::None {
-            queues
-        } else {
-            if peer.is_some() {
-                return Err(Unsupported::InlineQueues.into());
-            }
-            if pacer != PacerChoice::None {
-                return Err(Unsupported::QueuesAndPacer { pacer: word(&pacer) }.into());
-            }
-            let (queues, notes_of_queues) = queues::choose(queues)?;
-            notes.extend(notes_of_queues);
-            s.queues = queues::number(queues);
-            queues
-        };
-        notes.extend(
-            (pacer == PacerChoice::Htb || queues != QueuesChoice::None)
-                .then(|| priority_note(&link))
-                .flatten(),
-        );
-        config.validate()?;
-        let has_tc = programs.iter().any(|name| *name != "xdp");
-        let tc_mode = match (has_tc, probe::has_tcx(link.index)) {
-            (false, _) => "none",
-            (true, true) => "tcx",
-            (true, false) => "clsact",
-        };
-        let fills_tables = ends != 0 || config.scalars.fast_cnp != 0 || role == Role::Host;
-        let default = if fills_tables { Sizes::default() } else { MARKING };
-        let flows = settings.flows.unwrap_or(default.np_flows);
-        let rp_flows = rp_flows(settings.flows, default.rp_flows, pacer, &mut notes)?;
-        if settings.flows.is_none() && !fills_tables {
-            notes.push(format!("tables for {flows} flows, because it only marks (`--flows` for more)"));
-        }
+        let fills_tables = is_end || config.scalars.fast_cnp != 0 || role == Role::Host;
+        let sizes = choose_sizes(settings.flows, fills_tables, pacer, &mut notes)?;
         let info = Info {
             iface: iface.clone(),
             ifindex: link.index,
@@ -184,8 +109,8 @@ impl Plan {
             xdp_mode: "none".into(),
             tc_mode: tc_mode.into(),
             programs: programs.iter().map(|&name| name.to_owned()).collect(),
-            rp_flows,
-            np_flows: flows,
+            rp_flows: sizes.rp_flows,
+            np_flows: sizes.np_flows,
             version: env!("CARGO_PKG_VERSION").into(),
             object: String::new(),
             log_packets: settings.log_packets,
@@ -203,6 +128,7 @@ impl Plan {
             }),
         };
         let mut info = Info { object: takeover::object_id(info.which()).to_owned(), ..info };
+        let xdp_mode = settings.xdp_mode.unwrap_or_default();
         let xdp_mode = match &peer {
             Some(peer) => inline_mode(xdp_mode, [&link, peer], &mut info.notes)?,
             None => xdp_mode,
@@ -221,7 +147,7 @@ impl Plan {
         if replaced.is_some() && !may_interrupt {
             let (what, kept) = match queues_at {
                 Some(_) => ("attaching queues", None),
-                None => ("attaching a pacer", Some(rp_flows)),
+                None => ("attaching a pacer", Some(sizes.rp_flows)),
             };
             interrupt::check(netlink, &link, what, kept)?;
         }
@@ -234,10 +160,131 @@ impl Plan {
             ));
         }
         let steps = steps(netlink, links, &info, replaced, xdp_mode, sibling)?;
-        let sizes = Sizes { rp_flows, np_flows: flows };
         let devices = devices(links, &link, peer.as_ref(), &steps);
         Ok(Self { link, peer, config, sizes, xdp_mode, placement, queues_at, info, devices, steps })
     }
+}
+
+/// Rejects interfaces and modes that do not go together.
+fn refuse_interfaces(link: &Link, peer: Option<&Link>, xdp_mode: Option<XdpModeChoice>) -> Result<(), Error> {
+    refuse_kind(link)?;
+    peer.map_or(Ok(()), refuse_kind)?;
+    if peer.is_some_and(|peer| peer.index == link.index) {
+        return Err(Unsupported::InlineWithItself(link.name.clone()).into());
+    }
+    match xdp_mode.filter(|mode| peer.is_none() && *mode != XdpModeChoice::Auto) {
+        Some(mode) => Err(Error::XdpUnused { iface: link.name.clone(), mode: word(&mode) }),
+        None => Ok(()),
+    }
+}
+
+/// Properties of the interface, and the source of its link rate.
+fn detect(
+    netlink: &Netlink,
+    links: &[Link],
+    link: &Link,
+    peer: Option<&Link>,
+    role: Role,
+    settings: &Settings,
+    notes: &mut Vec<String>,
+) -> Result<(DetectedLink, LinkRateFrom), Error> {
+    let path_bps = path_speed_bps(netlink, links, link, peer, role);
+    let (found, from) = link_rate(netlink, links, link, path_bps, settings, notes)?;
+    let other = other_host(links, link);
+    notes.extend(other.map(|why| format!("{} {why}: np_other_host is on unless it is set", link.name)));
+    if is_bridge(link) {
+        notes.push(format!(
+            "{} sends and receives the host's own frames only: attach its ports for those that it forwards",
+            link.name
+        ));
+    }
+    Ok((DetectedLink { other_host: other.is_some(), ..found }, from))
+}
+
+/// Rejects functions that the attachment cannot have.
+fn refuse_functions(link: &Link, is_inline: bool, config: &Config) -> Result<(), Error> {
+    let s = &config.scalars;
+    if is_inline && (s.np_enable | s.rp_enable | s.fast_cnp) != 0 {
+        return Err(Unsupported::InlineOnlyMarks.into());
+    }
+    if (s.np_enable | s.fast_cnp) != 0 && link.is_metadata_tunnel {
+        return Err(Error::Kind {
+            iface: link.name.clone(),
+            what: "it is a tunnel without a remote of its own (`external`), and the kernel drops CNPs sent to it".into(),
+            instead: "attach the interface that its outer packets leave by, or with --role switch",
+        });
+    }
+    Ok(())
+}
+
+/// Notes on attached interfaces above and below that react to the same packets.
+fn hosts_of_same_packets(state_dir: &StateDir, links: &[Link], link: &Link) -> Result<Vec<String>, Error> {
+    let stack = Stack::of(links);
+    let same_packets = &stack.with_upper(link.index) | &stack.with_those_below([link.index]);
+    let records = state_dir.records()?;
+    let hosts = records.values().map(|record| &record.info).filter(|other| {
+        other.ifindex != link.index
+            && same_packets.contains(&other.ifindex)
+            && other.programs.iter().any(|name| name == "ingress")
+    });
+    let note = |other: &Info| {
+        format!(
+            "the packets of {} pass {} too, which is attached as a host: each mark is answered twice; detach one",
+            link.name, other.iface
+        )
+    };
+    Ok(hosts.map(note).collect())
+}
+
+/// Selects pacer and queues, and sets their parameters.
+fn choose_qdiscs(
+    link: &Link,
+    is_inline: bool,
+    settings: &Settings,
+    config: &mut Config,
+    notes: &mut Vec<String>,
+) -> Result<(PacerChoice, QueuesChoice), Error> {
+    let s = &mut config.scalars;
+    let (pacer, why) = pacer::choose(settings.pacer.unwrap_or_default(), s.rp_enable != 0)?;
+    notes.push(why);
+    s.pacer = match pacer {
+        PacerChoice::Fq => PACER_FQ,
+        PacerChoice::Htb => PACER_HTB,
+        PacerChoice::Auto | PacerChoice::None => PACER_NONE,
+    };
+    let mut queues = settings.queues.unwrap_or_default();
+    if queues != QueuesChoice::None {
+        if is_inline {
+            return Err(Unsupported::InlineQueues.into());
+        }
+        if pacer != PacerChoice::None {
+            return Err(Unsupported::QueuesAndPacer { pacer: word(&pacer) }.into());
+        }
+        let (chosen, notes_of_queues) = queues::choose(queues)?;
+        queues = chosen;
+        notes.extend(notes_of_queues);
+        s.queues = queues::number(queues);
+    }
+    if pacer == PacerChoice::Htb || queues != QueuesChoice::None {
+        notes.extend(priority_note(link));
+    }
+    Ok((pacer, queues))
+}
+
+/// Table sizes; an attachment that only marks fills no tables.
+fn choose_sizes(
+    requested: Option<u32>,
+    fills_tables: bool,
+    pacer: PacerChoice,
+    notes: &mut Vec<String>,
+) -> Result<Sizes, Error> {
+    let default = if fills_tables { Sizes::default() } else { MARKING };
+    let np_flows = requested.unwrap_or(default.np_flows);
+    let rp_flows = rp_flows(requested, default.rp_flows, pacer, notes)?;
+    if requested.is_none() && !fills_tables {
+        notes.push(format!("tables for {np_flows} flows, because it only marks (`--flows` for more)"));
+    }
+    Ok(Sizes { rp_flows, np_flows })
 }
 
 /// Rejects an interface whose frames are not Ethernet, or are counted again at the interface below.
@@ -597,18 +644,10 @@ mod tests {
         Link {
             index: 2,
             name: "x0".into(),
-            altnames: Vec::new(),
             mac: Some(mac),
-            permanent_mac: None,
-            mtu: 1_500,
             kind: kind.map(Into::into),
             is_loopback: kind.is_none() && mac == [0; 6],
-            up: true,
-            peer: None,
-            master: None,
-            tx_queue_len: 0,
-            is_metadata_tunnel: false,
-            speed_bps: None,
+            ..Link::default()
         }
     }
 

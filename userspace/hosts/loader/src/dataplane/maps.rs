@@ -7,16 +7,19 @@ use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use aya::maps::{
-    Array, HashMap, IterableMap as _, Map, MapData, MapError, PerCpuArray, PerCpuHashMap, RingBuf,
+    Array, HashMap, IterableMap as _, Map, MapData, MapError, PerCpuArray, PerCpuHashMap, PerCpuValues,
+    RingBuf,
 };
+use aya::util::nr_cpus;
 use aya::{Ebpf, Pod};
 use dcqcn_common::events::{Event, EventKind, EventLog};
 use dcqcn_common::flow::{FlowId, NpFlow, NpSet, QpId, RpFlow, RpSet};
 use dcqcn_common::layout::{
-    Active, Backlog, Counters, Cut, IngressBytes, LAYOUT_VERSION, PARAMS_SLOTS, Pair, PairSource, QUEUES,
-    Queue, TIMES, Test, Time,
+    Active, Backlog, CLASSES, Counters, Cut, IngressBytes, LAYOUT_VERSION, PARAMS_SLOTS, Pair, PairSource,
+    QUEUES, Queue, TIMES, Test, Time,
 };
 use dcqcn_common::params::Params;
+use dcqcn_common::pfc::Storms;
 use dcqcn_common::recovery::Requester;
 use dcqcn_common::vqueue::Share;
 use dcqcn_support::clock::monotonic_ns;
@@ -37,6 +40,10 @@ const MAX_SET_READS: u32 = 10_000;
 /// Maximum reads of a requester that packets are changing: of a busy one, nothing is due.
 const MAX_REQUESTER_READS: u32 = 16;
 
+const INGRESS: &str = "INGRESS_BYTES";
+/// Insert only: `BPF_NOEXIST` (include/uapi/linux/bpf.h).
+const NO_REPLACE: u64 = 1;
+
 /// Maps of one attachment.
 pub struct Maps {
     /// Last parameters read, while `ACTIVE` has this value.
@@ -44,17 +51,17 @@ pub struct Maps {
     params: Lazy<Array<MapData, Params>>,
     active: Lazy<Array<MapData, Active>>,
     counters: Lazy<PerCpuArray<MapData, Counters>>,
-    pub(super) queue: Lazy<Array<MapData, Queue>>,
-    pub(super) shares: Lazy<PerCpuArray<MapData, Share>>,
+    queue: Lazy<Array<MapData, Queue>>,
+    shares: Lazy<PerCpuArray<MapData, Share>>,
     pairs: Lazy<HashMap<MapData, QpId, Pair>>,
     learned: Lazy<HashMap<MapData, QpId, Pair>>,
     pairs_ns: Lazy<Array<MapData, u64>>,
     rp: Lazy<Array<MapData, RpSet>>,
     pub(super) np: Lazy<Array<MapData, NpSet>>,
     cm: Lazy<HashMap<MapData, QpId, u32>>,
-    pub(super) times: Lazy<Array<MapData, u64>>,
+    times: Lazy<Array<MapData, u64>>,
     backlog: Lazy<Array<MapData, Backlog>>,
-    pub(super) ingress_bytes: Lazy<PerCpuHashMap<MapData, u32, IngressBytes>>,
+    ingress_bytes: Lazy<PerCpuHashMap<MapData, u32, IngressBytes>>,
     cuts: Lazy<RingBuf<MapData>>,
     events: Lazy<Array<MapData, EventLog>>,
     requesters: Lazy<HashMap<MapData, FlowId, Requester>>,
@@ -433,6 +440,91 @@ impl Maps {
     /// Sets clock and random source of programs under test.
     pub fn set_test(&mut self, test: &Test) -> Result<(), Error> {
         self.test.get_mut()?.set(0, test, 0).map_err(at("TEST"))
+    }
+
+    /// Stores the priorities in a storm at `now_ns`; valid for
+    /// [`STORM_AGE_NS`](dcqcn_common::pfc::STORM_AGE_NS).
+    pub fn set_storms(&mut self, storms: Storms, now_ns: u64) -> Result<(), Error> {
+        self.set_time(Time::Storms, storms.word(now_ns))
+    }
+
+    /// Stores until when this host counts as congested; 0 = it does not.
+    pub fn set_host_congested_until(&mut self, until_ns: u64) -> Result<(), Error> {
+        self.set_time(Time::HostCongestedUntil, until_ns)
+    }
+
+    fn set_time(&mut self, which: Time, value: u64) -> Result<(), Error> {
+        self.times.get_mut()?.set(which as u32, value, 0).map_err(at("TIMES_NS"))
+    }
+
+    /// Preserves the bytes in each queue at `now_ns` (CLOCK_MONOTONIC), when `params` replaced `before`.
+    ///
+    /// A queue is stored as the time at which it is empty, which depends on the rate. Ordering: none; a packet that
+    /// arrives between the reads and the writes is not counted.
+    pub(crate) fn preserve_depths(
+        &mut self,
+        before: &Params,
+        params: &Params,
+        now_ns: u64,
+    ) -> Result<(), Error> {
+        for index in 0..QUEUES {
+            let class = index as usize % CLASSES;
+            let (Some(was), Some(is)) = (before.drain.get(class), params.drain.get(class)) else { continue };
+            if was.ticks_per_byte_q16 == is.ticks_per_byte_q16 {
+                continue;
+            }
+            let mut queue = self.queue.get()?.get(&index, 0).map_err(at("QUEUE"))?;
+            let shares = self.shares.get()?.get(&index, 0).map_err(at("SHARES"))?;
+            queue.empty_at = is.carried_over(was, queue.empty_at, &shares, now_ns);
+            let none = vec![Share::NONE; shares.len()];
+            let none = PerCpuValues::try_from(none).map_err(MapError::IoError).map_err(at("SHARES"))?;
+            self.queue.get_mut()?.set(index, queue, 0).map_err(at("QUEUE"))?;
+            self.shares.get_mut()?.set(index, none, 0).map_err(at("SHARES"))?;
+        }
+        Ok(())
+    }
+
+    /// Starts counting an ingress port separately, by its index; 0 stands for all other ports.
+    ///
+    /// # Errors
+    /// The map is full.
+    pub(crate) fn count_separately(&mut self, ifindex: u32) -> Result<(), Error> {
+        let failed = |source| Error::Map { name: INGRESS, source };
+        let cpus = nr_cpus().map_err(|(_, source)| failed(MapError::IoError(source)))?;
+        let zero = PerCpuValues::try_from(vec![IngressBytes::default(); cpus])
+            .map_err(MapError::IoError)
+            .map_err(failed)?;
+        match self.ingress_bytes.get_mut()?.insert(ifindex, zero, NO_REPLACE) {
+            // Already counted: its counters are preserved.
+            Err(MapError::SyscallError(error)) if error.io_error.kind() == io::ErrorKind::AlreadyExists => {
+                Ok(())
+            }
+            result => result.map_err(at(INGRESS)),
+        }
+    }
+
+    /// Counts an ingress port among the others again. If it is counted separately later, it starts at zero.
+    pub(crate) fn forget(&mut self, ifindex: u32) -> Result<(), Error> {
+        match self.ingress_bytes.get_mut()?.remove(&ifindex) {
+            Ok(()) | Err(MapError::KeyNotFound) => Ok(()),
+            Err(MapError::SyscallError(error)) if error.io_error.kind() == io::ErrorKind::NotFound => Ok(()),
+            result => result.map_err(at(INGRESS)),
+        }
+    }
+
+    /// Bytes received by an ingress port so far, by queue; `None` if it is not counted separately.
+    pub(crate) fn ingress_bytes(&self, ifindex: u32) -> Result<Option<IngressBytes>, Error> {
+        let mut sum = IngressBytes::default();
+        match self.ingress_bytes.get()?.get(&ifindex, 0) {
+            Ok(by_cpu) => {
+                for of_cpu in by_cpu.iter() {
+                    sum.iter_mut().zip(of_cpu).for_each(|(sum, bytes)| *sum += bytes);
+                }
+                Ok(Some(sum))
+            }
+            Err(MapError::KeyNotFound) => Ok(None),
+            Err(source) => Err(Error::Map { name: INGRESS, source }),
+        }
     }
 }
 

@@ -5,10 +5,7 @@
 //! is read again then. A flow back at line rate is not read until its next cut. A tick reads a limited
 //! number of flows, those longest overdue first.
 
-mod alone;
-mod waiting;
-
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::mem;
 use std::time::Duration;
 
@@ -20,9 +17,9 @@ use dcqcn_common::rate::{Due, RateMachine, RpParams};
 use dcqcn_netlink::tc::{self, Batch, Handle};
 use dcqcn_netlink::{self as net, Netlink};
 use dcqcn_support::clock::monotonic_ns;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-pub use self::alone::HtbPacer;
-use self::waiting::Waiting;
 use super::{Frame, HTB_MAJOR, REST, class, port_classes, port_rate_bps};
 use crate::dataplane::Maps;
 use crate::error::Error;
@@ -403,4 +400,88 @@ fn is_idle(flow: &RpFlow, now_ns: u64) -> bool {
 /// Class that a flow's packets select in `skb->priority`; `htb_minor` is at most 16 bits.
 fn handle(minor: u32) -> Handle {
     Handle((u32::from(HTB_MAJOR) << 16) | minor)
+}
+
+/// Stand-alone HTB pacer of one interface.
+pub struct HtbPacer {
+    netlink: Netlink,
+    maps: Maps,
+    classes: Classes,
+}
+
+impl HtbPacer {
+    /// Takes over the classes of an interface attached with the HTB pacer.
+    ///
+    /// # Errors
+    /// The interface was removed.
+    pub fn new(netlink: Netlink, maps: Maps, ifindex: u32) -> Result<Self> {
+        let classes = Classes::take_over(&netlink, ifindex)?;
+        Ok(Self { netlink, maps, classes })
+    }
+
+    /// Waits up to half a second for a cut, and updates the classes.
+    ///
+    /// # Errors
+    /// The interface or the maps were removed.
+    pub fn update(&mut self) -> Result<()> {
+        let mut fds = [PollFd::new(self.maps.cuts_fd()?, PollFlags::POLLIN)];
+        let timeout = PollTimeout::try_from(self.classes.until_next()).unwrap_or(PollTimeout::ZERO);
+        match poll(&mut fds, timeout) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(error) => return Err(Error::Wait(error.into())),
+        }
+        let cuts = self.maps.cuts()?;
+        self.classes.update(&self.netlink, &self.maps, &cuts)
+    }
+}
+
+/// Maximum time that a flow waits for its class while earlier packets may still be queued.
+const WAIT_TIMEOUT_NS: u64 = 50_000_000;
+
+/// Flows that wait for a class: its future minor number, and the time since when.
+///
+/// HTB sends the first packets of a new class before all other queued packets, whatever their priorities,
+/// because a class starts with its full guarantee. To prevent reordering, a class is created only when the
+/// class its flow has used so far is empty.
+#[derive(Debug, Default)]
+struct Waiting(BTreeMap<u32, u64>);
+
+impl Waiting {
+    /// Whether no flow waits.
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Adds a flow at `now_ns`, unless it already waits.
+    fn enter(&mut self, minor: u32, now_ns: u64) {
+        self.0.entry(minor).or_insert(now_ns);
+    }
+
+    /// Removes the flows whose class must be created now.
+    ///
+    /// These are all flows if nothing is queued, otherwise those that timed out.
+    fn take_due(&mut self, is_queue_empty: bool, now_ns: u64) -> Vec<u32> {
+        let is_next = |_: &u32, since_ns: &mut u64| {
+            is_queue_empty || now_ns.saturating_sub(*since_ns) >= WAIT_TIMEOUT_NS
+        };
+        self.0.extract_if(.., is_next).map(|(minor, _)| minor).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn htb_class_created_when_queue_drains() {
+        let mut waiting = Waiting::default();
+        waiting.enter(0x100, 1_000);
+        waiting.enter(0x200, 40_000_000);
+        // Another cut does not postpone it.
+        waiting.enter(0x100, 50_000_000);
+        let taken = [(false, 50_000_999), (false, 50_001_000), (true, 50_001_001), (true, 50_001_002)]
+            .map(|(is_queue_empty, now_ns)| waiting.take_due(is_queue_empty, now_ns));
+        assert_eq!(taken, [vec![], vec![0x100], vec![0x200], vec![]]);
+        assert!(waiting.is_empty());
+    }
 }

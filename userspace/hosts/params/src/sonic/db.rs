@@ -295,7 +295,6 @@ impl Database {
         Ok(rows.iter().map(row).collect())
     }
 
-    /// One row of a table.
     pub(super) fn row(&self, table: &'static str, key: &str) -> Result<Option<Row<'_>>, Error> {
         self.rows(table)?.into_iter().find(|row| row.key == key).map(Row::valid).transpose()
     }

@@ -8,7 +8,6 @@ use serde::Deserialize;
 use super::{Link, Topology};
 use crate::network::read::FileError;
 
-/// A complete example.
 pub const TOPOLOGY_EXAMPLE: &str = "\
 # Topology for `--topology file:FILE.toml`: nodes, and links between them. A host has one link.
 hosts = [\"client\", \"disk1\", \"disk2\"]

@@ -14,7 +14,6 @@ pub struct Sizes {
 /// Flows at random times between random hosts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Poisson {
-    /// Number of hosts.
     pub hosts: u32,
     /// Rate of a host's link.
     pub rate_bps: u64,
@@ -24,7 +23,6 @@ pub struct Poisson {
     pub until_ns: u64,
     /// Class of the flows.
     pub class: u8,
-    /// Seed.
     pub seed: u64,
 }
 

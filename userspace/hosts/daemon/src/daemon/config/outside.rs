@@ -59,16 +59,7 @@ impl Bounds {
             if repair.is_some() {
                 violations.push(format!("{name}: cannot set repair remotely; set it in the host's own file"));
             }
-            let set = [
-                ("inline", settings.inline.is_some()),
-                ("role", settings.role.is_some()),
-                ("profile", settings.profile.is_some()),
-                ("pacer", settings.pacer.is_some()),
-                ("queues", settings.queues.is_some()),
-                ("xdp_mode", settings.xdp_mode.is_some()),
-                ("flows", settings.flows.is_some()),
-            ];
-            for (word, _) in set.into_iter().filter(|(word, is_set)| *is_set && !self.may(word)) {
+            for (word, _) in settings.options().filter(|(word, _)| !self.may(word)) {
                 violations.push(format!(
                     "{name}: this host does not allow remote changes of {word}; add \"{word}\" to `[fleet] allow` in \
                      its file"

@@ -126,7 +126,6 @@ fn after(kept: Persisted, now_s: u64) -> Persisted {
     }
 }
 
-/// The interfaces of an override.
 fn interfaces(held: &Override) -> Vec<Interface> {
     parse(&held.name, &held.text).map(|config| config.interfaces).unwrap_or_default()
 }
