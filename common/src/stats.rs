@@ -97,7 +97,7 @@ stats! {
     RpFlowNew = "rp_flow_new",
     /// Flows evicted from the RP table by newer ones.
     RpFlowEvicted = "rp_flow_evicted",
-    /// Packets forwarded to the other port, inline.
+    /// Packets handed to the other port, inline, which drops those above its MTU.
     InlineForwarded = "inline_forwarded_packets",
     /// Events omitted from the event log: more of their kind than `event_rate`.
     EventLost = "events_lost",

@@ -385,6 +385,10 @@ fn inline_mode(
     {
         return Err(Unsupported::DriverModeOnBond(bond.name.clone()).into());
     }
+    if ports[0].mtu != ports[1].mtu {
+        let [a, b] = ports.map(|link| format!("{} has MTU {}", link.name, link.mtu));
+        notes.push(format!("{a}, {b}: the kernel drops larger frames, after they are counted as forwarded"));
+    }
     const TAG_IN_METADATA: [&str; 4] = ["veth", "netkit", "bond", "team"];
     let kind_of = |link: &&Link| link.kind.clone().filter(|kind| TAG_IN_METADATA.contains(&kind.as_str()));
     let Some((name, kind)) = ports.iter().find_map(|link| Some((&link.name, kind_of(link)?))) else {
@@ -684,6 +688,18 @@ mod tests {
         for from in [LinkRateFrom::Given, LinkRateFrom::Shaper, LinkRateFrom::Virtual] {
             assert_eq!(speeds(Some("veth"), Some(BPS), from), Some((0, 0)), "{from:?}");
         }
+    }
+
+    #[test]
+    fn different_mtus_inline_noted() {
+        let notes = |mtu| {
+            let ports = [Link { mtu: 9_000, ..link(None, MAC) }, Link { mtu, ..link(None, MAC) }];
+            let mut notes = Vec::new();
+            inline_mode(XdpModeChoice::Auto, [&ports[0], &ports[1]], &mut notes).unwrap();
+            notes
+        };
+        assert!(notes(9_000).is_empty());
+        assert!(notes(1_500)[0].starts_with("x0 has MTU 9000, x0 has MTU 1500: "));
     }
 
     #[test]
