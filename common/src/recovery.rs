@@ -150,7 +150,8 @@ const fn rnr_timer_ns(syndrome: u32) -> u64 {
 /// Not a PSN, which has 24 bits.
 const NO_PSN: u32 = u32::MAX;
 
-/// State of a requester, in a map keyed by [`FlowId`](crate::flow::FlowId); programs access it as [`SharedRequester`]. Times are CLOCK_MONOTONIC.
+/// State of a requester, in a map keyed by [`FlowId`](crate::flow::FlowId); programs access it as [`SharedRequester`]. Times
+/// are CLOCK_MONOTONIC.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Requester {
