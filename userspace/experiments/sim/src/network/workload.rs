@@ -51,9 +51,7 @@ pub enum Work {
     /// Endless data.
     Bulk,
     /// One message.
-    Once {
-        bytes: u64,
-    },
+    Once { bytes: u64 },
     /// A closed loop: a new block is requested when one is complete.
     Blocks {
         /// Length of a block.
