@@ -7,7 +7,7 @@ use std::time::Duration;
 use dcqcn_support::render::{self, Column, Table, count};
 use serde::Serialize;
 
-use crate::network::workload::Collective;
+use crate::RunCost;
 use crate::network::{
     ClassOutcome, CollectiveOutcome, Fct, FctBand, FlowOutcome, Outcome, PortOutcome, Scenario,
 };
@@ -75,19 +75,6 @@ pub fn write_flows(file: &mut dyn Write, flows: &[FlowOutcome]) -> io::Result<()
         writeln!(file, "{number},{src},{dst},{bytes},{},{},{ideal_ns}", text(start_ns), text(fct_ns))?;
     }
     Ok(())
-}
-
-const fn name(collective: Collective) -> &'static str {
-    match collective {
-        Collective::AllReduce => "all-reduce",
-        Collective::ReduceScatter => "reduce-scatter",
-        Collective::AllGather => "all-gather",
-        Collective::AllToAll => "all-to-all",
-        Collective::Broadcast => "broadcast",
-        Collective::Reduce => "reduce",
-        Collective::Gather => "gather",
-        Collective::Scatter => "scatter",
-    }
 }
 
 fn band(row: &FctBand) -> String {
@@ -184,7 +171,7 @@ impl FabricReport {
         let mut slowest: Vec<&CollectiveOutcome> = self.outcome.collectives.iter().collect();
         slowest.sort_by_key(|collective| std::cmp::Reverse(collective.time_ns));
         let columns: &[Column<'_, &CollectiveOutcome>] = &[
-            ("SLOWEST COLLECTIVES", &|collective| name(collective.collective).to_owned()),
+            ("SLOWEST COLLECTIVES", &|collective| collective.collective.name().to_owned()),
             (">BYTES", &|collective| render::bytes(collective.bytes)),
             (">RANKS", &|collective| collective.ranks.to_string()),
             (">TIME", &|collective| render::ns(collective.time_ns)),
