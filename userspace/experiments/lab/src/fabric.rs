@@ -79,8 +79,7 @@ impl FabricArgs {
         let changes = setups.iter().flat_map(|(_, setup)| &setup.changes);
         let keys: Vec<String> = changes.map(|change| change.key.to_string()).collect();
         refuse_unread(keys.iter().map(String::as_str)).map_err(WrongUsage)?;
-        refuse_without_effect(&setups.iter().map(|(_, setup)| setup).collect::<Vec<_>>())
-            .map_err(WrongUsage)?;
+        refuse_without_effect(setups.iter().map(|(_, setup)| setup.without_effect())).map_err(WrongUsage)?;
         ensure!(
             setups.len() == 1 || self.plot.is_none(),
             "--plot draws one run and this sweep has {}: omit --plot or --sweep",

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
 use clap::{Arg, ArgMatches, Args, FromArgMatches, Subcommand, ValueEnum};
-use dcqcn_params::{Assignment, Profile};
+use dcqcn_params::{Assignment, Profile, word};
+use dcqcn_sim::fabric::refuse_without_effect;
 use dcqcn_sim::knobs::{Knob, ROCE_KNOBS, SHORTHANDS};
 use dcqcn_sim::presets::{Preset, Setting, Setup, refuse_unread};
 use dcqcn_sim::report::{Report, title, write_series};
@@ -234,6 +235,8 @@ impl<const PRESET: usize> RunArgs<PRESET> {
             setups.len()
         );
         let wants_series = axes.is_empty() && (self.csv.is_some() || self.plot.is_some());
+        refuse_without_effect(setups.iter().map(|setup| setup.without_effect(wants_series)))
+            .map_err(WrongUsage)?;
         let stars: Vec<Star> =
             setups.iter().map(|setup| setup.star(wants_series)).collect::<Result<_, _>>()?;
         let runs = run_all(&stars, None)?;
@@ -269,7 +272,9 @@ impl<const PRESET: usize> RunArgs<PRESET> {
         if let Some(path) = &self.flow_sizes {
             setup.roce.sizes = file::flow_sizes(path)?;
         }
-        setup.profile = self.profile.unwrap_or(setup.profile);
+        if let Some(profile) = self.profile {
+            setup.set("profile", &word(&profile))?;
+        }
         setup.changes.extend(&self.changes);
         Ok(setup)
     }

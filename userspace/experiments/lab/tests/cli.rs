@@ -74,6 +74,15 @@ fn option_out_of_range_is_wrong_usage() {
         ("sim incast --set fast_cnp=on", "fast_cnp has no effect"),
         ("tune --set fast_cnp=on", "fast_cnp has no effect"),
         ("replay x.pcap --hook egress --out - --json", "omit one"),
+        ("sim incast --csv - --json", "omit one"),
+        ("sim fabric --csv - --json", "omit one"),
+        ("sim incast --plot -", "is not a file"),
+        ("sim fabric --plot /dev/full", "is not a file"),
+        ("sim incast --xoff 1MB", "--xoff has no effect: it needs --pfc on"),
+        ("sim incast --sweep xoff=1MB,2MB", "--xoff has no effect: it needs --pfc on"),
+        ("sim fabric --control off --set rpg_ai_rate=1gbit", "rpg_ai_rate has no effect"),
+        ("sim fabric --control off --profile paper", "--profile has no effect"),
+        ("sim incast --control off --profile nvidia", "--profile has no effect"),
     ] {
         let refused = run(&line.split(' ').collect::<Vec<_>>());
         assert_eq!(refused.status.code(), Some(2), "{line}: {}", stderr(&refused));
