@@ -153,6 +153,7 @@ fn error_names_the_value_and_its_range() {
         ),
         ("flws", "2", "unknown setting `flws`: did you mean `flows`?"),
         ("rpg_ai_rat", "2", "unknown setting `rpg_ai_rat`: did you mean `rpg_ai_rate`?"),
+        ("size", "0B", "size = 0B is out of range: 1B to 1000GB"),
         ("kmax", "1", "wred.3.kmax"),
         ("profile", "papr", "profile = `papr` is not one of paper"),
     ] {
@@ -161,6 +162,17 @@ fn error_names_the_value_and_its_range() {
             // 1 byte is a valid Kmax.
             Ok(setting) => assert_eq!(setting.to_string(), "kmax=1"),
         }
+    }
+    for (settings, expected) in [
+        (&["start=1s", "duration=10ms"][..], "start of group `roce` = 1s is out of range: 0ns to 9999.999us"),
+        (
+            &["jitter=10s"],
+            "start of group `roce`, with its jitter = 10s is out of range: 0ns to 299999.999us",
+        ),
+        (&["stop=50ms"], "all flows stop before the warm-up of 100ms ends"),
+    ] {
+        let refused = format!("{:#}", setup(Preset::Incast, settings).star(false).unwrap_err());
+        assert!(refused.contains(expected), "{refused}");
     }
     let late = setup(Preset::Incast, &["warm-up=1s"]).star(false).unwrap_err();
     assert!(format!("{late:#}").contains("warm-up = 1s is out of range"), "{late:#}");
