@@ -102,6 +102,35 @@ fn replay_writes_capture_to_stdout() {
 }
 
 #[test]
+fn equal_seeds_differ_only_in_run() {
+    for line in
+        ["sim incast --flows 2 --duration 1ms --json", "sim fabric --workload incast:2 --size 4KB --json"]
+    {
+        let results = || {
+            let done = run(&line.split(' ').collect::<Vec<_>>());
+            let mut report: serde_json::Value = serde_json::from_str(stdout(&done)).unwrap();
+            assert!(report.as_object_mut().unwrap().remove("run").unwrap()["wall_seconds"].is_f64());
+            report.to_string()
+        };
+        assert_eq!(results(), results(), "{line}");
+    }
+}
+
+#[test]
+fn csv_on_stdout_is_alone() {
+    for line in
+        ["sim incast --flows 2 --duration 1ms --csv -", "sim fabric --workload incast:2 --size 4KB --csv -"]
+    {
+        let done = run(&line.split(' ').collect::<Vec<_>>());
+        assert_eq!(done.status.code(), Some(0), "{line}: {}", stderr(&done));
+        let lines: Vec<&str> = stdout(&done).lines().collect();
+        let commas = lines[0].matches(',').count();
+        assert!(lines.len() > 2 && lines.iter().all(|line| line.matches(',').count() == commas), "{line}");
+        assert!(!stderr(&done).is_empty(), "{line}");
+    }
+}
+
+#[test]
 fn fabric_flags_documented() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/reference/fabric.md");
     let page = std::fs::read_to_string(page).unwrap();

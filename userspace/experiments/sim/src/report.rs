@@ -17,6 +17,7 @@ use super::cycle;
 use super::knobs::ROCE_KNOBS;
 use super::presets::{Preset, Setup, roce_class};
 use super::star::Star;
+use crate::RunCost;
 use crate::network::Marking;
 use crate::network::workload::Work;
 use crate::star::{ClassOutcome, FlowCounters, Kind, Outcome, Samples, Series};
@@ -42,10 +43,8 @@ pub struct Report {
     pub oscillation: Option<Oscillation>,
     /// Shares of the flows between joins; empty unless flows start at several times.
     pub stages: Vec<Stage>,
-    /// Wall-clock time of the simulation, s. Differs between runs, as does the next.
-    pub wall_seconds: f64,
-    /// Packet hops simulated per second of it.
-    pub hops_per_second: f64,
+    /// Resources used.
+    pub run: RunCost,
 }
 
 /// Stability of the bottleneck.
@@ -77,7 +76,6 @@ impl Report {
     /// Assembles the report. Takes the time series out of `outcome`: they are long, and have separate files.
     pub fn new(setup: &Setup, star: &Star, mut outcome: Outcome, wall: Duration) -> Self {
         let series = outcome.series.take();
-        let wall_seconds = wall.as_secs_f64();
         Self {
             preset: setup.preset.name(),
             settings: settings(setup),
@@ -87,8 +85,7 @@ impl Report {
             fluid_settled: (setup.preset == Preset::Stability).then(|| steady_state(star)).flatten(),
             oscillation: oscillation(star, &outcome, series.as_ref()),
             stages: series.as_ref().map_or_else(Vec::new, |series| stages(star, series)),
-            wall_seconds,
-            hops_per_second: outcome.counters.hops as f64 / wall_seconds.max(1e-9),
+            run: RunCost::new(outcome.counters.hops, wall),
             outcome,
         }
     }

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use dcqcn_support::interrupt::Interrupt;
 use dcqcn_support::sync::lock;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
+use serde::Serialize;
 
 use crate::network::{Progress, SimError, Simulation};
 
@@ -26,6 +27,33 @@ pub struct Run<T> {
 }
 
 /// Results in the order of the scenarios; `None`: interrupted.
+/// Resources used by a simulation. Unlike its results, they differ between equal runs.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct RunCost {
+    /// Wall-clock time, s.
+    pub wall_seconds: f64,
+    /// Packet hops simulated per second of it.
+    pub hops_per_second: f64,
+    /// Peak memory of the process so far, B; 0 if the system does not report it.
+    pub peak_memory_bytes: u64,
+}
+
+impl RunCost {
+    pub(crate) fn new(hops: u64, wall: Duration) -> Self {
+        let wall_seconds = wall.as_secs_f64();
+        let hops_per_second = hops as f64 / wall_seconds.max(1e-9);
+        Self { wall_seconds, hops_per_second, peak_memory_bytes: peak_memory_bytes() }
+    }
+}
+
+/// From Linux' accounting of the process.
+fn peak_memory_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kilobytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    kilobytes.unwrap_or(0) * 1_024
+}
+
 type Results<T> = Vec<Result<Option<Run<T>>, SimError>>;
 
 /// Cores, a progress line on stderr, and Ctrl-C, for any number of calls of [`Pool::run`].
