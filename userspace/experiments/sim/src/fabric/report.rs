@@ -55,11 +55,11 @@ impl FabricReport {
     }
 }
 
-/// Writes a line per flow: `flow,src,dst,bytes,start_ns,fct_ns,ideal_ns`.
+/// Writes a line per flow between hosts: `flow,src,dst,bytes,start_ns,fct_ns,ideal_ns`.
 pub fn write_flows(file: &mut dyn Write, flows: &[FlowOutcome]) -> io::Result<()> {
     writeln!(file, "flow,src,dst,bytes,start_ns,fct_ns,ideal_ns")?;
     let text = |value: Option<u64>| value.map_or_else(String::new, |value| value.to_string());
-    for (number, flow) in flows.iter().enumerate() {
+    for (number, flow) in sent(flows).enumerate() {
         let FlowOutcome { src, dst, bytes, start_ns, fct_ns, ideal_ns } = *flow;
         writeln!(file, "{number},{src},{dst},{bytes},{},{},{ideal_ns}", text(start_ns), text(fct_ns))?;
     }
