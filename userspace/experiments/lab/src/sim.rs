@@ -176,9 +176,11 @@ impl<const PRESET: usize> Knobs<PRESET> {
 
 impl<const PRESET: usize> Args for Knobs<PRESET> {
     fn augment_args(mut command: clap::Command) -> clap::Command {
-        fn arg<T>(knob: &'static Knob<T>, defaults: &T) -> Arg {
-            let help = format!("{} [default: {}]", knob.doc, knob.text(defaults));
-            flag(knob.key, knob.value, help)
+        fn arg<T>(knob: &'static Knob<T>, doc: &str, defaults: &T) -> Arg {
+            let default = format!(" [default: {}]", knob.text(defaults));
+            // Unless it depends on other settings.
+            let default = if doc.contains("[default:") { "" } else { &default };
+            flag(knob.key, knob.value, format!("{doc}{default}"))
         }
         fn flag(key: &'static str, value: &'static str, help: String) -> Arg {
             let parse = move |text: &str| Setting::new(key, text);
@@ -186,12 +188,15 @@ impl<const PRESET: usize> Args for Knobs<PRESET> {
         }
         let defaults = Setup::new(Self::preset());
         for knob in Setup::knobs(Self::preset()) {
-            let arg = arg(knob, &defaults).help_heading("Network and time");
+            // `staircase` has a fixed one.
+            let is_fixed = knob.key == "warm-up" && defaults.warm_up_ns.is_some();
+            let doc = knob.doc.split_once(" [").filter(|_| is_fixed).map_or(knob.doc, |(doc, _)| doc);
+            let arg = arg(knob, doc, &defaults).help_heading("Network and time");
             let arg = if knob.key == "loop-delay" { arg.conflicts_with("delay") } else { arg };
             command = command.arg(arg);
         }
         for knob in ROCE_KNOBS {
-            command = command.arg(arg(knob, &defaults.roce).help_heading("RoCE flows"));
+            command = command.arg(arg(knob, knob.doc, &defaults.roce).help_heading("RoCE flows"));
         }
         for (key, name, value, doc) in SHORTHANDS {
             let help = format!("{doc}; short for --set {name}");

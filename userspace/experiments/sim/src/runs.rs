@@ -1,5 +1,6 @@
 //! Running simulations on all cores, with progress and Ctrl-C.
 
+use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -26,7 +27,6 @@ pub struct Run<T> {
     pub wall: Duration,
 }
 
-/// Results in the order of the scenarios; `None`: interrupted.
 /// Resources used by a simulation. Unlike its results, they differ between equal runs.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct RunCost {
@@ -54,6 +54,7 @@ fn peak_memory_bytes() -> u64 {
     kilobytes.unwrap_or(0) * 1_024
 }
 
+/// Results in the order of the scenarios; `None`: interrupted.
 type Results<T> = Vec<Result<Option<Run<T>>, SimError>>;
 
 /// Cores, a progress line on stderr, and Ctrl-C, for any number of calls of [`Pool::run`].
@@ -73,7 +74,12 @@ impl Pool {
     pub(crate) fn new(steps: u64, threads: Option<u16>) -> Result<Self> {
         let all = || thread::available_parallelism().map_or(1, usize::from);
         let interrupt = Interrupt::catch()?;
-        let style = ProgressStyle::with_template("{wide_bar}  {percent:>3} %  {msg}, {eta} left")?;
+        let style = ProgressStyle::with_template("{wide_bar}  {percent:>3} %  {msg}{left}")?.with_key(
+            "left",
+            |state: &ProgressState, text: &mut dyn fmt::Write| {
+                let _ = text.write_str(&left(state.fraction(), state.eta()));
+            },
+        );
         let bar = ProgressBar::new(steps).with_style(style);
         Ok(Self {
             threads: threads.map_or_else(all, usize::from),
@@ -143,6 +149,11 @@ impl Pool {
     }
 }
 
+/// The estimated time left, unless too little is done for an estimate.
+fn left(done: f32, eta: Duration) -> String {
+    if done < 0.01 { String::new() } else { format!(", {:#} left", HumanDuration(eta)) }
+}
+
 impl Drop for Pool {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
@@ -159,4 +170,15 @@ pub fn run_all<S: Simulation>(scenarios: &[S], threads: Option<u16>) -> Result<V
     Pool::new(scenarios.iter().map(Simulation::steps).sum(), threads)?.run(scenarios, &|left, now_ns| {
         if runs > 1 { format!("{} of {runs} runs", runs - left) } else { dcqcn_support::render::ns(now_ns) }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn estimate_omitted_below_one_percent() {
+        assert_eq!(left(0.009, Duration::from_secs(0)), "");
+        assert_eq!(left(0.01, Duration::from_secs(35)), ", 35s left");
+    }
 }
