@@ -11,6 +11,8 @@ use std::sync::OnceLock;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
+use crate::file::{self, Replacement};
+
 /// Width of the picture, in units that are pixels at scale 1.
 const WIDTH: u32 = 1200;
 const TITLE_HEIGHT: u32 = 48;
@@ -175,7 +177,8 @@ pub fn write_both(
     Ok(files)
 }
 
-/// Writes one picture in the format of the name's extension. Charts are stacked in order.
+/// Writes one picture in the format of the name's extension, replacing the file once complete. Charts are stacked in
+/// order.
 ///
 /// # Errors
 /// The name ends neither in `.svg` nor in `.png`, or the file cannot be written.
@@ -191,8 +194,12 @@ pub fn write_scaled(file: &Path, title: &str, charts: &[Chart], png_scale: u32) 
         |error: &dyn std::fmt::Display| Error::Picture { path: file.to_owned(), reason: error.to_string() };
     match file.extension().and_then(|extension| extension.to_str()) {
         Some("svg") => {
-            let area = SVGBackend::new(file, (WIDTH, height)).into_drawing_area();
-            Canvas { area: &area, scale: 1 }.draw(title, charts).map_err(|error| failed(&error))
+            let mut text = String::new();
+            {
+                let area = SVGBackend::with_string(&mut text, (WIDTH, height)).into_drawing_area();
+                Canvas { area: &area, scale: 1 }.draw(title, charts).map_err(|error| failed(&error))?;
+            }
+            file::replace(file, text.as_bytes()).map_err(|error| failed(&error))
         }
         Some("png") => {
             let size = (WIDTH * png_scale, height * png_scale);
@@ -203,15 +210,21 @@ pub fn write_scaled(file: &Path, title: &str, charts: &[Chart], png_scale: u32) 
                     .draw(title, charts)
                     .map_err(|error| failed(&error))?;
             }
-            write_png(file, size, &pixels).map_err(|error| failed(&error))
+            let mut output = Replacement::create(file).map_err(|error| failed(&error))?;
+            write_png(&mut output, size, &pixels).map_err(|error| failed(&error))?;
+            output.finish().map_err(|error| failed(&error))
         }
         _ => Err(failed(&"its name must end in .svg or .png")),
     }
 }
 
 /// Writes RGB pixels of three bytes.
-fn write_png(file: &Path, (width, height): (u32, u32), pixels: &[u8]) -> Result<(), png::EncodingError> {
-    let mut encoder = png::Encoder::new(BufWriter::new(File::create(file)?), width, height);
+fn write_png(
+    output: impl Write,
+    (width, height): (u32, u32),
+    pixels: &[u8],
+) -> Result<(), png::EncodingError> {
+    let mut encoder = png::Encoder::new(output, width, height);
     encoder.set_color(png::ColorType::Rgb);
     encoder.set_depth(png::BitDepth::Eight);
     let mut writer = encoder.write_header()?;
@@ -424,7 +437,21 @@ mod tests {
             let chart = Chart { caption: "c".into(), end: 1.0, top, lines, ..Chart::default() };
             write(&path, "t", &[chart]).unwrap();
             let text = fs::read_to_string(&path).unwrap();
-            assert_eq!(text.contains("c; up to 12 beyond the axis"), is_beyond);
+            assert_eq!(text.contains("c; up to 12 kB, beyond the axis"), is_beyond);
+        }
+    }
+
+    #[test]
+    fn picture_replaces_file_once_complete() {
+        let directory = tempfile::tempdir().unwrap();
+        for format in ["svg", "png"] {
+            let [path, old] = ["x", "old"].map(|name| directory.path().join(format!("{name}.{format}")));
+            fs::write(&path, "old").unwrap();
+            // Another name of the same file.
+            fs::hard_link(&path, &old).unwrap();
+            write(&path, "t", &[]).unwrap();
+            assert_eq!(fs::read(&old).unwrap(), b"old", "{format}");
+            assert_ne!(fs::read(&path).unwrap(), b"old", "{format}");
         }
     }
 

@@ -18,7 +18,7 @@ use dcqcn_support::cli::Output;
 
 use crate::WrongUsage;
 use crate::fabric::FabricArgs;
-use crate::files::write_file;
+use crate::files::{refuse_two_outputs, show, write_file};
 
 /// The presets in the order of [`Preset`], for types with a preset parameter.
 const INCAST: usize = 0;
@@ -155,7 +155,7 @@ struct RunArgs<const PRESET: usize> {
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
     /// Plot rates and queue over time to FILE (.svg or .png); without such an extension, to FILE.svg and FILE.png.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = plot::path)]
     plot: Option<PathBuf>,
 }
 
@@ -224,6 +224,7 @@ impl<const PRESET: usize> FromArgMatches for Knobs<PRESET> {
 
 impl<const PRESET: usize> RunArgs<PRESET> {
     fn run(&self, file: Option<&Path>, out: &mut Output<'_>) -> anyhow::Result<()> {
+        refuse_two_outputs(out, self.csv.as_deref())?;
         let setup = self.setup(file)?;
         let axes = self.axes()?;
         let keys: Vec<String> = setup.changes.iter().map(|change| change.key.to_string()).collect();
@@ -234,14 +235,14 @@ impl<const PRESET: usize> RunArgs<PRESET> {
             .iter()
             .map(|settings| settings.iter().try_fold(setup.clone(), apply))
             .collect::<Result<_, _>>()?;
+        let wants_series = axes.is_empty() && (self.csv.is_some() || self.plot.is_some());
+        refuse_without_effect(setups.iter().map(|setup| setup.without_effect(wants_series)))
+            .map_err(WrongUsage)?;
         ensure!(
             axes.is_empty() || self.plot.is_none(),
             "--plot draws one run and this sweep has {}: omit --plot or --sweep (`stability`: specify --flows and --loop-delay)",
             setups.len()
         );
-        let wants_series = axes.is_empty() && (self.csv.is_some() || self.plot.is_some());
-        refuse_without_effect(setups.iter().map(|setup| setup.without_effect(wants_series)))
-            .map_err(WrongUsage)?;
         let stars: Vec<Star> =
             setups.iter().map(|setup| setup.star(wants_series)).collect::<Result<_, _>>()?;
         let runs = run_all(&stars, None)?;
@@ -258,7 +259,7 @@ impl<const PRESET: usize> RunArgs<PRESET> {
             Some(SweepRun::new(settings, Report::new(setup, star, outcome, wall)))
         });
         let report = SweepReport { runs: finished.collect() };
-        out.show(&report)?;
+        show(out, &report, self.csv.as_deref())?;
         if let Some(path) = &self.csv {
             write_file(path, |file| report.write_csv(file))?;
         }
@@ -314,7 +315,7 @@ impl<const PRESET: usize> RunArgs<PRESET> {
         let Run { outcome, wall } = run;
         let series = outcome.series.clone();
         // First, as a file may fail.
-        out.show(&Report::new(setup, star, outcome, wall))?;
+        show(out, &Report::new(setup, star, outcome, wall), self.csv.as_deref())?;
         let Some(series) = &series else { return Ok(()) };
         if let Some(path) = &self.csv {
             write_file(path, |file| write_series(file, series))?;

@@ -1,5 +1,6 @@
 //! Rates and queue depth of a simulation over time.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
@@ -23,6 +24,18 @@ fn files(path: &Path) -> Vec<PathBuf> {
     // Not `with_extension`: a stem may contain a dot.
     let with = |extension: &str| PathBuf::from(format!("{}.{extension}", path.display()));
     vec![with("svg"), with("png")]
+}
+
+/// The value of `--plot`.
+///
+/// # Errors
+/// It names standard output, a directory or a device: pictures are files, one per format.
+pub fn path(text: &str) -> Result<PathBuf, String> {
+    let is_special = fs::metadata(text).is_ok_and(|found| !found.is_file() && !found.is_dir());
+    if text == "-" || text.ends_with('/') || is_special {
+        return Err(format!("`{text}` is not a file: specify a name, as in `plots/run.svg`"));
+    }
+    Ok(text.into())
 }
 
 /// Draws `charts` into the files of `path`: one of each format, or that of its name.
@@ -124,3 +137,42 @@ mod tests {
         assert_eq!(files(Path::new("a.5")), [PathBuf::from("a.5.svg"), PathBuf::from("a.5.png")]);
     }
 }
+    #[test]
+    fn plot_path_must_be_a_file() {
+        for text in ["-", "/dev/full", "plots/"] {
+            assert!(path(text).unwrap_err().contains("is not a file"), "{text}");
+        }
+        assert_eq!(path("a/b"), Ok(PathBuf::from("a/b")));
+    }
+
+    #[test]
+    fn fair_share_follows_active_flows() {
+        let mut star = Star::new(1_000_000_000, Config::DEFAULT);
+        star.groups = [(0, 2, None), (10, 1, Some(30)), (20, 1, None)]
+            .into_iter()
+            .map(|(start_ns, flows, stop_ns)| Group { start_ns, stop_ns, ..Group::roce("g", flows) })
+            .collect();
+        let lines = fair_share(&star, 12.0, 40.0, 1.0);
+        let [line] = lines.as_slice() else { panic!("{lines:?}") };
+        let steps = [
+            (0.0, 6.0),
+            (10.0, 6.0),
+            (10.0, 4.0),
+            (20.0, 4.0),
+            (20.0, 3.0),
+            (30.0, 3.0),
+            (30.0, 4.0),
+            (40.0, 4.0),
+        ];
+        assert_eq!(line.curve, steps);
+        star.groups = vec![Group { start_ns: 10, ..Group::roce("late", 3) }];
+        assert_eq!(fair_share(&star, 12.0, 40.0, 1.0)[0].curve, [(10.0, 4.0), (40.0, 4.0)]);
+    }
+
+    #[test]
+    fn caption_counts_omitted_flows() {
+        assert_eq!(which(4, 7, 4), "each RoCE flow");
+        assert_eq!(which(16, 7, 40), "the first 16 of 40 RoCE flows; the legend names 7 of 16");
+        assert_eq!(which(9, 7, 9), "each RoCE flow; the legend names 7 of 9");
+    }
+
