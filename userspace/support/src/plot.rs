@@ -3,8 +3,8 @@
 //! A picture is described as data ([`Chart`], [`Line`]); the drawing code is generic over plotters' backend, so it is
 //! independent of the file format.
 
-use std::fs::{self, File};
-use std::io::{self, BufWriter};
+use std::fs;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -109,7 +109,9 @@ pub struct Chart {
     pub across: &'static str,
     /// Label of the vertical axis, as in `Mbit/s`.
     pub up: &'static str,
-    /// End of the horizontal axis, which starts at 0.
+    /// Start of the horizontal axis.
+    pub start: f64,
+    /// End of the horizontal axis.
     pub end: f64,
     /// End of the vertical axis, which starts at 0.
     pub top: f64,
@@ -264,15 +266,16 @@ impl<DB: DrawingBackend> Canvas<'_, DB> {
     /// One chart: caption, axes, lines and legend.
     fn chart(&self, chart: &Chart) -> Drawn<DB> {
         let Self { area, scale } = *self;
-        let Chart { caption, across, up, end, top, lines, cells, marks, rows } = chart;
+        let Chart { caption, across, up, start, end, top, lines, cells, marks, rows } = chart;
         let (end, top) = (positive(*end), positive(*top));
+        let unit = if up.is_empty() { String::new() } else { format!(" {up}") };
         let mut chart = ChartBuilder::on(area)
             .margin_top(TOP * scale)
             .margin_right(RIGHT * scale)
             .margin_left(EDGE * scale)
             .x_label_area_size(BOTTOM * scale)
             .y_label_area_size((LEFT - EDGE) * scale)
-            .build_cartesian_2d(0.0..end, 0.0..top)?;
+            .build_cartesian_2d(*start..end, 0.0..top)?;
         chart
             .configure_mesh()
             .x_desc(*across)
@@ -305,7 +308,7 @@ impl<DB: DrawingBackend> Canvas<'_, DB> {
         }
         let peak = lines.iter().flat_map(|line| &line.curve).map(|point| point.1).fold(0.0, f64::max);
         let beyond =
-            if peak > top { format!("; up to {} beyond the axis", tick(peak)) } else { String::new() };
+            if peak > top { format!("; up to {}{unit}, beyond the axis", tick(peak)) } else { String::new() };
         self.text(&format!("{caption}{beyond}"), LEFT, 8, CAPTION_TEXT)?;
         let labelled = lines.iter().filter_map(|line| line.label.as_ref().map(|label| (label, line)));
         for ((label, line), row) in labelled.zip(0..) {
@@ -434,7 +437,7 @@ mod tests {
         let lines = vec![Line::new("a", vec![(0.0, 1.0), (1.0, 12.0)], COLOURS[0], 2)];
         for (top, is_beyond) in [(12.0, false), (2.0, true)] {
             let lines = lines.clone();
-            let chart = Chart { caption: "c".into(), end: 1.0, top, lines, ..Chart::default() };
+            let chart = Chart { caption: "c".into(), up: "kB", end: 1.0, top, lines, ..Chart::default() };
             write(&path, "t", &[chart]).unwrap();
             let text = fs::read_to_string(&path).unwrap();
             assert_eq!(text.contains("c; up to 12 kB, beyond the axis"), is_beyond);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use dcqcn_common::params::{Quantity, Unit};
 use dcqcn_params::fluid::{self, Bottleneck, FixedPoint, SteadyState};
 use dcqcn_params::{Key, word};
-use dcqcn_support::render;
+use dcqcn_support::render::{self, count};
 use dcqcn_support::statistics::jain_index;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -262,9 +262,11 @@ pub fn title(setup: &Setup) -> String {
     let link = render::bps(setup.star.port_rate_bps as f64);
     let flows = setup.roce.group.flows;
     let groups = match (setup.preset, setup.groups_of_file(true).count()) {
-        (Preset::Coexist, 0) => format!("{flows} RoCE readers and {} TCP flows", setup.tcp.group.flows),
-        (_, 0) => format!("{flows} RoCE flows"),
-        (_, groups) => format!("{groups} RoCE groups"),
+        (Preset::Coexist, 0) => {
+            format!("{} and {}", count(flows, "RoCE reader"), count(setup.tcp.group.flows, "TCP flow"))
+        }
+        (_, 0) => count(flows, "RoCE flow"),
+        (_, groups) => count(groups, "RoCE group"),
     };
     format!("{}: {groups} through {link}, {}", setup.preset.name(), word(&setup.profile))
 }
