@@ -3,13 +3,15 @@
 //! A picture is described as data ([`Chart`], [`Line`]); the drawing code is generic over plotters' backend, so it is
 //! independent of the file format.
 
-use std::fs::{self, File};
-use std::io::{self, BufWriter};
+use std::fs;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
+
+use crate::file::{self, Replacement};
 
 /// Width of the picture, in units that are pixels at scale 1.
 const WIDTH: u32 = 1200;
@@ -107,7 +109,9 @@ pub struct Chart {
     pub across: &'static str,
     /// Label of the vertical axis, as in `Mbit/s`.
     pub up: &'static str,
-    /// End of the horizontal axis, which starts at 0.
+    /// Start of the horizontal axis.
+    pub start: f64,
+    /// End of the horizontal axis.
     pub end: f64,
     /// End of the vertical axis, which starts at 0.
     pub top: f64,
@@ -175,7 +179,8 @@ pub fn write_both(
     Ok(files)
 }
 
-/// Writes one picture in the format of the name's extension. Charts are stacked in order.
+/// Writes one picture in the format of the name's extension, replacing the file once complete. Charts are stacked in
+/// order.
 ///
 /// # Errors
 /// The name ends neither in `.svg` nor in `.png`, or the file cannot be written.
@@ -191,8 +196,12 @@ pub fn write_scaled(file: &Path, title: &str, charts: &[Chart], png_scale: u32) 
         |error: &dyn std::fmt::Display| Error::Picture { path: file.to_owned(), reason: error.to_string() };
     match file.extension().and_then(|extension| extension.to_str()) {
         Some("svg") => {
-            let area = SVGBackend::new(file, (WIDTH, height)).into_drawing_area();
-            Canvas { area: &area, scale: 1 }.draw(title, charts).map_err(|error| failed(&error))
+            let mut text = String::new();
+            {
+                let area = SVGBackend::with_string(&mut text, (WIDTH, height)).into_drawing_area();
+                Canvas { area: &area, scale: 1 }.draw(title, charts).map_err(|error| failed(&error))?;
+            }
+            file::replace(file, text.as_bytes()).map_err(|error| failed(&error))
         }
         Some("png") => {
             let size = (WIDTH * png_scale, height * png_scale);
@@ -203,15 +212,21 @@ pub fn write_scaled(file: &Path, title: &str, charts: &[Chart], png_scale: u32) 
                     .draw(title, charts)
                     .map_err(|error| failed(&error))?;
             }
-            write_png(file, size, &pixels).map_err(|error| failed(&error))
+            let mut output = Replacement::create(file).map_err(|error| failed(&error))?;
+            write_png(&mut output, size, &pixels).map_err(|error| failed(&error))?;
+            output.finish().map_err(|error| failed(&error))
         }
         _ => Err(failed(&"its name must end in .svg or .png")),
     }
 }
 
 /// Writes RGB pixels of three bytes.
-fn write_png(file: &Path, (width, height): (u32, u32), pixels: &[u8]) -> Result<(), png::EncodingError> {
-    let mut encoder = png::Encoder::new(BufWriter::new(File::create(file)?), width, height);
+fn write_png(
+    output: impl Write,
+    (width, height): (u32, u32),
+    pixels: &[u8],
+) -> Result<(), png::EncodingError> {
+    let mut encoder = png::Encoder::new(output, width, height);
     encoder.set_color(png::ColorType::Rgb);
     encoder.set_depth(png::BitDepth::Eight);
     let mut writer = encoder.write_header()?;
@@ -251,15 +266,16 @@ impl<DB: DrawingBackend> Canvas<'_, DB> {
     /// One chart: caption, axes, lines and legend.
     fn chart(&self, chart: &Chart) -> Drawn<DB> {
         let Self { area, scale } = *self;
-        let Chart { caption, across, up, end, top, lines, cells, marks, rows } = chart;
+        let Chart { caption, across, up, start, end, top, lines, cells, marks, rows } = chart;
         let (end, top) = (positive(*end), positive(*top));
+        let unit = if up.is_empty() { String::new() } else { format!(" {up}") };
         let mut chart = ChartBuilder::on(area)
             .margin_top(TOP * scale)
             .margin_right(RIGHT * scale)
             .margin_left(EDGE * scale)
             .x_label_area_size(BOTTOM * scale)
             .y_label_area_size((LEFT - EDGE) * scale)
-            .build_cartesian_2d(0.0..end, 0.0..top)?;
+            .build_cartesian_2d(*start..end, 0.0..top)?;
         chart
             .configure_mesh()
             .x_desc(*across)
@@ -292,7 +308,7 @@ impl<DB: DrawingBackend> Canvas<'_, DB> {
         }
         let peak = lines.iter().flat_map(|line| &line.curve).map(|point| point.1).fold(0.0, f64::max);
         let beyond =
-            if peak > top { format!("; up to {} beyond the axis", tick(peak)) } else { String::new() };
+            if peak > top { format!("; up to {}{unit}, beyond the axis", tick(peak)) } else { String::new() };
         self.text(&format!("{caption}{beyond}"), LEFT, 8, CAPTION_TEXT)?;
         let labelled = lines.iter().filter_map(|line| line.label.as_ref().map(|label| (label, line)));
         for ((label, line), row) in labelled.zip(0..) {
@@ -421,10 +437,24 @@ mod tests {
         let lines = vec![Line::new("a", vec![(0.0, 1.0), (1.0, 12.0)], COLOURS[0], 2)];
         for (top, is_beyond) in [(12.0, false), (2.0, true)] {
             let lines = lines.clone();
-            let chart = Chart { caption: "c".into(), end: 1.0, top, lines, ..Chart::default() };
+            let chart = Chart { caption: "c".into(), up: "kB", end: 1.0, top, lines, ..Chart::default() };
             write(&path, "t", &[chart]).unwrap();
             let text = fs::read_to_string(&path).unwrap();
-            assert_eq!(text.contains("c; up to 12 beyond the axis"), is_beyond);
+            assert_eq!(text.contains("c; up to 12 kB, beyond the axis"), is_beyond);
+        }
+    }
+
+    #[test]
+    fn picture_replaces_file_once_complete() {
+        let directory = tempfile::tempdir().unwrap();
+        for format in ["svg", "png"] {
+            let [path, old] = ["x", "old"].map(|name| directory.path().join(format!("{name}.{format}")));
+            fs::write(&path, "old").unwrap();
+            // Another name of the same file.
+            fs::hard_link(&path, &old).unwrap();
+            write(&path, "t", &[]).unwrap();
+            assert_eq!(fs::read(&old).unwrap(), b"old", "{format}");
+            assert_ne!(fs::read(&path).unwrap(), b"old", "{format}");
         }
     }
 

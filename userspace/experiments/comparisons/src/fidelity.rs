@@ -375,7 +375,7 @@ fn speed(lab: &Lab) -> Result<String> {
     let row = |flows: u64| {
         // 1.2 times the fair share, so that the offered load is the same for all.
         let run = lab.json(&command(&flows.to_string(), &(LINK_BPS / flows * 6 / 5).to_string()))?;
-        let values = cells(&run, "/outcome/counters/hops:2M /wall_seconds:2 /hops_per_second:1M")?;
+        let values = cells(&run, "/outcome/counters/hops:2M /run/wall_seconds:2 /run/hops_per_second:1M")?;
         Ok(format!("{flows} | {values}"))
     };
     let rows: Vec<_> = [2, 10, 100, 1_000, 10_000].map(row).into_iter().collect::<Result<_>>()?;
@@ -399,11 +399,10 @@ const FABRIC_HEADING: &str = "fabric | cores | packet hops, millions | time, s |
 /// A row of one run, and its results without timing.
 fn fabric_row(lab: &Lab, name: &str, options: &str, threads: usize) -> Result<(String, Value)> {
     let mut run = lab.json(&format!("{options} --threads {threads}"))?;
-    let values = cells(&run, "work/hops:1M /wall_seconds:1 /hops_per_second:1M /peak_memory_bytes:0M")?;
+    let values =
+        cells(&run, "work/hops:1M /run/wall_seconds:1 /run/hops_per_second:1M /run/peak_memory_bytes:0M")?;
     let report = run.as_object_mut().context("a report is an object")?;
-    for own in ["wall_seconds", "hops_per_second", "peak_memory_bytes"] {
-        report.remove(own);
-    }
+    report.remove("run");
     Ok((format!("{name} | {threads} | {values}"), run))
 }
 

@@ -10,13 +10,13 @@ use dcqcn_sim::fabric::{
 };
 use dcqcn_sim::network::TOPOLOGY_EXAMPLE;
 use dcqcn_sim::presets::{Setting, refuse_unread};
-use dcqcn_sim::run_all;
 use dcqcn_sim::sweep::{Axis, combinations};
+use dcqcn_sim::{plot, run_all};
 
 use dcqcn_support::cli::Output;
 
 use crate::WrongUsage;
-use crate::files::write_file;
+use crate::files::{refuse_two_outputs, show, write_file};
 
 /// Simulate a whole fabric: switches with shared buffers, PFC and ECMP, and finite flows.
 ///
@@ -63,7 +63,7 @@ pub(crate) struct FabricArgs {
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
     /// Plot slowdown by size, queues and pauses to PATH (.svg or .png); without such an extension, to PATH.svg and PATH.png.
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_parser = plot::path)]
     plot: Option<PathBuf>,
     /// Print a topology file.
     #[arg(long, exclusive = true)]
@@ -75,11 +75,12 @@ impl FabricArgs {
         if self.example {
             return out.text(&TOPOLOGY_EXAMPLE);
         }
+        refuse_two_outputs(out, self.csv.as_deref())?;
         let setups = self.setups()?;
         let changes = setups.iter().flat_map(|(_, setup)| &setup.changes);
         let keys: Vec<String> = changes.map(|change| change.key.to_string()).collect();
         refuse_unread(keys.iter().map(String::as_str))?;
-        refuse_without_effect(&setups.iter().map(|(_, setup)| setup).collect::<Vec<_>>())?;
+        refuse_without_effect(setups.iter().map(|(_, setup)| setup.without_effect()))?;
         for (path, flag, shows) in
             [(&self.plot, "--plot", "draws"), (&self.csv, "--csv", "writes the flows of")]
         {
@@ -109,7 +110,7 @@ impl FabricArgs {
             let Some((_, mut report)) = finished.pop() else { bail!("interrupted before the run completed") };
             // First, as a file may fail; the samples may be only for the plot.
             let samples = report.outcome.samples.take_if(|_| self.setup.sample.is_none());
-            out.show(&report)?;
+            show(out, &report, self.csv.as_deref())?;
             if let Some(path) = &self.csv {
                 write_file(path, |file| write_flows(file, &report.outcome.flows))?;
             }

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail, ensure};
 use clap::{Arg, ArgMatches, Args, FromArgMatches, Subcommand, ValueEnum};
-use dcqcn_params::{Assignment, Profile};
+use dcqcn_params::{Assignment, Profile, word};
+use dcqcn_sim::fabric::refuse_without_effect;
 use dcqcn_sim::knobs::{Knob, ROCE_KNOBS, SHORTHANDS};
 use dcqcn_sim::presets::{Preset, Setting, Setup, refuse_unread};
 use dcqcn_sim::report::{Report, title, write_series};
@@ -17,7 +18,7 @@ use dcqcn_support::cli::Output;
 
 use crate::WrongUsage;
 use crate::fabric::FabricArgs;
-use crate::files::write_file;
+use crate::files::{refuse_two_outputs, show, write_file};
 
 /// The presets in the order of [`Preset`], for types with a preset parameter.
 const INCAST: usize = 0;
@@ -154,7 +155,7 @@ struct RunArgs<const PRESET: usize> {
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
     /// Plot rates and queue over time to FILE (.svg or .png); without such an extension, to FILE.svg and FILE.png.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = plot::path)]
     plot: Option<PathBuf>,
 }
 
@@ -175,9 +176,11 @@ impl<const PRESET: usize> Knobs<PRESET> {
 
 impl<const PRESET: usize> Args for Knobs<PRESET> {
     fn augment_args(mut command: clap::Command) -> clap::Command {
-        fn arg<T>(knob: &'static Knob<T>, defaults: &T) -> Arg {
-            let help = format!("{} [default: {}]", knob.doc, knob.text(defaults));
-            flag(knob.key, knob.value, help)
+        fn arg<T>(knob: &'static Knob<T>, doc: &str, defaults: &T) -> Arg {
+            let default = format!(" [default: {}]", knob.text(defaults));
+            // Unless it depends on other settings.
+            let default = if doc.contains("[default:") { "" } else { &default };
+            flag(knob.key, knob.value, format!("{doc}{default}"))
         }
         fn flag(key: &'static str, value: &'static str, help: String) -> Arg {
             let parse = move |text: &str| Setting::new(key, text);
@@ -185,12 +188,15 @@ impl<const PRESET: usize> Args for Knobs<PRESET> {
         }
         let defaults = Setup::new(Self::preset());
         for knob in Setup::knobs(Self::preset()) {
-            let arg = arg(knob, &defaults).help_heading("Network and time");
+            // `staircase` has a fixed one.
+            let is_fixed = knob.key == "warm-up" && defaults.warm_up_ns.is_some();
+            let doc = knob.doc.split_once(" [").filter(|_| is_fixed).map_or(knob.doc, |(doc, _)| doc);
+            let arg = arg(knob, doc, &defaults).help_heading("Network and time");
             let arg = if knob.key == "loop-delay" { arg.conflicts_with("delay") } else { arg };
             command = command.arg(arg);
         }
         for knob in ROCE_KNOBS {
-            command = command.arg(arg(knob, &defaults.roce).help_heading("RoCE flows"));
+            command = command.arg(arg(knob, knob.doc, &defaults.roce).help_heading("RoCE flows"));
         }
         for (key, name, value, doc) in SHORTHANDS {
             let help = format!("{doc}; short for --set {name}");
@@ -218,6 +224,7 @@ impl<const PRESET: usize> FromArgMatches for Knobs<PRESET> {
 
 impl<const PRESET: usize> RunArgs<PRESET> {
     fn run(&self, file: Option<&Path>, out: &mut Output<'_>) -> anyhow::Result<()> {
+        refuse_two_outputs(out, self.csv.as_deref())?;
         let setup = self.setup(file)?;
         let axes = self.axes()?;
         let keys: Vec<String> = setup.changes.iter().map(|change| change.key.to_string()).collect();
@@ -228,6 +235,8 @@ impl<const PRESET: usize> RunArgs<PRESET> {
             .iter()
             .map(|settings| settings.iter().try_fold(setup.clone(), apply))
             .collect::<Result<_, _>>()?;
+        let wants_series = axes.is_empty() && (self.csv.is_some() || self.plot.is_some());
+        refuse_without_effect(setups.iter().map(|setup| setup.without_effect(wants_series)))?;
         ensure!(
             axes.is_empty() || self.plot.is_none(),
             WrongUsage(anyhow!(
@@ -235,7 +244,6 @@ impl<const PRESET: usize> RunArgs<PRESET> {
                 setups.len()
             ))
         );
-        let wants_series = axes.is_empty() && (self.csv.is_some() || self.plot.is_some());
         let stars: Vec<Star> =
             setups.iter().map(|setup| setup.star(wants_series)).collect::<Result<_, _>>()?;
         let runs = run_all(&stars, None)?;
@@ -252,7 +260,7 @@ impl<const PRESET: usize> RunArgs<PRESET> {
             Some(SweepRun::new(settings, Report::new(setup, star, outcome, wall)))
         });
         let report = SweepReport { runs: finished.collect() };
-        out.show(&report)?;
+        show(out, &report, self.csv.as_deref())?;
         if let Some(path) = &self.csv {
             write_file(path, |file| report.write_csv(file))?;
         }
@@ -271,7 +279,9 @@ impl<const PRESET: usize> RunArgs<PRESET> {
         if let Some(path) = &self.flow_sizes {
             setup.roce.sizes = file::flow_sizes(path)?;
         }
-        setup.profile = self.profile.unwrap_or(setup.profile);
+        if let Some(profile) = self.profile {
+            setup.set("profile", &word(&profile))?;
+        }
         setup.changes.extend(&self.changes);
         Ok(setup)
     }
@@ -306,7 +316,7 @@ impl<const PRESET: usize> RunArgs<PRESET> {
         let Run { outcome, wall } = run;
         let series = outcome.series.clone();
         // First, as a file may fail.
-        out.show(&Report::new(setup, star, outcome, wall))?;
+        show(out, &Report::new(setup, star, outcome, wall), self.csv.as_deref())?;
         let Some(series) = &series else { return Ok(()) };
         if let Some(path) = &self.csv {
             write_file(path, |file| write_series(file, series))?;

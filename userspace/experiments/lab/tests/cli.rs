@@ -81,6 +81,15 @@ fn option_out_of_range_is_wrong_usage() {
         ("sim incast --set fast_cnp=on", "fast_cnp has no effect"),
         ("tune --set fast_cnp=on", "fast_cnp has no effect"),
         ("replay x.pcap --hook egress --out - --json", "omit one"),
+        ("sim incast --csv - --json", "omit one"),
+        ("sim fabric --csv - --json", "omit one"),
+        ("sim incast --plot -", "is not a file"),
+        ("sim fabric --plot /dev/full", "is not a file"),
+        ("sim incast --xoff 1MB", "--xoff has no effect: it needs --pfc on"),
+        ("sim incast --sweep xoff=1MB,2MB", "--xoff has no effect: it needs --pfc on"),
+        ("sim fabric --control off --set rpg_ai_rate=1gbit", "rpg_ai_rate has no effect"),
+        ("sim fabric --control off --profile paper", "--profile has no effect"),
+        ("sim incast --control off --profile nvidia", "--profile has no effect"),
     ] {
         let refused = run(&line.split(' ').collect::<Vec<_>>());
         assert_eq!(refused.status.code(), Some(2), "{line}: {}", stderr(&refused));
@@ -97,6 +106,35 @@ fn replay_writes_capture_to_stdout() {
     // Magic number of pcap with nanoseconds.
     assert_eq!(replay.stdout.first_chunk(), Some(&0xa1b2_3c4d_u32.to_ne_bytes()));
     assert!(!stderr(&replay).is_empty() && !Path::new("-").exists());
+}
+
+#[test]
+fn equal_seeds_differ_only_in_run() {
+    for line in
+        ["sim incast --flows 2 --duration 1ms --json", "sim fabric --workload incast:2 --size 4KB --json"]
+    {
+        let results = || {
+            let done = run(&line.split(' ').collect::<Vec<_>>());
+            let mut report: serde_json::Value = serde_json::from_str(stdout(&done)).unwrap();
+            assert!(report.as_object_mut().unwrap().remove("run").unwrap()["wall_seconds"].is_f64());
+            report.to_string()
+        };
+        assert_eq!(results(), results(), "{line}");
+    }
+}
+
+#[test]
+fn csv_on_stdout_is_alone() {
+    for line in
+        ["sim incast --flows 2 --duration 1ms --csv -", "sim fabric --workload incast:2 --size 4KB --csv -"]
+    {
+        let done = run(&line.split(' ').collect::<Vec<_>>());
+        assert_eq!(done.status.code(), Some(0), "{line}: {}", stderr(&done));
+        let lines: Vec<&str> = stdout(&done).lines().collect();
+        let commas = lines[0].matches(',').count();
+        assert!(lines.len() > 2 && lines.iter().all(|line| line.matches(',').count() == commas), "{line}");
+        assert!(!stderr(&done).is_empty(), "{line}");
+    }
 }
 
 #[test]

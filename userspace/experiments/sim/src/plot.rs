@@ -1,12 +1,13 @@
 //! Rates and queue depth of a simulation over time.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use dcqcn_support::plot::{
     self as plot, AXIS, COLOURS, Chart, Curve, LEVEL, Line, MAX_LEGEND, largest, mean, thin_out,
 };
-use dcqcn_support::render;
+use dcqcn_support::render::{self, count};
 
 use super::presets::roce_class;
 use super::star::{Group, Star};
@@ -23,6 +24,18 @@ fn files(path: &Path) -> Vec<PathBuf> {
     // Not `with_extension`: a stem may contain a dot.
     let with = |extension: &str| PathBuf::from(format!("{}.{extension}", path.display()));
     vec![with("svg"), with("png")]
+}
+
+/// The value of `--plot`.
+///
+/// # Errors
+/// It names standard output, a directory or a device: pictures are files, one per format.
+pub fn path(text: &str) -> Result<PathBuf, String> {
+    let is_special = fs::metadata(text).is_ok_and(|found| !found.is_file() && !found.is_dir());
+    if text == "-" || text.ends_with('/') || is_special {
+        return Err(format!("`{text}` is not a file: specify a name, as in `plots/run.svg`"));
+    }
+    Ok(text.into())
 }
 
 /// Draws `charts` into the files of `path`: one of each format, or that of its name.
@@ -60,6 +73,16 @@ fn curve(
     thin_out(points.map(|(t_ns, value)| (*t_ns as f64 / unit_ns, *value as f64 / unit)), end, reduce)
 }
 
+/// The flows drawn and named in the legend, of `all`.
+fn which(drawn: usize, named: usize, all: usize) -> String {
+    let flows = match drawn < all {
+        true => format!("the first {drawn} of {}", count(all, "RoCE flow")),
+        false => "each RoCE flow".to_owned(),
+    };
+    let legend = if named < drawn { format!("; the legend names {named} of {drawn}") } else { String::new() };
+    flows + &legend
+}
+
 /// The maximum from `from` on: a start at line rate would flatten everything after it.
 fn top(lines: &[Line], from: f64) -> f64 {
     let points = lines.iter().flat_map(|line| &line.curve).filter(|point| point.0 >= from);
@@ -70,12 +93,14 @@ fn rates(star: &Star, series: &Series) -> Chart {
     let (across, unit_ns, end) = time_axis(series.t_ns.last().copied().unwrap_or(star.duration_ns));
     let gbps = |values: &[u64]| curve(series, values, unit_ns, 1e9, end, mean);
     let mut lines = Vec::new();
+    // Leaves room for TCP and the fair share.
+    let named = MAX_LEGEND - 3;
     // For a RoCE flow its rate, which DCQCN controls; for TCP the goodput of the group.
     let flows = series.flows.iter().filter(|flow| star.groups[flow.index as usize].is_roce());
     for ((index, flow), colour) in flows.enumerate().zip(COLOURS.iter().cycle()) {
         let values = if star.control { &flow.rate_bps } else { &flow.goodput_bps };
         let line = Line::new(&flow.name, gbps(values), *colour, 1);
-        let label = line.label.filter(|_| index + 3 < MAX_LEGEND);
+        let label = line.label.filter(|_| index < named);
         lines.push(Line { label, ..line });
     }
     for (index, group) in series.groups.iter().enumerate().skip(star.roce().count()) {
@@ -83,12 +108,44 @@ fn rates(star: &Star, series: &Series) -> Chart {
         lines.push(Line::new(format!("{}, all", group.name), gbps(&group.goodput_bps), colour, 2));
     }
     let link = star.port_rate_bps as f64 / 1e9;
-    if star.groups.iter().all(Group::is_roce) {
-        lines.push(Line::level("fair share", end, link / f64::from(star.roce_flows().max(1))));
+    if star.groups.iter().all(|group| group.is_roce() && group.after.is_none()) {
+        lines.extend(fair_share(star, link, end, unit_ns));
     }
     let top = top(&lines, star.stats_from_ns as f64 / unit_ns);
-    let caption = if star.control { "rate of each RoCE flow" } else { "goodput of each RoCE flow" };
-    Chart { caption: caption.to_owned(), across, up: "Gb/s", end, top: top * 1.05, lines, ..Chart::default() }
+    let what = if star.control { "rate" } else { "goodput" };
+    let drawn = series.flows.iter().filter(|flow| star.groups[flow.index as usize].is_roce()).count();
+    let caption = format!("{what} of {}", which(drawn, named, star.roce_flows() as usize));
+    Chart { caption, across, up: "Gb/s", end, top: top * 1.05, lines, ..Chart::default() }
+}
+
+/// The share of each flow in `link`, by the number of flows that have started and not stopped; none while there are none.
+fn fair_share(star: &Star, link: f64, end: f64, unit_ns: f64) -> Vec<Line> {
+    let changes = |group: &Group| {
+        let flows = i64::from(group.flows);
+        [Some((group.start_ns, flows)), group.stop_ns.map(|stop_ns| (stop_ns, -flows))].into_iter().flatten()
+    };
+    let mut changes: Vec<(u64, i64)> = star.groups.iter().flat_map(changes).collect();
+    changes.sort_unstable();
+    let (mut flows, mut spans) = (0, Vec::<Curve>::new());
+    for (index, &(from_ns, change)) in changes.iter().enumerate() {
+        flows += change;
+        let from = from_ns as f64 / unit_ns;
+        let to = changes.get(index + 1).map_or(end, |next| (next.0 as f64 / unit_ns).min(end));
+        if flows <= 0 || from >= to {
+            continue;
+        }
+        let share = link / flows as f64;
+        let span = [(from, share), (to, share)];
+        match spans.last_mut().filter(|curve| curve.last().is_some_and(|last| last.0 >= from)) {
+            Some(curve) => curve.extend(span),
+            None => spans.push(span.into()),
+        }
+    }
+    let line = |(index, curve): (usize, Curve)| {
+        let line = Line { dashed: true, ..Line::new("fair share", curve, LEVEL, 1) };
+        Line { label: line.label.filter(|_| index == 0), ..line }
+    };
+    spans.into_iter().enumerate().map(line).collect()
 }
 
 fn queues(star: &Star, series: &Series) -> Chart {
@@ -101,11 +158,16 @@ fn queues(star: &Star, series: &Series) -> Chart {
     let deepest = top(&lines, star.stats_from_ns as f64 / unit_ns);
     let wred = star.config.wred.get(usize::from(roce_class(star))).filter(|wred| wred.ecn != 0);
     let mut top = deepest;
-    for (name, bytes) in wred.iter().flat_map(|wred| [("Kmin", wred.kmin_bytes), ("Kmax", wred.kmax_bytes)]) {
+    // Colours of the last classes, which are drawn solid.
+    let levels = wred
+        .iter()
+        .flat_map(|wred| [("Kmin", wred.kmin_bytes, COLOURS[4]), ("Kmax", wred.kmax_bytes, COLOURS[3])]);
+    for (name, bytes, colour) in levels {
         let kb = bytes as f64 / 1e3;
         // A threshold far above the queue would flatten it.
         if kb <= 2.0 * deepest {
-            lines.push(Line::level(format!("{name}, {}", render::bytes(bytes)), end, kb));
+            let line = Line::level(format!("{name}, {}", render::bytes(bytes)), end, kb);
+            lines.push(Line { colour: colour.into(), ..line });
             top = top.max(kb);
         }
     }
@@ -115,7 +177,48 @@ fn queues(star: &Star, series: &Series) -> Chart {
 
 #[cfg(test)]
 mod tests {
+    use dcqcn_common::params::Config;
+
     use super::*;
+
+    #[test]
+    fn plot_path_must_be_a_file() {
+        for text in ["-", "/dev/full", "plots/"] {
+            assert!(path(text).unwrap_err().contains("is not a file"), "{text}");
+        }
+        assert_eq!(path("a/b"), Ok(PathBuf::from("a/b")));
+    }
+
+    #[test]
+    fn fair_share_follows_active_flows() {
+        let mut star = Star::new(1_000_000_000, Config::DEFAULT);
+        star.groups = [(0, 2, None), (10, 1, Some(30)), (20, 1, None)]
+            .into_iter()
+            .map(|(start_ns, flows, stop_ns)| Group { start_ns, stop_ns, ..Group::roce("g", flows) })
+            .collect();
+        let lines = fair_share(&star, 12.0, 40.0, 1.0);
+        let [line] = lines.as_slice() else { panic!("{lines:?}") };
+        let steps = [
+            (0.0, 6.0),
+            (10.0, 6.0),
+            (10.0, 4.0),
+            (20.0, 4.0),
+            (20.0, 3.0),
+            (30.0, 3.0),
+            (30.0, 4.0),
+            (40.0, 4.0),
+        ];
+        assert_eq!(line.curve, steps);
+        star.groups = vec![Group { start_ns: 10, ..Group::roce("late", 3) }];
+        assert_eq!(fair_share(&star, 12.0, 40.0, 1.0)[0].curve, [(10.0, 4.0), (40.0, 4.0)]);
+    }
+
+    #[test]
+    fn caption_counts_omitted_flows() {
+        assert_eq!(which(4, 7, 4), "each RoCE flow");
+        assert_eq!(which(16, 7, 40), "the first 16 of 40 RoCE flows; the legend names 7 of 16");
+        assert_eq!(which(9, 7, 9), "each RoCE flow; the legend names 7 of 9");
+    }
 
     #[test]
     fn plot_path_selects_format() {

@@ -1,6 +1,7 @@
 //! Settings of a simulation for flags, files and sweeps, and the presets they start from.
 
 pub mod knobs;
+mod partners;
 mod set;
 
 use anyhow::{Context as _, Result, ensure};
@@ -137,6 +138,8 @@ pub struct Setup {
     pub profile: Profile,
     /// Changes of the parameters.
     pub changes: Vec<Assignment>,
+    /// Names of the settings that were set; those of a file's groups are in `groups`.
+    pub given: Vec<String>,
 }
 
 impl Setup {
@@ -161,6 +164,7 @@ impl Setup {
             groups: Vec::new(),
             profile: Profile::Paper,
             changes: Vec::new(),
+            given: Vec::new(),
         };
         match preset {
             Preset::Incast => {}

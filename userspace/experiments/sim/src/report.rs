@@ -8,7 +8,7 @@ use std::time::Duration;
 use dcqcn_common::params::{Quantity, Unit};
 use dcqcn_params::fluid::{self, Bottleneck, FixedPoint, SteadyState};
 use dcqcn_params::{Key, word};
-use dcqcn_support::render;
+use dcqcn_support::render::{self, count};
 use dcqcn_support::statistics::jain_index;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -17,6 +17,7 @@ use super::cycle;
 use super::knobs::ROCE_KNOBS;
 use super::presets::{Preset, Setup, roce_class};
 use super::star::Star;
+use crate::RunCost;
 use crate::network::Marking;
 use crate::network::workload::Work;
 use crate::star::{ClassOutcome, FlowCounters, Kind, Outcome, Samples, Series};
@@ -40,10 +41,8 @@ pub struct Report {
     pub oscillation: Option<Oscillation>,
     /// Shares of the flows between joins; empty unless flows start at several times.
     pub stages: Vec<Stage>,
-    /// Wall-clock time of the simulation, s. Differs between runs, as does the next.
-    pub wall_seconds: f64,
-    /// Packet hops simulated per second of it.
-    pub hops_per_second: f64,
+    /// Resources used.
+    pub run: RunCost,
 }
 
 /// Stability of the bottleneck.
@@ -75,7 +74,6 @@ impl Report {
     /// Assembles the report. Takes the time series out of `outcome`: they are long, and have separate files.
     pub fn new(setup: &Setup, star: &Star, mut outcome: Outcome, wall: Duration) -> Self {
         let series = outcome.series.take();
-        let wall_seconds = wall.as_secs_f64();
         Self {
             preset: setup.preset,
             settings: settings(setup),
@@ -85,8 +83,7 @@ impl Report {
             fluid_settled: (setup.preset == Preset::Stability).then(|| steady_state(star)).flatten(),
             oscillation: oscillation(star, &outcome, series.as_ref()),
             stages: series.as_ref().map_or_else(Vec::new, |series| stages(star, series)),
-            wall_seconds,
-            hops_per_second: outcome.counters.hops as f64 / wall_seconds.max(1e-9),
+            run: RunCost::new(outcome.counters.hops, wall),
             outcome,
         }
     }
@@ -263,9 +260,11 @@ pub fn title(setup: &Setup) -> String {
     let link = render::bps(setup.star.port_rate_bps as f64);
     let flows = setup.roce.group.flows;
     let groups = match (setup.preset, setup.groups_of_file(true).count()) {
-        (Preset::Coexist, 0) => format!("{flows} RoCE readers and {} TCP flows", setup.tcp.group.flows),
-        (_, 0) => format!("{flows} RoCE flows"),
-        (_, groups) => format!("{groups} RoCE groups"),
+        (Preset::Coexist, 0) => {
+            format!("{} and {}", count(flows, "RoCE reader"), count(setup.tcp.group.flows, "TCP flow"))
+        }
+        (_, 0) => count(flows, "RoCE flow"),
+        (_, groups) => count(groups, "RoCE group"),
     };
     format!("{}: {groups} through {link}, {}", word(&setup.preset), word(&setup.profile))
 }

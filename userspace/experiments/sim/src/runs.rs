@@ -1,5 +1,6 @@
 //! Running simulations on all cores, with progress and Ctrl-C.
 
+use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -9,7 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use dcqcn_support::interrupt::Interrupt;
 use dcqcn_support::sync::lock;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
+use serde::Serialize;
 
 use crate::network::{Progress, SimError, Simulation};
 
@@ -21,6 +23,33 @@ const TICK: Duration = Duration::from_millis(20);
 pub struct Run<T> {
     pub outcome: T,
     pub wall: Duration,
+}
+
+/// Resources used by a simulation. Unlike its results, they differ between equal runs.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct RunCost {
+    /// Wall-clock time, s.
+    pub wall_seconds: f64,
+    /// Packet hops simulated per second of it.
+    pub hops_per_second: f64,
+    /// Peak memory of the process so far, B; 0 if the system does not report it.
+    pub peak_memory_bytes: u64,
+}
+
+impl RunCost {
+    pub(crate) fn new(hops: u64, wall: Duration) -> Self {
+        let wall_seconds = wall.as_secs_f64();
+        let hops_per_second = hops as f64 / wall_seconds.max(1e-9);
+        Self { wall_seconds, hops_per_second, peak_memory_bytes: peak_memory_bytes() }
+    }
+}
+
+/// From Linux' accounting of the process.
+fn peak_memory_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kilobytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    kilobytes.unwrap_or(0) * 1_024
 }
 
 /// Results in the order of the scenarios; `None`: interrupted.
@@ -43,7 +72,12 @@ impl Pool {
     pub(crate) fn new(steps: u64, threads: Option<u16>) -> Result<Self> {
         let all = || thread::available_parallelism().map_or(1, usize::from);
         let interrupt = Interrupt::catch()?;
-        let style = ProgressStyle::with_template("{wide_bar}  {percent:>3} %  {msg}, {eta} left")?;
+        let style = ProgressStyle::with_template("{wide_bar}  {percent:>3} %  {msg}{left}")?.with_key(
+            "left",
+            |state: &ProgressState, text: &mut dyn fmt::Write| {
+                let _ = text.write_str(&left(state.fraction(), state.eta()));
+            },
+        );
         let bar = ProgressBar::new(steps).with_style(style);
         Ok(Self {
             threads: threads.map_or_else(all, usize::from),
@@ -113,6 +147,11 @@ impl Pool {
     }
 }
 
+/// The estimated time left, unless too little is done for an estimate.
+fn left(done: f32, eta: Duration) -> String {
+    if done < 0.01 { String::new() } else { format!(", {:#} left", HumanDuration(eta)) }
+}
+
 impl Drop for Pool {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
@@ -129,4 +168,15 @@ pub fn run_all<S: Simulation>(scenarios: &[S], threads: Option<u16>) -> Result<V
     Pool::new(scenarios.iter().map(Simulation::steps).sum(), threads)?.run(scenarios, &|left, now_ns| {
         if runs > 1 { format!("{} of {runs} runs", runs - left) } else { dcqcn_support::render::ns(now_ns) }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn estimate_omitted_below_one_percent() {
+        assert_eq!(left(0.009, Duration::from_secs(0)), "");
+        assert_eq!(left(0.01, Duration::from_secs(35)), ", 35s left");
+    }
 }

@@ -88,6 +88,19 @@ fn flags_override_file_or_are_rejected() {
     assert!(refused.contains("flows = 4 has no effect"), "{refused}");
 }
 
+#[test]
+fn help_has_one_default_per_flag() {
+    let command = SimArgs::augment_args(clap::Command::new("x"));
+    for name in ["incast", "staircase", "stability", "coexist"] {
+        let preset = command.find_subcommand(name).unwrap();
+        let helps = preset.get_arguments().filter_map(|arg| arg.get_help()).map(ToString::to_string);
+        let twice: Vec<String> = helps.filter(|help| help.matches("[default:").count() > 1).collect();
+        assert_eq!(twice, [] as [String; 0], "{name}");
+        let control = preset.get_arguments().find(|arg| arg.get_id() == "control").unwrap();
+        assert!(control.get_help().unwrap().to_string().ends_with("[default: on]"), "{name}");
+    }
+}
+
 /// The error of a run, and its output.
 fn failed(options: &str) -> (String, String) {
     let mut shown = Vec::new();

@@ -1,6 +1,7 @@
 //! Flags that depend on other flags.
 
 use anyhow::Result;
+use dcqcn_params::Assignment;
 
 use super::flags::Choice;
 use super::setup::{FabricSetup, settings};
@@ -8,8 +9,23 @@ use super::{Shape, Traffic};
 use crate::knobs::SetupError;
 use crate::network::Recovery;
 
-type FlagRequirement = (&'static str, &'static str);
+/// A flag or parameter, and its requirement.
+pub type Requirement = (String, String);
 
+/// Prefixes of the parameters of the rate machine and of CNPs.
+const OF_DCQCN: [&str; 11] = [
+    "rpg_",
+    "rp_",
+    "np_",
+    "dce_tcp_",
+    "clamp_tgt_",
+    "rate_",
+    "initial_alpha",
+    "alpha_bits",
+    "min_time_between_cnps",
+    "cnp_limit",
+    "pacing_",
+];
 const RANDOM: &str = "--workload random";
 const COLLECTIVE: &str = "a collective as --workload";
 const SHAPE: &str = "--topology leaf-spine or fat-tree, as a file defines its own";
@@ -23,12 +39,12 @@ impl FabricSetup {
         let setup = self.with(text)?;
         let keys: Vec<&str> =
             settings(text).filter_map(|setting| setting.split_once('=')).map(|(key, _)| key.trim()).collect();
-        let is_its = |(flag, _): &&FlagRequirement| keys.contains(&flag.trim_start_matches('-'));
-        setup.without_effect().iter().find(is_its).map_or(Ok(setup), |lone| Err(refused(*lone).into()))
+        let is_its = |(flag, _): &&Requirement| keys.contains(&flag.trim_start_matches('-'));
+        setup.without_effect().iter().find(is_its).map_or(Ok(setup), |lone| Ok(refuse(lone)?))
     }
 
-    /// Flags without effect, each with its missing requirement.
-    fn without_effect(&self) -> Vec<FlagRequirement> {
+    /// Flags and parameters without effect, each with its missing requirement.
+    pub fn without_effect(&self) -> Vec<Requirement> {
         let workload = self.workload.as_ref().unwrap_or(&Traffic::Random);
         let random = matches!(workload, Traffic::Random);
         let collective = matches!(workload, Traffic::Collective(_));
@@ -42,7 +58,9 @@ impl FabricSetup {
         let admitted = self.admission.is_some();
         let dcqcn = self.control.unwrap_or(Choice::Dcqcn) == Choice::Dcqcn;
         let nscc = self.control == Some(Choice::Nscc);
+        let controlled = self.control != Some(Choice::Off);
         let flags = [
+            ("--profile", self.profile.is_some(), controlled, "--control dcqcn or nscc"),
             ("--admission-turn", self.admission_turn.is_some(), admitted, "--admission"),
             ("--admission-class", self.admission_class.is_some(), admitted, "--admission"),
             ("--window-end", self.window_end.is_some(), dcqcn, "--control dcqcn"),
@@ -64,23 +82,54 @@ impl FabricSetup {
             ("--reroute", self.reroute.is_some(), !self.faults.is_empty(), "--fault"),
         ];
         let lone = flags.into_iter().filter(|(_, given, has_effect, _)| *given && !has_effect);
-        lone.map(|(flag, _, _, needs)| (flag, needs)).collect()
+        let lone = lone.map(|(flag, _, _, needs)| (flag.to_owned(), needs.to_owned()));
+        // Trimmed packets can be marked too.
+        let classes: Vec<u8> = self.trim.into_iter().chain([self.class()]).collect();
+        let of_dcqcn = (!dcqcn).then_some("--control dcqcn");
+        let probe = (self.recovery != Some(Recovery::Probe)).then_some("--recovery probe");
+        lone.chain(parameters_without_effect(&self.changes, of_dcqcn, probe, &classes)).collect()
     }
 }
 
-/// Rejects a flag that has no effect in any of `setups`.
+/// Parameters in `changes` without effect: those of DCQCN and of the tail-loss probe if they need a setting, and WRED of
+/// classes without ECN-capable flows.
+pub(crate) fn parameters_without_effect<'a>(
+    changes: &'a [Assignment],
+    of_dcqcn: Option<&'a str>,
+    probe: Option<&'a str>,
+    classes: &'a [u8],
+) -> impl Iterator<Item = Requirement> + 'a {
+    changes.iter().filter_map(move |change| {
+        let key = change.key.to_string();
+        let needs = if let Some(rest) = key.strip_prefix("wred.") {
+            let class = rest.split('.').next().and_then(|class| class.parse().ok())?;
+            (!classes.contains(&class)).then(|| format!("ECN-capable flows in class {class}"))
+        } else if key.starts_with("tail_loss_probe") {
+            probe.map(str::to_owned)
+        } else if OF_DCQCN.iter().any(|prefix| key.starts_with(prefix)) {
+            of_dcqcn.map(str::to_owned)
+        } else {
+            None
+        };
+        needs.map(|needs| (key, needs))
+    })
+}
+
+/// Rejects a flag or parameter without effect in all runs of a sweep.
 ///
 /// # Errors
 /// Names the flag, and its requirement.
-pub fn refuse_without_effect(setups: &[&FabricSetup]) -> Result<(), SetupError> {
-    let Some((first, others)) = setups.split_first() else { return Ok(()) };
-    let others: Vec<_> = others.iter().map(|setup| setup.without_effect()).collect();
-    let is_everywhere = |lone: &&FlagRequirement| others.iter().all(|other| other.contains(lone));
-    first.without_effect().iter().find(is_everywhere).map_or(Ok(()), |lone| Err(refused(*lone)))
+pub fn refuse_without_effect(mut runs: impl Iterator<Item = Vec<Requirement>>) -> Result<(), SetupError> {
+    let first = runs.next().unwrap_or_default();
+    let everywhere = runs.fold(first, |mut common, run| {
+        common.retain(|lone| run.contains(lone));
+        common
+    });
+    everywhere.first().map_or(Ok(()), refuse)
 }
 
-fn refused((flag, needs): FlagRequirement) -> SetupError {
-    SetupError(format!("{flag} has no effect: it needs {needs}; add that or omit {flag}"))
+fn refuse<T>((flag, needs): &Requirement) -> Result<T, SetupError> {
+    Err(SetupError(format!("{flag} has no effect: it needs {needs}; add that or omit {flag}")))
 }
 
 #[cfg(test)]
@@ -101,12 +150,23 @@ mod tests {
             ("--reroute 1ms", "--fault"),
             ("--target-delay 5us --control dcqcn", "--control nscc"),
             ("--window-end flow --control off", "--control dcqcn"),
+            ("--profile paper --control off", "--control dcqcn or nscc"),
         ] {
-            let flag = flags.split_whitespace().next().unwrap();
-            assert_eq!(setup(flags).without_effect(), [(flag, needs)], "{flags}");
+            let flag = flags.split_whitespace().next().unwrap().to_owned();
+            assert_eq!(setup(flags).without_effect(), [(flag, needs.to_owned())], "{flags}");
+        }
+        for (flags, key, needs) in [
+            ("--control off --set rpg_ai_rate=1mbit", "rpg_ai_rate", "--control dcqcn"),
+            ("--control nscc --set min_time_between_cnps=1us", "min_time_between_cnps", "--control dcqcn"),
+            ("--set wred.4.kmin=1KB", "wred.4.kmin", "ECN-capable flows in class 4"),
+            ("--set tail_loss_probe_floor=1ms", "tail_loss_probe_floor", "--recovery probe"),
+        ] {
+            assert_eq!(setup(flags).without_effect(), [(key.to_owned(), needs.to_owned())], "{flags}");
         }
         for flags in [
             "",
+            "--control nscc --profile nvidia --set wred.3.kmin=1KB --recovery probe --set tail_loss_probe_floor=1ms",
+            "--control off --set wire_overhead=0 --set cnp_dscp=26",
             "--admission 64KB --admission-turn 32KB --admission-class 6 --recovery selective --reordering 4",
             "--load 30% --until 1ms --size 1MB --pfc off --trim 5 --fault 1ms,down,leaf0,spine0 --reroute 1ms",
             "--control nscc --target-delay 5us --base-rtt 8us --reordering 3",

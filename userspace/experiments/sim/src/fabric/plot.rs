@@ -57,12 +57,15 @@ fn slowdown(report: &FabricReport) -> Chart {
     });
     let lines: Vec<Line> = lines.collect();
     let points = || lines.iter().flat_map(|line| &line.curve);
-    let end = points().map(|point| point.0).fold(3.0, f64::max).ceil();
+    let start = points().map(|point| point.0).fold(f64::INFINITY, f64::min).floor();
+    let start = if start.is_finite() { start } else { 0.0 };
+    let end = points().map(|point| point.0).fold(start + 1.0, f64::max).ceil();
     let top = points().map(|point| point.1).fold(1.0, f64::max) * 1.05;
     Chart {
         caption: "slowdown by size: completion time relative to an empty fabric".to_owned(),
         across: "size",
         up: "slowdown",
+        start,
         end,
         top,
         lines,

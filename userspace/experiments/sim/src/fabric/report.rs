@@ -7,7 +7,7 @@ use std::time::Duration;
 use dcqcn_support::render::{self, Column, Table, count};
 use serde::Serialize;
 
-use crate::network::workload::Collective;
+use crate::RunCost;
 use crate::network::{
     ClassOutcome, CollectiveOutcome, Fct, FctBand, FlowOutcome, Outcome, PortOutcome, Scenario,
 };
@@ -27,63 +27,39 @@ pub struct FabricReport {
     pub unfinished_flows: usize,
     #[serde(flatten)]
     pub outcome: Outcome,
-    /// Wall-clock time of the simulation, s. Differs between runs, as do the two below.
-    pub wall_seconds: f64,
-    /// Packet hops simulated per second of it.
-    pub hops_per_second: f64,
-    /// Peak memory of the process so far, B; 0 if the system does not report it.
-    pub peak_memory_bytes: u64,
+    /// Resources used.
+    pub run: RunCost,
 }
 
-/// From Linux' accounting of the process.
-fn peak_memory_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kilobytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-    kilobytes.unwrap_or(0) * 1_024
+/// Flows between hosts: the others are computations, and start and end of collectives.
+fn sent(flows: &[FlowOutcome]) -> impl Iterator<Item = &FlowOutcome> {
+    flows.iter().filter(|flow| flow.src != flow.dst)
 }
 
 impl FabricReport {
     /// Assembles the report.
     pub fn new(scenario: &Scenario, outcome: Outcome, wall: Duration) -> Self {
-        let sent = || outcome.flows.iter().filter(|flow| flow.src != flow.dst);
-        let wall_seconds = wall.as_secs_f64();
         Self {
             hosts: scenario.topology.hosts,
             switches: scenario.topology.switches,
             links: scenario.topology.links.len(),
-            flows: sent().count(),
-            unfinished_flows: sent().filter(|flow| flow.fct_ns.is_none()).count(),
-            wall_seconds,
-            hops_per_second: outcome.work.hops as f64 / wall_seconds.max(1e-9),
-            peak_memory_bytes: peak_memory_bytes(),
+            flows: sent(&outcome.flows).count(),
+            unfinished_flows: sent(&outcome.flows).filter(|flow| flow.fct_ns.is_none()).count(),
+            run: RunCost::new(outcome.work.hops, wall),
             outcome,
         }
     }
 }
 
-/// Writes a line per flow: `flow,src,dst,bytes,start_ns,fct_ns,ideal_ns`.
+/// Writes a line per flow between hosts: `flow,src,dst,bytes,start_ns,fct_ns,ideal_ns`.
 pub fn write_flows(file: &mut dyn Write, flows: &[FlowOutcome]) -> io::Result<()> {
     writeln!(file, "flow,src,dst,bytes,start_ns,fct_ns,ideal_ns")?;
     let text = |value: Option<u64>| value.map_or_else(String::new, |value| value.to_string());
-    for (number, flow) in flows.iter().enumerate() {
+    for (number, flow) in sent(flows).enumerate() {
         let FlowOutcome { src, dst, bytes, start_ns, fct_ns, ideal_ns } = *flow;
         writeln!(file, "{number},{src},{dst},{bytes},{},{},{ideal_ns}", text(start_ns), text(fct_ns))?;
     }
     Ok(())
-}
-
-const fn name(collective: Collective) -> &'static str {
-    match collective {
-        Collective::AllReduce => "all-reduce",
-        Collective::ReduceScatter => "reduce-scatter",
-        Collective::AllGather => "all-gather",
-        Collective::AllToAll => "all-to-all",
-        Collective::Broadcast => "broadcast",
-        Collective::Reduce => "reduce",
-        Collective::Gather => "gather",
-        Collective::Scatter => "scatter",
-    }
 }
 
 fn band(row: &FctBand) -> String {
@@ -165,8 +141,8 @@ impl fmt::Display for FabricReport {
             f,
             "{:.1} M hops simulated in {:.1} s: {:.1} M per second",
             self.outcome.work.hops as f64 / 1e6,
-            self.wall_seconds,
-            self.hops_per_second / 1e6
+            self.run.wall_seconds,
+            self.run.hops_per_second / 1e6
         )
     }
 }
@@ -180,7 +156,7 @@ impl FabricReport {
         let mut slowest: Vec<&CollectiveOutcome> = self.outcome.collectives.iter().collect();
         slowest.sort_by_key(|collective| std::cmp::Reverse(collective.time_ns));
         let columns: &[Column<'_, &CollectiveOutcome>] = &[
-            ("SLOWEST COLLECTIVES", &|collective| name(collective.collective).to_owned()),
+            ("SLOWEST COLLECTIVES", &|collective| collective.collective.name().to_owned()),
             (">BYTES", &|collective| render::bytes(collective.bytes)),
             (">RANKS", &|collective| collective.ranks.to_string()),
             (">TIME", &|collective| render::ns(collective.time_ns)),
@@ -266,5 +242,19 @@ impl fmt::Display for FabricSweep {
             table.row(row);
         }
         write!(f, "{table}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn csv_omits_computations() {
+        let flow = |dst| FlowOutcome { src: 1, dst, bytes: 9, start_ns: Some(5), fct_ns: None, ideal_ns: 7 };
+        let mut csv = Vec::new();
+        write_flows(&mut csv, &[flow(1), flow(2)]).unwrap();
+        let text = String::from_utf8(csv).unwrap();
+        assert_eq!(text, "flow,src,dst,bytes,start_ns,fct_ns,ideal_ns\n0,1,2,9,5,,7\n");
     }
 }

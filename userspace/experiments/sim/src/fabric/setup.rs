@@ -22,6 +22,8 @@ use crate::presets::{Setting, config};
 use crate::sweep::Axis;
 
 const MS: u64 = 1_000_000;
+/// Slowest links of the profile `hpcc`.
+const MIN_HPCC_RATE_BPS: u64 = 10_000_000_000;
 
 /// The flags, by heading of the help: meaning, name, type, name of the value and parser.
 macro_rules! flags {
@@ -284,9 +286,13 @@ impl FabricSetup {
     /// The DCQCN parameters, for hosts' links of `host_rate_bps`.
     ///
     /// # Errors
-    /// The profile does not support such links, or the values are inconsistent.
+    /// With DCQCN, the profile does not support such links; or the values are inconsistent.
     pub(crate) fn config(&self, host_rate_bps: u64) -> Result<Config> {
-        config(self.profile.unwrap_or(Profile::Hpcc), &self.changes, host_rate_bps)
+        let profile = self.profile.unwrap_or(Profile::Hpcc);
+        // Without DCQCN only WRED is used, whose thresholds do not depend on the range of links of the rate machine.
+        let is_only_wred = profile == Profile::Hpcc && !self.is_dcqcn();
+        let min_bps = if is_only_wred { MIN_HPCC_RATE_BPS } else { 0 };
+        config(profile, &self.changes, host_rate_bps.max(min_bps))
     }
 
     fn apply_transport(&self, scenario: &mut Scenario) {

@@ -313,6 +313,11 @@ pub enum SimError {
         Quantity(*.now_ns, Unit::Nanoseconds), Quantity(*.stats_from_ns, Unit::Nanoseconds)
     )]
     NothingMeasured { now_ns: u64, stats_from_ns: u64 },
+    #[error(
+        "all flows stop before the warm-up of {} ends, so nothing is measured; shorten --warm-up, or stop later",
+        Quantity(*.warm_up_ns, Unit::Nanoseconds)
+    )]
+    Stops { warm_up_ns: u64 },
     #[error("stopped after {} of simulated time", Quantity(*.now_ns, Unit::Nanoseconds))]
     Stopped { now_ns: u64 },
 }

@@ -13,6 +13,8 @@ use crate::star::{
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
 const MARKINGS: &[&str] = &["ingress", "egress"];
+/// Endless data, as a size.
+const BULK: &str = "bulk";
 const LAWS: &[&str] = &["cubic", "dctcp"];
 
 /// A numeric setting of a `T`, with its description.
@@ -39,11 +41,13 @@ impl<T> Knob<T> {
     /// Parses `text` into `target`.
     pub(in crate::presets) fn read(&self, target: &mut T, text: &str) -> Result<(), SetupError> {
         let key = self.key;
-        let text = if text == "bulk" && key == "size" { "0" } else { text };
+        let number = if text == BULK && key == "size" { "0" } else { text };
         let value =
-            quantity::parse(text, self.unit).map_err(|source| SetupError(format!("{key} = {source}")))?;
-        if !(self.min..=self.max).contains(&value) {
-            let [value, min, max] = [value, self.min, self.max].map(|value| Quantity(value, self.unit));
+            quantity::parse(number, self.unit).map_err(|source| SetupError(format!("{key} = {source}")))?;
+        // 0 is the value of `bulk`.
+        let min = if key == "size" && text != BULK { 1 } else { self.min };
+        if !(min..=self.max).contains(&value) {
+            let [value, min, max] = [value, min, self.max].map(|value| Quantity(value, self.unit));
             return Err(SetupError(format!("{key} = {value} is out of range: {min} to {max}")));
         }
         (self.set)(target, value);
@@ -53,7 +57,8 @@ impl<T> Knob<T> {
     /// Value in `target`, formatted for people.
     pub fn text(&self, target: &T) -> String {
         match (self.get)(target) {
-            0 if self.key == "size" => "bulk".to_owned(),
+            0 if self.key == "size" => BULK.to_owned(),
+            value if self.unit == Unit::Switch => (if value == 0 { "off" } else { "on" }).to_owned(),
             value => Quantity(value, self.unit).to_string(),
         }
     }

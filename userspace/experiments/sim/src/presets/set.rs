@@ -52,6 +52,7 @@ impl Setup {
     /// # Errors
     /// The setting is unknown, or the text is not a value of it.
     pub fn set(&mut self, key: &str, text: &str) -> Result<(), SetupError> {
+        self.given.push(key.to_owned());
         if key == "profile" {
             self.profile = parse_word(text).map_err(|error| SetupError(format!("profile = {error}")))?;
             return Ok(());

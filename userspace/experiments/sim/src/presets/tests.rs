@@ -153,6 +153,7 @@ fn error_names_the_value_and_its_range() {
         ),
         ("flws", "2", "unknown setting `flws`: did you mean `flows`?"),
         ("rpg_ai_rat", "2", "unknown setting `rpg_ai_rat`: did you mean `rpg_ai_rate`?"),
+        ("size", "0B", "size = 0B is out of range: 1B to 1000GB"),
         ("kmax", "1", "wred.3.kmax"),
         ("profile", "papr", "profile = `papr` is not one of paper"),
     ] {
@@ -161,6 +162,17 @@ fn error_names_the_value_and_its_range() {
             // 1 byte is a valid Kmax.
             Ok(setting) => assert_eq!(setting.to_string(), "kmax=1"),
         }
+    }
+    for (settings, expected) in [
+        (&["start=1s", "duration=10ms"][..], "start of group `roce` = 1s is out of range: 0ns to 9999.999us"),
+        (
+            &["jitter=10s"],
+            "start of group `roce`, with its jitter = 10s is out of range: 0ns to 299999.999us",
+        ),
+        (&["stop=50ms"], "all flows stop before the warm-up of 100ms ends"),
+    ] {
+        let refused = format!("{:#}", setup(Preset::Incast, settings).star(false).unwrap_err());
+        assert!(refused.contains(expected), "{refused}");
     }
     let late = setup(Preset::Incast, &["warm-up=1s"]).star(false).unwrap_err();
     assert!(format!("{late:#}").contains("warm-up = 1s is out of range"), "{late:#}");
@@ -193,4 +205,40 @@ fn unread_parameters_have_no_effect() {
     assert!(
         refuse_unread(["rpg_ai_rate", "wred.3.kmin", "size", "tail_loss_probe_floor"].into_iter()).is_ok()
     );
+}
+
+#[test]
+fn settings_without_effect_found() {
+    for (preset, settings, flag, needs) in [
+        (Preset::Incast, &["xoff=1MB"][..], "--xoff", "--pfc on"),
+        (Preset::Incast, &["xon=1KB", "pfc=off"], "--xon", "--pfc on"),
+        (Preset::Incast, &["outstanding=4"], "--outstanding", "--block"),
+        (Preset::Incast, &["tcp-law=dctcp"], "--tcp-law", "--tcp"),
+        (Preset::Incast, &["load=20%"], "--load", "--flow-sizes"),
+        (Preset::Incast, &["step=1ms"], "--step", "`sim staircase` with 3 flows or more"),
+        (Preset::Incast, &["classes=on"], "--classes", "`sim coexist`"),
+        (Preset::Incast, &["sample=1ms"], "--sample", "--csv or --plot"),
+        (Preset::Incast, &["wred.4.kmax=1MB"], "wred.4.kmax", "ECN-capable flows in class 4"),
+        (Preset::Incast, &["tcp=1", "wred.0.kmax=1MB"], "wred.0.kmax", "ECN-capable flows in class 0"),
+        (Preset::Incast, &["control=off", "rpg_ai_rate=1mbit"], "rpg_ai_rate", "--control on"),
+        (Preset::Incast, &["control=off", "profile=nvidia"], "--profile", "--control on"),
+        (
+            Preset::Incast,
+            &["tail_loss_probe_floor=1ms"],
+            "tail_loss_probe_floor",
+            "`sim fabric --recovery probe`",
+        ),
+        (Preset::Coexist, &["classes=off", "kmax=1MB"], "wred.3.kmax", "ECN-capable flows in class 3"),
+    ] {
+        let found = setup(preset, settings).without_effect(false);
+        assert_eq!(found, [(flag.to_owned(), needs.to_owned())], "{settings:?}");
+    }
+    for (preset, settings) in [
+        (Preset::Incast, &["pfc=on", "xoff=1MB", "xon=1KB", "block=1KB", "outstanding=4"][..]),
+        (Preset::Incast, &["tcp=1", "tcp-law=dctcp", "wred.0.kmax=1MB", "kmin=1KB", "profile=nvidia"]),
+        (Preset::Coexist, &["outstanding=8", "tcp-law=dctcp", "classes=off"]),
+        (Preset::Staircase, &["step=1ms", "sample=1ms"]),
+    ] {
+        assert_eq!(setup(preset, settings).without_effect(false), [], "{settings:?}");
+    }
 }

@@ -176,11 +176,11 @@ impl Report {
             }
         }
         let hops = outcome.counters.hops as f64 / 1e6;
-        let speed = self.hops_per_second / 1e6;
+        let speed = self.run.hops_per_second / 1e6;
         writeln!(
             f,
             "simulated {hops:.2} million packet hops in {:.2} s: {speed:.2} million/s",
-            self.wall_seconds
+            self.run.wall_seconds
         )
     }
 }

@@ -31,8 +31,29 @@ impl Star {
             let intervals = 1_000..=self.duration_ns;
             in_range("series interval", series.interval_ns, intervals, Unit::Nanoseconds)?;
         }
+        self.validate_times()?;
         self.validate_order()?;
         self.link_config().validate()?;
+        Ok(())
+    }
+
+    /// Checks that every flow starts, and that some of them send after the warm-up. The end of `after` is unknown.
+    fn validate_times(&self) -> Result<(), SimError> {
+        for group in self.groups.iter().filter(|group| group.after.is_none()) {
+            let times = [
+                (group.start_ns, ""),
+                (group.start_ns.saturating_add(group.start_jitter_ns), ", with its jitter"),
+            ];
+            for (start_ns, with) in times {
+                let what = format!("start of group `{}`{with}", group.name);
+                in_range(what, start_ns, 0..=self.duration_ns - 1, Unit::Nanoseconds)?;
+            }
+        }
+        let warm_up_ns = self.stats_from_ns;
+        let mut stops = self.groups.iter().map(|group| group.stop_ns);
+        if stops.all(|stop_ns| stop_ns.is_some_and(|stop_ns| stop_ns <= warm_up_ns)) {
+            return Err(SimError::Stops { warm_up_ns });
+        }
         Ok(())
     }
 

@@ -68,7 +68,7 @@ impl Task {
                 ensure!(given.is_none(), SetupError(format!("{flag} has no effect here: omit it")));
             }
         }
-        refuse_without_effect(&setups.iter().collect::<Vec<_>>())?;
+        refuse_without_effect(setups.iter().map(FabricSetup::without_effect))?;
         // Any profile for these links will do.
         for setup in &mut setups {
             setup.profile.get_or_insert(Profile::Paper);

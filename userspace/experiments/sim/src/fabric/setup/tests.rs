@@ -73,6 +73,16 @@ fn inconsistent_settings_rejected() {
 }
 
 #[test]
+fn slow_links_need_no_profile_without_dcqcn() {
+    for control in ["off", "nscc"] {
+        let scenario = setup(&format!("--control {control} --host-link 1gbit")).scenario().unwrap();
+        assert_eq!(scenario.topology.links[0].rate_bps, 1_000_000_000, "{control}");
+    }
+    let refused = setup("--host-link 1gbit").scenario().unwrap_err().to_string();
+    assert!(refused.contains("profile `hpcc` is for links of 10gbit and more"), "{refused}");
+}
+
+#[test]
 fn ranks_placed_in_order_or_randomly() {
     let first = |flags: &str| {
         let scenario =

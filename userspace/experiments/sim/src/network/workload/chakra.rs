@@ -2,11 +2,12 @@
 //!
 //! A file is a sequence of length-prefixed messages: metadata, then nodes with their dependencies. Rank N is host N.
 //! Computations take their duration; sends and receives are flows; a collective is one over all ranks whose traces
-//! contain it ([`Collective`]), a barrier an all-reduce without data. NVLink and the like are not modelled: all traffic
+//! contain it ([`Collective`]), which must agree on its type, size and root, and on the number of collectives of their
+//! group; a barrier is an all-reduce without data. NVLink and the like are not modelled: all traffic
 //! uses the fabric. Of the nodes that PyTorch records for a collective, that of the CPU (`is_cpu_op`) only launches it: a
 //! computation. Control dependencies are ignored, as by Chakra's feeder: those of PyTorch are the call stack.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use prost::Message;
@@ -109,6 +110,17 @@ impl Node {
         };
         Ok((collective, self.bytes(file)?))
     }
+
+    fn root(&self) -> Option<u64> {
+        ["comm_root", "root_rank"].iter().find_map(|name| self.number(name))
+    }
+
+    /// The values in which the nodes of a collective must agree, as text.
+    fn terms(&self, file: &str) -> Result<String, FileError> {
+        let (collective, bytes) = self.collective(file)?;
+        let root = self.root().map_or_else(String::new, |root| format!(" from root {root}"));
+        Ok(format!("{} of {bytes} bytes{root}", collective.name()))
+    }
 }
 
 /// A known node: its flow, and the condition for its dependents.
@@ -118,7 +130,7 @@ impl Workload {
     /// Reads the traces `PREFIX.0.et`, `PREFIX.1.et` and so on, at most `hosts`.
     ///
     /// # Errors
-    /// There is no trace, one cannot be read, or has an unknown collective.
+    /// There is no trace, one cannot be read or has an unknown collective, or traces disagree.
     pub(crate) fn chakra(prefix: &Path, hosts: u32, class: u8) -> Result<Self, FileError> {
         let mut traces = Vec::new();
         for rank in 0..=hosts {
@@ -164,11 +176,13 @@ impl Workload {
         // The n-th collective of a group of ranks is the same in all traces; so is the n-th message between two ranks.
         let mut collectives: Vec<Vec<(usize, &Node)>> = Vec::new();
         let mut indices: HashMap<(String, usize), usize> = HashMap::new();
-        let mut sent: HashMap<(u32, u32, u64), Vec<u32>> = HashMap::new();
-        let mut received: HashMap<(u32, u32, u64), Vec<u32>> = HashMap::new();
+        let mut sent: HashMap<(u32, u32, u64), Vec<(u32, &Node)>> = HashMap::new();
+        let mut received: HashMap<(u32, u32, u64), Vec<(u32, &Node)>> = HashMap::new();
+        // The first rank of each group, and its number of collectives.
+        let mut totals: HashMap<String, (usize, usize)> = HashMap::new();
         for (rank, (name, nodes)) in traces.iter().enumerate() {
             let host = rank as u32;
-            let mut counts: HashMap<String, usize> = HashMap::new();
+            let mut counts: BTreeMap<String, (usize, &Node)> = BTreeMap::new();
             workload.check_room(name, nodes.len() as u64)?;
             for node in nodes {
                 let peer = |key: &str| {
@@ -183,18 +197,18 @@ impl Workload {
                     COMM_SEND => {
                         let dst = peer("comm_dst")?;
                         let flow = workload.between(&mut pairs, host, dst, node.bytes(name)?.max(1));
-                        sent.entry((host, dst, tag)).or_default().push(flow);
+                        sent.entry((host, dst, tag)).or_default().push((flow, node));
                         (flow, Wait::Acknowledged)
                     }
                     COMM_RECV => {
                         let flow = workload.compute(host, 0);
-                        received.entry((peer("comm_src")?, host, tag)).or_default().push(flow);
+                        received.entry((peer("comm_src")?, host, tag)).or_default().push((flow, node));
                         (flow, Wait::Delivered)
                     }
                     COMM_COLL => {
                         let group = node.text("pg_name").unwrap_or_default().to_owned();
-                        let count = counts.entry(group.clone()).or_default();
-                        *count += 1;
+                        let (count, last) = counts.entry(group.clone()).or_insert((0, node));
+                        (*count, *last) = (*count + 1, node);
                         let key = (group, *count);
                         let index = *indices.entry(key).or_insert_with(|| {
                             collectives.push(Vec::new());
@@ -207,6 +221,15 @@ impl Workload {
                     _ => workload.computation(host, node),
                 };
                 known[rank].insert(node.id, entry);
+            }
+            for (group, (count, last)) in counts {
+                let (first, expected) = *totals.entry(group.clone()).or_insert((rank, count));
+                if count != expected {
+                    let what = format!(
+                        "the last collective of group `{group}` on rank {rank}, number {count}; rank {first} has {expected}"
+                    );
+                    return Err(last.error(name, &what));
+                }
             }
         }
         for (key, flows) in &received {
@@ -222,7 +245,17 @@ impl Workload {
                 );
                 return Err(FileError::new(&traces[key.1 as usize].0, 0, what));
             }
-            for (&receive, &send) in flows.iter().zip(sent) {
+            for (&(receive, node), &(send, sender)) in flows.iter().zip(sent) {
+                let sizes = [node.number("comm_size"), sender.number("comm_size")];
+                if let [Some(own), Some(bytes)] = sizes
+                    && own != bytes
+                {
+                    let what = format!(
+                        "rank {} receives {own} bytes, but rank {} sends {bytes} in node {} (`{}`)",
+                        key.1, key.0, sender.id, sender.name
+                    );
+                    return Err(node.error(&traces[key.1 as usize].0, &what));
+                }
                 workload.after(receive, send, Wait::Delivered);
             }
         }
@@ -230,12 +263,23 @@ impl Workload {
         for members in &mut collectives {
             let Some(&(first, node)) = members.first() else { continue };
             let (collective, bytes) = node.collective(&traces[first].0)?;
+            for &(rank, other) in &*members {
+                let file = &traces[rank].0;
+                let [found, expected] = [other.terms(file)?, node.terms(&traces[first].0)?];
+                if found != expected {
+                    let what = format!(
+                        "rank {rank} has {found}, but rank {first} has {expected} in node {} (`{}`)",
+                        node.id, node.name
+                    );
+                    return Err(other.error(file, &what));
+                }
+            }
             workload.check_room(
                 &traces[first].0,
                 Self::flows_of_collectives(collective, members.len() as u64, 1),
             )?;
             // The root of a collective is its first rank.
-            let root = ["comm_root", "root_rank"].iter().find_map(|name| node.number(name));
+            let root = node.root();
             if let Some(index) = members.iter().position(|&(rank, _)| Some(rank as u64) == root) {
                 members.rotate_left(index);
             }
@@ -384,6 +428,46 @@ mod tests {
         assert!(refused.contains("node 1 (``): unknown comm_type 12; set it to 9"), "{refused}");
         let refused = of_four(&[node(3, COMM_COLL, &[], vec![])]).unwrap_err().to_string();
         assert!(refused.contains("node 3 (``): comm_type is missing"), "{refused}");
+    }
+
+    #[test]
+    fn disagreeing_ranks_rejected() {
+        let of_two = |first: &[Node], second: &[Node]| {
+            let traces = [first, second].into_iter().zip(0..);
+            let traces: Vec<_> =
+                traces.map(|(nodes, rank)| (format!("t.{rank}.et"), nodes.to_vec())).collect();
+            Workload::of_traces(&traces, 3)
+        };
+        let other_size = node(7, COMM_COLL, &[], vec![number("comm_type", 0), number("comm_size", 5_000)]);
+        let send = node(2, COMM_SEND, &[], vec![number("comm_dst", 1), number("comm_size", 500)]);
+        let receive = node(3, COMM_RECV, &[], vec![number("comm_src", 0), number("comm_size", 400)]);
+        let reduce = collective(1, 0, &[]);
+        for (first, second, expected) in [
+            (
+                vec![reduce.clone()],
+                vec![other_size],
+                "t.1.et: node 7 (``): rank 1 has all-reduce of 5000 bytes, but rank 0 has all-reduce of 4000 bytes in \
+                 node 1 (``)",
+            ),
+            (
+                vec![reduce.clone()],
+                vec![collective(4, 2, &[])],
+                "t.1.et: node 4 (``): rank 1 has all-gather of 4000 bytes, but rank 0 has all-reduce of 4000 bytes in \
+                 node 1 (``)",
+            ),
+            (
+                vec![reduce.clone(), collective(2, 0, &[])],
+                vec![reduce],
+                "t.1.et: node 1 (``): the last collective of group `` on rank 1, number 1; rank 0 has 2",
+            ),
+            (
+                vec![send],
+                vec![receive],
+                "t.1.et: node 3 (``): rank 1 receives 400 bytes, but rank 0 sends 500 in node 2 (``)",
+            ),
+        ] {
+            assert_eq!(of_two(&first, &second).unwrap_err().to_string(), expected);
+        }
     }
 
     #[test]

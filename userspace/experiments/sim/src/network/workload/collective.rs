@@ -27,6 +27,20 @@ pub enum Collective {
 }
 
 impl Collective {
+    /// Name, as in `--workload`.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::AllReduce => "all-reduce",
+            Self::ReduceScatter => "reduce-scatter",
+            Self::AllGather => "all-gather",
+            Self::AllToAll => "all-to-all",
+            Self::Broadcast => "broadcast",
+            Self::Reduce => "reduce",
+            Self::Gather => "gather",
+            Self::Scatter => "scatter",
+        }
+    }
+
     /// Flows that each of `ranks`, at least one, sends in a ring.
     const fn steps(self, ranks: u64) -> u64 {
         let others = ranks.saturating_sub(1);

@@ -6,8 +6,12 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use dcqcn_common::params::Unit;
+use dcqcn_params::quantity::in_range;
+
 use super::{MAX_FLOWS, Workload};
 use crate::network::read::{FileError, words};
+use crate::network::scenario::MAX_DURATION_NS;
 use crate::network::topology::{Link, MAX_NODES, Topology};
 
 /// Name of a node with an id of these files.
@@ -21,7 +25,7 @@ impl Workload {
     /// ids of nodes if `topology` has such ids, and otherwise numbers of hosts.
     ///
     /// # Errors
-    /// A line is malformed, names a node that is not a host, or there are fewer lines than announced.
+    /// A line is malformed, names a node that is not a host, or the number of lines is not as announced.
     pub fn hpcc(name: &str, text: &str, class: u8, topology: &Topology) -> Result<Self, FileError> {
         let ids = topology.node_ids();
         let mut lines = words(text);
@@ -38,7 +42,10 @@ impl Workload {
             ));
         }
         let mut flows = Vec::new();
-        for (line, words) in lines.take(count) {
+        for (line, words) in lines {
+            if flows.len() == count {
+                return Err(beyond(name, line, &words, count, "flows"));
+            }
             let flow = match words.as_slice() {
                 [src, dst, _group, _port, bytes, start] => {
                     src.parse().ok().zip(dst.parse().ok()).zip(bytes.parse().ok().zip(nanoseconds(start)))
@@ -68,7 +75,7 @@ impl Workload {
             if src == dst {
                 return Err(FileError::new(name, line, "SRC and DST are the same host"));
             }
-            flows.push((src, dst, bytes, start_ns));
+            flows.push((src, dst, bytes, start_ns, line));
         }
         if flows.len() < count {
             let what = format!("the first line announces {count} flows, but {} follow", flows.len());
@@ -77,16 +84,27 @@ impl Workload {
         let first_ns = flows.iter().map(|flow| flow.3).min().unwrap_or(0);
         let origin_ns = if first_ns >= FIRST_START_NS { FIRST_START_NS } else { 0 };
         let mut workload = Self::new();
-        for (src, dst, bytes, start_ns) in flows {
-            workload.flow(src, dst, class, bytes, start_ns - origin_ns);
+        for (src, dst, bytes, start_ns, line) in flows {
+            let start_ns = start_ns - origin_ns;
+            in_range("start", start_ns, 0..=MAX_DURATION_NS, Unit::Nanoseconds)
+                .map_err(|error| FileError::new(name, line, error.to_string()))?;
+            workload.flow(src, dst, class, bytes, start_ns);
         }
         Ok(workload)
     }
 }
 
-/// Seconds with a fraction, exactly.
+/// The error of a line after the last one announced.
+fn beyond(name: &str, line: usize, words: &[&str], count: usize, what: &str) -> FileError {
+    FileError::new(name, line, format!("`{}` is beyond the {count} {what} announced", words.join(" ")))
+}
+
+/// Seconds with a fraction, exactly; digits beyond nanoseconds are ignored.
 fn nanoseconds(text: &str) -> Option<u64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    if ![whole, fraction].iter().all(|part| part.bytes().all(|byte| byte.is_ascii_digit())) {
+        return None;
+    }
     let digits: String = fraction.chars().chain("000000000".chars()).take(9).collect();
     whole.parse::<u64>().ok()?.checked_mul(1_000_000_000)?.checked_add(digits.parse().ok()?)
 }
@@ -141,7 +159,10 @@ impl Topology {
             new_index[old as usize] = new;
         }
         let mut links = Vec::new();
-        for (line, words) in lines.iter().skip(2).take(link_count as usize) {
+        for (line, words) in lines.iter().skip(2) {
+            if links.len() == link_count as usize {
+                return Err(beyond(name, *line, words, links.len(), "links"));
+            }
             let link = match words.as_slice() {
                 [a, b, rate, delay, error] if error.parse() == Ok(0.0) => Some((
                     a.parse::<usize>().ok().and_then(|a| new_index.get(a)),
@@ -198,7 +219,7 @@ mod tests {
 
     #[test]
     fn traffic_generator_files_parsed() {
-        let text = "2 \n2 1 3 100 200000 2.000000500\n3 1 3 100 150000 2.5\n9 9 9 9 9 9\n";
+        let text = "2 \n2 1 3 100 200000 2.000000500\n3 1 3 100 150000 2.5\n";
         let workload = Workload::hpcc("flow.txt", text, 3, &hosts(4)).unwrap();
         let read: Vec<_> = workload
             .flows()
@@ -213,8 +234,15 @@ mod tests {
             ("1\n0 1 3\n", "f:2: `0 1 3` is not a flow"),
             ("3\n0 1 3 100 5 0\n", "f: the first line announces 3 flows, but 1 follow"),
             ("1\n1 1 3 100 5 0\n", "f:2: SRC and DST are the same host"),
+            ("1\n0 1 3 100 5 0.+5\n", "f:2: `0 1 3 100 5 0.+5` is not a flow"),
+            ("1\n0 1 3 100 5 +1\n", "f:2: `0 1 3 100 5 +1` is not a flow"),
+            ("1\n0 1 3 100 5 0.0000000001x\n", "f:2: `0 1 3 100 5 0.0000000001x` is not a flow"),
+            ("1\n0 1 3 100 5 18000000000\n", "f:2: start = 17999999998s is out of range: 0ns to 27"),
+            ("2\n0 1 3 100 5 1\n0 1 3 100 5 300\n", "f:3: start = 300s is out of range: 0ns to 27"),
+            ("1\n0 1 3 100 5 0\n\n9 9 9 9 9 9\n", "f:4: `9 9 9 9 9 9` is beyond the 1 flows announced"),
         ] {
-            assert!(Workload::hpcc("f", text, 3, &hosts(2)).unwrap_err().to_string().starts_with(expected));
+            let refused = Workload::hpcc("f", text, 3, &hosts(2)).unwrap_err().to_string();
+            assert!(refused.starts_with(expected), "{refused}");
         }
     }
 
@@ -234,6 +262,7 @@ mod tests {
             ("4000000000 1 0\n0\n", "t:1: 4000000000 nodes: the limit is"),
             ("2 1 1\n0\n0 1 100Gbps 1us 0.01\n", "t:3: `0 1 100Gbps 1us 0.01` is not a link"),
             ("2 1 2\n0\n0 1 100Gbps 1us 0\n", "t: 2 links are announced, but 1 follow"),
+            ("2 1 0\n0\n0 1 100Gbps 1us 0\n", "t:3: `0 1 100Gbps 1us 0` is beyond the 0 links announced"),
         ] {
             assert!(Topology::hpcc("t", text).unwrap_err().to_string().starts_with(expected), "{text}");
         }

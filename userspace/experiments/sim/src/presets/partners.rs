@@ -1,0 +1,50 @@
+//! Settings that depend on other settings.
+
+use super::{Group, Preset, Setup};
+use crate::fabric::{Requirement, parameters_without_effect};
+use crate::network::TcpLaw;
+use crate::network::workload::Work;
+
+impl Setup {
+    /// Settings and parameters without effect, each with its missing requirement. `series`: time series are written.
+    pub fn without_effect(&self, series: bool) -> Vec<Requirement> {
+        // An invalid group is reported when the star is built.
+        let Ok(groups) =
+            [true, false].into_iter().map(|is_roce| self.groups(is_roce)).collect::<Result<Vec<_>, _>>()
+        else {
+            return Vec::new();
+        };
+        let groups = groups.concat();
+        let any = |is: fn(&Group) -> bool| groups.iter().any(is);
+        let (coexist, staircase) = (self.preset == Preset::Coexist, self.preset == Preset::Staircase);
+        let marks = !coexist || self.classes;
+        let control = self.star.control && marks;
+        let tcp = any(|group| !group.is_roce());
+        let stability = self.preset == Preset::Stability;
+        let blocks = any(|group| matches!(group.work, Work::Blocks { .. }));
+        let messages = any(|group| matches!(group.work, Work::Messages { .. }));
+        let knobs = [
+            ("xoff", self.pfc, "--pfc on"),
+            ("xon", self.pfc, "--pfc on"),
+            ("outstanding", blocks, "--block"),
+            ("load", messages, "--flow-sizes"),
+            ("tcp-law", tcp, "--tcp"),
+            ("step", staircase && self.roce.group.flows > 2, "`sim staircase` with 3 flows or more"),
+            ("classes", coexist, "`sim coexist`"),
+            ("control", marks, "--classes on"),
+            ("profile", control || tcp && marks, "--control on"),
+            ("sample", series || stability || staircase, "--csv or --plot"),
+        ];
+        let of_groups = self.groups.iter().flat_map(|group| &group.settings).map(|setting| &setting.key);
+        let given = |key: &str| self.given.iter().chain(of_groups.clone()).any(|given| given == key);
+        let lone = knobs.into_iter().filter(|(key, has_effect, _)| !has_effect && given(key));
+        let lone = lone.map(|(key, _, needs)| (format!("--{key}"), needs.to_owned()));
+        let is_ect =
+            |group: &&Group| group.transport.tcp.is_none_or(|tcp| tcp.ecn || tcp.law == TcpLaw::Dctcp);
+        let classes = groups.iter().filter(is_ect).filter(|_| marks).map(|group| group.class);
+        let classes: Vec<u8> = classes.collect();
+        let of_dcqcn = (!control).then_some(if marks { "--control on" } else { "--classes on" });
+        let probe = Some("`sim fabric --recovery probe`");
+        lone.chain(parameters_without_effect(&self.changes, of_dcqcn, probe, &classes)).collect()
+    }
+}
