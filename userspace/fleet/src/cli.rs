@@ -10,8 +10,8 @@ use std::{env, fmt};
 use anyhow::Result;
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use clap_complete::CompleteEnv;
-use dcqcn_params::quantity::{QuantityError, parse_time_ns};
-use dcqcn_support::cli::{GenerateCommand, Output, log_to_stderr};
+use dcqcn_params::quantity::parse_time_ns;
+use dcqcn_support::cli::{GenerateCommand, Output, log_to_stderr, message};
 use nix::unistd::{Uid, User, gethostname};
 use serde::Serialize;
 use tokio::time::sleep;
@@ -206,7 +206,7 @@ impl StatusArgs {
                 Ok(snapshot) => Status::new(&snapshot),
                 // The rollout continues without this command.
                 Err(error) if !shown.is_empty() => {
-                    eprintln!("warning: {error:#}; retrying");
+                    message(format_args!("warning: {error:#}; retrying"));
                     sleep(TICK).await;
                     continue;
                 }

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
-use dcqcn_support::cli::Output;
+use dcqcn_support::cli::{Output, message};
 use dcqcn_support::file::read_text;
 use dcqcn_support::time::rfc3339;
 use serde::Serialize;
@@ -213,32 +213,32 @@ async fn begin(
     }
     if !wait {
         if !rollout.is_over() && !store.is_coordinated().await? {
-            eprintln!(
+            message(format_args!(
                 "warning: no coordinator is running; start `dcqcn-fleet coordinate` to roll version {version} out"
-            );
+            ));
         }
         return out.show(&plan);
     }
     let is_json = out.is_json();
-    if !is_json {
-        out.text(&plan)?;
-        out.finish()?;
-    }
+    // The rollout has begun: a plan that cannot be printed does not stop it.
+    let shown = if is_json { Ok(()) } else { out.text(&plan).and_then(|()| out.finish()) };
     let outcome = execute(store, version, tick, is_json).await?;
-    show_end(version, outcome, out)
+    show_end(version, outcome, out).and(shown)
 }
 
 /// Shows the outcome of a rollout.
 ///
 /// # Errors
 /// The rollout was rolled back.
+    let mut shown = Ok(());
 fn show_end(version: u64, Outcome { is_done, reason }: Outcome, out: &mut Output<'_>) -> Result<()> {
     if is_done || out.is_json() {
         let report = EndReport { version, is_done, reason: &reason };
-        out.show_as(&report, format_args!("version {version} is active: {reason}\n"))?;
+        shown = out.show_as(&report, format_args!("version {version} is active: {reason}\n"));
+    // Takes precedence over a closed output, which may count as success.
     }
     ensure!(is_done, "version {version} was rolled back: {reason}");
-    Ok(())
+    shown
 }
 
 /// Executes the rollout of a version to its end, and prints its messages.
@@ -253,7 +253,7 @@ pub(super) async fn execute(
 ) -> Result<Outcome> {
     let mut print = |line: &str| {
         if !is_quiet {
-            eprintln!("{line}");
+            message(line);
         }
     };
     let mut coordinator = Coordinator::new(store.clone(), tick, &mut print);

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use clap::Args;
-use dcqcn_support::cli::Output;
+use dcqcn_params::quantity::parse_time_ns;
+use dcqcn_support::cli::{Output, message};
 use dcqcn_support::render::count;
 use serde::Serialize;
 use tokio::task::JoinSet;
@@ -42,7 +43,7 @@ pub(super) struct CoordinateArgs {
 
 impl CoordinateArgs {
     pub(super) async fn run(self, store: Store, reach: &EtcdOptions) -> Result<()> {
-        let mut print = |line: &str| eprintln!("{line}");
+        let mut print = |line: &str| message(line);
         let mut coordinator = Coordinator::new(store, self.tick, &mut print);
         let metrics = coordinator.metrics();
         let serving = async {
