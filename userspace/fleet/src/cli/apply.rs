@@ -13,7 +13,7 @@ use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::timeout;
 
-use super::{author, duration};
+use super::{author, step_period};
 use crate::coordinate::{Coordinator, Until};
 use crate::file::{Difference, Group, UNAVAILABLE_LIMIT, differences, parse};
 use crate::measure::example;
@@ -96,7 +96,7 @@ struct Options {
     #[arg(long, value_name = "TEXT", default_value = "")]
     why: String,
     /// Step period of the coordinator.
-    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = duration, hide = true)]
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = step_period, hide = true)]
     tick: Duration,
 }
 
