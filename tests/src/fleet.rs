@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use tempfile::{NamedTempFile, TempDir};
 
-use crate::command::{Running, fleet_binary, output_of, words};
+use crate::command::{Running, fleet_binary, output_of};
 use crate::retry::wait_for;
 pub use daemon::{Behaviour, MockDaemon};
 pub use etcd::Etcd;
@@ -71,7 +71,7 @@ impl FleetFixture {
         let child = self
             .command_under(
                 program,
-                &["agent", "--look", "250ms", "--every", "250ms", "--ttl", "3s", "--name", host],
+                &["agent", "--look", "250ms", "--every", "1s", "--ttl", "3s", "--name", host],
             )?
             .arg("--control")
             .arg(control)
@@ -203,7 +203,12 @@ pub fn reporting_hosts(status: &Value) -> usize {
     hosts.iter().filter(|host| host["is_there"] == true).count()
 }
 
-/// A certificate authority with its files.
+/// Commands for certificates.
+const SECURE_PAGE: &str = include_str!("../../docs/how-to/secure-a-fleet.md");
+/// The option that distinguishes the renewal of the authority.
+const RENEW: &str = "-key ca.key";
+
+/// A certificate authority with its files, created by the commands of docs/how-to/secure-a-fleet.md.
 pub struct Authority {
     dir: PathBuf,
 }
@@ -212,31 +217,43 @@ impl Authority {
     /// Creates an authority in `dir`.
     pub fn new(dir: &Path) -> Result<Self> {
         let authority = Self { dir: dir.to_owned() };
-        openssl(
-            dir,
-            "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=fleet-ca -keyout ca.key -out ca.pem",
-        )?;
+        authority.run(|line| ["h1", "etcd1", RENEW].iter().all(|other| !line.contains(other)), "", "")?;
         Ok(authority)
     }
 
-    /// Creates a key and a certificate for `name`: an etcd user, or an etcd member on loopback.
+    /// Creates a key and a certificate for an etcd user.
     pub fn sign(&self, name: &str) -> Result<()> {
-        let dir = &self.dir;
-        fs::write(dir.join("names"), "subjectAltName=IP:127.0.0.1,DNS:localhost\n")?;
-        let request = format!("req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN={name}");
-        openssl(dir, &format!("{request} -keyout {name}.key -out {name}.csr"))?;
-        let sign = "x509 -req -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names";
-        openssl(dir, &format!("{sign} -in {name}.csr -out {name}.pem"))
+        self.run(|line| line.contains("h1"), "h1", name)
+    }
+
+    /// Creates a key and a certificate for the etcd member `etcd1` on loopback.
+    pub fn sign_member(&self) -> Result<()> {
+        self.run(|line| line.contains("etcd1"), "10.0.0.1", "127.0.0.1")
+    }
+
+    /// Renews the authority's own certificate.
+    pub fn renew(&self) -> Result<()> {
+        self.run(|line| line.contains(RENEW), "", "")
+    }
+
+    /// Runs commands of the page, with `to` instead of `from`.
+    fn run(&self, is_selected: impl Fn(&str) -> bool, from: &str, to: &str) -> Result<()> {
+        let (_, part) = SECURE_PAGE.split_once("## Certificates").context("no certificates in the page")?;
+        let (part, _) = part.split_once("\n## ").context("no users in the page")?;
+        let blocks = part.split("```sh\n").skip(1).filter_map(|rest| rest.split("\n```").next());
+        let lines: Vec<&str> = blocks.flat_map(str::lines).filter(|line| is_selected(line)).collect();
+        ensure!(!lines.is_empty(), "no such command in the page");
+        for line in lines {
+            let line = if from.is_empty() { line.to_owned() } else { line.replace(from, to) };
+            output_of(Command::new("sh").args(["-c", &line]).current_dir(&self.dir))?;
+        }
+        Ok(())
     }
 
     /// Path of a file of the authority.
     pub fn file(&self, name: &str) -> Result<String> {
         Ok(self.dir.join(name).to_str().context("path is not UTF-8")?.to_owned())
     }
-}
-
-fn openssl(dir: &Path, line: &str) -> Result<()> {
-    output_of(words(&format!("openssl {line}"))?.current_dir(dir)).map(drop)
 }
 
 // A wall clock that can be set while programs run: `libfaketime`, with the offset in a file. It does not affect the monotonic

@@ -23,11 +23,12 @@ struct SecureFixture {
 impl SecureFixture {
     fn new(dir: &Path) -> Result<Self> {
         let authority = Authority::new(dir)?;
-        for name in ["etcd", "root", "operator", "h1", "h2"] {
+        authority.sign_member()?;
+        for name in ["root", "operator", "h1", "h2"] {
             authority.sign(name)?;
         }
         let file = |name: &str| authority.file(name);
-        let (ca, cert, key) = (file("ca.pem")?, file("etcd.pem")?, file("etcd.key")?);
+        let (ca, cert, key) = (file("ca.pem")?, file("etcd1.pem")?, file("etcd1.key")?);
         let options =
             ["--client-cert-auth", "--trusted-ca-file", &ca, "--cert-file", &cert, "--key-file", &key];
         let (root, root_key) = (file("root.pem")?, file("root.key")?);
@@ -127,6 +128,42 @@ fn agent_has_least_privileges() -> Result<()> {
 }
 
 #[test]
+fn unusable_certificates_name_file_and_cause() -> Result<()> {
+    require_installed!("unusable_certificates_name_file_and_cause", Etcd);
+    let dir = tempfile::tempdir()?;
+    let secure = SecureFixture::new(dir.path())?;
+    secure.set_up()?;
+    let file = |name: &str| secure.authority.file(name);
+    let error = |ca: &str, cert: &str, key: &str| -> Result<String> {
+        let etcd = secure.etcd.endpoints();
+        let mut command = dcqcn_fleet(&["status", "--etcd", &etcd, "--etcd-ca", &file(ca)?])?;
+        let output = command.args(["--etcd-cert", &file(cert)?, "--etcd-key", &file(key)?]).output()?;
+        ensure!(!output.status.success(), "{ca} {cert} {key}: no error");
+        Ok(String::from_utf8(output.stderr)?)
+    };
+    let sign = "openssl x509 -req -CA ca.pem -CAkey ca.key -CAcreateserial -in operator.csr";
+    let other = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=other -keyout other.key";
+    let commands = format!(
+        "{sign} -days 9 -out bare.pem; {sign} -days 0 -extfile client.ext -out expired.pem; {other} -out other.pem; sleep 1"
+    );
+    output_of(Command::new("sh").args(["-ec", &commands]).current_dir(dir.path()))?;
+    for (ca, cert, key, causes) in [
+        ("ca.pem", "expired.pem", "operator.key", ["expired.pem", "the certificate expired at 20"]),
+        ("expired.pem", "operator.pem", "operator.key", ["expired.pem", "the certificate expired at 20"]),
+        ("ca.pem", "bare.pem", "operator.key", ["bare.pem", "X.509 version other than 3"]),
+        ("ca.pem", "operator.pem", "h1.key", ["operator.pem with ", "KeyMismatch"]),
+        ("h1.key", "operator.pem", "operator.key", ["h1.key", "no certificate in PEM"]),
+        ("other.pem", "operator.pem", "operator.key", ["TLS failed", "UnknownIssuer"]),
+        ("ca.pem", "other.pem", "other.key", ["cannot reach etcd", "`--etcd-cert`"]),
+    ] {
+        let text = error(ca, cert, key)?;
+        let is_named = causes.iter().all(|cause| text.contains(cause));
+        ensure!(is_named, "{ca} {cert} {key}: {text}");
+    }
+    Ok(())
+}
+
+#[test]
 fn service_restarts_for_new_certificates() -> Result<()> {
     require_installed!("service_restarts_for_new_certificates", Etcd);
     let dir = tempfile::tempdir()?;
@@ -143,6 +180,9 @@ fn service_restarts_for_new_certificates() -> Result<()> {
         ("agent", start("agent", &["agent", "--name", "h1"])?),
     ];
     wait_until("h1 does not report", || Ok(secure.hosts()?.contains("\"host\": \"h1\"")))?;
+    // Certificates that the authority signed before its renewal remain valid.
+    secure.authority.renew()?;
+    secure.hosts()?;
     secure.authority.sign("h1")?;
     for (name, service) in &mut services {
         let ended = wait_for(Duration::from_secs(60), || {

@@ -1,9 +1,11 @@
 //! Versions, rollouts, operators.
 
+use std::fs::File;
 use std::process::Child;
 use std::time::Duration;
 
 use anyhow::Result;
+use dcqcn_tests::command::Running;
 use dcqcn_tests::fleet::{Behaviour, Clock, Etcd, FleetFixture};
 use dcqcn_tests::require_installed;
 
@@ -144,6 +146,28 @@ fn simultaneous_applies_begin_one_rollout() -> Result<()> {
             daemon.text().is_some_and(|text| text.contains(&format!("rpg_gd = {gd}")))
         })?;
     }
+    Ok(())
+}
+
+/// Outputs that cannot be written, like those of `2>&1 | head -1` once `head` has exited.
+#[test]
+fn unwritable_output_does_not_stop_rollout() -> Result<()> {
+    require_installed!("unwritable_output_does_not_stop_rollout", Etcd);
+    let fixture = FleetFixture::new(1, 3)?;
+    let full = || File::options().write(true).open("/dev/full");
+    let quick = "canary = 1\nwave = 1\nmax_unavailable = 1\nsoak = '0s'\npatience = '8s'";
+    let file = fixture.file(quick, "rpg_gd = 12")?;
+    // The rollout completes, although neither plan nor outcome can be printed.
+    let applied = fixture.command(&apply(&file, &[]))?.stdout(full()?).stderr(full()?).status()?;
+    assert_eq!(applied.code(), Some(1));
+    fixture.wait_for_version(1)?;
+    let mut coordinate = fixture.command(&["coordinate", "--tick", "100ms"])?;
+    let mut coordinator = Running(coordinate.stderr(full()?).spawn()?);
+    let mut serve = fixture.command(&["serve", "--listen", "127.0.0.1:0", "--control", "/nonexistent"])?;
+    let mut page = Running(serve.stderr(full()?).spawn()?);
+    fixture.text(&["apply", &fixture.file(quick, "rpg_gd = 13")?])?;
+    fixture.wait_for_version(2)?;
+    assert_eq!((coordinator.0.try_wait()?, page.0.try_wait()?), (None, None));
     Ok(())
 }
 

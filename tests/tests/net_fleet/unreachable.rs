@@ -152,7 +152,7 @@ fn duplicate_agents_reported() -> Result<()> {
     };
     let complaint = "another agent reports as h000 too";
     ensure!(!fixture.status()?.to_string().contains(complaint), "each host has one agent");
-    let words = ["agent", "--look", "250ms", "--every", "250ms", "--ttl", "3s", "--name", "h000"];
+    let words = ["agent", "--look", "250ms", "--every", "1s", "--ttl", "3s", "--name", "h000"];
     let other = Running(fixture.command(&words)?.args(["--control", "/nonexistent/control"]).spawn()?);
     fixture.wait("h000 reports it", |status| Ok(of(status, "h000").contains(complaint)))?;
     ensure!(!of(&fixture.status()?, "h001").contains(complaint), "the other host is healthy");

@@ -115,6 +115,32 @@ fn watch(test: &str, page: &Page) -> Result<()> {
 }
 
 #[test]
+fn missing_data_is_unknown_on_page() -> Result<()> {
+    let test = "missing_data_is_unknown_on_page";
+    require_installed!(test, Browser, Etcd);
+    let (dir, etcd) = (tempfile::tempdir()?, Etcd::start(1, &[])?);
+    let control = dir.path().join("control");
+    let shown = control.display().to_string();
+    let page = Page::start(&["--fleet", "--etcd", &etcd.endpoints(), "--control", &shown])?;
+    let mut browser = Browser::start()?;
+    browser.open(&page.url)?;
+    browser.wait("document.getElementById('trouble').textContent.includes('cannot reach the daemon')")?;
+    browser.wait("document.getElementById('link').textContent === 'no data'")?;
+    let text = browser.eval("document.querySelector('main').innerText")?.to_string();
+    ensure!(text.matches("Unknown: no data yet.").count() == 2 && !text.contains("No "), "{text}");
+    browser.eval("location.hash = '#/host/h9'; null")?;
+    browser.wait("document.getElementById('state')?.textContent === 'The fleet has no host h9.'")?;
+    browser.wait("document.getElementById('link').textContent === 'live'")?;
+    ensure!(browser.complaints.is_empty(), "{:?}", browser.complaints);
+    let _daemon = MockDaemon::listen(control)?;
+    browser.eval("location.hash = '#/interface/eth9'; null")?;
+    let none = "This host has no attached interface eth9.";
+    browser.wait(&format!("document.getElementById('state')?.textContent === '{none}'"))?;
+    browser.wait("document.getElementById('link').textContent === 'live'")?;
+    Ok(())
+}
+
+#[test]
 fn rollout_shown_and_aborted_on_page() -> Result<()> {
     let test = "rollout_shown_and_aborted_on_page";
     require_installed!(test, Browser, Etcd);

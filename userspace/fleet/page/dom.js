@@ -12,6 +12,9 @@ export function make(name, properties = {}, ...children) {
   return element;
 }
 
+/** Text before the first data, also while the daemon or etcd cannot be reached. */
+export const NO_DATA = "Unknown: no data yet.";
+
 /** Sets the text of an element if it differs. */
 export function write(element, text) {
   if (element.textContent !== text) element.textContent = text;

@@ -1,6 +1,6 @@
 // Views of the fleet (rollout, hosts and versions), and of one of its hosts over the last ten minutes.
 import { Chart } from "/chart.js";
-import { Rows, figure, make, write } from "/dom.js";
+import { NO_DATA, Rows, figure, make, write } from "/dom.js";
 import { Figures } from "/figures.js";
 
 const number = (title, value) => ({ title, class: "number", value });
@@ -73,8 +73,10 @@ export class Fleet {
     const { hosts = [], rollout = null } = parts.fleet ?? {};
     const away = hosts.filter((host) => !host.is_there).length;
     const ill = hosts.filter((host) => host.is_there && state(host) !== "healthy").length;
-    write(this.counts, `${hosts.length} hosts, ${hosts.length - away - ill} healthy, ${ill} failing, ${away} away.`);
-    write(this.status, rollout ? `Version ${rollout.version}, by ${rollout.by}: ${rollout.status}` : "No rollout yet.");
+    const counts = `${hosts.length} hosts, ${hosts.length - away - ill} healthy, ${ill} failing, ${away} away.`;
+    const status = rollout ? `Version ${rollout.version}, by ${rollout.by}: ${rollout.status}` : "No rollout yet.";
+    write(this.counts, parts.fleet ? counts : NO_DATA);
+    write(this.status, parts.fleet ? status : NO_DATA);
     const goes = rollout !== null && !rollout.is_over;
     this.bar.hidden = !goes;
     const changed = hosts.filter((host) => rollout !== null && host.has === rollout.version).length;
@@ -105,7 +107,7 @@ export class Host {
   constructor(name) {
     this.name = name;
     this.figures = new Figures();
-    this.state = make("p", {});
+    this.state = make("p", { id: "state" });
     const colours = ["one", "two"];
     this.charts = CHARTS.map(({ id, title, format, keys }) => {
       const lines = keys.map((key, at) => ({ label: key.replace("_", " "), colour: colours[at], dash: at }));
@@ -127,7 +129,7 @@ export class Host {
     if (host) {
       const has = `version ${host.has ?? "–"}; interfaces ${host.interfaces.join(", ") || "–"}`;
       write(this.state, `${state(host)}; group ${host.group ?? "none"}, ${has}`);
-    }
+    } else write(this.state, parts.fleet ? `The fleet has no host ${this.name}.` : NO_DATA);
     this.at = (parts.versions ?? []).map((version) => Date.parse(version.at) / 1000);
   }
 

@@ -1,6 +1,6 @@
 // View of an interface: queues, marks, CNPs, pauses and busiest QPs over the last ten minutes, and parameters.
 import { Chart } from "/chart.js";
-import { Rows, bits, bytes, figure, hex, make, perSecond, write } from "/dom.js";
+import { NO_DATA, Rows, bits, bytes, figure, hex, make, perSecond, write } from "/dom.js";
 import { Figures } from "/figures.js";
 import { Changes } from "/overview.js";
 import { Parameters } from "/parameters.js";
@@ -29,11 +29,12 @@ export class Interface {
       { title: "Throughput", class: "number", value: (qp) => bits(qp.throughput_bps) },
       { title: "CNPs", class: "number", value: (qp) => figure(qp.cnps_handled) },
     ]);
-    this.none = make("p", { class: "dim" }, "No sending queue pairs.");
+    this.state = make("p", { id: "state" });
+    this.none = make("p", { class: "dim" }, NO_DATA);
     this.changes = new Changes(`Changes on ${name}, latest first`);
     this.parameters = new Parameters(name, app);
     this.element = make("div", {},
-      make("h1", {}, name),
+      make("h1", {}, name), this.state,
       make("p", { class: "dim" }, "The last ten minutes. A vertical dashed line is a change of a parameter."),
       this.holder,
       make("h2", {}, "Busiest queue pairs"), this.none, this.busiest.element,
@@ -47,8 +48,11 @@ export class Interface {
 
   /** Shows the parts that are common to all views. */
   show(parts) {
-    const changes = (parts.changes ?? []).filter((change) => change.interface === this.name || change.interface === "");
-    const at = changes.filter((change) => change.kind !== "refused").map((change) => Date.parse(change.at) / 1000);
+    const attached = parts.interfaces?.some((one) => one.name === this.name);
+    write(this.state, parts.interfaces ? `This host has no attached interface ${this.name}.` : NO_DATA);
+    this.state.hidden = attached === true;
+    const changes = parts.changes?.filter((change) => change.interface === this.name || change.interface === "");
+    const at = (changes ?? []).filter((change) => change.kind !== "refused").map((change) => Date.parse(change.at) / 1000);
     this.changes.show(changes);
     if (at.join() !== this.at.join()) {
       this.at = at;

@@ -1,5 +1,5 @@
 // View of this host: interfaces, and changes of parameters.
-import { Rows, bits, figure, make, perSecond } from "/dom.js";
+import { NO_DATA, Rows, bits, figure, make, perSecond, write } from "/dom.js";
 
 const number = (title, value) => ({ title, class: "number", value });
 
@@ -21,11 +21,14 @@ export class Changes {
       { title: "Change", class: "text", value: words },
       { title: "Author", class: "text", value: (change) => change.by },
     ]);
-    this.none = make("p", { class: "dim" }, "No changes yet.");
+    this.none = make("p", { class: "dim" });
     this.element = make("div", {}, this.none, this.rows.element);
   }
 
-  show(changes) {
+  /** Shows changes; undefined before the first data. */
+  show(known) {
+    const changes = known ?? [];
+    write(this.none, known ? "No changes yet." : NO_DATA);
     this.none.hidden = changes.length > 0;
     this.rows.element.hidden = changes.length === 0;
     const latest = changes.slice(-50).reverse();
@@ -52,7 +55,7 @@ export class Overview {
       number("Drops", (row) => perSecond(row.drops_per_s)),
       number("Line rate", (row) => (row.line_rate_bps ? bits(row.line_rate_bps) : "–")),
     ]);
-    this.none = make("p", { class: "dim" }, "No interface is attached.");
+    this.none = make("p", { class: "dim" });
     this.failing = make("ul", { class: "failing" });
     this.changes = new Changes("Changes of parameters, latest first");
     this.element = make("div", {},
@@ -64,11 +67,12 @@ export class Overview {
 
   show(parts) {
     const interfaces = parts.interfaces ?? [];
+    write(this.none, parts.interfaces ? "No interface is attached." : NO_DATA);
     this.none.hidden = interfaces.length > 0;
     this.rows.element.hidden = interfaces.length === 0;
     this.rows.show(interfaces, (row) => row.name);
     this.failing.replaceChildren(...(parts.failing ?? []).map((one) => make("li", {}, `${one.interface}: ${one.error}`)));
-    this.changes.show(parts.changes ?? []);
+    this.changes.show(parts.changes);
   }
 
   end() {}

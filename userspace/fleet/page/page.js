@@ -76,16 +76,25 @@ function listen(events) {
     view.show(parts);
   });
   stream.addEventListener("figures", (event) => view.add?.(JSON.parse(event.data)));
-  stream.onopen = () => write(element("link"), "live");
+  stream.onopen = link;
   stream.onerror = () => {
-    write(element("link"), "not connected");
+    link();
     // The browser reconnects automatically unless the server rejected the connection.
     if (stream.readyState === EventSource.CLOSED) again = setTimeout(() => listen(events), REST);
   };
 }
 
+/** Shows whether the view receives current data. */
+function link() {
+  const ofFleet = /^#\/(fleet|host\/)/.test(location.hash);
+  const current = ofFleet ? "fleet" in parts && !parts.fleet_error : "interfaces" in parts && !parts.error;
+  const text = stream?.readyState !== EventSource.OPEN ? "not connected" : current ? "live" : "no data";
+  write(element("link"), text);
+}
+
 /** Shows the parts above every view. */
 function shared() {
+  link();
   write(element("host"), parts.host ?? "");
   const trouble = element("trouble");
   const stuck = parts.status?.stuck ? `the daemon is stuck: ${parts.status.stuck}` : "";

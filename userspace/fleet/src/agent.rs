@@ -193,9 +193,11 @@ impl Agent {
         let Some(order) = order else { return };
         let target = &order.desired.target;
         let expected = order.text.as_ref().map(|_| daemon::name(target.version));
+        // Without a group the host has its own file, which other clients may override.
+        let found = status.config.as_ref().filter(|name| expected.is_some() || daemon::is_of_fleet(name));
         let is_done =
             self.tried.as_ref().is_some_and(|tried| tried.concerns(target) && tried.error.is_none());
-        if is_done && status.config != expected {
+        if is_done && found != expected.as_ref() {
             tracing::warn!(
                 found = status.config,
                 expected,

@@ -10,8 +10,8 @@ use std::{env, fmt};
 use anyhow::Result;
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use clap_complete::CompleteEnv;
-use dcqcn_params::quantity::{QuantityError, parse_time_ns};
-use dcqcn_support::cli::{GenerateCommand, Output, log_to_stderr};
+use dcqcn_params::quantity::parse_time_ns;
+use dcqcn_support::cli::{GenerateCommand, Output, log_to_stderr, message};
 use nix::unistd::{Uid, User, gethostname};
 use serde::Serialize;
 use tokio::time::sleep;
@@ -186,9 +186,19 @@ struct StatusArgs {
     watch: bool,
 }
 
-/// Parses a time, as the commands of `dcqcn` do.
-fn duration(text: &str) -> Result<Duration, QuantityError> {
-    parse_time_ns(text).map(Duration::from_nanos)
+/// Parses a period that limits writes to etcd.
+fn report_period(text: &str) -> Result<Duration, String> {
+    at_least(text, Duration::from_secs(1), "1s")
+}
+
+/// Parses a period of steps or samples.
+fn step_period(text: &str) -> Result<Duration, String> {
+    at_least(text, Duration::from_millis(10), "10ms")
+}
+
+fn at_least(text: &str, shortest: Duration, shown: &str) -> Result<Duration, String> {
+    let time = parse_time_ns(text).map(Duration::from_nanos).map_err(|error| error.to_string())?;
+    if time >= shortest { Ok(time) } else { Err(format!("`{text}` is out of range: at least {shown}")) }
 }
 
 /// Time between two updates.
@@ -206,7 +216,7 @@ impl StatusArgs {
                 Ok(snapshot) => Status::new(&snapshot),
                 // The rollout continues without this command.
                 Err(error) if !shown.is_empty() => {
-                    eprintln!("warning: {error:#}; retrying");
+                    message(format_args!("warning: {error:#}; retrying"));
                     sleep(TICK).await;
                     continue;
                 }
@@ -273,6 +283,21 @@ mod tests {
     #[test]
     fn documented_commands_exist() {
         assert_eq!(dcqcn_support::cli::refused::<Cli>(Cli::command()), [] as [String; 0]);
+    }
+
+    #[test]
+    fn short_periods_are_rejected() {
+        let error = |words: &str| Cli::try_parse_from(words.split(' ')).unwrap_err().to_string();
+        for words in ["agent --every 0s", "agent --every 999ms"] {
+            assert!(error(&format!("dcqcn-fleet {words}")).contains("out of range: at least 1s"), "{words}");
+        }
+        for words in ["agent --look 0s", "coordinate --tick 0s", "apply x --tick 9ms"] {
+            assert!(
+                error(&format!("dcqcn-fleet {words}")).contains("out of range: at least 10ms"),
+                "{words}"
+            );
+        }
+        assert!(Cli::try_parse_from(["dcqcn-fleet", "agent", "--every", "1s", "--look", "10ms"]).is_ok());
     }
 
     #[test]

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::record::{DesiredConfig, Outcome, Version};
 use crate::rollout::{Effect, Event, PERIOD_MS, Phase, Rollout, State};
-use crate::store::{Mirror, Snapshot, Store, differing, messages};
+use crate::store::{EtcdError, Mirror, Snapshot, Store, differing, messages};
 pub(crate) use metrics::{Metrics, serve};
 
 /// Period for writing the rollout's clock when nothing else changes; bounds the waiting time lost
@@ -294,11 +294,11 @@ impl Presence {
     }
 
     async fn once(&self, store: &mut Store) -> Result<()> {
-        let lease = store.client.lease_grant(TTL_S, None).await?.id();
+        let lease = store.client.lease_grant(TTL_S, None).await.map_err(EtcdError)?.id();
         ensure!(lease != 0, "etcd granted no lease");
         self.lease.store(lease, Ordering::Relaxed);
         store.put_coordinator(&format!("process {}", std::process::id()), lease).await?;
-        let (mut keeper, mut answers) = store.client.lease_keep_alive(lease).await?;
+        let (mut keeper, mut answers) = store.client.lease_keep_alive(lease).await.map_err(EtcdError)?;
         loop {
             sleep(RETRY_DELAY).await;
             keeper.keep_alive().await?;

@@ -6,11 +6,11 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use dcqcn_support::file::read_limited;
-use etcd_client::{Certificate, Client, ConnectOptions, Identity, TlsOptions};
+use etcd_client::{Certificate, Client, ConnectOptions, Error, Identity, TlsOptions};
 use tokio::time::sleep;
 
-use crate::secret;
-use crate::store::{Store, TIMEOUT};
+use crate::store::{EtcdError, Store, TIMEOUT};
+use crate::{certificate, secret};
 
 /// Options for connecting to etcd.
 #[derive(Clone, Debug, Args)]
@@ -57,9 +57,6 @@ const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// Time between two checks for new certificates.
 const RENEWAL_CHECK: Duration = Duration::from_secs(10);
 
-/// First line of a certificate in PEM.
-const PEM: &[u8] = b"-----BEGIN CERTIFICATE-----";
-
 impl EtcdOptions {
     /// Configures a client. It connects on the first request.
     ///
@@ -73,11 +70,7 @@ impl EtcdOptions {
             .with_keep_alive_while_idle(true)
             .with_require_leader(true);
         let read = |path: &Path| {
-            let text = read_limited(path, secret::MAX_BYTES)
-                .with_context(|| format!("cannot read {}", path.display()))?;
-            let is_certificate = text.windows(PEM.len()).any(|part| part == PEM);
-            ensure!(is_certificate, "cannot use {}: it has no certificate in PEM", path.display());
-            Ok(text)
+            read_limited(path, secret::MAX_BYTES).with_context(|| format!("cannot read {}", path.display()))
         };
         if self.etcd_ca.is_some() || self.etcd_cert.is_some() {
             if let Some(open) = self.etcd.iter().find(|address| !address.starts_with("https://")) {
@@ -85,16 +78,31 @@ impl EtcdOptions {
             }
             let mut tls = TlsOptions::new();
             if let Some(ca) = &self.etcd_ca {
-                tls = tls.ca_certificate(Certificate::from_pem(read(ca)?));
+                let pem = read(ca)?;
+                certificate::check_authorities(ca, &pem)?;
+                tls = tls.ca_certificate(Certificate::from_pem(pem));
             }
             if let Some((cert, key)) = self.etcd_cert.as_ref().zip(self.etcd_key.as_ref()) {
-                tls = tls.identity(Identity::from_pem(read(cert)?, secret::read(key)?));
+                let pem = read(cert)?;
+                certificate::check_client(cert, &pem)?;
+                tls = tls.identity(Identity::from_pem(pem, secret::read(key)?));
             }
             options = options.with_tls(tls);
         }
-        let client = Client::connect(&self.etcd, Some(options));
         let address = self.etcd.join(", ");
-        let client = client.await.with_context(|| format!("cannot use etcd at {address}"))?;
+        let client = match Client::connect(&self.etcd, Some(options)).await {
+            Ok(client) => client,
+            Err(error) => {
+                // It has not connected yet: the other files were checked above.
+                let what = match self.etcd_cert.as_ref().zip(self.etcd_key.as_ref()) {
+                    Some((cert, key)) if matches!(error, Error::TransportError(_)) => {
+                        format!("{} with {}", cert.display(), key.display())
+                    }
+                    _ => format!("etcd at {address}"),
+                };
+                return Err(anyhow::Error::new(EtcdError(error)).context(format!("cannot use {what}")));
+            }
+        };
         Ok(Store::new(client, self.prefix.trim_end_matches('/').to_owned(), address))
     }
 

@@ -19,6 +19,8 @@ use serde::{Deserialize, Serialize};
 use crate::file::{Group, Labels, Policy};
 use crate::measure::{Reading, Source, find};
 
+/// Prefix of the names of the fleet's overrides on hosts, before the version.
+pub(crate) const OVERRIDE_PREFIX: &str = "fleet ";
 /// Maximum length of a text from a host that is copied to records of the fleet, in characters.
 pub(crate) const MAX_TEXT_CHARS: usize = 300;
 /// Maximum number of complaints read from a report.

@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_control_api::ControlClient;
+use dcqcn_support::cli::message;
 use dcqcn_support::http::{Limits, Server};
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -88,7 +89,7 @@ pub(crate) async fn run(options: Options, store: Option<Store>) -> Result<()> {
         }
     };
     tracing::info!(%address, writable = token.is_some(), "serving the page");
-    eprintln!("http://{address}/");
+    message(format_args!("http://{address}/"));
     let router = guard::guarded(answers::router(state), Arc::new(Guard { names, token }));
     let mut server = Server::new(router, Limits::PAGE);
     tokio::select! {

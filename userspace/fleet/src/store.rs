@@ -3,9 +3,11 @@
 mod snapshot;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::error::Error as _;
 use std::time::Duration;
+use std::{fmt, io};
 
-use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use etcd_client::{
     Client, Compare, CompareOp, DeleteOptions, Error, GetOptions, GetResponse, KeyValue, KvClient,
     PutOptions, Txn, TxnOp, TxnResponse,
@@ -481,20 +483,47 @@ fn code(error: &Error) -> Option<i32> {
 /// Returns whether a retry may succeed, on another member or later.
 fn is_passing(error: &Error) -> bool {
     // A broken connection; a status that etcd sent has no source.
-    let is_local = matches!(error, Error::GRpcStatus(status) if std::error::Error::source(status).is_some());
+    let is_local = matches!(error, Error::GRpcStatus(status) if status.source().is_some());
     is_local
         || matches!(error, Error::TransportError(_))
         || matches!(code(error), Some(CANCELLED | DEADLINE_EXCEEDED | UNAVAILABLE))
 }
 
+/// An error of etcd's client with its causes, which [`Error`] does not return.
+#[derive(Debug)]
+pub(crate) struct EtcdError(pub(crate) Error);
+
+impl fmt::Display for EtcdError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            // `Display` would print the complete structure.
+            Error::GRpcStatus(status) => f.write_str(status.message()),
+            Error::TransportError(error) => error.fmt(f),
+            other => other.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for EtcdError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.0 {
+            Error::GRpcStatus(status) => status.source(),
+            Error::TransportError(error) => error.source(),
+            _ => None,
+        }
+    }
+}
+
+/// Returns whether TLS failed, which is reported as invalid data; a lost connection has another kind.
+fn is_tls(error: &anyhow::Error) -> bool {
+    let mut causes = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
+    causes.any(|cause| cause.kind() == io::ErrorKind::InvalidData)
+}
+
 /// Adds a fix to an error of etcd at `address`.
 fn explain(error: Error, address: &str) -> anyhow::Error {
     let (code, is_passing) = (code(&error), is_passing(&error));
-    let error = match error {
-        // `Display` would print the complete structure.
-        Error::GRpcStatus(status) => anyhow!("{}", status.message()),
-        other => other.into(),
-    };
+    let error = anyhow::Error::new(EtcdError(error));
     match code {
         Some(PERMISSION_DENIED | UNAUTHENTICATED) => {
             error.context("etcd rejects the request: this user lacks the permission (docs/how-to/secure-a-fleet.md has the roles)")
@@ -502,6 +531,14 @@ fn explain(error: Error, address: &str) -> anyhow::Error {
         Some(RESOURCE_EXHAUSTED) => {
             error.context("etcd is full: `etcdctl compact`, `etcdctl defrag`, then `etcdctl alarm disarm`")
         }
+        _ if is_tls(&error) => error.context(format!(
+            "cannot reach etcd at {address}: TLS failed; check `--etcd-ca`, `--etcd-cert` and the members' certificates"
+        )),
+        // A member may close the connection without an alert.
+        _ if is_passing && address.contains("https://") => error.context(format!(
+            "cannot reach etcd at {address}: no member responds, or it rejects this client; check that they run, `--etcd`, and \
+             `--etcd-cert`"
+        )),
         _ if is_passing => error.context(format!(
             "cannot reach etcd at {address}: no member responds; check that they run, and `--etcd`"
         )),

@@ -81,6 +81,11 @@ pub fn log_to_stderr() {
     }
 }
 
+/// Prints a line on standard error. One that cannot be written does not end the command, as `eprintln!` would.
+pub fn message(line: impl fmt::Display) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
 /// Runs `command` with standard output, and reports its error on standard error. `exit_code` returns the code of
 /// special errors, and whether they must still be reported.
 pub fn run(

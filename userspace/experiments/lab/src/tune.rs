@@ -33,7 +33,7 @@ limit, which ranks behind all others. --max-pauses and --max-drops are per simul
 Examples:
   # random traffic at 60 % load, and incasts; write the best result for the fleet
   dcqcn-lab tune --load 60% --also workload=incast:12,size=500KB --out fleet.toml
-  dcqcn-fleet apply fleet.toml --dry-run
+  dcqcn-fleet apply fleet.toml --group tuned --dry-run
   # queues up to 1 MB, without packet loss
   dcqcn-lab tune --load 60% --max-queue 1MB --max-drops 0
   # keep the NIC's rate machine and its steps

@@ -6,7 +6,7 @@ use std::time::Duration;
 use dcqcn_control_api::{Applied, Apply, ClientError, ControlClient, Health, Release, Status, Verb};
 
 use super::order::Order;
-use crate::record::DesiredConfig;
+use crate::record::{DesiredConfig, OVERRIDE_PREFIX};
 use crate::request::send;
 
 /// Time limit for queries.
@@ -29,7 +29,12 @@ pub(super) enum ApplyResult {
 
 /// Name of a version's configuration on a host.
 pub(super) fn name(version: u64) -> String {
-    format!("fleet {version}")
+    format!("{OVERRIDE_PREFIX}{version}")
+}
+
+/// Returns whether this is the override of a fleet, not of another client such as the page.
+pub(super) fn is_of_fleet(name: &str) -> bool {
+    name.starts_with(OVERRIDE_PREFIX)
 }
 
 /// Client of this host's daemon, with a time limit per kind of request.
@@ -46,19 +51,36 @@ impl DaemonClient {
         }
     }
 
-    /// Forwards an order. The daemon ignores a configuration that is already active.
+    /// Forwards an order. The daemon ignores a configuration that is already active. An order without configuration does not
+    /// remove another client's override.
     pub(super) async fn apply(&self, order: &Order) -> ApplyResult {
         let Order { desired: DesiredConfig { target, by, why }, text } = order;
         let (by, why) = (by.clone(), why.clone());
-        let verb = match text {
-            None => Verb::Release(Release { by, why }),
-            Some(text) => {
-                let name = name(target.version);
-                Verb::Apply(Apply { name, text: text.clone(), by, why, confirm_within_s: None, over: None })
-            }
+        let result = async {
+            let verb = match text {
+                None => {
+                    let status: Status = send(&self.query_client, Verb::Status {}).await?;
+                    if status.config.is_some_and(|name| !is_of_fleet(&name)) {
+                        return Ok(false);
+                    }
+                    Verb::Release(Release { by, why })
+                }
+                Some(text) => {
+                    let name = name(target.version);
+                    Verb::Apply(Apply {
+                        name,
+                        text: text.clone(),
+                        by,
+                        why,
+                        confirm_within_s: None,
+                        over: None,
+                    })
+                }
+            };
+            Ok(send::<Applied>(&self.change, verb).await?.changed)
         };
-        match send::<Applied>(&self.change, verb).await {
-            Ok(Applied { changed, .. }) => ApplyResult::InForce { changed },
+        match result.await {
+            Ok(changed) => ApplyResult::InForce { changed },
             Err(error) if error.is_refusal() => ApplyResult::Refused(error.to_string()),
             // A change of unknown result may still complete.
             Err(error @ (ClientError::Busy(_) | ClientError::Unknown(_))) => {

@@ -9,7 +9,7 @@ use tokio::sync::watch::{Receiver, Sender, channel};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::record::{Member, Report};
-use crate::store::Store;
+use crate::store::{EtcdError, Store};
 
 /// Pause after a failure.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
@@ -38,11 +38,11 @@ async fn hold(
     logged: &mut String,
 ) -> Result<()> {
     let third = Duration::from_secs(u64::try_from(ttl_s).unwrap_or(1)) / 3;
-    let id = store.client.lease_grant(ttl_s, None).await?.id();
+    let id = store.client.lease_grant(ttl_s, None).await.map_err(EtcdError)?.id();
     ensure!(id != 0, "etcd granted no lease");
     sender.send_replace(Some(id));
     logged.clear();
-    let (mut keeper, mut answers) = store.client.lease_keep_alive(id).await?;
+    let (mut keeper, mut answers) = store.client.lease_keep_alive(id).await.map_err(EtcdError)?;
     loop {
         sleep(third).await;
         keeper.keep_alive().await?;

@@ -8,7 +8,7 @@ use tokio::sync::watch::Sender;
 use tokio::time::{sleep, timeout};
 
 use crate::record::{DesiredConfig, Target, hash};
-use crate::store::Store;
+use crate::store::{EtcdError, Store};
 
 /// Maximum silence of a watch before the order is read again.
 const MAX_SILENCE: Duration = Duration::from_secs(60);
@@ -84,9 +84,10 @@ async fn once(
     });
     period.send_replace(store.period().await?.map(Duration::from_millis));
     let options = WatchOptions::new().with_start_revision(revision + 1);
-    let mut events = store.client.watch(store.host_key(host, "want"), Some(options)).await?;
+    let mut events =
+        store.client.watch(store.host_key(host, "want"), Some(options)).await.map_err(EtcdError)?;
     while let Ok(response) = timeout(MAX_SILENCE, events.message()).await {
-        let Some(response) = response? else { break };
+        let Some(response) = response.map_err(EtcdError)? else { break };
         if response.canceled() || !response.events().is_empty() {
             // Read the current order again; intermediate changes are irrelevant.
             break;

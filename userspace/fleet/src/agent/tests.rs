@@ -117,6 +117,38 @@ async fn version_number_with_other_content_is_applied() {
 }
 
 #[tokio::test]
+async fn order_without_group_spares_other_overrides() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("control");
+    let daemon = MockDaemon::listen(&path);
+    let own = || {
+        let target = Target { version: 5, ..Target::default() };
+        let desired = DesiredConfig { target, by: "ada".into(), why: "back".into() };
+        LatestOrder { order: Some(Order { desired, text: None }), problem: None }
+    };
+    let name = || daemon.lock().unwrap().name.clone();
+    let mut first = agent(&path);
+    first.step(desired(4)).await;
+    assert_eq!(name().as_deref(), Some("fleet 4"));
+    // The fleet's own override is removed, also later.
+    first.step(own()).await;
+    assert_eq!(name(), None);
+    daemon.lock().unwrap().name = Some("fleet 3".into());
+    first.step(own()).await;
+    first.step(own()).await;
+    assert_eq!(name(), None);
+    // That of the page is not, also after a restart of the agent.
+    daemon.lock().unwrap().name = Some("page 2026".into());
+    for agent in [&mut first, &mut agent(&path)] {
+        for _ in 0..3 {
+            let report = agent.step(own()).await;
+            assert_eq!(report.tried.map(|tried| (tried.target.version, tried.error)), Some((5, None)));
+        }
+        assert_eq!(name().as_deref(), Some("page 2026"));
+    }
+}
+
+#[tokio::test]
 async fn unreadable_order_reported_by_its_host() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("control");

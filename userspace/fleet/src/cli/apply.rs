@@ -6,18 +6,18 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
-use dcqcn_support::cli::Output;
+use dcqcn_support::cli::{Output, message};
 use dcqcn_support::file::read_text;
 use dcqcn_support::time::rfc3339;
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::timeout;
 
-use super::{author, duration};
+use super::{author, step_period};
 use crate::coordinate::{Coordinator, Until};
 use crate::file::{Difference, Group, UNAVAILABLE_LIMIT, differences, parse};
 use crate::measure::example;
-use crate::record::{Outcome, Version};
+use crate::record::{Member, Outcome, Version};
 use crate::rollout::{Rollout, plan};
 use crate::store::{Snapshot, Store, TIMEOUT};
 
@@ -27,7 +27,8 @@ use crate::store::{Snapshot, Store, TIMEOUT};
 pub(super) struct ApplyArgs {
     /// File with groups and their configurations.
     file: PathBuf,
-    /// Change only this group; the others keep their configuration from the active version.
+    /// Change only this group; the others keep their configuration from the active version. A new group is added after them, so
+    /// it applies to hosts that no other group matches.
     #[arg(long, value_name = "GROUP")]
     group: Option<String>,
     #[command(flatten)]
@@ -96,7 +97,7 @@ struct Options {
     #[arg(long, value_name = "TEXT", default_value = "")]
     why: String,
     /// Step period of the coordinator.
-    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = duration, hide = true)]
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = step_period, hide = true)]
     tick: Duration,
 }
 
@@ -148,19 +149,17 @@ impl ActiveVersion {
         Version { rollback_of: Some(former.version), policy, ..former }
     }
 
-    /// The active groups in the order of `groups`, with the group `name` replaced.
+    /// The active groups in their order, with the group `name` replaced. A new group is the last one, so that it takes no host
+    /// from another group.
     fn with_group(&self, groups: Vec<Group>, name: &str) -> Result<Vec<Group>> {
-        ensure!(
-            groups.iter().any(|group| group.name == name),
-            "cannot apply group `{name}`: the file has no such group"
-        );
-        let mut active = self.active.as_ref().map(|version| version.groups.clone()).unwrap_or_default();
-        let mut chosen = Vec::new();
-        for group in groups {
-            let old = active.iter().position(|old| old.name == group.name).map(|at| active.remove(at));
-            chosen.extend(if group.name == name { Some(group) } else { old });
+        let group = groups.into_iter().find(|group| group.name == name);
+        let group =
+            group.with_context(|| format!("cannot apply group `{name}`: the file has no such group"))?;
+        let mut chosen = self.active.as_ref().map(|version| version.groups.clone()).unwrap_or_default();
+        match chosen.iter_mut().find(|old| old.name == name) {
+            Some(old) => *old = group,
+            None => chosen.push(group),
         }
-        chosen.append(&mut active);
         Ok(chosen)
     }
 
@@ -213,19 +212,17 @@ async fn begin(
     }
     if !wait {
         if !rollout.is_over() && !store.is_coordinated().await? {
-            eprintln!(
+            message(format_args!(
                 "warning: no coordinator is running; start `dcqcn-fleet coordinate` to roll version {version} out"
-            );
+            ));
         }
         return out.show(&plan);
     }
     let is_json = out.is_json();
-    if !is_json {
-        out.text(&plan)?;
-        out.finish()?;
-    }
+    // The rollout has begun: a plan that cannot be printed does not stop it.
+    let shown = if is_json { Ok(()) } else { out.text(&plan).and_then(|()| out.finish()) };
     let outcome = execute(store, version, tick, is_json).await?;
-    show_end(version, outcome, out)
+    show_end(version, outcome, out).and(shown)
 }
 
 /// Shows the outcome of a rollout.
@@ -233,12 +230,14 @@ async fn begin(
 /// # Errors
 /// The rollout was rolled back.
 fn show_end(version: u64, Outcome { is_done, reason }: Outcome, out: &mut Output<'_>) -> Result<()> {
+    let mut shown = Ok(());
     if is_done || out.is_json() {
         let report = EndReport { version, is_done, reason: &reason };
-        out.show_as(&report, format_args!("version {version} is active: {reason}\n"))?;
+        shown = out.show_as(&report, format_args!("version {version} is active: {reason}\n"));
     }
+    // Takes precedence over a closed output, which may count as success.
     ensure!(is_done, "version {version} was rolled back: {reason}");
-    Ok(())
+    shown
 }
 
 /// Executes the rollout of a version to its end, and prints its messages.
@@ -253,7 +252,7 @@ pub(super) async fn execute(
 ) -> Result<Outcome> {
     let mut print = |line: &str| {
         if !is_quiet {
-            eprintln!("{line}");
+            message(line);
         }
     };
     let mut coordinator = Coordinator::new(store.clone(), tick, &mut print);
@@ -311,7 +310,24 @@ struct Plan {
     away: Vec<String>,
     /// Hosts outside all groups; they use their own file.
     without_group: Vec<String>,
+    /// Hosts that leave their group.
+    moves: Vec<Move>,
     changes: Vec<Difference>,
+}
+
+/// A host that leaves its group for another one, or for none.
+#[derive(Serialize)]
+struct Move {
+    host: String,
+    from: String,
+    to: Option<String>,
+}
+
+impl fmt::Display for Move {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, from, to } = self;
+        write!(f, "{host} from {from} to {}", to.as_deref().unwrap_or("no group"))
+    }
 }
 
 #[derive(Serialize)]
@@ -330,15 +346,19 @@ impl Plan {
             }
         }
         let is_away = |host: &&String| !snapshot.hosts.contains_key(*host);
-        let is_without = |(host, member): &(&String, &crate::record::Member)| {
-            next.group_of(host, &member.labels).is_none()
-        };
+        let is_without = |(host, member): &(&String, &Member)| next.group_of(host, &member.labels).is_none();
         let now = existing.active.as_ref().map_or(&[][..], |now| &now.groups);
+        let moved = |(host, member): (&String, &Member)| {
+            let of = |version: &Version| Some(version.group_of(host, &member.labels)?.name.clone());
+            let (from, to) = (of(existing.active.as_ref()?)?, of(next));
+            (to.as_ref() != Some(&from)).then(|| Move { host: host.clone(), from, to })
+        };
         Self {
             version: next.version,
             waves,
             away: rollout.steps.iter().map(|step| &step.host).filter(is_away).cloned().collect(),
             without_group: snapshot.members.iter().filter(is_without).map(|(host, _)| host.clone()).collect(),
+            moves: snapshot.members.iter().filter_map(moved).collect(),
             changes: differences(now, &next.groups),
         }
     }
@@ -346,7 +366,7 @@ impl Plan {
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { version, waves, away, without_group, changes } = self;
+        let Self { version, waves, away, without_group, moves, changes } = self;
         if waves.is_empty() {
             writeln!(f, "version {version} changes no host")?;
         }
@@ -360,6 +380,10 @@ impl fmt::Display for Plan {
             if !hosts.is_empty() {
                 writeln!(f, "{what}: {}", hosts.join(", "))?;
             }
+        }
+        if !moves.is_empty() {
+            let moves: Vec<String> = moves.iter().map(Move::to_string).collect();
+            writeln!(f, "change group: {}", moves.join(", "))?;
         }
         if !changes.is_empty() {
             write!(f, "{}", Difference::table(changes, "OLD", "NEW"))?;
@@ -450,9 +474,37 @@ mod tests {
         };
         let active = Version { groups: vec![group("a", "1"), group("b", "1")], ..Version::none() };
         let existing = ActiveVersion { active: Some(active), last: 1 };
-        let file = vec![group("b", "2"), group("a", "2"), group("c", "2")];
+        let file = vec![group("c", "2"), group("b", "2"), group("a", "2")];
         let chosen = existing.with_group(file.clone(), "b").unwrap();
-        assert_eq!(chosen, [group("b", "2"), group("a", "1")]);
+        assert_eq!(chosen, [group("a", "1"), group("b", "2")]);
+        // A new group takes no host from an active one, although it is the first in the file.
+        let chosen = existing.with_group(file.clone(), "c").unwrap();
+        assert_eq!(chosen, [group("a", "1"), group("b", "1"), group("c", "2")]);
         assert!(existing.with_group(file, "d").is_err());
+    }
+
+    #[test]
+    fn plan_lists_hosts_that_change_group() {
+        let group = |name: &str, hosts: &[&str]| Group {
+            name: name.into(),
+            hosts: hosts.iter().map(|host| (*host).to_owned()).collect(),
+            labels: Labels::new(),
+            text: "x".into(),
+        };
+        let with = |groups: &[Group]| Version { groups: groups.to_vec(), ..Version::none() };
+        let old = with(&[group("storage", &["st*"]), group("web", &["web*"])]);
+        let existing = ActiveVersion { active: Some(old), last: 1 };
+        let mut snapshot = Snapshot::default();
+        snapshot.members.extend(["st1", "web1", "x1"].map(|host| (host.into(), Member::default())));
+        let moves = |next: &Version| -> Vec<String> {
+            let rollout = plan(next, &snapshot.members, &BTreeMap::new(), &BTreeMap::new());
+            let plan = Plan::new(next, &existing, &rollout, &snapshot);
+            plan.moves.iter().map(ToString::to_string).collect()
+        };
+        let file = [group("tuned", &[])];
+        let added = with(&existing.with_group(file.to_vec(), "tuned").unwrap());
+        assert_eq!((moves(&added), added.group_of("x1", &Labels::new())), (Vec::new(), file.first()));
+        assert_eq!(moves(&with(&file)), ["st1 from storage to tuned", "web1 from web to tuned"]);
+        assert_eq!(moves(&with(&[group("storage", &["st*"])])), ["web1 from web to no group"]);
     }
 }

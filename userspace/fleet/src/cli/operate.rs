@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use clap::Args;
-use dcqcn_support::cli::Output;
+use dcqcn_params::quantity::parse_time_ns;
+use dcqcn_support::cli::{Output, message};
 use dcqcn_support::render::count;
 use serde::Serialize;
 use tokio::task::JoinSet;
 
 use super::apply::{execute, interrupted};
-use super::{NotCoordinated, author, duration, host};
+use super::{NotCoordinated, author, host, report_period, step_period};
 use crate::agent;
 use crate::coordinate::{self, Coordinator, Until};
 use crate::reach::EtcdOptions;
@@ -36,13 +37,13 @@ pub(super) struct CoordinateArgs {
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics: Option<SocketAddr>,
     /// Step period.
-    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = duration, hide = true)]
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = step_period, hide = true)]
     tick: Duration,
 }
 
 impl CoordinateArgs {
     pub(super) async fn run(self, store: Store, reach: &EtcdOptions) -> Result<()> {
-        let mut print = |line: &str| eprintln!("{line}");
+        let mut print = |line: &str| message(line);
         let mut coordinator = Coordinator::new(store, self.tick, &mut print);
         let metrics = coordinator.metrics();
         let serving = async {
@@ -294,14 +295,14 @@ pub(super) struct AgentArgs {
     /// Socket of the daemon.
     #[arg(long, value_name = "PATH", default_value = dcqcn_control_api::PATH)]
     control: PathBuf,
-    /// Reporting period of metrics; other changes are reported immediately.
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration)]
+    /// Reporting period of metrics, at least 1s; other changes are reported immediately.
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = report_period)]
     every: Duration,
     /// Time until etcd removes the report of an agent that has exited, in whole seconds (3s to 10min).
     #[arg(long, value_name = "TIME", default_value = "15s", value_parser = ttl_s)]
     ttl: i64,
     /// Sampling period of the daemon's counters.
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration, hide = true)]
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = step_period, hide = true)]
     look: Duration,
     /// Run this many agents in one process, for measurements. Each appends its number to the name, has its own connection, and
     /// replaces `%` in the socket's path by its name.
@@ -311,7 +312,7 @@ pub(super) struct AgentArgs {
 
 /// Parses the time to live of a lease, which etcd counts in seconds.
 fn ttl_s(text: &str) -> Result<i64, String> {
-    let time = duration(text).map_err(|error| error.to_string())?;
+    let time = parse_time_ns(text).map(Duration::from_nanos).map_err(|error| error.to_string())?;
     let seconds = i64::try_from(time.as_secs()).ok().filter(|_| time.subsec_nanos() == 0);
     seconds
         .filter(|seconds| (3..=600).contains(seconds))

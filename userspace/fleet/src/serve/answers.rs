@@ -109,10 +109,7 @@ fn stream(handler: Handler, view: Option<View>) -> Response {
         return (StatusCode::SERVICE_UNAVAILABLE, format!("{MAX_STREAMS} clients are streaming already"))
             .into_response();
     };
-    match events::events(Arc::clone(&handler.state.board), view, permit) {
-        Some(events) => events.into_response(),
-        None => (StatusCode::NOT_FOUND, "no such interface or host").into_response(),
-    }
+    events::events(Arc::clone(&handler.state.board), view, permit).into_response()
 }
 
 /// Values and descriptions of parameters.

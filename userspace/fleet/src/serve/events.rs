@@ -7,6 +7,7 @@ use std::time::Duration;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::time::sleep;
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 
@@ -17,33 +18,35 @@ const CONNECTION_BUFFER: usize = 4;
 /// Period of keep-alive messages, which detect closed connections.
 const KEEP_ALIVE_PERIOD: Duration = Duration::from_secs(15);
 
-/// Streams the overview and, if requested, the metrics of `view`; `None` if that does not exist.
+/// Time between two attempts to subscribe to a view.
+const VIEW_RETRY: Duration = Duration::from_secs(3);
+
+/// Streams the overview and, if requested, the metrics of `view`, which may appear or be removed at any time.
 pub(super) fn events(
     board: Arc<Board>,
     view: Option<View>,
     permit: OwnedSemaphorePermit,
-) -> Option<Sse<impl Stream<Item = Result<Event, Infallible>>>> {
+) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
     let (sender, receiver) = mpsc::channel(CONNECTION_BUFFER);
     let overview = board.overview();
-    let metrics = match &view {
-        Some(view) => Some(board.subscribe(view)?),
-        None => None,
-    };
     tokio::spawn(async move {
         // `send` fails once the client has disconnected.
         let _ = tokio::select! {
             ended = forward(&sender, "overview", overview, || Some(board.overview())) => ended,
             ended = async {
-                match metrics {
-                    Some(metrics) => forward(&sender, "figures", metrics, || board.subscribe(view.as_ref()?)).await,
-                    None => std::future::pending().await,
+                let Some(view) = &view else { return std::future::pending().await };
+                loop {
+                    if let Some(metrics) = board.subscribe(view) {
+                        forward(&sender, "figures", metrics, || board.subscribe(view)).await;
+                    }
+                    sleep(VIEW_RETRY).await;
                 }
             } => ended,
             () = sender.closed() => None,
         };
         drop(permit);
     });
-    Some(Sse::new(ReceiverStream::new(receiver)).keep_alive(KeepAlive::new().interval(KEEP_ALIVE_PERIOD)))
+    Sse::new(ReceiverStream::new(receiver)).keep_alive(KeepAlive::new().interval(KEEP_ALIVE_PERIOD))
 }
 
 /// Forwards a subscription, and starts again from the complete state after the client fell behind. Returns when the client

@@ -12,6 +12,7 @@ use tokio::sync::Mutex;
 use tokio::time::sleep;
 
 use super::edit;
+use crate::record::OVERRIDE_PREFIX;
 use crate::request::send;
 use crate::secret;
 
@@ -23,8 +24,6 @@ const WRONG_TOKEN_DELAY: Duration = Duration::from_secs(1);
 const MAX_NAME_CHARS: usize = 100;
 /// Valid confirmation times, in seconds.
 const WITHIN_S: std::ops::RangeInclusive<u64> = 10..=3_600;
-/// Prefix of the names of the agent's configurations.
-const FLEET_PREFIX: &str = "fleet ";
 
 /// The token required for changes. Its file is read for each request, so that a leaked token can be replaced.
 pub(super) struct Token {
@@ -116,10 +115,10 @@ pub(super) async fn change(client: &ControlClient, change: &Change) -> Result<Ap
     let current: Option<Override> = send(client, Verb::Config {}).await.map_err(|error| error.to_string())?;
     let found = current.as_ref().map(|current| current.name.clone()).unwrap_or_default();
     let text = match current {
-        Some(current) if current.name.starts_with(FLEET_PREFIX) => {
+        Some(current) if current.name.starts_with(OVERRIDE_PREFIX) => {
             return Err(format!(
                 "cannot change this host: it has version {} of its fleet; change that with `dcqcn-fleet apply`",
-                current.name.trim_start_matches(FLEET_PREFIX)
+                current.name.trim_start_matches(OVERRIDE_PREFIX)
             ));
         }
         Some(current) => current.text,
