@@ -15,6 +15,8 @@ const NAK: u8 = 0x60;
 pub struct Packet {
     /// Time, seconds.
     pub at_s: f64,
+    /// Index of the port.
+    pub iface: u32,
     /// The port sends it; otherwise the port receives it.
     pub is_out: bool,
     /// The sending guest.
@@ -38,7 +40,7 @@ impl Packet {
     /// A packet of a test.
     #[cfg(test)]
     pub(super) const fn example(source: u8, opcode: u8) -> Self {
-        Self { at_s: 0.0, is_out: false, source, port: 49_543, tos: 0, opcode, syndrome: None }
+        Self { at_s: 0.0, iface: 0, is_out: false, source, port: 49_543, tos: 0, opcode, syndrome: None }
     }
 
     /// A NAK of a test.
@@ -84,6 +86,7 @@ fn packet(at_s: f64, frame: &[u8]) -> Option<Packet> {
     let opcode = *ip.get(28)?;
     Some(Packet {
         at_s,
+        iface: u32::from_be_bytes(*frame.get(4..)?.first_chunk()?),
         is_out,
         source: *ip.get(15)?,
         port: u16::from_be_bytes(*ip.get(20..)?.first_chunk()?),

@@ -44,13 +44,15 @@ pub struct CompletedIo {
 
 /// Fills disks with blocks that can be checked.
 pub fn fill(disks: &[&str], block_bytes: u32) -> Result<()> {
-    for disk in disks {
-        sh(&format!(
-            "fio --name=fill --filename={disk} --rw=write --bs={block_bytes} --size={SIZE_MB}m --direct=1 --ioengine=psync \
-             --verify=crc32c --do_verify=0"
-        ))?;
-    }
-    Ok(())
+    disks.iter().try_for_each(|disk| sh(&fill_command(disk, block_bytes)).map(drop))
+}
+
+/// The command line of [`fill`].
+pub fn fill_command(disk: &str, block_bytes: u32) -> String {
+    format!(
+        "fio --name=fill --filename={disk} --rw=write --bs={block_bytes} --size={SIZE_MB}m --direct=1 --ioengine=psync \
+         --verify=crc32c --do_verify=0"
+    )
 }
 
 /// Whether every block of `disks` is intact.

@@ -4,6 +4,7 @@ mod changes;
 mod incast;
 mod nic;
 mod reaction;
+mod recovery;
 mod sides;
 mod storage;
 mod tcp;
@@ -79,6 +80,11 @@ pub const SITUATIONS: &[Situation] = &[
         storage::run,
     ),
     situation("trim", "trimming and the receiver's NAKs instead of drops, without and with DCQCN", trim::run),
+    situation(
+        "recovery",
+        "the tail-loss probe under loss, with a stateful firewall: NIC, bridge port, bond, VLAN",
+        recovery::run,
+    ),
 ];
 
 /// Columns of [`Measured::row`].

@@ -53,7 +53,7 @@ const PEER: &str = "peer";
 /// Time limit from start to the first line of the driver, emulated, on a busy machine.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(120);
 /// Time limit of a situation of two guests.
-const SITUATION_TIMEOUT: Duration = Duration::from_secs(300);
+const SITUATION_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Requirements of guests with any kernel.
 pub(super) struct Guest {

@@ -1,5 +1,5 @@
 //! Requests of the first of two guests to this machine: pause a guest, take the carrier of its NIC, stop marking, trim,
-//! capture packets.
+//! drop or capture packets.
 //!
 //! The guest writes a file into the shared directory and waits for the result (`tests/src/vm/peer.rs`).
 
@@ -87,6 +87,7 @@ impl Requests<'_> {
             ["marking", "off"] => self.bottleneck.mark(false),
             ["trimming", "on"] => self.bottleneck.trim(true),
             ["trimming", "off"] => self.bottleneck.trim(false),
+            ["loss", one_of] => self.lose(one_of),
             ["capture", "on"] => {
                 *capture = Some(self.capture()?);
                 Ok(())
@@ -98,6 +99,19 @@ impl Requests<'_> {
             }
             _ => bail!("unknown request `{line}`"),
         }
+    }
+
+    /// Drops one of so many packets at the ports of both guests, at random; 0 = none.
+    fn lose(&self, one_of: &str) -> Result<()> {
+        let mut rules = "add table bridge loss; delete table bridge loss".to_owned();
+        if one_of != "0" {
+            rules += &format!(
+                "; add table bridge loss; add chain bridge loss forward {{ type filter hook forward priority 0; }}; \
+                 add rule bridge loss forward iifname {{ tap1, tap1b, tap2, tap2b }} numgen random mod {one_of} 0 drop"
+            );
+        }
+        let mut nft = self.tree.command_in(Some(&self.network.netns), "usr/sbin/nft", "nft");
+        run::capture(nft.arg(rules)).map(drop)
     }
 
     /// Starts a capture and waits for its header.

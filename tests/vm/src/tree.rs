@@ -93,6 +93,7 @@ const PACKAGES: &[&str] = &[
     "fio",
     "iperf3",
     "nvme-cli",
+    "nftables",
 ];
 const MMDEBSTRAP: &str = "mmdebstrap";
 /// In the cache: the tree, and its list of packages.

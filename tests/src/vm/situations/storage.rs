@@ -11,10 +11,10 @@ use super::Completion;
 use super::incast::restored;
 
 /// DSCP 26 and ECT(0) for connections of the RDMA manager.
-const TOS: &str = "mkdir -p /sys/kernel/config/rdma_cm/rxe0
+pub(super) const TOS: &str = "mkdir -p /sys/kernel/config/rdma_cm/rxe0
 echo 106 > /sys/kernel/config/rdma_cm/rxe0/ports/1/default_roce_tos";
 /// Disk in memory, exported by RDMA.
-const EXPORT: &str = "
+pub(super) const EXPORT: &str = "
 modprobe -a nvmet-rdma
 modprobe brd rd_nr=1 rd_size=32768
 cd /sys/kernel/config/nvmet
@@ -47,7 +47,7 @@ const UNMOUNT: &str = "
 umount /mnt
 echo 1 > /sys/class/nvme/nvme0/delete_controller
 dmesg | grep -E 'I/O error|EXT[24]-fs error|reconnecting|failed, error' || true";
-const REMOVE: &str = "
+pub(super) const REMOVE: &str = "
 cd /sys/kernel/config/nvmet
 rm ports/1/subsystems/disk
 rmdir ports/1 subsystems/disk/namespaces/1 subsystems/disk

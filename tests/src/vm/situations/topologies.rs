@@ -13,7 +13,7 @@ use super::super::report::Report;
 use super::incast::{attached, measure, over, restored};
 use super::{Completion, Measured};
 
-const VLAN: Topology = Topology {
+pub(super) const VLAN: Topology = Topology {
     script: "modprobe 8021q
         ip address flush dev eth0
         ip link add link eth0 name low0 type vlan id 5
@@ -35,7 +35,7 @@ const QINQ: Topology = Topology {
     network: "10.9.6",
 };
 
-const BOND: Topology = Topology {
+pub(super) const BOND: Topology = Topology {
     script: "modprobe bonding max_bonds=0
         ip address flush dev eth0
         ip link add top0 type bond mode active-backup miimon 100 num_grat_arp 3
@@ -80,7 +80,7 @@ const VRF: Topology = Topology {
     network: "10.9.10",
 };
 
-const BRIDGE: Topology = Topology {
+pub(super) const BRIDGE: Topology = Topology {
     script: "ip address flush dev eth0; bridge_above eth0",
     rdma: "top0",
     iface: "eth0",
