@@ -209,7 +209,14 @@ fn with_root_hint(error: anyhow::Error, is_root: bool) -> anyhow::Error {
         cause.downcast_ref::<io::Error>().is_some_and(|cause| cause.kind() == io::ErrorKind::PermissionDenied)
             || matches!(cause.downcast_ref(), Some(Errno::EACCES | Errno::EPERM))
     };
-    if is_root || !error.chain().any(is_denied) { error } else { anyhow::anyhow!("{error:#}; run as root") }
+    if is_root || !error.chain().any(is_denied) {
+        return error;
+    }
+    // Some messages include their cause.
+    let causes = error.chain().map(ToString::to_string);
+    let text =
+        causes.reduce(|text, cause| if text.contains(&cause) { text } else { format!("{text}: {cause}") });
+    anyhow::anyhow!("{}; run as root", text.unwrap_or_default())
 }
 
 /// Exit codes of specific errors, and whether their message was printed already.
@@ -295,6 +302,11 @@ mod tests {
             || anyhow::Error::from(io::Error::from(io::ErrorKind::PermissionDenied)).context("cannot open x");
         assert_eq!(
             with_root_hint(denied(), false).to_string(),
+            "cannot open x: permission denied; run as root"
+        );
+        let repeated = denied().context("cannot open x: permission denied");
+        assert_eq!(
+            with_root_hint(repeated, false).to_string(),
             "cannot open x: permission denied; run as root"
         );
         assert_eq!(with_root_hint(denied(), true).to_string(), "cannot open x");
