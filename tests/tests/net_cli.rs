@@ -132,6 +132,10 @@ fn altname_selects_the_interface() -> Result<()> {
     lab.ok(&format!("attach other0 --config {file}"))?;
     assert_contains(&lab.ok(&format!("config diff other0 --config {file}"))?, "a0 matches");
     lab.ok("set other0 rpg_gd=12")?;
+    // Longer than a name may be.
+    let long = "enp3s0f0np0-storage-uplink";
+    lab.host.command(&format!("ip link property add dev a0 altname {long}"))?;
+    lab.ok(&format!("set {long} rpg_gd=11"))?;
     assert_contains(&lab.ok("log other0")?, "rpg_gd");
     lab.ok("detach other0").map(drop)
 }

@@ -93,8 +93,10 @@ fn removed_program_reported_reload_reattaches() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let socket = dir.path().join("control");
     let host = HOST.replace("pacer = 'none'", "pacer = 'none'\nrepair = 'none'");
-    let file =
-        format!("{host}[control]\nsocket = '{}'\n[metrics]\nlisten = '127.0.0.1:9310'\n", socket.display());
+    let file = format!(
+        "{host}[[interface]]\nname = 'zz9'\n[control]\nsocket = '{}'\n[metrics]\nlisten = '127.0.0.1:9310'\n",
+        socket.display()
+    );
     let mut daemon = Daemon::serving(&pair.a, &file, "a0")?;
     wait(|| Ok(get(&pair.a, "127.0.0.1:9310", "/readyz").map_err(|error| error.to_string())))?;
     fs::remove_file(pair.a.pins("a0")?.join("egress"))?;
@@ -109,6 +111,13 @@ fn removed_program_reported_reload_reattaches() -> Result<()> {
     assert!(metrics.contains("dcqcn_interface_complete{interface=\"a0\"} 0\n"), "{metrics}");
     pair.a.run(|| attach::detach("a0"))??;
     daemon.wait_for_log(&["detached by another process", "\"iface\":\"a0\""])?;
+    wait(|| {
+        let status: Status = ControlClient::new(&socket, TIMEOUT).request(Verb::Status {})?;
+        assert_eq!(status.absent, ["zz9"]);
+        let released = "detached by another process";
+        let is_listed = status.failing.iter().any(|of| of.interface == "a0" && of.error.contains(released));
+        Ok(is_listed.then_some(()).ok_or_else(|| format!("{status:?}")))
+    })?;
     daemon.signal(Signal::SIGHUP)?;
     daemon.wait_for_log(&["\"reloaded\""])?;
     let info = pair.a.attachment("a0")?.info;

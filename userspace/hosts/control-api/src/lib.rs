@@ -173,6 +173,9 @@ pub struct Status {
     pub interfaces: Vec<String>,
     /// Interfaces that cannot be managed.
     pub failing: Vec<Failing>,
+    /// Entries of the file that match no interface.
+    #[serde(default)]
+    pub absent: Vec<String>,
     /// Interfaces still to be attached.
     pub waiting: usize,
     /// Stalled part; null if there is none.

@@ -27,6 +27,8 @@ pub(crate) struct Snapshot {
     pub(crate) failing: Vec<Failing>,
     /// Failing interfaces that are complete but see no packets.
     pub(crate) bypassed: Vec<Failing>,
+    /// Entries of the file that match no interface.
+    pub(crate) absent: Vec<String>,
     /// Repairs of each managed interface.
     pub(crate) repairs: BTreeMap<String, u64>,
     /// Interfaces still to be attached.

@@ -29,6 +29,7 @@ mod tables;
 mod targets;
 mod upgrade;
 
+use std::io;
 use std::ops::RangeInclusive;
 use std::path::Path;
 use std::process::ExitCode;
@@ -41,6 +42,8 @@ use dcqcn_loader::attach::Error::NotAttached;
 use dcqcn_netlink::Netns;
 use dcqcn_params::quantity::parse_time_ns;
 use dcqcn_support::cli::{GenerateCommand, Output, log_to_stderr};
+use nix::errno::Errno;
+use nix::unistd::geteuid;
 
 use crate::doctor::peer::Interrupted;
 
@@ -177,7 +180,7 @@ pub fn main() -> ExitCode {
     let work = |out: &mut Output<'_>| {
         enter(netns.as_deref())?;
         confirm::revert_overdue();
-        cli.run(out)
+        cli.run(out).map_err(|error| with_root_hint(error, geteuid().is_root()))
     };
     dcqcn_support::cli::run(json, work, exit_code)
 }
@@ -198,6 +201,22 @@ fn is_called(name: &str) -> bool {
     std::env::args_os()
         .next()
         .is_some_and(|path| Path::new(&path).file_name().is_some_and(|file| file == name))
+}
+
+/// Adds the fix to an error that an unprivileged user gets from the kernel.
+fn with_root_hint(error: anyhow::Error, is_root: bool) -> anyhow::Error {
+    let is_denied = |cause: &(dyn std::error::Error + 'static)| {
+        cause.downcast_ref::<io::Error>().is_some_and(|cause| cause.kind() == io::ErrorKind::PermissionDenied)
+            || matches!(cause.downcast_ref(), Some(Errno::EACCES | Errno::EPERM))
+    };
+    if is_root || !error.chain().any(is_denied) {
+        return error;
+    }
+    // Some messages include their cause.
+    let causes = error.chain().map(ToString::to_string);
+    let text =
+        causes.reduce(|text, cause| if text.contains(&cause) { text } else { format!("{text}: {cause}") });
+    anyhow::anyhow!("{}; run as root", text.unwrap_or_default())
 }
 
 /// Exit codes of specific errors, and whether their message was printed already.
@@ -265,6 +284,7 @@ mod tests {
             ("dcqcn set eth0 rpg_time_reset=55", "write a time, as in `55us`"),
             ("dcqcn attach eth0 --role swich", "[possible values: host, switch]"),
             ("dcqcn attach eth0 --flows 3", "out of range: 8 to 1048576"),
+            ("dcqcn set eth0 rpg_threshold=1 rpg_threshold=2", "rpg_threshold is specified twice"),
             ("dcqcn detach", "<IFACE|--all>"),
             ("dcqcn flows", "<IFACE>"),
             ("dcqcn import --format sonic config_db.json eth1", "--port <PORT>"),
@@ -274,6 +294,23 @@ mod tests {
             assert_eq!(error.exit_code(), 2, "{line}");
             assert!(error.to_string().contains(expected), "{error}");
         }
+    }
+
+    #[test]
+    fn denied_user_gets_root_hint() {
+        let denied =
+            || anyhow::Error::from(io::Error::from(io::ErrorKind::PermissionDenied)).context("cannot open x");
+        assert_eq!(
+            with_root_hint(denied(), false).to_string(),
+            "cannot open x: permission denied; run as root"
+        );
+        let repeated = denied().context("cannot open x: permission denied");
+        assert_eq!(
+            with_root_hint(repeated, false).to_string(),
+            "cannot open x: permission denied; run as root"
+        );
+        assert_eq!(with_root_hint(denied(), true).to_string(), "cannot open x");
+        assert_eq!(with_root_hint(anyhow::anyhow!("other"), false).to_string(), "other");
     }
 
     #[test]

@@ -56,6 +56,15 @@ fn bad_file_rejected_line_by_line() {
 }
 
 #[test]
+fn dry_run_reports_each_failing_interface() {
+    let output = run(&["attach", "nosuch0", "nosuch1", "--dry-run"]);
+    assert_eq!(output.status.code(), Some(1));
+    for name in ["nosuch0", "nosuch1"] {
+        assert!(stderr(&output).contains(name), "{}", stderr(&output));
+    }
+}
+
+#[test]
 fn usage_error_has_own_exit_code() {
     for args in [&["set", "eth0"][..], &["set", "eth0", "rpg_ai_rate=fast"], &["detach"], &["nonsense"]] {
         assert_eq!(run(args).status.code(), Some(2), "{args:?}");

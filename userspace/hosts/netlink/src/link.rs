@@ -127,7 +127,7 @@ pub struct VethEnd<'a> {
 }
 
 impl Netlink {
-    /// The interface called `name`.
+    /// The interface with this name or altname.
     ///
     /// # Errors
     /// [`Error::UnknownInterface`] if there is none.
@@ -140,7 +140,12 @@ impl Netlink {
                 Err(refusal) => return Err(kernel_error("look up", name, refusal)),
             }
         }
-        let names = self.links()?.into_iter().map(|link| link.name);
+        let links = self.links()?;
+        // Altnames may be longer.
+        if let Some(link) = links.iter().find(|link| link.altnames.iter().any(|altname| altname == name)) {
+            return self.link_by_index(link.index);
+        }
+        let names = links.into_iter().map(|link| link.name);
         Err(Error::UnknownInterface { name: name.to_owned(), nearest: nearest(name, names) })
     }
 

@@ -505,6 +505,57 @@ mod tests {
     }
 
     #[test]
+    fn directory_text_of_documented_command_complete() {
+        let files = FIRMWARE.iter().copied().chain([("roce_rp/enable/0", "1"), ("roce_rp/enable/3", "1")]);
+        let text: String =
+            files.map(|(name, text)| format!("/sys/class/net/x/ecn/{name}:{text}\n")).collect();
+        let import = dumped(&text, None);
+        assert_eq!(config(&import), Profile::Nvidia.config(None).unwrap());
+        assert_eq!(import.notes, []);
+    }
+
+    #[test]
+    fn incomplete_directory_text_noted() {
+        let notes = dumped(
+            "==> roce_rp/dce_tcp_g <==\n1019\n\n==> roce_rp/dce_tcp_rtt <==\n1\n\n==> roce_rp/enable <==\n",
+            None,
+        )
+        .notes;
+        let notes: Vec<_> = notes.iter().map(|note| note.reason.as_str()).collect();
+        assert_eq!(notes.len(), 2, "{notes:?}");
+        assert!(notes[0].starts_with("ends after the heading of roce_rp/enable"), "{notes:?}");
+        assert!(notes[1].contains("rpg_ai_rate") && !notes[1].contains("dce_tcp_g"), "{notes:?}");
+    }
+
+    #[test]
+    fn tables_and_commands_of_dump_imported() {
+        for text in [
+            "Field Name | Data\n=======\nrpg_ai_rate | 0x00000014\nrpg_gd | 0x0000000b\n",
+            "mlxconfig -y -d /dev/mst/mt4125_pciconf0 set RPG_AI_RATE_P1=20 RPG_GD_P1=11\n",
+            "echo 20 > /sys/class/net/x/ecn/rpg_ai_rate\necho 11 > /sys/class/net/x/ecn/rpg_gd\n",
+        ] {
+            let import = dumped(text, None);
+            assert_eq!(config(&import).scalars.rpg_ai_rate_bps, 20_000_000, "{text}");
+            assert_eq!(config(&import).scalars.rpg_gd, 11, "{text}");
+            assert_eq!(import.notes, [], "{text}");
+        }
+    }
+
+    #[test]
+    fn encoding_of_unreadable_dump_named() {
+        for (bytes, expected) in [
+            (&[0x1f, 0x8b, 8, 0][..], "it is compressed"),
+            (&[0xff, 0xfe, b'r', 0][..], "it is UTF-16"),
+            (&[0xfe, 0xff, 0, b'r'][..], "it is UTF-16"),
+        ] {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            fs::write(file.path(), bytes).unwrap();
+            let refused = read(file.path(), None).unwrap_err().to_string();
+            assert!(refused.contains(expected), "{refused}");
+        }
+    }
+
+    #[test]
     fn two_port_dump_imports_one_port() {
         let text = "  RPG_AI_RATE_P1  5\n  RPG_AI_RATE_P2  10\n  CNP_DSCP_P1 48\n  CNP_DSCP_P2 48\n  \
                     ROCE_CC_PRIO_MASK_P1 8\n  ROCE_CC_ALGORITHM_P1 QCN(1)\n  RPG_GD_P1 N/A\n  SRIOV_EN True(1)\n";

@@ -256,6 +256,7 @@ impl Handler {
             is_ready: snapshot.is_ready,
             interfaces: snapshot.served.clone(),
             failing: snapshot.failing.clone(),
+            absent: snapshot.absent.clone(),
             waiting: snapshot.waiting,
             stuck: self.shared.stuck(self.late),
             config: snapshot.active_override.as_ref().map(|active| active.name.clone()),

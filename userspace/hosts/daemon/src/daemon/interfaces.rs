@@ -34,6 +34,9 @@ const RETRY_DELAY: Duration = Duration::from_secs(10);
 /// Log message for an attachment that a reload ends.
 const DROPPED: &str = "no longer in the file: detached";
 
+/// State of an attachment that another process ended.
+const RELEASED: &str = "detached by another process; ignored until a reload";
+
 /// Minimum number of interfaces attached between checks of signals and orders: one per CPU, as the verifier may take
 /// seconds for each.
 fn batch_size() -> usize {
@@ -99,8 +102,8 @@ pub(super) struct ManagedInterfaces {
     scope: Scope,
     served: BTreeMap<Id, Served>,
     tasks: Tasks,
-    /// Detached by another process while managed: ignored until a reload.
-    released: BTreeSet<u32>,
+    /// Names of interfaces detached by another process while managed: ignored until a reload.
+    released: BTreeMap<u32, String>,
     /// Failures by interface index.
     failing: BTreeMap<u32, Failure>,
     /// To be detached as soon as possible, and managed until then.
@@ -132,7 +135,7 @@ impl ManagedInterfaces {
             scope,
             served: BTreeMap::new(),
             tasks,
-            released: BTreeSet::new(),
+            released: BTreeMap::new(),
             failing: BTreeMap::new(),
             leaving: BTreeMap::new(),
             absent: BTreeSet::new(),
@@ -147,13 +150,23 @@ impl ManagedInterfaces {
         self.served.values().map(|served| served.info.iface.clone()).collect()
     }
 
-    /// Interfaces that cannot be managed, and managed ones of which another process removed a part.
+    /// Interfaces that cannot be managed or were released, and managed ones of which another process removed a part.
     pub(super) fn failing(&self) -> Vec<Failing> {
         let cannot = self.failing.values().map(|failure| Failing::new(&failure.iface, &failure.logged));
         let incomplete = self.served.values().filter(|served| !served.missing.is_empty());
         let leaving = self.leaving.values().map(|leaving| Failing::new(&leaving.info.iface, &leaving.error));
         let incomplete = incomplete.map(|served| Failing::new(&served.info.iface, &served.missing));
-        cannot.chain(incomplete).chain(leaving).chain(self.bypassed()).collect()
+        // Of interfaces on the command line, `failing` has the reason.
+        let is_file = self.config().is_some();
+        let is_served = |index: &u32| self.served.values().any(|served| served.info.ifindex == *index);
+        let released = self.released.iter().filter(|(index, _)| is_file && !is_served(index));
+        let released = released.map(|(_, iface)| Failing::new(iface, RELEASED));
+        cannot.chain(incomplete).chain(leaving).chain(released).chain(self.bypassed()).collect()
+    }
+
+    /// Entries of the file that match no interface.
+    pub(super) fn absent(&self) -> Vec<String> {
+        self.absent.iter().cloned().collect()
     }
 
     /// Repairs of each managed interface.
@@ -205,7 +218,7 @@ impl ManagedInterfaces {
         self.rename(&infos);
         let is_there = |index: &u32| host_state.interfaces.iter().any(|interface| interface.index == *index);
         self.failing.retain(|index, _| is_there(index));
-        self.released.retain(is_there);
+        self.released.retain(|index, _| is_there(index));
         self.warn_absent();
         let resting = self
             .failing
@@ -214,7 +227,8 @@ impl ManagedInterfaces {
             .map(|(index, _)| *index)
             .collect();
         let served = self.served.keys().copied().collect();
-        let plan = plan::follow(&self.scope, &host_state, &served, &self.released, &resting);
+        let released = self.released.keys().copied().collect();
+        let plan = plan::follow(&self.scope, &host_state, &served, &released, &resting);
         self.end_removed(&plan);
         self.retry_leaving(&host_state);
         for id in &plan.leftover {
@@ -331,8 +345,8 @@ impl ManagedInterfaces {
         for id in &plan.released {
             if let Some(served) = self.served.remove(id) {
                 let iface = served.info.iface;
-                tracing::info!(iface, "detached by another process; ignored until a reload");
-                self.released.insert(id.ifindex);
+                tracing::info!(iface, "{RELEASED}");
+                self.released.insert(id.ifindex, iface);
             }
         }
         for id in &plan.gone {

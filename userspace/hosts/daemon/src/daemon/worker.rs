@@ -348,6 +348,7 @@ fn publish(shared: &SharedState, interfaces: &ManagedInterfaces, published: &Pub
         served,
         failing,
         bypassed: interfaces.bypassed(),
+        absent: interfaces.absent(),
         repairs: interfaces.repairs(),
         waiting,
         reload: reloaded.clone(),

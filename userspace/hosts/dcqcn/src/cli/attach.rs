@@ -118,15 +118,20 @@ impl AttachArgs {
             "cannot attach several interfaces with --inline: attach each pair"
         );
         if dry_run {
-            let mut plans = Vec::new();
+            let (mut planned, mut failed) = (Vec::new(), Vec::new());
             for request in &requests {
-                let (info, steps) = attach::rehearse(request, may)?;
-                plans.push(DryRunPlan { info, steps });
+                match attach::rehearse(request, may) {
+                    Ok((info, steps)) if is_one => return out.show(&DryRunPlan { info, steps }),
+                    Err(error) if is_one => return Err(error.into()),
+                    Ok((info, steps)) => planned.push(DryRunPlan { info, steps }),
+                    Err(error) => failed.push(failure(error, &request.iface)),
+                }
             }
-            return match (plans.as_slice(), is_one) {
-                ([plan], true) => out.show(plan),
-                _ => out.show(&DryRunReport { planned: plans }),
-            };
+            let is_partially_done = !planned.is_empty();
+            if failed.is_empty() || is_partially_done {
+                out.show(&DryRunReport { planned })?;
+            }
+            return targets::result(failed, is_partially_done);
         }
         if let ([request], true) = (requests.as_slice(), is_one) {
             return out.show(&Attached(attach::attach_with(request, may)?));
@@ -135,8 +140,7 @@ impl AttachArgs {
         for (request, result) in requests.iter().zip(attach::attach_all(&requests, may)?) {
             match result {
                 Ok(info) => report.attached.push(Attached(info)),
-                Err(error) if error.names_interface() => failed.push(error.into()),
-                Err(error) => failed.push(anyhow::Error::from(error).context(request.iface.clone())),
+                Err(error) => failed.push(failure(error, &request.iface)),
             }
         }
         let is_partially_done = !report.attached.is_empty();
@@ -145,6 +149,13 @@ impl AttachArgs {
         }
         targets::result(failed, is_partially_done)
     }
+}
+
+/// An error of one interface of several.
+fn failure(error: attach::Error, iface: &str) -> anyhow::Error {
+    let is_named = error.names_interface();
+    let error = anyhow::Error::from(error);
+    if is_named { error } else { error.context(iface.to_owned()) }
 }
 
 /// Result of attaching several interfaces.

@@ -1,6 +1,7 @@
 //! `daemon`: the client of `dcqcn run`'s control socket.
 
 use std::fmt;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -12,6 +13,9 @@ use serde::Serialize;
 /// Timeout of a reload, which attaches interfaces and so runs the verifier.
 const TIMEOUT: Duration = Duration::from_secs(310);
 
+/// Timeout of a query, which the daemon answers from memory.
+const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
+
 const OUTCOMES: &str = "\
 With --json, `outcome` is the result, with the exit code:
   done         0  done; all interfaces are managed
@@ -19,7 +23,7 @@ With --json, `outcome` is the result, with the exit code:
   refused      6  rejected: nothing was changed
   partial      7  partially done: some interfaces are not managed: `failing` lists them, or the daemon is starting
                or cannot revert an unconfirmed configuration
-  unreachable  8  no daemon answers
+  unreachable  8  no daemon answers; `status` and `health` wait 5 s
   busy         9  not processed: try again";
 
 /// Query and control the running daemon (`dcqcn run` with `[control]` in its file).
@@ -183,7 +187,9 @@ impl DaemonCommand {
                 (socket, Some(Action::Confirm { name, revert }))
             }
         };
-        let client = ControlClient::new(&socket.socket, TIMEOUT);
+        let timeout = if action.is_some() { TIMEOUT } else { QUERY_TIMEOUT };
+        let is_query = action.is_none();
+        let client = ControlClient::new(&socket.socket, timeout);
         let answered = action.map(|action| action.request(&client)).transpose().and_then(|applied| {
             let status: Status = client.request(Verb::Status {})?;
             Ok((applied, status))
@@ -194,13 +200,27 @@ impl DaemonCommand {
                 Report { outcome, error: None, status: Some(status), applied, is_brief }
             }
             Err(error) => {
-                let (outcome, error) = (Outcome::of(&error), Some(error.to_string()));
-                Report { outcome, error, status: None, applied: None, is_brief }
+                let (outcome, error) = failure(&error, is_query);
+                Report { outcome, error: Some(error), status: None, applied: None, is_brief }
             }
         };
         out.show(&report)?;
         let Report { outcome, error, .. } = report;
         if outcome == Outcome::Done { Ok(()) } else { Err(CommandFailed { outcome, error }.into()) }
+    }
+}
+
+/// Outcome and message of a failed request. A query without a reply has no effect, so its result is not unknown.
+fn failure(error: &ClientError, is_query: bool) -> (Outcome, String) {
+    match error {
+        ClientError::Lost { path, source }
+            if is_query && matches!(source.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) =>
+        {
+            let path = path.display();
+            let error = format!("the daemon at {path} does not answer; is it stopped or overloaded?");
+            (Outcome::Unreachable, error)
+        }
+        error => (Outcome::of(error), error.to_string()),
     }
 }
 
@@ -248,6 +268,9 @@ impl fmt::Display for Report {
         }
         for failing in &status.failing {
             writeln!(f, "failing: {}: {}", failing.interface, failing.error)?;
+        }
+        for absent in &status.absent {
+            writeln!(f, "absent: {absent}: attached when it appears")?;
         }
         if status.waiting != 0 {
             writeln!(f, "still to attach: {}", status.waiting)?;
@@ -321,6 +344,19 @@ mod tests {
             let code = row.and_then(|row| row.split_whitespace().nth(1));
             assert_eq!(code, Some(outcome.exit_code().to_string().as_str()), "{word}");
         }
+    }
+
+    #[test]
+    fn silent_daemon_is_unreachable_to_queries() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("control");
+        let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let client = ControlClient::new(&path, Duration::from_millis(10));
+        let error = client.request::<Status>(Verb::Status {}).unwrap_err();
+        let (outcome, text) = failure(&error, true);
+        assert_eq!(outcome, Outcome::Unreachable);
+        assert!(text.contains("does not answer"), "{text}");
+        assert_eq!(failure(&error, false).0, Outcome::Failed);
     }
 
     #[test]

@@ -165,7 +165,13 @@ impl FromArgMatches for Edits {
         for word in words {
             match word {
                 Word::Ifaces(names) => edits.ifaces.extend(names),
-                Word::Change(change) => edits.changes.push(change),
+                Word::Change(change) => {
+                    if edits.changes.iter().any(|other| other.key == change.key) {
+                        let text = format!("{} is specified twice\n", change.key);
+                        return Err(clap::Error::raw(ErrorKind::ArgumentConflict, text));
+                    }
+                    edits.changes.push(change);
+                }
             }
         }
         one_of(&edits.ifaces, all)?;

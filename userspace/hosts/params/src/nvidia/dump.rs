@@ -1,4 +1,5 @@
-//! Text dumps: of `mlxconfig query`, of `grep . DIR/*`, of `tail -n +1 DIR/*`, and lists of `NAME = VALUE`.
+//! Text dumps: of `mlxconfig query`, of `grep -r . DIR`, of `tail -n +1 FILES`, of `mlxreg`, lists of
+//! `NAME = VALUE`, and `mlxconfig set` and `echo VALUE > FILE` commands.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -6,7 +7,7 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use super::{Error, Import, Note, find_entry, is_rp, shown, without_counterpart};
+use super::{Error, Import, Note, RP, find_entry, is_rp, shown, without_counterpart};
 
 /// Maximum size of a dump; `mlxconfig` prints some 20 KB for a device.
 const MAX_BYTES: u64 = 4 << 20;
@@ -31,7 +32,11 @@ impl Import {
         if text.len() as u64 > MAX_BYTES {
             return Err(failed(io::Error::other(format!("it has more than {MAX_BYTES} bytes"))));
         }
-        let lines = lines(path, &String::from_utf8_lossy(&text), &mut self.notes);
+        if let Some(reason) = not_utf8(&text) {
+            return Err(failed(io::Error::other(reason)));
+        }
+        let text = String::from_utf8_lossy(&text);
+        let lines = lines(path, &text, &mut self.notes);
         let mut is_other_port = false;
         for (name, mut of_ports) in lines {
             let Some((&first, Line { at, .. })) = of_ports.first_key_value() else { continue };
@@ -77,7 +82,31 @@ impl Import {
                 None => Error::Nothing(path),
             });
         }
+        if text.contains("roce_rp/") {
+            self.note_missing_rp(path);
+        }
         Ok(self.changes.iter().any(|(_, change)| is_rp(change.key)))
+    }
+
+    /// Lists the parameters of the reaction point that a dump of its directory lacks.
+    fn note_missing_rp(&mut self, path: &Path) {
+        let is_found = |name: &str| self.changes.iter().any(|(_, change)| change.key.to_string() == name);
+        let missing: Vec<_> = RP.iter().map(|entry| entry.name).filter(|name| !is_found(name)).collect();
+        if !missing.is_empty() {
+            let reason = format!("incomplete dump of roce_rp: {} unchanged", missing.join(", "));
+            self.notes.push(Note { file: path.to_owned(), reason });
+        }
+    }
+}
+
+/// Reason for rejecting a compressed file or another encoding.
+fn not_utf8(text: &[u8]) -> Option<&'static str> {
+    match text {
+        [0x1f, 0x8b, ..] => Some("it is compressed; decompress it with `gunzip`"),
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => {
+            Some("it is UTF-16; convert it with `iconv -f UTF-16 -t UTF-8`")
+        }
+        _ => None,
     }
 }
 
@@ -100,9 +129,9 @@ fn unknown(name: &str, value: &str) -> Option<String> {
     }
 }
 
-/// Whether a character separates names and values: those of lists, of CSV and JSON, and the byte order mark.
+/// Whether a character separates names and values: those of lists, of tables, CSV and JSON, and the byte order mark.
 fn separates(c: char) -> bool {
-    c.is_whitespace() || matches!(c, ':' | '=' | ',' | ';' | '"' | '\'' | '{' | '}' | '\u{feff}')
+    c.is_whitespace() || matches!(c, ':' | '=' | ',' | ';' | '|' | '"' | '\'' | '{' | '}' | '\u{feff}')
 }
 
 /// A line without colours of a terminal and comments.
@@ -115,6 +144,19 @@ fn plain_text(line: &str) -> String {
         |at: &usize| text.get(..*at).is_some_and(|before| before.ends_with(char::is_whitespace));
     let comment = text.match_indices('#').map(|(at, _)| at).find(starts_comment);
     comment.and_then(|at| text.get(..at)).unwrap_or(&text).to_owned()
+}
+
+/// The assignments of an `echo VALUE > FILE` or `mlxconfig ... set NAME=VALUE...` command; other lines unchanged.
+fn assignments(line: &str) -> Vec<String> {
+    if let Some((value, file)) = line.strip_prefix("echo ").and_then(|rest| rest.split_once('>')) {
+        return vec![format!("{}={}", file.trim(), value.trim())];
+    }
+    match line.split_once(" set ") {
+        Some((command, names)) if command.contains("mlxconfig") => {
+            names.split_whitespace().map(ToOwned::to_owned).collect()
+        }
+        _ => vec![line.to_owned()],
+    }
 }
 
 /// Values in a dump, by lower-case name and port. Of several devices the first is used; `notes` lists the differences.
@@ -133,48 +175,54 @@ fn lines(path: &Path, text: &str, notes: &mut Vec<Note>) -> BTreeMap<String, BTr
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        let (name, values) = match heading.take() {
-            Some(file) => (file, line),
-            // The name ends at the first separator after the path, which may contain colons.
-            None => {
-                let path = line.split(|c| separates(c) && c != ':').next().unwrap_or(line);
-                let start = path.rfind('/').map_or(0, |slash| slash + 1);
-                let end = line.get(start..).and_then(|rest| rest.find(separates));
-                let Some((name, values)) = end.and_then(|end| line.split_at_checked(start + end)) else {
-                    continue;
-                };
-                (name.to_owned(), values)
+        for line in assignments(line) {
+            let (name, values) = match heading.take() {
+                Some(file) => (file, line.as_str()),
+                // The name ends at the first separator after the path, which may contain colons.
+                None => {
+                    let path = line.split(|c| separates(c) && c != ':').next().unwrap_or(&line);
+                    let start = path.rfind('/').map_or(0, |slash| slash + 1);
+                    let end = line.get(start..).and_then(|rest| rest.find(separates));
+                    let Some((name, values)) = end.and_then(|end| line.split_at_checked(start + end)) else {
+                        continue;
+                    };
+                    (name.to_owned(), values)
+                }
+            };
+            // `mlxconfig` prints names in capitals, and a line of `grep` or a list has other separators.
+            let is_mlxconfig = !name.contains('/')
+                && !name.contains(|c: char| c.is_ascii_lowercase())
+                && values.chars().all(|c| c.is_whitespace() || !separates(c));
+            let name = name.rsplit('/').next().unwrap_or(&name).to_ascii_lowercase();
+            let (name, port) = match name.rsplit_once("_p").map(|(name, port)| (name, port.parse())) {
+                Some((name, Ok(port))) => (name.to_owned(), port),
+                _ => (name, ANY_PORT),
+            };
+            let values: Vec<&str> = values.split(separates).filter(|value| !value.is_empty()).collect();
+            // `mlxconfig -e` has three columns: default, current, next boot. Other text is not a number, which is reported.
+            let value = match values.as_slice() {
+                [value] => plain(value),
+                [_, current, _] if is_mlxconfig => plain(current),
+                [] => continue,
+                several => several.join(" "),
+            };
+            let at = PathBuf::from(format!("{}:{number}", path.display()));
+            let is_known = find_entry(&name).is_some();
+            match found.entry(name).or_default().entry(port) {
+                Entry::Vacant(entry) => _ = entry.insert(Line { at, value }),
+                Entry::Occupied(first) if is_known && first.get().value != value => {
+                    let first = first.get();
+                    let (value, other) = (shown(&value), shown(&first.value));
+                    let reason = format!("{value} ignored: {} has {other} for it", first.at.display());
+                    notes.push(Note { file: at, reason });
+                }
+                Entry::Occupied(_) => {}
             }
-        };
-        // `mlxconfig` prints names in capitals, and a line of `grep` or a list has other separators.
-        let is_mlxconfig = !name.contains('/')
-            && !name.contains(|c: char| c.is_ascii_lowercase())
-            && values.chars().all(|c| c.is_whitespace() || !separates(c));
-        let name = name.rsplit('/').next().unwrap_or(&name).to_ascii_lowercase();
-        let (name, port) = match name.rsplit_once("_p").map(|(name, port)| (name, port.parse())) {
-            Some((name, Ok(port))) => (name.to_owned(), port),
-            _ => (name, ANY_PORT),
-        };
-        let values: Vec<&str> = values.split(separates).filter(|value| !value.is_empty()).collect();
-        // `mlxconfig -e` has three columns: default, current, next boot. Other text is not a number, which is reported.
-        let value = match values.as_slice() {
-            [value] => plain(value),
-            [_, current, _] if is_mlxconfig => plain(current),
-            [] => continue,
-            several => several.join(" "),
-        };
-        let at = PathBuf::from(format!("{}:{number}", path.display()));
-        let is_known = find_entry(&name).is_some();
-        match found.entry(name).or_default().entry(port) {
-            Entry::Vacant(entry) => _ = entry.insert(Line { at, value }),
-            Entry::Occupied(first) if is_known && first.get().value != value => {
-                let first = first.get();
-                let (value, other) = (shown(&value), shown(&first.value));
-                let reason = format!("{value} ignored: {} has {other} for it", first.at.display());
-                notes.push(Note { file: at, reason });
-            }
-            Entry::Occupied(_) => {}
         }
+    }
+    if let Some(file) = heading {
+        let reason = format!("ends after the heading of {}: incomplete; use `grep -r . DIR`", shown(&file));
+        notes.push(Note { file: path.to_owned(), reason });
     }
     found
 }

@@ -7,7 +7,7 @@ mod values;
 use std::collections::BTreeMap;
 
 use dcqcn_common::layout::{CLASSES, DSCPS};
-use dcqcn_common::params::{Config, MAX_RATE_BPS, SCHEDULER_DWRR, SCHEDULER_STRICT};
+use dcqcn_common::params::{Config, Invalid, MAX_RATE_BPS, SCHEDULER_DWRR, SCHEDULER_STRICT};
 use serde::Serialize;
 
 use super::db::{Database, Error, Number, Row, TABLES};
@@ -72,6 +72,7 @@ pub fn import(db: &Database, port: &str, current: &Config) -> Result<Import, Err
     reader.wred(&queues, &tc_to_queue)?;
     reader.pfc(maps.as_ref(), current)?;
     reader.buffers(current)?;
+    reader.drop_conflicts(current);
     for (table, reason) in OTHER_TABLES.iter().filter(|(table, _)| db.has(table)) {
         reader.unmapped(table, "*", [], *reason);
     }
@@ -145,11 +146,44 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
+    /// Lists instead of importing what conflicts only with a value of the interface that the file does not set.
+    fn drop_conflicts(&mut self, current: &Config) {
+        loop {
+            let mut config = *current;
+            if self.import.settings.iter().any(|(_, setting)| setting.apply(&mut config).is_err()) {
+                return;
+            }
+            let keys = match config.validate() {
+                Err(Invalid::XonAboveXoff { priority, .. }) => {
+                    [format!("pfc.{priority}.xon"), format!("pfc.{priority}.xoff")]
+                }
+                Err(Invalid::AboveLink { key, .. }) => ["link_rate".to_owned(), key.to_owned()],
+                Ok(()) | Err(_) => return,
+            };
+            let is_set =
+                |key: &&String| self.import.settings.iter().any(|(_, of)| of.key.to_string() == **key);
+            // A contradiction in the file is rejected by the caller.
+            let (set, absent): (Vec<&String>, Vec<&String>) = keys.iter().partition(is_set);
+            let ([key], [other]) = (set.as_slice(), absent.as_slice()) else { return };
+            let is_dropped = |(_, of): &(String, Assignment)| of.key.to_string() == **key;
+            let dropped: Vec<_> = self.import.settings.iter().filter(|of| is_dropped(of)).cloned().collect();
+            self.import.settings.retain(|of| !is_dropped(of));
+            for (from, _) in dropped {
+                let (row, field) = from.split_once(' ').unwrap_or((&from, ""));
+                let (table, row) = row.split_once('|').unwrap_or((row, "*"));
+                let reason = format!(
+                    "conflicts with the interface's {other}, which the file does not set: {key} is unchanged"
+                );
+                self.unmapped(table, row, [field], reason);
+            }
+        }
+    }
+
     /// Whether a table other than `PORT` has rows of the port, as in a fragment of a file.
     fn is_named(&self) -> Result<bool, Error> {
         for table in ["QUEUE", "PORT_QOS_MAP", "PFC_WD", "BUFFER_PG"] {
             let rows = self.db.rows(table)?;
-            if rows.iter().any(|row| self.is_port(row.key().split(['|', ':']).next().unwrap_or_default())) {
+            if rows.iter().any(|row| row.key().split(['|', ':']).any(|part| self.is_port(part))) {
                 return Ok(true);
             }
         }
@@ -321,7 +355,7 @@ impl<'a> Reader<'a> {
                     for (name, value) in curve.into_iter().chain(limit).chain(ecn_value) {
                         self.set(from.clone(), &profile, &format!("wred.{tc}.{name}"), value)?;
                     }
-                    self.other_profile_fields(&profile, ecn == Some(true))?;
+                    self.other_profile_fields(&profile, ecn)?;
                 }
                 // The missing table is listed already.
                 None if row.name_in("wred_profile", "WRED_PROFILE")?.is_some() => {}
@@ -428,7 +462,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Lists fields of a profile other than the marking of green packets.
-    fn other_profile_fields(&mut self, profile: &Row<'a>, ecn: bool) -> Result<(), Error> {
+    fn other_profile_fields(&mut self, profile: &Row<'a>, ecn: Option<bool>) -> Result<(), Error> {
         let colours: Vec<_> = profile
             .fields()
             .filter(|field| {
@@ -436,7 +470,7 @@ impl<'a> Reader<'a> {
             })
             .collect();
         let drops = ["green_min_threshold", "green_drop_probability"];
-        let is_early = ecn && ect(profile) && !drops_non_ect(profile)?;
+        let is_early = ecn == Some(true) && ect(profile) && !drops_non_ect(profile)?;
         if is_early {
             let reason = "no early drops: the queue accepts packets up to green_max_threshold";
             self.skip(profile, drops, reason);
@@ -444,11 +478,11 @@ impl<'a> Reader<'a> {
         if !colours.is_empty() {
             self.skip(profile, colours, "not used: all packets are green");
         }
-        if !ecn && profile.switch("wred_green_enable")? == Some(true) {
+        if ecn == Some(false) && profile.switch("wred_green_enable")? == Some(true) {
             let reason = "early drops without ECN are not supported: WRED only marks";
             self.skip(profile, ["wred_green_enable"], reason);
         }
-        if ecn && profile.switch("wred_green_enable")?.is_none() {
+        if ecn == Some(true) && profile.switch("wred_green_enable")?.is_none() {
             let reason = "absent, assumed true; a switch may mark nothing without it";
             self.skip(profile, ["wred_green_enable"], reason);
         }

@@ -177,12 +177,60 @@ fn fragment_names_its_port() {
     for fragment in [
         json!({"PFC_WD": {"Ethernet4": {"action": "drop", "detection_time": "200", "restoration_time": "400"}}}),
         json!({"BUFFER_PG": {"Ethernet4|3": {"profile": "NULL"}}}),
+        json!({"QUEUE": {"lc1|asic0|Ethernet4|3-4": {}}}),
     ] {
         let text = fragment.to_string();
         import(&read(&text), "Ethernet4", &Config::DEFAULT).unwrap();
         let refused = import(&read(&text), "Ethernet0", &Config::DEFAULT).unwrap_err().to_string();
         assert!(refused.contains("no such port: the file has no ports"), "{refused}");
     }
+}
+
+#[test]
+fn threshold_out_of_range_lists_all_thresholds() {
+    let text = sample_with("/WRED_PROFILE/ROCE/green_min_threshold", json!("-1"));
+    let import = imported(&read(&text), "Ethernet4", Config::DEFAULT).1;
+    let listed =
+        import.unmapped.iter().find(|u| u.reason.contains("marks at the interface's old thresholds"));
+    let mut fields = listed.unwrap().fields.clone();
+    fields.sort();
+    assert_eq!(fields, ["green_drop_probability", "green_max_threshold", "green_min_threshold"]);
+}
+
+#[test]
+fn conflict_with_own_value_listed() {
+    let mut current = Config::DEFAULT;
+    current.scalars.rpg_max_rate_bps = 800_000_000_000;
+    current.scalars.link_rate_bps = 0;
+    let buffers = json!({
+        "PORT": {"Ethernet4": {"speed": "25000"}},
+        "BUFFER_PG": {"Ethernet4|3": {"profile": "P"}},
+        "BUFFER_PROFILE": {"P": {"dynamic_th": "1", "xon": "1000000", "xoff": "2000"}},
+    });
+    let (config, import) = imported(&read(&buffers.to_string()), "Ethernet4", current);
+    assert_eq!(config.validate(), Ok(()));
+    assert_eq!((config.pfc[3].headroom, config.scalars.link_rate_bps), (2_000, 0));
+    for (table, field, key) in [("PORT", "speed", "rpg_max_rate"), ("BUFFER_PROFILE", "xon", "pfc.3.xoff")] {
+        let is_listed = |u: &Unmapped| u.table == table && u.fields == [field] && u.reason.contains(key);
+        assert!(import.unmapped.iter().any(is_listed), "{:?}", import.unmapped);
+    }
+}
+
+#[test]
+fn contradiction_in_file_not_dropped() {
+    let buffers = json!({
+        "BUFFER_PG": {"Ethernet4|3": {"profile": "P"}},
+        "BUFFER_PROFILE": {"P": {"static_th": "1000", "xon": "2000", "xoff": "2000"}},
+    });
+    let config = imported(&read(&buffers.to_string()), "Ethernet4", Config::DEFAULT).0;
+    assert!(config.validate().is_err());
+}
+
+#[test]
+fn unknown_ecn_mode_is_not_off() {
+    let text = sample_with("/WRED_PROFILE/ROCE/ecn", json!("ecn_blue"));
+    let import = imported(&read(&text), "Ethernet4", Config::DEFAULT).1;
+    assert!(!import.unmapped.iter().any(|u| u.reason.contains("early drops without ECN")));
 }
 
 #[test]

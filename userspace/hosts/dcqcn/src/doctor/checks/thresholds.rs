@@ -146,7 +146,11 @@ pub(super) fn frames(class: &MarkingClass<'_>) -> Option<Finding> {
 
 /// `kmax-below-bdp`: switch vendors recommend 2 to 3 times the bandwidth-delay product.
 pub(super) fn bandwidth_delay(class: &MarkingClass<'_>) -> Option<Finding> {
-    let MarkingClass { reading, tc, wred, drain_bps, .. } = *class;
+    let MarkingClass { reading, tc, wred, drain_bps, frame_bytes, .. } = *class;
+    // `kmax-below-frames` has a larger fix.
+    if wred.kmax_bytes < 2 * frame_bytes {
+        return None;
+    }
     let rtt_ns = reading.snapshot.rtt_ns;
     let bdp_bytes = u128::from(drain_bps) * u128::from(rtt_ns) / 8 / 1_000_000_000;
     let bdp_bytes = u64::try_from(bdp_bytes).unwrap_or(u64::MAX);

@@ -115,6 +115,18 @@ impl<'a> Reader<'a> {
             }
             (Number::Absent, _) if ecn == Some(true) => return Err(missing(min_field)),
             (_, Number::Absent) if ecn == Some(true) => return Err(missing(max_field)),
+            (Number::Outside, _) | (_, Number::Outside) => {
+                let fields =
+                    profile.fields().filter(|field| [min_field, max_field, percent_field].contains(field));
+                let marks = if ecn == Some(true) {
+                    "; the class marks at the interface's old thresholds"
+                } else {
+                    ""
+                };
+                let reason = format!("thresholds apply together: none is imported{marks}");
+                self.skip(profile, fields.collect::<Vec<_>>(), reason);
+                Vec::new()
+            }
             _ => Vec::new(),
         };
         Ok(Marking { curve, limit_bytes, ecn })

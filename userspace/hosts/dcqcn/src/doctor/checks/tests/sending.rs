@@ -85,6 +85,13 @@ fn threshold_faults_are_found() {
         marking(s);
         s.rtt_ns = 1_000_000;
     });
+    // One fix for one parameter.
+    absent("kmax-below-bdp", |s| {
+        marking(s);
+        s.rtt_ns = 1_000_000;
+        set(s, "wred.3.kmin", "1KB");
+        set(s, "wred.3.kmax", "5KB");
+    });
     planted("kmax-too-deep", Severity::Warning, wred("wred.3.kmax", "100MB"));
     let flows = |n: u64| {
         move |s: &mut Snapshot| {
