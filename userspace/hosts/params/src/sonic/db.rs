@@ -3,13 +3,14 @@
 //! Three forms are accepted: `config_db.json`; a multi-ASIC switch's single file, which has one such object per
 //! namespace (`localhost`, `asic0`, ...); and `sonic-db-dump -n CONFIG_DB`, which has one entry per row.
 
+use std::borrow::Cow;
 use std::fmt::{self, Display};
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
 /// Reason why a file cannot be used, with position and expectation.
@@ -91,8 +92,12 @@ impl<'de> Visitor<'de> for TablesVisitor {
                 Value::Object(tables.next_value::<Tables>()?.0)
             } else if is_imported {
                 tables.next_value::<Consistent>()?.0
-            } else {
+            } else if name.contains('|') {
                 tables.next_value()?
+            } else {
+                // Only listed: without the rows, which may be most of the file.
+                let rows = tables.next_value::<Option<IgnoredAny>>()?;
+                rows.map_or(Value::Null, |_| Value::Object(Map::new()))
             };
             if (is_imported || is_namespace(&name)) && map.get(&name).is_some_and(|before| *before != value) {
                 return Err(repeated(&name));
@@ -214,7 +219,7 @@ impl Database {
     ///
     /// # Errors
     /// Several namespaces have the port.
-    pub(super) fn of_port(&self, port: &str) -> Result<(Self, String), Error> {
+    pub(super) fn of_port(&self, port: &str) -> Result<(Cow<'_, Self>, String), Error> {
         let part = |tables: &Map<String, Value>| Self { file: self.file.clone(), tables: tables.clone() };
         let mut parts: Vec<(&str, Self)> = self
             .tables
@@ -225,7 +230,7 @@ impl Database {
         if parts.is_empty() {
             self.check_alias(port)?;
             let name = self.port_name(port).unwrap_or_else(|| port.to_owned());
-            return Ok((self.clone(), name));
+            return Ok((Cow::Borrowed(self), name));
         }
         let (namespace, name) = port.split_once('|').map_or((None, port), |(of, name)| (Some(of), name));
         parts.retain(|(of, part)| {
@@ -244,7 +249,7 @@ impl Database {
         };
         part.check_alias(name)?;
         let name = part.port_name(name).unwrap_or_else(|| name.to_owned());
-        Ok((part, name))
+        Ok((Cow::Owned(part), name))
     }
 
     /// Rejects a name that is the alias of two ports, and not the key of one.

@@ -227,6 +227,14 @@ fn contradiction_in_file_not_dropped() {
 }
 
 #[test]
+fn rows_of_unread_tables_not_kept() {
+    let db = read(&sample_with("/ACL_RULE", json!({"A|R": {"SRC_IP": "192.0.2.77"}})));
+    assert!(!format!("{db:?}").contains("192.0.2.77"));
+    let import = imported(&db, "Ethernet4", Config::DEFAULT).1;
+    assert!(import.unmapped.iter().any(|u| u.table == "ACL_RULE"));
+}
+
+#[test]
 fn unknown_ecn_mode_is_not_off() {
     let text = sample_with("/WRED_PROFILE/ROCE/ecn", json!("ecn_blue"));
     let import = imported(&read(&text), "Ethernet4", Config::DEFAULT).1;
