@@ -187,6 +187,7 @@ fn plot(report: &Report, file: &Path) -> Result<()> {
         caption: "egress, RP: a packet of a random queue pair".into(),
         across: "queue pairs, log10",
         up: "ns per packet",
+        start: 0.0,
         end: 6.0,
         top: top * 1.1,
         lines,

@@ -126,6 +126,9 @@ impl Node {
 /// A known node: its flow, and the condition for its dependents.
 type KnownNodes = HashMap<u64, (u32, Wait)>;
 
+/// Flows of messages and the nodes that send or receive them, by source, destination and tag.
+type Messages<'a> = HashMap<(u32, u32, u64), Vec<(u32, &'a Node)>>;
+
 impl Workload {
     /// Reads the traces `PREFIX.0.et`, `PREFIX.1.et` and so on, at most `hosts`.
     ///
@@ -176,8 +179,7 @@ impl Workload {
         // The n-th collective of a group of ranks is the same in all traces; so is the n-th message between two ranks.
         let mut collectives: Vec<Vec<(usize, &Node)>> = Vec::new();
         let mut indices: HashMap<(String, usize), usize> = HashMap::new();
-        let mut sent: HashMap<(u32, u32, u64), Vec<(u32, &Node)>> = HashMap::new();
-        let mut received: HashMap<(u32, u32, u64), Vec<(u32, &Node)>> = HashMap::new();
+        let (mut sent, mut received) = (Messages::new(), Messages::new());
         // The first rank of each group, and its number of collectives.
         let mut totals: HashMap<String, (usize, usize)> = HashMap::new();
         for (rank, (name, nodes)) in traces.iter().enumerate() {
