@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use anyhow::{anyhow, bail, ensure};
 use clap::Args;
 use dcqcn_sim::fabric::{
-    Changed, FabricReport, FabricSetup, FabricSweep, PLOT_SAMPLE_NS, refuse_without_effect, write_flows,
-    write_picture,
+    Changed, FabricReport, FabricSetup, FabricSweep, PLOT_SAMPLE_NS, write_flows, write_picture,
 };
+use dcqcn_sim::knobs::refuse_without_effect;
 use dcqcn_sim::network::TOPOLOGY_EXAMPLE;
 use dcqcn_sim::presets::{Setting, refuse_unread};
 use dcqcn_sim::sweep::{Axis, combinations};

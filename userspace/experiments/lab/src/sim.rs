@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow, bail, ensure};
 use clap::{Arg, ArgMatches, Args, FromArgMatches, Subcommand, ValueEnum};
 use dcqcn_params::{Assignment, Profile, word};
-use dcqcn_sim::fabric::refuse_without_effect;
+use dcqcn_sim::knobs::refuse_without_effect;
 use dcqcn_sim::knobs::{Knob, ROCE_KNOBS, SHORTHANDS};
 use dcqcn_sim::presets::{Preset, Setting, Setup, refuse_unread};
 use dcqcn_sim::report::{Report, title, write_series};

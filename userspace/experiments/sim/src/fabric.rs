@@ -7,8 +7,6 @@ mod report;
 mod setup;
 
 pub use flags::{Shape, Traffic};
-pub(crate) use partners::parameters_without_effect;
-pub use partners::{Requirement, refuse_without_effect};
 pub use plot::{PLOT_SAMPLE_NS, write_picture};
 pub use report::{Changed, FabricReport, FabricSweep, write_flows};
 pub(crate) use report::{FCT_HEADINGS, fct_cells};

@@ -2,7 +2,7 @@
 
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::{MAX_RATE_BPS, MIN_RATE_BPS, Quantity, Unit};
-use dcqcn_params::quantity;
+use dcqcn_params::{Assignment, quantity};
 
 use super::{GroupSetup, Setup};
 use crate::network::{Marking, QueuePfc, Schedule, TcpLaw, TcpRules};
@@ -80,6 +80,66 @@ impl<T> Knob<T> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SetupError(pub String);
+
+/// A flag or parameter, and its requirement.
+pub type Requirement = (String, String);
+
+/// Prefixes of the parameters of the rate machine and of CNPs.
+const OF_DCQCN: [&str; 11] = [
+    "rpg_",
+    "rp_",
+    "np_",
+    "dce_tcp_",
+    "clamp_tgt_",
+    "rate_",
+    "initial_alpha",
+    "alpha_bits",
+    "min_time_between_cnps",
+    "cnp_limit",
+    "pacing_",
+];
+/// Parameters in `changes` without effect: those of DCQCN and of the tail-loss probe if they need a setting, and WRED of
+/// classes without ECN-capable flows.
+pub(crate) fn parameters_without_effect<'a>(
+    changes: &'a [Assignment],
+    of_dcqcn: Option<&'a str>,
+    probe: Option<&'a str>,
+    classes: &'a [u8],
+) -> impl Iterator<Item = Requirement> + 'a {
+    changes.iter().filter_map(move |change| {
+        let key = change.key.to_string();
+        let needs = if let Some(rest) = key.strip_prefix("wred.") {
+            let class = rest.split('.').next().and_then(|class| class.parse().ok())?;
+            (!classes.contains(&class)).then(|| format!("ECN-capable flows in class {class}"))
+        } else if key.starts_with("tail_loss_probe") {
+            probe.map(str::to_owned)
+        } else if OF_DCQCN.iter().any(|prefix| key.starts_with(prefix)) {
+            of_dcqcn.map(str::to_owned)
+        } else {
+            None
+        };
+        needs.map(|needs| (key, needs))
+    })
+}
+
+/// Rejects a flag or parameter without effect in all runs of a sweep.
+///
+/// # Errors
+/// Names the flag, and its requirement.
+pub fn refuse_without_effect(mut runs: impl Iterator<Item = Vec<Requirement>>) -> Result<(), SetupError> {
+    let first = runs.next().unwrap_or_default();
+    let everywhere = runs.fold(first, |mut common, run| {
+        common.retain(|lone| run.contains(lone));
+        common
+    });
+    everywhere.first().map_or(Ok(()), refuse)
+}
+
+/// # Errors
+/// Always.
+pub(crate) fn refuse<T>((flag, needs): &Requirement) -> Result<T, SetupError> {
+    Err(SetupError(format!("{flag} has no effect: it needs {needs}; add that or omit {flag}")))
+}
 
 /// Unit and range of a value.
 struct Form {

@@ -1,7 +1,7 @@
 //! Settings that depend on other settings.
 
+use super::knobs::{Requirement, parameters_without_effect};
 use super::{Group, Preset, Setup};
-use crate::fabric::{Requirement, parameters_without_effect};
 use crate::network::TcpLaw;
 use crate::network::workload::Work;
 

@@ -7,8 +7,9 @@ use dcqcn_params::Profile;
 
 use super::evaluate::Objective;
 use super::limits::Limits;
-use crate::fabric::{FabricSetup, refuse_without_effect};
+use crate::fabric::FabricSetup;
 use crate::knobs::SetupError;
+use crate::knobs::refuse_without_effect;
 use crate::network::Scenario;
 
 /// Default time limit of a simulation: slower flows count as incomplete.

@@ -10,8 +10,8 @@ use dcqcn_common::params::Unit;
 use dcqcn_params::quantity::in_range;
 
 use super::{MAX_FLOWS, Workload};
+use crate::network::agenda::MAX_TIME_NS;
 use crate::network::read::{FileError, words};
-use crate::network::scenario::MAX_DURATION_NS;
 use crate::network::topology::{Link, MAX_NODES, Topology};
 
 /// Name of a node with an id of these files.
@@ -86,7 +86,7 @@ impl Workload {
         let mut workload = Self::new();
         for (src, dst, bytes, start_ns, line) in flows {
             let start_ns = start_ns - origin_ns;
-            in_range("start", start_ns, 0..=MAX_DURATION_NS, Unit::Nanoseconds)
+            in_range("start", start_ns, 0..=MAX_TIME_NS, Unit::Nanoseconds)
                 .map_err(|error| FileError::new(name, line, error.to_string()))?;
             workload.flow(src, dst, class, bytes, start_ns);
         }
