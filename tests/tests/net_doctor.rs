@@ -86,7 +86,7 @@ fn switch_healthy_until_congested() -> Result<()> {
     assert_eq!(under(&Roce { ecn: Ecn::NOT_ECT, ..data.clone() })?, set(&["not-ect"]));
     assert_eq!(under(&Roce { dscp: 0, ..data })?, set(&["dscp-no-class"]));
     pair.a.set("a0", &["wred.3.kmin=0B", "wred.3.kmax=1KB"])?;
-    assert_eq!(under(&Roce::default())?, set(&["kmax-below-bdp", "kmax-below-frames"]));
+    assert_eq!(under(&Roce::default())?, set(&["kmax-below-frames"]));
     Ok(())
 }
 

@@ -177,8 +177,14 @@ fn random_changes_converge() -> Result<()> {
     for _ in 0..CHANGES {
         let mut changed = model;
         let mut line = "set a0,b0".to_owned();
+        let mut named = Vec::new();
         for _ in 0..=numbers.next(3) {
             let (key, value) = random_change(&mut numbers, &keys).context("no parameters")?;
+            // A key that is specified twice is rejected.
+            if named.contains(&key) {
+                continue;
+            }
+            named.push(key);
             key.set(&mut changed, value)?;
             line.push_str(&format!(" {key}={}", key.text(&changed)));
         }

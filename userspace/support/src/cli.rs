@@ -7,6 +7,7 @@ mod package;
 use std::ffi::OsStr;
 use std::fmt::{self, Write as _};
 use std::io::{self, IsTerminal as _, Write};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::{env, fs};
@@ -16,6 +17,7 @@ use clap::Args;
 use clap::builder::StyledStr;
 use clap_complete::{ArgValueCompleter, CompletionCandidate};
 use dcqcn_params::{self as params, Assignment, Key, Profile, Settings};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::Serialize;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
@@ -93,14 +95,13 @@ pub fn run(
     command: impl FnOnce(&mut Output<'_>) -> anyhow::Result<()>,
     exit_code: impl FnOnce(&anyhow::Error) -> Option<(u8, bool)>,
 ) -> ExitCode {
-    let on_terminal = io::stdout().is_terminal();
     // Not line-buffered like standard output: a full table has a million lines.
     let mut stdout = io::BufWriter::new(io::stdout().lock());
     let mut out = Output::new(&mut stdout, json);
     match command(&mut out).and_then(|()| out.finish()) {
         Ok(()) => ExitCode::SUCCESS,
         // The reader has closed the pipe, as in `dcqcn flows eth0 | head`.
-        Err(error) if is_closed_output(&error, on_terminal) => ExitCode::SUCCESS,
+        Err(error) if is_closed_output(&error, io::stdout()) => ExitCode::SUCCESS,
         Err(error) => {
             let (code, is_told) = exit_code(&error).unwrap_or((FAILED, false));
             if !is_told {
@@ -112,12 +113,18 @@ pub fn run(
     }
 }
 
-/// Whether the error is a write to a closed pipe, or to a closed terminal (`EIO`).
-fn is_closed_output(error: &anyhow::Error, on_terminal: bool) -> bool {
+/// Whether the error is that of a write to `output` whose reader has closed it: a pipe, or a terminal (`EIO`).
+///
+/// A connection that its peer has closed has the same error, so the output must have no reader.
+fn is_closed_output(error: &anyhow::Error, output: impl AsFd) -> bool {
     let mut causes = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
-    causes.any(|cause| {
-        cause.kind() == io::ErrorKind::BrokenPipe || on_terminal && cause.raw_os_error() == Some(libc::EIO)
-    })
+    let is_of_write = causes
+        .any(|cause| cause.kind() == io::ErrorKind::BrokenPipe || cause.raw_os_error() == Some(libc::EIO));
+    let mut fds = [PollFd::new(output.as_fd(), PollFlags::empty())];
+    let closed = PollFlags::POLLERR | PollFlags::POLLHUP;
+    is_of_write
+        && poll(&mut fds, PollTimeout::ZERO).is_ok()
+        && fds[0].revents().is_some_and(|events| events.intersects(closed))
 }
 
 /// Directory of the interfaces in this network namespace.
@@ -270,6 +277,17 @@ pub fn explain(error: &anyhow::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn closed_connection_is_not_closed_output() {
+        let broken =
+            anyhow::Error::from(io::Error::from(io::ErrorKind::BrokenPipe)).context("cannot reach etcd");
+        let (reader, writer) = io::pipe().unwrap();
+        assert!(!is_closed_output(&broken, &writer));
+        drop(reader);
+        assert!(is_closed_output(&broken, &writer));
+        assert!(!is_closed_output(&anyhow::anyhow!("no such interface"), &writer));
+    }
     use anyhow::anyhow;
 
     fn texts(candidates: &[CompletionCandidate]) -> Vec<String> {
