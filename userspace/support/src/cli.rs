@@ -85,7 +85,12 @@ pub fn log_to_stderr() {
 
 /// Prints a line on standard error. One that cannot be written does not end the command, as `eprintln!` would.
 pub fn message(line: impl fmt::Display) {
-    let _ = writeln!(io::stderr(), "{line}");
+    message_lines(format_args!("{line}\n"));
+}
+
+/// As [`message`], for complete lines.
+pub fn message_lines(text: impl fmt::Display) {
+    let _ = write!(io::stderr(), "{text}");
 }
 
 /// Runs `command` with standard output, and reports its error on standard error. `exit_code` returns the code of

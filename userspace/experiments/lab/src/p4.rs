@@ -10,7 +10,7 @@ use clap::{Args, Subcommand};
 use dcqcn_common::params::{Config, PACER_FQ, PACER_NONE};
 use dcqcn_p4::{Plan, Program, StoredConfig, Switch, build, switch};
 use dcqcn_params::{Assignment, PacerChoice, Profile, Role, Settings};
-use dcqcn_support::cli::Output;
+use dcqcn_support::cli::{Output, message_lines};
 use dcqcn_support::file::read_text;
 use running::{CheckArgs, GetArgs, PushArgs, ReadArgs, SetArgs};
 use serde::Serialize;
@@ -187,7 +187,7 @@ impl CommandsArgs {
         for command in plan.commands() {
             writeln!(out.writer(), "{command}")?;
         }
-        eprint!("{not_in_p4}");
+        message_lines(not_in_p4);
         Ok(())
     }
 }

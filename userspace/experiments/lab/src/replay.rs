@@ -10,7 +10,7 @@ use dcqcn_params::{PacerChoice, Settings, SettingsError};
 use dcqcn_replay::Hook;
 use dcqcn_replay::replay::{self, DEFAULT_LINK_RATE_BPS, EngineKind, Options};
 
-use dcqcn_support::cli::{Output, SettingsArgs};
+use dcqcn_support::cli::{Output, SettingsArgs, message_lines};
 
 use crate::WrongUsage;
 use crate::trace::is_stdio;
@@ -76,7 +76,7 @@ impl ReplayArgs {
         lines.flush()?;
         drop(lines);
         if !out.is_json() {
-            eprint!("{summary}");
+            message_lines(summary);
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ use dcqcn_p4::push::{Pushed, push, verify};
 use dcqcn_p4::read::Reader;
 use dcqcn_p4::{Claim, Plan, Program, Session, StoredConfig, switch};
 use dcqcn_params::{Assignment, Key};
-use dcqcn_support::cli::Output;
+use dcqcn_support::cli::{Output, message_lines};
 use dcqcn_support::file::read_text;
 use dcqcn_support::render::count;
 use dcqcn_telemetry::audit;
@@ -99,7 +99,7 @@ impl CheckArgs {
         let config = switch_config(settings.clone())?;
         let plan = plan(settings, &switch).with_context(|| format!("{file}: not for a BMv2 switch"))?;
         if !out.is_json() {
-            eprint!("{}", Ignored::of(&plan, &config));
+            message_lines(Ignored::of(&plan, &config));
         }
         let (ports, entries) = (switch.port.len(), plan.entries.len());
         let text = format!(
@@ -305,7 +305,7 @@ impl SwitchArgs {
         let ignored =
             Ignored(keys.iter().filter(|key| plan.not_in_p4.contains(key)).map(Key::to_string).collect());
         if !ignored.0.is_empty() {
-            eprint!("{ignored}");
+            message_lines(ignored);
         }
         Ok(())
     }
