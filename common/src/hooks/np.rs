@@ -9,7 +9,7 @@ use crate::params::{CNP_LIMIT_PEER, CNP_LIMIT_QP, Params, Switch};
 use crate::stats::Stat;
 use crate::wire::cnp::{self, CnpRepr};
 use crate::wire::ecn::{self, Ecn};
-use crate::wire::eth::Ethernet;
+use crate::wire::eth::{Ethernet, MacAddr, with_other_local_bit};
 use crate::wire::ipv4::Ipv4;
 use crate::wire::ipv6::Ipv6;
 use crate::wire::udp::{Udp, UdpRepr};
@@ -269,14 +269,13 @@ fn sender_of<'p, S: Skb<'p>>(s: &mut S, roce: &Roce, receiver: &QpId) -> Option<
 ///
 /// The receiver's own, if it is this host. Otherwise the data may be a copy that a switch floods, and the receiver elsewhere: a
 /// switch or bridge that learns its address from the CNP would send its traffic to this port. A fast CNP is received on the port,
-/// whose own address a bridge does not expect there, so it has that address with the other value of the local bit (IEEE 802, 8.2).
+/// whose own address a bridge does not expect there.
 #[inline(always)]
-fn source_mac(p: &Params, receiver: [u8; 6], fast: bool) -> [u8; 6] {
-    let [first, m1, m2, m3, m4, m5] = p.port.mac;
+fn source_mac(p: &Params, receiver: MacAddr, fast: bool) -> MacAddr {
     if p.port.mac == [0; 6] || !fast && !p.hot.is_on(Switch::NpOtherHost) {
         return receiver;
     }
-    [first ^ u8::from(fast) << 1, m1, m2, m3, m4, m5]
+    if fast { with_other_local_bit(p.port.mac) } else { p.port.mac }
 }
 
 #[inline(always)]

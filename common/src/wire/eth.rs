@@ -5,6 +5,13 @@ use super::{be16, load, put16, sub, sub_mut, view};
 /// An Ethernet address in wire order.
 pub type MacAddr = [u8; 6];
 
+/// `mac` with the other value of the local bit (IEEE 802, 8.2): a unicast address that a bridge does not take for its port's own.
+#[inline(always)]
+pub const fn with_other_local_bit(mac: MacAddr) -> MacAddr {
+    let [first, m1, m2, m3, m4, m5] = mac;
+    [first ^ 2, m1, m2, m3, m4, m5]
+}
+
 /// The type field of an Ethernet header or tag, values 0x0600 and above; smaller ones are 802.3 lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EtherType(pub u16);

@@ -29,7 +29,7 @@ fn files(path: &Path) -> Vec<PathBuf> {
 /// The value of `--plot`.
 ///
 /// # Errors
-/// It names standard output, a directory or a device: pictures are files, one per format.
+/// The path is standard output, a directory or a device. Pictures are regular files, one per format.
 pub fn path(text: &str) -> Result<PathBuf, String> {
     let is_special = fs::metadata(text).is_ok_and(|found| !found.is_file() && !found.is_dir());
     if text == "-" || text.ends_with('/') || is_special {

@@ -27,8 +27,8 @@ use crate::store::{Snapshot, Store, TIMEOUT};
 pub(super) struct ApplyArgs {
     /// File with groups and their configurations.
     file: PathBuf,
-    /// Change only this group; the others keep their configuration from the active version. A new group is added after them, so
-    /// it applies to hosts that no other group matches.
+    /// Change only this group; the others keep their configuration from the active version. A new group is added after them, for
+    /// hosts without a group.
     #[arg(long, value_name = "GROUP")]
     group: Option<String>,
     #[command(flatten)]

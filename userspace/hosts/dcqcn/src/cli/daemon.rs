@@ -187,8 +187,8 @@ impl DaemonCommand {
                 (socket, Some(Action::Confirm { name, revert }))
             }
         };
-        let timeout = if action.is_some() { TIMEOUT } else { QUERY_TIMEOUT };
         let is_query = action.is_none();
+        let timeout = if is_query { QUERY_TIMEOUT } else { TIMEOUT };
         let client = ControlClient::new(&socket.socket, timeout);
         let answered = action.map(|action| action.request(&client)).transpose().and_then(|applied| {
             let status: Status = client.request(Verb::Status {})?;
