@@ -100,9 +100,10 @@ fn removed_program_reported_reload_reattaches() -> Result<()> {
     let mut daemon = Daemon::serving(&pair.a, &file, "a0")?;
     wait(|| Ok(get(&pair.a, "127.0.0.1:9310", "/readyz").map_err(|error| error.to_string())))?;
     fs::remove_file(pair.a.pins("a0")?.join("egress"))?;
+    // Known at once, before the daemon's next check.
+    let status: Status = ControlClient::new(&socket, TIMEOUT).request(Verb::Status {})?;
     daemon.wait_for_log(&["attachment incomplete", "egress: expected, not found", "dcqcn doctor"])?;
     // Reported consistently, and logged once.
-    let status: Status = ControlClient::new(&socket, TIMEOUT).request(Verb::Status {})?;
     assert_eq!(status.failing.len(), 1, "{status:?}");
     assert!(status.failing[0].error.contains("egress: expected"), "{status:?}");
     let ready = get(&pair.a, "127.0.0.1:9310", "/readyz")?;

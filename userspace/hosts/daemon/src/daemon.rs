@@ -46,7 +46,7 @@ use nix::sys::signal::{self as sys, SigSet};
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, oneshot};
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::error::{Context as _, Error, Result};
 use crate::hangup::hangup_of;
@@ -64,9 +64,6 @@ const TICK: Duration = Duration::from_secs(1);
 /// Time limit of one step of the worker, unless systemd specifies another: attaching an interface takes a second, and
 /// waiting for another command's lock ten.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Time for the current work to end. The next process completes or undoes interrupted work.
-const GRACE: Duration = Duration::from_millis(1_500);
-
 /// Options of the daemon.
 #[derive(Debug)]
 pub struct Options {
@@ -219,15 +216,13 @@ impl EventLoop {
         tracing::info!(detach = self.detach_on_exit, "ending");
         self.shared.end();
         self.request(Command::End { detach: self.detach_on_exit });
-        if self.detach_on_exit {
-            tokio::select! {
-                result = ended => result.unwrap_or(Ok(())),
-                // The second signal.
-                _ = signals.terminate.recv() => Ok(()),
-                _ = signals.interrupt.recv() => Ok(()),
-            }
-        } else {
-            timeout(GRACE, ended).await.unwrap_or(Ok(Ok(()))).unwrap_or(Ok(()))
+        tokio::select! {
+            result = ended => result.unwrap_or(Ok(())),
+            // The second signal.
+            _ = signals.terminate.recv() => Ok(()),
+            _ = signals.interrupt.recv() => Ok(()),
+            // An attachment in progress ends before that; the next process undoes an interrupted one.
+            () = sleep(TIMEOUT), if !self.detach_on_exit => Ok(()),
         }
     }
 

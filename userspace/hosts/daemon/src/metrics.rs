@@ -9,7 +9,7 @@ mod exposition;
 #[cfg(test)]
 mod page;
 mod process;
-mod readiness;
+pub(crate) mod readiness;
 mod render;
 mod serve;
 

@@ -34,6 +34,7 @@ use super::worker::Command;
 use crate::counts;
 use crate::error::{Context as _, Error, Result};
 use crate::fresh::Fresh;
+use crate::metrics::readiness;
 use crate::shared_state::SharedState;
 use crate::snapshot_cache::{self, SnapshotCache};
 use slots::ConnectionSlots;
@@ -228,7 +229,7 @@ impl Handler {
                 let dcqcn = env!("CARGO_PKG_VERSION").into();
                 Answer::of(Ok(VersionAnswer { dcqcn, protocol: VERSION }))
             }
-            Verb::Status {} => Answer::of(Ok(self.status())),
+            Verb::Status {} => Answer::of(self.status().await),
             Verb::Config {} => Answer::of(Ok(self.active_override())),
             Verb::Health {} => Answer::of(self.health().await),
             Verb::Snapshot(request) => {
@@ -250,12 +251,14 @@ impl Handler {
         }
     }
 
-    fn status(&self) -> Status {
+    /// State of the daemon, with the failures that `/readyz` reports: a missing part is found by asking the kernel.
+    async fn status(&self) -> Result<Status, String> {
+        let failing = self.read(|shared, _| Ok(readiness::check(Some(shared)).failing)).await?;
         let snapshot = self.shared.snapshot();
-        Status {
+        Ok(Status {
             is_ready: snapshot.is_ready,
             interfaces: snapshot.served.clone(),
-            failing: snapshot.failing.clone(),
+            failing,
             absent: snapshot.absent.clone(),
             waiting: snapshot.waiting,
             stuck: self.shared.stuck(self.late),
@@ -268,7 +271,7 @@ impl Handler {
                 .map(|reload| LastReload { at: rfc3339(reload.at), refused: reload.refused.clone() }),
             repairs: snapshot.repairs.clone(),
             without_group: self.without_group.clone(),
-        }
+        })
     }
 
     fn active_override(&self) -> Option<Override> {

@@ -1,13 +1,13 @@
 //! Readiness: whether all configured interfaces are attached and complete.
 
 use dcqcn_control_api::Failing;
-use dcqcn_loader::attach::{self, Info, Part};
+use dcqcn_loader::attach::{self, Error, Info, Part, Sweep};
 use serde::Serialize;
 
 use crate::shared_state::SharedState;
 
 /// Body of `/readyz`.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub(crate) struct Readiness {
     /// All configured interfaces are attached and complete.
     pub(crate) is_ready: bool,
@@ -20,14 +20,15 @@ pub(crate) struct Readiness {
 }
 
 /// Checks readiness; `shared` is the state of the enclosing daemon, if any.
-pub(super) fn check(shared: Option<&SharedState>) -> Readiness {
+pub(crate) fn check(shared: Option<&SharedState>) -> Readiness {
     let mut readiness = Readiness { is_ready: true, interfaces: Vec::new(), failing: Vec::new(), waiting: 0 };
     let mut unreadable = Vec::new();
-    match attach::alive() {
-        Ok(alive) => {
+    let read = || -> Result<_, Error> { Ok((attach::alive()?, Sweep::take()?)) };
+    match read() {
+        Ok((alive, sweep)) => {
             unreadable = alive.unreadable;
             for info in alive.attached {
-                match problem(&info) {
+                match problem(&sweep, &info) {
                     None => readiness.interfaces.push(info.iface),
                     Some(error) => readiness.failing.push(Failing::new(&info.iface, &error)),
                 }
@@ -63,8 +64,8 @@ pub(super) fn check(shared: Option<&SharedState>) -> Readiness {
 }
 
 /// Problems of an attachment, according to the kernel.
-fn problem(info: &Info) -> Option<String> {
-    match attach::verify(info) {
+fn problem(sweep: &Sweep, info: &Info) -> Option<String> {
+    match sweep.verify(info) {
         Ok(parts) => parts.iter().find_map(Part::complaint),
         Err(error) => Some(error.to_string()),
     }

@@ -13,7 +13,7 @@ use serde::Serialize;
 /// Timeout of a reload, which attaches interfaces and so runs the verifier.
 const TIMEOUT: Duration = Duration::from_secs(310);
 
-/// Timeout of a query, which the daemon answers from memory.
+/// Timeout of a query.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
 
 const OUTCOMES: &str = "\
@@ -61,7 +61,7 @@ pub(super) struct StatusArgs {
     socket: Socket,
 }
 
-/// Exit with 0 if all interfaces are managed, and with 7 if not.
+/// Exit with 0 if all interfaces are managed and complete, as `/readyz` checks, and with 7 if not.
 #[derive(Debug, Args)]
 #[command(after_long_help = format!("\
 {OUTCOMES}
