@@ -10,7 +10,7 @@ use dcqcn_common::layout::Counters;
 use dcqcn_common::params::Config;
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::udp::ROCE_V2_PORT;
-use dcqcn_loader::attach::{self, Attachment, Info, Request};
+use dcqcn_loader::attach::{self, Attachment, Change, Info, Request, Sweep};
 use dcqcn_netlink::link::VethEnd;
 use dcqcn_netlink::{Netlink, Netns};
 use dcqcn_params::{Assignment, PacerChoice, Profile, Role, Settings};
@@ -114,6 +114,15 @@ impl Host {
     /// Attachment of an interface.
     pub fn attachment(&self, iface: &str) -> Result<Attachment> {
         Ok(self.run(|| attach::open(iface))??)
+    }
+
+    /// Updates the parameters that follow the interface, as the daemon does, and returns the change.
+    pub fn follow(&self, iface: &str) -> Result<Option<Change>> {
+        let info = self.attachment(iface)?.info;
+        match self.run(|| anyhow::Ok(attach::follow(&Sweep::take()?, &info)))?? {
+            (_, Some(error)) => Err(error.into()),
+            (mut changes, None) => Ok(changes.pop()),
+        }
     }
 
     /// The attached interfaces.

@@ -306,8 +306,7 @@ fn inline_ports_share_the_slower_rate() -> Result<()> {
         lab.ok(&format!("{attach} --flows 64"))?;
         assert_contains(&lab.ok(&format!("get {iface} link_rate"))?, "1gbit");
         lab.host.command("ethtool -s t0 speed 100")?;
-        let links = lab.host.netlink()?.links()?;
-        let change = lab.host.run(|| attach::follow_link_rate(iface, &links))??.context("no change")?;
+        let change = lab.host.follow(iface)?.context("no change")?;
         assert_eq!(change.new.scalars.link_rate_bps, 100_000_000);
         lab.ok(&format!("detach {iface}"))?;
         lab.host.command("ethtool -s t0 speed 10000")?;
@@ -448,10 +447,7 @@ fn np_other_host_follows_the_bridge() -> Result<()> {
     let lab = Lab::new("bridged")?;
     lab.ok(&format!("attach a0 --flows 64 {ATTACH}"))?;
     lab.host.command("ip link add br0 type bridge")?;
-    let follow = || {
-        let links = lab.host.netlink()?.links()?;
-        anyhow::Ok(lab.host.run(|| attach::follow_other_host("a0", &links))??)
-    };
+    let follow = || lab.host.follow("a0");
     let is_on = || anyhow::Ok(lab.host.attachment("a0")?.maps.params()?.config.scalars.np_other_host != 0);
     assert!(follow()?.is_none());
     for (command, expected) in [("ip link set a0 master br0", true), ("ip link set a0 nomaster", false)] {

@@ -68,18 +68,18 @@ fn shaper_rate_change_followed() -> Result<()> {
     let lab = Lab::new("follow")?;
     lab.host.command("tc qdisc add dev a0 root handle 7: tbf rate 200mbit burst 200k limit 1m")?;
     lab.ok("attach a0 --pacer htb --flows 64")?;
-    let follow = || lab.host.run(|| attach::follow_link_rate("a0", &[]));
-    assert!(follow()??.is_none(), "nothing has changed");
+    let follow = || lab.host.follow("a0");
+    assert!(follow()?.is_none(), "nothing has changed");
     lab.host.command("tc qdisc change dev a0 root handle 7: tbf rate 300mbit burst 200k limit 1m")?;
-    let change = follow()??.context("a change")?;
+    let change = follow()?.context("a change")?;
     let rates = (change.old.scalars.link_rate_bps, change.new.scalars.link_rate_bps);
     assert_eq!(rates, (200_000_000, 300_000_000));
     assert_contains(&lab.ok("get a0 link_rate")?, "300mbit");
     // A qdisc configured in the meantime stays, until it equals the saved one again.
     lab.ok("set a0 link_rate=150mbit")?;
-    assert!(follow()??.is_none(), "the value set manually");
+    assert!(follow()?.is_none(), "the value set manually");
     lab.host.command("tc qdisc change dev a0 root handle 7: tbf rate 400mbit burst 200k limit 1m")?;
-    assert!(follow()??.is_none(), "the value set manually, after a change of the shaper");
+    assert!(follow()?.is_none(), "the value set manually, after a change of the shaper");
     assert_contains(&lab.ok("get a0 link_rate")?, "150mbit");
     // Settings without it (a reloaded file, a reverted override) use the detected value.
     let attachment = lab.host.attachment("a0")?;
@@ -89,7 +89,7 @@ fn shaper_rate_change_followed() -> Result<()> {
     let revised = attach::revise(&requested, &attachment.info, &running)?;
     assert_eq!((running.scalars.link_rate_bps, revised.scalars.link_rate_bps), (150_000_000, 300_000_000));
     lab.ok("set a0 link_rate=300mbit")?;
-    assert_eq!(follow()??.context("a change")?.new.scalars.link_rate_bps, 400_000_000);
+    assert_eq!(follow()?.context("a change")?.new.scalars.link_rate_bps, 400_000_000);
     // A given value stays.
     lab.ok("detach a0")?;
     lab.ok("attach b0 --pacer none --flows 64 --set link_rate=100mbit")?;
@@ -98,7 +98,7 @@ fn shaper_rate_change_followed() -> Result<()> {
     let params = maps.params()?;
     let port = Port { speed_bps: 25_000_000_000, wire_bps: 25_000_000_000, ..params.port };
     maps.set_params(&Params::new(&params.config, port)?)?;
-    assert!(lab.host.run(|| attach::follow_link_rate("b0", &[]))??.is_none());
+    assert!(lab.host.follow("b0")?.is_none());
     assert_eq!(lab.host.attachment("b0")?.maps.params()?, params);
     lab.ok("detach b0")?;
     Ok(())

@@ -64,7 +64,7 @@ pub use pending_revert::Pending;
 use plan::Plan;
 pub use prepare::{prepare, write_networkd};
 pub use repair::repair;
-pub use speed::{follow_link_rate, follow_other_host};
+pub use speed::follow;
 use state_dir::StateDir;
 pub use takeover::{Claim, claim, is_claimed, is_upgradable, revise, upgrade};
 pub use verify::{Part, Sweep, verify};

@@ -1,7 +1,6 @@
 //! Follows changes of the interface after attaching: its speed, and the bridge or macvlan above it.
 
 use dcqcn_common::params::{Config, Params, Port};
-use dcqcn_netlink::{Link, Netlink};
 use nix::errno::Errno;
 
 use super::change::{Change, ChangeError, Transaction, write_params};
@@ -9,11 +8,23 @@ use super::find::{find, open_at};
 use super::journal::Store as _;
 use super::plan::{hardware_speeds, other_host, path_speed_bps};
 use super::state_dir::StateDir;
-use super::{DerivedDefaults, Error, Info, LinkRateFrom};
+use super::{DerivedDefaults, Error, Info, LinkRateFrom, Sweep};
+
+/// Updates the parameters of an attachment that follow its interface: the hardware's speed, `link_rate` and
+/// `np_other_host`. Returns the changes of the latter two, and the first error.
+pub fn follow(sweep: &Sweep, info: &Info) -> (Vec<Change>, Option<Error>) {
+    let (mut changes, mut failed) = (Vec::new(), None);
+    for followed in [follow_link_rate(sweep, info), follow_other_host(sweep, info)] {
+        match followed {
+            Ok(change) => changes.extend(change),
+            Err(error) => failed = failed.or(Some(error)),
+        }
+    }
+    (changes, failed)
+}
 
 /// Updates the hardware's speed in the parameters, and `link_rate` from its source: that speed, or the rate of the shaper.
-///
-/// `links` are all interfaces of the namespace. Returns the change of `link_rate`, if any.
+/// Returns the change of `link_rate`, if any.
 ///
 /// A rate that was specified or set explicitly is preserved. The rate is also preserved while the link is
 /// down, or while a change is pending confirmation.
@@ -21,22 +32,21 @@ use super::{DerivedDefaults, Error, Info, LinkRateFrom};
 /// # Errors
 /// The interface is not attached, or its other parameters are out of range at the new rate; nothing is
 /// changed.
-pub fn follow_link_rate(iface: &str, links: &[Link]) -> Result<Option<Change>, Error> {
-    let state_dir = StateDir::here()?;
-    let info = find(&state_dir, iface)?.info;
-    let netlink = Netlink::connect()?;
+fn follow_link_rate(sweep: &Sweep, info: &Info) -> Result<Option<Change>, Error> {
+    let Sweep { state_dir, netlink, links, .. } = sweep;
+    let iface = info.iface.as_str();
     let link = match netlink.link_by_index(info.ifindex) {
         Err(error) if error.errno() == Some(Errno::ENODEV) => return Ok(None),
         link => link?,
     };
     if let Some(speeds) = hardware_speeds(&link, info.link_rate_from) {
-        follow_hardware(&state_dir, iface, speeds)?;
+        follow_hardware(state_dir, iface, speeds)?;
     }
     let found = match info.link_rate_from {
         LinkRateFrom::Given => None,
         LinkRateFrom::Speed | LinkRateFrom::Virtual => {
             let peer = info.peer_ifindex.map(|peer| netlink.link_by_index(peer)).transpose()?;
-            path_speed_bps(&netlink, links, &link, peer.as_ref(), info.role)
+            path_speed_bps(netlink, links, &link, peer.as_ref(), info.role)
         }
         LinkRateFrom::Shaper => netlink.shaping(info.ifindex)?.map(|shaping| shaping.rate_bps),
     };
@@ -44,35 +54,32 @@ pub fn follow_link_rate(iface: &str, links: &[Link]) -> Result<Option<Change>, E
     let Some(link_bps) = found.filter(|found| info.link_rate_found_bps != Some(*found)) else {
         return Ok(None);
     };
-    let active_bps = open_at(&state_dir, iface)?.maps.params()?.config.scalars.link_rate_bps;
+    let active_bps = open_at(state_dir, iface)?.maps.params()?.config.scalars.link_rate_bps;
     let is_set = info.link_rate_found_bps.is_some_and(|found_bps| found_bps != active_bps);
     let change =
         if active_bps == link_bps || is_set { None } else { change_rate(iface, active_bps, link_bps)? };
     // If the rate was set explicitly, do not update this: the difference marks it as such.
     let is_followed = active_bps == link_bps || change.is_some();
     if is_followed && info.link_rate_found_bps != Some(link_bps) {
-        note(&state_dir, iface, |info| info.link_rate_found_bps = Some(link_bps))?;
+        note(state_dir, iface, |info| info.link_rate_found_bps = Some(link_bps))?;
     }
     Ok(change)
 }
 
 /// Updates `np_other_host` if the interface became a port of a bridge or the lower device of a macvlan since it was
-/// attached, or stopped being one. `links` are all interfaces of the namespace.
-///
-/// Returns the change, if any. A value that was set explicitly, and differs, is preserved.
+/// attached, or stopped being one. Returns the change, if any. A value that was set explicitly, and differs, is preserved.
 ///
 /// # Errors
 /// The interface is not attached.
-pub fn follow_other_host(iface: &str, links: &[Link]) -> Result<Option<Change>, Error> {
-    let state_dir = StateDir::here()?;
-    let info = find(&state_dir, iface)?.info;
-    let link = links.iter().find(|link| link.index == info.ifindex);
-    let (Some(link), Some(derived)) = (link, info.derived) else { return Ok(None) };
+fn follow_other_host(sweep: &Sweep, info: &Info) -> Result<Option<Change>, Error> {
+    let Sweep { state_dir, links, .. } = sweep;
+    let iface = info.iface.as_str();
+    let (Some(link), Some(derived)) = (sweep.link(info.ifindex), info.derived) else { return Ok(None) };
     let other = other_host(links, link).is_some();
     if other == derived.other_host {
         return Ok(None);
     }
-    let active = open_at(&state_dir, iface)?.maps.params()?.config.scalars.np_other_host;
+    let active = open_at(state_dir, iface)?.maps.params()?.config.scalars.np_other_host;
     if active != u64::from(derived.other_host) {
         return Ok(None);
     }
@@ -82,7 +89,7 @@ pub fn follow_other_host(iface: &str, links: &[Link]) -> Result<Option<Change>, 
         }
     })?;
     if change.is_some() {
-        note(&state_dir, iface, |info| {
+        note(state_dir, iface, |info| {
             info.derived = Some(DerivedDefaults { other_host: other, ..derived });
         })?;
     }

@@ -39,11 +39,11 @@ impl Part {
     }
 }
 
-/// Interfaces and qdiscs of the namespace, read once to verify many attachments.
+/// Interfaces and qdiscs of the namespace, read once to verify or update many attachments.
 pub struct Sweep {
-    state_dir: StateDir,
-    netlink: Netlink,
-    links: Vec<Link>,
+    pub(super) state_dir: StateDir,
+    pub(super) netlink: Netlink,
+    pub(super) links: Vec<Link>,
     qdiscs: BTreeMap<u32, Vec<Qdisc>>,
 }
 
@@ -71,7 +71,7 @@ impl Sweep {
         foreign::on_hooks(&self.state_dir, &self.netlink, info, iface)
     }
 
-    fn link(&self, ifindex: u32) -> Option<&Link> {
+    pub(super) fn link(&self, ifindex: u32) -> Option<&Link> {
         // In order of their index.
         let at = self.links.binary_search_by_key(&ifindex, |link| link.index).ok()?;
         self.links.get(at)

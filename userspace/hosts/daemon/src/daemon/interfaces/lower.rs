@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use dcqcn_common::params::{Quantity, Unit};
-use dcqcn_loader::attach::{self, Part};
+use dcqcn_loader::attach::{self, Part, Sweep};
 use dcqcn_telemetry::audit;
 
 use super::{ManagedInterfaces, Served};
@@ -14,8 +14,8 @@ use crate::daemon::repair::{Due, Repair};
 impl ManagedInterfaces {
     /// Updates hardware speeds, and parameters that follow the interface.
     pub(in crate::daemon) fn follow_links(&mut self) {
-        let listed = attach::list().and_then(|infos| Ok((infos, self.netlink.links()?)));
-        let (infos, links) = match listed {
+        let listed = attach::list().and_then(|infos| Ok((infos, Sweep::take()?)));
+        let (infos, sweep) = match listed {
             Ok(listed) => listed,
             Err(error) => {
                 tracing::warn!(%error, "cannot follow changes of interfaces");
@@ -24,16 +24,8 @@ impl ManagedInterfaces {
         };
         for info in infos {
             let Some(served) = self.served.get_mut(&info.id()) else { continue };
+            let (changes, failed) = attach::follow(&sweep, &info);
             let iface = info.iface;
-            let (mut changes, mut failed) = (Vec::new(), None);
-            for followed in
-                [attach::follow_link_rate(&iface, &links), attach::follow_other_host(&iface, &links)]
-            {
-                match followed {
-                    Ok(change) => changes.extend(change),
-                    Err(error) => failed = failed.or(Some(error)),
-                }
-            }
             for change in &changes {
                 let [old, new] = [&change.old.scalars, &change.new.scalars];
                 let [from, to] = [old, new]
@@ -45,7 +37,9 @@ impl ManagedInterfaces {
                     tracing::info!(iface, from, to, "link speed changed; link_rate updated");
                 }
             }
-            if let Err(error) = audit::Log::here().append(&changes) {
+            if !changes.is_empty()
+                && let Err(error) = audit::Log::here().append(&changes)
+            {
                 tracing::warn!(iface, %error, "change applied but not recorded in the audit log");
             }
             match failed {
@@ -70,7 +64,7 @@ impl ManagedInterfaces {
 
     /// Logs, once, missing parts of attachments and their return. Returns whether the state has changed.
     pub(in crate::daemon) fn check_parts(&mut self) -> bool {
-        let sweep = match attach::Sweep::take() {
+        let sweep = match Sweep::take() {
             Ok(sweep) => sweep,
             Err(error) => {
                 tracing::warn!(%error, "cannot check attachments");
