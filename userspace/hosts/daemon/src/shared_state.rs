@@ -25,6 +25,8 @@ pub(crate) struct Snapshot {
     pub(crate) served: Vec<String>,
     /// Interfaces that cannot be managed, with causes.
     pub(crate) failing: Vec<Failing>,
+    /// Failing interfaces that had missing parts at the last check.
+    pub(crate) incomplete: Vec<Failing>,
     /// Failing interfaces that are complete but see no packets.
     pub(crate) bypassed: Vec<Failing>,
     /// Entries of the file that match no interface.

@@ -153,15 +153,19 @@ impl ManagedInterfaces {
     /// Interfaces that cannot be managed or were released, and managed ones of which another process removed a part.
     pub(super) fn failing(&self) -> Vec<Failing> {
         let cannot = self.failing.values().map(|failure| Failing::new(&failure.iface, &failure.logged));
-        let incomplete = self.served.values().filter(|served| !served.missing.is_empty());
         let leaving = self.leaving.values().map(|leaving| Failing::new(&leaving.info.iface, &leaving.error));
-        let incomplete = incomplete.map(|served| Failing::new(&served.info.iface, &served.missing));
         // Of interfaces on the command line, `failing` has the reason.
         let is_file = self.config().is_some();
         let is_served = |index: &u32| self.served.values().any(|served| served.info.ifindex == *index);
         let released = self.released.iter().filter(|(index, _)| is_file && !is_served(index));
         let released = released.map(|(_, iface)| Failing::new(iface, RELEASED));
-        cannot.chain(incomplete).chain(leaving).chain(released).chain(self.bypassed()).collect()
+        cannot.chain(self.incomplete()).chain(leaving).chain(released).chain(self.bypassed()).collect()
+    }
+
+    /// Managed attachments of which another process removed a part.
+    pub(super) fn incomplete(&self) -> Vec<Failing> {
+        let incomplete = self.served.values().filter(|served| !served.missing.is_empty());
+        incomplete.map(|served| Failing::new(&served.info.iface, &served.missing)).collect()
     }
 
     /// Entries of the file that match no interface.

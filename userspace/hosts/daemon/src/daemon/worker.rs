@@ -347,6 +347,7 @@ fn publish(shared: &SharedState, interfaces: &ManagedInterfaces, published: &Pub
         is_ready: *is_ready,
         served,
         failing,
+        incomplete: interfaces.incomplete(),
         bypassed: interfaces.bypassed(),
         absent: interfaces.absent(),
         repairs: interfaces.repairs(),

@@ -44,12 +44,13 @@ pub(crate) fn check(shared: Option<&SharedState>) -> Readiness {
             .retain(|name| snapshot.bypassed.iter().all(|bypassed| bypassed.interface != *name));
         let absent = snapshot.served.iter().filter(|name| !readiness.interfaces.contains(name));
         let absent = absent.map(|interface| Failing::new(interface, "managed, but not attached"));
-        // An incomplete interface was just checked in the kernel.
         for other in snapshot.failing.iter().cloned().chain(absent) {
-            // Not of an attachment that the daemon cannot manage.
-            let is_whole =
-                snapshot.served.contains(&other.interface) && readiness.interfaces.contains(&other.interface);
-            if !is_whole && readiness.failing.iter().all(|failing| failing.interface != other.interface) {
+            // The kernel was just asked.
+            let is_complete_again =
+                snapshot.incomplete.contains(&other) && readiness.interfaces.contains(&other.interface);
+            if !is_complete_again
+                && readiness.failing.iter().all(|failing| failing.interface != other.interface)
+            {
                 readiness.failing.push(other);
             }
         }
