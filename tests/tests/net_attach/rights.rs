@@ -77,7 +77,7 @@ fn broken_journal_affects_one_interface() -> Result<()> {
     }
     for (text, why) in [("{", "EOF"), ("{}", "no format"), ("{\"format\": 99}", "format 99")] {
         fs::write(lab.host.journal("b0")?, text)?;
-        let status = lab.ok("status")?;
+        let status = lab.expect_error(7, "status")?;
         assert_contains(&status, "b0: ");
         assert_contains(&status, why);
         assert_contains(&lab.ok("status a0")?, "attached");
@@ -110,7 +110,7 @@ fn directory_as_journal_names_the_fix() -> Result<()> {
         assert_contains(&refused, &format!("{} is a directory", path.display()));
         assert_contains(&refused, "rm -r");
     }
-    assert_contains(&lab.ok("status")?, "is a directory");
+    assert_contains(&lab.expect_error(7, "status")?, "is a directory");
     fs::remove_dir(&path)?;
     lab.ok(attach)?;
     lab.ok("detach --all")?;

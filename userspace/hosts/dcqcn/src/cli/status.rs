@@ -14,13 +14,13 @@ use dcqcn_support::render::{self, Column, Table};
 use serde::Serialize;
 
 use super::confirm::Waiting;
-use super::targets::resolve_altname;
+use super::targets::{self, resolve_altname};
 
 /// Show attachments, and whether the kernel has all of their parts.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
-  # all attachments in this network namespace
+  # all attachments in this network namespace; exit code 7 if the state of some cannot be read, 1 if of all
   dcqcn status
   # hook by hook; exit code 3 if eth0 is not attached
   dcqcn status eth0
@@ -49,15 +49,18 @@ impl StatusArgs {
         let (waiting, sweep) = (attach::pending()?, Sweep::take()?);
         let of = |(info, state)| Status::of(&sweep, info, state, &waiting);
         let attachments = attachments.into_iter().map(of).collect();
-        let unreadable = broken.into_iter().map(Unreadable::of).collect();
-        out.show(&StatusReport { attachments, unreadable, detailed })
+        let unreadable: Vec<Unreadable> = broken.into_iter().map(Unreadable::of).collect();
+        let failed = unreadable.iter().map(|journal| anyhow::anyhow!("{journal}")).collect();
+        let report = StatusReport { attachments, unreadable, detailed };
+        out.show(&report)?;
+        targets::result(failed, !report.attachments.is_empty())
     }
 }
 
 #[derive(Serialize)]
 struct StatusReport {
     attachments: Vec<Status>,
-    /// Unreadable journals.
+    /// Unreadable journals, which are also errors.
     unreadable: Vec<Unreadable>,
     #[serde(skip)]
     detailed: bool,
@@ -72,6 +75,14 @@ struct Unreadable {
 impl Unreadable {
     fn of(Broken { iface, error }: Broken) -> Self {
         Self { iface, problem: error.to_string() }
+    }
+}
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { iface, problem } = self;
+        iface.iter().try_for_each(|iface| write!(f, "{iface}: "))?;
+        f.write_str(problem)
     }
 }
 
@@ -148,9 +159,6 @@ impl Status {
 
 impl fmt::Display for StatusReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for Unreadable { iface, problem } in &self.unreadable {
-            writeln!(f, "{}{problem}", iface.as_ref().map(|iface| format!("{iface}: ")).unwrap_or_default())?;
-        }
         if self.attachments.is_empty() {
             if self.unreadable.is_empty() {
                 writeln!(f, "no interface is attached in this network namespace; run `dcqcn attach IFACE`")?;
