@@ -3,9 +3,10 @@
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::process::Command;
 
 use anyhow::Result;
-use dcqcn_tests::command::output_of;
+use dcqcn_tests::command::{binary, output_of};
 use dcqcn_tests::lab::{Lab, assert_contains};
 use dcqcn_tests::leftover::state;
 use dcqcn_tests::require;
@@ -22,10 +23,10 @@ fn file_modes_ignore_umask() -> Result<()> {
     require!("file_modes_ignore_umask");
     let lab = Lab::new("mode")?;
     for mask in ["0", "077"] {
-        let dcqcn = dcqcn_tests::command::binary()?;
+        let dcqcn = binary()?;
         let attach = "attach a0 --pacer none --flows 64 --set link_rate=1gbit";
         let line = format!("umask {mask} && exec {} {attach}", dcqcn.display());
-        let status = lab.host.run(|| std::process::Command::new("sh").args(["-c", &line]).status())??;
+        let status = lab.host.run(|| Command::new("sh").args(["-c", &line]).status())??;
         assert!(status.success());
         let dir = lab.host.journals()?;
         let found = [
@@ -94,6 +95,50 @@ fn broken_journal_affects_one_interface() -> Result<()> {
     assert_contains(&lab.ok("detach b0 --force")?, "abandoned");
     lab.ok("attach b0 --pacer none --flows 64 --set link_rate=1gbit")?;
     lab.ok("detach --all")?;
+    Ok(())
+}
+
+/// Programs and pacer stay; they are reported, and removed by `gc`, a new attachment, or `detach --force`.
+#[test]
+fn attachment_without_journal_is_removed() -> Result<()> {
+    require!("attachment_without_journal_is_removed", "htb");
+    let lab = Lab::new("lost")?;
+    let before = state(&lab.host, "a0")?;
+    let attach = "attach a0 --pacer htb --flows 64 --set link_rate=1gbit";
+    lab.ok(attach)?;
+    fs::remove_file(lab.host.journal("a0")?)?;
+    assert_contains(
+        &lab.expect_error(1, "status")?,
+        "a0: programs are attached, but their journal is missing",
+    );
+    assert_contains(&lab.ok("gc")?, "its journal is missing");
+    assert_eq!(state(&lab.host, "a0")?, before);
+    lab.ok(attach)?;
+    fs::remove_file(lab.host.journal("a0")?)?;
+    lab.ok(attach)?;
+    fs::write(lab.host.journal("a0")?, "{")?;
+    assert_contains(&lab.ok("detach a0 --force")?, "root qdisc htb dc00: of an attachment");
+    assert_eq!(state(&lab.host, "a0")?, before);
+    Ok(())
+}
+
+/// Only some steps could be undone.
+#[test]
+fn detach_without_capabilities_changes_nothing() -> Result<()> {
+    require!("detach_without_capabilities_changes_nothing");
+    let lab = Lab::new("no-caps")?;
+    lab.ok("attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
+    let before = state(&lab.host, "a0")?;
+    for action in ["detach a0", "gc"] {
+        let line = format!("setpriv --bounding-set -all --inh-caps -all {} {action}", binary()?.display());
+        let mut command = Command::new("sh");
+        let output = lab.host.run(|| command.args(["-c", &line]).output())??;
+        assert!(!output.status.success(), "{action}");
+        assert_contains(&String::from_utf8(output.stderr)?, "CAP_NET_ADMIN");
+    }
+    assert_eq!(state(&lab.host, "a0")?, before);
+    assert_contains(&lab.ok("status")?, "attached");
+    lab.ok("detach a0")?;
     Ok(())
 }
 

@@ -129,6 +129,36 @@ fn removed_program_reported_reload_reattaches() -> Result<()> {
     daemon.end()
 }
 
+/// As after `umount /run/dcqcn/bpf`: a new attachment replaces what is left, while the daemon runs, on a reload, and at
+/// the next start.
+#[test]
+fn attachment_without_maps_is_replaced() -> Result<()> {
+    require!("attachment_without_maps_is_replaced");
+    let pair = Pair::new("no-maps")?;
+    pair.also("a1", "b1")?;
+    let mut daemon = Daemon::serving(&pair.a, HOST, "a1")?;
+    let lose = || fs::remove_dir_all(pair.a.pins("a0")?).context("cannot remove the pins");
+    let is_whole = || {
+        let info = pair.a.attachment("a0")?.info;
+        let parts = pair.a.run(|| attach::verify(&info))??;
+        anyhow::Ok(parts.iter().all(|part| part.problem.is_none()))
+    };
+    lose()?;
+    let error = pair.a.run(|| attach::open("a0"))?.err().context("opened without maps")?.to_string();
+    assert!(error.contains("maps of a0 were removed") && error.contains("`dcqcn attach a0`"), "{error}");
+    daemon.signal(Signal::SIGHUP)?;
+    daemon.wait_for_log(&["its maps were removed", "\"iface\":\"a0\""])?;
+    daemon.wait_for_log(&["\"reloaded\""])?;
+    assert!(is_whole()?, "after the reload");
+    lose()?;
+    wait_until("a0 is not attached again", || Ok(is_whole().unwrap_or(false)))?;
+    daemon.end()?;
+    lose()?;
+    let mut daemon = Daemon::serving(&pair.a, HOST, "a0")?;
+    assert!(is_whole()?, "after the start");
+    daemon.end()
+}
+
 /// Another interface that takes the index of a deleted one is not given its programs.
 #[test]
 fn interface_with_reused_index_not_repaired() -> Result<()> {

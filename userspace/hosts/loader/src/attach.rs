@@ -44,7 +44,7 @@ use dcqcn_params::{Profile, QueuesChoice, Role, Settings, word};
 use dcqcn_support::sync::lock;
 use serde::{Deserialize, Serialize};
 
-use crate::dataplane::{self, Maps, PROGRAMS, Programs, RUN, classifier};
+use crate::dataplane::{self, MAPS, Maps, PROGRAMS, Programs, RUN, classifier};
 pub use crate::error::Error;
 use crate::unsupported::Unsupported;
 pub use change::{Change, ChangeError, Transaction, change};
@@ -285,6 +285,11 @@ fn free_interfaces(
         if *iface != request.iface && !left.is_empty() {
             return Err(Error::Unfinished { iface: iface.clone(), state: State::Detaching.words() });
         }
+        if state_dir.read(link.index)?.is_none()
+            && let Some(done) = undo::remove_own_qdisc(netlink, link.index)?
+        {
+            tracing::warn!(iface, "{done}");
+        }
         inherited.extend(left);
     }
     Ok(inherited)
@@ -332,12 +337,22 @@ impl Info {
     /// Checks the recorded layout version first, for a clearer error than a size mismatch.
     ///
     /// # Errors
-    /// The maps have another version's layout.
+    /// The maps have another version's layout, or were removed.
     fn open_maps(&self, pins: &Path) -> Result<Maps, Error> {
         match self.layout_version {
+            LAYOUT_VERSION if self.has_lost_maps(pins) => {
+                Err(Unsupported::MapsMissing { iface: self.iface.clone() }.into())
+            }
             LAYOUT_VERSION => Ok(Maps::pinned(pins)?),
             found => Err(dataplane::Error::Layout { found }.into()),
         }
+    }
+
+    /// Whether maps were removed; `false` if that cannot be read.
+    fn has_lost_maps(&self, pins: &Path) -> bool {
+        let is_missing =
+            |present: Vec<String>| MAPS.iter().any(|map| !present.iter().any(|name| name == map));
+        self.layout_version == LAYOUT_VERSION && state_dir::names(pins).is_ok_and(is_missing)
     }
 
     /// Rejects parameters that enable a function whose program is not attached.

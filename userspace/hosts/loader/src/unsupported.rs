@@ -62,7 +62,13 @@ pub enum Unsupported {
         "another program replaced the qdisc of {iface} while attaching: {saved} became {found}; attach again"
     )]
     QdiscReplaced { iface: String, saved: Box<SavedQdisc>, found: Box<SavedQdisc> },
-    #[error("cannot repair {iface}: its maps are missing; `dcqcn detach {iface}`, then attach it again")]
+    #[error("{iface} is attached with the htb pacer; `dcqcn detach {iface}`, then prepare it")]
+    PacedByHtb { iface: String },
+    #[error("programs are attached, but their journal is missing; `dcqcn gc` removes them")]
+    JournalMissing,
+    #[error(
+        "the maps of {iface} were removed, and with them its parameters and rates; `dcqcn attach {iface}` replaces it"
+    )]
     MapsMissing { iface: String },
     #[error("cannot repair {iface}: its programs are another version's; `dcqcn upgrade {iface}` first")]
     OtherVersion { iface: String },

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dcqcn_control_api::Failing;
-use dcqcn_loader::attach::{self, Claim, Freed, Id, Info, Options, Request};
+use dcqcn_loader::attach::{self, Claim, Freed, Id, Info, Options, Request, Sweep};
 use dcqcn_loader::pfc_tx::PauseSocket;
 use dcqcn_netlink::Netlink;
 use dcqcn_netlink::rdma::RdmaDevice;
@@ -21,7 +21,7 @@ use self::bypass::ChainWatch;
 use super::change;
 use super::config::Config;
 use super::plan::{self, Attached, Follow, HostState, Interface, Scope};
-use super::repair::Attempts;
+use super::repair::{Attempts, Repair};
 use super::tasks::Tasks;
 use super::work::{Port, Settings};
 use crate::error::{Error, Result};
@@ -102,6 +102,8 @@ pub(super) struct ManagedInterfaces {
     scope: Scope,
     served: BTreeMap<Id, Served>,
     tasks: Tasks,
+    /// Repairs of attachments that are attached again, by interface index.
+    attempts: BTreeMap<u32, Attempts>,
     /// Names of interfaces detached by another process while managed: ignored until a reload.
     released: BTreeMap<u32, String>,
     /// Failures by interface index.
@@ -135,6 +137,7 @@ impl ManagedInterfaces {
             scope,
             served: BTreeMap::new(),
             tasks,
+            attempts: BTreeMap::new(),
             released: BTreeMap::new(),
             failing: BTreeMap::new(),
             leaving: BTreeMap::new(),
@@ -288,7 +291,13 @@ impl ManagedInterfaces {
             config.see(&self.netlink, &links)?;
             self.rdma = if config.uses_rdma() { self.netlink.rdma_devices()? } else { Vec::new() };
         }
-        let infos = attach::list()?;
+        let mut infos = attach::list()?;
+        // Of an earlier process, or one that a reload must not depend on.
+        let lost = self.lost(&infos, probe)?;
+        if !lost.is_empty() {
+            self.end_lost(lost);
+            infos = attach::list()?;
+        }
         let is_listed = |info: &Info| links.iter().any(|link| link.index == info.ifindex);
         let attached = infos.iter().map(|info| {
             let id = info.id();
@@ -310,6 +319,18 @@ impl ManagedInterfaces {
         });
         let host_state = HostState { interfaces: interfaces.collect(), attached };
         Ok((host_state, infos))
+    }
+
+    /// Attachments in the file whose maps were removed and may be replaced; managed ones `if_served`.
+    fn lost(&self, infos: &[Info], if_served: bool) -> Result<Vec<Id>> {
+        let Scope::File(config) = &self.scope else { return Ok(Vec::new()) };
+        let sweep = Sweep::take()?;
+        let lost = infos.iter().filter(|info| {
+            let is_candidate = if_served || !self.served.contains_key(&info.id());
+            let may_replace = is_candidate && config.repair(&info.iface) != Repair::None;
+            may_replace && config.request(&info.iface).is_some() && sweep.has_lost_maps(info)
+        });
+        Ok(lost.map(Info::id).collect())
     }
 
     /// Updates the names of interfaces, in tasks too.
@@ -400,13 +421,14 @@ impl ManagedInterfaces {
     fn begin(&mut self, info: Info, _claim: Claim) -> Result<()> {
         let id = info.id();
         self.tasks.add(id, Port::open(&info.iface)?);
+        let repairs = self.attempts.remove(&id.ifindex).unwrap_or_default();
         let served = Served {
             info,
             _claim,
             logged: String::new(),
             missing: String::new(),
             seen_missing: String::new(),
-            repairs: Attempts::default(),
+            repairs,
             chain: ChainWatch::default(),
             bypassed: String::new(),
         };

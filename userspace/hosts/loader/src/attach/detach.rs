@@ -6,7 +6,7 @@ use super::find::{self, labels};
 use super::identity::Id;
 use super::journal::{Record, UndoStep};
 use super::state_dir::StateDir;
-use super::{Options, interrupt, undo, verify};
+use super::{Options, interrupt, probe, undo, verify};
 use crate::error::Error;
 
 /// Detaches and restores the previous state; returns the steps undone, as text.
@@ -73,11 +73,14 @@ fn detach_found(
         Ok(Some(record)) => record,
         Ok(None) => return Err(Error::NotAttached { iface: iface.to_owned() }),
         Err(_) if options.force => {
+            probe::check_capabilities()?;
             undo::abandon(state_dir, ifindex)?;
-            return Ok(vec!["programs and maps removed; its journal cannot be read and is abandoned".into()]);
+            let done = "programs and maps removed; its journal cannot be read and is abandoned".into();
+            return Ok(std::iter::once(done).chain(undo::remove_own_qdisc(netlink, ifindex)?).collect());
         }
         Err(error) => return Err(error),
     };
+    probe::check_capabilities()?;
     if !options.force {
         verify::check_file_system(state_dir, netlink, &record)?;
     }

@@ -11,6 +11,7 @@ use super::journal::{Record, State};
 use super::state_dir::{Records, StateDir};
 use super::{Attachment, Error, Id, Info, name_of, verify};
 use crate::dataplane::{Expire, Probe};
+use crate::unsupported::Unsupported;
 
 /// All records of this network namespace.
 #[derive(Debug, Default)]
@@ -48,7 +49,15 @@ pub fn survey() -> Result<Survey, Error> {
 
 fn read_survey(state_dir: &StateDir, links: &[Link]) -> Result<Survey, Error> {
     let mut survey = Survey::default();
-    for ifindex in state_dir.ifindexes()? {
+    let pinned = state_dir.pinned().unwrap_or_default();
+    let ifindexes = state_dir.ifindexes()?;
+    // Unless it was detached since.
+    let without_journal = |ifindex: &u32| !ifindexes.contains(ifindex) && state_dir.pins(*ifindex).exists();
+    for ifindex in pinned.into_iter().filter(without_journal) {
+        let iface = name_of(links, ifindex).map(str::to_owned);
+        survey.broken.push(Broken { iface, error: Unsupported::JournalMissing.into() });
+    }
+    for ifindex in ifindexes {
         match state_dir.read(ifindex) {
             Ok(None) => {}
             Ok(Some(record)) => {

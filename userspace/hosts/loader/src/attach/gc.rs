@@ -8,8 +8,8 @@ use super::bound::Bound;
 use super::find::Journals;
 use super::journal::{Journal, Record, State, UndoStep};
 use super::state_dir::{StateDir, remove_pins};
-use super::undo::{InterfaceAccess, rollback, undo_with};
-use super::{Error, foreign, verify};
+use super::undo::{self, InterfaceAccess, rollback, undo_with};
+use super::{Error, foreign, name_of, probe, verify};
 
 /// Result of freeing one attachment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -37,6 +37,7 @@ pub fn gc() -> Result<Vec<Freed>, Error> {
     if !state_dir.is_there() && state_dir.pinned()?.is_empty() {
         return Ok(freed);
     }
+    probe::check_capabilities()?;
     let _lock = state_dir.lock()?;
     let netlink = Netlink::connect()?;
     let links = netlink.links()?;
@@ -46,10 +47,16 @@ pub fn gc() -> Result<Vec<Freed>, Error> {
         if let Some(why) = reason(&state_dir, &record, is_here)
             && verify::check_file_system(&state_dir, &netlink, &record).is_ok()
         {
-            freed.push(undo(&state_dir, &netlink, record, why)?);
+            freed.push(free(&state_dir, &netlink, record, why)?);
         }
     }
-    sweep(&state_dir)?;
+    for ifindex in sweep(&state_dir)? {
+        let iface = name_of(&links, ifindex).map_or_else(|| format!("interface {ifindex}"), str::to_owned);
+        let done = std::iter::once("programs and maps removed".to_owned());
+        let done = done.chain(undo::remove_own_qdisc(&netlink, ifindex).ok().flatten()).collect();
+        let why = "its journal is missing".to_owned();
+        freed.push(Freed { iface, netns_cookie: state_dir.cookie, why, done, problem: None });
+    }
     Ok(freed)
 }
 
@@ -64,7 +71,7 @@ fn reason(state_dir: &StateDir, record: &Record, is_here: bool) -> Option<&'stat
     }
 }
 
-fn undo(state_dir: &StateDir, netlink: &Netlink, record: Record, why: &str) -> Result<Freed, Error> {
+fn free(state_dir: &StateDir, netlink: &Netlink, record: Record, why: &str) -> Result<Freed, Error> {
     let (iface, netns_cookie) = (record.info.iface.clone(), record.info.netns_cookie);
     let report = if state_dir.is_of_earlier_boot(&record) {
         let ifindex = record.info.ifindex;
@@ -82,14 +89,16 @@ fn undo(state_dir: &StateDir, netlink: &Netlink, record: Record, why: &str) -> R
     Ok(Freed { iface, netns_cookie, why: why.to_owned(), done, problem })
 }
 
-/// Removes pins without a journal, with the lock held. A journal is always written before its pins.
-pub(super) fn sweep(state_dir: &StateDir) -> Result<(), Error> {
-    let pinned = state_dir.pinned()?;
+/// Removes pins without a journal, with the lock held; returns the indexes of their interfaces. A journal is always
+/// written before its pins.
+pub(super) fn sweep(state_dir: &StateDir) -> Result<Vec<u32>, Error> {
     let known = state_dir.ifindexes()?;
-    for ifindex in pinned.into_iter().filter(|ifindex| !known.contains(ifindex)) {
-        remove_pins(&state_dir.pins(ifindex))?;
+    let mut unknown = state_dir.pinned()?;
+    unknown.retain(|ifindex| !known.contains(ifindex));
+    for ifindex in &unknown {
+        remove_pins(&state_dir.pins(*ifindex))?;
     }
-    Ok(())
+    Ok(unknown)
 }
 
 /// Frees attachments of other namespaces if the namespace or the interface was removed.
@@ -185,7 +194,7 @@ pub(super) fn reclaim(
     let due: Vec<_> = journals.records().filter_map(due).collect();
     for (record, why) in due {
         let ifindex = record.info.ifindex;
-        let problem = undo(state_dir, netlink, record, why)?.problem;
+        let problem = free(state_dir, netlink, record, why)?.problem;
         if ifindex == link.index
             && let Ok(Some(left)) = state_dir.read(ifindex)
         {

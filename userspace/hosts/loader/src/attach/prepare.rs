@@ -11,6 +11,8 @@ use dcqcn_netlink::tc::kernel_has_qdisc;
 use dcqcn_params::PacerChoice;
 use dcqcn_support::file::create_public_dir;
 
+use super::find::find;
+use super::state_dir::StateDir;
 use super::{Error, interrupt};
 use crate::dataplane::Sizes;
 use crate::pacer::{self, FqLimits, Placement};
@@ -24,10 +26,14 @@ const NETWORKD_FILES: &str = "/etc/systemd/network";
 /// Installs a permanent fq with the limits that pacing needs; keeps a suitable one. Returns what was done.
 ///
 /// # Errors
-/// [`Error::Interrupts`], unless `may_interrupt`; the interface has a shaper; or the kernel has no fq.
+/// [`Error::Interrupts`], unless `may_interrupt`; the interface has a shaper or is attached with the htb pacer; or the
+/// kernel has no fq.
 pub fn prepare(iface: &str, may_interrupt: bool) -> Result<String, Error> {
     let netlink = Netlink::connect()?;
     let link = netlink.link(iface)?;
+    if find(&StateDir::here()?, iface).is_ok_and(|record| record.info.pacer == "htb") {
+        return Err(Unsupported::PacedByHtb { iface: iface.to_owned() }.into());
+    }
     let placement = pacer::choose_placement(&netlink, &link, PacerChoice::Fq)?;
     if let Placement::Kept(note) = placement {
         return Ok(note);

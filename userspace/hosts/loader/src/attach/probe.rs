@@ -59,10 +59,7 @@ const PREEMPTIBLE: KernelVersion = KernelVersion::new(6, 18, 0);
 /// # Errors
 /// A capability or a feature of the kernel is missing, or programs preempt each other.
 pub(super) fn check(realtime: bool) -> Result<(), Error> {
-    let missing = missing_capabilities(effective_capabilities());
-    if !missing.is_empty() {
-        return Err(Error::Capability { missing: missing.join(", ") });
-    }
+    check_capabilities()?;
     if let Some(Feature { name, purpose, since, .. }) = missing_feature(&FEATURES) {
         let found = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned();
         return Err(Error::Kernel { found, feature: name, purpose, since });
@@ -73,6 +70,15 @@ pub(super) fn check(realtime: bool) -> Result<(), Error> {
         }
         _ => Ok(()),
     }
+}
+
+/// Checks capabilities alone, as for detaching: without them, only some steps could be undone.
+///
+/// # Errors
+/// A capability is missing.
+pub(super) fn check_capabilities() -> Result<(), Error> {
+    let missing = missing_capabilities(effective_capabilities());
+    if missing.is_empty() { Ok(()) } else { Err(Error::Capability { missing: missing.join(", ") }) }
 }
 
 fn missing_feature(features: &[Feature]) -> Option<&Feature> {

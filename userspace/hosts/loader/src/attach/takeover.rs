@@ -23,6 +23,7 @@ use super::state_dir::StateDir;
 use super::{DerivedDefaults, Error, Info, Request, pin_run, probe, siblings};
 use crate::dataplane::{self, PROGRAMS, Programs, Sizes, classifier, xdp};
 use crate::failpoint;
+use crate::unsupported::Unsupported;
 
 /// Time that a claim waits for a process that only checks for claims ([`is_claimed`]).
 const CLAIM_TIMEOUT: Duration = Duration::from_millis(50);
@@ -238,7 +239,11 @@ pub struct Claim {
 /// The interface is not attached, or another process has claimed it.
 pub fn claim(iface: &str) -> Result<Claim, Error> {
     let state_dir = StateDir::here()?;
-    let path = state_dir.pins(find(&state_dir, iface)?.info.ifindex);
+    let info = find(&state_dir, iface)?.info;
+    let path = state_dir.pins(info.ifindex);
+    if info.has_lost_maps(&path) {
+        return Err(Unsupported::MapsMissing { iface: iface.to_owned() }.into());
+    }
     let failed = |source| Error::File { path: path.clone(), source };
     let directory = File::open(&path).map_err(failed)?;
     let until = Instant::now() + CLAIM_TIMEOUT;

@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use aya::programs::links::PinnedLink;
-use dcqcn_netlink::tc::{Handle, Restored};
+use dcqcn_netlink::tc::{Handle, Qdisc, Restored};
 use dcqcn_netlink::{Link, Netlink};
 use nix::errno::Errno;
 
@@ -13,7 +13,8 @@ use super::hook_names::{XDP_PEER, tc_hook, with_current_names};
 use super::journal::{Journal, Record, State, Store, UndoReport, UndoStep};
 use super::state_dir::{StateDir, remove_pins};
 use super::{Error, Info, siblings, verify};
-use crate::syscall;
+use crate::pacer::HTB_MAJOR;
+use crate::{queues, syscall};
 
 /// Whether an attachment's interface can be accessed.
 #[derive(Clone, Copy)]
@@ -175,6 +176,24 @@ pub(super) fn abandon(state_dir: &StateDir, ifindex: u32) -> Result<(), Error> {
     let pins: PathBuf = state_dir.pins(ifindex);
     remove_pins(&pins)?;
     state_dir.store(ifindex).remove()
+}
+
+/// Removes a root qdisc of ours that no journal restores, for the kernel's default; returns what was done.
+///
+/// It stays when a journal is lost, and limits all traffic to the rate of that time.
+pub(super) fn remove_own_qdisc(netlink: &Netlink, ifindex: u32) -> Result<Option<String>, Error> {
+    let is_ours = |qdisc: &Qdisc| {
+        let pacer = ("htb", Handle::new(HTB_MAJOR, 0));
+        let queues = ["htb", "ets"].map(|kind| (kind, queues::HANDLE));
+        [pacer].iter().chain(&queues).any(|ours| *ours == (qdisc.kind.as_str(), qdisc.handle))
+    };
+    match netlink.root_qdisc(ifindex)?.filter(is_ours) {
+        None => Ok(None),
+        Some(Qdisc { kind, handle, .. }) => {
+            netlink.delete_root(ifindex)?;
+            Ok(Some(format!("root qdisc {kind} {handle} of an attachment without a journal removed")))
+        }
+    }
 }
 
 impl State {

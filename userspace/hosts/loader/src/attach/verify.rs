@@ -65,6 +65,12 @@ impl Sweep {
         verify_with(self, info)
     }
 
+    /// Whether the maps of an attachment were removed, so that only a new attachment replaces it.
+    pub fn has_lost_maps(&self, info: &Info) -> bool {
+        // An error: it was detached, or runs with pins on another mount.
+        info.has_lost_maps(&self.state_dir.pins(info.ifindex)) && self.verify(info).is_ok()
+    }
+
     /// As [`foreign_programs`](super::foreign_programs).
     pub fn foreign_programs(&self, info: &Info) -> Result<Vec<ForeignProgram>, Error> {
         let iface = self.link(info.ifindex).map_or(&info.iface, |link| &link.name);

@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use dcqcn_common::params::{Quantity, Unit};
-use dcqcn_loader::attach::{self, Part, Sweep};
+use dcqcn_loader::attach::{self, Id, Part, Sweep};
 use dcqcn_telemetry::audit;
 
 use super::{ManagedInterfaces, Served};
@@ -71,7 +71,7 @@ impl ManagedInterfaces {
                 return false;
             }
         };
-        let mut has_changed = false;
+        let (mut has_changed, mut lost) = (false, Vec::new());
         for served in self.served.values_mut() {
             let iface = &served.info.iface;
             // A failed query is repeated at the next check.
@@ -86,7 +86,11 @@ impl ManagedInterfaces {
                     Scope::File(config) => config.repair(iface),
                     Scope::Named(_) => Repair::default(),
                 };
-                if repair_parts(served, repair, &parts, &missing) {
+                if repair != Repair::None && sweep.has_lost_maps(&served.info) {
+                    if is_repair_due(served, &missing) {
+                        lost.push(served.info.id());
+                    }
+                } else if repair_parts(served, repair, &parts, &missing) {
                     // Completeness is read at the next tick.
                     has_changed = true;
                     continue;
@@ -105,7 +109,24 @@ impl ManagedInterfaces {
             served.missing = missing;
             has_changed = true;
         }
+        has_changed |= !lost.is_empty();
+        self.end_lost(lost);
         has_changed
+    }
+
+    /// Ends attachments whose maps were removed; the next update of the interfaces attaches them again. Nothing of them is
+    /// left to preserve.
+    pub(super) fn end_lost(&mut self, lost: Vec<Id>) {
+        self.tasks.remove(&lost);
+        for id in lost {
+            if let Some(served) = self.served.remove(&id) {
+                self.attempts.insert(id.ifindex, served.repairs);
+            }
+            let infos = attach::list().unwrap_or_default();
+            if let Some(info) = infos.into_iter().find(|info| info.id() == id) {
+                self.end_attachment(info, "its maps were removed: detached to attach it again");
+            }
+        }
     }
 }
 
@@ -116,18 +137,10 @@ fn repair_parts(served: &mut Served, repair: Repair, parts: &[Part], missing: &s
         Repair::Programs => parts.iter().any(is_missing_program),
         Repair::All => true,
     };
-    let iface = served.info.iface.clone();
-    match served.repairs.due(Instant::now()) {
-        Due::Now if can_repair => {}
-        Due::Stopped if can_repair && !served.repairs.has_stopped => {
-            served.repairs.has_stopped = true;
-            let next = "stop the program that removes it; repairs resume ten minutes after the first one";
-            tracing::error!(iface, missing, next, "repairs suspended: three in ten minutes");
-            return false;
-        }
-        _ => return false,
+    if !can_repair || !is_repair_due(served, missing) {
+        return false;
     }
-    served.repairs.count(Instant::now());
+    let iface = served.info.iface.clone();
     match attach::repair(served.info.id(), &iface, repair == Repair::All) {
         Ok(restored) if restored.is_empty() => false,
         Ok(restored) => {
@@ -141,6 +154,21 @@ fn repair_parts(served: &mut Served, repair: Repair, parts: &[Part], missing: &s
             false
         }
     }
+}
+
+/// Whether a repair may be made now, which is counted. Logs once when repairs are suspended.
+fn is_repair_due(served: &mut Served, missing: &str) -> bool {
+    let (iface, now) = (&served.info.iface, Instant::now());
+    let due = served.repairs.due(now);
+    if due == Due::Stopped && !served.repairs.has_stopped {
+        served.repairs.has_stopped = true;
+        let next = "stop the program that removes it; repairs resume ten minutes after the first one";
+        tracing::error!(iface, missing, next, "repairs suspended: three in ten minutes");
+    }
+    if due == Due::Now {
+        served.repairs.count(now);
+    }
+    due == Due::Now
 }
 
 /// Whether a part other than a qdisc or a setting of the interface is missing.
