@@ -6,12 +6,12 @@ mod follow;
 mod read;
 
 use std::fmt::Display;
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt as _, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
-use std::{env, process};
+use std::time::{Duration, Instant, SystemTime};
+use std::{env, process, thread};
 
 use dcqcn_common::params::Quantity;
 use dcqcn_loader::attach::{self, Change, ChangeError, Info, Pending, Reverted, Transaction, Which};
@@ -30,6 +30,8 @@ pub(crate) const DIRECTORY_VARIABLE: &str = "DCQCN_AUDIT";
 /// Default directory of the log.
 const DIRECTORY: &str = "/var/log/dcqcn";
 const FILE: &str = "audit.jsonl";
+/// Time to wait for another writer; after it, the change is applied but not recorded.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A changed parameter of one interface, or a rejected change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -278,8 +280,11 @@ impl Log {
             .mode(0o640)
             .custom_flags(libc::O_NOFOLLOW)
             .open(self.path())?;
-        // Only root can open it, and the lock is held briefly.
-        file.lock()?;
+        let found = file.metadata()?;
+        if !found.is_file() {
+            return Err(io::Error::other("it is not a regular file"));
+        }
+        lock(&file)?;
         let len = file.metadata()?.len();
         if !ends_a_line(&file, len)? {
             // The last line is incomplete, for example after a full disk: do not append to it.
@@ -294,6 +299,21 @@ impl Log {
                 let _ = file.set_len(len);
                 Err(written.err().unwrap_or_else(|| io::ErrorKind::StorageFull.into()))
             }
+        }
+    }
+}
+
+/// Locks the log. Writers hold the lock briefly, but any process that may read the file can hold it.
+fn lock(file: &File) -> io::Result<()> {
+    let until = Instant::now() + LOCK_TIMEOUT;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::WouldBlock) if Instant::now() < until => thread::sleep(LOCK_TIMEOUT / 100),
+            Err(TryLockError::WouldBlock) => {
+                return Err(io::Error::other("another process has locked it for a second"));
+            }
+            Err(TryLockError::Error(error)) => return Err(error),
         }
     }
 }

@@ -100,7 +100,7 @@ fn damaged_line_hides_no_other() {
 fn concurrent_appends_are_not_interleaved() {
     let directory = tempfile::tempdir().unwrap();
     let log = Log::within(directory.path());
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {
                 for _ in 0..50 {
@@ -122,6 +122,21 @@ fn unwritable_log_names_file_and_fix() {
     let text = refused.to_string();
     assert!(text.contains("audit.jsonl") && text.contains("DCQCN_AUDIT"), "{text}");
     assert!(Log::within(file.path()).read().is_err());
+}
+
+/// A change must not wait for a process that keeps the lock, as it holds the lock on the attachments.
+#[test]
+fn locked_log_gives_up() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = Log::within(directory.path());
+    log.append(&[change("eth0", &["rpg_gd=12"])]).unwrap();
+    let file = File::open(log.path()).unwrap();
+    file.lock().unwrap();
+    let refused = log.append(&[change("eth0", &["rpg_gd=13"])]).unwrap_err().to_string();
+    assert!(refused.contains("audit.jsonl"), "{refused}");
+    file.unlock().unwrap();
+    log.append(&[change("eth0", &["rpg_gd=13"])]).unwrap();
+    assert_eq!(log.read().unwrap().entries.len(), 2);
 }
 
 #[test]
