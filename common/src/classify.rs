@@ -451,10 +451,21 @@ fn is_v6(ip: Ipv6<'_>) -> Result<(), Stat> {
     Ok(())
 }
 
+/// Whether an address is [`mapped`] from IPv4.
+#[inline(always)]
+const fn is_mapped(addr: [u32; 4]) -> bool {
+    addr[0] | addr[1] | addr[2] ^ V4_MAPPED == 0
+}
+
 #[inline(always)]
 fn v6_headers<F: Frame>(frame: &F, l3: usize, headers: &[u8; V6_HEADERS]) -> Result<Roce, Stat> {
     let ip = Ipv6::new(sub::<0, { Ipv6::LEN }, _>(headers));
     is_v6(ip)?;
+    let (src, dst) = ip.addresses();
+    if is_mapped(src) || is_mapped(dst) {
+        // Never on the wire (RFC 4291 §2.5.5.2), and the name of an IPv4 flow here.
+        return Err(Stat::Malformed);
+    }
     let (ip_len, tos) = (Ipv6::LEN + ip.payload_len() as usize, ip.traffic_class());
     transport(frame, l3, Ipv6::LEN, ip_len, tos, sub::<{ Ipv6::LEN }, TRANSPORT, _>(headers))
 }

@@ -316,11 +316,13 @@ fn count_ingress<'p, S: Skb<'p>>(s: &mut S, p: &Params, class: DscpClass) {
 /// Assigns a packet that is not RoCE, or not parsed, to the class of its DSCP if the port has queues.
 #[inline(always)]
 fn set_class_of_other<'p, S: Skb<'p>>(s: &mut S, stat: Option<Stat>) {
-    if !s.env().classifies_all() {
+    // The headers of packets that were trimmed before must overtake data with the user's own qdisc, too.
+    let is_trimmed = stat == Some(Stat::Trimmed);
+    if !is_trimmed && !s.env().classifies_all() {
         return;
     }
     let Some(p) = s.env().params() else { return };
-    if p.classifies_all() {
+    if is_trimmed || p.classifies_all() {
         if is_link_control(s, stat) {
             s.set_priority(p.hot.control_priority);
             return;

@@ -57,7 +57,7 @@ fn cut<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) -> Stat {
     let Some(qpn) = qpn else {
         return Stat::RpCnpUnknownFlow;
     };
-    let id = FlowId { src: own, receiver: QpId { addr: peer, qpn, vlan } };
+    let mut id = FlowId { src: own, receiver: QpId { addr: peer, qpn, vlan } };
     let untagged = id.untagged_fingerprint(&p.port.hash_keys);
     let mut fingerprint = p.port.hash_keys.in_vlan(untagged, vlan);
     let now_ns = h.env().now_ns();
@@ -78,7 +78,8 @@ fn cut<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) -> Stat {
             None => return Stat::RpCnpUnknownFlow,
         }
         // Of the name searched for: if another CPU has reused the slot since, the flow is not found.
-        fingerprint = p.port.hash_keys.in_vlan(untagged, set.vlan(way));
+        id.receiver.vlan = set.vlan(way);
+        fingerprint = p.port.hash_keys.in_vlan(untagged, id.receiver.vlan);
         is_other_vlan = true;
     }
     // After the lookup: the ICRC costs more than everything else, and a CNP for another interface's flow

@@ -152,8 +152,15 @@ impl<'a> SharedRequester<'a> {
     pub fn on_request(self, packet: &Request, now_ns: u64) -> bool {
         let psn = packet.psn;
         let is_read = matches!(packet.opcode, Opcode::RC_RDMA_READ_REQUEST);
-        let is_answered = is_read || matches!(packet.opcode, Opcode::RC_COMPARE_SWAP | Opcode::RC_FETCH_ADD);
-        let is_reused = !is_read && get!(self.own_qpn) != 0 && distance(get!(self.acknowledged), psn) < 0;
+        // soft-RoCE answers ATOMIC WRITE and FLUSH by a READ response (`acknowledge` of rxe_resp.c, Linux 6.12).
+        let is_answered = is_read
+            || matches!(
+                packet.opcode,
+                Opcode::RC_COMPARE_SWAP | Opcode::RC_FETCH_ADD | Opcode::RC_ATOMIC_WRITE | Opcode::RC_FLUSH
+            );
+        // Nor may the PSN after it be half of all PSNs ahead, which would look like one before.
+        let is_reused =
+            !is_read && get!(self.own_qpn) != 0 && distance(get!(self.acknowledged), plus(psn, 1)) <= 0;
         if get!(self.sent_ns) == 0 || is_reused {
             // New, or a QP with the numbers of an earlier one.
             self.start(psn);
@@ -339,6 +346,10 @@ impl<'a> SharedRequester<'a> {
         }
         if get!(self.own_qpn) == 0 || distance(get!(self.acknowledged), end) > 0 {
             set!(self.acknowledged = end);
+            if distance(get!(self.data_end), end) > 0 {
+                // During 2^23 PSNs of READs, the end of the last SEND would come to look like a later one.
+                set!(self.data_end = end);
+            }
             set!(self.retrying = 0);
         }
         set!(self.own_qpn = packet.own_qpn);

@@ -275,6 +275,41 @@ fn reused_psns_or_qpns_reset_requester() {
     assert_eq!(requester.acknowledged(), None);
 }
 
+/// READs use PSNs without acknowledgements: after 2^23, comparisons with those of the last SEND are reversed.
+#[test]
+fn half_of_all_psns_ahead_is_not_acknowledged() {
+    const HALF: u32 = 1 << 23;
+    let mut requester = acknowledged(9);
+    requester.on_request(&request(Opcode::RC_SEND_ONLY, plus(10, HALF - 1), 0), 10 * MS);
+    assert_eq!(requester.acknowledged(), None);
+    // The probe must not name the packet after it.
+    requester.on_request(&request(Opcode::RC_RDMA_READ_REQUEST, plus(10, HALF), 1), 10 * MS);
+    assert_eq!(requester.action(RULES, 20_000 * MS, NONE, 0), Action::Idle);
+    // An idle requester stays so when NAKs acknowledge READs.
+    let mut requester = acknowledged(9);
+    for step in 1..=3 {
+        let psn = plus(10, step * (HALF / 2));
+        requester.next = psn;
+        requester.read_next = psn;
+        requester.reads_end = psn;
+        requester.on_response(&nak(psn, NAK.into()), 3 * MS);
+        assert_eq!(requester.acknowledged(), Some(psn));
+        assert_eq!(requester.action(RULES, 20_000 * MS, NONE, 0), Action::Idle, "{step}");
+    }
+}
+
+/// soft-RoCE answers them as READs.
+#[test]
+fn atomic_write_and_flush_are_complete_with_their_response() {
+    for opcode in [Opcode::RC_ATOMIC_WRITE, Opcode::RC_FLUSH] {
+        let mut requester = acknowledged(9);
+        requester.on_request(&request(opcode, 10, 8), 10 * MS);
+        assert_eq!(requester.action(RULES, 50 * MS, NONE, 0), Action::Nak(11), "{opcode:?}");
+        requester.on_response(&read_response(Opcode::RC_RDMA_READ_RESPONSE_ONLY, 10), 11 * MS);
+        assert_eq!(requester.action(RULES, 20_000 * MS, NONE, 0), Action::Idle, "{opcode:?}");
+    }
+}
+
 #[test]
 fn probe_delay_grows_with_round_trip() {
     let mut requester = acknowledged(9);

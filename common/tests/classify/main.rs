@@ -288,6 +288,8 @@ fn unusual_frames_counted_by_kind() {
     let no_icrc = segment(Opcode::CNP, QPN, &[]);
     let no_icrc = &no_icrc[..no_icrc.len() - 1];
 
+    let mapped_v4 = [&[0; 10][..], &[0xff, 0xff, 10, 0, 0, 1]].concat();
+
     let frames = [
         ("RoCEv2", v4.clone(), Ok(DATA)),
         ("RoCEv2 over IPv6", v6.clone(), Ok(DATA)),
@@ -361,6 +363,8 @@ fn unusual_frames_counted_by_kind() {
         ("a BTH and three bytes, of a longer datagram", over_v4(no_icrc), Err(Stat::Trimmed)),
         // BTH.
         ("header version 1", patched(v4, UDP_V4 + 9, &[0x01]), Err(Stat::UnknownBth)),
+        ("IPv4-mapped source", patched(v6, L3 + 8, &mapped_v4), Err(Stat::Malformed)),
+        ("IPv4-mapped destination", patched(v6, L3 + 24, &mapped_v4), Err(Stat::Malformed)),
         ("header version 15, IPv6", patched(v6, UDP_V6 + 9, &[0x0f]), Err(Stat::UnknownBth)),
         ("every other flag", patched(v4, UDP_V4 + 9, &[0xf0]), Ok(DATA)),
         ("an opcode of a manufacturer", patched(v4, UDP_V4 + 8, &[0xe0]), Err(Stat::VendorBth)),

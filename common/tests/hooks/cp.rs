@@ -286,6 +286,9 @@ fn trimmed_packet_has_own_priority() {
     assert_ne!(p.priority[3], p.priority[5]);
     assert_eq!(egress_at_depth(1 << 20, &p, &DATA, forwarded()).1.priority, Some(p.priority[5]));
     assert_eq!(egress_at_depth(0, &p, &DATA, forwarded()).1.priority, Some(p.priority[3]));
+    // So has one that another switch trimmed.
+    let (_, outcome) = MockHost::new().egress(&p, &trimmed(&DATA), forwarded());
+    assert_eq!(outcome.priority, Some(p.priority[5]));
 }
 
 #[test]

@@ -242,6 +242,7 @@ fn cnp_with_another_tag_cuts_the_only_flow() {
             host.take_counted(),
             [(Stat::RoceCnp, 1), (Stat::RpCnpHandled, 1), (Stat::RpCnpOtherVlan, 1)]
         );
+        assert_eq!(host.only_event(EventKind::RateCut).0, roce.id().receiver, "the flow's VLAN");
         assert_eq!(host.flow(&roce.id()).map(|flow| flow.cnps.handled), Some(1));
     }
 }
