@@ -355,6 +355,10 @@ impl Config {
         if s.queues != QUEUES_NONE && s.priority_major != 0 {
             return Err(Invalid::TwoQdiscs { priority_major: s.priority_major });
         }
+        let paces = s.rp_enable != 0 && s.pacer != PACER_NONE;
+        if paces && s.cp_enable != 0 && s.queue_source == QUEUE_SOURCE_BACKLOG {
+            return Err(Invalid::OwnBacklog);
+        }
         for (key, value) in [("link_rate", s.link_rate_bps), ("rpg_max_rate", s.rpg_max_rate_bps)] {
             if value != 0 && value < MIN_RATE_BPS {
                 return Err(Invalid::range(Scalars::SPECS, key, value, None));

@@ -24,6 +24,8 @@ pub enum Invalid {
     },
     /// The port has its own queues, and `priority_major` names the classes of another qdisc.
     TwoQdiscs { priority_major: u64 },
+    /// A backlog that contains packets held by the pacer: marking them would keep their flows at the lowest rate.
+    OwnBacklog,
     /// Thresholds in the wrong order.
     KminAboveKmax { tc: usize, kmin_bytes: u64, kmax_bytes: u64 },
     /// A rate the link cannot carry.
@@ -148,6 +150,10 @@ impl fmt::Display for Invalid {
                 f,
                 "priority_major = {priority_major} names the classes of another qdisc than the port's queues: set it to 0, or \
                  attach without --queues"
+            ),
+            Self::OwnBacklog => f.write_str(
+                "queue_source = backlog counts the packets that the pacer holds as congestion: set queue_source to virtual, or \
+                 attach with --pacer none",
             ),
             Self::KminAboveKmax { tc, kmin_bytes, kmax_bytes } => {
                 let (kmin, kmax) = (Quantity(kmin_bytes, Unit::Bytes), Quantity(kmax_bytes, Unit::Bytes));

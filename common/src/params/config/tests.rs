@@ -180,6 +180,17 @@ fn tables_name_existing_classes_and_queues() {
     }
 }
 
+/// Packets that the pacer holds are not congestion.
+#[test]
+fn pacing_port_does_not_mark_by_its_backlog() {
+    let marks = |s: &mut Scalars| (s.cp_enable, s.queue_source) = (1, QUEUE_SOURCE_BACKLOG);
+    let paces = |s: &mut Scalars| (s.rp_enable, s.pacer) = (1, PACER_FQ);
+    let both = scalars(|s| (marks(s), paces(s)).0);
+    assert_eq!(both.validate(), Err(Invalid::OwnBacklog));
+    assert_eq!(scalars(marks).validate(), Ok(()));
+    assert_eq!(scalars(paces).validate(), Ok(()));
+}
+
 #[test]
 fn rates_are_in_order() {
     let rates = |link, max, min| {

@@ -1,6 +1,6 @@
 //! Attach plan: all choices and steps, decided before the first change.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use aya::util::online_cpus;
@@ -333,12 +333,39 @@ fn rp_flows(
 }
 
 /// Why an interface receives packets of the namespace's other interfaces or of other hosts: a bridge's port carries
-/// frames of other hosts, and a macvlan's frames have another MAC address.
+/// frames of other hosts, and frames of a macvlan, or of a VLAN device with its own address, have another MAC address.
+///
+/// The bridge may be above a bond or a VLAN device: hooks see a packet before those do.
 pub(super) fn other_host(links: &[Link], link: &Link) -> Option<&'static str> {
-    if links.iter().find(|master| Some(master.index) == link.master).is_some_and(is_bridge) {
-        return Some("is a bridge's port");
+    let (mut left, mut seen) = (vec![link], BTreeSet::new());
+    while let Some(lower) = left.pop() {
+        if !seen.insert(lower.index) {
+            continue;
+        }
+        for upper in links {
+            let is_master = Some(upper.index) == lower.master;
+            match upper.kind.as_deref() {
+                _ if is_master && is_bridge(upper) => {
+                    return Some(if lower.index == link.index {
+                        "is a bridge's port"
+                    } else {
+                        "is below a bridge"
+                    });
+                }
+                Some("bond" | "team") if is_master => {}
+                Some("vlan") if upper.peer == Some(lower.index) => {}
+                Some("macvlan" | "macvtap") if upper.peer == Some(lower.index) => {
+                    return Some("has a macvlan above it");
+                }
+                _ => continue,
+            }
+            if upper.mac.is_some() && upper.mac != link.mac {
+                return Some("has an interface with another MAC address above it");
+            }
+            left.push(upper);
+        }
     }
-    links.iter().any(|upper| is_macvlan_above(upper, link)).then_some("has a macvlan above it")
+    None
 }
 
 /// Note for a pacer or queues whose classes `skb->priority` selects, on an interface above others that read it too.
@@ -359,13 +386,6 @@ fn priority_note(link: &Link) -> Option<String> {
 /// Whether ports of this device carry frames of other hosts.
 fn is_bridge(master: &Link) -> bool {
     matches!(master.kind.as_deref(), Some("bridge" | "openvswitch"))
-}
-
-/// Whether frames of this macvlan pass the interface.
-fn is_macvlan_above(upper: &Link, link: &Link) -> bool {
-    matches!(upper.kind.as_deref(), Some("macvlan" | "macvtap"))
-        && upper.peer.is_some()
-        && [Some(link.index), link.master].contains(&upper.peer)
 }
 
 /// XDP mode of an inline attachment.
@@ -733,19 +753,31 @@ mod tests {
     }
 
     #[test]
-    fn macvlan_found_above_link_or_its_bond() {
-        let upper = |kind, peer| Link { index: 9, peer, ..link(Some(kind), MAC) };
-        let port = Link { master: Some(4), ..link(None, MAC) };
-        for (kind, peer, expected) in [
-            ("macvlan", Some(2), true),
-            ("macvtap", Some(4), true),
-            ("macvlan", Some(3), false),
-            ("macvlan", None, false),
-            ("vlan", Some(2), false),
+    fn other_hosts_found_above_bonds_and_vlans() {
+        const OTHER: [u8; 6] = [2, 0, 0, 0, 0, 9];
+        let at = |index, kind, peer, master| Link { index, peer, master, ..link(kind, MAC) };
+        let port = at(2, None, None, Some(4));
+        let bond = at(4, Some("bond"), None, None);
+        let vlan = at(5, Some("vlan"), Some(4), None);
+        let (bridge, vrf) = (at(6, Some("bridge"), None, None), at(6, Some("vrf"), None, None));
+        let in_6 = |link: &Link| Link { master: Some(6), ..link.clone() };
+        let other = |link: &Link| Link { mac: Some(OTHER), ..link.clone() };
+        for (uppers, expected) in [
+            (vec![bond.clone()], None),
+            (vec![bond.clone(), vlan.clone()], None),
+            (vec![bond.clone(), in_6(&vlan), other(&vrf)], None),
+            (vec![in_6(&bond), bridge.clone()], Some("is below a bridge")),
+            (vec![bond.clone(), in_6(&vlan), bridge.clone()], Some("is below a bridge")),
+            (vec![bond.clone(), other(&vlan)], Some("has an interface with another MAC address above it")),
+            (vec![bond.clone(), at(7, Some("macvtap"), Some(4), None)], Some("has a macvlan above it")),
+            (vec![bond.clone(), at(7, Some("macvlan"), Some(3), None)], None),
+            // Its frames are in packets for this interface.
+            (vec![bond, other(&in_6(&at(7, Some("vxlan"), Some(2), None))), bridge.clone()], None),
         ] {
-            assert_eq!(is_macvlan_above(&upper(kind, peer), &port), expected, "{kind} {peer:?}");
+            let links = [vec![port.clone()], uppers].concat();
+            assert_eq!(other_host(&links, &port), expected, "{links:?}");
         }
-        assert!(!is_macvlan_above(&upper("macvlan", None), &link(None, MAC)));
+        assert_eq!(other_host(&[bridge], &in_6(&port)), Some("is a bridge's port"));
     }
 
     #[test]
