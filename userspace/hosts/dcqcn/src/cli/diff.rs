@@ -234,8 +234,7 @@ mod tests {
     fn info() -> Info {
         let text = r#"{"iface": "eth0", "ifindex": 2, "inline_peer": null, "role": "host", "pacer": "fq",
             "xdp_mode": "none", "tc_mode": "tcx", "programs": ["ingress", "egress"], "rp_flows": 1024,
-            "np_flows": 1024, "version": "0.1.0", "attached_at_ns": 1, "notes": [], "saved_qdisc": null,
-            "added_clsact": false}"#;
+            "np_flows": 1024, "version": "0.1.0", "attached_at_ns": 1, "notes": []}"#;
         serde_json::from_str(text).unwrap()
     }
 
