@@ -1,4 +1,4 @@
-//! A packet at a hook, and the host context it.
+//! A packet at a hook, and the mock host as its environment.
 
 use dcqcn_common::classify::{Frame, Roce};
 use dcqcn_common::events::Event;

@@ -100,9 +100,9 @@ fn override_of_an_empty_file_ends() -> Result<()> {
     is_ready(&client)?;
     let is_detached = || {
         wait(|| {
-            let held: Option<Override> = client.request(Verb::Config {})?;
-            let is_detached = held.is_none() && pair.a.attachment("a0").is_err();
-            Ok(if is_detached { Ok(()) } else { Err(format!("{held:?}")) })
+            let active: Option<Override> = client.request(Verb::Config {})?;
+            let is_detached = active.is_none() && pair.a.attachment("a0").is_err();
+            Ok(if is_detached { Ok(()) } else { Err(format!("{active:?}")) })
         })
     };
     client.request::<Applied>(over("2gbit", 1))?;

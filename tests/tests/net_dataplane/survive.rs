@@ -217,7 +217,7 @@ fn failed_attach_leaves_nothing() -> Result<()> {
         assert!(error.to_string().contains("no fq qdisc"), "{error}");
         assert_eq!(State::of(&pair.a)?, before);
     }
-    // A host attachment has no XDP program, so another one on the interface is no obstacle and stays.
+    // A host attachment has no XDP program, so another one on the interface is not an obstacle, and remains attached.
     let other = OtherXdp::attach(&pair.a)?;
     let before = State::of(&pair.a)?;
     pair.a.attach_as(&host(PacerChoice::None, XdpModeChoice::Auto)?)?;

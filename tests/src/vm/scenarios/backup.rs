@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-use super::super::command::{Running, received_bps, sh};
+use super::super::command::{Background, received_bps, sh};
 use super::super::counts::Counts;
 use super::super::fio::{self, CompletedIo, Job};
 use super::super::lab::{Lab, Options, count};
@@ -129,7 +129,7 @@ impl Bench<'_> {
         let port = format!("attach {{}} --role switch --profile lab --queues {WEIGHTS} {SHORT}");
         self.lab.on_port(NEAR, &format!("{port} --set wred.3.ecn=off"))?;
         let run = format!("ip netns exec {} dcqcn run {}", self.lab.switch.name(), self.lab.port(NEAR));
-        let daemon = Running::start(&run)?;
+        let daemon = Background::start(&run)?;
         let disks = self.connect()?;
         let classes = self.row("classes", job, &disks)?;
         disconnect(disks)?;
@@ -221,12 +221,12 @@ impl Bench<'_> {
         let (from, to) = (self.lab.address(BACKUP), self.lab.address(NEAR));
         // Emulated, querying takes seconds: before any traffic.
         let pauses = self.pauses()?;
-        let mut server = Running::start(&format!("iperf3 -s -B {to} --one-off -J"))?;
+        let mut server = Background::start(&format!("iperf3 -s -B {to} --one-off -J"))?;
         thread::sleep(Duration::from_millis(500));
         let (settling, seconds) = (job.settling_s, job.settling_s + job.length_s);
         let mut fio = job.start(&paths)?;
         let mut client =
-            Running::start(&format!("iperf3 -c {to} -B {from} -O {settling} -t {} -J", job.length_s))?;
+            Background::start(&format!("iperf3 -c {to} -B {from} -O {settling} -t {} -J", job.length_s))?;
         thread::sleep(Duration::from_secs(u64::from(settling) + 1));
         let (settled, queue_drops, busy) = (self.counts()?, self.queue_drops(), Busy::read()?);
         let mut done = job.finish(&mut fio)?;

@@ -62,7 +62,7 @@ fn next_batch(size: usize, took: Duration) -> usize {
 struct Detached {
     infos: Vec<Info>,
     /// Interfaces that could not be detached, now in [`ManagedInterfaces::leaving`].
-    kept: Vec<String>,
+    failed: Vec<String>,
 }
 
 /// An attachment dropped from the file that could not be detached.
@@ -440,7 +440,7 @@ impl ManagedInterfaces {
             drop(_claim);
             detached.infos.push(info.clone());
             if !self.end_attachment(info.clone(), why) {
-                detached.kept.push(info.iface);
+                detached.failed.push(info.iface);
             }
         }
         detached
@@ -505,9 +505,9 @@ impl ManagedInterfaces {
     /// An interface could not be detached; it remains attached.
     pub(super) fn end(mut self, detach: bool) -> Result<()> {
         if detach {
-            let Detached { kept, .. } = self.detach(self.served.keys().copied().collect(), "detached");
-            if !kept.is_empty() {
-                return Err(Error::StillAttached { ifaces: kept.join(", ") });
+            let Detached { failed, .. } = self.detach(self.served.keys().copied().collect(), "detached");
+            if !failed.is_empty() {
+                return Err(Error::StillAttached { ifaces: failed.join(", ") });
             }
         }
         Ok(())
