@@ -1,11 +1,11 @@
 //! Storage next to a backup: two NVMe-oF disks behind a bottleneck port, accessed with fio while iperf3 sends TCP
 //! through the same port; with and without classes, marks and pauses, over RDMA and over TCP, and with packet loss.
 
-use std::fs;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use dcqcn_testbed::CpuMeter;
 use serde_json::Value;
 
 use super::super::command::{Background, received_bps, sh};
@@ -228,9 +228,9 @@ impl Bench<'_> {
         let mut client =
             Background::start(&format!("iperf3 -c {to} -B {from} -O {settling} -t {} -J", job.length_s))?;
         thread::sleep(Duration::from_secs(u64::from(settling) + 1));
-        let (settled, queue_drops, busy) = (self.counts()?, self.queue_drops(), Busy::read()?);
+        let (settled, queue_drops, cpu) = (self.counts()?, self.queue_drops(), CpuMeter::start());
         let mut done = job.finish(&mut fio)?;
-        let (counts, busy) = (self.counts()?.since(settled), Busy::read()?.since(&busy));
+        let (counts, busy) = (self.counts()?.since(settled), cpu.share());
         let queue_drops = self.queue_drops() - queue_drops;
         let patience = Duration::from_secs(u64::from(seconds) + 60);
         client.finish(patience)?;
@@ -272,28 +272,6 @@ impl Bench<'_> {
 
 fn disconnect(disks: Vec<Disk>) -> Result<()> {
     disks.into_iter().try_for_each(Disk::disconnect)
-}
-
-/// Total and busy time of all CPUs, in ticks.
-struct Busy {
-    all: u64,
-    busy: u64,
-}
-
-impl Busy {
-    fn read() -> Result<Self> {
-        let text = fs::read_to_string("/proc/stat")?;
-        let line = text.lines().next().context("/proc/stat is empty")?;
-        let ticks: Vec<u64> = line.split_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect();
-        // The fourth and fifth fields are idle and I/O wait.
-        let idle: u64 = ticks.iter().skip(3).take(2).sum();
-        let all = ticks.iter().take(8).sum();
-        Ok(Self { all, busy: all - idle })
-    }
-
-    fn since(&self, before: &Self) -> f64 {
-        (self.busy - before.busy) as f64 / (self.all - before.all).max(1) as f64
-    }
 }
 
 struct Rows<'a> {
