@@ -265,8 +265,6 @@ impl WorkerState {
     /// Records the active override.
     fn set_persisted(&mut self, persisted: Persisted) {
         self.overrides.set_persisted(persisted);
-        self.published.active_override = self.overrides.active();
-        self.published.confirm_until = self.overrides.confirm_until;
         self.published.overdue = None;
     }
 

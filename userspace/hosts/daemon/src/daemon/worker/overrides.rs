@@ -12,6 +12,7 @@ use super::Rejection;
 use super::persisted::{self, Persisted, Trial};
 use crate::daemon::config::{Config, Interface, parse};
 use crate::error::Error;
+use crate::shared_state::Snapshot;
 
 /// Maximum number of combinations of an override's interfaces with those of the file, each of which is checked: half a
 /// second in which the daemon does nothing else.
@@ -87,6 +88,11 @@ impl Overrides {
 
     pub(super) fn active(&self) -> Option<Override> {
         self.persisted.held.clone()
+    }
+
+    /// The daemon's state with the active override.
+    pub(super) fn added_to(&self, published: &Snapshot) -> Snapshot {
+        Snapshot { active_override: self.active(), confirm_until: self.confirm_until, ..published.clone() }
     }
 
     /// Unconfirmed override.
