@@ -292,7 +292,7 @@ impl ManagedInterfaces {
             Attached {
                 id,
                 name: info.iface.clone(),
-                is_replaced: is_listed(info) && !attach::is_alive_among(info, &links).unwrap_or(true),
+                is_replaced: is_listed(info) && !attach::is_alive(info, &links).unwrap_or(true),
                 inline_peer: info.inline_peer.clone(),
                 is_served,
                 is_foreign: probe && !is_served && attach::is_claimed(&info.iface).unwrap_or(true),
