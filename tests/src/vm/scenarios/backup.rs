@@ -111,7 +111,7 @@ impl Bench<'_> {
         let measured = self.row("NVMe/TCP", self.direction.job(), &disks)?;
         self.losses("NVMe/TCP", &disks)?;
         self.others("NVMe/TCP", &disks)?;
-        disconnect(disks)?;
+        nvme::disconnect(disks)?;
         Ok(measured)
     }
 
@@ -120,7 +120,7 @@ impl Bench<'_> {
         let disks = self.connect()?;
         let measured = self.row("RDMA, nothing attached", self.direction.job(), &disks)?;
         self.losses("RDMA, nothing attached", &disks)?;
-        disconnect(disks)?;
+        nvme::disconnect(disks)?;
         Ok(measured)
     }
 
@@ -132,7 +132,7 @@ impl Bench<'_> {
         let daemon = Background::start(&run)?;
         let disks = self.connect()?;
         let classes = self.row("classes", job, &disks)?;
-        disconnect(disks)?;
+        nvme::disconnect(disks)?;
 
         for host in FAR.into_iter().chain([NEAR]) {
             self.lab.on_host(host, &format!("attach {{}} {HOSTS}"))?;
@@ -148,7 +148,7 @@ impl Bench<'_> {
         self.set(&format!("queue.3.weight=70 queue.0.weight=30 {DEEP}"))?;
         let deep = self.row("DCQCN with room", job, &disks)?;
         self.others("DCQCN with room", &disks)?;
-        disconnect(disks)?;
+        nvme::disconnect(disks)?;
         drop(daemon);
         self.check(&Rows { tcp, off, classes, paused, on, halves, deep });
         Ok(())
@@ -268,10 +268,6 @@ impl Bench<'_> {
         let queue = rows.into_iter().find(|row| row.get("queue").and_then(Value::as_u64) == Some(3));
         queue.and_then(|row| row.get("drops")?.as_u64()).unwrap_or(0)
     }
-}
-
-fn disconnect(disks: Vec<Disk>) -> Result<()> {
-    disks.into_iter().try_for_each(Disk::disconnect)
 }
 
 struct Rows<'a> {

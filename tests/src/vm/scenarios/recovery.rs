@@ -98,7 +98,7 @@ impl Bench<'_> {
             self.report.at_least(&format!("{pattern}: probes under loss"), probes as f64, 1.0);
         }
         self.lab.lose(&HOSTS, 0)?;
-        disks.into_iter().try_for_each(Disk::disconnect)
+        nvme::disconnect(disks)
     }
 
     fn row(
