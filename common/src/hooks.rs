@@ -113,7 +113,7 @@ pub fn ingress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
         return if is_from_sibling { TcVerdict::TrySiblings } else { TcVerdict::Pass };
     };
     if s.mark() == p.port.cnp_mark && roce.opcode == Opcode::RC_ACKNOWLEDGE {
-        // A probe of this host, which is no response.
+        // A probe of this host, which is not a response.
         s.set_mark(0);
         return TcVerdict::Pass;
     }

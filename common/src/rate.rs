@@ -350,8 +350,8 @@ impl RateMachine {
         let low = (rate & 0xffff_ffff).wrapping_mul(alpha_q31 as u64) >> 31;
         let reduction = (high + low) >> p.cut_shift.wrapping_sub(31);
         // rate · 100 < 2^47.
-        let kept = rate.wrapping_mul(p.min_dec_percent as u64) / 100;
-        rate.wrapping_sub(reduction).max(kept).max(p.min_rate_bps)
+        let floor = rate.wrapping_mul(p.min_dec_percent as u64) / 100;
+        rate.wrapping_sub(reduction).max(floor).max(p.min_rate_bps)
     }
 }
 

@@ -302,9 +302,9 @@ mod tests {
     #[test]
     fn batch_just_full_is_flushed() {
         let drain = EXACT.shared_by(2, 8_000);
-        let kept = drain.enqueue(7, Share::NONE, 1_000_000, 2_000);
-        assert_eq!((kept.empty_at, kept.share.batch_ticks), (7, 2_000 * TICKS_PER_BYTE));
-        let result = drain.enqueue(7, kept.share, 1_000_000, 1);
+        let stored = drain.enqueue(7, Share::NONE, 1_000_000, 2_000);
+        assert_eq!((stored.empty_at, stored.share.batch_ticks), (7, 2_000 * TICKS_PER_BYTE));
+        let result = drain.enqueue(7, stored.share, 1_000_000, 1);
         assert_eq!(result.empty_at, (1_000_000 << TICK_SHIFT) + 2_001 * TICKS_PER_BYTE);
     }
 

@@ -69,6 +69,21 @@ macro_rules! view {
 }
 use view;
 
+/// `bytes` of a header's `Repr`, for callers that append headers.
+macro_rules! bytes {
+    ($repr:ty, $view:ident) => {
+        impl $repr {
+            /// The header.
+            pub const fn bytes(&self) -> [u8; $view::LEN] {
+                let mut out = [0; $view::LEN];
+                self.emit(&mut out);
+                out
+            }
+        }
+    };
+}
+use bytes;
+
 /// Reads the big-endian 16 bits at `AT`; that they lie inside is checked at compile time.
 #[inline(always)]
 const fn be16<const AT: usize, const N: usize>(bytes: &[u8; N]) -> u16 {

@@ -26,31 +26,23 @@ struct Packet<'a> {
 fn dissect(frame: &[u8]) -> Packet<'_> {
     let (eth, l3) = Ethernet::parse(frame).expect("an Ethernet header");
     assert_eq!(eth.ethertype(), EtherType::IPV4);
-    let mut bytes = [0; Ethernet::LEN];
-    EthernetRepr::parse(eth).emit(&mut bytes);
-    assert_eq!(bytes, *eth.as_bytes());
+    assert_eq!(EthernetRepr::parse(eth).bytes(), *eth.as_bytes());
 
     let (ip, l4) = Ipv4::parse(l3).expect("an IPv4 header");
     assert_eq!(usize::from(ip.total_len()), l3.len());
     assert_eq!(ip.protocol(), udp::IP_PROTOCOL);
     assert!(ip.dont_fragment() && !ip.is_fragment());
     let ip_repr = Ipv4Repr::parse(ip).expect("no options, right checksum");
-    let mut bytes = [0; Ipv4::LEN];
-    ip_repr.emit(&mut bytes);
-    assert_eq!(bytes, *ip.as_bytes());
+    assert_eq!(ip_repr.bytes(), *ip.as_bytes());
 
     let (udp, transport) = Udp::parse(l4).expect("a UDP header");
     assert_eq!((udp.dst_port(), udp.checksum()), (udp::ROCE_V2_PORT, 0));
     assert_eq!(usize::from(udp.length()), l4.len());
-    let mut bytes = [0; Udp::LEN];
-    UdpRepr::parse(udp).emit(&mut bytes);
-    assert_eq!(bytes, *udp.as_bytes());
+    assert_eq!(UdpRepr::parse(udp).bytes(), *udp.as_bytes());
 
     let (bth, rest) = Bth::parse(transport).expect("a BTH");
-    let mut bytes = [0; Bth::LEN];
     let bth_repr = BthRepr::parse(bth);
-    bth_repr.emit(&mut bytes);
-    assert_eq!(bytes, *bth.as_bytes());
+    assert_eq!(bth_repr.bytes(), *bth.as_bytes());
     assert!(bth.opcode().is_known());
 
     let end = rest.len().checked_sub(usize::from(bth.pad_count()) + icrc::LEN).expect("padding and ICRC");

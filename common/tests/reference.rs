@@ -13,8 +13,8 @@ fn page(name: &str, text: &str) {
     if env::var_os("DCQCN_WRITE_GOLDEN").is_some() {
         fs::write(&path, text).unwrap_or_else(failed);
     }
-    let kept = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    assert!(kept == text, "{} differs from the code: run `cargo xtask docs`", path.display());
+    let stored = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    assert!(stored == text, "{} differs from the code: run `cargo xtask docs`", path.display());
 }
 
 /// First parameter of each section, and its title.

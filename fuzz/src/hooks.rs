@@ -23,30 +23,30 @@ type Last = HashMap<(FlowId, bool), u64>;
 pub(crate) fn run(bytes: &[u8]) {
     let sizes = Sizes { rp_flows: 16, np_flows: 16 };
     let port = Port::new(LO, sizes.rp_sets(), sizes.np_sets());
-    let mut in_force = config(bytes.first().copied().unwrap_or(0));
+    let mut active = config(bytes.first().copied().unwrap_or(0));
     let params = |config: &Config| Params::new(config, port).expect("parameters in range");
-    let mut engine = Reference::new(sizes, &params(&in_force), 1);
+    let mut engine = Reference::new(sizes, &params(&active), 1);
     let mut cursor = Cursor::new(bytes, 1_000_000_000);
     let mut last = Last::new();
     while let Some(step) = cursor.next() {
         match step {
             Step::Params(config) => {
-                in_force = *config;
-                engine.set_params(&params(&in_force)).expect("the reference engine never fails");
+                active = *config;
+                engine.set_params(&params(&active)).expect("the reference engine never fails");
                 last.clear();
             }
             Step::Packet { hook, frame, meta } => {
                 let lost = lost_flows(&engine);
                 let outcome = engine.process(hook, cursor.now_ns, &frame, &meta);
                 let outcome = outcome.expect("the reference engine never fails");
-                nothing_is_dropped_unasked(hook, &frame, &meta, &outcome, &in_force);
+                nothing_is_dropped_unasked(hook, &frame, &meta, &outcome, &active);
                 bytes_are_unchanged(hook, &frame, &meta, &outcome);
                 for cnp in &outcome.emitted {
                     a_cnp_is_right(cnp);
                 }
                 if lost_flows(&engine) != lost {
                     last.clear();
-                } else if hook == Hook::Egress && in_force.scalars.pacer == PACER_FQ {
+                } else if hook == Hook::Egress && active.scalars.pacer == PACER_FQ {
                     order_is_preserved(&mut last, cursor.now_ns, &outcome);
                 }
             }

@@ -6,7 +6,7 @@ use dcqcn_common::params::{Config, Params, Port};
 use dcqcn_common::pfc::Storms;
 use dcqcn_common::stats::Stat;
 use dcqcn_loader::dataplane::Sizes;
-use dcqcn_replay::{Engine as _, Hook, Kernel, Meta, Outcome, Reference, State};
+use dcqcn_replay::{Engine, Error, Hook, Kernel, Meta, Outcome, Reference, State};
 
 /// The loopback interface, which has this index in every network namespace: XDP in the kernel engine requires an
 /// existing interface.
@@ -47,32 +47,33 @@ impl Both {
     /// Activates other parameters, including the port's.
     pub fn set_params(&mut self, params: &Params) {
         self.params = *params;
-        self.reference.set_params(params).unwrap_or_else(|error| panic!("{error}"));
-        self.kernel.set_params(params).unwrap_or_else(|error| panic!("{error}"));
+        self.each(|engine| engine.set_params(params));
     }
 
     /// Adds a pair.
     pub fn set_pair(&mut self, id: &QpId, pair: &Pair) {
-        self.reference.set_pair(id, pair).unwrap_or_else(|error| panic!("{error}"));
-        self.kernel.set_pair(id, pair).unwrap_or_else(|error| panic!("{error}"));
+        self.each(|engine| engine.set_pair(id, pair));
     }
 
     /// Sets the real backlog of a queue.
     pub fn set_backlog(&mut self, index: u32, backlog: &Backlog) {
-        self.reference.set_backlog(index, backlog).unwrap_or_else(|error| panic!("{error}"));
-        self.kernel.set_backlog(index, backlog).unwrap_or_else(|error| panic!("{error}"));
+        self.each(|engine| engine.set_backlog(index, backlog));
     }
 
     /// Reports the priorities in a pause storm.
     pub fn set_storms(&mut self, storms: Storms, now_ns: u64) {
-        self.reference.set_storms(storms, now_ns).unwrap_or_else(|error| panic!("{error}"));
-        self.kernel.set_storms(storms, now_ns).unwrap_or_else(|error| panic!("{error}"));
+        self.each(|engine| engine.set_storms(storms, now_ns));
     }
 
     /// Reports until when the host counts as congested.
     pub fn set_host_congested_until(&mut self, until_ns: u64) {
-        self.reference.set_host_congested_until(until_ns).unwrap_or_else(|error| panic!("{error}"));
-        self.kernel.set_host_congested_until(until_ns).unwrap_or_else(|error| panic!("{error}"));
+        self.each(|engine| engine.set_host_congested_until(until_ns));
+    }
+
+    fn each(&mut self, set: impl Fn(&mut dyn Engine) -> Result<(), Error>) {
+        for engine in [&mut self.reference as &mut dyn Engine, &mut self.kernel] {
+            set(engine).unwrap_or_else(|error| panic!("{error}"));
+        }
     }
 
     /// Processes a packet with both; panics unless they agree to the last byte.

@@ -25,7 +25,7 @@ pub const PAUSE: Duration = Duration::from_millis(1_024);
 #[derive(Clone, Copy, Debug)]
 pub struct PauseObservations {
     /// Time from the pause until the paused packet arrived.
-    pub held: Duration,
+    pub waited: Duration,
     /// Time until a packet of another queue arrived.
     pub other: Duration,
     /// Time from sending to arrival of a packet, after XON.
@@ -60,7 +60,7 @@ pub fn run(test: &str) -> Result<PauseObservations> {
     anyhow::ensure!(b.expect()? == other, "the packet of the other queue does not arrive first");
     let other = begun.elapsed();
     anyhow::ensure!(b.expect()? == three, "the paused packet does not arrive next");
-    let held = begun.elapsed();
+    let waited = begun.elapsed();
     b.send(&pause(QUANTA))?;
     b.send(&pause(0))?;
     a.expect()?;
@@ -72,7 +72,7 @@ pub fn run(test: &str) -> Result<PauseObservations> {
     let counters = pair.a.counters("a0", Hook::Ingress)?;
     let [_, _, _, of_three, ..] = Pause::all(&pair.a.attachment("a0")?.maps.times()?);
     Ok(PauseObservations {
-        held,
+        waited,
         other,
         after_xon,
         counted: pair.a.count("a0", Hook::Egress, Stat::RpPfcHeld)?,
@@ -85,7 +85,7 @@ impl PauseObservations {
     /// Violations, as text; empty if none.
     pub fn wrong(&self) -> Vec<&'static str> {
         let is_right = [
-            (self.held >= PAUSE, "a paused packet does not wait for the end of the pause"),
+            (self.waited >= PAUSE, "a paused packet does not wait for the end of the pause"),
             (self.other < PAUSE, "another queue is paused"),
             (self.after_xon < PAUSE, "XON does not end the pause"),
             (self.counted == 1, "not exactly one packet is counted as paused"),
@@ -128,7 +128,7 @@ pub fn storm<C>(test: &str, control: impl FnOnce(&Host) -> Result<C>) -> Result<
     let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
     let maps = pair.a.attachment("a0")?.maps;
     let in_storm = || Ok::<_, anyhow::Error>(maps.times()?[Time::Storms as usize] != 0);
-    let held = || pair.a.count("a0", Hook::Egress, Stat::RpPfcHeld);
+    let counted = || pair.a.count("a0", Hook::Egress, Stat::RpPfcHeld);
     let mut qpn = 0x100;
     let mut send = || {
         qpn += 1;
@@ -153,12 +153,12 @@ pub fn storm<C>(test: &str, control: impl FnOnce(&Host) -> Result<C>) -> Result<
                 thread::sleep(STORM_PERIOD);
             }
             let detection = begun.elapsed();
-            let before = held()?;
+            let before = counted()?;
             for _ in 0..5 {
                 send()?;
                 thread::sleep(STORM_PERIOD);
             }
-            Ok((detection, held()? - before))
+            Ok((detection, counted()? - before))
         })();
         stop.store(true, Ordering::Relaxed);
         let ended = pauses.join().map_err(|_| anyhow::anyhow!("the sender of pauses panicked"))?;
@@ -169,12 +169,12 @@ pub fn storm<C>(test: &str, control: impl FnOnce(&Host) -> Result<C>) -> Result<
         thread::sleep(STORM_PERIOD);
     }
     let restoration = ended.elapsed();
-    let before = held()?;
+    let before = counted()?;
     b.send(&pause)?;
     // XDP has processed the frame when the host's own socket receives it.
     thread::sleep(STORM_PERIOD);
     send()?;
-    Ok(Watched { detection, held_in_storm, restoration, held_afterwards: held()? - before })
+    Ok(Watched { detection, held_in_storm, restoration, held_afterwards: counted()? - before })
 }
 
 impl Watched {

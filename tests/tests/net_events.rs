@@ -119,8 +119,8 @@ fn events_reach_every_reader() -> Result<()> {
     daemon.signal(Signal::SIGTERM)?;
     assert_eq!(daemon.wait()?.code(), Some(0));
     // A late reader takes no events from other readers.
-    let kept = past(&pair.a, "a0 --kind rate-cut", audit.path())?;
-    assert_eq!(kinds(&kept), ["rate-cut", "rate-cut"]);
+    let stored = past(&pair.a, "a0 --kind rate-cut", audit.path())?;
+    assert_eq!(kinds(&stored), ["rate-cut", "rate-cut"]);
     Ok(())
 }
 

@@ -59,8 +59,8 @@ mod tests {
     fn fragments(text: &str) -> BTreeSet<String> {
         let heading = |line: &str| {
             let title = line.trim_start_matches('#').trim();
-            let kept = title.to_lowercase().replace(' ', "-");
-            kept.chars().filter(|c| c.is_alphanumeric() || matches!(c, '-' | '_')).collect()
+            let anchor = title.to_lowercase().replace(' ', "-");
+            anchor.chars().filter(|c| c.is_alphanumeric() || matches!(c, '-' | '_')).collect()
         };
         text.lines().filter(|line| line.starts_with('#')).map(heading).collect()
     }

@@ -121,7 +121,7 @@ fn one(
     limit: &str,
     more: &[String],
 ) -> Result<TargetStats> {
-    let kept = corpus(workspace).join(name);
+    let committed = corpus(workspace).join(name);
     let grown = workspace.host_target().join("fuzz/corpus").join(name);
     let found = workspace.host_target().join("fuzz/found");
     for folder in [&grown, &found] {
@@ -131,7 +131,7 @@ fn one(
     command.arg(limit).args(["-print_final_stats=1", "-max_len=4096"]);
     command.arg(format!("-artifact_prefix={}/{name}-", found.display()));
     if more.iter().all(|argument| argument.starts_with('-')) {
-        command.args([&grown, &kept].iter().filter(|folder| folder.is_dir()));
+        command.args([&grown, &committed].iter().filter(|folder| folder.is_dir()));
     }
     command.args(more).stderr(Stdio::piped());
     let mut child = command.spawn().with_context(|| run::not_started(&command))?;

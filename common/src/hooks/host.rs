@@ -23,7 +23,9 @@ pub trait Env<'p> {
     /// Read once per packet, so that a packet never sees two versions.
     fn params(&self) -> Option<&'p Params>;
     /// Whether packets other than RoCE are sorted into the port's queues. TC egress only.
-    fn classifies_all(&self) -> bool;
+    fn classifies_all(&self) -> bool {
+        self.params().is_some_and(Params::classifies_all)
+    }
     /// Whether the programs are those of a host, which pace flows and follow requesters, whatever the parameters. TC egress only.
     fn paces(&self) -> bool {
         true
@@ -37,9 +39,13 @@ pub trait Env<'p> {
     /// A uniform random number.
     fn random_u32(&mut self) -> u32;
     /// Returns `value` unchanged, as a number of which the verifier knows nothing.
-    fn opaque(&mut self, value: u32) -> u32;
+    fn opaque(&mut self, value: u32) -> u32 {
+        value
+    }
     /// Increments a counter.
-    fn count(&mut self, stat: Stat);
+    fn count(&mut self, stat: Stat) {
+        self.count_many(stat, 1);
+    }
     /// Adds `n` to a counter.
     fn count_many(&mut self, stat: Stat, n: u64);
     /// Counters of traffic class `tc`, below [`CLASSES`](crate::layout::CLASSES).

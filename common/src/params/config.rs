@@ -312,6 +312,13 @@ impl Config {
     /// The first violation, with key, value and allowed range.
     pub fn validate(&self) -> Result<(), Invalid> {
         check(Scalars::SPECS, &self.scalars, None)?;
+        self.check_tables()?;
+        self.check_queues()?;
+        check_rates(&self.scalars)?;
+        check_rate_machine(&self.scalars)
+    }
+
+    fn check_tables(&self) -> Result<(), Invalid> {
         for (tc, wred) in self.wred.iter().enumerate() {
             check(WredConfig::SPECS, wred, Some(tc))?;
             if wred.kmin_bytes > wred.kmax_bytes {
@@ -345,6 +352,11 @@ impl Config {
                 return Err(Invalid::Table { table, index, value, max: len - 1 });
             }
         }
+        Ok(())
+    }
+
+    /// Conditions between the queues and other parameters.
+    fn check_queues(&self) -> Result<(), Invalid> {
         let s = &self.scalars;
         if s.trim_dscp_value < TRIM_OFF {
             let tc = usize::from(self.dscp_to_tc[s.trim_dscp_value as usize % DSCPS]);
@@ -359,53 +371,62 @@ impl Config {
         if paces && s.cp_enable != 0 && s.queue_source == QUEUE_SOURCE_BACKLOG {
             return Err(Invalid::OwnBacklog);
         }
-        for (key, value) in [("link_rate", s.link_rate_bps), ("rpg_max_rate", s.rpg_max_rate_bps)] {
-            if value != 0 && value < MIN_RATE_BPS {
-                return Err(Invalid::range(Scalars::SPECS, key, value, None));
-            }
-        }
-        if s.link_rate_bps != 0 && s.rpg_max_rate_bps > s.link_rate_bps {
-            return Err(Invalid::AboveLink {
-                key: "rpg_max_rate",
-                rate_bps: s.rpg_max_rate_bps,
-                link_rate_bps: s.link_rate_bps,
-            });
-        }
-        if s.rpg_max_rate_bps != 0 && s.rpg_min_rate_bps > s.rpg_max_rate_bps {
-            return Err(Invalid::MinAboveMax {
-                min_rate_bps: s.rpg_min_rate_bps,
-                max_rate_bps: s.rpg_max_rate_bps,
-            });
-        }
-        if s.link_rate_bps != 0 && s.rpg_min_rate_bps > s.link_rate_bps {
-            return Err(Invalid::AboveLink {
-                key: "rpg_min_rate",
-                rate_bps: s.rpg_min_rate_bps,
-                link_rate_bps: s.link_rate_bps,
-            });
-        }
-        if s.alpha_bits != COARSE_ALPHA_BITS && s.alpha_bits != FINE_ALPHA_BITS {
-            return Err(Invalid::AlphaBits { bits: s.alpha_bits });
-        }
-        let first_rate_bps = s.rate_to_set_on_first_cnp_bps;
-        if first_rate_bps != 0 && first_rate_bps < MIN_RATE_BPS {
-            return Err(Invalid::range(Scalars::SPECS, "rate_to_set_on_first_cnp", first_rate_bps, None));
-        }
-        if first_rate_bps != 0 && first_rate_bps < s.rpg_min_rate_bps {
-            return Err(Invalid::FirstBelowMin { first_rate_bps, min_rate_bps: s.rpg_min_rate_bps });
-        }
-        if s.rp_variant == RP_VARIANT_FIRMWARE && s.rate_reduce_monitor_period_ns < US {
-            return Err(Invalid::NoCutPeriod { period_ns: s.rate_reduce_monitor_period_ns });
-        }
-        // A byte counter below the largest packet would fire many times per packet.
-        if s.rpg_byte_reset_bytes != 0 && s.rpg_byte_reset_bytes < MIN_BYTE_RESET {
-            return Err(Invalid::ByteResetTooSmall { bytes: s.rpg_byte_reset_bytes, min: MIN_BYTE_RESET });
-        }
-        if s.rpg_time_reset_ns != 0 && s.rpg_time_reset_ns < US {
-            return Err(Invalid::range(Scalars::SPECS, "rpg_time_reset", s.rpg_time_reset_ns, None));
-        }
         Ok(())
     }
+}
+
+/// Conditions between the rates of the link and of the rate machine.
+fn check_rates(s: &Scalars) -> Result<(), Invalid> {
+    for (key, value) in [("link_rate", s.link_rate_bps), ("rpg_max_rate", s.rpg_max_rate_bps)] {
+        if value != 0 && value < MIN_RATE_BPS {
+            return Err(Invalid::range(Scalars::SPECS, key, value, None));
+        }
+    }
+    if s.link_rate_bps != 0 && s.rpg_max_rate_bps > s.link_rate_bps {
+        return Err(Invalid::AboveLink {
+            key: "rpg_max_rate",
+            rate_bps: s.rpg_max_rate_bps,
+            link_rate_bps: s.link_rate_bps,
+        });
+    }
+    if s.rpg_max_rate_bps != 0 && s.rpg_min_rate_bps > s.rpg_max_rate_bps {
+        return Err(Invalid::MinAboveMax {
+            min_rate_bps: s.rpg_min_rate_bps,
+            max_rate_bps: s.rpg_max_rate_bps,
+        });
+    }
+    if s.link_rate_bps != 0 && s.rpg_min_rate_bps > s.link_rate_bps {
+        return Err(Invalid::AboveLink {
+            key: "rpg_min_rate",
+            rate_bps: s.rpg_min_rate_bps,
+            link_rate_bps: s.link_rate_bps,
+        });
+    }
+    Ok(())
+}
+
+fn check_rate_machine(s: &Scalars) -> Result<(), Invalid> {
+    if s.alpha_bits != COARSE_ALPHA_BITS && s.alpha_bits != FINE_ALPHA_BITS {
+        return Err(Invalid::AlphaBits { bits: s.alpha_bits });
+    }
+    let first_rate_bps = s.rate_to_set_on_first_cnp_bps;
+    if first_rate_bps != 0 && first_rate_bps < MIN_RATE_BPS {
+        return Err(Invalid::range(Scalars::SPECS, "rate_to_set_on_first_cnp", first_rate_bps, None));
+    }
+    if first_rate_bps != 0 && first_rate_bps < s.rpg_min_rate_bps {
+        return Err(Invalid::FirstBelowMin { first_rate_bps, min_rate_bps: s.rpg_min_rate_bps });
+    }
+    if s.rp_variant == RP_VARIANT_FIRMWARE && s.rate_reduce_monitor_period_ns < US {
+        return Err(Invalid::NoCutPeriod { period_ns: s.rate_reduce_monitor_period_ns });
+    }
+    // A byte counter below the largest packet would fire many times per packet.
+    if s.rpg_byte_reset_bytes != 0 && s.rpg_byte_reset_bytes < MIN_BYTE_RESET {
+        return Err(Invalid::ByteResetTooSmall { bytes: s.rpg_byte_reset_bytes, min: MIN_BYTE_RESET });
+    }
+    if s.rpg_time_reset_ns != 0 && s.rpg_time_reset_ns < US {
+        return Err(Invalid::range(Scalars::SPECS, "rpg_time_reset", s.rpg_time_reset_ns, None));
+    }
+    Ok(())
 }
 
 /// Assumed length of a trimmed packet on the wire, above that of the longest headers.

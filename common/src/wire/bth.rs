@@ -3,7 +3,7 @@
 mod class;
 mod opcode;
 
-use super::{be16, be24, load, put16, put24, view};
+use super::{be16, be24, bytes, load, put16, put24, view};
 pub use class::{Class, Stream};
 pub use opcode::{Opcode, Transport};
 
@@ -177,6 +177,8 @@ impl BthRepr {
         put24::<9, _>(out, psn);
     }
 }
+
+bytes!(BthRepr, Bth);
 
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,6 @@
 //! Ethernet II and 802.1Q / 802.1ad tags.
 
-use super::{be16, load, put16, sub, sub_mut, view};
+use super::{be16, bytes, load, put16, sub, sub_mut, view};
 
 /// An Ethernet address in wire order.
 pub type MacAddr = [u8; 6];
@@ -102,6 +102,8 @@ impl EthernetRepr {
     }
 }
 
+bytes!(EthernetRepr, Ethernet);
+
 view! {
     /// VLAN tag after its TPID: tag control information and next type (802.1Q, clause 9.6).
     VlanTag, 4
@@ -161,6 +163,8 @@ impl VlanTagRepr {
         put16::<2, _>(out, ethertype.0);
     }
 }
+
+bytes!(VlanTagRepr, VlanTag);
 
 #[cfg(test)]
 mod tests {

@@ -2,7 +2,7 @@
 //!
 //! [`Opcode`](super::bth::Opcode) determines which of them follow.
 
-use super::{be24, be32, be64, put24, put32, put64, view};
+use super::{be24, be32, be64, bytes, put24, put32, put64, view};
 
 /// Length of an RDETH, bytes.
 pub(crate) const RDETH_LEN: usize = 4;
@@ -67,6 +67,8 @@ impl DethRepr {
     }
 }
 
+bytes!(DethRepr, Deth);
+
 view! {
     /// RDMA extended transport header.
     Reth, 16
@@ -119,6 +121,8 @@ impl RethRepr {
         put32::<12, _>(out, dma_len);
     }
 }
+
+bytes!(RethRepr, Reth);
 
 /// Syndrome of an acknowledgement (IBTA vol. 1, 9.7.5, "AETH Syndrome Field").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -223,6 +227,8 @@ impl AethRepr {
         put24::<1, _>(out, msn);
     }
 }
+
+bytes!(AethRepr, Aeth);
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,6 @@
 //! The IPv4 base header (RFC 791) and its checksum.
 
-use super::{be16, load, put16, sub, sub_mut, view};
+use super::{be16, bytes, load, put16, sub, sub_mut, view};
 
 /// An IPv4 address in wire order.
 pub type Ipv4Addr = [u8; 4];
@@ -217,6 +217,8 @@ impl Ipv4Repr {
         put16::<CHECKSUM_AT, _>(out, header_checksum(out));
     }
 }
+
+bytes!(Ipv4Repr, Ipv4);
 
 /// Checksum of a 20-byte header; the checksum field itself is taken as zero.
 #[inline(always)]

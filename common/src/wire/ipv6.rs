@@ -1,6 +1,6 @@
 //! The IPv6 base header (RFC 8200).
 
-use super::{be32, load, put16, put32, sub, sub_mut, view};
+use super::{be32, bytes, load, put16, put32, sub, sub_mut, view};
 
 /// An IPv6 address in wire order.
 pub type Ipv6Addr = [u8; 16];
@@ -141,6 +141,8 @@ impl Ipv6Repr {
         *sub_mut::<24, 16, _>(out) = dst;
     }
 }
+
+bytes!(Ipv6Repr, Ipv6);
 
 /// The header's first two octets with this traffic class; version and flow label stay. No checksum covers it.
 #[inline(always)]

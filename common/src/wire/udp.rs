@@ -1,6 +1,6 @@
 //! UDP (RFC 768) as RoCEv2 uses it.
 
-use super::{be16, load, put16, view};
+use super::{be16, bytes, load, put16, view};
 
 /// IP protocol number of UDP.
 pub const IP_PROTOCOL: u8 = 17;
@@ -80,3 +80,5 @@ impl UdpRepr {
         put16::<6, _>(out, checksum);
     }
 }
+
+bytes!(UdpRepr, Udp);

@@ -223,8 +223,7 @@ fn nonlinear_packet_classified_alike() {
 
 #[test]
 fn only_datagrams_name_their_sender() {
-    let mut deth = [0; Deth::LEN];
-    DethRepr { q_key: 0x1111_1111, src_qpn: 0x00ab_cdef }.emit(&mut deth);
+    let deth = DethRepr { q_key: 0x1111_1111, src_qpn: 0x00ab_cdef }.bytes();
     for (opcode, sender) in [
         (Opcode::UD_SEND_ONLY, Some(0x00ab_cdef)),
         (Opcode::UD_SEND_ONLY_WITH_IMMEDIATE, Some(0x00ab_cdef)),

@@ -16,32 +16,26 @@ pub(crate) const DST_V6: [u8; 16] = *b"\xfd\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x02";
 
 /// UDP to ICRC, with `body` between BTH and ICRC.
 pub(crate) fn segment(opcode: Opcode, qpn: u32, body: &[u8]) -> Vec<u8> {
-    let (mut udp, mut bth) = ([0; Udp::LEN], [0; Bth::LEN]);
     let length = (Udp::LEN + Bth::LEN + body.len() + icrc::LEN) as u16;
-    UdpRepr { src_port: 0xc000, dst_port: udp::ROCE_V2_PORT, length, checksum: 0 }.emit(&mut udp);
-    BthRepr::new(opcode, qpn, 7).emit(&mut bth);
+    let udp = UdpRepr { src_port: 0xc000, dst_port: udp::ROCE_V2_PORT, length, checksum: 0 }.bytes();
+    let bth = BthRepr::new(opcode, qpn, 7).bytes();
     [&udp[..], &bth, body, &[0; icrc::LEN]].concat()
 }
 
 pub(crate) fn ethernet(ethertype: EtherType, payload: &[u8]) -> Vec<u8> {
-    let mut header = [0; Ethernet::LEN];
-    EthernetRepr { dst: [2; 6], src: [4; 6], ethertype }.emit(&mut header);
+    let header = EthernetRepr { dst: [2; 6], src: [4; 6], ethertype }.bytes();
     [&header[..], payload].concat()
 }
 
 pub(crate) fn over_v4(segment: &[u8]) -> Vec<u8> {
-    let mut header = [0; Ipv4::LEN];
     let repr = Ipv4Repr { id: 1, ..Ipv4Repr::of_udp(TOS, SRC_V4, DST_V4, segment.len() as u16) };
-    repr.emit(&mut header);
-    ethernet(EtherType::IPV4, &[&header[..], segment].concat())
+    ethernet(EtherType::IPV4, &[&repr.bytes()[..], segment].concat())
 }
 
 pub(crate) fn over_v6(segment: &[u8]) -> Vec<u8> {
-    let mut header = [0; Ipv6::LEN];
     let repr =
         Ipv6Repr { flow_label: 0x0001_2345, ..Ipv6Repr::of_udp(TOS, SRC_V6, DST_V6, segment.len() as u16) };
-    repr.emit(&mut header);
-    ethernet(EtherType::IPV6, &[&header[..], segment].concat())
+    ethernet(EtherType::IPV6, &[&repr.bytes()[..], segment].concat())
 }
 
 /// A data packet over IPv4 and one over IPv6.

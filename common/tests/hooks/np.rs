@@ -375,18 +375,18 @@ fn cnp_not_sent_leaves_the_interval_unused() {
 
 #[test]
 fn interval_per_qp_peer_or_port() {
-    let kept = |cnp_limit, roce: &Roce, id: FlowId| {
+    let assert_stored = |cnp_limit, roce: &Roce, id: FlowId| {
         let p = params(|config| config.scalars.cnp_limit = cnp_limit);
         let mut host = MockHost::new();
         clone_mark(&mut host, &p, roce);
         assert!(host.np_flow(&id).is_some(), "{cnp_limit}");
     };
-    kept(0, &MARKED, MARKED.id());
+    assert_stored(0, &MARKED, MARKED.id());
     // A datagram QP receives from many senders: there the QP is the sender's.
-    kept(0, &DATAGRAM, FlowId { src: addr(false, 2), receiver: qp(1, SENDER_QPN) });
+    assert_stored(0, &DATAGRAM, FlowId { src: addr(false, 2), receiver: qp(1, SENDER_QPN) });
     for roce in [MARKED, DATAGRAM] {
-        kept(CNP_LIMIT_PEER, &roce, FlowId { src: addr(false, 1), receiver: QpId::NONE });
-        kept(CNP_LIMIT_PORT, &roce, FlowId::NONE);
+        assert_stored(CNP_LIMIT_PEER, &roce, FlowId { src: addr(false, 1), receiver: QpId::NONE });
+        assert_stored(CNP_LIMIT_PORT, &roce, FlowId::NONE);
     }
 }
 

@@ -1,4 +1,4 @@
-//! A packet at a hook, and the host context it.
+//! A packet at a hook, and the mock host as its environment.
 
 use dcqcn_common::classify::{Frame, Roce};
 use dcqcn_common::events::Event;
@@ -107,10 +107,6 @@ impl<'a> Env<'a> for MockEnv<'a> {
         self.params
     }
 
-    fn classifies_all(&self) -> bool {
-        self.params.is_some_and(Params::classifies_all)
-    }
-
     fn is_inline(&self, _p: &Params) -> bool {
         self.mock.is_inline
     }
@@ -126,14 +122,6 @@ impl<'a> Env<'a> for MockEnv<'a> {
 
     fn random_u32(&mut self) -> u32 {
         self.mock.random
-    }
-
-    fn opaque(&mut self, value: u32) -> u32 {
-        value
-    }
-
-    fn count(&mut self, stat: Stat) {
-        self.mock.stats[stat as usize] += 1;
     }
 
     fn count_many(&mut self, stat: Stat, n: u64) {

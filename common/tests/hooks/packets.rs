@@ -112,8 +112,8 @@ impl Roce {
 
 /// A message of connection management, from host 1 to host 2 or back.
 pub(crate) fn cm(message: &CmMessage, is_back: bool) -> Vec<u8> {
-    let (mut deth, mut mad) = ([0; Deth::LEN], [0; Mad::LEN]);
-    DethRepr { q_key: 0x8001_0000, src_qpn: QP_GSI }.emit(&mut deth);
+    let mut mad = [0; Mad::LEN];
+    let deth = DethRepr { q_key: 0x8001_0000, src_qpn: QP_GSI }.bytes();
     message.emit(7, &mut mad);
     let datagram = Roce { opcode: Opcode::UD_SEND_ONLY, dest_qpn: QP_GSI, is_back, ..DATA };
     datagram.frame_of(&[&deth[..], &mad].concat())

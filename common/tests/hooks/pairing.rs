@@ -149,18 +149,18 @@ fn third_party_cannot_remove_pair() {
     let dreq = CmMessage::Dreq(Dreq { comm_ids: FROM_1, remote_qpn: RECEIVER_QPN });
     let own = qp(2, RECEIVER_QPN);
     // Another host's, or from a more trusted source.
-    for kept in [pair(SENDER_QPN, PairSource::Cm, 3), pair(SENDER_QPN, PairSource::Static, 1)] {
+    for stored in [pair(SENDER_QPN, PairSource::Cm, 3), pair(SENDER_QPN, PairSource::Static, 1)] {
         let mut host = MockHost::new();
-        host.pairs.insert(own, kept);
+        host.pairs.insert(own, stored);
         receive(&mut host, &dreq, false);
-        assert_eq!(host.pairs, [(own, kept)].into());
+        assert_eq!(host.pairs, [(own, stored)].into());
     }
     // The reverse pair has been replaced by now, or was not learned from messages.
-    for kept in [pair(0x77, PairSource::Cm, 2), pair(RECEIVER_QPN, PairSource::Static, 2)] {
+    for stored in [pair(0x77, PairSource::Cm, 2), pair(RECEIVER_QPN, PairSource::Static, 2)] {
         let mut host = connected();
-        host.pairs.insert(qp(1, SENDER_QPN), kept);
+        host.pairs.insert(qp(1, SENDER_QPN), stored);
         receive(&mut host, &dreq, false);
-        assert_eq!(host.pairs, [(qp(1, SENDER_QPN), kept)].into());
+        assert_eq!(host.pairs, [(qp(1, SENDER_QPN), stored)].into());
     }
 }
 

@@ -152,10 +152,10 @@ pub fn link(dst: MacAddr, src: MacAddr, tags: &[(EtherType, u16)], v6: bool) -> 
     let types: Vec<_> = tags.iter().map(|(tpid, _)| *tpid).chain([inner]).collect();
     let mut out = Vec::new();
     let eth = EthernetRepr { dst, src, ethertype: types[0] };
-    append::<{ Ethernet::LEN }>(&mut out, |header| eth.emit(header));
+    out.extend(eth.bytes());
     for ((_, tci), &ethertype) in tags.iter().zip(&types[1..]) {
         let (pcp, dei, vid) = ((tci >> 13) as u8, tci & 0x1000 != 0, tci & 0x0fff);
-        append::<{ VlanTag::LEN }>(&mut out, |header| VlanTagRepr { pcp, dei, vid, ethertype }.emit(header));
+        out.extend(VlanTagRepr { pcp, dei, vid, ethertype }.bytes());
     }
     out
 }
@@ -169,14 +169,14 @@ pub fn packet(mut out: Vec<u8>, v6: bool, hosts: (u8, u8), tos: u8, bth: BthRepr
             flow_label: 0x1234,
             ..Ipv6Repr::of_udp(tos, self::v6(hosts.0), self::v6(hosts.1), length)
         };
-        append::<{ Ipv6::LEN }>(&mut out, |header| ip.emit(header));
+        out.extend(ip.bytes());
     } else {
         let ip = Ipv4Repr { id: 0x77, ..Ipv4Repr::of_udp(tos, v4(hosts.0), v4(hosts.1), length) };
-        append::<{ Ipv4::LEN }>(&mut out, |header| ip.emit(header));
+        out.extend(ip.bytes());
     }
     let udp = UdpRepr { src_port: SPORT, dst_port: udp::ROCE_V2_PORT, length, checksum: 0 };
-    append::<{ Udp::LEN }>(&mut out, |header| udp.emit(header));
-    append::<{ Bth::LEN }>(&mut out, |header| bth.emit(header));
+    out.extend(udp.bytes());
+    out.extend(bth.bytes());
     out.extend(body);
     out.extend([0; icrc::LEN]);
     seal(&mut out, l3);
@@ -187,17 +187,15 @@ pub fn packet(mut out: Vec<u8>, v6: bool, hosts: (u8, u8), tos: u8, bth: BthRepr
 pub fn cnp_packet(mut link: Vec<u8>, v6: bool, hosts: (u8, u8), repr: &cnp::CnpRepr) -> Vec<u8> {
     let (src, dst) = hosts;
     if v6 {
-        append::<{ cnp::V6_LEN }>(&mut link, |ip| cnp::emit_v6(ip, self::v6(src), self::v6(dst), repr));
+        let mut ip = [0; cnp::V6_LEN];
+        cnp::emit_v6(&mut ip, self::v6(src), self::v6(dst), repr);
+        link.extend(ip);
     } else {
-        append::<{ cnp::V4_LEN }>(&mut link, |ip| cnp::emit_v4(ip, v4(src), v4(dst), repr));
+        let mut ip = [0; cnp::V4_LEN];
+        cnp::emit_v4(&mut ip, v4(src), v4(dst), repr);
+        link.extend(ip);
     }
     link
-}
-
-fn append<const N: usize>(out: &mut Vec<u8>, emit: impl FnOnce(&mut [u8; N])) {
-    let mut header = [0; N];
-    emit(&mut header);
-    out.extend(header);
 }
 
 /// Computes the ICRC of the packet whose IP header is at `l3`.

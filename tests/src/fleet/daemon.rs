@@ -45,7 +45,7 @@ pub enum Behaviour {
 struct State {
     nature: Behaviour,
     /// Name and text of the active configuration.
-    held: Option<(String, String)>,
+    active: Option<(String, String)>,
     /// Names of all configurations so far, in order.
     names: Vec<Option<String>>,
     packets: f64,
@@ -60,16 +60,16 @@ impl State {
     fn count(&mut self) {
         let now = Instant::now();
         let since = self.counted_at.replace(now).map_or(0.0, |at| now.duration_since(at).as_secs_f64());
-        let is_worse = self.held.as_ref().is_some_and(|(_, text)| text.contains("rpg_gd = 15"));
+        let is_worse = self.active.as_ref().is_some_and(|(_, text)| text.contains("rpg_gd = 15"));
         let packets = since * PACKETS_PER_S as f64 * self.left.unwrap_or(1.0);
         self.packets += packets;
         self.marks += packets * if is_worse { 20 * MARKS } else { MARKS } as f64 / 1e6;
     }
 
-    fn switch_to(&mut self, held: Option<(String, String)>) -> Applied {
+    fn switch_to(&mut self, active: Option<(String, String)>) -> Applied {
         self.count();
-        let changed = self.held != held;
-        let name = held.as_ref().map(|(name, _)| name.clone());
+        let changed = self.active != active;
+        let name = active.as_ref().map(|(name, _)| name.clone());
         if changed {
             self.names.push(name.clone());
             self.left = match self.nature {
@@ -78,7 +78,7 @@ impl State {
                 _ => None,
             };
         }
-        self.held = held;
+        self.active = active;
         Applied { name, changed, took_ms: 0, interfaces: vec!["eth0".into()] }
     }
 }
@@ -114,12 +114,12 @@ impl MockDaemon {
 
     /// Name of the active configuration.
     pub fn name(&self) -> Option<String> {
-        Some(self.lock().held.clone()?.0)
+        Some(self.lock().active.clone()?.0)
     }
 
     /// The active configuration.
     pub fn text(&self) -> Option<String> {
-        Some(self.lock().held.clone()?.1)
+        Some(self.lock().active.clone()?.1)
     }
 
     /// Names of all configurations so far, in order.
@@ -228,7 +228,7 @@ impl MockDaemon {
             (Verb::Config {}, _) => Answer::of(Ok(None::<Override>)),
             (Verb::Version {}, _) => Answer::of(Ok(VersionAnswer { dcqcn: "test".into(), protocol: 1 })),
             _ => {
-                let config = self.lock().held.as_ref().map(|(name, _)| name.clone());
+                let config = self.lock().active.as_ref().map(|(name, _)| name.clone());
                 let interfaces = vec!["eth0".into()];
                 Answer::of(Ok(Status { is_ready: true, interfaces, config, ..Status::default() }))
             }

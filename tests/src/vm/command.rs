@@ -46,13 +46,13 @@ pub fn received_bps(printed: &str) -> Result<f64> {
 }
 
 /// A program that runs in the background of the scenario, killed on drop.
-pub struct Running {
+pub struct Background {
     line: String,
     child: command::Running,
     output: String,
 }
 
-impl Running {
+impl Background {
     /// Starts a program with its output in a file.
     pub fn start(line: &str) -> Result<Self> {
         let output = format!("/tmp/{:08x}.out", unique());

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-use super::command::{Running, sh};
+use super::command::{Background, sh};
 
 /// Job of fio. The libaio engine verifies the data it reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ pub fn fill_command(disk: &str, block_bytes: u32) -> String {
 /// Whether every block of `disks` is intact.
 pub fn is_intact(disks: &[&str], block_bytes: u32) -> Result<bool> {
     for disk in disks {
-        let mut check = Running::start(&format!(
+        let mut check = Background::start(&format!(
             "fio --name=check --filename={disk} --rw=read --bs={block_bytes} --size={SIZE_MB}m --direct=1 --ioengine=psync \
              --verify=crc32c"
         ))?;
@@ -86,12 +86,12 @@ impl Job {
     }
 
     /// Starts it over all `disks`.
-    pub fn start(self, disks: &[&str]) -> Result<Running> {
-        Running::start(&self.command(disks))
+    pub fn start(self, disks: &[&str]) -> Result<Background> {
+        Background::start(&self.command(disks))
     }
 
     /// Waits for its end.
-    pub fn finish(self, running: &mut Running) -> Result<CompletedIo> {
+    pub fn finish(self, running: &mut Background) -> Result<CompletedIo> {
         let time = Duration::from_secs(u64::from(self.settling_s + self.length_s));
         let (success, printed) = running.finish(time + TIMEOUT)?;
         if !success {

@@ -3,6 +3,7 @@
 //! The first guest sends to the second through a port of 20 Mbit/s at which the machine's `dcqcn` marks
 //! (`tests/vm/src/bottleneck.rs`); the other direction is not limited.
 
+use std::net::Ipv4Addr;
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use anyhow::{Context as _, Result};
 use serde_json::Value;
 
 use super::capture::{self, Packet};
-use super::lab::count;
+use super::lab::{count, gid_text};
 use super::peer::{MANAGEMENT_ADDRESSES, Peer};
 use super::perftest::{Flow, Outcome, Tool};
 use crate::command::output_of;
@@ -352,11 +353,8 @@ impl Hosts {
 
     /// The index of a guest's address among the GIDs of its RDMA device.
     fn gid_index(&mut self, guest: u8) -> Result<u32> {
-        let octets: Vec<u8> =
-            self.topology.network.split('.').filter_map(|part| part.parse().ok()).chain([guest]).collect();
-        let hex: Vec<String> =
-            octets.chunks(2).map(|pair| pair.iter().map(|octet| format!("{octet:02x}")).collect()).collect();
-        let gid = format!("0000:0000:0000:0000:0000:ffff:{}", hex.join(":"));
+        let address: Ipv4Addr = format!("{}.{guest}", self.topology.network).parse()?;
+        let gid = gid_text(address.to_ipv6_mapped());
         let script = format!(
             "cd /sys/class/infiniband/rxe0/ports/1/gids
              for index in 0 1 2 3 4 5 6 7; do [ \"$(cat $index)\" != {gid} ] || {{ echo $index; break; }}; done"

@@ -69,6 +69,11 @@ const RPS: &str = "queues/rx-0/rps_cpus";
 /// The port towards a host behind a second bridge.
 const TRUNK: &str = "trunk";
 
+/// A GID as sysfs writes it.
+pub fn gid_text(address: Ipv6Addr) -> String {
+    address.segments().map(|segment| format!("{segment:04x}")).join(":")
+}
+
 impl Lab {
     /// Builds `hosts` of them, host 1 being the first.
     pub fn new(hosts: u8, options: &Options) -> Result<Self> {
@@ -130,13 +135,10 @@ impl Lab {
 
     /// The index of a host's address among the GIDs of its RDMA device.
     pub fn gid_index(&self, host: u8) -> Result<u32> {
-        let octets = match self.address(host) {
-            IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-            IpAddr::V6(v6) => v6.octets(),
-        };
-        let gid: Vec<String> =
-            octets.chunks(2).map(|pair| pair.iter().map(|octet| format!("{octet:02x}")).collect()).collect();
-        let gid = gid.join(":");
+        let gid = gid_text(match self.address(host) {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+            IpAddr::V6(v6) => v6,
+        });
         (0..16)
             .find(|index| {
                 sysfs::read(format!("/sys/class/infiniband/{}/ports/1/gids/{index}", rxe(host)))

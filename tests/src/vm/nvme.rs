@@ -141,6 +141,11 @@ fn connect_one(lab: &Lab, number: u8, ends: NvmeDisk, transport: Transport) -> R
     Ok(disk)
 }
 
+/// Ends all connections.
+pub fn disconnect(disks: Vec<Disk>) -> Result<()> {
+    disks.into_iter().try_for_each(Disk::disconnect)
+}
+
 /// The first namespace of an NVMe controller: its head, with multipath.
 fn block_device(instance: u32) -> Result<PathBuf> {
     let path = PathBuf::from(format!("/dev/nvme{instance}n1"));

@@ -11,7 +11,7 @@ use dcqcn_common::wire::ipv4::Ipv4;
 use dcqcn_common::wire::ipv6::Ipv6;
 use dcqcn_common::wire::udp::Udp;
 
-use super::command::Running;
+use super::command::Background;
 use super::lab::{Lab, Options, rxe};
 use super::sysfs;
 use crate::retry::wait_for;
@@ -134,21 +134,23 @@ impl Flow {
 
 /// Starts both ends of all flows, the clients as simultaneously as possible.
 pub fn start(lab: &Lab, flows: &[Flow]) -> Result<Vec<Traffic>> {
-    let servers: Vec<Running> =
-        flows.iter().map(|flow| Running::start(&flow.line_at(lab, flow.server)?)).collect::<Result<_>>()?;
+    let servers: Vec<Background> = flows
+        .iter()
+        .map(|flow| Background::start(&flow.line_at(lab, flow.server)?))
+        .collect::<Result<_>>()?;
     // The handshake of perftest does not wait for a server.
     for (flow, server) in flows.iter().zip(&servers) {
         wait_for_server(server, flow.port)?;
     }
     let clients =
-        flows.iter().map(|flow| Running::start(&format!("{} 127.0.0.1", flow.line_at(lab, flow.client)?)));
-    let clients: Vec<Running> = clients.collect::<Result<_>>()?;
+        flows.iter().map(|flow| Background::start(&format!("{} 127.0.0.1", flow.line_at(lab, flow.client)?)));
+    let clients: Vec<Background> = clients.collect::<Result<_>>()?;
     let ends = flows.iter().zip(servers).zip(clients);
     Ok(ends.map(|((flow, server), client)| Traffic { server, client, seconds: flow.seconds }).collect())
 }
 
 /// Waits until a server of perftest listens at its port.
-pub fn wait_for_server(server: &Running, port: u16) -> Result<()> {
+pub fn wait_for_server(server: &Background, port: u16) -> Result<()> {
     wait_for(TIMEOUT, || {
         let is_up = is_listening(&sysfs::read("/proc/net/tcp")?, port);
         let printed = server.printed()?;
@@ -172,8 +174,8 @@ fn is_listening(table: &str, port: u16) -> bool {
 
 /// Running traffic.
 pub struct Traffic {
-    server: Running,
-    client: Running,
+    server: Background,
+    client: Background,
     seconds: u32,
 }
 

@@ -116,13 +116,13 @@ fn links_created_and_listed() -> Result<()> {
     assert!(near.up && near.is_virtual());
     assert_eq!(near.peer, Some(pair.hosts.b.netlink()?.link("b0")?.index));
 
-    let bridge = netlink.add_bridge("br0")?;
-    netlink.set_master(near.index, Some(bridge))?;
+    pair.hosts.a.command("ip link add br0 type bridge")?;
+    pair.hosts.a.command("ip link set a0 master br0 address 02:00:00:00:00:09")?;
+    let bridge = netlink.link("br0")?.index;
     netlink.set_mtu(near.index, 4200)?;
-    netlink.set_mac(near.index, [2, 0, 0, 0, 0, 9])?;
     let near = netlink.link_by_index(near.index)?;
     assert_eq!((near.master, near.mtu, near.mac), (Some(bridge), 4200, Some([2, 0, 0, 0, 0, 9])));
-    netlink.set_master(near.index, None)?;
+    pair.hosts.a.command("ip link set a0 nomaster")?;
     netlink.set_up(near.index, false)?;
     let near = netlink.link_by_index(near.index)?;
     assert!(near.master.is_none() && !near.up);

@@ -171,12 +171,12 @@ fn override_survives_restart_within_bounds() -> Result<()> {
     daemon.again(&pair.a)?;
     daemon.wait_for_log(&["persisted override applied", "\"name\":\"1\""])?;
     // The override is reported from the start, not only when all interfaces are attached.
-    let held = wait(|| {
-        let held =
+    let active = wait(|| {
+        let active =
             control_client.request::<Option<Override>>(Verb::Config {}).map_err(|error| error.to_string());
-        Ok(held.and_then(|held| if held.is_some() { Ok(held) } else { Err("nothing".into()) }))
+        Ok(active.and_then(|active| if active.is_some() { Ok(active) } else { Err("nothing".into()) }))
     })?;
-    assert_eq!(held.map(|held| (held.name, held.by)), Some(("1".into(), "ada".into())));
+    assert_eq!(active.map(|active| (active.name, active.by)), Some(("1".into(), "ada".into())));
     both(2_000_000_000)?;
     // SIGHUP reads the host's own file again, on which the override is applied.
     daemon.signal(Signal::SIGHUP)?;

@@ -32,7 +32,7 @@ fn ack(psn: u32) -> Vec<u8> {
     Roce { src: 2, dst: 1, opcode, dest_qpn: OWN_QPN, psn, payload: 0, ..Roce::default() }.with_syndrome(0x1f)
 }
 
-/// PSN and syndrome of the next packet to the host's UDP port that is no ACK of the peer.
+/// PSN and syndrome of the next packet to the host's UDP port that is not an ACK of the peer.
 fn receive(stack: &UdpSocket, patience: Duration) -> Result<Option<(u32, u8)>> {
     let until = Instant::now() + patience;
     let mut bytes = [0; 2_048];

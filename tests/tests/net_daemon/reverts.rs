@@ -1,5 +1,6 @@
 //! Reverts of unconfirmed overrides.
 
+use std::fs::File;
 use std::path::Path;
 use std::time::Duration;
 
@@ -91,6 +92,32 @@ fn failing_interface_blocks_no_other() -> Result<()> {
 }
 
 #[test]
+fn failed_revert_reports_its_retry() -> Result<()> {
+    require!("failed_revert_reports_its_retry");
+    let pair = Pair::new("retry")?;
+    let dir = tempfile::tempdir()?;
+    let file = format!("{HOST}{}", remote(dir.path())).replace("flows = 1024", "flows = 64");
+    let mut daemon = Daemon::serving(&pair.a, &file, "a0")?;
+    let client = client(dir.path());
+    is_ready(&client)?;
+    client.request::<Applied>(over("2gbit", 1))?;
+    let lock = File::options().append(true).open(pair.a.journals()?.join("lock"))?;
+    lock.lock()?;
+    let status = |is_overdue: bool| {
+        wait(|| {
+            let status: Status = client.request(Verb::Status {})?;
+            let is_there = status.overdue.is_some() == is_overdue;
+            Ok(if is_there { Ok(status) } else { Err(format!("{status:?}")) })
+        })
+    };
+    let overdue = status(true)?;
+    assert!(overdue.confirm_within_s.is_some_and(|left_s| left_s > 0), "{overdue:?}");
+    drop(lock);
+    assert_eq!(status(false)?.confirm_within_s, None);
+    daemon.end()
+}
+
+#[test]
 fn override_of_an_empty_file_ends() -> Result<()> {
     require!("override_of_an_empty_file_ends");
     let pair = Pair::new("empty")?;
@@ -100,9 +127,9 @@ fn override_of_an_empty_file_ends() -> Result<()> {
     is_ready(&client)?;
     let is_detached = || {
         wait(|| {
-            let held: Option<Override> = client.request(Verb::Config {})?;
-            let is_detached = held.is_none() && pair.a.attachment("a0").is_err();
-            Ok(if is_detached { Ok(()) } else { Err(format!("{held:?}")) })
+            let active: Option<Override> = client.request(Verb::Config {})?;
+            let is_detached = active.is_none() && pair.a.attachment("a0").is_err();
+            Ok(if is_detached { Ok(()) } else { Err(format!("{active:?}")) })
         })
     };
     client.request::<Applied>(over("2gbit", 1))?;

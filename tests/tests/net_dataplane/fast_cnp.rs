@@ -126,11 +126,9 @@ fn bridge_sends_cnp_from_address_of_its_port() -> Result<()> {
     require!("bridge_sends_cnp_from_address_of_its_port");
     let path = Path::new("fast-br")?;
     // Without multicast snooping it sends no packets of its own.
-    path.switch.command("ip link add br0 type bridge mcast_snooping 0")?;
-    let bridge = path.switch.index("br0")?;
-    path.switch.netlink()?.set_up(bridge, true)?;
+    path.switch.command("ip link add br0 up type bridge mcast_snooping 0")?;
     for port in ["r0", "r1"] {
-        path.switch.netlink()?.set_master(path.switch.index(port)?, Some(bridge))?;
+        path.switch.command(&format!("ip link set {port} master br0"))?;
     }
     path.attach()?;
     let same = |_: &mut Vec<u8>| {};
@@ -173,14 +171,11 @@ fn router_sends_cnp_by_ingress_port() -> Result<()> {
 #[test]
 fn router_sends_cnp_from_bridge_address() -> Result<()> {
     require!("router_sends_cnp_from_bridge_address");
-    const BR0: u8 = 12;
+    const BR0: u8 = 0x0c;
     let path = Path::new("fast-rb")?;
     let switch = &path.switch;
-    switch.command("ip link add br0 type bridge mcast_snooping 0")?;
-    let bridge = switch.index("br0")?;
-    switch.netlink()?.set_mac(bridge, mac(BR0))?;
-    switch.netlink()?.set_up(bridge, true)?;
-    switch.netlink()?.set_master(switch.index("r1")?, Some(bridge))?;
+    switch.command("ip link add br0 up address 02:00:00:00:00:0c type bridge mcast_snooping 0")?;
+    switch.command("ip link set r1 master br0")?;
     for (iface, own, host) in [("r0", 0, 1), ("br0", 3, 2)] {
         switch.add_v4(iface, own, 31)?;
         switch.add_neighbour(iface, host, false)?;

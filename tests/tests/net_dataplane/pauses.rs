@@ -7,7 +7,7 @@ use dcqcn_tests::require;
 #[test]
 fn neighbour_pause_holds_its_queue() -> Result<()> {
     require!("neighbour_pause_holds_its_queue", "fq");
-    let held = run("pfc")?;
-    assert_eq!(held.wrong(), [""; 0], "{held:?}");
+    let observed = run("pfc")?;
+    assert_eq!(observed.wrong(), [""; 0], "{observed:?}");
     Ok(())
 }

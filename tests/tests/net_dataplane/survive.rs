@@ -8,7 +8,7 @@ use anyhow::Result;
 use aya::programs::XdpMode;
 use dcqcn_common::layout::Mode;
 use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_loader::attach::{self, Error, Request};
+use dcqcn_loader::attach::{self, Error, Request, Sweep};
 use dcqcn_loader::dataplane::{self, MAPS, PROGRAMS, Programs, SHARED, Sizes};
 use dcqcn_netlink::link::VethEnd;
 use dcqcn_netlink::netns::current_cookie;
@@ -137,7 +137,7 @@ fn recreated_interface_attached_again() -> Result<()> {
     assert_eq!(first.programs.len(), 4, "{first:?}");
     pair.a.netlink()?.delete_link(pair.a.index("a0")?)?;
     let listed = pair.a.run(attach::list)??;
-    assert!(!pair.a.run(|| attach::is_alive(&listed[0]))??);
+    assert!(!pair.a.run(Sweep::take)??.is_alive(&listed[0]));
 
     let end = |name, netns, number| VethEnd { name, netns, mac: Some(mac(number)) };
     pair.a.netlink()?.add_veth(&end("a0", None, 1), &end("b0", Some(&pair.b.netns), 2))?;
@@ -217,7 +217,7 @@ fn failed_attach_leaves_nothing() -> Result<()> {
         assert!(error.to_string().contains("no fq qdisc"), "{error}");
         assert_eq!(State::of(&pair.a)?, before);
     }
-    // A host attachment has no XDP program, so another one on the interface is no obstacle and stays.
+    // A host attachment has no XDP program, so another one on the interface is not an obstacle, and remains attached.
     let other = OtherXdp::attach(&pair.a)?;
     let before = State::of(&pair.a)?;
     pair.a.attach_as(&host(PacerChoice::None, XdpModeChoice::Auto)?)?;

@@ -162,8 +162,8 @@ fn page_change_reverts_unless_confirmed() -> Result<()> {
     browser.wait("document.getElementById('main').innerText.includes('100KB → 200KB')")?;
     // Another user changes it during the decision: this change is rejected, the other one stays.
     let control_client = ControlClient::new(Path::new(&fixture.control()), TIMEOUT);
-    let held: Option<Override> = control_client.request(Verb::Config {})?;
-    let text = held.context("nothing is active")?.text.replace("200KB", "180KB");
+    let active: Option<Override> = control_client.request(Verb::Config {})?;
+    let text = active.context("nothing is active")?.text.replace("200KB", "180KB");
     let theirs = || Apply {
         name: "theirs".into(),
         text: text.clone(),
@@ -229,8 +229,8 @@ fn request_without_token_or_origin_rejected() -> Result<()> {
     }
     assert!(!own.contains("unsafe-inline") && !own.contains("access-control-allow"), "{own}");
     // An idle connection is closed to free its slot.
-    let kept = readable.request("GET /icon.svg HTTP/1.1\r\nHost: HOST\r\n\r\n")?;
-    assert!(kept.starts_with("HTTP/1.1 200 "), "{kept}");
+    let reply = readable.request("GET /icon.svg HTTP/1.1\r\nHost: HOST\r\n\r\n")?;
+    assert!(reply.starts_with("HTTP/1.1 200 "), "{reply}");
     let answer = post(&page, &format!("{host}{kind}{token}"))?;
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     assert_eq!(fixture.kmin()?, 150_000);

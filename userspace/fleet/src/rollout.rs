@@ -573,8 +573,8 @@ impl Rollout {
     }
 
     /// Returns whether the phase equals that of `kept`, ignoring elapsed time.
-    pub(crate) fn phase_equals(&self, kept: &Self) -> bool {
-        match (&self.phase, &kept.phase) {
+    pub(crate) fn phase_equals(&self, stored: &Self) -> bool {
+        match (&self.phase, &stored.phase) {
             (Phase::Forward(now), Phase::Forward(before)) => {
                 let (soaked_ms, waited_ms) = (before.soaked_ms, before.waited_ms);
                 let still = Forward { soaked_ms, waited_ms, ..now.clone() };

@@ -185,14 +185,14 @@ impl Store {
     }
 
     /// Deletes all steps except those of `kept`. A concurrent [`Self::begin`] then fails its comparison.
-    async fn delete_other_steps(&mut self, kept: &str) -> Result<()> {
-        let (all, kept) = (self.key("steps/"), self.steps_key(kept));
+    async fn delete_other_steps(&mut self, current: &str) -> Result<()> {
+        let (all, current) = (self.key("steps/"), self.steps_key(current));
         let delete =
             |from: Vec<u8>, to: Vec<u8>| TxnOp::delete(from, Some(DeleteOptions::new().with_range(to)));
         let operations = [
-            delete(all.clone().into(), kept.clone().into()),
-            delete(end_of(&kept), end_of(&all)),
-            put(self.key("swept"), &kept)?,
+            delete(all.clone().into(), current.clone().into()),
+            delete(end_of(&current), end_of(&all)),
+            put(self.key("swept"), &current)?,
         ];
         self.txn(Txn::new().and_then(operations)).await.map(drop)
     }

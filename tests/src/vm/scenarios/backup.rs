@@ -1,14 +1,14 @@
 //! Storage next to a backup: two NVMe-oF disks behind a bottleneck port, accessed with fio while iperf3 sends TCP
 //! through the same port; with and without classes, marks and pauses, over RDMA and over TCP, and with packet loss.
 
-use std::fs;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use dcqcn_testbed::CpuMeter;
 use serde_json::Value;
 
-use super::super::command::{Running, received_bps, sh};
+use super::super::command::{Background, received_bps, sh};
 use super::super::counts::Counts;
 use super::super::fio::{self, CompletedIo, Job};
 use super::super::lab::{Lab, Options, count};
@@ -111,7 +111,7 @@ impl Bench<'_> {
         let measured = self.row("NVMe/TCP", self.direction.job(), &disks)?;
         self.losses("NVMe/TCP", &disks)?;
         self.others("NVMe/TCP", &disks)?;
-        disconnect(disks)?;
+        nvme::disconnect(disks)?;
         Ok(measured)
     }
 
@@ -120,7 +120,7 @@ impl Bench<'_> {
         let disks = self.connect()?;
         let measured = self.row("RDMA, nothing attached", self.direction.job(), &disks)?;
         self.losses("RDMA, nothing attached", &disks)?;
-        disconnect(disks)?;
+        nvme::disconnect(disks)?;
         Ok(measured)
     }
 
@@ -129,10 +129,10 @@ impl Bench<'_> {
         let port = format!("attach {{}} --role switch --profile lab --queues {WEIGHTS} {SHORT}");
         self.lab.on_port(NEAR, &format!("{port} --set wred.3.ecn=off"))?;
         let run = format!("ip netns exec {} dcqcn run {}", self.lab.switch.name(), self.lab.port(NEAR));
-        let daemon = Running::start(&run)?;
+        let daemon = Background::start(&run)?;
         let disks = self.connect()?;
         let classes = self.row("classes", job, &disks)?;
-        disconnect(disks)?;
+        nvme::disconnect(disks)?;
 
         for host in FAR.into_iter().chain([NEAR]) {
             self.lab.on_host(host, &format!("attach {{}} {HOSTS}"))?;
@@ -148,7 +148,7 @@ impl Bench<'_> {
         self.set(&format!("queue.3.weight=70 queue.0.weight=30 {DEEP}"))?;
         let deep = self.row("DCQCN with room", job, &disks)?;
         self.others("DCQCN with room", &disks)?;
-        disconnect(disks)?;
+        nvme::disconnect(disks)?;
         drop(daemon);
         self.check(&Rows { tcp, off, classes, paused, on, halves, deep });
         Ok(())
@@ -221,16 +221,16 @@ impl Bench<'_> {
         let (from, to) = (self.lab.address(BACKUP), self.lab.address(NEAR));
         // Emulated, querying takes seconds: before any traffic.
         let pauses = self.pauses()?;
-        let mut server = Running::start(&format!("iperf3 -s -B {to} --one-off -J"))?;
+        let mut server = Background::start(&format!("iperf3 -s -B {to} --one-off -J"))?;
         thread::sleep(Duration::from_millis(500));
         let (settling, seconds) = (job.settling_s, job.settling_s + job.length_s);
         let mut fio = job.start(&paths)?;
         let mut client =
-            Running::start(&format!("iperf3 -c {to} -B {from} -O {settling} -t {} -J", job.length_s))?;
+            Background::start(&format!("iperf3 -c {to} -B {from} -O {settling} -t {} -J", job.length_s))?;
         thread::sleep(Duration::from_secs(u64::from(settling) + 1));
-        let (settled, queue_drops, busy) = (self.counts()?, self.queue_drops(), Busy::read()?);
+        let (settled, queue_drops, cpu) = (self.counts()?, self.queue_drops(), CpuMeter::start());
         let mut done = job.finish(&mut fio)?;
-        let (counts, busy) = (self.counts()?.since(settled), Busy::read()?.since(&busy));
+        let (counts, busy) = (self.counts()?.since(settled), cpu.share());
         let queue_drops = self.queue_drops() - queue_drops;
         let patience = Duration::from_secs(u64::from(seconds) + 60);
         client.finish(patience)?;
@@ -267,32 +267,6 @@ impl Bench<'_> {
         let rows = queues.get("queues").and_then(Value::as_array).into_iter().flatten();
         let queue = rows.into_iter().find(|row| row.get("queue").and_then(Value::as_u64) == Some(3));
         queue.and_then(|row| row.get("drops")?.as_u64()).unwrap_or(0)
-    }
-}
-
-fn disconnect(disks: Vec<Disk>) -> Result<()> {
-    disks.into_iter().try_for_each(Disk::disconnect)
-}
-
-/// Total and busy time of all CPUs, in ticks.
-struct Busy {
-    all: u64,
-    busy: u64,
-}
-
-impl Busy {
-    fn read() -> Result<Self> {
-        let text = fs::read_to_string("/proc/stat")?;
-        let line = text.lines().next().context("/proc/stat is empty")?;
-        let ticks: Vec<u64> = line.split_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect();
-        // The fourth and fifth fields are idle and I/O wait.
-        let idle: u64 = ticks.iter().skip(3).take(2).sum();
-        let all = ticks.iter().take(8).sum();
-        Ok(Self { all, busy: all - idle })
-    }
-
-    fn since(&self, before: &Self) -> f64 {
-        (self.busy - before.busy) as f64 / (self.all - before.all).max(1) as f64
     }
 }
 

@@ -137,8 +137,8 @@ fn queues(report: &mut Report, lab: &Lab) -> Result<()> {
     between(report, lab, ("an mq with a pfifo and an fq", "q0"), "--pacer fq", |report, _| {
         let shown = show(lab, "q0")?;
         report.equals("an mq with a pfifo and an fq: fq below it", fqs(&shown, "1:") as u64, QUEUES as u64);
-        let kept = shown.contains("fq 12: parent 1:2 limit 5000p");
-        report.check("an mq with a pfifo and an fq: fq kept", kept, true, kept);
+        let unchanged = shown.contains("fq 12: parent 1:2 limit 5000p");
+        report.check("an mq with a pfifo and an fq: fq kept", unchanged, true, unchanged);
         report.row(["mq 1:, pfifo, fq".into(), "fq added to the pfifo queue".into(), "as before".into()]);
         Ok(())
     })?;
@@ -153,11 +153,11 @@ fn queues(report: &mut Report, lab: &Lab) -> Result<()> {
         let queues = |shown: &str| {
             shown.lines().filter(|line| !line.contains("clsact")).map(str::to_owned).collect::<Vec<_>>()
         };
-        let kept = queues(&shown) == queues(&before) && printed.contains("the fq of each queue is kept");
-        if !kept {
+        let unchanged = queues(&shown) == queues(&before) && printed.contains("the fq of each queue is kept");
+        if !unchanged {
             println!("{before}\n{shown}\n{printed}");
         }
-        report.check("an mq with an fq in each child: kept", kept, true, kept);
+        report.check("an mq with an fq in each child: kept", unchanged, true, unchanged);
         report.row(["mq 1:, fq in each".into(), "kept".into(), "as before".into()]);
         Ok(())
     })
@@ -204,8 +204,8 @@ fn classes(report: &mut Report, lab: &Lab) -> Result<()> {
         lab.host.command(&format!("tc qdisc replace dev b0 parent {class} fq"))?;
     }
     between(report, lab, ("an htb with an fq in each class", "b0"), "--pacer fq", |report, printed| {
-        let kept = printed.contains("the fq below each class of the htb is kept");
-        report.check("an htb with an fq in each class: kept", kept, true, kept);
+        let unchanged = printed.contains("the fq below each class of the htb is kept");
+        report.check("an htb with an fq in each class: kept", unchanged, true, unchanged);
         report.row(["htb 1:, fq in each class".into(), "kept".into(), "as before".into()]);
         Ok(())
     })?;

@@ -5,7 +5,7 @@ use std::fs;
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-use super::super::command::{Running, sh};
+use super::super::command::{Background, sh};
 use super::super::lab::{Lab, Options, count, rxe};
 use super::super::perftest::ECT;
 use super::super::report::Report;
@@ -47,7 +47,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     for host in HOSTS {
         lab.on_host(host, ATTACH)?;
     }
-    let _daemon = Running::start("dcqcn run h1 h2")?;
+    let _daemon = Background::start("dcqcn run h1 h2")?;
     for (netem, (failed_off, longest_off_ms)) in IMPAIRMENTS.into_iter().zip(all_off) {
         let before = probes(&lab)?;
         let results = measure(&lab, netem)?;
@@ -70,7 +70,7 @@ fn measure(lab: &Lab, netem: &str) -> Result<Value> {
     let [near, far] = [lab.gid_index(HOSTS[0])?, lab.gid_index(HOSTS[1])?];
     let end = format!("{}:{near}:{}:{far}", rxe(HOSTS[0]), rxe(HOSTS[1]));
     let line = format!("python3 {PATH} {SETTLING} {COUNTED} {ECT} {end} {end}");
-    results(&mut Running::start(&line)?)
+    results(&mut Background::start(&line)?)
 }
 
 /// Probes of both hosts.

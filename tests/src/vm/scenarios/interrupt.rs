@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::super::command::{Running, sh};
+use super::super::command::{Background, sh};
 use super::super::lab::{self, Lab, Options};
 use super::super::nvme::{self, Disk, NvmeDisk, Transport};
 use super::super::perftest::{self, ECT, Flow, Tool, Traffic};
@@ -152,7 +152,7 @@ fn reload_is_refused(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
         fs::write(FILE, text)
     };
     write(&[&iface, &other])?;
-    let daemon = Running::start(&format!("dcqcn run --config {FILE}"))?;
+    let daemon = Background::start(&format!("dcqcn run --config {FILE}"))?;
     let served = || -> Result<String> {
         Ok(sh(&format!("dcqcn daemon status --socket {SOCKET} --json")).unwrap_or_default().replace(' ', ""))
     };

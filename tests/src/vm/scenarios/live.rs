@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::super::command::{Running, sh};
+use super::super::command::{Background, sh};
 use super::super::lab::{self, Lab, Options};
 use super::super::perftest::{self, Flow, Tool};
 use super::super::report::Report;
@@ -25,13 +25,13 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
         sh(&format!("tc qdisc replace dev {} root fq limit 40000 flow_limit 20000", lab.iface(SENDER)))?;
     }
     attach(&lab)?;
-    let mut daemon = Running::start(&format!("dcqcn run {}", lab.iface(SENDER)))?;
+    let mut daemon = Background::start(&format!("dcqcn run {}", lab.iface(SENDER)))?;
     let flow = Flow { margin_s: 0, ..Flow::new(Tool::Write, SENDER, RECEIVER, 18_400, SECONDS) };
     let mut traffic = perftest::start(&lab, &[flow])?;
     thread::sleep(Duration::from_secs(3));
     report.columns(&["under traffic", "rate afterwards, Mbit/s"]);
 
-    let held = f64::from(LIMIT_MBPS);
+    let limit_mbps = f64::from(LIMIT_MBPS);
     let mut step = |what: &str, wanted_mbps: f64, action: &mut dyn FnMut() -> Result<()>| -> Result<()> {
         action().with_context(|| what.to_owned())?;
         thread::sleep(Duration::from_millis(500));
@@ -41,22 +41,22 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
         report.at_most(&format!("{what}: rate, relative to the requested"), mbps / wanted_mbps, 1.15);
         Ok(())
     };
-    step("nothing", held, &mut || Ok(()))?;
-    step("rpg_max_rate doubled", 2.0 * held, &mut || {
+    step("nothing", limit_mbps, &mut || Ok(()))?;
+    step("rpg_max_rate doubled", 2.0 * limit_mbps, &mut || {
         lab.on_host(SENDER, &format!("set {{}} rpg_max_rate={}mbit", 2 * LIMIT_MBPS)).map(drop)
     })?;
-    step("rpg_max_rate restored", held, &mut || {
+    step("rpg_max_rate restored", limit_mbps, &mut || {
         lab.on_host(SENDER, &format!("set {{}} rpg_max_rate={LIMIT_MBPS}mbit")).map(drop)
     })?;
-    step("thresholds changed", held, &mut || {
+    step("thresholds changed", limit_mbps, &mut || {
         lab.on_host(SENDER, "set {} wred.3.kmin=20KB wred.3.kmax=300KB min_time_between_cnps=1ms").map(drop)
     })?;
-    step("daemon killed with -9", held, &mut || daemon.kill())?;
-    step("daemon started again", held, &mut || {
-        daemon = Running::start(&format!("dcqcn run {}", lab.iface(SENDER)))?;
+    step("daemon killed with -9", limit_mbps, &mut || daemon.kill())?;
+    step("daemon started again", limit_mbps, &mut || {
+        daemon = Background::start(&format!("dcqcn run {}", lab.iface(SENDER)))?;
         Ok(())
     })?;
-    step("carrier, or bridge port, lost and restored", held, &mut || {
+    step("carrier, or bridge port, lost and restored", limit_mbps, &mut || {
         lab.flap(SENDER)?;
         // The QP's packets were lost: wait for the ACK timeout.
         thread::sleep(Duration::from_secs(5));
@@ -66,7 +66,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
         Ok(lab.hw_counter(RECEIVER, "out_of_seq_request")? + lab.hw_counter(SENDER, "completer_retry_err")?)
     };
     let mut lost_to_change = 0;
-    step("programs replaced", held, &mut || {
+    step("programs replaced", limit_mbps, &mut || {
         let before = lost()?;
         replace(&lab)?;
         // Loss would show as a gap once later packets arrive.
@@ -74,7 +74,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
         lost_to_change = lost()? - before;
         Ok(())
     })?;
-    step("detached and reattached", held, &mut || {
+    step("detached and reattached", limit_mbps, &mut || {
         lab.on_host(SENDER, "detach {}")?;
         attach(&lab)?;
         // Replacing a qdisc may drop its packets: wait for the ACK timeout first.

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use dcqcn_netlink::Netlink;
 use serde_json::Value;
 
-use super::super::command::{Running, json, json_in, sh};
+use super::super::command::{Background, json, json_in, sh};
 use super::super::lab::{Lab, Options, count, rxe};
 use super::super::perftest::{self, ECT};
 use super::super::report::Report;
@@ -185,7 +185,7 @@ impl Measured {
 }
 
 /// WRITEs of all QPs, by one process at each end.
-fn traffic(lab: &Lab) -> Result<(Running, Running)> {
+fn traffic(lab: &Lab) -> Result<(Background, Background)> {
     let line = |host: u8| -> Result<String> {
         Ok(format!(
             "ib_write_bw -d {} -x {} -p {PORT} -q {QPS} -D {SECONDS} -s {MESSAGE_BYTES} -t 1 -Q 1 -u {QP_TIMEOUT} --tclass={ECT} -F",
@@ -193,9 +193,9 @@ fn traffic(lab: &Lab) -> Result<(Running, Running)> {
             lab.gid_index(host)?
         ))
     };
-    let server = Running::start(&line(RECEIVER)?)?;
+    let server = Background::start(&line(RECEIVER)?)?;
     perftest::wait_for_server(&server, PORT)?;
-    let client = Running::start(&format!("{} 127.0.0.1", line(SENDER)?))?;
+    let client = Background::start(&format!("{} 127.0.0.1", line(SENDER)?))?;
     Ok((server, client))
 }
 

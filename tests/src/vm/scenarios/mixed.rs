@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-use super::super::command::Running;
+use super::super::command::Background;
 use super::super::counts::Counts;
 use super::super::lab::{Lab, Options, count, rxe};
 use super::super::perftest::ECT;
@@ -77,7 +77,7 @@ fn counts(lab: &Lab) -> Result<Counts> {
 }
 
 /// Results of the program, once it has ended.
-pub(super) fn results(program: &mut Running) -> Result<Value> {
+pub(super) fn results(program: &mut Background) -> Result<Value> {
     let (ok, printed) = program.finish(TIMEOUT)?;
     ensure!(ok, "the program failed: {}", printed.trim());
     let results = printed.lines().find(|line| line.starts_with('{')).unwrap_or_default();
@@ -91,7 +91,7 @@ fn measure(lab: &Lab) -> Result<Measured> {
         line += &format!(" {}:{near}:{}:{far}", rxe(host), rxe(RECEIVER));
     }
     let start = counts(lab)?;
-    let mut program = Running::start(&line)?;
+    let mut program = Background::start(&line)?;
     wait_for(TIMEOUT, || {
         let printed = program.printed()?;
         Ok(if printed.contains("settled") { Ok(()) } else { Err(printed) })

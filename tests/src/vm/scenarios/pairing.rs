@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-use super::super::command::{Running, json};
+use super::super::command::{Background, json};
 use super::super::lab::{Lab, Options, count, rxe};
 use super::super::perftest::{self, ECT, Flow, Tool, Traffic};
 use super::super::report::Report;
@@ -86,7 +86,7 @@ fn one(lab: &Lab, report: &mut Report, known: PairKnowledge) -> Result<()> {
     let mut daemons = Vec::new();
     if known == PairKnowledge::Rdma {
         for host in [SENDER, RECEIVER] {
-            daemons.push(Running::start(&format!("dcqcn run {}", lab.iface(host)))?);
+            daemons.push(Background::start(&format!("dcqcn run {}", lab.iface(host)))?);
         }
         thread::sleep(Duration::from_secs(2));
     }
@@ -154,17 +154,17 @@ fn one(lab: &Lab, report: &mut Report, known: PairKnowledge) -> Result<()> {
 }
 
 /// rping between the two hosts, with the traffic class of the congested class, and the QPN at its receiver.
-fn start_rping(lab: &Lab) -> Result<(Vec<Running>, u32)> {
+fn start_rping(lab: &Lab) -> Result<(Vec<Background>, u32)> {
     for host in [SENDER, RECEIVER] {
         let dir = format!("/sys/kernel/config/rdma_cm/{}", rxe(host));
         std::fs::create_dir_all(&dir).with_context(|| dir.clone())?;
         sysfs::write(&format!("{dir}/ports/1/default_roce_tos"), &ECT.to_string())?;
     }
     let (client, server) = (lab.address(SENDER), lab.address(RECEIVER));
-    let mut running = vec![Running::start(&format!("rping -s -a {server} -S {RPING_BYTES}"))?];
+    let mut running = vec![Background::start(&format!("rping -s -a {server} -S {RPING_BYTES}"))?];
     thread::sleep(Duration::from_secs(1));
     let line = format!("rping -c -a {server} -I {client} -S {RPING_BYTES} -C 1000000");
-    running.push(Running::start(&line)?);
+    running.push(Background::start(&line)?);
     thread::sleep(Duration::from_secs(1));
     // rping prints no QPNs; the data plane learns them from the connection set-up, or the kernel lists them.
     let qps = json("rdma -j resource show qp")?;
@@ -178,7 +178,7 @@ fn start_rping(lab: &Lab) -> Result<(Vec<Running>, u32)> {
         format!(
             "rping has no QP at {}: {:?}",
             rxe(RECEIVER),
-            running.iter().map(Running::printed).collect::<Vec<_>>()
+            running.iter().map(Background::printed).collect::<Vec<_>>()
         )
     })?;
     Ok((running, u32::try_from(qpn)?))

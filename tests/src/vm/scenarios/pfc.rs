@@ -2,20 +2,20 @@
 
 use anyhow::Result;
 
-use super::super::command::{Running, sh};
+use super::super::command::{Background, sh};
 use super::super::report::Report;
 use crate::pauses::{DETECTION, PAUSE, RESTORATION, run as pause, storm};
 
 pub(super) fn run(report: &mut Report) -> Result<()> {
     sh("modprobe sch_fq")?;
-    let held = pause("pfc")?;
-    let watched = storm("watchdog", |host| host.run(|| Running::start("dcqcn run a0"))?)?;
+    let observed = pause("pfc")?;
+    let watched = storm("watchdog", |host| host.run(|| Background::start("dcqcn run a0"))?)?;
     report.columns(&["what", "after"]);
     let ms = |time: std::time::Duration| format!("{:.1} ms", time.as_secs_f64() * 1e3);
     let paused = format!("a packet in the queue that is paused for {} arrives", ms(PAUSE));
-    report.row([paused, ms(held.held)]);
-    report.row(["a packet in another queue arrives".to_owned(), ms(held.other)]);
-    report.row(["one in that queue after XON arrives".to_owned(), ms(held.after_xon)]);
+    report.row([paused, ms(observed.waited)]);
+    report.row(["a packet in another queue arrives".to_owned(), ms(observed.other)]);
+    report.row(["one in that queue after XON arrives".to_owned(), ms(observed.after_xon)]);
     let in_ms = |time: std::time::Duration| format!("{:.0} ms", time.as_secs_f64() * 1e3);
     report.row([
         format!("a storm is detected, pfc_wd_detection_time {}", in_ms(DETECTION)),
@@ -27,7 +27,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     ]);
     let wrong = watched.wrong();
     report.check("a storm is detected, delays no packet and ends", wrong.join(", "), "", wrong.is_empty());
-    let wrong = held.wrong();
+    let wrong = observed.wrong();
     report.check("a pause delays its queue until it expires", wrong.join(", "), "", wrong.is_empty());
     Ok(())
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
-use super::super::command::{Running, sh};
+use super::super::command::{Background, sh};
 use super::super::fio::{self, CompletedIo, Job};
 use super::super::lab::{Lab, Options, count};
 use super::super::nvme::{self, Disk, NvmeDisk, Transport};
@@ -48,7 +48,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
         for host in HOSTS {
             lab.on_host(host, &format!("attach {{}} --pacer none {PROBE}"))?;
         }
-        let daemon = Running::start("dcqcn run h1 h2")?;
+        let daemon = Background::start("dcqcn run h1 h2")?;
         bench.with(pattern, "RDMA, probe", Transport::Rdma)?;
         drop(daemon);
         for host in HOSTS {
@@ -98,7 +98,7 @@ impl Bench<'_> {
             self.report.at_least(&format!("{pattern}: probes under loss"), probes as f64, 1.0);
         }
         self.lab.lose(&HOSTS, 0)?;
-        disks.into_iter().try_for_each(Disk::disconnect)
+        nvme::disconnect(disks)
     }
 
     fn row(

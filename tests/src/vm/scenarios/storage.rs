@@ -39,10 +39,10 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     for mix in [Mix::Reads, Mix::Half] {
         measure(&lab, &tcp, mix)?.row(report, "NVMe/TCP", mix);
     }
-    disconnect(tcp)?;
+    nvme::disconnect(tcp)?;
     let disks = nvme::connect(&lab, &ENDS, Transport::Rdma)?;
     let off = [Mix::Reads, Mix::Half].map(|mix| measure(&lab, &disks, mix).map(|measured| (mix, measured)));
-    disconnect(disks)?;
+    nvme::disconnect(disks)?;
     incast::attach(&lab)?;
     let disks = nvme::connect(&lab, &ENDS, Transport::Rdma)?;
     for off in off {
@@ -52,11 +52,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
         on.row(report, "dcqcn", mix);
         on.check(report, mix, &off);
     }
-    disconnect(disks)
-}
-
-fn disconnect(disks: Vec<Disk>) -> Result<()> {
-    disks.into_iter().try_for_each(Disk::disconnect)
+    nvme::disconnect(disks)
 }
 
 struct Measured {

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use aya::maps::loaded_maps;
 use serde_json::Value;
 
-use super::super::command::{Running, json, sh};
+use super::super::command::{Background, json, sh};
 use super::super::report::Report;
 use crate::retry::wait_for;
 
@@ -193,7 +193,7 @@ fn check_removed(report: &mut Report, before: &str) -> Result<()> {
     sh("ip link set pod0 netns pod")?;
     sh("dcqcn --netns pod attach pod0 --pacer none --flows 1024 --set link_rate=1gbit")?;
     // A namespace with a process and without a name, like a container's.
-    let _container = Running::start("unshare --net sleep 10000")?;
+    let _container = Background::start("unshare --net sleep 10000")?;
     let mut pid = String::new();
     until("there is a container", || {
         pid = sh("pgrep --full --exact sleep.10000")?.trim().to_owned();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::super::command::Running;
+use super::super::command::Background;
 use super::super::report::Report;
 
 /// `dcqcn doctor` found warnings.
@@ -32,7 +32,7 @@ dcqcn() {
 pub(super) fn run(report: &mut Report, script: &str, patience: Duration) -> Result<String> {
     let path = "/tmp/guide.sh";
     fs::write(path, script).context("the script")?;
-    let mut bash = Running::start(&format!("bash {path}"))?;
+    let mut bash = Background::start(&format!("bash {path}"))?;
     let (_, printed) = bash.finish(patience)?;
     let mut typed = "";
     let mut answer = Vec::new();

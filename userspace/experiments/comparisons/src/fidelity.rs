@@ -225,12 +225,12 @@ fn stability(lab: &Lab) -> Result<String> {
         let runs = lab.sweep(&command)?;
         for (flows, published) in *published {
             let of = |delay: &str, window: &str| {
-                let asked =
+                let requested =
                     [("flows", flows.to_string().as_str()), ("loop-delay", delay), ("np_window", window)]
                         .map(|(key, value)| (key, value.to_owned()));
                 runs.iter()
-                    .find(|run| asked.iter().all(|(key, value)| at(run, key) == *value))
-                    .with_context(|| format!("`dcqcn-lab sim {command}` has no run of {asked:?}"))
+                    .find(|run| requested.iter().all(|(key, value)| at(run, key) == *value))
+                    .with_context(|| format!("`dcqcn-lab sim {command}` has no run of {requested:?}"))
             };
             let [start, both] = ["start", "both"].map(|window| {
                 let (short, long) = (of("4us", window)?, of("85us", window)?);

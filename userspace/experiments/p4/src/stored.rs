@@ -124,14 +124,14 @@ mod tests {
             eprintln!("SKIPPED switch_lock_is_exclusive: {DIRECTORY} cannot be written");
             return;
         };
-        let held = Duration::from_millis(300);
+        let lock_time = Duration::from_millis(300);
         let second = thread::spawn(|| {
             let began = Instant::now();
             Claim::acquire(PORT).map(|_| began.elapsed())
         });
-        thread::sleep(held);
+        thread::sleep(lock_time);
         drop(claim);
         let waited = second.join().unwrap().unwrap();
-        assert!(waited >= held / 2 && waited < TIMEOUT, "{waited:?}");
+        assert!(waited >= lock_time / 2 && waited < TIMEOUT, "{waited:?}");
     }
 }

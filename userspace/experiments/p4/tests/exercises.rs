@@ -1,12 +1,12 @@
 //! The exercises of `p4/exercises` in the interpreter: the solutions pass, the starting points do not.
 
 use dcqcn_common::classify::classify;
-use dcqcn_common::wire::bth::{Bth, BthRepr, Opcode};
+use dcqcn_common::wire::bth::{BthRepr, Opcode};
 use dcqcn_common::wire::cnp::{self, Cnp, CnpRepr};
 use dcqcn_common::wire::ecn::{self, Ecn};
 use dcqcn_common::wire::eth::{EtherType, Ethernet, EthernetRepr};
 use dcqcn_common::wire::ipv4::{Ipv4, Ipv4Repr, header_checksum};
-use dcqcn_common::wire::udp::{self, Udp, UdpRepr};
+use dcqcn_common::wire::udp::{self, UdpRepr};
 use dcqcn_p4::entry::Command;
 use dcqcn_p4::{Control, Interpreter};
 
@@ -36,21 +36,18 @@ fn address(host: u16) -> [u8; 4] {
 }
 
 fn ethernet(from: u16, to: u16) -> Vec<u8> {
-    let mut header = [0; Ethernet::LEN];
     let mac = |host: u16| [2, 0, 0, 0, 0, host as u8];
-    EthernetRepr { dst: mac(to), src: mac(from), ethertype: EtherType::IPV4 }.emit(&mut header);
-    header.to_vec()
+    EthernetRepr { dst: mac(to), src: mac(from), ethertype: EtherType::IPV4 }.bytes().to_vec()
 }
 
 /// Data from the sender to the receiver.
 fn data(ecn: Ecn) -> Vec<u8> {
     let mut packet = ethernet(SENDER, RECEIVER);
     let udp_len = (DATA_BYTES - Ethernet::LEN - Ipv4::LEN) as u16;
-    let (mut ip, mut udp, mut bth) = ([0; Ipv4::LEN], [0; Udp::LEN], [0; Bth::LEN]);
-    Ipv4Repr::of_udp(ecn::tos(26, ecn), address(SENDER), address(RECEIVER), udp_len).emit(&mut ip);
-    UdpRepr { src_port: 0xc123, dst_port: udp::ROCE_V2_PORT, length: udp_len, checksum: 0 }.emit(&mut udp);
-    BthRepr::new(Opcode::RC_RDMA_WRITE_MIDDLE, QPN, 7).emit(&mut bth);
-    packet.extend(ip.into_iter().chain(udp).chain(bth));
+    packet.extend(Ipv4Repr::of_udp(ecn::tos(26, ecn), address(SENDER), address(RECEIVER), udp_len).bytes());
+    let (src_port, dst_port) = (0xc123, udp::ROCE_V2_PORT);
+    packet.extend(UdpRepr { src_port, dst_port, length: udp_len, checksum: 0 }.bytes());
+    packet.extend(BthRepr::new(Opcode::RC_RDMA_WRITE_MIDDLE, QPN, 7).bytes());
     packet.resize(DATA_BYTES, 0x5a);
     packet
 }

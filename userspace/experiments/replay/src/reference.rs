@@ -169,10 +169,6 @@ impl<'a> Env<'a> for View<'a> {
         Some(self.params)
     }
 
-    fn classifies_all(&self) -> bool {
-        self.params.classifies_all()
-    }
-
     fn is_inline(&self, p: &Params) -> bool {
         p.port.ifindex[1] != 0
     }
@@ -189,14 +185,6 @@ impl<'a> Env<'a> for View<'a> {
     fn random_u32(&mut self) -> u32 {
         self.tables.random = rng::next(self.tables.random);
         rng::value(self.tables.random)
-    }
-
-    fn opaque(&mut self, value: u32) -> u32 {
-        value
-    }
-
-    fn count(&mut self, stat: Stat) {
-        self.count_many(stat, 1);
     }
 
     fn count_many(&mut self, stat: Stat, n: u64) {

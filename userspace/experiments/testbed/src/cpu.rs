@@ -5,18 +5,19 @@ use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
 /// Measures the non-idle fraction of machine-wide CPU time, from `/proc/stat`.
-pub(super) struct CpuMeter {
+#[derive(Debug)]
+pub struct CpuMeter {
     start: Option<(u64, u64)>,
 }
 
 impl CpuMeter {
     /// Starts the measurement.
-    pub(super) fn start() -> Self {
+    pub fn start() -> Self {
         Self { start: busy_and_total() }
     }
 
     /// Fraction of CPU time busy since the start, 0 to 1; 0 if unavailable.
-    pub(super) fn share(&self) -> f64 {
+    pub fn share(&self) -> f64 {
         match (self.start, busy_and_total()) {
             (Some((busy, total)), Some((busy_now, total_now))) if total_now > total => {
                 busy_now.saturating_sub(busy) as f64 / (total_now - total) as f64

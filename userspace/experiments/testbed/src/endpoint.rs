@@ -24,7 +24,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 use super::frame::{Addresses, Path};
 use super::rc::Psn;
 use crate::host::{Host, ROCE_TC};
-use crate::socket::{RawSocket, Receive, Sent};
+use crate::socket::{HostSocket, Receive, Sent};
 pub(super) use receiver::Receiver;
 pub(super) use sender::Sender;
 
@@ -185,7 +185,7 @@ const DROP_PAUSE_NS: u64 = 1_000_000;
 
 /// The endpoint of that host, created and run by one thread inside the host's namespace.
 pub(crate) struct Flooder {
-    socket: RawSocket,
+    socket: HostSocket,
     frame: BytesMut,
 }
 
@@ -196,7 +196,7 @@ impl Flooder {
         let path = Path { dscp: DSCP, ecn: Ecn::NOT_ECT, ..pair.forward(host) };
         let mut frame = BytesMut::new();
         path.write_other(&mut frame, PAYLOAD_BYTES);
-        let socket = RawSocket::open(host, Receive::Nothing, LOCAL_FRAMES * MAX_CHARGED_BYTES, frame.len())?;
+        let socket = HostSocket::open(host, Receive::Nothing, LOCAL_FRAMES * MAX_CHARGED_BYTES, frame.len())?;
         Ok(Self { socket, frame })
     }
 
@@ -219,7 +219,7 @@ const BUFFER_BYTES: usize = 64 << 10;
 
 /// Pause state of the RoCE priority at a port.
 struct Pauses {
-    socket: RawSocket,
+    socket: HostSocket,
     link_bps: u64,
     /// XOFF frames received.
     xoff_frames: u64,
@@ -231,7 +231,7 @@ impl Pauses {
     /// Opens the socket. The calling thread must be in the host's namespace.
     fn open(host: &Host, link_bps: u64) -> Result<Self> {
         let receive = Receive::Type { ethertype: EtherType::MAC_CONTROL.0, buffer_bytes: BUFFER_BYTES };
-        let socket = RawSocket::open(host, receive, 0, FRAME_LEN)?;
+        let socket = HostSocket::open(host, receive, 0, FRAME_LEN)?;
         Ok(Self { socket, link_bps, xoff_frames: 0, until_ns: 0 })
     }
 

@@ -70,10 +70,8 @@ impl Path {
         };
         let mut extension = BytesMut::new();
         if let Some(RemoteRegion { virtual_address, rkey, length_bytes }) = packet.region {
-            let mut header = [0; Reth::LEN];
             let repr = RethRepr { virtual_addr: virtual_address, r_key: rkey, dma_len: length_bytes };
-            repr.emit(&mut header);
-            extension.put_slice(&header);
+            extension.put_slice(&repr.bytes());
         }
         let bth = BthRepr {
             ack_request: packet.ack_request,
@@ -87,10 +85,7 @@ impl Path {
         let length = (Udp::LEN + payload_bytes) as u16;
         frame.clear();
         self.write_l2_l3(frame, length);
-        let mut header = [0; Udp::LEN];
-        UdpRepr { src_port: self.udp_src_port, dst_port: DISCARD_PORT, length, checksum: 0 }
-            .emit(&mut header);
-        frame.put_slice(&header);
+        self.write_udp(frame, DISCARD_PORT, length);
         frame.put_bytes(0, payload_bytes);
     }
 
@@ -100,8 +95,7 @@ impl Path {
             ReplyKind::Ack => Syndrome::ACK,
             ReplyKind::NakSequence => Syndrome::Nak(NakCode::PSN_SEQUENCE_ERROR),
         };
-        let mut aeth = [0; Aeth::LEN];
-        AethRepr { syndrome, msn: reply.msn }.emit(&mut aeth);
+        let aeth = AethRepr { syndrome, msn: reply.msn }.bytes();
         let bth = BthRepr::new(Opcode::RC_ACKNOWLEDGE, self.dest_qpn, reply.psn.get());
         self.write(frame, bth, &aeth, &[], None);
     }
@@ -118,21 +112,8 @@ impl Path {
         let udp_len = Udp::LEN + Bth::LEN + extension.len() + payload.len() + pad + icrc::LEN;
         frame.clear();
         self.write_l2_l3(frame, udp_len as u16);
-
-        let mut header = [0; Udp::LEN];
-        UdpRepr {
-            src_port: self.udp_src_port,
-            dst_port: udp::ROCE_V2_PORT,
-            length: udp_len as u16,
-            checksum: 0,
-        }
-        .emit(&mut header);
-        frame.put_slice(&header);
-
-        let mut header = [0; Bth::LEN];
-        BthRepr { pad_count: pad as u8, ..bth }.emit(&mut header);
-        frame.put_slice(&header);
-
+        self.write_udp(frame, udp::ROCE_V2_PORT, udp_len as u16);
+        frame.put_slice(&BthRepr { pad_count: pad as u8, ..bth }.bytes());
         frame.put_slice(extension);
         match (stamp, payload.get(STAMP_LEN..)) {
             (Some(stamp), Some(rest)) => {
@@ -153,23 +134,21 @@ impl Path {
             Addresses::V4 { .. } => EtherType::IPV4,
             Addresses::V6 { .. } => EtherType::IPV6,
         };
-        let mut header = [0; Ethernet::LEN];
-        EthernetRepr { dst: self.dst_mac, src: self.src_mac, ethertype }.emit(&mut header);
-        frame.put_slice(&header);
-
+        frame.put_slice(&EthernetRepr { dst: self.dst_mac, src: self.src_mac, ethertype }.bytes());
         let tos = ecn::tos(self.dscp, self.ecn);
         match self.addresses {
             Addresses::V4 { src, dst } => {
-                let mut header = [0; Ipv4::LEN];
-                Ipv4Repr::of_udp(tos, src, dst, udp_len).emit(&mut header);
-                frame.put_slice(&header);
+                frame.put_slice(&Ipv4Repr::of_udp(tos, src, dst, udp_len).bytes());
             }
             Addresses::V6 { src, dst } => {
-                let mut header = [0; Ipv6::LEN];
-                Ipv6Repr::of_udp(tos, src, dst, udp_len).emit(&mut header);
-                frame.put_slice(&header);
+                frame.put_slice(&Ipv6Repr::of_udp(tos, src, dst, udp_len).bytes());
             }
         }
+    }
+
+    fn write_udp(&self, frame: &mut BytesMut, dst_port: u16, length: u16) {
+        let udp = UdpRepr { src_port: self.udp_src_port, dst_port, length, checksum: 0 };
+        frame.put_slice(&udp.bytes());
     }
 }
 

@@ -28,6 +28,7 @@ pub mod topology;
 
 pub use config::IncastConfig;
 pub use control::{DataPlane, RpLocation};
+pub use cpu::CpuMeter;
 pub use endpoint::QueuePair;
 pub use incast::incast;
 pub use record::{ControlSample, RunRecord, Thresholds};

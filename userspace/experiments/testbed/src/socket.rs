@@ -41,14 +41,14 @@ pub(super) enum Sent {
 }
 
 /// A raw socket at a host's interface. Never blocks.
-pub(super) struct RawSocket {
+pub(super) struct HostSocket {
     sender: Box<dyn DataLinkSender>,
     receiver: Box<dyn DataLinkReceiver>,
     /// The underlying socket of pnet's, for polling.
     fd: OwnedFd,
 }
 
-impl RawSocket {
+impl HostSocket {
     /// Opens a socket at `host`'s interface. The calling thread must be in the host's namespace. `send_buffer_bytes`
     /// limits the kernel's buffer, including its overhead.
     pub(super) fn open(
@@ -128,14 +128,14 @@ impl RawSocket {
     }
 }
 
-impl AsFd for RawSocket {
+impl AsFd for HostSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
-impl std::fmt::Debug for RawSocket {
+impl std::fmt::Debug for HostSocket {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RawSocket").field("fd", &self.fd.as_raw_fd()).finish_non_exhaustive()
+        f.debug_struct("HostSocket").field("fd", &self.fd.as_raw_fd()).finish_non_exhaustive()
     }
 }

@@ -137,9 +137,9 @@ async fn explained(client: &ControlClient, interface: String) -> Response {
 
 async fn change(State(handler): State<Handler>, body: Body) -> Response {
     match read(body).await {
-        Ok(asked) => {
+        Ok(request) => {
             let state = Arc::clone(&handler.state);
-            let change = async move { done(write::change(&state.change, &asked).await) };
+            let change = async move { done(write::change(&state.change, &request).await) };
             Handler::alone(&handler.changing, change).await
         }
         Err(refusal) => refusal.into_response(),

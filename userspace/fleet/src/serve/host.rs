@@ -82,13 +82,13 @@ async fn poll(board: &Board, client: &ControlClient, before: &mut Snapshot) -> R
     }
     if board.is_watched() {
         let status: Status = send(client, Verb::Status {}).await.map_err(|error| error.to_string())?;
-        let held: Option<Override> =
+        let active: Option<Override> =
             send(client, Verb::Config {}).await.map_err(|error| error.to_string())?;
         let Changes { mut changes } =
             send(client, Verb::Changes {}).await.map_err(|error| error.to_string())?;
         changes.drain(..changes.len().saturating_sub(CHANGES));
         board.publish("status", json!(status));
-        board.publish("held", json!(held));
+        board.publish("held", json!(active));
         board.publish("changes", json!(changes));
     }
     Ok(())

@@ -276,19 +276,19 @@ fn drop_privileges() -> Result<()> {
     const READ: &str = "cannot read the capabilities";
     // Mounting the BPF file system needs privileges that are dropped below.
     let before = attach::file_system()?;
-    let kept: CapsHashSet = CAPABILITIES.into_iter().collect();
+    let retained: CapsHashSet = CAPABILITIES.into_iter().collect();
     prctl::set_no_new_privs().context("cannot set no_new_privs")?;
     caps::clear(None, CapSet::Ambient).context("cannot clear the ambient capabilities")?;
     caps::clear(None, CapSet::Inheritable).context("cannot clear the inheritable capabilities")?;
     // Without CAP_SETPCAP the bounding set is unchanged; no_new_privs makes it harmless.
     if caps::has_cap(None, CapSet::Effective, Capability::CAP_SETPCAP).context(READ)? {
-        for capability in caps::runtime::thread_all_supported().difference(&kept) {
+        for capability in caps::runtime::thread_all_supported().difference(&retained) {
             caps::drop(None, CapSet::Bounding, *capability)
                 .context(format_args!("cannot drop {capability} from the bounding set"))?;
         }
     }
     let left: CapsHashSet =
-        caps::read(None, CapSet::Permitted).context(READ)?.intersection(&kept).copied().collect();
+        caps::read(None, CapSet::Permitted).context(READ)?.intersection(&retained).copied().collect();
     if left.len() != CAPABILITIES.len() {
         return Err(Error::Capabilities);
     }

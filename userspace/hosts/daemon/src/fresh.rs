@@ -25,15 +25,15 @@ impl<T: Clone + Send + 'static> Fresh<T> {
     /// # Errors
     /// `read` panicked.
     pub(crate) async fn get(&self, read: impl FnOnce() -> T + Send + 'static) -> Result<T, JoinError> {
-        let mut kept = Arc::clone(&self.0).lock_owned().await;
-        if let Some((_, value)) = kept.as_ref().filter(|(at, _)| at.elapsed() < MAX_AGE) {
+        let mut cached = Arc::clone(&self.0).lock_owned().await;
+        if let Some((_, value)) = cached.as_ref().filter(|(at, _)| at.elapsed() < MAX_AGE) {
             return Ok(value.clone());
         }
         // The thread holds the lock, not the request: a request may be dropped long before the read ends, and the next
         // one would start another read.
         spawn_blocking(move || {
             let value = read();
-            *kept = Some((Instant::now(), value.clone()));
+            *cached = Some((Instant::now(), value.clone()));
             value
         })
         .await

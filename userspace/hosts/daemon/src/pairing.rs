@@ -81,8 +81,8 @@ impl RdmaPairs {
             self.looked_up_ns = now_ns;
         }
         for (id, qpn) in to_compare(&present, &self.entered, looks_up_all) {
-            let in_force = maps.pair(&id)?;
-            changes.extend(change(id, qpn, in_force, self.entered.get(&id)));
+            let active = maps.pair(&id)?;
+            changes.extend(change(id, qpn, active, self.entered.get(&id)));
         }
         for id in self.entered.keys().filter(|id| !present.contains_key(id)) {
             if maps.pair(id)?.is_some_and(|pair| pair.source == PairSource::Rdma as u32) {
@@ -123,9 +123,9 @@ fn to_compare<'a>(
 }
 
 /// Change of the active pair for a connected QP; `entered` is the value last added for it.
-fn change(id: QpId, qpn: u32, in_force: Option<Pair>, entered: Option<&u32>) -> Option<Change> {
+fn change(id: QpId, qpn: u32, active: Option<Pair>, entered: Option<&u32>) -> Option<Change> {
     let set = Some(Change::Set(id, qpn));
-    let Some(pair) = in_force else {
+    let Some(pair) = active else {
         return set;
     };
     if pair.source == PairSource::Static as u32 {

@@ -147,16 +147,16 @@ mod tests {
     struct Ports {
         count: u32,
         /// Requests, by kind.
-        asked: [Cell<u32>; 4],
+        requests: [Cell<u32>; 4],
     }
 
     impl Ports {
         fn count(&self, kind: usize) {
-            self.asked[kind].set(self.asked[kind].get() + 1);
+            self.requests[kind].set(self.requests[kind].get() + 1);
         }
 
-        fn asked(&self) -> [u32; 4] {
-            self.asked.each_ref().map(|cell| cell.replace(0))
+        fn requests(&self) -> [u32; 4] {
+            self.requests.each_ref().map(|cell| cell.replace(0))
         }
     }
 
@@ -201,18 +201,18 @@ mod tests {
             let kernel = Ports { count, ..Ports::default() };
             let mut view = RdmaView::default();
             assert_eq!(round(&mut view, &kernel, SECOND_NS), 2 * count as usize);
-            assert_eq!(kernel.asked(), [1, count, 1, 1], "first round");
+            assert_eq!(kernel.requests(), [1, count, 1, 1], "first round");
             round(&mut view, &kernel, SECOND_NS + 50_000_000);
-            assert_eq!(kernel.asked(), [0, count, 0, 0], "next round");
+            assert_eq!(kernel.requests(), [0, count, 0, 0], "next round");
             round(&mut view, &kernel, 2 * SECOND_NS);
-            assert_eq!(kernel.asked(), [1, count, 1, 1], "a second later");
+            assert_eq!(kernel.requests(), [1, count, 1, 1], "a second later");
         }
         let none = Ports::default();
         let mut view = RdmaView::default();
         for ifindex in 1_000..1_400 {
             assert!(!view.present(&none, ifindex, SECOND_NS).unwrap().has_device);
         }
-        assert_eq!(none.asked(), [1, 0, 0, 0], "without devices");
+        assert_eq!(none.requests(), [1, 0, 0, 0], "without devices");
     }
 
     #[test]

@@ -2,7 +2,6 @@
 
 mod apply;
 mod attach;
-mod carry;
 mod config;
 mod config_file;
 mod confirm;
@@ -11,6 +10,7 @@ mod diff;
 mod doctor;
 mod ecnconfig;
 mod events;
+mod exchange;
 mod get;
 mod help;
 mod log;
@@ -23,6 +23,7 @@ mod prepare;
 mod profile;
 mod run;
 mod set;
+mod show;
 mod sonic;
 mod status;
 mod tables;
@@ -122,8 +123,8 @@ enum Command {
     Confirm(confirm::ConfirmArgs),
     #[command(subcommand)]
     Config(config::ConfigCommand),
-    Import(carry::ImportArgs),
-    Export(carry::ExportArgs),
+    Import(exchange::ImportArgs),
+    Export(exchange::ExportArgs),
     #[command(subcommand, hide = true)]
     Generate(GenerateCommand),
 }

@@ -17,7 +17,7 @@ use dcqcn_loader::attach::ChangeError;
 use dcqcn_params::Assignment;
 use dcqcn_support::interrupt::Interrupt;
 use dcqcn_telemetry::audit;
-use dcqcn_telemetry::{Reading, Sample, attached};
+use dcqcn_telemetry::{Reading, Sample, alive_names};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use ratatui::crossterm::terminal::disable_raw_mode;
@@ -35,7 +35,7 @@ const TIMEOUT: Duration = Duration::from_millis(100);
 /// The interface is not attached, no interface is, or the terminal fails.
 pub(crate) fn run(iface: Option<String>, interval: Duration) -> anyhow::Result<()> {
     let interrupt = Interrupt::of_terminal(restore_and_exit)?;
-    let mut ifaces = attached()?;
+    let mut ifaces = alive_names()?;
     if let Some(iface) = &iface {
         // Before the screen changes, as in every command.
         Reading::take(iface)?;
@@ -134,7 +134,7 @@ impl Top {
     /// Switches to another interface; the attachments may have changed.
     fn switch(&mut self, steps: isize) {
         let iface = self.state.iface().to_owned();
-        match attached() {
+        match alive_names() {
             Ok(ifaces) if !ifaces.is_empty() => self.state.ifaces = ifaces,
             Ok(_) => {}
             Err(error) => {

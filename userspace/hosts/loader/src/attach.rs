@@ -51,8 +51,8 @@ pub use change::{Change, ChangeError, Transaction, change};
 pub use detach::{check_detach, detach, detach_all, detach_id, detach_with};
 use find::Journals;
 pub use find::{
-    Alive, Broken, Survey, alive, ids, is_alive, is_alive_among, labels, list, list_alive, open, open_expire,
-    open_probe, survey,
+    Alive, Broken, Survey, alive, ids, is_alive, labels, list, list_alive, open, open_expire, open_probe,
+    survey,
 };
 pub use foreign::{ForeignProgram, foreign_programs};
 pub use gc::{Freed, gc};

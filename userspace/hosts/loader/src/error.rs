@@ -193,41 +193,6 @@ pub enum Error {
     NoBpfFs { path: PathBuf },
 }
 
-impl Error {
-    /// Whether the message has the name of the interface.
-    pub const fn names_interface(&self) -> bool {
-        !matches!(
-            self,
-            Self::Format { .. }
-                | Self::Locked { .. }
-                | Self::Capability { .. }
-                | Self::Kernel { .. }
-                | Self::Pacer { .. }
-                | Self::Queues { .. }
-                | Self::Role { .. }
-                | Self::StillPending { .. }
-                | Self::Unsupported(
-                    Unsupported::InlineOnlyMarks
-                        | Unsupported::InlineQueues
-                        | Unsupported::QueuesAndPacer { .. }
-                        | Unsupported::FlowsOfHtb(_)
-                        | Unsupported::Preemptible
-                        | Unsupported::TagsLost { .. }
-                )
-                | Self::Settings(_)
-                | Self::Invalid(_)
-                | Self::Net(_)
-                | Self::Dataplane(_)
-                | Self::Wait(_)
-                | Self::File { .. }
-                | Self::Orphan { .. }
-                | Self::JournalDirectory { .. }
-                | Self::Mount { .. }
-                | Self::NoBpfFs { .. }
-        )
-    }
-}
-
 impl From<SettingsError> for Error {
     fn from(error: SettingsError) -> Self {
         Self::Settings(Box::new(error))

@@ -161,19 +161,23 @@ pub(crate) fn choose_placement(
             .iter()
             .any(|qdisc| qdisc.parent == parent && qdisc.kind == "fq" && qdisc.handle != Handle::UNSPEC)
     };
-    let kept = |what: &str| Ok(Placement::Kept(format!("{what} is kept, with its own limits")));
+    let unchanged = |what: &str| Ok(Placement::Kept(format!("{what} is kept, with its own limits")));
     let is_fq = pacer == PacerChoice::Fq;
     match root.kind.as_str() {
         "tbf" => {
             // tc-tbf(8) has one class.
             let below = Handle::new(root.handle.major(), 1);
-            if is_fq && is_fq_at(below) { kept("the fq below the tbf") } else { Ok(Placement::At(below)) }
+            if is_fq && is_fq_at(below) {
+                unchanged("the fq below the tbf")
+            } else {
+                Ok(Placement::At(below))
+            }
         }
-        "fq" if is_fq && configured => kept("the existing fq"),
+        "fq" if is_fq && configured => unchanged("the existing fq"),
         "mq" if is_fq => {
             let queues = queues(netlink, link.index, &qdiscs)?;
             if configured && queues.into_iter().all(is_fq_at) {
-                return kept("the fq of each queue");
+                return unchanged("the fq of each queue");
             }
             Ok(Placement::Queues { mq: if configured { root.handle } else { MQ }, make: !configured })
         }
@@ -184,7 +188,7 @@ pub(crate) fn choose_placement(
                 classes.iter().map(|class| class.handle).filter(|handle| is_leaf(*handle)).peekable();
             let first = leaves.peek().copied();
             if first.is_some() && leaves.all(is_fq_at) {
-                return kept("the fq below each class of the htb");
+                return unchanged("the fq below each class of the htb");
             }
             let class = first.unwrap_or(Handle::new(root.handle.major(), 1));
             Err(Error::Shaper {

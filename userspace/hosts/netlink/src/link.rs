@@ -17,7 +17,7 @@ use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
 };
 use nix::errno::Errno;
-use rtnetlink::{AddressMessageBuilder, LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth};
+use rtnetlink::{AddressMessageBuilder, LinkMessageBuilder, LinkUnspec, LinkVeth};
 
 use super::error::{Error, Refusal, Result};
 use super::ethtool::{self, Driver};
@@ -205,15 +205,6 @@ impl Netlink {
         self.add_link(&message, || format!("veth pair {} and {}", near.name, far.name))
     }
 
-    /// Creates a bridge, sets it up, and returns its index.
-    ///
-    /// # Errors
-    /// The name exists or is invalid, or the process lacks CAP_NET_ADMIN.
-    pub fn add_bridge(&self, name: &str) -> Result<u32> {
-        self.add_link(&LinkBridge::new(name).build(), || format!("bridge {name}"))?;
-        self.link(name).map(|link| link.index)
-    }
-
     /// Sets the interface up or down.
     pub fn set_up(&self, ifindex: u32, up: bool) -> Result<()> {
         let link = LinkUnspec::new_with_index(ifindex);
@@ -267,22 +258,10 @@ impl Netlink {
         answer.map_err(|refusal| kernel_error(operation(), format!("interface {ifindex}"), refusal))
     }
 
-    /// Sets the Ethernet address.
-    pub fn set_mac(&self, ifindex: u32, mac: [u8; 6]) -> Result<()> {
-        let message = LinkUnspec::new_with_index(ifindex).address(mac.to_vec()).build();
-        self.set_link(&message, "set the Ethernet address")
-    }
-
     /// Sets the length of the driver's queue, in packets.
     pub fn set_tx_queue_len(&self, ifindex: u32, packets: u32) -> Result<()> {
         let message = LinkUnspec::new_with_index(ifindex).txqueuelen(packets).build();
         self.set_link(&message, &format!("set a transmit queue length of {packets} packets"))
-    }
-
-    /// Makes the interface a port of the bridge `master`, or of none.
-    pub fn set_master(&self, ifindex: u32, master: Option<u32>) -> Result<()> {
-        let message = LinkUnspec::new_with_index(ifindex).controller(master.unwrap_or(0)).build();
-        self.set_link(&message, "change the bridge")
     }
 
     /// Removes the interface; of a veth pair, both ends.

@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use clap::ValueEnum;
 use dcqcn_common::layout::MAX_FLOWS;
-use dcqcn_common::layout::{CLASSES, DEFAULT_FLOWS, DSCPS, WAYS};
-use dcqcn_common::params::{Config, PfcConfig, Quantity, QueueConfig, Unit};
+use dcqcn_common::layout::{CLASSES, DEFAULT_FLOWS, WAYS};
+use dcqcn_common::params::{Config, Quantity, Unit};
 use serde_json::{Value, json};
 
 use super::choice::{PacerChoice, QueuesChoice, Role, XdpModeChoice, word, words};
@@ -130,73 +130,43 @@ fn write_example(text: &mut String, config: &Config) -> std::fmt::Result {
         };
         writeln!(text, "\n# {doc}\n# Allowed: {allowed}.\n#{key} = {}", default())?;
     }
-    writeln!(text, "\n[parameters]")?;
-    for key in Key::all() {
-        if let Key::Scalar(spec) = key
-            && !key.follows_from_attach()
-        {
+    let mut table = String::new();
+    for key in Key::all().filter(|key| !key.follows_from_attach()) {
+        let name = key.to_string();
+        let (of, name) = name.rsplit_once('.').unwrap_or(("parameters", &name));
+        if of != table {
+            of.clone_into(&mut table);
+            writeln!(text, "{}\n[{table}]", heading(of))?;
+        }
+        if matches!(key, Key::Scalar(_) | Key::Wred(0, _) | Key::Queue(0, _) | Key::Pfc(0, _)) {
             describe(text, key)?;
-            assign(text, spec.key, key, config)?;
         }
-    }
-    writeln!(
-        text,
-        "\n# WRED per traffic class: [wred.0] to [wred.{}] have the same parameters.",
-        CLASSES - 1
-    )?;
-    for tc in 0..CLASSES {
-        let explained = tc == 0;
-        writeln!(text, "\n[wred.{tc}]")?;
-        for key in Key::all() {
-            if let Key::Wred(class, spec) = key
-                && class == tc
-            {
-                if explained {
-                    describe(text, key)?;
-                }
-                assign(text, spec.key, key, config)?;
-            }
-        }
-    }
-    writeln!(text, "\n# Traffic class of each DSCP, 0 to {}; unlisted ones are in class 0.", CLASSES - 1)?;
-    writeln!(text, "[dscp_to_tc]")?;
-    for dscp in (0..DSCPS).filter(|dscp| Key::DscpToTc(*dscp).get(config) != 0) {
-        assign(text, &dscp.to_string(), Key::DscpToTc(dscp), config)?;
-    }
-    writeln!(text, "\n# Queue of each traffic class, 0 to {}.", CLASSES - 1)?;
-    writeln!(text, "[tc_to_queue]")?;
-    (0..CLASSES).try_for_each(|tc| assign(text, &tc.to_string(), Key::TcToQueue(tc), config))?;
-    writeln!(
-        text,
-        "\n# Queues, unless `queues` is none: [queue.0] to [queue.{}] have the same parameters.",
-        CLASSES - 1
-    )?;
-    for queue in 0..CLASSES {
-        writeln!(text, "\n[queue.{queue}]")?;
-        for spec in QueueConfig::SPECS {
-            let key = Key::Queue(queue, spec);
-            if queue == 0 {
-                describe(text, key)?;
-            }
-            assign(text, spec.key, key, config)?;
-        }
-    }
-    writeln!(
-        text,
-        "\n# PFC: [pfc.0] to [pfc.{}], one for each priority, have the same parameters.",
-        CLASSES - 1
-    )?;
-    for priority in 0..CLASSES {
-        writeln!(text, "\n[pfc.{priority}]")?;
-        for spec in PfcConfig::SPECS {
-            let key = Key::Pfc(priority, spec);
-            if priority == 0 {
-                describe(text, key)?;
-            }
-            assign(text, spec.key, key, config)?;
+        if !matches!(key, Key::DscpToTc(_)) || key.get(config) != 0 {
+            assign(text, name, key, config)?;
         }
     }
     Ok(())
+}
+
+/// The comment above a table.
+fn heading(table: &str) -> String {
+    let last = CLASSES - 1;
+    match table {
+        "wred.0" => {
+            format!("\n# WRED per traffic class: [wred.0] to [wred.{last}] have the same parameters.\n")
+        }
+        "dscp_to_tc" => {
+            format!("\n# Traffic class of each DSCP, 0 to {last}; unlisted ones are in class 0.")
+        }
+        "tc_to_queue" => format!("\n# Queue of each traffic class, 0 to {last}."),
+        "queue.0" => format!(
+            "\n# Queues, unless `queues` is none: [queue.0] to [queue.{last}] have the same parameters.\n"
+        ),
+        "pfc.0" => {
+            format!("\n# PFC: [pfc.0] to [pfc.{last}], one for each priority, have the same parameters.\n")
+        }
+        _ => String::new(),
+    }
 }
 
 /// The example as data: every parameter with its value in `config`, its range in the base unit, and its meaning.
@@ -253,6 +223,8 @@ fn assign(text: &mut String, name: &str, key: Key, config: &Config) -> std::fmt:
 
 #[cfg(test)]
 mod tests {
+    use dcqcn_common::layout::DSCPS;
+
     use super::super::{Settings, parse};
     use super::*;
 

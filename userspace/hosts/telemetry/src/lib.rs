@@ -24,7 +24,7 @@ pub use qp::{FlowRow, RateRow};
 pub use queues::QueuesReport;
 pub use reading::Reading;
 pub use sample::{ClassSample, PerStat, QpKey, QpSample, QueueSample, Sample};
-pub use sample::{Sampler, attached};
+pub use sample::{Sampler, alive_names};
 pub use softnet::Softnet;
 
 #[cfg(any(test, feature = "testing"))]

@@ -184,7 +184,7 @@ pub(crate) mod testing {
             "iface": iface, "ifindex": 7, "inline_peer": null, "role": "host", "pacer": "fq",
             "xdp_mode": "none", "tc_mode": "tcx", "programs": ["ingress", "egress"],
             "rp_flows": 65_536, "np_flows": 65_536, "version": "0.1.0", "attached_at_ns": 1,
-            "notes": [], "saved_qdisc": null, "added_clsact": false,
+            "notes": [],
         });
         let mut counters = [Counters::ZERO; 3];
         for (hook, stat, per_ms) in [

@@ -335,7 +335,7 @@ impl Sampler {
     /// # Errors
     /// A named interface is not attached, or its maps cannot be read.
     pub fn sample(&mut self) -> Result<Vec<Sample>, attach::Error> {
-        let names = if self.ifaces.is_empty() { attached()? } else { self.ifaces.clone() };
+        let names = if self.ifaces.is_empty() { alive_names()? } else { self.ifaces.clone() };
         let mut samples = Vec::new();
         let mut last = HashMap::new();
         for name in names {
@@ -353,7 +353,7 @@ impl Sampler {
 }
 
 /// Existing interfaces attached in this network namespace, by name.
-pub fn attached() -> Result<Vec<String>, attach::Error> {
+pub fn alive_names() -> Result<Vec<String>, attach::Error> {
     let mut names: Vec<String> = attach::list_alive()?.into_iter().map(|info| info.iface).collect();
     names.sort_unstable();
     Ok(names)

@@ -148,9 +148,7 @@ impl Flow for KernelFlow {
 const MIN_PACKET: usize = Ethernet::LEN + Ipv4::LEN + Udp::LEN + Bth::LEN + icrc::LEN;
 
 fn ethernet(dst: MacAddr, src: MacAddr) -> Vec<u8> {
-    let mut header = [0; Ethernet::LEN];
-    EthernetRepr { dst, src, ethertype: EtherType::IPV4 }.emit(&mut header);
-    header.to_vec()
+    EthernetRepr { dst, src, ethertype: EtherType::IPV4 }.bytes().to_vec()
 }
 
 /// A data packet of `len` bytes, [`MIN_PACKET`] to [`MAX_PACKET`]. Its payload is not rounded up to words, as no hook
@@ -158,16 +156,10 @@ fn ethernet(dst: MacAddr, src: MacAddr) -> Vec<u8> {
 fn data_packet(len: usize) -> Vec<u8> {
     let mut packet = ethernet(RECEIVER_MAC, SENDER_MAC);
     let udp_len = len.saturating_sub(Ethernet::LEN + Ipv4::LEN) as u16;
-    let mut ip = [0; Ipv4::LEN];
-    Ipv4Repr::of_udp(ecn::tos(0, Ecn::ECT0), SENDER, RECEIVER, udp_len).emit(&mut ip);
-    packet.extend(ip);
-    let mut udp = [0; Udp::LEN];
-    let ports = (UDP_SOURCE_PORT, udp::ROCE_V2_PORT);
-    UdpRepr { src_port: ports.0, dst_port: ports.1, length: udp_len, checksum: 0 }.emit(&mut udp);
-    packet.extend(udp);
-    let mut bth = [0; Bth::LEN];
-    BthRepr::new(Opcode::RC_RDMA_WRITE_MIDDLE, QPN, 0).emit(&mut bth);
-    packet.extend(bth);
+    packet.extend(Ipv4Repr::of_udp(ecn::tos(0, Ecn::ECT0), SENDER, RECEIVER, udp_len).bytes());
+    let (src_port, dst_port) = (UDP_SOURCE_PORT, udp::ROCE_V2_PORT);
+    packet.extend(UdpRepr { src_port, dst_port, length: udp_len, checksum: 0 }.bytes());
+    packet.extend(BthRepr::new(Opcode::RC_RDMA_WRITE_MIDDLE, QPN, 0).bytes());
     packet.resize(len, 0);
     if let Some(ip) = packet.get_mut(Ethernet::LEN..) {
         let sealed = icrc::seal(ip);

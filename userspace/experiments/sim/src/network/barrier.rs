@@ -58,10 +58,10 @@ impl Barrier {
             }
             hint::spin_loop();
         }
-        let mut held = lock(&self.lock);
+        let mut guard = lock(&self.lock);
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         while self.meetings.load(Ordering::SeqCst) == meeting {
-            held = self.woken.wait(held).unwrap_or_else(PoisonError::into_inner);
+            guard = self.woken.wait(guard).unwrap_or_else(PoisonError::into_inner);
         }
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
     }

@@ -229,8 +229,8 @@ mod tests {
                 } else if let Some((ingress, class, bytes)) = inside.pop() {
                     buffer.release(ingress, class, bytes);
                 }
-                let held: u64 = inside.iter().map(|packet| packet.2).sum();
-                prop_assert!(held <= 40_000 && buffer.used <= buffer.capacity);
+                let stored: u64 = inside.iter().map(|packet| packet.2).sum();
+                prop_assert!(stored <= 40_000 && buffer.used <= buffer.capacity);
             }
             for (ingress, class, bytes) in inside.drain(..) {
                 buffer.release(ingress, class, bytes);

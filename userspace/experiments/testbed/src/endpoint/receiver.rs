@@ -12,7 +12,7 @@ use crate::frame::{Body, IgnoreReason, MAX_OVERHEAD_BYTES, Path, Received};
 use crate::host::Host;
 use crate::rc::Responder;
 use crate::record::{Binned, ReceivedRecord};
-use crate::socket::{RawSocket, Receive};
+use crate::socket::{HostSocket, Receive};
 
 /// Receive buffer for the time that the endpoint is not on a CPU: a quarter of a second at 200 Mbit/s. Losses here
 /// would be attributed to the network.
@@ -43,7 +43,7 @@ struct PassiveQp {
 /// The endpoint of the receiving host, created and run by one thread inside the host's namespace.
 pub(crate) struct Receiver<'a> {
     host: &'a Host,
-    socket: RawSocket,
+    socket: HostSocket,
     _roce_port: Option<UdpSocket>,
     qps: Vec<PassiveQp>,
     roce_bytes: Binned,
@@ -64,7 +64,7 @@ impl<'a> Receiver<'a> {
         });
         Ok(Self {
             host,
-            socket: RawSocket::open(host, receive, SEND_BUFFER_BYTES, frame_bytes)?,
+            socket: HostSocket::open(host, receive, SEND_BUFFER_BYTES, frame_bytes)?,
             _roce_port: occupy_roce_port(host)?,
             qps: qps.collect(),
             roce_bytes: Binned::new(duration_ns),

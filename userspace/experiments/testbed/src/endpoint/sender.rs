@@ -14,7 +14,7 @@ use crate::frame::{Body, MAX_OVERHEAD_BYTES, Path, Received};
 use crate::host::Host;
 use crate::rc::{Requester, RequesterConfig, RequesterStats};
 use crate::record::{Answers, SentRecord};
-use crate::socket::{RawSocket, Receive, Sent};
+use crate::socket::{HostSocket, Receive, Sent};
 
 /// Send buffer of a QP in its own host: enough to keep the NIC busy, small enough that the rest waits in the sender's
 /// memory, as with a hardware NIC. Bytes, and packets if that is more.
@@ -35,7 +35,7 @@ struct ActiveQp {
     path: Path,
     requester: Requester,
     /// One socket per QP: its buffer gives back-pressure to this QP alone.
-    socket: RawSocket,
+    socket: HostSocket,
     /// Counters already added to `record`.
     recorded: RequesterStats,
     record: SentRecord,
@@ -53,7 +53,7 @@ pub(crate) struct SenderReport {
 /// The endpoint of a sending host, created and run by one thread inside the host's namespace.
 pub(crate) struct Sender<'a> {
     host: &'a Host,
-    receive: RawSocket,
+    receive: HostSocket,
     _roce_port: Option<UdpSocket>,
     qps: Vec<ActiveQp>,
     frame: BytesMut,
@@ -82,7 +82,7 @@ impl<'a> Sender<'a> {
                     qpn: qp.sender_qpn,
                     path: qp.forward(host),
                     requester: Requester::new(config, message.clone()),
-                    socket: RawSocket::open(host, Receive::Nothing, send_buffer_bytes, frame_bytes)?,
+                    socket: HostSocket::open(host, Receive::Nothing, send_buffer_bytes, frame_bytes)?,
                     recorded: RequesterStats::default(),
                     record: SentRecord::new(duration_ns),
                     paused_until_ns: 0,
@@ -91,7 +91,7 @@ impl<'a> Sender<'a> {
             .collect::<Result<_>>()?;
         Ok(Self {
             host,
-            receive: RawSocket::open(host, receive, 0, frame_bytes)?,
+            receive: HostSocket::open(host, receive, 0, frame_bytes)?,
             _roce_port: occupy_roce_port(host)?,
             qps,
             frame: BytesMut::with_capacity(frame_bytes),

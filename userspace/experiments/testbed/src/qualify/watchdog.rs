@@ -23,7 +23,7 @@ use super::{Bench, Case, DeviceUnderTest};
 use crate::DataPlane;
 use crate::host::{Host, ROCE_TC};
 use crate::rc::Psn;
-use crate::socket::{RawSocket, Receive};
+use crate::socket::{HostSocket, Receive};
 
 /// Interval between packets.
 const PERIOD: Duration = Duration::from_millis(10);
@@ -109,7 +109,7 @@ impl Drop for Running {
 
 /// Pauses of RoCE's priority.
 struct Storm {
-    socket: RawSocket,
+    socket: HostSocket,
     pause: [u8; FRAME_LEN],
     resume: [u8; FRAME_LEN],
     lasts: Duration,
@@ -118,7 +118,7 @@ struct Storm {
 impl Storm {
     fn open(host: &Host, link_bps: u64) -> Result<Self> {
         let receive = Receive::Type { ethertype: EtherType::MAC_CONTROL.0, buffer_bytes: FRAME_LEN };
-        let socket = host.netns.run(|| RawSocket::open(host, receive, 1 << 16, FRAME_LEN))??;
+        let socket = host.netns.run(|| HostSocket::open(host, receive, 1 << 16, FRAME_LEN))??;
         let quantum_ns = (QUANTUM_BITS * 1_000_000_000 / link_bps.max(1)).max(1);
         let quanta = u16::try_from(PAUSE.as_nanos() / u128::from(quantum_ns)).unwrap_or(u16::MAX);
         let frame = |quanta: u16| {

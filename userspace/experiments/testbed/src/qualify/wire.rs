@@ -11,7 +11,7 @@ use crate::endpoint::QueuePair;
 use crate::frame::{Body, MAX_OVERHEAD_BYTES, Path, Received};
 use crate::host::Host;
 use crate::rc::{Psn, Segment, WritePacket};
-use crate::socket::{RawSocket, Receive, Sent};
+use crate::socket::{HostSocket, Receive, Sent};
 
 /// Payload of each packet, bytes.
 pub(super) const PAYLOAD_BYTES: usize = 1_024;
@@ -41,8 +41,8 @@ pub(super) struct Arrival {
 
 /// Both ends of a path through the switch.
 pub(super) struct Wire {
-    from: RawSocket,
-    to: RawSocket,
+    from: HostSocket,
+    to: HostSocket,
     path: Path,
     destination: [u8; 6],
     payload: Bytes,
@@ -53,10 +53,10 @@ impl Wire {
     /// Opens both ends.
     pub(super) fn open(from: &Host, to: &Host) -> Result<Self> {
         let frame_bytes = PAYLOAD_BYTES + MAX_OVERHEAD_BYTES;
-        let send = || RawSocket::open(from, Receive::Nothing, SEND_BUFFER_BYTES, frame_bytes);
+        let send = || HostSocket::open(from, Receive::Nothing, SEND_BUFFER_BYTES, frame_bytes);
         let receive =
             Receive::Type { ethertype: crate::endpoint::ethertype(to), buffer_bytes: RECEIVE_BUFFER_BYTES };
-        let receive = || RawSocket::open(to, receive, 0, frame_bytes);
+        let receive = || HostSocket::open(to, receive, 0, frame_bytes);
         let path = QueuePair::between(from, to).forward(from);
         Ok(Self {
             from: from.netns.run(send)??,

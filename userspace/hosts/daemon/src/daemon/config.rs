@@ -179,11 +179,11 @@ impl Config {
     /// Whether the interface is the other end of an inline attachment, which has no state of its own.
     pub(crate) fn is_inline_peer(&self, iface: &str) -> bool {
         let may_name = self.fleet.as_ref().is_some_and(Bounds::may_name_interfaces);
-        let names = |asked: &Interface| {
-            asked.selector.literal().is_some_and(|name| self.first(&self.interfaces, name).is_some())
+        let names = |interface: &Interface| {
+            interface.selector.literal().is_some_and(|name| self.first(&self.interfaces, name).is_some())
         };
         // Overrides of interfaces that the file lacks apply only if that is allowed.
-        let counts = self.over.iter().filter(|asked| may_name || names(asked));
+        let counts = self.over.iter().filter(|interface| may_name || names(interface));
         let mut both = self.interfaces.iter().chain(counts);
         both.any(|interface| interface.settings.inline.as_deref() == Some(iface))
     }

@@ -62,7 +62,7 @@ fn next_batch(size: usize, took: Duration) -> usize {
 struct Detached {
     infos: Vec<Info>,
     /// Interfaces that could not be detached, now in [`ManagedInterfaces::leaving`].
-    kept: Vec<String>,
+    failed: Vec<String>,
 }
 
 /// An attachment dropped from the file that could not be detached.
@@ -305,7 +305,7 @@ impl ManagedInterfaces {
             Attached {
                 id,
                 name: info.iface.clone(),
-                is_replaced: is_listed(info) && !attach::is_alive_among(info, &links).unwrap_or(true),
+                is_replaced: is_listed(info) && !attach::is_alive(info, &links).unwrap_or(true),
                 inline_peer: info.inline_peer.clone(),
                 is_served,
                 is_foreign: probe && !is_served && attach::is_claimed(&info.iface).unwrap_or(true),
@@ -466,7 +466,7 @@ impl ManagedInterfaces {
             drop(_claim);
             detached.infos.push(info.clone());
             if !self.end_attachment(info.clone(), why) {
-                detached.kept.push(info.iface);
+                detached.failed.push(info.iface);
             }
         }
         detached
@@ -531,9 +531,9 @@ impl ManagedInterfaces {
     /// An interface could not be detached; it remains attached.
     pub(super) fn end(mut self, detach: bool) -> Result<()> {
         if detach {
-            let Detached { kept, .. } = self.detach(self.served.keys().copied().collect(), "detached");
-            if !kept.is_empty() {
-                return Err(Error::StillAttached { ifaces: kept.join(", ") });
+            let Detached { failed, .. } = self.detach(self.served.keys().copied().collect(), "detached");
+            if !failed.is_empty() {
+                return Err(Error::StillAttached { ifaces: failed.join(", ") });
             }
         }
         Ok(())

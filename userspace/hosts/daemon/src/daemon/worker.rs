@@ -5,12 +5,10 @@ mod orders;
 mod overrides;
 mod persisted;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
 
-use dcqcn_control_api::Override;
 use dcqcn_loader::pfc_tx::PauseSocket;
 use dcqcn_support::causes::one_line;
 use dcqcn_telemetry::audit;
@@ -80,22 +78,11 @@ impl Worker {
             }
             Source::Ifaces(ifaces) => (Scope::Named(ifaces), None),
         };
-        let bounds = Arc::new(overrides.own.bounds());
+        let published = Snapshot { bounds: Arc::new(overrides.own.bounds()), ..Snapshot::default() };
         // Attaching takes seconds; publish the override first, for clients that query it in the meantime.
-        self.shared.publish(Snapshot {
-            active_override: overrides.active(),
-            confirm_until: overrides.confirm_until,
-            bounds: Arc::clone(&bounds),
-            ..Snapshot::default()
-        });
+        self.shared.publish(overrides.added_to(&published));
         let interfaces = ManagedInterfaces::new(scope, Arc::clone(&self.shared), self.pause_socket.take())?;
         let now = Instant::now();
-        let published = Published {
-            active_override: overrides.active(),
-            confirm_until: overrides.confirm_until,
-            bounds,
-            ..Published::default()
-        };
         let rejection_limit = RejectionLimit::new(now);
         let mut state = WorkerState {
             worker: self,
@@ -122,19 +109,6 @@ impl Worker {
     }
 }
 
-/// State for clients beyond that of the interfaces.
-#[derive(Debug, Default)]
-struct Published {
-    is_ready: bool,
-    reloaded: Option<Reloaded>,
-    active_override: Option<Override>,
-    confirm_until: Option<Instant>,
-    /// Why an override could not be reverted after that.
-    overdue: Option<String>,
-    /// Parameters that may be set remotely, with their ranges.
-    bounds: Arc<BTreeMap<String, String>>,
-}
-
 struct WorkerState {
     worker: Worker,
     interfaces: ManagedInterfaces,
@@ -147,7 +121,8 @@ struct WorkerState {
     rejection_limit: RejectionLimit,
     /// Last rejection, if temporary.
     rejection: String,
-    published: Published,
+    /// State for clients, without that of the interfaces and overrides.
+    published: Snapshot,
     /// Time when state of deleted namespaces was last freed.
     freed: Instant,
     /// Time when link speeds were last checked.
@@ -239,10 +214,10 @@ impl WorkerState {
     }
 
     fn follow(&mut self) {
-        let Self { worker, interfaces, published, .. } = self;
+        let Self { worker, interfaces, overrides, published, .. } = self;
         let mut publish = |interfaces: &ManagedInterfaces, waiting: usize| {
             worker.shared.step();
-            publish(&worker.shared, interfaces, published, waiting);
+            publish(&worker.shared, interfaces, overrides, published, waiting);
             notify(&[NotifyState::Status(&status(interfaces, waiting))]);
         };
         if let Err(error) = interfaces.follow(&mut publish) {
@@ -270,7 +245,7 @@ impl WorkerState {
         let loaded = Config::load(file.path()).map_err(Rejection::from);
         self.retry = None;
         let previous_error =
-            retry.and_then(|_| self.published.reloaded.take()).map(|reloaded| reloaded.refused);
+            retry.and_then(|_| self.published.reload.take()).map(|reloaded| reloaded.refused);
         let wait = retry.map_or(RETRY_DELAY, |retry| (2 * retry.waited).min(MAX_RETRY_DELAY));
         let result = loaded.and_then(|own| self.switch_file(own, options));
         let refused = match &result {
@@ -298,7 +273,7 @@ impl WorkerState {
                 why
             }
         };
-        self.published.reloaded = Some(Reloaded { at: SystemTime::now(), refused });
+        self.published.reload = Some(Reloaded { at: SystemTime::now(), refused });
         self.publish();
         notify(&[NotifyState::Ready, NotifyState::Status(&self.status())]);
         result
@@ -312,10 +287,10 @@ impl WorkerState {
         }
         let (format, filter, wanted) = (config.log_format, config.log_filter.clone(), config.metrics);
         let served = self.interfaces.config().and_then(|config| config.metrics);
-        let Self { worker, interfaces, published, .. } = self;
+        let Self { worker, interfaces, overrides, published, .. } = self;
         let mut publish = |interfaces: &ManagedInterfaces, waiting: usize| {
             worker.shared.step();
-            publish(&worker.shared, interfaces, published, waiting);
+            publish(&worker.shared, interfaces, overrides, published, waiting);
         };
         let listen = interfaces.reload(config, options, || serving::check(wanted, served), &mut publish)?;
         if listen {
@@ -326,7 +301,7 @@ impl WorkerState {
     }
 
     fn publish(&self) {
-        publish(&self.worker.shared, &self.interfaces, &self.published, 0);
+        publish(&self.worker.shared, &self.interfaces, &self.overrides, &self.published, 0);
     }
 
     fn status(&self) -> String {
@@ -340,23 +315,22 @@ fn equals_ignoring_numbers(one: &str, other: &str) -> bool {
     words(one) == words(other)
 }
 
-fn publish(shared: &SharedState, interfaces: &ManagedInterfaces, published: &Published, waiting: usize) {
-    let (served, failing) = (interfaces.ifaces(), interfaces.failing());
-    let Published { is_ready, reloaded, active_override, confirm_until, overdue, bounds } = published;
+fn publish(
+    shared: &SharedState,
+    interfaces: &ManagedInterfaces,
+    overrides: &Overrides,
+    published: &Snapshot,
+    waiting: usize,
+) {
     shared.publish(Snapshot {
-        is_ready: *is_ready,
-        served,
-        failing,
+        served: interfaces.ifaces(),
+        failing: interfaces.failing(),
         incomplete: interfaces.incomplete(),
         bypassed: interfaces.bypassed(),
         absent: interfaces.absent(),
         repairs: interfaces.repairs(),
         waiting,
-        reload: reloaded.clone(),
-        active_override: active_override.clone(),
-        confirm_until: *confirm_until,
-        overdue: overdue.clone(),
-        bounds: Arc::clone(bounds),
+        ..overrides.added_to(published)
     });
 }
 

@@ -56,6 +56,6 @@ fn metrics_page_matches_served() {
     if env::var_os("DCQCN_WRITE_GOLDEN").is_some() {
         fs::write(&path, &page).unwrap();
     }
-    let kept = fs::read_to_string(&path).unwrap();
-    assert!(kept == page, "{} differs from /metrics: run `cargo xtask docs`", path.display());
+    let stored = fs::read_to_string(&path).unwrap();
+    assert!(stored == page, "{} differs from /metrics: run `cargo xtask docs`", path.display());
 }

@@ -66,7 +66,7 @@ impl Exporter {
 
     /// Metrics, at most a second old.
     async fn metrics(self: &Arc<Self>, format: Format) -> Result<Bytes, Failed> {
-        let kept = match format {
+        let cached = match format {
             Format::Text => &self.metrics,
             Format::OpenMetrics => &self.open_metrics,
         };
@@ -78,7 +78,7 @@ impl Exporter {
             let shared = exporter.daemon.as_ref().map(|(shared, _)| &**shared);
             Bytes::from(render::whole(&scrape, top_qps, shared, began, format))
         };
-        kept.get(read).await.map_err(|error| internal_error(&error))
+        cached.get(read).await.map_err(|error| internal_error(&error))
     }
 
     /// Readiness, at most a second old.

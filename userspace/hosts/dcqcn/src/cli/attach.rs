@@ -151,9 +151,9 @@ impl AttachArgs {
     }
 }
 
-/// An error of one interface of several.
+/// An error of one interface of several, with its name.
 fn failure(error: attach::Error, iface: &str) -> anyhow::Error {
-    let is_named = error.names_interface();
+    let is_named = error.to_string().split([' ', ':', ';', ',', '`']).any(|word| word == iface);
     let error = anyhow::Error::from(error);
     if is_named { error } else { error.context(iface.to_owned()) }
 }

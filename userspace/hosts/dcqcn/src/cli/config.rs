@@ -15,8 +15,9 @@ use serde::Serialize;
 
 use super::apply::ApplyArgs;
 use super::config_file::ConfigFile;
-use super::diff::{DiffArgs, ShowArgs};
+use super::diff::DiffArgs;
 use super::profile::{self, ProfileCommand};
+use super::show::ShowArgs;
 use dcqcn_support::cli::Output;
 
 /// Configuration files and profiles: write the active configuration; compare, check, apply and describe files.

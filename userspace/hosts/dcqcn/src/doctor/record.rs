@@ -1,17 +1,16 @@
 //! Recordings of hosts: `snapshot.json`, and ethtool's output as `ethtool-IFACE-before.txt` and `-after.txt`.
 
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::stats::Stat;
+use dcqcn_support::file::read_text;
 
 use super::snapshot::{self, Counts, Link, Snapshot, VERSION};
 
 const SNAPSHOT: &str = "snapshot.json";
-/// Maximum file size: a hundred times that of a large host.
-const MAX_BYTES: u64 = 16 << 20;
 
 /// Error of writing or reading a recording.
 #[derive(Debug, thiserror::Error)]
@@ -20,8 +19,6 @@ pub(crate) enum Error {
     File { path: PathBuf, source: io::Error, hint: &'static str },
     #[error("{} exists already; choose a directory without a recording", path.display())]
     Exists { path: PathBuf },
-    #[error("{} is longer than {} MiB: it is not a recording", path.display(), MAX_BYTES >> 20)]
-    TooLong { path: PathBuf },
     #[error("{}: {source}", path.display())]
     Json { path: PathBuf, source: serde_json::Error },
     #[error(
@@ -105,17 +102,11 @@ fn texts_of(dir: &Path, link: &Link) -> [PathBuf; 2] {
 
 /// Content of a text file; `None` if it does not exist.
 fn text(path: &Path) -> Result<Option<String>, Error> {
-    let failed = |source| Error::File { path: path.to_owned(), source, hint: "" };
-    let file = match File::open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        file => file.map_err(failed)?,
-    };
-    let mut text = String::new();
-    file.take(MAX_BYTES + 1).read_to_string(&mut text).map_err(failed)?;
-    if text.len() as u64 > MAX_BYTES {
-        return Err(Error::TooLong { path: path.to_owned() });
+    match read_text(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(Error::File { path: path.to_owned(), source, hint: "" }),
     }
-    Ok(Some(text))
 }
 
 /// Checks constraints beyond the types.
@@ -200,7 +191,7 @@ mod tests {
         fs::remove_file(dir.path().join("ethtool-eth0-after.txt")).unwrap();
         assert!(read(dir.path()).unwrap_err().to_string().contains("other half"));
         fs::write(dir.path().join(SNAPSHOT), [0xff, 0xfe]).unwrap();
-        assert!(read(dir.path()).unwrap_err().to_string().contains("UTF-8"));
+        assert!(read(dir.path()).unwrap_err().to_string().contains("utf-8"));
     }
 
     #[test]

@@ -202,6 +202,6 @@ fn documented_screen_matches() {
     if env::var_os("DCQCN_WRITE_GOLDEN").is_some() {
         fs::write(&path, &drawn).unwrap();
     }
-    let kept = fs::read_to_string(&path).unwrap();
-    assert!(kept == drawn, "{} is outdated: run `cargo xtask docs`", path.display());
+    let stored = fs::read_to_string(&path).unwrap();
+    assert!(stored == drawn, "{} is outdated: run `cargo xtask docs`", path.display());
 }

@@ -36,18 +36,12 @@ mod tests {
         Link {
             index: 7,
             name: "eth0".into(),
-            altnames: Vec::new(),
             mac: Some([mac; 6]),
             permanent_mac: permanent_mac.map(|mac| [mac; 6]),
             mtu: 1_500,
             kind: kind.map(str::to_owned),
-            is_loopback: false,
-            is_metadata_tunnel: false,
             up: true,
-            peer: None,
-            master: None,
-            tx_queue_len: 1_000,
-            speed_bps: None,
+            ..Link::default()
         }
     }
 

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use dcqcn_netlink::{Link, Netlink};
 use dcqcn_params::word;
-use nix::errno::Errno;
 
 use super::hook_names::{with_current_names, with_names};
 use super::journal::{Record, State};
@@ -183,20 +182,8 @@ pub fn open_probe(iface: &str) -> Result<Probe, Error> {
     Ok(Probe::pinned(&state_dir.pins(info.ifindex))?)
 }
 
-/// Whether the interface of an attachment still exists, under any name.
-pub fn is_alive(info: &Info) -> Result<bool, Error> {
-    let state_dir = StateDir::here()?;
-    if state_dir.cookie != info.netns_cookie {
-        return Ok(false);
-    }
-    match Netlink::connect()?.link_by_index(info.ifindex) {
-        Err(error) if error.errno() == Some(Errno::ENODEV) => Ok(false),
-        link => Ok(verify::is_here_of(&state_dir, info, &[link?])),
-    }
-}
-
-/// As [`is_alive`], given all interfaces of this network namespace.
-pub fn is_alive_among(info: &Info, links: &[Link]) -> Result<bool, Error> {
+/// As [`Sweep::is_alive`](super::Sweep::is_alive), given all interfaces of this network namespace.
+pub fn is_alive(info: &Info, links: &[Link]) -> Result<bool, Error> {
     let state_dir = StateDir::here()?;
     Ok(state_dir.cookie == info.netns_cookie && verify::is_here_of(&state_dir, info, links))
 }

@@ -6,10 +6,10 @@ use serde::Serialize;
 
 use super::bound::Bound;
 use super::find::Journals;
-use super::journal::{Journal, Record, State, UndoStep};
+use super::journal::{Journal, Record, State, UndoReport, UndoStep};
 use super::state_dir::{StateDir, remove_pins};
 use super::undo::{self, InterfaceAccess, rollback, undo_with};
-use super::{Error, foreign, name_of, probe, verify};
+use super::{Error, Info, foreign, name_of, probe, verify};
 
 /// Result of freeing one attachment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -72,21 +72,28 @@ fn reason(state_dir: &StateDir, record: &Record, is_here: bool) -> Option<&'stat
 }
 
 fn free(state_dir: &StateDir, netlink: &Netlink, record: Record, why: &str) -> Result<Freed, Error> {
-    let (iface, netns_cookie) = (record.info.iface.clone(), record.info.netns_cookie);
-    let report = if state_dir.is_of_earlier_boot(&record) {
-        let ifindex = record.info.ifindex;
-        undo_with(
-            Journal::resume(record, state_dir.store(ifindex)),
-            &state_dir.pins(ifindex),
-            InterfaceAccess::Gone,
-        )
-    } else {
-        rollback(state_dir, netlink, record)?
-    };
+    if state_dir.is_of_earlier_boot(&record) {
+        return Ok(abandon(state_dir, record, why));
+    }
+    let info = record.info.clone();
+    Ok(freed(info, why, rollback(state_dir, netlink, record)?))
+}
+
+/// Undoes an attachment whose interface cannot be accessed.
+fn abandon(state_dir: &StateDir, record: Record, why: &str) -> Freed {
+    let info = record.info.clone();
+    let journal = Journal::resume(record, state_dir.store(info.ifindex));
+    let report = undo_with(journal, &state_dir.pins(info.ifindex), InterfaceAccess::Gone);
+    freed(info, why, report)
+}
+
+/// The result, which is also logged.
+fn freed(info: Info, why: &str, report: UndoReport<Error>) -> Freed {
+    let Info { iface, netns_cookie, .. } = info;
     let done = report.done.clone();
     let problem = report.result(&iface).err().map(|error| error.to_string());
-    tracing::info!(iface, why, problem, "rolled back");
-    Ok(Freed { iface, netns_cookie, why: why.to_owned(), done, problem })
+    tracing::info!(iface, netns_cookie, why, problem, "rolled back");
+    Freed { iface, netns_cookie, why: why.to_owned(), done, problem }
 }
 
 /// Removes pins without a journal, with the lock held; returns the indexes of their interfaces. A journal is always
@@ -131,13 +138,7 @@ fn free_in_other_namespaces(state_dir: &StateDir) -> Result<Vec<Freed>, Error> {
         } else {
             continue;
         };
-        let (iface, netns_cookie) = (record.info.iface.clone(), record.info.netns_cookie);
-        let journal = Journal::resume(record, state_dir.store(ifindex));
-        let report = undo_with(journal, &state_dir.pins(ifindex), InterfaceAccess::Gone);
-        let done = report.done.clone();
-        let problem = report.result(&iface).err().map(|error| error.to_string());
-        tracing::info!(iface, netns_cookie, why, problem, "freed");
-        freed.push(Freed { iface, netns_cookie, why: why.to_owned(), done, problem });
+        freed.push(abandon(state_dir, record, why));
     }
     if state_dir.ifindexes()?.is_empty() {
         sweep(state_dir)?;
@@ -238,10 +239,7 @@ fn free_previous_namespace(here: &StateDir, netlink: &Netlink, link: &Link) -> R
             // freed the attachment.
             let _lock = state_dir.lock()?;
             if let Ok(Some(record)) = state_dir.read(ifindex) {
-                let journal = Journal::resume(record, state_dir.store(ifindex));
-                let problem = undo_with(journal, &pins, InterfaceAccess::Gone).result(&link.name).err();
-                let problem = problem.map(|error| error.to_string());
-                tracing::info!(iface = link.name, problem, "freed: moved here from another namespace");
+                abandon(state_dir, record, "it was moved to another namespace");
             }
         }
     }

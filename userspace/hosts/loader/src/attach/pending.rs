@@ -141,7 +141,7 @@ fn waiting(state_dir: &StateDir) -> Result<Vec<(Record, Pending)>, Error> {
 /// Pending changes of these interfaces, or of all if the list is empty.
 ///
 /// # Errors
-/// There are none.
+/// No change is pending.
 fn pending_of(state_dir: &StateDir, ifaces: &[String]) -> Result<Vec<(Record, Pending)>, Error> {
     let mut found = Vec::new();
     for iface in ifaces {

@@ -145,11 +145,11 @@ impl Plan {
         let replaced = placement.as_ref().and_then(|placement| placement.replaces(pacer));
         let replaced = replaced.or_else(|| queues_at.map(|at| (at, queues::kind(queues), queues::HANDLE)));
         if replaced.is_some() && !may_interrupt {
-            let (what, kept) = match queues_at {
+            let (what, rp_flows) = match queues_at {
                 Some(_) => ("attaching queues", None),
                 None => ("attaching a pacer", Some(sizes.rp_flows)),
             };
-            interrupt::check(netlink, &link, what, kept)?;
+            interrupt::check(netlink, &link, what, rp_flows)?;
         }
         // After the refusals above, so that a refused request uses no slot.
         let has_flows = programs.contains(&"ingress");

@@ -40,7 +40,7 @@ use super::journal::{Record, Store};
 use super::lock::Lock;
 
 const ROOT: &str = "/run/dcqcn";
-/// Directory name prefix before the cookie. The previous format used the bare inode number.
+/// Directory name prefix before the cookie.
 const PREFIX: &str = "ns-";
 /// File name of a lock.
 const LOCK: &str = "lock";

@@ -69,7 +69,7 @@ impl Contents {
             Intent(String),
         }
         let mut since = BTreeMap::new();
-        let mut kept: Vec<Entry> = Vec::with_capacity(self.entries.len());
+        let mut retained: Vec<Entry> = Vec::with_capacity(self.entries.len());
         for entry in self.entries.drain(..).rev() {
             let writer = (entry.author.pid, entry.iface.clone());
             match &entry.event {
@@ -87,10 +87,10 @@ impl Contents {
                 }
                 Event::Parameter { event: Stage::Confirmed | Stage::Reverted, .. } | Event::Ordered(_) => {}
             }
-            kept.push(entry);
+            retained.push(entry);
         }
-        kept.reverse();
-        self.entries = kept;
+        retained.reverse();
+        self.entries = retained;
     }
 }
 

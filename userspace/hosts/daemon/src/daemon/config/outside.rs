@@ -116,8 +116,8 @@ fn range_text(range: &RangeInclusive<u64>, key: Key) -> String {
 
 impl Config {
     /// This file with the override `asked` on top.
-    pub(crate) fn under(&self, asked: Vec<Interface>) -> Self {
-        Self { over: asked, ..self.clone() }
+    pub(crate) fn under(&self, requested: Vec<Interface>) -> Self {
+        Self { over: requested, ..self.clone() }
     }
 
     /// Parameters that may be set remotely, with their ranges as text.
@@ -226,12 +226,12 @@ mod tests {
         parse("own", &format!("[fleet]\nallow = [{allow}]\n")).unwrap().fleet.unwrap()
     }
 
-    fn asked(text: &str) -> Vec<Interface> {
+    fn requested(text: &str) -> Vec<Interface> {
         parse("asked", &format!("[[interface]]\nname = 'eth*'\n{text}")).unwrap().interfaces
     }
 
     fn violations(allow: &str, text: &str) -> String {
-        bounds(allow).violations(&asked(text)).join("; ")
+        bounds(allow).violations(&requested(text)).join("; ")
     }
 
     #[test]
@@ -260,7 +260,7 @@ mod tests {
     #[test]
     fn override_applies_over_file() {
         let own = "[[interface]]\nname = 'eth0'\nrole = 'host'\n[interface.parameters]\nrpg_gd = 12\nrpg_ai_rate = '1mbit'\n";
-        let changes = asked("[interface.parameters]\nrpg_ai_rate = '50mbit'\n");
+        let changes = requested("[interface.parameters]\nrpg_ai_rate = '50mbit'\n");
         for (allow, names) in [("'rpg_*'", false), ("'*'", true), ("'interface', 'rpg_*'", true)] {
             let own = parse("own", &format!("{own}[fleet]\nallow = [{allow}]\n")).unwrap();
             let both = own.under(changes.clone());

@@ -88,16 +88,16 @@ fn errors_listed_with_lines() {
 /// A client that may not name an interface must not reach it as the inline peer of another.
 #[test]
 fn unnamed_interface_gets_no_peer() {
-    let asked = || parse("asked", "[[interface]]\nname = 'nosuch'\ninline = 'eth0'").unwrap().interfaces;
+    let requested = || parse("asked", "[[interface]]\nname = 'nosuch'\ninline = 'eth0'").unwrap().interfaces;
     let file = |allow| {
         parse("own", &format!("[[interface]]\nname = 'eth0'\n[fleet]\nallow = [{allow}]"))
             .unwrap()
-            .under(asked())
+            .under(requested())
     };
     assert!(!file("'inline'").is_inline_peer("eth0"));
     assert!(file("'inline', 'interface'").is_inline_peer("eth0"));
     let named =
-        parse("own", "[[interface]]\nname = 'no*'\n[fleet]\nallow = ['inline']").unwrap().under(asked());
+        parse("own", "[[interface]]\nname = 'no*'\n[fleet]\nallow = ['inline']").unwrap().under(requested());
     assert!(named.is_inline_peer("eth0"));
 }
 

@@ -97,9 +97,9 @@ impl WorkerState {
         }
         // An override that matches no managed interface is most likely a typing error.
         let served = self.interfaces.ifaces();
-        let mut asked = Config { interfaces: interfaces.clone(), ..Config::default() };
-        self.interfaces.see(&mut asked)?;
-        let names_one = served.iter().any(|iface| asked.request(iface).is_some());
+        let mut requested = Config { interfaces: interfaces.clone(), ..Config::default() };
+        self.interfaces.see(&mut requested)?;
+        let names_one = served.iter().any(|iface| requested.request(iface).is_some());
         if !served.is_empty() && !names_one {
             let why = format!("{name} matches none of the managed interfaces: {}", served.join(", "));
             return Err(Rejection::one(why));
@@ -133,9 +133,9 @@ impl WorkerState {
             return Ok(self.applied(false, began));
         }
         let (by, why) = (active.by.clone(), active.why.clone());
-        let kept = Persisted { held: Some(Override { confirm_within_s: None, ..active }), trial: None };
-        self.save(&kept)?.persist().map_err(persist_error)?;
-        self.set_persisted(kept);
+        let persisted = Persisted { held: Some(Override { confirm_within_s: None, ..active }), trial: None };
+        self.save(&persisted)?.persist().map_err(persist_error)?;
+        self.set_persisted(persisted);
         self.enter("confirmed", &by, &why, peer);
         Ok(self.applied(true, began))
     }
@@ -187,26 +187,27 @@ impl WorkerState {
             .as_ref()
             .map(|active| checked_interfaces(&self.overrides.own, &active.name, &active.text))
             .transpose();
-        let (kept, over) = match over {
+        let (persisted, over) = match over {
             Ok(over) => (Persisted { held: former, trial: None }, over.unwrap_or_default()),
             Err(rejection) => {
                 tracing::warn!(error = %rejection, "previous override no longer allowed by the file; using the file alone");
                 (Persisted::default(), Vec::new())
             }
         };
-        self.revert_to(kept, over)
+        self.revert_to(persisted, over)
     }
 
     /// Activates the previous state, whether or not it can be persisted.
-    fn revert_to(&mut self, kept: Persisted, over: Vec<Interface>) -> Result<(), Rejection> {
+    fn revert_to(&mut self, persisted: Persisted, over: Vec<Interface>) -> Result<(), Rejection> {
         change::revert();
         // Without the override, the file may attach nothing.
         let options = ReloadOptions { allow_empty: true, is_revert: true, ..ReloadOptions::default() };
         self.switch_to(self.overrides.own.under(over), options)?;
-        if let Err(error) = self.save(&kept).and_then(|written| written.persist().map_err(persist_error)) {
+        if let Err(error) = self.save(&persisted).and_then(|written| written.persist().map_err(persist_error))
+        {
             tracing::warn!(%error, "cannot persist the revert; it will be repeated at the next start");
         }
-        self.set_persisted(kept);
+        self.set_persisted(persisted);
         Ok(())
     }
 
@@ -244,10 +245,10 @@ impl WorkerState {
     }
 
     /// Activates and persists an override, or neither. If killed in between, the daemon starts with the previous state.
-    fn activate(&mut self, kept: Persisted, over: Vec<Interface>) -> Result<(), Rejection> {
+    fn activate(&mut self, persisted: Persisted, over: Vec<Interface>) -> Result<(), Rejection> {
         // Revert changes not confirmed in time first, as they would block this one.
         change::revert();
-        let written = self.save(&kept)?;
+        let written = self.save(&persisted)?;
         let (before, now) = (self.overrides.effective(), self.overrides.own.under(over));
         // The host's own file may attach nothing: only a reload of it is checked.
         let options = ReloadOptions { allow_empty: true, ..ReloadOptions::default() };
@@ -257,23 +258,21 @@ impl WorkerState {
             tracing::error!(%error, undone, "cannot persist the override");
             return Err(persist_error(error));
         }
-        self.set_persisted(kept);
+        self.set_persisted(persisted);
         Ok(())
     }
 
     /// Records the active override.
-    fn set_persisted(&mut self, kept: Persisted) {
-        self.overrides.set_persisted(kept);
-        self.published.active_override = self.overrides.active();
-        self.published.confirm_until = self.overrides.confirm_until;
+    fn set_persisted(&mut self, persisted: Persisted) {
+        self.overrides.set_persisted(persisted);
         self.published.overdue = None;
     }
 
-    fn save(&self, kept: &Persisted) -> Result<Written, Rejection> {
+    fn save(&self, persisted: &Persisted) -> Result<Written, Rejection> {
         let Some(bounds) = &self.overrides.own.fleet else {
             return Err(Rejection::one("this host accepts no remote configuration"));
         };
-        persisted::write(&bounds.state, kept).map_err(persist_error)
+        persisted::write(&bounds.state, persisted).map_err(persist_error)
     }
 
     fn applied(&self, changed: bool, began: Instant) -> Applied {

@@ -12,6 +12,7 @@ use super::Rejection;
 use super::persisted::{self, Persisted, Trial};
 use crate::daemon::config::{Config, Interface, parse};
 use crate::error::Error;
+use crate::shared_state::Snapshot;
 
 /// Maximum number of combinations of an override's interfaces with those of the file, each of which is checked: half a
 /// second in which the daemon does nothing else.
@@ -21,7 +22,7 @@ const MAX_COMBINATIONS: usize = 100_000;
 #[derive(Debug, Default)]
 pub(super) struct Overrides {
     pub(super) own: Config,
-    kept: Persisted,
+    persisted: Persisted,
     pub(super) confirm_until: Option<Instant>,
     lock: Option<File>,
 }
@@ -51,14 +52,14 @@ impl Overrides {
         let Some(path) = overrides.own.fleet.as_ref().map(|bounds| bounds.state.clone()) else {
             return Ok((overrides, expired));
         };
-        let kept = match persisted::read(&path) {
-            Ok(kept) => {
-                let kept = kept.unwrap_or_default();
-                let now = after(kept.clone(), unix_s());
-                if now != kept {
+        let persisted = match persisted::read(&path) {
+            Ok(persisted) => {
+                let persisted = persisted.unwrap_or_default();
+                let now = after(persisted.clone(), unix_s());
+                if now != persisted {
                     // Setting the clock back must not extend it.
                     store(&path, &now);
-                    expired = kept.held.as_ref().map(interfaces).unwrap_or_default();
+                    expired = persisted.held.as_ref().map(interfaces).unwrap_or_default();
                 }
                 now
             }
@@ -67,13 +68,13 @@ impl Overrides {
                 return Ok((overrides, expired));
             }
         };
-        let Some(held) = &kept.held else {
+        let Some(held) = &persisted.held else {
             return Ok((overrides, expired));
         };
         match checked_interfaces(&overrides.own, &held.name, &held.text) {
             Ok(_) => {
                 tracing::info!(name = held.name, file = %file.display(), "persisted override applied on top of the file");
-                overrides.set_persisted(kept);
+                overrides.set_persisted(persisted);
             }
             Err(rejection) => {
                 tracing::error!(error = %rejection, "persisted override refused; using the file alone");
@@ -86,43 +87,48 @@ impl Overrides {
     }
 
     pub(super) fn active(&self) -> Option<Override> {
-        self.kept.held.clone()
+        self.persisted.held.clone()
+    }
+
+    /// The daemon's state with the active override.
+    pub(super) fn added_to(&self, published: &Snapshot) -> Snapshot {
+        Snapshot { active_override: self.active(), confirm_until: self.confirm_until, ..published.clone() }
     }
 
     /// Unconfirmed override.
     pub(super) fn trial(&self) -> Option<Trial> {
-        self.kept.trial.clone()
+        self.persisted.trial.clone()
     }
 
     /// The file with the active override on top.
     pub(super) fn effective(&self) -> Config {
-        self.own.under(self.kept.held.as_ref().map(interfaces).unwrap_or_default())
+        self.own.under(self.persisted.held.as_ref().map(interfaces).unwrap_or_default())
     }
 
     /// Records the persisted state.
-    pub(super) fn set_persisted(&mut self, kept: Persisted) {
-        let left = kept.trial.as_ref().map(|trial| trial.left(unix_s()));
+    pub(super) fn set_persisted(&mut self, persisted: Persisted) {
+        let left = persisted.trial.as_ref().map(|trial| trial.left(unix_s()));
         self.confirm_until = left.map(|left| Instant::now() + left);
-        self.kept = kept;
+        self.persisted = persisted;
     }
 }
 
 /// Replaces the persisted state.
-fn store(path: &Path, kept: &Persisted) {
-    if let Err(error) = persisted::write(path, kept).and_then(persisted::Written::persist) {
+fn store(path: &Path, persisted: &Persisted) {
+    if let Err(error) = persisted::write(path, persisted).and_then(persisted::Written::persist) {
         tracing::warn!(%error, "cannot store the configuration for the next start");
     }
 }
 
 /// The persisted override that is still valid at a time in seconds since 1970.
-fn after(kept: Persisted, now_s: u64) -> Persisted {
-    match kept {
+fn after(persisted: Persisted, now_s: u64) -> Persisted {
+    match persisted {
         Persisted { trial: Some(trial), held } if trial.left(now_s).is_zero() => {
             let name = held.as_ref().map(|held| held.name.as_str());
             tracing::warn!(name, "override not confirmed in time; reverted");
             Persisted { held: trial.former, trial: None }
         }
-        kept => kept,
+        persisted => persisted,
     }
 }
 
@@ -208,8 +214,8 @@ allow = ['wred.*.kmin', 'wred.*.kmax = 100KB..1MB']
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("deep/fleet.json");
         assert_eq!(persisted::read(&path).unwrap(), None);
-        let kept = Persisted { held: Some(override_named("700")), trial: None };
-        let written = persisted::write(&path, &kept).unwrap();
+        let persisted = Persisted { held: Some(override_named("700")), trial: None };
+        let written = persisted::write(&path, &persisted).unwrap();
         assert_eq!(persisted::read(&path).unwrap(), None, "not before it is active");
         written.persist().unwrap();
         let own = own(&path);

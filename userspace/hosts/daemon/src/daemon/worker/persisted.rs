@@ -82,12 +82,12 @@ impl Written {
 }
 
 /// Writes `kept` next to the file at `path`.
-pub(super) fn write(path: &Path, kept: &Persisted) -> Result<Written> {
+pub(super) fn write(path: &Path, persisted: &Persisted) -> Result<Written> {
     let dir = path.parent().unwrap_or(path);
     let write = || {
         fs::DirBuilder::new().recursive(true).mode(0o755).create(dir)?;
         let mut file = NamedTempFile::new_in(dir)?;
-        let mut text = serde_json::to_vec(kept)?;
+        let mut text = serde_json::to_vec(persisted)?;
         text.push(b'\n');
         file.write_all(&text)?;
         file.as_file().sync_all()?;

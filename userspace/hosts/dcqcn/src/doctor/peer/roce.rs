@@ -241,26 +241,18 @@ fn packet(path: Path, series: u8, sequence: u16, payload_bytes: usize) -> Vec<u8
     let mut packet = Vec::with_capacity(packet_bytes(payload_bytes, true));
     match (path.local.ip(), path.peer.ip()) {
         (IpAddr::V6(src), IpAddr::V6(dst)) => {
-            let mut header = [0; Ipv6::LEN];
-            Ipv6Repr::of_udp(0, src.octets(), dst.octets(), udp_len).emit(&mut header);
-            packet.extend(header);
+            packet.extend(Ipv6Repr::of_udp(0, src.octets(), dst.octets(), udp_len).bytes());
         }
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            let mut header = [0; Ipv4::LEN];
-            Ipv4Repr::of_udp(0, src.octets(), dst.octets(), udp_len).emit(&mut header);
-            packet.extend(header);
+            packet.extend(Ipv4Repr::of_udp(0, src.octets(), dst.octets(), udp_len).bytes());
         }
         // Both are ends of one TCP connection.
         _ => {}
     }
-    let mut header = [0; Udp::LEN];
     let (src_port, dst_port) = (path.local.port(), udp::ROCE_V2_PORT);
-    UdpRepr { src_port, dst_port, length: udp_len, checksum: 0 }.emit(&mut header);
-    packet.extend(header);
-    let mut header = [0; Bth::LEN];
+    packet.extend(UdpRepr { src_port, dst_port, length: udp_len, checksum: 0 }.bytes());
     let psn = u32::from(series) << 16 | u32::from(sequence);
-    BthRepr::new(Opcode::RC_SEND_ONLY, QPN, psn).emit(&mut header);
-    packet.extend(header);
+    packet.extend(BthRepr::new(Opcode::RC_SEND_ONLY, QPN, psn).bytes());
     packet.extend(MAGIC);
     packet.extend(path.session.to_be_bytes());
     packet.resize(packet.len() + payload_bytes - MAGIC.len() - SESSION_BYTES + icrc::LEN, 0);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use aya::programs::{ProgramError, loaded_programs};
 use dcqcn_common::layout::Counters;
 use dcqcn_common::stats::Stat;
-use dcqcn_loader::attach::{self, Info};
+use dcqcn_loader::attach::{self, Info, Sweep};
 use dcqcn_loader::dataplane::{self, Maps};
 use dcqcn_netlink::Netlink;
 
@@ -29,10 +29,12 @@ pub(super) fn first(netlink: Option<&Netlink>, notes: &mut Notes) -> Vec<Opened>
             return Vec::new();
         }
     };
-    infos.into_iter().map(|info| open(info, netlink, notes)).collect()
+    let sweep = Sweep::take();
+    let is_alive = |info: &Info| sweep.as_ref().map_or(netlink.is_some(), |sweep| sweep.is_alive(info));
+    infos.into_iter().map(|info| open(is_alive(&info), info, notes)).collect()
 }
 
-fn open(info: Info, netlink: Option<&Netlink>, notes: &mut Notes) -> Opened {
+fn open(alive: bool, info: Info, notes: &mut Notes) -> Opened {
     let maps = match attach::open(&info.iface) {
         Ok(attachment) => Some(attachment.maps),
         Err(error) => {
@@ -40,7 +42,6 @@ fn open(info: Info, netlink: Option<&Netlink>, notes: &mut Notes) -> Opened {
             None
         }
     };
-    let alive = attach::is_alive(&info).unwrap_or(netlink.is_some());
     let (running, unasked) = if alive { programs(&info, notes) } else { (Vec::new(), Vec::new()) };
     let before_ours = if alive { before_ours(&info, notes) } else { Vec::new() };
     let attached = Attached {

@@ -233,22 +233,7 @@ proptest! {
 
 #[test]
 fn record_recognises_its_interfaces() {
-    let link = |mac| Link {
-        index: 7,
-        name: "eth0".into(),
-        altnames: Vec::new(),
-        mac: Some([mac; 6]),
-        permanent_mac: None,
-        mtu: 1_500,
-        kind: Some("veth".into()),
-        is_loopback: false,
-        is_metadata_tunnel: false,
-        up: true,
-        peer: None,
-        master: None,
-        tx_queue_len: 0,
-        speed_bps: None,
-    };
+    let link = |mac| Link { index: 7, mac: Some([mac; 6]), kind: Some("veth".into()), ..Link::default() };
     let devices = BTreeMap::from([(7, Device::of(&link(1)))]);
     let text = serde_json::to_string(&Record { devices, ..record() }).expect("JSON");
     let read: Record = serde_json::from_str(&text).expect("a record");
