@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail};
 use crate::run::{capture, header, rustup, stream};
 use crate::toolchain::{self, Toolchain};
 use crate::workspace::Workspace;
-use crate::{build, cycles, p4, prose, public, web};
+use crate::{build, p4, prose, public, web};
 
 /// Runs all checks up to the first failure.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
@@ -33,7 +33,6 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
 }
 
 fn code(workspace: &Workspace, toolchain: &Toolchain) -> Result<()> {
-    cycles::check(workspace)?;
     public::check(workspace)?;
     p4::check(workspace)?;
 

@@ -9,7 +9,6 @@ mod bench;
 pub mod build;
 mod check;
 mod crates;
-mod cycles;
 mod demo;
 pub mod dist;
 mod docs;

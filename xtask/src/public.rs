@@ -6,10 +6,10 @@
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, anyhow, ensure};
 use fs_err as fs;
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
-use crate::cycles::words;
 use crate::run::header;
 use crate::workspace::{Workspace, files};
 
@@ -54,6 +54,28 @@ fn names(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|name| !name.is_empty())
 }
 
+/// Names and keywords of a source, without its tests.
+fn words(text: &str) -> Result<Vec<String>> {
+    let mut words = Vec::new();
+    flatten(text.parse().map_err(|error| anyhow!("no Rust: {error}"))?, &mut words);
+    Ok(words)
+}
+
+fn flatten(tokens: TokenStream, words: &mut Vec<String>) {
+    for token in tokens {
+        match token {
+            TokenTree::Ident(name) => words.push(name.to_string()),
+            TokenTree::Group(group) => {
+                let is_body = group.delimiter() == Delimiter::Brace;
+                if !is_body || !words.ends_with(&["mod".to_owned(), "tests".to_owned()]) {
+                    flatten(group.stream(), words);
+                }
+            }
+            TokenTree::Punct(_) | TokenTree::Literal(_) => {}
+        }
+    }
+}
+
 /// Names of public functions, constants and modules in the words of a source.
 fn public(words: &[String]) -> Vec<String> {
     let mut found = Vec::new();
@@ -87,7 +109,8 @@ mod tests {
     #[test]
     fn functions_constants_and_modules_are_found() {
         let text = "pub fn a() {} pub(crate) fn b() {} pub const unsafe fn c() {} pub const D: u8 = 1; pub struct E { pub f: u8 } \
-                    // pub fn g() {}\npub mod h; pub use i::j; pub async fn k() {} fn l() {} pub static M: u8 = 0;";
+                    // pub fn g() {}\npub mod h; pub use i::j; pub async fn k() {} fn l() {} pub static M: u8 = 0; \
+                    const T: &str = \"pub fn n\"; mod tests { pub fn o() {} }";
         assert_eq!(public(&words(text).unwrap()), ["a", "c", "D", "h", "k", "M"]);
     }
 }
