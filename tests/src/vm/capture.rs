@@ -5,6 +5,7 @@ use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::ecn::Ecn;
 
 pub const CNP: u8 = Opcode::CNP.0;
+pub const WRITE_LAST: u8 = Opcode::RC_RDMA_WRITE_LAST.0;
 /// Opcode of an ACK or NAK.
 const ACKNOWLEDGE: u8 = Opcode::RC_ACKNOWLEDGE.0;
 /// High bits of the syndrome of a NAK.
@@ -29,6 +30,8 @@ pub struct Packet {
     pub opcode: u8,
     /// AETH syndrome of an ACK or NAK.
     pub syndrome: Option<u8>,
+    /// PSN.
+    pub psn: u32,
 }
 
 impl Packet {
@@ -40,13 +43,28 @@ impl Packet {
     /// A packet of a test.
     #[cfg(test)]
     pub(super) const fn example(source: u8, opcode: u8) -> Self {
-        Self { at_s: 0.0, iface: 0, is_out: false, source, port: 49_543, tos: 0, opcode, syndrome: None }
+        Self {
+            at_s: 0.0,
+            iface: 0,
+            is_out: false,
+            source,
+            port: 49_543,
+            tos: 0,
+            opcode,
+            syndrome: None,
+            psn: 0,
+        }
     }
 
     /// A NAK of a test.
     #[cfg(test)]
     pub(super) const fn nak(source: u8) -> Self {
         Self { syndrome: Some(NAK), ..Self::example(source, ACKNOWLEDGE) }
+    }
+
+    /// Returns whether the packet is an ACK.
+    pub fn is_ack(&self) -> bool {
+        self.syndrome.is_some_and(|syndrome| syndrome & NAK == 0)
     }
 
     /// Returns whether the packet is a NAK, of any kind.
@@ -93,6 +111,7 @@ fn packet(at_s: f64, frame: &[u8]) -> Option<Packet> {
         tos: *ip.get(1)?,
         opcode,
         syndrome: (opcode == ACKNOWLEDGE).then(|| ip.get(40).copied()).flatten(),
+        psn: u32::from_be_bytes(*ip.get(36..)?.first_chunk()?) & 0xff_ffff,
     })
 }
 

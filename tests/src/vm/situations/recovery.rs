@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 use serde_json::Value;
 
-use super::super::capture::Packet;
+use super::super::capture::{Packet, WRITE_LAST};
 use super::super::fio::{self, CompletedIo, Job};
 use super::super::hosts::{GUESTS, Hosts, LINK, PLAIN, RECEIVER, SENDER, Topology};
 use super::super::lab::count;
@@ -58,8 +58,8 @@ const ERRORS: &str =
 const DISK: &str = "/dev/ram0";
 const BLOCK_BYTES: u32 = 4_096;
 
-/// The longest time without a packet of a flow, below the QPs' ACK timeout of 1.07 s.
-const SILENCE_S: f64 = 1.0;
+/// The longest time without a packet of a flow that awaits an ACK, below the QPs' ACK timeout of 1.07 s.
+const SILENCE_S: f64 = 0.5;
 const WRITES_S: u32 = 8;
 
 pub(super) fn run(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> {
@@ -194,11 +194,23 @@ fn naks(packets: &[Packet]) -> usize {
     packets.iter().filter(|packet| !packet.is_out && packet.is_nak()).count()
 }
 
-/// Longest time between two packets of a flow of the sender, as they enter the bridge.
+/// Longest time between a message of the sender, if its ACK does not reach it, and the next packet of that flow.
 fn silence_s(packets: &[Packet]) -> f64 {
-    let mut last: BTreeMap<u16, f64> = BTreeMap::new();
-    let sent = packets.iter().filter(|packet| packet.source == SENDER && !packet.is_out);
-    sent.filter_map(|packet| Some(packet.at_s - last.insert(packet.port, packet.at_s)?)).fold(0.0, f64::max)
+    let mut longest_s: f64 = 0.0;
+    let mut unanswered: BTreeMap<u16, (f64, u32)> = BTreeMap::new();
+    for packet in packets {
+        if packet.source == SENDER && !packet.is_out {
+            if let Some((since_s, _)) = unanswered.remove(&packet.port) {
+                longest_s = longest_s.max(packet.at_s - since_s);
+            }
+            if packet.opcode == WRITE_LAST {
+                unanswered.insert(packet.port, (packet.at_s, packet.psn));
+            }
+        } else if packet.source == RECEIVER && packet.is_out && packet.is_ack() {
+            unanswered.retain(|port, (_, psn)| (*port, *psn) != (packet.port, packet.psn));
+        }
+    }
+    longest_s
 }
 
 /// Packets that entered the bridge by a port of the other guest. A probe has the peer's address.
@@ -224,9 +236,22 @@ mod tests {
     }
 
     #[test]
-    fn longest_silence_of_a_flow_found() {
-        let of = |at_s, port, is_out| Packet { at_s, port, is_out, ..Packet::example(SENDER, 7) };
-        let packets = [of(1.0, 1, false), of(1.2, 2, false), of(1.5, 1, true), of(1.75, 1, false)];
+    fn longest_silence_without_ack_found() {
+        let sent = |at_s, psn| Packet { at_s, psn, ..Packet::example(SENDER, WRITE_LAST) };
+        let ack = |at_s, psn, is_out| Packet {
+            is_out,
+            syndrome: Some(0x1f),
+            ..Packet { source: RECEIVER, ..sent(at_s, psn) }
+        };
+        // The first ACK arrives; the second one is lost behind the bridge.
+        let packets = [
+            sent(1.0, 1),
+            ack(1.1, 1, false),
+            ack(1.1, 1, true),
+            sent(2.0, 2),
+            ack(2.1, 2, false),
+            sent(2.75, 3),
+        ];
         assert!((silence_s(&packets) - 0.75).abs() < 1e-9);
     }
 }

@@ -28,8 +28,11 @@ const IDLE_PERIOD: Duration = Duration::from_millis(500);
 /// Idle time after which a requester is forgotten: its acknowledged PSN must be learned again.
 const FORGET_NS: u64 = 600_000_000_000;
 
-/// Idle time up to which a requester that was followed before is taken over.
+/// Idle time up to which a requester is in use: one that was followed before is taken over.
 const FRESH_NS: u64 = 1_000_000_000;
+/// Interval between checks of a requester in use. A first round-trip time, or progress after several probes, makes the
+/// next probe due earlier, and is not announced.
+const CHECK_NS: u64 = 100_000_000;
 
 /// 0.01 ms (IBTA vol. 1, 9.7.5.2.8).
 const SHORTEST_RNR_TIMER: u8 = 1;
@@ -183,7 +186,7 @@ impl Check<'_> {
             Action::Idle
         };
         Ok(match action {
-            Action::At(due_ns) => due_ns,
+            Action::At(due_ns) => next_check_ns(requester, due_ns, now_ns),
             Action::Idle if now_ns.saturating_sub(requester.last_used_ns()) > FORGET_NS => {
                 port.maps_mut().remove_requester(id)?;
                 0
@@ -260,6 +263,12 @@ impl Check<'_> {
     }
 }
 
+/// Time of the next check if nothing is due before `due_ns`.
+fn next_check_ns(requester: &Requester, due_ns: u64, now_ns: u64) -> u64 {
+    let is_in_use = now_ns.saturating_sub(requester.last_ns()) <= FRESH_NS;
+    if is_in_use { due_ns.min(now_ns + CHECK_NS) } else { due_ns }
+}
+
 /// Syndrome of a NAK.
 const fn syndrome(action: Action) -> Syndrome {
     match action {
@@ -291,6 +300,9 @@ fn version(release: &str) -> Option<(u32, u32)> {
 
 #[cfg(test)]
 mod tests {
+    use dcqcn_common::recovery::{Request, Response, SharedRequester};
+    use dcqcn_common::wire::bth::Opcode;
+
     use super::*;
 
     /// An error would restart the task, which forgets how many probes each QP was sent.
@@ -301,6 +313,28 @@ mod tests {
             assert!(!was_delivered(Err(dataplane::Error::NotDelivered { ifindex: 2, result })).unwrap());
         }
         was_delivered(Err(dataplane::Error::Missing("REQUESTS"))).unwrap_err();
+    }
+
+    /// The first check, at the first packet, is before the round trip.
+    #[test]
+    fn first_round_trip_makes_probe_due_earlier() {
+        const MS: u64 = 1_000_000;
+        let rules = Rules { floor_ns: 20 * MS, limit: 1, takes_naks_in_reads: true };
+        let send = |psn| Request { opcode: Opcode::RC_SEND_ONLY, psn, ack_request: true, bytes: 0 };
+        let ack = Response { opcode: Opcode::RC_ACKNOWLEDGE, psn: 1, syndrome: 0, own_qpn: 17, udp_sport: 1 };
+        let mut requester = Requester::NEW;
+        let start_ns = 1_000 * MS;
+        assert!(SharedRequester::new(&mut requester).on_request(&send(1), start_ns));
+        let Action::At(due_ns) = requester.action(rules, start_ns, Sent::default(), 0) else {
+            panic!("a probe is due");
+        };
+        let checked_ns = next_check_ns(&requester, due_ns, start_ns);
+        SharedRequester::new(&mut requester).on_response(&ack, start_ns + 5 * MS);
+        assert!(!SharedRequester::new(&mut requester).on_request(&send(2), start_ns + 6 * MS));
+        assert_eq!(requester.action(rules, checked_ns, Sent::default(), 0), Action::Nak(2));
+        assert!(checked_ns <= start_ns + 100 * MS, "{checked_ns}");
+        // Until its next packet, which is announced.
+        assert_eq!(next_check_ns(&requester, u64::MAX, start_ns + 2_000 * MS), u64::MAX);
     }
 
     #[test]
