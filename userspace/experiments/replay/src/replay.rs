@@ -8,6 +8,7 @@ mod capture;
 mod line;
 mod summary;
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io::{self, Write};
@@ -19,8 +20,10 @@ use dcqcn_common::classify::Roce;
 use dcqcn_common::flow::{FlowId, QpId, set_index};
 use dcqcn_common::hooks::np_flow_id;
 use dcqcn_common::params::{Config, Invalid, PACER_FQ, Params, Port};
+use dcqcn_common::wire::bth::{Bth, Class};
 use dcqcn_common::wire::cnp;
 use dcqcn_common::wire::eth::{EtherType, Ethernet, EthernetRepr, MacAddr};
+use dcqcn_common::wire::ext::Deth;
 use dcqcn_loader::dataplane::Sizes;
 use dcqcn_p4::switch::DEFAULT_PACKET_BYTES;
 use dcqcn_support::JSON_VERSION;
@@ -30,7 +33,7 @@ use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 use pcap_file::{DataLink, Endianness, PcapError, PcapResult, TsResolution};
 use serde::Serialize;
 
-use crate::{Bmv2, Engine, Hook, Kernel, Meta, Outcome, P4, Reference, Verdict, classify, is_ce};
+use crate::{Bmv2, Engine, Hook, Kernel, MAX_PACKET, Meta, Outcome, P4, Reference, Verdict, classify, is_ce};
 pub use capture::{Capture, CaptureError, Captured};
 use line::{EmittedPacket, Flow, Line, PacketResult};
 pub use summary::Summary;
@@ -102,7 +105,8 @@ pub fn default_config() -> Config {
 
 /// Replays a capture, and writes one line of JSON per packet to `output`.
 ///
-/// A damaged capture is replayed up to the damage; the summary reports where it ended.
+/// A damaged capture is replayed up to the damage; the summary reports where it ended. Packets that were captured with
+/// their headers only are padded with zeros.
 ///
 /// # Errors
 /// The capture cannot be read at all, the parameters are invalid, the engine does not start, or an output cannot be
@@ -172,7 +176,7 @@ fn replay(
     let (mut clock, mut unsupported) = (None, None);
     while let Some(packet) = capture.next_packet() {
         let packet = match packet {
-            Err(error @ CaptureError::Damaged { .. }) => {
+            Err(error @ CaptureError::Damaged { .. }) if summary.packets != 0 => {
                 summary.damaged = Some(error.to_string());
                 break;
             }
@@ -190,24 +194,29 @@ fn replay(
         let epoch_ns = clock.epoch_ns;
         summary.clock_steps = clock.steps;
 
-        let passage = HookRun::process(engine, params, hook, now_ns, &packet.data)?;
-        let truncated = packet.data.len() < packet.length as usize;
-        summary.count(&passage.outcome, passage.marked, truncated, now_ns);
+        let data = padded(&packet);
+        let passage = HookRun::process(engine, params, hook, now_ns, &data)?;
+        summary.count(&passage.outcome, passage.marked, now_ns);
+        summary.count_truncated(&packet, &data);
         summary.duration_ns = summary.duration_ns.max(now_ns.saturating_sub(BASE_NS));
         if let Some((departures, path)) = &mut departures {
             let since_1970 = |run_ns: u64| epoch_ns.saturating_add(run_ns).saturating_sub(BASE_NS);
-            let cut_off = packet.length.saturating_sub(packet.data.len() as u32);
-            for (outcome, cut_off) in iter::once((&passage.outcome, cut_off))
-                .chain(passage.outcome.emitted.iter().map(|sent| (sent, 0)))
+            let cut_off = packet.length.saturating_sub(data.len() as u32);
+            // A padded packet is written without its padding, which the hook may have trimmed.
+            let captured = if matches!(data, Cow::Owned(_)) { packet.data.len() } else { usize::MAX };
+            for (outcome, captured, cut_off) in iter::once((&passage.outcome, captured, cut_off))
+                .chain(passage.outcome.emitted.iter().map(|sent| (sent, usize::MAX, 0)))
             {
                 if outcome.verdict != Verdict::Drop {
-                    departures.push(since_1970(outcome.departure_ns.max(now_ns)), &outcome.packet, cut_off);
+                    let (captured, padding) = outcome.packet.split_at(captured.min(outcome.packet.len()));
+                    let cut_off = cut_off + padding.len() as u32;
+                    departures.push(since_1970(outcome.departure_ns.max(now_ns)), captured, cut_off);
                 }
             }
             departures.flush_until(since_1970(now_ns)).map_err(out_error(path))?;
         }
         line.clear();
-        passage.write(&mut line, summary.packets - 1, now_ns, hook, &packet, params)?;
+        passage.write(&mut line, summary.packets - 1, now_ns, hook, (&packet, &data), params)?;
         output.write_all(&line)?;
     }
     if let Some(error) = unsupported.filter(|_| clock.is_none()) {
@@ -235,6 +244,22 @@ fn out_error(path: &Path) -> impl FnOnce(PcapError) -> Error {
         };
         Error::Out { path: path.to_owned(), reason }
     }
+}
+
+/// A packet of which the headers were captured, padded with zeros to its length: a switch would not have trimmed it.
+/// Other packets are unchanged.
+fn padded(packet: &Captured) -> Cow<'_, [u8]> {
+    let (captured, length) = (packet.data.len(), packet.length as usize);
+    if captured < length && length <= MAX_PACKET {
+        let mut data = packet.data.clone();
+        data.resize(length, 0);
+        let headers_end =
+            |roce: &Roce| roce.bth() + Bth::LEN + if roce.class == Class::Datagram { Deth::LEN } else { 0 };
+        if classify(&data).is_ok_and(|roce| headers_end(&roce) <= captured) {
+            return Cow::Owned(data);
+        }
+    }
+    Cow::Borrowed(&packet.data)
 }
 
 /// Run of the hook on a packet, with the table state before and after.
@@ -273,10 +298,10 @@ impl HookRun {
         index: u64,
         now_ns: u64,
         hook: Hook,
-        packet: &Captured,
+        (packet, data): (&Captured, &[u8]),
         params: &Params,
     ) -> io::Result<()> {
-        let (parse, left_alone) = line::parse(&packet.data, params);
+        let (parse, left_alone) = line::parse(data, params);
         let emitted: Vec<_> =
             self.outcome.emitted.iter().map(|sent| EmittedPacket::new(sent, params)).collect();
         let packet = Line {

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use dcqcn_common::params::{COARSE_ALPHA_BITS, Config, NP_WINDOW_START, RP_VARIANT_FIRMWARE};
 use serde::{Serialize, Serializer};
 
-use super::key::{Assignment, Key, SetError};
+use super::key::{Assignment, Key};
 
 /// A parameter of the firmware.
 struct Entry {
@@ -84,6 +84,8 @@ const NP: [Entry; 3] = [
 pub struct Import {
     /// Changes, each with its file.
     pub changes: Vec<(PathBuf, Assignment)>,
+    /// Whether a known parameter was found, also one out of range.
+    is_known: bool,
     /// Number of changes at the end that follow from the firmware, without a value in the file.
     pub implied: usize,
     /// Settings without a counterpart, or with another value here.
@@ -117,23 +119,28 @@ pub enum Error {
     Read { path: PathBuf, source: io::Error },
     #[error("{}: `{}` is not a whole number: write one, without its unit", path.display(), shown(text))]
     Number { path: PathBuf, text: String },
-    #[error("{} = {value} is out of range: 0 to 1", path.display())]
-    Flag { path: PathBuf, value: u64 },
-    #[error("{} = {value}: {source}", path.display())]
-    Value { path: PathBuf, value: u64, source: Box<SetError> },
 }
 
-/// Reads a directory, or a text dump of one or of `mlxconfig query`. `port` selects an adapter's port, whose parameters
+/// Reads a directory, or a text dump of one or of `mlxconfig query`, with `dump`. `port` selects an adapter's port, whose parameters
 /// end in `_P1` or `_P2` in the latter; the default is the first.
 ///
 /// # Errors
-/// There is no parameter to import, also of `port`, or a known parameter is unreadable or out of range.
-pub fn read(path: &Path, port: Option<u8>) -> Result<Import, Error> {
+/// There is no known parameter, also of `port`, or one is unreadable or not a number.
+pub fn read(
+    path: &Path,
+    port: Option<u8>,
+    dump: impl FnOnce(&Path) -> io::Result<Vec<u8>>,
+) -> Result<Import, Error> {
     if path.is_dir() && port.is_some() {
         return Err(Error::PortOfDirectory(path.to_owned()));
     }
     let mut import = Import::default();
-    let has_rp = if path.is_dir() { import.directory(path)? } else { import.dump(path, port)? };
+    let has_rp = if path.is_dir() {
+        import.directory(path)?
+    } else {
+        let text = dump(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
+        import.dump(path, &String::from_utf8_lossy(&text), port)?
+    };
     if has_rp {
         let mut config = Config::DEFAULT;
         config.scalars.rp_variant = RP_VARIANT_FIRMWARE;
@@ -194,27 +201,38 @@ impl Import {
         Ok(())
     }
 
-    /// Imports the parameter whose value, in `path`, is `text`.
+    /// Imports the parameter whose value, in `path`, is `text`; one out of range is listed.
     fn parameter(&mut self, path: &Path, text: &str, entry: &Entry) -> Result<(), Error> {
-        let value: u64 =
-            text.parse().map_err(|_| Error::Number { path: path.to_owned(), text: text.to_owned() })?;
-        if entry.most == 1 && value > 1 {
-            return Err(Error::Flag { path: path.to_owned(), value });
+        self.is_known = true;
+        let Entry { name, most, .. } = *entry;
+        let digits = text.strip_prefix('-').unwrap_or(text);
+        if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(Error::Number { path: path.to_owned(), text: text.to_owned() });
         }
-        let failed = |source| Error::Value { path: path.to_owned(), value, source: Box::new(source) };
-        let key: Key = entry.name.parse().map_err(|error| failed(SetError::Key(error)))?;
-        let scaled = match (value, entry.zero) {
-            (0, Zero::Lowest) => *key.range().start(),
+        let value = text.parse().ok().filter(|value| *value <= most);
+        let scaled = value.map(|value: u64| match (value, entry.zero) {
+            (0, Zero::Lowest) => name.parse().map_or(0, |key: Key| *key.range().start()),
             (0, Zero::Is(value)) => value,
             _ => value.saturating_mul(entry.scale),
-        };
+        });
         let mut config = Config::DEFAULT;
-        key.set(&mut config, scaled).map_err(failed)?;
-        if value == 0 && scaled != 0 {
-            let reason = format!("0 becomes {}, the minimum", key.text(&config));
-            self.notes.push(Note { file: path.to_owned(), reason });
-        }
-        self.changes.push((path.to_owned(), Assignment { key, value: scaled }));
+        let imported = scaled
+            .ok_or_else(|| format!("{name} = {} is out of range: 0 to {most}", shown(text)))
+            .and_then(|scaled| {
+                let key: Key = name.parse().map_err(|error| format!("{error}"))?;
+                key.set(&mut config, scaled).map_err(|error| error.to_string())?;
+                Ok(Assignment { key, value: scaled })
+            });
+        let reason = match imported {
+            Ok(change) => {
+                let reason = (value == Some(0) && change.value != 0)
+                    .then(|| format!("0 becomes {}, the minimum", change.key.text(&config)));
+                self.changes.push((path.to_owned(), change));
+                reason
+            }
+            Err(reason) => Some(format!("{reason}; unchanged")),
+        };
+        self.notes.extend(reason.map(|reason| Note { file: path.to_owned(), reason }));
         Ok(())
     }
 }
@@ -242,7 +260,11 @@ fn priorities(directory: &Path) -> String {
     let on = |priority: &u32| {
         read_small(&directory.join(priority.to_string())).is_ok_and(|text| text.trim() == "1")
     };
-    let on: Vec<String> = (0..8).filter(on).map(|priority| priority.to_string()).collect();
+    with_priorities(&(0..8).filter(on).map(|priority| priority.to_string()).collect::<Vec<_>>())
+}
+
+/// Note about a setting per priority that is `on` for these.
+fn with_priorities(on: &[String]) -> String {
     let on = if on.is_empty() { "no priority".to_owned() } else { format!("priorities {}", on.join(", ")) };
     format!(
         "set per priority ({on} on); rp_enable and np_enable apply to the whole interface and are unchanged"
@@ -333,6 +355,10 @@ fn files<S: Serializer>(files: &[(&'static str, u64)], serializer: S) -> Result<
 mod tests {
     use super::super::Profile;
     use super::*;
+
+    fn read(path: &Path, port: Option<u8>) -> Result<Import, Error> {
+        super::read(path, port, |path| fs::read(path))
+    }
 
     /// The defaults of current firmware.
     const FIRMWARE: [(&str, &str); 19] = [
@@ -434,15 +460,11 @@ mod tests {
     }
 
     #[test]
-    fn bad_input_error_has_file_and_range() {
+    fn bad_input_error_has_file() {
         for (name, text, expected) in [
-            ("roce_rp/rpg_gd", "7", "rpg_gd = 7: rpg_gd = 7 is out of range: 10 to 15"),
             ("roce_rp/rpg_gd", "eleven", "rpg_gd: `eleven` is not a whole number"),
             ("roce_rp/rpg_gd", "", "rpg_gd: `` is not a whole number"),
-            ("roce_rp/rpg_gd", "-1", "`-1` is not a whole number"),
-            ("roce_rp/rpg_ai_rate", "99999999999999999999", "is not a whole number"),
-            ("roce_rp/rpg_ai_rate", "18446744073709551615", "is out of range: 1kbit to 800gbit"),
-            ("roce_np/cnp_dscp", "64", "out of range: 0 to 63"),
+            ("roce_rp/rpg_gd", "-", "`-` is not a whole number"),
             ("other", "1", "contains neither roce_rp nor roce_np"),
         ] {
             let refused = read(directory(&[(name, text)]).path(), None).unwrap_err().to_string();
@@ -511,7 +533,8 @@ mod tests {
             files.map(|(name, text)| format!("/sys/class/net/x/ecn/{name}:{text}\n")).collect();
         let import = dumped(&text, None);
         assert_eq!(config(&import), Profile::Nvidia.config(None).unwrap());
-        assert_eq!(import.notes, []);
+        let notes: Vec<_> = import.notes.iter().map(|note| note.reason.as_str()).collect();
+        assert!(matches!(notes.as_slice(), [note] if note.contains("(priorities 0, 3 on)")), "{notes:?}");
     }
 
     #[test]
@@ -532,26 +555,17 @@ mod tests {
         for text in [
             "Field Name | Data\n=======\nrpg_ai_rate | 0x00000014\nrpg_gd | 0x0000000b\n",
             "mlxconfig -y -d /dev/mst/mt4125_pciconf0 set RPG_AI_RATE_P1=20 RPG_GD_P1=11\n",
+            "mstconfig -d 17:00.0 -y s \\\n  RPG_AI_RATE_P1=20 \\\n  RPG_GD_P1=11",
+            "mlxconfig -y -d x set RPG_AI_RATE_P1=20 \\\n RPG_GD_P1=11 \\",
             "echo 20 > /sys/class/net/x/ecn/rpg_ai_rate\necho 11 > /sys/class/net/x/ecn/rpg_gd\n",
+            "> Device #1:\n> Configurations:   Next Boot\n>>   RPG_AI_RATE_P1    20\n> *  RPG_GD_P1   11\n",
+            "Configurations:   Default    Next Boot\n RPG_AI_RATE_P1    5    20\n* RPG_GD_P1   11  11\n",
+            "::::::::::::::\nrpg_ai_rate\n::::::::::::::\n20\n::::::::::::::\necn/rpg_gd\n::::::::::::::\n11\n",
         ] {
             let import = dumped(text, None);
             assert_eq!(config(&import).scalars.rpg_ai_rate_bps, 20_000_000, "{text}");
             assert_eq!(config(&import).scalars.rpg_gd, 11, "{text}");
             assert_eq!(import.notes, [], "{text}");
-        }
-    }
-
-    #[test]
-    fn encoding_of_unreadable_dump_named() {
-        for (bytes, expected) in [
-            (&[0x1f, 0x8b, 8, 0][..], "it is compressed"),
-            (&[0xff, 0xfe, b'r', 0][..], "it is UTF-16"),
-            (&[0xfe, 0xff, 0, b'r'][..], "it is UTF-16"),
-        ] {
-            let file = tempfile::NamedTempFile::new().unwrap();
-            fs::write(file.path(), bytes).unwrap();
-            let refused = read(file.path(), None).unwrap_err().to_string();
-            assert!(refused.contains(expected), "{refused}");
         }
     }
 
@@ -574,9 +588,29 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), "Device #1:\n SRIOV_EN True(1)\n").unwrap();
         assert!(matches!(read(file.path(), None), Err(Error::Nothing(_))));
-        fs::write(file.path(), "RPG_GD_P1 7\n").unwrap();
-        let refused = read(file.path(), None).unwrap_err().to_string();
-        assert!(refused.contains(":1 = 7: rpg_gd = 7 is out of range"), "{refused}");
+    }
+
+    #[test]
+    fn value_out_of_range_is_listed() {
+        for (line, expected) in [
+            ("rpg_gd = 7", "rpg_gd = 7 is out of range: 10 to 15; unchanged"),
+            ("cnp_dscp = 64", "cnp_dscp = 64 is out of range: 0 to 63; unchanged"),
+            ("clamp_tgt_rate = 2", "clamp_tgt_rate = 2 is out of range: 0 to 1; unchanged"),
+            // Of the firmware's field, but not here; and the opposite.
+            ("rpg_max_rate = 900000", "rpg_max_rate = 900gbit is out of range: 0bit to 800gbit; unchanged"),
+            ("rpg_byte_reset = 40000", "rpg_byte_reset = 40000 is out of range: 0 to 32767; unchanged"),
+            ("rpg_ai_rate = -1", "rpg_ai_rate = -1 is out of range: 0 to 131071; unchanged"),
+            (
+                "rpg_ai_rate = 99999999999999999999",
+                "rpg_ai_rate = 99999999999999999999 is out of range: 0 to",
+            ),
+        ] {
+            let import = dumped(&format!("{line}\nrpg_threshold = 5\n"), None);
+            let [note] = import.notes.as_slice() else { panic!("{line}: {:?}", import.notes) };
+            assert!(note.reason.starts_with(expected), "{note:?}");
+            assert_eq!(import.changes[0].1.key.to_string(), "rpg_threshold");
+            assert_eq!(dumped(line, None).changes, []);
+        }
     }
 
     #[test]
@@ -623,7 +657,6 @@ mod tests {
             ("rpg_ai_rate 5 7 9\n", "`5 7 9` is not a whole number"),
             ("RPG_AI_RATE_P1 5 7\n", "`5 7` is not a whole number"),
             ("RPG_AI_RATE_P1 5 True(1)\n", "`5 True(1)` is not a whole number"),
-            ("clamp_tgt_rate = 2\n", ":1 = 2 is out of range: 0 to 1"),
         ] {
             let refused = refused(text);
             assert!(refused.contains(expected), "{refused}");

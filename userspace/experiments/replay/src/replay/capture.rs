@@ -148,6 +148,11 @@ fn reason(error: &PcapError) -> String {
         PcapError::InvalidField("Invalid option") => {
             "a block's options lack opt_endofopt; rewrite the file, as with `editcap IN OUT`".to_owned()
         }
+        // Not everything that writes captures writes UTF-8.
+        PcapError::Utf8Error(_) => {
+            "a name or comment is not UTF-8; write a file without them, as with `editcap -F pcap IN OUT`"
+                .to_owned()
+        }
         other => other.to_string(),
     }
 }

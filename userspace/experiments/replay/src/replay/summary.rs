@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use dcqcn_common::classify::Roce;
 use dcqcn_common::layout::Counters;
 use dcqcn_common::stats::Stat;
 use dcqcn_support::render::count;
 use serde::Serialize;
 
-use super::EngineKind;
-use crate::{Hook, Outcome, Verdict};
+use super::{Captured, EngineKind};
+use crate::{Hook, Outcome, Verdict, classify};
 
 /// Counts over all packets of a replay.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -22,6 +23,12 @@ pub struct Summary {
     pub packets: u64,
     /// Packets captured partially.
     pub truncated: u64,
+    /// Those of them whose headers were captured, which were padded with zeros.
+    pub padded: u64,
+    /// Padded CNPs without their ICRC, which the hook rejects.
+    pub unverified_cnps: u64,
+    /// Packets of RoCE captured without all of their headers, which were not processed.
+    pub without_headers: u64,
     /// Packets too short or too long for an engine, which passed.
     pub not_run: u64,
     /// Packets that passed or were redirected.
@@ -52,6 +59,9 @@ impl Summary {
             hook,
             packets: 0,
             truncated: 0,
+            padded: 0,
+            unverified_cnps: 0,
+            without_headers: 0,
             not_run: 0,
             passed: 0,
             dropped: 0,
@@ -65,9 +75,8 @@ impl Summary {
         }
     }
 
-    pub(super) fn count(&mut self, outcome: &Outcome, marked: bool, truncated: bool, now_ns: u64) {
+    pub(super) fn count(&mut self, outcome: &Outcome, marked: bool, now_ns: u64) {
         self.packets += 1;
-        self.truncated += u64::from(truncated);
         match outcome.verdict {
             Verdict::Pass | Verdict::Redirect { .. } | Verdict::Receive => self.passed += 1,
             Verdict::Drop => self.dropped += 1,
@@ -76,6 +85,21 @@ impl Summary {
         self.marked += u64::from(marked);
         self.delayed += u64::from(outcome.departure_ns > now_ns);
         self.emitted += outcome.emitted.len() as u64;
+    }
+
+    /// Counts a packet if it was captured partially; `data` is what was processed.
+    pub(super) fn count_truncated(&mut self, packet: &Captured, data: &[u8]) {
+        if packet.data.len() >= packet.length as usize {
+            return;
+        }
+        self.truncated += 1;
+        if data.len() == packet.data.len() {
+            self.without_headers += u64::from(matches!(classify(data), Err(Stat::Trimmed | Stat::Malformed)));
+            return;
+        }
+        self.padded += 1;
+        let is_unverified = |roce: &Roce| roce.is_cnp() && packet.data.len() < roce.end;
+        self.unverified_cnps += u64::from(classify(data).is_ok_and(|roce| is_unverified(&roce)));
     }
 
     pub(super) fn set_counters(&mut self, counters: &[Counters; 3]) {
@@ -115,7 +139,16 @@ impl fmt::Display for Summary {
             )?;
         }
         if self.truncated != 0 {
-            writeln!(f, "captured partially: {}", count(self.truncated, "packet"))?;
+            let padded = self.padded;
+            writeln!(f, "captured partially: {}, of which {padded} padded", count(self.truncated, "packet"))?;
+        }
+        if self.unverified_cnps != 0 {
+            let cnps = count(self.unverified_cnps, "CNP");
+            writeln!(f, "captured without the ICRC and rejected: {cnps}; capture 128 bytes of each packet")?;
+        }
+        if self.without_headers != 0 {
+            let packets = count(self.without_headers, "packet");
+            writeln!(f, "captured without all headers: {packets}; capture 128 bytes of each packet")?;
         }
         if let Some(damaged) = &self.damaged {
             writeln!(f, "{damaged}")?;

@@ -42,6 +42,17 @@ fn frames(name: &str, count: usize) -> Vec<Vec<u8>> {
     frames
 }
 
+/// As [`frames`], with CE.
+fn marked(name: &str, count: usize) -> Vec<Vec<u8>> {
+    let mut frames = frames(name, count);
+    for frame in &mut frames {
+        let header = frame[14..].first_chunk_mut().unwrap();
+        let ip = Ipv4Repr::parse(Ipv4::new(header)).unwrap();
+        Ipv4Repr { tos: Ecn::CE.apply(ip.tos), ..ip }.emit(header);
+    }
+    frames
+}
+
 fn options(input: &Path, hook: Hook) -> Options {
     Options {
         input: input.to_owned(),
@@ -274,27 +285,59 @@ fn truncated_capture_replayed_to_its_end() {
     }
 }
 
-#[test]
-fn truncated_packets_pass_and_are_counted() {
+/// `frames` cut to `snaplen`, and replayed, with the captured and original lengths of the packets as they leave.
+fn cut(frames: &[Vec<u8>], snaplen: u32, hook: Hook) -> (Vec<Value>, Summary, Vec<(u32, usize)>) {
     let directory = tempfile::tempdir().unwrap();
-    let frames = frames("rc_write.pcap", 100);
-    let path =
-        write(&directory, "headers.pcap", &pcap(&frames, DataLink::ETHERNET, TsResolution::MicroSecond, 96));
+    let bytes = pcap(frames, DataLink::ETHERNET, TsResolution::MicroSecond, snaplen);
+    let path = write(&directory, "headers.pcap", &bytes);
     let out = directory.path().join("out.pcap");
-    let (lines, summary) = replayed(&Options { out: Some(out.clone()), ..options(&path, Hook::Egress) });
-    let cut: Vec<_> =
-        lines.iter().filter(|line| line["captured_length"].as_u64() < line["length"].as_u64()).collect();
-    assert!(cut.len() > 50);
-    assert_eq!((summary.truncated, summary.passed), (cut.len() as u64, 100));
-    assert_eq!(summary.counters["egress"]["trimmed_packets"], cut.len() as u64);
-    for line in cut {
-        assert_eq!((&line["left_alone"], &line["verdict"]), (&"trimmed_packets".into(), &"pass".into()));
-        assert!(line["parse"].is_null());
-    }
-    // Lengths on the wire are still known.
+    let (lines, summary) = replayed(&Options { out: Some(out.clone()), ..options(&path, hook) });
     let mut reader = PcapReader::new(fs::File::open(out).unwrap()).unwrap();
-    let packet = reader.next_raw_packet().unwrap().unwrap();
-    assert_eq!((packet.incl_len, packet.orig_len as usize), (96, frames[0].len()));
+    let mut lengths = Vec::new();
+    while let Some(packet) = reader.next_raw_packet() {
+        let packet = packet.unwrap();
+        lengths.push((packet.incl_len, packet.orig_len as usize));
+    }
+    (lines, summary, lengths)
+}
+
+#[test]
+fn packets_cut_behind_headers_are_padded() {
+    let frames = frames("rc_write.pcap", 100);
+    let (complete, expected, _) = cut(&frames, 65_535, Hook::Egress);
+    let (lines, summary, lengths) = cut(&frames, 96, Hook::Egress);
+    assert!(summary.truncated > 50);
+    assert_eq!((summary.padded, summary.without_headers, summary.passed), (summary.truncated, 0, 100));
+    assert_eq!(summary.counters, expected.counters);
+    for (line, complete) in lines.iter().zip(&complete) {
+        for field in ["length", "parse", "left_alone", "departure_ns", "flow", "depth_after_bytes"] {
+            assert_eq!(line[field], complete[field], "{field}");
+        }
+    }
+    // The bytes cut off are not written as zeros.
+    assert_eq!(lengths[0], (96, frames[0].len()));
+}
+
+#[test]
+fn packets_cut_before_bth_are_counted() {
+    let frames = frames("rc_write.pcap", 100);
+    let (lines, summary, lengths) = cut(&frames, 50, Hook::Egress);
+    assert_eq!((summary.padded, summary.without_headers, summary.passed), (0, 100, 100));
+    assert!(lines.iter().all(|line| line["verdict"] == "pass" && line["parse"].is_null()));
+    assert_eq!(lengths[0], (50, frames[0].len()));
+    assert!(summary.to_string().contains("captured without all headers: 100 packets"), "{summary}");
+}
+
+#[test]
+fn cnps_cut_before_icrc_are_reported() {
+    let marked: Vec<_> = marked("rc_write.pcap", 270);
+    let (lines, ..) = cut(&marked, 65_535, Hook::Ingress);
+    let hex = lines.iter().find_map(|line| line["emitted"][0]["hex"].as_str()).unwrap();
+    let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
+    let cnp: Vec<u8> = (0..hex.len()).step_by(2).map(byte).collect();
+    let (_, summary, _) = cut(&[cnp], 64, Hook::Ingress);
+    assert_eq!((summary.padded, summary.unverified_cnps), (1, 1));
+    assert!(summary.to_string().contains("without the ICRC and rejected: 1 CNP;"), "{summary}");
 }
 
 #[test]
@@ -356,16 +399,7 @@ fn departures_include_cnps_in_order() {
     assert!(left.is_sorted());
     assert_eq!(left[0], times(&path)[0], "the capture's own time");
 
-    let marked: Vec<_> = frames("rc_write.pcap", 270)
-        .into_iter()
-        .map(|mut frame| {
-            let header = frame[14..].first_chunk_mut().unwrap();
-            let ip = Ipv4Repr::parse(Ipv4::new(header)).unwrap();
-            Ipv4Repr { tos: Ecn::CE.apply(ip.tos), ..ip }.emit(header);
-            frame
-        })
-        .collect();
-    let bytes = pcap(&marked, DataLink::ETHERNET, TsResolution::MicroSecond, 65_535);
+    let bytes = pcap(&marked("rc_write.pcap", 270), DataLink::ETHERNET, TsResolution::MicroSecond, 65_535);
     let path = write(&directory, "marked.pcap", &bytes);
     let (lines, summary) =
         replayed(&Options { out: Some(out.clone()), summary_line: true, ..options(&path, Hook::Ingress) });
@@ -494,6 +528,21 @@ fn options_without_end_reported() {
     fs::write(&path, words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>()).unwrap();
     let damage = Capture::open(&path).unwrap().next_packet().unwrap().unwrap_err().to_string();
     assert!(damage.contains("opt_endofopt"), "{damage}");
+    // Without any packet the replay fails.
+    let failed = run(&options(&path, Hook::Egress), &mut Vec::new()).unwrap_err().to_string();
+    assert_eq!(failed, damage);
+}
+
+#[test]
+fn name_of_another_encoding_reported() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("latin.pcapng");
+    // Section header; interface with an if_name of Latin-1.
+    let words =
+        [0x0a0d_0d0a_u32, 28, 0x1a2b_3c4d, 1, u32::MAX, u32::MAX, 28, 1, 32, 1, 0, 0x0001_0002, 0xe9, 0, 32];
+    fs::write(&path, words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>()).unwrap();
+    let failed = run(&options(&path, Hook::Egress), &mut Vec::new()).unwrap_err().to_string();
+    assert!(failed.contains("`editcap -F pcap IN OUT`"), "{failed}");
 }
 
 #[test]

@@ -57,7 +57,7 @@ pub(super) struct ImportArgs {
     /// Interface to configure.
     #[arg(add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
     iface: String,
-    /// The switch's port by name or alias (sonic), or the adapter's port, 1 or 2 (nvidia).
+    /// The switch's port by name or alias (sonic), or the adapter's port, from 1 (nvidia).
     #[arg(long, value_name = "PORT", required_if_eq("format", "sonic"))]
     port: Option<String>,
     /// Show the changes without applying them.
@@ -93,8 +93,8 @@ fn switch_port(text: &str) -> Result<String, String> {
 
 /// Number of an adapter's port: `2` or `P2`.
 fn adapter_port(text: &str) -> anyhow::Result<u8> {
-    let number = text.trim_start_matches(['p', 'P']).parse().ok().filter(|port| (1..=2).contains(port));
-    number.with_context(|| format!("--port = {text} is out of range: 1 to 2"))
+    let number = text.trim_start_matches(['p', 'P']).parse().ok().filter(|port| *port != 0);
+    number.with_context(|| format!("--port = {text} is out of range: 1 to 255"))
 }
 
 /// Export the parameters of an interface in the format of a SONiC switch or an NVIDIA NIC.

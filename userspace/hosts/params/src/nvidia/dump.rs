@@ -1,16 +1,12 @@
-//! Text dumps: of `mlxconfig query`, of `grep -r . DIR`, of `tail -n +1 FILES`, of `mlxreg`, lists of
+//! Text dumps: of `mlxconfig query`, of `grep -r . DIR`, of `tail -n +1 FILES` and `more FILES`, of `mlxreg`, lists of
 //! `NAME = VALUE`, and `mlxconfig set` and `echo VALUE > FILE` commands.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::fs::File;
-use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use super::{Error, Import, Note, RP, find_entry, is_rp, shown, without_counterpart};
+use super::{Error, Import, Note, RP, find_entry, is_rp, shown, with_priorities, without_counterpart};
 
-/// Maximum size of a dump; `mlxconfig` prints some 20 KB for a device.
-const MAX_BYTES: u64 = 4 << 20;
 /// Port of a name without one, which has one value for all ports.
 const ANY_PORT: u8 = 0;
 /// Prefixes of names that concern congestion control.
@@ -25,18 +21,8 @@ struct Line {
 
 impl Import {
     /// Reads a dump, and returns whether it has parameters of the reaction point.
-    pub(super) fn dump(&mut self, path: &Path, port: Option<u8>) -> Result<bool, Error> {
-        let failed = |source| Error::Read { path: path.to_owned(), source };
-        let mut text = Vec::new();
-        File::open(path).and_then(|from| from.take(MAX_BYTES + 1).read_to_end(&mut text)).map_err(failed)?;
-        if text.len() as u64 > MAX_BYTES {
-            return Err(failed(io::Error::other(format!("it has more than {MAX_BYTES} bytes"))));
-        }
-        if let Some(reason) = not_utf8(&text) {
-            return Err(failed(io::Error::other(reason)));
-        }
-        let text = String::from_utf8_lossy(&text);
-        let lines = lines(path, &text, &mut self.notes);
+    pub(super) fn dump(&mut self, path: &Path, text: &str, port: Option<u8>) -> Result<bool, Error> {
+        let lines = lines(path, text, &mut self.notes);
         let mut is_other_port = false;
         for (name, mut of_ports) in lines {
             let Some((&first, Line { at, .. })) = of_ports.first_key_value() else { continue };
@@ -75,7 +61,7 @@ impl Import {
                 }
             }
         }
-        if self.changes.is_empty() {
+        if !self.is_known {
             let path = path.to_owned();
             return Err(match port.filter(|_| is_other_port) {
                 Some(port) => Error::NoPort { path, port },
@@ -96,17 +82,6 @@ impl Import {
             let reason = format!("incomplete dump of roce_rp: {} unchanged", missing.join(", "));
             self.notes.push(Note { file: path.to_owned(), reason });
         }
-    }
-}
-
-/// Reason for rejecting a compressed file or another encoding.
-fn not_utf8(text: &[u8]) -> Option<&'static str> {
-    match text {
-        [0x1f, 0x8b, ..] => Some("it is compressed; decompress it with `gunzip`"),
-        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => {
-            Some("it is UTF-16; convert it with `iconv -f UTF-16 -t UTF-8`")
-        }
-        _ => None,
     }
 }
 
@@ -146,13 +121,14 @@ fn plain_text(line: &str) -> String {
     comment.and_then(|at| text.get(..at)).unwrap_or(&text).to_owned()
 }
 
-/// The assignments of an `echo VALUE > FILE` or `mlxconfig ... set NAME=VALUE...` command; other lines unchanged.
+/// The assignments of an `echo VALUE > FILE` or `mlxconfig ... set NAME=VALUE...` command (also `mstconfig` and `s`);
+/// other lines unchanged.
 fn assignments(line: &str) -> Vec<String> {
     if let Some((value, file)) = line.strip_prefix("echo ").and_then(|rest| rest.split_once('>')) {
         return vec![format!("{}={}", file.trim(), value.trim())];
     }
-    match line.split_once(" set ") {
-        Some((command, names)) if command.contains("mlxconfig") => {
+    match line.split_once(" set ").or_else(|| line.split_once(" s ")) {
+        Some((command, names)) if ["mlxconfig", "mstconfig"].iter().any(|of| command.contains(of)) => {
             names.split_whitespace().map(ToOwned::to_owned).collect()
         }
         _ => vec![line.to_owned()],
@@ -164,10 +140,36 @@ fn lines(path: &Path, text: &str, notes: &mut Vec<Note>) -> BTreeMap<String, BTr
     let mut found: BTreeMap<String, BTreeMap<u8, Line>> = BTreeMap::new();
     // The file whose content follows, after `==> FILE <==`.
     let mut heading: Option<String> = None;
-    for (number, line) in (1..).zip(text.lines()) {
-        let line = plain_text(line);
-        // Not `=`, which is a part of `==> FILE <==`.
+    // Whether the next line is a heading of `more`, between two lines of colons.
+    let mut is_heading = false;
+    // Whether `mlxconfig -e` has no column of current values.
+    let mut lacks_current = false;
+    // Priorities with 1 in `enable/PRIORITY`, by directory, with the first line.
+    let mut enable: BTreeMap<String, (PathBuf, Vec<String>)> = BTreeMap::new();
+    // The lines before, which end in a backslash.
+    let mut start = String::new();
+    // The last may end in one too.
+    for (number, line) in (1..).zip(text.lines().chain([""])) {
+        let line = start.clone() + &plain_text(line);
+        start.clear();
+        if let Some(before) = line.trim_end().strip_suffix('\\') {
+            start = format!("{before} ");
+            continue;
+        }
+        if line.len() > 4 && line.trim_end().bytes().all(|byte| byte == b':') {
+            is_heading = !is_heading;
+            continue;
+        }
+        // Not `=`, which is a part of `==> FILE <==`. `>` quotes a line in mail.
+        let line = line.trim_start_matches(|c: char| c == '>' || c.is_whitespace());
         let line = line.trim_matches(|c| c == '*' || separates(c) && c != '=');
+        if is_heading {
+            heading = Some(line.to_owned());
+            continue;
+        }
+        if line.starts_with("Configurations") {
+            lacks_current = line.contains("Default") && !line.contains("Current");
+        }
         if let Some(file) = line.strip_prefix("==>").and_then(|rest| rest.strip_suffix("<==")) {
             heading = Some(file.trim().to_owned());
             continue;
@@ -193,6 +195,14 @@ fn lines(path: &Path, text: &str, notes: &mut Vec<Note>) -> BTreeMap<String, BTr
             let is_mlxconfig = !name.contains('/')
                 && !name.contains(|c: char| c.is_ascii_lowercase())
                 && values.chars().all(|c| c.is_whitespace() || !separates(c));
+            let at = PathBuf::from(format!("{}:{number}", path.display()));
+            if let Some((directory, priority)) = name.rsplit_once('/')
+                && directory.rsplit('/').next() == Some("enable")
+            {
+                let (_, on) = enable.entry(directory.to_owned()).or_insert_with(|| (at, Vec::new()));
+                on.extend((values.trim_matches(separates) == "1").then(|| priority.to_owned()));
+                continue;
+            }
             let name = name.rsplit('/').next().unwrap_or(&name).to_ascii_lowercase();
             let (name, port) = match name.rsplit_once("_p").map(|(name, port)| (name, port.parse())) {
                 Some((name, Ok(port))) => (name.to_owned(), port),
@@ -203,10 +213,10 @@ fn lines(path: &Path, text: &str, notes: &mut Vec<Note>) -> BTreeMap<String, BTr
             let value = match values.as_slice() {
                 [value] => plain(value),
                 [_, current, _] if is_mlxconfig => plain(current),
+                [_, next] if is_mlxconfig && lacks_current => plain(next),
                 [] => continue,
                 several => several.join(" "),
             };
-            let at = PathBuf::from(format!("{}:{number}", path.display()));
             let is_known = find_entry(&name).is_some();
             match found.entry(name).or_default().entry(port) {
                 Entry::Vacant(entry) => _ = entry.insert(Line { at, value }),
@@ -220,6 +230,7 @@ fn lines(path: &Path, text: &str, notes: &mut Vec<Note>) -> BTreeMap<String, BTr
             }
         }
     }
+    notes.extend(enable.into_values().map(|(file, on)| Note { file, reason: with_priorities(&on) }));
     if let Some(file) = heading {
         let reason = format!("ends after the heading of {}: incomplete; use `grep -r . DIR`", shown(&file));
         notes.push(Note { file: path.to_owned(), reason });

@@ -4,11 +4,9 @@
 //! namespace (`localhost`, `asic0`, ...); and `sonic-db-dump -n CONFIG_DB`, which has one entry per row.
 
 use std::borrow::Cow;
+use std::cell::OnceCell;
 use std::fmt::{self, Display};
-use std::fs::File;
-use std::io::{self, Read as _};
 use std::ops::RangeInclusive;
-use std::path::Path;
 
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
@@ -18,17 +16,12 @@ use serde_json::{Map, Value};
 #[expect(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum Error {
     #[error("{file}: {source}")]
-    Read { file: String, source: io::Error },
-    #[error("{file}: {source}")]
     Json { file: String, source: serde_json::Error },
     #[error("{file}: {at}: {message}")]
     Content { file: String, at: String, message: String },
     #[error("{0}")]
     Export(String),
 }
-
-/// Maximum file size; files of large chassis have a few megabytes.
-const MAX_BYTES: u64 = 64 << 20;
 
 /// Imported tables.
 pub(super) const TABLES: [&str; 12] = [
@@ -187,21 +180,6 @@ pub(super) struct Row<'a> {
 }
 
 impl Database {
-    /// Reads a file.
-    ///
-    /// # Errors
-    /// The file cannot be read, is not JSON, or is not an object.
-    pub fn read(path: &Path) -> Result<Self, Error> {
-        let file = path.display().to_string();
-        let failed = |source| Error::Read { file: file.clone(), source };
-        let mut text = Vec::new();
-        File::open(path).and_then(|from| from.take(MAX_BYTES + 1).read_to_end(&mut text)).map_err(failed)?;
-        if text.len() as u64 > MAX_BYTES {
-            return Err(failed(io::Error::other(format!("it has more than {MAX_BYTES} bytes"))));
-        }
-        Self::parse(&file, &text)
-    }
-
     /// Parses `text` from the file called `file`.
     ///
     /// # Errors
@@ -332,6 +310,47 @@ impl<'a> Row<'a> {
         self.fields == other.fields
     }
 
+    /// One row with the fields of all `rows`, which are about `what`. `cell` stores the fields if they differ.
+    ///
+    /// # Errors
+    /// Two rows have different values of one field.
+    pub(super) fn merged(
+        rows: &[Self],
+        what: impl Display,
+        cell: &'a OnceCell<Map<String, Value>>,
+    ) -> Result<Option<Self>, Error> {
+        let Some((&first, others)) = rows.split_first() else { return Ok(None) };
+        for (index, row) in rows.iter().enumerate() {
+            for other in rows.iter().take(index) {
+                let differs = |field: &&str| {
+                    let [own, other] =
+                        [row, other].map(|row| row.fields.and_then(|fields| fields.get(*field)));
+                    other.is_some() && own != other
+                };
+                if let Some(field) = row.fields().find(differs) {
+                    let (table, other) = (other.table, other.short_key());
+                    let message = format_args!("{table}|{other} has {what} too, with another {field}");
+                    return Err(row.error(message));
+                }
+            }
+        }
+        if others.iter().all(|other| other.agrees(&first)) {
+            return Ok(Some(first));
+        }
+        let fields = rows.iter().filter_map(|row| row.fields).flatten();
+        let fields = cell.get_or_init(|| fields.map(|(key, value)| (key.clone(), value.clone())).collect());
+        Ok(Some(Self { fields: Some(fields), ..first }))
+    }
+
+    /// Its key for a message, shortened.
+    pub(super) fn short_key(&self) -> String {
+        let ports: Vec<_> = self.key.split(',').collect();
+        match ports.as_slice() {
+            [first, _, .., last] if ports.len() > 4 => format!("{first},...,{last}"),
+            _ => self.key.to_owned(),
+        }
+    }
+
     /// Names of its fields. The database has `NULL` in a row without fields.
     pub(super) fn fields(&self) -> impl Iterator<Item = &'a str> {
         self.fields.into_iter().flatten().map(|(field, _)| field.as_str()).filter(|field| *field != "NULL")
@@ -339,12 +358,12 @@ impl<'a> Row<'a> {
 
     /// An error about the row.
     pub(super) fn error(&self, message: impl Display) -> Error {
-        self.db.error(format_args!("{}|{}", self.table, self.key), message)
+        self.db.error(format_args!("{}|{}", self.table, self.short_key()), message)
     }
 
     /// An error about a field.
     pub(super) fn field_error(&self, field: &str, message: impl Display) -> Error {
-        self.db.error(format_args!("{}|{} {field}", self.table, self.key), message)
+        self.db.error(format_args!("{}|{} {field}", self.table, self.short_key()), message)
     }
 
     /// Text of a field; `None` if it is absent or a placeholder.

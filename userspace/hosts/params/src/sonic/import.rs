@@ -4,11 +4,13 @@ mod buffers;
 mod pfc;
 mod values;
 
-use std::collections::BTreeMap;
+use std::cell::OnceCell;
+use std::collections::{BTreeMap, BTreeSet};
 
 use dcqcn_common::layout::{CLASSES, DSCPS};
 use dcqcn_common::params::{Config, Invalid, MAX_RATE_BPS, SCHEDULER_DWRR, SCHEDULER_STRICT};
 use serde::Serialize;
+use serde_json::{Map, Value};
 
 use super::db::{Database, Error, Number, Row, TABLES};
 use crate::{Assignment, Key};
@@ -57,14 +59,19 @@ const OTHER_TABLES: [(&str, &str); 12] = [
 const COMPUTED_BUFFERS: &str =
     "the switch computes lossless buffers from it; set pfc.N.xoff, pfc.N.xon and pfc.N.headroom instead";
 
-/// Imports the configuration of `port`. `current` has the interface's parameters, which apply where the file has no
-/// value.
+/// Imports the configuration of `port`, on a chassis also `HOST|ASIC|PORT`. `current` has the interface's parameters,
+/// which apply where the file has no value.
 ///
 /// # Errors
 /// The file lacks the port, has a value of the wrong type, or is inconsistent.
 pub fn import(db: &Database, port: &str, current: &Config) -> Result<Import, Error> {
+    let (card, port) = match port.split('|').collect::<Vec<_>>().as_slice() {
+        [host, asic, port] => (Some([*host, *asic]), *port),
+        _ => (None, port),
+    };
     let (db, port) = db.of_port(port)?;
-    let mut reader = Reader { db: &db, port: &port, import: Import::default() };
+    let merged = Merged::default();
+    let mut reader = Reader { db: &db, port: &port, card, merged: &merged, import: Import::default() };
     let queues = reader.queues()?;
     let maps = reader.maps_of_port()?;
     reader.speed()?;
@@ -87,11 +94,23 @@ pub fn import(db: &Database, port: &str, current: &Config) -> Result<Import, Err
 struct Reader<'a> {
     db: &'a Database,
     port: &'a str,
+    /// Host and ASIC, if specified.
+    card: Option<[&'a str; 2]>,
+    merged: &'a Merged,
     import: Import,
+}
+
+/// Fields of several rows for one queue or priority group.
+#[derive(Default)]
+struct Merged {
+    queues: [OnceCell<Map<String, Value>>; CLASSES],
+    groups: [OnceCell<Map<String, Value>>; CLASSES],
 }
 
 /// Rows of `QUEUE` by queue.
 type Queues<'a> = BTreeMap<usize, Row<'a>>;
+/// Queue of each class.
+type QueueOfClass = [Option<u8>; CLASSES];
 
 impl<'a> Reader<'a> {
     /// Whether a key's list of ports includes the port.
@@ -179,25 +198,35 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Whether a table other than `PORT` has rows of the port, as in a fragment of a file.
-    fn is_named(&self) -> Result<bool, Error> {
+    /// Ports with rows in tables other than `PORT`, as in a fragment of a file.
+    fn named_ports(&self) -> Result<BTreeSet<&'a str>, Error> {
+        let mut ports = BTreeSet::new();
         for table in ["QUEUE", "PORT_QOS_MAP", "PFC_WD", "BUFFER_PG"] {
-            let rows = self.db.rows(table)?;
-            if rows.iter().any(|row| row.key().split(['|', ':']).any(|part| self.is_port(part))) {
-                return Ok(true);
+            for row in self.db.rows(table)? {
+                let parts = row.key_parts();
+                let of_row = match parts.as_slice() {
+                    [port] => port,
+                    [.., ports, _] => ports,
+                    [] => continue,
+                };
+                ports.extend(
+                    of_row.split(',').map(str::trim).filter(|port| !["global", "GLOBAL"].contains(port)),
+                );
             }
         }
-        Ok(false)
+        Ok(ports)
     }
 
     fn speed(&mut self) -> Result<(), Error> {
         let rows = self.db.rows("PORT")?;
         let Some(row) = self.db.row("PORT", self.port)? else {
-            if rows.is_empty() && self.is_named()? {
+            let named =
+                if rows.is_empty() { self.named_ports()? } else { rows.iter().map(Row::key).collect() };
+            if rows.is_empty() && named.contains(self.port) {
                 self.unmapped("PORT", self.port, ["speed"], "not in the file: link_rate is unchanged");
                 return Ok(());
             }
-            let ports: Vec<_> = rows.iter().map(Row::key).take(8).collect();
+            let ports: Vec<_> = named.into_iter().take(8).collect();
             let there = match ports.as_slice() {
                 [] => "the file has no ports".to_owned(),
                 ports => format!("expected one as in {}", ports.join(", ")),
@@ -225,14 +254,14 @@ impl<'a> Reader<'a> {
         found.copied().map(Row::valid).transpose()
     }
 
-    /// Imports both maps, and returns the queue of each class.
-    fn maps(&mut self, of_port: Option<&Row<'a>>, current: &Config) -> Result<[u8; CLASSES], Error> {
+    /// Imports both maps, and returns the queue of each class; `None`: one that does not exist here.
+    fn maps(&mut self, of_port: Option<&Row<'a>>, current: &Config) -> Result<QueueOfClass, Error> {
         const DSCP: &str = "dscp_to_tc_map";
         const QUEUE: &str = "tc_to_queue_map";
         let Some(of_port) = of_port else {
             let reason = "not in the file: dscp_to_tc and tc_to_queue are unchanged";
             self.unmapped("PORT_QOS_MAP", self.port, [], reason);
-            return Ok(current.tc_to_queue);
+            return Ok(current.tc_to_queue.map(Some));
         };
         let global = self.db.row("PORT_QOS_MAP", "global")?;
         let mut find = |field, table| match (self.row_of(of_port, field, table)?, global) {
@@ -250,16 +279,16 @@ impl<'a> Reader<'a> {
             }
             None => self.skip(of_port, [DSCP], "not in the file: dscp_to_tc is unchanged"),
         }
-        let mut queues = current.tc_to_queue;
+        let mut queues = current.tc_to_queue.map(Some);
         match classes {
             Some(map) => {
                 let entries = self.map_entries(&map, CLASSES, "a traffic class")?;
                 for ((tc, queue), entry) in entries.into_iter().enumerate().zip(&mut queues) {
+                    // At most 7.
+                    *entry = queue.map(|queue| queue as u8);
                     let Some(queue) = queue else { continue };
                     let from = format!("TC_TO_QUEUE_MAP|{} {tc}", map.key());
                     self.set(from, &map, &format!("tc_to_queue.{tc}"), queue)?;
-                    // At most 7.
-                    *entry = queue as u8;
                 }
             }
             None => {
@@ -285,61 +314,72 @@ impl<'a> Reader<'a> {
             if let [card @ .., ports, numbers] = parts.as_slice()
                 && self.is_port(ports)
             {
-                let is_own =
-                    card.len() == own.len() && card.iter().zip(&own).all(|(a, b)| a.eq_ignore_ascii_case(b));
+                // One of both names may be enough.
+                let is_own = card.len() == own.len()
+                    && own.iter().any(Option::is_some)
+                    && card
+                        .iter()
+                        .zip(&own)
+                        .all(|(part, own)| own.as_ref().is_none_or(|own| own.eq_ignore_ascii_case(part)));
                 rows.push((row.valid()?, card.is_empty() || is_own, *numbers));
             }
         }
-        if rows.iter().any(|(_, is_own, _)| *is_own) {
+        if self.card.is_some() || rows.iter().any(|(_, is_own, _)| *is_own) {
             rows.retain(|(_, is_own, _)| *is_own);
         }
-        let mut queues = Queues::new();
+        let mut of_queues: BTreeMap<usize, Vec<Row<'a>>> = BTreeMap::new();
         for (row, _, numbers) in rows {
             for queue in self.numbers_of(&row, numbers) {
                 if queue < CLASSES {
-                    if let Some(other) = queues.insert(queue, row).filter(|other| !other.agrees(&row)) {
-                        let key = other.key();
-                        let card = |row: &Row<'a>| {
-                            row.key_parts().split_last_chunk::<2>().map(|(card, _)| card.join("|"))
-                        };
-                        if card(&other) != card(&row) {
-                            return Err(row.error(format_args!(
-                                "QUEUE|{key} has this queue too: rows of several cards; add DEVICE_METADATA \
-                                 (hostname, asic_name) of one"
-                            )));
-                        }
-                        return Err(
-                            row.error(format_args!("QUEUE|{key} has queue {queue} too, with other fields"))
-                        );
-                    }
+                    of_queues.entry(queue).or_default().push(row);
                 } else {
                     let reason = format!("only queues 0 to {} exist", CLASSES - 1);
                     self.skip(&row, [], reason);
                 }
             }
         }
+        let mut queues = Queues::new();
+        for (queue, rows) in of_queues {
+            let card =
+                |row: &Row<'a>| row.key_parts().split_last_chunk::<2>().map(|(card, _)| card.join("|"));
+            for pair in rows.windows(2).filter(|pair| !pair[0].agrees(&pair[1])) {
+                if card(&pair[0]) != card(&pair[1]) {
+                    return Err(pair[1].error(format_args!(
+                        "QUEUE|{} has this queue too: rows of several cards; specify one, as in \
+                         `--port 'HOST|ASIC|{}'`, or add DEVICE_METADATA (hostname, asic_name) of one",
+                        pair[0].short_key(),
+                        self.port
+                    )));
+                }
+            }
+            let row = Row::merged(&rows, format_args!("queue {queue}"), &self.merged.queues[queue])?;
+            queues.extend(row.map(|row| (queue, row)));
+        }
         Ok(queues)
     }
 
-    /// Host and ASIC of the card that the file belongs to.
-    fn own_card(&self) -> Result<Vec<String>, Error> {
+    /// Host and ASIC of the card that the file belongs to, as far as they are specified.
+    fn own_card(&self) -> Result<[Option<String>; 2], Error> {
+        if let Some(card) = self.card {
+            return Ok(card.map(|name| Some(name.to_owned())));
+        }
         let Some(row) = self.db.row("DEVICE_METADATA", "localhost")? else {
-            return Ok(Vec::new());
+            return Ok([None, None]);
         };
-        let names = [row.text("hostname")?, row.text("asic_name")?];
-        Ok(names.into_iter().flatten().collect())
+        Ok([row.text("hostname")?, row.text("asic_name")?])
     }
 
     /// Imports WRED of each class from its queue.
-    fn wred(&mut self, queues: &Queues<'a>, tc_to_queue: &[u8; CLASSES]) -> Result<(), Error> {
+    fn wred(&mut self, queues: &Queues<'a>, tc_to_queue: &QueueOfClass) -> Result<(), Error> {
         if queues.is_empty() {
             self.unmapped("QUEUE", self.port, [], "not in the file: WRED is unchanged");
             return Ok(());
         }
-        for (tc, queue) in tc_to_queue.iter().map(|queue| usize::from(*queue)).enumerate() {
-            let Some(row) = queues.get(&queue) else {
+        for (tc, queue) in tc_to_queue.iter().map(|queue| queue.map(usize::from)).enumerate() {
+            let Some((queue, row)) = queue.and_then(|queue| Some((queue, queues.get(&queue)?))) else {
                 if let Some(any) = queues.values().next() {
-                    let from = format!("QUEUE|{}|{queue} (not in the file)", self.port);
+                    let number = queue.map_or_else(|| format!("of class {tc}"), |queue| queue.to_string());
+                    let from = format!("QUEUE|{}|{number} (not in the file)", self.port);
                     for name in ["ecn", "drain_rate"] {
                         self.set(from.clone(), any, &format!("wred.{tc}.{name}"), 0)?;
                     }
@@ -365,7 +405,8 @@ impl<'a> Reader<'a> {
                 }
             }
             // If several classes share a queue, only the first sets its scheduler and weight.
-            let is_first = tc_to_queue.iter().position(|of_tc| usize::from(*of_tc) == queue) == Some(tc);
+            let is_first =
+                tc_to_queue.iter().position(|of_tc| of_tc.map(usize::from) == Some(queue)) == Some(tc);
             self.scheduler(row, tc, is_first.then_some(queue))?;
             let others: Vec<_> =
                 row.fields().filter(|field| !["wred_profile", "scheduler"].contains(field)).collect();
@@ -378,11 +419,11 @@ impl<'a> Reader<'a> {
     }
 
     /// Lists queues of several classes and of none.
-    fn shared_and_unused(&mut self, queues: &Queues<'a>, tc_to_queue: &[u8; CLASSES]) {
+    fn shared_and_unused(&mut self, queues: &Queues<'a>, tc_to_queue: &QueueOfClass) {
         for queue in 0..CLASSES {
             let classes: Vec<String> = (0..)
                 .zip(tc_to_queue)
-                .filter(|(_, q)| usize::from(**q) == queue)
+                .filter(|(_, q)| q.map(usize::from) == Some(queue))
                 .map(|(tc, _): (u8, _)| tc.to_string())
                 .collect();
             if classes.len() > 1
@@ -396,7 +437,7 @@ impl<'a> Reader<'a> {
             }
         }
         for (queue, row) in queues {
-            if !tc_to_queue.iter().any(|of_tc| usize::from(*of_tc) == *queue) {
+            if !tc_to_queue.iter().any(|of_tc| of_tc.map(usize::from) == Some(*queue)) {
                 let reason = format!("no traffic class maps to queue {queue}");
                 self.skip(row, row.fields(), reason);
             }

@@ -165,6 +165,11 @@ impl Workload {
                 format!("no trace {name}.0.et: specify the part of the names before the rank"),
             ));
         }
+        if let Some((name, _)) = traces.iter().find(|(_, nodes)| nodes.is_empty())
+            && traces.iter().flat_map(|(_, nodes)| nodes).any(|node| node.kind == COMM_COLL)
+        {
+            return Err(FileError::new(name, 0, "it has no nodes, but other ranks have collectives"));
+        }
         Self::of_traces(&traces, class)
     }
 
@@ -327,6 +332,9 @@ fn nodes(name: &str, bytes: &[u8]) -> Result<Vec<Node>, FileError> {
             nodes.push(Node::decode(message).map_err(|error| refuse(error.to_string()))?);
         }
     }
+    if is_metadata {
+        return Err(refuse("it is empty".to_owned()));
+    }
     Ok(nodes)
 }
 
@@ -391,6 +399,13 @@ mod tests {
         std::fs::write(directory.join("t.0.et"), [200, 1, 2]).unwrap();
         let torn = Workload::chakra(&directory.join("t"), 4, 3).unwrap_err().to_string();
         assert!(torn.contains("is not a Chakra trace"), "{torn}");
+        std::fs::write(directory.join("t.0.et"), []).unwrap();
+        std::fs::rename(directory.join("moved"), directory.join("t.1.et")).unwrap();
+        let empty = Workload::chakra(&directory.join("t"), 4, 3).unwrap_err().to_string();
+        assert!(empty.ends_with("t.0.et: is not a Chakra trace: it is empty"), "{empty}");
+        std::fs::write(directory.join("t.0.et"), trace(&[])).unwrap();
+        let idle = Workload::chakra(&directory.join("t"), 4, 3).unwrap_err().to_string();
+        assert!(idle.ends_with("t.0.et: it has no nodes, but other ranks have collectives"), "{idle}");
         std::fs::remove_dir_all(&directory).unwrap();
     }
 

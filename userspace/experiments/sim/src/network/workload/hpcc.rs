@@ -25,7 +25,7 @@ impl Workload {
     /// ids of nodes if `topology` has such ids, and otherwise numbers of hosts.
     ///
     /// # Errors
-    /// A line is malformed, names a node that is not a host, or the number of lines is not as announced.
+    /// A line is malformed, names a node that is not a host, or fewer lines follow than announced.
     pub fn hpcc(name: &str, text: &str, class: u8, topology: &Topology) -> Result<Self, FileError> {
         let ids = topology.node_ids();
         let mut lines = words(text);
@@ -42,10 +42,7 @@ impl Workload {
             ));
         }
         let mut flows = Vec::new();
-        for (line, words) in lines {
-            if flows.len() == count {
-                return Err(beyond(name, line, &words, count, "flows"));
-            }
+        for (line, words) in lines.by_ref().take(count) {
             let flow = match words.as_slice() {
                 [src, dst, _group, _port, bytes, start] => {
                     src.parse().ok().zip(dst.parse().ok()).zip(bytes.parse().ok().zip(nanoseconds(start)))
@@ -81,6 +78,7 @@ impl Workload {
             let what = format!("the first line announces {count} flows, but {} follow", flows.len());
             return Err(FileError::new(name, 0, what));
         }
+        warn_of_ignored(name, count, "flows", lines.count());
         let first_ns = flows.iter().map(|flow| flow.3).min().unwrap_or(0);
         let origin_ns = if first_ns >= FIRST_START_NS { FIRST_START_NS } else { 0 };
         let mut workload = Self::new();
@@ -94,9 +92,11 @@ impl Workload {
     }
 }
 
-/// The error of a line after the last one announced.
-fn beyond(name: &str, line: usize, words: &[&str], count: usize, what: &str) -> FileError {
-    FileError::new(name, line, format!("`{}` is beyond the {count} {what} announced", words.join(" ")))
+/// Warns of lines after the last one announced, where HPCC's own files have spare lines and prose.
+fn warn_of_ignored(name: &str, count: usize, what: &str, ignored: usize) {
+    if ignored != 0 {
+        tracing::warn!("{name}: {count} {what} read, as announced; {ignored} more lines ignored");
+    }
 }
 
 /// Seconds with a fraction, exactly; digits beyond nanoseconds are ignored.
@@ -159,10 +159,7 @@ impl Topology {
             new_index[old as usize] = new;
         }
         let mut links = Vec::new();
-        for (line, words) in lines.iter().skip(2) {
-            if links.len() == link_count as usize {
-                return Err(beyond(name, *line, words, links.len(), "links"));
-            }
+        for (line, words) in lines.iter().skip(2).take(link_count as usize) {
             let link = match words.as_slice() {
                 [a, b, rate, delay, error] if error.parse() == Ok(0.0) => Some((
                     a.parse::<usize>().ok().and_then(|a| new_index.get(a)),
@@ -188,6 +185,7 @@ impl Topology {
                 format!("{link_count} links are announced, but {} follow", links.len()),
             ));
         }
+        warn_of_ignored(name, links.len(), "links", lines.len() - 2 - links.len());
         let names = order.iter().map(|old| format!("{NODE}{old}")).collect();
         Ok(Self { hosts: nodes - switch_count, switches: switch_count, links, names })
     }
@@ -239,11 +237,18 @@ mod tests {
             ("1\n0 1 3 100 5 0.0000000001x\n", "f:2: `0 1 3 100 5 0.0000000001x` is not a flow"),
             ("1\n0 1 3 100 5 18000000000\n", "f:2: start = 17999999998s is out of range: 0ns to 27"),
             ("2\n0 1 3 100 5 1\n0 1 3 100 5 300\n", "f:3: start = 300s is out of range: 0ns to 27"),
-            ("1\n0 1 3 100 5 0\n\n9 9 9 9 9 9\n", "f:4: `9 9 9 9 9 9` is beyond the 1 flows announced"),
         ] {
             let refused = Workload::hpcc("f", text, 3, &hosts(2)).unwrap_err().to_string();
             assert!(refused.starts_with(expected), "{refused}");
         }
+    }
+
+    #[test]
+    fn lines_after_announced_ones_ignored() {
+        let star = Topology::hpcc("t", "2 1 1\n0\n0 1 100Gbps 1us 0\n\n0 66 100Gbps 0.001ms 0\n").unwrap();
+        assert_eq!(star.links.len(), 1);
+        let text = "1\n0 1 3 100 5 0\n\nFirst line: number of flows\n9 9 9 9 9 9\n";
+        assert_eq!(Workload::hpcc("f", text, 3, &hosts(2)).unwrap().flows().len(), 1);
     }
 
     #[test]
@@ -262,7 +267,6 @@ mod tests {
             ("4000000000 1 0\n0\n", "t:1: 4000000000 nodes: the limit is"),
             ("2 1 1\n0\n0 1 100Gbps 1us 0.01\n", "t:3: `0 1 100Gbps 1us 0.01` is not a link"),
             ("2 1 2\n0\n0 1 100Gbps 1us 0\n", "t: 2 links are announced, but 1 follow"),
-            ("2 1 0\n0\n0 1 100Gbps 1us 0\n", "t:3: `0 1 100Gbps 1us 0` is beyond the 0 links announced"),
         ] {
             assert!(Topology::hpcc("t", text).unwrap_err().to_string().starts_with(expected), "{text}");
         }

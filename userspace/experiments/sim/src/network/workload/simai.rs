@@ -62,22 +62,22 @@ impl Workload {
                 .find(|pair| pair[0].trim_end_matches(':') == key.trim_end_matches(':'))
                 .map(|pair| pair[1])
         };
-        // AICB divides `pp_comm`, and writes `12582912.0`.
         let number = |key: &str| {
             let Some(text) = of(key) else { return Ok(None) };
-            let number =
-                text.parse::<f64>().ok().filter(|number| (0.0..=MAX_FLOW_BYTES as f64).contains(number));
             let refused =
                 || FileError::new(name, 1, format!("{key} {text}: expected a number up to {MAX_FLOW_BYTES}"));
-            number.map(|number| Some(number as u64)).ok_or_else(refused)
+            size(text).map(Some).ok_or_else(refused)
         };
         let count = |key: &str| Ok(number(key)?.map(|number| u32::try_from(number).unwrap_or(u32::MAX)));
         let (Some(ranks), Some(tensor)) = (count("all_gpus:")?, count("model_parallel_NPU_group:")?) else {
-            return Err(FileError::new(
-                name,
-                1,
-                "the first line must have `model_parallel_NPU_group: N` and `all_gpus: N`",
-            ));
+            // `NODES GPUS_PER_SERVER NV_SWITCHES SWITCHES LINKS GPU_TYPE`.
+            let is_topology = head.len() == 6 && head.iter().take(5).all(|word| word.parse::<u32>().is_ok());
+            let what = if is_topology {
+                "it is a topology of SimAI, not a workload; topologies of SimAI are not supported"
+            } else {
+                "the first line must have `model_parallel_NPU_group: N` and `all_gpus: N`"
+            };
+            return Err(FileError::new(name, 1, what));
         };
         let pipeline = count("pp:")?.unwrap_or(1);
         let shape = Shape { ranks, tensor, expert: count("ep:")?.unwrap_or(1), pipeline };
@@ -118,22 +118,26 @@ impl Workload {
                 format!("the second line must be the number of layers, of which {} follow", layers.len()),
             ));
         }
-        let mut model =
-            Model { name, workload: Self::new(), pairs: Pairs::new(class), shape, ready: Vec::new() };
+        let of_stage: u64 =
+            layers.iter().flatten().map(|step| shape.flows(*step)).fold(0, u64::saturating_add);
+        let transfers = u64::from(pipeline - 1) * 2 * shape.flows_of(transfer);
+        let flows = of_stage.saturating_mul(pipeline.into()).saturating_add(transfers);
+        let mut model = Model { workload: Self::new(), pairs: Pairs::new(class), shape, ready: Vec::new() };
+        model.workload.check_room(name, flows.saturating_add(ranks.into()))?;
         model.ready = (0..ranks).map(|host| model.workload.compute(host, 0)).collect();
         for stage in 0..pipeline {
             if stage > 0 {
-                model.transfer(stage - 1, stage, transfer)?;
+                model.transfer(stage - 1, stage, transfer);
             }
-            layers.iter().try_for_each(|layer| model.step(layer[0], stage))?;
+            layers.iter().for_each(|layer| model.step(layer[0], stage));
         }
         for stage in (0..pipeline).rev() {
             if stage + 1 < pipeline {
-                model.transfer(stage + 1, stage, transfer)?;
+                model.transfer(stage + 1, stage, transfer);
             }
             for layer in layers.iter().rev() {
-                model.step(layer[1], stage)?;
-                model.step(layer[2], stage)?;
+                model.step(layer[1], stage);
+                model.step(layer[2], stage);
             }
         }
         Ok(model.workload)
@@ -141,19 +145,16 @@ impl Workload {
 }
 
 /// A workload under construction, with every rank's last step.
-struct Model<'a> {
-    name: &'a str,
+struct Model {
     workload: Workload,
     pairs: Pairs,
     shape: Shape,
     ready: Vec<u32>,
 }
 
-impl Model<'_> {
+impl Model {
     /// Every rank of a stage sends to its counterpart in another.
-    fn transfer(&mut self, from: u32, to: u32, transfer: Transfer) -> Result<(), FileError> {
-        let flows = u64::from(self.shape.stage_ranks()) * (1 + u64::from(transfer.messages));
-        self.workload.check_room(self.name, flows)?;
+    fn transfer(&mut self, from: u32, to: u32, transfer: Transfer) {
         for rank in 0..self.shape.stage_ranks() {
             let [src, dst] = [from, to].map(|stage| stage * self.shape.stage_ranks() + rank);
             let received = self.workload.compute(dst, 0);
@@ -165,14 +166,12 @@ impl Model<'_> {
             }
             self.ready[dst as usize] = received;
         }
-        Ok(())
     }
 
-    fn step(&mut self, step: Step, stage: u32) -> Result<(), FileError> {
+    fn step(&mut self, step: Step, stage: u32) {
         let stage_ranks = self.shape.stage_ranks();
         let first = stage * stage_ranks;
         if step.compute_ns > 0 {
-            self.workload.check_room(self.name, stage_ranks.into())?;
             let of_stage = self.ready.iter_mut().skip(first as usize).take(stage_ranks as usize);
             for (host, ready) in (first..).zip(of_stage) {
                 let compute = self.workload.compute(host, step.compute_ns);
@@ -180,10 +179,8 @@ impl Model<'_> {
                 *ready = compute;
             }
         }
-        let Some((collective, group, bytes)) = step.collective else { return Ok(()) };
+        let Some((collective, group, bytes)) = step.collective else { return };
         for mut ranks in self.shape.groups(group) {
-            let flows = Workload::flows_of_collectives(collective, ranks.len() as u64, 1);
-            self.workload.check_room(self.name, flows)?;
             ranks.iter_mut().for_each(|rank| *rank += first);
             let ready: Vec<u32> = ranks.iter().map(|&rank| self.ready[rank as usize]).collect();
             let done = self.workload.collective(collective, bytes, &ranks, &ready, &mut self.pairs);
@@ -191,7 +188,6 @@ impl Model<'_> {
                 self.ready[rank as usize] = done;
             }
         }
-        Ok(())
     }
 }
 
@@ -199,6 +195,27 @@ impl Shape {
     /// Ranks of each stage of the pipeline.
     const fn stage_ranks(self) -> u32 {
         self.ranks / self.pipeline
+    }
+
+    /// Flows of a step in one stage, including those that only wait.
+    fn flows(self, step: Step) -> u64 {
+        let ranks = u64::from(self.stage_ranks());
+        let computations = if step.compute_ns > 0 { ranks } else { 0 };
+        let Some((collective, group, _)) = step.collective else { return computations };
+        let replicas = self.stage_ranks() / self.tensor;
+        let size = u64::from(match group {
+            Group::Tensor => self.tensor,
+            Group::Data => replicas,
+            Group::Expert => self.expert,
+            Group::DataExpert => replicas / self.expert,
+        });
+        let of_group = if size < 2 { 0 } else { Workload::flows_of_collectives(collective, size, 1) - size };
+        computations + ranks / size * of_group
+    }
+
+    /// Flows of a transfer between two stages, including those that only wait.
+    fn flows_of(self, transfer: Transfer) -> u64 {
+        u64::from(self.stage_ranks()) * (1 + u64::from(transfer.messages))
     }
 
     /// All groups of a kind in the first stage: tensor groups consist of neighbours, expert groups of neighbouring
@@ -237,7 +254,7 @@ fn layer(name: &str, line: usize, words: &[&str]) -> Result<[Step; 3], FileError
         let Some([time, kind, bytes]) = steps.chunks(3).nth(index) else {
             return Err(refuse("a step is TIME COLLECTIVE BYTES"));
         };
-        let (Ok(compute_ns), Ok(bytes)) = (time.parse(), bytes.parse()) else {
+        let (Ok(compute_ns), Some(bytes)) = (time.parse(), bytes.parse().ok().or_else(|| size(bytes))) else {
             return Err(refuse("times and bytes are whole numbers"));
         };
         let collective = collective(kind, default).ok_or_else(|| {
@@ -249,6 +266,12 @@ fn layer(name: &str, line: usize, words: &[&str]) -> Result<[Step; 3], FileError
         return Err(refuse("it needs a name, a dependency, three steps and a time"));
     }
     Ok([step(0, Group::Tensor)?, step(1, Group::Tensor)?, step(2, Group::Data)?])
+}
+
+/// Bytes. AICB divides some, and writes `12582912.0`.
+fn size(text: &str) -> Option<u64> {
+    let bytes = text.parse::<f64>().ok().filter(|bytes| (0.0..=MAX_FLOW_BYTES as f64).contains(bytes))?;
+    Some(bytes as u64)
 }
 
 /// A collective and its group; `Some(None)`: none.
@@ -291,6 +314,19 @@ mod tests {
         // Four groups of two exchange half; four groups of two scatter.
         assert_eq!((sent(200), sent(300)), (4 * 2, 4 * 2));
         assert_eq!(workload.flows().iter().filter(|flow| flow.delay_ns == 5_000).count(), 8);
+        assert_eq!(Workload::simai("w.txt", &FILE.replace(" 400 ", " 400.0 "), 8, 3), Ok(workload));
+    }
+
+    #[test]
+    fn flow_count_is_exact() {
+        let counted = |text: &str| {
+            let (shape, steps) =
+                (Shape { ranks: 8, tensor: 2, expert: 2, pipeline: 1 }, text.lines().skip(2));
+            let steps =
+                steps.flat_map(|line| layer("w", 1, &line.split_whitespace().collect::<Vec<_>>()).unwrap());
+            steps.map(|step| shape.flows(step)).sum::<u64>() + u64::from(shape.ranks)
+        };
+        assert_eq!(counted(FILE), Workload::simai("w", FILE, 8, 3).unwrap().flows().len() as u64);
     }
 
     #[test]
@@ -362,6 +398,7 @@ mod tests {
                 8,
                 "w:2: the second line must be the number of layers, of which 2 follow",
             ),
+            ("10 8 1 1 16 A100\n8 9\n".to_owned(), 8, "w:1: it is a topology of SimAI, not a workload"),
             ("X 1\n".to_owned(), 8, "w:1: the first line must have"),
             (FILE.replace(" 100\n", "\n"), 8, "w:3: `attention"),
         ] {
@@ -372,10 +409,13 @@ mod tests {
 
     #[test]
     fn too_many_flows_rejected_before_they_exist() {
+        let layer = FILE.lines().nth(2).unwrap();
+        let layers = format!("{}{}", FILE.replace("\n2\n", "\n4002\n"), format!("{layer}\n").repeat(4_000));
         let head = FILE.replace("ga: 1", "ga: 4096 pp_comm: 1");
         for text in [
             head.replace("all_gpus: 8", "all_gpus: 65536").replace("group: 2", "group: 1"),
             head.replace("all_gpus: 8", "all_gpus: 8192").replace("pp: 1", "pp: 2"),
+            layers.replace("all_gpus: 8", "all_gpus: 128"),
         ] {
             let refused = Workload::simai("w", &text, 65_536, 3).unwrap_err().to_string();
             assert_eq!(refused, "w: more than 16000000 flows: use fewer ranks, layers or messages");
