@@ -40,6 +40,7 @@ use core::cell::Cell;
 
 use crate::rc::Psn;
 use crate::wire::bth::Opcode;
+use crate::wire::eth::MacAddr;
 use responder::Responder;
 pub use shared::SharedRequester;
 
@@ -207,6 +208,8 @@ pub struct Requester {
     retrying: u32,
     /// PSN of the missing READ response.
     gap_psn: u32,
+    /// Source MAC address of the requests, and padding.
+    mac: [u8; 8],
     /// Responder of the same QP.
     responder: Responder,
 }
@@ -293,6 +296,7 @@ impl Requester {
         udp_sport: 0,
         retrying: 0,
         gap_psn: 0,
+        mac: [0; 8],
         responder: Responder::NEW,
     };
 
@@ -322,6 +326,12 @@ impl Requester {
     /// This host's QPN; 0 = unknown.
     pub const fn own_qpn(&self) -> u32 {
         self.own_qpn
+    }
+
+    /// MAC address that its requests come from: that of this port, or of an interface above it.
+    pub const fn mac(&self) -> MacAddr {
+        let [a, b, c, d, e, f, ..] = self.mac;
+        [a, b, c, d, e, f]
     }
 
     /// UDP source port of the responder's packets.

@@ -132,9 +132,9 @@ pub(super) fn congestion_point<'p, H: Host<'p>>(
         h.env().class(tc).ecn_marked_packets += packets;
         return Marking::Marked;
     }
-    h.env().count(Stat::CpNotEct);
+    h.env().count_many(Stat::CpNotEct, packets);
     if depth_bytes > deepest_bytes(p, roce, tc) {
-        h.env().count(Stat::CpNotEctDropped);
+        h.env().count_many(Stat::CpNotEctDropped, packets);
         return Marking::Drop;
     }
     Marking::Unmarked

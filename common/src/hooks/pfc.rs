@@ -50,9 +50,14 @@ pub(super) fn transmit<'p, H: Host<'p>>(h: &mut H) {
     }
 }
 
-/// Reads a PFC frame. Counts a truncated or misaddressed one as malformed; `None` for another opcode.
+/// Reads a PFC frame. Counts a truncated, tagged or misaddressed one as malformed; `None` for another opcode.
 #[inline(always)]
 fn read<'p, H: Host<'p>>(h: &mut H) -> Option<[u8; Pfc::LEN]> {
+    // MAC control frames have no tag; the kernel may have taken one out of the packet.
+    if h.stripped_vid() != 0 {
+        h.env().count(Stat::PfcMalformed);
+        return None;
+    }
     h.pull(Ethernet::LEN + Pfc::LEN);
     let bytes: Option<[u8; Pfc::LEN]> = h.header(Ethernet::LEN).copied();
     let is_to_group = h.header(0).is_some_and(|eth| Ethernet::new(eth).dst() == GROUP);

@@ -8,6 +8,7 @@ use crate::recovery::responder::{Answer, Arrival, OWN_NAK};
 use crate::recovery::{Request, Response, TRIMMED, UNVERIFIED};
 use crate::stats::Stat;
 use crate::wire::bth::{Bth, Class, Opcode};
+use crate::wire::eth::Ethernet;
 use crate::wire::ext::{Aeth, Reth};
 use crate::wire::icrc;
 use crate::wire::udp::Udp;
@@ -50,6 +51,7 @@ pub(super) fn on_egress<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) {
     let Some(syndrome_or_bytes) = found else { return };
     let Some(bth) = s.header(roce.bth()).map(Bth::new) else { return };
     let (opcode, psn, ack_request) = (roce.opcode, bth.psn(), bth.ack_request());
+    let Some(mac) = s.header(0).map(|header| Ethernet::new(header).src()) else { return };
     let Some(id) = roce.flow(s) else { return };
     *s.env().lookup_key() = id;
     let now_ns = s.env().now_ns();
@@ -61,7 +63,12 @@ pub(super) fn on_egress<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) {
                 requester.follow_answer(&Answer { opcode, psn, syndrome: syndrome_or_bytes }, now_ns)
             } else {
                 let bytes = syndrome_or_bytes;
-                requester.follow_request(&Request { opcode, psn, ack_request, bytes }, now_ns)
+                let announces =
+                    requester.follow_request(&Request { opcode, psn, ack_request, bytes }, now_ns);
+                if announces {
+                    requester.set_mac(mac);
+                }
+                announces
             }
         },
     ) {

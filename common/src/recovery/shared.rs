@@ -13,6 +13,7 @@ use super::{
 };
 use crate::rc::Psn;
 use crate::wire::bth::{Class, Opcode};
+use crate::wire::eth::MacAddr;
 
 /// A requester that other CPUs may be changing.
 #[derive(Clone, Copy)]
@@ -233,6 +234,12 @@ impl<'a> SharedRequester<'a> {
     /// Follows a request to this host. Returns whether to announce the QP to `dcqcn run`.
     pub(crate) fn on_arrival(self, packet: &Arrival, now_ns: u64) -> bool {
         self.responder().on_arrival(packet, now_ns) && self.signals(now_ns)
+    }
+
+    /// Stores the source MAC address of a request.
+    #[inline(always)]
+    pub(crate) fn set_mac(self, [a, b, c, d, e, f]: MacAddr) {
+        set!(self.mac = [a, b, c, d, e, f, 0, 0]);
     }
 
     /// Stores the first bytes of a trimmed request's frame, its MAC addresses.

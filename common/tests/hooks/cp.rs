@@ -277,6 +277,17 @@ fn refused_trim_passes_packet() {
 }
 
 #[test]
+fn not_ect_super_packet_counts_its_segments() {
+    let p = params(marks);
+    let roce = Roce { ecn: Ecn::NOT_ECT, payload: 1_000, ..DATA };
+    let context = PacketContext { segment_bytes: 250, ..forwarded() };
+    let (_, _, counted) = egress_at_depth(1 << 20, &p, &roce, context);
+    let of = |stat| counted.iter().find(|(counted, _)| *counted == stat).map(|(_, packets)| *packets);
+    assert!(of(Stat::RoceData) > Some(1), "{counted:?}");
+    assert_eq!(of(Stat::CpNotEct), of(Stat::RoceData));
+}
+
+#[test]
 fn trimmed_packet_has_own_priority() {
     let p = params(|config| {
         trims(config);

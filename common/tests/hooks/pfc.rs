@@ -64,12 +64,17 @@ fn pfc_lookalike_pauses_nothing() {
         frame[at] = value;
         frame
     };
-    // A pause of the whole link has another opcode; frames to another address, or truncated ones, are ignored.
-    let frames =
-        [(patched(15, 0x02), 0), (patched(5, 0x02), 1), (patched(0, 0x02), 1), (whole[..33].to_vec(), 1)];
-    for (frame, malformed) in frames {
+    // A pause of the whole link has another opcode; frames to another address, truncated or tagged ones, are ignored.
+    let frames = [
+        (patched(15, 0x02), 0, 0),
+        (patched(5, 0x02), 0, 1),
+        (patched(0, 0x02), 0, 1),
+        (whole[..33].to_vec(), 0, 1),
+        (whole.to_vec(), 5, 1),
+    ];
+    for (frame, stripped_vid, malformed) in frames {
         let mut host = MockHost::new();
-        host.ingress(&p, &frame, PacketContext::default());
+        host.ingress(&p, &frame, PacketContext { stripped_vid, ..PacketContext::default() });
         assert_eq!((host.times_ns, host.pauses.frames), ([0; TIMES as usize], [0; 8]));
         assert_eq!((host.count_of(Stat::MacControl), host.count_of(Stat::PfcMalformed)), (1, malformed));
     }

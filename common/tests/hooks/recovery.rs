@@ -83,6 +83,16 @@ fn trimmed_request_is_consumed_and_announced() {
     assert_eq!(host.requesters[&own()].answer(rules, host.now_ns + 1_000_000_000, 0), Action::Idle);
 }
 
+/// A macvlan's requests come from its own address, to which a probe must go.
+#[test]
+fn source_address_of_requests_is_known() {
+    let mut host = MockHost::new();
+    let request = DATA.frame();
+    host.egress(&answers(), &request, PacketContext::default());
+    let requester = host.requesters.values().next().expect("a requester");
+    assert_eq!(requester.mac(), request[6..12]);
+}
+
 #[test]
 fn trimmed_packet_counts_as_marked() {
     let p = answers();

@@ -186,18 +186,20 @@ impl Check<'_> {
             Action::Idle
         };
         Ok(match action {
-            Action::At(due_ns) => next_check_ns(requester, due_ns, now_ns),
-            Action::Idle if now_ns.saturating_sub(requester.last_used_ns()) > FORGET_NS => {
+            // Also with requests outstanding: their QP has ended.
+            _ if now_ns.saturating_sub(requester.last_used_ns()) > FORGET_NS => {
                 port.maps_mut().remove_requester(id)?;
                 0
             }
+            Action::At(due_ns) => next_check_ns(requester, due_ns, now_ns),
             // Until the next announcement.
             Action::Idle if requester.is_announced_again(now_ns) => requester.last_used_ns() + FORGET_NS + 1,
             Action::Idle => now_ns + rules.floor_ns,
             Action::Nak(psn) | Action::RnrNak(psn) => {
                 let syndrome = syndrome(action);
                 let (dest_qpn, udp_sport) = (requester.own_qpn(), requester.udp_sport());
-                let mac = params.port.mac;
+                // A macvlan's, for example: with the port's, the host would route the NAK to the peer.
+                let mac = requester.mac();
                 let nak = Nak { dest_qpn, psn, udp_sport, tos: 0, syndrome };
                 let silent_ns = now_ns.saturating_sub(requester.last_ns());
                 // A bridge logs frames from its own port's address.
@@ -230,7 +232,9 @@ impl Check<'_> {
             tos: ecn::tos(self.params.config.scalars.cnp_dscp as u8, Ecn::NOT_ECT),
             syndrome: syndrome(action),
         };
-        if self.send(Direction::Out, &flow, responder.macs(), &nak)? {
+        // The request may have been flooded: switches must not learn its destination at this port.
+        let macs = Macs { src: self.params.port.mac, ..responder.macs() };
+        if self.send(Direction::Out, &flow, macs, &nak)? {
             let (iface, peer) = (&self.port.info.iface, address(&self.id.receiver));
             tracing::debug!(iface, %peer, qpn = dest_qpn, psn, "NAK sent for a trimmed request");
         }
