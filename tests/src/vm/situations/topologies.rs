@@ -87,10 +87,14 @@ pub(super) const BRIDGE: Topology = Topology {
     network: "10.9.11",
 };
 
+/// Some drivers take the link down for it.
+const TAG_IN_KERNEL: &str = "ethtool -K eth0 txvlan off rxvlan off
+until [ $(cat /sys/class/net/eth0/carrier) = 1 ]; do sleep 0.2; done";
+
 /// Tags by the NIC, then by the kernel.
 pub(super) fn vlan(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> {
     over(hosts, report, "vlan", VLAN)?;
-    if hosts.both("ethtool -K eth0 txvlan off rxvlan off").is_ok() {
+    if hosts.both(TAG_IN_KERNEL).is_ok() {
         attached(hosts, report, "vlan", "dcqcn, tags by the kernel")?;
     } else {
         report.skip("vlan, tags by the kernel", "the NIC's offload is fixed");
