@@ -421,6 +421,15 @@ fn voq_keys_of_own_card_parsed() {
 }
 
 #[test]
+fn pfc_enable_without_groups_lists_tx() {
+    let fragment = json!({ "PORT_QOS_MAP": { "Ethernet4": { "pfc_enable": "3,4" } } });
+    let (config, import) = imported(&read(&fragment.to_string()), "Ethernet4", Config::DEFAULT);
+    assert_eq!((config.pfc[3].rx, config.pfc[3].tx), (1, 0));
+    let is_listed = |u: &Unmapped| u.table == "BUFFER_PG" && u.reason.contains("pfc.N.tx is unchanged");
+    assert!(import.unmapped.iter().any(is_listed), "{:?}", import.unmapped);
+}
+
+#[test]
 fn alias_of_two_ports_rejected() {
     let mut db: Value = serde_json::from_str(SAMPLE).unwrap();
     db["PORT"]["Ethernet4"]["alias"] = json!("twice");
@@ -548,7 +557,8 @@ fn export_import_round_trips() {
     assert_eq!(tables["WRED_PROFILE"]["DCQCN_QUEUE3"]["green_drop_probability"], "20");
     let (again, import) = imported(&read(&tables.to_string()), "Ethernet12", Config::DEFAULT);
     assert_eq!(again, config);
-    assert_eq!(import.unmapped, []);
+    let [Unmapped { table, .. }] = import.unmapped.as_slice() else { panic!("{:?}", import.unmapped) };
+    assert_eq!(table, "BUFFER_PG");
 }
 
 #[test]

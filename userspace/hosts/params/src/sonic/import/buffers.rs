@@ -55,7 +55,12 @@ impl<'a> Reader<'a> {
             }
         }
         let Some(any) = rows.iter().flatten().next().copied() else {
-            if current.pfc.iter().any(|of| of.tx != 0) {
+            // Only the pauses that arrive are in `pfc_enable`.
+            let has_rx = (0..CLASSES).any(|priority| {
+                let rx = format!("pfc.{priority}.rx");
+                self.import.settings.iter().any(|(_, of)| of.value != 0 && of.key.to_string() == rx)
+            });
+            if has_rx || current.pfc.iter().any(|of| of.tx != 0) {
                 self.unmapped("BUFFER_PG", self.port, [], "not in the file: pfc.N.tx is unchanged");
             }
             return Ok(());
