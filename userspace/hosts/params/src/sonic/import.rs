@@ -4,7 +4,7 @@ mod buffers;
 mod pfc;
 mod values;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use dcqcn_common::layout::{CLASSES, DSCPS};
 use dcqcn_common::params::{Config, Invalid, MAX_RATE_BPS, SCHEDULER_DWRR, SCHEDULER_STRICT};
@@ -92,6 +92,8 @@ struct Reader<'a> {
 
 /// Rows of `QUEUE` by queue.
 type Queues<'a> = BTreeMap<usize, Row<'a>>;
+/// Queue of each class.
+type QueueOfClass = [Option<u8>; CLASSES];
 
 impl<'a> Reader<'a> {
     /// Whether a key's list of ports includes the port.
@@ -179,25 +181,35 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Whether a table other than `PORT` has rows of the port, as in a fragment of a file.
-    fn is_named(&self) -> Result<bool, Error> {
+    /// Ports with rows in tables other than `PORT`, as in a fragment of a file.
+    fn named_ports(&self) -> Result<BTreeSet<&'a str>, Error> {
+        let mut ports = BTreeSet::new();
         for table in ["QUEUE", "PORT_QOS_MAP", "PFC_WD", "BUFFER_PG"] {
-            let rows = self.db.rows(table)?;
-            if rows.iter().any(|row| row.key().split(['|', ':']).any(|part| self.is_port(part))) {
-                return Ok(true);
+            for row in self.db.rows(table)? {
+                let parts = row.key_parts();
+                let of_row = match parts.as_slice() {
+                    [port] => port,
+                    [.., ports, _] => ports,
+                    [] => continue,
+                };
+                ports.extend(
+                    of_row.split(',').map(str::trim).filter(|port| !["global", "GLOBAL"].contains(port)),
+                );
             }
         }
-        Ok(false)
+        Ok(ports)
     }
 
     fn speed(&mut self) -> Result<(), Error> {
         let rows = self.db.rows("PORT")?;
         let Some(row) = self.db.row("PORT", self.port)? else {
-            if rows.is_empty() && self.is_named()? {
+            let named =
+                if rows.is_empty() { self.named_ports()? } else { rows.iter().map(Row::key).collect() };
+            if rows.is_empty() && named.contains(self.port) {
                 self.unmapped("PORT", self.port, ["speed"], "not in the file: link_rate is unchanged");
                 return Ok(());
             }
-            let ports: Vec<_> = rows.iter().map(Row::key).take(8).collect();
+            let ports: Vec<_> = named.into_iter().take(8).collect();
             let there = match ports.as_slice() {
                 [] => "the file has no ports".to_owned(),
                 ports => format!("expected one as in {}", ports.join(", ")),
@@ -225,14 +237,14 @@ impl<'a> Reader<'a> {
         found.copied().map(Row::valid).transpose()
     }
 
-    /// Imports both maps, and returns the queue of each class.
-    fn maps(&mut self, of_port: Option<&Row<'a>>, current: &Config) -> Result<[u8; CLASSES], Error> {
+    /// Imports both maps, and returns the queue of each class; `None`: one that does not exist here.
+    fn maps(&mut self, of_port: Option<&Row<'a>>, current: &Config) -> Result<QueueOfClass, Error> {
         const DSCP: &str = "dscp_to_tc_map";
         const QUEUE: &str = "tc_to_queue_map";
         let Some(of_port) = of_port else {
             let reason = "not in the file: dscp_to_tc and tc_to_queue are unchanged";
             self.unmapped("PORT_QOS_MAP", self.port, [], reason);
-            return Ok(current.tc_to_queue);
+            return Ok(current.tc_to_queue.map(Some));
         };
         let global = self.db.row("PORT_QOS_MAP", "global")?;
         let mut find = |field, table| match (self.row_of(of_port, field, table)?, global) {
@@ -250,16 +262,16 @@ impl<'a> Reader<'a> {
             }
             None => self.skip(of_port, [DSCP], "not in the file: dscp_to_tc is unchanged"),
         }
-        let mut queues = current.tc_to_queue;
+        let mut queues = current.tc_to_queue.map(Some);
         match classes {
             Some(map) => {
                 let entries = self.map_entries(&map, CLASSES, "a traffic class")?;
                 for ((tc, queue), entry) in entries.into_iter().enumerate().zip(&mut queues) {
+                    // At most 7.
+                    *entry = queue.map(|queue| queue as u8);
                     let Some(queue) = queue else { continue };
                     let from = format!("TC_TO_QUEUE_MAP|{} {tc}", map.key());
                     self.set(from, &map, &format!("tc_to_queue.{tc}"), queue)?;
-                    // At most 7.
-                    *entry = queue as u8;
                 }
             }
             None => {
@@ -331,15 +343,16 @@ impl<'a> Reader<'a> {
     }
 
     /// Imports WRED of each class from its queue.
-    fn wred(&mut self, queues: &Queues<'a>, tc_to_queue: &[u8; CLASSES]) -> Result<(), Error> {
+    fn wred(&mut self, queues: &Queues<'a>, tc_to_queue: &QueueOfClass) -> Result<(), Error> {
         if queues.is_empty() {
             self.unmapped("QUEUE", self.port, [], "not in the file: WRED is unchanged");
             return Ok(());
         }
-        for (tc, queue) in tc_to_queue.iter().map(|queue| usize::from(*queue)).enumerate() {
-            let Some(row) = queues.get(&queue) else {
+        for (tc, queue) in tc_to_queue.iter().map(|queue| queue.map(usize::from)).enumerate() {
+            let Some((queue, row)) = queue.and_then(|queue| Some((queue, queues.get(&queue)?))) else {
                 if let Some(any) = queues.values().next() {
-                    let from = format!("QUEUE|{}|{queue} (not in the file)", self.port);
+                    let number = queue.map_or_else(|| format!("of class {tc}"), |queue| queue.to_string());
+                    let from = format!("QUEUE|{}|{number} (not in the file)", self.port);
                     for name in ["ecn", "drain_rate"] {
                         self.set(from.clone(), any, &format!("wred.{tc}.{name}"), 0)?;
                     }
@@ -365,7 +378,8 @@ impl<'a> Reader<'a> {
                 }
             }
             // If several classes share a queue, only the first sets its scheduler and weight.
-            let is_first = tc_to_queue.iter().position(|of_tc| usize::from(*of_tc) == queue) == Some(tc);
+            let is_first =
+                tc_to_queue.iter().position(|of_tc| of_tc.map(usize::from) == Some(queue)) == Some(tc);
             self.scheduler(row, tc, is_first.then_some(queue))?;
             let others: Vec<_> =
                 row.fields().filter(|field| !["wred_profile", "scheduler"].contains(field)).collect();
@@ -378,11 +392,11 @@ impl<'a> Reader<'a> {
     }
 
     /// Lists queues of several classes and of none.
-    fn shared_and_unused(&mut self, queues: &Queues<'a>, tc_to_queue: &[u8; CLASSES]) {
+    fn shared_and_unused(&mut self, queues: &Queues<'a>, tc_to_queue: &QueueOfClass) {
         for queue in 0..CLASSES {
             let classes: Vec<String> = (0..)
                 .zip(tc_to_queue)
-                .filter(|(_, q)| usize::from(**q) == queue)
+                .filter(|(_, q)| q.map(usize::from) == Some(queue))
                 .map(|(tc, _): (u8, _)| tc.to_string())
                 .collect();
             if classes.len() > 1
@@ -396,7 +410,7 @@ impl<'a> Reader<'a> {
             }
         }
         for (queue, row) in queues {
-            if !tc_to_queue.iter().any(|of_tc| usize::from(*of_tc) == *queue) {
+            if !tc_to_queue.iter().any(|of_tc| of_tc.map(usize::from) == Some(*queue)) {
                 let reason = format!("no traffic class maps to queue {queue}");
                 self.skip(row, row.fields(), reason);
             }
