@@ -4,6 +4,7 @@
 //! namespace (`localhost`, `asic0`, ...); and `sonic-db-dump -n CONFIG_DB`, which has one entry per row.
 
 use std::borrow::Cow;
+use std::cell::OnceCell;
 use std::fmt::{self, Display};
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -332,6 +333,47 @@ impl<'a> Row<'a> {
         self.fields == other.fields
     }
 
+    /// One row with the fields of all `rows`, which are about `what`. `cell` stores the fields if they differ.
+    ///
+    /// # Errors
+    /// Two rows have different values of one field.
+    pub(super) fn merged(
+        rows: &[Self],
+        what: impl Display,
+        cell: &'a OnceCell<Map<String, Value>>,
+    ) -> Result<Option<Self>, Error> {
+        let Some((&first, others)) = rows.split_first() else { return Ok(None) };
+        for (index, row) in rows.iter().enumerate() {
+            for other in rows.iter().take(index) {
+                let differs = |field: &&str| {
+                    let [own, other] =
+                        [row, other].map(|row| row.fields.and_then(|fields| fields.get(*field)));
+                    other.is_some() && own != other
+                };
+                if let Some(field) = row.fields().find(differs) {
+                    let (table, other) = (other.table, other.short_key());
+                    let message = format_args!("{table}|{other} has {what} too, with another {field}");
+                    return Err(row.error(message));
+                }
+            }
+        }
+        if others.iter().all(|other| other.agrees(&first)) {
+            return Ok(Some(first));
+        }
+        let fields = rows.iter().filter_map(|row| row.fields).flatten();
+        let fields = cell.get_or_init(|| fields.map(|(key, value)| (key.clone(), value.clone())).collect());
+        Ok(Some(Self { fields: Some(fields), ..first }))
+    }
+
+    /// Its key for a message, shortened.
+    pub(super) fn short_key(&self) -> String {
+        let ports: Vec<_> = self.key.split(',').collect();
+        match ports.as_slice() {
+            [first, _, .., last] if ports.len() > 4 => format!("{first},...,{last}"),
+            _ => self.key.to_owned(),
+        }
+    }
+
     /// Names of its fields. The database has `NULL` in a row without fields.
     pub(super) fn fields(&self) -> impl Iterator<Item = &'a str> {
         self.fields.into_iter().flatten().map(|(field, _)| field.as_str()).filter(|field| *field != "NULL")
@@ -339,12 +381,12 @@ impl<'a> Row<'a> {
 
     /// An error about the row.
     pub(super) fn error(&self, message: impl Display) -> Error {
-        self.db.error(format_args!("{}|{}", self.table, self.key), message)
+        self.db.error(format_args!("{}|{}", self.table, self.short_key()), message)
     }
 
     /// An error about a field.
     pub(super) fn field_error(&self, field: &str, message: impl Display) -> Error {
-        self.db.error(format_args!("{}|{} {field}", self.table, self.key), message)
+        self.db.error(format_args!("{}|{} {field}", self.table, self.short_key()), message)
     }
 
     /// Text of a field; `None` if it is absent or a placeholder.

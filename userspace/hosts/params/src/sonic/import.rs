@@ -4,11 +4,13 @@ mod buffers;
 mod pfc;
 mod values;
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use dcqcn_common::layout::{CLASSES, DSCPS};
 use dcqcn_common::params::{Config, Invalid, MAX_RATE_BPS, SCHEDULER_DWRR, SCHEDULER_STRICT};
 use serde::Serialize;
+use serde_json::{Map, Value};
 
 use super::db::{Database, Error, Number, Row, TABLES};
 use crate::{Assignment, Key};
@@ -64,7 +66,8 @@ const COMPUTED_BUFFERS: &str =
 /// The file lacks the port, has a value of the wrong type, or is inconsistent.
 pub fn import(db: &Database, port: &str, current: &Config) -> Result<Import, Error> {
     let (db, port) = db.of_port(port)?;
-    let mut reader = Reader { db: &db, port: &port, import: Import::default() };
+    let merged = Merged::default();
+    let mut reader = Reader { db: &db, port: &port, merged: &merged, import: Import::default() };
     let queues = reader.queues()?;
     let maps = reader.maps_of_port()?;
     reader.speed()?;
@@ -87,7 +90,15 @@ pub fn import(db: &Database, port: &str, current: &Config) -> Result<Import, Err
 struct Reader<'a> {
     db: &'a Database,
     port: &'a str,
+    merged: &'a Merged,
     import: Import,
+}
+
+/// Fields of several rows for one queue or priority group.
+#[derive(Default)]
+struct Merged {
+    queues: [OnceCell<Map<String, Value>>; CLASSES],
+    groups: [OnceCell<Map<String, Value>>; CLASSES],
 }
 
 /// Rows of `QUEUE` by queue.
@@ -305,30 +316,32 @@ impl<'a> Reader<'a> {
         if rows.iter().any(|(_, is_own, _)| *is_own) {
             rows.retain(|(_, is_own, _)| *is_own);
         }
-        let mut queues = Queues::new();
+        let mut of_queues: BTreeMap<usize, Vec<Row<'a>>> = BTreeMap::new();
         for (row, _, numbers) in rows {
             for queue in self.numbers_of(&row, numbers) {
                 if queue < CLASSES {
-                    if let Some(other) = queues.insert(queue, row).filter(|other| !other.agrees(&row)) {
-                        let key = other.key();
-                        let card = |row: &Row<'a>| {
-                            row.key_parts().split_last_chunk::<2>().map(|(card, _)| card.join("|"))
-                        };
-                        if card(&other) != card(&row) {
-                            return Err(row.error(format_args!(
-                                "QUEUE|{key} has this queue too: rows of several cards; add DEVICE_METADATA \
-                                 (hostname, asic_name) of one"
-                            )));
-                        }
-                        return Err(
-                            row.error(format_args!("QUEUE|{key} has queue {queue} too, with other fields"))
-                        );
-                    }
+                    of_queues.entry(queue).or_default().push(row);
                 } else {
                     let reason = format!("only queues 0 to {} exist", CLASSES - 1);
                     self.skip(&row, [], reason);
                 }
             }
+        }
+        let mut queues = Queues::new();
+        for (queue, rows) in of_queues {
+            let card =
+                |row: &Row<'a>| row.key_parts().split_last_chunk::<2>().map(|(card, _)| card.join("|"));
+            for pair in rows.windows(2).filter(|pair| !pair[0].agrees(&pair[1])) {
+                if card(&pair[0]) != card(&pair[1]) {
+                    return Err(pair[1].error(format_args!(
+                        "QUEUE|{} has this queue too: rows of several cards; add DEVICE_METADATA (hostname, asic_name) \
+                         of one",
+                        pair[0].short_key()
+                    )));
+                }
+            }
+            let row = Row::merged(&rows, format_args!("queue {queue}"), &self.merged.queues[queue])?;
+            queues.extend(row.map(|row| (queue, row)));
         }
         Ok(queues)
     }

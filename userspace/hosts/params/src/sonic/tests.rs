@@ -142,7 +142,7 @@ fn errors_name_table_key_and_format() {
             json!("[SCHEDULER|ROCE]"),
             "expected NAME or [WRED_PROFILE|NAME]",
         ),
-        ("/QUEUE/Ethernet4|3", json!({}), "has queue 3 too"),
+        ("/QUEUE/Ethernet4|3", json!({"scheduler": "x"}), "has queue 3 too, with another scheduler"),
         ("/PORT_QOS_MAP/Ethernet4/pfc_enable", json!("3,8"), "`8`: expected priorities, 0 to 7, as in 3,4"),
         ("/TC_TO_QUEUE_MAP/LEAF/3", json!(["3"]), "TC_TO_QUEUE_MAP|LEAF 3: expected a text"),
         (
@@ -384,10 +384,10 @@ fn dynamic_buffer_group_is_lossless() {
 
 #[test]
 fn contradicting_buffer_groups_rejected() {
-    let mut db = with_dynamic_buffers(json!({}));
+    let mut db = with_dynamic_buffers(json!({ "profile": "NULL" }));
     db["BUFFER_PG"]["Ethernet4|3"] = json!({ "profile": "ingress_lossy_profile" });
     let refused = import_of(&db).unwrap_err().to_string();
-    assert!(refused.contains("BUFFER_PG|Ethernet4|3 has group 3 too, with other fields"), "{refused}");
+    assert!(refused.contains("BUFFER_PG|Ethernet4|3 has group 3 too, with another profile"), "{refused}");
     let db = with_dynamic_buffers(json!({ "profile": "missing" }));
     let refused = import_of(&db).unwrap_err().to_string();
     assert!(refused.contains("BUFFER_PROFILE has no `missing`: expected one of"), "{refused}");
@@ -417,6 +417,29 @@ fn voq_keys_of_own_card_parsed() {
     db["DEVICE_METADATA"]["localhost"] =
         json!({ "hostname": "lc1", "asic_name": "Asic0", "switch_type": "voq" });
     assert_eq!(imported(&read(&db.to_string()), "Ethernet4", Config::DEFAULT).0, plain);
+}
+
+#[test]
+fn rows_of_one_queue_merged() {
+    let mut db: Value = serde_json::from_str(SAMPLE).unwrap();
+    db["SCHEDULER"]["S"] = json!({ "type": "DWRR", "weight": "17" });
+    let profile = db["WRED_PROFILE"].as_object().unwrap().keys().next().unwrap().clone();
+    db["QUEUE"] = json!({
+        "Ethernet4|0-7": { "scheduler": "S" },
+        "Ethernet4|3-4": { "wred_profile": profile },
+    });
+    let (config, _) = imported(&read(&db.to_string()), "Ethernet4", Config::DEFAULT);
+    assert_eq!((config.queue[3].weight, config.queue[1].weight), (17, 17));
+    assert_eq!((config.wred[3].ecn, config.wred[1].ecn), (1, 0));
+    db["QUEUE"]["Ethernet4|4"] = json!({ "scheduler": "T" });
+    let refused = import_of(&db).unwrap_err().to_string();
+    assert!(refused.contains("QUEUE|Ethernet4|0-7 has queue 4 too, with another scheduler"), "{refused}");
+    db["QUEUE"] = json!({
+        "Ethernet0,Ethernet4,Ethernet8,Ethernet12,Ethernet16|3": { "scheduler": "T" },
+        "Ethernet4|3": { "scheduler": "S" },
+    });
+    let refused = import_of(&db).unwrap_err().to_string();
+    assert!(refused.contains("QUEUE|Ethernet0,...,Ethernet16|3 has queue 3 too"), "{refused}");
 }
 
 #[test]

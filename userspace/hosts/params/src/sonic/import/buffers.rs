@@ -29,7 +29,7 @@ impl<'a> Reader<'a> {
     /// A group is lossless, and its priority paused, if its profile has headroom (`xoff`), or if the switch computes
     /// its sizes. Groups have the numbers of priorities; one without a row is not lossless if others have one.
     pub(super) fn buffers(&mut self, current: &Config) -> Result<(), Error> {
-        let mut rows: [Option<Row<'a>>; CLASSES] = [None; CLASSES];
+        let mut of_groups: [Vec<Row<'a>>; CLASSES] = Default::default();
         for row in self.db.rows("BUFFER_PG")? {
             let parts = row.key_parts();
             let [.., ports, groups] = parts.as_slice() else { continue };
@@ -38,21 +38,18 @@ impl<'a> Reader<'a> {
             }
             let row = row.valid()?;
             for priority in self.numbers_of(&row, groups) {
-                match rows.get_mut(priority) {
-                    Some(slot) => {
-                        if let Some(other) = slot.replace(row).filter(|other| !other.agrees(&row)) {
-                            let other = other.key();
-                            let message =
-                                format_args!("BUFFER_PG|{other} has group {priority} too, with other fields");
-                            return Err(row.error(message));
-                        }
-                    }
+                match of_groups.get_mut(priority) {
+                    Some(rows) => rows.push(row),
                     None => {
                         let reason = format!("only priority groups 0 to {} exist", CLASSES - 1);
                         self.skip(&row, [], reason);
                     }
                 }
             }
+        }
+        let mut rows: [Option<Row<'a>>; CLASSES] = [None; CLASSES];
+        for (priority, (slot, cell)) in rows.iter_mut().zip(&self.merged.groups).enumerate() {
+            *slot = Row::merged(&of_groups[priority], format_args!("group {priority}"), cell)?;
         }
         let Some(any) = rows.iter().flatten().next().copied() else {
             // Only the pauses that arrive are in `pfc_enable`.
