@@ -59,15 +59,19 @@ const OTHER_TABLES: [(&str, &str); 12] = [
 const COMPUTED_BUFFERS: &str =
     "the switch computes lossless buffers from it; set pfc.N.xoff, pfc.N.xon and pfc.N.headroom instead";
 
-/// Imports the configuration of `port`. `current` has the interface's parameters, which apply where the file has no
-/// value.
+/// Imports the configuration of `port`, on a chassis also `HOST|ASIC|PORT`. `current` has the interface's parameters,
+/// which apply where the file has no value.
 ///
 /// # Errors
 /// The file lacks the port, has a value of the wrong type, or is inconsistent.
 pub fn import(db: &Database, port: &str, current: &Config) -> Result<Import, Error> {
+    let (card, port) = match port.split('|').collect::<Vec<_>>().as_slice() {
+        [host, asic, port] => (Some([*host, *asic]), *port),
+        _ => (None, port),
+    };
     let (db, port) = db.of_port(port)?;
     let merged = Merged::default();
-    let mut reader = Reader { db: &db, port: &port, merged: &merged, import: Import::default() };
+    let mut reader = Reader { db: &db, port: &port, card, merged: &merged, import: Import::default() };
     let queues = reader.queues()?;
     let maps = reader.maps_of_port()?;
     reader.speed()?;
@@ -90,6 +94,8 @@ pub fn import(db: &Database, port: &str, current: &Config) -> Result<Import, Err
 struct Reader<'a> {
     db: &'a Database,
     port: &'a str,
+    /// Host and ASIC, if specified.
+    card: Option<[&'a str; 2]>,
     merged: &'a Merged,
     import: Import,
 }
@@ -308,12 +314,17 @@ impl<'a> Reader<'a> {
             if let [card @ .., ports, numbers] = parts.as_slice()
                 && self.is_port(ports)
             {
-                let is_own =
-                    card.len() == own.len() && card.iter().zip(&own).all(|(a, b)| a.eq_ignore_ascii_case(b));
+                // One of both names may be enough.
+                let is_own = card.len() == own.len()
+                    && own.iter().any(Option::is_some)
+                    && card
+                        .iter()
+                        .zip(&own)
+                        .all(|(part, own)| own.as_ref().is_none_or(|own| own.eq_ignore_ascii_case(part)));
                 rows.push((row.valid()?, card.is_empty() || is_own, *numbers));
             }
         }
-        if rows.iter().any(|(_, is_own, _)| *is_own) {
+        if self.card.is_some() || rows.iter().any(|(_, is_own, _)| *is_own) {
             rows.retain(|(_, is_own, _)| *is_own);
         }
         let mut of_queues: BTreeMap<usize, Vec<Row<'a>>> = BTreeMap::new();
@@ -334,9 +345,10 @@ impl<'a> Reader<'a> {
             for pair in rows.windows(2).filter(|pair| !pair[0].agrees(&pair[1])) {
                 if card(&pair[0]) != card(&pair[1]) {
                     return Err(pair[1].error(format_args!(
-                        "QUEUE|{} has this queue too: rows of several cards; add DEVICE_METADATA (hostname, asic_name) \
-                         of one",
-                        pair[0].short_key()
+                        "QUEUE|{} has this queue too: rows of several cards; specify one, as in \
+                         `--port 'HOST|ASIC|{}'`, or add DEVICE_METADATA (hostname, asic_name) of one",
+                        pair[0].short_key(),
+                        self.port
                     )));
                 }
             }
@@ -346,13 +358,15 @@ impl<'a> Reader<'a> {
         Ok(queues)
     }
 
-    /// Host and ASIC of the card that the file belongs to.
-    fn own_card(&self) -> Result<Vec<String>, Error> {
+    /// Host and ASIC of the card that the file belongs to, as far as they are specified.
+    fn own_card(&self) -> Result<[Option<String>; 2], Error> {
+        if let Some(card) = self.card {
+            return Ok(card.map(|name| Some(name.to_owned())));
+        }
         let Some(row) = self.db.row("DEVICE_METADATA", "localhost")? else {
-            return Ok(Vec::new());
+            return Ok([None, None]);
         };
-        let names = [row.text("hostname")?, row.text("asic_name")?];
-        Ok(names.into_iter().flatten().collect())
+        Ok([row.text("hostname")?, row.text("asic_name")?])
     }
 
     /// Imports WRED of each class from its queue.

@@ -411,12 +411,19 @@ fn voq_keys_of_own_card_parsed() {
     db["QUEUE"]["lc2|Asic0|Ethernet4|3"] = json!({});
     let refused = import_of(&db).unwrap_err().to_string();
     assert!(
-        refused.contains("rows of several cards; add DEVICE_METADATA (hostname, asic_name)"),
+        refused.contains("rows of several cards; specify one, as in `--port 'HOST|ASIC|Ethernet4'`"),
         "{refused}"
     );
-    db["DEVICE_METADATA"]["localhost"] =
-        json!({ "hostname": "lc1", "asic_name": "Asic0", "switch_type": "voq" });
-    assert_eq!(imported(&read(&db.to_string()), "Ethernet4", Config::DEFAULT).0, plain);
+    assert_eq!(imported(&read(&db.to_string()), "lc1|asic0|Ethernet4", Config::DEFAULT).0, plain);
+    let (_, of_unknown) = imported(&read(&db.to_string()), "lc3|asic0|Ethernet4", Config::DEFAULT);
+    assert!(of_unknown.unmapped.iter().any(|u| u.table == "QUEUE" && u.reason.contains("WRED is unchanged")));
+    for metadata in [
+        json!({ "hostname": "lc1", "asic_name": "Asic0", "switch_type": "voq" }),
+        json!({ "hostname": "lc1" }),
+    ] {
+        db["DEVICE_METADATA"]["localhost"] = metadata;
+        assert_eq!(imported(&read(&db.to_string()), "Ethernet4", Config::DEFAULT).0, plain);
+    }
 }
 
 #[test]
