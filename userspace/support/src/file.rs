@@ -106,9 +106,17 @@ pub fn read_text(path: &Path) -> io::Result<String> {
 }
 
 /// Reads a regular file or pipe of up to `max_bytes`.
+///
+/// # Errors
+/// It cannot be read, is larger, or is compressed or UTF-16, which the error names.
 pub fn read_limited(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
     // Before it is opened, which has an effect on some devices.
-    let kind = fs::metadata(path)?.file_type();
+    let kind = match fs::metadata(path) {
+        Err(_) if path.as_os_str() == "-" => {
+            return Err(io::Error::other("it is not a file; specify /dev/stdin for standard input"));
+        }
+        found => found?.file_type(),
+    };
     if !kind.is_file() && !kind.is_fifo() {
         let what = if kind.is_dir() { "a directory" } else { "a device or socket" };
         return Err(io::Error::other(format!("it is {what}; specify a regular file or pipe")));
@@ -118,7 +126,13 @@ pub fn read_limited(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
     if content.len() as u64 > max_bytes {
         return Err(io::Error::other(format!("it has more than {} MiB", max_bytes >> 20)));
     }
-    Ok(content)
+    match content.as_slice() {
+        [0x1f, 0x8b, ..] => Err(io::Error::other("it is compressed; decompress it with `gunzip`")),
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => {
+            Err(io::Error::other("it is UTF-16; convert it with `iconv -f UTF-16 -t UTF-8`"))
+        }
+        _ => Ok(content),
+    }
 }
 
 #[cfg(test)]
@@ -146,6 +160,17 @@ mod tests {
             let error = read_text(&directory.path().join(path)).expect_err(path).to_string();
             assert!(error.contains(expected), "{error}");
         }
+        for (bytes, expected) in [
+            (&[0x1f, 0x8b, 8, 0][..], "it is compressed"),
+            (&[0xff, 0xfe, b'r', 0][..], "it is UTF-16"),
+            (&[0xfe, 0xff, 0, b'r'][..], "it is UTF-16"),
+        ] {
+            fs::write(&path, bytes).expect("written");
+            let error = read_text(&path).expect_err("another encoding").to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+        let error = read_text(Path::new("-")).expect_err("no file").to_string();
+        assert!(error.contains("/dev/stdin"), "{error}");
         assert!(replace(Path::new("/nonexistent/x.toml"), b"").is_err());
         assert_eq!(fs::read_dir(directory.path()).expect("a directory").count(), 2);
     }

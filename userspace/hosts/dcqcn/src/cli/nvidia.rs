@@ -7,12 +7,15 @@ use anyhow::Context as _;
 use dcqcn_loader::attach;
 use dcqcn_params::nvidia::{self, Note};
 use dcqcn_support::cli::Output;
-use dcqcn_support::file::replace;
+use dcqcn_support::file::{read_limited, replace};
 use dcqcn_support::render::{Table, count};
 use dcqcn_telemetry::{ChangeReport, Source};
 use serde::Serialize;
 
 use super::{confirm, targets};
+
+/// Maximum size of a dump; `mlxconfig` prints some 20 KB for a device.
+const MAX_BYTES: u64 = 4 << 20;
 
 /// Applies a NIC's parameters, read by name, to an interface.
 pub(super) fn import(
@@ -22,7 +25,7 @@ pub(super) fn import(
     dry_run: bool,
     out: &mut Output<'_>,
 ) -> anyhow::Result<()> {
-    let import = nvidia::read(path, port)?;
+    let import = nvidia::read(path, port, |path| read_limited(path, MAX_BYTES))?;
     let changes = targets::change(&[iface], confirm::change_mode(dry_run, None)?, |_, config| {
         Ok(import.changes.iter().try_for_each(|(_, change)| change.apply(config))?)
     })?;

@@ -7,11 +7,14 @@ use anyhow::Context as _;
 use dcqcn_loader::attach;
 use dcqcn_params::sonic::{self, Database, Export, Import, Unmapped};
 use dcqcn_support::cli::Output;
-use dcqcn_support::file::replace;
+use dcqcn_support::file::{read_limited, replace};
 use dcqcn_telemetry::{ChangeReport, Source};
 use serde::Serialize;
 
 use super::{confirm, targets};
+
+/// Maximum file size; files of large chassis have a few megabytes.
+const MAX_BYTES: u64 = 64 << 20;
 
 /// Applies a port's configuration in a switch's config_db.json to an interface.
 pub(super) fn import(
@@ -21,7 +24,9 @@ pub(super) fn import(
     dry_run: bool,
     out: &mut Output<'_>,
 ) -> anyhow::Result<()> {
-    let db = Database::read(file)?;
+    let name = file.display().to_string();
+    let text = read_limited(file, MAX_BYTES).with_context(|| format!("cannot read {name}"))?;
+    let db = Database::parse(&name, &text)?;
     let mut import = Import::default();
     let changes = targets::change(&[iface], confirm::change_mode(dry_run, None)?, |_, config| {
         import = sonic::import(&db, port, config)?;

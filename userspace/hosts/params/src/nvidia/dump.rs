@@ -3,14 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::fs::File;
-use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use super::{Error, Import, Note, RP, find_entry, is_rp, shown, with_priorities, without_counterpart};
 
-/// Maximum size of a dump; `mlxconfig` prints some 20 KB for a device.
-const MAX_BYTES: u64 = 4 << 20;
 /// Port of a name without one, which has one value for all ports.
 const ANY_PORT: u8 = 0;
 /// Prefixes of names that concern congestion control.
@@ -25,18 +21,8 @@ struct Line {
 
 impl Import {
     /// Reads a dump, and returns whether it has parameters of the reaction point.
-    pub(super) fn dump(&mut self, path: &Path, port: Option<u8>) -> Result<bool, Error> {
-        let failed = |source| Error::Read { path: path.to_owned(), source };
-        let mut text = Vec::new();
-        File::open(path).and_then(|from| from.take(MAX_BYTES + 1).read_to_end(&mut text)).map_err(failed)?;
-        if text.len() as u64 > MAX_BYTES {
-            return Err(failed(io::Error::other(format!("it has more than {MAX_BYTES} bytes"))));
-        }
-        if let Some(reason) = not_utf8(&text) {
-            return Err(failed(io::Error::other(reason)));
-        }
-        let text = String::from_utf8_lossy(&text);
-        let lines = lines(path, &text, &mut self.notes);
+    pub(super) fn dump(&mut self, path: &Path, text: &str, port: Option<u8>) -> Result<bool, Error> {
+        let lines = lines(path, text, &mut self.notes);
         let mut is_other_port = false;
         for (name, mut of_ports) in lines {
             let Some((&first, Line { at, .. })) = of_ports.first_key_value() else { continue };
@@ -96,17 +82,6 @@ impl Import {
             let reason = format!("incomplete dump of roce_rp: {} unchanged", missing.join(", "));
             self.notes.push(Note { file: path.to_owned(), reason });
         }
-    }
-}
-
-/// Reason for rejecting a compressed file or another encoding.
-fn not_utf8(text: &[u8]) -> Option<&'static str> {
-    match text {
-        [0x1f, 0x8b, ..] => Some("it is compressed; decompress it with `gunzip`"),
-        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => {
-            Some("it is UTF-16; convert it with `iconv -f UTF-16 -t UTF-8`")
-        }
-        _ => None,
     }
 }
 

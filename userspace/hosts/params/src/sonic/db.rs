@@ -6,10 +6,7 @@
 use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::fmt::{self, Display};
-use std::fs::File;
-use std::io::{self, Read as _};
 use std::ops::RangeInclusive;
-use std::path::Path;
 
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
@@ -19,17 +16,12 @@ use serde_json::{Map, Value};
 #[expect(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum Error {
     #[error("{file}: {source}")]
-    Read { file: String, source: io::Error },
-    #[error("{file}: {source}")]
     Json { file: String, source: serde_json::Error },
     #[error("{file}: {at}: {message}")]
     Content { file: String, at: String, message: String },
     #[error("{0}")]
     Export(String),
 }
-
-/// Maximum file size; files of large chassis have a few megabytes.
-const MAX_BYTES: u64 = 64 << 20;
 
 /// Imported tables.
 pub(super) const TABLES: [&str; 12] = [
@@ -188,21 +180,6 @@ pub(super) struct Row<'a> {
 }
 
 impl Database {
-    /// Reads a file.
-    ///
-    /// # Errors
-    /// The file cannot be read, is not JSON, or is not an object.
-    pub fn read(path: &Path) -> Result<Self, Error> {
-        let file = path.display().to_string();
-        let failed = |source| Error::Read { file: file.clone(), source };
-        let mut text = Vec::new();
-        File::open(path).and_then(|from| from.take(MAX_BYTES + 1).read_to_end(&mut text)).map_err(failed)?;
-        if text.len() as u64 > MAX_BYTES {
-            return Err(failed(io::Error::other(format!("it has more than {MAX_BYTES} bytes"))));
-        }
-        Self::parse(&file, &text)
-    }
-
     /// Parses `text` from the file called `file`.
     ///
     /// # Errors
