@@ -78,7 +78,7 @@ fn unconfirmed_change_reverted() -> Result<()> {
     let lab = lab("cback")?;
     let printed = lab.ok("set a0 --confirm 1s rpg_ai_rate=20mbit rpg_hai_rate=150mbit")?;
     assert_contains(&printed, "rpg_ai_rate: 10mbit -> 20mbit");
-    assert_contains(&printed, "reverted in 1 s, unless `dcqcn confirm a0` follows");
+    assert_contains(&printed, "reverted in 1 s, unless you run `dcqcn confirm a0`");
     is(&lab, 10)?;
     no_waiter_left(&lab)?;
     let log = lab.ok("log a0")?;
@@ -97,7 +97,7 @@ fn confirmed_change_persists() -> Result<()> {
     lab.ok("set a0 --confirm 60s rpg_ai_rate=20mbit")?;
     let status = lab.json("status a0")?;
     assert_eq!(status["attachments"][0]["pending"]["former"][0]["value"], "10mbit", "{status}");
-    assert_contains(&lab.ok("status")?, "unless `dcqcn confirm a0` follows");
+    assert_contains(&lab.ok("status")?, "unless you run `dcqcn confirm a0`");
     assert_contains(&lab.ok("confirm")?, "a0: confirmed rpg_ai_rate");
     no_waiter_left(&lab)?;
     assert_eq!(ai_rate_mbit(&lab)?, 20);

@@ -30,7 +30,7 @@ fn good_change_completes_bad_rolls_back() -> Result<()> {
         "{plan}"
     );
     let message = fixture.text(&apply(&good, &["--why", "a first try"]))?;
-    assert!(message.contains("version 1 is active: 5 hosts changed, 0 are away"), "{message}");
+    assert!(message.contains("version 1 is active: 5 hosts changed"), "{message}");
     for daemon in fixture.daemons.values() {
         assert_eq!(daemon.names(), [Some("fleet 1".to_owned())]);
         assert!(daemon.text().is_some_and(|text| text.contains("rpg_gd = 12")));
@@ -64,7 +64,7 @@ fn good_change_completes_bad_rolls_back() -> Result<()> {
     fixture.kill_agent("h004")?;
     fixture.wait("the host is away", |status| Ok(dcqcn_tests::fleet::reporting_hosts(status) == 4))?;
     let message = fixture.text(&apply(&fixture.file(FAST, "rpg_gd = 14")?, &[]))?;
-    assert!(message.contains("4 hosts changed, 1 are away"), "{message}");
+    assert!(message.contains("4 hosts changed, 1 away"), "{message}");
     assert_eq!(
         fixture.daemons["h004"].name().as_deref(),
         Some("fleet 1"),

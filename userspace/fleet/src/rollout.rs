@@ -484,11 +484,13 @@ impl Rollout {
         }
         if let Phase::Back { reason } = &self.phase {
             self.phase = Phase::RolledBack { reason: reason.clone() };
-            let unheard = self.count(|state| state == State::Unheard);
-            self.add_message(
-                format!("all hosts ordered to roll back; {unheard} have not rolled back yet and retry"),
-                effects,
-            );
+            let message = match self.count(|state| state == State::Unheard) {
+                0 => "all changed hosts have rolled back".to_owned(),
+                unheard => {
+                    format!("all hosts ordered to roll back; still retrying: {}", count(unheard, "host"))
+                }
+            };
+            self.add_message(message, effects);
         }
     }
 
@@ -560,11 +562,12 @@ impl Rollout {
                 let away = self.count(|state| matches!(state, State::Away | State::Lost));
                 let is_left = |step: &Step| step.is_retry && step.state == State::Away;
                 let how = if self.steps.iter().any(is_left) {
-                    "are away or rejected it before, and change when they can"
+                    "away or rejected it before; to change when possible"
                 } else {
-                    "are away and change when they return"
+                    "away; to change on return"
                 };
-                let reason = format!("{} changed, {away} {how}", count(self.steps.len() - away, "host"));
+                let left = if away == 0 { String::new() } else { format!(", {away} {how}") };
+                let reason = format!("{} changed{left}", count(self.steps.len() - away, "host"));
                 Some(Outcome { is_done: true, reason })
             }
             Phase::RolledBack { reason } => Some(Outcome { is_done: false, reason: reason.clone() }),

@@ -113,7 +113,11 @@ impl Written {
         let text = report.fragment(&target).with_context(|| format!("cannot write {shown}"))?;
         let mut write = || file.write_all(text.as_bytes());
         write().and_then(|()| file.finish()).with_context(|| format!("cannot write {shown}"))?;
-        Ok(format!("wrote {shown}; to see its changes, run dcqcn-fleet apply {shown} --dry-run\n"))
+        // Without --group, the other groups of the fleet's file would be dropped.
+        let group = &target.group;
+        Ok(format!(
+            "wrote {shown}; to see its changes, run dcqcn-fleet apply {shown} --group {group} --dry-run\n"
+        ))
     }
 }
 

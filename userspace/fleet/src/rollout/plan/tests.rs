@@ -92,7 +92,7 @@ fn rejected_retry_causes_no_rollback() {
             assert!(round < 19 || rollout.is_over(), "{rollout:?}");
         }
         let outcome = rollout.outcome().unwrap();
-        let expected = "1 host changed, 1 are away or rejected it before, and change when they can";
+        let expected = "1 host changed, 1 away or rejected it before; to change when possible";
         assert_eq!((outcome.is_done, outcome.reason.as_str()), (true, expected), "{answer:?}");
     }
 }

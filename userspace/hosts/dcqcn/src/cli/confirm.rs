@@ -126,7 +126,7 @@ impl fmt::Display for Waiting {
             self.former.iter().map(|PreviousValue { key, value }| format!("{key} = {value}")).collect();
         write!(
             f,
-            "in {} s back to {}, unless `dcqcn confirm {}` follows",
+            "in {} s back to {}, unless you run `dcqcn confirm {}`",
             self.left_ns / 1_000_000_000,
             former.join(", "),
             self.iface
@@ -178,7 +178,7 @@ impl fmt::Display for Changed {
             None => Ok(()),
             Some(ns) => writeln!(
                 f,
-                "reverted in {} s, unless `dcqcn confirm {}` follows",
+                "reverted in {} s, unless you run `dcqcn confirm {}`",
                 ns / 1_000_000_000,
                 self.ifaces.join(" ")
             ),

@@ -79,7 +79,7 @@ DEPTH decides on marking: the depth of the virtual queue, which drains at DRAIN,
 is backlog. An inline attachment has one for each interface.
 
 With --queues, a second table has the port's own queues, with all their traffic and not only RoCE: WAITING is the current
-backlog (bytes, packets), SENT the total, DROPPED the packets dropped because the queue was full.
+backlog (bytes, packets), SENT the total, DROPS the packets dropped because the queue was full.
 
 Examples:
   dcqcn queues eth1

@@ -191,7 +191,7 @@ fn detect(
     let path_bps = path_speed_bps(netlink, links, link, peer, role);
     let (found, from) = link_rate(netlink, links, link, path_bps, settings, notes)?;
     let other = other_host(links, link);
-    notes.extend(other.map(|why| format!("{} {why}: np_other_host is on unless it is set", link.name)));
+    notes.extend(other.map(|why| format!("{} {why}: np_other_host is on by default", link.name)));
     if is_bridge(link) {
         notes.push(format!(
             "{} sends and receives the host's own frames only: attach its ports for those that it forwards",
