@@ -138,6 +138,7 @@ impl fmt::Display for Status {
                 Host { refused: Some(why), .. } => format!("rejects: {why}"),
                 Host { failing, .. } if !failing.is_empty() => failing.join("; "),
                 Host { applying: Some(version), .. } => format!("applying version {version}"),
+                Host { interfaces, .. } if interfaces.is_empty() => "manages no interface".to_owned(),
                 _ => "healthy".to_owned(),
             };
             let rate = |name: &str| {

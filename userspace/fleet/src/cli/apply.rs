@@ -312,6 +312,8 @@ struct Plan {
     without_group: Vec<String>,
     /// Hosts that leave their group.
     moves: Vec<Move>,
+    /// Groups without a host, perhaps by a typing error.
+    empty_groups: Vec<String>,
     changes: Vec<Difference>,
 }
 
@@ -353,12 +355,18 @@ impl Plan {
             let (from, to) = (of(existing.active.as_ref()?)?, of(next));
             (to.as_ref() != Some(&from)).then(|| Move { host: host.clone(), from, to })
         };
+        let members = || snapshot.members.iter();
+        let group_of = |(host, member): (&String, &Member)| next.group_of(host, &member.labels);
+        let has_host =
+            |group: &&Group| members().filter_map(group_of).any(|chosen| chosen.name == group.name);
+        let empty = next.groups.iter().filter(|group| !has_host(group));
         Self {
             version: next.version,
             waves,
             away: rollout.steps.iter().map(|step| &step.host).filter(is_away).cloned().collect(),
             without_group: snapshot.members.iter().filter(is_without).map(|(host, _)| host.clone()).collect(),
             moves: snapshot.members.iter().filter_map(moved).collect(),
+            empty_groups: empty.map(|group| group.name.clone()).collect(),
             changes: differences(now, &next.groups),
         }
     }
@@ -366,7 +374,7 @@ impl Plan {
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { version, waves, away, without_group, moves, changes } = self;
+        let Self { version, waves, away, without_group, moves, empty_groups, changes } = self;
         if waves.is_empty() {
             writeln!(f, "version {version} changes no host")?;
         }
@@ -384,6 +392,9 @@ impl fmt::Display for Plan {
         if !moves.is_empty() {
             let moves: Vec<String> = moves.iter().map(Move::to_string).collect();
             writeln!(f, "change group: {}", moves.join(", "))?;
+        }
+        if !empty_groups.is_empty() {
+            writeln!(f, "warning: matches no host: {}", empty_groups.join(", "))?;
         }
         if !changes.is_empty() {
             write!(f, "{}", Difference::table(changes, "OLD", "NEW"))?;
@@ -506,5 +517,9 @@ mod tests {
         assert_eq!((moves(&added), added.group_of("x1", &Labels::new())), (Vec::new(), file.first()));
         assert_eq!(moves(&with(&file)), ["st1 from storage to tuned", "web1 from web to tuned"]);
         assert_eq!(moves(&with(&[group("storage", &["st*"])])), ["web1 from web to no group"]);
+        let mistyped = with(&[group("storage", &["ts*"]), group("web", &["web*"])]);
+        let rollout = plan(&mistyped, &snapshot.members, &BTreeMap::new(), &BTreeMap::new());
+        let text = Plan::new(&mistyped, &existing, &rollout, &snapshot).to_string();
+        assert!(text.contains("warning: matches no host: storage\n"), "{text}");
     }
 }

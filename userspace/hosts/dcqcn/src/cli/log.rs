@@ -113,7 +113,11 @@ impl fmt::Display for LogReport {
                 ("PARAMETER", &|(_, [key, ..])| key.clone()),
                 (">OLD", &|(_, [_, old, _])| old.clone()),
                 (">NEW", &|(_, [.., new])| new.clone()),
-                ("COMMAND", &|(entry, _)| printable(&entry.author.command)),
+                ("COMMAND OR REASON", &|(entry, _)| match &entry.event {
+                    Event::Refused { refused } => printable(refused),
+                    Event::Ordered(order) => printable(&order.why),
+                    Event::Parameter { .. } => printable(&entry.author.command),
+                }),
             ];
             write!(f, "{}", Table::of(rows, columns))?;
         }
@@ -153,7 +157,7 @@ mod tests {
         let report = |iface, last| LogReport::new("log".into(), contents.clone(), iface, last, 1);
         let text = report(Some("eth0"), Some(1)).to_string();
         let expected = "\
-TIME                      WHO          IFACE  PARAMETER  OLD  NEW  COMMAND
+TIME                      WHO          IFACE  PARAMETER  OLD  NEW  COMMAND OR REASON
 2026-03-01T12:00:00.000Z  ada as root  eth0   rpg_gd      11   14  dcqcn set\u{fffd}
 malformed entries in log: line 4
 ";
@@ -162,5 +166,9 @@ malformed entries in log: line 4
         assert!(elsewhere.contains("eth1 (netns 1)"), "{elsewhere}");
         assert_eq!(report(None, None).entries.len(), 3);
         assert!(report(Some("eth9"), None).to_string().starts_with("no changes in log\n"));
+        let event = Event::Refused { refused: "x.toml:3: no such key".into() };
+        let contents = Contents { entries: vec![Entry { event, ..entry("", "") }], unreadable: Vec::new() };
+        let text = LogReport::new("log".into(), contents, None, None, 1).to_string();
+        assert!(text.contains("(refused)") && text.contains("x.toml:3: no such key"), "{text}");
     }
 }
