@@ -119,7 +119,7 @@ parameters! {
         cnp_limit = CNP_LIMIT_QP, "cnp_limit", Unit::Choice(CNP_LIMITS), 0, 2, "";
         /// Maximum CNPs per second and interface, with a burst of a hundredth of that; 0 = no limit.
         cnp_rate = 1_000_000, "cnp_rate", Unit::Count, 0, 100_000_000, "Forged marked packets can trigger more CNPs.";
-        /// Also answer packets for other hosts, with their IP address. On by default below a bridge, a macvlan, and a VLAN device with another MAC address.
+        /// Also answer packets for other hosts, with their IP address. On by default below a bridge, macvlan or VLAN with its own MAC.
         np_other_host = 0, "np_other_host", Unit::Switch, 0, 1, "";
         /// Also answer ECT packets while this host's CPUs do not keep up with received packets, as read by `dcqcn run`.
         np_host_congestion = 0, "np_host_congestion", Unit::Switch, 0, 1, "";
