@@ -463,7 +463,7 @@ fn v6_headers<F: Frame>(frame: &F, l3: usize, headers: &[u8; V6_HEADERS]) -> Res
     is_v6(ip)?;
     let (src, dst) = ip.addresses();
     if is_mapped(src) || is_mapped(dst) {
-        // Never on the wire (RFC 4291 §2.5.5.2), and the name of an IPv4 flow here.
+        // Not valid on the wire (RFC 4291 §2.5.5.2); here they identify an IPv4 flow.
         return Err(Stat::Malformed);
     }
     let (ip_len, tos) = (Ipv6::LEN + ip.payload_len() as usize, ip.traffic_class());

@@ -208,7 +208,7 @@ pub struct Requester {
     retrying: u32,
     /// PSN of the missing READ response.
     gap_psn: u32,
-    /// Source MAC address of the requests, and padding.
+    /// Source MAC address of its packets, and padding.
     mac: [u8; 8],
     /// Responder of the same QP.
     responder: Responder,
@@ -328,7 +328,7 @@ impl Requester {
         self.own_qpn
     }
 
-    /// MAC address that its requests come from: that of this port, or of an interface above it.
+    /// MAC address that its packets come from: that of this port, or of an interface above it.
     pub const fn mac(&self) -> MacAddr {
         let [a, b, c, d, e, f, ..] = self.mac;
         [a, b, c, d, e, f]

@@ -59,17 +59,17 @@ pub(super) fn on_egress<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) {
         true,
         #[inline(always)]
         |requester| {
-            if is_answer {
+            let announces = if is_answer {
                 requester.follow_answer(&Answer { opcode, psn, syndrome: syndrome_or_bytes }, now_ns)
             } else {
                 let bytes = syndrome_or_bytes;
-                let announces =
-                    requester.follow_request(&Request { opcode, psn, ack_request, bytes }, now_ns);
-                if announces {
-                    requester.set_mac(mac);
-                }
-                announces
+                requester.follow_request(&Request { opcode, psn, ack_request, bytes }, now_ns)
+            };
+            if announces {
+                // Known from the QP's first packet on.
+                requester.set_mac(mac);
             }
+            announces
         },
     ) {
         Some(true) => {

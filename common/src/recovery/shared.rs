@@ -159,7 +159,7 @@ impl<'a> SharedRequester<'a> {
                 packet.opcode,
                 Opcode::RC_COMPARE_SWAP | Opcode::RC_FETCH_ADD | Opcode::RC_ATOMIC_WRITE | Opcode::RC_FLUSH
             );
-        // Nor may the PSN after it be half of all PSNs ahead, which would look like one before.
+        // A PSN half of all PSNs ahead compares as one before.
         let is_reused =
             !is_read && get!(self.own_qpn) != 0 && distance(get!(self.acknowledged), plus(psn, 1)) <= 0;
         if get!(self.sent_ns) == 0 || is_reused {
@@ -236,7 +236,7 @@ impl<'a> SharedRequester<'a> {
         self.responder().on_arrival(packet, now_ns) && self.signals(now_ns)
     }
 
-    /// Stores the source MAC address of a request.
+    /// Stores the source MAC address of the QP's packets.
     #[inline(always)]
     pub(crate) fn set_mac(self, [a, b, c, d, e, f]: MacAddr) {
         set!(self.mac = [a, b, c, d, e, f, 0, 0]);

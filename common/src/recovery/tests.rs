@@ -300,7 +300,7 @@ fn half_of_all_psns_ahead_is_not_acknowledged() {
 
 /// soft-RoCE answers them as READs.
 #[test]
-fn atomic_write_and_flush_are_complete_with_their_response() {
+fn response_completes_atomic_write_and_flush() {
     for opcode in [Opcode::RC_ATOMIC_WRITE, Opcode::RC_FLUSH] {
         let mut requester = acknowledged(9);
         requester.on_request(&request(opcode, 10, 8), 10 * MS);

@@ -83,14 +83,15 @@ fn trimmed_request_is_consumed_and_announced() {
     assert_eq!(host.requesters[&own()].answer(rules, host.now_ns + 1_000_000_000, 0), Action::Idle);
 }
 
-/// A macvlan's requests come from its own address, to which a probe must go.
+/// A macvlan's packets come from its own address, to which a probe must go.
 #[test]
-fn source_address_of_requests_is_known() {
-    let mut host = MockHost::new();
-    let request = DATA.frame();
-    host.egress(&answers(), &request, PacketContext::default());
-    let requester = host.requesters.values().next().expect("a requester");
-    assert_eq!(requester.mac(), request[6..12]);
+fn source_address_known_from_the_first_packet() {
+    for first in [DATA.frame(), nak()] {
+        let mut host = MockHost::new();
+        host.egress(&answers(), &first, PacketContext::default());
+        let requester = host.requesters.values().next().expect("a requester");
+        assert_eq!(requester.mac(), first[6..12]);
+    }
 }
 
 #[test]

@@ -1,12 +1,17 @@
-//! Atomic replacement of files, and bounded reading of whole files.
+//! Atomic replacement, locking with a time limit, and bounded reading of files.
 
-use std::fs::{self, File, Permissions};
+use std::fs::{self, File, Permissions, TryLockError};
 use std::io::{self, BufWriter, Read as _, Seek, SeekFrom, Write};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use tempfile::NamedTempFile;
+
+/// Interval between attempts to lock a file.
+const LOCK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A file that is written next to another and replaces it once complete: readers see either the old or the new one, and
 /// a failure leaves the old one. Special files (a pipe, a terminal) cannot be replaced and are written directly, as is
@@ -105,10 +110,26 @@ pub fn read_text(path: &Path) -> io::Result<String> {
     String::from_utf8(content).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
+/// Locks a file, or returns `false` if another process still holds its lock after `timeout`.
+///
+/// # Errors
+/// The file system has no locks.
+pub fn lock_within(file: &File, timeout: Duration) -> io::Result<bool> {
+    let until = Instant::now() + timeout;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(true),
+            Err(TryLockError::WouldBlock) if Instant::now() < until => thread::sleep(LOCK_INTERVAL),
+            Err(TryLockError::WouldBlock) => return Ok(false),
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+    }
+}
+
 /// Reads a regular file or pipe of up to `max_bytes`.
 ///
 /// # Errors
-/// It cannot be read, is larger, or is compressed or UTF-16, which the error names.
+/// The file cannot be read, is too long, compressed or UTF-16; the error names the cause.
 pub fn read_limited(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
     // Before it is opened, which has an effect on some devices.
     let kind = match fs::metadata(path) {

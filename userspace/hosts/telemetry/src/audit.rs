@@ -6,17 +6,18 @@ mod follow;
 mod read;
 
 use std::fmt::Display;
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt as _, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime};
-use std::{env, process, thread};
+use std::time::{Duration, SystemTime};
+use std::{env, process};
 
 use dcqcn_common::params::Quantity;
 use dcqcn_loader::attach::{self, Change, ChangeError, Info, Pending, Reverted, Transaction, Which};
 use dcqcn_netlink::netns;
 use dcqcn_params::{Key, differing};
+use dcqcn_support::file::lock_within;
 use dcqcn_support::time::rfc3339;
 use nix::unistd::{Uid, User};
 use serde::{Deserialize, Serialize};
@@ -284,7 +285,10 @@ impl Log {
         if !found.is_file() {
             return Err(io::Error::other("it is not a regular file"));
         }
-        lock(&file)?;
+        // Writers hold it briefly, but any process that may read the file can keep it.
+        if !lock_within(&file, LOCK_TIMEOUT)? {
+            return Err(io::Error::other("another process has locked it for a second"));
+        }
         let len = file.metadata()?.len();
         if !ends_a_line(&file, len)? {
             // The last line is incomplete, for example after a full disk: do not append to it.
@@ -299,21 +303,6 @@ impl Log {
                 let _ = file.set_len(len);
                 Err(written.err().unwrap_or_else(|| io::ErrorKind::StorageFull.into()))
             }
-        }
-    }
-}
-
-/// Locks the log. Writers hold the lock briefly, but any process that may read the file can hold it.
-fn lock(file: &File) -> io::Result<()> {
-    let until = Instant::now() + LOCK_TIMEOUT;
-    loop {
-        match file.try_lock() {
-            Ok(()) => return Ok(()),
-            Err(TryLockError::WouldBlock) if Instant::now() < until => thread::sleep(LOCK_TIMEOUT / 100),
-            Err(TryLockError::WouldBlock) => {
-                return Err(io::Error::other("another process has locked it for a second"));
-            }
-            Err(TryLockError::Error(error)) => return Err(error),
         }
     }
 }

@@ -322,15 +322,19 @@ impl ManagedInterfaces {
     }
 
     /// Attachments in the file whose maps were removed and may be replaced; managed ones `if_served`.
-    fn lost(&self, infos: &[Info], if_served: bool) -> Result<Vec<Id>> {
+    fn lost(&self, infos: &[Info], if_served: bool) -> Result<Vec<Info>> {
         let Scope::File(config) = &self.scope else { return Ok(Vec::new()) };
-        let sweep = Sweep::take()?;
-        let lost = infos.iter().filter(|info| {
-            let is_candidate = if_served || !self.served.contains_key(&info.id());
-            let may_replace = is_candidate && config.repair(&info.iface) != Repair::None;
-            may_replace && config.request(&info.iface).is_some() && sweep.has_lost_maps(info)
-        });
-        Ok(lost.map(Info::id).collect())
+        let may_replace = |info: &&Info| {
+            (if_served || !self.served.contains_key(&info.id()))
+                && config.repair(&info.iface) != Repair::None
+                && config.request(&info.iface).is_some()
+        };
+        let mut candidates: Vec<Info> = infos.iter().filter(may_replace).cloned().collect();
+        if !candidates.is_empty() {
+            let sweep = Sweep::take()?;
+            candidates.retain(|info| sweep.has_lost_maps(info));
+        }
+        Ok(candidates)
     }
 
     /// Updates the names of interfaces, in tasks too.

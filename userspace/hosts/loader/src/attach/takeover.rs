@@ -3,8 +3,7 @@
 use std::fs::{File, TryLockError};
 use std::path::Path;
 use std::sync::LazyLock;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use aya::programs::links::{FdLink, PinnedLink};
 use aya::programs::tc::SchedClassifierLink;
@@ -14,6 +13,7 @@ use dcqcn_netlink::Netlink;
 use dcqcn_params::{
     DetectedLink, PacerChoice, Profile, QueuesChoice, Settings, XdpModeChoice, parse_word, word,
 };
+use dcqcn_support::file::lock_within;
 
 use super::find::find;
 use super::hook_names::XDP_PEER;
@@ -246,14 +246,10 @@ pub fn claim(iface: &str) -> Result<Claim, Error> {
     }
     let failed = |source| Error::File { path: path.clone(), source };
     let directory = File::open(&path).map_err(failed)?;
-    let until = Instant::now() + CLAIM_TIMEOUT;
-    loop {
-        match directory.try_lock() {
-            Ok(()) => return Ok(Claim { _lock: directory }),
-            Err(TryLockError::WouldBlock) if Instant::now() < until => thread::sleep(CLAIM_TIMEOUT / 10),
-            Err(TryLockError::WouldBlock) => return Err(Error::Served { iface: iface.to_owned() }),
-            Err(TryLockError::Error(error)) => return Err(failed(error)),
-        }
+    if lock_within(&directory, CLAIM_TIMEOUT).map_err(failed)? {
+        Ok(Claim { _lock: directory })
+    } else {
+        Err(Error::Served { iface: iface.to_owned() })
     }
 }
 

@@ -180,7 +180,7 @@ pub(super) fn abandon(state_dir: &StateDir, ifindex: u32) -> Result<(), Error> {
 
 /// Removes a root qdisc of ours that no journal restores, for the kernel's default; returns what was done.
 ///
-/// It stays when a journal is lost, and limits all traffic to the rate of that time.
+/// Nothing else removes it, and it limits all traffic of the port.
 pub(super) fn remove_own_qdisc(netlink: &Netlink, ifindex: u32) -> Result<Option<String>, Error> {
     let is_ours = |qdisc: &Qdisc| {
         let pacer = ("htb", Handle::new(HTB_MAJOR, 0));

@@ -342,7 +342,7 @@ impl<'a> Row<'a> {
         Ok(Some(Self { fields: Some(fields), ..first }))
     }
 
-    /// Its key for a message, shortened.
+    /// The key, shortened for error messages.
     pub(super) fn short_key(&self) -> String {
         let ports: Vec<_> = self.key.split(',').collect();
         match ports.as_slice() {

@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use dcqcn_common::params::{Quantity, Unit};
-use dcqcn_loader::attach::{self, Id, Part, Sweep};
+use dcqcn_loader::attach::{self, Info, Part, Sweep};
 use dcqcn_telemetry::audit;
 
 use super::{ManagedInterfaces, Served};
@@ -88,7 +88,7 @@ impl ManagedInterfaces {
                 };
                 if repair != Repair::None && sweep.has_lost_maps(&served.info) {
                     if is_repair_due(served, &missing) {
-                        lost.push(served.info.id());
+                        lost.push(served.info.clone());
                     }
                 } else if repair_parts(served, repair, &parts, &missing) {
                     // Completeness is read at the next tick.
@@ -116,16 +116,13 @@ impl ManagedInterfaces {
 
     /// Ends attachments whose maps were removed; the next update of the interfaces attaches them again. Nothing of them is
     /// left to preserve.
-    pub(super) fn end_lost(&mut self, lost: Vec<Id>) {
-        self.tasks.remove(&lost);
-        for id in lost {
-            if let Some(served) = self.served.remove(&id) {
-                self.attempts.insert(id.ifindex, served.repairs);
+    pub(super) fn end_lost(&mut self, lost: Vec<Info>) {
+        self.tasks.remove(&lost.iter().map(Info::id).collect::<Vec<_>>());
+        for info in lost {
+            if let Some(served) = self.served.remove(&info.id()) {
+                self.attempts.insert(info.ifindex, served.repairs);
             }
-            let infos = attach::list().unwrap_or_default();
-            if let Some(info) = infos.into_iter().find(|info| info.id() == id) {
-                self.end_attachment(info, "its maps were removed: detached to attach it again");
-            }
+            self.end_attachment(info, "its maps were removed: detached to attach it again");
         }
     }
 }
