@@ -1,3 +1,5 @@
+use std::thread;
+
 use dcqcn_common::params::Config;
 
 use super::*;
