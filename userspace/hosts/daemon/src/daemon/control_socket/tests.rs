@@ -184,6 +184,19 @@ fn stale_socket_replaced_live_one_reported() {
 }
 
 #[test]
+fn removed_socket_created_again() {
+    let served = Served::new();
+    fs::remove_dir_all(served.dir.path()).unwrap();
+    let until = Instant::now() + Duration::from_secs(20);
+    while !served.path().exists() || mode(&served.path()) != 0o660 {
+        assert!(Instant::now() < until, "no socket");
+        thread::sleep(Duration::from_millis(20));
+    }
+    let answers = served.answers(b"{\"v\":1,\"verb\":\"version\"}\n");
+    assert!(answers[0].ok.is_some(), "{answers:?}");
+}
+
+#[test]
 fn socket_owned_by_configured_group() {
     // Every Debian has it, and it is not root's.
     let group = Group::from_name("daemon").unwrap();
