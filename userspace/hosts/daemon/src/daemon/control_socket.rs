@@ -5,9 +5,9 @@
 
 mod slots;
 
-use std::fs::{self, Permissions};
+use std::fs::{self, File, Permissions};
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, chown};
 use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
 use std::path::Path;
 use std::sync::mpsc::Sender;
@@ -17,12 +17,13 @@ use std::{io, thread};
 
 use dcqcn_control_api::{
     Answer, Health, LastReload, MAX_LINE_BYTES, Override, Parameters, Question, Status, VERSION, Verb,
-    VersionAnswer,
+    VersionAnswer, lock_path,
 };
 use dcqcn_support::causes::one_line;
 use dcqcn_support::file::create_public_dir;
 use dcqcn_support::sync::lock;
 use dcqcn_support::time::rfc3339;
+use nix::fcntl::OFlag;
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket};
 use nix::sys::stat::{Mode, fchmod};
 use nix::unistd::Group;
@@ -87,14 +88,25 @@ pub(super) fn open(control: &Control) -> Result<Opened> {
         create_public_dir(dir).context(failed)?;
     }
     let listener = listen_as_root(path).context(failed)?;
-    let given = group.as_deref().map_or(Ok(()), |name| give(path, name));
+    let lock_path = lock_path(path);
+    let files = [path, lock_path.as_path()];
+    File::options()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .custom_flags(OFlag::O_NOFOLLOW.bits())
+        .open(&lock_path)
+        .context(format_args!("cannot create {}", lock_path.display()))?;
+    let given = group.as_deref().map_or(Ok(()), |name| files.iter().try_for_each(|file| give(file, name)));
     let without_group = given
         .err()
         .map(|error| format!("{}; until the next start only root has access to {shown}", one_line(&error)));
     if let Some(why) = &without_group {
         tracing::warn!("{why}");
     } else {
-        fs::set_permissions(path, Permissions::from_mode(0o660)).context(failed)?;
+        for file in files {
+            fs::set_permissions(file, Permissions::from_mode(0o660)).context(failed)?;
+        }
     }
     Ok(Opened { control: control.clone(), listener, without_group })
 }
