@@ -172,8 +172,8 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
     if s.env().paces() && recovery::is_enabled(p) {
         recovery::on_egress(s, p, &roce);
     }
-    let roce = with_own_tos(s, p, roce);
-    let class = class_of(p, roce.dscp());
+    let mut roce = with_own_tos(s, p, roce);
+    let mut class = class_of(p, roce.dscp());
     set_class(s, p, class);
     if p.hot.is_on(Switch::Cp) {
         // Trimming its own packets would only cost a host retransmissions. A locally generated packet also has
@@ -184,7 +184,12 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
             Marking::Drop => return TcVerdict::Drop,
             Marking::Marked | Marking::Trim if p.hot.is_on(Switch::FastCnp) && is_forwarded(s) => {
                 if roce.congests() {
-                    np::on_own_mark(s, p, &roce);
+                    // The verifier would explore the NP once for every path of the CP, and the rest once for every path of
+                    // the NP.
+                    roce = hide_all(s, roce);
+                    class = class_of(p, roce.dscp());
+                    let own = hide_all(s, roce);
+                    np::on_own_mark(s, p, &own);
                 }
             }
             Marking::Marked | Marking::Trim | Marking::Unmarked => {}
@@ -244,6 +249,16 @@ fn hide_offsets<'p, H: Host<'p>>(h: &mut H, roce: Roce) -> Roce {
     let way = h.env().opaque(roce.l3 as u32 + roce.v6 as u32 * V6);
     let (vlan, packets) = (h.env().opaque(roce.vlan), h.env().opaque(roce.packets));
     Roce { l3: (way % V6) as usize, v6: way & V6 != 0, vlan, packets, ..roce }
+}
+
+/// As [`hide_offsets`], with everything of the packet but its class.
+#[inline(always)]
+fn hide_all<'p, H: Host<'p>>(h: &mut H, roce: Roce) -> Roce {
+    let roce = hide_offsets(h, roce);
+    let opcode = h.env().opaque(roce.opcode.0.into());
+    let (dest_qpn, tos) = (h.env().opaque(roce.dest_qpn), h.env().opaque(roce.tos.into()));
+    let end = h.env().opaque(roce.end as u32);
+    Roce { opcode: Opcode(opcode as u8), dest_qpn, tos: tos as u8, end: end as usize, ..roce }
 }
 
 /// Sets ECT(0) and the DSCP of a packet of this host as `ect_enable` and `roce_dscp` say; returns the packet as it is now.

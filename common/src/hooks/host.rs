@@ -42,6 +42,10 @@ pub trait Env<'p> {
     fn opaque(&mut self, value: u32) -> u32 {
         value
     }
+    /// As [`opaque`](Self::opaque), for a flow. Overwrites [`lookup_key`](Self::lookup_key).
+    fn opaque_flow(&mut self, id: FlowId) -> FlowId {
+        id
+    }
     /// Increments a counter.
     fn count(&mut self, stat: Stat) {
         self.count_many(stat, 1);

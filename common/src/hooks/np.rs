@@ -71,6 +71,7 @@ pub(super) fn on_own_mark<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) {
     if is_between_hosts(s, roce)
         && let Some(id) = np_flow_id(s, p.hot.cnp_limit.into(), roce)
     {
+        let id = s.env().opaque_flow(id);
         notify(s, p, id, id.hash(&p.port.hash_keys), true, FAST);
     }
 }
@@ -294,6 +295,8 @@ fn rewrite_as_cnp<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, fast: bool
         }
     };
     let hint = if is_hinted { roce.dest_qpn } else { cnp::NO_HINT };
+    // Otherwise the verifier explores the rest once for each source of the pair.
+    let (dest_qpn, hint) = (s.env().opaque(dest_qpn), s.env().opaque(hint));
     let Some(udp) = s.header(roce.udp()) else { return false };
     let udp = UdpRepr::parse(Udp::new(udp));
     let Some(&[d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5]) = s.header(0) else { return false };

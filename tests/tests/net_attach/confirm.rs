@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use anyhow::{Result, bail, ensure};
 use dcqcn_loader::attach;
 use dcqcn_netlink::netns;
 use dcqcn_support::clock::boottime_ns;
-use dcqcn_tests::command::dcqcn;
+use dcqcn_tests::command::{binary, dcqcn};
 use dcqcn_tests::daemon::Daemon;
 use dcqcn_tests::lab::{Lab, assert_contains};
 use dcqcn_tests::require;
@@ -106,6 +107,20 @@ fn confirmed_change_persists() -> Result<()> {
     lab.ok("set a0 --confirm 60s rpg_ai_rate=20mbit")?;
     no_waiter_left(&lab)?;
     lab.expect_error(1, "confirm").map(drop)
+}
+
+#[test]
+fn deadline_independent_of_time_namespace() -> Result<()> {
+    require!("deadline_independent_of_time_namespace");
+    let lab = lab("ctime")?;
+    lab.ok("set a0 --confirm 60s rpg_ai_rate=20mbit")?;
+    let mut command = Command::new("unshare");
+    command.args(["--time", "--fork", "--boottime", "86400", "--monotonic", "86400"]).arg(binary()?);
+    command.args(["confirm", "a0"]).env("DCQCN_AUDIT", lab.path("audit"));
+    let output = lab.host.run(move || command.output())??;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(ai_rate_mbit(&lab)?, 20);
+    lab.ok("detach a0").map(drop)
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use dcqcn_control_api::lock_path;
 use dcqcn_tests::command::{Running, dcqcn_fleet};
 use dcqcn_tests::fleet::{Etcd, FleetFixture, MockDaemon};
 use dcqcn_tests::host::{Host, Pair};
@@ -158,6 +159,34 @@ fn duplicate_agents_reported() -> Result<()> {
     ensure!(!of(&fixture.status()?, "h001").contains(complaint), "the other host is healthy");
     drop(other);
     fixture.wait("the complaint is cleared", |status| Ok(!status.to_string().contains(complaint)))?;
+    Ok(())
+}
+
+#[test]
+fn second_agent_of_a_daemon_exits() -> Result<()> {
+    require_installed!("second_agent_of_a_daemon_exits", Etcd);
+    let fixture = FleetFixture::new(1, 0)?;
+    let dir = tempfile::tempdir()?;
+    let control = dir.path().join("control");
+    let _daemon = MockDaemon::listen(control.clone())?;
+    fs::write(lock_path(&control), "")?;
+    let agent = |program: &[&str], name: &str| -> Result<Command> {
+        let words = ["agent", "--every", "1s", "--ttl", "3s", "--name", name, "--control"];
+        let mut command = fixture.command_under(program, &words)?;
+        command.arg(&control);
+        Ok(command)
+    };
+    let mut first = Running(agent(&[], "h1")?.spawn()?);
+    fixture.wait("h1 reports", |status| Ok(status["hosts"][0]["host"] == "h1"))?;
+    let refused = agent(&["timeout", "60"], "h2")?.stderr(Stdio::piped()).output()?;
+    let message = String::from_utf8_lossy(&refused.stderr);
+    ensure!(refused.status.code() == Some(1), "{refused:?}");
+    ensure!(message.contains("another agent controls the daemon at"), "{message}");
+    ensure!(!fixture.status()?.to_string().contains("h2"), "only the first one reports");
+    // Its successor.
+    first.kill()?;
+    let _second = Running(agent(&[], "h2")?.spawn()?);
+    fixture.wait("h2 reports", |status| Ok(status.to_string().contains("\"h2\"")))?;
     Ok(())
 }
 

@@ -12,7 +12,7 @@ pub(crate) mod rates;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Error, Result};
 use dcqcn_control_api::Status;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
@@ -57,8 +57,13 @@ struct Agent {
     logged: String,
 }
 
-/// Runs until it is dropped. Failures are logged and retried; it never returns an error.
+/// Runs until it is dropped. Failures are logged and retried.
+///
+/// # Errors
+/// Another agent controls the daemon.
 pub(crate) async fn run(store: Store, options: Options) -> Result<()> {
+    let mut agent = Agent::new(options.clone());
+    agent.daemon.claim().map_err(Error::msg)?;
     let (sender, mut latest) = watch::channel(LatestOrder::default());
     let (period_sender, fleet) = watch::channel(None);
     let watching = order::follow(store.clone(), options.host.clone(), sender, period_sender);
@@ -66,7 +71,6 @@ pub(crate) async fn run(store: Store, options: Options) -> Result<()> {
     let member = Member { labels: options.labels.clone() };
     let (host, ttl_s, every) = (options.host.clone(), options.ttl_s, options.every);
     let reporting = lease::report(Reporting { store, host, member, ttl_s, every, fleet }, reported);
-    let mut agent = Agent::new(options);
     let working = async {
         let mut tick = interval(agent.options.look);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -110,7 +114,10 @@ impl Agent {
     /// Forwards the order if it is due, and samples the state of the host.
     async fn step(&mut self, latest: LatestOrder) -> Report {
         let mut failing: Vec<String> = latest.problem.clone().into_iter().collect();
-        if self.due(&latest).is_some()
+        // One that was removed with its socket, or did not exist yet.
+        if let Err(error) = self.daemon.claim() {
+            failing.push(error);
+        } else if self.due(&latest).is_some()
             && let Some(order) = &latest.order
         {
             failing.extend(self.apply(order).await);

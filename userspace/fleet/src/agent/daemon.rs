@@ -1,9 +1,14 @@
 //! Client of this host's daemon.
 
-use std::path::Path;
+use std::fs::{File, TryLockError};
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use dcqcn_control_api::{Applied, Apply, ClientError, ControlClient, Health, Release, Status, Verb};
+use dcqcn_control_api::{
+    Applied, Apply, ClientError, ControlClient, Health, Release, Status, Verb, lock_path,
+};
 
 use super::order::Order;
 use crate::record::{DesiredConfig, OVERRIDE_PREFIX};
@@ -39,16 +44,47 @@ pub(super) fn is_of_fleet(name: &str) -> bool {
 
 /// Client of this host's daemon, with a time limit per kind of request.
 pub(super) struct DaemonClient {
+    socket: PathBuf,
     query_client: ControlClient,
     change: ControlClient,
+    /// The locked file, while this agent is the daemon's.
+    claim: Option<File>,
 }
 
 impl DaemonClient {
     pub(super) fn new(socket: &Path) -> Self {
         Self {
+            socket: socket.to_owned(),
             query_client: ControlClient::new(socket, QUERY_TIMEOUT),
             change: ControlClient::new(socket, CHANGE_TIMEOUT),
+            claim: None,
         }
+    }
+
+    /// Claims the daemon for this agent until it exits, if the daemon has created the file to lock.
+    ///
+    /// # Errors
+    /// Another agent has claimed it: both would replace each other's configuration.
+    pub(super) fn claim(&mut self) -> Result<(), String> {
+        let Ok(file) = File::open(lock_path(&self.socket)) else { return Ok(()) };
+        let id = |file: &File| -> io::Result<_> { Ok((file.metadata()?.dev(), file.metadata()?.ino())) };
+        // The file is another one if it was removed with the socket and created again.
+        let is_claimed = |held: &File| matches!((id(held), id(&file)), (Ok(held), Ok(now)) if held == now);
+        if self.claim.as_ref().is_some_and(is_claimed) {
+            return Ok(());
+        }
+        match file.try_lock() {
+            Ok(()) => self.claim = Some(file),
+            Err(TryLockError::WouldBlock) => {
+                return Err(format!(
+                    "another agent controls the daemon at {}; stop one of the two agents",
+                    self.socket.display()
+                ));
+            }
+            // A file system without locks.
+            Err(TryLockError::Error(_)) => {}
+        }
+        Ok(())
     }
 
     /// Forwards an order. The daemon ignores a configuration that is already active. An order without configuration does not
@@ -108,6 +144,25 @@ mod tests {
 
     use super::*;
     use crate::record::Target;
+
+    #[test]
+    fn second_agent_of_a_daemon_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("control");
+        let [mut first, mut second] = [DaemonClient::new(&path), DaemonClient::new(&path)];
+        // Without a daemon there is nothing to claim.
+        assert_eq!([first.claim(), second.claim()], [Ok(()), Ok(())]);
+        File::create(lock_path(&path)).unwrap();
+        assert_eq!([first.claim(), first.claim()], [Ok(()), Ok(())]);
+        assert!(second.claim().is_err_and(|error| error.contains("another agent controls the daemon")));
+        // Created again by the daemon.
+        std::fs::remove_file(lock_path(&path)).unwrap();
+        File::create(lock_path(&path)).unwrap();
+        assert_eq!(first.claim(), Ok(()));
+        assert!(second.claim().is_err());
+        drop(first);
+        assert_eq!(second.claim(), Ok(()));
+    }
 
     #[tokio::test]
     async fn connection_limit_is_not_a_rejection() {

@@ -8,6 +8,7 @@ mod client;
 mod snapshot;
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -26,6 +27,13 @@ pub const PATH: &str = "/run/dcqcn/control";
 pub const MAX_LINE_BYTES: usize = 256 << 10;
 /// Range of the time to confirm a change, in seconds.
 pub const CONFIRM_WITHIN_S: std::ops::RangeInclusive<u64> = 1..=86_400;
+
+/// Path of the file that the fleet's agent locks, so that a daemon has one; the daemon creates it with its socket.
+pub fn lock_path(socket: &Path) -> PathBuf {
+    let mut path = socket.as_os_str().to_owned();
+    path.push(".lock");
+    path.into()
+}
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -102,7 +102,7 @@ pub fn run(options: Options, config: Config, log: Log) -> Result<()> {
             let file = file.path().display();
             tracing::warn!(%file, "file has no interface; add an [[interface]] with a name");
         }
-        Source::File(_) => {}
+        Source::File(_) => config.warn_shadowed(),
         Source::Ifaces(ifaces) => {
             for iface in ifaces {
                 attach::open(iface)?;

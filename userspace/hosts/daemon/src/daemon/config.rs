@@ -136,6 +136,22 @@ impl Config {
         selectors.filter(|selector| selector.is_specific() && self.links.matching(selector).next().is_none())
     }
 
+    /// Entries that never apply, each with an earlier one that matches all its interfaces.
+    pub fn shadowed(&self) -> impl Iterator<Item = (&Selector, &Selector)> {
+        let entries = self.interfaces.iter().map(|interface| &interface.selector).enumerate();
+        entries.filter_map(|(at, own)| {
+            let mut earlier = self.interfaces.iter().take(at).map(|interface| &interface.selector);
+            Some((own, earlier.find(|earlier| earlier.covers(own))?))
+        })
+    }
+
+    /// Logs the entries that never apply.
+    pub(super) fn warn_shadowed(&self) {
+        for (entry, earlier) in self.shadowed() {
+            tracing::warn!(%entry, %earlier, "entry never applies: the earlier one matches all its interfaces; move it up");
+        }
+    }
+
     /// Whether the entry has a literal name, not a pattern.
     pub(super) fn spells(&self, iface: &str) -> bool {
         self.first(&self.interfaces, iface).is_some_and(|interface| interface.selector.literal().is_some())

@@ -5,28 +5,32 @@
 
 mod slots;
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
+use std::fs::{self, File, Permissions};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, chown};
 use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex as StdMutex};
 use std::time::{Duration, Instant};
 use std::{io, thread};
 
 use dcqcn_control_api::{
     Answer, Health, LastReload, MAX_LINE_BYTES, Override, Parameters, Question, Status, VERSION, Verb,
-    VersionAnswer,
+    VersionAnswer, lock_path,
 };
 use dcqcn_support::causes::one_line;
 use dcqcn_support::file::create_public_dir;
+use dcqcn_support::sync::lock;
 use dcqcn_support::time::rfc3339;
-use nix::sys::stat::{Mode, umask};
+use nix::fcntl::OFlag;
+use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket};
+use nix::sys::stat::{Mode, fchmod};
 use nix::unistd::Group;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Mutex, oneshot};
-use tokio::time::{sleep, timeout};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use super::config::Control;
 use super::order::{Order, Ordered, Refusal};
@@ -47,10 +51,13 @@ const CHANGE_TIMEOUT: Duration = Duration::from_secs(300);
 const READ_PAUSE: Duration = Duration::from_millis(5);
 /// Pause after the system failed to accept a connection.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
+/// Interval between checks that the socket's file still exists: cleaners of /run remove it.
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The open socket.
 #[derive(Debug)]
 pub(super) struct Opened {
+    control: Control,
     listener: StdListener,
     /// Why only root has access although a group is configured.
     without_group: Option<String>,
@@ -64,51 +71,68 @@ pub(super) struct Opened {
 /// # Errors
 /// Another daemon uses it, or it cannot be created.
 pub(super) fn open(control: &Control) -> Result<Opened> {
-    let Control { socket, group } = control;
-    let shown = socket.display();
-    if StdStream::connect(socket).is_ok() {
-        return Err(Error::SocketInUse(socket.clone()));
+    let Control { socket: path, group } = control;
+    let shown = path.display();
+    if StdStream::connect(path).is_ok() {
+        return Err(Error::SocketInUse(path.clone()));
     }
-    if let Ok(found) = fs::symlink_metadata(socket) {
+    if let Ok(found) = fs::symlink_metadata(path) {
         use std::os::unix::fs::FileTypeExt as _;
         if !found.file_type().is_socket() {
-            return Err(Error::NotSocket(socket.clone()));
+            return Err(Error::NotSocket(path.clone()));
         }
-        fs::remove_file(socket).context(format_args!("cannot remove {shown}"))?;
+        fs::remove_file(path).context(format_args!("cannot remove {shown}"))?;
     }
     let failed = format_args!("cannot create the socket {shown}");
-    if let Some(dir) = socket.parent() {
+    if let Some(dir) = path.parent() {
         create_public_dir(dir).context(failed)?;
     }
-    // Accessible to root only from the start.
-    let before = umask(Mode::from_bits_truncate(0o177));
-    let bound = StdListener::bind(socket);
-    umask(before);
-    let listener = bound.context(failed)?;
-    let given = group.as_deref().map_or(Ok(()), |name| give(socket, name));
+    let listener = listen_as_root(path).context(failed)?;
+    let lock_path = lock_path(path);
+    let files = [path, lock_path.as_path()];
+    File::options()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .custom_flags(OFlag::O_NOFOLLOW.bits())
+        .open(&lock_path)
+        .context(format_args!("cannot create {}", lock_path.display()))?;
+    let given = group.as_deref().map_or(Ok(()), |name| files.iter().try_for_each(|file| give(file, name)));
     let without_group = given
         .err()
         .map(|error| format!("{}; until the next start only root has access to {shown}", one_line(&error)));
     if let Some(why) = &without_group {
         tracing::warn!("{why}");
     } else {
-        fs::set_permissions(socket, Permissions::from_mode(0o660)).context(failed)?;
+        for file in files {
+            fs::set_permissions(file, Permissions::from_mode(0o660)).context(failed)?;
+        }
     }
-    listener.set_nonblocking(true).context(failed)?;
-    Ok(Opened { listener, without_group })
+    Ok(Opened { control: control.clone(), listener, without_group })
 }
 
-/// Gives the socket, so far accessible to root only, to the group `name`.
-fn give(socket: &Path, name: &str) -> Result<()> {
-    let shown = socket.display();
+/// Listens at `path`, accessible to root only from the start. The umask belongs to all threads, so it stays.
+fn listen_as_root(path: &Path) -> nix::Result<StdListener> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    // The file gets the mode of the socket (`unix_bind_bsd` in net/unix/af_unix.c).
+    fchmod(&socket, Mode::from_bits_truncate(0o600))?;
+    bind(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
+    listen(&socket, Backlog::MAXCONN)?;
+    Ok(socket.into())
+}
+
+/// Gives a file, so far accessible to root only, to the group `name`.
+fn give(file: &Path, name: &str) -> Result<()> {
+    let shown = file.display();
     let found = Group::from_name(name)
         .context(format_args!("cannot look up the group `{name}`, which [control] names"))?;
     let group = found.ok_or_else(|| Error::NoGroup { name: name.to_owned() })?;
     let gid = group.gid.as_raw();
-    if fs::metadata(socket).is_ok_and(|found| found.gid() == gid) {
+    if fs::metadata(file).is_ok_and(|found| found.gid() == gid) {
         return Ok(());
     }
-    chown(socket, None, Some(gid)).context(format_args!(
+    chown(file, None, Some(gid)).context(format_args!(
         "cannot give {shown} to the group `{name}`: the unit needs SupplementaryGroups={name}"
     ))
 }
@@ -121,7 +145,7 @@ struct Handler {
     late: Duration,
     health: Fresh<Health>,
     snapshots: Arc<Mutex<SnapshotCache>>,
-    without_group: Option<String>,
+    without_group: StdMutex<Option<String>>,
 }
 
 /// Serves requests until dropped.
@@ -134,14 +158,40 @@ pub(super) fn serve(
     commands: Sender<Command>,
     late: Duration,
 ) -> Result<impl Future<Output = ()> + Send> {
-    let Opened { listener, without_group } = opened;
-    let listener = UnixListener::from_std(listener).context("cannot listen on the control socket")?;
-    let (health, snapshots) = (Fresh::default(), Arc::default());
+    let Opened { control, listener, without_group } = opened;
+    let register = |listener| UnixListener::from_std(listener).context("cannot listen on the control socket");
+    let mut listener = register(listener)?;
+    let (health, snapshots, without_group) = (Fresh::default(), Arc::default(), without_group.into());
     let handler = Arc::new(Handler { shared, commands, late, health, snapshots, without_group });
     let slots = ConnectionSlots::default();
+    let mut check = interval(CHECK_INTERVAL);
+    check.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (socket, mut logged) = (control.socket.display().to_string(), String::new());
     Ok(async move {
         loop {
-            let Ok((stream, _)) = listener.accept().await else {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                _ = check.tick() => {
+                    if is_removed(&control.socket) {
+                        match open(&control).and_then(|again| Ok((register(again.listener)?, again.without_group))) {
+                            Ok((again, without_group)) => {
+                                tracing::warn!(socket, "control socket was removed; created again");
+                                (listener, *lock(&handler.without_group)) = (again, without_group);
+                                logged.clear();
+                            }
+                            Err(error) => {
+                                let error = one_line(&error);
+                                if error != logged {
+                                    tracing::error!(socket, error, "control socket was removed; cannot create it again");
+                                    logged = error;
+                                }
+                            }
+                        }
+                    }
+                    continue;
+                }
+            };
+            let Ok((stream, _)) = accepted else {
                 // For example, no file descriptor is left.
                 sleep(ACCEPT_RETRY_DELAY).await;
                 continue;
@@ -161,6 +211,11 @@ pub(super) fn serve(
             }
         }
     })
+}
+
+/// Whether the socket's file does not exist.
+fn is_removed(socket: &Path) -> bool {
+    fs::symlink_metadata(socket).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
 /// Seconds left until a time.
@@ -270,7 +325,7 @@ impl Handler {
                 .as_ref()
                 .map(|reload| LastReload { at: rfc3339(reload.at), refused: reload.refused.clone() }),
             repairs: snapshot.repairs.clone(),
-            without_group: self.without_group.clone(),
+            without_group: lock(&self.without_group).clone(),
         })
     }
 

@@ -125,6 +125,8 @@ struct InterfaceReport {
     name: String,
     /// Matching interfaces of this host; `None` if they cannot be read.
     matches: Option<Vec<String>>,
+    /// Earlier entry that matches all interfaces of this one, which never applies.
+    shadowed_by: Option<String>,
     /// All settings of the interface.
     settings: Vec<Setting>,
 }
@@ -148,9 +150,15 @@ impl CheckReport {
         let matches = |selector: &daemon::config::Selector| -> Vec<String> {
             config.matching(selector).into_iter().map(str::to_owned).collect()
         };
+        let shadowed: Vec<_> = config.shadowed().collect();
+        let shadowed_by = |selector: &daemon::config::Selector| {
+            let found = shadowed.iter().find(|(entry, _)| std::ptr::eq(*entry, selector));
+            found.map(|(_, earlier)| earlier.to_string())
+        };
         let interface = |interface: &daemon::config::Interface| InterfaceReport {
             name: interface.selector.to_string(),
             matches: has_seen.then(|| matches(&interface.selector)),
+            shadowed_by: shadowed_by(&interface.selector),
             settings: rows(&interface.settings),
         };
         Self {
@@ -200,8 +208,15 @@ impl fmt::Display for CheckReport {
                 "no [[interface]]: `dcqcn attach` applies the file to any interface; `dcqcn run` {run}"
             )?;
         }
-        for InterfaceReport { name, .. } in interfaces.iter().filter(|one| one.matches_nothing()) {
-            writeln!(f, "{name} matches no interface of this host")?;
+        for interface @ InterfaceReport { name, shadowed_by, .. } in interfaces {
+            if let Some(earlier) = shadowed_by {
+                writeln!(
+                    f,
+                    "{name} never applies: the earlier entry {earlier} matches all its interfaces; move it up"
+                )?;
+            } else if interface.matches_nothing() {
+                writeln!(f, "{name} matches no interface of this host")?;
+            }
         }
         metrics.map_or(Ok(()), |address| writeln!(f, "metrics on {address}"))
     }
@@ -230,6 +245,19 @@ eth* matches no interface of this host
 metrics on 127.0.0.1:9310
 ";
         assert_eq!(report(text), expected);
+    }
+
+    #[test]
+    fn check_names_entries_that_never_apply() {
+        let entry = |name: &str| format!("[[interface]]\nname = '{name}'\n");
+        let shown = report(&["eth0", "eth*", "eth1", "eth0", "ens*"].map(entry).concat());
+        for (name, earlier) in [("eth1", "eth*"), ("eth0", "eth0")] {
+            let line = format!(
+                "\n{name} never applies: the earlier entry {earlier} matches all its interfaces; move it up\n"
+            );
+            assert!(shown.contains(&line), "{shown}");
+        }
+        assert_eq!(shown.matches("never applies").count(), 2, "{shown}");
     }
 
     #[test]

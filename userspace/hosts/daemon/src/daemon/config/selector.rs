@@ -63,7 +63,7 @@ impl Selector {
 
     /// The name, if it is literal.
     pub(crate) fn literal(&self) -> Option<&str> {
-        self.name().map(Pattern::as_str).filter(|name| !name.contains(['*', '?', '[']))
+        self.name().filter(|name| is_literal(name)).map(Pattern::as_str)
     }
 
     /// Whether an interface may match both.
@@ -72,6 +72,15 @@ impl Selector {
             (Some(a), Some(b)) => a == b || a.matches(b.as_str()) || b.matches(a.as_str()),
             _ => true,
         }
+    }
+
+    /// Whether the selector certainly matches all that `other` does.
+    pub(super) fn covers(&self, other: &Self) -> bool {
+        self.0.iter().all(|(property, own)| {
+            other.0.get(property).is_some_and(|pattern| {
+                own == pattern || own.as_str() == "*" || is_literal(pattern) && own.matches(pattern.as_str())
+            })
+        })
     }
 
     /// Whether the selector matches the interface called `iface`.
@@ -83,6 +92,10 @@ impl Selector {
                 || values.iter().any(|value| pattern.matches(value))
         })
     }
+}
+
+fn is_literal(pattern: &Pattern) -> bool {
+    !pattern.as_str().contains(['*', '?', '['])
 }
 
 impl fmt::Display for Selector {
@@ -201,6 +214,22 @@ mod tests {
         let none = Links::default();
         assert!(selector(&[(Property::Name, "eth*")]).matches("eth9", &none));
         assert!(!selector(&[(Property::Name, "eth*"), (Property::Driver, "*")]).matches("eth9", &none));
+    }
+
+    #[test]
+    fn covering_needs_each_property() {
+        let (name, driver) = (Property::Name, Property::Driver);
+        for (own, other, is_covered) in [
+            (&[(name, "eth*")][..], &[(name, "eth0")][..], true),
+            (&[(name, "eth*")], &[(name, "eth*")], true),
+            (&[(name, "*")], &[(name, "eth*"), (driver, "veth")], true),
+            (&[(name, "eth0")], &[(name, "eth*")], false),
+            (&[(name, "eth*")], &[(name, "e*0")], false),
+            (&[(name, "eth*")], &[(driver, "veth")], false),
+            (&[(name, "eth*"), (driver, "veth")], &[(name, "eth0")], false),
+        ] {
+            assert_eq!(selector(own).covers(&selector(other)), is_covered, "{own:?} {other:?}");
+        }
     }
 
     #[test]

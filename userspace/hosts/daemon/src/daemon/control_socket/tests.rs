@@ -184,6 +184,19 @@ fn stale_socket_replaced_live_one_reported() {
 }
 
 #[test]
+fn removed_socket_created_again() {
+    let served = Served::new();
+    fs::remove_dir_all(served.dir.path()).unwrap();
+    let until = Instant::now() + Duration::from_secs(20);
+    while !served.path().exists() || !lock_path(&served.path()).exists() || mode(&served.path()) != 0o660 {
+        assert!(Instant::now() < until, "no socket");
+        thread::sleep(Duration::from_millis(20));
+    }
+    let answers = served.answers(b"{\"v\":1,\"verb\":\"version\"}\n");
+    assert!(answers[0].ok.is_some(), "{answers:?}");
+}
+
+#[test]
 fn socket_owned_by_configured_group() {
     // Every Debian has it, and it is not root's.
     let group = Group::from_name("daemon").unwrap();
@@ -194,8 +207,7 @@ fn socket_owned_by_configured_group() {
     let dir = tempfile::tempdir().unwrap();
     let control = Control { socket: dir.path().join("control"), group: Some("daemon".into()) };
     let _listener = open(&control).unwrap();
-    assert_eq!(
-        (fs::metadata(&control.socket).unwrap().gid(), mode(&control.socket)),
-        (group.gid.as_raw(), 0o660)
-    );
+    for file in [control.socket.clone(), lock_path(&control.socket)] {
+        assert_eq!((fs::metadata(&file).unwrap().gid(), mode(&file)), (group.gid.as_raw(), 0o660));
+    }
 }

@@ -224,6 +224,7 @@ impl WorkerState {
                 Err(rejection) => (Vec::new(), Some(rejection)),
             };
         self.switch_to(own.under(over), options)?;
+        own.warn_shadowed();
         self.published.bounds = Arc::new(own.bounds());
         let before = std::mem::replace(&mut self.overrides.own, own);
         if let Some(rejection) = rejection {
