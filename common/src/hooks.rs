@@ -168,6 +168,9 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
     if is_clone(s, p) && roce.congests() {
         return np::become_cnp(s, p, &roce);
     }
+    if roce.is_cnp() && s.take_enqueued_again() {
+        return TcVerdict::Pass;
+    }
     count_kind(s, &roce);
     if s.env().paces() && recovery::is_enabled(p) {
         recovery::on_egress(s, p, &roce);
@@ -192,8 +195,7 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
         if marking == Marking::Trim && cp::trim(s, p, &roce) {
             let class = class_of(p, p.hot.trim_dscp.into());
             set_class(s, p, class);
-            count_ingress(s, p, class);
-            return TcVerdict::Pass;
+            return TcVerdict::EnqueueAgain;
         }
     }
     // Before it is counted as queued: pacing may drop it.
@@ -215,11 +217,17 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
 
 /// Parameters and classified packet, or the reason to pass it.
 ///
-/// The reason is the counter of its class, already incremented, or `None` without parameters.
+/// The reason is the counter of its class, already incremented if the packet is new, or `None` without parameters.
 #[inline(always)]
 fn classified<'p, S: Skb<'p>>(s: &mut S) -> Result<(&'p Params, Roce), Option<Stat>> {
     let stat = match classify_trimmed(s) {
-        Ok(roce) if roce.is_trimmed && !s.env().params().is_some_and(|p| is_clone(s, p)) => Stat::Trimmed,
+        Ok(roce) if roce.is_trimmed && !s.env().params().is_some_and(|p| is_clone(s, p)) => {
+            // This hook has trimmed it.
+            if s.take_enqueued_again() {
+                return Err(Some(Stat::Trimmed));
+            }
+            Stat::Trimmed
+        }
         Ok(roce) => return Ok((s.env().params().ok_or(None)?, hide_offsets(s, roce))),
         Err(stat) => stat,
     };

@@ -65,7 +65,7 @@ stats! {
     NpCnpHinted = "np_cnp_hinted",
     /// CE-marked data packets not answered: within the interval of the last CNP, or of those of all flows in a full set.
     NpCnpSuppressed = "np_cnp_suppressed",
-    /// CNPs that could not be created, or that the qdisc dropped: no memory, cloning failed, or a `tbf` with a small burst.
+    /// CNPs that could not be created: no memory, or cloning failed. Drops by the qdisc are in its own statistics.
     NpCnpFailed = "np_cnp_failed",
     /// Packets marked CE by this congestion point.
     CpEcnMarked = "cp_ecn_marked_packets",

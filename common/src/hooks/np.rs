@@ -247,7 +247,7 @@ pub(super) fn become_cnp<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> 
     s.set_priority(p.hot.cnp_802p_prio.into());
     set_class(s, p, class_of(p, p.hot.cnp_dscp.into()));
     // Bridge or router send it to the sender as if the receiver had: with the VLAN tag, next hop and VRF of that way.
-    if fast { TcVerdict::Receive } else { TcVerdict::Pass }
+    if fast { TcVerdict::Receive } else { TcVerdict::EnqueueAgain }
 }
 
 /// The sender to `receiver`, if the known pair is with the host that sent this packet.

@@ -32,6 +32,7 @@ pub(crate) struct PacketContext {
     /// Bytes of each segment of a GSO super-packet.
     pub(crate) segment_bytes: u32,
     pub(crate) no_rebuild: bool,
+    pub(crate) is_enqueued_again: bool,
 }
 
 /// Packet and metadata after the hook.
@@ -319,6 +320,10 @@ impl<'a> Skb<'a> for Packet<'a> {
         self.outcome.bytes.truncate(roce.l3 + usize::from(len));
         let header = self.outcome.bytes[roce.l3..].first_chunk_mut();
         header.map(|header| set_tos_and_len(header, roce.v6, tos, len)).is_some()
+    }
+
+    fn take_enqueued_again(&mut self) -> bool {
+        std::mem::take(&mut self.context.is_enqueued_again)
     }
 
     fn set_tag_priority(&mut self, pcp: u8) {

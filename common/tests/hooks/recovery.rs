@@ -105,7 +105,7 @@ fn trimmed_packet_counts_as_marked() {
         assert_eq!(host.take_counted().into_iter().map(|(stat, _)| stat).collect::<Vec<_>>(), counted);
         let clone = PacketContext { mark: p.port.cnp_mark, ..PacketContext::default() };
         let (verdict, outcome) = host.egress(&p, &trimmed(&roce), clone);
-        assert_eq!((verdict, outcome.bytes), (TcVerdict::Pass, roce.cnp(None)));
+        assert_eq!((verdict, outcome.bytes), (TcVerdict::EnqueueAgain, roce.cnp(None)));
         host.take_counted();
     }
     // Not a clone.

@@ -409,6 +409,10 @@ impl<'a> Skb<'a> for Packet<'a> {
         self.write(at, &bytes)
     }
 
+    fn take_enqueued_again(&mut self) -> bool {
+        false
+    }
+
     /// Captures and test runs have their tags inside the packet.
     fn set_tag_priority(&mut self, _pcp: u8) {}
 }
