@@ -142,8 +142,7 @@ pub fn ingress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
         let is_marked =
             roce.ecn().is_ce() || roce.is_trimmed || roce.ecn().is_ect() && np::is_host_congested(s, p);
         if roce.ecn().is_ce() {
-            let packets = roce.segments().packets;
-            s.env().count_many(Stat::NpEcnMarked, packets);
+            count_packets(s, Stat::NpEcnMarked, &roce);
         }
         if is_marked || np::may_be_pending(s, p) {
             np::on_data(s, p, &roce, is_marked);
@@ -206,7 +205,7 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
     } else if pairing::is_management(&roce) {
         // Datagrams from user-space sockets are not messages of this host's connection manager.
         if s.is_from_process() {
-            s.env().count(Stat::RpFromProcess);
+            count_packets(s, Stat::RpFromProcess, &roce);
         } else {
             pairing::snoop(s, p, &roce);
         }
@@ -271,9 +270,14 @@ fn with_own_tos<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: Roce) -> Roce {
         s.env().count(Stat::WriteFailed);
         return roce;
     }
-    let packets = roce.segments().packets;
-    s.env().count_many(Stat::TosSet, packets);
+    count_packets(s, Stat::TosSet, &roce);
     Roce { tos, ..roce }
+}
+
+/// Counts the packets on the wire that the buffer becomes.
+#[inline(always)]
+fn count_packets<'p, H: Host<'p>>(h: &mut H, stat: Stat, roce: &Roce) {
+    h.env().count_many(stat, roce.packets.into());
 }
 
 #[inline(always)]
@@ -285,9 +289,8 @@ fn count_kind<'p, H: Host<'p>>(h: &mut H, roce: &Roce) {
     } else {
         Stat::RoceControl
     };
-    let packets = roce.segments().packets;
-    h.env().count_many(kind, packets);
-    if packets > 1 {
+    count_packets(h, kind, roce);
+    if roce.packets > 1 {
         h.env().count(Stat::GsoPackets);
     }
 }

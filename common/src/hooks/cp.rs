@@ -90,7 +90,7 @@ pub(super) fn congestion_point<'p, H: Host<'p>>(
             Some(backlog) if now_ns.saturating_sub(backlog.read_at_ns) < BACKLOG_AGE_NS => {
                 backlog_bytes = Some(backlog.bytes);
             }
-            _ => h.env().count(Stat::CpBacklogStale),
+            _ => h.env().count_many(Stat::CpBacklogStale, packets),
         }
     }
     let depth_bytes = match backlog_bytes {
