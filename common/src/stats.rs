@@ -121,7 +121,7 @@ stats! {
     RpTableFull = "rp_table_full",
     /// Packets that a process sent to port 4791 through a datagram socket: they belong to no QP, so no flow is charged and no pair learned.
     RpFromProcess = "rp_from_process_packets",
-    /// CE-marked data packets with a group address or an invalid one (IP or Ethernet), or for another host without `np_other_host`: not answered.
+    /// CE-marked data packets received with a group address or an invalid one (IP or Ethernet), or for another host without `np_other_host`: not answered.
     NpNotForHost = "np_not_for_host",
     /// CNPs not sent because of `cnp_rate`, or within a second of one of `np_clones_unseen`.
     NpCnpLimited = "np_cnp_limited",
