@@ -15,7 +15,7 @@ use dcqcn_common::classify::{Frame, Roce};
 use dcqcn_common::hooks::{self, CUT_HEADER, Cloned, Host, MAX_REBUILT, Skb, TcVerdict, set_ce};
 use dcqcn_common::layout::SIBLINGS as MOST_SIBLINGS;
 use dcqcn_common::stats::Stat;
-use dcqcn_common::wire::eth::Ethernet;
+use dcqcn_common::wire::eth::{EtherType, Ethernet};
 use dcqcn_common::wire::udp;
 
 use crate::env::{Env, Hook, count, expire};
@@ -485,6 +485,13 @@ impl Skb<'static> for SkbHost<'_> {
             }
             is_again
         }
+    }
+
+    #[inline(always)]
+    fn stripped_tpid(&self) -> EtherType {
+        let is_tagged = context_field!(self.raw(), __sk_buff, vlan_present) != 0;
+        let tpid = if is_tagged { context_field!(self.raw(), __sk_buff, vlan_proto) as u16 } else { 0 };
+        EtherType(u16::from_be(tpid))
     }
 
     #[inline(always)]

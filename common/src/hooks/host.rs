@@ -10,6 +10,7 @@ use crate::recovery::SharedRequester;
 use crate::stats::Stat;
 use crate::vqueue::{Enqueued, Share};
 use crate::wire::ecn::Ecn;
+use crate::wire::eth::EtherType;
 use crate::wire::ipv6::Ipv6;
 use crate::wire::{cnp, ipv4, ipv6};
 
@@ -218,6 +219,8 @@ pub trait Skb<'p>: Host<'p> {
     fn cut(&mut self, roce: &Roce, tos: u8, len: u16) -> bool;
     /// Whether the packet is one of [`TcVerdict::EnqueueAgain`]. Queried once.
     fn take_enqueued_again(&mut self) -> bool;
+    /// TPID of the VLAN tag that the kernel stores outside the packet; 0 = none.
+    fn stripped_tpid(&self) -> EtherType;
     /// Sets the priority of the VLAN tag that the kernel stores outside the packet, if there is one.
     fn set_tag_priority(&mut self, pcp: u8);
 }
