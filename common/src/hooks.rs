@@ -142,8 +142,7 @@ pub fn ingress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
         let is_marked =
             roce.ecn().is_ce() || roce.is_trimmed || roce.ecn().is_ect() && np::is_host_congested(s, p);
         if roce.ecn().is_ce() {
-            let packets = roce.segments().packets;
-            s.env().count_many(Stat::NpEcnMarked, packets);
+            count_packets(s, Stat::NpEcnMarked, &roce);
         }
         if is_marked || np::may_be_pending(s, p) {
             np::on_data(s, p, &roce, is_marked);
@@ -167,6 +166,9 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
     };
     if is_clone(s, p) && roce.congests() {
         return np::become_cnp(s, p, &roce);
+    }
+    if roce.is_cnp() && s.take_enqueued_again() {
+        return TcVerdict::Pass;
     }
     count_kind(s, &roce);
     if s.env().paces() && recovery::is_enabled(p) {
@@ -197,8 +199,7 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
         if marking == Marking::Trim && cp::trim(s, p, &roce) {
             let class = class_of(p, p.hot.trim_dscp.into());
             set_class(s, p, class);
-            count_ingress(s, p, class);
-            return TcVerdict::Pass;
+            return TcVerdict::EnqueueAgain;
         }
     }
     // Before it is counted as queued: pacing may drop it.
@@ -209,7 +210,7 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
     } else if pairing::is_management(&roce) {
         // Datagrams from user-space sockets are not messages of this host's connection manager.
         if s.is_from_process() {
-            s.env().count(Stat::RpFromProcess);
+            count_packets(s, Stat::RpFromProcess, &roce);
         } else {
             pairing::snoop(s, p, &roce);
         }
@@ -220,11 +221,17 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
 
 /// Parameters and classified packet, or the reason to pass it.
 ///
-/// The reason is the counter of its class, already incremented, or `None` without parameters.
+/// The reason is the counter of its class, already incremented if the packet is new, or `None` without parameters.
 #[inline(always)]
 fn classified<'p, S: Skb<'p>>(s: &mut S) -> Result<(&'p Params, Roce), Option<Stat>> {
     let stat = match classify_trimmed(s) {
-        Ok(roce) if roce.is_trimmed && !s.env().params().is_some_and(|p| is_clone(s, p)) => Stat::Trimmed,
+        Ok(roce) if roce.is_trimmed && !s.env().params().is_some_and(|p| is_clone(s, p)) => {
+            // This hook has trimmed it.
+            if s.take_enqueued_again() {
+                return Err(Some(Stat::Trimmed));
+            }
+            Stat::Trimmed
+        }
         Ok(roce) => return Ok((s.env().params().ok_or(None)?, hide_offsets(s, roce))),
         Err(stat) => stat,
     };
@@ -278,9 +285,14 @@ fn with_own_tos<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: Roce) -> Roce {
         s.env().count(Stat::WriteFailed);
         return roce;
     }
-    let packets = roce.segments().packets;
-    s.env().count_many(Stat::TosSet, packets);
+    count_packets(s, Stat::TosSet, &roce);
     Roce { tos, ..roce }
+}
+
+/// Counts the packets on the wire that the buffer becomes.
+#[inline(always)]
+fn count_packets<'p, H: Host<'p>>(h: &mut H, stat: Stat, roce: &Roce) {
+    h.env().count_many(stat, roce.packets.into());
 }
 
 #[inline(always)]
@@ -292,9 +304,8 @@ fn count_kind<'p, H: Host<'p>>(h: &mut H, roce: &Roce) {
     } else {
         Stat::RoceControl
     };
-    let packets = roce.segments().packets;
-    h.env().count_many(kind, packets);
-    if packets > 1 {
+    count_packets(h, kind, roce);
+    if roce.packets > 1 {
         h.env().count(Stat::GsoPackets);
     }
 }

@@ -40,7 +40,7 @@ use core::cell::Cell;
 
 use crate::rc::Psn;
 use crate::wire::bth::Opcode;
-use crate::wire::eth::MacAddr;
+use crate::wire::eth::{EtherType, MacAddr};
 use responder::Responder;
 pub use shared::SharedRequester;
 
@@ -208,7 +208,7 @@ pub struct Requester {
     retrying: u32,
     /// PSN of the missing READ response.
     gap_psn: u32,
-    /// Source MAC address of its packets, and padding.
+    /// Source MAC address of its packets, and the EtherType behind it.
     mac: [u8; 8],
     /// Responder of the same QP.
     responder: Responder,
@@ -332,6 +332,15 @@ impl Requester {
     pub const fn mac(&self) -> MacAddr {
         let [a, b, c, d, e, f, ..] = self.mac;
         [a, b, c, d, e, f]
+    }
+
+    /// TPID of its packets, if they have a single VLAN tag.
+    pub const fn tpid(&self) -> EtherType {
+        let [.., high, low] = self.mac;
+        match EtherType(u16::from_be_bytes([high, low])) {
+            EtherType::QINQ => EtherType::QINQ,
+            _ => EtherType::VLAN,
+        }
     }
 
     /// UDP source port of the responder's packets.

@@ -65,7 +65,7 @@ stats! {
     NpCnpHinted = "np_cnp_hinted",
     /// CE-marked data packets not answered: within the interval of the last CNP, or of those of all flows in a full set.
     NpCnpSuppressed = "np_cnp_suppressed",
-    /// CNPs that could not be created, or that the qdisc dropped: no memory, cloning failed, or a `tbf` with a small burst.
+    /// CNPs that could not be created: no memory, or cloning failed. Drops by the qdisc are in its own statistics.
     NpCnpFailed = "np_cnp_failed",
     /// Packets marked CE by this congestion point.
     CpEcnMarked = "cp_ecn_marked_packets",
@@ -121,7 +121,7 @@ stats! {
     RpTableFull = "rp_table_full",
     /// Packets that a process sent to port 4791 through a datagram socket: they belong to no QP, so no flow is charged and no pair learned.
     RpFromProcess = "rp_from_process_packets",
-    /// CE-marked data packets with a group address or an invalid one (IP or Ethernet), or for another host without `np_other_host`: not answered.
+    /// CE-marked data packets received with a group address or an invalid one (IP or Ethernet), or for another host without `np_other_host`: not answered.
     NpNotForHost = "np_not_for_host",
     /// CNPs not sent because of `cnp_rate`, or within a second of one of `np_clones_unseen`.
     NpCnpLimited = "np_cnp_limited",

@@ -15,7 +15,7 @@ use dcqcn_common::classify::{Frame, Roce};
 use dcqcn_common::hooks::{self, CUT_HEADER, Cloned, Host, MAX_REBUILT, Skb, TcVerdict, set_ce};
 use dcqcn_common::layout::SIBLINGS as MOST_SIBLINGS;
 use dcqcn_common::stats::Stat;
-use dcqcn_common::wire::eth::Ethernet;
+use dcqcn_common::wire::eth::{EtherType, Ethernet};
 use dcqcn_common::wire::udp;
 
 use crate::env::{Env, Hook, count, expire};
@@ -136,6 +136,9 @@ const PACKET_OTHERHOST: u32 = 3;
 /// `net/netdevice.h`: the packet was queued, another one may have been dropped for it.
 const NET_XMIT_CN: i64 = 2;
 
+/// `cb[0]` of [`TcVerdict::EnqueueAgain`], which no layer writes between the two runs of the hook: "DCQC".
+const ENQUEUED_AGAIN: u32 = 0x4443_5143;
+
 /// CNPs that the egress hook has sent on this CPU.
 #[inline(always)]
 fn cnps_sent() -> u64 {
@@ -152,8 +155,14 @@ fn verdict(skb: *mut __sk_buff, verdict: TcVerdict) -> i32 {
         TcVerdict::Pass | TcVerdict::TrySiblings => TC_ACT_UNSPEC,
         TcVerdict::Drop => TC_ACT_SHOT,
         TcVerdict::Receive if test().is_some() => TC_ACT_REDIRECT,
+        TcVerdict::EnqueueAgain if test().is_some() => TC_ACT_UNSPEC,
         // SAFETY: the program's own context, and plain numbers.
         TcVerdict::Receive => unsafe { bpf_redirect((*skb).ifindex, BPF_F_INGRESS.into()) as i32 },
+        // SAFETY: as above; the field is writable.
+        TcVerdict::EnqueueAgain => unsafe {
+            (*skb).cb[0] = ENQUEUED_AGAIN;
+            bpf_redirect((*skb).ifindex, 0) as i32
+        },
     }
 }
 
@@ -462,6 +471,27 @@ impl Skb<'static> for SkbHost<'_> {
     #[inline(always)]
     fn cut(&mut self, roce: &Roce, tos: u8, len: u16) -> bool {
         cut(self.raw(), roce.l3 as u32, roce.v6, tos.into(), len.into()) == 0
+    }
+
+    #[inline(always)]
+    fn take_enqueued_again(&mut self) -> bool {
+        // SAFETY: the program's own context; the field is writable.
+        unsafe {
+            let skb = self.raw();
+            let is_again = (*skb).cb[0] == ENQUEUED_AGAIN;
+            if is_again {
+                // An interface below this one may have a hook too.
+                (*skb).cb[0] = 0;
+            }
+            is_again
+        }
+    }
+
+    #[inline(always)]
+    fn stripped_tpid(&self) -> EtherType {
+        let is_tagged = context_field!(self.raw(), __sk_buff, vlan_present) != 0;
+        let tpid = if is_tagged { context_field!(self.raw(), __sk_buff, vlan_proto) as u16 } else { 0 };
+        EtherType(u16::from_be(tpid))
     }
 
     #[inline(always)]

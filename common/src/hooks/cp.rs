@@ -90,11 +90,11 @@ pub(super) fn congestion_point<'p, H: Host<'p>>(
             Some(backlog) if now_ns.saturating_sub(backlog.read_at_ns) < BACKLOG_AGE_NS => {
                 backlog_bytes = Some(backlog.bytes);
             }
-            _ => h.env().count(Stat::CpBacklogStale),
+            _ => h.env().count_many(Stat::CpBacklogStale, packets),
         }
     }
     let depth_bytes = match backlog_bytes {
-        // To be dropped or trimmed, so not added to the virtual queue.
+        // To be dropped or trimmed, or beyond the real buffer (`queue_limit`) if that is refused: not added to the virtual queue.
         Some(bytes) if bytes > unqueued_above_bytes => bytes,
         _ => {
             let virtual_deepest = if backlog_bytes.is_some() { u64::MAX } else { unqueued_above_bytes };

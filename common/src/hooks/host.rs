@@ -10,6 +10,7 @@ use crate::recovery::SharedRequester;
 use crate::stats::Stat;
 use crate::vqueue::{Enqueued, Share};
 use crate::wire::ecn::Ecn;
+use crate::wire::eth::EtherType;
 use crate::wire::ipv6::Ipv6;
 use crate::wire::{cnp, ipv4, ipv6};
 
@@ -220,6 +221,10 @@ pub trait Skb<'p>: Host<'p> {
     /// Cuts the packet to `len` bytes from its IP header on, and changes that by [`set_tos_and_len`]; false if the kernel
     /// fails.
     fn cut(&mut self, roce: &Roce, tos: u8, len: u16) -> bool;
+    /// Whether the packet is one of [`TcVerdict::EnqueueAgain`]. Queried once.
+    fn take_enqueued_again(&mut self) -> bool;
+    /// TPID of the VLAN tag that the kernel stores outside the packet; 0 = none.
+    fn stripped_tpid(&self) -> EtherType;
     /// Sets the priority of the VLAN tag that the kernel stores outside the packet, if there is one.
     fn set_tag_priority(&mut self, pcp: u8);
 }
@@ -244,6 +249,9 @@ pub enum TcVerdict {
     Drop,
     /// Receive on this interface, as if it had come from the wire.
     Receive,
+    /// Enqueue again on this interface, because the kernel has read the packet's length already, which qdiscs charge. The
+    /// hook sees it once more, as [`Skb::take_enqueued_again`].
+    EnqueueAgain,
     /// Tail-call the program of the next interface of this host with an RP; pass if there is none. TC ingress only.
     TrySiblings,
 }

@@ -1,6 +1,6 @@
 //! NP (notification point): the CNP limiter, and the rewrite of a cloned data packet as a CNP.
 
-use super::{Cloned, Env, Skb, TcVerdict, class_of, record, set_class};
+use super::{Cloned, Env, Skb, TcVerdict, class_of, count_packets, record, set_class};
 use crate::classify::{Frame, Roce, is_of_one_host};
 use crate::events::{EventKind, Table};
 use crate::flow::{FlowId, NpFlow, NpPeek, QpId, set_index};
@@ -59,9 +59,12 @@ pub(super) fn on_data<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, is_mar
     let is_for_host =
         state == NpPeek::Answered || p.hot.is_on(Switch::NpOtherHost) || !s.is_for_other_host(roce);
     if is_between_hosts(s, roce) && is_for_host {
+        if is_marked {
+            count_rest(s, roce);
+        }
         notify(s, p, id, hash, is_marked, 0);
     } else if is_marked {
-        s.env().count(Stat::NpNotForHost);
+        count_packets(s, Stat::NpNotForHost, roce);
     }
 }
 
@@ -71,9 +74,16 @@ pub(super) fn on_own_mark<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) {
     if is_between_hosts(s, roce)
         && let Some(id) = np_flow_id(s, p.hot.cnp_limit.into(), roce)
     {
+        count_rest(s, roce);
         let id = s.env().opaque_flow(id);
         notify(s, p, id, id.hash(&p.port.hash_keys), true, FAST);
     }
+}
+
+/// Counts all packets of a super-packet but one: it is answered as one.
+#[inline(always)]
+fn count_rest<'p, S: Skb<'p>>(s: &mut S, roce: &Roce) {
+    s.env().count_many(Stat::NpCnpSuppressed, roce.packets.wrapping_sub(1).into());
 }
 
 /// Time after the port's last pending mark during which unmarked packets are looked up.
@@ -248,7 +258,7 @@ pub(super) fn become_cnp<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> 
     s.set_priority(p.hot.cnp_802p_prio.into());
     set_class(s, p, class_of(p, p.hot.cnp_dscp.into()));
     // Bridge or router send it to the sender as if the receiver had: with the VLAN tag, next hop and VRF of that way.
-    if fast { TcVerdict::Receive } else { TcVerdict::Pass }
+    if fast { TcVerdict::Receive } else { TcVerdict::EnqueueAgain }
 }
 
 /// The sender to `receiver`, if the known pair is with the host that sent this packet.

@@ -2,6 +2,7 @@
 //! packets.
 
 use super::{Env, Host, within};
+use crate::classify::Roce;
 use crate::layout::Time;
 use crate::limit::Limit;
 use crate::params::{DscpClass, Params};
@@ -85,6 +86,7 @@ fn count<'p, H: Host<'p>>(h: &mut H, priorities: u32) {
 pub(super) fn held_until<'p, H: Host<'p>>(
     h: &mut H,
     p: &Params,
+    roce: &Roce,
     class: DscpClass,
     now_ns: u64,
 ) -> Option<u64> {
@@ -104,7 +106,7 @@ pub(super) fn held_until<'p, H: Host<'p>>(
                 let paused_ns = h.env().time(Time::PAUSED_UNTIL[$n]);
                 if paused_ns > now_ns {
                     until_ns = paused_ns.max(until_ns);
-                    h.env().pauses().held[$n] += 1;
+                    h.env().pauses().held[$n] += u64::from(roce.packets);
                 }
             })+
         };

@@ -8,7 +8,7 @@ use crate::recovery::responder::{Answer, Arrival, OWN_NAK};
 use crate::recovery::{Request, Response, TRIMMED, UNVERIFIED};
 use crate::stats::Stat;
 use crate::wire::bth::{Bth, Class, Opcode};
-use crate::wire::eth::Ethernet;
+use crate::wire::eth::{EtherType, Ethernet};
 use crate::wire::ext::{Aeth, Reth};
 use crate::wire::icrc;
 use crate::wire::udp::Udp;
@@ -51,7 +51,9 @@ pub(super) fn on_egress<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) {
     let Some(syndrome_or_bytes) = found else { return };
     let Some(bth) = s.header(roce.bth()).map(Bth::new) else { return };
     let (opcode, psn, ack_request) = (roce.opcode, bth.psn(), bth.ack_request());
-    let Some(mac) = s.header(0).map(|header| Ethernet::new(header).src()) else { return };
+    let tag = s.stripped_tpid();
+    let Some(eth) = s.header(0).map(Ethernet::new) else { return };
+    let (mac, ethertype) = (eth.src(), if tag == EtherType(0) { eth.ethertype() } else { tag });
     let Some(id) = roce.flow(s) else { return };
     *s.env().lookup_key() = id;
     let now_ns = s.env().now_ns();
@@ -67,7 +69,7 @@ pub(super) fn on_egress<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) {
             };
             if announces {
                 // Known from the QP's first packet on.
-                requester.set_mac(mac);
+                requester.set_mac(mac, ethertype);
             }
             announces
         },

@@ -1,6 +1,6 @@
 //! RP (reaction point): CNPs cut the rate of their flow, and packets are delayed to that rate.
 
-use super::{Env, Host, Skb, TcVerdict, htb_minor, pairing, pfc, record};
+use super::{Env, Host, Skb, TcVerdict, count_packets, htb_minor, pairing, pfc, record};
 use crate::classify::{Frame, Roce, Segments};
 use crate::events::{EventKind, Table};
 use crate::flow::{self, FlowGuard, FlowId, FlowPeek, LookupError, QpId, Shared, Slot, home_way, set_index};
@@ -163,7 +163,7 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, class: Ds
     }
     // Sent by a user-space UDP socket: it belongs to no QP, whatever its BTH contains.
     if s.is_from_process() {
-        s.env().count(Stat::RpFromProcess);
+        count_packets(s, Stat::RpFromProcess, roce);
         return TcVerdict::Pass;
     }
     let Some(untagged) = roce.untagged_fingerprint(s, &p.port.hash_keys) else { return TcVerdict::Pass };
@@ -178,8 +178,8 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, class: Ds
     let now_ns = s.env().now_ns();
     learn_pair(s, p, roce);
     let congests = roce.congests();
-    let Some(held_ns) = pfc::held_until(s, p, class, now_ns) else {
-        s.env().count(Stat::PfcWatchdogDrop);
+    let Some(held_ns) = pfc::held_until(s, p, roce, class, now_ns) else {
+        count_packets(s, Stat::PfcWatchdogDrop, roce);
         return TcVerdict::Drop;
     };
     let Some((way, guard)) = lock_flow(s, p, roce, set, fingerprint) else { return TcVerdict::Pass };
@@ -205,7 +205,7 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, class: Ds
         }
     };
     if held_ns != 0 {
-        s.env().count(Stat::RpPfcHeld);
+        count_packets(s, Stat::RpPfcHeld, roce);
     }
     if turn.flags & BEYOND != 0 {
         return beyond_horizon(s, p, roce, hash, turn.departure_ns);
@@ -215,16 +215,16 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, class: Ds
         let must_wait = turn.departure_ns > now_ns;
         hand_to_fq(s, roce, hash, turn.departure_ns, must_wait);
         if must_wait {
-            s.env().count(waits);
+            count_packets(s, waits, roce);
         }
     } else if p.hot.is_on(Switch::PacerHtb) && turn.flags & CUT != 0 {
         // All packets of the flow use its class, which keeps them in order.
         match htb_minor(index, way) {
             Some(minor) => {
                 s.set_priority((p.port.htb_major << 16) | minor);
-                s.env().count(waits);
+                count_packets(s, waits, roce);
             }
-            None => s.env().count(Stat::RpUnpaced),
+            None => count_packets(s, Stat::RpUnpaced, roce),
         }
     }
     TcVerdict::Pass
@@ -296,14 +296,14 @@ fn beyond_horizon<'p, S: Skb<'p>>(
     horizon_ns: u64,
 ) -> TcVerdict {
     if p.hot.is_on(Switch::HorizonDrop) {
-        s.env().count(Stat::RpHorizonDrop);
+        count_packets(s, Stat::RpHorizonDrop, roce);
         if let Some(receiver) = roce.receiver(s) {
             record(s, p, EventKind::HorizonDrop, receiver, [s.frame_len().into(), 0]);
         }
         return TcVerdict::Drop;
     }
     hand_to_fq(s, roce, hash, horizon_ns, true);
-    s.env().count(Stat::RpHorizonPass);
+    count_packets(s, Stat::RpHorizonPass, roce);
     TcVerdict::Pass
 }
 
@@ -405,7 +405,7 @@ fn enter<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, set: Shared, finger
         }
         Err(LookupError::Evicted) => {
             if congests {
-                s.env().count(Stat::RpTableFull);
+                count_packets(s, Stat::RpTableFull, roce);
             }
             None
         }

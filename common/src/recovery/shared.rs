@@ -13,7 +13,7 @@ use super::{
 };
 use crate::rc::Psn;
 use crate::wire::bth::{Class, Opcode};
-use crate::wire::eth::MacAddr;
+use crate::wire::eth::{EtherType, MacAddr};
 
 /// A requester that other CPUs may be changing.
 #[derive(Clone, Copy)]
@@ -236,10 +236,11 @@ impl<'a> SharedRequester<'a> {
         self.responder().on_arrival(packet, now_ns) && self.signals(now_ns)
     }
 
-    /// Stores the source MAC address of the QP's packets.
+    /// Stores the source MAC address of the QP's packets, and their EtherType or the TPID of their outermost tag.
     #[inline(always)]
-    pub(crate) fn set_mac(self, [a, b, c, d, e, f]: MacAddr) {
-        set!(self.mac = [a, b, c, d, e, f, 0, 0]);
+    pub(crate) fn set_mac(self, [a, b, c, d, e, f]: MacAddr, EtherType(ethertype): EtherType) {
+        let [high, low] = ethertype.to_be_bytes();
+        set!(self.mac = [a, b, c, d, e, f, high, low]);
     }
 
     /// Stores the first bytes of a trimmed request's frame, its MAC addresses.

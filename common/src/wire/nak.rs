@@ -26,6 +26,10 @@ pub struct Nak {
     pub udp_sport: u16,
     /// DSCP and ECN.
     pub tos: u8,
+    /// TPID of the VLAN tag, if the flow has one.
+    pub tpid: EtherType,
+    /// PCP of the VLAN tag.
+    pub pcp: u8,
     /// Kind of NAK.
     pub syndrome: Syndrome,
 }
@@ -52,15 +56,15 @@ pub fn emit<'a>(
     let is_v4 = matches!(flow.src, [0, 0, V4_MAPPED, _]);
     let network = if is_v4 { EtherType::IPV4 } else { EtherType::IPV6 };
     let tag_len = if vid == 0 { 0 } else { VlanTag::LEN };
-    let ethertype = if vid == 0 { network } else { EtherType::VLAN };
+    let ethertype = if vid == 0 { network } else { nak.tpid };
     let (eth, rest) = out.split_first_chunk_mut()?;
     EthernetRepr { dst, src, ethertype }.emit(eth);
     let (tag, l3) = rest.split_at_mut(tag_len);
     if let Some(tag) = tag.first_chunk_mut() {
-        VlanTagRepr { pcp: 0, dei: false, vid, ethertype: network }.emit(tag);
+        VlanTagRepr { pcp: nak.pcp, dei: false, vid, ethertype: network }.emit(tag);
     }
     let (from, to) = (bytes(flow.receiver.addr), bytes(flow.src));
-    let Nak { dest_qpn, psn, udp_sport, tos, syndrome } = *nak;
+    let Nak { dest_qpn, psn, udp_sport, tos, syndrome, .. } = *nak;
     let ip_len = if is_v4 {
         let (Some(from), Some(to)) = (from.last_chunk(), to.last_chunk()) else { return None };
         Ipv4Repr::of_udp(tos, *from, *to, UDP_LEN as u16).emit(l3.first_chunk_mut()?);
@@ -102,6 +106,8 @@ mod tests {
         psn: 0x00ab_cdef,
         udp_sport: 49_152,
         tos: 0xc0,
+        tpid: EtherType::QINQ,
+        pcp: 6,
         syndrome: Syndrome::Nak(NakCode::PSN_SEQUENCE_ERROR),
     };
 
@@ -117,6 +123,9 @@ mod tests {
             let frame = emit(&mut out, &flow, MACS, &NAK).unwrap();
             assert!(icrc::verify(&frame[l3..]));
             assert_eq!(frame[..12], [MACS.dst, MACS.src].concat());
+            if vlan != 0 {
+                assert_eq!(frame[12..16], [0x88, 0xa8, 0xc0, 7]);
+            }
             let syndrome = if src[0] == 0 {
                 icrc::syndrome_v4(frame[l3..].first_chunk().unwrap())
             } else {

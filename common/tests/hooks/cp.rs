@@ -2,8 +2,8 @@
 
 use dcqcn_common::classify::classify;
 use dcqcn_common::hooks::TcVerdict;
-use dcqcn_common::layout::{BACKLOG_AGE_NS, Backlog, ClassCounters, QUEUES};
-use dcqcn_common::params::{Config, Params, QUEUE_SOURCE_BACKLOG};
+use dcqcn_common::layout::{BACKLOG_AGE_NS, Backlog, ClassCounters, QUEUES, Time};
+use dcqcn_common::params::{Config, Params, QUEUE_SOURCE_BACKLOG, QUEUES_ETS};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::ecn::Ecn;
@@ -238,7 +238,7 @@ fn data_beyond_limit_is_trimmed() {
         let frame = roce.frame();
         let wire_bytes = frame.len() as u64 + p.config.scalars.wire_overhead_bytes;
         let (verdict, outcome, counted) = egress_at_depth(4_000 - wire_bytes + 1, &p, &roce, forwarded());
-        assert_eq!((verdict, &outcome.bytes), (TcVerdict::Pass, &trimmed(&roce)), "{opcode:?}");
+        assert_eq!((verdict, &outcome.bytes), (TcVerdict::EnqueueAgain, &trimmed(&roce)), "{opcode:?}");
         assert_eq!(counted, [(Stat::RoceData, 1), (Stat::CpTrimmed, 1)]);
         let mut host = MockHost::new();
         assert_eq!(
@@ -248,6 +248,24 @@ fn data_beyond_limit_is_trimmed() {
         let (_, outcome, _) = egress_at_depth(4_000 - wire_bytes, &p, &roce, forwarded());
         assert_eq!(outcome.bytes.len(), frame.len(), "the last one that fits");
     }
+}
+
+/// The second run is of the same packet.
+#[test]
+fn trimmed_packet_counted_once() {
+    let p = params(|config| {
+        trims(config);
+        (config.scalars.queues, config.pfc[5].tx, config.tc_to_queue[5]) = (QUEUES_ETS, 1, 5);
+    });
+    let mut host = MockHost::new();
+    host.backlogs.insert(3, Backlog { bytes: 1 << 20, read_at_ns: host.now_ns });
+    let (_, outcome) = host.egress(&p, &DATA.frame(), forwarded());
+    assert!(host.ingress_bytes.is_empty());
+    let again = PacketContext { is_enqueued_again: true, ..forwarded() };
+    let (verdict, second) = host.egress(&p, &outcome.bytes, again);
+    assert_eq!((verdict, &second.bytes), (TcVerdict::Pass, &outcome.bytes));
+    assert_eq!(host.take_counted(), [(Stat::RoceData, 1), (Stat::CpTrimmed, 1)]);
+    assert_eq!(host.ingress_bytes, [(PORTS[1], 5, outcome.bytes.len() as u64)]);
 }
 
 #[test]
@@ -312,6 +330,25 @@ fn trim_triggers_fast_cnp() {
     let (_, outcome, counted) = egress_at_depth(1 << 20, &p, &roce, forwarded());
     assert!(outcome.clone_mark.is_some());
     assert_eq!((outcome.bytes, counted), (trimmed(&roce), vec![(Stat::RoceData, 1), (Stat::CpTrimmed, 1)]));
+}
+
+/// The real buffer has no room for it, so the next packet meets the same depth.
+#[test]
+fn refused_trim_does_not_fill_virtual_queue() {
+    for queue_source in [0, QUEUE_SOURCE_BACKLOG] {
+        let p = params(|config| {
+            trims(config);
+            config.scalars.queue_source = queue_source;
+        });
+        let mut host = MockHost::new();
+        host.backlogs.insert(3, Backlog { bytes: 4_000, read_at_ns: host.now_ns });
+        host.times_ns[Time::Trims as usize] = u64::MAX / 2;
+        for _ in 0..8 {
+            host.egress(&p, &DATA.frame(), forwarded());
+        }
+        assert!(host.count_of(Stat::CpTrimLimited) >= 4, "{queue_source}");
+        assert!(p.drain[3].depth_bytes(host.queues[3], host.now_ns) <= 4_000, "{queue_source}");
+    }
 }
 
 /// Four times the link's rate for a second, in packets of 256 bytes: trimmed packets use at most their share, and every CNP

@@ -428,7 +428,11 @@ fn clone_becomes_cnp() {
                         tag_priority: Some(6),
                         ..Outcome::default()
                     };
-                    assert_eq!((verdict, outcome), (TcVerdict::Pass, expected));
+                    assert_eq!((verdict, &outcome), (TcVerdict::EnqueueAgain, &expected));
+                    let again = PacketContext { is_enqueued_again: true, ..PacketContext::default() };
+                    let (verdict, second) = host.egress(&p, &outcome.bytes, again);
+                    let same = Outcome { bytes: outcome.bytes, ..Outcome::default() };
+                    assert_eq!((verdict, second), (TcVerdict::Pass, same));
                     let hinted = sender.is_none().then_some((Stat::NpCnpHinted, 1));
                     let counted: Vec<_> = [(Stat::NpCnpSent, 1)].into_iter().chain(hinted).collect();
                     assert_eq!(host.take_counted(), counted);
@@ -565,7 +569,7 @@ fn unusable_clone_dropped() {
     // Without a tag nothing is written there.
     let (verdict, outcome) =
         convert_clone(&mut MockHost::new(), &p, &MARKED, PacketContext { no_write_from: 14, ..clone_of(&p) });
-    assert_eq!((verdict, outcome.bytes), (TcVerdict::Pass, MARKED.cnp(None)));
+    assert_eq!((verdict, outcome.bytes), (TcVerdict::EnqueueAgain, MARKED.cnp(None)));
 }
 
 #[test]

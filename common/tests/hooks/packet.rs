@@ -10,6 +10,7 @@ use dcqcn_common::rate::Debt;
 use dcqcn_common::recovery::{Requester, SharedRequester};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::vqueue::{Enqueued, Share};
+use dcqcn_common::wire::eth::EtherType;
 
 use super::mock_host::MockHost;
 
@@ -29,9 +30,12 @@ pub(crate) struct PacketContext {
     pub(crate) no_clone: Option<Cloned>,
     /// VLAN ID of the tag outside the packet.
     pub(crate) stripped_vid: u32,
+    /// TPID of that tag.
+    pub(crate) stripped_tpid: u16,
     /// Bytes of each segment of a GSO super-packet.
     pub(crate) segment_bytes: u32,
     pub(crate) no_rebuild: bool,
+    pub(crate) is_enqueued_again: bool,
 }
 
 /// Packet and metadata after the hook.
@@ -319,6 +323,14 @@ impl<'a> Skb<'a> for Packet<'a> {
         self.outcome.bytes.truncate(roce.l3 + usize::from(len));
         let header = self.outcome.bytes[roce.l3..].first_chunk_mut();
         header.map(|header| set_tos_and_len(header, roce.v6, tos, len)).is_some()
+    }
+
+    fn take_enqueued_again(&mut self) -> bool {
+        std::mem::take(&mut self.context.is_enqueued_again)
+    }
+
+    fn stripped_tpid(&self) -> EtherType {
+        EtherType(self.context.stripped_tpid)
     }
 
     fn set_tag_priority(&mut self, pcp: u8) {

@@ -7,6 +7,7 @@ use dcqcn_common::params::{Params, TAIL_LOSS_PROBE_FORCE};
 use dcqcn_common::recovery::{Action, Settings};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
+use dcqcn_common::wire::eth::{EtherType, VlanTagRepr};
 use dcqcn_common::wire::nak::Macs;
 
 use super::mock_host::{MockHost, params};
@@ -21,6 +22,8 @@ const ACK: Roce = Roce {
     dst_mac: mac(1),
     ..DATA
 };
+
+const TAG: VlanTagRepr = VlanTagRepr { pcp: 3, dei: false, vid: 7, ethertype: EtherType::VLAN };
 
 /// Host 2, which answers trimmed packets.
 fn answers() -> Params {
@@ -94,6 +97,24 @@ fn source_address_known_from_the_first_packet() {
     }
 }
 
+/// Probes and NAKs have the same.
+#[test]
+fn tpid_known_from_the_first_packet() {
+    let mut inside = Roce { tag: Some(TAG), ..DATA }.frame();
+    let stripped =
+        |stripped_tpid| PacketContext { stripped_vid: 7, stripped_tpid, ..PacketContext::default() };
+    let tpid = |frame: &[u8], context| {
+        let mut host = MockHost::new();
+        host.egress(&answers(), frame, context);
+        host.requesters.values().next().expect("a requester").tpid()
+    };
+    assert_eq!(tpid(&inside, PacketContext::default()), EtherType::VLAN);
+    assert_eq!(tpid(&DATA.frame(), stripped(0x8100)), EtherType::VLAN);
+    assert_eq!(tpid(&DATA.frame(), stripped(0x88a8)), EtherType::QINQ);
+    inside[12..14].copy_from_slice(&[0x88, 0xa8]);
+    assert_eq!(tpid(&inside, PacketContext::default()), EtherType::QINQ);
+}
+
 #[test]
 fn trimmed_packet_counts_as_marked() {
     let p = answers();
@@ -105,7 +126,7 @@ fn trimmed_packet_counts_as_marked() {
         assert_eq!(host.take_counted().into_iter().map(|(stat, _)| stat).collect::<Vec<_>>(), counted);
         let clone = PacketContext { mark: p.port.cnp_mark, ..PacketContext::default() };
         let (verdict, outcome) = host.egress(&p, &trimmed(&roce), clone);
-        assert_eq!((verdict, outcome.bytes), (TcVerdict::Pass, roce.cnp(None)));
+        assert_eq!((verdict, outcome.bytes), (TcVerdict::EnqueueAgain, roce.cnp(None)));
         host.take_counted();
     }
     // Not a clone.

@@ -3,8 +3,11 @@
 use dcqcn_common::events::{EventKind, Table};
 use dcqcn_common::flow::{FlowId, QpId, RpHot, RpSet, set_index};
 use dcqcn_common::hooks::{HTB_FIRST_FLOW, HTB_MAX_FLOWS, TcVerdict, htb_minor, htb_slot};
-use dcqcn_common::layout::{Cut, Pair, PairSource, WAYS};
-use dcqcn_common::params::{PACER_FQ, PACER_HTB, Params, Port, Switch};
+use dcqcn_common::layout::{Cut, Pair, PairSource, Time, WAYS};
+use dcqcn_common::params::{
+    Config, PACER_FQ, PACER_HTB, PACER_NONE, Params, Port, QUEUE_SOURCE_BACKLOG, Switch,
+};
+use dcqcn_common::pfc::Storms;
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::ecn::Ecn;
@@ -146,9 +149,7 @@ fn link_slower_than_wire_is_paced() {
     let p = on_wire(PACER_FQ);
     assert!(p.hot.is_on(Switch::WirePaces));
     assert!(!on_wire(PACER_HTB).hot.is_on(Switch::WirePaces), "a flow's class orders its packets");
-    let wire_paces = |config: &dcqcn_common::params::Config| {
-        Params::new(config, p.port).unwrap().hot.is_on(Switch::WirePaces)
-    };
+    let wire_paces = |config: &Config| Params::new(config, p.port).unwrap().hot.is_on(Switch::WirePaces);
     let mut limited = p.config;
     limited.scalars.rpg_max_rate_bps = limited.scalars.link_rate_bps - 1;
     assert!(!wire_paces(&limited), "`rpg_max_rate` is below the hardware's rate");
@@ -309,6 +310,74 @@ fn super_packet_is_charged_by_segment() {
     host.take_counted();
     host.ingress(&p, &marked.frame(), context);
     assert_eq!(host.count_of(Stat::NpEcnMarked), 16);
+    // One CNP for all, then none within the interval.
+    assert_eq!(host.count_of(Stat::NpCnpSuppressed), 15);
+    host.ingress(&p, &marked.frame(), context);
+    assert_eq!(host.count_of(Stat::NpCnpSuppressed), 31);
+    let for_other = PacketContext { is_for_other_host: true, ..context };
+    host.ingress(&p, &Roce { dest_qpn: 0x77, ..marked }.frame(), for_other);
+    assert_eq!(host.count_of(Stat::NpNotForHost), 16);
+}
+
+#[test]
+fn segments_counted_whatever_delays_them() {
+    type Case = (fn(&mut Config), fn(&mut MockHost), &'static [Stat]);
+    let cases: [Case; 7] = [
+        (|_| {}, |_| {}, &[Stat::RpPaced]),
+        (|config| config.scalars.rpg_max_rate_bps = 10_000_000, |_| {}, &[Stat::RpHorizonPass]),
+        (
+            |config| {
+                (config.scalars.rpg_max_rate_bps, config.scalars.pacing_horizon_drop) = (10_000_000, 1);
+            },
+            |_| {},
+            &[Stat::RpHorizonDrop],
+        ),
+        (
+            |_| {},
+            |host| host.times_ns[Time::PausedUntil3 as usize] = host.now_ns + 1_000,
+            &[Stat::RpPaced, Stat::RpPfcHeld],
+        ),
+        (
+            |_| {},
+            |host| {
+                host.times_ns[Time::Storms as usize] = Storms { forwards: 0, drops: 8 }.word(host.now_ns);
+            },
+            &[Stat::PfcWatchdogDrop],
+        ),
+        (|_| {}, |host| host.fill(&paced(PACER_FQ).rp, host.now_ns + 1), &[Stat::RpTableFull]),
+        (
+            |config| {
+                let s = &mut config.scalars;
+                (s.cp_enable, s.pacer, s.queue_source) = (1, PACER_NONE, QUEUE_SOURCE_BACKLOG);
+            },
+            |_| {},
+            &[Stat::CpBacklogStale],
+        ),
+    ];
+    // Four segments, which take longer than the horizon at 10 Mbit/s.
+    let (large, context) =
+        (Roce { payload: 2_000, ..DATA }, PacketContext { segment_bytes: 504, ..PacketContext::default() });
+    for (change, prepare, expected) in cases {
+        let p = params(|config| {
+            let s = &mut config.scalars;
+            (s.pacer, s.pacing_credit_ns, s.pacing_horizon_ns, config.pfc[3].rx) =
+                (PACER_FQ, 0, 1_000_000, 1);
+            change(config);
+        });
+        let mut host = MockHost::new();
+        host.egress(&p, &large.frame(), context);
+        prepare(&mut host);
+        host.take_counted();
+        host.egress(&p, &large.frame(), context);
+        let counted: Vec<_> = host.take_counted().into_iter().filter(|(_, packets)| *packets == 4).collect();
+        let counted: Vec<_> = counted.into_iter().map(|(stat, _)| stat).collect();
+        assert_eq!(counted, [&[Stat::RoceData], expected].concat());
+        assert_eq!(host.pauses.held[3] % 4, 0);
+    }
+    let from_process = PacketContext { is_from_process: true, ..context };
+    let mut host = MockHost::new();
+    host.egress(&paced(PACER_FQ), &large.frame(), from_process);
+    assert_eq!(host.count_of(Stat::RpFromProcess), 4);
 }
 
 /// The ICRC is computed only if a flow is found: a forged CNP for none is unknown, whatever its ICRC.

@@ -18,6 +18,7 @@ use dcqcn_tests::packets::Roce;
 use dcqcn_tests::require;
 use dcqcn_tests::retry::while_busy;
 
+use crate::fast_cnp::Path;
 use crate::{CNP_TOS, fill};
 
 /// The virtual queue of class 3 hardly drains: 125 bytes per millisecond.
@@ -125,6 +126,30 @@ fn real_backlog_decides_marking() -> Result<()> {
     assert!(pair.a.count("a0", Hook::Egress, Stat::CpBacklogStale)? > 0);
     pair.a.set("a0", &["queue_source=virtual"])?;
     assert!(!backlog::feed(&netlink, index, &mut maps)?, "queue_source is virtual again");
+    Ok(())
+}
+
+/// The kernel reads a packet's length before the hook trims it.
+#[test]
+fn trimmed_packet_charged_at_own_length() -> Result<()> {
+    require!("trimmed_packet_charged_at_own_length", "tbf");
+    let path = Path::new("cp-trim")?;
+    path.bridge()?;
+    let (netlink, index) = (path.switch.netlink()?, path.switch.index("r1")?);
+    let tbf = QdiscSpec::Tbf { rate_bps: 100_000_000, burst_bytes: 10_000, limit_bytes: 1_000_000 };
+    netlink.replace_root(index, Handle::new(1, 0), &tbf)?;
+    let trims = [SLOW, "link_rate=1gbit", "wred.3.queue_limit=4KB", "trim_dscp_value=10", "dscp_to_tc.10=5"];
+    path.switch.attach("r1", Role::Switch, &trims)?;
+    let (s, d) = (path.sender.socket("s0")?, path.receiver.socket("d0")?);
+    let mut bytes = 0;
+    for psn in 0..20 {
+        s.send(&Roce { psn, ..Roce::default() }.frame())?;
+        bytes += d.expect()?.len() as u64;
+    }
+    let count = |stat| path.switch.count("r1", Hook::Egress, stat);
+    assert!(count(Stat::CpTrimmed)? > 10);
+    assert_eq!((count(Stat::RoceData)?, count(Stat::Trimmed)?), (20, 0), "each is counted once");
+    assert_eq!(netlink.root_qdisc(index)?.context("the tbf was replaced")?.stats.bytes, bytes);
     Ok(())
 }
 

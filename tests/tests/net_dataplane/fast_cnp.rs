@@ -23,10 +23,10 @@ use crate::{CNP_TOS, MARKING, fill};
 const CHANGES: [&str; 3] = ["link_rate=1gbit", "fast_cnp=on", "min_time_between_cnps=1s"];
 
 /// Host 1 with `s0`, a switch with `r0` and `r1`, host 2 with `d0`.
-struct Path {
-    sender: Host,
-    switch: Host,
-    receiver: Host,
+pub(crate) struct Path {
+    pub(crate) sender: Host,
+    pub(crate) switch: Host,
+    pub(crate) receiver: Host,
 }
 
 /// Ethernet addresses of the switch's ports, as host numbers.
@@ -34,7 +34,7 @@ const R0: u8 = 10;
 const R1: u8 = 11;
 
 impl Path {
-    fn new(test: &str) -> Result<Self> {
+    pub(crate) fn new(test: &str) -> Result<Self> {
         let path = Self {
             sender: Host::new(test, "s")?,
             switch: Host::new(test, "r")?,
@@ -43,6 +43,16 @@ impl Path {
         join((&path.switch, "r0", R0), (&path.sender, "s0", 1), 4_200)?;
         join((&path.switch, "r1", R1), (&path.receiver, "d0", 2), 4_200)?;
         Ok(path)
+    }
+
+    /// Bridges the ports.
+    pub(crate) fn bridge(&self) -> Result<()> {
+        // Without multicast snooping it sends no packets of its own.
+        self.switch.command("ip link add br0 up type bridge mcast_snooping 0")?;
+        for port in ["r0", "r1"] {
+            self.switch.command(&format!("ip link set {port} master br0"))?;
+        }
+        Ok(())
     }
 
     fn attach(&self) -> Result<()> {
@@ -125,11 +135,7 @@ fn hop(dst: u8, src: u8) -> impl Fn(&mut Vec<u8>) {
 fn bridge_sends_cnp_from_address_of_its_port() -> Result<()> {
     require!("bridge_sends_cnp_from_address_of_its_port");
     let path = Path::new("fast-br")?;
-    // Without multicast snooping it sends no packets of its own.
-    path.switch.command("ip link add br0 up type bridge mcast_snooping 0")?;
-    for port in ["r0", "r1"] {
-        path.switch.command(&format!("ip link set {port} master br0"))?;
-    }
+    path.bridge()?;
     path.attach()?;
     let same = |_: &mut Vec<u8>| {};
     let from_port = |frame: &mut Vec<u8>| {

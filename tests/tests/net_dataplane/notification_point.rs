@@ -4,7 +4,7 @@ use std::fs;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use dcqcn_common::classify::mapped;
 use dcqcn_common::flow::QpId;
 use dcqcn_common::layout::{Pair as QpPair, PairSource};
@@ -14,6 +14,7 @@ use dcqcn_common::wire::cnp;
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::eth::EtherType;
 use dcqcn_common::wire::udp::{self, Udp};
+use dcqcn_netlink::tc::{Handle, QdiscSpec};
 use dcqcn_params::Role;
 use dcqcn_replay::Hook;
 use dcqcn_support::clock::monotonic_ns;
@@ -126,6 +127,27 @@ fn one_cnp_per_interval() -> Result<()> {
     ] {
         assert_eq!(pair.b.count("b0", hook, stat)?, expected, "{hook:?} {}", stat.label());
     }
+    Ok(())
+}
+
+/// The kernel reads a packet's length before the hook replaces it.
+#[test]
+fn cnp_charged_at_own_length() -> Result<()> {
+    require!("cnp_charged_at_own_length", "tbf");
+    let pair = Pair::new("np-length")?;
+    let (netlink, index) = (pair.b.netlink()?, pair.b.index("b0")?);
+    // It drops packets above the burst.
+    let tbf = QdiscSpec::Tbf { rate_bps: 5_000_000, burst_bytes: 2_000, limit_bytes: 1_000_000 };
+    netlink.replace_root(index, Handle::new(1, 0), &tbf)?;
+    pair.b.attach("b0", Role::Host, &CHANGES)?;
+    for (dest_qpn, payload) in [(0x61, 1_024), (0x62, 4_096)] {
+        let data = Roce { dest_qpn, payload, ..ce() };
+        answered(&pair, &data, &data.cnp(None, CNP_TOS))?;
+    }
+    let stats = netlink.root_qdisc(index)?.context("the tbf was replaced")?.stats;
+    assert_eq!(stats.bytes, 2 * ce().cnp(None, CNP_TOS).len() as u64);
+    let count = |stat| pair.b.count("b0", Hook::Egress, stat);
+    assert_eq!((count(Stat::NpCnpSent)?, count(Stat::RoceCnp)?), (2, 0));
     Ok(())
 }
 

@@ -186,8 +186,8 @@ impl From<XdpVerdict> for Verdict {
 impl From<TcVerdict> for Verdict {
     fn from(verdict: TcVerdict) -> Self {
         match verdict {
-            // An engine has one interface.
-            TcVerdict::Pass | TcVerdict::TrySiblings => Self::Pass,
+            // An engine has one interface, and no qdisc.
+            TcVerdict::Pass | TcVerdict::TrySiblings | TcVerdict::EnqueueAgain => Self::Pass,
             TcVerdict::Drop => Self::Drop,
             TcVerdict::Receive => Self::Receive,
         }

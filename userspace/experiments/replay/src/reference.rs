@@ -14,6 +14,7 @@ use dcqcn_common::recovery::{Requester, SharedRequester};
 use dcqcn_common::rng;
 use dcqcn_common::stats::Stat;
 use dcqcn_common::vqueue::{Enqueued, Share};
+use dcqcn_common::wire::eth::EtherType;
 use dcqcn_loader::dataplane::{self, Sizes};
 use dcqcn_loader::events::Log;
 
@@ -409,6 +410,15 @@ impl<'a> Skb<'a> for Packet<'a> {
         self.write(at, &bytes)
     }
 
+    fn take_enqueued_again(&mut self) -> bool {
+        false
+    }
+
     /// Captures and test runs have their tags inside the packet.
+    fn stripped_tpid(&self) -> EtherType {
+        EtherType(0)
+    }
+
+    /// As above.
     fn set_tag_priority(&mut self, _pcp: u8) {}
 }

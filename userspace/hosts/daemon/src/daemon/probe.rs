@@ -200,7 +200,7 @@ impl Check<'_> {
                 let (dest_qpn, udp_sport) = (requester.own_qpn(), requester.udp_sport());
                 // A macvlan's, for example: with the port's, the host would route the NAK to the peer.
                 let mac = requester.mac();
-                let nak = Nak { dest_qpn, psn, udp_sport, tos: 0, syndrome };
+                let nak = Nak { dest_qpn, psn, udp_sport, tos: 0, tpid: requester.tpid(), pcp: 0, syndrome };
                 let silent_ns = now_ns.saturating_sub(requester.last_ns());
                 // A bridge logs frames from its own port's address.
                 let macs = Macs { dst: mac, src: with_other_local_bit(mac) };
@@ -230,6 +230,8 @@ impl Check<'_> {
             psn,
             udp_sport: responder.udp_sport(),
             tos: ecn::tos(self.params.config.scalars.cnp_dscp as u8, Ecn::NOT_ECT),
+            tpid: requester.tpid(),
+            pcp: self.params.config.scalars.cnp_802p_prio as u8,
             syndrome: syndrome(action),
         };
         // The request may have been flooded: switches must not learn its destination at this port.
