@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use aya::programs::loaded_programs;
+use aya::sys::{Stats, enable_stats};
 
 use super::super::command::{received_bps, sh};
 use super::super::peer::{ADDRESSES, IFACE, Peer};
@@ -17,6 +19,8 @@ const SECONDS: u32 = 2;
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Lowest ratio of TCP's throughput attached to nothing attached, as the lower 95 % limit of the mean of the pairs.
 const BOUND: f64 = 0.93;
+/// Highest share of a run's time in programs. Its noise is far below that of [`BOUND`] on a busy machine.
+const MAX_SHARE: f64 = 0.02;
 
 /// A direction and a number of streams.
 #[derive(Clone, Copy)]
@@ -83,11 +87,12 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
         "with it, Mbit/s",
         "ratio",
         "lower 95 %",
+        "time in programs",
     ]);
     fs::write("/tmp/empty.bpf", EMPTY)?;
     for Attachment { name, attach, detach, is_dcqcn } in ATTACHMENTS {
         for load in LOADS {
-            let mut pairs = Vec::new();
+            let (mut pairs, mut share) = (Vec::new(), 0.0);
             // Detached, attached, attached, detached, so that a trend of the machine's load cancels.
             while pairs.len() < PAIRS {
                 let nothing = throughput_bps(load)?;
@@ -95,6 +100,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
                 let attached = throughput_bps(load).and_then(|first| Ok((first, throughput_bps(load)?)));
                 if pairs.is_empty() {
                     differing(report, &format!("{name}: features while attached"), &before)?;
+                    share = program_share(load)?;
                 }
                 sh(detach)?;
                 let (first, second) = attached?;
@@ -110,6 +116,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
                 format!("{:.0}", mean(|pair| pair.1)),
                 format!("{ratio:.3}"),
                 format!("{lower:.3}"),
+                format!("{:.2} %", 100.0 * share),
             ]);
             if is_dcqcn {
                 report.at_least(
@@ -117,6 +124,8 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
                     lower,
                     BOUND,
                 );
+                let what = format!("{name}, {}: time in programs, of the run", load.name);
+                report.at_most(&what, share, MAX_SHARE);
             }
         }
         differing(report, &format!("{name}: features after detach"), &before)?;
@@ -127,6 +136,15 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
 /// TCP's throughput to or from the second guest, as its receiver counts it.
 fn throughput_bps(load: Load) -> Result<f64> {
     received_bps(&sh(&format!("iperf3 -c {} -t {SECONDS} -J {}", ADDRESSES[1], load.arguments))?)
+}
+
+/// Share of a run's time in this guest's eBPF programs, by the kernel's statistics.
+fn program_share(load: Load) -> Result<f64> {
+    let _enabled = enable_stats(Stats::RunTime)?;
+    let run_time = || loaded_programs().map(|program| Ok(program?.run_time())).sum::<Result<Duration>>();
+    let (before, started) = (run_time()?, Instant::now());
+    throughput_bps(load)?;
+    Ok((run_time()? - before).as_secs_f64() / started.elapsed().as_secs_f64())
 }
 
 /// The features of the NIC by `ethtool -k`.
