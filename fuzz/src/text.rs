@@ -20,8 +20,11 @@ pub(crate) fn config(bytes: &[u8]) {
     let written = to_toml(&settings);
     let again = parse("fuzz", &written).unwrap_or_else(|errors| panic!("{errors}\n{written}"));
     assert_eq!(to_toml(&again), written, "what is written is read to the same");
-    let found =
-        DetectedLink { link_rate_bps: Some(1_000_000_000), wire_overhead_bytes: 24, other_host: false };
+    let found = DetectedLink {
+        link_rate_bps: Some(1_000_000_000),
+        wire_overhead_bytes: 24,
+        ..DetectedLink::default()
+    };
     if let Ok(config) = settings.config_on(&found) {
         // Any values in range and consistent can be activated.
         Params::new(&config, Port::new(1, 8, 8)).unwrap_or_else(|error| panic!("{error}"));

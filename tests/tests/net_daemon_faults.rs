@@ -69,14 +69,16 @@ fn daemon_follows_shaper_rate() -> Result<()> {
     require!("daemon_follows_shaper_rate", "tbf");
     let pair = Pair::new("speed")?;
     pair.a.command("tc qdisc add dev a0 root handle 7: tbf rate 200mbit burst 200k limit 1m")?;
-    let file = "[[interface]]\nname = 'a0'\npacer = 'none'\nflows = 64\n";
+    let file = "[[interface]]\nname = 'a0'\nrole = 'switch'\nflows = 64\n";
     let mut daemon = Daemon::serving(&pair.a, file, "a0")?;
     assert_eq!(pair.a.link_rate_bps("a0")?, 200_000_000);
-    pair.a.command("tc qdisc change dev a0 root handle 7: tbf rate 300mbit burst 200k limit 1m")?;
+    pair.a.command("tc qdisc change dev a0 root handle 7: tbf rate 300mbit burst 200k limit 2m")?;
     // A change of the interface triggers a check.
     pair.a.command("ip link set a0 mtu 1400")?;
     daemon.wait_for_log(&["link_rate updated", "200mbit", "300mbit"])?;
     assert_eq!(pair.a.link_rate_bps("a0")?, 300_000_000);
+    let limit = || Ok(pair.a.attachment("a0")?.maps.params()?.config.wred[3].queue_limit_bytes);
+    wait_value(limit, |bytes| *bytes == 2 << 20)?;
     let log = fs::read_to_string(daemon.dir.path().join("audit.jsonl"))?;
     ensure!(log.contains("link_rate"), "{log}");
     daemon.end()

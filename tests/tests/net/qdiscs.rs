@@ -30,7 +30,7 @@ fn traffic_counted_in_its_class() -> Result<()> {
     let shaper = Shaper::Htb { class: Handle::new(1, 0x10) };
     assert_eq!(
         netlink.shaping(ifindex)?,
-        Some(Shaping { shaper, rate_bps: 1_000_000_000, burst_ns: 24_000 })
+        Some(Shaping { shaper, rate_bps: 1_000_000_000, burst_ns: 24_000, limit_bytes: None })
     );
     netlink.replace_htb_class(ifindex, &class(0x10, 50_000_000_000))?;
     let wide = netlink.classes(ifindex)?;
@@ -49,8 +49,10 @@ fn full_buffer_shows_backlog_and_drops() -> Result<()> {
     // At the root, 20 kbit/s: 40 datagrams take 17 s, the buffer holds less than half of them.
     let tbf = QdiscSpec::Tbf { rate_bps: 20_000, burst_bytes: 2000, limit_bytes: 16_000 };
     netlink.replace_root(ifindex, ROOT, &tbf)?;
-    let shaping = Shaping { shaper: Shaper::Tbf, rate_bps: 20_000, burst_ns: 800_000_000 };
-    assert_eq!(netlink.shaping(ifindex)?, Some(shaping));
+    let of_limit = |limit_bytes| {
+        Some(Shaping { shaper: Shaper::Tbf, rate_bps: 20_000, burst_ns: 800_000_000, limit_bytes })
+    };
+    assert_eq!(netlink.shaping(ifindex)?, of_limit(Some(16_000)));
     pair.send(40, 1000)?;
     let stats = netlink.qdisc_stats(ifindex, Handle::ROOT)?;
     assert!(stats.backlog_bytes > 5_000 && stats.backlog_bytes <= 16_000, "{stats:?}");

@@ -56,9 +56,9 @@ fn link_rate_taken_from_shaper() -> Result<()> {
     let (netlink, index) = (pair.a.netlink()?, pair.a.index("a0")?);
     let tbf = QdiscSpec::Tbf { rate_bps: 200_000_000, burst_bytes: 20_000, limit_bytes: 1_000_000 };
     let htb = QdiscSpec::Htb { default_minor: 0x10, direct_qlen: 1_000 };
-    for (shaper, spec, rate_bps, note_start) in [
-        ("tbf", tbf, 200_000_000, "link rate 200mbit from the tbf"),
-        ("htb", htb, 40_000_000, "link rate 40mbit from the htb"),
+    for (shaper, spec, rate_bps, limit_bytes, note_start) in [
+        ("tbf", tbf, 200_000_000, 1_000_000, "link rate 200mbit from the tbf"),
+        ("htb", htb, 40_000_000, 0, "link rate 40mbit from the htb"),
     ] {
         netlink.replace_root(index, Handle::new(1, 0), &spec)?;
         if shaper == "htb" {
@@ -79,6 +79,7 @@ fn link_rate_taken_from_shaper() -> Result<()> {
         assert!(info.notes.iter().any(|note| note.starts_with(note_start)), "{:?}", info.notes);
         assert_eq!(info.programs, ["egress"]);
         let config = pair.a.attachment("a0")?.maps.params()?.config;
+        assert_eq!((config.wred[3].queue_limit_bytes, config.wred[5].queue_limit_bytes), (limit_bytes, 0));
         assert_eq!((config.scalars.link_rate_bps, config.drain_rate_bps(3)), (rate_bps, rate_bps));
         assert_eq!(config.scalars.wire_overhead_bytes, 0, "a shaper counts frames without overhead");
         pair.a.run(|| dcqcn_loader::attach::detach("a0"))??;

@@ -177,7 +177,7 @@ fn abort(test: &str, page: &Page, fixture: &FleetFixture, dir: &std::path::Path)
     browser.wait("document.getElementById('rollout').textContent.includes('rolled back: aborted by')")?;
     let status = fixture.status()?;
     let rollout_status = status["rollout"]["status"].as_str().context("no status")?.to_owned();
-    ensure!(rollout_status.contains("by the page: over the page"), "{rollout_status}");
+    ensure!(rollout_status.contains("by the page: requested on the page"), "{rollout_status}");
     fixture.wait_for_daemons("every host is rolled back", |_, daemon| daemon.name().is_none())?;
     // Neither a daemon nor an etcd responds, which the page reports.
     let none = dir.join("none").display().to_string();

@@ -34,7 +34,7 @@ export class Fleet {
       number("RDMA errors/M", rate("rdma_errors")),
       number("Queue, % of Kmax", rate("queue")),
     ]);
-    const why = (version) => version.why || (version.rollback_of === null ? "" : `version ${version.rollback_of} again`);
+    const why = (version) => version.why || (version.rollback_of === null ? "" : `rollback to version ${version.rollback_of}`);
     this.versions = new Rows("Versions, latest first", [
       { title: "Version", value: (version) => String(version.version) },
       { title: "When", value: (version) => new Date(version.at).toLocaleString("en-GB", { hour12: false }) },
@@ -64,7 +64,7 @@ export class Fleet {
   async tell(what) {
     const token = await this.app.showToken();
     if (!token) return;
-    const body = what === "abort" ? { what, why: "over the page" } : { what };
+    const body = what === "abort" ? { what, why: "requested on the page" } : { what };
     const refused = await this.app.post("/rollout", body, token);
     this.app.say(refused ?? { pause: "Rollout paused.", resume: "Rollout resumed.", abort: "Rolling back." }[what]);
   }
@@ -73,7 +73,7 @@ export class Fleet {
     const { hosts = [], rollout = null } = parts.fleet ?? {};
     const away = hosts.filter((host) => !host.is_there).length;
     const ill = hosts.filter((host) => host.is_there && state(host) !== "healthy").length;
-    const counts = `${hosts.length} hosts, ${hosts.length - away - ill} healthy, ${ill} failing, ${away} away.`;
+    const counts = `${hosts.length} ${hosts.length === 1 ? "host" : "hosts"}, ${hosts.length - away - ill} healthy, ${ill} failing, ${away} away.`;
     const status = rollout ? `Version ${rollout.version}, by ${rollout.by}: ${rollout.status}` : "No rollout yet.";
     write(this.counts, parts.fleet ? counts : NO_DATA);
     write(this.status, parts.fleet ? status : NO_DATA);

@@ -21,7 +21,7 @@ export class Interface {
     this.charts = new Map();
     this.at = [];
     this.holder = make("div", { class: "charts" });
-    this.busiest = new Rows("Busiest queue pairs", [
+    this.busiest = new Rows("Busiest queue pairs (QPs)", [
       { title: "Destination", value: (qp) => `${qp.address} ${hex(qp.qpn)}` },
       { title: "State", value: (qp) => qp.state },
       { title: "Current rate", class: "number", value: (qp) => bits(qp.rate_bps) },
@@ -37,7 +37,7 @@ export class Interface {
       make("h1", {}, name), this.state,
       make("p", { class: "dim" }, "The last ten minutes. A vertical dashed line is a change of a parameter."),
       this.holder,
-      make("h2", {}, "Busiest queue pairs"), this.none, this.busiest.element,
+      make("h2", {}, "Busiest queue pairs (QPs)"), this.none, this.busiest.element,
       make("h2", {}, "Changes"), this.changes.element,
       this.parameters.element);
   }
@@ -66,7 +66,7 @@ export class Interface {
   add(message) {
     this.figures.add(message);
     const busiest = message.busiest ?? [];
-    write(this.none, message.busiest ? "No sending queue pairs." : `Unknown: ${message.busiest_unknown}.`);
+    write(this.none, message.busiest ? "No sending QPs." : `Unknown: ${message.busiest_unknown}.`);
     this.none.hidden = busiest.length > 0;
     this.busiest.element.hidden = busiest.length === 0;
     this.busiest.show(busiest, (qp) => `${qp.address} ${qp.qpn}`);
@@ -101,7 +101,7 @@ export class Interface {
       ],
     });
     charts.push({
-      id: "rates", title: "Rates of the busiest queue pairs", format: bits, data: qps.map((qp) => qp.rate_bps),
+      id: "rates", title: "Rates of the busiest QPs", format: bits, data: qps.map((qp) => qp.rate_bps),
       lines: qps.map((qp, at) => ({ label: `${qp.address} ${hex(qp.qpn)}`, colour: LINES[at], dash: at })),
     });
     return charts;

@@ -7,7 +7,7 @@ const when = (at) => new Date(at).toLocaleString("en-GB", { hour12: false });
 
 /** Description of a change. */
 export function words(change) {
-  if (change.kind === "refused") return `refused: ${change.new}`;
+  if (change.kind === "refused") return `rejected: ${change.new}`;
   if (change.old !== "") return `${change.what}: ${change.old} → ${change.new}${change.kind === "changed" ? "" : `, ${change.kind}`}`;
   return `${change.what || "the host's own file"} ${change.kind}${change.new ? `: ${change.new}` : ""}`;
 }
@@ -47,7 +47,7 @@ export class Overview {
       { title: "Role", value: (row) => row.role },
       number("Flows", (row) => figure(row.flows)),
       number("Packets", (row) => perSecond(row.packets_per_s)),
-      number("Queue of Kmax", (row) => (row.queue_percent === null ? "–" : `${row.queue_percent} %`)),
+      number("Queue, % of Kmax", (row) => figure(row.queue_percent)),
       number("Marks", (row) => perSecond(row.marks_per_s)),
       number("CNPs sent", (row) => perSecond(row.cnps_sent_per_s)),
       number("CNPs handled", (row) => perSecond(row.cnps_handled_per_s)),

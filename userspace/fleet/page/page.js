@@ -97,7 +97,7 @@ function shared() {
   link();
   write(element("host"), parts.host ?? "");
   const trouble = element("trouble");
-  const stuck = parts.status?.stuck ? `the daemon is stuck: ${parts.status.stuck}` : "";
+  const stuck = parts.status?.stuck ? `the daemon is stalled: ${parts.status.stuck}` : "";
   const error = [parts.error, parts.fleet_error, stuck].filter(Boolean).join("; ");
   write(trouble, error);
   trouble.hidden = error === "";

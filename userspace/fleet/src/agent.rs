@@ -218,7 +218,7 @@ impl Agent {
 /// Problems that the daemon reports in its status.
 fn complaints(status: &Status) -> Vec<String> {
     let failing = status.failing.iter().map(|one| format!("{}: {}", one.interface, one.error));
-    let stuck = status.stuck.iter().map(|what| format!("the daemon is stuck: {what}"));
+    let stuck = status.stuck.iter().map(|what| format!("the daemon is stalled: {what}"));
     let overdue = status.overdue.iter().map(|what| format!("the daemon cannot revert: {what}"));
     failing.chain(stuck).chain(overdue).collect()
 }

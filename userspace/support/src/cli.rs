@@ -1,5 +1,6 @@
 //! Shared parts of the commands: output as text or JSON, exit codes, settings, manual pages and completions.
 
+mod arguments;
 #[cfg(any(test, feature = "testing"))]
 mod documented;
 mod package;
@@ -27,6 +28,7 @@ use crate::JSON_VERSION;
 use crate::causes::chain;
 use crate::file::read_text;
 use crate::logging::filter;
+pub use arguments::arguments;
 pub use package::{GenerateCommand, Page};
 
 #[cfg(any(test, feature = "testing"))]
@@ -200,6 +202,27 @@ fn written(result: Result<(), impl Into<io::Error>>) -> anyhow::Result<()> {
     Ok(result.map_err(|error| OutputError(error.into()))?)
 }
 
+/// Standard output for writers with errors of their own.
+struct NamedOutput<'a>(&'a mut dyn Write);
+
+impl NamedOutput<'_> {
+    /// Leaves the errors of a closed output unchanged: they are not reported.
+    fn named(error: io::Error) -> io::Error {
+        let is_closed = error.kind() == io::ErrorKind::BrokenPipe || error.raw_os_error() == Some(libc::EIO);
+        if is_closed { error } else { io::Error::new(error.kind(), OutputError(error)) }
+    }
+}
+
+impl Write for NamedOutput<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes).map_err(Self::named)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush().map_err(Self::named)
+    }
+}
+
 /// Standard output, and the requested form.
 pub struct Output<'a> {
     out: &'a mut dyn Write,
@@ -217,9 +240,9 @@ impl<'a> Output<'a> {
         self.json
     }
 
-    /// Standard output itself.
-    pub fn writer(&mut self) -> &mut dyn Write {
-        self.out
+    /// Standard output itself, whose errors have its name.
+    pub fn writer(&mut self) -> Box<dyn Write + '_> {
+        Box::new(NamedOutput(&mut *self.out))
     }
 
     /// Prints `report` in the requested form.
@@ -317,7 +340,9 @@ mod tests {
     fn full_output_is_named() {
         let mut full = fs::OpenOptions::new().write(true).open("/dev/full").expect("/dev/full");
         let mut out = Output::new(&mut full, true);
-        for error in [out.text(&"done"), out.json(&serde_json::json!({ "done": 1 }))].map(Result::unwrap_err)
+        let direct = out.writer().write_all(b"done").map_err(anyhow::Error::from);
+        for error in
+            [direct, out.text(&"done"), out.json(&serde_json::json!({ "done": 1 }))].map(Result::unwrap_err)
         {
             let text = explain(&error);
             assert!(text.starts_with("error: cannot write standard output: No space left"), "{text}");

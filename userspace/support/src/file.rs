@@ -107,7 +107,11 @@ const MAX_FILE_BYTES: u64 = 16 << 20;
 /// The file cannot be read, is not text, or is larger than 16 MiB.
 pub fn read_text(path: &Path) -> io::Result<String> {
     let content = read_limited(path, MAX_FILE_BYTES)?;
-    String::from_utf8(content).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    String::from_utf8(content).map_err(|error| {
+        let at = error.utf8_error().valid_up_to() + 1;
+        let text = format!("it is not a text file: byte {at} is not UTF-8");
+        io::Error::new(io::ErrorKind::InvalidData, text)
+    })
 }
 
 /// Locks a file, or returns `false` if another process still holds its lock after `timeout`.
@@ -185,6 +189,7 @@ mod tests {
             (&[0x1f, 0x8b, 8, 0][..], "it is compressed"),
             (&[0xff, 0xfe, b'r', 0][..], "it is UTF-16"),
             (&[0xfe, 0xff, 0, b'r'][..], "it is UTF-16"),
+            (&[0x7f, b'E', 0xff][..], "it is not a text file: byte 3 is not UTF-8"),
         ] {
             fs::write(&path, bytes).expect("written");
             let error = read_text(&path).expect_err("another encoding").to_string();

@@ -17,16 +17,20 @@ use crate::file::{self, Replacement};
 const WIDTH: u32 = 1200;
 const TITLE_HEIGHT: u32 = 48;
 const CHART_HEIGHT: u32 = 270;
-/// Margins of a chart: above the axes for the caption, left of them for labels, right of them for the legend, below
-/// them for labels.
+/// Margins of a chart: above the axes for the caption, left of them for labels, right of them for a legend of short
+/// labels, below them for labels.
 const TOP: u32 = 32;
 const LEFT: u32 = 76;
 const RIGHT: u32 = 150;
 const BOTTOM: u32 = 42;
 /// Part of the margin that stays empty, without which the axis description would be cut off.
 const EDGE: u32 = 12;
+/// Maximum right margin, for a legend of long labels.
+const MAX_RIGHT: u32 = 360;
 /// Distance between the lines of a legend.
 const LEGEND_STEP: u32 = 19;
+/// Lines of a legend between two charts.
+const LEGEND_LINES: usize = ((CHART_HEIGHT - TOP) / LEGEND_STEP) as usize;
 /// Sizes of text: title, captions, everything else.
 const TITLE_TEXT: u32 = 26;
 const CAPTION_TEXT: u32 = 18;
@@ -185,12 +189,8 @@ pub fn write_both(
 /// # Errors
 /// The name ends neither in `.svg` nor in `.png`, or the file cannot be written.
 pub fn write(file: &Path, title: &str, charts: &[Chart]) -> Result<(), Error> {
-    write_scaled(file, title, charts, PNG_SCALE)
-}
-
-/// As [`write()`], with `png_scale` pixels per unit of a PNG: 1 makes small files.
-pub fn write_scaled(file: &Path, title: &str, charts: &[Chart], png_scale: u32) -> Result<(), Error> {
     register_font()?;
+    let right = right_margin(charts);
     let height = TITLE_HEIGHT + CHART_HEIGHT * charts.len() as u32;
     let failed =
         |error: &dyn std::fmt::Display| Error::Picture { path: file.to_owned(), reason: error.to_string() };
@@ -199,16 +199,18 @@ pub fn write_scaled(file: &Path, title: &str, charts: &[Chart], png_scale: u32) 
             let mut text = String::new();
             {
                 let area = SVGBackend::with_string(&mut text, (WIDTH, height)).into_drawing_area();
-                Canvas { area: &area, scale: 1 }.draw(title, charts).map_err(|error| failed(&error))?;
+                Canvas { area: &area, scale: 1, right }
+                    .draw(title, charts)
+                    .map_err(|error| failed(&error))?;
             }
             file::replace(file, text.as_bytes()).map_err(|error| failed(&error))
         }
         Some("png") => {
-            let size = (WIDTH * png_scale, height * png_scale);
+            let size = (WIDTH * PNG_SCALE, height * PNG_SCALE);
             let mut pixels = vec![0; size.0 as usize * size.1 as usize * 3];
             {
                 let area = BitMapBackend::with_buffer(&mut pixels, size).into_drawing_area();
-                Canvas { area: &area, scale: png_scale }
+                Canvas { area: &area, scale: PNG_SCALE, right }
                     .draw(title, charts)
                     .map_err(|error| failed(&error))?;
             }
@@ -245,10 +247,22 @@ fn register_font() -> Result<(), Error> {
 
 type Drawn<DB> = Result<(), DrawingAreaErrorKind<<DB as DrawingBackend>::ErrorType>>;
 
-/// A drawing area, and its pixels per unit.
+/// Right margin for the longest label of the legends, which are left-aligned.
+fn right_margin(charts: &[Chart]) -> u32 {
+    let labels = charts.iter().flat_map(|chart| &chart.lines).filter_map(|line| line.label.as_ref());
+    let longest = labels.map(|label| label.chars().count()).max().unwrap_or(0);
+    u32::try_from(longest)
+        .unwrap_or(u32::MAX)
+        .saturating_mul(TEXT / 2 + 1)
+        .saturating_add(44)
+        .clamp(RIGHT, MAX_RIGHT)
+}
+
+/// A drawing area, its pixels per unit, and the right margin of its charts.
 struct Canvas<'a, DB: DrawingBackend> {
     area: &'a DrawingArea<DB, Shift>,
     scale: u32,
+    right: u32,
 }
 
 impl<DB: DrawingBackend> Canvas<'_, DB> {
@@ -258,20 +272,20 @@ impl<DB: DrawingBackend> Canvas<'_, DB> {
         self.text(title, LEFT, 12, TITLE_TEXT)?;
         let (_, below) = self.area.split_vertically(TITLE_HEIGHT * self.scale);
         for (chart, area) in charts.iter().zip(below.split_evenly((charts.len().max(1), 1))) {
-            Canvas { area: &area, scale: self.scale }.chart(chart)?;
+            Canvas { area: &area, scale: self.scale, right: self.right }.chart(chart)?;
         }
         self.area.present()
     }
 
     /// One chart: caption, axes, lines and legend.
     fn chart(&self, chart: &Chart) -> Drawn<DB> {
-        let Self { area, scale } = *self;
+        let Self { area, scale, right } = *self;
         let Chart { caption, across, up, start, end, top, lines, cells, marks, rows } = chart;
         let (end, top) = (positive(*end), positive(*top));
         let unit = if up.is_empty() { String::new() } else { format!(" {up}") };
         let mut chart = ChartBuilder::on(area)
             .margin_top(TOP * scale)
-            .margin_right(RIGHT * scale)
+            .margin_right(right * scale)
             .margin_left(EDGE * scale)
             .x_label_area_size(BOTTOM * scale)
             .y_label_area_size((LEFT - EDGE) * scale)
@@ -280,8 +294,8 @@ impl<DB: DrawingBackend> Canvas<'_, DB> {
             .configure_mesh()
             .x_desc(*across)
             .y_desc(*up)
-            .x_labels(11)
-            .y_labels(6)
+            .x_labels(marks.count(*start, end))
+            .y_labels(if rows.is_empty() { 6 } else { 0 })
             .x_label_formatter(&|x| marks.text(*x))
             .y_label_formatter(&|y| if rows.is_empty() { tick(*y) } else { String::new() })
             .max_light_lines(0)
@@ -310,17 +324,36 @@ impl<DB: DrawingBackend> Canvas<'_, DB> {
         let beyond =
             if peak > top { format!("; up to {}{unit}, beyond the axis", tick(peak)) } else { String::new() };
         self.text(&format!("{caption}{beyond}"), LEFT, 8, CAPTION_TEXT)?;
-        let labelled = lines.iter().filter_map(|line| line.label.as_ref().map(|label| (label, line)));
-        for ((label, line), row) in labelled.zip(0..) {
-            let (x, y) = (WIDTH - RIGHT + 12, TOP + row * LEGEND_STEP);
-            let dashes: &[(u32, u32)] = if line.dashed { &[(0, 8), (12, 20)] } else { &[(0, 20)] };
-            for (start, end) in dashes {
-                let stroke = [self.at(x + start, y + 7), self.at(x + end, y + 7)];
-                area.draw(&PathElement::new(stroke, style(line)))?;
+        self.legend(lines)
+    }
+
+    /// The legend, up to the space available.
+    fn legend(&self, lines: &[Line]) -> Drawn<DB> {
+        let Self { area, scale, right } = *self;
+        let labelled: Vec<_> = lines.iter().filter_map(|line| Some((line.label.as_ref()?, line))).collect();
+        let shown = if labelled.len() > LEGEND_LINES { LEGEND_LINES - 1 } else { labelled.len() };
+        let (x, y) = (WIDTH - right + 12, |row: u32| TOP + row * LEGEND_STEP);
+        for ((label, line), row) in labelled.iter().take(shown).zip(0..) {
+            let y = y(row);
+            if line.curve.is_empty() {
+                // A colour of the cells; white needs a border.
+                let corners = [self.at(x, y + 2), self.at(x + 20, y + 12)];
+                area.draw(&Rectangle::new(corners, line.colour.filled()))?;
+                area.draw(&Rectangle::new(corners, LEVEL.stroke_width(scale)))?;
+            } else {
+                let dashes: &[(u32, u32)] = if line.dashed { &[(0, 8), (12, 20)] } else { &[(0, 20)] };
+                for (start, end) in dashes {
+                    let stroke = [self.at(x + start, y + 7), self.at(x + end, y + 7)];
+                    let style = line.colour.stroke_width(line.width * scale);
+                    area.draw(&PathElement::new(stroke, style))?;
+                }
             }
             self.text(label, x + 28, y, TEXT)?;
         }
-        Ok(())
+        match labelled.len() - shown {
+            0 => Ok(()),
+            more => self.text(&format!("and {more} more"), x + 28, y(shown as u32), TEXT),
+        }
     }
 
     /// Names of rows, up to the space available.
@@ -356,8 +389,16 @@ fn positive(end: f64) -> f64 {
 }
 
 impl Marks {
+    /// Maximum number of labels from `start` to `end`.
+    fn count(self, start: f64, end: f64) -> usize {
+        match self {
+            Self::Value => 11,
+            Self::Decades => (end - start).round().clamp(0.0, 14.0) as usize + 1,
+        }
+    }
+
     fn text(self, value: f64) -> String {
-        const UNITS: [&str; 5] = ["B", "kB", "MB", "GB", "TB"];
+        const UNITS: [&str; 5] = ["B", "KB", "MB", "GB", "TB"];
         match self {
             Self::Value => tick(value),
             Self::Decades if (value - value.round()).abs() > 1e-6 => String::new(),
@@ -425,9 +466,36 @@ mod tests {
     #[test]
     fn decade_labels_and_heat_colours() {
         let texts = [0.0, 2.0, 3.0, 7.0, 2.5].map(|value| Marks::Decades.text(value));
-        assert_eq!(texts, ["1 B", "100 B", "1 kB", "10 MB", ""]);
+        assert_eq!(texts, ["1 B", "100 B", "1 KB", "10 MB", ""]);
         assert_eq!((heat(0.0), heat(1.0), heat(7.0)), (WHITE, RGBColor(20, 0, 20), heat(1.0)));
         assert_eq!(heat(0.5), RGBColor(240, 90, 40));
+    }
+
+    #[test]
+    fn long_legend_ends_with_count() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x.svg");
+        let line = |number| Line::new(format!("line {number}"), vec![(0.0, 1.0), (1.0, 2.0)], COLOURS[0], 2);
+        for (number, last) in
+            [(LEGEND_LINES, format!("line {}", LEGEND_LINES - 1)), (40, "and 29 more".into())]
+        {
+            let chart =
+                Chart { end: 1.0, top: 2.0, lines: (0..number).map(line).collect(), ..Chart::default() };
+            write(&path, "t", &[chart]).unwrap();
+            let text = fs::read_to_string(&path).unwrap();
+            let at_end = text.rsplit("<text").next().unwrap();
+            assert!(at_end.contains(&last), "{at_end}");
+        }
+    }
+
+    #[test]
+    fn margin_fits_longest_label() {
+        let margin = |label: &str| {
+            right_margin(&[Chart { lines: vec![Line::level(label, 1.0, 1.0)], ..Chart::default() }])
+        };
+        assert_eq!(margin("Kmin, 5.00 KB"), RIGHT);
+        assert!(margin("storage-readers.12, all") > 200);
+        assert_eq!(margin(&"x".repeat(1_000)), MAX_RIGHT);
     }
 
     #[test]
@@ -437,10 +505,10 @@ mod tests {
         let lines = vec![Line::new("a", vec![(0.0, 1.0), (1.0, 12.0)], COLOURS[0], 2)];
         for (top, is_beyond) in [(12.0, false), (2.0, true)] {
             let lines = lines.clone();
-            let chart = Chart { caption: "c".into(), up: "kB", end: 1.0, top, lines, ..Chart::default() };
+            let chart = Chart { caption: "c".into(), up: "KB", end: 1.0, top, lines, ..Chart::default() };
             write(&path, "t", &[chart]).unwrap();
             let text = fs::read_to_string(&path).unwrap();
-            assert_eq!(text.contains("c; up to 12 kB, beyond the axis"), is_beyond);
+            assert_eq!(text.contains("c; up to 12 KB, beyond the axis"), is_beyond);
         }
     }
 
@@ -469,7 +537,7 @@ mod tests {
         let chart = Chart {
             caption: "c".into(),
             across: "time, s",
-            up: "kB",
+            up: "KB",
             end: 1.0,
             lines,
             cells,

@@ -98,7 +98,7 @@ pub fn bps(bps: f64) -> String {
 
 /// A size in bytes, by powers of 1000 as queue thresholds are given.
 pub fn bytes(bytes: u64) -> String {
-    scaled(bytes as f64, &["B", "kB", "MB", "GB", "TB"])
+    scaled(bytes as f64, &["B", "KB", "MB", "GB", "TB"])
 }
 
 /// A time given in ns, in seconds without trailing zeros.
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn numbers_have_three_digits() {
         assert_eq!([bps(200e6), bps(49_312_345.0), bps(0.0)], ["200 Mb/s", "49.3 Mb/s", "0 b/s"]);
-        assert_eq!([bytes(0), bytes(7), bytes(999_700), bytes(4_154)], ["0 B", "7 B", "1.00 MB", "4.15 kB"]);
+        assert_eq!([bytes(0), bytes(7), bytes(999_700), bytes(4_154)], ["0 B", "7 B", "1.00 MB", "4.15 KB"]);
         assert_eq!([ns(20_971_519), ns(119_000_000_000)], ["21.0 ms", "119 s"]);
         assert_eq!([ns(600_000_000_000), ns(7_200_000_000_000)], ["10 min", "2 h"]);
         assert_eq!(ns(u64::MAX), "213503 days");

@@ -13,11 +13,11 @@ mod tune;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::CompleteEnv;
 use dcqcn_sim::knobs::SetupError;
 use dcqcn_sim::network::SimError;
-use dcqcn_support::cli::{GenerateCommand, Output, log_to_stderr};
+use dcqcn_support::cli::{GenerateCommand, Output, arguments, log_to_stderr};
 
 /// Exit code: failed.
 const FAILED: u8 = 1;
@@ -42,6 +42,9 @@ Environment:
   DCQCN_LOG  log filter for standard error, such as `debug` or `dcqcn_netlink=trace` (default: warn)
 
 Completions for bash: source <(COMPLETE=bash dcqcn-lab)";
+
+/// Commands without JSON output.
+const WITHOUT_JSON: [&str; 1] = ["sim example"];
 
 /// Experiments with DCQCN: congestion in namespaces, a simulator, captures, and the pipeline in P4.
 ///
@@ -88,7 +91,8 @@ impl Cli {
 
 fn main() -> ExitCode {
     CompleteEnv::with_factory(Cli::command).complete();
-    let cli = Cli::parse();
+    let cli = Cli::from_arg_matches(&arguments(Cli::command(), &WITHOUT_JSON))
+        .unwrap_or_else(|error| error.format(&mut Cli::command()).exit());
     log_to_stderr();
     dcqcn_support::cli::run(cli.json, |out| cli.run(out), exit_code)
 }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum as _};
+use clap_complete::ArgValueCompleter;
 use dcqcn_params::quantity::{parse_rate_bps, parse_time_ns};
 use dcqcn_support::cli::{Output, SettingsArgs};
 use dcqcn_testbed::IncastConfig;
@@ -50,7 +51,8 @@ Examples:
 pub(crate) struct QualifyArgs {
     /// Ports of this machine that connect to the switch. The last receives, the others send; of three or more, the last
     /// but one sends non-RoCE traffic. The parameters must be the settings of the switch.
-    #[arg(long, value_name = "PORT,PORT", value_delimiter = ',', conflicts_with = "switch")]
+    #[arg(long, value_name = "PORT,PORT", value_delimiter = ',', conflicts_with = "switch",
+          add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
     against: Vec<String>,
     /// Switch in the namespaces.
     #[arg(long, value_enum, default_value_t = SwitchChoice::Linux)]

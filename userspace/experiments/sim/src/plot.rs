@@ -13,9 +13,6 @@ use super::presets::roce_class;
 use super::star::{Group, Star};
 use crate::star::Series;
 
-/// PNG scale: dense curves make large files.
-const PNG_SCALE: u32 = 1;
-
 /// The files of `--plot PATH`: `PATH` itself if its name ends in a format, otherwise one of each.
 fn files(path: &Path) -> Vec<PathBuf> {
     if path.extension().is_some_and(|extension| extension == "svg" || extension == "png") {
@@ -41,14 +38,15 @@ pub fn path(text: &str) -> Result<PathBuf, String> {
 /// Draws `charts` into the files of `path`: one of each format, or that of its name.
 pub(crate) fn draw(path: &Path, title: &str, charts: &[Chart]) -> Result<()> {
     files(path).iter().try_for_each(|file| {
-        plot::write_scaled(file, title, charts, PNG_SCALE)
-            .with_context(|| format!("cannot draw {}", file.display()))
+        plot::write(file, title, charts).with_context(|| format!("cannot draw {}", file.display()))
     })
 }
 
 /// Draws `series` into the files of `path`.
 pub fn write(path: &Path, title: &str, star: &Star, series: &Series) -> Result<()> {
-    draw(path, title, &[rates(star, series), queues(star, series)])
+    let queues = (0..series.classes.len()).map(|at| queue(star, series, at));
+    let charts: Vec<Chart> = [rates(star, series)].into_iter().chain(queues).collect();
+    draw(path, title, &charts)
 }
 
 /// The horizontal axis: its name, how many ns its unit has, and its end.
@@ -83,10 +81,14 @@ fn which(drawn: usize, named: usize, all: usize) -> String {
     flows + &legend
 }
 
-/// The maximum from `from` on: a start at line rate would flatten everything after it.
+/// The maximum; that from `from` on if a start at line rate would flatten everything after it.
 fn top(lines: &[Line], from: f64) -> f64 {
-    let points = lines.iter().flat_map(|line| &line.curve).filter(|point| point.0 >= from);
-    points.map(|point| point.1).fold(0.0, f64::max)
+    /// Part of the axis that the later curves need.
+    const LEAST: f64 = 0.4;
+    let points = || lines.iter().flat_map(|line| &line.curve);
+    let all = points().map(|point| point.1).fold(0.0, f64::max);
+    let later = points().filter(|point| point.0 >= from).map(|point| point.1).fold(0.0, f64::max);
+    if later < LEAST * all { later } else { all }
 }
 
 fn rates(star: &Star, series: &Series) -> Chart {
@@ -114,7 +116,9 @@ fn rates(star: &Star, series: &Series) -> Chart {
     let top = top(&lines, star.stats_from_ns as f64 / unit_ns);
     let what = if star.control { "rate" } else { "goodput" };
     let drawn = series.flows.iter().filter(|flow| star.groups[flow.index as usize].is_roce()).count();
-    let caption = format!("{what} of {}", which(drawn, named, star.roce_flows() as usize));
+    let which = which(drawn, named, star.roce_flows() as usize);
+    let others = if star.groups.len() > star.roce().count() { ", goodput of TCP" } else { "" };
+    let caption = format!("{what} of {which}{others}");
     Chart { caption, across, up: "Gb/s", end, top: top * 1.05, lines, ..Chart::default() }
 }
 
@@ -148,31 +152,35 @@ fn fair_share(star: &Star, link: f64, end: f64, unit_ns: f64) -> Vec<Line> {
     spans.into_iter().enumerate().map(line).collect()
 }
 
-fn queues(star: &Star, series: &Series) -> Chart {
+/// A chart per class: TCP fills its queue, with which RoCE's would be flat.
+fn queue(star: &Star, series: &Series, at: usize) -> Chart {
+    let (class, colour) = (&series.classes[at], COLOURS[at % COLOURS.len()]);
     let (across, unit_ns, end) = time_axis(series.t_ns.last().copied().unwrap_or(star.duration_ns));
-    let mut lines = Vec::new();
-    for (class, colour) in series.classes.iter().zip(COLOURS) {
-        let depths = curve(series, &class.max_queue_bytes, unit_ns, 1e3, end, largest);
-        lines.push(Line::new(format!("class {}", class.name), depths, colour, 1));
-    }
+    let deepest = class.max_queue_bytes.iter().copied().max().unwrap_or(0);
+    let (up, unit) = if deepest < 10_000_000 { ("KB", 1e3) } else { ("MB", 1e6) };
+    let depths = curve(series, &class.max_queue_bytes, unit_ns, unit, end, largest);
+    let mut lines = vec![Line::new(format!("class {}", class.name), depths, colour, 1)];
     let deepest = top(&lines, star.stats_from_ns as f64 / unit_ns);
-    let wred = star.config.wred.get(usize::from(roce_class(star))).filter(|wred| wred.ecn != 0);
+    let marked = roce_class(star);
+    let wred = star.config.wred.get(usize::from(marked)).filter(|wred| wred.ecn != 0);
+    let wred = wred.filter(|_| class.index == u32::from(marked));
     let mut top = deepest;
     // Colours of the last classes, which are drawn solid.
     let levels = wred
         .iter()
         .flat_map(|wred| [("Kmin", wred.kmin_bytes, COLOURS[4]), ("Kmax", wred.kmax_bytes, COLOURS[3])]);
     for (name, bytes, colour) in levels {
-        let kb = bytes as f64 / 1e3;
+        let level = bytes as f64 / unit;
         // A threshold far above the queue would flatten it.
-        if kb <= 2.0 * deepest {
-            let line = Line::level(format!("{name}, {}", render::bytes(bytes)), end, kb);
+        if level <= 2.0 * deepest {
+            let line = Line::level(format!("{name}, {}", render::bytes(bytes)), end, level);
             lines.push(Line { colour: colour.into(), ..line });
-            top = top.max(kb);
+            top = top.max(level);
         }
     }
-    let caption = "depth of the bottleneck's queues, the maximum of each interval".to_owned();
-    Chart { caption, across, up: "kB", end, top: top * 1.05, lines, ..Chart::default() }
+    let caption =
+        format!("depth of the bottleneck's queue of class {}, the maximum of each interval", class.name);
+    Chart { caption, across, up, end, top: top * 1.05, lines, ..Chart::default() }
 }
 
 #[cfg(test)]

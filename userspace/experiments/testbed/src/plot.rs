@@ -16,6 +16,9 @@ const RATE_BINS: usize = 5;
 const REAL_QUEUE: RGBColor = COLOURS[0];
 const VIRTUAL_QUEUE: RGBColor = COLOURS[1];
 
+/// TCP flows named in the legend.
+const NAMED_TCP: usize = 2;
+
 /// Writes `NAME.svg` and `NAME.png` to `directory`, which is created if necessary. The runs are stacked in order.
 pub(crate) fn write(directory: &Path, name: &str, title: &str, runs: &[RunRecord]) -> Result<[PathBuf; 2]> {
     let charts: Vec<Chart> = runs.iter().flat_map(|run| [rates(run), queue(run)]).collect();
@@ -30,18 +33,21 @@ fn rates(run: &RunRecord) -> Chart {
     let seconds = run.whole().seconds();
     let link_mbps = run.link_bps as f64 / 1e6;
     let mut lines = Vec::new();
+    let named = MAX_LEGEND - run.tcp_bytes.len().min(NAMED_TCP);
     for (index, (flow, colour)) in run.flows.iter().zip(COLOURS.iter().cycle()).enumerate() {
         // Behind its goodput: the rate allowed by the flow's reaction point.
         let limits = run.samples.iter().filter_map(|sample| rate_limit_mbps(sample, index));
         let curve = thin_out(limits, seconds, mean);
         lines.push(Line { label: None, curve, colour: colour.mix(0.4), width: 1, dashed: false });
         let goodput = Line::new(&flow.name, rate_mbps(&flow.received.goodput_bytes), *colour, 2);
-        let label = goodput.label.filter(|_| index < MAX_LEGEND);
+        let label = goodput.label.filter(|_| index < named);
         lines.push(Line { label, ..goodput });
     }
     for (index, bytes) in run.tcp_bytes.iter().enumerate() {
         let colour = if index % 2 == 0 { LEVEL } else { AXIS };
-        lines.push(Line::new(format!("TCP {index}"), rate_mbps(bytes), colour, 1));
+        let line = Line::new(format!("TCP {index}"), rate_mbps(bytes), colour, 1);
+        let label = line.label.filter(|_| index < NAMED_TCP);
+        lines.push(Line { label, ..line });
     }
     let fair_mbps = run.roce_bps as f64 / 1e6 / run.flows.len().max(1) as f64;
     lines.push(Line::level("fair share", seconds, fair_mbps));
@@ -49,7 +55,9 @@ fn rates(run: &RunRecord) -> Chart {
         Some(_) => "DCQCN: goodput of each QP, with its allowed rate in a light colour",
         None => "Off: goodput of each QP",
     };
-    chart(run, caption.to_owned(), "Mb/s", link_mbps * 1.1, lines)
+    let flows = run.flows.len();
+    let legend = if named < flows { format!("; the legend names {named} of {flows}") } else { String::new() };
+    chart(run, format!("{caption}{legend}"), "Mb/s", link_mbps * 1.1, lines)
 }
 
 fn queue(run: &RunRecord) -> Chart {
@@ -64,23 +72,26 @@ fn queue(run: &RunRecord) -> Chart {
     let mut lines = vec![Line::new("real", curve(|sample| Some(sample.backlog_bytes)), REAL_QUEUE, 2)];
     // The real queue never exceeds the buffer, so all runs have this scale. A virtual queue has no buffer, and may be
     // deeper.
-    let mut levels = vec![("buffer", run.buffer_bytes)];
+    let mut levels = vec![("buffer", run.buffer_bytes, LEVEL)];
     if let Some(thresholds) = run.control {
         let depth = |sample: &Sample| sample.control.as_ref()?.virtual_queue_bytes;
         let virtual_queue = curve(depth);
         if !virtual_queue.is_empty() {
             lines.push(Line::new("virtual", virtual_queue, VIRTUAL_QUEUE, 1));
         }
-        levels.extend([("Kmin", thresholds.kmin_bytes), ("Kmax", thresholds.kmax_bytes)]);
+        levels.extend([
+            ("Kmin", thresholds.kmin_bytes, COLOURS[4]),
+            ("Kmax", thresholds.kmax_bytes, COLOURS[3]),
+        ]);
     }
     let top_kb = levels.iter().map(|level| level.1).max().unwrap_or(1) as f64 * 1.1 / 1e3;
-    for (name, bytes) in levels {
+    for (name, bytes, colour) in levels {
         let label = format!("{name}, {}", render::bytes(bytes));
-        lines.push(Line::level(label, seconds, bytes as f64 / 1e3));
+        lines.push(Line { colour: colour.into(), ..Line::level(label, seconds, bytes as f64 / 1e3) });
     }
     let state = if run.control.is_some() { "DCQCN" } else { "Off" };
     let caption = format!("{state}: depth of the bottleneck's RoCE queue, the maximum of each interval");
-    chart(run, caption, "kB", top_kb, lines)
+    chart(run, caption, "KB", top_kb, lines)
 }
 
 /// Rate allowed by a flow's reaction point at a sample, Mbit/s.

@@ -30,6 +30,7 @@ mod tables;
 mod targets;
 mod upgrade;
 
+use std::ffi::OsStr;
 use std::io;
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -38,11 +39,11 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{FromArgMatches as _, Parser, Subcommand};
-use clap_complete::CompleteEnv;
+use clap_complete::{ArgValueCompleter, CompleteEnv, CompletionCandidate};
 use dcqcn_loader::attach::Error::NotAttached;
 use dcqcn_netlink::Netns;
 use dcqcn_params::quantity::parse_time_ns;
-use dcqcn_support::cli::{GenerateCommand, Output, log_to_stderr};
+use dcqcn_support::cli::{GenerateCommand, Output, arguments, log_to_stderr};
 use nix::errno::Errno;
 use nix::unistd::geteuid;
 
@@ -81,6 +82,9 @@ Environment:
 
 Completions for bash: source <(COMPLETE=bash dcqcn)";
 
+/// Commands without JSON output.
+const WITHOUT_JSON: [&str; 3] = ["run", "top", "doctor listen"];
+
 /// DCQCN congestion control for RoCEv2, in eBPF.
 ///
 /// Marks packets at congestion points, answers marked packets with CNPs, and paces each QP at its DCQCN rate. The data
@@ -94,7 +98,7 @@ struct Cli {
     #[arg(long, global = true)]
     json: bool,
     /// Run in this network namespace, as listed by `ip netns`.
-    #[arg(short, long, global = true, value_name = "NETNS")]
+    #[arg(short, long, global = true, value_name = "NETNS", add = ArgValueCompleter::new(netns))]
     netns: Option<String>,
 }
 
@@ -132,7 +136,7 @@ enum Command {
 impl Cli {
     /// Parses the command line of this process, or exits with a usage error.
     fn read() -> Self {
-        let matches = help::command().get_matches();
+        let matches = arguments(help::command(), &WITHOUT_JSON);
         Self::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut help::command()).exit())
     }
 
@@ -184,6 +188,12 @@ pub fn main() -> ExitCode {
         cli.run(out).map_err(|error| with_root_hint(error, geteuid().is_root()))
     };
     dcqcn_support::cli::run(json, work, exit_code)
+}
+
+/// Named network namespaces.
+fn netns(current: &OsStr) -> Vec<CompletionCandidate> {
+    let names = Netns::list(&current.to_string_lossy()).unwrap_or_default();
+    names.into_iter().map(CompletionCandidate::new).collect()
 }
 
 /// Moves this thread, and the threads it will start, into a network namespace.
@@ -273,7 +283,8 @@ mod tests {
 
     #[test]
     fn json_page_lists_commands() {
-        let without = ["run", "top", "config schema", "doctor listen"];
+        // The schema is JSON, in a foreign format.
+        let without = [&WITHOUT_JSON[..], &["config schema"]].concat();
         assert_eq!(json_page_differences(help::command(), &without), [] as [String; 0]);
     }
 

@@ -72,6 +72,31 @@ fn usage_error_has_own_exit_code() {
 }
 
 #[test]
+fn narrow_help_has_whole_examples() {
+    let example =
+        "\n  dcqcn attach eth1 --role switch --queues --set queue.3.weight=20 --set queue.0.weight=10\n";
+    for args in [["attach", "--help"], ["help", "attach"]] {
+        let help = dcqcn(&args).env("COLUMNS", "60").output().unwrap();
+        assert_eq!(help.status.code(), Some(0));
+        assert!(stdout(&help).contains(example), "{}", stdout(&help));
+        assert!(!stdout(&help).contains('\u{a0}'));
+    }
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let failed = dcqcn(&["--help"]).stdout(full).output().unwrap();
+    assert_eq!(failed.status.code(), Some(1));
+    assert!(stderr(&failed).contains("cannot write standard output"), "{}", stderr(&failed));
+}
+
+#[test]
+fn json_without_effect_rejected() {
+    for args in [&["--json", "run", "--config", "/nonexistent"][..], &["top", "--json"]] {
+        let refused = run(args);
+        assert_eq!(refused.status.code(), Some(2));
+        assert!(stderr(&refused).contains("has no JSON output; omit --json"), "{}", stderr(&refused));
+    }
+}
+
+#[test]
 fn schema_and_example_are_json() {
     let schema: serde_json::Value = serde_json::from_slice(&run(&["config", "schema"]).stdout).unwrap();
     assert_eq!(schema["properties"]["parameters"]["properties"]["rpg_ai_rate"]["default"], "40mbit");

@@ -32,6 +32,7 @@ mod takeover;
 mod undo;
 mod verify;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::sync::Mutex;
@@ -147,6 +148,10 @@ pub struct Info {
     /// A different active rate was set explicitly, and is preserved.
     #[serde(default)]
     pub link_rate_found_bps: Option<u64>,
+    /// Options of the request by their keys in a file, the others having been chosen when attaching; `None` from versions
+    /// that did not record them.
+    #[serde(default)]
+    pub options: Option<BTreeMap<String, String>>,
     /// Defaults derived from the interface; `None` from versions that did not record them.
     #[serde(default)]
     pub derived: Option<DerivedDefaults>,
@@ -161,6 +166,9 @@ pub struct DerivedDefaults {
     pub wire_overhead_bytes: u64,
     /// `np_other_host`.
     pub other_host: bool,
+    /// `queue_limit` of the classes with a DSCP: the limit of a shaper; 0 = none.
+    #[serde(default)]
+    pub queue_limit_bytes: u64,
     /// Profile selected by link speed. A later change of speed does not change it.
     #[serde(default)]
     pub profile: Profile,

@@ -69,6 +69,9 @@ pub(super) fn did_you_mean(nearest: Option<&str>) -> String {
     nearest.map(|name| format!(": did you mean `{name}`?")).unwrap_or_default()
 }
 
+/// Ethernet's MTU.
+const MTU_BYTES: u64 = 1_500;
+
 /// Minimum similarity of two names for a suggestion, from 0 to 1.
 const MIN_SIMILARITY: f64 = 0.5;
 
@@ -214,13 +217,22 @@ impl Key {
         Ok(())
     }
 
+    /// Smallest number other than 0 that needs no unit: below one MTU or 1 Mbit/s, a K, M or G was probably forgotten.
+    pub(crate) const fn min_bare(self) -> u64 {
+        match (self.unit(), *self.range().end()) {
+            (Unit::Bytes, MTU_BYTES..) => MTU_BYTES,
+            (Unit::BitsPerSecond, _) => 1_000_000,
+            _ => 0,
+        }
+    }
+
     /// Parses a value of this parameter; see [`quantity::parse`].
     ///
     /// # Errors
     /// The text is not a valid value.
     pub fn parse_value(self, text: &str) -> Result<u64, SetError> {
-        let value =
-            quantity::parse(text, self.unit()).map_err(|source| SetError::Quantity { key: self, source })?;
+        let value = quantity::parse_from(text, self.unit(), self.min_bare())
+            .map_err(|source| SetError::Quantity { key: self, source })?;
         if self.range().contains(&value) { Ok(value) } else { Err(SetError::Range { key: self, value }) }
     }
 }

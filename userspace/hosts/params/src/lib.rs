@@ -23,6 +23,6 @@ pub use file::{FileError, FileErrors, parse, parse_flows};
 pub use group::{Group, default_of_queues, differing};
 pub use key::{Assignment, Key, SetError, UnknownKey, set};
 pub use profile::{Profile, ProfileError};
-pub use save::{changes_from_default, to_toml, to_toml_for};
+pub use save::{changes_from, to_toml, to_toml_for};
 pub use schema::schema;
 pub use settings::{DetectedLink, Settings, SettingsError};

@@ -117,6 +117,11 @@ const COUNT: &[(&str, u64)] = &[("", 1)];
 /// # Errors
 /// The text is not a quantity, not a whole number of base units, or does not fit 64 bits.
 pub fn parse(text: &str, unit: Unit) -> Result<u64, QuantityError> {
+    parse_from(text, unit, 0)
+}
+
+/// As [`parse`]; a number without a unit must be at least `min_bare`, or 0.
+pub(crate) fn parse_from(text: &str, unit: Unit, min_bare: u64) -> Result<u64, QuantityError> {
     let (text, refused) = (text.trim(), |problem| QuantityError { text: text.to_owned(), problem, unit });
     let (units, base) = match unit {
         Unit::Bytes => (BYTES, "bytes"),
@@ -170,6 +175,9 @@ pub fn parse(text: &str, unit: Unit) -> Result<u64, QuantityError> {
     if scaled % divisor != 0 {
         return Err(refused(Problem::NotWhole(base)));
     }
+    if suffix.is_empty() && scaled / divisor < min_bare.into() {
+        return Err(refused(Problem::NoUnit));
+    }
     u64::try_from(scaled / divisor).map_err(|_| refused(Problem::TooLarge))
 }
 
@@ -204,7 +212,7 @@ fn decimal(text: &str) -> Result<(u128, u32, String), Problem> {
 /// Syntax of a quantity of `unit`, as an instruction.
 pub fn expected(unit: Unit) -> String {
     match unit {
-        Unit::Bytes => "write bytes, as in `100KB`, `1.5MB` or `64KiB` (K = 1000, Ki = 1024)".to_owned(),
+        Unit::Bytes => "write bytes, as in `100KB`, `64KiB` or `1500B` (K = 1000, Ki = 1024)".to_owned(),
         Unit::BitsPerSecond => "write a rate, as in `40mbit`, `2.5gbit` or `100g`".to_owned(),
         Unit::Nanoseconds => "write a time, as in `55us`, `2ms` or `1s`".to_owned(),
         Unit::PartsPerMillion => "write a percentage, as in `1%` or `0.5%`".to_owned(),

@@ -4,17 +4,13 @@ use std::fmt::Write;
 
 use dcqcn_common::params::{Config, Quantity, Unit};
 
-use super::choice::{QueuesChoice, Role};
 use super::group::differing;
 use super::key::{Assignment, Key};
 use super::settings::Settings;
 
-/// Settings that an attachment of this role, without a profile, needs for `config`.
-pub fn changes_from_default(role: Role, queues: QueuesChoice, config: &Config) -> Vec<Assignment> {
-    let mut default = Config::DEFAULT;
-    role.apply(&mut default);
-    queues.apply(&mut default);
-    let keys = differing(&default, config).filter(|key| !key.follows_from_attach());
+/// Settings by which `config` differs from `default`.
+pub fn changes_from(default: &Config, config: &Config) -> Vec<Assignment> {
+    let keys = differing(default, config).filter(|key| !key.follows_from_attach());
     keys.map(|key| Assignment { key, value: key.get(config) }).collect()
 }
 
@@ -69,7 +65,7 @@ fn write_toml(text: &mut String, prefix: &str, settings: &Settings) -> std::fmt:
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::{PacerChoice, XdpModeChoice, parse};
+    use super::super::{PacerChoice, Role, XdpModeChoice, parse};
     use super::*;
 
     /// A value in the range of `key`, chosen by a number.
@@ -106,13 +102,15 @@ mod tests {
                 let key = keys[index % keys.len()];
                 key.set(&mut config, value(key, number)).unwrap();
             }
+            let mut default = Config::DEFAULT;
+            role.apply(&mut default);
             let settings = Settings {
                 role: Some(role),
                 pacer: Some(PacerChoice::Htb),
                 xdp_mode: Some(XdpModeChoice::Skb),
                 flows: Some(64),
                 queues: None,
-                changes: changes_from_default(role, QueuesChoice::None, &config),
+                changes: changes_from(&default, &config),
                 profile: None,
                 inline: Some("e\"1'\\".into()),
                 log_packets: None,
@@ -123,8 +121,7 @@ mod tests {
                 (read.role, read.pacer, read.flows, read.inline),
                 (settings.role, settings.pacer, settings.flows, settings.inline)
             );
-            let mut again = Config::DEFAULT;
-            role.apply(&mut again);
+            let mut again = default;
             for change in read.changes {
                 change.apply(&mut again).unwrap();
             }

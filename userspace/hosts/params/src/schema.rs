@@ -166,16 +166,17 @@ fn parameter(key: Key) -> Value {
     let default = key.text(&Config::DEFAULT);
     let text =
         |units: &str| json!({ "type": "string", "pattern": format!("^(0|[0-9]+([.][0-9]+)? *({units}))$") });
-    let number = json!({ "type": "integer", "minimum": low, "maximum": high });
+    let zero = json!({ "const": 0 });
+    let bare = json!({ "type": "integer", "minimum": low.max(key.min_bare()), "maximum": high });
     let mut schema = match key.unit() {
-        Unit::Bytes => json!({ "anyOf": [number, text("[bB]?|[kKmMgG][iI]?[bB]?")], "default": default }),
+        Unit::Bytes => json!({ "anyOf": [zero, bare, text("[bB]?|[kKmMgG][iI]?[bB]?")], "default": default }),
         Unit::BitsPerSecond => {
-            json!({ "anyOf": [number, text("[kKmMgG]?|[kKmMgG]?[bB][iI][tT](/[sS])?|[kKmMgG]?b/[sS]")], "default": default })
+            json!({ "anyOf": [zero, bare, text("[kKmMgG]?|[kKmMgG]?[bB][iI][tT](/[sS])?|[kKmMgG]?b/[sS]")], "default": default })
         }
         Unit::Nanoseconds => {
-            json!({ "anyOf": [{ "const": 0 }, { "type": "string", "pattern": TIME }], "default": default })
+            json!({ "anyOf": [zero, { "type": "string", "pattern": TIME }], "default": default })
         }
-        Unit::PartsPerMillion => json!({ "anyOf": [{ "const": 0 }, text("%|ppm")], "default": default }),
+        Unit::PartsPerMillion => json!({ "anyOf": [zero, text("%|ppm")], "default": default }),
         Unit::Count => integer_or_text(low, high, key.default()),
         Unit::Switch => {
             let words = any_case(&["true", "false", "on", "off", "1", "0"]);
@@ -213,7 +214,8 @@ mod tests {
         }
         let kmin = &properties["wred"]["patternProperties"]["^[0-7]$"]["properties"]["kmin"];
         assert_eq!(kmin["default"], "5KB");
-        assert_eq!(kmin["anyOf"][0]["maximum"], 1_000_000_000);
+        assert_eq!(kmin["anyOf"][1]["minimum"], 1_500);
+        assert_eq!(kmin["anyOf"][1]["maximum"], 1_000_000_000);
         assert_eq!(properties["role"]["enum"], json!(["host", "switch"]));
         let interface = &properties["interface"]["items"]["properties"];
         assert_eq!(interface["wred"], properties["wred"]);

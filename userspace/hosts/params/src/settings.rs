@@ -1,5 +1,6 @@
 //! Settings of an attachment, from the command line and files: changes to the defaults.
 
+use dcqcn_common::layout::DSCPS;
 use dcqcn_common::params::Config;
 
 use super::choice::{PacerChoice, QueuesChoice, Role, XdpModeChoice, word};
@@ -38,6 +39,8 @@ pub struct DetectedLink {
     pub wire_overhead_bytes: u64,
     /// `np_other_host`: it forwards frames for other hosts, as a bridge port does.
     pub other_host: bool,
+    /// `queue_limit` of the classes with a DSCP: bytes that its shaper queues; 0 = no limit, or unknown.
+    pub queue_limit_bytes: u64,
 }
 
 /// Reason why settings are invalid.
@@ -120,6 +123,17 @@ impl Settings {
         s.link_rate_bps = self.link_rate_bps().or(found.link_rate_bps).unwrap_or(0);
         s.wire_overhead_bytes = self.assigned("wire_overhead").unwrap_or(found.wire_overhead_bytes);
         s.np_other_host = self.assigned("np_other_host").unwrap_or(found.other_host.into());
+        // Packets trimmed in another class must not be trimmed again.
+        let trimmed = usize::try_from(config.scalars.trim_dscp_value).unwrap_or(DSCPS);
+        let trimmed = config.dscp_to_tc.get(trimmed).map(|tc| usize::from(*tc));
+        for (tc, wred) in config.wred.iter_mut().enumerate() {
+            let is_limit = |key| matches!(key, Key::Wred(of, spec) if of == tc && spec.key == "queue_limit");
+            let is_assigned = self.changes.iter().any(|change| is_limit(change.key));
+            let is_used = config.dscp_to_tc.iter().any(|used| usize::from(*used) == tc);
+            if found.queue_limit_bytes != 0 && is_used && !is_assigned && trimmed != Some(tc) {
+                wred.queue_limit_bytes = found.queue_limit_bytes;
+            }
+        }
         Ok(config)
     }
 }
@@ -164,8 +178,12 @@ mod tests {
     /// Settings take precedence, including a 0; others have the detected value.
     #[test]
     fn detected_values_fill_gaps() {
-        let found =
-            DetectedLink { link_rate_bps: Some(25_000_000_000), wire_overhead_bytes: 24, other_host: false };
+        let found = DetectedLink {
+            link_rate_bps: Some(25_000_000_000),
+            wire_overhead_bytes: 24,
+            queue_limit_bytes: 100_000,
+            ..DetectedLink::default()
+        };
         let on = |assigned: &[&str]| {
             let s = changes(assigned).config_on(&found).unwrap().scalars;
             (s.link_rate_bps, s.wire_overhead_bytes)
@@ -173,6 +191,12 @@ mod tests {
         assert_eq!(on(&[]), (25_000_000_000, 24));
         assert_eq!(on(&["wire_overhead=0", "link_rate=10gbit"]), (10_000_000_000, 0));
         assert_eq!(on(&["link_rate=0", "wire_overhead=4"]), (25_000_000_000, 4));
+        let limits = |assigned: &[&str]| {
+            changes(assigned).config_on(&found).unwrap().wred.map(|wred| wred.queue_limit_bytes)
+        };
+        assert_eq!(limits(&[]), [100_000, 0, 0, 100_000, 0, 0, 100_000, 0]);
+        let trims = limits(&["wred.3.queue_limit=0", "trim_dscp_value=10", "dscp_to_tc.10=5"]);
+        assert_eq!(trims, [100_000, 0, 0, 0, 0, 0, 100_000, 0], "trimmed packets are not trimmed again");
     }
 
     #[test]

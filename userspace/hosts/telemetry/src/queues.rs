@@ -259,7 +259,7 @@ mod tests {
 
     use super::*;
 
-    /// A marking port with 9 kB in class 3.
+    /// A marking port with 9 KB in class 3.
     fn marking() -> Reading {
         let mut config = Config::DEFAULT;
         config.scalars.cp_enable = 1;
@@ -288,7 +288,7 @@ mod tests {
         let text = "\
 TC  QUEUE  DSCP             KMIN   KMAX  PMAX    DRAIN    DEPTH  PACKETS   BYTES  ECT  MARKED
  0      0  0-25,27-47,49-63   5KB  200KB    1%    1gbit      0 B        0     0 B    0       0
- 3      3  26                 5KB  200KB    1%  500mbit  9.00 kB       30  125 kB   30       6
+ 3      3  26                 5KB  200KB    1%  500mbit  9.00 KB       30  125 KB   30       6
  6      6  48                 off    off   off    1gbit      0 B        0     0 B    0       0
 ";
         let squeeze = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
@@ -310,7 +310,7 @@ TC  QUEUE  DSCP             KMIN   KMAX  PMAX    DRAIN    DEPTH  PACKETS   BYTES
         let text = report.to_string();
         let below = text.split_once("\n\n").unwrap().1;
         let lines: Vec<Vec<&str>> = below.lines().map(|line| line.split_whitespace().collect()).collect();
-        assert_eq!(lines[1], ["3", "dwrr", "1", "4.50", "kB", "0", "2.00", "MB", "2000", "7"]);
+        assert_eq!(lines[1], ["3", "dwrr", "1", "4.50", "KB", "0", "2.00", "MB", "2000", "7"]);
         assert_eq!(lines[2][..3], ["6", "strict", "-"]);
         assert_eq!(serde_json::to_value(&report).unwrap()["queues"][0]["drops"], 7);
     }
@@ -337,7 +337,7 @@ TC  QUEUE  DSCP             KMIN   KMAX  PMAX    DRAIN    DEPTH  PACKETS   BYTES
         reading.info.inline_peer = Some("eth2".into());
         let report = report(&reading);
         assert_eq!(report.classes[3].depth_bytes.len(), 2);
-        assert!(report.to_string().contains("9.00 kB / 0 B"), "{report}");
+        assert!(report.to_string().contains("9.00 KB / 0 B"), "{report}");
         assert_eq!(serde_json::to_value(&report).unwrap()["classes"][3]["kmax_bytes"], 200_000);
     }
 }

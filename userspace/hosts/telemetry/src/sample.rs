@@ -374,7 +374,7 @@ mod tests {
         let class = sample.classes.iter().find(|class| class.tc == 3).unwrap();
         assert_eq!((class.packets_per_s, class.ecn_marked_packets_per_s), (25_000.0, 1_000.0));
         assert_eq!((class.throughput_bps, class.ecn_marked_ratio), (800e6, 0.04));
-        // Flows are sorted by throughput: 12 kB in a millisecond.
+        // Flows are sorted by throughput: 12 KB in a millisecond.
         let busiest = &sample.qps[0];
         assert_eq!((busiest.row.qpn, busiest.throughput_bps), (0x101, 96e6));
         assert_eq!((busiest.row.rate.rate_bps, busiest.row.state), (750_000_000, "fast-recovery"));

@@ -21,7 +21,7 @@ const COMPRESSED: [&[u8]; 3] = [&[0x1f, 0x8b], &[0xfd, b'7', b'z', b'X'], &[0x28
 
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureError {
-    #[error("{}: {source}", path.display())]
+    #[error("cannot read {}: {source}", path.display())]
     Open { path: PathBuf, source: io::Error },
     #[error("{}: neither a pcap nor a pcapng file ({reason})", path.display())]
     NotACapture { path: PathBuf, reason: String },

@@ -36,7 +36,7 @@ impl FileError {
 
 /// Reads a text file.
 pub fn text(path: &Path) -> Result<String, FileError> {
-    let text = String::from_utf8(bytes(path)?).map_err(|error| unreadable(path, &error))?;
+    let text = String::from_utf8(bytes(path)?).map_err(|_| unreadable(path, &"it is not a text file"))?;
     // Editors of some systems write a byte order mark.
     Ok(text.strip_prefix('\u{feff}').map(ToOwned::to_owned).unwrap_or(text))
 }

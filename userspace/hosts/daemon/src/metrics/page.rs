@@ -6,6 +6,7 @@ use std::time::Instant;
 use std::{env, fs};
 
 use dcqcn_common::stats::Stat;
+use dcqcn_netlink::tc::Stats;
 use dcqcn_telemetry::reading;
 
 use super::exposition::Format;
@@ -36,7 +37,9 @@ fn labels(series: &str) -> String {
 
 #[test]
 fn metrics_page_matches_served() {
-    let scrape = Scrape { readings: vec![reading("eth0", 10, 5)], unreadable: Vec::new() };
+    let mut reading = reading("eth0", 10, 5);
+    reading.queues[3] = Some(Stats::default());
+    let scrape = Scrape { readings: vec![reading], unreadable: Vec::new() };
     let text = render::whole(&scrape, 1, Some(&SharedState::sample()), Instant::now(), Format::Text);
     let counters: BTreeSet<String> =
         Stat::ALL.iter().map(|stat| format!("dcqcn_{}_total", stat.label())).collect();

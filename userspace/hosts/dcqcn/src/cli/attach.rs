@@ -49,7 +49,7 @@ pub(super) struct AttachArgs {
     #[arg(long, value_enum)]
     role: Option<Role>,
     /// Forward all packets between the interface and this one in XDP, and mark them.
-    #[arg(long, value_name = "PEER")]
+    #[arg(long, value_name = "PEER", add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
     inline: Option<String>,
     #[command(flatten)]
     settings: SettingsArgs,

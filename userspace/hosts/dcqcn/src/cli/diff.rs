@@ -7,7 +7,9 @@ use clap::Args;
 use clap_complete::ArgValueCompleter;
 use dcqcn_common::params::Config;
 use dcqcn_loader::attach::{self, Info};
-use dcqcn_params::{PacerChoice, Profile, QueuesChoice, Settings, XdpModeChoice, differing, word};
+use dcqcn_params::{
+    DetectedLink, PacerChoice, Profile, QueuesChoice, Settings, XdpModeChoice, differing, word,
+};
 use dcqcn_support::render::Table;
 use serde::Serialize;
 
@@ -20,7 +22,7 @@ use dcqcn_support::cli::Output;
 /// With neither: with the defaults of the interface's role.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-If a file lacks the link's rate and overhead, the values detected when attaching are accepted. A profile is compared only in
+If a file lacks values that were detected when attaching (link rate, overhead, queue limit), those are accepted. A profile is compared only in
 its own parameters: the rate machine, the time between CNPs and the marking curves.
 
 Exit codes: 0 equal, 4 different, others as for all commands.
@@ -144,16 +146,14 @@ fn against_file(info: &Info, running: &Config, settings: &Settings) -> anyhow::R
     let chosen = |mode: &XdpModeChoice| *mode != XdpModeChoice::Auto && info.xdp_mode != "none";
     top("xdp_mode", info.xdp_mode.clone(), settings.xdp_mode.filter(chosen).map(|mode| word(&mode)));
     top("flows", info.rp_flows.to_string(), settings.flows.map(|flows| flows.to_string()));
-    let link_bps = Some(running.scalars.link_rate_bps).filter(|bps| *bps != 0);
+    let found = DetectedLink {
+        link_rate_bps: Some(running.scalars.link_rate_bps).filter(|bps| *bps != 0),
+        wire_overhead_bytes: running.scalars.wire_overhead_bytes,
+        ..info.found(running)
+    };
     let profile = Some(info.profile_for(settings));
     let settings = Settings { role: Some(role), profile, ..settings.clone() };
-    let mut expected = settings.config(link_bps)?;
-    if expected.scalars.link_rate_bps == 0 {
-        expected.scalars.link_rate_bps = running.scalars.link_rate_bps;
-    }
-    if expected.scalars.wire_overhead_bytes == 0 {
-        expected.scalars.wire_overhead_bytes = running.scalars.wire_overhead_bytes;
-    }
+    let expected = settings.config_on(&found)?;
     differences.extend(parameters(running, &expected));
     Ok(differences)
 }
@@ -190,6 +190,38 @@ mod tests {
         assert_eq!(settings.config(None), Ok(config), "{text}");
         assert_eq!(against_file(&info(), &config, &settings).unwrap(), []);
         assert_eq!((settings.pacer, settings.flows), (Some(PacerChoice::Fq), Some(1_024)));
+    }
+
+    #[test]
+    fn chosen_values_not_saved() {
+        let text = r#"{"derived": {"link_rate_bps": 10000000000, "wire_overhead_bytes": 24, "other_host": true,
+            "queue_limit_bytes": 100000, "profile": "paper"}, "options": {"flows": "1024"}, "link_rate_from": "speed",
+            "link_rate_found_bps": 10000000000}"#;
+        let mut recorded = serde_json::to_value(info()).unwrap();
+        let more: serde_json::Map<_, _> = serde_json::from_str(text).unwrap();
+        recorded.as_object_mut().unwrap().extend(more);
+        let info: Info = serde_json::from_value(recorded).unwrap();
+        let limits = ["wred.0.queue_limit=100KB", "wred.3.queue_limit=100KB", "wred.6.queue_limit=100KB"];
+        let detected = [&["link_rate=10gbit", "wire_overhead=24", "np_other_host=on"][..], &limits].concat();
+        let saved = |changes: &[&str]| {
+            let config = running(&[&detected[..], changes].concat());
+            let text = saved(&info, &config);
+            let settings = params::parse("saved", &text).unwrap();
+            assert_eq!(against_file(&info, &config, &settings).unwrap(), [], "{text}");
+            text.split_once("\n").unwrap().1.to_owned()
+        };
+        let entry = "[[interface]]\nname = \"eth0\"\nrole = \"host\"\nflows = 1024\n";
+        let chosen = "# Chosen when it was attached, and not set here: profile = paper, link_rate = 10gbit, pacer = fq.\n";
+        assert_eq!(saved(&[]), format!("{chosen}{entry}"));
+        let set = saved(&["link_rate=5gbit", "wred.3.queue_limit=0"]);
+        assert!(
+            set.contains("\n[interface.parameters]\nlink_rate = \"5gbit\"\n\n[interface.wred.3]\n"),
+            "{set}"
+        );
+        assert!(!set.contains("profile = \""), "{set}");
+        // Rates for which `auto` is `lab`; the second one does not support `paper`'s values.
+        assert!(saved(&["link_rate=500mbit"]).contains("profile = \"paper\"\n"));
+        assert!(saved(&["link_rate=1mbit", "rpg_min_rate=1mbit"]).contains("profile = \"paper\""));
     }
 
     #[test]

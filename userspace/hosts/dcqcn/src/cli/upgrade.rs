@@ -57,9 +57,7 @@ impl UpgradeArgs {
                     report.upgraded.push(Upgraded { iface, replaced, problems });
                 }
                 Err(error) => {
-                    let not = if self.dry_run { "cannot be" } else { "is not" };
-                    let error = anyhow::Error::from(error).context(format!("{iface} {not} upgraded"));
-                    failed.push(error);
+                    failed.push(anyhow::Error::from(error).context(format!("cannot upgrade {iface}")));
                 }
             }
         }

@@ -191,7 +191,7 @@ mod tests {
         fs::remove_file(dir.path().join("ethtool-eth0-after.txt")).unwrap();
         assert!(read(dir.path()).unwrap_err().to_string().contains("other half"));
         fs::write(dir.path().join(SNAPSHOT), [0xff]).unwrap();
-        assert!(read(dir.path()).unwrap_err().to_string().contains("utf-8"));
+        assert!(read(dir.path()).unwrap_err().to_string().contains("UTF-8"));
     }
 
     #[test]

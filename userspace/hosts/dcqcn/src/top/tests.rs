@@ -138,9 +138,11 @@ fn parameter_chosen_typed_and_set() {
     press(&mut state, KeyCode::Down);
     golden("choose.txt", &screen(&state, 90, 16));
     press(&mut state, KeyCode::Enter);
-    write(&mut state, "15");
-    assert_eq!(press(&mut state, KeyCode::Enter), Action::Set("wred.3.kmax=15".parse().unwrap()));
-    press(&mut state, KeyCode::Backspace);
+    write(&mut state, "15KB");
+    assert_eq!(press(&mut state, KeyCode::Enter), Action::Set("wred.3.kmax=15KB".parse().unwrap()));
+    for _ in 0..3 {
+        press(&mut state, KeyCode::Backspace);
+    }
     write(&mut state, "0us");
     assert_eq!(press(&mut state, KeyCode::Enter), Action::None);
     assert!(matches!(&state.status, Some(Status::Error(text)) if text.contains("has the wrong unit")));

@@ -7,7 +7,7 @@ use aya::util::online_cpus;
 use dcqcn_common::flow::HashKeys;
 use dcqcn_common::hooks::HTB_MAX_FLOWS;
 use dcqcn_common::layout::{LAYOUT_VERSION, SIBLINGS};
-use dcqcn_common::params::{Config, PACER_FQ, PACER_HTB, PACER_NONE, Port, Quantity, Unit};
+use dcqcn_common::params::{Config, PACER_FQ, PACER_HTB, PACER_NONE, Port, Quantity, Spec, Unit, WredConfig};
 use dcqcn_netlink::tc::{Handle, Qdisc, Shaping};
 use dcqcn_netlink::{Link, Netlink, Stack, wire_overhead_bytes};
 use dcqcn_params::{DetectedLink, PacerChoice, Profile, QueuesChoice, Role, Settings, XdpModeChoice, word};
@@ -120,10 +120,12 @@ impl Plan {
             link_rate_from,
             link_rate_found_bps: (link_rate_from != LinkRateFrom::Given)
                 .then_some(config.scalars.link_rate_bps),
+            options: Some(request.settings.options().map(|(key, value)| (key.to_owned(), value)).collect()),
             derived: Some(DerivedDefaults {
                 link_rate_bps: config.scalars.link_rate_bps,
                 wire_overhead_bytes: found.wire_overhead_bytes,
                 other_host: found.other_host,
+                queue_limit_bytes: found.queue_limit_bytes,
                 profile: by_speed,
             }),
         };
@@ -198,7 +200,16 @@ fn detect(
             link.name
         ));
     }
-    Ok((DetectedLink { other_host: other.is_some(), ..found }, from))
+    // A host's pacer or the port's own queues replace the shaper's queue.
+    let has_queues = settings.queues.is_some_and(|queues| queues != QueuesChoice::None);
+    let shaping = if role == Role::Switch && !has_queues { netlink.shaping(link.index)? } else { None };
+    let limit = shaping.as_ref().and_then(queue_limit_bytes);
+    notes.extend(limit.map(|bytes| {
+        let limit = Quantity(bytes, Unit::Bytes);
+        format!("queue_limit {limit} from the shaper on {}, unless specified", link.name)
+    }));
+    let queue_limit_bytes = limit.unwrap_or(0);
+    Ok((DetectedLink { other_host: other.is_some(), queue_limit_bytes, ..found }, from))
 }
 
 /// Rejects functions that the attachment cannot have.
@@ -520,9 +531,9 @@ fn link_rate(
     let found = |link_rate_bps, wire_overhead_bytes| DetectedLink {
         link_rate_bps,
         wire_overhead_bytes,
-        other_host: false,
+        ..DetectedLink::default()
     };
-    if let Some(Shaping { shaper, rate_bps, burst_ns }) = netlink.shaping(link.index)? {
+    if let Some(Shaping { shaper, rate_bps, burst_ns, .. }) = netlink.shaping(link.index)? {
         let specified = settings.link_rate_bps();
         notes.push(match specified {
             Some(bps) if bps > rate_bps => format!(
@@ -584,6 +595,12 @@ fn link_rate(
             Ok((found(path_bps, 0), LinkRateFrom::Virtual))
         }
     }
+}
+
+/// Bytes that a shaper queues; `None` if unknown or beyond the range of `queue_limit`.
+pub(super) fn queue_limit_bytes(shaping: &Shaping) -> Option<u64> {
+    let limit = Spec::find(WredConfig::SPECS, "queue_limit")?;
+    shaping.limit_bytes.map(u64::from).filter(|bytes| (1..=limit.max).contains(bytes))
 }
 
 /// Speed of the slowest link that a flow through `link` uses; `None` if no driver reports one.

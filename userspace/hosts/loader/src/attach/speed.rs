@@ -6,15 +6,17 @@ use nix::errno::Errno;
 use super::change::{Change, ChangeError, Transaction, write_params};
 use super::find::{find, open_at};
 use super::journal::Store as _;
-use super::plan::{hardware_speeds, other_host, path_speed_bps};
+use super::plan::{hardware_speeds, other_host, path_speed_bps, queue_limit_bytes};
 use super::state_dir::StateDir;
 use super::{DerivedDefaults, Error, Info, LinkRateFrom, Sweep};
 
-/// Updates the parameters of an attachment that follow its interface: the hardware's speed, `link_rate` and
-/// `np_other_host`. Returns the changes of the latter two, and the first error.
+/// Updates the parameters of an attachment that follow its interface: the hardware's speed, `link_rate`, `queue_limit` and
+/// `np_other_host`. Returns the changes of the latter three, and the first error.
 pub fn follow(sweep: &Sweep, info: &Info) -> (Vec<Change>, Option<Error>) {
     let (mut changes, mut failed) = (Vec::new(), None);
-    for followed in [follow_link_rate(sweep, info), follow_other_host(sweep, info)] {
+    for followed in
+        [follow_link_rate(sweep, info), follow_queue_limit(sweep, info), follow_other_host(sweep, info)]
+    {
         match followed {
             Ok(change) => changes.extend(change),
             Err(error) => failed = failed.or(Some(error)),
@@ -62,6 +64,33 @@ fn follow_link_rate(sweep: &Sweep, info: &Info) -> Result<Option<Change>, Error>
     let is_followed = active_bps == link_bps || change.is_some();
     if is_followed && info.link_rate_found_bps != Some(link_bps) {
         note(state_dir, iface, |info| info.link_rate_found_bps = Some(link_bps))?;
+    }
+    Ok(change)
+}
+
+/// Updates `queue_limit` if the limit of the shaper from which it was taken has changed. Returns the change, if any. Values
+/// that were set explicitly, and differ, are preserved.
+///
+/// # Errors
+/// The interface is not attached.
+fn follow_queue_limit(sweep: &Sweep, info: &Info) -> Result<Option<Change>, Error> {
+    let derived = info.derived.filter(|derived| derived.queue_limit_bytes != 0);
+    let (Some(_), Some(derived)) = (sweep.link(info.ifindex), derived) else { return Ok(None) };
+    let shaping = sweep.netlink.shaping(info.ifindex)?;
+    let Some(found) = shaping.as_ref().and_then(queue_limit_bytes) else { return Ok(None) };
+    if found == derived.queue_limit_bytes {
+        return Ok(None);
+    }
+    let change = change(&info.iface, |config| {
+        for wred in config.wred.iter_mut().filter(|wred| wred.queue_limit_bytes == derived.queue_limit_bytes)
+        {
+            wred.queue_limit_bytes = found;
+        }
+    })?;
+    if change.is_some() {
+        note(&sweep.state_dir, &info.iface, |info| {
+            info.derived = Some(DerivedDefaults { queue_limit_bytes: found, ..derived });
+        })?;
     }
     Ok(change)
 }

@@ -69,17 +69,18 @@ impl Info {
     /// Defaults for parameters that the settings do not specify.
     ///
     /// The values are as detected, not as active in `running`, which may have been changed since.
-    fn found(&self, running: &Config) -> DetectedLink {
+    pub fn found(&self, running: &Config) -> DetectedLink {
         let running = DerivedDefaults {
             link_rate_bps: running.scalars.link_rate_bps,
             wire_overhead_bytes: running.scalars.wire_overhead_bytes,
             other_host: running.scalars.np_other_host != 0,
+            queue_limit_bytes: 0,
             profile: Profile::default(),
         };
-        let DerivedDefaults { link_rate_bps, wire_overhead_bytes, other_host, .. } =
+        let DerivedDefaults { link_rate_bps, wire_overhead_bytes, other_host, queue_limit_bytes, .. } =
             self.derived.unwrap_or(running);
         let link_rate_bps = self.link_rate_found_bps.or(Some(link_rate_bps)).filter(|bps| *bps != 0);
-        DetectedLink { link_rate_bps, wire_overhead_bytes, other_host }
+        DetectedLink { link_rate_bps, wire_overhead_bytes, other_host, queue_limit_bytes }
     }
 }
 

@@ -8,15 +8,15 @@ use netlink_packet_core::{NLM_F_CREATE, NLM_F_ECHO, NLM_F_REPLACE};
 use nix::errno::Errno;
 
 use super::read::{
-    Class, Qdisc, Shaper, Shaping, Stats, TBF_BUFFER, TCA_KIND, TCA_OPTIONS, TCMSG_LEN, burst_ns, class,
-    qdisc, rate_bps, stats,
+    Class, Qdisc, Shaper, Shaping, Stats, TBF_BUFFER, TBF_LIMIT, TCA_KIND, TCA_OPTIONS, TCMSG_LEN, burst_ns,
+    class, qdisc, rate_bps, stats,
 };
 use super::spec::{TCA_TBF_PARMS, TCA_TBF_RATE64};
 use super::{Handle, HtbClass, QdiscSpec};
 use crate::error::{Error, Refusal, Result};
 use crate::netlink::{Netlink, Subsystem};
 use crate::netns;
-use crate::wire::{Encoder, u32_at};
+use crate::wire::{Encoder, attribute, u32_at};
 
 /// Index of the loopback interface, the first of every namespace.
 pub(super) const LOOPBACK: u32 = 1;
@@ -169,20 +169,27 @@ impl Netlink {
     /// The root TBF, or the only top class of a root HTB, that limits the interface.
     pub fn shaping(&self, ifindex: u32) -> Result<Option<Shaping>> {
         let Some(root) = self.root_qdisc(ifindex)? else { return Ok(None) };
-        let shaping = |shaper, rate_bps: Option<u64>, burst_ns: Option<u64>| {
-            Some(Shaping { shaper, rate_bps: rate_bps?, burst_ns: burst_ns? })
+        let shaping = |shaper, rate_bps: Option<u64>, burst_ns: Option<u64>, limit_bytes| {
+            Some(Shaping { shaper, rate_bps: rate_bps?, burst_ns: burst_ns?, limit_bytes })
         };
         match root.kind.as_str() {
             "tbf" => {
                 let rate_bps = rate_bps(&root.options, TCA_TBF_PARMS, 0, TCA_TBF_RATE64);
-                Ok(shaping(Shaper::Tbf, rate_bps, burst_ns(&root.options, TCA_TBF_PARMS, TBF_BUFFER)))
+                let burst_ns = burst_ns(&root.options, TCA_TBF_PARMS, TBF_BUFFER);
+                // The kernel does not list the fifo that `limit` creates.
+                let is_below = |qdisc: &Qdisc| qdisc.parent.major() == root.handle.major();
+                let limit_bytes = match self.qdiscs(ifindex)?.iter().any(is_below) {
+                    true => None,
+                    false => attribute(&root.options, TCA_TBF_PARMS).and_then(|of| u32_at(of, TBF_LIMIT)),
+                };
+                Ok(shaping(Shaper::Tbf, rate_bps, burst_ns, limit_bytes))
             }
             "htb" => {
                 let classes = self.classes(ifindex)?;
                 let mut top = classes.iter().filter(|class| class.parent == Handle::ROOT);
                 Ok(match (top.next(), top.next()) {
                     (Some(class), None) => {
-                        shaping(Shaper::Htb { class: class.handle }, class.rate_bps, class.burst_ns)
+                        shaping(Shaper::Htb { class: class.handle }, class.rate_bps, class.burst_ns, None)
                     }
                     _ => None,
                 })

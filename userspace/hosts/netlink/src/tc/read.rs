@@ -126,6 +126,8 @@ pub struct Shaping {
     /// Burst, as time at that rate, in nanoseconds. If the queue is not served for longer, the rate of the remaining
     /// time is lost.
     pub burst_ns: u64,
+    /// Bytes that its queue holds; `None` if a qdisc below the shaper limits it.
+    pub limit_bytes: Option<u32>,
 }
 
 impl Shaping {
@@ -182,6 +184,8 @@ pub(super) fn rate_bps(options: &[u8], parameters: u16, at: usize, wide: u16) ->
         .map(|bytes| bytes.saturating_mul(8))
 }
 
+/// Offset of `limit` in `struct tc_tbf_qopt`, after two ratespecs.
+pub(super) const TBF_LIMIT: usize = 24;
 /// Offset of `buffer` in `struct tc_tbf_qopt` (after two ratespecs and the limit) and in `struct tc_htb_opt` (after two
 /// ratespecs), include/uapi/linux/pkt_sched.h.
 pub(super) const TBF_BUFFER: usize = 28;

@@ -48,6 +48,9 @@ fn rejected_set_keeps_config() {
         ("tc_to_queue.+1", "1", "numbered 0 to 7"),
         ("zzzzzzzzzzzzzzzzzz", "1", "unknown parameter `zzzzzzzzzzzzzzzzzz`; `dcqcn config example`"),
         ("rpg_time_reset", "55", "rpg_time_reset = `55` has no unit"),
+        ("wred.3.kmin", "100", "wred.3.kmin = `100` has no unit: write bytes, as in `100KB`"),
+        ("rpg_byte_reset", "1499.0", "rpg_byte_reset = `1499.0` has no unit"),
+        ("link_rate", "400000", "link_rate = `400000` has no unit: write a rate, as in `40mbit`"),
         ("rpg_ai_rate", "10bit", "rpg_ai_rate = 10bit is out of range: 1kbit to 800gbit"),
         ("dscp_to_tc.10", "8", "dscp_to_tc.10 = 8 is out of range: 0 to 7"),
         ("wred.3.kmin", "2MB", "wred.3.kmin = 2MB is above wred.3.kmax = 1.5MB"),
@@ -62,6 +65,21 @@ fn rejected_set_keeps_config() {
         let message = set(&mut config, key, text).unwrap_err().to_string();
         assert!(message.contains(expected), "{message}");
         assert_eq!(config, before, "{key} = {text}");
+    }
+}
+
+#[test]
+fn plausible_bare_numbers_accepted() {
+    for (key, text, value) in [
+        ("wred.3.kmin", "1500", 1_500),
+        ("wred.3.kmin", "0", 0),
+        ("wred.3.kmin", "100B", 100),
+        ("wire_overhead", "24", 24),
+        ("link_rate", "1000000", 1_000_000),
+        ("rpg_ai_rate", "40000bit", 40_000),
+        ("cnp_rate", "20", 20),
+    ] {
+        assert_eq!(key.parse::<Key>().unwrap().parse_value(text), Ok(value), "{key} = {text}");
     }
 }
 

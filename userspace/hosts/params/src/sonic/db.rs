@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum Error {
-    #[error("{file}: {source}")]
+    #[error("cannot parse {file}: {source}")]
     Json { file: String, source: serde_json::Error },
     #[error("{file}: {at}: {message}")]
     Content { file: String, at: String, message: String },

@@ -165,7 +165,7 @@ fn errors_name_table_key_and_format() {
     for (text, expected) in [("[]", "expected an object of tables"), ("{\n\"PORT\": ", "line 2"), ("", "EOF")]
     {
         let refused = Database::parse("x.json", text.as_bytes()).unwrap_err().to_string();
-        assert!(refused.starts_with("x.json: ") && refused.contains(expected), "{refused}");
+        assert!(refused.starts_with("cannot parse x.json: ") && refused.contains(expected), "{refused}");
     }
 }
 

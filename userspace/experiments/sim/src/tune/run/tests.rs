@@ -51,10 +51,10 @@ fn candidate_beyond_limit_not_written() {
     let report = tune(&Task { budget: 8, limits, ..task(SMALL) }, Some(2)).unwrap();
     let refused = report.fragment(&target()).unwrap_err().to_string();
     assert!(
-        refused.contains("exceeds a limit: deepest queue ") && refused.contains("limit 1.00 kB ("),
+        refused.contains("exceeds a limit: deepest queue ") && refused.contains("limit 1.00 KB ("),
         "{refused}"
     );
-    assert!(report.to_string().contains("deepest queue 1.00 kB"), "{report}");
+    assert!(report.to_string().contains("deepest queue 1.00 KB"), "{report}");
 }
 
 /// The flags of a row reproduce its score.

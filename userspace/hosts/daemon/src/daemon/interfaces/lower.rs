@@ -31,10 +31,12 @@ impl ManagedInterfaces {
                 let [from, to] = [old, new]
                     .map(|scalars| Quantity(scalars.link_rate_bps, Unit::BitsPerSecond).to_string());
                 let np_other_host = new.np_other_host != 0;
-                if from == to {
+                if from != to {
+                    tracing::info!(iface, from, to, "link speed changed; link_rate updated");
+                } else if old.np_other_host != new.np_other_host {
                     tracing::info!(iface, np_other_host, "its bridge or macvlan changed");
                 } else {
-                    tracing::info!(iface, from, to, "link speed changed; link_rate updated");
+                    tracing::info!(iface, "limit of its shaper changed; queue_limit updated");
                 }
             }
             if !changes.is_empty()

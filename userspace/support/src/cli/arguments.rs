@@ -1,0 +1,112 @@
+//! The command line of a process: help with verbatim examples, and commands without JSON output.
+
+use std::ffi::OsString;
+use std::io::{self, IsTerminal as _, Write as _};
+use std::{env, process};
+
+use clap::error::ErrorKind;
+use clap::{ArgMatches, Command};
+
+use super::{FAILED, message};
+
+/// Replaces the spaces of lines that must not be wrapped: clap breaks lines at ASCII spaces only.
+const NO_BREAK_SPACE: &str = "\u{a0}";
+
+/// Parses the arguments of this process, or exits with help or a usage error. `--json` is rejected for `without_json`:
+/// commands by their names, as in `config schema`.
+pub fn arguments(command: Command, without_json: &[&str]) -> ArgMatches {
+    parse(command, without_json, env::args_os()).unwrap_or_else(|error| match error.kind() {
+        ErrorKind::DisplayHelp => print(&error),
+        _ => error.exit(),
+    })
+}
+
+fn parse(
+    command: Command,
+    without_json: &[&str],
+    words: impl IntoIterator<Item = OsString>,
+) -> Result<ArgMatches, clap::Error> {
+    let mut command = with_verbatim_lines(command);
+    let matches = command.try_get_matches_from_mut(words)?;
+    let mut names = Vec::new();
+    let mut inner = &matches;
+    while let Some((name, of)) = inner.subcommand() {
+        names.push(name);
+        inner = of;
+    }
+    let name = names.join(" ");
+    if matches.get_flag("json") && without_json.contains(&name.as_str()) {
+        let text = format!("`{} {name}` has no JSON output; omit --json", command.get_name());
+        return Err(command.error(ErrorKind::ArgumentConflict, text));
+    }
+    Ok(matches)
+}
+
+/// Indented lines after the options are commands, files and tables, which a line break would damage.
+fn with_verbatim_lines(command: Command) -> Command {
+    let line = |line: &str| match line.strip_prefix("  ") {
+        Some(_) => line.replace(' ', NO_BREAK_SPACE),
+        None => line.to_owned(),
+    };
+    let text = command.get_after_long_help().map(ToString::to_string);
+    let text = text.map(|text| text.lines().map(line).collect::<Vec<_>>().join("\n"));
+    let command = match text {
+        Some(text) => command.after_long_help(text),
+        None => command,
+    };
+    command.mut_subcommands(with_verbatim_lines)
+}
+
+/// Prints help, and exits.
+fn print(help: &clap::Error) -> ! {
+    let text = help.render();
+    let has_colours = io::stdout().is_terminal()
+        && env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+        && env::var_os("TERM").is_some_and(|terminal| terminal != "dumb");
+    let text = if has_colours { text.ansi().to_string() } else { text.to_string() };
+    match io::stdout().write_all(text.replace(NO_BREAK_SPACE, " ").as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            message(format_args!("error: cannot write standard output: {error}"));
+            process::exit(FAILED.into())
+        }
+        _ => process::exit(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Arg, ArgAction};
+
+    use super::*;
+
+    const EXAMPLE: &str =
+        "  prog sub --with many --words that --do not --fit into --such a --narrow terminal";
+
+    fn parsed(words: &str) -> Result<ArgMatches, clap::Error> {
+        let json = Arg::new("json").long("json").action(ArgAction::SetTrue).global(true);
+        let sub = Command::new("sub").after_long_help(format!("Examples:\n{EXAMPLE}"));
+        let command = Command::new("prog").term_width(40).arg(json).subcommand(sub);
+        let command = command.subcommand(Command::new("run").subcommand(Command::new("all")));
+        parse(command, &["run all"], words.split(' ').map(OsString::from))
+    }
+
+    #[test]
+    fn examples_not_wrapped() {
+        for words in ["prog sub --help", "prog help sub"] {
+            let help = parsed(words).unwrap_err().to_string().replace(NO_BREAK_SPACE, " ");
+            assert!(help.contains(EXAMPLE), "{help}");
+        }
+    }
+
+    #[test]
+    fn json_without_effect_rejected() {
+        for words in ["prog sub --json", "prog run --json", "prog run all"] {
+            assert!(parsed(words).is_ok(), "{words}");
+        }
+        for words in ["prog run all --json", "prog --json run all"] {
+            let error = parsed(words).unwrap_err();
+            assert_eq!(error.exit_code(), 2);
+            assert!(error.to_string().contains("`prog run all` has no JSON output; omit --json"), "{error}");
+        }
+    }
+}
