@@ -8,7 +8,6 @@ pub mod counts;
 pub mod fio;
 pub mod hosts;
 pub mod lab;
-pub mod load;
 pub mod nvme;
 pub mod peer;
 pub mod perftest;

@@ -159,6 +159,23 @@ fn attachment_without_maps_is_replaced() -> Result<()> {
     daemon.end()
 }
 
+/// It is not taken for detached while its programs are attached.
+#[test]
+fn attachment_without_journal_is_replaced() -> Result<()> {
+    require!("attachment_without_journal_is_replaced");
+    let pair = Pair::new("no-journal")?;
+    let mut daemon = Daemon::serving(&pair.a, HOST, "a0")?;
+    let before = pair.a.attachment("a0")?.info;
+    fs::remove_file(pair.a.journal("a0")?)?;
+    daemon.wait_for_log(&["another program removed its journal", "\"iface\":\"a0\""])?;
+    wait_until("a0 is not attached again", || {
+        let Ok(after) = pair.a.attachment("a0") else { return Ok(false) };
+        let parts = pair.a.run(|| attach::verify(&after.info))??;
+        Ok(after.info.id() != before.id() && parts.iter().all(|part| part.problem.is_none()))
+    })?;
+    daemon.end()
+}
+
 /// Another interface that takes the index of a deleted one is not given its programs.
 #[test]
 fn interface_with_reused_index_not_repaired() -> Result<()> {

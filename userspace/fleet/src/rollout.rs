@@ -295,7 +295,7 @@ impl Rollout {
                     return self.next_wave(wave, how, effects);
                 } else if !is_last {
                     forward.until_ms = forward.until_ms.saturating_add(self.policy.soak_ms);
-                } else {
+                } else if forward.hold.is_none() {
                     forward.hold = Some(Hold::Unjudged);
                     let least = self.policy.gate.min_judged;
                     self.add_message(

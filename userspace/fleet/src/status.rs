@@ -85,7 +85,12 @@ impl Status {
                 tried => (None, tried.and_then(|tried| tried.error)),
             };
             let unreadable = snapshot.unreadable.get(host).into_iter().flatten();
-            failing.extend(unreadable.map(|(_, error)| error.clone()));
+            for (_, error) in unreadable {
+                // Its agent reports an unreadable order too.
+                if !failing.contains(error) {
+                    failing.push(error.clone());
+                }
+            }
             Host {
                 host: host.clone(),
                 wanted: desired.map(|desired| desired.target.version),
@@ -151,5 +156,22 @@ impl fmt::Display for Status {
             table.row(row.collect::<Vec<_>>());
         }
         write!(f, "{table}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rollout::ReceivedReport;
+
+    /// The coordinator and the agent read the same order.
+    #[test]
+    fn unreadable_order_shown_once() {
+        let mut snapshot = Snapshot::default();
+        snapshot.names.insert("h1".into());
+        snapshot.unreadable.entry("h1".into()).or_default().insert("want", "bad order".into());
+        let report = Report { failing: vec!["bad order".into()], ..Report::default() };
+        snapshot.hosts.insert("h1".into(), ReceivedReport { report, revision: 1 });
+        assert_eq!(Status::new(&snapshot).hosts[0].failing, ["bad order"]);
     }
 }

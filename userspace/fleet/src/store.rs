@@ -234,7 +234,7 @@ impl Store {
     ///
     /// # Errors
     /// No rollout is in progress, it is being rolled back, or etcd does not respond.
-    pub(crate) async fn edit(&mut self, event: Event<'_>) -> Result<Rollout> {
+    pub(crate) async fn edit(&mut self, event: Event<'_>) -> Result<(Rollout, Vec<String>)> {
         for _ in 0..EDITS {
             let (rollout, revision) = self.rollout().await?.context(NO_ROLLOUT)?;
             if rollout.is_over() {
@@ -248,9 +248,9 @@ impl Store {
                 );
             }
             let before = rollout.steps.clone();
-            let (edited, _) = next(rollout, event);
+            let (edited, effects) = next(rollout, event);
             if self.write_state(&edited, &differing(&before, &edited.steps), &[], revision).await?.is_some() {
-                return Ok(edited);
+                return Ok((edited, messages(&effects).map(str::to_owned).collect()));
             }
         }
         bail!("cannot change the rollout: {EDITS} attempts lost the race with coordinators; try again")
@@ -447,7 +447,15 @@ fn number(kv: &KeyValue, prefix: &str) -> Option<u64> {
 pub(crate) fn read<T: DeserializeOwned>(kv: &KeyValue) -> Result<T> {
     serde_json::from_slice(kv.value()).with_context(|| {
         let key = String::from_utf8_lossy(kv.key()).into_owned();
-        format!("cannot read {key} in etcd: written by another version of dcqcn-fleet or another program")
+        let remedy = if key.ends_with("/rollout") {
+            format!(
+                "; unless another version runs, `etcdctl del {key}` forgets that rollout: hosts keep their versions and orders, \
+                 and it is neither continued nor rolled back"
+            )
+        } else {
+            String::new()
+        };
+        format!("cannot read {key} in etcd: written by another version of dcqcn-fleet or another program{remedy}")
     })
 }
 
@@ -528,6 +536,9 @@ fn explain(error: Error, address: &str) -> anyhow::Error {
         Some(PERMISSION_DENIED | UNAUTHENTICATED) => {
             error.context("etcd rejects the request: this user lacks the permission (docs/how-to/secure-a-fleet.md has the roles)")
         }
+        _ if error.to_string().contains("user name is empty") => error.context(
+            "etcd rejects the request: it requires authentication; give this client's certificate with `--etcd-cert`"
+        ),
         Some(RESOURCE_EXHAUSTED) => {
             error.context("etcd is full: `etcdctl compact`, `etcdctl defrag`, then `etcdctl alarm disarm`")
         }

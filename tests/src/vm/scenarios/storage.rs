@@ -3,14 +3,14 @@
 //! A target's QP carries WRITEs (data of reads), READ requests (for data of writes) and SENDs (replies) in one
 //! sequence, in which reordering causes retransmissions.
 
-use std::path::Path;
+use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 
 use super::super::counts::Counts;
+use super::super::fio::{self, CompletedIo, Job};
 use super::super::lab::{Lab, Options};
-use super::super::load::{self, LoadResult, Mix};
 use super::super::nvme::{self, Disk, NvmeDisk, Transport};
 use super::super::perftest::ECT;
 use super::super::report::Report;
@@ -23,10 +23,9 @@ const ENDS: [NvmeDisk; 2] = [
     NvmeDisk { initiator: INITIATOR, target: TARGETS[0] },
     NvmeDisk { initiator: INITIATOR, target: TARGETS[1] },
 ];
-/// Reads and writes in flight to each target.
-const DEPTH: u64 = 8;
-const WARM_UP: Duration = Duration::from_secs(6);
-const MEASURED: Duration = Duration::from_secs(14);
+const READS: Job = Job { pattern: "randread", block_bytes: 16 * 1024, depth: 8, settling_s: 6, length_s: 14 };
+/// Half reads, half writes.
+const HALF: Job = Job { pattern: "randrw", ..READS };
 /// Minimum throughput relative to that without dcqcn, reads and writes together. Fewer drops compensate for
 /// rate cuts.
 const MIN_RELATIVE_THROUGHPUT: f64 = 0.9;
@@ -35,28 +34,29 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     let lab = Lab::new(INITIATOR, &Options::default())?;
     incast::shape(&lab)?;
     nvme::prepare(&lab, &ENDS, ECT)?;
+    fio::fill(&nvme::MEMORY, READS.block_bytes)?;
     let tcp = nvme::connect(&lab, &ENDS, Transport::Tcp)?;
-    for mix in [Mix::Reads, Mix::Half] {
-        measure(&lab, &tcp, mix)?.row(report, "NVMe/TCP", mix);
+    for job in [READS, HALF] {
+        measure(&lab, &tcp, job)?.row(report, "NVMe/TCP", job);
     }
     nvme::disconnect(tcp)?;
     let disks = nvme::connect(&lab, &ENDS, Transport::Rdma)?;
-    let off = [Mix::Reads, Mix::Half].map(|mix| measure(&lab, &disks, mix).map(|measured| (mix, measured)));
+    let off = [READS, HALF].map(|job| measure(&lab, &disks, job).map(|measured| (job, measured)));
     nvme::disconnect(disks)?;
     incast::attach(&lab)?;
     let disks = nvme::connect(&lab, &ENDS, Transport::Rdma)?;
     for off in off {
-        let (mix, off) = off?;
-        off.row(report, "off", mix);
-        let on = measure(&lab, &disks, mix)?;
-        on.row(report, "dcqcn", mix);
-        on.check(report, mix, &off);
+        let (job, off) = off?;
+        off.row(report, "off", job);
+        let on = measure(&lab, &disks, job)?;
+        on.row(report, "dcqcn", job);
+        on.check(report, job, &off);
     }
     nvme::disconnect(disks)
 }
 
 struct Measured {
-    done: LoadResult,
+    done: CompletedIo,
     /// Counters since the rates settled.
     counts: Counts,
     drops_all: u64,
@@ -67,63 +67,58 @@ fn counts(lab: &Lab) -> Result<Counts> {
     Counts::read(lab, INITIATOR, &hosts)
 }
 
-fn measure(lab: &Lab, disks: &[Disk], mix: Mix) -> Result<Measured> {
-    let paths: Vec<&Path> = disks.iter().map(|disk| disk.path.as_path()).collect();
+fn measure(lab: &Lab, disks: &[Disk], job: Job) -> Result<Measured> {
+    let paths: Vec<String> = disks.iter().map(|disk| disk.path.display().to_string()).collect();
+    let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
     let before = counts(lab)?;
-    let done = load::run(&paths, DEPTH, mix, WARM_UP, MEASURED, || counts(lab));
-    let (settled, done) = done.with_context(|| format!("{mix:?}"))?;
+    let mut running = job.start(&paths)?;
+    thread::sleep(Duration::from_secs(job.settling_s.into()));
+    let settled = counts(lab)?;
+    let mut done = job.finish(&mut running)?;
     let after = counts(lab)?;
+    if job == HALF {
+        done.failed |= !fio::is_intact(&nvme::MEMORY, job.block_bytes)?;
+    }
     Ok(Measured { done, counts: after.since(settled), drops_all: after.since(before).drops })
 }
 
 impl Measured {
-    fn kb_per_s(&self) -> (f64, f64) {
-        let rate = |bytes: u64| bytes as f64 / 1e3 / MEASURED.as_secs_f64();
-        (rate(self.done.read_bytes), rate(self.done.written_bytes))
-    }
-
-    fn p99_ms(&self) -> f64 {
-        self.done.quantile(0.99).as_secs_f64() * 1e3
-    }
-
-    fn row(&self, report: &mut Report, name: &str, mix: Mix) {
-        let (read, written) = self.kb_per_s();
+    fn row(&self, report: &mut Report, name: &str, job: Job) {
+        let CompletedIo { read_bps, written_bps, p50_ms, p99_ms, failed, .. } = self.done;
         let Counts { drops, out_of_sequence, duplicates, retries, .. } = self.counts;
         report.record([
-            ("", format!("{name}, {}", words(mix))),
-            ("read, KB/s", format!("{read:.0}")),
-            ("written, KB/s", format!("{written:.0}")),
-            ("p50, ms", format!("{:.0}", self.done.quantile(0.5).as_secs_f64() * 1e3)),
-            ("p99, ms", format!("{:.0}", self.p99_ms())),
+            ("", format!("{name}, {}", words(job))),
+            ("read, KB/s", format!("{:.0}", read_bps / 8e3)),
+            ("written, KB/s", format!("{:.0}", written_bps / 8e3)),
+            ("p50 of reads, ms", format!("{p50_ms:.0}")),
+            ("p99 of reads, ms", format!("{p99_ms:.0}")),
             ("drops, settled", drops.to_string()),
             ("drops, all", self.drops_all.to_string()),
             ("out of sequence, settled", out_of_sequence.to_string()),
             ("duplicates, settled", duplicates.to_string()),
             ("retries, settled", retries.to_string()),
-            ("wrong blocks", self.done.wrong_blocks.to_string()),
+            ("crc32c", if failed { "failed" } else { "ok" }.to_owned()),
         ]);
     }
 
     /// Nothing is reordered or lost, and DCQCN works.
-    fn check(&self, report: &mut Report, mix: Mix, off: &Self) {
-        let name = words(mix);
-        report.equals(&format!("{name}: wrong blocks"), self.done.wrong_blocks + off.done.wrong_blocks, 0);
+    fn check(&self, report: &mut Report, job: Job, off: &Self) {
+        let name = words(job);
+        let failed = u64::from(self.done.failed) + u64::from(off.done.failed);
+        report.equals(&format!("{name}: runs with a wrong block or a failed read or write"), failed, 0);
         report.equals(&format!("{name}: drops, once settled"), self.counts.drops, 0);
         report.equals(&format!("{name}: out of sequence, once settled"), self.counts.out_of_sequence, 0);
         report.equals(&format!("{name}: duplicate requests, once settled"), self.counts.duplicates, 0);
-        let total = |measured: &Self| measured.kb_per_s().0 + measured.kb_per_s().1;
+        let total = |done: CompletedIo| done.read_bps + done.written_bps;
         report.at_least(
             &format!("{name}: of what goes through without"),
-            total(self) / total(off),
+            total(self.done) / total(off.done),
             MIN_RELATIVE_THROUGHPUT,
         );
-        report.at_most(&format!("{name}: p99, of that without"), self.p99_ms() / off.p99_ms(), 1.0);
+        report.at_most(&format!("{name}: p99, of that without"), self.done.p99_ms / off.done.p99_ms, 1.0);
     }
 }
 
-const fn words(mix: Mix) -> &'static str {
-    match mix {
-        Mix::Reads => "reads",
-        Mix::Half => "half reads, half writes",
-    }
+fn words(job: Job) -> &'static str {
+    if job == READS { "reads" } else { "half reads, half writes" }
 }

@@ -135,10 +135,10 @@ impl AbortArgs {
             let mut store = edit(store, out, event).await?;
             return ensure_coordinated(&mut store, "roll back").await;
         }
-        let version = store.edit(event).await?.version;
+        let version = store.edit(event).await?.0.version;
         let outcome = execute(store, version, Duration::from_millis(500), out.is_json()).await?;
         ensure!(!outcome.is_done, "cannot abort: the rollout ended before, and version {version} is active");
-        show_edited(version, format!("rolled back: {}", outcome.reason), out)
+        show_edited(version, format!("rolled back: {}", outcome.reason), Vec::new(), out)
     }
 }
 
@@ -202,8 +202,9 @@ struct Edited {
     status: String,
 }
 
-fn show_edited(version: u64, status: String, out: &mut Output<'_>) -> Result<()> {
-    let text = format!("version {version}: {status}\n");
+/// `messages`: effects of the request, such as a wave that it approves.
+fn show_edited(version: u64, status: String, messages: Vec<String>, out: &mut Output<'_>) -> Result<()> {
+    let text = format!("version {version}: {}\n", [messages, vec![status.clone()]].concat().join("; "));
     out.show_as(&Edited { version, status }, text)
 }
 
@@ -219,8 +220,8 @@ struct Pruned {
 }
 
 async fn edit(mut store: Store, out: &mut Output<'_>, event: Event<'_>) -> Result<Store> {
-    let edited = store.edit(event).await?;
-    show_edited(edited.version, edited.status(), out)?;
+    let (edited, messages) = store.edit(event).await?;
+    show_edited(edited.version, edited.status(), messages, out)?;
     out.finish()?;
     Ok(store)
 }

@@ -105,6 +105,37 @@ fn canary_without_qps_is_not_evaluated() {
     }
 }
 
+/// A pause stays one although the hosts cannot be evaluated in the meantime: its end approves nothing.
+#[test]
+fn resume_of_a_pause_approves_no_wave() {
+    let mut fleet = canaries(9);
+    fleet.operate(Event::Pause { by: "ada" });
+    let evaluate_none = |fleet: &mut SimulatedFleet| {
+        for _ in 0..40 {
+            fleet.apply_orders();
+            for host in fleet.hosts.values_mut() {
+                let seen = &mut host.seen.report.rates;
+                (seen.data_packets, seen.quiet_ms) = (0, 60_000);
+                seen.of.insert(THROUGHPUT.into(), Reading::default());
+            }
+            fleet.step(1_000);
+        }
+    };
+    let wave_and_hold = |fleet: &SimulatedFleet| match &fleet.stored.phase {
+        Phase::Forward(forward) => (forward.wave, forward.hold),
+        other => panic!("{other:?}"),
+    };
+    evaluate_none(&mut fleet);
+    assert_eq!(wave_and_hold(&fleet), (0, Some(Hold::Operator)));
+    fleet.operate(Event::Resume { by: "bob" });
+    assert_eq!(wave_and_hold(&fleet), (0, None));
+    evaluate_none(&mut fleet);
+    assert_eq!(wave_and_hold(&fleet), (0, Some(Hold::Unjudged)));
+    fleet.operate(Event::Resume { by: "bob" });
+    assert_eq!(wave_and_hold(&fleet), (1, None));
+    assert!(fleet.stored.lines.iter().any(|line| line == "canaries good: approved by bob"));
+}
+
 /// Predicate that selects a moment in a rollout of nine hosts in three waves.
 type RolloutState = fn(&SimulatedFleet) -> bool;
 

@@ -196,7 +196,7 @@ async fn rollout(State(handler): State<Handler>, body: Body) -> Response {
         Command::Resume => Event::Resume { by: author },
         Command::Abort { .. } => Event::Abort { by: author, why: &why },
     });
-    done(edited.await.map(|rollout| rollout.status()).map_err(|error| format!("{error:#}")))
+    done(edited.await.map(|(rollout, _)| rollout.status()).map_err(|error| format!("{error:#}")))
 }
 
 async fn read<T: DeserializeOwned>(body: Body) -> Result<T, Refusal> {

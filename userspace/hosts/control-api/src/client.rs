@@ -115,6 +115,12 @@ impl ControlClient {
             return Ok(line);
         }
         let source = written.and(read).err().unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into());
+        let source = match source.kind() {
+            kind @ (io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                io::Error::new(kind, format!("no answer within {} s", self.patience.as_secs_f32()))
+            }
+            _ => source,
+        };
         Err(ClientError::Lost { path: self.path.clone(), source })
     }
 
@@ -169,6 +175,16 @@ mod tests {
             let is_lost = matches!(error, ClientError::Lost { .. });
             assert_eq!(is_lost, expected == "unexpected end", "the request was sent: {error}");
         }
+    }
+
+    #[test]
+    fn silent_daemon_reported_with_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("control");
+        let _listener = UnixListener::bind(&path).unwrap();
+        let client = ControlClient::new(&path, Duration::from_millis(500));
+        let error = client.request::<VersionAnswer>(Verb::Version {}).unwrap_err().to_string();
+        assert!(error.contains("no answer within 0.5 s; the request may have been executed"), "{error}");
     }
 
     #[test]

@@ -34,7 +34,7 @@ mod worker;
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{env, fs, future, io, thread};
 
 use caps::{CapSet, Capability, CapsHashSet};
@@ -64,6 +64,10 @@ const TICK: Duration = Duration::from_secs(1);
 /// Time limit of one step of the worker, unless systemd specifies another: attaching an interface takes a second, and
 /// waiting for another command's lock ten.
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// Time to wait for another daemon to release the control socket.
+const SOCKET_TIMEOUT: Duration = Duration::from_secs(1);
+const SOCKET_RETRY_DELAY: Duration = Duration::from_millis(50);
+
 /// Options of the daemon.
 #[derive(Debug)]
 pub struct Options {
@@ -92,7 +96,7 @@ pub enum Source {
 pub fn run(options: Options, config: Config, log: Log) -> Result<()> {
     raise_limit();
     // Needs privileges to give the socket to a group.
-    let listener = config.control.as_ref().map(control_socket::open).transpose()?;
+    let listener = config.control.as_ref().map(open_socket).transpose()?;
     // Opened while privileged; whether it is needed is known later, and may change.
     let pause_socket = PauseSocket::open().ok();
     drop_privileges()?;
@@ -252,6 +256,17 @@ impl EventLoop {
 /// A link notification.
 type Changed = Arc<Notify>;
 
+/// Opens the control socket. A killed daemon holds it until the kernel has freed its maps.
+fn open_socket(control: &config::Control) -> Result<control_socket::Opened> {
+    let until = Instant::now() + SOCKET_TIMEOUT;
+    loop {
+        match control_socket::open(control) {
+            Err(Error::SocketInUse(_)) if Instant::now() < until => thread::sleep(SOCKET_RETRY_DELAY),
+            opened => return opened,
+        }
+    }
+}
+
 /// Raises the soft limit to the hard limit, which needs no privilege. The low soft limit exists for `select`, which the
 /// daemon does not use.
 fn raise_limit() {
@@ -296,7 +311,7 @@ fn drop_privileges() -> Result<()> {
         caps::set(None, set, &left).context("cannot drop capabilities")?;
     }
     let seen =
-        attach::file_system().context("cannot open the BPF file system after dropping capabilities")?;
+        attach::file_system().context("cannot open the BPF file system after dropping capabilities; if it was mounted just now, start again")?;
     if seen != before {
         return Err(Error::OtherFileSystem);
     }
@@ -320,5 +335,18 @@ mod tests {
         setrlimit(Resource::RLIMIT_NOFILE, hard.min(1_000), hard).unwrap();
         raise_limit();
         assert_eq!(getrlimit(Resource::RLIMIT_NOFILE).unwrap(), (hard, hard));
+    }
+
+    #[test]
+    fn socket_of_killed_daemon_awaited() {
+        let dir = tempfile::tempdir().unwrap();
+        let control = config::Control { socket: dir.path().join("control"), group: None };
+        let killed = control_socket::open(&control).unwrap();
+        thread::spawn(move || {
+            thread::sleep(Duration::from_millis(200));
+            drop(killed);
+        });
+        let _running = open_socket(&control).unwrap();
+        assert!(matches!(open_socket(&control), Err(Error::SocketInUse(_))));
     }
 }

@@ -53,7 +53,7 @@ pub use detach::{check_detach, detach, detach_all, detach_id, detach_with};
 use find::Journals;
 pub use find::{
     Alive, Broken, Survey, alive, ids, is_alive, labels, list, list_alive, open, open_expire, open_probe,
-    survey,
+    survey, without_journal,
 };
 pub use foreign::{ForeignProgram, foreign_programs};
 pub use gc::{Freed, gc};

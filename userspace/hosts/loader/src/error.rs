@@ -24,7 +24,8 @@ pub enum Error {
     /// The journal is shared with a process that uses another BPF file system.
     #[error(
         "cannot manage {iface} from here: its programs are pinned in a container, or in another mount of the BPF file system; \
-         run `dcqcn` in that container, or `dcqcn detach {iface} --force` here"
+         run `dcqcn` in that container, restart the daemon if /run/dcqcn/bpf was unmounted, or run \
+         `dcqcn detach {iface} --force` here"
     )]
     KeptElsewhere { iface: String },
     #[error(

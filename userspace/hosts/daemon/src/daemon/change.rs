@@ -43,8 +43,9 @@ pub(super) fn set(changes: &[NewConfig]) -> Result<()> {
 }
 
 /// Reverts changes not confirmed in time.
-pub(super) fn revert() {
-    if let Err(error) = audit::revert_and_report(Which::Overdue, "change not confirmed in time") {
-        tracing::warn!(%error, "cannot check for unconfirmed changes");
-    }
+///
+/// # Errors
+/// The changes cannot be listed.
+pub(super) fn revert() -> Result<()> {
+    Ok(audit::revert_and_report(Which::Overdue, "change not confirmed in time")?)
 }

@@ -126,7 +126,9 @@ impl ManagedInterfaces {
         pause_socket: Option<PauseSocket>,
     ) -> Result<Self> {
         free();
-        change::revert();
+        if let Err(error) = change::revert() {
+            tracing::warn!(error = one_line(&error), "cannot check for unconfirmed changes");
+        }
         let tasks = Tasks::start(Settings::new(shared.watched(), pause_socket))?;
         shared.set_tasks(tasks.watch());
         if let Scope::File(config) = &scope {
@@ -222,7 +224,7 @@ impl ManagedInterfaces {
     /// Updates the managed interfaces to the existing ones; calls `publish` after each step.
     pub(super) fn follow(&mut self, publish: &mut dyn FnMut(&Self, usize)) -> Result<()> {
         let (host_state, infos) = self.query(false)?;
-        self.rename(&infos);
+        self.rename(&host_state, &infos);
         let is_there = |index: &u32| host_state.interfaces.iter().any(|interface| interface.index == *index);
         self.failing.retain(|index, _| is_there(index));
         self.released.retain(|index, _| is_there(index));
@@ -317,7 +319,8 @@ impl ManagedInterfaces {
             is_ethernet: link.mac.is_some_and(|mac| mac != [0; 6]),
             name: link.name,
         });
-        let host_state = HostState { interfaces: interfaces.collect(), attached };
+        let without_journal = attach::without_journal()?;
+        let host_state = HostState { interfaces: interfaces.collect(), attached, without_journal };
         Ok((host_state, infos))
     }
 
@@ -332,14 +335,18 @@ impl ManagedInterfaces {
         let mut candidates: Vec<Info> = infos.iter().filter(may_replace).cloned().collect();
         if !candidates.is_empty() {
             let sweep = Sweep::take()?;
-            candidates.retain(|info| sweep.has_lost_maps(info));
+            candidates.retain(|info| {
+                let is_served = self.served.contains_key(&info.id());
+                sweep.has_lost_maps(info) || is_served && sweep.is_kept_elsewhere(info)
+            });
         }
         Ok(candidates)
     }
 
-    /// Updates the names of interfaces, in tasks too.
-    fn rename(&mut self, infos: &[Info]) {
-        for info in infos {
+    /// Updates the names of existing interfaces, in tasks too.
+    fn rename(&mut self, host_state: &HostState, infos: &[Info]) {
+        // The name of a removed one is recorded, and may be another's.
+        for info in infos.iter().filter(|info| host_state.interface(info.id()).is_some()) {
             let id = info.id();
             let Some(old) = self.served.get(&id).filter(|served| served.info.iface != info.iface) else {
                 continue;
@@ -370,7 +377,7 @@ impl ManagedInterfaces {
     /// Ends the tasks of interfaces that were removed or detached.
     fn end_removed(&mut self, plan: &Follow) {
         // Tasks end before the maps they use.
-        self.tasks.remove(&[plan.gone.as_slice(), plan.released.as_slice()].concat());
+        self.tasks.remove(&[plan.gone.as_slice(), &plan.released, &plan.without_journal].concat());
         for id in &plan.released {
             if let Some(served) = self.served.remove(id) {
                 let iface = served.info.iface;
@@ -382,6 +389,19 @@ impl ManagedInterfaces {
             if let Some(served) = self.served.remove(id) {
                 tracing::info!(iface = served.info.iface, "interface removed");
             }
+        }
+        for id in &plan.without_journal {
+            if let Some(served) = self.served.remove(id) {
+                let iface = served.info.iface;
+                tracing::error!(
+                    iface,
+                    "another program removed its journal from /run/dcqcn: attaching it again"
+                );
+                self.attempts.insert(id.ifindex, served.repairs);
+            }
+        }
+        if !plan.without_journal.is_empty() {
+            free();
         }
     }
 

@@ -68,10 +68,12 @@ pub(super) struct HostState {
     pub(super) interfaces: Vec<Interface>,
     /// Attachments, also of deleted interfaces.
     pub(super) attached: Vec<Attached>,
+    /// Indexes of interfaces whose journal was removed, but not their programs.
+    pub(super) without_journal: BTreeSet<u32>,
 }
 
 impl HostState {
-    fn interface(&self, id: Id) -> Option<&Interface> {
+    pub(super) fn interface(&self, id: Id) -> Option<&Interface> {
         let is_replaced = self.attached.iter().any(|attached| attached.id == id && attached.is_replaced);
         self.interfaces.iter().find(|interface| interface.index == id.ifindex && !is_replaced)
     }
@@ -173,6 +175,8 @@ pub(super) struct Follow {
     pub(super) gone: Vec<Id>,
     /// Managed, but detached by another process.
     pub(super) released: Vec<Id>,
+    /// Managed, but another program removed their journals: to attach again.
+    pub(super) without_journal: Vec<Id>,
     /// Attached and unmanaged, but the interface was removed: clean up.
     pub(super) leftover: Vec<Id>,
     /// Attached, to be managed unchanged or with the file's parameters.
@@ -197,6 +201,9 @@ pub(super) fn follow(
         let is_attached = host_state.attached.iter().any(|attached| attached.id == *id);
         match (host_state.interface(*id), is_attached) {
             (Some(_), true) => {}
+            (Some(_), false) if host_state.without_journal.contains(&id.ifindex) => {
+                plan.without_journal.push(*id);
+            }
             (Some(_), false) => plan.released.push(*id),
             (None, _) => plan.gone.push(*id),
         }
@@ -400,10 +407,16 @@ mod tests {
     fn manually_detached_link_stays_detached() {
         let file = parse("file", "[[interface]]\nname = 'a*'\n").unwrap();
         let a0 = Interface { index: 1, name: "a0".into(), is_ethernet: true };
-        let host_state = HostState { interfaces: vec![a0], attached: Vec::new() };
+        let mut host_state = HostState { interfaces: vec![a0], ..HostState::default() };
         let id = Id { netns_cookie: 5, ifindex: 1, attached_at_ns: 7 };
         let none = BTreeSet::new();
-        let plan = follow(&Scope::File(Box::new(file)), &host_state, &[id].into(), &none, &none);
+        let scope = Scope::File(Box::new(file));
+        let plan = follow(&scope, &host_state, &[id].into(), &none, &none);
         assert_eq!(plan, Follow { released: vec![id], ..Follow::default() });
+        // Its programs are still attached.
+        host_state.without_journal.insert(1);
+        let plan = follow(&scope, &host_state, &[id].into(), &none, &none);
+        let attach = vec![(1, "a0".into())];
+        assert_eq!(plan, Follow { without_journal: vec![id], attach, ..Follow::default() });
     }
 }

@@ -5,6 +5,7 @@ mod orders;
 mod overrides;
 mod persisted;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
@@ -92,6 +93,7 @@ impl Worker {
             overrides,
             rejection_limit,
             rejection: String::new(),
+            failures: LoggedOnce::default(),
             published,
             freed: now,
             measured: now,
@@ -121,6 +123,8 @@ struct WorkerState {
     rejection_limit: RejectionLimit,
     /// Last rejection, if temporary.
     rejection: String,
+    /// Errors of periodic checks as last logged, by check.
+    failures: LoggedOnce,
     /// State for clients, without that of the interfaces and overrides.
     published: Snapshot,
     /// Time when state of deleted namespaces was last freed.
@@ -177,7 +181,7 @@ impl WorkerState {
     }
 
     fn tick(&mut self) {
-        change::revert();
+        self.revert_overdue();
         self.revert_unconfirmed();
         if self.freed.elapsed() >= GC_PERIOD {
             self.worker.shared.step();
@@ -206,11 +210,15 @@ impl WorkerState {
             // A reload on change keeps parameters set manually since.
             let _ = self.reload(false, Some(retry));
         }
-        match self.interfaces.has_changed() {
-            Ok(true) => self.follow(),
-            Ok(false) => {}
-            Err(error) => tracing::error!(error = one_line(&error), "cannot list attachments"),
+        let has_changed = self.interfaces.has_changed();
+        if self.failures.log("cannot list attachments", has_changed) == Some(true) {
+            self.follow();
         }
+    }
+
+    /// Reverts changes not confirmed in time.
+    fn revert_overdue(&mut self) {
+        self.failures.log("cannot check for unconfirmed changes", change::revert());
     }
 
     fn follow(&mut self) {
@@ -230,14 +238,14 @@ impl WorkerState {
     /// Reloads the file. An invalid one changes nothing, and is read again when it changes. A temporarily rejected one
     /// is retried; `retry`: this is a retry.
     fn reload(&mut self, explicitly: bool, retry: Option<Retry>) -> Result<(), Rejection> {
+        // Revert changes not confirmed in time first, as they would block the reload.
+        self.revert_overdue();
         let Some(file) = &mut self.file else { return Ok(()) };
         let began = Instant::now();
         match NotifyState::monotonic_usec_now() {
             Ok(now) => notify(&[NotifyState::Reloading, now]),
             Err(error) => tracing::debug!(%error, "no clock"),
         }
-        // Revert changes not confirmed in time first, as they would block the reload.
-        change::revert();
         // Before reading: a write in the meantime triggers another reload.
         file.mark();
         let name = file.path().display().to_string();
@@ -306,6 +314,23 @@ impl WorkerState {
 
     fn status(&self) -> String {
         status(&self.interfaces, 0)
+    }
+}
+
+/// Errors of checks that are repeated every second, which are logged once until the check succeeds.
+#[derive(Debug, Default)]
+struct LoggedOnce(BTreeMap<&'static str, String>);
+
+impl LoggedOnce {
+    /// The result of a check; logs its error.
+    fn log<T>(&mut self, check: &'static str, result: Result<T>) -> Option<T> {
+        let logged = self.0.entry(check).or_default();
+        let error = result.as_ref().err().map(|error| one_line(error)).unwrap_or_default();
+        if !error.is_empty() && error != *logged {
+            tracing::error!(error, "{check}");
+        }
+        *logged = error;
+        result.ok()
     }
 }
 
@@ -386,7 +411,28 @@ impl RejectionLimit {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::sync::Mutex;
+
     use super::*;
+    use crate::error::Error;
+
+    #[test]
+    fn repeated_failure_logged_once() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let writer = Mutex::new(file.reopen().unwrap());
+        let subscriber = tracing_subscriber::fmt().with_writer(writer).finish();
+        tracing::subscriber::with_default(subscriber, || {
+            let mut failures = LoggedOnce::default();
+            let fail = |failures: &mut LoggedOnce| {
+                assert_eq!(failures.log::<()>("cannot look", Err(Error::NotSocket("/x".into()))), None);
+            };
+            (0..3).for_each(|_| fail(&mut failures));
+            assert_eq!(failures.log("cannot look", Ok(7)), Some(7));
+            fail(&mut failures);
+        });
+        assert_eq!(fs::read_to_string(file.path()).unwrap().matches("cannot look").count(), 2);
+    }
 
     #[test]
     fn rejections_logged_then_summarised() {

@@ -55,7 +55,7 @@ pub fn check_detach(id: Id) -> Result<(), Error> {
 fn check_queue_pairs(netlink: &Netlink, record: &Record) -> Result<(), Error> {
     let touches_qdisc = record.steps.iter().any(|step| matches!(step, UndoStep::Qdisc { .. }));
     match netlink.link_by_index(record.info.ifindex) {
-        Ok(link) if touches_qdisc && record.recognises(&link) => {
+        Ok(link) if touches_qdisc && verify::is_here(record, std::slice::from_ref(&link))? => {
             interrupt::check(netlink, &link, "restoring its qdisc", None)
         }
         _ => Ok(()),

@@ -48,21 +48,17 @@ pub fn survey() -> Result<Survey, Error> {
 
 fn read_survey(state_dir: &StateDir, links: &[Link]) -> Result<Survey, Error> {
     let mut survey = Survey::default();
-    let pinned = state_dir.pinned().unwrap_or_default();
-    let ifindexes = state_dir.ifindexes()?;
-    // Unless it was detached since.
-    let without_journal = |ifindex: &u32| !ifindexes.contains(ifindex) && state_dir.pins(*ifindex).exists();
-    for ifindex in pinned.into_iter().filter(without_journal) {
+    for ifindex in state_dir.without_journal().unwrap_or_default() {
         let iface = name_of(links, ifindex).map(str::to_owned);
         survey.broken.push(Broken { iface, error: Unsupported::JournalMissing.into() });
     }
-    for ifindex in ifindexes {
+    for ifindex in state_dir.ifindexes()? {
         match state_dir.read(ifindex) {
             Ok(None) => {}
             Ok(Some(record)) => {
                 let is_here = verify::is_here(&record, links).unwrap_or(true);
                 let Record { info, state, .. } = record;
-                let info = if is_here { with_current_names(info, links) } else { info };
+                let info = if is_here { with_current_names(info, links) } else { removed(info, links) };
                 survey.attachments.push((info, state))
             }
             Err(error) => {
@@ -71,6 +67,16 @@ fn read_survey(state_dir: &StateDir, links: &[Link]) -> Result<Survey, Error> {
         }
     }
     Ok(survey)
+}
+
+/// Begins the label of a removed interface whose name another one has: `interface INDEX`. No name has a space.
+const REMOVED: &str = "interface ";
+
+/// `info` of a removed interface, which must not have the name of an existing one.
+fn removed(info: Info, links: &[Link]) -> Info {
+    let is_taken = links.iter().any(|link| link.name == info.iface);
+    let iface = if is_taken { format!("{REMOVED}{}", info.ifindex) } else { info.iface };
+    Info { iface, ..info }
 }
 
 /// All complete attachments of this network namespace. Unreadable records are logged and skipped.
@@ -94,6 +100,14 @@ pub fn ids() -> Result<BTreeSet<Id>, Error> {
     let records = StateDir::here()?.records()?;
     let whole = records.values().filter(|record| record.state == State::Attached);
     Ok(whole.map(|record| record.info.id()).collect())
+}
+
+/// Indexes of interfaces that have pins, but no journal: another program removed it.
+///
+/// # Errors
+/// The state directory cannot be read.
+pub fn without_journal() -> Result<BTreeSet<u32>, Error> {
+    StateDir::here()?.without_journal()
 }
 
 /// As [`list`], without attachments of removed interfaces.
@@ -212,29 +226,32 @@ pub(super) fn find(state_dir: &StateDir, iface: &str) -> Result<Record, Error> {
 
 /// Index of the interface in whose record `iface` is.
 pub(super) fn index_of(state_dir: &StateDir, netlink: &Netlink, iface: &str) -> Result<u32, Error> {
+    if let Some(ifindex) = iface.strip_prefix(REMOVED).and_then(|index| index.parse().ok()) {
+        return Ok(ifindex);
+    }
     // Usually one query is enough, independent of the number of interfaces.
-    if let Ok(link) = netlink.link(iface)
+    let link = netlink.link(iface);
+    if let Ok(link) = &link
         && state_dir.journal(link.index).exists()
     {
         return Ok(link.index);
     }
     let links = netlink.links()?;
-    let link = links.iter().find(|link| link.name == iface);
     for ifindex in state_dir.ifindexes()? {
         // Unreadable records belong to other interfaces.
         let Ok(Some(record)) = state_dir.read_shared(ifindex) else { continue };
         let info = &record.info;
-        if link.is_some_and(|link| info.peer_ifindex == Some(link.index)) {
+        if link.as_ref().is_ok_and(|link| info.peer_ifindex == Some(link.index)) {
             let first = name_of(&links, ifindex).unwrap_or(&info.iface).to_owned();
             return Err(Error::InlinePeer { iface: iface.to_owned(), first });
         }
-        // A removed interface is found by its recorded name.
-        if info.iface == iface && !links.iter().any(|link| link.index == ifindex && record.recognises(link)) {
+        // A removed interface is found by its recorded name, unless another one has it. If that is unknown, it exists.
+        if link.is_err() && info.iface == iface && !verify::is_here(&record, &links).unwrap_or(true) {
             return Ok(ifindex);
         }
     }
     // Report a missing interface as such.
-    netlink.link(iface)?;
+    link?;
     Err(Error::NotAttached { iface: iface.to_owned() })
 }
 

@@ -65,7 +65,7 @@ fn programs(
     let mut info = record.info.clone();
     let pins = state_dir.pins(info.ifindex);
     let peer = info.peer_ifindex.and_then(|peer| netlink.link_by_index(peer).ok());
-    let peer = peer.filter(|peer| record.recognises(peer));
+    let peer = peer.filter(|peer| record.recognises(peer) || !is_missing(XDP_PEER));
     let mut restored = Vec::new();
     if peer.is_none() && detach_moved(&pins.join(XDP_PEER))? {
         restored.push(format!("{XDP_PEER} detached from an interface that was moved"));

@@ -20,7 +20,7 @@
 //! reached through `/proc/1/root`. In a sandbox that hides init, the oldest accessible ancestor is used
 //! instead.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
@@ -206,6 +206,18 @@ impl StateDir {
     /// The directory cannot be read.
     pub(super) fn pinned(&self) -> Result<Vec<u32>, Error> {
         Ok(names(&self.pins)?.iter().filter_map(|name| name.parse().ok()).collect())
+    }
+
+    /// Interfaces that have pins and no journal.
+    ///
+    /// # Errors
+    /// A directory cannot be read.
+    pub(super) fn without_journal(&self) -> Result<BTreeSet<u32>, Error> {
+        // In this order: an attach creates the journal first, and a detach removes it last.
+        let (pinned, ifindexes) = (self.pinned()?, self.ifindexes()?);
+        // Unless it was detached since.
+        let is_lost = |ifindex: &u32| !ifindexes.contains(ifindex) && self.pins(*ifindex).exists();
+        Ok(pinned.into_iter().filter(is_lost).collect())
     }
 
     /// Path of an interface's journal.

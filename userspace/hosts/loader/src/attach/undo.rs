@@ -5,8 +5,8 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use aya::programs::links::PinnedLink;
+use dcqcn_netlink::Netlink;
 use dcqcn_netlink::tc::{Handle, Qdisc, Restored};
-use dcqcn_netlink::{Link, Netlink};
 use nix::errno::Errno;
 
 use super::hook_names::{XDP_PEER, tc_hook, with_current_names};
@@ -35,7 +35,11 @@ pub(super) fn rollback(
     let is_here = record.info.netns_cookie == state_dir.cookie && verify::is_here(&record, &links)?;
     // Reports use the interfaces' current names.
     let info = if is_here { with_current_names(record.info, &links) } else { record.info };
-    let record = Record { info, ..record };
+    let mut record = Record { info, ..record };
+    if is_here {
+        // Once its programs are removed, they no longer show that this is the interface.
+        verify::update_devices(&mut record, &links)?;
+    }
     let info = &record.info;
     let access = if is_here { InterfaceAccess::Here(netlink) } else { InterfaceAccess::Gone };
     let pins = state_dir.pins(info.ifindex);
@@ -99,8 +103,13 @@ fn undo_step(
         }
         UndoStep::Stripping { ifindex, features } | UndoStep::Offloads { ifindex, features } => {
             // The other interface of an inline attachment, or one below, may have been removed.
-            let is_it = |link: &Link| link.index == *ifindex && record.recognises(link);
-            let Some(name) = netlink.links()?.into_iter().find(is_it) else { return Ok(None) };
+            let name = netlink.link_by_index(*ifindex)?;
+            if !record.recognises(&name) {
+                let (features, name) = (features.join(", "), name.name);
+                return Ok(Some(format!(
+                    "{features} of {name} unchanged: by its address it is another interface"
+                )));
+            }
             let active = netlink.features(*ifindex)?;
             let features: Vec<_> = features.iter().filter(|name| !active.contains(name)).cloned().collect();
             if features.is_empty() {

@@ -10,6 +10,7 @@ use dcqcn_netlink::{Link, Netlink};
 use serde::Serialize;
 
 use super::bound::Bound;
+use super::device::Device;
 use super::hook_names::{HOOKS, XDP_PEER, tc_hook};
 use super::journal::{Record, UndoStep};
 use super::state_dir::{StateDir, names};
@@ -69,6 +70,11 @@ impl Sweep {
     pub fn has_lost_maps(&self, info: &Info) -> bool {
         // An error: it was detached, or runs with pins on another mount.
         info.has_lost_maps(&self.state_dir.pins(info.ifindex)) && self.verify(info).is_ok()
+    }
+
+    /// Whether an attachment runs with pins that this process cannot access. If it could, their file system was unmounted.
+    pub fn is_kept_elsewhere(&self, info: &Info) -> bool {
+        matches!(self.verify(info), Err(Error::KeptElsewhere { .. }))
     }
 
     /// As [`foreign_programs`](super::foreign_programs).
@@ -170,6 +176,23 @@ pub(super) fn is_here(record: &Record, links: &[Link]) -> Result<bool, Error> {
     // It may have another address now.
     let parts = parts(&Sweep::take()?, record)?;
     Ok(parts.iter().any(|part| HOOKS.contains(&part.name.as_str()) && part.problem.is_none()))
+}
+
+/// Records the current addresses of the interfaces of an attachment that [`is_here`].
+pub(super) fn update_devices(record: &mut Record, links: &[Link]) -> Result<(), Error> {
+    let find = |index: Option<u32>| links.iter().find(|link| Some(link.index) == index);
+    let mut known = vec![record.info.ifindex];
+    if let Some(peer) = find(record.info.peer_ifindex).filter(|peer| !record.recognises(peer)) {
+        let parts = parts(&Sweep::take()?, record)?;
+        let is_on = |part: &Part| part.name == XDP_PEER && part.problem.is_none();
+        known.extend(parts.iter().any(is_on).then_some(peer.index));
+    }
+    for link in known.into_iter().filter_map(|index| find(Some(index))) {
+        if let Some(device) = record.devices.get_mut(&link.index) {
+            *device = Device::of(link);
+        }
+    }
+    Ok(())
 }
 
 /// As [`is_here`], with the record of an attachment of this namespace. If that cannot be checked, it is assumed.
@@ -306,6 +329,24 @@ mod tests {
     fn qdisc(kind: &str, handle: Handle, parent: Handle) -> Qdisc {
         let (kind, options, stats) = (kind.to_owned(), Vec::new(), Stats::default());
         Qdisc { kind, handle, parent, options, has_size_table: false, shared_block: None, stats }
+    }
+
+    #[test]
+    fn changed_address_recorded() {
+        let link = |mac| Link { index: 7, mac: Some([mac; 6]), ..Link::default() };
+        let mut record: Record = serde_json::from_value(serde_json::json!({
+            "format": 2, "state": "attached", "boot_id": "", "netns_inode": 1, "steps": [],
+            "info": {
+                "iface": "eth0", "ifindex": 7, "inline_peer": null, "role": "switch", "pacer": "none",
+                "xdp_mode": "none", "tc_mode": "tcx", "programs": [], "rp_flows": 8, "np_flows": 8,
+                "version": "0", "attached_at_ns": 1, "notes": [],
+            },
+        }))
+        .expect("a record");
+        record.devices.insert(7, Device::of(&link(1)));
+        assert!(!record.recognises(&link(2)));
+        update_devices(&mut record, &[link(2)]).expect("no query");
+        assert!(record.recognises(&link(2)));
     }
 
     #[test]

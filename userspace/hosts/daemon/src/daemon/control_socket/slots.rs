@@ -7,8 +7,10 @@ use dcqcn_support::sync::lock;
 
 /// Maximum number of connections.
 pub(super) const MAX_CONNECTIONS: usize = 16;
-/// Maximum number of connections of one user, so that no user of the group can lock out the others.
+/// Maximum number of connections of one user other than root, so that no user of the group can lock out the others.
 pub(super) const MAX_USER_CONNECTIONS: usize = 4;
+/// Connections that only root can use.
+const ROOT_CONNECTIONS: usize = 4;
 
 /// Connections by user.
 #[derive(Clone, Debug, Default)]
@@ -28,11 +30,13 @@ impl ConnectionSlots {
     /// The limit that was reached.
     pub(super) fn acquire(&self, user: u32) -> Result<ConnectionSlot, String> {
         let mut of_users = self.lock();
-        if of_users.values().sum::<usize>() >= MAX_CONNECTIONS {
-            return Err(format!("all {MAX_CONNECTIONS} connections are in use; retry"));
+        let is_root = user == 0;
+        let most = if is_root { MAX_CONNECTIONS } else { MAX_CONNECTIONS - ROOT_CONNECTIONS };
+        if of_users.values().sum::<usize>() >= most {
+            return Err(format!("all {most} connections are in use; retry"));
         }
         let its = of_users.entry(user).or_default();
-        if *its >= MAX_USER_CONNECTIONS {
+        if !is_root && *its >= MAX_USER_CONNECTIONS {
             return Err(format!(
                 "user {user} has {MAX_USER_CONNECTIONS} connections already; close one and retry"
             ));
@@ -68,14 +72,22 @@ mod tests {
         let mut taken: Vec<ConnectionSlot> =
             (0..MAX_USER_CONNECTIONS).map(|_| slots.acquire(1).unwrap()).collect();
         assert!(slots.acquire(1).unwrap_err().contains("user 1 has 4 connections"));
-        for user in 2..=4 {
+        for user in 2..=3 {
             taken.extend((0..MAX_USER_CONNECTIONS).map(|_| slots.acquire(user).unwrap()));
         }
-        assert_eq!(taken.len(), MAX_CONNECTIONS);
-        assert!(slots.acquire(5).unwrap_err().contains("all 16 connections are in use"));
+        assert!(slots.acquire(5).unwrap_err().contains("all 12 connections are in use"));
+        let roots: Vec<ConnectionSlot> = (0..ROOT_CONNECTIONS).map(|_| slots.acquire(0).unwrap()).collect();
+        assert_eq!(taken.len() + roots.len(), MAX_CONNECTIONS);
+        assert!(slots.acquire(0).unwrap_err().contains("all 16 connections are in use"));
+        drop(roots);
         drop(taken.remove(0));
         let fifth = slots.acquire(5).unwrap();
         assert!(slots.acquire(1).is_err(), "the fifth user has the last one");
+        // More than another user may have.
+        assert_eq!(
+            (0..=ROOT_CONNECTIONS).filter_map(|_| slots.acquire(0).ok()).count(),
+            ROOT_CONNECTIONS + 1
+        );
         drop(fifth);
         let _first = slots.acquire(1).unwrap();
         drop(taken);

@@ -1,7 +1,8 @@
 //! Changes below managed interfaces: link speeds, which are followed, and parts removed by other programs, which are
 //! logged and restored.
 
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use dcqcn_common::params::{Quantity, Unit};
 use dcqcn_loader::attach::{self, Info, Part, Sweep};
@@ -10,6 +11,9 @@ use dcqcn_telemetry::audit;
 use super::{ManagedInterfaces, Served};
 use crate::daemon::plan::Scope;
 use crate::daemon::repair::{Due, Repair};
+
+/// Time within which the programs of an unmounted file system end.
+const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl ManagedInterfaces {
     /// Updates hardware speeds, and parameters that follow the interface.
@@ -76,18 +80,28 @@ impl ManagedInterfaces {
         let (mut has_changed, mut lost) = (false, Vec::new());
         for served in self.served.values_mut() {
             let iface = &served.info.iface;
-            // A failed query is repeated at the next check.
-            let Ok(parts) = sweep.verify(&served.info) else { continue };
+            let repair = match &self.scope {
+                Scope::File(config) => config.repair(iface),
+                Scope::Named(_) => Repair::default(),
+            };
+            let parts = match sweep.verify(&served.info) {
+                Ok(parts) => parts,
+                // The claim has the pins open, so this process could access their file system before.
+                Err(error @ attach::Error::KeptElsewhere { .. }) if repair != Repair::None => {
+                    if is_repair_due(served, &error.to_string()) {
+                        lost.push(served.info.clone());
+                    }
+                    continue;
+                }
+                // A failed query is repeated at the next check.
+                Err(_) => continue,
+            };
             let missing: Vec<String> = parts.iter().filter_map(Part::complaint).collect();
             let missing = missing.join("; ");
             // Not for an attachment that is being detached or was deleted, which the next check omits.
             let is_settled = missing == served.seen_missing;
             served.seen_missing.clone_from(&missing);
             if is_settled && !missing.is_empty() {
-                let repair = match &self.scope {
-                    Scope::File(config) => config.repair(iface),
-                    Scope::Named(_) => Repair::default(),
-                };
                 if repair != Repair::None && sweep.has_lost_maps(&served.info) {
                     if is_repair_due(served, &missing) {
                         lost.push(served.info.clone());
@@ -120,12 +134,25 @@ impl ManagedInterfaces {
     /// left to preserve.
     pub(super) fn end_lost(&mut self, lost: Vec<Info>) {
         self.tasks.remove(&lost.iter().map(Info::id).collect::<Vec<_>>());
-        for info in lost {
+        for info in &lost {
+            // Drops the claim, the last user of a file system that was unmounted.
             if let Some(served) = self.served.remove(&info.id()) {
                 self.attempts.insert(info.ifindex, served.repairs);
             }
+        }
+        await_programs(&lost);
+        for info in lost {
             self.end_attachment(info, "its maps were removed: detached to attach it again");
         }
+    }
+}
+
+/// Waits until the kernel has removed the programs of an unmounted file system, after its last user.
+fn await_programs(lost: &[Info]) {
+    let until = Instant::now() + UNMOUNT_TIMEOUT;
+    let runs = |sweep: &Sweep| lost.iter().any(|info| sweep.is_kept_elsewhere(info));
+    while Sweep::take().is_ok_and(|sweep| runs(&sweep)) && Instant::now() < until {
+        thread::sleep(Duration::from_millis(20));
     }
 }
 

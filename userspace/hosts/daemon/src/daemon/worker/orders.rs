@@ -10,7 +10,6 @@ use dcqcn_telemetry::audit;
 use super::overrides::{checked_interfaces, unix_s};
 use super::persisted::{self, PersistError, Persisted, Trial, Written};
 use super::{Rejection, ReloadOptions, WorkerState, equals_ignoring_numbers};
-use crate::daemon::change;
 use crate::daemon::config::{Config, Interface};
 use crate::daemon::order::{Order, Ordered, Refusal};
 
@@ -199,7 +198,7 @@ impl WorkerState {
 
     /// Activates the previous state, whether or not it can be persisted.
     fn revert_to(&mut self, persisted: Persisted, over: Vec<Interface>) -> Result<(), Rejection> {
-        change::revert();
+        self.revert_overdue();
         // Without the override, the file may attach nothing.
         let options = ReloadOptions { allow_empty: true, is_revert: true, ..ReloadOptions::default() };
         self.switch_to(self.overrides.own.under(over), options)?;
@@ -248,7 +247,7 @@ impl WorkerState {
     /// Activates and persists an override, or neither. If killed in between, the daemon starts with the previous state.
     fn activate(&mut self, persisted: Persisted, over: Vec<Interface>) -> Result<(), Rejection> {
         // Revert changes not confirmed in time first, as they would block this one.
-        change::revert();
+        self.revert_overdue();
         let written = self.save(&persisted)?;
         let (before, now) = (self.overrides.effective(), self.overrides.own.under(over));
         // The host's own file may attach nothing: only a reload of it is checked.
