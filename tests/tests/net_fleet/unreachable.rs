@@ -171,9 +171,9 @@ fn second_agent_of_a_daemon_exits() -> Result<()> {
     let _daemon = MockDaemon::listen(control.clone())?;
     fs::write(lock_path(&control), "")?;
     let agent = |program: &[&str], name: &str| -> Result<Command> {
-        let words = ["agent", "--every", "1s", "--ttl", "3s", "--name", name, "--control"];
+        let words = ["agent", "--every", "1s", "--ttl", "3s", "--name", name];
         let mut command = fixture.command_under(program, &words)?;
-        command.arg(&control);
+        command.arg("--control").arg(&control);
         Ok(command)
     };
     let mut first = Running(agent(&[], "h1")?.spawn()?);
