@@ -154,9 +154,9 @@ mod tests {
         };
         // The process was killed after this one.
         log.append_stage(&change(12), Stage::Intended, None).unwrap();
-        let text = std::fs::read_to_string(log.path()).unwrap();
+        let text = fs::read_to_string(log.path()).unwrap();
         let year = text.split("\"time\":\"").nth(1).and_then(|text| text.get(..4)).unwrap();
-        std::fs::write(log.path(), text.replacen(year, "2001", 1)).unwrap();
+        fs::write(log.path(), text.replacen(year, "2001", 1)).unwrap();
         log.append_stage(&change(13), Stage::Intended, None).unwrap();
         log.append(&change(13)).unwrap();
         let entries = log.tail(1 << 20).unwrap().entries;
@@ -193,7 +193,7 @@ mod tests {
             new.scalars.rpg_gd = gd;
             log.append(&[Change { iface: "eth0".into(), old: Config::DEFAULT, new }]).unwrap();
         }
-        let text = std::fs::read_to_string(log.path()).unwrap();
+        let text = fs::read_to_string(log.path()).unwrap();
         let line = text.lines().last().unwrap().len() as u64 + 1;
         for (bytes, entries) in [(1 << 20, 3), (2 * line, 2), (2 * line + 3, 2), (line, 1), (line - 1, 0)] {
             let contents = log.tail(bytes).unwrap();
