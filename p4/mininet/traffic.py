@@ -3,7 +3,8 @@
     traffic.py send ADDRESS QPN SECONDS [PACKETS_PER_S]
     traffic.py take SECONDS
 
-The sender has no congestion control of its own, as a NIC without it: what holds it back is the network.
+The sender has no congestion control of its own, as a NIC without it: what holds it back is the network. It sends by a raw
+socket, because dcqcn does not pace a process's datagrams to this port: they belong to no QP.
 """
 
 import socket
@@ -17,20 +18,23 @@ WRITE_MIDDLE, CNP, PAYLOAD = 0x07, 0x81, 1024
 
 def opened():
     udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    udp.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, DSCP << 2 | ECT0)
     udp.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
-    # No checksum: RoCEv2 has none, and a switch in software gets what a NIC would have to fill in.
-    udp.setsockopt(socket.SOL_SOCKET, 11, 1)
     udp.bind(("0.0.0.0", PORT))
     return udp
 
 
 def send(address, qpn, seconds, packets_per_s):
-    udp, start, sent = opened(), time.monotonic(), 0
+    # Receives the CNPs.
+    udp = opened()
+    raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
+    # The kernel fills in lengths, source address and checksum of the IP header. RoCEv2 has no UDP checksum.
+    ip = struct.pack("!BBHHHBBH4x4s", 0x45, DSCP << 2 | ECT0, 0, 0, 0, 64, socket.IPPROTO_UDP, 0, socket.inet_aton(address))
+    header = ip + struct.pack("!HHHH", PORT, PORT, 8 + 12 + PAYLOAD + 4, 0)
+    start, sent = time.monotonic(), 0
     while (elapsed := time.monotonic() - start) < seconds:
-        while sent < elapsed * packets_per_s:
+        while sent < elapsed * packets_per_s and time.monotonic() - start < seconds:
             bth = struct.pack("!BBHII", WRITE_MIDDLE, 0, 0xFFFF, qpn, sent & 0xFFFFFF)
-            udp.sendto(bth + bytes(PAYLOAD) + bytes(4), (address, PORT))
+            raw.sendto(header + bth + bytes(PAYLOAD) + bytes(4), (address, 0))
             sent += 1
         time.sleep(0.002)
     udp.settimeout(0.3)

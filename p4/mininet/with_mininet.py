@@ -75,7 +75,7 @@ def main():
         lost = net.pingAll()
         if options.rp == "host":
             for host in net.hosts:
-                host.cmd(*commands.attach(host.defaultIntf().name))
+                print(f"{host.name}: {host.cmd(*commands.attach(host.defaultIntf().name)).strip()}")
         watch = None
         if options.changes or options.plot:
             started = lambda switch, words: net[switch].popen(words, stdin=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

@@ -104,7 +104,7 @@ def main():
             if options.rp == "host":
                 for host, ports in described.ports.items():
                     if host in described.hosts:
-                        run(*inside(host, *commands.attach(interface(host, ports[0]))))
+                        print(f"{host}: {run(*inside(host, *commands.attach(interface(host, ports[0])))).strip()}")
             watch = None
             if options.changes or options.plot:
                 started = lambda switch, words: subprocess.Popen(

@@ -102,6 +102,7 @@ fn run(script: &str, arguments: &str) -> Result<()> {
         let (packets, marked) = (numbers.next(), numbers.next());
         eprintln!("{script} {arguments}: {packets:?} packets accepted, {marked:?} marked");
         ensure!(packets > Some(0) && marked > Some(0), "{printed}");
+        ensure!(printed.contains("Reaction point: flows sent\n"), "no flow is charged: {printed}");
         let picture = fs::read_to_string(plot.path())?;
         // Two charts with axes, the time of the change, and a line for the switch.
         ensure!(picture.matches("<path").count() == 6 && picture.contains(">wred.3.kmax=40KB<"), "{picture}");
@@ -119,7 +120,8 @@ fn incast_in_plain_namespaces() -> Result<()> {
             return Ok(());
         }
     }
-    run("with_netns.py", "incast --rp switch")
+    run("with_netns.py", "incast --rp switch")?;
+    run("with_netns.py", "incast --rp host")
 }
 
 #[test]
