@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 use clap::Args;
 use clap_complete::ArgValueCompleter;
 use dcqcn_netlink::netns::current_inode;
-use dcqcn_support::render::{Column, Table, printable};
+use dcqcn_support::render::{Column, Table, count, printable};
 use dcqcn_telemetry::audit::{Contents, Entry, Event, Log, Stage};
 use serde::Serialize;
 
@@ -18,7 +18,7 @@ use dcqcn_support::cli::Output;
 #[command(after_long_help = "\
 set, config apply, import and ecnconfig log changes to /var/log/dcqcn/audit.jsonl, one JSON line per parameter. Rejected
 changes, confirmations, reverts, reloads of `dcqcn run` and requests over its socket are logged too. If the log cannot be
-written, a warning is printed, and the change stays.
+written, a warning is printed, and the change stays. Rotated files are read too, unless they are compressed.
 
 Environment:
   DCQCN_AUDIT  another directory for the log
@@ -64,6 +64,8 @@ struct LogReport {
     entries: Vec<Entry>,
     /// Line numbers of malformed entries.
     unreadable_lines: Vec<usize>,
+    /// Number of older files that are compressed, and not read.
+    compressed_files: usize,
     /// Number of this network namespace.
     #[serde(skip)]
     here: u64,
@@ -71,16 +73,17 @@ struct LogReport {
 
 impl LogReport {
     fn new(file: String, contents: Contents, iface: Option<&str>, last: Option<usize>, here: u64) -> Self {
-        let Contents { mut entries, unreadable } = contents;
+        let Contents { mut entries, unreadable, compressed } = contents;
         entries.retain(|entry| iface.is_none_or(|iface| entry.iface == iface));
         let skipped = last.map_or(0, |last| entries.len().saturating_sub(last));
-        Self { file, entries: entries.split_off(skipped), unreadable_lines: unreadable, here }
+        let (entries, unreadable_lines) = (entries.split_off(skipped), unreadable);
+        Self { file, entries, unreadable_lines, compressed_files: compressed, here }
     }
 }
 
 impl fmt::Display for LogReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { file, entries, unreadable_lines, here } = self;
+        let Self { file, entries, unreadable_lines, compressed_files, here } = self;
         if entries.is_empty() {
             writeln!(f, "no changes in {file}")?;
         } else {
@@ -125,6 +128,9 @@ impl fmt::Display for LogReport {
             let lines: Vec<String> = unreadable_lines.iter().map(ToString::to_string).collect();
             writeln!(f, "malformed entries in {file}: line {}", lines.join(", "))?;
         }
+        if *compressed_files != 0 {
+            writeln!(f, "older entries are in {}: see {file}*", count(*compressed_files, "compressed file"))?;
+        }
         Ok(())
     }
 }
@@ -153,13 +159,14 @@ mod tests {
     #[test]
     fn entries_filtered_by_interface_and_count() {
         let entries = vec![entry("eth0", "12"), entry("eth1", "13"), entry("eth0", "14")];
-        let contents = Contents { entries, unreadable: vec![4] };
+        let contents = Contents { entries, unreadable: vec![4], compressed: 2 };
         let report = |iface, last| LogReport::new("log".into(), contents.clone(), iface, last, 1);
         let text = report(Some("eth0"), Some(1)).to_string();
         let expected = "\
 TIME                      WHO          IFACE  PARAMETER  OLD  NEW  COMMAND OR REASON
 2026-03-01T12:00:00.000Z  ada as root  eth0   rpg_gd      11   14  dcqcn set\u{fffd}
 malformed entries in log: line 4
+older entries are in 2 compressed files: see log*
 ";
         assert_eq!(text, expected);
         let elsewhere = LogReport::new("log".into(), contents.clone(), Some("eth1"), None, 2).to_string();
@@ -167,7 +174,7 @@ malformed entries in log: line 4
         assert_eq!(report(None, None).entries.len(), 3);
         assert!(report(Some("eth9"), None).to_string().starts_with("no changes in log\n"));
         let event = Event::Refused { refused: "x.toml:3: no such key".into() };
-        let contents = Contents { entries: vec![Entry { event, ..entry("", "") }], unreadable: Vec::new() };
+        let contents = Contents { entries: vec![Entry { event, ..entry("", "") }], ..Contents::default() };
         let text = LogReport::new("log".into(), contents, None, None, 1).to_string();
         assert!(text.contains("(refused)") && text.contains("x.toml:3: no such key"), "{text}");
     }

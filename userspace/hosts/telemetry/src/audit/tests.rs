@@ -26,7 +26,7 @@ fn rejection_is_logged() {
     let log = Log::within(directory.path());
     log.append(&[change("eth0", &["rpg_gd=12"])]).unwrap();
     log.append_refusal("eth0", "rpg_gd = 99 is out of range: 10 to 15").unwrap();
-    let Contents { entries, unreadable } = log.read().unwrap();
+    let Contents { entries, unreadable, .. } = log.read().unwrap();
     assert!(unreadable.is_empty());
     let [made, refused] = entries.as_slice() else { panic!("{entries:?}") };
     assert_eq!(changed(made), ["eth0", "rpg_gd", "11", "12"]);
@@ -44,7 +44,7 @@ fn each_changed_parameter_is_logged() {
     log.append(&changes).unwrap();
     log.append(&[change("eth2", &[])]).unwrap();
     log.append(&[change("eth0", &["rpg_gd=12"])]).unwrap();
-    let Contents { entries, unreadable } = log.read().unwrap();
+    let Contents { entries, unreadable, .. } = log.read().unwrap();
     assert!(unreadable.is_empty(), "{unreadable:?}");
     let logged: Vec<_> = entries.iter().map(changed).collect();
     let expected = [
@@ -83,7 +83,7 @@ fn partial_entry_keeps_next() {
     log.append(&[change("eth0", &["rpg_gd=12"])]).unwrap();
     File::options().append(true).open(log.path()).unwrap().write_all(b"{\"time\":").unwrap();
     log.append(&[change("eth0", &["rpg_gd=13"])]).unwrap();
-    let Contents { entries, unreadable } = log.read().unwrap();
+    let Contents { entries, unreadable, .. } = log.read().unwrap();
     assert_eq!((entries.len(), unreadable), (2, vec![2]));
 }
 
@@ -94,7 +94,7 @@ fn damaged_line_hides_no_other() {
     log.append(&[change("eth0", &["rpg_gd=12"])]).unwrap();
     File::options().append(true).open(log.path()).unwrap().write_all(b"{\"time\": \xff\n\n").unwrap();
     log.append(&[change("eth0", &["rpg_gd=13"])]).unwrap();
-    let Contents { entries, unreadable } = log.read().unwrap();
+    let Contents { entries, unreadable, .. } = log.read().unwrap();
     assert_eq!((entries.len(), unreadable), (2, vec![2, 3]));
 }
 
@@ -111,7 +111,7 @@ fn concurrent_appends_are_not_interleaved() {
             });
         }
     });
-    let Contents { entries, unreadable } = log.read().unwrap();
+    let Contents { entries, unreadable, .. } = log.read().unwrap();
     assert_eq!((entries.len(), unreadable), (800, vec![]));
     let keys: Vec<_> = entries.iter().map(|entry| changed(entry)[1]).collect();
     assert!(keys.chunks(2).all(|pair| pair == ["rpg_threshold", "rpg_gd"]));
