@@ -20,7 +20,7 @@ use dcqcn_support::cli::Output;
 use dcqcn_support::clock::boottime_ns;
 use dcqcn_telemetry::ChangeReport;
 use dcqcn_telemetry::audit::{self as audit, ChangeMode};
-use nix::unistd::setsid;
+use nix::unistd::{geteuid, setsid};
 use serde::Serialize;
 
 use super::duration_in;
@@ -92,6 +92,9 @@ pub(super) struct Waiting {
     iface: String,
     /// Time left to confirm it.
     left_ns: u64,
+    /// Why it is not reverted although that time is over.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    overdue: Option<String>,
     former: Vec<PreviousValue>,
 }
 
@@ -110,12 +113,25 @@ impl Waiting {
         });
         let left_ns = pending.left(boottime_ns()).as_nanos();
         let left_ns = u64::try_from(left_ns).unwrap_or(u64::MAX);
-        Self { iface: info.iface.clone(), left_ns, former: former.collect() }
+        Self { iface: info.iface.clone(), left_ns, overdue: None, former: former.collect() }
     }
 
     /// The pending change of an interface.
     pub(super) fn of(all: &[(Info, Pending)], info: &Info) -> Option<Self> {
-        all.iter().find(|(other, _)| other.ifindex == info.ifindex).map(Self::new)
+        let (info, pending) = all.iter().find(|(other, _)| other.ifindex == info.ifindex)?;
+        let since_ns = boottime_ns().checked_sub(pending.deadline_ns);
+        let overdue = since_ns.map(|since_ns| {
+            // Another attempt: the first one was that of this command's start.
+            let cause = match audit::revert(Which::Overdue) {
+                Err(error) => error.to_string(),
+                Ok(Reverted { failed, .. }) => failed
+                    .into_iter()
+                    .find(|failed| failed.iface == info.iface)
+                    .map_or_else(|| "reverted now".into(), |failed| failed.error.to_string()),
+            };
+            format!("overdue since {} s: {cause}", since_ns / 1_000_000_000)
+        });
+        Some(Self { overdue, ..Self::new(&(info.clone(), pending.clone())) })
     }
 }
 
@@ -124,6 +140,9 @@ impl fmt::Display for Waiting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let former: Vec<String> =
             self.former.iter().map(|PreviousValue { key, value }| format!("{key} = {value}")).collect();
+        if let Some(overdue) = &self.overdue {
+            return write!(f, "back to {} is {overdue}", former.join(", "));
+        }
         write!(
             f,
             "in {} s back to {}, unless you run `dcqcn confirm {}`",
@@ -193,9 +212,11 @@ pub(super) fn within(text: &str) -> Result<Duration, String> {
 
 /// Reverts changes not confirmed in time. Failures are left to the next command.
 pub(super) fn revert_overdue() {
-    // Lack of privilege is not an error here: a privileged process will revert them.
-    if let Err(error) = audit::revert_and_report(Which::Overdue, "change not confirmed in time") {
-        tracing::debug!(%error, "cannot check for unconfirmed changes");
+    match audit::revert_and_report(Which::Overdue, "change not confirmed in time") {
+        Ok(()) => {}
+        Err(error) if geteuid().is_root() => tracing::warn!(%error, "cannot revert unconfirmed changes"),
+        // A privileged process will revert them.
+        Err(error) => tracing::debug!(%error, "cannot check for unconfirmed changes"),
     }
 }
 
@@ -257,4 +278,21 @@ pub(super) fn change_mode(dry_run: bool, confirm: Option<Duration>) -> anyhow::R
         None if dry_run => ChangeMode::DryRun,
         None => ChangeMode::Lasting,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn overdue_change_shown_with_cause() {
+        let former = vec![PreviousValue { key: "rpg_gd".into(), value: "11".into() }];
+        let waiting = Waiting { iface: "eth0".into(), left_ns: 0, overdue: None, former };
+        assert_eq!(waiting.to_string(), "in 0 s back to rpg_gd = 11, unless you run `dcqcn confirm eth0`");
+        let overdue = Some("overdue since 5 s: no space".into());
+        assert_eq!(
+            Waiting { overdue, ..waiting }.to_string(),
+            "back to rpg_gd = 11 is overdue since 5 s: no space"
+        );
+    }
 }
