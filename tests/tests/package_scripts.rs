@@ -23,19 +23,22 @@ impl Root {
             fs::create_dir_all(root.path(dir))?;
         }
         fs::write(root.journal(), "{}")?;
-        let calls = root.path("calls").display().to_string();
         for (name, body) in [
             ("systemctl", systemctl),
             ("dcqcn", dcqcn),
-            // One namespace is enough.
+            // One namespace is enough, another one than that of the script.
             ("nsenter", "shift; exec \"$@\""),
-            ("stat", "echo 1"),
+            ("stat", "case $3 in /proc/self/*) echo 2 ;; *) echo 1 ;; esac"),
         ] {
-            let path = root.path("bin").join(name);
-            fs::write(&path, format!("#!/bin/sh\necho {name} \"$@\" >>{calls}\n{body}\n"))?;
-            fs::set_permissions(&path, Permissions::from_mode(0o755))?;
+            root.mock(name, body)?;
         }
         Ok(root)
+    }
+
+    fn mock(&self, name: &str, body: &str) -> Result<()> {
+        let (path, calls) = (self.path("bin").join(name), self.path("calls"));
+        fs::write(&path, format!("#!/bin/sh\necho {name} \"$@\" >>{}\n{body}\n", calls.display()))?;
+        Ok(fs::set_permissions(&path, Permissions::from_mode(0o755))?)
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -75,6 +78,28 @@ fn removal_detaches_and_ends_the_mount() -> Result<()> {
         assert!(root.run("postrm", "purge")?.status.success());
         assert!(!root.path("run/dcqcn").exists());
     }
+    Ok(())
+}
+
+/// As in the build of an image, without CAP_SYS_ADMIN.
+#[test]
+fn removal_enters_no_namespace_for_its_own() -> Result<()> {
+    let root = Root::new("rm -f \"$DPKG_ROOT/run/dcqcn/ns-7/3.json\"")?;
+    root.mock("nsenter", "exit 1")?;
+    root.mock("stat", "echo 1")?;
+    let output = root.run("prerm", "remove")?;
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    assert!(!root.journal().exists() && !root.calls()?.contains("nsenter"), "{}", root.calls()?);
+    Ok(())
+}
+
+#[test]
+fn purge_empties_a_mount_point() -> Result<()> {
+    let root = Root::new("")?;
+    fs::create_dir_all(root.path("var/log/dcqcn"))?;
+    root.mock("rm", "case $* in *var/log*) exit 1 ;; esac")?;
+    assert!(root.run("postrm", "purge")?.status.success());
+    assert!(root.calls()?.contains("systemctl daemon-reload"), "{}", root.calls()?);
     Ok(())
 }
 
