@@ -78,6 +78,18 @@ impl Cli {
         if let Command::Generate(command) = self.command {
             return command.run(out, Self::command(), &[]);
         }
+        if matches!(
+            self.command,
+            Command::Apply(_)
+                | Command::Rollback(_)
+                | Command::Pause(_)
+                | Command::Resume(_)
+                | Command::Abort(_)
+                | Command::Forget(_)
+                | Command::Prune(_)
+        ) {
+            out.set_changes();
+        }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let ended = runtime.block_on(async {
             let store = match self.command {

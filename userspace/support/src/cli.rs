@@ -111,6 +111,7 @@ pub fn run(
         Err(error) if is_closed_output(&error, io::stdout()) => ExitCode::SUCCESS,
         Err(error) => {
             let (code, is_told) = exit_code(&error).unwrap_or((FAILED, false));
+            let error = with_changes(error, out.changes);
             if !is_told {
                 // Standard error may be closed.
                 let _ = io::stderr().write_all(explain(&error).as_bytes());
@@ -118,6 +119,14 @@ pub fn run(
             ExitCode::from(code)
         }
     }
+}
+
+/// Adds to an error of standard output that the command's changes are done; other errors describe their effect.
+fn with_changes(error: anyhow::Error, changes: bool) -> anyhow::Error {
+    if changes && error.is::<OutputError>() {
+        return anyhow::anyhow!("{error}; what the command has changed stays changed");
+    }
+    error
 }
 
 /// Whether the error is that of a write to `output` whose reader has closed it: a pipe, or a terminal (`EIO`).
@@ -195,7 +204,7 @@ struct Versioned<'a, T> {
 
 /// Standard output could not be written.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot write standard output: {0}; what the command has changed stays changed")]
+#[error("cannot write standard output: {0}")]
 struct OutputError(#[from] io::Error);
 
 fn written(result: Result<(), impl Into<io::Error>>) -> anyhow::Result<()> {
@@ -227,12 +236,18 @@ impl Write for NamedOutput<'_> {
 pub struct Output<'a> {
     out: &'a mut dyn Write,
     json: bool,
+    changes: bool,
 }
 
 impl<'a> Output<'a> {
     /// Prints to `out`, as JSON or as text.
     pub fn new(out: &'a mut dyn Write, json: bool) -> Self {
-        Self { out, json }
+        Self { out, json, changes: false }
+    }
+
+    /// Declares that the command changes the system: an error of standard output mentions it.
+    pub const fn set_changes(&mut self) {
+        self.changes = true;
     }
 
     /// Whether JSON is requested.
@@ -347,6 +362,10 @@ mod tests {
             let text = explain(&error);
             assert!(text.starts_with("error: cannot write standard output: No space left"), "{text}");
             assert_eq!(text.lines().count(), 1, "{text}");
+        }
+        for (changes, is_mentioned) in [(false, false), (true, true)] {
+            let error = with_changes(OutputError(io::Error::other("full")).into(), changes).to_string();
+            assert_eq!(error.contains("what the command has changed stays changed"), is_mentioned, "{error}");
         }
     }
 

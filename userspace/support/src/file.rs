@@ -130,6 +130,22 @@ pub fn lock_within(file: &File, timeout: Duration) -> io::Result<bool> {
     }
 }
 
+/// The error of a compressed file.
+pub fn compressed(tool: &str) -> io::Error {
+    io::Error::other(format!("it is compressed; decompress it with `{tool}`"))
+}
+
+/// The command that decompresses a file which begins with `start`; `None`: it is not compressed.
+pub fn decompressor(start: &[u8]) -> Option<&'static str> {
+    match start {
+        [0x1f, 0x8b, ..] => Some("zcat"),
+        [0xfd, b'7', b'z', b'X', ..] => Some("xzcat"),
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => Some("zstdcat"),
+        [b'B', b'Z', b'h', b'1'..=b'9', ..] => Some("bzcat"),
+        _ => None,
+    }
+}
+
 /// Reads a regular file or pipe of up to `max_bytes`.
 ///
 /// # Errors
@@ -151,8 +167,10 @@ pub fn read_limited(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
     if content.len() as u64 > max_bytes {
         return Err(io::Error::other(format!("it has more than {} MiB", max_bytes >> 20)));
     }
+    if let Some(tool) = decompressor(&content) {
+        return Err(compressed(tool));
+    }
     match content.as_slice() {
-        [0x1f, 0x8b, ..] => Err(io::Error::other("it is compressed; decompress it with `gunzip`")),
         [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => {
             Err(io::Error::other("it is UTF-16; convert it with `iconv -f UTF-16 -t UTF-8`"))
         }
@@ -186,7 +204,10 @@ mod tests {
             assert!(error.contains(expected), "{error}");
         }
         for (bytes, expected) in [
-            (&[0x1f, 0x8b, 8, 0][..], "it is compressed"),
+            (&[0x1f, 0x8b, 8, 0][..], "it is compressed; decompress it with `zcat`"),
+            (b"\xfd7zXZ\0", "`xzcat`"),
+            (b"\x28\xb5\x2f\xfd\x04", "`zstdcat`"),
+            (b"BZh91AY", "`bzcat`"),
             (&[0xff, 0xfe, b'r', 0][..], "it is UTF-16"),
             (&[0xfe, 0xff, 0, b'r'][..], "it is UTF-16"),
             (&[0x7f, b'E', 0xff][..], "it is not a text file: byte 3 is not UTF-8"),

@@ -8,7 +8,7 @@ use dcqcn_sim::fabric::{
     Changed, FabricReport, FabricSetup, FabricSweep, PLOT_SAMPLE_NS, write_flows, write_picture,
 };
 use dcqcn_sim::knobs::refuse_without_effect;
-use dcqcn_sim::network::TOPOLOGY_EXAMPLE;
+use dcqcn_sim::network::{Scenario, TOPOLOGY_EXAMPLE};
 use dcqcn_sim::presets::{Setting, refuse_unread};
 use dcqcn_sim::sweep::{Axis, combinations};
 use dcqcn_sim::{plot, run_all};
@@ -16,7 +16,7 @@ use dcqcn_sim::{plot, run_all};
 use dcqcn_support::cli::Output;
 
 use crate::WrongUsage;
-use crate::files::{refuse_two_outputs, show, write_file};
+use crate::files::{INTERRUPTED, refuse_two_outputs, show, warn_once, write_file};
 
 /// Simulate a whole fabric: switches with shared buffers, PFC and ECMP, and finite flows.
 ///
@@ -56,7 +56,7 @@ pub(crate) struct FabricArgs {
     /// Run with each value of a flag, of a DCQCN parameter, or of kmin, kmax and pmax, on all cores. May be repeated: all combinations.
     #[arg(long, value_name = "KEY=VALUE,...", value_parser = FabricSetup::axis)]
     sweep: Vec<Axis>,
-    /// Cores to use [default: all].
+    /// Maximum number of cores; a small fabric runs on fewer [default: all].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
     /// Write a CSV line per flow to this file.
@@ -99,15 +99,16 @@ impl FabricArgs {
                 scenario.sample_ns.get_or_insert(PLOT_SAMPLE_NS);
             });
         }
+        warn_once(scenarios.iter().filter_map(Scenario::short_timeout));
         let runs = run_all(&scenarios, self.threads)?;
         let mut finished = Vec::new();
-        for ((run, scenario), (settings, _)) in runs.into_iter().zip(&scenarios).zip(&setups) {
+        for ((run, scenario), (settings, setup)) in runs.into_iter().zip(&scenarios).zip(&setups) {
             let Some(run) = run else { continue };
-            finished.push((settings.clone(), FabricReport::new(scenario, run.outcome, run.wall)));
+            finished.push((settings.clone(), FabricReport::new(setup, scenario, run.outcome, run.wall)));
         }
         let (done, all) = (finished.len(), scenarios.len());
         if self.sweep.is_empty() {
-            let Some((_, mut report)) = finished.pop() else { bail!("interrupted before the run completed") };
+            let Some((_, mut report)) = finished.pop() else { bail!(INTERRUPTED) };
             // First, as a file may fail; the samples may be only for the plot.
             let samples = report.outcome.samples.take_if(|_| self.setup.sample.is_none());
             show(out, &report, self.csv.as_deref())?;

@@ -1,5 +1,6 @@
 //! Files with results.
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::path::Path;
@@ -11,6 +12,14 @@ use serde::Serialize;
 
 use crate::WrongUsage;
 use crate::trace::is_stdio;
+
+/// The error of a run that Ctrl-C ended.
+pub(crate) const INTERRUPTED: &str = "interrupted before the run completed; its results so far are discarded";
+
+/// Logs each different warning.
+pub(crate) fn warn_once(warnings: impl Iterator<Item = String>) {
+    warnings.collect::<BTreeSet<_>>().iter().for_each(|text| tracing::warn!("{text}"));
+}
 
 /// Rejects `--csv -` with `--json`.
 pub(crate) fn refuse_two_outputs(out: &Output<'_>, csv: Option<&Path>) -> Result<(), WrongUsage> {

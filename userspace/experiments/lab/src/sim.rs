@@ -18,7 +18,7 @@ use dcqcn_support::cli::Output;
 
 use crate::WrongUsage;
 use crate::fabric::FabricArgs;
-use crate::files::{refuse_two_outputs, show, write_file};
+use crate::files::{INTERRUPTED, refuse_two_outputs, show, warn_once, write_file};
 
 /// The presets in the order of [`Preset`], for types with a preset parameter.
 const INCAST: usize = 0;
@@ -139,7 +139,8 @@ impl SimArgs {
 struct RunArgs<const PRESET: usize> {
     #[command(flatten)]
     knobs: Knobs<PRESET>,
-    /// Send messages at random times with the size distribution in this file: lines BYTES,WEIGHT. See --load.
+    /// Send messages at random times with the size distribution in this file: lines BYTES,WEIGHT, or `BYTES PERCENT`
+    /// (cumulative, as in HPCC's traffic generator). See --load.
     #[arg(long, value_name = "FILE", help_heading = "RoCE flows")]
     flow_sizes: Option<PathBuf>,
     /// Profile to start from [default: paper].
@@ -246,11 +247,12 @@ impl<const PRESET: usize> RunArgs<PRESET> {
         );
         let stars: Vec<Star> =
             setups.iter().map(|setup| setup.star(wants_series)).collect::<Result<_, _>>()?;
+        warn_once(stars.iter().filter_map(Star::short_timeout));
         let runs = run_all(&stars, None)?;
         let count = runs.len();
         if axes.is_empty() {
             let (Some(Some(run)), Some(star)) = (runs.into_iter().next(), stars.first()) else {
-                bail!("interrupted before the run completed");
+                bail!(INTERRUPTED);
             };
             return self.show_one(&setup, star, run, out);
         }

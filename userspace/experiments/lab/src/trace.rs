@@ -6,9 +6,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::Args;
-use dcqcn_params::{Assignment, SetError, Settings};
+use dcqcn_common::params::{MAX_RATE_BPS, MIN_RATE_BPS, Unit};
+use dcqcn_params::quantity::{in_range, parse_rate_bps};
+use dcqcn_params::{Assignment, Settings};
 use dcqcn_replay::trace::{self, EngineKind, Format, Options, Picture};
-use dcqcn_support::file::Replacement;
+use dcqcn_support::file::{Replacement, compressed, decompressor};
 
 use dcqcn_support::cli::{Output, SettingsArgs};
 
@@ -40,7 +42,7 @@ pub(crate) struct TraceArgs {
     /// File of events; `-` reads standard input.
     #[arg(value_name = "EVENTS.csv")]
     input: PathBuf,
-    /// Link rate and initial rate of the flow: `40g`, `25gbit`, up to 800gbit. Short for `--set link_rate=RATE`.
+    /// Link rate and initial rate of the flow: `40g`, `25gbit`, 100kbit to 800gbit. Short for `--set link_rate=RATE`.
     #[arg(long, value_name = "RATE", value_parser = line_rate)]
     line_rate: Option<Assignment>,
     /// Also show internal events of the rate machine: alpha updates, cuts, increases.
@@ -59,8 +61,11 @@ pub(crate) struct TraceArgs {
     settings: SettingsArgs,
 }
 
-fn line_rate(text: &str) -> Result<Assignment, SetError> {
-    Assignment::new("link_rate", text)
+fn line_rate(text: &str) -> Result<Assignment, String> {
+    let rate_bps = parse_rate_bps(text).map_err(|error| error.to_string())?;
+    in_range("line rate", rate_bps, MIN_RATE_BPS..=MAX_RATE_BPS, Unit::BitsPerSecond)
+        .map_err(|error| error.to_string())?;
+    Assignment::new("link_rate", text).map_err(|error| error.to_string())
 }
 
 fn picture(text: &str) -> Result<PathBuf, String> {
@@ -109,11 +114,15 @@ pub(crate) fn is_stdio(path: &Path) -> bool {
 }
 
 fn open(path: &Path) -> io::Result<Box<dyn BufRead>> {
-    Ok(if is_stdio(path) {
+    let mut reader: Box<dyn BufRead> = if is_stdio(path) {
         Box::new(io::stdin().lock())
     } else {
         Box::new(BufReader::new(File::open(path)?))
-    })
+    };
+    match decompressor(reader.fill_buf()?) {
+        Some(tool) => Err(compressed(tool)),
+        None => Ok(reader),
+    }
 }
 
 #[cfg(test)]
@@ -150,15 +159,22 @@ mod tests {
         assert_eq!(Ok(same), run(directory.path(), "0,sample\n", "--line-rate 40g"));
         for (args, expected) in [
             ("", "error: the line rate is unknown: set it, as in `--line-rate 40gbit`\n"),
-            ("--line-rate 0", "error: the line rate is unknown: set it, as in `--line-rate 40gbit`\n"),
+            ("--line-rate 1bit", "line rate = 1bit is out of range: 100kbit to 800gbit"),
             ("--line-rate 40gbps", "`40gbps` is ambiguous"),
-            ("--line-rate 801g", "out of range: 0bit to 800gbit"),
+            ("--line-rate 801g", "line rate = 801gbit is out of range: 100kbit to 800gbit"),
             ("--line-rate 40g --plot rates.pdf", "the file name must end in .svg or .png"),
             ("--line-rate 40g --profile lab", "profile `lab` is for links up to 1gbit"),
         ] {
             let error = run(directory.path(), "0,sample\n", args).unwrap_err();
             assert!(error.contains(expected), "{args}: {error}");
         }
+    }
+
+    #[test]
+    fn compressed_events_rejected_with_tool() {
+        let directory = tempfile::tempdir().unwrap();
+        let error = run(directory.path(), "BZh91AY", "--line-rate 40g").unwrap_err();
+        assert!(error.contains("it is compressed; decompress it with `bzcat`"), "{error}");
     }
 
     #[test]

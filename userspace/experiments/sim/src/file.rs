@@ -14,7 +14,7 @@
 use std::ops::Range;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result};
 use dcqcn_common::layout::CLASSES;
 use dcqcn_params::FileErrors;
 use dcqcn_params::file::{self, Value};
@@ -23,7 +23,7 @@ use toml::de::DeTable;
 
 use super::knobs::SetupError;
 use super::presets::{self, FileGroup, Preset, Setting, Setup};
-use crate::network::workload::SizeWeight;
+use crate::network::workload::{self, Distribution, SizeWeight};
 
 /// A complete example with every kind of entry.
 pub const EXAMPLE: &str = "\
@@ -37,7 +37,7 @@ buffer = \"4MB\"
 marking = \"egress\"        # marks depend on the queue depth at departure
 
 duration = \"200ms\"
-warm-up = \"100ms\"         # excluded from the results
+#warm-up = \"100ms\"        # excluded from the results; by default a third of the duration
 seed = 1
 
 # Settings of RoCE flows outside [[roce]] apply to every group that does not override them.
@@ -71,9 +71,9 @@ flows = 2
 block = \"16KiB\"
 outstanding = 8
 delay = \"10us\"
-start = \"20ms\"
+start = \"1ms\"
 
-# Messages at random times, with sizes from a file of lines `BYTES,WEIGHT`
+# Messages at random times, with sizes from a file of lines `BYTES,WEIGHT` or `BYTES PERCENT`
 #[[roce]]
 #name = \"messages\"
 #flows = 10
@@ -252,31 +252,13 @@ impl Reader<'_, '_> {
     }
 }
 
-/// Reads a flow-size file: lines `BYTES,WEIGHT` with the relative frequency of each length; blank lines and comments
-/// after `#` are ignored.
+/// Reads a distribution of message lengths, in the formats of [`Distribution`].
 ///
 /// # Errors
 /// The file cannot be read, is empty, or has a malformed line.
 pub fn flow_sizes(path: &Path) -> Result<Vec<SizeWeight>> {
-    let name = path.display();
-    let text = read_text(path).with_context(|| format!("cannot read {name}"))?;
-    let mut sizes = Vec::new();
-    for (line, number) in text.trim_start_matches('\u{feff}').lines().zip(1..) {
-        let line = line.split('#').next().unwrap_or_default().trim();
-        if line.is_empty() {
-            continue;
-        }
-        let numbers =
-            line.split_once(',').map(|(bytes, weight)| (bytes.trim().parse(), weight.trim().parse()));
-        let Some((Ok(bytes), Ok(weight))) = numbers else {
-            bail!(
-                "{name}:{number}: `{line}` is not a flow size: write BYTES,WEIGHT in whole numbers, as in `16384,3`"
-            );
-        };
-        sizes.push(SizeWeight { bytes, weight });
-    }
-    ensure!(!sizes.is_empty(), "{name} has no flow size: write lines BYTES,WEIGHT, as in `16384,3`");
-    Ok(sizes)
+    let text = workload::text(path)?;
+    Ok(Distribution::parse(&path.display().to_string(), &text)?.weights())
 }
 
 #[cfg(test)]

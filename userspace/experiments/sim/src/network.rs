@@ -44,3 +44,4 @@ pub use scenario::*;
 pub use scheduler::Schedule;
 pub(crate) use switch::Switch;
 pub use topology::{Cables, Link, TOPOLOGY_EXAMPLE, Topology, TopologyError};
+pub(crate) use wire::Transmitter;

@@ -71,6 +71,12 @@ fn curve(
     thin_out(points.map(|(t_ns, value)| (*t_ns as f64 / unit_ns, *value as f64 / unit)), end, reduce)
 }
 
+/// `curve` with each value up to the next point: between two samples, a rate is that of the first, not a ramp.
+fn steps(curve: &[(f64, f64)]) -> Curve {
+    let nexts = curve.iter().skip(1).map(|next| next.0).chain(curve.last().map(|last| last.0));
+    curve.iter().zip(nexts).flat_map(|(&(from, value), to)| [(from, value), (to, value)]).collect()
+}
+
 /// The flows drawn and named in the legend, of `all`.
 fn which(drawn: usize, named: usize, all: usize) -> String {
     let flows = match drawn < all {
@@ -93,7 +99,7 @@ fn top(lines: &[Line], from: f64) -> f64 {
 
 fn rates(star: &Star, series: &Series) -> Chart {
     let (across, unit_ns, end) = time_axis(series.t_ns.last().copied().unwrap_or(star.duration_ns));
-    let gbps = |values: &[u64]| curve(series, values, unit_ns, 1e9, end, mean);
+    let gbps = |values: &[u64]| steps(&curve(series, values, unit_ns, 1e9, end, mean));
     let mut lines = Vec::new();
     // Leaves room for TCP and the fair share.
     let named = MAX_LEGEND - 3;
@@ -188,6 +194,12 @@ mod tests {
     use dcqcn_common::params::Config;
 
     use super::*;
+
+    #[test]
+    fn rates_drawn_as_steps() {
+        assert_eq!(steps(&[(0.0, 5.0), (1.0, 2.0)]), [(0.0, 5.0), (1.0, 5.0), (1.0, 2.0), (1.0, 2.0)]);
+        assert_eq!(steps(&[]), Curve::new());
+    }
 
     #[test]
     fn plot_path_must_be_a_file() {

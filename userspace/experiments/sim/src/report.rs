@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use dcqcn_common::params::{Quantity, Unit};
 use dcqcn_params::fluid::{self, Bottleneck, FixedPoint, SteadyState};
-use dcqcn_params::{Key, word};
+use dcqcn_params::{Assignment, Key, word};
 use dcqcn_support::render::{self, count};
 use dcqcn_support::statistics::jain_index;
 use serde::Serialize;
@@ -77,7 +77,7 @@ impl Report {
         Self {
             preset: setup.preset,
             settings: settings(setup),
-            parameters: parameters(setup),
+            parameters: parameters(&setup.changes),
             fixed_point: bottleneck(star).and_then(|link| fluid::fixed_point(&link)),
             cycle_fixed_point: bottleneck(star).and_then(|link| cycle::fixed_point(&link)),
             fluid_settled: (setup.preset == Preset::Stability).then(|| steady_state(star)).flatten(),
@@ -137,13 +137,10 @@ fn settings(setup: &Setup) -> Map<String, Value> {
     map
 }
 
-fn parameters(setup: &Setup) -> Map<String, Value> {
+/// Changed parameters by name, as text.
+pub(crate) fn parameters(changes: &[Assignment]) -> Map<String, Value> {
     let text = |key: Key, value| Quantity(value, key.unit()).to_string();
-    setup
-        .changes
-        .iter()
-        .map(|change| (change.key.to_string(), text(change.key, change.value).into()))
-        .collect()
+    changes.iter().map(|change| (change.key.to_string(), text(change.key, change.value).into())).collect()
 }
 
 /// The models' input for `star`, if they apply: bulk flows of one group alone at the port, marked on departure.

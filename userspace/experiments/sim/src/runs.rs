@@ -7,8 +7,9 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use dcqcn_support::interrupt::Interrupt;
+use dcqcn_support::render;
 use dcqcn_support::sync::lock;
 use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
 use serde::Serialize;
@@ -46,10 +47,26 @@ impl RunCost {
 
 /// From Linux' accounting of the process.
 fn peak_memory_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kilobytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-    kilobytes.unwrap_or(0) * 1_024
+    kilobytes("/proc/self/status", "VmHWM:").unwrap_or(0) * 1_024
+}
+
+/// The value of a line of such a file of `/proc`.
+fn kilobytes(file: &str, name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(file).ok()?;
+    text.lines().find_map(|line| line.strip_prefix(name))?.trim().strip_suffix(" kB")?.parse().ok()
+}
+
+/// Rejects runs that need more memory than is available, before the system ends the process.
+fn check_memory(needed_bytes: u64, available_bytes: Option<u64>) -> Result<()> {
+    match available_bytes {
+        Some(available_bytes) if needed_bytes > available_bytes => bail!(
+            "the flows need about {} of memory, and {} are available; simulate fewer flows, or fewer runs at a time \
+             (--threads)",
+            render::bytes(needed_bytes),
+            render::bytes(available_bytes)
+        ),
+        _ => Ok(()),
+    }
 }
 
 /// Results in the order of the scenarios; `None`: interrupted.
@@ -92,7 +109,7 @@ impl Pool {
     /// current one.
     ///
     /// # Errors
-    /// A scenario is invalid.
+    /// A scenario is invalid, or the machine has too little memory.
     pub(crate) fn run<S: Simulation>(
         &self,
         scenarios: &[S],
@@ -103,6 +120,9 @@ impl Pool {
         let done: Mutex<Results<S::Outcome>> = Mutex::new(scenarios.iter().map(|_| Ok(None)).collect());
         let (workers, cores) =
             if scenarios.len() > 1 { (self.threads.min(scenarios.len()), 1) } else { (1, self.threads) };
+        let most = scenarios.iter().map(Simulation::memory_bytes).max().unwrap_or(0);
+        let available = kilobytes("/proc/meminfo", "MemAvailable:").map(|kilobytes| kilobytes * 1_024);
+        check_memory(most.saturating_mul(workers as u64), available)?;
         let work = || {
             while !stop.load(Ordering::Relaxed) {
                 let index = next.fetch_add(1, Ordering::Relaxed);
@@ -162,17 +182,25 @@ impl Drop for Pool {
 /// Ctrl-C, the remaining and interrupted ones have no result.
 ///
 /// # Errors
-/// A scenario is invalid, or the system has no file descriptor or thread left.
+/// A scenario is invalid, or the system has too little memory, or no file descriptor or thread left.
 pub fn run_all<S: Simulation>(scenarios: &[S], threads: Option<u16>) -> Result<Vec<Option<Run<S::Outcome>>>> {
     let runs = scenarios.len();
     Pool::new(scenarios.iter().map(Simulation::steps).sum(), threads)?.run(scenarios, &|left, now_ns| {
-        if runs > 1 { format!("{} of {runs} runs", runs - left) } else { dcqcn_support::render::ns(now_ns) }
+        if runs > 1 { format!("{} of {runs} runs", runs - left) } else { render::ns(now_ns) }
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn too_many_flows_rejected_with_memory() {
+        assert!(check_memory(5_000_000_000, Some(5_000_000_000)).is_ok() && check_memory(5, None).is_ok());
+        let refused = check_memory(5_100_000_000, Some(5_000_000_000)).unwrap_err().to_string();
+        assert!(refused.contains("about 5.10 GB of memory, and 5.00 GB are available"), "{refused}");
+        assert!(kilobytes("/proc/meminfo", "MemAvailable:").is_some_and(|kilobytes| kilobytes > 0));
+    }
 
     #[test]
     fn estimate_omitted_below_one_percent() {

@@ -26,11 +26,12 @@ use dcqcn_common::params::Config;
 
 use self::collect::Collector;
 pub use self::outcome::*;
+use crate::network::outcome::short_timeout;
 use crate::network::workload::{Pair, Source, Wait, Work, Workload};
 use crate::network::{
     Bottleneck, Class as NetworkClass, Control, Link, Loss, Marking, OnProgress, Progress, QueuePfc, Random,
-    Scenario, Schedule, SimError, Simulation, Switching, TcpLaw, TcpRules, Threshold, Topology, Transport,
-    simulate,
+    Scenario, Schedule, SimError, Simulation, Switching, TcpLaw, TcpRules, Threshold, Topology, Transmitter,
+    Transport, simulate,
 };
 
 /// Maximum simulated time, within that of the engine.
@@ -182,6 +183,19 @@ impl Star {
         self.groups.iter().position(|other| other.is_roce() && other.name == name)
     }
 
+    /// Warning that the retransmission timeout of RoCE flows is below the round trip of an empty network.
+    pub fn short_timeout(&self) -> Option<String> {
+        let warning = |group: &Group| {
+            let frame_bytes =
+                u64::from(group.transport.frame_bytes()) + self.config.scalars.wire_overhead_bytes;
+            let rates = [self.sender_rate_bps, self.port_rate_bps];
+            let frame_ns: u64 = rates.iter().map(|&bps| Transmitter::time_ns(bps, frame_bytes)).sum();
+            let rtt_ns = 2 * (self.sender_delay_of(group) + self.receiver_delay_ns) + frame_ns;
+            short_timeout(group.transport.timeout_ns, rtt_ns)
+        };
+        self.roce().find_map(warning)
+    }
+
     /// `config` with the senders' link rate in it.
     fn link_config(&self) -> Config {
         let mut config = self.config;
@@ -248,6 +262,11 @@ impl Simulation for Star {
 
     fn steps(&self) -> u64 {
         self.duration_ns / NS_PER_STEP
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        // Far fewer flows than in a fabric.
+        0
     }
 
     fn run(&self, _threads: usize, progress: &mut OnProgress<'_>) -> Result<Outcome, SimError> {

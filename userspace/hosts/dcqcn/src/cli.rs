@@ -133,6 +133,27 @@ enum Command {
     Generate(GenerateCommand),
 }
 
+impl Command {
+    /// Whether it changes interfaces or the daemon.
+    const fn changes(&self) -> bool {
+        match self {
+            Self::Attach(_)
+            | Self::Detach(_)
+            | Self::Prepare(_)
+            | Self::Gc(_)
+            | Self::Upgrade(_)
+            | Self::Set(_)
+            | Self::Confirm(_)
+            | Self::Import(_) => true,
+            Self::Config(command) => matches!(command, config::ConfigCommand::Apply(_)),
+            Self::Daemon(command) => {
+                matches!(command, daemon::DaemonCommand::Reload(_) | daemon::DaemonCommand::Confirm(_))
+            }
+            _ => false,
+        }
+    }
+}
+
 impl Cli {
     /// Parses the command line of this process, or exits with a usage error.
     fn read() -> Self {
@@ -141,6 +162,9 @@ impl Cli {
     }
 
     fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        if self.command.changes() {
+            out.set_changes();
+        }
         match self.command {
             Command::Attach(args) => args.run(out),
             Command::Detach(args) => args.run(out),

@@ -570,6 +570,15 @@ mod tests {
     }
 
     #[test]
+    fn next_boot_value_noted() {
+        let text = "Configurations:  Default  Current  Next Boot\n* RPG_AI_RATE_P1  5  10  20\n  RPG_GD_P1  11  11  11\n";
+        let import = dumped(text, None);
+        assert_eq!(config(&import).scalars.rpg_ai_rate_bps, 10_000_000);
+        let notes: Vec<_> = import.notes.iter().map(|note| note.reason.as_str()).collect();
+        assert_eq!(notes, ["rpg_ai_rate becomes 20 at the adapter's next boot; imported as it is now"]);
+    }
+
+    #[test]
     fn two_port_dump_imports_one_port() {
         let text = "  RPG_AI_RATE_P1  5\n  RPG_AI_RATE_P2  10\n  CNP_DSCP_P1 48\n  CNP_DSCP_P2 48\n  \
                     ROCE_CC_PRIO_MASK_P1 8\n  ROCE_CC_ALGORITHM_P1 QCN(1)\n  RPG_GD_P1 N/A\n  SRIOV_EN True(1)\n";

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, Cursor, Read};
 use std::path::{Path, PathBuf};
 
+use dcqcn_support::file::decompressor;
 use pcap_file::pcap::PcapReader;
 use pcap_file::pcapng::blocks::interface_description::{
     InterfaceDescriptionBlock, InterfaceDescriptionOption,
@@ -16,8 +17,6 @@ use super::Link;
 const NS_PER_SECOND: u64 = 1_000_000_000;
 /// First bytes of a pcapng file: the type of its section header block, a palindrome in either byte order.
 const PCAPNG_MAGIC: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
-/// First bytes of files of gzip, xz and zstd.
-const COMPRESSED: [&[u8]; 3] = [&[0x1f, 0x8b], &[0xfd, b'7', b'z', b'X'], &[0x28, 0xb5, 0x2f, 0xfd]];
 
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureError {
@@ -73,9 +72,9 @@ impl Capture {
         };
         let mut magic = Vec::with_capacity(PCAPNG_MAGIC.len());
         rest.by_ref().take(PCAPNG_MAGIC.len() as u64).read_to_end(&mut magic).map_err(failed)?;
-        if COMPRESSED.iter().any(|compressed| magic.starts_with(compressed)) {
-            let reason = "it is compressed; use `zcat FILE | dcqcn-lab replay -`, or xzcat or zstdcat";
-            return Err(CaptureError::NotACapture { path: path.to_owned(), reason: reason.to_owned() });
+        if let Some(tool) = decompressor(&magic) {
+            let reason = format!("it is compressed; use `{tool} FILE | dcqcn-lab replay -`");
+            return Err(CaptureError::NotACapture { path: path.to_owned(), reason });
         }
         let is_pcapng = magic == PCAPNG_MAGIC;
         let file: Input = Cursor::new(magic).chain(rest);
@@ -147,6 +146,10 @@ fn reason(error: &PcapError) -> String {
         // The library requires the end of a list of options, which the format does not.
         PcapError::InvalidField("Invalid option") => {
             "a block's options lack opt_endofopt; rewrite the file, as with `editcap IN OUT`".to_owned()
+        }
+        // The library also parses options that are not used here.
+        PcapError::InvalidField(field) if field.starts_with("InterfaceDescriptionOption") => {
+            format!("{field}; write a file without options, as with `editcap -F pcap IN OUT`")
         }
         // Not everything that writes captures writes UTF-8.
         PcapError::Utf8Error(_) => {

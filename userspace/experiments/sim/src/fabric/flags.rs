@@ -1,6 +1,6 @@
 //! Parsing of flags: topologies, faults, workloads and choices.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -9,7 +9,7 @@ use dcqcn_common::params::Unit;
 use dcqcn_params::quantity::{self, parse_time_ns};
 
 use crate::knobs::SetupError;
-use crate::network::workload::{self, Collective, MAX_FLOWS, Poisson, Sizes, Workload};
+use crate::network::workload::{self, Collective, Distribution, MAX_FLOWS, Poisson, Sizes, Workload};
 use crate::network::{
     Balance, Cables, Fault, FaultKind, Marking, Random, Recovery, StormAction, Topology, Watchdog, WindowEnd,
 };
@@ -23,6 +23,16 @@ pub enum Shape {
     FatTree([u32; 3]),
     /// A file: TOML, or in HPCC's format.
     File(PathBuf),
+}
+
+impl Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::LeafSpine([leaves, spines, hosts]) => write!(f, "leaf-spine:{leaves}x{spines}x{hosts}"),
+            Self::FatTree([pods, tors, hosts]) => write!(f, "fat-tree:{pods}x{tors}x{hosts}"),
+            Self::File(path) => write!(f, "file:{}", path.display()),
+        }
+    }
 }
 
 impl FromStr for Shape {
@@ -185,6 +195,29 @@ fn shuffled(hosts: u32, seed: u64) -> Vec<u32> {
     ranks
 }
 
+impl Display for Traffic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Incast(senders) => write!(f, "incast:{senders}"),
+            Self::Permutation => f.write_str("permutation"),
+            Self::Random => f.write_str("random"),
+            Self::Collective(collective) => f.write_str(collective.name()),
+            Self::File(format, path) => write!(f, "{}:{}", format.name(), path.display()),
+        }
+    }
+}
+
+impl Format {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Hpcc => "hpcc",
+            Self::Htsim => "htsim",
+            Self::Chakra => "chakra",
+            Self::Simai => "simai",
+        }
+    }
+}
+
 impl FromStr for Traffic {
     type Err = String;
 
@@ -234,7 +267,9 @@ impl Traffic {
             Self::Permutation => Workload::permutation(hosts, bytes, class, terms.seed),
             Self::Random => {
                 let sizes = match &terms.sizes {
-                    Some(path) => Sizes::parse(&path.display().to_string(), &workload::text(path)?)?,
+                    Some(path) => {
+                        Distribution::parse(&path.display().to_string(), &workload::text(path)?)?.sizes()
+                    }
                     None => Sizes::constant(bytes),
                 };
                 let Terms { host_rate_bps: rate_bps, load, until_ns, seed, .. } = *terms;

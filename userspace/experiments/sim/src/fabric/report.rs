@@ -6,11 +6,15 @@ use std::time::Duration;
 
 use dcqcn_support::render::{self, Column, Table, count};
 use serde::Serialize;
+use serde_json::{Map, Value};
 
+use super::FabricSetup;
 use crate::RunCost;
 use crate::network::{
     ClassOutcome, CollectiveOutcome, Fct, FctBand, FlowOutcome, Outcome, PortOutcome, Scenario,
 };
+
+use crate::report::parameters;
 
 /// Number of ports listed: those with the deepest queues.
 const PORT_ROWS: usize = 8;
@@ -18,6 +22,10 @@ const PORT_ROWS: usize = 8;
 /// Results of one simulation.
 #[derive(Clone, Debug, Serialize)]
 pub struct FabricReport {
+    /// Settings, raw, with their unit in the name; `null`: none.
+    pub settings: Map<String, Value>,
+    /// DCQCN parameters that differ from the profile, as text.
+    pub parameters: Map<String, Value>,
     pub hosts: u32,
     pub switches: u32,
     pub links: usize,
@@ -38,8 +46,10 @@ fn sent(flows: &[FlowOutcome]) -> impl Iterator<Item = &FlowOutcome> {
 
 impl FabricReport {
     /// Assembles the report.
-    pub fn new(scenario: &Scenario, outcome: Outcome, wall: Duration) -> Self {
+    pub fn new(setup: &FabricSetup, scenario: &Scenario, outcome: Outcome, wall: Duration) -> Self {
         Self {
+            settings: setup.settings(scenario),
+            parameters: parameters(&setup.changes),
             hosts: scenario.topology.hosts,
             switches: scenario.topology.switches,
             links: scenario.topology.links.len(),

@@ -7,7 +7,8 @@ use anyhow::{Context, Result, ensure};
 use clap::{Args, Parser, value_parser};
 use dcqcn_common::params::Config;
 use dcqcn_params::quantity::{parse_bytes, parse_rate_bps, parse_time_ns};
-use dcqcn_params::{Assignment, Profile};
+use dcqcn_params::{Assignment, Profile, word};
+use serde_json::{Map, Value, json};
 
 use super::flags::{
     Choice, Shape, Terms, Traffic, balance, control, fault, marking, on_off, placement, recovery, share,
@@ -16,7 +17,7 @@ use super::flags::{
 use crate::knobs::{SHORTHANDS, SetupError};
 use crate::network::{
     Admission, Balance, Cables, Class, Control, Loss, Marking, Nscc, Pfc, Recovery, Scenario, Schedule,
-    Threshold, Watchdog, WindowEnd, workload::Workload,
+    StormAction, Threshold, Watchdog, WindowEnd, workload::Workload,
 };
 use crate::presets::{Setting, config};
 use crate::sweep::Axis;
@@ -63,7 +64,7 @@ flags! {
         workload: Option<Traffic>, "WORKLOAD", Traffic::from_str;
         /// Length of each flow, or of a collective's buffer [default: 1MB].
         size: Option<u64>, "SIZE", parse_bytes;
-        /// With `random`: file with the distribution of lengths, lines `BYTES PERCENT` as in HPCC's traffic generator.
+        /// With `random`: file with the distribution of lengths, lines `BYTES PERCENT` (cumulative, as in HPCC's traffic generator) or BYTES,WEIGHT.
         sizes: Option<PathBuf>, "FILE", value_parser!(PathBuf);
         /// With `random`: payload offered by each host, as a share of its link [default: 50%].
         load: Option<f64>, "PERCENT", share;
@@ -221,33 +222,160 @@ impl FabricSetup {
         self.class.unwrap_or(3)
     }
 
+    /// All settings of `scenario`, which was made from this setup, for JSON: raw, with their unit in the name.
+    pub(crate) fn settings(&self, scenario: &Scenario) -> Map<String, Value> {
+        let Scenario { transport, switch, .. } = scenario;
+        let (pfc, limit) = match switch.classes[usize::from(self.class())].loss {
+            Loss::Lossless(pfc) => (Some(pfc), pfc.xoff),
+            Loss::Lossy(limit) => (None, limit),
+        };
+        let (alpha, threshold_bytes) = match limit {
+            Threshold::Alpha(alpha) => (Some(alpha), None),
+            Threshold::Bytes(bytes) => (None, Some(bytes)),
+        };
+        let (recovery, reordering) = match transport.recovery {
+            Recovery::GoBackN => ("go-back-n", None),
+            Recovery::Probe => ("probe", None),
+            Recovery::Selective { reordering } => ("selective", Some(reordering)),
+        };
+        let (control, nscc) = match scenario.control {
+            Control::Off => ("off", None),
+            Control::Dcqcn => ("dcqcn", None),
+            Control::Nscc(nscc) => ("nscc", Some(nscc)),
+        };
+        let watchdog = |watchdog: Watchdog| {
+            json!({
+                "detection_ns": watchdog.detection_ns,
+                "restoration_ns": watchdog.restoration_ns,
+                "action": match watchdog.action {
+                    StormAction::Drop => "drop",
+                    StormAction::Forward => "forward",
+                },
+            })
+        };
+        let settings = [
+            ("topology", json!(self.shape().to_string())),
+            ("host_link_bps", json!(self.host_link_bps())),
+            ("switch_link_bps", json!(self.switch_link.unwrap_or(self.host_link_bps()))),
+            ("delay_ns", json!(self.delay_ns())),
+            (
+                "balance",
+                json!(match switch.balance {
+                    Balance::Ecmp => "ecmp",
+                    Balance::Spray => "spray",
+                }),
+            ),
+            ("faults", json!(self.faults)),
+            ("reroute_ns", json!(switch.reroute_ns)),
+            ("workload", json!(self.traffic().to_string())),
+            ("size_bytes", json!(self.size_bytes())),
+            ("sizes", json!(self.sizes)),
+            ("load", json!(self.offered_load())),
+            ("until_ns", json!(self.until_ns())),
+            ("repeat", json!(self.repeat.unwrap_or(1))),
+            ("placement", json!(if self.placement.unwrap_or(false) { "random" } else { "in-order" })),
+            ("class", json!(self.class())),
+            ("mtu_bytes", json!(transport.payload_bytes)),
+            ("header_bytes", json!(transport.header_bytes)),
+            ("ack_every", json!(transport.ack_every)),
+            ("ack_class", json!(transport.ack_class)),
+            ("timeout_ns", json!(transport.timeout_ns)),
+            ("recovery", json!(recovery)),
+            ("reordering", json!(reordering)),
+            ("window_bytes", json!(transport.window_bytes)),
+            ("admission_bytes", json!(transport.admission.map(|admission| admission.bytes))),
+            ("admission_turn_bytes", json!(transport.admission.map(|admission| admission.chunk_bytes))),
+            ("admission_class", json!(transport.admission.and_then(|admission| admission.class))),
+            ("buffer_bytes", json!(switch.buffer_bytes)),
+            (
+                "marking",
+                json!(match switch.marking {
+                    Marking::Enqueue => "ingress",
+                    Marking::Dequeue => "egress",
+                }),
+            ),
+            ("wred_by_rate", json!(switch.wred_by_rate)),
+            ("pfc", json!(pfc.is_some())),
+            ("alpha", json!(alpha)),
+            ("threshold_bytes", json!(threshold_bytes)),
+            ("headroom_bytes", json!(pfc.map(|pfc| pfc.headroom_bytes))),
+            ("xon_offset_bytes", json!(pfc.map(|pfc| pfc.xon_offset_bytes))),
+            ("watchdog", json!(switch.watchdog.map(watchdog))),
+            ("trim_class", json!(switch.trim_to)),
+            ("control", json!(control)),
+            (
+                "window_end",
+                json!(match scenario.window_end {
+                    WindowEnd::Timer => "timer",
+                    WindowEnd::NextOfFlow => "flow",
+                    WindowEnd::NextOfPort => "port",
+                }),
+            ),
+            ("base_rtt_ns", json!(nscc.map(|nscc| nscc.base_rtt_ns))),
+            ("target_delay_ns", json!(nscc.map(|nscc| nscc.target_delay_ns))),
+            ("profile", json!(word(&self.profile.unwrap_or(Profile::Hpcc)))),
+            ("duration_ns", json!(scenario.duration_ns)),
+            ("seed", json!(scenario.seed)),
+            ("sample_ns", json!(scenario.sample_ns)),
+        ];
+        settings.map(|(key, value)| (key.to_owned(), value)).into_iter().collect()
+    }
+
+    fn shape(&self) -> Shape {
+        self.topology.clone().unwrap_or(Shape::LeafSpine([4, 4, 8]))
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.workload.clone().unwrap_or(Traffic::Random)
+    }
+
+    fn host_link_bps(&self) -> u64 {
+        self.host_link.unwrap_or(100_000_000_000)
+    }
+
+    fn delay_ns(&self) -> u64 {
+        self.delay.unwrap_or(1_000)
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.size.unwrap_or(1_000_000)
+    }
+
+    fn offered_load(&self) -> f64 {
+        self.load.unwrap_or(0.5)
+    }
+
+    fn until_ns(&self) -> u64 {
+        self.until.unwrap_or(2 * MS)
+    }
+
     /// The scenario.
     ///
     /// # Errors
     /// Settings are inconsistent, a file cannot be read, or a value is out of range.
     pub fn scenario(&self) -> Result<Scenario> {
-        let host_rate_bps = self.host_link.unwrap_or(100_000_000_000);
+        let host_rate_bps = self.host_link_bps();
         let cables = Cables {
             host_rate_bps,
             switch_rate_bps: self.switch_link.unwrap_or(host_rate_bps),
-            delay_ns: self.delay.unwrap_or(1_000),
+            delay_ns: self.delay_ns(),
         };
         let class = self.class();
         ensure!(class <= 7, usage(format_args!("class = {class} is out of range: 0 to 7")));
-        let topology = self.topology.clone().unwrap_or(Shape::LeafSpine([4, 4, 8])).build(cables)?;
+        let topology = self.shape().build(cables)?;
         let seed = self.seed.unwrap_or(1);
         let terms = Terms {
             class,
-            bytes: self.size.unwrap_or(1_000_000),
+            bytes: self.size_bytes(),
             sizes: self.sizes.clone(),
             host_rate_bps: topology.links.first().map_or(host_rate_bps, |link| link.rate_bps),
-            load: self.load.unwrap_or(0.5),
-            until_ns: self.until.unwrap_or(2 * MS),
+            load: self.offered_load(),
+            until_ns: self.until_ns(),
             repeat: self.repeat.unwrap_or(1),
             shuffled: self.placement.unwrap_or(false),
             seed,
         };
-        let workload: Workload = self.workload.clone().unwrap_or(Traffic::Random).build(&terms, &topology)?;
+        let workload: Workload = self.traffic().build(&terms, &topology)?;
         let config = self.config(terms.host_rate_bps)?;
         let mut scenario = Scenario::new(topology, workload, config);
         scenario.seed = seed;

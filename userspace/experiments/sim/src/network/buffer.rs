@@ -66,6 +66,18 @@ pub(crate) enum Admission {
     Pause,
     /// Rejected: the buffer is full.
     Rejected,
+    /// Rejected, and its ingress port must pause the class: the headroom is smaller than the packet.
+    RejectedPause,
+}
+
+impl Admission {
+    pub(crate) const fn is_rejected(self) -> bool {
+        matches!(self, Self::Rejected | Self::RejectedPause)
+    }
+
+    pub(crate) const fn pauses(self) -> bool {
+        matches!(self, Self::Pause | Self::RejectedPause)
+    }
 }
 
 impl Buffer {
@@ -123,14 +135,17 @@ impl Buffer {
                     self.reserve(bytes);
                     return Admission::Admitted;
                 }
-                if group.headroom + bytes > headroom {
-                    return Admission::Rejected;
-                }
-                group.headroom += bytes;
-                if std::mem::replace(&mut group.paused, true) {
-                    Admission::Admitted
-                } else {
-                    Admission::Pause
+                let fits = group.headroom + bytes <= headroom;
+                group.headroom += if fits { bytes } else { 0 };
+                // A group without packets would not resume: it resumes when a packet leaves.
+                let is_empty = group.reserved + group.shared + group.headroom == 0;
+                let was_paused = group.paused;
+                group.paused |= !is_empty;
+                match (fits, was_paused || is_empty) {
+                    (true, true) => Admission::Admitted,
+                    (true, false) => Admission::Pause,
+                    (false, true) => Admission::Rejected,
+                    (false, false) => Admission::RejectedPause,
                 }
             }
         }
@@ -215,6 +230,23 @@ mod tests {
 
     proptest! {
         #[test]
+        fn threshold_exceeded_pauses(
+            frames in proptest::collection::vec(64u64..=9_216, 1..20), xoff in 9_216u64..50_000, headroom in 0u64..20_000,
+        ) {
+            let pfc = Pfc {
+                reserved_bytes: 0, xoff: Threshold::Bytes(xoff), headroom_bytes: headroom, xon_offset_bytes: 0,
+            };
+            let mut buffer = Buffer::new(1_000_000, &classes(pfc, Threshold::Bytes(5_000)), 2).unwrap();
+            let admissions: Vec<_> = frames.iter().map(|&bytes| (bytes, buffer.admit(1, 3, bytes, 0))).collect();
+            let pauses = admissions.iter().filter(|(_, admission)| admission.pauses()).count();
+            prop_assert_eq!(pauses, usize::from(frames.iter().sum::<u64>() > xoff));
+            // It resumes when all have left.
+            let admitted = admissions.iter().filter(|(_, admission)| !admission.is_rejected());
+            admitted.for_each(|&(bytes, _)| { buffer.release(1, 3, bytes); });
+            prop_assert!(buffer.groups.iter().all(|group| !group.paused));
+        }
+
+        #[test]
         fn buffer_releases_all_admitted_bytes(
             steps in proptest::collection::vec((any::<bool>(), 0u16..3, prop_oneof![Just(0u8), Just(3u8)], 64u64..3_000), 1..300),
         ) {
@@ -223,7 +255,7 @@ mod tests {
             let mut inside = Vec::new();
             for (arrives, ingress, class, bytes) in steps {
                 if arrives {
-                    if buffer.admit(ingress, class, bytes, 0) != Admission::Rejected {
+                    if !buffer.admit(ingress, class, bytes, 0).is_rejected() {
                         inside.push((ingress, class, bytes));
                     }
                 } else if let Some((ingress, class, bytes)) = inside.pop() {

@@ -4,10 +4,12 @@
 //! every node processes its own events, and sent packets are exchanged at the end of the window. The order of a node's
 //! events is independent of the exchange ([`crate::network::agenda`]), so the outcome is the same on any number of
 //! cores.
+//!
+//! The end of a window costs a barrier, so the number of threads follows the packets per window.
 
 use std::ops::ControlFlow;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
 use dcqcn_support::sync::lock;
@@ -21,6 +23,22 @@ use crate::network::wire::{Message, Outbox};
 
 /// Windows between two progress reports.
 const REPORT_EVERY: u64 = 256;
+/// Windows after which the number of threads is reconsidered.
+const MEASURED_WINDOWS: u64 = 32;
+/// Hops per window for each thread: some 100 us of work, well above the cost of a barrier. In tests of this crate, all
+/// fabrics are large enough for several threads.
+const HOPS_PER_THREAD: u64 = if cfg!(test) { 1 } else { 500 };
+
+/// Memory of a flow in all stages, and of both ends of a QP with data in flight.
+const FLOW_BYTES: u64 = 150;
+const QP_BYTES: u64 = 850;
+
+/// Number of threads for `hops` in the measured windows, of at most `most`; `now` are running.
+fn wanted_threads(hops: u64, hops_per_thread: u64, now: usize, most: usize) -> usize {
+    let wanted = usize::try_from(hops / MEASURED_WINDOWS / hops_per_thread).unwrap_or(most).clamp(1, most);
+    // A smaller number is not worth the change unless it is much smaller.
+    if wanted > now || wanted <= now / 2 { wanted } else { now }
+}
 
 /// Progress of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +60,10 @@ pub trait Simulation: Sync {
     /// Size of the run, in steps of the progress line.
     fn steps(&self) -> u64;
 
-    /// Runs it on `threads` cores (0 counts as 1).
+    /// Estimate of the memory that a run needs, B.
+    fn memory_bytes(&self) -> u64;
+
+    /// Runs it on up to `threads` cores (0 counts as 1).
     ///
     /// # Errors
     /// The scenario is invalid or measures nothing, or `progress` stopped the run.
@@ -54,6 +75,11 @@ impl Simulation for Scenario {
 
     fn steps(&self) -> u64 {
         self.workload.flows().len() as u64
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        let (flows, qps) = (self.workload.flows().len() as u64, self.workload.pairs().len() as u64);
+        flows * FLOW_BYTES + qps * QP_BYTES
     }
 
     fn run(&self, threads: usize, progress: &mut OnProgress<'_>) -> Result<Outcome, SimError> {
@@ -91,23 +117,48 @@ pub(crate) fn simulate(
     observer: &mut dyn Observer,
     progress: &mut OnProgress<'_>,
 ) -> Result<(Vec<Node>, u64), SimError> {
-    let built = build(scenario)?;
-    let threads = threads.clamp(1, scenario.topology.switches as usize);
+    let mut built = build(scenario)?;
+    let mut nodes = std::mem::take(&mut built.nodes);
+    let most = threads.clamp(1, scenario.topology.switches as usize);
     let flows = scenario.workload.flows().len() as u64;
-    let shared = Shared::new(scenario, threads, built.owners(scenario, threads), flows);
-    let mut teams: Vec<NodeGroup> = (0..threads).map(|number| NodeGroup::new(number, &shared)).collect();
-    for (node, thread) in built.nodes.into_iter().zip(&shared.owner) {
+    let (mut threads, mut now_ns, mut windows) = (1, 0, 0);
+    loop {
+        let mut shared = Shared::new(scenario, threads, built.owners(scenario, threads), flows);
+        (shared.most_threads, shared.windows) = (most, windows);
+        *shared.now_ns.get_mut() = now_ns;
+        nodes = run_phase(&shared, nodes, observer, progress);
+        now_ns = shared.now_ns.into_inner();
+        if shared.stop.into_inner() {
+            return Err(SimError::Stopped { now_ns });
+        }
+        match shared.next_threads.into_inner() {
+            0 => return Ok((nodes, now_ns)),
+            next => threads = next,
+        }
+        windows += MEASURED_WINDOWS;
+    }
+}
+
+/// Runs `nodes` until the end or until another number of threads is better, and returns them.
+fn run_phase(
+    shared: &Shared,
+    nodes: Vec<Node>,
+    observer: &mut dyn Observer,
+    progress: &mut OnProgress<'_>,
+) -> Vec<Node> {
+    let count = nodes.len();
+    let mut teams: Vec<NodeGroup> =
+        (0..shared.done.len()).map(|number| NodeGroup::new(number, shared)).collect();
+    for (node, thread) in nodes.into_iter().zip(&shared.owner) {
         teams[*thread as usize].add(node);
     }
     let mut first = teams.remove(0);
     thread::scope(|scope| {
         let others: Vec<_> = teams
             .iter_mut()
-            .map(|team| {
-                scope.spawn(|| team.run(&shared, &mut Unobserved, &mut |_| ControlFlow::Continue(())))
-            })
+            .map(|team| scope.spawn(|| team.run(shared, &mut Unobserved, &mut |_| ControlFlow::Continue(()))))
             .collect();
-        first.run(&shared, observer, progress);
+        first.run(shared, observer, progress);
         for other in others {
             // Propagates a worker's panic.
             if let Err(panic) = other.join() {
@@ -115,18 +166,14 @@ pub(crate) fn simulate(
             }
         }
     });
-    let now_ns = shared.now_ns.load(Ordering::Relaxed);
-    if shared.stop.load(Ordering::Relaxed) {
-        return Err(SimError::Stopped { now_ns });
-    }
     teams.insert(0, first);
-    let mut nodes: Vec<Option<Node>> = (0..scenario.topology.nodes()).map(|_| None).collect();
+    let mut nodes: Vec<Option<Node>> = (0..count).map(|_| None).collect();
     for team in teams {
         for (number, node) in team.numbers.into_iter().zip(team.nodes) {
             nodes[number as usize] = Some(node);
         }
     }
-    Ok((nodes.into_iter().flatten().collect(), now_ns))
+    nodes.into_iter().flatten().collect()
 }
 
 /// State shared by all threads.
@@ -138,13 +185,19 @@ struct Shared {
     duration_ns: u64,
     flows: u64,
     barrier: Barrier,
-    /// By thread: time of its next event, and flows completed there.
+    /// By thread: time of its next event, flows completed there, and hops since the last measurement.
     next_ns: Vec<AtomicU64>,
     done: Vec<AtomicU64>,
+    hops: Vec<AtomicU64>,
     /// From each thread to each, packets in transit.
     mail: Vec<Mutex<Outbox>>,
     stop: AtomicBool,
     now_ns: AtomicU64,
+    /// Windows before this phase.
+    windows: u64,
+    most_threads: usize,
+    /// Number of threads of the next phase; 0: this is the last.
+    next_threads: AtomicUsize,
 }
 
 impl Shared {
@@ -165,9 +218,13 @@ impl Shared {
             barrier: Barrier::new(threads),
             next_ns: (0..threads).map(|_| AtomicU64::new(0)).collect(),
             done: (0..threads).map(|_| AtomicU64::new(0)).collect(),
+            hops: (0..threads).map(|_| AtomicU64::new(0)).collect(),
             mail: (0..threads * threads).map(|_| Mutex::new(Vec::new())).collect(),
             stop: AtomicBool::new(false),
             now_ns: AtomicU64::new(0),
+            windows: 0,
+            most_threads: threads,
+            next_threads: AtomicUsize::new(0),
         }
     }
 
@@ -187,6 +244,8 @@ struct NodeGroup {
     queue: Wheel<u32>,
     /// Completed flows.
     done: u64,
+    /// Sent packets since the last measurement.
+    hops: u64,
     out: Outbox,
     abroad: Vec<Outbox>,
 }
@@ -201,6 +260,7 @@ impl NodeGroup {
             next_ns: Vec::new(),
             queue: Wheel::new(shared.duration_ns),
             done: 0,
+            hops: 0,
             out: Vec::new(),
             abroad: shared.done.iter().map(|_| Vec::new()).collect(),
         }
@@ -208,6 +268,7 @@ impl NodeGroup {
 
     fn add(&mut self, node: Node) {
         let next_ns = node.next_ns();
+        self.done += node.done();
         self.queue.at(next_ns, self.nodes.len() as u32);
         self.next_ns.push(next_ns);
         self.nodes.push(node);
@@ -215,9 +276,10 @@ impl NodeGroup {
 
     fn run(&mut self, shared: &Shared, observer: &mut dyn Observer, progress: &mut OnProgress<'_>) {
         let mut watch_ns = observer.next_ns();
-        for window in 1.. {
+        for window in shared.windows + 1.. {
             shared.next_ns[self.number].store(self.queue.next_ns(), Ordering::Relaxed);
             shared.done[self.number].store(self.done, Ordering::Relaxed);
+            shared.hops[self.number].store(self.hops, Ordering::Relaxed);
             shared.barrier.wait();
             let read = |value: &AtomicU64| value.load(Ordering::Relaxed);
             let begin_ns = shared.next_ns.iter().map(read).min().unwrap_or(u64::MAX);
@@ -237,6 +299,18 @@ impl NodeGroup {
                 }
                 return;
             }
+            if window % MEASURED_WINDOWS == 1 && window != shared.windows + 1 {
+                let hops = shared.hops.iter().map(read).sum();
+                let now = shared.done.len();
+                let wanted = wanted_threads(hops, HOPS_PER_THREAD, now, shared.most_threads);
+                if wanted != now {
+                    if self.number == 0 {
+                        shared.next_threads.store(wanted, Ordering::Relaxed);
+                    }
+                    return;
+                }
+                self.hops = 0;
+            }
             let end_ns = (begin_ns + shared.window_ns).min(shared.duration_ns + 1).min(watch_ns);
             self.window(shared, end_ns);
             shared.barrier.wait();
@@ -254,7 +328,7 @@ impl NodeGroup {
 
     /// Processes this thread's events before `end_ns`.
     fn window(&mut self, shared: &Shared, end_ns: u64) {
-        let Self { number, nodes, next_ns, queue, done, out, abroad, .. } = self;
+        let Self { number, nodes, next_ns, queue, done, hops, out, abroad, .. } = self;
         while queue.next_ns() < end_ns {
             let at_ns = queue.next_ns();
             let Some(index) = queue.take().map(|index| index as usize) else { break };
@@ -267,6 +341,7 @@ impl NodeGroup {
             *done += node.done() - before;
             next_ns[index] = node.next_ns();
             queue.at(next_ns[index], index as u32);
+            *hops += out.len() as u64;
             for message in out.drain(..) {
                 let (owner, index_in_thread) = (
                     shared.owner[message.node as usize] as usize,
@@ -302,5 +377,18 @@ impl NodeGroup {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_follow_hops_per_window() {
+        let wanted =
+            |hops_per_window: u64, now| wanted_threads(hops_per_window * MEASURED_WINDOWS, 500, now, 8);
+        assert_eq!([wanted(0, 1), wanted(999, 1), wanted(1_000, 1), wanted(2_600, 2)], [1, 1, 2, 5]);
+        assert_eq!([wanted(90_000, 1), wanted(3_500, 8), wanted(2_000, 8), wanted(999, 2)], [8, 8, 4, 1]);
     }
 }

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 
 use dcqcn_common::layout::CLASSES;
+use dcqcn_common::params::{Quantity, Unit};
 use serde::Serialize;
 
 use crate::network::builder::Node;
@@ -347,6 +348,23 @@ impl Scenario {
         };
         (1..self.topology.hosts).map(round_trip_ns).max().unwrap_or(0)
     }
+
+    /// Warning that the retransmission timeout is below the base round trip.
+    pub fn short_timeout(&self) -> Option<String> {
+        short_timeout(self.transport.timeout_ns, self.base_rtt_ns())
+    }
+}
+
+/// Warning that a retransmission timeout is below the round trip of an empty network.
+pub(crate) fn short_timeout(timeout_ns: u64, rtt_ns: u64) -> Option<String> {
+    let text = |ns| Quantity(ns, Unit::Nanoseconds);
+    (timeout_ns < rtt_ns).then(|| {
+        format!(
+            "timeout = {} is below the base round trip of {}: packets are retransmitted before their ACK can arrive",
+            text(timeout_ns),
+            text(rtt_ns)
+        )
+    })
 }
 
 const fn hop(port: &PortSpec) -> Hop {

@@ -7,7 +7,7 @@ use dcqcn_common::pfc::watchdog::{Guard, Observation, StormAction, Transition};
 use dcqcn_common::wred::Wred;
 
 use crate::network::agenda::{Agenda, Event};
-use crate::network::buffer::{Admission, Buffer};
+use crate::network::buffer::Buffer;
 use crate::network::meter::ClassMeter;
 use crate::network::packet::{Kind, Packet};
 use crate::network::packet::{List, Pool};
@@ -376,27 +376,25 @@ impl Switch {
             return false;
         }
         let depth = port.queues[class].bytes;
-        match self.buffer.admit(packet.ingress, packet.class, packet.frame_bytes.into(), depth.into()) {
-            Admission::Admitted => {}
-            Admission::Pause => {
-                self.counters[class].pauses += 1;
-                let ingress = packet.ingress;
-                self.ports[usize::from(ingress)].wire.request_pause(1 << class, true);
-                self.begin(now_ns, ingress, out);
-            }
-            Admission::Rejected => {
-                if !self.trim(egress, &mut packet) {
-                    self.counters[class].dropped += 1;
-                    if let Some(meters) = &mut self.meters {
-                        let index = packet.qp as usize;
-                        meters.dropped.resize(meters.dropped.len().max(index + 1), 0);
-                        meters.dropped[index] += 1;
-                    }
-                    return false;
+        let ingress = packet.ingress;
+        let admission = self.buffer.admit(ingress, packet.class, packet.frame_bytes.into(), depth.into());
+        if admission.pauses() {
+            self.counters[class].pauses += 1;
+            self.ports[usize::from(ingress)].wire.request_pause(1 << class, true);
+            self.begin(now_ns, ingress, out);
+        }
+        if admission.is_rejected() {
+            if !self.trim(egress, &mut packet) {
+                self.counters[class].dropped += 1;
+                if let Some(meters) = &mut self.meters {
+                    let index = packet.qp as usize;
+                    meters.dropped.resize(meters.dropped.len().max(index + 1), 0);
+                    meters.dropped[index] += 1;
                 }
-                class = usize::from(packet.class);
-                *self.pool.packet(slot) = packet;
+                return false;
             }
+            class = usize::from(packet.class);
+            *self.pool.packet(slot) = packet;
         }
         if self.rules.switching.marking == Marking::Enqueue && packet.is(Packet::ECT) {
             self.mark(egress, class, &mut packet);
@@ -436,8 +434,8 @@ impl Switch {
         packet.class = trim_to;
         let depth = self.ports[usize::from(egress)].queues[usize::from(trim_to)].bytes;
         let admission = self.buffer.admit(packet.ingress, trim_to, packet.frame_bytes.into(), depth.into());
-        self.counters[from].trimmed += u64::from(admission != Admission::Rejected);
-        admission != Admission::Rejected
+        self.counters[from].trimmed += u64::from(!admission.is_rejected());
+        !admission.is_rejected()
     }
 
     /// Marks `packet` by the current depth of the queue.

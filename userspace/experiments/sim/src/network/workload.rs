@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 pub use crate::network::read::{FileError, text};
 pub use collective::{Collective, Pairs};
-pub use sizes::{Poisson, Sizes};
+pub use sizes::{Distribution, Poisson, Sizes};
 
 /// Longest flow: 1 TB.
 pub(crate) const MAX_FLOW_BYTES: u64 = 1_000_000_000_000;

@@ -249,11 +249,13 @@ impl<'s> Collector<'s> {
     /// When the next sample is due; `None`: no series requested, or they are full.
     fn next_sample_ns(&self) -> Option<u64> {
         let interval_ns = self.interval_ns.filter(|_| self.series.t_ns.len() as u64 <= MAX_SAMPLES)?;
-        Some(if self.series.t_ns.is_empty() { 0 } else { self.last_sample_ns + interval_ns })
+        // The first is after the events at 0, when flows start.
+        Some(if self.series.t_ns.is_empty() { 1 } else { self.last_sample_ns + interval_ns })
     }
 
-    /// Takes a sample.
+    /// Takes a sample; the first is that of time 0.
     fn sample(&mut self, now_ns: u64, nodes: &mut [Node]) {
+        let now_ns = if self.series.t_ns.is_empty() { 0 } else { now_ns };
         let since_ns = now_ns - self.last_sample_ns;
         self.last_sample_ns = now_ns;
         let bps = |before: &mut u64, bytes: u64| {

@@ -502,3 +502,25 @@ fn group_starts_after_awaited_group() {
         assert!(refused.starts_with(message_start), "{refused}");
     }
 }
+
+#[test]
+fn timeout_below_round_trip_warned() {
+    let mut star = Star::new(40_000_000_000, Config::DEFAULT);
+    star.groups = vec![Group::roce("a", 2)];
+    assert_eq!(star.short_timeout(), None);
+    star.groups[0].transport.timeout_ns = 4_000;
+    let text = star.short_timeout().unwrap();
+    assert!(text.starts_with("timeout = 4us is below the base round trip of 4"), "{text}");
+}
+
+#[test]
+fn first_sample_follows_start_of_flows() {
+    let mut star = Star::new(40_000_000_000, Config::DEFAULT);
+    star.duration_ns = 1_000_000;
+    star.stats_from_ns = 0;
+    star.groups = vec![Group::roce("a", 2)];
+    star.series = Some(SeriesRequest { interval_ns: 100_000, max_flows: 2 });
+    let series = star.run(1, &mut |_| ControlFlow::Continue(())).unwrap().series.unwrap();
+    assert_eq!(series.t_ns[..2], [0, 100_000]);
+    assert_eq!(series.flows[0].rate_bps[0], 40_000_000_000);
+}

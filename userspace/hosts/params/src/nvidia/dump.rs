@@ -17,6 +17,8 @@ struct Line {
     /// File and line number.
     at: PathBuf,
     value: String,
+    /// Value after the next boot, if it differs.
+    next_boot: Option<String>,
 }
 
 impl Import {
@@ -38,7 +40,7 @@ impl Import {
                 }
                 _ => first,
             };
-            let Some(Line { at, value }) = of_ports.remove(&chosen) else { continue };
+            let Some(Line { at, value, next_boot }) = of_ports.remove(&chosen) else { continue };
             let other = of_ports.iter().find(|(_, line)| port.is_none() && line.value != value);
             match find_entry(&name) {
                 Some(entry) if value.is_empty() => {
@@ -46,6 +48,13 @@ impl Import {
                 }
                 Some(entry) => {
                     self.parameter(&at, &value, entry)?;
+                    if let Some(next) = next_boot {
+                        let (name, next) = (entry.name, shown(&next));
+                        let reason = format!(
+                            "{name} becomes {next} at the adapter's next boot; imported as it is now"
+                        );
+                        self.notes.push(Note { file: at, reason });
+                    }
                     if let Some((port, line)) = other {
                         let reason = format!(
                             "port {port} has {} for {name}; use `--port {port}` to import it",
@@ -210,6 +219,10 @@ fn lines(path: &Path, text: &str, notes: &mut Vec<Note>) -> BTreeMap<String, BTr
             };
             let values: Vec<&str> = values.split(separates).filter(|value| !value.is_empty()).collect();
             // `mlxconfig -e` has three columns: default, current, next boot. Other text is not a number, which is reported.
+            let next_boot = match values.as_slice() {
+                [_, current, next] if is_mlxconfig && current != next => Some(plain(next)),
+                _ => None,
+            };
             let value = match values.as_slice() {
                 [value] => plain(value),
                 [_, current, _] if is_mlxconfig => plain(current),
@@ -219,7 +232,7 @@ fn lines(path: &Path, text: &str, notes: &mut Vec<Note>) -> BTreeMap<String, BTr
             };
             let is_known = find_entry(&name).is_some();
             match found.entry(name).or_default().entry(port) {
-                Entry::Vacant(entry) => _ = entry.insert(Line { at, value }),
+                Entry::Vacant(entry) => _ = entry.insert(Line { at, value, next_boot }),
                 Entry::Occupied(first) if is_known && first.get().value != value => {
                     let first = first.get();
                     let (value, other) = (shown(&value), shown(&first.value));

@@ -1,7 +1,8 @@
 //! The file: tables of rows of fields with text values.
 //!
-//! Three forms are accepted: `config_db.json`; a multi-ASIC switch's single file, which has one such object per
-//! namespace (`localhost`, `asic0`, ...); and `sonic-db-dump -n CONFIG_DB`, which has one entry per row.
+//! Four forms are accepted: `config_db.json`; a multi-ASIC switch's single file, which has one such object per
+//! namespace (`localhost`, `asic0`, ...); `sonic-db-dump -n CONFIG_DB`, which has one entry per row; and a configlet, a
+//! list of objects whose tables and rows are merged.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -64,6 +65,52 @@ impl<'de> Deserialize<'de> for Tables {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(TablesVisitor).map(Self)
     }
+}
+
+/// The tables of a file, which may be a list of objects.
+struct Parts(Map<String, Value>);
+
+impl<'de> Deserialize<'de> for Parts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(PartsVisitor).map(Self)
+    }
+}
+
+struct PartsVisitor;
+
+impl<'de> Visitor<'de> for PartsVisitor {
+    type Value = Map<String, Value>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        TablesVisitor.expecting(f)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, tables: A) -> Result<Self::Value, A::Error> {
+        TablesVisitor.visit_map(tables)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+        let Some(Tables(mut all)) = list.next_element()? else {
+            return Err(serde::de::Error::invalid_length(0, &self));
+        };
+        while let Some(Tables(part)) = list.next_element()? {
+            merge(&mut all, part)?;
+        }
+        Ok(all)
+    }
+}
+
+/// Adds `part` to `all`: tables to tables, and fields to rows. A field is repeated with an equal value only.
+fn merge<E: serde::de::Error>(all: &mut Map<String, Value>, part: Map<String, Value>) -> Result<(), E> {
+    for (key, value) in part {
+        match (all.get_mut(&key), value) {
+            (Some(Value::Object(own)), Value::Object(other)) => merge(own, other)?,
+            (Some(own), other) if *own != other => return Err(repeated(&key)),
+            (Some(_), _) => {}
+            (None, value) => _ = all.insert(key, value),
+        }
+    }
+    Ok(())
 }
 
 struct TablesVisitor;
@@ -183,11 +230,11 @@ impl Database {
     /// Parses `text` from the file called `file`.
     ///
     /// # Errors
-    /// The text is not JSON, or not an object.
+    /// The text is not JSON, or neither an object nor a list of objects that agree.
     pub fn parse(file: &str, text: &[u8]) -> Result<Self, Error> {
         // Editors of some systems write a byte order mark.
         let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
-        let Tables(tables) =
+        let Parts(tables) =
             serde_json::from_slice(text).map_err(|source| Error::Json { file: file.to_owned(), source })?;
         Ok(Self { file: file.to_owned(), tables: tables_of_dump(tables) })
     }

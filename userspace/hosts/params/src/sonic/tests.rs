@@ -502,6 +502,27 @@ fn multi_asic_file_is_read_by_namespace() {
 }
 
 #[test]
+fn configlet_list_merged() {
+    let sample: Value = serde_json::from_str(SAMPLE).unwrap();
+    let mut list = Vec::new();
+    for (table, rows) in sample.as_object().unwrap() {
+        for (key, fields) in rows.as_object().unwrap() {
+            for (field, value) in fields.as_object().unwrap() {
+                list.push(json!({ table: { key: { field: value } } }));
+            }
+            list.push(json!({ table: { key: {} } }));
+        }
+    }
+    let plain = imported(&read(SAMPLE), "Ethernet4", Config::DEFAULT);
+    let merged = imported(&read(&json!(list).to_string()), "Ethernet4", Config::DEFAULT);
+    assert_eq!((merged.0, merged.1.unmapped), (plain.0, plain.1.unmapped));
+    list.push(json!({ "PORT": { "Ethernet4": { "speed": "1" } } }));
+    let refused = Database::parse("f", json!(list).to_string().as_bytes()).unwrap_err().to_string();
+    assert!(refused.contains("`speed` is repeated with another value"), "{refused}");
+    assert!(Database::parse("f", b"[1]").is_err());
+}
+
+#[test]
 fn database_dump_is_read_as_tables() {
     let sample: Value = serde_json::from_str(SAMPLE).unwrap();
     let mut dump = serde_json::Map::new();

@@ -97,3 +97,39 @@ fn ranks_placed_in_order_or_randomly() {
         FabricSetup::axis("placement=random,in-order").is_ok() && FabricSetup::axis("placement=x").is_err()
     );
 }
+
+#[test]
+fn settings_reported_with_units() {
+    let setup =
+        setup("--workload incast:4 --size 2MB --seed 9 --pfc off --control nscc --set rpg_ai_rate=7mbit");
+    let scenario = setup.scenario().unwrap();
+    let settings = setup.settings(&scenario);
+    for (key, expected) in [
+        ("topology", "leaf-spine:4x4x8".into()),
+        ("workload", "incast:4".into()),
+        ("seed", 9.into()),
+        ("size_bytes", 2_000_000.into()),
+        ("timeout_ns", 4_000_000.into()),
+        ("pfc", false.into()),
+        ("headroom_bytes", Value::Null),
+        ("recovery", "selective".into()),
+        ("control", "nscc".into()),
+    ] {
+        assert_eq!(settings[key], expected, "{key}");
+    }
+    for text in ["fat-tree:4x2x2", "file:a.toml"] {
+        assert_eq!(text.parse::<Shape>().unwrap().to_string(), text);
+    }
+    for text in ["permutation", "all-to-all", "htsim:a", "random", "incast:3"] {
+        assert_eq!(text.parse::<Traffic>().unwrap().to_string(), text);
+    }
+}
+
+#[test]
+fn timeout_below_round_trip_warned() {
+    let warning = |flags: &str| setup(flags).scenario().unwrap().short_timeout();
+    assert_eq!(warning(""), None);
+    let text = warning("--timeout 5us").unwrap();
+    assert!(text.starts_with("timeout = 5us is below the base round trip of "), "{text}");
+    assert!(warning("--delay 1ms").is_some());
+}

@@ -2,7 +2,8 @@
 //!
 //! Both number nodes, switches included, from 0; a topology keeps these ids in the names of its nodes. A flow file starts
 //! with the number of flows; each line is `SRC DST PG DPORT BYTES SECONDS`. A topology file starts with the numbers of
-//! nodes, switches and links and the list of switches; each line is `A B RATE DELAY ERROR_RATE`.
+//! nodes, switches and links and the list of switches; each line is `A B RATE DELAY ERROR_RATE`. Descendants of that
+//! simulator extend the first line.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -16,6 +17,8 @@ use crate::network::topology::{Link, MAX_NODES, Topology};
 
 /// Name of a node with an id of these files.
 const NODE: &str = "node";
+/// Number of a node that is omitted.
+const OMITTED: u32 = u32::MAX;
 /// Start time in the flow files of HPCC's traffic generator: 2 s.
 const FIRST_START_NS: u64 = 2_000_000_000;
 
@@ -119,6 +122,45 @@ fn quantity(text: &str, units: &[(&str, f64)]) -> Option<u64> {
 const RATES: &[(&str, f64)] = &[("Gbps", 1e9), ("Mbps", 1e6), ("Kbps", 1e3), ("bps", 1.0)];
 const TIMES: &[(&str, f64)] = &[("ms", 1e6), ("us", 1e3), ("ns", 1.0), ("s", 1e9)];
 
+/// Numbers in the first line of a topology file.
+struct Header {
+    nodes: u32,
+    nv_switches: u32,
+    switches: u32,
+    links: u32,
+}
+
+impl Header {
+    fn parse(words: &[&str]) -> Result<Self, &'static str> {
+        const NONE: &str = "0";
+        let (nodes, nv_switches, switches, links) = match *words {
+            [nodes, switches, links] => (nodes, NONE, switches, links),
+            // PowerTCP: with the number of ToRs.
+            [nodes, switches, _, links] => (nodes, NONE, switches, links),
+            // Reverie: with the rates of both tiers too. The sixth word of SimAI is the name of a GPU.
+            [nodes, switches, _, links, _, rate] if rate.starts_with(|c: char| c.is_ascii_digit()) => {
+                (nodes, NONE, switches, links)
+            }
+            [nodes, _, nv_switches, switches, links, _] | [nodes, _, nv_switches, switches, links, _, _] => {
+                (nodes, nv_switches, switches, links)
+            }
+            ["Nodes", ..] => {
+                return Err(
+                    "a topology of htsim; use `--topology fat-tree:PODSxTORSxHOSTS` or `leaf-spine:...`",
+                );
+            }
+            _ => ("", "", "", ""),
+        };
+        let number = |text: &str| text.parse().map_err(|_| "the first line must be `NODES SWITCHES LINKS`");
+        Ok(Self {
+            nodes: number(nodes)?,
+            nv_switches: number(nv_switches)?,
+            switches: number(switches)?,
+            links: number(links)?,
+        })
+    }
+}
+
 impl Topology {
     /// The nodes by their ids in HPCC's files, if every node is called `node` and its id.
     fn node_ids(&self) -> Option<HashMap<u32, u32>> {
@@ -126,40 +168,59 @@ impl Topology {
         ids.zip(0..).map(|(id, node)| Some((id?, node))).collect()
     }
 
-    /// Reads a topology file. Nonzero error rates are rejected: links are lossless here.
+    /// Reads a topology file. Nonzero error rates are rejected: links are lossless here. NVSwitches and their links are
+    /// omitted with a warning: a host has one link.
     ///
     /// # Errors
     /// A line is malformed, or the numbers are inconsistent.
     pub fn hpcc(name: &str, text: &str) -> Result<Self, FileError> {
         let lines: Vec<_> = words(text).collect();
-        let numbers = |line: usize| -> Option<Vec<u32>> {
-            lines.get(line)?.1.iter().map(|word| word.parse().ok()).collect()
-        };
-        let head = numbers(0).unwrap_or_default();
-        let &[nodes, switch_count, link_count] = head.as_slice() else {
-            return Err(FileError::new(name, 1, "the first line must be `NODES SWITCHES LINKS`"));
-        };
+        let head = lines.first().map_or(&[][..], |(_, words)| words.as_slice());
+        let Header { nodes, nv_switches, switches: switch_count, links: link_count } =
+            Header::parse(head).map_err(|what| FileError::new(name, 1, what))?;
         if nodes > 2 * MAX_NODES {
             return Err(FileError::new(name, 1, format!("{nodes} nodes: the limit is {}", 2 * MAX_NODES)));
         }
-        let switches = numbers(1).map(BTreeSet::from_iter).filter(|switches: &BTreeSet<u32>| {
-            switches.len() == switch_count as usize && switches.iter().all(|&node| node < nodes)
-        });
-        let Some(switches) = switches else {
-            let what =
-                format!("the second line must name the {switch_count} switches, each once, below {nodes}");
+        if switch_count == 0 {
+            let what = "there are no switches; hosts linked to each other are not modelled, connect each to a switch";
+            return Err(FileError::new(name, 1, what));
+        }
+        let listed = u64::from(nv_switches) + u64::from(switch_count);
+        let mut ids: Vec<u32> = Vec::new();
+        let mut first_link = 1;
+        while (ids.len() as u64) < listed
+            && let Some((_, words)) = lines.get(first_link)
+        {
+            // Anything else ends the list, which is then incomplete.
+            let numbers = words.iter().map(|word| word.parse().ok()).collect::<Option<Vec<u32>>>();
+            let Some(numbers) = numbers else { break };
+            ids.extend(numbers);
+            first_link += 1;
+        }
+        let distinct = BTreeSet::from_iter(&ids).len() as u64;
+        if ids.len() as u64 != listed || distinct != listed || ids.iter().any(|&node| node >= nodes) {
+            let what = format!("the second line must name the {listed} switches, each once, below {nodes}");
             return Err(FileError::new(name, 2, what));
-        };
+        }
+        let switches = BTreeSet::from_iter(ids.split_off(nv_switches as usize));
+        let omitted = BTreeSet::from_iter(ids);
+        if nv_switches != 0 {
+            tracing::warn!(
+                "{name}: {nv_switches} NVSwitches and their links are omitted: NVLink is not modelled, so traffic within a \
+                 server uses the network"
+            );
+        }
         // Hosts come first in the numbering here; each keeps its name.
         let is_switch = |node: &u32| switches.contains(node);
-        let order: Vec<u32> =
-            (0..nodes).filter(|node| !is_switch(node)).chain((0..nodes).filter(is_switch)).collect();
-        let mut new_index = vec![0; nodes as usize];
+        let is_host = |node: &u32| !is_switch(node) && !omitted.contains(node);
+        let order: Vec<u32> = (0..nodes).filter(is_host).chain((0..nodes).filter(is_switch)).collect();
+        let mut new_index = vec![OMITTED; nodes as usize];
         for (new, &old) in (0..).zip(&order) {
             new_index[old as usize] = new;
         }
         let mut links = Vec::new();
-        for (line, words) in lines.iter().skip(2).take(link_count as usize) {
+        let mut found = 0;
+        for (line, words) in lines.iter().skip(first_link).take(link_count as usize) {
             let link = match words.as_slice() {
                 [a, b, rate, delay, error] if error.parse() == Ok(0.0) => Some((
                     a.parse::<usize>().ok().and_then(|a| new_index.get(a)),
@@ -176,18 +237,18 @@ impl Topology {
                 );
                 return Err(FileError::new(name, *line, what));
             };
-            links.push(Link { a, b, rate_bps, delay_ns });
+            found += 1;
+            if ![a, b].contains(&OMITTED) {
+                links.push(Link { a, b, rate_bps, delay_ns });
+            }
         }
-        if links.len() < link_count as usize {
-            return Err(FileError::new(
-                name,
-                0,
-                format!("{link_count} links are announced, but {} follow", links.len()),
-            ));
+        if found < link_count as usize {
+            let what = format!("{link_count} links are announced, but {found} follow");
+            return Err(FileError::new(name, 0, what));
         }
-        warn_of_ignored(name, links.len(), "links", lines.len() - 2 - links.len());
+        warn_of_ignored(name, found, "links", lines.len() - first_link - found);
         let names = order.iter().map(|old| format!("{NODE}{old}")).collect();
-        Ok(Self { hosts: nodes - switch_count, switches: switch_count, links, names })
+        Ok(Self { hosts: nodes - switch_count - nv_switches, switches: switch_count, links, names })
     }
 }
 
@@ -251,6 +312,23 @@ mod tests {
         assert_eq!(Workload::hpcc("f", text, 3, &hosts(2)).unwrap().flows().len(), 1);
     }
 
+    /// A switch, 4, and two servers of two GPUs each; each server has an NVSwitch, 5 and 6.
+    #[test]
+    fn extended_first_lines_parsed() {
+        let links = "0 4 100Gbps 1us 0\n1 4 100Gbps 1us 0\n2 4 100Gbps 1us 0\n3 4 100Gbps 1us 0\n";
+        let plain = Topology::hpcc("t", &format!("5 1 4\n4\n{links}")).unwrap();
+        let nv_links = "0 5 2400Gbps 0.000025ms 0\n1 5 2400Gbps 0.000025ms 0\n";
+        for text in [
+            format!("5 1 1 4\n4\n{links}"),
+            format!("5 1 1 4 100000000000 400000000000\n4\n{links}"),
+            format!("7 2 2 1 6 A100\n5 6 4 \n{nv_links}{links}"),
+            format!("7 2 2 1 6 H100 8\n5 6\n4\n{links}{nv_links}"),
+        ] {
+            assert_eq!(Topology::hpcc("t", &text), Ok(plain.clone()), "{text}");
+        }
+        assert_eq!(plain.validate(), Ok(()));
+    }
+
     #[test]
     fn topologies_are_read_with_hosts_first() {
         // Two switches, 0 and 3, with a host each.
@@ -262,6 +340,9 @@ mod tests {
         assert_eq!(topology.names, ["node1", "node2", "node0", "node3"]);
         for (text, expected) in [
             ("1 2\n", "t:1: the first line"),
+            ("", "t:1: the first line"),
+            ("Nodes 16\nTiers 3\n", "t:1: a topology of htsim; use `--topology fat-tree:"),
+            ("2 0 1\n\n0 1 100Gbps 1us 0\n", "t:1: there are no switches; hosts linked to each other"),
             ("2 1 1\n5\n", "t:2: the second line must name the 1 switches"),
             ("1 2 0\n0 0\n", "t:2: the second line must name the 2 switches, each once"),
             ("4000000000 1 0\n0\n", "t:1: 4000000000 nodes: the limit is"),

@@ -1,6 +1,10 @@
 //! Distributions of flow sizes, and flows drawn from them.
+//!
+//! A file has lines `BYTES,WEIGHT` with the relative frequency of each length, or lines `BYTES PERCENT` of a cumulative
+//! distribution that is linear between its points, as HPCC's traffic generator reads. Its values end at 100, or at 1 as
+//! in files of its descendants.
 
-use super::{MAX_FLOW_BYTES, Workload};
+use super::{MAX_FLOW_BYTES, SizeWeight, Workload};
 use crate::network::random::Random;
 use crate::network::read::{FileError, words};
 
@@ -39,35 +43,122 @@ impl Poisson {
     }
 }
 
-impl Sizes {
-    /// Reads a distribution of HPCC's traffic generator: lines `BYTES PERCENT`, the last of them 100 percent.
+/// A distribution as its file gives it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Distribution {
+    Weights(Vec<SizeWeight>),
+    Cumulative(Sizes),
+}
+
+/// Resolution of weights of a cumulative distribution.
+const PARTS: f64 = 1e9;
+
+impl Distribution {
+    /// Reads a file of either format.
     pub fn parse(name: &str, text: &str) -> Result<Self, FileError> {
-        let mut points: Vec<(f64, f64)> = Vec::new();
-        for (line, words) in words(text) {
-            let numbers: Vec<f64> = words.iter().filter_map(|word| word.parse().ok()).collect();
-            let (&[bytes, percent], 2) = (numbers.as_slice(), words.len()) else {
-                let what = format!(
-                    "`{}` is not a point of a distribution: write BYTES PERCENT, as in `10000 15`",
-                    words.join(" ")
-                );
-                return Err(FileError::new(name, line, what));
-            };
-            let rises = points.last().is_none_or(|last| bytes >= last.0 && percent / 100.0 >= last.1);
-            if !rises || !(0.0..=MAX_FLOW_BYTES as f64).contains(&bytes) || !(0.0..=100.0).contains(&percent)
-            {
-                let what = format!(
-                    "{bytes} {percent}: bytes and percents must increase from line to line, to 100 percent"
-                );
-                return Err(FileError::new(name, line, what));
+        let mut lines = words(text).peekable();
+        match lines.peek() {
+            None => {
+                let what = "it has no flow size: write lines BYTES,WEIGHT or BYTES PERCENT";
+                Err(FileError::new(name, 0, what))
             }
-            points.push((bytes, percent / 100.0));
+            Some((_, first)) if first.join(" ").contains(',') => lines
+                .map(|(line, words)| weight(name, line, &words.concat()))
+                .collect::<Result<_, _>>()
+                .map(Self::Weights),
+            Some(_) => cumulative(name, lines).map(Self::Cumulative),
         }
-        if points.last().is_none_or(|last| last.1 != 1.0) {
-            return Err(FileError::new(name, 0, "the last line must be `BYTES 100`"));
-        }
-        Ok(Self { points })
     }
 
+    /// Its lengths and their frequencies; parts of a cumulative distribution have their mean length.
+    pub fn weights(self) -> Vec<SizeWeight> {
+        let sizes = match self {
+            Self::Weights(weights) => return weights,
+            Self::Cumulative(sizes) => sizes,
+        };
+        let first = sizes.points.first().map(|&(bytes, share)| (bytes, share));
+        let parts = sizes.points.windows(2).filter_map(|pair| match pair {
+            [(low, from), (high, to)] => Some((f64::midpoint(*low, *high), to - from)),
+            _ => None,
+        });
+        let weight = |(bytes, share): (f64, f64)| SizeWeight {
+            bytes: (bytes as u64).max(1),
+            weight: (share * PARTS).round() as u64,
+        };
+        first.into_iter().chain(parts).map(weight).filter(|size| size.weight != 0).collect()
+    }
+
+    /// As a cumulative distribution.
+    pub fn sizes(self) -> Sizes {
+        let mut weights = match self {
+            Self::Cumulative(sizes) => return sizes,
+            Self::Weights(weights) => weights,
+        };
+        weights.sort_unstable_by_key(|size| size.bytes);
+        let all = weights.iter().map(|size| size.weight as f64).sum::<f64>();
+        let mut points = Vec::with_capacity(2 * weights.len());
+        let mut below = 0.0;
+        for SizeWeight { bytes, weight } in weights {
+            points.push((bytes as f64, below / all));
+            below += weight as f64;
+            points.push((bytes as f64, below / all));
+        }
+        Sizes { points }
+    }
+}
+
+fn weight(name: &str, line: usize, text: &str) -> Result<SizeWeight, FileError> {
+    let numbers = text.split_once(',').map(|(bytes, weight)| (bytes.parse(), weight.parse()));
+    match numbers {
+        Some((Ok(bytes), Ok(weight))) if (1..=MAX_FLOW_BYTES).contains(&bytes) && weight != 0 => {
+            Ok(SizeWeight { bytes, weight })
+        }
+        _ => {
+            let what = format!(
+                "`{text}` is not a flow size: write BYTES,WEIGHT in whole numbers from 1 on, as in `16384,3`"
+            );
+            Err(FileError::new(name, line, what))
+        }
+    }
+}
+
+fn cumulative<'t>(
+    name: &str,
+    lines: impl Iterator<Item = (usize, Vec<&'t str>)>,
+) -> Result<Sizes, FileError> {
+    let mut points: Vec<(f64, f64)> = Vec::new();
+    let mut last_line = 0;
+    for (line, words) in lines {
+        let numbers: Vec<f64> = words.iter().filter_map(|word| word.parse().ok()).collect();
+        let (&[bytes, percent], 2) = (numbers.as_slice(), words.len()) else {
+            let what = format!(
+                "`{}` is not a point of a distribution: write BYTES PERCENT, as in `10000 15`, or BYTES,WEIGHT on \
+                 every line",
+                words.join(" ")
+            );
+            return Err(FileError::new(name, line, what));
+        };
+        let rises = points.last().is_none_or(|last| bytes >= last.0 && percent >= last.1);
+        if !rises || !(0.0..=MAX_FLOW_BYTES as f64).contains(&bytes) || !(0.0..=100.0).contains(&percent) {
+            let what = format!(
+                "{bytes} {percent}: bytes and percents must increase from line to line, to 100 percent"
+            );
+            return Err(FileError::new(name, line, what));
+        }
+        points.push((bytes, percent));
+        last_line = line;
+    }
+    let whole = points.last().map_or(0.0, |last| last.1);
+    if ![100.0, 1.0].contains(&whole) {
+        let what =
+            format!("the last line must be `BYTES 100`, or `BYTES 1` for fractions; it ends at {whole}");
+        return Err(FileError::new(name, last_line, what));
+    }
+    points.iter_mut().for_each(|point| point.1 /= whole);
+    Ok(Sizes { points })
+}
+
+impl Sizes {
     /// All flows have this length.
     pub fn constant(bytes: u64) -> Self {
         Self { points: vec![(bytes as f64, 0.0), (bytes as f64, 1.0)] }
@@ -154,7 +245,7 @@ mod tests {
 
     #[test]
     fn draws_have_the_mean_of_the_distribution() {
-        let sizes = Sizes::parse("cdf", CDF).unwrap();
+        let sizes = Distribution::parse("cdf", CDF).unwrap().sizes();
         // 500 half of the time, 6000 the other half.
         assert!((sizes.mean_bytes() - 3_250.0).abs() < 1e-9);
         let mut random = Random::new(3);
@@ -170,12 +261,32 @@ mod tests {
         for (text, message_start) in [
             ("0 0\n5\n", "cdf:2: `5` is not a point"),
             ("0 0\n10 60\n5 100\n", "cdf:3: 5 100: bytes and percents must increase"),
-            ("0 0\n10 60\n", "cdf: the last line must be `BYTES 100`"),
-            ("", "cdf: the last line"),
+            ("0 0\n10 60\n", "cdf:2: the last line must be `BYTES 100`"),
+            ("# none\n", "cdf: it has no flow size"),
+            ("5,1\n10 60\n", "cdf:2: `1060` is not a flow size"),
+            ("0 0\n5,1\n", "cdf:2: `5,1` is not a point"),
+            ("5,1\n1KB,2\n", "cdf:2: `1KB,2` is not a flow size: write BYTES,WEIGHT"),
+            ("5,0\n", "cdf:1: `5,0` is not a flow size"),
         ] {
-            let refused = Sizes::parse("cdf", text).unwrap_err().to_string();
+            let refused = Distribution::parse("cdf", text).unwrap_err().to_string();
             assert!(refused.starts_with(message_start), "{refused}");
         }
+    }
+
+    #[test]
+    fn distribution_formats_convert() {
+        let parse = |text| Distribution::parse("d", text).unwrap();
+        let weight = |bytes, weight| SizeWeight { bytes, weight };
+        assert_eq!(parse("0 0\n1000 0.5\n3000 .5\n9000 1\n"), parse(CDF));
+        assert_eq!(parse(CDF).weights(), [weight(500, 500_000_000), weight(6_000, 500_000_000)]);
+        let weights = parse("# bytes,weight\n9000, 1\n\n1000,3\n");
+        assert_eq!(weights.clone().weights(), [weight(9_000, 1), weight(1_000, 3)]);
+        let sizes = weights.sizes();
+        assert!((sizes.mean_bytes() - 3_000.0).abs() < 1e-9);
+        let mut random = Random::new(3);
+        let drawn: Vec<u64> = (0..4_000).map(|_| sizes.draw(&mut random)).collect();
+        assert!(drawn.iter().all(|bytes| [1_000, 9_000].contains(bytes)));
+        assert!((900..1_100).contains(&drawn.iter().filter(|bytes| **bytes == 9_000).count()));
     }
 
     #[test]
@@ -188,7 +299,7 @@ mod tests {
             class: 3,
             seed: 1,
         };
-        let workload = Workload::poisson(&Sizes::parse("cdf", CDF).unwrap(), &spec);
+        let workload = Workload::poisson(&Distribution::parse("cdf", CDF).unwrap().sizes(), &spec);
         let bytes: u64 = workload.flows().iter().map(|flow| flow.bytes).sum();
         let offered = bytes as f64 * 8.0 / 16.0 / 0.05;
         assert!((3.8e9..4.2e9).contains(&offered), "{offered}");
