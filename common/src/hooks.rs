@@ -262,10 +262,10 @@ fn hide_offsets<'p, H: Host<'p>>(h: &mut H, roce: Roce) -> Roce {
 #[inline(always)]
 fn hide_all<'p, H: Host<'p>>(h: &mut H, roce: Roce) -> Roce {
     let roce = hide_offsets(h, roce);
-    let opcode = h.env().opaque(roce.opcode.0.into());
-    let (dest_qpn, tos) = (h.env().opaque(roce.dest_qpn), h.env().opaque(roce.tos.into()));
-    let end = h.env().opaque(roce.end as u32);
-    Roce { opcode: Opcode(opcode as u8), dest_qpn, tos: tos as u8, end: end as usize, ..roce }
+    // A QPN and the end of a packet use 24 bits at most.
+    let to = h.env().opaque(roce.dest_qpn << 8 | u32::from(roce.tos));
+    let what = h.env().opaque((roce.end as u32) << 8 | u32::from(roce.opcode.0));
+    Roce { opcode: Opcode(what as u8), dest_qpn: to >> 8, tos: to as u8, end: (what >> 8) as usize, ..roce }
 }
 
 /// Sets ECT(0) and the DSCP of a packet of this host as `ect_enable` and `roce_dscp` say; returns the packet as it is now.
