@@ -115,6 +115,14 @@ control Classify(inout headers_t hdr, inout metadata_t meta, inout standard_meta
             && ip_end >= udp_start + UDP_AND_BTH_LEN;
     }
 
+    // Not valid on the wire (RFC 4291, 2.5.5.2); in keys they identify IPv4 flows.
+    bool is_mapped = false;
+
+    action check_addresses() {
+        is_mapped = hdr.ipv6.isValid()
+            && (hdr.ipv6.src[127:32] == 96w0xffff || hdr.ipv6.dst[127:32] == 96w0xffff);
+    }
+
     apply {
         clock.apply();
         if (hdr.ipv4.isValid() || hdr.ipv6.isValid()) {
@@ -126,9 +134,10 @@ control Classify(inout headers_t hdr, inout metadata_t meta, inout standard_meta
         if (hdr.bth.isValid()) {
             read_lengths();
             check_lengths();
-            if (is_cut) {
+            check_addresses();
+            if (is_cut && !is_mapped) {
                 meta.stat = STAT_TRIMMED_PACKETS;
-            } else if (!is_length_right) {
+            } else if (!is_length_right || is_mapped) {
                 meta.stat = STAT_MALFORMED;
             } else if (hdr.bth.tver != 0) {
                 meta.stat = STAT_UNKNOWN_BTH;

@@ -170,7 +170,10 @@ control CnpLimiter(inout headers_t hdr, inout metadata_t meta, inout standard_me
         np_ecn_marked_packets.read(marked, place);
         np_cnp_sent.read(sent, place);
         np_pending.read(pending, place);
-        if (!is_found && is_marked) {
+        // Every flow of the set was answered within this interval: a CNP without an entry would not be the only one.
+        bool is_live = oldest_ns != 0 && sent != 0 && (meta.now_ns |-| last_cnp_ns) < min_time_between_cnps_ns;
+        bool has_entry = is_found || (is_marked && !is_live);
+        if (has_entry && !is_found) {
             is_evicting = oldest_ns != 0;
             WRITE_FLOW(np, src, addr, qpn, vlan, place)
             last_cnp_ns = 0;
@@ -179,7 +182,7 @@ control CnpLimiter(inout headers_t hdr, inout metadata_t meta, inout standard_me
             pending = 0;
         }
         bool is_over = (meta.now_ns |-| last_cnp_ns) >= min_time_between_cnps_ns;
-        if (is_marked) {
+        if (is_marked && has_entry) {
             is_answered = sent == 0 || is_over;
             marked = marked + 1;
             pending = 1;
@@ -205,7 +208,7 @@ control CnpLimiter(inout headers_t hdr, inout metadata_t meta, inout standard_me
             sent = sent + 1;
             pending = 0;
         }
-        if (is_marked || is_found) {
+        if (has_entry) {
             np_last_cnp_ns.write(place, last_cnp_ns);
             np_ecn_marked_packets.write(place, marked);
             np_cnp_sent.write(place, sent);

@@ -84,7 +84,7 @@ control Trim(inout headers_t hdr, inout metadata_t meta, inout standard_metadata
         if (meta.kind == KIND_DATA && standard_metadata.mcast_grp == 0 && trim.apply().hit) {
             trim_depth.apply();
             measure();
-            if (depth_packets >= limit_packets && hdr.udp.length > kept_bytes) {
+            if (depth_packets >= limit_packets && hdr.udp.length > MIN_UDP_LEN + (bit<16>)meta.ext_bytes) {
                 admit();
                 if (is_within) {
                     if (hdr.ipv6.isValid()) {

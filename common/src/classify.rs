@@ -461,6 +461,7 @@ const fn is_mapped(addr: [u32; 4]) -> bool {
 fn v6_headers<F: Frame>(frame: &F, l3: usize, headers: &[u8; V6_HEADERS]) -> Result<Roce, Stat> {
     let ip = Ipv6::new(sub::<0, { Ipv6::LEN }, _>(headers));
     is_v6(ip)?;
+    is_roce(Udp::new(sub::<{ Ipv6::LEN }, { Udp::LEN }, _>(headers)))?;
     let (src, dst) = ip.addresses();
     if is_mapped(src) || is_mapped(dst) {
         // Not valid on the wire (RFC 4291 §2.5.5.2); here they identify an IPv4 flow.

@@ -3,9 +3,11 @@
 
 use std::{env, fs};
 
-use dcqcn_common::params::{Params, Port};
+use dcqcn_common::params::{Config, Params, Port};
+use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_loader::dataplane::Sizes;
-use dcqcn_replay::{P4, Reference};
+use dcqcn_replay::{Engine as _, Hook, Meta, P4, Reference};
+use dcqcn_tests::packets::Roce;
 use dcqcn_tests::vectors;
 
 const SIZES: Sizes = Sizes { rp_flows: 1_024, np_flows: 1_024 };
@@ -32,4 +34,24 @@ fn p4_interpreter_agrees() {
         let differences = vector.differences(&mut engine).unwrap();
         assert!(differences.is_empty(), "{name}: {}", differences.join("\n"));
     }
+}
+
+/// More flows than the table of the notification point has entries. Flows that were answered within the interval retain theirs.
+#[test]
+fn p4_answers_flow_once_per_interval() {
+    const QPNS: std::ops::Range<u32> = 2..2_200;
+    const NOW_NS: u64 = 1_000_000_000;
+    let mut config = Config::DEFAULT;
+    config.scalars.rp_enable = 0;
+    let params = Params::new(&config, Port::new(1, 1, 1)).unwrap();
+    let mut engine = P4::new(&params, 1_024, 1).unwrap();
+    let mut cnps_of = |dest_qpn| {
+        let marked = Roce { dest_qpn, ecn: Ecn::CE, payload: 16, ..Roce::default() };
+        engine.process(Hook::Ingress, NOW_NS, &marked.frame(), &Meta::default()).unwrap().emitted.len()
+    };
+    let (first, second): (Vec<_>, Vec<_>) =
+        (QPNS.map(&mut cnps_of).collect(), QPNS.map(&mut cnps_of).collect());
+    let answered: usize = first.iter().sum();
+    assert!((1_500..QPNS.len()).contains(&answered), "{answered} flows");
+    assert_eq!(second.iter().sum::<usize>(), 0, "a second CNP in the interval");
 }

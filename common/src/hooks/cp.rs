@@ -6,6 +6,7 @@ use crate::layout::{BACKLOG_AGE_NS, CLASSES, Time};
 use crate::params::{DscpClass, Params, Switch};
 use crate::stats::Stat;
 use crate::wire::ecn::{Ecn, tos};
+use crate::wire::icrc;
 
 /// Result of the congestion point.
 #[derive(PartialEq, Eq)]
@@ -37,7 +38,8 @@ pub fn trim_above_bytes<F: Frame>(frame: &F, p: &Params, roce: &Roce, tc: usize,
         return u64::MAX;
     }
     let limit_bytes = p.config.wred[tc % CLASSES].queue_limit_bytes;
-    let is_cuttable = roce.congests() && frame.segment_bytes() == 0 && roce.end > roce.headers_end();
+    let is_cuttable =
+        roce.congests() && frame.segment_bytes() == 0 && roce.end > roce.headers_end() + icrc::LEN;
     if limit_bytes == 0 || !is_cuttable {
         return u64::MAX;
     }

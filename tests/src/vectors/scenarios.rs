@@ -154,6 +154,16 @@ fn headers() -> Vector {
     let mut frame = Roce { v6: true, ..short() }.frame();
     frame[Ethernet::LEN] = 0x5c;
     add("IP version 5 in IPv6", &frame);
+    for (about, at) in [("IPv4-mapped source", 8), ("IPv4-mapped destination", 24)] {
+        let roce = Roce { v6: true, ..short() };
+        let mut frame = roce.frame();
+        frame[Ethernet::LEN + at..][..16].copy_from_slice(&mapped([10, 0, 0, 1]));
+        add(about, &frame);
+        add(&format!("{about}, trimmed"), &frame[..roce.bth() + Bth::LEN]);
+        add(&format!("{about}, truncated"), &frame[..roce.bth() + Bth::LEN - 1]);
+        frame[roce.bth() - 5] ^= 1;
+        add(&format!("{about}, another UDP port"), &frame);
+    }
     for (about, ethertype) in [("RoCEv1", 0x8915_u16), ("ARP", 0x0806), ("an 802.3 length", 100)] {
         let mut frame = short().frame();
         frame[12..14].copy_from_slice(&ethertype.to_be_bytes());
@@ -252,7 +262,11 @@ fn trimming() -> Vector {
             packets.push((opcode.name().to_owned(), roce.frame()));
         }
     }
-    packets.push(("no payload".to_owned(), Roce { payload: 0, ..short() }.frame()));
+    for opcode in [Opcode::RC_RDMA_WRITE_ONLY, Opcode::RC_RDMA_READ_RESPONSE_ONLY, Opcode::UD_SEND_ONLY] {
+        for (payload, about) in [(0, "without payload"), (4, "with 4 bytes")] {
+            packets.push((format!("{} {about}", opcode.name()), Roce { opcode, payload, ..short() }.frame()));
+        }
+    }
     let mut steps = at_depths(&[79, 80, 81], &packets);
     for (n, step) in steps.iter_mut().enumerate() {
         step.now_us += n as u64;

@@ -143,11 +143,17 @@ pub(super) fn cnps_unpaired(reading: &Reading<'_>) -> Option<Finding> {
         seen.when
     );
     let what = "CNPs arrive, but their flow is unknown";
-    let fix = format!(
-        "pair the QPs: start `dcqcn run` (RDMA netlink), connect by rdma_cm, or `dcqcn flows pair add {} ADDRESS \
+    let fix = match seen.egress(Stat::RpFromProcess) {
+        0 => format!(
+            "pair the QPs: start `dcqcn run` (RDMA netlink), connect by rdma_cm, or `dcqcn flows pair add {} ADDRESS \
              QPN PEER_QPN`; the data must leave through {}, too",
-        reading.iface, reading.iface
-    );
+            reading.iface, reading.iface
+        ),
+        datagrams => format!(
+            "send by RDMA or by a raw socket: {datagrams} packets are datagrams of a process to port 4791, which belong \
+             to no QP and are not paced"
+        ),
+    };
     let severity = if handled == 0 { Severity::Error } else { Severity::Warning };
     Some(Finding::new("cnp-unpaired", severity, what, evidence).fix(fix))
 }

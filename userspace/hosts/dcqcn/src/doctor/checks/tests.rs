@@ -249,6 +249,11 @@ fn np_and_rp_faults_are_found() {
         count(s, "ingress", "rp_cnp_unknown_flow", 1_000);
         count(s, "ingress", "rp_cnp_handled", 0);
     });
+    let datagrams = planted("cnp-unpaired", Severity::Warning, |s| {
+        count(s, "ingress", "rp_cnp_unknown_flow", 1_000);
+        count(s, "egress", "rp_from_process_packets", 3_000);
+    });
+    assert!(datagrams.fix.is_some_and(|fix| fix.contains("raw socket: 3000 packets")));
     planted("cnp-invalid", Severity::Warning, |s| count(s, "ingress", "rp_cnp_invalid", 1));
     planted("cnp-no-cut", Severity::Warning, |s| count(s, "ingress", "rp_cnp_handled", 0));
     // All suppressed by a CNP before the first reading.
