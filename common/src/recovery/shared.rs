@@ -7,9 +7,9 @@ use core::cell::Cell;
 
 use super::responder::{Answer, Arrival, SharedResponder};
 use super::{
-    ANNOUNCE_NS, INITIAL_NS, MAX_MTU, MIN_MTU, NO_PSN, PATIENCE_NS, PSN_SEQUENCE_ERROR, Request, Requester,
-    Response, SIGNAL_NS, SYNDROME, TRIMMED, UNSEEN, UNVERIFIED, distance, end_of, get, hold_until, is_mtu,
-    plus, responses, set,
+    ANNOUNCE_NS, INITIAL_NS, MAX_MTU, MIN_MTU, NO_PSN, PSN_SEQUENCE_ERROR, Request, Requester, Response,
+    SIGNAL_NS, SYNDROME, TRIMMED, UNSEEN, UNVERIFIED, distance, end_of, get, hold_until, is_mtu, plus,
+    responses, set,
 };
 use crate::rc::Psn;
 use crate::wire::bth::{Class, Opcode};
@@ -377,7 +377,7 @@ impl<'a> SharedRequester<'a> {
             matches!(opcode, Opcode::RC_RDMA_READ_RESPONSE_MIDDLE | Opcode::RC_RDMA_READ_RESPONSE_LAST);
         let read_next = get!(self.read_next);
         let ahead = distance(read_next, psn);
-        if ahead > 0 && (continues || self.is_within_reads(read_next, now_ns)) {
+        if ahead > 0 && continues {
             return self.on_missing(read_next, now_ns);
         }
         if ahead >= 0 {
@@ -393,16 +393,6 @@ impl<'a> SharedRequester<'a> {
             }
         }
         false
-    }
-
-    /// Whether a READ uses `read_next`, so that the first response of a later one shows a gap: its READ continues there, or no
-    /// SEND or WRITE has a later PSN. An old gap may be a response that was not seen.
-    #[inline(always)]
-    fn is_within_reads(self, read_next: u32, now_ns: u64) -> bool {
-        let gap_ns = get!(self.gap_ns);
-        let is_old = gap_ns != 0 && now_ns.wrapping_sub(gap_ns) >= PATIENCE_NS;
-        let is_reads = get!(self.continues_at) == read_next || distance(get!(self.data_end), read_next) >= 0;
-        is_reads && !is_old
     }
 
     /// This READ response will not arrive. Returns whether to announce that.

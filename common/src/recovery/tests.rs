@@ -250,41 +250,6 @@ fn next_response_of_a_read_is_not_named() {
     assert_eq!(requester.action(newer, 99 * MS, NONE, 0), Action::Nak(11));
 }
 
-/// soft-RoCE discards the responses of later READs, and awaits the missing one.
-#[test]
-fn later_read_does_not_hide_lost_response() {
-    let newer = Settings { limit: 0, takes_naks_in_reads: true, ..RULES };
-    let first = |psn| read_response(Opcode::RC_RDMA_READ_RESPONSE_FIRST, psn);
-    // Without its last response, and without any.
-    for missing in [15, 16] {
-        let mut requester = reading();
-        requester.on_request(&request(Opcode::RC_RDMA_READ_REQUEST, 16, 100), 11 * MS);
-        requester.on_request(&request(Opcode::RC_RDMA_READ_REQUEST, 17, 4 * MTU), 11 * MS);
-        for (psn, opcode) in (13..missing).zip([
-            Opcode::RC_RDMA_READ_RESPONSE_MIDDLE,
-            Opcode::RC_RDMA_READ_RESPONSE_MIDDLE,
-            Opcode::RC_RDMA_READ_RESPONSE_LAST,
-        ]) {
-            requester.on_response(&read_response(opcode, psn), 12 * MS);
-        }
-        let unfilled = requester;
-        assert!(requester.on_response(&first(17), 12 * MS), "announced");
-        assert_eq!(requester.action(newer, 13 * MS, NONE, 0), Action::Nak(21));
-        assert_eq!(requester.action(newer, 99 * MS, ONE, 0), Action::RnrNak(missing));
-        // A SEND may use the PSN.
-        let mut requester = unfilled;
-        requester.on_request(&request(Opcode::RC_SEND_ONLY, 21, 0), 12 * MS);
-        assert_eq!(requester.on_response(&first(17), 12 * MS), missing == 15);
-    }
-    // The programs have not seen the response.
-    let mut requester = reading();
-    for (at_ns, expected) in [(12 * MS, 13), (9_000 * MS, 13), (11_000 * MS, 17)] {
-        requester.on_request(&request(Opcode::RC_RDMA_READ_REQUEST, 16, 4 * MTU), at_ns);
-        requester.on_response(&first(16), at_ns);
-        assert_eq!(requester.read_next, expected);
-    }
-}
-
 /// Each NAK restarts the stack's own timer of seconds.
 #[test]
 fn vain_probes_leave_the_stack_time() {
