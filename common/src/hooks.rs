@@ -186,8 +186,7 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
             Marking::Drop => return TcVerdict::Drop,
             Marking::Marked | Marking::Trim if p.hot.is_on(Switch::FastCnp) && is_forwarded(s) => {
                 if roce.congests() {
-                    // The verifier would explore the NP once for every path of the CP, and the rest once for every path of
-                    // the NP.
+                    // The verifier would explore the NP once for each path of the CP, and the rest once for each of the NP.
                     roce = hide_all(s, roce);
                     class = class_of(p, roce.dscp());
                     let own = hide_all(s, roce);
@@ -225,17 +224,14 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
 #[inline(always)]
 fn classified<'p, S: Skb<'p>>(s: &mut S) -> Result<(&'p Params, Roce), Option<Stat>> {
     let stat = match classify_trimmed(s) {
-        Ok(roce) if roce.is_trimmed && !s.env().params().is_some_and(|p| is_clone(s, p)) => {
-            // This hook has trimmed it.
-            if s.take_enqueued_again() {
-                return Err(Some(Stat::Trimmed));
-            }
-            Stat::Trimmed
-        }
+        Ok(roce) if roce.is_trimmed && !s.env().params().is_some_and(|p| is_clone(s, p)) => Stat::Trimmed,
         Ok(roce) => return Ok((s.env().params().ok_or(None)?, hide_offsets(s, roce))),
         Err(stat) => stat,
     };
-    s.env().count(stat);
+    // Otherwise this hook has trimmed it.
+    if stat != Stat::Trimmed || !s.take_enqueued_again() {
+        s.env().count(stat);
+    }
     Err(Some(stat))
 }
 
@@ -258,7 +254,7 @@ fn hide_offsets<'p, H: Host<'p>>(h: &mut H, roce: Roce) -> Roce {
     Roce { l3: (way % V6) as usize, v6: way & V6 != 0, vlan, packets, ..roce }
 }
 
-/// As [`hide_offsets`], with everything of the packet but its class.
+/// As [`hide_offsets`], with everything of the packet but its class and `is_trimmed`.
 #[inline(always)]
 fn hide_all<'p, H: Host<'p>>(h: &mut H, roce: Roce) -> Roce {
     let roce = hide_offsets(h, roce);

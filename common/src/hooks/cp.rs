@@ -96,7 +96,7 @@ pub(super) fn congestion_point<'p, H: Host<'p>>(
         }
     }
     let depth_bytes = match backlog_bytes {
-        // To be dropped or trimmed, or beyond the real buffer (`queue_limit`) if that is refused: not added to the virtual queue.
+        // Dropped, trimmed, or beyond the real buffer (`queue_limit`) if trimming is refused: not in the virtual queue.
         Some(bytes) if bytes > unqueued_above_bytes => bytes,
         _ => {
             let virtual_deepest = if backlog_bytes.is_some() { u64::MAX } else { unqueued_above_bytes };

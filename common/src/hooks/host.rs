@@ -249,8 +249,9 @@ pub enum TcVerdict {
     Drop,
     /// Receive on this interface, as if it had come from the wire.
     Receive,
-    /// Enqueue again on this interface, because the kernel has read the packet's length already, which qdiscs charge. The
-    /// hook sees it once more, as [`Skb::take_enqueued_again`].
+    /// Enqueue again on this interface; the hook sees the packet once more ([`Skb::take_enqueued_again`]).
+    ///
+    /// Qdiscs charge the length that the kernel reads before the hook.
     EnqueueAgain,
     /// Tail-call the program of the next interface of this host with an RP; pass if there is none. TC ingress only.
     TrySiblings,

@@ -257,15 +257,17 @@ fn trimmed_packet_counted_once() {
         trims(config);
         (config.scalars.queues, config.pfc[5].tx, config.tc_to_queue[5]) = (QUEUES_ETS, 1, 5);
     });
-    let mut host = MockHost::new();
-    host.backlogs.insert(3, Backlog { bytes: 1 << 20, read_at_ns: host.now_ns });
-    let (_, outcome) = host.egress(&p, &DATA.frame(), forwarded());
-    assert!(host.ingress_bytes.is_empty());
-    let again = PacketContext { is_enqueued_again: true, ..forwarded() };
-    let (verdict, second) = host.egress(&p, &outcome.bytes, again);
-    assert_eq!((verdict, &second.bytes), (TcVerdict::Pass, &outcome.bytes));
-    assert_eq!(host.take_counted(), [(Stat::RoceData, 1), (Stat::CpTrimmed, 1)]);
-    assert_eq!(host.ingress_bytes, [(PORTS[1], 5, outcome.bytes.len() as u64)]);
+    for opcode in [DATA.opcode, Opcode::UD_SEND_ONLY] {
+        let mut host = MockHost::new();
+        host.backlogs.insert(3, Backlog { bytes: 1 << 20, read_at_ns: host.now_ns });
+        let (_, outcome) = host.egress(&p, &Roce { opcode, ..DATA }.frame(), forwarded());
+        assert!(host.ingress_bytes.is_empty());
+        let again = PacketContext { is_enqueued_again: true, ..forwarded() };
+        let (verdict, second) = host.egress(&p, &outcome.bytes, again);
+        assert_eq!((verdict, &second.bytes), (TcVerdict::Pass, &outcome.bytes));
+        assert_eq!(host.take_counted(), [(Stat::RoceData, 1), (Stat::CpTrimmed, 1)]);
+        assert_eq!(host.ingress_bytes, [(PORTS[1], 5, outcome.bytes.len() as u64)]);
+    }
 }
 
 #[test]

@@ -463,7 +463,8 @@ fn interface_with_index_of_moved_one() -> Result<()> {
     elsewhere.host.command("ip link del a0")?;
     lab.host.command(&format!("ip link set a0 netns {}", elsewhere.host.netns.name()))?;
     lab.host.command(&format!("ip link add a0 index {index} type bridge"))?;
-    let found = problems(&lab, "a0")?;
+    lab.expect_error(3, "status a0")?;
+    let found = problems(&lab, "")?;
     assert!(found.iter().any(|problem| problem.contains("on another interface")), "{found:?}");
     Ok(())
 }
