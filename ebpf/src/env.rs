@@ -194,13 +194,13 @@ impl hooks::Env<'static> for Env {
 
     #[inline(always)]
     fn count(&mut self, stat: Stat) {
-        self.trace.count_stat(stat);
+        self.trace.count_stat(stat, 1);
         self.counters().stat[stat as usize] += 1;
     }
 
     #[inline(always)]
     fn count_many(&mut self, stat: Stat, n: u64) {
-        self.trace.count_stat(stat);
+        self.trace.count_stat(stat, n);
         self.counters().stat[stat as usize] += n;
     }
 

@@ -83,10 +83,7 @@ pub(super) fn on_own_mark<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) {
 /// Counts all packets of a super-packet but one: it is answered as one.
 #[inline(always)]
 fn count_rest<'p, S: Skb<'p>>(s: &mut S, roce: &Roce) {
-    // The trace names a counter that is incremented by 0, too.
-    if roce.packets > 1 {
-        s.env().count_many(Stat::NpCnpSuppressed, (roce.packets - 1).into());
-    }
+    s.env().count_many(Stat::NpCnpSuppressed, roce.packets.wrapping_sub(1).into());
 }
 
 /// Time after the port's last pending mark during which unmarked packets are looked up.

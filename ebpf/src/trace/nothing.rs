@@ -20,7 +20,7 @@ impl PacketTrace {
     }
 
     #[inline(always)]
-    pub fn count_stat(&mut self, _stat: Stat) {}
+    pub fn count_stat(&mut self, _stat: Stat, _n: u64) {}
 
     #[inline(always)]
     pub fn end(&self, _departure_ns: impl FnOnce() -> u64, _verdict: i32) {}
