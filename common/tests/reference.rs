@@ -58,7 +58,8 @@ fn parameter_reference_matches_code() {
 
 Names are those of NVIDIA's NICs and of SONiC where these have one. `dcqcn set IFACE KEY=VALUE` changes any of them under traffic,
 `dcqcn get` shows them; a file has them in `[parameters]`, `[wred.TC]`, `[queue.N]` and `[pfc.N]` ([configuration files](configuration.md)). Quantities
-are written with their unit: `100KB` (1,000 bytes to a KB), `64KiB`, `40mbit`, `25gbit`, `55us`, `2ms`, `1%`. The defaults are profile
+are written with their unit: `100KB` (1,000 bytes to a KB), `64KiB`, `40mbit`, `25gbit`, `55us`, `2ms`, `1%`. A bare number of bytes
+or bit/s must be 0, or at least 1,500 bytes (unless the largest value is less) or 1,000,000 bit/s. The defaults are profile
 `paper`'s; [profiles](../how-to/choose-a-profile.md) have others.
 "
     .to_owned();

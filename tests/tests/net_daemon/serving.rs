@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::net::TcpListener;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use aya::programs::links::LinkOrder;
 use aya::programs::tc::{SchedClassifier, TcAttachOptions, TcAttachType};
 use dcqcn_control_api::{ControlClient, Status, Verb};
@@ -173,6 +173,22 @@ fn attachment_without_journal_is_replaced() -> Result<()> {
         let parts = pair.a.run(|| attach::verify(&after.info))??;
         Ok(after.info.id() != before.id() && parts.iter().all(|part| part.problem.is_none()))
     })?;
+    daemon.end()
+}
+
+/// Its programs stay attached, as nothing would replace them.
+#[test]
+fn attachment_without_journal_kept_if_not_repaired() -> Result<()> {
+    require!("attachment_without_journal_kept_if_not_repaired");
+    let pair = Pair::new("no-repair")?;
+    let host = HOST.replace("pacer = 'none'", "pacer = 'none'\nrepair = 'none'");
+    let mut daemon = Daemon::serving(&pair.a, &host, "a0")?;
+    let index = pair.a.index("a0")?;
+    fs::remove_file(pair.a.journal("a0")?)?;
+    daemon.wait_for_log(&["its journal was removed and is not restored", "\"iface\":\"a0\""])?;
+    ensure!(pair.a.run(attach::without_journal)??.contains(&index), "its programs were removed");
+    daemon.signal(Signal::SIGHUP)?;
+    wait_until("a0 is not attached again", || Ok(pair.a.attachment("a0").is_ok()))?;
     daemon.end()
 }
 

@@ -66,7 +66,11 @@ impl DaemonClient {
     /// # Errors
     /// Another agent has claimed it: both would replace each other's configuration.
     pub(super) fn claim(&mut self) -> Result<(), String> {
-        let Ok(file) = File::open(lock_path(&self.socket)) else { return Ok(()) };
+        let path = lock_path(&self.socket);
+        let file = match File::open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            file => file.map_err(|error| format!("cannot open {}: {error}", path.display()))?,
+        };
         let id = |file: &File| -> io::Result<_> { Ok((file.metadata()?.dev(), file.metadata()?.ino())) };
         // The file is another one if it was removed with the socket and created again.
         let is_claimed = |held: &File| matches!((id(held), id(&file)), (Ok(held), Ok(now)) if held == now);
@@ -77,8 +81,9 @@ impl DaemonClient {
             Ok(()) => self.claim = Some(file),
             Err(TryLockError::WouldBlock) => {
                 return Err(format!(
-                    "another agent controls the daemon at {}; stop one of the two agents",
-                    self.socket.display()
+                    "another agent controls the daemon at {}; stop one of the two agents (`fuser {}` shows the other's process)",
+                    self.socket.display(),
+                    path.display()
                 ));
             }
             // A file system without locks.

@@ -35,6 +35,8 @@ pub enum Error {
     Interface { iface: String, source: Box<Self> },
     #[error("{iface} is refused")]
     Refused { iface: String, source: attach::Error },
+    #[error("the revert is incomplete: {failed}")]
+    NotReverted { failed: String },
     #[error("still attached, as detaching failed: {ifaces}; run `dcqcn detach`")]
     StillAttached { ifaces: String },
     #[error("{0} panicked")]

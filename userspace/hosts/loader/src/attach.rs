@@ -235,7 +235,7 @@ pub fn attach_all(requests: &[Request], options: Options) -> Result<Vec<Result<I
     let mut free_interfaces =
         |request| free_interfaces(&state_dir, &netlink, request, &links, &mut journals, &mut taken);
     let inherited: Vec<_> = requests.iter().map(&mut free_interfaces).collect();
-    gc::sweep(&state_dir)?;
+    gc::sweep(&state_dir, |_| true)?;
     let free = Mutex::new(siblings::free(&state_dir)?);
     let sibling = || lock(&free).next();
     let mut jobs: Vec<Option<_>> = requests.iter().zip(inherited).map(Some).collect();

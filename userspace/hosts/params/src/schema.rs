@@ -130,6 +130,17 @@ fn integer_or_text(low: u64, high: u64, default: u64) -> Value {
     json!({ "anyOf": [number, { "type": "string", "pattern": "^[0-9]+$" }], "default": default })
 }
 
+/// Pattern of the whole numbers from `low` on.
+fn at_least(low: u64) -> String {
+    let digits = low.to_string();
+    let longer = format!("[1-9][0-9]{{{},}}", digits.len());
+    let larger = digits.char_indices().filter(|(_, digit)| *digit != '9').map(|(at, digit)| {
+        let next = char::from_digit(digit.to_digit(10).unwrap_or_default() + 1, 10).unwrap_or('9');
+        format!("{}[{next}-9][0-9]{{{}}}", &digits[..at], digits.len() - at - 1)
+    });
+    [longer, digits.clone()].into_iter().chain(larger).collect::<Vec<_>>().join("|")
+}
+
 /// Pattern of these words in any case.
 fn any_case(words: &[&str]) -> String {
     let letter = |c: char| match c {
@@ -166,12 +177,18 @@ fn parameter(key: Key) -> Value {
     let default = key.text(&Config::DEFAULT);
     let text =
         |units: &str| json!({ "type": "string", "pattern": format!("^(0|[0-9]+([.][0-9]+)? *({units}))$") });
+    let or_bare = |units: &str| {
+        let number = at_least(key.min_bare());
+        json!({ "type": "string", "pattern": format!("^(0|0*({number})([.]0+)?|[0-9]+([.][0-9]+)? *({units}))$") })
+    };
     let zero = json!({ "const": 0 });
     let bare = json!({ "type": "integer", "minimum": low.max(key.min_bare()), "maximum": high });
     let mut schema = match key.unit() {
-        Unit::Bytes => json!({ "anyOf": [zero, bare, text("[bB]?|[kKmMgG][iI]?[bB]?")], "default": default }),
+        Unit::Bytes => {
+            json!({ "anyOf": [zero, bare, or_bare("[bB]|[kKmMgG][iI]?[bB]?")], "default": default })
+        }
         Unit::BitsPerSecond => {
-            json!({ "anyOf": [zero, bare, text("[kKmMgG]?|[kKmMgG]?[bB][iI][tT](/[sS])?|[kKmMgG]?b/[sS]")], "default": default })
+            json!({ "anyOf": [zero, bare, or_bare("[kKmMgG]|[kKmMgG]?[bB][iI][tT](/[sS])?|[kKmMgG]?b/[sS]")], "default": default })
         }
         Unit::Nanoseconds => {
             json!({ "anyOf": [zero, { "type": "string", "pattern": TIME }], "default": default })

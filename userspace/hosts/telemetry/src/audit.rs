@@ -353,16 +353,16 @@ pub fn revert(which: Which<'_>) -> Result<Reverted, attach::Error> {
     Ok(reverted)
 }
 
-/// Reverts pending changes as [`revert`], and reports each as a warning or error that starts with `why`.
-pub fn revert_and_report(which: Which<'_>, why: &str) -> Result<(), attach::Error> {
+/// Reverts pending changes as [`revert`], and logs each as a warning that starts with `why`. Returns the failures.
+pub fn revert_and_report(
+    which: Which<'_>,
+    why: &str,
+) -> Result<Vec<ChangeError<attach::Error>>, attach::Error> {
     let Reverted { changes, failed } = revert(which)?;
     for change in changes {
         tracing::warn!(iface = change.iface, changes = differences(&change), "{why}; reverted");
     }
-    for ChangeError { iface, error } in failed {
-        tracing::error!(iface, %error, "{why}; its revert is incomplete");
-    }
-    Ok(())
+    Ok(failed)
 }
 
 /// The changed parameters with their old and new values, as text.

@@ -45,7 +45,13 @@ pub(super) fn set(changes: &[NewConfig]) -> Result<()> {
 /// Reverts changes not confirmed in time.
 ///
 /// # Errors
-/// The changes cannot be listed.
+/// The changes cannot be listed, or some cannot be reverted.
 pub(super) fn revert() -> Result<()> {
-    Ok(audit::revert_and_report(Which::Overdue, "change not confirmed in time")?)
+    let failed = audit::revert_and_report(Which::Overdue, "change not confirmed in time")?;
+    if failed.is_empty() {
+        return Ok(());
+    }
+    let failed: Vec<String> =
+        failed.iter().map(|failed| format!("{}: {}", failed.iface, failed.error)).collect();
+    Err(Error::NotReverted { failed: failed.join("; ") })
 }

@@ -23,10 +23,10 @@ use dcqcn_support::causes::one_line;
 use dcqcn_support::file::create_public_dir;
 use dcqcn_support::sync::lock;
 use dcqcn_support::time::rfc3339;
-use nix::fcntl::OFlag;
+use nix::fcntl::{AtFlags, OFlag};
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket};
 use nix::sys::stat::{Mode, fchmod};
-use nix::unistd::Group;
+use nix::unistd::{Gid, Group, fchownat, getegid};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Mutex, oneshot};
@@ -51,7 +51,7 @@ const CHANGE_TIMEOUT: Duration = Duration::from_secs(300);
 const READ_PAUSE: Duration = Duration::from_millis(5);
 /// Pause after the system failed to accept a connection.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
-/// Interval between checks that the socket's file still exists: cleaners of /run remove it.
+/// Interval between checks that the socket and its lock file still exist: cleaners of /run remove them.
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The open socket.
@@ -87,28 +87,59 @@ pub(super) fn open(control: &Control) -> Result<Opened> {
     if let Some(dir) = path.parent() {
         create_public_dir(dir).context(failed)?;
     }
+    // First, as a socket without it would be taken for complete.
+    let shared = open_lock(control)?;
     let listener = listen_as_root(path).context(failed)?;
-    let lock_path = lock_path(path);
-    let files = [path, lock_path.as_path()];
-    File::options()
-        .create(true)
-        .append(true)
-        .mode(0o600)
-        .custom_flags(OFlag::O_NOFOLLOW.bits())
-        .open(&lock_path)
-        .context(format_args!("cannot create {}", lock_path.display()))?;
-    let given = group.as_deref().map_or(Ok(()), |name| files.iter().try_for_each(|file| give(file, name)));
+    let given = shared.and_then(|gid| {
+        if let Some(gid) = gid
+            && fs::metadata(path).is_ok_and(|found| found.gid() != gid.as_raw())
+        {
+            chown(path, None, Some(gid.as_raw())).context(cannot_give(path, group))?;
+        }
+        fs::set_permissions(path, Permissions::from_mode(0o660)).context(failed)
+    });
     let without_group = given
         .err()
         .map(|error| format!("{}; until the next start only root has access to {shown}", one_line(&error)));
     if let Some(why) = &without_group {
         tracing::warn!("{why}");
-    } else {
-        for file in files {
-            fs::set_permissions(file, Permissions::from_mode(0o660)).context(failed)?;
-        }
     }
     Ok(Opened { control: control.clone(), listener, without_group })
+}
+
+/// Opens or creates the file that the fleet's agent locks, which needs read access only. One of another group, as of an
+/// earlier configuration, is replaced. Returns the configured group, or why it has no access.
+///
+/// # Errors
+/// The file cannot be created.
+fn open_lock(Control { socket, group }: &Control) -> Result<Result<Option<Gid>>> {
+    let path = lock_path(socket);
+    let failed = format_args!("cannot create {}", path.display());
+    let gid = group.as_deref().map(find_group).transpose();
+    let expected = gid.as_ref().ok().copied().flatten().unwrap_or_else(getegid);
+    if fs::symlink_metadata(&path).is_ok_and(|found| found.is_file() && found.gid() != expected.as_raw()) {
+        fs::remove_file(&path).context(failed)?;
+    }
+    let file = File::options()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits())
+        .open(&path)
+        .context(failed)?;
+    let found = file.metadata().context(failed)?;
+    if !found.is_file() {
+        return Err(io::Error::other("not a regular file")).context(failed);
+    }
+    Ok(gid.and_then(|gid| {
+        if found.gid() != expected.as_raw() {
+            // Not `fchown`, which the unit does not permit.
+            fchownat(&file, "", None, Some(expected), AtFlags::AT_EMPTY_PATH)
+                .context(cannot_give(&path, group))?;
+        }
+        file.set_permissions(Permissions::from_mode(0o640)).context(failed)?;
+        Ok(gid)
+    }))
 }
 
 /// Listens at `path`, accessible to root only from the start. The umask belongs to all threads, so it stays.
@@ -118,23 +149,34 @@ fn listen_as_root(path: &Path) -> nix::Result<StdListener> {
     // The file gets the mode of the socket (`unix_bind_bsd` in net/unix/af_unix.c).
     fchmod(&socket, Mode::from_bits_truncate(0o600))?;
     bind(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
-    listen(&socket, Backlog::MAXCONN)?;
+    listen(&socket, Backlog::MAXCONN).inspect_err(|_| remove(path))?;
     Ok(socket.into())
 }
 
-/// Gives a file, so far accessible to root only, to the group `name`.
-fn give(file: &Path, name: &str) -> Result<()> {
-    let shown = file.display();
+/// Registers the listener; removes its file on failure, so that it is created again.
+fn register(listener: StdListener, path: &Path) -> Result<UnixListener> {
+    UnixListener::from_std(listener)
+        .inspect_err(|_| remove(path))
+        .context("cannot listen on the control socket")
+}
+
+/// Removes the file of a socket that cannot be used.
+fn remove(path: &Path) {
+    if let Err(error) = fs::remove_file(path) {
+        tracing::warn!(path = %path.display(), %error, "cannot remove the control socket");
+    }
+}
+
+fn find_group(name: &str) -> Result<Gid> {
     let found = Group::from_name(name)
         .context(format_args!("cannot look up the group `{name}`, which [control] names"))?;
-    let group = found.ok_or_else(|| Error::NoGroup { name: name.to_owned() })?;
-    let gid = group.gid.as_raw();
-    if fs::metadata(file).is_ok_and(|found| found.gid() == gid) {
-        return Ok(());
-    }
-    chown(file, None, Some(gid)).context(format_args!(
-        "cannot give {shown} to the group `{name}`: the unit needs SupplementaryGroups={name}"
-    ))
+    Ok(found.ok_or_else(|| Error::NoGroup { name: name.to_owned() })?.gid)
+}
+
+/// Context of a failure to give a file, so far accessible to root only, to the configured group.
+fn cannot_give(file: &Path, group: &Option<String>) -> String {
+    let (shown, name) = (file.display(), group.as_deref().unwrap_or_default());
+    format!("cannot give {shown} to the group `{name}`: the unit needs SupplementaryGroups={name}")
 }
 
 /// The server.
@@ -159,8 +201,7 @@ pub(super) fn serve(
     late: Duration,
 ) -> Result<impl Future<Output = ()> + Send> {
     let Opened { control, listener, without_group } = opened;
-    let register = |listener| UnixListener::from_std(listener).context("cannot listen on the control socket");
-    let mut listener = register(listener)?;
+    let mut listener = register(listener, &control.socket)?;
     let (health, snapshots, without_group) = (Fresh::default(), Arc::default(), without_group.into());
     let handler = Arc::new(Handler { shared, commands, late, health, snapshots, without_group });
     let slots = ConnectionSlots::default();
@@ -172,19 +213,29 @@ pub(super) fn serve(
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
                 _ = check.tick() => {
-                    if is_removed(&control.socket) {
-                        match open(&control).and_then(|again| Ok((register(again.listener)?, again.without_group))) {
-                            Ok((again, without_group)) => {
-                                tracing::warn!(socket, "control socket was removed; created again");
+                    let restored = if is_removed(&control.socket) {
+                        open(&control).and_then(|Opened { listener, without_group, .. }| {
+                            Ok(Some((register(listener, &control.socket)?, without_group)))
+                        })
+                    } else if is_removed(&lock_path(&control.socket)) {
+                        // If the group has no access, neither has it to the socket.
+                        open_lock(&control).map(|_| None)
+                    } else {
+                        continue;
+                    };
+                    match restored {
+                        Ok(again) => {
+                            tracing::warn!(socket, "control socket or its lock file was removed; created again");
+                            if let Some((again, without_group)) = again {
                                 (listener, *lock(&handler.without_group)) = (again, without_group);
-                                logged.clear();
                             }
-                            Err(error) => {
-                                let error = one_line(&error);
-                                if error != logged {
-                                    tracing::error!(socket, error, "control socket was removed; cannot create it again");
-                                    logged = error;
-                                }
+                            logged.clear();
+                        }
+                        Err(error) => {
+                            let error = one_line(&error);
+                            if error != logged {
+                                tracing::error!(socket, error, "control socket or its lock file was removed; cannot create it again");
+                                logged = error;
                             }
                         }
                     }
@@ -213,9 +264,9 @@ pub(super) fn serve(
     })
 }
 
-/// Whether the socket's file does not exist.
-fn is_removed(socket: &Path) -> bool {
-    fs::symlink_metadata(socket).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+/// Whether a file does not exist.
+fn is_removed(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
 /// Seconds left until a time.

@@ -21,7 +21,7 @@ use self::bypass::ChainWatch;
 use super::change;
 use super::config::Config;
 use super::plan::{self, Attached, Follow, HostState, Interface, Scope};
-use super::repair::{Attempts, Repair};
+use super::repair::{Attempts, Due, Repair};
 use super::tasks::Tasks;
 use super::work::{Port, Settings};
 use crate::error::{Error, Result};
@@ -36,6 +36,13 @@ const DROPPED: &str = "no longer in the file: detached";
 
 /// State of an attachment that another process ended.
 const RELEASED: &str = "detached by another process; ignored until a reload";
+
+/// Missing part of an attachment whose journal another program removed.
+const JOURNAL: &str = "its journal in /run/dcqcn: missing";
+
+/// State of such an attachment that is not attached again.
+const ABANDONED: &str =
+    "its journal was removed and is not restored; ignored until a reload (`dcqcn gc` removes its programs)";
 
 /// Minimum number of interfaces attached between checks of signals and orders: one per CPU, as the verifier may take
 /// seconds for each.
@@ -104,8 +111,8 @@ pub(super) struct ManagedInterfaces {
     tasks: Tasks,
     /// Repairs of attachments that are attached again, by interface index.
     attempts: BTreeMap<u32, Attempts>,
-    /// Names of interfaces detached by another process while managed: ignored until a reload.
-    released: BTreeMap<u32, String>,
+    /// Interfaces detached by another process while managed, with the reason: ignored until a reload.
+    released: BTreeMap<u32, (String, &'static str)>,
     /// Failures by interface index.
     failing: BTreeMap<u32, Failure>,
     /// To be detached as soon as possible, and managed until then.
@@ -125,9 +132,9 @@ impl ManagedInterfaces {
         shared: Arc<SharedState>,
         pause_socket: Option<PauseSocket>,
     ) -> Result<Self> {
-        free();
+        free(|_| false);
         if let Err(error) = change::revert() {
-            tracing::warn!(error = one_line(&error), "cannot check for unconfirmed changes");
+            tracing::warn!(error = one_line(&error), "cannot revert unconfirmed changes");
         }
         let tasks = Tasks::start(Settings::new(shared.watched(), pause_socket))?;
         shared.set_tasks(tasks.watch());
@@ -163,7 +170,7 @@ impl ManagedInterfaces {
         let is_file = self.config().is_some();
         let is_served = |index: &u32| self.served.values().any(|served| served.info.ifindex == *index);
         let released = self.released.iter().filter(|(index, _)| is_file && !is_served(index));
-        let released = released.map(|(_, iface)| Failing::new(iface, RELEASED));
+        let released = released.map(|(_, (iface, why))| Failing::new(iface, why));
         cannot.chain(self.incomplete()).chain(leaving).chain(released).chain(self.bypassed()).collect()
     }
 
@@ -193,7 +200,15 @@ impl ManagedInterfaces {
     }
 
     /// Whether an update is needed: an attachment or RDMA device was added or removed, or a retry is due.
-    pub(super) fn has_changed(&self) -> Result<bool> {
+    pub(super) fn has_changed(&mut self) -> Result<bool> {
+        let now = Instant::now();
+        if self
+            .served
+            .values_mut()
+            .any(|served| served.missing == JOURNAL && served.repairs.due(now) == Due::Now)
+        {
+            return Ok(true);
+        }
         let tried = self.failing.values().map(|failure| failure.tried);
         let mut tried = tried.chain(self.leaving.values().map(|leaving| leaving.tried));
         let retry = tried.any(|tried| tried.elapsed() >= RETRY_DELAY);
@@ -223,8 +238,9 @@ impl ManagedInterfaces {
 
     /// Updates the managed interfaces to the existing ones; calls `publish` after each step.
     pub(super) fn follow(&mut self, publish: &mut dyn FnMut(&Self, usize)) -> Result<()> {
-        let (host_state, infos) = self.query(false)?;
+        let (mut host_state, infos) = self.query(false)?;
         self.rename(&host_state, &infos);
+        self.limit_replacements(&mut host_state);
         let is_there = |index: &u32| host_state.interfaces.iter().any(|interface| interface.index == *index);
         self.failing.retain(|index, _| is_there(index));
         self.released.retain(|index, _| is_there(index));
@@ -268,6 +284,7 @@ impl ManagedInterfaces {
             left -= 1;
             publish(self, left);
         }
+        free_broken(&host_state, |index| plan.attach.iter().any(|(attached, _)| *attached == index));
         let (mut waiting, mut size) = (plan.attach.as_slice(), batch_size());
         while !waiting.is_empty() {
             if self.shared.is_ending() {
@@ -343,6 +360,34 @@ impl ManagedInterfaces {
         Ok(candidates)
     }
 
+    /// Of managed attachments without a journal, leaves those in `host_state.without_journal` that may be attached again now.
+    /// Those that must wait count as attached, others as detached.
+    fn limit_replacements(&mut self, host_state: &mut HostState) {
+        for (id, served) in &mut self.served {
+            if !host_state.without_journal.contains(&id.ifindex) {
+                continue;
+            }
+            let repair = match &self.scope {
+                Scope::File(config) => config.repair(&served.info.iface),
+                Scope::Named(_) => Repair::None,
+            };
+            JOURNAL.clone_into(&mut served.missing);
+            JOURNAL.clone_into(&mut served.seen_missing);
+            if repair == Repair::None {
+                host_state.without_journal.remove(&id.ifindex);
+            } else if !lower::is_repair_due(served, JOURNAL) {
+                host_state.attached.push(Attached {
+                    id: *id,
+                    name: served.info.iface.clone(),
+                    is_replaced: false,
+                    inline_peer: served.info.inline_peer.clone(),
+                    is_served: true,
+                    is_foreign: false,
+                });
+            }
+        }
+    }
+
     /// Updates the names of existing interfaces, in tasks too.
     fn rename(&mut self, host_state: &HostState, infos: &[Info]) {
         // The name of a removed one is recorded, and may be another's.
@@ -381,8 +426,9 @@ impl ManagedInterfaces {
         for id in &plan.released {
             if let Some(served) = self.served.remove(id) {
                 let iface = served.info.iface;
-                tracing::info!(iface, "{RELEASED}");
-                self.released.insert(id.ifindex, iface);
+                let why = if served.missing == JOURNAL { ABANDONED } else { RELEASED };
+                tracing::warn!(iface, "{why}");
+                self.released.insert(id.ifindex, (iface, why));
             }
         }
         for id in &plan.gone {
@@ -399,9 +445,6 @@ impl ManagedInterfaces {
                 );
                 self.attempts.insert(id.ifindex, served.repairs);
             }
-        }
-        if !plan.without_journal.is_empty() {
-            free();
         }
     }
 
@@ -564,9 +607,16 @@ impl ManagedInterfaces {
     }
 }
 
-/// Frees state of deleted namespaces and interfaces, and undoes interrupted attachments.
-pub(super) fn free() {
-    match attach::gc() {
+/// Frees interfaces without a journal that will be attached again.
+fn free_broken(host_state: &HostState, is_attached: impl Fn(u32) -> bool) {
+    if host_state.without_journal.iter().any(|index| is_attached(*index)) {
+        free(is_attached);
+    }
+}
+
+/// Frees state of deleted namespaces and interfaces, and undoes interrupted attachments, as [`attach::gc`].
+pub(super) fn free(may_free: impl Fn(u32) -> bool) {
+    match attach::gc(may_free) {
         Ok(freed) => {
             for Freed { iface, why, done, problem, .. } in freed {
                 tracing::info!(iface, why, done = done.join("; "), problem, "freed");

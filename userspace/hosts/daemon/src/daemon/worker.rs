@@ -185,7 +185,7 @@ impl WorkerState {
         self.revert_unconfirmed();
         if self.freed.elapsed() >= GC_PERIOD {
             self.worker.shared.step();
-            interfaces::free();
+            interfaces::free(|_| false);
             self.freed = Instant::now();
         }
         let is_time = self.measured.elapsed() >= SPEED_PERIOD;
@@ -218,7 +218,7 @@ impl WorkerState {
 
     /// Reverts changes not confirmed in time.
     fn revert_overdue(&mut self) {
-        self.failures.log("cannot check for unconfirmed changes", change::revert());
+        self.failures.log("cannot revert unconfirmed changes", change::revert());
     }
 
     fn follow(&mut self) {
@@ -326,7 +326,7 @@ impl LoggedOnce {
     fn log<T>(&mut self, check: &'static str, result: Result<T>) -> Option<T> {
         let logged = self.0.entry(check).or_default();
         let error = result.as_ref().err().map(|error| one_line(error)).unwrap_or_default();
-        if !error.is_empty() && error != *logged {
+        if !error.is_empty() && !equals_ignoring_numbers(&error, logged) {
             tracing::error!(error, "{check}");
         }
         *logged = error;
@@ -424,12 +424,13 @@ mod tests {
         let subscriber = tracing_subscriber::fmt().with_writer(writer).finish();
         tracing::subscriber::with_default(subscriber, || {
             let mut failures = LoggedOnce::default();
-            let fail = |failures: &mut LoggedOnce| {
-                assert_eq!(failures.log::<()>("cannot look", Err(Error::NotSocket("/x".into()))), None);
+            let fail = |failures: &mut LoggedOnce, number: u32| {
+                let error = Error::NotSocket(format!("/x{number}").into());
+                assert_eq!(failures.log::<()>("cannot look", Err(error)), None);
             };
-            (0..3).for_each(|_| fail(&mut failures));
+            (0..3).for_each(|number| fail(&mut failures, number));
             assert_eq!(failures.log("cannot look", Ok(7)), Some(7));
-            fail(&mut failures);
+            fail(&mut failures, 3);
         });
         assert_eq!(fs::read_to_string(file.path()).unwrap().matches("cannot look").count(), 2);
     }

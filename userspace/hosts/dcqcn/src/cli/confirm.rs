@@ -7,6 +7,7 @@ use std::fmt;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::{ChildStdin, Command, Stdio};
+use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use dcqcn_loader::attach::{self, Change, ChangeError, Info, Pending, Reverted, W
 use dcqcn_params::{Key, differing};
 use dcqcn_support::cli::Output;
 use dcqcn_support::clock::boottime_ns;
+use dcqcn_support::sync::lock;
 use dcqcn_telemetry::ChangeReport;
 use dcqcn_telemetry::audit::{self as audit, ChangeMode};
 use nix::unistd::{geteuid, setsid};
@@ -119,17 +121,12 @@ impl Waiting {
     /// The pending change of an interface.
     pub(super) fn of(all: &[(Info, Pending)], info: &Info) -> Option<Self> {
         let (info, pending) = all.iter().find(|(other, _)| other.ifindex == info.ifindex)?;
-        let since_ns = boottime_ns().checked_sub(pending.deadline_ns);
-        let overdue = since_ns.map(|since_ns| {
-            // Another attempt: the first one was that of this command's start.
-            let cause = match audit::revert(Which::Overdue) {
-                Err(error) => error.to_string(),
-                Ok(Reverted { failed, .. }) => failed
-                    .into_iter()
-                    .find(|failed| failed.iface == info.iface)
-                    .map_or_else(|| "reverted now".into(), |failed| failed.error.to_string()),
-            };
-            format!("overdue since {} s: {cause}", since_ns / 1_000_000_000)
+        let overdue = boottime_ns().checked_sub(pending.deadline_ns).and_then(|since_ns| {
+            let not_reverted = lock(&NOT_REVERTED);
+            // Without one, the time was not over when this command started.
+            let (_, cause) =
+                not_reverted.iter().find(|(of, _)| of.as_ref().is_none_or(|iface| *iface == info.iface))?;
+            Some(format!("overdue since {} s: {cause}", since_ns / 1_000_000_000))
         });
         Some(Self { overdue, ..Self::new(&(info.clone(), pending.clone())) })
     }
@@ -210,14 +207,30 @@ pub(super) fn within(text: &str) -> Result<Duration, String> {
     duration_in(text, MIN_CONFIRM..=MAX_CONFIRM, "1s to 24h")
 }
 
+/// Failures of [`revert_overdue`], with the interface unless they are of all.
+static NOT_REVERTED: Mutex<Vec<(Option<String>, String)>> = Mutex::new(Vec::new());
+
 /// Reverts changes not confirmed in time. Failures are left to the next command.
 pub(super) fn revert_overdue() {
-    match audit::revert_and_report(Which::Overdue, "change not confirmed in time") {
-        Ok(()) => {}
-        Err(error) if geteuid().is_root() => tracing::warn!(%error, "cannot revert unconfirmed changes"),
-        // A privileged process will revert them.
-        Err(error) => tracing::debug!(%error, "cannot check for unconfirmed changes"),
-    }
+    let why = "change not confirmed in time";
+    *lock(&NOT_REVERTED) = match audit::revert_and_report(Which::Overdue, why) {
+        Ok(failed) => {
+            let report = |ChangeError { iface, error }: ChangeError<attach::Error>| {
+                tracing::error!(iface, %error, "{why}; its revert is incomplete");
+                (Some(iface), error.to_string())
+            };
+            failed.into_iter().map(report).collect()
+        }
+        Err(error) => {
+            if geteuid().is_root() {
+                tracing::warn!(%error, "cannot revert unconfirmed changes");
+            } else {
+                // A privileged process will revert them.
+                tracing::debug!(%error, "cannot check for unconfirmed changes");
+            }
+            vec![(None, error.to_string())]
+        }
+    };
 }
 
 /// The process that reverts changes. It starts when this is dropped, or when this process exits for any reason.

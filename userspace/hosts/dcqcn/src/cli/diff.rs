@@ -203,13 +203,14 @@ mod tests {
         let info: Info = serde_json::from_value(recorded).unwrap();
         let limits = ["wred.0.queue_limit=100KB", "wred.3.queue_limit=100KB", "wred.6.queue_limit=100KB"];
         let detected = [&["link_rate=10gbit", "wire_overhead=24", "np_other_host=on"][..], &limits].concat();
-        let saved = |changes: &[&str]| {
+        let saved_of = |info: &Info, changes: &[&str]| {
             let config = running(&[&detected[..], changes].concat());
-            let text = saved(&info, &config);
+            let text = saved(info, &config);
             let settings = params::parse("saved", &text).unwrap();
-            assert_eq!(against_file(&info, &config, &settings).unwrap(), [], "{text}");
+            assert_eq!(against_file(info, &config, &settings).unwrap(), [], "{text}");
             text.split_once("\n").unwrap().1.to_owned()
         };
+        let saved = |changes: &[&str]| saved_of(&info, changes);
         let entry = "[[interface]]\nname = \"eth0\"\nrole = \"host\"\nflows = 1024\n";
         let chosen = "# Chosen when it was attached, and not set here: profile = paper, link_rate = 10gbit, pacer = fq.\n";
         assert_eq!(saved(&[]), format!("{chosen}{entry}"));
@@ -219,6 +220,16 @@ mod tests {
             "{set}"
         );
         assert!(!set.contains("profile = \""), "{set}");
+        // A class in use since, whose limit would follow the shaper's, and values that are ignored.
+        let used = saved(&["dscp_to_tc.10=5", "wred.5.kmax=1MB", "link_rate=0"]);
+        assert!(used.contains("kmax = \"1MB\"\nqueue_limit = \"0B\"\n"), "{used}");
+        // Followed to a rate for which `auto` is `lab`.
+        let info_then = Info { link_rate_found_bps: Some(500_000_000), ..info.clone() };
+        let followed = saved_of(&info_then, &["link_rate=500mbit"]);
+        assert!(
+            followed.contains("profile = \"paper\"\n") && !followed.contains("\nlink_rate"),
+            "{followed}"
+        );
         // Rates for which `auto` is `lab`; the second one does not support `paper`'s values.
         assert!(saved(&["link_rate=500mbit"]).contains("profile = \"paper\"\n"));
         assert!(saved(&["link_rate=1mbit", "rpg_min_rate=1mbit"]).contains("profile = \"paper\""));

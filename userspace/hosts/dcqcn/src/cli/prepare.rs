@@ -70,7 +70,7 @@ pub(super) struct GcArgs {}
 impl GcArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         // Changes not confirmed in time were reverted before, as by every command.
-        out.show(&GcReport { freed: attach::gc()? })
+        out.show(&GcReport { freed: attach::gc(|_| true)? })
     }
 }
 

@@ -9,7 +9,8 @@ use clap_complete::ArgValueCompleter;
 use dcqcn_common::params::{Config, Quantity, Unit};
 use dcqcn_loader::attach::{self, Info, LinkRateFrom};
 use dcqcn_params::{
-    Assignment, DetectedLink, Profile, QueuesChoice, Settings, changes_from, parse_word, to_toml_for, word,
+    Assignment, DetectedLink, Key, Profile, QueuesChoice, Settings, changes_from, parse_word, to_toml_for,
+    word,
 };
 use dcqcn_support::cli::Output;
 use dcqcn_support::file::replace;
@@ -71,8 +72,8 @@ pub(super) fn saved(info: &Info, config: &Config) -> String {
         settings.changes.extend(format!("link_rate={link_rate}").parse::<Assignment>());
     }
     let profile = info.profile_for(&settings);
-    // With a rate that was set since, attaching would choose another profile.
-    if is_set && Profile::Auto.for_link(Some(link_rate.0)) != profile {
+    // With a rate that was set or followed since, attaching would choose another profile.
+    if Profile::Auto.for_link(Some(link_rate.0)) != profile {
         settings.profile = Some(profile);
     }
     let default = Settings { profile: Some(profile), ..settings.clone() }.config_on(&found).or_else(|_| {
@@ -80,7 +81,17 @@ pub(super) fn saved(info: &Info, config: &Config) -> String {
         settings.profile = Some(Profile::Paper);
         Settings { changes: Vec::new(), ..settings.clone() }.config_on(&DetectedLink::default())
     });
-    let changes = changes_from(&default.unwrap_or(Config::DEFAULT), config);
+    let mut changes = changes_from(&default.unwrap_or(Config::DEFAULT), config);
+    // Some defaults depend on other parameters: repeat until the file yields the active configuration.
+    while !changes.is_empty() {
+        settings = settings.then(Settings { changes, ..Settings::default() });
+        let yields = Settings { profile: Some(profile), ..settings.clone() }.config_on(&found);
+        changes = yields.map_or_else(|_| Vec::new(), |yields| changes_from(&yields, config));
+        // A `link_rate` of 0 is ignored.
+        changes.retain(|change| !settings.changes.contains(change));
+    }
+    // Each table once.
+    settings.changes.sort_by_cached_key(|change| Key::all().position(|key| key == change.key));
     let chosen = [
         settings.profile.is_none().then(|| format!("profile = {}", word(&profile))),
         (!is_set).then(|| format!("link_rate = {link_rate}")),
@@ -93,7 +104,6 @@ pub(super) fn saved(info: &Info, config: &Config) -> String {
     if !chosen.is_empty() {
         header += &format!("# Chosen when it was attached, and not set here: {}.\n", chosen.join(", "));
     }
-    let settings = settings.then(Settings { changes, ..Settings::default() });
     header + &to_toml_for(&glob::Pattern::escape(&info.iface), &settings)
 }
 

@@ -37,21 +37,21 @@ pub struct Broken {
 pub fn survey() -> Result<Survey, Error> {
     let state_dir = StateDir::here()?;
     let links = Netlink::connect()?.links()?;
-    let survey = read_survey(&state_dir, &links)?;
-    if survey.attachments.iter().all(|(_, state)| *state == State::Attached) {
-        return Ok(survey);
+    let mut survey = read_survey(&state_dir, &links)?;
+    if survey.attachments.iter().any(|(_, state)| *state != State::Attached) {
+        // A running attach or detach holds the lock. Without permission to take the lock, report what was read.
+        let _lock = state_dir.lock().ok();
+        survey = read_survey(&state_dir, &links)?;
     }
-    // A running attach or detach holds the lock. Without permission to take the lock, report what was read.
-    let _lock = state_dir.lock().ok();
-    read_survey(&state_dir, &links)
+    for ifindex in state_dir.without_journal().unwrap_or_default() {
+        let iface = name_of(&links, ifindex).map(str::to_owned);
+        survey.broken.push(Broken { iface, error: Unsupported::JournalMissing.into() });
+    }
+    Ok(survey)
 }
 
 fn read_survey(state_dir: &StateDir, links: &[Link]) -> Result<Survey, Error> {
     let mut survey = Survey::default();
-    for ifindex in state_dir.without_journal().unwrap_or_default() {
-        let iface = name_of(links, ifindex).map(str::to_owned);
-        survey.broken.push(Broken { iface, error: Unsupported::JournalMissing.into() });
-    }
     for ifindex in state_dir.ifindexes()? {
         match state_dir.read(ifindex) {
             Ok(None) => {}
@@ -227,7 +227,12 @@ pub(super) fn find(state_dir: &StateDir, iface: &str) -> Result<Record, Error> {
 /// Index of the interface in whose record `iface` is.
 pub(super) fn index_of(state_dir: &StateDir, netlink: &Netlink, iface: &str) -> Result<u32, Error> {
     if let Some(ifindex) = iface.strip_prefix(REMOVED).and_then(|index| index.parse().ok()) {
-        return Ok(ifindex);
+        // Not a second name of an existing interface.
+        let is_here = match state_dir.read_shared(ifindex)? {
+            Some(record) => verify::is_here(&record, &netlink.links()?).unwrap_or(true),
+            None => true,
+        };
+        return if is_here { Err(Error::NotAttached { iface: iface.to_owned() }) } else { Ok(ifindex) };
     }
     // Usually one query is enough, independent of the number of interfaces.
     let link = netlink.link(iface);

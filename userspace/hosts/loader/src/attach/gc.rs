@@ -26,11 +26,12 @@ pub struct Freed {
     pub problem: Option<String>,
 }
 
-/// Frees attachments of removed namespaces and interfaces, and undoes partial ones in this namespace.
+/// Frees attachments of removed namespaces and interfaces, and undoes partial ones in this namespace. Of existing interfaces,
+/// those whose journal is missing are freed if `may_free` accepts their index.
 ///
 /// # Errors
 /// Another process holds the lock, or a kernel query fails.
-pub fn gc() -> Result<Vec<Freed>, Error> {
+pub fn gc(may_free: impl Fn(u32) -> bool) -> Result<Vec<Freed>, Error> {
     let state_dir = StateDir::here()?;
     let mut freed = elsewhere(&state_dir);
     // A detach killed at its last step leaves only a lock file.
@@ -50,7 +51,7 @@ pub fn gc() -> Result<Vec<Freed>, Error> {
             freed.push(free(&state_dir, &netlink, record, why)?);
         }
     }
-    for ifindex in sweep(&state_dir)? {
+    for ifindex in sweep(&state_dir, |ifindex| name_of(&links, ifindex).is_none() || may_free(ifindex))? {
         let iface = name_of(&links, ifindex).map_or_else(|| format!("interface {ifindex}"), str::to_owned);
         let done = std::iter::once("programs and maps removed".to_owned());
         let done = done.chain(undo::remove_own_qdisc(&netlink, ifindex).ok().flatten()).collect();
@@ -98,10 +99,10 @@ fn freed(info: Info, why: &str, report: UndoReport<Error>) -> Freed {
 
 /// Removes pins without a journal, with the lock held; returns the indexes of their interfaces. A journal is always
 /// written before its pins.
-pub(super) fn sweep(state_dir: &StateDir) -> Result<Vec<u32>, Error> {
+pub(super) fn sweep(state_dir: &StateDir, may_remove: impl Fn(u32) -> bool) -> Result<Vec<u32>, Error> {
     let known = state_dir.ifindexes()?;
     let mut unknown = state_dir.pinned()?;
-    unknown.retain(|ifindex| !known.contains(ifindex));
+    unknown.retain(|ifindex| !known.contains(ifindex) && may_remove(*ifindex));
     for ifindex in &unknown {
         remove_pins(&state_dir.pins(*ifindex))?;
     }
@@ -141,7 +142,7 @@ fn free_in_other_namespaces(state_dir: &StateDir) -> Result<Vec<Freed>, Error> {
         freed.push(abandon(state_dir, record, why));
     }
     if state_dir.ifindexes()?.is_empty() {
-        sweep(state_dir)?;
+        sweep(state_dir, |_| true)?;
     }
     Ok(freed)
 }

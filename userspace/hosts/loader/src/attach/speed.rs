@@ -1,6 +1,6 @@
 //! Follows changes of the interface after attaching: its speed, and the bridge or macvlan above it.
 
-use dcqcn_common::params::{Config, Params, Port};
+use dcqcn_common::params::{Config, Params, Port, WredConfig};
 use nix::errno::Errno;
 
 use super::change::{Change, ChangeError, Transaction, write_params};
@@ -8,7 +8,7 @@ use super::find::{find, open_at};
 use super::journal::Store as _;
 use super::plan::{hardware_speeds, other_host, path_speed_bps, queue_limit_bytes};
 use super::state_dir::StateDir;
-use super::{DerivedDefaults, Error, Info, LinkRateFrom, Sweep};
+use super::{Error, Info, LinkRateFrom, Sweep};
 
 /// Updates the parameters of an attachment that follow its interface: the hardware's speed, `link_rate`, `queue_limit` and
 /// `np_other_host`. Returns the changes of the latter three, and the first error.
@@ -78,18 +78,24 @@ fn follow_queue_limit(sweep: &Sweep, info: &Info) -> Result<Option<Change>, Erro
     let (Some(_), Some(derived)) = (sweep.link(info.ifindex), derived) else { return Ok(None) };
     let shaping = sweep.netlink.shaping(info.ifindex)?;
     let Some(found) = shaping.as_ref().and_then(queue_limit_bytes) else { return Ok(None) };
-    if found == derived.queue_limit_bytes {
+    let is_followed = |wred: &WredConfig| wred.queue_limit_bytes == derived.queue_limit_bytes;
+    // Before the lock is taken, as values that were set differ at every check.
+    if found == derived.queue_limit_bytes
+        || !open_at(&sweep.state_dir, &info.iface)?.maps.params()?.config.wred.iter().any(is_followed)
+    {
         return Ok(None);
     }
     let change = change(&info.iface, |config| {
-        for wred in config.wred.iter_mut().filter(|wred| wred.queue_limit_bytes == derived.queue_limit_bytes)
-        {
-            wred.queue_limit_bytes = found;
-        }
+        config
+            .wred
+            .iter_mut()
+            .filter(|wred| is_followed(wred))
+            .for_each(|wred| wred.queue_limit_bytes = found);
     })?;
     if change.is_some() {
         note(&sweep.state_dir, &info.iface, |info| {
-            info.derived = Some(DerivedDefaults { queue_limit_bytes: found, ..derived });
+            // Not the one read before, of which another value may have been followed since.
+            info.derived.iter_mut().for_each(|derived| derived.queue_limit_bytes = found);
         })?;
     }
     Ok(change)
@@ -119,7 +125,7 @@ fn follow_other_host(sweep: &Sweep, info: &Info) -> Result<Option<Change>, Error
     })?;
     if change.is_some() {
         note(state_dir, iface, |info| {
-            info.derived = Some(DerivedDefaults { other_host: other, ..derived });
+            info.derived.iter_mut().for_each(|derived| derived.other_host = other);
         })?;
     }
     Ok(change)

@@ -60,7 +60,13 @@ impl Log {
             if suffix.contains('.') {
                 compressed += 1;
             } else {
-                plain.push((entry.metadata()?.modified()?, entry.path()));
+                match entry.metadata() {
+                    Ok(found) if found.is_file() => plain.push((found.modified()?, entry.path())),
+                    Ok(_) => {}
+                    // Rotated in the meantime.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    Err(error) => return Err(error),
+                }
             }
         }
         plain.sort();
@@ -175,6 +181,7 @@ mod tests {
             for other in ["audit.jsonl.2.gz", "audit.jsonl-20251201.zst", "audit.jsonl.bak"] {
                 fs::write(directory.path().join(other), "x\n").unwrap();
             }
+            fs::create_dir(directory.path().join("audit.jsonl.9")).unwrap();
             assert_eq!(log.read().unwrap().entries.len(), 1, "{rotated}");
             log.append_refusal("eth1", "two").unwrap();
             let contents = log.read().unwrap();

@@ -31,7 +31,9 @@ impl ConnectionSlots {
     pub(super) fn acquire(&self, user: u32) -> Result<ConnectionSlot, String> {
         let mut of_users = self.lock();
         let is_root = user == 0;
-        let most = if is_root { MAX_CONNECTIONS } else { MAX_CONNECTIONS - ROOT_CONNECTIONS };
+        let of_root = of_users.get(&0).copied().unwrap_or_default();
+        let reserved = if is_root { 0 } else { ROOT_CONNECTIONS.saturating_sub(of_root) };
+        let most = MAX_CONNECTIONS - reserved;
         if of_users.values().sum::<usize>() >= most {
             return Err(format!("all {most} connections are in use; retry"));
         }
@@ -91,6 +93,11 @@ mod tests {
         drop(fifth);
         let _first = slots.acquire(1).unwrap();
         drop(taken);
+        let _roots: Vec<ConnectionSlot> = (0..ROOT_CONNECTIONS).map(|_| slots.acquire(0).unwrap()).collect();
+        let others = (2..5).flat_map(|user| (0..MAX_USER_CONNECTIONS).map(move |_| user));
+        let others: Vec<_> = others.filter_map(|user| slots.acquire(user).ok()).collect();
+        assert_eq!(others.len(), 11, "root's connections do not count");
+        drop((others, _roots));
         assert_eq!(slots.lock().len(), 1, "users without connections are removed");
     }
 }

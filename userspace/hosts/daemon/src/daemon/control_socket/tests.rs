@@ -181,6 +181,11 @@ fn stale_socket_replaced_live_one_reported() {
     drop(first);
     open(&control).unwrap();
     fs::remove_file(&control.socket).unwrap();
+    // No socket remains that would be taken for complete.
+    fs::remove_file(lock_path(&control.socket)).unwrap();
+    fs::create_dir(lock_path(&control.socket)).unwrap();
+    assert!(open(&control).unwrap_err().to_string().contains("control.lock"));
+    assert!(is_removed(&control.socket));
     fs::write(&control.socket, "").unwrap();
     assert!(open(&control).unwrap_err().to_string().contains("is not a socket"));
 }
@@ -196,6 +201,11 @@ fn removed_socket_created_again() {
     }
     let answers = served.answers(b"{\"v\":1,\"verb\":\"version\"}\n");
     assert!(answers[0].ok.is_some(), "{answers:?}");
+    fs::remove_file(lock_path(&served.path())).unwrap();
+    while !lock_path(&served.path()).exists() {
+        assert!(Instant::now() < until, "no lock file");
+        thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]
@@ -208,8 +218,13 @@ fn socket_owned_by_configured_group() {
     };
     let dir = tempfile::tempdir().unwrap();
     let control = Control { socket: dir.path().join("control"), group: Some("daemon".into()) };
-    let _listener = open(&control).unwrap();
-    for file in [control.socket.clone(), lock_path(&control.socket)] {
-        assert_eq!((fs::metadata(&file).unwrap().gid(), mode(&file)), (group.gid.as_raw(), 0o660));
+    let lock_path = lock_path(&control.socket);
+    let opened = open(&control).unwrap();
+    for (file, expected) in [(&control.socket, 0o660), (&lock_path, 0o640)] {
+        assert_eq!((fs::metadata(file).unwrap().gid(), mode(file)), (group.gid.as_raw(), expected));
     }
+    drop(opened);
+    // Restarted without a group.
+    open(&Control { group: None, ..control }).unwrap();
+    assert_eq!(fs::metadata(&lock_path).unwrap().gid(), getegid().as_raw());
 }

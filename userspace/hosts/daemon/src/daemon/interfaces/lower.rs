@@ -183,7 +183,7 @@ fn repair_parts(served: &mut Served, repair: Repair, parts: &[Part], missing: &s
 }
 
 /// Whether a repair may be made now, which is counted. Logs once when repairs are suspended.
-fn is_repair_due(served: &mut Served, missing: &str) -> bool {
+pub(super) fn is_repair_due(served: &mut Served, missing: &str) -> bool {
     let (iface, now) = (&served.info.iface, Instant::now());
     let due = served.repairs.due(now);
     if due == Due::Stopped && !served.repairs.has_stopped {

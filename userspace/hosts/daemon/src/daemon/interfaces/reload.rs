@@ -7,10 +7,10 @@ use dcqcn_support::causes::one_line;
 use dcqcn_support::clock::boottime_ns;
 use dcqcn_telemetry::audit;
 
-use super::{DROPPED, ManagedInterfaces, attach_all, batch_size, log_attached};
+use super::{DROPPED, ManagedInterfaces, attach_all, batch_size, free_broken, log_attached};
 use crate::daemon::change;
 use crate::daemon::config::Config;
-use crate::daemon::plan::{self, Reload, ReloadOptions, Scope};
+use crate::daemon::plan::{self, Interface, Reload, ReloadOptions, Scope};
 use crate::error::{Error, Result};
 
 /// Reasons for rejecting a reload.
@@ -91,8 +91,10 @@ impl ManagedInterfaces {
             let based = waiting()?.into_iter().filter(|(info, _)| plan.change.contains(&info.id()));
             let based: Vec<String> = based.map(|(info, _)| info.iface).collect();
             if !based.is_empty() {
-                audit::revert_and_report(Which::Of(&based), "change is based on a reverted override")
-                    .map_err(Error::from)?;
+                let why = "change is based on a reverted override";
+                for failed in audit::revert_and_report(Which::Of(&based), why).map_err(Error::from)? {
+                    tracing::error!(iface = failed.iface, error = %failed.error, "{why}; its revert is incomplete");
+                }
             }
         }
         let mut changes = Vec::new();
@@ -117,6 +119,9 @@ impl ManagedInterfaces {
             }
         }
         rejection.unless_none()?;
+        let is_attached = |interface: &Interface| plan.attach.contains(&interface.name);
+        let at = |index| host_state.interfaces.iter().find(|interface| interface.index == index);
+        free_broken(&host_state, |index| at(index).is_some_and(is_attached));
         self.carry_out(&plan, &new, &changes)?;
         self.scope = Scope::File(Box::new(new));
         self.released.clear();
