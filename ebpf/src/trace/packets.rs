@@ -85,8 +85,8 @@ impl PacketTrace {
 
     #[inline(always)]
     pub fn count_stat(&mut self, stat: Stat, n: u64) {
-        // Without a branch, which the verifier would follow.
-        let is_counted = (n | n.wrapping_neg()) >> 63;
+        // 0 or 1, for fewer than 2^32 packets: the verifier would follow both ways of a branch.
+        let is_counted = (n + u64::from(u32::MAX)) >> 32;
         // SAFETY: as in `begin`; the discarded record may hold anything.
         unsafe { (*self.0).counted[stat as usize / 64 % 2] |= is_counted << (stat as u32 % 64) };
     }
