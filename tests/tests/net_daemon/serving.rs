@@ -159,7 +159,7 @@ fn attachment_without_maps_is_replaced() -> Result<()> {
     daemon.end()
 }
 
-/// It is not taken for detached while its programs are attached.
+/// Not a detachment: its programs are still attached.
 #[test]
 fn attachment_without_journal_is_replaced() -> Result<()> {
     require!("attachment_without_journal_is_replaced");
@@ -176,10 +176,10 @@ fn attachment_without_journal_is_replaced() -> Result<()> {
     daemon.end()
 }
 
-/// Its programs stay attached, as nothing would replace them.
+/// The daemon does not attach it again, so its programs must stay.
 #[test]
-fn attachment_without_journal_kept_if_not_repaired() -> Result<()> {
-    require!("attachment_without_journal_kept_if_not_repaired");
+fn lost_journal_without_repair_keeps_programs() -> Result<()> {
+    require!("lost_journal_without_repair_keeps_programs");
     let pair = Pair::new("no-repair")?;
     let host = HOST.replace("pacer = 'none'", "pacer = 'none'\nrepair = 'none'");
     let mut daemon = Daemon::serving(&pair.a, &host, "a0")?;

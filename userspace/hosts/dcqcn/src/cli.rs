@@ -134,7 +134,7 @@ enum Command {
 }
 
 impl Command {
-    /// Whether it changes interfaces or the daemon.
+    /// Whether the command changes interfaces or the daemon.
     const fn changes(&self) -> bool {
         match self {
             Self::Attach(_)

@@ -87,7 +87,7 @@ pub(super) fn open(control: &Control) -> Result<Opened> {
     if let Some(dir) = path.parent() {
         create_public_dir(dir).context(failed)?;
     }
-    // First, as a socket without it would be taken for complete.
+    // First: an attempt is repeated while the socket does not exist.
     let shared = open_lock(control)?;
     let listener = listen_as_root(path).context(failed)?;
     let given = shared.and_then(|gid| {
@@ -218,7 +218,7 @@ pub(super) fn serve(
                             Ok(Some((register(listener, &control.socket)?, without_group)))
                         })
                     } else if is_removed(&lock_path(&control.socket)) {
-                        // If the group has no access, neither has it to the socket.
+                        // A group without access to this file has none to the socket either, which is reported.
                         open_lock(&control).map(|_| None)
                     } else {
                         continue;

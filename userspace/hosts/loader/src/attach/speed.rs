@@ -94,8 +94,10 @@ fn follow_queue_limit(sweep: &Sweep, info: &Info) -> Result<Option<Change>, Erro
     })?;
     if change.is_some() {
         note(&sweep.state_dir, &info.iface, |info| {
-            // Not the one read before, of which another value may have been followed since.
-            info.derived.iter_mut().for_each(|derived| derived.queue_limit_bytes = found);
+            // Not `derived`, which was read before: another value may have changed since.
+            if let Some(derived) = &mut info.derived {
+                derived.queue_limit_bytes = found;
+            }
         })?;
     }
     Ok(change)
@@ -125,7 +127,9 @@ fn follow_other_host(sweep: &Sweep, info: &Info) -> Result<Option<Change>, Error
     })?;
     if change.is_some() {
         note(state_dir, iface, |info| {
-            info.derived.iter_mut().for_each(|derived| derived.other_host = other);
+            if let Some(derived) = &mut info.derived {
+                derived.other_host = other;
+            }
         })?;
     }
     Ok(change)

@@ -103,9 +103,9 @@ fn undo_step(
         }
         UndoStep::Stripping { ifindex, features } | UndoStep::Offloads { ifindex, features } => {
             // The other interface of an inline attachment, or one below, may have been removed.
-            let name = netlink.link_by_index(*ifindex)?;
-            if !record.recognises(&name) {
-                let (features, name) = (features.join(", "), name.name);
+            let link = netlink.link_by_index(*ifindex)?;
+            if !record.recognises(&link) {
+                let (features, name) = (features.join(", "), link.name);
                 return Ok(Some(format!(
                     "{features} of {name} unchanged: by its address it is another interface"
                 )));
@@ -116,7 +116,7 @@ fn undo_step(
                 return Ok(None);
             }
             netlink.set_features(*ifindex, &features, true)?;
-            Ok(Some(format!("{} of {} enabled again", features.join(", "), name.name)))
+            Ok(Some(format!("{} of {} enabled again", features.join(", "), link.name)))
         }
         UndoStep::Filter { hook, program } => {
             let Some((_, _, parent)) = tc_hook(hook) else { return Ok(None) };

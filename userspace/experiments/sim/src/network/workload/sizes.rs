@@ -63,14 +63,14 @@ impl Distribution {
                 Err(FileError::new(name, 0, what))
             }
             Some((_, first)) if first.join(" ").contains(',') => lines
-                .map(|(line, words)| weight(name, line, &words.concat()))
+                .map(|(line, words)| weight(name, line, &words.join(" ")))
                 .collect::<Result<_, _>>()
                 .map(Self::Weights),
             Some(_) => cumulative(name, lines).map(Self::Cumulative),
         }
     }
 
-    /// Its lengths and their frequencies; parts of a cumulative distribution have their mean length.
+    /// Relative frequency of each length; a segment of a cumulative distribution counts at its mean length.
     pub fn weights(self) -> Vec<SizeWeight> {
         let sizes = match self {
             Self::Weights(weights) => return weights,
@@ -108,7 +108,7 @@ impl Distribution {
 }
 
 fn weight(name: &str, line: usize, text: &str) -> Result<SizeWeight, FileError> {
-    let numbers = text.split_once(',').map(|(bytes, weight)| (bytes.parse(), weight.parse()));
+    let numbers = text.split_once(',').map(|(bytes, weight)| (bytes.trim().parse(), weight.trim().parse()));
     match numbers {
         Some((Ok(bytes), Ok(weight))) if (1..=MAX_FLOW_BYTES).contains(&bytes) && weight != 0 => {
             Ok(SizeWeight { bytes, weight })
@@ -263,7 +263,7 @@ mod tests {
             ("0 0\n10 60\n5 100\n", "cdf:3: 5 100: bytes and percents must increase"),
             ("0 0\n10 60\n", "cdf:2: the last line must be `BYTES 100`"),
             ("# none\n", "cdf: it has no flow size"),
-            ("5,1\n10 60\n", "cdf:2: `1060` is not a flow size"),
+            ("5,1\n10 60\n", "cdf:2: `10 60` is not a flow size"),
             ("0 0\n5,1\n", "cdf:2: `5,1` is not a point"),
             ("5,1\n1KB,2\n", "cdf:2: `1KB,2` is not a flow size: write BYTES,WEIGHT"),
             ("5,0\n", "cdf:1: `5,0` is not a flow size"),

@@ -93,11 +93,11 @@ mod tests {
         drop(fifth);
         let _first = slots.acquire(1).unwrap();
         drop(taken);
-        let _roots: Vec<ConnectionSlot> = (0..ROOT_CONNECTIONS).map(|_| slots.acquire(0).unwrap()).collect();
+        let roots: Vec<ConnectionSlot> = (0..ROOT_CONNECTIONS).map(|_| slots.acquire(0).unwrap()).collect();
         let others = (2..5).flat_map(|user| (0..MAX_USER_CONNECTIONS).map(move |_| user));
         let others: Vec<_> = others.filter_map(|user| slots.acquire(user).ok()).collect();
         assert_eq!(others.len(), 11, "root's connections do not count");
-        drop((others, _roots));
+        drop((others, roots));
         assert_eq!(slots.lock().len(), 1, "users without connections are removed");
     }
 }
