@@ -329,7 +329,7 @@ fn set_class<'p, S: Skb<'p>>(s: &mut S, p: &Params, class: DscpClass) {
 fn count_ingress<'p, S: Skb<'p>>(s: &mut S, p: &Params, class: DscpClass) {
     let tc = class.tc();
     if class.is_sorted() && p.pauses.counted[tc] != 0 {
-        let (from, bytes) = (s.ingress_ifindex(), s.frame_len().into());
+        let (from, bytes) = (s.ingress_ifindex(), s.charged_bytes().into());
         let queue = p.config.tc_to_queue[tc] as usize % CLASSES;
         s.env().count_ingress(from, queue, bytes);
     }

@@ -13,10 +13,11 @@ pub struct Limit {
 impl Limit {
     /// A limit of `per_second` with a burst of `burst`; 0 a second = unlimited.
     pub const fn new(per_second: u64, burst: u64) -> Self {
-        match 1_000_000_000_u64.checked_div(per_second) {
-            Some(gap_ns) => Self { gap_ns, burst_ns: gap_ns.saturating_mul(burst.saturating_sub(1)) },
-            None => Self { gap_ns: 0, burst_ns: 0 },
+        if per_second == 0 {
+            return Self { gap_ns: 0, burst_ns: 0 };
         }
+        let gap_ns = 1_000_000_000_u64.div_ceil(per_second);
+        Self { gap_ns, burst_ns: gap_ns.saturating_mul(burst.saturating_sub(1)) }
     }
 
     /// Returns the new state if one more action is allowed at `now_ns`; `used_up_to_ns` is the current state.
@@ -37,7 +38,7 @@ mod tests {
         /// Any interval admits at most the burst plus the rate, and a source within the rate is never limited.
         #[test]
         fn limiter_bounds_burst_and_rate(
-            per_second in 1u64..2_000_000, burst in 1u64..100,
+            per_second in 1u64..2_000_000_000, burst in 1u64..100,
             gaps_ns in proptest::collection::vec(0u64..2_000_000, 1..300),
         ) {
             let limit = Limit::new(per_second, burst);
@@ -54,7 +55,8 @@ mod tests {
             }
             for (at, first_ns) in admitted.iter().enumerate() {
                 let (count, stretch_ns) = ((admitted.len() - at) as u64, now_ns - first_ns);
-                prop_assert!(count <= burst + stretch_ns / limit.gap_ns + 1, "{} in {} ns", count, stretch_ns);
+                let allowed = u128::from(stretch_ns) * u128::from(per_second) / 1_000_000_000;
+                prop_assert!(u128::from(count) <= u128::from(burst) + allowed + 1, "{} in {} ns", count, stretch_ns);
             }
         }
     }

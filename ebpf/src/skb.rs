@@ -348,6 +348,12 @@ impl Host<'static> for SkbHost<'_> {
 
 impl Skb<'static> for SkbHost<'_> {
     #[inline(always)]
+    fn charged_bytes(&self) -> u32 {
+        // A test changes the length after the kernel computed this one.
+        if test().is_some() { self.frame_len() } else { context_field!(self.raw(), __sk_buff, wire_len) as u32 }
+    }
+
+    #[inline(always)]
     fn mark(&self) -> u32 {
         // SAFETY: the program's own context.
         unsafe { (*self.raw()).mark }
@@ -380,10 +386,10 @@ impl Skb<'static> for SkbHost<'_> {
     #[inline(always)]
     fn set_departure(&mut self, departure_ns: u64) {
         // SAFETY: the program's own context. The helper records the timestamp's clock, so that it survives
-        // a veth pair. It rejects packets with an in-packet VLAN tag; for those only the field is set,
+        // a veth pair. It rejects 0 and packets with an in-packet VLAN tag; for those only the field is set,
         // which is enough for fq.
         unsafe {
-            if bpf_skb_set_tstamp(self.raw(), departure_ns, DELIVERY_MONO) != 0 {
+            if departure_ns == 0 || bpf_skb_set_tstamp(self.raw(), departure_ns, DELIVERY_MONO) != 0 {
                 (*self.raw()).tstamp = departure_ns;
             }
         }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use dcqcn_common::classify::{self, Frame, Roce};
 use dcqcn_common::wire::bth::{Bth, Opcode};
 use dcqcn_common::wire::cm::{CmMessage, Mad};
-use dcqcn_common::wire::cnp::{self, Cnp, CnpRepr, Verdict};
+use dcqcn_common::wire::cnp::{self, Cnp, CnpRepr};
 use dcqcn_common::wire::ext::Deth;
 use dcqcn_common::wire::icrc;
 use dcqcn_common::wire::ipv4::Ipv4;
@@ -57,12 +57,10 @@ pub(crate) fn messages(bytes: &[u8]) {
         assert_eq!(CmMessage::parse(Mad::new(&written)), Some(message), "what is written is read back");
     }
     if let Some(packet) = bytes.first_chunk::<{ cnp::V4_LEN }>() {
-        assert_eq!(cnp::parse_v4(packet).is_some(), cnp::verify_v4(packet) == Verdict::Valid);
-        assert!(cnp::verify_v4(packet) != Verdict::Valid || icrc::verify(packet), "two ways to one ICRC");
+        assert!(cnp::parse_v4(packet).is_none() || icrc::verify(packet), "two ways to one ICRC");
     }
     if let Some(packet) = bytes.first_chunk::<{ cnp::V6_LEN }>() {
-        assert_eq!(cnp::parse_v6(packet).is_some(), cnp::verify_v6(packet) == Verdict::Valid);
-        assert!(cnp::verify_v6(packet) != Verdict::Valid || icrc::verify(packet), "two ways to one ICRC");
+        assert!(cnp::parse_v6(packet).is_none() || icrc::verify(packet), "two ways to one ICRC");
     }
     if let Some(&[a, b, c, d, e, f, g, h, tos, ttl, has_hint, bit]) = bytes.first_chunk() {
         let qpn = u32::from_be_bytes([0, c, d, e]);

@@ -1,15 +1,21 @@
 //! A switch whose queue fills sends XOFF to the neighbours that fill it, and XON when it is empty again.
 
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use aya::maps::{Map, MapData, PerCpuHashMap};
+use dcqcn_common::layout::CLASSES;
 use dcqcn_common::wire::pfc::PfcRepr;
+use dcqcn_loader::queues;
 use dcqcn_params::{QueuesChoice, Role};
 use dcqcn_tests::command::Running;
 use dcqcn_tests::host::{Host, join, request};
 use dcqcn_tests::packets::Roce;
 use dcqcn_tests::require;
+use dcqcn_tests::retry::wait_until;
 use dcqcn_tests::socket::{RawSocket, TIMEOUT};
 
 /// Two senders and two receivers around a bridge whose ports to the receivers are slow.
@@ -105,6 +111,45 @@ fn receives_nothing(socket: &RawSocket, ms: u64) -> Result<bool> {
         }
     }
     Ok(true)
+}
+
+/// Depths are attributed by these bytes: a qdisc charges each segment's headers.
+#[test]
+fn super_packets_counted_as_qdisc_charges_them() -> Result<()> {
+    require!("super_packets_counted_as_qdisc_charges_them", "tbf", "htb");
+    const SENT: usize = 4_000_000;
+    let fixture = BridgeFixture::new("charged")?;
+    fixture.switch.command("tc qdisc change dev p0 root handle 7: tbf rate 1gbit burst 1m limit 4m")?;
+    fixture.switch.set("p0", &["link_rate=1gbit", "dscp_to_tc.0=3"])?;
+    let _daemon = fixture.switch.run(|| Running::start(&fixture.switch, "run p0"))??;
+    let pin = fixture.switch.pins("p0")?.join("INGRESS_BYTES");
+    let arrived: PerCpuHashMap<_, u32, [u64; CLASSES]> =
+        PerCpuHashMap::try_from(Map::PerCpuHashMap(MapData::from_pin(pin)?))?;
+    let port = fixture.switch.index("p1")?;
+    wait_until("the daemon does not count p1", || Ok(arrived.get(&port, 0).is_ok()))?;
+    let [near, _] = &fixture._receivers;
+    fixture.senders[0].add_v4("e0", 1, 24)?;
+    near.add_v4("e0", NEAR, 24)?;
+    let listener = near.run(|| TcpListener::bind(("0.0.0.0", 5_001)))??;
+    thread::scope(|scope| -> Result<()> {
+        let receiver = scope.spawn(move || -> Result<usize> {
+            let (mut stream, mut received) = (listener.accept()?.0, Vec::new());
+            Ok(stream.read_to_end(&mut received)?)
+        });
+        let mut stream =
+            fixture.senders[0].run(|| TcpStream::connect((format!("10.0.0.{NEAR}"), 5_001)))??;
+        stream.write_all(&vec![0; SENT])?;
+        drop(stream);
+        ensure!(receiver.join().ok().context("the receiver panicked")?? == SENT);
+        Ok(())
+    })?;
+    let arrived: u64 = arrived.get(&port, 0)?.iter().map(|queues| queues[3]).sum();
+    let config = fixture.switch.attachment("p0")?.maps.params()?.config;
+    let stats = queues::stats(&fixture.switch.netlink()?, fixture.switch.index("p0")?, &config)?;
+    let charged = stats[3].context("no queue 3")?.bytes;
+    ensure!(charged > SENT as u64, "{charged} bytes");
+    ensure!(arrived.abs_diff(charged) < charged / 200, "{arrived} bytes arrived, {charged} charged");
+    Ok(())
 }
 
 #[test]

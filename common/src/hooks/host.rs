@@ -185,6 +185,10 @@ pub enum Cloned {
 
 /// The socket buffer of a TC hook.
 pub trait Skb<'p>: Host<'p> {
+    /// Length that qdiscs charge; that of a super-packet includes the headers of each segment.
+    fn charged_bytes(&self) -> u32 {
+        self.frame_len()
+    }
     /// `skb->mark`.
     fn mark(&self) -> u32;
     /// Sets `skb->mark`.

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::{
     bth::{Bth, BthRepr, Opcode},
     cm::{CmMessage, CommIds, Dreq, Mad, Mra, Rej, Rep, Req},
-    cnp::{self, Cnp, CnpRepr, NO_HINT, Verdict},
+    cnp::{self, Cnp, CnpRepr, NO_HINT},
     ecn::{self, Ecn},
     eth::{EtherType, Ethernet, EthernetRepr, VlanTag, VlanTagRepr},
     ext::{Aeth, AethRepr, Deth, DethRepr, NakCode, Reth, RethRepr, Syndrome},
@@ -285,7 +285,6 @@ proptest! {
         let CnpRepr { udp_sport, dest_qpn, hint, tos, ttl } = repr;
         let mut packet = [0xa5; cnp::V4_LEN];
         cnp::emit_v4(&mut packet, src, dst, &repr);
-        prop_assert_eq!(cnp::verify_v4(&packet), Verdict::Valid);
         prop_assert_eq!(cnp::parse_v4(&packet), Some(Cnp { dest_qpn, hint }));
         prop_assert!(icrc::verify(&packet));
         let (ip, rest) = Ipv4::parse(&packet).unwrap();
@@ -300,7 +299,6 @@ proptest! {
         let CnpRepr { udp_sport, dest_qpn, hint, tos, ttl } = repr;
         let mut packet = [0xa5; cnp::V6_LEN];
         cnp::emit_v6(&mut packet, src, dst, &repr);
-        prop_assert_eq!(cnp::verify_v6(&packet), Verdict::Valid);
         prop_assert_eq!(cnp::parse_v6(&packet), Some(Cnp { dest_qpn, hint }));
         prop_assert!(icrc::verify(&packet));
         let (ip, rest) = Ipv6::parse(&packet).unwrap();
