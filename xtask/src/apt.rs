@@ -54,7 +54,7 @@ impl Apt {
         self.refreshed = true;
         header("apt-get update");
         // One unreachable archive fails the whole update; whether the others suffice shows when packages are searched.
-        if let Err(error) = run::stream(Command::new("apt-get").args(["-q", "update"]).envs(ENVIRONMENT)) {
+        if let Err(error) = run::stream(&mut apt_get(&["update"])) {
             eprintln!("   continuing with the existing package lists: {error:#}");
         }
         true
@@ -71,17 +71,20 @@ impl Apt {
         self.ensure_lists();
         header(format_args!("apt-get install {}", packages.join(" ")));
         let install = || {
-            run::stream(
-                Command::new("apt-get")
-                    .args(["-q", "-y", "--no-install-recommends", "--no-remove"])
-                    .args(["-o", "DPkg::Lock::Timeout=300", "install"])
-                    .args(packages)
-                    .envs(ENVIRONMENT),
-            )
+            let options =
+                ["-y", "--no-install-recommends", "--no-remove", "-o", "DPkg::Lock::Timeout=300", "install"];
+            run::stream(apt_get(&options).args(packages))
         };
         // Old lists have versions that the archive has since replaced.
         install().or_else(|error| if self.refresh() { install() } else { Err(error) })
     }
+}
+
+/// `apt-get` with its messages on stderr: stdout is for the output of commands such as `bench --json`.
+fn apt_get(args: &[&str]) -> Command {
+    let mut command = Command::new("apt-get");
+    command.arg("-q").args(args).envs(ENVIRONMENT).stdout(std::io::stderr());
+    command
 }
 
 /// Installs `packages` where this process may: as root on Debian or Ubuntu.
