@@ -13,13 +13,13 @@ use aya_ebpf::helpers::{
 use aya_ebpf::programs::TcContext;
 use dcqcn_common::classify::{Frame, Roce};
 use dcqcn_common::hooks::{self, CUT_HEADER, Cloned, Host, MAX_REBUILT, Skb, TcVerdict, set_ce};
-use dcqcn_common::layout::SIBLINGS as MOST_SIBLINGS;
+use dcqcn_common::layout::{Mode, SIBLINGS as MOST_SIBLINGS};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::eth::{EtherType, Ethernet};
 use dcqcn_common::wire::udp;
 
 use crate::env::{Env, Hook, count, expire};
-use crate::maps::{COUNTERS, HANDED, SCRATCH, SIBLINGS, test};
+use crate::maps::{COUNTERS, HANDED, SCRATCH, SIBLINGS, mode, test};
 use crate::packet::{context_field, header};
 use crate::trace::PacketTrace;
 
@@ -350,7 +350,7 @@ impl Skb<'static> for SkbHost<'_> {
     #[inline(always)]
     fn charged_bytes(&self) -> u32 {
         // A test changes the length after the kernel computed this one.
-        if test().is_some() { self.frame_len() } else { context_field!(self.raw(), __sk_buff, wire_len) as u32 }
+        if mode() == Mode::Test as u32 { self.frame_len() } else { context_field!(self.raw(), __sk_buff, wire_len) as u32 }
     }
 
     #[inline(always)]
@@ -389,7 +389,7 @@ impl Skb<'static> for SkbHost<'_> {
         // a veth pair. It rejects 0 and packets with an in-packet VLAN tag; for those only the field is set,
         // which is enough for fq.
         unsafe {
-            if departure_ns == 0 || bpf_skb_set_tstamp(self.raw(), departure_ns, DELIVERY_MONO) != 0 {
+            if bpf_skb_set_tstamp(self.raw(), departure_ns, DELIVERY_MONO) != 0 {
                 (*self.raw()).tstamp = departure_ns;
             }
         }

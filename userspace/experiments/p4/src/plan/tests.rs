@@ -93,7 +93,7 @@ fn rates_and_buffers_become_those_of_queues() {
 #[test]
 fn trimming_becomes_entries_and_buffers() {
     let plan = plan(&FILE.replace("fast_cnp = true", "trim_dscp_value = 48")).unwrap();
-    let trim = ["set_trim 1 3 => 64 48 6 409668 9832032", "set_trim 2 3 => 64 48 6 409668 9832032"];
+    let trim = ["set_trim 1 3 => 64 48 6 409669 9832056", "set_trim 2 3 => 64 48 6 409669 9832056"];
     assert_eq!(lines(&plan, "trim"), trim);
     assert_eq!(plan.not_in_p4, []);
     let depth = |packets| Command::QueueDepth { port: 1, queue: Some(3), packets };
