@@ -111,7 +111,7 @@ impl FleetFixture {
         Ok(command)
     }
 
-    /// Directory of the processes' logs.
+    /// File with the processes' logs.
     pub fn log(&self) -> PathBuf {
         self.dir.path().join("log")
     }

@@ -1,11 +1,12 @@
 //! Unreadable records of hosts, deleted versions, and commands without a coordinator.
 
+use std::io::Read as _;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use anyhow::{Result, ensure};
-use dcqcn_tests::command::dcqcn_fleet;
+use anyhow::{Context as _, Result, ensure};
+use dcqcn_tests::command::{Running, dcqcn_fleet};
 use dcqcn_tests::fleet::{Behaviour, Etcd, FleetFixture};
 use dcqcn_tests::require_installed;
 use nix::sys::signal::{Signal, kill};
@@ -175,12 +176,45 @@ fn silent_canary_rolls_back() -> Result<()> {
 fn apply_of_one_group_keeps_the_others() -> Result<()> {
     require_installed!("apply_of_one_group_keeps_the_others", Etcd);
     let fixture = FleetFixture::new(1, 2)?;
-    apply(&fixture, QUICK, "rpg_gd = 12")?;
-    let file = fixture.file(QUICK, "rpg_gd = 13")?;
-    let output = fixture.run(&["apply", &file, "--group", "none"])?;
+    let path = fixture.file(QUICK, "rpg_gd = 12")?;
+    let both = |gd: u32| {
+        let group = |name: &str, host: &str| {
+            format!(
+                "[[group]]\nname = '{name}'\nhosts = ['{host}']\n[[group.interface]]\nname = 'eth*'\n\
+                     [group.interface.parameters]\nrpg_gd = {gd}\n"
+            )
+        };
+        std::fs::write(&path, format!("[rollout]\n{QUICK}\n{}{}", group("a", "h000"), group("b", "h001")))
+    };
+    both(12)?;
+    fixture.text(&["apply", &path, "--wait", "--tick", "100ms"])?;
+    let before = fixture.daemons["h001"].names();
+    both(13)?;
+    let output = fixture.run(&["apply", &path, "--group", "none"])?;
     assert!(String::from_utf8_lossy(&output.stderr).contains("the file has no such group"));
-    let plan = fixture.text(&["apply", &file, "--group", "all", "--dry-run"])?;
-    assert!(plan.contains("version 2, first: h000"), "{plan}");
+    fixture.text(&["apply", &path, "--group", "a", "--wait", "--tick", "100ms"])?;
+    let text = |host: &str| fixture.daemons[host].text().unwrap_or_default();
+    assert!(text("h000").contains("rpg_gd = 13"), "{}", text("h000"));
+    assert!(text("h001").contains("rpg_gd = 12"), "{}", text("h001"));
+    assert_eq!(fixture.daemons["h001"].names(), before, "the other group's host got an order");
+    Ok(())
+}
+
+/// As etcd's error for an unreadable rollout recommends.
+#[test]
+fn deleted_rollout_ends_its_wait() -> Result<()> {
+    require_installed!("deleted_rollout_ends_its_wait", Etcd);
+    let fixture = FleetFixture::new(1, 2)?;
+    apply(&fixture, QUICK, "rpg_gd = 12")?;
+    let file = fixture.file(WATCHED, "rpg_gd = 13")?;
+    let mut command = fixture.command(&["apply", &file, "--wait", "--tick", "100ms"])?;
+    let mut waiting = Running(command.stderr(Stdio::piped()).spawn()?);
+    fixture.wait("the rollout is in progress", |status| Ok(status["rollout"]["is_over"] == false))?;
+    fixture.etcd.ctl(&["del", "/dcqcn/rollout"])?;
+    let mut message = String::new();
+    waiting.0.stderr.take().context("no pipe")?.read_to_string(&mut message)?;
+    assert!(message.contains("the rollout of version 2 was deleted from etcd"), "{message}");
+    assert_eq!(waiting.0.wait()?.code(), Some(1));
     Ok(())
 }
 

@@ -123,7 +123,8 @@ fn agent_has_least_privileges() -> Result<()> {
     let ca = secure.authority.file("ca.pem")?;
     let words = ["status", "--etcd", &secure.etcd.endpoints(), "--etcd-ca", &ca];
     let output = dcqcn_fleet(&words)?.output()?;
-    assert!(!output.status.success());
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(1) && message.contains("cannot reach etcd"), "{message}");
     Ok(())
 }
 

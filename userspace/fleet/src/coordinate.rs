@@ -6,11 +6,12 @@
 mod metrics;
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, anyhow, ensure};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -121,8 +122,8 @@ impl<'a> Coordinator<'a> {
         let mut logged = String::new();
         loop {
             match self.step_once(until).await {
-                Ok(Some(outcome)) => return Ok(Some(outcome)),
-                Ok(None) => logged.clear(),
+                Ok(ControlFlow::Break(end)) => return end.map(Some),
+                Ok(ControlFlow::Continue(())) => logged.clear(),
                 Err(error) => {
                     // Time without etcd does not count as observation.
                     self.work = None;
@@ -138,13 +139,16 @@ impl<'a> Coordinator<'a> {
         }
     }
 
-    async fn step_once(&mut self, until: Until) -> Result<Option<Outcome>> {
+    /// Breaks with the outcome, or with an error that no retry cures.
+    async fn step_once(&mut self, until: Until) -> Result<ControlFlow<Result<Outcome>>> {
         let snapshot = self.mirror.next(self.tick).await?;
         self.metrics.send_modify(|metrics| metrics.read(&snapshot, self.mirror.reads));
         self.adjust_period(&snapshot).await?;
-        let revision = snapshot.rollout_revision();
-        // Keep state written by this process that the watch has not delivered yet.
-        if self.work.as_ref().is_none_or(|work| work.revision < revision) {
+        let stored = snapshot.rollout_revision();
+        // Keep state written by this process that the watch has not delivered yet. A rollout may be deleted by hand.
+        let is_deleted = stored == 0;
+        let is_old = |work: &Work| work.revision < stored || is_deleted && work.revision <= snapshot.revision;
+        if self.work.as_ref().is_none_or(is_old) {
             self.work = None;
             if let Some((rollout, revision)) = snapshot.rollout()? {
                 let now = Instant::now();
@@ -152,21 +156,28 @@ impl<'a> Coordinator<'a> {
                 self.work = Some(Work { rollout, stored, revision, stepped_at: now, stored_at: now });
             }
         }
-        let Some(work) = &mut self.work else { return Ok(None) };
-        self.metrics.send_modify(|metrics| metrics.rollout(&work.rollout));
-        if !work.rollout.is_over() && (until == Until::Forever || until == Until::Over(work.rollout.version))
-        {
-            if !work.step(&mut self.store, &snapshot, self.print).await? {
-                self.work = None;
+        if let Some(work) = &mut self.work {
+            self.metrics.send_modify(|metrics| metrics.rollout(&work.rollout));
+            let is_mine = until == Until::Forever || until == Until::Over(work.rollout.version);
+            if is_mine && !work.rollout.is_over() {
+                if !work.step(&mut self.store, &snapshot, self.print).await? {
+                    self.work = None;
+                }
+                return Ok(ControlFlow::Continue(()));
             }
-            return Ok(None);
         }
-        let revision = work.revision;
-        if let Until::Over(version) = until {
-            return Ok(self.store.outcomes().await?.remove(&version));
-        }
-        self.configure_new_hosts(&snapshot, revision).await?;
-        Ok(None)
+        let Until::Over(version) = until else {
+            let revision = self.work.as_ref().map_or(0, |work| work.revision);
+            self.configure_new_hosts(&snapshot, revision).await?;
+            return Ok(ControlFlow::Continue(()));
+        };
+        Ok(match self.store.outcomes().await?.remove(&version) {
+            Some(outcome) => ControlFlow::Break(Ok(outcome)),
+            None if self.work.is_none() => ControlFlow::Break(Err(anyhow!(
+                "the rollout of version {version} was deleted from etcd: hosts keep their versions and orders"
+            ))),
+            None => ControlFlow::Continue(()),
+        })
     }
 
     /// The active version: the last one whose rollout succeeded, if it still exists.

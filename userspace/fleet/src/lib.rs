@@ -3,7 +3,7 @@
 //!
 //! No code in this crate runs as root, and no program that runs as root depends on it.
 
-// They panic if the output cannot be written, which would end a rollout half-way.
+// `print!` and `eprint!` panic if the output cannot be written, which would end a rollout half-way.
 #![warn(clippy::print_stderr, clippy::print_stdout)]
 
 mod agent;

@@ -575,7 +575,7 @@ impl Rollout {
         }
     }
 
-    /// Returns whether the phase equals that of `kept`, ignoring elapsed time.
+    /// Returns whether the phase equals that of `stored`, ignoring elapsed time.
     pub(crate) fn phase_equals(&self, stored: &Self) -> bool {
         match (&self.phase, &stored.phase) {
             (Phase::Forward(now), Phase::Forward(before)) => {

@@ -171,9 +171,13 @@ impl Store {
         // A retry after a lost response fails the comparison, but finds its own rollout. Another operator's version may be
         // equal to this one, in all fields.
         let has_started = self.txn(txn).await?.succeeded() || self.is_current(&rollout.id).await?;
-        match has_started {
-            true => self.delete_other_steps(&rollout.id).await?,
-            false => self.delete(&prefix).await?,
+        let cleaned = match has_started {
+            true => self.delete_other_steps(&rollout.id).await,
+            false => self.delete(&prefix).await,
+        };
+        // The rollout exists, or not, whatever this returned; the next one deletes what remains.
+        if let Err(error) = cleaned {
+            tracing::warn!(%error, "steps of another rollout remain");
         }
         Ok(has_started)
     }
@@ -184,7 +188,7 @@ impl Store {
         Ok(head.kvs().first().is_some_and(|kv| read::<Rollout>(kv).is_ok_and(|rollout| rollout.id == id)))
     }
 
-    /// Deletes all steps except those of `kept`. A concurrent [`Self::begin`] then fails its comparison.
+    /// Deletes all steps except those of rollout `current`. A concurrent [`Self::begin`] then fails its comparison.
     async fn delete_other_steps(&mut self, current: &str) -> Result<()> {
         let (all, current) = (self.key("steps/"), self.steps_key(current));
         let delete =
@@ -324,9 +328,16 @@ impl Store {
         Ok(answer.kvs().first().and_then(|kv| read(kv).ok()))
     }
 
-    /// Deletes all records of a host.
-    pub(crate) async fn forget(&mut self, host: &str) -> Result<()> {
-        self.delete(&self.host_key(host, "")).await
+    /// Deletes all records of a host, unless its agent reported since revision `seen`.
+    ///
+    /// # Errors
+    /// It did, or etcd does not respond.
+    pub(crate) async fn forget(&mut self, host: &str, seen: i64) -> Result<()> {
+        let is_silent = Compare::mod_revision(self.host_key(host, "report"), CompareOp::Less, seen + 1);
+        let all = DeleteOptions::new().with_prefix();
+        let txn = Txn::new().when([is_silent]).and_then([TxnOp::delete(self.host_key(host, ""), Some(all))]);
+        ensure!(self.txn(txn).await?.succeeded(), "cannot forget {host}: its agent reports; stop it first");
+        Ok(())
     }
 
     /// Deletes versions and their outcomes, unless a rollout began since revision `seen`. Each begins with a new version;

@@ -158,7 +158,7 @@ impl ForgetArgs {
                 "cannot forget {host}: it is part of the current rollout; wait for its end"
             );
         }
-        store.forget(&host).await?;
+        store.forget(&host, snapshot.revision).await?;
         let text = format!("{host}: records deleted\n");
         out.show_as(&Forgotten { host }, text)
     }

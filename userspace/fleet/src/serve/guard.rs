@@ -3,16 +3,13 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::extract::{Request, State};
 use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use axum::http::{Method, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 
-use super::write::{Token, TokenCheck};
-
-/// Maximum size of a request's body, bytes.
-const MAX_BODY_BYTES: usize = 16 << 10;
+use super::write::Token;
 
 /// Content security policy: no foreign content, no inline content, no framing.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
@@ -55,7 +52,7 @@ impl Guard {
     }
 
     /// Checks that a request may make changes.
-    async fn admits(&self, headers: &HeaderMap) -> Result<(), Refusal> {
+    fn admits(&self, headers: &HeaderMap) -> Result<(), Refusal> {
         let Some(token) = &self.token else {
             let why = "this page is read-only: dcqcn-fleet serve was started without --allow-write";
             return Err((StatusCode::FORBIDDEN, why.into()));
@@ -70,17 +67,11 @@ impl Guard {
             return Err((StatusCode::FORBIDDEN, "request from another origin, or not JSON".into()));
         }
         let shown = headers.get(TOKEN).map(HeaderValue::as_bytes).unwrap_or_default();
-        match token.check(shown).await {
-            TokenCheck::Right => Ok(()),
-            TokenCheck::Wrong => {
-                let why = "wrong token; use the one in the file given by --allow-write";
-                Err((StatusCode::UNAUTHORIZED, why.into()))
-            }
-            TokenCheck::TooMany => {
-                let why = "wrong token, and another request with a wrong token is pending; use the token in the file given by --allow-write";
-                Err((StatusCode::TOO_MANY_REQUESTS, why.into()))
-            }
+        if !token.matches(shown) {
+            let why = "wrong token; use the one in the file given by --allow-write";
+            return Err((StatusCode::UNAUTHORIZED, why.into()));
         }
+        Ok(())
     }
 }
 
@@ -90,7 +81,7 @@ async fn check(State(guard): State<Arc<Guard>>, request: Request, next: Next) ->
     let refused = if guard.accepts_host(headers) {
         match *request.method() {
             Method::GET | Method::HEAD => Ok(()),
-            _ => guard.admits(headers).await,
+            _ => guard.admits(headers),
         }
     } else {
         let why =
@@ -110,7 +101,7 @@ async fn check(State(guard): State<Arc<Guard>>, request: Request, next: Next) ->
 
 /// `router` behind the access control.
 pub(super) fn guarded(router: Router, guard: Arc<Guard>) -> Router {
-    router.layer(DefaultBodyLimit::max(MAX_BODY_BYTES)).layer(middleware::from_fn_with_state(guard, check))
+    router.layer(middleware::from_fn_with_state(guard, check))
 }
 
 #[cfg(test)]

@@ -1,15 +1,13 @@
 //! Changes from the page: the token, changes of parameters, and their confirmation.
 
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use anyhow::{Result, ensure};
 use dcqcn_control_api::{Applied, Apply, Confirm, ControlClient, Override, Verb};
 use dcqcn_params::Key;
 use dcqcn_support::time::rfc3339;
 use serde::Deserialize;
-use tokio::sync::Mutex;
-use tokio::time::sleep;
 
 use super::edit;
 use crate::record::OVERRIDE_PREFIX;
@@ -18,8 +16,6 @@ use crate::secret;
 
 /// Minimum length of a token, in characters.
 const MIN_TOKEN_CHARS: usize = 16;
-/// Delay of the response to a wrong token.
-const WRONG_TOKEN_DELAY: Duration = Duration::from_secs(1);
 /// Maximum length of a user's name, in characters.
 const MAX_NAME_CHARS: usize = 100;
 /// Valid confirmation times, in seconds.
@@ -28,7 +24,6 @@ const WITHIN_S: std::ops::RangeInclusive<u64> = 10..=3_600;
 /// The token required for changes. Its file is read for each request, so that a leaked token can be replaced.
 pub(super) struct Token {
     path: PathBuf,
-    wrong: Mutex<()>,
 }
 
 impl Token {
@@ -37,13 +32,17 @@ impl Token {
     /// # Errors
     /// The file cannot be read, other users have access to it, or the token is too short.
     pub(super) fn new(path: PathBuf) -> Result<Self> {
-        let token = Self { path, wrong: Mutex::default() };
+        let token = Self { path };
         token.secret()?;
         Ok(token)
     }
 
     fn secret(&self) -> Result<Vec<u8>> {
         let shown = self.path.display();
+        ensure!(
+            self.path.is_file(),
+            "cannot use {shown}: a token is read for each change, from a regular file"
+        );
         let secret = secret::read(&self.path)?.trim_ascii().to_vec();
         ensure!(
             secret.len() >= MIN_TOKEN_CHARS,
@@ -54,29 +53,11 @@ impl Token {
         Ok(secret)
     }
 
-    /// Checks a token. Delays the response to a wrong one by a second to slow down guessing.
-    ///
-    /// During that second, further wrong tokens are rejected immediately, so they do not occupy connections. The right token is
-    /// never delayed.
-    pub(super) async fn check(&self, shown: &[u8]) -> TokenCheck {
-        match self.secret() {
-            Ok(secret) if is_same(&secret, shown) => return TokenCheck::Right,
-            Ok(_) => {}
-            Err(error) => tracing::warn!("change rejected: {error:#}"),
-        }
-        let Ok(_guard) = self.wrong.try_lock() else { return TokenCheck::TooMany };
-        sleep(WRONG_TOKEN_DELAY).await;
-        TokenCheck::Wrong
+    /// Whether `shown` is the token. Guesses are not slowed down: the minimum length makes them futile.
+    pub(super) fn matches(&self, shown: &[u8]) -> bool {
+        let secret = self.secret().inspect_err(|error| tracing::warn!("change rejected: {error:#}"));
+        secret.is_ok_and(|secret| is_same(&secret, shown))
     }
-}
-
-/// Result of checking a token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TokenCheck {
-    Right,
-    Wrong,
-    /// Wrong, while the response to another wrong token is pending.
-    TooMany,
 }
 
 /// Compares in constant time for texts of equal length.
@@ -193,28 +174,14 @@ mod tests {
         (file, token)
     }
 
-    #[tokio::test]
-    async fn replaced_token_is_used_at_once() {
+    #[test]
+    fn replaced_token_is_used_at_once() {
         let (file, token) = token();
+        assert!(token.matches(SECRET) && !token.matches(&SECRET[1..]));
         fs::write(&file, "another token 123").unwrap();
-        assert_eq!(token.check(SECRET).await, TokenCheck::Wrong);
-        assert_eq!(token.check(b"another token 123").await, TokenCheck::Right);
+        assert!(token.matches(b"another token 123") && !token.matches(SECRET));
         drop(file);
-        assert_eq!(token.check(b"another token 123").await, TokenCheck::Wrong);
-    }
-
-    #[tokio::test]
-    async fn wrong_token_delays_no_other_client() {
-        let (_file, token) = token();
-        let began = tokio::time::Instant::now();
-        let meanwhile = async {
-            tokio::task::yield_now().await;
-            (token.check(b"y").await, token.check(SECRET).await, began.elapsed())
-        };
-        let (first, (second, right, waited)) = tokio::join!(token.check(b"x"), meanwhile);
-        assert_eq!((first, second, right), (TokenCheck::Wrong, TokenCheck::TooMany, TokenCheck::Right));
-        assert!(waited < WRONG_TOKEN_DELAY && began.elapsed() >= WRONG_TOKEN_DELAY);
-        assert_eq!(token.check(b"z").await, TokenCheck::Wrong, "the next wrong token is delayed again");
+        assert!(!token.matches(b"another token 123"));
     }
 
     #[test]
