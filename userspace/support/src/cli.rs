@@ -124,7 +124,7 @@ pub fn run(
 /// Adds to an error of standard output that the command's changes are done; other errors describe their effect.
 fn with_changes(error: anyhow::Error, changes: bool) -> anyhow::Error {
     if changes && error.is::<OutputError>() {
-        return anyhow::anyhow!("{error}; what the command has changed stays changed");
+        return anyhow::anyhow!("{error}; the changes were made, only the output is incomplete");
     }
     error
 }
@@ -365,7 +365,11 @@ mod tests {
         }
         for (changes, is_mentioned) in [(false, false), (true, true)] {
             let error = with_changes(OutputError(io::Error::other("full")).into(), changes).to_string();
-            assert_eq!(error.contains("what the command has changed stays changed"), is_mentioned, "{error}");
+            assert_eq!(
+                error.contains("the changes were made, only the output is incomplete"),
+                is_mentioned,
+                "{error}"
+            );
         }
     }
 

@@ -3,7 +3,7 @@
 use std::fs::{self, File, Permissions, TryLockError};
 use std::io::{self, BufWriter, Read as _, Seek, SeekFrom, Write};
 use std::os::fd::AsFd as _;
-use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _, fchown};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -46,7 +46,7 @@ impl Replacement {
         Ok(Self { writer, pending: Some((temporary, path)) })
     }
 
-    /// Replaces the old file, and takes over its permissions.
+    /// Replaces the old file, and takes over its mode, and its owner and group where this process may.
     ///
     /// # Errors
     /// The write failed; the old file is still there.
@@ -54,6 +54,8 @@ impl Replacement {
         self.writer.flush()?;
         if let Some((temporary, path)) = self.pending {
             if let Ok(found) = fs::metadata(&path) {
+                // First, as a change of the owner clears bits of the mode. Without the right to, the new file is the caller's.
+                _ = fchown(temporary.as_file(), Some(found.uid()), Some(found.gid()));
                 temporary.as_file().set_permissions(found.permissions())?;
             }
             temporary.as_file().sync_all()?;

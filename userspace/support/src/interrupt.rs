@@ -55,7 +55,7 @@ impl Interrupt {
     }
 
     /// As [`Self::catch`], for a command without cleanup: if it has not exited after half a second, `last_resort` runs
-    /// and the process is killed.
+    /// and the process exits.
     pub fn catch_or(last_resort: ForcedExit) -> Result<Self, Error> {
         Self::new(&[&io::stdout()], Some(last_resort)).map_err(Error::Watch)
     }

@@ -1,11 +1,14 @@
 //! Client of the daemon, with time limits.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 use serde::de::DeserializeOwned;
 
 use crate::{Answer, MAX_LINE_BYTES, Question, VERSION, Verb};
@@ -71,7 +74,7 @@ impl ControlClient {
         loop {
             match self.once(&request) {
                 Err(ClientError::Busy(_)) if Instant::now() < until => {
-                    thread::sleep(pause);
+                    thread::sleep(pause.min(until.saturating_duration_since(Instant::now())));
                     pause *= 2;
                 }
                 result => return result,
@@ -116,19 +119,26 @@ impl ControlClient {
         }
         let source = written.and(read).err().unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into());
         let source = match source.kind() {
-            kind @ (io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-                io::Error::new(kind, format!("no answer within {} s", self.patience.as_secs_f32()))
-            }
+            kind @ (io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => self.no_answer(kind),
             _ => source,
         };
         Err(ClientError::Lost { path: self.path.clone(), source })
     }
 
+    fn no_answer(&self, kind: io::ErrorKind) -> io::Error {
+        io::Error::new(kind, format!("no answer within {} s", self.patience.as_secs_f32()))
+    }
+
     fn connect(&self) -> io::Result<UnixStream> {
-        let stream = UnixStream::connect(&self.path)?;
+        // A stopped daemon's backlog fills up, and then `connect` blocks, too: as long as a write may.
+        let socket = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+        let stream = UnixStream::from(socket);
         stream.set_read_timeout(Some(self.patience))?;
         stream.set_write_timeout(Some(self.patience))?;
-        Ok(stream)
+        match connect(stream.as_raw_fd(), &UnixAddr::new(&self.path)?) {
+            Err(Errno::EAGAIN) => Err(self.no_answer(io::ErrorKind::TimedOut)),
+            result => Ok(result.map(|()| stream)?),
+        }
     }
 }
 
@@ -185,6 +195,20 @@ mod tests {
         let client = ControlClient::new(&path, Duration::from_millis(500));
         let error = client.request::<VersionAnswer>(Verb::Version {}).unwrap_err().to_string();
         assert!(error.contains("no answer within 0.5 s; the request may have been executed"), "{error}");
+    }
+
+    #[test]
+    fn full_backlog_reported_with_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("control");
+        let listener = UnixListener::bind(&path).unwrap();
+        nix::sys::socket::listen(&listener, nix::sys::socket::Backlog::new(1).unwrap()).unwrap();
+        let client = ControlClient::new(&path, Duration::from_millis(200));
+        let waiting: Vec<_> = std::iter::from_fn(|| client.connect().ok()).take(64).collect();
+        assert!(waiting.len() < 64, "the backlog is never full");
+        let error = client.request::<VersionAnswer>(Verb::Version {}).unwrap_err();
+        assert!(matches!(error, ClientError::Unreachable { .. }), "{error}");
+        assert!(error.to_string().contains("no answer within 0.2 s"), "{error}");
     }
 
     #[test]

@@ -145,6 +145,7 @@ impl Command {
             | Self::Set(_)
             | Self::Confirm(_)
             | Self::Import(_) => true,
+            Self::Flows(args) => args.changes(),
             Self::Config(command) => matches!(command, config::ConfigCommand::Apply(_)),
             Self::Daemon(command) => {
                 matches!(command, daemon::DaemonCommand::Reload(_) | daemon::DaemonCommand::Confirm(_))
@@ -198,7 +199,7 @@ pub fn main() -> ExitCode {
     if is_called("ecnconfig") {
         let args = ecnconfig::EcnconfigArgs::parse();
         log_to_stderr();
-        return dcqcn_support::cli::run(args.wants_json(), |out| args.run(out), exit_code);
+        return run(args.wants_json(), None, |out| args.run(out));
     }
     CompleteEnv::with_factory(help::command).complete();
     let cli = Cli::read();
@@ -206,10 +207,19 @@ pub fn main() -> ExitCode {
     if !matches!(&cli.command, Command::Run(args) if args.has_own_log()) {
         log_to_stderr();
     }
+    run(json, netns.as_deref(), |out| cli.run(out))
+}
+
+/// Runs a command, after reverting overdue changes.
+fn run(
+    json: bool,
+    netns: Option<&str>,
+    command: impl FnOnce(&mut Output<'_>) -> anyhow::Result<()>,
+) -> ExitCode {
     let work = |out: &mut Output<'_>| {
-        enter(netns.as_deref())?;
+        enter(netns)?;
         confirm::revert_overdue();
-        cli.run(out).map_err(|error| with_root_hint(error, geteuid().is_root()))
+        command(out).map_err(|error| with_root_hint(error, geteuid().is_root()))
     };
     dcqcn_support::cli::run(json, work, exit_code)
 }

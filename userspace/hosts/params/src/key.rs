@@ -75,8 +75,15 @@ const MTU_BYTES: u64 = 1_500;
 /// Minimum similarity of two names for a suggestion, from 0 to 1.
 const MIN_SIMILARITY: f64 = 0.5;
 
+/// Longest name for which similar ones are searched, bytes.
+const MAX_COMPARED: usize = 64;
+
 /// The most similar of `names`, if similar enough. Names that start with `name` are preferred.
 pub(super) fn nearest<T: AsRef<str>>(name: &str, names: impl IntoIterator<Item = T>) -> Option<String> {
+    // The comparison is quadratic in the length, and no name is nearly as long.
+    if name.len() > MAX_COMPARED {
+        return None;
+    }
     let name = name.to_lowercase();
     let rated = names.into_iter().map(|known| {
         let known = known.as_ref();

@@ -202,7 +202,8 @@ fn ago(age_ns: Option<u64>) -> String {
 
 impl fmt::Display for FlowsReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.rp.is_empty() && self.np.is_empty() && self.pairs.is_empty() {
+        let is_empty = self.rp.is_empty() && self.np.is_empty() && self.pairs.is_empty();
+        if is_empty && self.requesters.is_empty() {
             return writeln!(f, "no RoCEv2 flow was seen on {} yet", self.iface);
         }
         let mut separator = "";

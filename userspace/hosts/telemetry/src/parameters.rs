@@ -113,10 +113,10 @@ pub struct Parameter {
     allowed: String,
     doc: &'static str,
     larger: &'static str,
-    /// Formats a value for people.
+    /// Syntax of its values, in one sentence; may be empty.
     #[serde(skip)]
     written: String,
-    /// Whether two parameters differ only in the row of a table, and so share an explanation.
+    /// Its name inside its table: the rows of a table share an explanation.
     #[serde(skip)]
     name_in_table: Option<&'static str>,
 }

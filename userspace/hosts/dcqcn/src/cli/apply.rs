@@ -9,6 +9,7 @@ use dcqcn_loader::attach::{self, Info, Request};
 use dcqcn_params::Settings;
 use dcqcn_support::cli::Output;
 use dcqcn_telemetry::ChangeReport;
+use dcqcn_telemetry::audit::ChangeMode;
 
 use super::config_file::ConfigFile;
 use super::confirm::{self, Changed, Waiter};
@@ -60,7 +61,8 @@ impl ApplyArgs {
             let attached = Settings { inline: peer, ..Settings::default() };
             anyhow::Ok(Request { iface: info.iface.clone(), settings: attached.then(settings) })
         };
-        let change_mode = confirm::change_mode(dry_run, confirm)?;
+        let lasting = if dry_run { ChangeMode::DryRun } else { ChangeMode::Lasting };
+        let change_mode = confirm.map_or(lasting, ChangeMode::Confirm);
         let _waiter = Waiter::start(change_mode)?;
         let changes = targets::change(&ifaces, change_mode, |info, config| {
             *config = attach::revise(&request(info)?, info, config)?;

@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use clap::Args;
 use clap_complete::ArgValueCompleter;
 use dcqcn_common::params::Quantity;
@@ -270,27 +270,21 @@ fn wait_for_all() -> anyhow::Result<()> {
         .and_then(|()| stdout.flush())
         .context("cannot report readiness: no parent process")?;
     // By now the parent has made the change, or has exited.
-    io::copy(&mut io::stdin().lock(), &mut io::sink())?;
+    _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
     loop {
         revert_overdue();
-        let waiting = attach::pending()?;
-        let now_ns = boottime_ns();
-        let Some(left) = waiting.iter().map(|(_, pending)| pending.left(now_ns)).min() else { return Ok(()) };
-        thread::sleep(left.clamp(POLL_INTERVAL, POLL));
+        // Nobody reads an error, and a transient one must not leave the change in place.
+        let left = match attach::pending() {
+            Ok(waiting) => {
+                let now_ns = boottime_ns();
+                let left = waiting.iter().map(|(_, pending)| pending.left(now_ns)).min();
+                left.map(|left| left.clamp(POLL_INTERVAL, POLL))
+            }
+            Err(_) => Some(POLL),
+        };
+        let Some(left) = left else { return Ok(()) };
+        thread::sleep(left);
     }
-}
-
-/// Mode of a change.
-///
-/// # Errors
-/// Both flags are given.
-pub(super) fn change_mode(dry_run: bool, confirm: Option<Duration>) -> anyhow::Result<ChangeMode> {
-    ensure!(!(dry_run && confirm.is_some()), "--confirm requires a change; omit --dry-run");
-    Ok(match confirm {
-        Some(within) => ChangeMode::Confirm(within),
-        None if dry_run => ChangeMode::DryRun,
-        None => ChangeMode::Lasting,
-    })
 }
 
 #[cfg(test)]

@@ -190,19 +190,23 @@ impl DaemonCommand {
         let is_query = action.is_none();
         let timeout = if is_query { QUERY_TIMEOUT } else { TIMEOUT };
         let client = ControlClient::new(&socket.socket, timeout);
-        let answered = action.map(|action| action.request(&client)).transpose().and_then(|applied| {
-            let status: Status = client.request(Verb::Status {})?;
-            Ok((applied, status))
-        });
-        let report = match answered {
-            Ok((applied, status)) => {
-                let outcome = if is_complete(&status) { Outcome::Done } else { Outcome::Partial };
-                Report { outcome, error: None, status: Some(status), applied, is_brief }
-            }
-            Err(error) => {
-                let (outcome, error) = failure(&error, is_query);
-                Report { outcome, error: Some(error), status: None, applied: None, is_brief }
-            }
+        let failed = |error: &ClientError| {
+            let (outcome, error) = failure(error, is_query);
+            Report { outcome, error: Some(error), status: None, applied: None, is_brief }
+        };
+        let report = match action.map(|action| action.request(&client)).transpose() {
+            Ok(applied) => match client.request::<Status>(Verb::Status {}) {
+                Ok(status) => {
+                    let outcome = if is_complete(&status) { Outcome::Done } else { Outcome::Partial };
+                    Report { outcome, error: None, status: Some(status), applied, is_brief }
+                }
+                Err(error) if is_query => failed(&error),
+                Err(error) => {
+                    let error = format!("the daemon made the change, but did not report its status: {error}");
+                    Report { outcome: Outcome::Partial, error: Some(error), status: None, applied, is_brief }
+                }
+            },
+            Err(error) => failed(&error),
         };
         out.show(&report)?;
         let Report { outcome, error, .. } = report;

@@ -75,6 +75,8 @@ impl EventsArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let interrupt = Interrupt::catch_or(|| {})?;
         let ifaces = targets::names(self.ifaces, false)?;
+        // Fails now, with a cause, if a named interface is not attached. One that is detached later may be attached again.
+        ifaces.iter().try_for_each(|iface| attach::open(iface).map(drop))?;
         if self.packets {
             let left = self.count.unwrap_or(u64::MAX);
             return show_packets(out, &ifaces, left, !self.no_follow, &interrupt);
@@ -133,12 +135,7 @@ impl Sources {
 
     /// Updates the readers to the attached interfaces; returns whether there are any.
     fn follow(&mut self) -> anyhow::Result<bool> {
-        let first = self.readers.is_empty();
         let attached = attach::list()?;
-        for iface in self.ifaces.iter().filter(|_| first) {
-            // Fails early, with a cause, if a named interface is not attached.
-            attach::open(iface)?;
-        }
         let mut readers = BTreeMap::new();
         for info in attached {
             // A selected interface stays one after a rename.

@@ -9,10 +9,11 @@ use dcqcn_params::nvidia::{self, Note};
 use dcqcn_support::cli::Output;
 use dcqcn_support::file::{read_limited, replace};
 use dcqcn_support::render::{Table, count};
+use dcqcn_telemetry::audit::ChangeMode;
 use dcqcn_telemetry::{ChangeReport, Source};
 use serde::Serialize;
 
-use super::{confirm, targets};
+use super::targets;
 
 /// Maximum size of a dump; `mlxconfig` prints some 20 KB for a device.
 const MAX_BYTES: u64 = 4 << 20;
@@ -26,7 +27,8 @@ pub(super) fn import(
     out: &mut Output<'_>,
 ) -> anyhow::Result<()> {
     let import = nvidia::read(path, port, |path| read_limited(path, MAX_BYTES))?;
-    let changes = targets::change(&[iface], confirm::change_mode(dry_run, None)?, |_, config| {
+    let change_mode = if dry_run { ChangeMode::DryRun } else { ChangeMode::Lasting };
+    let changes = targets::change(&[iface], change_mode, |_, config| {
         Ok(import.changes.iter().try_for_each(|(_, change)| change.apply(config))?)
     })?;
     out.show(&ImportReport {

@@ -6,9 +6,11 @@ use std::net::IpAddr;
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use clap_complete::ArgValueCompleter;
+use dcqcn_common::flow::QpId;
 use dcqcn_common::layout::{Pair, PairSource};
 use dcqcn_daemon::pairing;
 use dcqcn_loader::attach;
+use dcqcn_loader::dataplane::Maps;
 use dcqcn_params::qp::qp_id;
 use serde::Serialize;
 
@@ -110,11 +112,17 @@ impl AddArgs {
             bail!("{address} and {peer} are of different IP versions: a connection has one");
         }
         let mut maps = attach::open(&iface)?.maps;
-        let there = Some((qp_id(address, qpn), peer_qpn));
-        let back = peer.map(|peer| (qp_id(peer, peer_qpn), qpn));
-        for (id, qpn) in there.into_iter().chain(back) {
-            pairing::enter(&mut maps, &id, &Pair::new(qpn, PairSource::Static))
-                .with_context(|| format!("cannot add the pair of QP {:#x} on {iface}", id.qpn))?;
+        let enter = |maps: &mut Maps, id: &QpId, qpn| {
+            pairing::enter(maps, id, &Pair::new(qpn, PairSource::Static))
+                .with_context(|| format!("cannot add the pair of QP {:#x} on {iface}", id.qpn))
+        };
+        let there = qp_id(address, qpn);
+        enter(&mut maps, &there, peer_qpn)?;
+        if let Some(peer) = peer
+            && let Err(error) = enter(&mut maps, &qp_id(peer, peer_qpn), qpn)
+        {
+            maps.remove_pair(&there).context("the first pair remains")?;
+            return Err(error);
         }
         list(iface, out)
     }

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use clap::Args;
-use dcqcn_params::{Assignment, Key, Profile};
+use dcqcn_params::{Key, Profile};
 use dcqcn_support::cli::Output;
 use dcqcn_telemetry::ChangeReport;
+use dcqcn_telemetry::audit::ChangeMode;
 
 use super::confirm::{self, Changed, Waiter};
 use super::targets::{self, Edits};
@@ -41,15 +42,9 @@ pub(super) struct SetArgs {
 impl SetArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let Edits { ifaces, all, profile, changes } = self.edits;
-        let change_mode = confirm::change_mode(false, self.confirm)?;
+        let change_mode = self.confirm.map_or(ChangeMode::Lasting, ChangeMode::Confirm);
         let _waiter = Waiter::start(change_mode)?;
-        let mut keys: Vec<Key> = Vec::new();
-        // Of several values of a parameter the last one counts.
-        for Assignment { key, .. } in &changes {
-            if !keys.contains(key) {
-                keys.push(*key);
-            }
-        }
+        let keys: Vec<Key> = changes.iter().map(|change| change.key).collect();
         let changed = targets::change(&targets::names(ifaces, all)?, change_mode, |_, config| {
             profile.map_or(Ok(()), |profile: Profile| profile.apply_to(config))?;
             Ok(changes.iter().try_for_each(|change| change.apply(config))?)

@@ -8,10 +8,11 @@ use dcqcn_loader::attach;
 use dcqcn_params::sonic::{self, Database, Export, Import, Unmapped};
 use dcqcn_support::cli::Output;
 use dcqcn_support::file::{read_limited, replace};
+use dcqcn_telemetry::audit::ChangeMode;
 use dcqcn_telemetry::{ChangeReport, Source};
 use serde::Serialize;
 
-use super::{confirm, targets};
+use super::targets;
 
 /// Maximum file size; files of large chassis have a few megabytes.
 const MAX_BYTES: u64 = 64 << 20;
@@ -28,7 +29,8 @@ pub(super) fn import(
     let text = read_limited(file, MAX_BYTES).with_context(|| format!("cannot read {name}"))?;
     let db = Database::parse(&name, &text)?;
     let mut import = Import::default();
-    let changes = targets::change(&[iface], confirm::change_mode(dry_run, None)?, |_, config| {
+    let change_mode = if dry_run { ChangeMode::DryRun } else { ChangeMode::Lasting };
+    let changes = targets::change(&[iface], change_mode, |_, config| {
         import = sonic::import(&db, port, config)?;
         Ok(import.settings.iter().try_for_each(|(_, setting)| setting.apply(config))?)
     })?;

@@ -39,6 +39,11 @@ enum FlowsCommand {
 }
 
 impl FlowsArgs {
+    /// Whether the command changes the data plane.
+    pub(super) const fn changes(&self) -> bool {
+        matches!(&self.command, Some(FlowsCommand::Pair(PairCommand::Add(_) | PairCommand::Del(_))))
+    }
+
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         if let Some(FlowsCommand::Pair(command)) = self.command {
             return command.run(out);

@@ -59,7 +59,7 @@ pub(crate) fn take(observe: Duration, rtt_ns: u64) -> Snapshot {
     }
     rdma::second(&mut snapshot.rdma);
     host::second(&mut snapshot.host);
-    // Not used for rates, so the time of the readings may be included.
+    // Includes the time of the readings, by which the rates of the softnet counters are too low.
     snapshot.observed_ns = monotonic_ns().saturating_sub(started_ns).max(observe.as_nanos() as u64);
     snapshot.unread = notes.0;
     snapshot

@@ -2,7 +2,6 @@
 
 use dcqcn_common::params::{Quantity, Unit};
 use dcqcn_common::stats::Stat;
-use dcqcn_params::quantity::expected;
 use dcqcn_params::{Key, word};
 use dcqcn_support::render::{self, count};
 use dcqcn_telemetry::{ClassSample, QpSample, QueueSample, Sample};
@@ -323,14 +322,11 @@ fn choose(frame: &mut Frame<'_>, state: &State, filter: &str, at: usize) {
 fn value(frame: &mut Frame<'_>, state: &State, key: Key, text: &str) {
     const WIDTH: usize = 70;
     let now = state.config.map_or_else(String::new, |config| key.text(&config));
-    let range = key.range();
-    let show = |value| Quantity(value, key.unit()).to_string();
     let mut lines = wrapped(key.doc(), WIDTH);
     if !key.larger().is_empty() {
         lines.extend(wrapped(&format!("Larger: {}", key.larger()), WIDTH));
     }
-    lines.push(Line::raw(format!("Allowed: {} to {}", show(*range.start()), show(*range.end()))));
-    lines.extend(wrapped(&expected(key.unit()), WIDTH));
+    lines.extend(wrapped(&format!("Allowed: {}.{}", key.allowed(), key.written()), WIDTH));
     lines.push(Line::raw(""));
     lines.push(Line::styled(format!("{key} = {text}_   (now {now})"), BOLD));
     popup(frame, "Enter applies, Esc cancels", lines, WIDTH as u16);

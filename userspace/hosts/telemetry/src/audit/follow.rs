@@ -10,8 +10,8 @@ use super::{Entry, Error, Log};
 #[derive(Debug)]
 pub struct Follow {
     log: Log,
-    /// Inode number and read position of the file; `None` if there is no file.
-    at: Option<(u64, u64)>,
+    /// The file, and the position up to which it was read; `None` if it did not exist.
+    file: Option<(File, u64)>,
 }
 
 impl Follow {
@@ -20,58 +20,70 @@ impl Follow {
     /// # Errors
     /// The file exists and cannot be read.
     pub fn new(log: Log) -> Result<Self, Error> {
-        let mut follow = Self { log, at: None };
-        let file = follow.open()?;
-        follow.at = file.map(|(_, inode, len)| (inode, len));
-        Ok(follow)
+        let file = match open(&log)? {
+            Some(file) => {
+                let len = file.metadata().map_err(at(&log))?.len();
+                Some((file, len))
+            }
+            None => None,
+        };
+        Ok(Self { log, file })
     }
 
-    /// The entries appended since the last call. Malformed lines are skipped; an incomplete line is left for the next
-    /// call.
+    /// The entries appended since the last call, first those of a file that was rotated since. Malformed lines are skipped; an
+    /// incomplete line is left for the next call.
     ///
     /// # Errors
     /// The file exists and cannot be read.
     pub fn read(&mut self) -> Result<Vec<Entry>, Error> {
-        let Some((file, inode, len)) = self.open()? else {
-            return Ok(Vec::new());
+        let failed = at(&self.log);
+        let mut found = Vec::new();
+        let current = open(&self.log)?;
+        let inode = |file: &File| file.metadata().map(|metadata| (metadata.dev(), metadata.ino()));
+        let has_same = match (&self.file, &current) {
+            (Some((old, _)), Some(new)) => inode(old).map_err(&failed)? == inode(new).map_err(&failed)?,
+            _ => false,
         };
-        let from = match self.at {
-            Some((last, read)) if last == inode && read <= len => read,
-            _ => 0,
-        };
-        if from == len {
-            self.at = Some((inode, len));
-            return Ok(Vec::new());
+        if let Some((file, position)) = &mut self.file {
+            *position = append_from(file, *position, &mut found).map_err(&failed)?;
         }
-        let (entries, read) =
-            entries(file, from).map_err(|source| Error { path: self.log.path(), source })?;
-        self.at = Some((inode, read));
-        Ok(entries)
-    }
-
-    /// The log file with its inode number and length; `None` if it does not exist.
-    fn open(&self) -> Result<Option<(File, u64, u64)>, Error> {
-        let opened = File::open(self.log.path()).and_then(|file| Ok((file.metadata()?, file)));
-        match opened {
-            Ok((metadata, file)) => Ok(Some((file, metadata.ino(), metadata.len()))),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(Error { path: self.log.path(), source }),
+        if !has_same {
+            self.file = current.map(|file| (file, 0));
+            if let Some((file, position)) = &mut self.file {
+                *position = append_from(file, 0, &mut found).map_err(&failed)?;
+            }
         }
+        Ok(found)
     }
 }
 
-/// The entries from offset `at`, and the end of the last complete line.
-fn entries(mut file: File, mut at: u64) -> io::Result<(Vec<Entry>, u64)> {
-    file.seek(SeekFrom::Start(at))?;
-    let (mut file, mut entries, mut line) = (BufReader::new(file), Vec::new(), Vec::new());
+/// The log file; `None` if it does not exist.
+fn open(log: &Log) -> Result<Option<File>, Error> {
+    match File::open(log.path()) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(at(log)(error)),
+    }
+}
+
+fn at(log: &Log) -> impl Fn(io::Error) -> Error + use<> {
+    let path = log.path();
+    move |source| Error { path: path.clone(), source }
+}
+
+/// Appends the entries from offset `from`, or all of a file that was truncated, and returns the end of the last complete line.
+fn append_from(mut file: &File, from: u64, entries: &mut Vec<Entry>) -> io::Result<u64> {
+    let mut end = if from <= file.metadata()?.len() { from } else { 0 };
+    file.seek(SeekFrom::Start(end))?;
+    let (mut file, mut line) = (BufReader::new(file), Vec::new());
     loop {
         line.clear();
         let read = file.read_until(b'\n', &mut line)?;
         if line.last() != Some(&b'\n') {
-            return Ok((entries, at));
+            return Ok(end);
         }
         entries.extend(serde_json::from_slice::<Entry>(&line).ok());
-        at += read as u64;
+        end += read as u64;
     }
 }
 
@@ -119,9 +131,14 @@ mod tests {
         let log = Log::within(directory.path());
         log.append_refusal("eth0", "one").unwrap();
         let mut follow = Follow::new(log.clone()).unwrap();
-        fs::rename(log.path(), directory.path().join("old")).unwrap();
-        assert!(reasons(&mut follow).is_empty());
         log.append_refusal("eth0", "two").unwrap();
-        assert_eq!(reasons(&mut follow), ["two"]);
+        fs::rename(log.path(), directory.path().join("old")).unwrap();
+        log.append_refusal("eth0", "three").unwrap();
+        assert_eq!(reasons(&mut follow), ["two", "three"]);
+        File::options().write(true).open(log.path()).unwrap().set_len(0).unwrap();
+        log.append_refusal("eth0", "four").unwrap();
+        assert_eq!(reasons(&mut follow), ["four"]);
+        fs::remove_file(log.path()).unwrap();
+        assert!(reasons(&mut follow).is_empty());
     }
 }

@@ -34,7 +34,9 @@ impl Log {
                     let file = file.map_err(failed(&path))?;
                     let part = lines(BufReader::new(file)).map_err(failed(&path))?;
                     contents.entries.extend(part.entries);
-                    contents.unreadable = part.unreadable;
+                    if path == self.path() {
+                        contents.unreadable = part.unreadable;
+                    }
                 }
             }
         }

@@ -43,6 +43,8 @@ const MAX_PACKET_BYTES: usize = 9_216;
 const SETTLE_TIME: Duration = Duration::from_millis(200);
 /// Time limit of a CNP.
 pub(super) const CNP_TIME: Duration = Duration::from_millis(50);
+/// Time without a packet after which no late CNP is expected.
+const LATE: Duration = Duration::from_millis(1);
 /// Packets sent to measure CNPs.
 const CNP_PACKETS: u16 = 200;
 /// Series number of these packets, after those of [`SERIES`].
@@ -153,6 +155,8 @@ impl Path {
         let (mut times, mut cnps) = (Histogram::default(), Cnps::default());
         for sequence in 0..CNP_PACKETS {
             ensure_running(interrupt)?;
+            // Late answers to earlier packets.
+            while receiver.next(LATE)?.is_some() {}
             let (began, sent_at) = (Instant::now(), SystemTime::now());
             cnps.sent += u32::from(sender.send(CNP_SERIES, sequence, 256)?);
             while let Some(received) = receiver.next(CNP_TIME.saturating_sub(began.elapsed()))? {
