@@ -83,7 +83,7 @@ impl Daemon {
         self.dir.path().join("dcqcn.toml")
     }
 
-    /// Contents of the log.
+    /// Path of the log.
     pub fn log(&self) -> PathBuf {
         self.dir.path().join("log")
     }

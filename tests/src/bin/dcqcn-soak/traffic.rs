@@ -24,7 +24,7 @@ struct Shared {
     received: AtomicU64,
     is_paused: AtomicBool,
     /// Whether the sender has paused.
-    advance_at_line_rate: AtomicBool,
+    has_paused: AtomicBool,
     is_over: AtomicBool,
 }
 
@@ -46,7 +46,7 @@ impl Traffic {
         let send = move || -> Result<()> {
             while !sender.is_over.load(Ordering::Relaxed) {
                 let is_paused = sender.is_paused.load(Ordering::Acquire);
-                sender.advance_at_line_rate.store(is_paused, Ordering::Release);
+                sender.has_paused.store(is_paused, Ordering::Release);
                 if !is_paused {
                     let psn = (sender.sent.load(Ordering::Relaxed) & PSN_MASK) as u32;
                     from.send(&Roce { psn, ..Roce::default() }.frame())?;
@@ -58,15 +58,20 @@ impl Traffic {
         };
         let receiver = Arc::clone(&shared);
         let receive = move || -> Result<()> {
-            let mut last = None;
+            let mut seen = vec![false; 1 << 24];
             while !receiver.is_over.load(Ordering::Relaxed) {
                 let Some(frame) = to.receive(Duration::from_millis(100))? else { continue };
                 let Some((bth, _)) = frame.get(Roce::default().bth()..).and_then(Bth::parse) else {
                     continue;
                 };
+                if bth.dest_qpn() != Roce::default().dest_qpn {
+                    continue;
+                }
+                let psn = bth.psn() as usize;
+                // The opposite PSN is used next, once PSNs have wrapped.
+                seen[psn ^ 1 << 23] = false;
                 // A duplicate does not compensate for a loss.
-                if bth.dest_qpn() == Roce::default().dest_qpn && last != Some(bth.psn()) {
-                    last = Some(bth.psn());
+                if !std::mem::replace(&mut seen[psn], true) {
                     receiver.received.fetch_add(1, Ordering::Relaxed);
                 }
             }
@@ -90,7 +95,7 @@ impl Traffic {
     /// Losses since the last call, with none in flight.
     pub(crate) fn lost(&mut self) -> Result<u64> {
         self.shared.is_paused.store(true, Ordering::Release);
-        let is_paused = || self.shared.advance_at_line_rate.load(Ordering::Acquire);
+        let is_paused = || self.shared.has_paused.load(Ordering::Acquire);
         self.wait_until("the sender does not pause: a packet is not sent", is_paused)?;
         let missing = || self.sent().saturating_sub(self.shared.received.load(Ordering::Relaxed) + self.lost);
         // A time-out is a loss.

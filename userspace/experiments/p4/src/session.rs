@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use std::process::{Child, ChildStdin, ChildStdout, Command as Process, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::control::{Control, TableDump};
@@ -126,9 +127,11 @@ impl Session {
             let left = deadline.saturating_duration_since(Instant::now());
             let mut fds = [PollFd::new(self.output.as_fd(), PollFlags::POLLIN)];
             let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
-            let ready = poll(&mut fds, timeout);
-            if ready == Ok(0) {
-                return Err(format!("no answer in {} s", TIMEOUT.as_secs()));
+            match poll(&mut fds, timeout) {
+                Ok(0) => return Err(format!("no answer in {} s", TIMEOUT.as_secs())),
+                Ok(_) => {}
+                Err(Errno::EINTR) => continue,
+                Err(error) => return Err(error.to_string()),
             }
             let mut chunk = [0; 1 << 14];
             let got = match self.output.read(&mut chunk) {

@@ -57,7 +57,7 @@ impl PushArgs {
         let mut session = Session::open(port)?;
         session.require(&program)?;
         let pushed = push(&mut session, &plan)?;
-        stored.save(port)?;
+        save(&stored, port)?;
         let not_in_p4 = Ignored::of(&plan, &stored.config);
         let report = PushReport { thrift_port: port, pushed, queue_commands: plan.blind.len(), not_in_p4 };
         let PushReport { thrift_port, pushed, queue_commands, not_in_p4 } = &report;
@@ -268,6 +268,15 @@ impl fmt::Display for SwitchReport {
     }
 }
 
+/// Stores what was written to the switch.
+fn save(stored: &StoredConfig, port: u16) -> anyhow::Result<()> {
+    stored.save(port).with_context(|| {
+        format!(
+            "the switch at port {port} has the new parameters, but they could not be stored; run `dcqcn-lab p4 push` again"
+        )
+    })
+}
+
 /// Name of a switch in place of an interface name.
 fn target_name(port: u16) -> String {
     format!("bmv2:{port}")
@@ -295,12 +304,12 @@ impl SwitchArgs {
         let mut session = Session::open(self.thrift_port)?;
         self.check(&mut session, &program, &StoredConfig { config: old, switch: stored.switch.clone() })?;
         push(&mut session, &plan)?;
-        stored.save(self.thrift_port)?;
         let keys: Vec<Key> = changes.iter().map(|change| change.key).collect();
         let change = [Change { iface: target_name(self.thrift_port), old, new: stored.config }];
         if let Err(error) = audit::Log::here().append(&change) {
             tracing::warn!(%error, "change applied but not recorded in the audit log");
         }
+        save(&stored, self.thrift_port)?;
         out.show(&ChangeReport::of_keys(&change, &keys))?;
         let ignored =
             Ignored(keys.iter().filter(|key| plan.not_in_p4.contains(key)).map(Key::to_string).collect());
