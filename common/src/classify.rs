@@ -283,7 +283,7 @@ pub fn classify<F: Frame>(frame: &mut F) -> Result<Roce, Stat> {
     }
 }
 
-/// As [`classify`], but `Ok` for trimmed data of a connection too.
+/// As [`classify`], but `Ok` for trimmed data too.
 #[inline(always)]
 pub(crate) fn classify_trimmed<F: Frame>(frame: &mut F) -> Result<Roce, Stat> {
     let mut roce = walk(frame)?;
@@ -383,6 +383,8 @@ const V4_HEADERS: usize = Ipv4::LEN + TRANSPORT;
 const V6_HEADERS: usize = Ipv6::LEN + TRANSPORT;
 /// UDP and BTH.
 const TRANSPORT: usize = Udp::LEN + Bth::LEN;
+/// UDP, BTH and DETH.
+const DATAGRAM: usize = TRANSPORT + Deth::LEN;
 
 #[inline(always)]
 fn v4<F: Frame>(frame: &mut F, l3: usize) -> Result<Roce, Stat> {
@@ -531,7 +533,7 @@ fn transport<F: Frame>(
     let bth = Bth::new(sub::<{ Udp::LEN }, { Bth::LEN }, _>(headers));
     let opcode = bth.opcode();
     let class = opcode.class();
-    if is_trimmed && (bth.tver() != 0 || !matches!(class, Class::Data | Class::ReadResponse)) {
+    if is_trimmed && (bth.tver() != 0 || !class.congests()) {
         return Err(Stat::Trimmed);
     }
     if bth.tver() != 0 || class == Class::Unknown {
@@ -539,8 +541,8 @@ fn transport<F: Frame>(
         return Err(if is_manufacturers { Stat::VendorBth } else { Stat::UnknownBth });
     }
     // A datagram's source QPN is read later, so it must be present.
-    if class == Class::Datagram && udp_len < TRANSPORT + Deth::LEN + icrc::LEN {
-        return Err(Stat::Malformed);
+    if class == Class::Datagram && (udp_len < DATAGRAM + icrc::LEN || ip_len < header_len + DATAGRAM) {
+        return Err(if is_trimmed { Stat::Trimmed } else { Stat::Malformed });
     }
     Ok(Roce {
         l3,

@@ -129,6 +129,14 @@ fn trimmed_packet_counts_as_marked() {
         assert_eq!((verdict, outcome.bytes), (TcVerdict::EnqueueAgain, roce.cnp(None)));
         host.take_counted();
     }
+    // A datagram names its sender.
+    let datagram = Roce { opcode: Opcode::UD_SEND_ONLY, dest_qpn: 0x33, ..DATA };
+    let (verdict, outcome) = host.ingress(&p, &trimmed(&datagram), PacketContext::default());
+    assert_eq!((verdict, outcome.clone_mark), (TcVerdict::Pass, Some(p.port.cnp_mark)));
+    let clone = PacketContext { mark: p.port.cnp_mark, ..PacketContext::default() };
+    let (_, outcome) = host.egress(&p, &trimmed(&datagram), clone);
+    assert_eq!(outcome.bytes, datagram.cnp(Some(SENDER_QPN)));
+    host.take_counted();
     // Not a clone.
     let (verdict, outcome) = host.egress(&p, &trimmed(&DATA), PacketContext::default());
     assert_eq!((verdict, outcome.bytes), (TcVerdict::Pass, trimmed(&DATA)));
