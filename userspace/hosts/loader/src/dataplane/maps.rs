@@ -503,6 +503,11 @@ impl Maps {
         }
     }
 
+    /// Ingress ports counted separately, and 0.
+    pub fn ingress_ports(&self) -> Result<Vec<u32>, Error> {
+        self.ingress_bytes.get()?.keys().collect::<Result<_, _>>().map_err(at(INGRESS))
+    }
+
     /// Counts an ingress port among the others again. If it is counted separately later, it starts at zero.
     pub(crate) fn forget(&mut self, ifindex: u32) -> Result<(), Error> {
         match self.ingress_bytes.get_mut()?.remove(&ifindex) {
