@@ -15,7 +15,7 @@ use dcqcn_tests::command::Running;
 use dcqcn_tests::host::{Host, join, request};
 use dcqcn_tests::packets::Roce;
 use dcqcn_tests::require;
-use dcqcn_tests::retry::wait_until;
+use dcqcn_tests::retry::{wait_until, wait_value};
 use dcqcn_tests::socket::{RawSocket, TIMEOUT};
 
 /// Two senders and two receivers around a bridge whose ports to the receivers are slow.
@@ -188,6 +188,24 @@ fn port_filling_queue_gets_xoff_then_xon() -> Result<()> {
     burst(&one, 1, 26, BURST_PACKETS)?;
     ensure!(receives_nothing(&one, 100)?, "a pause while PFC transmission is disabled");
     Ok(())
+}
+
+/// A daemon forgets ports that were removed before it started: the map that counts by port must not fill up.
+#[test]
+fn ports_removed_between_daemons_forgotten() -> Result<()> {
+    require!("ports_removed_between_daemons_forgotten", "tbf", "htb");
+    let fixture = BridgeFixture::new("forgetting")?;
+    let switch = &fixture.switch;
+    let (maps, removed) = (switch.attachment("p0")?.maps, switch.index("p2")?);
+    let is_counted = |expected: bool| {
+        let daemon = switch.run(|| Running::start(switch, "run p0"))??;
+        wait_value(|| Ok(maps.ingress_ports()?.contains(&removed)), |found| *found == expected)?;
+        drop(daemon);
+        anyhow::Ok(())
+    };
+    is_counted(true)?;
+    switch.command("ip link del p2")?;
+    is_counted(false)
 }
 
 /// Two ports fill at the same time: each is paused until the slower one's queue is empty.

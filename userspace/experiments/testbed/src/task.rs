@@ -51,7 +51,7 @@ impl Task {
                     sender.adopt(ports, &mut maps, now_ns)?;
                 }
             }
-            sender.poll(&netlink, info.ifindex, &maps, &socket, now_ns)?;
+            sender.poll(&netlink, info.ifindex, || &maps, &socket, now_ns)?;
             std::thread::sleep(backlog::PERIOD);
             Ok(())
         }))

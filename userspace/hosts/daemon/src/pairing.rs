@@ -22,6 +22,27 @@ pub fn enter(maps: &mut Maps, id: &QpId, pair: &Pair) -> Result<(), dataplane::E
     maps.record(EventKind::FlowPaired, *id, monotonic_ns(), [pair.qpn.into(), pair.source.into()])
 }
 
+/// Table of active pairs.
+pub(crate) trait Table {
+    fn get(&self, id: &QpId) -> Result<Option<Pair>, dataplane::Error>;
+    fn set(&mut self, id: &QpId, pair: &Pair) -> Result<(), dataplane::Error>;
+    fn remove(&mut self, id: &QpId) -> Result<(), dataplane::Error>;
+}
+
+impl Table for Maps {
+    fn get(&self, id: &QpId) -> Result<Option<Pair>, dataplane::Error> {
+        self.pair(id)
+    }
+
+    fn set(&mut self, id: &QpId, pair: &Pair) -> Result<(), dataplane::Error> {
+        enter(self, id, pair)
+    }
+
+    fn remove(&mut self, id: &QpId) -> Result<(), dataplane::Error> {
+        self.remove_pair(id)
+    }
+}
+
 /// A change of the kernel's QPs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
@@ -67,39 +88,45 @@ impl RdmaPairs {
         self.has_device
     }
 
-    /// Adds new QPs, removes destroyed ones, and returns the changes.
+    /// Removes destroyed QPs and adds new ones. Returns the changes, and the error of the first pair that could not be
+    /// added; the next call retries such pairs.
     ///
     /// # Errors
-    /// A pair cannot be read or written; the next call retries.
-    pub(crate) fn refresh(&mut self, present: Present, maps: &mut Maps) -> Result<Vec<Change>, Error> {
-        let Present { has_device, pairs: present } = present;
+    /// A pair cannot be read or removed; the next call retries.
+    pub(crate) fn refresh(
+        &mut self,
+        present: Present,
+        table: &mut impl Table,
+    ) -> Result<(Vec<Change>, Option<Error>), Error> {
+        let Present { has_device, pairs: mut present } = present;
         self.has_device = has_device;
-        let mut changes = Vec::new();
+        let (mut changes, mut failed) = (Vec::new(), None);
+        // First, as the table may be full.
+        for id in self.entered.keys().filter(|id| !present.contains_key(id)) {
+            if table.get(id)?.is_some_and(|pair| pair.source == PairSource::Rdma as u32) {
+                table.remove(id)?;
+                changes.push(Change::Remove(*id));
+            }
+        }
         let now_ns = monotonic_ns();
         let looks_up_all = now_ns.saturating_sub(self.looked_up_ns) >= RECHECK_NS;
         if looks_up_all {
             self.looked_up_ns = now_ns;
         }
-        for (id, qpn) in to_compare(&present, &self.entered, looks_up_all) {
-            let active = maps.pair(&id)?;
-            changes.extend(change(id, qpn, active, self.entered.get(&id)));
-        }
-        for id in self.entered.keys().filter(|id| !present.contains_key(id)) {
-            if maps.pair(id)?.is_some_and(|pair| pair.source == PairSource::Rdma as u32) {
-                changes.push(Change::Remove(*id));
-            }
-        }
-        for change in &changes {
-            match change {
-                Change::Set(id, qpn) => {
-                    enter(maps, id, &Pair::new(*qpn, PairSource::Rdma))?;
-                }
-                Change::Remove(id) => maps.remove_pair(id)?,
-                Change::Conflict(..) => {}
+        let compared: Vec<_> = to_compare(&present, &self.entered, looks_up_all).collect();
+        for (id, qpn) in compared {
+            let change = change(id, qpn, table.get(&id)?, self.entered.get(&id));
+            if let Some(Change::Set(..)) = change
+                && let Err(error) = table.set(&id, &Pair::new(qpn, PairSource::Rdma))
+            {
+                failed = failed.or(Some(error.into()));
+                present.remove(&id);
+            } else {
+                changes.extend(change);
             }
         }
         self.entered = present;
-        Ok(changes)
+        Ok((changes, failed))
     }
 }
 
@@ -158,6 +185,48 @@ mod tests {
         let conflict = operator.map(|pair| Change::Conflict(id, pair, 0x17));
         assert_eq!(change(id, 0x17, operator, None), conflict);
         assert_eq!(change(id, 0x17, operator, Some(&0x17)), None, "reported once");
+    }
+
+    /// A table with room for one pair.
+    #[derive(Default)]
+    struct Full(HashMap<QpId, Pair>);
+
+    impl Table for Full {
+        fn get(&self, id: &QpId) -> Result<Option<Pair>, dataplane::Error> {
+            Ok(self.0.get(id).copied())
+        }
+
+        fn set(&mut self, id: &QpId, pair: &Pair) -> Result<(), dataplane::Error> {
+            if self.0.keys().any(|other| other != id) {
+                return Err(dataplane::Error::Missing("PAIRS"));
+            }
+            self.0.insert(*id, *pair);
+            Ok(())
+        }
+
+        fn remove(&mut self, id: &QpId) -> Result<(), dataplane::Error> {
+            self.0.remove(id);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn full_table_takes_new_pairs_after_removals() {
+        let qp = |qpn| qp_id([10, 0, 0, 1].into(), qpn);
+        let (mut pairs, mut table) = (RdmaPairs::default(), Full::default());
+        let mut refresh = |qps: &[u32]| {
+            let present = qps.iter().map(|qpn| (qp(*qpn), 100 + qpn)).collect();
+            let (changes, failed) =
+                pairs.refresh(Present { has_device: true, pairs: present }, &mut table).unwrap();
+            (changes, failed.is_some())
+        };
+        assert_eq!(refresh(&[1]), (vec![Change::Set(qp(1), 101)], false));
+        let replaced = vec![Change::Remove(qp(1)), Change::Set(qp(2), 102)];
+        assert_eq!(refresh(&[2]), (replaced, false), "in one call");
+        assert_eq!(refresh(&[2, 3]), (vec![], true), "the rest does not fit");
+        assert_eq!(refresh(&[2, 3]), (vec![], true), "tried again");
+        let replaced = vec![Change::Remove(qp(2)), Change::Set(qp(3), 103)];
+        assert_eq!(refresh(&[3]), (replaced, false));
     }
 
     #[test]

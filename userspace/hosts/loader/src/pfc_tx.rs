@@ -9,7 +9,8 @@ mod history;
 mod socket;
 
 use std::collections::BTreeMap;
-use std::mem;
+use std::ops::Deref;
+use std::{io, mem};
 
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::{Config, PfcConfig, QUEUES_NONE};
@@ -56,19 +57,19 @@ impl PfcSender {
 
     /// Polls the queues of the egress port `ifindex` and sends the PFC frames due at `now_ns`.
     ///
-    /// Must be called about once a millisecond.
+    /// Must be called about once a millisecond. Does not lock the maps during a query.
     ///
     /// # Errors
     /// A query or map read fails; the next call retries.
-    pub fn poll(
+    pub fn poll<M: Deref<Target = Maps>>(
         &mut self,
         netlink: &Netlink,
         ifindex: u32,
-        maps: &Maps,
+        maps: impl Fn() -> M,
         socket: &PauseSocket,
         now_ns: u64,
     ) -> Result<PfcPoll, Error> {
-        let config = maps.params()?.config;
+        let config = maps().params()?.config;
         let enabled_priorities = enabled_priorities(&config);
         if enabled_priorities.is_empty() {
             let sent = self.release(ifindex, socket, now_ns);
@@ -77,10 +78,11 @@ impl PfcSender {
         // Read depths before counters: a packet that arrives in between counts as queued, which it is. In
         // the other order it would be attributed to an older packet of another port.
         let stats = queues::stats(netlink, ifindex, &config)?;
-        let mut received = BTreeMap::new();
+        let (maps, mut received) = (maps(), BTreeMap::new());
         for ifindex in self.ports.iter().map(|port| port.ifindex).chain([0]) {
             received.extend(maps.ingress_bytes(ifindex)?.map(|received| (ifindex, received)));
         }
+        drop(maps);
         let queues = enabled_priorities.iter().fold(0, |queues, (_, of)| queues | 1 << queue_of(of));
         self.history.push(queues, &received);
         let mut sent = 0;
@@ -97,13 +99,9 @@ impl PfcSender {
                 let is_kept = !share.is_complete && pauses.is_paused();
                 let least_bytes = if is_kept { limits.xon_bytes.saturating_add(1) } else { 0 };
                 let lasts_ns = port.pause_ns(depth_bytes, drain_bps);
-                let until_ns = match pauses.observe(&limits, share.bytes.max(least_bytes), now_ns, lasts_ns) {
-                    Some(PauseAction::Xoff) => Some(now_ns.saturating_add(lasts_ns)),
-                    Some(PauseAction::Xon) => None,
-                    None => continue,
-                };
-                // Lost frames are resent; a removed port has no neighbour to notify.
-                sent += usize::from(socket.hold(ifindex, port, priority, until_ns, now_ns).is_ok());
+                let bytes = share.bytes.max(least_bytes);
+                let send = |until_ns| socket.hold(ifindex, port, priority, until_ns, now_ns);
+                sent += usize::from(update(pauses, &limits, bytes, now_ns, lasts_ns, send));
             }
         }
         Ok(PfcPoll::Sent(sent))
@@ -129,9 +127,9 @@ impl PfcSender {
     /// A map write fails; the next call retries.
     pub fn adopt(&mut self, ports: Ports, maps: &mut Maps, now_ns: u64) -> Result<(), Error> {
         let Ports(ports) = ports;
-        self.ports_read_ns = Some(now_ns);
-        let is_gone = |ifindex: u32| !ports.iter().any(|port: &Port| port.ifindex == ifindex);
-        for removed in self.ports.iter().map(|port| port.ifindex).filter(|ifindex| is_gone(*ifindex)) {
+        let is_listed = |ifindex: u32| ifindex == 0 || ports.iter().any(|port| port.ifindex == ifindex);
+        // Also those of an earlier daemon: the map must not fill up.
+        for removed in maps.ingress_ports()?.into_iter().filter(|ifindex| !is_listed(*ifindex)) {
             maps.forget(removed)?;
             self.history.forget(removed);
             self.pauses.retain(|(ifindex, _), _| *ifindex != removed);
@@ -140,8 +138,31 @@ impl PfcSender {
             maps.count_separately(ifindex)?;
         }
         self.ports = ports;
+        self.ports_read_ns = Some(now_ns);
         Ok(())
     }
+}
+
+/// Sends the PFC frame that is due, if any; `send` takes the end of the pause. A frame that cannot be sent is due again at
+/// the next poll.
+fn update(
+    pauses: &mut PauseState,
+    limits: &Limits,
+    bytes: u64,
+    now_ns: u64,
+    lasts_ns: u64,
+    send: impl FnOnce(Option<u64>) -> io::Result<()>,
+) -> bool {
+    let before = *pauses;
+    let is_sent = match pauses.observe(limits, bytes, now_ns, lasts_ns) {
+        Some(PauseAction::Xoff) => send(Some(now_ns.saturating_add(lasts_ns))).is_ok(),
+        Some(PauseAction::Xon) => send(None).is_ok(),
+        None => return false,
+    };
+    if !is_sent {
+        *pauses = before;
+    }
+    is_sent
 }
 
 /// Ingress ports whose neighbours can be paused.
@@ -187,4 +208,29 @@ fn supports_pause(link: &Link) -> bool {
 fn enabled_priorities(config: &Config) -> Vec<(usize, PfcConfig)> {
     let all = config.pfc.into_iter().enumerate();
     all.filter(|(_, of)| of.tx != 0 && config.scalars.queues != QUEUES_NONE).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lost_frame_is_due_again() {
+        let limits = Limits { xoff_bytes: 1_000, xon_bytes: 400 };
+        let mut pauses = PauseState::default();
+        let mut update = |bytes, now_ns, works| {
+            let mut end_ns = None;
+            let is_sent = update(&mut pauses, &limits, bytes, now_ns, 100, |until_ns| {
+                end_ns = Some(until_ns);
+                if works { Ok(()) } else { Err(io::ErrorKind::NetworkDown.into()) }
+            });
+            (end_ns, is_sent)
+        };
+        assert_eq!(update(2_000, 0, false), (Some(Some(100)), false));
+        assert_eq!(update(2_000, 1, true), (Some(Some(101)), true));
+        assert_eq!(update(2_000, 2, true), (None, false));
+        assert_eq!(update(300, 3, false), (Some(None), false));
+        assert_eq!(update(300, 4, true), (Some(None), true));
+        assert_eq!(update(300, 5, true), (None, false));
+    }
 }

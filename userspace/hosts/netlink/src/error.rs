@@ -51,6 +51,8 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    #[error("cannot list the kernel's network configuration: it changed during every attempt; retry")]
+    Interrupted,
     #[error("cannot read the kernel's description of {what}: {detail}")]
     Decode { what: &'static str, detail: String },
 }
@@ -65,6 +67,7 @@ impl Error {
             Self::UnknownInterface { .. }
             | Self::NotRestorable { .. }
             | Self::NetnsName { .. }
+            | Self::Interrupted
             | Self::Decode { .. } => None,
         }
     }

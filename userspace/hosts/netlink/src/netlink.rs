@@ -18,8 +18,8 @@ use super::wire::{Encoder, HEADER_LEN, attribute, string, u16_at, u32_at};
 
 /// Maximum wait for the kernel's answer, in seconds. Answers are immediate; this turns a lost one into an error.
 const ANSWER_TIMEOUT_S: i64 = 5;
-/// Maximum repetitions of a dump that changed while it was read; the last result is used then.
-const MAX_DUMP_ATTEMPTS: usize = 5;
+/// Maximum attempts to list objects that change while they are read.
+const MAX_DUMP_ATTEMPTS: usize = 16;
 /// Attribute with the text of an extended acknowledgement (`enum nlmsgerr_attrs`).
 const NLMSGERR_ATTR_MSG: u16 = 1;
 
@@ -140,15 +140,11 @@ impl Netlink {
         kind: u16,
         body: impl Fn(&mut Encoder),
     ) -> Result<std::result::Result<Vec<Vec<u8>>, Refusal>> {
-        let mut answer = Answer::default();
-        for _ in 0..MAX_DUMP_ATTEMPTS {
+        let answer = consistent(|| {
             let mut request = Encoder::default();
             request.message(kind, NLM_F_REQUEST | NLM_F_DUMP, &body);
-            answer = self.exchange(subsystem, &mut request.into_bytes())?;
-            if !answer.interrupted {
-                break;
-            }
-        }
+            self.exchange(subsystem, &mut request.into_bytes())
+        })?;
         Ok(match answer.refused.into_iter().next() {
             Some((_, refusal)) => Err(refusal),
             None => Ok(answer.bodies),
@@ -217,6 +213,17 @@ impl Answer {
         }
         true
     }
+}
+
+/// Repeats a dump while objects change, as the kernel may skip some that exist: callers take those for removed.
+fn consistent(mut dump: impl FnMut() -> Result<Answer>) -> Result<Answer> {
+    for _ in 0..MAX_DUMP_ATTEMPTS {
+        let answer = dump()?;
+        if !answer.interrupted {
+            return Ok(answer);
+        }
+    }
+    Err(Error::Interrupted)
 }
 
 /// One message of a datagram.
@@ -316,6 +323,19 @@ mod tests {
         let refusal = Refusal { errno: Errno::ENOENT, message: "Specified qdisc kind is unknown".to_owned() };
         assert!(refusal.to_string().contains("load its sch_ module"), "{refusal}");
         assert_eq!(answer.refused, [(0, refusal)]);
+    }
+
+    #[test]
+    fn interrupted_dump_is_not_an_answer() {
+        let after = |interruptions: usize| {
+            let mut dumps = 0;
+            consistent(|| {
+                dumps += 1;
+                Ok(Answer { interrupted: dumps <= interruptions, ..Answer::default() })
+            })
+        };
+        assert!(!after(MAX_DUMP_ATTEMPTS - 1).unwrap().interrupted);
+        assert!(matches!(after(MAX_DUMP_ATTEMPTS), Err(Error::Interrupted)));
     }
 
     #[test]

@@ -34,7 +34,7 @@ impl Work for Pairs {
     fn run(&mut self, netlink: &Netlink) -> Result<Duration> {
         let Self { port, settings, entered } = self;
         let present = lock(&settings.rdma).present(netlink, port.info.ifindex, monotonic_ns())?;
-        let changes = entered.refresh(present, &mut port.maps_mut())?;
+        let (changes, failed) = entered.refresh(present, &mut *port.maps_mut())?;
         let iface = &port.info.iface;
         for change in changes {
             match change {
@@ -52,6 +52,9 @@ impl Work for Pairs {
                     "the kernel's QP is connected to another QP than the configured pair; using the configured pair"
                 ),
             }
+        }
+        if let Some(error) = failed {
+            return Err(error);
         }
         Ok(if self.entered.has_device() { PERIOD } else { IDLE_PERIOD })
     }

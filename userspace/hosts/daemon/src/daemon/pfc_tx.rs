@@ -52,7 +52,7 @@ impl Work for PfcTask {
                 self.sender.adopt(ports, &mut port.maps_mut(), now_ns)?;
             }
         }
-        let polled = self.sender.poll(netlink, port.info.ifindex, &port.maps(), socket, now_ns)?;
+        let polled = self.sender.poll(netlink, port.info.ifindex, || port.maps(), socket, now_ns)?;
         Ok(if polled == PfcPoll::Disabled { IDLE_PERIOD } else { PERIOD })
     }
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
 use std::sync::atomic::{Ordering, fence};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use aya::maps::{
     Array, HashMap, IterableMap as _, Map, MapData, MapError, PerCpuArray, PerCpuHashMap, PerCpuValues,
@@ -64,6 +64,8 @@ pub struct Maps {
     ingress_bytes: Lazy<PerCpuHashMap<MapData, u32, IngressBytes>>,
     cuts: Lazy<RingBuf<MapData>>,
     events: Lazy<Array<MapData, EventLog>>,
+    /// `events` mapped into memory, after the first own event.
+    log: OnceLock<Log>,
     requesters: Lazy<HashMap<MapData, FlowId, Requester>>,
     test: Lazy<Array<MapData, Test>>,
 }
@@ -114,6 +116,7 @@ impl Maps {
             ingress_bytes: Lazy::new("INGRESS_BYTES", of("INGRESS_BYTES")?)?,
             cuts: Lazy::new("CUTS", of("CUTS")?)?,
             events: Lazy::new("EVENTS", of("EVENTS")?)?,
+            log: OnceLock::new(),
             requesters: Lazy::new("REQUESTERS", of("REQUESTERS")?)?,
             test: Lazy::new("TEST", of("TEST")?)?,
         })
@@ -146,29 +149,26 @@ impl Maps {
     ///
     /// Parameters are written to the next slot, which then becomes the active one. Slots are used in turn, so
     /// that none is written while a program may be reading it. If the next slot was left less than a second
-    /// ago, this waits for running programs.
+    /// ago, this first waits for running programs.
     ///
     /// # Errors
     /// A map write fails; the old parameters remain active.
     pub fn set_params(&mut self, params: &Params) -> Result<(), Error> {
         let mut active = self.active()?;
-        let next = |slot| (slot + 1) % PARAMS_SLOTS;
-        let (old, new) = (active.slot % PARAMS_SLOTS, next(active.slot));
+        let (old, new) = (active.slot % PARAMS_SLOTS, (active.slot + 1) % PARAMS_SLOTS);
+        let left_ns = active.left_ns.get(new as usize).copied().unwrap_or(0);
+        if left_ns != 0 && monotonic_ns().saturating_sub(left_ns) < MIN_REUSE_NS {
+            wait_for_programs();
+        }
         self.params.get_mut()?.set(new, params, 0).map_err(at("PARAMS"))?;
-        let now_ns = monotonic_ns();
         active.slot = new;
         active.classifies_all = params.classifies_all().into();
         if let Some(left_ns) = active.left_ns.get_mut(old as usize) {
-            *left_ns = now_ns;
+            *left_ns = monotonic_ns();
         }
         // The parameters before their index. A program's loads are ordered by the address, which contains the index.
         fence(Ordering::Release);
-        self.active.get_mut()?.set(0, active, 0).map_err(at("ACTIVE"))?;
-        let next_left_ns = active.left_ns.get(next(new) as usize).copied().unwrap_or(0);
-        if next_left_ns != 0 && now_ns.saturating_sub(next_left_ns) < MIN_REUSE_NS {
-            wait_for_programs();
-        }
-        Ok(())
+        self.active.get_mut()?.set(0, active, 0).map_err(at("ACTIVE"))
     }
 
     /// Activates parameters while no program runs, as under test: writes the slot in use, without waiting.
@@ -262,7 +262,14 @@ impl Maps {
         let interval_ns = self.params()?.hot.event_interval_ns.into();
         if interval_ns != 0 {
             let event = Event { at_ns, left_out: 0, id, kind: kind as u32, values };
-            self.event_log()?.record(interval_ns, event);
+            let log = match self.log.get() {
+                Some(log) => log,
+                None => {
+                    let log = self.event_log()?;
+                    self.log.get_or_init(|| log)
+                }
+            };
+            log.record(interval_ns, event);
         }
         Ok(())
     }
@@ -501,6 +508,11 @@ impl Maps {
             }
             result => result.map_err(at(INGRESS)),
         }
+    }
+
+    /// Ingress ports counted separately, and 0.
+    pub fn ingress_ports(&self) -> Result<Vec<u32>, Error> {
+        self.ingress_bytes.get()?.keys().collect::<Result<_, _>>().map_err(at(INGRESS))
     }
 
     /// Counts an ingress port among the others again. If it is counted separately later, it starts at zero.

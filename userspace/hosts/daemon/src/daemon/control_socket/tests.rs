@@ -78,6 +78,25 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[test]
+fn only_one_of_several_daemons_opens_socket() {
+    let dir = tempfile::tempdir().unwrap();
+    for round in 0..20 {
+        let control = Control { socket: dir.path().join(format!("control{round}")), group: None };
+        let start = std::sync::Barrier::new(8);
+        let opened: Vec<_> = thread::scope(|scope| {
+            let daemon = || {
+                start.wait();
+                open(&control).ok()
+            };
+            let daemons: Vec<_> = (0..8).map(|_| scope.spawn(daemon)).collect();
+            daemons.into_iter().filter_map(|daemon| daemon.join().unwrap()).collect()
+        });
+        assert_eq!(opened.len(), 1, "round {round}");
+        StdStream::connect(&control.socket).unwrap();
+    }
+}
+
+#[test]
 fn requests_answered_in_order() {
     let served = Served::new();
     assert_eq!(mode(&served.path()), 0o660);
@@ -89,7 +108,7 @@ fn requests_answered_in_order() {
     assert_eq!(answers.len(), 7);
     assert_eq!(answers[0].ok.as_ref().unwrap()["protocol"], 1);
     assert!(error(&answers[1]).contains("verbs are version, status"), "{answers:?}");
-    assert!(error(&answers[2]).contains("knows version 1"), "{answers:?}");
+    assert!(error(&answers[2]).contains("supports version 1"), "{answers:?}");
     let status: Status = serde_json::from_value(answers[3].ok.clone().unwrap()).unwrap();
     assert_eq!((status.is_ready, status.failing[0].interface.as_str()), (true, "eth1"));
     assert!(error(&answers[4]).contains("reboot") && !error(&answers[5]).is_empty());
