@@ -238,7 +238,10 @@ impl SkbHost<'_> {
     /// Runs a hook inside the packet trace.
     #[inline(always)]
     fn traced(&mut self, hook: Hook, run: impl FnOnce(&mut Self) -> i32) -> i32 {
-        if let Some(trace) = PacketTrace::begin(hook, self) {
+        // The second run on a packet is not another packet.
+        if !self.is_enqueued_again()
+            && let Some(trace) = PacketTrace::begin(hook, self)
+        {
             self.env.trace = trace;
         }
         let verdict = run(self);
@@ -260,6 +263,12 @@ impl SkbHost<'_> {
         if *frame_len != self.ctx.len() && unsafe { bpf_skb_change_tail(self.raw(), *frame_len, 0) } != 0 {
             *frame_len = 0;
         }
+    }
+
+    #[inline(always)]
+    fn is_enqueued_again(&self) -> bool {
+        // SAFETY: the program's own context.
+        unsafe { (*self.raw()).cb[0] == ENQUEUED_AGAIN }
     }
 
     #[inline(always)]
@@ -475,16 +484,14 @@ impl Skb<'static> for SkbHost<'_> {
 
     #[inline(always)]
     fn take_enqueued_again(&mut self) -> bool {
-        // SAFETY: the program's own context; the field is writable.
-        unsafe {
-            let skb = self.raw();
-            let is_again = (*skb).cb[0] == ENQUEUED_AGAIN;
-            if is_again {
-                // An interface below this one may have a hook too.
-                (*skb).cb[0] = 0;
-            }
-            is_again
+        let is_again = self.is_enqueued_again();
+        if is_again {
+            // An interface below this one may have a hook too.
+            //
+            // SAFETY: the program's own context; the field is writable.
+            unsafe { (*self.raw()).cb[0] = 0 };
         }
+        is_again
     }
 
     #[inline(always)]

@@ -6,6 +6,7 @@ use std::{fs, thread};
 
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_common::stats::Stat;
+use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_params::Role;
 use dcqcn_replay::Hook;
 use dcqcn_tests::command::{Running, dcqcn};
@@ -235,7 +236,7 @@ fn packet_trace_only_if_enabled() -> Result<()> {
         command.env("DCQCN_AUDIT", audit.path());
         Ok(pair.a.run(move || command.output())??)
     };
-    let attached = run("attach a0 --log-packets=1 --set link_rate=10mbit --json")?;
+    let attached = run("attach a0 --log-packets=1 --set link_rate=10mbit --set np_other_host=on --json")?;
     ensure!(attached.status.success(), "{}", String::from_utf8_lossy(&attached.stderr));
     assert_eq!(serde_json::from_slice::<Value>(&attached.stdout)?["log_packets"], 1);
 
@@ -251,6 +252,9 @@ fn packet_trace_only_if_enabled() -> Result<()> {
     a.expect()?;
     b.send(&[0xff; 60])?;
     a.expect()?;
+    b.send(&Roce { ecn: Ecn::CE, ..data.clone() }.frame())?;
+    // With the port's MAC address as source.
+    assert_eq!(b.expect()?[12..], data.cnp(None, CNP_TOS)[12..]);
     let listed = run("events a0 --packets --no-follow --json")?;
     ensure!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
     let rows = values(&String::from_utf8(listed.stdout)?)?;
@@ -267,6 +271,9 @@ fn packet_trace_only_if_enabled() -> Result<()> {
     );
     assert_eq!(counted("ingress", "rp_cnp_handled").len(), 1, "{rows:?}");
     assert!(!counted("ingress", "not_roce").is_empty(), "{rows:?}");
+    // A CNP runs through the hook twice, and has one row.
+    assert_eq!(counted("egress", "np_cnp_sent").len(), 1, "{rows:?}");
+    assert!(rows.iter().all(|row| row["counted"] != Value::Array(Vec::new())), "{rows:?}");
 
     ensure!(run("detach a0")?.status.success());
     ensure!(run("attach a0 --set link_rate=1gbit")?.status.success());
