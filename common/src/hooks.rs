@@ -106,9 +106,6 @@ pub fn ingress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
     };
     // The sibling that tail-called this program has counted the CNP.
     let is_from_sibling = roce.is_cnp() && s.env().is_from_sibling();
-    if roce.is_trimmed {
-        s.env().count(Stat::Trimmed);
-    }
     let Some(p) = s.env().params() else {
         return if is_from_sibling { TcVerdict::TrySiblings } else { TcVerdict::Pass };
     };
@@ -118,6 +115,7 @@ pub fn ingress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
         return TcVerdict::Pass;
     }
     if roce.is_trimmed {
+        s.env().count(Stat::Trimmed);
         if !p.hot.is_on(Switch::TrimNak) || !roce.congests() {
             return TcVerdict::Pass;
         }
@@ -171,7 +169,7 @@ pub fn egress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
         return TcVerdict::Pass;
     }
     count_kind(s, &roce);
-    if s.env().paces() && recovery::is_enabled(p) {
+    if recovery::is_enabled(p) && s.env().paces() {
         recovery::on_egress(s, p, &roce);
     }
     let mut roce = with_own_tos(s, p, roce);
