@@ -183,8 +183,11 @@ fn override_survives_restart_within_bounds() -> Result<()> {
     daemon.wait_for_log(&["\"reloaded\""])?;
     both(2_000_000_000)?;
 
-    let released: Applied =
-        control_client.request(Verb::Release(Release { by: "ada".into(), why: String::new() }))?;
+    let other = Release { over: Some("another".into()), ..Release::default() };
+    assert!(!control_client.request::<Applied>(Verb::Release(other))?.changed);
+    both(2_000_000_000)?;
+    let released = Release { by: "ada".into(), ..Release::default() };
+    let released: Applied = control_client.request(Verb::Release(released))?;
     assert_eq!((released.name, released.changed), (None, true));
     both(1_000_000_000)?;
     let audit = fs::read_to_string(daemon.dir.path().join("audit.jsonl"))?;

@@ -136,8 +136,7 @@ fn override_of_an_empty_file_ends() -> Result<()> {
     pair.a.attachment("a0")?;
     is_detached()?;
     client.request::<Applied>(over("2gbit", 600))?;
-    let released = Release { by: String::new(), why: String::new() };
-    client.request::<Applied>(Verb::Release(released))?;
+    client.request::<Applied>(Verb::Release(Release::default()))?;
     is_detached()?;
     // The deadline passes while the daemon is down.
     client.request::<Applied>(over("2gbit", 1))?;

@@ -166,7 +166,7 @@ impl Agent {
         let version = target.version;
         let (by, why) = (&order.desired.by, &order.desired.why);
         match self.daemon.apply(order).await {
-            ApplyResult::InForce { changed } => {
+            ApplyResult::Active { changed } => {
                 if changed {
                     self.window.clear();
                 }

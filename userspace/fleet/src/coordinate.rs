@@ -257,7 +257,7 @@ fn desired_configs(rollout: &Rollout, effects: &[Effect]) -> Vec<(String, Desire
             host.clone(),
             DesiredConfig { target: target.clone(), by: rollout.by.clone(), why: why.clone() },
         )),
-        Effect::Say(_) => None,
+        Effect::Print(_) => None,
     };
     effects.iter().filter_map(desired).collect()
 }

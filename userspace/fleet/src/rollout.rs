@@ -196,7 +196,7 @@ pub(crate) enum Effect {
     /// Order a host to apply `target`.
     Send { host: String, target: Target },
     /// Print a message.
-    Say(String),
+    Print(String),
 }
 
 /// Returns the next state and its effects.
@@ -542,7 +542,7 @@ impl Rollout {
         self.lines.push(line.clone());
         let more = self.lines.len().saturating_sub(LINES);
         self.lines.drain(..more);
-        effects.push(Effect::Say(line));
+        effects.push(Effect::Print(line));
     }
 
     /// Returns whether the rollout has ended.

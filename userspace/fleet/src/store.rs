@@ -435,7 +435,7 @@ pub(crate) fn differing<'a>(before: &[Step], after: &'a [Step]) -> Vec<&'a Step>
 /// The messages among some effects.
 pub(crate) fn messages(effects: &[Effect]) -> impl Iterator<Item = &str> {
     effects.iter().filter_map(|effect| match effect {
-        Effect::Say(line) => Some(line.as_str()),
+        Effect::Print(line) => Some(line.as_str()),
         Effect::Send { .. } => None,
     })
 }

@@ -23,7 +23,7 @@ const CHANGE_TIMEOUT: Duration = Duration::from_secs(310);
 #[derive(Debug)]
 pub(super) enum ApplyResult {
     /// The configuration is active; `changed` if it was not before.
-    InForce { changed: bool },
+    Active { changed: bool },
     /// The daemon rejected it.
     Refused(String),
     /// Transient error: the daemon requests a retry.
@@ -101,10 +101,8 @@ impl DaemonClient {
             let verb = match text {
                 None => {
                     let status: Status = send(&self.query_client, Verb::Status {}).await?;
-                    if status.config.is_some_and(|name| !is_of_fleet(&name)) {
-                        return Ok(false);
-                    }
-                    Verb::Release(Release { by, why })
+                    let Some(over) = status.config.filter(|name| is_of_fleet(name)) else { return Ok(false) };
+                    Verb::Release(Release { by, why, over: Some(over) })
                 }
                 Some(text) => {
                     let name = name(target.version);
@@ -121,7 +119,7 @@ impl DaemonClient {
             Ok(send::<Applied>(&self.change, verb).await?.changed)
         };
         match result.await {
-            Ok(changed) => ApplyResult::InForce { changed },
+            Ok(changed) => ApplyResult::Active { changed },
             Err(error) if error.is_refusal() => ApplyResult::Refused(error.to_string()),
             // A change of unknown result may still complete.
             Err(error @ (ClientError::Busy(_) | ClientError::Unknown(_))) => {

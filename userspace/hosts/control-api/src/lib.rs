@@ -108,7 +108,7 @@ pub struct Confirm {
 }
 
 /// Removal of the override.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Release {
     /// Author, for the audit log.
@@ -117,6 +117,9 @@ pub struct Release {
     /// Reason, for the audit log.
     #[serde(default)]
     pub why: String,
+    /// Name of the override to remove; another one stays. `None` removes any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub over: Option<String>,
 }
 
 /// A reply: either a result or an error.

@@ -141,7 +141,9 @@ impl WorkerState {
 
     fn release(&mut self, release: &Release, peer: &str) -> Result<Applied, Rejection> {
         let began = Instant::now();
-        if self.overrides.active().is_none() {
+        let active = self.overrides.active();
+        let is_meant = |active: &Override| release.over.as_ref().is_none_or(|name| *name == active.name);
+        if !active.as_ref().is_some_and(is_meant) {
             return Ok(self.applied(false, began));
         }
         self.activate(Persisted::default(), Vec::new())?;
