@@ -151,7 +151,7 @@ pub(crate) struct TaskHealth {
     pub(crate) task: &'static str,
     /// Number of interfaces with this task.
     pub(crate) interfaces: usize,
-    /// Failures on any interface, each followed by a restart.
+    /// Failures on any interface; the task runs again after a second.
     pub(crate) failures: u64,
     /// Time on the current interface; 0 while idle.
     pub(crate) busy_ns: u64,

@@ -15,24 +15,28 @@ struct Pacer {
     port: Arc<Port>,
     /// Readable when a rate was cut.
     cuts: OwnedFd,
-    classes: Classes,
+    /// `None` after an error, by which changes of the kernel's classes were lost.
+    classes: Option<Classes>,
 }
 
 /// Starts the task, if HTB is the pacer.
-pub(super) fn begin(Start { port, netlink, .. }: Start<'_>) -> Begun {
+pub(super) fn begin(Start { port, .. }: Start<'_>) -> Begun {
     if port.info.pacer != word(&PacerChoice::Htb) {
         return Ok(None);
     }
     let cuts = port.maps().cuts_fd()?.try_clone_to_owned().context("cannot wait for the data plane")?;
-    let classes = Classes::take_over(netlink, port.info.ifindex)?;
-    Ok(Some(Box::new(Pacer { port, cuts, classes })))
+    Ok(Some(Box::new(Pacer { port, cuts, classes: None })))
 }
 
 impl Work for Pacer {
     fn run(&mut self, netlink: &Netlink) -> Result<Duration> {
+        let mut classes = match self.classes.take() {
+            Some(classes) => classes,
+            None => Classes::take_over(netlink, self.port.info.ifindex)?,
+        };
         let cuts = self.port.maps_mut().cuts()?;
-        self.classes.update(netlink, &self.port.maps(), &cuts)?;
-        Ok(self.classes.until_next())
+        classes.update(netlink, || self.port.maps(), &cuts)?;
+        Ok(self.classes.insert(classes).until_next())
     }
 
     fn wake_fd(&self) -> Option<BorrowedFd<'_>> {

@@ -311,7 +311,7 @@ mod tests {
 
     use super::*;
 
-    /// An error would restart the task, which forgets how many probes each QP was sent.
+    /// An error would delay the checks of all other QPs.
     #[test]
     fn dropped_probe_counts_as_sent() {
         assert!(was_delivered(Ok(())).unwrap());

@@ -92,7 +92,7 @@ pub(super) trait Work {
     /// Does the work that is due, and returns the time until the next run.
     ///
     /// # Errors
-    /// Logged; the task is restarted.
+    /// Logged; the task keeps its state and runs again after a second.
     fn run(&mut self, netlink: &Netlink) -> Result<Duration>;
 
     /// A file descriptor that wakes the task when readable.

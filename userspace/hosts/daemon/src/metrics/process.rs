@@ -65,7 +65,7 @@ pub(super) fn daemon(text: &mut Exposition, shared: &SharedState) {
     let help = "Time a task has been busy with one interface; 0 if idle.";
     let mut family = text.family("dcqcn_task_busy_seconds", help);
     tasks.iter().for_each(|task| family.series(&[("task", &task.task)], task.busy_ns as f64 / 1e9));
-    let help = "Failures of a task; each restarts the task.";
+    let help = "Failures of a task, which runs again after a second.";
     let mut family = text.family("dcqcn_task_failures_total", help);
     tasks.iter().for_each(|task| family.series(&[("task", &task.task)], task.failures));
 }

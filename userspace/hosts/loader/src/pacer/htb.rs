@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::mem;
+use std::ops::Deref;
 use std::time::Duration;
 
 use dcqcn_common::flow::{FlowId, RpFlow};
@@ -87,34 +88,57 @@ impl Classes {
         Ok(Self { ifindex, frame, found, ..Self::default() })
     }
 
-    /// Updates the classes; `cuts` are the flows announced by the data plane since the last call.
+    /// Updates the classes; `cuts` are the flows announced by the data plane since the last call. Does not lock the maps
+    /// during a query or commit.
     ///
     /// # Errors
     /// The interface or the maps were removed.
-    pub fn update(&mut self, netlink: &Netlink, maps: &Maps, cuts: &[Cut]) -> Result<()> {
-        let params = maps.params()?;
+    pub fn update<M: Deref<Target = Maps>>(
+        &mut self,
+        netlink: &Netlink,
+        maps: impl Fn() -> M,
+        cuts: &[Cut],
+    ) -> Result<()> {
+        let params = maps().params()?;
         let now_ns = monotonic_ns();
         let mut batch = Batch::new(self.ifindex);
-        self.follow_line(&mut batch, &params);
+        let is_pruning = now_ns.saturating_sub(self.pruned_ns) > PRUNE_NS;
+        self.plan(&mut batch, &maps(), &params, now_ns, cuts)?;
+        if is_pruning {
+            self.pruned_ns = now_ns;
+            self.restore_idle(&mut batch, &maps(), &params, now_ns)?;
+            self.commit(netlink, batch)?;
+            return self.prune(netlink, maps, now_ns);
+        }
+        if !self.waiting.is_empty() {
+            let in_line = netlink.class_stats(self.ifindex, REST)?.backlog_packets;
+            self.admit(&mut batch, &maps(), &params, now_ns, in_line == 0)?;
+        }
+        self.commit(netlink, batch)
+    }
+
+    /// Adds the changes by cuts, and those due, to a batch.
+    fn plan(
+        &mut self,
+        batch: &mut Batch,
+        maps: &Maps,
+        params: &Params,
+        now_ns: u64,
+        cuts: &[Cut],
+    ) -> Result<()> {
+        self.follow_line(batch, params);
         for Cut { set, way } in cuts {
             if let Some(flow) = maps.rp_flow(*set, *way as usize)? {
-                self.update_flow(&mut batch, &params, now_ns, (*set, *way as usize), flow);
+                self.update_flow(batch, params, now_ns, (*set, *way as usize), flow);
             }
         }
         if now_ns.saturating_sub(self.swept_ns) > SWEEP_NS {
             self.swept_ns = now_ns;
-            self.sweep(&mut batch, maps, &params, now_ns)?;
+            self.sweep(batch, maps, params, now_ns)?;
         } else if now_ns.saturating_sub(self.ticked_ns) >= TICK_NS {
-            self.tick(&mut batch, maps, &params, now_ns)?;
+            self.tick(batch, maps, params, now_ns)?;
         }
-        if now_ns.saturating_sub(self.pruned_ns) > PRUNE_NS {
-            self.pruned_ns = now_ns;
-            self.restore_idle(&mut batch, maps, &params, now_ns)?;
-            self.commit(netlink, batch)?;
-            return self.prune(netlink, maps, now_ns);
-        }
-        self.admit(&mut batch, netlink, maps, &params, now_ns)?;
-        self.commit(netlink, batch)
+        Ok(())
     }
 
     /// Time until the next update is due without a cut.
@@ -191,20 +215,16 @@ impl Classes {
         }
     }
 
-    /// Creates the classes of queued flows, if it is time.
+    /// Creates the classes of waiting flows, if it is time.
     fn admit(
         &mut self,
         batch: &mut Batch,
-        netlink: &Netlink,
         maps: &Maps,
         params: &Params,
         now_ns: u64,
+        is_queue_empty: bool,
     ) -> Result<()> {
-        if self.waiting.is_empty() {
-            return Ok(());
-        }
-        let in_line = netlink.class_stats(self.ifindex, REST)?.backlog_packets;
-        for minor in self.waiting.take_due(in_line == 0, now_ns) {
+        for minor in self.waiting.take_due(is_queue_empty, now_ns) {
             if let Some(slot) = htb_slot(minor)
                 && let Some(flow) = maps.rp_flow(slot.0, slot.1)?
             {
@@ -317,10 +337,15 @@ impl Classes {
     ///
     /// Removing a class drops its packets. So it must be empty, and no flow that uses it may have sent for
     /// [`IDLE_NS`]. The latter is checked again right before each small batch.
-    fn prune(&mut self, netlink: &Netlink, maps: &Maps, now_ns: u64) -> Result<()> {
+    fn prune<M: Deref<Target = Maps>>(
+        &mut self,
+        netlink: &Netlink,
+        maps: impl Fn() -> M,
+        now_ns: u64,
+    ) -> Result<()> {
         let mut unused: Vec<u32> = self.found.iter().copied().collect();
         for (minor, class) in &self.classes {
-            if flow_of(maps, class)?.is_none_or(|flow| is_idle(&flow, now_ns)) {
+            if flow_of(&maps(), class)?.is_none_or(|flow| is_idle(&flow, now_ns)) {
                 unused.push(*minor);
             }
         }
@@ -338,14 +363,15 @@ impl Classes {
         for some in unused.chunks(PRUNE_BATCH) {
             let mut batch = Batch::new(self.ifindex);
             for minor in some {
-                if is_used(maps, *minor)? {
+                let maps = maps();
+                if is_used(&maps, *minor)? {
                     continue;
                 }
                 batch.delete_class(handle(*minor));
                 self.found.remove(minor);
                 if let Some(class) = self.classes.remove(minor) {
                     self.due.remove(&(class.due_ns, *minor));
-                    if flow_of(maps, &class)?.is_some() {
+                    if flow_of(&maps, &class)?.is_some() {
                         self.idle.insert(*minor, class);
                     }
                 }
@@ -431,7 +457,7 @@ impl HtbPacer {
             Err(error) => return Err(Error::Wait(error.into())),
         }
         let cuts = self.maps.cuts()?;
-        self.classes.update(&self.netlink, &self.maps, &cuts)
+        self.classes.update(&self.netlink, || &self.maps, &cuts)
     }
 }
 

@@ -14,15 +14,15 @@ use dcqcn_support::causes::one_line;
 use dcqcn_support::sync::lock;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::super::work::{Port, Start, Work};
+use super::super::work::{Begun, Port, Start, Work};
 use super::{Begin, Ports, Shared};
 use crate::error::{Error, Result};
 use crate::shared_state::Health;
 
-/// Delay before a failed task restarts.
-const RESTART_DELAY: Duration = Duration::from_secs(1);
+/// Delay before a failed task runs again.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// Minimum rest that ends at the same time for all interfaces.
+/// Rests of at least this long end together for all interfaces.
 const MIN_SHARED_REST: Duration = Duration::from_millis(50);
 
 /// State of one interface in this thread.
@@ -31,8 +31,8 @@ struct Entry {
     state: State,
     /// Time of the next run; `None` = never.
     due: Option<Instant>,
-    /// Last warning.
-    logged: String,
+    /// Last error; empty after a success.
+    error: String,
 }
 
 enum State {
@@ -41,6 +41,32 @@ enum State {
     /// Not needed by the interface.
     NotNeeded,
     Running(Box<dyn Work>),
+}
+
+impl State {
+    /// Starts the task if it was not, and runs it. One that fails keeps its state; one that panics is started again.
+    fn run(&mut self, begin: impl FnOnce() -> Begun, netlink: &Netlink) -> Result<Option<Duration>> {
+        let turn = || -> Result<Option<Duration>> {
+            if matches!(self, Self::New) {
+                *self = begin()?.map_or(Self::NotNeeded, Self::Running);
+            }
+            match self {
+                Self::Running(work) => work.run(netlink).map(Some),
+                _ => Ok(None),
+            }
+        };
+        panic::catch_unwind(AssertUnwindSafe(turn)).unwrap_or_else(|_| {
+            *self = Self::New;
+            Err(Error::Panicked("the task"))
+        })
+    }
+}
+
+/// Stores the error of a run; true if it differs from that of the last one.
+fn is_news(last: &mut String, error: &str) -> bool {
+    let is_news = last != error;
+    error.clone_into(last);
+    is_news
 }
 
 pub(super) struct Looper {
@@ -97,8 +123,7 @@ impl Looper {
     fn adopt(&self, entries: &mut BTreeMap<Id, Entry>, ports: Ports) {
         entries.retain(|id, _| ports.ports.contains_key(id));
         for (id, port) in ports.ports {
-            let entry =
-                || Entry { port, state: State::New, due: Some(Instant::now()), logged: String::new() };
+            let entry = || Entry { port, state: State::New, due: Some(Instant::now()), error: String::new() };
             entries.entry(id).or_insert_with(entry);
         }
         self.count(entries);
@@ -114,51 +139,40 @@ impl Looper {
         self.health.interfaces.store(at_work as u64, Ordering::Relaxed);
     }
 
-    /// Starts or runs the task of an interface if it is due. A failed one is restarted.
+    /// Starts or runs the task of an interface. A failed one is run again after a while.
     fn run_entry(&self, netlink: &mut Option<Netlink>, entry: &mut Entry) {
         let iface = &entry.port.info.iface;
         let mut turn = || -> Result<Option<Duration>> {
-            let netlink = match netlink {
+            let netlink: &Netlink = match netlink {
                 Some(netlink) => netlink,
                 None => netlink.insert(Netlink::connect()?),
             };
-            if matches!(entry.state, State::New) {
+            let begin = || {
                 let (port, settings) = (Arc::clone(&entry.port), Arc::clone(&self.shared.settings));
-                entry.state = match (self.begin)(Start { port, settings, netlink })? {
-                    Some(work) => State::Running(work),
-                    None => State::NotNeeded,
-                };
-                if matches!(entry.state, State::Running(_)) {
-                    tracing::info!(iface, task = self.name, "begun");
+                let begun = (self.begin)(Start { port, settings, netlink })?;
+                if begun.is_some() {
+                    tracing::info!(iface, task = self.name, "task started");
                 }
-            }
-            match &mut entry.state {
-                State::Running(work) => work.run(netlink).map(Some),
-                _ => Ok(None),
-            }
+                Ok(begun)
+            };
+            entry.state.run(begin, netlink)
         };
-        let done = panic::catch_unwind(AssertUnwindSafe(&mut turn))
-            .unwrap_or_else(|_| Err(Error::Panicked("the task")));
-        match done {
+        match turn() {
             Ok(rest) => {
+                if is_news(&mut entry.error, "") {
+                    tracing::info!(iface, task = self.name, "task recovered");
+                }
                 entry.due = rest.map(|rest| next_run(self.began, Instant::now(), rest));
             }
             Err(error) => {
-                let text = one_line(&error);
-                if text != entry.logged {
-                    tracing::warn!(
-                        iface,
-                        task = self.name,
-                        error = text,
-                        "task failed; retrying every second"
-                    );
-                    entry.logged = text;
+                let error = one_line(&error);
+                if is_news(&mut entry.error, &error) {
+                    tracing::warn!(iface, task = self.name, error, "task failed; retrying every second");
                 }
                 self.health.failures.fetch_add(1, Ordering::Relaxed);
                 // The socket may be the cause.
                 *netlink = None;
-                entry.state = State::New;
-                entry.due = Some(Instant::now() + RESTART_DELAY);
+                entry.due = Some(Instant::now() + RETRY_DELAY);
             }
         }
     }
@@ -174,7 +188,8 @@ impl Looper {
         let wakes: Vec<(&Id, BorrowedFd<'_>)> = entries
             .iter()
             .filter_map(|(id, entry)| match &entry.state {
-                State::Running(work) => Some((id, work.wake_fd()?)),
+                // After an error, not before it is due.
+                State::Running(work) if entry.error.is_empty() => Some((id, work.wake_fd()?)),
                 _ => None,
             })
             .collect();
@@ -207,7 +222,52 @@ impl Looper {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+
     use super::*;
+
+    /// Fails at its first run and panics at its third; counts its end.
+    struct Faulty {
+        runs: u32,
+        ends: Rc<Cell<u32>>,
+    }
+
+    impl Work for Faulty {
+        fn run(&mut self, _: &Netlink) -> Result<Duration> {
+            self.runs += 1;
+            match self.runs {
+                1 => Err(Error::Capabilities),
+                2 => Ok(Duration::ZERO),
+                _ => panic!("third run"),
+            }
+        }
+    }
+
+    impl Drop for Faulty {
+        fn drop(&mut self) {
+            self.ends.set(self.ends.get() + 1);
+        }
+    }
+
+    #[test]
+    fn failed_task_keeps_its_state() {
+        let (netlink, ends) = (Netlink::connect().unwrap(), Rc::<Cell<u32>>::default());
+        let mut state = State::New;
+        let mut run = || {
+            let begin = || -> Begun { Ok(Some(Box::new(Faulty { runs: 0, ends: Rc::clone(&ends) }))) };
+            (state.run(begin, &netlink).is_ok(), ends.get())
+        };
+        assert_eq!([run(), run()], [(false, 0), (true, 0)]);
+        assert_eq!([run(), run(), run()], [(false, 1), (false, 1), (true, 1)], "restarted after a panic");
+    }
+
+    #[test]
+    fn error_logged_again_after_a_success() {
+        let mut last = String::new();
+        let news = ["", "full", "full", "", "", "full", "gone"].map(|error| is_news(&mut last, error));
+        assert_eq!(news, [false, true, false, true, false, true, true]);
+    }
 
     #[test]
     fn long_intervals_end_together() {
