@@ -494,6 +494,19 @@ fn np_other_host_follows_the_bridge() -> Result<()> {
     Ok(())
 }
 
+/// Frames from another address would move it to this port in switches.
+#[test]
+fn changed_address_is_source_of_cnps() -> Result<()> {
+    require!("changed_address_is_source_of_cnps");
+    let lab = Lab::new("readdressed")?;
+    lab.ok(&format!("attach a0 --flows 64 {ATTACH}"))?;
+    lab.host.command("ip link set a0 address 02:00:00:00:00:77")?;
+    assert!(lab.host.follow("a0")?.is_none(), "no parameter of the operator changes");
+    assert_eq!(lab.host.attachment("a0")?.maps.params()?.port.mac, [2, 0, 0, 0, 0, 0x77]);
+    lab.ok("detach a0")?;
+    Ok(())
+}
+
 #[test]
 fn host_above_a_host_is_noted() -> Result<()> {
     require!("host_above_a_host_is_noted");

@@ -647,7 +647,6 @@ pub(super) fn port(
         .and_then(|mut file| std::io::Read::read_exact(&mut file, random.as_flattened_mut()))
         .map_err(|source| Error::File { path: "/dev/urandom".into(), source })?;
     let [mark, keys] = random.map(u64::from_ne_bytes);
-    let cpus = online_cpus().map_err(|(path, source)| Error::File { path: path.into(), source })?;
     let (speed_bps, wire_bps) = hardware_speeds(link, link_rate_from).unwrap_or_default();
     Ok(Port {
         layout_version: LAYOUT_VERSION,
@@ -657,11 +656,17 @@ pub(super) fn port(
         hash_keys: HashKeys::new(keys),
         mac: link.mac.unwrap_or_default(),
         htb_major: pacer::HTB_MAJOR.into(),
-        cpus: cpus.len() as u32,
+        cpus: cpus()?,
         speed_bps,
         wire_bps,
         ..Port::new(link.index, sizes.rp_sets(), sizes.np_sets())
     })
+}
+
+/// Number of CPUs that may run the programs.
+pub(super) fn cpus() -> Result<u32, Error> {
+    let cpus = online_cpus().map_err(|(path, source)| Error::File { path: path.into(), source })?;
+    Ok(cpus.len() as u32)
 }
 
 /// `speed_bps` and `wire_bps` of the [`Port`]; `None` while the hardware reports no speed.

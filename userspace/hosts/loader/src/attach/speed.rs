@@ -1,17 +1,18 @@
 //! Follows changes of the interface after attaching: its speed, and the bridge or macvlan above it.
 
 use dcqcn_common::params::{Config, Params, Port, WredConfig};
+use dcqcn_netlink::Link;
 use nix::errno::Errno;
 
 use super::change::{Change, ChangeError, Transaction, write_params};
 use super::find::{find, open_at};
 use super::journal::Store as _;
-use super::plan::{hardware_speeds, other_host, path_speed_bps, queue_limit_bytes};
+use super::plan::{cpus, hardware_speeds, other_host, path_speed_bps, queue_limit_bytes};
 use super::state_dir::StateDir;
 use super::{Error, Info, LinkRateFrom, Sweep};
 
-/// Updates the parameters of an attachment that follow its interface: the hardware's speed, `link_rate`, `queue_limit` and
-/// `np_other_host`. Returns the changes of the latter three, and the first error.
+/// Updates the parameters of an attachment that follow its interface: the hardware's speed and address, `link_rate`,
+/// `queue_limit` and `np_other_host`. Returns the changes of the latter three, and the first error.
 pub fn follow(sweep: &Sweep, info: &Info) -> (Vec<Change>, Option<Error>) {
     let (mut changes, mut failed) = (Vec::new(), None);
     for followed in
@@ -25,8 +26,8 @@ pub fn follow(sweep: &Sweep, info: &Info) -> (Vec<Change>, Option<Error>) {
     (changes, failed)
 }
 
-/// Updates the hardware's speed in the parameters, and `link_rate` from its source: that speed, or the rate of the shaper.
-/// Returns the change of `link_rate`, if any.
+/// Updates the hardware's speed and address in the parameters, and `link_rate` from its source: that speed, or the rate of
+/// the shaper. Returns the change of `link_rate`, if any.
 ///
 /// A rate that was specified or set explicitly is preserved. The rate is also preserved while the link is
 /// down, or while a change is pending confirmation.
@@ -41,9 +42,7 @@ fn follow_link_rate(sweep: &Sweep, info: &Info) -> Result<Option<Change>, Error>
         Err(error) if error.errno() == Some(Errno::ENODEV) => return Ok(None),
         link => link?,
     };
-    if let Some(speeds) = hardware_speeds(&link, info.link_rate_from) {
-        follow_hardware(state_dir, iface, speeds)?;
-    }
+    follow_hardware(state_dir, info, &link)?;
     let found = match info.link_rate_from {
         LinkRateFrom::Given => None,
         LinkRateFrom::Speed | LinkRateFrom::Virtual => {
@@ -135,17 +134,23 @@ fn follow_other_host(sweep: &Sweep, info: &Info) -> Result<Option<Change>, Error
     Ok(change)
 }
 
-/// Updates the speed of the hardware, by which flows at line rate are not paced, and pauses are timed.
-fn follow_hardware(state_dir: &StateDir, iface: &str, speeds: (u64, u64)) -> Result<(), Error> {
-    let is_current = |port: &Port| (port.speed_bps, port.wire_bps) == speeds;
-    if is_current(&open_at(state_dir, iface)?.maps.params()?.port) {
+/// Updates the speed of the hardware, by which flows at line rate are not paced, and pauses are timed; its address, the
+/// source of CNPs and NAKs; and the number of CPUs. A link without a speed, as one that is down, keeps the former one.
+fn follow_hardware(state_dir: &StateDir, info: &Info, link: &Link) -> Result<(), Error> {
+    let (iface, cpus) = (info.iface.as_str(), cpus()?);
+    let speeds = hardware_speeds(link, info.link_rate_from);
+    let updated = |port: Port| {
+        let (speed_bps, wire_bps) = speeds.unwrap_or((port.speed_bps, port.wire_bps));
+        Port { speed_bps, wire_bps, mac: link.mac.unwrap_or_default(), cpus, ..port }
+    };
+    let port = open_at(state_dir, iface)?.maps.params()?.port;
+    if updated(port) == port {
         return Ok(());
     }
     let _lock = state_dir.lock()?;
     let mut attachment = open_at(state_dir, iface)?;
     let Params { config, port, .. } = *attachment.maps.params()?;
-    let (speed_bps, wire_bps) = speeds;
-    write_params(&mut attachment, &config, Port { speed_bps, wire_bps, ..port })
+    write_params(&mut attachment, &config, updated(port))
 }
 
 /// Sets the rate, unless a change is pending confirmation or the rate was changed in the meantime.
