@@ -28,14 +28,20 @@ pub(super) struct Trial {
     pub(super) former: Option<Override>,
     /// Deadline, in seconds since 1970: only the wall clock advances while the machine is off.
     pub(super) until_unix_s: u64,
-    /// Time limit, in seconds: an upper bound if the clock is set back.
+    /// Time limit, in seconds.
     pub(super) within_s: u64,
 }
 
+/// Time by which the clock may be set back during a trial without ending it.
+const MAX_CLOCK_STEP_S: u64 = 60;
+
 impl Trial {
-    /// Time left at a time in seconds since 1970.
+    /// Time left at a time in seconds since 1970. None at a time before the trial, as after a boot without a clock: at each
+    /// start, the deadline would begin again.
     pub(super) fn left(&self, now_s: u64) -> Duration {
-        Duration::from_secs(self.until_unix_s.saturating_sub(now_s).min(self.within_s))
+        let left_s = self.until_unix_s.saturating_sub(now_s);
+        let is_before = left_s > self.within_s.saturating_add(MAX_CLOCK_STEP_S);
+        Duration::from_secs(if is_before { 0 } else { left_s.min(self.within_s) })
     }
 }
 
@@ -77,11 +83,15 @@ impl Written {
         let Self { file, path } = self;
         file.persist(&path).map_err(|error| failed("write", &path)(error.error))?;
         let dir = path.parent().unwrap_or(&path);
-        File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed("sync", dir))
+        if let Err(error) = File::open(dir).and_then(|dir| dir.sync_all()) {
+            // The file is replaced all the same, so this is not a failure to report to the client.
+            tracing::warn!(%error, path = %path.display(), "a power cut may revert the persisted override");
+        }
+        Ok(())
     }
 }
 
-/// Writes `kept` next to the file at `path`.
+/// Writes `persisted` next to the file at `path`.
 pub(super) fn write(path: &Path, persisted: &Persisted) -> Result<Written> {
     let dir = path.parent().unwrap_or(path);
     let write = || {
