@@ -5,7 +5,7 @@
 
 mod slots;
 
-use std::fs::{self, File, Permissions};
+use std::fs::{self, File, Permissions, TryLockError};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, chown};
 use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
@@ -58,6 +58,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) struct Opened {
     control: Control,
+    owned: File,
     listener: StdListener,
     /// Why only root has access although a group is configured.
     without_group: Option<String>,
@@ -71,8 +72,32 @@ pub(super) struct Opened {
 /// # Errors
 /// Another daemon uses it, or it cannot be created.
 pub(super) fn open(control: &Control) -> Result<Opened> {
+    let owned = own(&control.socket)?;
+    let (listener, without_group) = create(control)?;
+    Ok(Opened { control: control.clone(), owned, listener, without_group })
+}
+
+/// Locks a file next to the socket, for as long as the result exists: without a lock, a daemon that starts at the same time
+/// would replace the socket.
+fn own(socket: &Path) -> Result<File> {
+    let path = socket.with_added_extension("daemon");
+    let failed = format_args!("cannot lock {}", path.display());
+    create_public_dir(socket.parent().unwrap_or(socket)).context(failed)?;
+    let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();
+    let file = File::options().create(true).append(true).mode(0o600).custom_flags(flags).open(&path);
+    let file = file.context(failed)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(Error::SocketInUse(socket.to_owned())),
+        Err(TryLockError::Error(error)) => Err(error).context(failed),
+    }
+}
+
+/// Creates the socket. Returns its listener, and why only root has access although a group is configured.
+fn create(control: &Control) -> Result<(StdListener, Option<String>)> {
     let Control { socket: path, group } = control;
     let shown = path.display();
+    // Of a version that locks no file, or whose file was removed.
     if StdStream::connect(path).is_ok() {
         return Err(Error::SocketInUse(path.clone()));
     }
@@ -104,7 +129,7 @@ pub(super) fn open(control: &Control) -> Result<Opened> {
     if let Some(why) = &without_group {
         tracing::warn!("{why}");
     }
-    Ok(Opened { control: control.clone(), listener, without_group })
+    Ok((listener, without_group))
 }
 
 /// Opens or creates the file that the fleet's agent locks, which needs read access only. One of another group, as of an
@@ -200,7 +225,7 @@ pub(super) fn serve(
     commands: Sender<Command>,
     late: Duration,
 ) -> Result<impl Future<Output = ()> + Send> {
-    let Opened { control, listener, without_group } = opened;
+    let Opened { control, owned, listener, without_group } = opened;
     let mut listener = register(listener, &control.socket)?;
     let (health, snapshots, without_group) = (Fresh::default(), Arc::default(), without_group.into());
     let handler = Arc::new(Handler { shared, commands, late, health, snapshots, without_group });
@@ -209,12 +234,13 @@ pub(super) fn serve(
     check.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (socket, mut logged) = (control.socket.display().to_string(), String::new());
     Ok(async move {
+        let _owned = owned;
         loop {
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
                 _ = check.tick() => {
                     let restored = if is_removed(&control.socket) {
-                        open(&control).and_then(|Opened { listener, without_group, .. }| {
+                        create(&control).and_then(|(listener, without_group)| {
                             Ok(Some((register(listener, &control.socket)?, without_group)))
                         })
                     } else if is_removed(&lock_path(&control.socket)) {

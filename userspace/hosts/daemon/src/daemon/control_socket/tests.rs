@@ -78,6 +78,16 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[test]
+fn socket_of_starting_daemon_not_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let control = Control { socket: dir.path().join("control"), group: None };
+    let starting = own(&control.socket).unwrap();
+    assert!(matches!(open(&control), Err(Error::SocketInUse(_))));
+    drop(starting);
+    open(&control).unwrap();
+}
+
+#[test]
 fn requests_answered_in_order() {
     let served = Served::new();
     assert_eq!(mode(&served.path()), 0o660);
