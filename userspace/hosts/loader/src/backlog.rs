@@ -22,6 +22,8 @@ pub fn read(netlink: &Netlink, ifindex: u32, config: &Config) -> net::Result<Opt
     if config.scalars.queue_source != QUEUE_SOURCE_BACKLOG {
         return Ok(None);
     }
+    // Read first: the timestamp must not be newer than the sample.
+    let read_at_ns = monotonic_ns();
     let depths = if config.scalars.queues != QUEUES_NONE {
         let by_queue = queues::stats(netlink, ifindex, config)?;
         let of_queue = |queue: u8| by_queue.get(usize::from(queue)).copied().flatten().unwrap_or_default();
@@ -38,8 +40,6 @@ pub fn read(netlink: &Netlink, ifindex: u32, config: &Config) -> net::Result<Opt
     } else {
         depths(config, &netlink.qdiscs(ifindex)?, &netlink.classes(ifindex)?)
     };
-    // Read last, so that the sample is not older than its timestamp.
-    let read_at_ns = monotonic_ns();
     Ok(Some(depths.map(|bytes| Backlog { bytes, read_at_ns })))
 }
 

@@ -146,29 +146,26 @@ impl Maps {
     ///
     /// Parameters are written to the next slot, which then becomes the active one. Slots are used in turn, so
     /// that none is written while a program may be reading it. If the next slot was left less than a second
-    /// ago, this waits for running programs.
+    /// ago, this first waits for running programs.
     ///
     /// # Errors
     /// A map write fails; the old parameters remain active.
     pub fn set_params(&mut self, params: &Params) -> Result<(), Error> {
         let mut active = self.active()?;
-        let next = |slot| (slot + 1) % PARAMS_SLOTS;
-        let (old, new) = (active.slot % PARAMS_SLOTS, next(active.slot));
+        let (old, new) = (active.slot % PARAMS_SLOTS, (active.slot + 1) % PARAMS_SLOTS);
+        let left_ns = active.left_ns.get(new as usize).copied().unwrap_or(0);
+        if left_ns != 0 && monotonic_ns().saturating_sub(left_ns) < MIN_REUSE_NS {
+            wait_for_programs();
+        }
         self.params.get_mut()?.set(new, params, 0).map_err(at("PARAMS"))?;
-        let now_ns = monotonic_ns();
         active.slot = new;
         active.classifies_all = params.classifies_all().into();
         if let Some(left_ns) = active.left_ns.get_mut(old as usize) {
-            *left_ns = now_ns;
+            *left_ns = monotonic_ns();
         }
         // The parameters before their index. A program's loads are ordered by the address, which contains the index.
         fence(Ordering::Release);
-        self.active.get_mut()?.set(0, active, 0).map_err(at("ACTIVE"))?;
-        let next_left_ns = active.left_ns.get(next(new) as usize).copied().unwrap_or(0);
-        if next_left_ns != 0 && now_ns.saturating_sub(next_left_ns) < MIN_REUSE_NS {
-            wait_for_programs();
-        }
-        Ok(())
+        self.active.get_mut()?.set(0, active, 0).map_err(at("ACTIVE"))
     }
 
     /// Activates parameters while no program runs, as under test: writes the slot in use, without waiting.
