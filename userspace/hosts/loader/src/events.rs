@@ -15,6 +15,11 @@ pub struct Log {
     mapped: bool,
 }
 
+// SAFETY: the memory is shared with programs and other processes, so all accesses to it are atomic.
+unsafe impl Send for Log {}
+// SAFETY: as above.
+unsafe impl Sync for Log {}
+
 impl Log {
     const LEN: NonZeroUsize = NonZeroUsize::new(size_of::<EventLog>()).expect("not empty");
 

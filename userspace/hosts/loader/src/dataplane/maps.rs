@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
 use std::sync::atomic::{Ordering, fence};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use aya::maps::{
     Array, HashMap, IterableMap as _, Map, MapData, MapError, PerCpuArray, PerCpuHashMap, PerCpuValues,
@@ -64,6 +64,8 @@ pub struct Maps {
     ingress_bytes: Lazy<PerCpuHashMap<MapData, u32, IngressBytes>>,
     cuts: Lazy<RingBuf<MapData>>,
     events: Lazy<Array<MapData, EventLog>>,
+    /// `events` mapped into memory, after the first own event.
+    log: OnceLock<Log>,
     requesters: Lazy<HashMap<MapData, FlowId, Requester>>,
     test: Lazy<Array<MapData, Test>>,
 }
@@ -114,6 +116,7 @@ impl Maps {
             ingress_bytes: Lazy::new("INGRESS_BYTES", of("INGRESS_BYTES")?)?,
             cuts: Lazy::new("CUTS", of("CUTS")?)?,
             events: Lazy::new("EVENTS", of("EVENTS")?)?,
+            log: OnceLock::new(),
             requesters: Lazy::new("REQUESTERS", of("REQUESTERS")?)?,
             test: Lazy::new("TEST", of("TEST")?)?,
         })
@@ -259,7 +262,14 @@ impl Maps {
         let interval_ns = self.params()?.hot.event_interval_ns.into();
         if interval_ns != 0 {
             let event = Event { at_ns, left_out: 0, id, kind: kind as u32, values };
-            self.event_log()?.record(interval_ns, event);
+            let log = match self.log.get() {
+                Some(log) => log,
+                None => {
+                    let log = self.event_log()?;
+                    self.log.get_or_init(|| log)
+                }
+            };
+            log.record(interval_ns, event);
         }
         Ok(())
     }
