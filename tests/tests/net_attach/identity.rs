@@ -507,6 +507,30 @@ fn changed_address_is_source_of_cnps() -> Result<()> {
     Ok(())
 }
 
+/// As udev does while a daemon attaches several new interfaces.
+#[test]
+fn known_attachment_opened_after_renames() -> Result<()> {
+    require!("known_attachment_opened_after_renames");
+    let lab = Lab::new("swapped")?;
+    for iface in ["a0", "b0"] {
+        lab.ok(&format!("attach {iface} --flows 64 {ATTACH}"))?;
+    }
+    let info = lab.host.attachment("a0")?.info;
+    for (from, to) in [("a0", "x0"), ("b0", "a0")] {
+        lab.host.command(&format!("ip link set {from} down"))?;
+        lab.host.command(&format!("ip link set {from} name {to}"))?;
+    }
+    let found = lab.host.run(|| attach::reopen(&info))??.info;
+    assert_eq!((found.iface.as_str(), found.id()), ("x0", info.id()));
+    lab.ok("detach x0")?;
+    assert!(lab.host.run(|| attach::reopen(&info))?.is_err());
+    lab.ok(&format!("attach x0 --flows 64 {ATTACH}"))?;
+    assert!(lab.host.run(|| attach::reopen(&info))?.is_err(), "a later attachment");
+    lab.ok("detach x0")?;
+    lab.ok("detach a0")?;
+    Ok(())
+}
+
 #[test]
 fn host_above_a_host_is_noted() -> Result<()> {
     require!("host_above_a_host_is_noted");

@@ -53,7 +53,7 @@ pub use detach::{check_detach, detach, detach_all, detach_id, detach_with};
 use find::Journals;
 pub use find::{
     Alive, Broken, Survey, alive, ids, is_alive, labels, list, list_alive, open, open_expire, open_probe,
-    survey, without_journal,
+    reopen, survey, without_journal,
 };
 pub use foreign::{ForeignProgram, foreign_programs};
 pub use gc::{Freed, gc};
@@ -121,9 +121,9 @@ pub struct Info {
     pub tc_mode: String,
     /// Attached programs: `xdp`, or `ingress` and `egress`.
     pub programs: Vec<String>,
-    /// Table sizes.
+    /// Capacity of the RP table, in flows.
     pub rp_flows: u32,
-    /// Table sizes.
+    /// Capacity of the NP table, in flows.
     pub np_flows: u32,
     /// Version of dcqcn that made the attachment.
     pub version: String,

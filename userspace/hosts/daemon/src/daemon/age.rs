@@ -39,7 +39,7 @@ impl Work for Age {
         let Self { port, expire, .. } = self;
         let expire = match expire {
             Some(expire) => expire,
-            None => expire.insert(attach::open_expire(&port.info.iface)?),
+            None => expire.insert(attach::open_expire(&port.info)?),
         };
         let idle_ns = u64::try_from(idle.as_nanos()).unwrap_or(u64::MAX);
         let before_ns = monotonic_ns().saturating_sub(idle_ns);

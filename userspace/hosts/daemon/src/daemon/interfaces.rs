@@ -481,13 +481,13 @@ impl ManagedInterfaces {
 
     /// Claims an attachment and starts its tasks.
     fn serve(&mut self, info: Info) -> Result<()> {
-        let claim = attach::claim(&info.iface)?;
+        let claim = attach::claim(&info)?;
         self.begin(info, claim)
     }
 
     fn begin(&mut self, info: Info, _claim: Claim) -> Result<()> {
         let id = info.id();
-        self.tasks.add(id, Port::open(&info.iface)?);
+        self.tasks.add(id, Port::open(&info)?);
         let repairs = self.attempts.remove(&id.ifindex).unwrap_or_default();
         let served = Served {
             info,
@@ -507,7 +507,7 @@ impl ManagedInterfaces {
     fn take_over(&mut self, info: &Info, waits: bool) -> Result<()> {
         let iface = &info.iface;
         // Checked before changing anything, as another daemon may manage it.
-        let claim = attach::claim(iface)?;
+        let claim = attach::claim(info)?;
         let replaced = attach::upgrade(iface)?;
         if !replaced.is_empty() {
             let programs = replaced.join(", ");

@@ -96,7 +96,7 @@ impl Work for Prober {
                         self.watched.entry(id).or_default().due_ns = now_ns;
                     }
                 }
-                self.probe.insert(attach::open_probe(&self.port.info.iface)?)
+                self.probe.insert(attach::open_probe(&self.port.info)?)
             }
         };
         for id in probe.announced() {

@@ -27,8 +27,8 @@ impl Port {
     ///
     /// # Errors
     /// The interface is not attached.
-    pub(super) fn open(iface: &str) -> Result<Arc<Self>> {
-        let Attachment { info, maps } = attach::open(iface)?;
+    pub(super) fn open(info: &Info) -> Result<Arc<Self>> {
+        let Attachment { info, maps } = attach::reopen(info)?;
         Ok(Arc::new(Self { info, maps: RwLock::new(maps) }))
     }
 

@@ -158,41 +158,57 @@ pub fn labels() -> Result<Vec<String>, Error> {
 /// # Errors
 /// [`Error::NotAttached`]; the attachment is incomplete; or its maps are another version's.
 pub fn open(iface: &str) -> Result<Attachment, Error> {
+    opened(|state_dir| find(state_dir, iface))
+}
+
+/// As [`open`], for a known attachment, whatever the name of its interface is now.
+///
+/// # Errors
+/// As [`open`].
+pub fn reopen(info: &Info) -> Result<Attachment, Error> {
+    opened(|state_dir| find_again(state_dir, info))
+}
+
+fn opened(find: impl Fn(&StateDir) -> Result<Record, Error>) -> Result<Attachment, Error> {
     let state_dir = StateDir::here()?;
-    match open_at(&state_dir, iface) {
+    let record = match find(&state_dir) {
         // A running attach or detach holds the lock.
         Err(Error::Unfinished { .. }) => {
             let _lock = state_dir.lock()?;
-            open_at(&state_dir, iface)
+            find(&state_dir)
         }
-        opened => opened,
-    }
+        found => found,
+    }?;
+    open_record(&state_dir, record)
 }
 
-/// As [`open`], with the lock held.
-pub(super) fn open_at(state_dir: &StateDir, iface: &str) -> Result<Attachment, Error> {
-    let info = find(state_dir, iface)?.info;
+fn open_record(state_dir: &StateDir, Record { info, .. }: Record) -> Result<Attachment, Error> {
     let maps = info.open_maps(&state_dir.pins(info.ifindex))?;
     Ok(Attachment { info, maps })
 }
 
-/// Opens the program that removes the idle flows of `iface`.
+/// As [`open`], with the lock held.
+pub(super) fn open_at(state_dir: &StateDir, iface: &str) -> Result<Attachment, Error> {
+    open_record(state_dir, find(state_dir, iface)?)
+}
+
+/// Opens the program that removes the idle flows of an attachment.
 ///
 /// # Errors
-/// As [`open`].
-pub fn open_expire(iface: &str) -> Result<Expire, Error> {
+/// As [`reopen`].
+pub fn open_expire(info: &Info) -> Result<Expire, Error> {
     let state_dir = StateDir::here()?;
-    let info = find(&state_dir, iface)?.info;
+    let info = find_again(&state_dir, info)?.info;
     Ok(Expire::pinned(&state_dir.pins(info.ifindex))?)
 }
 
-/// Opens ring and program of the tail-loss probe on `iface`.
+/// Opens ring and program of the tail-loss probe of an attachment.
 ///
 /// # Errors
-/// As [`open`].
-pub fn open_probe(iface: &str) -> Result<Probe, Error> {
+/// As [`reopen`].
+pub fn open_probe(info: &Info) -> Result<Probe, Error> {
     let state_dir = StateDir::here()?;
-    let info = find(&state_dir, iface)?.info;
+    let info = find_again(&state_dir, info)?.info;
     Ok(Probe::pinned(&state_dir.pins(info.ifindex))?)
 }
 
@@ -205,13 +221,27 @@ pub fn is_alive(info: &Info, links: &[Link]) -> Result<bool, Error> {
 /// Record of an attached interface, with the interface's current name.
 pub(super) fn find(state_dir: &StateDir, iface: &str) -> Result<Record, Error> {
     let netlink = Netlink::connect()?;
-    let none = || Error::NotAttached { iface: iface.to_owned() };
     let ifindex = index_of(state_dir, &netlink, iface)?;
+    find_at(state_dir, &netlink, ifindex, iface)
+}
+
+/// As [`find`], for a known attachment.
+pub(super) fn find_again(state_dir: &StateDir, info: &Info) -> Result<Record, Error> {
+    let record = find_at(state_dir, &Netlink::connect()?, info.ifindex, &info.iface)?;
+    if record.info.id() == info.id() {
+        Ok(record)
+    } else {
+        Err(Error::NotAttached { iface: info.iface.clone() })
+    }
+}
+
+fn find_at(state_dir: &StateDir, netlink: &Netlink, ifindex: u32, iface: &str) -> Result<Record, Error> {
+    let none = || Error::NotAttached { iface: iface.to_owned() };
     let record = state_dir.read(ifindex)?.ok_or_else(none)?;
     if state_dir.is_of_earlier_boot(&record) {
         return Err(none());
     }
-    verify::check_file_system(state_dir, &netlink, &record)?;
+    verify::check_file_system(state_dir, netlink, &record)?;
     if let Ok(link) = netlink.link_by_index(ifindex)
         && !verify::is_here(&record, &[link])?
     {

@@ -15,7 +15,7 @@ use dcqcn_params::{
 };
 use dcqcn_support::file::lock_within;
 
-use super::find::find;
+use super::find::{find, find_again};
 use super::hook_names::XDP_PEER;
 use super::hooks::replace_filter;
 use super::journal::Journal;
@@ -234,23 +234,23 @@ pub struct Claim {
     _lock: File,
 }
 
-/// Claims the attachment of an interface.
+/// Claims an attachment.
 ///
 /// # Errors
-/// The interface is not attached, or another process has claimed it.
-pub fn claim(iface: &str) -> Result<Claim, Error> {
+/// The interface is no longer attached, or another process has claimed it.
+pub fn claim(info: &Info) -> Result<Claim, Error> {
     let state_dir = StateDir::here()?;
-    let info = find(&state_dir, iface)?.info;
+    let info = find_again(&state_dir, info)?.info;
     let path = state_dir.pins(info.ifindex);
     if info.has_lost_maps(&path) {
-        return Err(Unsupported::MapsMissing { iface: iface.to_owned() }.into());
+        return Err(Unsupported::MapsMissing { iface: info.iface }.into());
     }
     let failed = |source| Error::File { path: path.clone(), source };
     let directory = File::open(&path).map_err(failed)?;
     if lock_within(&directory, CLAIM_TIMEOUT).map_err(failed)? {
         Ok(Claim { _lock: directory })
     } else {
-        Err(Error::Served { iface: iface.to_owned() })
+        Err(Error::Served { iface: info.iface })
     }
 }
 
