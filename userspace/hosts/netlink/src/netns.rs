@@ -9,7 +9,7 @@ use std::ops::Deref;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::{panic, thread};
+use std::{panic, process, thread};
 
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -188,7 +188,8 @@ impl Netns {
     }
 }
 
-/// Guard of a thread inside a [`Netns`]; dropping it returns the thread to its namespace.
+/// Guard of a thread inside a [`Netns`]; dropping it returns the thread to its namespace, or aborts the process. A thread
+/// that gives up the right to return must [`stay`](Self::stay).
 #[derive(Debug)]
 #[must_use = "the thread leaves the namespace when this is dropped"]
 pub struct Entered {
@@ -208,7 +209,9 @@ impl Entered {
 impl Drop for Entered {
     fn drop(&mut self) {
         if let Err(errno) = setns(&self.previous, CloneFlags::CLONE_NEWNET) {
+            // This thread would go on with interfaces of another namespace that have the same names.
             tracing::error!(%errno, "cannot return to the previous network namespace");
+            process::abort();
         }
     }
 }
