@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use dcqcn_common::flow::RpFlow;
 use dcqcn_common::layout::{CLASSES, WAYS};
+use dcqcn_common::params::WredConfig;
 use dcqcn_common::stats::Stat;
 use dcqcn_loader::dataplane::HOOKS;
 use dcqcn_netlink::tc::Stats;
@@ -175,11 +176,17 @@ fn classes<'r>(text: &mut Exposition, readings: &'r [Reading]) {
             (
                 "dcqcn_queue_kmin_bytes",
                 "Depth above which packets are marked with increasing probability.",
-                |(r, tc)| wred(r, *tc).0,
+                |(r, tc)| wred(r, *tc).kmin_bytes as f64,
             ),
-            ("dcqcn_queue_kmax_bytes", "Depth above which every packet is marked.", |(r, tc)| wred(r, *tc).1),
-            ("dcqcn_queue_pmax_ratio", "Marking probability at Kmax, 0 to 1.", |(r, tc)| wred(r, *tc).2),
-            ("dcqcn_queue_ecn", "1 if marking is enabled for the class, 0 if not.", |(r, tc)| wred(r, *tc).3),
+            ("dcqcn_queue_kmax_bytes", "Depth above which every packet is marked.", |(r, tc)| {
+                wred(r, *tc).kmax_bytes as f64
+            }),
+            ("dcqcn_queue_pmax_ratio", "Marking probability at Kmax, 0 to 1.", |(r, tc)| {
+                wred(r, *tc).pmax_ppm as f64 / 1e6
+            }),
+            ("dcqcn_queue_ecn", "1 if marking is enabled for the class, 0 if not.", |(r, tc)| {
+                wred(r, *tc).ecn as f64
+            }),
             (
                 "dcqcn_queue_drain_rate_bytes_per_second",
                 "Drain rate of the virtual queue; 0 = unknown.",
@@ -189,11 +196,8 @@ fn classes<'r>(text: &mut Exposition, readings: &'r [Reading]) {
     );
 }
 
-/// Kmin, Kmax, Pmax from 0 to 1, and whether ECN is on.
-fn wred(reading: &Reading, tc: usize) -> (f64, f64, f64, f64) {
-    reading.params.config.wred.get(tc).map_or((0.0, 0.0, 0.0, 0.0), |wred| {
-        (wred.kmin_bytes as f64, wred.kmax_bytes as f64, wred.pmax_ppm as f64 / 1e6, wred.ecn as f64)
-    })
+fn wred(reading: &Reading, tc: usize) -> WredConfig {
+    reading.params.config.wred[tc % CLASSES]
 }
 
 fn labels(reading: &Reading, name: &'static str, value: usize) -> Vec<(&'static str, String)> {
@@ -310,9 +314,12 @@ fn flows(text: &mut Exposition, readings: &[Reading], most: usize) {
 
 fn rows(reading: &Reading, most: usize) -> Vec<FlowRow> {
     let mut flows: Vec<&RpFlow> = reading.rp.iter().collect();
+    if most < flows.len() {
+        flows.select_nth_unstable_by_key(most, |flow| std::cmp::Reverse(flow.hot.bytes));
+        flows.truncate(most);
+    }
     flows.sort_unstable_by_key(|flow| {
         (std::cmp::Reverse(flow.hot.bytes), address(&flow.id.receiver), flow.id.receiver.qpn)
     });
-    flows.truncate(most);
     flows.into_iter().map(|flow| FlowRow::new(flow, &reading.params.rp, reading.at_ns)).collect()
 }
