@@ -85,7 +85,7 @@ impl HostState {
 
 /// An attachment to end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Drop {
+pub(super) struct Detachment {
     /// Identity.
     pub(super) id: Id,
     /// A new attachment needs its interface, so it must be detached first. Others are detached last.
@@ -96,7 +96,7 @@ pub(super) struct Drop {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reload {
     /// To detach: no longer in the file.
-    pub(super) drop: Vec<Drop>,
+    pub(super) drop: Vec<Detachment>,
     /// To remain managed, with unchanged parameters.
     pub(super) keep: Vec<Id>,
     /// To remain managed, with the file's parameters.
@@ -155,7 +155,7 @@ pub(super) fn reload(
         let now = host_state.interface(attached.id).map(|interface| &interface.name);
         let has = [Some(&attached.name), now, attached.inline_peer.as_ref()];
         let is_in_the_way = has.into_iter().flatten().any(|name| needed.contains(name));
-        plan.drop.push(Drop { id: attached.id, is_in_the_way });
+        plan.drop.push(Detachment { id: attached.id, is_in_the_way });
     }
     let leaves_nothing = plan.keep.is_empty() && plan.change.is_empty() && plan.attach.is_empty();
     if leaves_nothing && !plan.drop.is_empty() && !options.allow_empty {

@@ -74,7 +74,7 @@ fn detach_found(
         Ok(None) => return Err(Error::NotAttached { iface: iface.to_owned() }),
         Err(_) if options.force => {
             probe::check_capabilities()?;
-            undo::abandon(state_dir, ifindex)?;
+            undo::discard(state_dir, ifindex)?;
             let done = "programs and maps removed; its journal cannot be read and is abandoned".into();
             return Ok(std::iter::once(done).chain(undo::remove_own_qdisc(netlink, ifindex)?).collect());
         }
@@ -90,7 +90,7 @@ fn detach_found(
     let report = undo::rollback(state_dir, netlink, record)?;
     if options.force && !report.left.is_empty() {
         let abandoned: Vec<_> = report.left.iter().map(|step| format!("abandoned: {step}")).collect();
-        undo::abandon(state_dir, ifindex)?;
+        undo::discard(state_dir, ifindex)?;
         return Ok([report.done, abandoned].concat());
     }
     report.result(iface)

@@ -74,14 +74,14 @@ fn reason(state_dir: &StateDir, record: &Record, is_here: bool) -> Option<&'stat
 
 fn free(state_dir: &StateDir, netlink: &Netlink, record: Record, why: &str) -> Result<Freed, Error> {
     if state_dir.is_of_earlier_boot(&record) {
-        return Ok(abandon(state_dir, record, why));
+        return Ok(free_unreachable(state_dir, record, why));
     }
     let info = record.info.clone();
     Ok(freed(info, why, rollback(state_dir, netlink, record)?))
 }
 
 /// Undoes an attachment whose interface cannot be accessed.
-fn abandon(state_dir: &StateDir, record: Record, why: &str) -> Freed {
+fn free_unreachable(state_dir: &StateDir, record: Record, why: &str) -> Freed {
     let info = record.info.clone();
     let journal = Journal::resume(record, state_dir.store(info.ifindex));
     let report = undo_with(journal, &state_dir.pins(info.ifindex), InterfaceAccess::Gone);
@@ -139,7 +139,7 @@ fn free_in_other_namespaces(state_dir: &StateDir) -> Result<Vec<Freed>, Error> {
         } else {
             continue;
         };
-        freed.push(abandon(state_dir, record, why));
+        freed.push(free_unreachable(state_dir, record, why));
     }
     if state_dir.ifindexes()?.is_empty() {
         sweep(state_dir, |_| true)?;
@@ -240,7 +240,7 @@ fn free_previous_namespace(here: &StateDir, netlink: &Netlink, link: &Link) -> R
             // freed the attachment.
             let _lock = state_dir.lock()?;
             if let Ok(Some(record)) = state_dir.read(ifindex) {
-                abandon(state_dir, record, "it was moved to another namespace");
+                free_unreachable(state_dir, record, "it was moved to another namespace");
             }
         }
     }

@@ -180,8 +180,8 @@ impl std::fmt::Display for UndoStep {
     }
 }
 
-/// Abandons all undo steps: removes pins and journal only.
-pub(super) fn abandon(state_dir: &StateDir, ifindex: u32) -> Result<(), Error> {
+/// Discards all undo steps: removes pins and journal only.
+pub(super) fn discard(state_dir: &StateDir, ifindex: u32) -> Result<(), Error> {
     let pins: PathBuf = state_dir.pins(ifindex);
     remove_pins(&pins)?;
     state_dir.store(ifindex).remove()
