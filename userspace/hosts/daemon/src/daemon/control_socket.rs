@@ -353,7 +353,7 @@ impl Handler {
             }
         };
         if v != VERSION {
-            let why = format!("v = {v}: this daemon knows version {VERSION}");
+            let why = format!("v = {v}: this daemon supports version {VERSION}");
             return Answer::of::<Status>(Err(why));
         }
         match verb {

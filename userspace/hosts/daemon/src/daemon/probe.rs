@@ -28,7 +28,7 @@ const IDLE_PERIOD: Duration = Duration::from_millis(500);
 /// Idle time after which a requester is forgotten: its acknowledged PSN must be learned again.
 const FORGET_NS: u64 = 600_000_000_000;
 
-/// Idle time up to which a requester is in use: one that was followed before is taken over.
+/// A requester idle for longer than this is not in use, and is not taken over from an earlier daemon.
 const FRESH_NS: u64 = 1_000_000_000;
 /// Interval between checks of a requester in use. A first round-trip time, or progress after several probes, makes the
 /// next probe due earlier, and is not announced.
@@ -86,8 +86,8 @@ impl Work for Prober {
         let probe = match &mut self.probe {
             Some(probe) => probe,
             None => {
-                // Those that were announced to an earlier daemon, or before the parameters changed. What was not followed since
-                // may have used all PSNs again.
+                // Requesters announced to an earlier daemon, or before the parameters changed. One idle since then may have
+                // wrapped its PSNs: forget it.
                 let known = self.port.maps().requesters().collect::<std::result::Result<Vec<_>, _>>()?;
                 for (id, requester) in known {
                     if now_ns.saturating_sub(requester.last_used_ns()) > FRESH_NS {

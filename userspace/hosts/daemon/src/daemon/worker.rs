@@ -170,7 +170,7 @@ impl WorkerState {
                     orders.into_iter().for_each(|order| self.order(order));
                 }
                 Err(RecvTimeoutError::Timeout) => {}
-                // The client has disconnected.
+                // The event loop has ended.
                 Err(RecvTimeoutError::Disconnected) => return false,
             }
             if Instant::now() >= tick {

@@ -26,7 +26,7 @@ struct Feature {
     is_present: fn() -> bool,
 }
 
-/// The kernel is asked, because distributions add features to old versions. The verifier decides on the rest.
+/// Probed, not derived from the version: distributions backport features. The verifier checks the rest.
 const FEATURES: [Feature; 3] = [
     Feature {
         name: "BPF ring buffers",

@@ -171,7 +171,7 @@ impl Netlink {
         }
         let put = |parent, saved: &SavedQdisc| {
             self.send_qdisc(ifindex, parent, saved.handle, &saved.kind, &saved.options)?
-                .map_err(|refusal| self.kernel_error(format!("restored the qdisc {saved}"), ifindex, refusal))
+                .map_err(|refusal| self.kernel_error(format!("restore the qdisc {saved}"), ifindex, refusal))
         };
         if is_there {
             // Only the length of the queue below it may differ.

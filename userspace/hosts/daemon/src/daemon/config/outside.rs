@@ -115,7 +115,7 @@ fn range_text(range: &RangeInclusive<u64>, key: Key) -> String {
 }
 
 impl Config {
-    /// This file with the override `asked` on top.
+    /// This file with the override `requested` applied.
     pub(crate) fn under(&self, requested: Vec<Interface>) -> Self {
         Self { over: requested, ..self.clone() }
     }

@@ -99,7 +99,7 @@ fn requests_answered_in_order() {
     assert_eq!(answers.len(), 7);
     assert_eq!(answers[0].ok.as_ref().unwrap()["protocol"], 1);
     assert!(error(&answers[1]).contains("verbs are version, status"), "{answers:?}");
-    assert!(error(&answers[2]).contains("knows version 1"), "{answers:?}");
+    assert!(error(&answers[2]).contains("supports version 1"), "{answers:?}");
     let status: Status = serde_json::from_value(answers[3].ok.clone().unwrap()).unwrap();
     assert_eq!((status.is_ready, status.failing[0].interface.as_str()), (true, "eth1"));
     assert!(error(&answers[4]).contains("reboot") && !error(&answers[5]).is_empty());
