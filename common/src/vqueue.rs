@@ -182,7 +182,7 @@ impl Drain {
         let (own, all) = (ahead_ticks(share.empty_at, now), ahead_ticks(share.published(shared), now));
         let ticks = if own > all { own } else { all };
         let depth_bytes = self.bytes(ticks);
-        // 2^17 bytes · 3.4·10^11 = 4.5·10^16: fits.
+        // 2^20 bytes · 3.4·10^11 = 3.6·10^17: fits.
         let service = bytes.wrapping_mul(self.ticks_per_byte_q16) >> 16;
         // A dropped packet leaves the queue unchanged, whether the buffer is full or the packet cannot be marked.
         if ticks + service > self.limit_ticks || depth_bytes > deepest_bytes {

@@ -57,7 +57,7 @@ pub struct Selection {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Set<T: Entry> {
-    /// Lock: 1 while a program holds it. It guards all fields below.
+    /// Lock: 1 while a program holds it. It guards all fields below; `tags` are also read without it.
     pub lock: u32,
     /// Result of the last lookup; see [`Set::selection`].
     pub selected: u32,

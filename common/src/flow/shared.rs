@@ -211,8 +211,9 @@ impl Shared {
     ///
     /// `data` is what the packet is charged with: packets and bytes. A packet without data is never limited.
     ///
-    /// The increase timer does not run: the next CNP makes up for it. If two CPUs send packets of one QP at once, one of
-    /// them may not be counted; if the slot is reused at that instant, the new flow may be charged with the packet.
+    /// The rate does not increase meanwhile: the next CNP first applies the increases that are due. If two CPUs send packets
+    /// of one QP at once, one of them may not be counted; if the slot is reused at that instant, the new flow may be charged
+    /// with the packet.
     #[inline(always)]
     #[must_use]
     pub(crate) fn pass_unpaced(

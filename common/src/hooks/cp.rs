@@ -59,7 +59,7 @@ pub(super) fn trim<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> bool {
 
 /// Adds the packet to its class's virtual queue and marks it according to the depth it met.
 ///
-/// A packet that does not fit is trimmed instead if `trims`.
+/// A packet that does not fit is trimmed instead, if `trims` returns true for it.
 #[inline(always)]
 pub(super) fn congestion_point<'p, H: Host<'p>>(
     h: &mut H,

@@ -54,11 +54,11 @@ pub(super) fn snoop<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) {
         Attribute::REQ => h.env().set_announced_qpn(&sender, qpn),
         Attribute::REP => {
             h.env().set_announced_qpn(&sender, qpn);
-            if let Some(asked_qpn) = h.env().announced_qpn(&receiver) {
+            if let Some(requester_qpn) = h.env().announced_qpn(&receiver) {
                 h.env().count(Stat::PairCm);
                 let source = PairSource::Cm as u32;
-                learn(h, p, &QpId { addr: src, qpn, vlan }, Pair { qpn: asked_qpn, source, addr: dst });
-                learn(h, p, &QpId { addr: dst, qpn: asked_qpn, vlan }, Pair { qpn, source, addr: src });
+                learn(h, p, &QpId { addr: src, qpn, vlan }, Pair { qpn: requester_qpn, source, addr: dst });
+                learn(h, p, &QpId { addr: dst, qpn: requester_qpn, vlan }, Pair { qpn, source, addr: src });
             }
         }
         Attribute::DREQ => forget(h, &QpId { addr: dst, qpn, vlan }, src),

@@ -64,7 +64,7 @@ fn other_layout_version_keeps_running() -> Result<()> {
     require!("other_layout_version_keeps_running", "htb");
     let pair = Pair::new("layout")?;
     let mut before = Daemon::start(&pair.a, FILE)?;
-    before.wait_for_log(&["begun", "\"task\":\"pacer\""])?;
+    before.wait_for_log(&["task started", "\"task\":\"pacer\""])?;
     let (objects, mut of) = (LoadedObjects::by(&pair.a, "a0")?, (0, String::new()));
     let (stop, receiver) = (AtomicBool::new(false), pair.b.socket("b0")?);
     let sent = thread::scope(|scope| -> Result<usize> {

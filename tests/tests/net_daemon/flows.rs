@@ -24,7 +24,7 @@ fn only_idle_flows_are_removed() -> Result<()> {
     const FLOWS: u32 = 200;
     let pair = Pair::new("age")?;
     let mut daemon = Daemon::start(&pair.a, &format!("{HOST}[age]\nidle = '2s'\n"))?;
-    daemon.wait_for_log(&["begun", "\"task\":\"age\""])?;
+    daemon.wait_for_log(&["task started", "\"task\":\"age\""])?;
     let (socket, peer) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
     let flows = || -> Result<Vec<u32>> {
         let maps = pair.a.attachment("a0")?.maps;
@@ -96,7 +96,7 @@ fn daemon_memory_with_full_tables() -> Result<()> {
     let file = HOST.replace("pacer = 'none'", "pacer = 'htb'").replace("flows = 1024\n", "");
     let mut daemon = Daemon::start(&pair.a, &format!("{file}[age]\nidle = '10min'\n"))?;
     for iface in ["a0", "a1"] {
-        daemon.wait_for_log(&["begun", "\"task\":\"pacer\"", &format!("\"iface\":\"{iface}\"")])?;
+        daemon.wait_for_log(&["task started", "\"task\":\"pacer\"", &format!("\"iface\":\"{iface}\"")])?;
         let socket = pair.a.socket(iface)?;
         for dest_qpn in 2..HTB_MAX_FLOWS * 2 {
             socket.send(&Roce { dest_qpn, payload: 0, ..Roce::default() }.frame())?;

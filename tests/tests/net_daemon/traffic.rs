@@ -111,7 +111,7 @@ fn htb_pacer_follows_line_rate() -> Result<()> {
     let pair = Pair::new("line")?;
     let file = HOST.replace("pacer = 'none'", "pacer = 'htb'");
     let mut daemon = Daemon::start(&pair.a, &file)?;
-    daemon.wait_for_log(&["begun", "\"task\":\"pacer\""])?;
+    daemon.wait_for_log(&["task started", "\"task\":\"pacer\""])?;
     wait_for_class(&pair.a, 0xffff, 1_000_000_000)?;
     daemon.write(&file.replace("1gbit", "300mbit"))?;
     wait_for_class(&pair.a, 0xffff, 300_000_000)?;
@@ -131,7 +131,7 @@ fn killed_daemon_resumes_under_traffic() -> Result<()> {
     let file = HOST.replace("pacer = 'none'", "pacer = 'htb'").replace("1gbit", "600mbit");
     let mut daemon =
         Daemon::start(&pair.a, &format!("{file}cp_enable = true\nmin_time_between_cnps = '1us'\n"))?;
-    daemon.wait_for_log(&["begun", "\"task\":\"pacer\""])?;
+    daemon.wait_for_log(&["task started", "\"task\":\"pacer\""])?;
     let cut = || -> Result<()> { Ok(pair.b.socket("b0")?.send(&Roce::default().cnp(None, CNP_TOS))?) };
     under_traffic(&pair, || {
         cut()?;

@@ -75,7 +75,7 @@ impl SoakFixture {
         let pair = Pair::new("soak")?;
         pair.a.netlink()?.set_up(pair.a.index("lo")?, true)?;
         let mut daemon = Daemon::start(&pair.a, &file())?;
-        daemon.wait_for_log(&["begun", "\"task\":\"pacer\""])?;
+        daemon.wait_for_log(&["task started", "\"task\":\"pacer\""])?;
         let traffic = Traffic::start(&pair)?;
         traffic.pass(100)?;
         pair.b.socket("b0")?.send(&Roce::default().cnp(None, CNP_TOS))?;
