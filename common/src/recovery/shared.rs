@@ -7,9 +7,9 @@ use core::cell::Cell;
 
 use super::responder::{Answer, Arrival, SharedResponder};
 use super::{
-    ANNOUNCE_NS, INITIAL_NS, MAX_MTU, MIN_MTU, NO_PSN, PSN_SEQUENCE_ERROR, Request, Requester, Response,
-    SIGNAL_NS, SYNDROME, TRIMMED, UNSEEN, UNVERIFIED, distance, end_of, get, hold_until, is_mtu, plus,
-    responses, set,
+    AFTER_NAK, ANNOUNCE_NS, AWAITS_READ, HIDDEN_NS, INITIAL_NS, MAX_MTU, MIN_MTU, NO_PSN, PSN_SEQUENCE_ERROR,
+    Request, Requester, Response, SIGNAL_NS, SYNDROME, TRIMMED, UNSEEN, UNVERIFIED, distance, end_of, get,
+    hold_until, is_mtu, plus, responses, set,
 };
 use crate::rc::Psn;
 use crate::wire::bth::{Class, Opcode};
@@ -137,6 +137,7 @@ impl<'a> SharedRequester<'a> {
         set!(self.read_bytes = 0);
         set!(self.reads_end = psn);
         set!(self.read_next = psn);
+        set!(self.starts_at = NO_PSN);
         set!(self.data_psn = plus(psn, UNSEEN.wrapping_neg()));
         set!(self.data_end = psn);
         set!(self.timed_ns = 0);
@@ -162,20 +163,33 @@ impl<'a> SharedRequester<'a> {
         // A PSN half of all PSNs ahead compares as one before.
         let is_reused =
             !is_read && get!(self.own_qpn) != 0 && distance(get!(self.acknowledged), plus(psn, 1)) <= 0;
-        if get!(self.sent_ns) == 0 || is_reused {
-            // New, or a QP with the numbers of an earlier one.
+        let is_new = get!(self.sent_ns) == 0;
+        if is_new || is_reused {
+            // New, or a QP with the numbers of an earlier one, or a retransmission behind a READ that is awaited still.
+            let (read_next, retrying) = (get!(self.read_next), get!(self.retrying) & AWAITS_READ);
             self.start(psn);
+            if is_reused && retrying != 0 && distance(read_next, psn) > 0 {
+                set!(self.read_next = read_next);
+                set!(self.retrying = retrying);
+            }
         }
         set!(self.sent_ns = now_ns);
-        self.close_read(psn, is_read);
+        self.close_read(psn, is_read, packet.bytes);
         let next = get!(self.next);
         let ahead = distance(next, psn);
         if ahead > 0 {
             self.add_data(next, psn);
         }
-        if is_answered {
+        // If the packets before it are unknown, a READ may be the retransmitted rest of another. It counts as a SEND.
+        let may_be_rest = is_read && (is_new || ahead > 0);
+        if is_answered && !may_be_rest {
             if ahead >= 0 {
                 self.add_read(psn, if is_read { packet.bytes } else { 0 });
+            } else if distance(psn, get!(self.read_next)) >= 0 {
+                // The stack goes back to this READ.
+                set!(self.gap_ns = 0);
+                set!(self.read_next = psn);
+                set!(self.retrying = get!(self.retrying) | AWAITS_READ);
             }
         } else if ahead >= 0 || distance(get!(self.data_end), psn) >= 0 {
             if ahead < 0 {
@@ -187,6 +201,10 @@ impl<'a> SharedRequester<'a> {
             let end = plus(psn, 1);
             self.add_data(psn, end);
             set!(self.next = end);
+            if is_read {
+                set!(self.read_psn = psn);
+                set!(self.read_bytes = packet.bytes);
+            }
         }
         if ahead < 0 {
             // A retransmission measures no round trip: Karn's rule (RFC 6298, §3).
@@ -267,6 +285,7 @@ impl<'a> SharedRequester<'a> {
     #[inline(always)]
     fn add_read(self, psn: u32, bytes: u32) {
         if !self.has_unanswered_reads() {
+            set!(self.starts_at = psn);
             set!(self.read_next = psn);
         }
         let mtu = get!(self.mtu);
@@ -284,18 +303,19 @@ impl<'a> SharedRequester<'a> {
 
     /// The PSN of the packet after a READ shows the READ's number of responses, hence the path MTU.
     ///
-    /// Not that of another READ, which may be the retransmitted rest of the same one.
+    /// Not that of a shorter READ, which may be the retransmitted rest of the same one.
     #[inline(always)]
-    fn close_read(self, psn: u32, is_read: bool) {
+    fn close_read(self, psn: u32, is_read: bool, bytes: u32) {
         let (read_psn, read_bytes) = (get!(self.read_psn), get!(self.read_bytes));
         let packets = distance(read_psn, psn);
         if read_bytes == 0 || packets <= 0 {
             return;
         }
-        let fewest = plus(read_psn, responses(read_bytes, MAX_MTU));
+        let packets = if is_read && bytes < read_bytes { 0 } else { packets.cast_unsigned() };
+        set!(self.next = read_psn);
         let mut mtu = MIN_MTU;
         while mtu <= MAX_MTU {
-            if responses(read_bytes, mtu) == packets.cast_unsigned() {
+            if responses(read_bytes, mtu) == packets {
                 set!(self.next = psn);
                 set!(self.reads_end = psn);
                 if !is_read {
@@ -306,9 +326,10 @@ impl<'a> SharedRequester<'a> {
             mtu *= 2;
         }
         set!(self.read_bytes = 0);
-        if get!(self.mtu) == 0 && distance(fewest, psn) > 0 {
+        if get!(self.mtu) == 0 && responses(read_bytes, MAX_MTU) != packets {
             // Until another READ confirms the path MTU, the last of these PSNs may be those of data that was sent unseen.
-            self.add_data(fewest, psn);
+            // Others are within the READ, but not the first.
+            self.add_data(read_psn, psn);
         }
     }
 
@@ -358,11 +379,18 @@ impl<'a> SharedRequester<'a> {
                 // During 2^23 PSNs of READs, the end of the last SEND would come to look like a later one.
                 set!(self.data_end = end);
             }
-            set!(self.retrying = 0);
+            // An ACK of a later request does not end the stack's retransmission of a READ.
+            let read_next = get!(self.read_next);
+            let is_late =
+                self.has_unanswered_reads() && distance(read_next, end) > 0 && self.awaits_read(now_ns);
+            set!(self.retrying = if is_late { AWAITS_READ } else { 0 });
+            if is_late {
+                self.on_missing(read_next, now_ns);
+            }
         }
         set!(self.own_qpn = packet.own_qpn);
         if syndrome == PSN_SEQUENCE_ERROR {
-            set!(self.retrying = 1);
+            set!(self.retrying = get!(self.retrying) | AFTER_NAK);
         }
         let hold_ns = hold_until(syndrome, now_ns);
         if hold_ns != 0 {
@@ -377,15 +405,15 @@ impl<'a> SharedRequester<'a> {
             matches!(opcode, Opcode::RC_RDMA_READ_RESPONSE_MIDDLE | Opcode::RC_RDMA_READ_RESPONSE_LAST);
         let read_next = get!(self.read_next);
         let ahead = distance(read_next, psn);
-        if ahead > 0 && continues {
+        if ahead > 0 && (continues || self.awaits_read(now_ns)) {
             return self.on_missing(read_next, now_ns);
         }
         if ahead >= 0 {
             let read_next = plus(psn, 1);
             set!(self.read_next = read_next);
-            let is_followed =
-                matches!(opcode, Opcode::RC_RDMA_READ_RESPONSE_FIRST | Opcode::RC_RDMA_READ_RESPONSE_MIDDLE);
-            set!(self.continues_at = if is_followed { read_next } else { NO_PSN });
+            if !matches!(opcode, Opcode::RC_RDMA_READ_RESPONSE_FIRST | Opcode::RC_RDMA_READ_RESPONSE_MIDDLE) {
+                set!(self.starts_at = read_next);
+            }
             set!(self.retrying = 0);
             if get!(self.gap_ns) != 0 {
                 // Trimmed packets overtake the data before them.
@@ -393,6 +421,13 @@ impl<'a> SharedRequester<'a> {
             }
         }
         false
+    }
+
+    /// Whether the stack has requested the next READ response again. After a while, it may have arrived unseen.
+    #[inline(always)]
+    fn awaits_read(self, now_ns: u64) -> bool {
+        let gap_ns = get!(self.gap_ns);
+        get!(self.retrying) & AWAITS_READ != 0 && (gap_ns == 0 || now_ns.wrapping_sub(gap_ns) < HIDDEN_NS)
     }
 
     /// This READ response will not arrive. Returns whether to announce that.
@@ -430,7 +465,9 @@ impl<'a> SharedRequester<'a> {
     /// Whether a READ or atomic has not been answered completely.
     #[inline(always)]
     pub(super) fn has_unanswered_reads(self) -> bool {
-        distance(get!(self.read_next), get!(self.reads_end)) > 0
+        let read_next = get!(self.read_next);
+        distance(read_next, get!(self.reads_end)) > 0
+            || get!(self.read_bytes) != 0 && read_next != get!(self.starts_at)
     }
 
     /// Responder of the same QP.
