@@ -1,6 +1,7 @@
 //! Follows changes of the interface after attaching: its speed, and the bridge or macvlan above it.
 
 use dcqcn_common::params::{Config, Params, Port, WredConfig};
+use dcqcn_netlink::Link;
 use nix::errno::Errno;
 
 use super::change::{Change, ChangeError, Transaction, write_params};
@@ -11,12 +12,14 @@ use super::state_dir::StateDir;
 use super::{Error, Info, LinkRateFrom, Sweep};
 
 /// Updates the parameters of an attachment that follow its interface: the hardware's speed, `link_rate`, `queue_limit` and
-/// `np_other_host`. Returns the changes of the latter three, and the first error.
-pub fn follow(sweep: &Sweep, info: &Info) -> (Vec<Change>, Option<Error>) {
+/// `np_other_host`. `params` are the active ones. Returns the changes of the latter three, and the first error.
+pub fn follow(sweep: &Sweep, info: &Info, params: &Params) -> (Vec<Change>, Option<Error>) {
     let (mut changes, mut failed) = (Vec::new(), None);
-    for followed in
-        [follow_link_rate(sweep, info), follow_queue_limit(sweep, info), follow_other_host(sweep, info)]
-    {
+    for followed in [
+        follow_link_rate(sweep, info, params),
+        follow_queue_limit(sweep, info, params),
+        follow_other_host(sweep, info, params),
+    ] {
         match followed {
             Ok(change) => changes.extend(change),
             Err(error) => failed = failed.or(Some(error)),
@@ -34,15 +37,22 @@ pub fn follow(sweep: &Sweep, info: &Info) -> (Vec<Change>, Option<Error>) {
 /// # Errors
 /// The interface is not attached, or its other parameters are out of range at the new rate; nothing is
 /// changed.
-fn follow_link_rate(sweep: &Sweep, info: &Info) -> Result<Option<Change>, Error> {
+fn follow_link_rate(sweep: &Sweep, info: &Info, params: &Params) -> Result<Option<Change>, Error> {
     let Sweep { state_dir, netlink, links, .. } = sweep;
     let iface = info.iface.as_str();
-    let link = match netlink.link_by_index(info.ifindex) {
+    let Some(link) = sweep.link(info.ifindex) else { return Ok(None) };
+    // Not queried for hundreds of virtual ports that do not use it.
+    let is_used =
+        !link.is_virtual() || matches!(info.link_rate_from, LinkRateFrom::Speed | LinkRateFrom::Virtual);
+    let speed_bps = if is_used { netlink.speed_bps(link.index) } else { Ok(None) };
+    let link = match speed_bps {
         Err(error) if error.errno() == Some(Errno::ENODEV) => return Ok(None),
-        link => link?,
+        speed_bps => Link { speed_bps: speed_bps?, ..link.clone() },
     };
-    if let Some(speeds) = hardware_speeds(&link, info.link_rate_from) {
-        follow_hardware(state_dir, iface, speeds)?;
+    if let Some(speeds) = hardware_speeds(&link, info.link_rate_from)
+        && (params.port.speed_bps, params.port.wire_bps) != speeds
+    {
+        set_hardware(state_dir, iface, speeds)?;
     }
     let found = match info.link_rate_from {
         LinkRateFrom::Given => None,
@@ -56,7 +66,7 @@ fn follow_link_rate(sweep: &Sweep, info: &Info) -> Result<Option<Change>, Error>
     let Some(link_bps) = found.filter(|found| info.link_rate_found_bps != Some(*found)) else {
         return Ok(None);
     };
-    let active_bps = open_at(state_dir, iface)?.maps.params()?.config.scalars.link_rate_bps;
+    let active_bps = params.config.scalars.link_rate_bps;
     let is_set = info.link_rate_found_bps.is_some_and(|found_bps| found_bps != active_bps);
     let change =
         if active_bps == link_bps || is_set { None } else { change_rate(iface, active_bps, link_bps)? };
@@ -73,16 +83,14 @@ fn follow_link_rate(sweep: &Sweep, info: &Info) -> Result<Option<Change>, Error>
 ///
 /// # Errors
 /// The interface is not attached.
-fn follow_queue_limit(sweep: &Sweep, info: &Info) -> Result<Option<Change>, Error> {
+fn follow_queue_limit(sweep: &Sweep, info: &Info, params: &Params) -> Result<Option<Change>, Error> {
     let derived = info.derived.filter(|derived| derived.queue_limit_bytes != 0);
     let (Some(_), Some(derived)) = (sweep.link(info.ifindex), derived) else { return Ok(None) };
     let shaping = sweep.netlink.shaping(info.ifindex)?;
     let Some(found) = shaping.as_ref().and_then(queue_limit_bytes) else { return Ok(None) };
     let is_followed = |wred: &WredConfig| wred.queue_limit_bytes == derived.queue_limit_bytes;
     // Before the lock is taken, as values that were set differ at every check.
-    if found == derived.queue_limit_bytes
-        || !open_at(&sweep.state_dir, &info.iface)?.maps.params()?.config.wred.iter().any(is_followed)
-    {
+    if found == derived.queue_limit_bytes || !params.config.wred.iter().any(is_followed) {
         return Ok(None);
     }
     let change = change(&info.iface, |config| {
@@ -108,7 +116,7 @@ fn follow_queue_limit(sweep: &Sweep, info: &Info) -> Result<Option<Change>, Erro
 ///
 /// # Errors
 /// The interface is not attached.
-fn follow_other_host(sweep: &Sweep, info: &Info) -> Result<Option<Change>, Error> {
+fn follow_other_host(sweep: &Sweep, info: &Info, params: &Params) -> Result<Option<Change>, Error> {
     let Sweep { state_dir, links, .. } = sweep;
     let iface = info.iface.as_str();
     let (Some(link), Some(derived)) = (sweep.link(info.ifindex), info.derived) else { return Ok(None) };
@@ -116,7 +124,7 @@ fn follow_other_host(sweep: &Sweep, info: &Info) -> Result<Option<Change>, Error
     if other == derived.other_host {
         return Ok(None);
     }
-    let active = open_at(state_dir, iface)?.maps.params()?.config.scalars.np_other_host;
+    let active = params.config.scalars.np_other_host;
     if active != u64::from(derived.other_host) {
         return Ok(None);
     }
@@ -135,12 +143,8 @@ fn follow_other_host(sweep: &Sweep, info: &Info) -> Result<Option<Change>, Error
     Ok(change)
 }
 
-/// Updates the speed of the hardware, by which flows at line rate are not paced, and pauses are timed.
-fn follow_hardware(state_dir: &StateDir, iface: &str, speeds: (u64, u64)) -> Result<(), Error> {
-    let is_current = |port: &Port| (port.speed_bps, port.wire_bps) == speeds;
-    if is_current(&open_at(state_dir, iface)?.maps.params()?.port) {
-        return Ok(());
-    }
+/// Sets the speed of the hardware, by which flows at line rate are not paced, and pauses are timed.
+fn set_hardware(state_dir: &StateDir, iface: &str, speeds: (u64, u64)) -> Result<(), Error> {
     let _lock = state_dir.lock()?;
     let mut attachment = open_at(state_dir, iface)?;
     let Params { config, port, .. } = *attachment.maps.params()?;
