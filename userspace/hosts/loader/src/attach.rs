@@ -66,7 +66,7 @@ use plan::Plan;
 pub use prepare::{prepare, write_networkd};
 pub use repair::repair;
 pub use speed::follow;
-use state_dir::StateDir;
+use state_dir::{StateDir, remove_pins};
 pub use takeover::{Claim, claim, is_claimed, is_upgradable, revise, upgrade};
 pub use verify::{Part, Sweep, verify};
 
@@ -232,41 +232,31 @@ pub fn attach_all(requests: &[Request], options: Options) -> Result<Vec<Result<I
     // Sequential: at this point a partial attachment was left by another process, not by a thread of this
     // call.
     let (mut taken, links, mut journals) = (Vec::new(), netlink.links()?, Journals::read(&state_dir)?);
-    let mut free_interfaces =
-        |request| free_interfaces(&state_dir, &netlink, request, &links, &mut journals, &mut taken);
+    let mut free_interfaces = |request| {
+        free_interfaces(&state_dir, &netlink, request, options.interrupt, &links, &mut journals, &mut taken)
+    };
     let inherited: Vec<_> = requests.iter().map(&mut free_interfaces).collect();
-    gc::sweep(&state_dir, |_| true)?;
+    gc::sweep(&state_dir, |ifindex| name_of(&links, ifindex).is_none())?;
     let free = Mutex::new(siblings::free(&state_dir)?);
     let sibling = || lock(&free).next();
+    let loader = execute::Loader::default();
     let mut jobs: Vec<Option<_>> = requests.iter().zip(inherited).map(Some).collect();
     let ifaces: Vec<&str> = requests.iter().map(|request| request.iface.as_str()).collect();
     let mut results = Vec::new();
     for round in parallel::rounds(&ifaces, &links) {
         let round = round.into_iter().filter_map(|at| Some((at, jobs.get_mut(at)?.take()?))).collect();
         results.extend(parallel::run(round, |(at, (request, inherited))| {
-            let attach = |inherited| attach_locked(&state_dir, &links, request, options, sibling, inherited);
+            let plan =
+                |netlink: &_| Plan::make(&state_dir, netlink, &links, request, options.interrupt, sibling);
+            let attach = |inherited| {
+                let netlink = Netlink::connect()?;
+                execute::out(plan(&netlink)?, &netlink, &state_dir, &loader, inherited)
+            };
             (at, inherited.and_then(attach))
         }));
     }
     results.sort_by_key(|(at, _)| *at);
     Ok(results.into_iter().map(|(_, result)| result).collect())
-}
-
-/// Attaches one interface after [`free_interfaces`], with the lock held.
-///
-/// `sibling` takes an index in the `SIBLINGS` map; `inherited` are undo steps left over from an earlier
-/// attachment.
-fn attach_locked(
-    state_dir: &StateDir,
-    links: &[Link],
-    request: &Request,
-    options: Options,
-    sibling: impl FnOnce() -> Option<u32>,
-    inherited: Vec<UndoStep>,
-) -> Result<Info, Error> {
-    let netlink = Netlink::connect()?;
-    let plan = Plan::make(state_dir, &netlink, links, request, options.interrupt, sibling)?;
-    execute::out(plan, &netlink, state_dir, inherited)
 }
 
 /// Checks that the interfaces of a request are free and undoes abandoned attachments, with the lock held.
@@ -276,6 +266,7 @@ fn free_interfaces(
     state_dir: &StateDir,
     netlink: &Netlink,
     request: &Request,
+    may_interrupt: bool,
     links: &[Link],
     journals: &mut Journals,
     taken: &mut Vec<u32>,
@@ -293,10 +284,12 @@ fn free_interfaces(
         if *iface != request.iface && !left.is_empty() {
             return Err(Error::Unfinished { iface: iface.clone(), state: State::Detaching.words() });
         }
-        if state_dir.read(link.index)?.is_none()
-            && let Some(done) = undo::remove_own_qdisc(netlink, link.index)?
-        {
-            tracing::warn!(iface, "{done}");
+        if state_dir.read(link.index)?.is_none() {
+            // Of an attachment without a journal. Those of other interfaces stay: `repair = "none"` leaves them.
+            if let Some(done) = undo::remove_own_qdisc(netlink, link.index, may_interrupt)? {
+                tracing::warn!(iface, "{done}");
+            }
+            remove_pins(&state_dir.pins(link.index))?;
         }
         inherited.extend(left);
     }
