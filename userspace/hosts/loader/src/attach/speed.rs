@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use super::change::{Change, ChangeError, Transaction, write_params};
 use super::find::{find, open_at};
 use super::journal::Store as _;
-use super::plan::{cpus, hardware_speeds, other_host, path_speed_bps, queue_limit_bytes};
+use super::plan::{hardware_speeds, other_host, path_speed_bps, queue_limit_bytes};
 use super::state_dir::StateDir;
 use super::{Error, Info, LinkRateFrom, Sweep};
 
@@ -50,7 +50,7 @@ fn follow_link_rate(sweep: &Sweep, info: &Info, params: &Params) -> Result<Optio
         Err(error) if error.errno() == Some(Errno::ENODEV) => return Ok(None),
         speed_bps => Link { speed_bps: speed_bps?, ..link.clone() },
     };
-    follow_hardware(state_dir, info, &link, params.port)?;
+    follow_hardware(sweep, info, &link, params.port)?;
     let found = match info.link_rate_from {
         LinkRateFrom::Given => None,
         LinkRateFrom::Speed | LinkRateFrom::Virtual => {
@@ -142,18 +142,18 @@ fn follow_other_host(sweep: &Sweep, info: &Info, params: &Params) -> Result<Opti
 
 /// Updates the speed of the hardware, by which flows at line rate are not paced, and pauses are timed; its address, the
 /// source of CNPs and NAKs; and the number of CPUs. A link without a speed, as one that is down, keeps the former one.
-fn follow_hardware(state_dir: &StateDir, info: &Info, link: &Link, port: Port) -> Result<(), Error> {
-    let (iface, cpus) = (info.iface.as_str(), cpus()?);
+fn follow_hardware(sweep: &Sweep, info: &Info, link: &Link, port: Port) -> Result<(), Error> {
+    let Sweep { state_dir, cpus, .. } = sweep;
     let speeds = hardware_speeds(link, info.link_rate_from);
     let updated = |port: Port| {
         let (speed_bps, wire_bps) = speeds.unwrap_or((port.speed_bps, port.wire_bps));
-        Port { speed_bps, wire_bps, mac: link.mac.unwrap_or_default(), cpus, ..port }
+        Port { speed_bps, wire_bps, mac: link.mac.unwrap_or_default(), cpus: *cpus, ..port }
     };
     if updated(port) == port {
         return Ok(());
     }
     let _lock = state_dir.lock()?;
-    let mut attachment = open_at(state_dir, iface)?;
+    let mut attachment = open_at(state_dir, &info.iface)?;
     let Params { config, port, .. } = *attachment.maps.params()?;
     write_params(&mut attachment, &config, updated(port))
 }

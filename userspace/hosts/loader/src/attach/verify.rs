@@ -11,6 +11,7 @@ use super::bound::Bound;
 use super::device::Device;
 use super::hook_names::{HOOKS, XDP_PEER, tc_hook, with_names};
 use super::journal::{Record, State, UndoStep};
+use super::plan::cpus;
 use super::state_dir::{StateDir, names};
 use super::{Error, ForeignProgram, Info, foreign};
 use crate::dataplane::MAPS;
@@ -38,20 +39,21 @@ impl Part {
     }
 }
 
-/// Interfaces and qdiscs of the namespace, read once to verify or update many attachments.
+/// Interfaces and qdiscs of the namespace, and the number of online CPUs, read once to verify or update many attachments.
 pub struct Sweep {
     pub(super) state_dir: StateDir,
     pub(super) netlink: Netlink,
     pub(super) links: Vec<Link>,
+    pub(super) cpus: u32,
     qdiscs: BTreeMap<u32, Vec<Qdisc>>,
 }
 
 impl Sweep {
-    /// Reads interfaces and qdiscs.
+    /// Reads all of it.
     pub fn take() -> Result<Self, Error> {
         let netlink = Netlink::connect()?;
         let (links, qdiscs) = (netlink.links()?, netlink.all_qdiscs()?);
-        Ok(Self { state_dir: StateDir::here()?, netlink, links, qdiscs })
+        Ok(Self { state_dir: StateDir::here()?, netlink, links, cpus: cpus()?, qdiscs })
     }
 
     /// All complete attachments of this network namespace; unreadable records are skipped.
