@@ -238,35 +238,24 @@ pub fn attach_all(requests: &[Request], options: Options) -> Result<Vec<Result<I
     gc::sweep(&state_dir, |_| true)?;
     let free = Mutex::new(siblings::free(&state_dir)?);
     let sibling = || lock(&free).next();
+    let loader = execute::Loader::default();
     let mut jobs: Vec<Option<_>> = requests.iter().zip(inherited).map(Some).collect();
     let ifaces: Vec<&str> = requests.iter().map(|request| request.iface.as_str()).collect();
     let mut results = Vec::new();
     for round in parallel::rounds(&ifaces, &links) {
         let round = round.into_iter().filter_map(|at| Some((at, jobs.get_mut(at)?.take()?))).collect();
         results.extend(parallel::run(round, |(at, (request, inherited))| {
-            let attach = |inherited| attach_locked(&state_dir, &links, request, options, sibling, inherited);
+            let plan =
+                |netlink: &_| Plan::make(&state_dir, netlink, &links, request, options.interrupt, sibling);
+            let attach = |inherited| {
+                let netlink = Netlink::connect()?;
+                execute::out(plan(&netlink)?, &netlink, &state_dir, &loader, inherited)
+            };
             (at, inherited.and_then(attach))
         }));
     }
     results.sort_by_key(|(at, _)| *at);
     Ok(results.into_iter().map(|(_, result)| result).collect())
-}
-
-/// Attaches one interface after [`free_interfaces`], with the lock held.
-///
-/// `sibling` takes an index in the `SIBLINGS` map; `inherited` are undo steps left over from an earlier
-/// attachment.
-fn attach_locked(
-    state_dir: &StateDir,
-    links: &[Link],
-    request: &Request,
-    options: Options,
-    sibling: impl FnOnce() -> Option<u32>,
-    inherited: Vec<UndoStep>,
-) -> Result<Info, Error> {
-    let netlink = Netlink::connect()?;
-    let plan = Plan::make(state_dir, &netlink, links, request, options.interrupt, sibling)?;
-    execute::out(plan, &netlink, state_dir, inherited)
 }
 
 /// Checks that the interfaces of a request are free and undoes abandoned attachments, with the lock held.

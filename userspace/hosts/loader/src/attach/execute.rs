@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Mutex;
 
-use aya::Ebpf;
+use aya::{Ebpf, EbpfLoader};
 use dcqcn_common::layout::LAYOUT_VERSION;
 use dcqcn_common::params::Params;
 use dcqcn_netlink::Netlink;
@@ -19,9 +19,15 @@ use super::plan::{Plan, port};
 use super::state_dir::{StateDir, remove_pins};
 use super::undo::{InterfaceAccess, undo_with};
 use super::{Error, Info, pin_run, siblings};
-use crate::dataplane::{self, Maps};
+use crate::dataplane::{self, Maps, Programs};
 use crate::unsupported::Unsupported;
 use crate::{failpoint, pacer, queues};
+
+/// The loader of an object for several attaches, once one needs it.
+///
+/// Its lock serialises shared-map creation between concurrent attaches: the first creates the maps, the others reuse them.
+/// Other processes are excluded by the lock of the [`StateDir`].
+pub(super) type Loader = Mutex<Option<EbpfLoader<'static>>>;
 
 /// Executes `plan`; `inherited` are undo steps left over from an earlier attachment.
 ///
@@ -31,6 +37,7 @@ pub(super) fn out(
     plan: Plan,
     netlink: &Netlink,
     state_dir: &StateDir,
+    loader: &Loader,
     inherited: Vec<UndoStep>,
 ) -> Result<Info, Error> {
     let ifindex = plan.link.index;
@@ -50,6 +57,7 @@ pub(super) fn out(
         plan: &plan,
         netlink,
         state_dir,
+        loader,
         pins: state_dir.pins(ifindex),
         xdp_mode: plan.xdp_mode,
         ebpf: None,
@@ -68,7 +76,7 @@ pub(super) fn out(
     let pins = carrier.pins.clone();
     drop(carrier);
     // Prevents concurrent attaches from sharing maps that are about to be removed.
-    let _alone = lock(&SHARING);
+    let _alone = lock(loader);
     for error in undo_with(journal, &pins, InterfaceAccess::Here(netlink)).errors {
         tracing::error!(iface = plan.info.iface, %error, "cannot undo a step of the failed attach");
     }
@@ -89,17 +97,12 @@ fn retain_lost_offloads(netlink: &Netlink, record: &mut Record) -> Result<(), Er
     Ok(())
 }
 
-/// Serialises shared-map creation between concurrent attaches.
-///
-/// The first creates the maps, the others reuse them. Other processes are excluded by the lock of the
-/// [`StateDir`].
-static SHARING: Mutex<()> = Mutex::new(());
-
 /// Context of the steps.
 struct Carrier<'a> {
     plan: &'a Plan,
     netlink: &'a Netlink,
     state_dir: &'a StateDir,
+    loader: &'a Loader,
     pins: PathBuf,
     /// Requested or required XDP mode.
     xdp_mode: XdpModeChoice,
@@ -215,12 +218,20 @@ impl Carrier<'_> {
         let Plan { link, peer, config, sizes, placement, .. } = self.plan;
         let params = Params::new(config, port(link, peer.as_ref(), sizes, info.link_rate_from)?)?;
         let mut ebpf = {
-            let _alone = lock(&SHARING);
+            let mut loader = lock(self.loader);
             // An incomplete rollback may have left pins, whose maps must not be reused.
             remove_pins(&self.pins)?;
             self.state_dir.create_pin_dir(link.index)?;
             self.share()?;
-            dataplane::create_maps(info.which(), *sizes, info.mode(), Some(&self.pins))?
+            let (mode, pins) = (info.mode(), Some(self.pins.as_path()));
+            match info.which() {
+                Programs::Plain => {
+                    let loader = loader.get_or_insert_with(EbpfLoader::new);
+                    dataplane::create_maps(loader, &Programs::Plain, *sizes, mode, pins, None)?
+                }
+                // Its sampling interval must outlive the loader.
+                trace => dataplane::create_maps(&mut EbpfLoader::new(), &trace, *sizes, mode, pins, None)?,
+            }
         };
         dataplane::load_programs(&mut ebpf, info.which(), &info.program_names())?;
         failpoint::step("the maps are pinned");
