@@ -118,8 +118,8 @@ impl Host {
 
     /// Updates the parameters that follow the interface, as the daemon does, and returns the change.
     pub fn follow(&self, iface: &str) -> Result<Option<Change>> {
-        let info = self.attachment(iface)?.info;
-        match self.run(|| anyhow::Ok(attach::follow(&Sweep::take()?, &info)))?? {
+        let Attachment { info, maps } = self.attachment(iface)?;
+        match self.run(|| anyhow::Ok(attach::follow(&Sweep::take()?, &info, &*maps.params()?)))?? {
             (_, Some(error)) => Err(error.into()),
             (mut changes, None) => Ok(changes.pop()),
         }

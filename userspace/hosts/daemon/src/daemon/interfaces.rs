@@ -83,6 +83,7 @@ struct FailedDetach {
 struct Served {
     info: Info,
     _claim: Claim,
+    port: Arc<Port>,
     /// Last warning about the speed of its link.
     logged: String,
     /// Missing parts that were last logged.
@@ -298,7 +299,7 @@ impl ManagedInterfaces {
             publish(self, left);
         }
         self.seen = attach::ids()?;
-        self.follow_links();
+        self.follow_links(&Sweep::take()?);
         Ok(())
     }
 
@@ -487,11 +488,13 @@ impl ManagedInterfaces {
 
     fn begin(&mut self, info: Info, _claim: Claim) -> Result<()> {
         let id = info.id();
-        self.tasks.add(id, Port::open(&info)?);
+        let port = Port::open(&info)?;
+        self.tasks.add(id, Arc::clone(&port));
         let repairs = self.attempts.remove(&id.ifindex).unwrap_or_default();
         let served = Served {
             info,
             _claim,
+            port,
             logged: String::new(),
             missing: String::new(),
             seen_missing: String::new(),

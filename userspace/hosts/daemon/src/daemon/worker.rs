@@ -189,15 +189,13 @@ impl WorkerState {
             self.freed = Instant::now();
         }
         let is_time = self.measured.elapsed() >= SPEED_PERIOD;
-        if (is_time || self.interfaces.is_unsure_of_parts()) && self.interfaces.check_parts() {
-            self.publish();
-        }
-        if is_time {
+        if is_time || self.interfaces.is_unsure_of_parts() {
             self.worker.shared.step();
-            self.interfaces.follow_links();
-            if self.interfaces.check_chains() {
+            if self.interfaces.check(is_time) {
                 self.publish();
             }
+        }
+        if is_time {
             self.measured = Instant::now();
         }
         let now = Instant::now();

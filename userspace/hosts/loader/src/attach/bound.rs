@@ -19,30 +19,31 @@ pub(super) struct Bound {
 }
 
 impl Bound {
-    /// Reads a pinned link; `None` if it does not exist.
-    pub(super) fn read(path: &Path, pin: &str) -> Option<Self> {
-        let link: FdLink = PinnedLink::from_pin(path).ok()?.into();
-        let info = link.info().ok()?;
-        let (id, program_id) = (info.id(), info.program_id());
-        if tc_hook(pin).is_none() {
-            return Some(Self { id, program_id, ifindex: None });
-        }
-        let link = SchedClassifierLink::try_from(link).ok()?;
-        let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", link.fd().ok()?.as_raw_fd())).ok()?;
-        Some(Self { id, program_id, ifindex: field(&text, "ifindex:") })
+    /// Reads a pinned link without its interface; `None` if it does not exist.
+    pub(super) fn read(path: &Path) -> Option<Self> {
+        Self::of(&PinnedLink::from_pin(path).ok()?.into())
     }
 
-    /// As [`Self::read`], and always with the interface. aya does not expose an XDP link's descriptor, so
-    /// its fdinfo is found by link ID.
+    fn of(link: &FdLink) -> Option<Self> {
+        let info = link.info().ok()?;
+        Some(Self { id: info.id(), program_id: info.program_id(), ifindex: None })
+    }
+
+    /// As [`Self::read`], with the interface. aya does not expose an XDP link's descriptor, so its fdinfo is
+    /// found by link ID.
     pub(super) fn read_with_interface(path: &Path, pin: &str) -> Option<Self> {
-        let bound = Self::read(path, pin)?;
-        if bound.ifindex.is_some() {
-            return Some(bound);
-        }
-        let _open = PinnedLink::from_pin(path).ok()?;
-        let entries = fs::read_dir("/proc/self/fdinfo").ok()?.filter_map(Result::ok);
-        let mut texts = entries.filter_map(|entry| fs::read_to_string(entry.path()).ok());
-        let text = texts.find(|text| field(text, "link_id:") == Some(bound.id))?;
+        let link: FdLink = PinnedLink::from_pin(path).ok()?.into();
+        let bound = Self::of(&link)?;
+        let text = if tc_hook(pin).is_some() {
+            let link = SchedClassifierLink::try_from(link).ok()?;
+            fs::read_to_string(format!("/proc/self/fdinfo/{}", link.fd().ok()?.as_raw_fd())).ok()?
+        } else {
+            let entries = fs::read_dir("/proc/self/fdinfo").ok()?.filter_map(Result::ok);
+            let mut texts = entries.filter_map(|entry| fs::read_to_string(entry.path()).ok());
+            let text = texts.find(|text| field(text, "link_id:") == Some(bound.id))?;
+            drop(link);
+            text
+        };
         Some(Self { ifindex: field(&text, "ifindex:"), ..bound })
     }
 }

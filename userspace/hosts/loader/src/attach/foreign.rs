@@ -63,7 +63,7 @@ pub(super) fn on_hooks(
             others.extend(on_clsact(hook, &netlink.filters(info.ifindex, parent)?, program));
             continue;
         }
-        let ours = Bound::read(&pins.join(hook), hook).map(|link| link.program_id);
+        let ours = Bound::read(&pins.join(hook)).map(|link| link.program_id);
         // Most chains are ours alone; reading names takes several requests.
         let ids = syscall::tcx_programs(info.ifindex, number(attach_type));
         if !ids.is_ok_and(|ids| ids.iter().all(|id| Some(*id) == ours)) {

@@ -229,7 +229,7 @@ fn free_previous_namespace(here: &StateDir, netlink: &Netlink, link: &Link) -> R
             let Ok(Some(record)) = state_dir.read(ifindex) else { continue };
             let pins = state_dir.pins(ifindex);
             let is_here = record.steps.iter().any(|step| match step {
-                UndoStep::Link { pin } => Bound::read(&pins.join(pin), pin)
+                UndoStep::Link { pin } => Bound::read(&pins.join(pin))
                     .is_some_and(|bound| programs.contains(&bound.program_id)),
                 _ => false,
             });

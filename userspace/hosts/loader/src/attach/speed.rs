@@ -12,12 +12,15 @@ use super::state_dir::StateDir;
 use super::{Error, Info, LinkRateFrom, Sweep};
 
 /// Updates the parameters of an attachment that follow its interface: the hardware's speed and address, `link_rate`,
-/// `queue_limit` and `np_other_host`. Returns the changes of the latter three, and the first error.
-pub fn follow(sweep: &Sweep, info: &Info) -> (Vec<Change>, Option<Error>) {
+/// `queue_limit` and `np_other_host`. `params` are the active ones. Returns the changes of the latter three, and the first
+/// error.
+pub fn follow(sweep: &Sweep, info: &Info, params: &Params) -> (Vec<Change>, Option<Error>) {
     let (mut changes, mut failed) = (Vec::new(), None);
-    for followed in
-        [follow_link_rate(sweep, info), follow_queue_limit(sweep, info), follow_other_host(sweep, info)]
-    {
+    for followed in [
+        follow_link_rate(sweep, info, params),
+        follow_queue_limit(sweep, info, params),
+        follow_other_host(sweep, info, params),
+    ] {
         match followed {
             Ok(change) => changes.extend(change),
             Err(error) => failed = failed.or(Some(error)),
@@ -35,14 +38,19 @@ pub fn follow(sweep: &Sweep, info: &Info) -> (Vec<Change>, Option<Error>) {
 /// # Errors
 /// The interface is not attached, or its other parameters are out of range at the new rate; nothing is
 /// changed.
-fn follow_link_rate(sweep: &Sweep, info: &Info) -> Result<Option<Change>, Error> {
+fn follow_link_rate(sweep: &Sweep, info: &Info, params: &Params) -> Result<Option<Change>, Error> {
     let Sweep { state_dir, netlink, links, .. } = sweep;
     let iface = info.iface.as_str();
-    let link = match netlink.link_by_index(info.ifindex) {
+    let Some(link) = sweep.link(info.ifindex) else { return Ok(None) };
+    // Not queried for hundreds of virtual ports that do not use it.
+    let is_used =
+        !link.is_virtual() || matches!(info.link_rate_from, LinkRateFrom::Speed | LinkRateFrom::Virtual);
+    let speed_bps = if is_used { netlink.speed_bps(link.index) } else { Ok(None) };
+    let link = match speed_bps {
         Err(error) if error.errno() == Some(Errno::ENODEV) => return Ok(None),
-        link => link?,
+        speed_bps => Link { speed_bps: speed_bps?, ..link.clone() },
     };
-    follow_hardware(state_dir, info, &link)?;
+    follow_hardware(state_dir, info, &link, &params.port)?;
     let found = match info.link_rate_from {
         LinkRateFrom::Given => None,
         LinkRateFrom::Speed | LinkRateFrom::Virtual => {
@@ -55,7 +63,7 @@ fn follow_link_rate(sweep: &Sweep, info: &Info) -> Result<Option<Change>, Error>
     let Some(link_bps) = found.filter(|found| info.link_rate_found_bps != Some(*found)) else {
         return Ok(None);
     };
-    let active_bps = open_at(state_dir, iface)?.maps.params()?.config.scalars.link_rate_bps;
+    let active_bps = params.config.scalars.link_rate_bps;
     let is_set = info.link_rate_found_bps.is_some_and(|found_bps| found_bps != active_bps);
     let change =
         if active_bps == link_bps || is_set { None } else { change_rate(iface, active_bps, link_bps)? };
@@ -72,16 +80,14 @@ fn follow_link_rate(sweep: &Sweep, info: &Info) -> Result<Option<Change>, Error>
 ///
 /// # Errors
 /// The interface is not attached.
-fn follow_queue_limit(sweep: &Sweep, info: &Info) -> Result<Option<Change>, Error> {
+fn follow_queue_limit(sweep: &Sweep, info: &Info, params: &Params) -> Result<Option<Change>, Error> {
     let derived = info.derived.filter(|derived| derived.queue_limit_bytes != 0);
     let (Some(_), Some(derived)) = (sweep.link(info.ifindex), derived) else { return Ok(None) };
     let shaping = sweep.netlink.shaping(info.ifindex)?;
     let Some(found) = shaping.as_ref().and_then(queue_limit_bytes) else { return Ok(None) };
     let is_followed = |wred: &WredConfig| wred.queue_limit_bytes == derived.queue_limit_bytes;
     // Before the lock is taken, as values that were set differ at every check.
-    if found == derived.queue_limit_bytes
-        || !open_at(&sweep.state_dir, &info.iface)?.maps.params()?.config.wred.iter().any(is_followed)
-    {
+    if found == derived.queue_limit_bytes || !params.config.wred.iter().any(is_followed) {
         return Ok(None);
     }
     let change = change(&info.iface, |config| {
@@ -107,7 +113,7 @@ fn follow_queue_limit(sweep: &Sweep, info: &Info) -> Result<Option<Change>, Erro
 ///
 /// # Errors
 /// The interface is not attached.
-fn follow_other_host(sweep: &Sweep, info: &Info) -> Result<Option<Change>, Error> {
+fn follow_other_host(sweep: &Sweep, info: &Info, params: &Params) -> Result<Option<Change>, Error> {
     let Sweep { state_dir, links, .. } = sweep;
     let iface = info.iface.as_str();
     let (Some(link), Some(derived)) = (sweep.link(info.ifindex), info.derived) else { return Ok(None) };
@@ -115,7 +121,7 @@ fn follow_other_host(sweep: &Sweep, info: &Info) -> Result<Option<Change>, Error
     if other == derived.other_host {
         return Ok(None);
     }
-    let active = open_at(state_dir, iface)?.maps.params()?.config.scalars.np_other_host;
+    let active = params.config.scalars.np_other_host;
     if active != u64::from(derived.other_host) {
         return Ok(None);
     }
@@ -136,15 +142,14 @@ fn follow_other_host(sweep: &Sweep, info: &Info) -> Result<Option<Change>, Error
 
 /// Updates the speed of the hardware, by which flows at line rate are not paced, and pauses are timed; its address, the
 /// source of CNPs and NAKs; and the number of CPUs. A link without a speed, as one that is down, keeps the former one.
-fn follow_hardware(state_dir: &StateDir, info: &Info, link: &Link) -> Result<(), Error> {
+fn follow_hardware(state_dir: &StateDir, info: &Info, link: &Link, port: &Port) -> Result<(), Error> {
     let (iface, cpus) = (info.iface.as_str(), cpus()?);
     let speeds = hardware_speeds(link, info.link_rate_from);
     let updated = |port: Port| {
         let (speed_bps, wire_bps) = speeds.unwrap_or((port.speed_bps, port.wire_bps));
         Port { speed_bps, wire_bps, mac: link.mac.unwrap_or_default(), cpus, ..port }
     };
-    let port = open_at(state_dir, iface)?.maps.params()?.port;
-    if updated(port) == port {
+    if updated(*port) == *port {
         return Ok(());
     }
     let _lock = state_dir.lock()?;

@@ -1,8 +1,6 @@
 //! Verifies in the kernel that all parts of an attachment are present.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io::ErrorKind;
 use std::path::Path;
 
 use dcqcn_netlink::tc::{Handle, Qdisc};
@@ -11,8 +9,8 @@ use serde::Serialize;
 
 use super::bound::Bound;
 use super::device::Device;
-use super::hook_names::{HOOKS, XDP_PEER, tc_hook};
-use super::journal::{Record, UndoStep};
+use super::hook_names::{HOOKS, XDP_PEER, tc_hook, with_names};
+use super::journal::{Record, State, UndoStep};
 use super::state_dir::{StateDir, names};
 use super::{Error, ForeignProgram, Info, foreign};
 use crate::dataplane::MAPS;
@@ -54,6 +52,17 @@ impl Sweep {
         let netlink = Netlink::connect()?;
         let (links, qdiscs) = (netlink.links()?, netlink.all_qdiscs()?);
         Ok(Self { state_dir: StateDir::here()?, netlink, links, qdiscs })
+    }
+
+    /// All complete attachments of this network namespace; unreadable records are skipped.
+    ///
+    /// # Errors
+    /// The state directory cannot be read.
+    pub fn list(&self) -> Result<Vec<Info>, Error> {
+        let records = self.state_dir.records()?;
+        let whole = records.values().filter(|record| record.state == State::Attached);
+        let name = |index| Some(self.link(index)?.name.clone());
+        Ok(whole.map(|record| with_names(record.info.clone(), name)).collect())
     }
 
     /// Whether the interface of an attachment still exists, under any name.
@@ -105,13 +114,6 @@ pub fn verify(info: &Info) -> Result<Vec<Part>, Error> {
 
 fn verify_with(sweep: &Sweep, info: &Info) -> Result<Vec<Part>, Error> {
     let Sweep { state_dir, netlink, .. } = sweep;
-    let pins = state_dir.pins(info.ifindex);
-    // Without access to the directory every part would seem to be missing.
-    if let Err(source) = fs::read_dir(&pins)
-        && source.kind() == ErrorKind::PermissionDenied
-    {
-        return Err(Error::File { path: pins, source });
-    }
     match state_dir.read_shared(info.ifindex)? {
         Some(record) if record.info.id() == info.id() => {
             check_file_system(state_dir, netlink, &record)?;
@@ -217,7 +219,8 @@ fn parts(sweep: &Sweep, record: &Record) -> Result<Vec<Part>, Error> {
     let Sweep { state_dir, netlink, .. } = sweep;
     let info = &record.info;
     let pins = state_dir.pins(info.ifindex);
-    let mut parts = Vec::new();
+    // Without access to the directory every part would seem to be missing: an error.
+    let (present, mut parts) = (names(&pins)?, Vec::new());
     for step in &record.steps {
         let ifindex = match step {
             UndoStep::Link { pin } if pin == XDP_PEER => info.peer_ifindex.unwrap_or(0),
@@ -244,7 +247,6 @@ fn parts(sweep: &Sweep, record: &Record) -> Result<Vec<Part>, Error> {
                 Part { problem, ..part("vlan") }
             }
             UndoStep::Pins => {
-                let present = names(&pins)?;
                 let is_missing = |map: &&str| !present.iter().any(|name| name == map);
                 let missing: Vec<_> = MAPS.into_iter().filter(is_missing).collect();
                 let problem =
@@ -303,7 +305,7 @@ fn unpaced(qdiscs: &[Qdisc]) -> Option<String> {
 
 /// Verifies that a link attaches its program to its interface.
 fn on_hook(netlink: &Netlink, path: &Path, pin: &str, ifindex: u32, part: Part) -> Result<Part, Error> {
-    let Some(link) = Bound::read(path, pin) else {
+    let Some(link) = Bound::read(path) else {
         return Ok(Part { problem: part.problem.or(Some("expected, not found".into())), ..part });
     };
     let (program_id, link_id) = (Some(link.program_id), Some(link.id));

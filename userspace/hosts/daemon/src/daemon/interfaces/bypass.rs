@@ -1,6 +1,8 @@
 //! TC programs of other applications that end a chain before ours: detected by packets that the interface counts and our
 //! program does not.
 
+use std::cell::LazyCell;
+
 use dcqcn_control_api::Failing;
 use dcqcn_loader::attach::{self, Info, Sweep};
 use dcqcn_netlink::LinkStatistics;
@@ -33,7 +35,8 @@ impl ChainWatch {
         interface - mark.interface >= MIN_UNSEEN_PACKETS
     }
 
-    /// Hooks of `info` whose packets end before our program, with the programs ahead of it; empty if there are none.
+    /// Hooks of `info` whose packets end before our program, with the programs ahead of it; empty if there are none, `None`
+    /// without statistics.
     ///
     /// # Errors
     /// The chains or the attachment's counters cannot be read.
@@ -41,14 +44,15 @@ impl ChainWatch {
         &mut self,
         sweep: &Sweep,
         info: &Info,
-        statistics: LinkStatistics,
-    ) -> Result<String, attach::Error> {
+        statistics: impl FnOnce() -> Option<LinkStatistics>,
+    ) -> Result<Option<String>, attach::Error> {
         let mut ahead = sweep.foreign_programs(info)?;
         ahead.retain(|other| other.is_before);
         if ahead.is_empty() {
             *self = Self::default();
-            return Ok(String::new());
+            return Ok(Some(String::new()));
         }
+        let Some(statistics) = statistics() else { return Ok(None) };
         let counters = attach::open(&info.iface)?.maps.counters()?;
         let packets = [statistics.rx_packets, statistics.tx_packets];
         let mut ends = Vec::new();
@@ -63,20 +67,21 @@ impl ChainWatch {
                 ends.push(format!("{name}: the chain ends at {}: packets pass unseen", ahead.join(", ")));
             }
         }
-        Ok(ends.join("; "))
+        Ok(Some(ends.join("; ")))
     }
 }
 
 impl ManagedInterfaces {
     /// Checks whether other applications' programs end TC chains before ours, and logs changes. Returns whether the state
     /// has changed.
-    pub(in crate::daemon) fn check_chains(&mut self) -> bool {
-        let (Ok(statistics), Ok(sweep)) = (self.netlink.statistics(), Sweep::take()) else { return false };
+    pub(super) fn check_chains(&mut self, sweep: &Sweep) -> bool {
+        let Self { netlink, served, .. } = self;
+        let all = LazyCell::new(|| netlink.statistics().unwrap_or_default());
         let mut has_changed = false;
-        for served in self.served.values_mut() {
-            let Some(statistics) = statistics.get(&served.info.ifindex) else { continue };
+        for served in served.values_mut() {
+            let statistics = || all.get(&served.info.ifindex).copied();
             // An attachment that cannot be read was detached since, or is reported as incomplete.
-            let Ok(bypassed) = served.chain.check(&sweep, &served.info, *statistics) else { continue };
+            let Ok(Some(bypassed)) = served.chain.check(sweep, &served.info, statistics) else { continue };
             if bypassed == served.bypassed {
                 continue;
             }

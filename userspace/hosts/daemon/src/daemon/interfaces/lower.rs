@@ -16,11 +16,29 @@ use crate::daemon::repair::{Due, Repair};
 const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl ManagedInterfaces {
+    /// Checks parts of attachments; if `all`, also what follows the interface, and TC chains. Returns whether the state has
+    /// changed.
+    pub(in crate::daemon) fn check(&mut self, all: bool) -> bool {
+        // Once for everything: with hundreds of ports, reading them takes longer than the checks.
+        let sweep = match Sweep::take() {
+            Ok(sweep) => sweep,
+            Err(error) => {
+                tracing::warn!(%error, "cannot check attachments");
+                return false;
+            }
+        };
+        let mut has_changed = self.check_parts(&sweep);
+        if all {
+            self.follow_links(&sweep);
+            has_changed |= self.check_chains(&sweep);
+        }
+        has_changed
+    }
+
     /// Updates hardware speeds, and parameters that follow the interface.
-    pub(in crate::daemon) fn follow_links(&mut self) {
-        let listed = attach::list().and_then(|infos| Ok((infos, Sweep::take()?)));
-        let (infos, sweep) = match listed {
-            Ok(listed) => listed,
+    pub(super) fn follow_links(&mut self, sweep: &Sweep) {
+        let infos = match sweep.list() {
+            Ok(infos) => infos,
             Err(error) => {
                 tracing::warn!(%error, "cannot follow changes of interfaces");
                 return;
@@ -28,7 +46,11 @@ impl ManagedInterfaces {
         };
         for info in infos {
             let Some(served) = self.served.get_mut(&info.id()) else { continue };
-            let (changes, failed) = attach::follow(&sweep, &info);
+            let params = served.port.maps().params();
+            let (changes, failed) = match params {
+                Ok(params) => attach::follow(sweep, &info, &params),
+                Err(error) => (Vec::new(), Some(error.into())),
+            };
             let iface = info.iface;
             for change in &changes {
                 let [old, new] = [&change.old.scalars, &change.new.scalars];
@@ -69,14 +91,7 @@ impl ManagedInterfaces {
     }
 
     /// Logs, once, missing parts of attachments and their return. Returns whether the state has changed.
-    pub(in crate::daemon) fn check_parts(&mut self) -> bool {
-        let sweep = match Sweep::take() {
-            Ok(sweep) => sweep,
-            Err(error) => {
-                tracing::warn!(%error, "cannot check attachments");
-                return false;
-            }
-        };
+    fn check_parts(&mut self, sweep: &Sweep) -> bool {
         let (mut has_changed, mut lost) = (false, Vec::new());
         for served in self.served.values_mut() {
             let iface = &served.info.iface;
