@@ -122,6 +122,29 @@ fn attachment_without_journal_is_removed() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn lost_journal_kept_by_other_commands() -> Result<()> {
+    require!("lost_journal_kept_by_other_commands");
+    let (lab, other) = (Lab::new("lost-kept")?, Lab::new("lost-other")?);
+    let attach = |iface| format!("attach {iface} --pacer none --flows 64 --set link_rate=1gbit");
+    lab.ok(&attach("a0"))?;
+    fs::remove_file(lab.host.journal("a0")?)?;
+    // Without a journal in its namespace.
+    other.ok("gc")?;
+    assert_contains(&lab.expect_error(1, "status")?, "a0: programs are attached");
+    lab.ok(&attach("b0"))?;
+    assert_contains(&lab.expect_error(7, "status")?, "a0: programs are attached");
+    lab.ok("detach b0")?;
+    other.ok("gc")?;
+    // Nothing is left to serve a removed interface.
+    let pins = lab.host.pins("a0")?;
+    assert!(pins.exists());
+    lab.host.command("ip link del a0")?;
+    other.ok("gc")?;
+    assert!(!pins.exists());
+    Ok(())
+}
+
 /// Only some steps could be undone.
 #[test]
 fn detach_without_capabilities_changes_nothing() -> Result<()> {

@@ -186,6 +186,8 @@ fn lost_journal_without_repair_keeps_programs() -> Result<()> {
     let index = pair.a.index("a0")?;
     fs::remove_file(pair.a.journal("a0")?)?;
     daemon.wait_for_log(&["its journal was removed and is not restored", "\"iface\":\"a0\""])?;
+    pair.also("a1", "b1")?;
+    daemon.attaches("a1")?;
     ensure!(pair.a.run(attach::without_journal)??.contains(&index), "its programs were removed");
     daemon.signal(Signal::SIGHUP)?;
     wait_until("a0 is not attached again", || Ok(pair.a.attachment("a0").is_ok()))?;

@@ -66,7 +66,7 @@ use plan::Plan;
 pub use prepare::{prepare, write_networkd};
 pub use repair::repair;
 pub use speed::follow;
-use state_dir::StateDir;
+use state_dir::{StateDir, remove_pins};
 pub use takeover::{Claim, claim, is_claimed, is_upgradable, revise, upgrade};
 pub use verify::{Part, Sweep, verify};
 
@@ -232,10 +232,11 @@ pub fn attach_all(requests: &[Request], options: Options) -> Result<Vec<Result<I
     // Sequential: at this point a partial attachment was left by another process, not by a thread of this
     // call.
     let (mut taken, links, mut journals) = (Vec::new(), netlink.links()?, Journals::read(&state_dir)?);
-    let mut free_interfaces =
-        |request| free_interfaces(&state_dir, &netlink, request, &links, &mut journals, &mut taken);
+    let mut free_interfaces = |request| {
+        free_interfaces(&state_dir, &netlink, request, options.interrupt, &links, &mut journals, &mut taken)
+    };
     let inherited: Vec<_> = requests.iter().map(&mut free_interfaces).collect();
-    gc::sweep(&state_dir, |_| true)?;
+    gc::sweep(&state_dir, |ifindex| name_of(&links, ifindex).is_none())?;
     let free = Mutex::new(siblings::free(&state_dir)?);
     let sibling = || lock(&free).next();
     let loader = execute::Loader::default();
@@ -265,6 +266,7 @@ fn free_interfaces(
     state_dir: &StateDir,
     netlink: &Netlink,
     request: &Request,
+    may_interrupt: bool,
     links: &[Link],
     journals: &mut Journals,
     taken: &mut Vec<u32>,
@@ -282,10 +284,12 @@ fn free_interfaces(
         if *iface != request.iface && !left.is_empty() {
             return Err(Error::Unfinished { iface: iface.clone(), state: State::Detaching.words() });
         }
-        if state_dir.read(link.index)?.is_none()
-            && let Some(done) = undo::remove_own_qdisc(netlink, link.index)?
-        {
-            tracing::warn!(iface, "{done}");
+        if state_dir.read(link.index)?.is_none() {
+            // Of an attachment without a journal. Those of other interfaces stay: `repair = "none"` leaves them.
+            if let Some(done) = undo::remove_own_qdisc(netlink, link.index, may_interrupt)? {
+                tracing::warn!(iface, "{done}");
+            }
+            remove_pins(&state_dir.pins(link.index))?;
         }
         inherited.extend(left);
     }

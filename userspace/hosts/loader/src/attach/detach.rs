@@ -74,9 +74,10 @@ fn detach_found(
         Ok(None) => return Err(Error::NotAttached { iface: iface.to_owned() }),
         Err(_) if options.force => {
             probe::check_capabilities()?;
+            let qdisc = undo::remove_own_qdisc(netlink, ifindex, options.interrupt)?;
             undo::discard(state_dir, ifindex)?;
             let done = "programs and maps removed; its journal cannot be read and is abandoned".into();
-            return Ok(std::iter::once(done).chain(undo::remove_own_qdisc(netlink, ifindex)?).collect());
+            return Ok(std::iter::once(done).chain(qdisc).collect());
         }
         Err(error) => return Err(error),
     };

@@ -1,11 +1,14 @@
 //! Undoes unfinished operations, and frees the state of removed interfaces and namespaces.
 
+use std::path::Path;
+
 use aya::programs::tc::TcAttachType;
 use dcqcn_netlink::{Link, Netlink, netns};
 use serde::Serialize;
 
 use super::bound::Bound;
 use super::find::Journals;
+use super::hook_names::{HOOKS, XDP_PEER};
 use super::journal::{Journal, Record, State, UndoReport, UndoStep};
 use super::state_dir::{StateDir, remove_pins};
 use super::undo::{self, InterfaceAccess, rollback, undo_with};
@@ -51,12 +54,20 @@ pub fn gc(may_free: impl Fn(u32) -> bool) -> Result<Vec<Freed>, Error> {
             freed.push(free(&state_dir, &netlink, record, why)?);
         }
     }
-    for ifindex in sweep(&state_dir, |ifindex| name_of(&links, ifindex).is_none() || may_free(ifindex))? {
-        let iface = name_of(&links, ifindex).map_or_else(|| format!("interface {ifindex}"), str::to_owned);
-        let done = std::iter::once("programs and maps removed".to_owned());
-        let done = done.chain(undo::remove_own_qdisc(&netlink, ifindex).ok().flatten()).collect();
+    for ifindex in state_dir.without_journal()? {
+        let name = name_of(&links, ifindex);
+        if name.is_some() && !may_free(ifindex) {
+            continue;
+        }
+        let qdisc = name.map_or(Ok(None), |_| undo::remove_own_qdisc(&netlink, ifindex, false));
+        let removed = qdisc.and_then(|qdisc| remove_pins(&state_dir.pins(ifindex)).map(|()| qdisc));
+        let (done, problem) = match removed {
+            Ok(qdisc) => (["programs and maps removed".into()].into_iter().chain(qdisc).collect(), None),
+            Err(error) => (Vec::new(), Some(error.to_string())),
+        };
+        let iface = name.map_or_else(|| format!("interface {ifindex}"), str::to_owned);
         let why = "its journal is missing".to_owned();
-        freed.push(Freed { iface, netns_cookie: state_dir.cookie, why, done, problem: None });
+        freed.push(Freed { iface, netns_cookie: state_dir.cookie, why, done, problem });
     }
     Ok(freed)
 }
@@ -97,16 +108,12 @@ fn freed(info: Info, why: &str, report: UndoReport<Error>) -> Freed {
     Freed { iface, netns_cookie, why: why.to_owned(), done, problem }
 }
 
-/// Removes pins without a journal, with the lock held; returns the indexes of their interfaces. A journal is always
-/// written before its pins.
-pub(super) fn sweep(state_dir: &StateDir, may_remove: impl Fn(u32) -> bool) -> Result<Vec<u32>, Error> {
-    let known = state_dir.ifindexes()?;
-    let mut unknown = state_dir.pinned()?;
-    unknown.retain(|ifindex| !known.contains(ifindex) && may_remove(*ifindex));
-    for ifindex in &unknown {
-        remove_pins(&state_dir.pins(*ifindex))?;
-    }
-    Ok(unknown)
+/// Removes pins without a journal, with the lock held. A journal is always written before its pins.
+pub(super) fn sweep(state_dir: &StateDir, may_remove: impl Fn(u32) -> bool) -> Result<(), Error> {
+    let unknown = state_dir.without_journal()?.into_iter();
+    unknown
+        .filter(|ifindex| may_remove(*ifindex))
+        .try_for_each(|ifindex| remove_pins(&state_dir.pins(ifindex)))
 }
 
 /// Frees attachments of other namespaces if the namespace or the interface was removed.
@@ -141,10 +148,15 @@ fn free_in_other_namespaces(state_dir: &StateDir) -> Result<Vec<Freed>, Error> {
         };
         freed.push(free_unreachable(state_dir, record, why));
     }
-    if state_dir.ifindexes()?.is_empty() {
-        sweep(state_dir, |_| true)?;
-    }
+    sweep(state_dir, |ifindex| !is_bound(&state_dir.pins(ifindex)))?;
     Ok(freed)
+}
+
+/// Whether a program with its link in `pins` is on an interface.
+fn is_bound(pins: &Path) -> bool {
+    let links = HOOKS.into_iter().chain([XDP_PEER]);
+    let mut bound = links.filter_map(|pin| Bound::read_with_interface(&pins.join(pin), pin));
+    bound.any(|link| link.ifindex != Some(0))
 }
 
 /// Whether the interface of a record of another namespace was certainly removed.
@@ -229,8 +241,9 @@ fn free_previous_namespace(here: &StateDir, netlink: &Netlink, link: &Link) -> R
             let Ok(Some(record)) = state_dir.read(ifindex) else { continue };
             let pins = state_dir.pins(ifindex);
             let is_here = record.steps.iter().any(|step| match step {
-                UndoStep::Link { pin } => Bound::read(&pins.join(pin))
-                    .is_some_and(|bound| programs.contains(&bound.program_id)),
+                UndoStep::Link { pin } => {
+                    Bound::read(&pins.join(pin)).is_some_and(|bound| programs.contains(&bound.program_id))
+                }
                 _ => false,
             });
             if !is_here {

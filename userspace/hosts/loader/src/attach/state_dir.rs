@@ -175,7 +175,9 @@ impl StateDir {
         for name in names.iter().filter(|name| name.ends_with(".new")) {
             let _ = fs::remove_file(self.files.join(name));
         }
-        if names.iter().all(|name| name == LOCK || name.ends_with(".new")) {
+        // Other namespaces find pins without a journal by the directory.
+        let is_unused = names.iter().all(|name| name == LOCK || name.ends_with(".new"));
+        if is_unused && !self.pins.exists() {
             // Waiters notice that the file was removed and create a new one.
             let _ = fs::remove_file(self.files.join(LOCK));
             let _ = fs::remove_dir(&self.files);
@@ -216,7 +218,8 @@ impl StateDir {
         // In this order: an attach creates the journal first, and a detach removes it last.
         let (pinned, ifindexes) = (self.pinned()?, self.ifindexes()?);
         // Unless it was detached since.
-        let is_lost = |ifindex: &u32| !ifindexes.contains(ifindex) && self.pins(*ifindex).exists();
+        let has_journal = |ifindex: &u32| ifindexes.binary_search(ifindex).is_ok();
+        let is_lost = |ifindex: &u32| !has_journal(ifindex) && self.pins(*ifindex).exists();
         Ok(pinned.into_iter().filter(is_lost).collect())
     }
 

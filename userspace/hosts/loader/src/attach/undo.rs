@@ -12,7 +12,7 @@ use nix::errno::Errno;
 use super::hook_names::{XDP_PEER, tc_hook, with_current_names};
 use super::journal::{Journal, Record, State, Store, UndoReport, UndoStep};
 use super::state_dir::{StateDir, remove_pins};
-use super::{Error, Info, siblings, verify};
+use super::{Error, Info, interrupt, siblings, verify};
 use crate::pacer::HTB_MAJOR;
 use crate::{queues, syscall};
 
@@ -190,19 +190,27 @@ pub(super) fn discard(state_dir: &StateDir, ifindex: u32) -> Result<(), Error> {
 /// Removes a root qdisc of ours that no journal restores, for the kernel's default; returns what was done.
 ///
 /// Nothing else removes it, and it limits all traffic of the port.
-pub(super) fn remove_own_qdisc(netlink: &Netlink, ifindex: u32) -> Result<Option<String>, Error> {
+///
+/// # Errors
+/// [`Error::Interrupts`] without `may_interrupt` if active QPs send through it.
+pub(super) fn remove_own_qdisc(
+    netlink: &Netlink,
+    ifindex: u32,
+    may_interrupt: bool,
+) -> Result<Option<String>, Error> {
     let is_ours = |qdisc: &Qdisc| {
         let pacer = ("htb", Handle::new(HTB_MAJOR, 0));
         let queues = ["htb", "ets"].map(|kind| (kind, queues::HANDLE));
         [pacer].iter().chain(&queues).any(|ours| *ours == (qdisc.kind.as_str(), qdisc.handle))
     };
-    match netlink.root_qdisc(ifindex)?.filter(is_ours) {
-        None => Ok(None),
-        Some(Qdisc { kind, handle, .. }) => {
-            netlink.delete_root(ifindex)?;
-            Ok(Some(format!("root qdisc {kind} {handle} of an attachment without a journal removed")))
-        }
+    let Some(Qdisc { kind, handle, .. }) = netlink.root_qdisc(ifindex)?.filter(is_ours) else {
+        return Ok(None);
+    };
+    if !may_interrupt {
+        interrupt::check(netlink, &netlink.link_by_index(ifindex)?, "removing its qdisc", None)?;
     }
+    netlink.delete_root(ifindex)?;
+    Ok(Some(format!("root qdisc {kind} {handle} of an attachment without a journal removed")))
 }
 
 impl State {
