@@ -216,6 +216,18 @@ impl Lab {
         Ok(())
     }
 
+    /// Changes the MAC address of a host's interface, which is not bridged.
+    pub fn set_mac(&self, host: u8, mac: [u8; 6]) -> Result<()> {
+        let mac = text_of(mac);
+        sh(&format!("ip link set {} address {mac}", self.iface(host)))?;
+        let family = self.network().0;
+        for &other in self.hosts.iter().filter(|other| **other != host) {
+            let (to, iface) = (self.address(host), self.upper(other));
+            sh(&format!("ip {family} neigh replace {to} lladdr {mac} dev {iface} nud permanent"))?;
+        }
+        Ok(())
+    }
+
     fn add_port(&self, host: u8) -> Result<()> {
         let (near, far) = (format!("h{host}"), format!("p{host}"));
         let near_end = VethEnd { name: &near, netns: None, mac: Some(mac(host)) };
@@ -226,7 +238,7 @@ impl Lab {
         sh(&format!("ip link set {near} mtu {mtu} up"))?;
         if self.options.bridged {
             let bridge = self.upper(host);
-            let mac = mac(host).map(|octet| format!("{octet:02x}")).join(":");
+            let mac = text_of(mac(host));
             sh(&format!("ip link add {bridge} mtu {mtu} address {mac} type bridge"))?;
             sh(&format!("ip link set {near} master {bridge}"))?;
             sh(&format!("ip link set {bridge} up"))?;
@@ -272,8 +284,7 @@ impl Lab {
         }
         sh(&format!("ip {family} route add {network} dev {iface} src {address} table {table}"))?;
         for &other in self.hosts.iter().filter(|other| **other != host) {
-            let mac: Vec<String> = mac(other).iter().map(|octet| format!("{octet:02x}")).collect();
-            let (to, mac) = (self.address(other), mac.join(":"));
+            let (to, mac) = (self.address(other), text_of(mac(other)));
             sh(&format!("ip {family} neigh replace {to} lladdr {mac} dev {iface} nud permanent"))?;
         }
         Ok(())
@@ -300,6 +311,10 @@ impl fmt::Display for Lab {
 /// Linux 6.12 and 7.3 treats a drop as an error, that of 6.1 retries.
 pub fn dies_on_local_drop() -> Result<bool> {
     Ok(!sysfs::read("/proc/sys/kernel/osrelease")?.starts_with("6.1."))
+}
+
+fn text_of(mac: [u8; 6]) -> String {
+    mac.map(|octet| format!("{octet:02x}")).join(":")
 }
 
 /// A host's RDMA device.

@@ -15,6 +15,7 @@ use super::super::nvme::{self, Disk, NvmeDisk, Transport};
 use super::super::perftest::{self, ECT, Flow, Tool, Traffic};
 use super::super::report::Report;
 use crate::command::words;
+use crate::packets::mac;
 use crate::retry::wait_for;
 
 const INITIATOR: u8 = 1;
@@ -27,6 +28,8 @@ const FILE_BYTES: usize = 256 << 10;
 /// The fix that `attach` proposes.
 const FQ: &str = "root fq limit 4194304 flow_limit 20000 buckets 65536 orphan_mask 4294967295";
 const ATTACH: &str = "--set link_rate=1gbit --set pacing_credit=5ms";
+/// Another address of an interface.
+const OTHER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x99];
 /// Time limit of a write after another packet loss.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -43,6 +46,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     with_fq(report, &lab)?;
     detach_is_refused(report, &lab, ends)?;
     reload_is_refused(report, &lab, ends)?;
+    lost_journal(report, &lab, ends)?;
     interrupt_allowed(report, &lab)
 }
 
@@ -107,12 +111,14 @@ fn with_fq(report: &mut Report, lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Attached without traffic, with a pacer that detaching would remove.
+/// Attached without traffic, with a pacer that detaching would remove. The address of the interface, by which it is
+/// recognised, changes under traffic.
 fn detach_is_refused(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
     let iface = lab.iface(INITIATOR);
     let before = link_and_qdiscs(lab, INITIATOR)?;
     when_idle(&format!("dcqcn attach {iface} --pacer fq {ATTACH}"))?;
     under_traffic(report, lab, "attached with an fq", 25, |report| {
+        lab.set_mac(INITIATOR, OTHER_MAC)?;
         let refused = error_of(&format!("dcqcn detach {iface}"))?;
         let way = refused.as_ref().is_some_and(|error| error.contains("--interrupt"));
         let words = refused.as_deref().map_or("detached", |_| "refused");
@@ -133,6 +139,7 @@ fn detach_is_refused(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
     if ends {
         when_idle(&format!("dcqcn detach {iface}"))?;
     }
+    lab.set_mac(INITIATOR, mac(INITIATOR))?;
     let same = link_and_qdiscs(lab, INITIATOR)? == before;
     report.check("attached with an fq: afterwards", same, "as it was", same);
     Ok(())
@@ -176,6 +183,23 @@ fn reload_is_refused(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
         let _ = error_of(&format!("dcqcn detach {iface} --interrupt"))?;
     }
     Ok(())
+}
+
+/// The qdisc of an attachment whose journal was removed stays while it has traffic.
+fn lost_journal(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
+    let iface = lab.iface(INITIATOR);
+    let gc =
+        || anyhow::Ok((sh("dcqcn gc")?, sh(&format!("tc qdisc show dev {iface}"))?.contains("htb dc00:")));
+    when_idle(&format!("dcqcn attach {iface} --pacer htb {ATTACH}"))?;
+    under_traffic(report, lab, "its journal removed", 25, |report| {
+        let index = fs::read_to_string(format!("/sys/class/net/{iface}/ifindex"))?;
+        sh(&format!("find /run/dcqcn -name {}.json -delete", index.trim()))?;
+        let (printed, stays) = gc()?;
+        let has_cause = printed.contains("active QPs");
+        report.check("its journal removed: its qdisc stays", stays, ends, (stays, has_cause) == (ends, ends));
+        Ok(if ends { "kept by gc" } else { "removed by gc" })
+    })?;
+    wait_for(TIMEOUT, || Ok(if gc()?.1 { Err("its qdisc is not removed".to_owned()) } else { Ok(()) }))
 }
 
 /// With `--interrupt` the command is accepted, and may end QPs.
