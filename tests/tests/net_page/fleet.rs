@@ -115,6 +115,31 @@ fn watch(test: &str, page: &Page) -> Result<()> {
 }
 
 #[test]
+fn idle_host_is_not_healthy_on_page() -> Result<()> {
+    let test = "idle_host_is_not_healthy_on_page";
+    require_installed!(test, Browser, Etcd);
+    let etcd = Etcd::start(1, &[])?;
+    let report = |host: &str, interfaces: &[&str], applying: Option<u64>| {
+        let report = json!({
+            "tried": { "version": 1, "error": null }, "interfaces": interfaces, "failing": [], "applying": applying,
+        });
+        (format!("/dcqcn/hosts/{host}/report"), report.to_string())
+    };
+    let member = |host: &str| (format!("/dcqcn/hosts/{host}/member"), json!({ "labels": {} }).to_string());
+    etcd.put(&["h1", "h2", "h3"].map(member))?;
+    etcd.put(&[report("h1", &["eth0"], None), report("h2", &[], None), report("h3", &["eth0"], Some(2))])?;
+    let page = Page::start(&["--fleet", "--etcd", &etcd.endpoints()])?;
+    let mut browser = Browser::start()?;
+    browser.open(&format!("{}#/fleet", page.url))?;
+    let counts = "3 hosts, 2 healthy, 0 failing, 0 away, 1 without interfaces.";
+    browser.wait(&format!("document.getElementById('counts')?.textContent === '{counts}'"))?;
+    let states =
+        browser.eval("[...document.querySelectorAll('td.text')].map((cell) => cell.innerText).join('|')")?;
+    ensure!(states == "healthy|manages no interface|applying version 2", "{states}");
+    Ok(())
+}
+
+#[test]
 fn missing_data_is_unknown_on_page() -> Result<()> {
     let test = "missing_data_is_unknown_on_page";
     require_installed!(test, Browser, Etcd);

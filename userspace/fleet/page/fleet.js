@@ -7,11 +7,28 @@ const number = (title, value) => ({ title, class: "number", value });
 const ofAMillion = (value) => (value === null || value === undefined ? "–" : `${figure(value)}/M`);
 const percent = (value) => (value === null || value === undefined ? "–" : `${figure(value)} %`);
 
-/** State of a host as text. */
+/** State of a host as text, as in `dcqcn-fleet status`. */
 export function state(host) {
-  if (!host.is_there) return "away";
+  const failing = host.failing.join("; ");
+  if (!host.is_there) return failing ? `away: ${failing}` : "away";
   if (host.refused) return `rejects: ${host.refused}`;
-  return host.failing.length > 0 ? host.failing.join("; ") : "healthy";
+  if (failing) return failing;
+  if (host.applying !== null) return `applying version ${host.applying}`;
+  return host.interfaces.length > 0 ? "healthy" : "manages no interface";
+}
+
+function condition(host) {
+  if (!host.is_there) return "away";
+  if (host.refused || host.failing.length > 0) return "failing";
+  return host.interfaces.length > 0 ? "healthy" : "idle";
+}
+
+/** Numbers of hosts as text. */
+function counts(hosts) {
+  const number = (wanted) => hosts.filter((host) => condition(host) === wanted).length;
+  const idle = number("idle") === 0 ? "" : `, ${number("idle")} without interfaces`;
+  const all = `${hosts.length} ${hosts.length === 1 ? "host" : "hosts"}`;
+  return `${all}, ${number("healthy")} healthy, ${number("failing")} failing, ${number("away")} away${idle}.`;
 }
 
 export class Fleet {
@@ -71,11 +88,8 @@ export class Fleet {
 
   show(parts) {
     const { hosts = [], rollout = null } = parts.fleet ?? {};
-    const away = hosts.filter((host) => !host.is_there).length;
-    const ill = hosts.filter((host) => host.is_there && state(host) !== "healthy").length;
-    const counts = `${hosts.length} ${hosts.length === 1 ? "host" : "hosts"}, ${hosts.length - away - ill} healthy, ${ill} failing, ${away} away.`;
     const status = rollout ? `Version ${rollout.version}, by ${rollout.by}: ${rollout.status}` : "No rollout yet.";
-    write(this.counts, parts.fleet ? counts : NO_DATA);
+    write(this.counts, parts.fleet ? counts(hosts) : NO_DATA);
     write(this.status, parts.fleet ? status : NO_DATA);
     const goes = rollout !== null && !rollout.is_over;
     this.bar.hidden = !goes;
