@@ -114,7 +114,8 @@ fn profile(wred: &WredConfig, pmax: &str, notes: &mut Vec<String>) -> Value {
         "ecn": ecn,
         "wred_green_enable": (wred.ecn != 0).to_string(),
         "green_min_threshold": wred.kmin_bytes.to_string(),
-        "green_max_threshold": wred.kmax_bytes.to_string(),
+        // 0 is the size of the buffer.
+        "green_max_threshold": wred.kmax_bytes.max(1).to_string(),
         "green_drop_probability": percent.to_string(),
     })
 }

@@ -39,7 +39,7 @@ pub struct Unmapped {
 }
 
 /// Tables about queues without a counterpart.
-const OTHER_TABLES: [(&str, &str); 12] = [
+const OTHER_TABLES: [(&str, &str); 13] = [
     ("BUFFER_POOL", "describes the switch's buffers"),
     ("BUFFER_PORT_INGRESS_PROFILE_LIST", "describes the switch's buffers"),
     ("BUFFER_PORT_EGRESS_PROFILE_LIST", "describes the switch's buffers"),
@@ -48,6 +48,7 @@ const OTHER_TABLES: [(&str, &str); 12] = [
     ("DEFAULT_LOSSLESS_BUFFER_PARAMETER", COMPUTED_BUFFERS),
     ("DOT1P_TO_TC_MAP", "not supported: classes depend on the DSCP only"),
     ("LOSSLESS_TRAFFIC_PATTERN", COMPUTED_BUFFERS),
+    ("MPLS_TC_TO_TC_MAP", "not supported: classes depend on the DSCP only"),
     ("PFC_PRIORITY_TO_PRIORITY_GROUP_MAP", "priority group N belongs to priority N here"),
     (
         "SWITCH_TRIMMING",
@@ -91,6 +92,24 @@ pub fn import(db: &Database, port: &str, current: &Config) -> Result<Import, Err
     Ok(reader.import)
 }
 
+/// Whether a port is in a range of ports, as in `Ethernet0-Ethernet8` or `Ethernet0-8`. Names may have hyphens.
+fn is_in_range(range: &str, port: &str) -> bool {
+    let Some((prefix, number)) = numbered(port) else { return false };
+    range.match_indices('-').any(|(at, hyphen)| {
+        let (low, high) = range.split_at(at);
+        let (low, high) = (numbered(low), high.strip_prefix(hyphen).and_then(numbered));
+        low.zip(high).is_some_and(|((of_low, low), (of_high, high))| {
+            of_low == prefix && [prefix, ""].contains(&of_high) && (low..=high).contains(&number)
+        })
+    })
+}
+
+/// Prefix and number of a port's name.
+fn numbered(name: &str) -> Option<(&str, u32)> {
+    let prefix = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    Some((prefix, name.strip_prefix(prefix)?.parse().ok()?))
+}
+
 struct Reader<'a> {
     db: &'a Database,
     port: &'a str,
@@ -113,9 +132,9 @@ type Queues<'a> = BTreeMap<usize, Row<'a>>;
 type QueueOfClass = [Option<u8>; CLASSES];
 
 impl<'a> Reader<'a> {
-    /// Whether a key's list of ports includes the port.
+    /// Whether a key's list of ports includes the port, by its name or in a range.
     fn is_port(&self, ports: &str) -> bool {
-        ports.split(',').any(|port| port.trim() == self.port)
+        ports.split(',').map(str::trim).any(|ports| ports == self.port || is_in_range(ports, self.port))
     }
 
     /// The row of `table` that a field refers to; a missing table is listed.
@@ -222,7 +241,7 @@ impl<'a> Reader<'a> {
         let Some(row) = self.db.row("PORT", self.port)? else {
             let named =
                 if rows.is_empty() { self.named_ports()? } else { rows.iter().map(Row::key).collect() };
-            if rows.is_empty() && named.contains(self.port) {
+            if rows.is_empty() && named.iter().any(|ports| self.is_port(ports)) {
                 self.unmapped("PORT", self.port, ["speed"], "not in the file: link_rate is unchanged");
                 return Ok(());
             }

@@ -93,6 +93,22 @@ fn old_release_syntax_accepted() {
 }
 
 #[test]
+fn port_and_priority_ranges_accepted() {
+    let plain = imported(&read(SAMPLE), "Ethernet4", Config::DEFAULT).0;
+    for range in ["Ethernet0-Ethernet4", "Ethernet0-8", "Ethernet16,Ethernet4-Ethernet4"] {
+        let text = SAMPLE.replace("Ethernet0,Ethernet4|3-4", &format!("{range}|3-4"));
+        let text = text.replace("\"pfc_enable\": \"3,4\"", "\"pfc_enable\": \"3-4\"");
+        assert_eq!(imported(&read(&text), "Ethernet4", Config::DEFAULT).0, plain, "{range}");
+    }
+    let fragment = |ports: &str| {
+        let text = json!({"BUFFER_PG": {format!("{ports}|3"): {"profile": "NULL"}}}).to_string();
+        import(&read(&text), "Ethernet-BP4", &Config::DEFAULT).is_ok()
+    };
+    assert!(fragment("Ethernet-BP0-Ethernet-BP8") && fragment("Ethernet-BP0-4"));
+    assert!(!fragment("Ethernet-BP5-Ethernet-BP8") && !fragment("Ethernet0-Ethernet8") && !fragment("-"));
+}
+
+#[test]
 fn port_without_maps_uses_global() {
     let text = json!({
         "DSCP_TO_TC_MAP": { "G": { "24": "3" } },
@@ -193,6 +209,16 @@ fn threshold_out_of_range_lists_all_thresholds() {
     let mut fields = listed.unwrap().fields.clone();
     fields.sort();
     assert_eq!(fields, ["green_drop_probability", "green_max_threshold", "green_min_threshold"]);
+}
+
+/// As in the lossy profile of a Cisco 8000: a depth of 0 means the whole buffer.
+#[test]
+fn threshold_of_whole_buffer_not_imported() {
+    let text = sample_with("/WRED_PROFILE/ROCE/green_max_threshold", json!("0"));
+    let text = text.replace("\"400000\"", "\"0\"");
+    let (config, import) = imported(&read(&text), "Ethernet4", Config::DEFAULT);
+    assert_eq!((config.wred[3].kmin_bytes, config.wred[3].kmax_bytes), (5_000, 200_000));
+    assert!(import.unmapped.iter().any(|u| u.fields.contains(&"green_max_threshold".to_owned())));
 }
 
 #[test]
@@ -658,15 +684,13 @@ fn lossless_group_is_paused() {
     });
     let (config, import) = imported(&read(&db.to_string()), "Ethernet4", Config::DEFAULT);
     let pfc = config.pfc.map(|of| (of.tx, of.xoff, of.xon, of.headroom));
-    let (off, on) = ((0, 50_000, 20_000, 50_000), (1, 60_000, 18_000, 160_000));
+    let (off, on) = ((0, 50_000, 20_000, 50_000), (1, 60_000, 57_504, 160_000));
     assert_eq!(pfc, [off, off, off, on, on, off, off, off]);
     // Priorities of the port without a group are off.
     let mut had = Config::DEFAULT;
     (had.pfc[6].tx, had.pfc[6].rx, had.scalars.pfc_wd_detection_time_ns) = (1, 1, 200_000_000);
     assert_eq!(imported(&read(&db.to_string()), "Ethernet4", had).0.pfc[6].tx, 0);
-    let unmapped =
-        import.unmapped.iter().find(|u| u.table == "BUFFER_PROFILE" && u.key == "lossless").unwrap();
-    assert_eq!(unmapped.fields, ["xon_offset"]);
+    assert!(!import.unmapped.iter().any(|u| u.key == "lossless"), "{:?}", import.unmapped);
     // Without any group, or a watchdog, the parameters are unchanged, and listed.
     let mut none = db.clone();
     for table in ["BUFFER_PG", "PFC_WD"] {
@@ -684,10 +708,15 @@ fn lossless_group_is_paused() {
     let unasked = imported(&read(&none.to_string()), "Ethernet4", Config::DEFAULT).1.unmapped;
     assert!(!unasked.iter().any(|u| u.reason.ends_with("stays")), "{unasked:?}");
     // Thresholds relative to the free buffer are not imported.
-    db["BUFFER_PROFILE"]["lossless"] = json!({ "xoff": "160000", "dynamic_th": "0" });
+    let dynamic =
+        json!({ "xoff": "160000", "xon": "0", "xon_offset": "3584", "dynamic_th": "0", "stage": "x" });
+    db["BUFFER_PROFILE"]["lossless"] = dynamic;
     let (config, import) = imported(&read(&db.to_string()), "Ethernet4", Config::DEFAULT);
-    assert_eq!((config.pfc[3].xoff, config.pfc[3].headroom), (50_000, 160_000));
-    assert!(import.unmapped.iter().any(|u| u.fields == ["dynamic_th"]));
+    let pfc = config.pfc[3];
+    assert_eq!((pfc.xoff, pfc.xon, pfc.headroom), (50_000, 20_000, 160_000), "not resumed when empty");
+    let listed: Vec<_> =
+        import.unmapped.iter().filter(|u| u.key == "lossless").map(|u| u.fields.join(",")).collect();
+    assert_eq!(listed, ["dynamic_th,xon_offset", "stage"]);
     let mut quiet = Config::DEFAULT;
     quiet.pfc[3].xoff = 70_000;
     let notes = export(&quiet, "Ethernet4").unwrap().notes;
@@ -728,7 +757,7 @@ proptest! {
         config.dscp_to_tc.copy_from_slice(&dscp_to_tc);
         config.tc_to_queue = queues;
         for (wred, (kmin, more, percent, ecn, pir)) in config.wred.iter_mut().zip(classes) {
-            (wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm) = (kmin, kmin + more, percent * 10_000);
+            (wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm) = (kmin, (kmin + more).max(1), percent * 10_000);
             (wred.ecn, wred.drain_rate_bps) = (ecn, if pir < 12_500 { 0 } else { pir * 8 });
         }
         for (queue, (scheduler, weight)) in config.queue.iter_mut().zip(schedulers) {

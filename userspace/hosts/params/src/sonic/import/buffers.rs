@@ -9,6 +9,10 @@ use super::{Error, Reader, Row};
 const MAX_BYTES: u64 = 1_000_000_000;
 /// Imported fields of a profile: SONiC's name, and the parameter's.
 const FIELDS: [(&str, &str); 3] = [("xon", "xon"), ("static_th", "xoff"), ("xoff", "headroom")];
+/// Distance between the limit of a group and the depth at which its neighbour resumes.
+const XON_OFFSET: &str = "xon_offset";
+/// Fields that depend on the free buffer.
+const RELATIVE: [&str; 2] = ["dynamic_th", XON_OFFSET];
 /// Fields that are not used here, and not listed.
 const NOT_LISTED: [&str; 2] = ["pool", "size"];
 /// Prefix of the profiles that a switch generates for lossless groups.
@@ -97,22 +101,38 @@ impl<'a> Reader<'a> {
                 return Ok(());
             }
         };
+        let mut known = NOT_LISTED.to_vec();
         if is_lossless {
+            let below = self.value(&profile, XON_OFFSET, 0..=MAX_BYTES, "bytes")?;
+            let limit = self.value(&profile, "static_th", 0..=MAX_BYTES, "bytes")?;
             for (field, parameter) in FIELDS {
-                if let Some(bytes) = self.value(&profile, field, 0..=MAX_BYTES, "bytes")? {
+                known.push(field);
+                let value = self.value(&profile, field, 0..=MAX_BYTES, "bytes")?;
+                let value = match (limit, below) {
+                    _ if field != "xon" => value,
+                    // In SAI, neighbours resume at the larger one of both.
+                    (Some(limit), Some(below)) => value.max(Some(limit.saturating_sub(below))),
+                    // Not a queue that has to be empty.
+                    (None, Some(_)) if value == Some(0) => None,
+                    _ => value,
+                };
+                if let Some(bytes) = value {
                     let from = format!("BUFFER_PROFILE|{} {field}", profile.key());
                     self.set(from, &profile, &of(parameter), bytes)?;
                 }
             }
+            known.extend(limit.map(|_| XON_OFFSET));
         }
-        let is_known = |field: &&str| {
-            NOT_LISTED.contains(field) || is_lossless && FIELDS.iter().any(|(name, _)| name == field)
-        };
-        let others: Vec<_> = profile.fields().filter(|field| !is_known(field)).collect();
-        if !others.is_empty() {
+        let others: Vec<_> = profile.fields().filter(|field| !known.contains(field)).collect();
+        let relative: Vec<_> = others.iter().copied().filter(|field| RELATIVE.contains(field)).collect();
+        if !relative.is_empty() {
             let reason =
                 "thresholds relative to the free buffer are not supported: set pfc.N.xoff, in bytes per port";
-            self.skip(&profile, others, reason);
+            self.skip(&profile, relative, reason);
+        }
+        let others: Vec<_> = others.into_iter().filter(|field| !RELATIVE.contains(field)).collect();
+        if !others.is_empty() {
+            self.skip(&profile, others, "no counterpart");
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::{Config, PFC_WD_DROP, PFC_WD_FORWARD};
 
+use super::values::numbers;
 use super::{Error, Reader, Row};
 
 /// Priorities whose pauses apply.
@@ -118,19 +119,17 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Priorities listed in a field, as bits.
+/// Priorities listed in a field, as in `3,4` or `3-4`, as bits.
 fn listed(row: &Row<'_>, field: &str) -> Result<Option<u8>, Error> {
     let Some(text) = row.text(field)? else { return Ok(None) };
     let mut bits = 0;
-    for number in text.split(',').map(str::trim).filter(|number| !number.is_empty()) {
-        match number.parse::<usize>() {
-            Ok(priority) if priority < CLASSES => bits |= 1 << priority,
-            _ => {
-                let expected =
-                    format_args!("`{number}`: expected priorities, 0 to {}, as in 3,4", CLASSES - 1);
-                return Err(row.field_error(field, expected));
-            }
-        }
+    for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        let Some(priorities) = numbers(part).filter(|of| of.iter().all(|priority| *priority < CLASSES))
+        else {
+            let expected = format_args!("`{part}`: expected priorities, 0 to {}, as in 3,4", CLASSES - 1);
+            return Err(row.field_error(field, expected));
+        };
+        bits = priorities.into_iter().fold(bits, |bits, priority| bits | 1 << priority);
     }
     Ok(Some(bits))
 }

@@ -92,7 +92,8 @@ impl<'a> Reader<'a> {
         let max_bytes = WredConfig::SPECS.iter().find(|spec| spec.key == "kmax").map_or(0, |spec| spec.max);
         let [min_field, max_field, percent_field] = if ect(profile) { ECT_THRESHOLDS } else { THRESHOLDS };
         let min = self.number(profile, min_field, 0..=max_bytes, "bytes")?;
-        let max = self.number(profile, max_field, 0..=max_bytes, "bytes")?;
+        // 0 is the size of the switch's buffer.
+        let max = self.number(profile, max_field, 1..=max_bytes, "bytes")?;
         let percent = self.number(profile, percent_field, 0..=100, "a percentage")?;
         let limit = self.value(profile, "green_max_threshold", 0..=max_bytes, "bytes")?;
         let limit_bytes = limit.filter(|_| ect(profile));
@@ -168,7 +169,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-fn numbers(text: &str) -> Option<Vec<usize>> {
+/// As [`Reader::numbers_of`]; `None` if malformed.
+pub(super) fn numbers(text: &str) -> Option<Vec<usize>> {
     /// Upper bound: more queues than any switch has.
     const MAX_QUEUES: usize = 64;
     let number = |text: &str| text.trim().parse::<usize>().ok().filter(|number| *number < MAX_QUEUES);
