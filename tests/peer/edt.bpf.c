@@ -20,7 +20,7 @@ static u64 (*const bpf_ktime_get_ns)(void) = (void *)5;
 
 // As many as the data plane's table has by default.
 #define FLOWS 65536
-// 50 Gb/s, as the minimal pacer.
+// 50 Gbit/s, as the minimal pacer.
 #define BITS_PER_NS 50
 #define BITS_PER_BYTE 8
 // fq's.

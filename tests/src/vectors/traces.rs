@@ -44,7 +44,7 @@ pub(super) fn rate_paper() -> Vector {
     }
     trace.cnp(7).send(100).cnp(300).cnp(10).send(3);
     let settings = with(REACTS, &["link_rate=40gbit"]);
-    vector("The paper's machine at 40 Gb/s, CNPs at 0, 50 and 100 us.", &settings, trace.steps)
+    vector("The paper's machine at 40 Gbit/s, CNPs at 0, 50 and 100 us.", &settings, trace.steps)
 }
 
 pub(super) fn rate_bytes() -> Vector {
@@ -174,7 +174,7 @@ pub(super) fn order() -> Vector {
     // Management packets are not delayed.
     trace.roce = Roce { dest_qpn: QP_GSI, opcode: Op::UD_SEND_ONLY, ..short() };
     trace.send(1);
-    let vector = vector("All packets of a QP in order, at 10 Mb/s.", PACES, trace.steps);
+    let vector = vector("All packets of a QP in order, at 10 Mbit/s.", PACES, trace.steps);
     Vector { paces: true, ..vector }
 }
 

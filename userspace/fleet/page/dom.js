@@ -82,6 +82,6 @@ export function figure(value) {
 }
 
 export const bytes = (value) => (value === null || value === undefined ? "–" : `${figure(value)}B`);
-export const bits = (value) => (value === null || value === undefined ? "–" : `${figure(value)}bit/s`);
+export const bits = (value) => (value === null || value === undefined ? "–" : `${figure(value).replace("K", "k")}bit/s`);
 export const perSecond = (value) => (value === null || value === undefined ? "–" : `${figure(value)}/s`);
 export const hex = (qpn) => `0x${qpn.toString(16)}`;

@@ -93,7 +93,7 @@ impl fmt::Display for Table {
 
 /// A rate in bit/s.
 pub fn bps(bps: f64) -> String {
-    scaled(bps, &["b/s", "kb/s", "Mb/s", "Gb/s"])
+    scaled(bps, &["bit/s", "kbit/s", "Mbit/s", "Gbit/s"])
 }
 
 /// A size in bytes, by powers of 1000 as queue thresholds are given.
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn numbers_have_three_digits() {
-        assert_eq!([bps(200e6), bps(49_312_345.0), bps(0.0)], ["200 Mb/s", "49.3 Mb/s", "0 b/s"]);
+        assert_eq!([bps(200e6), bps(49_312_345.0), bps(0.0)], ["200 Mbit/s", "49.3 Mbit/s", "0 bit/s"]);
         assert_eq!([bytes(0), bytes(7), bytes(999_700), bytes(4_154)], ["0 B", "7 B", "1.00 MB", "4.15 KB"]);
         assert_eq!([ns(20_971_519), ns(119_000_000_000)], ["21.0 ms", "119 s"]);
         assert_eq!([ns(600_000_000_000), ns(7_200_000_000_000)], ["10 min", "2 h"]);

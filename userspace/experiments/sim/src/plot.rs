@@ -125,7 +125,7 @@ fn rates(star: &Star, series: &Series) -> Chart {
     let which = which(drawn, named, star.roce_flows() as usize);
     let others = if star.groups.len() > star.roce().count() { ", goodput of TCP" } else { "" };
     let caption = format!("{what} of {which}{others}");
-    Chart { caption, across, up: "Gb/s", end, top: top * 1.05, lines, ..Chart::default() }
+    Chart { caption, across, up: "Gbit/s", end, top: top * 1.05, lines, ..Chart::default() }
 }
 
 /// The share of each flow in `link`, by the number of flows that have started and not stopped; none while there are none.

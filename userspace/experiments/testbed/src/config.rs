@@ -161,7 +161,8 @@ mod tests {
     #[test]
     fn title_describes_run() {
         let config = IncastConfig { tcp_flows: 2, ..IncastConfig::default() };
-        let title = "4 senders into 200 Mb/s, 10 s per mode, MTU 4096, buffer 512 KB, alongside 2 TCP flows";
+        let title =
+            "4 senders into 200 Mbit/s, 10 s per mode, MTU 4096, buffer 512 KB, alongside 2 TCP flows";
         assert_eq!(config.to_string(), title);
     }
 

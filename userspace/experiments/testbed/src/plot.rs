@@ -57,7 +57,7 @@ fn rates(run: &RunRecord) -> Chart {
     };
     let flows = run.flows.len();
     let legend = if named < flows { format!("; the legend names {named} of {flows}") } else { String::new() };
-    chart(run, format!("{caption}{legend}"), "Mb/s", link_mbps * 1.1, lines)
+    chart(run, format!("{caption}{legend}"), "Mbit/s", link_mbps * 1.1, lines)
 }
 
 fn queue(run: &RunRecord) -> Chart {

@@ -89,7 +89,7 @@ impl Unit {
     }
 
     fn of_rate(top_bps: f64) -> Self {
-        if top_bps < 10e9 { Self { label: "Mb/s", size: 1e6 } } else { Self { label: "Gb/s", size: 1e9 } }
+        if top_bps < 10e9 { Self { label: "Mbit/s", size: 1e6 } } else { Self { label: "Gbit/s", size: 1e9 } }
     }
 }
 

@@ -313,7 +313,7 @@ mod tests {
         let now_ns = 40_000;
         let _ = flow.hot.on_send(&params, now_ns, 4_096, &mut debt);
         let frozen_ns = flow.hot.next_ns;
-        assert!(frozen_ns > now_ns + 3_000_000, "4 KB at the floor of 10 Mb/s");
+        assert!(frozen_ns > now_ns + 3_000_000, "4 KB at the floor of 10 Mbit/s");
         let mut polls = 0;
         let mut at_ns = now_ns;
         while let Some(later_ns) = recheck_ns(&mut flow.hot, &params.rp, at_ns, &mut debt) {

@@ -73,7 +73,7 @@ fn table_compares_runs() {
         let line = table.lines().find(|line| line.starts_with(label)).unwrap_or_else(|| panic!("{table}"));
         line[label.len()..].split_whitespace().collect::<Vec<_>>().join(" ")
     };
-    assert_eq!(line("RoCE goodput, s1"), "3.00 Mb/s 3.00 Mb/s 3.00 Mb/s 3.00 Mb/s");
+    assert_eq!(line("RoCE goodput, s1"), "3.00 Mbit/s 3.00 Mbit/s 3.00 Mbit/s 3.00 Mbit/s");
     assert_eq!(line("CE marks"), "- 6000 - 7998");
     assert_eq!(line("bottleneck drops, packets"), "3000 3000 3999 3999");
     assert!(table.lines().all(|line| line.len() <= 100), "{table}");

@@ -79,7 +79,7 @@ impl Column {
             Self::Alpha => 5,
             Self::Stage => 7,
             Self::Qpn | Self::Bytes | Self::LastCnp => 8,
-            Self::Rate | Self::Target | Self::Throughput => 9,
+            Self::Rate | Self::Target | Self::Throughput => 11,
         }
     }
 

@@ -194,7 +194,7 @@ fn documented_screen_matches() {
         port.second();
         state.show(Sample::new(Some(&before), &port.now), port.now.params.config);
     }
-    let mut terminal = Terminal::new(TestBackend::new(104, 15)).unwrap();
+    let mut terminal = Terminal::new(TestBackend::new(106, 15)).unwrap();
     terminal.draw(|frame| view::draw(frame, &state)).unwrap();
     let drawn = svg(terminal.backend().buffer());
 

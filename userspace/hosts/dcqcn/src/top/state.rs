@@ -11,7 +11,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use super::column::Column;
 
 /// Stored rates per flow: the width of its sparkline.
-pub(super) const HISTORY: usize = 16;
+pub(super) const HISTORY: usize = 15;
 
 /// State of the dashboard.
 #[derive(Debug)]

@@ -54,7 +54,7 @@ fn golden(name: &str, screen: &str) {
 
 #[test]
 fn large_screen_shows_everything() {
-    golden("large.txt", &screen(&state(4), 150, 16));
+    golden("large.txt", &screen(&state(4), 154, 16));
 }
 
 #[test]
