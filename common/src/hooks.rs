@@ -7,6 +7,8 @@
 mod cp;
 mod host;
 mod htb;
+#[cfg(feature = "memory")]
+pub mod memory;
 mod np;
 mod pairing;
 mod pfc;

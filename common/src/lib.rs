@@ -9,7 +9,7 @@
     expect(internal_features, reason = "the BPF target has atomics only as intrinsics")
 )]
 
-#[cfg(test)]
+#[cfg(any(test, feature = "memory"))]
 extern crate std;
 
 pub mod classify;

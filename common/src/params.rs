@@ -17,7 +17,7 @@ pub use class::DscpClass;
 pub use config::*;
 pub use derived::*;
 pub use hot::{Hot, Switch};
-pub use invalid::{Invalid, Quantity};
+pub use invalid::{Invalid, Name, Quantity, Table};
 pub use pfc::*;
 pub use queue::*;
 pub use spec::{MAX_RATE_BPS, MIN_RATE_BPS, Spec, Unit};

@@ -2,7 +2,8 @@
 
 use super::spec::parameters;
 use super::{
-    Invalid, MAX_RATE_BPS, MIN_RATE_BPS, PfcConfig, QUEUES_KINDS, QUEUES_NONE, QueueConfig, Spec, Unit,
+    Invalid, MAX_RATE_BPS, MIN_RATE_BPS, Name, PfcConfig, QUEUES_KINDS, QUEUES_NONE, QueueConfig, Spec,
+    Table, Unit,
 };
 use crate::layout::{CLASSES, DSCPS};
 use crate::limit::Limit;
@@ -311,7 +312,7 @@ impl Config {
     /// # Errors
     /// The first violation, with key, value and allowed range.
     pub fn validate(&self) -> Result<(), Invalid> {
-        check(Scalars::SPECS, &self.scalars, None)?;
+        check(Scalars::SPECS, &self.scalars, Name::Scalar)?;
         self.check_tables()?;
         self.check_queues()?;
         check_rates(&self.scalars)?;
@@ -319,37 +320,29 @@ impl Config {
     }
 
     fn check_tables(&self) -> Result<(), Invalid> {
-        for (tc, wred) in self.wred.iter().enumerate() {
-            check(WredConfig::SPECS, wred, Some(tc))?;
-            if wred.kmin_bytes > wred.kmax_bytes {
-                return Err(Invalid::KminAboveKmax {
-                    tc,
-                    kmin_bytes: wred.kmin_bytes,
-                    kmax_bytes: wred.kmax_bytes,
-                });
-            }
+        for (tc, wred) in (0..).zip(&self.wred) {
+            let name = |key| Name::Row(Table::Wred, tc, key);
+            check(WredConfig::SPECS, wred, name)?;
+            check_order(name("kmin"), wred.kmin_bytes, "kmax", wred.kmax_bytes, Unit::Bytes)?;
             if wred.drain_rate_bps != 0 && wred.drain_rate_bps < MIN_RATE_BPS {
-                return Err(Invalid::range(WredConfig::SPECS, "drain_rate", wred.drain_rate_bps, Some(tc)));
+                return Err(Invalid::or_zero(WredConfig::SPECS, name("drain_rate"), wred.drain_rate_bps));
             }
         }
-        for (queue, values) in self.queue.iter().enumerate() {
-            check(QueueConfig::SPECS, values, None).map_err(|invalid| invalid.of_row("queue", queue))?;
+        for (queue, values) in (0..).zip(&self.queue) {
+            check(QueueConfig::SPECS, values, |key| Name::Row(Table::Queue, queue, key))?;
         }
-        for (priority, values) in self.pfc.iter().enumerate() {
-            check(PfcConfig::SPECS, values, None).map_err(|invalid| invalid.of_row("pfc", priority))?;
-            if values.xon > values.xoff {
-                return Err(Invalid::XonAboveXoff {
-                    priority,
-                    xon_bytes: values.xon,
-                    xoff_bytes: values.xoff,
-                });
-            }
+        for (priority, values) in (0..).zip(&self.pfc) {
+            let name = |key| Name::Row(Table::Pfc, priority, key);
+            check(PfcConfig::SPECS, values, name)?;
+            check_order(name("xon"), values.xon, "xoff", values.xoff, Unit::Bytes)?;
         }
-        for (table, values, len) in
-            [("dscp_to_tc", &self.dscp_to_tc[..], CLASSES), ("tc_to_queue", &self.tc_to_queue[..], CLASSES)]
-        {
-            if let Some((index, &value)) = values.iter().enumerate().find(|(_, v)| usize::from(**v) >= len) {
-                return Err(Invalid::Table { table, index, value, max: len - 1 });
+        for (table, values, len) in [
+            (Table::DscpToTc, &self.dscp_to_tc[..], CLASSES),
+            (Table::TcToQueue, &self.tc_to_queue[..], CLASSES),
+        ] {
+            if let Some((index, &value)) = (0..).zip(values).find(|(_, v)| usize::from(**v) >= len) {
+                let (name, value, max) = (Name::Entry(table, index), value.into(), len as u64 - 1);
+                return Err(Invalid::Range { name, value, min: 0, max, unit: Unit::Count, or_zero: false });
             }
         }
         Ok(())
@@ -379,7 +372,7 @@ impl Config {
 fn check_rates(s: &Scalars) -> Result<(), Invalid> {
     for (key, value) in [("link_rate", s.link_rate_bps), ("rpg_max_rate", s.rpg_max_rate_bps)] {
         if value != 0 && value < MIN_RATE_BPS {
-            return Err(Invalid::range(Scalars::SPECS, key, value, None));
+            return Err(Invalid::or_zero(Scalars::SPECS, Name::Scalar(key), value));
         }
     }
     if s.link_rate_bps != 0 && s.rpg_max_rate_bps > s.link_rate_bps {
@@ -389,11 +382,9 @@ fn check_rates(s: &Scalars) -> Result<(), Invalid> {
             link_rate_bps: s.link_rate_bps,
         });
     }
-    if s.rpg_max_rate_bps != 0 && s.rpg_min_rate_bps > s.rpg_max_rate_bps {
-        return Err(Invalid::MinAboveMax {
-            min_rate_bps: s.rpg_min_rate_bps,
-            max_rate_bps: s.rpg_max_rate_bps,
-        });
+    if s.rpg_max_rate_bps != 0 {
+        let low = Name::Scalar("rpg_min_rate");
+        check_order(low, s.rpg_min_rate_bps, "rpg_max_rate", s.rpg_max_rate_bps, Unit::BitsPerSecond)?;
     }
     if s.link_rate_bps != 0 && s.rpg_min_rate_bps > s.link_rate_bps {
         return Err(Invalid::AboveLink {
@@ -411,7 +402,8 @@ fn check_rate_machine(s: &Scalars) -> Result<(), Invalid> {
     }
     let first_rate_bps = s.rate_to_set_on_first_cnp_bps;
     if first_rate_bps != 0 && first_rate_bps < MIN_RATE_BPS {
-        return Err(Invalid::range(Scalars::SPECS, "rate_to_set_on_first_cnp", first_rate_bps, None));
+        let name = Name::Scalar("rate_to_set_on_first_cnp");
+        return Err(Invalid::or_zero(Scalars::SPECS, name, first_rate_bps));
     }
     if first_rate_bps != 0 && first_rate_bps < s.rpg_min_rate_bps {
         return Err(Invalid::FirstBelowMin { first_rate_bps, min_rate_bps: s.rpg_min_rate_bps });
@@ -424,7 +416,8 @@ fn check_rate_machine(s: &Scalars) -> Result<(), Invalid> {
         return Err(Invalid::ByteResetTooSmall { bytes: s.rpg_byte_reset_bytes, min: MIN_BYTE_RESET });
     }
     if s.rpg_time_reset_ns != 0 && s.rpg_time_reset_ns < US {
-        return Err(Invalid::range(Scalars::SPECS, "rpg_time_reset", s.rpg_time_reset_ns, None));
+        let name = Name::Scalar("rpg_time_reset");
+        return Err(Invalid::or_zero(Scalars::SPECS, name, s.rpg_time_reset_ns));
     }
     Ok(())
 }
@@ -435,21 +428,32 @@ const TRIMMED_BYTES: u64 = 128;
 /// Smallest `rpg_byte_reset` other than 0 (off).
 pub(crate) const MIN_BYTE_RESET: u64 = 1_000;
 
-fn check<T>(specs: &'static [Spec<T>], values: &T, tc: Option<usize>) -> Result<(), Invalid> {
+fn check<T>(
+    specs: &'static [Spec<T>],
+    values: &T,
+    name: impl Fn(&'static str) -> Name,
+) -> Result<(), Invalid> {
     for spec in specs {
+        let &Spec { key, min, max, unit, .. } = spec;
         let value = (spec.get)(values);
-        if value < spec.min || value > spec.max {
-            return Err(Invalid::Range {
-                key: spec.key,
-                tc,
-                value,
-                min: spec.min,
-                max: spec.max,
-                unit: spec.unit,
-            });
+        if value < min || value > max {
+            return Err(Invalid::Range { name: name(key), value, min, max, unit, or_zero: false });
         }
     }
     Ok(())
+}
+
+fn check_order(
+    low: Name,
+    low_value: u64,
+    high: &'static str,
+    high_value: u64,
+    unit: Unit,
+) -> Result<(), Invalid> {
+    if low_value <= high_value {
+        return Ok(());
+    }
+    Err(Invalid::Order { low, low_value, high, high_value, unit })
 }
 
 #[cfg(test)]

@@ -4,74 +4,104 @@ use core::fmt;
 
 use super::{Spec, Unit};
 
+/// A table of parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "named as in files")]
+pub enum Table {
+    Wred,
+    Queue,
+    Pfc,
+    DscpToTc,
+    TcToQueue,
+}
+
+impl Table {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Wred => "wred",
+            Self::Queue => "queue",
+            Self::Pfc => "pfc",
+            Self::DscpToTc => "dscp_to_tc",
+            Self::TcToQueue => "tc_to_queue",
+        }
+    }
+}
+
+/// Name of a parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Name {
+    /// Of the port.
+    Scalar(&'static str),
+    /// In a row of a table: of a class, queue or priority.
+    Row(Table, u8, &'static str),
+    /// An entry of a table.
+    Entry(Table, u8),
+}
+
 /// The first violation in a configuration, with value and allowed range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the fields are the parameters' own")]
 pub enum Invalid {
-    /// A value outside its range; `tc` names the class of a per-class parameter.
-    Range { key: &'static str, tc: Option<usize>, value: u64, min: u64, max: u64, unit: Unit },
-    /// A value outside its range, where 0, below the range, is allowed with a special meaning.
-    RangeOrZero { key: &'static str, tc: Option<usize>, value: u64, min: u64, max: u64, unit: Unit },
-    /// A parameter outside its range in a row of the table of queues or PFC priorities.
-    RowRange {
-        table: &'static str,
-        row: usize,
-        key: &'static str,
-        value: u64,
-        min: u64,
-        max: u64,
-        unit: Unit,
-    },
+    /// A value outside its range. `or_zero`: 0, below the range, is allowed with a special meaning.
+    Range { name: Name, value: u64, min: u64, max: u64, unit: Unit, or_zero: bool },
+    /// Two values in the wrong order; `high` is in the row of `low`.
+    Order { low: Name, low_value: u64, high: &'static str, high_value: u64, unit: Unit },
     /// The port has its own queues, and `priority_major` names the classes of another qdisc.
     TwoQdiscs { priority_major: u64 },
     /// A backlog that contains packets held by the pacer: marking them would keep their flows at the lowest rate.
     OwnBacklog,
-    /// Thresholds in the wrong order.
-    KminAboveKmax { tc: usize, kmin_bytes: u64, kmax_bytes: u64 },
     /// A rate the link cannot carry.
     AboveLink { key: &'static str, rate_bps: u64, link_rate_bps: u64 },
-    /// A lowest rate above the highest.
-    MinAboveMax { min_rate_bps: u64, max_rate_bps: u64 },
-    /// An entry of `dscp_to_tc` or `tc_to_queue` that names no class or queue.
-    Table { table: &'static str, index: usize, value: u8, max: usize },
     /// A byte counter that would fire several times in one packet.
     ByteResetTooSmall { bytes: u64, min: u64 },
     /// A rate at the first CNP below the lowest rate.
     FirstBelowMin { first_rate_bps: u64, min_rate_bps: u64 },
     /// A precision of alpha other than the two supported ones.
     AlphaBits { bits: u64 },
-    /// XON above XOFF.
-    XonAboveXoff { priority: usize, xon_bytes: u64, xoff_bytes: u64 },
     /// The `firmware` variant without a period between its cuts.
     NoCutPeriod { period_ns: u64 },
     /// Trimmed packets would queue behind the packets they replace.
     TrimmedClass { dscp: u64, tc: usize },
 }
 
+impl Name {
+    /// The name without its table.
+    const fn key(self) -> &'static str {
+        match self {
+            Self::Scalar(key) | Self::Row(_, _, key) => key,
+            Self::Entry(table, _) => table.name(),
+        }
+    }
+
+    /// The parameter `key` in the same row.
+    pub const fn with_key(self, key: &'static str) -> Self {
+        match self {
+            Self::Row(table, row, _) => Self::Row(table, row, key),
+            Self::Scalar(_) | Self::Entry(..) => Self::Scalar(key),
+        }
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Scalar(key) => f.write_str(key),
+            Self::Row(table, row, key) => write!(f, "{}.{row}.{key}", table.name()),
+            Self::Entry(table, index) => write!(f, "{}.{index}", table.name()),
+        }
+    }
+}
+
 impl Invalid {
-    /// `key` of `specs` is too small although [`Spec::min`] allows it, because only 0 is special there.
-    pub(super) fn range<T>(
-        specs: &'static [Spec<T>],
-        key: &'static str,
-        value: u64,
-        tc: Option<usize>,
-    ) -> Self {
-        let (max, unit) = Spec::find(specs, key).map_or((0, Unit::Count), |spec| (spec.max, spec.unit));
+    /// `name` of `specs` is too small although [`Spec::min`] allows it, because only 0 is special there.
+    pub(super) fn or_zero<T>(specs: &'static [Spec<T>], name: Name, value: u64) -> Self {
+        let (max, unit) =
+            Spec::find(specs, name.key()).map_or((0, Unit::Count), |spec| (spec.max, spec.unit));
         let min = match unit {
             Unit::BitsPerSecond => super::MIN_RATE_BPS,
             _ => 1_000,
         };
-        Self::RangeOrZero { key, tc, value, min, max, unit }
-    }
-
-    /// Converts the error to one in a row of `table`.
-    pub(super) fn of_row(self, table: &'static str, row: usize) -> Self {
-        match self {
-            Self::Range { key, tc: _, value, min, max, unit } => {
-                Self::RowRange { table, row, key, value, min, max, unit }
-            }
-            other => other,
-        }
+        Self::Range { name, value, min, max, unit, or_zero: true }
     }
 }
 
@@ -132,19 +162,15 @@ impl fmt::Display for Quantity {
 impl fmt::Display for Invalid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::Range { key, tc, value, min, max, unit } => {
-                if let Some(tc) = tc {
-                    write!(f, "wred.{tc}.")?;
-                }
+            Self::Range { name, value, min, max, unit, or_zero } => {
                 let (value, min, max) = (Quantity(value, unit), Quantity(min, unit), Quantity(max, unit));
-                write!(f, "{key} = {value} is out of range: {min} to {max}")
+                let zero = if or_zero { ", or 0" } else { "" };
+                write!(f, "{name} = {value} is out of range: {min} to {max}{zero}")
             }
-            Self::RangeOrZero { key, tc, value, min, max, unit } => {
-                write!(f, "{}, or 0", Self::Range { key, tc, value, min, max, unit })
-            }
-            Self::RowRange { table, row, key, value, min, max, unit } => {
-                let (value, min, max) = (Quantity(value, unit), Quantity(min, unit), Quantity(max, unit));
-                write!(f, "{table}.{row}.{key} = {value} is out of range: {min} to {max}")
+            Self::Order { low, low_value, high, high_value, unit } => {
+                let (below, above, high) = (low.key(), high, low.with_key(high));
+                let (low_value, high_value) = (Quantity(low_value, unit), Quantity(high_value, unit));
+                write!(f, "{low} = {low_value} is above {high} = {high_value}: lower {below} or raise {above}")
             }
             Self::TwoQdiscs { priority_major } => write!(
                 f,
@@ -155,13 +181,6 @@ impl fmt::Display for Invalid {
                 "queue_source = backlog counts the packets that the pacer holds as congestion: set queue_source to virtual, or \
                  attach with --pacer none",
             ),
-            Self::KminAboveKmax { tc, kmin_bytes, kmax_bytes } => {
-                let (kmin, kmax) = (Quantity(kmin_bytes, Unit::Bytes), Quantity(kmax_bytes, Unit::Bytes));
-                write!(
-                    f,
-                    "wred.{tc}.kmin = {kmin} is above wred.{tc}.kmax = {kmax}: lower kmin or raise kmax"
-                )
-            }
             Self::AboveLink { key, rate_bps, link_rate_bps } => {
                 let rate = Quantity(rate_bps, Unit::BitsPerSecond);
                 let link = Quantity(link_rate_bps, Unit::BitsPerSecond);
@@ -169,17 +188,6 @@ impl fmt::Display for Invalid {
                     f,
                     "{key} = {rate} is above the link's {link}: lower it, or set link_rate if that is wrong"
                 )
-            }
-            Self::MinAboveMax { min_rate_bps, max_rate_bps } => {
-                let min = Quantity(min_rate_bps, Unit::BitsPerSecond);
-                let max = Quantity(max_rate_bps, Unit::BitsPerSecond);
-                write!(
-                    f,
-                    "rpg_min_rate = {min} is above rpg_max_rate = {max}: lower rpg_min_rate or raise rpg_max_rate"
-                )
-            }
-            Self::Table { table, index, value, max } => {
-                write!(f, "{table}.{index} = {value} is out of range: 0 to {max}")
             }
             Self::FirstBelowMin { first_rate_bps, min_rate_bps } => {
                 let first = Quantity(first_rate_bps, Unit::BitsPerSecond);
@@ -191,13 +199,6 @@ impl fmt::Display for Invalid {
             }
             Self::AlphaBits { bits } => {
                 write!(f, "alpha_bits = {bits} is out of range: 10 or 31")
-            }
-            Self::XonAboveXoff { priority, xon_bytes, xoff_bytes } => {
-                let (xon, xoff) = (Quantity(xon_bytes, Unit::Bytes), Quantity(xoff_bytes, Unit::Bytes));
-                write!(
-                    f,
-                    "pfc.{priority}.xon = {xon} is above pfc.{priority}.xoff = {xoff}: lower xon or raise xoff"
-                )
             }
             Self::NoCutPeriod { period_ns } => {
                 let period = Quantity(period_ns, Unit::Nanoseconds);
@@ -296,26 +297,27 @@ mod tests {
 
     #[test]
     fn error_names_key_value_and_range() {
-        let unit = Unit::Bytes;
         let range =
-            |tc| Invalid::Range { key: "kmax", tc, value: 2_000_000_000, min: 0, max: 1_000_000_000, unit };
+            |name, value, min, max, unit, or_zero| Invalid::Range { name, value, min, max, unit, or_zero };
+        let kmax = |name| range(name, 2_000_000_000, 0, 1_000_000_000, Unit::Bytes, false);
+        let order = |low, low_value, high, high_value, unit| Invalid::Order {
+            low,
+            low_value,
+            high,
+            high_value,
+            unit,
+        };
+        let row = |table, key| Name::Row(table, 3, key);
         let rate = |key| Invalid::AboveLink { key, rate_bps: 40_000_000_000, link_rate_bps: 1_000_000_000 };
         for (invalid, message) in [
-            (range(None), "kmax = 2GB is out of range: 0B to 1GB"),
+            (kmax(Name::Scalar("kmax")), "kmax = 2GB is out of range: 0B to 1GB"),
             (
-                Invalid::RangeOrZero {
-                    key: "link_rate",
-                    tc: None,
-                    value: 1_000,
-                    min: 100_000,
-                    max: 800_000_000_000,
-                    unit: Unit::BitsPerSecond,
-                },
+                range(Name::Scalar("link_rate"), 1_000, 100_000, 800_000_000_000, Unit::BitsPerSecond, true),
                 "link_rate = 1kbit is out of range: 100kbit to 800gbit, or 0",
             ),
-            (range(Some(3)), "wred.3.kmax = 2GB is out of range: 0B to 1GB"),
+            (kmax(row(Table::Wred, "kmax")), "wred.3.kmax = 2GB is out of range: 0B to 1GB"),
             (
-                Invalid::KminAboveKmax { tc: 3, kmin_bytes: 400_000, kmax_bytes: 200_000 },
+                order(row(Table::Wred, "kmin"), 400_000, "kmax", 200_000, Unit::Bytes),
                 "wred.3.kmin = 400KB is above wred.3.kmax = 200KB: lower kmin or raise kmax",
             ),
             (
@@ -323,11 +325,17 @@ mod tests {
                 "rpg_max_rate = 40gbit is above the link's 1gbit: lower it, or set link_rate if that is wrong",
             ),
             (
-                Invalid::MinAboveMax { min_rate_bps: 501_000_000, max_rate_bps: 500_000_000 },
+                order(
+                    Name::Scalar("rpg_min_rate"),
+                    501_000_000,
+                    "rpg_max_rate",
+                    500_000_000,
+                    Unit::BitsPerSecond,
+                ),
                 "rpg_min_rate = 501mbit is above rpg_max_rate = 500mbit: lower rpg_min_rate or raise rpg_max_rate",
             ),
             (
-                Invalid::Table { table: "dscp_to_tc", index: 26, value: 8, max: 7 },
+                range(Name::Entry(Table::DscpToTc, 26), 8, 0, 7, Unit::Count, false),
                 "dscp_to_tc.26 = 8 is out of range: 0 to 7",
             ),
             (
@@ -340,7 +348,7 @@ mod tests {
                 "rate_reduce_monitor_period = 0ns is too short for rp_variant = firmware: set 1us or more",
             ),
             (
-                Invalid::XonAboveXoff { priority: 3, xon_bytes: 9_000, xoff_bytes: 8_000 },
+                order(row(Table::Pfc, "xon"), 9_000, "xoff", 8_000, Unit::Bytes),
                 "pfc.3.xon = 9KB is above pfc.3.xoff = 8KB: lower xon or raise xoff",
             ),
             (

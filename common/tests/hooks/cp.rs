@@ -2,6 +2,7 @@
 
 use dcqcn_common::classify::classify;
 use dcqcn_common::hooks::TcVerdict;
+use dcqcn_common::hooks::memory::{Packet, PacketContext, PacketOutcome};
 use dcqcn_common::layout::{BACKLOG_AGE_NS, Backlog, ClassCounters, QUEUES, Time};
 use dcqcn_common::params::{Config, Params, QUEUE_SOURCE_BACKLOG, QUEUES_ETS};
 use dcqcn_common::stats::Stat;
@@ -11,7 +12,6 @@ use dcqcn_common::wire::eth::{EtherType, VlanTagRepr};
 use dcqcn_common::wire::ipv4::header_checksum;
 
 use super::mock_host::{MockHost, PORTS, params};
-use super::packet::{Outcome, Packet, PacketContext};
 use super::packets::{DATA, MARKED, Roce};
 
 /// Class 3 marks above 1,000 bytes, at random up to 2,000.
@@ -28,12 +28,12 @@ fn egress_at_depth(
     p: &Params,
     roce: &Roce,
     context: PacketContext,
-) -> (TcVerdict, Outcome, Vec<(Stat, u64)>) {
+) -> (TcVerdict, PacketOutcome, Vec<(Stat, u64)>) {
     let mut host = MockHost::new();
-    host.backlogs.insert(3, Backlog { bytes, read_at_ns: host.now_ns });
+    host.backlogs[3] = Backlog { bytes, read_at_ns: host.now_ns };
     let (verdict, outcome) = host.egress(p, &roce.frame(), context);
     let marked = host.count_of(Stat::CpEcnMarked);
-    assert_eq!(host.classes[3].ecn_marked_packets, marked);
+    assert_eq!(host.counters.class[3].ecn_marked_packets, marked);
     (verdict, outcome, host.take_counted())
 }
 
@@ -46,7 +46,7 @@ fn deep_queue_marks_only_ecn() {
         let (verdict, outcome, counted) = egress_at_depth(2_001, &p, &roce, PacketContext::default());
         assert_eq!(verdict, TcVerdict::Pass);
         let expected = Roce { ecn: Ecn::CE, ..roce }.frame();
-        assert_eq!(outcome, Outcome { bytes: expected, ..Outcome::default() });
+        assert_eq!(outcome, PacketOutcome { bytes: expected, ..PacketOutcome::default() });
         assert_eq!(counted, [(Stat::RoceData, 1), (Stat::CpEcnMarked, 1)]);
     }
 }
@@ -59,7 +59,7 @@ fn shallow_queue_does_not_mark() {
     let marked = egress_at_depth(2_001, &p, &MARKED, PacketContext::default());
     assert_eq!((marked.1.bytes, marked.2), (MARKED.frame(), vec![(Stat::RoceData, 1)]));
     let mut host = MockHost::new();
-    host.backlogs.insert(6, Backlog { bytes: 1 << 20, read_at_ns: host.now_ns });
+    host.backlogs[6] = Backlog { bytes: 1 << 20, read_at_ns: host.now_ns };
     let cnp = DATA.cnp(Some(1));
     let (_, outcome) = host.egress(&p, &cnp, PacketContext::default());
     assert_eq!((outcome.bytes, host.take_counted()), (cnp, vec![(Stat::RoceCnp, 1)]));
@@ -142,7 +142,10 @@ fn classes_count_packets_bytes_and_ect() {
         host.egress(&p, frame, PacketContext::default());
     }
     let bytes = frames.iter().map(|frame| frame.len() as u64).sum();
-    assert_eq!(host.classes[3], ClassCounters { packets: 3, bytes, ect_packets: 2, ecn_marked_packets: 0 });
+    assert_eq!(
+        host.counters.class[3],
+        ClassCounters { packets: 3, bytes, ect_packets: 2, ecn_marked_packets: 0 }
+    );
 }
 
 /// A byte takes a nanosecond, which is 64 ticks.
@@ -176,7 +179,7 @@ fn stale_backlog_ignored() {
         [(BACKLOG_AGE_NS - 1, true), (BACKLOG_AGE_NS, false), (BACKLOG_AGE_NS + 1, false)]
     {
         let mut host = MockHost::new();
-        host.backlogs.insert(3, Backlog { bytes: 2_001, read_at_ns: host.now_ns - age_ns });
+        host.backlogs[3] = Backlog { bytes: 2_001, read_at_ns: host.now_ns - age_ns };
         host.egress(&p, &DATA.frame(), PacketContext::default());
         assert_eq!(host.count_of(Stat::CpEcnMarked), u64::from(is_believed), "{age_ns}");
         assert_eq!(host.count_of(Stat::CpBacklogStale), u64::from(!is_believed), "{age_ns}");
@@ -259,7 +262,7 @@ fn trimmed_packet_counted_once() {
     });
     for opcode in [DATA.opcode, Opcode::UD_SEND_ONLY] {
         let mut host = MockHost::new();
-        host.backlogs.insert(3, Backlog { bytes: 1 << 20, read_at_ns: host.now_ns });
+        host.backlogs[3] = Backlog { bytes: 1 << 20, read_at_ns: host.now_ns };
         let (_, outcome) = host.egress(&p, &Roce { opcode, ..DATA }.frame(), forwarded());
         assert!(host.ingress_bytes.is_empty());
         let again = PacketContext { is_enqueued_again: true, ..forwarded() };
@@ -343,7 +346,7 @@ fn refused_trim_does_not_fill_virtual_queue() {
             config.scalars.queue_source = queue_source;
         });
         let mut host = MockHost::new();
-        host.backlogs.insert(3, Backlog { bytes: 4_000, read_at_ns: host.now_ns });
+        host.backlogs[3] = Backlog { bytes: 4_000, read_at_ns: host.now_ns };
         host.times_ns[Time::Trims as usize] = u64::MAX / 2;
         for _ in 0..8 {
             host.egress(&p, &DATA.frame(), forwarded());

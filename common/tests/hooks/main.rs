@@ -3,7 +3,6 @@
 mod cp;
 mod mock_host;
 mod np;
-mod packet;
 mod packets;
 mod pairing;
 mod paths;

@@ -1,17 +1,15 @@
 //! State of a mock host between packets, in plain memory, and running its hooks.
 
-use std::collections::HashMap;
+use std::ops::{Deref, DerefMut};
 
-use dcqcn_common::events::{Event, EventKind};
-use dcqcn_common::flow::{FlowId, HashKeys, NpFlow, NpSet, QpId, RpFlow, RpSet};
+use dcqcn_common::events::EventKind;
+use dcqcn_common::flow::{FlowId, HashKeys, NpFlow, QpId, RpFlow};
+use dcqcn_common::hooks::memory::{Memory, Packet, PacketContext, PacketOutcome};
 use dcqcn_common::hooks::{self, TcVerdict, XdpVerdict};
-use dcqcn_common::layout::{Backlog, CLASSES, ClassCounters, Cut, Pair, PauseCounters, QUEUES, TIMES, WAYS};
+use dcqcn_common::layout::WAYS;
 use dcqcn_common::params::{Config, Params, Port};
-use dcqcn_common::rate::{Debt, RpParams};
-use dcqcn_common::recovery::Requester;
+use dcqcn_common::rate::RpParams;
 use dcqcn_common::stats::Stat;
-
-use super::packet::{Outcome, Packet, PacketContext};
 
 /// The interface of the port, and the other of an inline pair.
 pub(crate) const PORTS: [u32; 2] = [7, 9];
@@ -21,31 +19,20 @@ const KEYS: u64 = 5;
 pub(crate) const SETS: u32 = 4;
 
 /// State between packets.
-pub(crate) struct MockHost {
-    pub(crate) now_ns: u64,
-    pub(crate) random: u32,
-    pub(crate) stats: [u64; Stat::COUNT],
-    pub(crate) classes: [ClassCounters; CLASSES],
-    pub(crate) pauses: PauseCounters,
-    pub(crate) queues: [u64; QUEUES as usize],
-    pub(crate) backlogs: HashMap<u32, Backlog>,
-    pub(crate) rp: Vec<RpSet>,
-    pub(crate) np: Vec<NpSet>,
-    pub(crate) times_ns: [u64; TIMES as usize],
-    pub(crate) announced_qpns: HashMap<QpId, u32>,
-    pub(crate) pairs: HashMap<QpId, Pair>,
-    pub(crate) ingress_bytes: Vec<(u32, usize, u64)>,
-    pub(crate) cuts: Vec<Cut>,
-    pub(crate) events: Vec<(u64, Event)>,
-    pub(crate) clock_reads: u32,
-    pub(crate) np_locks: u32,
-    pub(crate) coarse_lag_ns: u64,
-    pub(crate) is_from_sibling: bool,
-    pub(crate) is_inline: bool,
-    pub(crate) debt: Debt,
-    pub(crate) lookup_key: FlowId,
-    pub(crate) requesters: HashMap<FlowId, Requester>,
-    pub(crate) announced_requesters: Vec<FlowId>,
+pub(crate) struct MockHost(Memory);
+
+impl Deref for MockHost {
+    type Target = Memory;
+
+    fn deref(&self) -> &Memory {
+        &self.0
+    }
+}
+
+impl DerefMut for MockHost {
+    fn deref_mut(&mut self) -> &mut Memory {
+        &mut self.0
+    }
 }
 
 /// The parameters of a port of 1 Gbit/s, changed.
@@ -59,36 +46,16 @@ pub(crate) fn params(change: impl FnOnce(&mut Config)) -> Params {
 
 impl MockHost {
     pub(crate) fn new() -> Self {
-        Self {
-            now_ns: 1_000_000_000,
-            random: 0,
-            stats: [0; Stat::COUNT],
-            classes: [ClassCounters::default(); CLASSES],
-            pauses: PauseCounters::default(),
-            queues: [0; QUEUES as usize],
-            backlogs: HashMap::new(),
-            rp: vec![RpSet::EMPTY; SETS as usize],
-            np: vec![NpSet::EMPTY; SETS as usize],
-            times_ns: [0; TIMES as usize],
-            announced_qpns: HashMap::new(),
-            pairs: HashMap::new(),
-            ingress_bytes: Vec::new(),
-            cuts: Vec::new(),
-            events: Vec::new(),
-            clock_reads: 0,
-            np_locks: 0,
-            coarse_lag_ns: 0,
-            is_from_sibling: false,
-            is_inline: false,
-            debt: Debt::NONE,
-            lookup_key: FlowId::NONE,
-            requesters: HashMap::new(),
-            announced_requesters: Vec::new(),
-        }
+        Self(Memory { now_ns: 1_000_000_000, ..Memory::new(SETS, SETS) })
     }
 
-    pub(crate) fn xdp(&mut self, p: &Params, bytes: &[u8], context: PacketContext) -> (XdpVerdict, Outcome) {
-        let mut packet = Packet::new(self, Some(p), bytes, context);
+    pub(crate) fn xdp(
+        &mut self,
+        p: &Params,
+        bytes: &[u8],
+        context: PacketContext,
+    ) -> (XdpVerdict, PacketOutcome) {
+        let mut packet = Packet::new(&mut self.0, Some(p), bytes, context);
         (hooks::xdp(&mut packet), packet.into_outcome())
     }
 
@@ -97,9 +64,9 @@ impl MockHost {
         p: &Params,
         bytes: &[u8],
         context: PacketContext,
-    ) -> (TcVerdict, Outcome) {
+    ) -> (TcVerdict, PacketOutcome) {
         let context = PacketContext { ingress_ifindex: PORTS[0], ..context };
-        let mut packet = Packet::new(self, Some(p), bytes, context);
+        let mut packet = Packet::new(&mut self.0, Some(p), bytes, context);
         (hooks::ingress(&mut packet), packet.into_outcome())
     }
 
@@ -108,21 +75,21 @@ impl MockHost {
         p: &Params,
         bytes: &[u8],
         context: PacketContext,
-    ) -> (TcVerdict, Outcome) {
-        let mut packet = Packet::new(self, Some(p), bytes, context);
+    ) -> (TcVerdict, PacketOutcome) {
+        let mut packet = Packet::new(&mut self.0, Some(p), bytes, context);
         (hooks::egress(&mut packet), packet.into_outcome())
     }
 
     /// A host without parameters.
-    pub(crate) fn all_hooks_without_parameters(&mut self, bytes: &[u8]) -> Vec<Outcome> {
+    pub(crate) fn all_hooks_without_parameters(&mut self, bytes: &[u8]) -> Vec<PacketOutcome> {
         let mut outcome = Vec::new();
-        let mut packet = Packet::new(self, None, bytes, PacketContext::default());
+        let mut packet = Packet::new(&mut self.0, None, bytes, PacketContext::default());
         assert_eq!(hooks::xdp(&mut packet), XdpVerdict::Pass);
         outcome.push(packet.into_outcome());
-        let mut packet = Packet::new(self, None, bytes, PacketContext::default());
+        let mut packet = Packet::new(&mut self.0, None, bytes, PacketContext::default());
         assert_eq!(hooks::ingress(&mut packet), TcVerdict::Pass);
         outcome.push(packet.into_outcome());
-        let mut packet = Packet::new(self, None, bytes, PacketContext::default());
+        let mut packet = Packet::new(&mut self.0, None, bytes, PacketContext::default());
         assert_eq!(hooks::egress(&mut packet), TcVerdict::Pass);
         outcome.push(packet.into_outcome());
         outcome
@@ -130,13 +97,13 @@ impl MockHost {
 
     /// Counters that increased since the last call.
     pub(crate) fn take_counted(&mut self) -> Vec<(Stat, u64)> {
-        let counts = std::mem::replace(&mut self.stats, [0; Stat::COUNT]);
+        let counts = std::mem::replace(&mut self.counters.stat, [0; Stat::COUNT]);
         Stat::ALL.iter().copied().zip(counts).filter(|(_, count)| *count != 0).collect()
     }
 
     /// Value of this counter.
     pub(crate) fn count_of(&self, stat: Stat) -> u64 {
-        self.stats[stat as usize]
+        self.counters.stat[stat as usize]
     }
 
     pub(crate) fn flow(&self, id: &FlowId) -> Option<RpFlow> {

@@ -2,6 +2,7 @@
 
 use dcqcn_common::events::{EventKind, Table};
 use dcqcn_common::flow::{FlowId, NpFlow, QpId};
+use dcqcn_common::hooks::memory::{PacketContext, PacketOutcome};
 use dcqcn_common::hooks::{Cloned, TcVerdict};
 use dcqcn_common::layout::{Pair, PairSource, Time};
 use dcqcn_common::params::{CNP_LIMIT_PEER, CNP_LIMIT_PORT, CNP_LIMIT_QP, NP_WINDOW_START, Params};
@@ -12,7 +13,6 @@ use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::eth::{EtherType, Ethernet, VlanTagRepr};
 
 use super::mock_host::{MockHost, params};
-use super::packet::{Outcome, PacketContext};
 use super::packets::{DATA, MARKED, RECEIVER_QPN, Roce, SENDER_QPN, addr, qp};
 
 const INTERVAL_NS: u64 = 50_000;
@@ -62,7 +62,8 @@ fn ect_answered_while_host_is_congested() {
     let off = params(|_| {});
     let until_ns = 60 * SECOND_NS;
     let answered = |p: &Params, roce: &Roce, now_ns| {
-        let mut host = MockHost { now_ns, ..MockHost::new() };
+        let mut host = MockHost::new();
+        host.now_ns = now_ns;
         host.times_ns[Time::HostCongestedUntil as usize] = until_ns;
         clone_mark(&mut host, p, roce).is_some()
     };
@@ -273,10 +274,11 @@ fn live_cnp_interval_is_not_evicted() {
     let answered = |age_ns: u64| {
         let mut host = MockHost::new();
         let last_cnp_ns = host.now_ns - age_ns;
+        let last_seen_ns = host.now_ns;
         for set in &mut host.np {
             for (way, flow) in (0..).zip(&mut set.ways) {
                 let id = FlowId { src: [9; 4], receiver: QpId { addr: [8; 4], qpn: way, vlan: 0 } };
-                *flow = NpFlow { last_seen_ns: host.now_ns, last_cnp_ns, cnp_sent: 1, ..NpFlow::new(id) };
+                *flow = NpFlow { last_seen_ns, last_cnp_ns, cnp_sent: 1, ..NpFlow::new(id) };
             }
         }
         let is_answered = clone_mark(&mut host, &p, &MARKED).is_some();
@@ -395,7 +397,7 @@ fn convert_clone(
     p: &Params,
     roce: &Roce,
     context: PacketContext,
-) -> (TcVerdict, Outcome) {
+) -> (TcVerdict, PacketOutcome) {
     host.egress(p, &roce.frame(), context)
 }
 
@@ -421,17 +423,17 @@ fn clone_becomes_cnp() {
                     let (verdict, outcome) = convert_clone(&mut host, &p, &roce, clone_of(&p));
                     let sender = (known || names_sender).then_some(SENDER_QPN);
                     let tag = tag.map(|tag| VlanTagRepr { pcp: 6, ..tag });
-                    let expected = Outcome {
+                    let expected = PacketOutcome {
                         bytes: Roce { tag, ..roce }.cnp(sender),
                         // DSCP 48 is class 6, in queue 6.
                         priority: Some(0x0001_0007),
                         tag_priority: Some(6),
-                        ..Outcome::default()
+                        ..PacketOutcome::default()
                     };
                     assert_eq!((verdict, &outcome), (TcVerdict::EnqueueAgain, &expected));
                     let again = PacketContext { is_enqueued_again: true, ..PacketContext::default() };
                     let (verdict, second) = host.egress(&p, &outcome.bytes, again);
-                    let same = Outcome { bytes: outcome.bytes, ..Outcome::default() };
+                    let same = PacketOutcome { bytes: outcome.bytes, ..PacketOutcome::default() };
                     assert_eq!((verdict, second), (TcVerdict::Pass, same));
                     let hinted = sender.is_none().then_some((Stat::NpCnpHinted, 1));
                     let counted: Vec<_> = [(Stat::NpCnpSent, 1)].into_iter().chain(hinted).collect();
@@ -526,7 +528,7 @@ fn cnp_checksum_is_completed_like_its_data() {
             let mut data = roce.frame();
             let checksum = pseudo_header(&data) ^ u16::from(!is_partial);
             data[udp + 6..udp + 8].copy_from_slice(&checksum.to_be_bytes());
-            let (_, Outcome { bytes: mut cnp, .. }) = MockHost::new().egress(&p, &data, clone_of(&p));
+            let (_, PacketOutcome { bytes: mut cnp, .. }) = MockHost::new().egress(&p, &data, clone_of(&p));
             if is_partial {
                 // As `skb_checksum_help` does.
                 let checksum = !sum(&cnp[udp..]);

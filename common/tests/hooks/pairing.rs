@@ -3,13 +3,13 @@
 use dcqcn_common::events::EventKind;
 use dcqcn_common::flow::QpId;
 use dcqcn_common::hooks::LEARNING;
+use dcqcn_common::hooks::memory::PacketContext;
 use dcqcn_common::layout::{Pair, PairSource, Time};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::cm::{CmMessage, CommIds, Dreq, Mra, Rej, Rep, Req};
 
 use super::mock_host::{MockHost, params};
-use super::packet::PacketContext;
 use super::packets::{DATA, RECEIVER_QPN, Roce, SENDER_QPN, cm, qp};
 
 /// Connection identifiers of the two ends.
@@ -76,14 +76,14 @@ fn req_and_rep_make_pair() {
     assert_eq!(host.kinds(), [EventKind::FlowPaired as u32; 2]);
     // Again: nothing new.
     receive(&mut host, &rep(), true);
-    assert_eq!((host.pairs, host.events.len()), (known().into(), 2));
+    assert_eq!((&host.pairs, host.events.len()), (&known().into(), 2));
 }
 
 #[test]
 fn unsolicited_rep_reveals_sender_only() {
     let mut host = MockHost::new();
     receive(&mut host, &rep(), true);
-    assert_eq!((host.announced_qpns, host.pairs.len()), ([(qp(2, IDS[1]), RECEIVER_QPN)].into(), 0));
+    assert_eq!((&host.announced_qpns, host.pairs.len()), (&[(qp(2, IDS[1]), RECEIVER_QPN)].into(), 0));
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn other_messages_change_nothing() {
         host.take_counted();
         receive(&mut host, &message, false);
         assert_eq!(host.take_counted(), [(Stat::RoceControl, 1), (Stat::CmMessages, 1)]);
-        assert_eq!((host.pairs, host.announced_qpns.len()), (known().into(), 2));
+        assert_eq!((&host.pairs, host.announced_qpns.len()), (&known().into(), 2));
     }
     // Of another class, or with an unknown attribute.
     for (at, value) in [(0, 9), (1, 9), (17, 0x19)] {
@@ -104,7 +104,7 @@ fn other_messages_change_nothing() {
         let mut frame = cm(&CmMessage::Dreq(Dreq { comm_ids: FROM_1, remote_qpn: RECEIVER_QPN }), false);
         frame[MAD + at] = value;
         host.ingress(&params(|_| {}), &frame, PacketContext::default());
-        assert_eq!((host.take_counted(), host.pairs), (vec![(Stat::RoceControl, 1)], known().into()));
+        assert_eq!((host.take_counted(), &host.pairs), (vec![(Stat::RoceControl, 1)], &known().into()));
     }
 }
 

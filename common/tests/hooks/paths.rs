@@ -1,5 +1,6 @@
 //! Paths of a packet through a hook.
 
+use dcqcn_common::hooks::memory::{PacketContext, PacketOutcome};
 use dcqcn_common::hooks::{TcVerdict, XdpVerdict};
 use dcqcn_common::layout::{Backlog, ClassCounters, Time};
 use dcqcn_common::params::{Config, PACER_FQ, QUEUE_SOURCE_BACKLOG, QUEUES_ETS};
@@ -10,7 +11,6 @@ use dcqcn_common::wire::cm::{CmMessage, CommIds};
 use dcqcn_common::wire::ecn::Ecn;
 
 use super::mock_host::{MockHost, PORTS, params};
-use super::packet::{Outcome, PacketContext};
 use super::packets::{DATA, MARKED, Roce, cm};
 
 const ACK: Roce = Roce { opcode: Opcode::RC_ACKNOWLEDGE, payload: 0, ..DATA };
@@ -38,7 +38,7 @@ fn from(ingress_ifindex: u32) -> PacketContext {
 fn without_parameters_all_packets_pass() {
     for frame in [DATA.frame(), arp(), MARKED.frame()] {
         let mut host = MockHost::new();
-        let untouched = Outcome { bytes: frame.clone(), ..Outcome::default() };
+        let untouched = PacketOutcome { bytes: frame.clone(), ..PacketOutcome::default() };
         assert_eq!(
             host.all_hooks_without_parameters(&frame),
             [untouched.clone(), untouched.clone(), untouched]
@@ -83,7 +83,7 @@ fn inline_redirects_to_peer_port() {
             assert_eq!((verdict, &outcome.bytes), (XdpVerdict::Redirect(egress), &frame));
             assert_eq!(host.count_of(Stat::InlineForwarded), 1);
             assert_eq!(host.count_of(Stat::CmMessages), u64::from(frame == cm(&RTU, false)));
-            assert_eq!(host.classes, [ClassCounters::default(); 8], "the congestion point is off");
+            assert_eq!(host.counters.class, [ClassCounters::default(); 8], "the congestion point is off");
         }
     }
 }
@@ -96,7 +96,7 @@ fn inline_packets_marked_and_dropped() {
     });
     let mut host = MockHost::new();
     host.is_inline = true;
-    host.backlogs.insert(3, Backlog { bytes: 1 << 20, read_at_ns: host.now_ns });
+    host.backlogs[3] = Backlog { bytes: 1 << 20, read_at_ns: host.now_ns };
     let (verdict, outcome) = host.xdp(&p, &DATA.frame(), from(PORTS[1]));
     assert_eq!((verdict, outcome.bytes), (XdpVerdict::Redirect(PORTS[0]), MARKED.frame()));
     let not_ect = Roce { ecn: Ecn::NOT_ECT, ..DATA }.frame();
@@ -207,7 +207,10 @@ fn disabled_points_leave_packets_unchanged() {
     assert_eq!(host.ingress(&off, &MARKED.frame(), PacketContext::default()).1.clone_mark, None);
     assert_eq!(host.take_counted(), [(Stat::RoceData, 1)]);
     let (verdict, outcome) = host.egress(&off, &DATA.frame(), PacketContext::default());
-    assert_eq!((verdict, outcome), (TcVerdict::Pass, Outcome { bytes: DATA.frame(), ..Outcome::default() }));
+    assert_eq!(
+        (verdict, outcome),
+        (TcVerdict::Pass, PacketOutcome { bytes: DATA.frame(), ..PacketOutcome::default() })
+    );
     assert_eq!((host.take_counted(), host.flow(&DATA.id())), (vec![(Stat::RoceData, 1)], None));
 }
 
@@ -218,7 +221,7 @@ fn cnp_is_not_paced() {
     let cnp = DATA.cnp(Some(1));
     assert_eq!(
         host.egress(&p, &cnp, PacketContext::default()).1,
-        Outcome { bytes: cnp, ..Outcome::default() }
+        PacketOutcome { bytes: cnp, ..PacketOutcome::default() }
     );
 }
 
@@ -240,7 +243,7 @@ fn fast_cnp_answers_forwarded_mark() {
     ] {
         let p = marks(fast_cnp);
         let mut host = MockHost::new();
-        host.backlogs.insert(3, Backlog { bytes: 1 << 20, read_at_ns: host.now_ns });
+        host.backlogs[3] = Backlog { bytes: 1 << 20, read_at_ns: host.now_ns };
         let (_, outcome) = host.egress(&p, &roce.frame(), from(ingress_ifindex));
         assert_eq!(host.count_of(Stat::CpEcnMarked), 1);
         assert_eq!(outcome.clone_mark, is_answered.then_some(p.port.cnp_mark | 1));
@@ -249,7 +252,7 @@ fn fast_cnp_answers_forwarded_mark() {
     // A group address cannot be the source of an answer.
     for (at, group) in [(30, &[239, 1, 1, 1][..]), (0, &[1, 0, 0x5e, 1, 1, 1]), (6, &[0xff; 6])] {
         let mut host = MockHost::new();
-        host.backlogs.insert(3, Backlog { bytes: 1 << 20, read_at_ns: host.now_ns });
+        host.backlogs[3] = Backlog { bytes: 1 << 20, read_at_ns: host.now_ns };
         let mut frame = DATA.frame();
         frame[at..at + group.len()].copy_from_slice(group);
         let (_, outcome) = host.egress(&marks(1), &frame, from(5));

@@ -1,5 +1,6 @@
 //! Pauses of the neighbour.
 
+use dcqcn_common::hooks::memory::PacketContext;
 use dcqcn_common::hooks::{RECEIVE_LIMIT, TcVerdict};
 use dcqcn_common::layout::{TIMES, Time};
 use dcqcn_common::params::{Config, PACER_FQ};
@@ -9,7 +10,6 @@ use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::pfc::PfcRepr;
 
 use super::mock_host::{MockHost, params};
-use super::packet::PacketContext;
 use super::packets::{DATA, Roce, mac};
 
 /// Priority 3 pauses class 3; a quantum takes 512 ns at 1 Gbit/s.
@@ -35,11 +35,11 @@ fn pfc_frame_pauses_named_priorities() {
     }
     expected[Time::Pauses as usize] = host.now_ns + RECEIVE_LIMIT.gap_ns;
     assert_eq!(host.times_ns, expected);
-    assert_eq!(host.pauses.frames, [1, 0, 0, 1, 0, 0, 0, 1]);
+    assert_eq!(host.counters.pause.frames, [1, 0, 0, 1, 0, 0, 0, 1]);
     assert_eq!(host.take_counted(), [(Stat::MacControl, 1)]);
     // A sent frame is counted, and pauses nothing here.
     host.egress(&p, &FRAME.frame(mac(9)), in_pieces);
-    assert_eq!((host.pauses.frames, host.times_ns), ([2, 0, 0, 2, 0, 0, 0, 2], expected));
+    assert_eq!((host.counters.pause.frames, host.times_ns), ([2, 0, 0, 2, 0, 0, 0, 2], expected));
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn pause_frames_are_rate_limited() {
         host.ingress(&p, &FRAME.frame(mac(9)), PacketContext::default());
         assert_eq!(host.times_ns[Time::PausedUntil3 as usize] != 0, is_received);
         assert_eq!(host.count_of(Stat::PfcLimited), u64::from(!is_received));
-        assert_eq!(host.pauses.frames, [1, 0, 0, 1, 0, 0, 0, 1], "those too many are counted");
+        assert_eq!(host.counters.pause.frames, [1, 0, 0, 1, 0, 0, 0, 1], "those too many are counted");
     }
 }
 
@@ -75,7 +75,7 @@ fn pfc_lookalike_pauses_nothing() {
     for (frame, stripped_vid, malformed) in frames {
         let mut host = MockHost::new();
         host.ingress(&p, &frame, PacketContext { stripped_vid, ..PacketContext::default() });
-        assert_eq!((host.times_ns, host.pauses.frames), ([0; TIMES as usize], [0; 8]));
+        assert_eq!((host.times_ns, host.counters.pause.frames), ([0; TIMES as usize], [0; 8]));
         assert_eq!((host.count_of(Stat::MacControl), host.count_of(Stat::PfcMalformed)), (1, malformed));
     }
 }
@@ -95,7 +95,7 @@ fn pause_holds_flows_of_its_queue() {
     let (verdict, outcome) = host.egress(&p, &DATA.frame(), PacketContext::default());
     assert_eq!((verdict, outcome.departure_ns), (TcVerdict::Pass, Some(until_ns)));
     assert_eq!((host.count_of(Stat::RpPfcHeld), host.count_of(Stat::RpPaced)), (1, 1));
-    assert_eq!(host.pauses.held, [0, 0, 0, 1, 0, 0, 0, 0]);
+    assert_eq!(host.counters.pause.held, [0, 0, 0, 1, 0, 0, 0, 0]);
     // Of another class, or another priority's pause.
     let (_, outcome) =
         host.egress(&p, &Roce { dscp: 0, dest_qpn: 0x77, ..DATA }.frame(), PacketContext::default());
@@ -103,7 +103,7 @@ fn pause_holds_flows_of_its_queue() {
     let mut host = MockHost::new();
     host.times_ns[Time::PausedUntil4 as usize] = until_ns;
     let (_, outcome) = host.egress(&p, &DATA.frame(), PacketContext::default());
-    assert_eq!((outcome.departure_ns, host.pauses.held), (None, [0; 8]));
+    assert_eq!((outcome.departure_ns, host.counters.pause.held), (None, [0; 8]));
 }
 
 #[test]
@@ -194,5 +194,5 @@ fn pauses_ignored_unless_enabled() {
     let mut host = paused(512_000);
     host.times_ns[Time::Storms as usize] = Storms { forwards: 0, drops: 0xff }.word(host.now_ns);
     let (verdict, outcome) = host.egress(&p, &DATA.frame(), PacketContext::default());
-    assert_eq!((verdict, outcome.departure_ns, host.pauses.held), (TcVerdict::Pass, None, [0; 8]));
+    assert_eq!((verdict, outcome.departure_ns, host.counters.pause.held), (TcVerdict::Pass, None, [0; 8]));
 }

@@ -2,6 +2,7 @@
 
 use dcqcn_common::flow::FlowId;
 use dcqcn_common::hooks::TcVerdict;
+use dcqcn_common::hooks::memory::PacketContext;
 use dcqcn_common::layout::{Pair, PairSource};
 use dcqcn_common::params::{Params, TAIL_LOSS_PROBE_FORCE};
 use dcqcn_common::recovery::{Action, Settings};
@@ -11,7 +12,6 @@ use dcqcn_common::wire::eth::{EtherType, VlanTagRepr};
 use dcqcn_common::wire::nak::Macs;
 
 use super::mock_host::{MockHost, params};
-use super::packet::PacketContext;
 use super::packets::{DATA, MARKED, RECEIVER_QPN, Roce, SENDER_QPN, addr, mac, qp};
 
 const ACK: Roce = Roce {

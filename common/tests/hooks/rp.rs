@@ -2,6 +2,7 @@
 
 use dcqcn_common::events::{EventKind, Table};
 use dcqcn_common::flow::{FlowId, QpId, RpHot, RpSet, set_index};
+use dcqcn_common::hooks::memory::{PacketContext, PacketOutcome};
 use dcqcn_common::hooks::{HTB_FIRST_FLOW, HTB_MAX_FLOWS, TcVerdict, htb_minor, htb_slot};
 use dcqcn_common::layout::{Cut, Pair, PairSource, Time, WAYS};
 use dcqcn_common::params::{
@@ -14,7 +15,6 @@ use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::eth::{EtherType, VlanTagRepr};
 
 use super::mock_host::{MockHost, SETS, params};
-use super::packet::{Outcome, PacketContext};
 use super::packets::{DATA, RECEIVER_QPN, Roce, SENDER_QPN, qp};
 
 const ACK: Roce = Roce { opcode: Opcode::RC_ACKNOWLEDGE, payload: 0, ..DATA };
@@ -28,7 +28,7 @@ fn paced(pacer: u64) -> Params {
     })
 }
 
-fn send(host: &mut MockHost, p: &Params, roce: &Roce) -> Outcome {
+fn send(host: &mut MockHost, p: &Params, roce: &Roce) -> PacketOutcome {
     let (verdict, outcome) = host.egress(p, &roce.frame(), PacketContext::default());
     assert_eq!(verdict, TcVerdict::Pass);
     outcome
@@ -294,7 +294,7 @@ fn super_packet_is_charged_by_segment() {
     host.egress(&p, &frame, context);
     assert_eq!(host.take_counted(), [(Stat::RoceData, 16), (Stat::RpFlowNew, 1), (Stat::GsoPackets, 1)]);
     assert_eq!(
-        (host.classes[3].packets, host.classes[3].bytes, host.classes[3].ect_packets),
+        (host.counters.class[3].packets, host.counters.class[3].bytes, host.counters.class[3].ect_packets),
         (16, bytes, 16)
     );
     let wire_bytes = bytes + 16 * 24;
@@ -372,7 +372,7 @@ fn segments_counted_whatever_delays_them() {
         let counted: Vec<_> = host.take_counted().into_iter().filter(|(_, packets)| *packets == 4).collect();
         let counted: Vec<_> = counted.into_iter().map(|(stat, _)| stat).collect();
         assert_eq!(counted, [&[Stat::RoceData], expected].concat());
-        assert_eq!(host.pauses.held[3], if expected.contains(&Stat::RpPfcHeld) { 4 } else { 0 });
+        assert_eq!(host.counters.pause.held[3], if expected.contains(&Stat::RpPfcHeld) { 4 } else { 0 });
     }
     let from_process = PacketContext { is_from_process: true, ..context };
     let mut host = MockHost::new();
@@ -444,7 +444,7 @@ fn locked_flow_is_not_cut() {
 fn flow_not_stored_without_line_rate() {
     let p = params(|config| (config.scalars.link_rate_bps, config.scalars.pacer) = (0, PACER_FQ));
     let mut host = MockHost::new();
-    assert_eq!(send(&mut host, &p, &DATA), Outcome { bytes: DATA.frame(), ..Outcome::default() });
+    assert_eq!(send(&mut host, &p, &DATA), PacketOutcome { bytes: DATA.frame(), ..PacketOutcome::default() });
     assert_eq!(host.flow(&DATA.id()), None);
 }
 
@@ -454,7 +454,7 @@ fn udp_socket_traffic_is_not_a_flow() {
     let mut host = MockHost::new();
     let (_, outcome) =
         host.egress(&p, &DATA.frame(), PacketContext { is_from_process: true, ..PacketContext::default() });
-    assert_eq!(outcome, Outcome { bytes: DATA.frame(), ..Outcome::default() });
+    assert_eq!(outcome, PacketOutcome { bytes: DATA.frame(), ..PacketOutcome::default() });
     assert_eq!(
         (host.take_counted(), host.flow(&DATA.id())),
         (vec![(Stat::RoceData, 1), (Stat::RpFromProcess, 1)], None)
@@ -516,7 +516,10 @@ fn cut_flow_has_htb_class() {
     assert_eq!(send(&mut host, &p, &other).priority, None);
     // Without a pacer no cut is reported.
     let none = paced(0);
-    assert_eq!(send(&mut host, &none, &DATA), Outcome { bytes: DATA.frame(), ..Outcome::default() });
+    assert_eq!(
+        send(&mut host, &none, &DATA),
+        PacketOutcome { bytes: DATA.frame(), ..PacketOutcome::default() }
+    );
 }
 
 #[test]
@@ -580,7 +583,7 @@ fn ud_datagram_makes_pair() {
 }
 
 /// Two packets of a flow cut to 10 Mbit/s: the third is beyond a horizon of a millisecond.
-fn beyond_the_horizon(pacing_horizon_drop: u64, last: &Roce) -> (MockHost, TcVerdict, Outcome) {
+fn beyond_the_horizon(pacing_horizon_drop: u64, last: &Roce) -> (MockHost, TcVerdict, PacketOutcome) {
     let p = params(|config| {
         let s = &mut config.scalars;
         (s.pacer, s.pacing_credit_ns) = (PACER_FQ, 0);
@@ -710,7 +713,7 @@ fn full_set_evicts_longest_silent_or_none() {
     let mut host = MockHost::new();
     host.fill(&p.rp, 2 * SECOND_NS);
     let outcome = send(&mut host, &p, &DATA);
-    assert_eq!(outcome, Outcome { bytes: DATA.frame(), ..Outcome::default() });
+    assert_eq!(outcome, PacketOutcome { bytes: DATA.frame(), ..PacketOutcome::default() });
     assert_eq!(host.take_counted(), [(Stat::RoceData, 1), (Stat::RpTableFull, 1)]);
     send(&mut host, &p, &REQUEST);
     assert_eq!(host.take_counted(), [(Stat::RoceControl, 1)]);

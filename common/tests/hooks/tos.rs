@@ -1,13 +1,13 @@
 //! ECN bits and DSCP of a host's own packets.
 
 use dcqcn_common::hooks::TcVerdict;
+use dcqcn_common::hooks::memory::PacketContext;
 use dcqcn_common::params::Config;
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::ecn::Ecn;
 
 use super::mock_host::{MockHost, params};
-use super::packet::PacketContext;
 use super::packets::{DATA, Roce};
 
 fn ect(config: &mut Config) {

@@ -126,30 +126,44 @@ fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     match &args.verb {
         Some(Verb::Download) => {
             download(workspace);
-            return Ok(());
+            Ok(())
         }
-        Some(Verb::Test { harness }) => return test(workspace, harness),
-        _ => {}
-    }
-    if let Some(Verb::Report) = args.verb {
-        return report::write(workspace, stored_runs(&cache(workspace))?);
-    }
-    if let Some(Verb::List) = args.verb {
-        for scenario in scenario::all(&scenario::build_driver(workspace)?, Arch::X86_64)? {
-            let ci = if scenario.is_ci { " (CI)" } else { "" };
-            println!("{:12} {}{ci}", scenario.name, scenario.about);
+        Some(Verb::Test { harness }) => test(workspace, harness),
+        Some(Verb::Report) => report::write(workspace, stored_runs(&cache(workspace))?),
+        Some(Verb::List) => list(workspace),
+        Some(Verb::Shell { kernel }) => {
+            ensure_root()?;
+            shell(workspace, *kernel)
         }
-        return Ok(());
+        Some(Verb::Matrix(args)) => {
+            ensure_root()?;
+            matrix::run(workspace, args)
+        }
+        None => {
+            ensure_root()?;
+            run_scenarios(workspace, args)
+        }
     }
+}
+
+fn list(workspace: &Workspace) -> Result<()> {
+    for scenario in scenario::all(&scenario::build_driver(workspace)?, Arch::X86_64)? {
+        let ci = if scenario.is_ci { " (CI)" } else { "" };
+        println!("{:12} {}{ci}", scenario.name, scenario.about);
+    }
+    Ok(())
+}
+
+fn ensure_root() -> Result<()> {
     ensure!(
         run::is_root(),
         "sharing the guest's file system, whose files belong to root, needs root; run `cargo xtask vm` as root"
     );
-    match &args.verb {
-        Some(Verb::Shell { kernel }) => return shell(workspace, *kernel),
-        Some(Verb::Matrix(args)) => return matrix::run(workspace, args),
-        _ => {}
-    }
+    Ok(())
+}
+
+/// Runs the requested scenarios on each requested kernel.
+fn run_scenarios(workspace: &Workspace, args: &Args) -> Result<()> {
     let all_series: BTreeSet<Series> = args.kernel.iter().copied().collect();
     let (guest, scenarios) = Guest::prepare(workspace, args.arch, all_series.first().copied(), || {
         let driver = match args.arch {
@@ -165,30 +179,25 @@ fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         }
         Ok((driver, scenarios))
     })?;
-    let mut finished = Vec::new();
-    let mut left_out = Vec::new();
+    let (mut finished, mut left_out) = (Vec::new(), Vec::new());
     for series in all_series {
-        match guest.boot(series) {
-            Ok(booted) => {
-                let peer = args.peer_kernel.map(|series| guest.boot(series)).transpose()?;
-                for scenario in &scenarios {
-                    if scenario.two_guests {
-                        for nic in &args.nic {
-                            finished.push(booted.run_two(
-                                scenario,
-                                *nic,
-                                peer.as_ref().unwrap_or(&booted),
-                            )?);
-                        }
-                    } else {
-                        finished.push(booted.run(scenario)?);
-                    }
-                }
-            }
+        let booted = match guest.boot(series) {
+            Ok(booted) => booted,
             Err(error) if !series.is_required() => {
-                left_out.push(format!("SKIPPED kernel {series}: {error:#}"))
+                left_out.push(format!("SKIPPED kernel {series}: {error:#}"));
+                continue;
             }
             Err(error) => return Err(error),
+        };
+        let peer = args.peer_kernel.map(|series| guest.boot(series)).transpose()?;
+        for scenario in &scenarios {
+            if !scenario.two_guests {
+                finished.push(booted.run(scenario)?);
+                continue;
+            }
+            for nic in &args.nic {
+                finished.push(booted.run_two(scenario, *nic, peer.as_ref().unwrap_or(&booted))?);
+            }
         }
     }
     for run in &finished {

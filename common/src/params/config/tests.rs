@@ -63,26 +63,35 @@ fn specs_complete_and_unique() {
 }
 
 /// Values just outside a parameter's range are rejected by name; the limits themselves are not.
-fn check_ranges<T>(specs: &'static [Spec<T>], tc: Option<usize>, put: impl Fn(&Spec<T>, u64) -> Config) {
+fn check_ranges<T>(
+    specs: &'static [Spec<T>],
+    name: impl Fn(&'static str) -> Name,
+    put: impl Fn(&Spec<T>, u64) -> Config,
+) {
     for spec in specs {
         let Spec { key, min, max, unit, .. } = *spec;
         for value in [min.checked_sub(1), max.checked_add(1), Some(u64::MAX)].into_iter().flatten() {
             let refused = put(spec, value).validate();
-            assert_eq!(refused, Err(Invalid::Range { key, tc, value, min, max, unit }));
+            let name = name(key);
+            assert_eq!(refused, Err(Invalid::Range { name, value, min, max, unit, or_zero: false }));
             assert!(refused.is_err_and(|invalid| invalid.to_string().contains(key)));
         }
         for value in [min, max] {
             let result = put(spec, value).validate();
-            assert!(!matches!(result, Err(Invalid::Range { .. })), "{key} = {value}: {result:?}");
+            assert!(
+                !matches!(result, Err(Invalid::Range { or_zero: false, .. })),
+                "{key} = {value}: {result:?}"
+            );
         }
     }
 }
 
 #[test]
 fn every_parameter_has_range() {
-    check_ranges(Scalars::SPECS, None, |spec, value| scalars(|s| (spec.set)(s, value)));
+    check_ranges(Scalars::SPECS, Name::Scalar, |spec, value| scalars(|s| (spec.set)(s, value)));
     for tc in 0..CLASSES {
-        check_ranges(WredConfig::SPECS, Some(tc), |spec, value| with(|c| (spec.set)(&mut c.wred[tc], value)));
+        let name = |key| Name::Row(Table::Wred, tc as u8, key);
+        check_ranges(WredConfig::SPECS, name, |spec, value| with(|c| (spec.set)(&mut c.wred[tc], value)));
     }
 }
 
@@ -127,8 +136,15 @@ fn trims_limited_to_share_of_link() {
 /// Where 0 means off or unknown, the range starts above it.
 #[test]
 fn nonzero_below_range_rejected() {
-    let refused = |config: Config, wanted: &str, min: u64| match config.validate() {
-        Err(Invalid::RangeOrZero { key, min: allowed, .. }) => assert_eq!((key, allowed), (wanted, min)),
+    let refused = |config: Config, wanted: &'static str, lowest: u64| match config.validate() {
+        Err(Invalid::Range {
+            name: Name::Scalar(key) | Name::Row(Table::Wred, 7, key),
+            min,
+            or_zero: true,
+            ..
+        }) => {
+            assert_eq!((key, min), (wanted, lowest));
+        }
         other => panic!("{wanted}: {other:?}"),
     };
     for value in [1, MIN_RATE_BPS - 1] {
@@ -162,20 +178,24 @@ fn thresholds_are_in_order() {
         |kmin, kmax| with(|c| (c.wred[3].kmin_bytes, c.wred[3].kmax_bytes) = (kmin, kmax)).validate();
     assert_eq!(thresholds(9_000, 9_000), Ok(()));
     assert_eq!(thresholds(0, 0), Ok(()));
-    let refused = Err(Invalid::KminAboveKmax { tc: 3, kmin_bytes: 9_001, kmax_bytes: 9_000 });
+    let name = |key| Name::Row(Table::Wred, 3, key);
+    let refused = check_order(name("kmin"), 9_001, "kmax", 9_000, Unit::Bytes);
+    assert!(refused.is_err());
     assert_eq!(thresholds(9_001, 9_000), refused);
 }
 
 #[test]
 fn tables_name_existing_classes_and_queues() {
+    let refused =
+        |name, value| Err(Invalid::Range { name, value, min: 0, max: 7, unit: Unit::Count, or_zero: false });
     for index in 0..DSCPS {
         assert_eq!(with(|c| c.dscp_to_tc[index] = 7).validate(), Ok(()));
-        let refused = Err(Invalid::Table { table: "dscp_to_tc", index, value: 8, max: 7 });
+        let refused = refused(Name::Entry(Table::DscpToTc, index as u8), 8);
         assert_eq!(with(|c| c.dscp_to_tc[index] = 8).validate(), refused);
     }
     for index in 0..CLASSES {
         assert_eq!(with(|c| c.tc_to_queue[index] = 7).validate(), Ok(()));
-        let refused = Err(Invalid::Table { table: "tc_to_queue", index, value: 255, max: 7 });
+        let refused = refused(Name::Entry(Table::TcToQueue, index as u8), 255);
         assert_eq!(with(|c| c.tc_to_queue[index] = 255).validate(), refused);
     }
 }
@@ -200,7 +220,9 @@ fn rates_are_in_order() {
     assert_eq!(rates(GBIT, GBIT, GBIT), Ok(()));
     assert_eq!(rates(GBIT, GBIT + 1, GBIT), above("rpg_max_rate", GBIT + 1, GBIT));
     assert_eq!(rates(GBIT, 0, GBIT + 1), above("rpg_min_rate", GBIT + 1, GBIT));
-    let refused = Err(Invalid::MinAboveMax { min_rate_bps: 501 * MBIT, max_rate_bps: 500 * MBIT });
+    let low = Name::Scalar("rpg_min_rate");
+    let refused = check_order(low, 501 * MBIT, "rpg_max_rate", 500 * MBIT, Unit::BitsPerSecond);
+    assert!(refused.is_err());
     assert_eq!(rates(GBIT, 500 * MBIT, 501 * MBIT), refused);
     assert_eq!(rates(0, 500 * MBIT, 501 * MBIT), refused);
     assert_eq!(rates(0, 0, MAX_RATE_BPS), Ok(()));
@@ -235,7 +257,8 @@ fn dscp_26_and_48_have_separate_classes() {
 fn xoff_must_exceed_xon() {
     let bounds = |xoff, xon| with(|c| (c.pfc[3].xoff, c.pfc[3].xon) = (xoff, xon)).validate();
     assert_eq!(bounds(20_000, 20_000), Ok(()));
-    let refused = Err(Invalid::XonAboveXoff { priority: 3, xon_bytes: 20_001, xoff_bytes: 20_000 });
+    let (low, high) = (Name::Row(Table::Pfc, 3, "xon"), "xoff");
+    let refused = Err(Invalid::Order { low, low_value: 20_001, high, high_value: 20_000, unit: Unit::Bytes });
     assert_eq!(bounds(20_000, 20_001), refused);
 }
 

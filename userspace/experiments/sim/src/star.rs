@@ -30,8 +30,8 @@ use crate::network::outcome::short_timeout;
 use crate::network::workload::{Pair, Source, Wait, Work, Workload};
 use crate::network::{
     Bottleneck, Class as NetworkClass, Control, Link, Loss, Marking, OnProgress, Progress, QueuePfc, Random,
-    Scenario, Schedule, SimError, Simulation, Switching, TcpLaw, TcpRules, Threshold, Topology, Transmitter,
-    Transport, simulate,
+    Scenario, Schedule, SimError, Simulation, Switching, TcpLaw, Threshold, Topology, Transmitter, Transport,
+    simulate,
 };
 
 /// Maximum simulated time, within that of the engine.
@@ -223,15 +223,14 @@ impl Group {
         }
     }
 
-    /// `flows` flows of TCP in class 0 from time 0 on: segments of 1460 bytes and 58 of headers, 6 MB of window, 200 ms
-    /// (Linux) of shortest timeout; CUBIC without ECN.
+    /// `flows` flows of TCP in class 0 from time 0 on: segments of 1460 bytes and 58 of headers, and 200 ms (Linux) of
+    /// shortest timeout.
     pub(crate) fn tcp(name: impl Into<String>, flows: u32, law: TcpLaw) -> Self {
-        let rules = TcpRules { law, ecn: law == TcpLaw::Dctcp, max_window_bytes: 6_000_000 };
         let transport = Transport {
             payload_bytes: 1_460,
             header_bytes: 58,
             timeout_ns: 200_000_000,
-            tcp: Some(rules),
+            tcp: Some(law),
             ..Transport::default()
         };
         Self { class: 0, transport, ..Self::roce(name, flows) }

@@ -19,7 +19,7 @@ use super::endpoint::{Flooder, QueuePair, Receiver, Schedule, Sender};
 use super::frame;
 use super::host::Host;
 use super::rc::{Psn, RequesterConfig};
-use super::record::{Answers, FlowRecord, RunRecord};
+use super::record::{Answers, Binned, FlowRecord, RunRecord};
 use super::report::{IncastReport, RunReport};
 use super::topology::{HostSpeed, Topology};
 use super::{measure, plot, tcp};
@@ -129,6 +129,20 @@ fn queue_pairs(config: &IncastConfig, network: &Topology) -> Vec<QueuePair> {
     network.senders.iter().zip(0..).flat_map(per_host).collect()
 }
 
+/// Configuration of the requesters, without their first PSN.
+fn requester(config: &IncastConfig) -> RequesterConfig {
+    RequesterConfig {
+        mtu_bytes: config.mtu_bytes,
+        window_packets: config.window_packets,
+        ack_every_packets: config.ack_every_packets,
+        timeout_ns: config.timeout_ns,
+        first_psn: Psn::default(),
+        remote_address: REMOTE_ADDRESS,
+        rkey: RKEY,
+        messages: None,
+    }
+}
+
 /// Runs all threads from start to end.
 fn traffic(
     config: &IncastConfig,
@@ -145,16 +159,7 @@ fn traffic(
         warm_up_ns: config.warm_up_ns,
         stop: &stop,
     };
-    let template = RequesterConfig {
-        mtu_bytes: config.mtu_bytes,
-        window_packets: config.window_packets,
-        ack_every_packets: config.ack_every_packets,
-        timeout_ns: config.timeout_ns,
-        first_psn: Psn::default(),
-        remote_address: REMOTE_ADDRESS,
-        rkey: RKEY,
-        messages: None,
-    };
+    let template = requester(config);
     let message: Bytes = frame::message(config.message_bytes as usize);
     let (schedule, template, message) = (&schedule, &template, &message);
     let thresholds = attached.as_ref().map(|attached| attached.thresholds());
@@ -167,30 +172,18 @@ fn traffic(
         let receiver = crew.start("lab-receiver", Some(host), move || {
             Receiver::open(host, queue_pairs, config.mtu_bytes, config.duration_ns)?.run(schedule)
         })?;
-        let senders = network
-            .senders
-            .iter()
-            .zip(queue_pairs.chunks(config.qps_per_sender.into()))
-            .map(|(host, qps)| {
-                crew.start("lab-sender", Some(host), move || {
-                    Sender::open(host, qps, template, message, (config.link_bps, config.duration_ns))?
-                        .run(schedule)
-                })
-            })
-            .collect::<Result<Vec<_>>>()?;
-        let flooder = network.flooder.as_ref().zip(queue_pairs.first());
-        let flooder = flooder
-            .map(|(host, pair)| {
-                crew.start("lab-flooder", Some(host), move || Flooder::open(host, pair)?.run(schedule))
-            })
-            .transpose()?;
-        let (mut tcp_senders, mut tcp_receivers) = (Vec::new(), Vec::new());
-        for (flow, host) in (0..config.tcp_flows).zip(network.senders.iter().cycle()) {
-            let address = network.receiver.address;
-            let listener = network.receiver.netns.run(|| tcp::listen(address, flow))??;
-            tcp_senders.push(crew.start("lab-tcp", Some(host), move || tcp::send(address, flow, schedule))?);
-            tcp_receivers.push(crew.start("lab-tcp", None, move || tcp::receive(&listener, schedule))?);
-        }
+        let limits = (config.link_bps, config.duration_ns);
+        let start = |(host, qps)| {
+            let run = move || Sender::open(host, qps, template, message, limits)?.run(schedule);
+            crew.start("lab-sender", Some(host), run)
+        };
+        let qps = queue_pairs.chunks(config.qps_per_sender.into());
+        let senders = network.senders.iter().zip(qps).map(start).collect::<Result<Vec<_>>>()?;
+        let start = |(host, pair)| {
+            crew.start("lab-flooder", Some(host), move || Flooder::open(host, pair)?.run(schedule))
+        };
+        let flooder = network.flooder.as_ref().zip(queue_pairs.first()).map(start).transpose()?;
+        let tcp = crew.start_tcp(config, network)?;
         let watch = crew
             .start("lab-watch", None, move || measure::watch(network.switch.as_ref(), schedule, attached))?;
 
@@ -204,6 +197,7 @@ fn traffic(
         let seen = join(receiver)?;
         let sent: Vec<_> = senders.into_iter().map(join).collect::<Result<_>>()?;
         flooder.map(join).transpose()?;
+        let (tcp_senders, tcp_receivers): (Vec<_>, Vec<_>) = tcp.into_iter().unzip();
         let tcp_bytes = tcp_receivers.into_iter().map(join).collect::<Result<_>>()?;
         tcp_senders.into_iter().try_for_each(join)?;
         let samples = join(watch)?;
@@ -298,7 +292,23 @@ impl<'scope> LabThreads<'scope, '_> {
             .spawn_scoped(self.scope, thread)
             .with_context(|| format!("cannot start the thread {name}"))
     }
+
+    /// Starts both ends of each TCP flow: sender and receiver.
+    fn start_tcp(&self, config: &IncastConfig, network: &'scope Topology) -> Result<Vec<TcpEnds<'scope>>> {
+        let (schedule, receiver) = (self.schedule, &network.receiver);
+        let start = |(flow, host)| {
+            let address = receiver.address;
+            let listener = receiver.netns.run(|| tcp::listen(address, flow))??;
+            let sender = self.start("lab-tcp", Some(host), move || tcp::send(address, flow, schedule))?;
+            let receiver = self.start("lab-tcp", None, move || tcp::receive(&listener, schedule))?;
+            Ok((sender, receiver))
+        };
+        (0..config.tcp_flows).zip(network.senders.iter().cycle()).map(start).collect()
+    }
 }
+
+/// The threads of a TCP flow.
+type TcpEnds<'scope> = (ScopedJoinHandle<'scope, Result<()>>, ScopedJoinHandle<'scope, Result<Binned>>);
 
 fn join<T>(handle: ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
     handle.join().unwrap_or_else(|payload| panic::resume_unwind(payload))

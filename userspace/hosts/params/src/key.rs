@@ -10,7 +10,7 @@ use dcqcn_common::params::{
     Config, Invalid, PfcConfig, Quantity, QueueConfig, Scalars, Spec, Unit, WredConfig,
 };
 
-use super::quantity::{self, QuantityError};
+use super::quantity::{self, OutOfRange, QuantityError, in_range};
 
 /// A parameter of a [`Config`].
 #[derive(Clone, Copy, Debug)]
@@ -50,12 +50,8 @@ pub enum SetError {
     Key(#[from] UnknownKey),
     #[error("{key} = {source}")]
     Quantity { key: Key, source: QuantityError },
-    #[error(
-        "{key} = {} is out of range: {} to {}",
-        Quantity(*.value, .key.unit()), Quantity(*.key.range().start(), .key.unit()),
-        Quantity(*.key.range().end(), .key.unit())
-    )]
-    Range { key: Key, value: u64 },
+    #[error(transparent)]
+    Range(#[from] OutOfRange),
     #[error("{0} cannot be set; use `attach --{0}`, or `{0}` at the top of its file")]
     Attach(Key),
     #[error("`{0}` is not KEY=VALUE, as in `rpg_ai_rate=40mbit`")]
@@ -208,18 +204,15 @@ impl Key {
     /// # Errors
     /// The value is out of range; `config` is unchanged.
     pub fn set(self, config: &mut Config, value: u64) -> Result<(), SetError> {
-        let refused = SetError::Range { key: self, value };
-        if !self.range().contains(&value) {
-            return Err(refused);
-        }
-        // The range of both tables is below 8.
+        self.check(value)?;
+        // The index of a row is below the length of its table.
         match self {
             Self::Scalar(spec) => (spec.set)(&mut config.scalars, value),
-            Self::Wred(tc, spec) => (spec.set)(config.wred.get_mut(tc).ok_or(refused)?, value),
-            Self::DscpToTc(dscp) => *config.dscp_to_tc.get_mut(dscp).ok_or(refused)? = value as u8,
-            Self::TcToQueue(tc) => *config.tc_to_queue.get_mut(tc).ok_or(refused)? = value as u8,
-            Self::Queue(queue, spec) => (spec.set)(config.queue.get_mut(queue).ok_or(refused)?, value),
-            Self::Pfc(priority, spec) => (spec.set)(config.pfc.get_mut(priority).ok_or(refused)?, value),
+            Self::Wred(tc, spec) => (spec.set)(&mut config.wred[tc % CLASSES], value),
+            Self::DscpToTc(dscp) => config.dscp_to_tc[dscp % DSCPS] = value as u8,
+            Self::TcToQueue(tc) => config.tc_to_queue[tc % CLASSES] = value as u8,
+            Self::Queue(queue, spec) => (spec.set)(&mut config.queue[queue % CLASSES], value),
+            Self::Pfc(priority, spec) => (spec.set)(&mut config.pfc[priority % CLASSES], value),
         }
         Ok(())
     }
@@ -240,7 +233,12 @@ impl Key {
     pub fn parse_value(self, text: &str) -> Result<u64, SetError> {
         let value = quantity::parse_from(text, self.unit(), self.min_bare())
             .map_err(|source| SetError::Quantity { key: self, source })?;
-        if self.range().contains(&value) { Ok(value) } else { Err(SetError::Range { key: self, value }) }
+        self.check(value)?;
+        Ok(value)
+    }
+
+    fn check(self, value: u64) -> Result<(), OutOfRange> {
+        in_range(self.to_string(), value, self.range(), self.unit())
     }
 }
 

@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 
 use dcqcn_support::file::decompressor;
 use pcap_file::pcap::PcapReader;
+use pcap_file::pcapng::PcapNgReader;
 use pcap_file::pcapng::blocks::interface_description::{
     InterfaceDescriptionBlock, InterfaceDescriptionOption,
 };
-use pcap_file::pcapng::{Block, PcapNgReader};
-use pcap_file::{DataLink, PcapError, TsResolution};
+use pcap_file::pcapng::blocks::{ENHANCED_PACKET_BLOCK, PACKET_BLOCK, SIMPLE_PACKET_BLOCK};
+use pcap_file::{DataLink, Endianness, PcapError, TsResolution};
 
 use super::Link;
 
@@ -178,22 +179,56 @@ fn next_pcap(
     }))
 }
 
+/// The packet of a block.
+struct BlockPacket {
+    interface: u32,
+    /// Time in the interface's units; `None`: a simple block has none.
+    units: Option<u64>,
+    length: u32,
+    data: Vec<u8>,
+}
+
+/// Parses the body of a block of packets; `None`: it is shorter than its packet.
+fn block_packet(kind: u32, body: &[u8], endianness: Endianness) -> Option<BlockPacket> {
+    let word = |at: usize| {
+        let bytes = *body.get(at..)?.first_chunk()?;
+        Some(match endianness {
+            Endianness::Big => u32::from_be_bytes(bytes),
+            Endianness::Little => u32::from_le_bytes(bytes),
+        })
+    };
+    let first = word(0)?;
+    if kind == SIMPLE_PACKET_BLOCK {
+        return Some(BlockPacket { interface: 0, units: None, length: first, data: body[4..].to_vec() });
+    }
+    let interface = match (kind, endianness) {
+        (ENHANCED_PACKET_BLOCK, _) => first,
+        // In obsolete blocks, the number of drops follows in the same word.
+        (_, Endianness::Big) => first >> 16,
+        (_, Endianness::Little) => first & 0xffff,
+    };
+    let units = Some(u64::from(word(4)?) << 32 | u64::from(word(8)?));
+    let data = body.get(20..)?.get(..word(12)? as usize)?.to_vec();
+    Some(BlockPacket { interface, units, length: word(16)?, data })
+}
+
+/// Reads raw blocks: the library also parses options and blocks that are not used here, and rejects options without an
+/// end, which the format allows, and names that are not UTF-8, which other programs write.
 fn next_pcapng(reader: &mut PcapNgReader<Input>, last_ns: u64) -> Option<Result<Captured, Failure>> {
     loop {
-        // The library assumes nanoseconds; convert from the interface's units.
-        let (interface, units, length, data) = match reader.next_block()? {
+        let (kind, body) = match reader.next_raw_block()? {
             Err(error) => return Some(Err(Failure::Damaged(error))),
-            Ok(Block::EnhancedPacket(packet)) => {
-                let units = packet.timestamp.as_nanos();
-                (packet.interface_id, Some(units), packet.original_len, packet.data.into_owned())
-            }
-            Ok(Block::Packet(packet)) => {
-                let units = u128::from(packet.timestamp);
-                (u32::from(packet.interface_id), Some(units), packet.original_len, packet.data.into_owned())
-            }
-            Ok(Block::SimplePacket(packet)) => (0, None, packet.original_len, packet.data.into_owned()),
-            Ok(_) => continue,
+            Ok(block) => (block.type_, block.body.into_owned()),
         };
+        if ![ENHANCED_PACKET_BLOCK, PACKET_BLOCK, SIMPLE_PACKET_BLOCK].contains(&kind) {
+            continue;
+        }
+        let Some(packet) = block_packet(kind, &body, reader.section().endianness) else {
+            return Some(Err(Failure::Damaged(PcapError::InvalidField(
+                "a block is shorter than its packet",
+            ))));
+        };
+        let BlockPacket { interface, units, length, mut data } = packet;
         let Some(interface) = reader.interfaces().get(interface as usize) else {
             return Some(Err(Failure::Damaged(PcapError::InvalidInterfaceId(interface))));
         };
@@ -201,13 +236,12 @@ fn next_pcapng(reader: &mut PcapNgReader<Input>, last_ns: u64) -> Option<Result<
             Ok(link) => link,
             Err(error) => return Some(Err(Failure::LinkType(error))),
         };
-        let mut data = data;
         if units.is_none() {
             // A simple block does not contain the length of its padding.
             let snaplen = if interface.snaplen == 0 { u32::MAX } else { interface.snaplen };
             data.truncate(length.min(snaplen) as usize);
         }
-        let time_ns = units.map_or(last_ns, |units| nanoseconds(interface, units));
+        let time_ns = units.map_or(last_ns, |units| nanoseconds(interface, units.into()));
         let fcs_bytes = interface.options.iter().find_map(|option| match option {
             InterfaceDescriptionOption::IfFcsLen(bytes) => Some(u32::from(*bytes)),
             _ => None,

@@ -545,6 +545,27 @@ fn name_of_another_encoding_reported() {
     assert!(failed.contains("`editcap -F pcap IN OUT`"), "{failed}");
 }
 
+/// Options without an end, names that are not UTF-8, and blocks of other programs: the packets between them are read.
+#[test]
+fn malformed_options_of_packets_ignored() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("odd.pcapng");
+    let section = [0x0a0d_0d0a_u32, 28, 0x1a2b_3c4d, 1, u32::MAX, u32::MAX, 28, 1, 20, 1, 0, 20];
+    // An enhanced and an obsolete block, each with a comment of Latin-1 and no opt_endofopt.
+    let enhanced = [6, 44, 0, 0, 7, 4, 4, 1, 0x0001_0001, 0xe9, 44];
+    let obsolete = [2, 44, 0x0009_0000, 0, 8, 4, 4, 2, 0x0001_0001, 0xe9, 44];
+    // A name record of Latin-1 and a block without meaning.
+    let others = [4, 20, 0x0003_0001, 0x00e9_e9e9, 20, 0x8000_1234, 12, 12];
+    let words = [&section[..], &enhanced, &others, &obsolete].concat();
+    fs::write(&path, words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>()).unwrap();
+    let mut capture = Capture::open(&path).unwrap();
+    for (us, data) in [(7, 1), (8, 2)] {
+        let packet = Captured { time_ns: us * 1_000, length: 4, data: vec![data, 0, 0, 0] };
+        assert_eq!(capture.next_packet().unwrap().unwrap(), packet);
+    }
+    assert!(capture.next_packet().is_none());
+}
+
 #[test]
 fn clock_set_back_does_not_stop_time() {
     const SECOND: u64 = 1_000_000_000;

@@ -476,7 +476,6 @@ impl FabricSetup {
                 xoff: threshold(0.125),
                 headroom_bytes: self.headroom.unwrap_or(default.headroom_bytes),
                 xon_offset_bytes: self.xon_offset.unwrap_or(default.xon_offset_bytes),
-                ..default
             })
         } else {
             Loss::Lossy(threshold(1.0))

@@ -22,7 +22,7 @@ fn example_parsed_completely() {
     assert_eq!((bulk.name.as_str(), bulk.flows, &bulk.work), ("bulk", 4, &Work::Bulk));
     assert_eq!(reads.work, Work::Blocks { bytes: 16_384, outstanding: 8 });
     assert_eq!((reads.sender_delay_ns, reads.transport.payload_bytes), (Some(10_000), 4_000));
-    assert_eq!((tcp.flows, tcp.transport.tcp.unwrap().law), (2, TcpLaw::Cubic));
+    assert_eq!((tcp.flows, tcp.transport.tcp), (2, Some(TcpLaw::Cubic)));
     assert_eq!(star.series.unwrap().interval_ns, 100_000);
 }
 

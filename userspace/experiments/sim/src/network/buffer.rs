@@ -1,8 +1,8 @@
 //! A switch's shared buffer: admission and pausing.
 //!
 //! As in SONiC's model of a switch, a packet counts for its ingress port and class (a priority group). A lossless group
-//! uses its reserved bytes first, then the shared buffer up to its threshold, then its headroom. A lossy packet counts
-//! for the shared buffer, and must fit the queue of its egress port.
+//! uses the shared buffer up to its threshold, then its headroom. A lossy packet counts for the shared buffer, and must
+//! fit the queue of its egress port.
 
 use dcqcn_common::layout::CLASSES;
 
@@ -11,7 +11,6 @@ use crate::network::scenario::{Class, Loss, Threshold};
 /// A priority group: one class of one ingress port.
 #[derive(Clone, Copy, Debug, Default)]
 struct Group {
-    reserved: u64,
     shared: u64,
     headroom: u64,
     paused: bool,
@@ -46,7 +45,7 @@ impl Limit {
 #[derive(Clone, Copy, Debug)]
 enum Rule {
     Lossy(Limit),
-    Lossless { reserved: u64, xoff: Limit, headroom: u64, xon_offset: u64 },
+    Lossless { xoff: Limit, headroom: u64, xon_offset: u64 },
 }
 
 #[derive(Debug)]
@@ -81,12 +80,11 @@ impl Admission {
 }
 
 impl Buffer {
-    /// The buffer of a switch with `ports` ports; `Err` with the reserved bytes if no shared part is left.
+    /// The buffer of a switch with `ports` ports; `Err` with the headroom of all ports if no shared part is left.
     pub(crate) fn new(bytes: u64, classes: &[Class; CLASSES], ports: usize) -> Result<Self, u64> {
         let rules = classes.map(|class| match class.loss {
             Loss::Lossy(threshold) => Rule::Lossy(Limit::new(threshold)),
             Loss::Lossless(pfc) => Rule::Lossless {
-                reserved: pfc.reserved_bytes,
                 xoff: Limit::new(pfc.xoff),
                 headroom: pfc.headroom_bytes,
                 xon_offset: pfc.xon_offset_bytes,
@@ -94,7 +92,7 @@ impl Buffer {
         });
         let own = rules.iter().map(|rule| match rule {
             Rule::Lossy(_) => 0,
-            Rule::Lossless { reserved, headroom, .. } => reserved + headroom,
+            Rule::Lossless { headroom, .. } => *headroom,
         });
         let taken = own.sum::<u64>() * ports as u64;
         let capacity = bytes.checked_sub(taken).filter(|&capacity| capacity != 0).ok_or(taken)?;
@@ -124,12 +122,8 @@ impl Buffer {
                 self.reserve(bytes);
                 Admission::Admitted
             }
-            Rule::Lossless { reserved, xoff, headroom, .. } => {
+            Rule::Lossless { xoff, headroom, .. } => {
                 let group = &mut self.groups[usize::from(ingress) * CLASSES + usize::from(class)];
-                if group.reserved + bytes <= reserved && group.shared == 0 {
-                    group.reserved += bytes;
-                    return Admission::Admitted;
-                }
                 if bytes <= free && group.headroom == 0 && group.shared + bytes <= xoff.bytes(free) {
                     group.shared += bytes;
                     self.reserve(bytes);
@@ -138,7 +132,7 @@ impl Buffer {
                 let fits = group.headroom + bytes <= headroom;
                 group.headroom += if fits { bytes } else { 0 };
                 // A group without packets would not resume: it resumes when a packet leaves.
-                let is_empty = group.reserved + group.shared + group.headroom == 0;
+                let is_empty = group.shared + group.headroom == 0;
                 let was_paused = group.paused;
                 group.paused |= !is_empty;
                 match (fits, was_paused || is_empty) {
@@ -161,10 +155,9 @@ impl Buffer {
         let group = &mut self.groups[usize::from(ingress) * CLASSES + usize::from(class)];
         let of_headroom = bytes.min(group.headroom);
         group.headroom -= of_headroom;
-        let of_shared = (bytes - of_headroom).min(group.shared);
+        let of_shared = bytes - of_headroom;
         group.shared -= of_shared;
         self.used -= of_shared;
-        group.reserved -= bytes - of_headroom - of_shared;
         if !group.paused || group.headroom != 0 {
             return false;
         }
@@ -194,12 +187,7 @@ mod tests {
         classes
     }
 
-    const PFC: Pfc = Pfc {
-        reserved_bytes: 1_000,
-        xoff: Threshold::Bytes(3_000),
-        headroom_bytes: 2_000,
-        xon_offset_bytes: 1_000,
-    };
+    const PFC: Pfc = Pfc { xoff: Threshold::Bytes(4_000), headroom_bytes: 2_000, xon_offset_bytes: 1_000 };
 
     #[test]
     fn lossless_group_pauses_and_resumes() {
@@ -211,13 +199,13 @@ mod tests {
         // Headroom empties first; then the group must fall below XOFF by the offset.
         let goes_on: Vec<_> = (0..6).map(|_| buffer.release(1, 3, 1_000)).collect();
         assert_eq!(goes_on, [false, false, true, false, false, false]);
-        assert_eq!((buffer.used, buffer.max_used_bytes()), (0, 3_000));
+        assert_eq!((buffer.used, buffer.max_used_bytes()), (0, 4_000));
         assert_eq!(buffer.admit(0, 4, 5_001, 0), Admission::Rejected);
     }
 
     #[test]
     fn alpha_grants_share_of_free_buffer() {
-        let pfc = Pfc { reserved_bytes: 0, xoff: Threshold::Alpha(0.5), headroom_bytes: 4_000, ..PFC };
+        let pfc = Pfc { xoff: Threshold::Alpha(0.5), headroom_bytes: 4_000, ..PFC };
         let mut buffer = Buffer::new(46_000, &classes(pfc, Threshold::Alpha(1.0)), 4).unwrap();
         // 30000 shared: with 9000 used, half of 21000 is 10500.
         let before_pause = (0..).take_while(|_| buffer.admit(0, 3, 1_000, 0) == Admission::Admitted).count();
@@ -233,9 +221,7 @@ mod tests {
         fn threshold_exceeded_pauses(
             frames in proptest::collection::vec(64u64..=9_216, 1..20), xoff in 9_216u64..50_000, headroom in 0u64..20_000,
         ) {
-            let pfc = Pfc {
-                reserved_bytes: 0, xoff: Threshold::Bytes(xoff), headroom_bytes: headroom, xon_offset_bytes: 0,
-            };
+            let pfc = Pfc { xoff: Threshold::Bytes(xoff), headroom_bytes: headroom, xon_offset_bytes: 0 };
             let mut buffer = Buffer::new(1_000_000, &classes(pfc, Threshold::Bytes(5_000)), 2).unwrap();
             let admissions: Vec<_> = frames.iter().map(|&bytes| (bytes, buffer.admit(1, 3, bytes, 0))).collect();
             let pauses = admissions.iter().filter(|(_, admission)| admission.pauses()).count();
@@ -268,7 +254,7 @@ mod tests {
                 buffer.release(ingress, class, bytes);
             }
             prop_assert_eq!(buffer.used, 0);
-            prop_assert!(buffer.groups.iter().all(|g| g.reserved + g.shared + g.headroom == 0 && !g.paused));
+            prop_assert!(buffer.groups.iter().all(|g| g.shared + g.headroom == 0 && !g.paused));
         }
     }
 }

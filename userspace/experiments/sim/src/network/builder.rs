@@ -158,12 +158,8 @@ fn wred_by_rate(scenario: &Scenario, ports: &[Vec<PortSpec>]) -> Vec<(u64, [Wred
     rates.into_iter().map(of).collect()
 }
 
-fn hosts(
-    scenario: &Scenario,
-    ports: &[Vec<PortSpec>],
-    changes: &Arc<[Change]>,
-    hash_keys: HashKeys,
-) -> Result<Vec<Host>, SimError> {
+/// The rules of all hosts.
+fn host_rules(scenario: &Scenario, changes: &Arc<[Change]>, hash_keys: HashKeys) -> HostRules {
     let Scenario { topology, workload, .. } = scenario;
     let config = scenario.host_config(0, &scenario.transport);
     // Numbers of pairs and flows at their hosts.
@@ -183,14 +179,9 @@ fn hosts(
     let pair_of = |qp: u32| workload.pairs()[qp as usize];
     let local_flows: Vec<u32> =
         workload.flows().iter().map(|flow| count(&mut owns, pair_of(flow.qp).src)).collect();
-    let edges = workload.edges();
-    let mut waits = vec![0_u32; workload.flows().len()];
-    for edge in &edges {
-        waits[edge.to as usize] += 1;
-    }
     let schedules = scenario.switch.classes.map(|class| class.schedule);
     let cnp_dscp = config.scalars.cnp_dscp as usize;
-    let rules = Arc::new(HostRules {
+    HostRules {
         transports: scenario.transports().to_vec(),
         reply_ns: scenario.bottleneck.as_ref().map_or_else(Vec::new, |own| own.reply_ns.clone()),
         frame_bytes: scenario.frame_bytes(),
@@ -203,12 +194,26 @@ fn hosts(
         workload: workload.clone(),
         locals,
         local_flows,
-        edges,
+        edges: workload.edges(),
         notice_ns: topology.lookahead_ns(),
         changes: Arc::clone(changes),
         hash_keys,
         sample_ns: scenario.sample_ns,
-    });
+    }
+}
+
+fn hosts(
+    scenario: &Scenario,
+    ports: &[Vec<PortSpec>],
+    changes: &Arc<[Change]>,
+    hash_keys: HashKeys,
+) -> Result<Vec<Host>, SimError> {
+    let Scenario { topology, workload, .. } = scenario;
+    let rules = Arc::new(host_rules(scenario, changes, hash_keys));
+    let mut waits = vec![0_u32; workload.flows().len()];
+    for edge in &rules.edges {
+        waits[edge.to as usize] += 1;
+    }
     let mut params: HashMap<u64, Arc<[Params]>> = HashMap::new();
     let mut hosts = Vec::with_capacity(topology.hosts as usize);
     for number in 0..topology.hosts {
@@ -231,7 +236,8 @@ fn hosts(
         hosts[pair.dst as usize].add_pair(number, false);
     }
     for (number, flow) in (0_u32..).zip(workload.flows()) {
-        let (pair, (at_src, at_dst)) = (pair_of(flow.qp), rules.locals[flow.qp as usize]);
+        let qp = flow.qp as usize;
+        let (pair, (at_src, at_dst)) = (workload.pairs()[qp], rules.locals[qp]);
         hosts[pair.src as usize].add_flow(at_src, true);
         hosts[pair.dst as usize].add_flow(at_dst, false);
         hosts[pair.src as usize].add_own(number, waits[number as usize]);

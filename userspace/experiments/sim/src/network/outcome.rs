@@ -7,10 +7,10 @@ use dcqcn_common::params::{Quantity, Unit};
 use serde::Serialize;
 
 use crate::network::builder::Node;
-use crate::network::host::Record;
+use crate::network::host::{Host, Record};
 use crate::network::scenario::Scenario;
-use crate::network::switch::PortCounters;
-use crate::network::topology::{PortSpec, Routes};
+use crate::network::switch::{PortCounters, Switch};
+use crate::network::topology::{PortSpec, Routes, Topology};
 use crate::network::wire::Transmitter;
 use crate::network::workload::{Collective, Round};
 
@@ -230,91 +230,29 @@ pub(crate) fn collect(
     nodes: impl Iterator<Item = Node>,
     now_ns: u64,
 ) -> Outcome {
-    let topology = &scenario.topology;
-    let mut flows = ideal_flows(scenario, ports);
-    let mut classes: [ClassOutcome; CLASSES] =
-        std::array::from_fn(|class| ClassOutcome { class: class as u8, ..ClassOutcome::default() });
-    let mut out_ports = Vec::new();
-    let mut transport = TransportOutcome::default();
-    let mut work = Work::default();
-    let mut samples = scenario.sample_ns.map(|interval_ns| Samples { interval_ns, ..Samples::default() });
-    let mut last_ns = 0;
-    let (mut late_ns, mut unanswered) = (Vec::new(), 0);
+    let mut sums = Sums {
+        topology: &scenario.topology,
+        now_ns,
+        flows: ideal_flows(scenario, ports),
+        classes: std::array::from_fn(|class| ClassOutcome { class: class as u8, ..ClassOutcome::default() }),
+        ports: Vec::new(),
+        transport: TransportOutcome::default(),
+        work: Work::default(),
+        samples: scenario.sample_ns.map(|interval_ns| Samples { interval_ns, ..Samples::default() }),
+        last_ns: 0,
+        late_ns: Vec::new(),
+        unanswered: 0,
+    };
     for (number, node) in (0..).zip(nodes) {
         match node {
-            Node::Host(host) => {
-                for &Record { flow, posted_ns, done_ns, .. } in &host.records {
-                    if let Some(flow) = flows.get_mut(flow as usize) {
-                        flow.start_ns = Some(posted_ns);
-                        flow.fct_ns = Some(done_ns - posted_ns);
-                    }
-                    last_ns = last_ns.max(done_ns);
-                }
-                if let Some(samples) = &mut samples {
-                    let hosts = &mut samples.hosts_paused_ns;
-                    hosts.resize(hosts.len().max(host.samples.len()), 0);
-                    for (sum, paused_ns) in hosts.iter_mut().zip(&host.samples) {
-                        *sum += u64::from(*paused_ns);
-                    }
-                }
-                for (class, paused_ns) in classes.iter_mut().zip(host.paused_ns(now_ns)) {
-                    class.host_paused_ns += paused_ns;
-                }
-                let c = host.counters;
-                transport.data_packets += c.data_packets;
-                transport.retransmitted_packets += host.retransmitted();
-                transport.delivered_packets += c.delivered_packets;
-                transport.marked_packets += c.marked;
-                transport.cnps_sent += c.cnps_sent;
-                transport.cnps_handled += c.cnps_handled;
-                late_ns.extend_from_slice(host.late_ns());
-                unanswered += host.unanswered();
-                transport.naks += c.naks;
-                transport.timeouts += c.timeouts;
-                transport.probes += c.probes;
-                work.hops += host.hops;
-            }
-            Node::Switch(switch) => {
-                for (class, c) in classes.iter_mut().zip(&switch.counters) {
-                    class.marked_packets += c.marked;
-                    class.dropped_packets += c.dropped;
-                    class.lost_packets += c.lost;
-                    class.trimmed_packets += c.trimmed;
-                    class.storm_dropped_packets += c.storm_dropped;
-                    class.pauses += c.pauses;
-                }
-                transport.storms += switch.storms;
-                transport.max_buffer_bytes = transport.max_buffer_bytes.max(switch.max_buffer_bytes());
-                work.hops += switch.hops;
-                work.queued_packets += switch.packets();
-                let port_counters = switch.port_counters(now_ns);
-                if let Some(samples) = &mut samples {
-                    samples.switches.push(SwitchSamples {
-                        switch: topology.name(number),
-                        max_queue_bytes: switch.samples.iter().map(|sample| sample.max_queue_bytes).collect(),
-                        paused_ns: switch.samples.iter().map(|sample| sample.paused_ns).collect(),
-                    });
-                }
-                for (port, port_counters) in ports[number as usize].iter().zip(port_counters) {
-                    let PortCounters { tx_bytes, max_bytes, max_class_bytes, paused_ns } = port_counters;
-                    for (class, (deepest, paused_ns)) in
-                        classes.iter_mut().zip(max_class_bytes.iter().zip(paused_ns))
-                    {
-                        class.max_queue_bytes = class.max_queue_bytes.max(*deepest);
-                        class.switch_paused_ns += paused_ns;
-                    }
-                    out_ports.push(PortOutcome {
-                        switch: topology.name(number),
-                        peer: topology.name(port.peer),
-                        tx_bytes,
-                        max_queue_bytes: max_bytes,
-                        paused_ns: paused_ns.iter().sum(),
-                    });
-                }
-            }
+            Node::Host(host) => sums.add_host(&host),
+            Node::Switch(switch) => sums.add_switch(number, &switch, &ports[number as usize]),
         }
     }
-    out_ports.sort_by_key(|port| Reverse(port.max_queue_bytes));
+    let Sums {
+        flows, classes, mut ports, mut transport, work, samples, last_ns, late_ns, unanswered, ..
+    } = sums;
+    ports.sort_by_key(|port| Reverse(port.max_queue_bytes));
     transport.window_end = WindowEndOutcome::new(late_ns, unanswered);
     let is_complete = flows.iter().all(|flow| flow.fct_ns.is_some());
     let used = |class: &ClassOutcome| {
@@ -328,10 +266,100 @@ pub(crate) fn collect(
         collectives: collectives(scenario, &flows),
         flows,
         classes: classes.into_iter().filter(used).collect(),
-        ports: out_ports,
+        ports,
         transport,
         work,
         samples,
+    }
+}
+
+/// Sums over the nodes so far.
+struct Sums<'s> {
+    topology: &'s Topology,
+    now_ns: u64,
+    flows: Vec<FlowOutcome>,
+    classes: [ClassOutcome; CLASSES],
+    ports: Vec<PortOutcome>,
+    transport: TransportOutcome,
+    work: Work,
+    samples: Option<Samples>,
+    /// Completion of the last flow.
+    last_ns: u64,
+    late_ns: Vec<u64>,
+    unanswered: u64,
+}
+
+impl Sums<'_> {
+    fn add_host(&mut self, host: &Host) {
+        for &Record { flow, posted_ns, done_ns, .. } in &host.records {
+            if let Some(flow) = self.flows.get_mut(flow as usize) {
+                flow.start_ns = Some(posted_ns);
+                flow.fct_ns = Some(done_ns - posted_ns);
+            }
+            self.last_ns = self.last_ns.max(done_ns);
+        }
+        if let Some(samples) = &mut self.samples {
+            let hosts = &mut samples.hosts_paused_ns;
+            hosts.resize(hosts.len().max(host.samples.len()), 0);
+            for (sum, paused_ns) in hosts.iter_mut().zip(&host.samples) {
+                *sum += u64::from(*paused_ns);
+            }
+        }
+        for (class, paused_ns) in self.classes.iter_mut().zip(host.paused_ns(self.now_ns)) {
+            class.host_paused_ns += paused_ns;
+        }
+        self.late_ns.extend_from_slice(host.late_ns());
+        self.unanswered += host.unanswered();
+        self.work.hops += host.hops;
+        let (transport, c) = (&mut self.transport, host.counters);
+        transport.data_packets += c.data_packets;
+        transport.retransmitted_packets += host.retransmitted();
+        transport.delivered_packets += c.delivered_packets;
+        transport.marked_packets += c.marked;
+        transport.cnps_sent += c.cnps_sent;
+        transport.cnps_handled += c.cnps_handled;
+        transport.naks += c.naks;
+        transport.timeouts += c.timeouts;
+        transport.probes += c.probes;
+    }
+
+    fn add_switch(&mut self, number: u32, switch: &Switch, ports: &[PortSpec]) {
+        for (class, c) in self.classes.iter_mut().zip(&switch.counters) {
+            class.marked_packets += c.marked;
+            class.dropped_packets += c.dropped;
+            class.lost_packets += c.lost;
+            class.trimmed_packets += c.trimmed;
+            class.storm_dropped_packets += c.storm_dropped;
+            class.pauses += c.pauses;
+        }
+        let transport = &mut self.transport;
+        transport.storms += switch.storms;
+        transport.max_buffer_bytes = transport.max_buffer_bytes.max(switch.max_buffer_bytes());
+        self.work.hops += switch.hops;
+        self.work.queued_packets += switch.packets();
+        if let Some(samples) = &mut self.samples {
+            samples.switches.push(SwitchSamples {
+                switch: self.topology.name(number),
+                max_queue_bytes: switch.samples.iter().map(|sample| sample.max_queue_bytes).collect(),
+                paused_ns: switch.samples.iter().map(|sample| sample.paused_ns).collect(),
+            });
+        }
+        for (port, counters) in ports.iter().zip(switch.port_counters(self.now_ns)) {
+            let PortCounters { tx_bytes, max_bytes, max_class_bytes, paused_ns } = counters;
+            for (class, (deepest, paused_ns)) in
+                self.classes.iter_mut().zip(max_class_bytes.iter().zip(paused_ns))
+            {
+                class.max_queue_bytes = class.max_queue_bytes.max(*deepest);
+                class.switch_paused_ns += paused_ns;
+            }
+            self.ports.push(PortOutcome {
+                switch: self.topology.name(number),
+                peer: self.topology.name(port.peer),
+                tx_bytes,
+                max_queue_bytes: max_bytes,
+                paused_ns: paused_ns.iter().sum(),
+            });
+        }
     }
 }
 

@@ -128,27 +128,16 @@ pub struct Transport {
     pub admission: Option<Admission>,
     /// QPs that share a host's link: `pacing_credit` is the time of a packet of each.
     pub qps_per_host: u32,
-    /// TCP instead of RoCE.
-    pub tcp: Option<TcpRules>,
-}
-
-/// TCP, whose window replaces the rate and go-back-N; its shortest retransmission timeout is the transport's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TcpRules {
-    /// Congestion control.
-    pub law: TcpLaw,
-    /// Whether CUBIC sends ECT packets (DCTCP always does).
-    pub ecn: bool,
-    /// The receiver's window.
-    pub max_window_bytes: u64,
+    /// TCP instead of RoCE: its window replaces the rate and go-back-N, and `timeout_ns` is its shortest timeout.
+    pub tcp: Option<TcpLaw>,
 }
 
 /// Congestion control of a TCP sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TcpLaw {
-    /// CUBIC, RFC 9438.
+    /// CUBIC, RFC 9438, without ECN.
     Cubic,
-    /// DCTCP, RFC 8257.
+    /// DCTCP, RFC 8257, with ECN.
     Dctcp,
 }
 
@@ -230,8 +219,6 @@ pub enum Threshold {
 /// Priority flow control of one class, per ingress port, with the fields of SONiC's BUFFER_PROFILE.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pfc {
-    /// Reserved bytes of every ingress port (`size`, less the headroom).
-    pub reserved_bytes: u64,
     /// Threshold above which the port is paused.
     pub xoff: Threshold,
     /// Headroom above XOFF for packets that arrive before the pause takes effect, per ingress port (`xoff`).
@@ -295,8 +282,8 @@ pub enum SimError {
     #[error(transparent)]
     Config(#[from] Invalid),
     #[error(
-        "the buffer of {} is too small for {switch}: reserved bytes and headroom of its {ports} ports take {}; \
-         give it more, or less headroom",
+        "the buffer of {} is too small for {switch}: the headroom of its {ports} ports takes {}; give it more, or \
+         less headroom",
         Quantity(*.buffer_bytes, Unit::Bytes), Quantity(*.taken_bytes, Unit::Bytes)
     )]
     Buffer { switch: String, ports: usize, buffer_bytes: u64, taken_bytes: u64 },
@@ -345,7 +332,6 @@ impl Switching {
     /// class, classes 6 and 7 strict, the rest lossy DWRR queues with alpha 1; ECMP.
     pub(crate) fn new(headroom_bytes: u64) -> Self {
         let pfc = Pfc {
-            reserved_bytes: 0,
             xoff: Threshold::Alpha(0.125),
             headroom_bytes,
             xon_offset_bytes: 2 * u64::from(MAX_FRAME_BYTES),

@@ -136,7 +136,7 @@ pub(crate) struct PortCounters {
 }
 
 impl Switch {
-    /// Switch `number`; `Err`: reserved bytes and headroom, which use all of its buffer.
+    /// Switch `number`; `Err`: the headroom of its ports, which uses all of its buffer.
     pub(crate) fn new(
         number: u32,
         specs: &[PortSpec],

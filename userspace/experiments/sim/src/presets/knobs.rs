@@ -2,16 +2,16 @@
 
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::{MAX_RATE_BPS, MIN_RATE_BPS, Quantity, Unit};
-use dcqcn_params::{Assignment, quantity};
+use dcqcn_params::Assignment;
+use dcqcn_params::quantity::{self, in_range};
 
 use super::{GroupSetup, Setup};
-use crate::network::{Marking, QueuePfc, Schedule, TcpLaw, TcpRules};
+use crate::network::{Marking, QueuePfc, Schedule, TcpLaw};
 use crate::star::{
     Class, MAX_BUFFER_BYTES, MAX_DELAY_NS, MAX_DURATION_NS, MAX_FLOWS, MAX_FRAME_BYTES, MAX_MESSAGE_BYTES,
 };
 
 const US: u64 = 1_000;
-const MS: u64 = 1_000_000;
 const MARKINGS: &[&str] = &["ingress", "egress"];
 /// Endless data, as a size.
 const BULK: &str = "bulk";
@@ -46,10 +46,7 @@ impl<T> Knob<T> {
             quantity::parse(number, self.unit).map_err(|source| SetupError(format!("{key} = {source}")))?;
         // 0 is the value of `bulk`.
         let min = if key == "size" && text != BULK { 1 } else { self.min };
-        if !(min..=self.max).contains(&value) {
-            let [value, min, max] = [value, min, self.max].map(|value| Quantity(value, self.unit));
-            return Err(SetupError(format!("{key} = {value} is out of range: {min} to {max}")));
-        }
+        in_range(key, value, min..=self.max, self.unit).map_err(|error| SetupError(error.to_string()))?;
         (self.set)(target, value);
         Ok(())
     }
@@ -342,18 +339,6 @@ knobs! {
     "law": choice("LAW", LAWS),
         "Congestion control: cubic or dctcp",
         law, set_law;
-    "ecn": switch(),
-        "Whether cubic sends ECN-capable packets",
-        |t| t.group.transport.tcp.is_some_and(|tcp| tcp.ecn).into(),
-        |t, value| change_tcp(t, |tcp| tcp.ecn = value != 0);
-    "mss": size(64, 9_000), [group.transport.payload_bytes],
-        "Payload of a segment";
-    "window": size(10_000, MAX_BUFFER_BYTES),
-        "Receive window",
-        |t| t.group.transport.tcp.map_or(0, |tcp| tcp.max_window_bytes),
-        |t, value| change_tcp(t, |tcp| tcp.max_window_bytes = value);
-    "min-rto": time(10 * US, 60_000 * MS), [group.transport.timeout_ns],
-        "Minimum retransmission timeout";
 }
 
 /// Short names of parameters of RoCE's class.
@@ -367,19 +352,13 @@ fn set_delays(setup: &mut Setup, link_ns: u64) {
     (setup.star.sender_delay_ns, setup.star.receiver_delay_ns) = (link_ns, link_ns);
 }
 
-fn change_tcp(setup: &mut GroupSetup, change: impl FnOnce(&mut TcpRules)) {
-    if let Some(tcp) = &mut setup.group.transport.tcp {
-        change(tcp);
-    }
-}
-
 fn law(setup: &GroupSetup) -> u64 {
-    setup.group.transport.tcp.is_some_and(|tcp| tcp.law == TcpLaw::Dctcp).into()
+    (setup.group.transport.tcp == Some(TcpLaw::Dctcp)).into()
 }
 
 fn set_law(setup: &mut GroupSetup, value: u64) {
     let law = if value == 0 { TcpLaw::Cubic } else { TcpLaw::Dctcp };
-    change_tcp(setup, |tcp| (tcp.law, tcp.ecn) = (law, value != 0));
+    setup.group.transport.tcp = setup.group.transport.tcp.map(|_| law);
 }
 
 knobs! {
@@ -387,8 +366,6 @@ knobs! {
     pub(in crate::presets) CLASS_KNOBS: Class;
     "weight": count(0, 1_000), [schedule],
         "DWRR weight; 0: strict priority";
-    "limit": size(0, MAX_BUFFER_BYTES), [limit_bytes],
-        "Maximum queue; 0: only the buffer limits it";
     "xoff": size(0, MAX_BUFFER_BYTES),
         "PFC: depth above which senders pause, and below 4/5 of which they resume; 0: no PFC",
         |class| class.pfc.map_or(0, |pfc| pfc.xoff_bytes),

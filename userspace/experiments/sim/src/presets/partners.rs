@@ -39,8 +39,7 @@ impl Setup {
         let given = |key: &str| self.given.iter().chain(of_groups.clone()).any(|given| given == key);
         let lone = knobs.into_iter().filter(|(key, has_effect, _)| !has_effect && given(key));
         let lone = lone.map(|(key, _, needs)| (format!("--{key}"), needs.to_owned()));
-        let is_ect =
-            |group: &&Group| group.transport.tcp.is_none_or(|tcp| tcp.ecn || tcp.law == TcpLaw::Dctcp);
+        let is_ect = |group: &&Group| group.transport.tcp != Some(TcpLaw::Cubic);
         let classes = groups.iter().filter(is_ect).filter(|_| marks).map(|group| group.class);
         let classes: Vec<u8> = classes.collect();
         let of_dcqcn = (!control).then_some(if marks { "--control on" } else { "--classes on" });

@@ -106,9 +106,7 @@ impl GroupSetup {
 pub(crate) fn set_class(class: &mut Class, key: &str, text: &str) -> Result<(), SetupError> {
     match CLASS_KNOBS.iter().find(|knob| knob.key == key) {
         Some(knob) => knob.read(class, text),
-        None => {
-            Err(unknown(key, CLASS_KNOBS.iter().map(|knob| knob.key), "a class has weight, limit and xoff"))
-        }
+        None => Err(unknown(key, CLASS_KNOBS.iter().map(|knob| knob.key), "a class has weight and xoff")),
     }
 }
 

@@ -291,70 +291,108 @@ impl<'s> Collector<'s> {
     /// The outcome, at the end of the simulation.
     pub(super) fn outcome(mut self, mut nodes: Vec<Node>, now_ns: u64) -> Result<Outcome, SimError> {
         let star = self.star;
-        let hosts = nodes.iter().filter_map(|node| match node {
-            Node::Host(host) => Some(host.records.iter()),
-            Node::Switch(_) => None,
-        });
-        // Without barriers between groups.
-        let is_flow = |record: &&Record| (record.flow as usize) < self.flows.len();
-        let mut records: Vec<Record> = hosts.flatten().filter(is_flow).copied().collect();
-        let once = |flow: &Flow| star.groups[flow.group as usize].is_finite();
+        let stats_from_ns = star.stats_from_ns;
+        let mut records = self.records(&nodes);
         let mut completed_ns = vec![None; self.flows.len()];
         for record in &records {
             completed_ns[record.flow as usize] = Some(record.done_ns);
         }
+        let once = |flow: &Flow| star.groups[flow.group as usize].is_finite();
         let messages = self.flows.iter().zip(&completed_ns).filter(|(flow, _)| once(flow));
         let unfinished_messages = messages.filter(|(_, done_ns)| done_ns.is_none()).count() as u64;
         let last_ns = completed_ns.iter().flatten().max().copied();
         let duration_ns = last_ns.filter(|_| unfinished_messages == 0 && star.is_finite()).unwrap_or(now_ns);
-        let stats_from_ns = star.stats_from_ns;
         if duration_ns < stats_from_ns {
             return Err(SimError::NothingMeasured { now_ns: duration_ns, stats_from_ns });
         }
-        records.retain(|record| record.done_ns >= stats_from_ns);
-        if self.next_sample_ns() == Some(now_ns) {
-            self.sample(now_ns, &mut nodes);
-        }
-        if let Some(Node::Switch(switch)) = nodes.last_mut()
-            && let Some(meters) = &mut switch.meters
-        {
-            meters.classes.iter_mut().for_each(|meter| meter.depth.end(now_ns));
-        }
+        self.end(&mut nodes, now_ns);
         let Some(parts) = Nodes::new(&nodes, &self.flows) else {
             return Err(SimError::NothingMeasured { now_ns, stats_from_ns });
         };
         let time_ns = (duration_ns - stats_from_ns).max(1) as f64;
-        let bps = |bytes: u64| bytes as f64 * 8e9 / time_ns;
         let mut counters: Vec<FlowCounters> = (0..)
             .zip(&self.flows_before)
             .map(|(number, before)| parts.counters(number).combine(before, |now, before| now - before))
             .collect();
-        // By group and length: completion times, and the time without other traffic.
-        let mut times: BTreeMap<(u32, u64), Vec<(u64, u64)>> = BTreeMap::new();
-        for Record { flow, bytes, posted_ns, done_ns } in records {
-            counters[flow as usize].messages += 1;
-            let group = self.flows[flow as usize].group;
-            let spec = &star.groups[group as usize];
-            if !spec.is_roce() {
-                continue;
-            }
-            let own = times.entry((group, bytes)).or_default();
-            let ideal_ns = own.first().map_or_else(|| ideal_ns(star, spec, bytes), |first| first.1);
-            own.push((done_ns - posted_ns, ideal_ns));
+        records.retain(|record| record.done_ns >= stats_from_ns);
+        for record in &records {
+            counters[record.flow as usize].messages += 1;
         }
         let flows: Vec<FlowOutcome> = flow_names(star)
             .zip(counters.into_iter().zip(&self.flows).enumerate())
             .map(|((name, group), (number, (counters, flow)))| FlowOutcome {
                 name,
                 group,
-                goodput_bps: bps(counters.bytes),
+                goodput_bps: bps(counters.bytes, time_ns),
                 counters,
                 rate_bps: parts.rates(number, now_ns).0,
                 completed_ns: completed_ns[number].filter(|_| once(flow)),
             })
             .collect();
+        let busy_ns = parts.busy_ns(star, now_ns) - self.busy_before_ns;
+        let received_packets = parts.receiver.hops;
+        Ok(Outcome {
+            duration_ns,
+            stats_from_ns,
+            port_rate_bps: star.port_rate_bps,
+            link_utilisation: (busy_ns / time_ns).min(1.0),
+            convergence_ns: self.convergence_ns(),
+            groups: self.groups(&flows, &self.times(&records), time_ns),
+            flows,
+            classes: self.classes(&parts, now_ns),
+            unfinished_messages,
+            counters: Counters {
+                sent_packets: nodes.iter().map(sent_packets).sum(),
+                received_packets,
+                dropped_packets: parts.switch.counters.iter().map(|counters| counters.dropped).sum(),
+                in_flight_packets: parts.switch.packets()
+                    + parts.switch.arriving()
+                    + parts.receiver.arriving(),
+                hops: parts.switch.hops + received_packets,
+            },
+            series: star.series.map(|_| self.series),
+        })
+    }
 
-        let groups = (0..).zip(&star.groups).map(|(index, group)| {
+    /// Completed messages, without barriers between groups.
+    fn records(&self, nodes: &[Node]) -> Vec<Record> {
+        let hosts = nodes.iter().filter_map(|node| match node {
+            Node::Host(host) => Some(host.records.iter()),
+            Node::Switch(_) => None,
+        });
+        hosts.flatten().filter(|record| (record.flow as usize) < self.flows.len()).copied().collect()
+    }
+
+    /// Ends the series and the depths of the queues.
+    fn end(&mut self, nodes: &mut [Node], now_ns: u64) {
+        if self.next_sample_ns() == Some(now_ns) {
+            self.sample(now_ns, nodes);
+        }
+        if let Some(Node::Switch(switch)) = nodes.last_mut()
+            && let Some(meters) = &mut switch.meters
+        {
+            meters.classes.iter_mut().for_each(|meter| meter.depth.end(now_ns));
+        }
+    }
+
+    /// Completion times of RoCE messages, each with that without other traffic.
+    fn times(&self, records: &[Record]) -> Times {
+        let mut times = Times::new();
+        for &Record { flow, bytes, posted_ns, done_ns } in records {
+            let group = self.flows[flow as usize].group;
+            let spec = &self.star.groups[group as usize];
+            if !spec.is_roce() {
+                continue;
+            }
+            let own = times.entry((group, bytes)).or_default();
+            let ideal_ns = own.first().map_or_else(|| ideal_ns(self.star, spec, bytes), |first| first.1);
+            own.push((done_ns - posted_ns, ideal_ns));
+        }
+        times
+    }
+
+    fn groups(&self, flows: &[FlowOutcome], times: &Times, time_ns: f64) -> Vec<GroupOutcome> {
+        let group = |(index, group): (u32, &Group)| {
             let own = || flows.iter().filter(move |flow| flow.group == index);
             let totals = own()
                 .fold(FlowCounters::default(), |sum, flow| sum.combine(&flow.counters, |sum, own| sum + own));
@@ -371,55 +409,43 @@ impl<'s> Collector<'s> {
             };
             GroupOutcome {
                 name: group.name.clone(),
-                kind: group.transport.tcp.map_or(Kind::Roce, |rules| match rules.law {
+                kind: group.transport.tcp.map_or(Kind::Roce, |law| match law {
                     TcpLaw::Cubic => Kind::Cubic,
                     TcpLaw::Dctcp => Kind::Dctcp,
                 }),
                 class: group.class,
                 flows: group.flows,
-                goodput_bps: bps(totals.bytes),
+                goodput_bps: bps(totals.bytes, time_ns),
                 jain: jain_index(&own().map(|flow| flow.goodput_bps).collect::<Vec<_>>()),
                 totals,
                 fct: Fct::of_times(&all.copied().collect::<Vec<_>>()),
                 fct_by_size,
             }
-        });
-        let groups = groups.collect();
+        };
+        (0..).zip(&self.star.groups).map(group).collect()
+    }
 
-        let mut classes = parts.classes(now_ns);
+    /// Classes that have a group.
+    fn classes(&self, nodes: &Nodes<'_>, now_ns: u64) -> Vec<ClassOutcome> {
+        let mut classes = nodes.classes(now_ns);
         for (class, before) in classes.iter_mut().zip(&self.classes_before) {
             class.subtract(before);
         }
         let tx_bytes: u64 = classes.iter().map(|class| class.tx_bytes).sum();
-        let own = own_classes(star);
+        let own = own_classes(self.star);
         classes.retain_mut(|class| {
             class.tx_share = class.tx_bytes as f64 / tx_bytes.max(1) as f64;
             own.contains(&class.class)
         });
-        let busy_ns = parts.busy_ns(star, now_ns) - self.busy_before_ns;
-        let received_packets = parts.receiver.hops;
-        Ok(Outcome {
-            duration_ns,
-            stats_from_ns,
-            port_rate_bps: star.port_rate_bps,
-            link_utilisation: (busy_ns / time_ns).min(1.0),
-            convergence_ns: self.convergence_ns(),
-            groups,
-            flows,
-            classes,
-            unfinished_messages,
-            counters: Counters {
-                sent_packets: nodes.iter().map(sent_packets).sum(),
-                received_packets,
-                dropped_packets: parts.switch.counters.iter().map(|counters| counters.dropped).sum(),
-                in_flight_packets: parts.switch.packets()
-                    + parts.switch.arriving()
-                    + parts.receiver.arriving(),
-                hops: parts.switch.hops + received_packets,
-            },
-            series: star.series.map(|_| self.series),
-        })
+        classes
     }
+}
+
+/// By group and length: completion times of messages, each with that without other traffic.
+type Times = BTreeMap<(u32, u64), Vec<(u64, u64)>>;
+
+fn bps(bytes: u64, time_ns: f64) -> f64 {
+    bytes as f64 * 8e9 / time_ns
 }
 
 /// Data packets that a node has sent.

@@ -98,10 +98,6 @@ impl Star {
 
 impl Class {
     fn validate(&self, tc: usize) -> Result<(), OutOfRange> {
-        let buffers = u64::from(MAX_FRAME_BYTES)..=MAX_BUFFER_BYTES;
-        if let Some(limit_bytes) = self.limit_bytes {
-            in_range(format!("limit of class {tc}"), limit_bytes, buffers, Unit::Bytes)?;
-        }
         self.pfc.map_or(Ok(()), |QueuePfc { xoff_bytes, xon_bytes }| {
             in_range(format!("XON of class {tc}"), xon_bytes, 0..=xoff_bytes, Unit::Bytes)
         })

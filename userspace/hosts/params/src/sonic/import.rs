@@ -8,7 +8,7 @@ use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use dcqcn_common::layout::{CLASSES, DSCPS};
-use dcqcn_common::params::{Config, Invalid, MAX_RATE_BPS, SCHEDULER_DWRR, SCHEDULER_STRICT};
+use dcqcn_common::params::{Config, Invalid, MAX_RATE_BPS, Name, SCHEDULER_DWRR, SCHEDULER_STRICT, Table};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -192,8 +192,8 @@ impl<'a> Reader<'a> {
                 return;
             }
             let keys = match config.validate() {
-                Err(Invalid::XonAboveXoff { priority, .. }) => {
-                    [format!("pfc.{priority}.xon"), format!("pfc.{priority}.xoff")]
+                Err(Invalid::Order { low: low @ Name::Row(Table::Pfc, ..), high, .. }) => {
+                    [low.to_string(), low.with_key(high).to_string()]
                 }
                 Err(Invalid::AboveLink { key, .. }) => ["link_rate".to_owned(), key.to_owned()],
                 Ok(()) | Err(_) => return,

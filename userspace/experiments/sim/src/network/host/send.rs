@@ -151,7 +151,7 @@ impl SendQp {
             repair: Repair::default(),
             flight,
             probe: (transport.recovery == Recovery::Probe).then(|| Box::new(Probe::new(params))),
-            tcp: transport.tcp.map(|rules| Box::new(Tcp::new(&rules, transport))),
+            tcp: transport.tcp.map(|law| Box::new(Tcp::new(law, transport))),
             retransmitted: 0,
             timeouts: 0,
             probes: 0,

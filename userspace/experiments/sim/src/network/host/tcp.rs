@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use super::FlowCounters;
 use crate::network::packet::{Address, Kind, Packet};
-use crate::network::scenario::{TcpLaw, TcpRules, Transport};
+use crate::network::scenario::{TcpLaw, Transport};
 
 /// CUBIC: C, in segments per s³.
 const CUBIC_C: f64 = 0.4;
@@ -19,6 +19,8 @@ const CUBIC_BETA: f64 = 0.7;
 const DCTCP_GAIN: f64 = 1.0 / 16.0;
 /// Later arrivals after which a transmission counts as lost.
 const REORDERING: u64 = 3;
+/// The receiver's window.
+const MAX_WINDOW_BYTES: u32 = 6_000_000;
 /// Smallest window, in segments.
 const MIN_WINDOW: f64 = 2.0;
 /// Largest backoff of the timeout: 2^6.
@@ -28,7 +30,6 @@ const MAX_BACKOFF: u32 = 6;
 #[derive(Debug)]
 pub(super) struct Tcp {
     law: TcpLaw,
-    ect: bool,
     active: bool,
     timer_is_set: bool,
     payload_bytes: u16,
@@ -82,18 +83,17 @@ struct Dctcp {
 
 impl Tcp {
     /// A flow that has not started.
-    pub(super) fn new(rules: &TcpRules, transport: &Transport) -> Self {
+    pub(super) fn new(law: TcpLaw, transport: &Transport) -> Self {
         Self {
-            law: rules.law,
-            ect: rules.ecn || rules.law == TcpLaw::Dctcp,
+            law,
             active: false,
             timer_is_set: false,
             // Together a frame of at most 9216 bytes.
             payload_bytes: transport.payload_bytes as u16,
             frame_bytes: transport.frame_bytes() as u16,
             window: 10.0,
+            max_window: f64::from((MAX_WINDOW_BYTES / transport.payload_bytes).max(1)),
             slow_start_threshold: f64::INFINITY,
-            max_window: (rules.max_window_bytes / u64::from(transport.payload_bytes)).max(1) as f64,
             first: 0,
             in_flight: VecDeque::new(),
             unacknowledged: 0,
@@ -158,7 +158,7 @@ impl Tcp {
             ingress: 0,
             class: address.class,
             kind: Kind::Data,
-            flags: if self.ect { Packet::ECT } else { 0 },
+            flags: if self.law == TcpLaw::Dctcp { Packet::ECT } else { 0 },
         })
     }
 

@@ -123,12 +123,6 @@ impl Node {
     }
 }
 
-/// A known node: its flow, and the condition for its dependents.
-type KnownNodes = HashMap<u64, (u32, Wait)>;
-
-/// Flows of messages and the nodes that send or receive them, by source, destination and tag.
-type Messages<'a> = HashMap<(u32, u32, u64), Vec<(u32, &'a Node)>>;
-
 impl Workload {
     /// Reads the traces `PREFIX.0.et`, `PREFIX.1.et` and so on, at most `hosts`.
     ///
@@ -173,64 +167,28 @@ impl Workload {
         Self::of_traces(&traces, class)
     }
 
-    fn computation(&mut self, host: u32, node: &Node) -> (u32, Wait) {
-        (self.compute(host, node.duration_micros.saturating_mul(1_000)), Wait::Delivered)
-    }
-
-    fn of_traces(traces: &[(String, Vec<Node>)], class: u8) -> Result<Self, FileError> {
-        let mut workload = Self::new();
-        let mut pairs = Pairs::new(class);
-        let mut known: Vec<KnownNodes> = vec![KnownNodes::new(); traces.len()];
-        // The n-th collective of a group of ranks is the same in all traces; so is the n-th message between two ranks.
-        let mut collectives: Vec<Vec<(usize, &Node)>> = Vec::new();
-        let mut indices: HashMap<(String, usize), usize> = HashMap::new();
-        let (mut sent, mut received) = (Messages::new(), Messages::new());
+    fn of_traces(traces: &[Trace], class: u8) -> Result<Self, FileError> {
+        let mut builder = Builder {
+            workload: Self::new(),
+            pairs: Pairs::new(class),
+            traces,
+            known: vec![KnownNodes::new(); traces.len()],
+            collectives: Vec::new(),
+            indices: HashMap::new(),
+            sent: Messages::new(),
+            received: Messages::new(),
+        };
         // The first rank of each group, and its number of collectives.
-        let mut totals: HashMap<String, (usize, usize)> = HashMap::new();
+        let mut totals: HashMap<&str, (usize, usize)> = HashMap::new();
         for (rank, (name, nodes)) in traces.iter().enumerate() {
-            let host = rank as u32;
-            let mut counts: BTreeMap<String, (usize, &Node)> = BTreeMap::new();
-            workload.check_room(name, nodes.len() as u64)?;
+            builder.workload.check_room(name, nodes.len() as u64)?;
+            let mut counts: BTreeMap<&str, (usize, &Node)> = BTreeMap::new();
             for node in nodes {
-                let peer = |key: &str| {
-                    let peer = node.number(key).filter(|&peer| peer < traces.len() as u64);
-                    peer.map(|peer| peer as u32)
-                        .ok_or_else(|| node.error(name, &format!("`{key}` is not a valid rank")))
-                };
-                let tag = node.number("comm_tag").unwrap_or(0);
-                let on_cpu = node.number("is_cpu_op").is_some_and(|value| value != 0);
-                let entry = match node.kind {
-                    _ if on_cpu => workload.computation(host, node),
-                    COMM_SEND => {
-                        let dst = peer("comm_dst")?;
-                        let flow = workload.between(&mut pairs, host, dst, node.bytes(name)?.max(1));
-                        sent.entry((host, dst, tag)).or_default().push((flow, node));
-                        (flow, Wait::Acknowledged)
-                    }
-                    COMM_RECV => {
-                        let flow = workload.compute(host, 0);
-                        received.entry((peer("comm_src")?, host, tag)).or_default().push((flow, node));
-                        (flow, Wait::Delivered)
-                    }
-                    COMM_COLL => {
-                        let group = node.text("pg_name").unwrap_or_default().to_owned();
-                        let (count, last) = counts.entry(group.clone()).or_insert((0, node));
-                        (*count, *last) = (*count + 1, node);
-                        let key = (group, *count);
-                        let index = *indices.entry(key).or_insert_with(|| {
-                            collectives.push(Vec::new());
-                            collectives.len() - 1
-                        });
-                        collectives[index].push((rank, node));
-                        // Its dependencies; its dependents are added below.
-                        (workload.compute(host, 0), Wait::Delivered)
-                    }
-                    _ => workload.computation(host, node),
-                };
-                known[rank].insert(node.id, entry);
+                let entry = builder.entry(rank, node, &mut counts)?;
+                builder.known[rank].insert(node.id, entry);
             }
             for (group, (count, last)) in counts {
-                let (first, expected) = *totals.entry(group.clone()).or_insert((rank, count));
+                let (first, expected) = *totals.entry(group).or_insert((rank, count));
                 if count != expected {
                     let what = format!(
                         "the last collective of group `{group}` on rank {rank}, number {count}; rank {first} has {expected}"
@@ -239,79 +197,168 @@ impl Workload {
                 }
             }
         }
-        for (key, flows) in &received {
-            let sent = sent.get(key).map_or(&[][..], Vec::as_slice);
-            if sent.len() < flows.len() {
+        builder.match_messages()?;
+        let ends = builder.join_collectives()?;
+        builder.add_dependencies(&ends)?;
+        Ok(builder.workload)
+    }
+}
+
+/// The file and nodes of a rank.
+type Trace = (String, Vec<Node>);
+
+/// A known node: its flow, and the condition for its dependents.
+type KnownNodes = HashMap<u64, (u32, Wait)>;
+
+/// Flows of messages and the nodes that send or receive them, by source, destination and tag.
+type Messages<'t> = HashMap<(u32, u32, u64), Vec<(u32, &'t Node)>>;
+
+/// A workload under construction.
+///
+/// The n-th collective of a group of ranks is the same in all traces; so is the n-th message between two ranks.
+struct Builder<'t> {
+    workload: Workload,
+    pairs: Pairs,
+    traces: &'t [Trace],
+    /// By rank.
+    known: Vec<KnownNodes>,
+    /// Ranks and nodes of each collective.
+    collectives: Vec<Vec<(usize, &'t Node)>>,
+    /// Collectives by group and number in it.
+    indices: HashMap<(&'t str, usize), usize>,
+    sent: Messages<'t>,
+    received: Messages<'t>,
+}
+
+impl<'t> Builder<'t> {
+    fn file(&self, rank: usize) -> &'t str {
+        &self.traces[rank].0
+    }
+
+    /// The flow of a node. `counts`: number of collectives of each group on this rank so far, and the last one.
+    fn entry(
+        &mut self,
+        rank: usize,
+        node: &'t Node,
+        counts: &mut BTreeMap<&'t str, (usize, &'t Node)>,
+    ) -> Result<(u32, Wait), FileError> {
+        let (host, name, ranks) = (rank as u32, self.file(rank), self.traces.len() as u64);
+        let peer = |key: &str| {
+            let peer = node.number(key).filter(|&peer| peer < ranks);
+            peer.map(|peer| peer as u32)
+                .ok_or_else(|| node.error(name, &format!("`{key}` is not a valid rank")))
+        };
+        let tag = node.number("comm_tag").unwrap_or(0);
+        let on_cpu = node.number("is_cpu_op").is_some_and(|value| value != 0);
+        Ok(match node.kind {
+            COMM_SEND if !on_cpu => {
+                let dst = peer("comm_dst")?;
+                let flow = self.workload.between(&mut self.pairs, host, dst, node.bytes(name)?.max(1));
+                self.sent.entry((host, dst, tag)).or_default().push((flow, node));
+                (flow, Wait::Acknowledged)
+            }
+            COMM_RECV if !on_cpu => {
+                let flow = self.workload.compute(host, 0);
+                self.received.entry((peer("comm_src")?, host, tag)).or_default().push((flow, node));
+                (flow, Wait::Delivered)
+            }
+            COMM_COLL if !on_cpu => {
+                let group = node.text("pg_name").unwrap_or_default();
+                let (count, last) = counts.entry(group).or_insert((0, node));
+                (*count, *last) = (*count + 1, node);
+                let index = *self.indices.entry((group, *count)).or_insert_with(|| {
+                    self.collectives.push(Vec::new());
+                    self.collectives.len() - 1
+                });
+                self.collectives[index].push((rank, node));
+                // Its dependencies; its dependents are added by `add_dependencies`.
+                (self.workload.compute(host, 0), Wait::Delivered)
+            }
+            _ => {
+                let time_ns = node.duration_micros.saturating_mul(1_000);
+                (self.workload.compute(host, time_ns), Wait::Delivered)
+            }
+        })
+    }
+
+    /// Makes each receive wait for its send.
+    fn match_messages(&mut self) -> Result<(), FileError> {
+        for (key @ &(src, dst, tag), flows) in &self.received {
+            let file = self.file(dst as usize);
+            let sent = self.sent.get(key).map_or(&[][..], Vec::as_slice);
+            let (receives, sends) = (flows.len(), sent.len());
+            if sends < receives {
                 let what = format!(
-                    "rank {} receives {} messages of rank {} with tag {}, which sends {}",
-                    key.1,
-                    flows.len(),
-                    key.0,
-                    key.2,
-                    sent.len()
+                    "rank {dst} receives {receives} messages of rank {src} with tag {tag}, which sends {sends}"
                 );
-                return Err(FileError::new(&traces[key.1 as usize].0, 0, what));
+                return Err(FileError::new(file, 0, what));
             }
             for (&(receive, node), &(send, sender)) in flows.iter().zip(sent) {
-                let sizes = [node.number("comm_size"), sender.number("comm_size")];
-                if let [Some(own), Some(bytes)] = sizes
+                if let (Some(own), Some(bytes)) = (node.number("comm_size"), sender.number("comm_size"))
                     && own != bytes
                 {
                     let what = format!(
-                        "rank {} receives {own} bytes, but rank {} sends {bytes} in node {} (`{}`)",
-                        key.1, key.0, sender.id, sender.name
+                        "rank {dst} receives {own} bytes, but rank {src} sends {bytes} in node {} (`{}`)",
+                        sender.id, sender.name
                     );
-                    return Err(node.error(&traces[key.1 as usize].0, &what));
+                    return Err(node.error(file, &what));
                 }
-                workload.after(receive, send, Wait::Delivered);
+                self.workload.after(receive, send, Wait::Delivered);
             }
         }
-        let mut ends: Vec<HashMap<u64, u32>> = vec![HashMap::new(); traces.len()];
-        for members in &mut collectives {
+        Ok(())
+    }
+
+    /// Adds the flows of collectives; returns the end of each at its nodes, by rank.
+    fn join_collectives(&mut self) -> Result<Vec<HashMap<u64, u32>>, FileError> {
+        let mut ends = vec![HashMap::new(); self.traces.len()];
+        for mut members in std::mem::take(&mut self.collectives) {
             let Some(&(first, node)) = members.first() else { continue };
-            let (collective, bytes) = node.collective(&traces[first].0)?;
-            for &(rank, other) in &*members {
-                let file = &traces[rank].0;
-                let [found, expected] = [other.terms(file)?, node.terms(&traces[first].0)?];
+            let file = self.file(first);
+            let (collective, bytes) = node.collective(file)?;
+            for &(rank, other) in &members {
+                let [found, expected] = [other.terms(self.file(rank))?, node.terms(file)?];
                 if found != expected {
                     let what = format!(
                         "rank {rank} has {found}, but rank {first} has {expected} in node {} (`{}`)",
                         node.id, node.name
                     );
-                    return Err(other.error(file, &what));
+                    return Err(other.error(self.file(rank), &what));
                 }
             }
-            workload.check_room(
-                &traces[first].0,
-                Self::flows_of_collectives(collective, members.len() as u64, 1),
-            )?;
+            let flows = Workload::flows_of_collectives(collective, members.len() as u64, 1);
+            self.workload.check_room(file, flows)?;
             // The root of a collective is its first rank.
             let root = node.root();
             if let Some(index) = members.iter().position(|&(rank, _)| Some(rank as u64) == root) {
                 members.rotate_left(index);
             }
-            let members = &*members;
             let ranks: Vec<u32> = members.iter().map(|&(rank, _)| rank as u32).collect();
-            let ready: Vec<u32> = members.iter().map(|&(rank, node)| known[rank][&node.id].0).collect();
-            let done = workload.collective(collective, bytes, &ranks, &ready, &mut pairs);
+            let ready: Vec<u32> = members.iter().map(|&(rank, node)| self.known[rank][&node.id].0).collect();
+            let done = self.workload.collective(collective, bytes, &ranks, &ready, &mut self.pairs);
             for (&(rank, node), done) in members.iter().zip(done) {
                 ends[rank].insert(node.id, done);
             }
         }
-        for (rank, (name, nodes)) in traces.iter().enumerate() {
+        Ok(ends)
+    }
+
+    /// Makes nodes wait for those they depend on, or for the end of the collective of those.
+    fn add_dependencies(&mut self, ends: &[HashMap<u64, u32>]) -> Result<(), FileError> {
+        for (rank, (name, nodes)) in self.traces.iter().enumerate() {
+            let (known, ends) = (&self.known[rank], &ends[rank]);
             for node in nodes {
-                let (flow, _) = known[rank][&node.id];
+                let (flow, _) = known[&node.id];
                 for dependency in &node.data_deps {
-                    let Some(&(other, wait)) = known[rank].get(dependency) else {
+                    let Some(&start) = known.get(dependency) else {
                         return Err(node.error(name, &format!("depends on missing node {dependency}")));
                     };
-                    let (other, wait) =
-                        ends[rank].get(dependency).map_or((other, wait), |&end| (end, Wait::Delivered));
-                    workload.after(flow, other, wait);
+                    let (other, wait) = ends.get(dependency).map_or(start, |&end| (end, Wait::Delivered));
+                    self.workload.after(flow, other, wait);
                 }
             }
         }
-        Ok(workload)
+        Ok(())
     }
 }
 

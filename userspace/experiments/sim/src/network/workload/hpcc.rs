@@ -144,9 +144,10 @@ impl Header {
             [nodes, _, nv_switches, switches, links, _] | [nodes, _, nv_switches, switches, links, _, _] => {
                 (nodes, nv_switches, switches, links)
             }
-            ["Nodes", ..] => {
+            [word, ..] if ["nodes", "tiers", "podsize"].contains(&word.to_ascii_lowercase().as_str()) => {
                 return Err(
-                    "a topology of htsim; use `--topology fat-tree:PODSxTORSxHOSTS` or `leaf-spine:...`",
+                    "a topology of htsim, which only htsim reads; use `--topology leaf-spine:LEAVESxSPINESxHOSTS` (2 tiers: \
+                     Nodes / Radix_Down, Radix_Up and Radix_Down of tier 0) or `fat-tree:PODSxTORSxHOSTS` (3 tiers)",
                 );
             }
             _ => ("", "", "", ""),
@@ -175,9 +176,9 @@ impl Topology {
     /// A line is malformed, or the numbers are inconsistent.
     pub fn hpcc(name: &str, text: &str) -> Result<Self, FileError> {
         let lines: Vec<_> = words(text).collect();
-        let head = lines.first().map_or(&[][..], |(_, words)| words.as_slice());
+        let (first, head) = lines.first().map_or((1, &[][..]), |(line, words)| (*line, words.as_slice()));
         let Header { nodes, nv_switches, switches: switch_count, links: link_count } =
-            Header::parse(head).map_err(|what| FileError::new(name, 1, what))?;
+            Header::parse(head).map_err(|what| FileError::new(name, first, what))?;
         if nodes > 2 * MAX_NODES {
             return Err(FileError::new(name, 1, format!("{nodes} nodes: the limit is {}", 2 * MAX_NODES)));
         }
@@ -186,22 +187,8 @@ impl Topology {
             return Err(FileError::new(name, 1, what));
         }
         let listed = u64::from(nv_switches) + u64::from(switch_count);
-        let mut ids: Vec<u32> = Vec::new();
-        let mut first_link = 1;
-        while (ids.len() as u64) < listed
-            && let Some((_, words)) = lines.get(first_link)
-        {
-            // Anything else ends the list, which is then incomplete.
-            let numbers = words.iter().map(|word| word.parse().ok()).collect::<Option<Vec<u32>>>();
-            let Some(numbers) = numbers else { break };
-            ids.extend(numbers);
-            first_link += 1;
-        }
-        let distinct = BTreeSet::from_iter(&ids).len() as u64;
-        if ids.len() as u64 != listed || distinct != listed || ids.iter().any(|&node| node >= nodes) {
-            let what = format!("the second line must name the {listed} switches, each once, below {nodes}");
-            return Err(FileError::new(name, 2, what));
-        }
+        let (mut ids, first_link) =
+            switch_ids(&lines, listed, nodes).map_err(|what| FileError::new(name, 2, what))?;
         let switches = BTreeSet::from_iter(ids.split_off(nv_switches as usize));
         let omitted = BTreeSet::from_iter(ids);
         if nv_switches != 0 {
@@ -218,7 +205,8 @@ impl Topology {
         for (new, &old) in (0..).zip(&order) {
             new_index[old as usize] = new;
         }
-        let mut links = Vec::new();
+        let hosts = nodes - switch_count - nv_switches;
+        let (mut links, mut linked) = (Vec::new(), BTreeSet::new());
         let mut found = 0;
         for (line, words) in lines.iter().skip(first_link).take(link_count as usize) {
             let link = match words.as_slice() {
@@ -238,9 +226,21 @@ impl Topology {
                 return Err(FileError::new(name, *line, what));
             };
             found += 1;
-            if ![a, b].contains(&OMITTED) {
-                links.push(Link { a, b, rate_bps, delay_ns });
+            if [a, b].contains(&OMITTED) {
+                continue;
             }
+            // Hosts come first.
+            for host in [a, b].into_iter().filter(|&node| node < hosts) {
+                if !linked.insert(host) {
+                    let what = format!(
+                        "node {} has a second link, but a host has one, to a switch; of SimAI's shapes generate a single-ToR one, \
+                         such as `Spectrum-X`",
+                        order[host as usize]
+                    );
+                    return Err(FileError::new(name, *line, what));
+                }
+            }
+            links.push(Link { a, b, rate_bps, delay_ns });
         }
         if found < link_count as usize {
             let what = format!("{link_count} links are announced, but {found} follow");
@@ -248,8 +248,28 @@ impl Topology {
         }
         warn_of_ignored(name, found, "links", lines.len() - first_link - found);
         let names = order.iter().map(|old| format!("{NODE}{old}")).collect();
-        Ok(Self { hosts: nodes - switch_count - nv_switches, switches: switch_count, links, names })
+        Ok(Self { hosts, switches: switch_count, links, names })
     }
+}
+
+/// The ids of NVSwitches and switches, `listed` in all, and the index of the line behind them.
+fn switch_ids(lines: &[(usize, Vec<&str>)], listed: u64, nodes: u32) -> Result<(Vec<u32>, usize), String> {
+    let mut ids: Vec<u32> = Vec::new();
+    let mut next = 1;
+    while (ids.len() as u64) < listed
+        && let Some((_, words)) = lines.get(next)
+    {
+        // Anything else ends the list, which is then incomplete.
+        let numbers = words.iter().map(|word| word.parse().ok()).collect::<Option<Vec<u32>>>();
+        let Some(numbers) = numbers else { break };
+        ids.extend(numbers);
+        next += 1;
+    }
+    let distinct = BTreeSet::from_iter(&ids).len() as u64;
+    if ids.len() as u64 != listed || distinct != listed || ids.iter().any(|&node| node >= nodes) {
+        return Err(format!("the second line must name the {listed} switches, each once, below {nodes}"));
+    }
+    Ok((ids, next))
 }
 
 #[cfg(test)]
@@ -341,7 +361,14 @@ mod tests {
         for (text, expected) in [
             ("1 2\n", "t:1: the first line"),
             ("", "t:1: the first line"),
-            ("Nodes 16\nTiers 3\n", "t:1: a topology of htsim; use `--topology fat-tree:"),
+            (
+                "# Two tiers\nNodes 16\nTiers 2\n",
+                "t:2: a topology of htsim, which only htsim reads; use `--topology leaf",
+            ),
+            (
+                "7 2 2 2 6 H100\n3 4 5 6\n0 3 900Gbps 1us 0\n0 5 200Gbps 1us 0\n0 6 200Gbps 1us 0\n",
+                "t:5: node 0 has a second link, but a host has one, to a switch; of SimAI's shapes generate a single",
+            ),
             ("2 0 1\n\n0 1 100Gbps 1us 0\n", "t:1: there are no switches; hosts linked to each other"),
             ("2 1 1\n5\n", "t:2: the second line must name the 1 switches"),
             ("1 2 0\n0 0\n", "t:2: the second line must name the 2 switches, each once"),

@@ -63,49 +63,12 @@ impl Workload {
                     (trigger.kind, trigger.count) = (Some(kind), count);
                 }
                 [ends, rest @ ..] if ends.contains("->") => {
-                    let ends = ends
-                        .split_once("->")
-                        .and_then(|(src, dst)| Some((src.parse::<u32>().ok()?, dst.parse::<u32>().ok()?)));
-                    let (Some((src, dst)), Some(connection)) = (ends, connection(rest)) else {
-                        return refuse(format!(
-                            "`{}` is not a connection: write SRC->DST start PICOSECONDS size BYTES; a start is at most 274 s",
-                            words.join(" ")
-                        ));
-                    };
-                    if src == dst {
-                        return refuse(format!("{src}->{dst}: a connection needs two nodes"));
-                    }
-                    if src.max(dst) >= nodes {
-                        return refuse(format!(
-                            "{src}->{dst}: the file announces {nodes} nodes, numbered from 0"
-                        ));
-                    }
-                    if connection.bytes == 0 {
-                        return refuse("size 0, an endless connection, is not supported".to_owned());
-                    }
-                    if connection.start_ps.is_some() == (connection.trigger.is_some()) {
-                        return refuse("a connection must have either a start or a trigger".to_owned());
-                    }
+                    let connection =
+                        connection(ends, rest, nodes).map_err(|what| FileError::new(name, line, what))?;
                     if workload.flows().len() as u64 == MAX_FLOWS {
                         return refuse(format!("more than {MAX_FLOWS} connections"));
                     }
-                    let flow = workload.flow(
-                        src,
-                        dst,
-                        class,
-                        connection.bytes,
-                        connection.start_ps.unwrap_or(0) / 1_000,
-                    );
-                    if let Some(id) = connection.trigger {
-                        triggers.entry(id).or_default().starts.push(flow);
-                    }
-                    for (id, wait) in
-                        [(connection.sent, Wait::Acknowledged), (connection.received, Wait::Delivered)]
-                    {
-                        if let Some(id) = id {
-                            triggers.entry(id).or_default().from.push((flow, wait));
-                        }
-                    }
+                    workload.add_connection(&connection, class, &mut triggers);
                 }
                 ["failure", ..] => {
                     return refuse(
@@ -129,6 +92,19 @@ impl Workload {
                 .map_err(|what| FileError::new(name, 0, format!("trigger {id}: {what}")))?;
         }
         Ok(workload)
+    }
+
+    fn add_connection(&mut self, connection: &Connection, class: u8, triggers: &mut HashMap<u64, Trigger>) {
+        let &Connection { ends: [src, dst], bytes, start_ps, trigger, sent, received } = connection;
+        let flow = self.flow(src, dst, class, bytes, start_ps.unwrap_or(0) / 1_000);
+        if let Some(id) = trigger {
+            triggers.entry(id).or_default().starts.push(flow);
+        }
+        for (id, wait) in [(sent, Wait::Acknowledged), (received, Wait::Delivered)] {
+            if let Some(id) = id {
+                triggers.entry(id).or_default().from.push((flow, wait));
+            }
+        }
     }
 
     fn wire_trigger(&mut self, trigger: &Trigger) -> Result<(), String> {
@@ -168,6 +144,8 @@ impl Workload {
 
 #[derive(Debug, Default)]
 struct Connection {
+    /// Source and destination.
+    ends: [u32; 2],
     bytes: u64,
     start_ps: Option<u64>,
     trigger: Option<u64>,
@@ -175,8 +153,33 @@ struct Connection {
     received: Option<u64>,
 }
 
+/// The connection of a line, `ends` and then `words`, between two of the `nodes` nodes.
+fn connection(ends: &str, words: &[&str], nodes: u32) -> Result<Connection, String> {
+    let numbers =
+        ends.split_once("->").and_then(|(src, dst)| Some([src.parse::<u32>().ok()?, dst.parse().ok()?]));
+    let (Some([src, dst]), Some(connection)) = (numbers, attributes(words)) else {
+        return Err(format!(
+            "`{ends} {}` is not a connection: write SRC->DST start PICOSECONDS size BYTES; a start is at most 274 s",
+            words.join(" ")
+        ));
+    };
+    if src == dst {
+        return Err(format!("{src}->{dst}: a connection needs two nodes"));
+    }
+    if src.max(dst) >= nodes {
+        return Err(format!("{src}->{dst}: the file announces {nodes} nodes, numbered from 0"));
+    }
+    if connection.bytes == 0 {
+        return Err("size 0, an endless connection, is not supported".to_owned());
+    }
+    if connection.start_ps.is_some() == connection.trigger.is_some() {
+        return Err("a connection must have either a start or a trigger".to_owned());
+    }
+    Ok(Connection { ends: [src, dst], ..connection })
+}
+
 /// The words after the endpoints of a connection.
-fn connection(words: &[&str]) -> Option<Connection> {
+fn attributes(words: &[&str]) -> Option<Connection> {
     let mut connection = Connection::default();
     let mut size = None;
     for pair in words.chunks(2) {

@@ -53,60 +53,8 @@ impl Workload {
     /// A line is malformed, or there are more GPUs than hosts.
     pub(crate) fn simai(name: &str, text: &str, hosts: u32, class: u8) -> Result<Self, FileError> {
         let mut lines = words(text);
-        let (_, head) = lines.next().unwrap_or_default();
-        /// Upper bound: more micro-batches than any model has.
-        const MAX_MESSAGES: u32 = 4_096;
-        // SimAI writes `pp_comm` with and without a colon.
-        let of = |key: &str| {
-            head.windows(2)
-                .find(|pair| pair[0].trim_end_matches(':') == key.trim_end_matches(':'))
-                .map(|pair| pair[1])
-        };
-        let number = |key: &str| {
-            let Some(text) = of(key) else { return Ok(None) };
-            let refused =
-                || FileError::new(name, 1, format!("{key} {text}: expected a number up to {MAX_FLOW_BYTES}"));
-            size(text).map(Some).ok_or_else(refused)
-        };
-        let count = |key: &str| Ok(number(key)?.map(|number| u32::try_from(number).unwrap_or(u32::MAX)));
-        let (Some(ranks), Some(tensor)) = (count("all_gpus:")?, count("model_parallel_NPU_group:")?) else {
-            // `NODES GPUS_PER_SERVER NV_SWITCHES SWITCHES LINKS GPU_TYPE`.
-            let is_topology = head.len() == 6 && head.iter().take(5).all(|word| word.parse::<u32>().is_ok());
-            let what = if is_topology {
-                "it is a topology of SimAI, not a workload; topologies of SimAI are not supported"
-            } else {
-                "the first line must have `model_parallel_NPU_group: N` and `all_gpus: N`"
-            };
-            return Err(FileError::new(name, 1, what));
-        };
-        let pipeline = count("pp:")?.unwrap_or(1);
-        let shape = Shape { ranks, tensor, expert: count("ep:")?.unwrap_or(1), pipeline };
-        let messages = count("ga:")?.unwrap_or(1);
-        if !(1..=MAX_MESSAGES).contains(&messages) {
-            let what = format!("ga: {messages} is out of range: 1 to {MAX_MESSAGES}");
-            return Err(FileError::new(name, 1, what));
-        }
-        let transfer = Transfer { messages, bytes: number("pp_comm:")?.unwrap_or(0) };
-        if !(1..=hosts).contains(&ranks) {
-            let what = format!("all_gpus: {ranks} is out of range: the fabric has hosts for 1 to {hosts}");
-            return Err(FileError::new(name, 1, what));
-        }
-        let fits = tensor != 0
-            && shape.expert != 0
-            && pipeline != 0
-            && ranks.is_multiple_of(pipeline)
-            && shape.stage_ranks().is_multiple_of(tensor)
-            && (shape.stage_ranks() / tensor).is_multiple_of(shape.expert);
-        if !fits {
-            let what = format!(
-                "{ranks} GPUs cannot be divided into {pipeline} stages, these into groups of {tensor}, and those into groups of {}",
-                shape.expert
-            );
-            return Err(FileError::new(name, 1, what));
-        }
-        if pipeline > 1 && transfer.bytes == 0 {
-            return Err(FileError::new(name, 1, "`pp_comm: N` is missing: `pp` is greater than 1"));
-        }
+        let (line, head) = lines.next().unwrap_or((1, Vec::new()));
+        let (shape, transfer) = first_line(&head, hosts).map_err(|what| FileError::new(name, line, what))?;
         let count =
             lines.next().and_then(|(_, words)| words.first()?.parse::<usize>().ok()).unwrap_or(usize::MAX);
         let layers: Vec<[Step; 3]> =
@@ -120,19 +68,19 @@ impl Workload {
         }
         let of_stage: u64 =
             layers.iter().flatten().map(|step| shape.flows(*step)).fold(0, u64::saturating_add);
-        let transfers = u64::from(pipeline - 1) * 2 * shape.flows_of(transfer);
-        let flows = of_stage.saturating_mul(pipeline.into()).saturating_add(transfers);
+        let transfers = u64::from(shape.pipeline - 1) * 2 * shape.flows_of(transfer);
+        let flows = of_stage.saturating_mul(shape.pipeline.into()).saturating_add(transfers);
         let mut model = Model { workload: Self::new(), pairs: Pairs::new(class), shape, ready: Vec::new() };
-        model.workload.check_room(name, flows.saturating_add(ranks.into()))?;
-        model.ready = (0..ranks).map(|host| model.workload.compute(host, 0)).collect();
-        for stage in 0..pipeline {
+        model.workload.check_room(name, flows.saturating_add(shape.ranks.into()))?;
+        model.ready = (0..shape.ranks).map(|host| model.workload.compute(host, 0)).collect();
+        for stage in 0..shape.pipeline {
             if stage > 0 {
                 model.transfer(stage - 1, stage, transfer);
             }
             layers.iter().for_each(|layer| model.step(layer[0], stage));
         }
-        for stage in (0..pipeline).rev() {
-            if stage + 1 < pipeline {
+        for stage in (0..shape.pipeline).rev() {
+            if stage + 1 < shape.pipeline {
                 model.transfer(stage + 1, stage, transfer);
             }
             for layer in layers.iter().rev() {
@@ -142,6 +90,60 @@ impl Workload {
         }
         Ok(model.workload)
     }
+}
+
+/// Ranks and transfers of the first line of a file, for a fabric of `hosts` hosts.
+fn first_line(head: &[&str], hosts: u32) -> Result<(Shape, Transfer), String> {
+    /// Upper bound: more micro-batches than any model has.
+    const MAX_MESSAGES: u32 = 4_096;
+    // SimAI writes `pp_comm` with and without a colon.
+    let of = |key: &str| {
+        let mut pairs = head.windows(2);
+        pairs.find(|pair| pair[0].trim_end_matches(':') == key.trim_end_matches(':')).map(|pair| pair[1])
+    };
+    let number = |key: &str| {
+        let Some(text) = of(key) else { return Ok(None) };
+        size(text).map(Some).ok_or_else(|| format!("{key} {text}: expected a number up to {MAX_FLOW_BYTES}"))
+    };
+    let count = |key: &str| -> Result<_, String> {
+        Ok(number(key)?.map(|number| u32::try_from(number).unwrap_or(u32::MAX)))
+    };
+    let (Some(ranks), Some(tensor)) = (count("all_gpus:")?, count("model_parallel_NPU_group:")?) else {
+        // `NODES GPUS_PER_SERVER NV_SWITCHES SWITCHES LINKS GPU_TYPE`.
+        let is_topology = head.len() == 6 && head.iter().take(5).all(|word| word.parse::<u32>().is_ok());
+        let what = if is_topology {
+            "it is a topology of SimAI, not a workload; use `--topology file:FILE`"
+        } else {
+            "the first line must have `model_parallel_NPU_group: N` and `all_gpus: N`"
+        };
+        return Err(what.to_owned());
+    };
+    let (pipeline, expert) = (count("pp:")?.unwrap_or(1), count("ep:")?.unwrap_or(1));
+    let shape = Shape { ranks, tensor, expert, pipeline };
+    let messages = count("ga:")?.unwrap_or(1);
+    if !(1..=MAX_MESSAGES).contains(&messages) {
+        return Err(format!("ga: {messages} is out of range: 1 to {MAX_MESSAGES}"));
+    }
+    let bytes = number("pp_comm:")?.unwrap_or(0);
+    if !(1..=hosts).contains(&ranks) {
+        return Err(format!("all_gpus: {ranks} is out of range: the fabric has hosts for 1 to {hosts}"));
+    }
+    let fits = tensor != 0
+        && expert != 0
+        && pipeline != 0
+        && ranks.is_multiple_of(pipeline)
+        && shape.stage_ranks().is_multiple_of(tensor)
+        && (shape.stage_ranks() / tensor).is_multiple_of(expert);
+    if !fits {
+        return Err(format!(
+            "{ranks} GPUs cannot be divided into {pipeline} stages, these into groups of {tensor}, and those into groups of \
+             {expert}"
+        ));
+    }
+    if pipeline > 1 && bytes == 0 {
+        return Err("`pp_comm: N` is missing: `pp` is greater than 1".to_owned());
+    }
+    Ok((shape, Transfer { messages, bytes }))
 }
 
 /// A workload under construction, with every rank's last step.

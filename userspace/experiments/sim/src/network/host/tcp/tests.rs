@@ -18,9 +18,8 @@ fn rounds(tcp: &mut Tcp, now_ns: &mut u64, rounds: u32, marked: impl Fn(u64) -> 
 }
 
 fn tcp(law: TcpLaw) -> Tcp {
-    let rules = TcpRules { law, ecn: false, max_window_bytes: 1_000_000_000 };
     let transport = Transport { payload_bytes: 1_460, timeout_ns: MIN_RTO_NS, ..Transport::default() };
-    let mut tcp = Tcp::new(&rules, &transport);
+    let mut tcp = Tcp::new(law, &transport);
     tcp.set_active(true);
     tcp
 }
