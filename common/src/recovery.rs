@@ -20,8 +20,9 @@
 //! are unlimited. It acknowledges too, so the same PSNs are safe.
 //!
 //! Linux 6.1 takes an ACK or NAK between the responses of a READ for a fatal error, if it names the next of them
-//! (`check_ack`): it completes the READ as successful and ends the QP. No probe names that PSN there. If a retransmission
-//! of the rest of a READ is lost, only the stack's timer helps.
+//! (`check_ack`): it completes the READ as successful and ends the QP. Because of responses that the programs have not
+//! seen, this may be any PSN within a READ. Probes there name PSNs that start a message. If a retransmission of the rest
+//! of a READ is lost, only the stack's timer helps.
 //!
 //! READ responses and atomic acknowledgements, whose ICRC is not verified, only end the silence. A packet that the
 //! programs have not seen counts as a SEND.
@@ -181,8 +182,8 @@ pub struct Requester {
     mtu: u32,
     /// Path MTU that one READ suggests; a second READ must confirm it.
     mtu_once: u32,
-    /// PSN after the last READ response in order, if its READ continues there; else [`NO_PSN`]. Written at ingress.
-    continues_at: u32,
+    /// A PSN that is not within a READ: that of `read_next`, unless its READ continues there. Written at ingress too.
+    starts_at: u32,
     // Written at ingress.
     /// Last response.
     heard_ns: u64,
@@ -283,7 +284,7 @@ impl Requester {
         data_end: 0,
         mtu: 0,
         mtu_once: 0,
-        continues_at: NO_PSN,
+        starts_at: NO_PSN,
         heard_ns: 0,
         gap_ns: 0,
         signalled_ns: 0,
@@ -396,7 +397,9 @@ impl Requester {
         let psn = match (self.has_unacknowledged_data(), are_reads_before) {
             (true, true) => self.data_psn,
             (true, false) => self.acknowledged,
-            (false, _) if self.read_bytes != 0 => self.read_psn,
+            (false, _) if self.read_bytes != 0 && distance(self.acknowledged, self.read_psn) >= 0 => {
+                self.read_psn
+            }
             (false, _) => self.next,
         };
         // During a READ, the PSN must be that of the first missing response.
@@ -404,7 +407,8 @@ impl Requester {
             && distance(self.acknowledged, self.read_next) >= 0
             && distance(self.read_next, psn) > 0;
         let rnr = if is_in_reads { self.read_next } else { psn };
-        let is_fatal = |psn| psn == self.continues_at && !settings.takes_naks_in_reads;
+        let is_start = |psn| psn == self.starts_at || psn == self.acknowledged;
+        let is_fatal = |psn| psn == self.read_next && !is_start(psn) && !settings.takes_naks_in_reads;
         match restarts && !is_fatal(rnr) {
             true => Action::RnrNak(rnr),
             false if is_fatal(psn) => Action::Idle,

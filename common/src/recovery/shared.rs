@@ -137,6 +137,7 @@ impl<'a> SharedRequester<'a> {
         set!(self.read_bytes = 0);
         set!(self.reads_end = psn);
         set!(self.read_next = psn);
+        set!(self.starts_at = NO_PSN);
         set!(self.data_psn = plus(psn, UNSEEN.wrapping_neg()));
         set!(self.data_end = psn);
         set!(self.timed_ns = 0);
@@ -162,18 +163,21 @@ impl<'a> SharedRequester<'a> {
         // A PSN half of all PSNs ahead compares as one before.
         let is_reused =
             !is_read && get!(self.own_qpn) != 0 && distance(get!(self.acknowledged), plus(psn, 1)) <= 0;
-        if get!(self.sent_ns) == 0 || is_reused {
+        let is_new = get!(self.sent_ns) == 0;
+        if is_new || is_reused {
             // New, or a QP with the numbers of an earlier one.
             self.start(psn);
         }
         set!(self.sent_ns = now_ns);
-        self.close_read(psn, is_read);
+        self.close_read(psn, is_read, packet.bytes);
         let next = get!(self.next);
         let ahead = distance(next, psn);
         if ahead > 0 {
             self.add_data(next, psn);
         }
-        if is_answered {
+        // If the packets before it are unknown, a READ may be the retransmitted rest of another. It counts as a SEND.
+        let may_be_rest = is_read && (is_new || ahead > 0);
+        if is_answered && !may_be_rest {
             if ahead >= 0 {
                 self.add_read(psn, if is_read { packet.bytes } else { 0 });
             }
@@ -187,6 +191,10 @@ impl<'a> SharedRequester<'a> {
             let end = plus(psn, 1);
             self.add_data(psn, end);
             set!(self.next = end);
+            if is_read {
+                set!(self.read_psn = psn);
+                set!(self.read_bytes = packet.bytes);
+            }
         }
         if ahead < 0 {
             // A retransmission measures no round trip: Karn's rule (RFC 6298, §3).
@@ -267,6 +275,7 @@ impl<'a> SharedRequester<'a> {
     #[inline(always)]
     fn add_read(self, psn: u32, bytes: u32) {
         if !self.has_unanswered_reads() {
+            set!(self.starts_at = psn);
             set!(self.read_next = psn);
         }
         let mtu = get!(self.mtu);
@@ -284,18 +293,19 @@ impl<'a> SharedRequester<'a> {
 
     /// The PSN of the packet after a READ shows the READ's number of responses, hence the path MTU.
     ///
-    /// Not that of another READ, which may be the retransmitted rest of the same one.
+    /// Not that of a shorter READ, which may be the retransmitted rest of the same one.
     #[inline(always)]
-    fn close_read(self, psn: u32, is_read: bool) {
+    fn close_read(self, psn: u32, is_read: bool, bytes: u32) {
         let (read_psn, read_bytes) = (get!(self.read_psn), get!(self.read_bytes));
         let packets = distance(read_psn, psn);
         if read_bytes == 0 || packets <= 0 {
             return;
         }
-        let fewest = plus(read_psn, responses(read_bytes, MAX_MTU));
+        let packets = if is_read && bytes < read_bytes { 0 } else { packets.cast_unsigned() };
+        set!(self.next = read_psn);
         let mut mtu = MIN_MTU;
         while mtu <= MAX_MTU {
-            if responses(read_bytes, mtu) == packets.cast_unsigned() {
+            if responses(read_bytes, mtu) == packets {
                 set!(self.next = psn);
                 set!(self.reads_end = psn);
                 if !is_read {
@@ -306,9 +316,10 @@ impl<'a> SharedRequester<'a> {
             mtu *= 2;
         }
         set!(self.read_bytes = 0);
-        if get!(self.mtu) == 0 && distance(fewest, psn) > 0 {
+        if get!(self.mtu) == 0 && responses(read_bytes, MAX_MTU) != packets {
             // Until another READ confirms the path MTU, the last of these PSNs may be those of data that was sent unseen.
-            self.add_data(fewest, psn);
+            // Others are within the READ, but not the first.
+            self.add_data(read_psn, psn);
         }
     }
 
@@ -383,9 +394,9 @@ impl<'a> SharedRequester<'a> {
         if ahead >= 0 {
             let read_next = plus(psn, 1);
             set!(self.read_next = read_next);
-            let is_followed =
-                matches!(opcode, Opcode::RC_RDMA_READ_RESPONSE_FIRST | Opcode::RC_RDMA_READ_RESPONSE_MIDDLE);
-            set!(self.continues_at = if is_followed { read_next } else { NO_PSN });
+            if !matches!(opcode, Opcode::RC_RDMA_READ_RESPONSE_FIRST | Opcode::RC_RDMA_READ_RESPONSE_MIDDLE) {
+                set!(self.starts_at = read_next);
+            }
             set!(self.retrying = 0);
             if get!(self.gap_ns) != 0 {
                 // Trimmed packets overtake the data before them.

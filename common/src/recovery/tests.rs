@@ -192,13 +192,14 @@ fn unseen_packets_counted_as_sent() {
     assert_eq!(requester.action(RULES, 99 * MS, NONE, 0), Action::Nak(10));
 }
 
-/// The PSN of the packet after a READ of unknown length does not show that a packet between them was not sent unseen.
+/// The PSN of the packet after a READ of unknown length does not show that a packet between them was not sent unseen, nor
+/// which PSNs are within the READ.
 #[test]
 fn unseen_packet_after_read_is_probed() {
     let mut requester = acknowledged(9);
     requester.on_request(&request(Opcode::RC_RDMA_READ_REQUEST, 10, MTU), 10 * MS);
     requester.on_request(&request(Opcode::RC_SEND_ONLY, 12, 0), 10 * MS);
-    assert_eq!(requester.action(RULES, 99 * MS, NONE, 0), Action::Nak(11));
+    assert_eq!(requester.action(RULES, 99 * MS, NONE, 0), Action::Nak(10));
 }
 
 #[test]
@@ -240,14 +241,19 @@ fn next_response_of_a_read_is_not_named() {
     let requester = reading();
     assert_eq!(requester.action(unlimited, 99 * MS, ONE, 0), Action::Nak(16));
     assert_eq!(requester.action(newer, 99 * MS, ONE, 0), Action::RnrNak(13));
-    // The path MTU is unknown: PSN 11 is that of a response, or of data that was sent unseen.
+    // The path MTU is unknown, and the programs may not have seen all responses.
     let mut requester = acknowledged(9);
     requester.on_request(&request(Opcode::RC_RDMA_READ_REQUEST, 10, 4 * MTU), 10 * MS);
-    requester.on_request(&request(Opcode::RC_SEND_ONLY, 14, 0), 10 * MS);
-    assert_eq!(requester.action(unlimited, 99 * MS, NONE, 0), Action::Nak(11));
     requester.on_response(&read_response(Opcode::RC_RDMA_READ_RESPONSE_FIRST, 10), 11 * MS);
-    assert_eq!(requester.action(unlimited, 99 * MS, NONE, 0), Action::Idle);
-    assert_eq!(requester.action(newer, 99 * MS, NONE, 0), Action::Nak(11));
+    let mut followed = requester;
+    followed.on_request(&request(Opcode::RC_SEND_ONLY, 14, 0), 12 * MS);
+    requester.on_request(&request(Opcode::RC_RDMA_READ_REQUEST, 12, 2 * MTU), 12 * MS);
+    requester.on_request(&request(Opcode::RC_RDMA_READ_REQUEST, 13, MTU), 13 * MS);
+    requester.on_request(&request(Opcode::RC_SEND_ONLY, 14, 0), 14 * MS);
+    for requester in [followed, requester] {
+        assert_eq!(requester.action(unlimited, 99 * MS, NONE, 0), Action::Nak(10));
+        assert_eq!(requester.action(unlimited, 99 * MS, ONE, 0), Action::RnrNak(10));
+    }
 }
 
 /// Each NAK restarts the stack's own timer of seconds.
@@ -348,9 +354,15 @@ struct Message {
     end: u64,
 }
 
-/// Soft-RoCE's requester (drivers/infiniband/sw/rxe/rxe_comp.c of Linux 6.12): `check_psn` and `check_ack`.
+/// Soft-RoCE's requester (drivers/infiniband/sw/rxe/rxe_comp.c of Linux 6.1 and 6.12): `check_psn` and `check_ack`.
 #[derive(Debug, Default)]
 struct Stack {
+    /// Linux 6.12.
+    takes_naks_in_reads: bool,
+    /// A READ is partly answered (`comp.opcode`).
+    is_in_read: bool,
+    /// A probe or a NAK of `dcqcn run` has ended the QP.
+    has_ended: bool,
     /// `started_retry`.
     is_retrying: bool,
     messages: Vec<Message>,
@@ -387,6 +399,7 @@ impl Stack {
 
     fn complete(&mut self, message: Message) {
         self.completed += 1;
+        self.is_in_read = false;
         self.expected = self.expected.max(message.end);
         self.next = self.next.max(self.expected);
     }
@@ -406,16 +419,19 @@ impl Stack {
         }
     }
 
-    /// An ACK, a NAK or an RNR NAK, by syndrome.
-    fn on_ack(&mut self, psn: u64, syndrome: u8) {
+    /// An ACK, a NAK or an RNR NAK, by syndrome. `is_ours`: of `dcqcn run`.
+    fn on_ack(&mut self, psn: u64, syndrome: u8, is_ours: bool) {
         let Some(oldest) = self.message_at(psn) else { return };
-        if psn < self.expected || psn > self.expected && oldest.is_read {
+        let is_early = psn < self.expected && !(self.is_in_read && self.takes_naks_in_reads);
+        if is_early || psn > self.expected && oldest.is_read {
             return;
         }
-        if syndrome == RNR_NAK {
+        if self.is_in_read && !self.takes_naks_in_reads {
+            self.has_ended |= is_ours;
+        } else if syndrome == RNR_NAK {
             self.go_back();
         } else if syndrome == NAK {
-            self.expected = psn;
+            self.expected = self.expected.max(psn);
             self.retry();
         } else if !oldest.is_read {
             self.advance(psn, oldest);
@@ -435,6 +451,7 @@ impl Stack {
     /// `psn` of the oldest message is acknowledged or answered.
     fn advance(&mut self, psn: u64, oldest: Message) {
         self.is_retrying = false;
+        self.is_in_read = oldest.is_read;
         self.expected = psn + 1;
         if self.expected == oldest.end {
             self.complete(oldest);
@@ -445,9 +462,9 @@ impl Stack {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
 
-    /// Whatever is lost, trimmed or forged, and whenever probes and NAKs are sent: no SEND completes that the responder
-    /// has not accepted, no READ without all of its responses, and everything completes in the end. No NAK names a PSN
-    /// beyond those accepted.
+    /// Whatever is lost, trimmed, forged, late or unseen by the programs, and whenever probes and NAKs are sent: no SEND
+    /// completes that the responder has not accepted, no READ without all of its responses, no QP ends, and everything
+    /// completes in the end. No NAK names a PSN beyond those accepted.
     #[test]
     fn only_accepted_messages_complete(
         start in any::<u32>(),
@@ -458,19 +475,25 @@ proptest! {
         trims in proptest::collection::vec(any::<bool>(), 0..200),
         naks in proptest::collection::vec(any::<bool>(), 0..200),
         forged in proptest::collection::vec((0u8..8, -4i64..12), 0..200),
+        passes in proptest::collection::vec(0u8..12, 0..600),
+        late in proptest::collection::vec(any::<bool>(), 0..200),
+        takes_naks_in_reads in any::<bool>(),
+        (step_ms, attached_ms) in (prop_oneof![Just(1u64), Just(1_000)], 1u64..20),
     ) {
         let psn = |packet: u64| Psn24(start).at(packet);
-        let mut stack = Stack::default();
+        let mut stack = Stack { takes_naks_in_reads, ..Stack::default() };
         let (mut requester, mut accepted, mut now_ns) = (Requester::NEW, 0u64, MS);
         // The QP of the other host.
         let mut far = Requester::NEW;
         let (mut lost, mut probes, mut unseen) = (lost.into_iter(), probes.into_iter(), unseen.into_iter());
         let (mut trims, mut naks, mut forged) = (trims.into_iter(), naks.into_iter(), forged.into_iter());
+        let (mut passes, mut late, mut arriving) = (passes.into_iter(), late.into_iter(), Vec::new());
         let mut kinds = VecDeque::from(kinds);
         let mut responded = Vec::<u64>::new();
         let (mut idle, mut sent) = (0, NONE);
         for _ in 0..20_000 {
-            now_ns += MS;
+            now_ns += step_ms * MS;
+            let is_attached = now_ns > attached_ms * MS;
             if stack.next == stack.end() && stack.messages.len() - stack.completed < 4
                 && let Some((is_read, packets)) = kinds.pop_front()
             {
@@ -478,6 +501,7 @@ proptest! {
                 stack.messages.push(Message { is_read, first, end: first + packets });
             }
             let mut responses = Vec::new();
+            let acknowledge = Opcode::RC_ACKNOWLEDGE;
             let message = stack.messages.iter().find(|message| stack.next < message.end).copied();
             if let Some(message) = message {
                 idle = 0;
@@ -496,7 +520,7 @@ proptest! {
                     (request(opcode, psn(at), bytes), at + 1)
                 };
                 stack.next = used;
-                if unseen.next() != Some(0) {
+                if is_attached && unseen.next() != Some(0) {
                     requester.on_request(&packet, now_ns);
                 }
                 let mut arrival = Arrival { psn: psn(at), is_trimmed: false, own_qpn: QPN, udp_sport: 1 };
@@ -510,47 +534,43 @@ proptest! {
                         far.on_arrival(&arrival, now_ns);
                     }
                     if at > accepted {
-                        responses.push((accepted, 2));
+                        responses.push((accepted, acknowledge, NAK));
                     } else if message.is_read {
                         accepted = accepted.max(used);
-                        responses.extend((at..used).map(|packet| (packet, 0)));
+                        responses.extend((at..used).map(|packet| (packet, read_opcode(packet, at, used), ACK)));
                     } else {
                         accepted = accepted.max(used);
-                        responses.push((accepted - 1, 1));
+                        responses.push((accepted - 1, acknowledge, ACK));
                     }
                 }
             } else {
                 idle += 1;
             }
-            for (packet, kind) in responses {
-                let syndrome = if kind == 2 { NAK } else { ACK };
+            for (packet, opcode, syndrome) in responses {
                 if unseen.next() != Some(0) {
-                    let opcode =
-                        if kind == 0 { Opcode::RC_RDMA_READ_RESPONSE_MIDDLE } else { Opcode::RC_ACKNOWLEDGE };
                     far.on_answer(&Answer { opcode, psn: psn(packet), syndrome: syndrome.into() }, now_ns + 1);
                 }
-                if lost.next() == Some(0) {
-                    if kind == 0 && trims.next() == Some(true) {
-                        let opcode = Opcode::RC_RDMA_READ_RESPONSE_MIDDLE;
-                        let trimmed = Response { syndrome: TRIMMED, ..read_response(opcode, psn(packet)) };
-                        requester.on_response(&trimmed, now_ns);
-                    }
-                    continue;
+                if lost.next() != Some(0) {
+                    arriving.push((packet, opcode, syndrome));
+                } else if opcode != acknowledge && trims.next() == Some(true) {
+                    let trimmed = Response { syndrome: TRIMMED, ..read_response(opcode, psn(packet)) };
+                    requester.on_response(&trimmed, now_ns);
                 }
-                if kind == 0 {
-                    let message = stack.messages.iter().find(|message| packet < message.end).copied().unwrap();
-                    let opcode = match (packet == message.first, packet + 1 == message.end) {
-                        (true, true) => Opcode::RC_RDMA_READ_RESPONSE_ONLY,
-                        (true, false) => Opcode::RC_RDMA_READ_RESPONSE_FIRST,
-                        (false, false) => Opcode::RC_RDMA_READ_RESPONSE_MIDDLE,
-                        (false, true) => Opcode::RC_RDMA_READ_RESPONSE_LAST,
-                    };
-                    requester.on_response(&read_response(opcode, psn(packet)), now_ns);
+            }
+            let is_late = late.next() == Some(true);
+            for (packet, opcode, syndrome) in if is_late { Vec::new() } else { core::mem::take(&mut arriving) } {
+                // 0: the programs do not see it, 1: the stack does not.
+                let passes = passes.next();
+                let is_read = opcode != acknowledge;
+                let response = nak(psn(packet), if is_read { UNVERIFIED } else { syndrome.into() });
+                if is_attached && passes != Some(0) {
+                    requester.on_response(&Response { opcode, ..response }, now_ns);
+                }
+                if passes != Some(1) && is_read {
                     responded.push(packet);
                     stack.on_read_response(packet);
-                } else {
-                    requester.on_response(&nak(psn(packet), syndrome.into()), now_ns);
-                    stack.on_ack(packet, syndrome);
+                } else if passes != Some(1) {
+                    stack.on_ack(packet, syndrome, false);
                 }
             }
             if let Some((kind @ 0..3, ahead)) = forged.next() {
@@ -560,7 +580,7 @@ proptest! {
                 far.on_arrival(&arrival, now_ns + 2);
             }
             // At any time: what matters is the PSN.
-            let rules = Settings { limit: 0, floor_ns: 0, ..RULES };
+            let rules = Settings { limit: 0, floor_ns: 0, takes_naks_in_reads };
             let packet_of = |psn24: u32, near: u64| {
                 near.checked_add_signed(i64::from(distance(psn(near), psn24))).unwrap_or(0)
             };
@@ -574,7 +594,7 @@ proptest! {
                 far.on_answer(&Answer { opcode: Opcode::RC_ACKNOWLEDGE, psn: named, syndrome: OWN_NAK }, now_ns + 3);
                 if lost.next() != Some(0) {
                     requester.on_response(&nak(named, syndrome.into()), now_ns);
-                    stack.on_ack(packet, syndrome);
+                    stack.on_ack(packet, syndrome, true);
                 }
             }
             if probes.next() == Some(true) {
@@ -584,8 +604,9 @@ proptest! {
                     _ => continue,
                 };
                 sent.probes = (sent.probes + 1) % 3;
-                stack.on_ack(packet_of(probe, accepted.max(stack.end())), syndrome);
+                stack.on_ack(packet_of(probe, accepted.max(stack.end())), syndrome, true);
             }
+            prop_assert!(!stack.has_ended, "{requester:?} named {}", stack.expected);
             for message in &stack.messages[..stack.completed] {
                 if message.is_read {
                     prop_assert!((message.first..message.end).all(|packet| responded.contains(&packet)));
@@ -602,6 +623,16 @@ proptest! {
             }
         }
         prop_assert_eq!(stack.completed, stack.messages.len());
+    }
+}
+
+/// Opcode of the response `packet` to a READ of `first..end`, which may be the rest of another.
+fn read_opcode(packet: u64, first: u64, end: u64) -> Opcode {
+    match (packet == first, packet + 1 == end) {
+        (true, true) => Opcode::RC_RDMA_READ_RESPONSE_ONLY,
+        (true, false) => Opcode::RC_RDMA_READ_RESPONSE_FIRST,
+        (false, false) => Opcode::RC_RDMA_READ_RESPONSE_MIDDLE,
+        (false, true) => Opcode::RC_RDMA_READ_RESPONSE_LAST,
     }
 }
 
