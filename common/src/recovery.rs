@@ -24,6 +24,9 @@
 //! seen, this may be any PSN within a READ. Probes there name PSNs that start a message. If a retransmission of the rest
 //! of a READ is lost, only the stack's timer helps.
 //!
+//! Responses of later READs hide that one is missing, as data may use the PSNs between. If the stack retransmits the READ
+//! request, later responses no longer count as progress, for a second: its response may arrive unseen.
+//!
 //! READ responses and atomic acknowledgements, whose ICRC is not verified, only end the silence. A packet that the
 //! programs have not seen counts as a SEND.
 //!
@@ -152,6 +155,11 @@ const fn rnr_timer_ns(syndrome: u32) -> u64 {
 /// Not a PSN, which has 24 bits.
 const NO_PSN: u32 = u32::MAX;
 
+/// The responder has sent a NAK (PSN sequence error).
+const AFTER_NAK: u32 = 1;
+/// The stack has retransmitted the request of the response `read_next`.
+const AWAITS_READ: u32 = 2;
+
 /// State of a requester, in a map keyed by [`FlowId`](crate::flow::FlowId); programs access it as [`SharedRequester`]. Times
 /// are CLOCK_MONOTONIC.
 #[repr(C)]
@@ -199,13 +207,13 @@ pub struct Requester {
     rttvar_ns: u64,
     /// First PSN that no verified acknowledgement covers; valid if `own_qpn` is not 0.
     acknowledged: u32,
-    /// PSN of the next READ response or atomic acknowledgement in order.
+    /// PSN of the next READ response or atomic acknowledgement in order. Written at egress too.
     read_next: u32,
     /// This host's QPN; 0 = no verified acknowledgement yet.
     own_qpn: u32,
     /// UDP source port of the responder.
     udp_sport: u32,
-    /// 1 after a NAK (PSN sequence error) of the responder, until the next progress.
+    /// [`AFTER_NAK`] and [`AWAITS_READ`], until the next progress. Written at egress too.
     retrying: u32,
     /// PSN of the missing READ response.
     gap_psn: u32,
@@ -262,6 +270,8 @@ const MAX_SILENCE_NS: u64 = 2_000_000_000;
 const IN_A_ROW: u32 = 4;
 /// That time: twice the timer of NVMe-oF's QPs, 4.3 s.
 const PATIENCE_NS: u64 = 10_000_000_000;
+/// Time after which a READ response that the stack has requested again counts as received, but not seen.
+const HIDDEN_NS: u64 = 1_000_000_000;
 /// Granularity of the stack's timers.
 const JIFFY_NS: u64 = 10_000_000;
 /// Time after a NAK that ends the QP.
@@ -307,6 +317,10 @@ impl Requester {
 
     fn has_unanswered_reads(&self) -> bool {
         SharedRequester(&Cell::new(*self)).has_unanswered_reads()
+    }
+
+    const fn awaits_read(&self) -> bool {
+        self.retrying & AWAITS_READ != 0
     }
 
     /// First PSN that no verified acknowledgement covers; `None` = none seen yet.
@@ -404,7 +418,7 @@ impl Requester {
         };
         // During a READ, the PSN must be that of the first missing response.
         let is_in_reads = self.has_unanswered_reads()
-            && distance(self.acknowledged, self.read_next) >= 0
+            && (distance(self.acknowledged, self.read_next) >= 0 || self.awaits_read())
             && distance(self.read_next, psn) > 0;
         let rnr = if is_in_reads { self.read_next } else { psn };
         let is_start = |psn| psn == self.starts_at || psn == self.acknowledged;
@@ -435,7 +449,7 @@ impl Requester {
             PATIENCE_NS
         };
         let mut due_ns = self.last_ns().max(departs_ns).max(probed_ns).saturating_add(silence_ns);
-        if self.gap_ns != 0 && probes == 0 && self.has_unanswered_reads() {
+        if self.gap_ns != 0 && probes == 0 && !self.awaits_read() && self.has_unanswered_reads() {
             // A later response proves the loss, or the headers of this one.
             due_ns = due_ns.min(self.gap_ns + self.reordering_ns());
         }

@@ -7,9 +7,9 @@ use core::cell::Cell;
 
 use super::responder::{Answer, Arrival, SharedResponder};
 use super::{
-    ANNOUNCE_NS, INITIAL_NS, MAX_MTU, MIN_MTU, NO_PSN, PSN_SEQUENCE_ERROR, Request, Requester, Response,
-    SIGNAL_NS, SYNDROME, TRIMMED, UNSEEN, UNVERIFIED, distance, end_of, get, hold_until, is_mtu, plus,
-    responses, set,
+    AFTER_NAK, ANNOUNCE_NS, AWAITS_READ, HIDDEN_NS, INITIAL_NS, MAX_MTU, MIN_MTU, NO_PSN, PSN_SEQUENCE_ERROR,
+    Request, Requester, Response, SIGNAL_NS, SYNDROME, TRIMMED, UNSEEN, UNVERIFIED, distance, end_of, get,
+    hold_until, is_mtu, plus, responses, set,
 };
 use crate::rc::Psn;
 use crate::wire::bth::{Class, Opcode};
@@ -165,8 +165,13 @@ impl<'a> SharedRequester<'a> {
             !is_read && get!(self.own_qpn) != 0 && distance(get!(self.acknowledged), plus(psn, 1)) <= 0;
         let is_new = get!(self.sent_ns) == 0;
         if is_new || is_reused {
-            // New, or a QP with the numbers of an earlier one.
+            // New, or a QP with the numbers of an earlier one, or a retransmission behind a READ that is awaited still.
+            let (read_next, retrying) = (get!(self.read_next), get!(self.retrying) & AWAITS_READ);
             self.start(psn);
+            if is_reused && retrying != 0 && distance(read_next, psn) > 0 {
+                set!(self.read_next = read_next);
+                set!(self.retrying = retrying);
+            }
         }
         set!(self.sent_ns = now_ns);
         self.close_read(psn, is_read, packet.bytes);
@@ -180,6 +185,11 @@ impl<'a> SharedRequester<'a> {
         if is_answered && !may_be_rest {
             if ahead >= 0 {
                 self.add_read(psn, if is_read { packet.bytes } else { 0 });
+            } else if distance(psn, get!(self.read_next)) >= 0 {
+                // The stack goes back to this READ.
+                set!(self.gap_ns = 0);
+                set!(self.read_next = psn);
+                set!(self.retrying = get!(self.retrying) | AWAITS_READ);
             }
         } else if ahead >= 0 || distance(get!(self.data_end), psn) >= 0 {
             if ahead < 0 {
@@ -369,11 +379,18 @@ impl<'a> SharedRequester<'a> {
                 // During 2^23 PSNs of READs, the end of the last SEND would come to look like a later one.
                 set!(self.data_end = end);
             }
-            set!(self.retrying = 0);
+            // An ACK of a later request does not end the stack's retransmission of a READ.
+            let read_next = get!(self.read_next);
+            let is_late =
+                self.has_unanswered_reads() && distance(read_next, end) > 0 && self.awaits_read(now_ns);
+            set!(self.retrying = if is_late { AWAITS_READ } else { 0 });
+            if is_late {
+                self.on_missing(read_next, now_ns);
+            }
         }
         set!(self.own_qpn = packet.own_qpn);
         if syndrome == PSN_SEQUENCE_ERROR {
-            set!(self.retrying = 1);
+            set!(self.retrying = get!(self.retrying) | AFTER_NAK);
         }
         let hold_ns = hold_until(syndrome, now_ns);
         if hold_ns != 0 {
@@ -388,7 +405,7 @@ impl<'a> SharedRequester<'a> {
             matches!(opcode, Opcode::RC_RDMA_READ_RESPONSE_MIDDLE | Opcode::RC_RDMA_READ_RESPONSE_LAST);
         let read_next = get!(self.read_next);
         let ahead = distance(read_next, psn);
-        if ahead > 0 && continues {
+        if ahead > 0 && (continues || self.awaits_read(now_ns)) {
             return self.on_missing(read_next, now_ns);
         }
         if ahead >= 0 {
@@ -404,6 +421,13 @@ impl<'a> SharedRequester<'a> {
             }
         }
         false
+    }
+
+    /// Whether the stack has requested the next READ response again. After a while, it may have arrived unseen.
+    #[inline(always)]
+    fn awaits_read(self, now_ns: u64) -> bool {
+        let gap_ns = get!(self.gap_ns);
+        get!(self.retrying) & AWAITS_READ != 0 && (gap_ns == 0 || now_ns.wrapping_sub(gap_ns) < HIDDEN_NS)
     }
 
     /// This READ response will not arrive. Returns whether to announce that.
@@ -441,7 +465,9 @@ impl<'a> SharedRequester<'a> {
     /// Whether a READ or atomic has not been answered completely.
     #[inline(always)]
     pub(super) fn has_unanswered_reads(self) -> bool {
-        distance(get!(self.read_next), get!(self.reads_end)) > 0
+        let read_next = get!(self.read_next);
+        distance(read_next, get!(self.reads_end)) > 0
+            || get!(self.read_bytes) != 0 && read_next != get!(self.starts_at)
     }
 
     /// Responder of the same QP.

@@ -245,6 +245,7 @@ fn next_response_of_a_read_is_not_named() {
     let mut requester = acknowledged(9);
     requester.on_request(&request(Opcode::RC_RDMA_READ_REQUEST, 10, 4 * MTU), 10 * MS);
     requester.on_response(&read_response(Opcode::RC_RDMA_READ_RESPONSE_FIRST, 10), 11 * MS);
+    assert_eq!(requester.action(newer, 99 * MS, NONE, 0), Action::Nak(10), "unanswered");
     let mut followed = requester;
     followed.on_request(&request(Opcode::RC_SEND_ONLY, 14, 0), 12 * MS);
     requester.on_request(&request(Opcode::RC_RDMA_READ_REQUEST, 12, 2 * MTU), 12 * MS);
@@ -254,6 +255,68 @@ fn next_response_of_a_read_is_not_named() {
         assert_eq!(requester.action(unlimited, 99 * MS, NONE, 0), Action::Nak(10));
         assert_eq!(requester.action(unlimited, 99 * MS, ONE, 0), Action::RnrNak(10));
     }
+}
+
+/// soft-RoCE discards the responses of later READs. The request that it retransmits shows which one it awaits.
+#[test]
+fn later_read_does_not_hide_lost_response() {
+    let unlimited = Settings { limit: 0, ..RULES };
+    let newer = Settings { takes_naks_in_reads: true, ..unlimited };
+    let read = |psn, packets| request(Opcode::RC_RDMA_READ_REQUEST, psn, packets * MTU);
+    let first = |psn| read_response(Opcode::RC_RDMA_READ_RESPONSE_FIRST, psn);
+    let last = |psn| read_response(Opcode::RC_RDMA_READ_RESPONSE_LAST, psn);
+    // All responses of the second READ are lost, or the last one of the first.
+    for (missing, end) in [(16, 18), (15, 16)] {
+        let mut requester = reading();
+        requester.on_request(&read(16, 2), 11 * MS);
+        requester.on_request(&read(18, 2), 11 * MS);
+        for psn in [13, 14] {
+            requester.on_response(&read_response(Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, psn), 12 * MS);
+        }
+        if missing == 16 {
+            requester.on_response(&last(15), 12 * MS);
+        }
+        requester.on_response(&first(end), 13 * MS);
+        requester.on_request(&read(missing, end - missing), 13 * MS);
+        requester.on_request(&read(end, 2), 13 * MS);
+        requester.on_response(&first(end), 14 * MS);
+        requester.on_response(&last(end + 1), 14 * MS);
+        assert_eq!(requester.action(newer, 33 * MS, NONE, 0), Action::At(34 * MS), "is retransmitted");
+        assert_eq!(requester.action(newer, 34 * MS, NONE, 0), Action::RnrNak(missing));
+        assert_eq!(requester.action(RULES, 34 * MS, NONE, 0), Action::Idle, "the stack ignores a NAK");
+        let older = if missing == 16 { Action::RnrNak(16) } else { Action::Nak(20) };
+        assert_eq!(requester.action(unlimited, 34 * MS, NONE, 0), older);
+        // It has arrived, but not been seen.
+        requester.on_request(&request(Opcode::RC_SEND_ONLY, 20, 0), 1_000 * MS);
+        requester.on_response(&ack(20), 1_001 * MS);
+        assert_eq!(requester.read_next, missing);
+        requester.on_request(&request(Opcode::RC_SEND_ONLY, 21, 0), 1_014 * MS);
+        requester.on_response(&ack(21), 1_014 * MS);
+        assert_eq!(requester.action(RULES, 9_999 * MS, NONE, 0), Action::Nak(22));
+        requester.on_response(&first(18), 1_015 * MS);
+        assert_eq!(requester.read_next, 19);
+    }
+}
+
+#[test]
+fn read_behind_acknowledged_data_is_named() {
+    let unlimited = Settings { limit: 0, ..RULES };
+    let mut requester = acknowledged(9);
+    requester.on_request(&request(Opcode::RC_RDMA_READ_REQUEST, 10, 100), 10 * MS);
+    for psn in [11, 12] {
+        requester.on_request(&request(Opcode::RC_SEND_ONLY, psn, 0), 10 * MS);
+        requester.on_response(&ack(psn), 11 * MS);
+    }
+    requester.on_request(&request(Opcode::RC_RDMA_READ_REQUEST, 10, 100), 12 * MS);
+    assert_eq!(requester.action(unlimited, 99 * MS, NONE, 0), Action::RnrNak(10));
+    // The state is learned again.
+    requester.on_request(&request(Opcode::RC_SEND_ONLY, 11, 0), 12 * MS);
+    assert_eq!(requester.acknowledged(), None);
+    requester.on_response(&ack(11), 13 * MS);
+    let newer = Settings { takes_naks_in_reads: true, ..unlimited };
+    assert_eq!(requester.action(newer, 99 * MS, NONE, 0), Action::RnrNak(10));
+    requester.on_response(&read_response(Opcode::RC_RDMA_READ_RESPONSE_ONLY, 10), 14 * MS);
+    assert_eq!(requester.action(newer, 99 * MS, NONE, 0), Action::Idle);
 }
 
 /// Each NAK restarts the stack's own timer of seconds.
