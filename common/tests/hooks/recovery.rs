@@ -165,8 +165,13 @@ fn trimmed_read_response_is_announced() {
     let p = answers();
     let mut host = MockHost::new();
     host.pairs.insert(qp(2, RECEIVER_QPN), Pair::new(SENDER_QPN, PairSource::Static));
+    // A requester's first packet may be the rest of a READ.
+    let mut first = Roce { opcode: Opcode::RC_SEND_ONLY, ..ACK }.frame();
+    first[53] = 6;
     let read = Roce { opcode: Opcode::RC_RDMA_READ_REQUEST, ..ACK };
-    host.egress(&p, &read.frame(), PacketContext::default());
+    for request in [first, read.frame()] {
+        host.egress(&p, &request, PacketContext::default());
+    }
     host.announced_requesters.clear();
     let response = Roce { opcode: Opcode::RC_RDMA_READ_RESPONSE_ONLY, ..DATA };
     let (verdict, _) = host.ingress(&p, &trimmed(&response), PacketContext::default());
