@@ -211,7 +211,7 @@ impl<'a> SharedRequester<'a> {
             set!(self.timed_ns = 0);
         } else if is_answered || packet.ack_request {
             let timed_ns = get!(self.timed_ns);
-            if timed_ns == 0 || now_ns.wrapping_sub(timed_ns) > INITIAL_NS {
+            if timed_ns == 0 || has_passed(INITIAL_NS, timed_ns, now_ns) {
                 set!(self.timed_ns = now_ns);
                 set!(self.timed_psn = psn);
             }
@@ -226,7 +226,7 @@ impl<'a> SharedRequester<'a> {
     #[inline(always)]
     fn announces(self, now_ns: u64) -> bool {
         let announced_ns = get!(self.announced_ns);
-        let is_due = announced_ns == 0 || now_ns.wrapping_sub(announced_ns) >= ANNOUNCE_NS;
+        let is_due = announced_ns == 0 || has_passed(ANNOUNCE_NS, announced_ns, now_ns);
         if is_due {
             set!(self.announced_ns = now_ns);
         }
@@ -236,7 +236,7 @@ impl<'a> SharedRequester<'a> {
     /// Whether a gap may be announced now, as seen at ingress.
     #[inline(always)]
     fn signals(self, now_ns: u64) -> bool {
-        let is_due = now_ns.wrapping_sub(get!(self.signalled_ns)) >= SIGNAL_NS;
+        let is_due = has_passed(SIGNAL_NS, get!(self.signalled_ns), now_ns);
         if is_due {
             set!(self.signalled_ns = now_ns);
         }
@@ -427,7 +427,7 @@ impl<'a> SharedRequester<'a> {
     #[inline(always)]
     fn awaits_read(self, now_ns: u64) -> bool {
         let gap_ns = get!(self.gap_ns);
-        get!(self.retrying) & AWAITS_READ != 0 && (gap_ns == 0 || now_ns.wrapping_sub(gap_ns) < HIDDEN_NS)
+        get!(self.retrying) & AWAITS_READ != 0 && (gap_ns == 0 || !has_passed(HIDDEN_NS, gap_ns, now_ns))
     }
 
     /// This READ response will not arrive. Returns whether to announce that.
@@ -476,4 +476,10 @@ impl<'a> SharedRequester<'a> {
         // SAFETY: a field of a live cell, which has the same layout as its contents.
         SharedResponder(unsafe { &*(&raw const (*self.0.as_ptr()).responder).cast() })
     }
+}
+
+/// Whether `span_ns` has passed since `then_ns`, which another CPU may have set to a later time than `now_ns`.
+#[inline(always)]
+const fn has_passed(span_ns: u64, then_ns: u64, now_ns: u64) -> bool {
+    now_ns.wrapping_sub(then_ns) as i64 >= span_ns as i64
 }
