@@ -143,14 +143,9 @@ fn has_icrc<F: Frame>(frame: &F, roce: &Roce) -> bool {
 struct Schedule {
     /// Earliest departure time.
     departure_ns: u64,
-    /// [`CUT`] and [`BEYOND`].
-    flags: u32,
+    /// The departure is beyond the pacing horizon.
+    is_beyond: bool,
 }
-
-/// [`Schedule::flags`]: the flow was cut, so it has its own HTB class.
-const CUT: u32 = 1;
-/// [`Schedule::flags`]: the departure is beyond the pacing horizon.
-const BEYOND: u32 = 2;
 
 /// Charges a data packet to its flow's rate machine and delays it to the flow's rate.
 ///
@@ -195,19 +190,19 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, class: Ds
             // Another CPU, perhaps a descheduled vCPU, holds the flow. Without a delay the packet would
             // overtake queued packets of its flow, which would be retransmitted with all that follow.
             s.env().count(Stat::TableBusy);
-            let FlowPeek { last_ns, next_ns, active } = set.peek(way);
+            let FlowPeek { last_ns, next_ns, .. } = set.peek(way);
             // Ignores PFC pauses: the delay could not be recorded, and packets sent after an early XON
             // would overtake it.
             let turn_ns = if congests { next_ns } else { last_ns[roce.class.stream() as usize] };
             // `next_ns` is beyond the horizon after a large packet at a low rate, and fq drops beyond its own horizon.
             let departure_ns = turn_ns.max(now_ns).min(now_ns.wrapping_add(p.hot.pacing_horizon_ns));
-            Schedule { departure_ns, flags: if active { CUT } else { 0 } }
+            Schedule { departure_ns, is_beyond: false }
         }
     };
     if held_ns != 0 {
         count_packets(s, Stat::RpPfcHeld, roce);
     }
-    if turn.flags & BEYOND != 0 {
+    if turn.is_beyond {
         return beyond_horizon(s, p, roce, hash, turn.departure_ns);
     }
     let waits = if congests { Stat::RpPaced } else { Stat::RpInOrder };
@@ -217,8 +212,8 @@ pub(super) fn pace<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, class: Ds
         if must_wait {
             count_packets(s, waits, roce);
         }
-    } else if p.hot.is_on(Switch::PacerHtb) && turn.flags & CUT != 0 {
-        // All packets of the flow use its class, which keeps them in order.
+    } else if p.hot.is_on(Switch::PacerHtb) && set.peek(way).active {
+        // A flow that was cut has its own class. All its packets use it, which keeps them in order.
         match htb_minor(index, way) {
             Some(minor) => {
                 s.set_priority((p.port.htb_major << 16) | minor);
@@ -348,20 +343,20 @@ fn take_turn<'p, S: Skb<'p>>(
     let (now_ns, frame_bytes) = (s.env().now_ns(), s.frame_len() as u64 + header_bytes);
     let stream = roce.class.stream();
     let debt = s.env().debt();
-    let (departure_ns, beyond) = if roce.congests() {
+    let (departure_ns, is_beyond) = if roce.congests() {
         // Select the stream last: otherwise the verifier explores the rate machine once per stream.
         match flow.on_send_many(p, now_ns, packets, frame_bytes, debt) {
             Departure::At(departure_ns) => {
                 let departure_ns = flow.hold_until(departure_ns, held_ns);
                 flow.set_departure(stream, departure_ns);
-                (departure_ns, 0)
+                (departure_ns, false)
             }
             Departure::BeyondHorizon => {
                 let horizon_ns = now_ns.wrapping_add(p.hot.pacing_horizon_ns);
                 if !p.hot.is_on(Switch::HorizonDrop) {
                     flow.set_departure(stream, horizon_ns);
                 }
-                (horizon_ns, BEYOND)
+                (horizon_ns, true)
             }
         }
     } else {
@@ -370,10 +365,9 @@ fn take_turn<'p, S: Skb<'p>>(
             flow.delay_until(departure_ns);
             flow.set_departure(stream, departure_ns);
         }
-        (departure_ns, 0)
+        (departure_ns, false)
     };
-    let cut = if flow.machine.active != 0 { CUT } else { 0 };
-    Schedule { departure_ns, flags: beyond | cut }
+    Schedule { departure_ns, is_beyond }
 }
 
 /// Way of a flow that is in neither its primary nor its neighbouring way.
