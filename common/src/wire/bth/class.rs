@@ -22,7 +22,7 @@ pub enum Class {
     /// Any other assigned opcode: InfiniBand's own CNP.
     Other,
     /// A RoCEv2 congestion notification.
-    Cnp = 8,
+    Cnp,
     /// Not assigned.
     Unknown,
 }
@@ -84,8 +84,11 @@ impl Class {
     /// The sequence it belongs to, if it is sequenced.
     #[inline(always)]
     pub const fn stream(self) -> Stream {
-        // The bit that a responder's classes share: no branch, which the verifier would follow both ways.
-        if self as u8 & 2 == 0 { Stream::Requests } else { Stream::Responses }
+        if self as u8 == Self::ReadResponse as u8 || self as u8 == Self::Acknowledge as u8 {
+            Stream::Responses
+        } else {
+            Stream::Requests
+        }
     }
 }
 
