@@ -359,7 +359,11 @@ impl Skb<'static> for SkbHost<'_> {
     #[inline(always)]
     fn charged_bytes(&self) -> u32 {
         // A test changes the length after the kernel computed this one.
-        if mode() == Mode::Test as u32 { self.frame_len() } else { context_field!(self.raw(), __sk_buff, wire_len) as u32 }
+        if mode() == Mode::Test as u32 {
+            self.frame_len()
+        } else {
+            context_field!(self.raw(), __sk_buff, wire_len) as u32
+        }
     }
 
     #[inline(always)]
