@@ -33,7 +33,7 @@ stats! {
     NotRoce = "not_roce",
     /// RoCEv1 packets (ethertype 0x8915), without IP header and ECN: passed.
     RoceV1 = "roce_v1",
-    /// IPv4 packets with options: passed, not inspected.
+    /// UDP packets over IPv4 with options: passed, not inspected.
     Ipv4Options = "ipv4_options",
     /// IPv4 fragments of UDP: passed, not inspected.
     Ipv4Fragments = "ipv4_fragments",
@@ -121,7 +121,7 @@ stats! {
     RpTableFull = "rp_table_full",
     /// Packets that a process sent to port 4791 through a datagram socket: they belong to no QP, so no flow is charged and no pair learned.
     RpFromProcess = "rp_from_process_packets",
-    /// CE-marked data packets received with a group address or an invalid one (IP or Ethernet), or for another host without `np_other_host`: not answered.
+    /// CE-marked data packets received with a group address or an invalid one (IP or Ethernet), or, without `np_other_host`, for another host (by MAC address, or by a route if this host forwards): not answered.
     NpNotForHost = "np_not_for_host",
     /// CNPs not sent because of `cnp_rate`, or within a second of one of `np_clones_unseen`.
     NpCnpLimited = "np_cnp_limited",

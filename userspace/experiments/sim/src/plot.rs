@@ -105,7 +105,8 @@ fn rates(star: &Star, series: &Series) -> Chart {
     let named = MAX_LEGEND - 3;
     // For a RoCE flow its rate, which DCQCN controls; for TCP the goodput of the group.
     let flows = series.flows.iter().filter(|flow| star.groups[flow.index as usize].is_roce());
-    for ((index, flow), colour) in flows.enumerate().zip(COLOURS.iter().cycle()) {
+    // Without black, as TCP is grey and dark grey.
+    for ((index, flow), colour) in flows.enumerate().zip(COLOURS[..6].iter().cycle()) {
         let values = if star.control { &flow.rate_bps } else { &flow.goodput_bps };
         let line = Line::new(&flow.name, gbps(values), *colour, 1);
         let label = line.label.filter(|_| index < named);

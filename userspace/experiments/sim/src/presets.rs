@@ -22,6 +22,8 @@ const MS: u64 = 1_000_000;
 const GBIT: u64 = 1_000_000_000;
 /// Default number of samples of a time series: more than a picture shows.
 const SAMPLES: u64 = 2_000;
+/// Least number of packets in the default interval between samples.
+const PACKETS_PER_SAMPLE: u64 = 32;
 /// Number of flows with their own time series. `stability` needs all, to sum their rates.
 const SERIES_FLOWS: u32 = 16;
 const STABILITY_SERIES_FLOWS: u32 = 1_000;
@@ -195,10 +197,13 @@ impl Setup {
         self.warm_up_ns.unwrap_or_else(default_ns)
     }
 
-    /// Interval between samples.
+    /// Interval between samples. By default at least the port's time of some packets: fewer in an interval, counted as
+    /// wholes, would exceed its rate.
     pub(super) fn sample_ns(&self) -> u64 {
         let span_ns = || self.finite_ns().unwrap_or_else(|| self.duration_ns());
-        self.sample_ns.unwrap_or_else(|| (span_ns() / SAMPLES).max(US))
+        let bits = PACKETS_PER_SAMPLE * u64::from(self.roce.group.transport.frame_bytes()) * 8 * 1_000_000_000;
+        let least_ns = || (bits / self.star.port_rate_bps.max(1)).min(span_ns());
+        self.sample_ns.unwrap_or_else(|| (span_ns() / SAMPLES).max(least_ns()).max(US))
     }
 
     /// Maximum time to simulate.

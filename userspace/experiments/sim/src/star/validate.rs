@@ -14,7 +14,7 @@ impl Star {
     pub(crate) fn validate(&self) -> Result<(), SimError> {
         in_range("warm-up", self.stats_from_ns, 0..=self.duration_ns - 1, Unit::Nanoseconds)?;
         for (tc, class) in self.classes.iter().enumerate() {
-            class.validate(tc)?;
+            class.validate(tc, self.buffer_bytes)?;
         }
         for group in &self.groups {
             group.validate()?;
@@ -97,10 +97,12 @@ impl Star {
 }
 
 impl Class {
-    fn validate(&self, tc: usize) -> Result<(), OutOfRange> {
-        self.pfc.map_or(Ok(()), |QueuePfc { xoff_bytes, xon_bytes }| {
-            in_range(format!("XON of class {tc}"), xon_bytes, 0..=xoff_bytes, Unit::Bytes)
-        })
+    /// A queue that is full before it reaches XOFF would never pause.
+    fn validate(&self, tc: usize, buffer_bytes: u64) -> Result<(), OutOfRange> {
+        let Some(QueuePfc { xoff_bytes, xon_bytes }) = self.pfc else { return Ok(()) };
+        let room = self.limit_bytes.unwrap_or(buffer_bytes).min(buffer_bytes).saturating_sub(1);
+        in_range(format!("XOFF of class {tc} (below the buffer)"), xoff_bytes, 0..=room, Unit::Bytes)?;
+        in_range(format!("XON of class {tc}"), xon_bytes, 0..=xoff_bytes, Unit::Bytes)
     }
 }
 

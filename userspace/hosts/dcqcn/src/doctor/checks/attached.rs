@@ -39,11 +39,11 @@ pub(super) fn alive(snapshot: &Snapshot) -> Vec<Finding> {
         let iface = &attached.iface;
         Finding::error(
             "interface-gone",
-            format!("{iface} has an attachment, but the interface no longer exists"),
+            format!("{iface} has an attachment, but the interface was removed, or moved to another network namespace"),
             "no interface has its name and index",
         )
         .on(iface)
-        .fix(format!("`dcqcn detach {iface}`, then attach its replacement"))
+        .fix("`dcqcn gc`, then attach its replacement")
     })
     .collect()
 }
