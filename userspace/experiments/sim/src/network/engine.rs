@@ -139,6 +139,17 @@ pub(crate) fn simulate(
     }
 }
 
+/// Ends the process if its thread panics: the others would wait at the barrier for good.
+struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            std::process::abort();
+        }
+    }
+}
+
 /// Runs `nodes` until the end or until another number of threads is better, and returns them.
 fn run_phase(
     shared: &Shared,
@@ -154,17 +165,14 @@ fn run_phase(
     }
     let mut first = teams.remove(0);
     thread::scope(|scope| {
-        let others: Vec<_> = teams
-            .iter_mut()
-            .map(|team| scope.spawn(|| team.run(shared, &mut Unobserved, &mut |_| ControlFlow::Continue(()))))
-            .collect();
-        first.run(shared, observer, progress);
-        for other in others {
-            // Propagates a worker's panic.
-            if let Err(panic) = other.join() {
-                std::panic::resume_unwind(panic);
-            }
+        let _guard = (!teams.is_empty()).then_some(AbortOnPanic);
+        for team in &mut teams {
+            scope.spawn(|| {
+                let _guard = AbortOnPanic;
+                team.run(shared, &mut Unobserved, &mut |_| ControlFlow::Continue(()));
+            });
         }
+        first.run(shared, observer, progress);
     });
     teams.insert(0, first);
     let mut nodes: Vec<Option<Node>> = (0..count).map(|_| None).collect();
