@@ -122,7 +122,7 @@ impl FabricArgs {
             return Ok(());
         }
         out.show(&FabricSweep { runs: finished })?;
-        ensure!(done == all, "interrupted: {done} of {all} runs completed");
+        ensure!(done == all, "incomplete: {done} of {all} runs completed");
         Ok(())
     }
 

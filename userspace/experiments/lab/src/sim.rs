@@ -266,7 +266,7 @@ impl<const PRESET: usize> RunArgs<PRESET> {
         if let Some(path) = &self.csv {
             write_file(path, |file| report.write_csv(file))?;
         }
-        ensure!(report.runs.len() == count, "interrupted: {} of {count} runs completed", report.runs.len());
+        ensure!(report.runs.len() == count, "incomplete: {} of {count} runs completed", report.runs.len());
         Ok(())
     }
 

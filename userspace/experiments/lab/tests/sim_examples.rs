@@ -118,6 +118,23 @@ fn excessive_warm_up_rejected() {
 }
 
 #[test]
+fn failed_run_of_sweep_costs_no_other() {
+    let line = "dcqcn-lab sim incast --flows 2 --warm-up 2ms --duration 30ms --json --sweep size=4KB,4MB";
+    let (ok, out, err) = shell(line, Path::new("/"));
+    assert!(!ok && err.contains("run 1 of 2 failed: all flows end after"), "{err}");
+    assert!(err.contains("incomplete: 1 of 2 runs completed"), "{err}");
+    let report: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(report["runs"].as_array().map(Vec::len), Some(1), "{out}");
+}
+
+#[test]
+fn pfc_threshold_above_buffer_rejected() {
+    let line = "dcqcn-lab sim incast --flows 8 --pfc on --buffer 500KB --control off --duration 3ms";
+    let (ok, _, err) = shell(line, Path::new("/"));
+    assert!(!ok && err.contains("XOFF of class 3 (below the buffer)"), "{err}");
+}
+
+#[test]
 fn help_examples_print_nonzero_results() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("WebSearch_distribution.txt"), SIZES).unwrap();

@@ -115,6 +115,15 @@ impl Pool {
         scenarios: &[S],
         message: &dyn Fn(usize, u64) -> String,
     ) -> Result<Vec<Option<Run<S::Outcome>>>> {
+        Ok(self.results(scenarios, message)?.into_iter().collect::<Result<_, _>>()?)
+    }
+
+    /// As [`Self::run`], with an error for each scenario that failed.
+    fn results<S: Simulation>(
+        &self,
+        scenarios: &[S],
+        message: &dyn Fn(usize, u64) -> String,
+    ) -> Result<Results<S::Outcome>> {
         let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
         let (now_ns, left) = (AtomicU64::new(0), AtomicUsize::new(scenarios.len()));
         let done: Mutex<Results<S::Outcome>> = Mutex::new(scenarios.iter().map(|_| Ok(None)).collect());
@@ -162,8 +171,7 @@ impl Pool {
             }
             Ok(())
         })?;
-        let done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
-        Ok(done.into_iter().collect::<Result<_, _>>()?)
+        Ok(done.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -178,16 +186,25 @@ impl Drop for Pool {
     }
 }
 
-/// Runs every scenario on `threads` cores, by default all, a single one on all of them, several on one each, with a progress line on stderr. After
-/// Ctrl-C, the remaining and interrupted ones have no result.
+/// Runs a single scenario on `threads` cores (default: all), several on one core each, with a progress line on stderr. After
+/// Ctrl-C, the remaining and interrupted ones have no result. Of several, one that fails is logged, and has none either.
 ///
 /// # Errors
-/// A scenario is invalid, or the system has too little memory, or no file descriptor or thread left.
+/// All scenarios fail, or the system has too little memory, or no file descriptor or thread left.
 pub fn run_all<S: Simulation>(scenarios: &[S], threads: Option<u16>) -> Result<Vec<Option<Run<S::Outcome>>>> {
     let runs = scenarios.len();
-    Pool::new(scenarios.iter().map(Simulation::steps).sum(), threads)?.run(scenarios, &|left, now_ns| {
+    let pool = Pool::new(scenarios.iter().map(Simulation::steps).sum(), threads)?;
+    let results = pool.results(scenarios, &|left, now_ns| {
         if runs > 1 { format!("{} of {runs} runs", runs - left) } else { render::ns(now_ns) }
-    })
+    })?;
+    drop(pool);
+    if results.iter().all(Result::is_err) {
+        return Ok(results.into_iter().collect::<Result<_, _>>()?);
+    }
+    let log = |(run, result): (usize, Result<_, SimError>)| {
+        result.inspect_err(|error| tracing::warn!("run {run} of {runs} failed: {error}")).ok().flatten()
+    };
+    Ok((1..).zip(results).map(log).collect())
 }
 
 #[cfg(test)]
