@@ -211,7 +211,7 @@ fn reload_killed(tc: Tc, number: u32) -> Result<()> {
     };
     let serves_both = |daemon: &mut Daemon| -> Result<()> {
         ["a0", "b0"].iter().try_for_each(|iface| {
-            daemon.wait_for_log(&["\"begun\"", &format!("\"iface\":\"{iface}\""), "\"task\":\"events\""])
+            daemon.wait_for_log(&["task started", &format!("\"iface\":\"{iface}\""), "\"task\":\"events\""])
         })
     };
     let has =
