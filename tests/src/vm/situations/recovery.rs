@@ -102,7 +102,7 @@ fn nvme(hosts: &mut Hosts, report: &mut Report, name: &str, topology: Topology) 
         let name = format!("{name}, {pattern}");
         let (done, packets) = disk(hosts, report, &name, pattern)?;
         captured.extend(packets);
-        report.check(&format!("recovery, {name}: fio with crc32c"), done.failed, false, !done.failed);
+        report.check(&format!("recovery, {name}: fio with crc32c failed"), done.failed, false, !done.failed);
         let bound_ms = match pattern {
             "randwrite" if kernel_is("6.1.")? => LONGEST_READ_MS,
             _ => LONGEST_MS,
