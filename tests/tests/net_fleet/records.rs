@@ -207,7 +207,8 @@ fn deleted_rollout_ends_its_wait() -> Result<()> {
     let fixture = FleetFixture::new(1, 2)?;
     apply(&fixture, QUICK, "rpg_gd = 12")?;
     let file = fixture.file(WATCHED, "rpg_gd = 13")?;
-    let mut command = fixture.command(&["apply", &file, "--wait", "--tick", "100ms"])?;
+    let mut command =
+        fixture.command_under(&["timeout", "60"], &["apply", &file, "--wait", "--tick", "100ms"])?;
     let mut waiting = Running(command.stderr(Stdio::piped()).spawn()?);
     fixture.wait("the rollout is in progress", |status| Ok(status["rollout"]["is_over"] == false))?;
     fixture.etcd.ctl(&["del", "/dcqcn/rollout"])?;

@@ -131,7 +131,7 @@ fn failed_run_of_sweep_costs_no_other() {
 fn pfc_threshold_above_buffer_rejected() {
     let line = "dcqcn-lab sim incast --flows 8 --pfc on --buffer 500KB --control off --duration 3ms";
     let (ok, _, err) = shell(line, Path::new("/"));
-    assert!(!ok && err.contains("XOFF of class 3 (below the buffer)"), "{err}");
+    assert!(!ok && err.contains("XOFF of class 3, a frame below its queue's limit"), "{err}");
 }
 
 #[test]

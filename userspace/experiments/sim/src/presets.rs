@@ -201,7 +201,8 @@ impl Setup {
     /// wholes, would exceed its rate.
     pub(super) fn sample_ns(&self) -> u64 {
         let span_ns = || self.finite_ns().unwrap_or_else(|| self.duration_ns());
-        let bits = PACKETS_PER_SAMPLE * u64::from(self.roce.group.transport.frame_bytes()) * 8 * 1_000_000_000;
+        let bits =
+            PACKETS_PER_SAMPLE * u64::from(self.roce.group.transport.frame_bytes()) * 8 * 1_000_000_000;
         let least_ns = || (bits / self.star.port_rate_bps.max(1)).min(span_ns());
         self.sample_ns.unwrap_or_else(|| (span_ns() / SAMPLES).max(least_ns()).max(US))
     }

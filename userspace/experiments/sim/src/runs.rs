@@ -190,7 +190,7 @@ impl Drop for Pool {
 /// Ctrl-C, the remaining and interrupted ones have no result. Of several, one that fails is logged, and has none either.
 ///
 /// # Errors
-/// All scenarios fail, or the system has too little memory, or no file descriptor or thread left.
+/// All scenarios fail, or a setting of one is out of range, or the system has too little memory, or no file descriptor or thread left.
 pub fn run_all<S: Simulation>(scenarios: &[S], threads: Option<u16>) -> Result<Vec<Option<Run<S::Outcome>>>> {
     let runs = scenarios.len();
     let pool = Pool::new(scenarios.iter().map(Simulation::steps).sum(), threads)?;
@@ -198,7 +198,8 @@ pub fn run_all<S: Simulation>(scenarios: &[S], threads: Option<u16>) -> Result<V
         if runs > 1 { format!("{} of {runs} runs", runs - left) } else { render::ns(now_ns) }
     })?;
     drop(pool);
-    if results.iter().all(Result::is_err) {
+    let is_wrong_usage = |result: &Result<_, SimError>| matches!(result, Err(SimError::Range(_)));
+    if results.iter().any(is_wrong_usage) || results.iter().all(Result::is_err) {
         return Ok(results.into_iter().collect::<Result<_, _>>()?);
     }
     let log = |(run, result): (usize, Result<_, SimError>)| {

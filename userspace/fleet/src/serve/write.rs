@@ -1,5 +1,6 @@
 //! Changes from the page: the token, changes of parameters, and their confirmation.
 
+use std::fs;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
@@ -39,10 +40,8 @@ impl Token {
 
     fn secret(&self) -> Result<Vec<u8>> {
         let shown = self.path.display();
-        ensure!(
-            self.path.is_file(),
-            "cannot use {shown}: a token is read for each change, from a regular file"
-        );
+        let is_other = fs::metadata(&self.path).is_ok_and(|found| !found.is_file());
+        ensure!(!is_other, "cannot use {shown}: a token is read for each change, from a regular file");
         let secret = secret::read(&self.path)?.trim_ascii().to_vec();
         ensure!(
             secret.len() >= MIN_TOKEN_CHARS,

@@ -120,7 +120,11 @@ impl RdmaPairs {
                 && let Err(error) = table.set(&id, &Pair::new(qpn, PairSource::Rdma))
             {
                 failed = failed.or(Some(error.into()));
-                present.remove(&id);
+                // The table may still have an earlier one, to be removed once the QP is destroyed.
+                match self.entered.get(&id) {
+                    Some(earlier) => present.insert(id, *earlier),
+                    None => present.remove(&id),
+                };
             } else {
                 changes.extend(change);
             }

@@ -3,6 +3,8 @@
 use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsRawFd as _, RawFd};
+use std::thread;
+use std::time::Duration;
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_ACK_TLVS, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST};
 use netlink_packet_core::{NLMSG_DONE, NLMSG_ERROR};
@@ -217,11 +219,12 @@ impl Answer {
 
 /// Repeats a dump while objects change, as the kernel may skip some that exist: callers take those for removed.
 fn consistent(mut dump: impl FnMut() -> Result<Answer>) -> Result<Answer> {
-    for _ in 0..MAX_DUMP_ATTEMPTS {
+    for attempt in 0..MAX_DUMP_ATTEMPTS {
         let answer = dump()?;
         if !answer.interrupted {
             return Ok(answer);
         }
+        thread::sleep(Duration::from_millis(1 << attempt.min(4)));
     }
     Err(Error::Interrupted)
 }

@@ -184,7 +184,7 @@ impl Reader<'_> {
         match key.get_ref().as_ref() {
             "role" => self.settings.role = self.choice(value).or(self.settings.role),
             "profile" => self.settings.profile = self.choice(value).or(self.settings.profile),
-            "inline" => self.settings.inline = self.scalar("inline", value),
+            "inline" => self.settings.inline = self.scalar("inline", value).filter(|peer| !peer.is_empty()),
             "pacer" => self.settings.pacer = self.choice(value).or(self.settings.pacer),
             "queues" => self.settings.queues = self.choice(value).or(self.settings.queues),
             "xdp_mode" => self.settings.xdp_mode = self.choice(value).or(self.settings.xdp_mode),

@@ -113,10 +113,10 @@ pub struct Parameter {
     allowed: String,
     doc: &'static str,
     larger: &'static str,
-    /// Syntax of its values, in one sentence; may be empty.
+    /// Syntax of the values, in one sentence; may be empty.
     #[serde(skip)]
     written: String,
-    /// Its name inside its table: the rows of a table share an explanation.
+    /// Name inside the table: the rows of a table share an explanation.
     #[serde(skip)]
     name_in_table: Option<&'static str>,
 }

@@ -57,7 +57,9 @@ impl PushArgs {
         let mut session = Session::open(port)?;
         session.require(&program)?;
         let pushed = push(&mut session, &plan)?;
-        save(&stored, port)?;
+        stored
+            .save(port)
+            .context("the switch has the new parameters, but they could not be stored; push them again")?;
         let not_in_p4 = Ignored::of(&plan, &stored.config);
         let report = PushReport { thrift_port: port, pushed, queue_commands: plan.blind.len(), not_in_p4 };
         let PushReport { thrift_port, pushed, queue_commands, not_in_p4 } = &report;
@@ -268,15 +270,6 @@ impl fmt::Display for SwitchReport {
     }
 }
 
-/// Stores what was written to the switch.
-fn save(stored: &StoredConfig, port: u16) -> anyhow::Result<()> {
-    stored.save(port).with_context(|| {
-        format!(
-            "the switch at port {port} has the new parameters, but they could not be stored; run `dcqcn-lab p4 push` again"
-        )
-    })
-}
-
 /// Name of a switch in place of an interface name.
 fn target_name(port: u16) -> String {
     format!("bmv2:{port}")
@@ -309,7 +302,9 @@ impl SwitchArgs {
         if let Err(error) = audit::Log::here().append(&change) {
             tracing::warn!(%error, "change applied but not recorded in the audit log");
         }
-        save(&stored, self.thrift_port)?;
+        stored.save(self.thrift_port).context(
+            "the switch has the new values, but they could not be stored; add them to the file, and push it",
+        )?;
         out.show(&ChangeReport::of_keys(&change, &keys))?;
         let ignored =
             Ignored(keys.iter().filter(|key| plan.not_in_p4.contains(key)).map(Key::to_string).collect());

@@ -256,7 +256,7 @@ knobs! {
         Setup::warm_up_ns, |s, value| s.warm_up_ns = Some(value);
     "sample": time(US, MAX_DURATION_NS),
         "Sampling interval of time series [default: duration / 2000; with `size`, 1/1000 of the time \
-         that the port needs for all data]",
+         that the port needs for all data; at least its time of 32 packets]",
         Setup::sample_ns, |s, value| s.sample_ns = Some(value);
     "seed": count(0, u64::MAX), [star.seed],
         "Seed of random numbers; equal seeds give bit-identical results";

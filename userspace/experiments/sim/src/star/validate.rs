@@ -100,8 +100,14 @@ impl Class {
     /// A queue that is full before it reaches XOFF would never pause.
     fn validate(&self, tc: usize, buffer_bytes: u64) -> Result<(), OutOfRange> {
         let Some(QueuePfc { xoff_bytes, xon_bytes }) = self.pfc else { return Ok(()) };
-        let room = self.limit_bytes.unwrap_or(buffer_bytes).min(buffer_bytes).saturating_sub(1);
-        in_range(format!("XOFF of class {tc} (below the buffer)"), xoff_bytes, 0..=room, Unit::Bytes)?;
+        let limit_bytes = self.limit_bytes.unwrap_or(buffer_bytes).min(buffer_bytes);
+        let room = limit_bytes.saturating_sub(MAX_FRAME_BYTES.into());
+        in_range(
+            format!("XOFF of class {tc}, a frame below its queue's limit"),
+            xoff_bytes,
+            0..=room,
+            Unit::Bytes,
+        )?;
         in_range(format!("XON of class {tc}"), xon_bytes, 0..=xoff_bytes, Unit::Bytes)
     }
 }

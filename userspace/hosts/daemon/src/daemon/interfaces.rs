@@ -299,7 +299,10 @@ impl ManagedInterfaces {
             publish(self, left);
         }
         self.seen = attach::ids()?;
-        self.follow_links(&Sweep::take()?);
+        match Sweep::take() {
+            Ok(sweep) => self.follow_links(&sweep),
+            Err(error) => tracing::warn!(%error, "cannot follow changes of the interfaces"),
+        }
         Ok(())
     }
 

@@ -28,6 +28,8 @@ const IDLE_PERIOD: Duration = Duration::from_millis(500);
 /// Idle time after which a requester is forgotten: its acknowledged PSN must be learned again.
 const FORGET_NS: u64 = 600_000_000_000;
 
+/// Delay before a QP is checked again whose check failed.
+const RETRY_NS: u64 = 1_000_000_000;
 /// A requester idle for longer than this is not in use, and is not taken over from an earlier daemon.
 const FRESH_NS: u64 = 1_000_000_000;
 /// Interval between checks of a requester in use. A first round-trip time, or progress after several probes, makes the
@@ -103,13 +105,22 @@ impl Work for Prober {
             self.watched.entry(id).or_default().due_ns = now_ns;
         }
         let takes_naks_in_reads = self.kernel >= Some(TAKES_NAKS_IN_READS);
+        let mut failed = None;
         for (id, watch) in &mut self.watched {
-            if watch.due_ns <= now_ns {
-                Check { port: &self.port, params: &params, probe, id, now_ns, takes_naks_in_reads }
-                    .run(watch, probes)?;
+            if watch.due_ns > now_ns {
+                continue;
+            }
+            let check = Check { port: &self.port, params: &params, probe, id, now_ns, takes_naks_in_reads };
+            if let Err(error) = check.run(watch, probes) {
+                // One QP must not keep those behind it from being checked.
+                watch.due_ns = now_ns + RETRY_NS;
+                failed = failed.or(Some(error));
             }
         }
         self.watched.retain(|_, watch| watch.due_ns != 0);
+        if let Some(error) = failed {
+            return Err(error);
+        }
         let due_ns = self.watched.values().map(|watch| watch.due_ns).min();
         let rest = due_ns.map_or(IDLE_PERIOD, |due_ns| Duration::from_nanos(due_ns.saturating_sub(now_ns)));
         Ok(rest.min(IDLE_PERIOD))

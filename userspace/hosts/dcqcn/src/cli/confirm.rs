@@ -273,7 +273,7 @@ fn wait_for_all() -> anyhow::Result<()> {
     _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
     loop {
         revert_overdue();
-        // Nobody reads an error, and a transient one must not leave the change in place.
+        // An error has no reader, and a transient one must not leave the change in place.
         let left = match attach::pending() {
             Ok(waiting) => {
                 let now_ns = boottime_ns();

@@ -117,12 +117,19 @@ impl AddArgs {
                 .with_context(|| format!("cannot add the pair of QP {:#x} on {iface}", id.qpn))
         };
         let there = qp_id(address, qpn);
+        let before = maps.pair(&there)?;
         enter(&mut maps, &there, peer_qpn)?;
         if let Some(peer) = peer
             && let Err(error) = enter(&mut maps, &qp_id(peer, peer_qpn), qpn)
         {
-            maps.remove_pair(&there).context("the first pair remains")?;
-            return Err(error);
+            let restored = match before {
+                Some(pair) => maps.set_pair(&there, &pair),
+                None => maps.remove_pair(&there),
+            };
+            return Err(match restored {
+                Ok(()) => error,
+                Err(_) => error.context(format!("the pair of QP {qpn:#x} at {address} remains")),
+            });
         }
         list(iface, out)
     }

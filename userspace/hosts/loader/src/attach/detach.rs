@@ -74,7 +74,11 @@ fn detach_found(
         Ok(None) => return Err(Error::NotAttached { iface: iface.to_owned() }),
         Err(_) if options.force => {
             probe::check_capabilities()?;
-            let qdisc = undo::remove_own_qdisc(netlink, ifindex, options.interrupt)?;
+            let qdisc = match undo::remove_own_qdisc(netlink, ifindex, options.interrupt) {
+                Err(error @ Error::Interrupts { .. }) => return Err(error),
+                Err(error) => Some(format!("its root qdisc remains: {error}")),
+                Ok(done) => done,
+            };
             undo::discard(state_dir, ifindex)?;
             let done = "programs and maps removed; its journal cannot be read and is abandoned".into();
             return Ok(std::iter::once(done).chain(qdisc).collect());

@@ -148,15 +148,16 @@ fn free_in_other_namespaces(state_dir: &StateDir) -> Result<Vec<Freed>, Error> {
         };
         freed.push(free_unreachable(state_dir, record, why));
     }
-    sweep(state_dir, |ifindex| !is_bound(&state_dir.pins(ifindex)))?;
+    sweep(state_dir, |ifindex| is_unbound(&state_dir.pins(ifindex)))?;
     Ok(freed)
 }
 
-/// Whether a program with its link in `pins` is on an interface.
-fn is_bound(pins: &Path) -> bool {
+/// Whether the links in `pins` have all lost their interface. Before Linux 6.6 there are none, which proves nothing.
+fn is_unbound(pins: &Path) -> bool {
     let links = HOOKS.into_iter().chain([XDP_PEER]);
-    let mut bound = links.filter_map(|pin| Bound::read_with_interface(&pins.join(pin), pin));
-    bound.any(|link| link.ifindex != Some(0))
+    let links = links.filter_map(|pin| Bound::read_with_interface(&pins.join(pin), pin));
+    let links: Vec<_> = links.map(|link| link.ifindex).collect();
+    !links.is_empty() && links.iter().all(|ifindex| *ifindex == Some(0))
 }
 
 /// Whether the interface of a record of another namespace was certainly removed.

@@ -230,6 +230,10 @@ impl Topology {
                 continue;
             }
             // Hosts come first.
+            if a == b {
+                let what = format!("node {} is linked to itself", order[a as usize]);
+                return Err(FileError::new(name, *line, what));
+            }
             for host in [a, b].into_iter().filter(|&node| node < hosts) {
                 if !linked.insert(host) {
                     let what = format!(

@@ -45,6 +45,8 @@ const SETTLE_TIME: Duration = Duration::from_millis(200);
 pub(super) const CNP_TIME: Duration = Duration::from_millis(50);
 /// Time without a packet after which no late CNP is expected.
 const LATE: Duration = Duration::from_millis(1);
+/// Most packets that are taken for late CNPs.
+const MAX_LATE: usize = 100;
 /// Packets sent to measure CNPs.
 const CNP_PACKETS: u16 = 200;
 /// Series number of these packets, after those of [`SERIES`].
@@ -156,7 +158,11 @@ impl Path {
         for sequence in 0..CNP_PACKETS {
             ensure_running(interrupt)?;
             // Late answers to earlier packets.
-            while receiver.next(LATE)?.is_some() {}
+            for _ in 0..MAX_LATE {
+                if receiver.next(LATE)?.is_none() {
+                    break;
+                }
+            }
             let (began, sent_at) = (Instant::now(), SystemTime::now());
             cnps.sent += u32::from(sender.send(CNP_SERIES, sequence, 256)?);
             while let Some(received) = receiver.next(CNP_TIME.saturating_sub(began.elapsed()))? {

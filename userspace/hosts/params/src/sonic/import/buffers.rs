@@ -113,7 +113,10 @@ impl<'a> Reader<'a> {
                     // In SAI, neighbours resume at the larger one of both.
                     (Some(limit), Some(below)) => value.max(Some(limit.saturating_sub(below))),
                     // Not a queue that has to be empty.
-                    (None, Some(_)) if value == Some(0) => None,
+                    (None, Some(_)) if value == Some(0) => {
+                        self.skip(&profile, [field], "0 next to xon_offset: pfc.N.xon is unchanged");
+                        None
+                    }
                     _ => value,
                 };
                 if let Some(bytes) = value {
