@@ -144,7 +144,6 @@ pub(super) async fn confirm_or_undo(
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
