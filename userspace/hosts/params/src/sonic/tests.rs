@@ -716,7 +716,7 @@ fn lossless_group_is_paused() {
     assert_eq!((pfc.xoff, pfc.xon, pfc.headroom), (50_000, 20_000, 160_000), "not resumed when empty");
     let listed: Vec<_> =
         import.unmapped.iter().filter(|u| u.key == "lossless").map(|u| u.fields.join(",")).collect();
-    assert_eq!(listed, ["dynamic_th,xon_offset", "stage"]);
+    assert_eq!(listed, ["xon", "dynamic_th,xon_offset", "stage"]);
     let mut quiet = Config::DEFAULT;
     quiet.pfc[3].xoff = 70_000;
     let notes = export(&quiet, "Ethernet4").unwrap().notes;
