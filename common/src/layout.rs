@@ -49,6 +49,11 @@ impl Pair {
     pub const fn new(qpn: u32, source: PairSource) -> Self {
         Self { qpn, source: source as u32, addr: [0; 4] }
     }
+
+    /// Whether user space entered it, in which case it matches every VLAN.
+    pub const fn is_entered(&self) -> bool {
+        self.source <= PairSource::Rdma as u32
+    }
 }
 
 /// Index of a timestamp shared by all CPUs.

@@ -319,7 +319,7 @@ impl Requester {
         SharedRequester(&Cell::new(*self)).has_unanswered_reads()
     }
 
-    const fn awaits_read(&self) -> bool {
+    const fn has_retried_read(&self) -> bool {
         self.retrying & AWAITS_READ != 0
     }
 
@@ -418,7 +418,7 @@ impl Requester {
         };
         // During a READ, the PSN must be that of the first missing response.
         let is_in_reads = self.has_unanswered_reads()
-            && (distance(self.acknowledged, self.read_next) >= 0 || self.awaits_read())
+            && (distance(self.acknowledged, self.read_next) >= 0 || self.has_retried_read())
             && distance(self.read_next, psn) > 0;
         let rnr = if is_in_reads { self.read_next } else { psn };
         let is_start = |psn| psn == self.starts_at || psn == self.acknowledged;
@@ -449,7 +449,7 @@ impl Requester {
             PATIENCE_NS
         };
         let mut due_ns = self.last_ns().max(departs_ns).max(probed_ns).saturating_add(silence_ns);
-        if self.gap_ns != 0 && probes == 0 && !self.awaits_read() && self.has_unanswered_reads() {
+        if self.gap_ns != 0 && probes == 0 && !self.has_retried_read() && self.has_unanswered_reads() {
             // A later response proves the loss, or the headers of this one.
             due_ns = due_ns.min(self.gap_ns + self.reordering_ns());
         }

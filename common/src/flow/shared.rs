@@ -211,7 +211,7 @@ impl Shared {
     ///
     /// `data` is what the packet is charged with: packets and bytes. A packet without data is never limited.
     ///
-    /// The rate does not increase meanwhile: the next CNP first applies the increases that are due. If two CPUs send packets
+    /// The rate does not increase here: the next CNP first applies the increases that are due. If two CPUs send packets
     /// of one QP at once, one of them may not be counted; if the slot is reused at that instant, the new flow may be charged
     /// with the packet.
     #[inline(always)]

@@ -8,9 +8,7 @@ use super::{Cloned, Env, Host, Skb, set_tos_and_len};
 use crate::classify::{Frame, Roce};
 use crate::events::Event;
 use crate::flow::{FlowId, NpPeek, NpSet, QpId, RpSet, Shared};
-use crate::layout::{
-    Backlog, ClassCounters, Counters, Cut, Pair, PairSource, PauseCounters, QUEUES, TIMES, Time,
-};
+use crate::layout::{Backlog, ClassCounters, Counters, Cut, Pair, PauseCounters, QUEUES, TIMES, Time};
 use crate::params::Params;
 use crate::rate::Debt;
 use crate::recovery::{Requester, SharedRequester};
@@ -272,9 +270,7 @@ impl<'a> Env<'a> for MemoryEnv<'a> {
     }
 
     fn pair(&self, id: &QpId) -> Option<Pair> {
-        // One that the daemon entered matches every VLAN.
-        let is_entered = |pair: &&Pair| pair.source <= PairSource::Rdma as u32;
-        let entered = self.memory.pairs.get(&QpId { vlan: 0, ..*id }).filter(is_entered);
+        let entered = self.memory.pairs.get(&QpId { vlan: 0, ..*id }).filter(|pair| pair.is_entered());
         entered.or_else(|| self.memory.pairs.get(id)).copied()
     }
 

@@ -177,7 +177,7 @@ impl Store {
         };
         // The rollout exists, or not, whatever this returned; the next one deletes what remains.
         if let Err(error) = cleaned {
-            tracing::warn!(%error, "steps of another rollout remain");
+            tracing::warn!(error = format!("{error:#}"), "cannot delete the steps of a rollout");
         }
         Ok(has_started)
     }
@@ -331,7 +331,7 @@ impl Store {
     /// Deletes all records of a host, unless its agent reported since revision `seen`.
     ///
     /// # Errors
-    /// It did, or etcd does not respond.
+    /// The agent reported, or etcd does not respond.
     pub(crate) async fn forget(&mut self, host: &str, seen: i64) -> Result<()> {
         let is_silent = Compare::mod_revision(self.host_key(host, "report"), CompareOp::Less, seen + 1);
         let all = DeleteOptions::new().with_prefix();

@@ -186,11 +186,14 @@ impl Drop for Pool {
     }
 }
 
-/// Runs a single scenario on `threads` cores (default: all), several on one core each, with a progress line on stderr. After
-/// Ctrl-C, the remaining and interrupted ones have no result. Of several, one that fails is logged, and has none either.
+/// Runs scenarios, with a progress line on stderr.
+///
+/// A single one runs on `threads` cores (default: all), several run on one core each. After Ctrl-C, the remaining and
+/// interrupted ones have no result. Of several, one that fails is logged, and has none either.
 ///
 /// # Errors
-/// All scenarios fail, or a setting of one is out of range, or the system has too little memory, or no file descriptor or thread left.
+/// All scenarios fail, a setting of one is out of range, or the system has too little memory, or no file descriptor or
+/// thread left.
 pub fn run_all<S: Simulation>(scenarios: &[S], threads: Option<u16>) -> Result<Vec<Option<Run<S::Outcome>>>> {
     let runs = scenarios.len();
     let pool = Pool::new(scenarios.iter().map(Simulation::steps).sum(), threads)?;

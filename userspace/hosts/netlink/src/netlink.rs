@@ -220,11 +220,12 @@ impl Answer {
 /// Repeats a dump while objects change, as the kernel may skip some that exist: callers take those for removed.
 fn consistent(mut dump: impl FnMut() -> Result<Answer>) -> Result<Answer> {
     for attempt in 0..MAX_DUMP_ATTEMPTS {
+        // Several can fall into one burst of changes.
+        thread::sleep(Duration::from_millis((1 << attempt.min(5)) >> 1));
         let answer = dump()?;
         if !answer.interrupted {
             return Ok(answer);
         }
-        thread::sleep(Duration::from_millis(1 << attempt.min(4)));
     }
     Err(Error::Interrupted)
 }

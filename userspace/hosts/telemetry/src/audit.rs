@@ -383,6 +383,13 @@ pub enum ChangeMode {
     DryRun,
 }
 
+impl ChangeMode {
+    /// A permanent change, or with `dry_run` none.
+    pub const fn unconfirmed(dry_run: bool) -> Self {
+        if dry_run { Self::DryRun } else { Self::Lasting }
+    }
+}
+
 /// Changes parameters of one or several interfaces atomically, and logs it.
 ///
 /// If the log cannot be written, a warning is logged, and the change stays. Rejections are logged too, if the interface

@@ -83,14 +83,18 @@ fn own(socket: &Path) -> Result<File> {
     let path = socket.with_added_extension("daemon");
     let failed = format_args!("cannot lock {}", path.display());
     create_public_dir(socket.parent().unwrap_or(socket)).context(failed)?;
-    let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();
-    let file = File::options().create(true).append(true).mode(0o600).custom_flags(flags).open(&path);
-    let file = file.context(failed)?;
+    let file = open_or_create(&path).context(failed)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(Error::SocketInUse(socket.to_owned())),
         Err(TryLockError::Error(error)) => Err(error).context(failed),
     }
+}
+
+/// Opens a file to lock, without following a link or waiting for the reader of a pipe.
+fn open_or_create(path: &Path) -> io::Result<File> {
+    let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();
+    File::options().create(true).append(true).mode(0o600).custom_flags(flags).open(path)
 }
 
 /// Creates the socket. Returns its listener, and why only root has access although a group is configured.
@@ -145,13 +149,7 @@ fn open_lock(Control { socket, group }: &Control) -> Result<Result<Option<Gid>>>
     if fs::symlink_metadata(&path).is_ok_and(|found| found.is_file() && found.gid() != expected.as_raw()) {
         fs::remove_file(&path).context(failed)?;
     }
-    let file = File::options()
-        .create(true)
-        .append(true)
-        .mode(0o600)
-        .custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits())
-        .open(&path)
-        .context(failed)?;
+    let file = open_or_create(&path).context(failed)?;
     let found = file.metadata().context(failed)?;
     if !found.is_file() {
         return Err(io::Error::other("not a regular file")).context(failed);

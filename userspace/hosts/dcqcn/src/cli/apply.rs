@@ -61,8 +61,7 @@ impl ApplyArgs {
             let attached = Settings { inline: peer, ..Settings::default() };
             anyhow::Ok(Request { iface: info.iface.clone(), settings: attached.then(settings) })
         };
-        let lasting = if dry_run { ChangeMode::DryRun } else { ChangeMode::Lasting };
-        let change_mode = confirm.map_or(lasting, ChangeMode::Confirm);
+        let change_mode = confirm.map_or(ChangeMode::unconfirmed(dry_run), ChangeMode::Confirm);
         let _waiter = Waiter::start(change_mode)?;
         let changes = targets::change(&ifaces, change_mode, |info, config| {
             *config = attach::revise(&request(info)?, info, config)?;

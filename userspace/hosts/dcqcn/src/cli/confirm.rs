@@ -273,17 +273,14 @@ fn wait_for_all() -> anyhow::Result<()> {
     _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
     loop {
         revert_overdue();
-        // An error has no reader, and a transient one must not leave the change in place.
-        let left = match attach::pending() {
-            Ok(waiting) => {
-                let now_ns = boottime_ns();
-                let left = waiting.iter().map(|(_, pending)| pending.left(now_ns)).min();
-                left.map(|left| left.clamp(POLL_INTERVAL, POLL))
-            }
-            Err(_) => Some(POLL),
+        let Ok(waiting) = attach::pending() else {
+            // It has no reader, and must not leave the change in place.
+            thread::sleep(POLL);
+            continue;
         };
-        let Some(left) = left else { return Ok(()) };
-        thread::sleep(left);
+        let now_ns = boottime_ns();
+        let Some(left) = waiting.iter().map(|(_, pending)| pending.left(now_ns)).min() else { return Ok(()) };
+        thread::sleep(left.clamp(POLL_INTERVAL, POLL));
     }
 }
 

@@ -27,8 +27,7 @@ pub(super) fn import(
     out: &mut Output<'_>,
 ) -> anyhow::Result<()> {
     let import = nvidia::read(path, port, |path| read_limited(path, MAX_BYTES))?;
-    let change_mode = if dry_run { ChangeMode::DryRun } else { ChangeMode::Lasting };
-    let changes = targets::change(&[iface], change_mode, |_, config| {
+    let changes = targets::change(&[iface], ChangeMode::unconfirmed(dry_run), |_, config| {
         Ok(import.changes.iter().try_for_each(|(_, change)| change.apply(config))?)
     })?;
     out.show(&ImportReport {

@@ -29,8 +29,7 @@ pub(super) fn import(
     let text = read_limited(file, MAX_BYTES).with_context(|| format!("cannot read {name}"))?;
     let db = Database::parse(&name, &text)?;
     let mut import = Import::default();
-    let change_mode = if dry_run { ChangeMode::DryRun } else { ChangeMode::Lasting };
-    let changes = targets::change(&[iface], change_mode, |_, config| {
+    let changes = targets::change(&[iface], ChangeMode::unconfirmed(dry_run), |_, config| {
         import = sonic::import(&db, port, config)?;
         Ok(import.settings.iter().try_for_each(|(_, setting)| setting.apply(config))?)
     })?;

@@ -41,6 +41,7 @@ impl Bound {
             let entries = fs::read_dir("/proc/self/fdinfo").ok()?.filter_map(Result::ok);
             let mut texts = entries.filter_map(|entry| fs::read_to_string(entry.path()).ok());
             let text = texts.find(|text| field(text, "link_id:") == Some(bound.id))?;
+            // Not earlier: its descriptor is one of those searched.
             drop(link);
             text
         };

@@ -23,10 +23,10 @@ use crate::dataplane::{self, Maps, Programs};
 use crate::unsupported::Unsupported;
 use crate::{failpoint, pacer, queues};
 
-/// The loader of an object for several attaches, once one needs it.
+/// aya's loader, which parses the kernel's types, for all attaches of a call; `None` until one needs it.
 ///
-/// Its lock serialises shared-map creation between concurrent attaches: the first creates the maps, the others reuse them.
-/// Other processes are excluded by the lock of the [`StateDir`].
+/// Its lock serialises the creation of shared maps: the first attach creates them, later ones reuse them. Other processes
+/// are excluded by the lock of the [`StateDir`].
 pub(super) type Loader = Mutex<Option<EbpfLoader<'static>>>;
 
 /// Executes `plan`; `inherited` are undo steps left over from an earlier attachment.

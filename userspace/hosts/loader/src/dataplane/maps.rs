@@ -15,8 +15,8 @@ use aya::{Ebpf, Pod};
 use dcqcn_common::events::{Event, EventKind, EventLog};
 use dcqcn_common::flow::{FlowId, NpFlow, NpSet, QpId, RpFlow, RpSet};
 use dcqcn_common::layout::{
-    Active, Backlog, CLASSES, Counters, Cut, IngressBytes, LAYOUT_VERSION, PARAMS_SLOTS, Pair, PairSource,
-    QUEUES, Queue, TIMES, Test, Time,
+    Active, Backlog, CLASSES, Counters, Cut, IngressBytes, LAYOUT_VERSION, PARAMS_SLOTS, Pair, QUEUES, Queue,
+    TIMES, Test, Time,
 };
 use dcqcn_common::params::Params;
 use dcqcn_common::pfc::Storms;
@@ -380,7 +380,7 @@ impl Maps {
     /// # Errors
     /// The table is full.
     pub fn set_pair(&mut self, id: &QpId, pair: &Pair) -> Result<(), Error> {
-        if pair.source >= PairSource::Cm as u32 {
+        if !pair.is_entered() {
             return self.learned.get_mut()?.insert(id, pair, 0).map_err(at("LEARNED"));
         }
         self.pairs.get_mut()?.insert(id, pair, 0).map_err(at("PAIRS"))?;
