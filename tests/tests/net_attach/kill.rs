@@ -58,7 +58,12 @@ fn attach_killed(tc: Tc, number: u32) -> Result<()> {
                 match n % 4 {
                     0 => ok(&lab, tc, &attach)?,
                     1 => _ = lab.run("detach a0")?,
-                    2 => assert_contains(&lab.ok("gc")?, "attaching it was interrupted"),
+                    2 => {
+                        // The first steps of an attach may be those of a namespace that another test has removed.
+                        let has_begun = lab.host.journal("a0")?.exists();
+                        let freed = lab.ok("gc")?;
+                        assert!(!has_begun || freed.contains("attaching it was interrupted"), "{freed}");
+                    }
                     _ => attach_and_serve(&lab, tc, flows)?,
                 }
             }
