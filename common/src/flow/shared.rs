@@ -233,7 +233,8 @@ impl Shared {
         }
         let Some((stream, packets, bytes)) = data else { return true };
         // SAFETY: as in `flow`. Other CPUs may change the flow: each field is read and written atomically, and what is written
-        // is valid in any state of it. Ordering: none. No rate is written, so a cut on another CPU is not undone.
+        // is valid in any state of it. Ordering: none. No rate is written, so a cut on another CPU is not undone; the bytes counted
+        // before it may survive it, so that the byte counter expires early once.
         unsafe {
             let machine = &raw mut (*flow).machine;
             let mut seen = RateMachine { active: peek.active.into(), ..RateMachine::new(rp) };

@@ -178,7 +178,8 @@ impl RpSet {
     /// The flow in this way, if any.
     pub fn flow(&self, way: usize) -> Option<RpFlow> {
         let (hot, RpCold { id, cnps, .. }) = (*self.hot.get(way)?, *self.cold.get(way)?);
-        (hot.last_seen_ns() != 0).then_some(RpFlow { id, hot, cnps })
+        // A packet may have been counted for a flow that was just removed.
+        (hot.fingerprint != 0 && hot.last_seen_ns() != 0).then_some(RpFlow { id, hot, cnps })
     }
 
     /// All flows, each with its way.

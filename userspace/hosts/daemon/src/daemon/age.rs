@@ -48,7 +48,7 @@ impl Work for Age {
         let params = port.maps().params()?;
         // Set by set, because other tasks need the maps in the meantime.
         for index in 0..=params.port.rp_set_mask {
-            if port.maps().rp_set(index)?.hot.iter().any(|flow| is_idle(flow.last_seen_ns())) {
+            if port.maps().rp_set(index)?.flows().any(|(_, flow)| is_idle(flow.hot.last_seen_ns())) {
                 rp_flows += expire.run(Table::Rp, index, before_ns)?;
             }
         }
