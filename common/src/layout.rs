@@ -9,7 +9,7 @@ use crate::rate::Debt;
 use crate::stats::Stat;
 
 /// Version of the layout of all maps.
-pub const LAYOUT_VERSION: u32 = 28;
+pub const LAYOUT_VERSION: u32 = 29;
 /// Traffic classes, and queues.
 pub const CLASSES: usize = 8;
 /// DSCP code points.

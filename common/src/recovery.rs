@@ -27,6 +27,12 @@
 //! Responses of later READs hide that one is missing, as data may use the PSNs between. If the stack retransmits the READ
 //! request, later responses no longer count as progress, for a second: its response may arrive unseen.
 //!
+//! From Linux 6.2 on, soft-RoCE ends a QP that receives an ACK while a READ is partly answered (`check_psn` compares it with
+//! `comp.opcode`, which it then overwrites): the next response is an error, and the READ completes as successful. Such an
+//! ACK is late, or answers a retransmission, and a READ response acknowledges everything before it (9.7.5.1.2). ACKs
+//! before the last READ response are therefore dropped ([`Outcome::is_stale`]), also while the stack retransmits the same
+//! requests: either it still has to process that response, or it awaits another one, which acknowledges them too.
+//!
 //! READ responses and atomic acknowledgements, whose ICRC is not verified, only end the silence. A packet that the
 //! programs have not seen counts as a SEND.
 //!
@@ -106,6 +112,15 @@ pub struct Response {
     pub udp_sport: u16,
 }
 
+/// What follows from a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// Announce the QP to `dcqcn run`, because of a gap.
+    pub announces: bool,
+    /// An ACK of requests that a READ response has acknowledged: drop it.
+    pub is_stale: bool,
+}
+
 /// `syndrome` of a packet whose ICRC was not verified. Not a syndrome, which has 8 bits.
 pub(crate) const UNVERIFIED: u32 = 256;
 /// `syndrome` of a trimmed READ response.
@@ -156,9 +171,9 @@ const fn rnr_timer_ns(syndrome: u32) -> u64 {
 const NO_PSN: u32 = u32::MAX;
 
 /// The responder has sent a NAK (PSN sequence error).
-const AFTER_NAK: u32 = 1;
+const AFTER_NAK: u16 = 1;
 /// The stack has retransmitted the request of the response `read_next`.
-const AWAITS_READ: u32 = 2;
+const AWAITS_READ: u16 = 2;
 
 /// State of a requester, in a map keyed by [`FlowId`](crate::flow::FlowId); programs access it as [`SharedRequester`]. Times
 /// are CLOCK_MONOTONIC.
@@ -212,9 +227,11 @@ pub struct Requester {
     /// This host's QPN; 0 = no verified acknowledgement yet.
     own_qpn: u32,
     /// UDP source port of the responder.
-    udp_sport: u32,
+    udp_sport: u16,
     /// [`AFTER_NAK`] and [`AWAITS_READ`], until the next progress. Written at egress too.
-    retrying: u32,
+    retrying: u16,
+    /// First PSN that the last READ response does not acknowledge. Written at egress too.
+    answered: u32,
     /// PSN of the missing READ response.
     gap_psn: u32,
     /// Source MAC address of its packets, and the EtherType behind it.
@@ -276,6 +293,10 @@ const HIDDEN_NS: u64 = 1_000_000_000;
 const JIFFY_NS: u64 = 10_000_000;
 /// Time after a NAK that ends the QP.
 const ENDED_NS: u64 = 10_000_000_000;
+/// Time in which the stack has processed the responses that have arrived.
+const PROCESSED_NS: u64 = 100_000_000;
+/// PSNs that a retransmission goes back at most, far more than soft-RoCE's 128 packets and READs behind them.
+const MAX_IN_FLIGHT: i32 = 1 << 16;
 /// Packets before the first one that might have been sent unseen.
 const UNSEEN: u32 = 1 << 22;
 
@@ -306,6 +327,7 @@ impl Requester {
         own_qpn: 0,
         udp_sport: 0,
         retrying: 0,
+        answered: 0,
         gap_psn: 0,
         mac: [0; 8],
         responder: Responder::NEW,
@@ -360,7 +382,7 @@ impl Requester {
 
     /// UDP source port of the responder's packets.
     pub const fn udp_sport(&self) -> u16 {
-        self.udp_sport as u16
+        self.udp_sport
     }
 
     /// Last request or response.

@@ -350,8 +350,8 @@ impl hooks::Env<'static> for Env {
             let _ = REQUESTERS.insert(id, new, u64::from(BPF_NOEXIST));
             found = REQUESTERS.get_ptr_mut(id);
         }
-        // SAFETY: a map value, whose memory stays that of an entry as long as the program runs. `dcqcn run` removes idle
-        // requesters only, whose memory another one may then use.
+        // SAFETY: a map value, whose memory stays that of an entry as long as the program runs. `dcqcn run` removes
+        // requesters that are idle or no longer followed, whose memory another one may then use.
         found.and_then(|requester| unsafe { SharedRequester::at(requester) }).map(f)
     }
 

@@ -5,7 +5,7 @@ use crate::classify::Roce;
 use crate::flow::{FlowId, QpId};
 use crate::params::{Params, Switch};
 use crate::recovery::responder::{Answer, Arrival, OWN_NAK};
-use crate::recovery::{Request, Response, TRIMMED, UNVERIFIED};
+use crate::recovery::{Outcome, Request, Response, TRIMMED, UNVERIFIED};
 use crate::stats::Stat;
 use crate::wire::bth::{Bth, Class, Opcode};
 use crate::wire::eth::{EtherType, Ethernet};
@@ -119,8 +119,8 @@ fn request_bytes<'p, S: Skb<'p>>(s: &mut S, roce: &Roce) -> Option<u32> {
     Some(roce.end.saturating_sub(end + headers + icrc::LEN) as u32)
 }
 
-/// Follows a packet to this host's RC queue pairs. Returns whether it is trimmed and belongs to a known QP, whose sender
-/// gets a NAK or retransmits without one.
+/// Follows a packet to this host's RC queue pairs. Returns whether to drop it: it is trimmed and belongs to a known QP, whose
+/// sender gets a NAK or retransmits without one, or it is a stale ACK.
 #[inline(always)]
 pub(super) fn on_ingress<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> bool {
     let is_response = roce.class == Class::Acknowledge || roce.class == Class::ReadResponse;
@@ -142,7 +142,7 @@ pub(super) fn on_ingress<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> 
         return false;
     };
     let now_ns = s.env().now_ns();
-    let announces = s.env().requester(
+    let outcome = s.env().requester(
         false,
         #[inline(always)]
         |requester| {
@@ -153,14 +153,20 @@ pub(super) fn on_ingress<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> 
             if is_trimmed {
                 requester.set_macs(&macs);
             }
-            requester.follow_arrival(&Arrival { psn, is_trimmed, own_qpn, udp_sport }, now_ns)
+            let announces =
+                requester.follow_arrival(&Arrival { psn, is_trimmed, own_qpn, udp_sport }, now_ns);
+            Outcome { announces, is_stale: false }
         },
     );
-    if announces == Some(true) {
+    let Some(Outcome { announces, is_stale }) = outcome else { return false };
+    if announces {
         // If the ring is full, the next packet at egress announces it.
         s.env().announce_requester();
     }
-    is_trimmed && announces.is_some()
+    if is_stale {
+        s.env().count(Stat::AckStale);
+    }
+    is_trimmed || is_stale
 }
 
 /// The response; `None` if it is an ACK or NAK with a wrong ICRC.

@@ -7,9 +7,9 @@ use core::cell::Cell;
 
 use super::responder::{Answer, Arrival, SharedResponder};
 use super::{
-    AFTER_NAK, ANNOUNCE_NS, AWAITS_READ, HIDDEN_NS, INITIAL_NS, MAX_MTU, MIN_MTU, NO_PSN, PSN_SEQUENCE_ERROR,
-    Request, Requester, Response, SIGNAL_NS, SYNDROME, TRIMMED, UNSEEN, UNVERIFIED, distance, end_of, get,
-    hold_until, is_mtu, plus, responses, set,
+    ACK, AFTER_NAK, ANNOUNCE_NS, AWAITS_READ, HIDDEN_NS, INITIAL_NS, KIND, MAX_IN_FLIGHT, MAX_MTU, MIN_MTU,
+    NO_PSN, Outcome, PROCESSED_NS, PSN_SEQUENCE_ERROR, Request, Requester, Response, SIGNAL_NS, SYNDROME,
+    TRIMMED, UNSEEN, UNVERIFIED, distance, end_of, get, hold_until, is_mtu, plus, responses, set,
 };
 use crate::rc::Psn;
 use crate::wire::bth::{Class, Opcode};
@@ -47,7 +47,8 @@ extern "C" fn dcqcn_on_response(requester: *mut Requester, packet: u64, receiver
         own_qpn: receiver as u32,
         udp_sport: (receiver >> 32) as u16,
     };
-    requester.on_response(&packet, now_ns).into()
+    let Outcome { announces, is_stale } = requester.on_response(&packet, now_ns);
+    u64::from(announces) | u64::from(is_stale) << 1
 }
 
 /// [`SharedRequester::on_answer`] as a BPF subprogram.
@@ -108,10 +109,12 @@ impl<'a> SharedRequester<'a> {
 
     /// [`Self::on_response`], verified once by the kernel.
     #[inline(always)]
-    pub(crate) fn follow_response(self, packet: &Response, now_ns: u64) -> bool {
+    pub(crate) fn follow_response(self, packet: &Response, now_ns: u64) -> Outcome {
         let Response { opcode, psn, syndrome, own_qpn, udp_sport } = *packet;
         let word = u64::from(syndrome) << 32 | u64::from(opcode.0) << 24 | u64::from(psn);
-        dcqcn_on_response(self.0.as_ptr(), word, u64::from(udp_sport) << 32 | u64::from(own_qpn), now_ns) != 0
+        let receiver = u64::from(udp_sport) << 32 | u64::from(own_qpn);
+        let bits = dcqcn_on_response(self.0.as_ptr(), word, receiver, now_ns);
+        Outcome { announces: bits & 1 != 0, is_stale: bits & 2 != 0 }
     }
 
     /// [`Self::on_answer`], verified once by the kernel.
@@ -138,7 +141,7 @@ impl<'a> SharedRequester<'a> {
         set!(self.reads_end = psn);
         set!(self.read_next = psn);
         set!(self.starts_at = NO_PSN);
-        set!(self.data_psn = plus(psn, UNSEEN.wrapping_neg()));
+        set!(self.data_psn = before_unseen(psn));
         set!(self.data_end = psn);
         set!(self.timed_ns = 0);
         set!(self.gap_ns = 0);
@@ -154,12 +157,9 @@ impl<'a> SharedRequester<'a> {
     pub fn on_request(self, packet: &Request, now_ns: u64) -> bool {
         let psn = packet.psn;
         let is_read = matches!(packet.opcode, Opcode::RC_RDMA_READ_REQUEST);
-        // soft-RoCE answers ATOMIC WRITE and FLUSH by a READ response (`acknowledge` of rxe_resp.c, Linux 6.12).
-        let is_answered = is_read
-            || matches!(
-                packet.opcode,
-                Opcode::RC_COMPARE_SWAP | Opcode::RC_FETCH_ADD | Opcode::RC_ATOMIC_WRITE | Opcode::RC_FLUSH
-            );
+        // Not ATOMIC WRITE and FLUSH, though a READ response answers them: soft-RoCE completes both by a later ACK or NAK, like a
+        // SEND (`check_psn` of rxe_comp.c, Linux 6.12).
+        let is_answered = is_read || matches!(packet.opcode, Opcode::RC_COMPARE_SWAP | Opcode::RC_FETCH_ADD);
         // A PSN half of all PSNs ahead compares as one before.
         let is_reused =
             !is_read && get!(self.own_qpn) != 0 && distance(get!(self.acknowledged), plus(psn, 1)) <= 0;
@@ -174,6 +174,13 @@ impl<'a> SharedRequester<'a> {
             }
         }
         set!(self.sent_ns = now_ns);
+        let behind = distance(psn, get!(self.answered));
+        if is_new
+            || behind > 0 && (behind > MAX_IN_FLIGHT || has_passed(PROCESSED_NS, get!(self.heard_ns), now_ns))
+        {
+            // Another QP, or the stack has not accepted those responses. Otherwise it may still process them.
+            set!(self.answered = if is_new { before_unseen(psn) } else { psn });
+        }
         self.close_read(psn, is_read, packet.bytes);
         let next = get!(self.next);
         let ahead = distance(next, psn);
@@ -333,35 +340,37 @@ impl<'a> SharedRequester<'a> {
         }
     }
 
-    /// Follows a response packet. Returns whether to announce the QP to `dcqcn run`, because of a gap.
-    pub fn on_response(self, packet: &Response, now_ns: u64) -> bool {
+    /// Follows a response packet.
+    pub fn on_response(self, packet: &Response, now_ns: u64) -> Outcome {
         let psn = packet.psn;
+        let mut outcome = Outcome { announces: false, is_stale: false };
         if get!(self.sent_ns) == 0 {
-            return false;
+            return outcome;
         }
         if packet.syndrome == TRIMMED {
-            return self.on_missing(psn, now_ns);
+            outcome.announces = self.on_missing(psn, now_ns);
+            return outcome;
         }
-        let mut has_gap = false;
         if packet.syndrome != UNVERIFIED {
             let own_qpn = get!(self.own_qpn);
             if own_qpn != 0 && own_qpn != packet.own_qpn {
                 // Another QP of this host talks to that QP now.
                 set!(self.sent_ns = 0);
-                return false;
+                return outcome;
             }
             self.on_verified(packet, now_ns);
+            outcome.is_stale = packet.syndrome & KIND == ACK && distance(psn, get!(self.answered)) > 0;
         } else {
-            has_gap = self.on_read_response(packet.opcode, psn, now_ns);
+            outcome.announces = self.on_read_response(packet.opcode, psn, now_ns);
         }
         set!(self.heard_ns = now_ns);
-        set!(self.udp_sport = packet.udp_sport as u32);
+        set!(self.udp_sport = packet.udp_sport);
         let timed_ns = get!(self.timed_ns);
         if timed_ns != 0 && distance(get!(self.timed_psn), psn) >= 0 {
             self.measure(now_ns.saturating_sub(timed_ns));
             set!(self.timed_ns = 0);
         }
-        has_gap
+        outcome
     }
 
     /// ACK or NAK with a correct ICRC.
@@ -375,9 +384,14 @@ impl<'a> SharedRequester<'a> {
         }
         if get!(self.own_qpn) == 0 || distance(get!(self.acknowledged), end) > 0 {
             set!(self.acknowledged = end);
-            if distance(get!(self.data_end), end) > 0 {
-                // During 2^23 PSNs of READs, the end of the last SEND would come to look like a later one.
+            if distance(get!(self.data_end), end) > 1 << 21 {
+                // During 2^23 PSNs of READs, the end of the last SEND would come to look like a later one. Not sooner: egress
+                // may be changing it.
                 set!(self.data_end = end);
+            }
+            if distance(get!(self.answered), end) > UNSEEN as i32 {
+                // The same for the last READ, during SENDs.
+                set!(self.answered = before_unseen(end));
             }
             // An ACK of a later request does not end the stack's retransmission of a READ.
             let read_next = get!(self.read_next);
@@ -405,6 +419,10 @@ impl<'a> SharedRequester<'a> {
             matches!(opcode, Opcode::RC_RDMA_READ_RESPONSE_MIDDLE | Opcode::RC_RDMA_READ_RESPONSE_LAST);
         let read_next = get!(self.read_next);
         let ahead = distance(read_next, psn);
+        // A retransmission that looks like a new QP has taken `next` back.
+        if distance(get!(self.next), psn) < MAX_IN_FLIGHT && distance(get!(self.answered), psn) >= 0 {
+            set!(self.answered = plus(psn, 1));
+        }
         if ahead > 0 && (continues || self.awaits_read(now_ns)) {
             return self.on_missing(read_next, now_ns);
         }
@@ -482,4 +500,10 @@ impl<'a> SharedRequester<'a> {
 #[inline(always)]
 const fn has_passed(span_ns: u64, then_ns: u64, now_ns: u64) -> bool {
     now_ns.wrapping_sub(then_ns) as i64 >= span_ns as i64
+}
+
+/// A PSN before all that might have been sent unseen before `psn`.
+#[inline(always)]
+const fn before_unseen(psn: u32) -> u32 {
+    plus(psn, UNSEEN.wrapping_neg())
 }

@@ -15,7 +15,11 @@ impl Requester {
     }
 
     pub(super) fn on_response(&mut self, packet: &Response, now_ns: u64) -> bool {
-        SharedRequester::new(self).on_response(packet, now_ns)
+        SharedRequester::new(self).on_response(packet, now_ns).announces
+    }
+
+    fn drops(&mut self, packet: &Response, now_ns: u64) -> bool {
+        SharedRequester::new(self).on_response(packet, now_ns).is_stale
     }
 
     pub(super) fn on_answer(&mut self, packet: &Answer, now_ns: u64) -> bool {
@@ -368,14 +372,45 @@ fn half_of_all_psns_ahead_is_not_acknowledged() {
 }
 
 /// soft-RoCE answers them as READs.
+/// A PSN beyond it would complete it.
 #[test]
-fn response_completes_atomic_write_and_flush() {
+fn atomic_write_and_flush_are_not_skipped() {
     for opcode in [Opcode::RC_ATOMIC_WRITE, Opcode::RC_FLUSH] {
         let mut requester = acknowledged(9);
         requester.on_request(&request(opcode, 10, 8), 10 * MS);
-        assert_eq!(requester.action(RULES, 50 * MS, NONE, 0), Action::Nak(11), "{opcode:?}");
-        requester.on_response(&read_response(Opcode::RC_RDMA_READ_RESPONSE_ONLY, 10), 11 * MS);
-        assert_eq!(requester.action(RULES, 20_000 * MS, NONE, 0), Action::Idle, "{opcode:?}");
+        assert_eq!(requester.action(RULES, 50 * MS, NONE, 0), Action::Nak(10), "{opcode:?}");
+        requester.on_request(&request(Opcode::RC_RDMA_READ_REQUEST, 11, 100), 10 * MS);
+        assert_eq!(requester.action(RULES, 50 * MS, NONE, 0), Action::Nak(10), "{opcode:?}");
+    }
+}
+
+/// Soft-RoCE from Linux 6.2 on ends a QP that receives an ACK before the next response of a READ.
+#[test]
+fn ack_before_a_read_response_is_dropped() {
+    // The READ uses 12 to 15; the first response has arrived.
+    let mut requester = reading();
+    for (psn, syndrome, drops) in [(11, 0x1f, true), (11, 0x60, false), (11, 0x21, false), (16, 0x1f, false)]
+    {
+        assert_eq!(requester.drops(&nak(psn, syndrome), 12 * MS), drops, "{psn} {syndrome:#x}");
+    }
+    // The stack may still process that response, unless it has had the time.
+    requester.on_request(&request(Opcode::RC_RDMA_WRITE_LAST, 11, 0), 13 * MS);
+    assert!(requester.drops(&ack(11), 14 * MS));
+    requester.on_request(&request(Opcode::RC_RDMA_WRITE_LAST, 11, 0), 200 * MS);
+    assert!(!requester.drops(&ack(11), 201 * MS));
+    assert!(requester.drops(&ack(10), 201 * MS));
+    // A corrupt response beyond all requests.
+    requester.on_response(&read_response(Opcode::RC_RDMA_READ_RESPONSE_ONLY, 1 << 20), 202 * MS);
+    assert!(!requester.drops(&ack(11), 202 * MS));
+    // The first packet seen may follow others.
+    let mut requester = Requester::NEW;
+    requester.on_request(&request(Opcode::RC_RDMA_READ_REQUEST, 10, 100), MS);
+    assert!(!requester.drops(&ack(9), 2 * MS));
+    // PSNs wrap, however long ago the last READ was.
+    let mut requester = reading();
+    for psn in (16..1 << 24).step_by(1 << 20) {
+        requester.on_request(&request(Opcode::RC_SEND_ONLY, psn, 0), 20 * MS);
+        assert!(!requester.drops(&ack(psn), 20 * MS), "{psn}");
     }
 }
 
@@ -426,6 +461,10 @@ struct Stack {
     is_in_read: bool,
     /// A probe or a NAK of `dcqcn run` has ended the QP.
     has_ended: bool,
+    /// An ACK has overwritten `comp.opcode` during a READ: its next response ends the QP.
+    has_lost_place: bool,
+    /// That has happened.
+    has_ended_in_read: bool,
     /// `started_retry`.
     is_retrying: bool,
     messages: Vec<Message>,
@@ -462,7 +501,7 @@ impl Stack {
 
     fn complete(&mut self, message: Message) {
         self.completed += 1;
-        self.is_in_read = false;
+        (self.is_in_read, self.has_lost_place) = (false, false);
         self.expected = self.expected.max(message.end);
         self.next = self.next.max(self.expected);
     }
@@ -498,6 +537,8 @@ impl Stack {
             self.retry();
         } else if !oldest.is_read {
             self.advance(psn, oldest);
+        } else if self.is_in_read {
+            self.has_lost_place = true;
         }
     }
 
@@ -506,6 +547,7 @@ impl Stack {
             && oldest.is_read
             && psn == self.expected.max(oldest.first)
         {
+            self.has_ended_in_read |= self.has_lost_place;
             self.next = self.next.max(psn + 1);
             self.advance(psn, oldest);
         }
@@ -525,9 +567,9 @@ impl Stack {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
 
-    /// Whatever is lost, trimmed, forged, late or unseen by the programs, and whenever probes and NAKs are sent: no SEND
-    /// completes that the responder has not accepted, no READ without all of its responses, no QP ends, and everything
-    /// completes in the end. No NAK names a PSN beyond those accepted.
+    /// Whatever is lost, trimmed, forged, late, reordered or unseen by the programs, and whenever probes and NAKs are sent: no SEND
+    /// completes that the responder has not accepted, no READ without all of its responses, no QP ends by a probe, none by an
+    /// ACK if the programs see all packets, and everything completes in the end. No NAK names a PSN beyond those accepted.
     #[test]
     fn only_accepted_messages_complete(
         start in any::<u32>(),
@@ -540,7 +582,9 @@ proptest! {
         forged in proptest::collection::vec((0u8..8, -4i64..12), 0..200),
         passes in proptest::collection::vec(0u8..12, 0..600),
         late in proptest::collection::vec(any::<bool>(), 0..200),
-        takes_naks_in_reads in any::<bool>(),
+        swaps in proptest::collection::vec(0u8..10, 0..600),
+        waits in proptest::collection::vec(any::<bool>(), 0..600),
+        (takes_naks_in_reads, sees_all) in any::<(bool, bool)>(),
         (step_ms, attached_ms) in (prop_oneof![Just(1u64), Just(1_000)], 1u64..20),
     ) {
         let psn = |packet: u64| Psn24(start).at(packet);
@@ -551,6 +595,9 @@ proptest! {
         let (mut lost, mut probes, mut unseen) = (lost.into_iter(), probes.into_iter(), unseen.into_iter());
         let (mut trims, mut naks, mut forged) = (trims.into_iter(), naks.into_iter(), forged.into_iter());
         let (mut passes, mut late, mut arriving) = (passes.into_iter(), late.into_iter(), Vec::new());
+        let (mut swaps, mut last_data) = (swaps.into_iter(), 0);
+        let (mut waits, mut queue) = (waits.into_iter(), VecDeque::new());
+        let attached_ms = if sees_all { 0 } else { attached_ms };
         let mut kinds = VecDeque::from(kinds);
         let mut responded = Vec::<u64>::new();
         let (mut idle, mut sent) = (0, NONE);
@@ -583,7 +630,7 @@ proptest! {
                     (request(opcode, psn(at), bytes), at + 1)
                 };
                 stack.next = used;
-                if is_attached && unseen.next() != Some(0) {
+                if is_attached && (unseen.next() != Some(0) || sees_all) {
                     requester.on_request(&packet, now_ns);
                 }
                 let mut arrival = Arrival { psn: psn(at), is_trimmed: false, own_qpn: QPN, udp_sport: 1 };
@@ -602,8 +649,10 @@ proptest! {
                         accepted = accepted.max(used);
                         responses.extend((at..used).map(|packet| (packet, read_opcode(packet, at, used), ACK)));
                     } else {
+                        // A repeated one is answered for the last one (`duplicate_request` of rxe_resp.c).
+                        last_data = last_data.max(at);
                         accepted = accepted.max(used);
-                        responses.push((accepted - 1, acknowledge, ACK));
+                        responses.push((last_data, acknowledge, ACK));
                     }
                 }
             } else {
@@ -621,18 +670,32 @@ proptest! {
                 }
             }
             let is_late = late.next() == Some(true);
+            if arriving.len() > 1 && swaps.next() == Some(0) {
+                arriving.swap(0, 1);
+            }
             for (packet, opcode, syndrome) in if is_late { Vec::new() } else { core::mem::take(&mut arriving) } {
                 // 0: the programs do not see it, 1: the stack does not.
                 let passes = passes.next();
                 let is_read = opcode != acknowledge;
                 let response = nak(psn(packet), if is_read { UNVERIFIED } else { syndrome.into() });
-                if is_attached && passes != Some(0) {
-                    requester.on_response(&Response { opcode, ..response }, now_ns);
+                if is_attached
+                    && (passes != Some(0) || sees_all)
+                    && requester.drops(&Response { opcode, ..response }, now_ns)
+                {
+                    continue;
                 }
-                if passes != Some(1) && is_read {
+                if passes != Some(1) || sees_all && !is_read {
+                    queue.push_back((packet, is_read, syndrome));
+                }
+            }
+            // The stack processes them later than the programs, and may retransmit before that.
+            while (step_ms != 1 || waits.next() != Some(true))
+                && let Some((packet, is_read, syndrome)) = queue.pop_front()
+            {
+                if is_read {
                     responded.push(packet);
                     stack.on_read_response(packet);
-                } else if passes != Some(1) {
+                } else {
                     stack.on_ack(packet, syndrome, false);
                 }
             }
@@ -670,6 +733,10 @@ proptest! {
                 stack.on_ack(packet_of(probe, accepted.max(stack.end())), syndrome, true);
             }
             prop_assert!(!stack.has_ended, "{requester:?} named {}", stack.expected);
+            if stack.has_ended_in_read {
+                prop_assert!(!sees_all, "{requester:?} let an ACK pass");
+                return Ok(());
+            }
             for message in &stack.messages[..stack.completed] {
                 if message.is_read {
                     prop_assert!((message.first..message.end).all(|packet| responded.contains(&packet)));

@@ -1,4 +1,4 @@
-//! Trimmed packets at their receiver.
+//! Trimmed packets and stale ACKs at their receiver.
 
 use dcqcn_common::flow::FlowId;
 use dcqcn_common::hooks::TcVerdict;
@@ -176,4 +176,32 @@ fn trimmed_read_response_is_announced() {
     let response = Roce { opcode: Opcode::RC_RDMA_READ_RESPONSE_ONLY, ..DATA };
     let (verdict, _) = host.ingress(&p, &trimmed(&response), PacketContext::default());
     assert_eq!((verdict, &host.announced_requesters[..]), (TcVerdict::Drop, &[own()][..]));
+}
+
+/// An ACK that was overtaken by the READ response behind it.
+#[test]
+fn stale_ack_is_dropped() {
+    let p = params(|config| config.scalars.tail_loss_probe = TAIL_LOSS_PROBE_FORCE);
+    let off = params(|_| {});
+    // The syndrome is part of an ACK only.
+    let with_psn = |roce: Roce, psn| {
+        let mut bytes = roce.frame();
+        (bytes[53], bytes[54]) = (psn, 0x1f);
+        dcqcn_frames::seal(&mut bytes, roce.l3());
+        bytes
+    };
+    let ack = with_psn(Roce { opcode: Opcode::RC_ACKNOWLEDGE, payload: 0, ..DATA }, 7);
+    let response = with_psn(Roce { opcode: Opcode::RC_RDMA_READ_RESPONSE_FIRST, ..DATA }, 8);
+    for (p, verdict) in [(&p, TcVerdict::Drop), (&off, TcVerdict::Pass)] {
+        let mut host = MockHost::new();
+        host.pairs.insert(qp(2, RECEIVER_QPN), Pair::new(SENDER_QPN, PairSource::Static));
+        for (opcode, psn) in [(Opcode::RC_SEND_ONLY, 7), (Opcode::RC_RDMA_READ_REQUEST, 8)] {
+            host.egress(p, &with_psn(Roce { opcode, ..ACK }, psn), PacketContext::default());
+        }
+        assert_eq!(host.ingress(p, &ack, PacketContext::default()).0, TcVerdict::Pass);
+        assert_eq!(host.ingress(p, &response, PacketContext::default()).0, TcVerdict::Pass);
+        host.take_counted();
+        assert_eq!(host.ingress(p, &ack, PacketContext::default()).0, verdict);
+        assert_eq!(host.count_of(Stat::AckStale), u64::from(verdict == TcVerdict::Drop));
+    }
 }

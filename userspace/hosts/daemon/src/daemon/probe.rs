@@ -61,6 +61,8 @@ struct Prober {
     /// Open while enabled.
     probe: Option<Probe>,
     watched: HashMap<FlowId, Watch>,
+    /// Whether the parameters enabled tail-loss probes at the last run.
+    probed: bool,
     /// Major and minor version of the kernel.
     kernel: Option<(u32, u32)>,
     has_warned: bool,
@@ -73,13 +75,24 @@ pub(super) fn begin(Start { port, .. }: Start<'_>) -> Begun {
         return Ok(None);
     }
     let kernel = version(&fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default());
-    Ok(Some(Box::new(Prober { port, probe: None, watched: HashMap::new(), kernel, has_warned: false })))
+    Ok(Some(Box::new(Prober {
+        port,
+        probe: None,
+        watched: HashMap::new(),
+        probed: false,
+        kernel,
+        has_warned: false,
+    })))
 }
 
 impl Work for Prober {
     fn run(&mut self, _: &Netlink) -> Result<Duration> {
         let params = self.port.maps().params()?;
         let probes = self.probes(&params);
+        let follows = params.config.scalars.tail_loss_probe != TAIL_LOSS_PROBE_OFF;
+        if std::mem::replace(&mut self.probed, follows) && !follows {
+            self.forget_all()?;
+        }
         if !probes && params.config.scalars.trim_nak == 0 {
             (self.probe, self.watched) = (None, HashMap::new());
             return Ok(IDLE_PERIOD);
@@ -132,6 +145,16 @@ impl Work for Prober {
 }
 
 impl Prober {
+    /// Forgets all requesters: the programs no longer follow their PSNs, though `trim_nak` may keep them in use.
+    fn forget_all(&mut self) -> Result<()> {
+        let known = self.port.maps().requesters().collect::<std::result::Result<Vec<_>, _>>()?;
+        for (id, _) in known {
+            self.port.maps_mut().remove_requester(&id)?;
+        }
+        self.watched.clear();
+        Ok(())
+    }
+
     /// Whether to send tail-loss probes.
     fn probes(&mut self, params: &Params) -> bool {
         match params.config.scalars.tail_loss_probe {
