@@ -210,10 +210,7 @@ fn hosts(
 ) -> Result<Vec<Host>, SimError> {
     let Scenario { topology, workload, .. } = scenario;
     let rules = Arc::new(host_rules(scenario, changes, hash_keys));
-    let mut waits = vec![0_u32; workload.flows().len()];
-    for edge in &rules.edges {
-        waits[edge.to as usize] += 1;
-    }
+    let waits = workload.waits(&rules.edges);
     let mut params: HashMap<u64, Arc<[Params]>> = HashMap::new();
     let mut hosts = Vec::with_capacity(topology.hosts as usize);
     for number in 0..topology.hosts {

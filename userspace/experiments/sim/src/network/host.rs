@@ -129,7 +129,7 @@ struct QpEntry {
 #[derive(Clone, Copy, Debug)]
 struct OwnFlow {
     flow: u32,
-    /// Number of flows that it waits for.
+    /// Number of flows that must complete before it starts.
     waiting: u32,
 }
 
@@ -247,7 +247,7 @@ impl Host {
         }
     }
 
-    /// Adds an own flow that waits for `waits_for` other flows.
+    /// Adds an own flow that waits for `waiting` other flows.
     pub(crate) fn add_own(&mut self, flow: u32, waiting: u32) {
         self.own.push(OwnFlow { flow, waiting });
     }
@@ -517,8 +517,10 @@ impl Host {
     /// A flow that an own flow waits for is complete.
     fn on_notice(&mut self, now_ns: u64, index: u32) {
         let own = &mut self.own[index as usize];
-        own.waiting = own.waiting.saturating_sub(1);
-        if own.waiting == 0 {
+        let was_waiting = own.waiting;
+        own.waiting = was_waiting.saturating_sub(1);
+        // If it was 0, the flow has started after others.
+        if was_waiting == 1 {
             let flow = &self.rules.workload.flows()[own.flow as usize];
             self.agenda.at(now_ns.max(flow.start_ns).saturating_add(flow.delay_ns), Event::Post, index);
         }

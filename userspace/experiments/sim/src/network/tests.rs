@@ -289,6 +289,18 @@ fn flows_wait_for_their_dependencies() {
 }
 
 #[test]
+fn multishot_fires_in_order_of_completion() {
+    // The longer flow comes first in the file.
+    let text = "0->1 start 0 size 1000000 send_done_trigger 1\n2->3 start 0 size 500000 send_done_trigger 1\n\
+                4->5 trigger 1 size 1000\n6->7 trigger 1 size 1000\ntrigger id 1 multishot\n";
+    let out = outcome(&star(8, Workload::htsim("m", text, 3).unwrap()));
+    // A trigger reaches another host after a link's delay.
+    let fired_ns = |flow: usize| out.flows[flow].fct_ns.map(|fct_ns| fct_ns + US);
+    assert!(fired_ns(1) < fired_ns(0));
+    assert_eq!([out.flows[2].start_ns, out.flows[3].start_ns], [fired_ns(1), fired_ns(0)]);
+}
+
+#[test]
 fn flows_of_one_queue_pair_follow_each_other() {
     let mut workload = Workload::new();
     let qp = workload.pair(0, 1, 3);

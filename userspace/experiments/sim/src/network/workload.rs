@@ -112,6 +112,8 @@ pub struct Workload {
     pairs: Vec<Pair>,
     flows: Vec<Flow>,
     edges: Vec<Edge>,
+    /// Flows that start after some of those they wait for, and how many.
+    quorums: BTreeMap<u32, u32>,
     /// By flow.
     sources: BTreeMap<u32, Source>,
     collectives: Vec<Round>,
@@ -215,6 +217,11 @@ impl Workload {
         self.edges.push(Edge { from: other, to: flow, wait });
     }
 
+    /// Makes `flow` start after `count` of the flows that it waits for, whichever these are.
+    fn after_any(&mut self, flow: u32, count: u32) {
+        self.quorums.insert(flow, count);
+    }
+
     /// The flows, by number.
     pub fn flows(&self) -> &[Flow] {
         &self.flows
@@ -241,6 +248,18 @@ impl Workload {
         edges.sort_unstable();
         edges.dedup();
         edges
+    }
+
+    /// For each flow, the number of its dependencies, which are all in `edges`, that must complete first.
+    pub(crate) fn waits(&self, edges: &[Edge]) -> Vec<u32> {
+        let mut waits = vec![0; self.flows.len()];
+        for edge in edges {
+            waits[edge.to as usize] += 1;
+        }
+        for (&flow, &count) in &self.quorums {
+            waits[flow as usize] = count;
+        }
+        waits
     }
 
     /// Checks that every flow can be sent in a fabric of `hosts` hosts.
@@ -273,11 +292,7 @@ impl Workload {
     /// Number of flows that never start: those left by a topological sort.
     fn never_started(&self) -> usize {
         let edges = self.edges();
-        let mut waiting = vec![0_u32; self.flows.len()];
-        for edge in &edges {
-            let Some(count) = waiting.get_mut(edge.to as usize) else { return 1 };
-            *count += 1;
-        }
+        let mut waiting = self.waits(&edges);
         let mut open: Vec<u32> =
             (0..).zip(&waiting).filter(|(_, left)| **left == 0).map(|(f, _)| f).collect();
         let mut started = 0;
@@ -286,10 +301,11 @@ impl Workload {
             let first = edges.partition_point(|edge| edge.from < flow);
             for edge in edges[first..].iter().take_while(|edge| edge.from == flow) {
                 let left = &mut waiting[edge.to as usize];
-                *left -= 1;
-                if *left == 0 {
+                // If it is 0, the flow has started after others.
+                if *left == 1 {
                     open.push(edge.to);
                 }
+                *left = left.saturating_sub(1);
             }
         }
         self.flows.len() - started

@@ -1,7 +1,7 @@
 //! Connection matrices of htsim, as uet-htsim's are: `SRC->DST start PS size BYTES`, with triggers.
 //!
 //! Start times are picoseconds. A connection without a start waits for its trigger: a oneshot, which starts all of its
-//! connections; a multishot, in which each firing starts the next one; or a barrier, which waits for a number of
+//! connections; a multishot, in which each completion starts the next one; or a barrier, which waits for a number of
 //! connections.
 
 use std::collections::HashMap;
@@ -9,6 +9,9 @@ use std::collections::HashMap;
 use super::{MAX_FLOWS, Wait, Workload};
 use crate::network::agenda::MAX_TIME_NS;
 use crate::network::read::{FileError, words};
+
+/// Maximum number of dependencies, which take some 3 GB.
+const MAX_EDGES: usize = 100_000_000;
 
 #[derive(Debug, Default)]
 struct Trigger {
@@ -60,6 +63,9 @@ impl Workload {
                         ));
                     };
                     let trigger = triggers.entry(id).or_default();
+                    if trigger.kind.is_some() {
+                        return refuse(format!("trigger {id} is defined twice"));
+                    }
                     (trigger.kind, trigger.count) = (Some(kind), count);
                 }
                 [ends, rest @ ..] if ends.contains("->") => {
@@ -121,22 +127,22 @@ impl Workload {
             Some(Kind::Barrier) if *count != from.len() => {
                 Err(format!("a barrier of {count} has {} connections that fire it", from.len()))
             }
-            Some(Kind::Oneshot | Kind::Barrier) => {
-                for &start in starts {
+            Some(Kind::Multishot) if starts.len() > from.len() => {
+                Err(format!("a multishot of {} has {} connections that fire it", starts.len(), from.len()))
+            }
+            Some(_) if self.edges.len() + from.len() * starts.len() > MAX_EDGES => Err(format!(
+                "{} connections wait for {}: more than {MAX_EDGES} dependencies",
+                starts.len(),
+                from.len()
+            )),
+            Some(kind) => {
+                for (shot, &start) in (1..).zip(starts) {
                     from.iter().for_each(|&(flow, wait)| self.after(start, flow, wait));
+                    if *kind == Kind::Multishot {
+                        self.after_any(start, shot);
+                    }
                 }
                 Ok(())
-            }
-            // Each completion starts the next connection; which one is irrelevant.
-            Some(Kind::Multishot) => {
-                for (&start, &(flow, wait)) in starts.iter().zip(from) {
-                    self.after(start, flow, wait);
-                }
-                if starts.len() > from.len() {
-                    Err(format!("{} connections wait for {} shots", starts.len(), from.len()))
-                } else {
-                    Ok(())
-                }
             }
         }
     }
@@ -223,6 +229,7 @@ fn trigger(words: &[&str]) -> Option<(u64, Kind, usize)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::network::workload::WorkloadError;
 
     #[test]
     fn connections_and_triggers_are_read() {
@@ -252,6 +259,25 @@ mod tests {
     }
 
     #[test]
+    fn multishot_fired_by_its_own_connections() {
+        let text = "0->1 start 0 size 5 send_done_trigger 1\n0->2 trigger 1 size 5 send_done_trigger 1\n\
+                    0->3 trigger 1 size 5 send_done_trigger 1\ntrigger id 1 multishot\n";
+        assert_eq!(Workload::htsim("m", text, 3).unwrap().validate(4), Ok(()));
+        // No completion starts the first.
+        let text = text.replacen("start 0", "trigger 1", 1);
+        assert_eq!(Workload::htsim("m", &text, 3).unwrap().validate(4), Err(WorkloadError::Cycle(3)));
+    }
+
+    #[test]
+    fn too_many_dependencies_rejected() {
+        let text = "0->1 start 0 size 5 send_done_trigger 1\n1->0 trigger 1 size 5\n".repeat(10_001);
+        let text = format!("{text}trigger id 1 barrier count 10001\n");
+        let refused = Workload::htsim("m", &text, 3).unwrap_err().to_string();
+        let expected = "m: trigger 1: 10001 connections wait for 10001: more than 100000000 dependencies";
+        assert_eq!(refused, expected);
+    }
+
+    #[test]
     fn unreadable_file_named() {
         for (text, expected) in [
             ("0->1 start 0\n", "m:1: `0->1 start 0` is not a connection"),
@@ -266,6 +292,11 @@ mod tests {
                 "0->1 start 0 size 5 send_done_trigger 1\n1->0 trigger 1 size 5\ntrigger id 1 barrier count 2",
                 "m: trigger 1: a barrier of 2 has 1",
             ),
+            (
+                "0->1 start 0 size 5 send_done_trigger 1\n1->0 trigger 1 size 5\n1->0 trigger 1 size 5\n\
+                 trigger id 1 multishot",
+                "m: trigger 1: a multishot of 2 has 1 connections",
+            ),
             ("Nodes 2\n0->3 start 0 size 5\n", "m:2: 0->3: the file announces 2 nodes"),
             ("Connections 16000001\n", "m:1: 16000001 connections are out of range: 1 to 16000000"),
             ("Nodes two\n", "m:1: `two` is not a number of nodes"),
@@ -277,6 +308,7 @@ mod tests {
                 "m:1: `0->1 start 99999999999999999999 size 5` is not",
             ),
             ("trigger id 1\n", "m:1: `trigger id 1` is not a trigger"),
+            ("trigger id 1 oneshot\ntrigger id 1 multishot\n", "m:2: trigger 1 is defined twice"),
             ("hello\n", "m:1: `hello` is neither"),
         ] {
             let refused = Workload::htsim("m", text, 3).unwrap_err().to_string();
