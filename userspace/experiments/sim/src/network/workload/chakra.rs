@@ -88,7 +88,7 @@ impl Node {
         self.number("comm_size").ok_or_else(|| self.error(file, "comm_size is not a whole number"))
     }
 
-    /// The collective of a `CollectiveCommType`, and its size.
+    /// The collective of a `CollectiveCommType`, and the size of a rank's input.
     fn collective(&self, file: &str) -> Result<(Collective, u64), FileError> {
         let unknown = |problem: &str| {
             let fix =
@@ -185,7 +185,9 @@ impl Workload {
             let mut counts: BTreeMap<&str, (usize, &Node)> = BTreeMap::new();
             for node in nodes {
                 let entry = builder.entry(rank, node, &mut counts)?;
-                builder.known[rank].insert(node.id, entry);
+                if builder.known[rank].insert(node.id, entry).is_some() {
+                    return Err(node.error(name, "another node has the same id"));
+                }
             }
             for (group, (count, last)) in counts {
                 let (first, expected) = *totals.entry(group).or_insert((rank, count));
@@ -326,6 +328,9 @@ impl<'t> Builder<'t> {
                     return Err(other.error(self.file(rank), &what));
                 }
             }
+            // The input of a rank is its part of these, and the whole buffer of the others.
+            let is_part = matches!(collective, Collective::AllGather | Collective::Gather);
+            let parts = if is_part { members.len() as u64 } else { 1 };
             let flows = Workload::flows_of_collectives(collective, members.len() as u64, 1);
             self.workload.check_room(file, flows)?;
             // The root of a collective is its first rank.
@@ -335,7 +340,13 @@ impl<'t> Builder<'t> {
             }
             let ranks: Vec<u32> = members.iter().map(|&(rank, _)| rank as u32).collect();
             let ready: Vec<u32> = members.iter().map(|&(rank, node)| self.known[rank][&node.id].0).collect();
-            let done = self.workload.collective(collective, bytes, &ranks, &ready, &mut self.pairs);
+            let done = self.workload.collective(
+                collective,
+                bytes.saturating_mul(parts),
+                &ranks,
+                &ready,
+                &mut self.pairs,
+            );
             for (&(rank, node), done) in members.iter().zip(done) {
                 ends[rank].insert(node.id, done);
             }
@@ -472,8 +483,8 @@ mod tests {
         for (kind, flows, bytes) in [
             (0, 4 * 6, 1_000),
             (1, 3, 4_000),
-            (2, 4 * 3, 1_000),
-            (3, 3, 1_000),
+            (2, 4 * 3, 4_000),
+            (3, 3, 4_000),
             (4, 3, 1_000),
             (5, 3, 4_000),
             (6, 4 * 3, 1_000),
@@ -532,6 +543,12 @@ mod tests {
         ] {
             assert_eq!(of_two(&first, &second).unwrap_err().to_string(), expected);
         }
+    }
+
+    #[test]
+    fn duplicate_id_rejected() {
+        let refused = of_four(&[collective(1, 0, &[]), node(1, 4, &[], vec![])]).unwrap_err().to_string();
+        assert_eq!(refused, "t.0.et: node 1 (``): another node has the same id");
     }
 
     #[test]
