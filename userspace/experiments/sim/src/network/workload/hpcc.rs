@@ -112,15 +112,61 @@ fn nanoseconds(text: &str) -> Option<u64> {
     whole.parse::<u64>().ok()?.checked_mul(1_000_000_000)?.checked_add(digits.parse().ok()?)
 }
 
-/// `100Gbps`, `25000000000bps`, `0.001ms`, `1000ns`: a number and the factor of its unit.
-fn quantity(text: &str, units: &[(&str, f64)]) -> Option<u64> {
-    let (number, factor) =
-        units.iter().find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, factor)))?;
-    Some((number.parse::<f64>().ok()? * factor).round() as u64)
+/// A number times the `factor` of its unit, which may be empty.
+fn quantity(text: &str, factor: impl Fn(&str) -> Option<f64>) -> Option<u64> {
+    let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic() || c == '/');
+    let unit = &text[number.len()..];
+    Some((number.parse::<f64>().ok()? * factor(unit)?).round() as u64)
 }
 
-const RATES: &[(&str, f64)] = &[("Gbps", 1e9), ("Mbps", 1e6), ("Kbps", 1e3), ("bps", 1.0)];
-const TIMES: &[(&str, f64)] = &[("ms", 1e6), ("us", 1e3), ("ns", 1.0), ("s", 1e9)];
+/// A rate of ns-3, such as `100Gbps`, `12.5GB/s` or `25000000000.0`.
+fn rate_bps(text: &str) -> Option<u64> {
+    quantity(text, |unit| match unit.replace("/s", "ps").as_str() {
+        "" | "bps" => Some(1.0),
+        "Kbps" | "kbps" => Some(1e3),
+        "Mbps" => Some(1e6),
+        "Gbps" => Some(1e9),
+        "Bps" => Some(8.0),
+        "KBps" | "kBps" => Some(8e3),
+        "MBps" => Some(8e6),
+        "GBps" => Some(8e9),
+        _ => None,
+    })
+}
+
+/// A time of ns-3, such as `1000ns`, `0.001ms` or `0.000001`.
+fn time_ns(text: &str) -> Option<u64> {
+    quantity(text, |unit| match unit {
+        "" | "s" => Some(1e9),
+        "ms" => Some(1e6),
+        "us" => Some(1e3),
+        "ns" => Some(1.0),
+        "ps" => Some(1e-3),
+        _ => None,
+    })
+}
+
+/// A link from the words of its line. `new_index` has the index here of each id.
+fn link(words: &[&str], new_index: &[u32]) -> Result<Link, String> {
+    let [a, b, rate, delay, error] = words else {
+        return Err("write A B RATE DELAY 0, as in `0 320 100Gbps 1000ns 0`".to_owned());
+    };
+    let node = |id: &str| {
+        let index = id.parse::<usize>().ok().and_then(|id| new_index.get(id));
+        index
+            .copied()
+            .ok_or_else(|| format!("node {id} does not exist; ids are 0 to {}", new_index.len() - 1))
+    };
+    let (a, b) = (node(a)?, node(b)?);
+    let rate_bps =
+        rate_bps(rate).ok_or_else(|| format!("`{rate}` is not a rate; write `100Gbps` or `12.5GBps`"))?;
+    let delay_ns =
+        time_ns(delay).ok_or_else(|| format!("`{delay}` is not a delay; write `1us` or `1000ns`"))?;
+    if error.parse() != Ok(0.0) {
+        return Err(format!("the error rate is {error}, not 0; use `--fault` for failing links"));
+    }
+    Ok(Link { a, b, rate_bps, delay_ns })
+}
 
 /// Numbers in the first line of a topology file.
 struct Header {
@@ -209,23 +255,11 @@ impl Topology {
         let (mut links, mut linked) = (Vec::new(), BTreeSet::new());
         let mut found = 0;
         for (line, words) in lines.iter().skip(first_link).take(link_count as usize) {
-            let link = match words.as_slice() {
-                [a, b, rate, delay, error] if error.parse() == Ok(0.0) => Some((
-                    a.parse::<usize>().ok().and_then(|a| new_index.get(a)),
-                    b.parse::<usize>().ok().and_then(|b| new_index.get(b)),
-                    quantity(rate, RATES),
-                    quantity(delay, TIMES),
-                )),
-                _ => None,
-            };
-            let Some((Some(&a), Some(&b), Some(rate_bps), Some(delay_ns))) = link else {
-                let what = format!(
-                    "`{}` is not a link: write A B RATE DELAY 0, as in `0 320 100Gbps 1000ns 0`",
-                    words.join(" ")
-                );
-                return Err(FileError::new(name, *line, what));
-            };
+            let link = link(words, &new_index).map_err(|what| {
+                FileError::new(name, *line, format!("`{}` is not a link: {what}", words.join(" ")))
+            })?;
             found += 1;
+            let (a, b) = (link.a, link.b);
             if [a, b].contains(&OMITTED) {
                 continue;
             }
@@ -244,7 +278,7 @@ impl Topology {
                     return Err(FileError::new(name, *line, what));
                 }
             }
-            links.push(Link { a, b, rate_bps, delay_ns });
+            links.push(link);
         }
         if found < link_count as usize {
             let what = format!("{link_count} links are announced, but {found} follow");
@@ -354,6 +388,27 @@ mod tests {
     }
 
     #[test]
+    fn rates_and_delays_of_ns3_parsed() {
+        for (text, expected) in [
+            ("25000000000.0", 25_000_000_000),
+            ("25000000000", 25_000_000_000),
+            ("2.5e10bps", 25_000_000_000),
+            ("100Gb/s", 100_000_000_000),
+            ("12.5GBps", 100_000_000_000),
+            ("12.5GB/s", 100_000_000_000),
+            ("100kbps", 100_000),
+        ] {
+            assert_eq!(rate_bps(text), Some(expected), "{text}");
+        }
+        for text in ["0.001ms", "1us", "1000ns", "1000000ps", "0.000001", "0.000001s"] {
+            assert_eq!(time_ns(text), Some(1_000), "{text}");
+        }
+        for text in ["100G", "100gbps", "ps", "1ps", "Gbps", "", "x1Gbps"] {
+            assert_eq!(rate_bps(text), None, "{text}");
+        }
+    }
+
+    #[test]
     fn topologies_are_read_with_hosts_first() {
         // Two switches, 0 and 3, with a host each.
         let text = "4 2 3\n0 3\n0 1 100Gbps 0.001ms 0\n3 2 25Gbps 500ns 0.000\n0 3 400Gbps 2us 0\n";
@@ -377,7 +432,14 @@ mod tests {
             ("2 1 1\n5\n", "t:2: the second line must name the 1 switches"),
             ("1 2 0\n0 0\n", "t:2: the second line must name the 2 switches, each once"),
             ("4000000000 1 0\n0\n", "t:1: 4000000000 nodes: the limit is"),
-            ("2 1 1\n0\n0 1 100Gbps 1us 0.01\n", "t:3: `0 1 100Gbps 1us 0.01` is not a link"),
+            (
+                "2 1 1\n0\n0 1 100Gbps 1us 0.01\n",
+                "t:3: `0 1 100Gbps 1us 0.01` is not a link: the error rate is 0.01",
+            ),
+            ("2 1 1\n0\n0 1 100G 1us 0\n", "t:3: `0 1 100G 1us 0` is not a link: `100G` is not a rate"),
+            ("2 1 1\n0\n0 1 1bps 1h 0\n", "t:3: `0 1 1bps 1h 0` is not a link: `1h` is not a delay"),
+            ("2 1 1\n0\n0 2 1bps 1us 0\n", "t:3: `0 2 1bps 1us 0` is not a link: node 2 does not exist"),
+            ("2 1 1\n0\n0 1 100Gbps 1us\n", "t:3: `0 1 100Gbps 1us` is not a link: write A B RATE"),
             ("2 1 2\n0\n0 1 100Gbps 1us 0\n", "t: 2 links are announced, but 1 follow"),
         ] {
             assert!(Topology::hpcc("t", text).unwrap_err().to_string().starts_with(expected), "{text}");
