@@ -262,6 +262,7 @@ fn layer(name: &str, line: usize, words: &[&str]) -> Result<[Step; 3], FileError
         let collective = collective(kind, default).ok_or_else(|| {
             refuse("known collectives are NONE, ALLREDUCE, ALLGATHER, REDUCESCATTER and ALLTOALL, with _EP or _DP_EP")
         })?;
+        let collective = collective.filter(|_| bytes > 0);
         Ok(Step { compute_ns, collective: collective.map(|(kind, group)| (kind, group, bytes)) })
     };
     if steps.len() != 9 {
@@ -317,6 +318,12 @@ mod tests {
         assert_eq!((sent(200), sent(300)), (4 * 2, 4 * 2));
         assert_eq!(workload.flows().iter().filter(|flow| flow.delay_ns == 5_000).count(), 8);
         assert_eq!(Workload::simai("w.txt", &FILE.replace(" 400 ", " 400.0 "), 8, 3), Ok(workload));
+    }
+
+    #[test]
+    fn empty_collective_sends_nothing() {
+        let with = |kind: &str| Workload::simai("w", &FILE.replace("1000 NONE", kind), 8, 3);
+        assert_eq!(with("1000 ALLREDUCE"), with("1000 NONE"));
     }
 
     #[test]
