@@ -25,7 +25,8 @@ use crate::files::{INTERRUPTED, refuse_two_outputs, show, warn_once, write_file}
 /// of cores.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-CSV: a line per flow, flow,src,dst,bytes,start_ns,fct_ns,ideal_ns; fct_ns is empty if the flow is incomplete.
+CSV: a line per flow, flow,src,dst,bytes,start_ns,fct_ns,ideal_ns; fct_ns is empty if the flow is incomplete,
+start_ns too if it has not started.
 
 Examples:
   # 32 hosts at 50 % load, flows of 1 MB

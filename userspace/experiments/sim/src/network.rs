@@ -35,7 +35,7 @@ pub use dcqcn_common::pfc::watchdog::{StormAction, Watchdog};
 pub(crate) use engine::{Observer, simulate};
 pub use engine::{OnProgress, Progress, Simulation};
 pub use host::FlowCounters;
-pub(crate) use host::{Host, Record};
+pub(crate) use host::{Host, Record, SendQp};
 pub use meter::Depth;
 pub use outcome::*;
 pub(crate) use packet::MAX_PACKETS;

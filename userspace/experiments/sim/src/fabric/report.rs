@@ -31,8 +31,10 @@ pub struct FabricReport {
     pub links: usize,
     /// Flows of the workload, without computations.
     pub flows: usize,
-    /// Flows not complete at the end.
+    /// Flows that started and were not complete at the end.
     pub unfinished_flows: usize,
+    /// Flows that did not start before the end.
+    pub not_started_flows: usize,
     #[serde(flatten)]
     pub outcome: Outcome,
     /// Resources used.
@@ -47,6 +49,10 @@ fn sent(flows: &[FlowOutcome]) -> impl Iterator<Item = &FlowOutcome> {
 impl FabricReport {
     /// Assembles the report.
     pub fn new(setup: &FabricSetup, scenario: &Scenario, outcome: Outcome, wall: Duration) -> Self {
+        let left = |has_started: bool| {
+            let is_left = |flow: &&FlowOutcome| flow.fct_ns.is_none() && flow.start_ns.is_some() == has_started;
+            sent(&outcome.flows).filter(is_left).count()
+        };
         Self {
             settings: setup.settings(scenario),
             parameters: parameters(&setup.changes),
@@ -54,7 +60,8 @@ impl FabricReport {
             switches: scenario.topology.switches,
             links: scenario.topology.links.len(),
             flows: sent(&outcome.flows).count(),
-            unfinished_flows: sent(&outcome.flows).filter(|flow| flow.fct_ns.is_none()).count(),
+            unfinished_flows: left(true),
+            not_started_flows: left(false),
             run: RunCost::new(outcome.work.hops, wall),
             outcome,
         }
@@ -111,13 +118,10 @@ impl fmt::Display for FabricReport {
             count(self.flows, "flow"),
             render::ns(self.outcome.duration_ns)
         )?;
-        if self.unfinished_flows != 0 {
-            writeln!(
-                f,
-                "{} of {} incomplete at the end; increase --duration\n",
-                self.unfinished_flows,
-                count(self.flows, "flow")
-            )?;
+        let left =
+            [(self.unfinished_flows, "incomplete at the end"), (self.not_started_flows, "not started by the end")];
+        for (flows, state) in left.into_iter().filter(|(flows, _)| *flows != 0) {
+            writeln!(f, "{flows} of {} {state}; increase --duration\n", count(self.flows, "flow"))?;
         }
         let mut table = Table::new(&[&["SIZE", ">FLOWS"], &FCT_HEADINGS[..]].concat());
         for row in self.outcome.fct_by_size.iter().filter(|_| self.outcome.fct_by_size.len() > 1) {
@@ -224,6 +228,10 @@ impl fmt::Display for FabricSweep {
         let values =
             [&[">FLOWS", ">LEFT"], &FCT_HEADINGS[..], &[">QUEUE", ">DROPPED", ">PAUSES", ">CNPS"]].concat();
         headings.extend(values.into_iter().map(str::to_owned));
+        let not_started = self.runs.iter().any(|(_, report)| report.not_started_flows != 0);
+        if not_started {
+            headings.push(">NOT STARTED".to_owned());
+        }
         let collectives = self.runs.iter().any(|(_, report)| !report.outcome.collectives.is_empty());
         if collectives {
             headings.extend([">COLLECTIVE MEAN", ">MAX"].map(str::to_owned));
@@ -243,6 +251,9 @@ impl fmt::Display for FabricSweep {
             row.extend(
                 [dropped, pauses, report.outcome.transport.cnps_handled].map(|count| count.to_string()),
             );
+            if not_started {
+                row.push(report.not_started_flows.to_string());
+            }
             if collectives {
                 let times = report.outcome.collectives.iter().map(|collective| collective.time_ns);
                 let count = report.outcome.collectives.len().max(1) as u64;
@@ -257,7 +268,12 @@ impl fmt::Display for FabricSweep {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::ControlFlow;
+
     use super::*;
+    use crate::fabric::setup;
+    use crate::network::Simulation as _;
+    use crate::network::workload::Wait;
 
     #[test]
     fn csv_omits_computations() {
@@ -266,5 +282,24 @@ mod tests {
         write_flows(&mut csv, &[flow(1), flow(2)]).unwrap();
         let text = String::from_utf8(csv).unwrap();
         assert_eq!(text, "flow,src,dst,bytes,start_ns,fct_ns,ideal_ns\n0,1,2,9,5,,7\n");
+    }
+
+    #[test]
+    fn late_flow_not_started_rather_than_incomplete() {
+        let setup = setup("--topology leaf-spine:1x0x4 --workload incast:3 --size 1MB --duration 100us");
+        let mut scenario = setup.scenario().unwrap();
+        let late = scenario.workload.flow(1, 0, 3, 1_000, 100_000);
+        scenario.workload.flow(1, 0, 3, 1_000, 100_001);
+        let after = scenario.workload.flow(1, 2, 3, 1_000, 0);
+        scenario.workload.after(after, late, Wait::Acknowledged);
+        let outcome = scenario.run(1, &mut |_| ControlFlow::Continue(())).unwrap();
+        let starts: Vec<_> = outcome.flows.iter().map(|flow| flow.start_ns).collect();
+        assert_eq!(starts, [Some(0), Some(0), Some(0), Some(100_000), None, None]);
+        let report = FabricReport::new(&setup, &scenario, outcome, Duration::ZERO);
+        assert_eq!((report.flows, report.unfinished_flows, report.not_started_flows), (6, 4, 2));
+        let text = report.to_string();
+        for line in ["4 of 6 flows incomplete at the end; ", "2 of 6 flows not started by the end; "] {
+            assert!(text.contains(line), "{text}");
+        }
     }
 }

@@ -20,7 +20,8 @@ use serde::Serialize;
 use self::admission::Admitted;
 use self::flight::Flight;
 use self::receive::ReceiveQp;
-use self::send::{SendPhase, SendQp};
+use self::send::SendPhase;
+pub(crate) use self::send::SendQp;
 use self::window_end::WindowEnds;
 use crate::network::agenda::{Agenda, Event};
 use crate::network::nscc::Law;
@@ -485,11 +486,20 @@ impl Host {
         }
     }
 
-    /// Retransmissions of incomplete QPs.
-    pub(crate) fn retransmitted(&self) -> u64 {
+    /// Sending ends of incomplete QPs.
+    fn live(&self) -> impl Iterator<Item = &SendQp> {
         let live = self.sends.iter().filter(|entry| entry.slot != NO_SLOT);
-        live.map(|entry| self.senders[entry.slot as usize].retransmitted).sum::<u64>()
-            + self.counters.retransmitted
+        live.map(|entry| &self.senders[entry.slot as usize])
+    }
+
+    /// Started flows that are not acknowledged, with their start.
+    pub(crate) fn pending(&self) -> impl Iterator<Item = (u32, u64)> {
+        self.live().flat_map(SendQp::pending)
+    }
+
+    /// Retransmissions of all QPs.
+    pub(crate) fn retransmitted(&self) -> u64 {
+        self.live().map(|qp| qp.retransmitted).sum::<u64>() + self.counters.retransmitted
     }
 
     /// Pause time of its link, by class.

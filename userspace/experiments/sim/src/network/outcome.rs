@@ -49,7 +49,7 @@ pub struct FlowOutcome {
     /// Host that received it.
     pub dst: u32,
     pub bytes: u64,
-    /// When it could start; `None`: never.
+    /// When it could start; `None`: not before the end.
     pub start_ns: Option<u64>,
     /// Time from there until its acknowledgement; `None`: incomplete.
     pub fct_ns: Option<u64>,
@@ -297,6 +297,11 @@ impl Sums<'_> {
                 flow.fct_ns = Some(done_ns - posted_ns);
             }
             self.last_ns = self.last_ns.max(done_ns);
+        }
+        for (flow, posted_ns) in host.pending() {
+            if let Some(flow) = self.flows.get_mut(flow as usize) {
+                flow.start_ns = Some(posted_ns);
+            }
         }
         if let Some(samples) = &mut self.samples {
             let hosts = &mut samples.hosts_paused_ns;

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use dcqcn_common::params::Params;
 use dcqcn_support::statistics::jain_index;
 
 use super::{Flow, Group, MAX_SAMPLES, Star};
 use crate::network::outcome::{Framing, Hop, delivery_ns};
 use crate::network::workload::{SizeWeight, Work};
-use crate::network::{Fct, Host, Node, Observer, Record, SimError, Switch, TcpLaw};
+use crate::network::{Fct, Host, Node, Observer, Record, SendQp, SimError, Switch, TcpLaw};
 use crate::star::{
     ClassOutcome, Counters, FctOfSize, FlowCounters, FlowOutcome, GroupOutcome, Kind, Outcome, Samples,
     Series,
@@ -51,6 +52,16 @@ pub(super) struct Collector<'s> {
     group_bytes: Vec<u64>,
 }
 
+impl Flow {
+    /// Its sending end; `None`: it has not started.
+    fn sending(self, nodes: &[Node]) -> Option<(&SendQp, &Params)> {
+        match nodes.get(self.host as usize) {
+            Some(Node::Host(host)) => host.sending(self.local),
+            _ => None,
+        }
+    }
+}
+
 /// The nodes of the star.
 #[derive(Clone, Copy)]
 struct Nodes<'n> {
@@ -68,11 +79,7 @@ impl<'n> Nodes<'n> {
 
     /// Counters of flow `number` over the whole time, without messages.
     fn counters(&self, number: usize) -> FlowCounters {
-        let flow = self.flows[number];
-        let Some(Node::Host(host)) = self.all.get(flow.host as usize) else {
-            return FlowCounters::default();
-        };
-        let Some((qp, _)) = host.sending(flow.local) else { return FlowCounters::default() };
+        let Some((qp, _)) = self.flows[number].sending(self.all) else { return FlowCounters::default() };
         let (bytes, marked_packets) = self.receiver.received(number as u32);
         let dropped = self.switch.meters.as_ref().and_then(|meters| meters.dropped.get(number));
         let counters = qp.counters();
@@ -82,9 +89,8 @@ impl<'n> Nodes<'n> {
 
     /// Rate and target of flow `number`; 0 before its start.
     fn rates(&self, number: usize, now_ns: u64) -> (u64, u64) {
-        let flow = self.flows[number];
-        let Some(Node::Host(host)) = self.all.get(flow.host as usize) else { return (0, 0) };
-        host.sending(flow.local).map_or((0, 0), |(qp, params)| qp.rates(params, now_ns))
+        let sending = self.flows[number].sending(self.all);
+        sending.map_or((0, 0), |(qp, params)| qp.rates(params, now_ns))
     }
 
     /// Time in which the port was sending.
@@ -298,10 +304,12 @@ impl<'s> Collector<'s> {
             completed_ns[record.flow as usize] = Some(record.done_ns);
         }
         let once = |flow: &Flow| star.groups[flow.group as usize].is_finite();
-        let messages = self.flows.iter().zip(&completed_ns).filter(|(flow, _)| once(flow));
-        let unfinished_messages = messages.filter(|(_, done_ns)| done_ns.is_none()).count() as u64;
+        let left = self.flows.iter().zip(&completed_ns).filter(|(flow, done_ns)| once(flow) && done_ns.is_none());
+        let (started, not_started): (Vec<_>, Vec<_>) = left.partition(|(flow, _)| flow.sending(&nodes).is_some());
+        let [unfinished_messages, not_started_messages] = [started, not_started].map(|left| left.len() as u64);
+        let is_complete = unfinished_messages + not_started_messages == 0;
         let last_ns = completed_ns.iter().flatten().max().copied();
-        let duration_ns = last_ns.filter(|_| unfinished_messages == 0 && star.is_finite()).unwrap_or(now_ns);
+        let duration_ns = last_ns.filter(|_| is_complete && star.is_finite()).unwrap_or(now_ns);
         if duration_ns < stats_from_ns {
             return Err(SimError::NothingMeasured { now_ns: duration_ns, stats_from_ns });
         }
@@ -341,6 +349,7 @@ impl<'s> Collector<'s> {
             flows,
             classes: self.classes(&parts, now_ns),
             unfinished_messages,
+            not_started_messages,
             counters: Counters {
                 sent_packets: nodes.iter().map(sent_packets).sum(),
                 received_packets,

@@ -29,8 +29,10 @@ pub struct Outcome {
     pub flows: Vec<FlowOutcome>,
     /// Every class that has a group, lowest first.
     pub classes: Vec<ClassOutcome>,
-    /// Incomplete messages, at the end, of flows that send a single one.
+    /// Messages that started and were not complete at the end, of flows that send a single one.
     pub unfinished_messages: u64,
+    /// Messages that did not start before the end, of flows that send a single one.
+    pub not_started_messages: u64,
     /// Work done, over the whole time.
     pub counters: Counters,
     /// Time series over the whole time, if requested.

@@ -467,6 +467,10 @@ fn group_starts_after_awaited_group() {
     // A sender knows of another's end after the shortest link delay.
     assert_eq!(ends[2].max(ends[3]), first_ns + 1_000 + 5_000 + fct_ns);
     assert_eq!(out.duration_ns, first_ns + 1_000 + 5_000 + fct_ns);
+    s.duration_ns = MS;
+    let out = outcome(&s);
+    assert_eq!((out.unfinished_messages, out.not_started_messages), (2, 2));
+    s.duration_ns = 100 * MS;
 
     for (after, work, message_start) in [
         (

@@ -489,6 +489,11 @@ impl SendQp {
         self.messages.is_empty()
     }
 
+    /// Flows that are not acknowledged, with their start.
+    pub(crate) fn pending(&self) -> impl Iterator<Item = (u32, u64)> {
+        self.messages.iter().map(|message| (message.flow, message.posted_ns))
+    }
+
     /// Everything before `psn` has arrived.
     #[inline]
     pub(crate) fn on_ack(&mut self, now_ns: u64, psn: u32, mut completed: impl FnMut(Completed)) {
