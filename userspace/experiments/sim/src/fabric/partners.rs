@@ -32,15 +32,11 @@ impl FabricSetup {
         let collective = matches!(workload, Traffic::Collective(_));
         let from_file = matches!(workload, Traffic::File(..)) || (random && self.sizes.is_some());
         let graph = matches!(self.topology, Some(Shape::File(_)));
-        let selective = match self.recovery {
-            Some(recovery) => matches!(recovery, Recovery::Selective { .. }),
-            None => self.control == Some(Choice::Nscc),
-        };
         let pfc = self.pfc != Some(false);
         let admitted = self.admission.is_some();
-        let dcqcn = self.control.unwrap_or(Choice::Dcqcn) == Choice::Dcqcn;
-        let nscc = self.control == Some(Choice::Nscc);
+        let (dcqcn, nscc) = (self.is_dcqcn(), self.control == Some(Choice::Nscc));
         let controlled = self.control != Some(Choice::Off);
+        let selective = self.recovery.map_or(nscc, |recovery| recovery == Recovery::Selective);
         let flags = [
             ("--profile", self.profile.is_some(), controlled, "--control dcqcn or nscc"),
             ("--admission-turn", self.admission_turn.is_some(), admitted, "--admission"),

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io::{self, Write};
 use std::time::Duration;
 
+use dcqcn_params::word;
 use dcqcn_support::render::{self, Column, Table, count};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -170,7 +171,7 @@ impl FabricReport {
         let mut slowest: Vec<&CollectiveOutcome> = self.outcome.collectives.iter().collect();
         slowest.sort_by_key(|collective| std::cmp::Reverse(collective.time_ns));
         let columns: &[Column<'_, &CollectiveOutcome>] = &[
-            ("SLOWEST COLLECTIVES", &|collective| collective.collective.name().to_owned()),
+            ("SLOWEST COLLECTIVES", &|collective| word(&collective.collective)),
             (">BYTES", &|collective| render::bytes(collective.bytes)),
             (">RANKS", &|collective| collective.ranks.to_string()),
             (">TIME", &|collective| render::ns(collective.time_ns)),

@@ -179,7 +179,7 @@ fn pauses_spread_and_block_victims() {
 
 #[test]
 fn flows_complete_after_drops() {
-    for recovery in [Recovery::GoBackN, Recovery::Selective { reordering: 0 }] {
+    for recovery in [Recovery::GoBackN, Recovery::Selective] {
         let mut scenario = star(9, incast(8, 2_000_300));
         scenario.control = Control::Off;
         scenario.switch.classes[3] = lossy();
@@ -200,7 +200,7 @@ fn flows_complete_after_drops() {
 
 #[test]
 fn selective_repeat_retransmits_less() {
-    let [again, fct] = [Recovery::GoBackN, Recovery::Selective { reordering: 0 }]
+    let [again, fct] = [Recovery::GoBackN, Recovery::Selective]
         .map(|recovery| {
             let mut scenario = star(5, incast(4, 10_000_000));
             scenario.switch.classes[3] = lossy();
@@ -242,7 +242,7 @@ fn ecmp_pins_path_spraying_does_not() {
     };
     assert_eq!(used(&outcome(&scenario)), 1);
     scenario.switch.balance = Balance::Spray;
-    scenario.transport.recovery = Recovery::Selective { reordering: 64 };
+    (scenario.transport.recovery, scenario.transport.reordering) = (Recovery::Selective, 64);
     let sprayed = outcome(&scenario);
     assert_eq!(used(&sprayed), 4);
     assert_eq!(sprayed.transport.retransmitted_packets, 0);
@@ -488,7 +488,7 @@ fn straggler_is_the_host_with_extra_load() {
 
 #[test]
 fn trimmed_packets_requested_immediately() {
-    for recovery in [Recovery::GoBackN, Recovery::Selective { reordering: 0 }] {
+    for recovery in [Recovery::GoBackN, Recovery::Selective] {
         let mut scenario = star(9, incast(8, 500_000));
         scenario.control = Control::Off;
         scenario.switch.classes[3] = lossy();
@@ -550,7 +550,7 @@ fn trimming_without_window_may_lockstep() {
     assert!(locked.transport.naks < 7 * 50 * MS / round_trip_ns, "{:?}", locked.transport);
     for change in [
         |scenario: &mut Scenario| scenario.transport.window_bytes = 100_000,
-        |scenario: &mut Scenario| scenario.transport.recovery = Recovery::Selective { reordering: 0 },
+        |scenario: &mut Scenario| scenario.transport.recovery = Recovery::Selective,
         |scenario: &mut Scenario| scenario.switch.trim_to = None,
     ] {
         let mut other = scenario.clone();
@@ -577,7 +577,7 @@ fn trimmed_packets_requested_once() {
     assert!(naks <= trimmed && trimmed > 0, "{naks} of {trimmed}");
     let window = 100_000_u64.div_ceil(4_096);
     assert!(sent_again <= naks * window, "{sent_again} after {naks}");
-    let (sent_again, trimmed, _) = again(Recovery::Selective { reordering: 0 });
+    let (sent_again, trimmed, _) = again(Recovery::Selective);
     assert_eq!(sent_again, trimmed);
 }
 

@@ -10,7 +10,7 @@ fn flags_make_a_scenario() {
         .scenario()
         .unwrap();
     assert_eq!((scenario.topology.hosts, scenario.workload.flows().len(), scenario.seed), (16, 16, 9));
-    assert_eq!(scenario.transport.recovery, Recovery::Selective { reordering: 64 });
+    assert_eq!((scenario.transport.recovery, scenario.transport.reordering), (Recovery::Selective, 64));
     assert_eq!(
         (scenario.config.scalars.rpg_ai_rate_bps, scenario.transport.payload_bytes),
         (7_000_000, 1_000)

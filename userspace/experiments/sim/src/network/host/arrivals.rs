@@ -202,9 +202,9 @@ impl Host {
             Kind::Nak => {
                 self.counters.naks += 1;
                 qp.naks += 1;
-                let recovery = self.rules.transports[usize::from(qp.address.transport)].recovery;
+                let transport = &self.rules.transports[usize::from(qp.address.transport)];
                 let trimmed = packet.is(Packet::TRIMMED);
-                qp.on_nak(now_ns, packet.psn, packet.extra, trimmed, recovery);
+                qp.on_nak(now_ns, packet.psn, packet.extra, trimmed, transport);
             }
             Kind::Grant => {
                 qp.on_grant(now_ns, packet.psn);

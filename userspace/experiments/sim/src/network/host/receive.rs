@@ -112,7 +112,7 @@ impl ReceiveQp {
             return match recovery {
                 _ if packet.psn < expected => self.acknowledge(packet),
                 Recovery::GoBackN | Recovery::Probe => self.on_trimmed(packet),
-                Recovery::Selective { .. } => Some(self.nak(packet)),
+                Recovery::Selective => Some(self.nak(packet)),
             };
         }
         if packet.psn > expected {
@@ -184,7 +184,7 @@ impl ReceiveQp {
                 self.last_psn = self.last_psn.max(packet.psn);
                 None
             }
-            Recovery::Selective { .. } => {
+            Recovery::Selective => {
                 let index = (packet.psn - self.expected_psn()) as usize;
                 if self.later.len() <= index {
                     self.later.resize(index + 1, MISSING);

@@ -261,7 +261,7 @@ impl SendQp {
     /// The next packet that selective repeat retransmits.
     #[inline]
     fn missing(&mut self, transport: &Transport) -> Option<u64> {
-        if !matches!(transport.recovery, Recovery::Selective { .. }) {
+        if transport.recovery != Recovery::Selective {
             return None;
         }
         let (repair, first_psn) = (&mut self.repair, self.window.acknowledged());
@@ -453,7 +453,7 @@ impl SendQp {
             self.progress_ns = now_ns;
             match transport.recovery {
                 Recovery::GoBackN | Recovery::Probe => self.window.on_timeout(),
-                Recovery::Selective { .. } => {
+                Recovery::Selective => {
                     let first_psn = self.window.acknowledged();
                     self.repair.forget();
                     self.repair.recover_psn = self.window.sent_end();
@@ -521,17 +521,17 @@ impl SendQp {
         psn: u32,
         named_psn: u32,
         trimmed: bool,
-        recovery: Recovery,
+        transport: &Transport,
     ) {
         let (psn, named_psn) = (u64::from(psn), u64::from(named_psn));
         let sent = self.window.acknowledged()..self.window.sent_end();
-        match recovery {
+        match transport.recovery {
             Recovery::GoBackN | Recovery::Probe => {
                 if self.window.on_nak(psn) {
                     self.progress_ns = now_ns;
                 }
             }
-            Recovery::Selective { reordering } => {
+            Recovery::Selective => {
                 if !sent.contains(&psn) || !sent.contains(&named_psn) {
                     return;
                 }
@@ -548,7 +548,7 @@ impl SendQp {
                     self.repair.next_psn = sent.start;
                     self.repair.until_psn = sent.start;
                 }
-                let until_psn = named_psn.saturating_sub(reordering.into()).min(sent.end);
+                let until_psn = named_psn.saturating_sub(transport.reordering.into()).min(sent.end);
                 self.repair.until_psn = self.repair.until_psn.max(until_psn);
             }
         }
