@@ -263,11 +263,6 @@ impl Simulation for Star {
         self.duration_ns / NS_PER_STEP
     }
 
-    fn memory_bytes(&self) -> u64 {
-        // Far fewer flows than in a fabric.
-        0
-    }
-
     fn run(&self, _threads: usize, progress: &mut OnProgress<'_>) -> Result<Outcome, SimError> {
         self.validate()?;
         let (scenario, flows) = self.scenario();

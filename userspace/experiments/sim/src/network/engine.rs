@@ -15,7 +15,7 @@ use std::thread;
 use dcqcn_support::sync::lock;
 
 use crate::network::barrier::Barrier;
-use crate::network::builder::{Node, build};
+use crate::network::builder::{Node, build, owners};
 use crate::network::outcome::{self, Outcome};
 use crate::network::scenario::{Scenario, SimError};
 use crate::network::wheel::Wheel;
@@ -60,8 +60,10 @@ pub trait Simulation: Sync {
     /// Size of the run, in steps of the progress line.
     fn steps(&self) -> u64;
 
-    /// Estimate of the memory that a run needs, B.
-    fn memory_bytes(&self) -> u64;
+    /// Estimate of the memory that a run needs, B; 0: little.
+    fn memory_bytes(&self) -> u64 {
+        0
+    }
 
     /// Runs it on up to `threads` cores (0 counts as 1).
     ///
@@ -117,13 +119,14 @@ pub(crate) fn simulate(
     observer: &mut dyn Observer,
     progress: &mut OnProgress<'_>,
 ) -> Result<(Vec<Node>, u64), SimError> {
-    let mut built = build(scenario)?;
-    let mut nodes = std::mem::take(&mut built.nodes);
+    let ports = scenario.topology.ports();
+    let mut nodes = build(scenario, &ports)?;
     let most = threads.clamp(1, scenario.topology.switches as usize);
     let flows = scenario.workload.flows().len() as u64;
     let (mut threads, mut now_ns, mut windows) = (1, 0, 0);
     loop {
-        let mut shared = Shared::new(scenario, threads, built.owners(scenario, threads), flows);
+        let owners = owners(&scenario.topology, &ports, threads);
+        let mut shared = Shared::new(scenario, threads, owners, flows);
         (shared.most_threads, shared.windows) = (most, windows);
         *shared.now_ns.get_mut() = now_ns;
         nodes = run_phase(&shared, nodes, observer, progress);

@@ -17,7 +17,7 @@ use crate::network::workload::{Collective, Round};
 /// Number of size bands of flows.
 const BANDS: usize = 10;
 
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Outcome {
     /// When the last flow was complete, or the time limit.
     pub duration_ns: u64,
@@ -230,93 +230,70 @@ pub(crate) fn collect(
     nodes: impl Iterator<Item = Node>,
     now_ns: u64,
 ) -> Outcome {
-    let mut sums = Sums {
-        topology: &scenario.topology,
-        now_ns,
+    let class = |class: u8| ClassOutcome { class, ..ClassOutcome::default() };
+    let out = Outcome {
+        duration_ns: now_ns,
         flows: ideal_flows(scenario, ports),
-        classes: std::array::from_fn(|class| ClassOutcome { class: class as u8, ..ClassOutcome::default() }),
-        ports: Vec::new(),
-        transport: TransportOutcome::default(),
-        work: Work::default(),
+        classes: (0..CLASSES as u8).map(class).collect(),
         samples: scenario.sample_ns.map(|interval_ns| Samples { interval_ns, ..Samples::default() }),
-        last_ns: 0,
-        late_ns: Vec::new(),
-        unanswered: 0,
+        ..Outcome::default()
     };
+    let mut sums = Sums { topology: &scenario.topology, now_ns, out, late_ns: Vec::new() };
     for (number, node) in (0..).zip(nodes) {
         match node {
             Node::Host(host) => sums.add_host(&host),
             Node::Switch(switch) => sums.add_switch(number, &switch, &ports[number as usize]),
         }
     }
-    let Sums {
-        flows, classes, mut ports, mut transport, work, samples, last_ns, late_ns, unanswered, ..
-    } = sums;
-    ports.sort_by_key(|port| Reverse(port.max_queue_bytes));
-    transport.window_end = WindowEndOutcome::new(late_ns, unanswered);
-    let is_complete = flows.iter().all(|flow| flow.fct_ns.is_some());
-    let used = |class: &ClassOutcome| {
-        let idle = ClassOutcome { class: class.class, ..ClassOutcome::default() };
-        *class != idle
-    };
-    Outcome {
-        duration_ns: if is_complete { last_ns } else { now_ns },
-        fct: Fct::of(&flows),
-        fct_by_size: bands(&flows),
-        collectives: collectives(scenario, &flows),
-        flows,
-        classes: classes.into_iter().filter(used).collect(),
-        ports,
-        transport,
-        work,
-        samples,
+    let Sums { mut out, late_ns, .. } = sums;
+    if let Some(last_ns) = out.flows.iter().try_fold(0, |last_ns, flow| Some(flow.end_ns()?.max(last_ns))) {
+        out.duration_ns = last_ns;
     }
+    out.fct = Fct::of(&out.flows);
+    out.fct_by_size = bands(&out.flows);
+    out.collectives = collectives(scenario, &out.flows);
+    out.classes.retain(|own| *own != class(own.class));
+    out.ports.sort_by_key(|port| Reverse(port.max_queue_bytes));
+    out.transport.window_end.add_delays(late_ns);
+    out
 }
 
 /// Sums over the nodes so far.
 struct Sums<'s> {
     topology: &'s Topology,
     now_ns: u64,
-    flows: Vec<FlowOutcome>,
-    classes: [ClassOutcome; CLASSES],
-    ports: Vec<PortOutcome>,
-    transport: TransportOutcome,
-    work: Work,
-    samples: Option<Samples>,
-    /// Completion of the last flow.
-    last_ns: u64,
+    out: Outcome,
+    /// Delays of CNPs at the end of a window.
     late_ns: Vec<u64>,
-    unanswered: u64,
 }
 
 impl Sums<'_> {
     fn add_host(&mut self, host: &Host) {
         for &Record { flow, posted_ns, done_ns, .. } in &host.records {
-            if let Some(flow) = self.flows.get_mut(flow as usize) {
+            if let Some(flow) = self.out.flows.get_mut(flow as usize) {
                 flow.start_ns = Some(posted_ns);
                 flow.fct_ns = Some(done_ns - posted_ns);
             }
-            self.last_ns = self.last_ns.max(done_ns);
         }
         for (flow, posted_ns) in host.pending() {
-            if let Some(flow) = self.flows.get_mut(flow as usize) {
+            if let Some(flow) = self.out.flows.get_mut(flow as usize) {
                 flow.start_ns = Some(posted_ns);
             }
         }
-        if let Some(samples) = &mut self.samples {
+        if let Some(samples) = &mut self.out.samples {
             let hosts = &mut samples.hosts_paused_ns;
             hosts.resize(hosts.len().max(host.samples.len()), 0);
             for (sum, paused_ns) in hosts.iter_mut().zip(&host.samples) {
                 *sum += u64::from(*paused_ns);
             }
         }
-        for (class, paused_ns) in self.classes.iter_mut().zip(host.paused_ns(self.now_ns)) {
+        for (class, paused_ns) in self.out.classes.iter_mut().zip(host.paused_ns(self.now_ns)) {
             class.host_paused_ns += paused_ns;
         }
         self.late_ns.extend_from_slice(host.late_ns());
-        self.unanswered += host.unanswered();
-        self.work.hops += host.hops;
-        let (transport, c) = (&mut self.transport, host.counters);
+        self.out.work.hops += host.hops;
+        let (transport, c) = (&mut self.out.transport, host.counters);
+        transport.window_end.unanswered += host.unanswered();
         transport.data_packets += c.data_packets;
         transport.retransmitted_packets += host.retransmitted();
         transport.delivered_packets += c.delivered_packets;
@@ -329,7 +306,7 @@ impl Sums<'_> {
     }
 
     fn add_switch(&mut self, number: u32, switch: &Switch, ports: &[PortSpec]) {
-        for (class, c) in self.classes.iter_mut().zip(&switch.counters) {
+        for (class, c) in self.out.classes.iter_mut().zip(&switch.counters) {
             class.marked_packets += c.marked;
             class.dropped_packets += c.dropped;
             class.lost_packets += c.lost;
@@ -337,12 +314,12 @@ impl Sums<'_> {
             class.storm_dropped_packets += c.storm_dropped;
             class.pauses += c.pauses;
         }
-        let transport = &mut self.transport;
+        let transport = &mut self.out.transport;
         transport.storms += switch.storms;
         transport.max_buffer_bytes = transport.max_buffer_bytes.max(switch.max_buffer_bytes());
-        self.work.hops += switch.hops;
-        self.work.queued_packets += switch.packets();
-        if let Some(samples) = &mut self.samples {
+        self.out.work.hops += switch.hops;
+        self.out.work.queued_packets += switch.packets();
+        if let Some(samples) = &mut self.out.samples {
             samples.switches.push(SwitchSamples {
                 switch: self.topology.name(number),
                 max_queue_bytes: switch.samples.iter().map(|sample| sample.max_queue_bytes).collect(),
@@ -352,12 +329,12 @@ impl Sums<'_> {
         for (port, counters) in ports.iter().zip(switch.port_counters(self.now_ns)) {
             let PortCounters { tx_bytes, max_bytes, max_class_bytes, paused_ns } = counters;
             for (class, (deepest, paused_ns)) in
-                self.classes.iter_mut().zip(max_class_bytes.iter().zip(paused_ns))
+                self.out.classes.iter_mut().zip(max_class_bytes.iter().zip(paused_ns))
             {
                 class.max_queue_bytes = class.max_queue_bytes.max(*deepest);
                 class.switch_paused_ns += paused_ns;
             }
-            self.ports.push(PortOutcome {
+            self.out.ports.push(PortOutcome {
                 switch: self.topology.name(number),
                 peer: self.topology.name(port.peer),
                 tx_bytes,
@@ -428,6 +405,13 @@ fn ideal_flows(scenario: &Scenario, ports: &[Vec<PortSpec>]) -> Vec<FlowOutcome>
         .collect()
 }
 
+impl FlowOutcome {
+    /// When it was complete.
+    fn end_ns(&self) -> Option<u64> {
+        Some(self.start_ns? + self.fct_ns?)
+    }
+}
+
 impl Fct {
     /// Of completed flows between different hosts; `None`: none.
     fn of(flows: &[FlowOutcome]) -> Option<Self> {
@@ -488,10 +472,7 @@ fn bands(flows: &[FlowOutcome]) -> Vec<FctBand> {
 }
 
 fn collectives(scenario: &Scenario, flows: &[FlowOutcome]) -> Vec<CollectiveOutcome> {
-    let end_ns = |flow: &u32| {
-        let flow = flows.get(*flow as usize)?;
-        Some(flow.start_ns? + flow.fct_ns?)
-    };
+    let end_ns = |flow: &u32| flows.get(*flow as usize)?.end_ns();
     let outcome = |round: &Round| {
         let ready: Option<Vec<u64>> = round.ready.iter().map(end_ns).collect();
         let start_ns = ready?.into_iter().max()?;
@@ -515,12 +496,12 @@ fn collectives(scenario: &Scenario, flows: &[FlowOutcome]) -> Vec<CollectiveOutc
 }
 
 impl WindowEndOutcome {
-    fn new(mut late_ns: Vec<u64>, unanswered: u64) -> Self {
+    fn add_delays(&mut self, mut late_ns: Vec<u64>) {
         late_ns.sort_unstable();
         let count = late_ns.len();
         let at = |percent| late_ns.get(nearest_rank(count, percent)).copied().unwrap_or(0);
-        let [late_p50_ns, late_p99_ns, late_max_ns] = [50, 99, 100].map(at);
-        Self { cnps: count as u64, late_p50_ns, late_p99_ns, late_max_ns, unanswered }
+        self.cnps = count as u64;
+        [self.late_p50_ns, self.late_p99_ns, self.late_max_ns] = [50, 99, 100].map(at);
     }
 }
 

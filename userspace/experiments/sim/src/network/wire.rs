@@ -233,18 +233,8 @@ impl Wire {
         let [off, on] = std::mem::take(&mut self.pfc);
         for (bits, pause) in [(off, 1), (on, 0)] {
             if bits != 0 {
-                let packet = Packet {
-                    dst: 0,
-                    qp: 0,
-                    psn: pause,
-                    extra: bits.into(),
-                    entropy: 0,
-                    frame_bytes: PFC_BYTES,
-                    ingress: 0,
-                    class: 0,
-                    kind: Kind::Pfc,
-                    flags: 0,
-                };
+                let (extra, frame_bytes) = (bits.into(), PFC_BYTES);
+                let packet = Packet { psn: pause, extra, frame_bytes, kind: Kind::Pfc, ..Packet::default() };
                 // The second of two frames starts when the first ends.
                 let begin_ns = now_ns.max(self.transmitter.free_ns());
                 self.send(begin_ns, packet, out);

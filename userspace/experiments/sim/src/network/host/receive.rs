@@ -5,9 +5,8 @@ use std::collections::VecDeque;
 use dcqcn_common::flow::{FlowId, NpFlow};
 use dcqcn_common::rc::ReceiveWindow;
 
-use crate::network::packet::{Kind, Packet};
+use crate::network::packet::{Address, Kind, Packet};
 use crate::network::scenario::Recovery;
-use crate::network::workload::Pair;
 
 /// [`ReceiveQp::later`]: this packet has not arrived.
 const MISSING: u64 = u64::MAX;
@@ -22,35 +21,27 @@ pub(crate) struct Answer {
     pub(crate) psn: u32,
     /// The packet that arrived.
     pub(crate) named_psn: u32,
-    /// Whether the packet was trimmed.
-    pub(crate) trimmed: bool,
-    /// Whether the packet was marked.
-    pub(crate) marked: bool,
+    /// [`Packet::TRIMMED`] and [`Packet::ECHO`].
+    pub(crate) flags: u8,
 }
 
 impl Answer {
     /// Everything before `psn` has arrived, and so has `packet`.
     pub(crate) const fn ack(psn: u32, packet: &Packet) -> Self {
-        let marked = packet.is(Packet::CE);
-        Self { kind: Kind::Ack, psn, named_psn: packet.psn, trimmed: false, marked }
+        Self { kind: Kind::Ack, psn, named_psn: packet.psn, flags: packet.echo() }
     }
 
-    /// An admission message, with its range.
+    /// A CNP, or an admission message with its range.
     pub(crate) const fn of(kind: Kind, psn: u32, named_psn: u32) -> Self {
-        Self { kind, psn, named_psn, trimmed: false, marked: false }
+        Self { kind, psn, named_psn, flags: 0 }
     }
 }
 
 /// The receiving end of a QP.
 #[derive(Debug)]
 pub(crate) struct ReceiveQp {
-    /// The sender, and the QP's number there.
-    pub(crate) src: u32,
-    pub(crate) at_src: u32,
-    pub(crate) class: u8,
-    /// Index of its transport.
-    pub(crate) transport: u16,
-    pub(crate) entropy: u32,
+    /// The sender, as the destination of replies.
+    pub(crate) sender: Address,
     window: ReceiveWindow,
     /// The sender's requested and granted limit.
     pub(super) requested_psn: u32,
@@ -72,14 +63,9 @@ pub(crate) struct ReceiveQp {
 }
 
 impl ReceiveQp {
-    pub(crate) fn new(pair: Pair, at_src: u32, entropy: u32, id: FlowId) -> Self {
-        let Pair { src, class, transport, .. } = pair;
+    pub(crate) fn new(sender: Address, id: FlowId) -> Self {
         Self {
-            src,
-            at_src,
-            class,
-            transport,
-            entropy,
+            sender,
             window: ReceiveWindow::default(),
             requested_psn: 0,
             granted_psn: 0,
@@ -130,7 +116,7 @@ impl ReceiveQp {
         if self.trimmed_psn == Some(self.expected_psn()) {
             self.begin_again();
             let psn = self.expected_psn();
-            return Some(Answer { kind: Kind::Nak, psn, named_psn: psn, trimmed: true, marked: false });
+            return Some(Answer { flags: Packet::TRIMMED, ..Answer::of(Kind::Nak, psn, psn) });
         }
         let fills_gap = !self.later.is_empty();
         if fills_gap {
@@ -196,9 +182,8 @@ impl ReceiveQp {
     }
 
     const fn nak(&self, packet: &Packet) -> Answer {
-        let trimmed = packet.is(Packet::TRIMMED);
-        let marked = packet.is(Packet::CE);
-        Answer { kind: Kind::Nak, psn: self.expected_psn(), named_psn: packet.psn, trimmed, marked }
+        let flags = packet.flags & Packet::TRIMMED | packet.echo();
+        Answer { flags, ..Answer::of(Kind::Nak, self.expected_psn(), packet.psn) }
     }
 
     /// Everything before the expected packet has arrived, and so has `packet`.

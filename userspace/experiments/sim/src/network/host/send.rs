@@ -359,10 +359,9 @@ impl SendQp {
             extra: ends.unwrap_or(0),
             entropy,
             frame_bytes: frame_bytes as u16,
-            ingress: 0,
             class,
-            kind: Kind::Data,
             flags,
+            ..Packet::default()
         })
     }
 
