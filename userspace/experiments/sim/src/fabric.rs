@@ -1,7 +1,7 @@
 //! `sim fabric`: a whole fabric, from its flags to its report.
 
 mod flags;
-mod partners;
+mod front;
 mod plot;
 mod report;
 mod setup;

@@ -1,7 +1,7 @@
 //! Settings of a simulation for flags, files and sweeps, and the presets they start from.
 
 pub mod knobs;
-mod partners;
+mod front;
 mod set;
 
 use anyhow::{Context as _, Result, ensure};
@@ -142,6 +142,8 @@ pub struct Setup {
     pub changes: Vec<Assignment>,
     /// Names of the settings that were set; those of a file's groups are in `groups`.
     pub given: Vec<String>,
+    /// Whether time series are written.
+    pub series: bool,
 }
 
 impl Setup {
@@ -167,6 +169,7 @@ impl Setup {
             profile: Profile::Paper,
             changes: Vec::new(),
             given: Vec::new(),
+            series: false,
         };
         match preset {
             Preset::Incast => {}
@@ -267,11 +270,11 @@ impl Setup {
         groups.collect()
     }
 
-    /// The star; with time series if `series`, or if the preset's metrics need them.
+    /// The star; with time series if they are written, or if the preset's metrics need them.
     ///
     /// # Errors
     /// Settings are inconsistent.
-    pub fn star(&self, series: bool) -> Result<Star> {
+    pub fn star(&self) -> Result<Star> {
         let mut star = self.star.clone();
         star.sender_rate_bps = self.sender_link_bps.unwrap_or(star.port_rate_bps);
         star.duration_ns = self.duration_ns();
@@ -303,7 +306,7 @@ impl Setup {
             }
         }
         let max_flows = if self.preset == Preset::Stability { STABILITY_SERIES_FLOWS } else { SERIES_FLOWS };
-        let series = series || matches!(self.preset, Preset::Stability | Preset::Staircase);
+        let series = self.series || matches!(self.preset, Preset::Stability | Preset::Staircase);
         star.series = series.then_some(SeriesRequest { interval_ns: self.sample_ns(), max_flows });
         star.validate().with_context(|| format!("cannot simulate this {}", word(&self.preset)))?;
         Ok(star)
@@ -366,9 +369,9 @@ const UNREAD: [&str; 27] = [
 /// Rejects parameters that no simulation reads.
 ///
 /// # Errors
-/// Names the first of `keys` that is one.
-pub fn refuse_unread<'k>(mut keys: impl Iterator<Item = &'k str>) -> Result<(), SetupError> {
-    match keys.find(|key| is_unread(key)) {
+/// Names the first of them.
+pub fn refuse_unread<'c>(changes: impl IntoIterator<Item = &'c Assignment>) -> Result<(), SetupError> {
+    match changes.into_iter().map(|change| change.key.to_string()).find(|key| is_unread(key)) {
         Some(key) => Err(SetupError(format!("{key} has no effect in a simulation; omit it"))),
         None => Ok(()),
     }

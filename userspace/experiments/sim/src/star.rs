@@ -183,19 +183,6 @@ impl Star {
         self.groups.iter().position(|other| other.is_roce() && other.name == name)
     }
 
-    /// Warning that the retransmission timeout of RoCE flows is below the round trip of an empty network.
-    pub fn short_timeout(&self) -> Option<String> {
-        let warning = |group: &Group| {
-            let frame_bytes =
-                u64::from(group.transport.frame_bytes()) + self.config.scalars.wire_overhead_bytes;
-            let rates = [self.sender_rate_bps, self.port_rate_bps];
-            let frame_ns: u64 = rates.iter().map(|&bps| Transmitter::time_ns(bps, frame_bytes)).sum();
-            let rtt_ns = 2 * (self.sender_delay_of(group) + self.receiver_delay_ns) + frame_ns;
-            short_timeout(group.transport.timeout_ns, rtt_ns)
-        };
-        self.roce().find_map(warning)
-    }
-
     /// `config` with the senders' link rate in it.
     fn link_config(&self) -> Config {
         let mut config = self.config;
@@ -261,6 +248,18 @@ impl Simulation for Star {
 
     fn steps(&self) -> u64 {
         self.duration_ns / NS_PER_STEP
+    }
+
+    fn warning(&self) -> Option<String> {
+        let warning = |group: &Group| {
+            let frame_bytes =
+                u64::from(group.transport.frame_bytes()) + self.config.scalars.wire_overhead_bytes;
+            let rates = [self.sender_rate_bps, self.port_rate_bps];
+            let frame_ns: u64 = rates.iter().map(|&bps| Transmitter::time_ns(bps, frame_bytes)).sum();
+            let rtt_ns = 2 * (self.sender_delay_of(group) + self.receiver_delay_ns) + frame_ns;
+            short_timeout(group.transport.timeout_ns, rtt_ns)
+        };
+        self.roce().find_map(warning)
     }
 
     fn run(&self, _threads: usize, progress: &mut OnProgress<'_>) -> Result<Outcome, SimError> {

@@ -8,8 +8,9 @@ use dcqcn_support::render::{self, Table};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::presets::Setting;
+use super::presets::{Setting, Setup};
 use super::report::{Report, percent, size};
+use super::sweep::SweptRun;
 use crate::network::Fct;
 use crate::star::{Depth, Kind};
 
@@ -30,10 +31,10 @@ pub struct SweepRun {
 }
 
 impl SweepRun {
-    /// The run at `settings`.
-    pub fn new(settings: &[Setting], report: Report) -> Self {
-        let at = settings.iter().map(|Setting { key, text }| (key.clone(), text.as_str().into()));
-        Self { at: at.collect(), report }
+    pub fn new(completed: SweptRun<Setup>) -> Self {
+        let SweptRun { settings, setup, simulation, run } = completed;
+        let at = settings.into_iter().map(|Setting { key, text }| (key, text.into()));
+        Self { at: at.collect(), report: Report::new(&setup, &simulation, run.outcome, run.wall) }
     }
 }
 

@@ -16,7 +16,7 @@ use dcqcn_support::sync::lock;
 
 use crate::network::barrier::Barrier;
 use crate::network::builder::{Node, build, owners};
-use crate::network::outcome::{self, Outcome};
+use crate::network::outcome::{self, Outcome, short_timeout};
 use crate::network::scenario::{Scenario, SimError};
 use crate::network::wheel::Wheel;
 use crate::network::wire::{Message, Outbox};
@@ -65,6 +65,9 @@ pub trait Simulation: Sync {
         0
     }
 
+    /// Warning that the retransmission timeout is below the round trip of an empty network.
+    fn warning(&self) -> Option<String>;
+
     /// Runs it on up to `threads` cores (0 counts as 1).
     ///
     /// # Errors
@@ -82,6 +85,10 @@ impl Simulation for Scenario {
     fn memory_bytes(&self) -> u64 {
         let (flows, qps) = (self.workload.flows().len() as u64, self.workload.pairs().len() as u64);
         flows * FLOW_BYTES + qps * QP_BYTES
+    }
+
+    fn warning(&self) -> Option<String> {
+        short_timeout(self.transport.timeout_ns, self.base_rtt_ns())
     }
 
     fn run(&self, threads: usize, progress: &mut OnProgress<'_>) -> Result<Outcome, SimError> {

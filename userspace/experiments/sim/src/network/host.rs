@@ -2,8 +2,6 @@
 
 mod admission;
 mod arrivals;
-mod flight;
-mod probe;
 mod receive;
 mod send;
 mod tcp;
@@ -18,13 +16,12 @@ use dcqcn_common::params::Params;
 use serde::Serialize;
 
 use self::admission::Admitted;
-use self::flight::Flight;
 use self::receive::ReceiveQp;
 use self::send::SendPhase;
 pub(crate) use self::send::SendQp;
 use self::window_end::WindowEnds;
 use crate::network::agenda::{Agenda, Event};
-use crate::network::nscc::Law;
+use crate::network::nscc::{Flight, Law};
 use crate::network::packet::Pool;
 use crate::network::packet::{Address, Packet};
 use crate::network::random::Random;

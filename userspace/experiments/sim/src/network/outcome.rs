@@ -358,11 +358,6 @@ impl Scenario {
         };
         (1..self.topology.hosts).map(round_trip_ns).max().unwrap_or(0)
     }
-
-    /// Warning that the retransmission timeout is below the base round trip.
-    pub fn short_timeout(&self) -> Option<String> {
-        short_timeout(self.transport.timeout_ns, self.base_rtt_ns())
-    }
 }
 
 /// Warning that a retransmission timeout is below the round trip of an empty network.

@@ -30,11 +30,7 @@ fn star(hosts: u32, workload: Workload) -> Scenario {
 
 /// `senders` flows of `bytes` from hosts 1 and on to host 0.
 fn incast(senders: u32, bytes: u64) -> Workload {
-    let mut workload = Workload::new();
-    for src in 1..=senders {
-        workload.flow(src, 0, 3, bytes, 0);
-    }
-    workload
+    Workload::incast(senders, bytes, 3)
 }
 
 fn no_loss(outcome: &Outcome) -> bool {

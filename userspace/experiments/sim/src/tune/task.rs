@@ -11,6 +11,7 @@ use crate::fabric::FabricSetup;
 use crate::knobs::SetupError;
 use crate::knobs::refuse_without_effect;
 use crate::network::Scenario;
+use crate::sweep::SimulationSetup as _;
 
 /// Default time limit of a simulation: slower flows count as incomplete.
 const DURATION_NS: u64 = 100_000_000;

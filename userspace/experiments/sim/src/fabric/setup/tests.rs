@@ -1,4 +1,5 @@
 use super::*;
+use crate::network::Simulation as _;
 
 #[test]
 fn flags_make_a_scenario() {
@@ -127,7 +128,7 @@ fn settings_reported_with_units() {
 
 #[test]
 fn timeout_below_round_trip_warned() {
-    let warning = |flags: &str| setup(flags).scenario().unwrap().short_timeout();
+    let warning = |flags: &str| setup(flags).scenario().unwrap().warning();
     assert_eq!(warning(""), None);
     let text = warning("--timeout 5us").unwrap();
     assert!(text.starts_with("timeout = 5us is below the base round trip of "), "{text}");

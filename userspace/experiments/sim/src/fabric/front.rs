@@ -1,12 +1,15 @@
-//! Flags that depend on other flags.
+//! Simulations of fabrics, and flags that depend on other flags.
 
 use anyhow::Result;
+use dcqcn_params::Assignment;
 
 use super::flags::Choice;
 use super::setup::{FabricSetup, settings};
 use super::{Shape, Traffic};
 use crate::knobs::{Requirement, parameters_without_effect, refuse};
-use crate::network::Recovery;
+use crate::network::{Recovery, Scenario};
+use crate::presets::Setting;
+use crate::sweep::SimulationSetup;
 
 const RANDOM: &str = "--workload random";
 const COLLECTIVE: &str = "a collective as --workload";
@@ -24,9 +27,24 @@ impl FabricSetup {
         let is_its = |(flag, _): &&Requirement| keys.contains(&flag.trim_start_matches('-'));
         setup.without_effect().iter().find(is_its).map_or(Ok(setup), |lone| Ok(refuse(lone)?))
     }
+}
 
-    /// Flags and parameters without effect, each with its missing requirement.
-    pub fn without_effect(&self) -> Vec<Requirement> {
+impl SimulationSetup for FabricSetup {
+    type Simulation = Scenario;
+
+    fn apply(&mut self, setting: &Setting) -> Result<()> {
+        self.set(&setting.key, &setting.text)
+    }
+
+    fn changes(&self) -> &[Assignment] {
+        &self.changes
+    }
+
+    fn simulation(&self) -> Result<Scenario> {
+        self.scenario()
+    }
+
+    fn without_effect(&self) -> Vec<Requirement> {
         let workload = self.workload.as_ref().unwrap_or(&Traffic::Random);
         let random = matches!(workload, Traffic::Random);
         let collective = matches!(workload, Traffic::Collective(_));
@@ -72,6 +90,7 @@ impl FabricSetup {
 #[cfg(test)]
 mod tests {
     use super::super::setup::setup;
+    use crate::sweep::SimulationSetup as _;
 
     #[test]
     fn flag_without_effect_is_rejected() {

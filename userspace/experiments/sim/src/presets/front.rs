@@ -1,16 +1,43 @@
-//! Settings that depend on other settings.
+//! Simulations of presets, and settings that depend on other settings.
 
-use super::knobs::{Requirement, parameters_without_effect};
-use super::{Group, Preset, Setup};
+use anyhow::{Result, ensure};
+use dcqcn_params::Assignment;
+
+use super::knobs::{ROCE_KNOBS, Requirement, parameters_without_effect};
+use super::{Group, Preset, Setting, Setup};
 use crate::network::TcpLaw;
 use crate::network::workload::Work;
+use crate::star::Star;
+use crate::sweep::SimulationSetup;
 
-impl Setup {
-    /// Settings and parameters without effect, each with its missing requirement. `series`: time series are written.
-    pub fn without_effect(&self, series: bool) -> Vec<Requirement> {
+impl SimulationSetup for Setup {
+    type Simulation = Star;
+
+    fn apply(&mut self, setting: &Setting) -> Result<()> {
+        let Setting { key, text } = setting;
+        let is_of_groups = ROCE_KNOBS.iter().any(|knob| knob.key == key);
+        let mut groups = self.groups_of_file(true).peekable();
+        let is_overridden = groups.peek().is_some()
+            && groups.all(|group| group.settings.iter().any(|setting| setting.key == *key));
+        ensure!(
+            !(is_of_groups && is_overridden),
+            "{key} = {text} has no effect: every [[roce]] group of the file sets {key}; remove it there"
+        );
+        Ok(self.set(key, text)?)
+    }
+
+    fn changes(&self) -> &[Assignment] {
+        &self.changes
+    }
+
+    fn simulation(&self) -> Result<Star> {
+        self.star()
+    }
+
+    fn without_effect(&self) -> Vec<Requirement> {
         // An invalid group is reported when the star is built.
         let Ok(groups) =
-            [true, false].into_iter().map(|is_roce| self.groups(is_roce)).collect::<Result<Vec<_>, _>>()
+            [true, false].into_iter().map(|is_roce| self.groups(is_roce)).collect::<Result<Vec<_>>>()
         else {
             return Vec::new();
         };
@@ -33,7 +60,7 @@ impl Setup {
             ("classes", coexist, "`sim coexist`"),
             ("control", marks, "--classes on"),
             ("profile", control || tcp && marks, "--control on"),
-            ("sample", series || stability || staircase, "--csv or --plot"),
+            ("sample", self.series || stability || staircase, "--csv or --plot"),
         ];
         let of_groups = self.groups.iter().flat_map(|group| &group.settings).map(|setting| &setting.key);
         let given = |key: &str| self.given.iter().chain(of_groups.clone()).any(|given| given == key);
