@@ -5,7 +5,6 @@
 //! with the same budget found nothing better (docs/how-to/find-parameters.md).
 
 mod evaluate;
-mod limits;
 mod report;
 mod run;
 mod space;
@@ -19,8 +18,7 @@ use dcqcn_params::{Assignment, Profile, to_toml};
 use toml::Value;
 
 use crate::fabric::FabricSetup;
-pub use evaluate::{Objective, Score};
-pub use limits::{Bounds, Limits};
+pub use evaluate::{Bounds, Limits, Objective, Score};
 pub use report::{Row, TuneReport};
 pub use run::tune;
 pub use space::Settings;

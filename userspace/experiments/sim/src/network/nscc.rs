@@ -75,20 +75,20 @@ impl Law {
 
 /// Content of an acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Feedback {
+struct Feedback {
     /// Bytes that have arrived since the last one.
-    pub(crate) new_bytes: u64,
+    new_bytes: u64,
     /// Round trip of its packet; `None`: ambiguous after a retransmission.
-    pub(crate) rtt_ns: Option<u64>,
+    rtt_ns: Option<u64>,
     /// Whether that packet was marked.
-    pub(crate) marked: bool,
+    marked: bool,
     /// Bytes still in flight.
-    pub(crate) under_way_bytes: u64,
+    under_way_bytes: u64,
 }
 
 /// The window of a sender.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Window {
+struct Window {
     bytes: f64,
     /// The shortest round trip seen, at most the base round trip.
     base_rtt_ns: u64,
@@ -113,7 +113,7 @@ pub(crate) struct Window {
 
 impl Window {
     /// A new window, of maximum size.
-    pub(crate) fn new(law: &Law) -> Self {
+    fn new(law: &Law) -> Self {
         let mut window = Self {
             bytes: 0.0,
             base_rtt_ns: law.nscc.base_rtt_ns,
@@ -135,7 +135,7 @@ impl Window {
 
     /// Whether `frame_bytes` more may be sent. With nothing in flight a packet always may.
     #[inline]
-    pub(crate) fn has_room(&self, under_way_bytes: u64, frame_bytes: u64) -> bool {
+    fn has_room(&self, under_way_bytes: u64, frame_bytes: u64) -> bool {
         under_way_bytes == 0 || self.bytes >= (under_way_bytes + frame_bytes) as f64
     }
 
@@ -149,7 +149,7 @@ impl Window {
     }
 
     /// An acknowledgement arrives.
-    pub(crate) fn on_ack(&mut self, law: &Law, now_ns: u64, feedback: &Feedback) {
+    fn on_ack(&mut self, law: &Law, now_ns: u64, feedback: &Feedback) {
         let Feedback { new_bytes, rtt_ns, marked, under_way_bytes } = *feedback;
         self.round_bytes += new_bytes;
         self.unpaid_bytes += new_bytes;
@@ -180,7 +180,7 @@ impl Window {
     }
 
     /// A switch trimmed a packet of `bytes`: the rest of it had the round trip `rtt_ns`.
-    pub(crate) fn on_trimmed(
+    fn on_trimmed(
         &mut self,
         law: &Law,
         now_ns: u64,
@@ -200,7 +200,7 @@ impl Window {
     }
 
     /// Packets of `bytes` in total were not acknowledged in time.
-    pub(crate) fn on_timeout(&mut self, law: &Law, bytes: u64) {
+    fn on_timeout(&mut self, law: &Law, bytes: u64) {
         self.bytes -= bytes as f64;
         self.clamp_window(law);
     }

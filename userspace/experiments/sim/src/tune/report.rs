@@ -8,8 +8,7 @@ use dcqcn_params::{Assignment, Key, word};
 use dcqcn_support::render::{self, Column, Table};
 use serde::Serialize;
 
-use super::evaluate::{Objective, Score, Tried};
-use super::limits::Bounds;
+use super::evaluate::{Bounds, Objective, Score, Tried};
 use super::task::Task;
 
 /// A candidate or a preset, with its results.

@@ -5,8 +5,7 @@ use clap::builder::TypedValueParser as _;
 use clap::{Args, value_parser};
 use dcqcn_params::Profile;
 
-use super::evaluate::Objective;
-use super::limits::Limits;
+use super::evaluate::{Limits, Objective};
 use crate::fabric::FabricSetup;
 use crate::knobs::SetupError;
 use crate::knobs::refuse_without_effect;
