@@ -88,7 +88,6 @@ impl Page<'_> {
     }
 }
 
-/// Runs the simulator.
 pub(crate) struct Lab {
     binary: PathBuf,
     /// Working directory, with the input files.
@@ -138,7 +137,6 @@ impl Lab {
         Ok(fs::read_to_string(self.directory.join(name))?)
     }
 
-    /// The runs of a sweep.
     pub(crate) fn sweep(&self, options: &str) -> Result<Vec<Value>> {
         match self.json(options)?.get_mut("runs").map(Value::take) {
             Some(Value::Array(runs)) => Ok(runs),
@@ -190,7 +188,6 @@ pub(crate) fn list<'a>(run: &'a Value, path: &str) -> &'a [Value] {
     find(run, path).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-/// The number at `path`.
 pub(crate) fn number(run: &Value, path: &str) -> Result<f64> {
     find(run, path)
         .and_then(Value::as_f64)

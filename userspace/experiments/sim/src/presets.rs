@@ -31,7 +31,6 @@ const STABILITY_SERIES_FLOWS: u32 = 1_000;
 const ROCE_CLASS: u8 = 3;
 const TCP_CLASS: u8 = 0;
 
-/// Preset of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Preset {
@@ -64,7 +63,6 @@ pub struct GroupSetup {
     pub size_bytes: u64,
     /// Length of the blocks of a closed loop; 0: no closed loop.
     pub block_bytes: u64,
-    /// Outstanding blocks.
     pub outstanding: u32,
     /// Lengths of messages that arrive at random times; empty: none.
     pub sizes: Vec<SizeWeight>,
@@ -136,9 +134,7 @@ pub struct Setup {
     /// TCP flows, and defaults of a file's groups.
     pub tcp: GroupSetup,
     pub groups: Vec<FileGroup>,
-    /// Profile of the DCQCN parameters.
     pub profile: Profile,
-    /// Changes of the parameters.
     pub changes: Vec<Assignment>,
     /// Names of the settings that were set; those of a file's groups are in `groups`.
     pub given: Vec<String>,
@@ -147,7 +143,6 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// The unmodified preset.
     pub fn new(preset: Preset) -> Self {
         let mut star = Star::new(40 * GBIT, Config::DEFAULT);
         star.duration_ns = 300 * MS;
@@ -194,7 +189,6 @@ impl Setup {
         self.tcp.group.flows = 4;
     }
 
-    /// Warm-up excluded from statistics.
     pub(super) fn warm_up_ns(&self) -> u64 {
         let default_ns = || if self.finite_ns().is_some() { 0 } else { self.duration_ns() / 3 };
         self.warm_up_ns.unwrap_or_else(default_ns)
@@ -210,7 +204,6 @@ impl Setup {
         self.sample_ns.unwrap_or_else(|| (span_ns() / SAMPLES).max(least_ns()).max(US))
     }
 
-    /// Maximum time to simulate.
     pub(super) fn duration_ns(&self) -> u64 {
         // The simulation ends when all data is sent; the limit is for simulations that never end.
         let patience_ns =

@@ -41,11 +41,9 @@ pub struct Report {
     pub oscillation: Option<Oscillation>,
     /// Shares of the flows between joins; empty unless flows start at several times.
     pub stages: Vec<Stage>,
-    /// Resources used.
     pub run: RunCost,
 }
 
-/// Stability of the bottleneck.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Oscillation {
     /// Standard deviation of the RoCE queue over its mean.
@@ -60,13 +58,10 @@ pub struct Oscillation {
 /// Goodput of each flow from one join to the next.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Stage {
-    /// Start of the stage.
     pub from_ns: u64,
-    /// End of the stage.
     pub to_ns: u64,
     /// Mean goodput over its second half, of each flow that had started.
     pub goodput_bps: Vec<f64>,
-    /// Jain's fairness index of these.
     pub jain: f64,
 }
 
@@ -157,7 +152,6 @@ fn bottleneck(star: &Star) -> Option<Bottleneck<'_>> {
     })
 }
 
-/// The fluid model over time.
 fn steady_state(star: &Star) -> Option<SteadyState> {
     fluid::steady_state(&bottleneck(star)?, 2 * (star.sender_delay_ns + star.receiver_delay_ns))
 }

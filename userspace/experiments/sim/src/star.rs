@@ -100,12 +100,10 @@ pub struct Class {
 /// Equal flows, one QP or TCP connection each.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
-    /// Name in the outcome.
     pub name: String,
     pub flows: u32,
     /// Flows per sender (sharing its link in round robin), 1 or more.
     pub flows_per_sender: u32,
-    /// Class, 0 to 7.
     pub class: u8,
     /// Name of the RoCE group whose messages must all be complete first; `None`: none.
     pub after: Option<String>,
@@ -124,7 +122,6 @@ pub struct Group {
     pub transport: Transport,
 }
 
-/// Recorded time series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SeriesRequest {
     /// Interval between samples; goodput is averaged over it.
@@ -167,12 +164,10 @@ impl Star {
         all_finite(&self.groups)
     }
 
-    /// The RoCE groups.
     pub(crate) fn roce(&self) -> impl Iterator<Item = &Group> {
         self.groups.iter().filter(|group| group.is_roce())
     }
 
-    /// Number of RoCE flows.
     pub(crate) fn roce_flows(&self) -> u32 {
         self.roce().map(|group| group.flows).sum()
     }
@@ -223,7 +218,6 @@ impl Group {
         Self { class: 0, transport, ..Self::roce(name, flows) }
     }
 
-    /// Whether its flows are RoCE.
     pub fn is_roce(&self) -> bool {
         self.transport.tcp.is_none()
     }
@@ -275,7 +269,6 @@ impl Simulation for Star {
 /// A flow. Its number is that of its QP, at the receiver too.
 #[derive(Clone, Copy, Debug)]
 struct Flow {
-    /// Index of its group.
     group: u32,
     /// Sending host, and its QP there.
     host: u32,

@@ -18,7 +18,6 @@ pub trait SimulationSetup: Clone {
     /// The setting is unknown or has no effect, or the text is not a value of it.
     fn apply(&mut self, setting: &Setting) -> Result<()>;
 
-    /// Changed parameters.
     fn changes(&self) -> &[Assignment];
 
     /// Settings and parameters without effect, each with its missing requirement.

@@ -17,14 +17,12 @@ use crate::star::{Depth, Kind};
 /// A sweep: settings that differ, and the report of each combination.
 #[derive(Clone, Debug, Serialize)]
 pub struct SweepReport {
-    /// The runs, in order.
     pub runs: Vec<SweepRun>,
 }
 
 /// One combination.
 #[derive(Clone, Debug, Serialize)]
 pub struct SweepRun {
-    /// Settings, as text.
     pub at: Map<String, Value>,
     #[serde(flatten)]
     pub report: Report,

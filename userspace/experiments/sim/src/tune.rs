@@ -27,7 +27,6 @@ pub use task::Task;
 /// Hosts and interfaces of a fleet that it applies to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FleetTarget {
-    /// Name of the group.
     pub group: String,
     /// Labels of its hosts; none: all hosts.
     pub labels: Vec<(String, String)>,
@@ -95,7 +94,6 @@ const SONIC: [(&str, &str); 3] = [("kmin", "1MiB"), ("kmax", "2MiB"), ("pmax", "
 #[derive(Clone, Debug)]
 struct Preset {
     name: String,
-    /// Configuration.
     settings: Settings,
     /// Whether the preset includes the given settings.
     is_as_given: bool,

@@ -305,7 +305,6 @@ pub(super) fn on_off(text: &str) -> Result<bool, String> {
 /// Congestion control of senders.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Choice {
-    /// None.
     Off,
     #[default]
     #[value(alias = "on")]

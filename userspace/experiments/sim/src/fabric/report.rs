@@ -38,7 +38,6 @@ pub struct FabricReport {
     pub not_started_flows: usize,
     #[serde(flatten)]
     pub outcome: Outcome,
-    /// Resources used.
     pub run: RunCost,
 }
 
@@ -48,7 +47,6 @@ fn sent(flows: &[FlowOutcome]) -> impl Iterator<Item = &FlowOutcome> {
 }
 
 impl FabricReport {
-    /// Assembles the report.
     pub fn new(setup: &FabricSetup, scenario: &Scenario, outcome: Outcome, wall: Duration) -> Self {
         let left = |has_started: bool| {
             let is_left = |flow: &&FlowOutcome| flow.fct_ns.is_none() && flow.start_ns.is_some() == has_started;

@@ -40,10 +40,8 @@ fn wanted_threads(hops: u64, hops_per_thread: u64, now: usize, most: usize) -> u
     if wanted > now || wanted <= now / 2 { wanted } else { now }
 }
 
-/// Progress of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Simulated time.
     pub now_ns: u64,
     /// Completed [steps](Simulation::steps).
     pub done: u64,
@@ -54,7 +52,6 @@ pub type OnProgress<'p> = dyn FnMut(Progress) -> ControlFlow<()> + Send + 'p;
 
 /// A simulation. Its outcome depends on nothing else.
 pub trait Simulation: Sync {
-    /// Result of a run.
     type Outcome: Send;
 
     /// Size of the run, in steps of the progress line.

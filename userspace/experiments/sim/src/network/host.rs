@@ -44,7 +44,6 @@ pub(crate) struct HostRules {
     pub(crate) transports: Vec<Transport>,
     /// Single bottleneck: delay of a reply, by its destination; empty: replies are queued like data.
     pub(crate) reply_ns: Vec<u64>,
-    /// Longest frame of data.
     pub(crate) frame_bytes: u32,
     pub(crate) seed: u64,
     pub(crate) control: Control,
@@ -66,7 +65,6 @@ pub(crate) struct HostRules {
     pub(crate) sample_ns: Option<u64>,
 }
 
-/// A completed flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) flow: u32,
@@ -93,7 +91,6 @@ pub struct FlowCounters {
     pub cnps: u64,
     /// NAKs that reached the sender.
     pub naks: u64,
-    /// Retransmission timeouts.
     pub timeouts: u64,
     pub messages: u64,
 }
@@ -110,11 +107,9 @@ pub(crate) struct HostCounters {
     pub(crate) naks: u64,
     pub(crate) retransmitted: u64,
     pub(crate) timeouts: u64,
-    /// Tail-loss probes.
     pub(crate) probes: u64,
 }
 
-/// A queue pair of this host.
 #[derive(Clone, Copy, Debug)]
 struct QpEntry {
     pair: u32,
@@ -123,7 +118,6 @@ struct QpEntry {
     left: u32,
 }
 
-/// A flow of this host.
 #[derive(Clone, Copy, Debug)]
 struct OwnFlow {
     flow: u32,

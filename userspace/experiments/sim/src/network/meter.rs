@@ -9,13 +9,9 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Depth {
     pub mean_bytes: f64,
-    /// Standard deviation.
     pub deviation_bytes: f64,
-    /// Median.
     pub p50_bytes: u64,
-    /// 99th percentile.
     pub p99_bytes: u64,
-    /// Deepest.
     pub max_bytes: u64,
 }
 

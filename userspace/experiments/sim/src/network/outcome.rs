@@ -21,7 +21,6 @@ const BANDS: usize = 10;
 pub struct Outcome {
     /// When the last flow was complete, or the time limit.
     pub duration_ns: u64,
-    /// Every flow, by number.
     #[serde(skip)]
     pub flows: Vec<FlowOutcome>,
     /// All completed flows; `None`: none.
@@ -32,21 +31,17 @@ pub struct Outcome {
     pub collectives: Vec<CollectiveOutcome>,
     /// By class with traffic.
     pub classes: Vec<ClassOutcome>,
-    /// Counters of QPs.
     pub transport: TransportOutcome,
     /// Ports of all switches, the deepest queue first.
     pub ports: Vec<PortOutcome>,
     /// Depths over time, if requested.
     pub samples: Option<Samples>,
-    /// Work done.
     pub work: Work,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FlowOutcome {
-    /// Host that sent it.
     pub src: u32,
-    /// Host that received it.
     pub dst: u32,
     pub bytes: u64,
     /// When it could start; `None`: not before the end.
@@ -60,35 +55,23 @@ pub struct FlowOutcome {
 /// Completion times, absolute and relative to an empty fabric (slowdown). Percentiles are exact (nearest rank).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Fct {
-    /// Flows.
     pub count: u64,
-    /// Mean time.
     pub mean_ns: f64,
-    /// Median time.
     pub p50_ns: u64,
-    /// 95th percentile of time.
     pub p95_ns: u64,
-    /// 99th percentile of time.
     pub p99_ns: u64,
-    /// The longest.
     pub max_ns: u64,
     pub slowdown_mean: f64,
-    /// Median slowdown.
     pub slowdown_p50: f64,
-    /// 95th percentile of slowdown.
     pub slowdown_p95: f64,
-    /// 99th percentile of slowdown.
     pub slowdown_p99: f64,
 }
 
 /// Completion times of flows of similar length.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct FctBand {
-    /// Shortest flow.
     pub min_bytes: u64,
-    /// Longest flow.
     pub max_bytes: u64,
-    /// Completion times of these flows.
     pub fct: Fct,
 }
 
@@ -97,7 +80,6 @@ pub struct FctBand {
 pub struct ClassOutcome {
     /// Traffic class, 0 to 7.
     pub class: u8,
-    /// Packets marked CE.
     pub marked_packets: u64,
     /// Packets dropped for lack of buffer.
     pub dropped_packets: u64,
@@ -121,38 +103,30 @@ pub struct ClassOutcome {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PortOutcome {
     pub switch: String,
-    /// The peer node.
     pub peer: String,
     /// Bytes sent, layer 2.
     pub tx_bytes: u64,
-    /// Peak backlog.
     pub max_queue_bytes: u64,
     /// Pause time, summed over the classes.
     pub paused_ns: u64,
 }
 
-/// Counters of QPs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TransportOutcome {
     /// Data packets sent, retransmissions included.
     pub data_packets: u64,
-    /// Data packets retransmitted.
     pub retransmitted_packets: u64,
     /// Data packets that arrived.
     pub delivered_packets: u64,
     /// Data packets that arrived with a CE mark.
     pub marked_packets: u64,
-    /// CNPs that receivers sent.
     pub cnps_sent: u64,
     /// CNPs that reached a sender.
     pub cnps_handled: u64,
-    /// CNPs at the end of a window.
     pub window_end: WindowEndOutcome,
     /// NAKs that reached a sender.
     pub naks: u64,
-    /// Retransmission timeouts.
     pub timeouts: u64,
-    /// Tail-loss probes.
     pub probes: u64,
     /// PFC storms that watchdogs found.
     pub storms: u64,
@@ -160,7 +134,6 @@ pub struct TransportOutcome {
     pub max_buffer_bytes: u64,
 }
 
-/// Work done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Work {
     /// Transmissions of a packet, data or reply, over one link.
@@ -172,7 +145,6 @@ pub struct Work {
 /// Depths over time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Samples {
-    /// Interval between samples.
     pub interval_ns: u64,
     pub switches: Vec<SwitchSamples>,
     /// Pause time of hosts in each interval, summed over hosts and classes.
@@ -182,7 +154,6 @@ pub struct Samples {
 /// Depths of a switch over time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SwitchSamples {
-    /// Name.
     pub switch: String,
     /// Maximum depth of any port in each interval.
     pub max_queue_bytes: Vec<u32>,
@@ -192,9 +163,7 @@ pub struct SwitchSamples {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CollectiveOutcome {
-    /// Operation.
     pub collective: Collective,
-    /// Buffer size in bytes.
     pub bytes: u64,
     pub ranks: u32,
     /// When the last rank was ready for it.
@@ -213,11 +182,8 @@ pub struct CollectiveOutcome {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct WindowEndOutcome {
     pub cnps: u64,
-    /// Median delay after the end of the window.
     pub late_p50_ns: u64,
-    /// 99th percentile of the delay.
     pub late_p99_ns: u64,
-    /// Maximum delay.
     pub late_max_ns: u64,
     /// Marks that were never answered, as no packet arrived after the window to trigger a CNP.
     pub unanswered: u64,
@@ -504,7 +470,6 @@ impl WindowEndOutcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hop {
     pub(crate) rate_bps: u64,
-    /// One-way delay.
     pub(crate) delay_ns: u64,
 }
 

@@ -33,12 +33,10 @@ pub(crate) struct Address {
     pub(crate) dst: u32,
     pub(crate) at_dst: u32,
     pub(crate) class: u8,
-    /// Index of its transport.
     pub(crate) transport: u16,
     pub(crate) entropy: u32,
 }
 
-/// Kind of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Part of a message.

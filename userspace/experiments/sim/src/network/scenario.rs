@@ -28,22 +28,17 @@ pub struct Scenario {
     pub seed: u64,
     /// The simulation ends when every flow is complete, or at this time.
     pub duration_ns: u64,
-    /// Connections.
     pub topology: Topology,
-    /// Traffic.
     pub workload: Workload,
     /// DCQCN: rate machine, CNP interval, and WRED of each class (`ecn = false` disables marking). The rate of a host's
     /// link replaces `link_rate`; CNPs use the class of `cnp_dscp`.
     ///
     /// `pacer` is always `fq` here, as a NIC enforces departure times, and `pacing_credit` is the time of one packet.
     pub config: Config,
-    /// Congestion control of senders.
     pub control: Control,
     /// Trigger of CNPs at the end of a window.
     pub window_end: WindowEnd,
-    /// Transport of QPs.
     pub transport: Transport,
-    /// Configuration of all switches.
     pub switch: Switching,
     /// Faults, with their time.
     pub faults: Vec<Fault>,
@@ -75,7 +70,6 @@ pub struct QueuePfc {
     pub xon_bytes: u64,
 }
 
-/// Congestion control of senders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
     /// None: all send at their link's rate.
@@ -121,7 +115,6 @@ pub struct Transport {
     pub ack_every: u32,
     /// Class of ACKs and NAKs; `None`: that of the data.
     pub ack_class: Option<u8>,
-    /// Retransmission timeout.
     pub timeout_ns: u64,
     /// Recovery from losses.
     pub recovery: Recovery,

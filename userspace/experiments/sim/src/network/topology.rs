@@ -36,11 +36,8 @@ pub struct Topology {
 /// A link between two nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// One end.
     pub a: u32,
-    /// The other end.
     pub b: u32,
-    /// Rate, each way.
     pub rate_bps: u64,
     /// One-way delay.
     pub delay_ns: u64,
@@ -49,11 +46,8 @@ pub struct Link {
 /// Rates and delays of links in a regular [`Topology`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cables {
-    /// Rate of a host's link.
     pub host_rate_bps: u64,
-    /// Rate of a link between switches.
     pub switch_rate_bps: u64,
-    /// One-way delay of every link.
     pub delay_ns: u64,
 }
 

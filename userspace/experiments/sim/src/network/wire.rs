@@ -76,7 +76,6 @@ pub(crate) struct Message {
     pub(crate) what: Delivery,
 }
 
-/// Kind of an arrival.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Delivery {
     /// A packet, at this port.
@@ -112,7 +111,6 @@ impl Inbound {
         self.under_way.push(pool, slot);
     }
 
-    /// Number of packets.
     pub(crate) fn len(&self, pool: &Pool) -> u64 {
         self.under_way.len(pool)
     }
@@ -141,7 +139,6 @@ struct Pauses {
 pub(crate) struct Wire {
     peer: u32,
     peer_port: u16,
-    /// Number of the link.
     pub(crate) link: u32,
     delay_ns: u64,
     overhead_bytes: u64,
@@ -155,7 +152,6 @@ pub(crate) struct Wire {
     wakes: bool,
     /// Classes for which the peer must be paused, and resumed.
     pfc: [u8; 2],
-    /// Bytes sent.
     pub(crate) tx_bytes: u64,
 }
 

@@ -25,15 +25,10 @@ pub struct Knob<T: 'static> {
     /// Name of its value in a usage line.
     pub value: &'static str,
     pub unit: Unit,
-    /// Smallest value.
     pub min: u64,
-    /// Largest value.
     pub max: u64,
-    /// Meaning.
     pub doc: &'static str,
-    /// Getter.
     pub get: fn(&T) -> u64,
-    /// Setter.
     pub set: fn(&mut T, u64),
 }
 

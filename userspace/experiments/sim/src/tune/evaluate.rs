@@ -30,7 +30,6 @@ pub enum Objective {
 }
 
 impl Objective {
-    /// The metric.
     const fn of(self, fct: &Fct) -> f64 {
         match self {
             Self::P99 => fct.slowdown_p99,
@@ -46,11 +45,9 @@ impl Objective {
 pub struct Score {
     /// Geometric mean, over workloads and seeds, of the objective; infinite if a simulation completed no flow.
     pub slowdown: f64,
-    /// Objective of each workload.
     pub by_workload: Vec<f64>,
     /// Deepest queue of a port in any simulation, B.
     pub queue_bytes: u64,
-    /// Pauses in all simulations.
     pub pauses: u64,
     /// Packets dropped in all simulations.
     pub drops: u64,
@@ -161,9 +158,7 @@ impl Limits {
 pub struct Bounds {
     /// Deepest queue of a port, B.
     pub queue_bytes: Option<u64>,
-    /// Number of pauses sent by switches.
     pub pauses: Option<u64>,
-    /// Packets dropped.
     pub drops: Option<u64>,
 }
 
