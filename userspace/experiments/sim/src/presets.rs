@@ -12,8 +12,8 @@ use serde::Serialize;
 
 use crate::knobs::SetupError;
 use crate::network::workload::{SizeWeight, Work};
-use crate::network::{QueuePfc, TcpLaw};
-use crate::star::{Class, Group, MAX_DURATION_NS, MAX_FRAME_BYTES, SeriesRequest, Star, all_finite};
+use crate::network::{MAX_FRAME_BYTES, QueuePfc, TcpLaw};
+use crate::star::{Class, Group, MAX_DURATION_NS, SeriesRequest, Star, all_finite};
 pub use set::Setting;
 pub(super) use set::set_class;
 

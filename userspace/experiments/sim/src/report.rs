@@ -20,7 +20,7 @@ use super::star::Star;
 use crate::RunCost;
 use crate::network::Marking;
 use crate::network::workload::Work;
-use crate::star::{ClassOutcome, FlowCounters, Kind, Outcome, Samples, Series};
+use crate::star::{ClassOutcome, FlowCounters, GroupOutcome, Kind, Outcome, Samples, Series};
 
 /// Settings and results of one simulation.
 #[derive(Clone, Debug, Serialize)]
@@ -83,25 +83,24 @@ impl Report {
         }
     }
 
+    /// The RoCE or TCP groups.
+    pub(super) fn groups(&self, is_roce: bool) -> impl Iterator<Item = &GroupOutcome> {
+        self.outcome.groups.iter().filter(move |group| (group.kind == Kind::Roce) == is_roce)
+    }
+
     /// The class RoCE's first group is in.
     pub(super) fn roce_class(&self) -> Option<&ClassOutcome> {
-        let group = self.outcome.groups.iter().find(|group| group.kind == Kind::Roce)?;
+        let group = self.groups(true).next()?;
         self.outcome.classes.iter().find(|class| class.class == group.class)
     }
 
-    pub(super) fn goodput_bps(&self, roce: bool) -> f64 {
-        let groups = self.outcome.groups.iter().filter(|group| (group.kind == Kind::Roce) == roce);
-        groups.map(|group| group.goodput_bps).sum()
-    }
-
-    pub(super) fn has(&self, roce: bool) -> bool {
-        self.outcome.groups.iter().any(|group| (group.kind == Kind::Roce) == roce)
+    pub(super) fn goodput_bps(&self, is_roce: bool) -> f64 {
+        self.groups(is_roce).map(|group| group.goodput_bps).sum()
     }
 
     /// Sum of a counter over the RoCE groups.
     pub(super) fn total(&self, count: fn(&FlowCounters) -> u64) -> f64 {
-        let roce = self.outcome.groups.iter().filter(|group| group.kind == Kind::Roce);
-        roce.map(|group| count(&group.totals)).sum::<u64>() as f64
+        self.groups(true).map(|group| count(&group.totals)).sum::<u64>() as f64
     }
 
     /// Jain's index over all RoCE flows.

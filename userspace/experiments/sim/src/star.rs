@@ -36,16 +36,10 @@ use crate::network::{
 
 /// Maximum simulated time, within that of the engine.
 pub(crate) const MAX_DURATION_NS: u64 = 270_000_000_000;
-/// Maximum delay of one link, or of a reply: 1 s.
-pub(crate) const MAX_DELAY_NS: u64 = 1_000_000_000;
 /// Maximum number of flows: a switch has fewer than 65,536 ports.
 pub(crate) const MAX_FLOWS: u32 = 60_000;
-/// Maximum frame, payload and headers together: a jumbo frame.
-pub(crate) const MAX_FRAME_BYTES: u32 = 9_216;
 /// Maximum buffer of the switch: 1 GB.
 pub(crate) const MAX_BUFFER_BYTES: u64 = 1_000_000_000;
-/// Maximum message, block or flow: 1 TB.
-pub(crate) const MAX_MESSAGE_BYTES: u64 = 1_000_000_000_000;
 /// Maximum samples of a time series; a shorter interval is lengthened accordingly.
 pub(crate) const MAX_SAMPLES: u64 = 10_000;
 

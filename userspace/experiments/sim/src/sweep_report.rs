@@ -12,7 +12,7 @@ use super::presets::{Setting, Setup};
 use super::report::{Report, percent, size};
 use super::sweep::SweptRun;
 use crate::network::Fct;
-use crate::star::{Depth, Kind};
+use crate::star::Depth;
 
 /// A sweep: settings that differ, and the report of each combination.
 #[derive(Clone, Debug, Serialize)]
@@ -55,8 +55,8 @@ fn queue(report: &Report, value: fn(&Depth) -> f64) -> f64 {
 }
 
 fn fct(report: &Report, value: fn(&Fct) -> u64) -> f64 {
-    let roce = report.outcome.groups.iter().filter(|group| group.kind == Kind::Roce);
-    roce.filter_map(|group| group.fct.as_ref()).map(|fct| value(fct) as f64).fold(NAN, f64::max)
+    let fcts = report.groups(true).filter_map(|group| group.fct.as_ref());
+    fcts.map(|fct| value(fct) as f64).fold(NAN, f64::max)
 }
 
 /// Queue of a model's fixed point; NaN if there is none.
@@ -67,7 +67,7 @@ fn model(point: Option<FixedPoint>) -> f64 {
 const COLUMNS: &[Column] = &[
     (">GOODPUT", "roce_goodput_bps", |r| r.goodput_bps(true), render::bps),
     (">OF LINK", "roce_link_share", |r| r.goodput_bps(true) / r.outcome.port_rate_bps as f64, percent),
-    (">TCP", "tcp_goodput_bps", |r| if r.has(false) { r.goodput_bps(false) } else { NAN }, render::bps),
+    (">TCP", "tcp_goodput_bps", |r| r.groups(false).next().map_or(NAN, |_| r.goodput_bps(false)), render::bps),
     (">JAIN", "roce_jain", Report::jain, |value| format!("{value:.3}")),
     (">QUEUE", "queue_mean_bytes", |r| queue(r, |q| q.mean_bytes), size),
     (">FLUID", "model_queue_bytes", |r| model(r.fixed_point), size),

@@ -81,6 +81,10 @@ impl DepthMeter {
         self.change(now_ns.max(self.since_ns), self.bytes);
     }
 
+    pub(crate) const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Greatest depth since the last call.
     pub(crate) const fn take_recent_max(&mut self) -> u64 {
         let max_bytes = self.recent_max_bytes;

@@ -273,11 +273,11 @@ impl Sums<'_> {
 
     fn add_switch(&mut self, number: u32, switch: &Switch, ports: &[PortSpec]) {
         for (class, c) in self.out.classes.iter_mut().zip(&switch.counters) {
-            class.marked_packets += c.marked;
-            class.dropped_packets += c.dropped;
-            class.lost_packets += c.lost;
-            class.trimmed_packets += c.trimmed;
-            class.storm_dropped_packets += c.storm_dropped;
+            class.marked_packets += c.marked_packets;
+            class.dropped_packets += c.dropped_packets;
+            class.lost_packets += c.lost_packets;
+            class.trimmed_packets += c.trimmed_packets;
+            class.storm_dropped_packets += c.storm_dropped_packets;
             class.pauses += c.pauses;
         }
         let transport = &mut self.out.transport;
@@ -286,11 +286,8 @@ impl Sums<'_> {
         self.out.work.hops += switch.hops;
         self.out.work.queued_packets += switch.packets();
         if let Some(samples) = &mut self.out.samples {
-            samples.switches.push(SwitchSamples {
-                switch: self.topology.name(number),
-                max_queue_bytes: switch.samples.iter().map(|sample| sample.max_queue_bytes).collect(),
-                paused_ns: switch.samples.iter().map(|sample| sample.paused_ns).collect(),
-            });
+            let switch = SwitchSamples { switch: self.topology.name(number), ..switch.samples.clone() };
+            samples.switches.push(switch);
         }
         for (port, counters) in ports.iter().zip(switch.port_counters(self.now_ns)) {
             let PortCounters { tx_bytes, max_bytes, max_class_bytes, paused_ns } = counters;

@@ -6,10 +6,9 @@ use dcqcn_params::Assignment;
 use dcqcn_params::quantity::{self, in_range};
 
 use super::{GroupSetup, Setup};
-use crate::network::{Marking, QueuePfc, Schedule, TcpLaw};
-use crate::star::{
-    Class, MAX_BUFFER_BYTES, MAX_DELAY_NS, MAX_DURATION_NS, MAX_FLOWS, MAX_FRAME_BYTES, MAX_MESSAGE_BYTES,
-};
+use crate::network::workload::MAX_FLOW_BYTES;
+use crate::network::{MAX_DELAY_NS, MAX_FRAME_BYTES, Marking, QueuePfc, Schedule, TcpLaw};
+use crate::star::{Class, MAX_BUFFER_BYTES, MAX_DURATION_NS, MAX_FLOWS};
 
 const US: u64 = 1_000;
 const MARKINGS: &[&str] = &["ingress", "egress"];
@@ -294,9 +293,9 @@ knobs! {
         "Number of RoCE flows (queue pairs)";
     "flows-per-sender": count(1, MAX_FLOWS as u64), [group.flows_per_sender],
         "Flows per sender, which share its link";
-    "size": size(0, MAX_MESSAGE_BYTES), [size_bytes],
+    "size": size(0, MAX_FLOW_BYTES), [size_bytes],
         "Data of each flow: one message of this length, or `bulk` for endless data";
-    "block": size(0, MAX_MESSAGE_BYTES), [block_bytes],
+    "block": size(0, MAX_FLOW_BYTES), [block_bytes],
         "Closed loop of blocks of this length, instead of `size`: each completion requests the next; 0: off";
     "outstanding": count(1, 65_536), [outstanding],
         "Outstanding blocks of each flow";

@@ -8,7 +8,7 @@ use dcqcn_support::statistics::jain_index;
 use super::{Flow, Group, MAX_SAMPLES, Star};
 use crate::network::outcome::{Framing, Hop, delivery_ns};
 use crate::network::workload::{SizeWeight, Work};
-use crate::network::{Fct, Host, Node, Observer, Record, SendQp, SimError, Switch, TcpLaw};
+use crate::network::{ClassMeter, Fct, Host, Node, Observer, Record, SendQp, SimError, Switch, TcpLaw};
 use crate::star::{
     ClassOutcome, Counters, FctOfSize, FlowCounters, FlowOutcome, GroupOutcome, Kind, Outcome, Samples,
     Series,
@@ -62,6 +62,15 @@ impl Flow {
     }
 }
 
+/// Meters of the bottleneck, by class.
+fn meters(nodes: &mut [Node]) -> &mut [ClassMeter] {
+    let Some(Node::Switch(switch)) = nodes.last_mut() else { return &mut [] };
+    match &mut switch.meters {
+        Some(meters) => &mut meters.classes,
+        None => &mut [],
+    }
+}
+
 /// The nodes of the star.
 #[derive(Clone, Copy)]
 struct Nodes<'n> {
@@ -72,9 +81,11 @@ struct Nodes<'n> {
 }
 
 impl<'n> Nodes<'n> {
-    fn new(all: &'n [Node], flows: &'n [Flow]) -> Option<Self> {
-        let [.., Node::Host(receiver), Node::Switch(switch)] = all else { return None };
-        Some(Self { all, flows, receiver, switch })
+    fn new(all: &'n [Node], flows: &'n [Flow]) -> Self {
+        let [.., Node::Host(receiver), Node::Switch(switch)] = all else {
+            unreachable!("the last nodes of a star are its receiver and its switch");
+        };
+        Self { all, flows, receiver, switch }
     }
 
     /// Counters of flow `number` over the whole time, without messages.
@@ -111,8 +122,8 @@ impl<'n> Nodes<'n> {
             ClassOutcome {
                 class: number,
                 queue: meter.map(|meter| meter.depth.summary()).unwrap_or_default(),
-                marked_packets: counters.marked,
-                dropped_packets: counters.dropped,
+                marked_packets: counters.marked_packets,
+                dropped_packets: counters.dropped_packets,
                 pauses: counters.pauses,
                 paused_ns: meter.map_or(0, |meter| meter.paused_ns(now_ns)),
                 tx_packets: meter.map_or(0, |meter| meter.tx_packets),
@@ -197,16 +208,11 @@ impl<'s> Collector<'s> {
     /// Starts the statistics.
     fn start(&mut self, now_ns: u64, nodes: &mut [Node]) {
         self.is_started = true;
-        if let Some(nodes) = Nodes::new(nodes, &self.flows) {
-            self.flows_before = (0..self.flows.len()).map(|number| nodes.counters(number)).collect();
-            self.classes_before = nodes.classes(now_ns);
-            self.busy_before_ns = nodes.busy_ns(self.star, now_ns);
-        }
-        if let Some(Node::Switch(switch)) = nodes.last_mut()
-            && let Some(meters) = &mut switch.meters
-        {
-            meters.classes.iter_mut().for_each(|meter| meter.depth.reset(now_ns));
-        }
+        let star = Nodes::new(nodes, &self.flows);
+        self.flows_before = (0..self.flows.len()).map(|number| star.counters(number)).collect();
+        self.classes_before = star.classes(now_ns);
+        self.busy_before_ns = star.busy_ns(self.star, now_ns);
+        meters(nodes).iter_mut().for_each(|meter| meter.depth.reset(now_ns));
     }
 
     fn last_start_ns(&self) -> u64 {
@@ -225,7 +231,7 @@ impl<'s> Collector<'s> {
 
     /// Ends a window; the first call starts one.
     fn end_window(&mut self, now_ns: u64, nodes: &[Node]) {
-        let Some(nodes) = Nodes::new(nodes, &self.flows) else { return };
+        let nodes = Nodes::new(nodes, &self.flows);
         let goodput = self.bulk.iter_mut().filter_map(|flow| {
             let bytes = nodes.counters(flow.number).bytes;
             let got = bytes - std::mem::replace(&mut flow.bytes_before, bytes);
@@ -269,7 +275,7 @@ impl<'s> Collector<'s> {
             (u128::from(got) * 8_000_000_000).checked_div(u128::from(since_ns)).unwrap_or(0) as u64
         };
         self.series.t_ns.push(now_ns);
-        let Some(star) = Nodes::new(nodes, &self.flows) else { return };
+        let star = Nodes::new(nodes, &self.flows);
         let mut sums = vec![0; self.group_bytes.len()];
         for (number, flow) in self.flows.iter().enumerate() {
             let bytes = star.counters(number).bytes;
@@ -284,13 +290,11 @@ impl<'s> Collector<'s> {
         for ((series, before), sum) in self.series.groups.iter_mut().zip(&mut self.group_bytes).zip(sums) {
             series.goodput_bps.push(bps(before, sum));
         }
-        let Some(Node::Switch(switch)) = nodes.last_mut() else { return };
+        let meters = meters(nodes);
         for series in &mut self.series.classes {
-            series.queue_bytes.push(switch.last_queue_bytes(series.index as u8));
-            if let Some(meters) = &mut switch.meters {
-                let depth = &mut meters.classes[series.index as usize].depth;
-                series.max_queue_bytes.push(depth.take_recent_max());
-            }
+            let depth = &mut meters[series.index as usize].depth;
+            series.queue_bytes.push(depth.bytes());
+            series.max_queue_bytes.push(depth.take_recent_max());
         }
     }
 
@@ -314,9 +318,7 @@ impl<'s> Collector<'s> {
             return Err(SimError::NothingMeasured { now_ns: duration_ns, stats_from_ns });
         }
         self.end(&mut nodes, now_ns);
-        let Some(parts) = Nodes::new(&nodes, &self.flows) else {
-            return Err(SimError::NothingMeasured { now_ns, stats_from_ns });
-        };
+        let parts = Nodes::new(&nodes, &self.flows);
         let time_ns = (duration_ns - stats_from_ns).max(1) as f64;
         let mut counters: Vec<FlowCounters> = (0..)
             .zip(&self.flows_before)
@@ -351,9 +353,9 @@ impl<'s> Collector<'s> {
             unfinished_messages,
             not_started_messages,
             counters: Counters {
-                sent_packets: nodes.iter().map(sent_packets).sum(),
+                sent_packets: hosts(&nodes).map(|host| host.counters.data_packets).sum(),
                 received_packets,
-                dropped_packets: parts.switch.counters.iter().map(|counters| counters.dropped).sum(),
+                dropped_packets: parts.switch.counters.iter().map(|class| class.dropped_packets).sum(),
                 in_flight_packets: parts.switch.packets()
                     + parts.switch.arriving()
                     + parts.receiver.arriving(),
@@ -365,11 +367,8 @@ impl<'s> Collector<'s> {
 
     /// Completed messages, without barriers between groups.
     fn records(&self, nodes: &[Node]) -> Vec<Record> {
-        let hosts = nodes.iter().filter_map(|node| match node {
-            Node::Host(host) => Some(host.records.iter()),
-            Node::Switch(_) => None,
-        });
-        hosts.flatten().filter(|record| (record.flow as usize) < self.flows.len()).copied().collect()
+        let records = hosts(nodes).flat_map(|host| &host.records);
+        records.filter(|record| (record.flow as usize) < self.flows.len()).copied().collect()
     }
 
     /// Ends the series and the depths of the queues.
@@ -377,11 +376,7 @@ impl<'s> Collector<'s> {
         if self.next_sample_ns() == Some(now_ns) {
             self.sample(now_ns, nodes);
         }
-        if let Some(Node::Switch(switch)) = nodes.last_mut()
-            && let Some(meters) = &mut switch.meters
-        {
-            meters.classes.iter_mut().for_each(|meter| meter.depth.end(now_ns));
-        }
+        meters(nodes).iter_mut().for_each(|meter| meter.depth.end(now_ns));
     }
 
     /// Completion times of RoCE messages, each with that without other traffic.
@@ -457,12 +452,11 @@ fn bps(bytes: u64, time_ns: f64) -> f64 {
     bytes as f64 * 8e9 / time_ns
 }
 
-/// Data packets that a node has sent.
-fn sent_packets(node: &Node) -> u64 {
-    match node {
-        Node::Host(host) => host.counters.data_packets,
-        Node::Switch(_) => 0,
-    }
+fn hosts(nodes: &[Node]) -> impl Iterator<Item = &Host> {
+    nodes.iter().filter_map(|node| match node {
+        Node::Host(host) => Some(&**host),
+        Node::Switch(_) => None,
+    })
 }
 
 /// Time from posting a message of a group to its acknowledgement, without other traffic.

@@ -3,8 +3,8 @@
 use dcqcn_common::wire::cnp::RESERVED_LEN;
 
 use super::receive::{Answer, ReceiveQp};
-use super::send::{Completed, SendPhase};
-use super::{AETH_BYTES, Host, NO_SLOT, QpEntry, Record, flow_id, store};
+use super::send::SendPhase;
+use super::{AETH_BYTES, Host, NO_SLOT, QpEntry, flow_id, store};
 use crate::network::agenda::Event;
 use crate::network::packet::{Address, Kind, Packet};
 use crate::network::scenario::Control;
@@ -64,7 +64,7 @@ impl Host {
         }
         let mut delivered = Vec::new();
         let before_psn = qp.expected_psn();
-        let mut answer = qp.on_data(packet, transport.recovery, |flow| delivered.push(flow));
+        let mut answer = qp.on_data(packet, transport.recovery, &mut delivered);
         let arrived = qp.expected_psn() - before_psn;
         if arrived != 0 {
             qp.bytes += u64::from(packet.frame_bytes).saturating_sub(transport.header_bytes.into());
@@ -199,11 +199,7 @@ impl Host {
             self.agenda.at(timer_ns, Event::Timer, slot);
         }
         let first = self.records.len();
-        let records = &mut self.records;
-        qp.on_ack(now_ns, packet.psn, |done| {
-            let Completed { flow, bytes, posted_ns } = done;
-            records.push(Record { flow, bytes, posted_ns, done_ns: now_ns });
-        });
+        qp.on_ack(now_ns, packet.psn, &mut self.records);
         if self.records.len() > first {
             self.on_acknowledged(now_ns, packet.qp, slot, first, out);
         }

@@ -85,13 +85,13 @@ impl ReceiveQp {
         self.window.expected() as u32
     }
 
-    /// A packet arrives; `delivered` is called for every flow that it completes.
+    /// A packet arrives; adds the flows that this completes to `delivered`.
     #[inline]
     pub(crate) fn on_data(
         &mut self,
         packet: &Packet,
         recovery: Recovery,
-        mut delivered: impl FnMut(u32),
+        delivered: &mut Vec<u32>,
     ) -> Option<Answer> {
         let expected = self.expected_psn();
         if packet.is(Packet::TRIMMED) {
@@ -111,7 +111,7 @@ impl ReceiveQp {
         self.window.accept();
         self.heard = false;
         if packet.is(Packet::LAST) {
-            delivered(packet.extra);
+            delivered.push(packet.extra);
         }
         if self.trimmed_psn == Some(self.expected_psn()) {
             self.begin_again();
@@ -125,7 +125,7 @@ impl ReceiveQp {
                 self.later.pop_front();
                 self.window.accept();
                 if next != ARRIVED {
-                    delivered(next as u32);
+                    delivered.push(next as u32);
                 }
             }
         }

@@ -12,7 +12,7 @@ use dcqcn_common::rc::{Psn, SendWindow};
 use dcqcn_common::recovery::{Action, Request, Requester, Response, Sent, Settings, SharedRequester};
 use dcqcn_common::wire::bth::Opcode;
 
-use super::FlowCounters;
+use super::{FlowCounters, Record};
 use super::tcp::Tcp;
 use crate::network::nscc::{Flight, Law};
 use crate::network::packet::{Address, Kind, MAX_PACKETS, Packet};
@@ -26,14 +26,6 @@ struct Message {
     bytes: u64,
     end_psn: u64,
     posted_ns: u64,
-}
-
-/// A flow that has been acknowledged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Completed {
-    pub(crate) flow: u32,
-    pub(crate) bytes: u64,
-    pub(crate) posted_ns: u64,
 }
 
 /// State of a QP at its NIC.
@@ -493,9 +485,9 @@ impl SendQp {
         self.messages.iter().map(|message| (message.flow, message.posted_ns))
     }
 
-    /// Everything before `psn` has arrived.
+    /// Everything before `psn` has arrived; adds the flows that this completes to `records`.
     #[inline]
-    pub(crate) fn on_ack(&mut self, now_ns: u64, psn: u32, mut completed: impl FnMut(Completed)) {
+    pub(crate) fn on_ack(&mut self, now_ns: u64, psn: u32, records: &mut Vec<Record>) {
         let newly = self.window.on_ack(psn.into()) as usize;
         if newly == 0 {
             return;
@@ -509,7 +501,7 @@ impl SendQp {
             && end_psn <= self.window.acknowledged()
         {
             self.messages.pop_front();
-            completed(Completed { flow, bytes, posted_ns });
+            records.push(Record { flow, bytes, posted_ns, done_ns: now_ns });
         }
     }
 
