@@ -4,15 +4,15 @@ use std::fmt::{self, Display};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::ValueEnum;
 use dcqcn_common::params::Unit;
 use dcqcn_params::quantity::{self, parse_time_ns};
 use dcqcn_params::{parse_word, word};
 
 use crate::knobs::SetupError;
-use crate::network::workload::{self, Collective, Distribution, MAX_FLOWS, Poisson, Sizes, Workload};
-use crate::network::{Cables, Fault, FaultKind, Random, StormAction, Topology, Watchdog};
+use crate::network::workload::{self, Collective};
+use crate::network::{Cables, Fault, FaultKind, StormAction, Topology, Watchdog};
 
 /// A requested topology.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -166,30 +166,6 @@ pub enum Format {
     Simai,
 }
 
-/// Further inputs of a workload.
-#[derive(Clone, Debug)]
-pub(super) struct Terms {
-    pub(super) class: u8,
-    pub(super) bytes: u64,
-    pub(super) sizes: Option<PathBuf>,
-    pub(super) host_rate_bps: u64,
-    pub(super) load: f64,
-    pub(super) until_ns: u64,
-    pub(super) repeat: u32,
-    pub(super) shuffled: bool,
-    pub(super) seed: u64,
-}
-
-/// The numbers below `hosts` in random order (Fisher and Yates).
-fn shuffled(hosts: u32, seed: u64) -> Vec<u32> {
-    let mut random = Random::new(seed);
-    let mut ranks: Vec<u32> = (0..hosts).collect();
-    for last in (1..ranks.len()).rev() {
-        ranks.swap(last, random.up_to(last as u64) as usize);
-    }
-    ranks
-}
-
 impl Display for Traffic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -221,71 +197,6 @@ impl FromStr for Traffic {
                 "`{text}` is not a workload: expected `incast:SENDERS`, `permutation`, `random`, `all-reduce`, `all-gather`, \
                  `reduce-scatter`, `all-to-all`, or a file: `hpcc:FILE`, `htsim:FILE`, `simai:FILE`, `chakra:PREFIX`"
             )
-        })
-    }
-}
-
-impl Traffic {
-    pub(super) fn build(&self, terms: &Terms, topology: &Topology) -> Result<Workload> {
-        let Terms { class, bytes, repeat, .. } = *terms;
-        let hosts = topology.hosts;
-        ensure!(bytes != 0, usage("size = 0B is out of range: at least 1B"));
-        Ok(match self {
-            Self::Incast(senders) => {
-                ensure!(
-                    (1..hosts).contains(senders),
-                    usage(format_args!(
-                        "incast:{senders} is out of range: 1 to {}, as one of the {hosts} hosts receives",
-                        hosts.saturating_sub(1)
-                    ))
-                );
-                Workload::incast(*senders, bytes, class)
-            }
-            Self::Permutation => Workload::permutation(hosts, bytes, class, terms.seed),
-            Self::Random => {
-                let sizes = match &terms.sizes {
-                    Some(path) => {
-                        Distribution::parse(&path.display().to_string(), &workload::text(path)?)?.sizes()
-                    }
-                    None => Sizes::constant(bytes),
-                };
-                let Terms { host_rate_bps: rate_bps, load, until_ns, seed, .. } = *terms;
-                let spec = Poisson { hosts, rate_bps, load, until_ns, class, seed };
-                let flows = spec.mean_flows(&sizes);
-                ensure!(
-                    flows <= MAX_FLOWS as f64,
-                    usage(format_args!(
-                        "about {flows:.0} flows would start: the limit is {MAX_FLOWS}; increase --size, or reduce --until or \
-                         --load"
-                    ))
-                );
-                let workload = Workload::poisson(&sizes, &spec);
-                ensure!(
-                    !workload.flows().is_empty(),
-                    usage("no flow starts before --until; increase --until or --load")
-                );
-                workload
-            }
-            Self::Collective(collective) => {
-                let flows = Workload::flows_of_collectives(*collective, hosts.into(), repeat);
-                ensure!(
-                    flows <= MAX_FLOWS,
-                    usage(format_args!(
-                        "{flows} flows would be sent: the limit is {MAX_FLOWS}; reduce the hosts or --repeat"
-                    ))
-                );
-                let ranks = if terms.shuffled { shuffled(hosts, terms.seed) } else { (0..hosts).collect() };
-                Workload::collectives(*collective, &ranks, bytes, class, repeat)
-            }
-            Self::File(format, path) => {
-                let name = path.display().to_string();
-                match format {
-                    Format::Hpcc => Workload::hpcc(&name, &workload::text(path)?, class, topology)?,
-                    Format::Htsim => Workload::htsim(&name, &workload::text(path)?, class)?,
-                    Format::Chakra => Workload::chakra(path, hosts, class)?,
-                    Format::Simai => Workload::simai(&name, &workload::text(path)?, hosts, class)?,
-                }
-            }
         })
     }
 }

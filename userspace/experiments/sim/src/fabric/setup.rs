@@ -10,11 +10,12 @@ use dcqcn_params::quantity::{parse_bytes, parse_rate_bps, parse_time_ns};
 use dcqcn_params::{Assignment, Profile, parse_word, word};
 use serde_json::{Map, Value, json};
 
-use super::flags::{Choice, Placement, Shape, Terms, Traffic, fault, on_off, share, usage, watchdog};
+use super::flags::{Choice, Format, Placement, Shape, Traffic, fault, on_off, share, usage, watchdog};
 use crate::knobs::{SHORTHANDS, SetupError};
+use crate::network::workload::{self, Distribution, MAX_FLOWS, Poisson, Sizes, Workload};
 use crate::network::{
-    Admission, Balance, Cables, Class, Control, Loss, Marking, Nscc, Pfc, Recovery, Scenario, Schedule,
-    StormAction, Threshold, Watchdog, WindowEnd, workload::Workload,
+    Admission, Balance, Cables, Class, Control, Loss, Marking, Nscc, Pfc, Random, Recovery, Scenario, Schedule,
+    StormAction, Threshold, Topology, Watchdog, WindowEnd,
 };
 use crate::presets::{Setting, config};
 use crate::sweep::Axis;
@@ -318,6 +319,10 @@ impl FabricSetup {
         self.until.unwrap_or(2 * MS)
     }
 
+    fn seed(&self) -> u64 {
+        self.seed.unwrap_or(1)
+    }
+
     /// The scenario.
     ///
     /// # Errors
@@ -332,22 +337,10 @@ impl FabricSetup {
         let class = self.class();
         ensure!(class <= 7, usage(format_args!("class = {class} is out of range: 0 to 7")));
         let topology = self.shape().build(cables)?;
-        let seed = self.seed.unwrap_or(1);
-        let terms = Terms {
-            class,
-            bytes: self.size_bytes(),
-            sizes: self.sizes.clone(),
-            host_rate_bps: topology.links.first().map_or(host_rate_bps, |link| link.rate_bps),
-            load: self.offered_load(),
-            until_ns: self.until_ns(),
-            repeat: self.repeat.unwrap_or(1),
-            shuffled: self.placement == Some(Placement::Random),
-            seed,
-        };
-        let workload: Workload = self.traffic().build(&terms, &topology)?;
-        let config = self.config(terms.host_rate_bps)?;
+        let workload = self.workload(&topology)?;
+        let config = self.config(self.host_rate_bps(&topology))?;
         let mut scenario = Scenario::new(topology, workload, config);
-        scenario.seed = seed;
+        scenario.seed = self.seed();
         scenario.duration_ns = self.duration.unwrap_or(scenario.duration_ns);
         scenario.sample_ns = self.sample;
         self.apply_transport(&mut scenario);
@@ -360,6 +353,83 @@ impl FabricSetup {
         scenario.faults = faults.collect::<Result<_>>().map_err(|error| usage(format_args!("{error:#}")))?;
         scenario.validate().context(REFUSED)?;
         Ok(scenario)
+    }
+
+    /// Rate of the first host's link; a topology of a file defines its own.
+    fn host_rate_bps(&self, topology: &Topology) -> u64 {
+        topology.links.first().map_or(self.host_link_bps(), |link| link.rate_bps)
+    }
+
+    fn workload(&self, topology: &Topology) -> Result<Workload> {
+        let (class, bytes, hosts) = (self.class(), self.size_bytes(), topology.hosts);
+        ensure!(bytes != 0, usage("size = 0B is out of range: at least 1B"));
+        Ok(match self.traffic() {
+            Traffic::Incast(senders) => {
+                ensure!(
+                    (1..hosts).contains(&senders),
+                    usage(format_args!(
+                        "incast:{senders} is out of range: 1 to {}, as one of the {hosts} hosts receives",
+                        hosts.saturating_sub(1)
+                    ))
+                );
+                Workload::incast(senders, bytes, class)
+            }
+            Traffic::Permutation => Workload::permutation(hosts, bytes, class, self.seed()),
+            Traffic::Random => {
+                let sizes = match &self.sizes {
+                    Some(path) => {
+                        Distribution::parse(&path.display().to_string(), &workload::text(path)?)?.sizes()
+                    }
+                    None => Sizes::constant(bytes),
+                };
+                let spec = Poisson {
+                    hosts,
+                    rate_bps: self.host_rate_bps(topology),
+                    load: self.offered_load(),
+                    until_ns: self.until_ns(),
+                    class,
+                    seed: self.seed(),
+                };
+                let flows = spec.mean_flows(&sizes);
+                ensure!(
+                    flows <= MAX_FLOWS as f64,
+                    usage(format_args!(
+                        "about {flows:.0} flows would start: the limit is {MAX_FLOWS}; increase --size, or reduce --until or \
+                         --load"
+                    ))
+                );
+                let workload = Workload::poisson(&sizes, &spec);
+                ensure!(
+                    !workload.flows().is_empty(),
+                    usage("no flow starts before --until; increase --until or --load")
+                );
+                workload
+            }
+            Traffic::Collective(collective) => {
+                let repeat = self.repeat.unwrap_or(1);
+                let flows = Workload::flows_of_collectives(collective, hosts.into(), repeat);
+                ensure!(
+                    flows <= MAX_FLOWS,
+                    usage(format_args!(
+                        "{flows} flows would be sent: the limit is {MAX_FLOWS}; reduce the hosts or --repeat"
+                    ))
+                );
+                let ranks = match self.placement.unwrap_or_default() {
+                    Placement::InOrder => (0..hosts).collect(),
+                    Placement::Random => shuffled(hosts, self.seed()),
+                };
+                Workload::collectives(collective, &ranks, bytes, class, repeat)
+            }
+            Traffic::File(format, path) => {
+                let name = path.display().to_string();
+                match format {
+                    Format::Hpcc => Workload::hpcc(&name, &workload::text(&path)?, class, topology)?,
+                    Format::Htsim => Workload::htsim(&name, &workload::text(&path)?, class)?,
+                    Format::Chakra => Workload::chakra(&path, hosts, class)?,
+                    Format::Simai => Workload::simai(&name, &workload::text(&path)?, hosts, class)?,
+                }
+            }
+        })
     }
 
     /// Whether senders use DCQCN.
@@ -449,6 +519,16 @@ impl FabricSetup {
             *own = Class { loss, schedule: if class >= 6 { Schedule::Strict } else { own.schedule } };
         }
     }
+}
+
+/// The numbers below `hosts` in random order (Fisher and Yates).
+fn shuffled(hosts: u32, seed: u64) -> Vec<u32> {
+    let mut random = Random::new(seed);
+    let mut ranks: Vec<u32> = (0..hosts).collect();
+    for last in (1..ranks.len()).rev() {
+        ranks.swap(last, random.up_to(last as u64) as usize);
+    }
+    ranks
 }
 
 /// The settings of a text, separated by commas, or by `;` if a value contains commas.
