@@ -33,6 +33,17 @@ fn incast(senders: u32, bytes: u64) -> Workload {
     Workload::incast(senders, bytes, 3)
 }
 
+fn complete(outcome: &Outcome) -> bool {
+    outcome.flows.iter().all(|flow| flow.fct_ns.is_some())
+}
+
+/// Sets the thresholds of all classes.
+fn set_wred(scenario: &mut Scenario, kmin_bytes: u64, kmax_bytes: u64, pmax_ppm: u64) {
+    for wred in &mut scenario.config.wred {
+        (wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm) = (kmin_bytes, kmax_bytes, pmax_ppm);
+    }
+}
+
 fn no_loss(outcome: &Outcome) -> bool {
     outcome.classes.iter().all(|class| class.dropped_packets + class.lost_packets == 0)
         && outcome.transport.retransmitted_packets == 0
@@ -89,9 +100,7 @@ fn pfc_only_incast_lossless_and_fair() {
 #[test]
 fn dcqcn_incast_short_queue_fewer_pauses() {
     let mut scenario = star(9, incast(8, 20_000_000));
-    for wred in &mut scenario.config.wred {
-        (wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm) = (100_000, 400_000, 200_000);
-    }
+    set_wred(&mut scenario, 100_000, 400_000, 200_000);
     let with = outcome(&scenario);
     scenario.control = Control::Off;
     let without = outcome(&scenario);
@@ -120,16 +129,12 @@ fn wred_scales_with_port_rate_if_enabled() {
     }
     let topology = Topology::leaf_spine(2, 1, 8, Cables { switch_rate_bps: 400 * GBIT, ..CABLES }).unwrap();
     let mut scenario = Scenario::new(topology, workload, Config::DEFAULT);
-    for wred in &mut scenario.config.wred {
-        (wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm) = (50_000, 50_000, 1_000_000);
-    }
+    set_wred(&mut scenario, 50_000, 50_000, 1_000_000);
     scenario.control = Control::Off;
     let same = outcome(&scenario);
     scenario.switch.wred_by_rate = true;
     let scaled = outcome(&scenario);
-    for wred in &mut scenario.config.wred {
-        (wred.kmin_bytes, wred.kmax_bytes) = (200_000, 200_000);
-    }
+    set_wred(&mut scenario, 200_000, 200_000, 1_000_000);
     scenario.switch.wred_by_rate = false;
     // The hosts' links have no queues, so four times the thresholds everywhere have the same effect.
     assert_eq!(scaled, outcome(&scenario));
@@ -182,7 +187,7 @@ fn flows_complete_after_drops() {
         scenario.transport.recovery = recovery;
         scenario.transport.timeout_ns = 500 * US;
         let out = outcome(&scenario);
-        assert!(out.flows.iter().all(|flow| flow.fct_ns.is_some()), "{recovery:?} {:?}", out.transport);
+        assert!(complete(&out), "{recovery:?} {:?}", out.transport);
         let dropped = out.classes[0].dropped_packets;
         assert!(dropped > 100 && out.transport.naks > 0, "{recovery:?} {:?}", out.classes);
         assert_eq!(out.transport.delivered_packets + dropped, out.transport.data_packets, "{recovery:?}");
@@ -196,17 +201,14 @@ fn flows_complete_after_drops() {
 
 #[test]
 fn selective_repeat_retransmits_less() {
-    let [again, fct] = [Recovery::GoBackN, Recovery::Selective]
-        .map(|recovery| {
-            let mut scenario = star(5, incast(4, 10_000_000));
-            scenario.switch.classes[3] = lossy();
-            scenario.transport.recovery = recovery;
-            let out = outcome(&scenario);
-            (out.transport.retransmitted_packets, out.fct.unwrap().mean_ns)
-        })
-        .into_iter()
-        .fold([[0.0; 2]; 2], |[[_, a], [_, f]], (again, fct)| [[a, again as f64], [f, fct]]);
-    assert!(again[0] > 2.0 * again[1] && fct[0] > fct[1], "{again:?} {fct:?}");
+    let [all, missing] = [Recovery::GoBackN, Recovery::Selective].map(|recovery| {
+        let mut scenario = star(5, incast(4, 10_000_000));
+        scenario.switch.classes[3] = lossy();
+        scenario.transport.recovery = recovery;
+        let out = outcome(&scenario);
+        (out.transport.retransmitted_packets, out.fct.unwrap().mean_ns)
+    });
+    assert!(all.0 > 2 * missing.0 && all.1 > missing.1, "{all:?} {missing:?}");
 }
 
 #[test]
@@ -312,11 +314,11 @@ fn routes_avoid_failed_link_after_delay() {
     scenario.faults = vec![Fault { at_ns: 100 * US, kind: FaultKind::LinkDown(8) }];
     let broken = outcome(&scenario);
     assert!(broken.classes.iter().map(|class| class.lost_packets).sum::<u64>() > 0);
-    assert!(broken.flows.iter().all(|flow| flow.fct_ns.is_some()));
+    assert!(complete(&broken));
     assert!(broken.transport.timeouts > 0 && broken.duration_ns > whole.duration_ns + 200 * US);
     scenario.faults.push(Fault { at_ns: 600 * US, kind: FaultKind::LinkUp(8) });
     scenario.faults.push(Fault { at_ns: 600 * US, kind: FaultKind::LinkDown(9) });
-    assert!(outcome(&scenario).flows.iter().all(|flow| flow.fct_ns.is_some()));
+    assert!(complete(&outcome(&scenario)));
 }
 
 #[test]
@@ -336,11 +338,11 @@ fn watchdog_ends_pause_storm() {
     assert!(guarded.classes[0].storm_dropped_packets > 0);
     scenario.switch.watchdog =
         Some(Watchdog { detection_ns: 2 * MS, restoration_ns: 2 * MS, action: StormAction::Forward });
-    assert!(outcome(&scenario).flows.iter().all(|flow| flow.fct_ns.is_some()));
+    assert!(complete(&outcome(&scenario)));
     // The storm also ends when the host resumes.
     scenario.switch.watchdog = None;
     scenario.faults.push(Fault { at_ns: 10 * MS, kind: FaultKind::StormEnds { host: 2 } });
-    assert!(outcome(&scenario).flows.iter().all(|flow| flow.fct_ns.is_some()));
+    assert!(complete(&outcome(&scenario)));
 }
 
 #[test]
@@ -409,9 +411,7 @@ fn admission_below_rtt_idles_link() {
 #[test]
 fn admission_with_dcqcn_shortens_queue() {
     let mut scenario = star(17, incast(16, 4_000_000));
-    for wred in &mut scenario.config.wred {
-        (wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm) = (100_000, 400_000, 200_000);
-    }
+    set_wred(&mut scenario, 100_000, 400_000, 200_000);
     let dcqcn = outcome(&scenario);
     scenario.transport.admission = admitted(400_000);
     let both = outcome(&scenario);
@@ -435,7 +435,7 @@ fn lost_request_is_retried() {
         Fault { at_ns: 50 * US, kind: FaultKind::LinkUp(1) },
     ];
     let out = outcome(&scenario);
-    assert!(out.flows.iter().all(|flow| flow.fct_ns.is_some()), "{:?}", out.flows);
+    assert!(complete(&out), "{:?}", out.flows);
     assert!(
         out.flows[0].fct_ns.unwrap() > 200 * US && out.flows[1].fct_ns.unwrap() < 100 * US,
         "{:?}",
@@ -538,7 +538,7 @@ fn trimming_without_window_may_lockstep() {
     scenario.switch.classes[3] = Class { loss: Loss::Lossy(Threshold::Bytes(93_000)), ..lossy() };
     scenario.switch.trim_to = Some(5);
     scenario.duration_ns = 50 * MS;
-    let ended = |scenario: &Scenario| outcome(scenario).flows.iter().all(|flow| flow.fct_ns.is_some());
+    let ended = |scenario: &Scenario| complete(&outcome(scenario));
     let locked = outcome(&scenario);
     let round_trip_ns = 2 * 2 * US;
     assert!(locked.flows.iter().any(|flow| flow.fct_ns.is_none()));
@@ -585,7 +585,7 @@ fn ended_by(window_end: WindowEnd, senders: u32, bytes: u64) -> (WindowEndOutcom
     let wred = &mut scenario.config.wred[3];
     (wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm) = (20_000, 20_000, 1_000_000);
     let out = outcome(&scenario);
-    assert!(out.flows.iter().all(|flow| flow.fct_ns.is_some()));
+    assert!(complete(&out));
     (out.transport.window_end, out.transport.cnps_sent)
 }
 

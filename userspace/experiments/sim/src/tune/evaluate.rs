@@ -51,11 +51,11 @@ pub struct Score {
     pub pauses: u64,
     /// Packets dropped in all simulations.
     pub drops: u64,
-    /// Incomplete flows, in all simulations.
+    /// Flows that were not complete at the end, started or not, in all simulations.
     pub unfinished: u64,
     /// Total relative excess over limits: 0 if all hold, 1 for twice a limit.
     pub excess: f64,
-    /// Fraction of incomplete flows.
+    /// The same, as a fraction.
     #[serde(skip)]
     left: f64,
 }

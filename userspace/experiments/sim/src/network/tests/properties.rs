@@ -89,7 +89,7 @@ proptest! {
             admitted.map(|bytes| Admission { bytes, chunk_bytes: bytes.min(30_000), class: Some(0) });
         scenario.duration_ns = 2_000 * MS;
         let out = outcome(&scenario);
-        prop_assert!(out.flows.iter().all(|flow| flow.fct_ns.is_some()), "{:?}", out.transport);
+        prop_assert!(complete(&out), "{:?}", out.transport);
         let lost: u64 = out.classes.iter().map(|class| class.dropped_packets).sum();
         prop_assert!(out.transport.delivered_packets <= out.transport.data_packets + lost);
     }
@@ -110,6 +110,6 @@ proptest! {
         scenario.transport.timeout_ns = 50 * MS;
         let out = outcome(&scenario);
         prop_assert!(no_loss(&out), "{:?}", out.classes);
-        prop_assert!(out.flows.iter().all(|flow| flow.fct_ns.is_some()), "{:?}", out.transport);
+        prop_assert!(complete(&out), "{:?}", out.transport);
     }
 }
