@@ -23,6 +23,8 @@ pub trait SimulationSetup: Clone {
     /// Settings and parameters without effect, each with its missing requirement.
     fn without_effect(&self) -> Vec<Requirement>;
 
+    /// The simulation that they describe.
+    ///
     /// # Errors
     /// Settings are inconsistent, a file cannot be read, or a value is out of range.
     fn simulation(&self) -> Result<Self::Simulation>;

@@ -25,7 +25,7 @@ impl FabricSetup {
         let keys: Vec<&str> =
             settings(text).filter_map(|setting| setting.split_once('=')).map(|(key, _)| key.trim()).collect();
         let is_its = |(flag, _): &&Requirement| keys.contains(&flag.trim_start_matches('-'));
-        setup.without_effect().iter().find(is_its).map_or(Ok(setup), |lone| Ok(refuse(lone)?))
+        setup.without_effect().iter().find(is_its).map_or(Ok(setup), |ineffective| Ok(refuse(ineffective)?))
     }
 }
 
@@ -77,13 +77,13 @@ impl SimulationSetup for FabricSetup {
             ("--trim", self.trim.is_some(), !pfc, "--pfc off"),
             ("--reroute", self.reroute.is_some(), !self.faults.is_empty(), "--fault"),
         ];
-        let lone = flags.into_iter().filter(|(_, given, has_effect, _)| *given && !has_effect);
-        let lone = lone.map(|(flag, _, _, needs)| (flag.to_owned(), needs.to_owned()));
+        let ineffective = flags.into_iter().filter(|(_, given, has_effect, _)| *given && !has_effect);
+        let ineffective = ineffective.map(|(flag, _, _, needs)| (flag.to_owned(), needs.to_owned()));
         // Trimmed packets can be marked too.
         let classes: Vec<u8> = self.trim.into_iter().chain([self.class()]).collect();
         let of_dcqcn = (!dcqcn).then_some("--control dcqcn");
         let probe = (self.recovery != Some(Recovery::Probe)).then_some("--recovery probe");
-        lone.chain(parameters_without_effect(&self.changes, of_dcqcn, probe, &classes)).collect()
+        ineffective.chain(parameters_without_effect(&self.changes, of_dcqcn, probe, &classes)).collect()
     }
 }
 

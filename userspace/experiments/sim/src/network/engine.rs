@@ -165,26 +165,26 @@ fn run_phase(
     progress: &mut OnProgress<'_>,
 ) -> Vec<Node> {
     let count = nodes.len();
-    let mut teams: Vec<NodeGroup> =
+    let mut groups: Vec<NodeGroup> =
         (0..shared.done.len()).map(|number| NodeGroup::new(number, shared)).collect();
     for (node, thread) in nodes.into_iter().zip(&shared.owner) {
-        teams[*thread as usize].add(node);
+        groups[*thread as usize].add(node);
     }
-    let mut first = teams.remove(0);
+    let mut first = groups.remove(0);
     thread::scope(|scope| {
-        let _guard = (!teams.is_empty()).then_some(AbortOnPanic);
-        for team in &mut teams {
+        let _guard = (!groups.is_empty()).then_some(AbortOnPanic);
+        for group in &mut groups {
             scope.spawn(|| {
                 let _guard = AbortOnPanic;
-                team.run(shared, &mut Unobserved, &mut |_| ControlFlow::Continue(()));
+                group.run(shared, &mut Unobserved, &mut |_| ControlFlow::Continue(()));
             });
         }
         first.run(shared, observer, progress);
     });
-    teams.insert(0, first);
+    groups.insert(0, first);
     let mut nodes: Vec<Option<Node>> = (0..count).map(|_| None).collect();
-    for team in teams {
-        for (number, node) in team.numbers.into_iter().zip(team.nodes) {
+    for group in groups {
+        for (number, node) in group.numbers.into_iter().zip(group.nodes) {
             nodes[number as usize] = Some(node);
         }
     }
@@ -262,7 +262,7 @@ struct NodeGroup {
     /// Sent packets since the last measurement.
     hops: u64,
     out: Outbox,
-    abroad: Vec<Outbox>,
+    outgoing: Vec<Outbox>,
 }
 
 impl NodeGroup {
@@ -277,7 +277,7 @@ impl NodeGroup {
             done: 0,
             hops: 0,
             out: Vec::new(),
-            abroad: shared.done.iter().map(|_| Vec::new()).collect(),
+            outgoing: shared.done.iter().map(|_| Vec::new()).collect(),
         }
     }
 
@@ -343,7 +343,7 @@ impl NodeGroup {
 
     /// Processes this thread's events before `end_ns`.
     fn window(&mut self, shared: &Shared, end_ns: u64) {
-        let Self { number, nodes, next_ns, queue, done, hops, out, abroad, .. } = self;
+        let Self { number, nodes, next_ns, queue, done, hops, out, outgoing, .. } = self;
         while queue.next_ns() < end_ns {
             let at_ns = queue.next_ns();
             let Some(index) = queue.take().map(|index| index as usize) else { break };
@@ -369,21 +369,21 @@ impl NodeGroup {
                         queue.at(message.at_ns, index_in_thread as u32);
                     }
                 } else {
-                    abroad[owner].push(message);
+                    outgoing[owner].push(message);
                 }
             }
         }
-        for (to, letters) in abroad.iter_mut().enumerate().filter(|(_, letters)| !letters.is_empty()) {
-            let mut box_of = lock(shared.mail(*number, to));
-            std::mem::swap(&mut *box_of, letters);
+        for (to, messages) in outgoing.iter_mut().enumerate().filter(|(_, messages)| !messages.is_empty()) {
+            let mut mail = lock(shared.mail(*number, to));
+            std::mem::swap(&mut *mail, messages);
         }
     }
 
     /// Receives packets from the other threads.
     fn receive(&mut self, shared: &Shared) {
         for from in 0..shared.done.len() {
-            let mut letters = lock(shared.mail(from, self.number));
-            for Message { at_ns, node, what } in letters.drain(..) {
+            let mut messages = lock(shared.mail(from, self.number));
+            for Message { at_ns, node, what } in messages.drain(..) {
                 let index_in_thread = shared.index_in_thread[node as usize] as usize;
                 self.nodes[index_in_thread].enter(at_ns, what);
                 if at_ns < self.next_ns[index_in_thread] {

@@ -50,7 +50,7 @@ pub(crate) struct Law {
     /// Growth of a window per round trip: with congestion elsewhere, without any queue, and unconditional.
     fair_bytes: f64,
     proportional_bytes: f64,
-    anyway_bytes: f64,
+    unconditional_bytes: f64,
     /// Growth of a window per byte that arrives through an empty network.
     fast_share: f64,
 }
@@ -67,7 +67,7 @@ impl Law {
             frame_bytes: transport.frame_bytes().into(),
             fair_bytes: 5.0 * payload_bytes * scale,
             proportional_bytes: 4.0 * payload_bytes * scale * target_scale,
-            anyway_bytes: 0.15 * payload_bytes * scale,
+            unconditional_bytes: 0.15 * payload_bytes * scale,
             fast_share: 0.25 * scale,
         }
     }
@@ -83,7 +83,7 @@ struct Feedback {
     /// Whether that packet was marked.
     marked: bool,
     /// Bytes still in flight.
-    under_way_bytes: u64,
+    in_flight_bytes: u64,
 }
 
 /// The window of a sender.
@@ -94,9 +94,9 @@ struct Window {
     base_rtt_ns: u64,
     average_delay_ns: f64,
     /// Accumulated increases: bytes times bytes, to be divided by the window.
-    owed: f64,
+    pending_growth: f64,
     /// Bytes that have arrived since they were applied.
-    unpaid_bytes: u64,
+    bytes_since_growth: u64,
     /// When the window last grew unconditionally, and last shrank.
     grew_ns: u64,
     shrank_ns: u64,
@@ -118,8 +118,8 @@ impl Window {
             bytes: 0.0,
             base_rtt_ns: law.nscc.base_rtt_ns,
             average_delay_ns: 0.0,
-            owed: 0.0,
-            unpaid_bytes: 0,
+            pending_growth: 0.0,
+            bytes_since_growth: 0,
             grew_ns: 0,
             shrank_ns: 0,
             empty_bytes: 0,
@@ -135,8 +135,8 @@ impl Window {
 
     /// Whether `frame_bytes` more may be sent. With nothing in flight a packet always may.
     #[inline]
-    fn has_room(&self, under_way_bytes: u64, frame_bytes: u64) -> bool {
-        under_way_bytes == 0 || self.bytes >= (under_way_bytes + frame_bytes) as f64
+    fn has_room(&self, in_flight_bytes: u64, frame_bytes: u64) -> bool {
+        in_flight_bytes == 0 || self.bytes >= (in_flight_bytes + frame_bytes) as f64
     }
 
     /// One and a half times the bytes in flight when the link is just full.
@@ -150,9 +150,9 @@ impl Window {
 
     /// An acknowledgement arrives.
     fn on_ack(&mut self, law: &Law, now_ns: u64, feedback: &Feedback) {
-        let Feedback { new_bytes, rtt_ns, marked, under_way_bytes } = *feedback;
+        let Feedback { new_bytes, rtt_ns, marked, in_flight_bytes } = *feedback;
         self.round_bytes += new_bytes;
-        self.unpaid_bytes += new_bytes;
+        self.bytes_since_growth += new_bytes;
         self.stale_bytes = self.stale_bytes.saturating_sub(new_bytes);
         let delay_ns = match rtt_ns {
             Some(rtt_ns) => self.measure(law, rtt_ns, marked),
@@ -163,19 +163,19 @@ impl Window {
             now_ns,
             marked,
             delay_ns > QUICK_TARGETS * law.nscc.target_delay_ns,
-            under_way_bytes,
+            in_flight_bytes,
         ) {
             return;
         }
         let is_long = delay_ns >= law.nscc.target_delay_ns;
         match (marked, is_long) {
-            (false, true) => self.owed += law.fair_bytes * new_bytes as f64,
+            (false, true) => self.pending_growth += law.fair_bytes * new_bytes as f64,
             (false, false) => self.grow(law, new_bytes, delay_ns),
             (true, true) => self.shrink(law, now_ns),
             (true, false) => {}
         }
         self.clamp_window(law);
-        self.pay(law, now_ns);
+        self.apply_growth(law, now_ns);
         self.clamp_window(law);
     }
 
@@ -186,14 +186,14 @@ impl Window {
         now_ns: u64,
         rtt_ns: Option<u64>,
         bytes: u64,
-        under_way_bytes: u64,
+        in_flight_bytes: u64,
     ) {
         self.base_rtt_ns = self.base_rtt_ns.min(rtt_ns.unwrap_or(u64::MAX));
         self.stale_bytes = self.stale_bytes.saturating_sub(bytes);
         // Its queue was full, but its delay is unknown: assume a round trip.
         self.average(law.nscc.base_rtt_ns as f64);
         self.has_lost = true;
-        if !self.quick_adapt(law, now_ns, true, true, under_way_bytes) {
+        if !self.quick_adapt(law, now_ns, true, true, in_flight_bytes) {
             self.bytes -= bytes as f64;
             self.clamp_window(law);
         }
@@ -210,8 +210,8 @@ impl Window {
         self.base_rtt_ns = self.base_rtt_ns.min(rtt_ns);
         let delay_ns = rtt_ns - self.base_rtt_ns;
         // A long queue without marks is on one path and shrinking: let the average fall.
-        let is_going = !marked && delay_ns > law.nscc.target_delay_ns;
-        self.average(if is_going { self.base_rtt_ns as f64 / 4.0 } else { delay_ns as f64 });
+        let is_draining = !marked && delay_ns > law.nscc.target_delay_ns;
+        self.average(if is_draining { self.base_rtt_ns as f64 / 4.0 } else { delay_ns as f64 });
         delay_ns
     }
 
@@ -227,27 +227,27 @@ impl Window {
         law: &Law,
         now_ns: u64,
         marked: bool,
-        is_bad: bool,
-        under_way_bytes: u64,
+        is_congested: bool,
+        in_flight_bytes: u64,
     ) -> bool {
-        let mut is_spent = self.stale_bytes != 0 && marked;
-        if !is_spent && now_ns > self.round_ends_ns {
-            let is_whole = self.round_ends_ns != 0;
+        let mut is_stale = self.stale_bytes != 0 && marked;
+        if !is_stale && now_ns > self.round_ends_ns {
+            let is_complete = self.round_ends_ns != 0;
             let arrived = self.round_bytes as f64;
-            if is_whole && (is_bad || self.has_lost) && arrived < self.largest_bytes(law) * QUICK_SHARE {
+            if is_complete && (is_congested || self.has_lost) && arrived < self.largest_bytes(law) * QUICK_SHARE {
                 self.bytes = arrived.max(law.frame_bytes);
-                self.stale_bytes = under_way_bytes;
+                self.stale_bytes = in_flight_bytes;
                 self.has_lost = false;
-                is_spent = true;
+                is_stale = true;
             }
             self.round_bytes = 0;
             self.round_ends_ns = now_ns + self.base_rtt_ns + law.nscc.target_delay_ns;
         }
-        if is_spent {
-            self.owed = 0.0;
-            self.unpaid_bytes = 0;
+        if is_stale {
+            self.pending_growth = 0.0;
+            self.bytes_since_growth = 0;
         }
-        is_spent
+        is_stale
     }
 
     /// No mark and a short queue.
@@ -266,7 +266,7 @@ impl Window {
         self.is_fast = false;
         let target_ns = law.nscc.target_delay_ns;
         let left = (target_ns - delay_ns) as f64 / target_ns as f64;
-        self.owed += law.proportional_bytes * left * new_bytes as f64;
+        self.pending_growth += law.proportional_bytes * left * new_bytes as f64;
     }
 
     /// A mark and a long queue: once per round trip, by the average.
@@ -282,19 +282,19 @@ impl Window {
     }
 
     /// Applies accumulated increases, after some packets or a round trip.
-    fn pay(&mut self, law: &Law, now_ns: u64) {
+    fn apply_growth(&mut self, law: &Law, now_ns: u64) {
         let since_ns = now_ns - self.grew_ns;
-        let is_due = self.unpaid_bytes as f64 > ADJUST_PACKETS * law.frame_bytes;
+        let is_due = self.bytes_since_growth as f64 > ADJUST_PACKETS * law.frame_bytes;
         if !is_due && since_ns <= law.nscc.base_rtt_ns {
             return;
         }
-        self.bytes += self.owed / self.bytes;
+        self.bytes += self.pending_growth / self.bytes;
         if since_ns >= law.nscc.base_rtt_ns {
-            self.bytes += law.anyway_bytes;
+            self.bytes += law.unconditional_bytes;
             self.grew_ns = now_ns;
         }
-        self.owed = 0.0;
-        self.unpaid_bytes = 0;
+        self.pending_growth = 0.0;
+        self.bytes_since_growth = 0;
     }
 }
 
@@ -324,23 +324,23 @@ pub(crate) struct Flight {
     window: Window,
     /// From the first unacknowledged packet on.
     sent: VecDeque<Sent>,
-    under_way_bytes: u64,
+    in_flight_bytes: u64,
 }
 
 impl Flight {
     pub(crate) fn new(law: &Law) -> Box<Self> {
-        Box::new(Self { window: Window::new(law), sent: VecDeque::new(), under_way_bytes: 0 })
+        Box::new(Self { window: Window::new(law), sent: VecDeque::new(), in_flight_bytes: 0 })
     }
 
     /// Whether the packet at `index` may be sent or retransmitted. One already counted as in flight needs no more room.
     pub(crate) fn has_room(&self, index: usize, frame_bytes: u64) -> bool {
         let is_counted = self.sent.get(index).is_some_and(|sent| sent.state == SentState::InFlight);
-        is_counted || self.window.has_room(self.under_way_bytes, frame_bytes)
+        is_counted || self.window.has_room(self.in_flight_bytes, frame_bytes)
     }
 
     /// Whether another packet may not be sent, so that a probe is needed.
     pub(crate) fn is_full(&self, frame_bytes: u64) -> bool {
-        !self.window.has_room(self.under_way_bytes, frame_bytes)
+        !self.window.has_room(self.in_flight_bytes, frame_bytes)
     }
 
     /// The packet at `index` departs.
@@ -350,12 +350,12 @@ impl Flight {
                 sent.at_ns = (sent.state == SentState::Trimmed).then_some(now_ns);
                 if sent.state != SentState::InFlight {
                     sent.state = SentState::InFlight;
-                    self.under_way_bytes += u64::from(bytes);
+                    self.in_flight_bytes += u64::from(bytes);
                 }
             }
             None => {
                 self.sent.push_back(Sent { at_ns: Some(now_ns), bytes, state: SentState::InFlight });
-                self.under_way_bytes += u64::from(bytes);
+                self.in_flight_bytes += u64::from(bytes);
             }
         }
     }
@@ -378,7 +378,7 @@ impl Flight {
             let lost_bytes = lost_bytes.map_or(0, |index| self.lose(index as usize, SentState::Trimmed));
             if lost_bytes != 0 {
                 let rtt_ns = named.and_then(|sent| sent.at_ns).map(|at_ns| now_ns - at_ns);
-                self.window.on_trimmed(law, now_ns, rtt_ns, lost_bytes, self.under_way_bytes);
+                self.window.on_trimmed(law, now_ns, rtt_ns, lost_bytes, self.in_flight_bytes);
             }
             if new_bytes == 0 {
                 return;
@@ -386,8 +386,8 @@ impl Flight {
         }
         let rtt_ns = named.filter(|_| !is_trimmed).and_then(|sent| sent.at_ns).map(|at_ns| now_ns - at_ns);
         let marked = packet.is(Packet::ECHO);
-        let under_way_bytes = self.under_way_bytes;
-        self.window.on_ack(law, now_ns, &Feedback { new_bytes, rtt_ns, marked, under_way_bytes });
+        let in_flight_bytes = self.in_flight_bytes;
+        self.window.on_ack(law, now_ns, &Feedback { new_bytes, rtt_ns, marked, in_flight_bytes });
     }
 
     /// Time-out: packets in flight count as lost.
@@ -402,7 +402,7 @@ impl Flight {
             return 0;
         };
         if sent.state == SentState::InFlight {
-            self.under_way_bytes -= u64::from(sent.bytes);
+            self.in_flight_bytes -= u64::from(sent.bytes);
         }
         sent.state = SentState::Arrived;
         sent.bytes.into()
@@ -414,7 +414,7 @@ impl Flight {
             return 0;
         };
         sent.state = state;
-        self.under_way_bytes -= u64::from(sent.bytes);
+        self.in_flight_bytes -= u64::from(sent.bytes);
         sent.bytes.into()
     }
 }

@@ -475,11 +475,11 @@ fn straggler_is_the_host_with_extra_load() {
         workload.flow(src, 2, 3, 1_000_000, 0);
     }
     let out = outcome(&Scenario { control: Control::Off, ..star(8, workload) });
-    let beside = &out.collectives[0];
-    assert_eq!(beside.last_host, "host2");
+    let loaded = &out.collectives[0];
+    assert_eq!(loaded.last_host, "host2");
     // An additional flow of twice the data for host 2 only.
-    assert!(beside.time_ns > alone.time_ns * 15 / 10, "{beside:?}");
-    assert!(beside.median_ns < alone.time_ns * 12 / 10 && beside.first_ns <= beside.median_ns, "{beside:?}");
+    assert!(loaded.time_ns > alone.time_ns * 15 / 10, "{loaded:?}");
+    assert!(loaded.median_ns < alone.time_ns * 12 / 10 && loaded.first_ns <= loaded.median_ns, "{loaded:?}");
 }
 
 #[test]

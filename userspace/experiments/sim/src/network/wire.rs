@@ -90,7 +90,7 @@ pub(crate) type Outbox = Vec<Message>;
 /// Packets in transit to one port: of one link, so in order.
 #[derive(Debug, Default)]
 pub(crate) struct Inbound {
-    under_way: List,
+    in_transit: List,
 }
 
 impl Inbound {
@@ -104,22 +104,22 @@ impl Inbound {
         at_ns: u64,
         packet: Packet,
     ) {
-        if self.under_way.is_empty() {
+        if self.in_transit.is_empty() {
             agenda.at(at_ns, Event::Arrival, port.into());
         }
         let slot = pool.allocate(at_ns, packet);
-        self.under_way.push(pool, slot);
+        self.in_transit.push(pool, slot);
     }
 
     pub(crate) fn len(&self, pool: &Pool) -> u64 {
-        self.under_way.len(pool)
+        self.in_transit.len(pool)
     }
 
     /// Takes the packet that arrives, by its slot, and schedules the next arrival.
     #[inline]
     pub(crate) fn take(&mut self, pool: &Pool, agenda: &mut Agenda, port: u16) -> Option<u32> {
-        let slot = self.under_way.pop(pool);
-        if let Some(next_ns) = self.under_way.first_ns(pool) {
+        let slot = self.in_transit.pop(pool);
+        if let Some(next_ns) = self.in_transit.first_ns(pool) {
             agenda.at(next_ns, Event::Arrival, port.into());
         }
         slot

@@ -64,13 +64,13 @@ impl SimulationSetup for Setup {
         ];
         let of_groups = self.groups.iter().flat_map(|group| &group.settings).map(|setting| &setting.key);
         let given = |key: &str| self.given.iter().chain(of_groups.clone()).any(|given| given == key);
-        let lone = knobs.into_iter().filter(|(key, has_effect, _)| !has_effect && given(key));
-        let lone = lone.map(|(key, _, needs)| (format!("--{key}"), needs.to_owned()));
+        let ineffective = knobs.into_iter().filter(|(key, has_effect, _)| !has_effect && given(key));
+        let ineffective = ineffective.map(|(key, _, needs)| (format!("--{key}"), needs.to_owned()));
         let is_ect = |group: &&Group| group.transport.tcp != Some(TcpLaw::Cubic);
         let classes = groups.iter().filter(is_ect).filter(|_| marks).map(|group| group.class);
         let classes: Vec<u8> = classes.collect();
         let of_dcqcn = (!control).then_some(if marks { "--control on" } else { "--classes on" });
         let probe = Some("`sim fabric --recovery probe`");
-        lone.chain(parameters_without_effect(&self.changes, of_dcqcn, probe, &classes)).collect()
+        ineffective.chain(parameters_without_effect(&self.changes, of_dcqcn, probe, &classes)).collect()
     }
 }

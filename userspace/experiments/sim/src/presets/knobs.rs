@@ -120,7 +120,7 @@ pub(crate) fn parameters_without_effect<'a>(
 pub(crate) fn refuse_without_effect(mut runs: impl Iterator<Item = Vec<Requirement>>) -> Result<(), SetupError> {
     let first = runs.next().unwrap_or_default();
     let everywhere = runs.fold(first, |mut common, run| {
-        common.retain(|lone| run.contains(lone));
+        common.retain(|ineffective| run.contains(ineffective));
         common
     });
     everywhere.first().map_or(Ok(()), refuse)

@@ -56,7 +56,7 @@ impl Task {
         };
         let mut setups = vec![base.clone()];
         for text in &self.also {
-            setups.push(beside(&base, text).with_context(|| format!("--also {text}"))?);
+            setups.push(other_workload(&base, text).with_context(|| format!("--also {text}"))?);
         }
         // There is one score of many simulations, and only DCQCN is searched.
         for setup in &setups {
@@ -106,7 +106,7 @@ pub(super) fn host_rate_bps(scenario: &Scenario) -> u64 {
 }
 
 /// Another workload between the same hosts.
-fn beside(base: &FabricSetup, text: &str) -> Result<FabricSetup> {
+fn other_workload(base: &FabricSetup, text: &str) -> Result<FabricSetup> {
     let other = base.with_effect(text)?;
     let is_same = (other.profile, other.control) == (base.profile, base.control) && other.changes.is_empty();
     ensure!(is_same, "DCQCN is the same for all traffic; specify --profile and --set outside --also");

@@ -47,7 +47,7 @@ pub(crate) struct ReceiveQp {
     pub(super) requested_psn: u32,
     pub(super) granted_psn: u32,
     /// Go-back-N: the sender has restarted after the NAK, as this trimmed packet was sent after it.
-    heard: bool,
+    restarted: bool,
     /// Go-back-N: the first trimmed packet that arrived ahead of previous ones.
     trimmed_psn: Option<u32>,
     /// Go-back-N: the last packet that was trimmed, or arrived after a gap.
@@ -69,7 +69,7 @@ impl ReceiveQp {
             window: ReceiveWindow::default(),
             requested_psn: 0,
             granted_psn: 0,
-            heard: false,
+            restarted: false,
             trimmed_psn: None,
             last_psn: 0,
             later: VecDeque::new(),
@@ -109,12 +109,12 @@ impl ReceiveQp {
             return if packet.is(Packet::ACK_REQUEST) { self.acknowledge(packet) } else { None };
         }
         self.window.accept();
-        self.heard = false;
+        self.restarted = false;
         if packet.is(Packet::LAST) {
             delivered.push(packet.extra);
         }
         if self.trimmed_psn == Some(self.expected_psn()) {
-            self.begin_again();
+            self.on_nak_sent();
             let psn = self.expected_psn();
             return Some(Answer { flags: Packet::TRIMMED, ..Answer::of(Kind::Nak, psn, psn) });
         }
@@ -141,20 +141,20 @@ impl ReceiveQp {
         let goes_back = packet.psn <= self.last_psn;
         self.last_psn = packet.psn;
         if packet.psn == self.expected_psn() {
-            self.begin_again();
+            self.on_nak_sent();
             return Some(self.nak(packet));
         }
-        self.heard |= goes_back && self.window.nak_sent();
-        if self.heard || !self.window.nak_sent() {
+        self.restarted |= goes_back && self.window.nak_sent();
+        if self.restarted || !self.window.nak_sent() {
             self.trimmed_psn = Some(self.trimmed_psn.map_or(packet.psn, |psn| psn.min(packet.psn)));
         }
         None
     }
 
     /// A NAK is sent; the sender restarts at the expected packet, so later trimmed packets do not matter.
-    const fn begin_again(&mut self) {
+    const fn on_nak_sent(&mut self) {
         self.window.on_missing();
-        self.heard = false;
+        self.restarted = false;
         self.trimmed_psn = None;
     }
 
@@ -163,7 +163,7 @@ impl ReceiveQp {
         match recovery {
             // One NAK per gap, and none until it is filled.
             Recovery::GoBackN | Recovery::Probe if self.window.on_missing() => {
-                self.begin_again();
+                self.on_nak_sent();
                 Some(nak)
             }
             Recovery::GoBackN | Recovery::Probe => {

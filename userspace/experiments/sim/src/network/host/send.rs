@@ -276,7 +276,7 @@ impl SendQp {
     }
 
     /// The packet of [`SendQp::missing`] is sent.
-    fn send_again(&mut self, psn: u64) {
+    fn on_retransmitted(&mut self, psn: u64) {
         if self.repair.trimmed.front() == Some(&psn) {
             self.repair.trimmed.pop_front();
             self.repair.set(self.index(psn), PacketState::Retransmitted);
@@ -315,14 +315,14 @@ impl SendQp {
         if index == 0 {
             self.progress_ns = now_ns;
         }
-        let is_again = match missing {
+        let is_retransmission = match missing {
             Some(psn) => {
-                self.send_again(psn);
+                self.on_retransmitted(psn);
                 true
             }
             None => self.window.on_sent(),
         };
-        self.retransmitted += u64::from(is_again);
+        self.retransmitted += u64::from(is_retransmission);
         self.since_ack_request += 1;
         // Slow flows request ACKs more often; otherwise the timer would expire first.
         let asks = ends.is_some()
