@@ -4,12 +4,11 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::Args;
-use dcqcn_sim::fabric::{
-    FabricReport, FabricSetup, FabricSweep, PLOT_SAMPLE_NS, write_flows, write_picture,
-};
+use dcqcn_sim::fabric::{FabricReport, FabricSetup, PLOT_SAMPLE_NS, write_flows, write_picture};
 use dcqcn_sim::network::TOPOLOGY_EXAMPLE;
 use dcqcn_sim::plot;
 use dcqcn_sim::sweep::{Axis, SweptRun, sweep};
+use dcqcn_sim::sweep_report::{SweepReport, SweepRun};
 
 use dcqcn_support::cli::Output;
 
@@ -83,13 +82,11 @@ impl FabricArgs {
         }
         let report = |completed: SweptRun<FabricSetup>| {
             let SweptRun { settings, setup, simulation, run } = completed;
-            let settings = settings.into_iter().map(|setting| (setting.key, setting.text)).collect();
-            (settings, FabricReport::new(&setup, &simulation, run.outcome, run.wall))
+            SweepRun::new(settings, FabricReport::new(&setup, &simulation, run.outcome, run.wall))
         };
-        let mut runs: Vec<_> =
-            sweep(&base, &self.sweep, self.threads)?.into_iter().map(report).collect();
+        let mut runs: Vec<_> = sweep(&base, &self.sweep, self.threads)?.into_iter().map(report).collect();
         if self.sweep.is_empty() {
-            let (_, mut report) = runs.pop().context(INTERRUPTED)?;
+            let SweepRun { mut report, .. } = runs.pop().context(INTERRUPTED)?;
             // First, as a file may fail; the samples may be only for the plot.
             let samples = report.outcome.samples.take_if(|_| self.setup.sample.is_none());
             show(out, &report, self.csv.as_deref())?;
@@ -103,7 +100,7 @@ impl FabricArgs {
             return Ok(());
         }
         let completed = runs.len();
-        out.show(&FabricSweep { runs })?;
+        out.show(&SweepReport { runs })?;
         ensure_complete(completed, &self.sweep)
     }
 }

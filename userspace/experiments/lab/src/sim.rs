@@ -230,7 +230,11 @@ impl<const PRESET: usize> RunArgs<PRESET> {
         if axes.is_empty() {
             return self.show_one(runs.pop().context(INTERRUPTED)?, out);
         }
-        let report = SweepReport { runs: runs.into_iter().map(SweepRun::new).collect() };
+        let report = |completed: SweptRun<Setup>| {
+            let SweptRun { settings, setup, simulation, run } = completed;
+            SweepRun::new(settings, Report::new(&setup, &simulation, run.outcome, run.wall))
+        };
+        let report = SweepReport { runs: runs.into_iter().map(report).collect() };
         show(out, &report, self.csv.as_deref())?;
         if let Some(path) = &self.csv {
             write_file(path, |file| report.write_csv(file))?;

@@ -8,7 +8,7 @@ mod setup;
 
 pub use flags::{Shape, Traffic};
 pub use plot::{PLOT_SAMPLE_NS, write_picture};
-pub use report::{Changed, FabricReport, FabricSweep, write_flows};
+pub use report::{FabricReport, write_flows};
 pub(crate) use report::{FCT_HEADINGS, fct_cells};
 pub use setup::FabricSetup;
 #[cfg(test)]

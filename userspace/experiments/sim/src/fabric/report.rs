@@ -1,4 +1,4 @@
-//! Report of a fabric, as text, as JSON, and as rows of a sweep's table.
+//! Report of a fabric, as text, as JSON, and as a row of a sweep's table.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -14,8 +14,8 @@ use crate::RunCost;
 use crate::network::{
     ClassOutcome, CollectiveOutcome, Fct, FctBand, FlowOutcome, Outcome, PortOutcome, Scenario,
 };
-
-use crate::report::parameters;
+use crate::report::{parameters, size};
+use crate::sweep_report::{Column as SweepColumn, NAN, SweepRow, count as number, time};
 
 /// Number of ports listed: those with the deepest queues.
 const PORT_ROWS: usize = 8;
@@ -78,6 +78,10 @@ pub fn write_flows(file: &mut dyn Write, flows: &[FlowOutcome]) -> io::Result<()
     Ok(())
 }
 
+fn slowdown(value: f64) -> String {
+    format!("{value:.2}")
+}
+
 fn band(row: &FctBand) -> String {
     let [min, max] = [row.min_bytes, row.max_bytes].map(render::bytes);
     if row.min_bytes == row.max_bytes { min } else { format!("{min} to {max}") }
@@ -93,7 +97,6 @@ pub(crate) const FCT_HEADINGS: [&str; 7] =
 
 /// Count, FCT p50, p95, p99 and maximum, slowdown p50, p95 and p99.
 pub(crate) fn fct_cells(fct: &Fct) -> [String; 8] {
-    let slowdown = |value: f64| format!("{value:.2}");
     [
         fct.count.to_string(),
         render::ns(fct.p50_ns),
@@ -210,59 +213,53 @@ impl FabricReport {
     }
 }
 
-/// Names and values of the settings that differ in a sweep.
-pub type Changed = Vec<(String, String)>;
-
-/// Results of several simulations, with a row each.
-#[derive(Clone, Debug, Serialize)]
-pub struct FabricSweep {
-    /// Settings, and results.
-    pub runs: Vec<(Changed, FabricReport)>,
+fn fct(report: &FabricReport, value: fn(&Fct) -> f64) -> f64 {
+    report.outcome.fct.as_ref().map_or(NAN, value)
 }
 
-impl fmt::Display for FabricSweep {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let keys = self.runs.first().map_or(&[][..], |(settings, _)| settings.as_slice());
-        let mut headings: Vec<String> = keys.iter().map(|(key, _)| key.to_uppercase()).collect();
-        let values =
-            [&[">FLOWS", ">LEFT"], &FCT_HEADINGS[..], &[">QUEUE", ">DROPPED", ">PAUSES", ">CNPS"]].concat();
-        headings.extend(values.into_iter().map(str::to_owned));
-        let not_started = self.runs.iter().any(|(_, report)| report.not_started_flows != 0);
-        if not_started {
-            headings.push(">NOT STARTED".to_owned());
-        }
-        let collectives = self.runs.iter().any(|(_, report)| !report.outcome.collectives.is_empty());
-        if collectives {
-            headings.extend([">COLLECTIVE MEAN", ">MAX"].map(str::to_owned));
-        }
-        let mut table = Table::new(&headings.iter().map(String::as_str).collect::<Vec<_>>());
-        for (settings, report) in &self.runs {
-            let mut row: Vec<String> = settings.iter().map(|(_, value)| value.clone()).collect();
-            row.extend([report.flows.to_string(), report.unfinished_flows.to_string()]);
-            match &report.outcome.fct {
-                Some(fct) => row.extend(fct_cells(fct).into_iter().skip(1)),
-                None => row.extend((0..7).map(|_| "-".to_owned())),
-            }
-            let queue = report.outcome.classes.iter().map(|class| class.max_queue_bytes).max().unwrap_or(0);
-            let dropped: u64 = report.outcome.classes.iter().map(|class| class.dropped_packets).sum();
-            let pauses: u64 = report.outcome.classes.iter().map(|class| class.pauses).sum();
-            row.push(render::bytes(queue));
-            row.extend(
-                [dropped, pauses, report.outcome.transport.cnps_handled].map(|count| count.to_string()),
-            );
-            if not_started {
-                row.push(report.not_started_flows.to_string());
-            }
-            if collectives {
-                let times = report.outcome.collectives.iter().map(|collective| collective.time_ns);
-                let count = report.outcome.collectives.len().max(1) as u64;
-                row.push(render::ns(times.clone().sum::<u64>() / count));
-                row.push(render::ns(times.max().unwrap_or(0)));
-            }
-            table.row(row);
-        }
-        write!(f, "{table}")
-    }
+fn sum(report: &FabricReport, value: fn(&ClassOutcome) -> u64) -> f64 {
+    report.outcome.classes.iter().map(value).sum::<u64>() as f64
+}
+
+fn collectives(report: &FabricReport, value: fn(&[u64]) -> u64) -> f64 {
+    let times: Vec<u64> = report.outcome.collectives.iter().map(|collective| collective.time_ns).collect();
+    if times.is_empty() { NAN } else { value(&times) as f64 }
+}
+
+impl SweepRow for FabricReport {
+    const COLUMNS: &'static [SweepColumn<Self>] = &[
+        (">FLOWS", "flows", |r| r.flows as f64, number),
+        (">LEFT", "unfinished_flows", |r| r.unfinished_flows as f64, number),
+        (">NOT STARTED", "not_started_flows", |r| r.not_started_flows as f64, number),
+        (">FCT P50", "fct_p50_ns", |r| fct(r, |fct| fct.p50_ns as f64), time),
+        (">P95", "fct_p95_ns", |r| fct(r, |fct| fct.p95_ns as f64), time),
+        (">P99", "fct_p99_ns", |r| fct(r, |fct| fct.p99_ns as f64), time),
+        (">MAX", "fct_max_ns", |r| fct(r, |fct| fct.max_ns as f64), time),
+        (">SLOWDOWN P50", "slowdown_p50", |r| fct(r, |fct| fct.slowdown_p50), slowdown),
+        (">P95", "slowdown_p95", |r| fct(r, |fct| fct.slowdown_p95), slowdown),
+        (">P99", "slowdown_p99", |r| fct(r, |fct| fct.slowdown_p99), slowdown),
+        (
+            ">QUEUE",
+            "max_queue_bytes",
+            |r| r.outcome.classes.iter().map(|class| class.max_queue_bytes).max().unwrap_or(0) as f64,
+            size,
+        ),
+        (">DROPPED", "dropped_packets", |r| sum(r, |class| class.dropped_packets), number),
+        (">PAUSES", "switch_pauses", |r| sum(r, |class| class.pauses), number),
+        (">CNPS", "cnps_handled", |r| r.outcome.transport.cnps_handled as f64, number),
+        (
+            ">COLLECTIVE MEAN",
+            "collective_mean_ns",
+            |r| collectives(r, |times| times.iter().sum::<u64>() / times.len() as u64),
+            time,
+        ),
+        (
+            ">MAX",
+            "collective_max_ns",
+            |r| collectives(r, |times| times.iter().copied().max().unwrap_or(0)),
+            time,
+        ),
+    ];
 }
 
 #[cfg(test)]
