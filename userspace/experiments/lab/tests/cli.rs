@@ -39,6 +39,16 @@ fn unwritable_report_found_before_the_run() {
 }
 
 #[test]
+fn wrong_usage_leaves_old_report() {
+    let directory = tempfile::tempdir().unwrap();
+    let report = directory.path().join("report.xml");
+    std::fs::write(&report, "<old/>").unwrap();
+    let refused = run(&["qualify", "--window", "0", "--junit", report.to_str().unwrap()]);
+    assert_eq!(refused.status.code(), Some(2), "{}", stderr(&refused));
+    assert_eq!(std::fs::read_to_string(&report).unwrap(), "<old/>");
+}
+
+#[test]
 fn flag_with_effect_in_one_run_accepted() {
     for flags in
         ["--reordering 8 --sweep recovery=go-back-n,selective", "--admission-turn 8KB --admission 64KB"]
