@@ -125,7 +125,9 @@ impl Lab {
     /// As [`Self::json`]; all flows must be complete.
     pub(crate) fn complete(&self, options: &str) -> Result<Value> {
         let run = self.json(options)?;
-        for (path, state) in [("/unfinished_flows", "are incomplete"), ("/not_started_flows", "have not started")] {
+        for (path, state) in
+            [("/unfinished_flows", "are incomplete"), ("/not_started_flows", "have not started")]
+        {
             let left = number(&run, path)?;
             ensure!(left == 0.0, "`dcqcn-lab sim {options}`: {left} flows {state}");
         }

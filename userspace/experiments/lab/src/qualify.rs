@@ -115,7 +115,8 @@ impl QualifyArgs {
         let config = self.config()?;
         // Before the run, which takes minutes.
         let open = |path: PathBuf| {
-            let file = Replacement::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+            let file =
+                Replacement::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
             anyhow::Ok((path, file))
         };
         let junit = junit.map(open).transpose()?;

@@ -1,7 +1,7 @@
 //! Settings of a simulation for flags, files and sweeps, and the presets they start from.
 
-pub mod knobs;
 mod front;
+pub mod knobs;
 mod set;
 
 use anyhow::{Context as _, Result, ensure};

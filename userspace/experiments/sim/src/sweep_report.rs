@@ -71,7 +71,12 @@ impl SweepRow for Report {
     const COLUMNS: &'static [Column<Self>] = &[
         (">GOODPUT", "roce_goodput_bps", |r| r.goodput_bps(true), render::bps),
         (">OF LINK", "roce_link_share", |r| r.goodput_bps(true) / r.outcome.port_rate_bps as f64, percent),
-        (">TCP", "tcp_goodput_bps", |r| r.groups(false).next().map_or(NAN, |_| r.goodput_bps(false)), render::bps),
+        (
+            ">TCP",
+            "tcp_goodput_bps",
+            |r| r.groups(false).next().map_or(NAN, |_| r.goodput_bps(false)),
+            render::bps,
+        ),
         (">JAIN", "roce_jain", Report::jain, |value| format!("{value:.3}")),
         (">QUEUE", "queue_mean_bytes", |r| queue(r, |q| q.mean_bytes), size),
         (">FLUID", "model_queue_bytes", |r| model(r.fixed_point), size),
@@ -107,7 +112,12 @@ impl SweepRow for Report {
         ),
         (">CNPS", "roce_cnps", |r| r.total(|counters| counters.cnps), count),
         (">DROPPED", "roce_dropped_packets", |r| r.total(|counters| counters.dropped_packets), count),
-        (">RESENT", "roce_retransmitted_packets", |r| r.total(|counters| counters.retransmitted_packets), count),
+        (
+            ">RESENT",
+            "roce_retransmitted_packets",
+            |r| r.total(|counters| counters.retransmitted_packets),
+            count,
+        ),
         (">PAUSES", "pauses", |r| r.outcome.classes.iter().map(|class| class.pauses as f64).sum(), count),
         (">FCT P50", "fct_p50_ns", |r| fct(r, |fct| fct.p50_ns), time),
         (">FCT P95", "fct_p95_ns", |r| fct(r, |fct| fct.p95_ns), time),

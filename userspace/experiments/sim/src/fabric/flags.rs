@@ -187,7 +187,8 @@ impl FromStr for Traffic {
             ("permutation", "") => Some(Self::Permutation),
             ("random", "") => Some(Self::Random),
             (word, "") => {
-                let collective = parse_word(word).ok().filter(|collective: &Collective| !collective.has_root());
+                let collective =
+                    parse_word(word).ok().filter(|collective: &Collective| !collective.has_root());
                 collective.map(Self::Collective)
             }
             (format, path) => parse_word(format).ok().map(|format| Self::File(format, path.into())),

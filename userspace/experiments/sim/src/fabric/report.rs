@@ -49,7 +49,8 @@ fn sent(flows: &[FlowOutcome]) -> impl Iterator<Item = &FlowOutcome> {
 impl FabricReport {
     pub fn new(setup: &FabricSetup, scenario: &Scenario, outcome: Outcome, wall: Duration) -> Self {
         let left = |has_started: bool| {
-            let is_left = |flow: &&FlowOutcome| flow.fct_ns.is_none() && flow.start_ns.is_some() == has_started;
+            let is_left =
+                |flow: &&FlowOutcome| flow.fct_ns.is_none() && flow.start_ns.is_some() == has_started;
             sent(&outcome.flows).filter(is_left).count()
         };
         Self {
@@ -120,8 +121,10 @@ impl fmt::Display for FabricReport {
             count(self.flows, "flow"),
             render::ns(self.outcome.duration_ns)
         )?;
-        let left =
-            [(self.unfinished_flows, "incomplete at the end"), (self.not_started_flows, "not started by the end")];
+        let left = [
+            (self.unfinished_flows, "incomplete at the end"),
+            (self.not_started_flows, "not started by the end"),
+        ];
         for (flows, state) in left.into_iter().filter(|(flows, _)| *flows != 0) {
             writeln!(f, "{flows} of {} {state}; increase --duration\n", count(self.flows, "flow"))?;
         }

@@ -14,8 +14,8 @@ use super::flags::{Choice, Format, Placement, Shape, Traffic, fault, on_off, sha
 use crate::knobs::{SHORTHANDS, SetupError};
 use crate::network::workload::{self, Distribution, MAX_FLOWS, Poisson, Sizes, Workload};
 use crate::network::{
-    Admission, Balance, Cables, Class, Control, Loss, Marking, Nscc, Pfc, Random, Recovery, Scenario, Schedule,
-    StormAction, Threshold, Topology, Watchdog, WindowEnd,
+    Admission, Balance, Cables, Class, Control, Loss, Marking, Nscc, Pfc, Random, Recovery, Scenario,
+    Schedule, StormAction, Threshold, Topology, Watchdog, WindowEnd,
 };
 use crate::presets::{Setting, config};
 use crate::sweep::Axis;

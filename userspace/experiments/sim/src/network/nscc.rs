@@ -180,14 +180,7 @@ impl Window {
     }
 
     /// A switch trimmed a packet of `bytes`: the rest of it had the round trip `rtt_ns`.
-    fn on_trimmed(
-        &mut self,
-        law: &Law,
-        now_ns: u64,
-        rtt_ns: Option<u64>,
-        bytes: u64,
-        in_flight_bytes: u64,
-    ) {
+    fn on_trimmed(&mut self, law: &Law, now_ns: u64, rtt_ns: Option<u64>, bytes: u64, in_flight_bytes: u64) {
         self.base_rtt_ns = self.base_rtt_ns.min(rtt_ns.unwrap_or(u64::MAX));
         self.stale_bytes = self.stale_bytes.saturating_sub(bytes);
         // Its queue was full, but its delay is unknown: assume a round trip.
@@ -234,7 +227,10 @@ impl Window {
         if !is_stale && now_ns > self.round_ends_ns {
             let is_complete = self.round_ends_ns != 0;
             let arrived = self.round_bytes as f64;
-            if is_complete && (is_congested || self.has_lost) && arrived < self.largest_bytes(law) * QUICK_SHARE {
+            if is_complete
+                && (is_congested || self.has_lost)
+                && arrived < self.largest_bytes(law) * QUICK_SHARE
+            {
                 self.bytes = arrived.max(law.frame_bytes);
                 self.stale_bytes = in_flight_bytes;
                 self.has_lost = false;

@@ -125,7 +125,8 @@ impl Topology {
         let (tor, agg, core) = (hosts as u32, hosts as u32 + tors, hosts as u32 + 2 * tors);
         let trunks_of_pod = |pod: u32| {
             let (tor, agg) = (tor + pod * tors_per_pod, agg + pod * tors_per_pod);
-            let down = (0..tors_per_pod).flat_map(move |t| (0..tors_per_pod).map(move |a| (tor + t, agg + a)));
+            let down =
+                (0..tors_per_pod).flat_map(move |t| (0..tors_per_pod).map(move |a| (tor + t, agg + a)));
             let up = (0..tors_per_pod)
                 .flat_map(move |a| (0..hosts_per_tor).map(move |c| (agg + a, core + a * hosts_per_tor + c)));
             down.chain(up)

@@ -49,7 +49,9 @@ pub(crate) struct Source {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Work {
     Bulk,
-    Once { bytes: u64 },
+    Once {
+        bytes: u64,
+    },
     /// A closed loop: a new block is requested when one is complete.
     Blocks {
         bytes: u64,

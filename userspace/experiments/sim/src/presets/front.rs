@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use dcqcn_params::Assignment;
 
 use super::knobs::{ROCE_KNOBS, Requirement, parameters_without_effect};
-use super::{Group, Preset, Setting, Setup};
+use super::{FileGroup, Group, Preset, Setting, Setup};
 use crate::network::TcpLaw;
 use crate::network::workload::Work;
 use crate::star::Star;
@@ -16,11 +16,10 @@ impl SimulationSetup for Setup {
     fn apply(&mut self, setting: &Setting) -> Result<()> {
         let Setting { key, text } = setting;
         let is_of_groups = ROCE_KNOBS.iter().any(|knob| knob.key == key);
-        let mut groups = self.groups_of_file(true).peekable();
-        let is_overridden = groups.peek().is_some()
-            && groups.all(|group| group.settings.iter().any(|setting| setting.key == *key));
+        let overrides = |group: &FileGroup| group.settings.iter().any(|setting| setting.key == *key);
+        let has_groups = self.groups_of_file(true).next().is_some();
         ensure!(
-            !(is_of_groups && is_overridden),
+            !is_of_groups || !has_groups || !self.groups_of_file(true).all(overrides),
             "{key} = {text} has no effect: every [[roce]] group of the file sets {key}; remove it there"
         );
         Ok(self.set(key, text)?)

@@ -117,7 +117,9 @@ pub(crate) fn parameters_without_effect<'a>(
 ///
 /// # Errors
 /// Names the flag, and its requirement.
-pub(crate) fn refuse_without_effect(mut runs: impl Iterator<Item = Vec<Requirement>>) -> Result<(), SetupError> {
+pub(crate) fn refuse_without_effect(
+    mut runs: impl Iterator<Item = Vec<Requirement>>,
+) -> Result<(), SetupError> {
     let first = runs.next().unwrap_or_default();
     let everywhere = runs.fold(first, |mut common, run| {
         common.retain(|ineffective| run.contains(ineffective));

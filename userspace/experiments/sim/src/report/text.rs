@@ -67,8 +67,10 @@ impl Report {
         let table = Table::of(&self.outcome.groups, columns);
         write!(f, "{table}")?;
         let Outcome { unfinished_messages, not_started_messages, .. } = self.outcome;
-        let left =
-            [(unfinished_messages, "incomplete at the end"), (not_started_messages, "not started by the end")];
+        let left = [
+            (unfinished_messages, "incomplete at the end"),
+            (not_started_messages, "not started by the end"),
+        ];
         for (messages, state) in left.into_iter().filter(|(messages, _)| *messages != 0) {
             writeln!(f, "\n{} {state}; increase --duration", count(messages, "message"))?;
         }

@@ -308,9 +308,12 @@ impl<'s> Collector<'s> {
             completed_ns[record.flow as usize] = Some(record.done_ns);
         }
         let once = |flow: &Flow| star.groups[flow.group as usize].is_finite();
-        let left = self.flows.iter().zip(&completed_ns).filter(|(flow, done_ns)| once(flow) && done_ns.is_none());
-        let (started, not_started): (Vec<_>, Vec<_>) = left.partition(|(flow, _)| flow.sending(&nodes).is_some());
-        let [unfinished_messages, not_started_messages] = [started, not_started].map(|left| left.len() as u64);
+        let left =
+            self.flows.iter().zip(&completed_ns).filter(|(flow, done_ns)| once(flow) && done_ns.is_none());
+        let (started, not_started): (Vec<_>, Vec<_>) =
+            left.partition(|(flow, _)| flow.sending(&nodes).is_some());
+        let [unfinished_messages, not_started_messages] =
+            [started, not_started].map(|left| left.len() as u64);
         let is_complete = unfinished_messages + not_started_messages == 0;
         let last_ns = completed_ns.iter().flatten().max().copied();
         let duration_ns = last_ns.filter(|_| is_complete && star.is_finite()).unwrap_or(now_ns);

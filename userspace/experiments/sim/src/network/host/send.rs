@@ -12,8 +12,8 @@ use dcqcn_common::rc::{Psn, SendWindow};
 use dcqcn_common::recovery::{Action, Request, Requester, Response, Sent, Settings, SharedRequester};
 use dcqcn_common::wire::bth::Opcode;
 
-use super::{FlowCounters, Record};
 use super::tcp::Tcp;
+use super::{FlowCounters, Record};
 use crate::network::nscc::{Flight, Law};
 use crate::network::packet::{Address, Kind, MAX_PACKETS, Packet};
 use crate::network::scenario::{Recovery, Transport};
