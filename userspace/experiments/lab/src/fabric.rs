@@ -21,8 +21,8 @@ use crate::files::{INTERRUPTED, ensure_complete, refuse_in_sweep, refuse_two_out
 /// of cores.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-CSV: a line per flow, flow,src,dst,bytes,start_ns,fct_ns,ideal_ns; fct_ns is empty if the flow is incomplete,
-start_ns too if it has not started.
+CSV: a line per flow, flow,src,dst,bytes,start_ns,fct_ns,ideal_ns; fct_ns is empty if the flow
+is incomplete, start_ns too if it has not started.
 
 Examples:
   # 32 hosts at 50 % load, flows of 1 MB
