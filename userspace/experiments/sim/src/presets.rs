@@ -232,7 +232,7 @@ impl Setup {
     }
 
     /// The RoCE or TCP groups of a file.
-    pub fn groups_of_file(&self, is_roce: bool) -> impl Iterator<Item = &FileGroup> {
+    pub(crate) fn groups_of_file(&self, is_roce: bool) -> impl Iterator<Item = &FileGroup> {
         self.groups.iter().filter(move |group| group.is_roce == is_roce)
     }
 

@@ -39,7 +39,7 @@ pub struct SweptRun<S: SimulationSetup> {
     pub run: Run<<S::Simulation as Simulation>::Outcome>,
 }
 
-/// Simulates `base` with every combination of the axes' values, as [`run_all`] does. Runs without result are omitted.
+/// Simulates `base` with every combination of the axes' values, on several threads. Runs without result are omitted.
 ///
 /// # Errors
 /// A setting is invalid, has no effect in all runs, or is out of range; or all runs fail.
