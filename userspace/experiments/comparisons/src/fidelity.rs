@@ -4,15 +4,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use fs_err as fs;
 use serde_json::Value;
 
-use crate::lab::{self, Lab, Page, Table, cells, find, kb, list, number, percent, table, text};
+use crate::lab::{Args, Lab, Page, Table, cells, find, kb, list, number, percent, table, text};
 use xtask::workspace::Workspace;
-
-/// Options of `cargo xtask fidelity`.
-#[derive(clap::Args)]
-pub(crate) struct Args {
-    #[command(flatten)]
-    lab: lab::Args,
-}
 
 /// Packets of the fluid model: 1000 bytes without overhead.
 const MODEL_PACKETS: &str = "--mtu 1000B --header 0";
@@ -44,7 +37,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         ("speed", &speed),
         ("speed-fabric", &speed_fabric),
     ];
-    Page { name: "fidelity", files: Vec::new(), tables, pictures: PICTURES }.write(workspace, &args.lab)
+    Page { name: "fidelity", files: Vec::new(), tables, pictures: PICTURES }.write(workspace, args)
 }
 
 /// The setting `key` that a sweep gave this run.

@@ -88,7 +88,6 @@ impl Page<'_> {
     }
 }
 
-/// Runs the simulator.
 pub(crate) struct Lab {
     binary: PathBuf,
     /// Working directory, with the input files.
@@ -126,8 +125,12 @@ impl Lab {
     /// As [`Self::json`]; all flows must be complete.
     pub(crate) fn complete(&self, options: &str) -> Result<Value> {
         let run = self.json(options)?;
-        let left = number(&run, "/unfinished_flows")?;
-        ensure!(left == 0.0, "`dcqcn-lab sim {options}`: {left} flows are incomplete");
+        for (path, state) in
+            [("/unfinished_flows", "are incomplete"), ("/not_started_flows", "have not started")]
+        {
+            let left = number(&run, path)?;
+            ensure!(left == 0.0, "`dcqcn-lab sim {options}`: {left} flows {state}");
+        }
         Ok(run)
     }
 
@@ -136,7 +139,6 @@ impl Lab {
         Ok(fs::read_to_string(self.directory.join(name))?)
     }
 
-    /// The runs of a sweep.
     pub(crate) fn sweep(&self, options: &str) -> Result<Vec<Value>> {
         match self.json(options)?.get_mut("runs").map(Value::take) {
             Some(Value::Array(runs)) => Ok(runs),
@@ -188,7 +190,6 @@ pub(crate) fn list<'a>(run: &'a Value, path: &str) -> &'a [Value] {
     find(run, path).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-/// The number at `path`.
 pub(crate) fn number(run: &Value, path: &str) -> Result<f64> {
     find(run, path)
         .and_then(Value::as_f64)

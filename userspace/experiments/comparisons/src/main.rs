@@ -16,7 +16,7 @@ use xtask::workspace::Workspace;
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 enum Verb {
     /// Compare the simulator with analysis and published results; writes target/measured/fidelity.md.
-    Fidelity(fidelity::Args),
+    Fidelity(lab::Args),
     /// Simulate storage, collectives and TCP with and without DCQCN; writes target/measured/enough.md.
     Enough(lab::Args),
     /// Compare the simulated fabric with other simulators, and write docs/measured/judges.md.

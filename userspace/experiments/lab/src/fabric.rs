@@ -2,21 +2,17 @@
 
 use std::path::PathBuf;
 
-use anyhow::{anyhow, bail, ensure};
+use anyhow::Context as _;
 use clap::Args;
-use dcqcn_sim::fabric::{
-    Changed, FabricReport, FabricSetup, FabricSweep, PLOT_SAMPLE_NS, write_flows, write_picture,
-};
-use dcqcn_sim::knobs::refuse_without_effect;
-use dcqcn_sim::network::{Scenario, TOPOLOGY_EXAMPLE};
-use dcqcn_sim::presets::{Setting, refuse_unread};
-use dcqcn_sim::sweep::{Axis, combinations};
-use dcqcn_sim::{plot, run_all};
+use dcqcn_sim::fabric::{FabricReport, FabricSetup, PLOT_SAMPLE_NS, write_flows, write_picture};
+use dcqcn_sim::network::TOPOLOGY_EXAMPLE;
+use dcqcn_sim::plot;
+use dcqcn_sim::sweep::{Axis, SweptRun, sweep};
+use dcqcn_sim::sweep_report::{SweepReport, SweepRun};
 
 use dcqcn_support::cli::Output;
 
-use crate::WrongUsage;
-use crate::files::{INTERRUPTED, refuse_two_outputs, show, warn_once, write_file};
+use crate::files::{INTERRUPTED, ensure_complete, refuse_in_sweep, refuse_two_outputs, show, write_file};
 
 /// Simulate a whole fabric: switches with shared buffers, PFC and ECMP, and finite flows.
 ///
@@ -25,7 +21,8 @@ use crate::files::{INTERRUPTED, refuse_two_outputs, show, warn_once, write_file}
 /// of cores.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-CSV: a line per flow, flow,src,dst,bytes,start_ns,fct_ns,ideal_ns; fct_ns is empty if the flow is incomplete.
+CSV: a line per flow, flow,src,dst,bytes,start_ns,fct_ns,ideal_ns; fct_ns is empty if the flow
+is incomplete, start_ns too if it has not started.
 
 Examples:
   # 32 hosts at 50 % load, flows of 1 MB
@@ -76,39 +73,20 @@ impl FabricArgs {
             return out.text(&TOPOLOGY_EXAMPLE);
         }
         refuse_two_outputs(out, self.csv.as_deref())?;
-        let setups = self.setups()?;
-        let changes = setups.iter().flat_map(|(_, setup)| &setup.changes);
-        let keys: Vec<String> = changes.map(|change| change.key.to_string()).collect();
-        refuse_unread(keys.iter().map(String::as_str))?;
-        refuse_without_effect(setups.iter().map(|(_, setup)| setup.without_effect()))?;
-        for (path, flag, shows) in
-            [(&self.plot, "--plot", "draws"), (&self.csv, "--csv", "writes the flows of")]
-        {
-            let count = setups.len();
-            ensure!(
-                count == 1 || path.is_none(),
-                WrongUsage(anyhow!(
-                    "{flag} {shows} one run and this sweep has {count}: omit {flag} or --sweep"
-                ))
-            );
+        for (path, flag) in [(&self.plot, "--plot"), (&self.csv, "--csv")] {
+            refuse_in_sweep(path.as_deref(), flag, &self.sweep)?;
         }
-        let mut scenarios =
-            setups.iter().map(|(_, setup)| setup.scenario()).collect::<anyhow::Result<Vec<_>>>()?;
+        let mut base = self.setup.clone();
         if self.plot.is_some() {
-            scenarios.iter_mut().for_each(|scenario| {
-                scenario.sample_ns.get_or_insert(PLOT_SAMPLE_NS);
-            });
+            base.sample.get_or_insert(PLOT_SAMPLE_NS);
         }
-        warn_once(scenarios.iter().filter_map(Scenario::short_timeout));
-        let runs = run_all(&scenarios, self.threads)?;
-        let mut finished = Vec::new();
-        for ((run, scenario), (settings, setup)) in runs.into_iter().zip(&scenarios).zip(&setups) {
-            let Some(run) = run else { continue };
-            finished.push((settings.clone(), FabricReport::new(setup, scenario, run.outcome, run.wall)));
-        }
-        let (done, all) = (finished.len(), scenarios.len());
+        let report = |completed: SweptRun<FabricSetup>| {
+            let SweptRun { settings, setup, simulation, run } = completed;
+            SweepRun::new(settings, FabricReport::new(&setup, &simulation, run.outcome, run.wall))
+        };
+        let mut runs: Vec<_> = sweep(&base, &self.sweep, self.threads)?.into_iter().map(report).collect();
         if self.sweep.is_empty() {
-            let Some((_, mut report)) = finished.pop() else { bail!(INTERRUPTED) };
+            let SweepRun { mut report, .. } = runs.pop().context(INTERRUPTED)?;
             // First, as a file may fail; the samples may be only for the plot.
             let samples = report.outcome.samples.take_if(|_| self.setup.sample.is_none());
             show(out, &report, self.csv.as_deref())?;
@@ -121,18 +99,8 @@ impl FabricArgs {
             }
             return Ok(());
         }
-        out.show(&FabricSweep { runs: finished })?;
-        ensure!(done == all, "incomplete: {done} of {all} runs completed");
-        Ok(())
-    }
-
-    /// All combinations of the sweep's values, with their settings; the last axis changes fastest.
-    fn setups(&self) -> anyhow::Result<Vec<(Changed, FabricSetup)>> {
-        let with = |settings: Vec<Setting>| {
-            let mut setup = self.setup.clone();
-            settings.iter().try_for_each(|setting| setup.set(&setting.key, &setting.text))?;
-            Ok((settings.into_iter().map(|setting| (setting.key, setting.text)).collect(), setup))
-        };
-        combinations(&self.sweep)?.into_iter().map(with).collect()
+        let completed = runs.len();
+        out.show(&SweepReport { runs })?;
+        ensure_complete(completed, &self.sweep)
     }
 }

@@ -1,11 +1,11 @@
 //! Files with results.
 
-use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::path::Path;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::{Context as _, anyhow, ensure};
+use dcqcn_sim::sweep::{Axis, number_of_runs};
 use dcqcn_support::cli::Output;
 use dcqcn_support::file::Replacement;
 use serde::Serialize;
@@ -16,9 +16,24 @@ use crate::trace::is_stdio;
 /// The error of a run that Ctrl-C ended.
 pub(crate) const INTERRUPTED: &str = "interrupted before the run completed; its results so far are discarded";
 
-/// Logs each different warning.
-pub(crate) fn warn_once(warnings: impl Iterator<Item = String>) {
-    warnings.collect::<BTreeSet<_>>().iter().for_each(|text| tracing::warn!("{text}"));
+/// Rejects the file of `flag`, which is for one run, with a sweep.
+pub(crate) fn refuse_in_sweep(file: Option<&Path>, flag: &str, axes: &[Axis]) -> Result<(), WrongUsage> {
+    if file.is_none() || axes.is_empty() {
+        return Ok(());
+    }
+    let runs = number_of_runs(axes);
+    Err(anyhow!(
+        "{flag} is for one run and this sweep has {runs}: omit {flag} or --sweep (`stability`: specify --flows and \
+         --loop-delay)"
+    )
+    .into())
+}
+
+/// Fails if a sweep of these axes has completed fewer runs.
+pub(crate) fn ensure_complete(completed: usize, axes: &[Axis]) -> anyhow::Result<()> {
+    let runs = number_of_runs(axes);
+    ensure!(completed == runs, "incomplete: {completed} of {runs} runs completed");
+    Ok(())
 }
 
 /// Rejects `--csv -` with `--json`.

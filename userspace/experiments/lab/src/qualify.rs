@@ -1,6 +1,5 @@
 //! `qualify`: SONiC's RoCEv2 test plans for a switch.
 
-use std::fs::File;
 use std::io::Write as _;
 use std::path::PathBuf;
 
@@ -9,6 +8,7 @@ use clap::{Args, ValueEnum as _};
 use clap_complete::ArgValueCompleter;
 use dcqcn_params::quantity::{parse_rate_bps, parse_time_ns};
 use dcqcn_support::cli::{Output, SettingsArgs};
+use dcqcn_support::file::Replacement;
 use dcqcn_testbed::IncastConfig;
 use dcqcn_testbed::qualify::{Case, DeviceUnderTest, Outcome, QualifyConfig, qualify};
 
@@ -111,17 +111,20 @@ impl QualifyArgs {
     }
 
     pub(crate) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
-        // Now: a run takes minutes.
+        let junit = self.junit.clone();
+        let config = self.config()?;
+        // Before the run, which takes minutes.
         let open = |path: PathBuf| {
-            let file = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+            let file =
+                Replacement::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
             anyhow::Ok((path, file))
         };
-        let junit = self.junit.clone().map(open).transpose()?;
-        let report = qualify(&self.config()?)?;
+        let junit = junit.map(open).transpose()?;
+        let report = qualify(&config)?;
         out.show(&report)?;
         if let Some((path, mut file)) = junit {
-            file.write_all(report.junit().as_bytes())
-                .with_context(|| format!("cannot write {}", path.display()))?;
+            let written = file.write_all(report.junit().as_bytes()).and_then(|()| file.finish());
+            written.with_context(|| format!("cannot write {}", path.display()))?;
         }
         if report.count(Outcome::Failed) != 0 {
             return Err(NotQualified.into());

@@ -2,23 +2,20 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, anyhow, bail, ensure};
+use anyhow::Context;
 use clap::{Arg, ArgMatches, Args, FromArgMatches, Subcommand, ValueEnum};
 use dcqcn_params::{Assignment, Profile, word};
-use dcqcn_sim::knobs::refuse_without_effect;
 use dcqcn_sim::knobs::{Knob, ROCE_KNOBS, SHORTHANDS};
-use dcqcn_sim::presets::{Preset, Setting, Setup, refuse_unread};
+use dcqcn_sim::presets::{Preset, Setting, Setup};
 use dcqcn_sim::report::{Report, title, write_series};
-use dcqcn_sim::star::{Outcome, Star};
-use dcqcn_sim::sweep::{Axis, combinations};
+use dcqcn_sim::sweep::{Axis, SimulationSetup as _, SweptRun, sweep};
 use dcqcn_sim::sweep_report::{SweepReport, SweepRun};
-use dcqcn_sim::{Run, file, plot, run_all};
+use dcqcn_sim::{Run, file, plot};
 
 use dcqcn_support::cli::Output;
 
-use crate::WrongUsage;
 use crate::fabric::FabricArgs;
-use crate::files::{INTERRUPTED, refuse_two_outputs, show, warn_once, write_file};
+use crate::files::{INTERRUPTED, ensure_complete, refuse_in_sweep, refuse_two_outputs, show, write_file};
 
 /// The presets in the order of [`Preset`], for types with a preset parameter.
 const INCAST: usize = 0;
@@ -226,48 +223,23 @@ impl<const PRESET: usize> FromArgMatches for Knobs<PRESET> {
 impl<const PRESET: usize> RunArgs<PRESET> {
     fn run(&self, file: Option<&Path>, out: &mut Output<'_>) -> anyhow::Result<()> {
         refuse_two_outputs(out, self.csv.as_deref())?;
-        let setup = self.setup(file)?;
-        let axes = self.axes()?;
-        let keys: Vec<String> = setup.changes.iter().map(|change| change.key.to_string()).collect();
-        let swept = axes.iter().filter_map(|axis| axis.settings.first()).map(|setting| &setting.key);
-        refuse_unread(keys.iter().chain(swept).map(String::as_str))?;
-        let combinations = combinations(&axes)?;
-        let setups: Vec<Setup> = combinations
-            .iter()
-            .map(|settings| settings.iter().try_fold(setup.clone(), apply))
-            .collect::<Result<_, _>>()?;
-        let wants_series = axes.is_empty() && (self.csv.is_some() || self.plot.is_some());
-        refuse_without_effect(setups.iter().map(|setup| setup.without_effect(wants_series)))?;
-        ensure!(
-            axes.is_empty() || self.plot.is_none(),
-            WrongUsage(anyhow!(
-                "--plot draws one run and this sweep has {}: omit --plot or --sweep (`stability`: specify --flows and --loop-delay)",
-                setups.len()
-            ))
-        );
-        let stars: Vec<Star> =
-            setups.iter().map(|setup| setup.star(wants_series)).collect::<Result<_, _>>()?;
-        warn_once(stars.iter().filter_map(Star::short_timeout));
-        let runs = run_all(&stars, None)?;
-        let count = runs.len();
+        let (mut base, axes) = (self.setup(file)?, self.axes()?);
+        refuse_in_sweep(self.plot.as_deref(), "--plot", &axes)?;
+        base.series = axes.is_empty() && (self.csv.is_some() || self.plot.is_some());
+        let mut runs = sweep(&base, &axes, None)?;
         if axes.is_empty() {
-            let (Some(Some(run)), Some(star)) = (runs.into_iter().next(), stars.first()) else {
-                bail!(INTERRUPTED);
-            };
-            return self.show_one(&setup, star, run, out);
+            return self.show_one(runs.pop().context(INTERRUPTED)?, out);
         }
-        let inputs = setups.iter().zip(&stars).zip(&combinations);
-        let finished = runs.into_iter().zip(inputs).filter_map(|(run, ((setup, star), settings))| {
-            let Run { outcome, wall } = run?;
-            Some(SweepRun::new(settings, Report::new(setup, star, outcome, wall)))
-        });
-        let report = SweepReport { runs: finished.collect() };
+        let report = |completed: SweptRun<Setup>| {
+            let SweptRun { settings, setup, simulation, run } = completed;
+            SweepRun::new(settings, Report::new(&setup, &simulation, run.outcome, run.wall))
+        };
+        let report = SweepReport { runs: runs.into_iter().map(report).collect() };
         show(out, &report, self.csv.as_deref())?;
         if let Some(path) = &self.csv {
             write_file(path, |file| report.write_csv(file))?;
         }
-        ensure!(report.runs.len() == count, "incomplete: {} of {count} runs completed", report.runs.len());
-        Ok(())
+        ensure_complete(report.runs.len(), &axes)
     }
 
     fn setup(&self, file: Option<&Path>) -> anyhow::Result<Setup> {
@@ -275,9 +247,7 @@ impl<const PRESET: usize> RunArgs<PRESET> {
             Some(path) => file::read(path)?,
             None => Setup::new(Knobs::<PRESET>::preset()),
         };
-        for setting in &self.knobs.0 {
-            setup = apply(setup, setting)?;
-        }
+        self.knobs.0.iter().try_for_each(|setting| setup.apply(setting))?;
         if let Some(path) = &self.flow_sizes {
             setup.roce.sizes = file::flow_sizes(path)?;
         }
@@ -308,41 +278,20 @@ impl<const PRESET: usize> RunArgs<PRESET> {
         Ok(axes)
     }
 
-    fn show_one(
-        &self,
-        setup: &Setup,
-        star: &Star,
-        run: Run<Outcome>,
-        out: &mut Output<'_>,
-    ) -> anyhow::Result<()> {
-        let Run { outcome, wall } = run;
+    fn show_one(&self, completed: SweptRun<Setup>, out: &mut Output<'_>) -> anyhow::Result<()> {
+        let SweptRun { setup, simulation: star, run: Run { outcome, wall }, .. } = completed;
         let series = outcome.series.clone();
         // First, as a file may fail.
-        show(out, &Report::new(setup, star, outcome, wall), self.csv.as_deref())?;
+        show(out, &Report::new(&setup, &star, outcome, wall), self.csv.as_deref())?;
         let Some(series) = &series else { return Ok(()) };
         if let Some(path) = &self.csv {
             write_file(path, |file| write_series(file, series))?;
         }
         if let Some(path) = &self.plot {
-            plot::write(path, &title(setup), star, series)?;
+            plot::write(path, &title(&setup), &star, series)?;
         }
         Ok(())
     }
-}
-
-/// `setup` with `setting`, which has no effect if every group of the file overrides it.
-fn apply(mut setup: Setup, setting: &Setting) -> anyhow::Result<Setup> {
-    let Setting { key, text } = setting;
-    let of_groups = ROCE_KNOBS.iter().any(|knob| knob.key == key);
-    let sets_key = |settings: &[Setting]| settings.iter().any(|setting| setting.key == *key);
-    let groups = setup.groups_of_file(true).count();
-    let overridden = setup.groups_of_file(true).filter(|group| sets_key(&group.settings)).count();
-    ensure!(
-        !of_groups || groups == 0 || overridden < groups,
-        "{key} = {text} has no effect: every [[roce]] group of the file sets {key}; remove it there"
-    );
-    setup.set(key, text)?;
-    Ok(setup)
 }
 
 #[cfg(test)]

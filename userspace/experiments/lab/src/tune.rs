@@ -124,8 +124,7 @@ impl Written {
 impl TuneArgs {
     pub(crate) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         ensure!(self.task.setup.is_dcqcn(), WrongUsage(anyhow!("only DCQCN can be tuned: omit --control")));
-        let keys: Vec<String> = self.task.setup.changes.iter().map(|change| change.key.to_string()).collect();
-        refuse_unread(keys.iter().map(String::as_str))?;
+        refuse_unread(&self.task.setup.changes)?;
         let target = FleetTarget { group: self.group, labels: self.label, interface: self.interface };
         let written = self.out.map(|path| Written::begin(path, target)).transpose()?;
         let report = tune(&self.task, self.threads)?;

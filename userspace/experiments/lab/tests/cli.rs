@@ -39,25 +39,22 @@ fn unwritable_report_found_before_the_run() {
 }
 
 #[test]
-fn ineffective_fabric_flag_rejected() {
-    let fabric = |flags: &str| {
-        let line = format!("sim fabric --workload incast:2 --size 4KB {flags}");
-        run(&line.split_whitespace().collect::<Vec<_>>())
-    };
-    for (flags, expected) in [
-        ("--admission-turn 64KB", "--admission-turn has no effect: it needs --admission"),
-        ("--admission-class 6", "--admission-class has no effect: it needs --admission"),
-        ("--reordering 8", "--reordering has no effect: it needs --recovery selective"),
-        ("--load 20%", "--load has no effect: it needs --workload random"),
-    ] {
-        let refused = fabric(flags);
-        assert!(!refused.status.success() && stderr(&refused).contains(expected), "{}", stderr(&refused));
-    }
-    // One run of the sweep uses the flag.
+fn wrong_usage_leaves_old_report() {
+    let directory = tempfile::tempdir().unwrap();
+    let report = directory.path().join("report.xml");
+    std::fs::write(&report, "<old/>").unwrap();
+    let refused = run(&["qualify", "--window", "0", "--junit", report.to_str().unwrap()]);
+    assert_eq!(refused.status.code(), Some(2), "{}", stderr(&refused));
+    assert_eq!(std::fs::read_to_string(&report).unwrap(), "<old/>");
+}
+
+#[test]
+fn flag_with_effect_in_one_run_accepted() {
     for flags in
         ["--reordering 8 --sweep recovery=go-back-n,selective", "--admission-turn 8KB --admission 64KB"]
     {
-        let done = fabric(flags);
+        let line = format!("sim fabric --workload incast:2 --size 4KB {flags}");
+        let done = run(&line.split(' ').collect::<Vec<_>>());
         assert!(done.status.success(), "{}", stderr(&done));
     }
 }
@@ -75,9 +72,17 @@ fn option_out_of_range_is_wrong_usage() {
         ("sim fabric --workload incast:100000", "incast:100000 is out of range"),
         ("sim fabric --workload incast:2 --topology leaf-spine:0x1x1", "is out of range"),
         ("sim fabric --workload incast:2 --fault 1ms,down,x,y", "no node `x`"),
-        ("sim fabric --workload incast:2 --sweep seed=1,2 --plot x", "--plot draws one run"),
+        (
+            "sim fabric --workload incast:2 --sweep seed=1,2 --plot x",
+            "--plot is for one run and this sweep has 2",
+        ),
+        (
+            "sim fabric --workload incast:2 --sweep seed=1 --csv x",
+            "--csv is for one run and this sweep has 1",
+        ),
         ("tune --control off", "only DCQCN can be tuned"),
-        ("sim fabric --load 20% --workload incast:2", "--load has no effect"),
+        ("sim fabric --load 20% --workload incast:2", "--load has no effect: it needs --workload random"),
+        ("sim fabric --admission-turn 64KB", "--admission-turn has no effect: it needs --admission"),
         ("sim incast --set fast_cnp=on", "fast_cnp has no effect"),
         ("tune --set fast_cnp=on", "fast_cnp has no effect"),
         ("replay x.pcap --hook egress --out - --json", "omit one"),

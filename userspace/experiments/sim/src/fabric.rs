@@ -1,15 +1,15 @@
 //! `sim fabric`: a whole fabric, from its flags to its report.
 
 mod flags;
-mod partners;
+mod front;
 mod plot;
 mod report;
 mod setup;
 
 pub use flags::{Shape, Traffic};
 pub use plot::{PLOT_SAMPLE_NS, write_picture};
-pub use report::{Changed, FabricReport, FabricSweep, write_flows};
 pub(crate) use report::{FCT_HEADINGS, fct_cells};
+pub use report::{FabricReport, write_flows};
 pub use setup::FabricSetup;
 #[cfg(test)]
 pub(crate) use setup::setup;

@@ -28,4 +28,4 @@ pub mod sweep_report;
 pub mod tune;
 
 pub use presets::knobs;
-pub use runs::{Run, RunCost, run_all};
+pub use runs::{Run, RunCost};

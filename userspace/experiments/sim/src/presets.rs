@@ -1,7 +1,7 @@
 //! Settings of a simulation for flags, files and sweeps, and the presets they start from.
 
+mod front;
 pub mod knobs;
-mod partners;
 mod set;
 
 use anyhow::{Context as _, Result, ensure};
@@ -12,8 +12,8 @@ use serde::Serialize;
 
 use crate::knobs::SetupError;
 use crate::network::workload::{SizeWeight, Work};
-use crate::network::{QueuePfc, TcpLaw};
-use crate::star::{Class, Group, MAX_DURATION_NS, MAX_FRAME_BYTES, SeriesRequest, Star, all_finite};
+use crate::network::{MAX_FRAME_BYTES, QueuePfc, TcpLaw};
+use crate::star::{Class, Group, MAX_DURATION_NS, SeriesRequest, Star, all_finite};
 pub use set::Setting;
 pub(super) use set::set_class;
 
@@ -31,7 +31,6 @@ const STABILITY_SERIES_FLOWS: u32 = 1_000;
 const ROCE_CLASS: u8 = 3;
 const TCP_CLASS: u8 = 0;
 
-/// Preset of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Preset {
@@ -64,7 +63,6 @@ pub struct GroupSetup {
     pub size_bytes: u64,
     /// Length of the blocks of a closed loop; 0: no closed loop.
     pub block_bytes: u64,
-    /// Outstanding blocks.
     pub outstanding: u32,
     /// Lengths of messages that arrive at random times; empty: none.
     pub sizes: Vec<SizeWeight>,
@@ -136,16 +134,15 @@ pub struct Setup {
     /// TCP flows, and defaults of a file's groups.
     pub tcp: GroupSetup,
     pub groups: Vec<FileGroup>,
-    /// Profile of the DCQCN parameters.
     pub profile: Profile,
-    /// Changes of the parameters.
     pub changes: Vec<Assignment>,
     /// Names of the settings that were set; those of a file's groups are in `groups`.
     pub given: Vec<String>,
+    /// Whether time series are written.
+    pub series: bool,
 }
 
 impl Setup {
-    /// The unmodified preset.
     pub fn new(preset: Preset) -> Self {
         let mut star = Star::new(40 * GBIT, Config::DEFAULT);
         star.duration_ns = 300 * MS;
@@ -167,6 +164,7 @@ impl Setup {
             profile: Profile::Paper,
             changes: Vec::new(),
             given: Vec::new(),
+            series: false,
         };
         match preset {
             Preset::Incast => {}
@@ -191,7 +189,6 @@ impl Setup {
         self.tcp.group.flows = 4;
     }
 
-    /// Warm-up excluded from statistics.
     pub(super) fn warm_up_ns(&self) -> u64 {
         let default_ns = || if self.finite_ns().is_some() { 0 } else { self.duration_ns() / 3 };
         self.warm_up_ns.unwrap_or_else(default_ns)
@@ -207,7 +204,6 @@ impl Setup {
         self.sample_ns.unwrap_or_else(|| (span_ns() / SAMPLES).max(least_ns()).max(US))
     }
 
-    /// Maximum time to simulate.
     pub(super) fn duration_ns(&self) -> u64 {
         // The simulation ends when all data is sent; the limit is for simulations that never end.
         let patience_ns =
@@ -236,7 +232,7 @@ impl Setup {
     }
 
     /// The RoCE or TCP groups of a file.
-    pub fn groups_of_file(&self, is_roce: bool) -> impl Iterator<Item = &FileGroup> {
+    pub(crate) fn groups_of_file(&self, is_roce: bool) -> impl Iterator<Item = &FileGroup> {
         self.groups.iter().filter(move |group| group.is_roce == is_roce)
     }
 
@@ -267,11 +263,11 @@ impl Setup {
         groups.collect()
     }
 
-    /// The star; with time series if `series`, or if the preset's metrics need them.
+    /// The star; with time series if they are written, or if the preset's metrics need them.
     ///
     /// # Errors
     /// Settings are inconsistent.
-    pub fn star(&self, series: bool) -> Result<Star> {
+    pub fn star(&self) -> Result<Star> {
         let mut star = self.star.clone();
         star.sender_rate_bps = self.sender_link_bps.unwrap_or(star.port_rate_bps);
         star.duration_ns = self.duration_ns();
@@ -303,7 +299,7 @@ impl Setup {
             }
         }
         let max_flows = if self.preset == Preset::Stability { STABILITY_SERIES_FLOWS } else { SERIES_FLOWS };
-        let series = series || matches!(self.preset, Preset::Stability | Preset::Staircase);
+        let series = self.series || matches!(self.preset, Preset::Stability | Preset::Staircase);
         star.series = series.then_some(SeriesRequest { interval_ns: self.sample_ns(), max_flows });
         star.validate().with_context(|| format!("cannot simulate this {}", word(&self.preset)))?;
         Ok(star)
@@ -366,9 +362,9 @@ const UNREAD: [&str; 27] = [
 /// Rejects parameters that no simulation reads.
 ///
 /// # Errors
-/// Names the first of `keys` that is one.
-pub fn refuse_unread<'k>(mut keys: impl Iterator<Item = &'k str>) -> Result<(), SetupError> {
-    match keys.find(|key| is_unread(key)) {
+/// Names the first of them.
+pub fn refuse_unread<'c>(changes: impl IntoIterator<Item = &'c Assignment>) -> Result<(), SetupError> {
+    match changes.into_iter().map(|change| change.key.to_string()).find(|key| is_unread(key)) {
         Some(key) => Err(SetupError(format!("{key} has no effect in a simulation; omit it"))),
         None => Ok(()),
     }

@@ -20,7 +20,7 @@ use super::star::Star;
 use crate::RunCost;
 use crate::network::Marking;
 use crate::network::workload::Work;
-use crate::star::{ClassOutcome, FlowCounters, Kind, Outcome, Samples, Series};
+use crate::star::{ClassOutcome, FlowCounters, GroupOutcome, Kind, Outcome, Samples, Series};
 
 /// Settings and results of one simulation.
 #[derive(Clone, Debug, Serialize)]
@@ -41,11 +41,9 @@ pub struct Report {
     pub oscillation: Option<Oscillation>,
     /// Shares of the flows between joins; empty unless flows start at several times.
     pub stages: Vec<Stage>,
-    /// Resources used.
     pub run: RunCost,
 }
 
-/// Stability of the bottleneck.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Oscillation {
     /// Standard deviation of the RoCE queue over its mean.
@@ -60,13 +58,10 @@ pub struct Oscillation {
 /// Goodput of each flow from one join to the next.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Stage {
-    /// Start of the stage.
     pub from_ns: u64,
-    /// End of the stage.
     pub to_ns: u64,
     /// Mean goodput over its second half, of each flow that had started.
     pub goodput_bps: Vec<f64>,
-    /// Jain's fairness index of these.
     pub jain: f64,
 }
 
@@ -88,25 +83,24 @@ impl Report {
         }
     }
 
+    /// The RoCE or TCP groups.
+    pub(super) fn groups(&self, is_roce: bool) -> impl Iterator<Item = &GroupOutcome> {
+        self.outcome.groups.iter().filter(move |group| (group.kind == Kind::Roce) == is_roce)
+    }
+
     /// The class RoCE's first group is in.
     pub(super) fn roce_class(&self) -> Option<&ClassOutcome> {
-        let group = self.outcome.groups.iter().find(|group| group.kind == Kind::Roce)?;
+        let group = self.groups(true).next()?;
         self.outcome.classes.iter().find(|class| class.class == group.class)
     }
 
-    pub(super) fn goodput_bps(&self, roce: bool) -> f64 {
-        let groups = self.outcome.groups.iter().filter(|group| (group.kind == Kind::Roce) == roce);
-        groups.map(|group| group.goodput_bps).sum()
-    }
-
-    pub(super) fn has(&self, roce: bool) -> bool {
-        self.outcome.groups.iter().any(|group| (group.kind == Kind::Roce) == roce)
+    pub(super) fn goodput_bps(&self, is_roce: bool) -> f64 {
+        self.groups(is_roce).map(|group| group.goodput_bps).sum()
     }
 
     /// Sum of a counter over the RoCE groups.
     pub(super) fn total(&self, count: fn(&FlowCounters) -> u64) -> f64 {
-        let roce = self.outcome.groups.iter().filter(|group| group.kind == Kind::Roce);
-        roce.map(|group| count(&group.totals)).sum::<u64>() as f64
+        self.groups(true).map(|group| count(&group.totals)).sum::<u64>() as f64
     }
 
     /// Jain's index over all RoCE flows.
@@ -157,7 +151,6 @@ fn bottleneck(star: &Star) -> Option<Bottleneck<'_>> {
     })
 }
 
-/// The fluid model over time.
 fn steady_state(star: &Star) -> Option<SteadyState> {
     fluid::steady_state(&bottleneck(star)?, 2 * (star.sender_delay_ns + star.receiver_delay_ns))
 }

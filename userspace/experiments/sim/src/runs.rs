@@ -1,5 +1,6 @@
 //! Running simulations on all cores, with progress and Ctrl-C.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -186,7 +187,7 @@ impl Drop for Pool {
     }
 }
 
-/// Runs scenarios, with a progress line on stderr.
+/// Runs scenarios, with a progress line on stderr, after logging each different warning.
 ///
 /// A single one runs on `threads` cores (default: all), several run on one core each. After Ctrl-C, the remaining and
 /// interrupted ones have no result. Of several, one that fails is logged, and has none either.
@@ -194,7 +195,12 @@ impl Drop for Pool {
 /// # Errors
 /// All scenarios fail, a setting of one is out of range, or the system has too little memory, or no file descriptor or
 /// thread left.
-pub fn run_all<S: Simulation>(scenarios: &[S], threads: Option<u16>) -> Result<Vec<Option<Run<S::Outcome>>>> {
+pub(crate) fn run_all<S: Simulation>(
+    scenarios: &[S],
+    threads: Option<u16>,
+) -> Result<Vec<Option<Run<S::Outcome>>>> {
+    let warnings: BTreeSet<String> = scenarios.iter().filter_map(Simulation::warning).collect();
+    warnings.iter().for_each(|text| tracing::warn!("{text}"));
     let runs = scenarios.len();
     let pool = Pool::new(scenarios.iter().map(Simulation::steps).sum(), threads)?;
     let results = pool.results(scenarios, &|left, now_ns| {

@@ -36,16 +36,10 @@ use crate::network::{
 
 /// Maximum simulated time, within that of the engine.
 pub(crate) const MAX_DURATION_NS: u64 = 270_000_000_000;
-/// Maximum delay of one link, or of a reply: 1 s.
-pub(crate) const MAX_DELAY_NS: u64 = 1_000_000_000;
 /// Maximum number of flows: a switch has fewer than 65,536 ports.
 pub(crate) const MAX_FLOWS: u32 = 60_000;
-/// Maximum frame, payload and headers together: a jumbo frame.
-pub(crate) const MAX_FRAME_BYTES: u32 = 9_216;
 /// Maximum buffer of the switch: 1 GB.
 pub(crate) const MAX_BUFFER_BYTES: u64 = 1_000_000_000;
-/// Maximum message, block or flow: 1 TB.
-pub(crate) const MAX_MESSAGE_BYTES: u64 = 1_000_000_000_000;
 /// Maximum samples of a time series; a shorter interval is lengthened accordingly.
 pub(crate) const MAX_SAMPLES: u64 = 10_000;
 
@@ -100,12 +94,10 @@ pub struct Class {
 /// Equal flows, one QP or TCP connection each.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
-    /// Name in the outcome.
     pub name: String,
     pub flows: u32,
     /// Flows per sender (sharing its link in round robin), 1 or more.
     pub flows_per_sender: u32,
-    /// Class, 0 to 7.
     pub class: u8,
     /// Name of the RoCE group whose messages must all be complete first; `None`: none.
     pub after: Option<String>,
@@ -124,7 +116,6 @@ pub struct Group {
     pub transport: Transport,
 }
 
-/// Recorded time series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SeriesRequest {
     /// Interval between samples; goodput is averaged over it.
@@ -167,12 +158,10 @@ impl Star {
         all_finite(&self.groups)
     }
 
-    /// The RoCE groups.
     pub(crate) fn roce(&self) -> impl Iterator<Item = &Group> {
         self.groups.iter().filter(|group| group.is_roce())
     }
 
-    /// Number of RoCE flows.
     pub(crate) fn roce_flows(&self) -> u32 {
         self.roce().map(|group| group.flows).sum()
     }
@@ -181,19 +170,6 @@ impl Star {
     fn dependency_of(&self, group: &Group) -> Option<usize> {
         let name = group.after.as_deref()?;
         self.groups.iter().position(|other| other.is_roce() && other.name == name)
-    }
-
-    /// Warning that the retransmission timeout of RoCE flows is below the round trip of an empty network.
-    pub fn short_timeout(&self) -> Option<String> {
-        let warning = |group: &Group| {
-            let frame_bytes =
-                u64::from(group.transport.frame_bytes()) + self.config.scalars.wire_overhead_bytes;
-            let rates = [self.sender_rate_bps, self.port_rate_bps];
-            let frame_ns: u64 = rates.iter().map(|&bps| Transmitter::time_ns(bps, frame_bytes)).sum();
-            let rtt_ns = 2 * (self.sender_delay_of(group) + self.receiver_delay_ns) + frame_ns;
-            short_timeout(group.transport.timeout_ns, rtt_ns)
-        };
-        self.roce().find_map(warning)
     }
 
     /// `config` with the senders' link rate in it.
@@ -236,7 +212,6 @@ impl Group {
         Self { class: 0, transport, ..Self::roce(name, flows) }
     }
 
-    /// Whether its flows are RoCE.
     pub fn is_roce(&self) -> bool {
         self.transport.tcp.is_none()
     }
@@ -263,9 +238,16 @@ impl Simulation for Star {
         self.duration_ns / NS_PER_STEP
     }
 
-    fn memory_bytes(&self) -> u64 {
-        // Far fewer flows than in a fabric.
-        0
+    fn warning(&self) -> Option<String> {
+        let warning = |group: &Group| {
+            let frame_bytes =
+                u64::from(group.transport.frame_bytes()) + self.config.scalars.wire_overhead_bytes;
+            let rates = [self.sender_rate_bps, self.port_rate_bps];
+            let frame_ns: u64 = rates.iter().map(|&bps| Transmitter::time_ns(bps, frame_bytes)).sum();
+            let rtt_ns = 2 * (self.sender_delay_of(group) + self.receiver_delay_ns) + frame_ns;
+            short_timeout(group.transport.timeout_ns, rtt_ns)
+        };
+        self.roce().find_map(warning)
     }
 
     fn run(&self, _threads: usize, progress: &mut OnProgress<'_>) -> Result<Outcome, SimError> {
@@ -281,7 +263,6 @@ impl Simulation for Star {
 /// A flow. Its number is that of its QP, at the receiver too.
 #[derive(Clone, Copy, Debug)]
 struct Flow {
-    /// Index of its group.
     group: u32,
     /// Sending host, and its QP there.
     host: u32,

@@ -1,7 +1,66 @@
-//! Sweeps: settings with several values each, and all their combinations.
+//! Sweeps: settings with several values each, and the simulations of all their combinations.
 
-use super::knobs::SetupError;
-use super::presets::Setting;
+use anyhow::Result;
+use dcqcn_params::Assignment;
+
+use super::knobs::{Requirement, SetupError, refuse_without_effect};
+use super::presets::{Setting, refuse_unread};
+use super::runs::{Run, run_all};
+use crate::network::Simulation;
+
+/// Settings that describe a simulation.
+pub trait SimulationSetup: Clone {
+    type Simulation: Simulation;
+
+    /// Applies one more setting.
+    ///
+    /// # Errors
+    /// The setting is unknown or has no effect, or the text is not a value of it.
+    fn apply(&mut self, setting: &Setting) -> Result<()>;
+
+    fn changes(&self) -> &[Assignment];
+
+    /// Settings and parameters without effect, each with its missing requirement.
+    fn without_effect(&self) -> Vec<Requirement>;
+
+    /// The simulation that they describe.
+    ///
+    /// # Errors
+    /// Settings are inconsistent, a file cannot be read, or a value is out of range.
+    fn simulation(&self) -> Result<Self::Simulation>;
+}
+
+/// A completed run of a sweep.
+pub struct SweptRun<S: SimulationSetup> {
+    /// Settings that differ between the runs.
+    pub settings: Vec<Setting>,
+    pub setup: S,
+    pub simulation: S::Simulation,
+    pub run: Run<<S::Simulation as Simulation>::Outcome>,
+}
+
+/// Simulates `base` with every combination of the axes' values, on several threads. Runs without result are omitted.
+///
+/// # Errors
+/// A setting is invalid, has no effect in all runs, or is out of range; or all runs fail.
+pub fn sweep<S: SimulationSetup>(base: &S, axes: &[Axis], threads: Option<u16>) -> Result<Vec<SweptRun<S>>> {
+    let combinations = combinations(axes)?;
+    let with = |settings: &Vec<Setting>| {
+        let mut setup = base.clone();
+        settings.iter().try_for_each(|setting| setup.apply(setting))?;
+        Ok(setup)
+    };
+    let setups: Vec<S> = combinations.iter().map(with).collect::<Result<_>>()?;
+    refuse_unread(setups.iter().flat_map(S::changes))?;
+    refuse_without_effect(setups.iter().map(S::without_effect))?;
+    let simulations: Vec<S::Simulation> = setups.iter().map(S::simulation).collect::<Result<_>>()?;
+    let runs = run_all(&simulations, threads)?;
+    let inputs = combinations.into_iter().zip(setups).zip(simulations);
+    let completed = inputs.zip(runs).filter_map(|(((settings, setup), simulation), run)| {
+        Some(SweptRun { settings, setup, simulation, run: run? })
+    });
+    Ok(completed.collect())
+}
 
 /// Maximum number of combinations of one sweep.
 pub(crate) const MAX_RUNS: usize = 10_000;
@@ -43,11 +102,16 @@ impl Axis {
     }
 }
 
+/// Number of combinations of the axes' values.
+pub fn number_of_runs(axes: &[Axis]) -> usize {
+    axes.iter().map(|axis| axis.settings.len()).product()
+}
+
 /// All combinations of the axes' values; the last axis changes fastest. Without axes, a single empty one.
 ///
 /// # Errors
 /// There are too many combinations, or an axis is given twice.
-pub fn combinations(axes: &[Axis]) -> Result<Vec<Vec<Setting>>, SetupError> {
+fn combinations(axes: &[Axis]) -> Result<Vec<Vec<Setting>>, SetupError> {
     let key = |axis: &Axis| axis.settings.first().map(|setting| setting.key.clone()).unwrap_or_default();
     for (index, axis) in axes.iter().enumerate() {
         let name = key(axis);

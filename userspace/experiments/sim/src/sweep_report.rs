@@ -11,43 +11,45 @@ use serde_json::{Map, Value};
 use super::presets::Setting;
 use super::report::{Report, percent, size};
 use crate::network::Fct;
-use crate::star::{Depth, Kind};
+use crate::star::Depth;
 
 /// A sweep: settings that differ, and the report of each combination.
 #[derive(Clone, Debug, Serialize)]
-pub struct SweepReport {
-    /// The runs, in order.
-    pub runs: Vec<SweepRun>,
+pub struct SweepReport<R> {
+    pub runs: Vec<SweepRun<R>>,
 }
 
 /// One combination.
 #[derive(Clone, Debug, Serialize)]
-pub struct SweepRun {
-    /// Settings, as text.
+pub struct SweepRun<R> {
     pub at: Map<String, Value>,
     #[serde(flatten)]
-    pub report: Report,
+    pub report: R,
 }
 
-impl SweepRun {
-    /// The run at `settings`.
-    pub fn new(settings: &[Setting], report: Report) -> Self {
-        let at = settings.iter().map(|Setting { key, text }| (key.clone(), text.as_str().into()));
+impl<R> SweepRun<R> {
+    pub fn new(settings: Vec<Setting>, report: R) -> Self {
+        let at = settings.into_iter().map(|Setting { key, text }| (key, text.into()));
         Self { at: at.collect(), report }
     }
 }
 
+/// A report with a row in the table of a sweep.
+pub trait SweepRow: Sized + 'static {
+    const COLUMNS: &'static [Column<Self>];
+}
+
 /// A value that does not exist.
-const NAN: f64 = f64::NAN;
+pub(crate) const NAN: f64 = f64::NAN;
 
 /// A column of the sweep's table and its CSV: both names, the raw value or [`NAN`], and its text.
-type Column = (&'static str, &'static str, fn(&Report) -> f64, fn(f64) -> String);
+pub(crate) type Column<R> = (&'static str, &'static str, fn(&R) -> f64, fn(f64) -> String);
 
-fn count(value: f64) -> String {
+pub(crate) fn count(value: f64) -> String {
     format!("{value}")
 }
 
-fn time(ns: f64) -> String {
+pub(crate) fn time(ns: f64) -> String {
     render::ns(ns.round() as u64)
 }
 
@@ -56,8 +58,8 @@ fn queue(report: &Report, value: fn(&Depth) -> f64) -> f64 {
 }
 
 fn fct(report: &Report, value: fn(&Fct) -> u64) -> f64 {
-    let roce = report.outcome.groups.iter().filter(|group| group.kind == Kind::Roce);
-    roce.filter_map(|group| group.fct.as_ref()).map(|fct| value(fct) as f64).fold(NAN, f64::max)
+    let fcts = report.groups(true).filter_map(|group| group.fct.as_ref());
+    fcts.map(|fct| value(fct) as f64).fold(NAN, f64::max)
 }
 
 /// Queue of a model's fixed point; NaN if there is none.
@@ -65,80 +67,92 @@ fn model(point: Option<FixedPoint>) -> f64 {
     point.map_or(NAN, |point| point.queue_bytes)
 }
 
-const COLUMNS: &[Column] = &[
-    (">GOODPUT", "roce_goodput_bps", |r| r.goodput_bps(true), render::bps),
-    (">OF LINK", "roce_link_share", |r| r.goodput_bps(true) / r.outcome.port_rate_bps as f64, percent),
-    (">TCP", "tcp_goodput_bps", |r| if r.has(false) { r.goodput_bps(false) } else { NAN }, render::bps),
-    (">JAIN", "roce_jain", Report::jain, |value| format!("{value:.3}")),
-    (">QUEUE", "queue_mean_bytes", |r| queue(r, |q| q.mean_bytes), size),
-    (">FLUID", "model_queue_bytes", |r| model(r.fixed_point), size),
-    (">EVENTS", "cycle_model_queue_bytes", |r| model(r.cycle_fixed_point), size),
-    (">DEVIATION", "queue_deviation_bytes", |r| queue(r, |q| q.deviation_bytes), size),
-    (">P50", "queue_p50_bytes", |r| queue(r, |q| q.p50_bytes as f64), size),
-    (">P99", "queue_p99_bytes", |r| queue(r, |q| q.p99_bytes as f64), size),
-    (">MAX", "queue_max_bytes", |r| queue(r, |q| q.max_bytes as f64), size),
-    (
-        ">DEV/MEAN",
-        "queue_deviation_share",
-        |r| r.oscillation.map_or(NAN, |oscillation| oscillation.queue_variation),
-        percent,
-    ),
-    (
-        ">FLUID DEV/MEAN",
-        "fluid_queue_deviation_share",
-        |r| r.fluid_settled.map_or(NAN, |settled| settled.deviation_bytes / settled.mean_bytes),
-        percent,
-    ),
-    (
-        ">SWING",
-        "rate_swing_link_share",
-        |r| r.oscillation.and_then(|oscillation| oscillation.rate_swing).unwrap_or(NAN),
-        percent,
-    ),
-    (">BUSY", "link_utilisation", |r| r.outcome.link_utilisation, percent),
-    (
-        ">MARKED",
-        "roce_marked_packets",
-        |r| r.roce_class().map_or(NAN, |class| class.marked_packets as f64),
-        count,
-    ),
-    (">CNPS", "roce_cnps", |r| r.total(|counters| counters.cnps), count),
-    (">DROPPED", "roce_dropped_packets", |r| r.total(|counters| counters.dropped_packets), count),
-    (">RESENT", "roce_retransmitted_packets", |r| r.total(|counters| counters.retransmitted_packets), count),
-    (">PAUSES", "pauses", |r| r.outcome.classes.iter().map(|class| class.pauses as f64).sum(), count),
-    (">FCT P50", "fct_p50_ns", |r| fct(r, |fct| fct.p50_ns), time),
-    (">FCT P95", "fct_p95_ns", |r| fct(r, |fct| fct.p95_ns), time),
-    (">FCT P99", "fct_p99_ns", |r| fct(r, |fct| fct.p99_ns), time),
-    (">FAIR AFTER", "convergence_ns", |r| r.outcome.convergence_ns.map_or(NAN, |ns| ns as f64), time),
-];
+impl SweepRow for Report {
+    const COLUMNS: &'static [Column<Self>] = &[
+        (">GOODPUT", "roce_goodput_bps", |r| r.goodput_bps(true), render::bps),
+        (">OF LINK", "roce_link_share", |r| r.goodput_bps(true) / r.outcome.port_rate_bps as f64, percent),
+        (
+            ">TCP",
+            "tcp_goodput_bps",
+            |r| r.groups(false).next().map_or(NAN, |_| r.goodput_bps(false)),
+            render::bps,
+        ),
+        (">JAIN", "roce_jain", Report::jain, |value| format!("{value:.3}")),
+        (">QUEUE", "queue_mean_bytes", |r| queue(r, |q| q.mean_bytes), size),
+        (">FLUID", "model_queue_bytes", |r| model(r.fixed_point), size),
+        (">EVENTS", "cycle_model_queue_bytes", |r| model(r.cycle_fixed_point), size),
+        (">DEVIATION", "queue_deviation_bytes", |r| queue(r, |q| q.deviation_bytes), size),
+        (">P50", "queue_p50_bytes", |r| queue(r, |q| q.p50_bytes as f64), size),
+        (">P99", "queue_p99_bytes", |r| queue(r, |q| q.p99_bytes as f64), size),
+        (">MAX", "queue_max_bytes", |r| queue(r, |q| q.max_bytes as f64), size),
+        (
+            ">DEV/MEAN",
+            "queue_deviation_share",
+            |r| r.oscillation.map_or(NAN, |oscillation| oscillation.queue_variation),
+            percent,
+        ),
+        (
+            ">FLUID DEV/MEAN",
+            "fluid_queue_deviation_share",
+            |r| r.fluid_settled.map_or(NAN, |settled| settled.deviation_bytes / settled.mean_bytes),
+            percent,
+        ),
+        (
+            ">SWING",
+            "rate_swing_link_share",
+            |r| r.oscillation.and_then(|oscillation| oscillation.rate_swing).unwrap_or(NAN),
+            percent,
+        ),
+        (">BUSY", "link_utilisation", |r| r.outcome.link_utilisation, percent),
+        (
+            ">MARKED",
+            "roce_marked_packets",
+            |r| r.roce_class().map_or(NAN, |class| class.marked_packets as f64),
+            count,
+        ),
+        (">CNPS", "roce_cnps", |r| r.total(|counters| counters.cnps), count),
+        (">DROPPED", "roce_dropped_packets", |r| r.total(|counters| counters.dropped_packets), count),
+        (
+            ">RESENT",
+            "roce_retransmitted_packets",
+            |r| r.total(|counters| counters.retransmitted_packets),
+            count,
+        ),
+        (">PAUSES", "pauses", |r| r.outcome.classes.iter().map(|class| class.pauses as f64).sum(), count),
+        (">FCT P50", "fct_p50_ns", |r| fct(r, |fct| fct.p50_ns), time),
+        (">FCT P95", "fct_p95_ns", |r| fct(r, |fct| fct.p95_ns), time),
+        (">FCT P99", "fct_p99_ns", |r| fct(r, |fct| fct.p99_ns), time),
+        (">FAIR AFTER", "convergence_ns", |r| r.outcome.convergence_ns.map_or(NAN, |ns| ns as f64), time),
+    ];
+}
 
-impl SweepReport {
+impl<R: SweepRow> SweepReport<R> {
     fn keys(&self) -> Vec<&str> {
         let first = self.runs.first();
         first.map_or_else(Vec::new, |run| run.at.keys().map(String::as_str).collect())
     }
 
     /// Columns with a value in some run. Drops are always included, since their absence is informative.
-    fn columns(&self) -> Vec<&'static Column> {
-        let rare = ["roce_retransmitted_packets", "pauses"];
-        let shown = |(_, csv, value, _): &&Column| {
+    fn columns(&self) -> Vec<&'static Column<R>> {
+        let rare = ["roce_retransmitted_packets", "pauses", "not_started_flows"];
+        let shown = |(_, csv, value, _): &&Column<R>| {
             let mut values = self.runs.iter().map(|run| value(&run.report));
             let least = if rare.contains(csv) { 1.0 } else { f64::MIN };
             values.any(|value| value >= least)
         };
-        COLUMNS.iter().filter(shown).collect()
+        R::COLUMNS.iter().filter(shown).collect()
     }
 
     /// Writes a line per run: the settings that differ, then raw values, with units in the names; empty if there is
     /// none.
     pub fn write_csv(&self, out: &mut dyn Write) -> io::Result<()> {
         let keys = self.keys();
-        let names: Vec<&str> = keys.iter().copied().chain(COLUMNS.iter().map(|column| column.1)).collect();
+        let names: Vec<&str> = keys.iter().copied().chain(R::COLUMNS.iter().map(|column| column.1)).collect();
         writeln!(out, "{}", names.join(","))?;
         for SweepRun { at, report } in &self.runs {
             let settings =
                 keys.iter().map(|key| at.get(*key).and_then(Value::as_str).unwrap_or_default().to_owned());
-            let values = COLUMNS.iter().map(|(_, _, value, _)| match value(report) {
+            let values = R::COLUMNS.iter().map(|(_, _, value, _)| match value(report) {
                 value if value.is_finite() => value.to_string(),
                 _ => String::new(),
             });
@@ -149,7 +163,7 @@ impl SweepReport {
     }
 }
 
-impl fmt::Display for SweepReport {
+impl<R: SweepRow> fmt::Display for SweepReport<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let keys = self.keys();
         let columns = self.columns();

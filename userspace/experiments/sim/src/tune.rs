@@ -5,7 +5,6 @@
 //! with the same budget found nothing better (docs/how-to/find-parameters.md).
 
 mod evaluate;
-mod limits;
 mod report;
 mod run;
 mod space;
@@ -19,8 +18,7 @@ use dcqcn_params::{Assignment, Profile, to_toml};
 use toml::Value;
 
 use crate::fabric::FabricSetup;
-pub use evaluate::{Objective, Score};
-pub use limits::{Bounds, Limits};
+pub use evaluate::{Bounds, Limits, Objective, Score};
 pub use report::{Row, TuneReport};
 pub use run::tune;
 pub use space::Settings;
@@ -29,7 +27,6 @@ pub use task::Task;
 /// Hosts and interfaces of a fleet that it applies to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FleetTarget {
-    /// Name of the group.
     pub group: String,
     /// Labels of its hosts; none: all hosts.
     pub labels: Vec<(String, String)>,
@@ -97,7 +94,6 @@ const SONIC: [(&str, &str); 3] = [("kmin", "1MiB"), ("kmax", "2MiB"), ("pmax", "
 #[derive(Clone, Debug)]
 struct Preset {
     name: String,
-    /// Configuration.
     settings: Settings,
     /// Whether the preset includes the given settings.
     is_as_given: bool,

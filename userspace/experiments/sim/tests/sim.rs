@@ -12,7 +12,7 @@ fn simulate(preset: Preset, settings: &[(&str, &str)]) -> Report {
     for (key, value) in [("link", "10gbit"), ("mtu", "1000B"), ("header", "0")].iter().chain(settings) {
         setup.set(key, value).expect("a valid setting");
     }
-    let star = setup.star(false).expect("a valid scenario");
+    let star = setup.star().expect("a valid scenario");
     let outcome = star.run(1, &mut |_| ControlFlow::Continue(())).expect("a run to its end");
     Report::new(&setup, &star, outcome, std::time::Duration::from_secs(1))
 }

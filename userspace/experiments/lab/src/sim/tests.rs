@@ -1,3 +1,5 @@
+use dcqcn_sim::sweep::number_of_runs;
+
 use super::*;
 
 fn parse(options: &str) -> Result<SimArgs, clap::Error> {
@@ -33,7 +35,7 @@ fn flags_and_parameters_parsed() {
         "incast --link 100g --flows 4 --size 1MB --loop-delay 8us --kmax 1MB --set rpg_ai_rate=10mbit \
              --profile hpcc --marking ingress --pfc on --seed 7",
     );
-    let star = setup.star(false).unwrap();
+    let star = setup.star().unwrap();
     assert_eq!((star.port_rate_bps, star.sender_delay_ns), (100_000_000_000, 2_000));
     assert_eq!((setup.roce.group.flows, setup.roce.size_bytes), (4, 1_000_000));
     assert_eq!(star.config.wred[3].kmax_bytes, 1_000_000);
@@ -46,7 +48,7 @@ fn flags_and_parameters_parsed() {
 fn stability_compares_by_default() {
     let runs = |options: &str| {
         let Some(SimCommand::Stability(args)) = parse(options).unwrap().command else { panic!("{options}") };
-        combinations(&args.axes().unwrap()).unwrap().len()
+        number_of_runs(&args.axes().unwrap())
     };
     assert_eq!(runs("stability"), 6);
     assert_eq!(runs("stability --flows 10"), 2);
@@ -81,7 +83,7 @@ fn flags_override_file_or_are_rejected() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(&file, "link = '10g'\nmtu = 512\n[[roce]]\nflows = 3\n").unwrap();
     let args = parse(&format!("{} --link 20g --mtu 1KB", file.path().display())).unwrap();
-    let star = args.run.setup(args.file.as_deref()).unwrap().star(false).unwrap();
+    let star = args.run.setup(args.file.as_deref()).unwrap().star().unwrap();
     assert_eq!((star.port_rate_bps, star.groups[0].transport.payload_bytes), (20_000_000_000, 1_000));
     let args = parse(&format!("{} --flows 4", file.path().display())).unwrap();
     let refused = args.run.setup(args.file.as_deref()).unwrap_err().to_string();

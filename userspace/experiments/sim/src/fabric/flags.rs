@@ -1,18 +1,18 @@
 //! Parsing of flags: topologies, faults, workloads and choices.
 
 use std::fmt::{self, Display};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail};
+use clap::ValueEnum;
 use dcqcn_common::params::Unit;
 use dcqcn_params::quantity::{self, parse_time_ns};
+use dcqcn_params::{parse_word, word};
 
 use crate::knobs::SetupError;
-use crate::network::workload::{self, Collective, Distribution, MAX_FLOWS, Poisson, Sizes, Workload};
-use crate::network::{
-    Balance, Cables, Fault, FaultKind, Marking, Random, Recovery, StormAction, Topology, Watchdog, WindowEnd,
-};
+use crate::network::workload::{self, Collective};
+use crate::network::{Cables, Fault, FaultKind, StormAction, Topology, Watchdog};
 
 /// A requested topology.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -138,11 +138,6 @@ pub(super) fn watchdog(text: &str) -> Result<Watchdog, String> {
     Ok(Watchdog { detection_ns: time(detection)?, restoration_ns: time(restoration)?, action })
 }
 
-/// The path after a prefix, which must not be empty.
-pub(super) fn path(text: &str) -> Option<&Path> {
-    (!text.is_empty()).then(|| Path::new(text))
-}
-
 /// A requested workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Traffic {
@@ -159,7 +154,7 @@ pub enum Traffic {
 }
 
 /// Formats of workloads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// A flow file of HPCC's simulator.
     Hpcc,
@@ -171,49 +166,14 @@ pub enum Format {
     Simai,
 }
 
-/// Further inputs of a workload.
-#[derive(Clone, Debug)]
-pub(super) struct Terms {
-    pub(super) class: u8,
-    pub(super) bytes: u64,
-    pub(super) sizes: Option<PathBuf>,
-    pub(super) host_rate_bps: u64,
-    pub(super) load: f64,
-    pub(super) until_ns: u64,
-    pub(super) repeat: u32,
-    pub(super) shuffled: bool,
-    pub(super) seed: u64,
-}
-
-/// The numbers below `hosts` in random order (Fisher and Yates).
-fn shuffled(hosts: u32, seed: u64) -> Vec<u32> {
-    let mut random = Random::new(seed);
-    let mut ranks: Vec<u32> = (0..hosts).collect();
-    for last in (1..ranks.len()).rev() {
-        ranks.swap(last, random.up_to(last as u64) as usize);
-    }
-    ranks
-}
-
 impl Display for Traffic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Incast(senders) => write!(f, "incast:{senders}"),
             Self::Permutation => f.write_str("permutation"),
             Self::Random => f.write_str("random"),
-            Self::Collective(collective) => f.write_str(collective.name()),
-            Self::File(format, path) => write!(f, "{}:{}", format.name(), path.display()),
-        }
-    }
-}
-
-impl Format {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Hpcc => "hpcc",
-            Self::Htsim => "htsim",
-            Self::Chakra => "chakra",
-            Self::Simai => "simai",
+            Self::Collective(collective) => f.write_str(&word(collective)),
+            Self::File(format, path) => write!(f, "{}:{}", word(format), path.display()),
         }
     }
 }
@@ -222,93 +182,22 @@ impl FromStr for Traffic {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (word, rest) = text.split_once(':').unwrap_or((text, ""));
-        let file = |format| path(rest).map(|path| Self::File(format, path.to_owned()));
-        let found = match word {
-            "incast" => rest.parse().ok().map(Self::Incast),
-            "hpcc" => file(Format::Hpcc),
-            "htsim" => file(Format::Htsim),
-            "chakra" => file(Format::Chakra),
-            "simai" => file(Format::Simai),
-            _ if !rest.is_empty() => None,
-            "permutation" => Some(Self::Permutation),
-            "random" => Some(Self::Random),
-            "all-reduce" => Some(Self::Collective(Collective::AllReduce)),
-            "all-gather" => Some(Self::Collective(Collective::AllGather)),
-            "reduce-scatter" => Some(Self::Collective(Collective::ReduceScatter)),
-            "all-to-all" => Some(Self::Collective(Collective::AllToAll)),
-            _ => None,
+        let found = match text.split_once(':').unwrap_or((text, "")) {
+            ("incast", senders) => senders.parse().ok().map(Self::Incast),
+            ("permutation", "") => Some(Self::Permutation),
+            ("random", "") => Some(Self::Random),
+            (word, "") => {
+                let collective =
+                    parse_word(word).ok().filter(|collective: &Collective| !collective.has_root());
+                collective.map(Self::Collective)
+            }
+            (format, path) => parse_word(format).ok().map(|format| Self::File(format, path.into())),
         };
         found.ok_or_else(|| {
             format!(
                 "`{text}` is not a workload: expected `incast:SENDERS`, `permutation`, `random`, `all-reduce`, `all-gather`, \
                  `reduce-scatter`, `all-to-all`, or a file: `hpcc:FILE`, `htsim:FILE`, `simai:FILE`, `chakra:PREFIX`"
             )
-        })
-    }
-}
-
-impl Traffic {
-    pub(super) fn build(&self, terms: &Terms, topology: &Topology) -> Result<Workload> {
-        let Terms { class, bytes, repeat, .. } = *terms;
-        let hosts = topology.hosts;
-        ensure!(bytes != 0, usage("size = 0B is out of range: at least 1B"));
-        Ok(match self {
-            Self::Incast(senders) => {
-                ensure!(
-                    (1..hosts).contains(senders),
-                    usage(format_args!(
-                        "incast:{senders} is out of range: 1 to {}, as one of the {hosts} hosts receives",
-                        hosts.saturating_sub(1)
-                    ))
-                );
-                Workload::incast(*senders, bytes, class)
-            }
-            Self::Permutation => Workload::permutation(hosts, bytes, class, terms.seed),
-            Self::Random => {
-                let sizes = match &terms.sizes {
-                    Some(path) => {
-                        Distribution::parse(&path.display().to_string(), &workload::text(path)?)?.sizes()
-                    }
-                    None => Sizes::constant(bytes),
-                };
-                let Terms { host_rate_bps: rate_bps, load, until_ns, seed, .. } = *terms;
-                let spec = Poisson { hosts, rate_bps, load, until_ns, class, seed };
-                let flows = spec.mean_flows(&sizes);
-                ensure!(
-                    flows <= MAX_FLOWS as f64,
-                    usage(format_args!(
-                        "about {flows:.0} flows would start: the limit is {MAX_FLOWS}; increase --size, or reduce --until or \
-                         --load"
-                    ))
-                );
-                let workload = Workload::poisson(&sizes, &spec);
-                ensure!(
-                    !workload.flows().is_empty(),
-                    usage("no flow starts before --until; increase --until or --load")
-                );
-                workload
-            }
-            Self::Collective(collective) => {
-                let flows = Workload::flows_of_collectives(*collective, hosts.into(), repeat);
-                ensure!(
-                    flows <= MAX_FLOWS,
-                    usage(format_args!(
-                        "{flows} flows would be sent: the limit is {MAX_FLOWS}; reduce the hosts or --repeat"
-                    ))
-                );
-                let ranks = if terms.shuffled { shuffled(hosts, terms.seed) } else { (0..hosts).collect() };
-                Workload::collectives(*collective, &ranks, bytes, class, repeat)
-            }
-            Self::File(format, path) => {
-                let name = path.display().to_string();
-                match format {
-                    Format::Hpcc => Workload::hpcc(&name, &workload::text(path)?, class, topology)?,
-                    Format::Htsim => Workload::htsim(&name, &workload::text(path)?, class)?,
-                    Format::Chakra => Workload::chakra(path, hosts, class)?,
-                    Format::Simai => Workload::simai(&name, &workload::text(path)?, hosts, class)?,
-                }
-            }
         })
     }
 }
@@ -320,41 +209,26 @@ pub(super) fn share(text: &str) -> Result<f64, String> {
         .map_err(|error| error.to_string())
 }
 
+/// Whether a switch of a setting is on.
+pub(super) fn on_off(text: &str) -> Result<bool, String> {
+    quantity::parse(text, Unit::Switch).map(|on| on != 0).map_err(|error| error.to_string())
+}
+
 /// Congestion control of senders.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Choice {
-    /// None.
     Off,
+    #[default]
+    #[value(alias = "on")]
     Dcqcn,
     /// UEC's NSCC.
     Nscc,
 }
 
-/// Parsers of words: type, error, and the value of each word.
-macro_rules! choices {
-    ($($name:ident: $type:ty, $error:literal: $($word:literal => $value:expr),+;)+) => {
-        $(pub(super) fn $name(text: &str) -> Result<$type, String> {
-            match text {
-                $($word => Ok($value),)+
-                _ => Err(format!(concat!("`{}` is ", $error), text)),
-            }
-        })+
-    };
-}
-
-choices! {
-    on_off: bool, "neither `on` nor `off`": "on" => true, "off" => false;
-    balance: Balance, "neither `ecmp` nor `spray`": "ecmp" => Balance::Ecmp, "spray" => Balance::Spray;
-    marking: Marking, "neither `ingress` nor `egress`":
-        "ingress" => Marking::Enqueue, "egress" => Marking::Dequeue;
-    control: Choice, "not one of `dcqcn` (or `on`), `nscc` and `off`":
-        "dcqcn" => Choice::Dcqcn, "on" => Choice::Dcqcn, "nscc" => Choice::Nscc, "off" => Choice::Off;
-    window_end: WindowEnd, "not one of `timer`, `flow` and `port`":
-        "timer" => WindowEnd::Timer, "flow" => WindowEnd::NextOfFlow, "port" => WindowEnd::NextOfPort;
-    // Packets that may overtake another have a flag of their own.
-    recovery: Recovery, "not one of `go-back-n`, `probe` and `selective`":
-        "go-back-n" => Recovery::GoBackN, "probe" => Recovery::Probe,
-        "selective" => Recovery::Selective { reordering: 0 };
-    // Whether ranks are assigned to hosts at random.
-    placement: bool, "neither `in-order` nor `random`": "in-order" => false, "random" => true;
+/// Assignment of ranks to hosts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Placement {
+    #[default]
+    InOrder,
+    Random,
 }

@@ -1,9 +1,10 @@
-//! Report of a fabric, as text, as JSON, and as rows of a sweep's table.
+//! Report of a fabric, as text, as JSON, and as a row of a sweep's table.
 
 use std::fmt;
 use std::io::{self, Write};
 use std::time::Duration;
 
+use dcqcn_params::word;
 use dcqcn_support::render::{self, Column, Table, count};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -13,8 +14,8 @@ use crate::RunCost;
 use crate::network::{
     ClassOutcome, CollectiveOutcome, Fct, FctBand, FlowOutcome, Outcome, PortOutcome, Scenario,
 };
-
-use crate::report::parameters;
+use crate::report::{parameters, size};
+use crate::sweep_report::{Column as SweepColumn, NAN, SweepRow, count as number, time};
 
 /// Number of ports listed: those with the deepest queues.
 const PORT_ROWS: usize = 8;
@@ -31,11 +32,12 @@ pub struct FabricReport {
     pub links: usize,
     /// Flows of the workload, without computations.
     pub flows: usize,
-    /// Flows not complete at the end.
+    /// Flows that started and were not complete at the end.
     pub unfinished_flows: usize,
+    /// Flows that did not start before the end.
+    pub not_started_flows: usize,
     #[serde(flatten)]
     pub outcome: Outcome,
-    /// Resources used.
     pub run: RunCost,
 }
 
@@ -45,8 +47,12 @@ fn sent(flows: &[FlowOutcome]) -> impl Iterator<Item = &FlowOutcome> {
 }
 
 impl FabricReport {
-    /// Assembles the report.
     pub fn new(setup: &FabricSetup, scenario: &Scenario, outcome: Outcome, wall: Duration) -> Self {
+        let left = |has_started: bool| {
+            let is_left =
+                |flow: &&FlowOutcome| flow.fct_ns.is_none() && flow.start_ns.is_some() == has_started;
+            sent(&outcome.flows).filter(is_left).count()
+        };
         Self {
             settings: setup.settings(scenario),
             parameters: parameters(&setup.changes),
@@ -54,7 +60,8 @@ impl FabricReport {
             switches: scenario.topology.switches,
             links: scenario.topology.links.len(),
             flows: sent(&outcome.flows).count(),
-            unfinished_flows: sent(&outcome.flows).filter(|flow| flow.fct_ns.is_none()).count(),
+            unfinished_flows: left(true),
+            not_started_flows: left(false),
             run: RunCost::new(outcome.work.hops, wall),
             outcome,
         }
@@ -72,6 +79,10 @@ pub fn write_flows(file: &mut dyn Write, flows: &[FlowOutcome]) -> io::Result<()
     Ok(())
 }
 
+fn slowdown(value: f64) -> String {
+    format!("{value:.2}")
+}
+
 fn band(row: &FctBand) -> String {
     let [min, max] = [row.min_bytes, row.max_bytes].map(render::bytes);
     if row.min_bytes == row.max_bytes { min } else { format!("{min} to {max}") }
@@ -87,7 +98,6 @@ pub(crate) const FCT_HEADINGS: [&str; 7] =
 
 /// Count, FCT p50, p95, p99 and maximum, slowdown p50, p95 and p99.
 pub(crate) fn fct_cells(fct: &Fct) -> [String; 8] {
-    let slowdown = |value: f64| format!("{value:.2}");
     [
         fct.count.to_string(),
         render::ns(fct.p50_ns),
@@ -111,13 +121,12 @@ impl fmt::Display for FabricReport {
             count(self.flows, "flow"),
             render::ns(self.outcome.duration_ns)
         )?;
-        if self.unfinished_flows != 0 {
-            writeln!(
-                f,
-                "{} of {} incomplete at the end; increase --duration\n",
-                self.unfinished_flows,
-                count(self.flows, "flow")
-            )?;
+        let left = [
+            (self.unfinished_flows, "incomplete at the end"),
+            (self.not_started_flows, "not started by the end"),
+        ];
+        for (flows, state) in left.into_iter().filter(|(flows, _)| *flows != 0) {
+            writeln!(f, "{flows} of {} {state}; increase --duration\n", count(self.flows, "flow"))?;
         }
         let mut table = Table::new(&[&["SIZE", ">FLOWS"], &FCT_HEADINGS[..]].concat());
         for row in self.outcome.fct_by_size.iter().filter(|_| self.outcome.fct_by_size.len() > 1) {
@@ -166,7 +175,7 @@ impl FabricReport {
         let mut slowest: Vec<&CollectiveOutcome> = self.outcome.collectives.iter().collect();
         slowest.sort_by_key(|collective| std::cmp::Reverse(collective.time_ns));
         let columns: &[Column<'_, &CollectiveOutcome>] = &[
-            ("SLOWEST COLLECTIVES", &|collective| collective.collective.name().to_owned()),
+            ("SLOWEST COLLECTIVES", &|collective| word(&collective.collective)),
             (">BYTES", &|collective| render::bytes(collective.bytes)),
             (">RANKS", &|collective| collective.ranks.to_string()),
             (">TIME", &|collective| render::ns(collective.time_ns)),
@@ -207,57 +216,63 @@ impl FabricReport {
     }
 }
 
-/// Names and values of the settings that differ in a sweep.
-pub type Changed = Vec<(String, String)>;
-
-/// Results of several simulations, with a row each.
-#[derive(Clone, Debug, Serialize)]
-pub struct FabricSweep {
-    /// Settings, and results.
-    pub runs: Vec<(Changed, FabricReport)>,
+fn fct(report: &FabricReport, value: fn(&Fct) -> f64) -> f64 {
+    report.outcome.fct.as_ref().map_or(NAN, value)
 }
 
-impl fmt::Display for FabricSweep {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let keys = self.runs.first().map_or(&[][..], |(settings, _)| settings.as_slice());
-        let mut headings: Vec<String> = keys.iter().map(|(key, _)| key.to_uppercase()).collect();
-        let values =
-            [&[">FLOWS", ">LEFT"], &FCT_HEADINGS[..], &[">QUEUE", ">DROPPED", ">PAUSES", ">CNPS"]].concat();
-        headings.extend(values.into_iter().map(str::to_owned));
-        let collectives = self.runs.iter().any(|(_, report)| !report.outcome.collectives.is_empty());
-        if collectives {
-            headings.extend([">COLLECTIVE MEAN", ">MAX"].map(str::to_owned));
-        }
-        let mut table = Table::new(&headings.iter().map(String::as_str).collect::<Vec<_>>());
-        for (settings, report) in &self.runs {
-            let mut row: Vec<String> = settings.iter().map(|(_, value)| value.clone()).collect();
-            row.extend([report.flows.to_string(), report.unfinished_flows.to_string()]);
-            match &report.outcome.fct {
-                Some(fct) => row.extend(fct_cells(fct).into_iter().skip(1)),
-                None => row.extend((0..7).map(|_| "-".to_owned())),
-            }
-            let queue = report.outcome.classes.iter().map(|class| class.max_queue_bytes).max().unwrap_or(0);
-            let dropped: u64 = report.outcome.classes.iter().map(|class| class.dropped_packets).sum();
-            let pauses: u64 = report.outcome.classes.iter().map(|class| class.pauses).sum();
-            row.push(render::bytes(queue));
-            row.extend(
-                [dropped, pauses, report.outcome.transport.cnps_handled].map(|count| count.to_string()),
-            );
-            if collectives {
-                let times = report.outcome.collectives.iter().map(|collective| collective.time_ns);
-                let count = report.outcome.collectives.len().max(1) as u64;
-                row.push(render::ns(times.clone().sum::<u64>() / count));
-                row.push(render::ns(times.max().unwrap_or(0)));
-            }
-            table.row(row);
-        }
-        write!(f, "{table}")
-    }
+fn sum(report: &FabricReport, value: fn(&ClassOutcome) -> u64) -> f64 {
+    report.outcome.classes.iter().map(value).sum::<u64>() as f64
+}
+
+fn collectives(report: &FabricReport, value: fn(&[u64]) -> u64) -> f64 {
+    let times: Vec<u64> = report.outcome.collectives.iter().map(|collective| collective.time_ns).collect();
+    if times.is_empty() { NAN } else { value(&times) as f64 }
+}
+
+impl SweepRow for FabricReport {
+    const COLUMNS: &'static [SweepColumn<Self>] = &[
+        (">FLOWS", "flows", |r| r.flows as f64, number),
+        (">LEFT", "unfinished_flows", |r| r.unfinished_flows as f64, number),
+        (">NOT STARTED", "not_started_flows", |r| r.not_started_flows as f64, number),
+        (">FCT P50", "fct_p50_ns", |r| fct(r, |fct| fct.p50_ns as f64), time),
+        (">P95", "fct_p95_ns", |r| fct(r, |fct| fct.p95_ns as f64), time),
+        (">P99", "fct_p99_ns", |r| fct(r, |fct| fct.p99_ns as f64), time),
+        (">MAX", "fct_max_ns", |r| fct(r, |fct| fct.max_ns as f64), time),
+        (">SLOWDOWN P50", "slowdown_p50", |r| fct(r, |fct| fct.slowdown_p50), slowdown),
+        (">P95", "slowdown_p95", |r| fct(r, |fct| fct.slowdown_p95), slowdown),
+        (">P99", "slowdown_p99", |r| fct(r, |fct| fct.slowdown_p99), slowdown),
+        (
+            ">QUEUE",
+            "max_queue_bytes",
+            |r| r.outcome.classes.iter().map(|class| class.max_queue_bytes).max().unwrap_or(0) as f64,
+            size,
+        ),
+        (">DROPPED", "dropped_packets", |r| sum(r, |class| class.dropped_packets), number),
+        (">PAUSES", "switch_pauses", |r| sum(r, |class| class.pauses), number),
+        (">CNPS", "cnps_handled", |r| r.outcome.transport.cnps_handled as f64, number),
+        (
+            ">COLLECTIVE MEAN",
+            "collective_mean_ns",
+            |r| collectives(r, |times| times.iter().sum::<u64>() / times.len() as u64),
+            time,
+        ),
+        (
+            ">MAX",
+            "collective_max_ns",
+            |r| collectives(r, |times| times.iter().copied().max().unwrap_or(0)),
+            time,
+        ),
+    ];
 }
 
 #[cfg(test)]
 mod tests {
+    use std::ops::ControlFlow;
+
     use super::*;
+    use crate::fabric::setup;
+    use crate::network::Simulation as _;
+    use crate::network::workload::Wait;
 
     #[test]
     fn csv_omits_computations() {
@@ -266,5 +281,24 @@ mod tests {
         write_flows(&mut csv, &[flow(1), flow(2)]).unwrap();
         let text = String::from_utf8(csv).unwrap();
         assert_eq!(text, "flow,src,dst,bytes,start_ns,fct_ns,ideal_ns\n0,1,2,9,5,,7\n");
+    }
+
+    #[test]
+    fn late_flow_not_started_rather_than_incomplete() {
+        let setup = setup("--topology leaf-spine:1x0x4 --workload incast:3 --size 1MB --duration 100us");
+        let mut scenario = setup.scenario().unwrap();
+        let late = scenario.workload.flow(1, 0, 3, 1_000, 100_000);
+        scenario.workload.flow(1, 0, 3, 1_000, 100_001);
+        let after = scenario.workload.flow(1, 2, 3, 1_000, 0);
+        scenario.workload.after(after, late, Wait::Acknowledged);
+        let outcome = scenario.run(1, &mut |_| ControlFlow::Continue(())).unwrap();
+        let starts: Vec<_> = outcome.flows.iter().map(|flow| flow.start_ns).collect();
+        assert_eq!(starts, [Some(0), Some(0), Some(0), Some(100_000), None, None]);
+        let report = FabricReport::new(&setup, &scenario, outcome, Duration::ZERO);
+        assert_eq!((report.flows, report.unfinished_flows, report.not_started_flows), (6, 4, 2));
+        let text = report.to_string();
+        for line in ["4 of 6 flows incomplete at the end; ", "2 of 6 flows not started by the end; "] {
+            assert!(text.contains(line), "{text}");
+        }
     }
 }

@@ -7,17 +7,15 @@ use anyhow::{Context, Result, ensure};
 use clap::{Args, Parser, value_parser};
 use dcqcn_common::params::Config;
 use dcqcn_params::quantity::{parse_bytes, parse_rate_bps, parse_time_ns};
-use dcqcn_params::{Assignment, Profile, word};
+use dcqcn_params::{Assignment, Profile, parse_word, word};
 use serde_json::{Map, Value, json};
 
-use super::flags::{
-    Choice, Shape, Terms, Traffic, balance, control, fault, marking, on_off, placement, recovery, share,
-    usage, watchdog, window_end,
-};
+use super::flags::{Choice, Format, Placement, Shape, Traffic, fault, on_off, share, usage, watchdog};
 use crate::knobs::{SHORTHANDS, SetupError};
+use crate::network::workload::{self, Distribution, MAX_FLOWS, Poisson, Sizes, Workload};
 use crate::network::{
-    Admission, Balance, Cables, Class, Control, Loss, Marking, Nscc, Pfc, Recovery, Scenario, Schedule,
-    StormAction, Threshold, Watchdog, WindowEnd, workload::Workload,
+    Admission, Balance, Cables, Class, Control, Loss, Marking, Nscc, Pfc, Random, Recovery, Scenario,
+    Schedule, StormAction, Threshold, Topology, Watchdog, WindowEnd,
 };
 use crate::presets::{Setting, config};
 use crate::sweep::Axis;
@@ -52,7 +50,7 @@ flags! {
         /// One-way delay of every link [default: 1us].
         delay: Option<u64>, "TIME", parse_time_ns;
         /// Path selection: by a hash of the QP (ecmp), or random per packet (spray) [default: ecmp].
-        balance: Option<Balance>, "ecmp|spray", balance;
+        balance: Option<Balance>, "ecmp|spray", parse_word::<Balance>;
         /// Fault: TIME,down,NODE,NODE or up, TIME,storm,HOST (endless pauses) or calm. May be repeated.
         #[arg(long = "fault")]
         faults: Vec<String>, "TIME,WHAT,...", value_parser!(String);
@@ -73,7 +71,7 @@ flags! {
         /// With a collective: number of repetitions, 1 to 10000 [default: 1].
         repeat: Option<u32>, "N", value_parser!(u32).range(1..=10_000);
         /// With a collective: order of ranks on hosts, in order or at random [default: in-order].
-        placement: Option<bool>, "in-order|random", placement;
+        placement: Option<Placement>, "in-order|random", parse_word::<Placement>;
         /// Class of the flows, 0 to 7 [default: 3].
         class: Option<u8>, "N", value_parser!(u8);
 
@@ -90,7 +88,7 @@ flags! {
         timeout: Option<u64>, "TIME", parse_time_ns;
         /// After a loss, retransmit everything from there (go-back-n; probe: with the data plane's tail-loss probe), or only
         /// missing packets (selective) [default: go-back-n].
-        recovery: Option<Recovery>, "go-back-n|probe|selective", recovery;
+        recovery: Option<Recovery>, "go-back-n|probe|selective", parse_word::<Recovery>;
         /// With selective recovery: packets that may overtake another before it counts as lost [default: 0, with spray 64].
         reordering: Option<u32>, "N", value_parser!(u32);
         /// Maximum bytes in flight per QP; 0: no limit [default: 0].
@@ -106,7 +104,7 @@ flags! {
         /// Buffer of each switch, shared by all ports [default: 32MB].
         buffer: Option<u64>, "SIZE", parse_bytes;
         /// When the queue depth for marking is sampled: on arrival (ingress) or on departure (egress) [default: egress].
-        marking: Option<Marking>, "WHERE", marking;
+        marking: Option<Marking>, "WHERE", parse_word::<Marking>;
         /// Whether Kmin and Kmax apply to hosts' links, and scale with the rate of other ports [default: off].
         wred_by_rate: Option<bool>, "on|off", on_off;
         /// Whether the flows' class pauses senders instead of dropping [default: on].
@@ -128,10 +126,10 @@ flags! {
 
     "Congestion control":
         /// Congestion control of senders: dcqcn or on (CNPs and rates), nscc (UEC's windows), or off [default: dcqcn].
-        control: Option<Choice>, "dcqcn|nscc|off", control;
+        control: Option<Choice>, "dcqcn|nscc|off", parse_word::<Choice>;
         /// Trigger of the CNP at the end of a window (np_window both): a timer, the flow's next packet as in the data
         /// plane, or the next packet of any flow [default: timer].
-        window_end: Option<WindowEnd>, "timer|flow|port", window_end;
+        window_end: Option<WindowEnd>, "timer|flow|port", parse_word::<WindowEnd>;
         /// With nscc: round trip of a full packet in an empty fabric [default: from host 0 to the farthest host].
         base_rtt: Option<u64>, "TIME", parse_time_ns;
         /// With nscc: target queueing delay [default: the base round trip, with --trim 3/4 of it].
@@ -183,13 +181,9 @@ impl FabricSetup {
         let result = line.try_update_from(["fabric".to_owned(), format!("--{key}={text}")]);
         *self = line.setup;
         result.map_err(|error| {
-            let text = error.to_string();
-            let first = text.lines().next().unwrap_or_default();
-            anyhow::anyhow!(
-                "{key}={}: {}",
-                error_value(&text),
-                first.strip_prefix("error: ").unwrap_or(first)
-            )
+            let error = error.to_string();
+            let first = error.lines().next().unwrap_or_default();
+            anyhow::anyhow!("{key}={text}: {}", first.strip_prefix("error: ").unwrap_or(first))
         })
     }
 
@@ -233,15 +227,10 @@ impl FabricSetup {
             Threshold::Alpha(alpha) => (Some(alpha), None),
             Threshold::Bytes(bytes) => (None, Some(bytes)),
         };
-        let (recovery, reordering) = match transport.recovery {
-            Recovery::GoBackN => ("go-back-n", None),
-            Recovery::Probe => ("probe", None),
-            Recovery::Selective { reordering } => ("selective", Some(reordering)),
-        };
-        let (control, nscc) = match scenario.control {
-            Control::Off => ("off", None),
-            Control::Dcqcn => ("dcqcn", None),
-            Control::Nscc(nscc) => ("nscc", Some(nscc)),
+        let reordering = (transport.recovery == Recovery::Selective).then_some(transport.reordering);
+        let nscc = match scenario.control {
+            Control::Nscc(nscc) => Some(nscc),
+            Control::Off | Control::Dcqcn => None,
         };
         let watchdog = |watchdog: Watchdog| {
             json!({
@@ -258,13 +247,7 @@ impl FabricSetup {
             ("host_link_bps", json!(self.host_link_bps())),
             ("switch_link_bps", json!(self.switch_link.unwrap_or(self.host_link_bps()))),
             ("delay_ns", json!(self.delay_ns())),
-            (
-                "balance",
-                json!(match switch.balance {
-                    Balance::Ecmp => "ecmp",
-                    Balance::Spray => "spray",
-                }),
-            ),
+            ("balance", json!(word(&switch.balance))),
             ("faults", json!(self.faults)),
             ("reroute_ns", json!(switch.reroute_ns)),
             ("workload", json!(self.traffic().to_string())),
@@ -273,27 +256,21 @@ impl FabricSetup {
             ("load", json!(self.offered_load())),
             ("until_ns", json!(self.until_ns())),
             ("repeat", json!(self.repeat.unwrap_or(1))),
-            ("placement", json!(if self.placement.unwrap_or(false) { "random" } else { "in-order" })),
+            ("placement", json!(word(&self.placement.unwrap_or_default()))),
             ("class", json!(self.class())),
             ("mtu_bytes", json!(transport.payload_bytes)),
             ("header_bytes", json!(transport.header_bytes)),
             ("ack_every", json!(transport.ack_every)),
             ("ack_class", json!(transport.ack_class)),
             ("timeout_ns", json!(transport.timeout_ns)),
-            ("recovery", json!(recovery)),
+            ("recovery", json!(word(&transport.recovery))),
             ("reordering", json!(reordering)),
             ("window_bytes", json!(transport.window_bytes)),
             ("admission_bytes", json!(transport.admission.map(|admission| admission.bytes))),
             ("admission_turn_bytes", json!(transport.admission.map(|admission| admission.chunk_bytes))),
             ("admission_class", json!(transport.admission.and_then(|admission| admission.class))),
             ("buffer_bytes", json!(switch.buffer_bytes)),
-            (
-                "marking",
-                json!(match switch.marking {
-                    Marking::Enqueue => "ingress",
-                    Marking::Dequeue => "egress",
-                }),
-            ),
+            ("marking", json!(word(&switch.marking))),
             ("wred_by_rate", json!(switch.wred_by_rate)),
             ("pfc", json!(pfc.is_some())),
             ("alpha", json!(alpha)),
@@ -302,15 +279,8 @@ impl FabricSetup {
             ("xon_offset_bytes", json!(pfc.map(|pfc| pfc.xon_offset_bytes))),
             ("watchdog", json!(switch.watchdog.map(watchdog))),
             ("trim_class", json!(switch.trim_to)),
-            ("control", json!(control)),
-            (
-                "window_end",
-                json!(match scenario.window_end {
-                    WindowEnd::Timer => "timer",
-                    WindowEnd::NextOfFlow => "flow",
-                    WindowEnd::NextOfPort => "port",
-                }),
-            ),
+            ("control", json!(word(&self.control.unwrap_or_default()))),
+            ("window_end", json!(word(&scenario.window_end))),
             ("base_rtt_ns", json!(nscc.map(|nscc| nscc.base_rtt_ns))),
             ("target_delay_ns", json!(nscc.map(|nscc| nscc.target_delay_ns))),
             ("profile", json!(word(&self.profile.unwrap_or(Profile::Hpcc)))),
@@ -349,6 +319,10 @@ impl FabricSetup {
         self.until.unwrap_or(2 * MS)
     }
 
+    fn seed(&self) -> u64 {
+        self.seed.unwrap_or(1)
+    }
+
     /// The scenario.
     ///
     /// # Errors
@@ -363,22 +337,10 @@ impl FabricSetup {
         let class = self.class();
         ensure!(class <= 7, usage(format_args!("class = {class} is out of range: 0 to 7")));
         let topology = self.shape().build(cables)?;
-        let seed = self.seed.unwrap_or(1);
-        let terms = Terms {
-            class,
-            bytes: self.size_bytes(),
-            sizes: self.sizes.clone(),
-            host_rate_bps: topology.links.first().map_or(host_rate_bps, |link| link.rate_bps),
-            load: self.offered_load(),
-            until_ns: self.until_ns(),
-            repeat: self.repeat.unwrap_or(1),
-            shuffled: self.placement.unwrap_or(false),
-            seed,
-        };
-        let workload: Workload = self.traffic().build(&terms, &topology)?;
-        let config = self.config(terms.host_rate_bps)?;
+        let workload = self.workload(&topology)?;
+        let config = self.config(self.host_rate_bps(&topology))?;
         let mut scenario = Scenario::new(topology, workload, config);
-        scenario.seed = seed;
+        scenario.seed = self.seed();
         scenario.duration_ns = self.duration.unwrap_or(scenario.duration_ns);
         scenario.sample_ns = self.sample;
         self.apply_transport(&mut scenario);
@@ -393,14 +355,91 @@ impl FabricSetup {
         Ok(scenario)
     }
 
+    /// Rate of the first host's link; a topology of a file defines its own.
+    fn host_rate_bps(&self, topology: &Topology) -> u64 {
+        topology.links.first().map_or(self.host_link_bps(), |link| link.rate_bps)
+    }
+
+    fn workload(&self, topology: &Topology) -> Result<Workload> {
+        let (class, bytes, hosts) = (self.class(), self.size_bytes(), topology.hosts);
+        ensure!(bytes != 0, usage("size = 0B is out of range: at least 1B"));
+        Ok(match self.traffic() {
+            Traffic::Incast(senders) => {
+                ensure!(
+                    (1..hosts).contains(&senders),
+                    usage(format_args!(
+                        "incast:{senders} is out of range: 1 to {}, as one of the {hosts} hosts receives",
+                        hosts.saturating_sub(1)
+                    ))
+                );
+                Workload::incast(senders, bytes, class)
+            }
+            Traffic::Permutation => Workload::permutation(hosts, bytes, class, self.seed()),
+            Traffic::Random => {
+                let sizes = match &self.sizes {
+                    Some(path) => {
+                        Distribution::parse(&path.display().to_string(), &workload::text(path)?)?.sizes()
+                    }
+                    None => Sizes::constant(bytes),
+                };
+                let spec = Poisson {
+                    hosts,
+                    rate_bps: self.host_rate_bps(topology),
+                    load: self.offered_load(),
+                    until_ns: self.until_ns(),
+                    class,
+                    seed: self.seed(),
+                };
+                let flows = spec.mean_flows(&sizes);
+                ensure!(
+                    flows <= MAX_FLOWS as f64,
+                    usage(format_args!(
+                        "about {flows:.0} flows would start: the limit is {MAX_FLOWS}; increase --size, or reduce --until or \
+                         --load"
+                    ))
+                );
+                let workload = Workload::poisson(&sizes, &spec);
+                ensure!(
+                    !workload.flows().is_empty(),
+                    usage("no flow starts before --until; increase --until or --load")
+                );
+                workload
+            }
+            Traffic::Collective(collective) => {
+                let repeat = self.repeat.unwrap_or(1);
+                let flows = Workload::flows_of_collectives(collective, hosts.into(), repeat);
+                ensure!(
+                    flows <= MAX_FLOWS,
+                    usage(format_args!(
+                        "{flows} flows would be sent: the limit is {MAX_FLOWS}; reduce the hosts or --repeat"
+                    ))
+                );
+                let ranks = match self.placement.unwrap_or_default() {
+                    Placement::InOrder => (0..hosts).collect(),
+                    Placement::Random => shuffled(hosts, self.seed()),
+                };
+                Workload::collectives(collective, &ranks, bytes, class, repeat)
+            }
+            Traffic::File(format, path) => {
+                let name = path.display().to_string();
+                match format {
+                    Format::Hpcc => Workload::hpcc(&name, &workload::text(&path)?, class, topology)?,
+                    Format::Htsim => Workload::htsim(&name, &workload::text(&path)?, class)?,
+                    Format::Chakra => Workload::chakra(&path, hosts, class)?,
+                    Format::Simai => Workload::simai(&name, &workload::text(&path)?, hosts, class)?,
+                }
+            }
+        })
+    }
+
     /// Whether senders use DCQCN.
     pub fn is_dcqcn(&self) -> bool {
-        matches!(self.control, None | Some(Choice::Dcqcn))
+        self.control.unwrap_or_default() == Choice::Dcqcn
     }
 
     /// Settings that depend on all others.
     fn control(&self, scenario: &Scenario) -> Control {
-        match self.control.unwrap_or(Choice::Dcqcn) {
+        match self.control.unwrap_or_default() {
             Choice::Off => Control::Off,
             Choice::Dcqcn => Control::Dcqcn,
             Choice::Nscc => {
@@ -439,14 +478,10 @@ impl FabricSetup {
             class: self.admission_class,
         };
         transport.admission = self.admission.map(admission);
-        let default = if is_nscc { Recovery::Selective { reordering: 0 } } else { transport.recovery };
-        transport.recovery = match self.recovery.unwrap_or(default) {
-            Recovery::Selective { .. } => {
-                let default = if self.balance == Some(Balance::Spray) { 64 } else { 0 };
-                Recovery::Selective { reordering: self.reordering.unwrap_or(default) }
-            }
-            recovery => recovery,
-        };
+        let recovery = if is_nscc { Recovery::Selective } else { transport.recovery };
+        transport.recovery = self.recovery.unwrap_or(recovery);
+        let reordering = if self.balance == Some(Balance::Spray) { 64 } else { 0 };
+        transport.reordering = self.reordering.unwrap_or(reordering);
     }
 
     fn apply_switching(&self, scenario: &mut Scenario) {
@@ -486,13 +521,19 @@ impl FabricSetup {
     }
 }
 
+/// The numbers below `hosts` in random order (Fisher and Yates).
+fn shuffled(hosts: u32, seed: u64) -> Vec<u32> {
+    let mut random = Random::new(seed);
+    let mut ranks: Vec<u32> = (0..hosts).collect();
+    for last in (1..ranks.len()).rev() {
+        ranks.swap(last, random.up_to(last as u64) as usize);
+    }
+    ranks
+}
+
 /// The settings of a text, separated by commas, or by `;` if a value contains commas.
 pub(super) fn settings(text: &str) -> impl Iterator<Item = &str> {
     text.split(if text.contains(';') { ';' } else { ',' })
-}
-
-fn error_value(text: &str) -> &str {
-    text.split('\'').nth(1).unwrap_or_default()
 }
 
 /// The setup given by flags on a command line.

@@ -12,7 +12,8 @@ fn parse_here(text: &str) -> Result<Setup, FileErrors> {
 
 #[test]
 fn example_parsed_completely() {
-    let star = parse_here(EXAMPLE).unwrap().star(true).unwrap();
+    let setup = Setup { series: true, ..parse_here(EXAMPLE).unwrap() };
+    let star = setup.star().unwrap();
     assert_eq!((star.port_rate_bps, star.receiver_delay_ns), (25_000_000_000, 5_000));
     assert_eq!((star.buffer_bytes, star.stats_from_ns), (4_000_000, 200_000_000 / 3));
     assert_eq!(star.config.wred[3].pmax_ppm, 200_000);
@@ -30,7 +31,7 @@ fn example_parsed_completely() {
 fn example_accepts_shorter_duration() {
     let mut setup = parse_here(EXAMPLE).unwrap();
     setup.set("duration", "2ms").unwrap();
-    assert_eq!(setup.star(false).unwrap().stats_from_ns, 2_000_000 / 3);
+    assert_eq!(setup.star().unwrap().stats_from_ns, 2_000_000 / 3);
 }
 
 #[test]
@@ -45,7 +46,7 @@ fn commented_lines_of_example_are_valid() {
         })
         .collect();
     let setup = parse("a.toml", &text.join("\n"), directory.path()).unwrap();
-    let star = setup.star(false).unwrap();
+    let star = setup.star().unwrap();
     let Work::Messages { sizes, .. } = &star.groups[2].work else { panic!("{:?}", star.groups) };
     assert_eq!(sizes[1], SizeWeight { bytes: 1_000_000, weight: 1 });
     assert_eq!(star.stats_from_ns, 100_000_000);

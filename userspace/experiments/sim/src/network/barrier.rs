@@ -18,7 +18,7 @@ pub(crate) struct Barrier {
     threads: usize,
     arrived: AtomicUsize,
     /// Number of completed barriers.
-    meetings: AtomicU64,
+    completed: AtomicU64,
     sleepers: AtomicUsize,
     lock: Mutex<()>,
     woken: Condvar,
@@ -30,7 +30,7 @@ impl Barrier {
         Self {
             threads,
             arrived: AtomicUsize::new(0),
-            meetings: AtomicU64::new(0),
+            completed: AtomicU64::new(0),
             sleepers: AtomicUsize::new(0),
             lock: Mutex::new(()),
             woken: Condvar::new(),
@@ -39,12 +39,12 @@ impl Barrier {
 
     /// Waits for all threads. Writes before the barrier are visible after it.
     pub(crate) fn wait(&self) {
-        let meeting = self.meetings.load(Ordering::Acquire);
+        let number = self.completed.load(Ordering::Acquire);
         if self.arrived.fetch_add(1, Ordering::AcqRel) + 1 == self.threads {
             // No thread can return here before this barrier is counted.
             self.arrived.store(0, Ordering::Relaxed);
             // Sequentially consistent with the sleepers' count, so that no sleeper misses the new number.
-            self.meetings.store(meeting + 1, Ordering::SeqCst);
+            self.completed.store(number + 1, Ordering::SeqCst);
             if self.sleepers.load(Ordering::SeqCst) != 0 {
                 // A counted sleeper holds the lock until it sleeps.
                 drop(lock(&self.lock));
@@ -53,14 +53,14 @@ impl Barrier {
             return;
         }
         for _ in 0..SPINS {
-            if self.meetings.load(Ordering::Acquire) != meeting {
+            if self.completed.load(Ordering::Acquire) != number {
                 return;
             }
             hint::spin_loop();
         }
         let mut guard = lock(&self.lock);
         self.sleepers.fetch_add(1, Ordering::SeqCst);
-        while self.meetings.load(Ordering::SeqCst) == meeting {
+        while self.completed.load(Ordering::SeqCst) == number {
             guard = self.woken.wait(guard).unwrap_or_else(PoisonError::into_inner);
         }
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
@@ -78,19 +78,19 @@ mod tests {
     fn barrier_holds_until_all_arrive() {
         for threads in [1, 2, 5] {
             let barrier = Barrier::new(threads);
-            let came = AtomicUsize::new(0);
+            let arrived = AtomicUsize::new(0);
             thread::scope(|scope| {
                 for number in 0..threads {
-                    let (barrier, came) = (&barrier, &came);
+                    let (barrier, arrived) = (&barrier, &arrived);
                     scope.spawn(move || {
                         for round in 0..300 {
                             // Sometimes one is so late that the others sleep.
                             if round % 100 == number {
                                 thread::sleep(Duration::from_millis(3));
                             }
-                            came.fetch_add(1, Ordering::Relaxed);
+                            arrived.fetch_add(1, Ordering::Relaxed);
                             barrier.wait();
-                            assert_eq!(came.load(Ordering::Relaxed), threads * (round + 1));
+                            assert_eq!(arrived.load(Ordering::Relaxed), threads * (round + 1));
                             barrier.wait();
                         }
                     });

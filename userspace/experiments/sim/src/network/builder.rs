@@ -8,13 +8,13 @@ use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::{Params, Port};
 use dcqcn_common::wred::Wred;
 
-use crate::network::agenda::Event;
+use crate::network::agenda::{Agenda, Event};
 use crate::network::host::{Host, HostRules};
 use crate::network::random::Random;
 use crate::network::scenario::{Change, ChangeKind, Loss, Scenario, SimError, changes};
 use crate::network::scheduler::Scheduler;
 use crate::network::switch::{Switch, SwitchRules};
-use crate::network::topology::{PortSpec, Routes};
+use crate::network::topology::{PortSpec, Routes, Topology};
 use crate::network::wire::{Delivery, Outbox};
 
 #[derive(Debug)]
@@ -48,6 +48,13 @@ impl Node {
         }
     }
 
+    fn agenda(&mut self) -> &mut Agenda {
+        match self {
+            Self::Host(host) => &mut host.agenda,
+            Self::Switch(switch) => &mut switch.agenda,
+        }
+    }
+
     pub(crate) fn done(&self) -> u64 {
         match self {
             Self::Host(host) => host.done,
@@ -56,16 +63,9 @@ impl Node {
     }
 }
 
-/// All parts of a simulation.
-pub(crate) struct Built {
-    pub(crate) nodes: Vec<Node>,
-    ports: Vec<Vec<PortSpec>>,
-}
-
-/// The parts of `scenario` at time 0, with all scheduled events.
-pub(crate) fn build(scenario: &Scenario) -> Result<Built, SimError> {
+/// The nodes of `scenario`, with these ports, at time 0 with all scheduled events.
+pub(crate) fn build(scenario: &Scenario, ports: &[Vec<PortSpec>]) -> Result<Vec<Node>, SimError> {
     let topology = &scenario.topology;
-    let ports = topology.ports();
     let (changes, epochs) = changes(scenario);
     let changes: Arc<[_]> = changes.into();
     let mut random = Random::new(scenario.seed);
@@ -79,7 +79,7 @@ pub(crate) fn build(scenario: &Scenario) -> Result<Built, SimError> {
     }
     let switch_rules = Arc::new(SwitchRules {
         switching: scenario.switch.clone(),
-        wred: wred_by_rate(scenario, &ports),
+        wred: wred_by_rate(scenario, ports),
         lossless,
         routes: epochs
             .iter()
@@ -91,22 +91,9 @@ pub(crate) fn build(scenario: &Scenario) -> Result<Built, SimError> {
         frame_bytes: scenario.frame_bytes(),
         queue_pfc: scenario.bottleneck.as_ref().map(|bottleneck| bottleneck.pfc),
     });
-    let mut hosts = hosts(scenario, &ports, &changes, hash_keys)?;
-    for (index, change) in (0..).zip(changes.iter()) {
-        for (number, host) in (0..).zip(&mut hosts) {
-            let concerns = match change.what {
-                ChangeKind::Link { link, .. } => ports[number as usize].iter().any(|port| port.link == link),
-                ChangeKind::Storm { host, .. } => host == number,
-                ChangeKind::Routes { .. } => false,
-            };
-            if concerns {
-                host.agenda.at(change.at_ns, Event::Fault, index);
-            }
-        }
-    }
+    let hosts = hosts(scenario, ports, &changes, hash_keys)?;
     let mut nodes: Vec<Node> = hosts.into_iter().map(|host| Node::Host(Box::new(host))).collect();
-    for number in 0..topology.switches {
-        let specs = &ports[(topology.hosts + number) as usize];
+    for (number, specs) in (0..).zip(&ports[topology.hosts as usize..]) {
         let seed = u64::from(random.draw()) << 32 | u64::from(random.draw());
         let mut switch =
             Switch::new(number, specs, &switch_rules, seed).map_err(|taken_bytes| SimError::Buffer {
@@ -115,25 +102,27 @@ pub(crate) fn build(scenario: &Scenario) -> Result<Built, SimError> {
                 buffer_bytes: scenario.switch.buffer_bytes,
                 taken_bytes,
             })?;
-        for (index, change) in (0..).zip(changes.iter()) {
-            let concerns = match change.what {
-                ChangeKind::Link { link, .. } => specs.iter().any(|port| port.link == link),
-                ChangeKind::Routes { .. } => true,
-                ChangeKind::Storm { .. } => false,
-            };
-            if concerns {
-                switch.agenda.at(change.at_ns, Event::Fault, index);
-            }
-        }
         if let Some(watchdog) = scenario.switch.watchdog {
             switch.agenda.at(watchdog.poll_ns(), Event::Watchdog, 0);
         }
-        if let Some(sample_ns) = scenario.sample_ns {
-            switch.agenda.at(sample_ns, Event::Sample, 0);
-        }
         nodes.push(Node::Switch(Box::new(switch)));
     }
-    Ok(Built { nodes, ports })
+    for ((number, node), specs) in (0..).zip(&mut nodes).zip(ports) {
+        for (index, change) in (0..).zip(changes.iter()) {
+            let concerns = match change.what {
+                ChangeKind::Link { link, .. } => specs.iter().any(|port| port.link == link),
+                ChangeKind::Storm { host, .. } => host == number,
+                ChangeKind::Routes { .. } => number >= topology.hosts,
+            };
+            if concerns {
+                node.agenda().at(change.at_ns, Event::Fault, index);
+            }
+        }
+        if let Some(sample_ns) = scenario.sample_ns {
+            node.agenda().at(sample_ns, Event::Sample, 0);
+        }
+    }
+    Ok(nodes)
 }
 
 /// WRED of every class, by rate of the port.
@@ -240,31 +229,19 @@ fn hosts(
         hosts[pair.src as usize].add_own(number, waits[number as usize]);
     }
     hosts.iter_mut().for_each(Host::ready);
-    if let Some(sample_ns) = scenario.sample_ns {
-        hosts.iter_mut().for_each(|host| host.agenda.at(sample_ns, Event::Sample, 0));
-    }
     Ok(hosts)
 }
 
-impl Built {
-    /// Assigns nodes to threads: switches in turn, by tier, and hosts with theirs.
-    pub(crate) fn owners(&self, scenario: &Scenario, threads: usize) -> Vec<u32> {
-        let topology = &scenario.topology;
-        let of_switch = |switch: u32| {
-            // Switches with hosts come first in every shape: neighbours stay together.
-            let leaves = (0..topology.switches)
-                .filter(|number| {
-                    self.ports[(topology.hosts + number) as usize]
-                        .iter()
-                        .any(|port| port.peer < topology.hosts)
-                })
-                .count() as u32;
-            let threads = threads as u32;
-            if switch < leaves { switch * threads / leaves } else { (switch - leaves) % threads }
-        };
-        let of_switch: Vec<u32> = (0..topology.switches).map(of_switch).collect();
-        let of_host = (0..topology.hosts)
-            .map(|host| of_switch[(self.ports[host as usize][0].peer - topology.hosts) as usize]);
-        of_host.chain(of_switch.iter().copied()).collect()
-    }
+/// Assigns the nodes with these ports to threads: switches in turn, by tier, and hosts with theirs.
+pub(crate) fn owners(topology: &Topology, ports: &[Vec<PortSpec>], threads: usize) -> Vec<u32> {
+    let (hosts, switches) = ports.split_at(topology.hosts as usize);
+    let has_hosts = |ports: &&Vec<PortSpec>| ports.iter().any(|port| port.peer < topology.hosts);
+    // Switches with hosts come first in every shape: neighbours stay together.
+    let leaves = switches.iter().filter(has_hosts).count() as u32;
+    let threads = threads as u32;
+    let of_switch = |switch: u32| {
+        if switch < leaves { switch * threads / leaves } else { (switch - leaves) % threads }
+    };
+    let of_host = hosts.iter().map(|ports| of_switch(ports[0].peer - topology.hosts));
+    of_host.chain((0..topology.switches).map(of_switch)).collect()
 }

@@ -15,8 +15,8 @@ use std::thread;
 use dcqcn_support::sync::lock;
 
 use crate::network::barrier::Barrier;
-use crate::network::builder::{Node, build};
-use crate::network::outcome::{self, Outcome};
+use crate::network::builder::{Node, build, owners};
+use crate::network::outcome::{self, Outcome, short_timeout};
 use crate::network::scenario::{Scenario, SimError};
 use crate::network::wheel::Wheel;
 use crate::network::wire::{Message, Outbox};
@@ -40,10 +40,8 @@ fn wanted_threads(hops: u64, hops_per_thread: u64, now: usize, most: usize) -> u
     if wanted > now || wanted <= now / 2 { wanted } else { now }
 }
 
-/// Progress of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Simulated time.
     pub now_ns: u64,
     /// Completed [steps](Simulation::steps).
     pub done: u64,
@@ -54,14 +52,18 @@ pub type OnProgress<'p> = dyn FnMut(Progress) -> ControlFlow<()> + Send + 'p;
 
 /// A simulation. Its outcome depends on nothing else.
 pub trait Simulation: Sync {
-    /// Result of a run.
     type Outcome: Send;
 
     /// Size of the run, in steps of the progress line.
     fn steps(&self) -> u64;
 
-    /// Estimate of the memory that a run needs, B.
-    fn memory_bytes(&self) -> u64;
+    /// Estimate of the memory that a run needs, B; 0: little.
+    fn memory_bytes(&self) -> u64 {
+        0
+    }
+
+    /// Warning that the retransmission timeout is below the round trip of an empty network.
+    fn warning(&self) -> Option<String>;
 
     /// Runs it on up to `threads` cores (0 counts as 1).
     ///
@@ -80,6 +82,10 @@ impl Simulation for Scenario {
     fn memory_bytes(&self) -> u64 {
         let (flows, qps) = (self.workload.flows().len() as u64, self.workload.pairs().len() as u64);
         flows * FLOW_BYTES + qps * QP_BYTES
+    }
+
+    fn warning(&self) -> Option<String> {
+        short_timeout(self.transport.timeout_ns, self.base_rtt_ns())
     }
 
     fn run(&self, threads: usize, progress: &mut OnProgress<'_>) -> Result<Outcome, SimError> {
@@ -117,13 +123,14 @@ pub(crate) fn simulate(
     observer: &mut dyn Observer,
     progress: &mut OnProgress<'_>,
 ) -> Result<(Vec<Node>, u64), SimError> {
-    let mut built = build(scenario)?;
-    let mut nodes = std::mem::take(&mut built.nodes);
+    let ports = scenario.topology.ports();
+    let mut nodes = build(scenario, &ports)?;
     let most = threads.clamp(1, scenario.topology.switches as usize);
     let flows = scenario.workload.flows().len() as u64;
     let (mut threads, mut now_ns, mut windows) = (1, 0, 0);
     loop {
-        let mut shared = Shared::new(scenario, threads, built.owners(scenario, threads), flows);
+        let owners = owners(&scenario.topology, &ports, threads);
+        let mut shared = Shared::new(scenario, threads, owners, flows);
         (shared.most_threads, shared.windows) = (most, windows);
         *shared.now_ns.get_mut() = now_ns;
         nodes = run_phase(&shared, nodes, observer, progress);
@@ -158,26 +165,26 @@ fn run_phase(
     progress: &mut OnProgress<'_>,
 ) -> Vec<Node> {
     let count = nodes.len();
-    let mut teams: Vec<NodeGroup> =
+    let mut groups: Vec<NodeGroup> =
         (0..shared.done.len()).map(|number| NodeGroup::new(number, shared)).collect();
     for (node, thread) in nodes.into_iter().zip(&shared.owner) {
-        teams[*thread as usize].add(node);
+        groups[*thread as usize].add(node);
     }
-    let mut first = teams.remove(0);
+    let mut first = groups.remove(0);
     thread::scope(|scope| {
-        let _guard = (!teams.is_empty()).then_some(AbortOnPanic);
-        for team in &mut teams {
+        let _guard = (!groups.is_empty()).then_some(AbortOnPanic);
+        for group in &mut groups {
             scope.spawn(|| {
                 let _guard = AbortOnPanic;
-                team.run(shared, &mut Unobserved, &mut |_| ControlFlow::Continue(()));
+                group.run(shared, &mut Unobserved, &mut |_| ControlFlow::Continue(()));
             });
         }
         first.run(shared, observer, progress);
     });
-    teams.insert(0, first);
+    groups.insert(0, first);
     let mut nodes: Vec<Option<Node>> = (0..count).map(|_| None).collect();
-    for team in teams {
-        for (number, node) in team.numbers.into_iter().zip(team.nodes) {
+    for group in groups {
+        for (number, node) in group.numbers.into_iter().zip(group.nodes) {
             nodes[number as usize] = Some(node);
         }
     }
@@ -255,7 +262,7 @@ struct NodeGroup {
     /// Sent packets since the last measurement.
     hops: u64,
     out: Outbox,
-    abroad: Vec<Outbox>,
+    outgoing: Vec<Outbox>,
 }
 
 impl NodeGroup {
@@ -270,7 +277,7 @@ impl NodeGroup {
             done: 0,
             hops: 0,
             out: Vec::new(),
-            abroad: shared.done.iter().map(|_| Vec::new()).collect(),
+            outgoing: shared.done.iter().map(|_| Vec::new()).collect(),
         }
     }
 
@@ -336,7 +343,7 @@ impl NodeGroup {
 
     /// Processes this thread's events before `end_ns`.
     fn window(&mut self, shared: &Shared, end_ns: u64) {
-        let Self { number, nodes, next_ns, queue, done, hops, out, abroad, .. } = self;
+        let Self { number, nodes, next_ns, queue, done, hops, out, outgoing, .. } = self;
         while queue.next_ns() < end_ns {
             let at_ns = queue.next_ns();
             let Some(index) = queue.take().map(|index| index as usize) else { break };
@@ -362,21 +369,21 @@ impl NodeGroup {
                         queue.at(message.at_ns, index_in_thread as u32);
                     }
                 } else {
-                    abroad[owner].push(message);
+                    outgoing[owner].push(message);
                 }
             }
         }
-        for (to, letters) in abroad.iter_mut().enumerate().filter(|(_, letters)| !letters.is_empty()) {
-            let mut box_of = lock(shared.mail(*number, to));
-            std::mem::swap(&mut *box_of, letters);
+        for (to, messages) in outgoing.iter_mut().enumerate().filter(|(_, messages)| !messages.is_empty()) {
+            let mut mail = lock(shared.mail(*number, to));
+            std::mem::swap(&mut *mail, messages);
         }
     }
 
     /// Receives packets from the other threads.
     fn receive(&mut self, shared: &Shared) {
         for from in 0..shared.done.len() {
-            let mut letters = lock(shared.mail(from, self.number));
-            for Message { at_ns, node, what } in letters.drain(..) {
+            let mut messages = lock(shared.mail(from, self.number));
+            for Message { at_ns, node, what } in messages.drain(..) {
                 let index_in_thread = shared.index_in_thread[node as usize] as usize;
                 self.nodes[index_in_thread].enter(at_ns, what);
                 if at_ns < self.next_ns[index_in_thread] {

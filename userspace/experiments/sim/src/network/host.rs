@@ -2,8 +2,6 @@
 
 mod admission;
 mod arrivals;
-mod flight;
-mod probe;
 mod receive;
 mod send;
 mod tcp;
@@ -18,12 +16,12 @@ use dcqcn_common::params::Params;
 use serde::Serialize;
 
 use self::admission::Admitted;
-use self::flight::Flight;
 use self::receive::ReceiveQp;
-use self::send::{SendPhase, SendQp};
+use self::send::SendPhase;
+pub(crate) use self::send::SendQp;
 use self::window_end::WindowEnds;
 use crate::network::agenda::{Agenda, Event};
-use crate::network::nscc::Law;
+use crate::network::nscc::{Flight, Law};
 use crate::network::packet::Pool;
 use crate::network::packet::{Address, Packet};
 use crate::network::random::Random;
@@ -46,7 +44,6 @@ pub(crate) struct HostRules {
     pub(crate) transports: Vec<Transport>,
     /// Single bottleneck: delay of a reply, by its destination; empty: replies are queued like data.
     pub(crate) reply_ns: Vec<u64>,
-    /// Longest frame of data.
     pub(crate) frame_bytes: u32,
     pub(crate) seed: u64,
     pub(crate) control: Control,
@@ -68,7 +65,6 @@ pub(crate) struct HostRules {
     pub(crate) sample_ns: Option<u64>,
 }
 
-/// A completed flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) flow: u32,
@@ -95,7 +91,6 @@ pub struct FlowCounters {
     pub cnps: u64,
     /// NAKs that reached the sender.
     pub naks: u64,
-    /// Retransmission timeouts.
     pub timeouts: u64,
     pub messages: u64,
 }
@@ -112,11 +107,9 @@ pub(crate) struct HostCounters {
     pub(crate) naks: u64,
     pub(crate) retransmitted: u64,
     pub(crate) timeouts: u64,
-    /// Tail-loss probes.
     pub(crate) probes: u64,
 }
 
-/// A queue pair of this host.
 #[derive(Clone, Copy, Debug)]
 struct QpEntry {
     pair: u32,
@@ -125,7 +118,6 @@ struct QpEntry {
     left: u32,
 }
 
-/// A flow of this host.
 #[derive(Clone, Copy, Debug)]
 struct OwnFlow {
     flow: u32,
@@ -485,11 +477,20 @@ impl Host {
         }
     }
 
-    /// Retransmissions of incomplete QPs.
-    pub(crate) fn retransmitted(&self) -> u64 {
+    /// Sending ends of incomplete QPs.
+    fn live(&self) -> impl Iterator<Item = &SendQp> {
         let live = self.sends.iter().filter(|entry| entry.slot != NO_SLOT);
-        live.map(|entry| self.senders[entry.slot as usize].retransmitted).sum::<u64>()
-            + self.counters.retransmitted
+        live.map(|entry| &self.senders[entry.slot as usize])
+    }
+
+    /// Started flows that are not acknowledged, with their start.
+    pub(crate) fn pending(&self) -> impl Iterator<Item = (u32, u64)> {
+        self.live().flat_map(SendQp::pending)
+    }
+
+    /// Retransmissions of all QPs.
+    pub(crate) fn retransmitted(&self) -> u64 {
+        self.live().map(|qp| qp.retransmitted).sum::<u64>() + self.counters.retransmitted
     }
 
     /// Pause time of its link, by class.

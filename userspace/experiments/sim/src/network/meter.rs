@@ -9,13 +9,9 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Depth {
     pub mean_bytes: f64,
-    /// Standard deviation.
     pub deviation_bytes: f64,
-    /// Median.
     pub p50_bytes: u64,
-    /// 99th percentile.
     pub p99_bytes: u64,
-    /// Deepest.
     pub max_bytes: u64,
 }
 
@@ -83,6 +79,10 @@ impl DepthMeter {
     /// Ends the statistics.
     pub(crate) fn end(&mut self, now_ns: u64) {
         self.change(now_ns.max(self.since_ns), self.bytes);
+    }
+
+    pub(crate) const fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// Greatest depth since the last call.

@@ -12,9 +12,15 @@
 //!
 //! If far fewer bytes arrive in a round trip than the window allows, it shrinks to them (quick adapt).
 //!
+//! [`Flight`] has departure and arrival of each packet in flight.
+//!
 //! Pure: times are arguments. Windows are real numbers, because steps are fractions of a packet; sums and products are
 //! the same on every machine.
 
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use crate::network::packet::Packet;
 use crate::network::scenario::{Nscc, Transport};
 
 /// The network for which the constants are defined: 100 Gbit/s and 12 us.
@@ -44,7 +50,7 @@ pub(crate) struct Law {
     /// Growth of a window per round trip: with congestion elsewhere, without any queue, and unconditional.
     fair_bytes: f64,
     proportional_bytes: f64,
-    anyway_bytes: f64,
+    unconditional_bytes: f64,
     /// Growth of a window per byte that arrives through an empty network.
     fast_share: f64,
 }
@@ -61,7 +67,7 @@ impl Law {
             frame_bytes: transport.frame_bytes().into(),
             fair_bytes: 5.0 * payload_bytes * scale,
             proportional_bytes: 4.0 * payload_bytes * scale * target_scale,
-            anyway_bytes: 0.15 * payload_bytes * scale,
+            unconditional_bytes: 0.15 * payload_bytes * scale,
             fast_share: 0.25 * scale,
         }
     }
@@ -69,28 +75,28 @@ impl Law {
 
 /// Content of an acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Feedback {
+struct Feedback {
     /// Bytes that have arrived since the last one.
-    pub(crate) new_bytes: u64,
+    new_bytes: u64,
     /// Round trip of its packet; `None`: ambiguous after a retransmission.
-    pub(crate) rtt_ns: Option<u64>,
+    rtt_ns: Option<u64>,
     /// Whether that packet was marked.
-    pub(crate) marked: bool,
+    marked: bool,
     /// Bytes still in flight.
-    pub(crate) under_way_bytes: u64,
+    in_flight_bytes: u64,
 }
 
 /// The window of a sender.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Window {
+struct Window {
     bytes: f64,
     /// The shortest round trip seen, at most the base round trip.
     base_rtt_ns: u64,
     average_delay_ns: f64,
     /// Accumulated increases: bytes times bytes, to be divided by the window.
-    owed: f64,
+    pending_growth: f64,
     /// Bytes that have arrived since they were applied.
-    unpaid_bytes: u64,
+    bytes_since_growth: u64,
     /// When the window last grew unconditionally, and last shrank.
     grew_ns: u64,
     shrank_ns: u64,
@@ -107,13 +113,13 @@ pub(crate) struct Window {
 
 impl Window {
     /// A new window, of maximum size.
-    pub(crate) fn new(law: &Law) -> Self {
+    fn new(law: &Law) -> Self {
         let mut window = Self {
             bytes: 0.0,
             base_rtt_ns: law.nscc.base_rtt_ns,
             average_delay_ns: 0.0,
-            owed: 0.0,
-            unpaid_bytes: 0,
+            pending_growth: 0.0,
+            bytes_since_growth: 0,
             grew_ns: 0,
             shrank_ns: 0,
             empty_bytes: 0,
@@ -129,8 +135,8 @@ impl Window {
 
     /// Whether `frame_bytes` more may be sent. With nothing in flight a packet always may.
     #[inline]
-    pub(crate) fn has_room(&self, under_way_bytes: u64, frame_bytes: u64) -> bool {
-        under_way_bytes == 0 || self.bytes >= (under_way_bytes + frame_bytes) as f64
+    fn has_room(&self, in_flight_bytes: u64, frame_bytes: u64) -> bool {
+        in_flight_bytes == 0 || self.bytes >= (in_flight_bytes + frame_bytes) as f64
     }
 
     /// One and a half times the bytes in flight when the link is just full.
@@ -143,10 +149,10 @@ impl Window {
     }
 
     /// An acknowledgement arrives.
-    pub(crate) fn on_ack(&mut self, law: &Law, now_ns: u64, feedback: &Feedback) {
-        let Feedback { new_bytes, rtt_ns, marked, under_way_bytes } = *feedback;
+    fn on_ack(&mut self, law: &Law, now_ns: u64, feedback: &Feedback) {
+        let Feedback { new_bytes, rtt_ns, marked, in_flight_bytes } = *feedback;
         self.round_bytes += new_bytes;
-        self.unpaid_bytes += new_bytes;
+        self.bytes_since_growth += new_bytes;
         self.stale_bytes = self.stale_bytes.saturating_sub(new_bytes);
         let delay_ns = match rtt_ns {
             Some(rtt_ns) => self.measure(law, rtt_ns, marked),
@@ -157,44 +163,37 @@ impl Window {
             now_ns,
             marked,
             delay_ns > QUICK_TARGETS * law.nscc.target_delay_ns,
-            under_way_bytes,
+            in_flight_bytes,
         ) {
             return;
         }
         let is_long = delay_ns >= law.nscc.target_delay_ns;
         match (marked, is_long) {
-            (false, true) => self.owed += law.fair_bytes * new_bytes as f64,
+            (false, true) => self.pending_growth += law.fair_bytes * new_bytes as f64,
             (false, false) => self.grow(law, new_bytes, delay_ns),
             (true, true) => self.shrink(law, now_ns),
             (true, false) => {}
         }
         self.clamp_window(law);
-        self.pay(law, now_ns);
+        self.apply_growth(law, now_ns);
         self.clamp_window(law);
     }
 
     /// A switch trimmed a packet of `bytes`: the rest of it had the round trip `rtt_ns`.
-    pub(crate) fn on_trimmed(
-        &mut self,
-        law: &Law,
-        now_ns: u64,
-        rtt_ns: Option<u64>,
-        bytes: u64,
-        under_way_bytes: u64,
-    ) {
+    fn on_trimmed(&mut self, law: &Law, now_ns: u64, rtt_ns: Option<u64>, bytes: u64, in_flight_bytes: u64) {
         self.base_rtt_ns = self.base_rtt_ns.min(rtt_ns.unwrap_or(u64::MAX));
         self.stale_bytes = self.stale_bytes.saturating_sub(bytes);
         // Its queue was full, but its delay is unknown: assume a round trip.
         self.average(law.nscc.base_rtt_ns as f64);
         self.has_lost = true;
-        if !self.quick_adapt(law, now_ns, true, true, under_way_bytes) {
+        if !self.quick_adapt(law, now_ns, true, true, in_flight_bytes) {
             self.bytes -= bytes as f64;
             self.clamp_window(law);
         }
     }
 
     /// Packets of `bytes` in total were not acknowledged in time.
-    pub(crate) fn on_timeout(&mut self, law: &Law, bytes: u64) {
+    fn on_timeout(&mut self, law: &Law, bytes: u64) {
         self.bytes -= bytes as f64;
         self.clamp_window(law);
     }
@@ -204,8 +203,8 @@ impl Window {
         self.base_rtt_ns = self.base_rtt_ns.min(rtt_ns);
         let delay_ns = rtt_ns - self.base_rtt_ns;
         // A long queue without marks is on one path and shrinking: let the average fall.
-        let is_going = !marked && delay_ns > law.nscc.target_delay_ns;
-        self.average(if is_going { self.base_rtt_ns as f64 / 4.0 } else { delay_ns as f64 });
+        let is_draining = !marked && delay_ns > law.nscc.target_delay_ns;
+        self.average(if is_draining { self.base_rtt_ns as f64 / 4.0 } else { delay_ns as f64 });
         delay_ns
     }
 
@@ -221,27 +220,30 @@ impl Window {
         law: &Law,
         now_ns: u64,
         marked: bool,
-        is_bad: bool,
-        under_way_bytes: u64,
+        is_congested: bool,
+        in_flight_bytes: u64,
     ) -> bool {
-        let mut is_spent = self.stale_bytes != 0 && marked;
-        if !is_spent && now_ns > self.round_ends_ns {
-            let is_whole = self.round_ends_ns != 0;
+        let mut is_stale = self.stale_bytes != 0 && marked;
+        if !is_stale && now_ns > self.round_ends_ns {
+            let is_complete = self.round_ends_ns != 0;
             let arrived = self.round_bytes as f64;
-            if is_whole && (is_bad || self.has_lost) && arrived < self.largest_bytes(law) * QUICK_SHARE {
+            if is_complete
+                && (is_congested || self.has_lost)
+                && arrived < self.largest_bytes(law) * QUICK_SHARE
+            {
                 self.bytes = arrived.max(law.frame_bytes);
-                self.stale_bytes = under_way_bytes;
+                self.stale_bytes = in_flight_bytes;
                 self.has_lost = false;
-                is_spent = true;
+                is_stale = true;
             }
             self.round_bytes = 0;
             self.round_ends_ns = now_ns + self.base_rtt_ns + law.nscc.target_delay_ns;
         }
-        if is_spent {
-            self.owed = 0.0;
-            self.unpaid_bytes = 0;
+        if is_stale {
+            self.pending_growth = 0.0;
+            self.bytes_since_growth = 0;
         }
-        is_spent
+        is_stale
     }
 
     /// No mark and a short queue.
@@ -260,7 +262,7 @@ impl Window {
         self.is_fast = false;
         let target_ns = law.nscc.target_delay_ns;
         let left = (target_ns - delay_ns) as f64 / target_ns as f64;
-        self.owed += law.proportional_bytes * left * new_bytes as f64;
+        self.pending_growth += law.proportional_bytes * left * new_bytes as f64;
     }
 
     /// A mark and a long queue: once per round trip, by the average.
@@ -276,19 +278,140 @@ impl Window {
     }
 
     /// Applies accumulated increases, after some packets or a round trip.
-    fn pay(&mut self, law: &Law, now_ns: u64) {
+    fn apply_growth(&mut self, law: &Law, now_ns: u64) {
         let since_ns = now_ns - self.grew_ns;
-        let is_due = self.unpaid_bytes as f64 > ADJUST_PACKETS * law.frame_bytes;
+        let is_due = self.bytes_since_growth as f64 > ADJUST_PACKETS * law.frame_bytes;
         if !is_due && since_ns <= law.nscc.base_rtt_ns {
             return;
         }
-        self.bytes += self.owed / self.bytes;
+        self.bytes += self.pending_growth / self.bytes;
         if since_ns >= law.nscc.base_rtt_ns {
-            self.bytes += law.anyway_bytes;
+            self.bytes += law.unconditional_bytes;
             self.grew_ns = now_ns;
         }
-        self.owed = 0.0;
-        self.unpaid_bytes = 0;
+        self.pending_growth = 0.0;
+        self.bytes_since_growth = 0;
+    }
+}
+
+/// State of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SentState {
+    InFlight,
+    /// Trimmed by a switch: it does not arrive intact.
+    Trimmed,
+    /// Not acknowledged in time, but may still arrive.
+    Late,
+    Arrived,
+}
+
+/// A packet that was sent.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    /// Departure time; `None`: ambiguous after a retransmission.
+    at_ns: Option<u64>,
+    bytes: u32,
+    state: SentState,
+}
+
+/// Packets in flight at a sender.
+#[derive(Debug)]
+pub(crate) struct Flight {
+    window: Window,
+    /// From the first unacknowledged packet on.
+    sent: VecDeque<Sent>,
+    in_flight_bytes: u64,
+}
+
+impl Flight {
+    pub(crate) fn new(law: &Law) -> Box<Self> {
+        Box::new(Self { window: Window::new(law), sent: VecDeque::new(), in_flight_bytes: 0 })
+    }
+
+    /// Whether the packet at `index` may be sent or retransmitted. One already counted as in flight needs no more room.
+    pub(crate) fn has_room(&self, index: usize, frame_bytes: u64) -> bool {
+        let is_counted = self.sent.get(index).is_some_and(|sent| sent.state == SentState::InFlight);
+        is_counted || self.window.has_room(self.in_flight_bytes, frame_bytes)
+    }
+
+    /// Whether another packet may not be sent, so that a probe is needed.
+    pub(crate) fn is_full(&self, frame_bytes: u64) -> bool {
+        !self.window.has_room(self.in_flight_bytes, frame_bytes)
+    }
+
+    /// The packet at `index` departs.
+    pub(crate) fn on_send(&mut self, now_ns: u64, index: usize, bytes: u32) {
+        match self.sent.get_mut(index) {
+            Some(sent) => {
+                sent.at_ns = (sent.state == SentState::Trimmed).then_some(now_ns);
+                if sent.state != SentState::InFlight {
+                    sent.state = SentState::InFlight;
+                    self.in_flight_bytes += u64::from(bytes);
+                }
+            }
+            None => {
+                self.sent.push_back(Sent { at_ns: Some(now_ns), bytes, state: SentState::InFlight });
+                self.in_flight_bytes += u64::from(bytes);
+            }
+        }
+    }
+
+    /// An acknowledgement arrives; `psns` are the sent and unacknowledged packets.
+    pub(crate) fn on_ack(&mut self, law: &Law, now_ns: u64, packet: &Packet, psns: Range<u32>) {
+        let index = packet.extra.checked_sub(psns.start).map(|index| index as usize);
+        let named = index.and_then(|index| self.sent.get(index)).copied();
+        let is_trimmed = packet.is(Packet::TRIMMED);
+        let mut new_bytes = 0;
+        if let Some(index) = index.filter(|_| named.is_some() && !is_trimmed) {
+            new_bytes += self.arrive(index);
+        }
+        for _ in psns.start..packet.psn.min(psns.end) {
+            new_bytes += self.arrive(0);
+            self.sent.pop_front();
+        }
+        if is_trimmed {
+            let lost_bytes = packet.extra.checked_sub(psns.start.max(packet.psn.min(psns.end)));
+            let lost_bytes = lost_bytes.map_or(0, |index| self.lose(index as usize, SentState::Trimmed));
+            if lost_bytes != 0 {
+                let rtt_ns = named.and_then(|sent| sent.at_ns).map(|at_ns| now_ns - at_ns);
+                self.window.on_trimmed(law, now_ns, rtt_ns, lost_bytes, self.in_flight_bytes);
+            }
+            if new_bytes == 0 {
+                return;
+            }
+        }
+        let rtt_ns = named.filter(|_| !is_trimmed).and_then(|sent| sent.at_ns).map(|at_ns| now_ns - at_ns);
+        let marked = packet.is(Packet::ECHO);
+        let in_flight_bytes = self.in_flight_bytes;
+        self.window.on_ack(law, now_ns, &Feedback { new_bytes, rtt_ns, marked, in_flight_bytes });
+    }
+
+    /// Time-out: packets in flight count as lost.
+    pub(crate) fn on_timeout(&mut self, law: &Law) {
+        let bytes = (0..self.sent.len()).map(|index| self.lose(index, SentState::Late)).sum();
+        self.window.on_timeout(law, bytes);
+    }
+
+    /// A packet has arrived: returns its bytes, unless known.
+    fn arrive(&mut self, index: usize) -> u64 {
+        let Some(sent) = self.sent.get_mut(index).filter(|sent| sent.state != SentState::Arrived) else {
+            return 0;
+        };
+        if sent.state == SentState::InFlight {
+            self.in_flight_bytes -= u64::from(sent.bytes);
+        }
+        sent.state = SentState::Arrived;
+        sent.bytes.into()
+    }
+
+    /// A packet is lost: returns its bytes, unless known or arrived.
+    fn lose(&mut self, index: usize, state: SentState) -> u64 {
+        let Some(sent) = self.sent.get_mut(index).filter(|sent| sent.state == SentState::InFlight) else {
+            return 0;
+        };
+        sent.state = state;
+        self.in_flight_bytes -= u64::from(sent.bytes);
+        sent.bytes.into()
     }
 }
 

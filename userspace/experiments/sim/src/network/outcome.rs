@@ -17,11 +17,10 @@ use crate::network::workload::{Collective, Round};
 /// Number of size bands of flows.
 const BANDS: usize = 10;
 
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Outcome {
     /// When the last flow was complete, or the time limit.
     pub duration_ns: u64,
-    /// Every flow, by number.
     #[serde(skip)]
     pub flows: Vec<FlowOutcome>,
     /// All completed flows; `None`: none.
@@ -32,24 +31,20 @@ pub struct Outcome {
     pub collectives: Vec<CollectiveOutcome>,
     /// By class with traffic.
     pub classes: Vec<ClassOutcome>,
-    /// Counters of QPs.
     pub transport: TransportOutcome,
     /// Ports of all switches, the deepest queue first.
     pub ports: Vec<PortOutcome>,
     /// Depths over time, if requested.
     pub samples: Option<Samples>,
-    /// Work done.
     pub work: Work,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FlowOutcome {
-    /// Host that sent it.
     pub src: u32,
-    /// Host that received it.
     pub dst: u32,
     pub bytes: u64,
-    /// When it could start; `None`: never.
+    /// When it could start; `None`: not before the end.
     pub start_ns: Option<u64>,
     /// Time from there until its acknowledgement; `None`: incomplete.
     pub fct_ns: Option<u64>,
@@ -60,35 +55,23 @@ pub struct FlowOutcome {
 /// Completion times, absolute and relative to an empty fabric (slowdown). Percentiles are exact (nearest rank).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Fct {
-    /// Flows.
     pub count: u64,
-    /// Mean time.
     pub mean_ns: f64,
-    /// Median time.
     pub p50_ns: u64,
-    /// 95th percentile of time.
     pub p95_ns: u64,
-    /// 99th percentile of time.
     pub p99_ns: u64,
-    /// The longest.
     pub max_ns: u64,
     pub slowdown_mean: f64,
-    /// Median slowdown.
     pub slowdown_p50: f64,
-    /// 95th percentile of slowdown.
     pub slowdown_p95: f64,
-    /// 99th percentile of slowdown.
     pub slowdown_p99: f64,
 }
 
 /// Completion times of flows of similar length.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct FctBand {
-    /// Shortest flow.
     pub min_bytes: u64,
-    /// Longest flow.
     pub max_bytes: u64,
-    /// Completion times of these flows.
     pub fct: Fct,
 }
 
@@ -97,7 +80,6 @@ pub struct FctBand {
 pub struct ClassOutcome {
     /// Traffic class, 0 to 7.
     pub class: u8,
-    /// Packets marked CE.
     pub marked_packets: u64,
     /// Packets dropped for lack of buffer.
     pub dropped_packets: u64,
@@ -121,38 +103,30 @@ pub struct ClassOutcome {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PortOutcome {
     pub switch: String,
-    /// The peer node.
     pub peer: String,
     /// Bytes sent, layer 2.
     pub tx_bytes: u64,
-    /// Peak backlog.
     pub max_queue_bytes: u64,
     /// Pause time, summed over the classes.
     pub paused_ns: u64,
 }
 
-/// Counters of QPs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TransportOutcome {
     /// Data packets sent, retransmissions included.
     pub data_packets: u64,
-    /// Data packets retransmitted.
     pub retransmitted_packets: u64,
     /// Data packets that arrived.
     pub delivered_packets: u64,
     /// Data packets that arrived with a CE mark.
     pub marked_packets: u64,
-    /// CNPs that receivers sent.
     pub cnps_sent: u64,
     /// CNPs that reached a sender.
     pub cnps_handled: u64,
-    /// CNPs at the end of a window.
     pub window_end: WindowEndOutcome,
     /// NAKs that reached a sender.
     pub naks: u64,
-    /// Retransmission timeouts.
     pub timeouts: u64,
-    /// Tail-loss probes.
     pub probes: u64,
     /// PFC storms that watchdogs found.
     pub storms: u64,
@@ -160,7 +134,6 @@ pub struct TransportOutcome {
     pub max_buffer_bytes: u64,
 }
 
-/// Work done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Work {
     /// Transmissions of a packet, data or reply, over one link.
@@ -172,7 +145,6 @@ pub struct Work {
 /// Depths over time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Samples {
-    /// Interval between samples.
     pub interval_ns: u64,
     pub switches: Vec<SwitchSamples>,
     /// Pause time of hosts in each interval, summed over hosts and classes.
@@ -182,7 +154,6 @@ pub struct Samples {
 /// Depths of a switch over time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SwitchSamples {
-    /// Name.
     pub switch: String,
     /// Maximum depth of any port in each interval.
     pub max_queue_bytes: Vec<u32>,
@@ -192,9 +163,7 @@ pub struct SwitchSamples {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CollectiveOutcome {
-    /// Operation.
     pub collective: Collective,
-    /// Buffer size in bytes.
     pub bytes: u64,
     pub ranks: u32,
     /// When the last rank was ready for it.
@@ -213,11 +182,8 @@ pub struct CollectiveOutcome {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct WindowEndOutcome {
     pub cnps: u64,
-    /// Median delay after the end of the window.
     pub late_p50_ns: u64,
-    /// 99th percentile of the delay.
     pub late_p99_ns: u64,
-    /// Maximum delay.
     pub late_max_ns: u64,
     /// Marks that were never answered, as no packet arrived after the window to trigger a CNP.
     pub unanswered: u64,
@@ -230,88 +196,70 @@ pub(crate) fn collect(
     nodes: impl Iterator<Item = Node>,
     now_ns: u64,
 ) -> Outcome {
-    let mut sums = Sums {
-        topology: &scenario.topology,
-        now_ns,
+    let class = |class: u8| ClassOutcome { class, ..ClassOutcome::default() };
+    let out = Outcome {
+        duration_ns: now_ns,
         flows: ideal_flows(scenario, ports),
-        classes: std::array::from_fn(|class| ClassOutcome { class: class as u8, ..ClassOutcome::default() }),
-        ports: Vec::new(),
-        transport: TransportOutcome::default(),
-        work: Work::default(),
+        classes: (0..CLASSES as u8).map(class).collect(),
         samples: scenario.sample_ns.map(|interval_ns| Samples { interval_ns, ..Samples::default() }),
-        last_ns: 0,
-        late_ns: Vec::new(),
-        unanswered: 0,
+        ..Outcome::default()
     };
+    let mut sums = Sums { topology: &scenario.topology, now_ns, out, late_ns: Vec::new() };
     for (number, node) in (0..).zip(nodes) {
         match node {
             Node::Host(host) => sums.add_host(&host),
             Node::Switch(switch) => sums.add_switch(number, &switch, &ports[number as usize]),
         }
     }
-    let Sums {
-        flows, classes, mut ports, mut transport, work, samples, last_ns, late_ns, unanswered, ..
-    } = sums;
-    ports.sort_by_key(|port| Reverse(port.max_queue_bytes));
-    transport.window_end = WindowEndOutcome::new(late_ns, unanswered);
-    let is_complete = flows.iter().all(|flow| flow.fct_ns.is_some());
-    let used = |class: &ClassOutcome| {
-        let idle = ClassOutcome { class: class.class, ..ClassOutcome::default() };
-        *class != idle
-    };
-    Outcome {
-        duration_ns: if is_complete { last_ns } else { now_ns },
-        fct: Fct::of(&flows),
-        fct_by_size: bands(&flows),
-        collectives: collectives(scenario, &flows),
-        flows,
-        classes: classes.into_iter().filter(used).collect(),
-        ports,
-        transport,
-        work,
-        samples,
+    let Sums { mut out, late_ns, .. } = sums;
+    if let Some(last_ns) = out.flows.iter().try_fold(0, |last_ns, flow| Some(flow.end_ns()?.max(last_ns))) {
+        out.duration_ns = last_ns;
     }
+    out.fct = Fct::of(&out.flows);
+    out.fct_by_size = bands(&out.flows);
+    out.collectives = collectives(scenario, &out.flows);
+    out.classes.retain(|own| *own != class(own.class));
+    out.ports.sort_by_key(|port| Reverse(port.max_queue_bytes));
+    out.transport.window_end.add_delays(late_ns);
+    out
 }
 
 /// Sums over the nodes so far.
 struct Sums<'s> {
     topology: &'s Topology,
     now_ns: u64,
-    flows: Vec<FlowOutcome>,
-    classes: [ClassOutcome; CLASSES],
-    ports: Vec<PortOutcome>,
-    transport: TransportOutcome,
-    work: Work,
-    samples: Option<Samples>,
-    /// Completion of the last flow.
-    last_ns: u64,
+    out: Outcome,
+    /// Delays of CNPs at the end of a window.
     late_ns: Vec<u64>,
-    unanswered: u64,
 }
 
 impl Sums<'_> {
     fn add_host(&mut self, host: &Host) {
         for &Record { flow, posted_ns, done_ns, .. } in &host.records {
-            if let Some(flow) = self.flows.get_mut(flow as usize) {
+            if let Some(flow) = self.out.flows.get_mut(flow as usize) {
                 flow.start_ns = Some(posted_ns);
                 flow.fct_ns = Some(done_ns - posted_ns);
             }
-            self.last_ns = self.last_ns.max(done_ns);
         }
-        if let Some(samples) = &mut self.samples {
+        for (flow, posted_ns) in host.pending() {
+            if let Some(flow) = self.out.flows.get_mut(flow as usize) {
+                flow.start_ns = Some(posted_ns);
+            }
+        }
+        if let Some(samples) = &mut self.out.samples {
             let hosts = &mut samples.hosts_paused_ns;
             hosts.resize(hosts.len().max(host.samples.len()), 0);
             for (sum, paused_ns) in hosts.iter_mut().zip(&host.samples) {
                 *sum += u64::from(*paused_ns);
             }
         }
-        for (class, paused_ns) in self.classes.iter_mut().zip(host.paused_ns(self.now_ns)) {
+        for (class, paused_ns) in self.out.classes.iter_mut().zip(host.paused_ns(self.now_ns)) {
             class.host_paused_ns += paused_ns;
         }
         self.late_ns.extend_from_slice(host.late_ns());
-        self.unanswered += host.unanswered();
-        self.work.hops += host.hops;
-        let (transport, c) = (&mut self.transport, host.counters);
+        self.out.work.hops += host.hops;
+        let (transport, c) = (&mut self.out.transport, host.counters);
+        transport.window_end.unanswered += host.unanswered();
         transport.data_packets += c.data_packets;
         transport.retransmitted_packets += host.retransmitted();
         transport.delivered_packets += c.delivered_packets;
@@ -324,35 +272,32 @@ impl Sums<'_> {
     }
 
     fn add_switch(&mut self, number: u32, switch: &Switch, ports: &[PortSpec]) {
-        for (class, c) in self.classes.iter_mut().zip(&switch.counters) {
-            class.marked_packets += c.marked;
-            class.dropped_packets += c.dropped;
-            class.lost_packets += c.lost;
-            class.trimmed_packets += c.trimmed;
-            class.storm_dropped_packets += c.storm_dropped;
+        for (class, c) in self.out.classes.iter_mut().zip(&switch.counters) {
+            class.marked_packets += c.marked_packets;
+            class.dropped_packets += c.dropped_packets;
+            class.lost_packets += c.lost_packets;
+            class.trimmed_packets += c.trimmed_packets;
+            class.storm_dropped_packets += c.storm_dropped_packets;
             class.pauses += c.pauses;
         }
-        let transport = &mut self.transport;
+        let transport = &mut self.out.transport;
         transport.storms += switch.storms;
         transport.max_buffer_bytes = transport.max_buffer_bytes.max(switch.max_buffer_bytes());
-        self.work.hops += switch.hops;
-        self.work.queued_packets += switch.packets();
-        if let Some(samples) = &mut self.samples {
-            samples.switches.push(SwitchSamples {
-                switch: self.topology.name(number),
-                max_queue_bytes: switch.samples.iter().map(|sample| sample.max_queue_bytes).collect(),
-                paused_ns: switch.samples.iter().map(|sample| sample.paused_ns).collect(),
-            });
+        self.out.work.hops += switch.hops;
+        self.out.work.queued_packets += switch.packets();
+        if let Some(samples) = &mut self.out.samples {
+            let switch = SwitchSamples { switch: self.topology.name(number), ..switch.samples.clone() };
+            samples.switches.push(switch);
         }
         for (port, counters) in ports.iter().zip(switch.port_counters(self.now_ns)) {
             let PortCounters { tx_bytes, max_bytes, max_class_bytes, paused_ns } = counters;
             for (class, (deepest, paused_ns)) in
-                self.classes.iter_mut().zip(max_class_bytes.iter().zip(paused_ns))
+                self.out.classes.iter_mut().zip(max_class_bytes.iter().zip(paused_ns))
             {
                 class.max_queue_bytes = class.max_queue_bytes.max(*deepest);
                 class.switch_paused_ns += paused_ns;
             }
-            self.ports.push(PortOutcome {
+            self.out.ports.push(PortOutcome {
                 switch: self.topology.name(number),
                 peer: self.topology.name(port.peer),
                 tx_bytes,
@@ -375,11 +320,6 @@ impl Scenario {
                 + frame_ns(&path, header_bytes + 4)
         };
         (1..self.topology.hosts).map(round_trip_ns).max().unwrap_or(0)
-    }
-
-    /// Warning that the retransmission timeout is below the base round trip.
-    pub fn short_timeout(&self) -> Option<String> {
-        short_timeout(self.transport.timeout_ns, self.base_rtt_ns())
     }
 }
 
@@ -421,6 +361,13 @@ fn ideal_flows(scenario: &Scenario, ports: &[Vec<PortSpec>]) -> Vec<FlowOutcome>
             FlowOutcome { src, dst, bytes: flow.bytes, start_ns: None, fct_ns: None, ideal_ns }
         })
         .collect()
+}
+
+impl FlowOutcome {
+    /// When it was complete.
+    fn end_ns(&self) -> Option<u64> {
+        Some(self.start_ns? + self.fct_ns?)
+    }
 }
 
 impl Fct {
@@ -483,10 +430,7 @@ fn bands(flows: &[FlowOutcome]) -> Vec<FctBand> {
 }
 
 fn collectives(scenario: &Scenario, flows: &[FlowOutcome]) -> Vec<CollectiveOutcome> {
-    let end_ns = |flow: &u32| {
-        let flow = flows.get(*flow as usize)?;
-        Some(flow.start_ns? + flow.fct_ns?)
-    };
+    let end_ns = |flow: &u32| flows.get(*flow as usize)?.end_ns();
     let outcome = |round: &Round| {
         let ready: Option<Vec<u64>> = round.ready.iter().map(end_ns).collect();
         let start_ns = ready?.into_iter().max()?;
@@ -510,12 +454,12 @@ fn collectives(scenario: &Scenario, flows: &[FlowOutcome]) -> Vec<CollectiveOutc
 }
 
 impl WindowEndOutcome {
-    fn new(mut late_ns: Vec<u64>, unanswered: u64) -> Self {
+    fn add_delays(&mut self, mut late_ns: Vec<u64>) {
         late_ns.sort_unstable();
         let count = late_ns.len();
         let at = |percent| late_ns.get(nearest_rank(count, percent)).copied().unwrap_or(0);
-        let [late_p50_ns, late_p99_ns, late_max_ns] = [50, 99, 100].map(at);
-        Self { cnps: count as u64, late_p50_ns, late_p99_ns, late_max_ns, unanswered }
+        self.cnps = count as u64;
+        [self.late_p50_ns, self.late_p99_ns, self.late_max_ns] = [50, 99, 100].map(at);
     }
 }
 
@@ -523,7 +467,6 @@ impl WindowEndOutcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hop {
     pub(crate) rate_bps: u64,
-    /// One-way delay.
     pub(crate) delay_ns: u64,
 }
 

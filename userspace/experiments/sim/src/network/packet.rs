@@ -4,7 +4,7 @@
 pub(crate) const MAX_PACKETS: u64 = u32::MAX as u64;
 
 /// A frame, reduced to the fields that switches and hosts use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Packet {
     /// Destination host.
     pub(crate) dst: u32,
@@ -26,22 +26,21 @@ pub(crate) struct Packet {
     pub(crate) flags: u8,
 }
 
-/// Destination and format of a QP's packets.
+/// Destination and format of a QP's packets, or of the replies to them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Address {
-    /// The receiver, and the QP's number among those that it receives on.
+    /// The host, and the QP's number among those that it receives on, or for replies among those that it sends on.
     pub(crate) dst: u32,
     pub(crate) at_dst: u32,
     pub(crate) class: u8,
-    /// Index of its transport.
     pub(crate) transport: u16,
     pub(crate) entropy: u32,
 }
 
-/// Kind of a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Part of a message.
+    #[default]
     Data,
     /// Everything before `psn` has arrived.
     Ack,
@@ -74,6 +73,12 @@ impl Packet {
     #[inline]
     pub(crate) const fn is(&self, flag: u8) -> bool {
         self.flags & flag != 0
+    }
+
+    /// [`Self::ECHO`] if it is marked.
+    #[inline]
+    pub(crate) const fn echo(&self) -> u8 {
+        if self.is(Self::CE) { Self::ECHO } else { 0 }
     }
 }
 
@@ -199,18 +204,7 @@ mod tests {
     use std::collections::VecDeque;
 
     fn packet(psn: u32) -> Packet {
-        Packet {
-            dst: 0,
-            qp: 0,
-            psn,
-            extra: 0,
-            entropy: 0,
-            frame_bytes: psn as u16,
-            ingress: 0,
-            class: 0,
-            kind: Kind::Data,
-            flags: 0,
-        }
+        Packet { psn, frame_bytes: psn as u16, ..Packet::default() }
     }
 
     proptest! {

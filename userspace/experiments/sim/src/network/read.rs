@@ -10,7 +10,7 @@ const MAX_FILE_BYTES: u64 = 512 << 20;
 
 /// A malformed file: name, line if any, and error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{name}{}: {what}", Line(*.line))]
+#[error("{name}{}: {what}", position(*.line))]
 pub struct FileError {
     /// The file.
     pub name: String,
@@ -20,12 +20,8 @@ pub struct FileError {
     pub what: String,
 }
 
-struct Line(usize);
-
-impl fmt::Display for Line {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0 == 0 { Ok(()) } else { write!(f, ":{}", self.0) }
-    }
+fn position(line: usize) -> String {
+    if line == 0 { String::new() } else { format!(":{line}") }
 }
 
 impl FileError {

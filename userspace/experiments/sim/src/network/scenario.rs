@@ -1,5 +1,6 @@
 //! Scenario types, filled from command line and files.
 
+use clap::ValueEnum;
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::{Config, Invalid, Quantity, Unit};
 use dcqcn_common::pfc::watchdog::Watchdog;
@@ -27,22 +28,17 @@ pub struct Scenario {
     pub seed: u64,
     /// The simulation ends when every flow is complete, or at this time.
     pub duration_ns: u64,
-    /// Connections.
     pub topology: Topology,
-    /// Traffic.
     pub workload: Workload,
     /// DCQCN: rate machine, CNP interval, and WRED of each class (`ecn = false` disables marking). The rate of a host's
     /// link replaces `link_rate`; CNPs use the class of `cnp_dscp`.
     ///
     /// `pacer` is always `fq` here, as a NIC enforces departure times, and `pacing_credit` is the time of one packet.
     pub config: Config,
-    /// Congestion control of senders.
     pub control: Control,
     /// Trigger of CNPs at the end of a window.
     pub window_end: WindowEnd,
-    /// Transport of QPs.
     pub transport: Transport,
-    /// Configuration of all switches.
     pub switch: Switching,
     /// Faults, with their time.
     pub faults: Vec<Fault>,
@@ -74,7 +70,6 @@ pub struct QueuePfc {
     pub xon_bytes: u64,
 }
 
-/// Congestion control of senders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
     /// None: all send at their link's rate.
@@ -86,14 +81,16 @@ pub enum Control {
 }
 
 /// Trigger of the CNP at the end of a window with marks (`np_window` both).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum WindowEnd {
     /// A timer, as in the paper.
     #[default]
     Timer,
     /// The next packet within the scope of the window: the flow, unless `cnp_limit` is another. So does the data plane.
+    #[value(name = "flow")]
     NextOfFlow,
     /// The next packet that the host receives, of any flow.
+    #[value(name = "port")]
     NextOfPort,
 }
 
@@ -118,10 +115,11 @@ pub struct Transport {
     pub ack_every: u32,
     /// Class of ACKs and NAKs; `None`: that of the data.
     pub ack_class: Option<u8>,
-    /// Retransmission timeout.
     pub timeout_ns: u64,
     /// Recovery from losses.
     pub recovery: Recovery,
+    /// Selective repeat: packets that may overtake another before it counts as lost; 0 on one path, more if sprayed.
+    pub reordering: u32,
     /// Maximum bytes in flight per QP, as IRN limits them to the bandwidth-delay product; 0: no limit.
     pub window_bytes: u64,
     /// Receiver-driven admission; `None`: senders are not limited.
@@ -155,18 +153,15 @@ pub struct Admission {
 }
 
 /// Retransmission after a loss.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Recovery {
     /// Everything from the first missing packet, as RoCE NICs do (InfiniBand Architecture Specification, vol. 1, §9.7).
     GoBackN,
     /// As there, with the tail-loss probe of `common` in addition, as `dcqcn run` sends it to soft-RoCE.
     Probe,
     /// Missing packets only, as IRN does (Mittal et al., SIGCOMM'18). A packet counts as lost when more than
-    /// `reordering` later ones have arrived: 0 on one path, more where packets are sprayed.
-    Selective {
-        /// Packets that may overtake another.
-        reordering: u32,
-    },
+    /// [`Transport::reordering`] later ones have arrived.
+    Selective,
 }
 
 /// Configuration of a switch.
@@ -228,17 +223,19 @@ pub struct Pfc {
 }
 
 /// Queue depth that decides whether a packet is marked.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Marking {
     /// On arrival: bytes queued before it.
+    #[value(name = "ingress")]
     Enqueue,
     /// On departure: bytes queued behind it, as in the authors' switches and HPCC's simulator.
     #[default]
+    #[value(name = "egress")]
     Dequeue,
 }
 
 /// Choice among several shortest paths.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Balance {
     /// By a hash of its QP: all packets of a QP take one path.
     #[default]
@@ -319,6 +316,7 @@ impl Default for Transport {
             ack_class: None,
             timeout_ns: 4_000_000,
             recovery: Recovery::GoBackN,
+            reordering: 0,
             window_bytes: 0,
             admission: None,
             qps_per_host: 1,
@@ -480,18 +478,12 @@ impl Switching {
         in_range("reroute time", self.reroute_ns, 0..=MAX_DURATION_NS, Unit::Nanoseconds)?;
         if let Some(watchdog) = self.watchdog {
             let times = 1_000..=MAX_DURATION_NS;
-            in_range(
-                "detection time of the PFC watchdog",
-                watchdog.detection_ns,
-                times.clone(),
-                Unit::Nanoseconds,
-            )?;
-            in_range(
-                "restoration time of the PFC watchdog",
-                watchdog.restoration_ns,
-                times,
-                Unit::Nanoseconds,
-            )?;
+            for (what, time_ns) in
+                [("detection", watchdog.detection_ns), ("restoration", watchdog.restoration_ns)]
+            {
+                let what = format!("{what} time of the PFC watchdog");
+                in_range(what, time_ns, times.clone(), Unit::Nanoseconds)?;
+            }
         }
         Ok(())
     }
@@ -503,7 +495,7 @@ impl Control {
         in_range("base round trip", nscc.base_rtt_ns, TIMES_NS, Unit::Nanoseconds)?;
         in_range("target delay", nscc.target_delay_ns, TIMES_NS, Unit::Nanoseconds)?;
         match transport.recovery {
-            Recovery::Selective { .. } => Ok(()),
+            Recovery::Selective => Ok(()),
             Recovery::GoBackN | Recovery::Probe => Err(SimError::NsccRecovery),
         }
     }

@@ -9,6 +9,7 @@ use dcqcn_common::wred::Wred;
 use crate::network::agenda::{Agenda, Event};
 use crate::network::buffer::Buffer;
 use crate::network::meter::ClassMeter;
+use crate::network::outcome::{ClassOutcome, SwitchSamples};
 use crate::network::packet::{Kind, Packet};
 use crate::network::packet::{List, Pool};
 use crate::network::random::Random;
@@ -19,21 +20,6 @@ use crate::network::wire::{Inbound, Outbox, Wire};
 
 /// Payload bytes left of a trimmed packet.
 const TRIMMED_BYTES: u16 = 64;
-
-/// Counters of one class of a switch, or of a host.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ClassCounters {
-    pub(crate) marked: u64,
-    /// Dropped for lack of buffer.
-    pub(crate) dropped: u64,
-    /// Lost with a link, or for lack of a route.
-    pub(crate) lost: u64,
-    pub(crate) trimmed: u64,
-    /// Number of pauses sent to a peer.
-    pub(crate) pauses: u64,
-    /// Dropped by the watchdog.
-    pub(crate) storm_dropped: u64,
-}
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Queue {
@@ -99,10 +85,11 @@ pub(crate) struct Switch {
     random: Random,
     seed: u32,
     pub(crate) agenda: Agenda,
-    pub(crate) counters: [ClassCounters; CLASSES],
+    /// Packets and pauses only.
+    pub(crate) counters: [ClassOutcome; CLASSES],
     pub(crate) storms: u64,
     pub(crate) hops: u64,
-    pub(crate) samples: Vec<Sample>,
+    pub(crate) samples: SwitchSamples,
     /// Pause time of its ports up to the last sample.
     sampled_ns: u64,
     /// Of its last port, if that is the bottleneck.
@@ -116,15 +103,6 @@ pub(crate) struct Meters {
     pub(crate) dropped: Vec<u64>,
     /// Bit per class that PFC pauses.
     paused: u8,
-}
-
-/// A sample of a switch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Sample {
-    /// Maximum depth of a port.
-    pub(crate) max_queue_bytes: u32,
-    /// Pause time of its ports, summed over ports and classes.
-    pub(crate) paused_ns: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -170,10 +148,10 @@ impl Switch {
             rules: Arc::clone(rules),
             routes: Arc::clone(&rules.routes[0]),
             agenda: Agenda::default(),
-            counters: [ClassCounters::default(); CLASSES],
+            counters: [ClassOutcome::default(); CLASSES],
             storms: 0,
             hops: 0,
-            samples: Vec::new(),
+            samples: SwitchSamples::default(),
             sampled_ns: 0,
             meters: rules.queue_pfc.map(|_| Box::default()),
         })
@@ -224,7 +202,7 @@ impl Switch {
         packet.ingress = ingress;
         let packet = *packet;
         if self.down[usize::from(ingress)] {
-            self.counters[usize::from(packet.class)].lost += 1;
+            self.counters[usize::from(packet.class)].lost_packets += 1;
             return false;
         }
         if packet.kind == Kind::Pfc {
@@ -234,7 +212,7 @@ impl Switch {
         }
         self.hops += 1;
         let Some(egress) = self.egress(&packet) else {
-            self.counters[usize::from(packet.class)].lost += 1;
+            self.counters[usize::from(packet.class)].lost_packets += 1;
             return false;
         };
         self.enqueue(now_ns, egress, slot, packet, out)
@@ -336,7 +314,8 @@ impl Switch {
             until_ns += (0..CLASSES).map(|class| port.wire.paused_ns(class, now_ns)).sum::<u64>();
         }
         let paused_ns = until_ns - std::mem::replace(&mut self.sampled_ns, until_ns);
-        self.samples.push(Sample { max_queue_bytes, paused_ns });
+        self.samples.max_queue_bytes.push(max_queue_bytes);
+        self.samples.paused_ns.push(paused_ns);
         if let Some(sample_ns) = self.rules.sample_ns {
             self.agenda.at(now_ns + sample_ns, Event::Sample, 0);
         }
@@ -372,7 +351,7 @@ impl Switch {
         let mut class = usize::from(packet.class);
         let port = &self.ports[usize::from(egress)];
         if port.guard.as_ref().is_some_and(|guard| guard.drops(class)) {
-            self.counters[class].storm_dropped += 1;
+            self.counters[class].storm_dropped_packets += 1;
             return false;
         }
         let depth = port.queues[class].bytes;
@@ -385,7 +364,7 @@ impl Switch {
         }
         if admission.is_rejected() {
             if !self.trim(egress, &mut packet) {
-                self.counters[class].dropped += 1;
+                self.counters[class].dropped_packets += 1;
                 if let Some(meters) = &mut self.meters {
                     let index = packet.qp as usize;
                     meters.dropped.resize(meters.dropped.len().max(index + 1), 0);
@@ -434,7 +413,7 @@ impl Switch {
         packet.class = trim_to;
         let depth = self.ports[usize::from(egress)].queues[usize::from(trim_to)].bytes;
         let admission = self.buffer.admit(packet.ingress, trim_to, packet.frame_bytes.into(), depth.into());
-        self.counters[from].trimmed += u64::from(!admission.is_rejected());
+        self.counters[from].trimmed_packets += u64::from(!admission.is_rejected());
         !admission.is_rejected()
     }
 
@@ -449,7 +428,7 @@ impl Switch {
         let depth = port.queues[class].bytes.into();
         if is_marked(wred, depth, &mut self.random) {
             packet.flags |= Packet::CE;
-            self.counters[class].marked += 1;
+            self.counters[class].marked_packets += 1;
         }
     }
 }
@@ -485,11 +464,6 @@ impl Switch {
     /// When the last port has sent its current packet.
     pub(crate) fn last_free_ns(&self) -> u64 {
         self.ports.last().map_or(0, |port| port.wire.transmitter.free_ns())
-    }
-
-    /// Depth of a class's queue at the last port.
-    pub(crate) fn last_queue_bytes(&self, class: u8) -> u64 {
-        self.ports.last().map_or(0, |port| port.queues[usize::from(class)].bytes.into())
     }
 
     /// Packets on its links towards it.
@@ -528,7 +502,7 @@ impl Switch {
         self.down[number] = !up;
         self.buffer.forget_pauses(number as u16);
         for class in 0..CLASSES {
-            self.counters[class].lost += self.flush(now_ns, number as u16, class, out);
+            self.counters[class].lost_packets += self.flush(now_ns, number as u16, class, out);
         }
     }
 
@@ -551,7 +525,7 @@ impl Switch {
                     match watchdog.action {
                         StormAction::Drop => {
                             let dropped = self.flush(now_ns, number as u16, class, out);
-                            self.counters[class].storm_dropped += dropped;
+                            self.counters[class].storm_dropped_packets += dropped;
                         }
                         StormAction::Forward => self.begin(now_ns, number as u16, out),
                     }

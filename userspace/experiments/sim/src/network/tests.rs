@@ -30,11 +30,18 @@ fn star(hosts: u32, workload: Workload) -> Scenario {
 
 /// `senders` flows of `bytes` from hosts 1 and on to host 0.
 fn incast(senders: u32, bytes: u64) -> Workload {
-    let mut workload = Workload::new();
-    for src in 1..=senders {
-        workload.flow(src, 0, 3, bytes, 0);
+    Workload::incast(senders, bytes, 3)
+}
+
+fn complete(outcome: &Outcome) -> bool {
+    outcome.flows.iter().all(|flow| flow.fct_ns.is_some())
+}
+
+/// Sets the thresholds of all classes.
+fn set_wred(scenario: &mut Scenario, kmin_bytes: u64, kmax_bytes: u64, pmax_ppm: u64) {
+    for wred in &mut scenario.config.wred {
+        (wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm) = (kmin_bytes, kmax_bytes, pmax_ppm);
     }
-    workload
 }
 
 fn no_loss(outcome: &Outcome) -> bool {
@@ -93,9 +100,7 @@ fn pfc_only_incast_lossless_and_fair() {
 #[test]
 fn dcqcn_incast_short_queue_fewer_pauses() {
     let mut scenario = star(9, incast(8, 20_000_000));
-    for wred in &mut scenario.config.wred {
-        (wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm) = (100_000, 400_000, 200_000);
-    }
+    set_wred(&mut scenario, 100_000, 400_000, 200_000);
     let with = outcome(&scenario);
     scenario.control = Control::Off;
     let without = outcome(&scenario);
@@ -124,16 +129,12 @@ fn wred_scales_with_port_rate_if_enabled() {
     }
     let topology = Topology::leaf_spine(2, 1, 8, Cables { switch_rate_bps: 400 * GBIT, ..CABLES }).unwrap();
     let mut scenario = Scenario::new(topology, workload, Config::DEFAULT);
-    for wred in &mut scenario.config.wred {
-        (wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm) = (50_000, 50_000, 1_000_000);
-    }
+    set_wred(&mut scenario, 50_000, 50_000, 1_000_000);
     scenario.control = Control::Off;
     let same = outcome(&scenario);
     scenario.switch.wred_by_rate = true;
     let scaled = outcome(&scenario);
-    for wred in &mut scenario.config.wred {
-        (wred.kmin_bytes, wred.kmax_bytes) = (200_000, 200_000);
-    }
+    set_wred(&mut scenario, 200_000, 200_000, 1_000_000);
     scenario.switch.wred_by_rate = false;
     // The hosts' links have no queues, so four times the thresholds everywhere have the same effect.
     assert_eq!(scaled, outcome(&scenario));
@@ -179,14 +180,14 @@ fn pauses_spread_and_block_victims() {
 
 #[test]
 fn flows_complete_after_drops() {
-    for recovery in [Recovery::GoBackN, Recovery::Selective { reordering: 0 }] {
+    for recovery in [Recovery::GoBackN, Recovery::Selective] {
         let mut scenario = star(9, incast(8, 2_000_300));
         scenario.control = Control::Off;
         scenario.switch.classes[3] = lossy();
         scenario.transport.recovery = recovery;
         scenario.transport.timeout_ns = 500 * US;
         let out = outcome(&scenario);
-        assert!(out.flows.iter().all(|flow| flow.fct_ns.is_some()), "{recovery:?} {:?}", out.transport);
+        assert!(complete(&out), "{recovery:?} {:?}", out.transport);
         let dropped = out.classes[0].dropped_packets;
         assert!(dropped > 100 && out.transport.naks > 0, "{recovery:?} {:?}", out.classes);
         assert_eq!(out.transport.delivered_packets + dropped, out.transport.data_packets, "{recovery:?}");
@@ -200,17 +201,14 @@ fn flows_complete_after_drops() {
 
 #[test]
 fn selective_repeat_retransmits_less() {
-    let [again, fct] = [Recovery::GoBackN, Recovery::Selective { reordering: 0 }]
-        .map(|recovery| {
-            let mut scenario = star(5, incast(4, 10_000_000));
-            scenario.switch.classes[3] = lossy();
-            scenario.transport.recovery = recovery;
-            let out = outcome(&scenario);
-            (out.transport.retransmitted_packets, out.fct.unwrap().mean_ns)
-        })
-        .into_iter()
-        .fold([[0.0; 2]; 2], |[[_, a], [_, f]], (again, fct)| [[a, again as f64], [f, fct]]);
-    assert!(again[0] > 2.0 * again[1] && fct[0] > fct[1], "{again:?} {fct:?}");
+    let [all, missing] = [Recovery::GoBackN, Recovery::Selective].map(|recovery| {
+        let mut scenario = star(5, incast(4, 10_000_000));
+        scenario.switch.classes[3] = lossy();
+        scenario.transport.recovery = recovery;
+        let out = outcome(&scenario);
+        (out.transport.retransmitted_packets, out.fct.unwrap().mean_ns)
+    });
+    assert!(all.0 > 2 * missing.0 && all.1 > missing.1, "{all:?} {missing:?}");
 }
 
 #[test]
@@ -242,7 +240,7 @@ fn ecmp_pins_path_spraying_does_not() {
     };
     assert_eq!(used(&outcome(&scenario)), 1);
     scenario.switch.balance = Balance::Spray;
-    scenario.transport.recovery = Recovery::Selective { reordering: 64 };
+    (scenario.transport.recovery, scenario.transport.reordering) = (Recovery::Selective, 64);
     let sprayed = outcome(&scenario);
     assert_eq!(used(&sprayed), 4);
     assert_eq!(sprayed.transport.retransmitted_packets, 0);
@@ -328,11 +326,11 @@ fn routes_avoid_failed_link_after_delay() {
     scenario.faults = vec![Fault { at_ns: 100 * US, kind: FaultKind::LinkDown(8) }];
     let broken = outcome(&scenario);
     assert!(broken.classes.iter().map(|class| class.lost_packets).sum::<u64>() > 0);
-    assert!(broken.flows.iter().all(|flow| flow.fct_ns.is_some()));
+    assert!(complete(&broken));
     assert!(broken.transport.timeouts > 0 && broken.duration_ns > whole.duration_ns + 200 * US);
     scenario.faults.push(Fault { at_ns: 600 * US, kind: FaultKind::LinkUp(8) });
     scenario.faults.push(Fault { at_ns: 600 * US, kind: FaultKind::LinkDown(9) });
-    assert!(outcome(&scenario).flows.iter().all(|flow| flow.fct_ns.is_some()));
+    assert!(complete(&outcome(&scenario)));
 }
 
 #[test]
@@ -352,11 +350,11 @@ fn watchdog_ends_pause_storm() {
     assert!(guarded.classes[0].storm_dropped_packets > 0);
     scenario.switch.watchdog =
         Some(Watchdog { detection_ns: 2 * MS, restoration_ns: 2 * MS, action: StormAction::Forward });
-    assert!(outcome(&scenario).flows.iter().all(|flow| flow.fct_ns.is_some()));
+    assert!(complete(&outcome(&scenario)));
     // The storm also ends when the host resumes.
     scenario.switch.watchdog = None;
     scenario.faults.push(Fault { at_ns: 10 * MS, kind: FaultKind::StormEnds { host: 2 } });
-    assert!(outcome(&scenario).flows.iter().all(|flow| flow.fct_ns.is_some()));
+    assert!(complete(&outcome(&scenario)));
 }
 
 #[test]
@@ -425,9 +423,7 @@ fn admission_below_rtt_idles_link() {
 #[test]
 fn admission_with_dcqcn_shortens_queue() {
     let mut scenario = star(17, incast(16, 4_000_000));
-    for wred in &mut scenario.config.wred {
-        (wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm) = (100_000, 400_000, 200_000);
-    }
+    set_wred(&mut scenario, 100_000, 400_000, 200_000);
     let dcqcn = outcome(&scenario);
     scenario.transport.admission = admitted(400_000);
     let both = outcome(&scenario);
@@ -451,7 +447,7 @@ fn lost_request_is_retried() {
         Fault { at_ns: 50 * US, kind: FaultKind::LinkUp(1) },
     ];
     let out = outcome(&scenario);
-    assert!(out.flows.iter().all(|flow| flow.fct_ns.is_some()), "{:?}", out.flows);
+    assert!(complete(&out), "{:?}", out.flows);
     assert!(
         out.flows[0].fct_ns.unwrap() > 200 * US && out.flows[1].fct_ns.unwrap() < 100 * US,
         "{:?}",
@@ -491,16 +487,16 @@ fn straggler_is_the_host_with_extra_load() {
         workload.flow(src, 2, 3, 1_000_000, 0);
     }
     let out = outcome(&Scenario { control: Control::Off, ..star(8, workload) });
-    let beside = &out.collectives[0];
-    assert_eq!(beside.last_host, "host2");
+    let loaded = &out.collectives[0];
+    assert_eq!(loaded.last_host, "host2");
     // An additional flow of twice the data for host 2 only.
-    assert!(beside.time_ns > alone.time_ns * 15 / 10, "{beside:?}");
-    assert!(beside.median_ns < alone.time_ns * 12 / 10 && beside.first_ns <= beside.median_ns, "{beside:?}");
+    assert!(loaded.time_ns > alone.time_ns * 15 / 10, "{loaded:?}");
+    assert!(loaded.median_ns < alone.time_ns * 12 / 10 && loaded.first_ns <= loaded.median_ns, "{loaded:?}");
 }
 
 #[test]
 fn trimmed_packets_requested_immediately() {
-    for recovery in [Recovery::GoBackN, Recovery::Selective { reordering: 0 }] {
+    for recovery in [Recovery::GoBackN, Recovery::Selective] {
         let mut scenario = star(9, incast(8, 500_000));
         scenario.control = Control::Off;
         scenario.switch.classes[3] = lossy();
@@ -554,7 +550,7 @@ fn trimming_without_window_may_lockstep() {
     scenario.switch.classes[3] = Class { loss: Loss::Lossy(Threshold::Bytes(93_000)), ..lossy() };
     scenario.switch.trim_to = Some(5);
     scenario.duration_ns = 50 * MS;
-    let ended = |scenario: &Scenario| outcome(scenario).flows.iter().all(|flow| flow.fct_ns.is_some());
+    let ended = |scenario: &Scenario| complete(&outcome(scenario));
     let locked = outcome(&scenario);
     let round_trip_ns = 2 * 2 * US;
     assert!(locked.flows.iter().any(|flow| flow.fct_ns.is_none()));
@@ -562,7 +558,7 @@ fn trimming_without_window_may_lockstep() {
     assert!(locked.transport.naks < 7 * 50 * MS / round_trip_ns, "{:?}", locked.transport);
     for change in [
         |scenario: &mut Scenario| scenario.transport.window_bytes = 100_000,
-        |scenario: &mut Scenario| scenario.transport.recovery = Recovery::Selective { reordering: 0 },
+        |scenario: &mut Scenario| scenario.transport.recovery = Recovery::Selective,
         |scenario: &mut Scenario| scenario.switch.trim_to = None,
     ] {
         let mut other = scenario.clone();
@@ -589,7 +585,7 @@ fn trimmed_packets_requested_once() {
     assert!(naks <= trimmed && trimmed > 0, "{naks} of {trimmed}");
     let window = 100_000_u64.div_ceil(4_096);
     assert!(sent_again <= naks * window, "{sent_again} after {naks}");
-    let (sent_again, trimmed, _) = again(Recovery::Selective { reordering: 0 });
+    let (sent_again, trimmed, _) = again(Recovery::Selective);
     assert_eq!(sent_again, trimmed);
 }
 
@@ -601,7 +597,7 @@ fn ended_by(window_end: WindowEnd, senders: u32, bytes: u64) -> (WindowEndOutcom
     let wred = &mut scenario.config.wred[3];
     (wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm) = (20_000, 20_000, 1_000_000);
     let out = outcome(&scenario);
-    assert!(out.flows.iter().all(|flow| flow.fct_ns.is_some()));
+    assert!(complete(&out));
     (out.transport.window_end, out.transport.cnps_sent)
 }
 

@@ -4,7 +4,6 @@
 
 mod file;
 mod routes;
-mod shapes;
 
 pub use file::TOPOLOGY_EXAMPLE;
 pub(crate) use routes::{NO_PORT, Routes};
@@ -37,11 +36,8 @@ pub struct Topology {
 /// A link between two nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// One end.
     pub a: u32,
-    /// The other end.
     pub b: u32,
-    /// Rate, each way.
     pub rate_bps: u64,
     /// One-way delay.
     pub delay_ns: u64,
@@ -50,11 +46,8 @@ pub struct Link {
 /// Rates and delays of links in a regular [`Topology`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cables {
-    /// Rate of a host's link.
     pub host_rate_bps: u64,
-    /// Rate of a link between switches.
     pub switch_rate_bps: u64,
-    /// One-way delay of every link.
     pub delay_ns: u64,
 }
 
@@ -86,6 +79,84 @@ pub enum TopologyError {
 }
 
 impl Topology {
+    /// Leaves with hosts, each connected to every spine. A single leaf needs no spine.
+    ///
+    /// # Errors
+    /// There are too many nodes, or none.
+    pub(crate) fn leaf_spine(
+        leaves: u32,
+        spines: u32,
+        hosts_per_leaf: u32,
+        cables: Cables,
+    ) -> Result<Self, TopologyError> {
+        let least_spines = u64::from(leaves > 1);
+        in_range("leaves", leaves.into(), 1..=MAX_NODES.into(), Unit::Count)?;
+        in_range("spines", spines.into(), least_spines..=MAX_NODES.into(), Unit::Count)?;
+        in_range("hosts per leaf", hosts_per_leaf.into(), 1..=MAX_NODES.into(), Unit::Count)?;
+        let hosts = u64::from(leaves) * u64::from(hosts_per_leaf);
+        in_range("number of hosts", hosts, 1..=MAX_NODES.into(), Unit::Count)?;
+        let (leaf, spine) = (hosts as u32, hosts as u32 + leaves);
+        let trunks = (0..leaves).flat_map(|l| (0..spines).map(move |s| (leaf + l, spine + s)));
+        Ok(Self::tiered(hosts_per_leaf, &[("leaf", leaves), ("spine", spines)], trunks, cables))
+    }
+
+    /// Three tiers: pods with as many aggregation switches as ToRs, fully connected within the pod. An aggregation
+    /// switch has as many links to cores as a ToR has hosts, so no tier is oversubscribed if all links have one rate.
+    /// `k` pods, `k / 2` ToRs and `k / 2` hosts make the `k`-ary fat tree.
+    ///
+    /// # Errors
+    /// There are too many nodes, or none.
+    pub(crate) fn fat_tree(
+        pods: u32,
+        tors_per_pod: u32,
+        hosts_per_tor: u32,
+        cables: Cables,
+    ) -> Result<Self, TopologyError> {
+        for (what, value) in
+            [("pods", pods), ("ToRs per pod", tors_per_pod), ("hosts per ToR", hosts_per_tor)]
+        {
+            in_range(what, value.into(), 1..=4_096, Unit::Count)?;
+        }
+        let cores = u64::from(tors_per_pod) * u64::from(hosts_per_tor);
+        let hosts = u64::from(pods) * cores;
+        let tors = pods * tors_per_pod;
+        in_range("number of hosts", hosts, 1..=MAX_NODES.into(), Unit::Count)?;
+        in_range("number of switches", u64::from(tors) * 2 + cores, 1..=MAX_NODES.into(), Unit::Count)?;
+        let (tor, agg, core) = (hosts as u32, hosts as u32 + tors, hosts as u32 + 2 * tors);
+        let trunks_of_pod = |pod: u32| {
+            let (tor, agg) = (tor + pod * tors_per_pod, agg + pod * tors_per_pod);
+            let down =
+                (0..tors_per_pod).flat_map(move |t| (0..tors_per_pod).map(move |a| (tor + t, agg + a)));
+            let up = (0..tors_per_pod)
+                .flat_map(move |a| (0..hosts_per_tor).map(move |c| (agg + a, core + a * hosts_per_tor + c)));
+            down.chain(up)
+        };
+        let tiers = [("tor", tors), ("agg", tors), ("core", cores as u32)];
+        Ok(Self::tiered(hosts_per_tor, &tiers, (0..pods).flat_map(trunks_of_pod), cables))
+    }
+
+    /// Tiers of switches, with hosts at each switch of the first, and links between switches.
+    fn tiered(
+        hosts_per_switch: u32,
+        tiers: &[(&str, u32)],
+        trunks: impl Iterator<Item = (u32, u32)>,
+        cables: Cables,
+    ) -> Self {
+        let Cables { host_rate_bps, switch_rate_bps, delay_ns } = cables;
+        let link = |rate_bps| move |(a, b)| Link { a, b, rate_bps, delay_ns };
+        let hosts = tiers.first().map_or(0, |(_, switches)| switches * hosts_per_switch);
+        let host_links = (0..hosts).map(|host| (host, hosts + host / hosts_per_switch));
+        let kinds = [("host", hosts)].into_iter().chain(tiers.iter().copied());
+        Self {
+            hosts,
+            switches: tiers.iter().map(|(_, switches)| switches).sum(),
+            links: host_links.map(link(host_rate_bps)).chain(trunks.map(link(switch_rate_bps))).collect(),
+            names: kinds
+                .flat_map(|(kind, count)| (0..count).map(move |number| format!("{kind}{number}")))
+                .collect(),
+        }
+    }
+
     pub(crate) const fn nodes(&self) -> u32 {
         self.hosts + self.switches
     }
@@ -189,5 +260,23 @@ mod tests {
             let message = refused(change);
             assert!(message.starts_with(message_start), "{message}; expected: {message_start}");
         }
+    }
+
+    #[test]
+    fn shapes_have_their_nodes_and_links() {
+        let single = Topology::leaf_spine(1, 0, 5, CABLES).unwrap();
+        assert_eq!((single.hosts, single.switches, single.links.len()), (5, 1, 5));
+        let two_tiers = Topology::leaf_spine(4, 2, 8, CABLES).unwrap();
+        assert_eq!((two_tiers.hosts, two_tiers.switches, two_tiers.links.len()), (32, 6, 40));
+        assert_eq!((two_tiers.node("spine1"), two_tiers.node("host31")), (Some(37), Some(31)));
+        // The 4-ary fat tree: 16 hosts, 20 switches, 48 links.
+        let three_tiers = Topology::fat_tree(4, 2, 2, CABLES).unwrap();
+        assert_eq!((three_tiers.hosts, three_tiers.switches, three_tiers.links.len()), (16, 20, 48));
+        for shape in [single, two_tiers, three_tiers] {
+            assert_eq!(shape.validate(), Ok(()));
+            assert_eq!(shape.names.len(), shape.nodes() as usize);
+        }
+        assert!(Topology::leaf_spine(2, 0, 1, CABLES).is_err());
+        assert!(Topology::fat_tree(4_096, 4_096, 4_096, CABLES).is_err());
     }
 }

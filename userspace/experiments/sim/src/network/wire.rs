@@ -76,7 +76,6 @@ pub(crate) struct Message {
     pub(crate) what: Delivery,
 }
 
-/// Kind of an arrival.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Delivery {
     /// A packet, at this port.
@@ -91,7 +90,7 @@ pub(crate) type Outbox = Vec<Message>;
 /// Packets in transit to one port: of one link, so in order.
 #[derive(Debug, Default)]
 pub(crate) struct Inbound {
-    under_way: List,
+    in_transit: List,
 }
 
 impl Inbound {
@@ -105,23 +104,22 @@ impl Inbound {
         at_ns: u64,
         packet: Packet,
     ) {
-        if self.under_way.is_empty() {
+        if self.in_transit.is_empty() {
             agenda.at(at_ns, Event::Arrival, port.into());
         }
         let slot = pool.allocate(at_ns, packet);
-        self.under_way.push(pool, slot);
+        self.in_transit.push(pool, slot);
     }
 
-    /// Number of packets.
     pub(crate) fn len(&self, pool: &Pool) -> u64 {
-        self.under_way.len(pool)
+        self.in_transit.len(pool)
     }
 
     /// Takes the packet that arrives, by its slot, and schedules the next arrival.
     #[inline]
     pub(crate) fn take(&mut self, pool: &Pool, agenda: &mut Agenda, port: u16) -> Option<u32> {
-        let slot = self.under_way.pop(pool);
-        if let Some(next_ns) = self.under_way.first_ns(pool) {
+        let slot = self.in_transit.pop(pool);
+        if let Some(next_ns) = self.in_transit.first_ns(pool) {
             agenda.at(next_ns, Event::Arrival, port.into());
         }
         slot
@@ -141,7 +139,6 @@ struct Pauses {
 pub(crate) struct Wire {
     peer: u32,
     peer_port: u16,
-    /// Number of the link.
     pub(crate) link: u32,
     delay_ns: u64,
     overhead_bytes: u64,
@@ -155,7 +152,6 @@ pub(crate) struct Wire {
     wakes: bool,
     /// Classes for which the peer must be paused, and resumed.
     pfc: [u8; 2],
-    /// Bytes sent.
     pub(crate) tx_bytes: u64,
 }
 
@@ -233,18 +229,8 @@ impl Wire {
         let [off, on] = std::mem::take(&mut self.pfc);
         for (bits, pause) in [(off, 1), (on, 0)] {
             if bits != 0 {
-                let packet = Packet {
-                    dst: 0,
-                    qp: 0,
-                    psn: pause,
-                    extra: bits.into(),
-                    entropy: 0,
-                    frame_bytes: PFC_BYTES,
-                    ingress: 0,
-                    class: 0,
-                    kind: Kind::Pfc,
-                    flags: 0,
-                };
+                let (extra, frame_bytes) = (bits.into(), PFC_BYTES);
+                let packet = Packet { psn: pause, extra, frame_bytes, kind: Kind::Pfc, ..Packet::default() };
                 // The second of two frames starts when the first ends.
                 let begin_ns = now_ns.max(self.transmitter.free_ns());
                 self.send(begin_ns, packet, out);

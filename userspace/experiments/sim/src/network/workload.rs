@@ -48,15 +48,13 @@ pub(crate) struct Source {
 /// request reaches it when an acknowledgement would.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Endless data.
     Bulk,
-    /// One message.
-    Once { bytes: u64 },
+    Once {
+        bytes: u64,
+    },
     /// A closed loop: a new block is requested when one is complete.
     Blocks {
-        /// Length of a block.
         bytes: u64,
-        /// Outstanding blocks.
         outstanding: u32,
     },
     /// An open loop: messages of random length at random times (a Poisson process), in order on the QP.
@@ -79,13 +77,10 @@ pub struct SizeWeight {
 /// A queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pair {
-    /// Sending host.
     pub src: u32,
-    /// Receiving host.
     pub dst: u32,
     /// Class of its data, 0 to 7.
     pub class: u8,
-    /// Index of its transport.
     pub(crate) transport: u16,
 }
 
@@ -122,9 +117,7 @@ pub struct Workload {
 /// A collective among the flows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Round {
-    /// Operation.
     pub(crate) collective: Collective,
-    /// Buffer size in bytes.
     pub(crate) bytes: u64,
     /// Hosts, by rank.
     pub(crate) ranks: Vec<u32>,
@@ -149,7 +142,6 @@ pub enum WorkloadError {
 }
 
 impl Workload {
-    /// An empty workload.
     pub(crate) fn new() -> Self {
         Self::default()
     }
@@ -222,12 +214,10 @@ impl Workload {
         self.quorums.insert(flow, count);
     }
 
-    /// The flows, by number.
     pub fn flows(&self) -> &[Flow] {
         &self.flows
     }
 
-    /// The queue pairs, by number.
     pub(crate) fn pairs(&self) -> &[Pair] {
         &self.pairs
     }

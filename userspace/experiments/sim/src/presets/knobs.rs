@@ -6,10 +6,9 @@ use dcqcn_params::Assignment;
 use dcqcn_params::quantity::{self, in_range};
 
 use super::{GroupSetup, Setup};
-use crate::network::{Marking, QueuePfc, Schedule, TcpLaw};
-use crate::star::{
-    Class, MAX_BUFFER_BYTES, MAX_DELAY_NS, MAX_DURATION_NS, MAX_FLOWS, MAX_FRAME_BYTES, MAX_MESSAGE_BYTES,
-};
+use crate::network::workload::MAX_FLOW_BYTES;
+use crate::network::{MAX_DELAY_NS, MAX_FRAME_BYTES, Marking, QueuePfc, Schedule, TcpLaw};
+use crate::star::{Class, MAX_BUFFER_BYTES, MAX_DURATION_NS, MAX_FLOWS};
 
 const US: u64 = 1_000;
 const MARKINGS: &[&str] = &["ingress", "egress"];
@@ -25,15 +24,10 @@ pub struct Knob<T: 'static> {
     /// Name of its value in a usage line.
     pub value: &'static str,
     pub unit: Unit,
-    /// Smallest value.
     pub min: u64,
-    /// Largest value.
     pub max: u64,
-    /// Meaning.
     pub doc: &'static str,
-    /// Getter.
     pub get: fn(&T) -> u64,
-    /// Setter.
     pub set: fn(&mut T, u64),
 }
 
@@ -123,10 +117,12 @@ pub(crate) fn parameters_without_effect<'a>(
 ///
 /// # Errors
 /// Names the flag, and its requirement.
-pub fn refuse_without_effect(mut runs: impl Iterator<Item = Vec<Requirement>>) -> Result<(), SetupError> {
+pub(crate) fn refuse_without_effect(
+    mut runs: impl Iterator<Item = Vec<Requirement>>,
+) -> Result<(), SetupError> {
     let first = runs.next().unwrap_or_default();
     let everywhere = runs.fold(first, |mut common, run| {
-        common.retain(|lone| run.contains(lone));
+        common.retain(|ineffective| run.contains(ineffective));
         common
     });
     everywhere.first().map_or(Ok(()), refuse)
@@ -299,9 +295,9 @@ knobs! {
         "Number of RoCE flows (queue pairs)";
     "flows-per-sender": count(1, MAX_FLOWS as u64), [group.flows_per_sender],
         "Flows per sender, which share its link";
-    "size": size(0, MAX_MESSAGE_BYTES), [size_bytes],
+    "size": size(0, MAX_FLOW_BYTES), [size_bytes],
         "Data of each flow: one message of this length, or `bulk` for endless data";
-    "block": size(0, MAX_MESSAGE_BYTES), [block_bytes],
+    "block": size(0, MAX_FLOW_BYTES), [block_bytes],
         "Closed loop of blocks of this length, instead of `size`: each completion requests the next; 0: off";
     "outstanding": count(1, 65_536), [outstanding],
         "Outstanding blocks of each flow";

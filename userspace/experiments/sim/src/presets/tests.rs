@@ -5,6 +5,7 @@ use super::knobs::{CLASS_KNOBS, CLASSES_KNOB, GROUP_CLASS, Knob, ROCE_KNOBS, TCP
 use super::set::setting_names;
 use super::*;
 use crate::network::Simulation as _;
+use crate::sweep::SimulationSetup as _;
 
 fn setup(preset: Preset, settings: &[&str]) -> Setup {
     let mut setup = Setup::new(preset);
@@ -18,7 +19,7 @@ fn setup(preset: Preset, settings: &[&str]) -> Setup {
 #[test]
 fn presets_make_valid_scenarios() {
     for preset in Preset::value_variants() {
-        let star = Setup::new(*preset).star(true).unwrap();
+        let star = Setup { series: true, ..Setup::new(*preset) }.star().unwrap();
         assert_eq!(star.config.scalars.rate_reduce_monitor_period_ns, 0, "{preset:?}");
         let samples = star.duration_ns / star.series.unwrap().interval_ns;
         assert_eq!(samples, SAMPLES, "{preset:?}");
@@ -86,7 +87,7 @@ fn setting_names_are_unique() {
 #[test]
 fn loop_delay_equals_four_link_delays() {
     for (text, ns) in [("85us", 85_000), ("4us", 4_000), ("4003ns", 4_000)] {
-        let star = setup(Preset::Incast, &[&format!("loop-delay={text}")]).star(false).unwrap();
+        let star = setup(Preset::Incast, &[&format!("loop-delay={text}")]).star().unwrap();
         assert_eq!(2 * (star.sender_delay_ns + star.receiver_delay_ns), ns);
     }
 }
@@ -97,7 +98,7 @@ fn parameters_and_short_names_set_the_config() {
         Preset::Incast,
         &["kmax=1MB", "pmax=10%", "rpg_ai_rate=10mbit", "profile=hpcc", "link=100g", "sender-link=25g"],
     );
-    let star = setup.star(false).unwrap();
+    let star = setup.star().unwrap();
     let config = star.config;
     assert_eq!((config.wred[3].kmax_bytes, config.wred[3].pmax_ppm), (1_000_000, 100_000));
     assert_eq!(config.scalars.rpg_ai_rate_bps, 10_000_000);
@@ -107,23 +108,23 @@ fn parameters_and_short_names_set_the_config() {
 
 #[test]
 fn rate_reduce_guard_active_if_set() {
-    let star = setup(Preset::Incast, &["rate_reduce_monitor_period=40us"]).star(false).unwrap();
+    let star = setup(Preset::Incast, &["rate_reduce_monitor_period=40us"]).star().unwrap();
     assert_eq!(star.config.scalars.rate_reduce_monitor_period_ns, 40_000);
 }
 
 #[test]
 fn staircase_has_one_step_per_flow() {
-    let star = setup(Preset::Staircase, &["flows=4", "step=50ms"]).star(false).unwrap();
+    let star = setup(Preset::Staircase, &["flows=4", "step=50ms"]).star().unwrap();
     let stairs: Vec<_> = star.groups.iter().map(|group| (group.flows, group.start_ns / MS)).collect();
     assert_eq!(stairs, [(2, 0), (1, 50), (1, 100)]);
 }
 
 #[test]
 fn classes_off_one_queue_no_marks() {
-    let on = setup(Preset::Coexist, &[]).star(false).unwrap();
+    let on = setup(Preset::Coexist, &[]).star().unwrap();
     assert_eq!((on.groups[0].class, on.groups[1].class, on.control), (3, 0, true));
     assert_eq!([3, 0].map(|class| on.classes[class].limit_bytes), [Some(6_000_000); 2]);
-    let off = setup(Preset::Coexist, &["classes=off"]).star(false).unwrap();
+    let off = setup(Preset::Coexist, &["classes=off"]).star().unwrap();
     assert_eq!((off.groups[0].class, off.groups[1].class, off.control), (0, 0, false));
     assert!(off.config.wred.iter().all(|wred| wred.ecn == 0));
 }
@@ -132,12 +133,12 @@ fn classes_off_one_queue_no_marks() {
 fn message_sizes_offer_their_load() {
     let mut setup = setup(Preset::Incast, &["flows=10", "load=50%", "link=10g"]);
     setup.roce.sizes = vec![SizeWeight { bytes: 1_000, weight: 3 }, SizeWeight { bytes: 9_000, weight: 1 }];
-    let star = setup.star(false).unwrap();
+    let star = setup.star().unwrap();
     // 3000 bytes on average, 0.5 Gbit/s per flow.
     let Work::Messages { mean_gap_ns, .. } = star.groups[0].work else { panic!("{star:?}") };
     assert_eq!(mean_gap_ns, 48_000);
     setup.set("size", "1MB").unwrap();
-    assert!(setup.star(false).unwrap_err().to_string().contains("more than one of"));
+    assert!(setup.star().unwrap_err().to_string().contains("more than one of"));
 }
 
 #[test]
@@ -171,10 +172,10 @@ fn error_names_the_value_and_its_range() {
         ),
         (&["stop=50ms"], "all flows stop before the warm-up of 100ms ends"),
     ] {
-        let refused = format!("{:#}", setup(Preset::Incast, settings).star(false).unwrap_err());
+        let refused = format!("{:#}", setup(Preset::Incast, settings).star().unwrap_err());
         assert!(refused.contains(expected), "{refused}");
     }
-    let late = setup(Preset::Incast, &["warm-up=1s"]).star(false).unwrap_err();
+    let late = setup(Preset::Incast, &["warm-up=1s"]).star().unwrap_err();
     assert!(format!("{late:#}").contains("warm-up = 1s is out of range"), "{late:#}");
 }
 
@@ -194,17 +195,18 @@ fn unread_parameters_have_no_effect() {
         let outcome = |change| {
             let mut setup = setup(Preset::Incast, &["flows=4", "duration=1ms"]);
             setup.changes.push(change);
-            let star = setup.star(false).ok()?;
+            let star = setup.star().ok()?;
             Some(star.run(1, &mut |_| std::ops::ControlFlow::Continue(())).unwrap())
         };
         let outcomes: Vec<_> = ends(key).into_iter().filter_map(outcome).collect();
         assert!(outcomes.windows(2).all(|pair| pair[0] == pair[1]), "{key}");
     }
-    let refused = refuse_unread(["kmax", "pfc.3.xoff"].into_iter()).unwrap_err().to_string();
+    let refuse = |changes: &[&str]| {
+        refuse_unread(&changes.iter().map(|change| change.parse().unwrap()).collect::<Vec<Assignment>>())
+    };
+    let refused = refuse(&["rpg_ai_rate=1mbit", "pfc.3.xoff=1KB"]).unwrap_err().to_string();
     assert_eq!(refused, "pfc.3.xoff has no effect in a simulation; omit it");
-    assert!(
-        refuse_unread(["rpg_ai_rate", "wred.3.kmin", "size", "tail_loss_probe_floor"].into_iter()).is_ok()
-    );
+    assert!(refuse(&["rpg_ai_rate=1mbit", "wred.3.kmin=1KB", "tail_loss_probe_floor=1ms"]).is_ok());
 }
 
 #[test]
@@ -230,7 +232,7 @@ fn settings_without_effect_found() {
         ),
         (Preset::Coexist, &["classes=off", "kmax=1MB"], "wred.3.kmax", "ECN-capable flows in class 3"),
     ] {
-        let found = setup(preset, settings).without_effect(false);
+        let found = setup(preset, settings).without_effect();
         assert_eq!(found, [(flag.to_owned(), needs.to_owned())], "{settings:?}");
     }
     for (preset, settings) in [
@@ -239,6 +241,6 @@ fn settings_without_effect_found() {
         (Preset::Coexist, &["outstanding=8", "tcp-law=dctcp", "classes=off"]),
         (Preset::Staircase, &["step=1ms", "sample=1ms"]),
     ] {
-        assert_eq!(setup(preset, settings).without_effect(false), [], "{settings:?}");
+        assert_eq!(setup(preset, settings).without_effect(), [], "{settings:?}");
     }
 }

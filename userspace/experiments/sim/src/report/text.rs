@@ -9,7 +9,7 @@ use dcqcn_support::render::{self, Column, Table, count};
 use super::{Oscillation, Report, Stage, percent, size};
 use crate::fabric::{FCT_HEADINGS, fct_cells};
 use crate::network::Fct;
-use crate::star::{ClassOutcome, FlowOutcome, GroupOutcome, Kind};
+use crate::star::{ClassOutcome, FlowOutcome, GroupOutcome, Kind, Outcome};
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -66,12 +66,13 @@ impl Report {
         ];
         let table = Table::of(&self.outcome.groups, columns);
         write!(f, "{table}")?;
-        if self.outcome.unfinished_messages != 0 {
-            writeln!(
-                f,
-                "\n{} incomplete at the end; increase --duration",
-                count(self.outcome.unfinished_messages, "message")
-            )?;
+        let Outcome { unfinished_messages, not_started_messages, .. } = self.outcome;
+        let left = [
+            (unfinished_messages, "incomplete at the end"),
+            (not_started_messages, "not started by the end"),
+        ];
+        for (messages, state) in left.into_iter().filter(|(messages, _)| *messages != 0) {
+            writeln!(f, "\n{} {state}; increase --duration", count(messages, "message"))?;
         }
         self.write_sizes(f)
     }

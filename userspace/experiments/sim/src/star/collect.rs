@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use dcqcn_common::params::Params;
 use dcqcn_support::statistics::jain_index;
 
 use super::{Flow, Group, MAX_SAMPLES, Star};
 use crate::network::outcome::{Framing, Hop, delivery_ns};
 use crate::network::workload::{SizeWeight, Work};
-use crate::network::{Fct, Host, Node, Observer, Record, SimError, Switch, TcpLaw};
+use crate::network::{ClassMeter, Fct, Host, Node, Observer, Record, SendQp, SimError, Switch, TcpLaw};
 use crate::star::{
     ClassOutcome, Counters, FctOfSize, FlowCounters, FlowOutcome, GroupOutcome, Kind, Outcome, Samples,
     Series,
@@ -51,6 +52,25 @@ pub(super) struct Collector<'s> {
     group_bytes: Vec<u64>,
 }
 
+impl Flow {
+    /// Its sending end; `None`: it has not started.
+    fn sending(self, nodes: &[Node]) -> Option<(&SendQp, &Params)> {
+        match nodes.get(self.host as usize) {
+            Some(Node::Host(host)) => host.sending(self.local),
+            _ => None,
+        }
+    }
+}
+
+/// Meters of the bottleneck, by class.
+fn meters(nodes: &mut [Node]) -> &mut [ClassMeter] {
+    let Some(Node::Switch(switch)) = nodes.last_mut() else { return &mut [] };
+    match &mut switch.meters {
+        Some(meters) => &mut meters.classes,
+        None => &mut [],
+    }
+}
+
 /// The nodes of the star.
 #[derive(Clone, Copy)]
 struct Nodes<'n> {
@@ -61,18 +81,16 @@ struct Nodes<'n> {
 }
 
 impl<'n> Nodes<'n> {
-    fn new(all: &'n [Node], flows: &'n [Flow]) -> Option<Self> {
-        let [.., Node::Host(receiver), Node::Switch(switch)] = all else { return None };
-        Some(Self { all, flows, receiver, switch })
+    fn new(all: &'n [Node], flows: &'n [Flow]) -> Self {
+        let [.., Node::Host(receiver), Node::Switch(switch)] = all else {
+            unreachable!("the last nodes of a star are its receiver and its switch");
+        };
+        Self { all, flows, receiver, switch }
     }
 
     /// Counters of flow `number` over the whole time, without messages.
     fn counters(&self, number: usize) -> FlowCounters {
-        let flow = self.flows[number];
-        let Some(Node::Host(host)) = self.all.get(flow.host as usize) else {
-            return FlowCounters::default();
-        };
-        let Some((qp, _)) = host.sending(flow.local) else { return FlowCounters::default() };
+        let Some((qp, _)) = self.flows[number].sending(self.all) else { return FlowCounters::default() };
         let (bytes, marked_packets) = self.receiver.received(number as u32);
         let dropped = self.switch.meters.as_ref().and_then(|meters| meters.dropped.get(number));
         let counters = qp.counters();
@@ -82,9 +100,8 @@ impl<'n> Nodes<'n> {
 
     /// Rate and target of flow `number`; 0 before its start.
     fn rates(&self, number: usize, now_ns: u64) -> (u64, u64) {
-        let flow = self.flows[number];
-        let Some(Node::Host(host)) = self.all.get(flow.host as usize) else { return (0, 0) };
-        host.sending(flow.local).map_or((0, 0), |(qp, params)| qp.rates(params, now_ns))
+        let sending = self.flows[number].sending(self.all);
+        sending.map_or((0, 0), |(qp, params)| qp.rates(params, now_ns))
     }
 
     /// Time in which the port was sending.
@@ -105,8 +122,8 @@ impl<'n> Nodes<'n> {
             ClassOutcome {
                 class: number,
                 queue: meter.map(|meter| meter.depth.summary()).unwrap_or_default(),
-                marked_packets: counters.marked,
-                dropped_packets: counters.dropped,
+                marked_packets: counters.marked_packets,
+                dropped_packets: counters.dropped_packets,
                 pauses: counters.pauses,
                 paused_ns: meter.map_or(0, |meter| meter.paused_ns(now_ns)),
                 tx_packets: meter.map_or(0, |meter| meter.tx_packets),
@@ -191,16 +208,11 @@ impl<'s> Collector<'s> {
     /// Starts the statistics.
     fn start(&mut self, now_ns: u64, nodes: &mut [Node]) {
         self.is_started = true;
-        if let Some(nodes) = Nodes::new(nodes, &self.flows) {
-            self.flows_before = (0..self.flows.len()).map(|number| nodes.counters(number)).collect();
-            self.classes_before = nodes.classes(now_ns);
-            self.busy_before_ns = nodes.busy_ns(self.star, now_ns);
-        }
-        if let Some(Node::Switch(switch)) = nodes.last_mut()
-            && let Some(meters) = &mut switch.meters
-        {
-            meters.classes.iter_mut().for_each(|meter| meter.depth.reset(now_ns));
-        }
+        let star = Nodes::new(nodes, &self.flows);
+        self.flows_before = (0..self.flows.len()).map(|number| star.counters(number)).collect();
+        self.classes_before = star.classes(now_ns);
+        self.busy_before_ns = star.busy_ns(self.star, now_ns);
+        meters(nodes).iter_mut().for_each(|meter| meter.depth.reset(now_ns));
     }
 
     fn last_start_ns(&self) -> u64 {
@@ -219,7 +231,7 @@ impl<'s> Collector<'s> {
 
     /// Ends a window; the first call starts one.
     fn end_window(&mut self, now_ns: u64, nodes: &[Node]) {
-        let Some(nodes) = Nodes::new(nodes, &self.flows) else { return };
+        let nodes = Nodes::new(nodes, &self.flows);
         let goodput = self.bulk.iter_mut().filter_map(|flow| {
             let bytes = nodes.counters(flow.number).bytes;
             let got = bytes - std::mem::replace(&mut flow.bytes_before, bytes);
@@ -263,7 +275,7 @@ impl<'s> Collector<'s> {
             (u128::from(got) * 8_000_000_000).checked_div(u128::from(since_ns)).unwrap_or(0) as u64
         };
         self.series.t_ns.push(now_ns);
-        let Some(star) = Nodes::new(nodes, &self.flows) else { return };
+        let star = Nodes::new(nodes, &self.flows);
         let mut sums = vec![0; self.group_bytes.len()];
         for (number, flow) in self.flows.iter().enumerate() {
             let bytes = star.counters(number).bytes;
@@ -278,13 +290,11 @@ impl<'s> Collector<'s> {
         for ((series, before), sum) in self.series.groups.iter_mut().zip(&mut self.group_bytes).zip(sums) {
             series.goodput_bps.push(bps(before, sum));
         }
-        let Some(Node::Switch(switch)) = nodes.last_mut() else { return };
+        let meters = meters(nodes);
         for series in &mut self.series.classes {
-            series.queue_bytes.push(switch.last_queue_bytes(series.index as u8));
-            if let Some(meters) = &mut switch.meters {
-                let depth = &mut meters.classes[series.index as usize].depth;
-                series.max_queue_bytes.push(depth.take_recent_max());
-            }
+            let depth = &mut meters[series.index as usize].depth;
+            series.queue_bytes.push(depth.bytes());
+            series.max_queue_bytes.push(depth.take_recent_max());
         }
     }
 
@@ -298,17 +308,20 @@ impl<'s> Collector<'s> {
             completed_ns[record.flow as usize] = Some(record.done_ns);
         }
         let once = |flow: &Flow| star.groups[flow.group as usize].is_finite();
-        let messages = self.flows.iter().zip(&completed_ns).filter(|(flow, _)| once(flow));
-        let unfinished_messages = messages.filter(|(_, done_ns)| done_ns.is_none()).count() as u64;
+        let left =
+            self.flows.iter().zip(&completed_ns).filter(|(flow, done_ns)| once(flow) && done_ns.is_none());
+        let (started, not_started): (Vec<_>, Vec<_>) =
+            left.partition(|(flow, _)| flow.sending(&nodes).is_some());
+        let [unfinished_messages, not_started_messages] =
+            [started, not_started].map(|left| left.len() as u64);
+        let is_complete = unfinished_messages + not_started_messages == 0;
         let last_ns = completed_ns.iter().flatten().max().copied();
-        let duration_ns = last_ns.filter(|_| unfinished_messages == 0 && star.is_finite()).unwrap_or(now_ns);
+        let duration_ns = last_ns.filter(|_| is_complete && star.is_finite()).unwrap_or(now_ns);
         if duration_ns < stats_from_ns {
             return Err(SimError::NothingMeasured { now_ns: duration_ns, stats_from_ns });
         }
         self.end(&mut nodes, now_ns);
-        let Some(parts) = Nodes::new(&nodes, &self.flows) else {
-            return Err(SimError::NothingMeasured { now_ns, stats_from_ns });
-        };
+        let parts = Nodes::new(&nodes, &self.flows);
         let time_ns = (duration_ns - stats_from_ns).max(1) as f64;
         let mut counters: Vec<FlowCounters> = (0..)
             .zip(&self.flows_before)
@@ -341,10 +354,11 @@ impl<'s> Collector<'s> {
             flows,
             classes: self.classes(&parts, now_ns),
             unfinished_messages,
+            not_started_messages,
             counters: Counters {
-                sent_packets: nodes.iter().map(sent_packets).sum(),
+                sent_packets: hosts(&nodes).map(|host| host.counters.data_packets).sum(),
                 received_packets,
-                dropped_packets: parts.switch.counters.iter().map(|counters| counters.dropped).sum(),
+                dropped_packets: parts.switch.counters.iter().map(|class| class.dropped_packets).sum(),
                 in_flight_packets: parts.switch.packets()
                     + parts.switch.arriving()
                     + parts.receiver.arriving(),
@@ -356,11 +370,8 @@ impl<'s> Collector<'s> {
 
     /// Completed messages, without barriers between groups.
     fn records(&self, nodes: &[Node]) -> Vec<Record> {
-        let hosts = nodes.iter().filter_map(|node| match node {
-            Node::Host(host) => Some(host.records.iter()),
-            Node::Switch(_) => None,
-        });
-        hosts.flatten().filter(|record| (record.flow as usize) < self.flows.len()).copied().collect()
+        let records = hosts(nodes).flat_map(|host| &host.records);
+        records.filter(|record| (record.flow as usize) < self.flows.len()).copied().collect()
     }
 
     /// Ends the series and the depths of the queues.
@@ -368,11 +379,7 @@ impl<'s> Collector<'s> {
         if self.next_sample_ns() == Some(now_ns) {
             self.sample(now_ns, nodes);
         }
-        if let Some(Node::Switch(switch)) = nodes.last_mut()
-            && let Some(meters) = &mut switch.meters
-        {
-            meters.classes.iter_mut().for_each(|meter| meter.depth.end(now_ns));
-        }
+        meters(nodes).iter_mut().for_each(|meter| meter.depth.end(now_ns));
     }
 
     /// Completion times of RoCE messages, each with that without other traffic.
@@ -448,12 +455,11 @@ fn bps(bytes: u64, time_ns: f64) -> f64 {
     bytes as f64 * 8e9 / time_ns
 }
 
-/// Data packets that a node has sent.
-fn sent_packets(node: &Node) -> u64 {
-    match node {
-        Node::Host(host) => host.counters.data_packets,
-        Node::Switch(_) => 0,
-    }
+fn hosts(nodes: &[Node]) -> impl Iterator<Item = &Host> {
+    nodes.iter().filter_map(|node| match node {
+        Node::Host(host) => Some(&**host),
+        Node::Switch(_) => None,
+    })
 }
 
 /// Time from posting a message of a group to its acknowledgement, without other traffic.

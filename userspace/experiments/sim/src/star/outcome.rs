@@ -9,11 +9,8 @@ pub use crate::network::{Depth, FlowCounters};
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
-    /// Simulated time.
     pub duration_ns: u64,
-    /// Start of the statistics.
     pub stats_from_ns: u64,
-    /// Rate of the bottleneck.
     pub port_rate_bps: u64,
     /// Fraction of that time in which the port was sending, 0 to 1.
     pub link_utilisation: f64,
@@ -29,8 +26,10 @@ pub struct Outcome {
     pub flows: Vec<FlowOutcome>,
     /// Every class that has a group, lowest first.
     pub classes: Vec<ClassOutcome>,
-    /// Incomplete messages, at the end, of flows that send a single one.
+    /// Messages that started and were not complete at the end, of flows that send a single one.
     pub unfinished_messages: u64,
+    /// Messages that did not start before the end, of flows that send a single one.
+    pub not_started_messages: u64,
     /// Work done, over the whole time.
     pub counters: Counters,
     /// Time series over the whole time, if requested.
@@ -40,17 +39,14 @@ pub struct Outcome {
 /// One group of flows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct GroupOutcome {
-    /// Name in the scenario.
     pub name: String,
     pub kind: Kind,
-    /// Traffic class, 0 to 7.
     pub class: u8,
     pub flows: u32,
     /// Payload delivered, per second.
     pub goodput_bps: f64,
     /// Jain's fairness index of its flows' goodput: 1/flows to 1; 1 without any goodput.
     pub jain: f64,
-    /// Sums over its flows.
     pub totals: FlowCounters,
     /// Completion times of all its messages; `None`: none completed.
     pub fct: Option<Fct>,
@@ -62,7 +58,6 @@ pub struct GroupOutcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// RoCE.
     Roce,
     /// TCP with CUBIC.
     Cubic,
@@ -74,7 +69,6 @@ pub enum Kind {
 pub struct FlowOutcome {
     /// Name of the group and number in it, `incast.0`.
     pub name: String,
-    /// Index of its group.
     pub group: u32,
     /// Payload delivered (RoCE: in order; TCP: acknowledged), per second.
     pub goodput_bps: f64,
@@ -97,19 +91,15 @@ pub struct FctOfSize {
 /// One class at the port.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ClassOutcome {
-    /// Traffic class, 0 to 7.
     pub class: u8,
     /// Depth of its queue over time, without the packet being sent.
     pub queue: Depth,
-    /// Packets marked CE at the port.
     pub marked_packets: u64,
     /// Packets dropped for lack of buffer.
     pub dropped_packets: u64,
     /// Times PFC paused it.
     pub pauses: u64,
-    /// Time it was paused.
     pub paused_ns: u64,
-    /// Frames sent.
     pub tx_packets: u64,
     /// Bytes of them, layer 2.
     pub tx_bytes: u64,
@@ -117,14 +107,12 @@ pub struct ClassOutcome {
     pub tx_share: f64,
 }
 
-/// Work done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
     /// Packets that left a sender.
     pub sent_packets: u64,
     /// Packets that reached the receiver.
     pub received_packets: u64,
-    /// Packets dropped at the port.
     pub dropped_packets: u64,
     /// Packets on a link, in the queues or being sent at the end.
     pub in_flight_packets: u64,
@@ -139,7 +127,6 @@ pub struct Series {
     pub t_ns: Vec<u64>,
     /// Rates, targets and goodput per flow, up to the requested number.
     pub flows: Vec<Samples>,
-    /// Goodput per group.
     pub groups: Vec<Samples>,
     /// Depths per class that has a group.
     pub classes: Vec<Samples>,

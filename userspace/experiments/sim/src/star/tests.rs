@@ -467,6 +467,10 @@ fn group_starts_after_awaited_group() {
     // A sender knows of another's end after the shortest link delay.
     assert_eq!(ends[2].max(ends[3]), first_ns + 1_000 + 5_000 + fct_ns);
     assert_eq!(out.duration_ns, first_ns + 1_000 + 5_000 + fct_ns);
+    s.duration_ns = MS;
+    let out = outcome(&s);
+    assert_eq!((out.unfinished_messages, out.not_started_messages), (2, 2));
+    s.duration_ns = 100 * MS;
 
     for (after, work, message_start) in [
         (
@@ -496,9 +500,9 @@ fn group_starts_after_awaited_group() {
 fn timeout_below_round_trip_warned() {
     let mut star = Star::new(40_000_000_000, Config::DEFAULT);
     star.groups = vec![Group::roce("a", 2)];
-    assert_eq!(star.short_timeout(), None);
+    assert_eq!(star.warning(), None);
     star.groups[0].transport.timeout_ns = 4_000;
-    let text = star.short_timeout().unwrap();
+    let text = star.warning().unwrap();
     assert!(text.starts_with("timeout = 4us is below the base round trip of 4"), "{text}");
 }
 

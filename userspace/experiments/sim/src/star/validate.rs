@@ -4,7 +4,8 @@ use dcqcn_common::params::Unit;
 use dcqcn_params::quantity::{OutOfRange, in_range};
 
 use super::*;
-use crate::network::MAX_PACKETS;
+use crate::network::workload::MAX_FLOW_BYTES;
+use crate::network::{MAX_FRAME_BYTES, MAX_PACKETS};
 
 impl Star {
     /// Checks every relation.
@@ -125,7 +126,7 @@ impl Group {
         let Work::Messages { sizes, mean_gap_ns } = &self.work else { return Ok(()) };
         check("number of message sizes", sizes.len() as u64, 1..=1_000, Unit::Count)?;
         for size in sizes {
-            check("message size", size.bytes, 1..=MAX_MESSAGE_BYTES, Unit::Bytes)?;
+            check("message size", size.bytes, 1..=MAX_FLOW_BYTES, Unit::Bytes)?;
             check("weight of a message size", size.weight, 1..=1_000_000_000_000, Unit::Count)?;
         }
         check("mean gap", *mean_gap_ns, 100..=MAX_DURATION_NS, Unit::Nanoseconds)

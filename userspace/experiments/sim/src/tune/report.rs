@@ -8,8 +8,7 @@ use dcqcn_params::{Assignment, Key, word};
 use dcqcn_support::render::{self, Column, Table};
 use serde::Serialize;
 
-use super::evaluate::{Objective, Score, Tried};
-use super::limits::Bounds;
+use super::evaluate::{Bounds, Objective, Score, Tried};
 use super::task::Task;
 
 /// A candidate or a preset, with its results.
@@ -32,13 +31,11 @@ pub struct Row {
     /// These parameters, in file order.
     #[serde(skip)]
     pub(super) assignments: Vec<Assignment>,
-    /// Class of the flows.
     #[serde(skip)]
     class: u8,
 }
 
 impl Row {
-    /// Assembles the row.
     pub(super) fn new(tried: Tried, class: u8, checked: Option<Score>) -> Self {
         let Tried { name, is_preset, is_as_given, settings, config, score } = tried;
         let is_of_it = |key: &Key| match key {
@@ -75,7 +72,6 @@ impl Row {
         self.score().rank()
     }
 
-    /// The final score.
     pub(super) fn score(&self) -> &Score {
         self.checked.as_ref().unwrap_or(&self.searched)
     }
@@ -98,11 +94,8 @@ pub struct TuneReport {
     /// Limits of the second evaluation, which has other seeds; `None`: interrupted before.
     pub checked_limits: Option<Bounds>,
     pub search_seed: u64,
-    /// Requested candidates.
     pub budget: usize,
-    /// Simulated candidates.
     pub simulated: usize,
-    /// Whether the search was interrupted.
     pub is_interrupted: bool,
     pub workloads: usize,
     /// Seeds of each workload in the search, and in the second evaluation.

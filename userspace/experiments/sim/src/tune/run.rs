@@ -4,8 +4,7 @@ use anyhow::{Context as _, Result, bail};
 use dcqcn_common::params::Config;
 use dcqcn_support::render;
 
-use super::evaluate::{Evaluator, Score, Tried};
-use super::limits::Bounds;
+use super::evaluate::{Bounds, Evaluator, Score, Tried};
 use super::report::{Row, TuneReport};
 use super::space::{Settings, Space};
 use super::task::{Task, host_rate_bps};

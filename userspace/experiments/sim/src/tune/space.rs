@@ -12,7 +12,6 @@ use crate::network::Random;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     pub profile: Profile,
-    /// Settings.
     pub changes: Vec<Assignment>,
 }
 
@@ -23,7 +22,6 @@ const BELOW: f64 = 100.0;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DimensionKind {
-    /// A parameter.
     Plain,
     /// Multiple of another parameter, which precedes it.
     Times(Key),
@@ -40,7 +38,6 @@ struct Dimension {
     high: f64,
 }
 
-/// The search space.
 #[derive(Clone, Debug)]
 pub(super) struct Space {
     profiles: Vec<Profile>,
@@ -93,7 +90,6 @@ impl Space {
         Ok(Self { profiles, dimensions, fixed })
     }
 
-    /// A random candidate.
     pub(super) fn draw(&self, random: &mut Random) -> Settings {
         let profile = random.up_to(self.profiles.len().saturating_sub(1) as u64) as usize;
         let numbers: Vec<f64> = self.dimensions.iter().map(|_| random.unit()).collect();

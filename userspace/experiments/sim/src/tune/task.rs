@@ -5,12 +5,12 @@ use clap::builder::TypedValueParser as _;
 use clap::{Args, value_parser};
 use dcqcn_params::Profile;
 
-use super::evaluate::Objective;
-use super::limits::Limits;
+use super::evaluate::{Limits, Objective};
 use crate::fabric::FabricSetup;
 use crate::knobs::SetupError;
 use crate::knobs::refuse_without_effect;
 use crate::network::Scenario;
+use crate::sweep::SimulationSetup as _;
 
 /// Default time limit of a simulation: slower flows count as incomplete.
 const DURATION_NS: u64 = 100_000_000;
@@ -56,7 +56,7 @@ impl Task {
         };
         let mut setups = vec![base.clone()];
         for text in &self.also {
-            setups.push(beside(&base, text).with_context(|| format!("--also {text}"))?);
+            setups.push(other_workload(&base, text).with_context(|| format!("--also {text}"))?);
         }
         // There is one score of many simulations, and only DCQCN is searched.
         for setup in &setups {
@@ -106,7 +106,7 @@ pub(super) fn host_rate_bps(scenario: &Scenario) -> u64 {
 }
 
 /// Another workload between the same hosts.
-fn beside(base: &FabricSetup, text: &str) -> Result<FabricSetup> {
+fn other_workload(base: &FabricSetup, text: &str) -> Result<FabricSetup> {
     let other = base.with_effect(text)?;
     let is_same = (other.profile, other.control) == (base.profile, base.control) && other.changes.is_empty();
     ensure!(is_same, "DCQCN is the same for all traffic; specify --profile and --set outside --also");

@@ -1,4 +1,5 @@
 use super::*;
+use crate::network::Simulation as _;
 
 #[test]
 fn flags_make_a_scenario() {
@@ -10,7 +11,7 @@ fn flags_make_a_scenario() {
         .scenario()
         .unwrap();
     assert_eq!((scenario.topology.hosts, scenario.workload.flows().len(), scenario.seed), (16, 16, 9));
-    assert_eq!(scenario.transport.recovery, Recovery::Selective { reordering: 64 });
+    assert_eq!((scenario.transport.recovery, scenario.transport.reordering), (Recovery::Selective, 64));
     assert_eq!(
         (scenario.config.scalars.rpg_ai_rate_bps, scenario.transport.payload_bytes),
         (7_000_000, 1_000)
@@ -127,7 +128,7 @@ fn settings_reported_with_units() {
 
 #[test]
 fn timeout_below_round_trip_warned() {
-    let warning = |flags: &str| setup(flags).scenario().unwrap().short_timeout();
+    let warning = |flags: &str| setup(flags).scenario().unwrap().warning();
     assert_eq!(warning(""), None);
     let text = warning("--timeout 5us").unwrap();
     assert!(text.starts_with("timeout = 5us is below the base round trip of "), "{text}");

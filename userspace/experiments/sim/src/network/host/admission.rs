@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use super::receive::Answer;
 use super::{Host, NO_SLOT, QpEntry};
+use crate::network::agenda::Event;
 use crate::network::packet::{Kind, Packet};
-use crate::network::scenario::Admission;
 use crate::network::wire::Outbox;
 
 /// Admission state of one receiver.
@@ -20,20 +20,17 @@ pub(super) struct Admitted {
 impl Host {
     /// Sends the receiver of the QP in `slot` a request, if needed.
     pub(super) fn request_grant(&mut self, now_ns: u64, slot: u32) {
-        let Some(admission) = self.rules.transports[0].admission else { return };
+        let transport = &self.rules.transports[0];
+        if transport.admission.is_none() {
+            return;
+        }
         let qp = &mut self.senders[slot as usize];
         let Some((end_psn, granted_psn)) = qp.request() else { return };
         let address = qp.address;
-        if let Some(timer_ns) = qp.set_timer(now_ns, &self.rules.transports[0]) {
-            self.agenda.at(timer_ns, crate::network::agenda::Event::Timer, slot);
+        if let Some(timer_ns) = qp.set_timer(now_ns, transport) {
+            self.agenda.at(timer_ns, Event::Timer, slot);
         }
-        let request = Answer::of(Kind::Request, end_psn, granted_psn);
-        let class = self.class_of(admission);
-        self.answer(address.dst, address.at_dst, class, 0, address.entropy, request);
-    }
-
-    fn class_of(&self, admission: Admission) -> u8 {
-        admission.class.unwrap_or(self.rules.cnp_class)
+        self.answer(address, Answer::of(Kind::Request, end_psn, granted_psn));
     }
 
     /// A sender's request.
@@ -90,11 +87,8 @@ impl Host {
 
     /// Sends the current grant to the sender of a QP.
     fn send_grant(&mut self, slot: u32) {
-        let Some(admission) = self.rules.transports[0].admission else { return };
         let qp = &self.receivers[slot as usize];
-        let (src, at_src, entropy) = (qp.src, qp.at_src, qp.entropy);
-        let grant = Answer::of(Kind::Grant, qp.granted_psn, 0);
-        let class = self.class_of(admission);
-        self.answer(src, at_src, class, 0, entropy, grant);
+        let (sender, grant) = (qp.sender, Answer::of(Kind::Grant, qp.granted_psn, 0));
+        self.answer(sender, grant);
     }
 }

@@ -3,13 +3,13 @@
 use dcqcn_common::wire::cnp::RESERVED_LEN;
 
 use super::receive::{Answer, ReceiveQp};
-use super::send::{Completed, SendPhase};
-use super::{AETH_BYTES, Host, NO_SLOT, QpEntry, Record, flow_id, store};
+use super::send::SendPhase;
+use super::{AETH_BYTES, Host, NO_SLOT, QpEntry, flow_id, store};
 use crate::network::agenda::Event;
-use crate::network::packet::{Kind, Packet};
+use crate::network::packet::{Address, Kind, Packet};
 use crate::network::scenario::Control;
 use crate::network::wire::Outbox;
-use crate::network::workload::Wait;
+use crate::network::workload::{Pair, Wait};
 
 /// State of admission between a sender and a receiver.
 const MESSAGE_BYTES: u16 = 16;
@@ -46,38 +46,25 @@ impl Host {
     pub(super) fn on_data(&mut self, now_ns: u64, packet: &Packet, out: &mut Outbox) {
         let QpEntry { pair: number, slot, left } = self.receives[packet.qp as usize];
         if left == 0 {
-            let pair = self.rules.workload.pairs()[number as usize];
             // All flows of this QP have arrived: the last acknowledgement was lost.
-            let at_src = self.rules.locals[number as usize].0;
-            let ack = Answer::ack(u32::MAX, packet);
-            self.answer(pair.src, at_src, pair.class, pair.transport, packet.entropy, ack);
+            self.answer(self.sender_of(packet, number), Answer::ack(u32::MAX, packet));
             self.pump(now_ns, out);
             return;
         }
         let slot = if slot == NO_SLOT { self.receiver(packet, number) } else { slot };
         let qp = &mut self.receivers[slot as usize];
-        let (src, at_src, class, entropy) = (qp.src, qp.at_src, qp.class, qp.entropy);
-        let group = qp.transport;
-        let transport = &self.rules.transports[usize::from(group)];
+        let sender = qp.sender;
+        let transport = &self.rules.transports[usize::from(sender.transport)];
         qp.marked += u64::from(packet.is(Packet::CE));
         if transport.tcp.is_some() {
             // Each segment is acknowledged, with its mark.
-            self.answer(src, at_src, class, group, entropy, Answer::ack(0, packet));
+            self.answer(sender, Answer::ack(0, packet));
             self.pump(now_ns, out);
             return;
         }
-        let mut delivered = [0_u32; 1];
-        let mut more = Vec::new();
-        let mut count = 0;
+        let mut delivered = Vec::new();
         let before_psn = qp.expected_psn();
-        let mut answer = qp.on_data(packet, transport.recovery, |flow| {
-            if count == 0 {
-                delivered[0] = flow;
-            } else {
-                more.push(flow);
-            }
-            count += 1;
-        });
+        let mut answer = qp.on_data(packet, transport.recovery, &mut delivered);
         let arrived = qp.expected_psn() - before_psn;
         if arrived != 0 {
             qp.bytes += u64::from(packet.frame_bytes).saturating_sub(transport.header_bytes.into());
@@ -96,15 +83,15 @@ impl Host {
             }
         }
         if let Some(answer) = answer {
-            self.answer(src, at_src, class, group, entropy, answer);
+            self.answer(sender, answer);
         }
         self.arrived(arrived);
-        if count != 0 {
-            for flow in delivered.into_iter().chain(more) {
+        if !delivered.is_empty() {
+            for &flow in &delivered {
                 self.complete(now_ns, flow, Wait::Delivered, out);
             }
             let entry = &mut self.receives[packet.qp as usize];
-            entry.left -= if self.rules.reply_ns.is_empty() { count } else { 0 };
+            entry.left -= if self.rules.reply_ns.is_empty() { delivered.len() as u32 } else { 0 };
             if entry.left == 0 {
                 entry.slot = NO_SLOT;
                 self.free_receivers.push(slot);
@@ -114,11 +101,18 @@ impl Host {
         self.pump(now_ns, out);
     }
 
+    /// The sender of a packet of QP `number`, as the destination of replies.
+    fn sender_of(&self, packet: &Packet, number: u32) -> Address {
+        let Pair { src, class, transport, .. } = self.rules.workload.pairs()[number as usize];
+        let (at_src, _) = self.rules.locals[number as usize];
+        Address { dst: src, at_dst: at_src, class, transport, entropy: packet.entropy }
+    }
+
     /// Index of the receiving end of a QP.
     pub(super) fn receiver(&mut self, packet: &Packet, number: u32) -> u32 {
-        let pair = self.rules.workload.pairs()[number as usize];
-        let (at_src, local) = self.rules.locals[number as usize];
-        let qp = ReceiveQp::new(pair, at_src, packet.entropy, flow_id(pair, number));
+        let (_, local) = self.rules.locals[number as usize];
+        let id = flow_id(self.rules.workload.pairs()[number as usize], number);
+        let qp = ReceiveQp::new(self.sender_of(packet, number), id);
         if let Some(&slot) = self.free_receivers.last() {
             self.on_slot_reused(slot);
         }
@@ -128,43 +122,31 @@ impl Host {
     }
 
     pub(super) fn send_cnp(&mut self, slot: u32) {
-        let qp = &self.receivers[slot as usize];
-        let (src, at_src, group, entropy) = (qp.src, qp.at_src, qp.transport, qp.entropy);
         self.counters.cnps_sent += 1;
-        let cnp = Answer::of(Kind::Cnp, 0, 0);
-        self.answer(src, at_src, self.rules.cnp_class, group, entropy, cnp);
+        self.answer(self.receivers[slot as usize].sender, Answer::of(Kind::Cnp, 0, 0));
     }
 
-    /// Queues a reply. Replies to data of `class` use that class unless they have their own.
-    pub(super) fn answer(
-        &mut self,
-        dst: u32,
-        qp: u32,
-        class: u8,
-        transport: u16,
-        entropy: u32,
-        answer: Answer,
-    ) {
-        let transport = &self.rules.transports[usize::from(transport)];
-        let header_bytes = transport.header_bytes as u16;
+    /// Queues a reply, or a request. ACKs and NAKs are in the class of the data unless they have their own.
+    pub(super) fn answer(&mut self, to: Address, answer: Answer) {
+        let transport = &self.rules.transports[usize::from(to.transport)];
         let (class, bytes) = match answer.kind {
-            Kind::Cnp => (class, header_bytes + RESERVED_LEN as u16),
+            Kind::Cnp => (None, RESERVED_LEN as u16),
             // A SEND of some bytes.
-            Kind::Request | Kind::Grant => (class, header_bytes + MESSAGE_BYTES),
-            _ => (transport.ack_class.unwrap_or(class), header_bytes + AETH_BYTES),
+            Kind::Request | Kind::Grant => (transport.admission.and_then(|own| own.class), MESSAGE_BYTES),
+            _ => (Some(transport.ack_class.unwrap_or(to.class)), AETH_BYTES),
         };
+        let class = class.unwrap_or(self.rules.cnp_class);
         let packet = Packet {
-            dst,
-            qp,
+            dst: to.dst,
+            qp: to.at_dst,
             psn: answer.psn,
             extra: answer.named_psn,
-            entropy,
-            frame_bytes: bytes,
-            ingress: 0,
+            entropy: to.entropy,
+            frame_bytes: transport.header_bytes as u16 + bytes,
             class,
             kind: answer.kind,
-            flags: if answer.trimmed { Packet::TRIMMED } else { 0 }
-                | if answer.marked { Packet::ECHO } else { 0 },
+            flags: answer.flags,
+            ..Packet::default()
         };
         if self.rules.reply_ns.is_empty() {
             self.lines[usize::from(class)].answers.push_back(packet);
@@ -202,9 +184,9 @@ impl Host {
             Kind::Nak => {
                 self.counters.naks += 1;
                 qp.naks += 1;
-                let recovery = self.rules.transports[usize::from(qp.address.transport)].recovery;
+                let transport = &self.rules.transports[usize::from(qp.address.transport)];
                 let trimmed = packet.is(Packet::TRIMMED);
-                qp.on_nak(now_ns, packet.psn, packet.extra, trimmed, recovery);
+                qp.on_nak(now_ns, packet.psn, packet.extra, trimmed, transport);
             }
             Kind::Grant => {
                 qp.on_grant(now_ns, packet.psn);
@@ -217,11 +199,7 @@ impl Host {
             self.agenda.at(timer_ns, Event::Timer, slot);
         }
         let first = self.records.len();
-        let records = &mut self.records;
-        qp.on_ack(now_ns, packet.psn, |done| {
-            let Completed { flow, bytes, posted_ns } = done;
-            records.push(Record { flow, bytes, posted_ns, done_ns: now_ns });
-        });
+        qp.on_ack(now_ns, packet.psn, &mut self.records);
         if self.records.len() > first {
             self.on_acknowledged(now_ns, packet.qp, slot, first, out);
         }

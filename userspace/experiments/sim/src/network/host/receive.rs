@@ -5,9 +5,8 @@ use std::collections::VecDeque;
 use dcqcn_common::flow::{FlowId, NpFlow};
 use dcqcn_common::rc::ReceiveWindow;
 
-use crate::network::packet::{Kind, Packet};
+use crate::network::packet::{Address, Kind, Packet};
 use crate::network::scenario::Recovery;
-use crate::network::workload::Pair;
 
 /// [`ReceiveQp::later`]: this packet has not arrived.
 const MISSING: u64 = u64::MAX;
@@ -22,41 +21,33 @@ pub(crate) struct Answer {
     pub(crate) psn: u32,
     /// The packet that arrived.
     pub(crate) named_psn: u32,
-    /// Whether the packet was trimmed.
-    pub(crate) trimmed: bool,
-    /// Whether the packet was marked.
-    pub(crate) marked: bool,
+    /// [`Packet::TRIMMED`] and [`Packet::ECHO`].
+    pub(crate) flags: u8,
 }
 
 impl Answer {
     /// Everything before `psn` has arrived, and so has `packet`.
     pub(crate) const fn ack(psn: u32, packet: &Packet) -> Self {
-        let marked = packet.is(Packet::CE);
-        Self { kind: Kind::Ack, psn, named_psn: packet.psn, trimmed: false, marked }
+        Self { kind: Kind::Ack, psn, named_psn: packet.psn, flags: packet.echo() }
     }
 
-    /// An admission message, with its range.
+    /// A CNP, or an admission message with its range.
     pub(crate) const fn of(kind: Kind, psn: u32, named_psn: u32) -> Self {
-        Self { kind, psn, named_psn, trimmed: false, marked: false }
+        Self { kind, psn, named_psn, flags: 0 }
     }
 }
 
 /// The receiving end of a QP.
 #[derive(Debug)]
 pub(crate) struct ReceiveQp {
-    /// The sender, and the QP's number there.
-    pub(crate) src: u32,
-    pub(crate) at_src: u32,
-    pub(crate) class: u8,
-    /// Index of its transport.
-    pub(crate) transport: u16,
-    pub(crate) entropy: u32,
+    /// The sender, as the destination of replies.
+    pub(crate) sender: Address,
     window: ReceiveWindow,
     /// The sender's requested and granted limit.
     pub(super) requested_psn: u32,
     pub(super) granted_psn: u32,
     /// Go-back-N: the sender has restarted after the NAK, as this trimmed packet was sent after it.
-    heard: bool,
+    restarted: bool,
     /// Go-back-N: the first trimmed packet that arrived ahead of previous ones.
     trimmed_psn: Option<u32>,
     /// Go-back-N: the last packet that was trimmed, or arrived after a gap.
@@ -72,18 +63,13 @@ pub(crate) struct ReceiveQp {
 }
 
 impl ReceiveQp {
-    pub(crate) fn new(pair: Pair, at_src: u32, entropy: u32, id: FlowId) -> Self {
-        let Pair { src, class, transport, .. } = pair;
+    pub(crate) fn new(sender: Address, id: FlowId) -> Self {
         Self {
-            src,
-            at_src,
-            class,
-            transport,
-            entropy,
+            sender,
             window: ReceiveWindow::default(),
             requested_psn: 0,
             granted_psn: 0,
-            heard: false,
+            restarted: false,
             trimmed_psn: None,
             last_psn: 0,
             later: VecDeque::new(),
@@ -99,20 +85,20 @@ impl ReceiveQp {
         self.window.expected() as u32
     }
 
-    /// A packet arrives; `delivered` is called for every flow that it completes.
+    /// A packet arrives; adds the flows that this completes to `delivered`.
     #[inline]
     pub(crate) fn on_data(
         &mut self,
         packet: &Packet,
         recovery: Recovery,
-        mut delivered: impl FnMut(u32),
+        delivered: &mut Vec<u32>,
     ) -> Option<Answer> {
         let expected = self.expected_psn();
         if packet.is(Packet::TRIMMED) {
             return match recovery {
                 _ if packet.psn < expected => self.acknowledge(packet),
                 Recovery::GoBackN | Recovery::Probe => self.on_trimmed(packet),
-                Recovery::Selective { .. } => Some(self.nak(packet)),
+                Recovery::Selective => Some(self.nak(packet)),
             };
         }
         if packet.psn > expected {
@@ -123,14 +109,14 @@ impl ReceiveQp {
             return if packet.is(Packet::ACK_REQUEST) { self.acknowledge(packet) } else { None };
         }
         self.window.accept();
-        self.heard = false;
+        self.restarted = false;
         if packet.is(Packet::LAST) {
-            delivered(packet.extra);
+            delivered.push(packet.extra);
         }
         if self.trimmed_psn == Some(self.expected_psn()) {
-            self.begin_again();
+            self.on_nak_sent();
             let psn = self.expected_psn();
-            return Some(Answer { kind: Kind::Nak, psn, named_psn: psn, trimmed: true, marked: false });
+            return Some(Answer { flags: Packet::TRIMMED, ..Answer::of(Kind::Nak, psn, psn) });
         }
         let fills_gap = !self.later.is_empty();
         if fills_gap {
@@ -139,7 +125,7 @@ impl ReceiveQp {
                 self.later.pop_front();
                 self.window.accept();
                 if next != ARRIVED {
-                    delivered(next as u32);
+                    delivered.push(next as u32);
                 }
             }
         }
@@ -155,20 +141,20 @@ impl ReceiveQp {
         let goes_back = packet.psn <= self.last_psn;
         self.last_psn = packet.psn;
         if packet.psn == self.expected_psn() {
-            self.begin_again();
+            self.on_nak_sent();
             return Some(self.nak(packet));
         }
-        self.heard |= goes_back && self.window.nak_sent();
-        if self.heard || !self.window.nak_sent() {
+        self.restarted |= goes_back && self.window.nak_sent();
+        if self.restarted || !self.window.nak_sent() {
             self.trimmed_psn = Some(self.trimmed_psn.map_or(packet.psn, |psn| psn.min(packet.psn)));
         }
         None
     }
 
     /// A NAK is sent; the sender restarts at the expected packet, so later trimmed packets do not matter.
-    const fn begin_again(&mut self) {
+    const fn on_nak_sent(&mut self) {
         self.window.on_missing();
-        self.heard = false;
+        self.restarted = false;
         self.trimmed_psn = None;
     }
 
@@ -177,14 +163,14 @@ impl ReceiveQp {
         match recovery {
             // One NAK per gap, and none until it is filled.
             Recovery::GoBackN | Recovery::Probe if self.window.on_missing() => {
-                self.begin_again();
+                self.on_nak_sent();
                 Some(nak)
             }
             Recovery::GoBackN | Recovery::Probe => {
                 self.last_psn = self.last_psn.max(packet.psn);
                 None
             }
-            Recovery::Selective { .. } => {
+            Recovery::Selective => {
                 let index = (packet.psn - self.expected_psn()) as usize;
                 if self.later.len() <= index {
                     self.later.resize(index + 1, MISSING);
@@ -196,9 +182,8 @@ impl ReceiveQp {
     }
 
     const fn nak(&self, packet: &Packet) -> Answer {
-        let trimmed = packet.is(Packet::TRIMMED);
-        let marked = packet.is(Packet::CE);
-        Answer { kind: Kind::Nak, psn: self.expected_psn(), named_psn: packet.psn, trimmed, marked }
+        let flags = packet.flags & Packet::TRIMMED | packet.echo();
+        Answer { flags, ..Answer::of(Kind::Nak, self.expected_psn(), packet.psn) }
     }
 
     /// Everything before the expected packet has arrived, and so has `packet`.

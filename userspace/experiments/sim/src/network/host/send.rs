@@ -8,13 +8,13 @@ use dcqcn_common::flow::{FlowId, RpFlow};
 use dcqcn_common::pacing::Departure;
 use dcqcn_common::params::Params;
 use dcqcn_common::rate::Debt;
-use dcqcn_common::rc::SendWindow;
+use dcqcn_common::rc::{Psn, SendWindow};
+use dcqcn_common::recovery::{Action, Request, Requester, Response, Sent, Settings, SharedRequester};
+use dcqcn_common::wire::bth::Opcode;
 
-use super::FlowCounters;
-use super::flight::Flight;
-use super::probe::Probe;
 use super::tcp::Tcp;
-use crate::network::nscc::Law;
+use super::{FlowCounters, Record};
+use crate::network::nscc::{Flight, Law};
 use crate::network::packet::{Address, Kind, MAX_PACKETS, Packet};
 use crate::network::scenario::{Recovery, Transport};
 use crate::network::wire::recheck_ns;
@@ -26,14 +26,6 @@ struct Message {
     bytes: u64,
     end_psn: u64,
     posted_ns: u64,
-}
-
-/// A flow that has been acknowledged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Completed {
-    pub(crate) flow: u32,
-    pub(crate) bytes: u64,
-    pub(crate) posted_ns: u64,
 }
 
 /// State of a QP at its NIC.
@@ -261,7 +253,7 @@ impl SendQp {
     /// The next packet that selective repeat retransmits.
     #[inline]
     fn missing(&mut self, transport: &Transport) -> Option<u64> {
-        if !matches!(transport.recovery, Recovery::Selective { .. }) {
+        if transport.recovery != Recovery::Selective {
             return None;
         }
         let (repair, first_psn) = (&mut self.repair, self.window.acknowledged());
@@ -284,7 +276,7 @@ impl SendQp {
     }
 
     /// The packet of [`SendQp::missing`] is sent.
-    fn send_again(&mut self, psn: u64) {
+    fn on_retransmitted(&mut self, psn: u64) {
         if self.repair.trimmed.front() == Some(&psn) {
             self.repair.trimmed.pop_front();
             self.repair.set(self.index(psn), PacketState::Retransmitted);
@@ -323,14 +315,14 @@ impl SendQp {
         if index == 0 {
             self.progress_ns = now_ns;
         }
-        let is_again = match missing {
+        let is_retransmission = match missing {
             Some(psn) => {
-                self.send_again(psn);
+                self.on_retransmitted(psn);
                 true
             }
             None => self.window.on_sent(),
         };
-        self.retransmitted += u64::from(is_again);
+        self.retransmitted += u64::from(is_retransmission);
         self.since_ack_request += 1;
         // Slow flows request ACKs more often; otherwise the timer would expire first.
         let asks = ends.is_some()
@@ -359,10 +351,9 @@ impl SendQp {
             extra: ends.unwrap_or(0),
             entropy,
             frame_bytes: frame_bytes as u16,
-            ingress: 0,
             class,
-            kind: Kind::Data,
             flags,
+            ..Packet::default()
         })
     }
 
@@ -453,7 +444,7 @@ impl SendQp {
             self.progress_ns = now_ns;
             match transport.recovery {
                 Recovery::GoBackN | Recovery::Probe => self.window.on_timeout(),
-                Recovery::Selective { .. } => {
+                Recovery::Selective => {
                     let first_psn = self.window.acknowledged();
                     self.repair.forget();
                     self.repair.recover_psn = self.window.sent_end();
@@ -489,9 +480,14 @@ impl SendQp {
         self.messages.is_empty()
     }
 
-    /// Everything before `psn` has arrived.
+    /// Flows that are not acknowledged, with their start.
+    pub(crate) fn pending(&self) -> impl Iterator<Item = (u32, u64)> {
+        self.messages.iter().map(|message| (message.flow, message.posted_ns))
+    }
+
+    /// Everything before `psn` has arrived; adds the flows that this completes to `records`.
     #[inline]
-    pub(crate) fn on_ack(&mut self, now_ns: u64, psn: u32, mut completed: impl FnMut(Completed)) {
+    pub(crate) fn on_ack(&mut self, now_ns: u64, psn: u32, records: &mut Vec<Record>) {
         let newly = self.window.on_ack(psn.into()) as usize;
         if newly == 0 {
             return;
@@ -505,7 +501,7 @@ impl SendQp {
             && end_psn <= self.window.acknowledged()
         {
             self.messages.pop_front();
-            completed(Completed { flow, bytes, posted_ns });
+            records.push(Record { flow, bytes, posted_ns, done_ns: now_ns });
         }
     }
 
@@ -516,17 +512,17 @@ impl SendQp {
         psn: u32,
         named_psn: u32,
         trimmed: bool,
-        recovery: Recovery,
+        transport: &Transport,
     ) {
         let (psn, named_psn) = (u64::from(psn), u64::from(named_psn));
         let sent = self.window.acknowledged()..self.window.sent_end();
-        match recovery {
+        match transport.recovery {
             Recovery::GoBackN | Recovery::Probe => {
                 if self.window.on_nak(psn) {
                     self.progress_ns = now_ns;
                 }
             }
-            Recovery::Selective { reordering } => {
+            Recovery::Selective => {
                 if !sent.contains(&psn) || !sent.contains(&named_psn) {
                     return;
                 }
@@ -543,7 +539,7 @@ impl SendQp {
                     self.repair.next_psn = sent.start;
                     self.repair.until_psn = sent.start;
                 }
-                let until_psn = named_psn.saturating_sub(reordering.into()).min(sent.end);
+                let until_psn = named_psn.saturating_sub(transport.reordering.into()).min(sent.end);
                 self.repair.until_psn = self.repair.until_psn.max(until_psn);
             }
         }
@@ -563,5 +559,70 @@ impl SendQp {
         if let Some(flight) = &mut self.flight {
             flight.on_timeout(law);
         }
+    }
+}
+
+/// Syndromes of an ACK and of a NAK for a PSN sequence error (IBTA vol. 1, 9.7.5.2).
+const ACK: u32 = 0;
+const NAK: u32 = 0x60;
+/// A host has one requester per QP, so its number does not matter.
+const OWN_QPN: u32 = 1;
+
+/// The tail-loss probe: the requester of `common`, which `dcqcn run` checks on hosts.
+#[derive(Debug)]
+struct Probe {
+    requester: Requester,
+    settings: Settings,
+    /// The requester's last progress, and the probes since.
+    progress: (u32, u32),
+    sent: Sent,
+}
+
+impl Probe {
+    const fn new(params: &Params) -> Self {
+        let scalars = &params.config.scalars;
+        let (floor_ns, limit) = (scalars.tail_loss_probe_floor_ns, scalars.tail_loss_probe_limit as u32);
+        let sent = Sent { probes: 0, at_ns: 0 };
+        let settings = Settings { floor_ns, limit, takes_naks_in_reads: true };
+        Self { requester: Requester::NEW, settings, progress: (0, 0), sent }
+    }
+
+    /// A data packet leaves.
+    fn on_send(&mut self, now_ns: u64, psn: u64, ack_request: bool, bytes: u32) {
+        let (opcode, psn) = (Opcode::RC_RDMA_WRITE_MIDDLE, Psn::new(psn as u32).get());
+        SharedRequester::new(&mut self.requester)
+            .on_request(&Request { opcode, psn, ack_request, bytes }, now_ns);
+    }
+
+    /// All packets before `end` have arrived, and a NAK reports that `end` has not.
+    fn on_reply(&mut self, now_ns: u64, end: u64, is_nak: bool) {
+        let end = Psn::new(end as u32);
+        let (psn, syndrome) = if is_nak { (end, NAK) } else { (end.previous(), ACK) };
+        let opcode = Opcode::RC_ACKNOWLEDGE;
+        let response = Response { opcode, psn: psn.get(), syndrome, own_qpn: OWN_QPN, udp_sport: 0 };
+        SharedRequester::new(&mut self.requester).on_response(&response, now_ns);
+        if self.requester.progress() != self.progress {
+            (self.progress, self.sent.probes) = (self.requester.progress(), 0);
+        }
+    }
+
+    /// When to check again; `None`: the retransmission timer acts.
+    fn due_ns(&self, now_ns: u64) -> Option<u64> {
+        match self.requester.action(self.settings, now_ns, self.sent, 0) {
+            Action::Idle => None,
+            Action::At(due_ns) => Some(due_ns),
+            Action::Nak(_) | Action::RnrNak(_) => Some(now_ns),
+        }
+    }
+
+    /// The packet that a probe names, if one is due; `near` is a packet in flight.
+    fn fire(&mut self, now_ns: u64, near: u64) -> Option<u64> {
+        let (Action::Nak(psn) | Action::RnrNak(psn)) =
+            self.requester.action(self.settings, now_ns, self.sent, 0)
+        else {
+            return None;
+        };
+        self.sent = Sent { probes: self.sent.probes.saturating_add(1), at_ns: now_ns };
+        Psn::new(psn).packet_near(Psn::new(0), near)
     }
 }

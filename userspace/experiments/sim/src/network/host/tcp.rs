@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use super::FlowCounters;
-use crate::network::packet::{Address, Kind, Packet};
+use crate::network::packet::{Address, Packet};
 use crate::network::scenario::{TcpLaw, Transport};
 
 /// CUBIC: C, in segments per s³.
@@ -152,13 +152,11 @@ impl Tcp {
             dst: address.dst,
             qp: address.at_dst,
             psn: sequence as u32,
-            extra: 0,
             entropy: address.entropy,
             frame_bytes: self.frame_bytes,
-            ingress: 0,
             class: address.class,
-            kind: Kind::Data,
             flags: if self.law == TcpLaw::Dctcp { Packet::ECT } else { 0 },
+            ..Packet::default()
         })
     }
 

@@ -23,7 +23,7 @@ pub(super) struct WindowEnds {
 /// The state that limits the CNPs of a QP: its own, its peer's, or the port's.
 fn limiter<'a>(nps: &'a mut HashMap<u32, NpFlow>, qp: &'a mut ReceiveQp, cnp_limit: u64) -> &'a mut NpFlow {
     match cnp_limit {
-        CNP_LIMIT_PEER => nps.entry(qp.src).or_insert(NpFlow::new(FlowId::NONE)),
+        CNP_LIMIT_PEER => nps.entry(qp.sender.dst).or_insert(NpFlow::new(FlowId::NONE)),
         CNP_LIMIT_PORT => nps.entry(u32::MAX).or_insert(NpFlow::new(FlowId::NONE)),
         _ => &mut qp.np,
     }

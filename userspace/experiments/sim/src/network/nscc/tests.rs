@@ -15,7 +15,7 @@ fn law() -> Law {
 
 /// One packet arrives, with this queueing delay.
 fn packet(delay_ns: u64, marked: bool) -> Feedback {
-    Feedback { new_bytes: FRAME, rtt_ns: Some(BASE_NS + delay_ns), marked, under_way_bytes: 100_000 }
+    Feedback { new_bytes: FRAME, rtt_ns: Some(BASE_NS + delay_ns), marked, in_flight_bytes: 100_000 }
 }
 
 /// The window after `acks` packets, a round trip's worth every `BASE_NS`.
@@ -43,9 +43,9 @@ fn window_starts_at_its_maximum() {
 fn unmarked_window_grows_with_delay_margin() {
     let half = after(20, BASE_NS / 2, false).bytes;
     // Twenty packets: per window half of the delay margin's share of four payloads, and once or twice 0.15 of a payload.
-    let paid = 2.0 * 9.0 * FRAME as f64 * 4.0 * 4_000.0 * 0.5 / (PRODUCT / 2.0);
+    let growth = 2.0 * 9.0 * FRAME as f64 * 4.0 * 4_000.0 * 0.5 / (PRODUCT / 2.0);
     let grown = half - PRODUCT / 2.0;
-    assert!((grown - paid - 600.0).abs() < paid * 0.1 + 600.0, "{grown} of {paid}");
+    assert!((grown - growth - 600.0).abs() < growth * 0.1 + 600.0, "{grown} of {growth}");
     assert!(after(20, BASE_NS / 4, false).bytes > half);
     // Beyond the target: small growth, independent of the delay.
     let beyond = after(20, BASE_NS * 2, false).bytes;
@@ -99,11 +99,11 @@ fn quick_adapt_sets_window_to_arrived_bytes() {
     // End of the round trip, in which three packets arrived.
     window.on_ack(&law, 30_000, &first);
     assert!(before > PRODUCT && window.bytes == 3.0 * FRAME as f64, "{window:?}");
-    assert_eq!(window.stale_bytes, first.under_way_bytes);
+    assert_eq!(window.stale_bytes, first.in_flight_bytes);
     // Packets that were in flight at that time have no further effect.
     let mut later = window;
     later.on_ack(&law, 30_100, &first);
-    assert_eq!((later.bytes, later.stale_bytes), (window.bytes, first.under_way_bytes - FRAME));
+    assert_eq!((later.bytes, later.stale_bytes), (window.bytes, first.in_flight_bytes - FRAME));
 }
 
 #[test]
@@ -126,8 +126,8 @@ fn feedback() -> impl Strategy<Value = (u64, Option<Feedback>)> {
         any::<bool>(),
         0u64..2_000_000,
     )
-        .prop_map(|(new_bytes, rtt_ns, marked, under_way_bytes)| {
-            Some(Feedback { new_bytes, rtt_ns, marked, under_way_bytes })
+        .prop_map(|(new_bytes, rtt_ns, marked, in_flight_bytes)| {
+            Some(Feedback { new_bytes, rtt_ns, marked, in_flight_bytes })
         });
     (0u64..100_000, prop_oneof![8 => acks, 1 => Just(None)])
 }
@@ -136,13 +136,13 @@ proptest! {
     /// The window stays between a packet and 1.5 times the bandwidth-delay product, for any acknowledgements.
     #[test]
     fn window_stays_within_its_bounds(
-        heard in proptest::collection::vec(feedback(), 1..300), target_ns in 100u64..100_000, rate_gbit in 1u64..800,
+        feedbacks in proptest::collection::vec(feedback(), 1..300), target_ns in 100u64..100_000, rate_gbit in 1u64..800,
     ) {
         let law = Law::new(
             Nscc { base_rtt_ns: BASE_NS, target_delay_ns: target_ns }, rate_gbit * 1_000_000_000, &Transport::default(),
         );
         let (mut window, mut now_ns) = (Window::new(&law), 0);
-        for (gap_ns, feedback) in heard {
+        for (gap_ns, feedback) in feedbacks {
             now_ns += gap_ns;
             match feedback {
                 Some(feedback) => window.on_ack(&law, now_ns, &feedback),

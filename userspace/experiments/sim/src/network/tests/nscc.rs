@@ -8,7 +8,7 @@ pub(super) const NSCC: Nscc = Nscc { base_rtt_ns: 9_400, target_delay_ns: 9_400 
 /// Marks from one fifth to four fifths of the bandwidth-delay product.
 fn nscc(mut scenario: Scenario) -> Scenario {
     scenario.control = Control::Nscc(NSCC);
-    scenario.transport.recovery = Recovery::Selective { reordering: 0 };
+    scenario.transport.recovery = Recovery::Selective;
     scenario.transport.ack_every = 1;
     scenario.transport.ack_class = Some(6);
     let wred = &mut scenario.config.wred[3];

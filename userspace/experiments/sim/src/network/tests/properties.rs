@@ -24,7 +24,7 @@ fn everything(seed: u64, flows: usize) -> Scenario {
     scenario.seed = seed;
     scenario.switch.buffer_bytes = 3_000_000;
     scenario.switch.balance = Balance::Spray;
-    scenario.transport.recovery = Recovery::Selective { reordering: 8 };
+    (scenario.transport.recovery, scenario.transport.reordering) = (Recovery::Selective, 8);
     scenario.transport.timeout_ns = 300 * US;
     scenario.switch.reroute_ns = 50 * US;
     scenario.switch.watchdog =
@@ -78,7 +78,8 @@ proptest! {
         // Every packet that overtakes another costs go-back-N a window. Trimming keeps it in step: see
         // `trimming_without_window_may_lockstep`.
         scenario.switch.balance = if spray && selective { Balance::Spray } else { Balance::Ecmp };
-        scenario.transport.recovery = if selective { Recovery::Selective { reordering } } else { Recovery::GoBackN };
+        scenario.transport.recovery = if selective { Recovery::Selective } else { Recovery::GoBackN };
+        scenario.transport.reordering = reordering;
         scenario.switch.trim_to = (trims && (selective || window != 0)).then_some(5);
         if nscc && selective {
             scenario.control = Control::Nscc(NSCC);
@@ -88,7 +89,7 @@ proptest! {
             admitted.map(|bytes| Admission { bytes, chunk_bytes: bytes.min(30_000), class: Some(0) });
         scenario.duration_ns = 2_000 * MS;
         let out = outcome(&scenario);
-        prop_assert!(out.flows.iter().all(|flow| flow.fct_ns.is_some()), "{:?}", out.transport);
+        prop_assert!(complete(&out), "{:?}", out.transport);
         let lost: u64 = out.classes.iter().map(|class| class.dropped_packets).sum();
         prop_assert!(out.transport.delivered_packets <= out.transport.data_packets + lost);
     }
@@ -109,6 +110,6 @@ proptest! {
         scenario.transport.timeout_ns = 50 * MS;
         let out = outcome(&scenario);
         prop_assert!(no_loss(&out), "{:?}", out.classes);
-        prop_assert!(out.flows.iter().all(|flow| flow.fct_ns.is_some()), "{:?}", out.transport);
+        prop_assert!(complete(&out), "{:?}", out.transport);
     }
 }

@@ -10,6 +10,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
+use dcqcn_params::word;
 use prost::Message;
 
 use super::collective::{Collective, Pairs};
@@ -119,7 +120,7 @@ impl Node {
     fn terms(&self, file: &str) -> Result<String, FileError> {
         let (collective, bytes) = self.collective(file)?;
         let root = self.root().map_or_else(String::new, |root| format!(" from root {root}"));
-        Ok(format!("{} of {bytes} bytes{root}", collective.name()))
+        Ok(format!("{} of {bytes} bytes{root}", word(&collective)))
     }
 }
 

@@ -1,11 +1,12 @@
 //! Collectives as flows, each of which waits for the data that it forwards.
 
+use clap::ValueEnum;
 use serde::Serialize;
 
 use super::{Round, Wait, Workload};
 
 /// A collective operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Collective {
     /// All ranks get the sum of all data: two rounds of a ring.
@@ -27,18 +28,9 @@ pub enum Collective {
 }
 
 impl Collective {
-    /// Name, as in `--workload`.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::AllReduce => "all-reduce",
-            Self::ReduceScatter => "reduce-scatter",
-            Self::AllGather => "all-gather",
-            Self::AllToAll => "all-to-all",
-            Self::Broadcast => "broadcast",
-            Self::Reduce => "reduce",
-            Self::Gather => "gather",
-            Self::Scatter => "scatter",
-        }
+    /// Whether the first rank sends or receives all data.
+    pub(crate) const fn has_root(self) -> bool {
+        matches!(self, Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter)
     }
 
     /// Flows that each of `ranks`, at least one, sends in a ring.
@@ -49,12 +41,7 @@ impl Collective {
 
     /// Flows of all `ranks` in total.
     const fn sends(self, ranks: u64) -> u64 {
-        match self {
-            Self::AllReduce | Self::ReduceScatter | Self::AllGather | Self::AllToAll => {
-                self.steps(ranks).saturating_mul(ranks)
-            }
-            Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter => ranks.saturating_sub(1),
-        }
+        if self.has_root() { ranks.saturating_sub(1) } else { self.steps(ranks).saturating_mul(ranks) }
     }
 }
 
@@ -102,8 +89,21 @@ impl Workload {
             }
             return done;
         }
-        if collective.sends(count as u64) < count as u64 {
-            self.rooted(collective, bytes.max(1), part_bytes, ranks, &done, ready, pairs);
+        if collective.has_root() {
+            let is_tree = matches!(collective, Collective::Broadcast | Collective::Reduce);
+            let from_root = matches!(collective, Collective::Broadcast | Collective::Scatter);
+            let bytes = if is_tree { bytes.max(1) } else { part_bytes };
+            for rank in 1..count {
+                let other = if is_tree { parent(rank) } else { 0 };
+                let (src, dst) = if from_root { (other, rank) } else { (rank, other) };
+                let flow = self.between(pairs, ranks[src], ranks[dst], bytes);
+                self.after(flow, ready[src], Wait::Delivered);
+                self.after(done[dst], flow, Wait::Delivered);
+                // In a tree a rank forwards received data; in the others, the root sends its own.
+                if is_tree && src != 0 {
+                    self.after(flow, done[src], Wait::Delivered);
+                }
+            }
             return done;
         }
         let mut before: Vec<u32> = Vec::new();
@@ -124,33 +124,6 @@ impl Workload {
             self.after(done[(rank + 1) % count], last, Wait::Delivered);
         }
         done
-    }
-
-    /// Adds the flows of a collective from or to the first rank.
-    #[expect(clippy::too_many_arguments, reason = "those of `collective`, and derived values")]
-    fn rooted(
-        &mut self,
-        collective: Collective,
-        bytes: u64,
-        part_bytes: u64,
-        ranks: &[u32],
-        done: &[u32],
-        ready: &[u32],
-        pairs: &mut Pairs,
-    ) {
-        let is_tree = matches!(collective, Collective::Broadcast | Collective::Reduce);
-        let from_root = matches!(collective, Collective::Broadcast | Collective::Scatter);
-        for rank in 1..ranks.len() {
-            let other = if is_tree { parent(rank) } else { 0 };
-            let (src, dst) = if from_root { (other, rank) } else { (rank, other) };
-            let flow = self.between(pairs, ranks[src], ranks[dst], if is_tree { bytes } else { part_bytes });
-            self.after(flow, ready[src], Wait::Delivered);
-            self.after(done[dst], flow, Wait::Delivered);
-            // In a tree a rank forwards received data; in the others, the root sends its own.
-            if is_tree && src != 0 {
-                self.after(flow, done[src], Wait::Delivered);
-            }
-        }
     }
 
     /// A flow on the QP between two hosts.

@@ -32,10 +32,9 @@ impl Workload {
     pub fn hpcc(name: &str, text: &str, class: u8, topology: &Topology) -> Result<Self, FileError> {
         let ids = topology.node_ids();
         let mut lines = words(text);
-        let first =
-            lines.next().and_then(|(line, words)| Some((line, words.first()?.parse::<usize>().ok()?)));
-        let Some((line, count)) = first else {
-            return Err(FileError::new(name, 1, "the first line must be the number of flows"));
+        let (line, head) = lines.next().unwrap_or((1, Vec::new()));
+        let Some(count) = head.first().and_then(|word| word.parse::<usize>().ok()) else {
+            return Err(FileError::new(name, line, "the first line must be the number of flows"));
         };
         if count as u64 > MAX_FLOWS {
             return Err(FileError::new(
@@ -348,6 +347,7 @@ mod tests {
         assert_eq!(early.flows()[0].start_ns, 250_000_000);
         for (text, expected) in [
             ("x", "f:1: the first line must be the number of flows"),
+            ("# flows\nx", "f:2: the first line must be the number of flows"),
             ("1\n0 1 3\n", "f:2: `0 1 3` is not a flow"),
             ("3\n0 1 3 100 5 0\n", "f: the first line announces 3 flows, but 1 follow"),
             ("1\n1 1 3 100 5 0\n", "f:2: SRC and DST are the same host"),

@@ -55,14 +55,14 @@ impl Workload {
         let mut lines = words(text);
         let (line, head) = lines.next().unwrap_or((1, Vec::new()));
         let (shape, transfer) = first_line(&head, hosts).map_err(|what| FileError::new(name, line, what))?;
-        let count =
-            lines.next().and_then(|(_, words)| words.first()?.parse::<usize>().ok()).unwrap_or(usize::MAX);
+        let (line, head) = lines.next().unwrap_or((2, Vec::new()));
+        let count = head.first().and_then(|word| word.parse::<usize>().ok()).unwrap_or(usize::MAX);
         let layers: Vec<[Step; 3]> =
             lines.map(|(line, words)| layer(name, line, &words)).collect::<Result<_, _>>()?;
         if layers.len() != count {
             return Err(FileError::new(
                 name,
-                2,
+                line,
                 format!("the second line must be the number of layers, of which {} follow", layers.len()),
             ));
         }
@@ -406,6 +406,11 @@ mod tests {
                 FILE.replace("\n2\n", "\n3\n"),
                 8,
                 "w:2: the second line must be the number of layers, of which 2 follow",
+            ),
+            (
+                FILE.replace("\n2\n", "\n# layers\n3\n"),
+                8,
+                "w:3: the second line must be the number of layers, of which 2 follow",
             ),
             ("10 8 1 1 16 A100\n8 9\n".to_owned(), 8, "w:1: it is a topology of SimAI, not a workload"),
             ("X 1\n".to_owned(), 8, "w:1: the first line must have"),

@@ -19,13 +19,11 @@ pub struct Sizes {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Poisson {
     pub hosts: u32,
-    /// Rate of a host's link.
     pub rate_bps: u64,
     /// Payload that each host offers, as a share of its link.
     pub load: f64,
     /// Time until which flows start.
     pub until_ns: u64,
-    /// Class of the flows.
     pub class: u8,
     pub seed: u64,
 }
@@ -164,7 +162,6 @@ impl Sizes {
         Self { points: vec![(bytes as f64, 0.0), (bytes as f64, 1.0)] }
     }
 
-    /// Mean length.
     pub(crate) fn mean_bytes(&self) -> f64 {
         let first = self.points.first().map_or(0.0, |&(bytes, share)| bytes * share);
         let segment = |pair: &[(f64, f64)]| match pair {

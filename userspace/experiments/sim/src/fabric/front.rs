@@ -1,12 +1,15 @@
-//! Flags that depend on other flags.
+//! Simulations of fabrics, and flags that depend on other flags.
 
 use anyhow::Result;
+use dcqcn_params::Assignment;
 
 use super::flags::Choice;
 use super::setup::{FabricSetup, settings};
 use super::{Shape, Traffic};
 use crate::knobs::{Requirement, parameters_without_effect, refuse};
-use crate::network::Recovery;
+use crate::network::{Recovery, Scenario};
+use crate::presets::Setting;
+use crate::sweep::SimulationSetup;
 
 const RANDOM: &str = "--workload random";
 const COLLECTIVE: &str = "a collective as --workload";
@@ -22,25 +25,36 @@ impl FabricSetup {
         let keys: Vec<&str> =
             settings(text).filter_map(|setting| setting.split_once('=')).map(|(key, _)| key.trim()).collect();
         let is_its = |(flag, _): &&Requirement| keys.contains(&flag.trim_start_matches('-'));
-        setup.without_effect().iter().find(is_its).map_or(Ok(setup), |lone| Ok(refuse(lone)?))
+        setup.without_effect().iter().find(is_its).map_or(Ok(setup), |ineffective| Ok(refuse(ineffective)?))
+    }
+}
+
+impl SimulationSetup for FabricSetup {
+    type Simulation = Scenario;
+
+    fn apply(&mut self, setting: &Setting) -> Result<()> {
+        self.set(&setting.key, &setting.text)
     }
 
-    /// Flags and parameters without effect, each with its missing requirement.
-    pub fn without_effect(&self) -> Vec<Requirement> {
+    fn changes(&self) -> &[Assignment] {
+        &self.changes
+    }
+
+    fn simulation(&self) -> Result<Scenario> {
+        self.scenario()
+    }
+
+    fn without_effect(&self) -> Vec<Requirement> {
         let workload = self.workload.as_ref().unwrap_or(&Traffic::Random);
         let random = matches!(workload, Traffic::Random);
         let collective = matches!(workload, Traffic::Collective(_));
         let from_file = matches!(workload, Traffic::File(..)) || (random && self.sizes.is_some());
         let graph = matches!(self.topology, Some(Shape::File(_)));
-        let selective = match self.recovery {
-            Some(recovery) => matches!(recovery, Recovery::Selective { .. }),
-            None => self.control == Some(Choice::Nscc),
-        };
         let pfc = self.pfc != Some(false);
         let admitted = self.admission.is_some();
-        let dcqcn = self.control.unwrap_or(Choice::Dcqcn) == Choice::Dcqcn;
-        let nscc = self.control == Some(Choice::Nscc);
+        let (dcqcn, nscc) = (self.is_dcqcn(), self.control == Some(Choice::Nscc));
         let controlled = self.control != Some(Choice::Off);
+        let selective = self.recovery.map_or(nscc, |recovery| recovery == Recovery::Selective);
         let flags = [
             ("--profile", self.profile.is_some(), controlled, "--control dcqcn or nscc"),
             ("--admission-turn", self.admission_turn.is_some(), admitted, "--admission"),
@@ -63,19 +77,20 @@ impl FabricSetup {
             ("--trim", self.trim.is_some(), !pfc, "--pfc off"),
             ("--reroute", self.reroute.is_some(), !self.faults.is_empty(), "--fault"),
         ];
-        let lone = flags.into_iter().filter(|(_, given, has_effect, _)| *given && !has_effect);
-        let lone = lone.map(|(flag, _, _, needs)| (flag.to_owned(), needs.to_owned()));
+        let ineffective = flags.into_iter().filter(|(_, given, has_effect, _)| *given && !has_effect);
+        let ineffective = ineffective.map(|(flag, _, _, needs)| (flag.to_owned(), needs.to_owned()));
         // Trimmed packets can be marked too.
         let classes: Vec<u8> = self.trim.into_iter().chain([self.class()]).collect();
         let of_dcqcn = (!dcqcn).then_some("--control dcqcn");
         let probe = (self.recovery != Some(Recovery::Probe)).then_some("--recovery probe");
-        lone.chain(parameters_without_effect(&self.changes, of_dcqcn, probe, &classes)).collect()
+        ineffective.chain(parameters_without_effect(&self.changes, of_dcqcn, probe, &classes)).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::setup::setup;
+    use crate::sweep::SimulationSetup as _;
 
     #[test]
     fn flag_without_effect_is_rejected() {
