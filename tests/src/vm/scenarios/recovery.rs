@@ -2,6 +2,7 @@
 //!
 //! The port has room for everything in flight, so that every loss is one of those inserted.
 
+use std::fs;
 use std::thread;
 use std::time::Duration;
 
@@ -79,6 +80,13 @@ impl Bench<'_> {
     /// Every loss over one connection.
     fn with(&mut self, pattern: &'static str, name: &str, transport: Transport) -> Result<()> {
         let disks = nvme::connect(self.lab, &ENDS, transport)?;
+        // Merged blocks are in two pieces of memory, which the initiator would register.
+        for disk in fs::read_dir("/sys/block").context("/sys/block")? {
+            let merging = disk.context("/sys/block")?.path().join("queue/nomerges");
+            if merging.to_string_lossy().contains("/nvme") {
+                fs::write(&merging, "2").with_context(|| merging.display().to_string())?;
+            }
+        }
         // fio ends early if the warm-up reaches the end of the disk.
         let job = Job { pattern, block_bytes: BLOCK_BYTES, depth: 32, settling_s: 2, length_s: 14 };
         let (clean, _) = self.row(&format!("{pattern}, {name}"), job, &disks, None)?;
