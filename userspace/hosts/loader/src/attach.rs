@@ -202,10 +202,7 @@ pub struct Attachment {
     pub maps: Maps,
 }
 
-/// Attaches an interface; returns the properties chosen.
-///
-/// # Errors
-/// The attachment is impossible, or a step fails. All steps taken are undone.
+/// Attaches an interface; returns the properties chosen. A failed attach undoes its steps.
 pub fn attach(request: &Request) -> Result<Info, Error> {
     attach_with(request, Options::default())
 }
@@ -336,9 +333,6 @@ impl Info {
     /// Opens its maps in `pins`.
     ///
     /// Checks the recorded layout version first, for a clearer error than a size mismatch.
-    ///
-    /// # Errors
-    /// The maps have another version's layout, or were removed.
     fn open_maps(&self, pins: &Path) -> Result<Maps, Error> {
         match self.layout_version {
             LAYOUT_VERSION if self.has_lost_maps(pins) => {

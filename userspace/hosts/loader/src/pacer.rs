@@ -28,9 +28,6 @@ const MQ: Handle = Handle::new(0xdc02, 0);
 const FQ_HORIZON_NS: u64 = 10_000_000_000;
 
 /// Selects the pacer for `choice`; returns the reason as text.
-///
-/// # Errors
-/// The kernel does not have the requested qdisc.
 pub(crate) fn choose(choice: PacerChoice, rp_enable: bool) -> Result<(PacerChoice, String), Error> {
     let pacer = |pacer, why: &str| Ok((pacer, why.to_owned()));
     match choice {

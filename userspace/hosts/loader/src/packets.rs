@@ -40,9 +40,6 @@ pub struct Packets {
 
 impl Packets {
     /// Starts reading.
-    ///
-    /// # Errors
-    /// The attachment has no packet trace, or this process lacks the capability to read it.
     pub fn open(info: &Info) -> Result<Self, Error> {
         let iface = info.iface.clone();
         if info.log_packets.is_none() {

@@ -29,9 +29,6 @@ const GSO_BYTES: u64 = 65_536;
 const UNLIMITED_BPS: u64 = 800_000_000_000;
 
 /// Selects the qdisc for `choice`; returns notes on it.
-///
-/// # Errors
-/// The kernel does not have the requested qdisc.
 pub(crate) fn choose(choice: QueuesChoice) -> Result<(QueuesChoice, Vec<String>), Error> {
     let htb = |why: &str| {
         format!(
@@ -71,9 +68,6 @@ pub(crate) const fn kind(choice: QueuesChoice) -> &'static str {
 }
 
 /// Parent of the queues: a token bucket that shapes the port, otherwise the root. Adds notes.
-///
-/// # Errors
-/// The interface has a qdisc with its own classes, or the rate for htb is unknown.
 pub(crate) fn choose_parent(
     netlink: &Netlink,
     link: &Link,

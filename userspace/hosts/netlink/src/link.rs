@@ -200,9 +200,6 @@ impl Netlink {
     }
 
     /// Creates a veth pair. Both ends are down.
-    ///
-    /// # Errors
-    /// A name exists or is invalid, or the process lacks CAP_NET_ADMIN in one of the namespaces.
     pub fn add_veth(&self, near: &VethEnd<'_>, far: &VethEnd<'_>) -> Result<()> {
         let far_end = apply_end(LinkMessageBuilder::<LinkUnspec>::new().name(far.name), far).build();
         let message = apply_end(LinkVeth::new(near.name, far.name), near)
@@ -231,9 +228,6 @@ impl Netlink {
     }
 
     /// Removes the interface; of a veth pair, both ends.
-    ///
-    /// # Errors
-    /// The kernel rejects it, for example because the interface is hardware.
     pub fn delete_link(&self, ifindex: u32) -> Result<()> {
         let message = LinkUnspec::new_with_index(ifindex).build();
         self.change(format_args!("delete"), Subject::Interface(ifindex), RTM_DELLINK, 0, &message)

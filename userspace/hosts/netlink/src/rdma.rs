@@ -107,9 +107,6 @@ impl Netlink {
     }
 
     /// The connected QPs of device number `device`. Datagram QPs are excluded: they have no other end.
-    ///
-    /// # Errors
-    /// The kernel rejects the request; the device may have been removed.
     pub fn rdma_connected_qps(&self, device: u32) -> Result<Vec<ConnectedQp>> {
         let bodies =
             self.rdma(format_args!("list the QPs of an RDMA device"), CMD_RES_QP_GET, |request| {

@@ -204,9 +204,6 @@ fn write_both(
 /// Changes the parameters of one attachment: validates the result of `change` and activates it atomically.
 ///
 /// Returns the old and the new parameters.
-///
-/// # Errors
-/// The change is rejected; the parameters are unchanged.
 pub fn change<E: From<Error>>(
     iface: &str,
     mut change: impl FnMut(&mut Config) -> Result<(), E>,

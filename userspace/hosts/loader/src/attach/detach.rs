@@ -102,9 +102,6 @@ fn detach_found(
 }
 
 /// Detaches everything in this network namespace, in any state, and continues after errors.
-///
-/// # Errors
-/// The first error, if some attachment could not be undone.
 pub fn detach_all() -> Result<(), Error> {
     let mut failed = None;
     for iface in labels()? {

@@ -30,9 +30,6 @@ use crate::{failpoint, pacer, queues};
 pub(super) type Loader = Mutex<Option<EbpfLoader<'static>>>;
 
 /// Executes `plan`; `inherited` are undo steps left over from an earlier attachment.
-///
-/// # Errors
-/// A step failed, and all steps were undone.
 pub(super) fn out(
     plan: Plan,
     netlink: &Netlink,

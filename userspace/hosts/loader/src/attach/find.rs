@@ -31,9 +31,6 @@ pub struct Broken {
 }
 
 /// Reads all records of this network namespace; waits for a running attach or detach.
-///
-/// # Errors
-/// The state directory cannot be read.
 pub fn survey() -> Result<Survey, Error> {
     let state_dir = StateDir::here()?;
     let links = Netlink::connect()?.links()?;
@@ -80,9 +77,6 @@ fn removed(info: Info, links: &[Link]) -> Info {
 }
 
 /// All complete attachments of this network namespace. Unreadable records are logged and skipped.
-///
-/// # Errors
-/// The state directory cannot be read.
 pub fn list() -> Result<Vec<Info>, Error> {
     let Survey { attachments, broken } = read_survey(&StateDir::here()?, &Netlink::connect()?.links()?)?;
     for Broken { iface, error } in broken {
@@ -93,9 +87,6 @@ pub fn list() -> Result<Vec<Info>, Error> {
 }
 
 /// Identities of all complete attachments of this network namespace.
-///
-/// # Errors
-/// The state directory cannot be read.
 pub fn ids() -> Result<BTreeSet<Id>, Error> {
     let records = StateDir::here()?.records()?;
     let whole = records.values().filter(|record| record.state == State::Attached);
@@ -103,9 +94,6 @@ pub fn ids() -> Result<BTreeSet<Id>, Error> {
 }
 
 /// Indexes of interfaces that have pins, but no journal: another program removed it.
-///
-/// # Errors
-/// The state directory cannot be read.
 pub fn without_journal() -> Result<BTreeSet<u32>, Error> {
     StateDir::here()?.without_journal()
 }
@@ -129,9 +117,6 @@ pub struct Alive {
 }
 
 /// Reads the records of existing interfaces, without waiting.
-///
-/// # Errors
-/// The state directory cannot be read.
 pub fn alive() -> Result<Alive, Error> {
     let (state_dir, links) = (StateDir::here()?, Netlink::connect()?.links()?);
     let Survey { attachments, broken } = read_survey(&state_dir, &links)?;
@@ -144,9 +129,6 @@ pub fn alive() -> Result<Alive, Error> {
 }
 
 /// Names of all records of this network namespace, in any state, for detaching them.
-///
-/// # Errors
-/// The state directory cannot be read.
 pub fn labels() -> Result<Vec<String>, Error> {
     let Survey { attachments, broken } = read_survey(&StateDir::here()?, &Netlink::connect()?.links()?)?;
     let names = attachments.into_iter().map(|(info, _)| info.iface);
@@ -162,9 +144,6 @@ pub fn open(iface: &str) -> Result<Attachment, Error> {
 }
 
 /// As [`open`], for a known attachment, whatever the name of its interface is now.
-///
-/// # Errors
-/// As [`open`].
 pub fn reopen(info: &Info) -> Result<Attachment, Error> {
     opened(|state_dir| find_again(state_dir, info))
 }
@@ -193,9 +172,6 @@ pub(super) fn open_at(state_dir: &StateDir, iface: &str) -> Result<Attachment, E
 }
 
 /// Opens the program that removes the idle flows of an attachment.
-///
-/// # Errors
-/// As [`reopen`].
 pub fn open_expire(info: &Info) -> Result<Expire, Error> {
     let state_dir = StateDir::here()?;
     let info = find_again(&state_dir, info)?.info;
@@ -203,9 +179,6 @@ pub fn open_expire(info: &Info) -> Result<Expire, Error> {
 }
 
 /// Opens ring and program of the tail-loss probe of an attachment.
-///
-/// # Errors
-/// As [`reopen`].
 pub fn open_probe(info: &Info) -> Result<Probe, Error> {
     let state_dir = StateDir::here()?;
     let info = find_again(&state_dir, info)?.info;
@@ -322,9 +295,6 @@ impl Journals {
 }
 
 /// Rejects an interface that is already in use.
-///
-/// # Errors
-/// [`Error::AlreadyAttached`] or [`Error::InlinePeer`], or the interface's journal cannot be read.
 pub(super) fn check_unattached(
     state_dir: &StateDir,
     netlink: &Netlink,

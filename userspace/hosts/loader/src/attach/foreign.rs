@@ -34,9 +34,6 @@ pub struct ForeignProgram {
 }
 
 /// Other applications' programs on the hooks of an attachment; use [`Sweep`](super::Sweep) for many.
-///
-/// # Errors
-/// The interface is not attached any more, or CAP_NET_ADMIN is missing.
 pub fn foreign_programs(info: &Info) -> Result<Vec<ForeignProgram>, Error> {
     let (state_dir, netlink) = (StateDir::here()?, Netlink::connect()?);
     let iface = netlink.link_by_index(info.ifindex)?.name;

@@ -31,9 +31,6 @@ pub struct Freed {
 
 /// Frees attachments of removed namespaces and interfaces, and undoes partial ones in this namespace. Of existing interfaces,
 /// those whose journal is missing are freed if `may_free` accepts their index.
-///
-/// # Errors
-/// Another process holds the lock, or a kernel query fails.
 pub fn gc(may_free: impl Fn(u32) -> bool) -> Result<Vec<Freed>, Error> {
     let state_dir = StateDir::here()?;
     let mut freed = elsewhere(&state_dir);
@@ -186,9 +183,6 @@ fn was_removed(state_dir: &StateDir, record: &Record, my_inode: u64) -> bool {
 ///
 /// These are killed attaches, attachments of an earlier interface with the same index, and those of an
 /// interface that was moved here from another namespace.
-///
-/// # Errors
-/// A kernel query fails.
 pub(super) fn reclaim(
     state_dir: &StateDir,
     netlink: &Netlink,
@@ -222,9 +216,6 @@ pub(super) fn reclaim(
 }
 
 /// Frees attachments that an interface had in another namespace before it was moved here.
-///
-/// # Errors
-/// Another process holds the lock of that namespace.
 fn free_previous_namespace(here: &StateDir, netlink: &Netlink, link: &Link) -> Result<(), Error> {
     let mut programs: Vec<u32> =
         netlink.xdp_programs(link.index).unwrap_or_default().iter().map(|program| program.id).collect();

@@ -14,9 +14,6 @@ const SINCE: KernelVersion = KernelVersion::new(6, 12, 0);
 /// Rejects replacing a qdisc that active QPs send through; `what` is the operation for the error.
 ///
 /// `flows` is set if a suitable fq, installed beforehand, would be kept; it sizes the suggested command.
-///
-/// # Errors
-/// [`Error::Interrupts`] if there are active QPs.
 pub(super) fn check(
     netlink: &Netlink,
     link: &Link,

@@ -160,9 +160,6 @@ pub(super) struct UndoReport<E> {
 
 impl<S: Store> Journal<S> {
     /// Creates the journal of a new attachment.
-    ///
-    /// # Errors
-    /// Writing the record fails; nothing may be changed.
     pub(super) fn begin(record: Record, store: S) -> Result<Self, S::Error> {
         let mut journal = Self { record, store };
         journal.record.state = State::Attaching;

@@ -34,9 +34,6 @@ pub enum Which<'a> {
 }
 
 /// All changes pending confirmation in this network namespace. Unreadable journals are skipped.
-///
-/// # Errors
-/// The state directory cannot be read.
 pub fn pending() -> Result<Vec<(Info, Pending)>, Error> {
     let state_dir = StateDir::here()?;
     let waiting = waiting(&state_dir)?;
@@ -53,9 +50,6 @@ pub fn pending() -> Result<Vec<(Info, Pending)>, Error> {
 /// Confirms the pending changes of these interfaces, or of all if the list is empty.
 ///
 /// Returns the former values.
-///
-/// # Errors
-/// An interface has no pending change, or a journal cannot be written.
 pub fn confirm(ifaces: &[String]) -> Result<Vec<(Info, Pending)>, Error> {
     let state_dir = StateDir::here()?;
     // Checked before taking the lock, whose directory may not exist if nothing is attached.
@@ -73,10 +67,6 @@ pub fn confirm(ifaces: &[String]) -> Result<Vec<(Info, Pending)>, Error> {
 }
 
 /// Restores the former values; continues after errors.
-///
-/// # Errors
-/// The lock is held by another process, the directory cannot be read, or a given interface has no pending
-/// change.
 pub fn revert(which: Which<'_>) -> Result<Reverted, Error> {
     let state_dir = StateDir::here()?;
     let selected = || match which {
@@ -139,9 +129,6 @@ fn waiting(state_dir: &StateDir) -> Result<Vec<(Record, Pending)>, Error> {
 }
 
 /// Pending changes of these interfaces, or of all if the list is empty.
-///
-/// # Errors
-/// No change is pending.
 fn pending_of(state_dir: &StateDir, ifaces: &[String]) -> Result<Vec<(Record, Pending)>, Error> {
     let mut found = Vec::new();
     for iface in ifaces {

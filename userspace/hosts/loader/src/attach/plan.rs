@@ -48,9 +48,6 @@ pub(super) struct Plan {
 impl Plan {
     /// Makes the plan; `links` are all interfaces, listed once for many plans. `sibling` is called if the attachment
     /// needs an index in the `SIBLINGS` map.
-    ///
-    /// # Errors
-    /// The request cannot be satisfied on this interface.
     pub(super) fn make(
         state_dir: &StateDir,
         netlink: &Netlink,
@@ -633,9 +630,6 @@ fn members(links: &[Link], link: &Link) -> Vec<u32> {
 }
 
 /// Interface properties passed to the programs.
-///
-/// # Errors
-/// Random numbers or the list of CPUs cannot be read.
 pub(super) fn port(
     link: &Link,
     peer: Option<&Link>,

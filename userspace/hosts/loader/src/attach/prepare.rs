@@ -50,9 +50,6 @@ pub fn prepare(iface: &str, may_interrupt: bool) -> Result<String, Error> {
 }
 
 /// Writes a drop-in that makes systemd-networkd install that fq; returns its path.
-///
-/// # Errors
-/// systemd-networkd does not manage the interface, the kernel has no fq, or the file cannot be written.
 pub fn write_networkd(iface: &str) -> Result<PathBuf, Error> {
     let link = Netlink::connect()?.link(iface)?;
     require_fq(iface)?;

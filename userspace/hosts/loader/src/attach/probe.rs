@@ -55,9 +55,6 @@ const FEATURES: [Feature; 3] = [
 const PREEMPTIBLE: KernelVersion = KernelVersion::new(6, 18, 0);
 
 /// Checks capabilities and kernel; `realtime` permits a kernel on which programs preempt each other.
-///
-/// # Errors
-/// A capability or a feature of the kernel is missing, or programs preempt each other.
 pub(super) fn check(realtime: bool) -> Result<(), Error> {
     check_capabilities()?;
     if let Some(Feature { name, purpose, since, .. }) = missing_feature(&FEATURES) {
@@ -73,9 +70,6 @@ pub(super) fn check(realtime: bool) -> Result<(), Error> {
 }
 
 /// Checks capabilities alone, as for detaching: without them, only some steps could be undone.
-///
-/// # Errors
-/// A capability is missing.
 pub(super) fn check_capabilities() -> Result<(), Error> {
     let missing = missing_capabilities(effective_capabilities());
     if missing.is_empty() { Ok(()) } else { Err(Error::Capability { missing: missing.join(", ") }) }

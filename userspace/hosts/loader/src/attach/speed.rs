@@ -34,10 +34,6 @@ pub fn follow(sweep: &Sweep, info: &Info, params: &Params) -> (Vec<Change>, Opti
 ///
 /// A rate that was specified or set explicitly is preserved. The rate is also preserved while the link is
 /// down, or while a change is pending confirmation.
-///
-/// # Errors
-/// The interface is not attached, or its other parameters are out of range at the new rate; nothing is
-/// changed.
 fn follow_link_rate(sweep: &Sweep, info: &Info, params: &Params) -> Result<Option<Change>, Error> {
     let Sweep { state_dir, netlink, links, .. } = sweep;
     let iface = info.iface.as_str();
@@ -77,9 +73,6 @@ fn follow_link_rate(sweep: &Sweep, info: &Info, params: &Params) -> Result<Optio
 
 /// Updates `queue_limit` if the limit of the shaper from which it was taken has changed. Returns the change, if any. Values
 /// that were set explicitly, and differ, are preserved.
-///
-/// # Errors
-/// The interface is not attached.
 fn follow_queue_limit(sweep: &Sweep, info: &Info, params: &Params) -> Result<Option<Change>, Error> {
     let derived = info.derived.filter(|derived| derived.queue_limit_bytes != 0);
     let (Some(_), Some(derived)) = (sweep.link(info.ifindex), derived) else { return Ok(None) };
@@ -110,9 +103,6 @@ fn follow_queue_limit(sweep: &Sweep, info: &Info, params: &Params) -> Result<Opt
 
 /// Updates `np_other_host` if the interface became a port of a bridge or the lower device of a macvlan since it was
 /// attached, or stopped being one. Returns the change, if any. A value that was set explicitly, and differs, is preserved.
-///
-/// # Errors
-/// The interface is not attached.
 fn follow_other_host(sweep: &Sweep, info: &Info, params: &Params) -> Result<Option<Change>, Error> {
     let Sweep { state_dir, links, .. } = sweep;
     let iface = info.iface.as_str();

@@ -93,9 +93,6 @@ pub(super) struct StateDir {
 
 impl StateDir {
     /// State directory of the calling thread's network namespace, which need not exist yet.
-    ///
-    /// # Errors
-    /// The namespace's cookie cannot be read.
     pub(super) fn here() -> Result<Self, Error> {
         Ok(Self::of(root(), netns::current_cookie()?))
     }
@@ -114,9 +111,6 @@ impl StateDir {
     }
 
     /// Mounts the BPF file system if necessary.
-    ///
-    /// # Errors
-    /// A directory cannot be created, or the mount fails.
     pub(super) fn mount(&self) -> Result<(), Error> {
         let bpf = self.root.join("bpf");
         if is_bpf(&bpf) {
@@ -134,9 +128,6 @@ impl StateDir {
     }
 
     /// Takes the lock for changing attachments of the namespace, waiting if necessary.
-    ///
-    /// # Errors
-    /// Another process holds it, or it cannot be created.
     pub(super) fn lock(&self) -> Result<NamespaceLock, Error> {
         create_dir(&self.root, 0o755)?;
         let lock =
@@ -147,9 +138,6 @@ impl StateDir {
     }
 
     /// As [`Self::lock`], without waiting; `None` if the lock is held or the directory does not exist.
-    ///
-    /// # Errors
-    /// The lock file cannot be created.
     pub(super) fn try_lock(&self) -> Result<Option<NamespaceLock>, Error> {
         let lock = Lock::attempt(&self.files.join(LOCK))?;
         Ok(lock.map(|lock| NamespaceLock { state_dir: self.clone(), _lock: lock }))
@@ -203,17 +191,11 @@ impl StateDir {
     }
 
     /// Interfaces that have pins.
-    ///
-    /// # Errors
-    /// The directory cannot be read.
     pub(super) fn pinned(&self) -> Result<Vec<u32>, Error> {
         Ok(names(&self.pins)?.iter().filter_map(|name| name.parse().ok()).collect())
     }
 
     /// Interfaces that have pins and no journal.
-    ///
-    /// # Errors
-    /// A directory cannot be read.
     pub(super) fn without_journal(&self) -> Result<BTreeSet<u32>, Error> {
         // In this order: an attach creates the journal first, and a detach removes it last.
         let (pinned, ifindexes) = (self.pinned()?, self.ifindexes()?);
@@ -238,9 +220,6 @@ impl StateDir {
     }
 
     /// All readable journals. While no journal changes, this is one system call, whatever their number.
-    ///
-    /// # Errors
-    /// The directory cannot be read.
     pub(super) fn records(&self) -> Result<Arc<Records>, Error> {
         let metadata = match fs::metadata(&self.files) {
             Ok(metadata) => metadata,
@@ -264,17 +243,11 @@ impl StateDir {
     }
 
     /// As [`Self::read_shared`], as a copy.
-    ///
-    /// # Errors
-    /// As [`Self::read_shared`].
     pub(super) fn read(&self, ifindex: u32) -> Result<Option<Record>, Error> {
         Ok(self.read_shared(ifindex)?.map(Arc::unwrap_or_clone))
     }
 
     /// Reads the journal of an interface, if it exists.
-    ///
-    /// # Errors
-    /// The journal cannot be read, or has another format.
     pub(super) fn read_shared(&self, ifindex: u32) -> Result<Option<Arc<Record>>, Error> {
         let path = self.journal(ifindex);
         let failed = |source| journal_error(&path, source);

@@ -88,9 +88,6 @@ impl Info {
 ///
 /// Values that the request does not specify stay as chosen or detected when attaching: role, pacer, table
 /// sizes, link rate, wire overhead, `np_other_host`.
-///
-/// # Errors
-/// The request needs a new attachment, or its parameters are invalid.
 pub fn revise(request: &Request, info: &Info, running: &Config) -> Result<Config, Error> {
     let settings = &request.settings;
     let Settings { role, inline, pacer, queues, xdp_mode, flows, log_packets, .. } = settings;
@@ -217,9 +214,6 @@ pub fn upgrade(iface: &str) -> Result<Vec<String>, Error> {
 }
 
 /// Whether [`upgrade`] would replace programs; changes nothing.
-///
-/// # Errors
-/// The interface is not attached, or its maps have another layout.
 pub fn is_upgradable(iface: &str) -> Result<bool, Error> {
     let state_dir = StateDir::here()?;
     let info = find(&state_dir, iface)?.info;
@@ -235,9 +229,6 @@ pub struct Claim {
 }
 
 /// Claims an attachment.
-///
-/// # Errors
-/// The interface is no longer attached, or another process has claimed it.
 pub fn claim(info: &Info) -> Result<Claim, Error> {
     let state_dir = StateDir::here()?;
     let info = find_again(&state_dir, info)?.info;
@@ -255,9 +246,6 @@ pub fn claim(info: &Info) -> Result<Claim, Error> {
 }
 
 /// Whether another process has claimed the attachment of an interface.
-///
-/// # Errors
-/// The interface is not attached.
 pub fn is_claimed(iface: &str) -> Result<bool, Error> {
     let state_dir = StateDir::here()?;
     let path = state_dir.pins(find(&state_dir, iface)?.info.ifindex);

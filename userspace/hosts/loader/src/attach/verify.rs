@@ -57,9 +57,6 @@ impl Sweep {
     }
 
     /// All complete attachments of this network namespace; unreadable records are skipped.
-    ///
-    /// # Errors
-    /// The state directory cannot be read.
     pub fn list(&self) -> Result<Vec<Info>, Error> {
         let records = self.state_dir.records()?;
         let whole = records.values().filter(|record| record.state == State::Attached);
@@ -129,9 +126,6 @@ fn verify_with(sweep: &Sweep, info: &Info) -> Result<Vec<Part>, Error> {
 ///
 /// A container and its node may share journals, but have separate mounts. After an unmount no program is
 /// left, and nothing is rejected.
-///
-/// # Errors
-/// [`Error::KeptElsewhere`].
 pub(super) fn check_file_system(
     state_dir: &StateDir,
     netlink: &Netlink,

@@ -81,9 +81,6 @@ impl Maps {
     }
 
     /// The maps pinned in `pins`, opened when they are used.
-    ///
-    /// # Errors
-    /// The parameters are missing or another version's.
     pub(crate) fn pinned(pins: &Path) -> Result<Self, Error> {
         let maps = Self::open(|name| Ok(Source::Pin(pins.join(name))))?;
         let found = maps.params()?.port.layout_version;
@@ -352,9 +349,6 @@ impl Maps {
     }
 
     /// Stores a pair, as learned if its source is CM messages or datagrams.
-    ///
-    /// # Errors
-    /// The table is full.
     pub fn set_pair(&mut self, id: &QpId, pair: &Pair) -> Result<(), Error> {
         if !pair.is_entered() {
             return self.learned.insert(id, pair);

@@ -78,9 +78,6 @@ pub struct Classes {
 
 impl Classes {
     /// Takes over the classes of an interface attached with the HTB pacer.
-    ///
-    /// # Errors
-    /// The interface was removed.
     pub fn take_over(netlink: &Netlink, ifindex: u32) -> Result<Self> {
         let frame = Frame { mtu_bytes: netlink.link_by_index(ifindex)?.mtu, ..Frame::default() };
         let handles = netlink.classes(ifindex)?.into_iter().map(|class| class.handle);
@@ -90,9 +87,6 @@ impl Classes {
 
     /// Updates the classes; `cuts` are the flows announced by the data plane since the last call. Does not lock the maps
     /// during a query or commit.
-    ///
-    /// # Errors
-    /// The interface or the maps were removed.
     pub fn update<M: Deref<Target = Maps>>(
         &mut self,
         netlink: &Netlink,
@@ -437,18 +431,12 @@ pub struct HtbPacer {
 
 impl HtbPacer {
     /// Takes over the classes of an interface attached with the HTB pacer.
-    ///
-    /// # Errors
-    /// The interface was removed.
     pub fn new(netlink: Netlink, maps: Maps, ifindex: u32) -> Result<Self> {
         let classes = Classes::take_over(&netlink, ifindex)?;
         Ok(Self { netlink, maps, classes })
     }
 
     /// Waits up to half a second for a cut, and updates the classes.
-    ///
-    /// # Errors
-    /// The interface or the maps were removed.
     pub fn update(&mut self) -> Result<()> {
         let mut fds = [PollFd::new(self.maps.cuts_fd()?, PollFlags::POLLIN)];
         let timeout = PollTimeout::try_from(self.classes.until_next()).unwrap_or(PollTimeout::ZERO);

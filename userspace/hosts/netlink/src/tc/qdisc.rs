@@ -99,9 +99,6 @@ impl Netlink {
     }
 
     /// Removes the clsact qdisc unless it has filters, which would be removed too. Returns whether it did.
-    ///
-    /// # Errors
-    /// There is none.
     pub fn delete_clsact(&self, ifindex: u32) -> Result<bool> {
         for hook in Handle::CLSACT_HOOKS {
             if !self.filters(ifindex, hook)?.is_empty() {
@@ -131,9 +128,6 @@ impl Netlink {
     }
 
     /// Removes a class and drops its queued packets.
-    ///
-    /// # Errors
-    /// There is no such class, or it has classes of its own.
     pub fn delete_class(&self, ifindex: u32, class: Handle) -> Result<()> {
         let message = Message::new(ifindex, class, Handle::UNSPEC);
         self.change_tc(format_args!("delete the class {class}"), DELETE_CLASS, message, |_| {})
