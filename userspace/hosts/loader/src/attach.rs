@@ -50,7 +50,6 @@ pub use crate::error::Error;
 use crate::unsupported::Unsupported;
 pub use change::{Change, ChangeError, Transaction, change};
 pub use detach::{check_detach, detach, detach_all, detach_id, detach_with};
-use find::Journals;
 pub use find::{
     Alive, Broken, Survey, alive, ids, is_alive, labels, list, list_alive, open, open_expire, open_probe,
     reopen, survey, without_journal,
@@ -225,29 +224,27 @@ pub fn attach_all(requests: &[Request], options: Options) -> Result<Vec<Result<I
     state_dir.mount()?;
     gc::elsewhere(&state_dir);
     let _lock = state_dir.lock()?;
-    let netlink = Netlink::connect()?;
+    let sweep = Sweep::of(state_dir)?;
+    let Sweep { state_dir, links, .. } = &sweep;
     // Sequential: at this point a partial attachment was left by another process, not by a thread of this
     // call.
-    let (mut taken, links, mut journals) = (Vec::new(), netlink.links()?, Journals::read(&state_dir)?);
-    let mut free_interfaces = |request| {
-        free_interfaces(&state_dir, &netlink, request, options.interrupt, &links, &mut journals, &mut taken)
-    };
-    let inherited: Vec<_> = requests.iter().map(&mut free_interfaces).collect();
-    gc::sweep(&state_dir, |ifindex| name_of(&links, ifindex).is_none())?;
-    let free = Mutex::new(siblings::free(&state_dir)?);
+    let mut taken = Vec::new();
+    let free_interfaces = |request| free_interfaces(&sweep, request, options.interrupt, &mut taken);
+    let inherited: Vec<_> = requests.iter().map(free_interfaces).collect();
+    gc::sweep(state_dir, |ifindex| name_of(links, ifindex).is_none())?;
+    let free = Mutex::new(siblings::free(state_dir)?);
     let sibling = || lock(&free).next();
     let loader = execute::Loader::default();
     let mut jobs: Vec<Option<_>> = requests.iter().zip(inherited).map(Some).collect();
     let ifaces: Vec<&str> = requests.iter().map(|request| request.iface.as_str()).collect();
     let mut results = Vec::new();
-    for round in parallel::rounds(&ifaces, &links) {
+    for round in parallel::rounds(&ifaces, links) {
         let round = round.into_iter().filter_map(|at| Some((at, jobs.get_mut(at)?.take()?))).collect();
         results.extend(parallel::run(round, |(at, (request, inherited))| {
-            let plan =
-                |netlink: &_| Plan::make(&state_dir, netlink, &links, request, options.interrupt, sibling);
             let attach = |inherited| {
                 let netlink = Netlink::connect()?;
-                execute::out(plan(&netlink)?, &netlink, &state_dir, &loader, inherited)
+                let plan = Plan::make(state_dir, &netlink, links, request, options.interrupt, sibling)?;
+                execute::out(plan, &netlink, state_dir, &loader, inherited)
             };
             (at, inherited.and_then(attach))
         }));
@@ -260,14 +257,12 @@ pub fn attach_all(requests: &[Request], options: Options) -> Result<Vec<Result<I
 ///
 /// `taken` collects the interfaces of all requests. Returns undo steps that failed.
 fn free_interfaces(
-    state_dir: &StateDir,
-    netlink: &Netlink,
+    sweep: &Sweep,
     request: &Request,
     may_interrupt: bool,
-    links: &[Link],
-    journals: &mut Journals,
     taken: &mut Vec<u32>,
 ) -> Result<Vec<UndoStep>, Error> {
+    let Sweep { state_dir, netlink, .. } = sweep;
     let mut inherited = Vec::new();
     for iface in [Some(&request.iface), request.settings.inline.as_ref()].into_iter().flatten() {
         let link = netlink.link(iface)?;
@@ -275,8 +270,8 @@ fn free_interfaces(
             return Err(Unsupported::NamedTwice(iface.clone()).into());
         }
         taken.push(link.index);
-        find::check_unattached(state_dir, netlink, &link, links, journals)?;
-        let left = gc::reclaim(state_dir, netlink, &link, links, journals)?;
+        find::check_unattached(sweep, &link)?;
+        let left = gc::reclaim(sweep, &link)?;
         // Steps are relative to the interface of their journal.
         if *iface != request.iface && !left.is_empty() {
             return Err(Error::Unfinished { iface: iface.clone(), state: State::Detaching.words() });
@@ -296,14 +291,13 @@ fn free_interfaces(
 /// Returns the choices and steps that attaching would make; changes nothing.
 pub fn rehearse(request: &Request, options: Options) -> Result<(Info, Vec<String>), Error> {
     probe::check(options.realtime)?;
-    let state_dir = StateDir::here()?;
-    let netlink = Netlink::connect()?;
-    let (links, journals) = (netlink.links()?, Journals::read(&state_dir)?);
+    let sweep = Sweep::take()?;
+    let Sweep { state_dir, netlink, links, .. } = &sweep;
     for iface in [Some(&request.iface), request.settings.inline.as_ref()].into_iter().flatten() {
-        find::check_unattached(&state_dir, &netlink, &netlink.link(iface)?, &links, &journals)?;
+        find::check_unattached(&sweep, &netlink.link(iface)?)?;
     }
-    let mut free = siblings::free(&state_dir)?;
-    let plan = Plan::make(&state_dir, &netlink, &links, request, options.interrupt, || free.next())?;
+    let mut free = siblings::free(state_dir)?;
+    let plan = Plan::make(state_dir, netlink, links, request, options.interrupt, || free.next())?;
     let steps = plan.steps.iter().map(UndoStep::description).collect();
     Ok((plan.info, steps))
 }

@@ -76,15 +76,8 @@ mod tests {
     use super::*;
 
     fn qdisc(parent: Handle, backlog_bytes: u32) -> Qdisc {
-        Qdisc {
-            kind: "pfifo".into(),
-            handle: Handle::UNSPEC,
-            parent,
-            options: Vec::new(),
-            has_size_table: false,
-            shared_block: None,
-            stats: Stats { backlog_bytes, ..Stats::default() },
-        }
+        let stats = Stats { backlog_bytes, ..Stats::default() };
+        Qdisc { kind: "pfifo".into(), parent, stats, ..Qdisc::default() }
     }
 
     #[test]

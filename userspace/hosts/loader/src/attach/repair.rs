@@ -4,7 +4,6 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use dcqcn_netlink::Netlink;
 use dcqcn_netlink::tc::Handle;
 use dcqcn_params::{XdpModeChoice, parse_word};
 
@@ -14,8 +13,7 @@ use super::hook_names::{HOOKS, XDP_PEER};
 use super::identity::Id;
 use super::journal::{Record, UndoStep};
 use super::state_dir::StateDir;
-use super::verify::{Part, Sweep};
-use super::{Error, hooks, interrupt, probe, siblings};
+use super::{Error, Sweep, hooks, interrupt, probe, siblings};
 use crate::dataplane::{self, Sizes};
 use crate::failpoint;
 use crate::pacer;
@@ -38,27 +36,25 @@ pub fn repair(id: Id, iface: &str, with_qdisc: bool) -> Result<Vec<String>, Erro
     if record.info.id() != id {
         return Err(Error::NotAttached { iface: iface.to_owned() });
     }
-    let sweep = Sweep::take()?;
+    let sweep = Sweep::of(state_dir)?;
     let parts = sweep.verify(&record.info)?;
-    let is_missing = |name: &str| parts.iter().any(|part: &Part| part.name == name && part.problem.is_some());
+    let is_missing = |name: &str| parts.iter().any(|part| part.name == name && part.problem.is_some());
     if is_missing("maps") {
         return Err(Unsupported::MapsMissing { iface: iface.to_owned() }.into());
     }
     if !record.info.is_current() {
         return Err(Unsupported::OtherVersion { iface: iface.to_owned() }.into());
     }
-    let netlink = Netlink::connect()?;
-    let mut restored = programs(&state_dir, &netlink, &record, &is_missing)?;
+    let mut restored = programs(&sweep, &record, &is_missing)?;
     if with_qdisc && (is_missing("pacer") || is_missing("queues")) {
-        restored.extend(qdisc(&state_dir, &netlink, &record)?);
+        restored.extend(qdisc(&sweep, &record)?);
     }
     Ok(restored)
 }
 
 /// Attaches missing programs to their hooks.
 fn programs(
-    state_dir: &StateDir,
-    netlink: &Netlink,
+    Sweep { state_dir, netlink, .. }: &Sweep,
     record: &Record,
     is_missing: &impl Fn(&str) -> bool,
 ) -> Result<Vec<String>, Error> {
@@ -133,7 +129,7 @@ fn detach_moved(pin: &Path) -> Result<bool, Error> {
 }
 
 /// Restores the qdisc of the pacer or the queues, where it was: the journal has that place and the original qdisc.
-fn qdisc(state_dir: &StateDir, netlink: &Netlink, record: &Record) -> Result<Option<String>, Error> {
+fn qdisc(Sweep { state_dir, netlink, .. }: &Sweep, record: &Record) -> Result<Option<String>, Error> {
     let info = &record.info;
     // Steps of an incomplete rollback come first.
     let was_at = record.steps.iter().rev().find_map(|step| match step {

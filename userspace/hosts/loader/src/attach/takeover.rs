@@ -15,7 +15,7 @@ use dcqcn_params::{
 };
 use dcqcn_support::file::lock_within;
 
-use super::find::{find, find_again};
+use super::find::{find, pins};
 use super::hook_names::XDP_PEER;
 use super::hooks::replace_filter;
 use super::journal::Journal;
@@ -230,18 +230,16 @@ pub struct Claim {
 
 /// Claims an attachment.
 pub fn claim(info: &Info) -> Result<Claim, Error> {
-    let state_dir = StateDir::here()?;
-    let info = find_again(&state_dir, info)?.info;
-    let path = state_dir.pins(info.ifindex);
+    let (path, iface) = (pins(info)?, info.iface.clone());
     if info.has_lost_maps(&path) {
-        return Err(Unsupported::MapsMissing { iface: info.iface }.into());
+        return Err(Unsupported::MapsMissing { iface }.into());
     }
     let failed = |source| Error::File { path: path.clone(), source };
     let directory = File::open(&path).map_err(failed)?;
     if lock_within(&directory, CLAIM_TIMEOUT).map_err(failed)? {
         Ok(Claim { _lock: directory })
     } else {
-        Err(Error::Served { iface: info.iface })
+        Err(Error::Served { iface })
     }
 }
 

@@ -12,7 +12,7 @@ use nix::errno::Errno;
 use super::hook_names::{XDP_PEER, tc_hook, with_current_names};
 use super::journal::{Journal, Record, State, Store, UndoReport, UndoStep};
 use super::state_dir::{StateDir, remove_pins};
-use super::{Error, Info, interrupt, siblings, verify};
+use super::{Error, Info, Sweep, interrupt, siblings, verify};
 use crate::pacer::HTB_MAJOR;
 use crate::{queues, syscall};
 
@@ -26,19 +26,15 @@ pub(super) enum InterfaceAccess<'a> {
 }
 
 /// Undoes a complete or partial attachment, with the lock held.
-pub(super) fn rollback(
-    state_dir: &StateDir,
-    netlink: &Netlink,
-    record: Record,
-) -> Result<UndoReport<Error>, Error> {
-    let links = netlink.links()?;
-    let is_here = record.info.netns_cookie == state_dir.cookie && verify::is_here(&record, &links)?;
+pub(super) fn rollback(sweep: &Sweep, record: Record) -> Result<UndoReport<Error>, Error> {
+    let Sweep { state_dir, netlink, links, .. } = sweep;
+    let is_here = record.info.netns_cookie == state_dir.cookie && verify::is_here(&record, links)?;
     // Reports use the interfaces' current names.
-    let info = if is_here { with_current_names(record.info, &links) } else { record.info };
+    let info = if is_here { with_current_names(record.info, links) } else { record.info };
     let mut record = Record { info, ..record };
     if is_here {
         // Once its programs are removed, they no longer show that this is the interface.
-        verify::update_devices(&mut record, &links)?;
+        verify::update_devices(&mut record, links)?;
     }
     let info = &record.info;
     let access = if is_here { InterfaceAccess::Here(netlink) } else { InterfaceAccess::Gone };
