@@ -33,7 +33,6 @@ mod undo;
 mod verify;
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 use std::sync::Mutex;
 
@@ -65,7 +64,7 @@ use plan::Plan;
 pub use prepare::{prepare, write_networkd};
 pub use repair::repair;
 pub use speed::follow;
-use state_dir::{StateDir, remove_pins};
+use state_dir::{StateDir, remove_file, remove_pins};
 pub use takeover::{Claim, claim, is_claimed, is_upgradable, revise, upgrade};
 pub use verify::{Part, Sweep, verify};
 
@@ -373,12 +372,7 @@ impl Info {
 fn pin_run(ebpf: &mut Ebpf, pins: &Path) -> Result<(), Error> {
     for name in RUN {
         let path = pins.join(name);
-        match fs::remove_file(&path) {
-            Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
-                return Err(Error::File { path, source });
-            }
-            _ => {}
-        }
+        remove_file(&path)?;
         let pinned = classifier(ebpf, name)?.pin(&path);
         pinned.map_err(|source| Error::File { path, source: std::io::Error::other(source) })?;
     }

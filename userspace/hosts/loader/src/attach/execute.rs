@@ -1,17 +1,17 @@
 //! Executes an attach plan; each step is journaled before it is taken.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use aya::{Ebpf, EbpfLoader};
 use dcqcn_common::layout::LAYOUT_VERSION;
 use dcqcn_common::params::Params;
-use dcqcn_netlink::Netlink;
-use dcqcn_netlink::netns;
+use dcqcn_netlink::tc::{Handle, SavedQdisc};
+use dcqcn_netlink::{Netlink, netns};
 use dcqcn_params::XdpModeChoice;
 use dcqcn_support::sync::lock;
 
-use super::hook_names::{TC_HOOKS, XDP_PEER};
+use super::hook_names::{XDP_PEER, tc_hook};
 use super::hooks;
 use super::identity::boot_id;
 use super::journal::{FORMAT, Journal, Record, State, UndoStep};
@@ -109,66 +109,64 @@ struct Carrier<'a> {
 
 impl Carrier<'_> {
     fn execute(&mut self, step: &UndoStep, info: &mut Info) -> Result<(), Error> {
-        let Plan { link, peer, config, sizes, placement, queues_at, .. } = self.plan;
         match step {
-            UndoStep::Pins => return self.load(info),
+            UndoStep::Pins => self.load(info),
             UndoStep::Sibling { slot } => {
                 let entered = self.ebpf.as_mut().map_or(Ok(()), |ebpf| siblings::enter(ebpf, *slot));
                 if let Err(error) = entered {
                     info.notes.push(format!("CNPs that arrive on another interface are ignored: {error}"));
                 }
-                return Ok(());
+                Ok(())
             }
-            UndoStep::Offloads { .. } => return Ok(()),
-            UndoStep::Qdisc { parent, saved, .. } => {
-                failpoint::step("the qdisc is about to be replaced");
-                // Loading takes seconds, in which another program may have replaced it.
-                let found = self.netlink.save_qdisc(link.index, *parent)?;
-                // The kernel installs its own default when the interface is brought up.
-                let is_default = found.is_default() && saved.is_default();
-                if !is_default && (&found.kind, found.handle) != (&saved.kind, saved.handle) {
-                    let (iface, saved) = (link.name.clone(), Box::new(saved.clone()));
-                    return Err(Unsupported::QdiscReplaced { iface, saved, found: Box::new(found) }.into());
-                }
-            }
-            UndoStep::Clsact => return hooks::add_clsact(&self.netlink.link_by_index(link.index)?),
-            UndoStep::Stripping { ifindex, features } => {
-                return self.preserve_tags(*ifindex, features, info);
-            }
-            UndoStep::Filter { hook, .. } | UndoStep::Link { pin: hook } => {
-                let Some(ebpf) = &mut self.ebpf else { return Ok(()) };
-                let is_filter = matches!(step, UndoStep::Filter { .. });
-                let pin = self.pins.join(hook);
-                let (to, is_peer) =
-                    if hook == XDP_PEER { (peer.as_ref(), true) } else { (Some(link), false) };
-                let Some(to) = to else { return Ok(()) };
-                // aya attaches by name, and the interface may have been renamed while the object was loaded.
-                let to = &self.netlink.link_by_index(to.index)?;
-                if let Some(hook) = TC_HOOKS.into_iter().find(|name| name == hook) {
-                    return hooks::attach_tc(
-                        ebpf,
-                        self.netlink,
-                        to,
-                        hook,
-                        (!is_filter).then_some(&pin),
-                        info,
-                    );
-                }
-                let (mode, note) = hooks::attach_xdp(ebpf, self.netlink, to, self.xdp_mode, &pin)?;
-                if !is_peer {
-                    info.xdp_mode = mode.into();
-                } else if mode != info.xdp_mode {
-                    info.xdp_mode = format!("{}, {mode} on {}", info.xdp_mode, to.name);
-                }
-                info.notes.extend(note);
-                return Ok(());
-            }
+            UndoStep::Offloads { .. } => Ok(()),
+            UndoStep::Qdisc { parent, saved, .. } => self.replace_qdisc(*parent, saved, info),
+            UndoStep::Clsact => hooks::add_clsact(&self.netlink.link_by_index(self.plan.link.index)?),
+            UndoStep::Stripping { ifindex, features } => self.preserve_tags(*ifindex, features, info),
+            UndoStep::Filter { hook, .. } => self.attach(hook, None, info),
+            UndoStep::Link { pin } => self.attach(pin, Some(&self.pins.join(pin)), info),
+        }
+    }
+
+    /// Installs the pacer or the queues in place of `saved`.
+    fn replace_qdisc(&self, parent: Handle, saved: &SavedQdisc, info: &mut Info) -> Result<(), Error> {
+        let Plan { link, config, sizes, placement, queues_at, .. } = self.plan;
+        failpoint::step("the qdisc is about to be replaced");
+        // Loading takes seconds, in which another program may have replaced it.
+        let found = self.netlink.save_qdisc(link.index, parent)?;
+        // The kernel installs its own default when the interface is brought up.
+        let is_default = found.is_default() && saved.is_default();
+        if !is_default && (&found.kind, found.handle) != (&saved.kind, saved.handle) {
+            let (iface, saved) = (link.name.clone(), Box::new(saved.clone()));
+            return Err(Unsupported::QdiscReplaced { iface, saved, found: Box::new(found) }.into());
         }
         if let Some(placement) = placement {
             pacer::install(self.netlink, link.index, placement, config, sizes.rp_flows, &mut info.notes)?;
         }
         if let Some(parent) = queues_at {
             queues::install(self.netlink, link.index, *parent, config)?;
+        }
+        Ok(())
+    }
+
+    /// Attaches a program, with a link pinned at `pin`; without, as a filter.
+    fn attach(&mut self, name: &str, pin: Option<&Path>, info: &mut Info) -> Result<(), Error> {
+        let is_peer = name == XDP_PEER;
+        let to = if is_peer { self.plan.peer.as_ref() } else { Some(&self.plan.link) };
+        let (Some(to), Some(ebpf)) = (to, &mut self.ebpf) else { return Ok(()) };
+        // aya attaches by name, and the interface may have been renamed while the object was loaded.
+        let to = self.netlink.link_by_index(to.index)?;
+        match (tc_hook(name), pin) {
+            (Some(hook), _) => hooks::attach_tc(ebpf, self.netlink, &to, hook, pin, info)?,
+            (None, Some(pin)) => {
+                let (mode, note) = hooks::attach_xdp(ebpf, self.netlink, &to, self.xdp_mode, pin)?;
+                if !is_peer {
+                    info.xdp_mode = mode.into();
+                } else if mode != info.xdp_mode {
+                    info.xdp_mode = format!("{}, {mode} on {}", info.xdp_mode, to.name);
+                }
+                info.notes.extend(note);
+            }
+            (None, None) => {}
         }
         Ok(())
     }

@@ -2,12 +2,11 @@
 
 use std::path::Path;
 
-use aya::programs::tc::TcAttachType;
 use dcqcn_netlink::{Link, netns};
 use serde::Serialize;
 
 use super::bound::Bound;
-use super::hook_names::{HOOKS, XDP_PEER};
+use super::hook_names::{HOOKS, TC_HOOKS, XDP_PEER};
 use super::journal::{Journal, Record, State, UndoReport, UndoStep};
 use super::state_dir::{StateDir, remove_pins};
 use super::undo::{self, InterfaceAccess, rollback, undo_with};
@@ -214,7 +213,7 @@ pub(super) fn reclaim(sweep: &Sweep, link: &Link) -> Result<Vec<UndoStep>, Error
 fn free_previous_namespace(here: &Sweep, link: &Link) -> Result<(), Error> {
     let mut programs: Vec<u32> =
         here.netlink.xdp_programs(link.index).unwrap_or_default().iter().map(|program| program.id).collect();
-    for hook in [TcAttachType::Ingress, TcAttachType::Egress] {
+    for hook in &TC_HOOKS {
         let chain = foreign::chain(&link.name, link.index, hook).unwrap_or_default();
         programs.extend(chain.iter().map(|program| program.id));
     }

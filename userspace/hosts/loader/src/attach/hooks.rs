@@ -11,7 +11,7 @@ use dcqcn_netlink::{Link, Netlink};
 use dcqcn_params::XdpModeChoice;
 use dcqcn_support::causes::one_line;
 
-use super::hook_names::tc_hook;
+use super::hook_names::TcHook;
 use super::{Error, Info, foreign};
 use crate::dataplane::{classifier, xdp};
 use crate::failpoint;
@@ -36,13 +36,12 @@ pub(super) fn attach_tc(
     ebpf: &mut Ebpf,
     netlink: &Netlink,
     link: &Link,
-    hook: &'static str,
+    hook: &TcHook,
     pin: Option<&Path>,
     info: &mut Info,
 ) -> Result<(), Error> {
-    let iface = &link.name;
-    let failed = |source: Source| Error::Attach { program: hook, iface: iface.clone(), source, next: "" };
-    let Some((program, attach_type, parent)) = tc_hook(hook) else { return Ok(()) };
+    let (iface, &TcHook { name, program, attach_type, parent, .. }) = (&link.name, hook);
+    let failed = |source: Source| Error::Attach { program: name, iface: iface.clone(), source, next: "" };
     let classifier = classifier(ebpf, program)?;
     let Some(pin) = pin else {
         let there = netlink.filters(link.index, parent)?;
@@ -56,10 +55,10 @@ pub(super) fn attach_tc(
         let all = netlink.filters(link.index, parent)?;
         if !all.iter().any(|filter| filter.name.as_deref() == Some(program)) {
             // Dropping the link removes the filter.
-            return Err(failed(renamed(hook)));
+            return Err(failed(renamed(name)));
         }
         keep_attached(attached);
-        info.notes.extend(foreign::notes(hook, &foreign::on_clsact(hook, &all, program)));
+        info.notes.extend(foreign::notes(name, &foreign::on_clsact(name, &all, program)));
         return Ok(());
     };
     // Run first: other programs may end the chain.
@@ -70,12 +69,12 @@ pub(super) fn attach_tc(
     let fd = FdLink::try_from(tc_link).map_err(|e| failed(e.into()))?;
     fd.pin(pin).map_err(|e| failed(e.into()))?;
     let ours = classifier.info().map_err(|e| failed(e.into()))?.id();
-    if !foreign::ids(iface, link.index, attach_type)?.contains(&ours) {
-        return Err(failed(renamed(hook)));
+    if !foreign::ids(iface, link.index, hook)?.contains(&ours) {
+        return Err(failed(renamed(name)));
     }
     // Without permission to list the chain there are no notes.
-    if let Ok(chain) = foreign::chain(iface, link.index, attach_type) {
-        info.notes.extend(foreign::notes(hook, &foreign::on_tcx(hook, &chain, Some(ours))));
+    if let Ok(chain) = foreign::chain(iface, link.index, hook) {
+        info.notes.extend(foreign::notes(name, &foreign::on_tcx(name, &chain, Some(ours))));
     }
     Ok(())
 }
@@ -94,16 +93,13 @@ pub(super) fn replace_filter(
     ebpf: &mut Ebpf,
     netlink: &Netlink,
     link: &Link,
-    hook: &'static str,
+    &TcHook { name, program, attach_type, parent, .. }: &TcHook,
 ) -> Result<bool, Error> {
     let failed = |source: Source| Error::Attach {
-        program: hook,
+        program: name,
         iface: link.name.clone(),
         source,
         next: "; the previous program stays attached",
-    };
-    let Some((program, attach_type, parent)) = tc_hook(hook) else {
-        return Ok(false);
     };
     let filters = netlink.filters(link.index, parent)?;
     let Some(old) = filters.iter().find(|filter| filter.name.as_deref() == Some(program)) else {

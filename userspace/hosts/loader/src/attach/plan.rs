@@ -15,7 +15,7 @@ use dcqcn_support::clock::boottime_ns;
 use dcqcn_support::render;
 
 use super::device::Device;
-use super::hook_names::{HOOKS, TC_HOOKS, XDP_PEER, filter_name};
+use super::hook_names::{HOOKS, XDP_PEER, tc_hook};
 use super::journal::UndoStep;
 use super::state_dir::StateDir;
 use super::{DerivedDefaults, Error, Info, LinkRateFrom, Request, interrupt, probe, takeover};
@@ -82,7 +82,7 @@ impl Plan {
         let programs: &[&str] = if peer.is_some() {
             &["xdp"]
         } else if is_end || role == Role::Host {
-            &TC_HOOKS
+            &["ingress", "egress"]
         } else {
             &["egress"]
         };
@@ -502,8 +502,8 @@ fn steps(
     }
     // Egress first, because it must handle the clones that ingress sends.
     for hook in HOOKS.iter().rev().filter(|hook| info.programs.iter().any(|program| program == *hook)) {
-        steps.push(match filter_name(hook).filter(|_| is_clsact) {
-            Some(program) => UndoStep::Filter { hook: (*hook).to_owned(), program: program.to_owned() },
+        steps.push(match tc_hook(hook).filter(|_| is_clsact) {
+            Some(hook) => UndoStep::Filter { hook: hook.name.to_owned(), program: hook.program.to_owned() },
             None => UndoStep::Link { pin: (*hook).to_owned() },
         });
     }

@@ -8,7 +8,7 @@ use aya::sys::{BpfHelper, is_helper_supported, is_map_supported};
 use aya::util::KernelVersion;
 
 use super::Error;
-use super::foreign::BPF_TCX_INGRESS;
+use super::hook_names::BPF_TCX_INGRESS;
 use crate::unsupported::Unsupported;
 use crate::{failpoint, syscall};
 

@@ -1,7 +1,5 @@
 //! Restoring programs, links and filters that another program removed.
 
-use std::fs;
-use std::io::ErrorKind;
 use std::path::Path;
 
 use dcqcn_netlink::tc::Handle;
@@ -9,10 +7,10 @@ use dcqcn_params::{XdpModeChoice, parse_word};
 
 use super::bound::Bound;
 use super::find::find;
-use super::hook_names::{HOOKS, XDP_PEER};
+use super::hook_names::{XDP_PEER, tc_hook};
 use super::identity::Id;
 use super::journal::{Record, UndoStep};
-use super::state_dir::StateDir;
+use super::state_dir::{StateDir, remove_file};
 use super::{Error, Sweep, hooks, interrupt, probe, siblings};
 use crate::dataplane::{self, Sizes};
 use crate::failpoint;
@@ -88,19 +86,13 @@ fn programs(
         let Some(to) = to else { continue };
         let pin = pins.join(name);
         // A link that has lost its interface is still pinned.
-        match fs::remove_file(&pin) {
-            Err(source) if source.kind() != ErrorKind::NotFound => {
-                return Err(Error::File { path: pin, source });
-            }
-            _ => {}
-        }
-        let tc = HOOKS.into_iter().find(|hook| *hook == name && *hook != "xdp");
-        if let Some(hook) = tc {
+        remove_file(&pin)?;
+        if let Some(hook) = tc_hook(name) {
             if is_filter {
                 hooks::add_clsact(to)?;
             }
             hooks::attach_tc(&mut ebpf, netlink, to, hook, (!is_filter).then_some(&pin), &mut info)?;
-            if hook == "ingress"
+            if name == "ingress"
                 && let Some(slot) = siblings::of(record)
             {
                 siblings::enter(&mut ebpf, slot)?;

@@ -339,6 +339,16 @@ impl Store for FileStore {
     }
 }
 
+/// Removes a file, if it exists.
+pub(super) fn remove_file(path: &Path) -> Result<(), Error> {
+    match fs::remove_file(path) {
+        Err(source) if source.kind() != ErrorKind::NotFound => {
+            Err(Error::File { path: path.to_owned(), source })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Removes a directory of pins, if it exists.
 pub(super) fn remove_pins(pins: &Path) -> Result<(), Error> {
     let failed = |source| Error::File { path: pins.to_owned(), source };

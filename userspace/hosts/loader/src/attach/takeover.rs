@@ -16,12 +16,12 @@ use dcqcn_params::{
 use dcqcn_support::file::lock_within;
 
 use super::find::{find, pins};
-use super::hook_names::XDP_PEER;
+use super::hook_names::{TC_HOOKS, XDP_PEER};
 use super::hooks::replace_filter;
 use super::journal::Journal;
 use super::state_dir::StateDir;
 use super::{DerivedDefaults, Error, Info, Request, pin_run, probe, siblings};
-use crate::dataplane::{self, PROGRAMS, Programs, Sizes, classifier, xdp};
+use crate::dataplane::{self, Programs, Sizes, classifier, xdp};
 use crate::failpoint;
 use crate::unsupported::Unsupported;
 
@@ -172,26 +172,27 @@ pub fn upgrade(iface: &str) -> Result<Vec<String>, Error> {
     pin_run(&mut ebpf, &pins)?;
     failpoint::step("the program that removes idle flows is replaced");
     let mut replaced = Vec::new();
-    for (pin, program) in [("egress", PROGRAMS[2]), ("ingress", PROGRAMS[1])] {
+    for hook in &TC_HOOKS {
         if is_clsact {
             let netlink = Netlink::connect()?;
             let link = netlink.link_by_index(info.ifindex)?;
-            if info.programs.iter().any(|name| name == pin)
-                && replace_filter(&mut ebpf, &netlink, &link, pin)?
+            if info.programs.iter().any(|attached| attached == hook.name)
+                && replace_filter(&mut ebpf, &netlink, &link, hook)?
             {
-                replaced.push(pin.to_owned());
+                replaced.push(hook.name.to_owned());
             }
             failpoint::step("a filter is replaced");
             continue;
         }
-        if let Some(link) = pinned(&pins.join(pin)).map_err(failed(pin))? {
-            let link = SchedClassifierLink::try_from(link).map_err(|error| failed(pin)(error.into()))?;
+        if let Some(link) = pinned(&pins.join(hook.name)).map_err(failed(hook.name))? {
+            let link =
+                SchedClassifierLink::try_from(link).map_err(|error| failed(hook.name)(error.into()))?;
             // The pin keeps the link; this process's reference ends with the object.
-            classifier(&mut ebpf, program)?
+            classifier(&mut ebpf, hook.program)?
                 .attach_to_link(link)
-                .map_err(|error| failed(pin)(error.into()))?;
+                .map_err(|error| failed(hook.name)(error.into()))?;
             failpoint::step("a TC program is replaced");
-            replaced.push(pin.to_owned());
+            replaced.push(hook.name.to_owned());
         }
     }
     for pin in ["xdp", XDP_PEER] {

@@ -9,7 +9,7 @@ use dcqcn_netlink::Netlink;
 use dcqcn_netlink::tc::{Handle, Qdisc, Restored};
 use nix::errno::Errno;
 
-use super::hook_names::{XDP_PEER, tc_hook, with_current_names};
+use super::hook_names::{TcHook, XDP_PEER, tc_hook, with_current_names};
 use super::journal::{Journal, Record, State, Store, UndoReport, UndoStep};
 use super::state_dir::{StateDir, remove_pins};
 use super::{Error, Info, Sweep, interrupt, siblings, verify};
@@ -115,11 +115,11 @@ fn undo_step(
             Ok(Some(format!("{} of {} enabled again", features.join(", "), link.name)))
         }
         UndoStep::Filter { hook, program } => {
-            let Some((_, _, parent)) = tc_hook(hook) else { return Ok(None) };
-            let filters = netlink.filters(info.ifindex, parent)?;
+            let Some(TcHook { parent, .. }) = tc_hook(hook) else { return Ok(None) };
+            let filters = netlink.filters(info.ifindex, *parent)?;
             let mut ours = filters.iter().filter(|filter| filter.name.as_ref() == Some(program)).peekable();
             let is_there = ours.peek().is_some();
-            ours.try_for_each(|filter| netlink.delete_filter(info.ifindex, parent, filter))?;
+            ours.try_for_each(|filter| netlink.delete_filter(info.ifindex, *parent, filter))?;
             Ok(is_there.then(|| format!("{program} detached from {iface}")))
         }
     }

@@ -168,7 +168,7 @@ impl Sweep {
                 UndoStep::Link { pin } => on_hook(netlink, &pins.join(pin), pin, ifindex, part(pin))?,
                 UndoStep::Filter { hook, .. } if removed.is_some() => part(hook),
                 UndoStep::Filter { hook, program } => {
-                    let parent = tc_hook(hook).map_or(Handle::UNSPEC, |(_, _, parent)| parent);
+                    let parent = tc_hook(hook).map_or(Handle::UNSPEC, |hook| hook.parent);
                     let filters = netlink.filters(ifindex, parent)?;
                     let ours = filters.iter().find(|filter| filter.name.as_ref() == Some(program));
                     let problem = ours.is_none().then(|| "expected, not found".to_owned());
@@ -229,16 +229,15 @@ pub(super) fn check_file_system(
     }
     let Ok(link) = netlink.link_by_index(info.ifindex) else { return Ok(()) };
     let runs = record.steps.iter().any(|step| match step {
-        UndoStep::Filter { hook, program } => tc_hook(hook).is_some_and(|(_, _, parent)| {
-            let filters = netlink.filters(link.index, parent).unwrap_or_default();
+        UndoStep::Filter { hook, program } => tc_hook(hook).is_some_and(|hook| {
+            let filters = netlink.filters(link.index, hook.parent).unwrap_or_default();
             filters.iter().any(|filter| filter.name.as_ref() == Some(program))
         }),
         UndoStep::Link { pin } => match tc_hook(pin) {
             // Names need CAP_SYS_ADMIN. Without it, assume that they run.
-            Some((program, attach_type, _)) => foreign::chain(&link.name, link.index, attach_type)
-                .map_or(true, |chain| {
-                    chain.iter().any(|found| found.name.as_deref().is_none_or(|name| name == program))
-                }),
+            Some(hook) => foreign::chain(&link.name, link.index, hook).map_or(true, |chain| {
+                chain.iter().any(|found| found.name.as_deref().is_none_or(|name| name == hook.program))
+            }),
             None => {
                 info.inline_peer.is_some() && netlink.xdp_programs(link.index).is_ok_and(|on| !on.is_empty())
             }
@@ -321,7 +320,7 @@ fn on_hook(netlink: &Netlink, path: &Path, pin: &str, ifindex: u32, part: Part) 
     }
     // The link has the index of its interface in whatever namespace that is now, so query the interface.
     let ids = match tc_hook(pin) {
-        Some((_, attach_type, _)) => foreign::ids(&part.iface, ifindex, attach_type)?,
+        Some(hook) => foreign::ids(&part.iface, ifindex, hook)?,
         None => netlink.xdp_programs(ifindex)?.iter().map(|program| program.id).collect(),
     };
     let problem = (!ids.contains(&link.program_id))
