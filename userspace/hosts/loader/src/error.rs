@@ -169,8 +169,6 @@ pub enum Error {
     /// An HTB class without which there is no pacing.
     #[error("cannot set HTB class {handle} of {iface}: {refusal}")]
     PortClass { iface: String, handle: Handle, refusal: net::Refusal },
-    #[error("cannot wait for the data plane: {0}")]
-    Wait(io::Error),
     #[error("{}: {source}", path.display())]
     File { path: PathBuf, source: io::Error },
     #[error(

@@ -18,8 +18,6 @@ use dcqcn_common::rate::{Due, RateMachine, RpParams};
 use dcqcn_netlink::tc::{self, Batch, Handle};
 use dcqcn_netlink::{self as net, Netlink};
 use dcqcn_support::clock::monotonic_ns;
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::{Frame, HTB_MAJOR, REST, class, port_classes, port_rate_bps};
 use crate::dataplane::Maps;
@@ -420,33 +418,6 @@ fn is_idle(flow: &RpFlow, now_ns: u64) -> bool {
 /// Class that a flow's packets select in `skb->priority`; `htb_minor` is at most 16 bits.
 fn handle(minor: u32) -> Handle {
     Handle((u32::from(HTB_MAJOR) << 16) | minor)
-}
-
-/// Stand-alone HTB pacer of one interface.
-pub struct HtbPacer {
-    netlink: Netlink,
-    maps: Maps,
-    classes: Classes,
-}
-
-impl HtbPacer {
-    /// Takes over the classes of an interface attached with the HTB pacer.
-    pub fn new(netlink: Netlink, maps: Maps, ifindex: u32) -> Result<Self> {
-        let classes = Classes::take_over(&netlink, ifindex)?;
-        Ok(Self { netlink, maps, classes })
-    }
-
-    /// Waits up to half a second for a cut, and updates the classes.
-    pub fn update(&mut self) -> Result<()> {
-        let mut fds = [PollFd::new(self.maps.cuts_fd()?, PollFlags::POLLIN)];
-        let timeout = PollTimeout::try_from(self.classes.until_next()).unwrap_or(PollTimeout::ZERO);
-        match poll(&mut fds, timeout) {
-            Ok(_) | Err(Errno::EINTR) => {}
-            Err(error) => return Err(Error::Wait(error.into())),
-        }
-        let cuts = self.maps.cuts()?;
-        self.classes.update(&self.netlink, || &self.maps, &cuts)
-    }
 }
 
 /// Maximum time that a flow waits for its class while earlier packets may still be queued.
