@@ -153,11 +153,7 @@ pub(crate) fn choose_placement(
         return Ok(Placement::At(Handle::ROOT));
     };
     let configured = root.handle != Handle::UNSPEC;
-    let is_fq_at = |parent: Handle| {
-        qdiscs
-            .iter()
-            .any(|qdisc| qdisc.parent == parent && qdisc.kind == "fq" && qdisc.handle != Handle::UNSPEC)
-    };
+    let is_fq_at = |parent| has_fq(&qdiscs, parent);
     let unchanged = |what: &str| Ok(Placement::Kept(format!("{what} is kept, with its own limits")));
     let is_fq = pacer == PacerChoice::Fq;
     match root.kind.as_str() {
@@ -219,10 +215,7 @@ pub(crate) fn install(
             }
             let qdiscs = netlink.qdiscs(ifindex)?;
             for queue in queues(netlink, ifindex, &qdiscs)? {
-                let is_ready = |qdisc: &Qdisc| {
-                    qdisc.parent == queue && qdisc.kind == "fq" && qdisc.handle != Handle::UNSPEC
-                };
-                if !qdiscs.iter().any(is_ready) {
+                if !has_fq(&qdiscs, queue) {
                     netlink.replace_qdisc(ifindex, queue, Handle::UNSPEC, &fq(flows))?;
                 }
             }
@@ -251,7 +244,13 @@ fn queues(netlink: &Netlink, ifindex: u32, qdiscs: &[Qdisc]) -> net::Result<Vec<
     Ok(classes.filter(|class| qdiscs.iter().any(|qdisc| qdisc.parent == *class)).collect())
 }
 
-fn install_qdisc(
+/// Whether there is a configured fq at `parent`.
+fn has_fq(qdiscs: &[Qdisc], parent: Handle) -> bool {
+    qdiscs.iter().any(|qdisc| qdisc.parent == parent && qdisc.kind == "fq" && qdisc.handle != Handle::UNSPEC)
+}
+
+/// Replaces the qdisc at `parent`.
+pub(crate) fn install_qdisc(
     netlink: &Netlink,
     ifindex: u32,
     parent: Handle,
@@ -267,14 +266,8 @@ fn install_qdisc(
 
 fn fq(flows: u32) -> QdiscSpec {
     let FqLimits { limit, flow_limit, orphan_mask, buckets_log } = FqLimits::of(flows);
-    QdiscSpec::Fq {
-        limit,
-        flow_limit,
-        orphan_mask,
-        buckets_log,
-        horizon_ns: FQ_HORIZON_NS,
-        horizon_drop: true,
-    }
+    let (horizon_ns, horizon_drop) = (FQ_HORIZON_NS, true);
+    QdiscSpec::Fq { limit, flow_limit, orphan_mask, buckets_log, horizon_ns, horizon_drop }
 }
 
 /// Frame sizes of a port.

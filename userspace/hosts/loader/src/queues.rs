@@ -14,6 +14,7 @@ use dcqcn_params::QueuesChoice;
 use nix::errno::Errno;
 
 use crate::Error;
+use crate::pacer::install_qdisc;
 use crate::unsupported::Unsupported;
 
 /// Qdisc with the queues.
@@ -119,15 +120,9 @@ pub(crate) fn install(netlink: &Netlink, ifindex: u32, parent: Handle, config: &
     } else {
         QdiscSpec::Ets(ets(config, frame_bytes))
     };
-    if parent == Handle::ROOT {
-        netlink.replace_root(ifindex, HANDLE, &spec)?;
-    } else {
-        netlink.replace_qdisc(ifindex, parent, HANDLE, &spec)?;
-    }
+    install_qdisc(netlink, ifindex, parent, HANDLE, &spec)?;
     if config.scalars.queues == QUEUES_HTB {
-        let rate_bps = if parent == Handle::ROOT { config.scalars.link_rate_bps } else { UNLIMITED_BPS };
-        netlink.replace_htb_class(ifindex, &port_class(rate_bps, frame_bytes))?;
-        put_htb_classes(netlink, ifindex, config, rate_bps, frame_bytes)?;
+        put_htb_classes(netlink, ifindex, parent, config, frame_bytes)?;
     }
     put_buffers(netlink, ifindex, config, frame_bytes)
 }
@@ -160,9 +155,7 @@ pub(crate) fn revise(ifindex: u32, old: &Config, new: &Config) -> net::Result<Re
     };
     let frame_bytes = frame_bytes(&netlink, ifindex)?;
     if new.scalars.queues == QUEUES_HTB {
-        let rate_bps = if there.parent == Handle::ROOT { new.scalars.link_rate_bps } else { UNLIMITED_BPS };
-        netlink.replace_htb_class(ifindex, &port_class(rate_bps, frame_bytes))?;
-        put_htb_classes(&netlink, ifindex, new, rate_bps, frame_bytes)?;
+        put_htb_classes(&netlink, ifindex, there.parent, new, frame_bytes)?;
     } else {
         netlink.replace_qdisc(ifindex, there.parent, HANDLE, &QdiscSpec::Ets(ets(new, frame_bytes)))?;
     }
@@ -238,24 +231,21 @@ fn ets(config: &Config, frame_bytes: u64) -> Ets {
     Ets { strict: config.strict_queues(), quanta_bytes: by_band, default_band: default_band(config) as u8 }
 }
 
-fn port_class(rate_bps: u64, frame_bytes: u64) -> HtbClass {
-    let class = htb_class(PORT, rate_bps, frame_bytes);
-    // The full rate is guaranteed.
-    HtbClass { parent: HANDLE, rate_bps, burst_bytes: class.cburst_bytes, ..class }
-}
-
-/// A class below [`PORT`] that may use all available bandwidth.
-fn htb_class(handle: Handle, rate_bps: u64, frame_bytes: u64) -> HtbClass {
-    HtbClass::sharing(PORT, handle, rate_bps, u32::try_from(frame_bytes).unwrap_or(u32::MAX))
-}
-
+/// Sets the class of the port and those of the queues, which may use all of its rate.
 fn put_htb_classes(
     netlink: &Netlink,
     ifindex: u32,
+    parent: Handle,
     config: &Config,
-    rate_bps: u64,
     frame_bytes: u64,
 ) -> net::Result<()> {
+    let rate_bps = if parent == Handle::ROOT { config.scalars.link_rate_bps } else { UNLIMITED_BPS };
+    let htb_class =
+        |handle| HtbClass::sharing(PORT, handle, rate_bps, u32::try_from(frame_bytes).unwrap_or(u32::MAX));
+    let port = htb_class(PORT);
+    // The full rate is guaranteed.
+    let port = HtbClass { parent: HANDLE, rate_bps, burst_bytes: port.cburst_bytes, ..port };
+    netlink.replace_htb_class(ifindex, &port)?;
     let strict = config.strict_queues();
     // One millisecond at the link rate.
     let turn_bytes = (config.scalars.link_rate_bps / 8_000).clamp(frame_bytes, GSO_BYTES.max(frame_bytes));
@@ -263,7 +253,7 @@ fn put_htb_classes(
         // Strict bands have one priority each; all weighted bands have the last of htb's eight priorities,
         // because htb applies a new priority to a backlogged class only once it is empty.
         let priority = if band < strict { u32::from(band) } else { 7 };
-        let class = HtbClass { quantum_bytes, priority, ..htb_class(class_of(band), rate_bps, frame_bytes) };
+        let class = HtbClass { quantum_bytes, priority, ..htb_class(class_of(band)) };
         netlink.replace_htb_class(ifindex, &class)?;
     }
     Ok(())

@@ -93,7 +93,7 @@ impl Plan {
         };
         let fills_tables = is_end || config.scalars.fast_cnp != 0 || role == Role::Host;
         let sizes = choose_sizes(settings.flows, fills_tables, pacer, &mut notes)?;
-        let info = Info {
+        let mut info = Info {
             iface: iface.clone(),
             ifindex: link.index,
             netns_cookie: state_dir.cookie,
@@ -126,7 +126,7 @@ impl Plan {
                 profile: by_speed,
             }),
         };
-        let mut info = Info { object: takeover::object_id(info.which()).to_owned(), ..info };
+        info.object = takeover::object_id(info.which()).to_owned();
         let xdp_mode = settings.xdp_mode.unwrap_or_default();
         let xdp_mode = match &peer {
             Some(peer) => inline_mode(xdp_mode, [&link, peer], &mut info.notes)?,
@@ -287,12 +287,23 @@ fn choose_sizes(
     notes: &mut Vec<String>,
 ) -> Result<Sizes, Error> {
     let default = if fills_tables { Sizes::default() } else { MARKING };
-    let np_flows = requested.unwrap_or(default.np_flows);
-    let rp_flows = rp_flows(requested, default.rp_flows, pacer, notes)?;
-    if requested.is_none() && !fills_tables {
-        notes.push(format!("tables for {np_flows} flows, because it only marks (`--flows` for more)"));
+    let mut sizes = requested.map_or(default, |flows| Sizes { rp_flows: flows, np_flows: flows });
+    // The HTB pacer has a class for each flow.
+    if pacer == PacerChoice::Htb {
+        match requested {
+            Some(flows) if flows > HTB_MAX_FLOWS => return Err(Unsupported::FlowsOfHtb(flows).into()),
+            Some(_) => {}
+            None => {
+                notes.push(format!("RP table limited to {HTB_MAX_FLOWS} flows: htb has no more classes"));
+                sizes.rp_flows = HTB_MAX_FLOWS.min(sizes.rp_flows);
+            }
+        }
     }
-    Ok(Sizes { rp_flows, np_flows })
+    if requested.is_none() && !fills_tables {
+        let flows = sizes.np_flows;
+        notes.push(format!("tables for {flows} flows, because it only marks (`--flows` for more)"));
+    }
+    Ok(sizes)
 }
 
 /// Rejects an interface whose frames are not Ethernet, or are counted again at the interface below.
@@ -317,26 +328,6 @@ fn refuse_kind(link: &Link) -> Result<(), Error> {
             " without Ethernet frames, which RoCEv2 needs",
             "attach the Ethernet interface that its packets leave by",
         ),
-    }
-}
-
-/// Size of the RP table; the HTB pacer has classes for fewer flows than the default table.
-fn rp_flows(
-    requested: Option<u32>,
-    default: u32,
-    pacer: PacerChoice,
-    notes: &mut Vec<String>,
-) -> Result<u32, Error> {
-    if pacer != PacerChoice::Htb {
-        return Ok(requested.unwrap_or(default));
-    }
-    match requested {
-        Some(flows) if flows > HTB_MAX_FLOWS => Err(Unsupported::FlowsOfHtb(flows).into()),
-        Some(flows) => Ok(flows),
-        None => {
-            notes.push(format!("RP table limited to {HTB_MAX_FLOWS} flows: htb has no more classes"));
-            Ok(HTB_MAX_FLOWS.min(default))
-        }
     }
 }
 
@@ -819,15 +810,19 @@ mod tests {
     #[test]
     fn htb_table_has_a_class_for_every_flow() {
         let mut notes = Vec::new();
-        assert_eq!(rp_flows(None, 65_536, PacerChoice::Htb, &mut notes).unwrap(), 32_768);
-        assert!(notes[0].contains("32768 flows"), "{notes:?}");
-        for (requested, pacer) in
-            [(32_768, PacerChoice::Htb), (8, PacerChoice::Htb), (1 << 20, PacerChoice::Fq)]
-        {
-            assert_eq!(rp_flows(Some(requested), 65_536, pacer, &mut notes).unwrap(), requested);
+        let mut sizes = |requested, pacer| choose_sizes(requested, true, pacer, &mut notes);
+        let (fq, htb) = (PacerChoice::Fq, PacerChoice::Htb);
+        for (requested, pacer, rp_flows, np_flows) in [
+            (None, htb, 32_768, 65_536),
+            (Some(32_768), htb, 32_768, 32_768),
+            (Some(8), htb, 8, 8),
+            (Some(1 << 20), fq, 1 << 20, 1 << 20),
+            (None, fq, 65_536, 65_536),
+        ] {
+            assert_eq!(sizes(requested, pacer).unwrap(), Sizes { rp_flows, np_flows }, "{requested:?}");
         }
-        let refused = rp_flows(Some(32_769), 65_536, PacerChoice::Htb, &mut notes).unwrap_err().to_string();
+        let refused = sizes(Some(32_769), htb).unwrap_err().to_string();
         assert!(refused.contains("8 to 32768"), "{refused}");
-        assert_eq!((rp_flows(None, 65_536, PacerChoice::Fq, &mut notes).unwrap(), notes.len()), (65_536, 1));
+        assert_eq!(notes, ["RP table limited to 32768 flows: htb has no more classes"]);
     }
 }
