@@ -244,4 +244,4 @@ impl<S: Store> Journal<S> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -448,6 +448,7 @@ fn mount_bpf() -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::journal::tests::record;
     use super::*;
 
     #[test]
@@ -469,28 +470,15 @@ mod tests {
         assert!(!state_dir.is_there());
     }
 
-    fn record(ifindex: u32, boot_id: &str) -> serde_json::Value {
-        serde_json::json!({
-            "format": 2, "state": "attached", "boot_id": boot_id, "netns_inode": 1, "steps": [],
-            "info": {
-                "iface": "eth0", "ifindex": ifindex, "inline_peer": null, "role": "switch", "pacer": "none",
-                "xdp_mode": "none", "tc_mode": "tcx", "programs": [], "rp_flows": 8, "np_flows": 8,
-                "version": "0", "attached_at_ns": 1, "notes": [],
-            },
-        })
-    }
-
     /// A container may have another boot ID, and share the state directories.
     #[test]
     fn pinned_or_unknown_boot_is_not_earlier() {
         let root = tempfile::tempdir().expect("a directory");
         let state_dir = StateDir::of(root.path().to_owned(), 7);
-        let is_earlier = |boot_id: &str| {
-            let record = serde_json::from_value(record(2, boot_id)).expect("a record");
-            state_dir.is_of_earlier_boot(&record)
-        };
+        let is_earlier =
+            |boot_id: &str| state_dir.is_of_earlier_boot(&Record { boot_id: boot_id.to_owned(), ..record() });
         assert!(is_earlier("another") && !is_earlier("") && !is_earlier(boot_id()));
-        fs::create_dir_all(state_dir.pins(2)).expect("pins");
+        fs::create_dir_all(state_dir.pins(7)).expect("pins");
         assert!(!is_earlier("another"));
     }
 
@@ -500,9 +488,8 @@ mod tests {
         let state_dir = StateDir::of(root.path().to_owned(), 7);
         assert!(state_dir.records().expect("no directory").is_empty());
         fs::create_dir(&state_dir.files).expect("a directory");
-        let write = |ifindex: u32| {
-            fs::write(state_dir.journal(ifindex), record(ifindex, "").to_string()).expect("a file");
-        };
+        let text = serde_json::to_vec(&record()).expect("JSON");
+        let write = |ifindex: u32| fs::write(state_dir.journal(ifindex), &text).expect("a file");
         (2..=401).for_each(write);
         let minute_ago = SystemTime::now() - Duration::from_secs(60);
         let aged = File::open(&state_dir.files).and_then(|directory| directory.set_modified(minute_ago));

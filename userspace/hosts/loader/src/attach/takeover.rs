@@ -262,17 +262,16 @@ fn pinned(path: &Path) -> Result<Option<FdLink>, Box<dyn std::error::Error + Sen
 
 #[cfg(test)]
 mod tests {
+    use dcqcn_params::Role;
+
+    use super::super::journal::tests::record;
     use super::*;
 
     #[test]
     fn changed_packet_trace_needs_a_new_attach() {
-        let info = |log_packets: Option<u32>| -> Info {
-            let info = serde_json::json!({
-                "iface": "eth0", "ifindex": 2, "inline_peer": null, "role": "switch", "pacer": "none", "xdp_mode": "none",
-                "tc_mode": "tcx", "programs": ["egress"], "rp_flows": 8, "np_flows": 8, "version": "0",
-                "log_packets": log_packets, "attached_at_ns": 1, "notes": [],
-            });
-            serde_json::from_value(info).expect("properties")
+        let info = |log_packets| {
+            let (pacer, programs) = ("none".into(), vec!["egress".into()]);
+            Info { role: Role::Switch, pacer, programs, log_packets, ..record().info }
         };
         let revised = |log_packets, found| {
             let settings = Settings { log_packets, ..Settings::default() };

@@ -330,6 +330,7 @@ fn on_hook(netlink: &Netlink, path: &Path, pin: &str, ifindex: u32, part: Part) 
 
 #[cfg(test)]
 mod tests {
+    use super::super::journal::tests::record;
     use super::*;
 
     fn qdisc(kind: &str, handle: Handle, parent: Handle) -> Qdisc {
@@ -339,15 +340,7 @@ mod tests {
     #[test]
     fn changed_address_recorded() {
         let link = |mac| Link { index: 7, mac: Some([mac; 6]), ..Link::default() };
-        let mut record: Record = serde_json::from_value(serde_json::json!({
-            "format": 2, "state": "attached", "boot_id": "", "netns_inode": 1, "steps": [],
-            "info": {
-                "iface": "eth0", "ifindex": 7, "inline_peer": null, "role": "switch", "pacer": "none",
-                "xdp_mode": "none", "tc_mode": "tcx", "programs": [], "rp_flows": 8, "np_flows": 8,
-                "version": "0", "attached_at_ns": 1, "notes": [],
-            },
-        }))
-        .expect("a record");
+        let mut record = record();
         record.devices.insert(7, Device::of(&link(1)));
         assert!(!record.recognises(&link(2)));
         update_devices(&mut record, &[link(2)]).expect("no query");

@@ -82,7 +82,8 @@ fn number(step: &UndoStep) -> usize {
     }
 }
 
-fn record() -> Record {
+/// The record of an attachment of `eth0`, interface 7.
+pub(in crate::attach) fn record() -> Record {
     let info = serde_json::json!({
         "iface": "eth0", "ifindex": 7, "inline_peer": null, "role": "host", "pacer": "fq", "xdp_mode": "driver",
         "tc_mode": "tcx", "programs": [], "rp_flows": 8, "np_flows": 8, "version": "0", "attached_at_ns": 1,
