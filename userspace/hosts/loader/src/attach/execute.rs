@@ -74,7 +74,7 @@ pub(super) fn out(
     drop(carrier);
     // Prevents concurrent attaches from sharing maps that are about to be removed.
     let _alone = lock(loader);
-    for error in undo_with(journal, &pins, InterfaceAccess::Here(netlink)).errors {
+    for error in undo_with(journal, &pins, InterfaceAccess::All(netlink)).errors {
         tracing::error!(iface = plan.info.iface, %error, "cannot undo a step of the failed attach");
     }
     Err(error)

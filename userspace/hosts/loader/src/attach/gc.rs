@@ -90,7 +90,7 @@ fn free(sweep: &Sweep, record: Record, why: &str) -> Result<Freed, Error> {
 fn free_unreachable(state_dir: &StateDir, record: Record, why: &str) -> Freed {
     let info = record.info.clone();
     let journal = Journal::resume(record, state_dir.store(info.ifindex));
-    let report = undo_with(journal, &state_dir.pins(info.ifindex), InterfaceAccess::Gone);
+    let report = undo_with(journal, &state_dir.pins(info.ifindex), InterfaceAccess::None);
     freed(info, why, report)
 }
 
