@@ -14,19 +14,13 @@ use crate::unsupported::Unsupported;
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<String>>>);
 
-impl Lines {
-    fn with<R>(&self, f: impl FnOnce(&mut Vec<String>) -> R) -> R {
-        f(&mut lock(&self.0))
-    }
-}
-
 impl Log for Lines {
     fn enabled(&self, _: &Metadata<'_>) -> bool {
         true
     }
 
     fn log(&self, record: &Record<'_>) {
-        self.with(|lines| lines.push(record.args().to_string()));
+        lock(&self.0).push(record.args().to_string());
     }
 
     fn flush(&self) {}
@@ -57,6 +51,6 @@ impl Packets {
     /// `ebpf/src/trace/packets.rs`.
     pub fn read(&mut self) -> Vec<String> {
         self.logger.flush();
-        self.lines.with(std::mem::take)
+        std::mem::take(&mut *lock(&self.lines.0))
     }
 }

@@ -7,7 +7,7 @@ use dcqcn_support::clock::{boottime_ns, monotonic_ns};
 
 use super::find::find;
 use super::journal::{Record, Store as _};
-use super::pending_revert::Pending;
+use super::pending::Pending;
 use super::state_dir::{NamespaceLock, StateDir};
 use super::{Attachment, Error, Info};
 use crate::failpoint;

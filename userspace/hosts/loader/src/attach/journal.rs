@@ -10,8 +10,8 @@ use dcqcn_netlink::tc::{Handle, SavedQdisc};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::device::Device;
-use super::pending_revert::Pending;
+use super::identity::Device;
+use super::pending::Pending;
 use super::{Error, Info};
 use crate::failpoint;
 

@@ -14,8 +14,8 @@ use dcqcn_params::{DetectedLink, PacerChoice, Profile, QueuesChoice, Role, Setti
 use dcqcn_support::clock::boottime_ns;
 use dcqcn_support::render;
 
-use super::device::Device;
 use super::hook_names::{HOOKS, XDP_PEER, tc_hook};
+use super::identity::Device;
 use super::journal::UndoStep;
 use super::state_dir::StateDir;
 use super::{DerivedDefaults, Error, Info, LinkRateFrom, Request, interrupt, probe, takeover};
