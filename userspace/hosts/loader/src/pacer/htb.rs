@@ -74,6 +74,13 @@ pub struct Classes {
     pruned_ns: u64,
 }
 
+/// Changes of the classes in one call of [`Classes::update`].
+struct Update<'a> {
+    batch: Batch,
+    params: &'a Params,
+    now_ns: u64,
+}
+
 impl Classes {
     /// Takes over the classes of an interface attached with the HTB pacer.
     pub fn take_over(netlink: &Netlink, ifindex: u32) -> Result<Self> {
@@ -93,42 +100,34 @@ impl Classes {
     ) -> Result<()> {
         let params = maps().params()?;
         let now_ns = monotonic_ns();
-        let mut batch = Batch::new(self.ifindex);
-        let is_pruning = now_ns.saturating_sub(self.pruned_ns) > PRUNE_NS;
-        self.plan(&mut batch, &maps(), &params, now_ns, cuts)?;
-        if is_pruning {
+        let mut update = Update { batch: Batch::new(self.ifindex), params: &params, now_ns };
+        self.plan(&mut update, &maps(), cuts)?;
+        if now_ns.saturating_sub(self.pruned_ns) > PRUNE_NS {
             self.pruned_ns = now_ns;
-            self.restore_idle(&mut batch, &maps(), &params, now_ns)?;
-            self.commit(netlink, batch)?;
+            self.restore_idle(&mut update, &maps())?;
+            self.commit(netlink, update.batch)?;
             return self.prune(netlink, maps, now_ns);
         }
         if !self.waiting.is_empty() {
-            let in_line = netlink.class_stats(self.ifindex, REST)?.backlog_packets;
-            self.admit(&mut batch, &maps(), &params, now_ns, in_line == 0)?;
+            let queued = netlink.class_stats(self.ifindex, REST)?.backlog_packets;
+            self.admit(&mut update, &maps(), queued == 0)?;
         }
-        self.commit(netlink, batch)
+        self.commit(netlink, update.batch)
     }
 
     /// Adds the changes by cuts, and those due, to a batch.
-    fn plan(
-        &mut self,
-        batch: &mut Batch,
-        maps: &Maps,
-        params: &Params,
-        now_ns: u64,
-        cuts: &[Cut],
-    ) -> Result<()> {
-        self.follow_line(batch, params);
+    fn plan(&mut self, update: &mut Update<'_>, maps: &Maps, cuts: &[Cut]) -> Result<()> {
+        self.follow_line(update);
         for Cut { set, way } in cuts {
             if let Some(flow) = maps.rp_flow(*set, *way as usize)? {
-                self.update_flow(batch, params, now_ns, (*set, *way as usize), flow);
+                self.update_flow(update, (*set, *way as usize), flow);
             }
         }
-        if now_ns.saturating_sub(self.swept_ns) > SWEEP_NS {
-            self.swept_ns = now_ns;
-            self.sweep(batch, maps, params, now_ns)?;
-        } else if now_ns.saturating_sub(self.ticked_ns) >= TICK_NS {
-            self.tick(batch, maps, params, now_ns)?;
+        if update.now_ns.saturating_sub(self.swept_ns) > SWEEP_NS {
+            self.swept_ns = update.now_ns;
+            self.sweep(update, maps)?;
+        } else if update.now_ns.saturating_sub(self.ticked_ns) >= TICK_NS {
+            self.tick(update, maps)?;
         }
         Ok(())
     }
@@ -174,7 +173,7 @@ impl Classes {
     }
 
     /// Updates the port's classes if the link rate or `wire_overhead` has changed.
-    fn follow_line(&mut self, batch: &mut Batch, params: &Params) {
+    fn follow_line(&mut self, Update { batch, params, .. }: &mut Update<'_>) {
         let line_bps = port_rate_bps(&params.config);
         let frame = Frame { mtu_bytes: self.frame.mtu_bytes, ..Frame::of(&params.config) };
         if line_bps != 0 && (line_bps, frame) != (self.line_bps, self.frame) {
@@ -191,57 +190,37 @@ impl Classes {
     }
 
     /// Sets the new rate of a cut flow's class; a flow without a class is queued for one.
-    fn update_flow(
-        &mut self,
-        batch: &mut Batch,
-        params: &Params,
-        now_ns: u64,
-        slot: (u32, usize),
-        flow: RpFlow,
-    ) {
+    fn update_flow(&mut self, update: &mut Update<'_>, slot: (u32, usize), flow: RpFlow) {
         let Some(minor) = htb_minor(slot.0, slot.1) else { return };
         if self.classes.contains_key(&minor) || self.found.contains(&minor) {
-            self.follow(batch, params, now_ns, slot, flow);
+            self.follow(update, slot, flow);
         } else if flow.hot.machine.active != 0 {
-            self.waiting.enter(minor, now_ns);
+            self.waiting.enter(minor, update.now_ns);
         }
     }
 
     /// Creates the classes of waiting flows, if it is time.
-    fn admit(
-        &mut self,
-        batch: &mut Batch,
-        maps: &Maps,
-        params: &Params,
-        now_ns: u64,
-        is_queue_empty: bool,
-    ) -> Result<()> {
-        for minor in self.waiting.take_due(is_queue_empty, now_ns) {
+    fn admit(&mut self, update: &mut Update<'_>, maps: &Maps, is_queue_empty: bool) -> Result<()> {
+        for minor in self.waiting.take_due(is_queue_empty, update.now_ns) {
             if let Some(slot) = htb_slot(minor)
                 && let Some(flow) = maps.rp_flow(slot.0, slot.1)?
             {
-                self.follow(batch, params, now_ns, slot, flow);
+                self.follow(update, slot, flow);
             }
         }
         Ok(())
     }
 
     /// Creates the class of a cut flow, or sets its new rate.
-    fn follow(
-        &mut self,
-        batch: &mut Batch,
-        params: &Params,
-        now_ns: u64,
-        slot: (u32, usize),
-        mut flow: RpFlow,
-    ) {
+    fn follow(&mut self, update: &mut Update<'_>, slot: (u32, usize), mut flow: RpFlow) {
+        let Update { batch, params, now_ns } = update;
         let Some(minor) = htb_minor(slot.0, slot.1) else { return };
         if flow.hot.machine.active == 0 {
             return;
         }
-        flow.hot.machine.advance(&params.rp, now_ns);
+        flow.hot.machine.advance(&params.rp, *now_ns);
         let mut rate_bps = flow.hot.machine.rate_bps;
-        let due_ns = next_change_ns(&flow.hot.machine, &params.rp, now_ns);
+        let due_ns = next_change_ns(&flow.hot.machine, &params.rp, *now_ns);
         let old = self.classes.remove(&minor);
         if let Some(old) = &old {
             self.due.remove(&(old.due_ns, minor));
@@ -259,11 +238,12 @@ impl Classes {
     }
 
     /// Reads the flows whose rate may have changed, up to [`MAX_READS`].
-    fn tick(&mut self, batch: &mut Batch, maps: &Maps, params: &Params, now_ns: u64) -> Result<()> {
+    fn tick(&mut self, update: &mut Update<'_>, maps: &Maps) -> Result<()> {
+        let now_ns = update.now_ns;
         self.ticked_ns = now_ns;
-        if self.rp != Some(params.rp) {
+        if self.rp != Some(update.params.rp) {
             // With other periods all predicted times are invalid.
-            self.rp = Some(params.rp);
+            self.rp = Some(update.params.rp);
             self.due.clear();
             for (minor, class) in &mut self.classes {
                 class.due_ns = 0;
@@ -283,20 +263,20 @@ impl Classes {
             class.due_ns = u64::MAX;
             self.due.remove(&(due_ns, minor));
             if let Some(flow) = maps.rp_flow(slot.0, slot.1)? {
-                self.follow(batch, params, now_ns, slot, flow);
+                self.follow(update, slot, flow);
             }
         }
         Ok(())
     }
 
     /// Scans the whole table.
-    fn sweep(&mut self, batch: &mut Batch, maps: &Maps, params: &Params, now_ns: u64) -> Result<()> {
-        for index in 0..=params.port.rp_set_mask {
+    fn sweep(&mut self, update: &mut Update<'_>, maps: &Maps) -> Result<()> {
+        for index in 0..=update.params.port.rp_set_mask {
             for (way, flow) in maps.rp_set(index)?.flows() {
-                if is_idle(&flow, now_ns) {
+                if is_idle(&flow, update.now_ns) {
                     self.remember_idle((index, way), &flow);
                 } else {
-                    self.update_flow(batch, params, now_ns, (index, way), flow);
+                    self.update_flow(update, (index, way), flow);
                 }
             }
         }
@@ -314,11 +294,11 @@ impl Classes {
     }
 
     /// Creates the classes of flows that are active again.
-    fn restore_idle(&mut self, batch: &mut Batch, maps: &Maps, params: &Params, now_ns: u64) -> Result<()> {
+    fn restore_idle(&mut self, update: &mut Update<'_>, maps: &Maps) -> Result<()> {
         for (minor, class) in mem::take(&mut self.idle) {
             match flow_of(maps, &class)? {
-                Some(flow) if is_idle(&flow, now_ns) => _ = self.idle.insert(minor, class),
-                Some(flow) => self.update_flow(batch, params, now_ns, class.slot, flow),
+                Some(flow) if is_idle(&flow, update.now_ns) => _ = self.idle.insert(minor, class),
+                Some(flow) => self.update_flow(update, class.slot, flow),
                 None => {}
             }
         }
