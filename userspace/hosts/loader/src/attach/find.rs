@@ -79,7 +79,7 @@ fn read_records_here(is_wanted: impl Fn(State, bool) -> bool) -> Result<Survey, 
     read_records(&StateDir::here()?, &Netlink::connect()?.links()?, is_wanted)
 }
 
-/// Begins the label of a removed interface whose name another one has: `interface INDEX`. No name has a space.
+/// Prefix of the label of a removed interface whose name another one has now: `interface INDEX`. No name has a space.
 const REMOVED: &str = "interface ";
 
 /// `info` of a removed interface, which must not have the name of an existing one.

@@ -567,9 +567,8 @@ fn link_rate(
         }
         (None, Some(link_bps)) => {
             let bps = path_bps.unwrap_or(link_bps);
-            let why =
-                if bps < link_bps { ", of which a flow gets the slowest link that it uses" } else { "" };
-            notes.push(format!("link rate {} from the speed of {}{why}", show(bps), link.name));
+            let of = if bps < link_bps { "the slowest link that a flow uses through" } else { "the speed of" };
+            notes.push(format!("link rate {} from {of} {}", show(bps), link.name));
             Ok((found(Some(bps), overhead_bytes), LinkRateFrom::Speed))
         }
         (None, None) => {

@@ -86,8 +86,8 @@ fn has_helper(helper: BpfHelper) -> bool {
 
 /// Whether the kernel has TCX (Linux 6.6). Older kernels attach programs to the clsact qdisc.
 pub(super) fn has_tcx(ifindex: u32) -> bool {
-    let knows_no_tcx = |error: io::Error| error.raw_os_error() == Some(libc::EINVAL);
-    !syscall::tcx_programs(ifindex, BPF_TCX_INGRESS).is_err_and(knows_no_tcx) && !failpoint::is_without_tcx()
+    let lacks_tcx = |error: io::Error| error.raw_os_error() == Some(libc::EINVAL);
+    !syscall::tcx_programs(ifindex, BPF_TCX_INGRESS).is_err_and(lacks_tcx) && !failpoint::is_without_tcx()
 }
 
 /// `/sys/kernel/realtime`, which only PREEMPT_RT kernels have.

@@ -44,7 +44,7 @@ impl Part {
 pub struct Sweep {
     pub(super) state_dir: StateDir,
     pub(super) netlink: Netlink,
-    /// In order of their index.
+    /// Sorted by index.
     pub(super) links: Vec<Link>,
     pub(super) cpus: u32,
     /// Read when first needed.
@@ -208,7 +208,7 @@ pub fn verify(info: &Info) -> Result<Vec<Part>, Error> {
     Sweep::take()?.verify(info)
 }
 
-/// The interface with an index; `links` are in order of theirs.
+/// Finds an interface by its index, by which `links` are sorted.
 fn find(links: &[Link], ifindex: u32) -> Option<&Link> {
     links.get(links.binary_search_by_key(&ifindex, |link| link.index).ok()?)
 }

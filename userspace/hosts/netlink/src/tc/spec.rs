@@ -172,7 +172,7 @@ pub struct HtbClass {
     pub parent: Handle,
     /// The class itself.
     pub handle: Handle,
-    /// Guaranteed rate in bits per second. The kernel counts in bytes: below 8 bit/s it is taken as 8.
+    /// Guaranteed rate in bits per second. The kernel counts in bytes: a rate below 8 bit/s becomes 8 bit/s.
     pub rate_bps: u64,
     /// Highest rate with the parent's spare rate, in bits per second; equal to `rate_bps` for no borrowing.
     pub ceil_bps: u64,
