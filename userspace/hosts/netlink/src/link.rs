@@ -11,7 +11,6 @@ use libc::{
     IFLA_XDP, RTM_DELLINK, RTM_GETADDR, RTM_GETLINK, RTM_NEWADDR, RTM_NEWLINK, RTM_NEWNEIGH, RTM_SETLINK,
 };
 use netlink_packet_core::{Emitable, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
-use netlink_packet_route::AddressFamily;
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
 use netlink_packet_route::link::{InfoData, InfoVeth, LinkFlags, LinkMessage};
 use netlink_packet_route::neighbour::{
@@ -415,17 +414,12 @@ fn address_message(ifindex: u32, address: IpAddr, prefix_len: u8) -> AddressMess
 
 fn neighbour_message(ifindex: u32, address: IpAddr, mac: [u8; 6]) -> NeighbourMessage {
     let mut message = NeighbourMessage::default();
+    message.header.family = address.into();
     message.header.ifindex = ifindex;
     message.header.state = NeighbourState::Permanent;
     let destination = match address {
-        IpAddr::V4(v4) => {
-            message.header.family = AddressFamily::Inet;
-            NeighbourAddress::Inet(v4)
-        }
-        IpAddr::V6(v6) => {
-            message.header.family = AddressFamily::Inet6;
-            NeighbourAddress::Inet6(v6)
-        }
+        IpAddr::V4(v4) => NeighbourAddress::Inet(v4),
+        IpAddr::V6(v6) => NeighbourAddress::Inet6(v6),
     };
     message.attributes = vec![
         NeighbourAttribute::Destination(destination),

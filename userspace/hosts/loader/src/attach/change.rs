@@ -92,21 +92,16 @@ impl Transaction {
             .map(|within| boottime_ns().saturating_add(u64::try_from(within.as_nanos()).unwrap_or(u64::MAX)));
         // Journal the former values before the first change, so that they survive if this process is
         // killed.
-        for (done, change) in changes.iter().enumerate() {
-            let written = open.get(done).zip(deadline_ns).map_or(Ok(()), |((_, record), deadline_ns)| {
-                let pending =
-                    Pending::after(record.pending.as_ref(), (&change.old, &change.new), deadline_ns);
-                note(&state_dir, record, pending)
-            });
-            if let Err(error) = written {
-                restore(&state_dir, open.iter_mut().zip(&changes).take(done), deadline_ns.is_some());
+        for (done, ((_, record), change)) in open.iter().zip(&changes).enumerate() {
+            let Some(deadline_ns) = deadline_ns else { break };
+            let pending = Pending::after(record.pending.as_ref(), (&change.old, &change.new), deadline_ns);
+            if let Err(error) = note(&state_dir, record, pending) {
+                restore(&state_dir, open.iter_mut().zip(&changes).take(done), true);
                 return Err(ChangeError { iface: change.iface.clone(), error });
             }
         }
-        for (done, change) in changes.iter().enumerate() {
-            let written =
-                open.get_mut(done).map_or(Ok(()), |(attachment, _)| write_config(attachment, &change.new));
-            if let Err(error) = written {
+        for ((attachment, _), change) in open.iter_mut().zip(&changes) {
+            if let Err(error) = write_config(attachment, &change.new) {
                 restore(&state_dir, open.iter_mut().zip(&changes), deadline_ns.is_some());
                 return Err(ChangeError { iface: change.iface.clone(), error });
             }
