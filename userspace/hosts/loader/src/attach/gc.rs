@@ -42,7 +42,8 @@ pub fn gc(may_free: impl Fn(u32) -> bool) -> Result<Vec<Freed>, Error> {
     let Sweep { state_dir, netlink, links, .. } = &sweep;
     for ifindex in state_dir.ifindexes()? {
         let Ok(Some(record)) = state_dir.read(ifindex) else { continue };
-        let is_here = verify::is_here(&record, links)?;
+        // If that is unknown, it is assumed to be here.
+        let is_here = verify::is_here(&record, links).unwrap_or(true);
         if let Some(why) = reason(state_dir, &record, is_here)
             && verify::check_file_system(state_dir, netlink, &record).is_ok()
         {

@@ -188,7 +188,8 @@ fn detect(
     notes: &mut Vec<String>,
 ) -> Result<(DetectedLink, LinkRateFrom), Error> {
     let path_bps = path_speed_bps(netlink, links, link, peer, role);
-    let (found, from) = link_rate(netlink, links, link, path_bps, settings, notes)?;
+    let shaping = netlink.shaping(link.index)?;
+    let (found, from) = link_rate(netlink, links, link, shaping.as_ref(), path_bps, settings, notes)?;
     let other = other_host(links, link);
     notes.extend(other.map(|why| format!("{} {why}: np_other_host is on by default", link.name)));
     if is_bridge(link) {
@@ -199,7 +200,7 @@ fn detect(
     }
     // A host's pacer or the port's own queues replace the shaper's queue.
     let has_queues = settings.queues.is_some_and(|queues| queues != QueuesChoice::None);
-    let shaping = if role == Role::Switch && !has_queues { netlink.shaping(link.index)? } else { None };
+    let shaping = shaping.filter(|_| role == Role::Switch && !has_queues);
     let limit = shaping.as_ref().and_then(queue_limit_bytes);
     notes.extend(limit.map(|bytes| {
         let limit = Quantity(bytes, Unit::Bytes);
@@ -511,6 +512,7 @@ fn link_rate(
     netlink: &Netlink,
     links: &[Link],
     link: &Link,
+    shaping: Option<&Shaping>,
     path_bps: Option<u64>,
     settings: &Settings,
     notes: &mut Vec<String>,
@@ -521,8 +523,8 @@ fn link_rate(
         wire_overhead_bytes,
         ..DetectedLink::default()
     };
-    if let Some(Shaping { shaper, rate_bps, burst_ns, .. }) = netlink.shaping(link.index)? {
-        let specified = settings.link_rate_bps();
+    let specified = settings.link_rate_bps();
+    if let Some(&Shaping { shaper, rate_bps, burst_ns, .. }) = shaping {
         notes.push(match specified {
             Some(bps) if bps > rate_bps => format!(
                 "link rate {} as specified, above the {} of the {shaper} shaper on {}, which still applies: flows start \
@@ -544,7 +546,6 @@ fn link_rate(
         let from = if specified.is_some() { LinkRateFrom::Given } else { LinkRateFrom::Shaper };
         return Ok((found(Some(rate_bps), 0), from));
     }
-    let specified = settings.link_rate_bps();
     if specified.is_none()
         && let Some(shaper) = netlink.qdiscs(link.index)?.into_iter().find(|qdisc| qdisc.kind == "tbf")
     {
@@ -567,7 +568,8 @@ fn link_rate(
         }
         (None, Some(link_bps)) => {
             let bps = path_bps.unwrap_or(link_bps);
-            let of = if bps < link_bps { "the slowest link that a flow uses through" } else { "the speed of" };
+            let of =
+                if bps < link_bps { "the slowest link that a flow uses through" } else { "the speed of" };
             notes.push(format!("link rate {} from {of} {}", show(bps), link.name));
             Ok((found(Some(bps), overhead_bytes), LinkRateFrom::Speed))
         }

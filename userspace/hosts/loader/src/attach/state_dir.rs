@@ -175,9 +175,7 @@ impl StateDir {
     /// Device number of the BPF file system with the pins, mounted if necessary.
     pub(super) fn file_system(&self) -> Result<u64, Error> {
         self.mount()?;
-        let bpf = self.root.join("bpf");
-        let metadata = fs::metadata(&bpf).map_err(|source| Error::File { path: bpf, source })?;
-        Ok(metadata.dev())
+        self.bpf_dev().ok_or_else(|| Error::NoBpfFs { path: self.root.join("bpf") })
     }
 
     /// Device number of the file system at the pins' location in this process, if any.

@@ -135,7 +135,8 @@ impl Netlink {
 
     /// The root TBF, or the only top class of a root HTB, that limits the interface.
     pub fn shaping(&self, ifindex: u32) -> Result<Option<Shaping>> {
-        let Some(root) = self.root_qdisc(ifindex)? else { return Ok(None) };
+        let qdiscs = self.qdiscs(ifindex)?;
+        let Some(root) = qdiscs.iter().find(|qdisc| qdisc.parent == Handle::ROOT) else { return Ok(None) };
         let shaping = |shaper, rate_bps: Option<u64>, burst_ns: Option<u64>, limit_bytes| {
             Some(Shaping { shaper, rate_bps: rate_bps?, burst_ns: burst_ns?, limit_bytes })
         };
@@ -145,7 +146,7 @@ impl Netlink {
                 let burst_ns = burst_ns(&root.options, TCA_TBF_PARMS, TBF_BUFFER);
                 // The kernel does not list the fifo that `limit` creates.
                 let is_below = |qdisc: &Qdisc| qdisc.parent.major() == root.handle.major();
-                let limit_bytes = match self.qdiscs(ifindex)?.iter().any(is_below) {
+                let limit_bytes = match qdiscs.iter().any(is_below) {
                     true => None,
                     false => attribute(&root.options, TCA_TBF_PARMS).and_then(|of| u32_at(of, TBF_LIMIT)),
                 };
