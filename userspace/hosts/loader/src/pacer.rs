@@ -118,7 +118,6 @@ pub(crate) enum Placement {
     At(Handle),
     /// An fq per transmit queue below an `mq`: the existing one, or one that replaces the kernel's default.
     Queues {
-        /// Handle of the `mq`.
         mq: Handle,
         /// Whether to create it.
         make: bool,

@@ -184,7 +184,6 @@ impl Ports {
     }
 }
 
-/// Queue of a priority.
 fn queue_of(of: &PfcConfig) -> usize {
     usize::try_from(of.queue).unwrap_or(0) % CLASSES
 }

@@ -60,7 +60,6 @@ pub(crate) const fn number(choice: QueuesChoice) -> u64 {
     }
 }
 
-/// Kind of the qdisc.
 pub(crate) const fn kind(choice: QueuesChoice) -> &'static str {
     match choice {
         QueuesChoice::Htb => "htb",
@@ -197,7 +196,6 @@ pub fn class(config: &Config, queue: usize) -> Handle {
     class_of(config.bands()[queue % CLASSES])
 }
 
-/// Class of a band.
 const fn class_of(band: u8) -> Handle {
     Handle::new(QUEUES_MAJOR, band as u16 + 1)
 }

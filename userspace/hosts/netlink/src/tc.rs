@@ -140,7 +140,6 @@ fn filter(body: &[u8]) -> Option<Filter> {
 /// One tick of the packet scheduler's clock, in nanoseconds (`PSCHED_SHIFT` 6). Bucket sizes cross netlink as
 /// the time they take at the bucket's rate, in ticks.
 const TICK_NS: u64 = 64;
-/// Nanoseconds of a second.
 const SECOND_NS: u128 = 1_000_000_000;
 /// `TC_LINKLAYER_ETHERNET`: the kernel computes transmission times itself and needs no rate table.
 const LINKLAYER_ETHERNET: u8 = 1;

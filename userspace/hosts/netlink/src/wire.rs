@@ -39,12 +39,10 @@ impl Encoder {
         self.patch(at, &all.to_ne_bytes());
     }
 
-    /// Appends raw bytes.
     pub(super) fn raw(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Appends an attribute.
     pub(super) fn attribute(&mut self, kind: u16, value: &[u8]) {
         self.with_length(kind, |encoder| encoder.raw(value));
     }
@@ -54,7 +52,6 @@ impl Encoder {
         self.with_length(kind | NLA_F_NESTED, body);
     }
 
-    /// The buffer.
     pub(super) fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }

@@ -13,7 +13,6 @@ use crate::dataplane::PROGRAMS;
 pub(super) struct TcHook {
     /// Its name, and that of its pin.
     pub(super) name: &'static str,
-    /// Name of its program.
     pub(super) program: &'static str,
     pub(super) attach_type: TcAttachType,
     /// `enum bpf_attach_type` (include/uapi/linux/bpf.h).

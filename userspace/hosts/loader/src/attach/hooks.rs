@@ -18,7 +18,6 @@ use crate::failpoint;
 
 type Source = Box<dyn std::error::Error + Send + Sync>;
 
-/// Adds the clsact qdisc.
 pub(super) fn add_clsact(link: &Link) -> Result<(), Error> {
     match tc::qdisc_add_clsact(&link.name) {
         Err(TcError::NetlinkError(error)) if error.raw_os_error() == Some(libc::EEXIST) => Ok(()),

@@ -13,7 +13,6 @@ use super::error::at;
 
 /// Origin of a map.
 pub(super) enum Source {
-    /// An open map.
     Open(Map),
     /// Path of a pinned map.
     Pin(PathBuf),

@@ -4,7 +4,6 @@ use super::Handle;
 use super::{RATE_SPEC_LEN, Rate};
 use crate::wire::Encoder;
 
-/// Nanoseconds of a microsecond.
 const MICROSECOND_NS: u64 = 1_000;
 /// Version of the HTB interface, checked by the kernel.
 const HTB_VERSION: u32 = 3;

@@ -70,7 +70,6 @@ impl Store for Disk<'_> {
     }
 }
 
-/// Undo step `n`.
 fn undo_step(n: usize) -> UndoStep {
     UndoStep::Link { pin: n.to_string() }
 }
@@ -221,7 +220,6 @@ proptest! {
         prop_assert!(machine.borrow().changed.is_empty() && machine.borrow().written.is_none());
     }
 
-    /// Steps are undone in reverse order.
     #[test]
     fn undo_runs_in_reverse_order(steps in 0..8_usize) {
         let machine = machine(None);
