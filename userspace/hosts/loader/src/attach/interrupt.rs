@@ -3,7 +3,7 @@
 use std::fs;
 
 use aya::util::KernelVersion;
-use dcqcn_netlink::{Link, Netlink, with_upper};
+use dcqcn_netlink::{Link, Netlink, Stack};
 
 use super::Error;
 use crate::pacer::FqLimits;
@@ -28,7 +28,7 @@ pub(super) fn check(
         return Ok(());
     }
     // VLANs, bridges and bonds above the interface send through its qdisc too.
-    let ifaces = with_upper(&netlink.links()?, link.index);
+    let ifaces = Stack::of(&netlink.links()?).with_upper(link.index);
     for device in devices {
         if !device.ports.iter().any(|port| ifaces.contains(&port.ifindex)) || is_hardware(&device.name) {
             continue;
