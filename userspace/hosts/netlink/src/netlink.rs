@@ -110,12 +110,9 @@ impl Netlink {
         self.route.as_raw_fd()
     }
 
-    /// Whether the kernel has a subsystem.
-    pub(super) const fn has(&self, subsystem: Subsystem) -> bool {
-        match subsystem {
-            Subsystem::Route | Subsystem::Generic => true,
-            Subsystem::Rdma => self.rdma.is_some(),
-        }
+    /// Whether the kernel has RDMA.
+    pub const fn has_rdma(&self) -> bool {
+        self.rdma.is_some()
     }
 
     /// Sends one request and returns the bodies of the messages that answer it.

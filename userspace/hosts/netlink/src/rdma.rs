@@ -77,11 +77,6 @@ pub enum QpOwner {
 }
 
 impl Netlink {
-    /// Whether the kernel has RDMA.
-    pub const fn has_rdma(&self) -> bool {
-        self.has(Subsystem::Rdma)
-    }
-
     /// The RDMA devices; empty if the kernel has no RDMA.
     pub fn rdma_devices(&self) -> Result<Vec<RdmaDevice>> {
         if !self.has_rdma() {
