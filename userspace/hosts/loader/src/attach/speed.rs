@@ -135,11 +135,11 @@ fn follow_other_host(sweep: &Sweep, info: &Info, params: &Params) -> Result<Opti
 /// Updates the speed of the hardware, by which flows at line rate are not paced, and pauses are timed; its address, the
 /// source of CNPs and NAKs; and the number of CPUs. A link without a speed, as one that is down, keeps the former one.
 fn follow_hardware(sweep: &Sweep, info: &Info, link: &Link, port: Port) -> Result<(), Error> {
-    let Sweep { state_dir, cpus, .. } = sweep;
+    let (state_dir, cpus) = (&sweep.state_dir, sweep.cpus()?);
     let speeds = hardware_speeds(link, info.link_rate_from);
     let updated = |port: Port| {
         let (speed_bps, wire_bps) = speeds.unwrap_or((port.speed_bps, port.wire_bps));
-        Port { speed_bps, wire_bps, mac: link.mac.unwrap_or_default(), cpus: *cpus, ..port }
+        Port { speed_bps, wire_bps, mac: link.mac.unwrap_or_default(), cpus, ..port }
     };
     if updated(port) == port {
         return Ok(());

@@ -46,8 +46,7 @@ pub struct Sweep {
     pub(super) netlink: Netlink,
     /// Sorted by index.
     pub(super) links: Vec<Link>,
-    pub(super) cpus: u32,
-    /// Read when first needed.
+    cpus: OnceCell<u32>,
     qdiscs: OnceCell<BTreeMap<u32, Vec<Qdisc>>>,
 }
 
@@ -60,7 +59,7 @@ impl Sweep {
     pub(super) fn of(state_dir: StateDir) -> Result<Self, Error> {
         let netlink = Netlink::connect()?;
         let links = netlink.links()?;
-        Ok(Self { state_dir, netlink, links, cpus: cpus()?, qdiscs: OnceCell::new() })
+        Ok(Self { state_dir, netlink, links, cpus: OnceCell::new(), qdiscs: OnceCell::new() })
     }
 
     /// All complete attachments of this network namespace; unreadable records are skipped.
@@ -109,14 +108,13 @@ impl Sweep {
     }
 
     fn qdiscs(&self, ifindex: u32) -> Result<&[Qdisc], Error> {
-        let all = match self.qdiscs.get() {
-            Some(all) => all,
-            None => {
-                let all = self.netlink.all_qdiscs()?;
-                self.qdiscs.get_or_init(|| all)
-            }
-        };
+        let all = get_or_read(&self.qdiscs, || Ok(self.netlink.all_qdiscs()?))?;
         Ok(all.get(&ifindex).map_or(&[], Vec::as_slice))
+    }
+
+    /// Number of online CPUs.
+    pub(super) fn cpus(&self) -> Result<u32, Error> {
+        get_or_read(&self.cpus, cpus).copied()
     }
 
     /// Whether every program of an attachment is on its hook.
@@ -206,6 +204,17 @@ impl Sweep {
 /// error, see [`Part::problem`].
 pub fn verify(info: &Info) -> Result<Vec<Part>, Error> {
     Sweep::take()?.verify(info)
+}
+
+/// The value in a cell, which is read when first needed.
+fn get_or_read<T>(cell: &OnceCell<T>, read: impl FnOnce() -> Result<T, Error>) -> Result<&T, Error> {
+    match cell.get() {
+        Some(value) => Ok(value),
+        None => {
+            let value = read()?;
+            Ok(cell.get_or_init(|| value))
+        }
+    }
 }
 
 /// Finds an interface by its index, by which `links` are sorted.
