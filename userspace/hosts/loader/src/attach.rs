@@ -44,7 +44,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::dataplane::{self, MAPS, Maps, PROGRAMS, Programs, RUN, classifier};
 pub use crate::error::Error;
-use crate::unsupported::Unsupported;
 pub use change::{Change, ChangeError, Transaction, change};
 pub use detach::{check_detach, detach, detach_all, detach_id, detach_with};
 pub use find::{
@@ -263,7 +262,7 @@ fn free_interfaces(
     for iface in [Some(&request.iface), request.settings.inline.as_ref()].into_iter().flatten() {
         let link = netlink.link(iface)?;
         if taken.contains(&link.index) {
-            return Err(Unsupported::NamedTwice(iface.clone()).into());
+            return Err(Error::NamedTwice(iface.clone()));
         }
         taken.push(link.index);
         find::check_unattached(sweep, &link)?;
@@ -326,7 +325,7 @@ impl Info {
     fn open_maps(&self, pins: &Path) -> Result<Maps, Error> {
         match self.layout_version {
             LAYOUT_VERSION if self.has_lost_maps(pins) => {
-                Err(Unsupported::MapsMissing { iface: self.iface.clone() }.into())
+                Err(Error::MapsMissing { iface: self.iface.clone() })
             }
             LAYOUT_VERSION => Ok(Maps::pinned(pins)?),
             found => Err(dataplane::Error::Layout { found }.into()),

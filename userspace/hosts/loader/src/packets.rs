@@ -8,7 +8,6 @@ use log::{Log, Metadata, Record};
 
 use crate::Error;
 use crate::attach::{self, Info};
-use crate::unsupported::Unsupported;
 
 /// Logged lines not yet read.
 #[derive(Clone, Default)]
@@ -37,13 +36,13 @@ impl Packets {
     pub fn open(info: &Info) -> Result<Self, Error> {
         let iface = info.iface.clone();
         if info.log_packets.is_none() {
-            return Err(Unsupported::NoPacketLog { iface }.into());
+            return Err(Error::NoPacketLog { iface });
         }
         let program = attach::verify(info)?.into_iter().find_map(|part| part.program_id);
-        let Some(program) = program else { return Err(Unsupported::NoPrograms { iface }.into()) };
+        let Some(program) = program else { return Err(Error::NoPrograms { iface }) };
         let lines = Lines::default();
         let logger = EbpfLogger::init_from_id_with_logger(program, lines.clone())
-            .map_err(|source| Unsupported::PacketLog { iface, source: Box::new(source) })?;
+            .map_err(|source| Error::PacketLog { iface, source: Box::new(source) })?;
         Ok(Self { lines, logger })
     }
 

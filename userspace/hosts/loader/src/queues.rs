@@ -15,7 +15,6 @@ use nix::errno::Errno;
 
 use crate::Error;
 use crate::pacer::install_qdisc;
-use crate::unsupported::Unsupported;
 
 /// Qdisc with the queues.
 pub(crate) const HANDLE: Handle = Handle::new(QUEUES_MAJOR, 0);
@@ -85,7 +84,7 @@ pub(crate) fn choose_parent(
         ("tbf", Some(Shaper::Tbf)) => Ok(Handle::new(root.handle.major(), 1)),
         ("htb" | "hfsc" | "drr" | "ets" | "prio", _) => {
             let (iface, kind, handle) = (link.name.clone(), root.kind, root.handle);
-            Err(Unsupported::HasClasses { iface, kind, handle }.into())
+            Err(Error::HasClasses { iface, kind, handle })
         }
         _ => at_root(link, config, notes),
     }

@@ -215,7 +215,6 @@ mod tests {
     use std::cell::RefCell;
 
     use super::*;
-    use crate::unsupported::Unsupported;
 
     #[test]
     fn failed_change_restores_queues() {
@@ -224,7 +223,7 @@ mod tests {
             config.scalars.link_rate_bps = link_rate_bps;
             config
         });
-        let rejected = |what: &str| Error::from(Unsupported::InlineWithItself(what.to_owned()));
+        let rejected = |what: &str| Error::InlineWithItself(what.to_owned());
         for (revised, is_set, expected) in [
             (Ok(Revised::Yes), true, (vec![200], None)),
             (Ok(Revised::No), false, (vec![200], Some("parameters"))),
@@ -239,7 +238,7 @@ mod tests {
             };
             let set = || if is_set { Ok(()) } else { Err(rejected("parameters")) };
             let what = match write_both(&old, &new, revise, set) {
-                Err(Error::Unsupported(Unsupported::InlineWithItself(what))) => Some(what),
+                Err(Error::InlineWithItself(what)) => Some(what),
                 result => result.map(|_| None).unwrap(),
             };
             assert_eq!((revisions.into_inner(), what.as_deref()), expected);

@@ -20,7 +20,6 @@ use super::state_dir::{StateDir, remove_pins};
 use super::undo::{InterfaceAccess, undo_with};
 use super::{Error, Info, pin_run, siblings};
 use crate::dataplane::{self, Maps, Programs};
-use crate::unsupported::Unsupported;
 use crate::{failpoint, pacer, queues};
 
 /// aya's loader, which parses the kernel's types, for all attaches of a call; `None` until one needs it.
@@ -137,7 +136,7 @@ impl Carrier<'_> {
         let is_default = found.is_default() && saved.is_default();
         if !is_default && (&found.kind, found.handle) != (&saved.kind, saved.handle) {
             let (iface, saved) = (link.name.clone(), Box::new(saved.clone()));
-            return Err(Unsupported::QdiscReplaced { iface, saved, found: Box::new(found) }.into());
+            return Err(Error::QdiscReplaced { iface, saved, found: Box::new(found) });
         }
         if let Some(placement) = placement {
             pacer::install(self.netlink, link.index, placement, config, sizes.rp_flows, &mut info.notes)?;
@@ -177,7 +176,7 @@ impl Carrier<'_> {
         let features = self.netlink.vlan_stripping(ifindex)?.join(", ");
         match self.xdp_mode {
             _ if features.is_empty() => Ok(()),
-            XdpModeChoice::Driver => Err(Unsupported::TagsLost { ifindex, features }.into()),
+            XdpModeChoice::Driver => Err(Error::TagsLost { ifindex, features }),
             XdpModeChoice::Auto | XdpModeChoice::Skb => {
                 info.notes.push(format!(
                     "XDP on socket buffers: {features} of interface {ifindex} cannot be turned off, and XDP in the driver \

@@ -11,7 +11,6 @@ use super::journal::{Record, State};
 use super::state_dir::StateDir;
 use super::{Attachment, Error, Id, Info, Sweep, name_of, verify};
 use crate::dataplane::{Expire, Probe};
-use crate::unsupported::Unsupported;
 
 /// All records of this network namespace.
 #[derive(Debug, Default)]
@@ -44,7 +43,7 @@ pub fn survey() -> Result<Survey, Error> {
     }
     for ifindex in state_dir.without_journal().unwrap_or_default() {
         let iface = name_of(&links, ifindex).map(str::to_owned);
-        survey.broken.push(Broken { iface, error: Unsupported::JournalMissing.into() });
+        survey.broken.push(Broken { iface, error: Error::JournalMissing });
     }
     Ok(survey)
 }

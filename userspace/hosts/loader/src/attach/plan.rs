@@ -22,7 +22,6 @@ use super::{DerivedDefaults, Error, Info, LinkRateFrom, Request, interrupt, prob
 use crate::dataplane::Sizes;
 use crate::pacer::{self, Placement};
 use crate::queues;
-use crate::unsupported::Unsupported;
 
 /// Default table sizes of an interface that only marks: enough to enable NP or RP later.
 const MARKING: Sizes = Sizes { rp_flows: 1_024, np_flows: 1_024 };
@@ -169,7 +168,7 @@ fn refuse_interfaces(link: &Link, peer: Option<&Link>, xdp_mode: Option<XdpModeC
     refuse_kind(link)?;
     peer.map_or(Ok(()), refuse_kind)?;
     if peer.is_some_and(|peer| peer.index == link.index) {
-        return Err(Unsupported::InlineWithItself(link.name.clone()).into());
+        return Err(Error::InlineWithItself(link.name.clone()));
     }
     match xdp_mode.filter(|mode| peer.is_none() && *mode != XdpModeChoice::Auto) {
         Some(mode) => Err(Error::XdpUnused { iface: link.name.clone(), mode: word(&mode) }),
@@ -214,7 +213,7 @@ fn detect(
 fn refuse_functions(link: &Link, is_inline: bool, config: &Config) -> Result<(), Error> {
     let s = &config.scalars;
     if is_inline && (s.np_enable | s.rp_enable | s.fast_cnp) != 0 {
-        return Err(Unsupported::InlineOnlyMarks.into());
+        return Err(Error::InlineOnlyMarks);
     }
     if (s.np_enable | s.fast_cnp) != 0 && link.is_metadata_tunnel {
         return Err(Error::Kind {
@@ -264,10 +263,10 @@ fn choose_qdiscs(
     let mut queues = settings.queues.unwrap_or_default();
     if queues != QueuesChoice::None {
         if is_inline {
-            return Err(Unsupported::InlineQueues.into());
+            return Err(Error::InlineQueues);
         }
         if pacer != PacerChoice::None {
-            return Err(Unsupported::QueuesAndPacer { pacer: word(&pacer) }.into());
+            return Err(Error::QueuesAndPacer { pacer: word(&pacer) });
         }
         let (chosen, notes_of_queues) = queues::choose(queues)?;
         queues = chosen;
@@ -292,7 +291,7 @@ fn choose_sizes(
     // The HTB pacer has a class for each flow.
     if pacer == PacerChoice::Htb {
         match requested {
-            Some(flows) if flows > HTB_MAX_FLOWS => return Err(Unsupported::FlowsOfHtb(flows).into()),
+            Some(flows) if flows > HTB_MAX_FLOWS => return Err(Error::FlowsOfHtb(flows)),
             Some(_) => {}
             None => {
                 notes.push(format!("RP table limited to {HTB_MAX_FLOWS} flows: htb has no more classes"));
@@ -403,7 +402,7 @@ fn inline_mode(
     if requested == XdpModeChoice::Driver
         && let Some(bond) = ports.iter().find(|link| link.kind.as_deref() == Some("bond"))
     {
-        return Err(Unsupported::DriverModeOnBond(bond.name.clone()).into());
+        return Err(Error::DriverModeOnBond(bond.name.clone()));
     }
     if ports[0].mtu != ports[1].mtu {
         let [a, b] = ports.map(|link| format!("{} has MTU {}", link.name, link.mtu));
@@ -459,7 +458,7 @@ fn steps(
         let saved = netlink.save_qdisc(info.ifindex, parent)?;
         if let Some(shaper) = saved.shaper() {
             let (iface, shaper) = (info.iface.clone(), shaper.to_string());
-            return Err(Unsupported::ShaperInTheWay { iface, parent, shaper }.into());
+            return Err(Error::ShaperInTheWay { iface, parent, shaper });
         }
         steps.push(UndoStep::Qdisc { parent, ours: (kind.to_owned(), handle), saved });
     }
@@ -471,10 +470,10 @@ fn steps(
             None => steps.push(UndoStep::Clsact),
             // It has no egress hook.
             Some(Qdisc { kind, .. }) if kind != "clsact" => {
-                return Err(Unsupported::IngressQdisc { iface, kind }.into());
+                return Err(Error::IngressQdisc { iface, kind });
             }
             Some(Qdisc { shared_block: Some(block), .. }) => {
-                return Err(Unsupported::SharedBlock { iface, block }.into());
+                return Err(Error::SharedBlock { iface, block });
             }
             Some(_) => {}
         }

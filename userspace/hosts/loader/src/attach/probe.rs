@@ -9,7 +9,6 @@ use aya::util::KernelVersion;
 
 use super::Error;
 use super::hook_names::BPF_TCX_INGRESS;
-use crate::unsupported::Unsupported;
 use crate::{failpoint, syscall};
 
 /// Capabilities required for attaching, by bit (include/uapi/linux/capability.h).
@@ -63,7 +62,7 @@ pub(super) fn check(realtime: bool) -> Result<(), Error> {
     }
     match KernelVersion::current() {
         Ok(version) if !realtime && is_preemptible(version, read_realtime().as_deref()) => {
-            Err(Unsupported::Preemptible.into())
+            Err(Error::Preemptible)
         }
         _ => Ok(()),
     }

@@ -17,7 +17,6 @@ use crate::failpoint;
 use crate::pacer;
 use crate::queues;
 use crate::syscall;
-use crate::unsupported::Unsupported;
 
 /// Restores missing programs of an attachment, and its qdisc if `with_qdisc`; returns what was restored.
 ///
@@ -38,10 +37,10 @@ pub fn repair(id: Id, iface: &str, with_qdisc: bool) -> Result<Vec<String>, Erro
     let parts = sweep.verify(&record.info)?;
     let is_missing = |name: &str| parts.iter().any(|part| part.name == name && part.problem.is_some());
     if is_missing("maps") {
-        return Err(Unsupported::MapsMissing { iface: iface.to_owned() }.into());
+        return Err(Error::MapsMissing { iface: iface.to_owned() });
     }
     if !record.info.is_current() {
-        return Err(Unsupported::OtherVersion { iface: iface.to_owned() }.into());
+        return Err(Error::OtherVersion { iface: iface.to_owned() });
     }
     let mut restored = programs(&sweep, &record, &is_missing)?;
     if with_qdisc && (is_missing("pacer") || is_missing("queues")) {
@@ -133,9 +132,7 @@ fn qdisc(Sweep { state_dir, netlink, .. }: &Sweep, record: &Record) -> Result<Op
     let config = info.open_maps(&state_dir.pins(info.ifindex))?.params()?.config;
     let mut notes = Vec::new();
     let check = |at: Handle| match was_at {
-        Some(was_at) if was_at != at => {
-            Err(Error::from(Unsupported::QdiscMoved { iface: link.name.clone(), was_at }))
-        }
+        Some(was_at) if was_at != at => Err(Error::QdiscMoved { iface: link.name.clone(), was_at }),
         _ => Ok(at),
     };
     let restored = if info.queues != "none" {

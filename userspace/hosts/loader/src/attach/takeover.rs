@@ -23,7 +23,6 @@ use super::state_dir::StateDir;
 use super::{DerivedDefaults, Error, Info, Request, pin_run, probe, siblings};
 use crate::dataplane::{self, Programs, Sizes, classifier, xdp};
 use crate::failpoint;
-use crate::unsupported::Unsupported;
 
 /// Time that a claim waits for a process that only checks for claims ([`is_claimed`]).
 const CLAIM_TIMEOUT: Duration = Duration::from_millis(50);
@@ -233,7 +232,7 @@ pub struct Claim {
 pub fn claim(info: &Info) -> Result<Claim, Error> {
     let (path, iface) = (pins(info)?, info.iface.clone());
     if info.has_lost_maps(&path) {
-        return Err(Unsupported::MapsMissing { iface }.into());
+        return Err(Error::MapsMissing { iface });
     }
     let failed = |source| Error::File { path: path.clone(), source };
     let directory = File::open(&path).map_err(failed)?;
