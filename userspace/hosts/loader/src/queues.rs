@@ -125,31 +125,22 @@ pub(crate) fn install(netlink: &Netlink, ifindex: u32, parent: Handle, config: &
     put_buffers(netlink, ifindex, config, frame_bytes)
 }
 
-/// Result of [`revise`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Revised {
-    /// Something was changed.
-    Yes,
-    /// Nothing had to be changed.
-    No,
-}
-
-/// Updates the queues of an attached interface to `new`.
+/// Updates the queues of an attached interface to `new`; returns whether anything had to be changed.
 ///
 /// Queued packets are preserved. If a queue becomes strict or weighted, later packets may overtake them.
-pub(crate) fn revise(ifindex: u32, old: &Config, new: &Config) -> net::Result<Revised> {
+pub(crate) fn revise(ifindex: u32, old: &Config, new: &Config) -> net::Result<bool> {
     let of = |config: &Config| {
         let limits = config.wred.map(|wred| (wred.queue_limit_bytes, wred.kmax_bytes));
         (config.queue, config.tc_to_queue, config.dscp_to_tc[0], config.scalars.link_rate_bps, limits)
     };
     if new.scalars.queues == QUEUES_NONE || of(old) == of(new) {
-        return Ok(Revised::No);
+        return Ok(false);
     }
     let netlink = Netlink::connect()?;
     let qdiscs = netlink.qdiscs(ifindex)?;
     // Another process removed the queues; `dcqcn status` reports that.
     let Some(there) = qdiscs.iter().find(|qdisc| qdisc.handle == HANDLE) else {
-        return Ok(Revised::No);
+        return Ok(false);
     };
     let frame_bytes = frame_bytes(&netlink, ifindex)?;
     if new.scalars.queues == QUEUES_HTB {
@@ -158,7 +149,7 @@ pub(crate) fn revise(ifindex: u32, old: &Config, new: &Config) -> net::Result<Re
         netlink.replace_qdisc(ifindex, there.parent, HANDLE, &QdiscSpec::Ets(ets(new, frame_bytes)))?;
     }
     put_buffers(&netlink, ifindex, new, frame_bytes)?;
-    Ok(Revised::Yes)
+    Ok(true)
 }
 
 /// Backlog and counters by queue.

@@ -11,7 +11,7 @@ use super::pending::Pending;
 use super::state_dir::{NamespaceLock, StateDir};
 use super::{Attachment, Error, Info};
 use crate::failpoint;
-use crate::queues::{self, Revised};
+use crate::queues;
 
 /// A change of one or several interfaces, validated for all of them and not yet active.
 ///
@@ -181,11 +181,11 @@ pub(super) fn write_params(attachment: &mut Attachment, config: &Config, port: P
 fn write_both(
     old: &Config,
     new: &Config,
-    revise: impl Fn(&Config, &Config) -> Result<Revised, Error>,
+    revise: impl Fn(&Config, &Config) -> Result<bool, Error>,
     set: impl FnOnce() -> Result<(), Error>,
 ) -> Result<(), Error> {
     let revised = revise(old, new);
-    let is_untouched = matches!(revised, Ok(Revised::No));
+    let is_untouched = matches!(revised, Ok(false));
     let written = revised.and_then(|_| set());
     if written.is_err()
         && !is_untouched
@@ -225,9 +225,9 @@ mod tests {
         });
         let rejected = |what: &str| Error::InlineWithItself(what.to_owned());
         for (revised, is_set, expected) in [
-            (Ok(Revised::Yes), true, (vec![200], None)),
-            (Ok(Revised::No), false, (vec![200], Some("parameters"))),
-            (Ok(Revised::Yes), false, (vec![200, 100], Some("parameters"))),
+            (Ok(true), true, (vec![200], None)),
+            (Ok(false), false, (vec![200], Some("parameters"))),
+            (Ok(true), false, (vec![200, 100], Some("parameters"))),
             // Restoring fails too: the first error is returned.
             (Err("queues"), true, (vec![200, 100], Some("queues"))),
         ] {
