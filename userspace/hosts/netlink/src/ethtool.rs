@@ -102,7 +102,8 @@ impl Netlink {
             // A named bit without a value is disabled.
             request.nested(ETHTOOL_A_FEATURES_WANTED, |bitset| {
                 bitset.nested(ETHTOOL_A_BITSET_BITS, |bits| {
-                    for name in names.iter().map(Borrow::borrow) {
+                    for name in names {
+                        let name: &str = name.borrow();
                         bits.nested(ETHTOOL_A_BITSET_BITS_BIT, |bit| {
                             bit.attribute(ETHTOOL_A_BITSET_BIT_NAME, &c_string(name));
                             if are_on {
