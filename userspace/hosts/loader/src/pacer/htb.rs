@@ -46,7 +46,6 @@ const IDLE_NS: u64 = 30_000_000_000;
 /// HTB class of a flow.
 struct Class {
     id: FlowId,
-    slot: (u32, usize),
     rate_bps: u64,
     /// Time in [`Classes::due`]; `u64::MAX` = not in there.
     due_ns: u64,
@@ -59,6 +58,7 @@ pub struct Classes {
     frame: Frame,
     /// Last rate set for the port's fixed classes; 0 = not set.
     line_bps: u64,
+    /// By minor number, which stands for the flow's slot in the RP table ([`htb_minor`]).
     classes: HashMap<u32, Class>,
     waiting: Waiting,
     /// Times at which the rate of a class can next change, CLOCK_MONOTONIC; at most one entry per class.
@@ -67,7 +67,7 @@ pub struct Classes {
     rp: Option<RpParams>,
     ticked_ns: u64,
     /// Idle flows whose class was removed; they get it again when they send.
-    idle: HashMap<u32, Class>,
+    idle: HashMap<u32, FlowId>,
     /// Classes of an earlier loop, until their flow is found or they are removed.
     found: BTreeSet<u32>,
     swept_ns: u64,
@@ -119,8 +119,10 @@ impl Classes {
     fn plan(&mut self, update: &mut Update<'_>, maps: &Maps, cuts: &[Cut]) -> Result<()> {
         self.follow_line(update);
         for Cut { set, way } in cuts {
-            if let Some(flow) = maps.rp_flow(*set, *way as usize)? {
-                self.update_flow(update, (*set, *way as usize), flow);
+            if let Some(minor) = htb_minor(*set, *way as usize)
+                && let Some(flow) = flow_at(maps, minor)?
+            {
+                self.update_flow(update, minor, flow);
             }
         }
         if update.now_ns.saturating_sub(self.swept_ns) > SWEEP_NS {
@@ -190,10 +192,9 @@ impl Classes {
     }
 
     /// Sets the new rate of a cut flow's class; a flow without a class is queued for one.
-    fn update_flow(&mut self, update: &mut Update<'_>, slot: (u32, usize), flow: RpFlow) {
-        let Some(minor) = htb_minor(slot.0, slot.1) else { return };
+    fn update_flow(&mut self, update: &mut Update<'_>, minor: u32, flow: RpFlow) {
         if self.classes.contains_key(&minor) || self.found.contains(&minor) {
-            self.follow(update, slot, flow);
+            self.follow(update, minor, flow);
         } else if flow.hot.machine.active != 0 {
             self.waiting.enter(minor, update.now_ns);
         }
@@ -202,19 +203,16 @@ impl Classes {
     /// Creates the classes of waiting flows, if it is time.
     fn admit(&mut self, update: &mut Update<'_>, maps: &Maps, is_queue_empty: bool) -> Result<()> {
         for minor in self.waiting.take_due(is_queue_empty, update.now_ns) {
-            if let Some(slot) = htb_slot(minor)
-                && let Some(flow) = maps.rp_flow(slot.0, slot.1)?
-            {
-                self.follow(update, slot, flow);
+            if let Some(flow) = flow_at(maps, minor)? {
+                self.follow(update, minor, flow);
             }
         }
         Ok(())
     }
 
     /// Creates the class of a cut flow, or sets its new rate.
-    fn follow(&mut self, update: &mut Update<'_>, slot: (u32, usize), mut flow: RpFlow) {
+    fn follow(&mut self, update: &mut Update<'_>, minor: u32, mut flow: RpFlow) {
         let Update { batch, params, now_ns } = update;
-        let Some(minor) = htb_minor(slot.0, slot.1) else { return };
         if flow.hot.machine.active == 0 {
             return;
         }
@@ -234,7 +232,7 @@ impl Classes {
             self.due.insert((due_ns, minor));
         }
         self.found.remove(&minor);
-        self.classes.insert(minor, Class { id: flow.id, slot, rate_bps, due_ns });
+        self.classes.insert(minor, Class { id: flow.id, rate_bps, due_ns });
     }
 
     /// Reads the flows whose rate may have changed, up to [`MAX_READS`].
@@ -258,12 +256,11 @@ impl Classes {
                 self.due.remove(&(due_ns, minor));
                 continue;
             };
-            let slot = class.slot;
             // Cleared unless `follow` sets a new time. Removed flows are left to the next pruning.
             class.due_ns = u64::MAX;
             self.due.remove(&(due_ns, minor));
-            if let Some(flow) = maps.rp_flow(slot.0, slot.1)? {
-                self.follow(update, slot, flow);
+            if let Some(flow) = flow_at(maps, minor)? {
+                self.follow(update, minor, flow);
             }
         }
         Ok(())
@@ -273,32 +270,23 @@ impl Classes {
     fn sweep(&mut self, update: &mut Update<'_>, maps: &Maps) -> Result<()> {
         for index in 0..=update.params.port.rp_set_mask {
             for (way, flow) in maps.rp_set(index)?.flows() {
-                if is_idle(&flow, update.now_ns) {
-                    self.remember_idle((index, way), &flow);
-                } else {
-                    self.update_flow(update, (index, way), flow);
+                let Some(minor) = htb_minor(index, way) else { continue };
+                if !is_idle(&flow, update.now_ns) {
+                    self.update_flow(update, minor, flow);
+                } else if flow.hot.machine.active != 0 && !self.classes.contains_key(&minor) {
+                    self.idle.insert(minor, flow.id);
                 }
             }
         }
         Ok(())
     }
 
-    /// Remembers an idle flow that was cut and has no class; it gets one when it sends again.
-    fn remember_idle(&mut self, slot: (u32, usize), flow: &RpFlow) {
-        if let Some(minor) = htb_minor(slot.0, slot.1).filter(|minor| !self.classes.contains_key(minor))
-            && flow.hot.machine.active != 0
-        {
-            let class = Class { id: flow.id, slot, rate_bps: 0, due_ns: u64::MAX };
-            self.idle.insert(minor, class);
-        }
-    }
-
     /// Creates the classes of flows that are active again.
     fn restore_idle(&mut self, update: &mut Update<'_>, maps: &Maps) -> Result<()> {
-        for (minor, class) in mem::take(&mut self.idle) {
-            match flow_of(maps, &class)? {
-                Some(flow) if is_idle(&flow, update.now_ns) => _ = self.idle.insert(minor, class),
-                Some(flow) => self.update_flow(update, class.slot, flow),
+        for (minor, id) in mem::take(&mut self.idle) {
+            match flow_of(maps, minor, &id)? {
+                Some(flow) if is_idle(&flow, update.now_ns) => _ = self.idle.insert(minor, id),
+                Some(flow) => self.update_flow(update, minor, flow),
                 None => {}
             }
         }
@@ -317,7 +305,7 @@ impl Classes {
     ) -> Result<()> {
         let mut unused: Vec<u32> = self.found.iter().copied().collect();
         for (minor, class) in &self.classes {
-            if flow_of(&maps(), class)?.is_none_or(|flow| is_idle(&flow, now_ns)) {
+            if flow_of(&maps(), *minor, &class.id)?.is_none_or(|flow| is_idle(&flow, now_ns)) {
                 unused.push(*minor);
             }
         }
@@ -343,8 +331,8 @@ impl Classes {
                 self.found.remove(minor);
                 if let Some(class) = self.classes.remove(minor) {
                     self.due.remove(&(class.due_ns, *minor));
-                    if flow_of(&maps, &class)?.is_some() {
-                        self.idle.insert(*minor, class);
+                    if flow_of(&maps, *minor, &class.id)?.is_some() {
+                        self.idle.insert(*minor, class.id);
                     }
                 }
             }
@@ -354,18 +342,21 @@ impl Classes {
     }
 }
 
-/// Flow that a class was created for, if it still exists.
-fn flow_of(maps: &Maps, class: &Class) -> Result<Option<RpFlow>> {
-    let flow = maps.rp_flow(class.slot.0, class.slot.1)?;
-    Ok(flow.filter(|flow| flow.id == class.id && flow.hot.machine.active != 0))
+/// Flow in the slot of a class, whichever that is.
+fn flow_at(maps: &Maps, minor: u32) -> Result<Option<RpFlow>> {
+    let Some((set, way)) = htb_slot(minor) else { return Ok(None) };
+    Ok(maps.rp_flow(set, way)?)
 }
 
-/// Whether packets use the class: those of the flow in its slot, whichever flow that is.
+/// Flow that a class was created for, if it still exists.
+fn flow_of(maps: &Maps, minor: u32, id: &FlowId) -> Result<Option<RpFlow>> {
+    let flow = flow_at(maps, minor)?;
+    Ok(flow.filter(|flow| flow.id == *id && flow.hot.machine.active != 0))
+}
+
+/// Whether packets use the class.
 fn is_used(maps: &Maps, minor: u32) -> Result<bool> {
-    let Some((set, way)) = htb_slot(minor) else {
-        return Ok(true);
-    };
-    let flow = maps.rp_flow(set, way)?;
+    let flow = flow_at(maps, minor)?;
     Ok(flow.is_some_and(|flow| flow.hot.machine.active != 0 && !is_idle(&flow, monotonic_ns())))
 }
 
