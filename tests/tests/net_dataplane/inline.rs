@@ -168,6 +168,22 @@ fn inline_detach_restores_offloads() -> Result<()> {
     Ok(())
 }
 
+/// Without its first port the attachment is freed, and the second port gets its VLAN stripping again.
+#[test]
+fn removed_first_port_restores_second() -> Result<()> {
+    require!("removed_first_port_restores_second");
+    let bump = InlineFixture::new("in-removed", 1_500)?;
+    let stripping =
+        || -> Result<bool> { Ok(bump.between.command("ethtool -k x1")?.contains("rx-vlan-offload: on")) };
+    assert!(stripping()?);
+    bump.attach(XdpModeChoice::Driver)?;
+    assert!(!stripping()?);
+    bump.between.netlink()?.delete_link(bump.between.index("x0")?)?;
+    let freed = bump.between.run(|| dcqcn_loader::attach::gc(|_| false))??;
+    assert!(stripping()?, "{freed:?}");
+    Ok(())
+}
+
 fn all_packets_pass_and_roce_is_marked(test: &str, mode: XdpModeChoice) -> Result<()> {
     let bump = InlineFixture::new(test, 1_500)?;
     bump.attach(mode)?;

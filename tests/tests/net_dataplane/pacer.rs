@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, anyhow, ensure};
 use dcqcn_common::hooks::HTB_FIRST_FLOW;
 use dcqcn_common::wire::bth::Bth;
-use dcqcn_loader::attach::Request;
-use dcqcn_loader::pacer::htb::HtbPacer;
+use dcqcn_loader::attach::{Attachment, Request};
+use dcqcn_loader::pacer::htb::Classes;
 use dcqcn_params::{PacerChoice, Role, Settings};
 use dcqcn_tests::host::{Host, Pair, request};
 use dcqcn_tests::packets::Roce;
@@ -38,10 +38,13 @@ fn attach(host: &Host) -> Result<()> {
 
 /// Maintains the classes until `stop`, as `dcqcn run` does.
 fn keep_classes(host: &Host, stop: &AtomicBool) -> Result<()> {
-    let attachment = host.attachment("a0")?;
-    let mut pacer = HtbPacer::new(host.netlink()?, attachment.maps, attachment.info.ifindex)?;
+    let Attachment { info, mut maps } = host.attachment("a0")?;
+    let netlink = host.netlink()?;
+    let mut classes = Classes::take_over(&netlink, info.ifindex)?;
     while !stop.load(Ordering::Relaxed) {
-        pacer.update()?;
+        let cuts = maps.cuts()?;
+        classes.update(&netlink, || &maps, &cuts)?;
+        thread::sleep(Duration::from_millis(1));
     }
     Ok(())
 }

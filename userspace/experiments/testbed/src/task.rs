@@ -7,10 +7,12 @@ use std::thread::JoinHandle;
 use anyhow::{Context as _, Result, anyhow};
 use dcqcn_loader::attach::{self, Attachment};
 use dcqcn_loader::backlog;
-use dcqcn_loader::pacer::htb::HtbPacer;
+use dcqcn_loader::pacer::htb::Classes;
 use dcqcn_loader::pfc_tx::{PauseSocket, PfcSender, Ports};
 use dcqcn_netlink::{Netlink, Netns};
 use dcqcn_support::clock::monotonic_ns;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 /// A task of `dcqcn run`.
 pub(super) struct Task {
@@ -21,9 +23,18 @@ pub(super) struct Task {
 impl Task {
     /// Maintains the HTB classes of a host whose kernel has no fq.
     pub(super) fn pacer(netns: &Netns, iface: &str) -> Result<Self> {
-        let Attachment { info, maps } = netns.run(|| attach::open(iface))??;
-        let mut pacer = HtbPacer::new(Netlink::connect_in(netns)?, maps, info.ifindex)?;
-        Ok(Self::start(move || Ok(pacer.update()?)))
+        let Attachment { info, mut maps } = netns.run(|| attach::open(iface))??;
+        let netlink = Netlink::connect_in(netns)?;
+        let mut classes = Classes::take_over(&netlink, info.ifindex)?;
+        Ok(Self::start(move || {
+            let timeout = PollTimeout::try_from(classes.until_next()).unwrap_or(PollTimeout::ZERO);
+            match poll(&mut [PollFd::new(maps.cuts_fd()?, PollFlags::POLLIN)], timeout) {
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(error) => return Err(error).context("cannot wait for the data plane"),
+            }
+            let cuts = maps.cuts()?;
+            Ok(classes.update(&netlink, || &maps, &cuts)?)
+        }))
     }
 
     /// Publishes the depth of the port's queues to the congestion point.

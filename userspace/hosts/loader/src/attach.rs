@@ -7,7 +7,6 @@
 mod bound;
 mod change;
 mod detach;
-mod device;
 mod execute;
 mod find;
 mod foreign;
@@ -20,7 +19,6 @@ mod journal;
 mod lock;
 mod parallel;
 mod pending;
-mod pending_revert;
 mod plan;
 mod prepare;
 mod probe;
@@ -33,7 +31,6 @@ mod undo;
 mod verify;
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 use std::sync::Mutex;
 
@@ -47,10 +44,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::dataplane::{self, MAPS, Maps, PROGRAMS, Programs, RUN, classifier};
 pub use crate::error::Error;
-use crate::unsupported::Unsupported;
 pub use change::{Change, ChangeError, Transaction, change};
 pub use detach::{check_detach, detach, detach_all, detach_id, detach_with};
-use find::Journals;
 pub use find::{
     Alive, Broken, Survey, alive, ids, is_alive, labels, list, list_alive, open, open_expire, open_probe,
     reopen, survey, without_journal,
@@ -60,13 +55,12 @@ pub use gc::{Freed, gc};
 pub use identity::Id;
 pub use journal::State;
 use journal::UndoStep;
-pub use pending::{Reverted, Which, confirm, pending, revert};
-pub use pending_revert::Pending;
+pub use pending::{Pending, Reverted, Which, confirm, pending, revert};
 use plan::Plan;
 pub use prepare::{prepare, write_networkd};
 pub use repair::repair;
 pub use speed::follow;
-use state_dir::{StateDir, remove_pins};
+use state_dir::{StateDir, remove_file, remove_pins};
 pub use takeover::{Claim, claim, is_claimed, is_upgradable, revise, upgrade};
 pub use verify::{Part, Sweep, verify};
 
@@ -202,10 +196,7 @@ pub struct Attachment {
     pub maps: Maps,
 }
 
-/// Attaches an interface; returns the properties chosen.
-///
-/// # Errors
-/// The attachment is impossible, or a step fails. All steps taken are undone.
+/// Attaches an interface; returns the properties chosen. A failed attach undoes its steps.
 pub fn attach(request: &Request) -> Result<Info, Error> {
     attach_with(request, Options::default())
 }
@@ -228,29 +219,27 @@ pub fn attach_all(requests: &[Request], options: Options) -> Result<Vec<Result<I
     state_dir.mount()?;
     gc::elsewhere(&state_dir);
     let _lock = state_dir.lock()?;
-    let netlink = Netlink::connect()?;
+    let sweep = Sweep::of(state_dir)?;
+    let Sweep { state_dir, links, .. } = &sweep;
     // Sequential: at this point a partial attachment was left by another process, not by a thread of this
     // call.
-    let (mut taken, links, mut journals) = (Vec::new(), netlink.links()?, Journals::read(&state_dir)?);
-    let mut free_interfaces = |request| {
-        free_interfaces(&state_dir, &netlink, request, options.interrupt, &links, &mut journals, &mut taken)
-    };
-    let inherited: Vec<_> = requests.iter().map(&mut free_interfaces).collect();
-    gc::sweep(&state_dir, |ifindex| name_of(&links, ifindex).is_none())?;
-    let free = Mutex::new(siblings::free(&state_dir)?);
+    let mut taken = Vec::new();
+    let free_interfaces = |request| free_interfaces(&sweep, request, options.interrupt, &mut taken);
+    let inherited: Vec<_> = requests.iter().map(free_interfaces).collect();
+    gc::sweep(state_dir, |ifindex| name_of(links, ifindex).is_none())?;
+    let free = Mutex::new(siblings::free(state_dir)?);
     let sibling = || lock(&free).next();
     let loader = execute::Loader::default();
     let mut jobs: Vec<Option<_>> = requests.iter().zip(inherited).map(Some).collect();
     let ifaces: Vec<&str> = requests.iter().map(|request| request.iface.as_str()).collect();
     let mut results = Vec::new();
-    for round in parallel::rounds(&ifaces, &links) {
+    for round in parallel::rounds(&ifaces, links) {
         let round = round.into_iter().filter_map(|at| Some((at, jobs.get_mut(at)?.take()?))).collect();
         results.extend(parallel::run(round, |(at, (request, inherited))| {
-            let plan =
-                |netlink: &_| Plan::make(&state_dir, netlink, &links, request, options.interrupt, sibling);
             let attach = |inherited| {
                 let netlink = Netlink::connect()?;
-                execute::out(plan(&netlink)?, &netlink, &state_dir, &loader, inherited)
+                let plan = Plan::make(state_dir, &netlink, links, request, options.interrupt, sibling)?;
+                execute::out(plan, &netlink, state_dir, &loader, inherited)
             };
             (at, inherited.and_then(attach))
         }));
@@ -263,23 +252,21 @@ pub fn attach_all(requests: &[Request], options: Options) -> Result<Vec<Result<I
 ///
 /// `taken` collects the interfaces of all requests. Returns undo steps that failed.
 fn free_interfaces(
-    state_dir: &StateDir,
-    netlink: &Netlink,
+    sweep: &Sweep,
     request: &Request,
     may_interrupt: bool,
-    links: &[Link],
-    journals: &mut Journals,
     taken: &mut Vec<u32>,
 ) -> Result<Vec<UndoStep>, Error> {
+    let Sweep { state_dir, netlink, .. } = sweep;
     let mut inherited = Vec::new();
     for iface in [Some(&request.iface), request.settings.inline.as_ref()].into_iter().flatten() {
         let link = netlink.link(iface)?;
         if taken.contains(&link.index) {
-            return Err(Unsupported::NamedTwice(iface.clone()).into());
+            return Err(Error::NamedTwice(iface.clone()));
         }
         taken.push(link.index);
-        find::check_unattached(state_dir, netlink, &link, links, journals)?;
-        let left = gc::reclaim(state_dir, netlink, &link, links, journals)?;
+        find::check_unattached(sweep, &link)?;
+        let left = gc::reclaim(sweep, &link)?;
         // Steps are relative to the interface of their journal.
         if *iface != request.iface && !left.is_empty() {
             return Err(Error::Unfinished { iface: iface.clone(), state: State::Detaching.words() });
@@ -299,14 +286,13 @@ fn free_interfaces(
 /// Returns the choices and steps that attaching would make; changes nothing.
 pub fn rehearse(request: &Request, options: Options) -> Result<(Info, Vec<String>), Error> {
     probe::check(options.realtime)?;
-    let state_dir = StateDir::here()?;
-    let netlink = Netlink::connect()?;
-    let (links, journals) = (netlink.links()?, Journals::read(&state_dir)?);
+    let sweep = Sweep::take()?;
+    let Sweep { state_dir, netlink, links, .. } = &sweep;
     for iface in [Some(&request.iface), request.settings.inline.as_ref()].into_iter().flatten() {
-        find::check_unattached(&state_dir, &netlink, &netlink.link(iface)?, &links, &journals)?;
+        find::check_unattached(&sweep, &netlink.link(iface)?)?;
     }
-    let mut free = siblings::free(&state_dir)?;
-    let plan = Plan::make(&state_dir, &netlink, &links, request, options.interrupt, || free.next())?;
+    let mut free = siblings::free(state_dir)?;
+    let plan = Plan::make(state_dir, netlink, links, request, options.interrupt, || free.next())?;
     let steps = plan.steps.iter().map(UndoStep::description).collect();
     Ok((plan.info, steps))
 }
@@ -336,13 +322,10 @@ impl Info {
     /// Opens its maps in `pins`.
     ///
     /// Checks the recorded layout version first, for a clearer error than a size mismatch.
-    ///
-    /// # Errors
-    /// The maps have another version's layout, or were removed.
     fn open_maps(&self, pins: &Path) -> Result<Maps, Error> {
         match self.layout_version {
             LAYOUT_VERSION if self.has_lost_maps(pins) => {
-                Err(Unsupported::MapsMissing { iface: self.iface.clone() }.into())
+                Err(Error::MapsMissing { iface: self.iface.clone() })
             }
             LAYOUT_VERSION => Ok(Maps::pinned(pins)?),
             found => Err(dataplane::Error::Layout { found }.into()),
@@ -385,12 +368,7 @@ impl Info {
 fn pin_run(ebpf: &mut Ebpf, pins: &Path) -> Result<(), Error> {
     for name in RUN {
         let path = pins.join(name);
-        match fs::remove_file(&path) {
-            Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
-                return Err(Error::File { path, source });
-            }
-            _ => {}
-        }
+        remove_file(&path)?;
         let pinned = classifier(ebpf, name)?.pin(&path);
         pinned.map_err(|source| Error::File { path, source: std::io::Error::other(source) })?;
     }

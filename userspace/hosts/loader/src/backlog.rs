@@ -44,9 +44,6 @@ pub fn read(netlink: &Netlink, ifindex: u32, config: &Config) -> net::Result<Opt
 }
 
 /// Reads the interface's backlog and stores it in the map; false unless `queue_source = backlog`.
-///
-/// # Errors
-/// A query or map write fails; the next call retries.
 pub fn feed(netlink: &Netlink, ifindex: u32, maps: &mut Maps) -> Result<bool, Error> {
     let backlogs = read(netlink, ifindex, &maps.params()?.config)?;
     for (index, backlog) in (0..).zip(backlogs.iter().flatten()) {
@@ -79,15 +76,8 @@ mod tests {
     use super::*;
 
     fn qdisc(parent: Handle, backlog_bytes: u32) -> Qdisc {
-        Qdisc {
-            kind: "pfifo".into(),
-            handle: Handle::UNSPEC,
-            parent,
-            options: Vec::new(),
-            has_size_table: false,
-            shared_block: None,
-            stats: Stats { backlog_bytes, ..Stats::default() },
-        }
+        let stats = Stats { backlog_bytes, ..Stats::default() };
+        Qdisc { kind: "pfifo".into(), parent, stats, ..Qdisc::default() }
     }
 
     #[test]

@@ -209,18 +209,12 @@ fn verify(ebpf: &mut Ebpf, names: &[&str]) -> Result<(), Error> {
 }
 
 /// XDP program of a loaded object.
-///
-/// # Errors
-/// The object does not have one.
 pub fn xdp(ebpf: &mut Ebpf) -> Result<&mut Xdp, Error> {
     let program = ebpf.program_mut(PROGRAMS[0]).ok_or(Error::Missing(PROGRAMS[0]))?;
     program.try_into().map_err(|_| Error::Missing(PROGRAMS[0]))
 }
 
 /// TC program of a loaded object.
-///
-/// # Errors
-/// The object does not have a TC program of that name.
 pub fn classifier<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut SchedClassifier, Error> {
     ebpf.program_mut(name).ok_or(Error::Missing(name))?.try_into().map_err(|_| Error::Missing(name))
 }

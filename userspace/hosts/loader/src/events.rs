@@ -6,14 +6,11 @@ use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
 use dcqcn_common::events::{self, EntryState, Event, EventKind, EventLog, Native, SLOTS};
-use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 /// An event log, shared with the programs or private to this process.
 #[derive(Debug)]
-pub struct Log {
-    at: NonNull<EventLog>,
-    mapped: bool,
-}
+pub struct Log(NonNull<EventLog>);
 
 // SAFETY: the memory is shared with programs and other processes, so all accesses to it are atomic.
 unsafe impl Send for Log {}
@@ -22,36 +19,38 @@ unsafe impl Sync for Log {}
 
 impl Log {
     const LEN: NonZeroUsize = NonZeroUsize::new(size_of::<EventLog>()).expect("not empty");
+    const ACCESS: ProtFlags = ProtFlags::PROT_READ.union(ProtFlags::PROT_WRITE);
 
     /// Maps the data plane's log; `fd` is the map's descriptor.
     pub(crate) fn of_map(fd: BorrowedFd<'_>) -> io::Result<Self> {
-        let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         // SAFETY: a new mapping, whose memory belongs to the map as long as it is mapped.
-        let at = unsafe { mmap(None, Self::LEN, access, MapFlags::MAP_SHARED, fd, 0) }?;
-        Ok(Self { at: at.cast(), mapped: true })
+        let at = unsafe { mmap(None, Self::LEN, Self::ACCESS, MapFlags::MAP_SHARED, fd, 0) }?;
+        Ok(Self(at.cast()))
     }
 
     /// Creates a log private to this process.
     pub fn in_memory() -> Self {
-        Self { at: NonNull::from(Box::leak(Box::new(EventLog::EMPTY))), mapped: false }
+        // SAFETY: a new mapping, of zeros, which are an empty log.
+        let at = unsafe { mmap_anonymous(None, Self::LEN, Self::ACCESS, MapFlags::MAP_PRIVATE) };
+        Self(at.expect("memory is available").cast())
     }
 
     /// Records an event, at most one per `interval_ns` (not 0) and kind; false if it was suppressed.
     pub fn record(&self, interval_ns: u64, event: Event) -> bool {
         // SAFETY: valid while `self` lives; all writers use this function.
-        unsafe { events::record::<Native>(self.at.as_ptr(), interval_ns, event) }
+        unsafe { events::record::<Native>(self.0.as_ptr(), interval_ns, event) }
     }
 
     /// Number of the newest entry; 0 = empty.
     fn newest(&self) -> u64 {
         // SAFETY: as above.
-        unsafe { events::newest(self.at.as_ptr()) }
+        unsafe { events::newest(self.0.as_ptr()) }
     }
 
     /// Reads entry `number`, counted from 1.
     fn entry(&self, number: u64) -> EntryState {
         // SAFETY: as above.
-        unsafe { events::read_entry(self.at.as_ptr(), number) }
+        unsafe { events::read_entry(self.0.as_ptr(), number) }
     }
 
     /// All entries, oldest first.
@@ -66,15 +65,8 @@ impl Log {
 
 impl Drop for Log {
     fn drop(&mut self) {
-        // SAFETY: the mapping or the box is exclusively owned.
-        unsafe {
-            if self.mapped {
-                // Unmapping an existing mapping does not fail.
-                let _ = munmap(self.at.cast(), Self::LEN.get());
-            } else {
-                drop(Box::from_raw(self.at.as_ptr()));
-            }
-        }
+        // SAFETY: the mapping is exclusively owned. Unmapping an existing one does not fail.
+        let _ = unsafe { munmap(self.0.cast(), Self::LEN.get()) };
     }
 }
 

@@ -14,7 +14,5 @@ pub mod packets;
 pub mod pfc_tx;
 pub mod queues;
 mod syscall;
-mod unsupported;
 
 pub use error::Error;
-pub use unsupported::Unsupported;

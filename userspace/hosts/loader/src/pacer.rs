@@ -28,9 +28,6 @@ const MQ: Handle = Handle::new(0xdc02, 0);
 const FQ_HORIZON_NS: u64 = 10_000_000_000;
 
 /// Selects the pacer for `choice`; returns the reason as text.
-///
-/// # Errors
-/// The kernel does not have the requested qdisc.
 pub(crate) fn choose(choice: PacerChoice, rp_enable: bool) -> Result<(PacerChoice, String), Error> {
     let pacer = |pacer, why: &str| Ok((pacer, why.to_owned()));
     match choice {
@@ -121,7 +118,6 @@ pub(crate) enum Placement {
     At(Handle),
     /// An fq per transmit queue below an `mq`: the existing one, or one that replaces the kernel's default.
     Queues {
-        /// Handle of the `mq`.
         mq: Handle,
         /// Whether to create it.
         make: bool,
@@ -156,11 +152,7 @@ pub(crate) fn choose_placement(
         return Ok(Placement::At(Handle::ROOT));
     };
     let configured = root.handle != Handle::UNSPEC;
-    let is_fq_at = |parent: Handle| {
-        qdiscs
-            .iter()
-            .any(|qdisc| qdisc.parent == parent && qdisc.kind == "fq" && qdisc.handle != Handle::UNSPEC)
-    };
+    let is_fq_at = |parent| has_fq(&qdiscs, parent);
     let unchanged = |what: &str| Ok(Placement::Kept(format!("{what} is kept, with its own limits")));
     let is_fq = pacer == PacerChoice::Fq;
     match root.kind.as_str() {
@@ -222,10 +214,7 @@ pub(crate) fn install(
             }
             let qdiscs = netlink.qdiscs(ifindex)?;
             for queue in queues(netlink, ifindex, &qdiscs)? {
-                let is_ready = |qdisc: &Qdisc| {
-                    qdisc.parent == queue && qdisc.kind == "fq" && qdisc.handle != Handle::UNSPEC
-                };
-                if !qdiscs.iter().any(is_ready) {
+                if !has_fq(&qdiscs, queue) {
                     netlink.replace_qdisc(ifindex, queue, Handle::UNSPEC, &fq(flows))?;
                 }
             }
@@ -254,7 +243,13 @@ fn queues(netlink: &Netlink, ifindex: u32, qdiscs: &[Qdisc]) -> net::Result<Vec<
     Ok(classes.filter(|class| qdiscs.iter().any(|qdisc| qdisc.parent == *class)).collect())
 }
 
-fn install_qdisc(
+/// Whether there is a configured fq at `parent`.
+fn has_fq(qdiscs: &[Qdisc], parent: Handle) -> bool {
+    qdiscs.iter().any(|qdisc| qdisc.parent == parent && qdisc.kind == "fq" && qdisc.handle != Handle::UNSPEC)
+}
+
+/// Replaces the qdisc at `parent`.
+pub(crate) fn install_qdisc(
     netlink: &Netlink,
     ifindex: u32,
     parent: Handle,
@@ -270,14 +265,8 @@ fn install_qdisc(
 
 fn fq(flows: u32) -> QdiscSpec {
     let FqLimits { limit, flow_limit, orphan_mask, buckets_log } = FqLimits::of(flows);
-    QdiscSpec::Fq {
-        limit,
-        flow_limit,
-        orphan_mask,
-        buckets_log,
-        horizon_ns: FQ_HORIZON_NS,
-        horizon_drop: true,
-    }
+    let (horizon_ns, horizon_drop) = (FQ_HORIZON_NS, true);
+    QdiscSpec::Fq { limit, flow_limit, orphan_mask, buckets_log, horizon_ns, horizon_drop }
 }
 
 /// Frame sizes of a port.

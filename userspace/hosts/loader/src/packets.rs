@@ -8,17 +8,10 @@ use log::{Log, Metadata, Record};
 
 use crate::Error;
 use crate::attach::{self, Info};
-use crate::unsupported::Unsupported;
 
 /// Logged lines not yet read.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<String>>>);
-
-impl Lines {
-    fn with<R>(&self, f: impl FnOnce(&mut Vec<String>) -> R) -> R {
-        f(&mut lock(&self.0))
-    }
-}
 
 impl Log for Lines {
     fn enabled(&self, _: &Metadata<'_>) -> bool {
@@ -26,7 +19,7 @@ impl Log for Lines {
     }
 
     fn log(&self, record: &Record<'_>) {
-        self.with(|lines| lines.push(record.args().to_string()));
+        lock(&self.0).push(record.args().to_string());
     }
 
     fn flush(&self) {}
@@ -40,19 +33,16 @@ pub struct Packets {
 
 impl Packets {
     /// Starts reading.
-    ///
-    /// # Errors
-    /// The attachment has no packet trace, or this process lacks the capability to read it.
     pub fn open(info: &Info) -> Result<Self, Error> {
         let iface = info.iface.clone();
         if info.log_packets.is_none() {
-            return Err(Unsupported::NoPacketLog { iface }.into());
+            return Err(Error::NoPacketLog { iface });
         }
         let program = attach::verify(info)?.into_iter().find_map(|part| part.program_id);
-        let Some(program) = program else { return Err(Unsupported::NoPrograms { iface }.into()) };
+        let Some(program) = program else { return Err(Error::NoPrograms { iface }) };
         let lines = Lines::default();
         let logger = EbpfLogger::init_from_id_with_logger(program, lines.clone())
-            .map_err(|source| Unsupported::PacketLog { iface, source: Box::new(source) })?;
+            .map_err(|source| Error::PacketLog { iface, source: Box::new(source) })?;
         Ok(Self { lines, logger })
     }
 
@@ -60,6 +50,6 @@ impl Packets {
     /// `ebpf/src/trace/packets.rs`.
     pub fn read(&mut self) -> Vec<String> {
         self.logger.flush();
-        self.lines.with(std::mem::take)
+        std::mem::take(&mut *lock(&self.lines.0))
     }
 }

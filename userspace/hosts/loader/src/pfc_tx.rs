@@ -58,9 +58,6 @@ impl PfcSender {
     /// Polls the queues of the egress port `ifindex` and sends the PFC frames due at `now_ns`.
     ///
     /// Must be called about once a millisecond. Does not lock the maps during a query.
-    ///
-    /// # Errors
-    /// A query or map read fails; the next call retries.
     pub fn poll<M: Deref<Target = Maps>>(
         &mut self,
         netlink: &Netlink,
@@ -122,9 +119,6 @@ impl PfcSender {
     }
 
     /// Updates the list of ingress ports.
-    ///
-    /// # Errors
-    /// A map write fails; the next call retries.
     pub fn adopt(&mut self, ports: Ports, maps: &mut Maps, now_ns: u64) -> Result<(), Error> {
         let Ports(ports) = ports;
         let is_listed = |ifindex: u32| ifindex == 0 || ports.iter().any(|port| port.ifindex == ifindex);
@@ -173,9 +167,6 @@ impl Ports {
     /// Lists them for the egress port `egress`, if it transmits PFC. Queries each, so the caller should lock nothing.
     ///
     /// A port without its own link speed is assumed to have the egress port's.
-    ///
-    /// # Errors
-    /// A query fails.
     pub fn list(netlink: &Netlink, egress: u32, config: &Config) -> Result<Option<Self>, Error> {
         if enabled_priorities(config).is_empty() {
             return Ok(None);
@@ -193,7 +184,6 @@ impl Ports {
     }
 }
 
-/// Queue of a priority.
 fn queue_of(of: &PfcConfig) -> usize {
     usize::try_from(of.queue).unwrap_or(0) % CLASSES
 }

@@ -14,7 +14,7 @@ use dcqcn_params::QueuesChoice;
 use nix::errno::Errno;
 
 use crate::Error;
-use crate::unsupported::Unsupported;
+use crate::pacer::install_qdisc;
 
 /// Qdisc with the queues.
 pub(crate) const HANDLE: Handle = Handle::new(QUEUES_MAJOR, 0);
@@ -29,9 +29,6 @@ const GSO_BYTES: u64 = 65_536;
 const UNLIMITED_BPS: u64 = 800_000_000_000;
 
 /// Selects the qdisc for `choice`; returns notes on it.
-///
-/// # Errors
-/// The kernel does not have the requested qdisc.
 pub(crate) fn choose(choice: QueuesChoice) -> Result<(QueuesChoice, Vec<String>), Error> {
     let htb = |why: &str| {
         format!(
@@ -62,7 +59,6 @@ pub(crate) const fn number(choice: QueuesChoice) -> u64 {
     }
 }
 
-/// Kind of the qdisc.
 pub(crate) const fn kind(choice: QueuesChoice) -> &'static str {
     match choice {
         QueuesChoice::Htb => "htb",
@@ -71,9 +67,6 @@ pub(crate) const fn kind(choice: QueuesChoice) -> &'static str {
 }
 
 /// Parent of the queues: a token bucket that shapes the port, otherwise the root. Adds notes.
-///
-/// # Errors
-/// The interface has a qdisc with its own classes, or the rate for htb is unknown.
 pub(crate) fn choose_parent(
     netlink: &Netlink,
     link: &Link,
@@ -91,7 +84,7 @@ pub(crate) fn choose_parent(
         ("tbf", Some(Shaper::Tbf)) => Ok(Handle::new(root.handle.major(), 1)),
         ("htb" | "hfsc" | "drr" | "ets" | "prio", _) => {
             let (iface, kind, handle) = (link.name.clone(), root.kind, root.handle);
-            Err(Unsupported::HasClasses { iface, kind, handle }.into())
+            Err(Error::HasClasses { iface, kind, handle })
         }
         _ => at_root(link, config, notes),
     }
@@ -125,55 +118,38 @@ pub(crate) fn install(netlink: &Netlink, ifindex: u32, parent: Handle, config: &
     } else {
         QdiscSpec::Ets(ets(config, frame_bytes))
     };
-    if parent == Handle::ROOT {
-        netlink.replace_root(ifindex, HANDLE, &spec)?;
-    } else {
-        netlink.replace_qdisc(ifindex, parent, HANDLE, &spec)?;
-    }
+    install_qdisc(netlink, ifindex, parent, HANDLE, &spec)?;
     if config.scalars.queues == QUEUES_HTB {
-        let rate_bps = if parent == Handle::ROOT { config.scalars.link_rate_bps } else { UNLIMITED_BPS };
-        netlink.replace_htb_class(ifindex, &port_class(rate_bps, frame_bytes))?;
-        put_htb_classes(netlink, ifindex, config, rate_bps, frame_bytes)?;
+        put_htb_classes(netlink, ifindex, parent, config, frame_bytes)?;
     }
     put_buffers(netlink, ifindex, config, frame_bytes)
 }
 
-/// Result of [`revise`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Revised {
-    /// Something was changed.
-    Yes,
-    /// Nothing had to be changed.
-    No,
-}
-
-/// Updates the queues of an attached interface to `new`.
+/// Updates the queues of an attached interface to `new`; returns whether anything had to be changed.
 ///
 /// Queued packets are preserved. If a queue becomes strict or weighted, later packets may overtake them.
-pub(crate) fn revise(ifindex: u32, old: &Config, new: &Config) -> net::Result<Revised> {
+pub(crate) fn revise(ifindex: u32, old: &Config, new: &Config) -> net::Result<bool> {
     let of = |config: &Config| {
         let limits = config.wred.map(|wred| (wred.queue_limit_bytes, wred.kmax_bytes));
         (config.queue, config.tc_to_queue, config.dscp_to_tc[0], config.scalars.link_rate_bps, limits)
     };
     if new.scalars.queues == QUEUES_NONE || of(old) == of(new) {
-        return Ok(Revised::No);
+        return Ok(false);
     }
     let netlink = Netlink::connect()?;
     let qdiscs = netlink.qdiscs(ifindex)?;
     // Another process removed the queues; `dcqcn status` reports that.
     let Some(there) = qdiscs.iter().find(|qdisc| qdisc.handle == HANDLE) else {
-        return Ok(Revised::No);
+        return Ok(false);
     };
     let frame_bytes = frame_bytes(&netlink, ifindex)?;
     if new.scalars.queues == QUEUES_HTB {
-        let rate_bps = if there.parent == Handle::ROOT { new.scalars.link_rate_bps } else { UNLIMITED_BPS };
-        netlink.replace_htb_class(ifindex, &port_class(rate_bps, frame_bytes))?;
-        put_htb_classes(&netlink, ifindex, new, rate_bps, frame_bytes)?;
+        put_htb_classes(&netlink, ifindex, there.parent, new, frame_bytes)?;
     } else {
         netlink.replace_qdisc(ifindex, there.parent, HANDLE, &QdiscSpec::Ets(ets(new, frame_bytes)))?;
     }
     put_buffers(&netlink, ifindex, new, frame_bytes)?;
-    Ok(Revised::Yes)
+    Ok(true)
 }
 
 /// Backlog and counters by queue.
@@ -210,7 +186,6 @@ pub fn class(config: &Config, queue: usize) -> Handle {
     class_of(config.bands()[queue % CLASSES])
 }
 
-/// Class of a band.
 const fn class_of(band: u8) -> Handle {
     Handle::new(QUEUES_MAJOR, band as u16 + 1)
 }
@@ -244,24 +219,21 @@ fn ets(config: &Config, frame_bytes: u64) -> Ets {
     Ets { strict: config.strict_queues(), quanta_bytes: by_band, default_band: default_band(config) as u8 }
 }
 
-fn port_class(rate_bps: u64, frame_bytes: u64) -> HtbClass {
-    let class = htb_class(PORT, rate_bps, frame_bytes);
-    // The full rate is guaranteed.
-    HtbClass { parent: HANDLE, rate_bps, burst_bytes: class.cburst_bytes, ..class }
-}
-
-/// A class below [`PORT`] that may use all available bandwidth.
-fn htb_class(handle: Handle, rate_bps: u64, frame_bytes: u64) -> HtbClass {
-    HtbClass::sharing(PORT, handle, rate_bps, u32::try_from(frame_bytes).unwrap_or(u32::MAX))
-}
-
+/// Sets the class of the port and those of the queues, which may use all of its rate.
 fn put_htb_classes(
     netlink: &Netlink,
     ifindex: u32,
+    parent: Handle,
     config: &Config,
-    rate_bps: u64,
     frame_bytes: u64,
 ) -> net::Result<()> {
+    let rate_bps = if parent == Handle::ROOT { config.scalars.link_rate_bps } else { UNLIMITED_BPS };
+    let htb_class =
+        |handle| HtbClass::sharing(PORT, handle, rate_bps, u32::try_from(frame_bytes).unwrap_or(u32::MAX));
+    let port = htb_class(PORT);
+    // The full rate is guaranteed.
+    let port = HtbClass { parent: HANDLE, rate_bps, burst_bytes: port.cburst_bytes, ..port };
+    netlink.replace_htb_class(ifindex, &port)?;
     let strict = config.strict_queues();
     // One millisecond at the link rate.
     let turn_bytes = (config.scalars.link_rate_bps / 8_000).clamp(frame_bytes, GSO_BYTES.max(frame_bytes));
@@ -269,7 +241,7 @@ fn put_htb_classes(
         // Strict bands have one priority each; all weighted bands have the last of htb's eight priorities,
         // because htb applies a new priority to a backlogged class only once it is empty.
         let priority = if band < strict { u32::from(band) } else { 7 };
-        let class = HtbClass { quantum_bytes, priority, ..htb_class(class_of(band), rate_bps, frame_bytes) };
+        let class = HtbClass { quantum_bytes, priority, ..htb_class(class_of(band)) };
         netlink.replace_htb_class(ifindex, &class)?;
     }
     Ok(())

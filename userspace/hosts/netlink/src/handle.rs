@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Identifies a qdisc (`major:`) or a class (`major:minor`) of an interface, both numbers in hexadecimal as
 /// `tc` writes them. A packet whose `skb->priority` is the number of a class of the root HTB goes to that
 /// class.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Handle(pub u32);
 
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn handles_parsed_in_tc_notation() {
+    fn handles_printed_in_tc_notation() {
         assert_eq!(Handle::new(1, 0).to_string(), "1:");
         assert_eq!(Handle::new(0x8001, 0x1f).to_string(), "8001:1f");
         assert_eq!(Handle::ROOT.to_string(), "root");

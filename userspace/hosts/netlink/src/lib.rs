@@ -20,4 +20,4 @@ pub use ethtool::Driver;
 pub use link::{Link, LinkStatistics, is_cable};
 pub use netlink::Netlink;
 pub use netns::Netns;
-pub use stack::{Stack, wire_overhead_bytes, with_upper};
+pub use stack::{Stack, wire_overhead_bytes};

@@ -1,16 +1,16 @@
-//! Interfaces: listing them, and creating the few kinds that the lab needs.
+//! Interfaces and their addresses: listing them, and creating those that the lab needs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 
 use libc::{
     IFLA_ADDRESS, IFLA_ALT_IFNAME, IFLA_IFNAME, IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_LINK, IFLA_LINK_NETNSID,
     IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, IFLA_PERM_ADDRESS, IFLA_PROP_LIST, IFLA_STATS64, IFLA_TXQLEN,
-    IFLA_XDP, RTM_DELLINK, RTM_GETLINK, RTM_NEWADDR, RTM_NEWLINK, RTM_NEWNEIGH, RTM_SETLINK,
+    IFLA_XDP, RTM_DELLINK, RTM_GETADDR, RTM_GETLINK, RTM_NEWADDR, RTM_NEWLINK, RTM_NEWNEIGH, RTM_SETLINK,
 };
 use netlink_packet_core::{Emitable, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
-use netlink_packet_route::AddressFamily;
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
 use netlink_packet_route::link::{InfoData, InfoVeth, LinkFlags, LinkMessage};
 use netlink_packet_route::neighbour::{
@@ -19,12 +19,10 @@ use netlink_packet_route::neighbour::{
 use nix::errno::Errno;
 use rtnetlink::{AddressMessageBuilder, LinkMessageBuilder, LinkUnspec, LinkVeth};
 
-use super::error::{Error, Refusal, Result};
-use super::ethtool::{self, Driver};
-use super::netlink::{Netlink, Subsystem};
+use super::error::{Error, Result};
+use super::netlink::{Context, Netlink, Subject, Subsystem};
 use super::netns::Netns;
-use super::wire::{attribute, attributes, string, u32_at, u64_at};
-use crate::wire::Encoder;
+use super::wire::{Encoder, attribute, attributes, string, u32_at, u64_at};
 
 /// Bytes of `struct ifinfomsg`.
 const IFINFOMSG_LEN: usize = 16;
@@ -33,6 +31,12 @@ const XDP_PROGRAMS: [(u16, &str); 3] = [(5, "driver"), (6, "skb"), (7, "offload"
 /// The program, where there is only one, and where it runs (`XDP_ATTACHED_*`).
 const IFLA_XDP_ATTACHED: u16 = 2;
 const IFLA_XDP_PROG_ID: u16 = 4;
+/// Bytes of `struct ifaddrmsg`.
+const IFADDRMSG_LEN: usize = 8;
+/// The address of an interface; of a point-to-point interface, that of the other end.
+const IFA_ADDRESS: u16 = 1;
+/// The local address (include/uapi/linux/if_addr.h), absent for IPv6 without another end.
+const IFA_LOCAL: u16 = 2;
 /// Positions of fields in `struct rtnl_link_stats64` (include/uapi/linux/if_link.h).
 const RX_PACKETS: usize = 0;
 const TX_PACKETS: usize = 1;
@@ -134,10 +138,9 @@ impl Netlink {
     pub fn link(&self, name: &str) -> Result<Link> {
         // The kernel rejects longer names with another error; for the caller, such a name does not exist.
         if !name.is_empty() && name.len() < libc::IFNAMSIZ {
-            match self.get_link(&LinkUnspec::new_with_name(name).build())? {
-                Ok(link) => return Ok(link),
-                Err(refusal) if refusal.errno == Errno::ENODEV => {}
-                Err(refusal) => return Err(kernel_error("look up", name, refusal)),
+            match self.get_link(&LinkUnspec::new_with_name(name).build(), format_args!("{name}")) {
+                Err(error) if error.errno() == Some(Errno::ENODEV) => {}
+                found => return found,
             }
         }
         let links = self.links()?;
@@ -150,19 +153,14 @@ impl Netlink {
     }
 
     /// The interface with index `ifindex`.
-    ///
-    /// # Errors
-    /// No interface has this index.
     pub fn link_by_index(&self, ifindex: u32) -> Result<Link> {
-        self.get_link(&LinkUnspec::new_with_index(ifindex).build())?
-            .map_err(|refusal| kernel_error("look up", format!("interface {ifindex}"), refusal))
+        let message = LinkUnspec::new_with_index(ifindex).build();
+        self.get_link(&message, format_args!("interface {ifindex}"))
     }
 
     /// All interfaces of the namespace, by index, without speeds.
     pub fn links(&self) -> Result<Vec<Link>> {
-        let bodies = self
-            .dump(Subsystem::Route, RTM_GETLINK, |request| emit(request, &LinkMessage::default()))?
-            .map_err(|refusal| kernel_error("list", "all interfaces", refusal))?;
+        let bodies = self.dump_all(format_args!("list"), RTM_GETLINK, &LinkMessage::default())?;
         let mut links = bodies.iter().map(|body| describe(body)).collect::<Result<Vec<_>>>()?;
         links.sort_unstable_by_key(|link| link.index);
         Ok(links)
@@ -170,9 +168,7 @@ impl Netlink {
 
     /// The statistics of each interface of the namespace, by its index.
     pub fn statistics(&self) -> Result<BTreeMap<u32, LinkStatistics>> {
-        let bodies = self
-            .dump(Subsystem::Route, RTM_GETLINK, |request| emit(request, &LinkMessage::default()))?
-            .map_err(|refusal| kernel_error("list", "all interfaces", refusal))?;
+        let bodies = self.dump_all(format_args!("list"), RTM_GETLINK, &LinkMessage::default())?;
         let of = |body: &Vec<u8>| {
             let statistics = attribute(body.get(IFINFOMSG_LEN..)?, IFLA_STATS64)?;
             let field = |number: usize| u64_at(statistics, number * size_of::<u64>());
@@ -183,120 +179,80 @@ impl Netlink {
         Ok(bodies.iter().filter_map(of).collect())
     }
 
+    /// The addresses of all interfaces, by index.
+    pub fn addresses(&self) -> Result<HashMap<u32, Vec<IpAddr>>> {
+        let bodies =
+            self.dump_all(format_args!("list the addresses"), RTM_GETADDR, &AddressMessage::default())?;
+        let mut addresses: HashMap<u32, Vec<IpAddr>> = HashMap::new();
+        for (ifindex, address) in bodies.iter().filter_map(|body| address(body)) {
+            addresses.entry(ifindex).or_default().push(address);
+        }
+        Ok(addresses)
+    }
+
     /// The XDP programs on the interface: at most one per mode.
     pub fn xdp_programs(&self, ifindex: u32) -> Result<Vec<XdpProgram>> {
         let message = LinkUnspec::new_with_index(ifindex).build();
-        let bodies = self
-            .get(Subsystem::Route, RTM_GETLINK, 0, |request| emit(request, &message))?
-            .map_err(|refusal| kernel_error("look up", format!("interface {ifindex}"), refusal))?;
-        let attributes = bodies.first().and_then(|body| body.get(IFINFOMSG_LEN..)).unwrap_or_default();
+        let body = self.get_link_body(&message, format_args!("interface {ifindex}"))?;
+        let attributes = body.get(IFINFOMSG_LEN..).unwrap_or_default();
         Ok(xdp_programs(attribute(attributes, IFLA_XDP).unwrap_or_default()))
     }
 
     /// Creates a veth pair. Both ends are down.
-    ///
-    /// # Errors
-    /// A name exists or is invalid, or the process lacks CAP_NET_ADMIN in one of the namespaces.
     pub fn add_veth(&self, near: &VethEnd<'_>, far: &VethEnd<'_>) -> Result<()> {
         let far_end = apply_end(LinkMessageBuilder::<LinkUnspec>::new().name(far.name), far).build();
         let message = apply_end(LinkVeth::new(near.name, far.name), near)
             .set_info_data(InfoData::Veth(InfoVeth::Peer(far_end)))
             .build();
-        self.add_link(&message, || format!("veth pair {} and {}", near.name, far.name))
+        let subject = Subject::Other(format_args!("veth pair {} and {}", near.name, far.name));
+        self.change(format_args!("create"), subject, RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, &message)
     }
 
     /// Sets the interface up or down.
     pub fn set_up(&self, ifindex: u32, up: bool) -> Result<()> {
         let link = LinkUnspec::new_with_index(ifindex);
         let (message, operation) = if up { (link.up(), "bring up") } else { (link.down(), "take down") };
-        self.set_link(&message.build(), operation)
+        self.set_link(&message.build(), format_args!("{operation}"))
     }
 
     /// Sets the MTU, in bytes.
-    ///
-    /// # Errors
-    /// The kernel rejects it, for example because the driver's range does not include it.
     pub fn set_mtu(&self, ifindex: u32, mtu: u32) -> Result<()> {
-        self.set_link(&LinkUnspec::new_with_index(ifindex).mtu(mtu).build(), &format!("set MTU {mtu}"))
-    }
-
-    /// Disables features that merge and split packets on the interface (TSO, GSO, GRO, LRO). The slots of a libpcap
-    /// ring are as long as the longest packet: 64 KiB with these features, the MTU without.
-    pub fn turn_segmentation_off(&self, ifindex: u32) -> Result<()> {
-        let answer = ethtool::set_features(self, ifindex, &ethtool::SEGMENTATION, false)?;
-        answer
-            .map_err(|refusal| kernel_error("turn segmentation off", format!("interface {ifindex}"), refusal))
-    }
-
-    /// The enabled features, by ethtool's names, that move a received packet's VLAN tag to its metadata.
-    pub fn vlan_stripping(&self, ifindex: u32) -> Result<Vec<String>> {
-        let mut active = self.features(ifindex)?;
-        active.retain(|name| ethtool::VLAN_STRIPPING.contains(&name.as_str()));
-        Ok(active)
-    }
-
-    /// The enabled features other than those of [`Self::vlan_stripping`], by ethtool's names.
-    pub fn offloads(&self, ifindex: u32) -> Result<Vec<String>> {
-        let mut active = self.features(ifindex)?;
-        active.retain(|name| !ethtool::VLAN_STRIPPING.contains(&name.as_str()));
-        Ok(active)
-    }
-
-    /// The enabled features, by ethtool's names; empty before Linux 5.6.
-    pub fn features(&self, ifindex: u32) -> Result<Vec<String>> {
-        ethtool::active_features(self, ifindex)
-    }
-
-    /// Enables or disables features of a driver, by ethtool's names.
-    ///
-    /// # Errors
-    /// The kernel rejects the request. A driver that cannot change a feature causes no error: read it back.
-    pub fn set_features(&self, ifindex: u32, names: &[String], are_on: bool) -> Result<()> {
-        let bare: Vec<_> = names.iter().map(String::as_str).collect();
-        let operation = || format!("turn {} {}", names.join(", "), if are_on { "on" } else { "off" });
-        let answer = ethtool::set_features(self, ifindex, &bare, are_on)?;
-        answer.map_err(|refusal| kernel_error(operation(), format!("interface {ifindex}"), refusal))
+        self.set_link(&LinkUnspec::new_with_index(ifindex).mtu(mtu).build(), format_args!("set MTU {mtu}"))
     }
 
     /// Sets the length of the driver's queue, in packets.
     pub fn set_tx_queue_len(&self, ifindex: u32, packets: u32) -> Result<()> {
         let message = LinkUnspec::new_with_index(ifindex).txqueuelen(packets).build();
-        self.set_link(&message, &format!("set a transmit queue length of {packets} packets"))
+        self.set_link(&message, format_args!("set a transmit queue length of {packets} packets"))
     }
 
     /// Removes the interface; of a veth pair, both ends.
-    ///
-    /// # Errors
-    /// The kernel rejects it, for example because the interface is hardware.
     pub fn delete_link(&self, ifindex: u32) -> Result<()> {
-        let name = self.name_of(ifindex);
         let message = LinkUnspec::new_with_index(ifindex).build();
-        self.change(RTM_DELLINK, 0, |request| emit(request, &message))?
-            .map_err(|refusal| kernel_error("delete", name, refusal))
+        self.change(format_args!("delete"), Subject::Interface(ifindex), RTM_DELLINK, 0, &message)
     }
 
     /// Adds an address to the interface, usable immediately: IPv6 duplicate detection is skipped.
-    ///
-    /// # Errors
-    /// The interface has the address already, or the kernel rejects the request.
     pub fn add_address(&self, ifindex: u32, address: IpAddr, prefix_len: u8) -> Result<()> {
         let message = address_message(ifindex, address, prefix_len);
-        self.change(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, |request| emit(request, &message))?.map_err(
-            |refusal| {
-                kernel_error(
-                    format!("add the address {address}/{prefix_len}"),
-                    self.name_of(ifindex),
-                    refusal,
-                )
-            },
+        self.change(
+            format_args!("add the address {address}/{prefix_len}"),
+            Subject::Interface(ifindex),
+            RTM_NEWADDR,
+            NLM_F_CREATE | NLM_F_EXCL,
+            &message,
         )
     }
 
     /// Adds a permanent neighbour entry of `address` with `mac`, so that neither ARP nor neighbour discovery is needed.
     pub fn add_neighbour(&self, ifindex: u32, address: IpAddr, mac: [u8; 6]) -> Result<()> {
         let message = neighbour_message(ifindex, address, mac);
-        self.change(RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, |request| emit(request, &message))?.map_err(
-            |refusal| kernel_error(format!("add the neighbour {address}"), self.name_of(ifindex), refusal),
+        self.change(
+            format_args!("add the neighbour {address}"),
+            Subject::Interface(ifindex),
+            RTM_NEWNEIGH,
+            NLM_F_CREATE | NLM_F_REPLACE,
+            &message,
         )
     }
 
@@ -305,44 +261,43 @@ impl Netlink {
         self.link_by_index(ifindex).map_or_else(|_| format!("interface {ifindex}"), |link| link.name)
     }
 
-    fn add_link(&self, message: &LinkMessage, subject: impl FnOnce() -> String) -> Result<()> {
-        self.change(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, |request| emit(request, message))?
-            .map_err(|refusal| kernel_error("create", subject(), refusal))
+    fn set_link(&self, message: &LinkMessage, operation: fmt::Arguments<'_>) -> Result<()> {
+        self.change(operation, Subject::Interface(message.header.index), RTM_SETLINK, 0, message)
     }
 
-    fn set_link(&self, message: &LinkMessage, operation: &str) -> Result<()> {
-        self.change(RTM_SETLINK, 0, |request| emit(request, message))?
-            .map_err(|refusal| kernel_error(operation, self.name_of(message.header.index), refusal))
+    fn get_link(&self, message: &LinkMessage, subject: fmt::Arguments<'_>) -> Result<Link> {
+        let link = describe(&self.get_link_body(message, subject)?)?;
+        Ok(Link { speed_bps: self.speed_bps(link.index)?, ..link })
     }
 
-    fn get_link(&self, message: &LinkMessage) -> Result<std::result::Result<Link, Refusal>> {
-        let answer = self.get(Subsystem::Route, RTM_GETLINK, 0, |request| emit(request, message))?;
-        let bodies = match answer {
-            Ok(bodies) => bodies,
-            Err(refusal) => return Ok(Err(refusal)),
-        };
-        let link = describe(bodies.first().map(Vec::as_slice).unwrap_or_default())?;
-        Ok(Ok(Link { speed_bps: self.speed_bps(link.index)?, ..link }))
+    fn get_link_body(&self, message: &LinkMessage, subject: fmt::Arguments<'_>) -> Result<Vec<u8>> {
+        let context = Context { operation: format_args!("look up"), subject: Subject::Other(subject) };
+        let bodies =
+            self.request(context, Subsystem::Route, RTM_GETLINK, 0, |request| emit(request, message))?;
+        Ok(bodies.into_iter().next().unwrap_or_default())
     }
 
-    /// Driver and bus address of the interface `name`; `None` if its driver reports neither.
-    pub fn driver(&self, name: &str) -> Option<Driver> {
-        ethtool::driver(self, name)
+    fn dump_all(
+        &self,
+        operation: fmt::Arguments<'_>,
+        kind: u16,
+        message: &impl Emitable,
+    ) -> Result<Vec<Vec<u8>>> {
+        let context = Context { operation, subject: Subject::Other(format_args!("all interfaces")) };
+        self.dump(context, Subsystem::Route, kind, |request| emit(request, message))
     }
 
-    /// Speed reported by the driver of an interface, in bits per second; `None` if it is not reported.
-    pub fn speed_bps(&self, ifindex: u32) -> Result<Option<u64>> {
-        ethtool::speed_bps(self, ifindex)
+    fn change(
+        &self,
+        operation: fmt::Arguments<'_>,
+        subject: Subject<'_>,
+        kind: u16,
+        flags: u16,
+        message: &impl Emitable,
+    ) -> Result<()> {
+        let context = Context { operation, subject };
+        self.request(context, Subsystem::Route, kind, flags, |request| emit(request, message)).map(drop)
     }
-
-    /// Delay of an interface's receive interrupts, in microseconds (`rx-usecs`); `None` if it is not reported.
-    pub fn rx_delay_us(&self, ifindex: u32) -> Result<Option<u32>> {
-        ethtool::rx_delay_us(self, ifindex)
-    }
-}
-
-fn kernel_error(operation: impl Into<String>, subject: impl Into<String>, refusal: Refusal) -> Error {
-    Error::Refused { operation: operation.into(), subject: subject.into(), refusal }
 }
 
 /// Reads the attributes of interest, ignoring all others.
@@ -412,6 +367,15 @@ fn xdp_programs(value: &[u8]) -> Vec<XdpProgram> {
     programs
 }
 
+/// The interface and address in one message.
+fn address(body: &[u8]) -> Option<(u32, IpAddr)> {
+    let (ifindex, fields) = (u32_at(body, 4)?, body.get(IFADDRMSG_LEN..)?);
+    let value = attribute(fields, IFA_LOCAL).or_else(|| attribute(fields, IFA_ADDRESS))?;
+    let v4 = || <[u8; 4]>::try_from(value).ok().map(IpAddr::from);
+    let v6 = || <[u8; 16]>::try_from(value).ok().map(IpAddr::from);
+    Some((ifindex, v4().or_else(v6)?))
+}
+
 /// The name most similar to `name`, if similar enough.
 fn nearest(name: &str, names: impl Iterator<Item = String>) -> Option<String> {
     names
@@ -450,17 +414,12 @@ fn address_message(ifindex: u32, address: IpAddr, prefix_len: u8) -> AddressMess
 
 fn neighbour_message(ifindex: u32, address: IpAddr, mac: [u8; 6]) -> NeighbourMessage {
     let mut message = NeighbourMessage::default();
+    message.header.family = address.into();
     message.header.ifindex = ifindex;
     message.header.state = NeighbourState::Permanent;
     let destination = match address {
-        IpAddr::V4(v4) => {
-            message.header.family = AddressFamily::Inet;
-            NeighbourAddress::Inet(v4)
-        }
-        IpAddr::V6(v6) => {
-            message.header.family = AddressFamily::Inet6;
-            NeighbourAddress::Inet6(v6)
-        }
+        IpAddr::V4(v4) => NeighbourAddress::Inet(v4),
+        IpAddr::V6(v6) => NeighbourAddress::Inet6(v6),
     };
     message.attributes = vec![
         NeighbourAttribute::Destination(destination),
@@ -485,5 +444,21 @@ mod tests {
         assert_eq!(nearest("eht0", names()).as_deref(), Some("eth0"));
         assert_eq!(nearest("enp3s1", names()).as_deref(), Some("enp3s0"));
         assert_eq!(nearest("wlan0", names()), None);
+    }
+
+    #[test]
+    fn address_read_with_its_interface() {
+        let message = |index: u32, kind: u16, value: &[u8]| {
+            let mut body = Encoder::default();
+            body.raw(&[2, 24, 0, 0]);
+            body.raw(&index.to_ne_bytes());
+            body.attribute(kind, value);
+            body.into_bytes()
+        };
+        let v4 = message(7, IFA_LOCAL, &[10, 0, 0, 1]);
+        assert_eq!(address(&v4), Some((7, [10, 0, 0, 1].into())));
+        let v6 = message(7, IFA_ADDRESS, &[0xfd; 16]);
+        assert_eq!(address(&v6), Some((7, [0xfd; 16].into())));
+        assert_eq!(address(&message(7, IFA_LOCAL, &[1, 2, 3])), None);
     }
 }

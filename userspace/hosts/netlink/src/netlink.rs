@@ -1,6 +1,7 @@
 //! The netlink socket: requests, answers and rejections.
 
 use std::cell::Cell;
+use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::thread;
@@ -50,6 +51,21 @@ pub(super) enum Subsystem {
     Rdma,
 }
 
+/// Operation and object of a request, for the error if the kernel rejects it.
+#[derive(Clone, Copy)]
+pub(super) struct Context<'a> {
+    pub(super) operation: fmt::Arguments<'a>,
+    pub(super) subject: Subject<'a>,
+}
+
+/// Object of a request.
+#[derive(Clone, Copy)]
+pub(super) enum Subject<'a> {
+    /// An interface, whose name is looked up.
+    Interface(u32),
+    Other(fmt::Arguments<'a>),
+}
+
 /// The kernel's answer to one exchange.
 #[derive(Debug, Default)]
 pub(super) struct Answer {
@@ -62,9 +78,6 @@ pub(super) struct Answer {
 
 impl Netlink {
     /// Connects to the calling thread's network namespace.
-    ///
-    /// # Errors
-    /// The process may not open netlink sockets.
     pub fn connect() -> Result<Self> {
         let open = |protocol| -> io::Result<Socket> {
             let mut socket = Socket::new(protocol)?;
@@ -87,9 +100,6 @@ impl Netlink {
     }
 
     /// Connects to the network namespace `netns`; the calling thread stays in its own.
-    ///
-    /// # Errors
-    /// The namespace cannot be entered, or the socket cannot be opened.
     pub fn connect_in(netns: &Netns) -> Result<Self> {
         let _inside = netns.enter()?;
         Self::connect()
@@ -100,57 +110,49 @@ impl Netlink {
         self.route.as_raw_fd()
     }
 
-    /// Whether the kernel has a subsystem.
-    pub(super) const fn has(&self, subsystem: Subsystem) -> bool {
-        match subsystem {
-            Subsystem::Route | Subsystem::Generic => true,
-            Subsystem::Rdma => self.rdma.is_some(),
-        }
-    }
-
-    /// Makes one change.
-    pub(super) fn change(
-        &self,
-        kind: u16,
-        flags: u16,
-        body: impl FnOnce(&mut Encoder),
-    ) -> Result<std::result::Result<(), Refusal>> {
-        Ok(self.get(Subsystem::Route, kind, flags, body)?.map(|_| ()))
+    /// Whether the kernel has RDMA.
+    pub const fn has_rdma(&self) -> bool {
+        self.rdma.is_some()
     }
 
     /// Sends one request and returns the bodies of the messages that answer it.
-    pub(super) fn get(
+    pub(super) fn request(
         &self,
+        context: Context<'_>,
         subsystem: Subsystem,
         kind: u16,
         flags: u16,
         body: impl FnOnce(&mut Encoder),
-    ) -> Result<std::result::Result<Vec<Vec<u8>>, Refusal>> {
+    ) -> Result<Vec<Vec<u8>>> {
         let mut request = Encoder::default();
         request.message(kind, NLM_F_REQUEST | NLM_F_ACK | flags, body);
         let answer = self.exchange(subsystem, &mut request.into_bytes())?;
-        Ok(match answer.refused.into_iter().next() {
-            Some((_, refusal)) => Err(refusal),
-            None => Ok(answer.bodies),
-        })
+        self.bodies(context, answer)
     }
 
     /// Lists objects.
     pub(super) fn dump(
         &self,
+        context: Context<'_>,
         subsystem: Subsystem,
         kind: u16,
         body: impl Fn(&mut Encoder),
-    ) -> Result<std::result::Result<Vec<Vec<u8>>, Refusal>> {
+    ) -> Result<Vec<Vec<u8>>> {
         let answer = consistent(|| {
             let mut request = Encoder::default();
             request.message(kind, NLM_F_REQUEST | NLM_F_DUMP, &body);
             self.exchange(subsystem, &mut request.into_bytes())
         })?;
-        Ok(match answer.refused.into_iter().next() {
-            Some((_, refusal)) => Err(refusal),
-            None => Ok(answer.bodies),
-        })
+        self.bodies(context, answer)
+    }
+
+    fn bodies(&self, Context { operation, subject }: Context<'_>, answer: Answer) -> Result<Vec<Vec<u8>>> {
+        let Some((_, refusal)) = answer.refused.into_iter().next() else { return Ok(answer.bodies) };
+        let subject = match subject {
+            Subject::Interface(ifindex) => self.name_of(ifindex),
+            Subject::Other(name) => name.to_string(),
+        };
+        Err(Error::Refused { operation: operation.to_string(), subject, refusal })
     }
 
     /// Sends the messages in `requests` with one system call and reads until the last one is answered. The kernel

@@ -36,9 +36,9 @@ impl Netns {
     /// Creates the namespace `name`, empty but for a loopback interface that is down.
     pub fn create(name: &str) -> Result<Self> {
         let path = path_of(name)?;
-        let failed = |source| Error::Netns { operation: "create", name: name.to_owned(), source };
-        prepare_directory().map_err(failed)?;
-        fs::OpenOptions::new().write(true).create_new(true).mode(0o444).open(&path).map_err(failed)?;
+        let failed = failed("create", name);
+        prepare_directory().map_err(&failed)?;
+        fs::OpenOptions::new().write(true).create_new(true).mode(0o444).open(&path).map_err(&failed)?;
         // On a new thread, because `unshare` must not move the caller.
         let mounted = on_new_thread(|| -> io::Result<()> {
             unshare(CloneFlags::CLONE_NEWNET)?;
@@ -54,58 +54,33 @@ impl Netns {
     }
 
     /// Opens the existing namespace `name`.
-    ///
-    /// # Errors
-    /// The name is unusable, or there is no such namespace.
     pub fn open(name: &str) -> Result<Self> {
-        let file = File::open(path_of(name)?).map_err(|source| Error::Netns {
-            operation: "open",
-            name: name.to_owned(),
-            source,
-        })?;
-        Ok(Self { name: name.to_owned(), file })
+        Self::named(name, File::open(path_of(name)?))
     }
 
     /// The calling thread's own namespace.
     pub fn current() -> Result<Self> {
-        let name = "the current one".to_owned();
-        match File::open(CURRENT) {
-            Ok(file) => Ok(Self { name, file }),
-            Err(source) => Err(Error::Netns { operation: "open", name, source }),
-        }
+        Self::named("the current one", File::open(CURRENT))
     }
 
     /// The namespace of a process.
-    ///
-    /// # Errors
-    /// There is no such process, or its namespaces are not readable to this one.
     pub fn of_process(pid: u32) -> Result<Self> {
-        let name = format!("that of process {pid}");
-        match File::open(format!("/proc/{pid}/ns/net")) {
-            Ok(file) => Ok(Self { name, file }),
-            Err(source) => Err(Error::Netns { operation: "open", name, source }),
-        }
+        Self::named(&format!("that of process {pid}"), File::open(format!("/proc/{pid}/ns/net")))
     }
 
     /// Another handle of the same namespace.
-    ///
-    /// # Errors
-    /// The process has no file descriptor left.
     pub fn try_clone(&self) -> Result<Self> {
-        let name = self.name.clone();
-        match self.file.try_clone() {
-            Ok(file) => Ok(Self { name, file }),
-            Err(source) => Err(Error::Netns { operation: "open", name, source }),
-        }
+        Self::named(&self.name, self.file.try_clone())
+    }
+
+    fn named(name: &str, file: io::Result<File>) -> Result<Self> {
+        Ok(Self { name: name.to_owned(), file: file.map_err(failed("open", name))? })
     }
 
     /// Removes the name `name`. The namespace ends, with its interfaces, once no process, socket or [`Netns`] uses it.
-    ///
-    /// # Errors
-    /// The name is unusable, there is no such namespace, or the process lacks CAP_SYS_ADMIN.
     pub fn delete(name: &str) -> Result<()> {
         let path = path_of(name)?;
-        let failed = |source| Error::Netns { operation: "delete", name: name.to_owned(), source };
+        let failed = failed("delete", name);
         match umount2(&path, MntFlags::MNT_DETACH) {
             // Not a mount point: left by an interrupted creation.
             Ok(()) | Err(Errno::EINVAL) => {}
@@ -115,11 +90,8 @@ impl Netns {
     }
 
     /// The names of all namespaces that start with `prefix`, sorted.
-    ///
-    /// # Errors
-    /// The directory of namespaces exists but cannot be read.
     pub fn list(prefix: &str) -> Result<Vec<String>> {
-        let failed = |source| Error::Netns { operation: "list", name: format!("{prefix}*"), source };
+        let failed = failed("list", format!("{prefix}*"));
         let entries = match fs::read_dir(DIRECTORY) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -127,7 +99,7 @@ impl Netns {
         };
         let mut names = Vec::new();
         for entry in entries {
-            if let Ok(name) = entry.map_err(failed)?.file_name().into_string()
+            if let Ok(name) = entry.map_err(&failed)?.file_name().into_string()
                 && name.starts_with(prefix)
             {
                 names.push(name);
@@ -148,44 +120,33 @@ impl Netns {
     }
 
     /// Inode number, unique while the namespace exists.
-    ///
-    /// # Errors
-    /// The namespace's file cannot be read.
     pub fn inode(&self) -> Result<u64> {
-        self.file.metadata().map(|metadata| metadata.ino()).map_err(|source| Error::Netns {
-            operation: "identify",
-            name: self.name.clone(),
-            source,
-        })
+        Ok(self.file.metadata().map_err(failed("identify", &self.name))?.ino())
     }
 
     /// Moves the calling thread into the namespace until the guard is dropped. Only network calls are affected: mounts,
     /// including `/sys`, stay those of the process.
-    ///
-    /// # Errors
-    /// The process lacks CAP_SYS_ADMIN.
     pub fn enter(&self) -> Result<Entered> {
-        let failed = |source| Error::Netns { operation: "enter", name: self.name.clone(), source };
-        let previous = File::open(CURRENT).map_err(failed)?;
+        let failed = failed("enter", &self.name);
+        let previous = File::open(CURRENT).map_err(&failed)?;
         setns(&self.file, CloneFlags::CLONE_NEWNET).map_err(|errno| failed(errno.into()))?;
         Ok(Entered { previous, this_thread: PhantomData })
     }
 
     /// Runs `work` on a new thread inside the namespace and waits for it. A panic of `work` propagates to the caller.
-    ///
-    /// # Errors
-    /// The namespace cannot be entered.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
         on_new_thread(|| {
             let _inside = self.enter()?;
             Ok(work())
         })
-        .map_err(|source| Error::Netns {
-            operation: "start a thread in",
-            name: self.name.clone(),
-            source,
-        })?
+        .map_err(failed("start a thread in", &self.name))?
     }
+}
+
+/// Makes the error of an operation on a namespace.
+fn failed(operation: &'static str, name: impl Into<String>) -> impl Fn(io::Error) -> Error {
+    let name = name.into();
+    move |source| Error::Netns { operation, name: name.clone(), source }
 }
 
 /// Guard of a thread inside a [`Netns`]; dropping it returns the thread to its namespace, or aborts the process. A thread
@@ -218,11 +179,7 @@ impl Drop for Entered {
 
 /// Inode number of the calling thread's network namespace, unique among the namespaces that exist.
 pub fn current_inode() -> Result<u64> {
-    fs::metadata(CURRENT).map(|metadata| metadata.ino()).map_err(|source| Error::Netns {
-        operation: "identify",
-        name: CURRENT.to_owned(),
-        source,
-    })
+    Netns::current()?.inode()
 }
 
 /// Cookie of the calling thread's network namespace, unique until the next boot. The inode number is reused as soon as
@@ -231,7 +188,7 @@ pub fn current_inode() -> Result<u64> {
 /// # Errors
 /// The kernel is older than Linux 5.14.
 pub fn current_cookie() -> Result<u64> {
-    cookie().map_err(|source| Error::Netns { operation: "identify", name: CURRENT.to_owned(), source })
+    cookie().map_err(failed("identify", CURRENT))
 }
 
 /// `SO_NETNS_COOKIE` (socket(7)) of a socket of this thread, which nix lacks.
@@ -310,12 +267,12 @@ fn cookie_in(path: &Path) -> io::Result<u64> {
 
 /// Runs `work` on a new thread in a new unnamed namespace, which ends with the thread.
 pub(super) fn in_temporary_netns<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
-    let failed = |source| Error::Netns { operation: "create", name: "scratch".to_owned(), source };
+    let failed = failed("create", "scratch");
     on_new_thread(|| {
         unshare(CloneFlags::CLONE_NEWNET).map_err(|errno| failed(errno.into()))?;
         work()
     })
-    .map_err(failed)?
+    .map_err(&failed)?
 }
 
 fn on_new_thread<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T> {

@@ -1,14 +1,9 @@
 //! RDMA devices and their QPs (`RDMA_NLDEV_*`, include/uapi/rdma/rdma_netlink.h).
 
-use std::collections::HashMap;
-use std::net::IpAddr;
+use std::fmt;
 
-use libc::RTM_GETADDR;
-use netlink_packet_core::Emitable;
-use netlink_packet_route::address::AddressMessage;
-
-use super::error::{Error, Refusal, Result};
-use super::netlink::{Netlink, Subsystem};
+use super::error::Result;
+use super::netlink::{Context, Netlink, Subject, Subsystem};
 use super::wire::{Encoder, attribute, attributes, string, u32_at};
 
 /// `RDMA_NL_NLDEV`: the client of RDMA netlink, in the upper bits of a request's type.
@@ -33,13 +28,6 @@ mod attr {
     pub(super) const RES_KERN_NAME: u16 = 29;
     pub(super) const NDEV_INDEX: u16 = 50;
 }
-
-/// Attribute type of a local address (`enum` in include/uapi/linux/if_addr.h).
-const IFA_LOCAL: u16 = 2;
-/// Attribute type of the address if there is no other end.
-const IFA_ADDRESS: u16 = 1;
-/// Bytes of `struct ifaddrmsg`.
-const IFADDRMSG_LEN: usize = 8;
 
 /// An RDMA device and the interfaces of its ports.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,18 +77,13 @@ pub enum QpOwner {
 }
 
 impl Netlink {
-    /// Whether the kernel has RDMA.
-    pub const fn has_rdma(&self) -> bool {
-        self.has(Subsystem::Rdma)
-    }
-
     /// The RDMA devices; empty if the kernel has no RDMA.
     pub fn rdma_devices(&self) -> Result<Vec<RdmaDevice>> {
         if !self.has_rdma() {
             return Ok(Vec::new());
         }
         let mut devices: Vec<RdmaDevice> = self
-            .rdma(CMD_GET, "list the RDMA devices", |_| {})?
+            .rdma(format_args!("list the RDMA devices"), CMD_GET, |_| {})?
             .iter()
             .filter_map(|body| {
                 let index = u32_at(attribute(body, attr::DEV_INDEX)?, 0)?;
@@ -109,45 +92,32 @@ impl Netlink {
             })
             .collect();
         for device in &mut devices {
-            let ports = self.rdma(CMD_PORT_GET, "list the ports of an RDMA device", |request| {
-                request.attribute(attr::DEV_INDEX, &device.index.to_ne_bytes());
-            })?;
+            let ports =
+                self.rdma(format_args!("list the ports of an RDMA device"), CMD_PORT_GET, |request| {
+                    request.attribute(attr::DEV_INDEX, &device.index.to_ne_bytes());
+                })?;
             device.ports = ports.iter().filter_map(|body| port(body)).collect();
         }
         Ok(devices)
     }
 
     /// The connected QPs of device number `device`. Datagram QPs are excluded: they have no other end.
-    ///
-    /// # Errors
-    /// The kernel rejects the request; the device may have been removed.
     pub fn rdma_connected_qps(&self, device: u32) -> Result<Vec<ConnectedQp>> {
-        let bodies = self.rdma(CMD_RES_QP_GET, "list the queue pairs of an RDMA device", |request| {
-            request.attribute(attr::DEV_INDEX, &device.to_ne_bytes());
-        })?;
+        let bodies =
+            self.rdma(format_args!("list the QPs of an RDMA device"), CMD_RES_QP_GET, |request| {
+                request.attribute(attr::DEV_INDEX, &device.to_ne_bytes());
+            })?;
         Ok(bodies.iter().flat_map(|body| connected(body)).collect())
     }
 
-    /// The addresses of all interfaces.
-    pub fn addresses(&self) -> Result<HashMap<u32, Vec<IpAddr>>> {
-        let bodies = self
-            .dump(Subsystem::Route, RTM_GETADDR, |request| {
-                let message = AddressMessage::default();
-                let mut bytes = vec![0; message.buffer_len()];
-                message.emit(&mut bytes);
-                request.raw(&bytes);
-            })?
-            .map_err(|refusal| kernel_error("list the addresses", "all interfaces".into(), refusal))?;
-        let mut addresses: HashMap<u32, Vec<IpAddr>> = HashMap::new();
-        for (ifindex, address) in bodies.iter().filter_map(|body| address(body)) {
-            addresses.entry(ifindex).or_default().push(address);
-        }
-        Ok(addresses)
-    }
-
-    fn rdma(&self, command: u16, operation: &str, body: impl Fn(&mut Encoder)) -> Result<Vec<Vec<u8>>> {
-        self.dump(Subsystem::Rdma, (NLDEV << 10) | command, body)?
-            .map_err(|refusal| kernel_error(operation, "RDMA".into(), refusal))
+    fn rdma(
+        &self,
+        operation: fmt::Arguments<'_>,
+        command: u16,
+        body: impl Fn(&mut Encoder),
+    ) -> Result<Vec<Vec<u8>>> {
+        let context = Context { operation, subject: Subject::Other(format_args!("RDMA")) };
+        self.dump(context, Subsystem::Rdma, (NLDEV << 10) | command, body)
     }
 }
 
@@ -155,10 +125,6 @@ impl Netlink {
 fn port(body: &[u8]) -> Option<RdmaPort> {
     let number = |kind| u32_at(attribute(body, kind)?, 0);
     Some(RdmaPort { number: number(attr::PORT_INDEX)?, ifindex: number(attr::NDEV_INDEX)? })
-}
-
-fn kernel_error(operation: &str, subject: String, refusal: Refusal) -> Error {
-    Error::Refused { operation: operation.to_owned(), subject, refusal }
 }
 
 /// The connected QPs of one message.
@@ -173,15 +139,6 @@ fn connected(body: &[u8]) -> impl Iterator<Item = ConnectedQp> {
         let owner = process.or_else(kernel);
         (remote_qpn != 0).then_some(ConnectedQp { local_qpn, remote_qpn, owner })
     })
-}
-
-/// The interface and address in one message.
-fn address(body: &[u8]) -> Option<(u32, IpAddr)> {
-    let (ifindex, fields) = (u32_at(body, 4)?, body.get(IFADDRMSG_LEN..)?);
-    let value = attribute(fields, IFA_LOCAL).or_else(|| attribute(fields, IFA_ADDRESS))?;
-    let v4 = || <[u8; 4]>::try_from(value).ok().map(IpAddr::from);
-    let v6 = || <[u8; 16]>::try_from(value).ok().map(IpAddr::from);
-    Some((ifindex, v4().or_else(v6)?))
 }
 
 #[cfg(test)]
@@ -238,21 +195,5 @@ mod tests {
         for len in 0..=body.len() {
             assert!(connected(&body[..len]).count() <= 3);
         }
-    }
-
-    #[test]
-    fn address_read_with_its_interface() {
-        let message = |index: u32, kind: u16, value: &[u8]| {
-            let mut body = Encoder::default();
-            body.raw(&[2, 24, 0, 0]);
-            body.raw(&index.to_ne_bytes());
-            body.attribute(kind, value);
-            body.into_bytes()
-        };
-        let v4 = message(7, IFA_LOCAL, &[10, 0, 0, 1]);
-        assert_eq!(address(&v4), Some((7, [10, 0, 0, 1].into())));
-        let v6 = message(7, IFA_ADDRESS, &[0xfd; 16]);
-        assert_eq!(address(&v6), Some((7, [0xfd; 16].into())));
-        assert_eq!(address(&message(7, IFA_LOCAL, &[1, 2, 3])), None);
     }
 }

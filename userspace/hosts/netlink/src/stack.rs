@@ -19,7 +19,7 @@ impl Link {
     }
 }
 
-/// Which interfaces are stacked on which, to search more than once.
+/// Which interfaces are stacked on which.
 #[derive(Debug, Default)]
 pub struct Stack {
     above: HashMap<u32, Vec<u32>>,
@@ -58,11 +58,6 @@ fn closure(next: &HashMap<u32, Vec<u32>>, ifindexes: impl IntoIterator<Item = u3
         }
     }
     found
-}
-
-/// The interface number `ifindex`, and all of `links` above it; use [`Stack`] for many.
-pub fn with_upper(links: &[Link], ifindex: u32) -> BTreeSet<u32> {
-    Stack::of(links).with_upper(ifindex)
 }
 
 /// Preamble 8, FCS 4, inter-packet gap 12 (IEEE 802.3).

@@ -5,15 +5,17 @@ mod read;
 mod save;
 mod spec;
 
-use libc::{RTM_DELTCLASS, RTM_DELTFILTER, RTM_GETTFILTER};
-use netlink_packet_core::{NLM_F_ACK, NLM_F_REQUEST};
+use std::fmt;
+
+use libc::{RTM_DELTCLASS, RTM_DELTFILTER, RTM_GETTFILTER, RTM_NEWTCLASS};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_REPLACE, NLM_F_REQUEST};
 
 use crate::error::{Error, Result};
 pub use crate::handle::Handle;
-use crate::netlink::{Netlink, Subsystem};
-use crate::wire::{Encoder, attribute, string, u32_at};
+use crate::netlink::{Context, Netlink, Subject, Subsystem};
+use crate::wire::{Encoder, attribute, c_string, string, u32_at};
+use qdisc::htb_class;
 pub use qdisc::kernel_has_qdisc;
-use qdisc::{PUT_CLASS, c_string, htb_class, tcmsg, tcmsg_with_info};
 pub use read::{Class, Fq, Qdisc, Shaper, Shaping, Stats};
 use read::{TCA_KIND, TCA_OPTIONS, TCMSG_LEN};
 pub use save::{Restored, SavedQdisc};
@@ -40,34 +42,77 @@ pub struct Filter {
     pub program_id: Option<u32>,
 }
 
+/// `struct tcmsg`: a qdisc, class or filter of an interface.
+#[derive(Clone, Copy)]
+struct Message {
+    ifindex: u32,
+    handle: Handle,
+    parent: Handle,
+    /// Priority and protocol of a filter.
+    info: u32,
+}
+
+impl Message {
+    const fn new(ifindex: u32, handle: Handle, parent: Handle) -> Self {
+        Self { ifindex, handle, parent, info: 0 }
+    }
+
+    fn encode(self, request: &mut Encoder) {
+        for word in [0, self.ifindex, self.handle.0, self.parent.0, self.info] {
+            request.raw(&word.to_ne_bytes());
+        }
+    }
+}
+
 impl Netlink {
+    /// Lists qdiscs, classes or filters; `ifindex` 0 stands for all interfaces.
+    fn dump_tc(
+        &self,
+        operation: fmt::Arguments<'_>,
+        kind: u16,
+        ifindex: u32,
+        parent: Handle,
+    ) -> Result<Vec<Vec<u8>>> {
+        let subject = match ifindex {
+            0 => Subject::Other(format_args!("all interfaces")),
+            _ => Subject::Interface(ifindex),
+        };
+        let message = Message::new(ifindex, Handle::UNSPEC, parent);
+        self.dump(Context { operation, subject }, Subsystem::Route, kind, |request| message.encode(request))
+    }
+
+    /// Creates, changes or removes a qdisc, class or filter.
+    fn change_tc(
+        &self,
+        operation: fmt::Arguments<'_>,
+        (kind, flags): (u16, u16),
+        message: Message,
+        attributes: impl FnOnce(&mut Encoder),
+    ) -> Result<()> {
+        let context = Context { operation, subject: Subject::Interface(message.ifindex) };
+        let body = |request: &mut Encoder| {
+            message.encode(request);
+            attributes(request);
+        };
+        self.request(context, Subsystem::Route, kind, flags, body).map(drop)
+    }
+
     /// The filters below `parent`: a qdisc, a class, or one of [`Handle::CLSACT_HOOKS`], in the order of evaluation.
     pub fn filters(&self, ifindex: u32, parent: Handle) -> Result<Vec<Filter>> {
-        let bodies = self
-            .dump(Subsystem::Route, RTM_GETTFILTER, |request| {
-                tcmsg(request, ifindex, Handle::UNSPEC, parent)
-            })?
-            .map_err(|refusal| {
-                self.kernel_error(format!("list the filters of {parent}"), ifindex, refusal)
-            })?;
+        let operation = format_args!("list the filters of {parent}");
+        let bodies = self.dump_tc(operation, RTM_GETTFILTER, ifindex, parent)?;
         let mut filters: Vec<_> = bodies.iter().filter_map(|body| filter(body)).collect();
         filters.sort_by_key(|filter| filter.priority);
         Ok(filters)
     }
 
     /// Removes a filter below `parent`.
-    ///
-    /// # Errors
-    /// There is no such filter, or the process lacks CAP_NET_ADMIN.
     pub fn delete_filter(&self, ifindex: u32, parent: Handle, filter: &Filter) -> Result<()> {
+        let name = filter.name.as_deref().unwrap_or(&filter.kind);
         let info = u32::from(filter.priority) << 16 | u32::from(filter.protocol);
-        self.change(RTM_DELTFILTER, 0, |request| {
-            tcmsg_with_info(request, ifindex, filter.handle, parent, info);
+        let message = Message { ifindex, handle: filter.handle, parent, info };
+        self.change_tc(format_args!("delete the filter {name}"), (RTM_DELTFILTER, 0), message, |request| {
             request.attribute(TCA_KIND, &c_string(&filter.kind));
-        })?
-        .map_err(|refusal| {
-            let what = filter.name.as_deref().unwrap_or(&filter.kind);
-            self.kernel_error(format!("delete the filter {what}"), ifindex, refusal)
         })
     }
 }
@@ -95,7 +140,6 @@ fn filter(body: &[u8]) -> Option<Filter> {
 /// One tick of the packet scheduler's clock, in nanoseconds (`PSCHED_SHIFT` 6). Bucket sizes cross netlink as
 /// the time they take at the bucket's rate, in ticks.
 const TICK_NS: u64 = 64;
-/// Nanoseconds of a second.
 const SECOND_NS: u128 = 1_000_000_000;
 /// `TC_LINKLAYER_ETHERNET`: the kernel computes transmission times itself and needs no rate table.
 const LINKLAYER_ETHERNET: u8 = 1;
@@ -111,13 +155,9 @@ impl Rate {
         Self((bps / 8).max(1))
     }
 
-    /// `struct tc_ratespec`: cell_log, linklayer, overhead (16), cell_align (16), mpu (16), rate (32).
-    fn spec(self) -> [u8; RATE_SPEC_LEN] {
-        self.spec_with(0)
-    }
-
-    /// As above, with bytes that the kernel adds to the length of each packet.
-    fn spec_with(self, overhead_bytes: u16) -> [u8; RATE_SPEC_LEN] {
+    /// `struct tc_ratespec`: cell_log, linklayer, overhead (16), cell_align (16), mpu (16), rate (32). The kernel adds the
+    /// overhead to the length of each packet.
+    fn spec(self, overhead_bytes: u16) -> [u8; RATE_SPEC_LEN] {
         let mut spec = [0; RATE_SPEC_LEN];
         spec[1] = LINKLAYER_ETHERNET;
         spec[2..4].copy_from_slice(&overhead_bytes.to_ne_bytes());
@@ -140,6 +180,10 @@ impl Rate {
     }
 }
 
+/// Type and flags of a message that creates or changes a class.
+const PUT_CLASS: (u16, u16) = (RTM_NEWTCLASS, NLM_F_CREATE | NLM_F_REPLACE);
+/// Type and flags of a message that removes a class.
+const DELETE_CLASS: (u16, u16) = (RTM_DELTCLASS, 0);
 /// Changes sent with one system call. Rejections of all of them, up to 1.5 KiB each, must fit the socket's receive
 /// buffer, 208 KiB by default.
 const CHUNK: usize = 128;
@@ -165,15 +209,13 @@ impl Batch {
 
     /// Adds: create or change an HTB class, as [`Netlink::replace_htb_class`].
     pub fn replace_htb_class(&mut self, class: &HtbClass) {
-        let ifindex = self.ifindex;
-        let (kind, flags) = PUT_CLASS;
-        self.add(class.handle, kind, flags, |request| htb_class(request, ifindex, class));
+        let message = Message::new(self.ifindex, class.handle, class.parent);
+        self.add(PUT_CLASS, message, |request| htb_class(request, class));
     }
 
     /// Adds: remove a class, as [`Netlink::delete_class`].
     pub fn delete_class(&mut self, class: Handle) {
-        let ifindex = self.ifindex;
-        self.add(class, RTM_DELTCLASS, 0, |request| tcmsg(request, ifindex, class, Handle::UNSPEC));
+        self.add(DELETE_CLASS, Message::new(self.ifindex, class, Handle::UNSPEC), |_| {});
     }
 
     /// Number of changes.
@@ -186,14 +228,17 @@ impl Batch {
         self.chunks.is_empty()
     }
 
-    fn add(&mut self, class: Handle, kind: u16, flags: u16, body: impl FnOnce(&mut Encoder)) {
+    fn add(&mut self, (kind, flags): (u16, u16), message: Message, attributes: impl FnOnce(&mut Encoder)) {
         if self.chunks.last().is_none_or(|chunk| chunk.classes.len() == CHUNK) {
             self.chunks.push(Chunk::default());
         }
         if let Some(chunk) = self.chunks.last_mut() {
             // Rejections are always sent; only the last message of a chunk requests an acknowledgement, see `commit`.
-            chunk.messages.message(kind, NLM_F_REQUEST | flags, body);
-            chunk.classes.push(class);
+            chunk.messages.message(kind, NLM_F_REQUEST | flags, |request| {
+                message.encode(request);
+                attributes(request);
+            });
+            chunk.classes.push(message.handle);
         }
     }
 }

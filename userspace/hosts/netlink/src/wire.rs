@@ -39,12 +39,10 @@ impl Encoder {
         self.patch(at, &all.to_ne_bytes());
     }
 
-    /// Appends raw bytes.
     pub(super) fn raw(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Appends an attribute.
     pub(super) fn attribute(&mut self, kind: u16, value: &[u8]) {
         self.with_length(kind, |encoder| encoder.raw(value));
     }
@@ -54,12 +52,6 @@ impl Encoder {
         self.with_length(kind | NLA_F_NESTED, body);
     }
 
-    /// Appends an attribute with a preformatted value.
-    pub(super) fn options(&mut self, kind: u16, value: &[u8], are_nested: bool) {
-        self.attribute(if are_nested { kind | NLA_F_NESTED } else { kind }, value);
-    }
-
-    /// The buffer.
     pub(super) fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
@@ -98,6 +90,11 @@ pub(super) fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
 /// The value of the first attribute of type `kind`.
 pub(super) fn attribute(bytes: &[u8], kind: u16) -> Option<&[u8]> {
     attributes(bytes).find_map(|(found, value)| (found == kind).then_some(value))
+}
+
+/// A string attribute's value: NUL-terminated.
+pub(super) fn c_string(text: &str) -> Vec<u8> {
+    [text.as_bytes(), b"\0"].concat()
 }
 
 /// A NUL-terminated string attribute.

@@ -7,11 +7,11 @@ use dcqcn_support::clock::{boottime_ns, monotonic_ns};
 
 use super::find::find;
 use super::journal::{Record, Store as _};
-use super::pending_revert::Pending;
+use super::pending::Pending;
 use super::state_dir::{NamespaceLock, StateDir};
 use super::{Attachment, Error, Info};
 use crate::failpoint;
-use crate::queues::{self, Revised};
+use crate::queues;
 
 /// A change of one or several interfaces, validated for all of them and not yet active.
 ///
@@ -92,21 +92,16 @@ impl Transaction {
             .map(|within| boottime_ns().saturating_add(u64::try_from(within.as_nanos()).unwrap_or(u64::MAX)));
         // Journal the former values before the first change, so that they survive if this process is
         // killed.
-        for (done, change) in changes.iter().enumerate() {
-            let written = open.get(done).zip(deadline_ns).map_or(Ok(()), |((_, record), deadline_ns)| {
-                let pending =
-                    Pending::after(record.pending.as_ref(), (&change.old, &change.new), deadline_ns);
-                note(&state_dir, record, pending)
-            });
-            if let Err(error) = written {
-                restore(&state_dir, open.iter_mut().zip(&changes).take(done), deadline_ns.is_some());
+        for (done, ((_, record), change)) in open.iter().zip(&changes).enumerate() {
+            let Some(deadline_ns) = deadline_ns else { break };
+            let pending = Pending::after(record.pending.as_ref(), (&change.old, &change.new), deadline_ns);
+            if let Err(error) = note(&state_dir, record, pending) {
+                restore(&state_dir, open.iter_mut().zip(&changes).take(done), true);
                 return Err(ChangeError { iface: change.iface.clone(), error });
             }
         }
-        for (done, change) in changes.iter().enumerate() {
-            let written =
-                open.get_mut(done).map_or(Ok(()), |(attachment, _)| write_config(attachment, &change.new));
-            if let Err(error) = written {
+        for ((attachment, _), change) in open.iter_mut().zip(&changes) {
+            if let Err(error) = write_config(attachment, &change.new) {
                 restore(&state_dir, open.iter_mut().zip(&changes), deadline_ns.is_some());
                 return Err(ChangeError { iface: change.iface.clone(), error });
             }
@@ -186,11 +181,11 @@ pub(super) fn write_params(attachment: &mut Attachment, config: &Config, port: P
 fn write_both(
     old: &Config,
     new: &Config,
-    revise: impl Fn(&Config, &Config) -> Result<Revised, Error>,
+    revise: impl Fn(&Config, &Config) -> Result<bool, Error>,
     set: impl FnOnce() -> Result<(), Error>,
 ) -> Result<(), Error> {
     let revised = revise(old, new);
-    let is_untouched = matches!(revised, Ok(Revised::No));
+    let is_untouched = matches!(revised, Ok(false));
     let written = revised.and_then(|_| set());
     if written.is_err()
         && !is_untouched
@@ -204,9 +199,6 @@ fn write_both(
 /// Changes the parameters of one attachment: validates the result of `change` and activates it atomically.
 ///
 /// Returns the old and the new parameters.
-///
-/// # Errors
-/// The change is rejected; the parameters are unchanged.
 pub fn change<E: From<Error>>(
     iface: &str,
     mut change: impl FnMut(&mut Config) -> Result<(), E>,
@@ -223,7 +215,6 @@ mod tests {
     use std::cell::RefCell;
 
     use super::*;
-    use crate::unsupported::Unsupported;
 
     #[test]
     fn failed_change_restores_queues() {
@@ -232,11 +223,11 @@ mod tests {
             config.scalars.link_rate_bps = link_rate_bps;
             config
         });
-        let rejected = |what: &str| Error::from(Unsupported::InlineWithItself(what.to_owned()));
+        let rejected = |what: &str| Error::InlineWithItself(what.to_owned());
         for (revised, is_set, expected) in [
-            (Ok(Revised::Yes), true, (vec![200], None)),
-            (Ok(Revised::No), false, (vec![200], Some("parameters"))),
-            (Ok(Revised::Yes), false, (vec![200, 100], Some("parameters"))),
+            (Ok(true), true, (vec![200], None)),
+            (Ok(false), false, (vec![200], Some("parameters"))),
+            (Ok(true), false, (vec![200, 100], Some("parameters"))),
             // Restoring fails too: the first error is returned.
             (Err("queues"), true, (vec![200, 100], Some("queues"))),
         ] {
@@ -247,7 +238,7 @@ mod tests {
             };
             let set = || if is_set { Ok(()) } else { Err(rejected("parameters")) };
             let what = match write_both(&old, &new, revise, set) {
-                Err(Error::Unsupported(Unsupported::InlineWithItself(what))) => Some(what),
+                Err(Error::InlineWithItself(what)) => Some(what),
                 result => result.map(|_| None).unwrap(),
             };
             assert_eq!((revisions.into_inner(), what.as_deref()), expected);

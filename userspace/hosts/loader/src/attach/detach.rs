@@ -6,7 +6,7 @@ use super::find::{self, labels};
 use super::identity::Id;
 use super::journal::{Record, UndoStep};
 use super::state_dir::StateDir;
-use super::{Options, interrupt, probe, undo, verify};
+use super::{Options, Sweep, interrupt, probe, undo, verify};
 use crate::error::Error;
 
 /// Detaches and restores the previous state; returns the steps undone, as text.
@@ -22,22 +22,20 @@ pub fn detach(iface: &str) -> Result<Vec<String>, Error> {
 pub fn detach_with(iface: &str, options: Options) -> Result<Vec<String>, Error> {
     let state_dir = StateDir::here()?;
     let _lock = state_dir.lock()?;
-    let netlink = Netlink::connect()?;
-    find::index_of(&state_dir, &netlink, iface)
-        .and_then(|found| detach_found(&state_dir, &netlink, iface, found, options))
+    let sweep = Sweep::of(state_dir)?;
+    let ifindex = find::index_of(&sweep.state_dir, &sweep.netlink, iface)?;
+    detach_found(&sweep, iface, ifindex, options)
 }
 
 /// Detaches exactly this attachment, not a later one of the same interface.
 pub fn detach_id(id: Id) -> Result<Vec<String>, Error> {
     let state_dir = StateDir::here()?;
     let _lock = state_dir.lock()?;
-    let netlink = Netlink::connect()?;
-    match state_dir.read(id.ifindex) {
-        Ok(Some(record)) if record.info.id() == id => {
-            detach_found(&state_dir, &netlink, &record.info.iface, id.ifindex, Options::default())
+    match state_dir.read_shared(id.ifindex)? {
+        Some(record) if record.info.id() == id => {
+            detach_found(&Sweep::of(state_dir)?, &record.info.iface, id.ifindex, Options::default())
         }
-        Ok(_) => Err(Error::NotAttached { iface: format!("interface {}", id.ifindex) }),
-        Err(error) => Err(error),
+        _ => Err(Error::NotAttached { iface: format!("interface {}", id.ifindex) }),
     }
 }
 
@@ -62,13 +60,8 @@ fn check_queue_pairs(netlink: &Netlink, record: &Record) -> Result<(), Error> {
     }
 }
 
-fn detach_found(
-    state_dir: &StateDir,
-    netlink: &Netlink,
-    iface: &str,
-    ifindex: u32,
-    options: Options,
-) -> Result<Vec<String>, Error> {
+fn detach_found(sweep: &Sweep, iface: &str, ifindex: u32, options: Options) -> Result<Vec<String>, Error> {
+    let Sweep { state_dir, netlink, .. } = sweep;
     let record = match state_dir.read(ifindex) {
         Ok(Some(record)) => record,
         Ok(None) => return Err(Error::NotAttached { iface: iface.to_owned() }),
@@ -92,7 +85,7 @@ fn detach_found(
     if !options.interrupt {
         check_queue_pairs(netlink, &record)?;
     }
-    let report = undo::rollback(state_dir, netlink, record)?;
+    let report = undo::rollback(sweep, record)?;
     if options.force && !report.left.is_empty() {
         let abandoned: Vec<_> = report.left.iter().map(|step| format!("abandoned: {step}")).collect();
         undo::discard(state_dir, ifindex)?;
@@ -102,20 +95,14 @@ fn detach_found(
 }
 
 /// Detaches everything in this network namespace, in any state, and continues after errors.
-///
-/// # Errors
-/// The first error, if some attachment could not be undone.
 pub fn detach_all() -> Result<(), Error> {
     let mut failed = None;
     for iface in labels()? {
-        let error =
-            detach_with(&iface, Options { interrupt: true, ..Options::default() }).err().filter(is_due);
-        failed = failed.or(error);
+        match detach_with(&iface, Options { interrupt: true, ..Options::default() }) {
+            // Another process may have detached it in the meantime.
+            Ok(_) | Err(Error::NotAttached { .. }) => {}
+            Err(error) => failed = failed.or(Some(error)),
+        }
     }
     failed.map_or(Ok(()), Err)
-}
-
-/// Whether to report an error; another process may have detached the interface in the meantime.
-const fn is_due(error: &Error) -> bool {
-    !matches!(error, Error::NotAttached { .. })
 }

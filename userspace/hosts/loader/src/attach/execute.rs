@@ -1,17 +1,17 @@
 //! Executes an attach plan; each step is journaled before it is taken.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use aya::{Ebpf, EbpfLoader};
 use dcqcn_common::layout::LAYOUT_VERSION;
 use dcqcn_common::params::Params;
-use dcqcn_netlink::Netlink;
-use dcqcn_netlink::netns;
+use dcqcn_netlink::tc::{Handle, SavedQdisc};
+use dcqcn_netlink::{Netlink, netns};
 use dcqcn_params::XdpModeChoice;
 use dcqcn_support::sync::lock;
 
-use super::hook_names::{TC_HOOKS, XDP_PEER};
+use super::hook_names::{XDP_PEER, tc_hook};
 use super::hooks;
 use super::identity::boot_id;
 use super::journal::{FORMAT, Journal, Record, State, UndoStep};
@@ -20,7 +20,6 @@ use super::state_dir::{StateDir, remove_pins};
 use super::undo::{InterfaceAccess, undo_with};
 use super::{Error, Info, pin_run, siblings};
 use crate::dataplane::{self, Maps, Programs};
-use crate::unsupported::Unsupported;
 use crate::{failpoint, pacer, queues};
 
 /// aya's loader, which parses the kernel's types, for all attaches of a call; `None` until one needs it.
@@ -30,9 +29,6 @@ use crate::{failpoint, pacer, queues};
 pub(super) type Loader = Mutex<Option<EbpfLoader<'static>>>;
 
 /// Executes `plan`; `inherited` are undo steps left over from an earlier attachment.
-///
-/// # Errors
-/// A step failed, and all steps were undone.
 pub(super) fn out(
     plan: Plan,
     netlink: &Netlink,
@@ -77,7 +73,7 @@ pub(super) fn out(
     drop(carrier);
     // Prevents concurrent attaches from sharing maps that are about to be removed.
     let _alone = lock(loader);
-    for error in undo_with(journal, &pins, InterfaceAccess::Here(netlink)).errors {
+    for error in undo_with(journal, &pins, InterfaceAccess::All(netlink)).errors {
         tracing::error!(iface = plan.info.iface, %error, "cannot undo a step of the failed attach");
     }
     Err(error)
@@ -112,60 +108,35 @@ struct Carrier<'a> {
 
 impl Carrier<'_> {
     fn execute(&mut self, step: &UndoStep, info: &mut Info) -> Result<(), Error> {
-        let Plan { link, peer, config, sizes, placement, queues_at, .. } = self.plan;
         match step {
-            UndoStep::Pins => return self.load(info),
+            UndoStep::Pins => self.load(info),
             UndoStep::Sibling { slot } => {
                 let entered = self.ebpf.as_mut().map_or(Ok(()), |ebpf| siblings::enter(ebpf, *slot));
                 if let Err(error) = entered {
                     info.notes.push(format!("CNPs that arrive on another interface are ignored: {error}"));
                 }
-                return Ok(());
+                Ok(())
             }
-            UndoStep::Offloads { .. } => return Ok(()),
-            UndoStep::Qdisc { parent, saved, .. } => {
-                failpoint::step("the qdisc is about to be replaced");
-                // Loading takes seconds, in which another program may have replaced it.
-                let found = self.netlink.save_qdisc(link.index, *parent)?;
-                // The kernel installs its own default when the interface is brought up.
-                let is_default = found.is_default() && saved.is_default();
-                if !is_default && (&found.kind, found.handle) != (&saved.kind, saved.handle) {
-                    let (iface, saved) = (link.name.clone(), Box::new(saved.clone()));
-                    return Err(Unsupported::QdiscReplaced { iface, saved, found: Box::new(found) }.into());
-                }
-            }
-            UndoStep::Clsact => return hooks::add_clsact(&self.netlink.link_by_index(link.index)?),
-            UndoStep::Stripping { ifindex, features } => {
-                return self.preserve_tags(*ifindex, features, info);
-            }
-            UndoStep::Filter { hook, .. } | UndoStep::Link { pin: hook } => {
-                let Some(ebpf) = &mut self.ebpf else { return Ok(()) };
-                let is_filter = matches!(step, UndoStep::Filter { .. });
-                let pin = self.pins.join(hook);
-                let (to, is_peer) =
-                    if hook == XDP_PEER { (peer.as_ref(), true) } else { (Some(link), false) };
-                let Some(to) = to else { return Ok(()) };
-                // aya attaches by name, and the interface may have been renamed while the object was loaded.
-                let to = &self.netlink.link_by_index(to.index)?;
-                if let Some(hook) = TC_HOOKS.into_iter().find(|name| name == hook) {
-                    return hooks::attach_tc(
-                        ebpf,
-                        self.netlink,
-                        to,
-                        hook,
-                        (!is_filter).then_some(&pin),
-                        info,
-                    );
-                }
-                let (mode, note) = hooks::attach_xdp(ebpf, self.netlink, to, self.xdp_mode, &pin)?;
-                if !is_peer {
-                    info.xdp_mode = mode.into();
-                } else if mode != info.xdp_mode {
-                    info.xdp_mode = format!("{}, {mode} on {}", info.xdp_mode, to.name);
-                }
-                info.notes.extend(note);
-                return Ok(());
-            }
+            UndoStep::Offloads { .. } => Ok(()),
+            UndoStep::Qdisc { parent, saved, .. } => self.replace_qdisc(*parent, saved, info),
+            UndoStep::Clsact => hooks::add_clsact(&self.netlink.link_by_index(self.plan.link.index)?),
+            UndoStep::Stripping { ifindex, features } => self.preserve_tags(*ifindex, features, info),
+            UndoStep::Filter { hook, .. } => self.attach(hook, None, info),
+            UndoStep::Link { pin } => self.attach(pin, Some(&self.pins.join(pin)), info),
+        }
+    }
+
+    /// Installs the pacer or the queues in place of `saved`.
+    fn replace_qdisc(&self, parent: Handle, saved: &SavedQdisc, info: &mut Info) -> Result<(), Error> {
+        let Plan { link, config, sizes, placement, queues_at, .. } = self.plan;
+        failpoint::step("the qdisc is about to be replaced");
+        // Loading takes seconds, in which another program may have replaced it.
+        let found = self.netlink.save_qdisc(link.index, parent)?;
+        // The kernel installs its own default when the interface is brought up.
+        let is_default = found.is_default() && saved.is_default();
+        if !is_default && (&found.kind, found.handle) != (&saved.kind, saved.handle) {
+            let (iface, saved) = (link.name.clone(), Box::new(saved.clone()));
+            return Err(Error::QdiscReplaced { iface, saved, found: Box::new(found) });
         }
         if let Some(placement) = placement {
             pacer::install(self.netlink, link.index, placement, config, sizes.rp_flows, &mut info.notes)?;
@@ -176,13 +147,36 @@ impl Carrier<'_> {
         Ok(())
     }
 
+    /// Attaches a program, with a link pinned at `pin`; without, as a filter.
+    fn attach(&mut self, name: &str, pin: Option<&Path>, info: &mut Info) -> Result<(), Error> {
+        let is_peer = name == XDP_PEER;
+        let to = if is_peer { self.plan.peer.as_ref() } else { Some(&self.plan.link) };
+        let (Some(to), Some(ebpf)) = (to, &mut self.ebpf) else { return Ok(()) };
+        // aya attaches by name, and the interface may have been renamed while the object was loaded.
+        let to = self.netlink.link_by_index(to.index)?;
+        match (tc_hook(name), pin) {
+            (Some(hook), _) => hooks::attach_tc(ebpf, self.netlink, &to, hook, pin, info)?,
+            (None, Some(pin)) => {
+                let (mode, note) = hooks::attach_xdp(ebpf, self.netlink, &to, self.xdp_mode, pin)?;
+                if !is_peer {
+                    info.xdp_mode = mode.into();
+                } else if mode != info.xdp_mode {
+                    info.xdp_mode = format!("{}, {mode} on {}", info.xdp_mode, to.name);
+                }
+                info.notes.extend(note);
+            }
+            (None, None) => {}
+        }
+        Ok(())
+    }
+
     /// Disables VLAN stripping, or falls back to generic XDP, which does not lose the tags.
     fn preserve_tags(&mut self, ifindex: u32, features: &[String], info: &mut Info) -> Result<(), Error> {
         self.netlink.set_features(ifindex, features, false)?;
         let features = self.netlink.vlan_stripping(ifindex)?.join(", ");
         match self.xdp_mode {
             _ if features.is_empty() => Ok(()),
-            XdpModeChoice::Driver => Err(Unsupported::TagsLost { ifindex, features }.into()),
+            XdpModeChoice::Driver => Err(Error::TagsLost { ifindex, features }),
             XdpModeChoice::Auto | XdpModeChoice::Skb => {
                 info.notes.push(format!(
                     "XDP on socket buffers: {features} of interface {ifindex} cannot be turned off, and XDP in the driver \

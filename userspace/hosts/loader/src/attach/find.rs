@@ -1,16 +1,16 @@
 //! Finds attachments and their journals.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 use dcqcn_netlink::{Link, Netlink};
 use dcqcn_params::word;
 
 use super::hook_names::{with_current_names, with_names};
 use super::journal::{Record, State};
-use super::state_dir::{Records, StateDir};
-use super::{Attachment, Error, Id, Info, name_of, verify};
+use super::state_dir::StateDir;
+use super::{Attachment, Error, Id, Info, Sweep, name_of, verify};
 use crate::dataplane::{Expire, Probe};
-use crate::unsupported::Unsupported;
 
 /// All records of this network namespace.
 #[derive(Debug, Default)]
@@ -31,26 +31,29 @@ pub struct Broken {
 }
 
 /// Reads all records of this network namespace; waits for a running attach or detach.
-///
-/// # Errors
-/// The state directory cannot be read.
 pub fn survey() -> Result<Survey, Error> {
     let state_dir = StateDir::here()?;
     let links = Netlink::connect()?.links()?;
-    let mut survey = read_survey(&state_dir, &links)?;
+    let read = || read_records(&state_dir, &links, |_, _| true);
+    let mut survey = read()?;
     if survey.attachments.iter().any(|(_, state)| *state != State::Attached) {
         // A running attach or detach holds the lock. Without permission to take the lock, report what was read.
         let _lock = state_dir.lock().ok();
-        survey = read_survey(&state_dir, &links)?;
+        survey = read()?;
     }
     for ifindex in state_dir.without_journal().unwrap_or_default() {
         let iface = name_of(&links, ifindex).map(str::to_owned);
-        survey.broken.push(Broken { iface, error: Unsupported::JournalMissing.into() });
+        survey.broken.push(Broken { iface, error: Error::JournalMissing });
     }
     Ok(survey)
 }
 
-fn read_survey(state_dir: &StateDir, links: &[Link]) -> Result<Survey, Error> {
+/// Reads the records that `is_wanted`, by their state and whether their interface exists.
+fn read_records(
+    state_dir: &StateDir,
+    links: &[Link],
+    is_wanted: impl Fn(State, bool) -> bool,
+) -> Result<Survey, Error> {
     let mut survey = Survey::default();
     for ifindex in state_dir.ifindexes()? {
         match state_dir.read(ifindex) {
@@ -58,8 +61,10 @@ fn read_survey(state_dir: &StateDir, links: &[Link]) -> Result<Survey, Error> {
             Ok(Some(record)) => {
                 let is_here = verify::is_here(&record, links).unwrap_or(true);
                 let Record { info, state, .. } = record;
-                let info = if is_here { with_current_names(info, links) } else { removed(info, links) };
-                survey.attachments.push((info, state))
+                if is_wanted(state, is_here) {
+                    let info = if is_here { with_current_names(info, links) } else { removed(info, links) };
+                    survey.attachments.push((info, state));
+                }
             }
             Err(error) => {
                 survey.broken.push(Broken { iface: name_of(links, ifindex).map(str::to_owned), error });
@@ -69,7 +74,11 @@ fn read_survey(state_dir: &StateDir, links: &[Link]) -> Result<Survey, Error> {
     Ok(survey)
 }
 
-/// Begins the label of a removed interface whose name another one has: `interface INDEX`. No name has a space.
+fn read_records_here(is_wanted: impl Fn(State, bool) -> bool) -> Result<Survey, Error> {
+    read_records(&StateDir::here()?, &Netlink::connect()?.links()?, is_wanted)
+}
+
+/// Prefix of the label of a removed interface whose name another one has now: `interface INDEX`. No name has a space.
 const REMOVED: &str = "interface ";
 
 /// `info` of a removed interface, which must not have the name of an existing one.
@@ -80,22 +89,15 @@ fn removed(info: Info, links: &[Link]) -> Info {
 }
 
 /// All complete attachments of this network namespace. Unreadable records are logged and skipped.
-///
-/// # Errors
-/// The state directory cannot be read.
 pub fn list() -> Result<Vec<Info>, Error> {
-    let Survey { attachments, broken } = read_survey(&StateDir::here()?, &Netlink::connect()?.links()?)?;
+    let Survey { attachments, broken } = read_records_here(|state, _| state == State::Attached)?;
     for Broken { iface, error } in broken {
         tracing::warn!(iface = iface.unwrap_or_default(), %error, "journal skipped");
     }
-    let whole = attachments.into_iter().filter(|(_, state)| *state == State::Attached);
-    Ok(whole.map(|(info, _)| info).collect())
+    Ok(attachments.into_iter().map(|(info, _)| info).collect())
 }
 
 /// Identities of all complete attachments of this network namespace.
-///
-/// # Errors
-/// The state directory cannot be read.
 pub fn ids() -> Result<BTreeSet<Id>, Error> {
     let records = StateDir::here()?.records()?;
     let whole = records.values().filter(|record| record.state == State::Attached);
@@ -103,9 +105,6 @@ pub fn ids() -> Result<BTreeSet<Id>, Error> {
 }
 
 /// Indexes of interfaces that have pins, but no journal: another program removed it.
-///
-/// # Errors
-/// The state directory cannot be read.
 pub fn without_journal() -> Result<BTreeSet<u32>, Error> {
     StateDir::here()?.without_journal()
 }
@@ -129,26 +128,18 @@ pub struct Alive {
 }
 
 /// Reads the records of existing interfaces, without waiting.
-///
-/// # Errors
-/// The state directory cannot be read.
 pub fn alive() -> Result<Alive, Error> {
-    let (state_dir, links) = (StateDir::here()?, Netlink::connect()?.links()?);
-    let Survey { attachments, broken } = read_survey(&state_dir, &links)?;
-    let is_alive = |info: &Info| verify::is_here_of(&state_dir, info, &links);
-    let whole = attachments.into_iter().filter(|(_, state)| *state == State::Attached);
+    let Survey { attachments, broken } =
+        read_records_here(|state, is_here| state == State::Attached && is_here)?;
     Ok(Alive {
-        attached: whole.map(|(info, _)| info).filter(is_alive).collect(),
+        attached: attachments.into_iter().map(|(info, _)| info).collect(),
         unreadable: broken.into_iter().filter_map(|Broken { iface, error }| Some((iface?, error))).collect(),
     })
 }
 
 /// Names of all records of this network namespace, in any state, for detaching them.
-///
-/// # Errors
-/// The state directory cannot be read.
 pub fn labels() -> Result<Vec<String>, Error> {
-    let Survey { attachments, broken } = read_survey(&StateDir::here()?, &Netlink::connect()?.links()?)?;
+    let Survey { attachments, broken } = read_records_here(|_, _| true)?;
     let names = attachments.into_iter().map(|(info, _)| info.iface);
     Ok(names.chain(broken.into_iter().filter_map(|broken| broken.iface)).collect())
 }
@@ -162,9 +153,6 @@ pub fn open(iface: &str) -> Result<Attachment, Error> {
 }
 
 /// As [`open`], for a known attachment, whatever the name of its interface is now.
-///
-/// # Errors
-/// As [`open`].
 pub fn reopen(info: &Info) -> Result<Attachment, Error> {
     opened(|state_dir| find_again(state_dir, info))
 }
@@ -193,29 +181,25 @@ pub(super) fn open_at(state_dir: &StateDir, iface: &str) -> Result<Attachment, E
 }
 
 /// Opens the program that removes the idle flows of an attachment.
-///
-/// # Errors
-/// As [`reopen`].
 pub fn open_expire(info: &Info) -> Result<Expire, Error> {
-    let state_dir = StateDir::here()?;
-    let info = find_again(&state_dir, info)?.info;
-    Ok(Expire::pinned(&state_dir.pins(info.ifindex))?)
+    Ok(Expire::pinned(&pins(info)?)?)
 }
 
 /// Opens ring and program of the tail-loss probe of an attachment.
-///
-/// # Errors
-/// As [`reopen`].
 pub fn open_probe(info: &Info) -> Result<Probe, Error> {
-    let state_dir = StateDir::here()?;
-    let info = find_again(&state_dir, info)?.info;
-    Ok(Probe::pinned(&state_dir.pins(info.ifindex))?)
+    Ok(Probe::pinned(&pins(info)?)?)
 }
 
-/// As [`Sweep::is_alive`](super::Sweep::is_alive), given all interfaces of this network namespace.
-pub fn is_alive(info: &Info, links: &[Link]) -> Result<bool, Error> {
+/// Directory of the pins of a known attachment.
+pub(super) fn pins(info: &Info) -> Result<PathBuf, Error> {
     let state_dir = StateDir::here()?;
-    Ok(state_dir.cookie == info.netns_cookie && verify::is_here_of(&state_dir, info, links))
+    find_again(&state_dir, info)?;
+    Ok(state_dir.pins(info.ifindex))
+}
+
+/// As [`Sweep::is_alive`], given all interfaces of this network namespace.
+pub fn is_alive(info: &Info, links: &[Link]) -> Result<bool, Error> {
+    Ok(verify::is_alive(&StateDir::here()?, info, links))
 }
 
 /// Record of an attached interface, with the interface's current name.
@@ -226,7 +210,7 @@ pub(super) fn find(state_dir: &StateDir, iface: &str) -> Result<Record, Error> {
 }
 
 /// As [`find`], for a known attachment.
-pub(super) fn find_again(state_dir: &StateDir, info: &Info) -> Result<Record, Error> {
+fn find_again(state_dir: &StateDir, info: &Info) -> Result<Record, Error> {
     let record = find_at(state_dir, &Netlink::connect()?, info.ifindex, &info.iface)?;
     if record.info.id() == info.id() {
         Ok(record)
@@ -290,51 +274,12 @@ pub(super) fn index_of(state_dir: &StateDir, netlink: &Netlink, iface: &str) -> 
     Err(Error::NotAttached { iface: iface.to_owned() })
 }
 
-/// Journals of a namespace, read once for several interfaces with the lock held.
-pub(super) struct Journals(Records);
-
-impl Journals {
-    /// Reads all journals; logs and skips those that cannot be read.
-    pub(super) fn read(state_dir: &StateDir) -> Result<Self, Error> {
-        let mut journals = Self(Records::new());
-        for ifindex in state_dir.ifindexes()? {
-            journals.read_again(state_dir, ifindex);
-        }
-        Ok(journals)
-    }
-
-    /// Reads one journal again after it changed.
-    pub(super) fn read_again(&mut self, state_dir: &StateDir, ifindex: u32) {
-        match state_dir.read_shared(ifindex) {
-            Ok(Some(record)) => _ = self.0.insert(ifindex, record),
-            Ok(None) => _ = self.0.remove(&ifindex),
-            Err(error) => {
-                tracing::warn!(%error, "journal skipped");
-                self.0.remove(&ifindex);
-            }
-        }
-    }
-
-    /// Readable journals, by interface index.
-    pub(super) fn records(&self) -> impl Iterator<Item = (u32, &Record)> {
-        self.0.iter().map(|(ifindex, record)| (*ifindex, record.as_ref()))
-    }
-}
-
-/// Rejects an interface that is already in use.
-///
-/// # Errors
-/// [`Error::AlreadyAttached`] or [`Error::InlinePeer`], or the interface's journal cannot be read.
-pub(super) fn check_unattached(
-    state_dir: &StateDir,
-    netlink: &Netlink,
-    link: &Link,
-    links: &[Link],
-    journals: &Journals,
-) -> Result<(), Error> {
+/// Rejects an interface that is already in use, with the lock held.
+pub(super) fn check_unattached(sweep: &Sweep, link: &Link) -> Result<(), Error> {
+    let Sweep { state_dir, netlink, links, .. } = sweep;
     // An unreadable journal must not be overwritten.
-    state_dir.read(link.index)?;
-    for (ifindex, record) in journals.records() {
+    state_dir.read_shared(link.index)?;
+    for (&ifindex, record) in state_dir.records()?.iter() {
         if ifindex == link.index {
             verify::check_file_system(state_dir, netlink, record)?;
         }
@@ -342,7 +287,7 @@ pub(super) fn check_unattached(
         if state_dir.is_of_earlier_boot(record) || record.state != State::Attached {
             continue;
         }
-        if ifindex == link.index && verify::is_running(record)? {
+        if ifindex == link.index && sweep.is_running(record)? {
             return Err(Error::AlreadyAttached { iface: link.name.clone(), role: word(&record.info.role) });
         }
         if record.info.peer_ifindex == Some(link.index)

@@ -2,22 +2,17 @@
 //!
 //! A program ends the chain unless it returns `TC_ACT_UNSPEC`.
 
-use aya::programs::tc::TcAttachType;
 use aya::programs::{ProgramInfo, SchedClassifier};
 use dcqcn_netlink::Netlink;
 use dcqcn_netlink::tc::{Filter, Handle};
 use serde::Serialize;
 
 use super::bound::Bound;
-use super::hook_names::tc_hook;
+use super::hook_names::{TcHook, tc_hook};
 use super::journal::UndoStep;
 use super::state_dir::StateDir;
 use super::{Error, Info};
 use crate::syscall;
-
-/// `enum bpf_attach_type` (include/uapi/linux/bpf.h).
-pub(super) const BPF_TCX_INGRESS: u32 = 46;
-const BPF_TCX_EGRESS: u32 = 47;
 
 /// Another application's program on one of our hooks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -34,9 +29,6 @@ pub struct ForeignProgram {
 }
 
 /// Other applications' programs on the hooks of an attachment; use [`Sweep`](super::Sweep) for many.
-///
-/// # Errors
-/// The interface is not attached any more, or CAP_NET_ADMIN is missing.
 pub fn foreign_programs(info: &Info) -> Result<Vec<ForeignProgram>, Error> {
     let (state_dir, netlink) = (StateDir::here()?, Netlink::connect()?);
     let iface = netlink.link_by_index(info.ifindex)?.name;
@@ -58,23 +50,20 @@ pub(super) fn on_hooks(
     let mut others = Vec::new();
     for step in &record.steps {
         let (UndoStep::Link { pin: hook } | UndoStep::Filter { hook, .. }) = step else { continue };
-        let Some((program, attach_type, parent)) = tc_hook(hook) else { continue };
+        let Some(hook) = tc_hook(hook) else { continue };
         if matches!(step, UndoStep::Filter { .. }) {
-            others.extend(on_clsact(hook, &netlink.filters(info.ifindex, parent)?, program));
+            let filters = netlink.filters(info.ifindex, hook.parent)?;
+            others.extend(on_clsact(hook.name, &filters, hook.program));
             continue;
         }
-        let ours = Bound::read(&pins.join(hook)).map(|link| link.program_id);
+        let ours = Bound::read(&pins.join(hook.name)).map(|link| link.program_id);
         // Most chains are ours alone; reading names takes several requests.
-        let ids = syscall::tcx_programs(info.ifindex, number(attach_type));
+        let ids = syscall::tcx_programs(info.ifindex, hook.tcx);
         if !ids.is_ok_and(|ids| ids.iter().all(|id| Some(*id) == ours)) {
-            others.extend(on_tcx(hook, &chain(iface, info.ifindex, attach_type)?, ours));
+            others.extend(on_tcx(hook.name, &chain(iface, info.ifindex, hook)?, ours));
         }
     }
     Ok(others)
-}
-
-const fn number(attach_type: TcAttachType) -> u32 {
-    if matches!(attach_type, TcAttachType::Ingress) { BPF_TCX_INGRESS } else { BPF_TCX_EGRESS }
 }
 
 /// A program of a TCX hook.
@@ -86,12 +75,8 @@ pub(super) struct ChainProgram {
 }
 
 /// Programs of a TCX hook, in execution order.
-pub(super) fn chain(
-    iface: &str,
-    ifindex: u32,
-    attach_type: TcAttachType,
-) -> Result<Vec<ChainProgram>, Error> {
-    if let Ok((_, programs)) = SchedClassifier::query_tcx(iface, attach_type) {
+pub(super) fn chain(iface: &str, ifindex: u32, hook: &TcHook) -> Result<Vec<ChainProgram>, Error> {
+    if let Ok((_, programs)) = SchedClassifier::query_tcx(iface, hook.attach_type) {
         let describe = |program: &ProgramInfo| ChainProgram {
             id: program.id(),
             name: program.name_as_str().map(str::to_owned),
@@ -99,12 +84,12 @@ pub(super) fn chain(
         return Ok(programs.iter().map(describe).collect());
     }
     let unnamed = |id| ChainProgram { id, name: None };
-    Ok(ids(iface, ifindex, attach_type)?.into_iter().map(unnamed).collect())
+    Ok(ids(iface, ifindex, hook)?.into_iter().map(unnamed).collect())
 }
 
 /// IDs of the programs of a TCX hook, in execution order.
-pub(super) fn ids(iface: &str, ifindex: u32, attach_type: TcAttachType) -> Result<Vec<u32>, Error> {
-    syscall::tcx_programs(ifindex, number(attach_type)).map_err(|source| Error::Attach {
+pub(super) fn ids(iface: &str, ifindex: u32, hook: &TcHook) -> Result<Vec<u32>, Error> {
+    syscall::tcx_programs(ifindex, hook.tcx).map_err(|source| Error::Attach {
         program: "list of programs",
         iface: iface.to_owned(),
         source: source.into(),

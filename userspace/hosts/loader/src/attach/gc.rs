@@ -2,17 +2,15 @@
 
 use std::path::Path;
 
-use aya::programs::tc::TcAttachType;
-use dcqcn_netlink::{Link, Netlink, netns};
+use dcqcn_netlink::{Link, netns};
 use serde::Serialize;
 
 use super::bound::Bound;
-use super::find::Journals;
-use super::hook_names::{HOOKS, XDP_PEER};
+use super::hook_names::{HOOKS, TC_HOOKS, XDP_PEER};
 use super::journal::{Journal, Record, State, UndoReport, UndoStep};
 use super::state_dir::{StateDir, remove_pins};
 use super::undo::{self, InterfaceAccess, rollback, undo_with};
-use super::{Error, Info, foreign, name_of, probe, verify};
+use super::{Error, Info, Sweep, foreign, probe, verify};
 
 /// Result of freeing one attachment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -31,9 +29,6 @@ pub struct Freed {
 
 /// Frees attachments of removed namespaces and interfaces, and undoes partial ones in this namespace. Of existing interfaces,
 /// those whose journal is missing are freed if `may_free` accepts their index.
-///
-/// # Errors
-/// Another process holds the lock, or a kernel query fails.
 pub fn gc(may_free: impl Fn(u32) -> bool) -> Result<Vec<Freed>, Error> {
     let state_dir = StateDir::here()?;
     let mut freed = elsewhere(&state_dir);
@@ -43,23 +38,24 @@ pub fn gc(may_free: impl Fn(u32) -> bool) -> Result<Vec<Freed>, Error> {
     }
     probe::check_capabilities()?;
     let _lock = state_dir.lock()?;
-    let netlink = Netlink::connect()?;
-    let links = netlink.links()?;
+    let sweep = Sweep::of(state_dir)?;
+    let Sweep { state_dir, netlink, links, .. } = &sweep;
     for ifindex in state_dir.ifindexes()? {
         let Ok(Some(record)) = state_dir.read(ifindex) else { continue };
-        let is_here = verify::is_here(&record, &links)?;
-        if let Some(why) = reason(&state_dir, &record, is_here)
-            && verify::check_file_system(&state_dir, &netlink, &record).is_ok()
+        // If that is unknown, it is assumed to be here.
+        let is_here = verify::is_here(&record, links).unwrap_or(true);
+        if let Some(why) = reason(state_dir, &record, is_here)
+            && verify::check_file_system(state_dir, netlink, &record).is_ok()
         {
-            freed.push(free(&state_dir, &netlink, record, why)?);
+            freed.push(free(&sweep, record, why)?);
         }
     }
     for ifindex in state_dir.without_journal()? {
-        let name = name_of(&links, ifindex);
+        let name = sweep.link(ifindex).map(|link| link.name.as_str());
         if name.is_some() && !may_free(ifindex) {
             continue;
         }
-        let qdisc = name.map_or(Ok(None), |_| undo::remove_own_qdisc(&netlink, ifindex, false));
+        let qdisc = name.map_or(Ok(None), |_| undo::remove_own_qdisc(netlink, ifindex, false));
         let removed = qdisc.and_then(|qdisc| remove_pins(&state_dir.pins(ifindex)).map(|()| qdisc));
         let (done, problem) = match removed {
             Ok(qdisc) => (["programs and maps removed".into()].into_iter().chain(qdisc).collect(), None),
@@ -83,19 +79,19 @@ fn reason(state_dir: &StateDir, record: &Record, is_here: bool) -> Option<&'stat
     }
 }
 
-fn free(state_dir: &StateDir, netlink: &Netlink, record: Record, why: &str) -> Result<Freed, Error> {
-    if state_dir.is_of_earlier_boot(&record) {
-        return Ok(free_unreachable(state_dir, record, why));
+fn free(sweep: &Sweep, record: Record, why: &str) -> Result<Freed, Error> {
+    if sweep.state_dir.is_of_earlier_boot(&record) {
+        return Ok(free_unreachable(&sweep.state_dir, record, why));
     }
     let info = record.info.clone();
-    Ok(freed(info, why, rollback(state_dir, netlink, record)?))
+    Ok(freed(info, why, rollback(sweep, record)?))
 }
 
 /// Undoes an attachment whose interface cannot be accessed.
 fn free_unreachable(state_dir: &StateDir, record: Record, why: &str) -> Freed {
     let info = record.info.clone();
     let journal = Journal::resume(record, state_dir.store(info.ifindex));
-    let report = undo_with(journal, &state_dir.pins(info.ifindex), InterfaceAccess::Gone);
+    let report = undo_with(journal, &state_dir.pins(info.ifindex), InterfaceAccess::None);
     freed(info, why, report)
 }
 
@@ -121,14 +117,18 @@ pub(super) fn sweep(state_dir: &StateDir, may_remove: impl Fn(u32) -> bool) -> R
 /// Never waits and never fails: attachments that cannot be checked are left for the next call.
 pub(super) fn elsewhere(here: &StateDir) -> Vec<Freed> {
     let mut freed = Vec::new();
-    let state_dirs = StateDir::all().unwrap_or_default();
-    for state_dir in state_dirs.iter().filter(|state_dir| state_dir.cookie != here.cookie) {
-        match free_in_other_namespaces(state_dir) {
+    for state_dir in others(here) {
+        match free_in_other_namespaces(&state_dir) {
             Ok(more) => freed.extend(more),
             Err(error) => tracing::debug!(netns_cookie = state_dir.cookie, %error, "namespace skipped"),
         }
     }
     freed
+}
+
+/// State directories of the other namespaces.
+fn others(here: &StateDir) -> impl Iterator<Item = StateDir> {
+    StateDir::all().unwrap_or_default().into_iter().filter(|state_dir| state_dir.cookie != here.cookie)
 }
 
 fn free_in_other_namespaces(state_dir: &StateDir) -> Result<Vec<Freed>, Error> {
@@ -186,58 +186,42 @@ fn was_removed(state_dir: &StateDir, record: &Record, my_inode: u64) -> bool {
 ///
 /// These are killed attaches, attachments of an earlier interface with the same index, and those of an
 /// interface that was moved here from another namespace.
-///
-/// # Errors
-/// A kernel query fails.
-pub(super) fn reclaim(
-    state_dir: &StateDir,
-    netlink: &Netlink,
-    link: &Link,
-    links: &[Link],
-    journals: &mut Journals,
-) -> Result<Vec<UndoStep>, Error> {
-    free_previous_namespace(state_dir, netlink, link)?;
+pub(super) fn reclaim(sweep: &Sweep, link: &Link) -> Result<Vec<UndoStep>, Error> {
+    let Sweep { state_dir, netlink, links, .. } = sweep;
+    free_previous_namespace(sweep, link)?;
     let mut inherited = Vec::new();
-    let due = |(ifindex, record): (u32, &Record)| {
+    for (&ifindex, record) in state_dir.records()?.iter() {
         // If that is unknown, it is assumed to be here.
         let is_here = verify::is_here(record, links).unwrap_or(true);
         // The caller found that this attachment is not complete.
         let without_programs = (ifindex == link.index).then_some("its programs are no longer on their hooks");
-        let why = reason(state_dir, record, is_here).or(without_programs)?;
-        verify::check_file_system(state_dir, netlink, record).is_ok().then(|| (record.clone(), why))
-    };
-    let due: Vec<_> = journals.records().filter_map(due).collect();
-    for (record, why) in due {
-        let ifindex = record.info.ifindex;
-        let problem = free(state_dir, netlink, record, why)?.problem;
+        let Some(why) = reason(state_dir, record, is_here).or(without_programs) else { continue };
+        if verify::check_file_system(state_dir, netlink, record).is_err() {
+            continue;
+        }
+        let problem = free(sweep, Record::clone(record), why)?.problem;
         if ifindex == link.index
             && let Ok(Some(left)) = state_dir.read(ifindex)
         {
             tracing::warn!(iface = link.name, problem, "rollback incomplete; detaching retries it");
             inherited = left.steps;
         }
-        journals.read_again(state_dir, ifindex);
     }
     Ok(inherited)
 }
 
 /// Frees attachments that an interface had in another namespace before it was moved here.
-///
-/// # Errors
-/// Another process holds the lock of that namespace.
-fn free_previous_namespace(here: &StateDir, netlink: &Netlink, link: &Link) -> Result<(), Error> {
+fn free_previous_namespace(here: &Sweep, link: &Link) -> Result<(), Error> {
     let mut programs: Vec<u32> =
-        netlink.xdp_programs(link.index).unwrap_or_default().iter().map(|program| program.id).collect();
-    for hook in [TcAttachType::Ingress, TcAttachType::Egress] {
+        here.netlink.xdp_programs(link.index).unwrap_or_default().iter().map(|program| program.id).collect();
+    for hook in &TC_HOOKS {
         let chain = foreign::chain(&link.name, link.index, hook).unwrap_or_default();
         programs.extend(chain.iter().map(|program| program.id));
     }
     if programs.is_empty() {
         return Ok(());
     }
-    for state_dir in
-        StateDir::all().unwrap_or_default().iter().filter(|state_dir| state_dir.cookie != here.cookie)
-    {
+    for state_dir in others(&here.state_dir) {
         for ifindex in state_dir.ifindexes().unwrap_or_default() {
             let Ok(Some(record)) = state_dir.read(ifindex) else { continue };
             let pins = state_dir.pins(ifindex);
@@ -254,7 +238,7 @@ fn free_previous_namespace(here: &StateDir, netlink: &Netlink, link: &Link) -> R
             // freed the attachment.
             let _lock = state_dir.lock()?;
             if let Ok(Some(record)) = state_dir.read(ifindex) {
-                free_unreachable(state_dir, record, "it was moved to another namespace");
+                free_unreachable(&state_dir, record, "it was moved to another namespace");
             }
         }
     }

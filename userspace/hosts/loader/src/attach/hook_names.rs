@@ -9,25 +9,44 @@ use super::{Info, name_of};
 pub(super) use crate::dataplane::HOOKS;
 use crate::dataplane::PROGRAMS;
 
-/// TC hooks, used by host attachments: XDP on the receive path would cost TCP its offloads.
-pub(super) const TC_HOOKS: [&str; 2] = [HOOKS[1], HOOKS[2]];
+/// A TC hook, used by host attachments: XDP on the receive path would cost TCP its offloads.
+pub(super) struct TcHook {
+    /// Its name, and that of its pin.
+    pub(super) name: &'static str,
+    pub(super) program: &'static str,
+    pub(super) attach_type: TcAttachType,
+    /// `enum bpf_attach_type` (include/uapi/linux/bpf.h).
+    pub(super) tcx: u32,
+    /// Parent of filters on clsact.
+    pub(super) parent: Handle,
+}
+
+/// Egress first, because it must handle the clones that ingress sends.
+pub(super) static TC_HOOKS: [TcHook; 2] = [
+    TcHook {
+        name: HOOKS[2],
+        program: PROGRAMS[2],
+        attach_type: TcAttachType::Egress,
+        tcx: 47,
+        parent: Handle::CLSACT_HOOKS[1],
+    },
+    TcHook {
+        name: HOOKS[1],
+        program: PROGRAMS[1],
+        attach_type: TcAttachType::Ingress,
+        tcx: BPF_TCX_INGRESS,
+        parent: Handle::CLSACT_HOOKS[0],
+    },
+];
+pub(super) const BPF_TCX_INGRESS: u32 = 46;
+
+/// The TC hook of this name, if it is one.
+pub(super) fn tc_hook(name: &str) -> Option<&'static TcHook> {
+    TC_HOOKS.iter().find(|hook| hook.name == name)
+}
 
 /// Pin of the XDP link on the other interface of an inline pair.
 pub(super) const XDP_PEER: &str = "xdp_peer";
-
-/// Name of the program of a TC hook.
-pub(super) fn filter_name(hook: &str) -> Option<&'static str> {
-    tc_hook(hook).map(|(program, ..)| program)
-}
-
-/// Program, attach type and clsact parent of a TC hook.
-pub(super) fn tc_hook(hook: &str) -> Option<(&'static str, TcAttachType, Handle)> {
-    match hook {
-        "ingress" => Some((PROGRAMS[1], TcAttachType::Ingress, Handle::CLSACT_HOOKS[0])),
-        "egress" => Some((PROGRAMS[2], TcAttachType::Egress, Handle::CLSACT_HOOKS[1])),
-        _ => None,
-    }
-}
 
 /// `info` with the interfaces' current names.
 pub(super) fn with_current_names(info: Info, links: &[Link]) -> Info {

@@ -5,20 +5,19 @@ use std::path::Path;
 
 use aya::Ebpf;
 use aya::programs::links::{FdLink, LinkOrder};
-use aya::programs::tc::{self, NlOptions, SchedClassifierLink, TcAttachOptions, TcHandle};
-use aya::programs::{TcError, XdpMode, loaded_programs};
+use aya::programs::tc::{self, NlOptions, SchedClassifierLink, TcAttachOptions, TcAttachType, TcHandle};
+use aya::programs::{SchedClassifier, TcError, XdpMode, loaded_programs};
 use dcqcn_netlink::{Link, Netlink};
 use dcqcn_params::XdpModeChoice;
 use dcqcn_support::causes::one_line;
 
-use super::hook_names::tc_hook;
+use super::hook_names::TcHook;
 use super::{Error, Info, foreign};
 use crate::dataplane::{classifier, xdp};
 use crate::failpoint;
 
 type Source = Box<dyn std::error::Error + Send + Sync>;
 
-/// Adds the clsact qdisc.
 pub(super) fn add_clsact(link: &Link) -> Result<(), Error> {
     match tc::qdisc_add_clsact(&link.name) {
         Err(TcError::NetlinkError(error)) if error.raw_os_error() == Some(libc::EEXIST) => Ok(()),
@@ -36,13 +35,12 @@ pub(super) fn attach_tc(
     ebpf: &mut Ebpf,
     netlink: &Netlink,
     link: &Link,
-    hook: &'static str,
+    hook: &TcHook,
     pin: Option<&Path>,
     info: &mut Info,
 ) -> Result<(), Error> {
-    let iface = &link.name;
-    let failed = |source: Source| Error::Attach { program: hook, iface: iface.clone(), source, next: "" };
-    let Some((program, attach_type, parent)) = tc_hook(hook) else { return Ok(()) };
+    let (iface, &TcHook { name, program, attach_type, parent, .. }) = (&link.name, hook);
+    let failed = |source: Source| Error::Attach { program: name, iface: iface.clone(), source, next: "" };
     let classifier = classifier(ebpf, program)?;
     let Some(pin) = pin else {
         let there = netlink.filters(link.index, parent)?;
@@ -51,33 +49,43 @@ pub(super) fn attach_tc(
         let first = there.first().map_or(0, |filter| filter.priority);
         let priority = if first < FIRST_AUTOMATIC { first.saturating_sub(1) } else { 0 };
         let options = TcAttachOptions::Netlink(NlOptions { priority, ..NlOptions::default() });
-        let id = classifier.attach_with_options(iface, attach_type, options).map_err(|e| failed(e.into()))?;
-        let attached = classifier.take_link(id).map_err(|e| failed(e.into()))?;
+        let attached = attach_link(classifier, iface, attach_type, options).map_err(failed)?;
         let all = netlink.filters(link.index, parent)?;
         if !all.iter().any(|filter| filter.name.as_deref() == Some(program)) {
             // Dropping the link removes the filter.
-            return Err(failed(renamed(hook)));
+            return Err(failed(renamed(name)));
         }
         keep_attached(attached);
-        info.notes.extend(foreign::notes(hook, &foreign::on_clsact(hook, &all, program)));
+        info.notes.extend(foreign::notes(name, &foreign::on_clsact(name, &all, program)));
         return Ok(());
     };
-    // Run first: other programs may end the chain.
-    let options = TcAttachOptions::TcxOrder(LinkOrder::first());
-    let id = classifier.attach_with_options(iface, attach_type, options).map_err(|e| failed(e.into()))?;
-    failpoint::step("a TC program is attached, its link not pinned yet");
-    let tc_link = classifier.take_link(id).map_err(|e| failed(e.into()))?;
-    let fd = FdLink::try_from(tc_link).map_err(|e| failed(e.into()))?;
-    fd.pin(pin).map_err(|e| failed(e.into()))?;
-    let ours = classifier.info().map_err(|e| failed(e.into()))?.id();
-    if !foreign::ids(iface, link.index, attach_type)?.contains(&ours) {
-        return Err(failed(renamed(hook)));
+    let mut attach = || -> Result<u32, Source> {
+        // Run first: other programs may end the chain.
+        let options = TcAttachOptions::TcxOrder(LinkOrder::first());
+        let tc_link = attach_link(classifier, iface, attach_type, options)?;
+        failpoint::step("a TC program is attached, its link not pinned yet");
+        FdLink::try_from(tc_link)?.pin(pin)?;
+        Ok(classifier.info()?.id())
+    };
+    let ours = attach().map_err(failed)?;
+    if !foreign::ids(iface, link.index, hook)?.contains(&ours) {
+        return Err(failed(renamed(name)));
     }
     // Without permission to list the chain there are no notes.
-    if let Ok(chain) = foreign::chain(iface, link.index, attach_type) {
-        info.notes.extend(foreign::notes(hook, &foreign::on_tcx(hook, &chain, Some(ours))));
+    if let Ok(chain) = foreign::chain(iface, link.index, hook) {
+        info.notes.extend(foreign::notes(name, &foreign::on_tcx(name, &chain, Some(ours))));
     }
     Ok(())
+}
+
+fn attach_link(
+    classifier: &mut SchedClassifier,
+    iface: &str,
+    attach_type: TcAttachType,
+    options: TcAttachOptions,
+) -> Result<SchedClassifierLink, Source> {
+    let id = classifier.attach_with_options(iface, attach_type, options)?;
+    Ok(classifier.take_link(id)?)
 }
 
 fn renamed(hook: &str) -> Source {
@@ -94,26 +102,26 @@ pub(super) fn replace_filter(
     ebpf: &mut Ebpf,
     netlink: &Netlink,
     link: &Link,
-    hook: &'static str,
+    &TcHook { name, program, attach_type, parent, .. }: &TcHook,
 ) -> Result<bool, Error> {
     let failed = |source: Source| Error::Attach {
-        program: hook,
+        program: name,
         iface: link.name.clone(),
         source,
         next: "; the previous program stays attached",
-    };
-    let Some((program, attach_type, parent)) = tc_hook(hook) else {
-        return Ok(false);
     };
     let filters = netlink.filters(link.index, parent)?;
     let Some(old) = filters.iter().find(|filter| filter.name.as_deref() == Some(program)) else {
         return Ok(false);
     };
-    let handle = TcHandle::from(old.handle.0);
-    let old = SchedClassifierLink::attached(&link.name, attach_type, old.priority, handle, None);
     let classifier = classifier(ebpf, program)?;
-    let id = classifier.attach_to_link(old.map_err(|e| failed(e.into()))?).map_err(|e| failed(e.into()))?;
-    keep_attached(classifier.take_link(id).map_err(|e| failed(e.into()))?);
+    let mut replace = || -> Result<SchedClassifierLink, Source> {
+        let handle = TcHandle::from(old.handle.0);
+        let old = SchedClassifierLink::attached(&link.name, attach_type, old.priority, handle, None)?;
+        let id = classifier.attach_to_link(old)?;
+        Ok(classifier.take_link(id)?)
+    };
+    keep_attached(replace().map_err(failed)?);
     Ok(true)
 }
 
@@ -138,13 +146,16 @@ pub(super) fn attach_xdp(
         return Err(Error::XdpTaken { iface: iface.clone(), name, id: there.id, mode: there.mode });
     }
     let program = xdp(ebpf)?;
-    let mut attach = |mode: XdpMode, next| {
-        let failed = |source: Source| Error::Attach { program: "xdp", iface: iface.clone(), source, next };
-        let id = program.attach_to_if_index(link.index, mode).map_err(|e| failed(e.into()))?;
-        let xdp_link = program.take_link(id).map_err(|e| failed(e.into()))?;
+    let mut attach_pinned = |mode: XdpMode| -> Result<(), Source> {
+        let id = program.attach_to_if_index(link.index, mode)?;
+        let xdp_link = program.take_link(id)?;
         failpoint::step("the XDP program is attached, its link not pinned yet");
-        let fd = FdLink::try_from(xdp_link).map_err(|e| failed(e.into()))?;
-        fd.pin(pin).map(drop).map_err(|e| failed(e.into()))
+        FdLink::try_from(xdp_link)?.pin(pin)?;
+        Ok(())
+    };
+    let mut attach = |mode, next| {
+        let failed = |source| Error::Attach { program: "xdp", iface: iface.clone(), source, next };
+        attach_pinned(mode).map_err(failed)
     };
     match choice {
         XdpModeChoice::Driver => attach(XdpMode::Driver, "; try `--xdp-mode skb`").map(|()| ("driver", None)),

@@ -3,7 +3,7 @@
 use std::fs;
 
 use aya::util::KernelVersion;
-use dcqcn_netlink::{Link, Netlink, with_upper};
+use dcqcn_netlink::{Link, Netlink, Stack};
 
 use super::Error;
 use crate::pacer::FqLimits;
@@ -14,9 +14,6 @@ const SINCE: KernelVersion = KernelVersion::new(6, 12, 0);
 /// Rejects replacing a qdisc that active QPs send through; `what` is the operation for the error.
 ///
 /// `flows` is set if a suitable fq, installed beforehand, would be kept; it sizes the suggested command.
-///
-/// # Errors
-/// [`Error::Interrupts`] if there are active QPs.
 pub(super) fn check(
     netlink: &Netlink,
     link: &Link,
@@ -31,7 +28,7 @@ pub(super) fn check(
         return Ok(());
     }
     // VLANs, bridges and bonds above the interface send through its qdisc too.
-    let ifaces = with_upper(&netlink.links()?, link.index);
+    let ifaces = Stack::of(&netlink.links()?).with_upper(link.index);
     for device in devices {
         if !device.ports.iter().any(|port| ifaces.contains(&port.ifindex)) || is_hardware(&device.name) {
             continue;

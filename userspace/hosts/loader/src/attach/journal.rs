@@ -10,8 +10,8 @@ use dcqcn_netlink::tc::{Handle, SavedQdisc};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::device::Device;
-use super::pending_revert::Pending;
+use super::identity::Device;
+use super::pending::Pending;
 use super::{Error, Info};
 use crate::failpoint;
 
@@ -74,7 +74,6 @@ pub(super) enum UndoStep {
         /// Features enabled before, by ethtool's names; once attached, only those that attaching disabled.
         features: Vec<String>,
     },
-    /// A pinned link.
     Link {
         /// File name of the pin.
         pin: String,
@@ -94,7 +93,6 @@ pub(super) struct Record {
     /// Device number of the BPF file system with the pins; `None` from versions that did not record it.
     #[serde(default)]
     pub(super) bpf_dev: Option<u64>,
-    /// Properties.
     pub(super) info: Info,
     /// Interfaces of the attachment and its steps, by index; empty from versions that did not record them.
     #[serde(default)]
@@ -138,7 +136,6 @@ pub(super) trait Store {
     /// Replaces the record atomically: readers see the old or the new one.
     fn write(&mut self, record: &Record) -> Result<(), Self::Error>;
 
-    /// Removes the record.
     fn remove(&mut self) -> Result<(), Self::Error>;
 }
 
@@ -160,9 +157,6 @@ pub(super) struct UndoReport<E> {
 
 impl<S: Store> Journal<S> {
     /// Creates the journal of a new attachment.
-    ///
-    /// # Errors
-    /// Writing the record fails; nothing may be changed.
     pub(super) fn begin(record: Record, store: S) -> Result<Self, S::Error> {
         let mut journal = Self { record, store };
         journal.record.state = State::Attaching;
@@ -247,4 +241,4 @@ impl<S: Store> Journal<S> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

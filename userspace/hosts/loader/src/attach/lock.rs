@@ -26,10 +26,6 @@ impl Lock {
     ///
     /// `create_dir` creates the file's directory. It is called before each attempt, because the previous
     /// holder may have removed the directory.
-    ///
-    /// # Errors
-    /// The lock is held by another process, which the error names; or the file or its directory cannot be
-    /// created.
     pub(super) fn acquire(
         path: &Path,
         what: &'static str,
@@ -50,9 +46,6 @@ impl Lock {
     }
 
     /// Takes the lock if it is free and its directory exists.
-    ///
-    /// # Errors
-    /// The file cannot be created.
     pub(super) fn attempt(path: &Path) -> Result<Option<Self>, Error> {
         let failed = |source| Error::File { path: path.to_owned(), source };
         loop {

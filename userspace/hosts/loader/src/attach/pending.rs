@@ -3,17 +3,68 @@
 //! Deadline and former values are journaled before the new values are active. Any later command finds them
 //! there, even if the process that should have waited was killed.
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use dcqcn_common::params::Config;
 use dcqcn_netlink::{Link, Netlink};
+use dcqcn_params::{Key, SetError, SettingsError, differing};
 use dcqcn_support::clock::boottime_ns;
+use serde::{Deserialize, Serialize};
 
 use super::change::{Change, ChangeError, write_config};
 use super::find::find;
 use super::hook_names::with_current_names;
 use super::journal::{Record, State, Store as _};
-use super::pending_revert::Pending;
 use super::state_dir::StateDir;
 use super::{Attachment, Error, Info};
 use crate::failpoint;
+
+/// A change pending confirmation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pending {
+    /// Deadline on CLOCK_BOOTTIME; the former values are restored from then on.
+    pub deadline_ns: u64,
+    /// Former values by parameter name, in base units.
+    pub former: BTreeMap<String, u64>,
+}
+
+impl Pending {
+    /// Pending state after a change; former values of an `earlier` pending change are preserved.
+    ///
+    /// `None` if the change is empty and nothing was pending.
+    pub(super) fn after(
+        earlier: Option<&Self>,
+        (old, new): (&Config, &Config),
+        deadline_ns: u64,
+    ) -> Option<Self> {
+        let mut former = earlier.map(|earlier| earlier.former.clone()).unwrap_or_default();
+        for key in differing(old, new) {
+            former.entry(key.to_string()).or_insert_with(|| key.get(old));
+        }
+        (!former.is_empty()).then_some(Self { deadline_ns, former })
+    }
+
+    /// Whether the deadline has passed.
+    pub const fn is_overdue(&self, now_ns: u64) -> bool {
+        self.deadline_ns <= now_ns
+    }
+
+    /// Time left to confirm.
+    pub const fn left(&self, now_ns: u64) -> Duration {
+        Duration::from_nanos(self.deadline_ns.saturating_sub(now_ns))
+    }
+
+    /// `config` with the former values.
+    pub(super) fn apply_to(&self, config: &Config) -> Result<Config, Error> {
+        let mut config = *config;
+        for (name, value) in &self.former {
+            let key = name.parse::<Key>().map_err(SetError::from);
+            key.and_then(|key| key.set(&mut config, *value)).map_err(SettingsError::from)?;
+        }
+        Ok(config)
+    }
+}
 
 /// Result of reverting changes.
 #[derive(Debug, Default)]
@@ -34,9 +85,6 @@ pub enum Which<'a> {
 }
 
 /// All changes pending confirmation in this network namespace. Unreadable journals are skipped.
-///
-/// # Errors
-/// The state directory cannot be read.
 pub fn pending() -> Result<Vec<(Info, Pending)>, Error> {
     let state_dir = StateDir::here()?;
     let waiting = waiting(&state_dir)?;
@@ -53,9 +101,6 @@ pub fn pending() -> Result<Vec<(Info, Pending)>, Error> {
 /// Confirms the pending changes of these interfaces, or of all if the list is empty.
 ///
 /// Returns the former values.
-///
-/// # Errors
-/// An interface has no pending change, or a journal cannot be written.
 pub fn confirm(ifaces: &[String]) -> Result<Vec<(Info, Pending)>, Error> {
     let state_dir = StateDir::here()?;
     // Checked before taking the lock, whose directory may not exist if nothing is attached.
@@ -73,10 +118,6 @@ pub fn confirm(ifaces: &[String]) -> Result<Vec<(Info, Pending)>, Error> {
 }
 
 /// Restores the former values; continues after errors.
-///
-/// # Errors
-/// The lock is held by another process, the directory cannot be read, or a given interface has no pending
-/// change.
 pub fn revert(which: Which<'_>) -> Result<Reverted, Error> {
     let state_dir = StateDir::here()?;
     let selected = || match which {
@@ -139,9 +180,6 @@ fn waiting(state_dir: &StateDir) -> Result<Vec<(Record, Pending)>, Error> {
 }
 
 /// Pending changes of these interfaces, or of all if the list is empty.
-///
-/// # Errors
-/// No change is pending.
 fn pending_of(state_dir: &StateDir, ifaces: &[String]) -> Result<Vec<(Record, Pending)>, Error> {
     let mut found = Vec::new();
     for iface in ifaces {
@@ -158,4 +196,44 @@ fn pending_of(state_dir: &StateDir, ifaces: &[String]) -> Result<Vec<(Record, Pe
         }
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn changed(old: &Config, edits: &[&str]) -> Config {
+        let mut new = *old;
+        for edit in edits {
+            let (key, text) = edit.split_once('=').expect("a change");
+            dcqcn_params::set(&mut new, key, text).expect("a value");
+        }
+        new
+    }
+
+    #[test]
+    fn revert_restores_first_values() {
+        let first = changed(&Config::DEFAULT, &["rpg_gd=13", "rpg_ai_rate=7mbit"]);
+        let pending = Pending::after(None, (&Config::DEFAULT, &first), 10).expect("it changes something");
+        assert_eq!(pending.apply_to(&first).expect("it fits"), Config::DEFAULT);
+        let second = changed(&first, &["rpg_gd=12", "rpg_hai_rate=70mbit"]);
+        let pending = Pending::after(Some(&pending), (&first, &second), 20).expect("it changes something");
+        assert_eq!((pending.deadline_ns, pending.former.len()), (20, 3));
+        assert_eq!(pending.apply_to(&second).expect("it fits"), Config::DEFAULT);
+        assert!(!pending.is_overdue(19) && pending.is_overdue(20));
+        assert_eq!((pending.left(5).as_nanos(), pending.left(25).as_nanos()), (15, 0));
+    }
+
+    #[test]
+    fn empty_change_needs_no_confirmation() {
+        let none = changed(&Config::DEFAULT, &[]);
+        assert_eq!(Pending::after(None, (&Config::DEFAULT, &none), 10), None);
+    }
+
+    #[test]
+    fn unknown_pending_parameter_rejected() {
+        let former = BTreeMap::from([("rpg_of_old".to_owned(), 1)]);
+        let refused = Pending { deadline_ns: 0, former }.apply_to(&Config::DEFAULT);
+        assert!(refused.is_err_and(|error| error.to_string().contains("rpg_of_old")));
+    }
 }

@@ -14,15 +14,14 @@ use dcqcn_params::{DetectedLink, PacerChoice, Profile, QueuesChoice, Role, Setti
 use dcqcn_support::clock::boottime_ns;
 use dcqcn_support::render;
 
-use super::device::Device;
-use super::hook_names::{HOOKS, TC_HOOKS, XDP_PEER, filter_name};
+use super::hook_names::{HOOKS, XDP_PEER, tc_hook};
+use super::identity::Device;
 use super::journal::UndoStep;
 use super::state_dir::StateDir;
 use super::{DerivedDefaults, Error, Info, LinkRateFrom, Request, interrupt, probe, takeover};
 use crate::dataplane::Sizes;
 use crate::pacer::{self, Placement};
 use crate::queues;
-use crate::unsupported::Unsupported;
 
 /// Default table sizes of an interface that only marks: enough to enable NP or RP later.
 const MARKING: Sizes = Sizes { rp_flows: 1_024, np_flows: 1_024 };
@@ -48,9 +47,6 @@ pub(super) struct Plan {
 impl Plan {
     /// Makes the plan; `links` are all interfaces, listed once for many plans. `sibling` is called if the attachment
     /// needs an index in the `SIBLINGS` map.
-    ///
-    /// # Errors
-    /// The request cannot be satisfied on this interface.
     pub(super) fn make(
         state_dir: &StateDir,
         netlink: &Netlink,
@@ -85,7 +81,7 @@ impl Plan {
         let programs: &[&str] = if peer.is_some() {
             &["xdp"]
         } else if is_end || role == Role::Host {
-            &TC_HOOKS
+            &["ingress", "egress"]
         } else {
             &["egress"]
         };
@@ -96,7 +92,7 @@ impl Plan {
         };
         let fills_tables = is_end || config.scalars.fast_cnp != 0 || role == Role::Host;
         let sizes = choose_sizes(settings.flows, fills_tables, pacer, &mut notes)?;
-        let info = Info {
+        let mut info = Info {
             iface: iface.clone(),
             ifindex: link.index,
             netns_cookie: state_dir.cookie,
@@ -129,7 +125,7 @@ impl Plan {
                 profile: by_speed,
             }),
         };
-        let mut info = Info { object: takeover::object_id(info.which()).to_owned(), ..info };
+        info.object = takeover::object_id(info.which()).to_owned();
         let xdp_mode = settings.xdp_mode.unwrap_or_default();
         let xdp_mode = match &peer {
             Some(peer) => inline_mode(xdp_mode, [&link, peer], &mut info.notes)?,
@@ -172,7 +168,7 @@ fn refuse_interfaces(link: &Link, peer: Option<&Link>, xdp_mode: Option<XdpModeC
     refuse_kind(link)?;
     peer.map_or(Ok(()), refuse_kind)?;
     if peer.is_some_and(|peer| peer.index == link.index) {
-        return Err(Unsupported::InlineWithItself(link.name.clone()).into());
+        return Err(Error::InlineWithItself(link.name.clone()));
     }
     match xdp_mode.filter(|mode| peer.is_none() && *mode != XdpModeChoice::Auto) {
         Some(mode) => Err(Error::XdpUnused { iface: link.name.clone(), mode: word(&mode) }),
@@ -191,7 +187,8 @@ fn detect(
     notes: &mut Vec<String>,
 ) -> Result<(DetectedLink, LinkRateFrom), Error> {
     let path_bps = path_speed_bps(netlink, links, link, peer, role);
-    let (found, from) = link_rate(netlink, links, link, path_bps, settings, notes)?;
+    let shaping = netlink.shaping(link.index)?;
+    let (found, from) = link_rate(netlink, links, link, shaping.as_ref(), path_bps, settings, notes)?;
     let other = other_host(links, link);
     notes.extend(other.map(|why| format!("{} {why}: np_other_host is on by default", link.name)));
     if is_bridge(link) {
@@ -202,7 +199,7 @@ fn detect(
     }
     // A host's pacer or the port's own queues replace the shaper's queue.
     let has_queues = settings.queues.is_some_and(|queues| queues != QueuesChoice::None);
-    let shaping = if role == Role::Switch && !has_queues { netlink.shaping(link.index)? } else { None };
+    let shaping = shaping.filter(|_| role == Role::Switch && !has_queues);
     let limit = shaping.as_ref().and_then(queue_limit_bytes);
     notes.extend(limit.map(|bytes| {
         let limit = Quantity(bytes, Unit::Bytes);
@@ -216,7 +213,7 @@ fn detect(
 fn refuse_functions(link: &Link, is_inline: bool, config: &Config) -> Result<(), Error> {
     let s = &config.scalars;
     if is_inline && (s.np_enable | s.rp_enable | s.fast_cnp) != 0 {
-        return Err(Unsupported::InlineOnlyMarks.into());
+        return Err(Error::InlineOnlyMarks);
     }
     if (s.np_enable | s.fast_cnp) != 0 && link.is_metadata_tunnel {
         return Err(Error::Kind {
@@ -266,10 +263,10 @@ fn choose_qdiscs(
     let mut queues = settings.queues.unwrap_or_default();
     if queues != QueuesChoice::None {
         if is_inline {
-            return Err(Unsupported::InlineQueues.into());
+            return Err(Error::InlineQueues);
         }
         if pacer != PacerChoice::None {
-            return Err(Unsupported::QueuesAndPacer { pacer: word(&pacer) }.into());
+            return Err(Error::QueuesAndPacer { pacer: word(&pacer) });
         }
         let (chosen, notes_of_queues) = queues::choose(queues)?;
         queues = chosen;
@@ -290,12 +287,23 @@ fn choose_sizes(
     notes: &mut Vec<String>,
 ) -> Result<Sizes, Error> {
     let default = if fills_tables { Sizes::default() } else { MARKING };
-    let np_flows = requested.unwrap_or(default.np_flows);
-    let rp_flows = rp_flows(requested, default.rp_flows, pacer, notes)?;
-    if requested.is_none() && !fills_tables {
-        notes.push(format!("tables for {np_flows} flows, because it only marks (`--flows` for more)"));
+    let mut sizes = requested.map_or(default, |flows| Sizes { rp_flows: flows, np_flows: flows });
+    // The HTB pacer has a class for each flow.
+    if pacer == PacerChoice::Htb {
+        match requested {
+            Some(flows) if flows > HTB_MAX_FLOWS => return Err(Error::FlowsOfHtb(flows)),
+            Some(_) => {}
+            None => {
+                notes.push(format!("RP table limited to {HTB_MAX_FLOWS} flows: htb has no more classes"));
+                sizes.rp_flows = HTB_MAX_FLOWS.min(sizes.rp_flows);
+            }
+        }
     }
-    Ok(Sizes { rp_flows, np_flows })
+    if requested.is_none() && !fills_tables {
+        let flows = sizes.np_flows;
+        notes.push(format!("tables for {flows} flows, because it only marks (`--flows` for more)"));
+    }
+    Ok(sizes)
 }
 
 /// Rejects an interface whose frames are not Ethernet, or are counted again at the interface below.
@@ -320,26 +328,6 @@ fn refuse_kind(link: &Link) -> Result<(), Error> {
             " without Ethernet frames, which RoCEv2 needs",
             "attach the Ethernet interface that its packets leave by",
         ),
-    }
-}
-
-/// Size of the RP table; the HTB pacer has classes for fewer flows than the default table.
-fn rp_flows(
-    requested: Option<u32>,
-    default: u32,
-    pacer: PacerChoice,
-    notes: &mut Vec<String>,
-) -> Result<u32, Error> {
-    if pacer != PacerChoice::Htb {
-        return Ok(requested.unwrap_or(default));
-    }
-    match requested {
-        Some(flows) if flows > HTB_MAX_FLOWS => Err(Unsupported::FlowsOfHtb(flows).into()),
-        Some(flows) => Ok(flows),
-        None => {
-            notes.push(format!("RP table limited to {HTB_MAX_FLOWS} flows: htb has no more classes"));
-            Ok(HTB_MAX_FLOWS.min(default))
-        }
     }
 }
 
@@ -414,7 +402,7 @@ fn inline_mode(
     if requested == XdpModeChoice::Driver
         && let Some(bond) = ports.iter().find(|link| link.kind.as_deref() == Some("bond"))
     {
-        return Err(Unsupported::DriverModeOnBond(bond.name.clone()).into());
+        return Err(Error::DriverModeOnBond(bond.name.clone()));
     }
     if ports[0].mtu != ports[1].mtu {
         let [a, b] = ports.map(|link| format!("{} has MTU {}", link.name, link.mtu));
@@ -470,7 +458,7 @@ fn steps(
         let saved = netlink.save_qdisc(info.ifindex, parent)?;
         if let Some(shaper) = saved.shaper() {
             let (iface, shaper) = (info.iface.clone(), shaper.to_string());
-            return Err(Unsupported::ShaperInTheWay { iface, parent, shaper }.into());
+            return Err(Error::ShaperInTheWay { iface, parent, shaper });
         }
         steps.push(UndoStep::Qdisc { parent, ours: (kind.to_owned(), handle), saved });
     }
@@ -482,10 +470,10 @@ fn steps(
             None => steps.push(UndoStep::Clsact),
             // It has no egress hook.
             Some(Qdisc { kind, .. }) if kind != "clsact" => {
-                return Err(Unsupported::IngressQdisc { iface, kind }.into());
+                return Err(Error::IngressQdisc { iface, kind });
             }
             Some(Qdisc { shared_block: Some(block), .. }) => {
-                return Err(Unsupported::SharedBlock { iface, block }.into());
+                return Err(Error::SharedBlock { iface, block });
             }
             Some(_) => {}
         }
@@ -505,8 +493,8 @@ fn steps(
     }
     // Egress first, because it must handle the clones that ingress sends.
     for hook in HOOKS.iter().rev().filter(|hook| info.programs.iter().any(|program| program == *hook)) {
-        steps.push(match filter_name(hook).filter(|_| is_clsact) {
-            Some(program) => UndoStep::Filter { hook: (*hook).to_owned(), program: program.to_owned() },
+        steps.push(match tc_hook(hook).filter(|_| is_clsact) {
+            Some(hook) => UndoStep::Filter { hook: hook.name.to_owned(), program: hook.program.to_owned() },
             None => UndoStep::Link { pin: (*hook).to_owned() },
         });
     }
@@ -523,6 +511,7 @@ fn link_rate(
     netlink: &Netlink,
     links: &[Link],
     link: &Link,
+    shaping: Option<&Shaping>,
     path_bps: Option<u64>,
     settings: &Settings,
     notes: &mut Vec<String>,
@@ -533,8 +522,8 @@ fn link_rate(
         wire_overhead_bytes,
         ..DetectedLink::default()
     };
-    if let Some(Shaping { shaper, rate_bps, burst_ns, .. }) = netlink.shaping(link.index)? {
-        let specified = settings.link_rate_bps();
+    let specified = settings.link_rate_bps();
+    if let Some(&Shaping { shaper, rate_bps, burst_ns, .. }) = shaping {
         notes.push(match specified {
             Some(bps) if bps > rate_bps => format!(
                 "link rate {} as specified, above the {} of the {shaper} shaper on {}, which still applies: flows start \
@@ -556,7 +545,6 @@ fn link_rate(
         let from = if specified.is_some() { LinkRateFrom::Given } else { LinkRateFrom::Shaper };
         return Ok((found(Some(rate_bps), 0), from));
     }
-    let specified = settings.link_rate_bps();
     if specified.is_none()
         && let Some(shaper) = netlink.qdiscs(link.index)?.into_iter().find(|qdisc| qdisc.kind == "tbf")
     {
@@ -579,9 +567,9 @@ fn link_rate(
         }
         (None, Some(link_bps)) => {
             let bps = path_bps.unwrap_or(link_bps);
-            let why =
-                if bps < link_bps { ", of which a flow gets the slowest link that it uses" } else { "" };
-            notes.push(format!("link rate {} from the speed of {}{why}", show(bps), link.name));
+            let of =
+                if bps < link_bps { "the slowest link that a flow uses through" } else { "the speed of" };
+            notes.push(format!("link rate {} from {of} {}", show(bps), link.name));
             Ok((found(Some(bps), overhead_bytes), LinkRateFrom::Speed))
         }
         (None, None) => {
@@ -633,9 +621,6 @@ fn members(links: &[Link], link: &Link) -> Vec<u32> {
 }
 
 /// Interface properties passed to the programs.
-///
-/// # Errors
-/// Random numbers or the list of CPUs cannot be read.
 pub(super) fn port(
     link: &Link,
     peer: Option<&Link>,
@@ -825,15 +810,19 @@ mod tests {
     #[test]
     fn htb_table_has_a_class_for_every_flow() {
         let mut notes = Vec::new();
-        assert_eq!(rp_flows(None, 65_536, PacerChoice::Htb, &mut notes).unwrap(), 32_768);
-        assert!(notes[0].contains("32768 flows"), "{notes:?}");
-        for (requested, pacer) in
-            [(32_768, PacerChoice::Htb), (8, PacerChoice::Htb), (1 << 20, PacerChoice::Fq)]
-        {
-            assert_eq!(rp_flows(Some(requested), 65_536, pacer, &mut notes).unwrap(), requested);
+        let mut sizes = |requested, pacer| choose_sizes(requested, true, pacer, &mut notes);
+        let (fq, htb) = (PacerChoice::Fq, PacerChoice::Htb);
+        for (requested, pacer, rp_flows, np_flows) in [
+            (None, htb, 32_768, 65_536),
+            (Some(32_768), htb, 32_768, 32_768),
+            (Some(8), htb, 8, 8),
+            (Some(1 << 20), fq, 1 << 20, 1 << 20),
+            (None, fq, 65_536, 65_536),
+        ] {
+            assert_eq!(sizes(requested, pacer).unwrap(), Sizes { rp_flows, np_flows }, "{requested:?}");
         }
-        let refused = rp_flows(Some(32_769), 65_536, PacerChoice::Htb, &mut notes).unwrap_err().to_string();
+        let refused = sizes(Some(32_769), htb).unwrap_err().to_string();
         assert!(refused.contains("8 to 32768"), "{refused}");
-        assert_eq!((rp_flows(None, 65_536, PacerChoice::Fq, &mut notes).unwrap(), notes.len()), (65_536, 1));
+        assert_eq!(notes, ["RP table limited to 32768 flows: htb has no more classes"]);
     }
 }

@@ -16,7 +16,6 @@ use super::state_dir::StateDir;
 use super::{Error, interrupt};
 use crate::dataplane::Sizes;
 use crate::pacer::{self, FqLimits, Placement};
-use crate::unsupported::Unsupported;
 
 /// systemd-networkd's state files, by interface index; they name the interface's .network file.
 const NETWORKD_LINKS: &str = "/run/systemd/netif/links";
@@ -32,7 +31,7 @@ pub fn prepare(iface: &str, may_interrupt: bool) -> Result<String, Error> {
     let netlink = Netlink::connect()?;
     let link = netlink.link(iface)?;
     if find(&StateDir::here()?, iface).is_ok_and(|record| record.info.pacer == "htb") {
-        return Err(Unsupported::PacedByHtb { iface: iface.to_owned() }.into());
+        return Err(Error::PacedByHtb { iface: iface.to_owned() });
     }
     let placement = pacer::choose_placement(&netlink, &link, PacerChoice::Fq)?;
     if let Placement::Kept(note) = placement {
@@ -50,9 +49,6 @@ pub fn prepare(iface: &str, may_interrupt: bool) -> Result<String, Error> {
 }
 
 /// Writes a drop-in that makes systemd-networkd install that fq; returns its path.
-///
-/// # Errors
-/// systemd-networkd does not manage the interface, the kernel has no fq, or the file cannot be written.
 pub fn write_networkd(iface: &str) -> Result<PathBuf, Error> {
     let link = Netlink::connect()?.link(iface)?;
     require_fq(iface)?;
@@ -73,7 +69,7 @@ fn write_drop_in(links: &Path, files: &Path, iface: &str, ifindex: u32) -> Resul
     };
     let file = text.lines().find_map(|line| line.strip_prefix("NETWORK_FILE=")).map(Path::new);
     let Some(name) = file.and_then(Path::file_name) else {
-        return Err(Unsupported::NotOfNetworkd { iface: iface.to_owned() }.into());
+        return Err(Error::NotOfNetworkd { iface: iface.to_owned() });
     };
     let directory = files.join(format!("{}.d", name.to_string_lossy()));
     let path = directory.join("dcqcn.conf");

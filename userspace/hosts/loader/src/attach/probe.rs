@@ -8,8 +8,7 @@ use aya::sys::{BpfHelper, is_helper_supported, is_map_supported};
 use aya::util::KernelVersion;
 
 use super::Error;
-use super::foreign::BPF_TCX_INGRESS;
-use crate::unsupported::Unsupported;
+use super::hook_names::BPF_TCX_INGRESS;
 use crate::{failpoint, syscall};
 
 /// Capabilities required for attaching, by bit (include/uapi/linux/capability.h).
@@ -55,9 +54,6 @@ const FEATURES: [Feature; 3] = [
 const PREEMPTIBLE: KernelVersion = KernelVersion::new(6, 18, 0);
 
 /// Checks capabilities and kernel; `realtime` permits a kernel on which programs preempt each other.
-///
-/// # Errors
-/// A capability or a feature of the kernel is missing, or programs preempt each other.
 pub(super) fn check(realtime: bool) -> Result<(), Error> {
     check_capabilities()?;
     if let Some(Feature { name, purpose, since, .. }) = missing_feature(&FEATURES) {
@@ -66,16 +62,13 @@ pub(super) fn check(realtime: bool) -> Result<(), Error> {
     }
     match KernelVersion::current() {
         Ok(version) if !realtime && is_preemptible(version, read_realtime().as_deref()) => {
-            Err(Unsupported::Preemptible.into())
+            Err(Error::Preemptible)
         }
         _ => Ok(()),
     }
 }
 
 /// Checks capabilities alone, as for detaching: without them, only some steps could be undone.
-///
-/// # Errors
-/// A capability is missing.
 pub(super) fn check_capabilities() -> Result<(), Error> {
     let missing = missing_capabilities(effective_capabilities());
     if missing.is_empty() { Ok(()) } else { Err(Error::Capability { missing: missing.join(", ") }) }
@@ -92,8 +85,8 @@ fn has_helper(helper: BpfHelper) -> bool {
 
 /// Whether the kernel has TCX (Linux 6.6). Older kernels attach programs to the clsact qdisc.
 pub(super) fn has_tcx(ifindex: u32) -> bool {
-    let knows_no_tcx = |error: io::Error| error.raw_os_error() == Some(libc::EINVAL);
-    !syscall::tcx_programs(ifindex, BPF_TCX_INGRESS).is_err_and(knows_no_tcx) && !failpoint::is_without_tcx()
+    let lacks_tcx = |error: io::Error| error.raw_os_error() == Some(libc::EINVAL);
+    !syscall::tcx_programs(ifindex, BPF_TCX_INGRESS).is_err_and(lacks_tcx) && !failpoint::is_without_tcx()
 }
 
 /// `/sys/kernel/realtime`, which only PREEMPT_RT kernels have.

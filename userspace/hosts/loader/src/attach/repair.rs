@@ -1,27 +1,22 @@
 //! Restoring programs, links and filters that another program removed.
 
-use std::fs;
-use std::io::ErrorKind;
 use std::path::Path;
 
-use dcqcn_netlink::Netlink;
 use dcqcn_netlink::tc::Handle;
 use dcqcn_params::{XdpModeChoice, parse_word};
 
 use super::bound::Bound;
 use super::find::find;
-use super::hook_names::{HOOKS, XDP_PEER};
+use super::hook_names::{XDP_PEER, tc_hook};
 use super::identity::Id;
 use super::journal::{Record, UndoStep};
-use super::state_dir::StateDir;
-use super::verify::{Part, Sweep};
-use super::{Error, hooks, interrupt, probe, siblings};
+use super::state_dir::{StateDir, remove_file};
+use super::{Error, Sweep, hooks, interrupt, probe, siblings};
 use crate::dataplane::{self, Sizes};
 use crate::failpoint;
 use crate::pacer;
 use crate::queues;
 use crate::syscall;
-use crate::unsupported::Unsupported;
 
 /// Restores missing programs of an attachment, and its qdisc if `with_qdisc`; returns what was restored.
 ///
@@ -38,27 +33,25 @@ pub fn repair(id: Id, iface: &str, with_qdisc: bool) -> Result<Vec<String>, Erro
     if record.info.id() != id {
         return Err(Error::NotAttached { iface: iface.to_owned() });
     }
-    let sweep = Sweep::take()?;
+    let sweep = Sweep::of(state_dir)?;
     let parts = sweep.verify(&record.info)?;
-    let is_missing = |name: &str| parts.iter().any(|part: &Part| part.name == name && part.problem.is_some());
+    let is_missing = |name: &str| parts.iter().any(|part| part.name == name && part.problem.is_some());
     if is_missing("maps") {
-        return Err(Unsupported::MapsMissing { iface: iface.to_owned() }.into());
+        return Err(Error::MapsMissing { iface: iface.to_owned() });
     }
     if !record.info.is_current() {
-        return Err(Unsupported::OtherVersion { iface: iface.to_owned() }.into());
+        return Err(Error::OtherVersion { iface: iface.to_owned() });
     }
-    let netlink = Netlink::connect()?;
-    let mut restored = programs(&state_dir, &netlink, &record, &is_missing)?;
+    let mut restored = programs(&sweep, &record, &is_missing)?;
     if with_qdisc && (is_missing("pacer") || is_missing("queues")) {
-        restored.extend(qdisc(&state_dir, &netlink, &record)?);
+        restored.extend(qdisc(&sweep, &record)?);
     }
     Ok(restored)
 }
 
 /// Attaches missing programs to their hooks.
 fn programs(
-    state_dir: &StateDir,
-    netlink: &Netlink,
+    Sweep { state_dir, netlink, .. }: &Sweep,
     record: &Record,
     is_missing: &impl Fn(&str) -> bool,
 ) -> Result<Vec<String>, Error> {
@@ -92,19 +85,13 @@ fn programs(
         let Some(to) = to else { continue };
         let pin = pins.join(name);
         // A link that has lost its interface is still pinned.
-        match fs::remove_file(&pin) {
-            Err(source) if source.kind() != ErrorKind::NotFound => {
-                return Err(Error::File { path: pin, source });
-            }
-            _ => {}
-        }
-        let tc = HOOKS.into_iter().find(|hook| *hook == name && *hook != "xdp");
-        if let Some(hook) = tc {
+        remove_file(&pin)?;
+        if let Some(hook) = tc_hook(name) {
             if is_filter {
                 hooks::add_clsact(to)?;
             }
             hooks::attach_tc(&mut ebpf, netlink, to, hook, (!is_filter).then_some(&pin), &mut info)?;
-            if hook == "ingress"
+            if name == "ingress"
                 && let Some(slot) = siblings::of(record)
             {
                 siblings::enter(&mut ebpf, slot)?;
@@ -133,7 +120,7 @@ fn detach_moved(pin: &Path) -> Result<bool, Error> {
 }
 
 /// Restores the qdisc of the pacer or the queues, where it was: the journal has that place and the original qdisc.
-fn qdisc(state_dir: &StateDir, netlink: &Netlink, record: &Record) -> Result<Option<String>, Error> {
+fn qdisc(Sweep { state_dir, netlink, .. }: &Sweep, record: &Record) -> Result<Option<String>, Error> {
     let info = &record.info;
     // Steps of an incomplete rollback come first.
     let was_at = record.steps.iter().rev().find_map(|step| match step {
@@ -145,9 +132,7 @@ fn qdisc(state_dir: &StateDir, netlink: &Netlink, record: &Record) -> Result<Opt
     let config = info.open_maps(&state_dir.pins(info.ifindex))?.params()?.config;
     let mut notes = Vec::new();
     let check = |at: Handle| match was_at {
-        Some(was_at) if was_at != at => {
-            Err(Error::from(Unsupported::QdiscMoved { iface: link.name.clone(), was_at }))
-        }
+        Some(was_at) if was_at != at => Err(Error::QdiscMoved { iface: link.name.clone(), was_at }),
         _ => Ok(at),
     };
     let restored = if info.queues != "none" {

@@ -30,14 +30,8 @@ pub fn follow(sweep: &Sweep, info: &Info, params: &Params) -> (Vec<Change>, Opti
 }
 
 /// Updates the hardware's speed and address in the parameters, and `link_rate` from its source: that speed, or the rate of
-/// the shaper. Returns the change of `link_rate`, if any.
-///
-/// A rate that was specified or set explicitly is preserved. The rate is also preserved while the link is
-/// down, or while a change is pending confirmation.
-///
-/// # Errors
-/// The interface is not attached, or its other parameters are out of range at the new rate; nothing is
-/// changed.
+/// the shaper. A rate that was specified or set explicitly is preserved, as is any while the link is down, or while a change
+/// is pending confirmation.
 fn follow_link_rate(sweep: &Sweep, info: &Info, params: &Params) -> Result<Option<Change>, Error> {
     let Sweep { state_dir, netlink, links, .. } = sweep;
     let iface = info.iface.as_str();
@@ -65,8 +59,16 @@ fn follow_link_rate(sweep: &Sweep, info: &Info, params: &Params) -> Result<Optio
     };
     let active_bps = params.config.scalars.link_rate_bps;
     let is_set = info.link_rate_found_bps.is_some_and(|found_bps| found_bps != active_bps);
-    let change =
-        if active_bps == link_bps || is_set { None } else { change_rate(iface, active_bps, link_bps)? };
+    let change = if active_bps == link_bps || is_set {
+        None
+    } else {
+        change(iface, |config| {
+            // Unless it was changed in the meantime.
+            if config.scalars.link_rate_bps == active_bps {
+                config.scalars.link_rate_bps = link_bps;
+            }
+        })?
+    };
     // If the rate was set explicitly, do not update this: the difference marks it as such.
     let is_followed = active_bps == link_bps || change.is_some();
     if is_followed && info.link_rate_found_bps != Some(link_bps) {
@@ -75,11 +77,8 @@ fn follow_link_rate(sweep: &Sweep, info: &Info, params: &Params) -> Result<Optio
     Ok(change)
 }
 
-/// Updates `queue_limit` if the limit of the shaper from which it was taken has changed. Returns the change, if any. Values
-/// that were set explicitly, and differ, are preserved.
-///
-/// # Errors
-/// The interface is not attached.
+/// Updates `queue_limit` if the limit of the shaper from which it was taken has changed. Values that were set explicitly, and
+/// differ, are preserved.
 fn follow_queue_limit(sweep: &Sweep, info: &Info, params: &Params) -> Result<Option<Change>, Error> {
     let derived = info.derived.filter(|derived| derived.queue_limit_bytes != 0);
     let (Some(_), Some(derived)) = (sweep.link(info.ifindex), derived) else { return Ok(None) };
@@ -109,20 +108,13 @@ fn follow_queue_limit(sweep: &Sweep, info: &Info, params: &Params) -> Result<Opt
 }
 
 /// Updates `np_other_host` if the interface became a port of a bridge or the lower device of a macvlan since it was
-/// attached, or stopped being one. Returns the change, if any. A value that was set explicitly, and differs, is preserved.
-///
-/// # Errors
-/// The interface is not attached.
+/// attached, or stopped being one. A value that was set explicitly, and differs, is preserved.
 fn follow_other_host(sweep: &Sweep, info: &Info, params: &Params) -> Result<Option<Change>, Error> {
     let Sweep { state_dir, links, .. } = sweep;
     let iface = info.iface.as_str();
     let (Some(link), Some(derived)) = (sweep.link(info.ifindex), info.derived) else { return Ok(None) };
-    let other = other_host(links, link).is_some();
-    if other == derived.other_host {
-        return Ok(None);
-    }
-    let active = params.config.scalars.np_other_host;
-    if active != u64::from(derived.other_host) {
+    let (other, active) = (other_host(links, link).is_some(), params.config.scalars.np_other_host);
+    if other == derived.other_host || active != u64::from(derived.other_host) {
         return Ok(None);
     }
     let change = change(iface, |config| {
@@ -143,11 +135,11 @@ fn follow_other_host(sweep: &Sweep, info: &Info, params: &Params) -> Result<Opti
 /// Updates the speed of the hardware, by which flows at line rate are not paced, and pauses are timed; its address, the
 /// source of CNPs and NAKs; and the number of CPUs. A link without a speed, as one that is down, keeps the former one.
 fn follow_hardware(sweep: &Sweep, info: &Info, link: &Link, port: Port) -> Result<(), Error> {
-    let Sweep { state_dir, cpus, .. } = sweep;
+    let (state_dir, cpus) = (&sweep.state_dir, sweep.cpus()?);
     let speeds = hardware_speeds(link, info.link_rate_from);
     let updated = |port: Port| {
         let (speed_bps, wire_bps) = speeds.unwrap_or((port.speed_bps, port.wire_bps));
-        Port { speed_bps, wire_bps, mac: link.mac.unwrap_or_default(), cpus: *cpus, ..port }
+        Port { speed_bps, wire_bps, mac: link.mac.unwrap_or_default(), cpus, ..port }
     };
     if updated(port) == port {
         return Ok(());
@@ -156,15 +148,6 @@ fn follow_hardware(sweep: &Sweep, info: &Info, link: &Link, port: Port) -> Resul
     let mut attachment = open_at(state_dir, &info.iface)?;
     let Params { config, port, .. } = *attachment.maps.params()?;
     write_params(&mut attachment, &config, updated(port))
-}
-
-/// Sets the rate, unless a change is pending confirmation or the rate was changed in the meantime.
-fn change_rate(iface: &str, active_bps: u64, link_bps: u64) -> Result<Option<Change>, Error> {
-    change(iface, |config| {
-        if config.scalars.link_rate_bps == active_bps {
-            config.scalars.link_rate_bps = link_bps;
-        }
-    })
 }
 
 /// Changes parameters, unless a change is pending confirmation.

@@ -93,9 +93,6 @@ pub(super) struct StateDir {
 
 impl StateDir {
     /// State directory of the calling thread's network namespace, which need not exist yet.
-    ///
-    /// # Errors
-    /// The namespace's cookie cannot be read.
     pub(super) fn here() -> Result<Self, Error> {
         Ok(Self::of(root(), netns::current_cookie()?))
     }
@@ -114,9 +111,6 @@ impl StateDir {
     }
 
     /// Mounts the BPF file system if necessary.
-    ///
-    /// # Errors
-    /// A directory cannot be created, or the mount fails.
     pub(super) fn mount(&self) -> Result<(), Error> {
         let bpf = self.root.join("bpf");
         if is_bpf(&bpf) {
@@ -134,9 +128,6 @@ impl StateDir {
     }
 
     /// Takes the lock for changing attachments of the namespace, waiting if necessary.
-    ///
-    /// # Errors
-    /// Another process holds it, or it cannot be created.
     pub(super) fn lock(&self) -> Result<NamespaceLock, Error> {
         create_dir(&self.root, 0o755)?;
         let lock =
@@ -147,9 +138,6 @@ impl StateDir {
     }
 
     /// As [`Self::lock`], without waiting; `None` if the lock is held or the directory does not exist.
-    ///
-    /// # Errors
-    /// The lock file cannot be created.
     pub(super) fn try_lock(&self) -> Result<Option<NamespaceLock>, Error> {
         let lock = Lock::attempt(&self.files.join(LOCK))?;
         Ok(lock.map(|lock| NamespaceLock { state_dir: self.clone(), _lock: lock }))
@@ -187,9 +175,7 @@ impl StateDir {
     /// Device number of the BPF file system with the pins, mounted if necessary.
     pub(super) fn file_system(&self) -> Result<u64, Error> {
         self.mount()?;
-        let bpf = self.root.join("bpf");
-        let metadata = fs::metadata(&bpf).map_err(|source| Error::File { path: bpf, source })?;
-        Ok(metadata.dev())
+        self.bpf_dev().ok_or_else(|| Error::NoBpfFs { path: self.root.join("bpf") })
     }
 
     /// Device number of the file system at the pins' location in this process, if any.
@@ -203,17 +189,11 @@ impl StateDir {
     }
 
     /// Interfaces that have pins.
-    ///
-    /// # Errors
-    /// The directory cannot be read.
     pub(super) fn pinned(&self) -> Result<Vec<u32>, Error> {
         Ok(names(&self.pins)?.iter().filter_map(|name| name.parse().ok()).collect())
     }
 
     /// Interfaces that have pins and no journal.
-    ///
-    /// # Errors
-    /// A directory cannot be read.
     pub(super) fn without_journal(&self) -> Result<BTreeSet<u32>, Error> {
         // In this order: an attach creates the journal first, and a detach removes it last.
         let (pinned, ifindexes) = (self.pinned()?, self.ifindexes()?);
@@ -238,9 +218,6 @@ impl StateDir {
     }
 
     /// All readable journals. While no journal changes, this is one system call, whatever their number.
-    ///
-    /// # Errors
-    /// The directory cannot be read.
     pub(super) fn records(&self) -> Result<Arc<Records>, Error> {
         let metadata = match fs::metadata(&self.files) {
             Ok(metadata) => metadata,
@@ -264,17 +241,11 @@ impl StateDir {
     }
 
     /// As [`Self::read_shared`], as a copy.
-    ///
-    /// # Errors
-    /// As [`Self::read_shared`].
     pub(super) fn read(&self, ifindex: u32) -> Result<Option<Record>, Error> {
         Ok(self.read_shared(ifindex)?.map(Arc::unwrap_or_clone))
     }
 
     /// Reads the journal of an interface, if it exists.
-    ///
-    /// # Errors
-    /// The journal cannot be read, or has another format.
     pub(super) fn read_shared(&self, ifindex: u32) -> Result<Option<Arc<Record>>, Error> {
         let path = self.journal(ifindex);
         let failed = |source| journal_error(&path, source);
@@ -363,6 +334,16 @@ impl Store for FileStore {
             Err(source) if source.kind() != ErrorKind::NotFound => Err(journal_error(&self.path, source)),
             _ => Ok(()),
         }
+    }
+}
+
+/// Removes a file, if it exists.
+pub(super) fn remove_file(path: &Path) -> Result<(), Error> {
+    match fs::remove_file(path) {
+        Err(source) if source.kind() != ErrorKind::NotFound => {
+            Err(Error::File { path: path.to_owned(), source })
+        }
+        _ => Ok(()),
     }
 }
 
@@ -465,6 +446,7 @@ fn mount_bpf() -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::journal::tests::record;
     use super::*;
 
     #[test]
@@ -486,28 +468,15 @@ mod tests {
         assert!(!state_dir.is_there());
     }
 
-    fn record(ifindex: u32, boot_id: &str) -> serde_json::Value {
-        serde_json::json!({
-            "format": 2, "state": "attached", "boot_id": boot_id, "netns_inode": 1, "steps": [],
-            "info": {
-                "iface": "eth0", "ifindex": ifindex, "inline_peer": null, "role": "switch", "pacer": "none",
-                "xdp_mode": "none", "tc_mode": "tcx", "programs": [], "rp_flows": 8, "np_flows": 8,
-                "version": "0", "attached_at_ns": 1, "notes": [],
-            },
-        })
-    }
-
     /// A container may have another boot ID, and share the state directories.
     #[test]
     fn pinned_or_unknown_boot_is_not_earlier() {
         let root = tempfile::tempdir().expect("a directory");
         let state_dir = StateDir::of(root.path().to_owned(), 7);
-        let is_earlier = |boot_id: &str| {
-            let record = serde_json::from_value(record(2, boot_id)).expect("a record");
-            state_dir.is_of_earlier_boot(&record)
-        };
+        let is_earlier =
+            |boot_id: &str| state_dir.is_of_earlier_boot(&Record { boot_id: boot_id.to_owned(), ..record() });
         assert!(is_earlier("another") && !is_earlier("") && !is_earlier(boot_id()));
-        fs::create_dir_all(state_dir.pins(2)).expect("pins");
+        fs::create_dir_all(state_dir.pins(7)).expect("pins");
         assert!(!is_earlier("another"));
     }
 
@@ -517,9 +486,8 @@ mod tests {
         let state_dir = StateDir::of(root.path().to_owned(), 7);
         assert!(state_dir.records().expect("no directory").is_empty());
         fs::create_dir(&state_dir.files).expect("a directory");
-        let write = |ifindex: u32| {
-            fs::write(state_dir.journal(ifindex), record(ifindex, "").to_string()).expect("a file");
-        };
+        let text = serde_json::to_vec(&record()).expect("JSON");
+        let write = |ifindex: u32| fs::write(state_dir.journal(ifindex), &text).expect("a file");
         (2..=401).for_each(write);
         let minute_ago = SystemTime::now() - Duration::from_secs(60);
         let aged = File::open(&state_dir.files).and_then(|directory| directory.set_modified(minute_ago));

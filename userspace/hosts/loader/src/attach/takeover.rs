@@ -15,15 +15,14 @@ use dcqcn_params::{
 };
 use dcqcn_support::file::lock_within;
 
-use super::find::{find, find_again};
-use super::hook_names::XDP_PEER;
+use super::find::{find, pins};
+use super::hook_names::{TC_HOOKS, XDP_PEER};
 use super::hooks::replace_filter;
 use super::journal::Journal;
 use super::state_dir::StateDir;
 use super::{DerivedDefaults, Error, Info, Request, pin_run, probe, siblings};
-use crate::dataplane::{self, PROGRAMS, Programs, Sizes, classifier, xdp};
+use crate::dataplane::{self, Programs, Sizes, classifier, xdp};
 use crate::failpoint;
-use crate::unsupported::Unsupported;
 
 /// Time that a claim waits for a process that only checks for claims ([`is_claimed`]).
 const CLAIM_TIMEOUT: Duration = Duration::from_millis(50);
@@ -88,9 +87,6 @@ impl Info {
 ///
 /// Values that the request does not specify stay as chosen or detected when attaching: role, pacer, table
 /// sizes, link rate, wire overhead, `np_other_host`.
-///
-/// # Errors
-/// The request needs a new attachment, or its parameters are invalid.
 pub fn revise(request: &Request, info: &Info, running: &Config) -> Result<Config, Error> {
     let settings = &request.settings;
     let Settings { role, inline, pacer, queues, xdp_mode, flows, log_packets, .. } = settings;
@@ -175,26 +171,27 @@ pub fn upgrade(iface: &str) -> Result<Vec<String>, Error> {
     pin_run(&mut ebpf, &pins)?;
     failpoint::step("the program that removes idle flows is replaced");
     let mut replaced = Vec::new();
-    for (pin, program) in [("egress", PROGRAMS[2]), ("ingress", PROGRAMS[1])] {
+    for hook in &TC_HOOKS {
         if is_clsact {
             let netlink = Netlink::connect()?;
             let link = netlink.link_by_index(info.ifindex)?;
-            if info.programs.iter().any(|name| name == pin)
-                && replace_filter(&mut ebpf, &netlink, &link, pin)?
+            if info.programs.iter().any(|attached| attached == hook.name)
+                && replace_filter(&mut ebpf, &netlink, &link, hook)?
             {
-                replaced.push(pin.to_owned());
+                replaced.push(hook.name.to_owned());
             }
             failpoint::step("a filter is replaced");
             continue;
         }
-        if let Some(link) = pinned(&pins.join(pin)).map_err(failed(pin))? {
-            let link = SchedClassifierLink::try_from(link).map_err(|error| failed(pin)(error.into()))?;
+        if let Some(link) = pinned(&pins.join(hook.name)).map_err(failed(hook.name))? {
+            let link =
+                SchedClassifierLink::try_from(link).map_err(|error| failed(hook.name)(error.into()))?;
             // The pin keeps the link; this process's reference ends with the object.
-            classifier(&mut ebpf, program)?
+            classifier(&mut ebpf, hook.program)?
                 .attach_to_link(link)
-                .map_err(|error| failed(pin)(error.into()))?;
+                .map_err(|error| failed(hook.name)(error.into()))?;
             failpoint::step("a TC program is replaced");
-            replaced.push(pin.to_owned());
+            replaced.push(hook.name.to_owned());
         }
     }
     for pin in ["xdp", XDP_PEER] {
@@ -217,9 +214,6 @@ pub fn upgrade(iface: &str) -> Result<Vec<String>, Error> {
 }
 
 /// Whether [`upgrade`] would replace programs; changes nothing.
-///
-/// # Errors
-/// The interface is not attached, or its maps have another layout.
 pub fn is_upgradable(iface: &str) -> Result<bool, Error> {
     let state_dir = StateDir::here()?;
     let info = find(&state_dir, iface)?.info;
@@ -235,29 +229,21 @@ pub struct Claim {
 }
 
 /// Claims an attachment.
-///
-/// # Errors
-/// The interface is no longer attached, or another process has claimed it.
 pub fn claim(info: &Info) -> Result<Claim, Error> {
-    let state_dir = StateDir::here()?;
-    let info = find_again(&state_dir, info)?.info;
-    let path = state_dir.pins(info.ifindex);
+    let (path, iface) = (pins(info)?, info.iface.clone());
     if info.has_lost_maps(&path) {
-        return Err(Unsupported::MapsMissing { iface: info.iface }.into());
+        return Err(Error::MapsMissing { iface });
     }
     let failed = |source| Error::File { path: path.clone(), source };
     let directory = File::open(&path).map_err(failed)?;
     if lock_within(&directory, CLAIM_TIMEOUT).map_err(failed)? {
         Ok(Claim { _lock: directory })
     } else {
-        Err(Error::Served { iface: info.iface })
+        Err(Error::Served { iface })
     }
 }
 
 /// Whether another process has claimed the attachment of an interface.
-///
-/// # Errors
-/// The interface is not attached.
 pub fn is_claimed(iface: &str) -> Result<bool, Error> {
     let state_dir = StateDir::here()?;
     let path = state_dir.pins(find(&state_dir, iface)?.info.ifindex);
@@ -275,17 +261,16 @@ fn pinned(path: &Path) -> Result<Option<FdLink>, Box<dyn std::error::Error + Sen
 
 #[cfg(test)]
 mod tests {
+    use dcqcn_params::Role;
+
+    use super::super::journal::tests::record;
     use super::*;
 
     #[test]
     fn changed_packet_trace_needs_a_new_attach() {
-        let info = |log_packets: Option<u32>| -> Info {
-            let info = serde_json::json!({
-                "iface": "eth0", "ifindex": 2, "inline_peer": null, "role": "switch", "pacer": "none", "xdp_mode": "none",
-                "tc_mode": "tcx", "programs": ["egress"], "rp_flows": 8, "np_flows": 8, "version": "0",
-                "log_packets": log_packets, "attached_at_ns": 1, "notes": [],
-            });
-            serde_json::from_value(info).expect("properties")
+        let info = |log_packets| {
+            let (pacer, programs) = ("none".into(), vec!["egress".into()]);
+            Info { role: Role::Switch, pacer, programs, log_packets, ..record().info }
         };
         let revised = |log_packets, found| {
             let settings = Settings { log_packets, ..Settings::default() };

@@ -9,39 +9,41 @@ use dcqcn_netlink::Netlink;
 use dcqcn_netlink::tc::{Handle, Qdisc, Restored};
 use nix::errno::Errno;
 
-use super::hook_names::{XDP_PEER, tc_hook, with_current_names};
+use super::hook_names::{TcHook, XDP_PEER, tc_hook, with_current_names};
 use super::journal::{Journal, Record, State, Store, UndoReport, UndoStep};
 use super::state_dir::{StateDir, remove_pins};
-use super::{Error, Info, interrupt, siblings, verify};
+use super::{Error, Info, Sweep, interrupt, siblings, verify};
 use crate::pacer::HTB_MAJOR;
 use crate::{queues, syscall};
 
-/// Whether an attachment's interface can be accessed.
+/// Interfaces of an attachment that can be accessed.
 #[derive(Clone, Copy)]
 pub(super) enum InterfaceAccess<'a> {
-    /// In this network namespace.
-    Here(&'a Netlink),
-    /// Removed, with its qdiscs and filters.
-    Gone,
+    All(&'a Netlink),
+    /// The first was removed, with its qdiscs and filters.
+    Others(&'a Netlink),
+    /// They were in another network namespace, or in an earlier boot.
+    None,
 }
 
 /// Undoes a complete or partial attachment, with the lock held.
-pub(super) fn rollback(
-    state_dir: &StateDir,
-    netlink: &Netlink,
-    record: Record,
-) -> Result<UndoReport<Error>, Error> {
-    let links = netlink.links()?;
-    let is_here = record.info.netns_cookie == state_dir.cookie && verify::is_here(&record, &links)?;
+pub(super) fn rollback(sweep: &Sweep, record: Record) -> Result<UndoReport<Error>, Error> {
+    let Sweep { state_dir, netlink, links, .. } = sweep;
+    let is_of_here = record.info.netns_cookie == state_dir.cookie;
+    let is_here = is_of_here && verify::is_here(&record, links)?;
     // Reports use the interfaces' current names.
-    let info = if is_here { with_current_names(record.info, &links) } else { record.info };
+    let info = if is_here { with_current_names(record.info, links) } else { record.info };
     let mut record = Record { info, ..record };
     if is_here {
         // Once its programs are removed, they no longer show that this is the interface.
-        verify::update_devices(&mut record, &links)?;
+        verify::update_devices(&mut record, links)?;
     }
     let info = &record.info;
-    let access = if is_here { InterfaceAccess::Here(netlink) } else { InterfaceAccess::Gone };
+    let access = match (is_here, is_of_here) {
+        (true, _) => InterfaceAccess::All(netlink),
+        (false, true) => InterfaceAccess::Others(netlink),
+        (false, false) => InterfaceAccess::None,
+    };
     let pins = state_dir.pins(info.ifindex);
     let store = state_dir.store(info.ifindex);
     Ok(undo_with(Journal::resume(record, store), &pins, access))
@@ -68,65 +70,73 @@ fn undo_step(
     step: &UndoStep,
 ) -> Result<Option<String>, Error> {
     let info = &record.info;
-    let netlink = match (step, access) {
+    match (step, access) {
         (UndoStep::Pins, _) => {
             remove_pins(pins)?;
-            return Ok(Some("maps removed".into()));
+            Ok(Some("maps removed".into()))
         }
         (UndoStep::Sibling { slot }, _) => {
             let left = siblings::clear(pins, *slot)?;
-            return Ok(left.then(|| "CNPs from other interfaces no longer forwarded".into()));
+            Ok(left.then(|| "CNPs from other interfaces no longer forwarded".into()))
         }
-        (UndoStep::Link { pin }, _) => return unpin(&pins.join(pin), info, pin),
-        (_, InterfaceAccess::Gone) => return Ok(None),
-        (_, InterfaceAccess::Here(netlink)) => netlink,
-    };
-    let link = netlink.link_by_index(info.ifindex)?;
-    let iface = &link.name;
-    match step {
-        UndoStep::Pins | UndoStep::Sibling { .. } | UndoStep::Link { .. } => Ok(None),
-        UndoStep::Qdisc { parent, ours, saved } => {
+        (UndoStep::Link { pin }, _) => unpin(&pins.join(pin), info, pin),
+        (_, InterfaceAccess::None) => Ok(None),
+        (
+            UndoStep::Stripping { ifindex, features } | UndoStep::Offloads { ifindex, features },
+            InterfaceAccess::All(netlink) | InterfaceAccess::Others(netlink),
+        ) => {
+            let is_removed = matches!(access, InterfaceAccess::Others(_)) && *ifindex == info.ifindex;
+            if is_removed { Ok(None) } else { enable_again(netlink, record, *ifindex, features) }
+        }
+        (_, InterfaceAccess::Others(_)) => Ok(None),
+        (UndoStep::Qdisc { parent, ours: (kind, handle), saved }, InterfaceAccess::All(netlink)) => {
+            let iface = netlink.link_by_index(info.ifindex)?.name;
             let at =
                 if *parent == Handle::ROOT { "root qdisc".to_owned() } else { format!("qdisc at {parent}") };
-            let ours = (ours.0.as_str(), ours.1);
-            Ok(Some(match netlink.restore_qdisc(info.ifindex, *parent, ours, saved)? {
+            Ok(Some(match netlink.restore_qdisc(info.ifindex, *parent, (kind.as_str(), *handle), saved)? {
                 Restored::Done => format!("{at} of {iface} restored: {saved}"),
                 Restored::LeftAlone(kind) => {
                     format!("{at} of {iface} stays {kind}: another program replaced it")
                 }
             }))
         }
-        UndoStep::Clsact => {
+        (UndoStep::Clsact, InterfaceAccess::All(netlink)) => {
+            let iface = netlink.link_by_index(info.ifindex)?.name;
             let is_there = netlink.qdiscs(info.ifindex)?.iter().any(|qdisc| qdisc.kind == "clsact");
-            let is_gone = is_there && netlink.delete_clsact(info.ifindex)?;
-            Ok(is_gone.then(|| format!("clsact removed from {iface}")))
+            let is_removed = is_there && netlink.delete_clsact(info.ifindex)?;
+            Ok(is_removed.then(|| format!("clsact removed from {iface}")))
         }
-        UndoStep::Stripping { ifindex, features } | UndoStep::Offloads { ifindex, features } => {
-            // The other interface of an inline attachment, or one below, may have been removed.
-            let link = netlink.link_by_index(*ifindex)?;
-            if !record.recognises(&link) {
-                let (features, name) = (features.join(", "), link.name);
-                return Ok(Some(format!(
-                    "{features} of {name} unchanged: by its address it is another interface"
-                )));
-            }
-            let active = netlink.features(*ifindex)?;
-            let features: Vec<_> = features.iter().filter(|name| !active.contains(name)).cloned().collect();
-            if features.is_empty() {
-                return Ok(None);
-            }
-            netlink.set_features(*ifindex, &features, true)?;
-            Ok(Some(format!("{} of {} enabled again", features.join(", "), link.name)))
-        }
-        UndoStep::Filter { hook, program } => {
-            let Some((_, _, parent)) = tc_hook(hook) else { return Ok(None) };
-            let filters = netlink.filters(info.ifindex, parent)?;
+        (UndoStep::Filter { hook, program }, InterfaceAccess::All(netlink)) => {
+            let iface = netlink.link_by_index(info.ifindex)?.name;
+            let Some(TcHook { parent, .. }) = tc_hook(hook) else { return Ok(None) };
+            let filters = netlink.filters(info.ifindex, *parent)?;
             let mut ours = filters.iter().filter(|filter| filter.name.as_ref() == Some(program)).peekable();
             let is_there = ours.peek().is_some();
-            ours.try_for_each(|filter| netlink.delete_filter(info.ifindex, parent, filter))?;
+            ours.try_for_each(|filter| netlink.delete_filter(info.ifindex, *parent, filter))?;
             Ok(is_there.then(|| format!("{program} detached from {iface}")))
         }
     }
+}
+
+/// Enables features of an interface of the attachment, or of one below.
+fn enable_again(
+    netlink: &Netlink,
+    record: &Record,
+    ifindex: u32,
+    features: &[String],
+) -> Result<Option<String>, Error> {
+    let link = netlink.link_by_index(ifindex)?;
+    if !record.recognises(&link) {
+        let (features, name) = (features.join(", "), link.name);
+        return Ok(Some(format!("{features} of {name} unchanged: by its address it is another interface")));
+    }
+    let active = netlink.features(ifindex)?;
+    let features: Vec<_> = features.iter().filter(|name| !active.contains(name)).cloned().collect();
+    if features.is_empty() {
+        return Ok(None);
+    }
+    netlink.set_features(ifindex, &features, true)?;
+    Ok(Some(format!("{} of {} enabled again", features.join(", "), link.name)))
 }
 
 /// Detaches a program by its link's pin.

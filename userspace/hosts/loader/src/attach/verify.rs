@@ -1,5 +1,6 @@
 //! Verifies in the kernel that all parts of an attachment are present.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -8,8 +9,8 @@ use dcqcn_netlink::{Link, Netlink};
 use serde::Serialize;
 
 use super::bound::Bound;
-use super::device::Device;
 use super::hook_names::{HOOKS, XDP_PEER, tc_hook, with_names};
+use super::identity::Device;
 use super::journal::{Record, State, UndoStep};
 use super::plan::cpus;
 use super::state_dir::{StateDir, names};
@@ -43,23 +44,25 @@ impl Part {
 pub struct Sweep {
     pub(super) state_dir: StateDir,
     pub(super) netlink: Netlink,
+    /// Sorted by index.
     pub(super) links: Vec<Link>,
-    pub(super) cpus: u32,
-    qdiscs: BTreeMap<u32, Vec<Qdisc>>,
+    cpus: OnceCell<u32>,
+    qdiscs: OnceCell<BTreeMap<u32, Vec<Qdisc>>>,
 }
 
 impl Sweep {
-    /// Reads all of it.
+    /// Reads the interfaces of this network namespace.
     pub fn take() -> Result<Self, Error> {
+        Self::of(StateDir::here()?)
+    }
+
+    pub(super) fn of(state_dir: StateDir) -> Result<Self, Error> {
         let netlink = Netlink::connect()?;
-        let (links, qdiscs) = (netlink.links()?, netlink.all_qdiscs()?);
-        Ok(Self { state_dir: StateDir::here()?, netlink, links, cpus: cpus()?, qdiscs })
+        let links = netlink.links()?;
+        Ok(Self { state_dir, netlink, links, cpus: OnceCell::new(), qdiscs: OnceCell::new() })
     }
 
     /// All complete attachments of this network namespace; unreadable records are skipped.
-    ///
-    /// # Errors
-    /// The state directory cannot be read.
     pub fn list(&self) -> Result<Vec<Info>, Error> {
         let records = self.state_dir.records()?;
         let whole = records.values().filter(|record| record.state == State::Attached);
@@ -69,12 +72,18 @@ impl Sweep {
 
     /// Whether the interface of an attachment still exists, under any name.
     pub fn is_alive(&self, info: &Info) -> bool {
-        self.state_dir.cookie == info.netns_cookie && is_here_of(&self.state_dir, info, &self.links)
+        is_alive(&self.state_dir, info, &self.links)
     }
 
     /// As [`verify`].
     pub fn verify(&self, info: &Info) -> Result<Vec<Part>, Error> {
-        verify_with(self, info)
+        match self.state_dir.read_shared(info.ifindex)? {
+            Some(record) if record.info.id() == info.id() => {
+                check_file_system(&self.state_dir, &self.netlink, &record)?;
+                self.parts(&record)
+            }
+            _ => Err(Error::NotAttached { iface: info.iface.clone() }),
+        }
     }
 
     /// Whether the maps of an attachment were removed, so that only a new attachment replaces it.
@@ -95,13 +104,96 @@ impl Sweep {
     }
 
     pub(super) fn link(&self, ifindex: u32) -> Option<&Link> {
-        // In order of their index.
-        let at = self.links.binary_search_by_key(&ifindex, |link| link.index).ok()?;
-        self.links.get(at)
+        find(&self.links, ifindex)
     }
 
-    fn qdiscs(&self, ifindex: u32) -> &[Qdisc] {
-        self.qdiscs.get(&ifindex).map_or(&[], Vec::as_slice)
+    fn qdiscs(&self, ifindex: u32) -> Result<&[Qdisc], Error> {
+        let all = get_or_read(&self.qdiscs, || Ok(self.netlink.all_qdiscs()?))?;
+        Ok(all.get(&ifindex).map_or(&[], Vec::as_slice))
+    }
+
+    /// Number of online CPUs.
+    pub(super) fn cpus(&self) -> Result<u32, Error> {
+        get_or_read(&self.cpus, cpus).copied()
+    }
+
+    /// Whether every program of an attachment is on its hook.
+    ///
+    /// A missing qdisc does not count: it may have been removed on purpose.
+    pub(super) fn is_running(&self, record: &Record) -> Result<bool, Error> {
+        let is_optional = |part: &Part| ["pacer", "queues", "vlan"].contains(&part.name.as_str());
+        Ok(self.parts(record)?.iter().all(|part| is_optional(part) || part.problem.is_none()))
+    }
+
+    fn parts(&self, record: &Record) -> Result<Vec<Part>, Error> {
+        let Self { state_dir, netlink, .. } = self;
+        let info = &record.info;
+        let pins = state_dir.pins(info.ifindex);
+        // Without access to the directory every part would seem to be missing: an error.
+        let (present, mut parts) = (names(&pins)?, Vec::new());
+        for step in &record.steps {
+            let ifindex = match step {
+                UndoStep::Link { pin } if pin == XDP_PEER => info.peer_ifindex.unwrap_or(0),
+                UndoStep::Stripping { ifindex, .. } => *ifindex,
+                _ => info.ifindex,
+            };
+            let link = self.link(ifindex);
+            let iface = link.map_or_else(|| info.iface.clone(), |link| link.name.clone());
+            let removed = link.is_none().then(|| format!("interface {ifindex} was removed"));
+            let part = |name: &str| Part {
+                name: name.to_owned(),
+                iface: iface.clone(),
+                program_id: None,
+                link_id: None,
+                problem: removed.clone(),
+            };
+            parts.push(match step {
+                UndoStep::Clsact | UndoStep::Sibling { .. } | UndoStep::Offloads { .. } => continue,
+                UndoStep::Stripping { .. } if link.is_none_or(|link| !record.recognises(link)) => continue,
+                UndoStep::Stripping { ifindex, .. } => {
+                    let on = netlink.vlan_stripping(*ifindex)?;
+                    let problem = (!on.is_empty())
+                        .then(|| format!("{} is on again: VLAN tags are lost", on.join(", ")));
+                    Part { problem, ..part("vlan") }
+                }
+                UndoStep::Pins => {
+                    let is_missing = |map: &&str| !present.iter().any(|name| name == map);
+                    let missing: Vec<_> = MAPS.into_iter().filter(is_missing).collect();
+                    let problem =
+                        (!missing.is_empty()).then(|| format!("expected, not found: {}", missing.join(", ")));
+                    Part { problem, ..part("maps") }
+                }
+                UndoStep::Link { pin } => on_hook(netlink, &pins.join(pin), pin, ifindex, part(pin))?,
+                UndoStep::Filter { hook, .. } if removed.is_some() => part(hook),
+                UndoStep::Filter { hook, program } => {
+                    let parent = tc_hook(hook).map_or(Handle::UNSPEC, |hook| hook.parent);
+                    let filters = netlink.filters(ifindex, parent)?;
+                    let ours = filters.iter().find(|filter| filter.name.as_ref() == Some(program));
+                    let problem = ours.is_none().then(|| "expected, not found".to_owned());
+                    Part { program_id: ours.and_then(|filter| filter.program_id), problem, ..part(hook) }
+                }
+                UndoStep::Qdisc { ours, .. } if removed.is_some() => part(qdisc_name(ours.1)),
+                UndoStep::Qdisc { parent, ours: (kind, handle), .. } => {
+                    let qdiscs = self.qdiscs(ifindex)?;
+                    let there = qdiscs.iter().find(|qdisc| qdisc.parent == *parent);
+                    let is_ours = there.is_some_and(|there| there.kind == *kind && there.handle == *handle);
+                    let found = there.map_or("nothing", |there| there.kind.as_str());
+                    let problem =
+                        (!is_ours).then(|| format!("expected {kind} {handle} at {parent}, found {found}"));
+                    let problem = problem.or_else(|| unpaced(qdiscs).filter(|_| info.pacer == "fq"));
+                    Part { problem, ..part(qdisc_name(*handle)) }
+                }
+            });
+        }
+        if info.pacer == "fq" && !parts.iter().any(|part| part.name == "pacer") {
+            let qdiscs = self.qdiscs(info.ifindex)?;
+            let has_fq = qdiscs.iter().any(|qdisc| qdisc.kind == "fq");
+            let problem = (!has_fq).then(|| "expected the existing fq, not found".to_owned());
+            let problem = problem.or_else(|| unpaced(qdiscs));
+            let (iface, name) = (info.iface.clone(), "pacer".to_owned());
+            parts.push(Part { name, iface, program_id: None, link_id: None, problem });
+        }
+        Ok(parts)
     }
 }
 
@@ -111,27 +203,29 @@ impl Sweep {
 /// The interface is not attached any more, or a capability for a query is missing. A missing part is not an
 /// error, see [`Part::problem`].
 pub fn verify(info: &Info) -> Result<Vec<Part>, Error> {
-    verify_with(&Sweep::take()?, info)
+    Sweep::take()?.verify(info)
 }
 
-fn verify_with(sweep: &Sweep, info: &Info) -> Result<Vec<Part>, Error> {
-    let Sweep { state_dir, netlink, .. } = sweep;
-    match state_dir.read_shared(info.ifindex)? {
-        Some(record) if record.info.id() == info.id() => {
-            check_file_system(state_dir, netlink, &record)?;
-            parts(sweep, &record)
+/// The value in a cell, which is read when first needed.
+fn get_or_read<T>(cell: &OnceCell<T>, read: impl FnOnce() -> Result<T, Error>) -> Result<&T, Error> {
+    match cell.get() {
+        Some(value) => Ok(value),
+        None => {
+            let value = read()?;
+            Ok(cell.get_or_init(|| value))
         }
-        _ => Err(Error::NotAttached { iface: info.iface.clone() }),
     }
+}
+
+/// Finds an interface by its index, by which `links` are sorted.
+fn find(links: &[Link], ifindex: u32) -> Option<&Link> {
+    links.get(links.binary_search_by_key(&ifindex, |link| link.index).ok()?)
 }
 
 /// Rejects an attachment that runs with pins on a BPF file system that this process cannot access.
 ///
 /// A container and its node may share journals, but have separate mounts. After an unmount no program is
 /// left, and nothing is rejected.
-///
-/// # Errors
-/// [`Error::KeptElsewhere`].
 pub(super) fn check_file_system(
     state_dir: &StateDir,
     netlink: &Netlink,
@@ -144,16 +238,15 @@ pub(super) fn check_file_system(
     }
     let Ok(link) = netlink.link_by_index(info.ifindex) else { return Ok(()) };
     let runs = record.steps.iter().any(|step| match step {
-        UndoStep::Filter { hook, program } => tc_hook(hook).is_some_and(|(_, _, parent)| {
-            let filters = netlink.filters(link.index, parent).unwrap_or_default();
+        UndoStep::Filter { hook, program } => tc_hook(hook).is_some_and(|hook| {
+            let filters = netlink.filters(link.index, hook.parent).unwrap_or_default();
             filters.iter().any(|filter| filter.name.as_ref() == Some(program))
         }),
         UndoStep::Link { pin } => match tc_hook(pin) {
             // Names need CAP_SYS_ADMIN. Without it, assume that they run.
-            Some((program, attach_type, _)) => foreign::chain(&link.name, link.index, attach_type)
-                .map_or(true, |chain| {
-                    chain.iter().any(|found| found.name.as_deref().is_none_or(|name| name == program))
-                }),
+            Some(hook) => foreign::chain(&link.name, link.index, hook).map_or(true, |chain| {
+                chain.iter().any(|found| found.name.as_deref().is_none_or(|name| name == hook.program))
+            }),
             None => {
                 info.inline_peer.is_some() && netlink.xdp_programs(link.index).is_ok_and(|on| !on.is_empty())
             }
@@ -170,28 +263,25 @@ fn qdisc_name(handle: Handle) -> &'static str {
 
 /// Whether the interface of a record still exists, under any name: its index may be another one's now.
 pub(super) fn is_here(record: &Record, links: &[Link]) -> Result<bool, Error> {
-    // In order of their index.
-    let Ok(at) = links.binary_search_by_key(&record.info.ifindex, |link| link.index) else {
-        return Ok(false);
-    };
-    if links.get(at).is_some_and(|link| record.recognises(link)) {
+    let Some(link) = find(links, record.info.ifindex) else { return Ok(false) };
+    if record.recognises(link) {
         return Ok(true);
     }
     // It may have another address now.
-    let parts = parts(&Sweep::take()?, record)?;
+    let parts = Sweep::take()?.parts(record)?;
     Ok(parts.iter().any(|part| HOOKS.contains(&part.name.as_str()) && part.problem.is_none()))
 }
 
 /// Records the current addresses of the interfaces of an attachment that [`is_here`].
 pub(super) fn update_devices(record: &mut Record, links: &[Link]) -> Result<(), Error> {
-    let find = |index: Option<u32>| links.iter().find(|link| Some(link.index) == index);
-    let mut known = vec![record.info.ifindex];
-    if let Some(peer) = find(record.info.peer_ifindex).filter(|peer| !record.recognises(peer)) {
-        let parts = parts(&Sweep::take()?, record)?;
+    let mut known: Vec<&Link> = find(links, record.info.ifindex).into_iter().collect();
+    let peer = record.info.peer_ifindex.and_then(|peer| find(links, peer));
+    if let Some(peer) = peer.filter(|peer| !record.recognises(peer)) {
+        let parts = Sweep::take()?.parts(record)?;
         let is_on = |part: &Part| part.name == XDP_PEER && part.problem.is_none();
-        known.extend(parts.iter().any(is_on).then_some(peer.index));
+        known.extend(parts.iter().any(is_on).then_some(peer));
     }
-    for link in known.into_iter().filter_map(|index| find(Some(index))) {
+    for link in known {
         if let Some(device) = record.devices.get_mut(&link.index) {
             *device = Device::of(link);
         }
@@ -199,93 +289,16 @@ pub(super) fn update_devices(record: &mut Record, links: &[Link]) -> Result<(), 
     Ok(())
 }
 
-/// As [`is_here`], with the record of an attachment of this namespace. If that cannot be checked, it is assumed.
-pub(super) fn is_here_of(state_dir: &StateDir, info: &Info, links: &[Link]) -> bool {
+/// Whether the interface of an attachment still exists. If that cannot be checked, it is assumed.
+pub(super) fn is_alive(state_dir: &StateDir, info: &Info, links: &[Link]) -> bool {
+    if state_dir.cookie != info.netns_cookie {
+        return false;
+    }
     let record = state_dir.read_shared(info.ifindex).ok().flatten();
     match record.filter(|record| record.info.id() == info.id()) {
         Some(record) => is_here(&record, links).unwrap_or(true),
-        None => links.iter().any(|link| link.index == info.ifindex),
+        None => find(links, info.ifindex).is_some(),
     }
-}
-
-/// Whether every program of an attachment is on its hook.
-///
-/// A missing qdisc does not count: it may have been removed on purpose.
-pub(super) fn is_running(record: &Record) -> Result<bool, Error> {
-    Ok(parts(&Sweep::take()?, record)?
-        .iter()
-        .all(|part| ["pacer", "queues", "vlan"].contains(&part.name.as_str()) || part.problem.is_none()))
-}
-
-fn parts(sweep: &Sweep, record: &Record) -> Result<Vec<Part>, Error> {
-    let Sweep { state_dir, netlink, .. } = sweep;
-    let info = &record.info;
-    let pins = state_dir.pins(info.ifindex);
-    // Without access to the directory every part would seem to be missing: an error.
-    let (present, mut parts) = (names(&pins)?, Vec::new());
-    for step in &record.steps {
-        let ifindex = match step {
-            UndoStep::Link { pin } if pin == XDP_PEER => info.peer_ifindex.unwrap_or(0),
-            UndoStep::Stripping { ifindex, .. } => *ifindex,
-            _ => info.ifindex,
-        };
-        let link = sweep.link(ifindex);
-        let iface = link.map_or_else(|| info.iface.clone(), |link| link.name.clone());
-        let removed = link.is_none().then(|| format!("interface {ifindex} was removed"));
-        let part = |name: &str| Part {
-            name: name.to_owned(),
-            iface: iface.clone(),
-            program_id: None,
-            link_id: None,
-            problem: removed.clone(),
-        };
-        parts.push(match step {
-            UndoStep::Clsact | UndoStep::Sibling { .. } | UndoStep::Offloads { .. } => continue,
-            UndoStep::Stripping { .. } if link.is_none_or(|link| !record.recognises(link)) => continue,
-            UndoStep::Stripping { ifindex, .. } => {
-                let on = netlink.vlan_stripping(*ifindex)?;
-                let problem =
-                    (!on.is_empty()).then(|| format!("{} is on again: VLAN tags are lost", on.join(", ")));
-                Part { problem, ..part("vlan") }
-            }
-            UndoStep::Pins => {
-                let is_missing = |map: &&str| !present.iter().any(|name| name == map);
-                let missing: Vec<_> = MAPS.into_iter().filter(is_missing).collect();
-                let problem =
-                    (!missing.is_empty()).then(|| format!("expected, not found: {}", missing.join(", ")));
-                Part { problem, ..part("maps") }
-            }
-            UndoStep::Link { pin } => on_hook(netlink, &pins.join(pin), pin, ifindex, part(pin))?,
-            UndoStep::Filter { hook, .. } if removed.is_some() => part(hook),
-            UndoStep::Filter { hook, program } => {
-                let parent = tc_hook(hook).map_or(Handle::UNSPEC, |(_, _, parent)| parent);
-                let filters = netlink.filters(ifindex, parent)?;
-                let ours = filters.iter().find(|filter| filter.name.as_ref() == Some(program));
-                let problem = ours.is_none().then(|| "expected, not found".to_owned());
-                Part { program_id: ours.and_then(|filter| filter.program_id), problem, ..part(hook) }
-            }
-            UndoStep::Qdisc { ours, .. } if removed.is_some() => part(qdisc_name(ours.1)),
-            UndoStep::Qdisc { parent, ours: (kind, handle), .. } => {
-                let qdiscs = sweep.qdiscs(ifindex);
-                let there = qdiscs.iter().find(|qdisc| qdisc.parent == *parent);
-                let is_ours = there.is_some_and(|there| there.kind == *kind && there.handle == *handle);
-                let found = there.map_or("nothing", |there| there.kind.as_str());
-                let problem =
-                    (!is_ours).then(|| format!("expected {kind} {handle} at {parent}, found {found}"));
-                let problem = problem.or_else(|| unpaced(qdiscs).filter(|_| info.pacer == "fq"));
-                Part { problem, ..part(qdisc_name(*handle)) }
-            }
-        });
-    }
-    if info.pacer == "fq" && !parts.iter().any(|part| part.name == "pacer") {
-        let qdiscs = sweep.qdiscs(info.ifindex);
-        let has_fq = qdiscs.iter().any(|qdisc| qdisc.kind == "fq");
-        let problem = (!has_fq).then(|| "expected the existing fq, not found".to_owned());
-        let problem = problem.or_else(|| unpaced(qdiscs));
-        let (iface, name) = (info.iface.clone(), "pacer".to_owned());
-        parts.push(Part { name, iface, program_id: None, link_id: None, problem });
-    }
-    Ok(parts)
 }
 
 /// Transmit queues of an mq without fq: queues enabled after attaching get the kernel's default qdisc.
@@ -316,7 +329,7 @@ fn on_hook(netlink: &Netlink, path: &Path, pin: &str, ifindex: u32, part: Part) 
     }
     // The link has the index of its interface in whatever namespace that is now, so query the interface.
     let ids = match tc_hook(pin) {
-        Some((_, attach_type, _)) => foreign::ids(&part.iface, ifindex, attach_type)?,
+        Some(hook) => foreign::ids(&part.iface, ifindex, hook)?,
         None => netlink.xdp_programs(ifindex)?.iter().map(|program| program.id).collect(),
     };
     let problem = (!ids.contains(&link.program_id))
@@ -326,27 +339,17 @@ fn on_hook(netlink: &Netlink, path: &Path, pin: &str, ifindex: u32, part: Part) 
 
 #[cfg(test)]
 mod tests {
-    use dcqcn_netlink::tc::Stats;
-
+    use super::super::journal::tests::record;
     use super::*;
 
     fn qdisc(kind: &str, handle: Handle, parent: Handle) -> Qdisc {
-        let (kind, options, stats) = (kind.to_owned(), Vec::new(), Stats::default());
-        Qdisc { kind, handle, parent, options, has_size_table: false, shared_block: None, stats }
+        Qdisc { kind: kind.to_owned(), handle, parent, ..Qdisc::default() }
     }
 
     #[test]
     fn changed_address_recorded() {
         let link = |mac| Link { index: 7, mac: Some([mac; 6]), ..Link::default() };
-        let mut record: Record = serde_json::from_value(serde_json::json!({
-            "format": 2, "state": "attached", "boot_id": "", "netns_inode": 1, "steps": [],
-            "info": {
-                "iface": "eth0", "ifindex": 7, "inline_peer": null, "role": "switch", "pacer": "none",
-                "xdp_mode": "none", "tc_mode": "tcx", "programs": [], "rp_flows": 8, "np_flows": 8,
-                "version": "0", "attached_at_ns": 1, "notes": [],
-            },
-        }))
-        .expect("a record");
+        let mut record = record();
         record.devices.insert(7, Device::of(&link(1)));
         assert!(!record.recognises(&link(2)));
         update_devices(&mut record, &[link(2)]).expect("no query");

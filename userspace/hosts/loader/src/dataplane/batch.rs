@@ -6,6 +6,7 @@ use aya::Pod;
 use aya::maps::{Array, IterableMap as _, MapData, MapError};
 use aya::sys::SyscallError;
 
+use super::error::at;
 use super::{Error, Maps};
 use crate::syscall::{Batch, lookup_batch};
 
@@ -15,12 +16,11 @@ const BATCH: usize = 256;
 impl Maps {
     /// Number of flows in the NP table. Each set is read once, without its lock.
     pub fn np_count(&self) -> Result<usize, Error> {
-        let failed = |source| Error::Map { name: "NP", source };
         // Overwritten by the reads.
-        let mut sets = vec![self.np.get()?.get(&0, 0).map_err(failed)?; BATCH];
+        let mut sets = vec![self.np.read(0)?; BATCH];
         let (mut flows, mut last) = (0, None);
         loop {
-            let (read, next) = read(self.np.get()?, last, &mut sets).map_err(failed)?;
+            let (read, next) = read(self.np.get()?, last, &mut sets).map_err(at("NP"))?;
             let ways = sets.iter().take(read).flat_map(|set| &set.ways);
             flows += ways.filter(|flow| flow.last_seen_ns != 0).count();
             match next {

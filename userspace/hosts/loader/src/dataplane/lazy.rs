@@ -1,16 +1,18 @@
 //! Maps opened on first use: a daemon serves hundreds of ports, and needs few maps of each.
 
+use std::borrow::Borrow;
+use std::io;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use aya::maps::{Map, MapData, MapError};
+use aya::Pod;
+use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, PerCpuValues};
 
 use super::Error;
 use super::error::at;
 
 /// Origin of a map.
 pub(super) enum Source {
-    /// An open map.
     Open(Map),
     /// Path of a pinned map.
     Pin(PathBuf),
@@ -25,10 +27,12 @@ pub(super) struct Lazy<T> {
 }
 
 impl<T: TryFrom<Map, Error = MapError>> Lazy<T> {
-    /// # Errors
-    /// An open map has another type.
-    pub(super) fn new(name: &'static str, source: Source) -> Result<Self, Error> {
-        Ok(match source {
+    /// Takes the map called `name` from `of`.
+    pub(super) fn open(
+        name: &'static str,
+        of: impl FnOnce(&'static str) -> Result<Source, Error>,
+    ) -> Result<Self, Error> {
+        Ok(match of(name)? {
             Source::Pin(pin) => Self { name, pin, map: OnceLock::new() },
             Source::Open(map) => {
                 let map = OnceLock::from(T::try_from(map).map_err(at(name))?);
@@ -37,8 +41,7 @@ impl<T: TryFrom<Map, Error = MapError>> Lazy<T> {
         })
     }
 
-    /// # Errors
-    /// The pin is missing, or its map has another type.
+    /// The map, opened if necessary.
     pub(super) fn get(&self) -> Result<&T, Error> {
         if let Some(map) = self.map.get() {
             return Ok(map);
@@ -48,8 +51,6 @@ impl<T: TryFrom<Map, Error = MapError>> Lazy<T> {
         Ok(self.map.get_or_init(|| map))
     }
 
-    /// # Errors
-    /// As [`Self::get`].
     pub(super) fn get_mut(&mut self) -> Result<&mut T, Error> {
         self.get()?;
         self.map.get_mut().ok_or(Error::Missing(self.name))
@@ -65,5 +66,66 @@ impl<T: TryFrom<Map, Error = MapError>> Lazy<T> {
             Err(error) => (None, Some(Err(error))),
         };
         error.into_iter().chain(items.into_iter().flatten())
+    }
+}
+
+impl<V: Pod> Lazy<Array<MapData, V>> {
+    pub(super) fn read(&self, index: u32) -> Result<V, Error> {
+        self.get()?.get(&index, 0).map_err(at(self.name))
+    }
+
+    pub(super) fn write(&mut self, index: u32, value: impl Borrow<V>) -> Result<(), Error> {
+        let name = self.name;
+        self.get_mut()?.set(index, value, 0).map_err(at(name))
+    }
+}
+
+impl<V: Pod> Lazy<PerCpuArray<MapData, V>> {
+    pub(super) fn read(&self, index: u32) -> Result<PerCpuValues<V>, Error> {
+        self.get()?.get(&index, 0).map_err(at(self.name))
+    }
+
+    /// Sets the values of all CPUs.
+    pub(super) fn write(&mut self, index: u32, values: Vec<V>) -> Result<(), Error> {
+        let name = self.name;
+        let values = PerCpuValues::try_from(values).map_err(MapError::IoError).map_err(at(name))?;
+        self.get_mut()?.set(index, values, 0).map_err(at(name))
+    }
+}
+
+impl<K: Pod, V: Pod> Lazy<HashMap<MapData, K, V>> {
+    pub(super) fn find(&self, key: &K) -> Result<Option<V>, Error> {
+        match self.get()?.get(key, 0) {
+            Err(MapError::KeyNotFound) => Ok(None),
+            value => value.map(Some).map_err(at(self.name)),
+        }
+    }
+
+    pub(super) fn insert(&mut self, key: &K, value: &V) -> Result<(), Error> {
+        let name = self.name;
+        self.get_mut()?.insert(key, value, 0).map_err(at(name))
+    }
+
+    /// Removes an entry, if it exists.
+    pub(super) fn remove(&mut self, key: &K) -> Result<(), Error> {
+        let name = self.name;
+        match self.get_mut()?.remove(key) {
+            Err(error) if is_missing(&error) => Ok(()),
+            removed => removed.map_err(at(name)),
+        }
+    }
+
+    pub(super) fn entries(&self) -> impl Iterator<Item = Result<(K, V), Error>> {
+        let name = self.name;
+        self.items(move |map| map.iter().map(move |entry| entry.map_err(at(name))))
+    }
+}
+
+/// Whether there is no entry with the key.
+pub(super) fn is_missing(error: &MapError) -> bool {
+    match error {
+        MapError::KeyNotFound => true,
+        MapError::SyscallError(error) => error.io_error.kind() == io::ErrorKind::NotFound,
+        _ => false,
     }
 }

@@ -6,12 +6,11 @@ use std::path::Path;
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use aya::Ebpf;
 use aya::maps::{
-    Array, HashMap, IterableMap as _, Map, MapData, MapError, PerCpuArray, PerCpuHashMap, PerCpuValues,
-    RingBuf,
+    Array, HashMap, IterableMap as _, MapData, MapError, PerCpuArray, PerCpuHashMap, PerCpuValues, RingBuf,
 };
 use aya::util::nr_cpus;
-use aya::{Ebpf, Pod};
 use dcqcn_common::events::{Event, EventKind, EventLog};
 use dcqcn_common::flow::{FlowId, NpFlow, NpSet, QpId, RpFlow, RpSet};
 use dcqcn_common::layout::{
@@ -26,7 +25,7 @@ use dcqcn_support::clock::monotonic_ns;
 use dcqcn_support::sync::lock;
 
 use super::error::at;
-use super::lazy::{Lazy, Source};
+use super::lazy::{Lazy, Source, is_missing};
 use super::settle::{EQUAL_READS, Settling};
 use super::{Error, in_object};
 use crate::events::Log;
@@ -72,25 +71,16 @@ pub struct Maps {
 
 /// Reads a pinned `ACTIVE` map.
 pub(super) fn active(pin: &Path) -> Result<Active, Error> {
-    const NAME: &str = "ACTIVE";
-    let map = MapData::from_pin(pin).and_then(Map::from_map_data).map_err(at(NAME))?;
-    let active: Array<MapData, Active> = map.try_into().map_err(at(NAME))?;
-    active.get(&0, 0).map_err(at(NAME))
+    Lazy::<Array<MapData, Active>>::open("ACTIVE", |_| Ok(Source::Pin(pin.to_owned())))?.read(0)
 }
 
 impl Maps {
     /// Takes the maps of a loaded object.
-    ///
-    /// # Errors
-    /// A map is missing.
     pub fn take(ebpf: &mut Ebpf) -> Result<Self, Error> {
         Self::open(|name| Ok(Source::Open(ebpf.take_map(in_object(name)).ok_or(Error::Missing(name))?)))
     }
 
     /// The maps pinned in `pins`, opened when they are used.
-    ///
-    /// # Errors
-    /// The parameters are missing or another version's.
     pub(crate) fn pinned(pins: &Path) -> Result<Self, Error> {
         let maps = Self::open(|name| Ok(Source::Pin(pins.join(name))))?;
         let found = maps.params()?.port.layout_version;
@@ -100,25 +90,25 @@ impl Maps {
     fn open(mut of: impl FnMut(&'static str) -> Result<Source, Error>) -> Result<Self, Error> {
         Ok(Self {
             known: Mutex::default(),
-            params: Lazy::new("PARAMS", of("PARAMS")?)?,
-            active: Lazy::new("ACTIVE", of("ACTIVE")?)?,
-            counters: Lazy::new("COUNTERS", of("COUNTERS")?)?,
-            queue: Lazy::new("QUEUE", of("QUEUE")?)?,
-            shares: Lazy::new("SHARES", of("SHARES")?)?,
-            pairs: Lazy::new("PAIRS", of("PAIRS")?)?,
-            learned: Lazy::new("LEARNED", of("LEARNED")?)?,
-            pairs_ns: Lazy::new("PAIRS_NS", of("PAIRS_NS")?)?,
-            rp: Lazy::new("RP", of("RP")?)?,
-            np: Lazy::new("NP", of("NP")?)?,
-            cm: Lazy::new("CM", of("CM")?)?,
-            times: Lazy::new("TIMES_NS", of("TIMES_NS")?)?,
-            backlog: Lazy::new("BACKLOG", of("BACKLOG")?)?,
-            ingress_bytes: Lazy::new("INGRESS_BYTES", of("INGRESS_BYTES")?)?,
-            cuts: Lazy::new("CUTS", of("CUTS")?)?,
-            events: Lazy::new("EVENTS", of("EVENTS")?)?,
+            params: Lazy::open("PARAMS", &mut of)?,
+            active: Lazy::open("ACTIVE", &mut of)?,
+            counters: Lazy::open("COUNTERS", &mut of)?,
+            queue: Lazy::open("QUEUE", &mut of)?,
+            shares: Lazy::open("SHARES", &mut of)?,
+            pairs: Lazy::open("PAIRS", &mut of)?,
+            learned: Lazy::open("LEARNED", &mut of)?,
+            pairs_ns: Lazy::open("PAIRS_NS", &mut of)?,
+            rp: Lazy::open("RP", &mut of)?,
+            np: Lazy::open("NP", &mut of)?,
+            cm: Lazy::open("CM", &mut of)?,
+            times: Lazy::open("TIMES_NS", &mut of)?,
+            backlog: Lazy::open("BACKLOG", &mut of)?,
+            ingress_bytes: Lazy::open("INGRESS_BYTES", &mut of)?,
+            cuts: Lazy::open("CUTS", &mut of)?,
+            events: Lazy::open("EVENTS", &mut of)?,
             log: OnceLock::new(),
-            requesters: Lazy::new("REQUESTERS", of("REQUESTERS")?)?,
-            test: Lazy::new("TEST", of("TEST")?)?,
+            requesters: Lazy::open("REQUESTERS", &mut of)?,
+            test: Lazy::open("TEST", &mut of)?,
         })
     }
 
@@ -134,15 +124,14 @@ impl Maps {
         {
             return Ok(Arc::clone(params));
         }
-        let params = self.params.get()?.get(&(active.slot % PARAMS_SLOTS), 0).map_err(at("PARAMS"))?;
-        let params = Arc::new(params);
+        let params = Arc::new(self.params.read(active.slot % PARAMS_SLOTS)?);
         // Unless the slot may have been reused in between.
         *known = (self.active()? == active).then(|| (active, Arc::clone(&params)));
         Ok(params)
     }
 
     fn active(&self) -> Result<Active, Error> {
-        self.active.get()?.get(&0, 0).map_err(at("ACTIVE"))
+        self.active.read(0)
     }
 
     /// Activates parameters, so that no packet sees a partial change.
@@ -160,7 +149,7 @@ impl Maps {
         if left_ns != 0 && monotonic_ns().saturating_sub(left_ns) < MIN_REUSE_NS {
             wait_for_programs();
         }
-        self.params.get_mut()?.set(new, params, 0).map_err(at("PARAMS"))?;
+        self.params.write(new, params)?;
         active.slot = new;
         active.classifies_all = params.classifies_all().into();
         if let Some(left_ns) = active.left_ns.get_mut(old as usize) {
@@ -168,23 +157,23 @@ impl Maps {
         }
         // The parameters before their index. A program's loads are ordered by the address, which contains the index.
         fence(Ordering::Release);
-        self.active.get_mut()?.set(0, active, 0).map_err(at("ACTIVE"))
+        self.active.write(0, active)
     }
 
     /// Activates parameters while no program runs, as under test: writes the slot in use, without waiting.
     pub fn set_params_at_rest(&mut self, params: &Params) -> Result<(), Error> {
         let mut active = self.active()?;
         *self.known.get_mut().unwrap_or_else(PoisonError::into_inner) = None;
-        self.params.get_mut()?.set(active.slot % PARAMS_SLOTS, params, 0).map_err(at("PARAMS"))?;
+        self.params.write(active.slot % PARAMS_SLOTS, params)?;
         active.classifies_all = params.classifies_all().into();
-        self.active.get_mut()?.set(0, active, 0).map_err(at("ACTIVE"))
+        self.active.write(0, active)
     }
 
     /// Counters of the three hooks (XDP, ingress, egress), summed over all CPUs.
     pub fn counters(&self) -> Result<[Counters; 3], Error> {
         let mut sums = [Counters::ZERO; 3];
         for (hook, sum) in (0..).zip(&mut sums) {
-            for cpu in self.counters.get()?.get(&hook, 0).map_err(at("COUNTERS"))?.iter() {
+            for cpu in self.counters.read(hook)?.iter() {
                 let (pause, of_cpu) = (&mut sum.pause, cpu.pause);
                 let pauses =
                     pause.frames.iter_mut().zip(of_cpu.frames).chain(pause.held.iter_mut().zip(of_cpu.held));
@@ -211,9 +200,6 @@ impl Maps {
     }
 
     /// One flow of the RP table, read consistently; `None` if the slot is empty.
-    ///
-    /// # Errors
-    /// The set does not exist.
     pub(crate) fn rp_flow(&self, set: u32, way: usize) -> Result<Option<RpFlow>, Error> {
         Ok(self.rp_set(set)?.flow(way))
     }
@@ -225,9 +211,6 @@ impl Maps {
     }
 
     /// Rate cuts announced by the RP since the last call. There is one ring: two readers would share it.
-    ///
-    /// # Errors
-    /// The ring is missing.
     pub fn cuts(&mut self) -> Result<Vec<Cut>, Error> {
         let (ring, mut cuts) = (self.cuts.get_mut()?, Vec::new());
         while let Some(item) = ring.next() {
@@ -241,9 +224,6 @@ impl Maps {
     }
 
     /// A descriptor that polls readable while there are cuts.
-    ///
-    /// # Errors
-    /// As [`Self::cuts`].
     pub fn cuts_fd(&self) -> Result<BorrowedFd<'_>, Error> {
         Ok(self.cuts.get()?.as_fd())
     }
@@ -255,9 +235,6 @@ impl Maps {
     }
 
     /// Adds an event to the event log, if events are enabled. Omitted events are counted in the log.
-    ///
-    /// # Errors
-    /// The parameters cannot be read, or the log cannot be mapped.
     pub fn record(&self, kind: EventKind, id: QpId, at_ns: u64, values: [u64; 2]) -> Result<(), Error> {
         let interval_ns = self.params()?.hot.event_interval_ns.into();
         if interval_ns != 0 {
@@ -276,40 +253,42 @@ impl Maps {
 
     /// "Empty at" of one virtual queue, including the unpublished shares of each CPU. Ordering: none; a batch that is
     /// published between the two reads is missing, as if its packets arrived later.
-    ///
-    /// # Errors
-    /// The queue does not exist.
     pub fn queue(&self, index: u32) -> Result<u64, Error> {
-        let shared = self.queue.get()?.get(&index, 0).map_err(at("QUEUE"))?.empty_at;
-        let shares = self.shares.get()?.get(&index, 0).map_err(at("SHARES"))?;
+        let shared = self.queue.read(index)?.empty_at;
+        let shares = self.shares.read(index)?;
         Ok(shares.iter().fold(shared, |shared, share| share.published(shared)))
     }
 
     /// One set of the RP table, each flow read consistently.
     ///
     /// A flow that changes on every attempt is returned as last read.
-    ///
-    /// # Errors
-    /// The set does not exist.
     pub fn rp_set(&self, index: u32) -> Result<RpSet, Error> {
-        let rp = self.rp.get()?;
-        let mut settling = Settling::new(rp.get(&index, 0).map_err(at("RP"))?, EQUAL_READS);
+        let mut settling = Settling::new(self.rp.read(index)?, EQUAL_READS);
         for _ in 0..MAX_SET_READS {
             // See `EQUAL_READS`.
             fence(Ordering::Acquire);
-            if settling.read(&rp.get(&index, 0).map_err(at("RP"))?) {
+            if settling.read(&self.rp.read(index)?) {
                 break;
             }
         }
         Ok(settling.into_set())
     }
 
-    /// One set of the NP table, read consistently.
+    /// One set of the NP table, read consistently: unlocked, and equal in successive reads; see [`EQUAL_READS`].
     ///
-    /// # Errors
-    /// The set does not exist.
+    /// Every packet changes its set, if only a counter. A set that changes on every attempt is returned as last read.
     pub fn np_set(&self, index: u32) -> Result<NpSet, Error> {
-        read_consistent(self.np.get()?, index).map_err(at("NP"))
+        let (mut last, mut equal_reads) = (self.np.read(index)?, 0);
+        for _ in 0..MAX_SET_READS {
+            fence(Ordering::Acquire);
+            let set = self.np.read(index)?;
+            equal_reads = if set.is_at_rest() && set == last { equal_reads + 1 } else { 0 };
+            if equal_reads == EQUAL_READS {
+                break;
+            }
+            last = set;
+        }
+        Ok(last)
     }
 
     /// All sets of the RP table, see [`Self::rp_set`].
@@ -319,7 +298,7 @@ impl Maps {
 
     /// All sets of the NP table, see [`Self::np_set`].
     pub fn np_sets(&self) -> impl Iterator<Item = Result<NpSet, Error>> {
-        self.np.items(|np| (0..np.len()).map(|index| read_consistent(np, index).map_err(at("NP"))))
+        self.np.items(|np| (0..np.len()).map(|index| self.np_set(index)))
     }
 
     /// All flows of the RP table, with their set and way.
@@ -334,9 +313,9 @@ impl Maps {
     pub fn times(&self) -> Result<[u64; TIMES as usize], Error> {
         let mut times = [0; TIMES as usize];
         for (index, time) in (0..).zip(&mut times) {
-            *time = self.times.get()?.get(&index, 0).map_err(at("TIMES_NS"))?;
+            *time = self.times.read(index)?;
         }
-        times[Time::Pairs as usize] = self.pairs_ns.get()?.get(&0, 0).map_err(at("PAIRS_NS"))?;
+        times[Time::Pairs as usize] = self.pairs_ns.read(0)?;
         Ok(times)
     }
 
@@ -344,7 +323,7 @@ impl Maps {
     ///
     /// `qpn` of the key is the communication identifier.
     pub fn connections(&self) -> impl Iterator<Item = Result<(QpId, u32), Error>> {
-        self.cm.items(|cm| cm.iter().map(|end| end.map_err(at("CM"))))
+        self.cm.entries()
     }
 
     /// All flows of the NP table.
@@ -357,52 +336,38 @@ impl Maps {
 
     /// All known pairs: first those configured by the daemon, then those learned.
     pub fn pairs(&self) -> impl Iterator<Item = Result<(QpId, Pair), Error>> {
-        let entered = self.pairs.items(|pairs| pairs.iter().map(|pair| pair.map_err(at("PAIRS"))));
-        entered.chain(self.learned.items(|pairs| pairs.iter().map(|pair| pair.map_err(at("LEARNED")))))
+        self.pairs.entries().chain(self.learned.entries())
     }
 
     /// Remote QP of `id`, if known.
     pub fn pair(&self, id: &QpId) -> Result<Option<Pair>, Error> {
         // Pairs configured by the daemon apply to every VLAN.
-        let entered = QpId { vlan: 0, ..*id };
-        for (name, map, id) in [("PAIRS", &self.pairs, &entered), ("LEARNED", &self.learned, id)] {
-            match map.get()?.get(id, 0) {
-                Ok(pair) => return Ok(Some(pair)),
-                Err(MapError::KeyNotFound) => {}
-                Err(error) => return Err(at(name)(error)),
-            }
+        match self.pairs.find(&QpId { vlan: 0, ..*id })? {
+            None => self.learned.find(id),
+            entered => Ok(entered),
         }
-        Ok(None)
     }
 
     /// Stores a pair, as learned if its source is CM messages or datagrams.
-    ///
-    /// # Errors
-    /// The table is full.
     pub fn set_pair(&mut self, id: &QpId, pair: &Pair) -> Result<(), Error> {
         if !pair.is_entered() {
-            return self.learned.get_mut()?.insert(id, pair, 0).map_err(at("LEARNED"));
+            return self.learned.insert(id, pair);
         }
-        self.pairs.get_mut()?.insert(id, pair, 0).map_err(at("PAIRS"))?;
-        forget(self.learned.get_mut()?, id).map_err(at("LEARNED"))
+        self.pairs.insert(id, pair)?;
+        self.learned.remove(id)
     }
 
     /// Requesters followed by the tail-loss probe.
     pub fn requesters(&self) -> impl Iterator<Item = Result<(FlowId, Requester), Error>> {
-        self.requesters.items(|requesters| requesters.iter().map(|entry| entry.map_err(at("REQUESTERS"))))
+        self.requesters.entries()
     }
 
     /// The requester of a flow, if it is followed; see [`recovery`](dcqcn_common::recovery) for equal reads.
     pub fn requester(&self, id: &FlowId) -> Result<Option<Requester>, Error> {
-        let read = || match self.requesters.get()?.get(id, 0) {
-            Ok(requester) => Ok(Some(requester)),
-            Err(MapError::KeyNotFound) => Ok(None),
-            Err(error) => Err(at("REQUESTERS")(error)),
-        };
-        let mut last = read()?;
+        let mut last = self.requesters.find(id)?;
         for _ in 0..MAX_REQUESTER_READS {
             fence(Ordering::Acquire);
-            let now = read()?;
+            let now = self.requesters.find(id)?;
             if now == last {
                 break;
             }
@@ -413,40 +378,37 @@ impl Maps {
 
     /// Removes a requester, if it is followed.
     pub fn remove_requester(&mut self, id: &FlowId) -> Result<(), Error> {
-        forget(self.requesters.get_mut()?, id).map_err(at("REQUESTERS"))
+        self.requesters.remove(id)
     }
 
     /// Stores the measured backlog of queue `index`.
-    ///
-    /// # Errors
-    /// The queue does not exist.
     pub fn set_backlog(&mut self, index: u32, backlog: &Backlog) -> Result<(), Error> {
-        self.backlog.get_mut()?.set(index, backlog, 0).map_err(at("BACKLOG"))
+        self.backlog.write(index, backlog)
     }
 
     /// Last stored backlogs, indexed like [`Self::queues`].
     pub fn backlogs(&self) -> Result<[Backlog; QUEUES as usize], Error> {
         let mut backlogs = [Backlog::default(); QUEUES as usize];
         for (index, backlog) in (0..).zip(&mut backlogs) {
-            *backlog = self.backlog.get()?.get(&index, 0).map_err(at("BACKLOG"))?;
+            *backlog = self.backlog.read(index)?;
         }
         Ok(backlogs)
     }
 
     /// Removes a pair, if it exists.
     pub fn remove_pair(&mut self, id: &QpId) -> Result<(), Error> {
-        forget(self.pairs.get_mut()?, id).map_err(at("PAIRS"))?;
-        forget(self.learned.get_mut()?, id).map_err(at("LEARNED"))
+        self.pairs.remove(id)?;
+        self.learned.remove(id)
     }
 
     /// Clock, random source and results of programs under test.
     pub fn test(&self) -> Result<Test, Error> {
-        self.test.get()?.get(&0, 0).map_err(at("TEST"))
+        self.test.read(0)
     }
 
     /// Sets clock and random source of programs under test.
     pub fn set_test(&mut self, test: &Test) -> Result<(), Error> {
-        self.test.get_mut()?.set(0, test, 0).map_err(at("TEST"))
+        self.test.write(0, test)
     }
 
     /// Stores the priorities in a storm at `now_ns`; valid for
@@ -461,7 +423,7 @@ impl Maps {
     }
 
     fn set_time(&mut self, which: Time, value: u64) -> Result<(), Error> {
-        self.times.get_mut()?.set(which as u32, value, 0).map_err(at("TIMES_NS"))
+        self.times.write(which as u32, value)
     }
 
     /// Preserves the bytes in each queue at `now_ns` (CLOCK_MONOTONIC), when `params` replaced `before`.
@@ -480,27 +442,21 @@ impl Maps {
             if was.ticks_per_byte_q16 == is.ticks_per_byte_q16 {
                 continue;
             }
-            let mut queue = self.queue.get()?.get(&index, 0).map_err(at("QUEUE"))?;
-            let shares = self.shares.get()?.get(&index, 0).map_err(at("SHARES"))?;
+            let (mut queue, shares) = (self.queue.read(index)?, self.shares.read(index)?);
             queue.empty_at = is.carried_over(was, queue.empty_at, &shares, now_ns);
-            let none = vec![Share::NONE; shares.len()];
-            let none = PerCpuValues::try_from(none).map_err(MapError::IoError).map_err(at("SHARES"))?;
-            self.queue.get_mut()?.set(index, queue, 0).map_err(at("QUEUE"))?;
-            self.shares.get_mut()?.set(index, none, 0).map_err(at("SHARES"))?;
+            self.queue.write(index, queue)?;
+            self.shares.write(index, vec![Share::NONE; shares.len()])?;
         }
         Ok(())
     }
 
     /// Starts counting an ingress port separately, by its index; 0 stands for all other ports.
-    ///
-    /// # Errors
-    /// The map is full.
     pub(crate) fn count_separately(&mut self, ifindex: u32) -> Result<(), Error> {
-        let failed = |source| Error::Map { name: INGRESS, source };
-        let cpus = nr_cpus().map_err(|(_, source)| failed(MapError::IoError(source)))?;
-        let zero = PerCpuValues::try_from(vec![IngressBytes::default(); cpus])
+        let zero = nr_cpus()
+            .map_err(|(_, error)| error)
+            .and_then(|cpus| PerCpuValues::try_from(vec![IngressBytes::default(); cpus]))
             .map_err(MapError::IoError)
-            .map_err(failed)?;
+            .map_err(at(INGRESS))?;
         match self.ingress_bytes.get_mut()?.insert(ifindex, zero, NO_REPLACE) {
             // Already counted: its counters are preserved.
             Err(MapError::SyscallError(error)) if error.io_error.kind() == io::ErrorKind::AlreadyExists => {
@@ -518,9 +474,8 @@ impl Maps {
     /// Counts an ingress port among the others again. If it is counted separately later, it starts at zero.
     pub(crate) fn forget(&mut self, ifindex: u32) -> Result<(), Error> {
         match self.ingress_bytes.get_mut()?.remove(&ifindex) {
-            Ok(()) | Err(MapError::KeyNotFound) => Ok(()),
-            Err(MapError::SyscallError(error)) if error.io_error.kind() == io::ErrorKind::NotFound => Ok(()),
-            result => result.map_err(at(INGRESS)),
+            Err(error) if is_missing(&error) => Ok(()),
+            removed => removed.map_err(at(INGRESS)),
         }
     }
 
@@ -535,34 +490,8 @@ impl Maps {
                 Ok(Some(sum))
             }
             Err(MapError::KeyNotFound) => Ok(None),
-            Err(source) => Err(Error::Map { name: INGRESS, source }),
+            Err(error) => Err(at(INGRESS)(error)),
         }
-    }
-}
-
-/// Reads a set of the NP table consistently: unlocked, and equal in successive reads; see [`EQUAL_READS`].
-///
-/// Every packet changes its set, if only a counter. A set that changes on every attempt is returned as last
-/// read.
-fn read_consistent(array: &Array<MapData, NpSet>, index: u32) -> Result<NpSet, MapError> {
-    let (mut last, mut equal_reads) = (array.get(&index, 0)?, 0);
-    for _ in 0..MAX_SET_READS {
-        fence(Ordering::Acquire);
-        let set = array.get(&index, 0)?;
-        equal_reads = if set.is_at_rest() && set == last { equal_reads + 1 } else { 0 };
-        if equal_reads == EQUAL_READS {
-            break;
-        }
-        last = set;
-    }
-    Ok(last)
-}
-
-/// Removes an entry, if it exists.
-fn forget<K: Pod, V: Pod>(map: &mut HashMap<MapData, K, V>, id: &K) -> Result<(), MapError> {
-    match map.remove(id) {
-        Err(MapError::SyscallError(error)) if error.io_error.kind() == io::ErrorKind::NotFound => Ok(()),
-        removed => removed,
     }
 }
 

@@ -50,9 +50,6 @@ impl Expire {
     /// Removes the flows of set `index` last used before `before_ns` (CLOCK_MONOTONIC); returns how many.
     ///
     /// Checked under the lock, so a flow that has just become active is not removed.
-    ///
-    /// # Errors
-    /// The kernel cannot run the program.
     pub fn run(&self, table: Table, index: u32, before_ns: u64) -> Result<u32, Error> {
         self.0.run([table as u32, index, before_ns as u32, (before_ns >> 32) as u32], &[0; 64])
     }
@@ -92,9 +89,6 @@ impl Probe {
     }
 
     /// Delivers `frame` as if interface `ifindex` had received it, or sends it there, with this `skb->mark`.
-    ///
-    /// # Errors
-    /// The kernel cannot run the program, or did not deliver the frame.
     pub fn deliver(&self, direction: Direction, ifindex: u32, mark: u32, frame: &[u8]) -> Result<(), Error> {
         let result = self.program.run([ifindex, mark, direction as u32], frame)?;
         match result.cast_signed() {

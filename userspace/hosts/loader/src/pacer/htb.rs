@@ -18,8 +18,6 @@ use dcqcn_common::rate::{Due, RateMachine, RpParams};
 use dcqcn_netlink::tc::{self, Batch, Handle};
 use dcqcn_netlink::{self as net, Netlink};
 use dcqcn_support::clock::monotonic_ns;
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::{Frame, HTB_MAJOR, REST, class, port_classes, port_rate_bps};
 use crate::dataplane::Maps;
@@ -48,7 +46,6 @@ const IDLE_NS: u64 = 30_000_000_000;
 /// HTB class of a flow.
 struct Class {
     id: FlowId,
-    slot: (u32, usize),
     rate_bps: u64,
     /// Time in [`Classes::due`]; `u64::MAX` = not in there.
     due_ns: u64,
@@ -61,6 +58,7 @@ pub struct Classes {
     frame: Frame,
     /// Last rate set for the port's fixed classes; 0 = not set.
     line_bps: u64,
+    /// By minor number, which stands for the flow's slot in the RP table ([`htb_minor`]).
     classes: HashMap<u32, Class>,
     waiting: Waiting,
     /// Times at which the rate of a class can next change, CLOCK_MONOTONIC; at most one entry per class.
@@ -69,18 +67,22 @@ pub struct Classes {
     rp: Option<RpParams>,
     ticked_ns: u64,
     /// Idle flows whose class was removed; they get it again when they send.
-    idle: HashMap<u32, Class>,
+    idle: HashMap<u32, FlowId>,
     /// Classes of an earlier loop, until their flow is found or they are removed.
     found: BTreeSet<u32>,
     swept_ns: u64,
     pruned_ns: u64,
 }
 
+/// Changes of the classes in one call of [`Classes::update`].
+struct Update<'a> {
+    batch: Batch,
+    params: &'a Params,
+    now_ns: u64,
+}
+
 impl Classes {
     /// Takes over the classes of an interface attached with the HTB pacer.
-    ///
-    /// # Errors
-    /// The interface was removed.
     pub fn take_over(netlink: &Netlink, ifindex: u32) -> Result<Self> {
         let frame = Frame { mtu_bytes: netlink.link_by_index(ifindex)?.mtu, ..Frame::default() };
         let handles = netlink.classes(ifindex)?.into_iter().map(|class| class.handle);
@@ -90,9 +92,6 @@ impl Classes {
 
     /// Updates the classes; `cuts` are the flows announced by the data plane since the last call. Does not lock the maps
     /// during a query or commit.
-    ///
-    /// # Errors
-    /// The interface or the maps were removed.
     pub fn update<M: Deref<Target = Maps>>(
         &mut self,
         netlink: &Netlink,
@@ -101,42 +100,36 @@ impl Classes {
     ) -> Result<()> {
         let params = maps().params()?;
         let now_ns = monotonic_ns();
-        let mut batch = Batch::new(self.ifindex);
-        let is_pruning = now_ns.saturating_sub(self.pruned_ns) > PRUNE_NS;
-        self.plan(&mut batch, &maps(), &params, now_ns, cuts)?;
-        if is_pruning {
+        let mut update = Update { batch: Batch::new(self.ifindex), params: &params, now_ns };
+        self.plan(&mut update, &maps(), cuts)?;
+        if now_ns.saturating_sub(self.pruned_ns) > PRUNE_NS {
             self.pruned_ns = now_ns;
-            self.restore_idle(&mut batch, &maps(), &params, now_ns)?;
-            self.commit(netlink, batch)?;
+            self.restore_idle(&mut update, &maps())?;
+            self.commit(netlink, update.batch)?;
             return self.prune(netlink, maps, now_ns);
         }
         if !self.waiting.is_empty() {
-            let in_line = netlink.class_stats(self.ifindex, REST)?.backlog_packets;
-            self.admit(&mut batch, &maps(), &params, now_ns, in_line == 0)?;
+            let queued = netlink.class_stats(self.ifindex, REST)?.backlog_packets;
+            self.admit(&mut update, &maps(), queued == 0)?;
         }
-        self.commit(netlink, batch)
+        self.commit(netlink, update.batch)
     }
 
     /// Adds the changes by cuts, and those due, to a batch.
-    fn plan(
-        &mut self,
-        batch: &mut Batch,
-        maps: &Maps,
-        params: &Params,
-        now_ns: u64,
-        cuts: &[Cut],
-    ) -> Result<()> {
-        self.follow_line(batch, params);
+    fn plan(&mut self, update: &mut Update<'_>, maps: &Maps, cuts: &[Cut]) -> Result<()> {
+        self.follow_line(update);
         for Cut { set, way } in cuts {
-            if let Some(flow) = maps.rp_flow(*set, *way as usize)? {
-                self.update_flow(batch, params, now_ns, (*set, *way as usize), flow);
+            if let Some(minor) = htb_minor(*set, *way as usize)
+                && let Some(flow) = flow_at(maps, minor)?
+            {
+                self.update_flow(update, minor, flow);
             }
         }
-        if now_ns.saturating_sub(self.swept_ns) > SWEEP_NS {
-            self.swept_ns = now_ns;
-            self.sweep(batch, maps, params, now_ns)?;
-        } else if now_ns.saturating_sub(self.ticked_ns) >= TICK_NS {
-            self.tick(batch, maps, params, now_ns)?;
+        if update.now_ns.saturating_sub(self.swept_ns) > SWEEP_NS {
+            self.swept_ns = update.now_ns;
+            self.sweep(update, maps)?;
+        } else if update.now_ns.saturating_sub(self.ticked_ns) >= TICK_NS {
+            self.tick(update, maps)?;
         }
         Ok(())
     }
@@ -182,7 +175,7 @@ impl Classes {
     }
 
     /// Updates the port's classes if the link rate or `wire_overhead` has changed.
-    fn follow_line(&mut self, batch: &mut Batch, params: &Params) {
+    fn follow_line(&mut self, Update { batch, params, .. }: &mut Update<'_>) {
         let line_bps = port_rate_bps(&params.config);
         let frame = Frame { mtu_bytes: self.frame.mtu_bytes, ..Frame::of(&params.config) };
         if line_bps != 0 && (line_bps, frame) != (self.line_bps, self.frame) {
@@ -199,57 +192,33 @@ impl Classes {
     }
 
     /// Sets the new rate of a cut flow's class; a flow without a class is queued for one.
-    fn update_flow(
-        &mut self,
-        batch: &mut Batch,
-        params: &Params,
-        now_ns: u64,
-        slot: (u32, usize),
-        flow: RpFlow,
-    ) {
-        let Some(minor) = htb_minor(slot.0, slot.1) else { return };
+    fn update_flow(&mut self, update: &mut Update<'_>, minor: u32, flow: RpFlow) {
         if self.classes.contains_key(&minor) || self.found.contains(&minor) {
-            self.follow(batch, params, now_ns, slot, flow);
+            self.follow(update, minor, flow);
         } else if flow.hot.machine.active != 0 {
-            self.waiting.enter(minor, now_ns);
+            self.waiting.enter(minor, update.now_ns);
         }
     }
 
     /// Creates the classes of waiting flows, if it is time.
-    fn admit(
-        &mut self,
-        batch: &mut Batch,
-        maps: &Maps,
-        params: &Params,
-        now_ns: u64,
-        is_queue_empty: bool,
-    ) -> Result<()> {
-        for minor in self.waiting.take_due(is_queue_empty, now_ns) {
-            if let Some(slot) = htb_slot(minor)
-                && let Some(flow) = maps.rp_flow(slot.0, slot.1)?
-            {
-                self.follow(batch, params, now_ns, slot, flow);
+    fn admit(&mut self, update: &mut Update<'_>, maps: &Maps, is_queue_empty: bool) -> Result<()> {
+        for minor in self.waiting.take_due(is_queue_empty, update.now_ns) {
+            if let Some(flow) = flow_at(maps, minor)? {
+                self.follow(update, minor, flow);
             }
         }
         Ok(())
     }
 
     /// Creates the class of a cut flow, or sets its new rate.
-    fn follow(
-        &mut self,
-        batch: &mut Batch,
-        params: &Params,
-        now_ns: u64,
-        slot: (u32, usize),
-        mut flow: RpFlow,
-    ) {
-        let Some(minor) = htb_minor(slot.0, slot.1) else { return };
+    fn follow(&mut self, update: &mut Update<'_>, minor: u32, mut flow: RpFlow) {
+        let Update { batch, params, now_ns } = update;
         if flow.hot.machine.active == 0 {
             return;
         }
-        flow.hot.machine.advance(&params.rp, now_ns);
+        flow.hot.machine.advance(&params.rp, *now_ns);
         let mut rate_bps = flow.hot.machine.rate_bps;
-        let due_ns = next_change_ns(&flow.hot.machine, &params.rp, now_ns);
+        let due_ns = next_change_ns(&flow.hot.machine, &params.rp, *now_ns);
         let old = self.classes.remove(&minor);
         if let Some(old) = &old {
             self.due.remove(&(old.due_ns, minor));
@@ -263,15 +232,16 @@ impl Classes {
             self.due.insert((due_ns, minor));
         }
         self.found.remove(&minor);
-        self.classes.insert(minor, Class { id: flow.id, slot, rate_bps, due_ns });
+        self.classes.insert(minor, Class { id: flow.id, rate_bps, due_ns });
     }
 
     /// Reads the flows whose rate may have changed, up to [`MAX_READS`].
-    fn tick(&mut self, batch: &mut Batch, maps: &Maps, params: &Params, now_ns: u64) -> Result<()> {
+    fn tick(&mut self, update: &mut Update<'_>, maps: &Maps) -> Result<()> {
+        let now_ns = update.now_ns;
         self.ticked_ns = now_ns;
-        if self.rp != Some(params.rp) {
+        if self.rp != Some(update.params.rp) {
             // With other periods all predicted times are invalid.
-            self.rp = Some(params.rp);
+            self.rp = Some(update.params.rp);
             self.due.clear();
             for (minor, class) in &mut self.classes {
                 class.due_ns = 0;
@@ -286,47 +256,37 @@ impl Classes {
                 self.due.remove(&(due_ns, minor));
                 continue;
             };
-            let slot = class.slot;
             // Cleared unless `follow` sets a new time. Removed flows are left to the next pruning.
             class.due_ns = u64::MAX;
             self.due.remove(&(due_ns, minor));
-            if let Some(flow) = maps.rp_flow(slot.0, slot.1)? {
-                self.follow(batch, params, now_ns, slot, flow);
+            if let Some(flow) = flow_at(maps, minor)? {
+                self.follow(update, minor, flow);
             }
         }
         Ok(())
     }
 
     /// Scans the whole table.
-    fn sweep(&mut self, batch: &mut Batch, maps: &Maps, params: &Params, now_ns: u64) -> Result<()> {
-        for index in 0..=params.port.rp_set_mask {
+    fn sweep(&mut self, update: &mut Update<'_>, maps: &Maps) -> Result<()> {
+        for index in 0..=update.params.port.rp_set_mask {
             for (way, flow) in maps.rp_set(index)?.flows() {
-                if is_idle(&flow, now_ns) {
-                    self.remember_idle((index, way), &flow);
-                } else {
-                    self.update_flow(batch, params, now_ns, (index, way), flow);
+                let Some(minor) = htb_minor(index, way) else { continue };
+                if !is_idle(&flow, update.now_ns) {
+                    self.update_flow(update, minor, flow);
+                } else if flow.hot.machine.active != 0 && !self.classes.contains_key(&minor) {
+                    self.idle.insert(minor, flow.id);
                 }
             }
         }
         Ok(())
     }
 
-    /// Remembers an idle flow that was cut and has no class; it gets one when it sends again.
-    fn remember_idle(&mut self, slot: (u32, usize), flow: &RpFlow) {
-        if let Some(minor) = htb_minor(slot.0, slot.1).filter(|minor| !self.classes.contains_key(minor))
-            && flow.hot.machine.active != 0
-        {
-            let class = Class { id: flow.id, slot, rate_bps: 0, due_ns: u64::MAX };
-            self.idle.insert(minor, class);
-        }
-    }
-
     /// Creates the classes of flows that are active again.
-    fn restore_idle(&mut self, batch: &mut Batch, maps: &Maps, params: &Params, now_ns: u64) -> Result<()> {
-        for (minor, class) in mem::take(&mut self.idle) {
-            match flow_of(maps, &class)? {
-                Some(flow) if is_idle(&flow, now_ns) => _ = self.idle.insert(minor, class),
-                Some(flow) => self.update_flow(batch, params, now_ns, class.slot, flow),
+    fn restore_idle(&mut self, update: &mut Update<'_>, maps: &Maps) -> Result<()> {
+        for (minor, id) in mem::take(&mut self.idle) {
+            match flow_of(maps, minor, &id)? {
+                Some(flow) if is_idle(&flow, update.now_ns) => _ = self.idle.insert(minor, id),
+                Some(flow) => self.update_flow(update, minor, flow),
                 None => {}
             }
         }
@@ -345,7 +305,7 @@ impl Classes {
     ) -> Result<()> {
         let mut unused: Vec<u32> = self.found.iter().copied().collect();
         for (minor, class) in &self.classes {
-            if flow_of(&maps(), class)?.is_none_or(|flow| is_idle(&flow, now_ns)) {
+            if flow_of(&maps(), *minor, &class.id)?.is_none_or(|flow| is_idle(&flow, now_ns)) {
                 unused.push(*minor);
             }
         }
@@ -371,8 +331,8 @@ impl Classes {
                 self.found.remove(minor);
                 if let Some(class) = self.classes.remove(minor) {
                     self.due.remove(&(class.due_ns, *minor));
-                    if flow_of(&maps, &class)?.is_some() {
-                        self.idle.insert(*minor, class);
+                    if flow_of(&maps, *minor, &class.id)?.is_some() {
+                        self.idle.insert(*minor, class.id);
                     }
                 }
             }
@@ -382,18 +342,21 @@ impl Classes {
     }
 }
 
-/// Flow that a class was created for, if it still exists.
-fn flow_of(maps: &Maps, class: &Class) -> Result<Option<RpFlow>> {
-    let flow = maps.rp_flow(class.slot.0, class.slot.1)?;
-    Ok(flow.filter(|flow| flow.id == class.id && flow.hot.machine.active != 0))
+/// Flow in the slot of a class, whichever that is.
+fn flow_at(maps: &Maps, minor: u32) -> Result<Option<RpFlow>> {
+    let Some((set, way)) = htb_slot(minor) else { return Ok(None) };
+    Ok(maps.rp_flow(set, way)?)
 }
 
-/// Whether packets use the class: those of the flow in its slot, whichever flow that is.
+/// Flow that a class was created for, if it still exists.
+fn flow_of(maps: &Maps, minor: u32, id: &FlowId) -> Result<Option<RpFlow>> {
+    let flow = flow_at(maps, minor)?;
+    Ok(flow.filter(|flow| flow.id == *id && flow.hot.machine.active != 0))
+}
+
+/// Whether packets use the class.
 fn is_used(maps: &Maps, minor: u32) -> Result<bool> {
-    let Some((set, way)) = htb_slot(minor) else {
-        return Ok(true);
-    };
-    let flow = maps.rp_flow(set, way)?;
+    let flow = flow_at(maps, minor)?;
     Ok(flow.is_some_and(|flow| flow.hot.machine.active != 0 && !is_idle(&flow, monotonic_ns())))
 }
 
@@ -426,39 +389,6 @@ fn is_idle(flow: &RpFlow, now_ns: u64) -> bool {
 /// Class that a flow's packets select in `skb->priority`; `htb_minor` is at most 16 bits.
 fn handle(minor: u32) -> Handle {
     Handle((u32::from(HTB_MAJOR) << 16) | minor)
-}
-
-/// Stand-alone HTB pacer of one interface.
-pub struct HtbPacer {
-    netlink: Netlink,
-    maps: Maps,
-    classes: Classes,
-}
-
-impl HtbPacer {
-    /// Takes over the classes of an interface attached with the HTB pacer.
-    ///
-    /// # Errors
-    /// The interface was removed.
-    pub fn new(netlink: Netlink, maps: Maps, ifindex: u32) -> Result<Self> {
-        let classes = Classes::take_over(&netlink, ifindex)?;
-        Ok(Self { netlink, maps, classes })
-    }
-
-    /// Waits up to half a second for a cut, and updates the classes.
-    ///
-    /// # Errors
-    /// The interface or the maps were removed.
-    pub fn update(&mut self) -> Result<()> {
-        let mut fds = [PollFd::new(self.maps.cuts_fd()?, PollFlags::POLLIN)];
-        let timeout = PollTimeout::try_from(self.classes.until_next()).unwrap_or(PollTimeout::ZERO);
-        match poll(&mut fds, timeout) {
-            Ok(_) | Err(Errno::EINTR) => {}
-            Err(error) => return Err(Error::Wait(error.into())),
-        }
-        let cuts = self.maps.cuts()?;
-        self.classes.update(&self.netlink, || &self.maps, &cuts)
-    }
 }
 
 /// Maximum time that a flow waits for its class while earlier packets may still be queued.

@@ -126,7 +126,6 @@ mod tests {
 
     use super::*;
 
-    /// All queues.
     const ALL: u8 = 0xff;
 
     fn sample(ports: &[(u32, u64)]) -> BTreeMap<u32, IngressBytes> {

@@ -1,10 +1,10 @@
 //! Listing, creating and removing qdiscs and classes of one interface.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::{fmt, io};
 
-use libc::{RTM_DELQDISC, RTM_DELTCLASS, RTM_GETQDISC, RTM_GETTCLASS, RTM_NEWQDISC, RTM_NEWTCLASS};
-use netlink_packet_core::{NLM_F_CREATE, NLM_F_ECHO, NLM_F_REPLACE};
+use libc::{RTM_DELQDISC, RTM_GETQDISC, RTM_GETTCLASS, RTM_NEWQDISC};
+use netlink_packet_core::{NLA_F_NESTED, NLM_F_CREATE, NLM_F_ECHO, NLM_F_REPLACE};
 use nix::errno::Errno;
 
 use super::read::{
@@ -12,11 +12,11 @@ use super::read::{
     class, qdisc, rate_bps, stats,
 };
 use super::spec::{TCA_TBF_PARMS, TCA_TBF_RATE64};
-use super::{Handle, HtbClass, QdiscSpec};
-use crate::error::{Error, Refusal, Result};
-use crate::netlink::{Netlink, Subsystem};
+use super::{DELETE_CLASS, Handle, HtbClass, Message, PUT_CLASS, QdiscSpec};
+use crate::error::{Error, Result};
+use crate::netlink::{Context, Netlink, Subject, Subsystem};
 use crate::netns;
-use crate::wire::{Encoder, attribute, u32_at};
+use crate::wire::{Encoder, attribute, c_string, u32_at};
 
 /// Index of the loopback interface, the first of every namespace.
 pub(super) const LOOPBACK: u32 = 1;
@@ -24,11 +24,7 @@ pub(super) const LOOPBACK: u32 = 1;
 impl Netlink {
     /// All qdiscs of the interface.
     pub fn qdiscs(&self, ifindex: u32) -> Result<Vec<Qdisc>> {
-        let bodies = self
-            .dump(Subsystem::Route, RTM_GETQDISC, |request| {
-                tcmsg(request, ifindex, Handle::UNSPEC, Handle::UNSPEC)
-            })?
-            .map_err(|refusal| self.kernel_error("list the qdiscs", ifindex, refusal))?;
+        let bodies = self.dump_tc(format_args!("list the qdiscs"), RTM_GETQDISC, ifindex, Handle::UNSPEC)?;
         // The kernel lists the qdiscs of all interfaces.
         Ok(bodies
             .iter()
@@ -39,15 +35,7 @@ impl Netlink {
 
     /// The qdiscs of all interfaces, by index.
     pub fn all_qdiscs(&self) -> Result<BTreeMap<u32, Vec<Qdisc>>> {
-        let bodies = self
-            .dump(Subsystem::Route, RTM_GETQDISC, |request| {
-                tcmsg(request, 0, Handle::UNSPEC, Handle::UNSPEC)
-            })?
-            .map_err(|refusal| Error::Refused {
-                operation: "list the qdiscs".into(),
-                subject: "all interfaces".into(),
-                refusal,
-            })?;
+        let bodies = self.dump_tc(format_args!("list the qdiscs"), RTM_GETQDISC, 0, Handle::UNSPEC)?;
         let mut all = BTreeMap::<_, Vec<_>>::new();
         for (ifindex, qdisc) in bodies.iter().filter_map(|body| Some((u32_at(body, 4)?, qdisc(body)?))) {
             all.entry(ifindex).or_default().push(qdisc);
@@ -57,11 +45,8 @@ impl Netlink {
 
     /// All classes of the interface.
     pub fn classes(&self, ifindex: u32) -> Result<Vec<Class>> {
-        let bodies = self
-            .dump(Subsystem::Route, RTM_GETTCLASS, |request| {
-                tcmsg(request, ifindex, Handle::UNSPEC, Handle::UNSPEC)
-            })?
-            .map_err(|refusal| self.kernel_error("list the classes", ifindex, refusal))?;
+        let bodies =
+            self.dump_tc(format_args!("list the classes"), RTM_GETTCLASS, ifindex, Handle::UNSPEC)?;
         Ok(bodies.iter().filter_map(|body| class(body)).collect())
     }
 
@@ -72,25 +57,16 @@ impl Netlink {
 
     /// Statistics of the qdisc at `parent` ([`Handle::ROOT`] or a class): one short exchange, suitable for polling the
     /// queue's depth.
-    ///
-    /// # Errors
-    /// There is no qdisc at `parent`.
     pub fn qdisc_stats(&self, ifindex: u32, parent: Handle) -> Result<Stats> {
-        self.stats_of(RTM_GETQDISC, ifindex, Handle::UNSPEC, parent)
+        self.stats_of(RTM_GETQDISC, Message::new(ifindex, Handle::UNSPEC, parent), parent)
     }
 
     /// Statistics of one class.
-    ///
-    /// # Errors
-    /// There is no such class.
     pub fn class_stats(&self, ifindex: u32, class: Handle) -> Result<Stats> {
-        self.stats_of(RTM_GETTCLASS, ifindex, class, Handle::UNSPEC)
+        self.stats_of(RTM_GETTCLASS, Message::new(ifindex, class, Handle::UNSPEC), class)
     }
 
     /// Installs a new qdisc at the interface's root; classes of the old one are removed with it.
-    ///
-    /// # Errors
-    /// The kernel lacks the kind or rejects the options, or the process lacks CAP_NET_ADMIN.
     pub fn replace_root(&self, ifindex: u32, handle: Handle, spec: &QdiscSpec) -> Result<()> {
         // An existing root with this handle would be changed in place, which HTB does not support, and would retain its
         // classes.
@@ -101,10 +77,6 @@ impl Netlink {
     }
 
     /// Installs a qdisc at `parent`, or changes the existing one of the same kind and handle.
-    ///
-    /// # Errors
-    /// There is no such parent, the kernel lacks the kind or rejects the options, or the process lacks
-    /// CAP_NET_ADMIN.
     pub fn replace_qdisc(
         &self,
         ifindex: u32,
@@ -112,63 +84,59 @@ impl Netlink {
         handle: Handle,
         spec: &QdiscSpec,
     ) -> Result<()> {
-        let mut options = Encoder::default();
+        let (kind, mut options) = (spec.kind(), Encoder::default());
         spec.encode(&mut options);
-        self.send_qdisc(ifindex, parent, handle, spec.kind(), &options.into_bytes())?.map_err(|refusal| {
-            self.kernel_error(
-                format!("install the qdisc {} {handle} at {parent}", spec.kind()),
-                ifindex,
-                refusal,
-            )
-        })
+        let operation = format_args!("install the qdisc {kind} {handle} at {parent}");
+        self.put_qdisc(operation, Message::new(ifindex, handle, parent), kind, &options.into_bytes())
     }
 
     /// Removes the root qdisc; the kernel installs its default.
     ///
     /// # Errors
-    /// The root is the kernel's default, or the process lacks CAP_NET_ADMIN.
+    /// The root is the kernel's default.
     pub fn delete_root(&self, ifindex: u32) -> Result<()> {
-        self.change(RTM_DELQDISC, 0, |request| tcmsg(request, ifindex, Handle::UNSPEC, Handle::ROOT))?
-            .map_err(|refusal| self.kernel_error("delete the root qdisc", ifindex, refusal))
+        self.delete_qdisc(format_args!("delete the root qdisc"), ifindex, Handle::ROOT)
     }
 
     /// Removes the clsact qdisc unless it has filters, which would be removed too. Returns whether it did.
-    ///
-    /// # Errors
-    /// There is none, or the process lacks CAP_NET_ADMIN.
     pub fn delete_clsact(&self, ifindex: u32) -> Result<bool> {
         for hook in Handle::CLSACT_HOOKS {
             if !self.filters(ifindex, hook)?.is_empty() {
                 return Ok(false);
             }
         }
-        self.change(RTM_DELQDISC, 0, |request| tcmsg(request, ifindex, Handle::UNSPEC, Handle::CLSACT))?
-            .map_err(|refusal| self.kernel_error("delete the clsact qdisc", ifindex, refusal))?;
+        self.delete_qdisc(format_args!("delete the clsact qdisc"), ifindex, Handle::CLSACT)?;
         Ok(true)
     }
 
+    /// Removes the qdisc at `parent`.
+    pub(super) fn delete_qdisc(
+        &self,
+        operation: fmt::Arguments<'_>,
+        ifindex: u32,
+        parent: Handle,
+    ) -> Result<()> {
+        self.change_tc(operation, (RTM_DELQDISC, 0), Message::new(ifindex, Handle::UNSPEC, parent), |_| {})
+    }
+
     /// Creates or changes an HTB class; its queued packets stay.
-    ///
-    /// # Errors
-    /// There is no such parent, or the process lacks CAP_NET_ADMIN.
     pub fn replace_htb_class(&self, ifindex: u32, class: &HtbClass) -> Result<()> {
-        let (kind, flags) = PUT_CLASS;
-        self.change(kind, flags, |request| htb_class(request, ifindex, class))?
-            .map_err(|refusal| self.kernel_error(format!("set the class {}", class.handle), ifindex, refusal))
+        let message = Message::new(ifindex, class.handle, class.parent);
+        self.change_tc(format_args!("set the class {}", class.handle), PUT_CLASS, message, |request| {
+            htb_class(request, class);
+        })
     }
 
     /// Removes a class and drops its queued packets.
-    ///
-    /// # Errors
-    /// There is no such class, it has classes of its own, or the process lacks CAP_NET_ADMIN.
     pub fn delete_class(&self, ifindex: u32, class: Handle) -> Result<()> {
-        self.change(RTM_DELTCLASS, 0, |request| tcmsg(request, ifindex, class, Handle::UNSPEC))?
-            .map_err(|refusal| self.kernel_error(format!("delete the class {class}"), ifindex, refusal))
+        let message = Message::new(ifindex, class, Handle::UNSPEC);
+        self.change_tc(format_args!("delete the class {class}"), DELETE_CLASS, message, |_| {})
     }
 
     /// The root TBF, or the only top class of a root HTB, that limits the interface.
     pub fn shaping(&self, ifindex: u32) -> Result<Option<Shaping>> {
-        let Some(root) = self.root_qdisc(ifindex)? else { return Ok(None) };
+        let qdiscs = self.qdiscs(ifindex)?;
+        let Some(root) = qdiscs.iter().find(|qdisc| qdisc.parent == Handle::ROOT) else { return Ok(None) };
         let shaping = |shaper, rate_bps: Option<u64>, burst_ns: Option<u64>, limit_bytes| {
             Some(Shaping { shaper, rate_bps: rate_bps?, burst_ns: burst_ns?, limit_bytes })
         };
@@ -178,7 +146,7 @@ impl Netlink {
                 let burst_ns = burst_ns(&root.options, TCA_TBF_PARMS, TBF_BUFFER);
                 // The kernel does not list the fifo that `limit` creates.
                 let is_below = |qdisc: &Qdisc| qdisc.parent.major() == root.handle.major();
-                let limit_bytes = match self.qdiscs(ifindex)?.iter().any(is_below) {
+                let limit_bytes = match qdiscs.iter().any(is_below) {
                     true => None,
                     false => attribute(&root.options, TCA_TBF_PARMS).and_then(|of| u32_at(of, TBF_LIMIT)),
                 };
@@ -198,37 +166,32 @@ impl Netlink {
         }
     }
 
-    /// Installs a qdisc of any kind at `parent`, with options as raw bytes.
-    pub(super) fn send_qdisc(
+    /// Installs a qdisc of any kind, with options as raw bytes.
+    pub(super) fn put_qdisc(
         &self,
-        ifindex: u32,
-        parent: Handle,
-        handle: Handle,
+        operation: fmt::Arguments<'_>,
+        message: Message,
         kind: &str,
         options: &[u8],
-    ) -> Result<std::result::Result<(), Refusal>> {
-        self.change(RTM_NEWQDISC, NLM_F_CREATE | NLM_F_REPLACE, |request| {
-            tcmsg(request, ifindex, handle, parent);
+    ) -> Result<()> {
+        self.change_tc(operation, (RTM_NEWQDISC, NLM_F_CREATE | NLM_F_REPLACE), message, |request| {
             request.attribute(TCA_KIND, &c_string(kind));
             if !options.is_empty() {
                 // ets requires the flag of nested attributes (Linux 5.6); a fifo's options are not nested.
-                request.options(TCA_OPTIONS, options, kind == "ets");
+                let nested = if kind == "ets" { NLA_F_NESTED } else { 0 };
+                request.attribute(TCA_OPTIONS | nested, options);
             }
         })
     }
 
-    pub(super) fn kernel_error(&self, operation: impl Into<String>, ifindex: u32, refusal: Refusal) -> Error {
-        Error::Refused { operation: operation.into(), subject: self.name_of(ifindex), refusal }
-    }
-
-    fn stats_of(&self, kind: u16, ifindex: u32, handle: Handle, parent: Handle) -> Result<Stats> {
+    fn stats_of(&self, kind: u16, message: Message, which: Handle) -> Result<Stats> {
+        let context = Context {
+            operation: format_args!("read the statistics of {which}"),
+            subject: Subject::Interface(message.ifindex),
+        };
         // Older kernels answer with a notification, which the requester gets only with an echo.
-        let bodies = self
-            .get(Subsystem::Route, kind, NLM_F_ECHO, |request| tcmsg(request, ifindex, handle, parent))?
-            .map_err(|refusal| {
-                let which = if handle == Handle::UNSPEC { parent } else { handle };
-                self.kernel_error(format!("read the statistics of {which}"), ifindex, refusal)
-            })?;
+        let bodies =
+            self.request(context, Subsystem::Route, kind, NLM_F_ECHO, |request| message.encode(request))?;
         let body = bodies.first().and_then(|body| body.get(TCMSG_LEN..));
         body.map(stats)
             .ok_or_else(|| Error::Decode { what: "a queue", detail: "the answer is empty".to_owned() })
@@ -255,46 +218,16 @@ pub fn kernel_has_qdisc(kind: &str) -> Result<bool> {
 }
 
 fn supports_qdisc(kind: &str, handle: Handle, options: &[u8]) -> Result<bool> {
-    let netlink = Netlink::connect()?;
-    match netlink.send_qdisc(LOOPBACK, Handle::ROOT, handle, kind, options)? {
-        Err(refusal) if refusal.errno == Errno::ENOENT => Ok(false),
-        Err(refusal) if refusal.errno == Errno::EPERM => {
-            Err(netlink.kernel_error(format!("try the qdisc {kind}"), LOOPBACK, refusal))
-        }
-        _ => Ok(true),
+    let message = Message::new(LOOPBACK, handle, Handle::ROOT);
+    match Netlink::connect()?.put_qdisc(format_args!("try the qdisc {kind}"), message, kind, options) {
+        Err(Error::Refused { refusal, .. }) if refusal.errno == Errno::ENOENT => Ok(false),
+        Err(Error::Refused { refusal, .. }) if refusal.errno != Errno::EPERM => Ok(true),
+        tried => tried.map(|()| true),
     }
 }
 
-/// Message type and flags that create or change a class.
-pub(super) const PUT_CLASS: (u16, u16) = (RTM_NEWTCLASS, NLM_F_CREATE | NLM_F_REPLACE);
-
-/// Body of a request to set an HTB class.
-pub(super) fn htb_class(request: &mut Encoder, ifindex: u32, class: &HtbClass) {
-    tcmsg(request, ifindex, class.handle, class.parent);
+/// Attributes of an HTB class.
+pub(super) fn htb_class(request: &mut Encoder, class: &HtbClass) {
     request.attribute(TCA_KIND, b"htb\0");
     request.nested(TCA_OPTIONS, |options| class.encode(options));
-}
-
-/// `struct tcmsg`: family, padding, ifindex, handle, parent, info.
-pub(super) fn tcmsg(request: &mut Encoder, ifindex: u32, handle: Handle, parent: Handle) {
-    tcmsg_with_info(request, ifindex, handle, parent, 0);
-}
-
-/// `info` of a filter is its priority and protocol.
-pub(super) fn tcmsg_with_info(
-    request: &mut Encoder,
-    ifindex: u32,
-    handle: Handle,
-    parent: Handle,
-    info: u32,
-) {
-    for word in [0, ifindex, handle.0, parent.0, info] {
-        request.raw(&word.to_ne_bytes());
-    }
-}
-
-pub(super) fn c_string(text: &str) -> Vec<u8> {
-    let mut bytes = text.as_bytes().to_vec();
-    bytes.push(0);
-    bytes
 }

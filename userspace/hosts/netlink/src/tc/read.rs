@@ -21,7 +21,7 @@ const TCA_STATS_QUEUE: u16 = 3;
 const TCA_STATS_PKT64: u16 = 8;
 
 /// A qdisc of an interface.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Qdisc {
     /// Kind: `noqueue`, `fq_codel`, `htb`, ...
     pub kind: String,
@@ -229,11 +229,8 @@ mod tests {
             options.extend(kind.to_ne_bytes());
             options.extend(value.to_ne_bytes());
         }
-        let (handle, stats) = (Handle::UNSPEC, Stats::default());
         let of = |kind: &str, options: &[u8]| {
-            let (kind, options) = (kind.to_owned(), options.to_vec());
-            Qdisc { kind, handle, parent: handle, options, has_size_table: false, shared_block: None, stats }
-                .fq()
+            Qdisc { kind: kind.to_owned(), options: options.to_vec(), ..Qdisc::default() }.fq()
         };
         let limits =
             |horizon_ns, orphan_mask| Some(Fq { limit: 40_000, flow_limit: 100, orphan_mask, horizon_ns });

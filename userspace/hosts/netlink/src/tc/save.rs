@@ -3,11 +3,10 @@
 use std::fmt;
 use std::io::ErrorKind;
 
-use libc::RTM_DELQDISC;
 use serde::{Deserialize, Serialize};
 
-use super::qdisc::{LOOPBACK, tcmsg};
-use super::{Handle, Qdisc};
+use super::qdisc::LOOPBACK;
+use super::{Handle, Message, Qdisc};
 use crate::error::{Error, Result};
 use crate::netlink::Netlink;
 use crate::netns;
@@ -66,11 +65,6 @@ impl SavedQdisc {
         Self { kind, handle, options, tx_queue_len, queues: Vec::new() }
     }
 
-    fn none(tx_queue_len: u32) -> Self {
-        let (kind, options, queues) = Default::default();
-        Self { kind, handle: Handle::UNSPEC, options, tx_queue_len, queues }
-    }
-
     /// Whether the saved qdisc is the kernel's default for the interface.
     pub fn is_default(&self) -> bool {
         self.handle == Handle::UNSPEC
@@ -127,7 +121,7 @@ impl Netlink {
         let qdiscs = self.qdiscs(ifindex)?;
         // The default qdisc below a tbf is not listed.
         let Some(there) = qdiscs.iter().find(|qdisc| qdisc.parent == parent) else {
-            return Ok(SavedQdisc::none(link.tx_queue_len));
+            return Ok(SavedQdisc::of(&Qdisc::default(), link.tx_queue_len));
         };
         let mut saved = SavedQdisc::of(there, link.tx_queue_len);
         if saved.is_default() {
@@ -170,8 +164,8 @@ impl Netlink {
             _ => {}
         }
         let put = |parent, saved: &SavedQdisc| {
-            self.send_qdisc(ifindex, parent, saved.handle, &saved.kind, &saved.options)?
-                .map_err(|refusal| self.kernel_error(format!("restore the qdisc {saved}"), ifindex, refusal))
+            let message = Message::new(ifindex, saved.handle, parent);
+            self.put_qdisc(format_args!("restore the qdisc {saved}"), message, &saved.kind, &saved.options)
         };
         if is_there {
             // Only the length of the queue below it may differ.
@@ -204,13 +198,11 @@ impl Netlink {
 
     /// Restores the default queue of a `tbf`, which it creates when it is changed without having one.
     fn default_below(&self, ifindex: u32, parent: Handle, qdiscs: &[Qdisc]) -> Result<()> {
-        self.change(RTM_DELQDISC, 0, |request| tcmsg(request, ifindex, Handle::UNSPEC, parent))?.map_err(
-            |refusal| self.kernel_error(format!("delete the qdisc at {parent}"), ifindex, refusal),
-        )?;
+        self.delete_qdisc(format_args!("delete the qdisc at {parent}"), ifindex, parent)?;
         let Some(root) = qdiscs.iter().find(|qdisc| qdisc.parent == Handle::ROOT) else { return Ok(()) };
-        self.send_qdisc(ifindex, Handle::ROOT, root.handle, &root.kind, &root.options)?.map_err(|refusal| {
-            self.kernel_error(format!("set {} {} again", root.kind, root.handle), ifindex, refusal)
-        })
+        let Qdisc { kind, handle, options, .. } = root;
+        let message = Message::new(ifindex, *handle, Handle::ROOT);
+        self.put_qdisc(format_args!("set {kind} {handle} again"), message, kind, options)
     }
 
     /// The reason why a configured qdisc could not be restored, if any.
@@ -246,10 +238,12 @@ impl Netlink {
 fn rehearse(root: &Qdisc) -> Result<Option<String>> {
     let netlink = Netlink::connect()?;
     netlink.set_mtu(LOOPBACK, ETHERNET_MTU)?;
-    if let Err(refusal) =
-        netlink.send_qdisc(LOOPBACK, Handle::ROOT, root.handle, &root.kind, &root.options)?
-    {
-        return Ok(Some(format!("the kernel does not accept the options it reports: {refusal}")));
+    let message = Message::new(LOOPBACK, root.handle, Handle::ROOT);
+    match netlink.put_qdisc(format_args!("recreate"), message, &root.kind, &root.options) {
+        Err(Error::Refused { refusal, .. }) => {
+            return Ok(Some(format!("the kernel does not accept the options it reports: {refusal}")));
+        }
+        recreated => recreated?,
     }
     let same = netlink.root_qdisc(LOOPBACK)?.is_some_and(|copy| copy.options == root.options);
     Ok((!same).then(|| "recreated, it would differ in its options".to_owned()))

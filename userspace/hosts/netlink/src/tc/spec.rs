@@ -4,7 +4,6 @@ use super::Handle;
 use super::{RATE_SPEC_LEN, Rate};
 use crate::wire::Encoder;
 
-/// Nanoseconds of a microsecond.
 const MICROSECOND_NS: u64 = 1_000;
 /// Version of the HTB interface, checked by the kernel.
 const HTB_VERSION: u32 = 3;
@@ -150,7 +149,7 @@ impl QdiscSpec {
             Self::Tbf { rate_bps, burst_bytes, limit_bytes } => {
                 let rate = Rate::new(rate_bps);
                 // struct tc_tbf_qopt: rate, peakrate (none), limit, buffer, mtu (of the peak rate)
-                let mut parameters = rate.spec().to_vec();
+                let mut parameters = rate.spec(0).to_vec();
                 parameters.extend_from_slice(&[0; RATE_SPEC_LEN]);
                 parameters.extend_from_slice(&words([limit_bytes, rate.ticks(burst_bytes), 0]));
                 options.attribute(TCA_TBF_PARMS, &parameters);
@@ -172,7 +171,7 @@ pub struct HtbClass {
     pub parent: Handle,
     /// The class itself.
     pub handle: Handle,
-    /// Guaranteed rate in bits per second. The kernel counts in bytes: below 8 bit/s it is taken as 8.
+    /// Guaranteed rate in bits per second. The kernel counts in bytes: a rate below 8 bit/s becomes 8 bit/s.
     pub rate_bps: u64,
     /// Highest rate with the parent's spare rate, in bits per second; equal to `rate_bps` for no borrowing.
     pub ceil_bps: u64,
@@ -217,13 +216,9 @@ impl HtbClass {
         let rate = Rate::new(self.rate_bps);
         let ceil = Rate::new(self.ceil_bps);
         // struct tc_htb_opt: rate, ceil, buffer, cbuffer, quantum, level (set by the kernel), prio
-        let mut parameters = [0; 2 * RATE_SPEC_LEN + 20];
-        let (rates, rest) = parameters.split_at_mut(2 * RATE_SPEC_LEN);
-        let (rate_spec, ceil_spec) = rates.split_at_mut(RATE_SPEC_LEN);
-        rate_spec.copy_from_slice(&rate.spec_with(self.overhead_bytes));
-        ceil_spec.copy_from_slice(&ceil.spec_with(self.overhead_bytes));
+        let mut parameters = [rate, ceil].map(|rate| rate.spec(self.overhead_bytes)).concat();
         let (buffer, cbuffer) = (rate.ticks(self.burst_bytes), ceil.ticks(self.cburst_bytes));
-        rest.copy_from_slice(&words([buffer, cbuffer, self.quantum_bytes, 0, self.priority]));
+        parameters.extend(words([buffer, cbuffer, self.quantum_bytes, 0, self.priority]));
         options.attribute(TCA_HTB_PARMS, &parameters);
         rate.encode_wide(options, TCA_HTB_RATE64);
         ceil.encode_wide(options, TCA_HTB_CEIL64);

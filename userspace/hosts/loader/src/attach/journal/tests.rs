@@ -70,7 +70,6 @@ impl Store for Disk<'_> {
     }
 }
 
-/// Undo step `n`.
 fn undo_step(n: usize) -> UndoStep {
     UndoStep::Link { pin: n.to_string() }
 }
@@ -82,7 +81,8 @@ fn number(step: &UndoStep) -> usize {
     }
 }
 
-fn record() -> Record {
+/// The record of an attachment of `eth0`, interface 7.
+pub(in crate::attach) fn record() -> Record {
     let info = serde_json::json!({
         "iface": "eth0", "ifindex": 7, "inline_peer": null, "role": "host", "pacer": "fq", "xdp_mode": "driver",
         "tc_mode": "tcx", "programs": [], "rp_flows": 8, "np_flows": 8, "version": "0", "attached_at_ns": 1,
@@ -220,7 +220,6 @@ proptest! {
         prop_assert!(machine.borrow().changed.is_empty() && machine.borrow().written.is_none());
     }
 
-    /// Steps are undone in reverse order.
     #[test]
     fn undo_runs_in_reverse_order(steps in 0..8_usize) {
         let machine = machine(None);
