@@ -29,13 +29,11 @@ use rates::Window;
 /// A change that takes longer is reported as in progress.
 const PROGRESS_DELAY: Duration = Duration::from_secs(2);
 
-/// Options of an agent.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     /// Host name in the fleet.
     pub(crate) host: String,
     pub(crate) labels: Labels,
-    /// Path of the daemon's socket.
     pub(crate) control: PathBuf,
     /// Reporting period while nothing changes.
     pub(crate) every: Duration,
@@ -45,13 +43,11 @@ pub(crate) struct Options {
     pub(crate) look: Duration,
 }
 
-/// State of a running agent.
 struct Agent {
     options: Options,
     daemon: DaemonClient,
     window: Window,
     tried: Option<Tried>,
-    /// Scheduled retry.
     pending: Option<Pending>,
     /// Last logged complaints.
     logged: String,

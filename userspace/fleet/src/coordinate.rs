@@ -38,7 +38,6 @@ struct Work {
     rollout: Rollout,
     /// State in etcd.
     stored: Rollout,
-    /// Revision of `stored`.
     revision: i64,
     stepped_at: Instant,
     stored_at: Instant,
@@ -80,7 +79,6 @@ pub(crate) struct Coordinator<'a> {
     store: Store,
     mirror: Mirror,
     tick: Duration,
-    /// Prints messages.
     print: &'a mut dyn FnMut(&str),
     work: Option<Work>,
     period_ms: u64,
@@ -91,7 +89,6 @@ pub(crate) struct Coordinator<'a> {
 }
 
 impl<'a> Coordinator<'a> {
-    /// Creates a coordinator that steps every `tick`.
     pub(crate) fn new(store: Store, tick: Duration, print: &'a mut dyn FnMut(&str)) -> Self {
         let mirror = Mirror::new(store.clone());
         let metrics = watch::Sender::default();
@@ -99,7 +96,6 @@ impl<'a> Coordinator<'a> {
         Self { store, mirror, tick, print, work: None, period_ms: 0, head: None, metrics, presence }
     }
 
-    /// Subscribes to the metrics.
     pub(crate) fn metrics(&self) -> watch::Receiver<Metrics> {
         self.metrics.subscribe()
     }
@@ -286,7 +282,6 @@ pub(crate) fn tally(rollout: &Rollout) -> BTreeMap<&'static str, usize> {
 const TTL_S: i64 = 5;
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// The registration.
 #[derive(Default)]
 struct Presence {
     /// ID of the lease, 0 if there is none.

@@ -46,11 +46,9 @@ pub(crate) fn hash(text: &str) -> String {
 pub(crate) struct Version {
     /// Number, from 1. Version 0 means no fleet: every host uses its own file.
     pub(crate) version: u64,
-    /// Author.
     pub(crate) by: String,
     /// Time of creation by the author's clock, RFC 3339.
     pub(crate) at: String,
-    /// Reason given by the author.
     pub(crate) why: String,
     /// The earlier version that this one restores.
     pub(crate) rollback_of: Option<u64>,
@@ -100,13 +98,11 @@ pub(crate) struct Target {
 pub(crate) struct DesiredConfig {
     #[serde(flatten)]
     pub(crate) target: Target,
-    /// Author of the version.
     pub(crate) by: String,
     /// Reason for the version or its rollback.
     pub(crate) why: String,
 }
 
-/// Membership of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Member {
@@ -180,7 +176,6 @@ impl Tried {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Rates {
-    /// Length of the window, in milliseconds.
     pub(crate) window_ms: u64,
     /// RoCE data packets.
     pub(crate) data_packets: u64,
@@ -208,7 +203,6 @@ impl Rates {
     }
 }
 
-/// Outcome of a rollout.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Outcome {
     /// The version is active; otherwise it was rolled back.

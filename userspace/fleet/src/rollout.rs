@@ -47,9 +47,7 @@ pub(crate) struct Rollout {
     /// Key of the steps: the version, and a random part that distinguishes attempts that failed to begin.
     pub(crate) id: String,
     pub(crate) version: u64,
-    /// Author of the version.
     pub(crate) by: String,
-    /// Reason given by the author.
     pub(crate) why: String,
     pub(crate) policy: Policy,
     /// Number of steps. A coordinator continues only after it has read all of them.
@@ -57,14 +55,12 @@ pub(crate) struct Rollout {
     /// Time that coordinators have spent on this rollout.
     pub(crate) clock_ms: u64,
     pub(crate) phase: Phase,
-    /// Messages, oldest first.
     pub(crate) lines: Vec<String>,
     /// Steps in order of wave and host name.
     #[serde(skip)]
     pub(crate) steps: Vec<Step>,
 }
 
-/// Phase of a rollout.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Phase {
@@ -78,7 +74,6 @@ pub(crate) enum Phase {
     RolledBack { reason: String },
 }
 
-/// State of the current wave.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Forward {
     pub(crate) wave: usize,
@@ -139,9 +134,7 @@ pub(crate) struct Step {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum State {
-    /// Not changed yet.
     Waiting,
-    /// Ordered to change.
     Sent { at_ms: u64 },
     /// Changed.
     Applied {
@@ -153,7 +146,6 @@ pub(crate) enum State {
     Away,
     /// Reported before its order, but not within `patience` since.
     Lost,
-    /// Ordered to roll back.
     Returning { at_ms: u64 },
     /// Rolled back: the host reports its previous configuration.
     Returned,
@@ -171,22 +163,17 @@ pub(crate) struct ReceivedReport {
 /// Reports by host. Hosts that are away have no entry.
 pub(crate) type Hosts = BTreeMap<String, ReceivedReport>;
 
-/// Input of the state machine.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event<'a> {
     /// A coordinator has read the fleet.
     Tick {
-        /// Time since the previous tick.
         elapsed_ms: u64,
         hosts: &'a Hosts,
         /// etcd revision at which `hosts` was read.
         revision: i64,
     },
-    /// The operator `by` pauses the rollout.
     Pause { by: &'a str },
-    /// The operator `by` resumes the rollout.
     Resume { by: &'a str },
-    /// The operator `by` aborts the rollout.
     Abort { by: &'a str, why: &'a str },
 }
 
@@ -195,7 +182,6 @@ pub(crate) enum Event<'a> {
 pub(crate) enum Effect {
     /// Order a host to apply `target`.
     Send { host: String, target: Target },
-    /// Print a message.
     Print(String),
 }
 
@@ -545,7 +531,6 @@ impl Rollout {
         effects.push(Effect::Print(line));
     }
 
-    /// Returns whether the rollout has ended.
     pub(crate) const fn is_over(&self) -> bool {
         matches!(self.phase, Phase::Done | Phase::RolledBack { .. })
     }

@@ -41,12 +41,10 @@ const MAX_RECORD_BYTES: usize = 1 << 20;
 /// Maximum hosts of a rollout; tested with 10,000.
 const MAX_HOSTS: usize = 20_000;
 
-/// Client for the records of a fleet.
 #[derive(Clone)]
 pub(crate) struct Store {
     pub(crate) client: Client,
     prefix: String,
-    /// Addresses of the members.
     address: String,
 }
 

@@ -20,7 +20,6 @@ const THRIFT_PORT: u16 = 9_090;
 const QUEUES: &str = "8";
 /// Maximum wait for its first answer.
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// Interval between attempts.
 const TICK: Duration = Duration::from_millis(50);
 /// The loopback interface of every namespace.
 const LO: u32 = 1;
@@ -90,7 +89,6 @@ impl Process {
         }
     }
 
-    /// PID.
     pub fn id(&self) -> u32 {
         self.child.id()
     }

@@ -10,12 +10,10 @@ use super::error::{Error, Result};
 /// The program as compiled from this version of `p4/`.
 pub const JSON: &str = include_str!("../../../../p4/build/dcqcn.json");
 
-/// Match kind of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MatchKind {
     Exact,
-    /// The longest prefix.
     Lpm,
     /// The bits of a mask; only in another program, as the following.
     Ternary,
@@ -23,32 +21,24 @@ pub enum MatchKind {
     Range,
 }
 
-/// A key of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyField {
-    /// Name in the program.
     pub name: String,
-    /// How it is compared.
     pub kind: MatchKind,
-    /// Width.
     pub bits: u32,
 }
 
-/// A parameter of an action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Param {
     pub name: String,
-    /// Width.
     pub bits: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
-    /// Keys, in order.
     pub key: Vec<KeyField>,
     /// The actions its entries may have, and their parameters.
     pub actions: BTreeMap<String, Vec<Param>>,
-    /// Maximum number of entries.
     pub size: u64,
 }
 

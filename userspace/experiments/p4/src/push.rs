@@ -16,11 +16,8 @@ pub struct Pushed {
     pub written: usize,
     /// Entries with changed action or parameters.
     pub modified: usize,
-    /// Entries removed.
     pub deleted: usize,
-    /// Unchanged entries.
     pub unchanged: usize,
-    /// Register cells written.
     pub cells: usize,
 }
 

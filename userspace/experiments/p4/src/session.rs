@@ -16,7 +16,6 @@ use super::entry::Command;
 use super::error::{Error, Result};
 use super::program::Program;
 
-/// BMv2's CLI.
 const TOOL: &str = "simple_switch_CLI";
 const PROMPT: &str = "RuntimeCmd: ";
 /// Maximum wait for an answer.

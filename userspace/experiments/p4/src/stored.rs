@@ -22,10 +22,8 @@ use super::switch::Switch;
 
 const DIRECTORY: &str = "/run/dcqcn/bmv2";
 
-/// A pushed configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredConfig {
-    /// The parameters.
     pub config: Config,
     pub switch: Switch,
 }

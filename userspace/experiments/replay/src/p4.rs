@@ -56,7 +56,6 @@ const UNANSWERED: [Stat; 3] = [Stat::NpCnpSuppressed, Stat::NpCnpLimited, Stat::
 
 /// A switch that runs the program.
 pub trait Target {
-    /// The switch's control interface.
     fn control(&mut self) -> &mut dyn Control;
 
     /// Sets the clock of a switch without its own.
@@ -312,7 +311,6 @@ fn is_marked_since(packet: &[u8], out: &[u8]) -> bool {
 struct SwitchOutput {
     /// The packet; `None` if it was dropped.
     out: Option<Vec<u8>>,
-    /// Emitted packets.
     extra: Vec<Vec<u8>>,
 }
 
@@ -322,7 +320,6 @@ struct PacketCounts {
     unanswered: u64,
 }
 
-/// The engine `p4`.
 pub type P4 = SwitchEngine<Interpreter>;
 
 impl P4 {
@@ -359,7 +356,6 @@ impl Target for Interpreter {
 /// Namespaces of this process so far.
 static NAMESPACES: AtomicU32 = AtomicU32::new(0);
 
-/// The engine `bmv2`.
 pub type Bmv2 = SwitchEngine<SimpleSwitch>;
 
 /// A running switch, and the outer ends of its two wires.

@@ -61,7 +61,6 @@ pub enum EngineKind {
     Bmv2,
 }
 
-/// Options of a replay.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// A pcap or pcapng file.
@@ -70,7 +69,6 @@ pub struct Options {
     pub engine: EngineKind,
     /// Parameters; `None` = [`default_config`]. Without `link_rate`, [`DEFAULT_LINK_RATE_BPS`] is used.
     pub config: Option<Config>,
-    /// Seed of the random sequence.
     pub seed: u64,
     /// A pcap file for the packets as they leave.
     pub out: Option<PathBuf>,
@@ -78,7 +76,6 @@ pub struct Options {
     pub summary_line: bool,
 }
 
-/// Error of a replay.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
@@ -376,7 +373,6 @@ fn flow(
     Ok(set.find(&id).map(|flow| Flow::Rp(FlowRow::new(&flow, &params.rp, now_ns))))
 }
 
-/// The flow that a CNP is about.
 fn flow_of_cnp(engine: &dyn Engine, frame: &&[u8], roce: &Roce) -> Result<Option<FlowId>, crate::Error> {
     use dcqcn_common::classify::Frame as _;
     let cnp = if roce.v6 {
@@ -444,7 +440,6 @@ impl Departures {
         Ok(())
     }
 
-    /// Writes the remaining packets.
     fn finish(mut self) -> PcapResult<()> {
         self.flush_until(u64::MAX)?;
         self.writer.into_writer().finish().map_err(PcapError::IoError)
@@ -457,7 +452,6 @@ impl Departures {
 /// Link header of a capture's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Link {
-    /// An Ethernet header.
     Ethernet,
     /// A header without further information, followed by IP at this offset.
     Ip(usize),

@@ -23,7 +23,6 @@ use super::{ControlSample, QueuePair, Thresholds, Topology};
 
 /// Flows per table: many times the lab's maximum.
 const FLOWS: u32 = 4_096;
-/// Hooks in the counter map.
 const INGRESS: usize = 1;
 const EGRESS: usize = 2;
 
@@ -236,7 +235,6 @@ impl Drop for AttachedPort {
     }
 }
 
-/// The congestion point.
 enum AttachedSwitch {
     /// The data plane at the ports of a Linux switch.
     Linux {
@@ -245,7 +243,6 @@ enum AttachedSwitch {
         /// Senders' ports, if the reverse traffic is counted.
         back: Vec<AttachedPort>,
     },
-    /// An external switch.
     Unseen,
     /// A BMv2 switch, which may have the hosts' points too.
     Bmv2(Box<P4Switch>),
@@ -297,7 +294,6 @@ pub(super) struct AttachedLab {
 }
 
 impl AttachedLab {
-    /// The active marking thresholds.
     pub(super) fn thresholds(&self) -> Thresholds {
         let config = match &self.switch {
             AttachedSwitch::Linux { port, .. } => &port.params.config,

@@ -143,7 +143,6 @@ fn requester(config: &IncastConfig) -> RequesterConfig {
     }
 }
 
-/// Runs all threads from start to end.
 fn traffic(
     config: &IncastConfig,
     network: &Topology,

@@ -70,7 +70,6 @@ pub enum DeviceUnderTest {
 #[derive(Clone, Debug)]
 pub struct QualifyConfig {
     pub against: DeviceUnderTest,
-    /// Cases to run.
     pub cases: Vec<Case>,
     /// Senders and their windows, link rate and buffer, duration.
     pub incast: IncastConfig,
@@ -172,7 +171,6 @@ pub fn qualify(config: &QualifyConfig) -> Result<QualifyReport> {
     Ok(report)
 }
 
-/// Context of a case.
 struct Bench<'a> {
     config: &'a QualifyConfig,
     settings: Settings,
@@ -386,7 +384,6 @@ const PFC_WINDOW: u32 = 64;
 const STORAGE_QPS: u16 = 4;
 const STORAGE_MESSAGE_BYTES: u32 = 64 << 10;
 
-/// The kernel's release.
 fn release() -> String {
     let text = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     text.trim().to_owned()

@@ -14,7 +14,6 @@ use pnet_datalink::{
 
 use super::host::Host;
 
-/// Frames that a socket receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Receive {
     /// None: the socket only sends.
@@ -22,17 +21,13 @@ pub(super) enum Receive {
     /// Frames of this EtherType, with a buffer of `buffer_bytes`. Frames sent by this host are excluded: the kernel
     /// passes those to sockets of type `ETH_P_ALL` only (`dev_queue_xmit_nit`).
     Type {
-        /// Ethernet type, host order.
         ethertype: u16,
-        /// Socket receive buffer, bytes.
         buffer_bytes: usize,
     },
 }
 
-/// Result of sending a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sent {
-    /// Accepted.
     Yes,
     /// The socket's buffer is full: try again when it is writable.
     Full,
@@ -96,7 +91,6 @@ impl HostSocket {
         }
     }
 
-    /// Hands a frame to the kernel.
     pub(super) fn send(&mut self, frame: &[u8]) -> io::Result<Sent> {
         match self.sender.send_to(frame, None) {
             Some(Ok(())) => Ok(Sent::Yes),
@@ -110,7 +104,6 @@ impl HostSocket {
         }
     }
 
-    /// The next received frame, if any.
     pub(super) fn receive(&mut self) -> io::Result<Option<&[u8]>> {
         match self.receiver.next() {
             Ok(frame) => Ok(Some(frame)),

@@ -69,7 +69,6 @@ impl Task {
         Self { stop, thread }
     }
 
-    /// Ends the task.
     pub(super) fn stop(self) -> Result<()> {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().map_err(|_| anyhow!("a background thread of the testbed panicked"))?

@@ -62,7 +62,6 @@ const CNP: Handle = queue_class(6);
 /// Rate at which hosts send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HostSpeed {
-    /// The link's.
     Link,
     /// As fast as they can.
     Full,
@@ -71,7 +70,6 @@ pub(crate) enum HostSpeed {
 /// The switch: a namespace with a port per host.
 #[derive(Debug)]
 pub struct Switch {
-    /// Namespace.
     pub netns: Netns,
     /// The port towards the receiver: the bottleneck.
     pub egress_ifname: String,
@@ -79,7 +77,6 @@ pub struct Switch {
     pub egress_ifindex: u32,
     /// Guaranteed rate of the port's RoCE queue, bit/s.
     pub roce_bps: u64,
-    /// Buffer of that queue, bytes.
     pub buffer_bytes: u32,
     /// Whether the data plane provides the port's queues.
     pub queues: bool,
@@ -90,7 +87,6 @@ pub struct Switch {
 /// The network, which is removed on drop.
 #[derive(Debug)]
 pub struct Topology {
-    /// The senders, in order.
     pub senders: Vec<Host>,
     /// The host that sends non-RoCE traffic, if any.
     pub flooder: Option<Host>,
@@ -328,7 +324,6 @@ fn join(
     Ok(Host { netns, ifname, ifindex, mac: host_mac, gateway_mac: port_mac, address: host_address, port })
 }
 
-/// Creates the bottleneck.
 fn shape(config: &IncastConfig, roce_bps: u64, netlink: &Netlink, ifindex: u32) -> Result<()> {
     let link_bps = config.link_bps;
     let root = Handle::new(1, 0);

@@ -11,7 +11,6 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use crate::record::{Member, Report};
 use crate::store::{EtcdError, Store};
 
-/// Pause after a failure.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// Keeps a lease and publishes its ID, or `None` while there is none.
@@ -91,7 +90,6 @@ impl Rival {
     }
 }
 
-/// Parameters of reporting.
 pub(super) struct Reporting {
     pub(super) store: Store,
     pub(super) host: String,

@@ -279,7 +279,6 @@ pub(super) async fn execute(
     )
 }
 
-/// Waits for SIGINT or SIGTERM.
 pub(super) async fn interrupted() -> Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
@@ -301,7 +300,6 @@ fn refuse_second(snapshot: &Snapshot) -> Result<()> {
     Ok(())
 }
 
-/// Hosts and settings that a version changes.
 #[derive(Serialize)]
 struct Plan {
     version: u64,
@@ -403,7 +401,6 @@ impl fmt::Display for Plan {
     }
 }
 
-/// Outcome of a completed rollout.
 #[derive(Serialize)]
 struct EndReport<'a> {
     version: u64,

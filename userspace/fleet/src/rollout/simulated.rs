@@ -68,7 +68,6 @@ pub(super) struct Host {
     /// Delay before it applies an order, in turns.
     pub(super) slow: usize,
     pub(super) due: usize,
-    /// Last report.
     pub(super) seen: ReceivedReport,
     /// Whether `seen` is unreadable.
     pub(super) is_unreadable: bool,

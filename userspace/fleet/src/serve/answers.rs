@@ -24,16 +24,12 @@ use crate::request::send;
 use crate::rollout::Event;
 use crate::store::Store;
 
-/// Maximum concurrent event streams.
 const MAX_STREAMS: usize = 32;
 /// Maximum size of a request body, in bytes.
 const MAX_BODY_BYTES: usize = 16 << 10;
-/// Maximum length of a reason, in characters.
 const MAX_REASON_CHARS: usize = 500;
-/// Time limit for receiving a request body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// State shared by the handlers.
 pub(super) struct PageState {
     pub(super) board: Arc<Board>,
     /// Client of the daemon for queries.
@@ -71,7 +67,6 @@ impl Handler {
     }
 }
 
-/// Routes of the page.
 pub(super) fn router(state: PageState) -> Router {
     let permits = |count: usize| Arc::new(Semaphore::new(count));
     let handler = Handler {

@@ -18,9 +18,7 @@ const MAX_TRACKS: usize = 2_048;
 /// A view that a client can subscribe to in addition to the overview.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum View {
-    /// An interface of this host.
     Interface(String),
-    /// A host of the fleet.
     Host(String),
 }
 
@@ -52,7 +50,6 @@ impl Board {
         Self(Mutex::new(Inner { views: BTreeMap::new(), parts: BTreeMap::new(), overview }))
     }
 
-    /// Subscribes to the overview.
     pub(super) fn overview(&self) -> Subscription {
         let inner = self.lock();
         Subscription { first: text(&json!(inner.parts)), more: inner.overview.subscribe() }

@@ -19,7 +19,6 @@ use crate::store::{Mirror, Store};
 const TICK: Duration = Duration::from_secs(2);
 /// Period without clients; agents report every five seconds.
 const IDLE_TICK: Duration = Duration::from_secs(6);
-/// Time for draining the watch.
 const DRAIN_TIME: Duration = Duration::from_millis(50);
 /// Longest time between two points that a chart connects, in seconds.
 const MAX_GAP_S: f64 = 15.0;

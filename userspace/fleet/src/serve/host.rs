@@ -16,7 +16,6 @@ use super::clock::now;
 use super::series::{self, Busiest};
 use crate::request::send;
 
-/// Sampling period.
 const TICK: Duration = Duration::from_secs(1);
 /// Longest time between two points that a chart connects, in seconds.
 const MAX_GAP_S: f64 = 5.0;

@@ -15,7 +15,6 @@ use crate::record::OVERRIDE_PREFIX;
 use crate::request::send;
 use crate::secret;
 
-/// Minimum length of a token, in characters.
 const MIN_TOKEN_CHARS: usize = 16;
 /// Maximum length of a user's name, in characters.
 const MAX_NAME_CHARS: usize = 100;
@@ -65,7 +64,6 @@ fn is_same(secret: &[u8], shown: &[u8]) -> bool {
     differing == 0 && secret.len() == shown.len()
 }
 
-/// Request to change a parameter.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Change {

@@ -223,7 +223,6 @@ impl Store {
         snapshot.rollout()
     }
 
-    /// Returns whether a coordinator is running.
     pub(crate) async fn is_coordinated(&mut self) -> Result<bool> {
         let options = GetOptions::new().with_prefix().with_count_only();
         Ok(self.get(self.key("coordinators/"), Some(options)).await?.count() > 0)

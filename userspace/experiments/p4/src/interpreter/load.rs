@@ -288,7 +288,6 @@ impl<'a> Load<'a> {
     }
 }
 
-/// Loads a program.
 pub(super) fn load(json: &str) -> Result<Model> {
     let what = || "the compiled program".to_owned();
     let program: format::Program = serde_json::from_str(json)
@@ -410,7 +409,6 @@ fn headers<'a>(load: &mut Load<'a>, program: &'a format::Program, model: &mut Mo
     Ok(())
 }
 
-/// Registers, counters, calculations and lists of fields.
 fn arrays<'a>(load: &mut Load<'a>, program: &'a format::Program, model: &mut Model) -> Result<()> {
     for array in &program.register_arrays {
         load.location = format!("register `{}`", array.name);

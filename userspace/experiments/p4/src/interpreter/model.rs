@@ -38,7 +38,6 @@ pub(super) struct Field {
 
 #[derive(Debug)]
 pub(super) struct Header {
-    /// Fields, in order.
     pub(super) fields: Range<usize>,
     /// The field that is 1 if the packet has this header.
     pub(super) valid: usize,

@@ -33,7 +33,6 @@ pub enum CaptureError {
     Damaged { packets: u64, reason: String },
 }
 
-/// One packet of a capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Captured {
     /// Time, in ns since 1970.
@@ -179,7 +178,6 @@ fn next_pcap(
     }))
 }
 
-/// The packet of a block.
 struct BlockPacket {
     interface: u32,
     /// Time in the interface's units; `None`: a simple block has none.

@@ -21,7 +21,6 @@ pub struct Picture {
     shift: u32,
 }
 
-/// Values in a time interval.
 #[derive(Clone, Copy, Debug)]
 struct Interval {
     /// Number of the interval from the start of the trace.

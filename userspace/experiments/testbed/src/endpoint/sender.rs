@@ -44,9 +44,7 @@ struct ActiveQp {
 
 /// Statistics of the sending host.
 pub(crate) struct SenderReport {
-    /// Per QP.
     pub(crate) flows: Vec<SentRecord>,
-    /// Replies received.
     pub(crate) answers: Answers,
 }
 
@@ -100,7 +98,6 @@ impl<'a> Sender<'a> {
         })
     }
 
-    /// Sends until the schedule ends.
     pub(crate) fn run(mut self, schedule: &Schedule<'_>) -> Result<SenderReport> {
         schedule.wait_for_start();
         while !schedule.is_over() {

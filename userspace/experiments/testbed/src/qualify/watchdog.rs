@@ -25,7 +25,6 @@ use crate::host::{Host, ROCE_TC};
 use crate::rc::Psn;
 use crate::socket::{HostSocket, Receive};
 
-/// Interval between packets.
 const PERIOD: Duration = Duration::from_millis(10);
 /// Duration of each pause, if the link is slow enough for it.
 const PAUSE: Duration = Duration::from_millis(300);
@@ -40,7 +39,6 @@ const LINK_BPS: u64 = 100_000_000;
 /// First QPN; each packet uses the next.
 const QPN: u32 = 0x4000;
 
-/// Runs the case.
 pub(super) fn run(bench: &Bench<'_>) -> Result<Vec<Check>> {
     let case = Case::Watchdog;
     let skipped = |why: String| Ok(vec![Check::skipped(case, "the whole case", why)]);
@@ -80,7 +78,6 @@ pub(super) fn run(bench: &Bench<'_>) -> Result<Vec<Check>> {
     Ok(seen?.checks(detection, restoration))
 }
 
-/// Path of `dcqcn`.
 fn daemon() -> Option<std::path::PathBuf> {
     let sibling = std::env::current_exe().ok().and_then(|lab| Some(lab.parent()?.join("dcqcn")));
     let path = std::env::var_os("PATH").unwrap_or_default();

@@ -4,7 +4,6 @@ use dcqcn_common::rc::{Arrival, ReceiveWindow};
 
 use super::{Psn, RemoteRegion, Segment};
 
-/// Classification of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// The expected one: its payload belongs at `offset_bytes` of the current message.
@@ -19,7 +18,6 @@ pub(crate) enum Verdict {
     Invalid,
 }
 
-/// Kind of answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReplyKind {
     /// Everything up to and including the PSN arrived.
@@ -31,18 +29,14 @@ pub(crate) enum ReplyKind {
 /// An answer: BTH PSN and AETH of an ACK packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reply {
-    /// ACK or NAK.
     pub kind: ReplyKind,
-    /// PSN of the BTH.
     pub psn: Psn,
     /// Messages completed, modulo 2^24 (AETH MSN).
     pub msn: u32,
 }
 
-/// Counters of a [`Responder`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ResponderStats {
-    /// Packets delivered in order.
     pub packets_delivered: u64,
     /// Payload bytes delivered in order: the goodput.
     pub bytes_delivered: u64,
@@ -81,7 +75,6 @@ impl Responder {
         }
     }
 
-    /// Counters since the start.
     pub(crate) const fn stats(&self) -> ResponderStats {
         self.stats
     }
