@@ -11,13 +11,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Result, anyhow};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::record::{DesiredConfig, Outcome, Version};
 use crate::rollout::{Effect, Event, PERIOD_MS, Phase, Rollout, State};
-use crate::store::{EtcdError, Mirror, Snapshot, Store, differing, messages};
+use crate::store::{Mirror, Snapshot, Store, differing, messages};
 pub(crate) use metrics::{Metrics, serve};
 
 /// Period for writing the rollout's clock when nothing else changes; bounds the waiting time lost
@@ -176,17 +176,12 @@ impl<'a> Coordinator<'a> {
         })
     }
 
-    /// The active version: the last one whose rollout succeeded, if it still exists.
     async fn head(&mut self, revision: i64) -> Result<Option<Version>> {
         if let Some((_, head)) = self.head.as_ref().filter(|(at, _)| *at == revision) {
             return Ok(head.clone());
         }
         let outcomes = self.store.outcomes().await?;
-        let done = outcomes.iter().rev().find(|(_, outcome)| outcome.is_done).map(|(version, _)| *version);
-        let head = match done {
-            Some(version) => self.store.find_version(version).await?.transpose()?,
-            None => None,
-        };
+        let head = self.store.active_version(&outcomes).await?;
         self.head = Some((revision, head.clone()));
         Ok(head)
     }
@@ -300,17 +295,10 @@ impl Presence {
     }
 
     async fn once(&self, store: &mut Store) -> Result<()> {
-        let lease = store.client.lease_grant(TTL_S, None).await.map_err(EtcdError)?.id();
-        ensure!(lease != 0, "etcd granted no lease");
+        let lease = store.grant_lease(TTL_S).await?;
         self.lease.store(lease, Ordering::Relaxed);
         store.put_coordinator(&format!("process {}", std::process::id()), lease).await?;
-        let (mut keeper, mut answers) = store.client.lease_keep_alive(lease).await.map_err(EtcdError)?;
-        loop {
-            sleep(RETRY_DELAY).await;
-            keeper.keep_alive().await?;
-            let answer = timeout(RETRY_DELAY * 3, answers.message()).await??;
-            ensure!(answer.is_some_and(|answer| answer.ttl() > 0), "the lease expired");
-        }
+        store.keep_lease(lease, RETRY_DELAY, RETRY_DELAY * 3).await
     }
 
     /// Deletes the registration. If etcd does not respond, it expires with its lease.

@@ -41,10 +41,10 @@ pub(crate) fn hash(text: &str) -> String {
     format!("{:016x}", text.bytes().fold(0xcbf2_9ce4_8422_2325, mix))
 }
 
-/// A version of the whole fleet.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// A version of the whole fleet. The default is version 0: no fleet, so every host uses its own file.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Version {
-    /// Number, from 1. Version 0 means no fleet: every host uses its own file.
+    /// Number, from 1.
     pub(crate) version: u64,
     pub(crate) by: String,
     /// Time of creation by the author's clock, RFC 3339.
@@ -58,12 +58,6 @@ pub(crate) struct Version {
 }
 
 impl Version {
-    /// Version 0.
-    pub(crate) fn none() -> Self {
-        let [by, at, why] = [const { String::new() }; 3];
-        Self { version: 0, by, at, why, rollback_of: None, policy: Policy::default(), groups: Vec::new() }
-    }
-
     pub(crate) fn group_of(&self, host: &str, labels: &Labels) -> Option<&Group> {
         self.groups.iter().find(|group| group.has(host, labels))
     }
@@ -94,7 +88,7 @@ pub(crate) struct Target {
 }
 
 /// Order for a host: its desired configuration. The text is in the version.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DesiredConfig {
     #[serde(flatten)]
     pub(crate) target: Target,
@@ -142,7 +136,7 @@ impl Report {
 
     /// Returns whether the host reports this configuration as active.
     pub(crate) fn has(&self, target: &Target) -> bool {
-        self.tried.as_ref().is_some_and(|tried| tried.concerns(target) && tried.error.is_none())
+        self.tried.as_ref().is_some_and(|tried| tried.applied(target))
     }
 
     /// Returns whether the host reports a rejection of `target`, or another configuration.
@@ -169,6 +163,11 @@ impl Tried {
     /// Returns whether the attempt concerned this configuration, by number and content.
     pub(crate) fn concerns(&self, target: &Target) -> bool {
         self.target.version == target.version && self.target.hash == target.hash
+    }
+
+    /// Returns whether this configuration is active.
+    pub(crate) fn applied(&self, target: &Target) -> bool {
+        self.concerns(target) && self.error.is_none()
     }
 }
 

@@ -6,7 +6,6 @@
 mod answers;
 mod assets;
 mod board;
-mod clock;
 mod edit;
 mod events;
 mod fleet;

@@ -90,13 +90,17 @@ impl Window {
             });
             each.sum()
         };
-        self.0.iter().zip(self.0.iter().skip(1)).map(|(before, now)| grown(before, now)).collect()
+        self.pairs().map(|(before, now)| grown(before, now)).collect()
     }
 
     /// Times between consecutive samples, in nanoseconds.
     fn spans(&self) -> Vec<u64> {
-        let pairs = self.0.iter().zip(self.0.iter().skip(1));
-        pairs.map(|(before, now)| now.at_ns.saturating_sub(before.at_ns)).collect()
+        self.pairs().map(|(before, now)| now.at_ns.saturating_sub(before.at_ns)).collect()
+    }
+
+    /// Consecutive samples.
+    fn pairs(&self) -> impl Iterator<Item = (&Health, &Health)> {
+        self.0.iter().zip(self.0.iter().skip(1))
     }
 
     /// Time since the last packet, and the longest pause between packets, in milliseconds.

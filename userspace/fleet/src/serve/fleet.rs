@@ -9,8 +9,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::board::{Board, View};
-use super::clock::now;
-use super::series::Point;
+use super::series::{Point, now};
 use crate::history::History;
 use crate::status::{Host, Status};
 use crate::store::{Mirror, Store};
