@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::AsFd;
 use std::process::{Child, ChildStdin, ChildStdout, Command as Process, Stdio};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -158,13 +159,13 @@ impl Session {
 
 /// Rejects an installed switch that inverts queue numbers; accepts one without a readable version.
 fn check_version() -> Result<()> {
-    let Ok(output) = Process::new(SWITCH).arg("--version").stdin(Stdio::null()).output() else {
-        return Ok(());
-    };
-    let text = String::from_utf8_lossy(&output.stdout);
-    let text = text.trim();
-    match version(text) {
-        Some(found) if found < OLDEST => Err(Error::Inverted { version: text.to_owned() }),
+    // Queried once: a start of the switch takes longer than one of its CLI.
+    static INSTALLED: LazyLock<String> = LazyLock::new(|| {
+        let output = Process::new(SWITCH).arg("--version").stdin(Stdio::null()).output();
+        output.map_or_else(|_| String::new(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    });
+    match version(&INSTALLED) {
+        Some(found) if found < OLDEST => Err(Error::Inverted { version: INSTALLED.clone() }),
         _ => Ok(()),
     }
 }
