@@ -382,16 +382,10 @@ impl Bmv2 {
         netns
             .run(|| fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").is_ok())
             .map_err(wire::wire_error)?;
-        let [host, network] = [HOST, NETWORK].map(|port| wire::connect(netns, port));
+        let (host, network) = (wire::connect(netns, HOST)?, wire::connect(netns, NETWORK)?);
         let interfaces = [HOST, NETWORK].map(|port| (port, wire::inner(port)));
         let (process, session) = Process::start(netns, &interfaces)?;
-        let target = SimpleSwitch {
-            session,
-            host: host?,
-            network: network?,
-            _process: process,
-            _namespace: namespace,
-        };
+        let target = SimpleSwitch { session, host, network, _process: process, _namespace: namespace };
         Self::over(target, params, packet_bytes)
     }
 }

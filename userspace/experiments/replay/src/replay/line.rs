@@ -15,7 +15,7 @@ use serde::Serialize;
 use crate::{Hook, MIN_PACKET, Outcome, Verdict, classify};
 
 #[derive(Debug, Serialize)]
-pub(super) struct Line<'a> {
+pub(super) struct Line {
     pub(super) json_version: u32,
     pub(super) index: u64,
     pub(super) time_ns: u64,
@@ -35,7 +35,7 @@ pub(super) struct Line<'a> {
     pub(super) depth_after_bytes: Option<u64>,
     /// State of its flow afterwards.
     pub(super) flow: Option<Flow>,
-    pub(super) emitted: &'a [EmittedPacket],
+    pub(super) emitted: Vec<EmittedPacket>,
 }
 
 #[derive(Debug, Serialize)]
