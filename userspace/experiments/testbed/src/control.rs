@@ -56,16 +56,6 @@ impl DataPlane {
         iface: &str,
         role: Role,
         changes: &[(&str, String)],
-    ) -> Result<AttachedPort> {
-        self.attach_with(netns, iface, role, changes, None)
-    }
-
-    fn attach_with(
-        &self,
-        netns: &Netns,
-        iface: &str,
-        role: Role,
-        changes: &[(&str, String)],
         queues: Option<QueuesChoice>,
     ) -> Result<AttachedPort> {
         let link_rate = [("link_rate", format!("{}bit", self.link_bps))];
@@ -99,9 +89,7 @@ impl DataPlane {
         }
         Ok(host)
     }
-}
 
-impl DataPlane {
     /// Attaches only the bottleneck's port.
     pub(super) fn attach_port(&self, network: &Topology) -> Result<AttachedPort> {
         match self.attach_switch(network)? {
@@ -114,7 +102,7 @@ impl DataPlane {
     pub(super) fn attach_host(&self, host: &Host, settings: Settings) -> Result<AttachedPort> {
         let data_plane = Self { settings: settings.then(self.settings.clone()), ..self.clone() };
         let changes = [("pfc.3.rx", "on".to_owned())];
-        data_plane.attach_to(&host.netns, &host.ifname, Role::Host, &changes)
+        data_plane.attach_to(&host.netns, &host.ifname, Role::Host, &changes, None)
     }
 
     /// Attaches to the switch's egress port (CP), the senders' interfaces (RP) and the receiver's (NP). Traffic starts
@@ -134,10 +122,10 @@ impl DataPlane {
             return Ok(all);
         }
         if self.rp == RpLocation::Host {
-            let receiver = &network.receiver;
-            all.receiver = Some(self.attach_to(&receiver.netns, &receiver.ifname, Role::Host, &[])?);
+            let attach = |host: &Host| self.attach_to(&host.netns, &host.ifname, Role::Host, &[], None);
+            all.receiver = Some(attach(&network.receiver)?);
             for sender in &network.senders {
-                all.senders.push(self.attach_to(&sender.netns, &sender.ifname, Role::Host, &[])?);
+                all.senders.push(attach(sender)?);
             }
         }
         for pair in queue_pairs {
@@ -161,9 +149,9 @@ impl DataPlane {
             if switch.queues {
                 let queues = Some(QueuesChoice::Auto);
                 let (netns, port) = (&switch.netns, &switch.egress_ifname);
-                let port = self.attach_with(netns, port, Role::Switch, &[limit], queues)?;
+                let port = self.attach_to(netns, port, Role::Switch, &[limit], queues)?;
                 let hosts = network.senders.iter();
-                let back = hosts.map(|host| self.attach_to(netns, &host.port, Role::Switch, &[]));
+                let back = hosts.map(|host| self.attach_to(netns, &host.port, Role::Switch, &[], None));
                 let back = back.collect::<Result<_>>()?;
                 return Ok(AttachedSwitch::Linux { port: Box::new(port), back });
             }
@@ -173,7 +161,8 @@ impl DataPlane {
                 ("wred.3.drain_rate", format!("{}bit", switch.roce_bps)),
                 limit,
             ];
-            let port = self.attach_to(&switch.netns, &switch.egress_ifname, Role::Switch, &on_port)?;
+            let (netns, port) = (&switch.netns, &switch.egress_ifname);
+            let port = self.attach_to(netns, port, Role::Switch, &on_port, None)?;
             return Ok(AttachedSwitch::Linux { port: Box::new(port), back: Vec::new() });
         };
         let settings = Settings {
