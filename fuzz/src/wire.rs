@@ -16,10 +16,10 @@ pub(crate) fn classify(bytes: &[u8]) {
     let mut frame = bytes;
     let dscp = classify::dscp(&mut frame);
     let Ok(roce) = classify::classify(&mut frame) else { return };
-    assert_eq!(dscp, Some(roce.dscp()), "one DSCP, however it is looked for");
+    assert_eq!(dscp, Some(roce.dscp()), "both parsers find the same DSCP");
     let udp = Udp::new(frame.header(roce.udp()).expect("a UDP header"));
     assert_eq!(udp.dst_port(), udp::ROCE_V2_PORT);
-    assert!(roce.udp() + usize::from(udp.length()) <= bytes.len(), "the datagram is all there");
+    assert!(roce.udp() + usize::from(udp.length()) <= bytes.len(), "the datagram is complete");
     let bth = Bth::new(frame.header(roce.bth()).expect("a BTH"));
     assert_eq!((bth.opcode(), bth.dest_qpn(), bth.tver()), (roce.opcode, roce.dest_qpn, 0));
     assert!(roce.opcode.is_known() && roce.opcode.name() != "UNKNOWN");
@@ -54,13 +54,13 @@ pub(crate) fn messages(bytes: &[u8]) {
     {
         let mut written = [0; Mad::LEN];
         message.emit(mad.transaction_id(), &mut written);
-        assert_eq!(CmMessage::parse(Mad::new(&written)), Some(message), "what is written is read back");
+        assert_eq!(CmMessage::parse(Mad::new(&written)), Some(message), "emitting and parsing is lossless");
     }
     if let Some(packet) = bytes.first_chunk::<{ cnp::V4_LEN }>() {
-        assert!(cnp::parse_v4(packet).is_none() || icrc::verify(packet), "two ways to one ICRC");
+        assert!(cnp::parse_v4(packet).is_none() || icrc::verify(packet), "a valid CNP has a valid ICRC");
     }
     if let Some(packet) = bytes.first_chunk::<{ cnp::V6_LEN }>() {
-        assert!(cnp::parse_v6(packet).is_none() || icrc::verify(packet), "two ways to one ICRC");
+        assert!(cnp::parse_v6(packet).is_none() || icrc::verify(packet), "a valid CNP has a valid ICRC");
     }
     if let Some(&[a, b, c, d, e, f, g, h, tos, ttl, has_hint, bit]) = bytes.first_chunk() {
         let qpn = u32::from_be_bytes([0, c, d, e]);

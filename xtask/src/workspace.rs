@@ -76,12 +76,12 @@ impl Workspace {
         self.ebpf_target().join("dcqcn-ebpf")
     }
 
-    /// The object with the comparison programs of `cargo xtask bench`.
+    /// The object that logs packets (`attach --log-packets`).
     pub(crate) fn trace_object(&self) -> PathBuf {
         self.ebpf_target().join("dcqcn-trace")
     }
 
-    /// The baselines of the measurements.
+    /// The object with the comparison programs of `cargo xtask bench`.
     pub(crate) fn baselines(&self) -> PathBuf {
         self.ebpf_target().join("dcqcn-baselines")
     }

@@ -1,7 +1,7 @@
 //! A raw socket at one interface.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -20,10 +20,7 @@ pub(super) enum Receive {
     Nothing,
     /// Frames of this EtherType, with a buffer of `buffer_bytes`. Frames sent by this host are excluded: the kernel
     /// passes those to sockets of type `ETH_P_ALL` only (`dev_queue_xmit_nit`).
-    Type {
-        ethertype: u16,
-        buffer_bytes: usize,
-    },
+    Type { ethertype: u16, buffer_bytes: usize },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,11 +121,5 @@ impl HostSocket {
 impl AsFd for HostSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
-    }
-}
-
-impl std::fmt::Debug for HostSocket {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("HostSocket").field("fd", &self.fd.as_raw_fd()).finish_non_exhaustive()
     }
 }
