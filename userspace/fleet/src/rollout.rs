@@ -135,7 +135,9 @@ pub(crate) struct Step {
 #[serde(rename_all = "snake_case")]
 pub(crate) enum State {
     Waiting,
-    Sent { at_ms: u64 },
+    Sent {
+        at_ms: u64,
+    },
     /// Changed.
     Applied {
         /// Time at which the host was first found silent, if it is.
@@ -146,7 +148,9 @@ pub(crate) enum State {
     Away,
     /// Reported before its order, but not within `patience` since.
     Lost,
-    Returning { at_ms: u64 },
+    Returning {
+        at_ms: u64,
+    },
     /// Rolled back: the host reports its previous configuration.
     Returned,
     /// Ordered to roll back, but did not respond in time or rejected the order. It rolls back when it can.
@@ -172,16 +176,26 @@ pub(crate) enum Event<'a> {
         /// etcd revision at which `hosts` was read.
         revision: i64,
     },
-    Pause { by: &'a str },
-    Resume { by: &'a str },
-    Abort { by: &'a str, why: &'a str },
+    Pause {
+        by: &'a str,
+    },
+    Resume {
+        by: &'a str,
+    },
+    Abort {
+        by: &'a str,
+        why: &'a str,
+    },
 }
 
 /// Output of the state machine. The effects of an event and the new state are written in one transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
     /// Order a host to apply `target`.
-    Send { host: String, target: Target },
+    Send {
+        host: String,
+        target: Target,
+    },
     Print(String),
 }
 
@@ -460,12 +474,12 @@ impl Rollout {
                 }
             }
             // Do not wait for a host that rejects its rollback: its agent retries, and later waves must not keep a bad version.
-            let is_left = |step: &Step| is_left(step) && refusal(step, hosts).is_none();
+            let is_left = |step: &Step| step.state.is_left() && refusal(step, hosts).is_none();
             if self.steps.iter().any(|step| step.wave == wave && is_left(step)) {
                 return;
             }
         }
-        if self.steps.iter().any(is_left) {
+        if self.count(State::is_left) > 0 {
             return;
         }
         if let Phase::Back { reason } = &self.phase {
@@ -596,9 +610,7 @@ impl Rollout {
                 format!("{name}, {applied} of {of} changed{away}{hold}")
             }
             Phase::Back { reason } => {
-                let left =
-                    self.count(|state| !matches!(state, State::Waiting | State::Returned | State::Unheard));
-                format!("rolling back, {} left: {reason}", count(left, "host"))
+                format!("rolling back, {} left: {reason}", count(self.count(State::is_left), "host"))
             }
             Phase::Done => format!("done, {applied} of {of} changed"),
             Phase::RolledBack { reason } => format!("rolled back: {reason}"),
@@ -616,11 +628,11 @@ impl State {
     const fn is_unavailable(self) -> bool {
         matches!(self, Self::Sent { .. } | Self::Lost) || self.is_silent()
     }
-}
 
-/// Returns whether the rollback waits for this host.
-const fn is_left(step: &Step) -> bool {
-    !matches!(step.state, State::Waiting | State::Returned | State::Unheard)
+    /// Changed, and not rolled back yet.
+    const fn is_left(self) -> bool {
+        !matches!(self, Self::Waiting | Self::Returned | Self::Unheard)
+    }
 }
 
 /// The reason why a host rejects its rollback.
