@@ -68,8 +68,6 @@ pub struct ReceivedRecord {
     /// Payload bytes delivered in order.
     pub goodput_bytes: Binned,
     pub ce_packets: Binned,
-    /// Data packets dropped because one before them was missing.
-    pub out_of_sequence: Binned,
     /// One-way delay of data packets up to the end of the warm-up, ns.
     pub delay_warm_up_ns: Histogram,
     /// One-way delay of data packets after the warm-up, ns.
@@ -81,7 +79,6 @@ impl ReceivedRecord {
         Self {
             goodput_bytes: Binned::new(duration_ns),
             ce_packets: Binned::new(duration_ns),
-            out_of_sequence: Binned::new(duration_ns),
             delay_warm_up_ns: Histogram::default(),
             delay_after_ns: Histogram::default(),
         }
@@ -97,10 +94,6 @@ pub struct SentRecord {
     pub timeouts: Binned,
     /// NAKs that caused a retransmission.
     pub naks: Binned,
-    /// CNPs that reached the endpoint, which ignores them: the data plane handles congestion control.
-    pub cnps: Binned,
-    /// Sends rejected by the local qdisc (ENOBUFS).
-    pub refused: Binned,
 }
 
 #[derive(Clone, Debug)]
@@ -126,14 +119,7 @@ impl Answers {
 impl SentRecord {
     pub(crate) fn new(duration_ns: u64) -> Self {
         let zero = Binned::new(duration_ns);
-        Self {
-            packets: zero.clone(),
-            retransmissions: zero.clone(),
-            timeouts: zero.clone(),
-            naks: zero.clone(),
-            cnps: zero.clone(),
-            refused: zero,
-        }
+        Self { packets: zero.clone(), retransmissions: zero.clone(), timeouts: zero.clone(), naks: zero }
     }
 }
 

@@ -131,7 +131,6 @@ impl PassiveQp {
         let record = &mut self.record;
         record.ce_packets.add(at_ns, u64::from(received.ce));
         record.goodput_bytes.add(at_ns, after.bytes_delivered - before.bytes_delivered);
-        record.out_of_sequence.add(at_ns, after.out_of_sequence - before.out_of_sequence);
         match reply {
             Some(reply) => self.path.write_reply(answer, &reply),
             None => return false,
