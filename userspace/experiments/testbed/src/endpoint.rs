@@ -52,11 +52,7 @@ impl Schedule<'_> {
     }
 
     pub(super) fn is_over(&self) -> bool {
-        self.elapsed_ns() >= self.duration_ns || self.is_stopped()
-    }
-
-    pub(super) fn is_stopped(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
+        self.elapsed_ns() >= self.duration_ns || self.stop.load(Ordering::Relaxed)
     }
 
     pub(super) fn wait_for_start(&self) {

@@ -114,7 +114,8 @@ impl Topology {
 
         let switch_netns = create_netns("sw", config.ipv6)?;
         if !config.bmv2 {
-            switch_netns.run(|| enable_forwarding(config.ipv6))??;
+            let forwarding = if config.ipv6 { "ipv6/conf/all/forwarding" } else { "ipv4/ip_forward" };
+            switch_netns.run(|| write_sysctl(forwarding, "1"))??;
         }
         let switch_netlink = Netlink::connect_in(&switch_netns)?;
 
@@ -253,10 +254,6 @@ fn create_netns(suffix: &str, ipv6: bool) -> Result<Netns> {
         })?;
     }
     Ok(netns)
-}
-
-fn enable_forwarding(ipv6: bool) -> Result<()> {
-    write_sysctl(if ipv6 { "ipv6/conf/all/forwarding" } else { "ipv4/ip_forward" }, "1")
 }
 
 /// Sets a network parameter of the calling thread's namespace.

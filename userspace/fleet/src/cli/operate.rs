@@ -252,7 +252,7 @@ pub(super) struct ServeArgs {
     listen: SocketAddr,
     /// Also show the fleet from etcd: hosts, their health, the current rollout, and versions.
     #[arg(long)]
-    fleet: bool,
+    pub(super) fleet: bool,
     /// Socket of the daemon.
     #[arg(long, value_name = "PATH", default_value = dcqcn_control_api::PATH)]
     control: PathBuf,
@@ -266,11 +266,6 @@ pub(super) struct ServeArgs {
 }
 
 impl ServeArgs {
-    /// Returns whether etcd is required.
-    pub(super) const fn is_of_a_fleet(&self) -> bool {
-        self.fleet
-    }
-
     pub(super) async fn run(self, store: Option<Store>) -> Result<()> {
         let Self { listen, control, allow_write, names, .. } = self;
         let author = format!("{}, by the page", author());
