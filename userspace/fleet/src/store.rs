@@ -107,9 +107,6 @@ impl Store {
     }
 
     /// Reads a version; version 0 is [`Version::default`].
-    ///
-    /// # Errors
-    /// The version does not exist or is unreadable, or etcd does not respond.
     pub(crate) async fn version(&mut self, version: u64) -> Result<Version> {
         if version == 0 {
             return Ok(Version::default());
@@ -128,7 +125,10 @@ impl Store {
     }
 
     /// Reads the active version: the last one whose rollout succeeded, if it still exists.
-    pub(crate) async fn active_version(&mut self, outcomes: &BTreeMap<u64, Outcome>) -> Result<Option<Version>> {
+    pub(crate) async fn active_version(
+        &mut self,
+        outcomes: &BTreeMap<u64, Outcome>,
+    ) -> Result<Option<Version>> {
         match last_done(outcomes) {
             Some(version) => self.find_version(version).await?.transpose(),
             None => Ok(None),
@@ -147,9 +147,6 @@ impl Store {
     /// Begins a rollout, unless another began since revision `seen` (0: there was none) or its version exists.
     ///
     /// The steps are written first, below a separate key. They take effect when the rollout record refers to it.
-    ///
-    /// # Errors
-    /// The rollout has too many hosts, or etcd does not respond.
     pub(crate) async fn begin(
         &mut self,
         version: &Version,
@@ -335,9 +332,6 @@ impl Store {
     }
 
     /// Deletes all records of a host, unless its agent reported since revision `seen`.
-    ///
-    /// # Errors
-    /// The agent reported, or etcd does not respond.
     pub(crate) async fn forget(&mut self, host: &str, seen: i64) -> Result<()> {
         let is_silent = Compare::mod_revision(self.host_key(host, "report"), CompareOp::Less, seen + 1);
         let all = DeleteOptions::new().with_prefix();
@@ -348,9 +342,6 @@ impl Store {
 
     /// Deletes versions and their outcomes, unless a rollout began since revision `seen`. Each begins with a new version;
     /// the rollout's own record changes every second.
-    ///
-    /// # Errors
-    /// A rollout began, or etcd does not respond.
     pub(crate) async fn prune(&mut self, versions: &[u64], seen: i64) -> Result<()> {
         for chunk in versions.chunks(MAX_OPERATIONS / 2) {
             let keys =
@@ -411,9 +402,6 @@ impl Store {
     }
 
     /// Creates a lease.
-    ///
-    /// # Errors
-    /// etcd grants none, or does not respond.
     pub(crate) async fn grant_lease(&mut self, ttl_s: i64) -> Result<i64> {
         let id = self.client.lease_grant(ttl_s, None).await.map_err(EtcdError)?.id();
         ensure!(id != 0, "etcd granted no lease");
@@ -421,9 +409,6 @@ impl Store {
     }
 
     /// Keeps a lease alive, with a request per `period`, until etcd does not respond within `limit`.
-    ///
-    /// # Errors
-    /// The lease expired, or etcd does not respond.
     pub(crate) async fn keep_lease(&mut self, id: i64, period: Duration, limit: Duration) -> Result<()> {
         let (mut keeper, mut answers) = self.client.lease_keep_alive(id).await.map_err(EtcdError)?;
         loop {

@@ -22,9 +22,6 @@ pub struct Built {
 }
 
 /// Compiles the program in `source` (the directory `p4/`) to `out`.
-///
-/// # Errors
-/// The compiler is missing, or rejects the program.
 pub fn build(source: &Path, out: &Path) -> Result<Built> {
     let main = source.join(MAIN);
     if !main.is_file() {

@@ -35,9 +35,6 @@ pub struct Process {
 
 impl Process {
     /// Starts a switch in `netns` with the interfaces `ports`, and waits until it answers.
-    ///
-    /// # Errors
-    /// BMv2 is not installed, or the switch does not start.
     pub fn start(netns: &Netns, ports: &[(u16, String)]) -> Result<(Self, Session)> {
         let failed = |reason: String| Error::Start { reason };
         let run = |source| Error::Run { tool: TOOL, source };

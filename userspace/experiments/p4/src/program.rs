@@ -65,9 +65,6 @@ impl Program {
     }
 
     /// Parses the compiler's output, called `what` in errors.
-    ///
-    /// # Errors
-    /// `json` is not in BMv2's format.
     pub(crate) fn parse(what: &str, json: &str) -> Result<Self> {
         let failed = |reason: String| Error::Json { what: what.to_owned(), reason };
         let raw: raw::Program = serde_json::from_str(json).map_err(|error| failed(error.to_string()))?;
@@ -105,9 +102,6 @@ impl Program {
     }
 
     /// The full names of a table and of one of its actions.
-    ///
-    /// # Errors
-    /// The table does not exist, or lacks the action.
     pub fn names(&self, table: &str, action: &str) -> Result<(&str, &str)> {
         let table = self.table(table)?;
         let actions = self.tables.get(table).into_iter().flat_map(|table| table.actions.keys());
@@ -143,9 +137,6 @@ impl Program {
     }
 
     /// Checks an entry against the program: table, keys, action, and the width of every value.
-    ///
-    /// # Errors
-    /// The first mismatch.
     pub fn check(&self, entry: &Entry) -> Result<()> {
         let stale = |difference: String| Error::Stale { what: "the program".to_owned(), difference };
         let table = self.tables.get(&entry.table);

@@ -50,9 +50,6 @@ pub fn push(session: &mut dyn Control, plan: &Plan) -> Result<Pushed> {
 }
 
 /// Checks that the switch matches the plan exactly.
-///
-/// # Errors
-/// The switch differs, or has exited.
 pub fn verify(session: &mut dyn Control, plan: &Plan) -> Result<()> {
     let (commands, _) = difference(plan, &read(session, plan)?);
     let Some(command) = commands.first() else { return Ok(()) };

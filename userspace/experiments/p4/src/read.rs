@@ -39,9 +39,6 @@ impl<'a> Reader<'a> {
     }
 
     /// Every flow of the reaction point.
-    ///
-    /// # Errors
-    /// The switch has exited, or runs another program.
     pub fn rp_flows(&mut self) -> Result<Vec<RpFlow>> {
         self.rp(Which::All)
     }

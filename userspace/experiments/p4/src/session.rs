@@ -94,9 +94,6 @@ impl Session {
     }
 
     /// The program the switch runs.
-    ///
-    /// # Errors
-    /// The switch has exited, or its program is unsupported.
     pub(crate) fn program(&mut self) -> Result<Program> {
         let file = tempfile::NamedTempFile::new().map_err(|source| Error::Run { tool: TOOL, source })?;
         self.request(&format_args!("write_config_to_file {}", file.path().display()))?;
@@ -106,9 +103,6 @@ impl Session {
     }
 
     /// Checks that the switch's program has everything in `own`.
-    ///
-    /// # Errors
-    /// The program lacks something, or the switch has exited.
     pub fn require(&mut self, own: &Program) -> Result<()> {
         match own.difference(&self.program()?) {
             None => Ok(()),
@@ -162,7 +156,10 @@ fn check_version() -> Result<()> {
     // Queried once: a start of the switch takes longer than one of its CLI.
     static INSTALLED: LazyLock<String> = LazyLock::new(|| {
         let output = Process::new(SWITCH).arg("--version").stdin(Stdio::null()).output();
-        output.map_or_else(|_| String::new(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+        output.map_or_else(
+            |_| String::new(),
+            |output| String::from_utf8_lossy(&output.stdout).trim().to_owned(),
+        )
     });
     match version(&INSTALLED) {
         Some(found) if found < OLDEST => Err(Error::Inverted { version: INSTALLED.clone() }),

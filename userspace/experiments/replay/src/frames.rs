@@ -106,17 +106,11 @@ impl RawSocket {
     }
 
     /// The next frame, which must arrive.
-    ///
-    /// # Errors
-    /// No frame arrives in time.
     pub fn expect(&self) -> Result<Vec<u8>> {
         self.receive(TIMEOUT)?.ok_or(Error::Nothing)
     }
 
     /// The next `count` frames, which must arrive.
-    ///
-    /// # Errors
-    /// One does not arrive in time.
     pub fn expect_all(&self, count: usize) -> Result<Vec<Vec<u8>>> {
         (0..count).map(|_| self.expect()).collect()
     }

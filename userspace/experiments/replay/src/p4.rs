@@ -325,9 +325,6 @@ pub type P4 = SwitchEngine<Interpreter>;
 impl P4 {
     /// Loads the program, with `seed` for its random numbers. `packet_bytes` is the size of a packet where depths are
     /// in packets.
-    ///
-    /// # Errors
-    /// The program lacks something that the parameters need.
     pub fn new(params: &Params, packet_bytes: u64, seed: u64) -> Result<Self, Error> {
         Self::over(Interpreter::embedded(seed)?, params, packet_bytes)
     }

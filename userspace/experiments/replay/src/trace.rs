@@ -72,9 +72,6 @@ pub enum Error {
 /// Parameters of a trace: a reaction point alone, with departure times determined by the rates. Unless set,
 /// `pacing_credit` and `wire_overhead` are 0, and so is `rate_reduce_monitor_period` in the paper's variant, which
 /// lacks such a guard: every CNP cuts.
-///
-/// # Errors
-/// The settings are inconsistent.
 pub fn config(settings: &Settings) -> Result<Config, SettingsError> {
     let is_set = |key: &str| settings.changes.iter().any(|change| change.key.to_string() == key);
     let mut config = settings.config(None)?;
@@ -94,9 +91,6 @@ pub fn config(settings: &Settings) -> Result<Config, SettingsError> {
 }
 
 /// Runs the events of `input`, called `file` in messages: writes rows to `output`, and to `picture` if given.
-///
-/// # Errors
-/// A line is wrong, the parameters are invalid, the engine does not start, or the output cannot be written.
 pub fn run(
     options: &Options,
     file: &str,

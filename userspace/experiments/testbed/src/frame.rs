@@ -24,14 +24,8 @@ const DISCARD_PORT: u16 = 9;
 /// Source and destination address of one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Addresses {
-    V4 {
-        src: ipv4::Ipv4Addr,
-        dst: ipv4::Ipv4Addr,
-    },
-    V6 {
-        src: ipv6::Ipv6Addr,
-        dst: ipv6::Ipv6Addr,
-    },
+    V4 { src: ipv4::Ipv4Addr, dst: ipv4::Ipv4Addr },
+    V6 { src: ipv6::Ipv6Addr, dst: ipv6::Ipv6Addr },
 }
 
 /// Common fields of all packets of a QP in one direction.
@@ -180,9 +174,6 @@ pub(crate) enum IgnoreReason {
 
 impl Received {
     /// Parses a frame and checks its ICRC.
-    ///
-    /// # Errors
-    /// The reason why the frame is ignored.
     pub(crate) fn parse(frame: &[u8]) -> Result<Self, IgnoreReason> {
         let Headers { dst_mac, tos, packet, bth, rest } = headers(frame).ok_or(IgnoreReason::NotRoce)?;
         if !icrc::verify(packet) {

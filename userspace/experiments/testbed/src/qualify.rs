@@ -101,9 +101,6 @@ impl QualifyConfig {
     }
 
     /// Checks the options that a user chose.
-    ///
-    /// # Errors
-    /// A value is out of range, or there are too few ports.
     pub fn validate(&self) -> Result<()> {
         if let DeviceUnderTest::Ports(ports) = &self.against {
             if ports.len() < 2 {

@@ -71,9 +71,6 @@ impl Task {
     }
 
     /// Stops the task.
-    ///
-    /// # Errors
-    /// That of its last turn.
     pub(super) fn stop(mut self) -> Result<()> {
         self.end()
     }

@@ -100,9 +100,6 @@ pub struct Topology {
 
 impl Topology {
     /// Builds the network, after removing the rest of a crashed lab.
-    ///
-    /// # Errors
-    /// Another lab is running, the configuration is out of range, or the kernel rejects a step.
     pub(crate) fn build(config: &IncastConfig, hosts: HostSpeed) -> Result<Self> {
         if config.senders == 0 || config.senders > MAX_SENDERS {
             bail!("senders = {} is out of range: 1 to {MAX_SENDERS}", config.senders);
@@ -180,9 +177,6 @@ impl Topology {
 
     /// Ports of this machine around an external switch: `senders` send to `receiver`, and `flooder` sends non-RoCE
     /// traffic. They are not changed.
-    ///
-    /// # Errors
-    /// Another lab is running, or a port does not exist.
     pub(crate) fn of_ports(senders: &[String], flooder: Option<&String>, receiver: &str) -> Result<Self> {
         let lock = lock()?;
         let netlink = Netlink::connect()?;

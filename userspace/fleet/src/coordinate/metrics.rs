@@ -89,9 +89,6 @@ impl Metrics {
 }
 
 /// Serves the metrics at `/metrics` until it is dropped.
-///
-/// # Errors
-/// Listening on the address fails.
 pub(crate) async fn serve(listen: SocketAddr, metrics: watch::Receiver<Metrics>) -> Result<()> {
     let listener = TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen}"))?;
     let router = Router::new().route("/metrics", get(answer)).with_state(metrics);

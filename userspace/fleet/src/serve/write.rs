@@ -28,9 +28,6 @@ pub(super) struct Token {
 
 impl Token {
     /// The token in a file.
-    ///
-    /// # Errors
-    /// The file cannot be read, other users have access to it, or the token is too short.
     pub(super) fn new(path: PathBuf) -> Result<Self> {
         let token = Self { path };
         token.secret()?;

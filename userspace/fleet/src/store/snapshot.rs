@@ -104,7 +104,10 @@ impl Snapshot {
             "report" => {
                 let revision = kv.mod_revision();
                 let report = bounded(kv).map(Report::bounded);
-                ("report", report.map(|report| _ = self.hosts.insert(name, ReceivedReport { report, revision })))
+                (
+                    "report",
+                    report.map(|report| _ = self.hosts.insert(name, ReceivedReport { report, revision })),
+                )
             }
             _ => return,
         };
@@ -176,9 +179,6 @@ impl Store {
     }
 
     /// Reads the current or last rollout with its steps, and its revision.
-    ///
-    /// # Errors
-    /// A record is missing or unreadable, or etcd does not respond.
     pub(crate) async fn rollout(&mut self) -> Result<Option<(Rollout, i64)>> {
         self.read_snapshot(&[]).await?.rollout()
     }

@@ -59,9 +59,6 @@ enum Source {
 
 impl Capture {
     /// Opens a file or a pipe; `-` is standard input.
-    ///
-    /// # Errors
-    /// The file cannot be read, is not a capture, or has an unsupported link type.
     pub fn open(path: &Path) -> Result<Self, CaptureError> {
         let failed = |source| CaptureError::Open { path: path.to_owned(), source };
         let mut rest: Box<dyn Read> = if path.as_os_str() == "-" {
@@ -280,7 +277,12 @@ enum Link {
     /// A header without further information, followed by IP at this offset.
     Ip(usize),
     /// "Cooked" (the device "any"): protocol, length and offset of the sender's address, and the header's own length.
-    Cooked { protocol_at: usize, address_length_at: usize, address_at: usize, length: usize },
+    Cooked {
+        protocol_at: usize,
+        address_length_at: usize,
+        address_at: usize,
+        length: usize,
+    },
 }
 
 impl Link {

@@ -89,9 +89,6 @@ impl<R: BufRead> Events<R> {
     }
 
     /// The next event; `None` at the end.
-    ///
-    /// # Errors
-    /// A line is malformed, or the file cannot be read.
     pub(crate) fn next_event(&mut self) -> Result<Option<Event>, InputError> {
         while self.next_line()? {
             let text = String::from_utf8_lossy(&self.text);
