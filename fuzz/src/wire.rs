@@ -4,12 +4,13 @@ use std::ops::Range;
 
 use dcqcn_common::classify::{self, Frame, Roce};
 use dcqcn_common::wire::bth::{Bth, Opcode};
-use dcqcn_common::wire::cm::{CmMessage, Mad};
+use dcqcn_common::wire::cm::{Dreq, Mad, Rep, Req};
 use dcqcn_common::wire::cnp::{self, Cnp, CnpRepr};
 use dcqcn_common::wire::ext::Deth;
 use dcqcn_common::wire::icrc;
 use dcqcn_common::wire::ipv4::Ipv4;
 use dcqcn_common::wire::udp::{self, Udp};
+use dcqcn_tests::packets::CmMessage;
 
 /// Checks packets classified as RoCE.
 pub(crate) fn classify(bytes: &[u8]) {
@@ -48,13 +49,15 @@ fn kinds(roce: &Roce, frame: &&[u8]) {
 
 /// CNPs and connection management messages.
 pub(crate) fn messages(bytes: &[u8]) {
-    if let Some(mad) = bytes.first_chunk::<{ Mad::LEN }>()
-        && let mad = Mad::new(mad)
-        && let Some(message) = CmMessage::parse(mad)
-    {
-        let mut written = [0; Mad::LEN];
-        message.emit(mad.transaction_id(), &mut written);
-        assert_eq!(CmMessage::parse(Mad::new(&written)), Some(message), "emitting and parsing is lossless");
+    if let Some((mad, _)) = Mad::parse(bytes) {
+        let (req, rep, dreq) = (Req::parse(mad), Rep::parse(mad), Dreq::parse(mad));
+        let messages = [CmMessage::Req(req), CmMessage::Rep(rep), CmMessage::Dreq(dreq)];
+        let written = messages.map(|message| message.datagram(0));
+        let [req_mad, rep_mad, dreq_mad] =
+            written.each_ref().map(|bytes| Mad::parse(bytes).expect("a MAD").0);
+        assert_eq!(Req::parse(req_mad), req);
+        assert_eq!(Rep::parse(rep_mad), rep);
+        assert_eq!(Dreq::parse(dreq_mad), dreq);
     }
     if let Some(packet) = bytes.first_chunk::<{ cnp::V4_LEN }>() {
         assert!(cnp::parse_v4(packet).is_none() || icrc::verify(packet), "a valid CNP has a valid ICRC");
