@@ -2,9 +2,10 @@
 
 mod frames;
 
+use dcqcn_common::classify::QP_GSI;
 use dcqcn_common::wire::{
     bth::{Bth, BthRepr, Opcode, Transport},
-    cm::{self, CmMessage, Mad},
+    cm::{Attribute, CommIds, Dreq, Mad, Rep, Req},
     ecn::Ecn,
     eth::{EtherType, Ethernet, EthernetRepr},
     ext::{Aeth, AethRepr, Deth, GSI_Q_KEY, NakCode, Reth, Syndrome},
@@ -184,27 +185,28 @@ fn cm_reveals_both_qps() {
             data_to.push((ip.dst, bth.dest_qpn));
             continue;
         }
-        assert_eq!(bth.dest_qpn, cm::GSI_QPN);
+        assert_eq!(bth.dest_qpn, QP_GSI);
         let (deth, datagram) = Deth::parse(body).unwrap();
-        assert_eq!((deth.q_key(), deth.src_qpn()), (GSI_Q_KEY, cm::GSI_QPN));
+        assert_eq!((deth.q_key(), deth.src_qpn()), (GSI_Q_KEY, QP_GSI));
         let (mad, rest) = Mad::parse(datagram).unwrap();
         assert!(rest.is_empty());
-        messages.push((ip.src, CmMessage::parse(mad).unwrap()));
+        messages.push((ip.src, mad));
     }
 
     let client = [10, 0, 0, 1];
     let server = [10, 0, 0, 2];
-    let [
-        (s0, CmMessage::Req(req)),
-        (s1, CmMessage::Rep(rep)),
-        (s2, CmMessage::Rtu(rtu)),
-        (s3, CmMessage::Dreq(dreq)),
-        (s4, CmMessage::Drep(drep)),
-    ] = messages[..]
-    else {
-        panic!("not REQ, REP, RTU, DREQ, DREP: {messages:?}");
-    };
-    assert_eq!([s0, s1, s2, s3, s4], [client, server, client, client, server]);
+    let kinds: Vec<_> = messages.iter().map(|(src, mad)| (*src, mad.attribute())).collect();
+    let expected = [
+        (client, Attribute::REQ),
+        (server, Attribute::REP),
+        (client, Attribute::RTU),
+        (client, Attribute::DREQ),
+        (server, Attribute::DREP),
+    ];
+    assert_eq!(kinds, expected);
+    let (req, rep) = (Req::parse(messages[0].1), Rep::parse(messages[1].1));
+    let (rtu, drep) = (CommIds::parse(messages[2].1), CommIds::parse(messages[4].1));
+    let dreq = Dreq::parse(messages[3].1);
 
     assert_eq!(req.local_gid, *b"\0\0\0\0\0\0\0\0\0\0\xff\xff\x0a\0\0\x01");
     assert_eq!(req.remote_gid, *b"\0\0\0\0\0\0\0\0\0\0\xff\xff\x0a\0\0\x02");

@@ -39,15 +39,15 @@ pub(crate) fn run(bytes: &[u8]) {
                 let lost = lost_flows(&engine);
                 let outcome = engine.process(hook, cursor.now_ns, &frame, &meta);
                 let outcome = outcome.expect("the reference engine never fails");
-                nothing_is_dropped_unasked(hook, &frame, &meta, &outcome, &active);
-                bytes_are_unchanged(hook, &frame, &meta, &outcome);
+                check_drop(hook, &frame, &meta, &outcome, &active);
+                check_bytes(hook, &frame, &meta, &outcome);
                 for cnp in &outcome.emitted {
-                    a_cnp_is_right(cnp);
+                    check_cnp(cnp);
                 }
                 if lost_flows(&engine) != lost {
                     last.clear();
                 } else if hook == Hook::Egress && active.scalars.pacer == PACER_FQ {
-                    order_is_preserved(&mut last, cursor.now_ns, &outcome);
+                    check_order(&mut last, cursor.now_ns, &outcome);
                 }
             }
         }
@@ -61,12 +61,12 @@ fn lost_flows(engine: &Reference) -> [u64; 3] {
     [Stat::RpFlowEvicted, Stat::RpTableFull, Stat::TableBusy].map(|which| stat[which as usize])
 }
 
-fn nothing_is_dropped_unasked(hook: Hook, frame: &[u8], meta: &Meta, outcome: &Outcome, config: &Config) {
+fn check_drop(hook: Hook, frame: &[u8], meta: &Meta, outcome: &Outcome, config: &Config) {
     if outcome.verdict != Verdict::Drop {
         return;
     }
     let s = &config.scalars;
-    let roce = classify(&mut { frame }).expect("what is not RoCE passes");
+    let roce = classify(&mut { frame }).expect("only RoCE packets are dropped");
     let reasons = [
         s.drop_not_ect != 0 && roce.ecn() == Ecn::NOT_ECT && hook == Hook::Egress,
         s.pacing_horizon_drop != 0 && roce.congests() && hook == Hook::Egress,
@@ -78,12 +78,12 @@ fn nothing_is_dropped_unasked(hook: Hook, frame: &[u8], meta: &Meta, outcome: &O
 }
 
 /// A packet leaves unchanged, except for its ECN field and IPv4's checksum, which stays correct if it was.
-fn bytes_are_unchanged(hook: Hook, frame: &[u8], meta: &Meta, outcome: &Outcome) {
+fn check_bytes(hook: Hook, frame: &[u8], meta: &Meta, outcome: &Outcome) {
     let becomes_a_cnp = meta.mark | 1 == 0x0dcc_0a01 && hook == Hook::Egress;
     if becomes_a_cnp || outcome.packet == frame {
         return;
     }
-    let roce = classify(&mut { frame }).expect("what is not RoCE is not written to");
+    let roce = classify(&mut { frame }).expect("only RoCE packets are changed");
     assert!(hook == Hook::Egress && roce.ecn().is_ect(), "only ECT is marked, and only here");
     assert_eq!(outcome.packet.len(), frame.len());
     let marked = classify(&mut &outcome.packet[..]).expect("still RoCE");
@@ -99,7 +99,7 @@ fn bytes_are_unchanged(hook: Hook, frame: &[u8], meta: &Meta, outcome: &Outcome)
     }
 }
 
-fn a_cnp_is_right(cnp: &Outcome) {
+fn check_cnp(cnp: &Outcome) {
     if cnp.verdict == Verdict::Drop {
         return;
     }
@@ -109,7 +109,7 @@ fn a_cnp_is_right(cnp: &Outcome) {
 }
 
 /// No packet of a sequence departs before one that was sent earlier.
-fn order_is_preserved(last: &mut Last, now_ns: u64, outcome: &Outcome) {
+fn check_order(last: &mut Last, now_ns: u64, outcome: &Outcome) {
     let frame = &outcome.packet[..];
     let Ok(roce) = classify(&mut &outcome.packet[..]) else { return };
     if !roce.is_sequenced() || outcome.verdict != Verdict::Pass {

@@ -19,7 +19,7 @@ pub(crate) fn config(bytes: &[u8]) {
     };
     let written = to_toml(&settings);
     let again = parse("fuzz", &written).unwrap_or_else(|errors| panic!("{errors}\n{written}"));
-    assert_eq!(to_toml(&again), written, "what is written is read to the same");
+    assert_eq!(to_toml(&again), written, "saving and parsing is lossless");
     let found = DetectedLink {
         link_rate_bps: Some(1_000_000_000),
         wire_overhead_bytes: 24,
@@ -42,7 +42,7 @@ pub(crate) fn sonic(bytes: &[u8]) {
     }
     let Ok(export) = sonic::export(&config, PORT) else { return };
     let text = export.tables.to_string();
-    let database = sonic::Database::parse("fuzz", text.as_bytes()).expect("what is exported is read");
+    let database = sonic::Database::parse("fuzz", text.as_bytes()).expect("an export can be imported");
     let import = sonic::import(&database, PORT, &config).unwrap_or_else(|error| panic!("{error}\n{text}"));
     let mut again = config;
     for (_, change) in &import.settings {

@@ -4,22 +4,23 @@ use std::ops::Range;
 
 use dcqcn_common::classify::{self, Frame, Roce};
 use dcqcn_common::wire::bth::{Bth, Opcode};
-use dcqcn_common::wire::cm::{CmMessage, Mad};
+use dcqcn_common::wire::cm::{Dreq, Mad, Rep, Req};
 use dcqcn_common::wire::cnp::{self, Cnp, CnpRepr};
 use dcqcn_common::wire::ext::Deth;
 use dcqcn_common::wire::icrc;
 use dcqcn_common::wire::ipv4::Ipv4;
 use dcqcn_common::wire::udp::{self, Udp};
+use dcqcn_tests::packets::CmMessage;
 
 /// Checks packets classified as RoCE.
 pub(crate) fn classify(bytes: &[u8]) {
     let mut frame = bytes;
     let dscp = classify::dscp(&mut frame);
     let Ok(roce) = classify::classify(&mut frame) else { return };
-    assert_eq!(dscp, Some(roce.dscp()), "one DSCP, however it is looked for");
+    assert_eq!(dscp, Some(roce.dscp()), "both parsers find the same DSCP");
     let udp = Udp::new(frame.header(roce.udp()).expect("a UDP header"));
     assert_eq!(udp.dst_port(), udp::ROCE_V2_PORT);
-    assert!(roce.udp() + usize::from(udp.length()) <= bytes.len(), "the datagram is all there");
+    assert!(roce.udp() + usize::from(udp.length()) <= bytes.len(), "the datagram is complete");
     let bth = Bth::new(frame.header(roce.bth()).expect("a BTH"));
     assert_eq!((bth.opcode(), bth.dest_qpn(), bth.tver()), (roce.opcode, roce.dest_qpn, 0));
     assert!(roce.opcode.is_known() && roce.opcode.name() != "UNKNOWN");
@@ -48,19 +49,21 @@ fn kinds(roce: &Roce, frame: &&[u8]) {
 
 /// CNPs and connection management messages.
 pub(crate) fn messages(bytes: &[u8]) {
-    if let Some(mad) = bytes.first_chunk::<{ Mad::LEN }>()
-        && let mad = Mad::new(mad)
-        && let Some(message) = CmMessage::parse(mad)
-    {
-        let mut written = [0; Mad::LEN];
-        message.emit(mad.transaction_id(), &mut written);
-        assert_eq!(CmMessage::parse(Mad::new(&written)), Some(message), "what is written is read back");
+    if let Some((mad, _)) = Mad::parse(bytes) {
+        let (req, rep, dreq) = (Req::parse(mad), Rep::parse(mad), Dreq::parse(mad));
+        let messages = [CmMessage::Req(req), CmMessage::Rep(rep), CmMessage::Dreq(dreq)];
+        let written = messages.map(|message| message.datagram(0));
+        let [req_mad, rep_mad, dreq_mad] =
+            written.each_ref().map(|bytes| Mad::parse(bytes).expect("a MAD").0);
+        assert_eq!(Req::parse(req_mad), req);
+        assert_eq!(Rep::parse(rep_mad), rep);
+        assert_eq!(Dreq::parse(dreq_mad), dreq);
     }
     if let Some(packet) = bytes.first_chunk::<{ cnp::V4_LEN }>() {
-        assert!(cnp::parse_v4(packet).is_none() || icrc::verify(packet), "two ways to one ICRC");
+        assert!(cnp::parse_v4(packet).is_none() || icrc::verify(packet), "a valid CNP has a valid ICRC");
     }
     if let Some(packet) = bytes.first_chunk::<{ cnp::V6_LEN }>() {
-        assert!(cnp::parse_v6(packet).is_none() || icrc::verify(packet), "two ways to one ICRC");
+        assert!(cnp::parse_v6(packet).is_none() || icrc::verify(packet), "a valid CNP has a valid ICRC");
     }
     if let Some(&[a, b, c, d, e, f, g, h, tos, ttl, has_hint, bit]) = bytes.first_chunk() {
         let qpn = u32::from_be_bytes([0, c, d, e]);

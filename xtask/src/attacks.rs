@@ -4,10 +4,9 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::page::{self, Measured};
 use crate::run::{header, output_of, require_root};
 use crate::workspace::Workspace;
-use crate::{build, toolchain};
+use crate::{build, page, toolchain};
 
 /// Options of `cargo xtask attacks`.
 #[derive(clap::Args)]
@@ -32,7 +31,6 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     if !args.report {
         return Ok(());
     }
-    let mut measured = Measured::new("attacks");
-    measured.add_text("attacks", &page::origin(workspace, "cargo xtask attacks --report")?, &table);
-    measured.write(workspace)
+    let origin = page::origin(workspace, "cargo xtask attacks --report")?;
+    page::write_text(workspace, "attacks", "attacks", &origin, &table)
 }

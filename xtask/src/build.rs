@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use fs_err as fs;
 
 use crate::{
@@ -76,6 +76,9 @@ fn build(workspace: &Workspace, profile: &str, binaries: &[Binary]) -> Result<()
     Ok(())
 }
 
+/// The data plane; the one that logs packets; the programs that `cargo xtask bench` compares it with.
+const OBJECTS: [&str; 3] = ["dcqcn-ebpf", "dcqcn-trace", "dcqcn-baselines"];
+
 /// Builds the eBPF objects for kernels of `arch`, this machine's where `userspace/hosts/loader/build.rs` expects them;
 /// returns the path of the data plane's.
 pub(crate) fn object(workspace: &Workspace, toolchain: &Toolchain, arch: &str) -> Result<PathBuf> {
@@ -86,8 +89,7 @@ pub(crate) fn object(workspace: &Workspace, toolchain: &Toolchain, arch: &str) -
     let is_host = arch == std::env::consts::ARCH;
     let to = if is_host { workspace.ebpf_target() } else { workspace.ebpf_target().join(arch) };
     fs::create_dir_all(&to)?;
-    for object in [workspace.ebpf_object(), workspace.trace_object(), workspace.baselines()] {
-        let name = object.file_name().context("an object without a name")?;
+    for name in OBJECTS {
         let (built, object) = (built.join(name), to.join(name));
         // DWARF is three quarters of it and unused: lines and types for the kernel are in the BTF.
         let stripped = built.with_extension("stripped");
@@ -98,7 +100,7 @@ pub(crate) fn object(workspace: &Workspace, toolchain: &Toolchain, arch: &str) -
             fs::write(&object, &bytes)?;
         }
     }
-    Ok(to.join("dcqcn-ebpf"))
+    Ok(to.join(OBJECTS[0]))
 }
 
 /// The program of a package of this repository's own tools, which depend on this crate only and thus compile quickly.

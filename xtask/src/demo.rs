@@ -5,10 +5,9 @@ use std::process::Command;
 use anyhow::{Context as _, Result};
 use fs_err as fs;
 
-use crate::page::{self, Measured};
 use crate::run::{header, output_of, require_root};
 use crate::workspace::Workspace;
-use crate::{build, toolchain};
+use crate::{build, page, toolchain};
 
 /// Options of `cargo xtask demo`.
 #[derive(clap::Args)]
@@ -42,9 +41,8 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         return Ok(());
     }
     let (table, _) = text.split_once("\nplots are in ").context("the lab printed no table")?;
-    let mut measured = Measured::new(PAGE);
-    measured.add_text(TABLE, &page::origin(workspace, "cargo xtask demo --report")?, table);
-    measured.write(workspace)?;
+    let origin = page::origin(workspace, "cargo xtask demo --report")?;
+    page::write_text(workspace, PAGE, TABLE, &origin, table)?;
     fs::copy(plots.join(PICTURE), workspace.root().join("docs/measured").join(PICTURE))?;
     Ok(())
 }

@@ -5,10 +5,9 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::apt::{self, Requirement};
-use crate::build;
-use crate::page::{self, Measured};
 use crate::run::{self, header, output_of};
 use crate::workspace::Workspace;
+use crate::{build, page};
 
 /// Options of `cargo xtask fleet`.
 #[derive(clap::Args)]
@@ -42,7 +41,6 @@ pub(crate) struct Args {
 
 const FAULTS: build::Binary = ("dcqcn-fleet-faults", "dcqcn-tests");
 const GATE_SEED: &str = "20000000";
-const PAGE: &str = "fleet";
 /// Sizes of measured fleets.
 const SIZES: &str = "100,500,1500,3000";
 /// Number of hosts with records but without agents.
@@ -73,11 +71,12 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     };
     header("faults and size of a fleet");
     let origin = page::origin(workspace, &format!("cargo xtask fleet {options} --report"))?;
-    let mut measured = Measured::new(PAGE);
     let tables =
         commands.into_iter().map(|mut command| output_of(&mut command)).collect::<Result<Vec<_>>>()?;
-    measured.add_text(table, &format!("{origin}{machine}.\n"), &tables.join("\n"));
-    if args.report { measured.write(workspace) } else { Ok(()) }
+    if !args.report {
+        return Ok(());
+    }
+    page::write_text(workspace, "fleet", table, &format!("{origin}{machine}.\n"), &tables.join("\n"))
 }
 
 /// Simulates rollouts.
@@ -94,7 +93,5 @@ fn gate(workspace: &Workspace, is_report: bool) -> Result<()> {
     if !is_report {
         return Ok(());
     }
-    let mut measured = Measured::new("fleet-gate");
-    measured.add_text("gate", &origin, &table.join("\n"));
-    measured.write(workspace)
+    page::write_text(workspace, "fleet-gate", "gate", &origin, &table.join("\n"))
 }

@@ -76,11 +76,6 @@ impl Measured {
         self.add_with(name, table, text.get(table.len()..).unwrap_or_default());
     }
 
-    /// Adds the text of a program.
-    pub(crate) fn add_text(&mut self, name: &str, origin: &str, text: &str) {
-        self.add(name, &format!("{origin}\n```text\n{}\n```\n", text.trim_end()));
-    }
-
     /// Adds a table, and details excluded from docs/.
     pub fn add_with(&mut self, name: &str, table: &str, details: &str) {
         self.tables.push(Table {
@@ -129,6 +124,19 @@ impl Measured {
         }
         Ok(text)
     }
+}
+
+/// Writes the output of a program as the table `name` of `page`.
+pub(crate) fn write_text(
+    workspace: &Workspace,
+    page: &'static str,
+    name: &str,
+    origin: &str,
+    text: &str,
+) -> Result<()> {
+    let mut measured = Measured::new(page);
+    measured.add(name, &format!("{origin}\n```text\n{}\n```\n", text.trim_end()));
+    measured.write(workspace)
 }
 
 /// Names of a page's tables.

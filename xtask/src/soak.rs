@@ -5,10 +5,9 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, ensure};
 use fs_err as fs;
 
-use crate::page::{self, Measured};
 use crate::run::{self, header, output_of, require_root};
 use crate::workspace::Workspace;
-use crate::{build, toolchain};
+use crate::{build, page, toolchain};
 
 /// Options of `cargo xtask soak`.
 #[derive(clap::Args)]
@@ -28,8 +27,6 @@ pub(crate) struct Args {
 }
 
 const SOAK: build::Binary = ("dcqcn-soak", "dcqcn-tests");
-const PAGE: &str = "reliability";
-const TABLE: &str = "soak";
 /// First line of the table.
 const HEADING: &str = "FAULT ";
 
@@ -70,7 +67,5 @@ fn report(workspace: &Workspace) -> Result<()> {
     let origin = log.lines().next().unwrap_or_default();
     let table: Vec<&str> = log.lines().skip_while(|line| !line.starts_with(HEADING)).collect();
     ensure!(!table.is_empty(), "the last run did not complete");
-    let mut measured = Measured::new(PAGE);
-    measured.add_text(TABLE, &format!("{origin}\n"), &table.join("\n"));
-    measured.write(workspace)
+    page::write_text(workspace, "reliability", "soak", &format!("{origin}\n"), &table.join("\n"))
 }

@@ -71,21 +71,6 @@ impl Workspace {
         self.root.join("target/ebpf")
     }
 
-    /// The finished eBPF object, at the path `userspace/hosts/loader/build.rs` reads.
-    pub(crate) fn ebpf_object(&self) -> PathBuf {
-        self.ebpf_target().join("dcqcn-ebpf")
-    }
-
-    /// The object with the comparison programs of `cargo xtask bench`.
-    pub(crate) fn trace_object(&self) -> PathBuf {
-        self.ebpf_target().join("dcqcn-trace")
-    }
-
-    /// The baselines of the measurements.
-    pub(crate) fn baselines(&self) -> PathBuf {
-        self.ebpf_target().join("dcqcn-baselines")
-    }
-
     /// The page's libraries, where `userspace/fleet/build.rs` expects them.
     pub(crate) fn web(&self) -> PathBuf {
         self.root.join("target/web")

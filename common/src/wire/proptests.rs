@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::{
     bth::{Bth, BthRepr, Opcode},
-    cm::{CmMessage, CommIds, Dreq, Mad, Mra, Rej, Rep, Req},
+    cm::{Dreq, Mad, Rep, Req},
     cnp::{self, Cnp, CnpRepr, NO_HINT},
     ecn::{self, Ecn},
     eth::{EtherType, Ethernet, EthernetRepr, VlanTag, VlanTagRepr},
@@ -105,45 +105,6 @@ prop_compose! {
     }
 }
 
-fn comm_ids() -> impl Strategy<Value = CommIds> {
-    any::<(u32, u32)>().prop_map(|(local, remote)| CommIds { local, remote })
-}
-
-prop_compose! {
-    fn req()(
-        (local_comm_id, service_id, p_key, traffic_class) in any::<(u32, u64, u16, u8)>(),
-        (local_qpn, starting_psn) in (u24(), u24()),
-        path_mtu in 0u8..16,
-        local_gid: [u8; 16],
-        remote_gid: [u8; 16],
-    ) -> Req {
-        Req {
-            local_comm_id, service_id, local_qpn, starting_psn, p_key, path_mtu, local_gid, remote_gid,
-            traffic_class,
-        }
-    }
-}
-
-fn cm_message() -> impl Strategy<Value = CmMessage> {
-    prop_oneof![
-        req().prop_map(CmMessage::Req),
-        (comm_ids(), 0u8..4, 0u8..32).prop_map(|(comm_ids, message, service_timeout)| {
-            CmMessage::Mra(Mra { comm_ids, message, service_timeout })
-        }),
-        (comm_ids(), 0u8..4, any::<u16>()).prop_map(|(comm_ids, message, reason)| CmMessage::Rej(Rej {
-            comm_ids,
-            message,
-            reason
-        })),
-        (comm_ids(), u24(), u24()).prop_map(|(comm_ids, local_qpn, starting_psn)| {
-            CmMessage::Rep(Rep { comm_ids, local_qpn, starting_psn })
-        }),
-        comm_ids().prop_map(CmMessage::Rtu),
-        (comm_ids(), u24()).prop_map(|(comm_ids, remote_qpn)| CmMessage::Dreq(Dreq { comm_ids, remote_qpn })),
-        comm_ids().prop_map(CmMessage::Drep),
-    ]
-}
-
 /// A packet over IPv4 with an ICRC and a random payload.
 fn sealed_v4() -> impl Strategy<Value = Vec<u8>> {
     (ipv4_repr(), any::<[u8; 8]>(), bth(), proptest::collection::vec(any::<u8>(), 0..1100)).prop_map(
@@ -192,7 +153,9 @@ proptest! {
             AethRepr::parse(header);
         }
         if let Some((datagram, _)) = Mad::parse(&bytes) {
-            CmMessage::parse(datagram);
+            Req::parse(datagram);
+            Rep::parse(datagram);
+            Dreq::parse(datagram);
         }
         if let Some(packet) = bytes.first_chunk() {
             prop_assert_eq!(cnp::parse_v4(packet), None);
@@ -263,21 +226,6 @@ proptest! {
     #[test]
     fn aeth_round_trips(syndrome in syndrome(), msn in u24()) {
         round_trip(AethRepr { syndrome, msn }, AethRepr::emit, |bytes| AethRepr::parse(Aeth::new(bytes)))?;
-    }
-
-    #[test]
-    fn cm_message_round_trips(message in cm_message(), transaction_id: u64) {
-        let mut datagram = [0xa5; Mad::LEN];
-        message.emit(transaction_id, &mut datagram);
-        let mad = Mad::new(&datagram);
-        prop_assert_eq!(CmMessage::parse(mad), Some(message));
-        prop_assert_eq!(mad.transaction_id(), transaction_id);
-        // Another class, version or method is not one of ours.
-        for at in 0..4 {
-            let mut other = datagram;
-            other[at] ^= 0x10;
-            prop_assert_eq!(CmMessage::parse(Mad::new(&other)), None);
-        }
     }
 
     #[test]

@@ -3,13 +3,12 @@
 use dcqcn_common::classify::{QP_GSI, mapped, words};
 use dcqcn_common::flow::{FlowId, QpId};
 use dcqcn_common::wire::bth::{BthRepr, Opcode};
-use dcqcn_common::wire::cm::{CmMessage, Mad};
 use dcqcn_common::wire::cnp::{self, CnpRepr};
 use dcqcn_common::wire::ecn::{self, Ecn};
 use dcqcn_common::wire::eth::{EtherType, Ethernet, VlanTag, VlanTagRepr};
 use dcqcn_common::wire::ext::{Deth, DethRepr};
 pub(crate) use dcqcn_frames::mac;
-use dcqcn_frames::{self as frames, SPORT, v4, v6};
+use dcqcn_frames::{self as frames, CmMessage, SPORT, v4, v6};
 
 /// The QP of host 2 that data is for, and the sending QP of host 1.
 pub(crate) const RECEIVER_QPN: u32 = 0x11;
@@ -112,9 +111,7 @@ impl Roce {
 
 /// A message of connection management, from host 1 to host 2 or back.
 pub(crate) fn cm(message: &CmMessage, is_back: bool) -> Vec<u8> {
-    let mut mad = [0; Mad::LEN];
     let deth = DethRepr { q_key: 0x8001_0000, src_qpn: QP_GSI }.bytes();
-    message.emit(7, &mut mad);
     let datagram = Roce { opcode: Opcode::UD_SEND_ONLY, dest_qpn: QP_GSI, is_back, ..DATA };
-    datagram.frame_of(&[&deth[..], &mad].concat())
+    datagram.frame_of(&[&deth[..], &message.datagram(7)].concat())
 }

@@ -7,7 +7,8 @@ use dcqcn_common::hooks::memory::PacketContext;
 use dcqcn_common::layout::{Pair, PairSource, Time};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
-use dcqcn_common::wire::cm::{CmMessage, CommIds, Dreq, Mra, Rej, Rep, Req};
+use dcqcn_common::wire::cm::{CommIds, Dreq, Rep};
+use dcqcn_frames::CmMessage;
 
 use super::mock_host::{MockHost, params};
 use super::packets::{DATA, RECEIVER_QPN, Roce, SENDER_QPN, cm, qp};
@@ -21,17 +22,7 @@ const FROM_1: CommIds = CommIds { local: IDS[0], remote: IDS[1] };
 const FROM_2: CommIds = CommIds { local: IDS[1], remote: IDS[0] };
 
 fn req() -> CmMessage {
-    CmMessage::Req(Req {
-        local_comm_id: IDS[0],
-        service_id: 1,
-        local_qpn: SENDER_QPN,
-        starting_psn: 1,
-        p_key: 0xffff,
-        path_mtu: 3,
-        local_gid: [0; 16],
-        remote_gid: [0; 16],
-        traffic_class: 0,
-    })
+    CmMessage::Req(dcqcn_frames::req(IDS[0], SENDER_QPN))
 }
 
 fn rep() -> CmMessage {
@@ -88,17 +79,16 @@ fn unsolicited_rep_reveals_sender_only() {
 
 #[test]
 fn other_messages_change_nothing() {
-    let others =
-        [CmMessage::Rtu(FROM_1), CmMessage::Mra(Mra { comm_ids: FROM_1, message: 0, service_timeout: 1 })];
-    for message in others {
+    let mra = CmMessage::Mra { comm_ids: FROM_1, message: 0, service_timeout: 1 };
+    for message in [CmMessage::Rtu(FROM_1), mra] {
         let mut host = connected();
         host.take_counted();
         receive(&mut host, &message, false);
         assert_eq!(host.take_counted(), [(Stat::RoceControl, 1), (Stat::CmMessages, 1)]);
         assert_eq!((&host.pairs, host.announced_qpns.len()), (&known().into(), 2));
     }
-    // Of another class, or with an unknown attribute.
-    for (at, value) in [(0, 9), (1, 9), (17, 0x19)] {
+    // Of another class, version or method, or with an unknown attribute.
+    for (at, value) in [(0, 9), (1, 9), (2, 9), (3, 9), (17, 0x19)] {
         let mut host = connected();
         host.take_counted();
         let mut frame = cm(&CmMessage::Dreq(Dreq { comm_ids: FROM_1, remote_qpn: RECEIVER_QPN }), false);
@@ -130,14 +120,13 @@ fn only_qp1_datagrams_are_management() {
 #[test]
 fn dreq_removes_pair() {
     let dreq = CmMessage::Dreq(Dreq { comm_ids: FROM_1, remote_qpn: RECEIVER_QPN });
-    let rej = CmMessage::Rej(Rej { comm_ids: FROM_1, message: 1, reason: 28 });
+    let rej = CmMessage::Rej { comm_ids: FROM_1, message: 1, reason: 28 };
     for message in [dreq, CmMessage::Drep(FROM_1), rej] {
         let mut host = connected();
         receive(&mut host, &message, false);
         assert!(host.pairs.is_empty(), "{message:?}");
     }
-    for message in [CmMessage::Drep(FROM_2), CmMessage::Rej(Rej { comm_ids: FROM_2, message: 1, reason: 28 })]
-    {
+    for message in [CmMessage::Drep(FROM_2), CmMessage::Rej { comm_ids: FROM_2, message: 1, reason: 28 }] {
         let mut host = connected();
         receive(&mut host, &message, true);
         assert!(host.pairs.is_empty(), "{message:?}");

@@ -7,8 +7,9 @@ use dcqcn_common::params::{Config, PACER_FQ, QUEUE_SOURCE_BACKLOG, QUEUES_ETS};
 use dcqcn_common::pfc::Storms;
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
-use dcqcn_common::wire::cm::{CmMessage, CommIds};
+use dcqcn_common::wire::cm::CommIds;
 use dcqcn_common::wire::ecn::Ecn;
+use dcqcn_frames::CmMessage;
 
 use super::mock_host::{MockHost, PORTS, params};
 use super::packets::{DATA, MARKED, Roce, cm};

@@ -2,8 +2,12 @@
 
 #![expect(missing_docs, reason = "not an API: a name that says it all needs no comment")]
 
+mod cm;
+
+pub use cm::CmMessage;
+use dcqcn_common::classify::QP_GSI;
 use dcqcn_common::wire::bth::{Bth, BthRepr, Opcode};
-use dcqcn_common::wire::cm::{CmMessage, GSI_QPN, Mad, Req};
+use dcqcn_common::wire::cm::{Mad, Req};
 use dcqcn_common::wire::ecn::{self, Ecn};
 use dcqcn_common::wire::eth::{EtherType, Ethernet, EthernetRepr, MacAddr, VlanTag, VlanTagRepr};
 use dcqcn_common::wire::ext::{Deth, DethRepr};
@@ -233,17 +237,12 @@ pub fn cm(src: u8, dst: u8, message: &CmMessage) -> Vec<u8> {
         src,
         dst,
         opcode: Opcode::UD_SEND_ONLY,
-        dest_qpn: GSI_QPN,
+        dest_qpn: QP_GSI,
         payload: Mad::LEN,
         ..Roce::default()
     };
     let mut frame = datagram.frame();
-    let at = datagram.bth() + Bth::LEN + Deth::LEN;
-    let mad = frame
-        .get_mut(at..)
-        .and_then(<[u8]>::first_chunk_mut)
-        .unwrap_or_else(|| unreachable!("a payload of that length"));
-    message.emit(7, mad);
+    frame[datagram.bth() + Bth::LEN + Deth::LEN..][..Mad::LEN].copy_from_slice(&message.datagram(7));
     seal(&mut frame, datagram.l3());
     frame
 }

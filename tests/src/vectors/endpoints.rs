@@ -4,14 +4,14 @@ use std::net::Ipv6Addr;
 
 use dcqcn_common::classify::QP_GSI;
 use dcqcn_common::wire::bth::{Bth, Opcode};
-use dcqcn_common::wire::cm::{Attribute, CmMessage, CommIds, Dreq, Mad, Mra, Rej, Rep, Req};
+use dcqcn_common::wire::cm::{Attribute, CommIds, Dreq, Mad, Rep, Req};
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::eth::EtherType;
 use dcqcn_common::wire::ext::Deth;
 
 use super::parts::{CNP_TOS, MARKS, START_US, THRESHOLDS, mapped, named, short, step, vector, with};
 use super::{Other, Step, Vector};
-use crate::packets::{Roce, req, seal, v4};
+use crate::packets::{CmMessage, Roce, req, seal, v4};
 
 /// A switch answers its own marks, unless a host behind the port sent the packet.
 pub(super) fn cnp_fast() -> Vector {
@@ -104,9 +104,8 @@ fn management_packet(payload: usize) -> Roce {
 pub(super) fn management(v6: bool, src: u8, dst: u8, message: CmMessage) -> Vec<u8> {
     let roce = Roce { v6, src, dst, ..management_packet(Mad::LEN) };
     let mut frame = roce.frame();
-    if let Some(mad) = frame[roce.bth() + Bth::LEN + Deth::LEN..].first_chunk_mut() {
-        message.emit(0x1122_3344_5566_7788, mad);
-    }
+    let mad = message.datagram(0x1122_3344_5566_7788);
+    frame[roce.bth() + Bth::LEN + Deth::LEN..][..Mad::LEN].copy_from_slice(&mad);
     seal(&mut frame, roce.l3());
     frame
 }
@@ -130,8 +129,8 @@ pub(super) fn connections() -> Vector {
         add("marked before the connection", "ingress", &Roce { ecn: Ecn::CE, ..back.clone() }.frame());
         let req = Req { service_id: 0x0000_0001_0106_4853, starting_psn: 5, ..req(asks, asking_qpn) };
         add("REQ", "egress", &management(v6, client, server, CmMessage::Req(req)));
-        let mra = Mra { comm_ids: comm_ids(replies, asks), message: 0, service_timeout: 5 };
-        add("MRA", "ingress", &management(v6, server, client, CmMessage::Mra(mra)));
+        let mra = CmMessage::Mra { comm_ids: comm_ids(replies, asks), message: 0, service_timeout: 5 };
+        add("MRA", "ingress", &management(v6, server, client, mra));
         add("marked before the reply", "ingress", &Roce { ecn: Ecn::CE, ..back.clone() }.frame());
         let rep = Rep { comm_ids: comm_ids(replies, asks), local_qpn: replying_qpn, starting_psn: 6 };
         let unrelated = Rep { comm_ids: comm_ids(replies, asks + 1), ..rep };
@@ -161,8 +160,8 @@ pub(super) fn connections() -> Vector {
                 ("DREP", "ingress", management(v6, server, client, drep))
             }
             _ => {
-                let rej = Rej { comm_ids: comm_ids(asks, replies), message: 1, reason: 28 };
-                ("REJ", "egress", management(v6, client, server, CmMessage::Rej(rej)))
+                let rej = CmMessage::Rej { comm_ids: comm_ids(asks, replies), message: 1, reason: 28 };
+                ("REJ", "egress", management(v6, client, server, rej))
             }
         };
         add(about, hook, &message);

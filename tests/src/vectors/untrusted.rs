@@ -1,14 +1,14 @@
 //! Packets of untrusted senders: forged ends and takeovers of connections, and unwanted CNPs.
 
 use dcqcn_common::wire::bth::Opcode;
-use dcqcn_common::wire::cm::{CmMessage, CommIds, Dreq, Rej, Rep, Req};
+use dcqcn_common::wire::cm::{CommIds, Dreq, Rep, Req};
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::eth::EtherType;
 
 use super::endpoints::management;
 use super::parts::{ANSWERS, CNP_TOS, MARKS, START_US, THRESHOLDS, named, short, step, vector, with};
 use super::{Step, Vector};
-use crate::packets::Roce;
+use crate::packets::{CmMessage, Roce, req};
 
 /// Only the peer of a connection can end it; the sender of the reply to a request is the peer.
 pub(super) fn connections() -> Vector {
@@ -25,17 +25,7 @@ pub(super) fn connections() -> Vector {
         // A marked packet for the client: its CNP names the known sender.
         let marked =
             Roce { v6, src: server, dst: client, dest_qpn: asking_qpn, ecn: Ecn::CE, ..short() }.frame();
-        let req = Req {
-            local_comm_id: asks,
-            service_id: 0x0000_0001_0106_4853,
-            local_qpn: asking_qpn,
-            starting_psn: 5,
-            p_key: 0xffff,
-            path_mtu: 3,
-            local_gid: [0; 16],
-            remote_gid: [0; 16],
-            traffic_class: 0,
-        };
+        let req = Req { service_id: 0x0000_0001_0106_4853, starting_psn: 5, ..req(asks, asking_qpn) };
         let comm_ids = |local, remote| CommIds { local, remote };
         let rep = Rep { comm_ids: comm_ids(replies, asks), local_qpn: replying_qpn, starting_psn: 6 };
         add("REQ", "egress", &management(v6, client, server, CmMessage::Req(req)));
@@ -46,7 +36,7 @@ pub(super) fn connections() -> Vector {
         add("still known", "ingress", &marked);
         let drep = CmMessage::Drep(comm_ids(forges, asks));
         add("DREP from an unknown sender", "ingress", &management(v6, unrelated, client, drep));
-        let rej = CmMessage::Rej(Rej { comm_ids: comm_ids(forges, asks), message: 1, reason: 28 });
+        let rej = CmMessage::Rej { comm_ids: comm_ids(forges, asks), message: 1, reason: 28 };
         add("REJ from an unknown sender", "ingress", &management(v6, unrelated, client, rej));
         add("still known", "ingress", &marked);
         let hijacked = Rep { comm_ids: comm_ids(forges, asks), local_qpn: forged_qpn, ..rep };

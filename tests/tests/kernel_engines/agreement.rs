@@ -14,13 +14,13 @@ use dcqcn_common::recovery::{Action, Requester, Settings};
 use dcqcn_common::rng;
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
-use dcqcn_common::wire::cm::{CmMessage, CommIds, Dreq, Mra, Rej, Rep};
+use dcqcn_common::wire::cm::{CommIds, Dreq, Rep};
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::eth::EtherType;
 use dcqcn_common::wire::pfc::PfcRepr;
 use dcqcn_replay::{Hook, Meta, Verdict};
 use dcqcn_tests::both::{Both, LO, count};
-use dcqcn_tests::packets::{CNP_TOS, OPCODES, Roce, capture, cm, req, set_ecn, v4, v6};
+use dcqcn_tests::packets::{CNP_TOS, CmMessage, OPCODES, Roce, capture, cm, req, set_ecn, v4, v6};
 
 const HOOKS: [Hook; 3] = [Hook::Xdp, Hook::Ingress, Hook::Egress];
 const ECNS: [Ecn; 4] = [Ecn::NOT_ECT, Ecn::ECT0, Ecn::ECT1, Ecn::CE];
@@ -424,8 +424,8 @@ fn engines_agree_on_connections() {
         (2, 1, CmMessage::Dreq(Dreq { comm_ids: back, remote_qpn: 0x11 })),
         (3, 1, CmMessage::Dreq(Dreq { comm_ids: back, remote_qpn: 0x11 })),
         (2, 1, CmMessage::Drep(back)),
-        (1, 2, CmMessage::Rej(Rej { comm_ids: forth, message: 1, reason: 28 })),
-        (2, 1, CmMessage::Mra(Mra { comm_ids: back, message: 0, service_timeout: 1 })),
+        (1, 2, CmMessage::Rej { comm_ids: forth, message: 1, reason: 28 }),
+        (2, 1, CmMessage::Mra { comm_ids: back, message: 0, service_timeout: 1 }),
     ];
     let reply = |qpn| CmMessage::Rep(Rep { comm_ids: back, local_qpn: qpn, starting_psn: 1 });
     let mut now_ns = START_NS;

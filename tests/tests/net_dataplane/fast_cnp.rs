@@ -8,12 +8,12 @@ use anyhow::Result;
 use dcqcn_common::classify::mapped;
 use dcqcn_common::flow::QpId;
 use dcqcn_common::stats::Stat;
-use dcqcn_common::wire::cm::{CmMessage, CommIds, Rep};
+use dcqcn_common::wire::cm::{CommIds, Rep};
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_params::Role;
 use dcqcn_replay::Hook;
 use dcqcn_tests::host::{Host, join};
-use dcqcn_tests::packets::{Roce, cm, mac, req, v4, v6};
+use dcqcn_tests::packets::{CmMessage, Roce, cm, mac, req, v4, v6};
 use dcqcn_tests::require;
 use dcqcn_tests::socket::{SILENCE, TIMEOUT};
 

@@ -8,13 +8,13 @@ use dcqcn_common::classify::mapped;
 use dcqcn_common::flow::{FlowId, QpId, RpFlow};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Bth;
-use dcqcn_common::wire::cm::{CmMessage, CommIds, Rep};
+use dcqcn_common::wire::cm::{CommIds, Rep};
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::udp;
 use dcqcn_params::Role;
 use dcqcn_replay::Hook;
 use dcqcn_tests::host::Pair;
-use dcqcn_tests::packets::{Roce, cm, req, v4};
+use dcqcn_tests::packets::{CmMessage, Roce, cm, req, v4};
 use dcqcn_tests::require;
 
 use crate::CNP_TOS;

@@ -29,13 +29,11 @@ use rates::Window;
 /// A change that takes longer is reported as in progress.
 const PROGRESS_DELAY: Duration = Duration::from_secs(2);
 
-/// Options of an agent.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     /// Host name in the fleet.
     pub(crate) host: String,
     pub(crate) labels: Labels,
-    /// Path of the daemon's socket.
     pub(crate) control: PathBuf,
     /// Reporting period while nothing changes.
     pub(crate) every: Duration,
@@ -45,13 +43,11 @@ pub(crate) struct Options {
     pub(crate) look: Duration,
 }
 
-/// State of a running agent.
 struct Agent {
     options: Options,
     daemon: DaemonClient,
     window: Window,
     tried: Option<Tried>,
-    /// Scheduled retry.
     pending: Option<Pending>,
     /// Last logged complaints.
     logged: String,
@@ -154,7 +150,7 @@ impl Agent {
     /// The version to request from the daemon now, unless it is active or waits for a retry.
     fn due(&self, latest: &LatestOrder) -> Option<u64> {
         let target = &latest.order.as_ref()?.desired.target;
-        let is_done = |tried: &Tried| tried.concerns(target) && tried.error.is_none();
+        let is_done = |tried: &Tried| tried.applied(target);
         let waits = |pending: &Pending| pending.concerns(target.version) && pending.at > Instant::now();
         let is_due = !self.tried.as_ref().is_some_and(is_done) && !self.pending.as_ref().is_some_and(waits);
         is_due.then_some(target.version)
@@ -202,8 +198,7 @@ impl Agent {
         let expected = order.text.as_ref().map(|_| daemon::name(target.version));
         // Without a group the host has its own file, which other clients may override.
         let found = status.config.as_ref().filter(|name| expected.is_some() || daemon::is_of_fleet(name));
-        let is_done =
-            self.tried.as_ref().is_some_and(|tried| tried.concerns(target) && tried.error.is_none());
+        let is_done = self.tried.as_ref().is_some_and(|tried| tried.applied(target));
         if is_done && found != expected.as_ref() {
             tracing::warn!(
                 found = status.config,

@@ -94,7 +94,7 @@ impl Cli {
         let ended = runtime.block_on(async {
             let store = match self.command {
                 // A page for one host does not need etcd.
-                Command::Serve(args) if !args.is_of_a_fleet() => {
+                Command::Serve(args) if !args.fleet => {
                     return service(&self.reach, args.run(None)).await;
                 }
                 Command::Agent(args) => return service(&self.reach, args.run(&self.reach)).await,

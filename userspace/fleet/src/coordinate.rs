@@ -11,13 +11,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Result, anyhow};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::record::{DesiredConfig, Outcome, Version};
 use crate::rollout::{Effect, Event, PERIOD_MS, Phase, Rollout, State};
-use crate::store::{EtcdError, Mirror, Snapshot, Store, differing, messages};
+use crate::store::{Mirror, Snapshot, Store, differing, messages};
 pub(crate) use metrics::{Metrics, serve};
 
 /// Period for writing the rollout's clock when nothing else changes; bounds the waiting time lost
@@ -38,7 +38,6 @@ struct Work {
     rollout: Rollout,
     /// State in etcd.
     stored: Rollout,
-    /// Revision of `stored`.
     revision: i64,
     stepped_at: Instant,
     stored_at: Instant,
@@ -80,7 +79,6 @@ pub(crate) struct Coordinator<'a> {
     store: Store,
     mirror: Mirror,
     tick: Duration,
-    /// Prints messages.
     print: &'a mut dyn FnMut(&str),
     work: Option<Work>,
     period_ms: u64,
@@ -91,7 +89,6 @@ pub(crate) struct Coordinator<'a> {
 }
 
 impl<'a> Coordinator<'a> {
-    /// Creates a coordinator that steps every `tick`.
     pub(crate) fn new(store: Store, tick: Duration, print: &'a mut dyn FnMut(&str)) -> Self {
         let mirror = Mirror::new(store.clone());
         let metrics = watch::Sender::default();
@@ -99,7 +96,6 @@ impl<'a> Coordinator<'a> {
         Self { store, mirror, tick, print, work: None, period_ms: 0, head: None, metrics, presence }
     }
 
-    /// Subscribes to the metrics.
     pub(crate) fn metrics(&self) -> watch::Receiver<Metrics> {
         self.metrics.subscribe()
     }
@@ -180,17 +176,12 @@ impl<'a> Coordinator<'a> {
         })
     }
 
-    /// The active version: the last one whose rollout succeeded, if it still exists.
     async fn head(&mut self, revision: i64) -> Result<Option<Version>> {
         if let Some((_, head)) = self.head.as_ref().filter(|(at, _)| *at == revision) {
             return Ok(head.clone());
         }
         let outcomes = self.store.outcomes().await?;
-        let done = outcomes.iter().rev().find(|(_, outcome)| outcome.is_done).map(|(version, _)| *version);
-        let head = match done {
-            Some(version) => self.store.find_version(version).await?.transpose()?,
-            None => None,
-        };
+        let head = self.store.active_version(&outcomes).await?;
         self.head = Some((revision, head.clone()));
         Ok(head)
     }
@@ -286,7 +277,6 @@ pub(crate) fn tally(rollout: &Rollout) -> BTreeMap<&'static str, usize> {
 const TTL_S: i64 = 5;
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// The registration.
 #[derive(Default)]
 struct Presence {
     /// ID of the lease, 0 if there is none.
@@ -305,17 +295,10 @@ impl Presence {
     }
 
     async fn once(&self, store: &mut Store) -> Result<()> {
-        let lease = store.client.lease_grant(TTL_S, None).await.map_err(EtcdError)?.id();
-        ensure!(lease != 0, "etcd granted no lease");
+        let lease = store.grant_lease(TTL_S).await?;
         self.lease.store(lease, Ordering::Relaxed);
         store.put_coordinator(&format!("process {}", std::process::id()), lease).await?;
-        let (mut keeper, mut answers) = store.client.lease_keep_alive(lease).await.map_err(EtcdError)?;
-        loop {
-            sleep(RETRY_DELAY).await;
-            keeper.keep_alive().await?;
-            let answer = timeout(RETRY_DELAY * 3, answers.message()).await??;
-            ensure!(answer.is_some_and(|answer| answer.ttl() > 0), "the lease expired");
-        }
+        store.keep_lease(lease, RETRY_DELAY, RETRY_DELAY * 3).await
     }
 
     /// Deletes the registration. If etcd does not respond, it expires with its lease.

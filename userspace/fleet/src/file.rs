@@ -13,10 +13,8 @@ use toml::{Table, Value};
 
 use crate::measure::{Limit, MEASURES, default_limits, find};
 
-/// Labels of a host.
 pub(crate) type Labels = BTreeMap<String, String>;
 
-/// Upper limit of `max_unavailable`.
 pub(crate) const UNAVAILABLE_LIMIT: usize = 100;
 /// Maximum size of a group's configuration, in bytes; the daemon accepts no more.
 const MAX_TEXT_BYTES: usize = 200 << 10;
@@ -64,7 +62,6 @@ struct FileGroup {
     interface: Vec<Table>,
 }
 
-/// Rollout policy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Policy {
     /// Canaries of each group.
@@ -80,11 +77,9 @@ pub(crate) struct Policy {
     pub(crate) gate: Gate,
 }
 
-/// Size of a wave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Wave {
-    /// Number of hosts.
     Hosts(usize),
     /// Percentage of the hosts of the rollout.
     Percent(usize),
@@ -160,7 +155,6 @@ pub(crate) struct Group {
     pub(crate) name: String,
     /// Patterns of host names; empty matches any host.
     pub(crate) hosts: Vec<String>,
-    /// Required labels.
     pub(crate) labels: Labels,
     /// `[[interface]]` tables in the daemon's format.
     pub(crate) text: String,
@@ -175,7 +169,6 @@ impl Group {
     }
 }
 
-/// Parses the text of a `fleet.toml`.
 pub(crate) fn parse(text: &str) -> Result<(Policy, Vec<Group>)> {
     let File { rollout, gate, group } = toml::from_str(text)?;
     let policy = policy(rollout, read_gate(gate)?)?;

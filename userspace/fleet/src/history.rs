@@ -29,7 +29,6 @@ pub(crate) struct Row {
 }
 
 impl History {
-    /// Reads all versions and outcomes.
     pub(crate) async fn read(store: &mut Store) -> Result<Self> {
         let (versions, mut outcomes) = (store.versions().await?, store.outcomes().await?);
         let row = |Version { version, by, at, why, rollback_of, .. }| {

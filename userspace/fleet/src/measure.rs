@@ -25,7 +25,6 @@ pub(crate) enum Source {
     Throughput,
 }
 
-/// A metric of the gate.
 pub(crate) struct Measure {
     /// Key in `[gate]`, in reports and in JSON.
     pub(crate) name: &'static str,
@@ -42,13 +41,11 @@ const fn limit(times: f64, plus: u64) -> Option<Limit> {
     Some(Limit { times, plus })
 }
 
-/// Name of the throughput metric.
 pub(crate) const THROUGHPUT: &str = "throughput";
 
 /// [`Reading::spread`] of a throughput whose standard error is unknown: too few parts, or all packets in one of them.
 pub(crate) const UNKNOWN_SPREAD: u64 = 1_000;
 
-/// All metrics.
 pub(crate) const MEASURES: &[Measure] = &[
     Measure {
         name: "marks",
@@ -129,7 +126,6 @@ impl Measure {
     }
 }
 
-/// Finds a metric by name.
 pub(crate) fn find(name: &str) -> Option<&'static Measure> {
     MEASURES.iter().find(|measure| measure.name == name)
 }

@@ -12,7 +12,6 @@ use tokio::time::sleep;
 use crate::store::{EtcdError, Store, TIMEOUT};
 use crate::{certificate, secret};
 
-/// Options for connecting to etcd.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct EtcdOptions {
     /// Addresses of etcd's members, for example https://etcd1:2379,https://etcd2:2379.
@@ -39,7 +38,6 @@ pub(crate) struct EtcdOptions {
     prefix: String,
 }
 
-/// Parses the address of an etcd member.
 fn parse_member(text: &str) -> Result<String, String> {
     let is_known = match text.split_once("://") {
         Some((scheme, rest)) => ["http", "https"].contains(&scheme) && !rest.is_empty(),

@@ -41,16 +41,14 @@ pub(crate) fn hash(text: &str) -> String {
     format!("{:016x}", text.bytes().fold(0xcbf2_9ce4_8422_2325, mix))
 }
 
-/// A version of the whole fleet.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// A version of the whole fleet. The default is version 0: no fleet, so every host uses its own file.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Version {
-    /// Number, from 1. Version 0 means no fleet: every host uses its own file.
+    /// Number, from 1.
     pub(crate) version: u64,
-    /// Author.
     pub(crate) by: String,
     /// Time of creation by the author's clock, RFC 3339.
     pub(crate) at: String,
-    /// Reason given by the author.
     pub(crate) why: String,
     /// The earlier version that this one restores.
     pub(crate) rollback_of: Option<u64>,
@@ -60,12 +58,6 @@ pub(crate) struct Version {
 }
 
 impl Version {
-    /// Version 0.
-    pub(crate) fn none() -> Self {
-        let [by, at, why] = [const { String::new() }; 3];
-        Self { version: 0, by, at, why, rollback_of: None, policy: Policy::default(), groups: Vec::new() }
-    }
-
     pub(crate) fn group_of(&self, host: &str, labels: &Labels) -> Option<&Group> {
         self.groups.iter().find(|group| group.has(host, labels))
     }
@@ -96,17 +88,15 @@ pub(crate) struct Target {
 }
 
 /// Order for a host: its desired configuration. The text is in the version.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DesiredConfig {
     #[serde(flatten)]
     pub(crate) target: Target,
-    /// Author of the version.
     pub(crate) by: String,
     /// Reason for the version or its rollback.
     pub(crate) why: String,
 }
 
-/// Membership of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Member {
@@ -146,7 +136,7 @@ impl Report {
 
     /// Returns whether the host reports this configuration as active.
     pub(crate) fn has(&self, target: &Target) -> bool {
-        self.tried.as_ref().is_some_and(|tried| tried.concerns(target) && tried.error.is_none())
+        self.tried.as_ref().is_some_and(|tried| tried.applied(target))
     }
 
     /// Returns whether the host reports a rejection of `target`, or another configuration.
@@ -174,13 +164,17 @@ impl Tried {
     pub(crate) fn concerns(&self, target: &Target) -> bool {
         self.target.version == target.version && self.target.hash == target.hash
     }
+
+    /// Returns whether this configuration is active.
+    pub(crate) fn applied(&self, target: &Target) -> bool {
+        self.concerns(target) && self.error.is_none()
+    }
 }
 
 /// Metrics of a host over the last minute, or since its configuration changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Rates {
-    /// Length of the window, in milliseconds.
     pub(crate) window_ms: u64,
     /// RoCE data packets.
     pub(crate) data_packets: u64,
@@ -208,7 +202,6 @@ impl Rates {
     }
 }
 
-/// Outcome of a rollout.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Outcome {
     /// The version is active; otherwise it was rolled back.

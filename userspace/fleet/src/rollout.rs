@@ -47,9 +47,7 @@ pub(crate) struct Rollout {
     /// Key of the steps: the version, and a random part that distinguishes attempts that failed to begin.
     pub(crate) id: String,
     pub(crate) version: u64,
-    /// Author of the version.
     pub(crate) by: String,
-    /// Reason given by the author.
     pub(crate) why: String,
     pub(crate) policy: Policy,
     /// Number of steps. A coordinator continues only after it has read all of them.
@@ -57,14 +55,12 @@ pub(crate) struct Rollout {
     /// Time that coordinators have spent on this rollout.
     pub(crate) clock_ms: u64,
     pub(crate) phase: Phase,
-    /// Messages, oldest first.
     pub(crate) lines: Vec<String>,
     /// Steps in order of wave and host name.
     #[serde(skip)]
     pub(crate) steps: Vec<Step>,
 }
 
-/// Phase of a rollout.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Phase {
@@ -78,7 +74,6 @@ pub(crate) enum Phase {
     RolledBack { reason: String },
 }
 
-/// State of the current wave.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Forward {
     pub(crate) wave: usize,
@@ -139,10 +134,10 @@ pub(crate) struct Step {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum State {
-    /// Not changed yet.
     Waiting,
-    /// Ordered to change.
-    Sent { at_ms: u64 },
+    Sent {
+        at_ms: u64,
+    },
     /// Changed.
     Applied {
         /// Time at which the host was first found silent, if it is.
@@ -153,8 +148,9 @@ pub(crate) enum State {
     Away,
     /// Reported before its order, but not within `patience` since.
     Lost,
-    /// Ordered to roll back.
-    Returning { at_ms: u64 },
+    Returning {
+        at_ms: u64,
+    },
     /// Rolled back: the host reports its previous configuration.
     Returned,
     /// Ordered to roll back, but did not respond in time or rejected the order. It rolls back when it can.
@@ -171,31 +167,35 @@ pub(crate) struct ReceivedReport {
 /// Reports by host. Hosts that are away have no entry.
 pub(crate) type Hosts = BTreeMap<String, ReceivedReport>;
 
-/// Input of the state machine.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event<'a> {
     /// A coordinator has read the fleet.
     Tick {
-        /// Time since the previous tick.
         elapsed_ms: u64,
         hosts: &'a Hosts,
         /// etcd revision at which `hosts` was read.
         revision: i64,
     },
-    /// The operator `by` pauses the rollout.
-    Pause { by: &'a str },
-    /// The operator `by` resumes the rollout.
-    Resume { by: &'a str },
-    /// The operator `by` aborts the rollout.
-    Abort { by: &'a str, why: &'a str },
+    Pause {
+        by: &'a str,
+    },
+    Resume {
+        by: &'a str,
+    },
+    Abort {
+        by: &'a str,
+        why: &'a str,
+    },
 }
 
 /// Output of the state machine. The effects of an event and the new state are written in one transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
     /// Order a host to apply `target`.
-    Send { host: String, target: Target },
-    /// Print a message.
+    Send {
+        host: String,
+        target: Target,
+    },
     Print(String),
 }
 
@@ -474,12 +474,12 @@ impl Rollout {
                 }
             }
             // Do not wait for a host that rejects its rollback: its agent retries, and later waves must not keep a bad version.
-            let is_left = |step: &Step| is_left(step) && refusal(step, hosts).is_none();
+            let is_left = |step: &Step| step.state.is_left() && refusal(step, hosts).is_none();
             if self.steps.iter().any(|step| step.wave == wave && is_left(step)) {
                 return;
             }
         }
-        if self.steps.iter().any(is_left) {
+        if self.count(State::is_left) > 0 {
             return;
         }
         if let Phase::Back { reason } = &self.phase {
@@ -545,7 +545,6 @@ impl Rollout {
         effects.push(Effect::Print(line));
     }
 
-    /// Returns whether the rollout has ended.
     pub(crate) const fn is_over(&self) -> bool {
         matches!(self.phase, Phase::Done | Phase::RolledBack { .. })
     }
@@ -611,9 +610,7 @@ impl Rollout {
                 format!("{name}, {applied} of {of} changed{away}{hold}")
             }
             Phase::Back { reason } => {
-                let left =
-                    self.count(|state| !matches!(state, State::Waiting | State::Returned | State::Unheard));
-                format!("rolling back, {} left: {reason}", count(left, "host"))
+                format!("rolling back, {} left: {reason}", count(self.count(State::is_left), "host"))
             }
             Phase::Done => format!("done, {applied} of {of} changed"),
             Phase::RolledBack { reason } => format!("rolled back: {reason}"),
@@ -631,11 +628,11 @@ impl State {
     const fn is_unavailable(self) -> bool {
         matches!(self, Self::Sent { .. } | Self::Lost) || self.is_silent()
     }
-}
 
-/// Returns whether the rollback waits for this host.
-const fn is_left(step: &Step) -> bool {
-    !matches!(step.state, State::Waiting | State::Returned | State::Unheard)
+    /// Changed, and not rolled back yet.
+    const fn is_left(self) -> bool {
+        !matches!(self, Self::Waiting | Self::Returned | Self::Unheard)
+    }
 }
 
 /// The reason why a host rejects its rollback.

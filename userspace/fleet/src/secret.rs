@@ -11,9 +11,6 @@ use dcqcn_support::file::read_limited;
 pub(crate) const MAX_BYTES: u64 = 1 << 20;
 
 /// Reads a file that other users cannot access.
-///
-/// # Errors
-/// Other users have permissions for it, or it cannot be read.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
     let shown = path.display();
     let failed = || format!("cannot read {shown}");

@@ -6,7 +6,6 @@
 mod answers;
 mod assets;
 mod board;
-mod clock;
 mod edit;
 mod events;
 mod fleet;
@@ -39,18 +38,14 @@ const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit for changes, the same as the daemon's own.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(310);
 
-/// Options of the page.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
-    /// Address to listen on.
     pub(crate) listen: SocketAddr,
-    /// Path of the daemon's socket.
     pub(crate) control: PathBuf,
     /// File with the token for changes; `None` makes the page read-only.
     pub(crate) allow_write: Option<PathBuf>,
     /// Accepted values of the `Host` header.
     pub(crate) names: Vec<String>,
-    /// Name of this host.
     pub(crate) host: String,
     /// Author recorded for changes of a rollout.
     pub(crate) author: String,

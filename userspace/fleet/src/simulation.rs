@@ -212,7 +212,7 @@ fn rollout(seed: u64, harm: ChangeEffect, traffic: Option<Traffic>) -> End {
         gate: Gate::default(),
     };
     let group = Group { name: "all".into(), hosts: Vec::new(), labels: Labels::new(), text: "x".into() };
-    let version = Version { version: 1, policy, groups: vec![group], ..Version::none() };
+    let version = Version { version: 1, policy, groups: vec![group], ..Version::default() };
     let (mut state, mut revision): (Option<Rollout>, i64) = (None, 1);
     for at_s in 0..3_600 {
         for (number, host) in hosts.values_mut().enumerate() {

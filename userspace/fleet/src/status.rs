@@ -10,14 +10,11 @@ use crate::measure::MEASURES;
 use crate::record::{Rates, Report};
 use crate::store::Snapshot;
 
-/// Status of a fleet.
 #[derive(Serialize)]
 pub(crate) struct Status {
-    /// The current or last rollout.
     pub(crate) rollout: Option<RolloutStatus>,
     /// Reason why the rollout is unreadable.
     error: Option<String>,
-    /// Running coordinators.
     coordinators: usize,
     /// All hosts, by name.
     pub(crate) hosts: Vec<Host>,
@@ -34,7 +31,6 @@ pub(crate) struct RolloutStatus {
     lines: Vec<String>,
 }
 
-/// Status of a host.
 #[derive(Serialize)]
 pub(crate) struct Host {
     pub(crate) host: String,

@@ -14,7 +14,7 @@ use etcd_client::{
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::record::{DesiredConfig, Outcome, Version};
 use crate::rollout::{Effect, Event, Phase, Rollout, Step, next};
@@ -41,12 +41,10 @@ const MAX_RECORD_BYTES: usize = 1 << 20;
 /// Maximum hosts of a rollout; tested with 10,000.
 const MAX_HOSTS: usize = 20_000;
 
-/// Client for the records of a fleet.
 #[derive(Clone)]
 pub(crate) struct Store {
     pub(crate) client: Client,
     prefix: String,
-    /// Addresses of the members.
     address: String,
 }
 
@@ -93,7 +91,7 @@ impl Store {
     /// Reads all versions, oldest first, and skips unreadable ones.
     pub(crate) async fn versions(&mut self) -> Result<Vec<Version>> {
         // Versions are long: use small pages.
-        let (kvs, _) = self.range(&self.key("versions/"), 8, 0).await?;
+        let kvs = self.range(&self.key("versions/"), 8, 0).await?;
         let read = |kv: &KeyValue| {
             read(kv).inspect_err(|error| tracing::warn!(error = format!("{error:#}"), "version skipped")).ok()
         };
@@ -108,13 +106,10 @@ impl Store {
         Ok(answer.kvs().iter().filter_map(|kv| number(kv, &prefix)).collect())
     }
 
-    /// Reads a version; version 0 is [`Version::none`].
-    ///
-    /// # Errors
-    /// The version does not exist or is unreadable, or etcd does not respond.
+    /// Reads a version; version 0 is [`Version::default`].
     pub(crate) async fn version(&mut self, version: u64) -> Result<Version> {
         if version == 0 {
-            return Ok(Version::none());
+            return Ok(Version::default());
         }
         self.find_version(version).await?.with_context(|| {
             format!("version {version} does not exist; `dcqcn-fleet history` lists the versions")
@@ -129,10 +124,21 @@ impl Store {
         Ok(self.get(self.version_key(version), None).await?.kvs().first().map(read))
     }
 
+    /// Reads the active version: the last one whose rollout succeeded, if it still exists.
+    pub(crate) async fn active_version(
+        &mut self,
+        outcomes: &BTreeMap<u64, Outcome>,
+    ) -> Result<Option<Version>> {
+        match last_done(outcomes) {
+            Some(version) => self.find_version(version).await?.transpose(),
+            None => Ok(None),
+        }
+    }
+
     /// Reads the outcomes of all rollouts, by version.
     pub(crate) async fn outcomes(&mut self) -> Result<BTreeMap<u64, Outcome>> {
         let prefix = self.key("outcomes/");
-        let (kvs, _) = self.range(&prefix, PAGE, 0).await?;
+        let kvs = self.range(&prefix, PAGE, 0).await?;
         let unreadable = || Outcome { is_done: false, reason: "its record cannot be read".into() };
         let entry = |kv: &KeyValue| Some((number(kv, &prefix)?, read(kv).unwrap_or_else(|_| unreadable())));
         Ok(kvs.iter().filter_map(entry).collect())
@@ -141,9 +147,6 @@ impl Store {
     /// Begins a rollout, unless another began since revision `seen` (0: there was none) or its version exists.
     ///
     /// The steps are written first, below a separate key. They take effect when the rollout record refers to it.
-    ///
-    /// # Errors
-    /// The rollout has too many hosts, or etcd does not respond.
     pub(crate) async fn begin(
         &mut self,
         version: &Version,
@@ -329,9 +332,6 @@ impl Store {
     }
 
     /// Deletes all records of a host, unless its agent reported since revision `seen`.
-    ///
-    /// # Errors
-    /// The agent reported, or etcd does not respond.
     pub(crate) async fn forget(&mut self, host: &str, seen: i64) -> Result<()> {
         let is_silent = Compare::mod_revision(self.host_key(host, "report"), CompareOp::Less, seen + 1);
         let all = DeleteOptions::new().with_prefix();
@@ -342,9 +342,6 @@ impl Store {
 
     /// Deletes versions and their outcomes, unless a rollout began since revision `seen`. Each begins with a new version;
     /// the rollout's own record changes every second.
-    ///
-    /// # Errors
-    /// A rollout began, or etcd does not respond.
     pub(crate) async fn prune(&mut self, versions: &[u64], seen: i64) -> Result<()> {
         for chunk in versions.chunks(MAX_OPERATIONS / 2) {
             let keys =
@@ -368,8 +365,8 @@ impl Store {
         self.with_retries(request).await.map(drop)
     }
 
-    /// Reads all records below a prefix at one revision (0: the current one), page by page. Returns the revision too.
-    async fn range(&self, prefix: &str, page: i64, mut revision: i64) -> Result<(Vec<KeyValue>, i64)> {
+    /// Reads all records below a prefix at one revision (0: the current one), page by page.
+    async fn range(&self, prefix: &str, page: i64, mut revision: i64) -> Result<Vec<KeyValue>> {
         let (mut kvs, mut from) = (Vec::new(), prefix.as_bytes().to_vec());
         loop {
             let options =
@@ -380,7 +377,7 @@ impl Store {
             }
             let more = answer.more();
             kvs.append(&mut answer.take_kvs());
-            let Some(last) = kvs.last().filter(|_| more) else { return Ok((kvs, revision)) };
+            let Some(last) = kvs.last().filter(|_| more) else { return Ok(kvs) };
             // The key after the last one.
             from = [last.key(), &[0]].concat();
         }
@@ -402,6 +399,24 @@ impl Store {
             async move { client.txn(txn).await }
         };
         self.with_retries(request).await
+    }
+
+    /// Creates a lease.
+    pub(crate) async fn grant_lease(&mut self, ttl_s: i64) -> Result<i64> {
+        let id = self.client.lease_grant(ttl_s, None).await.map_err(EtcdError)?.id();
+        ensure!(id != 0, "etcd granted no lease");
+        Ok(id)
+    }
+
+    /// Keeps a lease alive, with a request per `period`, until etcd does not respond within `limit`.
+    pub(crate) async fn keep_lease(&mut self, id: i64, period: Duration, limit: Duration) -> Result<()> {
+        let (mut keeper, mut answers) = self.client.lease_keep_alive(id).await.map_err(EtcdError)?;
+        loop {
+            sleep(period).await;
+            keeper.keep_alive().await?;
+            let answer = timeout(limit, answers.message()).await??;
+            ensure!(answer.is_some_and(|answer| answer.ttl() > 0), "the lease expired");
+        }
     }
 
     async fn with_retries<T, F>(&self, request: impl Fn(KvClient) -> F) -> Result<T>
@@ -449,9 +464,19 @@ fn end_of(prefix: &str) -> Vec<u8> {
     end
 }
 
+/// The rest of a key after `prefix`.
+fn below<'a>(kv: &'a KeyValue, prefix: &str) -> Option<&'a str> {
+    std::str::from_utf8(kv.key()).ok()?.strip_prefix(prefix)
+}
+
 /// The number after `prefix` in a key.
 fn number(kv: &KeyValue, prefix: &str) -> Option<u64> {
-    std::str::from_utf8(kv.key()).ok()?.strip_prefix(prefix)?.parse().ok()
+    below(kv, prefix)?.parse().ok()
+}
+
+/// The last version whose rollout succeeded.
+pub(crate) fn last_done(outcomes: &BTreeMap<u64, Outcome>) -> Option<u64> {
+    outcomes.iter().rev().find(|(_, outcome)| outcome.is_done).map(|(version, _)| *version)
 }
 
 /// Parses a record.

@@ -3,10 +3,10 @@
 use std::net::{Ipv4Addr, UdpSocket};
 
 use anyhow::Result;
-use dcqcn_common::wire::cm::{CmMessage, CommIds, Dreq, Rep};
+use dcqcn_common::wire::cm::{CommIds, Dreq, Rep};
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::udp;
-use dcqcn_tests::packets::{CNP_TOS, Roce, cm, req, v4};
+use dcqcn_tests::packets::{CNP_TOS, CmMessage, Roce, cm, req, v4};
 use dcqcn_tests::socket::RawSocket;
 
 use crate::testbed::{CNP_RATE, COMM_IDS, FLOOR_BPS, OWN_QPN, Observation, Testbed, Victim};

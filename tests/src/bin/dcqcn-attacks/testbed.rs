@@ -5,12 +5,12 @@ use aya::programs::loaded_programs;
 use dcqcn_common::classify::mapped;
 use dcqcn_common::flow::{FlowId, QpId};
 use dcqcn_common::stats::Stat;
-use dcqcn_common::wire::cm::{CmMessage, CommIds, Rep};
+use dcqcn_common::wire::cm::{CommIds, Rep};
 use dcqcn_params::Role;
 use dcqcn_replay::Hook;
 use dcqcn_tests::bpf::LoadedObjects;
 use dcqcn_tests::host::Pair;
-use dcqcn_tests::packets::{CNP_TOS, Roce, cm, req, v4};
+use dcqcn_tests::packets::{CNP_TOS, CmMessage, Roce, cm, req, v4};
 
 /// `rpg_min_rate` of the sender.
 pub(crate) const FLOOR_BPS: u64 = 10_000_000;

@@ -7,17 +7,13 @@ use std::process::Command;
 use super::error::{Error, Result};
 use super::program::Program;
 
-/// Compiler from P4 to BMv2's JSON.
 const TOOL: &str = "p4c-bm2-ss";
 /// Main file of the program.
 const MAIN: &str = "dcqcn.p4";
 
-/// Result of a compilation.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Built {
-    /// The program.
     pub json: PathBuf,
-    /// The description for P4Runtime.
     pub p4info: PathBuf,
     /// Version reported by the compiler.
     pub compiler: String,
@@ -26,9 +22,6 @@ pub struct Built {
 }
 
 /// Compiles the program in `source` (the directory `p4/`) to `out`.
-///
-/// # Errors
-/// The compiler is missing, or rejects the program.
 pub fn build(source: &Path, out: &Path) -> Result<Built> {
     let main = source.join(MAIN);
     if !main.is_file() {

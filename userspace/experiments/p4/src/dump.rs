@@ -3,7 +3,6 @@
 use super::control::TableDump;
 use super::entry::{Entry, Match, Value};
 
-/// Parses the answer to `table_dump`.
 pub(super) fn table(name: &str, text: &str) -> Option<TableDump> {
     let (entries, default_action) = text.split_once("Dumping default entry")?;
     let entries =
@@ -50,7 +49,6 @@ fn number(hex: &str) -> Option<Value> {
     u128::from_str_radix(hex.trim(), 16).ok().map(Value::Number)
 }
 
-/// Parses the answer to `register_read`.
 pub(super) fn register(text: &str) -> Option<Vec<u64>> {
     let (_, values) = text.trim().split_once('=')?;
     values.split(',').map(|value| value.trim().parse().ok()).collect()

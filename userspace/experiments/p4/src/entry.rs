@@ -7,11 +7,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 #[derive(Clone, Copy, Debug)]
 pub enum Value {
     Number(u128),
-    /// An IPv4 address.
     V4(Ipv4Addr),
-    /// An IPv6 address.
     V6(Ipv6Addr),
-    /// An Ethernet address.
     Mac([u8; 6]),
 }
 
@@ -52,11 +49,9 @@ impl fmt::Display for Value {
     }
 }
 
-/// Match of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Match {
     Exact(Value),
-    /// A prefix of this length.
     Lpm(Value, u32),
 }
 
@@ -79,24 +74,19 @@ impl fmt::Display for Match {
 /// An entry of a table, or its default action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Name of the table.
     pub table: String,
     /// Matches of its keys; `None` = the default action.
     pub key: Option<Vec<Match>>,
-    /// Name of the action.
     pub action: String,
-    /// Parameters.
     pub params: Vec<Value>,
 }
 
 impl Entry {
-    /// An entry of a table.
     pub(crate) fn new(table: &str, key: Vec<Match>, action: &str, params: Vec<Value>) -> Self {
         let (table, action) = (table.to_owned(), action.to_owned());
         Self { table, key: Some(key), action, params }
     }
 
-    /// The default action of a table.
     pub fn default_action(table: &str, action: &str, params: Vec<Value>) -> Self {
         Self { key: None, ..Self::new(table, Vec::new(), action, params) }
     }
@@ -114,35 +104,25 @@ pub enum Command {
     Write(Entry),
     /// Changes action or parameters of the entry with this handle.
     Modify(u64, Entry),
-    /// Removes the entry with this handle.
     Delete(u64, Entry),
-    /// Sets the port of a mirror session.
     Mirror {
-        /// Mirror session, from 1.
         session: u32,
         port: u16,
     },
-    /// Sets the rate of a queue.
     QueueRate {
         port: u16,
         /// Queue of the port; `None`: all, each with this rate.
         queue: Option<u8>,
-        /// Packets per second.
         packets_per_s: u64,
     },
-    /// Sets the depth of a queue.
     QueueDepth {
         port: u16,
         /// Queue of the port; `None`: all, each with this depth.
         queue: Option<u8>,
-        /// Depth in packets.
         packets: u64,
     },
-    /// Writes a value to a register.
     Register {
-        /// The register.
         name: String,
-        /// Index of the element.
         index: u64,
         value: u64,
     },

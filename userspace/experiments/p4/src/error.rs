@@ -7,10 +7,8 @@ use std::path::PathBuf;
 pub(crate) const TOOLS: &str =
     "the p4lang packages `p4lang-p4c` and `p4lang-bmv2` for Debian and Ubuntu have it (docs/how-to/bmv2.md)";
 
-/// Result of this module.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// An error concerning P4 or BMv2.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("`{tool}` is not on PATH: {TOOLS}")]

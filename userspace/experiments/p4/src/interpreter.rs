@@ -44,9 +44,7 @@ use tables::Tables;
 
 /// Port of dropped packets.
 const DROP_PORT: u32 = 511;
-/// Queues of a port.
 const QUEUES: usize = 8;
-/// Default queue depth in packets.
 const DEFAULT_DEPTH: usize = 64;
 /// Values of `instance_type`.
 const NORMAL: u32 = 0;

@@ -24,14 +24,11 @@ const WAIT_PORT: u16 = 510;
 const INNER_DEPTH_PACKETS: u64 = 1_024;
 /// Total rate at which waiting packets check the clock, per second.
 const WAIT_PACKETS_PER_S: u64 = 5_000;
-/// Queues of a port.
 const QUEUES: usize = CLASSES;
-/// Largest queue depth of the program.
 const MAX_DEPTH_PACKETS: u64 = (1 << 19) - 1;
 
 /// Forwarding tables: entries are this command's only if the file has any.
 const FORWARDING: [&str; 3] = ["mac_forward", "ipv4_route", "ipv6_route"];
-/// Tables owned by this command.
 const OWN: [&str; 8] = ["dscp_class", "rp_rate", "rp_cut", "rp_pair", "wred", "trim", "np", "np_pair"];
 
 /// Parameters the program has no counterpart for.

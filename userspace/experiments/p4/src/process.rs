@@ -20,7 +20,6 @@ const THRIFT_PORT: u16 = 9_090;
 const QUEUES: &str = "8";
 /// Maximum wait for its first answer.
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// Interval between attempts.
 const TICK: Duration = Duration::from_millis(50);
 /// The loopback interface of every namespace.
 const LO: u32 = 1;
@@ -36,9 +35,6 @@ pub struct Process {
 
 impl Process {
     /// Starts a switch in `netns` with the interfaces `ports`, and waits until it answers.
-    ///
-    /// # Errors
-    /// BMv2 is not installed, or the switch does not start.
     pub fn start(netns: &Netns, ports: &[(u16, String)]) -> Result<(Self, Session)> {
         let failed = |reason: String| Error::Start { reason };
         let run = |source| Error::Run { tool: TOOL, source };
@@ -90,7 +86,6 @@ impl Process {
         }
     }
 
-    /// PID.
     pub fn id(&self) -> u32 {
         self.child.id()
     }

@@ -10,12 +10,10 @@ use super::error::{Error, Result};
 /// The program as compiled from this version of `p4/`.
 pub const JSON: &str = include_str!("../../../../p4/build/dcqcn.json");
 
-/// Match kind of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MatchKind {
     Exact,
-    /// The longest prefix.
     Lpm,
     /// The bits of a mask; only in another program, as the following.
     Ternary,
@@ -23,32 +21,24 @@ pub enum MatchKind {
     Range,
 }
 
-/// A key of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyField {
-    /// Name in the program.
     pub name: String,
-    /// How it is compared.
     pub kind: MatchKind,
-    /// Width.
     pub bits: u32,
 }
 
-/// A parameter of an action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Param {
     pub name: String,
-    /// Width.
     pub bits: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
-    /// Keys, in order.
     pub key: Vec<KeyField>,
     /// The actions its entries may have, and their parameters.
     pub actions: BTreeMap<String, Vec<Param>>,
-    /// Maximum number of entries.
     pub size: u64,
 }
 
@@ -75,9 +65,6 @@ impl Program {
     }
 
     /// Parses the compiler's output, called `what` in errors.
-    ///
-    /// # Errors
-    /// `json` is not in BMv2's format.
     pub(crate) fn parse(what: &str, json: &str) -> Result<Self> {
         let failed = |reason: String| Error::Json { what: what.to_owned(), reason };
         let raw: raw::Program = serde_json::from_str(json).map_err(|error| failed(error.to_string()))?;
@@ -115,9 +102,6 @@ impl Program {
     }
 
     /// The full names of a table and of one of its actions.
-    ///
-    /// # Errors
-    /// The table does not exist, or lacks the action.
     pub fn names(&self, table: &str, action: &str) -> Result<(&str, &str)> {
         let table = self.table(table)?;
         let actions = self.tables.get(table).into_iter().flat_map(|table| table.actions.keys());
@@ -153,9 +137,6 @@ impl Program {
     }
 
     /// Checks an entry against the program: table, keys, action, and the width of every value.
-    ///
-    /// # Errors
-    /// The first mismatch.
     pub fn check(&self, entry: &Entry) -> Result<()> {
         let stale = |difference: String| Error::Stale { what: "the program".to_owned(), difference };
         let table = self.tables.get(&entry.table);

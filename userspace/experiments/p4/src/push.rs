@@ -16,11 +16,8 @@ pub struct Pushed {
     pub written: usize,
     /// Entries with changed action or parameters.
     pub modified: usize,
-    /// Entries removed.
     pub deleted: usize,
-    /// Unchanged entries.
     pub unchanged: usize,
-    /// Register cells written.
     pub cells: usize,
 }
 
@@ -53,9 +50,6 @@ pub fn push(session: &mut dyn Control, plan: &Plan) -> Result<Pushed> {
 }
 
 /// Checks that the switch matches the plan exactly.
-///
-/// # Errors
-/// The switch differs, or has exited.
 pub fn verify(session: &mut dyn Control, plan: &Plan) -> Result<()> {
     let (commands, _) = difference(plan, &read(session, plan)?);
     let Some(command) = commands.first() else { return Ok(()) };

@@ -39,14 +39,10 @@ impl<'a> Reader<'a> {
     }
 
     /// Every flow of the reaction point.
-    ///
-    /// # Errors
-    /// The switch has exited, or runs another program.
     pub fn rp_flows(&mut self) -> Result<Vec<RpFlow>> {
         self.rp(Which::All)
     }
 
-    /// Every flow of the notification point.
     pub fn np_flows(&mut self) -> Result<Vec<NpFlow>> {
         self.np(Which::All)
     }
@@ -82,7 +78,6 @@ impl<'a> Reader<'a> {
         self.session.register_at(name, index * 2 + stream as u64)
     }
 
-    /// Pairs learned from messages and datagrams.
     pub fn pairs(&mut self) -> Result<Vec<(QpId, Pair)>> {
         let ids = self.receivers("pair", Which::All)?;
         let other_qpns = self.values("pair_other_qpn", Which::All)?;
@@ -95,7 +90,6 @@ impl<'a> Reader<'a> {
         Ok(ids.into_iter().enumerate().filter(|(_, (_, seen_ns))| *seen_ns != 0).map(pair).collect())
     }
 
-    /// One counter of [`Stat`].
     pub fn stat(&mut self, stat: Stat) -> Result<u64> {
         let name = self.program.counter("stats")?;
         Ok(self.session.counter(name, stat as u64)?.0)

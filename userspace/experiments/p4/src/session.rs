@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::AsFd;
 use std::process::{Child, ChildStdin, ChildStdout, Command as Process, Stdio};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -16,7 +17,6 @@ use super::entry::Command;
 use super::error::{Error, Result};
 use super::program::Program;
 
-/// BMv2's CLI.
 const TOOL: &str = "simple_switch_CLI";
 const PROMPT: &str = "RuntimeCmd: ";
 /// Maximum wait for an answer.
@@ -94,9 +94,6 @@ impl Session {
     }
 
     /// The program the switch runs.
-    ///
-    /// # Errors
-    /// The switch has exited, or its program is unsupported.
     pub(crate) fn program(&mut self) -> Result<Program> {
         let file = tempfile::NamedTempFile::new().map_err(|source| Error::Run { tool: TOOL, source })?;
         self.request(&format_args!("write_config_to_file {}", file.path().display()))?;
@@ -106,9 +103,6 @@ impl Session {
     }
 
     /// Checks that the switch's program has everything in `own`.
-    ///
-    /// # Errors
-    /// The program lacks something, or the switch has exited.
     pub fn require(&mut self, own: &Program) -> Result<()> {
         match own.difference(&self.program()?) {
             None => Ok(()),
@@ -159,13 +153,16 @@ impl Session {
 
 /// Rejects an installed switch that inverts queue numbers; accepts one without a readable version.
 fn check_version() -> Result<()> {
-    let Ok(output) = Process::new(SWITCH).arg("--version").stdin(Stdio::null()).output() else {
-        return Ok(());
-    };
-    let text = String::from_utf8_lossy(&output.stdout);
-    let text = text.trim();
-    match version(text) {
-        Some(found) if found < OLDEST => Err(Error::Inverted { version: text.to_owned() }),
+    // Queried once: a start of the switch takes longer than one of its CLI.
+    static INSTALLED: LazyLock<String> = LazyLock::new(|| {
+        let output = Process::new(SWITCH).arg("--version").stdin(Stdio::null()).output();
+        output.map_or_else(
+            |_| String::new(),
+            |output| String::from_utf8_lossy(&output.stdout).trim().to_owned(),
+        )
+    });
+    match version(&INSTALLED) {
+        Some(found) if found < OLDEST => Err(Error::Inverted { version: INSTALLED.clone() }),
         _ => Ok(()),
     }
 }

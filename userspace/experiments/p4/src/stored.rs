@@ -22,10 +22,8 @@ use super::switch::Switch;
 
 const DIRECTORY: &str = "/run/dcqcn/bmv2";
 
-/// A pushed configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredConfig {
-    /// The parameters.
     pub config: Config,
     pub switch: Switch,
 }
@@ -40,9 +38,6 @@ struct Stored {
 
 impl StoredConfig {
     /// The configuration pushed to the switch at a Thrift port of the calling thread's network namespace.
-    ///
-    /// # Errors
-    /// There is none, or the file cannot be read.
     pub fn load(port: u16) -> Result<Self> {
         let path = path(port)?;
         let failed = |source| Error::File { path: path.clone(), source };

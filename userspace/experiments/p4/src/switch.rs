@@ -37,7 +37,6 @@ pub struct Switch {
     /// Queue depth used by the congestion point.
     pub depth: Depth,
     pub port: Vec<Port>,
-    /// Routes by IP prefix.
     pub route: Vec<Route>,
     /// Routes by Ethernet address, which precede the others.
     pub mac: Vec<MacRoute>,
@@ -70,24 +69,20 @@ pub struct Port {
     pub rate: Option<Rate>,
 }
 
-/// A route by IP prefix.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Route {
     /// The prefix, as in `10.0.1.0/24`.
     pub to: Prefix,
     pub port: u16,
-    /// Source Ethernet address.
     pub src_mac: Mac,
     /// Ethernet address of the next hop.
     pub dst_mac: Mac,
 }
 
-/// A route by Ethernet address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MacRoute {
-    /// Destination Ethernet address.
     pub address: Mac,
     pub port: u16,
 }
@@ -95,7 +90,6 @@ pub struct MacRoute {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QpPair {
-    /// Address of the QP.
     pub address: IpAddr,
     /// QPN of the near end, 24 bits.
     pub qpn: u32,
@@ -157,13 +151,11 @@ impl From<Rate> for String {
     }
 }
 
-/// An IP prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Prefix {
     /// The address; bits beyond the prefix are zero.
     pub address: IpAddr,
-    /// Prefix length.
     pub len: u32,
 }
 
@@ -213,7 +205,6 @@ impl From<Prefix> for String {
     }
 }
 
-/// An Ethernet address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Mac(pub [u8; 6]);

@@ -26,7 +26,6 @@ const SENDER: u16 = 1;
 const RECEIVER: u16 = 2;
 const QPN: u32 = 0x11;
 const TOP_US: u64 = 1_000_000;
-/// Length of a data packet.
 const DATA_BYTES: usize = 1_024;
 /// The fastest rate of exercise 3, for a data packet.
 const FASTEST_US: u64 = 819;

@@ -27,7 +27,6 @@ const TP_STATUS_VLAN_TPID_VALID: u32 = 1 << 6;
 /// Not in the libc crate: ignore outgoing packets (Linux 4.20).
 const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
 
-/// Error of a packet socket.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("cannot {step}: {source}")]
@@ -40,7 +39,6 @@ pub enum Error {
     Nothing,
 }
 
-/// Result of a packet socket.
 type Result<T> = std::result::Result<T, Error>;
 
 fn failed<E: Into<io::Error>>(step: &'static str) -> impl Fn(E) -> Error {
@@ -108,17 +106,11 @@ impl RawSocket {
     }
 
     /// The next frame, which must arrive.
-    ///
-    /// # Errors
-    /// No frame arrives in time.
     pub fn expect(&self) -> Result<Vec<u8>> {
         self.receive(TIMEOUT)?.ok_or(Error::Nothing)
     }
 
     /// The next `count` frames, which must arrive.
-    ///
-    /// # Errors
-    /// One does not arrive in time.
     pub fn expect_all(&self, count: usize) -> Result<Vec<Vec<u8>>> {
         (0..count).map(|_| self.expect()).collect()
     }

@@ -59,7 +59,6 @@ impl Hook {
     }
 }
 
-/// Metadata of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Meta {
     /// Ingress interface; 0 = sent by this host. XDP in the kernel engine requires an existing one.
@@ -74,16 +73,11 @@ pub struct Meta {
     pub segment_bytes: u32,
 }
 
-/// Verdict of a hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Passed.
     Pass,
-    /// Dropped.
     Drop,
-    /// Redirected to another interface.
     Redirect {
-        /// Index of the interface.
         ifindex: u32,
     },
     /// Received on the same interface.
@@ -102,7 +96,6 @@ fn is_ce(packet: &[u8]) -> bool {
     classify(packet).is_ok_and(|roce| roce.ecn().is_ce())
 }
 
-/// Result for a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     pub verdict: Verdict,
@@ -128,7 +121,6 @@ pub struct Run {
     pub flow_hash: u32,
 }
 
-/// State of an engine between packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
     /// By [`Hook::slot`].
@@ -137,9 +129,7 @@ pub struct State {
     pub queues: [u64; QUEUES as usize],
     /// Pairs, by address and number.
     pub pairs: Vec<(QpId, Pair)>,
-    /// The flow table of the reaction point.
     pub rp: Vec<RpSet>,
-    /// The flow table of the notification point.
     pub np: Vec<NpSet>,
     /// Connections being set up: an endpoint, with its connection identifier as number, and its QPN; sorted.
     pub cm: Vec<(QpId, u32)>,
@@ -194,7 +184,6 @@ impl From<TcVerdict> for Verdict {
     }
 }
 
-/// An implementation of the hooks.
 pub trait Engine {
     /// Runs one program on one packet of [`MIN_PACKET`] to [`MAX_PACKET`] bytes at `now_ns`.
     fn run(&mut self, hook: Hook, now_ns: u64, packet: &[u8], meta: &Meta) -> Result<Run, Error>;
@@ -220,10 +209,8 @@ pub trait Engine {
     /// "Empty at" of the virtual queue `index`, below [`QUEUES`].
     fn queue(&self, index: u32) -> Result<u64, Error>;
 
-    /// A set of the RP table.
     fn rp_set(&self, index: u32) -> Result<RpSet, Error>;
 
-    /// A set of the NP table.
     fn np_set(&self, index: u32) -> Result<NpSet, Error>;
 
     /// The counters, by [`Hook::slot`].

@@ -56,7 +56,6 @@ const UNANSWERED: [Stat; 3] = [Stat::NpCnpSuppressed, Stat::NpCnpLimited, Stat::
 
 /// A switch that runs the program.
 pub trait Target {
-    /// The switch's control interface.
     fn control(&mut self) -> &mut dyn Control;
 
     /// Sets the clock of a switch without its own.
@@ -312,7 +311,6 @@ fn is_marked_since(packet: &[u8], out: &[u8]) -> bool {
 struct SwitchOutput {
     /// The packet; `None` if it was dropped.
     out: Option<Vec<u8>>,
-    /// Emitted packets.
     extra: Vec<Vec<u8>>,
 }
 
@@ -322,15 +320,11 @@ struct PacketCounts {
     unanswered: u64,
 }
 
-/// The engine `p4`.
 pub type P4 = SwitchEngine<Interpreter>;
 
 impl P4 {
     /// Loads the program, with `seed` for its random numbers. `packet_bytes` is the size of a packet where depths are
     /// in packets.
-    ///
-    /// # Errors
-    /// The program lacks something that the parameters need.
     pub fn new(params: &Params, packet_bytes: u64, seed: u64) -> Result<Self, Error> {
         Self::over(Interpreter::embedded(seed)?, params, packet_bytes)
     }
@@ -359,7 +353,6 @@ impl Target for Interpreter {
 /// Namespaces of this process so far.
 static NAMESPACES: AtomicU32 = AtomicU32::new(0);
 
-/// The engine `bmv2`.
 pub type Bmv2 = SwitchEngine<SimpleSwitch>;
 
 /// A running switch, and the outer ends of its two wires.
@@ -386,16 +379,10 @@ impl Bmv2 {
         netns
             .run(|| fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").is_ok())
             .map_err(wire::wire_error)?;
-        let [host, network] = [HOST, NETWORK].map(|port| wire::connect(netns, port));
+        let (host, network) = (wire::connect(netns, HOST)?, wire::connect(netns, NETWORK)?);
         let interfaces = [HOST, NETWORK].map(|port| (port, wire::inner(port)));
         let (process, session) = Process::start(netns, &interfaces)?;
-        let target = SimpleSwitch {
-            session,
-            host: host?,
-            network: network?,
-            _process: process,
-            _namespace: namespace,
-        };
+        let target = SimpleSwitch { session, host, network, _process: process, _namespace: namespace };
         Self::over(target, params, packet_bytes)
     }
 }

@@ -16,7 +16,6 @@ use super::{Engine, Error, Hook, Meta, Outcome, Run, State};
 pub struct Reference {
     params: Box<Params>,
     memory: Memory,
-    /// Counters of each hook.
     counters: [Counters; 3],
     events: Log,
 }

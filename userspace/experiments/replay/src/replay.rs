@@ -22,7 +22,6 @@ use dcqcn_common::hooks::np_flow_id;
 use dcqcn_common::params::{Config, Invalid, PACER_FQ, Params, Port};
 use dcqcn_common::wire::bth::{Bth, Class};
 use dcqcn_common::wire::cnp;
-use dcqcn_common::wire::eth::{EtherType, Ethernet, EthernetRepr, MacAddr};
 use dcqcn_common::wire::ext::Deth;
 use dcqcn_loader::dataplane::Sizes;
 use dcqcn_p4::switch::DEFAULT_PACKET_BYTES;
@@ -61,7 +60,6 @@ pub enum EngineKind {
     Bmv2,
 }
 
-/// Options of a replay.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// A pcap or pcapng file.
@@ -70,7 +68,6 @@ pub struct Options {
     pub engine: EngineKind,
     /// Parameters; `None` = [`default_config`]. Without `link_rate`, [`DEFAULT_LINK_RATE_BPS`] is used.
     pub config: Option<Config>,
-    /// Seed of the random sequence.
     pub seed: u64,
     /// A pcap file for the packets as they leave.
     pub out: Option<PathBuf>,
@@ -78,7 +75,6 @@ pub struct Options {
     pub summary_line: bool,
 }
 
-/// Error of a replay.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
@@ -172,7 +168,6 @@ fn replay(
         Some(path) => Some((Departures::create(path).map_err(out_error(path))?, path)),
         None => None,
     };
-    let mut line = Vec::new();
     let (mut clock, mut unsupported) = (None, None);
     while let Some(packet) = capture.next_packet() {
         let packet = match packet {
@@ -195,8 +190,8 @@ fn replay(
         summary.clock_steps = clock.steps;
 
         let data = padded(&packet);
-        let passage = HookRun::process(engine, params, hook, now_ns, &data)?;
-        summary.count(&passage.outcome, passage.marked, now_ns);
+        let (outcome, line) = process(engine, params, hook, (summary.packets, now_ns), &packet, &data)?;
+        summary.count(&outcome, line.marked, now_ns);
         summary.count_truncated(&packet, &data);
         summary.duration_ns = summary.duration_ns.max(now_ns.saturating_sub(BASE_NS));
         if let Some((departures, path)) = &mut departures {
@@ -204,9 +199,8 @@ fn replay(
             let cut_off = packet.length.saturating_sub(data.len() as u32);
             // A padded packet is written without its padding, which the hook may have trimmed.
             let captured = if matches!(data, Cow::Owned(_)) { packet.data.len() } else { usize::MAX };
-            for (outcome, captured, cut_off) in iter::once((&passage.outcome, captured, cut_off))
-                .chain(passage.outcome.emitted.iter().map(|sent| (sent, usize::MAX, 0)))
-            {
+            let emitted = outcome.emitted.iter().map(|sent| (sent, usize::MAX, 0));
+            for (outcome, captured, cut_off) in iter::once((&outcome, captured, cut_off)).chain(emitted) {
                 if outcome.verdict != Verdict::Drop {
                     let (captured, padding) = outcome.packet.split_at(captured.min(outcome.packet.len()));
                     let cut_off = cut_off + padding.len() as u32;
@@ -215,9 +209,7 @@ fn replay(
             }
             departures.flush_until(since_1970(now_ns)).map_err(out_error(path))?;
         }
-        line.clear();
-        passage.write(&mut line, summary.packets - 1, now_ns, hook, (&packet, &data), params)?;
-        output.write_all(&line)?;
+        write_line(output, &line)?;
     }
     if let Some(error) = unsupported.filter(|_| clock.is_none()) {
         return Err(error.into());
@@ -227,13 +219,17 @@ fn replay(
     }
     summary.set_counters(&engine.counters()?);
     if options.summary_line {
-        line.clear();
-        serde_json::to_writer(&mut line, &summary).map_err(io::Error::from)?;
-        line.push(b'\n');
-        output.write_all(&line)?;
+        write_line(output, &summary)?;
     }
     output.flush()?;
     Ok(summary)
+}
+
+/// Writes a line of JSON.
+fn write_line(output: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
+    let mut line = serde_json::to_vec(value)?;
+    line.push(b'\n');
+    output.write_all(&line)
 }
 
 fn out_error(path: &Path) -> impl FnOnce(PcapError) -> Error {
@@ -262,68 +258,40 @@ fn padded(packet: &Captured) -> Cow<'_, [u8]> {
     Cow::Borrowed(&packet.data)
 }
 
-/// Run of the hook on a packet, with the table state before and after.
-struct HookRun {
-    outcome: Outcome,
-    marked: bool,
-    depth_before_bytes: Option<u64>,
-    depth_after_bytes: Option<u64>,
-    flow: Option<Flow>,
-}
-
-impl HookRun {
-    fn process(
-        engine: &mut dyn Engine,
-        params: &Params,
-        hook: Hook,
-        now_ns: u64,
-        packet: &[u8],
-    ) -> Result<Self, crate::Error> {
-        let roce = classify(packet).ok();
-        let depth_before_bytes = depth(engine, params, hook, roce.as_ref(), now_ns)?;
-        let meta = Meta { ingress_ifindex: IFINDEX, ..Meta::default() };
-        let outcome = engine.process(hook, now_ns, packet, &meta)?;
-        let depth_after_bytes = depth(engine, params, hook, roce.as_ref(), now_ns)?;
-        let flow = match &roce {
-            Some(roce) => flow(engine, params, hook, &packet, roce, now_ns)?,
+/// Runs the hook on a packet: its result, and its line of the output with the table state before and after.
+fn process(
+    engine: &mut dyn Engine,
+    params: &Params,
+    hook: Hook,
+    (index, now_ns): (u64, u64),
+    packet: &Captured,
+    data: &[u8],
+) -> Result<(Outcome, Line), crate::Error> {
+    let roce = classify(data).ok();
+    let depth_before_bytes = depth(engine, params, hook, roce.as_ref(), now_ns)?;
+    let meta = Meta { ingress_ifindex: IFINDEX, ..Meta::default() };
+    let outcome = engine.process(hook, now_ns, data, &meta)?;
+    let (parse, left_alone) = line::parse(data, params);
+    let line = Line {
+        json_version: JSON_VERSION,
+        index,
+        time_ns: now_ns,
+        length: packet.length,
+        captured_length: packet.data.len(),
+        parse,
+        left_alone,
+        hook,
+        left: PacketResult::new(&outcome),
+        marked: is_ce(&outcome.packet) && !is_ce(data),
+        depth_before_bytes,
+        depth_after_bytes: depth(engine, params, hook, roce.as_ref(), now_ns)?,
+        flow: match &roce {
+            Some(roce) => flow(engine, params, hook, &data, roce, now_ns)?,
             None => None,
-        };
-        let marked = is_ce(&outcome.packet) && !is_ce(packet);
-        Ok(Self { outcome, marked, depth_before_bytes, depth_after_bytes, flow })
-    }
-
-    fn write(
-        self,
-        line: &mut Vec<u8>,
-        index: u64,
-        now_ns: u64,
-        hook: Hook,
-        (packet, data): (&Captured, &[u8]),
-        params: &Params,
-    ) -> io::Result<()> {
-        let (parse, left_alone) = line::parse(data, params);
-        let emitted: Vec<_> =
-            self.outcome.emitted.iter().map(|sent| EmittedPacket::new(sent, params)).collect();
-        let packet = Line {
-            json_version: JSON_VERSION,
-            index,
-            time_ns: now_ns,
-            length: packet.length,
-            captured_length: packet.data.len(),
-            parse,
-            left_alone,
-            hook,
-            left: PacketResult::new(&self.outcome),
-            marked: self.marked,
-            depth_before_bytes: self.depth_before_bytes,
-            depth_after_bytes: self.depth_after_bytes,
-            flow: self.flow,
-            emitted: &emitted,
-        };
-        serde_json::to_writer(&mut *line, &packet)?;
-        line.push(b'\n');
-        Ok(())
-    }
+        },
+        emitted: outcome.emitted.iter().map(|sent| EmittedPacket::new(sent, params)).collect(),
+    };
+    Ok((outcome, line))
 }
 
 /// Bytes in the virtual queue of a packet's class, where the congestion point runs: at egress.
@@ -376,7 +344,6 @@ fn flow(
     Ok(set.find(&id).map(|flow| Flow::Rp(FlowRow::new(&flow, &params.rp, now_ns))))
 }
 
-/// The flow that a CNP is about.
 fn flow_of_cnp(engine: &dyn Engine, frame: &&[u8], roce: &Roce) -> Result<Option<FlowId>, crate::Error> {
     use dcqcn_common::classify::Frame as _;
     let cnp = if roce.v6 {
@@ -444,92 +411,10 @@ impl Departures {
         Ok(())
     }
 
-    /// Writes the remaining packets.
     fn finish(mut self) -> PcapResult<()> {
         self.flush_until(u64::MAX)?;
         self.writer.into_writer().finish().map_err(PcapError::IoError)
     }
-}
-
-// Captures with a link header other than Ethernet's, or none: packets get an Ethernet header, without addresses that
-// were not captured. Layouts are those of the link-layer header types on tcpdump.org.
-
-/// Link header of a capture's packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Link {
-    /// An Ethernet header.
-    Ethernet,
-    /// A header without further information, followed by IP at this offset.
-    Ip(usize),
-    /// "Cooked" (the device "any"): protocol, length and offset of the sender's address, and the header's own length.
-    Cooked { protocol_at: usize, address_length_at: usize, address_at: usize, length: usize },
-}
-
-impl Link {
-    /// `None`: no IP can be located in packets of this type.
-    const fn of(link_type: DataLink) -> Option<Self> {
-        // Old tools write their system's DLT_RAW.
-        const RAW_BSD: DataLink = DataLink::Unknown(12);
-        const RAW_OPENBSD: DataLink = DataLink::Unknown(14);
-        Some(match link_type {
-            DataLink::ETHERNET => Self::Ethernet,
-            DataLink::RAW | DataLink::IPV4 | DataLink::IPV6 | RAW_BSD | RAW_OPENBSD => Self::Ip(0),
-            // An address family, in byte order and numbering of the capturing system.
-            DataLink::NULL | DataLink::LOOP => Self::Ip(4),
-            DataLink::LINUX_SLL => {
-                Self::Cooked { protocol_at: 14, address_length_at: 5, address_at: 6, length: 16 }
-            }
-            DataLink::LINUX_SLL2 => {
-                Self::Cooked { protocol_at: 0, address_length_at: 11, address_at: 12, length: 20 }
-            }
-            _ => return None,
-        })
-    }
-
-    /// Growth of a packet converted to Ethernet.
-    const fn growth(self) -> i64 {
-        let header = match self {
-            Self::Ethernet => Ethernet::LEN,
-            Self::Ip(length) | Self::Cooked { length, .. } => length,
-        };
-        Ethernet::LEN as i64 - header as i64
-    }
-
-    /// Converts a packet to an Ethernet frame. A truncated link header gives type 0: not RoCE.
-    fn ethernet(self, packet: Vec<u8>) -> Vec<u8> {
-        let (header, rest) = match self {
-            Self::Ethernet => return packet,
-            Self::Ip(length) => {
-                let rest = packet.get(length..).unwrap_or_default();
-                (EthernetRepr { dst: [0; 6], src: [0; 6], ethertype: ethertype_of_ip(rest) }, rest)
-            }
-            Self::Cooked { protocol_at, address_length_at, address_at, length } => {
-                let rest = packet.get(length..).unwrap_or_default();
-                let ethertype = array(&packet, protocol_at).map_or(0, u16::from_be_bytes);
-                let is_mac = packet.get(address_length_at) == Some(&6);
-                let src: MacAddr = array(&packet, address_at).filter(|_| is_mac).unwrap_or_default();
-                (EthernetRepr { dst: [0; 6], src, ethertype: EtherType(ethertype) }, rest)
-            }
-        };
-        let mut frame = vec![0; Ethernet::LEN];
-        if let Some(out) = frame.first_chunk_mut() {
-            header.emit(out);
-        }
-        frame.extend_from_slice(rest);
-        frame
-    }
-}
-
-fn ethertype_of_ip(packet: &[u8]) -> EtherType {
-    match packet.first().map(|first| first >> 4) {
-        Some(4) => EtherType::IPV4,
-        Some(6) => EtherType::IPV6,
-        _ => EtherType(0),
-    }
-}
-
-fn array<const N: usize>(packet: &[u8], at: usize) -> Option<[u8; N]> {
-    packet.get(at..)?.first_chunk().copied()
 }
 
 #[cfg(test)]

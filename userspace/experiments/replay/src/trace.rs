@@ -41,7 +41,6 @@ pub enum EngineKind {
     Kernel,
 }
 
-/// Options of a trace.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub engine: EngineKind,
@@ -49,11 +48,9 @@ pub struct Options {
     pub config: Config,
     /// Whether to add rows for internal events of the machine.
     pub expand: bool,
-    /// Output format.
     pub format: Format,
 }
 
-/// Error of a trace.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
@@ -75,9 +72,6 @@ pub enum Error {
 /// Parameters of a trace: a reaction point alone, with departure times determined by the rates. Unless set,
 /// `pacing_credit` and `wire_overhead` are 0, and so is `rate_reduce_monitor_period` in the paper's variant, which
 /// lacks such a guard: every CNP cuts.
-///
-/// # Errors
-/// The settings are inconsistent.
 pub fn config(settings: &Settings) -> Result<Config, SettingsError> {
     let is_set = |key: &str| settings.changes.iter().any(|change| change.key.to_string() == key);
     let mut config = settings.config(None)?;
@@ -97,9 +91,6 @@ pub fn config(settings: &Settings) -> Result<Config, SettingsError> {
 }
 
 /// Runs the events of `input`, called `file` in messages: writes rows to `output`, and to `picture` if given.
-///
-/// # Errors
-/// A line is wrong, the parameters are invalid, the engine does not start, or the output cannot be written.
 pub fn run(
     options: &Options,
     file: &str,
@@ -220,13 +211,11 @@ impl<W: Write> Sink<'_, W> {
         self.expand || self.picture.is_some()
     }
 
-    /// Writes a row of an internal event.
     fn internal(&mut self, row: &Row) -> io::Result<()> {
         self.draw(row);
         if self.expand { self.format.write(self.output, row) } else { Ok(()) }
     }
 
-    /// Writes a row of an input event.
     fn event(&mut self, row: &Row) -> io::Result<()> {
         self.draw(row);
         self.format.write(self.output, row)
@@ -245,11 +234,9 @@ pub const HEADER: &str = "t_ns,event,rate_bps,target_bps,alpha,time_stage,byte_s
 /// One line of the output: the flow's state after an event.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// Time, ns.
     pub t_ns: u64,
     /// Event: of the input, or internal (`alpha`, `cut`, `increase`).
     pub event: &'static str,
-    /// State of the rate machine after it.
     #[serde(flatten)]
     pub rate: RateRow,
     /// Departure of the first byte of a `send`, ns.
@@ -273,7 +260,6 @@ impl fmt::Display for Row {
     }
 }
 
-/// Output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// [`HEADER`] and a line per row.

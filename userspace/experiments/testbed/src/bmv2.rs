@@ -14,7 +14,6 @@ use super::host::{Host, ROCE_TC};
 /// The receiver's port: the bottleneck.
 const BOTTLENECK: u16 = 0;
 
-/// A running switch.
 #[derive(Debug)]
 pub struct Bmv2 {
     netns: Netns,
@@ -71,7 +70,6 @@ impl Bmv2 {
         Ok(switch)
     }
 
-    /// Activates parameters.
     pub(super) fn configure(&self, config: &Config) -> Result<()> {
         self.push(&mut self.session()?, config)
     }

@@ -99,9 +99,6 @@ impl IncastConfig {
     }
 
     /// Checks every field against its range.
-    ///
-    /// # Errors
-    /// The first field out of range, with value and range.
     pub fn validate(&self) -> Result<()> {
         // Named as on the command line.
         let ranges: [(&str, u64, u64, u64, Unit); 11] = [

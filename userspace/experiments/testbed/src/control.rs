@@ -23,7 +23,6 @@ use super::{ControlSample, QueuePair, Thresholds, Topology};
 
 /// Flows per table: many times the lab's maximum.
 const FLOWS: u32 = 4_096;
-/// Hooks in the counter map.
 const INGRESS: usize = 1;
 const EGRESS: usize = 2;
 
@@ -52,16 +51,6 @@ pub struct DataPlane {
 
 impl DataPlane {
     fn attach_to(
-        &self,
-        netns: &Netns,
-        iface: &str,
-        role: Role,
-        changes: &[(&str, String)],
-    ) -> Result<AttachedPort> {
-        self.attach_with(netns, iface, role, changes, None)
-    }
-
-    fn attach_with(
         &self,
         netns: &Netns,
         iface: &str,
@@ -100,9 +89,7 @@ impl DataPlane {
         }
         Ok(host)
     }
-}
 
-impl DataPlane {
     /// Attaches only the bottleneck's port.
     pub(super) fn attach_port(&self, network: &Topology) -> Result<AttachedPort> {
         match self.attach_switch(network)? {
@@ -115,7 +102,7 @@ impl DataPlane {
     pub(super) fn attach_host(&self, host: &Host, settings: Settings) -> Result<AttachedPort> {
         let data_plane = Self { settings: settings.then(self.settings.clone()), ..self.clone() };
         let changes = [("pfc.3.rx", "on".to_owned())];
-        data_plane.attach_to(&host.netns, &host.ifname, Role::Host, &changes)
+        data_plane.attach_to(&host.netns, &host.ifname, Role::Host, &changes, None)
     }
 
     /// Attaches to the switch's egress port (CP), the senders' interfaces (RP) and the receiver's (NP). Traffic starts
@@ -135,10 +122,10 @@ impl DataPlane {
             return Ok(all);
         }
         if self.rp == RpLocation::Host {
-            let receiver = &network.receiver;
-            all.receiver = Some(self.attach_to(&receiver.netns, &receiver.ifname, Role::Host, &[])?);
+            let attach = |host: &Host| self.attach_to(&host.netns, &host.ifname, Role::Host, &[], None);
+            all.receiver = Some(attach(&network.receiver)?);
             for sender in &network.senders {
-                all.senders.push(self.attach_to(&sender.netns, &sender.ifname, Role::Host, &[])?);
+                all.senders.push(attach(sender)?);
             }
         }
         for pair in queue_pairs {
@@ -162,9 +149,9 @@ impl DataPlane {
             if switch.queues {
                 let queues = Some(QueuesChoice::Auto);
                 let (netns, port) = (&switch.netns, &switch.egress_ifname);
-                let port = self.attach_with(netns, port, Role::Switch, &[limit], queues)?;
+                let port = self.attach_to(netns, port, Role::Switch, &[limit], queues)?;
                 let hosts = network.senders.iter();
-                let back = hosts.map(|host| self.attach_to(netns, &host.port, Role::Switch, &[]));
+                let back = hosts.map(|host| self.attach_to(netns, &host.port, Role::Switch, &[], None));
                 let back = back.collect::<Result<_>>()?;
                 return Ok(AttachedSwitch::Linux { port: Box::new(port), back });
             }
@@ -174,7 +161,8 @@ impl DataPlane {
                 ("wred.3.drain_rate", format!("{}bit", switch.roce_bps)),
                 limit,
             ];
-            let port = self.attach_to(&switch.netns, &switch.egress_ifname, Role::Switch, &on_port)?;
+            let (netns, port) = (&switch.netns, &switch.egress_ifname);
+            let port = self.attach_to(netns, port, Role::Switch, &on_port, None)?;
             return Ok(AttachedSwitch::Linux { port: Box::new(port), back: Vec::new() });
         };
         let settings = Settings {
@@ -236,7 +224,6 @@ impl Drop for AttachedPort {
     }
 }
 
-/// The congestion point.
 enum AttachedSwitch {
     /// The data plane at the ports of a Linux switch.
     Linux {
@@ -245,7 +232,6 @@ enum AttachedSwitch {
         /// Senders' ports, if the reverse traffic is counted.
         back: Vec<AttachedPort>,
     },
-    /// An external switch.
     Unseen,
     /// A BMv2 switch, which may have the hosts' points too.
     Bmv2(Box<P4Switch>),
@@ -297,7 +283,6 @@ pub(super) struct AttachedLab {
 }
 
 impl AttachedLab {
-    /// The active marking thresholds.
     pub(super) fn thresholds(&self) -> Thresholds {
         let config = match &self.switch {
             AttachedSwitch::Linux { port, .. } => &port.params.config,

@@ -11,7 +11,6 @@ pub struct CpuMeter {
 }
 
 impl CpuMeter {
-    /// Starts the measurement.
     pub fn start() -> Self {
         Self { start: busy_and_total() }
     }

@@ -38,7 +38,6 @@ const MAX_SLEEP_NS: u64 = 20_000_000;
 pub(super) struct Schedule<'a> {
     /// Start of traffic, CLOCK_MONOTONIC ns.
     pub(super) start_ns: u64,
-    /// Duration of traffic, ns.
     pub(super) duration_ns: u64,
     /// Start-up part of the duration, ns.
     pub(super) warm_up_ns: u64,
@@ -52,17 +51,10 @@ impl Schedule<'_> {
         monotonic_ns().saturating_sub(self.start_ns)
     }
 
-    /// Whether traffic must end.
     pub(super) fn is_over(&self) -> bool {
-        self.elapsed_ns() >= self.duration_ns || self.is_stopped()
+        self.elapsed_ns() >= self.duration_ns || self.stop.load(Ordering::Relaxed)
     }
 
-    /// Whether the run was cancelled.
-    pub(super) fn is_stopped(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
-    }
-
-    /// Sleeps until the start.
     pub(super) fn wait_for_start(&self) {
         std::thread::sleep(Duration::from_nanos(self.start_ns.saturating_sub(monotonic_ns())));
     }
@@ -80,7 +72,6 @@ pub struct QueuePair {
     /// Ethernet address of the receiver's next hop to the sender.
     pub(super) reply_mac: [u8; 6],
     pub(super) first_psn: Psn,
-    /// UDP source port of both directions.
     pub(super) udp_src_port: u16,
 }
 
@@ -134,7 +125,6 @@ fn v6_octets(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// EtherType of a host's traffic.
 pub(crate) const fn ethertype(host: &Host) -> u16 {
     match host.address {
         IpAddr::V4(_) => EtherType::IPV4.0,
@@ -167,14 +157,12 @@ fn sleep_until(fds: &mut [PollFd<'_>], at_ns: u64) -> Result<()> {
     }
 }
 
-/// A poll entry for a socket.
 fn poll_fd(socket: &impl AsFd, flags: PollFlags) -> PollFd<'_> {
     PollFd::new(socket.as_fd(), flags)
 }
 
 /// DSCP of its traffic: best effort.
 const DSCP: u8 = 0;
-/// UDP payload bytes.
 const PAYLOAD_BYTES: usize = 1_400;
 /// Frames queued in its own host.
 const LOCAL_FRAMES: usize = 8;
@@ -200,7 +188,6 @@ impl Flooder {
         Ok(Self { socket, frame })
     }
 
-    /// Sends until the schedule ends.
     pub(crate) fn run(mut self, schedule: &Schedule<'_>) -> Result<()> {
         schedule.wait_for_start();
         while !schedule.is_over() {
@@ -221,7 +208,6 @@ const BUFFER_BYTES: usize = 64 << 10;
 struct Pauses {
     socket: HostSocket,
     link_bps: u64,
-    /// XOFF frames received.
     xoff_frames: u64,
     /// End of the pause, CLOCK_MONOTONIC ns.
     until_ns: u64,

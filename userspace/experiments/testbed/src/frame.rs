@@ -24,38 +24,21 @@ const DISCARD_PORT: u16 = 9;
 /// Source and destination address of one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Addresses {
-    /// IPv4.
-    V4 {
-        /// Source.
-        src: ipv4::Ipv4Addr,
-        /// Destination.
-        dst: ipv4::Ipv4Addr,
-    },
-    /// IPv6.
-    V6 {
-        /// Source.
-        src: ipv6::Ipv6Addr,
-        /// Destination.
-        dst: ipv6::Ipv6Addr,
-    },
+    V4 { src: ipv4::Ipv4Addr, dst: ipv4::Ipv4Addr },
+    V6 { src: ipv6::Ipv6Addr, dst: ipv6::Ipv6Addr },
 }
 
 /// Common fields of all packets of a QP in one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Path {
-    /// Own Ethernet address.
     pub src_mac: MacAddr,
     /// Ethernet address of the next hop.
     pub dst_mac: MacAddr,
-    /// IP addresses.
     pub addresses: Addresses,
     /// UDP source port, which spreads flows over paths.
     pub udp_src_port: u16,
-    /// Differentiated services codepoint, 0 to 63.
     pub dscp: u8,
-    /// ECN codepoint.
     pub ecn: Ecn,
-    /// Destination QPN, 24 bits.
     pub dest_qpn: u32,
 }
 
@@ -155,15 +138,10 @@ impl Path {
 /// The relevant fields of a received frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Received {
-    /// Ethernet destination.
     pub dst_mac: MacAddr,
-    /// Destination QPN, 24 bits.
     pub dest_qpn: u32,
-    /// Sequence number.
     pub psn: Psn,
-    /// Whether the packet is marked CE.
     pub ce: bool,
-    /// DSCP, 0 to 63.
     pub dscp: u8,
     pub body: Body,
 }
@@ -171,25 +149,18 @@ pub(crate) struct Received {
 /// Kinds of packet distinguished by an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Body {
-    /// RDMA WRITE.
     Write {
-        /// Position in its message.
         segment: Segment,
         ack_request: bool,
-        /// RETH, if present.
         region: Option<RemoteRegion>,
         /// Payload without pad, bytes.
         payload_bytes: u32,
         /// Send time, CLOCK_MONOTONIC, if the payload contains it.
         sent_at_ns: Option<u64>,
     },
-    /// Positive acknowledgement.
     Ack,
-    /// NAK, PSN sequence error.
     NakSequence,
-    /// Congestion notification.
     Cnp,
-    /// Any other RoCEv2 packet.
     Other,
 }
 
@@ -198,15 +169,11 @@ pub(crate) enum Body {
 pub(crate) enum IgnoreReason {
     /// Not RoCEv2 over plain IPv4 or IPv6, or truncated.
     NotRoce,
-    /// RoCEv2 with a wrong ICRC.
     BadIcrc,
 }
 
 impl Received {
     /// Parses a frame and checks its ICRC.
-    ///
-    /// # Errors
-    /// The reason why the frame is ignored.
     pub(crate) fn parse(frame: &[u8]) -> Result<Self, IgnoreReason> {
         let Headers { dst_mac, tos, packet, bth, rest } = headers(frame).ok_or(IgnoreReason::NotRoce)?;
         if !icrc::verify(packet) {
@@ -223,7 +190,6 @@ impl Received {
     }
 }
 
-/// Parsed parts of a frame.
 struct Headers<'a> {
     dst_mac: MacAddr,
     /// TOS or traffic class.

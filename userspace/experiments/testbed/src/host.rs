@@ -11,13 +11,9 @@ pub(super) const ROCE_TC: usize = 3;
 /// A host: a namespace with one interface.
 #[derive(Debug)]
 pub struct Host {
-    /// The host's network namespace.
     pub netns: Netns,
-    /// Name of the interface in that namespace.
     pub ifname: String,
-    /// Index of that interface in the namespace.
     pub ifindex: u32,
-    /// Ethernet address of that interface.
     pub mac: [u8; 6],
     /// Ethernet address of its switch port.
     pub gateway_mac: [u8; 6],

@@ -39,9 +39,6 @@ const RKEY: u32 = 0x0000_1234;
 
 /// Runs the incast for each entry of `controls`: with that data plane, or without for `None`. Shows a progress line on
 /// stderr, ends cleanly on Ctrl-C, and draws plots to the directory `plots`, if given.
-///
-/// # Errors
-/// As `run_incast`, or a plot cannot be written.
 pub fn incast(
     config: &IncastConfig,
     controls: &[Option<&DataPlane>],
@@ -73,9 +70,6 @@ pub(super) fn progress_line(run: &'static str) -> Result<ProgressBar> {
 }
 
 /// Builds the lab, runs the incast once, with the data plane if `control` is given, and removes the lab.
-///
-/// # Errors
-/// The configuration is out of range, another lab is running, the kernel rejects a step, or Ctrl-C.
 pub(crate) fn run_incast(
     config: &IncastConfig,
     control: Option<&DataPlane>,
@@ -143,7 +137,6 @@ fn requester(config: &IncastConfig) -> RequesterConfig {
     }
 }
 
-/// Runs all threads from start to end.
 fn traffic(
     config: &IncastConfig,
     network: &Topology,

@@ -14,16 +14,17 @@ use super::endpoint::Schedule;
 use super::record::Sample;
 use super::topology::{ROCE, Switch};
 
-/// Interval between samples, ns.
 const INTERVAL_NS: u64 = 1_000_000;
 /// Interval between samples of a BMv2 switch, ns: each takes a dozen CLI calls.
 const BMV2_INTERVAL_NS: u64 = 50_000_000;
 
 /// Source of the bottleneck's queue depth.
 enum Bottleneck {
-    /// The port's qdisc.
-    Linux { netlink: Netlink, ifindex: u32, class: Handle },
-    /// The switch's registers.
+    Linux {
+        netlink: Netlink,
+        ifindex: u32,
+        class: Handle,
+    },
     Bmv2(Probe),
     /// An external switch, whose queues are invisible.
     Unseen,

@@ -9,8 +9,9 @@ mod report;
 mod watchdog;
 mod wire;
 
-use std::fmt;
+use std::path::PathBuf;
 use std::time::Instant;
+use std::{env, fmt};
 
 use anyhow::{Context, Result, bail};
 use dcqcn_common::params::Config;
@@ -70,7 +71,6 @@ pub enum DeviceUnderTest {
 #[derive(Clone, Debug)]
 pub struct QualifyConfig {
     pub against: DeviceUnderTest,
-    /// Cases to run.
     pub cases: Vec<Case>,
     /// Senders and their windows, link rate and buffer, duration.
     pub incast: IncastConfig,
@@ -101,9 +101,6 @@ impl QualifyConfig {
     }
 
     /// Checks the options that a user chose.
-    ///
-    /// # Errors
-    /// A value is out of range, or there are too few ports.
     pub fn validate(&self) -> Result<()> {
         if let DeviceUnderTest::Ports(ports) = &self.against {
             if ports.len() < 2 {
@@ -160,7 +157,7 @@ pub fn qualify(config: &QualifyConfig) -> Result<QualifyReport> {
         // Do not lose the previous cases, which may have taken hours.
         let checks = match bench.run(case) {
             Ok(checks) => checks,
-            Err(why) => vec![Check::of(case, "can be run", "yes".into(), format!("{why:#}"), false)],
+            Err(why) => vec![Check::not_run(case, "can be run", &why)],
         };
         report.checks.extend(checks);
         report.cases.push(CaseDuration { case, seconds: begun.elapsed().as_secs_f64() });
@@ -172,7 +169,6 @@ pub fn qualify(config: &QualifyConfig) -> Result<QualifyReport> {
     Ok(report)
 }
 
-/// Context of a case.
 struct Bench<'a> {
     config: &'a QualifyConfig,
     settings: Settings,
@@ -207,23 +203,17 @@ impl Bench<'_> {
 
     /// The reason why a case cannot be run here.
     fn cannot(&self, case: Case) -> Result<Option<String>> {
-        let missing = |qdisc: &str| format!("this kernel has no {qdisc}");
-        if self.config.against == DeviceUnderTest::Bmv2 {
-            let path = std::env::var_os("PATH").unwrap_or_default();
-            let is_there = |tool: &str| std::env::split_paths(&path).any(|at| at.join(tool).is_file());
-            if let Some(tool) =
-                ["simple_switch", "simple_switch_CLI"].into_iter().find(|tool| !is_there(tool))
-            {
-                return Ok(Some(format!("`{tool}` is not on PATH; it is part of BMv2")));
+        Ok(match self.config.against {
+            DeviceUnderTest::Bmv2 => {
+                let missing =
+                    ["simple_switch", "simple_switch_CLI"].into_iter().find(|tool| on_path(tool).is_none());
+                let missing = missing.map(|tool| format!("`{tool}` is not on PATH; it is part of BMv2"));
+                let unsupported = "not supported by BMv2, which counts packets and has no PFC";
+                missing.or_else(|| (case != Case::Incast).then(|| unsupported.into()))
             }
-            if case != Case::Incast {
-                return Ok(Some("not supported by BMv2, which counts packets and has no PFC".into()));
-            }
-        }
-        if self.config.against == DeviceUnderTest::Linux && !kernel_has_qdisc("tbf")? {
-            return Ok(Some(missing("tbf")));
-        }
-        Ok(None)
+            DeviceUnderTest::Linux if !kernel_has_qdisc("tbf")? => Some("this kernel has no tbf".into()),
+            DeviceUnderTest::Linux | DeviceUnderTest::Ports(_) => None,
+        })
     }
 
     fn switch(&self) -> KnownSwitch<'_> {
@@ -307,15 +297,7 @@ impl Bench<'_> {
         // Keep the results so far.
         match self.storage_by_pfc(&incast) {
             Ok(by_pfc) => checks.extend(by_pfc),
-            Err(why) => {
-                checks.push(Check::of(
-                    case,
-                    "by PFC alone: can be run",
-                    "yes".into(),
-                    format!("{why:#}"),
-                    false,
-                ));
-            }
+            Err(why) => checks.push(Check::not_run(case, "by PFC alone: can be run", &why)),
         }
         Ok(checks)
     }
@@ -386,7 +368,12 @@ const PFC_WINDOW: u32 = 64;
 const STORAGE_QPS: u16 = 4;
 const STORAGE_MESSAGE_BYTES: u32 = 64 << 10;
 
-/// The kernel's release.
+/// The program of this name on `PATH`.
+fn on_path(name: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path).map(|directory| directory.join(name)).find(|program| program.is_file())
+}
+
 fn release() -> String {
     let text = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     text.trim().to_owned()

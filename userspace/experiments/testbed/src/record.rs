@@ -40,19 +40,15 @@ impl Binned {
 /// A part of the run: ns since its start, end exclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Window {
-    /// First moment.
     pub start_ns: u64,
-    /// First moment after it.
     pub end_ns: u64,
 }
 
 impl Window {
-    /// Whether the moment `at_ns` is inside.
     pub(crate) const fn contains(self, at_ns: u64) -> bool {
         self.start_ns <= at_ns && at_ns < self.end_ns
     }
 
-    /// Length, s.
     pub(crate) fn seconds(self) -> f64 {
         self.end_ns.saturating_sub(self.start_ns) as f64 / 1e9
     }
@@ -61,11 +57,8 @@ impl Window {
 /// Data of one QP, from both ends.
 #[derive(Clone, Debug)]
 pub struct FlowRecord {
-    /// Name in tables and plots.
     pub name: String,
-    /// Data of its receiver.
     pub received: ReceivedRecord,
-    /// Data of its sender.
     pub sent: SentRecord,
 }
 
@@ -74,10 +67,7 @@ pub struct FlowRecord {
 pub struct ReceivedRecord {
     /// Payload bytes delivered in order.
     pub goodput_bytes: Binned,
-    /// Data packets that carried a CE mark.
     pub ce_packets: Binned,
-    /// Data packets dropped because one before them was missing.
-    pub out_of_sequence: Binned,
     /// One-way delay of data packets up to the end of the warm-up, ns.
     pub delay_warm_up_ns: Histogram,
     /// One-way delay of data packets after the warm-up, ns.
@@ -85,12 +75,10 @@ pub struct ReceivedRecord {
 }
 
 impl ReceivedRecord {
-    /// Empty, for a run of `duration_ns`.
     pub(crate) fn new(duration_ns: u64) -> Self {
         Self {
             goodput_bytes: Binned::new(duration_ns),
             ce_packets: Binned::new(duration_ns),
-            out_of_sequence: Binned::new(duration_ns),
             delay_warm_up_ns: Histogram::default(),
             delay_after_ns: Histogram::default(),
         }
@@ -102,19 +90,12 @@ impl ReceivedRecord {
 pub struct SentRecord {
     /// Data packets sent, retransmissions included.
     pub packets: Binned,
-    /// Data packets retransmitted.
     pub retransmissions: Binned,
-    /// Retransmit timer expiries.
     pub timeouts: Binned,
     /// NAKs that caused a retransmission.
     pub naks: Binned,
-    /// CNPs that reached the endpoint, which ignores them: the data plane handles congestion control.
-    pub cnps: Binned,
-    /// Sends rejected by the local qdisc (ENOBUFS).
-    pub refused: Binned,
 }
 
-/// Replies received by the senders.
 #[derive(Clone, Debug)]
 pub struct Answers {
     /// ACKs and NAKs, by their DSCP.
@@ -126,10 +107,8 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// Empty.
     pub(crate) const NONE: Self = Self { acks_by_dscp: [0; DSCPS], cnps_by_dscp: [0; DSCPS], pauses: 0 };
 
-    /// Adds the replies of another sender.
     pub(crate) fn add(&mut self, other: &Self) {
         self.acks_by_dscp.iter_mut().zip(other.acks_by_dscp).for_each(|(all, more)| *all += more);
         self.cnps_by_dscp.iter_mut().zip(other.cnps_by_dscp).for_each(|(all, more)| *all += more);
@@ -138,17 +117,9 @@ impl Answers {
 }
 
 impl SentRecord {
-    /// Empty, for a run of `duration_ns`.
     pub(crate) fn new(duration_ns: u64) -> Self {
         let zero = Binned::new(duration_ns);
-        Self {
-            packets: zero.clone(),
-            retransmissions: zero.clone(),
-            timeouts: zero.clone(),
-            naks: zero.clone(),
-            cnps: zero.clone(),
-            refused: zero,
-        }
+        Self { packets: zero.clone(), retransmissions: zero.clone(), timeouts: zero.clone(), naks: zero }
     }
 }
 
@@ -172,7 +143,6 @@ pub struct ControlSample {
     pub virtual_queue_bytes: Option<u64>,
     /// Current rate of each flow's reaction point, in the order of the flows, bit/s; `None` while it has no limit.
     pub rates_bps: Vec<Option<u64>>,
-    /// Packets the switch marked CE.
     pub ce_marks: u64,
     /// CNPs the receiver's notification point sent.
     pub cnps_sent: u64,
@@ -193,41 +163,32 @@ pub struct Thresholds {
     pub kmax_bytes: u64,
 }
 
-/// All data of a run.
 #[derive(Clone, Debug)]
 pub struct RunRecord {
     /// The marking thresholds of the data plane; `None` if it was not attached.
     pub control: Option<Thresholds>,
-    /// Hosts that sent RoCE.
     pub senders: usize,
-    /// Rate of the bottleneck, bit/s.
     pub link_bps: u64,
     /// Guaranteed rate of its RoCE queue, bit/s.
     pub roce_bps: u64,
     /// Buffer of that queue, bytes.
     pub buffer_bytes: u64,
-    /// Duration of traffic, ns.
     pub duration_ns: u64,
     /// Start-up excluded from the steady state, ns.
     pub warm_up_ns: u64,
-    /// Per QP.
     pub flows: Vec<FlowRecord>,
-    /// Bytes each TCP flow received.
     pub tcp_bytes: Vec<Binned>,
     /// Bytes of all RoCE frames at the receiver, layer 2.
     pub roce_bytes: Binned,
     /// Bytes of the flooder's frames at the receiver, layer 2.
     pub flood_bytes: Binned,
-    /// Replies received by the senders.
     pub answers: Answers,
-    /// Samples of the bottleneck.
     pub samples: Vec<Sample>,
     /// CPU time of the machine, as a fraction (0 to 1).
     pub cpu_share: f64,
 }
 
 impl RunRecord {
-    /// The whole run.
     pub(crate) const fn whole(&self) -> Window {
         Window { start_ns: 0, end_ns: self.duration_ns }
     }

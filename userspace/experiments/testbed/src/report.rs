@@ -16,9 +16,7 @@ const MAX_FLOW_ROWS: usize = 16;
 /// An incast, run in one or several modes.
 #[derive(Clone, Debug, Serialize)]
 pub struct IncastReport {
-    /// Configuration.
     pub config: IncastConfig,
-    /// The runs, in order.
     pub runs: Vec<RunReport>,
 }
 
@@ -37,9 +35,7 @@ pub struct RunReport {
 
 #[derive(Clone, Debug, Serialize)]
 pub struct WindowMetrics {
-    /// Length, s.
     pub seconds: f64,
-    /// Per RoCE flow.
     pub flows: Vec<FlowMetrics>,
     /// Payload delivered by all RoCE flows, bit/s.
     pub goodput_bps: f64,
@@ -47,15 +43,11 @@ pub struct WindowMetrics {
     pub link_share: f64,
     /// Jain's fairness index of the flows' goodput: 1 if all are equal, 1/n if one flow has everything.
     pub jain_index: f64,
-    /// Packets the bottleneck's RoCE queue dropped.
     pub drops: u64,
     /// Data packets sent, retransmissions included.
     pub packets_sent: u64,
-    /// Data packets retransmitted.
     pub retransmissions: u64,
-    /// Retransmission timeouts.
     pub timeouts: u64,
-    /// NAKs (PSN sequence error).
     pub naks: u64,
     /// Data packets that reached the receiver with a CE mark.
     pub ce_received: u64,
@@ -73,37 +65,25 @@ pub struct WindowMetrics {
 #[derive(Clone, Debug, Serialize)]
 pub struct FlowMetrics {
     pub name: String,
-    /// Payload delivered, bit/s.
     pub goodput_bps: f64,
-    /// Data packets retransmitted.
     pub retransmissions: u64,
-    /// Retransmission timeouts.
     pub timeouts: u64,
 }
 
-/// Counters of the data plane.
 #[derive(Clone, Debug, Serialize)]
 pub struct ControlCounters {
-    /// Packets the switch marked CE.
     pub ce_marks: u64,
-    /// CNPs the receiver sent.
     pub cnps_sent: u64,
-    /// CNPs that took effect at the senders.
     pub cnps_handled: u64,
-    /// CNPs the senders ignored.
     pub cnps_ignored: u64,
     /// Depth of the switch's virtual queue for RoCE, bytes; `None` if it marks by the real one.
     pub virtual_queue_bytes: Option<Quantiles>,
 }
 
-/// Distribution of a quantity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Quantiles {
-    /// Median.
     pub p50: u64,
-    /// 99th percentile.
     pub p99: u64,
-    /// Maximum.
     pub max: u64,
 }
 
@@ -242,7 +222,6 @@ impl fmt::Display for IncastReport {
     }
 }
 
-/// A line of the table.
 struct Row {
     label: String,
     cells: Vec<String>,

@@ -1,7 +1,7 @@
 //! A raw socket at one interface.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -14,25 +14,17 @@ use pnet_datalink::{
 
 use super::host::Host;
 
-/// Frames that a socket receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Receive {
     /// None: the socket only sends.
     Nothing,
     /// Frames of this EtherType, with a buffer of `buffer_bytes`. Frames sent by this host are excluded: the kernel
     /// passes those to sockets of type `ETH_P_ALL` only (`dev_queue_xmit_nit`).
-    Type {
-        /// Ethernet type, host order.
-        ethertype: u16,
-        /// Socket receive buffer, bytes.
-        buffer_bytes: usize,
-    },
+    Type { ethertype: u16, buffer_bytes: usize },
 }
 
-/// Result of sending a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sent {
-    /// Accepted.
     Yes,
     /// The socket's buffer is full: try again when it is writable.
     Full,
@@ -96,7 +88,6 @@ impl HostSocket {
         }
     }
 
-    /// Hands a frame to the kernel.
     pub(super) fn send(&mut self, frame: &[u8]) -> io::Result<Sent> {
         match self.sender.send_to(frame, None) {
             Some(Ok(())) => Ok(Sent::Yes),
@@ -110,7 +101,6 @@ impl HostSocket {
         }
     }
 
-    /// The next received frame, if any.
     pub(super) fn receive(&mut self) -> io::Result<Option<&[u8]>> {
         match self.receiver.next() {
             Ok(frame) => Ok(Some(frame)),
@@ -131,11 +121,5 @@ impl HostSocket {
 impl AsFd for HostSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
-    }
-}
-
-impl std::fmt::Debug for HostSocket {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("HostSocket").field("fd", &self.fd.as_raw_fd()).finish_non_exhaustive()
     }
 }

@@ -14,10 +14,11 @@ use dcqcn_support::clock::monotonic_ns;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-/// A task of `dcqcn run`.
+/// A task of `dcqcn run`; stopped on drop.
 pub(super) struct Task {
     stop: Arc<AtomicBool>,
-    thread: JoinHandle<Result<()>>,
+    /// `None` once it was stopped.
+    thread: Option<JoinHandle<Result<()>>>,
 }
 
 impl Task {
@@ -77,12 +78,42 @@ impl Task {
             }
             Ok(())
         });
-        Self { stop, thread }
+        Self { stop, thread: Some(thread) }
     }
 
-    /// Ends the task.
-    pub(super) fn stop(self) -> Result<()> {
+    /// Stops the task.
+    pub(super) fn stop(mut self) -> Result<()> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<()> {
         self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().map_err(|_| anyhow!("a background thread of the testbed panicked"))?
+        let Some(thread) = self.thread.take() else { return Ok(()) };
+        thread.join().map_err(|_| anyhow!("a background thread of the testbed panicked"))?
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        if let Err(error) = self.end() {
+            tracing::warn!("{error:#}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dropped_task_has_ended() {
+        let used = Arc::new(());
+        let held = Arc::clone(&used);
+        let task = Task::start(move || {
+            let _ = &held;
+            Ok(())
+        });
+        drop(task);
+        assert_eq!(Arc::strong_count(&used), 1, "its thread has released it");
     }
 }

@@ -62,7 +62,6 @@ const CNP: Handle = queue_class(6);
 /// Rate at which hosts send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HostSpeed {
-    /// The link's.
     Link,
     /// As fast as they can.
     Full,
@@ -71,7 +70,6 @@ pub(crate) enum HostSpeed {
 /// The switch: a namespace with a port per host.
 #[derive(Debug)]
 pub struct Switch {
-    /// Namespace.
     pub netns: Netns,
     /// The port towards the receiver: the bottleneck.
     pub egress_ifname: String,
@@ -79,7 +77,6 @@ pub struct Switch {
     pub egress_ifindex: u32,
     /// Guaranteed rate of the port's RoCE queue, bit/s.
     pub roce_bps: u64,
-    /// Buffer of that queue, bytes.
     pub buffer_bytes: u32,
     /// Whether the data plane provides the port's queues.
     pub queues: bool,
@@ -90,7 +87,6 @@ pub struct Switch {
 /// The network, which is removed on drop.
 #[derive(Debug)]
 pub struct Topology {
-    /// The senders, in order.
     pub senders: Vec<Host>,
     /// The host that sends non-RoCE traffic, if any.
     pub flooder: Option<Host>,
@@ -104,9 +100,6 @@ pub struct Topology {
 
 impl Topology {
     /// Builds the network, after removing the rest of a crashed lab.
-    ///
-    /// # Errors
-    /// Another lab is running, the configuration is out of range, or the kernel rejects a step.
     pub(crate) fn build(config: &IncastConfig, hosts: HostSpeed) -> Result<Self> {
         if config.senders == 0 || config.senders > MAX_SENDERS {
             bail!("senders = {} is out of range: 1 to {MAX_SENDERS}", config.senders);
@@ -118,7 +111,8 @@ impl Topology {
 
         let switch_netns = create_netns("sw", config.ipv6)?;
         if !config.bmv2 {
-            switch_netns.run(|| enable_forwarding(config.ipv6))??;
+            let forwarding = if config.ipv6 { "ipv6/conf/all/forwarding" } else { "ipv4/ip_forward" };
+            switch_netns.run(|| write_sysctl(forwarding, "1"))??;
         }
         let switch_netlink = Netlink::connect_in(&switch_netns)?;
 
@@ -183,9 +177,6 @@ impl Topology {
 
     /// Ports of this machine around an external switch: `senders` send to `receiver`, and `flooder` sends non-RoCE
     /// traffic. They are not changed.
-    ///
-    /// # Errors
-    /// Another lab is running, or a port does not exist.
     pub(crate) fn of_ports(senders: &[String], flooder: Option<&String>, receiver: &str) -> Result<Self> {
         let lock = lock()?;
         let netlink = Netlink::connect()?;
@@ -259,10 +250,6 @@ fn create_netns(suffix: &str, ipv6: bool) -> Result<Netns> {
     Ok(netns)
 }
 
-fn enable_forwarding(ipv6: bool) -> Result<()> {
-    write_sysctl(if ipv6 { "ipv6/conf/all/forwarding" } else { "ipv4/ip_forward" }, "1")
-}
-
 /// Sets a network parameter of the calling thread's namespace.
 fn write_sysctl(name: &str, value: &str) -> Result<()> {
     let path = format!("/proc/sys/net/{name}");
@@ -328,7 +315,6 @@ fn join(
     Ok(Host { netns, ifname, ifindex, mac: host_mac, gateway_mac: port_mac, address: host_address, port })
 }
 
-/// Creates the bottleneck.
 fn shape(config: &IncastConfig, roce_bps: u64, netlink: &Netlink, ifindex: u32) -> Result<()> {
     let link_bps = config.link_bps;
     let root = Handle::new(1, 0);

@@ -14,7 +14,6 @@ use super::order::Order;
 use crate::record::{DesiredConfig, OVERRIDE_PREFIX};
 use crate::request::send;
 
-/// Time limit for queries.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for changes, the same as the daemon's own.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(310);
@@ -23,12 +22,12 @@ const CHANGE_TIMEOUT: Duration = Duration::from_secs(310);
 #[derive(Debug)]
 pub(super) enum ApplyResult {
     /// The configuration is active; `changed` if it was not before.
-    Active { changed: bool },
-    /// The daemon rejected it.
+    Active {
+        changed: bool,
+    },
     Refused(String),
     /// Transient error: the daemon requests a retry.
     Busy(String),
-    /// The daemon does not respond.
     Unreachable(String),
 }
 

@@ -4,14 +4,13 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use tokio::sync::watch::{Receiver, Sender, channel};
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::record::{Member, Report};
-use crate::store::{EtcdError, Store};
+use crate::store::Store;
 
-/// Pause after a failure.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// Keeps a lease and publishes its ID, or `None` while there is none.
@@ -38,17 +37,10 @@ async fn hold(
     logged: &mut String,
 ) -> Result<()> {
     let third = Duration::from_secs(u64::try_from(ttl_s).unwrap_or(1)) / 3;
-    let id = store.client.lease_grant(ttl_s, None).await.map_err(EtcdError)?.id();
-    ensure!(id != 0, "etcd granted no lease");
+    let id = store.grant_lease(ttl_s).await?;
     sender.send_replace(Some(id));
     logged.clear();
-    let (mut keeper, mut answers) = store.client.lease_keep_alive(id).await.map_err(EtcdError)?;
-    loop {
-        sleep(third).await;
-        keeper.keep_alive().await?;
-        let answer = timeout(third, answers.message()).await??;
-        ensure!(answer.is_some_and(|answer| answer.ttl() > 0), "the lease expired");
-    }
+    store.keep_lease(id, third, third).await
 }
 
 /// Returns whether reports differ in more than metrics.
@@ -91,7 +83,6 @@ impl Rival {
     }
 }
 
-/// Parameters of reporting.
 pub(super) struct Reporting {
     pub(super) store: Store,
     pub(super) host: String,

@@ -12,7 +12,6 @@ use crate::store::{EtcdError, Store};
 
 /// Maximum silence of a watch before the order is read again.
 const MAX_SILENCE: Duration = Duration::from_secs(60);
-/// Pause after a failure.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// An order with the text of its configuration; `None` if only the host's own file applies.

@@ -17,7 +17,6 @@ pub(super) const REFUSED: Pauses = (Duration::from_secs(10), Duration::from_secs
 #[derive(Debug)]
 pub(super) struct Pending {
     version: u64,
-    /// Time of the retry.
     pub(super) at: Instant,
     pause: Duration,
     /// Complaint to report in the meantime.

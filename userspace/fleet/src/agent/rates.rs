@@ -7,7 +7,6 @@ use dcqcn_control_api::{Counts, Health};
 use crate::measure::{MEASURES, Reading, Source, THROUGHPUT, UNKNOWN_SPREAD};
 use crate::record::Rates;
 
-/// Length of the window.
 const WINDOW_NS: u64 = 60_000_000_000;
 /// Number of parts of the window for estimating the variance of a count.
 const PARTS: usize = 12;
@@ -21,7 +20,6 @@ impl Window {
         self.0.clear();
     }
 
-    /// Adds a sample.
     pub(crate) fn add(&mut self, health: Health) {
         match self.0.back().map(|last| last.at_ns) {
             // A duplicate sample.
@@ -37,7 +35,6 @@ impl Window {
         }
     }
 
-    /// Metrics over the window.
     pub(crate) fn rates(&self) -> Rates {
         let (Some(first), Some(last)) = (self.0.front(), self.0.back()) else {
             return Rates::default();
@@ -93,13 +90,17 @@ impl Window {
             });
             each.sum()
         };
-        self.0.iter().zip(self.0.iter().skip(1)).map(|(before, now)| grown(before, now)).collect()
+        self.pairs().map(|(before, now)| grown(before, now)).collect()
     }
 
     /// Times between consecutive samples, in nanoseconds.
     fn spans(&self) -> Vec<u64> {
-        let pairs = self.0.iter().zip(self.0.iter().skip(1));
-        pairs.map(|(before, now)| now.at_ns.saturating_sub(before.at_ns)).collect()
+        self.pairs().map(|(before, now)| now.at_ns.saturating_sub(before.at_ns)).collect()
+    }
+
+    /// Consecutive samples.
+    fn pairs(&self) -> impl Iterator<Item = (&Health, &Health)> {
+        self.0.iter().zip(self.0.iter().skip(1))
     }
 
     /// Time since the last packet, and the longest pause between packets, in milliseconds.

@@ -60,6 +60,14 @@ fn agent(control: &Path) -> Agent {
     Agent::new(Options { host: "h1".into(), labels: Labels::new(), control, every, ttl_s: 15, look })
 }
 
+/// A mock daemon, and an agent of it.
+fn fixture() -> (tempfile::TempDir, Arc<Mutex<MockDaemon>>, Agent) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("control");
+    let daemon = MockDaemon::listen(&path);
+    (dir, daemon, agent(&path))
+}
+
 fn target(version: u64) -> Target {
     Target { version, group: Some("all".into()), hash: Some(format!("{version:016x}")) }
 }
@@ -80,10 +88,7 @@ fn tried(version: u64, error: Option<&str>) -> Option<Tried> {
 
 #[tokio::test]
 async fn rejected_version_retried_and_reported() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("control");
-    let daemon = MockDaemon::listen(&path);
-    let mut agent = agent(&path);
+    let (_dir, daemon, mut agent) = fixture();
     daemon.lock().unwrap().refusal = Some(Answer::of::<Applied>(Err("no space left".into())));
     for _ in 0..3 {
         assert_eq!(agent.step(desired(4)).await.tried, tried(4, Some("no space left")));
@@ -105,10 +110,7 @@ async fn rejected_version_retried_and_reported() {
 
 #[tokio::test]
 async fn version_number_with_other_content_is_applied() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("control");
-    let daemon = MockDaemon::listen(&path);
-    let mut agent = agent(&path);
+    let (_dir, daemon, mut agent) = fixture();
     agent.step(desired(4)).await;
     let mut other = desired(4);
     other.order.as_mut().unwrap().desired.target.hash = Some("0".into());
@@ -118,16 +120,13 @@ async fn version_number_with_other_content_is_applied() {
 
 #[tokio::test]
 async fn order_without_group_spares_other_overrides() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("control");
-    let daemon = MockDaemon::listen(&path);
+    let (dir, daemon, mut first) = fixture();
     let own = || {
         let target = Target { version: 5, ..Target::default() };
         let desired = DesiredConfig { target, by: "ada".into(), why: "back".into() };
         LatestOrder { order: Some(Order { desired, text: None }), problem: None }
     };
     let name = || daemon.lock().unwrap().name.clone();
-    let mut first = agent(&path);
     first.step(desired(4)).await;
     assert_eq!(name().as_deref(), Some("fleet 4"));
     // The fleet's own override is removed, also later.
@@ -139,7 +138,7 @@ async fn order_without_group_spares_other_overrides() {
     assert_eq!(name(), None);
     // That of the page is not, also after a restart of the agent.
     daemon.lock().unwrap().name = Some("page 2026".into());
-    for agent in [&mut first, &mut agent(&path)] {
+    for agent in [&mut first, &mut agent(&dir.path().join("control"))] {
         for _ in 0..3 {
             let report = agent.step(own()).await;
             assert_eq!(report.tried.map(|tried| (tried.target.version, tried.error)), Some((5, None)));
@@ -150,10 +149,7 @@ async fn order_without_group_spares_other_overrides() {
 
 #[tokio::test]
 async fn unreadable_order_reported_by_its_host() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("control");
-    let _fake = MockDaemon::listen(&path);
-    let mut agent = agent(&path);
+    let (_dir, _daemon, mut agent) = fixture();
     let latest = LatestOrder { problem: Some("cannot read".into()), ..desired(4) };
     let report = agent.step(latest).await;
     assert_eq!((report.tried, report.failing), (tried(4, None), vec!["cannot read".to_owned()]));
@@ -161,10 +157,7 @@ async fn unreadable_order_reported_by_its_host() {
 
 #[tokio::test]
 async fn busy_daemon_is_retried_and_reported() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("control");
-    let daemon = MockDaemon::listen(&path);
-    let mut agent = agent(&path);
+    let (_dir, daemon, mut agent) = fixture();
     assert_eq!(agent.step(desired(4)).await.tried, tried(4, None));
     daemon.lock().unwrap().refusal = Some(Answer::again("a trial is pending".into()));
     let report = agent.step(desired(5)).await;

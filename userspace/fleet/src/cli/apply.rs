@@ -111,7 +111,7 @@ impl ApplyArgs {
             Some(group) => existing.with_group(groups, group)?,
             None => groups,
         };
-        let next = Version { policy, groups, ..Version::none() };
+        let next = Version { policy, groups, ..Version::default() };
         begin(store, next, &existing, self.options, out).await
     }
 }
@@ -134,11 +134,7 @@ struct ActiveVersion {
 impl ActiveVersion {
     async fn read(store: &mut Store) -> Result<Self> {
         let (numbers, outcomes) = (store.version_numbers().await?, store.outcomes().await?);
-        let done = outcomes.iter().rev().find(|(_, outcome)| outcome.is_done).map(|(version, _)| *version);
-        let active = match done {
-            Some(version) => store.find_version(version).await?.transpose()?,
-            None => None,
-        };
+        let active = store.active_version(&outcomes).await?;
         let last = numbers.iter().chain(outcomes.keys()).copied().max().unwrap_or(0);
         Ok(Self { active, last })
     }
@@ -279,7 +275,6 @@ pub(super) async fn execute(
     )
 }
 
-/// Waits for SIGINT or SIGTERM.
 pub(super) async fn interrupted() -> Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
@@ -301,7 +296,6 @@ fn refuse_second(snapshot: &Snapshot) -> Result<()> {
     Ok(())
 }
 
-/// Hosts and settings that a version changes.
 #[derive(Serialize)]
 struct Plan {
     version: u64,
@@ -348,7 +342,6 @@ impl Plan {
             }
         }
         let is_away = |host: &&String| !snapshot.hosts.contains_key(*host);
-        let is_without = |(host, member): &(&String, &Member)| next.group_of(host, &member.labels).is_none();
         let now = existing.active.as_ref().map_or(&[][..], |now| &now.groups);
         let moved = |(host, member): (&String, &Member)| {
             let of = |version: &Version| Some(version.group_of(host, &member.labels)?.name.clone());
@@ -364,8 +357,11 @@ impl Plan {
             version: next.version,
             waves,
             away: rollout.steps.iter().map(|step| &step.host).filter(is_away).cloned().collect(),
-            without_group: snapshot.members.iter().filter(is_without).map(|(host, _)| host.clone()).collect(),
-            moves: snapshot.members.iter().filter_map(moved).collect(),
+            without_group: members()
+                .filter(|member| group_of(*member).is_none())
+                .map(|(host, _)| host.clone())
+                .collect(),
+            moves: members().filter_map(moved).collect(),
             empty_groups: empty.map(|group| group.name.clone()).collect(),
             changes: differences(now, &next.groups),
         }
@@ -403,7 +399,6 @@ impl fmt::Display for Plan {
     }
 }
 
-/// Outcome of a completed rollout.
 #[derive(Serialize)]
 struct EndReport<'a> {
     version: u64,
@@ -424,7 +419,7 @@ mod tests {
         let text = format!("[[interface]]\nname = 'eth*'\n[interface.wred.3]\nkmax = '{kmax}'\n");
         let group = Group { name: "all".into(), hosts: Vec::new(), labels: Labels::new(), text };
         let policy = Policy { max_unavailable, ..Policy::default() };
-        Version { version, policy, groups: vec![group], ..Version::none() }
+        Version { version, policy, groups: vec![group], ..Version::default() }
     }
 
     #[test]
@@ -464,8 +459,8 @@ mod tests {
         let mut snapshot = Snapshot::default();
         assert_eq!(existing.next(&snapshot).unwrap(), 3);
         let target = |version: u64| Target { version, ..Target::default() };
-        let [by, why] = [const { String::new() }; 2];
-        snapshot.desired_configs.insert("h1".into(), DesiredConfig { target: target(7), by, why });
+        let desired = DesiredConfig { target: target(7), ..DesiredConfig::default() };
+        snapshot.desired_configs.insert("h1".into(), desired);
         assert_eq!(existing.next(&snapshot).unwrap(), 8, "its version was deleted");
         for (version, expected) in [(9, 10), (u64::MAX, 8)] {
             let tried = Some(Tried { target: target(version), error: None });
@@ -483,7 +478,7 @@ mod tests {
             labels: Labels::new(),
             text: text.into(),
         };
-        let active = Version { groups: vec![group("a", "1"), group("b", "1")], ..Version::none() };
+        let active = Version { groups: vec![group("a", "1"), group("b", "1")], ..Version::default() };
         let existing = ActiveVersion { active: Some(active), last: 1 };
         let file = vec![group("c", "2"), group("b", "2"), group("a", "2")];
         let chosen = existing.with_group(file.clone(), "b").unwrap();
@@ -502,7 +497,7 @@ mod tests {
             labels: Labels::new(),
             text: "x".into(),
         };
-        let with = |groups: &[Group]| Version { groups: groups.to_vec(), ..Version::none() };
+        let with = |groups: &[Group]| Version { groups: groups.to_vec(), ..Version::default() };
         let old = with(&[group("storage", &["st*"]), group("web", &["web*"])]);
         let existing = ActiveVersion { active: Some(old), last: 1 };
         let mut snapshot = Snapshot::default();

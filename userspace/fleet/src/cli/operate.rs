@@ -21,7 +21,7 @@ use crate::coordinate::{self, Coordinator, Until};
 use crate::reach::EtcdOptions;
 use crate::rollout::Event;
 use crate::serve;
-use crate::store::Store;
+use crate::store::{Store, last_done};
 
 /// Execute all rollouts, as a service on one or several machines.
 ///
@@ -172,7 +172,7 @@ impl PruneArgs {
             snapshot.desired_configs.values().map(|desired| desired.target.version).collect();
         let tried = snapshot.hosts.values().filter_map(|seen| seen.report.tried.as_ref());
         used.extend(tried.map(|tried| tried.target.version));
-        used.extend(outcomes.iter().rev().find(|(_, outcome)| outcome.is_done).map(|(version, _)| *version));
+        used.extend(last_done(&outcomes));
         if let Some((rollout, _)) = snapshot.rollout()? {
             used.insert(rollout.version);
             // A rollout that has ended cannot be rolled back.
@@ -252,7 +252,7 @@ pub(super) struct ServeArgs {
     listen: SocketAddr,
     /// Also show the fleet from etcd: hosts, their health, the current rollout, and versions.
     #[arg(long)]
-    fleet: bool,
+    pub(super) fleet: bool,
     /// Socket of the daemon.
     #[arg(long, value_name = "PATH", default_value = dcqcn_control_api::PATH)]
     control: PathBuf,
@@ -266,11 +266,6 @@ pub(super) struct ServeArgs {
 }
 
 impl ServeArgs {
-    /// Returns whether etcd is required.
-    pub(super) const fn is_of_a_fleet(&self) -> bool {
-        self.fleet
-    }
-
     pub(super) async fn run(self, store: Option<Store>) -> Result<()> {
         let Self { listen, control, allow_write, names, .. } = self;
         let author = format!("{}, by the page", author());

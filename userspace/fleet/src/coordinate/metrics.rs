@@ -19,7 +19,6 @@ use crate::store::Snapshot;
 
 const PREFIX: &str = "dcqcn_fleet_";
 
-/// Metrics of a coordinator.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Metrics {
     hosts: usize,
@@ -28,7 +27,6 @@ pub(crate) struct Metrics {
     unreadable: usize,
     coordinators: usize,
     reads: u64,
-    /// Steps that failed.
     pub(super) errors: u64,
     version: u64,
     is_over: bool,
@@ -57,7 +55,6 @@ impl Metrics {
         self.steps = tally(rollout);
     }
 
-    /// Renders the Prometheus text format.
     fn text(&self) -> String {
         let flag = |is: bool| u64::from(is) as f64;
         #[rustfmt::skip]
@@ -92,9 +89,6 @@ impl Metrics {
 }
 
 /// Serves the metrics at `/metrics` until it is dropped.
-///
-/// # Errors
-/// Listening on the address fails.
 pub(crate) async fn serve(listen: SocketAddr, metrics: watch::Receiver<Metrics>) -> Result<()> {
     let listener = TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen}"))?;
     let router = Router::new().route("/metrics", get(answer)).with_state(metrics);

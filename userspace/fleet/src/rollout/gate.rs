@@ -30,14 +30,12 @@ const PAUSE_MS: u64 = 2_000;
 /// With less than this fraction of their traffic left, the unchanged hosts are considered silent as well.
 const SILENT_PART: f64 = 0.5;
 
-/// Result of an evaluation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// All metrics are within their limits.
     Good {
         /// Changed hosts with enough packets and, if they had traffic before, with comparable throughput.
         evaluated: usize,
-        /// All changed hosts.
         changed: usize,
         /// Changed hosts that may become evaluable with more samples: their traffic dropped recently, or its spread is unknown.
         undecided: usize,
@@ -82,7 +80,6 @@ fn unchanged<'a>(steps: &'a [Step], hosts: &'a Hosts) -> impl Iterator<Item = (&
     waiting.filter_map(|step| Some((step, &hosts.get(&step.host)?.report.rates)))
 }
 
-/// Evaluates all changed hosts.
 pub(super) fn evaluate(rollout: &Rollout, control: &Control, hosts: &Hosts) -> Verdict {
     let gate = &rollout.policy.gate;
     let wave = match &rollout.phase {

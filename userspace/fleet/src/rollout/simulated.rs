@@ -68,7 +68,6 @@ pub(super) struct Host {
     /// Delay before it applies an order, in turns.
     pub(super) slow: usize,
     pub(super) due: usize,
-    /// Last report.
     pub(super) seen: ReceivedReport,
     /// Whether `seen` is unreadable.
     pub(super) is_unreadable: bool,
@@ -105,7 +104,7 @@ pub(super) fn version(policy: Policy) -> Version {
         text: format!("of {name}"),
     };
     let groups = vec![group("a", "a*"), group("b", "b*")];
-    Version { version: 2, policy, groups, by: "ada".into(), ..Version::none() }
+    Version { version: 2, policy, groups, by: "ada".into(), ..Version::default() }
 }
 
 /// A minute of traffic.
@@ -126,7 +125,7 @@ impl SimulatedFleet {
         let hosts: BTreeMap<String, Host> =
             hosts.into_iter().enumerate().map(|(index, host)| (name(index), host)).collect();
         let members = hosts.keys().map(|name| (name.clone(), Member::default())).collect();
-        let empty = plan(&Version::none(), &BTreeMap::new(), &BTreeMap::new(), &BTreeMap::new());
+        let empty = plan(&Version::default(), &BTreeMap::new(), &BTreeMap::new(), &BTreeMap::new());
         let known = [(empty.clone(), 1), (empty.clone(), 1)];
         let mut fleet = Self { hosts, stored: empty, stored_at: 1, revision: 1, known, orders: Vec::new() };
         fleet.report();

@@ -65,15 +65,20 @@ fn away_host_not_ordered_beyond_limit() {
     assert!(fleet.ordered_at("b03").is_some());
 }
 
+/// Changes the host's report: no packets for a minute.
+fn silence(host: &mut Host) {
+    let rates = &mut host.seen.report.rates;
+    (rates.data_packets, rates.quiet_ms) = (0, 60_000);
+    rates.of.insert(THROUGHPUT.into(), Reading::default());
+}
+
 #[test]
 fn silent_canary_is_harm_while_others_send() {
     let mut fleet = canaries(9);
     for _ in 0..4 {
         fleet.apply_orders();
         // The host still has QPs, but no packets arrive.
-        let seen = &mut fleet.host("a01").seen.report.rates;
-        (seen.data_packets, seen.quiet_ms) = (0, 60_000);
-        seen.of.insert(THROUGHPUT.into(), Reading::default());
+        silence(fleet.host("a01"));
         fleet.step(1_000);
     }
     let Phase::Back { reason } = &fleet.stored.phase else { panic!("{:?}", fleet.stored.phase) };
@@ -89,10 +94,8 @@ fn canary_without_qps_is_not_evaluated() {
             fleet.apply_orders();
             for (name, host) in &mut fleet.hosts {
                 if everywhere || ["a01", "b00"].contains(&name.as_str()) {
-                    let seen = &mut host.seen.report.rates;
-                    (seen.data_packets, seen.quiet_ms) = (0, 60_000);
-                    seen.queue_pairs = (!everywhere).then_some(0);
-                    seen.of.insert(THROUGHPUT.into(), Reading::default());
+                    silence(host);
+                    host.seen.report.rates.queue_pairs = (!everywhere).then_some(0);
                 }
             }
             fleet.step(1_000);
@@ -113,11 +116,7 @@ fn resume_of_a_pause_approves_no_wave() {
     let evaluate_none = |fleet: &mut SimulatedFleet| {
         for _ in 0..40 {
             fleet.apply_orders();
-            for host in fleet.hosts.values_mut() {
-                let seen = &mut host.seen.report.rates;
-                (seen.data_packets, seen.quiet_ms) = (0, 60_000);
-                seen.of.insert(THROUGHPUT.into(), Reading::default());
-            }
+            fleet.hosts.values_mut().for_each(silence);
             fleet.step(1_000);
         }
     };
@@ -490,12 +489,12 @@ fn unchanged_text_is_not_rolled_out() {
         ["a1", "a2"].map(|name| (name.to_owned(), Member::default())).into();
     let version = version(policy(1, 4, 1));
     let group = &version.groups[0];
-    let [by, why] = [const { String::new() }; 2];
     let target = Target { version: 1, ..version.target(Some(group)) };
-    let desired_configs = BTreeMap::from([("a1".to_owned(), DesiredConfig { target, by, why })]);
+    let desired = DesiredConfig { target, ..DesiredConfig::default() };
+    let desired_configs = BTreeMap::from([("a1".to_owned(), desired)]);
     let rollout = plan(&version, &members, &desired_configs, &BTreeMap::new());
     assert_eq!(rollout.steps.iter().map(|step| step.host.as_str()).collect::<Vec<_>>(), ["a2"]);
-    let none = plan(&Version::none(), &members, &BTreeMap::new(), &BTreeMap::new());
+    let none = plan(&Version::default(), &members, &BTreeMap::new(), &BTreeMap::new());
     assert!(none.is_over());
 }
 

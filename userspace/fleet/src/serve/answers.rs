@@ -9,7 +9,7 @@ use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
-use dcqcn_control_api::{ControlClient, Parameters, Values, Verb};
+use dcqcn_control_api::{Applied, ControlClient, Parameters, Values, Verb};
 use dcqcn_params::{Key, word};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -24,16 +24,12 @@ use crate::request::send;
 use crate::rollout::Event;
 use crate::store::Store;
 
-/// Maximum concurrent event streams.
 const MAX_STREAMS: usize = 32;
 /// Maximum size of a request body, in bytes.
 const MAX_BODY_BYTES: usize = 16 << 10;
-/// Maximum length of a reason, in characters.
 const MAX_REASON_CHARS: usize = 500;
-/// Time limit for receiving a request body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// State shared by the handlers.
 pub(super) struct PageState {
     pub(super) board: Arc<Board>,
     /// Client of the daemon for queries.
@@ -45,6 +41,8 @@ pub(super) struct PageState {
     /// Author recorded for changes of a rollout.
     pub(super) author: String,
 }
+
+type Answer = Result<Response, Refusal>;
 
 #[derive(Clone)]
 struct Handler {
@@ -58,7 +56,7 @@ struct Handler {
 
 impl Handler {
     /// Runs a handler while holding the permit; other requests wait.
-    async fn alone(of: &Arc<Semaphore>, answer: impl Future<Output = Response> + Send + 'static) -> Response {
+    async fn alone(of: &Arc<Semaphore>, answer: impl Future<Output = Answer> + Send + 'static) -> Answer {
         // The semaphore is never closed.
         let permit = Arc::clone(of).acquire_owned().await.ok();
         // A separate task holds the permit: the daemon remains busy even if the client disconnects.
@@ -66,12 +64,10 @@ impl Handler {
             let _permit = permit;
             answer.await
         });
-        task.await
-            .unwrap_or_else(|error| error_response(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
+        task.await.unwrap_or_else(|error| Err((StatusCode::INTERNAL_SERVER_ERROR, error.to_string())))
     }
 }
 
-/// Routes of the page.
 pub(super) fn router(state: PageState) -> Router {
     let permits = |count: usize| Arc::new(Semaphore::new(count));
     let handler = Handler {
@@ -92,38 +88,33 @@ pub(super) fn router(state: PageState) -> Router {
         .with_state(handler)
 }
 
-async fn overview(State(handler): State<Handler>) -> Response {
+async fn overview(State(handler): State<Handler>) -> Answer {
     stream(handler, None)
 }
 
-async fn interface(State(handler): State<Handler>, Path(name): Path<String>) -> Response {
+async fn interface(State(handler): State<Handler>, Path(name): Path<String>) -> Answer {
     stream(handler, Some(View::Interface(name)))
 }
 
-async fn host(State(handler): State<Handler>, Path(name): Path<String>) -> Response {
+async fn host(State(handler): State<Handler>, Path(name): Path<String>) -> Answer {
     stream(handler, Some(View::Host(name)))
 }
 
-fn stream(handler: Handler, view: Option<View>) -> Response {
-    let Ok(permit) = handler.streams.try_acquire_owned() else {
-        return (StatusCode::SERVICE_UNAVAILABLE, format!("{MAX_STREAMS} clients are streaming already"))
-            .into_response();
-    };
-    events::events(Arc::clone(&handler.state.board), view, permit).into_response()
+fn stream(handler: Handler, view: Option<View>) -> Answer {
+    let busy = |_| (StatusCode::SERVICE_UNAVAILABLE, format!("{MAX_STREAMS} clients are streaming already"));
+    let permit = handler.streams.try_acquire_owned().map_err(busy)?;
+    Ok(events::events(Arc::clone(&handler.state.board), view, permit).into_response())
 }
 
 /// Values and descriptions of parameters.
-async fn parameters(State(handler): State<Handler>, Path(interface): Path<String>) -> Response {
+async fn parameters(State(handler): State<Handler>, Path(interface): Path<String>) -> Answer {
     let state = Arc::clone(&handler.state);
     Handler::alone(&handler.reading, async move { explained(&state.query_client, interface).await }).await
 }
 
-async fn explained(client: &ControlClient, interface: String) -> Response {
-    let verb = Verb::Parameters(Parameters { interface });
-    let values: Values = match send(client, verb).await {
-        Ok(values) => values,
-        Err(error) => return error_response(StatusCode::BAD_GATEWAY, error.to_string()),
-    };
+async fn explained(client: &ControlClient, interface: String) -> Answer {
+    let values = send(client, Verb::Parameters(Parameters { interface })).await;
+    let values: Values = values.map_err(|error| (StatusCode::BAD_GATEWAY, error.to_string()))?;
     let parameter = |key: Key| -> Option<Value> {
         let name = key.to_string();
         let value = values.parameters.get(&name)?;
@@ -135,35 +126,26 @@ async fn explained(client: &ControlClient, interface: String) -> Response {
     answer(&Key::all().filter_map(parameter).collect::<Vec<_>>())
 }
 
-async fn change(State(handler): State<Handler>, body: Body) -> Response {
-    match read(body).await {
-        Ok(request) => {
-            let state = Arc::clone(&handler.state);
-            let change = async move { done(write::change(&state.change, &request).await) };
-            Handler::alone(&handler.changing, change).await
-        }
-        Err(refusal) => refusal.into_response(),
-    }
+async fn change(State(handler): State<Handler>, body: Body) -> Answer {
+    let (request, state) = (read(body).await?, Arc::clone(&handler.state));
+    let change = async move { done(write::change(&state.change, &request).await) };
+    Handler::alone(&handler.changing, change).await
 }
 
-async fn keep(State(handler): State<Handler>, body: Body) -> Response {
-    confirm_or_undo(&handler, body, true).await
+async fn keep(State(handler): State<Handler>, body: Body) -> Answer {
+    settle(&handler, Verb::Confirm(read(body).await?)).await
 }
 
-async fn undo(State(handler): State<Handler>, body: Body) -> Response {
-    confirm_or_undo(&handler, body, false).await
+async fn undo(State(handler): State<Handler>, body: Body) -> Answer {
+    settle(&handler, Verb::Undo(read(body).await?)).await
 }
 
-async fn confirm_or_undo(handler: &Handler, body: Body, is_confirmed: bool) -> Response {
-    match read(body).await {
-        Ok(waiting) => {
-            let state = Arc::clone(&handler.state);
-            let confirm_or_undo =
-                async move { done(write::confirm_or_undo(&state.change, waiting, is_confirmed).await) };
-            Handler::alone(&handler.changing, confirm_or_undo).await
-        }
-        Err(refusal) => refusal.into_response(),
-    }
+/// Confirms a pending change, or reverts it.
+async fn settle(handler: &Handler, verb: Verb) -> Answer {
+    let state = Arc::clone(&handler.state);
+    let settle =
+        async move { done(send::<Applied>(&state.change, verb).await.map_err(|error| error.to_string())) };
+    Handler::alone(&handler.changing, settle).await
 }
 
 /// Request to change a rollout.
@@ -175,16 +157,10 @@ enum Command {
     Abort { why: String },
 }
 
-async fn rollout(State(handler): State<Handler>, body: Body) -> Response {
-    let command: Command = match read(body).await {
-        Ok(command) => command,
-        Err(refusal) => return refusal.into_response(),
-    };
+async fn rollout(State(handler): State<Handler>, body: Body) -> Answer {
+    let command: Command = read(body).await?;
     let Some(mut store) = handler.state.store.clone() else {
-        return error_response(
-            StatusCode::NOT_FOUND,
-            "this page shows no fleet; start it with --fleet".into(),
-        );
+        return Err((StatusCode::NOT_FOUND, "this page shows no fleet; start it with --fleet".into()));
     };
     let author = &handler.state.author;
     let why = match &command {
@@ -208,22 +184,14 @@ async fn read<T: DeserializeOwned>(body: Body) -> Result<T, Refusal> {
     serde_json::from_slice(&bytes).map_err(|error| bad(error.to_string()))
 }
 
-fn done(result: Result<impl Serialize, String>) -> Response {
-    match result {
-        Ok(value) => answer(&value),
-        Err(why) => error_response(StatusCode::CONFLICT, why),
-    }
+fn done(result: Result<impl Serialize, String>) -> Answer {
+    answer(&result.map_err(|why| (StatusCode::CONFLICT, why))?)
 }
 
-fn answer(value: &impl Serialize) -> Response {
-    match serde_json::to_string(value) {
-        Ok(text) => ([(header::CONTENT_TYPE, "application/json")], text).into_response(),
-        Err(error) => error_response(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
-    }
-}
-
-fn error_response(status: StatusCode, why: String) -> Response {
-    (status, why).into_response()
+fn answer(value: &impl Serialize) -> Answer {
+    let text = serde_json::to_string(value);
+    let text = text.map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
+    Ok(([(header::CONTENT_TYPE, "application/json")], text).into_response())
 }
 
 #[cfg(test)]
@@ -248,7 +216,7 @@ mod tests {
             let answer = Handler::alone(&permit, asking(Arc::clone(&busy), Arc::clone(&most)));
             assert!(timeout(Duration::from_millis(5), answer).await.is_err(), "the client disconnects");
         }
-        assert_eq!(Handler::alone(&permit, asking(busy, Arc::clone(&most))).await.status(), StatusCode::OK);
+        assert!(Handler::alone(&permit, asking(busy, Arc::clone(&most))).await.is_ok());
         assert_eq!(most.load(Ordering::SeqCst), 1);
     }
 }

@@ -1,10 +1,10 @@
 //! Shared state of the page and its subscribers.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use dcqcn_support::sync::lock;
-
 use serde_json::{Value, json};
 use tokio::sync::broadcast::{Receiver, Sender, channel};
 
@@ -18,9 +18,7 @@ const MAX_TRACKS: usize = 2_048;
 /// A view that a client can subscribe to in addition to the overview.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum View {
-    /// An interface of this host.
     Interface(String),
-    /// A host of the fleet.
     Host(String),
 }
 
@@ -52,7 +50,6 @@ impl Board {
         Self(Mutex::new(Inner { views: BTreeMap::new(), parts: BTreeMap::new(), overview }))
     }
 
-    /// Subscribes to the overview.
     pub(super) fn overview(&self) -> Subscription {
         let inner = self.lock();
         Subscription { first: text(&json!(inner.parts)), more: inner.overview.subscribe() }
@@ -84,14 +81,14 @@ impl Board {
     /// Updates the metrics of a view, and publishes the update.
     pub(super) fn add(&self, view: View, change: impl FnOnce(&mut Track)) {
         let mut inner = self.lock();
-        if !inner.views.contains_key(&view) {
-            if inner.views.len() >= MAX_TRACKS {
-                return;
+        let has_room = inner.views.len() < MAX_TRACKS;
+        let views = match inner.views.entry(view) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) if has_room => {
+                entry.insert(ViewState { track: Track::default(), listeners: channel(SUBSCRIBER_BUFFER).0 })
             }
-            let (listeners, _) = channel(SUBSCRIBER_BUFFER);
-            inner.views.insert(view.clone(), ViewState { track: Track::default(), listeners });
-        }
-        let Some(views) = inner.views.get_mut(&view) else { return };
+            Entry::Vacant(_) => return,
+        };
         change(&mut views.track);
         if views.listeners.receiver_count() > 0 {
             // Fails if the last subscriber has just left.

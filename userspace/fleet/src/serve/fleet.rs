@@ -9,8 +9,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::board::{Board, View};
-use super::clock::now;
-use super::series::Point;
+use super::series::{Point, now};
 use crate::history::History;
 use crate::status::{Host, Status};
 use crate::store::{Mirror, Store};
@@ -19,7 +18,6 @@ use crate::store::{Mirror, Store};
 const TICK: Duration = Duration::from_secs(2);
 /// Period without clients; agents report every five seconds.
 const IDLE_TICK: Duration = Duration::from_secs(6);
-/// Time for draining the watch.
 const DRAIN_TIME: Duration = Duration::from_millis(50);
 /// Longest time between two points that a chart connects, in seconds.
 const MAX_GAP_S: f64 = 15.0;

@@ -26,7 +26,6 @@ const HEADERS: [(HeaderName, &str); 6] = [
 /// answer.
 pub(super) const TOKEN: &str = "x-dcqcn-token";
 
-/// Access control.
 pub(super) struct Guard {
     /// Accepted host names, in addition to addresses and `localhost`. All others are rejected: by DNS rebinding, a foreign page
     /// could let its own name resolve to this server.

@@ -5,18 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dcqcn_control_api::{
-    Changes, ControlClient, InterfaceSnapshot, MAX_QPS, MAX_WATCHED, Override, Snapshot, SnapshotRequest,
-    Status, Verb,
+    Changes, ClientError, ControlClient, InterfaceSnapshot, MAX_QPS, MAX_WATCHED, Override, Snapshot,
+    SnapshotRequest, Status, Verb,
 };
 use serde_json::{Value, json};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::board::{Board, View};
-use super::clock::now;
-use super::series::{self, Busiest};
+use super::series::{self, Busiest, now};
 use crate::request::send;
 
-/// Sampling period.
 const TICK: Duration = Duration::from_secs(1);
 /// Longest time between two points that a chart connects, in seconds.
 const MAX_GAP_S: f64 = 5.0;
@@ -34,14 +32,13 @@ pub(super) async fn follow(board: Arc<Board>, client: ControlClient) {
         tick.tick().await;
         let error = match poll(&board, &client, &mut before).await {
             Ok(()) => Value::Null,
-            Err(error) => json!(error),
+            Err(error) => json!(error.to_string()),
         };
         board.publish("error", error);
     }
 }
 
-async fn poll(board: &Board, client: &ControlClient, before: &mut Snapshot) -> Result<(), String> {
-    let mut busiest: BTreeMap<String, Busiest> = BTreeMap::new();
+async fn poll(board: &Board, client: &ControlClient, before: &mut Snapshot) -> Result<(), ClientError> {
     let watched: Vec<String> = board.watched_interfaces().into_iter().collect();
     let (sampled, others) = watched.split_at(watched.len().min(MAX_WATCHED));
     let too_many = || {
@@ -50,18 +47,18 @@ async fn poll(board: &Board, client: &ControlClient, before: &mut Snapshot) -> R
             sampled.join(", ")
         )
     };
-    busiest.extend(others.iter().map(|name| (name.clone(), Err(too_many()))));
+    let mut busiest: BTreeMap<String, Busiest> =
+        others.iter().map(|name| (name.clone(), Err(too_many()))).collect();
     for name in sampled {
         let request = SnapshotRequest { busiest_of: Some(name.clone()), most: MAX_QPS };
         match send::<Snapshot>(client, Verb::Snapshot(request)).await {
             Ok(snapshot) => _ = busiest.insert(name.clone(), Ok(snapshot.busiest)),
             // The interface was removed, or other clients of the daemon use up its limit.
             Err(error) if error.is_refusal() => _ = busiest.insert(name.clone(), Err(error.to_string())),
-            Err(error) => return Err(error.to_string()),
+            Err(error) => return Err(error),
         }
     }
-    let snapshot: Snapshot =
-        send(client, Verb::Snapshot(SnapshotRequest::default())).await.map_err(|error| error.to_string())?;
+    let snapshot: Snapshot = send(client, Verb::Snapshot(SnapshotRequest::default())).await?;
     if snapshot.at_ns != before.at_ns {
         let t = now();
         for (name, seen) in &snapshot.interfaces {
@@ -81,11 +78,9 @@ async fn poll(board: &Board, client: &ControlClient, before: &mut Snapshot) -> R
         *before = snapshot;
     }
     if board.is_watched() {
-        let status: Status = send(client, Verb::Status {}).await.map_err(|error| error.to_string())?;
-        let active: Option<Override> =
-            send(client, Verb::Config {}).await.map_err(|error| error.to_string())?;
-        let Changes { mut changes } =
-            send(client, Verb::Changes {}).await.map_err(|error| error.to_string())?;
+        let status: Status = send(client, Verb::Status {}).await?;
+        let active: Option<Override> = send(client, Verb::Config {}).await?;
+        let Changes { mut changes } = send(client, Verb::Changes {}).await?;
         changes.drain(..changes.len().saturating_sub(CHANGES));
         board.publish("status", json!(status));
         board.publish("held", json!(active));

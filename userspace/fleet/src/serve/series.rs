@@ -1,12 +1,13 @@
 //! Time series of ten minutes for charts.
 
 use std::collections::VecDeque;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use dcqcn_control_api::{InterfaceSnapshot, Qp};
 use serde_json::{Map, Value, json};
 
 /// Length of a series, in seconds.
-pub(super) const SPAN_S: f64 = 600.0;
+const SPAN_S: f64 = 600.0;
 /// Maximum number of queue pairs (QPs) in the chart.
 const MAX_CHART_QPS: usize = 8;
 /// A QP stays in the chart while it is among this many busiest ones.
@@ -32,6 +33,12 @@ const CLASSES: [[&str; 3]; 8] = [
 pub(super) struct Point {
     pub(super) t: f64,
     pub(super) values: Vec<(&'static str, Option<f64>)>,
+}
+
+/// Now, for [`Point::t`], in steps of a millisecond.
+pub(super) fn now() -> f64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    since.as_millis() as f64 / 1e3
 }
 
 /// The busiest QPs of an interface, or the reason why they are unknown.

@@ -1,11 +1,11 @@
-//! Changes from the page: the token, changes of parameters, and their confirmation.
+//! Changes from the page: the token, and changes of parameters.
 
 use std::fs;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
 use anyhow::{Result, ensure};
-use dcqcn_control_api::{Applied, Apply, Confirm, ControlClient, Override, Verb};
+use dcqcn_control_api::{Applied, Apply, ControlClient, Override, Verb};
 use dcqcn_params::Key;
 use dcqcn_support::time::rfc3339;
 use serde::Deserialize;
@@ -15,7 +15,6 @@ use crate::record::OVERRIDE_PREFIX;
 use crate::request::send;
 use crate::secret;
 
-/// Minimum length of a token, in characters.
 const MIN_TOKEN_CHARS: usize = 16;
 /// Maximum length of a user's name, in characters.
 const MAX_NAME_CHARS: usize = 100;
@@ -29,9 +28,6 @@ pub(super) struct Token {
 
 impl Token {
     /// The token in a file.
-    ///
-    /// # Errors
-    /// The file cannot be read, other users have access to it, or the token is too short.
     pub(super) fn new(path: PathBuf) -> Result<Self> {
         let token = Self { path };
         token.secret()?;
@@ -65,7 +61,6 @@ fn is_same(secret: &[u8], shown: &[u8]) -> bool {
     differing == 0 && secret.len() == shown.len()
 }
 
-/// Request to change a parameter.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Change {
@@ -122,24 +117,6 @@ pub(super) async fn change(client: &ControlClient, change: &Change) -> Result<Ap
 fn by_page(by: &str) -> String {
     let by: String = by.trim().chars().filter(|char| !char.is_control()).take(MAX_NAME_CHARS).collect();
     if by.is_empty() { "the page".into() } else { format!("{by}, by the page") }
-}
-
-/// Request to confirm or revert a pending change.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct PendingChange {
-    pub(super) name: String,
-}
-
-/// Confirms a pending change, or reverts it.
-pub(super) async fn confirm_or_undo(
-    client: &ControlClient,
-    waiting: PendingChange,
-    is_confirmed: bool,
-) -> Result<Applied, String> {
-    let confirm = Confirm { name: waiting.name };
-    let verb = if is_confirmed { Verb::Confirm(confirm) } else { Verb::Undo(confirm) };
-    send(client, verb).await.map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

@@ -8,8 +8,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use etcd_client::{EventType, GetOptions, KeyValue, WatchOptions, WatchStream};
 use tokio::time::{Instant, timeout_at};
 
-use super::{MAX_MESSAGE_BYTES, PAGE, Store, read};
-use crate::record::{DesiredConfig, MAX_HOST_BYTES, Member};
+use super::{MAX_MESSAGE_BYTES, PAGE, Store, below, read};
+use crate::record::{DesiredConfig, MAX_HOST_BYTES, Member, Report};
 use crate::rollout::{Hosts, ReceivedReport, Rollout, Step};
 
 /// Maximum silence of the watch before the fleet is read again; agents report more often.
@@ -95,36 +95,32 @@ impl Snapshot {
 
     fn put_host(&mut self, host: &str, what: &str, kv: &KeyValue) {
         let name = host.to_owned();
-        let error = match what {
-            "member" => {
-                let error = bounded::<Member>(kv).map(|member| _ = self.members.insert(name, member)).err();
-                self.note(host, "member", error)
-            }
+        let (what, result) = match what {
+            "member" => ("member", bounded(kv).map(|member| _ = self.members.insert(name, member))),
             "want" => {
                 self.ordered.insert(name.clone(), kv.mod_revision());
-                let error = bounded::<DesiredConfig>(kv)
-                    .map(|desired| _ = self.desired_configs.insert(name, desired))
-                    .err();
-                self.note(host, "want", error)
+                ("want", bounded(kv).map(|desired| _ = self.desired_configs.insert(name, desired)))
             }
             "report" => {
                 let revision = kv.mod_revision();
-                let report = bounded::<crate::record::Report>(kv).map(crate::record::Report::bounded);
-                let seen = report.map(|report| self.hosts.insert(name, ReceivedReport { report, revision }));
-                self.note(host, "report", seen.err())
+                let report = bounded(kv).map(Report::bounded);
+                (
+                    "report",
+                    report.map(|report| _ = self.hosts.insert(name, ReceivedReport { report, revision })),
+                )
             }
             _ => return,
         };
-        if error {
+        if result.is_err() {
             // Treat an unreadable record as absent.
             self.remove(host, what);
         }
+        self.note(host, what, result.err());
         self.names.insert(host.to_owned());
     }
 
-    /// Records or clears the error of a host's record. Returns whether it is unreadable.
-    fn note(&mut self, host: &str, what: &'static str, error: Option<anyhow::Error>) -> bool {
-        let is_bad = error.is_some();
+    /// Records or clears the error of a host's record.
+    fn note(&mut self, host: &str, what: &'static str, error: Option<anyhow::Error>) {
         if let Some(error) = error {
             self.unreadable.entry(host.to_owned()).or_default().insert(what, format!("{error:#}"));
         } else if let Some(bad) = self.unreadable.get_mut(host) {
@@ -133,7 +129,6 @@ impl Snapshot {
                 self.unreadable.remove(host);
             }
         }
-        is_bad
     }
 
     fn remove(&mut self, host: &str, what: &str) {
@@ -180,50 +175,37 @@ fn bounded<T: serde::de::DeserializeOwned>(kv: &KeyValue) -> Result<T> {
 impl Store {
     /// Reads the fleet at one revision.
     pub(crate) async fn snapshot(&mut self) -> Result<Snapshot> {
+        self.read_snapshot(&["coordinators/", "hosts/"]).await
+    }
+
+    /// Reads the current or last rollout with its steps, and its revision.
+    pub(crate) async fn rollout(&mut self) -> Result<Option<(Rollout, i64)>> {
+        self.read_snapshot(&[]).await?.rollout()
+    }
+
+    /// Reads the rollout, its steps, and the records below `prefixes`.
+    async fn read_snapshot(&mut self, prefixes: &[&str]) -> Result<Snapshot> {
         let head = self.get(self.rollout_key(), None).await?;
         let revision = head.header().context("etcd responds without a header")?.revision();
         let mut snapshot = Snapshot { revision, ..Snapshot::default() };
-        let mut kvs = Vec::new();
         if let Some(kv) = head.kvs().first() {
             snapshot.put("rollout", kv);
         }
+        let mut ranges: Vec<String> = prefixes.iter().map(|prefix| self.key(prefix)).collect();
         if let Some((Ok(rollout), _)) = &snapshot.head {
-            kvs.push(self.range(&self.steps_key(&rollout.id), PAGE, revision).await?.0);
-        }
-        for prefix in ["coordinators/", "hosts/"] {
-            kvs.push(self.range(&self.key(prefix), PAGE, revision).await?.0);
+            ranges.push(self.steps_key(&rollout.id));
         }
         let prefix = self.key("");
-        for kv in kvs.iter().flatten() {
-            if let Some(rest) = std::str::from_utf8(kv.key()).ok().and_then(|key| key.strip_prefix(&prefix)) {
-                snapshot.put(rest, kv);
+        for range in ranges {
+            for kv in &self.range(&range, PAGE, revision).await? {
+                if let Some(rest) = below(kv, &prefix) {
+                    snapshot.put(rest, kv);
+                }
             }
         }
         Ok(snapshot)
     }
 
-    /// Reads the current or last rollout with its steps, and its revision.
-    ///
-    /// # Errors
-    /// A record is missing or unreadable, or etcd does not respond.
-    pub(crate) async fn rollout(&mut self) -> Result<Option<(Rollout, i64)>> {
-        let head = self.get(self.rollout_key(), None).await?;
-        let revision = head.header().context("etcd responds without a header")?.revision();
-        let Some(kv) = head.kvs().first() else { return Ok(None) };
-        let mut snapshot = Snapshot { revision, ..Snapshot::default() };
-        snapshot.put("rollout", kv);
-        let prefix = self.key("");
-        if let Some((Ok(rollout), _)) = &snapshot.head {
-            let (kvs, _) = self.range(&self.steps_key(&rollout.id), PAGE, revision).await?;
-            for kv in &kvs {
-                let key = String::from_utf8_lossy(kv.key()).into_owned();
-                snapshot.put(key.strip_prefix(&prefix).unwrap_or_default(), kv);
-            }
-        }
-        snapshot.rollout()
-    }
-
-    /// Returns whether a coordinator is running.
     pub(crate) async fn is_coordinated(&mut self) -> Result<bool> {
         let options = GetOptions::new().with_prefix().with_count_only();
         Ok(self.get(self.key("coordinators/"), Some(options)).await?.count() > 0)
@@ -269,8 +251,7 @@ impl Mirror {
             let snapshot = Arc::make_mut(&mut self.snapshot);
             for event in response.events() {
                 let Some(kv) = event.kv() else { continue };
-                let key = std::str::from_utf8(kv.key()).ok();
-                let Some(rest) = key.and_then(|key| key.strip_prefix(&prefix)) else { continue };
+                let Some(rest) = below(kv, &prefix) else { continue };
                 match event.event_type() {
                     EventType::Put => snapshot.put(rest, kv),
                     EventType::Delete => snapshot.delete(rest),

@@ -49,7 +49,6 @@ pub(super) fn crc32(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(u32::MAX, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), |crc, _| step(crc)))
 }
 
-/// The Internet checksum (RFC 1071).
 pub(super) fn csum16(bytes: &[u8]) -> u16 {
     let word = |pair: &[u8]| read(pair, 0, 16) as u64;
     let mut sum: u64 = bytes.chunks(2).map(word).sum();

@@ -101,9 +101,8 @@ objects! {
 
     Calculation { name: String, algo: String, input: Vec<Value>; _id = "id" }
 
-    Action { name: String, id: u32, runtime_data: Vec<Parameter>, primitives: Vec<Call> }
-
-    Parameter { bitwidth: u32; _name = "name" }
+    /// Names and widths of the parameters are in [`super::super::program`].
+    Action { name: String, id: u32, runtime_data: Vec<Value>, primitives: Vec<Call> }
 
     FieldList { id: u32, elements: Vec<Value>; _name = "name" }
 

@@ -4,8 +4,6 @@
 //! operation that can exceed the width of its type, which is at most 128 bits here. So signed arithmetic modulo 2^256
 //! gives the same results.
 
-use std::cmp::Ordering;
-
 /// A signed integer of 256 bits, in two's complement. Field order is comparison order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Int {
@@ -95,11 +93,6 @@ impl Int {
 
     pub(super) const fn not(self) -> Self {
         Self { high: !self.high, low: !self.low }
-    }
-
-    /// Result of a comparison, as a number.
-    pub(super) fn compared(self, other: Self, is_it: impl Fn(Ordering) -> bool) -> Self {
-        is_it(self.cmp(&other)).into()
     }
 }
 

@@ -7,12 +7,12 @@ use serde_json::Value;
 
 use super::super::entry::{self, Entry, Match};
 use super::super::error::{Error, Result};
-use super::expression::{Binary, Expression, Unary};
+use super::expression::Expression;
 use super::format;
 use super::integer::Int;
 use super::model::{
-    Action, Algorithm, Bound, Calculation, Conditional, Field, Header, Key, MatchKind, Model, Next, Node,
-    Operation, Primitive, Register, Standard, State, Table, Transition,
+    Action, Algorithm, Bound, Calculation, Conditional, Field, Header, Model, Next, Node, Operation,
+    Primitive, Register, Standard, State, Table, Transition,
 };
 
 /// The supported version of the format. A higher minor number may only add features, which are rejected anyway.
@@ -29,6 +29,8 @@ pub(super) struct Load<'a> {
     counters: HashMap<&'a str, usize>,
     calculations: HashMap<&'a str, usize>,
     field_lists: Vec<u32>,
+    /// Number of parameters of the current action.
+    parameters: usize,
 }
 
 impl<'a> Load<'a> {
@@ -60,6 +62,18 @@ impl<'a> Load<'a> {
     fn named(&self, kind: &str, names: &HashMap<&str, usize>, json: &Value) -> Result<usize> {
         let name = text(self, self.typed(kind, json)?)?;
         names.get(name).copied().ok_or_else(|| self.refuse(format_args!("the {kind} `{name}`")))
+    }
+
+    /// The named object, if there is a name.
+    fn optional<T: Copy>(
+        &self,
+        kind: &str,
+        names: &HashMap<&str, T>,
+        name: &Option<String>,
+    ) -> Result<Option<T>> {
+        let Some(name) = name else { return Ok(None) };
+        let found = names.get(name.as_str()).copied();
+        found.map(Some).ok_or_else(|| self.refuse(format_args!("the {kind} `{name}`")))
     }
 
     fn constant(&self, json: &Value) -> Result<u32> {
@@ -94,8 +108,10 @@ impl<'a> Load<'a> {
                 _ => Err(self.refuse(format_args!("the truth value {value}"))),
             },
             Some("local" | "runtime_data") => match value.as_u64() {
-                Some(index) => Ok(Expression::Parameter(index as usize)),
-                None => Err(self.refuse(format_args!("the parameter {value}"))),
+                Some(index) if (index as usize) < self.parameters => {
+                    Ok(Expression::Parameter(index as usize))
+                }
+                _ => Err(self.refuse(format_args!("the parameter {value}"))),
             },
             // The compiler wraps some expressions in another without an operator.
             Some("expression") if value.get("op").is_none() => self.expression(value),
@@ -107,30 +123,32 @@ impl<'a> Load<'a> {
 
     fn operation(&self, json: &Value) -> Result<Expression> {
         let operand = |name: &str| self.expression(json.get(name).unwrap_or(&Value::Null));
-        let unary = |operator| Ok(Expression::Unary(operator, Box::new(operand("right")?)));
-        let binary =
-            |operator| Ok(Expression::Binary(operator, Box::new([operand("left")?, operand("right")?])));
+        let unary = |operator: fn(Int) -> Int| Ok(Expression::Unary(operator, Box::new(operand("right")?)));
+        let binary = |operator: fn(Int, Int) -> Int| {
+            Ok(Expression::Binary(operator, Box::new([operand("left")?, operand("right")?])))
+        };
         match json.get("op").and_then(Value::as_str).unwrap_or_default() {
             // Truth values are 0 and 1 here.
             "b2d" => operand("right"),
-            "d2b" => unary(Unary::Truth),
-            "not" => unary(Unary::Not),
-            "~" => unary(Unary::Invert),
-            "+" => binary(Binary::Add),
-            "-" => binary(Binary::Sub),
-            "*" => binary(Binary::Mul),
-            "<<" => binary(Binary::ShiftLeft),
-            ">>" => binary(Binary::ShiftRight),
-            "&" | "and" => binary(Binary::And),
-            "|" | "or" => binary(Binary::Or),
-            "two_comp_mod" => binary(Binary::Signed),
-            "usat_cast" => binary(Binary::Saturated),
-            "==" => binary(Binary::Equal),
-            "!=" => binary(Binary::NotEqual),
-            "<" => binary(Binary::Less),
-            "<=" => binary(Binary::LessOrEqual),
-            ">" => binary(Binary::Greater),
-            ">=" => binary(Binary::GreaterOrEqual),
+            "d2b" => unary(|value| (!value.is_zero()).into()),
+            "not" => unary(|value| value.is_zero().into()),
+            "~" => unary(Int::not),
+            "+" => binary(Int::add),
+            "-" => binary(Int::sub),
+            "*" => binary(Int::mul),
+            "<<" => binary(|value, by| value.shl(by.small())),
+            ">>" => binary(|value, by| value.shr(by.small())),
+            "&" | "and" => binary(Int::and),
+            "|" | "or" => binary(Int::or),
+            // A signed field, and the nearest value of an unsigned one, of this width.
+            "two_comp_mod" => binary(|value, bits| value.stored(bits.small(), true)),
+            "usat_cast" => binary(|value, bits| value.saturated(bits.small())),
+            "==" => binary(|left, right| (left == right).into()),
+            "!=" => binary(|left, right| (left != right).into()),
+            "<" => binary(|left, right| (left < right).into()),
+            "<=" => binary(|left, right| (left <= right).into()),
+            ">" => binary(|left, right| (left > right).into()),
+            ">=" => binary(|left, right| (left >= right).into()),
             "?" => Ok(Expression::Choice(Box::new([operand("cond")?, operand("left")?, operand("right")?]))),
             other => Err(self.refuse(format_args!("the operator `{other}`"))),
         }
@@ -206,12 +224,6 @@ impl<'a> Load<'a> {
     fn action(&self, action: &format::Action) -> Result<Action> {
         let code: Vec<Primitive> =
             action.primitives.iter().map(|call| self.primitive(call)).collect::<Result<_>>()?;
-        let expressions = code.iter().flat_map(Primitive::expressions);
-        if let Some(index) = expressions.filter_map(Expression::last_parameter).max()
-            && index >= action.runtime_data.len()
-        {
-            return Err(self.refuse(format_args!("the parameter {index}")));
-        }
         // A backward jump might never end.
         for (at, primitive) in code.iter().enumerate() {
             if let Primitive::Jump(to) | Primitive::JumpIfZero(_, to) = primitive
@@ -220,8 +232,7 @@ impl<'a> Load<'a> {
                 return Err(self.refuse(format_args!("a jump from {at} back to {to}")));
             }
         }
-        let parameters = action.runtime_data.iter().map(|parameter| parameter.bitwidth).collect();
-        Ok(Action { parameters, code })
+        Ok(Action { parameters: self.parameters, code })
     }
 
     fn state(
@@ -230,13 +241,6 @@ impl<'a> Load<'a> {
         states: &HashMap<&str, usize>,
         bits: &[Field],
     ) -> Result<State> {
-        let next = |name: &Option<String>| match name.as_deref() {
-            None => Ok(None),
-            Some(name) => match states.get(name) {
-                Some(state) => Ok(Some(*state)),
-                None => Err(self.refuse(format_args!("the parser state `{name}`"))),
-            },
-        };
         let mut operations = Vec::new();
         for call in &state.parser_ops {
             operations.push(match call.op.as_str() {
@@ -260,7 +264,7 @@ impl<'a> Load<'a> {
         let mut transitions = Vec::new();
         let mut otherwise = None;
         for transition in &state.transitions {
-            let to = next(&transition.next_state)?;
+            let to = self.optional("parser state", states, &transition.next_state)?;
             match (transition.kind.as_str(), &transition.value) {
                 ("default", _) => otherwise = to,
                 ("hexstr", Some(value)) => {
@@ -288,7 +292,6 @@ impl<'a> Load<'a> {
     }
 }
 
-/// Loads a program.
 pub(super) fn load(json: &str) -> Result<Model> {
     let what = || "the compiled program".to_owned();
     let program: format::Program = serde_json::from_str(json)
@@ -301,6 +304,7 @@ pub(super) fn load(json: &str) -> Result<Model> {
         counters: names(&program.counter_arrays, |array| &array.name),
         calculations: names(&program.calculations, |calculation| &calculation.name),
         field_lists: program.field_lists.iter().map(|list| list.id).collect(),
+        parameters: 0,
     };
     let [major, minor] = program.meta.version;
     if major != MAJOR_VERSION {
@@ -347,8 +351,10 @@ pub(super) fn load(json: &str) -> Result<Model> {
     }
     for action in &program.actions {
         load.location = format!("action `{}`", action.name);
+        load.parameters = action.runtime_data.len();
         model.actions.push(load.action(action)?);
     }
+    load.parameters = 0;
     for pipeline in &program.pipelines {
         let start = pipeline_nodes(&mut load, &program, pipeline, &mut model)?;
         match pipeline.name.as_str() {
@@ -410,7 +416,6 @@ fn headers<'a>(load: &mut Load<'a>, program: &'a format::Program, model: &mut Mo
     Ok(())
 }
 
-/// Registers, counters, calculations and lists of fields.
 fn arrays<'a>(load: &mut Load<'a>, program: &'a format::Program, model: &mut Model) -> Result<()> {
     for array in &program.register_arrays {
         load.location = format!("register `{}`", array.name);
@@ -451,38 +456,26 @@ fn pipeline_nodes<'a>(
     if !pipeline.action_profiles.is_empty() {
         return Err(load.refuse("action profiles"));
     }
-    let (tables, conditionals) = (model.tables.len(), model.conditionals.len());
-    let mut nodes: HashMap<&str, Node> = HashMap::new();
-    for (at, table) in pipeline.tables.iter().enumerate() {
-        nodes.insert(&table.name, Node::Table(tables + at));
-    }
-    for (at, conditional) in pipeline.conditionals.iter().enumerate() {
-        nodes.insert(&conditional.name, Node::Conditional(conditionals + at));
-    }
-    let node = |load: &Load<'_>, name: &Option<String>| match name.as_deref() {
-        None => Ok(None),
-        Some(name) => match nodes.get(name) {
-            Some(node) => Ok(Some(*node)),
-            None => Err(load.refuse(format_args!("the node `{name}`"))),
-        },
-    };
+    let tables = pipeline.tables.iter().zip(model.tables.len()..);
+    let tables = tables.map(|(table, at)| (table.name.as_str(), Node::Table(at)));
+    let conditionals = pipeline.conditionals.iter().zip(model.conditionals.len()..);
+    let conditionals =
+        conditionals.map(|(conditional, at)| (conditional.name.as_str(), Node::Conditional(at)));
+    let nodes: HashMap<&str, Node> = tables.chain(conditionals).collect();
     let actions: HashMap<u32, usize> = program.actions.iter().map(|action| action.id).zip(0..).collect();
     for table in &pipeline.tables {
         load.location = format!("table `{}`", table.name);
-        let loaded = load_table(load, table, &actions, &model.actions, |name| node(load, name))?;
-        model.tables.push(loaded);
+        model.tables.push(load_table(load, table, &actions, &model.actions, &nodes)?);
     }
     for conditional in &pipeline.conditionals {
         load.location = format!("condition `{}`", conditional.name);
         let condition = load.expression(&conditional.expression)?;
-        if condition.last_parameter().is_some() {
-            return Err(load.refuse("a parameter"));
-        }
-        let next = [node(load, &conditional.false_next)?, node(load, &conditional.true_next)?];
+        let node = |name: &Option<String>| load.optional("node", &nodes, name);
+        let next = [node(&conditional.false_next)?, node(&conditional.true_next)?];
         model.conditionals.push(Conditional { condition, next });
     }
     load.location = format!("pipeline `{}`", pipeline.name);
-    node(load, &pipeline.init_table)
+    load.optional("node", &nodes, &pipeline.init_table)
 }
 
 fn load_table(
@@ -490,7 +483,7 @@ fn load_table(
     table: &format::Table,
     ids: &HashMap<u32, usize>,
     all: &[Action],
-    node: impl Fn(&Option<String>) -> Result<Option<Node>>,
+    nodes: &HashMap<&str, Node>,
 ) -> Result<Table> {
     for (is_there, what) in [
         (table.kind != "simple", "another implementation than `simple`"),
@@ -503,14 +496,11 @@ fn load_table(
             return Err(load.refuse(what));
         }
     }
+    let node = |name: &Option<String>| load.optional("node", nodes, name);
     let action = |id: &u32| ids.get(id).copied().ok_or_else(|| load.refuse(format_args!("the action {id}")));
-    let key = table.key.iter().map(|key| {
-        let kind = match key.match_type.as_str() {
-            "exact" => MatchKind::Exact,
-            "lpm" => MatchKind::Lpm,
-            other => return Err(load.refuse(format_args!("the match type `{other}`"))),
-        };
-        Ok(Key { kind, field: load.field(&key.target)? })
+    let key = table.key.iter().map(|key| match key.match_type.as_str() {
+        "exact" | "lpm" => load.field(&key.target),
+        other => Err(load.refuse(format_args!("the match type `{other}`"))),
     });
     let actions: BTreeMap<String, usize> = table
         .actions
@@ -519,7 +509,7 @@ fn load_table(
         .map(|(name, id)| Ok((name.clone(), action(id)?)))
         .collect::<Result<_>>()?;
     let next = if table.next_tables.contains_key("__HIT__") || table.next_tables.contains_key("__MISS__") {
-        let of = |name: &str| table.next_tables.get(name).map_or(Ok(None), &node);
+        let of = |name: &str| table.next_tables.get(name).map_or(Ok(None), node);
         Next::ByHit([of("__MISS__")?, of("__HIT__")?])
     } else {
         let of = |(name, to): (&String, &Option<String>)| {
@@ -531,7 +521,7 @@ fn load_table(
     let bound = |id: &u32, data: &[String]| {
         let action = action(id)?;
         let parameters: Vec<Int> = data.iter().map(|data| hexadecimal(load, data)).collect::<Result<_>>()?;
-        let wanted = all.get(action).map_or(0, |action| action.parameters.len());
+        let wanted = all.get(action).map_or(0, |action| action.parameters);
         if wanted != parameters.len() {
             return Err(load.refuse(format_args!("{} parameters for the action {id}", parameters.len())));
         }

@@ -38,7 +38,6 @@ pub(super) struct Field {
 
 #[derive(Debug)]
 pub(super) struct Header {
-    /// Fields, in order.
     pub(super) fields: Range<usize>,
     /// The field that is 1 if the packet has this header.
     pub(super) valid: usize,
@@ -89,8 +88,8 @@ pub(super) struct Transition {
 
 #[derive(Debug)]
 pub(super) struct Action {
-    /// Width of each parameter.
-    pub(super) parameters: Vec<u32>,
+    /// Number of parameters.
+    pub(super) parameters: usize,
     pub(super) code: Vec<Primitive>,
 }
 
@@ -119,28 +118,6 @@ pub(super) enum Primitive {
     Clone(Expression, u32),
 }
 
-impl Primitive {
-    /// The expressions it has.
-    pub(super) fn expressions(&self) -> Vec<&Expression> {
-        match self {
-            Self::Assign(_, one)
-            | Self::JumpIfZero(one, _)
-            | Self::RegisterRead(_, _, one)
-            | Self::Count(_, one)
-            | Self::Truncate(one)
-            | Self::Clone(one, _) => vec![one],
-            Self::RegisterWrite(_, one, two) | Self::Hash(_, one, _, two) | Self::Random(_, one, two) => {
-                vec![one, two]
-            }
-            Self::Jump(_)
-            | Self::Drop
-            | Self::AddHeader(_)
-            | Self::RemoveHeader(_)
-            | Self::Recirculate(_) => Vec::new(),
-        }
-    }
-}
-
 /// The next table or condition; `None` is the end of the pipeline.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Node {
@@ -158,7 +135,8 @@ pub(super) struct Conditional {
 #[derive(Debug)]
 pub(super) struct Table {
     pub(super) name: String,
-    pub(super) key: Vec<Key>,
+    /// Fields of the key.
+    pub(super) key: Vec<usize>,
     pub(super) size: usize,
     /// Actions by their control plane names.
     pub(super) actions: BTreeMap<String, usize>,
@@ -167,18 +145,6 @@ pub(super) struct Table {
     pub(super) is_default_constant: bool,
     /// Constant entries, which exclude others.
     pub(super) entries: Vec<(Entry, Bound)>,
-}
-
-#[derive(Debug)]
-pub(super) struct Key {
-    pub(super) kind: MatchKind,
-    pub(super) field: usize,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum MatchKind {
-    Exact,
-    Lpm,
 }
 
 #[derive(Debug)]

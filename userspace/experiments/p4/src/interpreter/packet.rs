@@ -14,7 +14,6 @@ pub(super) struct Packet {
     /// Length with the headers added and removed since.
     pub(super) length: u32,
     pub(super) truncate_to: Option<usize>,
-    /// List of fields to recirculate with.
     pub(super) recirculate_with: Option<u32>,
     /// Mirror session, and list of fields of the clone.
     pub(super) clone_to: Option<(u32, u32)>,

@@ -4,7 +4,7 @@ use super::super::control::TableDump;
 use super::super::entry::{Entry, Match, Value};
 use super::super::error::{Error, Result};
 use super::integer::{Int, ones};
-use super::model::{Bound, MatchKind, Model, Next, Node, Table};
+use super::model::{Bound, Model, Next, Node, Table};
 use super::packet::Packet;
 
 /// The entries of every table of a program.
@@ -130,18 +130,16 @@ fn bind_action(table: &Table, entry: &Entry) -> Result<Bound> {
 /// Length of the prefix by which an entry matches a packet: 0 with exact keys. `None` if it does not match.
 fn match_len(model: &Model, table: &Table, entry: &Entry, packet: &Packet) -> Option<u32> {
     let mut prefix = 0;
-    for (key, wanted) in table.key.iter().zip(entry.key.as_deref().unwrap_or_default()) {
-        let value = packet.get(key.field).bits();
-        let mask = match (key.kind, wanted) {
-            (MatchKind::Lpm, Match::Lpm(_, len)) => {
+    for (field, wanted) in table.key.iter().zip(entry.key.as_deref().unwrap_or_default()) {
+        let (wanted, mask) = match wanted {
+            Match::Exact(wanted) => (wanted, u128::MAX),
+            Match::Lpm(wanted, len) => {
                 prefix = *len;
-                let bits = model.fields.get(key.field)?.bits;
-                ones(bits) & !ones(bits.saturating_sub(*len))
+                let bits = model.fields.get(*field)?.bits;
+                (wanted, ones(bits) & !ones(bits.saturating_sub(*len)))
             }
-            _ => u128::MAX,
         };
-        let (Match::Exact(wanted) | Match::Lpm(wanted, _)) = wanted;
-        if (value ^ wanted.bits()) & mask != 0 {
+        if (packet.get(*field).bits() ^ wanted.bits()) & mask != 0 {
             return None;
         }
     }

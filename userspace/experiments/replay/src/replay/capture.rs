@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, Cursor, Read};
 use std::path::{Path, PathBuf};
 
+use dcqcn_common::wire::eth::{EtherType, Ethernet, EthernetRepr, MacAddr};
 use dcqcn_support::file::decompressor;
 use pcap_file::pcap::PcapReader;
 use pcap_file::pcapng::PcapNgReader;
@@ -12,8 +13,6 @@ use pcap_file::pcapng::blocks::interface_description::{
 };
 use pcap_file::pcapng::blocks::{ENHANCED_PACKET_BLOCK, PACKET_BLOCK, SIMPLE_PACKET_BLOCK};
 use pcap_file::{DataLink, Endianness, PcapError, TsResolution};
-
-use super::Link;
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
 /// First bytes of a pcapng file: the type of its section header block, a palindrome in either byte order.
@@ -33,7 +32,6 @@ pub enum CaptureError {
     Damaged { packets: u64, reason: String },
 }
 
-/// One packet of a capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Captured {
     /// Time, in ns since 1970.
@@ -61,9 +59,6 @@ enum Source {
 
 impl Capture {
     /// Opens a file or a pipe; `-` is standard input.
-    ///
-    /// # Errors
-    /// The file cannot be read, is not a capture, or has an unsupported link type.
     pub fn open(path: &Path) -> Result<Self, CaptureError> {
         let failed = |source| CaptureError::Open { path: path.to_owned(), source };
         let mut rest: Box<dyn Read> = if path.as_os_str() == "-" {
@@ -179,7 +174,6 @@ fn next_pcap(
     }))
 }
 
-/// The packet of a block.
 struct BlockPacket {
     interface: u32,
     /// Time in the interface's units; `None`: a simple block has none.
@@ -272,4 +266,88 @@ fn nanoseconds(interface: &InterfaceDescriptionBlock<'_>, units: u128) -> u64 {
     let offset_ns = i128::from(offset_s) * i128::from(NS_PER_SECOND);
     let ns = i128::try_from(ns).unwrap_or(i128::MAX).saturating_add(offset_ns);
     u64::try_from(ns.max(0)).unwrap_or(u64::MAX)
+}
+
+/// Link header of a capture's packets, in the layouts of tcpdump.org.
+///
+/// Packets with another header than Ethernet's, or none, get an Ethernet header, without addresses that were not captured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Link {
+    Ethernet,
+    /// A header without further information, followed by IP at this offset.
+    Ip(usize),
+    /// "Cooked" (the device "any"): protocol, length and offset of the sender's address, and the header's own length.
+    Cooked {
+        protocol_at: usize,
+        address_length_at: usize,
+        address_at: usize,
+        length: usize,
+    },
+}
+
+impl Link {
+    /// `None`: no IP can be located in packets of this type.
+    const fn of(link_type: DataLink) -> Option<Self> {
+        // Old tools write their system's DLT_RAW.
+        const RAW_BSD: DataLink = DataLink::Unknown(12);
+        const RAW_OPENBSD: DataLink = DataLink::Unknown(14);
+        Some(match link_type {
+            DataLink::ETHERNET => Self::Ethernet,
+            DataLink::RAW | DataLink::IPV4 | DataLink::IPV6 | RAW_BSD | RAW_OPENBSD => Self::Ip(0),
+            // An address family, in byte order and numbering of the capturing system.
+            DataLink::NULL | DataLink::LOOP => Self::Ip(4),
+            DataLink::LINUX_SLL => {
+                Self::Cooked { protocol_at: 14, address_length_at: 5, address_at: 6, length: 16 }
+            }
+            DataLink::LINUX_SLL2 => {
+                Self::Cooked { protocol_at: 0, address_length_at: 11, address_at: 12, length: 20 }
+            }
+            _ => return None,
+        })
+    }
+
+    /// Growth of a packet converted to Ethernet.
+    const fn growth(self) -> i64 {
+        let header = match self {
+            Self::Ethernet => Ethernet::LEN,
+            Self::Ip(length) | Self::Cooked { length, .. } => length,
+        };
+        Ethernet::LEN as i64 - header as i64
+    }
+
+    /// Converts a packet to an Ethernet frame. A truncated link header gives type 0: not RoCE.
+    fn ethernet(self, packet: Vec<u8>) -> Vec<u8> {
+        let (header, rest) = match self {
+            Self::Ethernet => return packet,
+            Self::Ip(length) => {
+                let rest = packet.get(length..).unwrap_or_default();
+                (EthernetRepr { dst: [0; 6], src: [0; 6], ethertype: ethertype_of_ip(rest) }, rest)
+            }
+            Self::Cooked { protocol_at, address_length_at, address_at, length } => {
+                let rest = packet.get(length..).unwrap_or_default();
+                let ethertype = array(&packet, protocol_at).map_or(0, u16::from_be_bytes);
+                let is_mac = packet.get(address_length_at) == Some(&6);
+                let src: MacAddr = array(&packet, address_at).filter(|_| is_mac).unwrap_or_default();
+                (EthernetRepr { dst: [0; 6], src, ethertype: EtherType(ethertype) }, rest)
+            }
+        };
+        let mut frame = vec![0; Ethernet::LEN];
+        if let Some(out) = frame.first_chunk_mut() {
+            header.emit(out);
+        }
+        frame.extend_from_slice(rest);
+        frame
+    }
+}
+
+fn ethertype_of_ip(packet: &[u8]) -> EtherType {
+    match packet.first().map(|first| first >> 4) {
+        Some(4) => EtherType::IPV4,
+        Some(6) => EtherType::IPV6,
+        _ => EtherType(0),
+    }
+}
+
+fn array<const N: usize>(packet: &[u8], at: usize) -> Option<[u8; N]> {
+    packet.get(at..)?.first_chunk().copied()
 }

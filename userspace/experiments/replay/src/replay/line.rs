@@ -14,15 +14,11 @@ use serde::Serialize;
 
 use crate::{Hook, MIN_PACKET, Outcome, Verdict, classify};
 
-/// One packet of the capture.
 #[derive(Debug, Serialize)]
-pub(super) struct Line<'a> {
+pub(super) struct Line {
     pub(super) json_version: u32,
-    /// Number, from 0.
     pub(super) index: u64,
-    /// Time in the run.
     pub(super) time_ns: u64,
-    /// Length on the wire.
     pub(super) length: u32,
     pub(super) captured_length: usize,
     /// Headers, if it is RoCEv2.
@@ -39,17 +35,15 @@ pub(super) struct Line<'a> {
     pub(super) depth_after_bytes: Option<u64>,
     /// State of its flow afterwards.
     pub(super) flow: Option<Flow>,
-    pub(super) emitted: &'a [EmittedPacket],
+    pub(super) emitted: Vec<EmittedPacket>,
 }
 
 #[derive(Debug, Serialize)]
 pub(super) struct PacketResult {
     verdict: &'static str,
-    /// Interface it was redirected to.
     redirect_ifindex: Option<u32>,
     /// Earliest departure, in the time of the run; `None` = immediately.
     departure_ns: Option<u64>,
-    /// `skb->priority`.
     priority: u32,
 }
 
@@ -85,7 +79,6 @@ impl EmittedPacket {
     }
 }
 
-/// A RoCEv2 packet's headers.
 #[derive(Debug, Serialize)]
 pub(super) struct Parse {
     /// EtherType after the tags.
@@ -172,12 +165,9 @@ impl Parse {
     }
 }
 
-/// A flow's state.
 #[derive(Debug, Serialize)]
 #[serde(tag = "role", rename_all = "lowercase")]
 pub(super) enum Flow {
-    /// State at the reaction point.
     Rp(FlowRow),
-    /// State at the notification point.
     Np(NpFlowRow),
 }

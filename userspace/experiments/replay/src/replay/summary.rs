@@ -15,11 +15,9 @@ use crate::{Hook, Outcome, Verdict, classify};
 /// Counts over all packets of a replay.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Summary {
-    /// [`dcqcn_support::JSON_VERSION`].
     pub json_version: u32,
     pub engine: EngineKind,
     pub hook: Hook,
-    /// Packets in the capture.
     pub packets: u64,
     /// Packets captured partially.
     pub truncated: u64,
@@ -33,9 +31,7 @@ pub struct Summary {
     pub not_run: u64,
     /// Packets that passed or were redirected.
     pub passed: u64,
-    /// Packets dropped.
     pub dropped: u64,
-    /// Packets marked CE.
     pub marked: u64,
     /// Packets with a later departure time.
     pub delayed: u64,

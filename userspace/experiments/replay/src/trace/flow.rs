@@ -18,7 +18,6 @@ use crate::{Engine as _, Hook, Kernel, MAX_PACKET, Meta, Verdict};
 
 /// The flow of a trace.
 pub(super) trait Flow {
-    /// Minimum bytes of a send.
     const MIN_SEND_BYTES: u64;
 
     /// Processes a CNP for it.

@@ -13,20 +13,15 @@ const MAX_LINE: usize = 4_096;
 /// Optional header of a file; its last field may be omitted.
 const HEADER: [&str; 3] = ["t_ns", "event", "bytes"];
 
-/// An event of the flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Time since the start of the trace.
     pub time_ns: u64,
     pub kind: Kind,
 }
 
-/// Kind of event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A CNP arrives.
     Cnp,
-    /// The flow sends.
     Send {
         /// Bytes, layer 2; 1 to `MAX_SEND_BYTES`.
         bytes: u64,
@@ -36,7 +31,6 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Name in lines.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Cnp => "cnp",
@@ -46,7 +40,6 @@ impl Kind {
     }
 }
 
-/// Error in a line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
     #[error("`{}` is not an event: expected `t_ns,cnp`, `t_ns,send,BYTES` or `t_ns,sample`", .0.escape_debug())]
@@ -70,7 +63,6 @@ pub enum Problem {
     TooShort { bytes: u64, min: u64 },
 }
 
-/// Error in the events.
 #[derive(Debug, thiserror::Error)]
 pub enum InputError {
     #[error("{file}:{line}: {problem}")]
@@ -97,9 +89,6 @@ impl<R: BufRead> Events<R> {
     }
 
     /// The next event; `None` at the end.
-    ///
-    /// # Errors
-    /// A line is malformed, or the file cannot be read.
     pub(crate) fn next_event(&mut self) -> Result<Option<Event>, InputError> {
         while self.next_line()? {
             let text = String::from_utf8_lossy(&self.text);

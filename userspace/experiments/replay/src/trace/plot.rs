@@ -21,7 +21,6 @@ pub struct Picture {
     shift: u32,
 }
 
-/// Values in a time interval.
 #[derive(Clone, Copy, Debug)]
 struct Interval {
     /// Number of the interval from the start of the trace.
@@ -130,9 +129,6 @@ impl Picture {
     }
 
     /// Writes the picture, as SVG or PNG according to the name.
-    ///
-    /// # Errors
-    /// The name has another extension, or the file cannot be written.
     pub fn write(&self, file: &Path, title: &str) -> Result<(), plot::Error> {
         let span_ns = self.intervals.last().map_or(0, |interval| interval.last_ns) as f64;
         let largest = |interval: &Interval| interval.rate_bps.largest.max(interval.target_bps.largest);

@@ -24,7 +24,6 @@ const BATCH: usize = 64;
 
 /// Statistics of the receiving host.
 pub(crate) struct ReceiverStats {
-    /// Per QP.
     pub(crate) flows: Vec<ReceivedRecord>,
     /// Bytes of all RoCE frames, layer 2.
     pub(crate) roce_bytes: Binned,
@@ -52,7 +51,6 @@ pub(crate) struct Receiver<'a> {
 }
 
 impl<'a> Receiver<'a> {
-    /// Opens the socket.
     pub(crate) fn open(host: &'a Host, qps: &[QueuePair], mtu_bytes: u32, duration_ns: u64) -> Result<Self> {
         let frame_bytes = mtu_bytes as usize + MAX_OVERHEAD_BYTES;
         let receive = Receive::Type { ethertype: ethertype(host), buffer_bytes: RECEIVE_BUFFER_BYTES };
@@ -133,7 +131,6 @@ impl PassiveQp {
         let record = &mut self.record;
         record.ce_packets.add(at_ns, u64::from(received.ce));
         record.goodput_bytes.add(at_ns, after.bytes_delivered - before.bytes_delivered);
-        record.out_of_sequence.add(at_ns, after.out_of_sequence - before.out_of_sequence);
         match reply {
             Some(reply) => self.path.write_reply(answer, &reply),
             None => return false,

@@ -44,9 +44,7 @@ struct ActiveQp {
 
 /// Statistics of the sending host.
 pub(crate) struct SenderReport {
-    /// Per QP.
     pub(crate) flows: Vec<SentRecord>,
-    /// Replies received.
     pub(crate) answers: Answers,
 }
 
@@ -100,17 +98,16 @@ impl<'a> Sender<'a> {
         })
     }
 
-    /// Sends until the schedule ends.
     pub(crate) fn run(mut self, schedule: &Schedule<'_>) -> Result<SenderReport> {
         schedule.wait_for_start();
         while !schedule.is_over() {
-            self.receive_batch(schedule)?;
+            self.receive_batch()?;
             for qp in &mut self.qps {
                 qp.requester.on_timer(monotonic_ns());
                 if self.pauses.until_ns > monotonic_ns() {
                     continue;
                 }
-                qp.send(&mut self.frame, schedule).with_context(|| {
+                qp.send(&mut self.frame).with_context(|| {
                     format!(
                         "cannot send at {} (network namespace: {})",
                         self.host.ifname,
@@ -126,7 +123,7 @@ impl<'a> Sender<'a> {
     }
 
     /// Passes all received frames to their QPs.
-    fn receive_batch(&mut self, schedule: &Schedule<'_>) -> Result<()> {
+    fn receive_batch(&mut self) -> Result<()> {
         self.pauses.receive()?;
         while let Some(frame) = self.receive.receive()? {
             let Ok(received) = Received::parse(frame) else { continue };
@@ -144,8 +141,7 @@ impl<'a> Sender<'a> {
             match received.body {
                 Body::Ack => qp.requester.on_ack(received.psn, monotonic_ns()),
                 Body::NakSequence => qp.requester.on_nak_sequence(received.psn, monotonic_ns()),
-                Body::Cnp => qp.record.cnps.add(schedule.elapsed_ns(), 1),
-                Body::Write { .. } | Body::Other => {}
+                Body::Cnp | Body::Write { .. } | Body::Other => {}
             }
         }
         Ok(())
@@ -175,7 +171,7 @@ impl<'a> Sender<'a> {
 
 impl ActiveQp {
     /// Sends as much as window and socket allow, up to a burst.
-    fn send(&mut self, frame: &mut BytesMut, schedule: &Schedule<'_>) -> Result<()> {
+    fn send(&mut self, frame: &mut BytesMut) -> Result<()> {
         for _ in 0..BURST {
             let sent_at_ns = monotonic_ns();
             if self.paused_until_ns > sent_at_ns || !self.socket.is_writable() {
@@ -186,10 +182,7 @@ impl ActiveQp {
             match self.socket.send(frame)? {
                 Sent::Yes => self.requester.on_sent(&packet, sent_at_ns),
                 Sent::Full => break,
-                Sent::Dropped => {
-                    self.record.refused.add(schedule.elapsed_ns(), 1);
-                    self.paused_until_ns = sent_at_ns + DROP_PAUSE_NS;
-                }
+                Sent::Dropped => self.paused_until_ns = sent_at_ns + DROP_PAUSE_NS,
             }
         }
         Ok(())

@@ -25,7 +25,6 @@ const IN_TRANSIT: (f64, u64) = (0.02, 8);
 /// Available information about the switch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KnownSwitch<'a> {
-    /// Settings.
     pub(super) config: &'a Config,
     /// Whether the switch's counters can be read.
     pub(super) is_read: bool,

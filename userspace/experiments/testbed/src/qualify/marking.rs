@@ -260,12 +260,12 @@ mod tests {
 
     fn checks_of(wred: &WredConfig, at: impl Fn(f64) -> f64) -> Vec<Check> {
         let mut tally = Tally::default();
-        let mut random = numbers(7);
+        let mut random = fastrand::Rng::with_seed(7);
         for round in 0..200_u64 {
             let mut depth_bytes = 0.0;
             let packets: Vec<_> = (0..102_u64)
                 .map(|packet| {
-                    let marked = random() < at(depth_bytes);
+                    let marked = random.f64() < at(depth_bytes);
                     depth_bytes += FRAME_BYTES as f64;
                     (round * 1_000_000_000 + packet, Some(marked))
                 })
@@ -273,17 +273,6 @@ mod tests {
             tally.round(wred, 1_000, &packets);
         }
         tally.checks(wred, 200)
-    }
-
-    /// Numbers from 0 to 1 (splitmix64), equal in every run.
-    fn numbers(mut state: u64) -> impl FnMut() -> f64 {
-        move || {
-            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut z = state;
-            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            (z ^ (z >> 31)) as f64 / u64::MAX as f64
-        }
     }
 
     fn failed(checks: &[Check]) -> Vec<&str> {

@@ -8,13 +8,11 @@ use serde::Serialize;
 
 use super::Case;
 
-/// Outcome of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
     Passed,
     Failed,
-    /// Not run.
     Skipped,
 }
 
@@ -38,14 +36,17 @@ impl Check {
         Self { case, what: what.to_owned(), wanted, found, outcome }
     }
 
-    /// Checks that a count is zero.
     pub(super) fn none(case: Case, what: &str, found: u64) -> Self {
         Self::of(case, what, "0".to_owned(), found.to_string(), found == 0)
     }
 
-    /// Checks that a count is not zero.
     pub(super) fn some(case: Case, what: &str, found: u64) -> Self {
         Self::of(case, what, "at least 1".to_owned(), found.to_string(), found != 0)
+    }
+
+    /// A check that failed to run.
+    pub(super) fn not_run(case: Case, what: &str, why: &anyhow::Error) -> Self {
+        Self::of(case, what, "yes".to_owned(), format!("{why:#}"), false)
     }
 
     /// A check that cannot be run here.
@@ -58,15 +59,12 @@ impl Check {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct CaseDuration {
     pub case: Case,
-    /// Wall clock, s.
     pub seconds: f64,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct QualifyReport {
-    /// Device under test.
     pub against: String,
-    /// Checks, in order.
     pub checks: Vec<Check>,
     pub cases: Vec<CaseDuration>,
 }

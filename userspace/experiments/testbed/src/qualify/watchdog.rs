@@ -3,6 +3,7 @@
 //! The device under test sends single packets, each on its own QP, and its neighbour pauses them. A late packet was
 //! paused, so the times are visible from outside.
 
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -19,13 +20,12 @@ use dcqcn_support::render;
 
 use super::report::Check;
 use super::wire::Wire;
-use super::{Bench, Case, DeviceUnderTest};
+use super::{Bench, Case, DeviceUnderTest, on_path};
 use crate::DataPlane;
 use crate::host::{Host, ROCE_TC};
 use crate::rc::Psn;
 use crate::socket::{HostSocket, Receive};
 
-/// Interval between packets.
 const PERIOD: Duration = Duration::from_millis(10);
 /// Duration of each pause, if the link is slow enough for it.
 const PAUSE: Duration = Duration::from_millis(300);
@@ -40,7 +40,6 @@ const LINK_BPS: u64 = 100_000_000;
 /// First QPN; each packet uses the next.
 const QPN: u32 = 0x4000;
 
-/// Runs the case.
 pub(super) fn run(bench: &Bench<'_>) -> Result<Vec<Check>> {
     let case = Case::Watchdog;
     let skipped = |why: String| Ok(vec![Check::skipped(case, "the whole case", why)]);
@@ -80,19 +79,16 @@ pub(super) fn run(bench: &Bench<'_>) -> Result<Vec<Check>> {
     Ok(seen?.checks(detection, restoration))
 }
 
-/// Path of `dcqcn`.
-fn daemon() -> Option<std::path::PathBuf> {
+fn daemon() -> Option<PathBuf> {
     let sibling = std::env::current_exe().ok().and_then(|lab| Some(lab.parent()?.join("dcqcn")));
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let on_path = std::env::split_paths(&path).map(|directory| directory.join("dcqcn"));
-    sibling.into_iter().chain(on_path).find(|program| program.is_file())
+    sibling.filter(|program| program.is_file()).or_else(|| on_path("dcqcn"))
 }
 
 /// `dcqcn run` on a host; killed on drop.
 struct Running(Child);
 
 impl Running {
-    fn start(host: &Host, program: std::path::PathBuf) -> Result<Self> {
+    fn start(host: &Host, program: PathBuf) -> Result<Self> {
         let mut command = Command::new(program);
         command.args(["run", &host.ifname]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         Ok(Self(host.netns.run(move || command.spawn())?.context("cannot start `dcqcn run`")?))

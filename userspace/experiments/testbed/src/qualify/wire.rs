@@ -13,7 +13,6 @@ use crate::host::Host;
 use crate::rc::{Psn, Segment, WritePacket};
 use crate::socket::{HostSocket, Receive, Sent};
 
-/// Payload of each packet, bytes.
 pub(super) const PAYLOAD_BYTES: usize = 1_024;
 /// Bytes of each frame, layer 2: Ethernet, IPv4, UDP, BTH and ICRC around the payload.
 pub(super) const FRAME_BYTES: u64 = PAYLOAD_BYTES as u64 + 58;
@@ -21,21 +20,15 @@ pub(super) const FRAME_BYTES: u64 = PAYLOAD_BYTES as u64 + 58;
 const RECEIVE_BUFFER_BYTES: usize = 64 << 20;
 /// Send buffer for a burst.
 const SEND_BUFFER_BYTES: usize = 64 << 20;
-/// Interval between reads.
 const TICK: Duration = Duration::from_micros(500);
 
-/// A packet that arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Arrival {
-    /// Destination QPN.
     pub(super) qpn: u32,
-    /// Packet number.
     pub(super) psn: Psn,
-    /// Whether the packet was marked CE.
     pub(super) ce: bool,
     /// Send time, CLOCK_MONOTONIC ns.
     pub(super) sent_at_ns: u64,
-    /// Time of its reception.
     pub(super) arrived_at_ns: u64,
 }
 
@@ -50,7 +43,6 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    /// Opens both ends.
     pub(super) fn open(from: &Host, to: &Host) -> Result<Self> {
         let frame_bytes = PAYLOAD_BYTES + MAX_OVERHEAD_BYTES;
         let send = || HostSocket::open(from, Receive::Nothing, SEND_BUFFER_BYTES, frame_bytes);
@@ -89,7 +81,6 @@ impl Wire {
         }
     }
 
-    /// The packets that have arrived.
     pub(super) fn arrived(&mut self) -> Result<Vec<Arrival>> {
         let mut all = Vec::new();
         while let Some(frame) = self.to.receive()? {

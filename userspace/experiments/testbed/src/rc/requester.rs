@@ -5,7 +5,6 @@ use dcqcn_common::rc::SendWindow;
 
 use super::{Psn, RemoteRegion, Segment};
 
-/// Parameters of a [`Requester`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RequesterConfig {
     /// Path MTU: payload bytes of a full packet. At least 1; InfiniBand has 256, 512, 1024, 2048 and 4096.
@@ -17,7 +16,6 @@ pub(crate) struct RequesterConfig {
     pub ack_every_packets: u32,
     /// Retransmission timeout after the last packet that requested an answer, in ns.
     pub timeout_ns: u64,
-    /// PSN of the first packet.
     pub first_psn: Psn,
     /// Destination in the peer's memory; its length is that of the message.
     pub remote_address: u64,
@@ -30,30 +28,24 @@ pub(crate) struct RequesterConfig {
 /// One packet of a WRITE, ready to be framed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WritePacket {
-    /// Position in its message.
     pub segment: Segment,
-    /// Sequence number.
     pub psn: Psn,
     /// The A bit: an acknowledgement is requested.
     pub ack_request: bool,
     /// Present on the first packet of a message.
     pub region: Option<RemoteRegion>,
     pub payload: Bytes,
-    /// Whether the packet is a retransmission.
     pub retransmission: bool,
 }
 
-/// Counters of a [`Requester`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RequesterStats {
     /// Data packets sent, retransmissions included.
     pub packets_sent: u64,
-    /// Data packets retransmitted.
     pub packets_retransmitted: u64,
     pub timeouts: u64,
     /// NAKs (PSN sequence error) that caused a retransmission.
     pub naks: u64,
-    /// Payload bytes acknowledged.
     pub bytes_acknowledged: u64,
     /// Messages acknowledged to their last packet.
     pub messages_completed: u64,
@@ -89,12 +81,10 @@ impl Requester {
         }
     }
 
-    /// Counters since the start.
     pub(crate) const fn stats(&self) -> RequesterStats {
         self.stats
     }
 
-    /// Packets sent and not acknowledged.
     pub(crate) const fn in_flight_packets(&self) -> u64 {
         self.window.in_flight()
     }

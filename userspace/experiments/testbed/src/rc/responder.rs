@@ -4,7 +4,6 @@ use dcqcn_common::rc::{Arrival, ReceiveWindow};
 
 use super::{Psn, RemoteRegion, Segment};
 
-/// Classification of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// The expected one: its payload belongs at `offset_bytes` of the current message.
@@ -19,7 +18,6 @@ pub(crate) enum Verdict {
     Invalid,
 }
 
-/// Kind of answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReplyKind {
     /// Everything up to and including the PSN arrived.
@@ -31,31 +29,22 @@ pub(crate) enum ReplyKind {
 /// An answer: BTH PSN and AETH of an ACK packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reply {
-    /// ACK or NAK.
     pub kind: ReplyKind,
-    /// PSN of the BTH.
     pub psn: Psn,
     /// Messages completed, modulo 2^24 (AETH MSN).
     pub msn: u32,
 }
 
-/// Counters of a [`Responder`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ResponderStats {
-    /// Packets delivered in order.
     pub packets_delivered: u64,
     /// Payload bytes delivered in order: the goodput.
     pub bytes_delivered: u64,
     pub messages_completed: u64,
-    pub duplicates: u64,
-    /// Packets ahead of the expected one, dropped.
-    pub out_of_sequence: u64,
     /// Invalid packets in order, dropped.
     pub invalid: u64,
     /// ACKs requested and sent.
     pub acks_sent: u64,
-    /// NAKs sent: number of gaps.
-    pub naks_sent: u64,
 }
 
 /// Accepts WRITEs in PSN order.
@@ -81,7 +70,6 @@ impl Responder {
         }
     }
 
-    /// Counters since the start.
     pub(crate) const fn stats(&self) -> ResponderStats {
         self.stats
     }
@@ -98,14 +86,8 @@ impl Responder {
         let index = psn.packet_near(self.first_psn, self.window.expected());
         match index.map_or(Arrival::Duplicate, |index| self.window.on_packet(index)) {
             Arrival::InOrder => {}
-            Arrival::Duplicate => {
-                self.stats.duplicates += 1;
-                return (Verdict::Duplicate, ack_request.then(|| self.ack()));
-            }
-            Arrival::Gap { nak } => {
-                self.stats.out_of_sequence += 1;
-                return (Verdict::Gap, nak.then(|| self.nak()));
-            }
+            Arrival::Duplicate => return (Verdict::Duplicate, ack_request.then(|| self.ack())),
+            Arrival::Gap { nak } => return (Verdict::Gap, nak.then(|| self.nak())),
         }
         let Some((offset_bytes, length_bytes)) = self.payload_range(segment, region, payload_bytes) else {
             self.stats.invalid += 1;
@@ -154,8 +136,7 @@ impl Responder {
         Reply { kind: ReplyKind::Ack, psn: self.expected().previous(), msn: self.msn() }
     }
 
-    fn nak(&mut self) -> Reply {
-        self.stats.naks_sent += 1;
+    const fn nak(&self) -> Reply {
         Reply { kind: ReplyKind::NakSequence, psn: self.expected(), msn: self.msn() }
     }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::{Bytes, BytesMut};
+use fastrand::Rng;
 use proptest::prelude::*;
 
 use super::*;
@@ -26,23 +27,6 @@ fn message(length: usize) -> Bytes {
     (0..length).map(|i| (i * 31 % 251) as u8).collect()
 }
 
-/// A repeatable source of 64-bit numbers (SplitMix64), so that a failing case can be shrunk and replayed.
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn percent(&mut self, probability: u64) -> bool {
-        self.next() % 100 < probability
-    }
-}
-
 /// A one-way pipe: packets leave in order of an arrival time that jitters.
 struct Pipe<T> {
     in_transit: BTreeMap<(u64, u64), T>,
@@ -63,10 +47,10 @@ impl<T: Clone> Pipe<T> {
     }
 
     fn push(&mut self, item: T, now_ns: u64, rng: &mut Rng) {
-        let copies = 1 + u64::from(rng.percent(self.impairment.duplicate_percent));
+        let copies = 1 + u64::from(rng.u64(..100) < self.impairment.duplicate_percent);
         for _ in 0..copies {
-            if !rng.percent(self.impairment.loss_percent) {
-                let arrival_ns = now_ns + 10_000 + rng.next() % (self.impairment.jitter_ns + 1);
+            if rng.u64(..100) >= self.impairment.loss_percent {
+                let arrival_ns = now_ns + 10_000 + rng.u64(..=self.impairment.jitter_ns);
                 self.sequence += 1;
                 self.in_transit.insert((arrival_ns, self.sequence), item.clone());
             }
@@ -90,7 +74,8 @@ fn run(
     impairment: Impairment,
     seed: u64,
 ) -> (Vec<Vec<u8>>, Requester, Responder) {
-    let mut rng = Rng(seed);
+    // Seeded, so that a failing case can be shrunk and replayed.
+    let mut rng = Rng::with_seed(seed);
     let mut responder = Responder::new(config.first_psn, config.mtu_bytes);
     let mut requester = Requester::new(config, message.clone());
     let (mut forward, mut back) = (Pipe::new(impairment), Pipe::new(impairment));

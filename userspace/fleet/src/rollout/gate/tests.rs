@@ -57,7 +57,7 @@ fn case(number: usize, before: Rates, now: Rates, control: (Rates, Rates)) -> (R
     hosts.insert("other".into(), seen(&control.1));
     let control = Control::of(&steps, 0, &earlier);
     let mut rollout = crate::rollout::plan(
-        &crate::record::Version::none(),
+        &crate::record::Version::default(),
         &BTreeMap::new(),
         &BTreeMap::new(),
         &BTreeMap::new(),

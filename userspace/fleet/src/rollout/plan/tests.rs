@@ -14,12 +14,15 @@ fn tried(version: u64, error: Option<&str>) -> Option<Tried> {
     Some(Tried { target, error: error.map(str::to_owned) })
 }
 
+/// The order of host `a1`.
+fn desired(target: Target) -> BTreeMap<String, DesiredConfig> {
+    [("a1".to_owned(), DesiredConfig { target, ..DesiredConfig::default() })].into()
+}
+
 /// Plans version 1 again for host `a1`, which was ordered it and reports `tried`, and for the new host `a2`.
 fn retried(canary: usize, tried: Option<Tried>) -> (Rollout, Hosts) {
     let members = ["a1", "a2"].map(|name| (name.to_owned(), Member::default())).into();
-    let [by, why] = [const { String::new() }; 2];
-    let target = Target { version: 1, ..group_a() };
-    let desired_configs = [("a1".to_owned(), DesiredConfig { target, by, why })].into();
+    let desired_configs = desired(Target { version: 1, ..group_a() });
     let seen = |tried| ReceivedReport {
         report: Report { tried, rates: rates(0), ..Report::default() },
         revision: 1,
@@ -57,9 +60,7 @@ fn changed_text_with_same_number_rolled_out() {
     let (mut rollout, hosts) = retried(0, tried(1, None));
     assert_eq!(rollout.steps.len(), 1);
     let members = [("a1".to_owned(), Member::default())].into();
-    let [by, why] = [const { String::new() }; 2];
-    let target = Target { version: 2, group: Some("a".into()), hash: Some("other".into()) };
-    let desired_configs = [("a1".to_owned(), DesiredConfig { target, by, why })].into();
+    let desired_configs = desired(Target { version: 2, group: Some("a".into()), hash: Some("other".into()) });
     rollout = plan(&version(policy(0, 4, 1)), &members, &desired_configs, &hosts);
     assert_eq!(rollout.steps.len(), 1, "its number was used before");
 }
