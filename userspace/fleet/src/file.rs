@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, ensure};
-use dcqcn_params::Profile;
-use dcqcn_params::file::SELECTORS;
+use dcqcn_params::file::{REPAIR, SELECTORS};
 use dcqcn_params::quantity::parse_time_ns;
 use dcqcn_support::render;
 use glob::Pattern;
@@ -241,10 +240,13 @@ fn check(table: &Table) -> Result<()> {
         let is_pattern = value.as_str().is_some_and(|text| !text.is_empty() && Pattern::new(text).is_ok());
         ensure!(is_pattern, "{key} = {value} is not a pattern; write, for example, name = \"eth*\"");
     }
-    settings.remove("inline");
+    ensure!(
+        settings.remove(REPAIR).is_none(),
+        "interface {label}: cannot set repair remotely; set it in each host's own file"
+    );
     let text = toml::to_string(&settings)?;
     let settings = dcqcn_params::file::parse_interface(&format!("interface {label}"), &text)?;
-    settings.config(Some(Profile::MAX_LAB_RATE_BPS)).with_context(|| format!("interface {label}"))?;
+    settings.check().with_context(|| format!("interface {label}"))?;
     Ok(())
 }
 
@@ -378,6 +380,11 @@ rpg_gd = 12
             ("[[group]]\nname='a'\n[[group.interface]]\nrole='host'", "without name, mac, driver, pci, rdma"),
             ("[[group]]\nname='a'\n[[group.interface]]\ndriver='['", "driver = \"[\" is not a pattern"),
             (&format!("{interface}role = 'hst'"), "`hst` is not one of host, switch"),
+            (&format!("{interface}role = 'host'\ninline = 'b'"), "inline = \"b\" only marks"),
+            (
+                &format!("{interface}repair = 'all'"),
+                "interface e: cannot set repair remotely; set it in each host's",
+            ),
             (&format!("{interface}[group.interface.parameters]\nrpg_gd = 99"), "rpg_gd = 99"),
             (&format!("{interface}[group.interface.wred.0]\nkmin='9MB'\nkmax='1MB'"), "interface e"),
             (&format!("[rollout]\nwave = '0%'\n{interface}"), "is not a number of hosts"),
@@ -390,6 +397,12 @@ rpg_gd = 12
             let error = format!("{:#}", parse(text).unwrap_err());
             assert!(error.contains(message), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn profile_of_other_links_accepted() {
+        let text = "[[group]]\nname='a'\n[[group.interface]]\nname='e'\nprofile = 'hpcc'\n";
+        assert_eq!(parse(text).unwrap().1.len(), 1);
     }
 
     fn difference(setting: &str, old: &str, new: &str) -> Difference {

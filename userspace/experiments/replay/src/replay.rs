@@ -134,11 +134,13 @@ struct Clock {
     shift_ns: i128,
     now_ns: u64,
     steps: u64,
+    /// Packets with an earlier time than one before them, without the steps.
+    late: u64,
 }
 
 impl Clock {
     const fn new(epoch_ns: u64) -> Self {
-        Self { epoch_ns, shift_ns: 0, now_ns: BASE_NS, steps: 0 }
+        Self { epoch_ns, shift_ns: 0, now_ns: BASE_NS, steps: 0, late: 0 }
     }
 
     /// The time of a packet that was captured at `time_ns`. Packets that several CPUs captured may be slightly out of order.
@@ -148,6 +150,8 @@ impl Clock {
         if behind_ns > MAX_REORDERING_NS {
             self.shift_ns += behind_ns;
             self.steps += 1;
+        } else if behind_ns > 0 {
+            self.late += 1;
         }
         let at_ns = u64::try_from(at_ns).unwrap_or(if at_ns < 0 { 0 } else { u64::MAX });
         self.now_ns = self.now_ns.max(at_ns);
@@ -187,7 +191,7 @@ fn replay(
         let clock = clock.get_or_insert_with(|| Clock::new(packet.time_ns));
         let now_ns = clock.advance(packet.time_ns);
         let epoch_ns = clock.epoch_ns;
-        summary.clock_steps = clock.steps;
+        (summary.clock_steps, summary.late, summary.untimed) = (clock.steps, clock.late, capture.untimed);
 
         let data = padded(&packet);
         let (outcome, line) = process(engine, params, hook, (summary.packets, now_ns), &packet, &data)?;

@@ -77,6 +77,11 @@ pub const SECTIONS: [&str; 6] = ["interface", "metrics", "age", "log", "control"
 pub const REPAIR: &str = "repair";
 /// Keys of an `[[interface]]` that select interfaces.
 pub const SELECTORS: [&str; 5] = ["name", "mac", "driver", "pci", "rdma"];
+/// Keys of an `[[interface]]` that the top does not have.
+pub fn interface_keys() -> Vec<&'static str> {
+    SELECTORS.into_iter().chain([REPAIR]).collect()
+}
+
 /// Tables whose name is the prefix of their parameters.
 const TABLES: [&str; 5] = ["wred", "dscp_to_tc", "tc_to_queue", "queue", "pfc"];
 
@@ -170,10 +175,11 @@ impl Reader<'_> {
     }
 
     fn only_interface(&mut self, value: &Value<'_>) -> Settings {
+        let own_keys = interface_keys();
         for (key, value) in value.get_ref().as_table().into_iter().flatten() {
             let name = key.get_ref().as_ref();
-            if !SELECTORS.contains(&name) && name != REPAIR {
-                self.setting(key, value, &SELECTORS);
+            if !own_keys.contains(&name) {
+                self.setting(key, value, &own_keys);
             }
         }
         std::mem::take(&mut self.settings)

@@ -13,7 +13,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use dcqcn_common::params::{COARSE_ALPHA_BITS, Config, NP_WINDOW_START, RP_VARIANT_FIRMWARE};
+use dcqcn_common::params::{COARSE_ALPHA_BITS, Config, Invalid, NP_WINDOW_START, RP_VARIANT_FIRMWARE};
 use serde::{Serialize, Serializer};
 
 use super::key::{Assignment, Key};
@@ -135,33 +135,41 @@ pub fn read(
         return Err(Error::PortOfDirectory(path.to_owned()));
     }
     let mut import = Import::default();
-    let has_rp = if path.is_dir() {
-        import.directory(path)?
+    if path.is_dir() {
+        import.directory(path)?;
     } else {
         let text = dump(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
-        import.dump(path, &String::from_utf8_lossy(&text), port)?
-    };
-    if has_rp {
-        let mut config = Config::DEFAULT;
-        config.scalars.rp_variant = RP_VARIANT_FIRMWARE;
-        config.scalars.alpha_bits = COARSE_ALPHA_BITS;
-        config.scalars.np_window = NP_WINDOW_START;
-        let keys = ["rp_variant", "alpha_bits", "np_window"].iter().filter_map(|key| key.parse::<Key>().ok());
-        let of = if path.is_dir() { path.join("roce_rp") } else { path.to_owned() };
-        let found = import.changes.len();
-        import.changes.extend(keys.map(|key| (of.clone(), Assignment { key, value: key.get(&config) })));
-        import.implied = import.changes.len() - found;
+        import.dump(path, &String::from_utf8_lossy(&text), port)?;
     }
+    import.imply(path);
     Ok(import)
 }
 
-fn is_rp(key: Key) -> bool {
-    RP.iter().any(|entry| entry.name == key.to_string())
-}
+/// Values of the firmware's algorithm for which it has no parameter, at the reaction point and at the notification point.
+const IMPLIED_BY_RP: [(&str, u64); 2] =
+    [("rp_variant", RP_VARIANT_FIRMWARE), ("alpha_bits", COARSE_ALPHA_BITS)];
+const IMPLIED_BY_NP: [(&str, u64); 1] = [("np_window", NP_WINDOW_START)];
 
 impl Import {
-    /// Reads a directory, and returns whether it has parameters of the reaction point.
-    fn directory(&mut self, directory: &Path) -> Result<bool, Error> {
+    /// Adds the values that follow from the firmware's algorithm, for each point with a parameter.
+    fn imply(&mut self, path: &Path) {
+        let found = self.changes.len();
+        for (table, implied, part) in
+            [(&RP[..], &IMPLIED_BY_RP[..], "roce_rp"), (&NP, &IMPLIED_BY_NP, "roce_np")]
+        {
+            let is_of_table = |name: &str| table.iter().any(|entry| entry.name == name);
+            if !self.changes.iter().any(|(_, change)| is_of_table(&change.key.to_string())) {
+                continue;
+            }
+            let of = if path.is_dir() { path.join(part) } else { path.to_owned() };
+            let keys = implied.iter().filter_map(|(name, value)| Some((name.parse::<Key>().ok()?, *value)));
+            self.changes.extend(keys.map(|(key, value)| (of.clone(), Assignment { key, value })));
+        }
+        self.implied = self.changes.len() - found;
+    }
+
+    /// Reads a directory.
+    fn directory(&mut self, directory: &Path) -> Result<(), Error> {
         let parts = |of: &Path| of.join("roce_rp").is_dir() || of.join("roce_np").is_dir();
         let below = directory.join("ecn");
         let directory = if !parts(directory) && parts(&below) { below.as_path() } else { directory };
@@ -179,7 +187,7 @@ impl Import {
             }
             self.part(directory, &find)?;
         }
-        Ok(self.changes.iter().any(|(_, change)| is_rp(change.key)))
+        Ok(())
     }
 
     /// Reads the files of one directory, ordered by name.
@@ -221,7 +229,13 @@ impl Import {
             .and_then(|scaled| {
                 let key: Key = name.parse().map_err(|error| format!("{error}"))?;
                 key.set(&mut config, scaled).map_err(|error| error.to_string())?;
-                Ok(Assignment { key, value: scaled })
+                match config.validate() {
+                    Err(error @ (Invalid::Range { .. } | Invalid::ByteResetTooSmall { .. })) => {
+                        Err(error.to_string())
+                    }
+                    // Other conditions are between parameters, and are checked with the interface's.
+                    Ok(()) | Err(_) => Ok(Assignment { key, value: scaled }),
+                }
             });
         let reason = match imported {
             Ok(change) => {
@@ -284,6 +298,10 @@ fn entries(directory: &Path) -> Result<BTreeSet<String>, Error> {
 /// Reads a sysfs file, at most one page.
 fn read_small(path: &Path) -> io::Result<String> {
     const PAGE_BYTES: u64 = 4_096;
+    // A pipe would block without a writer.
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("not a regular file"));
+    }
     let mut text = String::new();
     File::open(path)?.take(PAGE_BYTES).read_to_string(&mut text)?;
     Ok(text)
@@ -453,10 +471,30 @@ mod tests {
     }
 
     #[test]
-    fn np_only_dump_keeps_rate_machine() {
-        let import = read(directory(&[("roce_np/cnp_dscp", "46")]).path(), None).unwrap();
-        let keys: Vec<_> = import.changes.iter().map(|(_, change)| change.key.to_string()).collect();
-        assert_eq!(keys, ["cnp_dscp"]);
+    fn each_point_implies_its_own_parameters() {
+        for (file, expected) in [
+            ("roce_np/cnp_dscp", &["cnp_dscp", "np_window"][..]),
+            ("roce_rp/rpg_gd", &["rpg_gd", "rp_variant", "alpha_bits"]),
+        ] {
+            let name = file.split_once('/').unwrap().1;
+            for import in [
+                read(directory(&[(file, "12")]).path(), None).unwrap(),
+                dumped(&format!("{name} = 12\n"), None),
+            ] {
+                let keys: Vec<_> = import.changes.iter().map(|(_, change)| change.key.to_string()).collect();
+                assert_eq!(keys, expected);
+                assert_eq!(import.implied, expected.len() - 1);
+            }
+        }
+    }
+
+    #[test]
+    fn pipe_in_directory_rejected() {
+        let directory = directory(&[("roce_rp/rpg_threshold", "1")]);
+        let pipe = directory.path().join("roce_rp/rpg_gd");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let refused = read(directory.path(), None).unwrap_err().to_string();
+        assert!(refused.ends_with("rpg_gd: not a regular file"), "{refused}");
     }
 
     #[test]
@@ -570,6 +608,19 @@ mod tests {
     }
 
     #[test]
+    fn unknown_name_next_to_known_one_listed() {
+        for text in [
+            "cc/rp_gd:11\ncc/new_field:26\nother/mtu:9000\n",
+            "==> cc/rp_gd <==\n11\n\n==> cc/new_field <==\n26\n",
+            "RPG_GD_P1 11\nRTT_RESP_DSCP_P1 26\nNUM_OF_VFS 0\n",
+        ] {
+            let import = dumped(text, None);
+            let [note] = import.notes.as_slice() else { panic!("{text}: {:?}", import.notes) };
+            assert!(note.reason.starts_with("unknown parameter "), "{note:?}");
+        }
+    }
+
+    #[test]
     fn next_boot_value_noted() {
         let text = "Configurations:  Default  Current  Next Boot\n* RPG_AI_RATE_P1  5  10  20\n  RPG_GD_P1  11  11  11\n";
         let import = dumped(text, None);
@@ -605,6 +656,7 @@ mod tests {
             ("rpg_gd = 7", "rpg_gd = 7 is out of range: 10 to 15; unchanged"),
             ("cnp_dscp = 64", "cnp_dscp = 64 is out of range: 0 to 63; unchanged"),
             ("clamp_tgt_rate = 2", "clamp_tgt_rate = 2 is out of range: 0 to 1; unchanged"),
+            ("rpg_byte_reset = 1", "rpg_byte_reset = 64B is out of range"),
             // Of the firmware's field, but not here; and the opposite.
             ("rpg_max_rate = 900000", "rpg_max_rate = 900gbit is out of range: 0bit to 800gbit; unchanged"),
             ("rpg_byte_reset = 40000", "rpg_byte_reset = 40000 is out of range: 0 to 32767; unchanged"),
@@ -678,8 +730,8 @@ mod tests {
     #[test]
     fn implied_parameters_counted_separately() {
         let import = dumped("rpg_ai_rate = 5\n", None);
-        assert_eq!((import.changes.len(), import.implied), (4, 3));
-        assert_eq!(dumped("cnp_dscp = 5\n", None).implied, 0);
+        assert_eq!((import.changes.len(), import.implied), (3, 2));
+        assert_eq!(dumped("cnp_dscp = 5\n", None).implied, 1);
     }
 
     #[test]

@@ -51,7 +51,29 @@ pub enum SettingsError {
     Profile(#[from] ProfileError),
     #[error(transparent)]
     Set(#[from] SetError),
+    #[error(
+        "inline = \"{0}\" only marks: set role = \"switch\", and np_enable, rp_enable and fast_cnp to false"
+    )]
+    InlineOnlyMarks(String),
+    #[error(
+        "inline = \"{0}\" forwards before any qdisc: set queues = \"none\", or attach each port separately"
+    )]
+    InlineQueues(String),
 }
+
+/// Usual link rates, with which settings are checked if the link's rate is unknown.
+const LINKS_BPS: [u64; 10] = [
+    100_000_000,
+    1_000_000_000,
+    10_000_000_000,
+    25_000_000_000,
+    40_000_000_000,
+    50_000_000_000,
+    100_000_000_000,
+    200_000_000_000,
+    400_000_000_000,
+    800_000_000_000,
+];
 
 impl Settings {
     /// These settings overlaid with `later`, which takes precedence.
@@ -114,6 +136,42 @@ impl Settings {
         }
         config.validate().map_err(SetError::Invalid)?;
         Ok(config)
+    }
+
+    /// Checks the settings without an interface.
+    ///
+    /// `auto`, `lab` and `hpcc` have other values on other links, and the link's rate is known only when attaching: one
+    /// usual rate must satisfy all conditions.
+    ///
+    /// # Errors
+    /// No attachment can have these settings.
+    pub fn check(&self) -> Result<(), SettingsError> {
+        // The defaults of `attach`.
+        let role = self.role.or_else(|| self.inline.is_some().then_some(Role::Switch));
+        let profile = self.profile.or(Some(Profile::Auto));
+        let settings = Self { role, profile, ..self.clone() };
+        let mut refused = None;
+        for bps in LINKS_BPS {
+            match settings.config(Some(bps)) {
+                Ok(config) => return self.check_inline(&config),
+                // The error of a link that the profile supports is the relevant one.
+                Err(error @ SettingsError::Profile(_)) => refused = refused.or(Some(error)),
+                Err(error) => refused = Some(error),
+            }
+        }
+        refused.map_or(Ok(()), Err)
+    }
+
+    fn check_inline(&self, config: &Config) -> Result<(), SettingsError> {
+        let Some(peer) = &self.inline else { return Ok(()) };
+        let s = &config.scalars;
+        if (s.np_enable | s.rp_enable | s.fast_cnp) != 0 {
+            return Err(SettingsError::InlineOnlyMarks(peer.clone()));
+        }
+        match self.queues.unwrap_or_default() {
+            QueuesChoice::None => Ok(()),
+            _ => Err(SettingsError::InlineQueues(peer.clone())),
+        }
     }
 
     /// The configuration of an interface: the settings, with `found` as defaults.
@@ -197,6 +255,46 @@ mod tests {
         assert_eq!(limits(&[]), [100_000, 0, 0, 100_000, 0, 0, 100_000, 0]);
         let trims = limits(&["wred.3.queue_limit=0", "trim_dscp_value=10", "dscp_to_tc.10=5"]);
         assert_eq!(trims, [100_000, 0, 0, 0, 0, 0, 100_000, 0], "trimmed packets are not trimmed again");
+    }
+
+    #[test]
+    fn check_accepts_any_supported_link() {
+        let with = |profile, assigned: &[&str]| Settings { profile, ..changes(assigned) };
+        for settings in [
+            with(Some(Profile::Hpcc), &[]),
+            with(Some(Profile::Lab), &[]),
+            // On links of 25 Gbit/s only.
+            with(Some(Profile::Hpcc), &["wred.3.kmin=350KB", "wred.4.kmax=150KB"]),
+            // Below the lowest rate of `paper`, not of `lab`.
+            with(None, &["rate_to_set_on_first_cnp=500kbit"]),
+        ] {
+            assert_eq!(settings.check(), Ok(()), "{settings:?}");
+        }
+        for (settings, expected) in [
+            (with(Some(Profile::Hpcc), &["link_rate=1gbit"]), "of 10gbit and more, this one has 1gbit"),
+            (
+                with(Some(Profile::Lab), &["wred.3.kmin=1MB"]),
+                "wred.3.kmin = 1MB is above wred.3.kmax = 200KB",
+            ),
+            (with(None, &["wred.3.kmin=1MB"]), "wred.3.kmin = 1MB is above wred.3.kmax = 200KB"),
+        ] {
+            let refused = settings.check().unwrap_err().to_string();
+            assert!(refused.contains(expected), "{refused}");
+        }
+    }
+
+    #[test]
+    fn check_rejects_inline_beyond_marking() {
+        let inline = |settings| Settings { inline: Some("eth1".into()), ..settings };
+        assert_eq!(inline(Settings::default()).check(), Ok(()));
+        for settings in [
+            Settings { role: Some(Role::Host), ..Settings::default() },
+            Settings { queues: Some(QueuesChoice::Auto), ..Settings::default() },
+            changes(&["fast_cnp=on"]),
+        ] {
+            let refused = inline(settings).check().unwrap_err().to_string();
+            assert!(refused.starts_with("inline = \"eth1\""), "{refused}");
+        }
     }
 
     #[test]

@@ -47,6 +47,8 @@ pub struct Capture {
     source: Source,
     packets: u64,
     last_ns: u64,
+    /// Packets without a time so far.
+    pub(super) untimed: u64,
 }
 
 /// A file or a pipe; its first bytes were read already.
@@ -83,7 +85,7 @@ impl Capture {
             let (link_type, fcs_bytes) = network(reader.header().datalink);
             Source::Pcap { link: link(link_type)?, fcs_bytes, reader }
         };
-        Ok(Self { source, packets: 0, last_ns: 0 })
+        Ok(Self { source, packets: 0, last_ns: 0, untimed: 0 })
     }
 
     /// The next packet; `None` at the end.
@@ -93,7 +95,7 @@ impl Capture {
     pub fn next_packet(&mut self) -> Option<Result<Captured, CaptureError>> {
         let next = match &mut self.source {
             Source::Pcap { link, fcs_bytes, reader } => next_pcap(*link, *fcs_bytes, reader),
-            Source::PcapNg(reader) => next_pcapng(reader, self.last_ns),
+            Source::PcapNg(reader) => next_pcapng(reader, self.last_ns, &mut self.untimed),
         };
         let packets = self.packets;
         next.map(|packet| {
@@ -208,7 +210,11 @@ fn block_packet(kind: u32, body: &[u8], endianness: Endianness) -> Option<BlockP
 
 /// Reads raw blocks: the library also parses options and blocks that are not used here, and rejects options without an
 /// end, which the format allows, and names that are not UTF-8, which other programs write.
-fn next_pcapng(reader: &mut PcapNgReader<Input>, last_ns: u64) -> Option<Result<Captured, Failure>> {
+fn next_pcapng(
+    reader: &mut PcapNgReader<Input>,
+    last_ns: u64,
+    untimed: &mut u64,
+) -> Option<Result<Captured, Failure>> {
     loop {
         let (kind, body) = match reader.next_raw_block()? {
             Err(error) => return Some(Err(Failure::Damaged(error))),
@@ -234,6 +240,7 @@ fn next_pcapng(reader: &mut PcapNgReader<Input>, last_ns: u64) -> Option<Result<
             // A simple block does not contain the length of its padding.
             let snaplen = if interface.snaplen == 0 { u32::MAX } else { interface.snaplen };
             data.truncate(length.min(snaplen) as usize);
+            *untimed += 1;
         }
         let time_ns = units.map_or(last_ns, |units| nanoseconds(interface, units.into()));
         let fcs_bytes = interface.options.iter().find_map(|option| match option {

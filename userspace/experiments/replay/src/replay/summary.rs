@@ -41,6 +41,10 @@ pub struct Summary {
     pub duration_ns: u64,
     /// Times at which the capture's clock was set back by more than a second; the replay continues without a gap.
     pub clock_steps: u64,
+    /// Packets with an earlier time than one before them, replayed at the time of that one.
+    pub late: u64,
+    /// Packets without a time (simple packet blocks of pcapng), replayed at the time of the one before.
+    pub untimed: u64,
     /// Nonzero counters, by hook and name.
     pub counters: BTreeMap<&'static str, BTreeMap<&'static str, u64>>,
     /// Where and why reading the capture ended early.
@@ -66,6 +70,8 @@ impl Summary {
             emitted: 0,
             duration_ns: 0,
             clock_steps: 0,
+            late: 0,
+            untimed: 0,
             counters: BTreeMap::new(),
             damaged: None,
         }
@@ -133,6 +139,17 @@ impl fmt::Display for Summary {
                 f,
                 "steps of the capture's clock back by more than a second: {times}; each is replayed without a gap"
             )?;
+        }
+        if self.late != 0 {
+            let packets = count(self.late, "packet");
+            writeln!(
+                f,
+                "captured out of order: {packets}, replayed at the time of an earlier one; see `reordercap`"
+            )?;
+        }
+        if self.untimed != 0 {
+            let packets = count(self.untimed, "packet");
+            writeln!(f, "captured without a time: {packets}, replayed at the time of the one before")?;
         }
         if self.truncated != 0 {
             let padded = self.padded;

@@ -159,6 +159,24 @@ fn simple_blocks_have_no_time_and_no_padding() {
     let path = write(&directory, "simple.pcapng", &writer.into_inner());
     let packet = Capture::open(&path).unwrap().next_packet().unwrap().unwrap();
     assert_eq!(packet, Captured { time_ns: 0, length: 61, data: frame });
+    let summary = replayed(&options(&path, Hook::Egress)).1;
+    assert_eq!((summary.untimed, summary.late), (1, 0));
+    assert!(summary.to_string().contains("captured without a time: 1 packet, replayed"), "{summary}");
+}
+
+#[test]
+fn packets_that_go_backwards_are_counted() {
+    let directory = tempfile::tempdir().unwrap();
+    let frame = &frames("rc_write.pcap", 1)[0];
+    let mut writer = PcapWriter::new(Vec::new()).unwrap();
+    for us in [9_000, 8_000, 7_000, 9_500] {
+        let time = Duration::from_micros(us);
+        writer.write_packet(&PcapPacket::new(time, frame.len() as u32, frame)).unwrap();
+    }
+    let path = write(&directory, "backwards.pcap", &writer.into_writer());
+    let summary = replayed(&options(&path, Hook::Egress)).1;
+    assert_eq!((summary.late, summary.clock_steps, summary.untimed), (2, 0, 0));
+    assert!(summary.to_string().contains("captured out of order: 2 packets, replayed"), "{summary}");
 }
 
 #[test]
@@ -575,7 +593,7 @@ fn clock_set_back_does_not_stop_time() {
     assert_eq!(at(51 * SECOND, &mut clock), SECOND);
     // Reordered by CPUs.
     assert_eq!(at(51 * SECOND - 5, &mut clock), SECOND);
-    assert_eq!((at(51 * SECOND + 7, &mut clock), clock.steps), (SECOND + 7, 0));
+    assert_eq!((at(51 * SECOND + 7, &mut clock), clock.steps, clock.late), (SECOND + 7, 0, 1));
     // NTP, or another capture appended.
     assert_eq!((at(9 * SECOND, &mut clock), clock.steps), (SECOND + 7, 1));
     assert_eq!(at(9 * SECOND + 3, &mut clock), SECOND + 10);

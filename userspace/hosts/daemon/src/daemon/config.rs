@@ -38,9 +38,9 @@ use clap::ValueEnum;
 use dcqcn_common::params::Unit;
 use dcqcn_loader::attach::Request;
 use dcqcn_netlink::{Link, Netlink};
-use dcqcn_params::file::{REPAIR, Reader, SELECTORS, Value, read, scalar};
+use dcqcn_params::file::{REPAIR, Reader, Value, interface_keys, read, scalar};
 use dcqcn_params::quantity;
-use dcqcn_params::{FileErrors, Profile, Settings};
+use dcqcn_params::{FileErrors, Settings};
 use dcqcn_support::file::read_text;
 use glob::Pattern;
 use toml::de::DeValue;
@@ -258,8 +258,7 @@ pub fn parse(name: &str, text: &str) -> Result<Config, FileErrors> {
 
 /// Checks conditions between settings.
 fn check(reader: &mut Reader<'_>, settings: &Settings, at: std::ops::Range<usize>) {
-    // `lab` needs a rate, which attaching may determine; any valid rate will do here.
-    if let Err(error) = settings.config(Some(Profile::MAX_LAB_RATE_BPS)) {
+    if let Err(error) = settings.check() {
         reader.refuse(at, error);
     }
 }
@@ -338,6 +337,7 @@ fn interface(reader: &mut Reader<'_>, value: &Value<'_>, common: &Settings) -> O
         return None;
     };
     let (mut selector, mut repair, mut selects) = (Selector::default(), None, false);
+    let own_keys = interface_keys();
     for (key, value) in table {
         match key.get_ref().as_ref() {
             REPAIR => repair = reader.choice(value),
@@ -348,7 +348,7 @@ fn interface(reader: &mut Reader<'_>, value: &Value<'_>, common: &Settings) -> O
                         selector.add(property, pattern);
                     }
                 }
-                None => reader.setting(key, value, &SELECTORS),
+                None => reader.setting(key, value, &own_keys),
             },
         }
     }

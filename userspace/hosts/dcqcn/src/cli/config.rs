@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use dcqcn_common::params::Quantity;
 use dcqcn_daemon::daemon;
+use dcqcn_daemon::daemon::config::Control;
 use dcqcn_netlink::Netlink;
 use dcqcn_params::quantity::parse_rate_bps;
 use dcqcn_params::{self as params, Profile, Settings};
@@ -117,6 +118,8 @@ struct CheckReport {
     settings: Vec<Setting>,
     interfaces: Vec<InterfaceReport>,
     metrics: Option<SocketAddr>,
+    /// Group of the control socket, if this host does not have it.
+    absent_group: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -166,6 +169,7 @@ impl CheckReport {
             settings: rows(&config.common),
             interfaces: config.interfaces.iter().map(interface).collect(),
             metrics: config.metrics.map(|metrics| metrics.listen),
+            absent_group: config.control.as_ref().and_then(Control::absent_group).map(str::to_owned),
         }
     }
 }
@@ -187,7 +191,7 @@ fn rows(settings: &Settings) -> Vec<Setting> {
 
 impl fmt::Display for CheckReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { file, settings, interfaces, metrics } = self;
+        let Self { file, settings, interfaces, metrics, absent_group } = self;
         writeln!(f, "{file} is valid")?;
         let mut table = Table::new(&["INTERFACE", "SETTING", ">VALUE", ">DEFAULT"]);
         let any = interfaces.is_empty().then_some(("any", settings));
@@ -217,6 +221,9 @@ impl fmt::Display for CheckReport {
             } else if interface.matches_nothing() {
                 writeln!(f, "{name} matches no interface of this host")?;
             }
+        }
+        if let Some(group) = absent_group {
+            writeln!(f, "[control] group {group} does not exist on this host: only root may use the socket")?;
         }
         metrics.map_or(Ok(()), |address| writeln!(f, "metrics on {address}"))
     }
@@ -258,6 +265,15 @@ metrics on 127.0.0.1:9310
             assert!(shown.contains(&line), "{shown}");
         }
         assert_eq!(shown.matches("never applies").count(), 2, "{shown}");
+    }
+
+    #[test]
+    fn check_names_absent_group() {
+        let shown = report("[control]\ngroup = 'no-such-group'\n");
+        let line =
+            "[control] group no-such-group does not exist on this host: only root may use the socket\n";
+        assert!(shown.ends_with(line), "{shown}");
+        assert!(!report("[control]\ngroup = 'root'\n").contains("does not exist"));
     }
 
     #[test]

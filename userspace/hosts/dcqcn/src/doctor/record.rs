@@ -92,6 +92,12 @@ pub(crate) fn read(dir: &Path) -> Result<Snapshot, Error> {
                 return Err(Error::Content { path, reason });
             }
         };
+        for (path, text) in [before, after].into_iter().zip(link.ethtool.iter().flatten()) {
+            if snapshot::ethtool_counters(text).next().is_none() {
+                let reason = "has no counter as printed by `ethtool -S`".to_owned();
+                return Err(Error::Content { path, reason });
+            }
+        }
     }
     Ok(snapshot)
 }
@@ -188,6 +194,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         assert!(read(dir.path()).unwrap_err().to_string().contains("--record"));
         write(dir.path(), &healthy()).unwrap();
+        fs::write(dir.path().join("ethtool-eth0-after.txt"), "x: y\n").unwrap();
+        assert!(read(dir.path()).unwrap_err().to_string().contains("eth0-after.txt: has no counter"));
         fs::remove_file(dir.path().join("ethtool-eth0-after.txt")).unwrap();
         assert!(read(dir.path()).unwrap_err().to_string().contains("other half"));
         fs::write(dir.path().join(SNAPSHOT), [0xff]).unwrap();

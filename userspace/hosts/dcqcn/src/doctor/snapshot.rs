@@ -427,7 +427,7 @@ impl Link {
 }
 
 /// The counters in the output of `ethtool -S`, ignoring other lines.
-fn ethtool_counters(text: &str) -> impl Iterator<Item = (&str, u64)> {
+pub(super) fn ethtool_counters(text: &str) -> impl Iterator<Item = (&str, u64)> {
     text.lines().filter_map(|line| {
         let (name, value) = line.rsplit_once(':')?;
         Some((name.trim(), value.trim().parse().ok()?))

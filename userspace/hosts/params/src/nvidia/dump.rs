@@ -1,16 +1,16 @@
 //! Text dumps: of `mlxconfig query`, of `grep -r . DIR`, of `tail -n +1 FILES` and `more FILES`, of `mlxreg`, lists of
 //! `NAME = VALUE`, and `mlxconfig set` and `echo VALUE > FILE` commands.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use super::{Error, Import, Note, RP, find_entry, is_rp, shown, with_priorities, without_counterpart};
+use super::{Error, Import, Note, RP, find_entry, shown, with_priorities, without_counterpart};
 
 /// Port of a name without one, which has one value for all ports.
 const ANY_PORT: u8 = 0;
 /// Prefixes of names that concern congestion control.
-const PREFIXES: [&str; 8] = ["rp_", "np_", "rpg_", "dce_", "cnp_", "clamp_", "roce_cc_", "rate_"];
+const PREFIXES: [&str; 9] = ["rp_", "np_", "rpg_", "dce_", "cnp_", "clamp_", "roce_cc_", "rate_", "rtt_"];
 
 /// A line with a value.
 struct Line {
@@ -19,12 +19,19 @@ struct Line {
     value: String,
     /// Value after the next boot, if it differs.
     next_boot: Option<String>,
+    /// Directory of its file.
+    directory: Option<String>,
 }
 
 impl Import {
-    /// Reads a dump, and returns whether it has parameters of the reaction point.
-    pub(super) fn dump(&mut self, path: &Path, text: &str, port: Option<u8>) -> Result<bool, Error> {
+    /// Reads a dump.
+    pub(super) fn dump(&mut self, path: &Path, text: &str, port: Option<u8>) -> Result<(), Error> {
         let lines = lines(path, text, &mut self.notes);
+        let known = lines.iter().filter(|(name, _)| find_entry(name).is_some());
+        let directories: BTreeSet<String> = known
+            .flat_map(|(_, of_ports)| of_ports.values())
+            .filter_map(|line| line.directory.clone())
+            .collect();
         let mut is_other_port = false;
         for (name, mut of_ports) in lines {
             let Some((&first, Line { at, .. })) = of_ports.first_key_value() else { continue };
@@ -40,7 +47,7 @@ impl Import {
                 }
                 _ => first,
             };
-            let Some(Line { at, value, next_boot }) = of_ports.remove(&chosen) else { continue };
+            let Some(Line { at, value, next_boot, directory }) = of_ports.remove(&chosen) else { continue };
             let other = of_ports.iter().find(|(_, line)| port.is_none() && line.value != value);
             match find_entry(&name) {
                 Some(entry) if value.is_empty() => {
@@ -64,7 +71,8 @@ impl Import {
                     }
                 }
                 None => {
-                    if let Some(reason) = unknown(&name, &value) {
+                    let is_next_to_known = directory.is_some_and(|of| directories.contains(&of));
+                    if let Some(reason) = unknown(&name, &value, is_next_to_known) {
                         self.notes.push(Note { file: at, reason });
                     }
                 }
@@ -80,7 +88,7 @@ impl Import {
         if text.contains("roce_rp/") {
             self.note_missing_rp(path);
         }
-        Ok(self.changes.iter().any(|(_, change)| is_rp(change.key)))
+        Ok(())
     }
 
     /// Lists the parameters of the reaction point that a dump of its directory lacks.
@@ -94,8 +102,9 @@ impl Import {
     }
 }
 
-/// Reason for skipping a setting that is not a parameter here; `None` if it does not concern congestion control.
-fn unknown(name: &str, value: &str) -> Option<String> {
+/// Reason for skipping a setting that is not a parameter here; `None` if it does not concern congestion control, which a
+/// file in the directory of a known parameter does.
+fn unknown(name: &str, value: &str, is_next_to_known: bool) -> Option<String> {
     match name {
         "roce_cc_prio_mask" => Some(format!(
             "set per priority (mask {}); rp_enable and np_enable apply to the whole interface and are unchanged",
@@ -105,7 +114,7 @@ fn unknown(name: &str, value: &str) -> Option<String> {
         "roce_cc_algorithm" => {
             Some("selects an algorithm other than ECN; the adapter does not run DCQCN".to_owned())
         }
-        _ if PREFIXES.iter().any(|start| name.starts_with(start)) => {
+        _ if is_next_to_known || PREFIXES.iter().any(|start| name.starts_with(start)) => {
             let known = without_counterpart(name).map(ToOwned::to_owned);
             Some(known.unwrap_or_else(|| format!("unknown parameter {}", shown(name))))
         }
@@ -212,6 +221,7 @@ fn lines(path: &Path, text: &str, notes: &mut Vec<Note>) -> BTreeMap<String, BTr
                 on.extend((values.trim_matches(separates) == "1").then(|| priority.to_owned()));
                 continue;
             }
+            let directory = name.rsplit_once('/').map(|(directory, _)| directory.to_owned());
             let name = name.rsplit('/').next().unwrap_or(&name).to_ascii_lowercase();
             let (name, port) = match name.rsplit_once("_p").map(|(name, port)| (name, port.parse())) {
                 Some((name, Ok(port))) => (name.to_owned(), port),
@@ -232,7 +242,7 @@ fn lines(path: &Path, text: &str, notes: &mut Vec<Note>) -> BTreeMap<String, BTr
             };
             let is_known = find_entry(&name).is_some();
             match found.entry(name).or_default().entry(port) {
-                Entry::Vacant(entry) => _ = entry.insert(Line { at, value, next_boot }),
+                Entry::Vacant(entry) => _ = entry.insert(Line { at, value, next_boot, directory }),
                 Entry::Occupied(first) if is_known && first.get().value != value => {
                     let first = first.get();
                     let (value, other) = (shown(&value), shown(&first.value));

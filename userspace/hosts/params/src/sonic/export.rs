@@ -46,7 +46,7 @@ pub fn export(config: &Config, port: &str) -> Result<Export, Error> {
         let mut row = Map::new();
         if let Some(wred) = config.wred.get(tc) {
             let name = format!("DCQCN_QUEUE{queue}");
-            profiles.insert(name.clone(), profile(wred, &format!("wred.{tc}.pmax"), &mut notes));
+            profiles.insert(name.clone(), profile(wred, &format!("wred.{tc}"), &mut notes));
             row.insert("wred_profile".into(), name.into());
             let mut scheduler = scheduler(config, queue);
             if wred.drain_rate_bps != 0 {
@@ -54,7 +54,12 @@ pub fn export(config: &Config, port: &str) -> Result<Export, Error> {
                     notes.push(format!("wred.{tc}.drain_rate is rounded down to whole bytes per second"));
                 }
                 scheduler.insert("meter_type".into(), "bytes".into());
+                // Releases of SONiC accept `pir` only with a `cir` above 0 (sonic-scheduler.yang).
+                scheduler.insert("cir".into(), "1".into());
                 scheduler.insert("pir".into(), (wred.drain_rate_bps / 8).to_string().into());
+                notes.push(format!(
+                    "dcqcn.{queue} has a cir of 1 byte per second, which SONiC requires with pir"
+                ));
             }
             let name = format!("dcqcn.{queue}");
             schedulers.insert(name.clone(), scheduler.into());
@@ -102,20 +107,26 @@ fn speed(config: &Config, notes: &mut Vec<String>) -> Option<Value> {
     }
 }
 
-fn profile(wred: &WredConfig, pmax: &str, notes: &mut Vec<String>) -> Value {
+fn profile(wred: &WredConfig, row: &str, notes: &mut Vec<String>) -> Value {
     const PPM_PER_PERCENT: u64 = 10_000;
     // Rounded up, so that a small probability does not become 0.
     let percent = wred.pmax_ppm.div_ceil(PPM_PER_PERCENT);
     if !wred.pmax_ppm.is_multiple_of(PPM_PER_PERCENT) {
-        notes.push(format!("{pmax} is rounded up to {percent}%: SONiC has whole percentages"));
+        notes.push(format!("{row}.pmax is rounded up to {percent}%: SONiC has whole percentages"));
     }
+    let mut threshold = |key: &str, bytes: u64| {
+        if bytes == 0 {
+            notes.push(format!("{row}.{key} is 1 byte: SONiC's 0 is the size of the buffer"));
+        }
+        bytes.max(1).to_string()
+    };
+    let (min, max) = (threshold("kmin", wred.kmin_bytes), threshold("kmax", wred.kmax_bytes));
     let ecn = if wred.ecn != 0 { "ecn_all" } else { "ecn_none" };
     json!({
         "ecn": ecn,
         "wred_green_enable": (wred.ecn != 0).to_string(),
-        "green_min_threshold": wred.kmin_bytes.to_string(),
-        // 0 is the size of the buffer.
-        "green_max_threshold": wred.kmax_bytes.max(1).to_string(),
+        "green_min_threshold": min,
+        "green_max_threshold": max,
         "green_drop_probability": percent.to_string(),
     })
 }

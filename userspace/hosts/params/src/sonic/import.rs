@@ -8,13 +8,15 @@ use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use dcqcn_common::layout::{CLASSES, DSCPS};
-use dcqcn_common::params::{Config, Invalid, MAX_RATE_BPS, Name, SCHEDULER_DWRR, SCHEDULER_STRICT, Table};
+use dcqcn_common::params::{
+    Config, Invalid, MAX_RATE_BPS, MIN_RATE_BPS, Name, SCHEDULER_DWRR, SCHEDULER_STRICT, Table,
+};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::db::{Database, Error, Number, Row, TABLES};
 use crate::{Assignment, Key};
-use values::{Marking, drops_non_ect, ect};
+use values::{Marking, drops_non_ect, green_fields, mark_thresholds};
 
 /// Result of an import for a port.
 #[derive(Clone, Debug, Default)]
@@ -137,6 +139,26 @@ impl<'a> Reader<'a> {
         ports.split(',').map(str::trim).any(|ports| ports == self.port || is_in_range(ports, self.port))
     }
 
+    /// Card and number of a row of the port, whose key is `PORT|NUMBER`, or `HOST|ASIC|PORT|NUMBER` on a chassis. A key with
+    /// the port in another position is listed.
+    fn row_of_port(&mut self, row: &Row<'a>, what: &str) -> Option<(Vec<&'a str>, &'a str)> {
+        let mut parts = row.key_parts();
+        let is_port: Vec<bool> = parts.iter().map(|part| self.is_port(part)).collect();
+        match is_port.as_slice() {
+            [.., true, _] => {
+                let number = parts.pop()?;
+                parts.pop();
+                Some((parts, number))
+            }
+            is_port => {
+                if is_port.contains(&true) {
+                    self.skip(row, [], format!("expected a key of port and {what}, as in {}|3", self.port));
+                }
+                None
+            }
+        }
+    }
+
     /// The row of `table` that a field refers to; a missing table is listed.
     fn row_of(&mut self, row: &Row<'a>, field: &str, table: &'static str) -> Result<Option<Row<'a>>, Error> {
         let found = row.reference(field, table)?;
@@ -171,6 +193,14 @@ impl<'a> Reader<'a> {
         reason: impl Into<String>,
     ) {
         self.unmapped(row.table(), row.key(), fields, reason);
+    }
+
+    /// Lists the fields of a row other than `known`.
+    fn skip_others(&mut self, row: &Row<'a>, known: &[&str]) {
+        let others: Vec<_> = row.fields().filter(|field| !known.contains(field)).collect();
+        if !others.is_empty() {
+            self.skip(row, others, "no counterpart");
+        }
     }
 
     /// Adds a setting whose value was checked.
@@ -254,6 +284,7 @@ impl<'a> Reader<'a> {
                 .db
                 .error(format_args!("PORT|{}", self.port), format_args!("no such port: {there}")));
         };
+        self.skip_others(&row, &["speed", "alias"]);
         const MBIT: u64 = 1_000_000;
         match self.number(&row, "speed", 1..=MAX_RATE_BPS / MBIT, "a speed in Mbit/s")? {
             Number::Is(mbit) => self.set(format!("PORT|{} speed", self.port), &row, "link_rate", mbit * MBIT),
@@ -328,20 +359,26 @@ impl<'a> Reader<'a> {
     fn queues(&mut self) -> Result<Queues<'a>, Error> {
         let own = self.own_card()?;
         let mut rows = Vec::new();
+        let mut cards = BTreeSet::new();
         for row in self.db.rows("QUEUE")? {
-            let parts = row.key_parts();
-            if let [card @ .., ports, numbers] = parts.as_slice()
-                && self.is_port(ports)
-            {
-                // One of both names may be enough.
-                let is_own = card.len() == own.len()
-                    && own.iter().any(Option::is_some)
-                    && card
-                        .iter()
-                        .zip(&own)
-                        .all(|(part, own)| own.as_ref().is_none_or(|own| own.eq_ignore_ascii_case(part)));
-                rows.push((row.valid()?, card.is_empty() || is_own, *numbers));
-            }
+            let Some((card, numbers)) = self.row_of_port(&row, "queue") else { continue };
+            // One of both names may be enough.
+            let is_own = card.len() == own.len()
+                && own.iter().any(Option::is_some)
+                && card
+                    .iter()
+                    .zip(&own)
+                    .all(|(part, own)| own.as_ref().is_none_or(|own| own.eq_ignore_ascii_case(part)));
+            rows.push((row.valid()?, card.is_empty() || is_own, numbers));
+            cards.insert(card.join("|"));
+        }
+        if let Some([host, asic]) = self.card
+            && !rows.is_empty()
+            && !rows.iter().any(|(_, is_own, _)| *is_own)
+        {
+            let cards: Vec<_> = cards.into_iter().take(8).collect();
+            let message = format_args!("no such card: expected one of {}", cards.join(", "));
+            return Err(self.db.error(format_args!("QUEUE|{host}|{asic}|{}", self.port), message));
         }
         if self.card.is_some() || rows.iter().any(|(_, is_own, _)| *is_own) {
             rows.retain(|(_, is_own, _)| *is_own);
@@ -427,11 +464,7 @@ impl<'a> Reader<'a> {
             let is_first =
                 tc_to_queue.iter().position(|of_tc| of_tc.map(usize::from) == Some(queue)) == Some(tc);
             self.scheduler(row, tc, is_first.then_some(queue))?;
-            let others: Vec<_> =
-                row.fields().filter(|field| !["wred_profile", "scheduler"].contains(field)).collect();
-            if !others.is_empty() {
-                self.skip(row, others, "no counterpart");
-            }
+            self.skip_others(row, &["wred_profile", "scheduler"]);
         }
         self.shared_and_unused(queues, tc_to_queue);
         Ok(())
@@ -465,6 +498,8 @@ impl<'a> Reader<'a> {
 
     /// Imports the scheduling and shaping rate of queue `number`, and lists other fields of its scheduler.
     fn scheduler(&mut self, queue: &Row<'a>, tc: usize, number: Option<usize>) -> Result<(), Error> {
+        const MIN_BYTES_PER_S: u64 = MIN_RATE_BPS / 8;
+        const DEFAULT_WEIGHT: u64 = 1;
         let drain_rate = format!("wred.{tc}.drain_rate");
         let Some(scheduler) = self.row_of(queue, "scheduler", "SCHEDULER")? else {
             // A missing table is listed already.
@@ -473,31 +508,46 @@ impl<'a> Reader<'a> {
                 None => self.set(format!("QUEUE|{} (no scheduler)", queue.key()), queue, &drain_rate, 0),
             };
         };
+        let in_bytes = scheduler.text("meter_type")?.is_none_or(|meter| meter == "bytes");
         let pir = match self.number(&scheduler, "pir", 0..=MAX_RATE_BPS / 8, "bytes per second")? {
+            Number::Is(bytes_per_s @ 1..MIN_BYTES_PER_S) if in_bytes => {
+                let reason = format!(
+                    "`{bytes_per_s}` is out of range: {MIN_BYTES_PER_S} to {}, or 0 (bytes per second); the \
+                     parameter is unchanged",
+                    MAX_RATE_BPS / 8
+                );
+                self.skip(&scheduler, ["pir"], reason);
+                None
+            }
             Number::Is(bytes_per_s) => Some(bytes_per_s),
             Number::Absent => Some(0),
             Number::Outside => None,
         };
-        let in_bytes = scheduler.text("meter_type")?.is_none_or(|meter| meter == "bytes");
         if let Some(bytes_per_s) = pir.filter(|pir| in_bytes || *pir == 0) {
             let from = format!("SCHEDULER|{} pir", scheduler.key());
             self.set(from, &scheduler, &drain_rate, bytes_per_s * 8)?;
         }
-        let kind = match scheduler.text("type")?.map(|text| text.to_ascii_uppercase()).as_deref() {
-            None => None,
-            Some("STRICT") => Some(SCHEDULER_STRICT),
-            Some("DWRR" | "WRR") => Some(SCHEDULER_DWRR),
-            Some(other) => {
+        let kind = scheduler.text("type")?.map(|text| text.to_ascii_uppercase());
+        let is_packet_weighted = kind.as_deref().is_none_or(|kind| kind == "WRR");
+        // SONiC's default.
+        let kind = match kind.as_deref().unwrap_or("WRR") {
+            "STRICT" => Some(SCHEDULER_STRICT),
+            "DWRR" | "WRR" => Some(SCHEDULER_DWRR),
+            other => {
                 let reason =
                     format!("`{other}` is not one of DWRR, WRR, STRICT: queue.N.scheduler is unchanged");
                 self.skip(&scheduler, ["type"], reason);
                 None
             }
         };
-        // The weight of a strict queue is unused, and 0 in some files.
         let weight = match kind {
+            // The weight of a strict queue is unused, and 0 in some files.
             Some(SCHEDULER_STRICT) => None,
-            _ => self.value(&scheduler, "weight", 1..=100, "a weight")?,
+            _ => match self.number(&scheduler, "weight", 1..=100, "a weight")? {
+                Number::Is(weight) => Some(weight),
+                Number::Absent => kind.map(|_| DEFAULT_WEIGHT),
+                Number::Outside => None,
+            },
         };
         if let Some(number) = number {
             let from = format!("SCHEDULER|{}", scheduler.key());
@@ -506,8 +556,8 @@ impl<'a> Reader<'a> {
                 self.set(from.clone(), &scheduler, &format!("queue.{number}.{name}"), value)?;
             }
         }
-        if scheduler.text("type")?.as_deref() == Some("WRR") {
-            let reason = "imported as DWRR: weights count bytes here, not packets";
+        if is_packet_weighted {
+            let reason = "imported as DWRR, also without a type: weights count bytes here, not packets";
             self.skip(&scheduler, ["type"], reason);
         }
         let carried = |field: &&str| {
@@ -523,14 +573,13 @@ impl<'a> Reader<'a> {
 
     /// Lists fields of a profile other than the marking of green packets.
     fn other_profile_fields(&mut self, profile: &Row<'a>, ecn: Option<bool>) -> Result<(), Error> {
-        let colours: Vec<_> = profile
-            .fields()
-            .filter(|field| {
-                ["yellow_", "red_", "wred_yellow_", "wred_red_"].iter().any(|of| field.starts_with(of))
-            })
-            .collect();
+        const COLOURS: [&str; 6] =
+            ["yellow_", "red_", "wred_yellow_", "wred_red_", "ecn_yellow_", "ecn_red_"];
+        let is_colour = |field: &&str| COLOURS.iter().any(|of| field.starts_with(of));
+        let colours: Vec<_> = profile.fields().filter(is_colour).collect();
+        self.skip_others(profile, &[green_fields(profile), colours.clone()].concat());
         let drops = ["green_min_threshold", "green_drop_probability"];
-        let is_early = ecn == Some(true) && ect(profile) && !drops_non_ect(profile)?;
+        let is_early = ecn == Some(true) && mark_thresholds(profile).is_some() && !drops_non_ect(profile)?;
         if is_early {
             let reason = "no early drops: the queue accepts packets up to green_max_threshold";
             self.skip(profile, drops, reason);

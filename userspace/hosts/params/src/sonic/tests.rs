@@ -159,7 +159,7 @@ fn errors_name_table_key_and_format() {
             "expected NAME or [WRED_PROFILE|NAME]",
         ),
         ("/QUEUE/Ethernet4|3", json!({"scheduler": "x"}), "has queue 3 too, with another scheduler"),
-        ("/PORT_QOS_MAP/Ethernet4/pfc_enable", json!("3,8"), "`8`: expected priorities, 0 to 7, as in 3,4"),
+        ("/PORT_QOS_MAP/Ethernet4/pfc_enable", json!("3,x"), "`x`: expected priorities, 0 to 7, as in 3,4"),
         ("/TC_TO_QUEUE_MAP/LEAF/3", json!(["3"]), "TC_TO_QUEUE_MAP|LEAF 3: expected a text"),
         (
             "/PORT_QOS_MAP/Ethernet4/dscp_to_tc_map",
@@ -215,10 +215,13 @@ fn threshold_out_of_range_lists_all_thresholds() {
 #[test]
 fn threshold_of_whole_buffer_not_imported() {
     let text = sample_with("/WRED_PROFILE/ROCE/green_max_threshold", json!("0"));
-    let text = text.replace("\"400000\"", "\"0\"");
-    let (config, import) = imported(&read(&text), "Ethernet4", Config::DEFAULT);
-    assert_eq!((config.wred[3].kmin_bytes, config.wred[3].kmax_bytes), (5_000, 200_000));
-    assert!(import.unmapped.iter().any(|u| u.fields.contains(&"green_max_threshold".to_owned())));
+    let of_both = text.replace("\"400000\"", "\"0\"");
+    let of_min = sample_with("/WRED_PROFILE/ROCE/green_min_threshold", json!("0"));
+    for (text, field) in [(of_both, "green_max_threshold"), (of_min, "green_min_threshold")] {
+        let (config, import) = imported(&read(&text), "Ethernet4", Config::DEFAULT);
+        assert_eq!((config.wred[3].kmin_bytes, config.wred[3].kmax_bytes), (5_000, 200_000));
+        assert!(import.unmapped.iter().any(|u| u.fields == [field]), "{field}: {:?}", import.unmapped);
+    }
 }
 
 #[test]
@@ -301,6 +304,38 @@ fn value_without_counterpart_is_listed() {
         ),
         ("/WRED_PROFILE/ROCE/ecn", json!("ecn_blue"), "WRED_PROFILE|ROCE ecn", "ecn is unchanged"),
         ("/QUEUE/Ethernet4|x", json!({}), "QUEUE|Ethernet4|x ", "`x` is neither a number"),
+        (
+            "/QUEUE/Ethernet4",
+            json!({}),
+            "QUEUE|Ethernet4 ",
+            "expected a key of port and queue, as in Ethernet4|3",
+        ),
+        ("/QUEUE/Ethernet4|3|x", json!({}), "QUEUE|Ethernet4|3|x ", "expected a key of port and queue"),
+        (
+            "/BUFFER_PG",
+            json!({"Ethernet0-8": {"profile": "NULL"}}),
+            "BUFFER_PG|Ethernet0-8 ",
+            "expected a key of port and priority group",
+        ),
+        ("/PORT/Ethernet4/sped", json!("1"), "PORT|Ethernet4 admin_status,lanes,mtu,sped", "no counterpart"),
+        (
+            "/WRED_PROFILE/ROCE/green_drop_probabilty",
+            json!("5"),
+            "WRED_PROFILE|ROCE green_drop_probabilty",
+            "no counterpart",
+        ),
+        (
+            "/PORT_QOS_MAP/Ethernet4/pfc_enable",
+            json!("3,4,8"),
+            "PORT_QOS_MAP|Ethernet4 pfc_enable",
+            "`8` is out of range: 0 to 7 (priorities)",
+        ),
+        (
+            "/SCHEDULER/dwrr.bulk/pir",
+            json!("12499"),
+            "SCHEDULER|dwrr.bulk pir",
+            "`12499` is out of range: 12500 to 100000000000, or 0 (bytes per second)",
+        ),
         (
             "/DSCP_TO_TC_MAP/LEAF/64",
             json!("0"),
@@ -439,8 +474,9 @@ fn voq_keys_of_own_card_parsed() {
         "{refused}"
     );
     assert_eq!(imported(&read(&db.to_string()), "lc1|asic0|Ethernet4", Config::DEFAULT).0, plain);
-    let (_, of_unknown) = imported(&read(&db.to_string()), "lc3|asic0|Ethernet4", Config::DEFAULT);
-    assert!(of_unknown.unmapped.iter().any(|u| u.table == "QUEUE" && u.reason.contains("WRED is unchanged")));
+    let refused =
+        import(&read(&db.to_string()), "lc3|asic0|Ethernet4", &Config::DEFAULT).unwrap_err().to_string();
+    assert!(refused.contains("no such card: expected one of lc1|asic0, lc2|Asic0"), "{refused}");
     for metadata in [
         json!({ "hostname": "lc1", "asic_name": "Asic0", "switch_type": "voq" }),
         json!({ "hostname": "lc1" }),
@@ -584,23 +620,23 @@ fn non_marking_profile_reported() {
 
 #[test]
 fn marking_thresholds_separate_from_drop() {
-    let mut db: Value = serde_json::from_str(SAMPLE).unwrap();
-    let profile = &mut db["WRED_PROFILE"]["ROCE"];
-    profile["green_ect_min_threshold"] = "100000".into();
-    profile["green_ect_max_threshold"] = "300000".into();
-    profile["green_ect_mark_probability"] = "10".into();
-    let (config, import) = imported(&read(&db.to_string()), "Ethernet4", Config::DEFAULT);
-    let wred = config.wred[3];
-    assert_eq!((wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm), (100_000, 300_000, 100_000));
-    assert_eq!(wred.queue_limit_bytes, 1_600_000, "the depth at which a switch drops every packet");
-    assert!(import.unmapped.iter().any(|u| u.reason.starts_with("no early drops: ")));
-    db["WRED_PROFILE"]["ROCE"]["green_ect_min_threshold"] = "300001".into();
-    let refused = import_of(&db).unwrap_err().to_string();
-    assert!(
-        refused
-            .contains("green_ect_min_threshold: `300001`: expected at most green_ect_max_threshold, 300000"),
-        "{refused}"
-    );
+    for name in ["ecn_green", "green_ect"] {
+        let mut db: Value = serde_json::from_str(SAMPLE).unwrap();
+        let profile = &mut db["WRED_PROFILE"]["ROCE"];
+        profile[format!("{name}_min_threshold")] = "100000".into();
+        profile[format!("{name}_max_threshold")] = "300000".into();
+        profile[format!("{name}_mark_probability")] = "10".into();
+        let (config, import) = imported(&read(&db.to_string()), "Ethernet4", Config::DEFAULT);
+        let wred = config.wred[3];
+        assert_eq!((wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm), (100_000, 300_000, 100_000));
+        assert_eq!(wred.queue_limit_bytes, 1_600_000, "the depth at which a switch drops every packet");
+        assert!(import.unmapped.iter().any(|u| u.reason.starts_with("no early drops: ")));
+        db["WRED_PROFILE"]["ROCE"][format!("{name}_min_threshold")] = "300001".into();
+        let refused = import_of(&db).unwrap_err().to_string();
+        let expected =
+            format!("{name}_min_threshold: `300001`: expected at most {name}_max_threshold, 300000");
+        assert!(refused.contains(&expected), "{refused}");
+    }
 }
 
 fn import_of(db: &Value) -> Result<Import, Error> {
@@ -613,6 +649,27 @@ fn packet_weights_taken_as_bytes() {
     let (config, import) = imported(&read(&text), "Ethernet4", Config::DEFAULT);
     assert_eq!((config.queue[3].scheduler, config.queue[3].weight), (SCHEDULER_DWRR, 60));
     assert!(import.unmapped.iter().any(|u| u.key == "dwrr.roce" && u.reason.starts_with("imported as DWRR")));
+}
+
+#[test]
+fn scheduler_without_type_has_defaults() {
+    let text = sample_with("/SCHEDULER/dwrr.roce", json!({ "weight": "20" }));
+    let mut had = Config::DEFAULT;
+    (had.queue[3].scheduler, had.queue[3].weight) = (SCHEDULER_STRICT, 7);
+    let (config, import) = imported(&read(&text), "Ethernet4", had);
+    assert_eq!((config.queue[3].scheduler, config.queue[3].weight), (SCHEDULER_DWRR, 20));
+    assert!(import.unmapped.iter().any(|u| u.key == "dwrr.roce" && u.fields == ["type"]));
+    let text = sample_with("/SCHEDULER/dwrr.roce", json!({ "type": "DWRR" }));
+    assert_eq!(imported(&read(&text), "Ethernet4", had).0.queue[3].weight, 1);
+}
+
+#[test]
+fn field_of_buffer_group_listed() {
+    let mut db = with_dynamic_buffers(json!({ "profile": "NULL", "profle": "lossless" }));
+    let listed = |u: &Unmapped| u.table == "BUFFER_PG" && u.fields == ["profle"];
+    assert!(import_of(&db).unwrap().unmapped.iter().any(listed));
+    db["BUFFER_PG"]["Ethernet4|3-4"] = json!({ "profile": "NULL" });
+    assert!(!import_of(&db).unwrap().unmapped.iter().any(listed));
 }
 
 #[test]
@@ -637,14 +694,15 @@ fn removed_shaper_resets_drain_rate() {
 fn export_import_round_trips() {
     let (config, _) = imported(&read(SAMPLE), "Ethernet4", Config::DEFAULT);
     let Export { tables, notes } = export(&config, "Ethernet12").unwrap();
-    assert_eq!(notes, Vec::<String>::new());
+    assert!(notes.len() == 3 && notes.iter().all(|note| note.contains("has a cir of 1 byte")), "{notes:?}");
     assert_eq!(tables["PORT"]["Ethernet12"]["speed"], "100000");
     assert_eq!(tables["QUEUE"]["Ethernet12|3"]["wred_profile"], "DCQCN_QUEUE3");
     assert_eq!(tables["WRED_PROFILE"]["DCQCN_QUEUE3"]["green_drop_probability"], "20");
     let (again, import) = imported(&read(&tables.to_string()), "Ethernet12", Config::DEFAULT);
     assert_eq!(again, config);
-    let [Unmapped { table, .. }] = import.unmapped.as_slice() else { panic!("{:?}", import.unmapped) };
-    assert_eq!(table, "BUFFER_PG");
+    let unmapped: Vec<_> = import.unmapped.iter().map(|u| (u.table.as_str(), u.fields.join(","))).collect();
+    let cir = ("SCHEDULER", "cir".to_owned());
+    assert_eq!(unmapped, [cir.clone(), cir.clone(), cir, ("BUFFER_PG", String::new())]);
 }
 
 #[test]
@@ -735,6 +793,14 @@ fn export_lists_unsupported() {
         notes.contains(&"wred.3.pmax is rounded up to 1%: SONiC has whole percentages".into()),
         "{notes:?}"
     );
+    for change in ["wred.3.kmin=0", "pfc_wd_detection_time=50ms", "pfc_wd_restoration_time=30ms"] {
+        change.parse::<Assignment>().unwrap().apply(&mut config).unwrap();
+    }
+    let Export { tables, notes } = export(&config, "Ethernet0").unwrap();
+    assert_eq!(tables["WRED_PROFILE"]["DCQCN_QUEUE3"]["green_min_threshold"], "1");
+    let watchdog = json!({ "action": "forward", "detection_time": "100", "restoration_time": "100" });
+    assert_eq!(tables["PFC_WD"]["Ethernet0"], watchdog);
+    assert_eq!(notes.len(), 6, "{notes:?}");
     config.tc_to_queue[0] = 3;
     let refused = export(&config, "Ethernet0").unwrap_err().to_string();
     assert!(refused.starts_with("traffic classes 0 and 3 share queue 3 and mark differently"), "{refused}");
@@ -744,12 +810,12 @@ proptest! {
     /// Every class has its own queue, so that SONiC can express everything.
     #[test]
     fn sonic_states_round_trip(
-        classes in prop::array::uniform8((0u64..1_000_000, 0u64..1_000_000, 0u64..=100, 0u64..=1, 0u64..100_000)),
+        classes in prop::array::uniform8((1u64..1_000_000, 0u64..1_000_000, 0u64..=100, 0u64..=1, 0u64..100_000)),
         dscp_to_tc in prop::collection::vec(0u8..8, 64), speed in 1u64..=800_000,
         queues in Just([0u8, 1, 2, 3, 4, 5, 6, 7]).prop_shuffle(),
         schedulers in prop::array::uniform8((0u64..=1, 1u64..=100)),
         pfc in prop::array::uniform8((0u64..=1, 0u64..8)), buffers in prop::array::uniform8((0u64..=1, 0u64..900_000, 0u64..900_000, 0u64..900_000)),
-        watchdog in (0u64..=5_000, 1u64..=60_000, 0u64..=1),
+        watchdog in (99u64..=5_000, 100u64..=60_000, 0u64..=1),
     ) {
         let mut config = Config::DEFAULT;
         config.scalars.link_rate_bps = speed * 1_000_000;
@@ -757,7 +823,7 @@ proptest! {
         config.dscp_to_tc.copy_from_slice(&dscp_to_tc);
         config.tc_to_queue = queues;
         for (wred, (kmin, more, percent, ecn, pir)) in config.wred.iter_mut().zip(classes) {
-            (wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm) = (kmin, (kmin + more).max(1), percent * 10_000);
+            (wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm) = (kmin, kmin + more, percent * 10_000);
             (wred.ecn, wred.drain_rate_bps) = (ecn, if pir < 12_500 { 0 } else { pir * 8 });
         }
         for (queue, (scheduler, weight)) in config.queue.iter_mut().zip(schedulers) {
@@ -771,7 +837,7 @@ proptest! {
             (of.tx, of.xoff, of.xon, of.headroom) = (tx, xoff, xon.min(xoff), headroom);
         }
         let (detection_ms, restoration_ms, action) = watchdog;
-        if detection_ms != 0 {
+        if detection_ms >= 100 {
             let s = &mut config.scalars;
             (s.pfc_wd_detection_time_ns, s.pfc_wd_restoration_time_ns) = (detection_ms * 1_000_000, restoration_ms * 1_000_000);
             s.pfc_wd_action = action;

@@ -8,11 +8,14 @@ use dcqcn_common::params::Quantity;
 use dcqcn_params::Key;
 use dcqcn_params::file::{Reader, Value, scalar};
 use glob::Pattern;
+use nix::unistd::Group;
 
 use super::{Config, Interface, section};
 
 /// Default path of the persisted override.
 const STATE: &str = "/var/lib/dcqcn/fleet.json";
+/// Longest path of a socket: `sun_path` ends in a zero.
+const MAX_SOCKET_BYTES: usize = 107;
 /// Words of `allow` besides parameters: attach options of `[[interface]]`, and interfaces that the file lacks.
 const WORDS: [&str; 8] = ["interface", "inline", "role", "profile", "pacer", "queues", "xdp_mode", "flows"];
 
@@ -23,6 +26,13 @@ pub struct Control {
     pub socket: PathBuf,
     /// Group with access; `None` = root only.
     pub group: Option<String>,
+}
+
+impl Control {
+    /// The group, if this host does not have it: then only root has access.
+    pub fn absent_group(&self) -> Option<&str> {
+        self.group.as_deref().filter(|name| matches!(Group::from_name(name), Ok(None)))
+    }
 }
 
 /// Allowed remote changes.
@@ -147,6 +157,10 @@ pub(super) fn control(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<Cont
         let text = scalar(value).unwrap_or_default();
         if key == "group" && !text.is_empty() {
             control.group = Some(text);
+        } else if key == "socket" && text.len() > MAX_SOCKET_BYTES {
+            let message =
+                format!("socket has {} bytes: the kernel's limit is {MAX_SOCKET_BYTES}", text.len());
+            reader.refuse(value.span(), message);
         } else if key == "socket" && Path::new(&text).is_absolute() {
             control.socket = text.into();
         } else {
@@ -278,6 +292,7 @@ mod tests {
         for (text, expected) in [
             ("[control]\nsocket = 'run'", "c:2: socket = \"run\": write"),
             ("[control]\ngroup = ''", "c:2: group = \"\": write"),
+            (&format!("[control]\nsocket = '/{}'", "x".repeat(107)), "c:2: socket has 108 bytes"),
             ("[fleet]\nallow = 'x'", "c:2: `allow` is a list"),
             ("[fleet]\nallow = ['log_packets']", "c:2: allow \"log_packets\": unknown parameter"),
             ("[fleet]\nallow = ['kmin']", "c:2: allow \"kmin\": unknown parameter"),

@@ -1,6 +1,6 @@
 //! Parsing of configuration files.
 
-use dcqcn_params::Role;
+use dcqcn_params::{Profile, Role};
 use proptest::prelude::*;
 use serde_json::Value as Json;
 
@@ -64,6 +64,14 @@ fn errors_listed_with_lines() {
         ("[[interface]]\nname = 'a'\nrole = 'hst'", "c:3: `hst` is not one of host, switch"),
         ("[[interface]]\nname = '[a'", "c:2: name = \"[a\" is not a pattern"),
         ("[[interface]]\nname = 'e*'\ninline = 'b'", "c:1: `inline` needs the name of one interface"),
+        (
+            "[[interface]]\nname = 'a'\ninline = 'b'\nrole = 'host'",
+            "c:1: inline = \"b\" only marks: set role = \"switch\"",
+        ),
+        (
+            "[[interface]]\nname = 'a'\nrepare = 'all'",
+            "c:3: unknown key `repare`: did you mean `repair`? (keys are name,",
+        ),
         ("[[interface]]\nname = 'b'\ninline = 'b'", "c:1: b cannot be inline with itself"),
         (
             "[[interface]]\nname = 'a'\ninline = 'b'\n[[interface]]\nname = 'b'\ninline = 'a'",
@@ -82,6 +90,15 @@ fn errors_listed_with_lines() {
     ] {
         let refused = parse("c", text).unwrap_err().to_string();
         assert!(refused.contains(expected), "{text}: {refused}");
+    }
+}
+
+/// `config show` writes the profile of an attachment that had it on the command line.
+#[test]
+fn profile_of_other_links_accepted() {
+    for profile in Profile::value_variants() {
+        let text = format!("[[interface]]\nname = 'eth0'\nprofile = '{}'\n", dcqcn_params::word(profile));
+        assert_eq!(parse("x", &text).unwrap().request("eth0").unwrap().settings.profile, Some(*profile));
     }
 }
 

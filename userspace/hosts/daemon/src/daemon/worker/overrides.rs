@@ -5,7 +5,6 @@ use std::path::Path;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use dcqcn_control_api::Override;
-use dcqcn_params::Profile;
 use dcqcn_telemetry::audit;
 
 use super::Rejection;
@@ -163,7 +162,7 @@ pub(super) fn checked_interfaces(own: &Config, name: &str, text: &str) -> Result
         let b = &over.selector;
         let both = own.settings.clone().then(over.settings.clone());
         if own.selector.may_overlap(b) {
-            let error = both.config(Some(Profile::MAX_LAB_RATE_BPS)).err();
+            let error = both.check().err();
             violations.extend(error.map(|error| format!("{b}: combined with the host's own file: {error}")));
         }
     }

@@ -5,6 +5,9 @@ use serde_json::{Map, Value, json};
 
 use super::MAP;
 
+/// Shortest time of a watchdog (sonic-pfcwd.yang).
+const MIN_NS: u64 = 100_000_000;
+
 /// Adds PFC to the port's row of `PORT_QOS_MAP` and as separate tables; nothing if PFC is unused.
 pub(super) fn add(
     config: &Config,
@@ -25,10 +28,12 @@ pub(super) fn add(
     if let Some(watchdog) = watchdog {
         qos.insert("pfcwd_sw_enable".into(), enabled.clone().into());
         let mut ms = |key: &str, ns: u64| {
-            if !ns.is_multiple_of(1_000_000) {
+            if ns < MIN_NS {
+                notes.push(format!("{key} is raised to 100 ms, SONiC's minimum"));
+            } else if !ns.is_multiple_of(1_000_000) {
                 notes.push(format!("{key} is rounded up to whole milliseconds"));
             }
-            ns.div_ceil(1_000_000).to_string()
+            ns.max(MIN_NS).div_ceil(1_000_000).to_string()
         };
         let action = if config.scalars.pfc_wd_action == PFC_WD_DROP { "drop" } else { "forward" };
         let row = json!({

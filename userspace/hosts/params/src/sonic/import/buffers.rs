@@ -35,11 +35,7 @@ impl<'a> Reader<'a> {
     pub(super) fn buffers(&mut self, current: &Config) -> Result<(), Error> {
         let mut of_groups: [Vec<Row<'a>>; CLASSES] = Default::default();
         for row in self.db.rows("BUFFER_PG")? {
-            let parts = row.key_parts();
-            let [.., ports, groups] = parts.as_slice() else { continue };
-            if !self.is_port(ports) {
-                continue;
-            }
+            let Some((_, groups)) = self.row_of_port(&row, "priority group") else { continue };
             let row = row.valid()?;
             for priority in self.numbers_of(&row, groups) {
                 match of_groups.get_mut(priority) {
@@ -91,6 +87,7 @@ impl<'a> Reader<'a> {
                 return Ok(());
             }
         };
+        self.skip_others(row, &["profile"]);
         self.set(format!("BUFFER_PG|{}", row.key()), row, &of("tx"), u64::from(is_lossless))?;
         let profile = match group {
             Group::Lossy(profile) | Group::Static(profile) => profile,
@@ -126,17 +123,15 @@ impl<'a> Reader<'a> {
             }
             known.extend(limit.map(|_| XON_OFFSET));
         }
-        let others: Vec<_> = profile.fields().filter(|field| !known.contains(field)).collect();
-        let relative: Vec<_> = others.iter().copied().filter(|field| RELATIVE.contains(field)).collect();
+        let relative: Vec<_> =
+            profile.fields().filter(|field| RELATIVE.contains(field) && !known.contains(field)).collect();
         if !relative.is_empty() {
             let reason =
                 "thresholds relative to the free buffer are not supported: set pfc.N.xoff, in bytes per port";
             self.skip(&profile, relative, reason);
         }
-        let others: Vec<_> = others.into_iter().filter(|field| !RELATIVE.contains(field)).collect();
-        if !others.is_empty() {
-            self.skip(&profile, others, "no counterpart");
-        }
+        known.extend(RELATIVE);
+        self.skip_others(&profile, &known);
         Ok(())
     }
 }

@@ -32,7 +32,7 @@ impl<'a> Reader<'a> {
     }
 
     fn priorities(&mut self, of_port: &Row<'a>) -> Result<(), Error> {
-        let enabled = listed(of_port, ENABLE)?;
+        let enabled = self.listed(of_port, ENABLE)?;
         if let Some(enabled) = enabled {
             for priority in 0..CLASSES {
                 let from = format!("PORT_QOS_MAP|{} {ENABLE}", of_port.key());
@@ -40,7 +40,7 @@ impl<'a> Reader<'a> {
                 self.set(from, of_port, &format!("pfc.{priority}.rx"), is_enabled)?;
             }
         }
-        let watched = listed(of_port, WATCHED)?;
+        let watched = self.listed(of_port, WATCHED)?;
         if watched.is_some() && watched != enabled {
             let reason = "not supported: the watchdog covers every priority of pfc_enable";
             self.skip(of_port, [WATCHED], reason);
@@ -109,27 +109,27 @@ impl<'a> Reader<'a> {
             if let Some(action) = action {
                 self.set(format!("{from} action"), &row, "pfc_wd_action", action)?;
             }
-            let known = ["detection_time", "restoration_time", "action"];
-            let others: Vec<_> = row.fields().filter(|field| !known.contains(field)).collect();
-            if !others.is_empty() {
-                self.skip(&row, others, "no counterpart");
-            }
+            self.skip_others(&row, &["detection_time", "restoration_time", "action"]);
         }
         Ok(is_there)
     }
-}
 
-/// Priorities listed in a field, as in `3,4` or `3-4`, as bits.
-fn listed(row: &Row<'_>, field: &str) -> Result<Option<u8>, Error> {
-    let Some(text) = row.text(field)? else { return Ok(None) };
-    let mut bits = 0;
-    for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
-        let Some(priorities) = numbers(part).filter(|of| of.iter().all(|priority| *priority < CLASSES))
-        else {
-            let expected = format_args!("`{part}`: expected priorities, 0 to {}, as in 3,4", CLASSES - 1);
-            return Err(row.field_error(field, expected));
-        };
-        bits = priorities.into_iter().fold(bits, |bits, priority| bits | 1 << priority);
+    /// Priorities listed in a field, as in `3,4` or `3-4`, as bits. Those above 7 are listed as not imported.
+    fn listed(&mut self, row: &Row<'a>, field: &str) -> Result<Option<u8>, Error> {
+        const LAST: usize = CLASSES - 1;
+        let Some(text) = row.text(field)? else { return Ok(None) };
+        let mut bits = 0;
+        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+            let Some(priorities) = numbers(part) else {
+                let expected = format_args!("`{part}`: expected priorities, 0 to {LAST}, as in 3,4");
+                return Err(row.field_error(field, expected));
+            };
+            if priorities.iter().any(|priority| *priority > LAST) {
+                self.skip(row, [field], format!("`{part}` is out of range: 0 to {LAST} (priorities)"));
+            }
+            let own = priorities.into_iter().filter(|priority| *priority <= LAST);
+            bits = own.fold(bits, |bits, priority| bits | 1 << priority);
+        }
+        Ok(Some(bits))
     }
-    Ok(Some(bits))
 }

@@ -18,14 +18,23 @@ pub(super) struct Marking {
     pub(super) ecn: Option<bool>,
 }
 
-/// Names of the marking thresholds and of the probability: SONiC's usual ones, and those separate from dropping.
+/// Thresholds of marking and their probability, which are also those of dropping.
 const THRESHOLDS: [&str; 3] = ["green_min_threshold", "green_max_threshold", "green_drop_probability"];
-const ECT_THRESHOLDS: [&str; 3] =
-    ["green_ect_min_threshold", "green_ect_max_threshold", "green_ect_mark_probability"];
+/// The same for marking only: as in SONiC's YANG, and as first proposed.
+const MARK_THRESHOLDS: [[&str; 3]; 2] = [
+    ["ecn_green_min_threshold", "ecn_green_max_threshold", "ecn_green_mark_probability"],
+    ["green_ect_min_threshold", "green_ect_max_threshold", "green_ect_mark_probability"],
+];
 
-/// Whether a profile has separate thresholds for marking and dropping.
-pub(super) fn ect(profile: &Row<'_>) -> bool {
-    profile.fields().any(|field| ECT_THRESHOLDS.contains(&field))
+/// Names of a profile's separate thresholds for marking, if it has some.
+pub(super) fn mark_thresholds(profile: &Row<'_>) -> Option<[&'static str; 3]> {
+    MARK_THRESHOLDS.into_iter().find(|names| profile.fields().any(|field| names.contains(&field)))
+}
+
+/// Fields of a profile about green packets.
+pub(super) fn green_fields(profile: &Row<'_>) -> Vec<&'static str> {
+    let marking = mark_thresholds(profile).into_iter().flatten();
+    ["ecn", "wred_green_enable"].into_iter().chain(THRESHOLDS).chain(marking).collect()
 }
 
 /// Whether a profile drops no packets below green_max_threshold.
@@ -90,13 +99,14 @@ impl<'a> Reader<'a> {
         let is_off = profile.switch("wred_green_enable")? == Some(false);
         let ecn = if is_off { Some(false) } else { marks_green };
         let max_bytes = WredConfig::SPECS.iter().find(|spec| spec.key == "kmax").map_or(0, |spec| spec.max);
-        let [min_field, max_field, percent_field] = if ect(profile) { ECT_THRESHOLDS } else { THRESHOLDS };
-        let min = self.number(profile, min_field, 0..=max_bytes, "bytes")?;
-        // 0 is the size of the switch's buffer.
+        let separate = mark_thresholds(profile);
+        let [min_field, max_field, percent_field] = separate.unwrap_or(THRESHOLDS);
+        // 0 is the size of the switch's buffer (saiwred.h).
+        let min = self.number(profile, min_field, 1..=max_bytes, "bytes")?;
         let max = self.number(profile, max_field, 1..=max_bytes, "bytes")?;
         let percent = self.number(profile, percent_field, 0..=100, "a percentage")?;
         let limit = self.value(profile, "green_max_threshold", 0..=max_bytes, "bytes")?;
-        let limit_bytes = limit.filter(|_| ect(profile));
+        let limit_bytes = limit.filter(|_| separate.is_some());
         let missing =
             |field| profile.error(format_args!("{field} is missing: required, as ecn marks green packets"));
         let curve = match (min, max) {
@@ -172,7 +182,7 @@ impl<'a> Reader<'a> {
 /// As [`Reader::numbers_of`]; `None` if malformed.
 pub(super) fn numbers(text: &str) -> Option<Vec<usize>> {
     /// Upper bound: more queues than any switch has.
-    const MAX_QUEUES: usize = 64;
+    const MAX_QUEUES: usize = 1_000;
     let number = |text: &str| text.trim().parse::<usize>().ok().filter(|number| *number < MAX_QUEUES);
     let mut numbers = Vec::new();
     for part in text.split(',') {
