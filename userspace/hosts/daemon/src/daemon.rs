@@ -290,7 +290,7 @@ const CAPABILITIES: [Capability; 3] =
 fn drop_privileges() -> Result<()> {
     const READ: &str = "cannot read the capabilities";
     // Mounting the BPF file system needs privileges that are dropped below.
-    let before = attach::file_system()?;
+    let (device, process) = attach::file_system()?;
     let retained: CapsHashSet = CAPABILITIES.into_iter().collect();
     prctl::set_no_new_privs().context("cannot set no_new_privs")?;
     caps::clear(None, CapSet::Ambient).context("cannot clear the ambient capabilities")?;
@@ -310,10 +310,9 @@ fn drop_privileges() -> Result<()> {
     for set in [CapSet::Effective, CapSet::Permitted] {
         caps::set(None, set, &left).context("cannot drop capabilities")?;
     }
-    let seen =
-        attach::file_system().context("cannot open the BPF file system after dropping capabilities; if it was mounted just now, start again")?;
-    if seen != before {
-        return Err(Error::OtherFileSystem);
+    // Without CAP_SYS_PTRACE the file system must be in this process's mount namespace.
+    if !attach::file_system().is_ok_and(|(seen, _)| seen == device) {
+        return Err(Error::OtherMounts { process: process.unwrap_or(1) });
     }
     tracing::debug!(status = %status().unwrap_or_default(), "capabilities dropped");
     Ok(())

@@ -60,10 +60,10 @@ pub enum Error {
     )]
     Capabilities,
     #[error(
-        "/run/dcqcn/bpf of this process differs from init's after dropping capabilities; start it in init's mount namespace \
-         (`nsenter --net=FILE` instead of `ip netns exec`)"
+        "cannot access the maps in /run/dcqcn/bpf: the file system is not in the mount namespace of this process; start \
+         the daemon in that of process {process}: `nsenter --target {process} --mount dcqcn run`"
     )]
-    OtherFileSystem,
+    OtherMounts { process: u32 },
 }
 
 impl Error {

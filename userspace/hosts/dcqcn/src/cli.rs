@@ -15,7 +15,6 @@ mod get;
 mod help;
 mod log;
 mod monitor;
-mod nvidia;
 mod pages;
 mod pair;
 mod peer;
@@ -24,7 +23,6 @@ mod profile;
 mod run;
 mod set;
 mod show;
-mod sonic;
 mod status;
 mod tables;
 mod targets;
@@ -38,7 +36,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use clap::{FromArgMatches as _, Parser, Subcommand};
+use clap::{ArgMatches, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::{ArgValueCompleter, CompleteEnv, CompletionCandidate};
 use dcqcn_loader::attach::Error::NotAttached;
 use dcqcn_netlink::Netns;
@@ -71,13 +69,13 @@ Exit codes:
   4  `config diff`: the configurations differ; `doctor`: warnings, nothing worse
   5  `doctor`: errors
   6  `daemon`: rejected, nothing was changed
-  7  partially done (`attach` and `detach` of several, `upgrade --all`, `daemon`): the output lists successes
+  7  partially done (`attach` and `detach` of several, `upgrade --all`, `status`, `daemon`): the output lists successes
   8  `daemon`: no daemon answers
   9  `daemon`: busy, try again
   130  `doctor peer` and `doctor listen`: interrupted
 
 Environment:
-  DCQCN_LOG  filter of the log on standard error, as in `debug` or `dcqcn_netlink=trace` (default: warn)
+  DCQCN_LOG    filter of the log on standard error, as in `debug` or `dcqcn_netlink=trace` (default: warn)
   DCQCN_AUDIT  directory of the audit log (default: /var/log/dcqcn)
 
 Completions for bash: source <(COMPLETE=bash dcqcn)";
@@ -159,7 +157,11 @@ impl Cli {
     /// Parses the command line of this process, or exits with a usage error.
     fn read() -> Self {
         let matches = arguments(help::command(), &WITHOUT_JSON);
-        Self::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut help::command()).exit())
+        Self::from_arg_matches(&matches).unwrap_or_else(|error| {
+            let mut command = help::command();
+            command.build();
+            with_usage(error, &mut command, &matches).exit()
+        })
     }
 
     fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
@@ -239,6 +241,16 @@ fn enter(netns: Option<&str>) -> anyhow::Result<()> {
         netns.enter()?.stay();
     }
     Ok(())
+}
+
+/// Adds the usage of the subcommand to an error.
+fn with_usage(error: clap::Error, command: &mut clap::Command, matches: &ArgMatches) -> clap::Error {
+    if let Some((name, matches)) = matches.subcommand()
+        && let Some(command) = command.find_subcommand_mut(name)
+    {
+        return with_usage(error, command, matches);
+    }
+    error.format(command)
 }
 
 /// Whether this process was started through a link with another name.
@@ -331,7 +343,10 @@ mod tests {
             ("dcqcn attach eth0 --role swich", "[possible values: host, switch]"),
             ("dcqcn attach eth0 --flows 3", "out of range: 8 to 1048576"),
             ("dcqcn set eth0 rpg_threshold=1 rpg_threshold=2", "rpg_threshold is specified twice"),
+            ("dcqcn attach", "<IFACE|--all-rdma>"),
             ("dcqcn detach", "<IFACE|--all>"),
+            ("dcqcn upgrade", "<IFACE|--all>"),
+            ("dcqcn config apply x.toml", "<IFACE|--all>"),
             ("dcqcn flows", "<IFACE>"),
             ("dcqcn import --format sonic config_db.json eth1", "--port <PORT>"),
             ("dcqcn doctor --duration 10ms", "out of range: 1s to 1h"),

@@ -12,14 +12,16 @@ pub(crate) mod snapshot;
 mod take;
 mod tunnel;
 
-use serde::{Deserialize, Serialize};
+use std::fmt;
+
+use serde::Serialize;
 
 pub(crate) use netns::in_netns;
 pub(crate) use snapshot::Snapshot;
 pub(crate) use take::take;
 
 /// Severity of a finding, in increasing order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Severity {
     /// As it should be.
@@ -93,6 +95,20 @@ impl Finding {
     fn fix(self, fix: impl Into<String>) -> Self {
         Self { fix: Some(fix.into()), ..self }
     }
+}
+
+impl fmt::Display for Finding {
+    /// Without its interface, which is a heading.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { id, severity, what, evidence, fix, .. } = self;
+        writeln!(f, "{:<7}  {what} ({id})\n         {evidence}", severity.label())?;
+        fix.iter().try_for_each(|fix| writeln!(f, "         fix: {fix}"))
+    }
+}
+
+/// The most severe of several findings.
+pub(crate) fn worst(findings: &[Finding]) -> Severity {
+    findings.iter().map(|finding| finding.severity).max().unwrap_or(Severity::Ok)
 }
 
 /// All findings in `snapshot`: by interface, the host last; most severe first.

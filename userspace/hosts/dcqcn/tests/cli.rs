@@ -69,6 +69,11 @@ fn usage_error_has_own_exit_code() {
     for args in [&["set", "eth0"][..], &["set", "eth0", "rpg_ai_rate=fast"], &["detach"], &["nonsense"]] {
         assert_eq!(run(args).status.code(), Some(2), "{args:?}");
     }
+    let apply = &["config", "apply", "x.toml"][..];
+    for (args, command) in [(&["set", "eth0"][..], "set"), (&["get"], "get"), (apply, "config apply")] {
+        let output = run(args);
+        assert!(stderr(&output).contains(&format!("Usage: dcqcn {command} ")), "{}", stderr(&output));
+    }
 }
 
 #[test]
@@ -128,6 +133,8 @@ fn ecnconfig_name_accepts_sonic_flags() {
     let wrong = Command::new(&link).args(["-p", "eth1:8", "-gmin", "1"]).output().unwrap();
     assert_eq!(wrong.status.code(), Some(2));
     assert!(stderr(&wrong).contains("as in `eth1:3`"));
+    let none = Command::new(&link).output().unwrap();
+    assert!(stderr(&none).contains("<-l|-p PROFILE|-q QUEUES>") && stderr(&none).ends_with('\n'), "{none:?}");
 }
 
 #[test]

@@ -380,10 +380,11 @@ fn name_of(links: &[Link], ifindex: u32) -> Option<&str> {
     links.iter().find(|link| link.index == ifindex).map(|link| link.name.as_str())
 }
 
-/// Device number of the BPF file system with the pins, mounted if necessary.
+/// The BPF file system with the pins, mounted if necessary: its device number; and a process with it in its mount
+/// namespace, if this process is in another one.
 ///
 /// # Errors
 /// Mounting fails; the first mount after boot requires CAP_SYS_ADMIN.
-pub fn file_system() -> Result<u64, Error> {
-    StateDir::here()?.file_system()
+pub fn file_system() -> Result<(u64, Option<u32>), Error> {
+    Ok((StateDir::here()?.file_system()?, state_dir::process_outside()))
 }

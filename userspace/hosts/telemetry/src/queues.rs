@@ -241,7 +241,7 @@ impl QueuesReport {
                 true => "-".to_owned(),
                 false => row.weight.to_string(),
             }),
-            (">WAITING", &|row| render::bytes(row.depth_bytes.into())),
+            (">BACKLOG", &|row| render::bytes(row.depth_bytes.into())),
             (">PACKETS", &|row| row.depth_packets.to_string()),
             (">SENT", &|row| render::bytes(row.bytes)),
             (">PACKETS", &|row| row.packets.to_string()),

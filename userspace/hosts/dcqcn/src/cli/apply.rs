@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use clap_complete::ArgValueCompleter;
 use dcqcn_loader::attach::{self, Info, Request};
 use dcqcn_params::Settings;
@@ -19,6 +19,7 @@ use super::targets;
 ///
 /// Parameters absent from the file get the defaults of a new attachment.
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("target").required(true))]
 #[command(override_usage = "dcqcn config apply <FILE> <IFACE...|--all> [--dry-run] [--confirm TIME]")]
 #[command(after_long_help = "\
 A file without [[interface]] applies to each interface named. Role, pacer and table sizes are fixed when attaching: a file
@@ -32,10 +33,10 @@ pub(super) struct ApplyArgs {
     /// Configuration file.
     file: PathBuf,
     /// Attached interfaces.
-    #[arg(required_unless_present = "all", conflicts_with = "all", add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
+    #[arg(value_name = "IFACE", group = "target", add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
     ifaces: Vec<String>,
     /// Every interface attached in this network namespace; with a file that selects interfaces, only those that match.
-    #[arg(long)]
+    #[arg(long, group = "target")]
     all: bool,
     /// Show the changes without applying them.
     #[arg(long, conflicts_with = "confirm")]

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use anyhow::ensure;
-use clap::Args;
+use clap::{ArgGroup, Args};
 use clap_complete::ArgValueCompleter;
 use dcqcn_loader::attach::{self, Info, Options, Request};
 use dcqcn_params::{PacerChoice, QueuesChoice, Role, Settings, XdpModeChoice, parse_flows, word};
@@ -18,6 +18,7 @@ use dcqcn_support::cli::SettingsArgs;
 ///
 /// The data plane stays in the kernel until `dcqcn detach` or a reboot.
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("target").required(true))]
 #[command(after_long_help = "\
 Examples:
   # an end host: notification and reaction point
@@ -39,13 +40,12 @@ Examples:
   dcqcn -n pod1 attach eth0 --dry-run")]
 pub(super) struct AttachArgs {
     /// Interfaces, by name or altname; a pattern (`eth*`) matches interfaces that are not attached.
-    #[arg(required_unless_present = "all_rdma", value_name = "IFACE",
-          add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
+    #[arg(value_name = "IFACE", group = "target", add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
     ifaces: Vec<String>,
     /// Every interface with an RDMA device that is not attached.
-    #[arg(long, conflicts_with_all = ["ifaces", "inline"])]
+    #[arg(long, group = "target", conflicts_with = "inline")]
     all_rdma: bool,
-    /// `host`: notification and reaction point. `switch`: congestion point [default: host; inline: switch].
+    /// Role of the interface [default: host; inline: switch].
     #[arg(long, value_enum)]
     role: Option<Role>,
     /// Forward all packets between the interface and this one in XDP, and mark them.
@@ -84,30 +84,25 @@ pub(super) struct AttachArgs {
 
 impl AttachArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
-        let Self {
-            ifaces,
-            all_rdma,
-            role,
-            inline,
-            settings,
-            pacer,
-            queues,
-            xdp_mode,
-            flows,
-            log_packets,
-            dry_run,
-            interrupt,
-            realtime,
-        } = self;
-        let may = Options { interrupt, realtime, force: false };
-        let options =
-            Settings { role, inline, pacer, queues, xdp_mode, flows, log_packets, ..Settings::default() };
-        let (path, later) = settings.split();
-        let options = later.then(options);
+        let may = Options { interrupt: self.interrupt, realtime: self.realtime, force: false };
+        let (path, settings) = self.settings.split();
+        let options = settings.then(Settings {
+            role: self.role,
+            inline: self.inline,
+            pacer: self.pacer,
+            queues: self.queues,
+            xdp_mode: self.xdp_mode,
+            flows: self.flows,
+            log_packets: self.log_packets,
+            ..Settings::default()
+        });
         let file = path.as_deref().map(ConfigFile::read).transpose()?;
-        let is_one = matches!(ifaces.as_slice(), [iface] if !targets::is_pattern(iface));
-        let names =
-            if is_one { targets::names(ifaces, false)? } else { targets::attachable(&ifaces, all_rdma)? };
+        let is_one = matches!(self.ifaces.as_slice(), [iface] if !targets::is_pattern(iface));
+        let names = if is_one {
+            targets::names(self.ifaces, false)?
+        } else {
+            targets::attachable(&self.ifaces, self.all_rdma)?
+        };
         let request = |iface: String| {
             let settings = file.as_ref().map(|file| file.settings(&iface)).transpose()?.unwrap_or_default();
             Ok(Request { iface, settings: settings.then(options.clone()) })
@@ -117,38 +112,36 @@ impl AttachArgs {
             is_one || requests.iter().all(|request| request.settings.inline.is_none()),
             "cannot attach several interfaces with --inline: attach each pair"
         );
-        if dry_run {
-            let (mut planned, mut failed) = (Vec::new(), Vec::new());
-            for request in &requests {
-                match attach::rehearse(request, may) {
-                    Ok((info, steps)) if is_one => return out.show(&DryRunPlan { info, steps }),
-                    Err(error) if is_one => return Err(error.into()),
-                    Ok((info, steps)) => planned.push(DryRunPlan { info, steps }),
-                    Err(error) => failed.push(failure(error, &request.iface)),
-                }
-            }
-            let is_partially_done = !planned.is_empty();
-            if failed.is_empty() || is_partially_done {
-                out.show(&DryRunReport { planned })?;
-            }
-            return targets::result(failed, is_partially_done);
+        if self.dry_run {
+            let plan =
+                |request| attach::rehearse(request, may).map(|(info, steps)| DryRunPlan { info, steps });
+            let plans = requests.iter().map(plan).collect();
+            return show(out, &requests, plans, is_one, AttachReport::Planned);
         }
-        if let ([request], true) = (requests.as_slice(), is_one) {
-            return out.show(&Attached(attach::attach_with(request, may)?));
-        }
-        let (mut report, mut failed) = (AttachReport { attached: Vec::new() }, Vec::new());
-        for (request, result) in requests.iter().zip(attach::attach_all(&requests, may)?) {
-            match result {
-                Ok(info) => report.attached.push(Attached(info)),
-                Err(error) => failed.push(failure(error, &request.iface)),
-            }
-        }
-        let is_partially_done = !report.attached.is_empty();
-        if failed.is_empty() || is_partially_done {
-            out.show(&report)?;
-        }
-        targets::result(failed, is_partially_done)
+        let results = attach::attach_all(&requests, may)?.into_iter().map(|result| result.map(Attached));
+        show(out, &requests, results.collect(), is_one, AttachReport::Attached)
     }
+}
+
+/// Shows the result of the only interface, or those of several.
+fn show<T: Serialize + fmt::Display>(
+    out: &mut Output<'_>,
+    requests: &[Request],
+    results: Vec<Result<T, attach::Error>>,
+    is_one: bool,
+    report: fn(Vec<T>) -> AttachReport<T>,
+) -> anyhow::Result<()> {
+    let (mut done, mut failed) = (Vec::new(), Vec::new());
+    for (request, result) in requests.iter().zip(results) {
+        match result {
+            Ok(result) if is_one => return out.show(&result),
+            Err(error) if is_one => return Err(error.into()),
+            Ok(result) => done.push(result),
+            Err(error) => failed.push(failure(error, &request.iface)),
+        }
+    }
+    let is_partially_done = !done.is_empty();
+    targets::show(out, &report(done), failed, is_partially_done)
 }
 
 /// An error of one interface of several, with its name.
@@ -158,15 +151,18 @@ fn failure(error: attach::Error, iface: &str) -> anyhow::Error {
     if is_named { error } else { error.context(iface.to_owned()) }
 }
 
-/// Result of attaching several interfaces.
+/// Results of several interfaces.
 #[derive(Serialize)]
-struct AttachReport {
-    attached: Vec<Attached>,
+#[serde(rename_all = "snake_case")]
+enum AttachReport<T> {
+    Attached(Vec<T>),
+    Planned(Vec<T>),
 }
 
-impl fmt::Display for AttachReport {
+impl<T: fmt::Display> fmt::Display for AttachReport<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.attached.iter().try_for_each(|attached| write!(f, "{attached}"))
+        let (Self::Attached(results) | Self::Planned(results)) = self;
+        results.iter().try_for_each(|result| write!(f, "{result}"))
     }
 }
 
@@ -177,18 +173,6 @@ struct DryRunPlan {
     info: Info,
     /// Planned steps, in order.
     steps: Vec<String>,
-}
-
-/// Plans of several attachments.
-#[derive(Serialize)]
-struct DryRunReport {
-    planned: Vec<DryRunPlan>,
-}
-
-impl fmt::Display for DryRunReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.planned.iter().try_for_each(|plan| write!(f, "{plan}"))
-    }
 }
 
 impl fmt::Display for DryRunPlan {
@@ -279,10 +263,7 @@ impl DetachArgs {
             }
         }
         let is_partially_done = !report.detached.is_empty();
-        if failed.is_empty() || is_partially_done {
-            out.show(&report)?;
-        }
-        targets::result(failed, is_partially_done)
+        targets::show(out, &report, failed, is_partially_done)
     }
 }
 

@@ -21,15 +21,12 @@ use dcqcn_support::cli::Output;
 use dcqcn_support::clock::boottime_ns;
 use dcqcn_support::sync::lock;
 use dcqcn_telemetry::ChangeReport;
-use dcqcn_telemetry::audit::{self as audit, ChangeMode};
+use dcqcn_telemetry::audit::{self, ChangeMode};
 use nix::unistd::{geteuid, setsid};
 use serde::Serialize;
 
 use super::duration_in;
 
-/// Time limit for confirming a change.
-const MIN_CONFIRM: Duration = Duration::from_secs(1);
-const MAX_CONFIRM: Duration = Duration::from_secs(86_400);
 /// Polling interval of the waiting process, hence its delay in noticing a confirmation.
 const POLL: Duration = Duration::from_secs(1);
 /// Polling interval while another process holds the lock.
@@ -52,7 +49,7 @@ Examples:
   dcqcn confirm eth0 --revert")]
 pub(super) struct ConfirmArgs {
     /// Interfaces [default: all with a pending change].
-    #[arg(add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
+    #[arg(value_name = "IFACE", add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
     ifaces: Vec<String>,
     /// Revert the change now.
     #[arg(long)]
@@ -137,16 +134,12 @@ impl fmt::Display for Waiting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let former: Vec<String> =
             self.former.iter().map(|PreviousValue { key, value }| format!("{key} = {value}")).collect();
+        let former = former.join(", ");
         if let Some(overdue) = &self.overdue {
-            return write!(f, "back to {} is {overdue}", former.join(", "));
+            return write!(f, "revert to {former} is {overdue}");
         }
-        write!(
-            f,
-            "in {} s back to {}, unless you run `dcqcn confirm {}`",
-            self.left_ns / 1_000_000_000,
-            former.join(", "),
-            self.iface
-        )
+        let (left_s, iface) = (self.left_ns / 1_000_000_000, &self.iface);
+        write!(f, "reverted to {former} in {left_s} s, unless you run `dcqcn confirm {iface}`")
     }
 }
 
@@ -204,7 +197,7 @@ impl fmt::Display for Changed {
 
 /// Parses the time limit for confirming a change.
 pub(super) fn within(text: &str) -> Result<Duration, String> {
-    duration_in(text, MIN_CONFIRM..=MAX_CONFIRM, "1s to 24h")
+    duration_in(text, Duration::from_secs(1)..=Duration::from_secs(86_400), "1s to 24h")
 }
 
 /// Failures of [`revert_overdue`], with the interface unless they are of all.
@@ -292,11 +285,14 @@ mod tests {
     fn overdue_change_shown_with_cause() {
         let former = vec![PreviousValue { key: "rpg_gd".into(), value: "11".into() }];
         let waiting = Waiting { iface: "eth0".into(), left_ns: 0, overdue: None, former };
-        assert_eq!(waiting.to_string(), "in 0 s back to rpg_gd = 11, unless you run `dcqcn confirm eth0`");
+        assert_eq!(
+            waiting.to_string(),
+            "reverted to rpg_gd = 11 in 0 s, unless you run `dcqcn confirm eth0`"
+        );
         let overdue = Some("overdue since 5 s: no space".into());
         assert_eq!(
             Waiting { overdue, ..waiting }.to_string(),
-            "back to rpg_gd = 11 is overdue since 5 s: no space"
+            "revert to rpg_gd = 11 is overdue since 5 s: no space"
         );
     }
 }

@@ -35,47 +35,23 @@ Examples:
   dcqcn daemon status
   dcqcn daemon reload"))]
 pub(super) enum DaemonCommand {
-    Status(StatusArgs),
-    Health(HealthArgs),
-    Reload(ReloadArgs),
-    Confirm(ConfirmArgs),
-}
-
-#[derive(Debug, Args)]
-struct Socket {
-    /// Path of the control socket, as in `[control] socket`.
-    #[arg(long, value_name = "PATH", default_value = PATH)]
-    socket: PathBuf,
-}
-
-/// Show the daemon's interfaces, overrides and unconfirmed configuration, and failures with their cause.
-#[derive(Debug, Args)]
-#[command(after_long_help = format!("\
+    /// Show the daemon's interfaces, overrides and unconfirmed configuration, and failures with their cause.
+    #[command(after_long_help = format!("\
 {OUTCOMES}
 
 Examples:
   dcqcn daemon status
   dcqcn daemon status --json"))]
-pub(super) struct StatusArgs {
-    #[command(flatten)]
-    socket: Socket,
-}
-
-/// Exit with 0 if all interfaces are managed and complete, as `/readyz` checks, and with 7 if not.
-#[derive(Debug, Args)]
-#[command(after_long_help = format!("\
+    Status(Socket),
+    /// Exit with 0 if all interfaces are managed and complete, as `/readyz` checks, and with 7 if not.
+    #[command(after_long_help = format!("\
 {OUTCOMES}
 
 Examples:
   dcqcn daemon health"))]
-pub(super) struct HealthArgs {
-    #[command(flatten)]
-    socket: Socket,
-}
-
-/// Reload the configuration file, and wait for the result (root only).
-#[derive(Debug, Args)]
-#[command(after_long_help = format!("\
+    Health(Socket),
+    /// Reload the configuration file, and wait for the result (root only).
+    #[command(after_long_help = format!("\
 Like SIGHUP: on all interfaces or, if any change is rejected, on none.
 
 {OUTCOMES}
@@ -83,9 +59,15 @@ Like SIGHUP: on all interfaces or, if any change is rejected, on none.
 Examples:
   dcqcn daemon reload
   dcqcn daemon reload --json"))]
-pub(super) struct ReloadArgs {
-    #[command(flatten)]
-    socket: Socket,
+    Reload(Socket),
+    Confirm(ConfirmArgs),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Socket {
+    /// Path of the control socket, as in `[control] socket`.
+    #[arg(long, value_name = "PATH", default_value = PATH)]
+    socket: PathBuf,
 }
 
 /// Confirm a configuration that was applied over the socket for a limited time.
@@ -179,38 +161,55 @@ struct Report {
 
 impl DaemonCommand {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        let (Self::Status(socket)
+        | Self::Health(socket)
+        | Self::Reload(socket)
+        | Self::Confirm(ConfirmArgs { socket, .. })) = &self;
+        let is_query = matches!(self, Self::Status(_) | Self::Health(_));
+        let client = ControlClient::new(&socket.socket, if is_query { QUERY_TIMEOUT } else { TIMEOUT });
         let is_brief = !matches!(self, Self::Status(_));
-        let (socket, action) = match self {
-            Self::Status(StatusArgs { socket }) | Self::Health(HealthArgs { socket }) => (socket, None),
-            Self::Reload(ReloadArgs { socket }) => (socket, Some(Action::Reload)),
-            Self::Confirm(ConfirmArgs { name, revert, socket }) => {
-                (socket, Some(Action::Confirm { name, revert }))
+        let mut report =
+            Report { outcome: Outcome::Failed, error: None, status: None, applied: None, is_brief };
+        let status = self.change(&client).and_then(|applied| {
+            report.applied = applied;
+            client.request::<Status>(Verb::Status {})
+        });
+        match status {
+            Ok(status) => {
+                report.outcome = if is_complete(&status) { Outcome::Done } else { Outcome::Partial };
+                report.status = Some(status);
             }
-        };
-        let is_query = action.is_none();
-        let timeout = if is_query { QUERY_TIMEOUT } else { TIMEOUT };
-        let client = ControlClient::new(&socket.socket, timeout);
-        let failed = |error: &ClientError| {
-            let (outcome, error) = failure(error, is_query);
-            Report { outcome, error: Some(error), status: None, applied: None, is_brief }
-        };
-        let report = match action.map(|action| action.request(&client)).transpose() {
-            Ok(applied) => match client.request::<Status>(Verb::Status {}) {
-                Ok(status) => {
-                    let outcome = if is_complete(&status) { Outcome::Done } else { Outcome::Partial };
-                    Report { outcome, error: None, status: Some(status), applied, is_brief }
-                }
-                Err(error) if is_query => failed(&error),
-                Err(error) => {
-                    let error = format!("the daemon made the change, but did not report its status: {error}");
-                    Report { outcome: Outcome::Partial, error: Some(error), status: None, applied, is_brief }
-                }
-            },
-            Err(error) => failed(&error),
-        };
+            Err(error) if report.applied.is_some() => {
+                report.outcome = Outcome::Partial;
+                report.error =
+                    Some(format!("the daemon made the change, but did not report its status: {error}"));
+            }
+            Err(error) => {
+                let (outcome, error) = failure(&error, is_query);
+                (report.outcome, report.error) = (outcome, Some(error));
+            }
+        }
         out.show(&report)?;
         let Report { outcome, error, .. } = report;
         if outcome == Outcome::Done { Ok(()) } else { Err(CommandFailed { outcome, error }.into()) }
+    }
+
+    /// Requests the change from the daemon, if the command is not a query.
+    fn change(&self, client: &ControlClient) -> Result<Option<Applied>, ClientError> {
+        let verb = match self {
+            Self::Status(_) | Self::Health(_) => return Ok(None),
+            Self::Reload(_) => Verb::Reload {},
+            Self::Confirm(ConfirmArgs { name, revert, .. }) => {
+                let unconfirmed = || {
+                    let status: Status = client.request(Verb::Status {})?;
+                    let name = status.config.filter(|_| status.confirm_within_s.is_some());
+                    name.ok_or_else(|| ClientError::Refused("no configuration is unconfirmed".into()))
+                };
+                let confirm = Confirm { name: name.clone().map_or_else(unconfirmed, Ok)? };
+                if *revert { Verb::Undo(confirm) } else { Verb::Confirm(confirm) }
+            }
+        };
+        client.request(verb).map(Some)
     }
 }
 
@@ -225,33 +224,6 @@ fn failure(error: &ClientError, is_query: bool) -> (Outcome, String) {
             (Outcome::Unreachable, error)
         }
         error => (Outcome::of(error), error.to_string()),
-    }
-}
-
-/// Change requested from the daemon.
-enum Action {
-    Reload,
-    Confirm { name: Option<String>, revert: bool },
-}
-
-impl Action {
-    fn request(self, client: &ControlClient) -> Result<Applied, ClientError> {
-        match self {
-            Self::Reload => client.request(Verb::Reload {}),
-            Self::Confirm { name, revert } => {
-                let name = match name {
-                    Some(name) => name,
-                    None => {
-                        let status: Status = client.request(Verb::Status {})?;
-                        let on_trial = status.config.filter(|_| status.confirm_within_s.is_some());
-                        on_trial
-                            .ok_or_else(|| ClientError::Refused("no configuration is unconfirmed".into()))?
-                    }
-                };
-                let confirm = Confirm { name };
-                client.request(if revert { Verb::Undo(confirm) } else { Verb::Confirm(confirm) })
-            }
-        }
     }
 }
 
@@ -300,7 +272,7 @@ impl fmt::Display for Report {
         }
         if let Some(reload) = &status.reload {
             let how = if reload.refused.is_empty() { "active" } else { reload.refused.as_str() };
-            writeln!(f, "last reload, {}: {how}", reload.at)?;
+            writeln!(f, "last reload ({}): {how}", reload.at)?;
         }
         for (iface, repairs) in status.repairs.iter().filter(|(_, repairs)| **repairs != 0) {
             writeln!(f, "repairs of {iface}: {repairs}")?;

@@ -22,8 +22,8 @@ use dcqcn_support::cli::Output;
 /// With neither: with the defaults of the interface's role.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-If a file lacks values that were detected when attaching (link rate, overhead, queue limit), those are accepted. A profile is compared only in
-its own parameters: the rate machine, the time between CNPs and the marking curves.
+Values that were detected when attaching (link rate, overhead, queue limit) are accepted if the file lacks them. A profile
+is compared only in its own parameters: the rate machine, the time between CNPs and the marking curves.
 
 Exit codes: 0 equal, 4 different, others as for all commands.
 

@@ -6,19 +6,17 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use dcqcn_params::quantity::parse_time_ns;
 use serde::Serialize;
 
 use super::duration_in;
 use super::peer::PeerCommand;
-use crate::doctor::snapshot::DEFAULT_RTT_NS;
-use crate::doctor::{Finding, Severity, examine, in_netns, record, take};
+use crate::doctor::{Finding, Severity, examine, in_netns, record, take, worst};
 use dcqcn_support::cli::Output;
 
 /// Diagnose why congestion control has no effect, and whether this host is ready.
 ///
 /// Takes two readings of all that affects RoCE congestion control in this network namespace, and reports each problem
-/// with its evidence and a fix. Changes nothing. Root sees more.
+/// with its evidence and a fix. Changes nothing. Complete readings require root.
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -41,8 +39,8 @@ pub(super) struct DoctorArgs {
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration)]
     duration: Duration,
     /// Round-trip time between sender and receiver, for the evaluation of thresholds [default: 20us].
-    #[arg(long, value_name = "TIME", value_parser = rtt_ns)]
-    rtt: Option<u64>,
+    #[arg(long, value_name = "TIME", value_parser = round_trip)]
+    rtt: Option<Duration>,
     /// Record the readings in this directory.
     #[arg(long, value_name = "DIR", conflicts_with = "from")]
     record: Option<PathBuf>,
@@ -51,38 +49,37 @@ pub(super) struct DoctorArgs {
     from: Option<PathBuf>,
 }
 
-/// Exit status of findings that were already printed.
+/// The most severe finding, already printed: only an exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("findings")]
-pub(super) struct FindingsFound(u8);
+pub(super) struct FindingsFound(Severity);
 
 impl FindingsFound {
     pub(super) const fn exit_code(self) -> u8 {
-        self.0
+        match self.0 {
+            Severity::Error => 5,
+            _ => 4,
+        }
     }
 }
-
-/// Exit code: warnings.
-const WARNINGS: u8 = 4;
-/// Exit code: errors.
-const ERRORS: u8 = 5;
 
 impl DoctorArgs {
     /// Runs the command; its fixes are for the network namespace `netns` if it is that of `--netns`.
     pub(super) fn run(self, out: &mut Output<'_>, netns: Option<&str>) -> anyhow::Result<()> {
-        let Self { command, duration, rtt, record, from } = self;
+        let Self { command, duration, rtt, record: dir, from } = self;
         if let Some(command) = command {
-            return result(command.run(out)?);
+            return result(command.run(out, netns)?);
         }
-        let snapshot = match from {
-            Some(dir) => {
-                let mut snapshot = record::read(&dir)?;
-                snapshot.rtt_ns = rtt.unwrap_or(snapshot.rtt_ns);
-                snapshot
-            }
-            None => take(duration, rtt.unwrap_or(DEFAULT_RTT_NS)),
+        // Before the readings, which may take an hour.
+        dir.as_deref().map(record::create).transpose()?;
+        let mut snapshot = match from {
+            Some(dir) => record::read(&dir)?,
+            None => take(duration),
         };
-        if let Some(dir) = record {
+        if let Some(rtt) = rtt {
+            snapshot.rtt_ns = rtt.as_nanos() as u64;
+        }
+        if let Some(dir) = dir {
             record::write(&dir, &snapshot)?;
         }
         let mut findings = examine(&snapshot);
@@ -99,13 +96,8 @@ impl DoctorArgs {
     }
 }
 
-/// Result of the command by the most severe finding.
-pub(super) fn result(worst: Severity) -> anyhow::Result<()> {
-    match worst {
-        Severity::Ok | Severity::Info => Ok(()),
-        Severity::Warning => Err(FindingsFound(WARNINGS).into()),
-        Severity::Error => Err(FindingsFound(ERRORS).into()),
-    }
+fn result(worst: Severity) -> anyhow::Result<()> {
+    if worst >= Severity::Warning { Err(FindingsFound(worst).into()) } else { Ok(()) }
 }
 
 /// Parses the time between the readings: shorter ones than a second give random rates.
@@ -113,10 +105,8 @@ fn duration(text: &str) -> Result<Duration, String> {
     duration_in(text, Duration::from_secs(1)..=Duration::from_secs(3_600), "1s to 1h")
 }
 
-fn rtt_ns(text: &str) -> Result<u64, String> {
-    const LONGEST_NS: u64 = 1_000_000_000;
-    let ns = parse_time_ns(text).map_err(|error| error.to_string())?;
-    if (1..=LONGEST_NS).contains(&ns) { Ok(ns) } else { Err("out of range: 1ns to 1s".to_owned()) }
+fn round_trip(text: &str) -> Result<Duration, String> {
+    duration_in(text, Duration::from_nanos(1)..=Duration::from_secs(1), "1ns to 1s")
 }
 
 #[derive(Debug, Serialize)]
@@ -129,7 +119,7 @@ struct DoctorReport {
 
 impl DoctorReport {
     fn new(findings: Vec<Finding>) -> Self {
-        let worst = findings.iter().map(|finding| finding.severity).max().unwrap_or(Severity::Ok);
+        let worst = worst(&findings);
         let mut counts = BTreeMap::new();
         for severity in [Severity::Ok, Severity::Info, Severity::Warning, Severity::Error] {
             let of = findings.iter().filter(|finding| finding.severity == severity);
@@ -144,13 +134,8 @@ impl fmt::Display for DoctorReport {
         for group in self.findings.chunk_by(|a, b| a.iface == b.iface) {
             let name = group.first().and_then(|finding| finding.iface.as_deref());
             writeln!(f, "{}", name.unwrap_or("host"))?;
-            for Finding { id, severity, what, evidence, fix, .. } in group {
-                writeln!(f, "  {:<7}  {what} ({id})", severity.label())?;
-                writeln!(f, "           {evidence}")?;
-                if let Some(fix) = fix {
-                    writeln!(f, "           fix: {fix}")?;
-                }
-            }
+            let text: String = group.iter().map(Finding::to_string).collect();
+            text.lines().try_for_each(|line| writeln!(f, "  {line}"))?;
             writeln!(f)?;
         }
         let count = |severity: Severity| self.counts.get(severity.label()).copied().unwrap_or(0);

@@ -6,11 +6,11 @@ use std::ffi::OsString;
 use std::fmt;
 
 use anyhow::bail;
-use clap::{Parser, ValueEnum};
+use clap::{CommandFactory as _, Parser, ValueEnum};
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::{Config, WredConfig};
 use dcqcn_loader::attach;
-use dcqcn_params::Key;
+use dcqcn_params::{Key, UnknownKey};
 use dcqcn_support::render::Table;
 use dcqcn_telemetry::audit::ChangeMode;
 use serde::Serialize;
@@ -120,7 +120,8 @@ pub(super) struct EcnconfigArgs(Flags);
 impl EcnconfigArgs {
     /// Parses the command line of this process, or exits with a usage error.
     pub(super) fn parse() -> Self {
-        Self(Flags::read(std::env::args_os()).unwrap_or_else(|error| error.exit()))
+        let flags = Flags::read(std::env::args_os());
+        Self(flags.unwrap_or_else(|error| error.format(&mut Flags::command()).exit()))
     }
 
     /// Whether JSON is requested.
@@ -176,14 +177,18 @@ impl Flags {
             ("kmax", self.gmax),
             ("pmax", self.gdrop.map(|percent| percent * PPM_PER_PERCENT)),
         ];
-        for spec in WredConfig::SPECS {
-            let value = values.iter().find(|(name, _)| *name == spec.key).and_then(|(_, value)| *value);
+        for (name, value) in values {
             if let Some(value) = value {
-                Key::Wred(tc, spec).set(config, value)?;
+                wred(tc, name)?.set(config, value)?;
             }
         }
         Ok(())
     }
+}
+
+/// A parameter of a class.
+fn wred(tc: usize, name: &str) -> Result<Key, UnknownKey> {
+    format!("wred.{tc}.{name}").parse()
 }
 
 impl EcnconfigArgs {
@@ -193,6 +198,7 @@ impl EcnconfigArgs {
         let verbose = flags.verbose >= 2;
         if let Some(Target { iface, tc }) = flags.profile.clone() {
             let classes = tc.map_or(0..CLASSES, |tc| tc..tc + 1);
+            let iface = targets::resolve_altname(iface);
             let changes = targets::change(&[iface], ChangeMode::Lasting, |_, config| {
                 classes.clone().try_for_each(|tc| flags.apply(tc, config))
             })?;
@@ -202,11 +208,8 @@ impl EcnconfigArgs {
         let ifaces = targets::names(Vec::new(), true)?;
         if let Some(switch) = flags.switch {
             let changes = targets::change(&ifaces, ChangeMode::Lasting, |_, config| {
-                classes_of(config, &flags.queues).try_for_each(|tc| {
-                    let spec = WredConfig::SPECS.iter().find(|spec| spec.key == "ecn");
-                    let key = spec.map(|spec| Key::Wred(tc, spec));
-                    Ok(key.map_or(Ok(()), |key| key.set(config, u64::from(switch == Switch::On)))?)
-                })
+                classes_of(config, &flags.queues)
+                    .try_for_each(|tc| Ok(wred(tc, "ecn")?.set(config, u64::from(switch == Switch::On))?))
             })?;
             return out
                 .show(&Report::Changed { changed: ChangeReport::of_differences(&changes), ignored: false });

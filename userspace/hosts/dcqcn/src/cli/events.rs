@@ -32,6 +32,7 @@ The kinds and their fields:
   table-full      the RP or NP table: the new flow, and the idle time of the evicted one
   pfc-storm       a neighbour pauses continuously (pfc_wd_detection_time): the priority, the action; from dcqcn run
   pfc-restored    the storm ended: the priority; from dcqcn run
+  tail-loss-probe a silent connection was made to retransmit: the QP, PSN, silence; from dcqcn run
   queue-drop      one of the port's queues (attach --queues) was full: its number, dropped packets; from dcqcn run
   config-refused  a rejected command: user and cause (from the audit log)
   missed          events overwritten before this command read them
@@ -204,6 +205,24 @@ fn show_packets(
         out.finish()?;
         if left == 0 || !follow || interrupt.sleep(PERIOD)? {
             return Ok(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::ValueEnum as _;
+    use dcqcn_params::word;
+
+    use super::*;
+
+    #[test]
+    fn help_lists_kinds() {
+        let mut command = crate::cli::help::command();
+        let help = command.find_subcommand_mut("events").unwrap().render_long_help().to_string();
+        let (_, kinds) = help.split_once("The kinds and their fields:").unwrap();
+        for kind in Kind::value_variants() {
+            assert!(kinds.contains(&format!("\n  {} ", word(kind))), "{kind:?} is not in {kinds}");
         }
     }
 }

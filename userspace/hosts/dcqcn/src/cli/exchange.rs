@@ -1,14 +1,27 @@
 //! `import` and `export`: configurations of SONiC switches and NVIDIA NICs.
 
-use std::path::PathBuf;
+use std::fmt;
+use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use clap::{Args, ValueEnum};
 use clap_complete::ArgValueCompleter;
+use dcqcn_loader::attach;
+use dcqcn_params::nvidia::{self, Note};
+use dcqcn_params::sonic::{self, Database, Unmapped};
 use dcqcn_support::cli::Output;
+use dcqcn_support::file::{read_limited, replace};
+use dcqcn_support::render::{Table, count};
+use dcqcn_telemetry::audit::ChangeMode;
+use dcqcn_telemetry::{ChangeReport, Source};
+use serde::Serialize;
 
-use super::targets::resolve_altname;
-use super::{nvidia, sonic};
+use super::targets::{self, resolve_altname};
+
+/// Maximum size of a config_db.json; those of large chassis have a few megabytes.
+const MAX_SONIC_BYTES: u64 = 64 << 20;
+/// Maximum size of a NIC's dump; `mlxconfig` prints some 20 KB for a device.
+const MAX_NVIDIA_BYTES: u64 = 4 << 20;
 
 /// Format to import.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -67,16 +80,16 @@ pub(super) struct ImportArgs {
 
 impl ImportArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
-        let Self { format, path, iface, port, dry_run } = self;
-        let iface = resolve_altname(iface);
-        match format {
+        let (path, iface) = (self.path, resolve_altname(self.iface));
+        let change_mode = ChangeMode::unconfirmed(self.dry_run);
+        match self.format {
             From::Sonic => {
-                let port = port.context("--port names the switch's port")?;
-                sonic::import(&path, &port, iface, dry_run, out)
+                let port = self.port.context("--port names the switch's port")?;
+                out.show(&import_sonic(&path, &port, iface, change_mode)?)
             }
             From::Nvidia => {
-                let port = port.map(|port| adapter_port(&port)).transpose()?;
-                nvidia::import(&path, port, iface, dry_run, out)
+                let port = self.port.map(|port| adapter_port(&port)).transpose()?;
+                out.show(&import_nvidia(&path, port, iface, change_mode)?)
             }
         }
     }
@@ -95,6 +108,131 @@ fn switch_port(text: &str) -> Result<String, String> {
 fn adapter_port(text: &str) -> anyhow::Result<u8> {
     let number = text.trim_start_matches(['p', 'P']).parse().ok().filter(|port| *port != 0);
     number.with_context(|| format!("--port = {text} is out of range: 1 to 255"))
+}
+
+/// Applies a port's configuration in a switch's config_db.json to an interface.
+fn import_sonic(
+    file: &Path,
+    port: &str,
+    iface: String,
+    change_mode: ChangeMode,
+) -> anyhow::Result<SonicReport> {
+    let name = file.display().to_string();
+    let text = read_limited(file, MAX_SONIC_BYTES).with_context(|| format!("cannot read {name}"))?;
+    let db = Database::parse(&name, &text)?;
+    let mut import = sonic::Import::default();
+    let changes = targets::change(std::slice::from_ref(&iface), change_mode, |_, config| {
+        import = sonic::import(&db, port, config)?;
+        Ok(import.settings.iter().try_for_each(|(_, setting)| setting.apply(config))?)
+    })?;
+    Ok(SonicReport {
+        iface,
+        dry_run: change_mode == ChangeMode::DryRun,
+        marks: changes.iter().all(|change| change.new.scalars.cp_enable != 0),
+        changed: ChangeReport::of_differences(&changes),
+        settings: import.settings.into_iter().map(|(from, of)| Source::new(from, of)).collect(),
+        unmapped: import.unmapped,
+    })
+}
+
+#[derive(Serialize)]
+struct SonicReport {
+    #[serde(skip)]
+    iface: String,
+    dry_run: bool,
+    /// Whether the congestion point is enabled.
+    marks: bool,
+    #[serde(flatten)]
+    changed: ChangeReport,
+    /// All settings in the file, changed or not.
+    settings: Vec<Source>,
+    unmapped: Vec<Unmapped>,
+}
+
+impl fmt::Display for SonicReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { iface, dry_run, marks, changed, unmapped, .. } = self;
+        if *dry_run {
+            writeln!(f, "nothing was changed (--dry-run); this would be:")?;
+        }
+        write!(f, "{changed}")?;
+        if !marks {
+            writeln!(f, "cp_enable is off: nothing is marked until `dcqcn set {iface} cp_enable=on`")?;
+        }
+        if !unmapped.is_empty() {
+            writeln!(f, "\nnot imported:")?;
+            // Tables without a counterpart share a reason, and a line.
+            for same in unmapped.chunk_by(|a, b| a.key == "*" && b.key == "*" && a.reason == b.reason) {
+                let rows: Vec<String> = same.iter().map(row_name).collect();
+                let reason = same.first().map_or("", |of| of.reason.as_str());
+                writeln!(f, "  {}\n      {reason}", rows.join(", "))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn row_name(Unmapped { table, key, fields, .. }: &Unmapped) -> String {
+    let fields = if fields.is_empty() { String::new() } else { format!(" {}", fields.join(", ")) };
+    if key == "*" { format!("{table}{fields}") } else { format!("{table}|{key}{fields}") }
+}
+
+/// Applies a NIC's parameters, read by name, to an interface.
+fn import_nvidia(
+    path: &Path,
+    port: Option<u8>,
+    iface: String,
+    change_mode: ChangeMode,
+) -> anyhow::Result<NvidiaReport> {
+    let import = nvidia::read(path, port, |path| read_limited(path, MAX_NVIDIA_BYTES))?;
+    let changes = targets::change(&[iface], change_mode, |_, config| {
+        Ok(import.changes.iter().try_for_each(|(_, change)| change.apply(config))?)
+    })?;
+    let source = |(file, of): (PathBuf, _)| Source::new(file.display().to_string(), of);
+    Ok(NvidiaReport {
+        dry_run: change_mode == ChangeMode::DryRun,
+        read: import.changes.len() - import.implied,
+        settings: import.changes.into_iter().map(source).collect(),
+        changed: ChangeReport::of_differences(&changes),
+        notes: import.notes,
+    })
+}
+
+#[derive(Serialize)]
+struct NvidiaReport {
+    dry_run: bool,
+    /// Number of parameters in the file or directory; the others follow from the firmware.
+    #[serde(skip)]
+    read: usize,
+    /// All parameters in the directory, changed or not.
+    settings: Vec<Source>,
+    #[serde(flatten)]
+    changed: ChangeReport,
+    notes: Vec<Note>,
+}
+
+impl fmt::Display for NvidiaReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { dry_run, read, settings, changed, notes } = self;
+        write!(f, "{}", count(*read, "parameter"))?;
+        match settings.get(*read..) {
+            Some([]) | None => writeln!(f, " read")?,
+            Some(implied) => writeln!(f, " read, {} implied by the firmware's algorithm", implied.len())?,
+        }
+        if *dry_run {
+            writeln!(f, "nothing was changed (--dry-run); this would be:")?;
+        }
+        write!(f, "{changed}")?;
+        if !notes.is_empty() {
+            writeln!(f, "\nnot imported, or with another value:")?;
+            let mut table = Table::new(&["FILE", "REASON"]);
+            for Note { file, reason } in notes {
+                table.row([file.display().to_string(), reason.clone()]);
+            }
+            write!(f, "{table}")?;
+        }
+        Ok(())
+    }
 }
 
 /// Export the parameters of an interface in the format of a SONiC switch or an NVIDIA NIC.
@@ -131,18 +269,29 @@ pub(super) struct ExportArgs {
 
 impl ExportArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
-        let Self { format, iface, port, out: file } = self;
-        let iface = resolve_altname(iface);
-        match format {
+        let iface = resolve_altname(self.iface);
+        let config = || anyhow::Ok(attach::open(&iface)?.maps.params()?.config);
+        let warn = |note: &String| tracing::warn!(iface, "{note}");
+        let text = match self.format {
             ExportFormat::Sonic => {
-                let port = port.context("--port names the switch's port")?;
-                sonic::export(&iface, &port, file, out)
+                let port = self.port.context("--port names the switch's port")?;
+                let sonic::Export { tables, notes } = sonic::export(&config()?, &port)?;
+                notes.iter().for_each(warn);
+                serde_json::to_string_pretty(&tables)? + "\n"
             }
             ExportFormat::Nvidia => {
-                anyhow::ensure!(port.is_none(), "--port requires --format sonic");
-                nvidia::export(&iface, file, out)
+                ensure!(self.port.is_none(), "--port requires --format sonic");
+                let export = nvidia::export(&config()?);
+                export.notes.iter().for_each(warn);
+                if self.out.is_none() {
+                    return out.show(&export);
+                }
+                export.to_string()
             }
-        }
+        };
+        let Some(path) = self.out else { return out.text(&text) };
+        replace(&path, text.as_bytes()).with_context(|| format!("cannot write {}", path.display()))?;
+        out.text(&format!("{iface}: written to {}\n", path.display()))
     }
 }
 

@@ -35,7 +35,7 @@ pub(super) struct LogArgs {
     /// Only the latest N entries.
     #[arg(long, value_name = "N")]
     last: Option<NonZeroUsize>,
-    /// Only entries of this network namespace, by its number, which may change at a reboot.
+    /// Only entries of this network namespace, by its inode number, which may change at a reboot.
     #[arg(long)]
     here: bool,
 }
@@ -107,7 +107,7 @@ impl fmt::Display for LogReport {
             let rows = entries.iter().map(|entry| (entry, cells(entry)));
             let columns: &[Column<'_, (&Entry, [String; 3])>] = &[
                 ("TIME", &|(entry, _)| entry.author.time.clone()),
-                ("WHO", &|(entry, _)| entry.who()),
+                ("USER", &|(entry, _)| entry.who()),
                 ("IFACE", &|(entry, _)| match entry.iface.as_str() {
                     "" => "-".into(),
                     iface if entry.author.netns == *here => iface.to_owned(),
@@ -163,7 +163,7 @@ mod tests {
         let report = |iface, last| LogReport::new("log".into(), contents.clone(), iface, last, 1);
         let text = report(Some("eth0"), Some(1)).to_string();
         let expected = "\
-TIME                      WHO          IFACE  PARAMETER  OLD  NEW  COMMAND OR REASON
+TIME                      USER         IFACE  PARAMETER  OLD  NEW  COMMAND OR REASON
 2026-03-01T12:00:00.000Z  ada as root  eth0   rpg_gd      11   14  dcqcn set\u{fffd}
 malformed entries in log: line 4
 older entries are in 2 compressed files: see log*

@@ -81,9 +81,10 @@ fn parameters() -> String {
         (Group::Rp, "REACTION POINT"),
     ] {
         roff.control("SH", [heading]);
-        for key in Key::all().filter(|key| key.group() == group && is_first_of_its_table(*key)) {
+        let keys = Key::all().filter(|key| key.group() == group);
+        for (key, name) in keys.filter_map(|key| Some((key, name(key)?))) {
             roff.control("TP", []);
-            roff.text([bold(name(key))]);
+            roff.text([bold(name)]);
             let default = match key {
                 Key::DscpToTc(_) | Key::TcToQueue(_) => String::new(),
                 Key::Queue(_, spec) => format!(" Default: {}.", params::default_of_queues(spec)),
@@ -110,24 +111,13 @@ fn see_also(roff: &mut Roff, pages: &[&str]) {
     roff.text([roman(pages.join(", "))]);
 }
 
-/// Of the rows of a table, only one is described.
-fn is_first_of_its_table(key: Key) -> bool {
-    match key {
-        Key::Scalar(_) => true,
-        Key::Wred(row, _)
-        | Key::DscpToTc(row)
-        | Key::TcToQueue(row)
-        | Key::Queue(row, _)
-        | Key::Pfc(row, _) => row == 0,
-    }
-}
-
-fn name(key: Key) -> String {
-    match key {
-        Key::Scalar(_) => key.to_string(),
-        Key::Wred(..) | Key::DscpToTc(_) | Key::TcToQueue(_) | Key::Queue(..) | Key::Pfc(..) => {
-            key.to_string().replacen('0', "N", 1)
-        }
+/// A parameter's name; of the rows of a table only the first, with N instead of its number.
+fn name(key: Key) -> Option<String> {
+    let name = key.to_string();
+    match name.split('.').nth(1) {
+        None => Some(name),
+        Some("0") => Some(name.replacen(".0", ".N", 1)),
+        Some(_) => None,
     }
 }
 

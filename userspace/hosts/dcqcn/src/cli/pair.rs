@@ -186,7 +186,7 @@ fn qpn(text: &str) -> Result<u32, String> {
     parsed
         .ok()
         .filter(|qpn| (2..1 << 24).contains(qpn))
-        .ok_or_else(|| "expected a queue pair number, 2 to 16777215 or 0x2 to 0xffffff".to_owned())
+        .ok_or_else(|| "expected a QPN, 2 to 16777215 or 0x2 to 0xffffff".to_owned())
 }
 
 #[cfg(test)]

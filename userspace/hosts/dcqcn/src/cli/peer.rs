@@ -39,7 +39,7 @@ pub(super) struct PeerArgs {
     /// Time of each TCP measurement; there are four, or twelve with --attach.
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = duration)]
     duration: Duration,
-    /// Test packets per second.
+    /// Test packets per second, 50 to 10000.
     #[arg(long, value_name = "N", default_value_t = 500,
           value_parser = clap::value_parser!(u32).range(i64::from(MIN_RATE)..=i64::from(MAX_RATE)))]
     rate: u32,
@@ -71,11 +71,11 @@ pub(super) struct ListenArgs {
 
 impl PeerCommand {
     /// Runs the check and shows its report; returns the most severe finding.
-    pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<Severity> {
+    pub(super) fn run(self, out: &mut Output<'_>, netns: Option<&str>) -> anyhow::Result<Severity> {
         match self {
             Self::Peer(PeerArgs { address, duration, rate: packets_per_s, dscp, attach }) => {
                 let options = Options { duration, packets_per_s, dscp, attach };
-                let report = peer::check(resolve(&address)?, options)?;
+                let report = peer::check(resolve(&address)?, options, netns)?;
                 out.show(&report)?;
                 out.finish()?;
                 Ok(report.worst)

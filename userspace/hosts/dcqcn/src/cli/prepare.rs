@@ -54,7 +54,7 @@ impl fmt::Display for PrepareReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { iface, done, drop_in } = self;
         writeln!(f, "{iface}: {done}")?;
-        drop_in.iter().try_for_each(|path| writeln!(f, "  at boot by {}", path.display()))
+        drop_in.iter().try_for_each(|path| writeln!(f, "  at boot: {}", path.display()))
     }
 }
 

@@ -103,7 +103,7 @@ pub(super) fn config_of(profile: Profile, link_rate: Option<u64>) -> anyhow::Res
         ProfileError::NoRate(name) => {
             // A rate valid for the profile.
             let rate = if profile == Profile::Lab { "1gbit" } else { "25gbit" };
-            anyhow!("profile `{name}` depends on the link's rate: give it, as in `--link-rate {rate}`")
+            anyhow!("profile `{name}` depends on the link's rate: specify it, as in `--link-rate {rate}`")
         }
         error => error.into(),
     })

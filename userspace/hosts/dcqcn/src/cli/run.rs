@@ -45,7 +45,7 @@ Examples:
   dcqcn run --metrics-only --listen 127.0.0.1:9310 --top-qps 20")]
 pub(super) struct RunArgs {
     /// Interfaces that are already attached [default: those of the file].
-    #[arg(conflicts_with = "config", add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
+    #[arg(value_name = "IFACE", conflicts_with = "config", add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
     ifaces: Vec<String>,
     /// Configuration file.
     #[arg(long, value_name = "FILE", default_value = DEFAULT_PATH)]
@@ -77,29 +77,20 @@ impl RunArgs {
     }
 
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
-        let Self {
-            ifaces,
-            config: path,
-            detach_on_exit,
-            allow_empty,
-            log_format,
-            metrics_only,
-            listen,
-            top_qps,
-        } = self;
-        if metrics_only {
-            return serve_metrics(listen, top_qps, out);
+        if self.metrics_only {
+            return serve_metrics(self.listen, self.top_qps, out);
         }
-        let (source, config) = if ifaces.is_empty() {
+        let (source, config) = if self.ifaces.is_empty() {
             // Watched before it is read, so that no change in between is missed.
-            let file = FileWatch::new(path);
+            let file = FileWatch::new(self.config);
             let config = Config::load(file.path())?;
             (Source::File(file), config)
         } else {
-            (Source::Ifaces(ifaces.into_iter().map(resolve_altname).collect()), Config::default())
+            (Source::Ifaces(self.ifaces.into_iter().map(resolve_altname).collect()), Config::default())
         };
-        let log = Log::begin(log_format, config.log_format, config.log_filter.as_deref())?;
-        Ok(daemon::run(Options { source, detach_on_exit, allow_empty }, config, log)?)
+        let log = Log::begin(self.log_format, config.log_format, config.log_filter.as_deref())?;
+        let options = Options { source, detach_on_exit: self.detach_on_exit, allow_empty: self.allow_empty };
+        Ok(daemon::run(options, config, log)?)
     }
 }
 

@@ -56,7 +56,7 @@ impl ShowArgs {
         let file = path.map(|path| path.display().to_string());
         match (&file, out.is_json()) {
             (_, true) => out.json(&ShowReport { iface: &iface, file, toml: &toml }),
-            (Some(file), false) => out.text(&format!("{iface} is saved in {file}\n")),
+            (Some(file), false) => out.text(&format!("{iface}: written to {file}\n")),
             (None, false) => out.text(&toml),
         }
     }

@@ -184,7 +184,7 @@ impl fmt::Display for StatusReport {
             ("XDP", &|status| status.info.xdp_mode.clone()),
             ("TC", &|status| status.info.tc_mode.clone()),
             (">FLOWS", &|status| status.info.rp_flows.to_string()),
-            (">SINCE", &|status| render::ns(status.attached_for_ns)),
+            (">AGE", &|status| render::ns(status.attached_for_ns)),
             ("STATE", &|status| status.summary().into()),
         ];
         let table = Table::of(&self.attachments, columns);
@@ -220,5 +220,5 @@ fn line(part: &Part) -> String {
     let Part { name, iface, program_id, link_id, problem } = part;
     let program = program_id.map(|id| format!(", program {id}")).unwrap_or_default();
     let link = link_id.map(|id| format!(", link {id}")).unwrap_or_default();
-    format!("{name} on {iface}{program}{link}: {}", problem.as_deref().unwrap_or("there"))
+    format!("{name} on {iface}{program}{link}: {}", problem.as_deref().unwrap_or("ok"))
 }

@@ -73,7 +73,7 @@ pub(super) struct CountersArgs {
 impl CountersArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let report = CountersReport::read(&attach::open(&self.iface)?, self.all)?;
-        if out.is_json() { out.json(&report.to_json()) } else { out.text(&report) }
+        out.show_as(&report.to_json(), &report)
     }
 }
 
@@ -83,8 +83,8 @@ impl CountersArgs {
 DEPTH decides on marking: the depth of the virtual queue, which drains at DRAIN, or the qdisc's backlog if queue_source
 is backlog. An inline attachment has one for each interface.
 
-With --queues, a second table has the port's own queues, with all their traffic and not only RoCE: WAITING is the current
-backlog (bytes, packets), SENT the total, DROPS the packets dropped because the queue was full.
+A port attached with --queues has a second table, of its own queues, with all their traffic and not only RoCE: BACKLOG is
+in bytes and packets, SENT the total, DROPS the packets dropped because the queue was full.
 
 Examples:
   dcqcn queues eth1

@@ -12,8 +12,10 @@ use dcqcn_common::params::Config;
 use dcqcn_loader::attach::{self, Change, ChangeError, Info};
 use dcqcn_netlink::{Link, Netlink};
 use dcqcn_params::{Assignment, Profile, SetError};
-use dcqcn_telemetry::audit::{self as audit, ChangeMode};
+use dcqcn_support::cli::Output;
+use dcqcn_telemetry::audit::{self, ChangeMode};
 use glob::Pattern;
+use serde::Serialize;
 
 /// The names, and the attached interfaces that match a pattern, without duplicates; or all attached interfaces.
 pub(super) fn names(words: Vec<String>, all: bool) -> anyhow::Result<Vec<String>> {
@@ -167,7 +169,7 @@ impl FromArgMatches for Edits {
                 Word::Ifaces(names) => edits.ifaces.extend(names),
                 Word::Change(change) => {
                     if edits.changes.iter().any(|other| other.key == change.key) {
-                        let text = format!("{} is specified twice\n", change.key);
+                        let text = format!("{} is specified twice", change.key);
                         return Err(clap::Error::raw(ErrorKind::ArgumentConflict, text));
                     }
                     edits.changes.push(change);
@@ -248,6 +250,19 @@ impl fmt::Display for SeveralFailed {
 }
 
 impl Error for SeveralFailed {}
+
+/// Shows the report of a command on several interfaces unless all failed, and returns the errors.
+pub(super) fn show<T: Serialize + fmt::Display>(
+    out: &mut Output<'_>,
+    report: &T,
+    errors: Vec<anyhow::Error>,
+    is_partially_done: bool,
+) -> anyhow::Result<()> {
+    if errors.is_empty() || is_partially_done {
+        out.show(report)?;
+    }
+    result(errors, is_partially_done)
+}
 
 /// The result of a command on several interfaces, with one error per line.
 pub(super) fn result(mut errors: Vec<anyhow::Error>, is_partially_done: bool) -> anyhow::Result<()> {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use anyhow::anyhow;
-use clap::Args;
+use clap::{ArgGroup, Args};
 use clap_complete::ArgValueCompleter;
 use dcqcn_loader::attach::{self, Part};
 use serde::Serialize;
@@ -17,6 +17,7 @@ use dcqcn_support::cli::Output;
 /// map layout: then nothing is changed, and the dcqcn that attached them remains responsible. `dcqcn run` does this
 /// when it starts.
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("target").required(true))]
 #[command(after_long_help = "\
 Examples:
   dcqcn upgrade eth0
@@ -26,10 +27,10 @@ Examples:
   dcqcn upgrade --all --dry-run")]
 pub(super) struct UpgradeArgs {
     /// Attached interface.
-    #[arg(add = ArgValueCompleter::new(dcqcn_support::cli::iface), required_unless_present = "all")]
+    #[arg(group = "target", add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
     iface: Option<String>,
     /// Every interface of this network namespace.
-    #[arg(long, conflicts_with = "iface")]
+    #[arg(long, group = "target")]
     all: bool,
     /// Show the programs that would be replaced, and fail if none can be.
     #[arg(long)]
@@ -63,10 +64,7 @@ impl UpgradeArgs {
         }
         let is_done = |upgraded: &Upgraded| upgraded.problems.is_empty() || !upgraded.replaced.is_empty();
         let is_partially_done = report.upgraded.iter().any(is_done);
-        if failed.is_empty() || is_partially_done {
-            out.show(&report)?;
-        }
-        targets::result(failed, is_partially_done)
+        targets::show(out, &report, failed, is_partially_done)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Drivers' names of pause, mark and CNP counters: the only table of them.
 //!
 //! A counter is found by its name with any driver: recordings may lack the driver, and vendors adopt each other's
-//! names. `#` stands for the digit of a priority.
+//! names. `#` stands for the digit of a priority, `?x` for `rx` or `tx`.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CounterMeaning {
@@ -34,12 +34,9 @@ const ADAPTERS: [Adapter; 8] = [
     Adapter {
         drivers: &["mlx5_core"],
         counters: &[
-            (Pause, "rx_prio#_pause"),
-            (Pause, "tx_prio#_pause"),
-            (Discard, "rx_prio#_discards"),
-            (Discard, "tx_prio#_discards"),
-            (Discard, "rx_prio#_discard"),
-            (Discard, "tx_prio#_discard"),
+            (Pause, "?x_prio#_pause"),
+            (Discard, "?x_prio#_discards"),
+            (Discard, "?x_prio#_discard"),
             (EcnMarked, "np_ecn_marked_roce_packets"),
             (CnpSent, "np_cnp_sent"),
             (CnpHandled, "rp_cnp_handled"),
@@ -50,8 +47,7 @@ const ADAPTERS: [Adapter; 8] = [
     Adapter {
         drivers: &["bnxt_en"],
         counters: &[
-            (Pause, "rx_pfc_ena_frames_pri#"),
-            (Pause, "tx_pfc_ena_frames_pri#"),
+            (Pause, "?x_pfc_ena_frames_pri#"),
             (EcnMarked, "rx_ecn_marked_pkts"),
             (CnpSent, "tx_cnp_pkts"),
             (CnpSent, "np_cnp_pkts"),
@@ -62,12 +58,9 @@ const ADAPTERS: [Adapter; 8] = [
     Adapter {
         drivers: &["ice", "i40e", "idpf"],
         counters: &[
-            (Pause, "rx_priority_#_xoff.nic"),
-            (Pause, "tx_priority_#_xoff.nic"),
-            (Pause, "rx_priority_#_xoff"),
-            (Pause, "tx_priority_#_xoff"),
-            (Pause, "port.rx_priority_#_xoff"),
-            (Pause, "port.tx_priority_#_xoff"),
+            (Pause, "?x_priority_#_xoff.nic"),
+            (Pause, "?x_priority_#_xoff"),
+            (Pause, "port.?x_priority_#_xoff"),
             (EcnMarked, "RxECNMrkd"),
             (CnpSent, "cnpSent"),
             (CnpHandled, "cnpHandled"),
@@ -78,12 +71,9 @@ const ADAPTERS: [Adapter; 8] = [
     Adapter {
         drivers: &["ionic"],
         counters: &[
-            (Pause, "frames_rx_pripause"),
-            (Pause, "frames_tx_pripause"),
-            (Pause, "frames_rx_pripause#"),
-            (Pause, "frames_tx_pripause#"),
-            (Pause, "frames_rx_pripause_#"),
-            (Pause, "frames_tx_pripause_#"),
+            (Pause, "frames_?x_pripause"),
+            (Pause, "frames_?x_pripause#"),
+            (Pause, "frames_?x_pripause_#"),
             (EcnMarked, "rx_rdma_ecn_pkts"),
             (CnpSent, "tx_rdma_cnp_pkts"),
             (CnpHandled, "rx_rdma_cnp_pkts"),
@@ -92,14 +82,13 @@ const ADAPTERS: [Adapter; 8] = [
     },
     Adapter {
         drivers: &["hns3"],
-        counters: &[(Pause, "mac_rx_pfc_pri#_pkt_num"), (Pause, "mac_tx_pfc_pri#_pkt_num")],
+        counters: &[(Pause, "mac_?x_pfc_pri#_pkt_num")],
         enable: "choose DCQCN in the adapter (`/sys/class/infiniband/DEVICE/ports/1/cc_param`)",
     },
     Adapter {
         drivers: &["mlxsw_spectrum"],
         counters: &[
-            (Pause, "rx_pause_prio_#"),
-            (Pause, "tx_pause_prio_#"),
+            (Pause, "?x_pause_prio_#"),
             (Discard, "tc_no_buffer_discard_uc_tc_#"),
             (EcnMarked, "ecn_marked"),
         ],
@@ -107,12 +96,12 @@ const ADAPTERS: [Adapter; 8] = [
     },
     Adapter {
         drivers: &["nfp"],
-        counters: &[(Pause, "mac.rx_pause_frames_class#"), (Pause, "mac.tx_pause_frames_class#")],
+        counters: &[(Pause, "mac.?x_pause_frames_class#")],
         enable: "the adapter does not have RDMA",
     },
     Adapter {
         drivers: &["cxgb4"],
-        counters: &[(Pause, "rx_ppp#_frames"), (Pause, "tx_ppp#_frames")],
+        counters: &[(Pause, "?x_ppp#_frames")],
         enable: "the adapter's RDMA is iWARP, without DCQCN",
     },
 ];
@@ -137,15 +126,13 @@ pub(super) fn is_paravirtual(driver: &str) -> bool {
     PARAVIRTUAL.contains(&driver)
 }
 
-/// Whether `name` matches `pattern`, with a priority for its `#`.
 fn is(name: &str, pattern: &str) -> bool {
-    match pattern.split_once('#') {
-        None => name == pattern,
-        Some((before, after)) => {
-            let priority = name.strip_prefix(before).and_then(|rest| rest.strip_suffix(after));
-            priority.is_some_and(|digit| matches!(digit.as_bytes(), [b'0'..=b'7']))
-        }
-    }
+    let fits = |(byte, pattern): (u8, u8)| match pattern {
+        b'#' => matches!(byte, b'0'..=b'7'),
+        b'?' => matches!(byte, b'r' | b't'),
+        exact => byte == exact,
+    };
+    name.len() == pattern.len() && name.bytes().zip(pattern.bytes()).all(fits)
 }
 
 #[cfg(test)]
@@ -173,9 +160,14 @@ mod tests {
             let found: Vec<_> = all.into_iter().filter(|meaning| means(name, *meaning)).collect();
             assert_eq!(found, [meaning], "{name}");
         }
-        for name in
-            ["rx_prio3_pause_duration", "pfc_pri3_rx_duration_us", "rx_prio8_pause", "rx_prio33_pause", ""]
-        {
+        for name in [
+            "rx_prio3_pause_duration",
+            "pfc_pri3_rx_duration_us",
+            "rx_prio8_pause",
+            "rx_prio33_pause",
+            "ax_prio3_pause",
+            "",
+        ] {
             assert!(!means(name, Pause), "{name}");
         }
         assert!(of_driver("ice").is_some() && of_driver("efa").is_none());

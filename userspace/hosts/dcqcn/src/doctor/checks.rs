@@ -13,116 +13,147 @@ mod thresholds;
 mod traffic;
 
 use dcqcn_common::params::{Config, Quantity, Unit};
+use dcqcn_params::Key;
 
-use super::snapshot::{Attached, Link, Observed, Snapshot};
+use super::snapshot::{Attached, Link, Observed, Rdma, Snapshot};
 use super::{Finding, Severity};
 use thresholds::MarkingClass;
 
-/// A check, by what it examines.
+/// A check, by what it examines. Findings of all but the first two are those of an interface.
 enum Check {
-    /// The whole snapshot.
-    Host(fn(&Snapshot) -> Vec<Finding>),
-    /// An attachment.
-    One(fn(&Reading<'_>) -> Option<Finding>),
-    /// An attachment, with any number of findings.
-    Many(fn(&Reading<'_>) -> Vec<Finding>),
-    /// A class that marks packets.
-    Class(fn(&MarkingClass<'_>) -> Option<Finding>),
+    Host(fn(&Snapshot) -> Option<Finding>),
+    /// The host, with any number of findings.
+    Hosts(fn(&Snapshot) -> Vec<Finding>),
+    Attachment(fn(&Snapshot, &Attached) -> Option<Finding>),
+    /// An interface with RoCE traffic.
+    Interface(fn(&Snapshot, &Link) -> Option<Finding>),
+    /// An RDMA device and one of its interfaces.
+    Device(fn(&Snapshot, &Rdma, &str) -> Option<Finding>),
+    /// Parameters and counters of an attachment.
+    Read(fn(&Reading<'_>) -> Option<Finding>),
+    /// Those of an attachment with the congestion point enabled.
+    Marking(fn(&Reading<'_>) -> Option<Finding>),
+    /// Those, and a traffic class.
+    Class(fn(&Reading<'_>, usize) -> Option<Finding>),
+    /// The marking curve of a class.
+    Curve(fn(&MarkingClass<'_>) -> Option<Finding>),
 }
 
-use Check::{Class, Host, Many, One};
+use Check::{Attachment, Class, Curve, Device, Host, Hosts, Interface, Marking, Read};
 
 const ALL: &[Check] = &[
     Host(attached::attached),
-    Host(attached::alive),
-    Host(attached::programs),
-    Host(attached::earlier_programs),
-    Host(attached::interpreted),
-    Host(attached::generic_xdp),
-    One(traffic::roce_seen),
-    One(traffic::unparsed_headers),
-    Host(traffic::in_tunnel),
-    One(traffic::other_transport),
-    Many(traffic::not_ect),
-    One(traffic::sent_as_ce),
-    One(traffic::dscp_without_class),
-    Host(traffic::dscp_by_direction),
-    One(traffic::cnp_class),
-    One(traffic::cnp_dscp),
-    Many(traffic::class_not_marked),
-    Many(points::switched_off),
-    One(points::marks_unanswered),
-    One(points::cnps_failed),
-    One(points::cnps_lost),
-    One(points::cnps_hinted),
-    One(points::cnps_unpaired),
-    One(points::cnps_invalid),
-    One(points::cnps_without_cut),
-    Host(points::port_unanswered),
-    One(pacer::none),
-    One(pacer::replaced),
-    One(pacer::queues_replaced),
-    One(pacer::fq_limits),
-    One(pacer::fq_orphans),
-    One(pacer::fq_horizon),
-    One(pacer::fq_drops),
-    One(pacer::fq_waits),
-    One(pacer::without_daemon),
-    One(pacer::horizon),
-    One(pacer::tables),
-    Many(pacer::lost),
-    Many(thresholds::rates),
-    One(thresholds::shaper),
-    Class(thresholds::frames),
-    Class(thresholds::bandwidth_delay),
-    Class(thresholds::far_apart),
-    Class(thresholds::fixed_point),
-    Class(thresholds::oscillation),
-    Many(thresholds::timers),
-    Host(links::down),
-    Host(links::mtu_small),
-    Host(links::mtu_differs),
-    Host(links::interrupts_delayed),
-    Host(links::features),
-    Host(links::pause_before_marks),
-    Host(links::priority_discards),
-    Host(links::counters_not_read),
-    One(pauses::without_watchdog),
-    One(pauses::without_effect),
-    Host(rdma::without_role),
-    Host(rdma::elsewhere),
-    Host(rdma::bypass),
-    Host(rdma::traffic_class),
-    Host(rdma::timeouts),
-    Host(rdma::adapter_notification),
-    Host(rdma::adapter_reaction),
+    Attachment(attached::programs),
+    Attachment(attached::earlier_programs),
+    Attachment(attached::interpreted),
+    Attachment(attached::generic_xdp),
+    Read(traffic::roce_seen),
+    Read(traffic::unparsed_headers),
+    Interface(traffic::in_tunnel),
+    Interface(traffic::in_ipsec),
+    Read(traffic::other_transport),
+    Class(traffic::not_ect),
+    Read(traffic::sent_as_ce),
+    Marking(traffic::dscp_without_class),
+    Hosts(traffic::dscp_by_direction),
+    Marking(traffic::cnp_class),
+    Marking(traffic::cnp_dscp),
+    Class(traffic::class_not_marked),
+    Read(points::np_off),
+    Read(points::rp_off),
+    Read(points::marks_unanswered),
+    Read(points::cnps_failed),
+    Read(points::cnps_lost),
+    Read(points::cnps_hinted),
+    Read(points::cnps_unpaired),
+    Read(points::cnps_invalid),
+    Read(points::cnps_without_cut),
+    Hosts(points::port_unanswered),
+    Read(pacer::none),
+    Read(pacer::replaced),
+    Read(pacer::queues_replaced),
+    Read(pacer::fq_limits),
+    Read(pacer::fq_orphans),
+    Read(pacer::fq_horizon),
+    Read(pacer::drops),
+    Read(pacer::fq_waits),
+    Read(pacer::without_daemon),
+    Read(pacer::horizon),
+    Read(pacer::tables),
+    Read(pacer::cuts_lost),
+    Read(pacer::write_failed),
+    Marking(thresholds::rate_unknown),
+    Read(thresholds::rate_above_link),
+    Marking(thresholds::shaper),
+    Curve(thresholds::frames),
+    Curve(thresholds::bandwidth_delay),
+    Curve(thresholds::far_apart),
+    Curve(thresholds::fixed_point),
+    Curve(thresholds::oscillation),
+    Read(thresholds::alpha_timer),
+    Read(thresholds::min_rate),
+    Interface(links::down),
+    Interface(links::mtu_small),
+    Interface(links::mtu_differs),
+    Hosts(links::interrupts_delayed),
+    Hosts(links::features),
+    Interface(links::pause_before_marks),
+    Interface(links::priority_discards),
+    Interface(links::counters_not_read),
+    Read(pauses::without_watchdog),
+    Read(pauses::without_effect),
+    Device(rdma::without_role),
+    Hosts(rdma::elsewhere),
+    Device(rdma::bypass),
+    Device(rdma::traffic_class),
+    Device(rdma::timeouts),
+    Device(rdma::adapter_notification),
+    Device(rdma::adapter_reaction),
     Host(host::softnet),
     Host(host::kernel),
-    Host(host::programs),
+    Hosts(host::programs),
     Host(host::pacers),
     Host(host::jit),
     Host(host::idle_states),
-    Host(host::interrupts),
-    Host(host::unread),
+    Interface(host::remote_interrupts),
+    Interface(host::one_cpu),
+    Hosts(host::unread),
 ];
 
 /// All findings of the checks, in their order.
 pub(super) fn findings(snapshot: &Snapshot) -> Vec<Finding> {
     let readings: Vec<Reading<'_>> = known(snapshot).collect();
-    let of = |check: &Check, reading: &Reading<'_>| -> Vec<Finding> {
-        let findings = match check {
-            Host(_) => Vec::new(),
-            One(check) => check(reading).into_iter().collect(),
-            Many(check) => check(reading),
-            Class(check) => MarkingClass::all(reading).filter_map(|class| check(&class)).collect(),
-        };
-        findings.into_iter().map(|finding| finding.on(reading.iface)).collect()
-    };
-    let all = ALL.iter().flat_map(|check| match check {
-        Host(check) => check(snapshot),
-        _ => readings.iter().flat_map(|reading| of(check, reading)).collect(),
-    });
-    all.collect()
+    let marking = || readings.iter().filter(|reading| reading.config.scalars.cp_enable != 0);
+    let on = |iface: &str, finding: Option<Finding>| Some(finding?.on(iface));
+    let mut findings = Vec::new();
+    for check in ALL {
+        match check {
+            Host(check) => findings.extend(check(snapshot)),
+            Hosts(check) => findings.extend(check(snapshot)),
+            Attachment(check) => findings
+                .extend(snapshot.attachments.iter().filter_map(|of| on(&of.iface, check(snapshot, of)))),
+            Interface(check) => findings
+                .extend(links::used(snapshot).filter_map(|link| on(&link.name, check(snapshot, link)))),
+            Device(check) => findings.extend(snapshot.rdma.iter().flat_map(|device| {
+                let ifaces = device.ifaces.iter();
+                ifaces.filter_map(move |iface| on(iface, check(snapshot, device, iface)))
+            })),
+            Read(check) => {
+                findings.extend(readings.iter().filter_map(|reading| on(reading.iface, check(reading))));
+            }
+            Marking(check) => {
+                findings.extend(marking().filter_map(|reading| on(reading.iface, check(reading))));
+            }
+            Class(check) => findings.extend(marking().flat_map(|reading| {
+                let classes = 0..reading.config.wred.len();
+                classes.filter_map(move |tc| on(reading.iface, check(reading, tc)))
+            })),
+            Curve(check) => findings.extend(marking().flat_map(|reading| {
+                MarkingClass::all(reading).filter_map(move |class| on(reading.iface, check(&class)))
+            })),
+        }
+    }
+    findings
 }
 
 /// An attachment with its parameters and counters.
@@ -145,6 +176,20 @@ fn known(snapshot: &Snapshot) -> impl Iterator<Item = Reading<'_>> {
 impl<'a> Reading<'a> {
     fn link(&self) -> Option<&'a Link> {
         self.snapshot.link(self.iface)
+    }
+
+    /// Parameters, as `key = value`.
+    fn params<S: AsRef<str>>(&self, keys: &[S]) -> String {
+        let param = |key: &S| {
+            let value = key.as_ref().parse::<Key>().map(|key| key.text(&self.config));
+            format!("{} = {}", key.as_ref(), value.unwrap_or_else(|error| error.to_string()))
+        };
+        keys.iter().map(param).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The command that changes its parameters.
+    fn set(&self, changes: &str) -> String {
+        format!("`dcqcn set {} {changes}`", self.iface)
     }
 
     /// Classes selected by some DSCP, other than the default class (that of DSCP 0).
@@ -206,6 +251,11 @@ fn set_tos(snapshot: &Snapshot, iface: &str, tos: u8) -> String {
     format!(
         "{cm} for new connections of rdma_cm; others set traffic class {tos} themselves (perftest: `--tclass={tos}`){here}"
     )
+}
+
+/// The start of a fix by other options of `attach`.
+fn reattach(iface: &str) -> String {
+    format!("`dcqcn detach {iface}`, then attach again")
 }
 
 fn rate(bps: u64) -> String {

@@ -3,7 +3,9 @@
 /// A fix whose commands, quoted by backticks, run in network namespace `netns`. Those with `IFACE` are for other hosts.
 pub(crate) fn in_netns(fix: &str, netns: &str) -> String {
     let parts = fix.split('`').enumerate();
-    let parts = parts.map(|(at, text)| if at % 2 == 1 { command(text, netns) } else { text.to_owned() });
+    let commands =
+        |text: &str| text.split(" && ").map(|text| command(text, netns)).collect::<Vec<_>>().join(" && ");
+    let parts = parts.map(|(at, text)| if at % 2 == 1 { commands(text) } else { text.to_owned() });
     parts.collect::<Vec<_>>().join("`")
 }
 
@@ -36,6 +38,10 @@ mod tests {
                 "see `tc -n blue -s qdisc show dev eth0` shows drops",
             ),
             ("`ip link set eth0 up`", "`ip -n blue link set eth0 up`"),
+            (
+                "`ip link set eth0 mtu 4270 && ip link set vx0 mtu 4200`, at both ends",
+                "`ip -n blue link set eth0 mtu 4270 && ip -n blue link set vx0 mtu 4200`, at both ends",
+            ),
             (
                 "`ethtool -K eth0 gro off` or `dcqcn run`",
                 "`ip netns exec blue ethtool -K eth0 gro off` or `dcqcn -n blue run`",

@@ -5,6 +5,7 @@
 mod bulk;
 mod findings;
 mod listen;
+mod local;
 mod messages;
 mod report;
 mod roce;
@@ -19,10 +20,11 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use dcqcn_support::interrupt::Interrupt;
 
+use local::Local;
 use messages::{Answer, Connection, PROTOCOL, Request};
 use report::{Direction, Phase, Roce, Tcp};
-use roce::{Arrived, Cnps, Pace, Path, Receiver};
-use side::{Attached, Side, Trial};
+use roce::{Pace, Path};
+use side::{Attached, Side};
 
 pub(crate) use listen::listen;
 pub(crate) use report::Report;
@@ -42,9 +44,7 @@ const STREAMS: [u8; 2] = [1, MAX_STREAMS];
 pub(crate) struct Options {
     /// Time of each TCP measurement.
     pub(crate) duration: Duration,
-    /// Test packets per second.
     pub(crate) packets_per_s: u32,
-    /// DSCP of test packets.
     pub(crate) dscp: u8,
     /// Measure without dcqcn, attached, and detached again.
     pub(crate) attach: bool,
@@ -67,8 +67,8 @@ fn ensure_running(interrupt: &Interrupt) -> Result<(), Interrupted> {
     if interrupt.is_requested() { Err(Interrupted) } else { Ok(()) }
 }
 
-/// Runs the check with the listener at `address`.
-pub(crate) fn check(address: SocketAddr, options: Options) -> Result<Report> {
+/// Runs the check with the listener at `address`; its fixes are for the network namespace `netns` of `--netns`.
+pub(crate) fn check(address: SocketAddr, options: Options, netns: Option<&str>) -> Result<Report> {
     // Until then, there is nothing to undo.
     let stream = connect(address).with_context(|| {
         format!(
@@ -91,7 +91,8 @@ pub(crate) fn check(address: SocketAddr, options: Options) -> Result<Report> {
     );
     let name = if options.attach { "attached" } else { "as found" };
     phases.push(client.phase(name, &local, &remote)?);
-    let roce = client.roce(&local, &remote)?;
+    let roce = [Direction::ToPeer, Direction::FromPeer].into_iter();
+    let roce = roce.map(|direction| client.roce(direction, &local, &remote)).collect::<Result<_>>()?;
     if options.attach {
         let (local, remote) = client.attach(false)?;
         ensure_detached(&local, &remote)?;
@@ -100,7 +101,7 @@ pub(crate) fn check(address: SocketAddr, options: Options) -> Result<Report> {
     // Optional: this host has its report.
     let _ = client.control.send(&Request::End);
     let report = Report::new(local, remote, phases, roce);
-    let findings = findings::all(&report);
+    let findings = findings::all(&report, netns);
     Ok(report.with(findings))
 }
 
@@ -123,10 +124,10 @@ fn connect(address: SocketAddr) -> io::Result<TcpStream> {
 struct Client<'a> {
     address: SocketAddr,
     control: Connection<'a>,
-    path: Path,
+    local: Local<'a>,
+    session: u64,
     options: Options,
     interrupt: &'a Interrupt,
-    trial: Option<Trial>,
 }
 
 impl<'a> Client<'a> {
@@ -142,8 +143,8 @@ impl<'a> Client<'a> {
         let (local, peer) = (canonical(stream.local_addr()?), canonical(address));
         let mut control = Connection::new(stream, interrupt)?;
         control.ask(Request::Hello { protocol: PROTOCOL, session })?;
-        let path = Path { local, peer, session };
-        Ok(Self { address, control, path, options, interrupt, trial: None })
+        let local = Local::new(Path { local, peer, session }, options.attach, interrupt);
+        Ok(Self { address, control, local, session, options, interrupt })
     }
 
     /// Reports progress; fails if the check was interrupted.
@@ -153,15 +154,14 @@ impl<'a> Client<'a> {
         Ok(())
     }
 
-    /// Attaches or detaches both hosts, if requested, and describes them.
+    /// Attaches or detaches both hosts, and describes them.
     fn attach(&mut self, on: bool) -> Result<(Side, Side)> {
-        if !on {
-            self.trial.take().map_or(Ok(()), Trial::end)?;
-        } else if self.trial.is_none() {
-            self.trial = Some(Trial::attach(self.path.local.ip())?);
-        }
-        let Answer::Side { side } = self.control.ask(Request::Attach { on })? else { return unexpected() };
-        Ok((Side::of(self.path.local.ip())?, side.check()?))
+        let request = Request::Attach { on };
+        let answers = (self.local.ask(request)?, self.control.ask(request)?);
+        let (Answer::Side { side: local }, Answer::Side { side: remote }) = answers else {
+            return unexpected();
+        };
+        Ok((local, remote.check()?))
     }
 
     fn phase(&mut self, name: &'static str, local: &Side, remote: &Side) -> Result<Phase> {
@@ -184,7 +184,7 @@ impl<'a> Client<'a> {
         let mut streams = Vec::new();
         for _ in 0..count {
             let mut stream = connect(self.address).context("cannot open a TCP stream")?;
-            stream.write_all(&self.path.session.to_be_bytes())?;
+            stream.write_all(&self.session.to_be_bytes())?;
             streams.push(stream);
         }
         let received = if to_listener {
@@ -199,45 +199,33 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Sends test packets in both directions.
-    fn roce(&mut self, local: &Side, remote: &Side) -> Result<Vec<Roce>> {
+    /// Sends test packets in one direction.
+    fn roce(&mut self, direction: Direction, local: &Side, remote: &Side) -> Result<Roce> {
         let Options { dscp, packets_per_s, .. } = self.options;
-        let pace = |receiver: &Side| Pace {
-            dscp,
-            packets_per_s,
-            cnp_interval_ns: receiver.attached.as_ref().map_or(0, Attached::cnp_interval_ns),
-        };
-        let direction = Direction::ToPeer;
+        let to_peer = direction == Direction::ToPeer;
+        let receiver = if to_peer { remote } else { local };
+        let cnp_interval_ns = receiver.attached.as_ref().map_or(0, Attached::cnp_interval_ns);
+        let pace = Pace { dscp, packets_per_s, cnp_interval_ns };
         self.step(format_args!("RoCEv2 packets {}", direction.label()))?;
-        self.control.ask(Request::Receive)?;
-        let sent = self.path.send(pace(remote).limited(), self.interrupt)?;
-        let Answer::Arrived { series } = self.control.ask(Request::Count)? else { return unexpected() };
-        let mut cnps = None;
-        if remote.answers_measurement() {
-            self.step(format_args!("CNPs of the other host"))?;
-            cnps = Some(self.path.measure_cnps(pace(remote).limited(), self.interrupt)?);
-        }
-        let to_peer = Roce::new(direction, dscp, &sent, series, cnps, local.mtu_bytes.min(remote.mtu_bytes));
-
-        let direction = Direction::FromPeer;
-        self.step(format_args!("RoCEv2 packets {}", direction.label()))?;
-        let receiver = Receiver::open(self.path)?;
-        let Answer::Sent { series: sent } = self.control.ask(Request::Send { pace: pace(local) })? else {
+        self.ask(to_peer, Request::Receive)?;
+        let Answer::Sent { series: sent } = self.ask(!to_peer, Request::Send { pace })? else {
             return unexpected();
         };
-        let series: Vec<Arrived> = receiver.count()?;
-        let mut cnps: Option<Cnps> = None;
-        if local.answers_measurement() {
-            self.step(format_args!("CNPs of this host"))?;
-            let Answer::Cnps { cnps: measured } = self.control.ask(Request::Cnps { pace: pace(local) })?
-            else {
+        let Answer::Arrived { series } = self.ask(to_peer, Request::Count)? else { return unexpected() };
+        let mut cnps = None;
+        if receiver.answers_measurement() {
+            self.step(format_args!("CNPs for packets {}", direction.label()))?;
+            let Answer::Cnps { cnps: measured } = self.ask(!to_peer, Request::Cnps { pace })? else {
                 return unexpected();
             };
             cnps = Some(measured);
         }
-        let from_peer =
-            Roce::new(direction, dscp, &sent, series, cnps, local.mtu_bytes.min(remote.mtu_bytes));
-        Ok(vec![to_peer, from_peer])
+        Ok(Roce::new(direction, dscp, &sent, series, cnps, local.mtu_bytes.min(remote.mtu_bytes)))
+    }
+
+    /// The answer of the other host or of this one.
+    fn ask(&mut self, peer: bool, request: Request) -> Result<Answer> {
+        if peer { self.control.ask(request) } else { self.local.ask(request) }
     }
 }
 

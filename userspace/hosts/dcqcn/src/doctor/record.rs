@@ -32,20 +32,24 @@ pub(crate) enum Error {
 
 const RECORD_FIRST: &str = "; `dcqcn doctor --record DIR` creates such a directory";
 
-/// Writes `snapshot` to `dir`, which is created if necessary.
+fn failed(path: &Path) -> impl FnOnce(io::Error) -> Error {
+    let path = path.to_owned();
+    move |source| Error::File { path, source, hint: "" }
+}
+
+/// Creates a directory for a recording.
 ///
 /// # Errors
-/// A file cannot be written, or `dir` has a recording already.
-pub(crate) fn write(dir: &Path, snapshot: &Snapshot) -> Result<(), Error> {
-    let failed = |path: &Path| {
-        let path = path.to_owned();
-        move |source| Error::File { path, source, hint: "" }
-    };
+/// It has one already, or cannot be created.
+pub(crate) fn create(dir: &Path) -> Result<(), Error> {
     fs::create_dir_all(dir).map_err(failed(dir))?;
     let path = dir.join(SNAPSHOT);
-    if path.exists() {
-        return Err(Error::Exists { path });
-    }
+    if path.exists() { Err(Error::Exists { path }) } else { Ok(()) }
+}
+
+/// Writes `snapshot` to `dir`, made by [`create`].
+pub(crate) fn write(dir: &Path, snapshot: &Snapshot) -> Result<(), Error> {
+    let path = dir.join(SNAPSHOT);
     for link in &snapshot.links {
         if let Some(texts) = &link.ethtool {
             for (path, text) in texts_of(dir, link).iter().zip(texts) {
@@ -111,7 +115,7 @@ fn text(path: &Path) -> Result<Option<String>, Error> {
     match read_text(path) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(Error::File { path: path.to_owned(), source, hint: "" }),
+        Err(error) => Err(failed(path)(error)),
     }
 }
 
@@ -161,7 +165,7 @@ mod tests {
         snapshot.links[0].ethtool = Some(["a: 1\n".to_owned(), "a: 2\n".to_owned()]);
         write(dir.path(), &snapshot).unwrap();
         assert_eq!(read(dir.path()).unwrap(), snapshot);
-        assert!(matches!(write(dir.path(), &snapshot), Err(Error::Exists { .. })));
+        assert!(matches!(create(dir.path()), Err(Error::Exists { .. })));
     }
 
     /// The recording of a healthy host with one replacement, read back.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use dcqcn_common::params::Config;
 use dcqcn_common::stats::Stat;
+use dcqcn_netlink::tc::Fq;
 use dcqcn_params::{Key, Role};
 use dcqcn_telemetry::Softnet;
 use serde::{Deserialize, Serialize};
@@ -17,26 +18,20 @@ pub(crate) const DEFAULT_RTT_NS: u64 = 20_000;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Snapshot {
-    /// [`VERSION`].
     pub version: u32,
     /// Version of the dcqcn that recorded it.
     pub dcqcn: String,
-    /// Time between the two readings, ns.
     pub observed_ns: u64,
     /// Round-trip time for the evaluation of thresholds, ns.
     pub rtt_ns: u64,
-    /// State of the host as a whole.
     pub host: Host,
-    /// Attachments.
     pub attachments: Vec<Attached>,
     /// All interfaces but the loopback.
     pub links: Vec<Link>,
     /// All RDMA devices.
     pub rdma: Vec<Rdma>,
-    /// RDMA devices in other network namespaces.
     #[serde(default)]
     pub rdma_elsewhere: Vec<RdmaElsewhere>,
-    /// Failed readings.
     pub unread: Vec<Unread>,
 }
 
@@ -46,16 +41,11 @@ pub(crate) struct Snapshot {
 pub(crate) struct Host {
     /// Kernel release, as printed by `uname -r`.
     pub kernel: String,
-    /// PREEMPT_RT kernel.
     #[serde(default)]
     pub realtime: bool,
-    /// Support for XDP programs.
     pub xdp: Option<bool>,
-    /// Support for TC programs.
     pub tc: Option<bool>,
-    /// Availability of the fq qdisc.
     pub fq: Option<bool>,
-    /// Availability of the HTB qdisc.
     pub htb: Option<bool>,
     /// `net.core.bpf_jit_enable`.
     pub bpf_jit: Option<u32>,
@@ -66,7 +56,6 @@ pub(crate) struct Host {
     /// CPUs of each NUMA node.
     pub numa_nodes: BTreeMap<u32, Vec<u32>>,
     /// Packets received by all CPUs at the first and at the second reading.
-    #[serde(default)]
     pub softnet: Option<[Softnet; 2]>,
 }
 
@@ -74,11 +63,8 @@ pub(crate) struct Host {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct IdleState {
-    /// Name, as in `C6`.
     pub name: String,
-    /// Wake-up latency, us.
     pub latency_us: u64,
-    /// Disabled.
     pub disabled: bool,
 }
 
@@ -86,9 +72,7 @@ pub(crate) struct IdleState {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Attached {
-    /// Interface name.
     pub iface: String,
-    /// The other interface of an inline attachment.
     pub inline_peer: Option<String>,
     /// `host` or `switch`.
     pub role: Role,
@@ -102,7 +86,6 @@ pub(crate) struct Attached {
     pub programs: Vec<String>,
     /// Programs now on the interface according to the kernel; hooks that could not be queried are in `unread`.
     pub running: Vec<Running>,
-    /// Hooks that could not be queried.
     pub unasked: Vec<String>,
     /// Other programs that process packets first.
     #[serde(default)]
@@ -111,11 +94,8 @@ pub(crate) struct Attached {
     pub alive: bool,
     /// Parameters that differ from [`Config::DEFAULT`], formatted for people.
     pub parameters: Option<BTreeMap<String, String>>,
-    /// Counters at the first reading.
     pub before: Option<Counts>,
-    /// Counters at the second reading.
     pub after: Option<Counts>,
-    /// Occupancy of its tables.
     pub tables: Option<Tables>,
 }
 
@@ -125,7 +105,6 @@ pub(crate) struct Attached {
 pub(crate) struct Running {
     /// `xdp`, `ingress` or `egress`.
     pub hook: String,
-    /// Program ID in the kernel.
     pub id: u32,
     /// Whether the program is compiled to machine code.
     pub jited: bool,
@@ -135,11 +114,8 @@ pub(crate) struct Running {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Counts {
-    /// XDP program.
     pub xdp: BTreeMap<String, u64>,
-    /// TC ingress program.
     pub ingress: BTreeMap<String, u64>,
-    /// TC egress program.
     pub egress: BTreeMap<String, u64>,
     /// By traffic class, summed over the programs.
     pub classes: BTreeMap<u8, Class>,
@@ -161,18 +137,14 @@ pub(crate) struct Class {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Tables {
-    /// Capacity of the RP table, flows.
     pub capacity: u64,
-    /// Flows in the RP table.
     pub rp_flows: u64,
     /// Flows that sent between the two readings.
     pub rp_active: u64,
     /// Sum of their rates.
     #[serde(default)]
     pub rp_rate_bps: u64,
-    /// Flows in the NP table.
     pub np_flows: u64,
-    /// Known pairs.
     pub pairs: u64,
 }
 
@@ -180,11 +152,8 @@ pub(crate) struct Tables {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Link {
-    /// Name.
     pub name: String,
-    /// Index.
     pub index: u32,
-    /// MTU, bytes.
     pub mtu: u32,
     /// Speed reported by the driver.
     pub speed_bps: Option<u64>,
@@ -197,17 +166,13 @@ pub(crate) struct Link {
     /// Index of its bridge or bond.
     pub master: Option<u32>,
     /// Index of the interface below a stacked one, if in the same namespace.
-    #[serde(default)]
     pub lower: Option<u32>,
     /// Sampled packets that the programs do not parse, by [`label`](super::tunnel::label).
     #[serde(default)]
     pub unread_packets: BTreeMap<String, u64>,
-    /// Kernel driver of the device.
     pub driver: Option<String>,
-    /// Qdiscs.
     pub qdiscs: Vec<Qdisc>,
     /// Token bucket at its root.
-    #[serde(default)]
     pub shaper: Option<Shaper>,
     /// NUMA node of the device; `None` without a device, or with a single node.
     pub numa_node: Option<u32>,
@@ -217,7 +182,6 @@ pub(crate) struct Link {
     #[serde(default)]
     pub features: Vec<String>,
     /// Delay of receive interrupts, microseconds (`ethtool -c`).
-    #[serde(default)]
     pub rx_delay_us: Option<u32>,
     /// Output of `ethtool -S` at the first and at the second reading; stored in separate files.
     #[serde(skip)]
@@ -232,7 +196,6 @@ pub(crate) const HIDING: &[&str] = &["hw-tc-offload", "l2-fwd-offload"];
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Qdisc {
-    /// Kind, as in `tc`.
     pub kind: String,
     /// Handle, as in `8001:`.
     pub handle: String,
@@ -243,25 +206,8 @@ pub(crate) struct Qdisc {
     /// Backlog at the second reading, bytes.
     #[serde(default)]
     pub backlog_bytes: u32,
-    /// Packets dropped up to the first reading.
     pub drops_before: u32,
-    /// Packets dropped up to the second reading.
     pub drops_after: u32,
-}
-
-/// Limits of an fq qdisc.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Fq {
-    /// Maximum packets in total.
-    pub limit: u32,
-    /// Maximum packets per flow.
-    pub flow_limit: u32,
-    /// Hash bits that distinguish flows without a TCP socket; `None` if not recorded.
-    #[serde(default)]
-    pub orphan_mask: Option<u32>,
-    /// Maximum delay of a departure, ns; `None` for kernels without a horizon.
-    pub horizon_ns: Option<u64>,
 }
 
 /// A token bucket that limits an interface, sampled between the two readings.
@@ -270,18 +216,15 @@ pub(crate) struct Fq {
 pub(crate) struct Shaper {
     /// `tbf`, or `htb class 1:10`.
     pub name: String,
-    /// Rate.
     pub rate_bps: u64,
     /// Burst, as time at that rate.
     pub burst_ns: u64,
-    /// Number of samples.
     #[serde(rename = "looks")]
     pub samples: u32,
     /// Samples with a backlog.
     pub waiting: u32,
     /// Time from the first to the last sample, ns.
     pub observed_ns: u64,
-    /// Bytes sent in that time.
     pub sent_bytes: u64,
 }
 
@@ -295,13 +238,11 @@ pub(crate) struct Rdma {
     pub ifaces: Vec<String>,
     /// Whether the adapter transfers packets in hardware; `None` if its kind could not be read.
     pub hardware: Option<bool>,
-    /// Connected QPs.
     pub connected_qps: Option<u64>,
     /// `default_roce_tos` of its first port.
     pub default_roce_tos: Option<u8>,
     /// `hw_counters` of its first port at the first reading.
     pub before: BTreeMap<String, u64>,
-    /// `hw_counters` at the second reading.
     pub after: BTreeMap<String, u64>,
 }
 
@@ -309,13 +250,11 @@ pub(crate) struct Rdma {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RdmaElsewhere {
-    /// Name.
     pub name: String,
     /// PID of a process in that namespace.
     pub pid: u32,
     /// Name of that process.
     pub command: String,
-    /// Connected QPs.
     pub connected_qps: Option<u64>,
 }
 
@@ -323,11 +262,8 @@ pub(crate) struct RdmaElsewhere {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Unread {
-    /// Object.
     pub what: String,
-    /// Cause.
     pub why: String,
-    /// Suggested fix.
     pub next: String,
     /// Whether the other findings are meaningless without it.
     pub essential: bool,
@@ -438,39 +374,45 @@ pub(super) fn ethtool_counters(text: &str) -> impl Iterator<Item = (&str, u64)> 
 const ROCE: [Stat; 3] = [Stat::RoceData, Stat::RoceControl, Stat::RoceCnp];
 
 /// Counters of an attachment over a period.
-pub(in crate::doctor) struct Observed {
-    pub(in crate::doctor) counts: Counts,
+pub(super) struct Observed {
+    pub(super) counts: Counts,
     /// The period, as in `in 2 s`.
-    pub(in crate::doctor) when: String,
+    pub(super) when: String,
     /// Whether the period is that between the two readings.
-    pub(in crate::doctor) is_between_readings: bool,
+    pub(super) is_between_readings: bool,
 }
 
 impl Observed {
-    pub(in crate::doctor) fn xdp(&self, stat: Stat) -> u64 {
+    pub(super) fn xdp(&self, stat: Stat) -> u64 {
         value(&self.counts.xdp, stat)
     }
 
-    pub(in crate::doctor) fn ingress(&self, stat: Stat) -> u64 {
+    pub(super) fn ingress(&self, stat: Stat) -> u64 {
         value(&self.counts.ingress, stat)
     }
 
-    pub(in crate::doctor) fn egress(&self, stat: Stat) -> u64 {
+    pub(super) fn egress(&self, stat: Stat) -> u64 {
         value(&self.counts.egress, stat)
     }
 
     /// Sum of all hooks; incoming packets may count twice.
-    pub(in crate::doctor) fn all(&self, stat: Stat) -> u64 {
+    pub(super) fn all(&self, stat: Stat) -> u64 {
         self.xdp(stat).saturating_add(self.ingress(stat)).saturating_add(self.egress(stat))
     }
 
     /// RoCEv2 packets, each counted once: incoming ones pass XDP and then TC, if both are attached.
-    pub(in crate::doctor) fn roce(&self) -> u64 {
+    pub(super) fn roce(&self) -> u64 {
         let of = |hook: &BTreeMap<String, u64>| ROCE.map(|stat| value(hook, stat)).iter().sum::<u64>();
         of(&self.counts.xdp).max(of(&self.counts.ingress)).saturating_add(of(&self.counts.egress))
     }
 
-    pub(in crate::doctor) fn class(&self, tc: usize) -> Class {
+    /// These counters by name, and the period.
+    pub(super) fn list(&self, counters: &[(Stat, u64)]) -> String {
+        let counters = counters.iter().map(|(stat, value)| format!("{} {value}", stat.label()));
+        format!("{} {}", counters.collect::<Vec<_>>().join(", "), self.when)
+    }
+
+    pub(super) fn class(&self, tc: usize) -> Class {
         u8::try_from(tc).ok().and_then(|tc| self.counts.classes.get(&tc)).copied().unwrap_or_default()
     }
 }
@@ -502,7 +444,7 @@ impl Counts {
         }
     }
 
-    pub(in crate::doctor) fn has_roce(&self) -> bool {
+    pub(super) fn has_roce(&self) -> bool {
         let hooks = [&self.xdp, &self.ingress, &self.egress];
         hooks.iter().any(|hook| ROCE.iter().any(|stat| value(hook, *stat) != 0))
     }

@@ -18,23 +18,21 @@ use dcqcn_support::causes::one_line;
 use dcqcn_support::clock::monotonic_ns;
 use nix::sys::socket::{AddressFamily, LinkAddr, SockFlag, SockProtocol, SockType, recvfrom, socket};
 
-use super::snapshot::{Link, Snapshot, Unread, VERSION};
+use super::snapshot::{DEFAULT_RTT_NS, Link, Snapshot, Unread, VERSION};
 use super::tunnel;
 
 /// Reads this machine twice, `observe` apart, in the calling thread's network namespace.
-pub(crate) fn take(observe: Duration, rtt_ns: u64) -> Snapshot {
+pub(crate) fn take(observe: Duration) -> Snapshot {
     let mut notes = Notes::default();
     let started_ns = monotonic_ns();
     let mut snapshot = Snapshot {
         version: VERSION,
         dcqcn: env!("CARGO_PKG_VERSION").into(),
-        rtt_ns,
+        rtt_ns: DEFAULT_RTT_NS,
         host: host::take(&mut notes),
         ..Snapshot::default()
     };
-    let netlink = Netlink::connect()
-        .map_err(|error| notes.essential("interfaces", &error, "allow netlink sockets to this process"))
-        .ok();
+    let netlink = notes.essential("interfaces", Netlink::connect(), "allow netlink sockets to this process");
     if let Some(netlink) = &netlink {
         snapshot.links = links::take(netlink, &mut notes);
         snapshot.rdma = rdma::take(netlink, &snapshot.links, &mut notes);
@@ -77,14 +75,18 @@ impl Notes {
         }
     }
 
-    fn essential(&mut self, what: &str, why: &dyn Error, next: &str) {
-        self.push(what, why, next, true);
+    /// The value of a reading without which the other findings are meaningless; `next` is the fix of a failure.
+    fn essential<T, E: Error>(&mut self, what: &str, read: Result<T, E>, next: &str) -> Option<T> {
+        read.map_err(|error| self.push(what, &error, next, true)).ok()
     }
 
-    fn minor(&mut self, what: &str, why: &dyn Error, next: &str) {
-        self.push(what, why, next, false);
+    /// The value of another reading.
+    fn minor<T, E: Error>(&mut self, what: &str, read: Result<T, E>, next: &str) -> Option<T> {
+        read.map_err(|error| self.push(what, &error, next, false)).ok()
     }
 }
+
+const AS_ROOT: &str = "run doctor as root";
 
 /// A file with one value.
 fn value<T: FromStr>(path: impl AsRef<Path>) -> Option<T> {

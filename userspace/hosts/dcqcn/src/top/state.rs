@@ -13,28 +13,20 @@ use super::column::Column;
 /// Stored rates per flow: the width of its sparkline.
 pub(super) const HISTORY: usize = 15;
 
-/// State of the dashboard.
 #[derive(Debug)]
 pub(super) struct State {
-    /// All attached interfaces.
     pub(super) ifaces: Vec<String>,
     /// Index of the current interface.
     pub(super) at: usize,
-    /// Time between two samples.
     pub(super) interval: Duration,
     /// The last sample; `None` if the interface cannot be read.
     pub(super) sample: Option<Sample>,
-    /// Active parameters.
     pub(super) config: Option<Config>,
-    /// Sort column of the flows.
     pub(super) sort: Column,
-    /// Descending order.
     pub(super) descending: bool,
     /// Index of the first visible flow.
     pub(super) offset: usize,
-    /// Sampling is paused.
     pub(super) paused: bool,
-    /// Open window.
     pub(super) mode: Mode,
     /// Message that replaces the list of keys.
     pub(super) status: Option<Status>,
@@ -45,22 +37,17 @@ pub(super) struct State {
 /// Window above the dashboard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// None.
     Normal,
-    /// List of keys.
     Help,
     /// List of parameters that contain `filter`.
     Choose {
-        /// Typed text.
         filter: String,
         /// Index of the selected parameter.
         at: usize,
     },
     /// Input of a parameter's value.
     Value {
-        /// Parameter.
         key: Key,
-        /// Typed text.
         text: String,
     },
 }
@@ -68,9 +55,7 @@ pub(super) enum Mode {
 /// Result of the last change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Status {
-    /// Applied.
     Done(String),
-    /// Rejected.
     Error(String),
 }
 
@@ -81,12 +66,10 @@ pub(super) enum Action {
     Quit,
     /// Switch to another interface, by offset.
     Switch(isize),
-    /// Change a parameter.
     Set(Assignment),
 }
 
 impl State {
-    /// Initial state, without a sample.
     pub(super) fn new(ifaces: Vec<String>, at: usize, interval: Duration) -> Self {
         Self {
             ifaces,
@@ -104,12 +87,10 @@ impl State {
         }
     }
 
-    /// Name of the current interface.
     pub(super) fn iface(&self) -> &str {
         self.ifaces.get(self.at).map_or("", String::as_str)
     }
 
-    /// Stores a new sample.
     pub(super) fn show(&mut self, sample: Sample, config: Config) {
         let mut history = HashMap::with_capacity(sample.qps.len());
         for qp in &sample.qps {
@@ -260,7 +241,6 @@ impl State {
         Action::None
     }
 
-    /// Records an applied change.
     pub(super) fn changed(&mut self, key: Key, old: &Config, new: &Config) {
         self.mode = Mode::Normal;
         self.config = Some(*new);

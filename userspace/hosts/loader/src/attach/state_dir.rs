@@ -400,7 +400,13 @@ pub(super) fn root() -> PathBuf {
         None => PathBuf::from(ROOT),
     }
 }
-/// `/proc` directory of a process in the system's mount namespace, if this process is in another.
+
+/// A process in the system's mount namespace, if this process is in another.
+pub(super) fn process_outside() -> Option<u32> {
+    outside()?.file_name()?.to_str()?.parse().ok()
+}
+
+/// `/proc` directory of that process.
 fn outside() -> Option<PathBuf> {
     let mounts = |process: &Path| fs::read_link(process.join("ns/mnt")).ok();
     let init = Some(PathBuf::from("/proc/1")).filter(|init| mounts(init).is_some());

@@ -1,5 +1,7 @@
 //! Qdiscs, classes and their statistics, as reported by the kernel.
 
+use serde::{Deserialize, Serialize};
+
 use super::Handle;
 use super::TICK_NS;
 use super::spec::{
@@ -56,7 +58,8 @@ impl Qdisc {
 }
 
 /// Limits of an fq.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Fq {
     /// Maximum packets in total.
     pub limit: u32,

@@ -13,34 +13,25 @@ use crate::doctor::snapshot::{HIDING, Link, MERGING};
 const MTU: u32 = 4_200;
 
 /// Interfaces with RoCE traffic: attached ones and those of RDMA devices.
-fn used(snapshot: &Snapshot) -> impl Iterator<Item = &Link> {
+pub(super) fn used(snapshot: &Snapshot) -> impl Iterator<Item = &Link> {
     snapshot.links.iter().filter(|link| {
         snapshot.attached(&link.name).is_some() || snapshot.rdma_on(&link.name).next().is_some()
     })
 }
 
 /// `link-down`.
-pub(super) fn down(snapshot: &Snapshot) -> Vec<Finding> {
-    let down = used(snapshot).filter(|link| !link.up);
-    down.map(|link| {
-        Finding::error("link-down", format!("{} is down", link.name), "administratively down")
-            .on(&link.name)
-            .fix(format!("`ip link set {} up`", link.name))
-    })
-    .collect()
+pub(super) fn down(_: &Snapshot, link: &Link) -> Option<Finding> {
+    let name = &link.name;
+    let finding = Finding::error("link-down", format!("{name} is down"), "administratively down");
+    (!link.up).then(|| finding.fix(format!("`ip link set {name} up`")))
 }
 
 /// `mtu-small`.
-pub(super) fn mtu_small(snapshot: &Snapshot) -> Vec<Finding> {
-    let small = used(snapshot).filter(|link| link.mtu < MTU);
-    small
-        .map(|link| {
-            let what = "the MTU is too small for RoCE payloads of 4096 bytes: more packets for the same data";
-            Finding::info("mtu-small", what, format!("mtu {}, {MTU} are needed", link.mtu))
-                .on(&link.name)
-                .fix(format!("`{}`, at both ends and on every switch between", raise_mtu(snapshot, link)))
-        })
-        .collect()
+pub(super) fn mtu_small(snapshot: &Snapshot, link: &Link) -> Option<Finding> {
+    let what = "the MTU is too small for RoCE payloads of 4096 bytes: more packets for the same data";
+    let evidence = format!("mtu {}, {MTU} are needed", link.mtu);
+    let fix = format!("`{}`, at both ends and on every switch between", raise_mtu(snapshot, link));
+    (link.mtu < MTU).then(|| Finding::info("mtu-small", what, evidence).fix(fix))
 }
 
 /// Commands that raise an interface's MTU. The kernel refuses one above that of the interface below, less the headers of
@@ -62,30 +53,19 @@ fn raise_mtu(snapshot: &Snapshot, link: &Link) -> String {
 }
 
 /// `mtu-differs`: between the two ends of a wire, the sides of an inline attachment, the ports of a bridge.
-pub(super) fn mtu_differs(snapshot: &Snapshot) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for link in used(snapshot) {
-        let inline = snapshot.attached(&link.name).and_then(|attached| attached.inline_peer.as_deref());
-        let related = snapshot.links.iter().filter(|other| {
-            let bridged = link.master.is_some() && other.master == link.master;
-            other.index != link.index
-                && (link.peer == Some(other.index) || bridged || inline == Some(other.name.as_str()))
-        });
-        for other in related.filter(|other| other.mtu > link.mtu) {
-            let what =
-                format!("{} has a larger MTU than {}: its longest frames are lost", other.name, link.name);
-            findings.push(
-                Finding::warning(
-                    "mtu-differs",
-                    what,
-                    format!("{} {}, {} {}", link.name, link.mtu, other.name, other.mtu),
-                )
-                .on(&link.name)
-                .fix(format!("`ip link set {} mtu {}`", link.name, other.mtu)),
-            );
-        }
-    }
-    findings
+pub(super) fn mtu_differs(snapshot: &Snapshot, link: &Link) -> Option<Finding> {
+    let inline = snapshot.attached(&link.name).and_then(|attached| attached.inline_peer.as_deref());
+    let is_related = |other: &&Link| {
+        let bridged = link.master.is_some() && other.master == link.master;
+        other.index != link.index
+            && (link.peer == Some(other.index) || bridged || inline == Some(other.name.as_str()))
+    };
+    let largest = snapshot.links.iter().filter(is_related).max_by_key(|other| other.mtu);
+    let other = largest.filter(|other| other.mtu > link.mtu)?;
+    let what = format!("{} has a larger MTU than {}: its longest frames are lost", other.name, link.name);
+    let evidence = format!("{} {}, {} {}", link.name, link.mtu, other.name, other.mtu);
+    let fix = format!("`ip link set {} mtu {}`", link.name, other.mtu);
+    Some(Finding::warning("mtu-differs", what, evidence).fix(fix))
 }
 
 /// Interfaces of attachments: their own, the members of a bond, the interface below; with the parameters.
@@ -109,62 +89,45 @@ fn carrying(snapshot: &Snapshot) -> impl Iterator<Item = (Config, &Link)> {
 pub(super) fn interrupts_delayed(snapshot: &Snapshot) -> Vec<Finding> {
     let delayed = carrying(snapshot).filter_map(|(config, link)| {
         let delay_ns = u64::from(link.rx_delay_us?) * 1_000;
-        let scalars = &config.scalars;
-        let (cnps_ns, increase_ns) = (scalars.min_time_between_cnps_ns, scalars.rpg_time_reset_ns);
+        let (cnps_ns, increase_ns) =
+            (config.scalars.min_time_between_cnps_ns, config.scalars.rpg_time_reset_ns);
+        let (finding, what): (fn(_, _, String) -> _, _) = if delay_ns > increase_ns.max(cnps_ns) {
+            (Finding::warning, "rates rise again before a delayed CNP cuts them")
+        } else if delay_ns > cnps_ns {
+            (Finding::info, "marks and CNPs wait longer than the time between CNPs")
+        } else {
+            return None;
+        };
         let evidence = format!(
-            "rx-usecs of {}: {}; min_time_between_cnps {}, rpg_time_reset {}",
+            "rx-usecs of {}: {}; min_time_between_cnps = {}, rpg_time_reset = {}",
             link.name,
             time(delay_ns),
             time(cnps_ns),
             time(increase_ns)
         );
-        let finding = if delay_ns > increase_ns.max(cnps_ns) {
-            Finding::warning(
-                "interrupts-delayed",
-                "rates rise again before a delayed CNP cuts them",
-                evidence,
-            )
-        } else if delay_ns > cnps_ns {
-            Finding::info(
-                "interrupts-delayed",
-                "marks and CNPs wait longer than the time between CNPs",
-                evidence,
-            )
-        } else {
-            return None;
-        };
-        Some(finding.on(&link.name).fix(format!("`ethtool -C {} adaptive-rx off rx-usecs 10`", link.name)))
+        let fix = format!("`ethtool -C {} adaptive-rx off rx-usecs 10`", link.name);
+        Some(finding("interrupts-delayed", what, evidence).on(&link.name).fix(fix))
     });
     delayed.collect()
 }
 
 /// `udp-merged`, `packets-bypass`: features that change which packets the programs receive.
 pub(super) fn features(snapshot: &Snapshot) -> Vec<Finding> {
-    let on = |link: &Link, names: &[&str]| -> Vec<String> {
-        link.features.iter().filter(|name| names.contains(&name.as_str())).cloned().collect()
-    };
+    const UDP_MERGED: &str = "received RoCE packets can be merged: they are paced as a whole, and of a list only the \
+                              first is marked";
+    const BYPASS: &str =
+        "the NIC may forward packets past the programs: they are not counted, marked or paced";
     let mut findings = Vec::new();
     for (_, link) in carrying(snapshot) {
-        for (names, id, what) in [
-            (
-                MERGING,
-                "udp-merged",
-                "received RoCE packets can be merged: they are paced as a whole, and of a list only the first is marked",
-            ),
-            (
-                HIDING,
-                "packets-bypass",
-                "the NIC may forward packets past the programs: they are not counted, marked or paced",
-            ),
-        ] {
-            let on = on(link, names);
+        for (names, id, what) in [(MERGING, "udp-merged", UDP_MERGED), (HIDING, "packets-bypass", BYPASS)] {
+            let on = link.features.iter().map(String::as_str).filter(|name| names.contains(name));
+            let on: Vec<&str> = on.collect();
             if on.is_empty() {
                 continue;
             }
             let evidence = format!("`ethtool -k {}`: {} on", link.name, on.join(", "));
             let fix = format!("`ethtool -K {} {} off`", link.name, on.join(" off "));
-            let is_list = on.iter().any(|name| name == "rx-gro-list");
-            let finding = if is_list { Finding::warning } else { Finding::info };
+            let finding = if on.contains(&"rx-gro-list") { Finding::warning } else { Finding::info };
             findings.push(finding(id, what, evidence).on(&link.name).fix(fix));
         }
     }
@@ -175,50 +138,34 @@ fn is_pause(name: &str) -> bool {
     adapters::means(name, CounterMeaning::Pause)
 }
 
-fn is_discard(name: &str) -> bool {
-    adapters::means(name, CounterMeaning::Discard)
-}
-
 /// `counters-not-read`: an adapter without counters may hide problems.
-pub(super) fn counters_not_read(snapshot: &Snapshot) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for link in used(snapshot) {
-        let Some(driver) = link.driver.as_deref() else { continue };
-        let hardware: Vec<_> =
-            snapshot.rdma_on(&link.name).filter(|device| device.hardware == Some(true)).collect();
-        if link.kind.is_some() || adapters::is_paravirtual(driver) && hardware.is_empty() {
-            continue;
-        }
-        let is_cnp = |name: &str| {
-            [CounterMeaning::CnpSent, CounterMeaning::CnpHandled]
-                .into_iter()
-                .any(|meaning| adapters::means(name, meaning))
-        };
-        let mut missing = Vec::new();
-        if !link.counts(is_pause) {
-            missing.push("pauses");
-        }
-        if !hardware.is_empty() && !hardware.iter().any(|device| device.after.keys().any(|name| is_cnp(name)))
-        {
-            missing.push("CNPs");
-        }
-        if missing.is_empty() {
-            continue;
-        }
-        let known = match adapters::of_driver(driver) {
-            Some(_) => "the driver does not report them here",
-            None => "not read for this driver",
-        };
-        let what =
-            format!("{} of {driver} are not counted, so problems may go unnoticed", missing.join(" and "));
-        let evidence = format!("`ethtool -S {}` and hw_counters: {known}", link.name);
-        findings.push(
-            Finding::info("counters-not-read", what, evidence)
-                .on(&link.name)
-                .fix("read the adapter's own tool, and the counters of the switch at the other end"),
-        );
+pub(super) fn counters_not_read(snapshot: &Snapshot, link: &Link) -> Option<Finding> {
+    let driver = link.driver.as_deref().filter(|_| link.kind.is_none())?;
+    let hardware: Vec<_> =
+        snapshot.rdma_on(&link.name).filter(|device| device.hardware == Some(true)).collect();
+    if adapters::is_paravirtual(driver) && hardware.is_empty() {
+        return None;
     }
-    findings
+    let is_cnp = |name: &String| {
+        [CounterMeaning::CnpSent, CounterMeaning::CnpHandled]
+            .into_iter()
+            .any(|meaning| adapters::means(name, meaning))
+    };
+    let counts_cnps = hardware.is_empty() || hardware.iter().any(|device| device.after.keys().any(is_cnp));
+    let missing = match (link.counts(is_pause), counts_cnps) {
+        (true, true) => return None,
+        (false, true) => "pauses",
+        (true, false) => "CNPs",
+        (false, false) => "pauses and CNPs",
+    };
+    let known = match adapters::of_driver(driver) {
+        Some(_) => "the driver does not report them here",
+        None => "not read for this driver",
+    };
+    let what = format!("{missing} of {driver} are not counted, so problems may go unnoticed");
+    let evidence = format!("`ethtool -S {}` and hw_counters: {known}", link.name);
+    let fix = "read the adapter's own tool, and the counters of the switch at the other end";
+    Some(Finding::info("counters-not-read", what, evidence).fix(fix))
 }
 
 fn listed(counters: &BTreeMap<String, u64>) -> String {
@@ -248,51 +195,41 @@ fn own_pauses(snapshot: &Snapshot, iface: &str) -> BTreeMap<String, u64> {
     counted.filter(|(name, frames)| is_pause(name) && *frames != 0).collect()
 }
 
-/// `pause-before-marks`: ECN should act before PFC.
-pub(super) fn pause_before_marks(snapshot: &Snapshot) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    // Interfaces without RoCE pause for other reasons.
-    for link in used(snapshot) {
-        // The NIC consumes the frames it acts on; other frames may be counted by both.
-        let [driver, own] = [link.grown(is_pause), own_pauses(snapshot, &link.name)];
-        let [driver_sum, own_sum] =
-            [&driver, &own].map(|of| of.values().copied().fold(0, u64::saturating_add));
-        let (pauses, pause) = if own_sum > driver_sum { (own, own_sum) } else { (driver, driver_sum) };
-        let marks = marks(snapshot, &link.name);
-        if pause <= marks {
-            continue;
-        }
-        let iface = &link.name;
-        let what = "PFC pauses more often than ECN marks: marking starts too late";
-        let evidence = format!("{} and {marks} CE marks in {}", listed(&pauses), snapshot.window());
-        let fix = if snapshot.attached(iface).is_some() {
-            format!(
-                "lower the thresholds of the congestion point, as in `dcqcn set {iface} wred.3.kmin=50KB wred.3.kmax=200KB`"
-            )
-        } else {
-            "lower Kmin and Kmax on the switch (SONiC: `ecnconfig -p PROFILE -gmin 150000 -gmax 1500000`)"
-                .to_owned()
-        };
-        findings.push(Finding::warning("pause-before-marks", what, evidence).on(iface).fix(fix));
+/// `pause-before-marks`: ECN should act before PFC. Interfaces without RoCE pause for other reasons.
+pub(super) fn pause_before_marks(snapshot: &Snapshot, link: &Link) -> Option<Finding> {
+    let iface = &link.name;
+    // The NIC consumes the frames it acts on; other frames may be counted by both.
+    let [driver, own] = [link.grown(is_pause), own_pauses(snapshot, iface)].map(|counters| {
+        let sum = counters.values().copied().fold(0, u64::saturating_add);
+        (sum, counters)
+    });
+    let (pauses, counters) = if own.0 > driver.0 { own } else { driver };
+    let marks = marks(snapshot, iface);
+    if pauses <= marks {
+        return None;
     }
-    findings
+    let what = "PFC pauses more often than ECN marks: marking starts too late";
+    let evidence = format!("{} and {marks} CE marks in {}", listed(&counters), snapshot.window());
+    let fix = if snapshot.attached(iface).is_some() {
+        format!(
+            "lower the thresholds of the congestion point, as in `dcqcn set {iface} wred.3.kmin=50KB wred.3.kmax=200KB`"
+        )
+    } else {
+        "lower Kmin and Kmax on the switch (SONiC: `ecnconfig -p PROFILE -gmin 150000 -gmax 1500000`)"
+            .to_owned()
+    };
+    Some(Finding::warning("pause-before-marks", what, evidence).fix(fix))
 }
 
 /// `priority-discards`.
-pub(super) fn priority_discards(snapshot: &Snapshot) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for link in used(snapshot) {
-        let discards = link.grown(is_discard);
-        if discards.is_empty() {
-            continue;
-        }
-        let what = "the NIC discards packets: go-back-N retransmits many of them";
-        let evidence = format!("{} in {}", listed(&discards), snapshot.window());
-        findings.push(Finding::error("priority-discards", what, evidence).on(&link.name).fix(format!(
-            "lower Kmin and Kmax at the congestion point; enable PFC for that priority (`mlnx_qos -i {} --pfc 0,0,0,1,0,0,0,0`) \
-             for the remaining excess",
-            link.name
-        )));
-    }
-    findings
+pub(super) fn priority_discards(snapshot: &Snapshot, link: &Link) -> Option<Finding> {
+    let discards = link.grown(|name| adapters::means(name, CounterMeaning::Discard));
+    let what = "the NIC discards packets: go-back-N retransmits many of them";
+    let evidence = format!("{} in {}", listed(&discards), snapshot.window());
+    let fix = format!(
+        "lower Kmin and Kmax at the congestion point; enable PFC for that priority (`mlnx_qos -i {} --pfc 0,0,0,1,0,0,0,0`) \
+         for the remaining excess",
+        link.name
+    );
+    (!discards.is_empty()).then(|| Finding::error("priority-discards", what, evidence).fix(fix))
 }

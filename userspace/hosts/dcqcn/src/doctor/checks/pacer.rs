@@ -5,7 +5,7 @@ use dcqcn_common::params::QUEUE_SOURCE_BACKLOG;
 use dcqcn_common::stats::Stat;
 use dcqcn_loader::pacer::FqLimits;
 
-use super::{Finding, Reading, rate, size, time, transmission_ns};
+use super::{Finding, Reading, rate, reattach, size, time, transmission_ns};
 use crate::doctor::snapshot::{Link, Qdisc};
 
 /// Minimum packets per flow in fq: several times a soft-RoCE READ in flight. fq's default of 100 drops responses and
@@ -26,13 +26,12 @@ pub(super) fn none(reading: &Reading<'_>) -> Option<Finding> {
     if reading.config.scalars.rp_enable == 0 || reading.attached.pacer != "none" {
         return None;
     }
-    let iface = reading.iface;
-    let cut = reading.seen.ingress(Stat::RpCnpHandled);
     let what = "rates are computed, but not enforced";
-    let evidence = format!("pacer none; {cut} CNPs cut a rate {}", reading.seen.when);
+    let cuts = [(Stat::RpCnpHandled, reading.seen.ingress(Stat::RpCnpHandled))];
+    let evidence = format!("pacer none; {}", reading.seen.list(&cuts));
     let fix = match (reading.snapshot.host.fq, reading.snapshot.host.htb) {
         (Some(false), Some(false)) => "use a kernel with CONFIG_NET_SCH_FQ or CONFIG_NET_SCH_HTB".to_owned(),
-        _ => format!("`dcqcn detach {iface}`, then `dcqcn attach {iface} --pacer auto`"),
+        _ => format!("{} with `--pacer auto`", reattach(reading.iface)),
     };
     Some(Finding::warning("pacer-none", what, evidence).fix(fix))
 }
@@ -64,7 +63,7 @@ pub(super) fn replaced(reading: &Reading<'_>) -> Option<Finding> {
     let fix = if pacer == "fq" && other.is_none() {
         format!("`tc qdisc replace dev {iface} root fq {}`", FqLimits::of(DEFAULT_FLOWS))
     } else {
-        format!("`dcqcn detach {iface}`, then attach again")
+        reattach(iface)
     };
     Some(Finding::error("pacer-gone", what, evidence).fix(fix))
 }
@@ -79,10 +78,7 @@ pub(super) fn queues_replaced(reading: &Reading<'_>) -> Option<Finding> {
     let what = format!("the queues of {iface} have been replaced: classes have no priorities or weights");
     let found = link.root().map_or("none", |root| &root.kind);
     let evidence = format!("attached with queues {kind}; the root qdisc is {found}");
-    Some(
-        Finding::error("queues-gone", what, evidence)
-            .fix(format!("`dcqcn detach {iface}`, then attach again")),
-    )
+    Some(Finding::error("queues-gone", what, evidence).fix(reattach(iface)))
 }
 
 /// `fq-limits`.
@@ -94,7 +90,7 @@ pub(super) fn fq_limits(reading: &Reading<'_>) -> Option<Finding> {
         "fq at {} of {}: limit {}, flow_limit {}; {} packets dropped so far",
         qdisc.parent, reading.iface, fq.limit, fq.flow_limit, qdisc.drops_after
     );
-    Some(Finding::warning("fq-limits", what, evidence).fix(replace_fq(reading.iface, qdisc)))
+    Some(Finding::warning("fq-limits", what, evidence).fix(replace_fq(reading.iface, qdisc, "")))
 }
 
 /// `fq-orphans`.
@@ -103,38 +99,38 @@ pub(super) fn fq_orphans(reading: &Reading<'_>) -> Option<Finding> {
     let (qdisc, mask) = fqs.find(|(_, mask)| *mask < ORPHAN_MASK)?;
     let what = "fq maps several QPs to one of its flows: their packets delay each other";
     let evidence = format!("fq at {} of {}: orphan_mask {mask}", qdisc.parent, reading.iface);
-    Some(Finding::warning("fq-orphans", what, evidence).fix(replace_fq(reading.iface, qdisc)))
+    Some(Finding::warning("fq-orphans", what, evidence).fix(replace_fq(reading.iface, qdisc, "")))
 }
 
-/// The command that recreates an fq with the limits that `attach` sets.
-fn replace_fq(iface: &str, qdisc: &Qdisc) -> String {
+/// The command that recreates an fq with the limits that `attach` sets, and `more`.
+fn replace_fq(iface: &str, qdisc: &Qdisc, more: &str) -> String {
     let at = if qdisc.parent == "root" { "" } else { "parent " };
-    format!("`tc qdisc replace dev {iface} {at}{} fq {}`", qdisc.parent, FqLimits::of(DEFAULT_FLOWS))
+    format!("`tc qdisc replace dev {iface} {at}{} fq {}{more}`", qdisc.parent, FqLimits::of(DEFAULT_FLOWS))
 }
 
 /// `fq-horizon`.
 pub(super) fn fq_horizon(reading: &Reading<'_>) -> Option<Finding> {
-    let ours_ns = reading.config.scalars.pacing_horizon_ns;
-    let horizons = with_fq(reading)?.qdiscs.iter().filter_map(|qdisc| qdisc.fq?.horizon_ns);
-    let horizon_ns = horizons.min().filter(|horizon_ns| *horizon_ns <= ours_ns)?;
+    let mut fqs = with_fq(reading)?.qdiscs.iter().filter_map(|qdisc| Some((qdisc, qdisc.fq?.horizon_ns?)));
+    let (qdisc, horizon_ns) =
+        fqs.find(|(_, horizon_ns)| *horizon_ns <= reading.config.scalars.pacing_horizon_ns)?;
     let what = "fq's horizon is shorter than departure times that the programs may set";
-    let evidence = format!("fq horizon {}, pacing_horizon {}", time(horizon_ns), time(ours_ns));
-    let limits = FqLimits::of(DEFAULT_FLOWS);
-    let fix = format!("`tc qdisc replace dev {} root fq {limits} horizon 10s`", reading.iface);
+    let evidence = format!("fq horizon {}; {}", time(horizon_ns), reading.params(&["pacing_horizon"]));
+    let fix = replace_fq(reading.iface, qdisc, " horizon 10s");
     Some(Finding::warning("fq-horizon", what, evidence).fix(fix))
 }
 
 /// `pacer-drops`.
-pub(super) fn fq_drops(reading: &Reading<'_>) -> Option<Finding> {
-    let link = reading.link().filter(|_| ["fq", "htb"].contains(&reading.attached.pacer.as_str()))?;
-    let dropped: u32 =
-        link.qdiscs.iter().map(|qdisc| qdisc.drops_after.saturating_sub(qdisc.drops_before)).sum();
-    let evidence = format!("{dropped} packets in {}", reading.snapshot.window());
+pub(super) fn drops(reading: &Reading<'_>) -> Option<Finding> {
     let iface = reading.iface;
-    let fix = format!(
-        "raise its limits: `tc qdisc replace dev {iface} root fq {}`; `tc -s qdisc show dev {iface}` shows why it drops",
-        FqLimits::of(DEFAULT_FLOWS)
-    );
+    let link = reading.link().filter(|_| ["fq", "htb"].contains(&reading.attached.pacer.as_str()))?;
+    let grown = |qdisc: &Qdisc| qdisc.drops_after.saturating_sub(qdisc.drops_before);
+    let dropped: u32 = link.qdiscs.iter().map(grown).sum();
+    let evidence = format!("{dropped} packets in {}", reading.snapshot.window());
+    let see = format!("`tc -s qdisc show dev {iface}` shows why it drops");
+    let fix = match link.qdiscs.iter().find(|qdisc| qdisc.kind == "fq" && grown(qdisc) != 0) {
+        Some(fq) => format!("raise its limits: {}; {see}", replace_fq(iface, fq, "")),
+        None => format!("{see}; reduce the data in flight per QP, as by a shorter send queue"),
+    };
     (dropped != 0)
         .then(|| Finding::warning("pacer-drops", "the pacing qdisc drops packets", evidence).fix(fix))
 }
@@ -154,11 +150,11 @@ pub(super) fn fq_waits(reading: &Reading<'_>) -> Option<Finding> {
     }
     let what = format!("the backlog in fq was scheduled at older rates: cuts act {} late", time(wait_ns));
     let evidence = format!(
-        "{} queued in fq, total rate of the {} active flows {}; rpg_time_reset {}",
+        "{} queued in fq, total rate of the {} active flows {}; {}",
         size(waiting_bytes),
         tables.rp_active,
         rate(tables.rp_rate_bps),
-        time(period_ns)
+        reading.params(&["rpg_time_reset"])
     );
     let fix = "reduce the data in flight per QP: a shorter send queue or smaller messages (perftest: `-t 8`, `-s 8192`)";
     Some(Finding::warning("paced-late", what, evidence).fix(fix))
@@ -176,10 +172,10 @@ pub(super) fn without_daemon(reading: &Reading<'_>) -> Option<Finding> {
             "pacer htb".to_owned(),
         )
     } else if backlog {
-        let stale = reading.seen.all(Stat::CpBacklogStale);
+        let stale = [(Stat::CpBacklogStale, reading.seen.all(Stat::CpBacklogStale))];
         (
             "`dcqcn run`, which reads the real backlog, is not running: the virtual queue is used",
-            format!("queue_source = backlog, cp_backlog_stale {stale} {}", reading.seen.when),
+            format!("queue_source = backlog; {}", reading.seen.list(&stale)),
         )
     } else {
         return None;
@@ -195,13 +191,12 @@ pub(super) fn horizon(reading: &Reading<'_>) -> Option<Finding> {
     let (dropped, passed) =
         (reading.seen.egress(Stat::RpHorizonDrop), reading.seen.egress(Stat::RpHorizonPass));
     let evidence = format!(
-        "rp_horizon_drop {dropped}, rp_horizon_pass {passed} {}; pacing_horizon {}, rpg_min_rate {}",
-        reading.seen.when,
-        time(reading.config.scalars.pacing_horizon_ns),
-        rate(reading.config.scalars.rpg_min_rate_bps)
+        "{}; {}",
+        reading.seen.list(&[(Stat::RpHorizonDrop, dropped), (Stat::RpHorizonPass, passed)]),
+        reading.params(&["pacing_horizon", "rpg_min_rate"])
     );
     let what = "senders queue more than their rate can send within the pacing horizon";
-    let fix = format!("raise `rpg_min_rate`, or `dcqcn set {} pacing_horizon=9s`", reading.iface);
+    let fix = format!("raise `rpg_min_rate`, or {}", reading.set("pacing_horizon=9s"));
     (dropped + passed != 0).then(|| Finding::warning("horizon-drop", what, evidence).fix(fix))
 }
 
@@ -213,35 +208,29 @@ pub(super) fn tables(reading: &Reading<'_>) -> Option<Finding> {
     if !reading.seen.is_between_readings || evicted == 0 || tables.rp_active * 4 < tables.capacity {
         return None;
     }
-    let evidence = format!(
-        "{evicted} flows evicted {}, {} of {} slots active",
-        reading.seen.when, tables.rp_active, tables.capacity
-    );
-    let fix = format!(
-        "`dcqcn detach {}`, then attach with `--flows {}`",
-        reading.iface,
-        tables.capacity.saturating_mul(4).min(dcqcn_common::layout::MAX_FLOWS.into())
-    );
+    let counted = reading.seen.list(&[(Stat::RpFlowEvicted, evicted)]);
+    let evidence = format!("{counted}; {} of {} slots active", tables.rp_active, tables.capacity);
+    let flows = tables.capacity.saturating_mul(4).min(dcqcn_common::layout::MAX_FLOWS.into());
+    let fix = format!("{} with `--flows {flows}`", reattach(reading.iface));
     let what = "the RP table is too small: evicted flows lose their rates and restart at line rate";
     Some(Finding::warning("table-full", what, evidence).fix(fix))
 }
 
-/// `cuts-lost`, `write-failed`.
-pub(super) fn lost(reading: &Reading<'_>) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    let (lost, failed) = (reading.seen.all(Stat::CutLost), reading.seen.all(Stat::WriteFailed));
-    // Only the daemon needs them, for its HTB classes.
-    if lost != 0 && reading.attached.pacer == "htb" {
-        let what = "the daemon did not keep up: cut flows did not get their HTB class in time";
-        let evidence = format!("cuts_lost {lost} {}", reading.seen.when);
-        let fix = "give `dcqcn run` CPU time (`systemctl set-property dcqcn CPUWeight=1000`)";
-        findings.push(Finding::warning("cuts-lost", what, evidence).fix(fix));
-    }
-    if failed != 0 {
-        let evidence = format!("write_failed {failed} {}", reading.seen.when);
-        let what = "the kernel failed to rewrite packets: they passed unmarked";
-        let fix = "check for memory pressure (`dmesg`)";
-        findings.push(Finding::warning("write-failed", what, evidence).fix(fix));
-    }
-    findings
+/// `cuts-lost`. Only the daemon needs them, for its HTB classes.
+pub(super) fn cuts_lost(reading: &Reading<'_>) -> Option<Finding> {
+    let lost = reading.seen.all(Stat::CutLost);
+    let what = "the daemon did not keep up: cut flows did not get their HTB class in time";
+    let evidence = reading.seen.list(&[(Stat::CutLost, lost)]);
+    let fix = "give `dcqcn run` CPU time (`systemctl set-property dcqcn CPUWeight=1000`)";
+    (lost != 0 && reading.attached.pacer == "htb")
+        .then(|| Finding::warning("cuts-lost", what, evidence).fix(fix))
+}
+
+/// `write-failed`.
+pub(super) fn write_failed(reading: &Reading<'_>) -> Option<Finding> {
+    let failed = reading.seen.all(Stat::WriteFailed);
+    let what = "the kernel failed to rewrite packets: they passed unmarked";
+    let evidence = reading.seen.list(&[(Stat::WriteFailed, failed)]);
+    let fix = "check for memory pressure (`dmesg`)";
+    (failed != 0).then(|| Finding::warning("write-failed", what, evidence).fix(fix))
 }

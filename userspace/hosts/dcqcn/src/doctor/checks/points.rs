@@ -5,29 +5,23 @@ use dcqcn_params::Role;
 
 use super::{Finding, Reading, Severity, Snapshot, known};
 
-/// `np-off`, `rp-off`: on a host, one point without the other is worse than neither.
-pub(super) fn switched_off(reading: &Reading<'_>) -> Vec<Finding> {
-    if reading.attached.role != Role::Host {
-        return Vec::new();
-    }
-    let mut findings = Vec::new();
-    let (s, seen, iface) = (&reading.config.scalars, &reading.seen, reading.iface);
-    if s.np_enable == 0 {
-        let what = "the notification point is off: packets marked CE are neither counted nor answered";
-        let evidence =
-            format!("np_enable = off, {} data packets in {}", seen.ingress(Stat::RoceData), seen.when);
-        let fix = format!("`dcqcn set {iface} np_enable=on`");
-        findings.push(Finding::warning("np-off", what, evidence).fix(fix));
-    }
-    if s.rp_enable == 0 {
-        let what = "the reaction point is off: received CNPs have no effect";
-        let evidence = format!("rp_enable = off, {} CNPs in {}", seen.ingress(Stat::RoceCnp), seen.when);
-        let fix = format!(
-            "`dcqcn set {iface} rp_enable=on`; if it was attached without one, attach again for a pacer"
-        );
-        findings.push(Finding::warning("rp-off", what, evidence).fix(fix));
-    }
-    findings
+/// `np-off`: on a host, one point without the other is worse than neither.
+pub(super) fn np_off(reading: &Reading<'_>) -> Option<Finding> {
+    let is_off = reading.attached.role == Role::Host && reading.config.scalars.np_enable == 0;
+    let what = "the notification point is off: packets marked CE are neither counted nor answered";
+    let data = [(Stat::RoceData, reading.seen.ingress(Stat::RoceData))];
+    let evidence = format!("np_enable = off; {}", reading.seen.list(&data));
+    is_off.then(|| Finding::warning("np-off", what, evidence).fix(reading.set("np_enable=on")))
+}
+
+/// `rp-off`.
+pub(super) fn rp_off(reading: &Reading<'_>) -> Option<Finding> {
+    let is_off = reading.attached.role == Role::Host && reading.config.scalars.rp_enable == 0;
+    let what = "the reaction point is off: received CNPs have no effect";
+    let cnps = [(Stat::RoceCnp, reading.seen.ingress(Stat::RoceCnp))];
+    let evidence = format!("rp_enable = off; {}", reading.seen.list(&cnps));
+    let fix = reading.set("rp_enable=on") + "; if it was attached without one, attach again for a pacer";
+    is_off.then(|| Finding::warning("rp-off", what, evidence).fix(fix))
 }
 
 /// `ce-no-cnp`.
@@ -39,15 +33,16 @@ pub(super) fn marks_unanswered(reading: &Reading<'_>) -> Option<Finding> {
     if marked == 0 || sent != 0 || (seen.is_between_readings && suppressed == marked) {
         return None;
     }
-    let evidence = format!(
-        "{marked} packets marked CE {}, no CNP sent; np_cnp_failed {}, np_cnp_suppressed {suppressed}",
-        seen.when,
-        seen.all(Stat::NpCnpFailed)
-    );
+    let evidence = seen.list(&[
+        (Stat::NpEcnMarked, marked),
+        (Stat::NpCnpSent, sent),
+        (Stat::NpCnpFailed, seen.all(Stat::NpCnpFailed)),
+        (Stat::NpCnpSuppressed, suppressed),
+    ]);
+    let iface = reading.iface;
     let fix = format!(
-        "`dcqcn get {} np_enable min_time_between_cnps`; if they are correct, find the missing program in `dcqcn \
-             status {}` and attach again",
-        reading.iface, reading.iface
+        "`dcqcn get {iface} np_enable min_time_between_cnps`; if they are correct, find the missing program in `dcqcn \
+         status {iface}` and attach again"
     );
     let what = "CE-marked packets arrive, but no CNPs are sent: the senders do not slow down";
     Some(Finding::error("ce-no-cnp", what, evidence).fix(fix))
@@ -57,7 +52,7 @@ pub(super) fn marks_unanswered(reading: &Reading<'_>) -> Option<Finding> {
 pub(super) fn cnps_failed(reading: &Reading<'_>) -> Option<Finding> {
     let (failed, sent) = (reading.seen.all(Stat::NpCnpFailed), reading.seen.egress(Stat::NpCnpSent));
     let what = "CNPs could not be created";
-    let evidence = format!("np_cnp_failed {failed}, np_cnp_sent {sent} {}", reading.seen.when);
+    let evidence = reading.seen.list(&[(Stat::NpCnpFailed, failed), (Stat::NpCnpSent, sent)]);
     let fix = "check for memory pressure (`dmesg`); lower an MTU above 4200, which makes clones too large";
     (failed != 0).then(|| Finding::warning("cnp-failed", what, evidence).fix(fix))
 }
@@ -83,11 +78,13 @@ pub(super) fn cnps_lost(reading: &Reading<'_>) -> Option<Finding> {
     if unseen == 0 && (sent == 0 || made < MIN_CNPS || sent * 10 >= made * 9) {
         return None;
     }
-    let evidence = format!(
-        "{marked} packets marked CE {}, which call for {made} CNPs; np_cnp_sent {sent}, np_cnp_suppressed {suppressed}, \
-         np_clones_unseen {unseen}",
-        seen.when
-    );
+    let counted = [
+        (Stat::NpEcnMarked, marked),
+        (Stat::NpCnpSent, sent),
+        (Stat::NpCnpSuppressed, suppressed),
+        (Stat::NpCloneUnseen, unseen),
+    ];
+    let evidence = format!("{}; the marks call for {made} CNPs", seen.list(&counted));
     let what = "CNPs are created but not sent: they are lost between the hooks";
     let fix = format!(
         "`dcqcn status {iface}` lists other programs on egress; `tc -s qdisc show dev {iface}` shows drops"
@@ -99,13 +96,11 @@ pub(super) fn cnps_lost(reading: &Reading<'_>) -> Option<Finding> {
 pub(super) fn cnps_hinted(reading: &Reading<'_>) -> Option<Finding> {
     let (hinted, sent) = (reading.seen.egress(Stat::NpCnpHinted), reading.seen.egress(Stat::NpCnpSent));
     let pairs = reading.attached.tables.map_or(0, |tables| tables.pairs);
-    let evidence = format!(
-        "{hinted} of {sent} CNPs {} without the sender's QPN, {pairs} pairs known",
-        reading.seen.when
-    );
+    let counted = [(Stat::NpCnpHinted, hinted), (Stat::NpCnpSent, sent)];
+    let evidence = format!("{}; pairs known: {pairs}", reading.seen.list(&counted));
     let fix = format!(
         "none if the senders run dcqcn; for hardware senders start `dcqcn run`, connect by rdma_cm, \
-             or `dcqcn flows pair add {} ADDRESS QPN PEER_QPN`",
+         or `dcqcn flows pair add {} ADDRESS QPN PEER_QPN`",
         reading.iface
     );
     let what = "CNPs name the receiver's QP, as the sender's is unknown: a hardware NIC ignores them";
@@ -126,20 +121,24 @@ pub(super) fn cnps_unpaired(reading: &Reading<'_>) -> Option<Finding> {
         .map(|stat| reading.seen.ingress(stat));
         (handled + soon).saturating_sub(cnps.saturating_sub(unknown + invalid))
     };
-    let elsewhere = |iface: &str| -> u64 {
-        known(reading.snapshot).filter(|other| other.iface != iface).map(|other| cnps_passed_to(&other)).sum()
+    let elsewhere = || -> u64 {
+        let others = known(reading.snapshot).filter(|other| other.iface != reading.iface);
+        others.map(|other| cnps_passed_to(&other)).sum()
     };
     let seen = &reading.seen;
-    let cnps = seen.ingress(Stat::RoceCnp);
-    let unknown = seen.ingress(Stat::RpCnpUnknownFlow).saturating_sub(elsewhere(reading.iface));
-    let handled = seen.ingress(Stat::RpCnpHandled);
+    let (cnps, handled) = (seen.ingress(Stat::RoceCnp), seen.ingress(Stat::RpCnpHandled));
+    let mut unknown = seen.ingress(Stat::RpCnpUnknownFlow);
+    // Examined only if necessary: there may be a thousand attachments.
+    if unknown * 10 > cnps {
+        unknown = unknown.saturating_sub(elsewhere());
+    }
     // Some belong to flows that have just ended.
     if unknown * 10 <= cnps {
         return None;
     }
     let pairs = reading.attached.tables.map_or(0, |tables| tables.pairs);
     let evidence = format!(
-        "{unknown} of {cnps} CNPs {} belong to no known flow, {handled} cut a rate; {pairs} pairs known",
+        "{unknown} of {cnps} CNPs {} belong to no known flow, {handled} cut a rate; pairs known: {pairs}",
         seen.when
     );
     let what = "CNPs arrive, but their flow is unknown";
@@ -161,11 +160,11 @@ pub(super) fn cnps_unpaired(reading: &Reading<'_>) -> Option<Finding> {
 /// `cnp-invalid`.
 pub(super) fn cnps_invalid(reading: &Reading<'_>) -> Option<Finding> {
     let (invalid, cnps) = (reading.seen.ingress(Stat::RpCnpInvalid), reading.seen.ingress(Stat::RoceCnp));
-    let evidence = format!("{invalid} of {cnps} CNPs {}", reading.seen.when);
+    let evidence = reading.seen.list(&[(Stat::RpCnpInvalid, invalid), (Stat::RoceCnp, cnps)]);
     let what = "CNPs with a wrong ICRC or invalid fields are ignored";
     let fix = format!(
         "a device on the path rewrites them (NAT?) or they are forged: `tcpdump -i {} -w cnp.pcap udp port \
-             4791`, then `dcqcn-lab replay cnp.pcap`",
+         4791`, then `dcqcn-lab replay cnp.pcap`",
         reading.iface
     );
     (invalid != 0).then(|| Finding::warning("cnp-invalid", what, evidence).fix(fix))
@@ -175,12 +174,12 @@ pub(super) fn cnps_invalid(reading: &Reading<'_>) -> Option<Finding> {
 pub(super) fn cnps_without_cut(reading: &Reading<'_>) -> Option<Finding> {
     let seen = &reading.seen;
     let (cnps, handled) = (seen.ingress(Stat::RoceCnp), seen.ingress(Stat::RpCnpHandled));
-    let (soon, s) = (seen.ingress(Stat::RpCnpTooSoon), &reading.config.scalars);
-    if s.rp_enable == 0 || cnps == 0 {
+    let soon = seen.ingress(Stat::RpCnpTooSoon);
+    if reading.config.scalars.rp_enable == 0 || cnps == 0 {
         return None;
     }
     if handled != 0 {
-        let evidence = format!("{handled} of {cnps} CNPs {} cut a rate", seen.when);
+        let evidence = seen.list(&[(Stat::RoceCnp, cnps), (Stat::RpCnpHandled, handled)]);
         return Some(Finding::ok("loop-closed", "CNPs arrive and cut rates", evidence));
     }
     // Excluding causes that have their own findings.
@@ -188,16 +187,14 @@ pub(super) fn cnps_without_cut(reading: &Reading<'_>) -> Option<Finding> {
     if other >= cnps {
         return None;
     }
+    let counted = [(Stat::RoceCnp, cnps), (Stat::RpCnpHandled, handled), (Stat::RpCnpTooSoon, soon)];
     let evidence = format!(
-        "{cnps} CNPs {}, none cut a rate; rp_cnp_too_soon {soon}, rate_reduce_monitor_period {}, rpg_min_dec_fac \
-             {} %",
-        seen.when,
-        super::time(s.rate_reduce_monitor_period_ns),
-        s.rpg_min_dec_fac
+        "{}; {}",
+        seen.list(&counted),
+        reading.params(&["rate_reduce_monitor_period", "rpg_min_dec_fac"])
     );
-    let fix = format!("`dcqcn set {} rate_reduce_monitor_period=40us`", reading.iface);
-    let what = "CNPs arrive, but no rate changes";
-    Some(Finding::warning("cnp-no-cut", what, evidence).fix(fix))
+    let fix = reading.set("rate_reduce_monitor_period=40us");
+    Some(Finding::warning("cnp-no-cut", "CNPs arrive, but no rate changes", evidence).fix(fix))
 }
 
 /// `port-unanswered`: a switch's marks must come back as CNPs if all of the traffic passes through it.

@@ -1,6 +1,6 @@
 //! Fit of the parameters to the link, and their stability.
 
-use dcqcn_common::params::{PACER_NONE, WredConfig};
+use dcqcn_common::params::{MIN_RATE_BPS, PACER_NONE, RP_VARIANT_PAPER, WredConfig};
 use dcqcn_netlink::tc::Shaping;
 use dcqcn_params::fluid::{self, Bottleneck};
 
@@ -44,6 +44,15 @@ impl<'a> MarkingClass<'a> {
         })
     }
 
+    /// A parameter of the class as `key = value`.
+    fn param(&self, name: &str) -> String {
+        self.reading.params(&[&format!("wred.{}.{name}", self.tc)])
+    }
+
+    fn set_kmax(&self, bytes: u64) -> String {
+        self.reading.set(&format!("wred.{}.kmax={}", self.tc, size(bytes)))
+    }
+
     /// The models' input, with the flows that were seen, or the expected number.
     fn bottleneck(&self) -> Bottleneck<'a> {
         let flows = match flows(self.reading.snapshot) {
@@ -55,29 +64,30 @@ impl<'a> MarkingClass<'a> {
     }
 }
 
-/// `rate-unknown`, `rate-above-link`.
-pub(super) fn rates(reading: &Reading<'_>) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    let iface = reading.iface;
-    let set = |key: &str, value: &str| format!("`dcqcn set {iface} {key}={value}`");
+/// `rate-unknown`.
+pub(super) fn rate_unknown(reading: &Reading<'_>) -> Option<Finding> {
     let config = &reading.config;
     let unknown = reading.marking_classes().into_iter().any(|tc| config.drain_rate_bps(tc) == 0);
-    if config.scalars.cp_enable != 0 && unknown {
-        let what = "the drain rate of the queues is unknown: nothing is marked";
-        let evidence = "link_rate and drain_rate are 0";
-        findings.push(Finding::error("rate-unknown", what, evidence).fix(set("link_rate", "10gbit")));
-    }
-    let physical = reading.link().filter(|link| link.kind.is_none());
-    let Some(speed_bps) = physical.and_then(|link| link.speed_bps) else { return findings };
-    let tables = (0..config.wred.len()).map(|tc| (format!("wred.{tc}.drain_rate"), config.wred.get(tc)));
-    let drains = tables.filter_map(|(key, wred)| Some((key, wred?.drain_rate_bps)));
-    let link_rate = ("link_rate".to_owned(), config.scalars.link_rate_bps);
-    for (key, bps) in std::iter::once(link_rate).chain(drains).filter(|(_, bps)| *bps > speed_bps) {
-        let what = "the virtual queue drains faster than the link: it never fills";
-        let evidence = format!("{key} = {}, {iface} runs at {}", rate(bps), rate(speed_bps));
-        findings.push(Finding::error("rate-above-link", what, evidence).fix(set(&key, &rate(speed_bps))));
-    }
-    findings
+    let what = "the drain rate of the queues is unknown: nothing is marked";
+    let fix = reading.set("link_rate=10gbit");
+    (config.scalars.cp_enable != 0 && unknown)
+        .then(|| Finding::error("rate-unknown", what, "link_rate and drain_rate are 0").fix(fix))
+}
+
+/// `rate-above-link`.
+pub(super) fn rate_above_link(reading: &Reading<'_>) -> Option<Finding> {
+    let speed_bps = reading.link().filter(|link| link.kind.is_none())?.speed_bps?;
+    let drains = (0_usize..)
+        .zip(&reading.config.wred)
+        .map(|(tc, wred)| (format!("wred.{tc}.drain_rate"), wred.drain_rate_bps));
+    let link_rate = ("link_rate".to_owned(), reading.config.scalars.link_rate_bps);
+    let rates = std::iter::once(link_rate).chain(drains).filter(|(_, bps)| *bps > speed_bps);
+    let keys: Vec<String> = rates.map(|(key, _)| key).collect();
+    let what = "the virtual queue drains faster than the link: it never fills";
+    let evidence = format!("{}; the link runs at {}", reading.params(&keys), rate(speed_bps));
+    let changes: Vec<String> = keys.iter().map(|key| format!("{key}={}", rate(speed_bps))).collect();
+    let fix = reading.set(&changes.join(" "));
+    (!keys.is_empty()).then(|| Finding::error("rate-above-link", what, evidence).fix(fix))
 }
 
 /// `shaper-burst`: a token bucket loses the tokens beyond its burst if its timer is late. It is then slower than its
@@ -109,20 +119,18 @@ pub(super) fn shaper(reading: &Reading<'_>) -> Option<Finding> {
             )
         )
     );
-    // Double a burst that was observed to be too small.
+    // Quadruple a burst that was observed to be too small.
     let min_burst_ns = match served_bps {
         Some(_) => shaper.burst_ns.saturating_mul(4).max(GOOD_BURST_NS),
         None => GOOD_BURST_NS,
     };
     let drain = rate(served_bps.unwrap_or(shaper.rate_bps) / 100 * 95);
-    let drains = reading.marking_classes().into_iter().map(|tc| format!("wred.{tc}.drain_rate={drain}"));
-    let fix = format!(
-        "set a burst of {} bytes ({}); or mark for a lower rate: `dcqcn set {} {}`",
-        burst_bytes(min_burst_ns),
-        time(min_burst_ns),
-        reading.iface,
-        drains.collect::<Vec<_>>().join(" ")
-    );
+    let mut fix = format!("set a burst of {} bytes ({})", burst_bytes(min_burst_ns), time(min_burst_ns));
+    let classes = reading.marking_classes();
+    if !classes.is_empty() {
+        let drains: Vec<String> = classes.iter().map(|tc| format!("wred.{tc}.drain_rate={drain}")).collect();
+        fix += &format!("; or mark for a lower rate: {}", reading.set(&drains.join(" ")));
+    }
     let (finding, what): (fn(_, String, String) -> _, _) = if served_bps.is_some() {
         (Finding::warning, "the shaper is slower than its rate: its queue is longer than marking assumes")
     } else {
@@ -134,14 +142,11 @@ pub(super) fn shaper(reading: &Reading<'_>) -> Option<Finding> {
 /// `kmax-below-frames`: with thresholds of a frame or two, packets are marked without congestion.
 pub(super) fn frames(class: &MarkingClass<'_>) -> Option<Finding> {
     let MarkingClass { tc, wred, frame_bytes, .. } = *class;
-    if wred.kmax_bytes >= 2 * frame_bytes {
-        return None;
-    }
     let what = format!("class {tc} marks every packet behind two others, without any congestion");
-    let evidence =
-        format!("wred.{tc}.kmax = {}, a full frame has {frame_bytes} bytes", size(wred.kmax_bytes));
-    let fix = format!("`dcqcn set {} wred.{tc}.kmax={}`", class.reading.iface, size(40 * frame_bytes));
-    Some(Finding::warning("kmax-below-frames", what, evidence).fix(fix))
+    let evidence = format!("{}; a full frame has {frame_bytes} bytes", class.param("kmax"));
+    let fix = class.set_kmax(40 * frame_bytes);
+    (wred.kmax_bytes < 2 * frame_bytes)
+        .then(|| Finding::warning("kmax-below-frames", what, evidence).fix(fix))
 }
 
 /// `kmax-below-bdp`: switch vendors recommend 2 to 3 times the bandwidth-delay product.
@@ -160,17 +165,14 @@ pub(super) fn bandwidth_delay(class: &MarkingClass<'_>) -> Option<Finding> {
     let what =
         format!("class {tc} marks every packet above less than a bandwidth-delay product: links run empty");
     let evidence = format!(
-        "wred.{tc}.kmax = {}, bandwidth-delay product {} ({} x {})",
-        size(wred.kmax_bytes),
+        "{}; bandwidth-delay product {} ({} x {})",
+        class.param("kmax"),
         size(bdp_bytes),
         rate(drain_bps),
         time(rtt_ns)
     );
-    let fix = format!(
-        "`dcqcn set {} wred.{tc}.kmax={}`; or specify the actual round-trip time with `--rtt`",
-        reading.iface,
-        size(bdp_bytes.saturating_mul(2))
-    );
+    let fix =
+        class.set_kmax(bdp_bytes.saturating_mul(2)) + "; or specify the actual round-trip time with `--rtt`";
     Some(Finding::warning("kmax-below-bdp", what, evidence).fix(fix))
 }
 
@@ -184,16 +186,12 @@ pub(super) fn far_apart(class: &MarkingClass<'_>) -> Option<Finding> {
         return None;
     }
     let what = format!("class {tc} may queue for {} before every packet is marked", time(delay_ns));
-    let evidence = format!(
-        "wred.{tc}.kmax = {} at {}, rpg_time_reset {}",
-        size(wred.kmax_bytes),
-        rate(drain_bps),
-        time(period_ns)
-    );
+    let evidence =
+        format!("{} at {}; {}", class.param("kmax"), rate(drain_bps), reading.params(&["rpg_time_reset"]));
     let fix = format!(
-        "lower `wred.{tc}.kmax`; on links up to 1 Gbit/s slow the machine down with the link: `dcqcn set {} --profile \
-         lab`, on the senders as well",
-        reading.iface
+        "lower `wred.{tc}.kmax`; on links up to 1 Gbit/s slow the machine down with the link: {}, on the senders as \
+         well",
+        reading.set("--profile lab")
     );
     Some(Finding::warning("kmax-too-deep", what, evidence).fix(fix))
 }
@@ -221,7 +219,7 @@ fn max_flows_on_ramp(bottleneck: Bottleneck<'_>) -> Option<u64> {
 
 /// `pmax-small`: the fixed point is beyond the ramp, so the queue oscillates around Kmax (`cargo xtask fidelity`).
 pub(super) fn fixed_point(class: &MarkingClass<'_>) -> Option<Finding> {
-    let MarkingClass { reading, tc, wred, .. } = *class;
+    let MarkingClass { reading, tc, .. } = *class;
     let seen = flows(reading.snapshot);
     let bottleneck = class.bottleneck();
     let flows = bottleneck.flows;
@@ -237,16 +235,15 @@ pub(super) fn fixed_point(class: &MarkingClass<'_>) -> Option<Finding> {
         format!("class {tc} settles below Kmax {limit}; with {flows} flows the queue oscillates around Kmax");
     let needed_ppm = (point.marking_probability * 1e6).ceil() as u64;
     let evidence = format!(
-        "{flows} flows ({}) need {} of packets marked, wred.{tc}.pmax = {}; by the fluid model, if the senders have the \
-         parameters that are set here",
+        "{}; {flows} flows ({}) need {} of packets marked by the fluid model, if the senders have the parameters of this \
+         interface",
+        class.param("pmax"),
         if seen == 0 { "assumed" } else { "seen" },
-        ppm(needed_ppm),
-        ppm(wred.pmax_ppm)
+        ppm(needed_ppm)
     );
     let fix = match needed_ppm.saturating_mul(2) {
         enough_ppm if enough_ppm <= 500_000 => {
-            let pmax = ppm(enough_ppm.next_multiple_of(10_000));
-            format!("`dcqcn set {} wred.{tc}.pmax={pmax}`", reading.iface)
+            reading.set(&format!("wred.{tc}.pmax={}", ppm(enough_ppm.next_multiple_of(10_000))))
         }
         _ => "the senders' increase is too fast for this link: `--profile lab` there and here".to_owned(),
     };
@@ -271,45 +268,46 @@ pub(super) fn oscillation(class: &MarkingClass<'_>) -> Option<Finding> {
     }
     let flows = bottleneck.flows;
     let what = format!("class {tc} oscillates with {flows} flows and {} of loop delay", time(rtt_ns));
-    let ai_bps = reading.config.scalars.rpg_ai_rate_bps;
     let evidence = format!(
-        "fluid model: the queue's standard deviation is {:.0} % of its mean; rpg_ai_rate {}, wred.{tc}.kmax {}",
+        "fluid model: the queue's standard deviation is {:.0} % of its mean; {}, {}",
         swing * 100.0,
-        rate(ai_bps),
-        size(wred.kmax_bytes)
+        reading.params(&["rpg_ai_rate"]),
+        class.param("kmax")
     );
     let fix = format!(
-        "`dcqcn set {} wred.{tc}.kmax={}`, and on the senders `dcqcn set IFACE rpg_ai_rate={}`",
-        reading.iface,
-        size(wred.kmax_bytes.saturating_mul(5)),
-        rate((ai_bps / 4).max(1_000))
+        "{}, and on the senders `dcqcn set IFACE rpg_ai_rate={}`",
+        class.set_kmax(wred.kmax_bytes.saturating_mul(5)),
+        rate((reading.config.scalars.rpg_ai_rate_bps / 4).max(1_000))
     );
     Some(Finding::warning("oscillates", what, evidence).fix(fix))
 }
 
-/// `alpha-timer`, `min-rate`.
-pub(super) fn timers(reading: &Reading<'_>) -> Vec<Finding> {
-    if reading.config.scalars.rp_enable == 0 {
-        return Vec::new();
-    }
-    let mut findings = Vec::new();
-    let (s, iface) = (&reading.config.scalars, reading.iface);
+/// `alpha-timer`.
+pub(super) fn alpha_timer(reading: &Reading<'_>) -> Option<Finding> {
+    let s = &reading.config.scalars;
     let (alpha_ns, cnp_ns) = (s.dce_tcp_rtt_ns, s.min_time_between_cnps_ns);
-    if s.rp_variant == dcqcn_common::params::RP_VARIANT_PAPER && alpha_ns <= cnp_ns {
-        let what = "alpha decays between two CNPs of a persistent congestion";
-        let evidence = format!("dce_tcp_rtt {}, min_time_between_cnps {}", time(alpha_ns), time(cnp_ns));
-        let longer = time(cnp_ns.saturating_add(cnp_ns / 10).saturating_add(1_000));
-        let fix = format!("`dcqcn set {iface} dce_tcp_rtt={longer}`");
-        findings.push(Finding::warning("alpha-timer", what, evidence).fix(fix));
+    if s.rp_enable == 0 || s.rp_variant != RP_VARIANT_PAPER || alpha_ns > cnp_ns {
+        return None;
     }
+    let what = "alpha decays between two CNPs of a persistent congestion";
+    let evidence = reading.params(&["dce_tcp_rtt", "min_time_between_cnps"]);
+    let longer = time(cnp_ns.saturating_add(cnp_ns / 10).saturating_add(1_000));
+    let fix = reading.set(&format!("dce_tcp_rtt={longer}"));
+    Some(Finding::warning("alpha-timer", what, evidence).fix(fix))
+}
+
+/// `min-rate`.
+pub(super) fn min_rate(reading: &Reading<'_>) -> Option<Finding> {
+    let (s, line_bps) = (&reading.config.scalars, reading.config.line_rate_bps());
     let active = reading.attached.tables.map_or(0, |tables| tables.rp_active);
-    let (floor_bps, line_bps) = (s.rpg_min_rate_bps, reading.config.line_rate_bps());
-    if s.pacer != PACER_NONE && line_bps != 0 && floor_bps.saturating_mul(active) > line_bps {
-        let what = format!("{active} flows at the lowest rate exceed the link: cuts cannot relieve it");
-        let evidence = format!("rpg_min_rate {} x {active} flows, link {}", rate(floor_bps), rate(line_bps));
-        let lower = rate((line_bps / active / 2).max(dcqcn_common::params::MIN_RATE_BPS));
-        let fix = format!("`dcqcn set {iface} rpg_min_rate={lower}`");
-        findings.push(Finding::warning("min-rate", what, evidence).fix(fix));
+    let fits = s.rpg_min_rate_bps.saturating_mul(active) <= line_bps;
+    if s.rp_enable == 0 || s.pacer == PACER_NONE || line_bps == 0 || fits {
+        return None;
     }
-    findings
+    let what = format!("{active} flows at the lowest rate exceed the link: cuts cannot relieve it");
+    let minimum = reading.params(&["rpg_min_rate"]);
+    let evidence = format!("{minimum}, active flows {active}, link {}", rate(line_bps));
+    let lower = rate((line_bps / active / 2).max(MIN_RATE_BPS));
+    let fix = reading.set(&format!("rpg_min_rate={lower}"));
+    Some(Finding::warning("min-rate", what, evidence).fix(fix))
 }

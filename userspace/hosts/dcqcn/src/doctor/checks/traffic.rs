@@ -10,7 +10,7 @@ use crate::doctor::tunnel;
 pub(super) fn roce_seen(reading: &Reading<'_>) -> Option<Finding> {
     let seen = &reading.seen;
     let others = seen.all(Stat::NotRoce);
-    let evidence = format!("{} RoCEv2 packets {}, {others} other packets", seen.roce(), seen.when);
+    let evidence = format!("{} RoCEv2 packets {}, {others} others", seen.roce(), seen.when);
     Some(match (seen.roce() != 0, seen.is_between_readings) {
         (true, true) => Finding::ok("roce-seen", "RoCEv2 traffic goes through the programs", evidence),
         (true, false) => {
@@ -48,66 +48,53 @@ pub(super) fn unparsed_headers(reading: &Reading<'_>) -> Option<Finding> {
         (Stat::VlanTooDeep, FEW),
         (Stat::Malformed, FEW),
     ];
-    let counted: Vec<String> = PASSED
-        .into_iter()
-        .map(|(stat, least)| (stat, reading.seen.all(stat), least))
-        .filter(|(_, packets, least)| packets >= least)
-        .map(|(stat, packets, _)| format!("{packets} {}", stat.label()))
-        .collect();
+    let counted = PASSED.into_iter().map(|(stat, least)| (stat, reading.seen.all(stat), least));
+    let counted = counted.filter(|(_, packets, least)| packets >= least);
+    let counted: Vec<(Stat, u64)> = counted.map(|(stat, packets, _)| (stat, packets)).collect();
     let what = "packets pass unmarked and unpaced because of their headers";
-    let evidence = format!("{} {}", counted.join(", "), reading.seen.when);
+    let evidence = reading.seen.list(&counted);
     let fix = format!("`dcqcn counters {} --all` explains each counter", reading.iface);
     (!counted.is_empty()).then(|| Finding::info("unparsed-headers", what, evidence).fix(fix))
 }
 
-/// `roce-in-tunnel`, `esp-seen`: RoCE invisible to the programs, and where to attach instead.
-pub(super) fn in_tunnel(snapshot: &Snapshot) -> Vec<Finding> {
-    const TUNNELS: [&str; 14] = [
-        "vxlan",
-        "geneve",
-        "gre",
-        "gretap",
-        "ip6gre",
-        "ip6gretap",
-        "ipip",
-        "sit",
-        "ip6tnl",
-        "vti",
-        "vti6",
-        "xfrm",
-        "wireguard",
-        "bareudp",
-    ];
-    let mut findings = Vec::new();
-    for link in &snapshot.links {
-        let Some(attached) = snapshot.attached(&link.name) else { continue };
-        let is_tunnel = |of: &&Link| {
-            of.kind.as_deref().is_some_and(|kind| TUNNELS.contains(&kind))
-                && of.lower.is_none_or(|lower| lower == link.index)
-        };
-        let inside: Vec<&str> =
-            snapshot.links.iter().filter(is_tunnel).map(|tunnel| tunnel.name.as_str()).collect();
-        let role = dcqcn_params::word(&attached.role);
-        for (label, packets) in link.unread_packets.iter().filter(|(label, _)| *label != tunnel::UET) {
-            let evidence = format!("{packets} packets sampled in {}: {label}", snapshot.window());
-            let is_esp = label == tunnel::ESP;
-            let fix = match inside.first() {
-                Some(tunnel) => format!("attach inside: `dcqcn detach {}`, `dcqcn attach {tunnel} --role {role}`", link.name),
-                None => "attach at the ends of the tunnel, or at the hosts, where packets have no outer header; marking \
-                         the outer header works only if the end of the tunnel copies CE inwards (RFC 6040)"
-                    .to_owned(),
-            };
-            let finding = if is_esp {
-                let what = "IPsec passes: the programs cannot see whether RoCE is inside";
-                Finding::info("esp-seen", what, evidence)
-            } else {
-                let what = format!("RoCE passes inside {label}, which the programs do not parse");
-                Finding::warning("roce-in-tunnel", what, evidence)
-            };
-            findings.push(finding.on(&link.name).fix(fix));
+/// `roce-in-tunnel`.
+pub(super) fn in_tunnel(snapshot: &Snapshot, link: &Link) -> Option<Finding> {
+    let tunnels =
+        link.unread_packets.iter().filter(|(label, _)| ![tunnel::ESP, tunnel::UET].contains(&label.as_str()));
+    let sampled: Vec<String> = tunnels.map(|(label, packets)| format!("{label} {packets}")).collect();
+    let fix = attach_elsewhere(snapshot, link)?;
+    let what = "RoCE passes inside a tunnel, which the programs do not parse";
+    let evidence = format!("packets sampled in {}: {}", snapshot.window(), sampled.join(", "));
+    (!sampled.is_empty()).then(|| Finding::warning("roce-in-tunnel", what, evidence).fix(fix))
+}
+
+/// `esp-seen`.
+pub(super) fn in_ipsec(snapshot: &Snapshot, link: &Link) -> Option<Finding> {
+    let packets = link.unread_packets.get(tunnel::ESP)?;
+    let what = "IPsec passes: the programs cannot see whether RoCE is inside";
+    let evidence = format!("packets sampled in {}: {} {packets}", snapshot.window(), tunnel::ESP);
+    Some(Finding::info("esp-seen", what, evidence).fix(attach_elsewhere(snapshot, link)?))
+}
+
+/// Where to attach instead of to an interface below a tunnel; `None` if it is not attached.
+fn attach_elsewhere(snapshot: &Snapshot, link: &Link) -> Option<String> {
+    const KINDS: &str =
+        "vxlan geneve gre gretap ip6gre ip6gretap ipip sit ip6tnl vti vti6 xfrm wireguard bareudp";
+    let outer = &link.name;
+    let role = dcqcn_params::word(&snapshot.attached(outer)?.role);
+    let is_inside = |tunnel: &&Link| {
+        let kind = tunnel.kind.as_deref();
+        kind.is_some_and(|kind| KINDS.split(' ').any(|tunnel| tunnel == kind))
+            && tunnel.lower.is_none_or(|lower| lower == link.index)
+    };
+    Some(match snapshot.links.iter().find(is_inside) {
+        Some(Link { name, .. }) => {
+            format!("attach inside: `dcqcn detach {outer}`, `dcqcn attach {name} --role {role}`")
         }
-    }
-    findings
+        None => "attach at the ends of the tunnel, or at the hosts, where packets have no outer header; marking the outer \
+                 header works only if the end of the tunnel copies CE inwards (RFC 6040)"
+            .to_owned(),
+    })
 }
 
 /// `other-transport`: transports with their own congestion control.
@@ -131,30 +118,23 @@ pub(super) fn other_transport(reading: &Reading<'_>) -> Option<Finding> {
 }
 
 /// `not-ect`: one packet in twenty is connection management and the like.
-pub(super) fn not_ect(reading: &Reading<'_>) -> Vec<Finding> {
+pub(super) fn not_ect(reading: &Reading<'_>, tc: usize) -> Option<Finding> {
     const TOLERATED: u64 = 20;
-    if reading.config.scalars.cp_enable == 0 {
-        return Vec::new();
+    let class = reading.seen.class(tc);
+    let not_ect = class.packets.saturating_sub(class.ect_packets);
+    if tc == reading.cnp_class() || not_ect == 0 || not_ect * TOLERATED <= class.packets {
+        return None;
     }
-    let mut findings = Vec::new();
-    for tc in 0..reading.config.wred.len() {
-        let class = reading.seen.class(tc);
-        let not_ect = class.packets.saturating_sub(class.ect_packets);
-        if tc == reading.cnp_class() || not_ect == 0 || not_ect * TOLERATED <= class.packets {
-            continue;
-        }
-        let severity = if class.ect_packets == 0 { Severity::Error } else { Severity::Warning };
-        let spared = reading.seen.all(Stat::CpNotEct);
-        let what =
-            format!("RoCE in class {tc} is Not-ECT: it cannot be marked, so its senders never slow down");
-        let evidence = format!(
-            "{not_ect} of {} packets {} are Not-ECT; {spared} would have been marked",
-            class.packets, reading.seen.when
-        );
-        let fix = set_tos(reading.snapshot, reading.iface, reading.roce_tos());
-        findings.push(Finding::new("not-ect", severity, what, evidence).fix(fix));
-    }
-    findings
+    let severity = if class.ect_packets == 0 { Severity::Error } else { Severity::Warning };
+    let what = format!("RoCE in class {tc} is Not-ECT: it cannot be marked, so its senders never slow down");
+    let evidence = format!(
+        "{not_ect} of {} packets {} are Not-ECT; {} would have been marked",
+        class.packets,
+        reading.seen.when,
+        reading.seen.all(Stat::CpNotEct)
+    );
+    let fix = set_tos(reading.snapshot, reading.iface, reading.roce_tos());
+    Some(Finding::new("not-ect", severity, what, evidence).fix(fix))
 }
 
 /// `sender-ce`: a queue leaves some packets unmarked; a sender with CE in its ToS leaves none.
@@ -164,50 +144,43 @@ pub(super) fn sent_as_ce(reading: &Reading<'_>) -> Option<Finding> {
     if !reading.seen.is_between_readings {
         return None;
     }
-    let arrived = |stat: Stat| reading.seen.counts.ingress.get(stat.label()).copied().unwrap_or(0);
-    let (data, marked) = (arrived(Stat::RoceData), arrived(Stat::NpEcnMarked));
+    let (data, marked) = (reading.seen.ingress(Stat::RoceData), reading.seen.ingress(Stat::NpEcnMarked));
     if marked < MIN_PACKETS || marked < data {
         return None;
     }
     let what = "all data packets arrive CE-marked: a sender sets CE in its ToS, or does not react to CNPs";
     let evidence = format!("{marked} of {data} data packets {} are CE", reading.seen.when);
-    let (tos, iface) = (reading.roce_tos(), reading.iface);
+    let tos = reading.roce_tos();
     let fix = format!(
         "if `tcpdump -vni IFACE udp port 4791` at the sender shows ToS {:#x}: {}; else run doctor there",
         tos | 3,
-        set_tos(reading.snapshot, iface, tos)
+        set_tos(reading.snapshot, reading.iface, tos)
     );
     Some(Finding::error("sender-ce", what, evidence).fix(fix))
 }
 
 /// `dscp-no-class`: RoCE whose DSCP does not have a separate class.
 pub(super) fn dscp_without_class(reading: &Reading<'_>) -> Option<Finding> {
-    if reading.config.scalars.cp_enable == 0 {
-        return None;
-    }
     let rest = reading.class_of(0);
     let packets = reading.seen.class(rest).packets;
     let all: u64 = (0..reading.config.wred.len()).map(|tc| reading.seen.class(tc).packets).sum();
     if reading.chosen_classes().is_empty() || packets * 20 <= all {
         return None;
     }
-    let chosen: Vec<String> = (0..reading.config.dscp_to_tc.len())
-        .filter(|dscp| reading.class_of(*dscp) != rest)
-        .map(|dscp| format!("DSCP {dscp} in class {}", reading.class_of(dscp)))
-        .collect();
+    let chosen = (0..reading.config.dscp_to_tc.len()).filter(|dscp| reading.class_of(*dscp) != rest);
+    let chosen: Vec<String> = chosen.map(|dscp| format!("dscp_to_tc.{dscp}")).collect();
     let tos = reading.roce_tos();
     let what = format!("RoCE has a DSCP without a separate class: it shares class {rest} with other traffic");
     let evidence = format!(
-        "{packets} of {all} packets {} in class {rest}; chosen: {}",
+        "{packets} of {all} packets {} in class {rest}; {}",
         reading.seen.when,
-        chosen.join(", ")
+        reading.params(&chosen)
     );
     let fix = format!(
-        "{}; or map its DSCP (`tcpdump -vni {} udp port 4791` shows it) to a class: `dcqcn set {} dscp_to_tc.DSCP={}`",
+        "{}; or map its DSCP (`tcpdump -vni {} udp port 4791` shows it) to a class: {}",
         set_tos(reading.snapshot, reading.iface, tos),
         reading.iface,
-        reading.iface,
-        reading.class_of(usize::from(tos >> 2))
+        reading.set(&format!("dscp_to_tc.DSCP={}", reading.class_of(usize::from(tos >> 2))))
     );
     Some(Finding::warning("dscp-no-class", what, evidence).fix(fix))
 }
@@ -252,25 +225,18 @@ pub(super) fn dscp_by_direction(snapshot: &Snapshot) -> Vec<Finding> {
 
 /// `cnp-class`: CNPs queue behind the data whose sender they slow down.
 pub(super) fn cnp_class(reading: &Reading<'_>) -> Option<Finding> {
-    if reading.config.scalars.cp_enable == 0 {
-        return None;
-    }
     let (tc, dscp) = (reading.cnp_class(), reading.config.scalars.cnp_dscp);
     if tc != reading.class_of(usize::from(reading.roce_tos() >> 2)) && tc != reading.class_of(0) {
         return None;
     }
     let what = format!("CNPs share class {tc} with other traffic and wait behind it");
-    let evidence = format!("cnp_dscp = {dscp}, dscp_to_tc.{dscp} = {tc}");
-    let fix =
-        format!("`dcqcn set {} dscp_to_tc.{dscp}=6`, and use a strict-priority queue for it", reading.iface);
+    let evidence = reading.params(&["cnp_dscp", &format!("dscp_to_tc.{dscp}")]);
+    let fix = reading.set(&format!("dscp_to_tc.{dscp}=6")) + ", and use a strict-priority queue for it";
     Some(Finding::warning("cnp-class", what, evidence).fix(fix))
 }
 
 /// `cnp-dscp`: CNPs whose DSCP was never set, or was rewritten on the path.
 pub(super) fn cnp_dscp(reading: &Reading<'_>) -> Option<Finding> {
-    if reading.config.scalars.cp_enable == 0 {
-        return None;
-    }
     let (tc, dscp) = (reading.cnp_class(), reading.config.scalars.cnp_dscp);
     let cnps = if reading.attached.inline_peer.is_some() {
         reading.seen.ingress(Stat::RoceCnp)
@@ -298,19 +264,13 @@ pub(super) fn cnp_dscp(reading: &Reading<'_>) -> Option<Finding> {
 }
 
 /// `class-not-marked`.
-pub(super) fn class_not_marked(reading: &Reading<'_>) -> Vec<Finding> {
-    if reading.config.scalars.cp_enable == 0 {
-        return Vec::new();
+pub(super) fn class_not_marked(reading: &Reading<'_>, tc: usize) -> Option<Finding> {
+    let packets = reading.seen.class(tc).packets;
+    if reading.config.wred.get(tc)?.ecn != 0 || packets == 0 || tc == reading.cnp_class() {
+        return None;
     }
-    let mut findings = Vec::new();
-    for (tc, wred) in reading.config.wred.iter().enumerate() {
-        let packets = reading.seen.class(tc).packets;
-        if wred.ecn == 0 && packets != 0 && tc != reading.cnp_class() {
-            let what = format!("class {tc} has RoCE traffic, but marking is off");
-            let evidence = format!("wred.{tc}.ecn = off, {packets} packets {}", reading.seen.when);
-            let fix = format!("`dcqcn set {} wred.{tc}.ecn=on`", reading.iface);
-            findings.push(Finding::warning("class-not-marked", what, evidence).fix(fix));
-        }
-    }
-    findings
+    let what = format!("class {tc} has RoCE traffic, but marking is off");
+    let evidence = format!("wred.{tc}.ecn = off; {packets} packets {}", reading.seen.when);
+    let fix = reading.set(&format!("wred.{tc}.ecn=on"));
+    Some(Finding::warning("class-not-marked", what, evidence).fix(fix))
 }

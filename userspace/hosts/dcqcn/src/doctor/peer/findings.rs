@@ -1,14 +1,32 @@
 //! Evaluation of a two-host check: pure functions of its report.
 
 use dcqcn_common::wire::ecn::{self, Ecn};
+use dcqcn_support::render::bps;
 
-use super::super::Finding;
+use super::super::{Finding, in_netns};
 use super::report::{Direction, Phase, Report, Roce, RoceSeries};
 
-/// All findings of a report.
-pub(super) fn all(report: &Report) -> Vec<Finding> {
-    let [here, there] = [("this host", &report.local.iface), ("the other host", &report.peer.iface)]
-        .map(|(host, iface)| format!("{iface}` on {host}"));
+/// An interface at one end of the path.
+struct End<'a> {
+    iface: &'a str,
+    host: &'static str,
+    /// Network namespace of the interface, if not that of the operator's shell.
+    netns: Option<&'a str>,
+}
+
+impl End<'_> {
+    /// A command for the interface.
+    fn run(&self, command: &str) -> String {
+        let command = format!("`{command} {}`", self.iface);
+        let command = self.netns.map_or_else(|| command.clone(), |netns| in_netns(&command, netns));
+        format!("{command} on {}", self.host)
+    }
+}
+
+/// All findings of a report; `netns` is that of `--netns`.
+pub(super) fn all(report: &Report, netns: Option<&str>) -> Vec<Finding> {
+    let here = End { iface: &report.local.iface, host: "this host", netns };
+    let there = End { iface: &report.peer.iface, host: "the other host", netns: None };
     let roce = report.roce.iter().flat_map(|roce| match roce.direction {
         Direction::ToPeer => of_direction(roce, &here, &there),
         Direction::FromPeer => of_direction(roce, &there, &here),
@@ -16,8 +34,8 @@ pub(super) fn all(report: &Report) -> Vec<Finding> {
     roce.chain(offloads(&report.phases)).chain(tcp(&report.phases)).collect()
 }
 
-/// Findings of packets from one interface to another; each is written as the end of a command.
-fn of_direction(roce: &Roce, from: &str, to: &str) -> Vec<Finding> {
+/// Findings of packets from one interface to another.
+fn of_direction(roce: &Roce, from: &End<'_>, to: &End<'_>) -> Vec<Finding> {
     let direction = roce.direction.label();
     let small: Vec<&RoceSeries> = roce.series.iter().filter(|series| series.payload_bytes < 1_024).collect();
     let count = |of: &dyn Fn(&RoceSeries) -> u32| {
@@ -29,17 +47,19 @@ fn of_direction(roce: &Roce, from: &str, to: &str) -> Vec<Finding> {
         let what = format!("no RoCEv2 packet arrives {direction}");
         return vec![Finding::error("roce-blocked", what, format!("{sent} packets sent")).fix(format!(
             "permit UDP port 4791 on the path; an RDMA adapter of the receiver may also consume them before Linux: \
-             compare `ethtool -S {to}, and `hw_counters`"
+             compare {}, and `hw_counters`",
+            to.run("ethtool -S")
         ))];
     }
     let mut findings = Vec::new();
     if arrived < sent {
         let what = format!("RoCEv2 packets are lost {direction}");
         let evidence = format!("{arrived} of {sent} packets arrived, at a low rate");
-        findings.push(
-            Finding::warning("roce-lost", what, evidence)
-                .fix(format!("check cables, drops of both ports (`ethtool -S {from}, `ethtool -S {to}) and of the switches' queue for this DSCP")),
-        );
+        findings.push(Finding::warning("roce-lost", what, evidence).fix(format!(
+            "check cables, drops of both ports ({}, {}) and of the switches' queue for this DSCP",
+            from.run("ethtool -S"),
+            to.run("ethtool -S")
+        )));
     }
     let lost_ecn = count(&|of| {
         let is_lost = |tos| {
@@ -85,10 +105,10 @@ fn of_direction(roce: &Roce, from: &str, to: &str) -> Vec<Finding> {
     if let Some(cnps) = roce.cnps.filter(|cnps| u64::from(cnps.answered) * 10 < u64::from(cnps.sent) * 9) {
         let what = format!("CE-marked packets {direction} are not answered by CNPs");
         let evidence = format!("{} CNPs for {} marks", cnps.answered, cnps.sent);
-        findings.push(
-            Finding::warning("cnp-missing", what, evidence)
-                .fix(format!("`dcqcn counters {to}: np_cnp_sent, np_cnp_limited, np_not_for_host; permit UDP port 4791 on the way back")),
-        );
+        findings.push(Finding::warning("cnp-missing", what, evidence).fix(format!(
+            "{}: np_cnp_sent, np_cnp_limited, np_not_for_host; permit UDP port 4791 on the way back",
+            to.run("dcqcn counters")
+        )));
     }
     findings
 }
@@ -132,10 +152,8 @@ fn tcp(phases: &[Phase]) -> Vec<Finding> {
         }
         let what =
             format!("TCP is slower with dcqcn {}, streams: {}", attached.direction.label(), attached.streams);
-        let evidence = format!(
-            "{} bit/s before, {} attached, {} after",
-            before.rate_bps, attached.rate_bps, after.rate_bps
-        );
+        let [before, attached, after] = [before, attached, after].map(|tcp| bps(tcp.rate_bps as f64));
+        let evidence = format!("{before} before, {attached} attached, {after} after");
         Some(
             Finding::warning("tcp-slower", what, evidence)
                 .fix("repeat with a longer --duration; if it persists, send in this report"),
@@ -166,7 +184,7 @@ mod tests {
 
     fn found(roce: Roce) -> Vec<&'static str> {
         let report = Report::new(Side::default(), Side::default(), Vec::new(), vec![roce]);
-        all(&report).iter().map(|finding| finding.id).collect()
+        all(&report, None).iter().map(|finding| finding.id).collect()
     }
 
     #[test]
@@ -195,14 +213,18 @@ mod tests {
         assert_eq!(found(unanswered.clone()), ["cnp-missing"]);
         let side = |iface: &str| Side { iface: iface.to_owned(), ..Side::default() };
         let report = Report::new(side("eth0"), side("eth1"), Vec::new(), vec![unanswered]);
-        let fix = all(&report)[0].fix.clone().unwrap();
+        let fix = all(&report, None)[0].fix.clone().unwrap();
         assert!(fix.starts_with("`dcqcn counters eth1` on the other host"), "{fix}");
         let mut damaged = direction(|tos, _| Some(tos), None, 9_000);
         damaged.series[0].arrived.icrc_errors = 3;
         assert_eq!(found(damaged), ["icrc-broken"]);
         let mut lossy = direction(|tos, _| Some(tos), None, 9_000);
         lossy.series[1].arrived.packets -= 1;
-        assert_eq!(found(lossy), ["roce-lost"]);
+        assert_eq!(found(lossy.clone()), ["roce-lost"]);
+        let report = Report::new(side("eth0"), side("eth1"), Vec::new(), vec![lossy]);
+        let fix = all(&report, Some("blue"))[0].fix.clone().unwrap();
+        let ends = "(`ip netns exec blue ethtool -S eth0` on this host, `ethtool -S eth1` on the other host)";
+        assert!(fix.contains(ends), "{fix}");
     }
 
     fn phase(name: &'static str, rate_bps: u64, offloads: &[&str]) -> Phase {
@@ -215,7 +237,7 @@ mod tests {
     fn slower_tcp_and_changed_offloads_are_found() {
         let phases = |attached: Phase| {
             let phases = vec![phase("before", 100, &["rx-gro"]), attached, phase("after", 90, &["rx-gro"])];
-            all(&Report::new(Side::default(), Side::default(), phases, Vec::new()))
+            all(&Report::new(Side::default(), Side::default(), phases, Vec::new()), None)
         };
         assert_eq!(phases(phase("attached", 72, &["rx-gro"])), []);
         let slower = phases(phase("attached", 71, &["rx-gro"]));

@@ -9,9 +9,9 @@ use anyhow::{Context as _, Result, bail, ensure};
 use dcqcn_support::interrupt::Interrupt;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use super::local::Local;
 use super::messages::{ANSWER_TIME, Answer, Connection, PROTOCOL, Request};
-use super::roce::{Path, Receiver};
-use super::side::{Side, Trial};
+use super::roce::Path;
 use super::{Interrupted, MAX_DURATION, MAX_STREAMS, bulk, canonical, ensure_running, progress};
 
 /// Maximum time of a check.
@@ -48,10 +48,8 @@ struct Session<'a> {
     listener: &'a TcpListener,
     control: Connection<'a>,
     path: Path,
-    may_attach: bool,
+    local: Local<'a>,
     interrupt: &'a Interrupt,
-    trial: Option<Trial>,
-    receiver: Option<Receiver>,
 }
 
 impl<'a> Session<'a> {
@@ -78,7 +76,7 @@ impl<'a> Session<'a> {
         }
         control.send(&Answer::Ready)?;
         let path = Path { local, peer, session };
-        Ok(Self { listener, control, path, may_attach, interrupt, trial: None, receiver: None })
+        Ok(Self { listener, control, path, local: Local::new(path, may_attach, interrupt), interrupt })
     }
 
     /// Serves requests until the check is complete.
@@ -98,41 +96,16 @@ impl<'a> Session<'a> {
     }
 
     fn answer(&mut self, request: Request) -> Result<Answer> {
-        Ok(match request {
-            Request::Hello { .. } | Request::End => bail!("unexpected request"),
-            Request::Attach { on } => {
-                if !on {
-                    self.trial.take().map_or(Ok(()), Trial::end)?;
-                } else if self.may_attach && self.trial.is_none() {
-                    self.trial = Some(Trial::attach(self.path.local.ip())?);
-                }
-                Answer::Side { side: Side::of(self.path.local.ip())? }
-            }
-            Request::Bulk { streams, time_ms, to_listener } => {
-                let time = Duration::from_millis(time_ms.into()).min(MAX_DURATION);
-                let streams = self.streams(streams.min(MAX_STREAMS))?;
-                if to_listener {
-                    Answer::Bulk { bulk: bulk::receive(streams, time, self.interrupt) }
-                } else {
-                    bulk::send(streams, time, self.interrupt);
-                    Answer::Ready
-                }
-            }
-            Request::Receive => {
-                self.receiver = Some(Receiver::open(self.path)?);
-                Answer::Ready
-            }
-            Request::Count => {
-                let receiver = self.receiver.take().context("unexpected request")?;
-                Answer::Arrived { series: receiver.count()? }
-            }
-            Request::Send { pace } => {
-                Answer::Sent { series: self.path.send(pace.limited(), self.interrupt)? }
-            }
-            Request::Cnps { pace } => {
-                Answer::Cnps { cnps: self.path.measure_cnps(pace.limited(), self.interrupt)? }
-            }
-        })
+        let Request::Bulk { streams, time_ms, to_listener } = request else {
+            return self.local.ask(request);
+        };
+        let time = Duration::from_millis(time_ms.into()).min(MAX_DURATION);
+        let streams = self.streams(streams.min(MAX_STREAMS))?;
+        if to_listener {
+            return Ok(Answer::Bulk { bulk: bulk::receive(streams, time, self.interrupt) });
+        }
+        bulk::send(streams, time, self.interrupt);
+        Ok(Answer::Ready)
     }
 
     /// Accepts streams of the session from the client's address; all other connections are closed.

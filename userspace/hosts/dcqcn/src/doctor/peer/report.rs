@@ -6,7 +6,7 @@ use dcqcn_common::wire::ecn::{self, Ecn};
 use dcqcn_support::render::{Column, Table, bps, ns};
 use serde::Serialize;
 
-use super::super::{Finding, Severity};
+use super::super::{Finding, Severity, worst};
 use super::roce::{Arrived, Cnps, SERIES, packet_bytes};
 use super::side::Side;
 
@@ -123,8 +123,7 @@ impl Report {
 
     /// Adds the findings of this report.
     pub(super) fn with(self, findings: Vec<Finding>) -> Self {
-        let worst = findings.iter().map(|finding| finding.severity).max().unwrap_or(Severity::Ok);
-        Self { worst, findings, ..self }
+        Self { worst: worst(&findings), findings, ..self }
     }
 }
 
@@ -181,10 +180,7 @@ impl fmt::Display for Report {
             }
         }
         writeln!(f)?;
-        for Finding { id, severity, what, evidence, fix, .. } in &self.findings {
-            writeln!(f, "{:<7}  {what} ({id})\n         {evidence}", severity.label())?;
-            fix.iter().try_for_each(|fix| writeln!(f, "         fix: {fix}"))?;
-        }
+        self.findings.iter().try_for_each(|finding| write!(f, "{finding}"))?;
         if self.findings.is_empty() {
             writeln!(f, "no findings")?;
         }

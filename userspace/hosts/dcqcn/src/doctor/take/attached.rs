@@ -10,9 +10,7 @@ use dcqcn_loader::dataplane::{self, Maps};
 use dcqcn_netlink::Netlink;
 
 use super::super::snapshot::{self, Attached, Class, Counts, Running, Tables};
-use super::Notes;
-
-const AS_ROOT: &str = "run doctor as root";
+use super::{AS_ROOT, Notes};
 
 /// First reading of an attachment.
 pub(super) struct Opened {
@@ -22,26 +20,15 @@ pub(super) struct Opened {
 
 /// Everything that needs no second reading.
 pub(super) fn first(netlink: Option<&Netlink>, notes: &mut Notes) -> Vec<Opened> {
-    let infos = match attach::list() {
-        Ok(infos) => infos,
-        Err(error) => {
-            notes.essential("the attachments", &error, AS_ROOT);
-            return Vec::new();
-        }
-    };
+    let infos = notes.essential("the attachments", attach::list(), AS_ROOT).unwrap_or_default();
     let sweep = Sweep::take();
     let is_alive = |info: &Info| sweep.as_ref().map_or(netlink.is_some(), |sweep| sweep.is_alive(info));
     infos.into_iter().map(|info| open(is_alive(&info), info, notes)).collect()
 }
 
 fn open(alive: bool, info: Info, notes: &mut Notes) -> Opened {
-    let maps = match attach::open(&info.iface) {
-        Ok(attachment) => Some(attachment.maps),
-        Err(error) => {
-            notes.essential(&format!("maps of {}", info.iface), &error, AS_ROOT);
-            None
-        }
-    };
+    let opened = attach::open(&info.iface).map(|attachment| attachment.maps);
+    let maps = notes.essential(&maps_of(&info.iface), opened, AS_ROOT);
     let (running, unasked) = if alive { programs(&info, notes) } else { (Vec::new(), Vec::new()) };
     let before_ours = if alive { before_ours(&info, notes) } else { Vec::new() };
     let attached = Attached {
@@ -74,14 +61,17 @@ pub(super) fn without_roce(opened: &[Opened]) -> impl Iterator<Item = &str> {
 /// Completes the reading; `first_read_ns` is the time of the first one.
 pub(super) fn second(opened: Vec<Opened>, first_read_ns: u64, notes: &mut Notes) -> Vec<Attached> {
     let close = |Opened { mut attached, maps }| {
-        if let Some(maps) = maps
-            && let Err(error) = read(&mut attached, &maps, first_read_ns)
-        {
-            notes.essential(&format!("maps of {}", attached.iface), &error, AS_ROOT);
+        if let Some(maps) = maps {
+            let read = read(&mut attached, &maps, first_read_ns);
+            notes.essential(&maps_of(&attached.iface), read, AS_ROOT);
         }
         attached
     };
     opened.into_iter().map(close).collect()
+}
+
+fn maps_of(iface: &str) -> String {
+    format!("maps of {iface}")
 }
 
 fn read(attached: &mut Attached, maps: &Maps, first_read_ns: u64) -> Result<(), dataplane::Error> {
@@ -135,13 +125,8 @@ fn counts(maps: &Maps) -> Result<Counts, dataplane::Error> {
 
 /// The project's programs on an interface, and the hooks that could not be queried.
 fn programs(info: &Info, notes: &mut Notes) -> (Vec<Running>, Vec<String>) {
-    let parts = match attach::verify(info) {
-        Ok(parts) => parts,
-        Err(error) => {
-            notes.minor(&format!("the programs of {}", info.iface), &error, AS_ROOT);
-            return (Vec::new(), info.programs.clone());
-        }
-    };
+    let parts = notes.minor(&format!("the programs of {}", info.iface), attach::verify(info), AS_ROOT);
+    let Some(parts) = parts else { return (Vec::new(), info.programs.clone()) };
     let (mut running, mut unasked) = (Vec::new(), Vec::new());
     for hook in &info.programs {
         let of_hook: Vec<_> = parts.iter().filter(|part| part.name.starts_with(hook.as_str())).collect();
@@ -150,12 +135,9 @@ fn programs(info: &Info, notes: &mut Notes) -> (Vec<Running>, Vec<String>) {
             continue;
         }
         for id in of_hook.iter().filter_map(|part| part.program_id) {
-            match is_jited(id) {
-                Ok(jited) => running.push(Running { hook: hook.clone(), id, jited }),
-                Err(error) => {
-                    notes.minor(&format!("the {hook} program of {}", info.iface), &error, AS_ROOT);
-                    unasked.push(hook.clone());
-                }
+            match notes.minor(&format!("the {hook} program of {}", info.iface), is_jited(id), AS_ROOT) {
+                Some(jited) => running.push(Running { hook: hook.clone(), id, jited }),
+                None => unasked.push(hook.clone()),
             }
         }
     }
@@ -176,10 +158,8 @@ fn is_jited(id: u32) -> Result<bool, ProgramError> {
 
 /// Other programs that process packets before the project's own.
 fn before_ours(info: &Info, notes: &mut Notes) -> Vec<String> {
-    let others = attach::foreign_programs(info).unwrap_or_else(|error| {
-        notes.minor(&format!("other programs on {}", info.iface), &error, AS_ROOT);
-        Vec::new()
-    });
+    let what = format!("other programs on {}", info.iface);
+    let others = notes.minor(&what, attach::foreign_programs(info), AS_ROOT).unwrap_or_default();
     let before = others.iter().filter(|other| other.is_before);
     before.map(|other| format!("{other} at {}", other.hook)).collect()
 }

@@ -10,27 +10,17 @@ use dcqcn_netlink::tc::kernel_has_qdisc;
 use dcqcn_telemetry::Softnet;
 
 use super::super::snapshot::{Host, IdleState};
-use super::Notes;
-use super::{cpus, names, value};
-
-const AS_ROOT: &str = "run doctor as root";
+use super::{AS_ROOT, Notes, cpus, names, value};
 
 pub(super) fn take(notes: &mut Notes) -> Host {
-    let mut program = |kind, what: &str| match is_program_supported(kind) {
-        Ok(supported) => Some(supported),
-        Err(error) => {
-            notes.minor(what, &error, AS_ROOT);
-            None
-        }
+    let mut program = |kind, name: &str| {
+        let what = format!("the kernel's support for {name} programs");
+        notes.minor(&what, is_program_supported(kind), AS_ROOT)
     };
-    let xdp = program(ProgramType::Xdp, "the kernel's support for XDP programs");
-    let tc = program(ProgramType::SchedClassifier, "the kernel's support for TC programs");
-    let mut qdisc = |kind: &str| match kernel_has_qdisc(kind) {
-        Ok(present) => Some(present),
-        Err(error) => {
-            notes.minor(&format!("the kernel's support for the {kind} qdisc"), &error, AS_ROOT);
-            None
-        }
+    let (xdp, tc) = (program(ProgramType::Xdp, "XDP"), program(ProgramType::SchedClassifier, "TC"));
+    let mut qdisc = |kind: &str| {
+        let what = format!("the kernel's support for the {kind} qdisc");
+        notes.minor(&what, kernel_has_qdisc(kind), AS_ROOT)
     };
     let (fq, htb) = (qdisc("fq"), qdisc("htb"));
     Host {

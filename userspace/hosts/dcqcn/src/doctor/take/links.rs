@@ -8,34 +8,19 @@ use std::time::{Duration, Instant};
 
 use dcqcn_netlink::{self as net, Netlink, tc};
 
-use super::super::snapshot::{Fq, HIDING, Link, MERGING, Qdisc, Shaper};
-use super::Notes;
-use super::Sampler;
-use super::{cpus, names, target, value};
-
-const INSTALL_ETHTOOL: &str = "install ethtool";
+use super::super::snapshot::{HIDING, Link, MERGING, Qdisc, Shaper};
+use super::{AS_ROOT, Notes, Sampler, cpus, names, target, value};
 
 /// First reading.
 pub(super) fn take(netlink: &Netlink, notes: &mut Notes) -> Vec<Link> {
-    let links = match netlink.links() {
-        Ok(links) => links,
-        Err(error) => {
-            notes.essential("interfaces", &error, "run doctor as root");
-            return Vec::new();
-        }
-    };
+    let links = notes.essential("interfaces", netlink.links(), AS_ROOT).unwrap_or_default();
     let mut take = |link: net::Link| {
         let device = device(&link);
         let irqs = device.as_deref().map(irqs).unwrap_or_default();
         let node = device.as_ref().and_then(|device| value::<i64>(device.join("numa_node")));
-        let qdiscs = match netlink.qdiscs(link.index) {
-            Ok(qdiscs) => qdiscs.iter().map(qdisc).collect(),
-            Err(error) => {
-                notes.minor(&format!("qdiscs of {}", link.name), &error, "run doctor as root");
-                Vec::new()
-            }
-        };
-        let text = ethtool(&link.name, notes);
+        let qdiscs = notes.minor(&format!("qdiscs of {}", link.name), netlink.qdiscs(link.index), AS_ROOT);
+        let text = ethtool_statistics(&link.name);
+        let text = notes.minor("statistics of the NICs (`ethtool -S`)", text, "install ethtool").flatten();
         let mut features = netlink.features(link.index).unwrap_or_default();
         features.retain(|feature| MERGING.iter().chain(HIDING).any(|name| name == feature));
         Link {
@@ -45,7 +30,7 @@ pub(super) fn take(netlink: &Netlink, notes: &mut Notes) -> Vec<Link> {
             unread_packets: BTreeMap::new(),
             master: link.master,
             driver: device.as_ref().and_then(|device| target(device.join("driver"))),
-            qdiscs,
+            qdiscs: qdiscs.iter().flatten().map(qdisc).collect(),
             shaper: shaper(netlink, link.index),
             numa_node: node.and_then(|node| u32::try_from(node).ok()),
             irqs,
@@ -168,13 +153,6 @@ fn irqs(device: &Path) -> BTreeMap<u32, Vec<u32>> {
     irqs.into_iter().filter_map(cpus_of).collect()
 }
 
-fn ethtool(iface: &str, notes: &mut Notes) -> Option<String> {
-    ethtool_statistics(iface).unwrap_or_else(|error| {
-        notes.minor("statistics of the NICs (`ethtool -S`)", &error, INSTALL_ETHTOOL);
-        None
-    })
-}
-
 /// Output of `ethtool -S`; `None` if the driver has no statistics.
 fn ethtool_statistics(iface: &str) -> std::io::Result<Option<String>> {
     let output = Command::new("ethtool").arg("-S").arg(iface).output()?;
@@ -186,12 +164,7 @@ fn qdisc(qdisc: &tc::Qdisc) -> Qdisc {
         kind: qdisc.kind.clone(),
         handle: qdisc.handle.to_string(),
         parent: qdisc.parent.to_string(),
-        fq: qdisc.fq().map(|tc::Fq { limit, flow_limit, orphan_mask, horizon_ns }| Fq {
-            limit,
-            flow_limit,
-            orphan_mask,
-            horizon_ns,
-        }),
+        fq: qdisc.fq(),
         backlog_bytes: qdisc.stats.backlog_bytes,
         drops_before: qdisc.stats.drops,
         drops_after: qdisc.stats.drops,

@@ -6,20 +6,14 @@ use std::path::{Path, PathBuf};
 use dcqcn_netlink::Netlink;
 
 use super::super::snapshot::{Link, Rdma, RdmaElsewhere};
-use super::Notes;
-use super::{names, value, values};
+use super::{Notes, names, value, values};
 
 const CLASS: &str = "/sys/class/infiniband";
 
 /// First reading.
 pub(super) fn take(netlink: &Netlink, links: &[Link], notes: &mut Notes) -> Vec<Rdma> {
-    let devices = match netlink.rdma_devices() {
-        Ok(devices) => devices,
-        Err(error) => {
-            notes.minor("RDMA devices", &error, "run doctor as root, or check `rdma link`");
-            return Vec::new();
-        }
-    };
+    let next = "run doctor as root, or check `rdma link`";
+    let devices = notes.minor("RDMA devices", netlink.rdma_devices(), next).unwrap_or_default();
     let device = |device: dcqcn_netlink::rdma::RdmaDevice| {
         let sysfs = Path::new(CLASS).join(&device.name);
         let ifaces = links.iter().filter(|link| device.is_on(link.index));
