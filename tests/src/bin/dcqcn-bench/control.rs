@@ -105,7 +105,7 @@ fn change(pair: &Pair) -> Result<(Duration, Duration)> {
         while count.load(Ordering::Relaxed) < before + CHECKED_PACKETS && Instant::now() < patience {
             thread::sleep(Duration::from_millis(1));
         }
-        Ok(changed??)
+        changed?
     })?;
     let shape = Roce::default();
     for frame in receiver.drain()? {
