@@ -8,9 +8,8 @@ use dcqcn_common::stats::Stat;
 use dcqcn_loader::dataplane::Sizes;
 use dcqcn_replay::{Engine, Error, Hook, Kernel, Meta, Outcome, Reference, State};
 
-/// The loopback interface, which has this index in every network namespace: XDP in the kernel engine requires an
-/// existing interface.
-pub const LO: u32 = 1;
+pub use crate::bpf::LO;
+
 /// Seed of the random sequence.
 const SEED: u64 = 0x0dc9_c0de;
 
@@ -26,6 +25,7 @@ impl Both {
     /// Loads the object and creates the reference engine; `None`, with a message, if capabilities are missing.
     pub fn load(test: &str, flows: u32, config: &Config) -> Option<Self> {
         let sizes = Sizes { rp_flows: flows, np_flows: flows };
+        // XDP in the kernel engine requires an existing interface.
         let port = Port::new(LO, sizes.rp_sets(), sizes.np_sets());
         let params = Params::new(config, port).unwrap_or_else(|error| panic!("{error}"));
         match Kernel::new(sizes, &params, SEED) {

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use aya::maps::{MapData, MapInfo, loaded_maps};
@@ -13,10 +12,8 @@ use dcqcn_common::layout::{DEFAULT_FLOWS, WAYS};
 use dcqcn_loader::dataplane::{MAPS, SHARED};
 
 use crate::host::Host;
+use crate::leftover::GRACE;
 use crate::retry::wait_for;
-
-/// Time for the kernel to free unused objects: some RCU grace periods.
-const GRACE: Duration = Duration::from_secs(30);
 
 /// Opens the object that `cargo xtask build` creates next to the data plane's: benchmark baselines, and programs for tests.
 pub fn baselines() -> Result<Ebpf> {

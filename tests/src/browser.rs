@@ -1,6 +1,5 @@
 //! A headless browser, driven through its DevTools protocol: two pipes with JSON objects.
 
-use std::env;
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -9,7 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::command::Running;
+use crate::command::{Running, find_program};
 use crate::retry::wait_for;
 use anyhow::{Context as _, Result, bail, ensure};
 use nix::sys::stat::Mode;
@@ -50,8 +49,7 @@ pub struct Browser {
 impl Browser {
     /// Whether a browser is installed; prints a message if not.
     pub fn available(test: &str) -> bool {
-        let path = env::var_os("PATH").unwrap_or_default();
-        let available = env::split_paths(&path).any(|dir| dir.join("chromium").is_file());
+        let available = find_program("chromium").is_some();
         if !available {
             eprintln!("SKIPPED {test}: no chromium on PATH (Debian: chromium)");
         }

@@ -1,27 +1,47 @@
 //! The two commands, as `cargo xtask test` built them.
 
+use std::fmt::Display;
 use std::io::BufReader;
 use std::num::ParseIntError;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::Duration;
 use std::{env, fs};
 
 use anyhow::{Context as _, Result, ensure};
-use dcqcn_netlink::Netns;
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::pty::{OpenptyResult, Winsize, openpty};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::host::Host;
 use crate::retry::wait;
+
+fn built(variable: &str) -> Result<PathBuf> {
+    let path =
+        env::var_os(variable).with_context(|| format!("{variable} is not set: run `cargo xtask test`"));
+    path.map(PathBuf::from)
+}
 
 /// Path of `dcqcn`.
 pub fn binary() -> Result<PathBuf> {
-    Ok(env::var_os("DCQCN_BIN").context("DCQCN_BIN is not set: run `cargo xtask test`")?.into())
+    built("DCQCN_BIN")
 }
 
 /// Path of `dcqcn-lab`.
 pub fn lab_binary() -> Result<PathBuf> {
-    Ok(env::var_os("DCQCN_LAB_BIN").context("DCQCN_LAB_BIN is not set: run `cargo xtask test`")?.into())
+    built("DCQCN_LAB_BIN")
+}
+
+/// Path of `dcqcn-fleet`.
+pub fn fleet_binary() -> Result<PathBuf> {
+    built("DCQCN_FLEET_BIN")
+}
+
+/// Path of an installed program.
+pub fn find_program(name: &str) -> Option<PathBuf> {
+    env::split_paths(&env::var_os("PATH")?).map(|dir| dir.join(name)).find(|path| path.is_file())
 }
 
 /// `dcqcn-lab` with the words of `line`.
@@ -38,6 +58,26 @@ pub fn dcqcn(line: &str) -> Result<Command> {
     Ok(command)
 }
 
+/// `dcqcn-fleet` with these arguments.
+pub fn dcqcn_fleet(words: &[&str]) -> Result<Command> {
+    let mut command = Command::new(fleet_binary()?);
+    command.args(words).stdin(Stdio::null());
+    Ok(command)
+}
+
+/// A field of `/proc/PID/status` of a process or thread.
+pub fn status_field(pid: impl Display, field: &str) -> Result<String> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(field));
+    Ok(line.with_context(|| format!("process {pid} has no {field}"))?.trim().to_owned())
+}
+
+/// Memory of a process, in KiB: `VmRSS` now, or `VmHWM` at most.
+pub fn memory_kb(pid: u32, field: &str) -> Result<u64> {
+    let text = status_field(pid, &format!("{field}:"))?;
+    Ok(text.trim_end_matches(" kB").parse()?)
+}
+
 /// CPU time a process has used so far, user and system.
 pub fn cpu_time(pid: u32) -> Result<Duration> {
     // In ticks of 10 ms (proc_pid_stat(5), fields 14 and 15), behind a name that may have spaces.
@@ -49,24 +89,20 @@ pub fn cpu_time(pid: u32) -> Result<Duration> {
     Ok(TICK * ticks)
 }
 
-/// Path of `dcqcn-fleet`.
-pub fn fleet_binary() -> Result<PathBuf> {
-    Ok(env::var_os("DCQCN_FLEET_BIN").context("DCQCN_FLEET_BIN is not set: run `cargo xtask test`")?.into())
-}
-
-/// `dcqcn-fleet` with these arguments.
-pub fn dcqcn_fleet(words: &[&str]) -> Result<Command> {
-    let mut command = Command::new(fleet_binary()?);
-    command.args(words).stdin(Stdio::null());
-    Ok(command)
-}
-
 /// Standard output of a command, which must succeed.
 pub fn output_of(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("{command:?}"))?;
     let errors = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{command:?} ({}): {}", output.status, errors.trim());
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Standard error of a command, which must exit with `code`.
+pub fn error_of(command: &mut Command, code: i32) -> Result<String> {
+    let output = command.output().with_context(|| format!("{command:?}"))?;
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(output.status.code() == Some(code), "{command:?} ({}): {errors}", output.status);
+    Ok(errors)
 }
 
 /// A command line without quoting, split at blanks.
@@ -77,20 +113,29 @@ pub fn words(line: &str) -> Result<Command> {
     Ok(command)
 }
 
+/// Two file descriptors of a new terminal: the test's, and the process's.
+pub fn terminal() -> Result<(OwnedFd, OwnedFd)> {
+    let size = Winsize { ws_row: 30, ws_col: 120, ws_xpixel: 0, ws_ypixel: 0 };
+    let OpenptyResult { master, slave } = openpty(Some(&size), None)?;
+    // A process that inherited it would keep its own terminal.
+    fcntl(&master, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
+    Ok((master, slave))
+}
+
 /// A process that is killed at the end of its test.
 pub struct Running(pub Child);
 
 impl Running {
     /// Starts the command on the host, with its output captured.
-    pub fn start(host: &impl AsRef<Netns>, line: &str) -> Result<Self> {
+    pub fn start(host: &Host, line: &str) -> Result<Self> {
         let mut command = dcqcn(line)?;
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         Self::spawn(host, command)
     }
 
     /// Starts any command on the host.
-    pub fn spawn(host: &impl AsRef<Netns>, mut command: Command) -> Result<Self> {
-        Ok(Self(host.as_ref().run(move || command.spawn())??))
+    pub fn spawn(host: &Host, mut command: Command) -> Result<Self> {
+        Ok(Self(host.run(move || command.spawn())??))
     }
 
     /// The standard output of the process, once.

@@ -1,22 +1,20 @@
 //! `dcqcn run` with its own file, for tests.
 
 use std::fs::{self, File};
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use dcqcn_control_api::{ControlClient, Status, Verb};
+use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
-use crate::command::dcqcn;
+use crate::command::{Running, dcqcn, status_field};
 use crate::host::Host;
-use crate::retry::wait;
-use crate::socket::TIMEOUT;
+use crate::retry::{wait, wait_value};
+use crate::socket::http;
 
 /// All interfaces of one host, at a link rate at which cuts are visible.
 pub const HOST: &str = "\
@@ -32,10 +30,13 @@ rpg_time_reset = '0ns'
 rpg_byte_reset = '0B'
 ";
 
-/// A daemon with its file and log; killed when its test ends.
+/// Part of a file: a socket for clients.
+pub const CONTROL: &str = "[control]\nsocket = 'DIR/control'\n";
+
+/// A daemon with its file and log; killed when its test ends. `DIR` in a file is its directory.
 pub struct Daemon {
     /// The process.
-    pub child: Child,
+    pub process: Running,
     /// Directory of its file, log and audit log.
     pub dir: TempDir,
 }
@@ -54,9 +55,9 @@ impl Daemon {
         environment: &[(&str, &str)],
     ) -> Result<Self> {
         let dir = tempfile::tempdir()?;
-        fs::write(dir.path().join("dcqcn.toml"), file)?;
-        let child = spawn(host, dir.path(), options, environment)?;
-        Ok(Self { child, dir })
+        fs::write(dir.path().join("dcqcn.toml"), within(&dir, file))?;
+        let process = spawn(host, dir.path(), options, environment)?;
+        Ok(Self { process, dir })
     }
 
     /// Starts the daemon with a log of JSON lines, and waits until it has attached to `iface`.
@@ -74,7 +75,7 @@ impl Daemon {
     /// Starts another daemon with the same file, after this one has exited.
     pub fn again(&mut self, host: &Host) -> Result<()> {
         fs::write(self.log(), "")?;
-        self.child = spawn(host, self.dir.path(), &["--log-format", "json"], &[])?;
+        self.process = spawn(host, self.dir.path(), &["--log-format", "json"], &[])?;
         Ok(())
     }
 
@@ -91,8 +92,21 @@ impl Daemon {
     /// Replaces the file as an editor does.
     pub fn write(&self, file: &str) -> Result<()> {
         let new = self.dir.path().join("new");
-        fs::write(&new, file)?;
+        fs::write(&new, within(&self.dir, file))?;
         Ok(fs::rename(new, self.file())?)
+    }
+
+    /// Path of the socket of [`CONTROL`].
+    pub fn socket(&self) -> String {
+        self.dir.path().join("control").display().to_string()
+    }
+
+    /// A client of that socket, once the daemon is ready.
+    pub fn client(&self) -> Result<ControlClient> {
+        let client = ControlClient::new(Path::new(&self.socket()), Duration::from_secs(20));
+        let status = || Ok(client.request::<Status>(Verb::Status {}));
+        wait_value(status, |status| status.as_ref().is_ok_and(|status| status.is_ready)).map(drop)?;
+        Ok(client)
     }
 
     /// Waits until the log has a line with all of `words`.
@@ -102,7 +116,7 @@ impl Daemon {
             if log.lines().any(|line| words.iter().all(|word| line.contains(word))) {
                 return Ok(Ok(()));
             }
-            if let Some(status) = self.child.try_wait()? {
+            if let Some(status) = self.process.0.try_wait()? {
                 bail!("the daemon exited ({status}): {log}");
             }
             Ok(Err(format!("no {words:?} in the log: {log}")))
@@ -111,58 +125,49 @@ impl Daemon {
 
     /// Sends the daemon a signal.
     pub fn signal(&self, signal: Signal) -> Result<()> {
-        Ok(kill(Pid::from_raw(self.child.id().try_into()?), signal)?)
+        self.process.signal(signal)
     }
 
     /// Stops the daemon with SIGTERM.
     pub fn end(&mut self) -> Result<()> {
         self.signal(Signal::SIGTERM)?;
-        let status = self.child.wait()?;
+        let status = self.process.0.wait()?;
         ensure!(status.success(), "{status}: {}", fs::read_to_string(self.log())?);
         Ok(())
     }
 
+    /// Kills the daemon, as `kill -9` does.
+    pub fn kill(&mut self) -> Result<()> {
+        self.process.kill()
+    }
+
+    /// The ID of its process.
+    pub fn pid(&self) -> u32 {
+        self.process.0.id()
+    }
+
     /// A field of `/proc/PID/status`.
     pub fn status(&self, field: &str) -> Result<String> {
-        field_of(Path::new(&format!("/proc/{}/status", self.child.id())), field)
+        status_field(self.pid(), field)
     }
 }
 
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        // Fails if it has exited.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+fn within(dir: &TempDir, file: &str) -> String {
+    file.replace("DIR", &dir.path().display().to_string())
 }
 
-fn spawn(host: &Host, dir: &Path, options: &[&str], environment: &[(&str, &str)]) -> Result<Child> {
+fn spawn(host: &Host, dir: &Path, options: &[&str], environment: &[(&str, &str)]) -> Result<Running> {
     let log = File::options().create(true).append(true).open(dir.join("log"))?;
     let mut command = dcqcn("run")?;
     command.args(options).arg("--config").arg(dir.join("dcqcn.toml"));
     command.env("DCQCN_AUDIT", dir).env_remove("DCQCN_LOG").envs(environment.iter().copied());
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-    Ok(host.run(|| command.spawn())??)
-}
-
-/// A field of a file in the format of `/proc/PID/status`.
-pub fn field_of(path: &Path, field: &str) -> Result<String> {
-    let status = fs::read_to_string(path)?;
-    let line = status.lines().find_map(|line| line.strip_prefix(field));
-    Ok(line.with_context(|| format!("no {field} in {}", path.display()))?.trim().to_owned())
+    Running::spawn(host, command)
 }
 
 /// Response to a request, in the host's namespace.
 pub fn get(host: &Host, address: &str, path: &str) -> Result<String> {
-    host.run(|| {
-        let mut stream =
-            TcpStream::connect(address).with_context(|| format!("cannot connect to {address}"))?;
-        stream.set_read_timeout(Some(TIMEOUT))?;
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: dcqcn\r\nConnection: close\r\n\r\n")?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        Ok(answer)
-    })?
+    host.run(|| http(address, &format!("GET {path} HTTP/1.1\r\nHost: dcqcn\r\nConnection: close\r\n\r\n")))?
 }
 
 /// Mock of a service manager.

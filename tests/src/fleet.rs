@@ -16,13 +16,17 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use tempfile::{NamedTempFile, TempDir};
 
-use crate::command::{Running, fleet_binary, output_of};
+use crate::command::{Running, error_of, fleet_binary, output_of};
 use crate::retry::wait_for;
 pub use daemon::{Behaviour, MockDaemon};
 pub use etcd::Etcd;
 
 /// Time limit for a fleet to reach a state.
 const TIMEOUT: Duration = Duration::from_secs(60);
+/// `[rollout]` that watches no host.
+pub const QUICK: &str = "canary = 1\nwave = 3\nmax_unavailable = 3\nsoak = '0s'\npatience = '8s'";
+/// Options of `apply` that wait for the end of the rollout.
+pub const WAIT: [&str; 3] = ["--wait", "--tick", "100ms"];
 
 /// A fleet; dropping it kills all its processes.
 pub struct FleetFixture {
@@ -133,6 +137,21 @@ impl FleetFixture {
         output_of(&mut self.to_end(words)?)
     }
 
+    /// Runs `dcqcn-fleet` with these arguments, which must fail with `code`, and returns its error output.
+    pub fn expect_error(&self, code: i32, words: &[&str]) -> Result<String> {
+        error_of(&mut self.to_end(words)?, code)
+    }
+
+    /// Applies [`Self::file`] and waits for the end of the rollout, which must succeed.
+    pub fn apply(&self, rollout: &str, parameters: &str) -> Result<String> {
+        self.text(&[&["apply", &self.file(rollout, parameters)?], &WAIT[..]].concat())
+    }
+
+    /// As [`Self::apply`], which must fail; returns its error output.
+    pub fn apply_error(&self, rollout: &str, parameters: &str) -> Result<String> {
+        self.expect_error(1, &[&["apply", &self.file(rollout, parameters)?], &WAIT[..]].concat())
+    }
+
     /// Starts a coordinator, which is killed when dropped.
     pub fn coordinate(&self) -> Result<Running> {
         Ok(Running(self.command(&["coordinate", "--tick", "100ms"])?.spawn()?))
@@ -150,12 +169,18 @@ impl FleetFixture {
         self.wait_for_daemons(&what, |_, daemon| daemon.name().as_ref() == Some(&name))
     }
 
-    /// Writes a file for `apply` that sets `parameters` on every host.
+    /// Waits until this host has this version of the fleet.
+    pub fn wait_for_version_on(&self, host: &str, number: u64) -> Result<Duration> {
+        let name = format!("fleet {number}");
+        self.wait_for_daemons(&format!("{host} has version {number}"), |other, daemon| {
+            other != host || daemon.name().as_ref() == Some(&name)
+        })
+    }
+
+    /// Writes [`file`], and returns its path.
     pub fn file(&self, rollout: &str, parameters: &str) -> Result<String> {
         let path = self.dir.path().join("fleet.toml");
-        let group =
-            "[[group]]\nname = 'all'\n[[group.interface]]\nname = 'eth*'\n[group.interface.parameters]\n";
-        fs::write(&path, format!("[rollout]\n{rollout}\n{group}{parameters}\n"))?;
+        fs::write(&path, file(rollout, parameters))?;
         Ok(path.to_str().context("path is not UTF-8")?.to_owned())
     }
 
@@ -196,6 +221,12 @@ impl FleetFixture {
             Ok(Err(format!("waiting until {what}: {names:?}")))
         })
     }
+}
+
+/// A file for `apply` that sets `parameters` on every host.
+pub fn file(rollout: &str, parameters: &str) -> String {
+    let group = "[[group]]\nname = 'all'\n[[group.interface]]\nname = 'eth*'\n[group.interface.parameters]\n";
+    format!("[rollout]\n{rollout}\n{group}{parameters}\n")
 }
 
 pub fn reporting_hosts(status: &Value) -> usize {

@@ -1,11 +1,13 @@
 //! Hosts in network namespaces, joined by veth pairs, with the data plane attached to them.
 
-use std::fs;
+use std::fs::{self, File};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
-use std::path::PathBuf;
-use std::process;
+use std::path::{Path, PathBuf};
+use std::process::{self, Command, Output};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
+use dcqcn_common::classify::{self, mapped};
+use dcqcn_common::flow::{FlowId, QpId, RpFlow};
 use dcqcn_common::layout::Counters;
 use dcqcn_common::params::Config;
 use dcqcn_common::stats::Stat;
@@ -16,8 +18,8 @@ use dcqcn_netlink::{Netlink, Netns};
 use dcqcn_params::{Assignment, PacerChoice, Profile, Role, Settings};
 use dcqcn_replay::Hook;
 
-use crate::command::{output_of, words};
-use crate::packets::{mac, v4, v6};
+use crate::command::{dcqcn, output_of, words};
+use crate::packets::{Roce, mac, v4, v6};
 use crate::socket::{RawSocket, TIMEOUT};
 
 /// A host. It and its attachments are removed at the end of its test, passed or failed.
@@ -52,6 +54,18 @@ impl Host {
         self.run(|| output_of(&mut command))?
     }
 
+    /// Runs `dcqcn` with the words of `line` on the host; it must exit with `code`.
+    pub fn dcqcn(&self, line: &str, code: i32) -> Result<Output> {
+        let output = self.output(dcqcn(line)?)?;
+        ensure!(output.status.code() == Some(code), "dcqcn {line}: {output:?}");
+        Ok(output)
+    }
+
+    /// Runs any command on the host.
+    pub fn output(&self, mut command: Command) -> Result<Output> {
+        Ok(self.run(move || command.output())??)
+    }
+
     /// A raw socket at one of its interfaces.
     pub fn socket(&self, iface: &str) -> Result<RawSocket> {
         let index = self.index(iface)?;
@@ -71,15 +85,38 @@ impl Host {
         Ok(self.netlink()?.link(iface)?.index)
     }
 
+    /// Sets one of its interfaces up or down.
+    pub fn set_up(&self, iface: &str, is_up: bool) -> Result<()> {
+        Ok(self.netlink()?.set_up(self.index(iface)?, is_up)?)
+    }
+
+    /// Renames one of its interfaces, which is down meanwhile.
+    pub fn rename(&self, from: &str, to: &str) -> Result<()> {
+        self.set_up(from, false)?;
+        self.command(&format!("ip link set {from} name {to}"))?;
+        self.set_up(to, true)
+    }
+
     /// Directory of the journals of its attachments.
     pub fn journals(&self) -> Result<PathBuf> {
         let cookie = self.run(dcqcn_netlink::netns::current_cookie)??;
         Ok(PathBuf::from(format!("/run/dcqcn/ns-{cookie}")))
     }
 
+    /// The lock of its attachments, taken: commands and the daemon wait for it until it is dropped.
+    pub fn lock(&self) -> Result<File> {
+        lock_journals(&self.journals()?)
+    }
+
     /// The journal of one of its interfaces.
     pub fn journal(&self, iface: &str) -> Result<PathBuf> {
         Ok(self.journals()?.join(format!("{}.json", self.index(iface)?)))
+    }
+
+    /// Makes an interface's programs appear to be of another build.
+    pub fn make_outdated(&self, iface: &str) -> Result<()> {
+        let (path, object) = (self.journal(iface)?, self.attachment(iface)?.info.object);
+        Ok(fs::write(&path, fs::read_to_string(&path)?.replace(&object, "0123456789abcdef"))?)
     }
 
     /// The directory of the pins of one of its interfaces.
@@ -111,9 +148,20 @@ impl Host {
         Ok(self.run(|| attach::attach(request))??)
     }
 
+    pub fn detach(&self, iface: &str) -> Result<()> {
+        self.run(|| attach::detach(iface))??;
+        Ok(())
+    }
+
     /// Attachment of an interface.
     pub fn attachment(&self, iface: &str) -> Result<Attachment> {
         Ok(self.run(|| attach::open(iface))??)
+    }
+
+    /// Whether all parts of an attachment are present.
+    pub fn is_complete(&self, iface: &str) -> Result<bool> {
+        let info = self.attachment(iface)?.info;
+        Ok(self.run(|| attach::verify(&info))??.iter().all(|part| part.problem.is_none()))
     }
 
     /// Updates the parameters that follow the interface, as the daemon does, and returns the change.
@@ -128,6 +176,20 @@ impl Host {
     /// The attached interfaces.
     pub fn attached(&self) -> Result<Vec<String>> {
         Ok(self.run(attach::list)??.into_iter().map(|info| info.iface).collect())
+    }
+
+    /// The flow that a data packet belongs to at one of its interfaces.
+    pub fn flow(&self, iface: &str, data: &Roce) -> Result<RpFlow> {
+        self.find_flow(iface, data)?.with_context(|| format!("no flow of {data:?}"))
+    }
+
+    /// As [`Self::flow`], if there is one.
+    pub fn find_flow(&self, iface: &str, data: &Roce) -> Result<Option<RpFlow>> {
+        let maps = self.attachment(iface)?.maps;
+        let address = |host| if data.v6 { classify::words(v6(host)) } else { mapped(v4(host)) };
+        let vlan = data.tags.first().map_or(0, |(_, tci)| u32::from(tci & 0xfff));
+        let receiver = QpId { addr: address(data.dst), qpn: data.dest_qpn, vlan };
+        Ok(maps.rp_find(&*maps.params()?, &FlowId { src: address(data.src), receiver })?)
     }
 
     /// Active link rate of an interface's programs.
@@ -156,12 +218,6 @@ impl Host {
     }
 }
 
-impl AsRef<Netns> for Host {
-    fn as_ref(&self) -> &Netns {
-        &self.netns
-    }
-}
-
 impl Drop for Host {
     fn drop(&mut self) {
         // Pins outlive a namespace.
@@ -174,6 +230,13 @@ impl Drop for Host {
             eprintln!("{error}");
         }
     }
+}
+
+/// Locks the attachments of the namespace of these journals.
+pub fn lock_journals(journals: &Path) -> Result<File> {
+    let lock = File::options().append(true).open(journals.join("lock"))?;
+    lock.lock()?;
+    Ok(lock)
 }
 
 /// The request to attach with a role and changes of parameters; nothing is paced.
@@ -196,15 +259,20 @@ fn assignments(changes: &[&str]) -> Result<Vec<Assignment>> {
     changes.iter().map(|change| Ok(change.parse()?)).collect()
 }
 
+/// Creates a veth pair, down.
+pub fn add_veth(netlink: &Netlink, near: &str, far: &str) -> Result<()> {
+    let end = |name| VethEnd { name, netns: None, mac: None };
+    Ok(netlink.add_veth(&end(near), &end(far))?)
+}
+
 /// Joins an interface of one host to one of another, up, with the Ethernet addresses of hosts `near.2` and `far.2`.
 pub fn join(near: (&Host, &str, u8), far: (&Host, &str, u8), mtu: u32) -> Result<()> {
     let near_end = VethEnd { name: near.1, netns: None, mac: Some(mac(near.2)) };
     let far_end = VethEnd { name: far.1, netns: Some(&far.0.netns), mac: Some(mac(far.2)) };
     near.0.netlink()?.add_veth(&near_end, &far_end)?;
     for (host, iface, _) in [near, far] {
-        let index = host.index(iface)?;
-        host.netlink()?.set_mtu(index, mtu)?;
-        host.netlink()?.set_up(index, true)?;
+        host.netlink()?.set_mtu(host.index(iface)?, mtu)?;
+        host.set_up(iface, true)?;
     }
     // The end that comes up first drops packets until the kernel detects its carrier, in a work queue or, on
     // newer kernels, when the state is queried.

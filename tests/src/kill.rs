@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::command::{dcqcn, output_of};
 use crate::lab::Lab;
+use crate::leftover::{complete, tables};
 
 /// Upper bound of steps.
 const MAX_STEPS: u32 = 200;
@@ -40,7 +41,7 @@ pub fn ok(lab: &Lab, tc: Tc, line: &str) -> Result<()> {
 pub fn killed(lab: &Lab, tc: Tc, line: &str, n: u32) -> Result<Option<String>> {
     let mut command = command(lab, tc, line)?;
     command.env("DCQCN_TEST_ABORT", n.to_string());
-    let output = lab.host.run(|| command.output())??;
+    let output = lab.host.output(command)?;
     let message = String::from_utf8_lossy(&output.stderr);
     if output.status.success() {
         return Ok(None);
@@ -69,4 +70,42 @@ pub fn at_every_step(
         }
     }
     bail!("{line} does not complete")
+}
+
+/// Fails unless `a0` is completely attached, once.
+pub fn whole(lab: &Lab, flows: u32) -> Result<()> {
+    complete(lab, "a0")?;
+    ensure!(tables(flows) == 1, "{} attachments", tables(flows));
+    Ok(())
+}
+
+/// Kills a change of two parameters of `a0` at each step: both have their old values or their new ones.
+pub fn set_at_every_step(lab: &Lab, tc: Tc, flows: u32) -> Result<u32> {
+    let restore = || lab.ok("set a0 rpg_ai_rate=10mbit rpg_hai_rate=100mbit").map(drop);
+    let is = |ai: &str, hai: &str| -> Result<bool> {
+        Ok(lab.ok("get a0 rpg_ai_rate")?.contains(ai) && lab.ok("get a0 rpg_hai_rate")?.contains(hai))
+    };
+    let set = "set a0 rpg_ai_rate=20mbit rpg_hai_rate=200mbit";
+    let steps = at_every_step(lab, tc, set, restore, |_| {
+        ensure!(is("10mbit", "100mbit")? || is("20mbit", "200mbit")?, "{}", lab.ok("get a0")?);
+        whole(lab, flows)
+    })?;
+    // The last run was not killed.
+    ensure!(is("20mbit", "200mbit")?, "{}", lab.ok("get a0")?);
+    Ok(steps)
+}
+
+/// Kills an upgrade of `a0` at each step: it remains complete, and the next command upgrades it.
+pub fn upgrade_at_every_step(lab: &Lab, tc: Tc, flows: u32) -> Result<u32> {
+    at_every_step(
+        lab,
+        tc,
+        "upgrade a0",
+        || lab.host.make_outdated("a0"),
+        |_| {
+            whole(lab, flows)?;
+            lab.ok("upgrade a0")?;
+            whole(lab, flows)
+        },
+    )
 }

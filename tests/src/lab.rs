@@ -5,12 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use anyhow::{Result, ensure};
-use dcqcn_netlink::link::VethEnd;
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::command::{binary, dcqcn};
-use crate::host::Host;
+use crate::host::{Host, add_veth};
 
 /// A host with the veth pair `a0`, `b0`, and a directory with the audit log; removed at the end of its test.
 pub struct Lab {
@@ -22,11 +21,9 @@ impl Lab {
     /// Builds it; its name is unique to this process and `test`.
     pub fn new(test: &str) -> Result<Self> {
         let lab = Self { host: Host::new(test, "lab")?, directory: tempfile::tempdir()? };
-        let netlink = lab.host.netlink()?;
-        let end = |name| VethEnd { name, netns: None, mac: None };
-        netlink.add_veth(&end("a0"), &end("b0"))?;
+        add_veth(&lab.host.netlink()?, "a0", "b0")?;
         for name in ["a0", "b0"] {
-            netlink.set_up(netlink.link(name)?.index, true)?;
+            lab.host.set_up(name, true)?;
         }
         symlink(binary()?, lab.path("ecnconfig"))?;
         Ok(lab)
@@ -54,7 +51,7 @@ impl Lab {
             command.args(["--profile", "paper"]);
         }
         command.env("DCQCN_AUDIT", audit).env("SUDO_USER", "ada");
-        Ok(self.host.run(|| command.output())??)
+        self.host.output(command)
     }
 
     /// Runs the command.
@@ -87,6 +84,7 @@ impl Lab {
 ///
 /// # Panics
 /// See above.
+#[track_caller]
 pub fn assert_contains(text: &str, what: &str) {
     assert!(text.contains(what), "`{what}` is not in:\n{text}");
 }

@@ -1,16 +1,19 @@
 //! Remains of an attachment on an interface and in the kernel.
 
+use std::fs;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use aya::maps::loaded_maps;
+use dcqcn_netlink::netns::current_inode;
+use nix::unistd::Pid;
 
 use crate::host::Host;
 use crate::lab::Lab;
 use crate::retry::{wait_for, wait_until};
 
 /// Time for the kernel to free unused objects: some RCU grace periods.
-const GRACE: Duration = Duration::from_secs(30);
+pub const GRACE: Duration = Duration::from_secs(30);
 
 /// All state of an interface that an attachment could change, except counters.
 pub fn state(host: &Host, iface: &str) -> Result<[String; 5]> {
@@ -42,6 +45,35 @@ pub fn freed(flows: u32) -> Result<()> {
         0 => Ok(Ok(())),
         left => Ok(Err(format!("maps of {left} attachments remain in the kernel"))),
     })
+}
+
+/// Whether an interface is attached according to `status`.
+pub fn is_attached(lab: &Lab, iface: &str) -> bool {
+    let status = lab.json(&format!("status {iface}"));
+    status.is_ok_and(|status| status["attachments"][0]["state"] == "attached")
+}
+
+/// Fails if the attachment of an interface has problems.
+pub fn complete(lab: &Lab, iface: &str) -> Result<()> {
+    let found = problems(lab, iface)?;
+    ensure!(found.is_empty(), "{iface}: {found:?}");
+    Ok(())
+}
+
+/// Processes of a host that wait to revert an unconfirmed change.
+pub fn waiters(host: &Host) -> Result<Vec<Pid>> {
+    let namespace = format!("net:[{}]", host.run(current_inode)??);
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc")?.filter_map(Result::ok) {
+        let Ok(pid) = entry.file_name().to_string_lossy().parse() else { continue };
+        let is_here = fs::read_link(entry.path().join("ns/net"))
+            .is_ok_and(|link| link.as_os_str() == namespace.as_str());
+        let command = fs::read(entry.path().join("cmdline"));
+        if is_here && command.is_ok_and(|line| line == b"dcqcn\0confirm\0--wait\0") {
+            found.push(Pid::from_raw(pid));
+        }
+    }
+    Ok(found)
 }
 
 /// Problems of one interface according to `status`.

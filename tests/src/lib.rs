@@ -17,6 +17,7 @@ pub mod manifests;
 pub mod packets;
 pub mod pauses;
 pub mod queues;
+pub mod repeat;
 pub mod retry;
 pub mod skip;
 pub mod socket;

@@ -1,6 +1,5 @@
 //! A neighbour that sends PFC, and the reaction of a paced host.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,6 +13,7 @@ use dcqcn_replay::Hook;
 
 use crate::host::{Host, Pair, request};
 use crate::packets::Roce;
+use crate::repeat::while_repeating;
 use crate::socket::TIMEOUT;
 
 /// 512 us a quantum, so that the longest pause is 33 s.
@@ -137,33 +137,27 @@ pub fn storm<C>(test: &str, control: impl FnOnce(&Host) -> Result<C>) -> Result<
     let mut quanta = [0; CLASSES];
     quanta[3] = STORM_QUANTA;
     let pause = PfcRepr { priorities: 1 << 3, quanta }.frame([2, 0, 0, 0, 0, 2]);
-    let stop = AtomicBool::new(false);
     let begun = Instant::now();
-    let (detection, held_in_storm, ended) = thread::scope(|scope| {
-        let pauses = scope.spawn(|| {
-            while !stop.load(Ordering::Relaxed) && b.send(&pause).is_ok() {
-                thread::sleep(STORM_PERIOD);
-            }
-            Instant::now()
-        });
-        let seen = (|| {
-            while !in_storm()? {
-                anyhow::ensure!(begun.elapsed() < TIMEOUT, "the storm is not detected");
-                send()?;
-                thread::sleep(STORM_PERIOD);
-            }
-            let detection = begun.elapsed();
-            let before = counted()?;
-            for _ in 0..5 {
-                send()?;
-                thread::sleep(STORM_PERIOD);
-            }
-            Ok((detection, counted()? - before))
-        })();
-        stop.store(true, Ordering::Relaxed);
-        let ended = pauses.join().map_err(|_| anyhow::anyhow!("the sender of pauses panicked"))?;
-        seen.map(|(detection, held_in_storm)| (detection, held_in_storm, ended))
+    let pauses = || -> Result<()> {
+        b.send(&pause)?;
+        thread::sleep(STORM_PERIOD);
+        Ok(())
+    };
+    let (detection, held_in_storm) = while_repeating([pauses], || {
+        while !in_storm()? {
+            anyhow::ensure!(begun.elapsed() < TIMEOUT, "the storm is not detected");
+            send()?;
+            thread::sleep(STORM_PERIOD);
+        }
+        let detection = begun.elapsed();
+        let before = counted()?;
+        for _ in 0..5 {
+            send()?;
+            thread::sleep(STORM_PERIOD);
+        }
+        Ok((detection, counted()? - before))
     })?;
+    let ended = Instant::now();
     while in_storm()? {
         anyhow::ensure!(ended.elapsed() < TIMEOUT, "the storm does not end");
         thread::sleep(STORM_PERIOD);

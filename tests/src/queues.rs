@@ -1,8 +1,5 @@
 //! A port with queues, all of them continuously backlogged.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-
 use anyhow::{Result, ensure};
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::Config;
@@ -12,6 +9,7 @@ use dcqcn_params::{QueuesChoice, Role};
 
 use crate::host::{Pair, request};
 use crate::packets::Roce;
+use crate::repeat::while_repeating;
 use crate::retry::wait;
 use crate::skip::runnable;
 
@@ -79,22 +77,14 @@ pub fn shares_match(choice: QueuesChoice, found: [f64; 3], expected: [f64; 3]) -
 /// Share of the port for each of the queues 0, 1 and 3 while all are backlogged.
 pub fn shares(pair: &Pair) -> Result<[f64; 3]> {
     let config = pair.a.attachment("a0")?.maps.params()?.config;
-    let stop = AtomicBool::new(false);
     let frames = [other(0), other(10), Roce::default().frame()];
     let mut senders = Vec::new();
     for frame in frames.iter().cycle().take(SENDERS * frames.len()) {
-        senders.push((pair.a.socket("a0")?, frame));
+        let socket = pair.a.socket("a0")?;
+        // The send buffer fills before the queue does, so the sender waits and nothing is dropped.
+        senders.push(move || -> Result<()> { Ok(socket.send(frame)?) });
     }
-    let counted = thread::scope(|scope| {
-        for (socket, frame) in &senders {
-            let stop = &stop;
-            // The send buffer fills before the queue does, so the sender waits and nothing is dropped.
-            scope.spawn(move || while !stop.load(Ordering::Relaxed) && socket.send(frame).is_ok() {});
-        }
-        let counted = count(pair, &config);
-        stop.store(true, Ordering::Relaxed);
-        counted
-    })?;
+    let counted = while_repeating(senders, || count(pair, &config))?;
     let all: u64 = counted.iter().sum();
     Ok(counted.map(|bytes| bytes as f64 / all as f64))
 }

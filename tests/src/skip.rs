@@ -4,6 +4,8 @@ use anyhow::Result;
 use dcqcn_netlink::tc::kernel_has_qdisc;
 use nix::unistd::Uid;
 
+use crate::command::find_program;
+
 /// Whether a test that needs root and these qdiscs can run; prints the reason if not.
 pub fn runnable(test: &str, qdiscs: &[&str]) -> Result<bool> {
     if !Uid::effective().is_root() {
@@ -52,9 +54,8 @@ macro_rules! require_bmv2 {
 
 /// Whether BMv2 is installed; prints a message if not.
 pub fn has_bmv2(test: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let missing = |tool: &&str| !std::env::split_paths(&path).any(|directory| directory.join(tool).is_file());
-    if let Some(tool) = ["simple_switch", "simple_switch_CLI"].into_iter().find(missing) {
+    let tools = ["simple_switch", "simple_switch_CLI"];
+    if let Some(tool) = tools.into_iter().find(|tool| find_program(tool).is_none()) {
         eprintln!("SKIPPED {test}: no {tool} on PATH (the p4lang package p4lang-bmv2 has it)");
         return false;
     }

@@ -13,7 +13,7 @@ use dcqcn_common::params::{Config, PACER_FQ, Params, Port, Scalars};
 use dcqcn_common::stats::Stat;
 use dcqcn_loader::dataplane::{self, Maps, PROGRAMS, Programs, Sizes};
 use dcqcn_replay::Hook;
-use dcqcn_tests::both::LO;
+use dcqcn_tests::bpf::LO;
 use dcqcn_tests::packets::Roce;
 use dcqcn_tests::require;
 

@@ -108,7 +108,7 @@ fn missing_listen_address_retried() -> Result<()> {
     require!("missing_listen_address_retried");
     let pair = Pair::new("address")?;
     // A namespace that never had an address treats any as its own.
-    pair.a.netlink()?.set_up(pair.a.index("lo")?, true)?;
+    pair.a.set_up("lo", true)?;
     let file = format!("{HOST}[metrics]\nlisten = '10.0.0.1:9310'\n");
     let mut daemon = Daemon::serving(&pair.a, &file, "a0")?;
     daemon.wait_for_log(&["cannot serve metrics; retrying"])?;
@@ -141,7 +141,7 @@ fn silent_clients_do_not_block() -> Result<()> {
     require!("silent_clients_do_not_block");
     const CLIENTS: usize = 1_100;
     let pair = Pair::new("idle")?;
-    pair.a.netlink()?.set_up(pair.a.index("lo")?, true)?;
+    pair.a.set_up("lo", true)?;
     setrlimit(Resource::RLIMIT_NOFILE, 4_096, 4_096).context("cannot have 4,096 file descriptors")?;
     let mut daemon = Daemon::start(&pair.a, &format!("{HOST}[metrics]\nlisten = '127.0.0.1:9310'\n"))?;
     daemon.wait_for_log(&["serving metrics"])?;
@@ -156,7 +156,7 @@ fn silent_clients_do_not_block() -> Result<()> {
         (0..CLIENTS).map(connect).collect()
     })??;
     assert!(get(&pair.a, "127.0.0.1:9310", "/metrics")?.contains("interface=\"a0\""));
-    let open = fs::read_dir(format!("/proc/{}/fd", daemon.child.id()))?.count();
+    let open = fs::read_dir(format!("/proc/{}/fd", daemon.pid()))?.count();
     ensure!(open < 300, "{open} file descriptors");
     pair.also("a1", "b1")?;
     daemon.attaches("a1")?;
@@ -209,7 +209,7 @@ fn many_interfaces_served() -> Result<()> {
     require!("many_interfaces_served");
     let ports = ports()?;
     let pair = Pair::new("many")?;
-    pair.a.netlink()?.set_up(pair.a.index("lo")?, true)?;
+    pair.a.set_up("lo", true)?;
     for port in 1..ports {
         pair.also(&format!("a{port}"), &format!("b{port}"))?;
     }
@@ -222,19 +222,19 @@ fn many_interfaces_served() -> Result<()> {
     let mut daemon = Daemon::start_with(&pair.a, &file, &["--log-format", "json"], &environment)?;
     manager.wait_for("READY=1", TIMEOUT * 20)?;
     let attached = began.elapsed();
-    let attaching = cpu_time(daemon.child.id())?;
+    let attaching = cpu_time(daemon.pid())?;
     assert_eq!(pair.a.attached()?.len(), ports);
     let metrics = || get(&pair.a, "127.0.0.1:9310", "/metrics");
     wait_value(|| Ok(metrics()?.matches("dcqcn_interface_served{").count()), |served| *served == ports)?;
     thread::sleep(Duration::from_secs(1));
-    let (began, used) = (Instant::now(), cpu_time(daemon.child.id())?);
+    let (began, used) = (Instant::now(), cpu_time(daemon.pid())?);
     let metrics = get(&pair.a, "127.0.0.1:9310", "/metrics")?;
-    let (scrape, scraping) = (began.elapsed(), cpu_time(daemon.child.id())?.saturating_sub(used));
+    let (scrape, scraping) = (began.elapsed(), cpu_time(daemon.pid())?.saturating_sub(used));
     let began = Instant::now();
     ensure!(get(&pair.a, "127.0.0.1:9310", "/readyz")?.starts_with("HTTP/1.1 200"));
     let ready = began.elapsed();
-    let fds = fs::read_dir(format!("/proc/{}/fd", daemon.child.id()))?.count();
-    let threads = fs::read_dir(format!("/proc/{}/task", daemon.child.id()))?.count();
+    let fds = fs::read_dir(format!("/proc/{}/fd", daemon.pid()))?.count();
+    let threads = fs::read_dir(format!("/proc/{}/task", daemon.pid()))?.count();
     ensure!(fds < ports * 18 + 64 && threads < 16, "{fds} file descriptors, {threads} threads");
     // All are removed at the same time.
     let netlink = pair.b.netlink()?;
@@ -278,15 +278,15 @@ fn restart_resumes_interrupted_attach() -> Result<()> {
     daemon.again(&pair.a)?;
     // Each takes the verifier a second.
     while_busy(20, || {
-        wait(|| {
+        let served = || {
             let log = fs::read_to_string(daemon.log())?;
             let served = (0..ports).filter(|port| {
                 let iface = format!("\"iface\":\"a{port}\"");
                 log.lines().any(|line| line.contains(&iface) && line.contains("\"task\":\"events\""))
             });
-            let served = served.count();
-            Ok(if served == ports { Ok(()) } else { Err(format!("{served} served")) })
-        })
+            Ok(served.count())
+        };
+        wait_value(served, |served| *served == ports).map(drop)
     })?;
     daemon.end()
 }

@@ -2,16 +2,16 @@
 
 use std::collections::BTreeSet;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use std::{fs, thread};
 
-use anyhow::{Context as _, Result, anyhow, ensure};
+use anyhow::{Context as _, Result, ensure};
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_params::Role;
 use dcqcn_tests::command::{binary, dcqcn, output_of};
 use dcqcn_tests::host::{Host, Pair};
 use dcqcn_tests::packets::{CNP_TOS, Roce};
+use dcqcn_tests::repeat::while_repeating;
 use dcqcn_tests::require;
 use serde_json::Value;
 
@@ -19,7 +19,7 @@ use serde_json::Value;
 fn run(host: &Host, arguments: &[&str]) -> Result<(i32, String, String)> {
     let mut command = dcqcn("doctor")?;
     command.args(arguments);
-    let output = host.run(|| command.output())??;
+    let output = host.output(command)?;
     let code = output.status.code().context("killed")?;
     Ok((code, String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?))
 }
@@ -49,22 +49,16 @@ fn faults(host: &Host) -> Result<BTreeSet<String>> {
 
 /// [`faults`] while `frames` are sent repeatedly from one host to the other.
 fn faults_under(traffic: &[Vec<u8>], from: (&Host, &str), examined: &Host) -> Result<BTreeSet<String>> {
-    let stop = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let sender = scope.spawn(|| -> Result<()> {
-            let socket = from.0.socket(from.1)?;
-            while !stop.load(Ordering::Relaxed) {
-                traffic.iter().try_for_each(|frame| socket.send(frame))?;
-                thread::sleep(Duration::from_millis(2));
-            }
-            Ok(())
-        });
+    let socket = from.0.socket(from.1)?;
+    let send = || -> Result<()> {
+        traffic.iter().try_for_each(|frame| socket.send(frame))?;
+        thread::sleep(Duration::from_millis(2));
+        Ok(())
+    };
+    while_repeating([send], || {
         // Traffic flows before the first reading.
         thread::sleep(Duration::from_millis(50));
-        let found = faults(examined);
-        stop.store(true, Ordering::Relaxed);
-        sender.join().map_err(|_| anyhow!("the sender panicked"))??;
-        found
+        faults(examined)
     })
 }
 

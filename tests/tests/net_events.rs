@@ -11,6 +11,7 @@ use dcqcn_params::Role;
 use dcqcn_replay::Hook;
 use dcqcn_tests::command::{Running, dcqcn};
 use dcqcn_tests::host::{Host, Pair};
+use dcqcn_tests::lab::assert_contains;
 use dcqcn_tests::packets::{CNP_TOS, Roce};
 use dcqcn_tests::require;
 use nix::sys::signal::Signal;
@@ -92,7 +93,7 @@ fn events_reach_every_reader() -> Result<()> {
     let run = |line: &str| -> Result<_> {
         let mut command = dcqcn(line)?;
         command.env("DCQCN_AUDIT", audit.path());
-        Ok(pair.a.run(move || command.output())??)
+        pair.a.output(command)
     };
     assert!(run("flows pair add a0 10.0.0.1 0x21 0x11")?.status.success());
     assert_eq!(run("set a0 rpg_max_rate=2gbit")?.status.code(), Some(1));
@@ -132,10 +133,7 @@ fn events_not_repeated_after_rename() -> Result<()> {
     let audit = tempfile::tempdir()?;
     pair.a.attach("a0", Role::Host, &["link_rate=1gbit"])?;
     let add = |iface: &str, qpn: u64| -> Result<()> {
-        let mut command = dcqcn(&format!("flows pair add {iface} 10.0.0.1 {qpn} 17"))?;
-        let output = pair.a.run(move || command.output())??;
-        ensure!(output.status.success(), "{output:?}");
-        Ok(())
+        pair.a.dcqcn(&format!("flows pair add {iface} 10.0.0.1 {qpn} 17"), 0).map(drop)
     };
     add("a0", 100)?;
     let mut reader = reader(&pair.a, "", audit.path())?;
@@ -202,10 +200,7 @@ fn events_end_cleanly_and_reject_unknown() -> Result<()> {
         ("events --kind rate_cut", 2, "[possible values: flow-paired, rate-cut,"),
         ("events --count 0", 2, "--count"),
     ] {
-        let mut command = dcqcn(line)?;
-        let output = pair.a.run(move || command.output())??;
-        let text = String::from_utf8(output.stderr)?;
-        assert!(output.status.code() == Some(code) && text.contains(expected), "{line}: {text}");
+        assert_contains(&String::from_utf8(pair.a.dcqcn(line, code)?.stderr)?, expected);
     }
     assert!(past(&pair.a, "", audit.path())?.is_empty());
     // A command that waits for an attachment sees its events from the start.
@@ -234,7 +229,7 @@ fn packet_trace_only_if_enabled() -> Result<()> {
     let run = |line: &str| -> Result<std::process::Output> {
         let mut command = dcqcn(line)?;
         command.env("DCQCN_AUDIT", audit.path());
-        Ok(pair.a.run(move || command.output())??)
+        pair.a.output(command)
     };
     let attached = run("attach a0 --log-packets=1 --set link_rate=10mbit --set np_other_host=on --json")?;
     ensure!(attached.status.success(), "{}", String::from_utf8_lossy(&attached.stderr));

@@ -4,15 +4,13 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use dcqcn_tests::command::{dcqcn_fleet, output_of};
+use dcqcn_tests::command::{dcqcn_fleet, output_of, status_field};
+use dcqcn_tests::daemon::get;
 use dcqcn_tests::fleet::Etcd;
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::manifests::{directory, documents};
@@ -206,12 +204,9 @@ impl Node {
     /// Effective capabilities of a container's process, its user, and whether it has a seccomp filter.
     fn rights(&self, name: &str) -> Result<(u64, String, String)> {
         let pid = self.podman(&["inspect", "--format", "{{.State.Pid}}", name])?;
-        let status = fs::read_to_string(format!("/proc/{}/status", pid.trim()))?;
-        let field = |key: &str| -> Result<String> {
-            let line = status.lines().find_map(|line| line.strip_prefix(key));
-            Ok(line.context("no such field")?.split_whitespace().next().unwrap_or_default().to_owned())
-        };
-        Ok((u64::from_str_radix(&field("CapBnd:")?, 16)?, field("Uid:")?, field("Seccomp:")?))
+        let field = |key: &str| status_field(pid.trim(), key);
+        let user = field("Uid:")?.split_whitespace().next().unwrap_or_default().to_owned();
+        Ok((u64::from_str_radix(&field("CapBnd:")?, 16)?, user, field("Seccomp:")?))
     }
 }
 
@@ -227,17 +222,8 @@ impl Drop for Node {
 
 /// The status of a response of the daemon's HTTP server.
 fn probe(pair: &Pair, path: &str) -> Result<String> {
-    let exchange = || -> Result<String> {
-        let mut stream = TcpStream::connect("127.0.0.1:9310")?;
-        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-        stream.write_all(
-            format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").as_bytes(),
-        )?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        Ok(answer.split(' ').nth(1).unwrap_or_default().to_owned())
-    };
-    pair.a.run(exchange)?
+    let answer = get(&pair.a, "127.0.0.1:9310", path)?;
+    Ok(answer.split(' ').nth(1).unwrap_or_default().to_owned())
 }
 
 #[test]
@@ -299,14 +285,11 @@ fn image_serves_node_and_rollout() -> Result<()> {
     // The ConfigMap changes: the daemon reloads it without a container restart.
     node.configure(2, &file.replace("1gbit\"", "2gbit\"\nrpg_ai_rate = \"7mbit\""))?;
     let get = |node: &Node, key: &str| node.inside(&dcqcn, &["/usr/bin/dcqcn", "get", "a0", key]);
-    wait(|| {
-        Ok(get(&node, "rpg_ai_rate")
-            .and_then(|text| {
-                ensure!(text.contains("7mbit"), text);
-                Ok(())
-            })
-            .map_err(|error| error.to_string()))
-    })?;
+    wait_value(
+        || Ok(get(&node, "rpg_ai_rate")),
+        |text| text.as_ref().is_ok_and(|text| text.contains("7mbit")),
+    )
+    .map(drop)?;
 
     // A rollout by the agent's container, which has no privileges.
     let etcd = Etcd::start(1, &[])?;

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use anyhow::{Context, Result, ensure};
-use dcqcn_netlink::link::VethEnd;
 use dcqcn_netlink::netns::Temporary;
 use dcqcn_netlink::{Netlink, Netns};
 use dcqcn_p4::Process;
 use dcqcn_p4::program::JSON;
-use dcqcn_tests::command::{dcqcn_lab, output_of};
+use dcqcn_tests::command::{dcqcn_lab, error_of, output_of};
+use dcqcn_tests::host::add_veth;
 use dcqcn_tests::require_bmv2;
 use dcqcn_tests::retry::while_busy;
 use serde_json::Value;
@@ -44,14 +44,8 @@ impl Fixture {
 
     /// Runs a command with only the given tools in its path, and returns its error.
     fn expect_error(&self, line: &str) -> Result<String> {
-        let mut command = dcqcn_lab("")?;
-        command
-            .args(line.split_whitespace())
-            .current_dir(self.directory.path())
-            .env("PATH", self.directory.path());
-        let output = command.output()?;
-        ensure!(output.status.code() == Some(1), "dcqcn-lab {line}: {}", output.status);
-        Ok(String::from_utf8(output.stderr)?)
+        let path = self.directory.path();
+        error_of(dcqcn_lab(line)?.current_dir(path).env("PATH", path), 1)
     }
 }
 
@@ -144,9 +138,8 @@ fn non_switch_distinguished_from_stopped() -> Result<()> {
 fn switch_file_checked_offline() -> Result<()> {
     let fixture = Fixture::new()?;
     let check = |file: &str, json: &[&str]| -> Result<Output> {
-        let mut command = dcqcn_lab("")?;
-        command.args(["p4", "check", file]).args(json).current_dir(fixture.directory.path());
-        Ok(command.output()?)
+        let mut command = dcqcn_lab("p4 check")?;
+        Ok(command.arg(file).args(json).current_dir(fixture.directory.path()).output()?)
     };
     let output = check("switch.toml", &[])?;
     let message = String::from_utf8(output.stdout)?;
@@ -181,9 +174,8 @@ impl Bench {
         let netns = Temporary::create(&format!("dcqcn-test-{}-{test}", std::process::id()))?;
         let mut bench = Self { fixture: Fixture::new()?, process: None, netns };
         let netlink = Netlink::connect_in(&bench.netns)?;
-        let end = |name| VethEnd { name, netns: None, mac: None };
         for (near, far) in [("sw1", "out1"), ("sw2", "out2")] {
-            netlink.add_veth(&end(near), &end(far))?;
+            add_veth(&netlink, near, far)?;
             netlink.set_up(netlink.link(near)?.index, true)?;
             netlink.set_up(netlink.link(far)?.index, true)?;
         }
@@ -198,15 +190,10 @@ impl Bench {
     }
 
     fn command(&self, line: &str) -> Result<Command> {
-        let mut command = dcqcn_lab("")?;
-        command.args(line.split_whitespace()).current_dir(self.fixture.directory.path());
-        command.env("DCQCN_AUDIT", self.fixture.directory.path());
+        let mut command = dcqcn_lab(line)?;
+        let directory = self.fixture.directory.path();
+        command.current_dir(directory).env("DCQCN_AUDIT", directory);
         Ok(command)
-    }
-
-    fn run(&self, line: &str) -> Result<Output> {
-        let mut command = self.command(line)?;
-        Ok(self.netns.run(|| command.output())??)
     }
 
     fn ok(&self, line: &str) -> Result<String> {
@@ -219,9 +206,8 @@ impl Bench {
     }
 
     fn expect_error(&self, line: &str) -> Result<String> {
-        let output = self.run(line)?;
-        ensure!(output.status.code() == Some(1), "dcqcn-lab {line}: {}", output.status);
-        Ok(String::from_utf8(output.stderr)?)
+        let mut command = self.command(line)?;
+        self.netns.run(|| error_of(&mut command, 1))?
     }
 
     /// Sends commands to the switch, as another controller would.
@@ -263,8 +249,8 @@ fn switch_configured_tuned_and_read() -> Result<()> {
     bench.configure_externally("table_clear wred\n")?;
     let refused = bench.expect_error("p4 set rpg_gd=12")?;
     ensure!(refused.contains("differs from the last push"), "{refused}");
-    let mended = bench.json("p4 push --config switch.toml")?;
-    ensure!(mended["written"].as_u64() > Some(15), "{mended}");
+    let restored = bench.json("p4 push --config switch.toml")?;
+    ensure!(restored["written"].as_u64() > Some(15), "{restored}");
 
     let read = bench.json("p4 read")?;
     ensure!(read["flows"]["pairs"][0]["peer_qpn"] == 529, "{read}");
@@ -301,9 +287,8 @@ fn capture_replay_equals_reference() -> Result<()> {
     let capture = Path::new(env!("CARGO_MANIFEST_DIR")).join("captures/rc_write.pcap");
     for hook in ["egress", "ingress", "xdp"] {
         let lines = |engine: &str| -> Result<String> {
-            let mut command = dcqcn_lab("")?;
-            command.arg("replay").arg(&capture).args(["--hook", hook, "--engine", engine]);
-            output_of(command.args(["--set", "link_rate=100mbit", "--set", "wred.3.ecn=off"]))
+            let options = "--set link_rate=100mbit --set wred.3.ecn=off";
+            output_of(dcqcn_lab(&format!("replay --hook {hook} --engine {engine} {options}"))?.arg(&capture))
         };
         let (reference, bmv2) = (lines("reference")?, lines("bmv2")?);
         ensure!(reference.lines().count() == 270);

@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use dcqcn_params::Role;
 use dcqcn_tests::command::{Running, dcqcn};
 use dcqcn_tests::host::Pair;
+use dcqcn_tests::lab::assert_contains;
 use dcqcn_tests::require;
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -25,8 +26,8 @@ fn listening(test: &str, mtu: u32, options: &str) -> Result<(Pair, Running)> {
 
 /// Exit code and report of a check by the first host.
 fn check(pair: &Pair, options: &str) -> Result<(i32, Value)> {
-    let mut command = dcqcn(&format!("doctor peer 10.0.0.2 --json --duration 200ms {options}"))?;
-    let output = pair.a.run(move || command.output())??;
+    let line = format!("doctor peer 10.0.0.2 --json --duration 200ms {options}");
+    let output = pair.a.output(dcqcn(&line)?)?;
     let error = String::from_utf8(output.stderr)?;
     let report = serde_json::from_slice(&output.stdout).with_context(|| error)?;
     Ok((output.status.code().context("killed")?, report))
@@ -147,10 +148,7 @@ fn check_without_listener_names_the_fix() -> Result<()> {
     let pair = Pair::new("peer-none")?;
     pair.a.add_v4("a0", 1, 24)?;
     pair.b.add_v4("b0", 2, 24)?;
-    let mut command = dcqcn("doctor peer 10.0.0.2")?;
-    let output = pair.a.run(move || command.output())??;
-    let error = String::from_utf8(output.stderr)?;
-    assert_eq!(output.status.code(), Some(1));
-    assert!(error.contains("dcqcn doctor listen 10.0.0.2"), "{error}");
+    let error = String::from_utf8(pair.a.dcqcn("doctor peer 10.0.0.2", 1)?.stderr)?;
+    assert_contains(&error, "dcqcn doctor listen 10.0.0.2");
     Ok(())
 }

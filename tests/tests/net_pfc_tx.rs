@@ -121,7 +121,7 @@ fn super_packets_counted_as_qdisc_charges_them() -> Result<()> {
     let fixture = BridgeFixture::new("charged")?;
     fixture.switch.command("tc qdisc change dev p0 root handle 7: tbf rate 1gbit burst 1m limit 4m")?;
     fixture.switch.set("p0", &["link_rate=1gbit", "dscp_to_tc.0=3"])?;
-    let _daemon = fixture.switch.run(|| Running::start(&fixture.switch, "run p0"))??;
+    let _daemon = Running::start(&fixture.switch, "run p0")?;
     let pin = fixture.switch.pins("p0")?.join("INGRESS_BYTES");
     let arrived: PerCpuHashMap<_, u32, [u64; CLASSES]> =
         PerCpuHashMap::try_from(Map::PerCpuHashMap(MapData::from_pin(pin)?))?;
@@ -157,7 +157,7 @@ fn port_filling_queue_gets_xoff_then_xon() -> Result<()> {
     require!("port_filling_queue_gets_xoff_then_xon", "tbf", "htb");
     let fixture = BridgeFixture::new("asking")?;
     let (one, two) = (fixture.socket(0)?, fixture.socket(1)?);
-    let _daemon = fixture.switch.run(|| Running::start(&fixture.switch, "run p0"))??;
+    let _daemon = Running::start(&fixture.switch, "run p0")?;
     // The daemon distinguishes ports from its first sample on, and checks once a second whether it is enabled.
     thread::sleep(Duration::from_millis(2_500));
     let mut delays = Vec::new();
@@ -198,7 +198,7 @@ fn ports_removed_between_daemons_forgotten() -> Result<()> {
     let switch = &fixture.switch;
     let (maps, removed) = (switch.attachment("p0")?.maps, switch.index("p2")?);
     let is_counted = |expected: bool| {
-        let daemon = switch.run(|| Running::start(switch, "run p0"))??;
+        let daemon = Running::start(switch, "run p0")?;
         wait_value(|| Ok(maps.ingress_ports()?.contains(&removed)), |found| *found == expected)?;
         drop(daemon);
         anyhow::Ok(())
@@ -214,7 +214,7 @@ fn xon_of_one_port_keeps_other_xoff() -> Result<()> {
     require!("xon_of_one_port_keeps_other_xoff", "tbf", "htb");
     let fixture = BridgeFixture::new("askingtwo")?;
     let one = fixture.socket(0)?;
-    let _daemon = fixture.switch.run(|| Running::start(&fixture.switch, "run p0 p9"))??;
+    let _daemon = Running::start(&fixture.switch, "run p0 p9")?;
     thread::sleep(Duration::from_millis(2_500));
     for round in 0..5 {
         // Alternating, so that no port is always first.

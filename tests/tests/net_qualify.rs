@@ -5,7 +5,7 @@ use std::fs;
 use anyhow::{Context, Result, ensure};
 use dcqcn_netlink::Netns;
 use dcqcn_params::Role;
-use dcqcn_tests::command::dcqcn_lab;
+use dcqcn_tests::command::{dcqcn_lab, find_program};
 use dcqcn_tests::host::{Host, join};
 use dcqcn_tests::require;
 use dcqcn_tests::retry::while_busy;
@@ -95,8 +95,7 @@ fn device_between_ports_qualified() -> Result<()> {
     let options =
         format!("qualify --against e1,e2,e3 --link 50mbit --duration 3s --rounds 60 {settings} --json");
     while_busy(3, || {
-        let mut command = dcqcn_lab(&format!("{options} --case marking,classes"))?;
-        let output = machine.run(move || command.output())??;
+        let output = machine.output(dcqcn_lab(&format!("{options} --case marking,classes"))?)?;
         let report: Value = serde_json::from_slice(&output.stdout)
             .with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())?;
         ensure!(checks(&report, "failed").is_empty(), "{report}");
@@ -105,8 +104,7 @@ fn device_between_ports_qualified() -> Result<()> {
         Ok(())
     })?;
     // Thresholds that differ from the bridge's.
-    let mut command = dcqcn_lab(&format!("{options} --case marking --set wred.3.kmin=5KB"))?;
-    let output = machine.run(move || command.output())??;
+    let output = machine.output(dcqcn_lab(&format!("{options} --case marking --set wred.3.kmin=5KB"))?)?;
     let report: Value = serde_json::from_slice(&output.stdout)?;
     assert_eq!(output.status.code(), Some(1), "{report}");
     Ok(())
@@ -115,8 +113,7 @@ fn device_between_ports_qualified() -> Result<()> {
 #[test]
 fn missing_parts_skipped_with_reason() -> Result<()> {
     require!("missing_parts_skipped_with_reason");
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    if !std::env::split_paths(&path).any(|directory| directory.join("simple_switch").is_file()) {
+    if find_program("simple_switch").is_none() {
         let (code, report) = qualify("--switch bmv2")?;
         assert_eq!((code, checks(&report, "skipped").len()), (1, 5), "{report}");
     }
@@ -131,8 +128,7 @@ fn unusable_ports_reported() -> Result<()> {
     for (ports, names) in
         [("e1,e9", "e9"), ("lo,e1", "lo is not an Ethernet port"), ("e1,lo", "lo is not an Ethernet port")]
     {
-        let mut command = dcqcn_lab(&format!("qualify --against {ports}"))?;
-        let output = machine.run(move || command.output())??;
+        let output = machine.output(dcqcn_lab(&format!("qualify --against {ports}"))?)?;
         let message = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.code() == Some(1) && message.contains(names), "{ports}: {message}");
         machine.command("ip link show e1")?;

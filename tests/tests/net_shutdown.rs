@@ -10,18 +10,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use dcqcn_loader::attach;
 use dcqcn_netlink::Netns;
 use dcqcn_params::Role;
-use dcqcn_tests::command::{Running, binary, dcqcn, dcqcn_lab};
+use dcqcn_tests::command::{Running, binary, dcqcn, dcqcn_lab, status_field, terminal};
 use dcqcn_tests::host::{Host, Pair, request};
 use dcqcn_tests::leftover::tables;
 use dcqcn_tests::require;
 use dcqcn_tests::retry::{wait, wait_until, wait_value};
 use dcqcn_tests::socket::TIMEOUT;
-use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::fcntl::{FcntlArg, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::pty::{OpenptyResult, Winsize, openpty};
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
@@ -55,7 +53,7 @@ impl Fixture {
     fn new(test: &str) -> Result<Self> {
         let fixture = Self { pair: Pair::new(test)?, dir: tempfile::tempdir()? };
         fixture.pair.a.attach("a0", Role::Host, &["link_rate=1gbit"])?;
-        fixture.pair.a.netlink()?.set_up(fixture.pair.a.index("lo")?, true)?;
+        fixture.pair.a.set_up("lo", true)?;
         fs::write(fixture.dir.path().join("dcqcn.toml"), "[[interface]]\nname = 'c*'\n")?;
         Ok(fixture)
     }
@@ -82,15 +80,6 @@ fn soak(line: &str) -> Result<Command> {
     Ok(command)
 }
 
-/// Two file descriptors of a new terminal: the test's, and the process's.
-fn terminal() -> Result<(OwnedFd, OwnedFd)> {
-    let size = Winsize { ws_row: 30, ws_col: 120, ws_xpixel: 0, ws_ypixel: 0 };
-    let OpenptyResult { master, slave } = openpty(Some(&size), None)?;
-    // A process that inherited it would keep its own terminal.
-    fcntl(&master, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
-    Ok((master, slave))
-}
-
 /// Waits until the process handles the signals, which it may inherit as ignored, and the soak test has begun.
 fn wait_ready(running: &mut Running, line: &str) -> Result<()> {
     let bits: u64 =
@@ -99,11 +88,8 @@ fn wait_ready(running: &mut Running, line: &str) -> Result<()> {
         if let Some(status) = running.0.try_wait()? {
             bail!("it exited ({status})");
         }
-        let status = fs::read_to_string(format!("/proc/{}/status", running.0.id()))?;
-        let mask = |field: &str| -> Result<u64> {
-            let line = status.lines().find_map(|line| line.strip_prefix(field)).context("no mask")?;
-            Ok(u64::from_str_radix(line.trim(), 16)?)
-        };
+        let mask =
+            |field| -> Result<u64> { Ok(u64::from_str_radix(&status_field(running.0.id(), field)?, 16)?) };
         Ok((mask("SigBlk:")? | mask("SigCgt:")?) & bits == bits)
     })?;
     if line.starts_with("dcqcn-soak") { wait_until_running(running) } else { Ok(()) }
@@ -270,7 +256,7 @@ fn streaming_commands_end_with_reader() -> Result<()> {
 fn packet_trace_ends_with_reader() -> Result<()> {
     require!("packet_trace_ends_with_reader");
     let fixture = Fixture::new("endpackets")?;
-    fixture.pair.a.run(|| attach::detach("a0"))??;
+    fixture.pair.a.detach("a0")?;
     let mut request = request("a0", Role::Host, &["link_rate=1gbit"])?;
     request.settings.log_packets = Some(1);
     fixture.pair.a.attach_as(&request)?;

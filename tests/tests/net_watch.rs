@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::{BufRead as _, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd as _;
 use std::process::Stdio;
 use std::thread;
@@ -12,14 +11,15 @@ use anyhow::{Context as _, Result, ensure};
 use dcqcn_common::stats::Stat;
 use dcqcn_params::Role;
 use dcqcn_replay::Hook;
-use dcqcn_tests::command::{Running, dcqcn};
+use dcqcn_tests::command::{Running, dcqcn, terminal};
+use dcqcn_tests::daemon::get;
 use dcqcn_tests::host::Pair;
+use dcqcn_tests::lab::assert_contains;
 use dcqcn_tests::packets::{CNP_TOS, Roce};
 use dcqcn_tests::require;
 use dcqcn_tests::retry::wait_value;
 use dcqcn_tests::socket::TIMEOUT;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::pty::{OpenptyResult, Winsize, openpty};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -37,8 +37,7 @@ const CHANGES: [&str; 7] = [
 fn pair(test: &str) -> Result<Pair> {
     let pair = Pair::new(test)?;
     pair.a.attach("a0", Role::Host, &CHANGES)?;
-    let netlink = pair.a.netlink()?;
-    netlink.set_up(netlink.link("lo")?.index, true)?;
+    pair.a.set_up("lo", true)?;
     Ok(pair)
 }
 
@@ -112,29 +111,16 @@ fn watch_ends_cleanly() -> Result<()> {
         ("run --metrics-only --listen 127.0.0.1", 2, "--listen"),
         ("run --metrics-only --listen 192.0.2.1:9310", 1, "cannot listen on 192.0.2.1:9310"),
     ] {
-        let mut command = dcqcn(line)?;
-        let output = pair.a.run(move || command.output())??;
-        let text = String::from_utf8(output.stderr)?;
-        assert!(output.status.code() == Some(code) && text.contains(expected), "{line}: {text}");
+        assert_contains(&String::from_utf8(pair.a.dcqcn(line, code)?.stderr)?, expected);
     }
     // The command detects the end of the watched attachment.
     let mut watch = Running::start(&pair.a, "monitor a0 --interval 50ms")?;
     let mut output = watch.output()?;
     output.read_line(&mut String::new())?;
-    pair.a.run(|| dcqcn_loader::attach::detach("a0"))??;
+    pair.a.detach("a0")?;
     output.read_to_end(&mut Vec::new())?;
     assert_eq!(watch.wait()?.code(), Some(3));
     Ok(())
-}
-
-/// Sends a request on host 1, and returns the reply.
-fn get(pair: &Pair, address: SocketAddr, path: &str) -> Result<String> {
-    let mut stream = pair.a.run(move || TcpStream::connect(address))??;
-    stream.set_read_timeout(Some(TIMEOUT))?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    Ok(answer)
 }
 
 /// The value of the series that begins with `name` and has all of `labels`.
@@ -163,8 +149,7 @@ fn metrics_equal_counters() -> Result<()> {
     let mut line = String::new();
     output.read_line(&mut line)?;
     let address = line.split(['/', ' ']).find(|word| word.starts_with("127.")).context(line.clone())?;
-    let address: SocketAddr = address.parse()?;
-    let metrics = get(&pair, address, "/metrics")?;
+    let metrics = get(&pair.a, address, "/metrics")?;
     assert!(
         metrics.starts_with("HTTP/1.1 200") && metrics.contains("text/plain; version=0.0.4"),
         "{metrics}"
@@ -189,20 +174,20 @@ fn metrics_equal_counters() -> Result<()> {
         assert!(line.rsplit(' ').next().is_some_and(|value| value.parse::<f64>().is_ok()), "{line}");
     }
 
-    let health = get(&pair, address, "/readyz")?;
+    let health = get(&pair.a, address, "/readyz")?;
     assert!(health.starts_with("HTTP/1.1 200") && health.contains(r#""interfaces":["a0"]"#), "{health}");
     // An attachment that has lost a map. Output is a second old at most.
     let pin = pair.a.pins("a0")?.join("NP");
     std::fs::remove_file(&pin).with_context(|| pin.display().to_string())?;
     let response =
-        |path, status: &str| wait_value(|| get(&pair, address, path), |answer| answer.starts_with(status));
+        |path, status: &str| wait_value(|| get(&pair.a, address, path), |answer| answer.starts_with(status));
     let ready = response("/readyz", "HTTP/1.1 503")?;
     assert!(ready.contains("\"interface\":\"a0\"") && ready.contains("maps: "), "{ready}");
-    assert!(get(&pair, address, "/healthz")?.starts_with("HTTP/1.1 200"), "the process itself is healthy");
-    let up = || Ok(value(&get(&pair, address, "/metrics")?, "dcqcn_up", &["a0"]));
+    assert!(get(&pair.a, address, "/healthz")?.starts_with("HTTP/1.1 200"), "the process itself is healthy");
+    let up = || Ok(value(&get(&pair.a, address, "/metrics")?, "dcqcn_up", &["a0"]));
     wait_value(up, |up| *up == Some(0.0))?;
     // A detached interface is omitted without an error.
-    pair.a.run(|| dcqcn_loader::attach::detach("a0"))??;
+    pair.a.detach("a0")?;
     response("/readyz", "HTTP/1.1 200")?;
 
     server.signal(Signal::SIGTERM)?;
@@ -220,12 +205,11 @@ struct Top {
 
 impl Top {
     fn start(pair: &Pair, audit: &std::path::Path) -> Result<Self> {
-        let size = Winsize { ws_row: 30, ws_col: 120, ws_xpixel: 0, ws_ypixel: 0 };
-        let OpenptyResult { master, slave } = openpty(Some(&size), None)?;
+        let (ours, theirs) = terminal()?;
         let mut command = dcqcn("top a0 --interval 100ms")?;
         command.env("DCQCN_AUDIT", audit).env("TERM", "xterm-256color");
-        command.stdin(slave.try_clone()?).stdout(slave).stderr(Stdio::null());
-        Ok(Self { process: Running::spawn(&pair.a, command)?, terminal: master.into(), screen: Vec::new() })
+        command.stdin(theirs.try_clone()?).stdout(theirs).stderr(Stdio::null());
+        Ok(Self { process: Running::spawn(&pair.a, command)?, terminal: ours.into(), screen: Vec::new() })
     }
 
     /// Reads until `word` was printed. Spaces may be skipped with the cursor, so it has none.

@@ -31,7 +31,7 @@ fn egress_at_depth(
 ) -> (TcVerdict, PacketOutcome, Vec<(Stat, u64)>) {
     let mut host = MockHost::new();
     host.backlogs[3] = Backlog { bytes, read_at_ns: host.now_ns };
-    let (verdict, outcome) = host.egress(p, &roce.frame(), context);
+    let (verdict, outcome) = host.egress_with(p, &roce.frame(), context);
     let marked = host.count_of(Stat::CpEcnMarked);
     assert_eq!(host.counters.class[3].ecn_marked_packets, marked);
     (verdict, outcome, host.take_counted())
@@ -61,7 +61,7 @@ fn shallow_queue_does_not_mark() {
     let mut host = MockHost::new();
     host.backlogs[6] = Backlog { bytes: 1 << 20, read_at_ns: host.now_ns };
     let cnp = DATA.cnp(Some(1));
-    let (_, outcome) = host.egress(&p, &cnp, PacketContext::default());
+    let (_, outcome) = host.egress(&p, &cnp);
     assert_eq!((outcome.bytes, host.take_counted()), (cnp, vec![(Stat::RoceCnp, 1)]));
 }
 
@@ -101,7 +101,7 @@ fn dropped_packets_do_not_fill_virtual_queue() {
     });
     let mut host = MockHost::new();
     for _ in 0..1_000 {
-        host.egress(&p, &frame, PacketContext::default());
+        host.egress(&p, &frame);
     }
     let wire_bytes = frame.len() as u64 + p.config.scalars.wire_overhead_bytes;
     let depth_bytes = p.drain[3].depth_bytes(host.queues[3], host.now_ns);
@@ -114,7 +114,7 @@ fn dropped_packets_do_not_fill_virtual_queue() {
         config.scalars.queue_source = 0;
     });
     for _ in 0..10 {
-        host.egress(&p, &frame, PacketContext::default());
+        host.egress(&p, &frame);
     }
     assert!(p.drain[3].depth_bytes(host.queues[3], host.now_ns) > 9 * frame.len() as u64);
 }
@@ -139,7 +139,7 @@ fn classes_count_packets_bytes_and_ect() {
     let small = Roce { payload: 4, ecn: Ecn::NOT_ECT, ..DATA };
     let frames = [DATA.frame(), small.frame(), Roce { opcode: Opcode::RC_ACKNOWLEDGE, ..MARKED }.frame()];
     for frame in &frames {
-        host.egress(&p, frame, PacketContext::default());
+        host.egress(&p, frame);
     }
     let bytes = frames.iter().map(|frame| frame.len() as u64).sum();
     assert_eq!(
@@ -162,7 +162,7 @@ fn each_port_class_has_its_queue() {
         queues
     };
     let mut host = MockHost::new();
-    host.egress(&p, &frame, PacketContext::default());
+    host.egress(&p, &frame);
     assert_eq!(host.queues, expected(3, host.now_ns));
     for (ingress_ifindex, queue) in [(PORTS[0], 8 + 3), (PORTS[1], 3)] {
         let mut host = MockHost::new();
@@ -180,7 +180,7 @@ fn stale_backlog_ignored() {
     {
         let mut host = MockHost::new();
         host.backlogs[3] = Backlog { bytes: 2_001, read_at_ns: host.now_ns - age_ns };
-        host.egress(&p, &DATA.frame(), PacketContext::default());
+        host.egress(&p, &DATA.frame());
         assert_eq!(host.count_of(Stat::CpEcnMarked), u64::from(is_believed), "{age_ns}");
         assert_eq!(host.count_of(Stat::CpBacklogStale), u64::from(!is_believed), "{age_ns}");
     }
@@ -263,10 +263,10 @@ fn trimmed_packet_counted_once() {
     for opcode in [DATA.opcode, Opcode::UD_SEND_ONLY] {
         let mut host = MockHost::new();
         host.backlogs[3] = Backlog { bytes: 1 << 20, read_at_ns: host.now_ns };
-        let (_, outcome) = host.egress(&p, &Roce { opcode, ..DATA }.frame(), forwarded());
+        let (_, outcome) = host.egress_with(&p, &Roce { opcode, ..DATA }.frame(), forwarded());
         assert!(host.ingress_bytes.is_empty());
         let again = PacketContext { is_enqueued_again: true, ..forwarded() };
-        let (verdict, second) = host.egress(&p, &outcome.bytes, again);
+        let (verdict, second) = host.egress_with(&p, &outcome.bytes, again);
         assert_eq!((verdict, &second.bytes), (TcVerdict::Pass, &outcome.bytes));
         assert_eq!(host.take_counted(), [(Stat::RoceData, 1), (Stat::CpTrimmed, 1)]);
         assert_eq!(host.ingress_bytes, [(PORTS[1], 5, outcome.bytes.len() as u64)]);
@@ -321,7 +321,7 @@ fn trimmed_packet_has_own_priority() {
     assert_eq!(egress_at_depth(1 << 20, &p, &DATA, forwarded()).1.priority, Some(p.priority[5]));
     assert_eq!(egress_at_depth(0, &p, &DATA, forwarded()).1.priority, Some(p.priority[3]));
     // So has one that another switch trimmed.
-    let (_, outcome) = MockHost::new().egress(&p, &trimmed(&DATA), forwarded());
+    let (_, outcome) = MockHost::new().egress_with(&p, &trimmed(&DATA), forwarded());
     assert_eq!(outcome.priority, Some(p.priority[5]));
 }
 
@@ -349,7 +349,7 @@ fn refused_trim_does_not_fill_virtual_queue() {
         host.backlogs[3] = Backlog { bytes: 4_000, read_at_ns: host.now_ns };
         host.times_ns[Time::Trims as usize] = u64::MAX / 2;
         for _ in 0..8 {
-            host.egress(&p, &DATA.frame(), forwarded());
+            host.egress_with(&p, &DATA.frame(), forwarded());
         }
         assert!(host.count_of(Stat::CpTrimLimited) >= 4, "{queue_source}");
         assert!(p.drain[3].depth_bytes(host.queues[3], host.now_ns) <= 4_000, "{queue_source}");
@@ -373,14 +373,14 @@ fn overload_trims_within_share() {
     for packet in 0..1_000_000_000 / gap_ns {
         host.now_ns += gap_ns;
         let before = host.count_of(Stat::CpTrimmed);
-        let (_, outcome) = host.egress(&p, &frame, forwarded());
+        let (_, outcome) = host.egress_with(&p, &frame, forwarded());
         if host.count_of(Stat::CpTrimmed) != before {
             trimmed_bytes += outcome.bytes.len() as u64 + p.config.scalars.wire_overhead_bytes;
         }
         limited = host.count_of(Stat::CpTrimLimited);
         if packet % 50 == 0 {
             let cnp = DATA.cnp(Some(1));
-            assert_eq!(host.egress(&p, &cnp, forwarded()).1.bytes, cnp);
+            assert_eq!(host.egress_with(&p, &cnp, forwarded()).1.bytes, cnp);
         }
     }
     assert!((500_000..=1_260_000).contains(&trimmed_bytes), "{trimmed_bytes} of 1.25 MB");

@@ -49,50 +49,57 @@ impl MockHost {
         Self(Memory { now_ns: 1_000_000_000, ..Memory::new(SETS, SETS) })
     }
 
-    pub(crate) fn xdp(
-        &mut self,
-        p: &Params,
-        bytes: &[u8],
-        context: PacketContext,
-    ) -> (XdpVerdict, PacketOutcome) {
-        let mut packet = Packet::new(&mut self.0, Some(p), bytes, context);
-        (hooks::xdp(&mut packet), packet.into_outcome())
+    pub(crate) fn xdp(&mut self, p: &Params, bytes: &[u8], at: PacketContext) -> (XdpVerdict, PacketOutcome) {
+        self.run(Some(p), bytes, at, hooks::xdp)
     }
 
-    pub(crate) fn ingress(
-        &mut self,
-        p: &Params,
-        bytes: &[u8],
-        context: PacketContext,
-    ) -> (TcVerdict, PacketOutcome) {
-        let context = PacketContext { ingress_ifindex: PORTS[0], ..context };
-        let mut packet = Packet::new(&mut self.0, Some(p), bytes, context);
-        (hooks::ingress(&mut packet), packet.into_outcome())
+    pub(crate) fn ingress(&mut self, p: &Params, bytes: &[u8]) -> (TcVerdict, PacketOutcome) {
+        self.ingress_with(p, bytes, PacketContext::default())
     }
 
-    pub(crate) fn egress(
+    pub(crate) fn ingress_with(
         &mut self,
         p: &Params,
         bytes: &[u8],
-        context: PacketContext,
+        at: PacketContext,
     ) -> (TcVerdict, PacketOutcome) {
-        let mut packet = Packet::new(&mut self.0, Some(p), bytes, context);
-        (hooks::egress(&mut packet), packet.into_outcome())
+        self.run(Some(p), bytes, PacketContext { ingress_ifindex: PORTS[0], ..at }, hooks::ingress)
+    }
+
+    pub(crate) fn egress(&mut self, p: &Params, bytes: &[u8]) -> (TcVerdict, PacketOutcome) {
+        self.egress_with(p, bytes, PacketContext::default())
+    }
+
+    pub(crate) fn egress_with(
+        &mut self,
+        p: &Params,
+        bytes: &[u8],
+        at: PacketContext,
+    ) -> (TcVerdict, PacketOutcome) {
+        self.run(Some(p), bytes, at, hooks::egress)
     }
 
     /// A host without parameters.
-    pub(crate) fn all_hooks_without_parameters(&mut self, bytes: &[u8]) -> Vec<PacketOutcome> {
-        let mut outcome = Vec::new();
-        let mut packet = Packet::new(&mut self.0, None, bytes, PacketContext::default());
-        assert_eq!(hooks::xdp(&mut packet), XdpVerdict::Pass);
-        outcome.push(packet.into_outcome());
-        let mut packet = Packet::new(&mut self.0, None, bytes, PacketContext::default());
-        assert_eq!(hooks::ingress(&mut packet), TcVerdict::Pass);
-        outcome.push(packet.into_outcome());
-        let mut packet = Packet::new(&mut self.0, None, bytes, PacketContext::default());
-        assert_eq!(hooks::egress(&mut packet), TcVerdict::Pass);
-        outcome.push(packet.into_outcome());
-        outcome
+    pub(crate) fn all_hooks_without_parameters(&mut self, bytes: &[u8]) -> [PacketOutcome; 3] {
+        let at = PacketContext::default();
+        let (verdict, xdp) = self.run(None, bytes, at, hooks::xdp);
+        assert_eq!(verdict, XdpVerdict::Pass);
+        let (verdict, ingress) = self.run(None, bytes, at, hooks::ingress);
+        assert_eq!(verdict, TcVerdict::Pass);
+        let (verdict, egress) = self.run(None, bytes, at, hooks::egress);
+        assert_eq!(verdict, TcVerdict::Pass);
+        [xdp, ingress, egress]
+    }
+
+    fn run<'a, V>(
+        &'a mut self,
+        p: Option<&'a Params>,
+        bytes: &[u8],
+        at: PacketContext,
+        hook: impl FnOnce(&mut Packet<'a>) -> V,
+    ) -> (V, PacketOutcome) {
+        let mut packet = Packet::new(&mut self.0, p, bytes, at);
+        (hook(&mut packet), packet.into_outcome())
     }
 
     /// Counters that increased since the last call.

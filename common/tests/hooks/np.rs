@@ -21,7 +21,7 @@ const DATAGRAM: Roce = Roce { opcode: Opcode::UD_SEND_ONLY, ..MARKED };
 const TAG: VlanTagRepr = VlanTagRepr { pcp: 3, dei: true, vid: 0x0a77, ethertype: EtherType::VLAN };
 
 fn clone_mark(host: &mut MockHost, p: &Params, roce: &Roce) -> Option<u32> {
-    host.ingress(p, &roce.frame(), PacketContext::default()).1.clone_mark
+    host.ingress(p, &roce.frame()).1.clone_mark
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn group_and_other_host_not_answered() {
         let mut host = MockHost::new();
         let frame = Roce { dst_mac: [first, 0, 0, 0, 0, 2], ..MARKED }.frame();
         let (_, outcome) =
-            host.ingress(p, &frame, PacketContext { is_for_other_host, ..PacketContext::default() });
+            host.ingress_with(p, &frame, PacketContext { is_for_other_host, ..PacketContext::default() });
         let is_answered = outcome.clone_mark.is_some();
         assert_eq!(host.count_of(Stat::NpNotForHost), u64::from(!is_answered));
         is_answered
@@ -213,17 +213,17 @@ fn group_and_other_host_not_answered() {
         let mut frame = MARKED.frame();
         frame[at..at + addr.len()].copy_from_slice(addr);
         let mut host = MockHost::new();
-        assert_eq!(
-            host.ingress(&others, &frame, PacketContext::default()).1.clone_mark,
-            None,
-            "{at} {addr:?}"
-        );
+        assert_eq!(host.ingress(&others, &frame).1.clone_mark, None, "{at} {addr:?}");
         assert_eq!(host.count_of(Stat::NpNotForHost), 1);
     }
     // An unmarked packet for another host is ignored.
     let mut host = MockHost::new();
     host.times_ns[Time::NpPending as usize] = host.now_ns;
-    host.ingress(&own, &DATA.frame(), PacketContext { is_for_other_host: true, ..PacketContext::default() });
+    host.ingress_with(
+        &own,
+        &DATA.frame(),
+        PacketContext { is_for_other_host: true, ..PacketContext::default() },
+    );
     assert_eq!(host.take_counted(), [(Stat::RoceData, 1)]);
 }
 
@@ -236,13 +236,13 @@ fn routing_table_read_once_per_cnp() {
     clone_mark(&mut host, &p, &MARKED);
     let moved = PacketContext { is_for_other_host: true, ..PacketContext::default() };
     host.take_counted();
-    host.ingress(&p, &MARKED.frame(), moved);
+    host.ingress_with(&p, &MARKED.frame(), moved);
     assert_eq!(host.count_of(Stat::NpCnpSuppressed), 1);
     let locks = host.np_locks;
     clone_mark(&mut host, &p, &DATA);
     assert_eq!(host.np_locks, locks);
     host.now_ns += INTERVAL_NS;
-    assert_eq!(host.ingress(&p, &MARKED.frame(), moved).1.clone_mark, None);
+    assert_eq!(host.ingress_with(&p, &MARKED.frame(), moved).1.clone_mark, None);
     assert_eq!(host.count_of(Stat::NpNotForHost), 1);
     // The interval of a peer or port may have begun with another flow, whose next packet must not answer this mark.
     for cnp_limit in [CNP_LIMIT_PEER, CNP_LIMIT_PORT] {
@@ -304,13 +304,13 @@ fn unmarked_packet_of_unknown_flow_ends_early() {
     let p = params(|_| {});
     let mut host = MockHost::new();
     host.times_ns[Time::NpPending as usize] = host.now_ns;
-    host.ingress(&p, &DATA.frame(), PacketContext::default());
+    host.ingress(&p, &DATA.frame());
     assert_eq!((host.take_counted(), host.np_locks), (vec![(Stat::RoceData, 1)], 0));
     clone_mark(&mut host, &p, &MARKED);
-    host.ingress(&p, &DATA.frame(), PacketContext::default());
+    host.ingress(&p, &DATA.frame());
     assert_eq!(host.np_locks, 1, "of the marked packet");
     host.now_ns += INTERVAL_NS;
-    host.ingress(&p, &DATA.frame(), PacketContext::default());
+    host.ingress(&p, &DATA.frame());
     assert_eq!(host.np_locks, 2, "its interval is over");
 }
 
@@ -320,7 +320,7 @@ fn events_recorded_only_if_enabled() {
     let mut host = MockHost::new();
     host.pairs.insert(qp(1, SENDER_QPN), Pair::new(RECEIVER_QPN, PairSource::Static));
     let frame = Roce { opcode: Opcode::UD_SEND_ONLY, source_qpn: 5, ..DATA }.frame();
-    host.egress(&p, &frame, PacketContext::default());
+    host.egress(&p, &frame);
     assert!(host.pairs.contains_key(&qp(1, 5)) && host.events.is_empty());
 }
 
@@ -336,7 +336,7 @@ fn limited_and_failed_cnps_counted() {
     assert!(clone_mark(&mut host, &unlimited, &MARKED).is_some());
     assert_eq!(host.take_counted(), [(Stat::RoceData, 1), (Stat::NpEcnMarked, 1)]);
     host.now_ns += SECOND_NS;
-    host.ingress(
+    host.ingress_with(
         &p,
         &MARKED.frame(),
         PacketContext { no_clone: Some(Cloned::Failed), ..PacketContext::default() },
@@ -346,7 +346,7 @@ fn limited_and_failed_cnps_counted() {
     assert_eq!(host.times_ns[Time::Cnps as usize], host.now_ns + p.cnps.gap_ns);
 }
 
-/// An answer enable_pfc back by the limit or the kernel is sent with the next packet, marked or not.
+/// A CNP that the limit or the kernel prevented is sent with the next packet, marked or not.
 #[test]
 fn cnp_not_sent_leaves_the_interval_unused() {
     let p = params(|_| {});
@@ -363,7 +363,7 @@ fn cnp_not_sent_leaves_the_interval_unused() {
                 host.times_ns[Time::Cnps as usize] = used_up(&host);
             }
             host.take_counted();
-            host.ingress(&p, &MARKED.frame(), PacketContext { no_clone, ..PacketContext::default() });
+            host.ingress_with(&p, &MARKED.frame(), PacketContext { no_clone, ..PacketContext::default() });
             let refused = match no_clone {
                 Some(Cloned::Unseen) => Stat::NpCloneUnseen,
                 Some(_) => Stat::NpCnpFailed,
@@ -409,7 +409,7 @@ fn convert_clone(
     roce: &Roce,
     context: PacketContext,
 ) -> (TcVerdict, PacketOutcome) {
-    host.egress(p, &roce.frame(), context)
+    host.egress_with(p, &roce.frame(), context)
 }
 
 /// A clone of a marked packet.
@@ -443,7 +443,7 @@ fn clone_becomes_cnp() {
                     };
                     assert_eq!((verdict, &outcome), (TcVerdict::EnqueueAgain, &expected));
                     let again = PacketContext { is_enqueued_again: true, ..PacketContext::default() };
-                    let (verdict, second) = host.egress(&p, &outcome.bytes, again);
+                    let (verdict, second) = host.egress_with(&p, &outcome.bytes, again);
                     let same = PacketOutcome { bytes: outcome.bytes, ..PacketOutcome::default() };
                     assert_eq!((verdict, second), (TcVerdict::Pass, same));
                     let hinted = sender.is_none().then_some((Stat::NpCnpHinted, 1));
@@ -457,7 +457,7 @@ fn clone_becomes_cnp() {
 
 /// A copy that a switch floods must not move its receiver to this port.
 #[test]
-fn cnp_for_another_host_has_the_port_s_address() {
+fn cnp_for_other_host_has_port_address() {
     const PORT: [u8; 6] = [2, 0, 0, 0, 0, 0x77];
     const LOCAL: [u8; 6] = [0, 0, 0, 0, 0, 0x77];
     let receiver = MARKED.frame()[..6].to_vec();
@@ -489,17 +489,17 @@ fn tenants_in_two_vlans_have_two_cnp_intervals() {
         let mut host = MockHost::new();
         for vid in [10, 20] {
             let context = PacketContext { stripped_vid: vid, ..PacketContext::default() };
-            let outcome = host.ingress(&p, &MARKED.frame(), context).1;
+            let outcome = host.ingress_with(&p, &MARKED.frame(), context).1;
             assert_eq!(outcome.clone_mark, Some(p.port.cnp_mark), "{vid}");
         }
         // Two tags: the outer is next to the packet.
         let outer = PacketContext { stripped_vid: 20, ..PacketContext::default() };
         let inner = Roce { tag: Some(TAG), ..MARKED };
-        assert_eq!(host.ingress(&p, &inner.frame(), outer).1.clone_mark, Some(p.port.cnp_mark));
+        assert_eq!(host.ingress_with(&p, &inner.frame(), outer).1.clone_mark, Some(p.port.cnp_mark));
         // Three: its inner ones alone would be another tenant's.
         let mut inner = inner.frame();
         inner.splice(12..12, [0x88, 0xa8, 0, 5]);
-        assert_eq!(host.ingress(&p, &inner, outer).1.clone_mark, None);
+        assert_eq!(host.ingress_with(&p, &inner, outer).1.clone_mark, None);
         assert_eq!(host.count_of(Stat::VlanTooDeep), 1);
     }
 }
@@ -539,7 +539,8 @@ fn cnp_checksum_is_completed_like_its_data() {
             let mut data = roce.frame();
             let checksum = pseudo_header(&data) ^ u16::from(!is_partial);
             data[udp + 6..udp + 8].copy_from_slice(&checksum.to_be_bytes());
-            let (_, PacketOutcome { bytes: mut cnp, .. }) = MockHost::new().egress(&p, &data, clone_of(&p));
+            let (_, PacketOutcome { bytes: mut cnp, .. }) =
+                MockHost::new().egress_with(&p, &data, clone_of(&p));
             if is_partial {
                 // As `skb_checksum_help` does.
                 let checksum = !sum(&cnp[udp..]);

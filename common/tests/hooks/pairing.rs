@@ -31,7 +31,11 @@ fn rep() -> CmMessage {
 
 fn receive(host: &mut MockHost, message: &CmMessage, is_back: bool) {
     let frame = cm(message, is_back);
-    host.ingress(&params(|_| {}), &frame, PacketContext { linear_len: 14 + 20, ..PacketContext::default() });
+    host.ingress_with(
+        &params(|_| {}),
+        &frame,
+        PacketContext { linear_len: 14 + 20, ..PacketContext::default() },
+    );
 }
 
 fn pair(qpn: u32, source: PairSource, host: u8) -> Pair {
@@ -93,7 +97,7 @@ fn other_messages_change_nothing() {
         host.take_counted();
         let mut frame = cm(&CmMessage::Dreq(Dreq { comm_ids: FROM_1, remote_qpn: RECEIVER_QPN }), false);
         frame[MAD + at] = value;
-        host.ingress(&params(|_| {}), &frame, PacketContext::default());
+        host.ingress(&params(|_| {}), &frame);
         assert_eq!((host.take_counted(), &host.pairs), (vec![(Stat::RoceControl, 1)], &known().into()));
     }
 }
@@ -108,7 +112,7 @@ fn only_qp1_datagrams_are_management() {
     };
     let is_read = |frame: &[u8]| {
         let mut host = MockHost::new();
-        host.ingress(&params(|_| {}), frame, PacketContext::default());
+        host.ingress(&params(|_| {}), frame);
         host.count_of(Stat::CmMessages) == 1
     };
     assert!(is_read(&like(0x64, 1)));
@@ -180,7 +184,7 @@ fn pair_learning_is_rate_limited() {
     for (ahead_ns, is_learned) in [(LEARNING.burst_ns, true), (LEARNING.burst_ns + 1, false)] {
         let mut host = MockHost::new();
         host.times_ns[Time::Pairs as usize] = host.now_ns + ahead_ns;
-        host.egress(&params(|_| {}), &datagram, PacketContext::default());
+        host.egress(&params(|_| {}), &datagram);
         assert_eq!((host.pairs.len(), host.events.len()), (usize::from(is_learned), usize::from(is_learned)));
         assert_eq!(host.count_of(Stat::PairLimited), u64::from(!is_learned));
     }

@@ -59,16 +59,16 @@ fn kinds_counted_at_ingress() {
     ];
     for (frame, stat) in kinds {
         let mut host = MockHost::new();
-        assert_eq!(host.ingress(&p, &frame, PacketContext::default()).0, TcVerdict::Pass);
+        assert_eq!(host.ingress(&p, &frame).0, TcVerdict::Pass);
         assert_eq!(host.take_counted(), [(stat, 1)]);
         host.is_from_sibling = true;
-        let (verdict, _) = host.ingress(&p, &frame, PacketContext::default());
+        let (verdict, _) = host.ingress(&p, &frame);
         // A CNP passed on by another interface's hook was counted there.
         let is_cnp = stat == Stat::RoceCnp;
         assert_eq!(verdict, if is_cnp { TcVerdict::TrySiblings } else { TcVerdict::Pass });
         assert_eq!(host.take_counted(), if is_cnp { vec![] } else { vec![(stat, 1)] });
         host.is_from_sibling = false;
-        host.egress(&p, &frame, PacketContext::default());
+        host.egress(&p, &frame);
         assert_eq!(host.take_counted(), [(stat, 1)]);
     }
 }
@@ -109,9 +109,9 @@ fn inline_packets_marked_and_dropped() {
 fn cnp_is_not_management() {
     let p = params(|_| {});
     let mut host = MockHost::new();
-    assert_eq!(host.ingress(&p, &cm(&RTU, false), PacketContext::default()).0, TcVerdict::Pass);
+    assert_eq!(host.ingress(&p, &cm(&RTU, false)).0, TcVerdict::Pass);
     assert_eq!(host.take_counted(), [(Stat::RoceControl, 1), (Stat::CmMessages, 1)]);
-    assert_eq!(host.ingress(&p, &ACK.frame(), PacketContext::default()).0, TcVerdict::Pass);
+    assert_eq!(host.ingress(&p, &ACK.frame()).0, TcVerdict::Pass);
     assert_eq!(host.take_counted(), [(Stat::RoceControl, 1)]);
 }
 
@@ -120,7 +120,7 @@ fn udp_socket_makes_no_pair() {
     let p = params(|_| {});
     for (is_from_process, stat) in [(false, Stat::CmMessages), (true, Stat::RpFromProcess)] {
         let mut host = MockHost::new();
-        host.egress(&p, &cm(&RTU, false), PacketContext { is_from_process, ..PacketContext::default() });
+        host.egress_with(&p, &cm(&RTU, false), PacketContext { is_from_process, ..PacketContext::default() });
         assert_eq!(host.take_counted(), [(Stat::RoceControl, 1), (stat, 1)]);
     }
 }
@@ -130,13 +130,13 @@ fn packet_queued_by_class() {
     let of_operator = params(|config| config.scalars.priority_major = 1);
     let queues = params(|config| config.scalars.queues = QUEUES_ETS);
     let neither = params(|_| {});
-    let priority = |p, frame: &[u8]| MockHost::new().egress(p, frame, PacketContext::default()).1.priority;
+    let priority = |p, frame: &[u8]| MockHost::new().egress(p, frame).1.priority;
     for (frame, is_roce) in [(DATA.frame(), true), (other_udp(), false)] {
         assert_eq!(priority(&of_operator, &frame), is_roce.then_some(0x0001_0004));
         assert_eq!(priority(&queues, &frame), Some(0xdc03_0005));
         assert_eq!(priority(&neither, &frame), None);
     }
-    let forwarded = MockHost::new().egress(&queues, &arp(), from(5)).1.priority;
+    let forwarded = MockHost::new().egress_with(&queues, &arp(), from(5)).1.priority;
     assert_eq!(forwarded, Some(queues.priority[0]), "no DSCP is DSCP 0");
 }
 
@@ -166,7 +166,7 @@ fn link_control_uses_the_first_band() {
         (of_type(0x88cc), PacketContext { ingress_ifindex: 5, ..control }, (Some(p.priority[0]), false)),
     ] {
         let mut host = MockHost::new();
-        let (_, outcome) = host.egress(&p, &frame, context);
+        let (_, outcome) = host.egress_with(&p, &frame, context);
         assert_eq!((outcome.priority, host.ingress_bytes.is_empty()), expected, "{:02x?}", &frame[12..14]);
     }
 }
@@ -179,8 +179,8 @@ fn ingress_counted_by_port_and_queue() {
     });
     let frame = DATA.frame();
     let mut host = MockHost::new();
-    host.egress(&counts, &frame, from(5));
-    host.egress(&counts, &Roce { dscp: 0, ..DATA }.frame(), from(5));
+    host.egress_with(&counts, &frame, from(5));
+    host.egress_with(&counts, &Roce { dscp: 0, ..DATA }.frame(), from(5));
     assert_eq!(host.ingress_bytes, [(5, 3, frame.len() as u64)]);
 }
 
@@ -193,7 +193,7 @@ fn packet_dropped_by_pacing_not_queued() {
     for (drops, expected, counted) in [(8, TcVerdict::Drop, 0), (0, TcVerdict::Pass, 1)] {
         let mut host = MockHost::new();
         host.times_ns[Time::Storms as usize] = Storms { forwards: 0, drops }.word(host.now_ns);
-        assert_eq!(host.egress(&p, &DATA.frame(), from(5)).0, expected);
+        assert_eq!(host.egress_with(&p, &DATA.frame(), from(5)).0, expected);
         assert_eq!(host.ingress_bytes.len(), counted, "{drops}");
     }
 }
@@ -205,9 +205,9 @@ fn disabled_points_leave_packets_unchanged() {
         (s.np_enable, s.rp_enable, s.pacer) = (0, 0, PACER_FQ);
     });
     let mut host = MockHost::new();
-    assert_eq!(host.ingress(&off, &MARKED.frame(), PacketContext::default()).1.clone_mark, None);
+    assert_eq!(host.ingress(&off, &MARKED.frame()).1.clone_mark, None);
     assert_eq!(host.take_counted(), [(Stat::RoceData, 1)]);
-    let (verdict, outcome) = host.egress(&off, &DATA.frame(), PacketContext::default());
+    let (verdict, outcome) = host.egress(&off, &DATA.frame());
     assert_eq!(
         (verdict, outcome),
         (TcVerdict::Pass, PacketOutcome { bytes: DATA.frame(), ..PacketOutcome::default() })
@@ -220,10 +220,7 @@ fn cnp_is_not_paced() {
     let p = params(|config| config.scalars.pacer = PACER_FQ);
     let mut host = MockHost::new();
     let cnp = DATA.cnp(Some(1));
-    assert_eq!(
-        host.egress(&p, &cnp, PacketContext::default()).1,
-        PacketOutcome { bytes: cnp, ..PacketOutcome::default() }
-    );
+    assert_eq!(host.egress(&p, &cnp).1, PacketOutcome { bytes: cnp, ..PacketOutcome::default() });
 }
 
 /// The congestion point directly answers packets from another port, and only if enabled.
@@ -245,7 +242,7 @@ fn fast_cnp_answers_forwarded_mark() {
         let p = marks(fast_cnp);
         let mut host = MockHost::new();
         host.backlogs[3] = Backlog { bytes: 1 << 20, read_at_ns: host.now_ns };
-        let (_, outcome) = host.egress(&p, &roce.frame(), from(ingress_ifindex));
+        let (_, outcome) = host.egress_with(&p, &roce.frame(), from(ingress_ifindex));
         assert_eq!(host.count_of(Stat::CpEcnMarked), 1);
         assert_eq!(outcome.clone_mark, is_answered.then_some(p.port.cnp_mark | 1));
         assert_eq!(host.np_flow(&roce.id()).is_some(), is_answered);
@@ -256,7 +253,7 @@ fn fast_cnp_answers_forwarded_mark() {
         host.backlogs[3] = Backlog { bytes: 1 << 20, read_at_ns: host.now_ns };
         let mut frame = DATA.frame();
         frame[at..at + group.len()].copy_from_slice(group);
-        let (_, outcome) = host.egress(&marks(1), &frame, from(5));
+        let (_, outcome) = host.egress_with(&marks(1), &frame, from(5));
         assert_eq!((host.count_of(Stat::CpEcnMarked), outcome.clone_mark), (1, None), "{at} {group:?}");
     }
 }

@@ -24,7 +24,7 @@ fn pfc_frame_pauses_named_priorities() {
     let p = params(enable_pfc);
     let mut host = MockHost::new();
     let in_pieces = PacketContext { linear_len: 14, ..PacketContext::default() };
-    host.ingress(&p, &FRAME.frame(mac(9)), in_pieces);
+    host.ingress_with(&p, &FRAME.frame(mac(9)), in_pieces);
     let mut expected = [0; TIMES as usize];
     for (until, total, duration_ns) in [
         (Time::PausedUntil0, Time::PausedFor0, 512),
@@ -38,7 +38,7 @@ fn pfc_frame_pauses_named_priorities() {
     assert_eq!(host.counters.pause.frames, [1, 0, 0, 1, 0, 0, 0, 1]);
     assert_eq!(host.take_counted(), [(Stat::MacControl, 1)]);
     // A sent frame is counted, and pauses nothing here.
-    host.egress(&p, &FRAME.frame(mac(9)), in_pieces);
+    host.egress_with(&p, &FRAME.frame(mac(9)), in_pieces);
     assert_eq!((host.counters.pause.frames, host.times_ns), ([2, 0, 0, 2, 0, 0, 0, 2], expected));
 }
 
@@ -48,7 +48,7 @@ fn pause_frames_are_rate_limited() {
     for (ahead_ns, is_received) in [(RECEIVE_LIMIT.burst_ns, true), (RECEIVE_LIMIT.burst_ns + 1, false)] {
         let mut host = MockHost::new();
         host.times_ns[Time::Pauses as usize] = host.now_ns + ahead_ns;
-        host.ingress(&p, &FRAME.frame(mac(9)), PacketContext::default());
+        host.ingress(&p, &FRAME.frame(mac(9)));
         assert_eq!(host.times_ns[Time::PausedUntil3 as usize] != 0, is_received);
         assert_eq!(host.count_of(Stat::PfcLimited), u64::from(!is_received));
         assert_eq!(host.counters.pause.frames, [1, 0, 0, 1, 0, 0, 0, 1], "those too many are counted");
@@ -74,7 +74,7 @@ fn pfc_lookalike_pauses_nothing() {
     ];
     for (frame, stripped_vid, malformed) in frames {
         let mut host = MockHost::new();
-        host.ingress(&p, &frame, PacketContext { stripped_vid, ..PacketContext::default() });
+        host.ingress_with(&p, &frame, PacketContext { stripped_vid, ..PacketContext::default() });
         assert_eq!((host.times_ns, host.counters.pause.frames), ([0; TIMES as usize], [0; 8]));
         assert_eq!((host.count_of(Stat::MacControl), host.count_of(Stat::PfcMalformed)), (1, malformed));
     }
@@ -92,17 +92,16 @@ fn pause_holds_flows_of_its_queue() {
     let p = params(enable_pfc);
     let mut host = paused(512_000);
     let until_ns = host.now_ns + 512_000;
-    let (verdict, outcome) = host.egress(&p, &DATA.frame(), PacketContext::default());
+    let (verdict, outcome) = host.egress(&p, &DATA.frame());
     assert_eq!((verdict, outcome.departure_ns), (TcVerdict::Pass, Some(until_ns)));
     assert_eq!((host.count_of(Stat::RpPfcHeld), host.count_of(Stat::RpPaced)), (1, 1));
     assert_eq!(host.counters.pause.held, [0, 0, 0, 1, 0, 0, 0, 0]);
     // Of another class, or another priority's pause.
-    let (_, outcome) =
-        host.egress(&p, &Roce { dscp: 0, dest_qpn: 0x77, ..DATA }.frame(), PacketContext::default());
+    let (_, outcome) = host.egress(&p, &Roce { dscp: 0, dest_qpn: 0x77, ..DATA }.frame());
     assert_eq!((outcome.departure_ns, host.count_of(Stat::RpPfcHeld)), (None, 1));
     let mut host = MockHost::new();
     host.times_ns[Time::PausedUntil4 as usize] = until_ns;
-    let (_, outcome) = host.egress(&p, &DATA.frame(), PacketContext::default());
+    let (_, outcome) = host.egress(&p, &DATA.frame());
     assert_eq!((outcome.departure_ns, host.counters.pause.held), (None, [0; 8]));
 }
 
@@ -113,16 +112,16 @@ fn data_keeps_order_behind_paused_request() {
     let until_ns = host.now_ns + 512_000;
     let request = Roce { opcode: Opcode::RC_RDMA_READ_REQUEST, payload: 0, ..DATA };
     host.times_ns[Time::PausedUntil3 as usize] = 0;
-    host.egress(&p, &DATA.frame(), PacketContext::default());
+    host.egress(&p, &DATA.frame());
     host.times_ns[Time::PausedUntil3 as usize] = until_ns;
-    let (_, outcome) = host.egress(&p, &request.frame(), PacketContext::default());
+    let (_, outcome) = host.egress(&p, &request.frame());
     assert_eq!(outcome.departure_ns, Some(until_ns));
     assert_eq!((host.count_of(Stat::RpPfcHeld), host.count_of(Stat::RpInOrder)), (1, 1));
     // The pause ends early.
     host.times_ns[Time::PausedUntil3 as usize] = 0;
-    let (_, outcome) = host.egress(&p, &DATA.frame(), PacketContext::default());
+    let (_, outcome) = host.egress(&p, &DATA.frame());
     assert_eq!(outcome.departure_ns, Some(until_ns));
-    let (_, outcome) = host.egress(&p, &request.frame(), PacketContext::default());
+    let (_, outcome) = host.egress(&p, &request.frame());
     assert_eq!(outcome.departure_ns, Some(until_ns));
 }
 
@@ -136,7 +135,7 @@ fn credit_does_not_overtake_paused_packets() {
     let mut host = paused(512_000);
     let until_ns = host.now_ns + 512_000;
     for roce in [DATA, DATA, Roce { opcode: Opcode::RC_RDMA_READ_REQUEST, payload: 0, ..DATA }] {
-        let (_, outcome) = host.egress(&p, &roce.frame(), PacketContext::default());
+        let (_, outcome) = host.egress(&p, &roce.frame());
         assert_eq!(outcome.departure_ns, Some(until_ns));
         // The pause ends early.
         host.times_ns[Time::PausedUntil3 as usize] = 0;
@@ -148,11 +147,11 @@ fn credit_does_not_overtake_paused_packets() {
 fn unpaused_packet_not_recorded_as_held() {
     let p = params(enable_pfc);
     let mut host = MockHost::new();
-    host.egress(&p, &DATA.frame(), PacketContext::default());
+    host.egress(&p, &DATA.frame());
     let before = host.flow(&DATA.id());
     let request = Roce { opcode: Opcode::RC_RDMA_READ_REQUEST, payload: 0, ..DATA };
     host.now_ns += 1;
-    host.egress(&p, &request.frame(), PacketContext::default());
+    host.egress(&p, &request.frame());
     assert_eq!((host.flow(&DATA.id()), host.count_of(Stat::RpPfcHeld)), (before, 0));
 }
 
@@ -160,7 +159,7 @@ fn unpaused_packet_not_recorded_as_held() {
 fn pause_never_exceeds_horizon() {
     let p = params(enable_pfc);
     let mut host = paused(60_000_000_000);
-    let (_, outcome) = host.egress(&p, &DATA.frame(), PacketContext::default());
+    let (_, outcome) = host.egress(&p, &DATA.frame());
     assert_eq!(outcome.departure_ns, Some(host.now_ns + p.config.scalars.pacing_horizon_ns));
 }
 
@@ -176,7 +175,7 @@ fn storm_action_forwards_or_drops() {
     for (storms, expected, departure_ns) in storms {
         let mut host = paused(512_000);
         host.times_ns[Time::Storms as usize] = storms.word(host.now_ns);
-        let (verdict, outcome) = host.egress(&p, &DATA.frame(), PacketContext::default());
+        let (verdict, outcome) = host.egress(&p, &DATA.frame());
         assert_eq!((verdict, outcome.departure_ns), (expected, departure_ns), "{storms:?}");
         assert_eq!(host.count_of(Stat::PfcWatchdogDrop), u64::from(expected == TcVerdict::Drop));
     }
@@ -184,7 +183,7 @@ fn storm_action_forwards_or_drops() {
     let mut host = paused(60_000_000_000);
     host.times_ns[Time::Storms as usize] = Storms { forwards: 8, drops: 0 }.word(host.now_ns);
     host.now_ns += STORM_AGE_NS + 100_000;
-    let (_, outcome) = host.egress(&p, &DATA.frame(), PacketContext::default());
+    let (_, outcome) = host.egress(&p, &DATA.frame());
     assert_eq!(outcome.departure_ns, Some(host.now_ns + p.config.scalars.pacing_horizon_ns));
 }
 
@@ -193,6 +192,6 @@ fn pauses_ignored_unless_enabled() {
     let p = params(|config| config.scalars.pacer = PACER_FQ);
     let mut host = paused(512_000);
     host.times_ns[Time::Storms as usize] = Storms { forwards: 0, drops: 0xff }.word(host.now_ns);
-    let (verdict, outcome) = host.egress(&p, &DATA.frame(), PacketContext::default());
+    let (verdict, outcome) = host.egress(&p, &DATA.frame());
     assert_eq!((verdict, outcome.departure_ns, host.counters.pause.held), (TcVerdict::Pass, None, [0; 8]));
 }

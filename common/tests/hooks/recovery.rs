@@ -49,10 +49,10 @@ fn acknowledged(p: &Params) -> MockHost {
     let mut host = MockHost::new();
     host.pairs.insert(qp(2, RECEIVER_QPN), Pair::new(SENDER_QPN, PairSource::Static));
     // The first request shows this host's QPN; its ACK acknowledges what is before it.
-    host.egress(p, &nak(), PacketContext::default());
-    host.ingress(p, &Roce { opcode: Opcode::RC_SEND_ONLY, ..DATA }.frame(), PacketContext::default());
+    host.egress(p, &nak());
+    host.ingress(p, &Roce { opcode: Opcode::RC_SEND_ONLY, ..DATA }.frame());
     host.now_ns += 2_000_000;
-    host.egress(p, &nak(), PacketContext::default());
+    host.egress(p, &nak());
     host.now_ns += 2_000_000;
     host.announced_requesters.clear();
     host.take_counted();
@@ -70,7 +70,7 @@ fn nak() -> Vec<u8> {
 fn trimmed_request_is_consumed_and_announced() {
     let p = answers();
     let mut host = acknowledged(&p);
-    let (verdict, outcome) = host.ingress(&p, &trimmed(&DATA), PacketContext::default());
+    let (verdict, outcome) = host.ingress(&p, &trimmed(&DATA));
     assert_eq!((verdict, outcome.clone_mark), (TcVerdict::Drop, Some(p.port.cnp_mark)));
     assert_eq!(host.take_counted(), [(Stat::Trimmed, 1)]);
     assert_eq!(host.announced_requesters, [own()]);
@@ -81,7 +81,7 @@ fn trimmed_request_is_consumed_and_announced() {
     // The NAK of the daemon.
     host.now_ns += 2_000_000;
     let (_, outcome) =
-        host.egress(&p, &nak(), PacketContext { mark: p.port.cnp_mark, ..PacketContext::default() });
+        host.egress_with(&p, &nak(), PacketContext { mark: p.port.cnp_mark, ..PacketContext::default() });
     assert_eq!((outcome.bytes, outcome.mark), (nak(), 0));
     assert_eq!(host.requesters[&own()].answer(rules, host.now_ns + 1_000_000_000, 0), Action::Idle);
 }
@@ -91,7 +91,7 @@ fn trimmed_request_is_consumed_and_announced() {
 fn source_address_known_from_the_first_packet() {
     for first in [DATA.frame(), nak()] {
         let mut host = MockHost::new();
-        host.egress(&answers(), &first, PacketContext::default());
+        host.egress(&answers(), &first);
         let requester = host.requesters.values().next().expect("a requester");
         assert_eq!(requester.mac(), first[6..12]);
     }
@@ -105,7 +105,7 @@ fn tpid_known_from_the_first_packet() {
         |stripped_tpid| PacketContext { stripped_vid: 7, stripped_tpid, ..PacketContext::default() };
     let tpid = |frame: &[u8], context| {
         let mut host = MockHost::new();
-        host.egress(&answers(), frame, context);
+        host.egress_with(&answers(), frame, context);
         host.requesters.values().next().expect("a requester").tpid()
     };
     assert_eq!(tpid(&inside, PacketContext::default()), EtherType::VLAN);
@@ -121,24 +121,24 @@ fn trimmed_packet_counts_as_marked() {
     let mut host = MockHost::new();
     for (roce, counted) in [(DATA, vec![Stat::Trimmed]), (MARKED, vec![Stat::NpEcnMarked, Stat::Trimmed])] {
         host.now_ns += 1_000_000;
-        let (verdict, outcome) = host.ingress(&p, &trimmed(&roce), PacketContext::default());
+        let (verdict, outcome) = host.ingress(&p, &trimmed(&roce));
         assert_eq!((verdict, outcome.clone_mark), (TcVerdict::Pass, Some(p.port.cnp_mark)), "no known QP");
         assert_eq!(host.take_counted().into_iter().map(|(stat, _)| stat).collect::<Vec<_>>(), counted);
         let clone = PacketContext { mark: p.port.cnp_mark, ..PacketContext::default() };
-        let (verdict, outcome) = host.egress(&p, &trimmed(&roce), clone);
+        let (verdict, outcome) = host.egress_with(&p, &trimmed(&roce), clone);
         assert_eq!((verdict, outcome.bytes), (TcVerdict::EnqueueAgain, roce.cnp(None)));
         host.take_counted();
     }
     // A datagram names its sender.
     let datagram = Roce { opcode: Opcode::UD_SEND_ONLY, dest_qpn: 0x33, ..DATA };
-    let (verdict, outcome) = host.ingress(&p, &trimmed(&datagram), PacketContext::default());
+    let (verdict, outcome) = host.ingress(&p, &trimmed(&datagram));
     assert_eq!((verdict, outcome.clone_mark), (TcVerdict::Pass, Some(p.port.cnp_mark)));
     let clone = PacketContext { mark: p.port.cnp_mark, ..PacketContext::default() };
-    let (_, outcome) = host.egress(&p, &trimmed(&datagram), clone);
+    let (_, outcome) = host.egress_with(&p, &trimmed(&datagram), clone);
     assert_eq!(outcome.bytes, datagram.cnp(Some(SENDER_QPN)));
     host.take_counted();
     // Not a clone.
-    let (verdict, outcome) = host.egress(&p, &trimmed(&DATA), PacketContext::default());
+    let (verdict, outcome) = host.egress(&p, &trimmed(&DATA));
     assert_eq!((verdict, outcome.bytes), (TcVerdict::Pass, trimmed(&DATA)));
     assert_eq!(host.take_counted(), [(Stat::Trimmed, 1)]);
 }
@@ -154,7 +154,7 @@ fn unanswerable_trimmed_packet_passes() {
     for (p, roce) in [(&off, DATA), (&p, datagram), (&p, group), (&p, other_qp), (&p, management), (&p, ACK)]
     {
         let mut host = acknowledged(p);
-        let (verdict, outcome) = host.ingress(p, &trimmed(&roce), PacketContext::default());
+        let (verdict, outcome) = host.ingress(p, &trimmed(&roce));
         assert_eq!((verdict, outcome.bytes), (TcVerdict::Pass, trimmed(&roce)));
         assert!(host.announced_requesters.is_empty());
     }
@@ -170,11 +170,11 @@ fn trimmed_read_response_is_announced() {
     first[53] = 6;
     let read = Roce { opcode: Opcode::RC_RDMA_READ_REQUEST, ..ACK };
     for request in [first, read.frame()] {
-        host.egress(&p, &request, PacketContext::default());
+        host.egress(&p, &request);
     }
     host.announced_requesters.clear();
     let response = Roce { opcode: Opcode::RC_RDMA_READ_RESPONSE_ONLY, ..DATA };
-    let (verdict, _) = host.ingress(&p, &trimmed(&response), PacketContext::default());
+    let (verdict, _) = host.ingress(&p, &trimmed(&response));
     assert_eq!((verdict, &host.announced_requesters[..]), (TcVerdict::Drop, &[own()][..]));
 }
 

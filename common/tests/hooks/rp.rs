@@ -29,13 +29,13 @@ fn paced(pacer: u64) -> Params {
 }
 
 fn send(host: &mut MockHost, p: &Params, roce: &Roce) -> PacketOutcome {
-    let (verdict, outcome) = host.egress(p, &roce.frame(), PacketContext::default());
+    let (verdict, outcome) = host.egress(p, &roce.frame());
     assert_eq!(verdict, TcVerdict::Pass);
     outcome
 }
 
 fn cnp(host: &mut MockHost, p: &Params, roce: &Roce) -> TcVerdict {
-    host.ingress(p, &roce.cnp(None), PacketContext::default()).0
+    host.ingress(p, &roce.cnp(None)).0
 }
 
 fn flow<'a>(host: &'a mut MockHost, p: &Params, id: &FlowId) -> &'a mut RpHot {
@@ -49,6 +49,13 @@ fn at_the_same_home(p: &Params) -> impl Iterator<Item = Roce> {
     let home = move |roce: &Roce| (set_index(hash(roce), p.port.rp_set_mask), hash(roce) >> 29);
     // One of 32.
     (100..1_000).map(|dest_qpn| Roce { dest_qpn, ..DATA }).filter(move |other| home(other) == home(&DATA))
+}
+
+/// Data of a flow with an even or odd hash, and that hash.
+fn of_parity(p: &Params, parity: u32) -> (Roce, u32) {
+    let data = (RECEIVER_QPN..).map(|dest_qpn| Roce { dest_qpn, ..DATA });
+    let mut hashed = data.map(|data| (data, data.id().hash(&p.port.hash_keys)));
+    hashed.find(|(_, hash)| hash % 2 == parity).unwrap_or_else(|| unreachable!("one of two"))
 }
 
 #[test]
@@ -98,7 +105,7 @@ fn flow_at_wire_rate_needs_no_clock() {
     (host.now_ns, host.coarse_lag_ns, host.clock_reads) = (host.now_ns + frame_ns, 0, 0);
     let at_once = PacketContext { departure_ns: 77, ..PacketContext::default() };
     for _ in 0..5 {
-        let (verdict, outcome) = host.egress(&p, &DATA.frame(), at_once);
+        let (verdict, outcome) = host.egress_with(&p, &DATA.frame(), at_once);
         assert_eq!(
             (verdict, outcome.departure_ns),
             (TcVerdict::Pass, Some(0)),
@@ -165,10 +172,10 @@ fn cnp_with_sender_qpn_resolves_pair() {
     let mut host = MockHost::new();
     send(&mut host, &p, &DATA);
     let frame = DATA.cnp(Some(SENDER_QPN));
-    assert_eq!(host.ingress(&p, &frame, PacketContext::default()).0, TcVerdict::TrySiblings);
+    assert_eq!(host.ingress(&p, &frame).0, TcVerdict::TrySiblings);
     assert_eq!(host.count_of(Stat::RpCnpUnknownFlow), 1);
     host.pairs.insert(qp(1, SENDER_QPN), Pair::new(RECEIVER_QPN, PairSource::Static));
-    assert_eq!(host.ingress(&p, &frame, PacketContext::default()).0, TcVerdict::Pass);
+    assert_eq!(host.ingress(&p, &frame).0, TcVerdict::Pass);
     assert_eq!(host.count_of(Stat::RpCnpHandled), 1);
 }
 
@@ -186,14 +193,14 @@ fn handled_cnp_consumed_if_enabled() {
     assert_eq!(host.take_counted(), [(Stat::RoceCnp, 1), (Stat::RpCnpIgnored, 1), (Stat::RpCnpTooSoon, 1)]);
     let forwarded = PacketContext { is_for_other_host: true, ..PacketContext::default() };
     assert_eq!(
-        host.ingress(&p, &DATA.cnp(None), forwarded).0,
+        host.ingress_with(&p, &DATA.cnp(None), forwarded).0,
         TcVerdict::Pass,
         "of a sender behind this host"
     );
     host.take_counted();
     let mut damaged = DATA.cnp(None);
     *damaged.last_mut().unwrap() ^= 1;
-    assert_eq!(host.ingress(&p, &damaged, PacketContext::default()).0, TcVerdict::Pass);
+    assert_eq!(host.ingress(&p, &damaged).0, TcVerdict::Pass);
     assert_eq!(host.take_counted(), [(Stat::RoceCnp, 1), (Stat::RpCnpIgnored, 1), (Stat::RpCnpInvalid, 1)]);
 }
 
@@ -218,7 +225,7 @@ fn tenants_in_two_vlans_have_two_flows() {
         let cut = |host: &MockHost, roce: &Roce| host.flow(&roce.id()).map(|flow| flow.cnps.handled);
         assert_eq!([a, b].map(|roce| cut(&host, &roce)), [Some(0), Some(1)]);
         let stripped = PacketContext { stripped_vid: 10, ..PacketContext::default() };
-        host.ingress(&p, &Roce { tag: None, ..a }.cnp(None), stripped);
+        host.ingress_with(&p, &Roce { tag: None, ..a }.cnp(None), stripped);
         assert_eq!([a, b].map(|roce| cut(&host, &roce)), [Some(1), Some(1)]);
         assert_eq!(host.count_of(Stat::RpCnpOtherVlan), 0);
         // With a third tag it may belong to either, so it is ignored.
@@ -270,7 +277,7 @@ fn learned_pair_is_of_one_vlan() {
         send(&mut host, &p, &b);
         let vlan = if source == PairSource::Cm { 10 } else { 0 };
         host.pairs.insert(QpId { vlan, ..qp(1, SENDER_QPN) }, Pair::new(RECEIVER_QPN, source));
-        host.ingress(&p, &b.cnp(Some(SENDER_QPN)), PacketContext::default());
+        host.ingress(&p, &b.cnp(Some(SENDER_QPN)));
         assert_eq!(host.count_of(Stat::RpCnpHandled), u64::from(is_handled), "{source:?}");
         assert_eq!(host.flow(&a.id()).map(|flow| flow.cnps.handled), Some(0));
     }
@@ -291,7 +298,7 @@ fn super_packet_is_charged_by_segment() {
     let bytes = 16 * (bth_at + SEGMENT) as u64;
     let mut host = MockHost::new();
     let context = PacketContext { segment_bytes: SEGMENT as u32, ..PacketContext::default() };
-    host.egress(&p, &frame, context);
+    host.egress_with(&p, &frame, context);
     assert_eq!(host.take_counted(), [(Stat::RoceData, 16), (Stat::RpFlowNew, 1), (Stat::GsoPackets, 1)]);
     assert_eq!(
         (host.counters.class[3].packets, host.counters.class[3].bytes, host.counters.class[3].ect_packets),
@@ -304,18 +311,18 @@ fn super_packet_is_charged_by_segment() {
     assert_eq!(flow, Some((16, bytes, host.now_ns + 8 * wire_bytes)));
     // One that is not full at its end is one more.
     let longer = Roce { payload: roce.payload + 1, ..roce };
-    host.egress(&p, &longer.frame(), context);
+    host.egress_with(&p, &longer.frame(), context);
     assert_eq!(host.count_of(Stat::RoceData), 17);
     let marked = Roce { ecn: Ecn::CE, ..roce };
     host.take_counted();
-    host.ingress(&p, &marked.frame(), context);
+    host.ingress_with(&p, &marked.frame(), context);
     assert_eq!(host.count_of(Stat::NpEcnMarked), 16);
     // One CNP for all, then none within the interval.
     assert_eq!(host.count_of(Stat::NpCnpSuppressed), 15);
-    host.ingress(&p, &marked.frame(), context);
+    host.ingress_with(&p, &marked.frame(), context);
     assert_eq!(host.count_of(Stat::NpCnpSuppressed), 31);
     let for_other = PacketContext { is_for_other_host: true, ..context };
-    host.ingress(&p, &Roce { dest_qpn: 0x77, ..marked }.frame(), for_other);
+    host.ingress_with(&p, &Roce { dest_qpn: 0x77, ..marked }.frame(), for_other);
     assert_eq!(host.count_of(Stat::NpNotForHost), 16);
 }
 
@@ -365,10 +372,10 @@ fn segments_counted_whatever_delays_them() {
             change(config);
         });
         let mut host = MockHost::new();
-        host.egress(&p, &large.frame(), context);
+        host.egress_with(&p, &large.frame(), context);
         prepare(&mut host);
         host.take_counted();
-        host.egress(&p, &large.frame(), context);
+        host.egress_with(&p, &large.frame(), context);
         let counted: Vec<_> = host.take_counted().into_iter().filter(|(_, packets)| *packets == 4).collect();
         let counted: Vec<_> = counted.into_iter().map(|(stat, _)| stat).collect();
         assert_eq!(counted, [&[Stat::RoceData], expected].concat());
@@ -376,7 +383,7 @@ fn segments_counted_whatever_delays_them() {
     }
     let from_process = PacketContext { is_from_process: true, ..context };
     let mut host = MockHost::new();
-    host.egress(&paced(PACER_FQ), &large.frame(), from_process);
+    host.egress_with(&paced(PACER_FQ), &large.frame(), from_process);
     assert_eq!(host.count_of(Stat::RpFromProcess), 4);
 }
 
@@ -396,7 +403,7 @@ fn cnp_for_no_flow_needs_no_icrc() {
     ] {
         let mut frame = roce.cnp(None);
         *frame.last_mut().unwrap() ^= last;
-        host.ingress(&p, &frame, PacketContext::default());
+        host.ingress(&p, &frame);
         assert!(host.take_counted().contains(&(expected, 1)), "{expected:?}");
     }
 }
@@ -460,8 +467,11 @@ fn flow_not_stored_without_line_rate() {
 fn udp_socket_traffic_is_not_a_flow() {
     let p = paced(PACER_FQ);
     let mut host = MockHost::new();
-    let (_, outcome) =
-        host.egress(&p, &DATA.frame(), PacketContext { is_from_process: true, ..PacketContext::default() });
+    let (_, outcome) = host.egress_with(
+        &p,
+        &DATA.frame(),
+        PacketContext { is_from_process: true, ..PacketContext::default() },
+    );
     assert_eq!(outcome, PacketOutcome { bytes: DATA.frame(), ..PacketOutcome::default() });
     assert_eq!(
         (host.take_counted(), host.flow(&DATA.id())),
@@ -473,11 +483,7 @@ fn udp_socket_traffic_is_not_a_flow() {
 #[test]
 fn data_paced_control_in_order() {
     let p = paced(PACER_FQ);
-    let roce = (0x11..)
-        .map(|dest_qpn| Roce { dest_qpn, ..DATA })
-        .find(|roce| roce.id().hash(&p.port.hash_keys) % 2 == 1)
-        .unwrap_or_else(|| unreachable!("one of two"));
-    let hash = roce.id().hash(&p.port.hash_keys);
+    let (roce, hash) = of_parity(&p, 1);
     let mut host = MockHost::new();
     let first = send(&mut host, &p, &roce);
     assert_eq!((first.hash, first.departure_ns, first.priority), (Some(hash), None, None));
@@ -500,7 +506,7 @@ fn departure_time_replaces_rxe_stamp() {
     let p = paced(PACER_FQ);
     let mut host = MockHost::new();
     let (_, outcome) =
-        host.egress(&p, &DATA.frame(), PacketContext { departure_ns: 5, ..PacketContext::default() });
+        host.egress_with(&p, &DATA.frame(), PacketContext { departure_ns: 5, ..PacketContext::default() });
     assert_eq!((outcome.departure_ns, host.count_of(Stat::RpPaced)), (Some(host.now_ns), 0));
 }
 
@@ -599,10 +605,9 @@ fn beyond_the_horizon(pacing_horizon_drop: u64, last: &Roce) -> (MockHost, TcVer
         s.pacing_horizon_drop = pacing_horizon_drop;
     });
     let mut host = MockHost::new();
-    let large = Roce { payload: 2_000, ..DATA };
-    send(&mut host, &p, &large);
+    send(&mut host, &p, &Roce { payload: 2_000, dest_qpn: last.dest_qpn, ..DATA });
     host.take_counted();
-    let (verdict, outcome) = host.egress(&p, &last.frame(), PacketContext::default());
+    let (verdict, outcome) = host.egress(&p, &last.frame());
     (host, verdict, outcome)
 }
 
@@ -619,26 +624,12 @@ fn beyond_horizon_leaves_at_horizon() {
 
 #[test]
 fn response_beyond_horizon_keeps_order() {
-    let p = paced(PACER_FQ);
-    let hash = DATA.id().hash(&p.port.hash_keys);
-    let response = Roce { opcode: Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, ..DATA };
-    let (_, _, outcome) = beyond_the_horizon(0, &response);
-    assert_eq!(outcome.hash, Some(hash ^ 1));
-    let odd = (0x11..).map(|dest_qpn| Roce { dest_qpn, ..response });
-    let odd = odd.clone().find(|roce| roce.id().hash(&p.port.hash_keys) % 2 == 1);
-    let odd = odd.unwrap_or_else(|| unreachable!("one of two"));
-    let mut host = MockHost::new();
-    let p = params(|config| {
-        let s = &mut config.scalars;
-        (s.pacer, s.pacing_credit_ns) = (PACER_FQ, 0);
-        (s.rpg_max_rate_bps, s.pacing_horizon_ns) = (10_000_000, 1_000_000);
-    });
-    send(&mut host, &p, &Roce { payload: 2_000, ..odd });
-    let outcome = send(&mut host, &p, &odd);
-    assert_eq!(
-        (outcome.hash, host.count_of(Stat::RpHorizonPass)),
-        (Some(odd.id().hash(&p.port.hash_keys) ^ 1), 1)
-    );
+    for parity in 0..2 {
+        let (data, hash) = of_parity(&paced(PACER_FQ), parity);
+        let response = Roce { opcode: Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, ..data };
+        let (host, _, outcome) = beyond_the_horizon(0, &response);
+        assert_eq!((outcome.hash, host.count_of(Stat::RpHorizonPass)), (Some(hash ^ 1), 1));
+    }
 }
 
 #[test]

@@ -23,7 +23,7 @@ fn ect_and_dscp(config: &mut Config) {
 /// The packet as it leaves, and how many were changed.
 fn send_with(change: fn(&mut Config), roce: &Roce, context: PacketContext) -> (Vec<u8>, u64) {
     let mut host = MockHost::new();
-    let (verdict, outcome) = host.egress(&params(change), &roce.frame(), context);
+    let (verdict, outcome) = host.egress_with(&params(change), &roce.frame(), context);
     assert_eq!(verdict, TcVerdict::Pass);
     (outcome.bytes, host.count_of(Stat::TosSet))
 }
@@ -63,7 +63,7 @@ fn other_packets_keep_ecn_and_dscp() {
     assert_eq!(send_with(ect_and_dscp, &roce, forwarded), (roce.frame(), 0));
     let mut host = MockHost::new();
     let cnp = DATA.cnp(Some(1));
-    let (_, outcome) = host.egress(&params(ect_and_dscp), &cnp, here);
+    let (_, outcome) = host.egress_with(&params(ect_and_dscp), &cnp, here);
     assert_eq!((outcome.bytes, host.count_of(Stat::TosSet)), (cnp, 0));
 }
 
@@ -71,7 +71,7 @@ fn other_packets_keep_ecn_and_dscp() {
 fn failed_write_is_counted_and_passes() {
     let mut host = MockHost::new();
     let roce = Roce { ecn: Ecn::NOT_ECT, ..DATA };
-    let (verdict, outcome) = host.egress(
+    let (verdict, outcome) = host.egress_with(
         &params(ect),
         &roce.frame(),
         PacketContext { no_write_from: 14, ..PacketContext::default() },
@@ -88,6 +88,6 @@ fn new_dscp_decides_the_class() {
         config.scalars.priority_major = 1;
     });
     let roce = Roce { ecn: Ecn::NOT_ECT, dscp: 0, ..DATA };
-    let (_, outcome) = host.egress(&p, &roce.frame(), PacketContext::default());
+    let (_, outcome) = host.egress(&p, &roce.frame());
     assert_eq!(outcome.priority, Some(1 << 16 | 4), "DSCP 26 is in queue 3");
 }

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -89,7 +89,7 @@ pub struct MockDaemon(Arc<Mutex<State>>);
 
 impl MockDaemon {
     /// Starts a daemon at `path`, which runs until the process exits.
-    pub fn listen(path: PathBuf) -> Result<Self> {
+    pub fn listen(path: impl AsRef<Path>) -> Result<Self> {
         let daemon = Self(Arc::default());
         let listener = UnixListener::bind(path)?;
         let answering = daemon.clone();

@@ -1,9 +1,7 @@
 //! An etcd cluster for tests.
 
-use std::env;
 use std::io::Write as _;
 use std::net::{Ipv4Addr, TcpListener};
-use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
@@ -11,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
-use crate::command::Running;
+use crate::command::{Running, find_program};
 use crate::retry::wait_for;
 
 /// Time limit for electing a leader.
@@ -37,11 +35,6 @@ pub struct Etcd {
     ctl: Vec<String>,
 }
 
-fn program(name: &str) -> Option<PathBuf> {
-    let path = env::var_os("PATH")?;
-    env::split_paths(&path).map(|dir| dir.join(name)).find(|path| path.is_file())
-}
-
 fn free_port() -> Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
@@ -49,7 +42,7 @@ fn free_port() -> Result<u16> {
 impl Etcd {
     /// Returns whether etcd is installed; prints that `test` is skipped if not.
     pub fn available(test: &str) -> bool {
-        let available = ["etcd", "etcdctl"].into_iter().all(|name| program(name).is_some());
+        let available = ["etcd", "etcdctl"].into_iter().all(|name| find_program(name).is_some());
         if !available {
             eprintln!("SKIPPED {test}: no etcd and etcdctl on PATH (Debian: etcd-server, etcd-client)");
         }
@@ -104,7 +97,7 @@ impl Etcd {
         let (options, scheme) = (self.options.clone(), self.scheme);
         let member = self.members.get_mut(index).context("no such member")?;
         let (client, peer) = (member.client, member.peer);
-        let mut command = Command::new(program("etcd").context("no etcd on PATH")?);
+        let mut command = Command::new(find_program("etcd").context("no etcd on PATH")?);
         command
             .args(["--name", &member.name])
             .arg("--data-dir")
@@ -170,19 +163,27 @@ impl Etcd {
     /// Waits until the cluster accepts a write.
     pub fn healthy(&self) -> Result<()> {
         wait_for(TIMEOUT, || {
-            let output = self.ctl(&["put", "healthy", "yes"])?;
-            let message = String::from_utf8_lossy(&output.stderr);
-            Ok(output
-                .status
-                .success()
-                .then_some(())
-                .ok_or_else(|| format!("etcd accepts no writes: {message}")))
+            Ok(self.ok(&["put", "healthy", "yes"]).map(drop).map_err(|error| error.to_string()))
         })
     }
 
     /// Runs `etcdctl` with these arguments.
     pub fn ctl(&self, words: &[&str]) -> Result<Output> {
         self.ctl_at(&self.endpoints(), words)
+    }
+
+    /// Runs `etcdctl` with these arguments, which must succeed, and returns its output.
+    pub fn ok(&self, words: &[&str]) -> Result<String> {
+        let output = self.ctl(words)?;
+        ensure!(output.status.success(), "etcdctl {words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Deletes the history before the current revision.
+    pub fn compact(&self) -> Result<()> {
+        let text = self.ok(&["get", "healthy", "--write-out=fields"])?;
+        let revision = text.lines().find_map(|line| line.strip_prefix("\"Revision\" : ")).unwrap_or_default();
+        self.ok(&["compact", revision]).map(drop)
     }
 
     /// Writes up to 128 values in one transaction.
@@ -192,8 +193,7 @@ impl Etcd {
             text += &format!("put {key} {}\n", serde_json::to_string(value)?);
         }
         text += "\n\n";
-        let mut command = Command::new(program("etcdctl").context("no etcdctl on PATH")?);
-        command.env("ETCDCTL_API", "3").args(["--endpoints", &self.endpoints(), "txn"]);
+        let mut command = self.etcdctl(&self.endpoints(), &["txn"])?;
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
         child.stdin.take().context("no pipe")?.write_all(text.as_bytes())?;
         ensure!(child.wait()?.success(), "etcdctl txn fails");
@@ -202,16 +202,18 @@ impl Etcd {
 
     /// `etcdctl watch` of all keys with `prefix`. It prints three lines per change: event, key and value.
     pub fn watch(&self, prefix: &str) -> Result<Command> {
-        let mut command = Command::new(program("etcdctl").context("no etcdctl on PATH")?);
-        command.env("ETCDCTL_API", "3").args(["--endpoints", &self.endpoints()]).args(&self.ctl);
-        command.args(["watch", "--prefix", prefix]).stdin(Stdio::null());
+        let mut command = self.etcdctl(&self.endpoints(), &["watch", "--prefix", prefix])?;
+        command.stdin(Stdio::null());
+        Ok(command)
+    }
+
+    fn etcdctl(&self, endpoints: &str, words: &[&str]) -> Result<Command> {
+        let mut command = Command::new(find_program("etcdctl").context("no etcdctl on PATH")?);
+        command.env("ETCDCTL_API", "3").args(["--endpoints", endpoints]).args(&self.ctl).args(words);
         Ok(command)
     }
 
     fn ctl_at(&self, endpoints: &str, words: &[&str]) -> Result<Output> {
-        let mut command = Command::new(program("etcdctl").context("no etcdctl on PATH")?);
-        command.env("ETCDCTL_API", "3").args(["--endpoints", endpoints, "--command-timeout", "3s"]);
-        command.args(&self.ctl).args(words);
-        Ok(command.output()?)
+        Ok(self.etcdctl(endpoints, words)?.args(["--command-timeout", "3s"]).output()?)
     }
 }

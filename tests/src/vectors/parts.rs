@@ -2,16 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use dcqcn_common::wire::ecn::{self, Ecn};
-
 use super::{Output, Step, Vector, hex};
+pub(super) use crate::packets::CNP_TOS;
 use crate::packets::Roce;
 
 /// A late time, at which tables are empty.
 pub(super) const START_US: u64 = 1_000_000;
 /// A size that divides every threshold used here.
 pub(super) const PACKET_BYTES: u64 = 1_024;
-pub(super) const CNP_TOS: u8 = ecn::tos(48, Ecn::NOT_ECT);
 
 /// A congestion point that uses the given depth.
 pub(super) const MARKS: &[&str] =

@@ -8,9 +8,9 @@ use super::traces::{PACES, REACTS, Timeline};
 const FIRMWARE: &[&str] = &["rp_variant=firmware", "rate_reduce_monitor_period=40us"];
 
 /// CNPs and packets on both sides of every significant instant, after gaps of this many microseconds.
-fn around(course: &mut Timeline, gaps_us: &[u64]) {
+fn around(trace: &mut Timeline, gaps_us: &[u64]) {
     for &gap_us in gaps_us {
-        course.cnp(gap_us).send(1).cnp(2).send(gap_us).send(gap_us / 2).send(1);
+        trace.cnp(gap_us).send(1).cnp(2).send(gap_us).send(gap_us / 2).send(1);
     }
 }
 
@@ -19,20 +19,20 @@ const GAPS_US: &[u64] =
     &[1, 12, 37, 39, 40, 41, 52, 54, 55, 56, 79, 80, 81, 109, 110, 120, 200, 275, 276, 330, 440, 1_000];
 
 pub(super) fn firmware() -> Vector {
-    let mut course = Timeline::new();
-    course.roce.payload = 240;
+    let mut trace = Timeline::new();
+    trace.roce.payload = 240;
     // An idle flow counts nothing.
-    course.send(0).send(10).send(10).cnp(3).cnp(2).send(20).send(20).send(1);
-    around(&mut course, GAPS_US);
+    trace.send(0).send(10).send(10).cnp(3).cnp(2).send(20).send(20).send(1);
+    around(&mut trace, GAPS_US);
     let more = ["link_rate=40gbit", "rpg_byte_reset=1000B", "rpg_threshold=3"];
-    vector("Free-running periods of alpha and of cuts.", &with(REACTS, &with(FIRMWARE, &more)), course.steps)
+    vector("Free-running periods of alpha and of cuts.", &with(REACTS, &with(FIRMWARE, &more)), trace.steps)
 }
 
 pub(super) fn firmware_clamp() -> Vector {
-    let mut course = Timeline::new();
-    course.roce.payload = 200;
-    course.send(0);
-    around(&mut course, GAPS_US);
+    let mut trace = Timeline::new();
+    trace.roce.payload = 200;
+    trace.send(0);
+    around(&mut trace, GAPS_US);
     let more = [
         "link_rate=100mbit",
         "rpg_min_rate=1mbit",
@@ -46,23 +46,23 @@ pub(super) fn firmware_clamp() -> Vector {
         "rpg_threshold=1",
     ];
     let settings = with(REACTS, &with(FIRMWARE, &more));
-    vector("Cuts that keep the target rate unless the byte counter has advanced.", &settings, course.steps)
+    vector("Cuts that keep the target rate unless the byte counter has advanced.", &settings, trace.steps)
 }
 
 pub(super) fn firmware_first() -> Vector {
-    let mut course = Timeline::new();
-    course.send(0).cnp(7).send(10).send(100);
-    around(&mut course, &[5, 40, 90, 300, 2_000]);
+    let mut trace = Timeline::new();
+    trace.send(0).cnp(7).send(10).send(100);
+    around(&mut trace, &[5, 40, 90, 300, 2_000]);
     let more =
         ["link_rate=25gbit", "rate_to_set_on_first_cnp=3gbit", "clamp_tgt_rate=on", "rpg_byte_reset=0"];
     let settings = with(REACTS, &with(FIRMWARE, &more));
-    vector("A rate set at the first CNP, and cuts that always clamp.", &settings, course.steps)
+    vector("A rate set at the first CNP, and cuts that always clamp.", &settings, trace.steps)
 }
 
 pub(super) fn firmware_gaps() -> Vector {
-    let mut course = Timeline::new();
-    course.send(0).cnp(1);
-    around(&mut course, &[3, 55, 700, 65_535, 65_536, 65_537, 70_000, 200_000, 1_000_000, 3_000_000]);
+    let mut trace = Timeline::new();
+    trace.send(0).cnp(1);
+    around(&mut trace, &[3, 55, 700, 65_535, 65_536, 65_537, 70_000, 200_000, 1_000_000, 3_000_000]);
     let more = [
         "link_rate=100gbit",
         "rpg_byte_reset=0",
@@ -71,48 +71,45 @@ pub(super) fn firmware_gaps() -> Vector {
         "rate_reduce_monitor_period=3us",
     ];
     let settings = with(REACTS, &with(FIRMWARE, &more));
-    vector("Gaps of up to three million periods.", &settings, course.steps)
+    vector("Gaps of up to three million periods.", &settings, trace.steps)
 }
 
 pub(super) fn firmware_order() -> Vector {
-    let mut course = Timeline::new();
-    course.roce.payload = 960;
-    course.send(0);
+    let mut trace = Timeline::new();
+    trace.roce.payload = 960;
+    trace.send(0);
     for _ in 0..24 {
-        course.cnp(30);
+        trace.cnp(30);
     }
-    course.send(10).send(10).send(1_000);
+    trace.send(10).send(10).send(1_000);
     for gap_us in [0, 1, 50, 39, 200, 400, 700, 30, 10, 5, 55, 110, 275, 1, 2_000, 20, 3, 300, 5_000, 40] {
-        course.send(gap_us).send(0).cnp(gap_us / 5).send(gap_us / 3).cnp(gap_us / 7).send(1);
+        trace.send(gap_us).send(0).cnp(gap_us / 5).send(gap_us / 3).cnp(gap_us / 7).send(1);
     }
-    let vector = vector(
-        "The gap after a packet, with cuts due between packets.",
-        &with(PACES, FIRMWARE),
-        course.steps,
-    );
+    let vector =
+        vector("The gap after a packet, with cuts due between packets.", &with(PACES, FIRMWARE), trace.steps);
     Vector { paces: true, ..vector }
 }
 
 pub(super) fn coarse() -> Vector {
-    let mut course = Timeline::new();
-    course.send(0);
+    let mut trace = Timeline::new();
+    trace.send(0);
     for periods in
         [0, 1, 2, 3, 5, 7, 8, 15, 16, 31, 64, 100, 128, 255, 256, 300, 511, 512, 700, 1_023, 1_024, 70_000]
     {
-        course.cnp(20).cnp(56).send(periods * 50).cnp(5).cnp(periods * 50).send(1);
+        trace.cnp(20).cnp(56).send(periods * 50).cnp(5).cnp(periods * 50).send(1);
     }
     let settings =
         with(REACTS, &["link_rate=40gbit", "rpg_byte_reset=0", "alpha_bits=10", "dce_tcp_rtt=50us"]);
-    vector("An alpha of 10 bits, rounded down at every step.", &settings, course.steps)
+    vector("An alpha of 10 bits, rounded down at every step.", &settings, trace.steps)
 }
 
 pub(super) fn coarse_firmware() -> Vector {
-    let mut course = Timeline::new();
-    course.roce.payload = 240;
-    course.send(0).cnp(3);
-    around(&mut course, GAPS_US);
-    around(&mut course, &[3_000, 20_000, 56_265, 56_320, 100_000]);
+    let mut trace = Timeline::new();
+    trace.roce.payload = 240;
+    trace.send(0).cnp(3);
+    around(&mut trace, GAPS_US);
+    around(&mut trace, &[3_000, 20_000, 56_265, 56_320, 100_000]);
     let more = ["link_rate=40gbit", "alpha_bits=10", "dce_tcp_g=1019", "rpg_byte_reset=1000B"];
     let settings = with(REACTS, &with(FIRMWARE, &more));
-    vector("Free-running periods with an alpha of 10 bits.", &settings, course.steps)
+    vector("Free-running periods with an alpha of 10 bits.", &settings, trace.steps)
 }

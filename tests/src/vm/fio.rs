@@ -1,5 +1,6 @@
 //! fio, with a checksum in each block, and its results.
 
+use std::fmt::Display;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -72,7 +73,7 @@ pub fn is_intact(disks: &[&str], block_bytes: u32) -> Result<bool> {
 impl Job {
     /// The command line of this job on all `disks`, with results as JSON. Write-only jobs verify nothing: see
     /// [`is_intact`].
-    pub fn command(self, disks: &[&str]) -> String {
+    pub fn command(self, disks: &[impl Display]) -> String {
         let Self { pattern, block_bytes, depth, settling_s, length_s } = self;
         let jobs: Vec<_> = disks.iter().map(|disk| format!("--name={disk} --filename={disk}")).collect();
         // Without this option, fio reads during write-only jobs.
@@ -86,7 +87,7 @@ impl Job {
     }
 
     /// Starts it over all `disks`.
-    pub fn start(self, disks: &[&str]) -> Result<Background> {
+    pub fn start(self, disks: &[impl Display]) -> Result<Background> {
         Background::start(&self.command(disks))
     }
 

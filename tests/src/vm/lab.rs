@@ -11,6 +11,7 @@ use anyhow::{Context as _, Result};
 use dcqcn_netlink::link::VethEnd;
 use dcqcn_netlink::tc::{Handle, Stats};
 use dcqcn_netlink::{Netlink, Netns};
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::command::{json, json_in, script_in, sh, sh_in};
@@ -56,6 +57,15 @@ pub struct Lab {
     hosts: Vec<u8>,
 }
 
+/// A flow of a host's reaction point in the output of `dcqcn flows`.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub struct ListedFlow {
+    pub qpn: u32,
+    pub rate_bps: u64,
+    pub packets: u64,
+    pub cnp_handled: u64,
+}
+
 /// Queue of the shaped port, in packets of the IB MTU.
 const BUFFER_PACKETS: u32 = 100;
 /// Burst of the shaped port, 26 ms at 20 Mbit/s. A token bucket loses tokens beyond its burst if its timer is late:
@@ -77,9 +87,7 @@ pub fn gid_text(address: Ipv6Addr) -> String {
 impl Lab {
     /// Builds `hosts` of them, host 1 being the first.
     pub fn new(hosts: u8, options: &Options) -> Result<Self> {
-        for module in ["rdma_rxe", "ib_uverbs", "rdma_ucm", "sch_fq", "sch_htb", "sch_tbf"] {
-            sh(&format!("modprobe {module}"))?;
-        }
+        sh("modprobe -a rdma_rxe ib_uverbs rdma_ucm sch_fq sch_htb sch_tbf")?;
         sysfs::write("/proc/sys/net/core/netdev_max_backlog", BACKLOG_PACKETS)?;
         for scope in ["all", "default"] {
             sysfs::write(&format!("/proc/sys/net/ipv4/conf/{scope}/rp_filter"), "0")?;
@@ -161,6 +169,16 @@ impl Lab {
     /// Runs `dcqcn` on a host: `line` with `{}` for the interface.
     pub fn on_host(&self, host: u8, line: &str) -> Result<Value> {
         json(&format!("dcqcn --json {}", line.replace("{}", &self.iface(host))))
+    }
+
+    /// Flows of a host's reaction point.
+    pub fn flows(&self, host: u8) -> Result<Vec<ListedFlow>> {
+        listed_flows(&self.on_host(host, "flows {}")?)
+    }
+
+    /// Its flow to a QP of another host.
+    pub fn flow(&self, host: u8, qpn: u32) -> Result<Option<ListedFlow>> {
+        Ok(self.flows(host)?.into_iter().find(|flow| flow.qpn == qpn))
     }
 
     /// Runs `dcqcn` on the bridge: `line` with `{}` for the port towards a host.
@@ -320,6 +338,11 @@ fn text_of(mac: [u8; 6]) -> String {
 /// A host's RDMA device.
 pub fn rxe(host: u8) -> String {
     format!("rxe{host}")
+}
+
+/// The flows in the output of `dcqcn flows`.
+pub fn listed_flows(flows: &Value) -> Result<Vec<ListedFlow>> {
+    Vec::deserialize(&flows["rp"]).context("`dcqcn flows` lists flows")
 }
 
 /// A counter in the output of `dcqcn counters`, summed over the hooks.

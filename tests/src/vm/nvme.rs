@@ -61,9 +61,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 /// Loads modules, creates a disk for each of `all`, and sets `tos` of the RDMA manager's connections.
 pub fn prepare(lab: &Lab, all: &[NvmeDisk], tos: u8) -> Result<()> {
     sh(&format!("modprobe brd rd_nr={} rd_size={DISK_KB}", all.len()))?;
-    for module in ["nvmet-rdma", "nvmet-tcp", "nvme-rdma", "nvme-tcp"] {
-        sh(&format!("modprobe {module}"))?;
-    }
+    sh("modprobe -a nvmet-rdma nvmet-tcp nvme-rdma nvme-tcp")?;
     for host in all.iter().flat_map(|ends| [ends.initiator, ends.target]) {
         let device = format!("/sys/kernel/config/rdma_cm/{}", rxe(host));
         fs::create_dir_all(&device).with_context(|| device.clone())?;

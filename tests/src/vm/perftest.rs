@@ -187,6 +187,13 @@ pub struct Outcome {
     pub printed: String,
 }
 
+impl Outcome {
+    /// How the QP ended: `finished`, or the output of its client.
+    pub fn end(&self) -> String {
+        self.goodput_bps.map_or_else(|| self.printed.trim().to_owned(), |_| "finished".to_owned())
+    }
+}
+
 impl Traffic {
     /// Waits for both ends to exit.
     pub fn finish(mut self) -> Result<Outcome> {

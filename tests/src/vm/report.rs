@@ -1,6 +1,6 @@
 //! Results of a scenario: a table of measurements, and assertions with their values.
 
-use std::fmt::Display;
+use std::fmt::{Debug, Display};
 use std::fs;
 use std::path::Path;
 
@@ -78,9 +78,27 @@ impl Report {
         self.check(what, format!("{measured:.3}"), format!("at most {bound:.3}"), measured <= bound);
     }
 
-    /// Asserts a number.
-    pub fn equals(&mut self, what: &str, measured: u64, wanted: u64) {
-        self.check(what, measured, wanted, measured == wanted);
+    /// Asserts a value.
+    pub fn equals<W: Display>(&mut self, what: &str, measured: impl Display + PartialEq<W>, wanted: W) {
+        let ok = measured == wanted;
+        self.check(what, measured, wanted, ok);
+    }
+
+    /// Asserts that a text contains a part.
+    pub fn contains(&mut self, what: &str, text: &str, part: &str) {
+        self.check(what, text.trim(), part, text.contains(part));
+    }
+
+    /// Asserts that a state is as before.
+    pub fn unchanged<T: Debug + PartialEq + ?Sized>(&mut self, what: &str, before: &T, now: &T) {
+        let ok = before == now;
+        let found = if ok { "as before".to_owned() } else { format!("{before:?}, now {now:?}") };
+        self.check(what, found, "as before", ok);
+    }
+
+    /// Asserts that nothing was found.
+    pub fn empty(&mut self, what: &str, found: &[impl Debug]) {
+        self.check(what, format!("{found:?}"), "[]", found.is_empty());
     }
 
     /// Records a part that cannot run here.

@@ -24,22 +24,14 @@ pub struct Situation {
     pub name: &'static str,
     /// Description in one line.
     pub about: &'static str,
-    /// Measures, and records the results.
-    run: fn(&mut Hosts, &mut Report) -> Result<Completion>,
-}
-
-/// End of a situation.
-enum Completion {
-    /// Completed; the report has the checks.
-    Done,
-    /// Impossible with these guests, for this reason.
-    Skipped(String),
+    /// Measures, and records the results, or why these guests cannot run it.
+    run: fn(&mut Hosts, &mut Report) -> Result<()>,
 }
 
 const fn situation(
     name: &'static str,
     about: &'static str,
-    run: fn(&mut Hosts, &mut Report) -> Result<Completion>,
+    run: fn(&mut Hosts, &mut Report) -> Result<()>,
 ) -> Situation {
     Situation { name, about, run }
 }
@@ -107,12 +99,8 @@ pub fn run(report: &mut Report, names: &[&str], done: &dyn Fn(&Report) -> Result
     for situation in SITUATIONS.iter().filter(|situation| names.contains(&situation.name)) {
         let (name, started) = (situation.name, Instant::now());
         println!("== {name}: {}", situation.about);
-        match (situation.run)(&mut hosts, report) {
-            Ok(Completion::Done) => {}
-            Ok(Completion::Skipped(reason)) => report.skip(name, &reason),
-            Err(error) => {
-                report.check(&format!("{name}: ran to its end"), format!("{error:#}"), "no error", false);
-            }
+        if let Err(error) = (situation.run)(&mut hosts, report) {
+            report.check(&format!("{name}: ran to its end"), format!("{error:#}"), "no error", false);
         }
         println!("== {name}: {:.0} s", started.elapsed().as_secs_f64());
         done(report)?;

@@ -1,5 +1,7 @@
 //! Real and generated traffic through every hook and every setting.
 
+use std::ops::Range;
+
 use dcqcn_common::classify::{mapped, words};
 use dcqcn_common::events::EventKind;
 use dcqcn_common::flow::QpId;
@@ -19,10 +21,12 @@ use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::eth::EtherType;
 use dcqcn_common::wire::pfc::PfcRepr;
 use dcqcn_replay::{Hook, Meta, Verdict};
-use dcqcn_tests::both::{Both, LO, count};
+use dcqcn_tests::both::{Both, count};
+use dcqcn_tests::bpf::LO;
 use dcqcn_tests::packets::{CNP_TOS, CmMessage, OPCODES, Roce, capture, cm, req, set_ecn, v4, v6};
 
-const HOOKS: [Hook; 3] = [Hook::Xdp, Hook::Ingress, Hook::Egress];
+use super::{CAPTURES, HOOKS};
+
 const ECNS: [Ecn; 4] = [Ecn::NOT_ECT, Ecn::ECT0, Ecn::ECT1, Ecn::CE];
 const GBIT: u64 = 1_000_000_000;
 const START_NS: u64 = 1_000_000_000;
@@ -63,7 +67,7 @@ fn engines_agree_on_captures_and_loop() {
         return;
     };
     let mut start_ns = START_NS;
-    for name in ["rc_cm_rping.pcap", "rc_read.pcap", "rc_write.pcap", "ud_send.pcap"] {
+    for name in CAPTURES {
         for ecn in [None, Some(Ecn::ECT0), Some(Ecn::CE)] {
             let mut last_ns = 0;
             for (at_ns, mut frame) in capture(name) {
@@ -542,24 +546,32 @@ fn engines_agree_on_ect_and_dscp() {
     assert!(count(&both.state(), Hook::Egress, Stat::TosSet) > 0);
 }
 
+/// Connections of host 1 to these QPs of host 2, over IPv4 and IPv6.
+fn set_pairs(both: &mut Both, qpns: Range<u32>) {
+    for addr in [mapped(v4(1)), words(v6(1))] {
+        for qpn in qpns.clone() {
+            let pair = Pair::new(qpn, PairSource::Static);
+            both.set_pair(&QpId { addr, qpn: qpn + 0x100, vlan: 0 }, &pair);
+        }
+    }
+}
+
+/// Random numbers below a bound.
+fn draw(mut random: u64) -> impl FnMut(u32) -> u32 {
+    move |below| {
+        random = rng::next(random);
+        rng::value(random) % below
+    }
+}
+
 /// Requests of several connections, responses in every form, and the state of each requester afterwards.
 #[test]
 fn engines_agree_on_requesters() {
     let mut config = everything();
     config.scalars.tail_loss_probe = TAIL_LOSS_PROBE_FORCE;
     let Some(mut both) = Both::load("engines_agree_on_requesters", 64, &config) else { return };
-    for is_v6 in [false, true] {
-        let addr = |host| if is_v6 { words(v6(host)) } else { mapped(v4(host)) };
-        for qpn in 0x11..0x15 {
-            let pair = Pair::new(qpn, PairSource::Static);
-            both.set_pair(&QpId { addr: addr(1), qpn: qpn + 0x100, vlan: 0 }, &pair);
-        }
-    }
-    let (mut now_ns, mut random, mut psn) = (START_NS, 7, 0xff_fff0);
-    let mut draw = |below: u32| {
-        random = rng::next(random);
-        rng::value(random) % below
-    };
+    set_pairs(&mut both, 0x11..0x15);
+    let (mut now_ns, mut draw, mut psn) = (START_NS, draw(7), 0xff_fff0);
     for _ in 0..4_000 {
         let (qpn, is_v6) = (0x11 + draw(4), draw(2) == 0);
         let opcode = Opcode(draw(0x20) as u8);
@@ -602,17 +614,9 @@ fn engines_agree_on_responders() {
     let mut config = everything();
     (config.scalars.tail_loss_probe, config.scalars.trim_nak) = (TAIL_LOSS_PROBE_FORCE, 1);
     let Some(mut both) = Both::load("engines_agree_on_responders", 64, &config) else { return };
-    let addr = |v6_, host| if v6_ { words(v6(host)) } else { mapped(v4(host)) };
-    for (is_v6, qpn) in [(false, 0x11), (false, 0x12), (true, 0x11), (true, 0x12)] {
-        let pair = Pair::new(qpn, PairSource::Static);
-        both.set_pair(&QpId { addr: addr(is_v6, 1), qpn: qpn + 0x100, vlan: 0 }, &pair);
-    }
+    set_pairs(&mut both, 0x11..0x13);
     let mark = both.params.port.cnp_mark;
-    let (mut now_ns, mut random, mut psn, mut dropped, mut cnps) = (START_NS, 9, 0xff_fff0, 0, 0);
-    let mut draw = |below: u32| {
-        random = rng::next(random);
-        rng::value(random) % below
-    };
+    let (mut now_ns, mut draw, mut psn, mut dropped, mut cnps) = (START_NS, draw(9), 0xff_fff0, 0, 0);
     for _ in 0..4_000 {
         let (qpn, is_v6) = (0x11 + draw(3), draw(2) == 0);
         let tags = if draw(4) == 0 { vec![(EtherType::VLAN, 0x6005)] } else { vec![] };
@@ -707,25 +711,23 @@ fn engines_agree_on_fast_cnps() {
     (config.scalars.fast_cnp, config.scalars.rp_enable) = (1, 0);
     let Some(mut both) = Both::load("engines_agree_on_fast_cnps", 64, &config) else { return };
     let mut now_ns = START_NS;
-    {
-        for v6 in [false, true] {
-            let mut answers = 0;
-            for number in 0..100 {
-                let roce = Roce { v6, tags: taggings()[number % 4].clone(), ..Roce::default() };
-                let forwarded = both.process(Hook::Egress, now_ns, &roce.frame(), &received());
-                for cnp in &forwarded.emitted {
-                    answers += 1;
-                    assert_eq!(cnp.verdict, Verdict::Receive);
-                    assert_eq!(cnp.mark, 0);
-                }
-                // Packets that this host sends are not answered.
-                let own = both.process(Hook::Egress, now_ns, &roce.frame(), &Meta::default());
-                assert!(own.emitted.is_empty());
-                now_ns += 5_000;
+    for v6 in [false, true] {
+        let mut answers = 0;
+        for number in 0..100 {
+            let roce = Roce { v6, tags: taggings()[number % 4].clone(), ..Roce::default() };
+            let forwarded = both.process(Hook::Egress, now_ns, &roce.frame(), &received());
+            for cnp in &forwarded.emitted {
+                answers += 1;
+                assert_eq!(cnp.verdict, Verdict::Receive);
+                assert_eq!(cnp.mark, 0);
             }
-            assert!(answers > 2, "{answers}");
-            both.state();
-            now_ns += GBIT;
+            // Packets that this host sends are not answered.
+            let own = both.process(Hook::Egress, now_ns, &roce.frame(), &Meta::default());
+            assert!(own.emitted.is_empty());
+            now_ns += 5_000;
         }
+        assert!(answers > 2, "{answers}");
+        both.state();
+        now_ns += GBIT;
     }
 }

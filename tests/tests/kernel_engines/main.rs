@@ -5,3 +5,8 @@
 mod agreement;
 mod mutation;
 mod replay;
+
+use dcqcn_replay::Hook;
+
+const HOOKS: [Hook; 3] = [Hook::Xdp, Hook::Ingress, Hook::Egress];
+const CAPTURES: [&str; 4] = ["rc_cm_rping.pcap", "rc_read.pcap", "rc_write.pcap", "ud_send.pcap"];

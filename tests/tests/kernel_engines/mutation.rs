@@ -8,12 +8,13 @@ use dcqcn_common::wire::bth::Opcode;
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::eth::EtherType;
 use dcqcn_replay::{Hook, MAX_PACKET, MIN_PACKET, Meta, Verdict};
-use dcqcn_tests::both::{Both, LO, count};
+use dcqcn_tests::both::{Both, count};
+use dcqcn_tests::bpf::LO;
 use dcqcn_tests::packets::{Roce, capture};
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Runs, RngAlgorithm, TestRng, TestRunner};
 
-const HOOKS: [Hook; 3] = [Hook::Xdp, Hook::Ingress, Hook::Egress];
+use super::{CAPTURES, HOOKS};
 
 fn config(pacer: u64) -> Config {
     let mut config = Config::DEFAULT;
@@ -49,7 +50,7 @@ fn originals() -> Vec<Vec<u8>> {
             }
         }
     }
-    for name in ["rc_cm_rping.pcap", "rc_read.pcap", "rc_write.pcap", "ud_send.pcap"] {
+    for name in CAPTURES {
         frames.extend(capture(name).into_iter().step_by(17).map(|(_, frame)| frame));
     }
     frames

@@ -8,6 +8,8 @@ use dcqcn_replay::Hook;
 use dcqcn_replay::replay::{self, EngineKind, Options, Summary};
 use dcqcn_tests::both::Both;
 
+use super::{CAPTURES, HOOKS};
+
 fn replay(input: &Path, hook: Hook, engine: EngineKind, out: &Path) -> (String, Summary, Vec<u8>) {
     let options = Options {
         input: input.to_owned(),
@@ -30,9 +32,9 @@ fn engines_report_identically() {
     }
     let directory = tempfile::tempdir().unwrap();
     let out = directory.path().join("out.pcap");
-    for name in ["rc_cm_rping.pcap", "rc_read.pcap", "rc_write.pcap", "ud_send.pcap"] {
+    for name in CAPTURES {
         let input = Path::new(env!("CARGO_MANIFEST_DIR")).join("captures").join(name);
-        for hook in [Hook::Xdp, Hook::Ingress, Hook::Egress] {
+        for hook in HOOKS {
             let (reference, summary, left) = replay(&input, hook, EngineKind::Reference, &out);
             let (kernel, kernel_summary, kernel_left) = replay(&input, hook, EngineKind::Kernel, &out);
             assert!(reference.lines().eq(kernel.lines()), "{name} {hook:?}");

@@ -8,15 +8,14 @@ use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use dcqcn_loader::attach;
-use dcqcn_netlink::netns;
 use dcqcn_support::clock::boottime_ns;
-use dcqcn_tests::command::{binary, dcqcn};
+use dcqcn_tests::command::{binary, dcqcn, output_of};
 use dcqcn_tests::daemon::Daemon;
 use dcqcn_tests::lab::{Lab, assert_contains};
+use dcqcn_tests::leftover::waiters;
 use dcqcn_tests::require;
 use dcqcn_tests::retry::wait_value;
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 
 const ATTACH: &str = "attach a0 --pacer none --flows 64 --set link_rate=1gbit --set rpg_ai_rate=10mbit";
 
@@ -32,30 +31,14 @@ fn ai_rate_mbit(lab: &Lab) -> Result<u64> {
     Ok(lab.host.attachment("a0")?.maps.params()?.config.scalars.rpg_ai_rate_bps / 1_000_000)
 }
 
-/// The processes that wait in the lab's namespace.
-fn waiters(lab: &Lab) -> Result<Vec<Pid>> {
-    let namespace = lab.host.run(netns::current_inode)??;
-    let mut found = Vec::new();
-    for entry in fs::read_dir("/proc")?.filter_map(Result::ok) {
-        let path = entry.path();
-        let Some(pid) = path.file_name().and_then(|name| name.to_str()?.parse().ok()) else { continue };
-        let available = fs::read_link(path.join("ns/net"))
-            .is_ok_and(|link| link.to_string_lossy() == format!("net:[{namespace}]"));
-        if available && fs::read(path.join("cmdline")).is_ok_and(|line| line == b"dcqcn\0confirm\0--wait\0") {
-            found.push(Pid::from_raw(pid));
-        }
-    }
-    Ok(found)
-}
-
 /// Waits until no waiting process is left.
 fn no_waiter_left(lab: &Lab) -> Result<()> {
-    wait_value(|| waiters(lab), Vec::is_empty).map(drop)
+    wait_value(|| waiters(&lab.host), Vec::is_empty).map(drop)
 }
 
 /// Kills the waiting process, and waits for its exit.
 fn kill_waiter(lab: &Lab) -> Result<()> {
-    let found = waiters(lab)?;
+    let found = waiters(&lab.host)?;
     ensure!(found.len() == 1, "{found:?}");
     found.into_iter().try_for_each(|pid| kill(pid, Signal::SIGKILL))?;
     no_waiter_left(lab)
@@ -117,8 +100,7 @@ fn deadline_independent_of_time_namespace() -> Result<()> {
     let mut command = Command::new("unshare");
     command.args(["--time", "--fork", "--boottime", "86400", "--monotonic", "86400"]).arg(binary()?);
     command.args(["confirm", "a0"]).env("DCQCN_AUDIT", lab.path("audit"));
-    let output = lab.host.run(move || command.output())??;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    lab.host.run(|| output_of(&mut command))??;
     assert_eq!(ai_rate_mbit(&lab)?, 20);
     lab.ok("detach a0").map(drop)
 }
@@ -187,7 +169,7 @@ fn pending_change_killed_at_every_step() -> Result<()> {
     for n in 1..20 {
         let mut command = dcqcn("set a0 --confirm 1s rpg_ai_rate=20mbit")?;
         command.env("DCQCN_AUDIT", lab.path("audit")).env("DCQCN_TEST_ABORT", n.to_string());
-        let output = lab.host.run(|| command.output())??;
+        let output = lab.host.output(command)?;
         let is_killed = output.status.signal() == Some(9);
         ensure!(is_killed || output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         // The waiting process inherits the variable and kills itself at its own steps, so that no process remains.

@@ -7,33 +7,35 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
 use dcqcn_loader::attach;
-use dcqcn_netlink::link::VethEnd;
 use dcqcn_netlink::netns::{current_cookie, current_inode, exists};
 use dcqcn_netlink::{Netlink, Netns};
 use dcqcn_params::Role;
-use dcqcn_tests::command::{binary, output_of, words};
-use dcqcn_tests::host::Pair;
+use dcqcn_tests::command::{binary, dcqcn, output_of, words};
+use dcqcn_tests::host::{Pair, add_veth};
 use dcqcn_tests::kill::{self, Tc};
 use dcqcn_tests::lab::{Lab, assert_contains};
-use dcqcn_tests::leftover::{freed, problems, state, tables};
+use dcqcn_tests::leftover::{complete, freed, problems, state, tables};
 use dcqcn_tests::require;
 use dcqcn_tests::tap::Tap;
 use serde_json::Value;
 
 const ATTACH: &str = "--pacer none --set link_rate=1gbit";
 
+/// Runs a command in the namespace of this process.
+fn run(line: &str) -> Result<String> {
+    output_of(&mut dcqcn(line)?)
+}
+
 #[test]
 fn interface_name_with_dots() -> Result<()> {
     require!("interface_name_with_dots");
     let lab = Lab::new("dots")?;
-    let netlink = lab.host.netlink()?;
-    let end = |name| VethEnd { name, netns: None, mac: None };
-    netlink.add_veth(&end("v.1"), &end("v.2.3"))?;
+    add_veth(&lab.host.netlink()?, "v.1", "v.2.3")?;
     for name in ["v.1", "v.2.3"] {
-        netlink.set_up(netlink.link(name)?.index, true)?;
+        lab.host.set_up(name, true)?;
         lab.ok(&format!("attach {name} --flows 64 {ATTACH}"))?;
     }
-    assert!(problems(&lab, "v.2.3")?.is_empty());
+    complete(&lab, "v.2.3")?;
     assert_contains(&lab.ok("status v.1")?, "egress on v.1");
     lab.ok("detach v.1")?;
     lab.ok("detach v.2.3")?;
@@ -51,16 +53,11 @@ fn recreated_namespace_with_same_names() -> Result<()> {
         let netns = Netns::create(&name)?;
         let [inode, cookie] = [netns.run(current_inode)??, netns.run(current_cookie)??];
         inodes.push(inode);
-        let netlink = Netlink::connect_in(&netns)?;
-        let end = |name| VethEnd { name, netns: None, mac: None };
-        netlink.add_veth(&end("a0"), &end("b0"))?;
-        let mut command =
-            dcqcn_tests::command::dcqcn(&format!("-n {name} attach a0 --flows {FLOWS} {ATTACH}"))?;
-        output_of(&mut command).with_context(|| format!("round {round}"))?;
-        let status = dcqcn_tests::command::dcqcn(&format!("-n {name} status a0 --json"))?.output()?;
-        let status: Value = serde_json::from_slice(&status.stdout)?;
+        add_veth(&Netlink::connect_in(&netns)?, "a0", "b0")?;
+        run(&format!("-n {name} attach a0 --flows {FLOWS} {ATTACH}"))
+            .with_context(|| format!("round {round}"))?;
+        let status: Value = serde_json::from_str(&run(&format!("-n {name} status a0 --json"))?)?;
         assert_eq!(status["attachments"][0]["problems"], serde_json::json!([]), "{status}");
-        drop(netlink);
         Netns::delete(&name)?;
         drop(netns);
         wait_until_gone(inode, cookie)?;
@@ -68,7 +65,7 @@ fn recreated_namespace_with_same_names() -> Result<()> {
     eprintln!("inode numbers {inodes:?}");
     // Each attach has freed the state of the previous namespace; `gc` frees the last one's.
     assert!(tables(FLOWS) <= 1, "{} attachments of deleted namespaces", tables(FLOWS));
-    output_of(&mut dcqcn_tests::command::dcqcn("gc")?)?;
+    run("gc")?;
     freed(FLOWS)
 }
 
@@ -78,24 +75,22 @@ fn reused_netns_inode_journal_discarded() -> Result<()> {
     const NAME: &str = "reused_netns_inode_journal_discarded";
     require!(NAME);
     const FLOWS: u32 = 1_251;
-    let dcqcn = |line: &str| output_of(&mut dcqcn_tests::command::dcqcn(line)?);
     let name = format!("dcqcn-test-{}-pinless", std::process::id());
     for _ in 0..8 {
         let netns = Netns::create(&name)?;
         let [inode, cookie] = [netns.run(current_inode)??, netns.run(current_cookie)??];
-        let end = |name| VethEnd { name, netns: None, mac: None };
-        Netlink::connect_in(&netns)?.add_veth(&end("a0"), &end("b0"))?;
-        dcqcn(&format!("-n {name} attach a0 --flows {FLOWS} {ATTACH}"))?;
+        add_veth(&Netlink::connect_in(&netns)?, "a0", "b0")?;
+        run(&format!("-n {name} attach a0 --flows {FLOWS} {ATTACH}"))?;
         fs::remove_dir_all(format!("/run/dcqcn/bpf/ns-{cookie}"))?;
         let journals = Path::new("/run/dcqcn").join(format!("ns-{cookie}"));
-        dcqcn("gc")?;
+        run("gc")?;
         assert!(journals.exists(), "its namespace still exists");
         Netns::delete(&name)?;
         drop(netns);
         wait_until_gone(inode, cookie)?;
         let another = Netns::create(&name)?;
         let has_its_inode = another.inode()? == inode;
-        dcqcn("gc")?;
+        run("gc")?;
         assert!(!journals.exists(), "{} is left", journals.display());
         Netns::delete(&name)?;
         freed(FLOWS)?;
@@ -116,9 +111,7 @@ fn gc_in_a_container_frees_no_other_netns() -> Result<()> {
     let container = words("unshare --net --pid --fork --mount-proc")?.arg(binary()?).arg("gc").output()?;
     assert!(container.status.success(), "{container:?}");
     assert!(lab.host.journal("a0")?.exists(), "{}", String::from_utf8_lossy(&container.stdout));
-    let status = lab.json("status a0")?;
-    assert_eq!(status["attachments"][0]["problems"], serde_json::json!([]), "{status}");
-    Ok(())
+    complete(&lab, "a0")
 }
 
 /// systemd-nspawn mounts another boot ID for each container, which may share the attachments of the host.
@@ -129,7 +122,8 @@ fn gc_with_other_boot_id_frees_nothing() -> Result<()> {
     lab.ok(&format!("attach a0 --flows 64 {ATTACH}"))?;
     let gc = "mount --bind /proc/sys/kernel/random/uuid /proc/sys/kernel/random/boot_id && exec \"$0\" gc";
     output_of(words("unshare --mount sh -c")?.arg(gc).arg(binary()?))?;
-    assert!(lab.host.journal("a0")?.exists() && problems(&lab, "a0")?.is_empty());
+    assert!(lab.host.journal("a0")?.exists());
+    complete(&lab, "a0")?;
     lab.ok("detach a0")?;
     Ok(())
 }
@@ -151,11 +145,9 @@ fn renamed_interface_keeps_attachment() -> Result<()> {
     lab.host.command("tc qdisc add dev a0 root handle 7: pfifo limit 77")?;
     let before = lab.host.command("tc -d qdisc show dev a0")?;
     lab.ok(&format!("attach a0 --pacer htb --flows {FLOWS} --set link_rate=1gbit"))?;
-    for line in ["ip link set a0 down", "ip link set a0 name lan.0", "ip link set lan.0 up"] {
-        lab.host.command(line)?;
-    }
+    lab.host.rename("a0", "lan.0")?;
     assert_contains(&lab.ok("status")?, "lan.0");
-    assert!(problems(&lab, "lan.0")?.is_empty());
+    complete(&lab, "lan.0")?;
     lab.ok("set lan.0 rpg_ai_rate=20mbit")?;
     assert_contains(
         &lab.expect_error(1, &format!("attach lan.0 --flows 64 {ATTACH}"))?,
@@ -185,11 +177,12 @@ fn name_moved_to_another_interface() -> Result<()> {
         assert_contains(&lab.expect_error(3, command)?, "a0 is not attached");
     }
     lab.ok(&format!("attach a0 --flows 64 {ATTACH}"))?;
-    assert!(problems(&lab, "a0")?.is_empty() && problems(&lab, "old")?.is_empty());
+    complete(&lab, "a0")?;
+    complete(&lab, "old")?;
     lab.ok("detach a0")?;
     lab.host.command("ip link set a0 name b0")?;
     assert_contains(&lab.expect_error(1, "get a0")?, "no interface \"a0\"");
-    assert!(problems(&lab, "old")?.is_empty());
+    complete(&lab, "old")?;
     // Removed, with a name that another one has now.
     lab.host.command("ip link set old name n0")?;
     lab.ok("detach --all")?;
@@ -251,7 +244,7 @@ fn changed_mac_address_keeps_attachment() -> Result<()> {
     for tc in [Tc::Tcx, Tc::Clsact] {
         kill::ok(&lab, tc, &format!("attach a0 --flows 64 {ATTACH}"))?;
         lab.host.command("ip link set a0 address 02:00:00:00:00:99")?;
-        assert!(problems(&lab, "a0")?.is_empty());
+        complete(&lab, "a0")?;
         assert!(!lab.ok("status")?.contains("interface removed"));
         lab.ok("gc")?;
         // As inline XDP in a driver leaves it. Undone last, without the programs that show which interface it is.
@@ -277,21 +270,19 @@ fn moved_interface_attached_in_new_netns() -> Result<()> {
     const FLOWS: u32 = 1_249;
     let (from, to) = (Lab::new("from")?, Lab::new("to")?);
     to.host.command("ip link del a0")?;
-    let before = {
-        let attach = format!("attach a0 --flows {FLOWS} {ATTACH}");
-        from.ok(&attach)?;
-        from.host.command(&format!("ip link set a0 netns {}", to.host.netns.name()))?;
-        assert_shown_as_removed(&from)?;
-        to.host.command("ip link set a0 up")?;
-        to.ok(&attach)?;
-        assert!(problems(&to, "a0")?.is_empty());
-        assert_eq!(tables(FLOWS), 1, "the attachment in the previous namespace is freed");
-        to.ok("detach a0")?;
-        state(&to.host, "a0")?
-    };
-    assert!(!before[0].contains("xdp"), "{before:?}");
+    let attach = format!("attach a0 --flows {FLOWS} {ATTACH}");
+    from.ok(&attach)?;
+    from.host.command(&format!("ip link set a0 netns {}", to.host.netns.name()))?;
+    assert_shown_as_removed(&from)?;
+    to.host.command("ip link set a0 up")?;
+    to.ok(&attach)?;
+    complete(&to, "a0")?;
+    assert_eq!(tables(FLOWS), 1, "the attachment in the previous namespace is freed");
+    to.ok("detach a0")?;
+    let detached = state(&to.host, "a0")?;
+    assert!(!detached[0].contains("xdp"), "{detached:?}");
     // Left by a move, and freed in the original namespace.
-    to.ok(&format!("attach a0 --flows {FLOWS} {ATTACH}"))?;
+    to.ok(&attach)?;
     to.host.command(&format!("ip link set a0 netns {}", from.host.netns.name()))?;
     assert_contains(&to.ok("gc")?, "the interface was removed");
     freed(FLOWS)?;
@@ -304,17 +295,16 @@ fn recreated_inline_peer_detected() -> Result<()> {
     require!("recreated_inline_peer_detected");
     let lab = Lab::new("peer")?;
     let netlink = lab.host.netlink()?;
-    let end = |name| VethEnd { name, netns: None, mac: None };
-    netlink.add_veth(&end("p0"), &end("q0"))?;
+    add_veth(&netlink, "p0", "q0")?;
     let attach = format!("attach a0 --inline p0 --flows 64 {ATTACH}");
     lab.ok(&attach)?;
-    assert!(problems(&lab, "a0")?.is_empty());
+    complete(&lab, "a0")?;
     assert_contains(
         &lab.expect_error(1, &format!("attach p0 --flows 64 {ATTACH}"))?,
         "p0 is attached inline with a0",
     );
     netlink.delete_link(netlink.link("p0")?.index)?;
-    netlink.add_veth(&end("p0"), &end("q0"))?;
+    add_veth(&netlink, "p0", "q0")?;
     let found = problems(&lab, "a0")?;
     assert!(
         found.iter().any(|problem| problem.contains("xdp_peer") && problem.contains("removed")),
@@ -323,7 +313,7 @@ fn recreated_inline_peer_detected() -> Result<()> {
     assert_contains(&lab.ok("status")?, "INCOMPLETE");
     // Nothing runs at the new one: the next attach starts over.
     lab.ok(&attach)?;
-    assert!(problems(&lab, "a0")?.is_empty());
+    complete(&lab, "a0")?;
     lab.ok("detach a0")?;
     Ok(())
 }
@@ -375,7 +365,7 @@ fn link_kinds_attach_or_are_rejected() -> Result<()> {
         let output = lab.run(&format!("attach {name} --flows 64 {ATTACH}"))?;
         let message = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{name}: {message}");
-        assert!(problems(&lab, name)?.is_empty(), "{name}");
+        complete(&lab, name)?;
         lab.ok(&format!("detach {name}"))?;
     }
     for (name, make, expected) in [
@@ -419,7 +409,7 @@ fn journal_of_another_bpf_mount_kept() -> Result<()> {
     fs::rename(&pins, &elsewhere)?;
     for refused in [
         pair.a.attach("a0", Role::Host, &["link_rate=1gbit"]).unwrap_err().to_string(),
-        pair.a.run(|| attach::detach("a0"))?.unwrap_err().to_string(),
+        pair.a.detach("a0").unwrap_err().to_string(),
         pair.a.attachment("a0").err().context("opened")?.to_string(),
     ] {
         assert!(refused.contains("pinned in a container"), "{refused}");
@@ -429,7 +419,7 @@ fn journal_of_another_bpf_mount_kept() -> Result<()> {
     // Without its programs, as after an unmount, it is treated as a leftover.
     fs::rename(&elsewhere, &pins)?;
     fs::write(&journal, text)?;
-    pair.a.run(|| attach::detach("a0"))??;
+    pair.a.detach("a0")?;
     assert!(!journal.exists());
     Ok(())
 }
@@ -454,7 +444,7 @@ fn renamed_while_attaching() -> Result<()> {
         attached.join().map_err(|_| anyhow!("panicked"))?.map(drop)
     })?;
     assert_eq!(lab.host.index("x0")?, index);
-    assert!(problems(&lab, "x0")?.is_empty());
+    complete(&lab, "x0")?;
     lab.ok("detach x0")?;
     lab.expect_error(3, "detach a0")?;
     Ok(())

@@ -8,9 +8,9 @@ use std::{panic, thread};
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_tests::command::Running;
 use dcqcn_tests::daemon::Daemon;
-use dcqcn_tests::kill::{Tc, at_every_step, command, killed, ok};
+use dcqcn_tests::kill::{Tc, at_every_step, command, killed, ok, set_at_every_step, upgrade_at_every_step};
 use dcqcn_tests::lab::{Lab, assert_contains};
-use dcqcn_tests::leftover::{freed, problems, state, tables};
+use dcqcn_tests::leftover::{complete, freed, is_attached, state, tables};
 use dcqcn_tests::require;
 use dcqcn_tests::retry::{wait_until, wait_value};
 use dcqcn_tests::skip::runnable;
@@ -52,8 +52,8 @@ fn attach_killed(tc: Tc, number: u32) -> Result<()> {
         || Ok(()),
         |n| {
             // In turn: attached again, detached, cleaned up by `gc`, taken over by the daemon.
-            if is_attached(&lab) {
-                ensure!(problems(&lab, "a0")?.is_empty(), "status reports attached");
+            if is_attached(&lab, "a0") {
+                complete(&lab, "a0")?;
             } else {
                 match n % 4 {
                     0 => ok(&lab, tc, &attach)?,
@@ -68,7 +68,7 @@ fn attach_killed(tc: Tc, number: u32) -> Result<()> {
                 }
             }
             if dir.join(format!("{}.json", lab.host.index("a0")?)).exists() {
-                ensure!(problems(&lab, "a0")?.is_empty(), "{:?}", problems(&lab, "a0")?);
+                complete(&lab, "a0")?;
                 ensure!(tables(flows) == 1, "{} attachments", tables(flows));
                 lab.ok("detach a0")?;
             }
@@ -79,10 +79,6 @@ fn attach_killed(tc: Tc, number: u32) -> Result<()> {
     )?;
     assert!(steps >= 12, "{steps} steps");
     Ok(())
-}
-
-fn is_attached(lab: &Lab) -> bool {
-    lab.json("status a0").is_ok_and(|status| status["attachments"][0]["state"] == "attached")
 }
 
 /// The daemon manages the interface.
@@ -97,9 +93,7 @@ fn attach_and_serve(lab: &Lab, tc: Tc, flows: u32) -> Result<()> {
     command.stderr(Stdio::null());
     let mut daemon = Running::spawn(&lab.host, command)?;
     // A partial attachment has its listed parts, and no problems.
-    wait_until("the interface is not managed", || {
-        Ok(is_attached(lab) && problems(lab, "a0").is_ok_and(|problems| problems.is_empty()))
-    })?;
+    wait_until("the interface is not managed", || Ok(is_attached(lab, "a0") && complete(lab, "a0").is_ok()))?;
     daemon.signal(nix::sys::signal::Signal::SIGTERM)?;
     daemon.wait().map(drop)
 }
@@ -123,7 +117,7 @@ fn detach_killed(tc: Tc, number: u32) -> Result<()> {
                 0 if lab.host.journal("a0")?.exists() => _ = lab.ok("detach a0")?,
                 1 => {
                     ok(&lab, tc, &attach)?;
-                    ensure!(problems(&lab, "a0")?.is_empty(), "{:?}", problems(&lab, "a0")?);
+                    complete(&lab, "a0")?;
                     lab.ok("detach a0")?;
                 }
                 _ => _ = lab.ok("gc")?,
@@ -151,38 +145,9 @@ fn set_and_upgrade_killed(tc: Tc, number: u32) -> Result<()> {
     let attach =
         format!("attach a0 --pacer none --flows {flows} --set link_rate=1gbit --set rpg_ai_rate=10mbit");
     ok(&lab, tc, &attach)?;
-    let whole = |lab: &Lab| -> Result<()> {
-        ensure!(problems(lab, "a0")?.is_empty(), "{:?}", problems(lab, "a0")?);
-        ensure!(tables(flows) == 1, "{} attachments", tables(flows));
-        Ok(())
-    };
-    let set = "set a0 rpg_ai_rate=20mbit rpg_hai_rate=200mbit";
-    let steps = at_every_step(
-        &lab,
-        tc,
-        set,
-        || lab.ok("set a0 rpg_ai_rate=10mbit rpg_hai_rate=100mbit").map(drop),
-        |_| {
-            let values = [lab.ok("get a0 rpg_ai_rate")?, lab.ok("get a0 rpg_hai_rate")?];
-            let is_old = values[0].contains("10mbit") && values[1].contains("100mbit");
-            let is_new = values[0].contains("20mbit") && values[1].contains("200mbit");
-            ensure!(is_old || is_new, "{values:?}");
-            whole(&lab)
-        },
-    )?;
+    let steps = set_at_every_step(&lab, tc, flows)?;
     assert!(steps >= 1, "{steps} steps");
-    // The last run was not killed.
-    let values = [lab.ok("get a0 rpg_ai_rate")?, lab.ok("get a0 rpg_hai_rate")?];
-    assert!(values[0].contains("20mbit") && values[1].contains("200mbit"), "{values:?}");
-    // Simulates programs of another build.
-    let path = lab.host.journal("a0")?;
-    let object = lab.json("status a0")?["attachments"][0]["object"].as_str().context("no object")?.to_owned();
-    let age = || Ok(fs::write(&path, fs::read_to_string(&path)?.replace(&object, "0123456789abcdef"))?);
-    let steps = at_every_step(&lab, tc, "upgrade a0", age, |_| {
-        whole(&lab)?;
-        lab.ok("upgrade a0")?;
-        whole(&lab)
-    })?;
+    let steps = upgrade_at_every_step(&lab, tc, flows)?;
     assert!(steps >= 5, "{steps} steps");
     lab.ok("detach a0")?;
     assert_eq!(state(&lab.host, "a0")?, before);
@@ -227,11 +192,11 @@ fn reload_killed(tc: Tc, number: u32) -> Result<()> {
         let reloaded = serves_both(&mut daemon)
             .and_then(|()| daemon.write(&one(20)))
             .and_then(|()| daemon.wait_for_log(&["\"reloaded\""]));
-        let is_over = reloaded.is_ok() && daemon.child.try_wait()?.is_none();
+        let is_over = reloaded.is_ok() && daemon.process.0.try_wait()?.is_none();
         if is_over {
             daemon.end()?;
         } else {
-            let status = daemon.child.wait()?;
+            let status = daemon.process.0.wait()?;
             let killed = std::os::unix::process::ExitStatusExt::signal(&status) == Some(9);
             ensure!(killed, "step {n}: {status}: {reloaded:?}");
         }
@@ -239,8 +204,7 @@ fn reload_killed(tc: Tc, number: u32) -> Result<()> {
         let mut daemon = start(None)?;
         serves_both(&mut daemon).with_context(|| format!("killed at step {n}"))?;
         for iface in ["a0", "b0"] {
-            let found = problems(&lab, iface)?;
-            ensure!(found.is_empty(), "killed at step {n}: {found:?}");
+            complete(&lab, iface).with_context(|| format!("killed at step {n}"))?;
         }
         ensure!(has(10), "killed at step {n}: {}", lab.ok("get a0 rpg_ai_rate")?);
         let attachments = |number: usize| {
@@ -324,7 +288,7 @@ fn full_disk_leaves_no_residue() -> Result<()> {
     }
     fs::remove_file(&junk)?;
     lab.ok(&attach)?;
-    ensure!(problems(&lab, "a0")?.is_empty(), "{:?}", problems(&lab, "a0")?);
+    complete(&lab, "a0")?;
     lab.ok("detach a0")?;
     assert_eq!(state(&lab.host, "a0")?, before);
     freed(FLOWS)

@@ -9,26 +9,19 @@ use anyhow::{Context as _, Result, ensure};
 use aya::programs::SchedClassifier;
 use aya::programs::links::PinnedLink;
 use aya::programs::tc::TcAttachType;
-use dcqcn_netlink::link::VethEnd;
 use dcqcn_netlink::netns::{current_cookie, current_inode, exists};
 use dcqcn_netlink::{Netlink, Netns};
+use dcqcn_tests::host::{add_veth, lock_journals};
 use dcqcn_tests::lab::{Lab, assert_contains};
-use dcqcn_tests::leftover::{freed, problems, state, tables};
+use dcqcn_tests::leftover::{complete, freed, state, tables};
 use dcqcn_tests::require;
-use dcqcn_tests::retry::{wait, wait_until};
+use dcqcn_tests::retry::wait_until;
 
 /// Time that a command waits for a lock.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 fn attach(flows: u32) -> String {
     format!("attach a0 --pacer none --flows {flows} --set link_rate=1gbit")
-}
-
-/// Locks the namespace of these journals.
-fn lock_journals(journals: &Path) -> Result<File> {
-    let lock = File::options().append(true).open(journals.join("lock"))?;
-    lock.lock()?;
-    Ok(lock)
 }
 
 #[test]
@@ -39,25 +32,24 @@ fn lock_of_removed_netns_does_not_block() -> Result<()> {
     let name = format!("dcqcn-test-{}-heldgone", std::process::id());
     let removed_netns = Netns::create(&name)?;
     let [inode, cookie] = [removed_netns.run(current_inode)??, removed_netns.run(current_cookie)??];
-    let end = |name| VethEnd { name, netns: None, mac: None };
-    Netlink::connect_in(&removed_netns)?.add_veth(&end("a0"), &end("b0"))?;
+    add_veth(&Netlink::connect_in(&removed_netns)?, "a0", "b0")?;
     other.ok(&format!("-n {name} {}", attach(FLOWS)))?;
     let journals = Path::new("/run/dcqcn").join(format!("ns-{cookie}"));
     let lock = lock_journals(&journals)?;
     Netns::delete(&name)?;
     drop(removed_netns);
-    wait(|| Ok(if exists(inode, cookie) == Some(true) { Err(format!("{name} exists")) } else { Ok(()) }))?;
+    wait_until(&format!("{name} exists"), || Ok(exists(inode, cookie) != Some(true)))?;
     let began = Instant::now();
     other.ok(&attach(64))?;
     ensure!(began.elapsed() < TIMEOUT, "it waited for {:?}", began.elapsed());
-    assert!(problems(&other, "a0")?.is_empty());
+    complete(&other, "a0")?;
     // Locked state is left to the next command.
     assert!(journals.exists());
     assert_eq!(tables(FLOWS), 1);
     drop(lock);
-    wait(|| {
+    wait_until(&format!("{} is left", journals.display()), || {
         other.ok("gc")?;
-        Ok(if journals.exists() { Err(format!("{} is left", journals.display())) } else { Ok(()) })
+        Ok(!journals.exists())
     })?;
     freed(FLOWS)?;
     other.ok("detach a0").map(drop)
@@ -92,7 +84,7 @@ fn moved_interface_waits_for_old_lock() -> Result<()> {
         drop(lock);
         attached.join().ok().context("it panicked")?.map(drop)
     })?;
-    assert!(problems(&to, "a0")?.is_empty());
+    complete(&to, "a0")?;
     assert_eq!(tables(FLOWS), 1, "the attachment in the previous namespace is freed");
     assert!(!journals.exists(), "{} is left", journals.display());
     to.ok("detach a0")?;

@@ -10,7 +10,7 @@ use dcqcn_params::Role;
 use dcqcn_tests::host::{Host, request};
 use dcqcn_tests::kill::{self, Tc};
 use dcqcn_tests::lab::{Lab, assert_contains};
-use dcqcn_tests::leftover::{problems, state};
+use dcqcn_tests::leftover::{complete, problems, state};
 use dcqcn_tests::packets::Roce;
 use dcqcn_tests::require;
 use dcqcn_tests::socket::TIMEOUT;
@@ -41,7 +41,7 @@ fn pacer_placed_below_shaper() -> Result<()> {
         lab.ok("detach a0")?;
         assert_eq!(state(&lab.host, "a0")?, before);
         lab.ok("attach a0 --pacer htb --flows 64")?;
-        assert!(problems(&lab, "a0")?.is_empty());
+        complete(&lab, "a0")?;
         let attached = show(&lab.host)?;
         assert!(attached.contains("tbf 7: root") && attached.contains("rate 20Mbit"), "{attached}");
         assert!(attached.contains("htb dc00: parent 7:1"), "{attached}");
@@ -189,7 +189,7 @@ fn failed_undo_step_stays_in_journal() -> Result<()> {
     assert_contains(&lab.expect_error(1, "detach a0")?, "nosuchqdisc");
     // After attaching again, the undo step is still pending.
     lab.ok(attach)?;
-    assert!(problems(&lab, "a0")?.is_empty(), "{:?}", problems(&lab, "a0")?);
+    complete(&lab, "a0")?;
     assert_contains(&lab.expect_error(1, "detach a0")?, "nosuchqdisc");
     // The module is loaded again.
     let text = fs::read_to_string(&path)?;
@@ -429,7 +429,7 @@ fn kernel_mq_restored() -> Result<()> {
     ensure!(before.starts_with("qdisc mq 0: root"), "{before}");
     for pacer in ["none", "htb"] {
         lab.ok(&format!("attach q0 --pacer {pacer} --flows 64 --set link_rate=1gbit"))?;
-        assert!(problems(&lab, "q0")?.is_empty(), "{pacer}: {:?}", problems(&lab, "q0")?);
+        complete(&lab, "q0")?;
         let socket = lab.host.socket("q0")?;
         for flow in 0..FRAMES {
             socket.send(&Roce { dest_qpn: 0x100 + flow, ..Roce::default() }.frame())?;
@@ -449,8 +449,8 @@ fn shared_filter_block_names_the_fix() -> Result<()> {
     let attach = "attach a0 --pacer none --flows 64 --set link_rate=1gbit";
     for block in ["ingress_block 7", "egress_block 7"] {
         lab.host.command(&format!("tc qdisc add dev a0 {block} clsact"))?;
-        let mut refused = kill::command(&lab, Tc::Clsact, attach)?;
-        let refused = String::from_utf8(lab.host.run(|| refused.output())??.stderr)?;
+        let refused = lab.host.output(kill::command(&lab, Tc::Clsact, attach)?)?;
+        let refused = String::from_utf8(refused.stderr)?;
         assert_contains(&refused, "a0 shares filter block 7");
         lab.host.command("tc qdisc del dev a0 clsact")?;
         lab.host.command("tc qdisc add dev a0 clsact")?;

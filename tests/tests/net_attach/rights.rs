@@ -1,6 +1,6 @@
 //! Permissions, and locking.
 
-use std::fs::{self, File};
+use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
@@ -52,8 +52,7 @@ fn lock_holder_reported_per_netns() -> Result<()> {
     let (lab, other) = (Lab::new("held")?, Lab::new("free")?);
     let attach = "attach a0 --pacer none --flows 64 --set link_rate=1gbit";
     lab.ok(attach)?;
-    let lock = File::options().append(true).open(lab.host.journals()?.join("lock"))?;
-    lock.lock()?;
+    let lock = lab.host.lock()?;
     other.ok(attach)?;
     other.ok("set a0 rpg_ai_rate=20mbit")?;
     let refused = lab.expect_error(1, "set a0 rpg_ai_rate=20mbit")?;

@@ -12,7 +12,7 @@ use dcqcn_common::layout::Mode;
 use dcqcn_loader::dataplane::{self, PROGRAMS, Programs, Sizes};
 use dcqcn_tests::command::binary;
 use dcqcn_tests::lab::{Lab, assert_contains};
-use dcqcn_tests::leftover::problems;
+use dcqcn_tests::leftover::{complete, problems};
 use dcqcn_tests::require;
 
 /// Without access to the pins, `status` must not report them missing.
@@ -30,15 +30,15 @@ fn unprivileged_status_reports_no_fault() -> Result<()> {
     let unprivileged = |words: &str| {
         let mut command = Command::new(&dcqcn);
         command.args(words.split_whitespace()).uid(UNPRIVILEGED_UID).gid(UNPRIVILEGED_UID);
-        lab.host.run(|| command.output())
+        lab.host.output(command)
     };
-    let output = unprivileged("status a0 --json")??;
+    let output = unprivileged("status a0 --json")?;
     let report: serde_json::Value = serde_json::from_slice(&output.stdout)?;
     let status = &report["attachments"][0];
     assert_eq!((&status["problems"], &status["parts"]), (&serde_json::json!([]), &serde_json::json!([])));
     assert!(status["unread"].as_str().is_some_and(|why| why.contains("Permission denied")), "{status}");
-    assert_contains(&String::from_utf8(unprivileged("status")??.stdout)?, "unreadable");
-    let output = unprivileged("doctor --json")??;
+    assert_contains(&String::from_utf8(unprivileged("status")?.stdout)?, "unreadable");
+    let output = unprivileged("doctor --json")?;
     let findings = String::from_utf8(output.stdout)?;
     assert!(findings.contains("\"unread\"") && !findings.contains("program-missing"), "{findings}");
     lab.ok("detach a0")?;
@@ -81,7 +81,7 @@ fn status_verifies_every_part() -> Result<()> {
     }
     // Nothing runs: attaching starts over.
     lab.ok("attach a0 --pacer htb --flows 64 --set link_rate=1gbit")?;
-    assert!(problems(&lab, "a0")?.is_empty());
+    complete(&lab, "a0")?;
     lab.ok("detach a0")?;
     Ok(())
 }

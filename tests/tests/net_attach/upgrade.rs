@@ -1,11 +1,10 @@
 //! Maps with another version's layout: rejected without any change, and still managed by that version.
 
 use std::fs;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow, ensure};
+use anyhow::{Context as _, Result, ensure};
 use dcqcn_common::layout::LAYOUT_VERSION;
 use dcqcn_loader::attach;
 use dcqcn_tests::bpf::LoadedObjects;
@@ -13,9 +12,9 @@ use dcqcn_tests::command::dcqcn;
 use dcqcn_tests::daemon::Daemon;
 use dcqcn_tests::host::{Host, Pair};
 use dcqcn_tests::packets::{CNP_TOS, Roce};
+use dcqcn_tests::repeat::while_repeating;
 use dcqcn_tests::require;
 use dcqcn_tests::retry::wait;
-use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 const FILE: &str = "[[interface]]\nname = 'a0'\npacer = 'htb'\nflows = 1024\n[interface.parameters]\nlink_rate = '600mbit'\n\
@@ -40,8 +39,7 @@ fn version_and_object(host: &Host, (version, object): (u64, &str)) -> Result<(u6
 
 /// Runs a command that must fail because of the layout.
 fn expect_layout_error(host: &Host, line: &str) -> Result<()> {
-    let mut command = dcqcn(line)?;
-    let output = host.run(|| command.output())??;
+    let output = host.output(dcqcn(line)?)?;
     let message = String::from_utf8_lossy(&output.stderr);
     ensure!(!output.status.success() && message.contains("layout version"), "{line}: {message}");
     ensure!(message.contains("use the dcqcn that attached it"), "{line}: {message}");
@@ -66,41 +64,32 @@ fn other_layout_version_keeps_running() -> Result<()> {
     let mut before = Daemon::start(&pair.a, FILE)?;
     before.wait_for_log(&["task started", "\"task\":\"pacer\""])?;
     let (objects, mut of) = (LoadedObjects::by(&pair.a, "a0")?, (0, String::new()));
-    let (stop, receiver) = (AtomicBool::new(false), pair.b.socket("b0")?);
-    let sent = thread::scope(|scope| -> Result<usize> {
-        let sender = scope.spawn(|| -> Result<usize> {
-            let (socket, mut sent) = (pair.a.socket("a0")?, 0);
-            while !stop.load(Ordering::Relaxed) {
-                socket.send(&Roce::default().frame())?;
-                sent += 1;
-                thread::sleep(PACKET_INTERVAL);
-            }
-            Ok(sent)
-        });
-        let mut work = || -> Result<()> {
-            receiver.expect_all(50)?;
-            let first = slower(&pair, 600_000_000)?;
-            // From here on, the versions of the command and the attachment differ.
-            of = version_and_object(&pair.a, (u64::from(LAYOUT_VERSION) + 1, "0123456789abcdef"))?;
-            for line in
-                ["upgrade a0 --dry-run", "upgrade --all --dry-run", "upgrade a0", "set a0 rpg_ai_rate=1mbit"]
-            {
-                expect_layout_error(&pair.a, line)?;
-            }
-            // The daemon continues: another cut, another rate.
-            receiver.expect_all(50)?;
-            slower(&pair, first)?;
-            // After it exits, a daemon of the other version manages and changes nothing, and logs the reason.
-            before.signal(Signal::SIGKILL)?;
-            before.child.wait()?;
-            before.again(&pair.a)?;
-            before.wait_for_log(&["cannot manage interface; retrying", "layout version"])?;
-            Ok(receiver.expect_all(50).map(drop)?)
-        };
-        let worked = work();
-        stop.store(true, Ordering::Relaxed);
-        let sent = sender.join().map_err(|_| anyhow!("the sender panicked"))?;
-        worked.and(sent)
+    let (sender, receiver) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
+    let mut sent = 0_usize;
+    let send = || -> Result<()> {
+        sender.send(&Roce::default().frame())?;
+        sent += 1;
+        thread::sleep(PACKET_INTERVAL);
+        Ok(())
+    };
+    while_repeating([send], || {
+        receiver.expect_all(50)?;
+        let first = slower(&pair, 600_000_000)?;
+        // From here on, the versions of the command and the attachment differ.
+        of = version_and_object(&pair.a, (u64::from(LAYOUT_VERSION) + 1, "0123456789abcdef"))?;
+        for line in
+            ["upgrade a0 --dry-run", "upgrade --all --dry-run", "upgrade a0", "set a0 rpg_ai_rate=1mbit"]
+        {
+            expect_layout_error(&pair.a, line)?;
+        }
+        // The daemon continues: another cut, another rate.
+        receiver.expect_all(50)?;
+        slower(&pair, first)?;
+        // After it exits, a daemon of the other version manages and changes nothing, and logs the reason.
+        before.kill()?;
+        before.again(&pair.a)?;
+        before.wait_for_log(&["cannot manage interface; retrying", "layout version"])?;
+        Ok(receiver.expect_all(50).map(drop)?)
     })?;
     receiver.expect_all(sent.saturating_sub(150))?;
     version_and_object(&pair.a, (of.0, &of.1))?;

@@ -2,30 +2,23 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
-use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use dcqcn_control_api::{
-    Applied, Apply, Changes, ClientError, Confirm, ControlClient, Health, Override, Parameters, Release,
-    Snapshot, SnapshotRequest, Status, Values, Verb,
+    Applied, Apply, Changes, ClientError, Confirm, Health, Override, Parameters, Release, Snapshot,
+    SnapshotRequest, Status, Values, Verb,
 };
-use dcqcn_tests::command::dcqcn;
-use dcqcn_tests::daemon::{Daemon, HOST};
+use dcqcn_tests::daemon::{CONTROL, Daemon, HOST};
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::packets::{CNP_TOS, Roce};
 use dcqcn_tests::require;
 use dcqcn_tests::retry::{wait, wait_value};
-use dcqcn_tests::socket::TIMEOUT;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
 /// A file that allows remote changes of `link_rate` within a range.
-fn file(dir: &Path, allow: &str) -> String {
-    let dir = dir.display();
-    format!(
-        "{HOST}[control]\nsocket = '{dir}/control'\n[fleet]\nstate = '{dir}/state/fleet.json'\nallow = [{allow}]\n"
-    )
+fn file(allow: &str) -> String {
+    format!("{HOST}{CONTROL}[fleet]\nstate = 'DIR/state/fleet.json'\nallow = [{allow}]\n")
 }
 
 fn rate(name: &str, rate: &str) -> Apply {
@@ -43,19 +36,15 @@ fn rate(name: &str, rate: &str) -> Apply {
 fn daemon_command_reports_the_outcome() -> Result<()> {
     require!("daemon_command_reports_the_outcome");
     let pair = Pair::new("client")?;
-    let dir = tempfile::tempdir()?;
-    let socket = dir.path().join("control").display().to_string();
-    let file = file(dir.path(), "'link_rate'");
-    let run = |words: &str, code: i32| -> Result<Value> {
-        let mut command = dcqcn(&format!("daemon {words} --socket {socket} --json"))?;
-        let output = pair.a.run(move || command.output())??;
-        ensure!(output.status.code() == Some(code), "{words}: {output:?}");
-        Ok(serde_json::from_slice(&output.stdout)?)
+    let mut daemon = Daemon::serving(&pair.a, &file("'link_rate'"), "a0")?;
+    let (client, file) = (daemon.client()?, fs::read_to_string(daemon.file())?);
+    let socket = daemon.socket();
+    let run_at = |socket: &str, words: &str, code: i32| -> Result<Value> {
+        let line = format!("daemon {words} --socket {socket} --json");
+        Ok(serde_json::from_slice(&pair.a.dcqcn(&line, code)?.stdout)?)
     };
-    assert_eq!(run("status", 8)?["outcome"], "unreachable");
-    let mut daemon = Daemon::serving(&pair.a, &file, "a0")?;
-    let client = ControlClient::new(Path::new(&socket), TIMEOUT);
-    wait_value(|| Ok(client.request(Verb::Status {})?), |status: &Status| status.is_ready)?;
+    let run = |words: &str, code: i32| run_at(&socket, words, code);
+    assert_eq!(run_at("/nonexistent/control", "status", 8)?["outcome"], "unreachable");
     let status = run("health", 0)?;
     assert_eq!((&status["outcome"], &status["status"]["interfaces"][0]), (&"done".into(), &"a0".into()));
     // Active when the command exits; a rejected change has no effect.
@@ -81,23 +70,21 @@ fn override_survives_restart_within_bounds() -> Result<()> {
     require!("override_survives_restart_within_bounds");
     let pair = Pair::new("control")?;
     pair.also("a1", "b1")?;
-    let dir = tempfile::tempdir()?;
-    let bounds = "'link_rate = 500mbit..5gbit', 'rpg_*'";
-    let mut daemon = Daemon::serving(&pair.a, &file(dir.path(), bounds), "a1")?;
-    let control_client = ControlClient::new(&dir.path().join("control"), TIMEOUT);
+    let mut daemon = Daemon::serving(&pair.a, &file("'link_rate = 500mbit..5gbit', 'rpg_*'"), "a1")?;
+    let client = daemon.client()?;
     let both = |bps| -> Result<()> {
         assert_eq!([pair.a.link_rate_bps("a0")?, pair.a.link_rate_bps("a1")?], [bps; 2]);
         Ok(())
     };
-    let mode = fs::metadata(dir.path().join("control"))?.permissions().mode() & 0o777;
+    let mode = fs::metadata(daemon.socket())?.permissions().mode() & 0o777;
     assert_eq!(mode, 0o660);
-    let status = || Ok(control_client.request(Verb::Status {})?);
+    let status = || Ok(client.request(Verb::Status {})?);
     wait_value(status, |status: &Status| status.is_ready && status.interfaces.len() == 2)?;
 
-    let applied: Applied = control_client.request(Verb::Apply(rate("1", "2gbit")))?;
+    let applied: Applied = client.request(Verb::Apply(rate("1", "2gbit")))?;
     assert_eq!((applied.name.as_deref(), applied.changed), (Some("1"), true));
     both(2_000_000_000)?;
-    assert!(!control_client.request::<Applied>(Verb::Apply(rate("1", "2gbit")))?.changed);
+    assert!(!client.request::<Applied>(Verb::Apply(rate("1", "2gbit")))?.changed);
 
     // Outside this host's bounds, not a configuration, no such interface, or not permitted: nothing changes.
     let mut refused = [rate("2", "9gbit"), rate("2", "2gbitt"), rate("2", "3gbit"), rate("2", "3gbit")];
@@ -106,7 +93,7 @@ fn override_survives_restart_within_bounds() -> Result<()> {
     let reasons =
         ["500mbit to 5gbit", "2gbitt", "matches none of the managed interfaces", "only [[interface]]"];
     for (apply, reason) in refused.into_iter().zip(reasons) {
-        let error = control_client.request::<Applied>(Verb::Apply(apply)).unwrap_err();
+        let error = client.request::<Applied>(Verb::Apply(apply)).unwrap_err();
         assert!(error.is_refusal() && error.to_string().contains(reason), "{error}");
         both(2_000_000_000)?;
     }
@@ -116,10 +103,10 @@ fn override_survives_restart_within_bounds() -> Result<()> {
         "[[interface]]\nname = 'a1'\n[interface.parameters]\nlink_rate = '4gbit'\nrpg_gd = 99\n{}",
         one.text
     );
-    assert!(control_client.request::<Applied>(Verb::Apply(one)).is_err());
+    assert!(client.request::<Applied>(Verb::Apply(one)).is_err());
     both(2_000_000_000)?;
 
-    let health: Health = control_client.request(Verb::Health {})?;
+    let health: Health = client.request(Verb::Health {})?;
     assert!(health.failing.is_empty() && health.interfaces.len() == 2, "{health:?}");
     assert!(
         health.interfaces["a0"].attached_at_ns != 0 && health.interfaces["a0"].kmax_bytes == 200_000,
@@ -127,7 +114,7 @@ fn override_survives_restart_within_bounds() -> Result<()> {
     );
 
     let request = SnapshotRequest { busiest_of: Some("a0".into()), most: 8 };
-    let snapshot: Snapshot = control_client.request(Verb::Snapshot(request))?;
+    let snapshot: Snapshot = client.request(Verb::Snapshot(request))?;
     let class = snapshot.interfaces["a0"].classes.iter().find(|class| class.tc == 3);
     assert_eq!(class.map(|class| class.kmax_bytes), Some(200_000), "{snapshot:?}");
     assert_eq!(snapshot.interfaces["a1"].counts.kmax_bytes, health.interfaces["a1"].kmax_bytes);
@@ -139,13 +126,13 @@ fn override_survives_restart_within_bounds() -> Result<()> {
             data.send(&Roce::default().frame())?;
             cnp.send(&Roce::default().cnp(None, CNP_TOS))?;
         }
-        let health: Health = control_client.request(Verb::Health {})?;
+        let health: Health = client.request(Verb::Health {})?;
         let counts = &health.interfaces["a0"];
         let samples: u64 = counts.queue_samples.iter().sum();
         let available = samples >= 50 && (counts.active_flows, counts.flows_at_floor) == (1, 1);
         Ok(if available { Ok(()) } else { Err(format!("{counts:?}")) })
     })?;
-    let values: Values = control_client.request(Verb::Parameters(Parameters { interface: "a0".into() }))?;
+    let values: Values = client.request(Verb::Parameters(Parameters { interface: "a0".into() }))?;
     let value = |name: &str| {
         let value = values.parameters.get(name).cloned().unwrap_or_default();
         (value.text, value.bounds.unwrap_or_default())
@@ -153,10 +140,8 @@ fn override_survives_restart_within_bounds() -> Result<()> {
     assert_eq!(value("link_rate"), ("2gbit".into(), "500mbit to 5gbit".into()));
     assert_eq!(value("rpg_gd"), ("11".into(), "10 to 15".into()));
     assert_eq!(value("cnp_dscp").1, "", "other clients must not set it");
-    assert!(
-        control_client.request::<Values>(Verb::Parameters(Parameters { interface: "lo".into() })).is_err()
-    );
-    let Changes { changes } = control_client.request(Verb::Changes {})?;
+    assert!(client.request::<Values>(Verb::Parameters(Parameters { interface: "lo".into() })).is_err());
+    let Changes { changes } = client.request(Verb::Changes {})?;
     let is_logged = |kind: &str, what: &str| {
         changes.iter().any(|change| change.kind == kind && change.what == what && !change.new.is_empty())
     };
@@ -166,14 +151,12 @@ fn override_survives_restart_within_bounds() -> Result<()> {
     );
 
     // The daemon is killed, and there is no agent: the override stays active.
-    daemon.child.kill()?;
-    daemon.child.wait()?;
+    daemon.kill()?;
     daemon.again(&pair.a)?;
     daemon.wait_for_log(&["persisted override applied", "\"name\":\"1\""])?;
     // The override is reported from the start, not only when all interfaces are attached.
     let active = wait(|| {
-        let active =
-            control_client.request::<Option<Override>>(Verb::Config {}).map_err(|error| error.to_string());
+        let active = client.request::<Option<Override>>(Verb::Config {}).map_err(|error| error.to_string());
         Ok(active.and_then(|active| if active.is_some() { Ok(active) } else { Err("nothing".into()) }))
     })?;
     assert_eq!(active.map(|active| (active.name, active.by)), Some(("1".into(), "ada".into())));
@@ -184,10 +167,10 @@ fn override_survives_restart_within_bounds() -> Result<()> {
     both(2_000_000_000)?;
 
     let other = Release { over: Some("another".into()), ..Release::default() };
-    assert!(!control_client.request::<Applied>(Verb::Release(other))?.changed);
+    assert!(!client.request::<Applied>(Verb::Release(other))?.changed);
     both(2_000_000_000)?;
     let released = Release { by: "ada".into(), ..Release::default() };
-    let released: Applied = control_client.request(Verb::Release(released))?;
+    let released: Applied = client.request(Verb::Release(released))?;
     assert_eq!((released.name, released.changed), (None, true));
     both(1_000_000_000)?;
     let audit = fs::read_to_string(daemon.dir.path().join("audit.jsonl"))?;
@@ -203,19 +186,17 @@ fn override_survives_restart_within_bounds() -> Result<()> {
 fn unconfirmed_or_forbidden_override_reverts() -> Result<()> {
     require!("unconfirmed_or_forbidden_override_reverts");
     let pair = Pair::new("confirm-control")?;
-    let dir = tempfile::tempdir()?;
-    let mut daemon = Daemon::serving(&pair.a, &file(dir.path(), "'link_rate'"), "a0")?;
-    let control_client = ControlClient::new(&dir.path().join("control"), Duration::from_secs(20));
-    wait(|| Ok(control_client.request::<Status>(Verb::Status {}).map_err(|error| error.to_string())))?;
+    let mut daemon = Daemon::serving(&pair.a, &file("'link_rate'"), "a0")?;
+    let client = daemon.client()?;
     let apply = |name: &str, bps: &str, confirm_within_s| {
-        control_client.request::<Applied>(Verb::Apply(Apply { confirm_within_s, ..rate(name, bps) }))
+        client.request::<Applied>(Verb::Apply(Apply { confirm_within_s, ..rate(name, bps) }))
     };
     let has = |bps: u64| wait_value(|| pair.a.link_rate_bps("a0"), |found| *found == bps);
     apply("1", "2gbit", Some(60))?;
     has(2_000_000_000)?;
-    control_client.request::<Applied>(Verb::Confirm(Confirm { name: "1".into() }))?;
+    client.request::<Applied>(Verb::Confirm(Confirm { name: "1".into() }))?;
     assert!(
-        control_client
+        client
             .request::<Applied>(Verb::Confirm(Confirm { name: "9".into() }))
             .is_err_and(|error: ClientError| error.is_refusal())
     );
@@ -225,27 +206,26 @@ fn unconfirmed_or_forbidden_override_reverts() -> Result<()> {
         ("0", "2 was based on `0`, but `1` is active now"),
     ] {
         let late = Apply { over: Some(over.into()), ..rate("2", "4gbit") };
-        let refused =
-            control_client.request::<Applied>(Verb::Apply(late)).err().map(|error| error.to_string());
+        let refused = client.request::<Applied>(Verb::Apply(late)).err().map(|error| error.to_string());
         assert!(refused.as_ref().is_some_and(|why| why.contains(expected)), "{refused:?}");
     }
     has(2_000_000_000)?;
     let based_on = Some("1".into());
-    control_client.request::<Applied>(Verb::Apply(Apply {
+    client.request::<Applied>(Verb::Apply(Apply {
         over: based_on,
         confirm_within_s: Some(60),
         ..rate("2", "4gbit")
     }))?;
     has(4_000_000_000)?;
     assert!(
-        control_client.request::<Applied>(Verb::Undo(Confirm { name: "1".into() })).is_err(),
+        client.request::<Applied>(Verb::Undo(Confirm { name: "1".into() })).is_err(),
         "an undo without a pending change"
     );
-    let undone: Applied = control_client.request(Verb::Undo(Confirm { name: "2".into() }))?;
+    let undone: Applied = client.request(Verb::Undo(Confirm { name: "2".into() }))?;
     assert_eq!(undone.name.as_deref(), Some("1"));
     has(2_000_000_000)?;
     assert!(
-        control_client.request::<Applied>(Verb::Undo(Confirm { name: "2".into() })).is_err(),
+        client.request::<Applied>(Verb::Undo(Confirm { name: "2".into() })).is_err(),
         "the undo is complete"
     );
     apply("2", "3gbit", Some(1))?;
@@ -253,11 +233,11 @@ fn unconfirmed_or_forbidden_override_reverts() -> Result<()> {
     has(2_000_000_000)?;
     daemon.wait_for_log(&["reverted", "2 was not confirmed in time"])?;
     // The host's own file takes precedence: overrides that it no longer allows are removed permanently.
-    daemon.write(&file(dir.path(), "'rpg_gd'"))?;
+    daemon.write(&file("'rpg_gd'"))?;
     has(1_000_000_000)?;
-    daemon.write(&file(dir.path(), "'link_rate'"))?;
+    daemon.write(&file("'link_rate'"))?;
     daemon.wait_for_log(&["\"reloaded\""])?;
-    wait_value(|| Ok(control_client.request(Verb::Config {})?), Option::<Override>::is_none)?;
+    wait_value(|| Ok(client.request(Verb::Config {})?), Option::<Override>::is_none)?;
     has(1_000_000_000)?;
     daemon.end()
 }
@@ -267,16 +247,13 @@ fn unconfirmed_or_forbidden_override_reverts() -> Result<()> {
 fn trial_revert_restores_everything() -> Result<()> {
     require!("trial_revert_restores_everything");
     let pair = Pair::new("later-control")?;
-    let dir = tempfile::tempdir()?;
-    let own = file(dir.path(), "'*'");
+    let own = file("'*'");
     let mut daemon = Daemon::serving(&pair.a, &own, "a0")?;
-    let control_client = ControlClient::new(&dir.path().join("control"), Duration::from_secs(20));
-    wait(|| Ok(control_client.request::<Status>(Verb::Status {}).map_err(|error| error.to_string())))?;
+    let client = daemon.client()?;
     let scalars = || -> Result<_> { Ok(pair.a.attachment("a0")?.maps.params()?.config.scalars) };
 
-    let mut trial = dcqcn("set a0 rpg_gd=12 --confirm 8s")?;
-    assert!(pair.a.run(|| trial.status())??.success());
-    let refused = control_client.request::<Applied>(Verb::Apply(rate("1", "2gbit"))).err();
+    pair.a.dcqcn("set a0 rpg_gd=12 --confirm 8s", 0)?;
+    let refused = client.request::<Applied>(Verb::Apply(rate("1", "2gbit"))).err();
     assert!(refused.as_ref().is_some_and(|error| !error.is_refusal()), "{refused:?}");
     daemon.write(&own.replace("rpg_byte_reset", "rpg_ai_rate = '7mbit'\nrpg_byte_reset"))?;
     daemon.wait_for_log(&["reload rejected; configuration unchanged", "\"will_retry\":true"])?;
@@ -285,11 +262,7 @@ fn trial_revert_restores_everything() -> Result<()> {
     let all = "link_rate = '2gbit'\nwire_overhead = '38B'\nnp_other_host = true\nrpg_gd = 13";
     let text = format!("[[interface]]\nname = 'a*'\n[interface.parameters]\n{all}\n");
     let before = scalars()?;
-    control_client.request::<Applied>(Verb::Apply(Apply {
-        text,
-        confirm_within_s: Some(1),
-        ..rate("2", "")
-    }))?;
+    client.request::<Applied>(Verb::Apply(Apply { text, confirm_within_s: Some(1), ..rate("2", "") }))?;
     assert_eq!((scalars()?.wire_overhead_bytes, scalars()?.np_other_host), (38, 1));
     daemon.wait_for_log(&["reverted", "2 was not confirmed in time"])?;
     assert_eq!(scalars()?, before);

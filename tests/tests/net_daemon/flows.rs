@@ -91,7 +91,7 @@ fn daemon_memory_with_full_tables() -> Result<()> {
     let pair = Pair::new("rest")?;
     pair.also("a1", "b1")?;
     for (host, iface) in [(&pair.a, "a1"), (&pair.b, "b1")] {
-        host.netlink()?.set_up(host.index(iface)?, true)?;
+        host.set_up(iface, true)?;
     }
     let file = HOST.replace("pacer = 'none'", "pacer = 'htb'").replace("flows = 1024\n", "");
     let mut daemon = Daemon::start(&pair.a, &format!("{file}[age]\nidle = '10min'\n"))?;
@@ -106,9 +106,9 @@ fn daemon_memory_with_full_tables() -> Result<()> {
         assert!(flows > u64::from(HTB_MAX_FLOWS) * 9 / 10, "{flows} flows");
     }
     thread::sleep(Duration::from_secs(2));
-    let before = cpu_time(daemon.child.id())?;
+    let before = cpu_time(daemon.pid())?;
     thread::sleep(WINDOW);
-    let busy = (cpu_time(daemon.child.id())? - before).as_secs_f64() / WINDOW.as_secs_f64();
+    let busy = (cpu_time(daemon.pid())? - before).as_secs_f64() / WINDOW.as_secs_f64();
     let resident_kb: u64 = daemon.status("VmHWM:")?.trim_end_matches(" kB").parse()?;
     eprintln!(
         "at rest, two interfaces of {HTB_MAX_FLOWS} flows: {resident_kb} KiB, {:.2} % of a core",

@@ -1,6 +1,6 @@
 //! Managed interfaces, and the effect of a reload.
 
-use std::fs::{self, File};
+use std::fs;
 use std::net::TcpListener;
 
 use anyhow::{Context as _, Result, ensure};
@@ -9,7 +9,8 @@ use aya::programs::tc::{SchedClassifier, TcAttachOptions, TcAttachType};
 use dcqcn_control_api::{ControlClient, Status, Verb};
 use dcqcn_loader::attach;
 use dcqcn_tests::bpf::{LoadedObjects, baselines};
-use dcqcn_tests::daemon::{Daemon, HOST, Manager, field_of, get};
+use dcqcn_tests::command::status_field;
+use dcqcn_tests::daemon::{CONTROL, Daemon, HOST, Manager, get};
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::leftover::state;
 use dcqcn_tests::packets::Roce;
@@ -24,13 +25,16 @@ fn links_attached_on_arrival_and_removed() -> Result<()> {
     let pair = Pair::new("come")?;
     let mut daemon = Daemon::serving(&pair.a, HOST, "a0")?;
     // Capabilities of every thread: CAP_NET_ADMIN, CAP_PERFMON and CAP_BPF.
-    for task in fs::read_dir(format!("/proc/{}/task", daemon.child.id()))? {
-        let status = task?.path().join("status");
-        for (field, expected) in [("CapEff:", "000000c000001000"), ("CapPrm:", "000000c000001000")] {
-            assert_eq!(field_of(&status, field)?, expected);
+    for task in fs::read_dir(format!("/proc/{}/task", daemon.pid()))? {
+        let thread = task?.file_name();
+        for (field, expected) in [
+            ("CapEff:", "000000c000001000"),
+            ("CapPrm:", "000000c000001000"),
+            ("CapInh:", "0000000000000000"),
+            ("NoNewPrivs:", "1"),
+        ] {
+            assert_eq!(status_field(thread.display(), field)?, expected);
         }
-        assert_eq!(field_of(&status, "CapInh:")?, "0000000000000000");
-        assert_eq!(field_of(&status, "NoNewPrivs:")?, "1");
     }
     assert_eq!(daemon.status("CapBnd:")?, "000000c000001000");
 
@@ -43,7 +47,7 @@ fn links_attached_on_arrival_and_removed() -> Result<()> {
     assert!(first.wait_until_freed(), "{first:?}");
     assert_eq!(pair.a.attached()?, ["a0"]);
 
-    pair.a.run(|| attach::detach("a0"))??;
+    pair.a.detach("a0")?;
     daemon.wait_for_log(&["detached by another process", "\"iface\":\"a0\""])?;
     daemon.signal(Signal::SIGHUP)?;
     daemon.wait_for_log(&["\"reloaded\""])?;
@@ -89,7 +93,7 @@ fn removed_program_reported_reload_reattaches() -> Result<()> {
     let name = "removed_program_reported_reload_reattaches";
     require!(name);
     let pair = Pair::new("taken-off")?;
-    pair.a.netlink()?.set_up(pair.a.index("lo")?, true)?;
+    pair.a.set_up("lo", true)?;
     let dir = tempfile::tempdir()?;
     let socket = dir.path().join("control");
     let host = HOST.replace("pacer = 'none'", "pacer = 'none'\nrepair = 'none'");
@@ -110,20 +114,17 @@ fn removed_program_reported_reload_reattaches() -> Result<()> {
     assert!(ready.contains(" 503 ") && ready.matches("\"interface\"").count() == 1, "{ready}");
     let metrics = get(&pair.a, "127.0.0.1:9310", "/metrics")?;
     assert!(metrics.contains("dcqcn_interface_complete{interface=\"a0\"} 0\n"), "{metrics}");
-    pair.a.run(|| attach::detach("a0"))??;
+    pair.a.detach("a0")?;
     daemon.wait_for_log(&["detached by another process", "\"iface\":\"a0\""])?;
-    wait(|| {
-        let status: Status = ControlClient::new(&socket, TIMEOUT).request(Verb::Status {})?;
-        assert_eq!(status.absent, ["zz9"]);
-        let released = "detached by another process";
-        let is_listed = status.failing.iter().any(|of| of.interface == "a0" && of.error.contains(released));
-        Ok(is_listed.then_some(()).ok_or_else(|| format!("{status:?}")))
+    let status = || Ok(ControlClient::new(&socket, TIMEOUT).request::<Status>(Verb::Status {})?);
+    let released = "detached by another process";
+    let status = wait_value(status, |status| {
+        status.failing.iter().any(|of| of.interface == "a0" && of.error.contains(released))
     })?;
+    assert_eq!(status.absent, ["zz9"]);
     daemon.signal(Signal::SIGHUP)?;
     daemon.wait_for_log(&["\"reloaded\""])?;
-    let info = pair.a.attachment("a0")?.info;
-    let parts = pair.a.run(|| attach::verify(&info))??;
-    assert!(parts.iter().all(|part| part.problem.is_none()), "{parts:?}");
+    assert!(pair.a.is_complete("a0")?);
     let log = fs::read_to_string(daemon.log())?;
     assert_eq!(log.matches("attachment incomplete").count(), 1, "{log}");
     daemon.end()
@@ -138,24 +139,19 @@ fn attachment_without_maps_is_replaced() -> Result<()> {
     pair.also("a1", "b1")?;
     let mut daemon = Daemon::serving(&pair.a, HOST, "a1")?;
     let lose = || fs::remove_dir_all(pair.a.pins("a0")?).context("cannot remove the pins");
-    let is_whole = || {
-        let info = pair.a.attachment("a0")?.info;
-        let parts = pair.a.run(|| attach::verify(&info))??;
-        anyhow::Ok(parts.iter().all(|part| part.problem.is_none()))
-    };
     lose()?;
     let error = pair.a.run(|| attach::open("a0"))?.err().context("opened without maps")?.to_string();
     assert!(error.contains("maps of a0 were removed") && error.contains("`dcqcn attach a0`"), "{error}");
     daemon.signal(Signal::SIGHUP)?;
     daemon.wait_for_log(&["its maps were removed", "\"iface\":\"a0\""])?;
     daemon.wait_for_log(&["\"reloaded\""])?;
-    assert!(is_whole()?, "after the reload");
+    assert!(pair.a.is_complete("a0")?, "after the reload");
     lose()?;
-    wait_until("a0 is not attached again", || Ok(is_whole().unwrap_or(false)))?;
+    wait_until("a0 is not attached again", || Ok(pair.a.is_complete("a0").unwrap_or(false)))?;
     daemon.end()?;
     lose()?;
     let mut daemon = Daemon::serving(&pair.a, HOST, "a0")?;
-    assert!(is_whole()?, "after the start");
+    assert!(pair.a.is_complete("a0")?, "after the start");
     daemon.end()
 }
 
@@ -170,8 +166,7 @@ fn attachment_without_journal_is_replaced() -> Result<()> {
     daemon.wait_for_log(&["another program removed its journal", "\"iface\":\"a0\""])?;
     wait_until("a0 is not attached again", || {
         let Ok(after) = pair.a.attachment("a0") else { return Ok(false) };
-        let parts = pair.a.run(|| attach::verify(&after.info))??;
-        Ok(after.info.id() != before.id() && parts.iter().all(|part| part.problem.is_none()))
+        Ok(after.info.id() != before.id() && pair.a.is_complete("a0")?)
     })?;
     daemon.end()
 }
@@ -230,7 +225,7 @@ fn program_of_moved_inline_peer_detached() -> Result<()> {
 fn removed_program_is_restored_and_counted() -> Result<()> {
     require!("removed_program_is_restored_and_counted");
     let pair = Pair::new("repair")?;
-    pair.a.netlink()?.set_up(pair.a.index("lo")?, true)?;
+    pair.a.set_up("lo", true)?;
     let file = format!("{HOST}[metrics]\nlisten = '127.0.0.1:9310'\n");
     let mut daemon = Daemon::serving(&pair.a, &file, "a0")?;
     pair.a.set("a0", &["rpg_ai_rate=7mbit"])?;
@@ -238,9 +233,7 @@ fn removed_program_is_restored_and_counted() -> Result<()> {
         fs::remove_file(pair.a.pins("a0")?.join(hook))?;
         daemon.wait_for_log(&["\"repaired\"", &format!("{hook} on a0")])?;
     }
-    let info = pair.a.attachment("a0")?.info;
-    let parts = pair.a.run(|| attach::verify(&info))??;
-    assert!(parts.iter().all(|part| part.problem.is_none()), "{parts:?}");
+    assert!(pair.a.is_complete("a0")?);
     let params = pair.a.attachment("a0")?.maps.params()?;
     assert_eq!(params.config.scalars.rpg_ai_rate_bps, 7_000_000);
     // Published soon after it is logged.
@@ -250,7 +243,7 @@ fn removed_program_is_restored_and_counted() -> Result<()> {
     }
     // The restored parts can be detached.
     daemon.end()?;
-    pair.a.run(|| attach::detach("a0"))??;
+    pair.a.detach("a0")?;
     assert!(pair.a.attached()?.is_empty());
     Ok(())
 }
@@ -260,7 +253,7 @@ fn removed_program_is_restored_and_counted() -> Result<()> {
 fn bypassed_programs_fail_readyz() -> Result<()> {
     require!("bypassed_programs_fail_readyz");
     let pair = Pair::new("bypass")?;
-    pair.a.netlink()?.set_up(pair.a.index("lo")?, true)?;
+    pair.a.set_up("lo", true)?;
     let file = format!("{HOST}[metrics]\nlisten = '127.0.0.1:9310'\n");
     let mut daemon = Daemon::serving(&pair.a, &file, "a0")?;
     let socket = pair.b.socket("b0")?;
@@ -302,12 +295,10 @@ fn bypassed_programs_fail_readyz() -> Result<()> {
 fn renamed_interface_served_by_new_name() -> Result<()> {
     require!("renamed_interface_served_by_new_name");
     let pair = Pair::new("renamed")?;
-    pair.a.netlink()?.set_up(pair.a.index("lo")?, true)?;
+    pair.a.set_up("lo", true)?;
     let file = format!("{HOST}[metrics]\nlisten = '127.0.0.1:9310'\n");
     let mut daemon = Daemon::serving(&pair.a, &file, "a0")?;
-    pair.a.command("ip link set a0 down")?;
-    pair.a.command("ip link set a0 name a9")?;
-    pair.a.command("ip link set a9 up")?;
+    pair.a.rename("a0", "a9")?;
     daemon.wait_for_log(&["\"renamed\"", "\"iface\":\"a9\"", "\"was\":\"a0\""])?;
     let response = |path| get(&pair.a, "127.0.0.1:9310", path);
     wait_value(|| response("/readyz"), |ready| ready.starts_with("HTTP/1.1 200"))?;
@@ -378,17 +369,15 @@ fn failed_detach_on_reload_is_retried() -> Result<()> {
     require!("failed_detach_on_reload_is_retried");
     let pair = Pair::new("leaving")?;
     pair.also("a1", "b1")?;
-    let dir = tempfile::tempdir()?;
-    let socket = dir.path().join("control");
-    let file = format!("{HOST}[control]\nsocket = '{}'\n", socket.display());
+    let file = format!("{HOST}{CONTROL}");
     let mut daemon = Daemon::serving(&pair.a, &file, "a1")?;
-    let lock = File::options().append(true).open(pair.a.journals()?.join("lock"))?;
-    lock.lock()?;
+    let client = daemon.client()?;
+    let lock = pair.a.lock()?;
     daemon.write(&file.replace("'a*'", "'a0'"))?;
     daemon.signal(Signal::SIGHUP)?;
     daemon.wait_for_log(&["detach failed", "\"iface\":\"a1\""])?;
     drop(lock);
-    let status = || Ok(ControlClient::new(&socket, TIMEOUT).request(Verb::Status {})?);
+    let status = || Ok(client.request(Verb::Status {})?);
     let status = wait_value(status, |status: &Status| !status.failing.is_empty())?;
     assert_eq!(status.interfaces, ["a0", "a1"], "{status:?}");
     assert!(status.failing[0].error.contains("cannot detach"), "{status:?}");
@@ -401,7 +390,7 @@ fn failed_detach_on_reload_is_retried() -> Result<()> {
 fn metrics_served_at_configured_address() -> Result<()> {
     require!("metrics_served_at_configured_address");
     let pair = Pair::new("metrics")?;
-    pair.a.netlink()?.set_up(pair.a.index("lo")?, true)?;
+    pair.a.set_up("lo", true)?;
     let listen =
         |port: u16, top: u8| format!("{HOST}[metrics]\nlisten = '127.0.0.1:{port}'\ntop_qps = {top}\n");
     let mut daemon = Daemon::serving(&pair.a, &listen(9310, 0), "a0")?;
@@ -455,7 +444,7 @@ fn bad_file_rejected_at_start() -> Result<()> {
     require!("bad_file_rejected_at_start");
     let pair = Pair::new("bad")?;
     let mut daemon = Daemon::start(&pair.a, &HOST.replace("link_rate", "lnk_rate"))?;
-    assert_eq!(daemon.child.wait()?.code(), Some(1));
+    assert_eq!(daemon.process.0.wait()?.code(), Some(1));
     let log = fs::read_to_string(daemon.log())?;
     assert!(log.contains(":8: ") && log.contains("did you mean `link_rate`?"), "{log}");
     assert!(pair.a.attached()?.is_empty());
@@ -479,7 +468,7 @@ fn systemd_notified_of_every_state() -> Result<()> {
     notified("WATCHDOG=1")?;
     daemon.signal(Signal::SIGTERM)?;
     notified("STOPPING=1")?;
-    assert!(daemon.child.wait()?.success());
+    assert!(daemon.process.0.wait()?.success());
     Ok(())
 }
 
@@ -496,10 +485,9 @@ fn detach_on_exit_complete_or_fails() -> Result<()> {
         Ok(daemon)
     };
     let mut daemon = detaching()?;
-    let lock = File::options().append(true).open(pair.a.journals()?.join("lock"))?;
-    lock.lock()?;
+    let lock = pair.a.lock()?;
     daemon.signal(Signal::SIGTERM)?;
-    assert_eq!(daemon.child.wait()?.code(), Some(1));
+    assert_eq!(daemon.process.0.wait()?.code(), Some(1));
     let log = fs::read_to_string(daemon.log())?;
     assert!(log.contains("still attached, as detaching failed: a0"), "{log}");
     drop(lock);

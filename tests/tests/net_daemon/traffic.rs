@@ -2,12 +2,11 @@
 
 use std::collections::HashSet;
 use std::fs;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow, ensure};
-use dcqcn_common::flow::{FlowId, QpId, RpFlow};
+use anyhow::{Context as _, Result, ensure};
+use dcqcn_common::flow::RpFlow;
 use dcqcn_common::hooks::HTB_FIRST_FLOW;
 use dcqcn_common::layout::LAYOUT_VERSION;
 use dcqcn_common::params::Params;
@@ -20,25 +19,13 @@ use dcqcn_tests::bpf::LoadedObjects;
 use dcqcn_tests::daemon::{Daemon, HOST};
 use dcqcn_tests::host::{Host, Pair};
 use dcqcn_tests::packets::{CNP_TOS, Roce};
+use dcqcn_tests::repeat::while_repeating;
 use dcqcn_tests::require;
 use dcqcn_tests::retry::{wait, wait_value};
 use dcqcn_tests::socket::{RawSocket, TIMEOUT};
-use nix::sys::signal::Signal;
 
 /// Numbered frames from host 1 to host 2, until stopped; returns how many.
-fn stream(host: &Host, stop: &AtomicBool) -> Result<u32> {
-    let socket = host.socket("a0")?;
-    socket.limit_send_buffer(64 << 10)?;
-    let mut psn = 0;
-    while !stop.load(Ordering::Relaxed) {
-        socket.send(&Roce { psn, ..Roce::default() }.frame())?;
-        psn += 1;
-        thread::sleep(Duration::from_micros(500));
-    }
-    Ok(psn)
-}
-
-/// Number of distinct frames that arrive, of the `sent` ones of [`stream`].
+/// Number of distinct frames that arrive, of the `sent` ones of [`under_traffic`].
 fn arrived(socket: &RawSocket, sent: u32) -> Result<usize> {
     let mut psns = HashSet::new();
     while psns.len() < sent as usize {
@@ -51,7 +38,7 @@ fn arrived(socket: &RawSocket, sent: u32) -> Result<usize> {
     Ok(psns.len())
 }
 
-/// Waits until this many more frames of [`stream`] have left.
+/// Waits until this many more frames have left.
 fn passed(host: &Host, more: u64) -> Result<()> {
     // The flow exists once its first frame has left.
     let packets = || flow(host).map_or(0, |flow| flow.hot.packets);
@@ -61,14 +48,19 @@ fn passed(host: &Host, more: u64) -> Result<()> {
 
 /// Runs `work` while host 1 sends; every frame must arrive.
 fn under_traffic(pair: &Pair, work: impl FnOnce() -> Result<()>) -> Result<()> {
-    let receiver = pair.b.socket("b0")?;
-    let stop = AtomicBool::new(false);
-    let sent = thread::scope(|scope| -> Result<u32> {
-        let sender = scope.spawn(|| stream(&pair.a, &stop));
-        let worked = passed(&pair.a, 100).and_then(|()| work()).and_then(|()| passed(&pair.a, 100));
-        stop.store(true, Ordering::Relaxed);
-        let sent = sender.join().map_err(|_| anyhow!("the sender panicked"))?;
-        worked.and(sent)
+    let (sender, receiver) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
+    sender.limit_send_buffer(64 << 10)?;
+    let mut sent = 0;
+    let send = || -> Result<()> {
+        sender.send(&Roce { psn: sent, ..Roce::default() }.frame())?;
+        sent += 1;
+        thread::sleep(Duration::from_micros(500));
+        Ok(())
+    };
+    while_repeating([send], || {
+        passed(&pair.a, 100)?;
+        work()?;
+        passed(&pair.a, 100)
     })?;
     let arrived = arrived(&receiver, sent)?;
     eprintln!("{sent} frames sent, {arrived} arrived");
@@ -82,11 +74,7 @@ fn flow_cut(host: &Host, times: u32) -> Result<RpFlow> {
 }
 
 fn flow(host: &Host) -> Result<RpFlow> {
-    let maps = host.attachment("a0")?.maps;
-    let [src, addr] = [1, 2].map(|host| dcqcn_common::classify::mapped(dcqcn_tests::packets::v4(host)));
-    let id = FlowId { src, receiver: QpId { addr, qpn: Roce::default().dest_qpn, vlan: 0 } };
-    let params = maps.params()?;
-    maps.rp_find(&params, &id)?.context("no such flow")
+    host.flow("a0", &Roce::default())
 }
 
 /// Waits for a class of the HTB pacer to have this rate; `minor` 0 means a flow's.
@@ -139,8 +127,7 @@ fn killed_daemon_resumes_under_traffic() -> Result<()> {
         ensure!(first.hot.machine.rate_bps == 300_000_000, "{first:?}");
         wait_for_class(&pair.a, 0, 300_000_000)?;
 
-        daemon.signal(Signal::SIGKILL)?;
-        daemon.child.wait()?;
+        daemon.kill()?;
         let objects = LoadedObjects::by(&pair.a, "a0")?;
         ensure!(objects.programs.len() == 4, "{objects:?}");
         // RP: a CNP cuts; the class stays at the last rate. NP: marked data are answered.

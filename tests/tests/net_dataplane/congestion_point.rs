@@ -14,12 +14,12 @@ use dcqcn_netlink::tc::{Handle, HtbClass, QdiscSpec};
 use dcqcn_params::Role;
 use dcqcn_replay::Hook;
 use dcqcn_tests::host::Pair;
-use dcqcn_tests::packets::Roce;
+use dcqcn_tests::packets::{CNP_TOS, Roce};
 use dcqcn_tests::require;
 use dcqcn_tests::retry::while_busy;
 
 use crate::fast_cnp::Path;
-use crate::{CNP_TOS, fill};
+use crate::fill;
 
 /// The virtual queue of class 3 hardly drains: 125 bytes per millisecond.
 const SLOW: &str = "wred.3.drain_rate=1mbit";
@@ -82,7 +82,7 @@ fn link_rate_taken_from_shaper() -> Result<()> {
         assert_eq!((config.wred[3].queue_limit_bytes, config.wred[5].queue_limit_bytes), (limit_bytes, 0));
         assert_eq!((config.scalars.link_rate_bps, config.drain_rate_bps(3)), (rate_bps, rate_bps));
         assert_eq!(config.scalars.wire_overhead_bytes, 0, "a shaper counts frames without overhead");
-        pair.a.run(|| dcqcn_loader::attach::detach("a0"))??;
+        pair.a.detach("a0")?;
         assert_eq!(netlink.root_qdisc(index)?.context("the shaper was replaced")?.kind, shaper);
     }
     Ok(())

@@ -13,11 +13,11 @@ use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_params::Role;
 use dcqcn_replay::Hook;
 use dcqcn_tests::host::{Host, join};
-use dcqcn_tests::packets::{CmMessage, Roce, cm, mac, req, v4, v6};
+use dcqcn_tests::packets::{CNP_TOS, CmMessage, Roce, cm, mac, req, v4, v6};
 use dcqcn_tests::require;
 use dcqcn_tests::socket::{SILENCE, TIMEOUT};
 
-use crate::{CNP_TOS, MARKING, fill};
+use crate::{MARKING, fill};
 
 /// Answers packets that it marks, once per second and flow.
 const CHANGES: [&str; 3] = ["link_rate=1gbit", "fast_cnp=on", "min_time_between_cnps=1s"];
@@ -145,7 +145,7 @@ fn bridge_sends_cnp_from_address_of_its_port() -> Result<()> {
     path.answers(&Roce::default(), same, same, from_port)?;
     path.expect_counts(2, 1, 1)?;
     // The queue is no longer empty: start over for the other family.
-    path.switch.run(|| dcqcn_loader::attach::detach("r1"))??;
+    path.switch.detach("r1")?;
     path.attach()?;
     path.answers(&Roce { v6: true, ..Roce::default() }, same, same, from_port)?;
     path.expect_counts(2, 1, 1)
@@ -243,7 +243,7 @@ fn switch_ports_share_learned_pairs() -> Result<()> {
     };
     assert_eq!((known("r0")?, known("r1")?), (Some(0x11), Some(0x11)));
     // A leaving flow takes nothing from the remaining ones.
-    path.switch.run(|| dcqcn_loader::attach::detach("r1"))??;
+    path.switch.detach("r1")?;
     assert_eq!(known("r0")?, Some(0x11));
     path.switch.attach("r1", Role::Switch, &CHANGES)?;
     assert_eq!(known("r1")?, Some(0x11));

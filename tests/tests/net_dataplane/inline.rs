@@ -10,21 +10,28 @@ use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::eth::EtherType;
 use dcqcn_loader::attach::Request;
-use dcqcn_params::{Role, Settings, XdpModeChoice};
+use dcqcn_params::{Role, XdpModeChoice};
 use dcqcn_replay::Hook;
 use dcqcn_tests::bpf::baselines;
 use dcqcn_tests::host::{Host, join, request};
-use dcqcn_tests::packets::{Roce, v4};
+use dcqcn_tests::packets::{CNP_TOS, Roce, v4};
 use dcqcn_tests::require;
 use dcqcn_tests::socket::TIMEOUT;
 
-use crate::{CNP_TOS, MARKING, fill};
+use crate::{MARKING, fill};
 
 /// Host 1 with `a0`, a box with `x0` and `x1`, host 2 with `b0`.
 struct InlineFixture {
     a: Host,
     between: Host,
     b: Host,
+}
+
+/// Of `x0`, inline with `x1`.
+fn inline_request() -> Result<Request> {
+    let mut request = request("x0", Role::Switch, &[&["link_rate=1gbit"][..], &MARKING].concat())?;
+    request.settings.inline = Some("x1".into());
+    Ok(request)
 }
 
 impl InlineFixture {
@@ -42,9 +49,9 @@ impl InlineFixture {
     }
 
     fn attach(&self, mode: XdpModeChoice) -> Result<()> {
-        let request = request("x0", Role::Switch, &[&["link_rate=1gbit"][..], &MARKING].concat())?;
-        let settings = Settings { inline: Some("x1".into()), xdp_mode: Some(mode), ..request.settings };
-        let info = self.between.attach_as(&Request { settings, ..request })?;
+        let mut request = inline_request()?;
+        request.settings.xdp_mode = Some(mode);
+        let info = self.between.attach_as(&request)?;
         let expected = if mode == XdpModeChoice::Skb { "skb" } else { "driver" };
         assert_eq!((info.xdp_mode.as_str(), info.programs.as_slice()), (expected, &["xdp".to_owned()][..]));
         Ok(())
@@ -117,22 +124,20 @@ fn stripped_vlan_tags_survive() -> Result<()> {
         baselines.program_mut("push_tag").context("no program push_tag")?.try_into()?;
     push.load()?;
     bump.a.run(|| push.attach("a0", TcAttachType::Egress))??;
-    let request = request("x0", Role::Switch, &[&["link_rate=1gbit"][..], &MARKING].concat())?;
-    let settings = Settings { inline: Some("x1".into()), ..request.settings };
-    let request = Request { settings, ..request };
+    let mut request = inline_request()?;
     let info = bump.between.attach_as(&request)?;
     assert_eq!(info.xdp_mode, "skb", "{:?}", info.notes);
     assert!(info.notes.iter().any(|note| note.contains("x0 is a veth")), "{:?}", info.notes);
     tag_passes(&bump)?;
     assert_eq!(bump.count(Stat::InlineForwarded)?, 1);
-    bump.between.run(|| dcqcn_loader::attach::detach("x0"))??;
+    bump.between.detach("x0")?;
 
     let stripping = |iface: &str| -> Result<bool> {
         Ok(bump.between.command(&format!("ethtool -k {iface}"))?.contains("rx-vlan-offload: on"))
     };
     assert!(stripping("x0")? && stripping("x1")?);
-    let driver = Settings { xdp_mode: Some(XdpModeChoice::Driver), ..request.settings.clone() };
-    let info = bump.between.attach_as(&Request { settings: driver, ..request })?;
+    request.settings.xdp_mode = Some(XdpModeChoice::Driver);
+    let info = bump.between.attach_as(&request)?;
     assert_eq!(info.xdp_mode, "driver");
     assert!(info.notes.iter().any(|note| note.contains("tx-vlan-offload off")), "{:?}", info.notes);
     assert!(!stripping("x0")? && !stripping("x1")?);
@@ -146,7 +151,7 @@ fn stripped_vlan_tags_survive() -> Result<()> {
     bump.between.command("ethtool -K x1 rx-vlan-offload on")?;
     let parts = bump.between.run(|| dcqcn_loader::attach::verify(&info))??;
     assert!(parts.iter().any(|part| part.iface == "x1" && part.problem.is_some()), "{parts:?}");
-    bump.between.run(|| dcqcn_loader::attach::detach("x0"))??;
+    bump.between.detach("x0")?;
     assert!(stripping("x0")? && stripping("x1")?);
     Ok(())
 }
@@ -162,7 +167,7 @@ fn inline_detach_restores_offloads() -> Result<()> {
     let before = features()?;
     for mode in [XdpModeChoice::Driver, XdpModeChoice::Skb] {
         bump.attach(mode)?;
-        bump.between.run(|| dcqcn_loader::attach::detach("x0"))??;
+        bump.between.detach("x0")?;
         assert_eq!(features()?, before, "{mode:?}");
     }
     Ok(())
@@ -230,10 +235,9 @@ fn all_packets_pass_and_roce_is_marked(test: &str, mode: XdpModeChoice) -> Resul
     assert_eq!(b.drain()?, [] as [Vec<u8>; 0]);
 
     // x0 refers to its deleted peer: nothing passes any more.
-    let error =
-        bump.between.run(|| dcqcn_loader::attach::detach("x1"))?.expect_err("x0 keeps the state").to_string();
+    let error = bump.between.detach("x1").expect_err("x0 keeps the state").to_string();
     assert!(error.contains("use `x0`"), "{error}");
-    bump.between.run(|| dcqcn_loader::attach::detach("x0"))??;
+    bump.between.detach("x0")?;
     a.send(&Roce::default().frame())?;
     assert_eq!(b.drain()?, [] as [Vec<u8>; 0]);
     Ok(())

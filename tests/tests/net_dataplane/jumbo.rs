@@ -7,10 +7,10 @@ use dcqcn_common::wire::eth::EtherType;
 use dcqcn_params::Role;
 use dcqcn_replay::Hook;
 use dcqcn_tests::host::Pair;
-use dcqcn_tests::packets::Roce;
+use dcqcn_tests::packets::{CNP_TOS, Roce};
 use dcqcn_tests::require;
 
-use crate::{CNP_TOS, MARKING, fill};
+use crate::{MARKING, fill};
 
 #[test]
 fn jumbo_frames_are_marked_answered_and_counted() -> Result<()> {

@@ -15,7 +15,6 @@ mod survive;
 mod untrusted;
 
 use anyhow::Result;
-use dcqcn_tests::packets::CNP_TOS;
 use dcqcn_tests::socket::RawSocket;
 
 /// Class 3 marks every packet unless its queue is empty, and its queue takes seconds to drain: see [`fill`].

@@ -1,6 +1,5 @@
 //! Memory of the maps in the kernel, and of the daemon.
 
-use std::fs;
 use std::io::Read as _;
 use std::process::Stdio;
 use std::thread;
@@ -9,17 +8,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use dcqcn_common::hooks::HTB_MAX_FLOWS;
 use dcqcn_common::stats::Stat;
-use dcqcn_loader::attach::Request;
-use dcqcn_params::{PacerChoice, Role, Settings};
+use dcqcn_params::{PacerChoice, Role};
 use dcqcn_replay::Hook;
 use dcqcn_tests::bpf::LoadedObjects;
-use dcqcn_tests::command::{Running, cpu_time, dcqcn};
+use dcqcn_tests::command::{Running, cpu_time, dcqcn, memory_kb};
 use dcqcn_tests::host::{Pair, request};
-use dcqcn_tests::packets::Roce;
+use dcqcn_tests::packets::{CNP_TOS, Roce};
 use dcqcn_tests::require;
 use nix::sys::signal::Signal;
-
-use crate::CNP_TOS;
 
 const MAPS_BYTES: u64 = 32 << 20;
 const RESIDENT_KB: u64 = 30 << 10;
@@ -35,9 +31,9 @@ fn filled(test: &str) -> Result<Pair> {
         "rpg_ai_rate=1kbit",
         "rpg_hai_rate=1kbit",
     ];
-    let request = request("a0", Role::Host, &changes)?;
-    let settings = Settings { flows: None, pacer: Some(PacerChoice::Htb), ..request.settings };
-    pair.a.attach_as(&Request { settings, ..request })?;
+    let mut request = request("a0", Role::Host, &changes)?;
+    (request.settings.flows, request.settings.pacer) = (None, Some(PacerChoice::Htb));
+    pair.a.attach_as(&request)?;
     let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
     // More flows than slots, so that most sets are full; every 16th is cut and gets a class.
     for dest_qpn in 2..HTB_MAX_FLOWS * 2 {
@@ -62,13 +58,6 @@ fn start(pair: &Pair, line: &str, stdout: Stdio) -> Result<Running> {
     Running::spawn(&pair.a, command)
 }
 
-/// Peak memory of a process, KiB; `None` once it has exited.
-fn peak_of(process: &Running) -> Option<u64> {
-    let status = fs::read_to_string(format!("/proc/{}/status", process.0.id())).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    line.trim().strip_suffix(" kB")?.parse().ok()
-}
-
 #[test]
 fn full_tables_stay_within_memory_limit() -> Result<()> {
     require!("full_tables_stay_within_memory_limit", "htb");
@@ -85,7 +74,7 @@ fn full_tables_stay_within_memory_limit() -> Result<()> {
     thread::sleep(Duration::from_secs(2));
     let busy = (cpu_time(run.0.id())? - before).as_secs_f64() / 2.0;
     eprintln!("`run` follows the flows on their way back with {:.0} % of a core", busy * 100.0);
-    let peak_kb = peak_of(&run).context("`run` has exited")?;
+    let peak_kb = memory_kb(run.0.id(), "VmHWM")?;
     run.signal(Signal::SIGTERM)?;
     assert!(run.wait()?.success(), "`run` exits with success");
     eprintln!("`run`: {peak_kb} KiB resident at most");
@@ -110,7 +99,7 @@ fn listing_flows_memory_bounded() -> Result<()> {
             break;
         }
         length += read;
-        peak_kb = peak_of(&qp).unwrap_or(0).max(peak_kb);
+        peak_kb = memory_kb(qp.0.id(), "VmHWM").unwrap_or(0).max(peak_kb);
     }
     assert!(qp.wait()?.success());
     eprintln!(

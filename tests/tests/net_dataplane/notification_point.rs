@@ -19,12 +19,10 @@ use dcqcn_params::Role;
 use dcqcn_replay::Hook;
 use dcqcn_support::clock::monotonic_ns;
 use dcqcn_tests::host::Pair;
-use dcqcn_tests::packets::{Roce, v4};
+use dcqcn_tests::packets::{CNP_TOS, Roce, v4};
 use dcqcn_tests::require;
 use dcqcn_tests::socket::{SILENCE, TIMEOUT};
 use nix::sys::socket::{setsockopt, sockopt};
-
-use crate::CNP_TOS;
 
 /// The maximum CNP interval, so that no test is too slow for it.
 const CHANGES: [&str; 2] = ["link_rate=1gbit", "min_time_between_cnps=1s"];
@@ -303,7 +301,7 @@ fn vlan_device_or_parent_answers() -> Result<()> {
     let inside = pair.b.socket("b0.5")?;
     answered(&pair, &data, &Roce { tags: tags(0xc005), ..data.clone() }.cnp(None, CNP_TOS))?;
     assert_eq!(inside.expect()?, untagged);
-    pair.b.run(|| dcqcn_loader::attach::detach("b0"))??;
+    pair.b.detach("b0")?;
 
     // At the VLAN interface: frames have no tag, and the interface adds one with the priority of its map.
     pair.b.attach("b0.5", Role::Host, &CHANGES)?;

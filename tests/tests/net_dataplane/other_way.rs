@@ -1,14 +1,12 @@
 //! RP: CNPs that arrive by another interface than that of their flow's data.
 
-use anyhow::{Context as _, Result};
-use dcqcn_common::classify::mapped;
-use dcqcn_common::flow::{FlowId, QpId};
+use anyhow::Result;
 use dcqcn_common::stats::Stat;
 use dcqcn_params::Role;
 use dcqcn_replay::Hook;
 use dcqcn_tests::bpf::LoadedObjects;
 use dcqcn_tests::host::{Pair, datagram, join};
-use dcqcn_tests::packets::{CNP_TOS, Roce, v4};
+use dcqcn_tests::packets::{CNP_TOS, Roce};
 use dcqcn_tests::require;
 
 const LINE_BPS: u64 = 1_000_000_000;
@@ -18,11 +16,7 @@ const CHANGES: [&str; 4] =
 
 /// The rate of the flow of `data`, as `a0` has it.
 fn rate_bps(pair: &Pair, data: &Roce) -> Result<u64> {
-    let maps = pair.a.attachment("a0")?.maps;
-    let receiver = QpId { addr: mapped(v4(data.dst)), qpn: data.dest_qpn, vlan: 0 };
-    let params = maps.params()?;
-    let flow = maps.rp_find(&params, &FlowId { src: mapped(v4(data.src)), receiver })?;
-    Ok(flow.context("the flow is known")?.hot.machine.rate_bps)
+    Ok(pair.a.flow("a0", data)?.hot.machine.rate_bps)
 }
 
 /// CNP counters of an interface's ingress program: received, handled, of no known flow.
@@ -93,7 +87,7 @@ fn detached_interface_gets_no_cnps() -> Result<()> {
         assert_eq!(a1.expect()?, cnp);
         assert_eq!(cnp_counts(&pair, "a0")?[1], 1, "round {round}");
         let objects = LoadedObjects::by(&pair.a, "a0")?;
-        pair.a.run(|| dcqcn_loader::attach::detach("a0"))??;
+        pair.a.detach("a0")?;
         assert!(objects.wait_until_freed(), "{objects:?}");
         b1.send(&cnp)?;
         assert_eq!(a1.expect()?, cnp, "without another attachment to pass it to");

@@ -2,23 +2,21 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, anyhow, ensure};
+use anyhow::{Context as _, Result, ensure};
 use dcqcn_common::hooks::HTB_FIRST_FLOW;
 use dcqcn_common::wire::bth::Bth;
-use dcqcn_loader::attach::{Attachment, Request};
+use dcqcn_loader::attach::Attachment;
 use dcqcn_loader::pacer::htb::Classes;
-use dcqcn_params::{PacerChoice, Role, Settings};
+use dcqcn_params::{PacerChoice, Role};
 use dcqcn_tests::host::{Host, Pair, request};
-use dcqcn_tests::packets::Roce;
+use dcqcn_tests::packets::{CNP_TOS, Roce};
+use dcqcn_tests::repeat::while_repeating;
 use dcqcn_tests::require;
 use dcqcn_tests::retry::{wait, while_busy};
 use dcqcn_tests::socket::RawSocket;
-
-use crate::CNP_TOS;
 
 /// One cut of alpha = 1 halves it.
 const LINE_BPS: f64 = 60e6;
@@ -30,36 +28,22 @@ const ATTEMPTS: u32 = 15;
 /// Attaches with the HTB pacer, so that a cut rate stays constant.
 fn attach(host: &Host) -> Result<()> {
     let changes = ["link_rate=60mbit", "rpg_time_reset=0ns", "rpg_byte_reset=0B"];
-    let request = request("a0", Role::Host, &changes)?;
-    let settings = Settings { pacer: Some(PacerChoice::Htb), ..request.settings };
-    host.attach_as(&Request { settings, ..request })?;
-    Ok(())
+    let mut request = request("a0", Role::Host, &changes)?;
+    request.settings.pacer = Some(PacerChoice::Htb);
+    host.attach_as(&request).map(drop)
 }
 
-/// Maintains the classes until `stop`, as `dcqcn run` does.
-fn keep_classes(host: &Host, stop: &AtomicBool) -> Result<()> {
-    let Attachment { info, mut maps } = host.attachment("a0")?;
-    let netlink = host.netlink()?;
-    let mut classes = Classes::take_over(&netlink, info.ifindex)?;
-    while !stop.load(Ordering::Relaxed) {
-        let cuts = maps.cuts()?;
-        classes.update(&netlink, || &maps, &cuts)?;
-        thread::sleep(Duration::from_millis(1));
-    }
-    Ok(())
-}
-
-/// Sends `data` at the maximum rate of the interface, or with pauses, until `stop`.
-fn blast(host: &Host, data: &Roce, pause: Duration, stop: &AtomicBool) -> Result<()> {
+/// Sends `data` each time, at the maximum rate of the interface or with pauses.
+fn sender(host: &Host, data: &Roce, pause: Duration) -> Result<impl FnMut() -> Result<()> + use<>> {
     let socket = host.socket("a0")?;
     // Queue some 30 frames, then wait for the queue.
     socket.limit_send_buffer(64 << 10)?;
     let frame = data.frame();
-    while !stop.load(Ordering::Relaxed) {
+    Ok(move || -> Result<()> {
         socket.send(&frame)?;
         thread::sleep(pause);
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// Bits per second that arrive, layer 2, by QPN.
@@ -113,41 +97,29 @@ fn only_cut_flow_is_paced() -> Result<()> {
     attach(&pair.a)?;
     let (cut, other) = (Roce::default(), Roce { dest_qpn: 0x12, ..Roce::default() });
     let receiver = pair.b.socket("b0")?;
-    let stop_pacer = AtomicBool::new(false);
-    thread::scope(|scope| -> Result<_> {
-        let pacer = scope.spawn(|| keep_classes(&pair.a, &stop_pacer));
-        let measured = measure(&pair, &receiver, &cut, &other);
-        stop_pacer.store(true, Ordering::Relaxed);
-        pacer.join().map_err(|_| anyhow!("the pacer panicked"))??;
-        measured
-    })
+    // As `dcqcn run` does.
+    let Attachment { info, mut maps } = pair.a.attachment("a0")?;
+    let netlink = pair.a.netlink()?;
+    let mut classes = Classes::take_over(&netlink, info.ifindex)?;
+    let update = || -> Result<()> {
+        let cuts = maps.cuts()?;
+        classes.update(&netlink, || &maps, &cuts)?;
+        thread::sleep(Duration::from_millis(1));
+        Ok(())
+    };
+    while_repeating([update], || measure(&pair, &receiver, &cut, &other))
 }
 
 /// Rates of `cut` before its cut, of `cut` and a moderate `other` after it, and of `other` alone.
 fn measure(pair: &Pair, receiver: &RawSocket, cut: &Roce, other: &Roce) -> Result<()> {
-    let while_sending = |senders: &[(&Roce, Duration)], work: &dyn Fn() -> Result<()>| {
-        let stop = AtomicBool::new(false);
-        thread::scope(|scope| {
-            let start = |&(data, pause): &(&Roce, Duration)| {
-                let (data, stop, host) = (data.clone(), &stop, &pair.a);
-                scope.spawn(move || blast(host, &data, pause, stop))
-            };
-            let senders: Vec<_> = senders.iter().map(start).collect();
-            let result = work();
-            stop.store(true, Ordering::Relaxed);
-            for sender in senders {
-                sender.join().map_err(|_| anyhow!("a sender panicked"))??;
-            }
-            result
-        })
-    };
-    while_sending(&[(cut, Duration::ZERO)], &|| shares(receiver, "before any cut", &[(cut, 0.9..1.1)]))?;
-    let moderate = Duration::from_millis(2);
-    while_sending(&[(cut, Duration::ZERO), (other, moderate)], &|| {
+    let fast = |data| sender(&pair.a, data, Duration::ZERO);
+    while_repeating([fast(cut)?], || shares(receiver, "before any cut", &[(cut, 0.9..1.1)]))?;
+    let moderate = sender(&pair.a, other, Duration::from_millis(2))?;
+    while_repeating([fast(cut)?, moderate], || {
         pair.b.socket("b0")?.send(&cut.cnp(None, CNP_TOS))?;
         wait_for_class(&pair.a)?;
         // The cut flow gets half of the line, the other its load: 8.7 kbit every 2 ms or more, 7 % of the line.
         shares(receiver, "after one cut, next to another,", &[(cut, 0.45..0.55), (other, 0.03..0.08)])
     })?;
-    while_sending(&[(other, Duration::ZERO)], &|| shares(receiver, "alone", &[(other, 0.9..1.1)]))
+    while_repeating([fast(other)?], || shares(receiver, "alone", &[(other, 0.9..1.1)]))
 }

@@ -1,8 +1,8 @@
 //! RP: data creates a flow, a CNP cuts it, and a forged one does not.
 
 use anyhow::{Context as _, Result};
-use dcqcn_common::classify::{mapped, words};
-use dcqcn_common::flow::{Cnps, FlowId, QpId, RpFlow};
+use dcqcn_common::classify::mapped;
+use dcqcn_common::flow::{Cnps, QpId, RpFlow};
 use dcqcn_common::layout::{Pair as QpPair, PairSource};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
@@ -10,25 +10,13 @@ use dcqcn_common::wire::eth::EtherType;
 use dcqcn_params::Role;
 use dcqcn_replay::Hook;
 use dcqcn_tests::host::{Pair, datagram};
-use dcqcn_tests::packets::{Roce, v4, v6};
+use dcqcn_tests::packets::{CNP_TOS, Roce, v4};
 use dcqcn_tests::require;
-
-use crate::CNP_TOS;
 
 const LINE_BPS: u64 = 1_000_000_000;
 /// Rates never increase, and the interval between cuts exceeds the test's duration.
 const CHANGES: [&str; 4] =
     ["link_rate=1gbit", "rpg_time_reset=0ns", "rpg_byte_reset=0B", "rate_reduce_monitor_period=1s"];
-
-fn flow(pair: &Pair, data: &Roce) -> Result<RpFlow> {
-    let maps = pair.a.attachment("a0")?.maps;
-    let address = |host| if data.v6 { words(v6(host)) } else { mapped(v4(host)) };
-    let vlan = data.tags.first().map_or(0, |(_, tci)| u32::from(tci & 0xfff));
-    let receiver = QpId { addr: address(data.dst), qpn: data.dest_qpn, vlan };
-    let params = maps.params()?;
-    let flow = maps.rp_find(&params, &FlowId { src: address(data.src), receiver })?;
-    flow.with_context(|| format!("no flow of {data:?}"))
-}
 
 /// Sends a CNP to host 1 and returns the counter that it incremented.
 fn outcome(pair: &Pair, cnp: &[u8]) -> Result<Stat> {
@@ -65,7 +53,7 @@ fn cnp_halves_only_its_flow() -> Result<()> {
         a.send(&Roce { psn: 8, ..data.clone() }.frame())?;
         // These are not data, and have no effect.
         a.send(&Roce { opcode: Opcode::RC_ACKNOWLEDGE, payload: 0, ..data.clone() }.frame())?;
-        let flow = flow(&pair, data)?;
+        let flow = pair.a.flow("a0", data)?;
         assert_eq!((flow.hot.packets, flow.hot.bytes), (2, 2 * data.frame().len() as u64), "{data:?}");
         assert_eq!((flow.hot.machine.rate_bps, flow.hot.machine.active), (LINE_BPS, 0));
     }
@@ -73,7 +61,7 @@ fn cnp_halves_only_its_flow() -> Result<()> {
 
     for (cut, data) in flows.iter().enumerate() {
         assert_eq!(outcome(&pair, &data.cnp(None, CNP_TOS))?, Stat::RpCnpHandled, "{data:?}");
-        let rates = flows.iter().map(|data| Ok(flow(&pair, data)?.hot.machine.rate_bps));
+        let rates = flows.iter().map(|data| Ok(pair.a.flow("a0", data)?.hot.machine.rate_bps));
         let rates = rates.collect::<Result<Vec<_>>>()?;
         let expected: Vec<_> =
             (0..flows.len()).map(|flow| if flow <= cut { LINE_BPS / 2 } else { LINE_BPS }).collect();
@@ -90,7 +78,7 @@ fn forged_cnp_ignored_and_counted() -> Result<()> {
     for v6 in [false, true] {
         let data = Roce { v6, ..Roce::default() };
         pair.a.socket("a0")?.send(&data.frame())?;
-        let before = flow(&pair, &data)?;
+        let before = pair.a.flow("a0", &data)?;
         let valid = data.cnp(None, CNP_TOS);
 
         let damaged = |at: usize| {
@@ -121,13 +109,13 @@ fn forged_cnp_ignored_and_counted() -> Result<()> {
         ] {
             assert_eq!(outcome(&pair, &forged)?, Stat::RpCnpUnknownFlow, "{what}");
         }
-        assert_eq!(flow(&pair, &data)?, before, "none of them has changed the flow");
+        assert_eq!(pair.a.flow("a0", &data)?, before, "none of them has changed the flow");
 
         assert_eq!(outcome(&pair, &valid)?, Stat::RpCnpHandled);
-        let once = flow(&pair, &data)?;
+        let once = pair.a.flow("a0", &data)?;
         for soon in 1..=3 {
             assert_eq!(outcome(&pair, &valid)?, Stat::RpCnpTooSoon);
-            let now = flow(&pair, &data)?;
+            let now = pair.a.flow("a0", &data)?;
             let cnps = Cnps { ignored: soon, ..once.cnps };
             assert_eq!(now, RpFlow { cnps, ..once }, "a flood cuts once per interval");
         }
@@ -148,12 +136,12 @@ fn nic_cnp_resolved_by_sender_qpn() -> Result<()> {
     pair.a.attachment("a0")?.maps.set_pair(&own, &peer)?;
     a.send(&data.frame())?;
     assert_eq!(outcome(&pair, &data.cnp(Some(0x22), CNP_TOS))?, Stat::RpCnpHandled);
-    assert_eq!(flow(&pair, &data)?.hot.machine.rate_bps, LINE_BPS / 2);
+    assert_eq!(pair.a.flow("a0", &data)?.hot.machine.rate_bps, LINE_BPS / 2);
     // A datagram's pair is learned from the datagram.
     let datagram = Roce { opcode: Opcode::UD_SEND_ONLY, dest_qpn: 0x31, source_qpn: 0x32, ..data };
     a.send(&datagram.frame())?;
     assert_eq!(outcome(&pair, &datagram.cnp(Some(0x32), CNP_TOS))?, Stat::RpCnpHandled);
-    assert_eq!(flow(&pair, &datagram)?.hot.machine.rate_bps, LINE_BPS / 2);
+    assert_eq!(pair.a.flow("a0", &datagram)?.hot.machine.rate_bps, LINE_BPS / 2);
     Ok(())
 }
 
@@ -174,7 +162,7 @@ fn handled_cnps_consumed_if_enabled() -> Result<()> {
         b.send(&cnp)?;
     }
     assert_eq!(datagram(&stack)?, foreign[data.bth()..]);
-    assert_eq!(flow(&pair, &data)?.hot.machine.rate_bps, LINE_BPS / 2);
+    assert_eq!(pair.a.flow("a0", &data)?.hot.machine.rate_bps, LINE_BPS / 2);
     assert_eq!(pair.a.count("a0", Hook::Ingress, Stat::RoceCnp)?, 3);
     // Disabled, the program ignores CNPs.
     pair.a.set("a0", &["rp_enable=off"])?;

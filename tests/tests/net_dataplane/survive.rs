@@ -10,14 +10,13 @@ use dcqcn_common::layout::Mode;
 use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_loader::attach::{self, Error, Request, Sweep};
 use dcqcn_loader::dataplane::{self, MAPS, PROGRAMS, Programs, SHARED, Sizes};
-use dcqcn_netlink::link::VethEnd;
 use dcqcn_netlink::netns::current_cookie;
 use dcqcn_netlink::tc::{Handle, QdiscSpec, kernel_has_qdisc};
-use dcqcn_params::{PacerChoice, Role, Settings, XdpModeChoice};
+use dcqcn_params::{PacerChoice, Role, XdpModeChoice};
 use dcqcn_tests::bpf::LoadedObjects;
 use dcqcn_tests::command::{binary, output_of};
-use dcqcn_tests::host::{Host, Pair, request};
-use dcqcn_tests::packets::{Roce, mac};
+use dcqcn_tests::host::{Host, Pair, join, request};
+use dcqcn_tests::packets::Roce;
 use dcqcn_tests::require;
 use dcqcn_tests::retry::wait_value;
 use nix::fcntl::{Flock, FlockArg};
@@ -95,10 +94,6 @@ fn does_not_mark(pair: &Pair) -> Result<()> {
     Ok(())
 }
 
-fn dcqcn(host: &Host, line: &str) -> Result<String> {
-    host.command(&format!("{} {line}", binary()?.display()))
-}
-
 fn attach_line() -> String {
     let attach = "attach a0 --role switch --flows 1024 --set link_rate=1gbit".to_owned();
     MARKING.iter().fold(attach, |line, change| format!("{line} --set {change}"))
@@ -109,14 +104,14 @@ fn data_plane_outlives_process() -> Result<()> {
     require!("data_plane_outlives_process");
     let pair = Pair::new("stay")?;
     let before = State::of(&pair.a)?;
-    dcqcn(&pair.a, &attach_line())?;
+    pair.a.dcqcn(&attach_line(), 0)?;
     marks(&pair)?;
     let refused = pair.a.attach("a0", Role::Host, &["link_rate=1gbit"]).expect_err("attached twice");
     assert!(matches!(refused.downcast_ref(), Some(Error::AlreadyAttached { .. })), "{refused}");
     marks(&pair)?;
     let objects = LoadedObjects::by(&pair.a, "a0")?;
     assert_eq!((objects.maps.len(), objects.programs.len()), (MAPS.len() - SHARED.len(), 3), "{objects:?}");
-    dcqcn(&pair.a, "detach a0")?;
+    pair.a.dcqcn("detach a0", 0)?;
     does_not_mark(&pair)?;
     assert_eq!(State::of(&pair.a)?, before);
     assert!(objects.wait_until_freed(), "{objects:?}");
@@ -139,18 +134,14 @@ fn recreated_interface_attached_again() -> Result<()> {
     let listed = pair.a.run(attach::list)??;
     assert!(!pair.a.run(Sweep::take)??.is_alive(&listed[0]));
 
-    let end = |name, netns, number| VethEnd { name, netns, mac: Some(mac(number)) };
-    pair.a.netlink()?.add_veth(&end("a0", None, 1), &end("b0", Some(&pair.b.netns), 2))?;
-    for (host, iface) in [(&pair.a, "a0"), (&pair.b, "b0")] {
-        host.netlink()?.set_up(host.index(iface)?, true)?;
-    }
+    join((&pair.a, "a0", 1), (&pair.b, "b0", 2), 1_500)?;
     does_not_mark(&pair)?;
     let fresh = State::of(&pair.a)?;
     pair.a.attach_as(&request)?;
     assert!(first.wait_until_freed(), "{first:?}");
     marks(&pair)?;
     let second = LoadedObjects::by(&pair.a, "a0")?;
-    pair.a.run(|| attach::detach("a0"))??;
+    pair.a.detach("a0")?;
     does_not_mark(&pair)?;
     assert_eq!(State::of(&pair.a)?, State { files: before.files, ..fresh });
     assert!(second.wait_until_freed(), "{second:?}");
@@ -159,7 +150,7 @@ fn recreated_interface_attached_again() -> Result<()> {
     pair.a.attach_as(&request)?;
     let third = LoadedObjects::by(&pair.a, "a0")?;
     pair.a.netlink()?.delete_link(pair.a.index("a0")?)?;
-    pair.a.run(|| attach::detach("a0"))??;
+    pair.a.detach("a0")?;
     assert!(pair.a.run(attach::list)??.is_empty());
     assert!(third.wait_until_freed(), "{third:?}");
     Ok(())
@@ -191,7 +182,7 @@ fn detaching_restores_the_host() -> Result<()> {
             );
             assert_eq!(attached.qdiscs != before.qdiscs, pacer != PacerChoice::None);
             marks(&pair)?;
-            pair.a.run(|| attach::detach("a0"))??;
+            pair.a.detach("a0")?;
             assert_eq!(State::of(&pair.a)?, before, "{root:?}, {pacer:?}");
             assert!(objects.wait_until_freed(), "{objects:?}");
             does_not_mark(&pair)?;
@@ -205,9 +196,9 @@ fn failed_attach_leaves_nothing() -> Result<()> {
     require!("failed_attach_leaves_nothing", "htb");
     let pair = Pair::new("fail")?;
     let host = |pacer, mode| -> Result<Request> {
-        let request = request("a0", Role::Host, &["link_rate=1gbit"])?;
-        let settings = Settings { pacer: Some(pacer), xdp_mode: Some(mode), ..request.settings };
-        Ok(Request { settings, ..request })
+        let mut request = request("a0", Role::Host, &["link_rate=1gbit"])?;
+        (request.settings.pacer, request.settings.xdp_mode) = (Some(pacer), Some(mode));
+        Ok(request)
     };
     let before = State::of(&pair.a)?;
     if kernel_has_qdisc("fq")? {
@@ -221,7 +212,7 @@ fn failed_attach_leaves_nothing() -> Result<()> {
     let other = OtherXdp::attach(&pair.a)?;
     let before = State::of(&pair.a)?;
     pair.a.attach_as(&host(PacerChoice::None, XdpModeChoice::Auto)?)?;
-    pair.a.run(|| attach::detach("a0"))??;
+    pair.a.detach("a0")?;
     assert_eq!(State::of(&pair.a)?, before);
     drop(other);
     let before = State::of(&pair.a)?;
@@ -239,7 +230,7 @@ fn failed_attach_leaves_nothing() -> Result<()> {
     assert!(error.to_string().contains("--pacer none"), "{error}");
     assert_eq!(State::of(&pair.a)?, before);
     pair.a.attach_as(&host(PacerChoice::None, XdpModeChoice::Auto)?)?;
-    pair.a.run(|| attach::detach("a0"))??;
+    pair.a.detach("a0")?;
     assert_eq!(State::of(&pair.a)?, before);
     Ok(())
 }

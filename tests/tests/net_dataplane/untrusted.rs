@@ -4,8 +4,6 @@ use std::fs;
 use std::net::{Ipv4Addr, UdpSocket};
 
 use anyhow::Result;
-use dcqcn_common::classify::mapped;
-use dcqcn_common::flow::{FlowId, QpId, RpFlow};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Bth;
 use dcqcn_common::wire::cm::{CommIds, Rep};
@@ -14,19 +12,10 @@ use dcqcn_common::wire::udp;
 use dcqcn_params::Role;
 use dcqcn_replay::Hook;
 use dcqcn_tests::host::Pair;
-use dcqcn_tests::packets::{CmMessage, Roce, cm, req, v4};
+use dcqcn_tests::packets::{CNP_TOS, CmMessage, Roce, cm, req, v4};
 use dcqcn_tests::require;
 
-use crate::CNP_TOS;
-
 const CHANGES: [&str; 3] = ["link_rate=1gbit", "rpg_time_reset=0ns", "min_time_between_cnps=1s"];
-
-fn flow(pair: &Pair, data: &Roce) -> Result<Option<RpFlow>> {
-    let maps = pair.a.attachment("a0")?.maps;
-    let receiver = QpId { addr: mapped(v4(data.dst)), qpn: data.dest_qpn, vlan: 0 };
-    let params = maps.params()?;
-    Ok(maps.rp_find(&params, &FlowId { src: mapped(v4(data.src)), receiver })?)
-}
 
 /// An unprivileged process sends packets like a QP's data. Verified to work: 200 packets were charged to it.
 #[test]
@@ -42,7 +31,7 @@ fn socket_traffic_not_charged_to_qp() -> Result<()> {
     b.send(&data.cnp(None, CNP_TOS))?;
     a.expect()?;
     b.drain()?;
-    let before = flow(&pair, &data)?;
+    let before = pair.a.find_flow("a0", &data)?;
     assert!(before.is_some_and(|flow| flow.hot.machine.active != 0), "{before:?}");
 
     // Everything behind the UDP header is the process's own.
@@ -67,7 +56,7 @@ fn socket_traffic_not_charged_to_qp() -> Result<()> {
     }
     assert_eq!(pair.a.count("a0", Hook::Egress, Stat::CmMessages)?, 0, "no pair is learned from them");
     assert_eq!(pair.a.count("a0", Hook::Egress, Stat::RpFromProcess)?, 402);
-    assert_eq!(flow(&pair, &data)?, before, "nothing moved");
+    assert_eq!(pair.a.find_flow("a0", &data)?, before, "nothing moved");
     assert_eq!(pair.a.count("a0", Hook::Egress, Stat::RpFlowNew)?, 1, "no flow was inserted");
     // The packets are delivered, as without dcqcn.
     assert!(!b.drain()?.is_empty());

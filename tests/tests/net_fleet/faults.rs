@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use dcqcn_tests::fleet::{Behaviour, Etcd, FleetFixture};
+use dcqcn_tests::fleet::{Behaviour, Etcd, FleetFixture, QUICK};
+use dcqcn_tests::lab::assert_contains;
 use dcqcn_tests::require_installed;
 
 const FAST: &str = "canary = 1\nwave = 2\nmax_unavailable = 2\nsoak = '1s'\npatience = '15s'";
@@ -16,16 +17,13 @@ fn rollout_survives_killed_members() -> Result<()> {
     fixture.daemons["h002"].be(Behaviour::Slow(Duration::from_millis(500)));
     fixture.text(&["apply", &fixture.file(FAST, "rpg_gd = 12")?])?;
     let coordinator = fixture.coordinate()?;
-    fixture.wait_for_daemons("a canary has the version", |host, daemon| {
-        host != "h000" || daemon.name().is_some()
-    })?;
+    fixture.wait_for_version_on("h000", 1)?;
     drop(coordinator);
     let leader = fixture.etcd.leader()?;
     fixture.etcd.kill(leader)?;
     let coordinator = fixture.coordinate()?;
-    fixture.wait_for_daemons("the second wave began", |host, daemon| {
-        host != "h001" || daemon.name().is_some()
-    })?;
+    // The second wave has begun.
+    fixture.wait_for_version_on("h001", 1)?;
     fixture.kill_agent("h002")?;
     fixture.begin_agent("h002")?;
     fixture.etcd.begin(leader)?;
@@ -38,40 +36,25 @@ fn rollout_survives_killed_members() -> Result<()> {
     Ok(())
 }
 
-const QUICK: &str = "canary = 1\nwave = 3\nmax_unavailable = 3\nsoak = '0s'\npatience = '8s'";
-
 #[test]
 fn full_etcd_reported_then_resumes() -> Result<()> {
     require_installed!("full_etcd_reported_then_resumes", Etcd);
     let fixture = FleetFixture::with(Etcd::start(1, &["--quota-backend-bytes", "2097152"])?, 2)?;
-    let apply = |gd: u8| {
-        fixture.run(&["apply", &fixture.file(QUICK, &format!("rpg_gd = {gd}"))?, "--wait", "--tick", "100ms"])
-    };
-    ensure!(apply(12)?.status.success(), "the first version is not applied");
+    fixture.apply(QUICK, "rpg_gd = 12")?;
     let filler = "x".repeat(100_000);
     let mut tries = 0;
     while fixture.etcd.ctl(&["put", "much", &filler])?.status.success() {
         tries += 1;
         ensure!(tries < 200, "etcd does not become full");
     }
-    let full = apply(13)?;
-    let message = String::from_utf8_lossy(&full.stderr).into_owned();
-    assert!(!full.status.success() && message.contains("etcd is full: `etcdctl compact`"), "{message}");
+    assert_contains(&fixture.apply_error(QUICK, "rpg_gd = 13")?, "etcd is full: `etcdctl compact`");
     assert!(fixture.daemons.values().all(|daemon| daemon.name().as_deref() == Some("fleet 1")));
     // The advice in its message.
-    let status = fixture.etcd.ctl(&["get", "much", "--keys-only", "--write-out=fields"])?;
-    let text = String::from_utf8_lossy(&status.stdout).into_owned();
-    let revision = text.lines().find_map(|line| line.strip_prefix("\"Revision\" : ")).unwrap_or_default();
-    for words in [&["del", "much"][..], &["compact", revision], &["defrag"], &["alarm", "disarm"]] {
-        let done = fixture.etcd.ctl(words)?;
-        assert!(
-            done.status.success() || words[0] == "del",
-            "{words:?}: {}",
-            String::from_utf8_lossy(&done.stderr)
-        );
-    }
-    let done = apply(13)?;
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let _ = fixture.etcd.ctl(&["del", "much"])?;
+    fixture.etcd.compact()?;
+    fixture.etcd.ok(&["defrag"])?;
+    fixture.etcd.ok(&["alarm", "disarm"])?;
+    fixture.apply(QUICK, "rpg_gd = 13")?;
     fixture.wait_for_version(2)?;
     Ok(())
 }

@@ -1,19 +1,17 @@
 //! The commands of docs/how-to/fleet.md, typed: real daemons in network namespaces with real packets, agents and etcd.
 
 use std::fs;
-use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_tests::command::{Running, dcqcn_fleet, fleet_binary};
-use dcqcn_tests::daemon::Daemon;
+use dcqcn_tests::daemon::{CONTROL, Daemon};
 use dcqcn_tests::fleet::Etcd;
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::packets::Roce;
+use dcqcn_tests::repeat::Repeated;
 use dcqcn_tests::retry::wait_value;
 use dcqcn_tests::{require, require_installed};
 
@@ -39,50 +37,36 @@ struct Host {
     pair: Pair,
     daemon: Daemon,
     _agent: Running,
-    is_over: Arc<AtomicBool>,
-    traffic: Option<thread::JoinHandle<Result<()>>>,
+    _traffic: Repeated,
 }
 
 impl Host {
-    fn new(name: &str, dir: &Path, etcd: &str) -> Result<Self> {
+    fn new(name: &str, etcd: &str) -> Result<Self> {
         let pair = Pair::new(name)?;
-        let control = dir.join(format!("{name}.control"));
         let allow =
             PAGE.lines().find(|line| line.starts_with("allow = [")).context("no bounds in the page")?;
-        let (socket, state) = (control.display(), dir.join(format!("{name}.json")));
-        let file =
-            format!("{OWN}[control]\nsocket = '{socket}'\n[fleet]\nstate = '{}'\n{allow}\n", state.display());
+        let file = format!("{OWN}{CONTROL}[fleet]\nstate = 'DIR/fleet.json'\n{allow}\n");
         let daemon = Daemon::serving(&pair.a, &file, "a0")?;
         let words =
             ["agent", "--name", name, "--label", "rack=a", "--every", "1s", "--ttl", "30s", "--etcd", etcd];
         let mut agent = dcqcn_fleet(&words)?;
-        agent.arg("--control").arg(control).stdout(Stdio::null()).stderr(Stdio::null());
+        agent.args(["--control", &daemon.socket()]).stdout(Stdio::null()).stderr(Stdio::null());
         let agent = Running(agent.spawn()?);
-        let is_over = Arc::<AtomicBool>::default();
-        let (socket, ended) = (pair.a.socket("a0")?, Arc::clone(&is_over));
+        let socket = pair.a.socket("a0")?;
         let frame = Roce { payload: 4_000, ..Roce::default() }.frame();
-        let traffic = thread::spawn(move || {
-            while !ended.load(Ordering::Relaxed) {
-                for _ in 0..BURST {
-                    socket.send(&frame)?;
-                }
-                thread::sleep(Duration::from_millis(50));
+        let traffic = Repeated::start(move || {
+            for _ in 0..BURST {
+                socket.send(&frame)?;
             }
+            thread::sleep(Duration::from_millis(50));
             Ok(())
         });
-        Ok(Self { pair, daemon, _agent: agent, is_over, traffic: Some(traffic) })
+        Ok(Self { pair, daemon, _agent: agent, _traffic: traffic })
     }
 
     /// Kmin of class 3 in the kernel, in bytes.
     fn kmin(&self) -> Result<u64> {
         Ok(self.pair.a.attachment("a0")?.maps.params()?.config.wred[3].kmin_bytes)
-    }
-}
-
-impl Drop for Host {
-    fn drop(&mut self) {
-        self.is_over.store(true, Ordering::Relaxed);
-        let _ = self.traffic.take().map(thread::JoinHandle::join);
     }
 }
 
@@ -111,10 +95,8 @@ fn guide_runs_on_real_hosts() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let etcd = Etcd::start(1, &[])?;
     let names = ["st1", "st2", "st3"];
-    let hosts = names
-        .map(|name| Host::new(name, dir.path(), &etcd.endpoints()))
-        .into_iter()
-        .collect::<Result<Vec<_>>>()?;
+    let hosts =
+        names.map(|name| Host::new(name, &etcd.endpoints())).into_iter().collect::<Result<Vec<_>>>()?;
     let mut canary = None;
     let own = hosts[0].kmin()?;
     fs::write(dir.path().join("fleet.toml"), file()?)?;

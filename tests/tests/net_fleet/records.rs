@@ -2,29 +2,18 @@
 
 use std::io::Read as _;
 use std::process::Stdio;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 
-use anyhow::{Context as _, Result, ensure};
-use dcqcn_tests::command::{Running, dcqcn_fleet};
-use dcqcn_tests::fleet::{Behaviour, Etcd, FleetFixture};
+use anyhow::{Context as _, Result};
+use dcqcn_tests::command::{Running, dcqcn_fleet, error_of};
+use dcqcn_tests::fleet::{Behaviour, Etcd, FleetFixture, QUICK, WAIT};
+use dcqcn_tests::lab::assert_contains;
+use dcqcn_tests::repeat::while_repeating;
 use dcqcn_tests::require_installed;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-const QUICK: &str = "canary = 1\nwave = 3\nmax_unavailable = 3\nsoak = '0s'\npatience = '8s'";
 const WATCHED: &str = "canary = 1\nwave = 3\nmax_unavailable = 3\nsoak = '3s'\npatience = '8s'";
-
-fn apply(fixture: &FleetFixture, rollout: &str, parameters: &str) -> Result<String> {
-    fixture.text(&["apply", &fixture.file(rollout, parameters)?, "--wait", "--tick", "100ms"])
-}
-
-fn put(fixture: &FleetFixture, key: &str, value: &str) -> Result<()> {
-    let put = fixture.etcd.ctl(&["put", key, value])?;
-    ensure!(put.status.success(), "{}", String::from_utf8_lossy(&put.stderr));
-    Ok(())
-}
 
 #[test]
 fn unreadable_record_affects_only_its_host() -> Result<()> {
@@ -38,9 +27,9 @@ fn unreadable_record_affects_only_its_host() -> Result<()> {
         ("/dcqcn/hosts/g4/report", long.as_str()),
         ("/dcqcn/hosts/g5/other/key", "x"),
     ] {
-        put(&fixture, key, value)?;
+        fixture.etcd.ok(&["put", key, value])?;
     }
-    apply(&fixture, QUICK, "rpg_gd = 12")?;
+    fixture.apply(QUICK, "rpg_gd = 12")?;
     assert!(fixture.daemons.values().all(|daemon| daemon.name().as_deref() == Some("fleet 1")));
     let status = fixture.text(&["status"])?;
     assert!(
@@ -59,15 +48,14 @@ fn deleted_version_number_is_not_reused() -> Result<()> {
     require_installed!("deleted_version_number_is_not_reused", Etcd);
     let fixture = FleetFixture::new(1, 3)?;
     for gd in [11, 12, 13] {
-        apply(&fixture, QUICK, &format!("rpg_gd = {gd}"))?;
+        fixture.apply(QUICK, &format!("rpg_gd = {gd}"))?;
     }
     assert!(fixture.text(&["prune", "--keep", "1"])?.contains("2 versions deleted, 1 kept"));
     assert!(fixture.text(&["rollback", "3", "--dry-run"])?.contains("version 4"));
     for prefix in ["/dcqcn/versions/", "/dcqcn/outcomes/"] {
-        let deleted = fixture.etcd.ctl(&["del", "--prefix", prefix])?;
-        ensure!(deleted.status.success(), "{}", String::from_utf8_lossy(&deleted.stderr));
+        fixture.etcd.ok(&["del", "--prefix", prefix])?;
     }
-    assert!(apply(&fixture, QUICK, "rpg_gd = 14")?.contains("version 4"));
+    assert!(fixture.apply(QUICK, "rpg_gd = 14")?.contains("version 4"));
     for daemon in fixture.daemons.values() {
         assert!(daemon.text().is_some_and(|text| text.contains("rpg_gd = 14")));
     }
@@ -82,23 +70,11 @@ fn prune_runs_during_a_rollout() -> Result<()> {
         let version = |number: u64| (format!("/dcqcn/versions/{number:010}"), "{}".to_owned());
         fixture.etcd.put(&(first..first + 128).map(version).collect::<Vec<_>>())?;
     }
-    ensure!(fixture.run(&["apply", &fixture.file(WATCHED, "rpg_gd = 12")?])?.status.success(), "not applied");
-    let rollout = fixture.etcd.ctl(&["get", "/dcqcn/rollout", "--print-value-only"])?.stdout;
-    let rollout = String::from_utf8(rollout)?;
-    let is_over = AtomicBool::new(false);
-    let pruned = thread::scope(|scope| {
-        // A coordinator's clock, faster.
-        let clock = scope.spawn(|| {
-            while !is_over.load(Ordering::Relaxed) {
-                put(&fixture, "/dcqcn/rollout", rollout.trim_end())?;
-            }
-            Ok::<_, anyhow::Error>(())
-        });
-        let pruned = fixture.text(&["prune", "--keep", "1"]);
-        is_over.store(true, Ordering::Relaxed);
-        clock.join().map_err(|_| anyhow::anyhow!("the clock panicked"))??;
-        pruned
-    })?;
+    fixture.text(&["apply", &fixture.file(WATCHED, "rpg_gd = 12")?])?;
+    let rollout = fixture.etcd.ok(&["get", "/dcqcn/rollout", "--print-value-only"])?;
+    // A coordinator's clock, faster.
+    let clock = || fixture.etcd.ok(&["put", "/dcqcn/rollout", rollout.trim_end()]).map(drop);
+    let pruned = while_repeating([clock], || fixture.text(&["prune", "--keep", "1"]))?;
     assert!(pruned.contains("1024 versions deleted, 1 kept"), "{pruned}");
     Ok(())
 }
@@ -111,12 +87,7 @@ fn resume_and_abort_need_a_coordinator() -> Result<()> {
     let warning = String::from_utf8_lossy(&applied.stderr).into_owned();
     assert!(applied.status.success() && warning.contains("no coordinator is running"), "{warning}");
     for command in ["resume", "abort"] {
-        let output = fixture.run(&[command])?;
-        let message = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(
-            output.status.code() == Some(3) && message.contains("no coordinator is running"),
-            "{message}"
-        );
+        assert_contains(&fixture.expect_error(3, &[command])?, "no coordinator is running");
     }
     assert!(fixture.text(&["status"])?.contains("no coordinator is running"));
     Ok(())
@@ -126,24 +97,17 @@ fn resume_and_abort_need_a_coordinator() -> Result<()> {
 fn interrupted_apply_is_not_a_coordinator() -> Result<()> {
     require_installed!("interrupted_apply_is_not_a_coordinator", Etcd);
     let fixture = FleetFixture::new(1, 2)?;
-    let words = ["apply", &fixture.file(WATCHED, "rpg_gd = 12")?, "--wait", "--tick", "100ms"];
-    let mut command = fixture.command(&words)?;
+    let mut command = fixture.command(&["apply", &fixture.file(WATCHED, "rpg_gd = 12")?])?;
+    command.args(WAIT);
     let apply = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-    fixture.wait_for_daemons("the canary has the version", |host, daemon| {
-        host != "h000" || daemon.name().is_some()
-    })?;
+    fixture.wait_for_version_on("h000", 1)?;
     kill(Pid::from_raw(apply.id().cast_signed()), Signal::SIGINT)?;
     let output = apply.wait_with_output()?;
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.code() == Some(1) && message.contains("no coordinator continues it"), "{message}");
     // Immediately: its key does not outlive it.
-    assert_eq!(fixture.run(&["abort"])?.status.code(), Some(3));
-    let resumed = fixture.run(&["resume"])?;
-    let message = String::from_utf8_lossy(&resumed.stderr).into_owned();
-    assert!(
-        resumed.status.code() == Some(1) && message.contains("cannot pause or resume version 1"),
-        "{message}"
-    );
+    fixture.expect_error(3, &["abort"])?;
+    assert_contains(&fixture.expect_error(1, &["resume"])?, "cannot pause or resume version 1");
     fixture.text(&["abort", "--wait"])?;
     fixture.wait_for_daemons("both hosts are rolled back", |_, daemon| daemon.name().is_none())?;
     Ok(())
@@ -163,10 +127,7 @@ fn silent_canary_rolls_back() -> Result<()> {
             Ok(hosts.iter().all(|host| packets(host) >= 50_000))
         })?;
         fixture.daemons["h000"].be(nature);
-        let output =
-            fixture.run(&["apply", &fixture.file(WATCHED, "rpg_gd = 12")?, "--wait", "--tick", "100ms"])?;
-        let message = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.code() == Some(1) && message.contains(words), "{message}");
+        assert_contains(&fixture.apply_error(WATCHED, "rpg_gd = 12")?, words);
         assert!(fixture.daemons.iter().skip(1).all(|(_, daemon)| daemon.names().is_empty()));
     }
     Ok(())
@@ -187,12 +148,12 @@ fn apply_of_one_group_keeps_the_others() -> Result<()> {
         std::fs::write(&path, format!("[rollout]\n{QUICK}\n{}{}", group("a", "h000"), group("b", "h001")))
     };
     both(12)?;
-    fixture.text(&["apply", &path, "--wait", "--tick", "100ms"])?;
+    fixture.text(&[&["apply", &path], &WAIT[..]].concat())?;
     let before = fixture.daemons["h001"].names();
     both(13)?;
-    let output = fixture.run(&["apply", &path, "--group", "none"])?;
-    assert!(String::from_utf8_lossy(&output.stderr).contains("the file has no such group"));
-    fixture.text(&["apply", &path, "--group", "a", "--wait", "--tick", "100ms"])?;
+    let refused = fixture.expect_error(1, &["apply", &path, "--group", "none"])?;
+    assert_contains(&refused, "the file has no such group");
+    fixture.text(&[&["apply", &path, "--group", "a"], &WAIT[..]].concat())?;
     let text = |host: &str| fixture.daemons[host].text().unwrap_or_default();
     assert!(text("h000").contains("rpg_gd = 13"), "{}", text("h000"));
     assert!(text("h001").contains("rpg_gd = 12"), "{}", text("h001"));
@@ -205,13 +166,12 @@ fn apply_of_one_group_keeps_the_others() -> Result<()> {
 fn deleted_rollout_ends_its_wait() -> Result<()> {
     require_installed!("deleted_rollout_ends_its_wait", Etcd);
     let fixture = FleetFixture::new(1, 2)?;
-    apply(&fixture, QUICK, "rpg_gd = 12")?;
+    fixture.apply(QUICK, "rpg_gd = 12")?;
     let file = fixture.file(WATCHED, "rpg_gd = 13")?;
-    let mut command =
-        fixture.command_under(&["timeout", "60"], &["apply", &file, "--wait", "--tick", "100ms"])?;
-    let mut waiting = Running(command.stderr(Stdio::piped()).spawn()?);
+    let mut command = fixture.command_under(&["timeout", "60"], &["apply", &file])?;
+    let mut waiting = Running(command.args(WAIT).stderr(Stdio::piped()).spawn()?);
     fixture.wait("the rollout is in progress", |status| Ok(status["rollout"]["is_over"] == false))?;
-    fixture.etcd.ctl(&["del", "/dcqcn/rollout"])?;
+    fixture.etcd.ok(&["del", "/dcqcn/rollout"])?;
     let mut message = String::new();
     waiting.0.stderr.take().context("no pipe")?.read_to_string(&mut message)?;
     assert!(message.contains("the rollout of version 2 was deleted from etcd"), "{message}");
@@ -224,18 +184,15 @@ fn stopped_etcd_is_not_a_rejection() -> Result<()> {
     require_installed!("stopped_etcd_is_not_a_rejection", Etcd);
     let fixture = FleetFixture::new(1, 1)?;
     fixture.etcd.signal(0, Signal::SIGSTOP)?;
-    let output = fixture.run(&["status"])?;
+    let message = fixture.expect_error(1, &["status"]);
     fixture.etcd.signal(0, Signal::SIGCONT)?;
-    let message = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.code() == Some(1) && message.contains("cannot reach etcd at"), "{message}");
+    assert_contains(&message?, "cannot reach etcd at");
     Ok(())
 }
 
 #[test]
 fn unreachable_etcd_reported() -> Result<()> {
-    let output = dcqcn_fleet(&["status", "--etcd", "http://127.0.0.1:1"])?.output()?;
-    let message = String::from_utf8_lossy(&output.stderr).into_owned();
-    let expected = "cannot reach etcd at http://127.0.0.1:1: no member responds";
-    assert!(output.status.code() == Some(1) && message.contains(expected), "{message}");
+    let message = error_of(&mut dcqcn_fleet(&["status", "--etcd", "http://127.0.0.1:1"])?, 1)?;
+    assert_contains(&message, "cannot reach etcd at http://127.0.0.1:1: no member responds");
     Ok(())
 }

@@ -3,12 +3,13 @@
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use dcqcn_tests::command::{Running, dcqcn_fleet, output_of};
-use dcqcn_tests::fleet::{Authority, Etcd, MockDaemon};
+use dcqcn_tests::command::{Running, dcqcn_fleet, error_of, output_of};
+use dcqcn_tests::fleet::{Authority, Etcd, MockDaemon, WAIT, file};
+use dcqcn_tests::lab::assert_contains;
 use dcqcn_tests::require_installed;
 use dcqcn_tests::retry::{wait_for, wait_until};
 
@@ -45,8 +46,7 @@ impl SecureFixture {
                 false => vec![line.to_owned()],
             };
             for line in lines {
-                let output = self.etcd.ctl(&line.split_whitespace().collect::<Vec<_>>())?;
-                ensure!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+                self.etcd.ok(&line.split_whitespace().collect::<Vec<_>>())?;
             }
         }
         Ok(())
@@ -61,10 +61,6 @@ impl SecureFixture {
         command.args(["--etcd-key", &self.authority.file(&format!("{user}.key"))?]);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         Ok(command)
-    }
-
-    fn run(&self, user: &str, words: &[&str]) -> Result<Output> {
-        Ok(self.command(user, words)?.output()?)
     }
 
     /// An agent named `name` with the certificate of `user`.
@@ -89,29 +85,23 @@ fn agent_has_least_privileges() -> Result<()> {
     // A key that other users can read is rejected.
     let key = secure.authority.file("operator.key")?;
     fs::set_permissions(&key, fs::Permissions::from_mode(0o644))?;
-    let open = secure.run("operator", &["status"])?;
-    assert!(
-        String::from_utf8_lossy(&open.stderr).contains("gives other users access to a secret"),
-        "{open:?}"
-    );
+    let refused = error_of(&mut secure.command("operator", &["status"])?, 1)?;
+    assert_contains(&refused, "gives other users access to a secret");
     fs::set_permissions(&key, fs::Permissions::from_mode(0o600))?;
 
     let control = dir.path().join("control");
-    let daemon = MockDaemon::listen(control.clone())?;
+    let daemon = MockDaemon::listen(&control)?;
     let agent = secure.agent("h1", "h1", &control)?;
     wait_until("h1 does not report", || Ok(secure.hosts()?.contains("\"host\": \"h1\"")))?;
-    let file = dir.path().join("fleet.toml");
-    let group = "[[group]]\nname = 'all'\n[[group.interface]]\nname = 'eth*'\n[group.interface.parameters]\nrpg_gd = 12\n";
-    fs::write(&file, format!("[rollout]\nsoak = '0s'\n{group}"))?;
-    let file = file.to_str().context("path is not UTF-8")?;
-    let applied = secure.run("operator", &["apply", file, "--wait", "--tick", "100ms"])?;
-    assert!(applied.status.success(), "{}", String::from_utf8_lossy(&applied.stderr));
+    let path = dir.path().join("fleet.toml");
+    fs::write(&path, file("soak = '0s'", "rpg_gd = 12"))?;
+    let path = path.to_str().context("path is not UTF-8")?;
+    output_of(secure.command("operator", &["apply", path])?.args(WAIT))?;
     assert_eq!(daemon.name().as_deref(), Some("fleet 1"));
 
     // A host's certificate does not allow creating versions, nor accessing other hosts' reports.
-    let refused = secure.run("h1", &["apply", file])?;
-    let message = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(!refused.status.success() && message.contains("this user lacks the permission"), "{message}");
+    let refused = error_of(&mut secure.command("h1", &["apply", path])?, 1)?;
+    assert_contains(&refused, "this user lacks the permission");
     let _other = secure.agent("h2", "h1x", &control)?;
     drop(agent);
     let _false = secure.agent("h2", "h1", &control)?;
@@ -122,9 +112,7 @@ fn agent_has_least_privileges() -> Result<()> {
     // Clients without a certificate are rejected.
     let ca = secure.authority.file("ca.pem")?;
     let words = ["status", "--etcd", &secure.etcd.endpoints(), "--etcd-ca", &ca];
-    let output = dcqcn_fleet(&words)?.output()?;
-    let message = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.code() == Some(1) && message.contains("cannot reach etcd"), "{message}");
+    assert_contains(&error_of(&mut dcqcn_fleet(&words)?, 1)?, "cannot reach etcd");
     Ok(())
 }
 
@@ -138,9 +126,7 @@ fn unusable_certificates_name_file_and_cause() -> Result<()> {
     let error = |ca: &str, cert: &str, key: &str| -> Result<String> {
         let etcd = secure.etcd.endpoints();
         let mut command = dcqcn_fleet(&["status", "--etcd", &etcd, "--etcd-ca", &file(ca)?])?;
-        let output = command.args(["--etcd-cert", &file(cert)?, "--etcd-key", &file(key)?]).output()?;
-        ensure!(!output.status.success(), "{ca} {cert} {key}: no error");
-        Ok(String::from_utf8(output.stderr)?)
+        error_of(command.args(["--etcd-cert", &file(cert)?, "--etcd-key", &file(key)?]), 1)
     };
     let sign = "openssl x509 -req -CA ca.pem -CAkey ca.key -CAcreateserial -in operator.csr";
     let other = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=other -keyout other.key";

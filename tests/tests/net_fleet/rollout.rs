@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use anyhow::Result;
 use dcqcn_tests::command::Running;
-use dcqcn_tests::fleet::{Behaviour, Clock, Etcd, FleetFixture};
+use dcqcn_tests::fleet::{Behaviour, Clock, Etcd, FleetFixture, QUICK, WAIT};
+use dcqcn_tests::lab::assert_contains;
 use dcqcn_tests::require_installed;
 
 /// As fast as metrics allow: agents sample four times a second.
 const FAST: &str = "canary = 1\nwave = 3\nmax_unavailable = 3\nsoak = '1500ms'\npatience = '8s'";
-const WAIT: [&str; 3] = ["--wait", "--tick", "100ms"];
 
 fn apply<'a>(file: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     [&["apply", file], &WAIT[..], more].concat()
@@ -37,9 +37,7 @@ fn good_change_completes_bad_rolls_back() -> Result<()> {
     }
 
     // Worse than before, and than unchanged hosts: only the canary was changed.
-    let bad = fixture.run(&apply(&fixture.file(FAST, "rpg_gd = 15")?, &[]))?;
-    let message = String::from_utf8_lossy(&bad.stderr);
-    assert_eq!(bad.status.code(), Some(1));
+    let message = fixture.apply_error(FAST, "rpg_gd = 15")?;
     for words in [
         "version 2 was rolled back: h000 has ",
         "marked packets per million",
@@ -53,17 +51,15 @@ fn good_change_completes_bad_rolls_back() -> Result<()> {
 
     // Rejected by one host's own bounds: all hosts roll back.
     fixture.daemons["h003"].be(Behaviour::Refuses);
-    let refused = fixture.run(&apply(&fixture.file(FAST, "rpg_gd = 13")?, &[]))?;
-    assert!(
-        String::from_utf8_lossy(&refused.stderr).contains("h003 rejects version 3: this host's own bounds")
-    );
+    let refused = fixture.apply_error(FAST, "rpg_gd = 13")?;
+    assert_contains(&refused, "h003 rejects version 3: this host's own bounds");
     fixture.wait_for_version(1)?;
     fixture.daemons["h003"].be(Behaviour::Good);
 
     // A host that returns after the rollout, and a new host.
     fixture.kill_agent("h004")?;
     fixture.wait("the host is away", |status| Ok(dcqcn_tests::fleet::reporting_hosts(status) == 4))?;
-    let message = fixture.text(&apply(&fixture.file(FAST, "rpg_gd = 14")?, &[]))?;
+    let message = fixture.apply(FAST, "rpg_gd = 14")?;
     assert!(message.contains("4 hosts changed, 1 away"), "{message}");
     assert_eq!(
         fixture.daemons["h004"].name().as_deref(),
@@ -97,26 +93,23 @@ fn good_change_completes_bad_rolls_back() -> Result<()> {
 fn one_rollout_at_a_time() -> Result<()> {
     require_installed!("one_rollout_at_a_time", Etcd);
     let fixture = FleetFixture::new(1, 3)?;
-    let quick = "canary = 1\nwave = 3\nmax_unavailable = 3\nsoak = '0s'\npatience = '8s'";
-    fixture.text(&apply(&fixture.file(quick, "rpg_gd = 12")?, &[]))?;
+    fixture.apply(QUICK, "rpg_gd = 12")?;
     // No coordinator runs yet.
     fixture.text(&["apply", &fixture.file(FAST, "rpg_gd = 13")?])?;
-    let second = fixture.run(&["apply", &fixture.file(quick, "rpg_gd = 14")?])?;
-    assert!(String::from_utf8_lossy(&second.stderr).contains("the rollout of version 2 by "), "{second:?}");
+    let second = fixture.expect_error(1, &["apply", &fixture.file(QUICK, "rpg_gd = 14")?])?;
+    assert_contains(&second, "the rollout of version 2 by ");
     fixture.text(&["pause"])?;
     let coordinator = fixture.coordinate()?;
     std::thread::sleep(Duration::from_secs(1));
     assert!(fixture.daemons.values().all(|daemon| daemon.name().as_deref() == Some("fleet 1")));
     fixture.text(&["resume"])?;
-    fixture.wait_for_daemons("a canary has the version", |host, daemon| {
-        host != "h000" || daemon.name().as_deref() == Some("fleet 2")
-    })?;
+    fixture.wait_for_version_on("h000", 2)?;
     fixture.text(&["abort", "--why", "a mistake"])?;
     fixture.wait_for_end()?;
     drop(coordinator);
     fixture.wait_for_version(1)?;
     assert!(fixture.text(&["history"])?.contains(": a mistake"));
-    assert!(fixture.run(&["abort"])?.status.code() == Some(1));
+    fixture.expect_error(1, &["abort"])?;
     fixture.text(&[&["rollback", "0"], &WAIT[..]].concat())?;
     fixture.wait_for_daemons("each host uses its own file", |_, daemon| daemon.name().is_none())?;
     Ok(())
@@ -129,9 +122,8 @@ fn simultaneous_applies_begin_one_rollout() -> Result<()> {
     require_installed!(NAME, Etcd, Clock);
     let fixture = FleetFixture::new(1, 3)?;
     let clock = Clock::new()?;
-    let quick = "canary = 1\nwave = 3\nmax_unavailable = 3\nsoak = '0s'\npatience = '8s'";
     for (round, gd) in (1_usize..=5).zip([11, 12, 13, 14, 15]) {
-        let file = fixture.file(quick, &format!("rpg_gd = {gd}"))?;
+        let file = fixture.file(QUICK, &format!("rpg_gd = {gd}"))?;
         clock.set(&format!("2026-01-0{round} 12:00:00"))?;
         let program = [&clock.program()[..], &["timeout", "60"]].concat();
         let spawn = || -> Result<Child> { Ok(fixture.command_under(&program, &apply(&file, &[]))?.spawn()?) };
@@ -179,13 +171,11 @@ fn rejected_rollback_is_retried() -> Result<()> {
     let fixture = FleetFixture::new(1, 3)?;
     let rollout = "canary = 1\nwave = 3\nmax_unavailable = 3\nsoak = '5s'\npatience = '4s'";
     let quick = rollout.replace("'5s'", "'0s'");
-    fixture.text(&apply(&fixture.file(&quick, "rpg_gd = 12")?, &[]))?;
+    fixture.apply(&quick, "rpg_gd = 12")?;
     fixture.text(&["apply", &fixture.file(rollout, "rpg_gd = 13")?])?;
     let coordinator = fixture.coordinate()?;
     let host = &fixture.daemons["h000"];
-    fixture.wait_for_daemons("the canary has the version", |name, daemon| {
-        name != "h000" || daemon.name().as_deref() == Some("fleet 2")
-    })?;
+    fixture.wait_for_version_on("h000", 2)?;
     host.be(Behaviour::Refuses);
     fixture.text(&["abort"])?;
     fixture.wait_for_end()?;

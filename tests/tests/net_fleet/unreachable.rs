@@ -8,32 +8,19 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use dcqcn_control_api::lock_path;
-use dcqcn_tests::command::{Running, dcqcn_fleet};
-use dcqcn_tests::fleet::{Etcd, FleetFixture, MockDaemon};
+use dcqcn_tests::command::{Running, dcqcn_fleet, error_of, find_program};
+use dcqcn_tests::fleet::{Etcd, FleetFixture, MockDaemon, WAIT, file, reporting_hosts};
 use dcqcn_tests::host::{Host, Pair};
-use dcqcn_tests::retry::{wait, wait_value};
+use dcqcn_tests::lab::assert_contains;
+use dcqcn_tests::retry::wait_value;
 use dcqcn_tests::{require, require_installed};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-const FILE: &str = "\
-[rollout]
-canary = 1
-wave = '100%'
-max_unavailable = 1
-soak = '0s'
-patience = '8s'
-[[group]]
-name = 'all'
-[[group.interface]]
-name = 'eth*'
-[group.interface.parameters]
-rpg_gd = GD
-";
+const ONE_AT_A_TIME: &str = "canary = 1\nwave = '100%'\nmax_unavailable = 1\nsoak = '0s'\npatience = '8s'";
 
 fn output(host: &Host, words: &[&str]) -> Result<Output> {
-    let mut command = dcqcn_fleet(words)?;
-    Ok(host.run(|| command.output())??)
+    host.output(dcqcn_fleet(words)?)
 }
 
 #[test]
@@ -52,48 +39,42 @@ fn partitioned_host_keeps_config_then_follows() -> Result<()> {
     let mut daemons = Vec::new();
     let mut agents = Vec::new();
     for (host, name) in [(&pair.a, "h0"), (&pair.b, "h1")] {
-        let control = dir.path().join(name);
-        daemons.push(MockDaemon::listen(control.clone())?);
-        let control = control.display().to_string();
+        let control = dir.path().join(name).display().to_string();
+        daemons.push(MockDaemon::listen(&control)?);
         let words =
             ["agent", "--name", name, "--control", &control, "--every", "1s", "--ttl", "3s", "--etcd", &at];
         let mut command = dcqcn_fleet(&words)?;
         command.stdout(Stdio::null()).stderr(Stdio::null());
-        agents.push(Running(host.run(|| command.spawn())??));
+        agents.push(Running::spawn(host, command)?);
     }
-    let there = |count: usize| {
-        wait(|| {
-            let status: Value =
-                serde_json::from_slice(&output(&pair.a, &["status", "--json", "--etcd", &at])?.stdout)?;
-            let hosts = status["hosts"].as_array().map(Vec::as_slice).unwrap_or_default();
-            let found = hosts.iter().filter(|host| host["is_there"] == true).count();
-            Ok(if found == count { Ok(()) } else { Err(status.to_string()) })
-        })
+    let status = || -> Result<Value> {
+        let status = output(&pair.a, &["status", "--json", "--etcd", &at])?;
+        Ok(serde_json::from_slice(&status.stdout)?)
     };
-    let file = dir.path().join("fleet.toml");
-    let apply = |gd: &str| {
-        fs::write(&file, FILE.replace("GD", gd))?;
-        let path = file.display().to_string();
-        output(&pair.a, &["apply", &path, "--wait", "--tick", "100ms", "--etcd", &at])
+    let there = |count: usize| wait_value(status, |status| reporting_hosts(status) == count);
+    let path = dir.path().join("fleet.toml").display().to_string();
+    let apply = |gd: u8| {
+        fs::write(&path, file(ONE_AT_A_TIME, &format!("rpg_gd = {gd}")))?;
+        output(&pair.a, &[&["apply", &path, "--etcd", &at], &WAIT[..]].concat())
     };
-    let wire = |is_up: bool| -> Result<()> { Ok(pair.a.netlink()?.set_up(pair.a.index("a0")?, is_up)?) };
+    let wire = |is_up| pair.a.set_up("a0", is_up);
     let names = |index: usize| daemons[index].names();
     let version = |number: u32| Some(format!("fleet {number}"));
 
     there(2)?;
-    ensure!(apply("11")?.status.success(), "the first version is not applied");
+    ensure!(apply(11)?.status.success(), "the first version is not applied");
     wire(false)?;
     there(1)?;
-    let message = apply("12")?;
+    let message = apply(12)?;
     let text = String::from_utf8_lossy(&message.stdout).into_owned();
     ensure!(message.status.success() && text.contains("1 away"), "{text} {:?}", message.stderr);
     // The host keeps its configuration, and its agent runs.
     assert_eq!((names(0), names(1)), (vec![version(1), version(2)], vec![version(1)]));
     wire(true)?;
-    let mended = Instant::now();
+    let repaired = Instant::now();
     there(2)?;
     wait_value(|| Ok(names(1)), |names| names.last() == Some(&version(2)))?;
-    eprintln!("{:.1} s from the wire to the version", mended.elapsed().as_secs_f64());
+    eprintln!("{:.1} s from the wire to the version", repaired.elapsed().as_secs_f64());
     assert_eq!(names(1), [version(1), version(2)], "each once");
     Ok(())
 }
@@ -104,9 +85,8 @@ const FAKETIME: &str = "LD_PRELOAD=/usr/$LIB/faketime/libfaketime.so.1";
 #[test]
 fn clock_skew_changes_nothing() -> Result<()> {
     let test = "clock_skew_changes_nothing";
-    let path = std::env::var_os("PATH").unwrap_or_default();
     require_installed!(test, Etcd);
-    if !std::env::split_paths(&path).any(|dir| dir.join("faketime").is_file()) {
+    if find_program("faketime").is_none() {
         eprintln!("SKIPPED {test}: no faketime on PATH (Debian: faketime)");
         return Ok(());
     }
@@ -122,7 +102,7 @@ fn clock_skew_changes_nothing() -> Result<()> {
         Ok(String::from_utf8_lossy(&message.stdout).trim().to_owned())
     };
     ensure!(year("-20y")? != year("+0")?, "{FAKETIME} does nothing here");
-    fixture.wait("all hosts report again", |status| Ok(dcqcn_tests::fleet::reporting_hosts(status) == 3))?;
+    fixture.wait("all hosts report again", |status| Ok(reporting_hosts(status) == 3))?;
     let rollout = "canary = 1\nwave = 1\nmax_unavailable = 1\nsoak = '1s'\npatience = '20s'";
     fixture.text(&["apply", &fixture.file(rollout, "rpg_gd = 12")?])?;
     // Two coordinators whose clocks differ by a day continue each other's steps.
@@ -168,7 +148,7 @@ fn second_agent_of_a_daemon_exits() -> Result<()> {
     let fixture = FleetFixture::new(1, 0)?;
     let dir = tempfile::tempdir()?;
     let control = dir.path().join("control");
-    let _daemon = MockDaemon::listen(control.clone())?;
+    let _daemon = MockDaemon::listen(&control)?;
     fs::write(lock_path(&control), "")?;
     let agent = |program: &[&str], name: &str| -> Result<Command> {
         let words = ["agent", "--every", "1s", "--ttl", "3s", "--name", name];
@@ -178,10 +158,8 @@ fn second_agent_of_a_daemon_exits() -> Result<()> {
     };
     let mut first = Running(agent(&[], "h1")?.spawn()?);
     fixture.wait("h1 reports", |status| Ok(status["hosts"][0]["host"] == "h1"))?;
-    let refused = agent(&["timeout", "60"], "h2")?.stderr(Stdio::piped()).output()?;
-    let message = String::from_utf8_lossy(&refused.stderr);
-    ensure!(refused.status.code() == Some(1), "{refused:?}");
-    ensure!(message.contains("another agent controls the daemon at"), "{message}");
+    let message = error_of(agent(&["timeout", "60"], "h2")?.stderr(Stdio::piped()), 1)?;
+    assert_contains(&message, "another agent controls the daemon at");
     ensure!(!fixture.status()?.to_string().contains("h2"), "only the first one reports");
     // Its successor.
     first.kill()?;
@@ -205,9 +183,7 @@ fn agent_has_the_name_of_its_machine() -> Result<()> {
         let words = ["agent", "--control", "/nonexistent/control", "--every", "60s", "--ttl", "10min"];
         fixture.command_under(&program, &words)
     };
-    let refused = command("localhost")?.stderr(Stdio::piped()).output()?;
-    let message = String::from_utf8_lossy(&refused.stderr);
-    ensure!(refused.status.code() == Some(1) && message.contains("--name"), "{message}");
+    assert_contains(&error_of(command("localhost")?.stderr(Stdio::piped()), 1)?, "--name");
     let mut agent = Running(command("st7.example")?.spawn()?);
     fixture.wait("the host reports", |status| Ok(status["hosts"][0]["host"] == "st7.example"))?;
     // etcd without TLS closes a connection with little traffic at the third ping that is too early.

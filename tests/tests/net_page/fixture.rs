@@ -1,22 +1,19 @@
 //! A host with a real daemon, traffic on it, and the page.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::TcpStream;
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::Stdio;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use dcqcn_tests::command::{Running, dcqcn_fleet};
-use dcqcn_tests::daemon::Daemon;
+use dcqcn_tests::daemon::{CONTROL, Daemon};
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::packets::{CNP_TOS, Roce};
-use dcqcn_tests::socket::TIMEOUT;
-use tempfile::TempDir;
+use dcqcn_tests::repeat::Repeated;
+use dcqcn_tests::socket::http;
 
 /// A port whose queue drains slowly enough for bursts to be seen in it, on a host that paces nothing.
 const OWN: &str = "\
@@ -66,12 +63,7 @@ impl Page {
     /// Reply to a request.
     pub(crate) fn request(&self, request: &str) -> Result<String> {
         let address = self.url.trim_start_matches("http://").trim_end_matches('/');
-        let mut stream = TcpStream::connect(address)?;
-        stream.set_read_timeout(Some(TIMEOUT))?;
-        stream.write_all(request.replace("HOST", address).as_bytes())?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        Ok(answer)
+        http(address, &request.replace("HOST", address))
     }
 }
 
@@ -88,64 +80,41 @@ pub(crate) fn token(dir: &Path) -> Result<String> {
 pub(crate) struct PageFixture {
     pub(crate) pair: Pair,
     pub(crate) daemon: Daemon,
-    pub(crate) dir: TempDir,
-    is_over: Arc<AtomicBool>,
-    traffic: Option<JoinHandle<Result<()>>>,
+    _traffic: Repeated,
 }
 
 impl PageFixture {
     pub(crate) fn new(name: &str) -> Result<Self> {
         let pair = Pair::new(name)?;
-        let dir = tempfile::tempdir()?;
-        let (socket, state) = (dir.path().join("control"), dir.path().join("fleet.json"));
-        let file = format!(
-            "{OWN}[control]\nsocket = '{}'\n[fleet]\nstate = '{}'\nallow = ['wred.*.kmin = 50KB..250KB', 'rpg_*']\n",
-            socket.display(),
-            state.display()
-        );
+        let fleet = "[fleet]\nstate = 'DIR/fleet.json'\nallow = ['wred.*.kmin = 50KB..250KB', 'rpg_*']\n";
+        let file = format!("{OWN}{CONTROL}{fleet}");
         let daemon = Daemon::serving(&pair.a, &file, "a0")?;
-        let is_over = Arc::<AtomicBool>::default();
         let (data, cnps) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
-        let ended = Arc::clone(&is_over);
-        let traffic = thread::spawn(move || {
-            let frame = |qp: u32| Roce { payload: 4_000, dest_qpn: 0x11 + qp, ..Roce::default() };
-            let mut round = 0;
-            while !ended.load(Ordering::Relaxed) {
-                // Bursts of up to 240 KB, unequal among QPs.
-                let burst = 20 + round % 7 * 7;
-                for packet in 0..burst {
-                    data.send(&frame(SENDER_QPS[packet as usize % SENDER_QPS.len()]).frame())?;
-                }
-                if round % 3 == 0 {
-                    cnps.send(&frame(round / 3 * 5 / 2 % QPS).cnp(None, CNP_TOS))?;
-                }
-                round += 1;
-                thread::sleep(Duration::from_millis(40));
+        let frame = |qp: u32| Roce { payload: 4_000, dest_qpn: 0x11 + qp, ..Roce::default() };
+        let mut round = 0;
+        let traffic = Repeated::start(move || {
+            // Bursts of up to 240 KB, unequal among QPs.
+            let burst = 20 + round % 7 * 7;
+            for packet in 0..burst {
+                data.send(&frame(SENDER_QPS[packet as usize % SENDER_QPS.len()]).frame())?;
             }
+            if round % 3 == 0 {
+                cnps.send(&frame(round / 3 * 5 / 2 % QPS).cnp(None, CNP_TOS))?;
+            }
+            round += 1;
+            thread::sleep(Duration::from_millis(40));
             Ok(())
         });
-        Ok(Self { pair, daemon, dir, is_over, traffic: Some(traffic) })
-    }
-
-    /// The daemon's socket.
-    pub(crate) fn control(&self) -> String {
-        self.dir.path().join("control").display().to_string()
+        Ok(Self { pair, daemon, _traffic: traffic })
     }
 
     /// A file with the token.
     pub(crate) fn token(&self) -> Result<String> {
-        token(self.dir.path())
+        token(self.daemon.dir.path())
     }
 
     /// Kmin of class 3 in the kernel, in bytes.
     pub(crate) fn kmin(&self) -> Result<u64> {
         Ok(self.pair.a.attachment("a0")?.maps.params()?.config.wred[3].kmin_bytes)
-    }
-}
-
-impl Drop for PageFixture {
-    fn drop(&mut self) {
-        self.is_over.store(true, Ordering::Relaxed);
-        let _ = self.traffic.take().map(JoinHandle::join);
     }
 }

@@ -1,12 +1,12 @@
 //! A mock fleet of a hundred hosts and an interface of a thousand QPs, and a real rollout.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_tests::browser::Browser;
 use dcqcn_tests::fleet::{Etcd, FleetFixture, MockDaemon};
+use dcqcn_tests::repeat::while_repeating;
 use dcqcn_tests::require_installed;
 use serde_json::json;
 
@@ -58,29 +58,20 @@ fn page_handles_100_hosts_1000_qps() -> Result<()> {
     let test = "page_handles_100_hosts_1000_qps";
     require_installed!(test, Browser, Etcd);
     let (dir, etcd) = (tempfile::tempdir()?, Etcd::start(1, &[])?);
-    let control = dir.path().join("control");
-    let _daemon = MockDaemon::listen(control.clone())?;
+    let control = dir.path().join("control").display().to_string();
+    let _daemon = MockDaemon::listen(&control)?;
     let member = |host: u64| (format!("/dcqcn/hosts/h{host:03}/member"), json!({ "labels": {} }).to_string());
     etcd.put(&(0..100).map(member).collect::<Vec<_>>())?;
     etcd.put(&reports(0))?;
-    let control = control.display().to_string();
     let page = Page::start(&["--fleet", "--etcd", &etcd.endpoints(), "--control", &control])?;
-    let is_over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let reporting = scope.spawn(|| -> Result<()> {
-            let mut round = 0;
-            while !is_over.load(Ordering::Relaxed) {
-                round += 1;
-                etcd.put(&reports(round))?;
-                thread::sleep(Duration::from_secs(2));
-            }
-            Ok(())
-        });
-        let watched = watch(test, &page);
-        is_over.store(true, Ordering::Relaxed);
-        let reported = reporting.join().map_err(|_| anyhow::anyhow!("reporting panicked"))?;
-        watched.and(reported)
-    })
+    let mut round = 0;
+    let report = || -> Result<()> {
+        round += 1;
+        etcd.put(&reports(round))?;
+        thread::sleep(Duration::from_secs(2));
+        Ok(())
+    };
+    while_repeating([report], || watch(test, &page))
 }
 
 fn watch(test: &str, page: &Page) -> Result<()> {
@@ -144,9 +135,8 @@ fn missing_data_is_unknown_on_page() -> Result<()> {
     let test = "missing_data_is_unknown_on_page";
     require_installed!(test, Browser, Etcd);
     let (dir, etcd) = (tempfile::tempdir()?, Etcd::start(1, &[])?);
-    let control = dir.path().join("control");
-    let shown = control.display().to_string();
-    let page = Page::start(&["--fleet", "--etcd", &etcd.endpoints(), "--control", &shown])?;
+    let control = dir.path().join("control").display().to_string();
+    let page = Page::start(&["--fleet", "--etcd", &etcd.endpoints(), "--control", &control])?;
     let mut browser = Browser::start()?;
     browser.open(&page.url)?;
     browser.wait("document.getElementById('trouble').textContent.includes('cannot reach the daemon')")?;
@@ -173,9 +163,8 @@ fn rollout_shown_and_aborted_on_page() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let token = super::fixture::token(dir.path())?;
     let endpoints = fixture.etcd.endpoints();
-    let control = dir.path().join("control");
-    let _daemon = MockDaemon::listen(control.clone())?;
-    let control = control.display().to_string();
+    let control = dir.path().join("control").display().to_string();
+    let _daemon = MockDaemon::listen(&control)?;
     let page =
         Page::start(&["--fleet", "--etcd", &endpoints, "--control", &control, "--allow-write", &token])?;
     let slow = "canary = 1\nwave = 1\nmax_unavailable = 1\nsoak = '10m'\npatience = '20s'";

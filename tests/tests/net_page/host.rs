@@ -1,14 +1,11 @@
 //! One host without etcd: charts, changes, permissions, and accessibility.
 
-use std::path::Path;
-
 use anyhow::{Context as _, Result};
 use dcqcn_common::stats::Stat;
-use dcqcn_control_api::{Applied, Apply, ControlClient, Override, Verb};
+use dcqcn_control_api::{Applied, Apply, Override, Verb};
 use dcqcn_replay::Hook;
 use dcqcn_tests::browser::Browser;
 use dcqcn_tests::retry::wait;
-use dcqcn_tests::socket::TIMEOUT;
 use dcqcn_tests::{require, require_installed};
 use serde_json::{Value, json};
 
@@ -31,7 +28,7 @@ fn drawn_values_match_kernel() -> Result<()> {
     require!(test);
     require_installed!(test, Browser);
     let fixture = PageFixture::new("page")?;
-    let page = Page::start(&["--control", &fixture.control()])?;
+    let page = Page::start(&["--control", &fixture.daemon.socket()])?;
     let mut browser = Browser::start()?;
     browser.set_viewport(1_200, 1_000, "light")?;
     browser.open(&page.url)?;
@@ -88,16 +85,16 @@ fn drawn_values_match_kernel() -> Result<()> {
     assert!(
         browser.eval("document.querySelectorAll('#parameters ~ .groups button:not([hidden])').length")? == 0
     );
-    browser.picture(&picture(fixture.dir.path(), "page-light.png"))?;
+    browser.picture(&picture(fixture.daemon.dir.path(), "page-light.png"))?;
     browser.set_viewport(1_200, 1_000, "dark")?;
     check_accessibility(test, &mut browser, "dark")?;
-    browser.picture(&picture(fixture.dir.path(), "page-dark.png"))?;
+    browser.picture(&picture(fixture.daemon.dir.path(), "page-dark.png"))?;
     browser.set_viewport(390, 844, "light")?;
     browser.wait("document.getElementById('depth-3').chart.plot.width < 390")?;
     let wide = browser.eval("document.documentElement.scrollWidth")?;
     assert!(wide.as_u64() <= Some(390), "{wide} pixels wide on a phone");
     check_accessibility(test, &mut browser, "phone")?;
-    browser.picture(&picture(fixture.dir.path(), "page-phone.png"))?;
+    browser.picture(&picture(fixture.daemon.dir.path(), "page-phone.png"))?;
     assert_eq!(browser.complaints, [] as [String; 0]);
     Ok(())
 }
@@ -108,7 +105,7 @@ fn page_change_reverts_unless_confirmed() -> Result<()> {
     require!(test);
     require_installed!(test, Browser);
     let fixture = PageFixture::new("page-write")?;
-    let page = Page::start(&["--control", &fixture.control(), "--allow-write", &fixture.token()?])?;
+    let page = Page::start(&["--control", &fixture.daemon.socket(), "--allow-write", &fixture.token()?])?;
     let mut browser = Browser::start()?;
     browser.set_viewport(1_200, 1_000, "light")?;
     browser.open(&format!("{}#/interface/a0", page.url))?;
@@ -161,7 +158,7 @@ fn page_change_reverts_unless_confirmed() -> Result<()> {
     has(200_000)?;
     browser.wait("document.getElementById('main').innerText.includes('100KB → 200KB')")?;
     // Another user changes it during the decision: this change is rejected, the other one stays.
-    let control_client = ControlClient::new(Path::new(&fixture.control()), TIMEOUT);
+    let control_client = fixture.daemon.client()?;
     let active: Option<Override> = control_client.request(Verb::Config {})?;
     let text = active.context("nothing is active")?.text.replace("200KB", "180KB");
     let theirs = || Apply {
@@ -194,8 +191,8 @@ fn request_without_token_or_origin_rejected() -> Result<()> {
     let test = "request_without_token_or_origin_rejected";
     require!(test);
     let fixture = PageFixture::new("page-guard")?;
-    let readable = Page::start(&["--control", &fixture.control()])?;
-    let page = Page::start(&["--control", &fixture.control(), "--allow-write", &fixture.token()?])?;
+    let readable = Page::start(&["--control", &fixture.daemon.socket()])?;
+    let page = Page::start(&["--control", &fixture.daemon.socket(), "--allow-write", &fixture.token()?])?;
     let body =
         json!({ "interface": "a0", "key": "wred.3.kmin", "value": "150KB", "within_s": 60 }).to_string();
     let post = |page: &Page, more: &str| {

@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result};
 use aya::programs::loaded_programs;
 use dcqcn_common::classify::mapped;
-use dcqcn_common::flow::{FlowId, QpId};
+use dcqcn_common::flow::QpId;
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::cm::{CommIds, Rep};
 use dcqcn_params::Role;
@@ -87,9 +87,7 @@ impl Testbed {
         let attachment = self.pair.a.attachment("a0")?;
         let maps = &attachment.maps;
         let own = QpId { addr: mapped(v4(self.data.src)), qpn: OWN_QPN, vlan: 0 };
-        let receiver = QpId { addr: mapped(v4(self.data.dst)), qpn: self.data.dest_qpn, vlan: 0 };
-        let params = maps.params()?;
-        let flow = maps.rp_find(&params, &FlowId { src: own.addr, receiver })?;
+        let flow = self.pair.a.find_flow("a0", &self.data)?;
         let pairs = maps.pairs().collect::<Result<Vec<_>, _>>()?;
         let count = |stat| self.pair.a.count("a0", Hook::Egress, stat);
         Ok(Observation {

@@ -1,10 +1,9 @@
 //! The control plane: live changes, a full dump, and the daemon.
 
 use std::env;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,11 +11,12 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use dcqcn_common::params::Config;
 use dcqcn_common::wire::bth::Bth;
 use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_loader::attach::{self, Request};
-use dcqcn_params::{Assignment, Role, Settings};
-use dcqcn_tests::command::Running;
+use dcqcn_loader::attach;
+use dcqcn_params::{Assignment, Role};
+use dcqcn_tests::command::{Running, cpu_time, memory_kb};
 use dcqcn_tests::host::{Pair, request};
 use dcqcn_tests::packets::Roce;
+use dcqcn_tests::repeat::while_repeating;
 use dcqcn_tests::socket::TIMEOUT;
 
 use crate::Bench;
@@ -43,10 +43,10 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
         return Ok(());
     };
     let pair = Pair::new("bench-control")?;
-    let request = request("a0", Role::Host, &[RATE])?;
+    let mut request = request("a0", Role::Host, &[RATE])?;
+    request.settings.flows = Some(TABLE_FLOWS);
+    pair.a.attach_as(&request)?;
     let flows = if bench.quick { 1_024 } else { FLOWS };
-    let settings = Settings { flows: Some(TABLE_FLOWS), ..request.settings };
-    pair.a.attach_as(&Request { settings, ..request })?;
     let socket = pair.a.socket("a0")?;
     for qpn in FIRST_QPN..FIRST_QPN + flows {
         socket.send(&Roce { dest_qpn: qpn, payload: 64, ..Roce::default() }.frame())?;
@@ -82,20 +82,17 @@ fn changes(bench: &mut Bench) -> Result<()> {
 /// Marks every packet from now on, while a sender sends.
 fn change(pair: &Pair) -> Result<(Duration, Duration)> {
     let (sender, receiver) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
-    let (stop, count) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let (mut sent, count) = (Vec::new(), AtomicUsize::new(0));
     let assignments: Vec<Assignment> = MARK.iter().map(|change| change.parse()).collect::<Result<_, _>>()?;
-    let (start, call, sent) = thread::scope(|scope| {
-        let sending = scope.spawn(|| -> Result<Vec<Instant>> {
-            let mut sent = Vec::new();
-            while !stop.load(Ordering::Relaxed) {
-                let psn = u32::try_from(sent.len())?;
-                let frame = Roce { psn, payload: 64, ..Roce::default() }.frame();
-                sent.push(Instant::now());
-                sender.send(&frame)?;
-                count.store(sent.len(), Ordering::Relaxed);
-            }
-            Ok(sent)
-        });
+    let send = || -> Result<()> {
+        let psn = u32::try_from(sent.len())?;
+        let frame = Roce { psn, payload: 64, ..Roce::default() }.frame();
+        sent.push(Instant::now());
+        sender.send(&frame)?;
+        count.store(sent.len(), Ordering::Relaxed);
+        Ok(())
+    };
+    let (start, call) = while_repeating([send], || {
         thread::sleep(Duration::from_millis(5));
         let apply = |config: &mut Config| -> Result<()> {
             assignments.iter().try_for_each(|change| Ok(change.apply(config)?))
@@ -108,10 +105,7 @@ fn change(pair: &Pair) -> Result<(Duration, Duration)> {
         while count.load(Ordering::Relaxed) < before + CHECKED_PACKETS && Instant::now() < patience {
             thread::sleep(Duration::from_millis(1));
         }
-        stop.store(true, Ordering::Relaxed);
-        let sent = sending.join().map_err(|_| anyhow!("the sender died"))??;
-        let (start, call) = changed??;
-        Ok::<_, anyhow::Error>((start, call, sent))
+        changed?
     })?;
     let shape = Roce::default();
     for frame in receiver.drain()? {
@@ -148,29 +142,17 @@ fn daemon(bench: &mut Bench, pair: &Pair, binary: &Path, flows: u32) -> Result<(
     bench.progress("control: the daemon");
     let mut command = Command::new(binary);
     command.args(["run", "a0"]).stdout(Stdio::null()).stderr(Stdio::null());
-    let mut running = Running(pair.a.run(|| command.spawn())??);
+    let mut running = Running::spawn(&pair.a, command)?;
     // Exclude its start-up, which is not representative.
     thread::sleep(Duration::from_secs(1));
     let pid = running.0.id();
-    let before = cpu_seconds(pid)?;
+    let before = cpu_time(pid)?;
     thread::sleep(long);
-    let cpu = (cpu_seconds(pid)? - before) / long.as_secs_f64() * 100.0;
-    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next());
-    let resident: f64 = resident.context("no VmRSS")?.parse()?;
+    let cpu = (cpu_time(pid)? - before).div_duration_f64(long) * 100.0;
+    let resident = memory_kb(pid, "VmRSS")? as f64 / 1e3;
     ensure!(running.0.try_wait()?.is_none(), "`dcqcn run a0` exited unexpectedly");
     let what = |metric: &str| format!("`dcqcn run` next to {flows} QPs: {metric}");
     bench.add(Metric::new(Section::Control, what("CPU"), "%", vec![cpu]));
-    bench.add(Metric::new(Section::Control, what("memory"), "MB", vec![resident / 1e3]));
+    bench.add(Metric::new(Section::Control, what("memory"), "MB", vec![resident]));
     Ok(())
-}
-
-/// CPU time of a process, in ticks of 10 ms (proc(5): fields 14 and 15 of `stat`).
-fn cpu_seconds(pid: u32) -> Result<f64> {
-    const TICKS_PER_SECOND: f64 = 100.0;
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The name, in parentheses, may hold spaces.
-    let (_, fields) = stat.rsplit_once(") ").context("cannot parse /proc/PID/stat")?;
-    let ticks = fields.split_whitespace().skip(11).take(2).map(str::parse::<f64>).sum::<Result<f64, _>>()?;
-    Ok(ticks / TICKS_PER_SECOND)
 }

@@ -5,9 +5,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use aya::programs::{SchedClassifier, TcAttachType};
-use dcqcn_loader::attach::Request;
 use dcqcn_netlink::tc::{Handle, HtbClass, QdiscSpec, kernel_has_qdisc};
-use dcqcn_params::{PacerChoice, Role, Settings};
+use dcqcn_params::{PacerChoice, Role};
 use dcqcn_tests::host::{Host, Pair, join, request};
 use dcqcn_tests::packets::Roce;
 use dcqcn_tests::socket::RawSocket;
@@ -96,9 +95,10 @@ fn everything(_: &mut Baselines, pair: &Pair, a: &str, b: &str) -> Result<()> {
 
 /// Attaches with `role` at a link rate above any here.
 pub(crate) fn attach(host: &Host, iface: &str, role: Role, pacer: Option<PacerChoice>) -> Result<()> {
-    let request = request(iface, role, &[RATE])?;
-    let settings = Settings { pacer: pacer.or(Some(PacerChoice::None)), flows: None, ..request.settings };
-    host.attach_as(&Request { settings, ..request }).map(drop)
+    let mut request = request(iface, role, &[RATE])?;
+    request.settings.pacer = pacer.or(Some(PacerChoice::None));
+    request.settings.flows = None;
+    host.attach_as(&request).map(drop)
 }
 
 fn htb(_: &mut Baselines, pair: &Pair, a: &str, _: &str) -> Result<()> {

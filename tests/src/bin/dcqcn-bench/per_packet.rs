@@ -12,13 +12,13 @@ use dcqcn_common::layout::{DEFAULT_FLOWS, Pair, PairSource};
 use dcqcn_common::params::{Config, Port};
 use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::bth::Opcode;
-use dcqcn_common::wire::ecn::{self, Ecn};
+use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::eth::EtherType;
 use dcqcn_params::Profile;
 use dcqcn_replay::Hook;
 use dcqcn_tests::bpf::{LO, peer};
 use dcqcn_tests::host;
-use dcqcn_tests::packets::{Roce, v4};
+use dcqcn_tests::packets::{CNP_TOS, Roce, v4};
 use nix::time::{ClockId, clock_gettime};
 
 use crate::Bench;
@@ -39,8 +39,6 @@ const SECOND_NS: u64 = 1_000_000_000;
 const REPEAT: u32 = 50_000;
 /// Flows that catch up on an idle second.
 const IDLE_FLOWS: u32 = 1_024;
-/// TOS of CNPs: DSCP 48, Not-ECT.
-const CNP_TOS: u8 = ecn::tos(48, Ecn::NOT_ECT);
 
 /// Names of the reference metrics.
 const EMPTY_XDP: &str = "empty XDP program";
@@ -201,7 +199,7 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
     let lab = host::Pair::new("bench-packets")?;
     let _inside = lab.a.netns.enter()?;
     // A CNP that cannot be sent starts no interval.
-    lab.a.netlink()?.set_up(LO, true)?;
+    lab.a.set_up("lo", true)?;
     cases.push(suppressed(&lab, WITHIN, &unpaced, 0x9000_0000, ce.frame())?);
     cases.push(on_router(&lab, &ce)?);
     cases.extend(cnp(&lab, &ce)?);
@@ -330,7 +328,7 @@ fn attach_egress(lab: &host::Pair, instance: &mut Instance, iface: &str) -> Resu
 fn cnp(lab: &host::Pair, ce: &Roce) -> Result<[Case; 2]> {
     host::join((&lab.a, "a1", 1), (&lab.b, "b1", 2), 4_200)?;
     for iface in ["b0", "b1"] {
-        lab.b.netlink()?.set_up(lab.b.index(iface)?, false)?;
+        lab.b.set_up(iface, false)?;
     }
     let mut config = host_config(LINK_BPS);
     config.scalars.min_time_between_cnps_ns = 0;

@@ -8,10 +8,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use dcqcn_common::layout::{DEFAULT_FLOWS, MAX_FLOWS};
 use dcqcn_common::stats::Stat;
-use dcqcn_loader::attach::{self, Request};
-use dcqcn_params::{Role, Settings};
+use dcqcn_params::Role;
 use dcqcn_replay::Hook;
-use dcqcn_tests::bpf::{LO, LoadedObjects};
+use dcqcn_tests::bpf::LoadedObjects;
 use dcqcn_tests::daemon::{Daemon, get};
 use dcqcn_tests::host::{Host, Pair, join, request};
 use dcqcn_tests::packets::Roce;
@@ -51,22 +50,17 @@ fn large(bench: &mut Bench) -> Result<()> {
     let mut ms = Vec::new();
     for round in 0..if bench.quick { 1 } else { 7 } {
         bench.progress(&format!("control: a large table, {}", round + 1));
-        let request = request("a0", Role::Host, &[RATE])?;
-        let settings = Settings { flows: Some(MAX_FLOWS), ..request.settings };
+        let mut request = request("a0", Role::Host, &[RATE])?;
+        request.settings.flows = Some(MAX_FLOWS);
         let start = Instant::now();
-        pair.a.attach_as(&Request { settings, ..request })?;
+        pair.a.attach_as(&request)?;
         ms.push(start.elapsed().as_secs_f64() * 1e3);
         if round == 0 {
             let bytes: u64 = LoadedObjects::by(&pair.a, "a0")?.maps.values().sum();
-            let per_flow = bytes as f64 / f64::from(MAX_FLOWS);
-            bench.add(Metric::new(
-                Section::Control,
-                "memory of all maps for a flow",
-                "bytes",
-                vec![per_flow],
-            ));
+            let per_flow = vec![bytes as f64 / f64::from(MAX_FLOWS)];
+            bench.add(Metric::new(Section::Control, "memory of all maps for a flow", "bytes", per_flow));
         }
-        pair.a.run(|| attach::detach("a0"))??;
+        pair.a.detach("a0")?;
     }
     bench.add(Metric::new(Section::Control, LARGE, "ms", ms));
     Ok(())
@@ -75,7 +69,7 @@ fn large(bench: &mut Bench) -> Result<()> {
 /// Commands of an operator and a scraper, by number of interfaces.
 fn many_interfaces(bench: &mut Bench, binary: &Path) -> Result<()> {
     let pair = Pair::new("bench-scale")?;
-    pair.a.netlink()?.set_up(LO, true)?;
+    pair.a.set_up("lo", true)?;
     let mut attached = 0;
     for interfaces in INTERFACES.into_iter().take(if bench.quick { 1 } else { INTERFACES.len() }) {
         bench.progress(&format!("control: {interfaces} interfaces with full tables"));
@@ -92,9 +86,9 @@ fn many_interfaces(bench: &mut Bench, binary: &Path) -> Result<()> {
 fn serve(bench: &Bench, pair: &Pair, number: usize) -> Result<()> {
     let (a, b) = (format!("n{number}"), format!("f{number}"));
     join((&pair.a, &a, 1), (&pair.b, &b, 2), 1_500)?;
-    let request = request(&a, Role::Host, &[RATE])?;
-    let settings = Settings { flows: Some(DEFAULT_FLOWS), ..request.settings };
-    pair.a.attach_as(&Request { settings, ..request })?;
+    let mut request = request(&a, Role::Host, &[RATE])?;
+    request.settings.flows = Some(DEFAULT_FLOWS);
+    pair.a.attach_as(&request)?;
     let flows = if bench.quick { 64 } else { DEFAULT_FLOWS };
     let socket = pair.a.socket(&a)?;
     for qpn in FIRST_QPN..FIRST_QPN + flows {
@@ -124,36 +118,37 @@ fn query_daemon(bench: &mut Bench, host: &Host, binary: &Path, interfaces: usize
     wait_for(TIMEOUT, || {
         let is_complete = is_complete()?;
         thread::sleep(SCRAPE_INTERVAL);
-        Ok(is_complete
-            .then_some(())
-            .ok_or_else(|| format!("the daemon does not show {interfaces} interfaces")))
+        Ok(if is_complete {
+            Ok(())
+        } else {
+            Err(format!("the daemon does not show {interfaces} interfaces"))
+        })
     })?;
     let command =
         |line: &str| -> Result<()> { host.command(&format!("{} {line}", binary.display())).map(drop) };
-    let mut query_daemon =
-        |name: &dyn Fn(usize) -> String, query_daemon: &dyn Fn(usize) -> Result<()>| -> Result<()> {
-            let mut ms = Vec::new();
-            for round in 0..if bench.quick { 1 } else { 7 } {
-                thread::sleep(SCRAPE_INTERVAL);
-                let start = Instant::now();
-                query_daemon(round)?;
-                ms.push(start.elapsed().as_secs_f64() * 1e3);
-            }
-            bench.add(Metric::new(Section::Control, name(interfaces), "ms", ms).against(name(FEW)));
-            Ok(())
-        };
-    query_daemon(&scrape, &|_| {
+    let mut time = |name: &dyn Fn(usize) -> String, query: &dyn Fn(usize) -> Result<()>| -> Result<()> {
+        let mut ms = Vec::new();
+        for round in 0..if bench.quick { 1 } else { 7 } {
+            thread::sleep(SCRAPE_INTERVAL);
+            let start = Instant::now();
+            query(round)?;
+            ms.push(start.elapsed().as_secs_f64() * 1e3);
+        }
+        bench.add(Metric::new(Section::Control, name(interfaces), "ms", ms).against(name(FEW)));
+        Ok(())
+    };
+    time(&scrape, &|_| {
         let text = get(host, METRICS, "/metrics")?;
         ensure!(seen(&text) == interfaces, "a scrape shows {} of {interfaces} interfaces", seen(&text));
         Ok(())
     })?;
-    query_daemon(&|interfaces| format!("`dcqcn status --json` of {interfaces} interfaces"), &|_| {
+    time(&|interfaces| format!("`dcqcn status --json` of {interfaces} interfaces"), &|_| {
         command("status --json")
     })?;
-    query_daemon(&|interfaces| format!("`dcqcn flows --json` of one of {interfaces} interfaces"), &|_| {
+    time(&|interfaces| format!("`dcqcn flows --json` of one of {interfaces} interfaces"), &|_| {
         command("flows n0 --json")
     })?;
-    query_daemon(&|interfaces| format!("`dcqcn set` of one of {interfaces} interfaces"), &|round| {
+    time(&|interfaces| format!("`dcqcn set` of one of {interfaces} interfaces"), &|round| {
         command(&format!("set n0 rpg_ai_rate={}mbit", 40 + round))
     })
 }

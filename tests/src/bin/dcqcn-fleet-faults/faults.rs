@@ -1,6 +1,7 @@
 //! All faults.
 
 use std::ops::Range;
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -40,7 +41,7 @@ const fn harmful_rollout(name: &'static str, make: fn(&mut Fleet) -> Result<()>)
 fn silence(fleet: &Fleet, seconds: u64, signal: impl Fn(Signal) -> Result<()>) -> Result<()> {
     fleet.wait_for_hosts(1)?;
     signal(Signal::SIGSTOP)?;
-    Fleet::sleep(Duration::from_secs(seconds));
+    thread::sleep(Duration::from_secs(seconds));
     signal(Signal::SIGCONT)
 }
 
@@ -95,7 +96,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         while !fleet.is_over()? {
             fleet.end_coordinators()?;
             fleet.coordinate()?;
-            Fleet::sleep(Duration::from_millis(2_000));
+            thread::sleep(Duration::from_millis(2_000));
             times += 1;
             ensure!(times < 60, "the rollout does not end; coordinator killed {times} times");
         }
@@ -139,11 +140,7 @@ pub(crate) const FAULTS: &[Fault] = &[
             fleet.fixture.signal_agent(host, Signal::SIGSTOP)?;
         }
         fleet.wait_for_hosts(fleet.fixture.daemons.len() - 2)?;
-        let status = fleet.fixture.etcd.ctl(&["get", "healthy", "--write-out=fields"])?;
-        let text = String::from_utf8_lossy(&status.stdout).into_owned();
-        let revision = text.lines().find_map(|line| line.strip_prefix("\"Revision\" : ")).unwrap_or_default();
-        let compacted = fleet.fixture.etcd.ctl(&["compact", revision])?;
-        ensure!(compacted.status.success(), "{}", String::from_utf8_lossy(&compacted.stderr));
+        fleet.fixture.etcd.compact()?;
         for host in &hosts {
             fleet.fixture.signal_agent(host, Signal::SIGCONT)?;
         }
@@ -170,7 +167,7 @@ pub(crate) const FAULTS: &[Fault] = &[
     harmful_rollout("a canary dead before it changes: rolled back", |fleet| {
         let canary = fleet.canary();
         fleet.fixture.daemons[&canary].be(Behaviour::Slow(Duration::from_secs(2)));
-        Fleet::sleep(Duration::from_millis(1_000));
+        thread::sleep(Duration::from_millis(1_000));
         fleet.fixture.kill_agent(&canary)?;
         fleet.end()?;
         fleet.fixture.daemons[&canary].be(Behaviour::Good);
@@ -191,15 +188,13 @@ pub(crate) const FAULTS: &[Fault] = &[
         let long = "x".repeat(100_000);
         for (what, value) in [("report", "{"), ("member", "[]"), ("report", long.as_str())] {
             let key = format!("/dcqcn/hosts/ghost/{what}");
-            let put = fleet.fixture.etcd.ctl(&["put", &key, value])?;
-            ensure!(put.status.success(), "{}", String::from_utf8_lossy(&put.stderr));
+            fleet.fixture.etcd.ok(&["put", &key, value])?;
         }
         let key = format!("/dcqcn/hosts/{host}/report");
-        fleet.fixture.etcd.ctl(&["put", &key, "{"])?;
+        fleet.fixture.etcd.ok(&["put", &key, "{"])?;
         fleet.fixture.text(&["status"])?;
         fleet.end()?;
-        fleet.fixture.etcd.ctl(&["del", "--prefix", "/dcqcn/hosts/ghost/"])?;
-        Ok(())
+        fleet.fixture.etcd.ok(&["del", "--prefix", "/dcqcn/hosts/ghost/"]).map(drop)
     }),
     harmful_rollout("a canary dead during the rollback", |fleet| {
         let canary = fleet.canary();
@@ -251,7 +246,7 @@ pub(crate) const FAULTS: &[Fault] = &[
             let mut is_over = false;
             for jump in ["+3h", "-5h", "+26h", "-1d"].iter().cycle().take(60) {
                 clock.set(jump)?;
-                Fleet::sleep(Duration::from_secs(2));
+                thread::sleep(Duration::from_secs(2));
                 is_over = fleet.is_over()?;
                 if is_over {
                     break;

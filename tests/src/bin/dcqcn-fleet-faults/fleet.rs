@@ -1,5 +1,6 @@
 //! Runs consecutive rollouts in a fleet, each with a fault, and checks their outcomes.
 
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -107,7 +108,7 @@ impl Fleet {
         for member in 0..self.fixture.etcd.count() {
             self.fixture.etcd.kill(member)?;
         }
-        Self::sleep(time);
+        thread::sleep(time);
         for member in 0..self.fixture.etcd.count() {
             self.fixture.etcd.begin(member)?;
         }
@@ -122,8 +123,8 @@ impl Fleet {
         let began = Instant::now();
         while !self.is_over()? {
             ensure!(began.elapsed() < Duration::from_secs(120), "no end within two minutes");
-            let order = self.fixture.etcd.ctl(&["get", &key("want"), "--print-value-only"])?;
-            let mut tried: Value = serde_json::from_slice(&order.stdout)?;
+            let order = self.fixture.etcd.ok(&["get", &key("want"), "--print-value-only"])?;
+            let mut tried: Value = serde_json::from_str(&order)?;
             tried["took_ms"] = 30.into();
             tried["error"] = Value::Null;
             let rates =
@@ -133,7 +134,7 @@ impl Fleet {
             self.fixture
                 .etcd
                 .put(&[(key("report"), report.to_string()), (key("member"), member.to_string())])?;
-            Self::sleep(Duration::from_millis(300));
+            thread::sleep(Duration::from_millis(300));
         }
         let status = self.fixture.status()?;
         let hosts = status["hosts"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -163,11 +164,6 @@ impl Fleet {
         self.fixture
             .wait_for_daemons("enough hosts have the version", |_, _| self.changed() >= hosts)
             .map(drop)
-    }
-
-    /// Sleeps while the rollout continues.
-    pub(crate) fn sleep(time: Duration) {
-        std::thread::sleep(time);
     }
 
     /// Returns whether the rollout has ended.

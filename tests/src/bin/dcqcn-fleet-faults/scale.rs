@@ -3,9 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _};
-use std::net::TcpStream;
-use std::path::Path;
+use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
@@ -13,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use dcqcn_support::render::Table;
-use dcqcn_tests::command::{Running, cpu_time, dcqcn_fleet, output_of};
-use dcqcn_tests::daemon::field_of;
+use dcqcn_tests::command::{Running, cpu_time, dcqcn_fleet, memory_kb, output_of};
 use dcqcn_tests::fleet::{Etcd, MockDaemon, reporting_hosts};
+use dcqcn_tests::socket::http;
 use serde_json::{Value, json};
 
 /// Time limit for reaching a state.
@@ -239,7 +237,7 @@ pub(crate) fn records(hosts: usize) -> Result<()> {
     row("from abort to the end of the rollback", seconds(began));
     row("CPU of the coordinator for both", format!("{:.1} s", (cpu_time(pid)? - cpu).as_secs_f64()));
     let used = used(&fleet.etcd, &coordinator)?;
-    row("memory of the coordinator", format!("{:.0} MB", rss_mb(pid)?));
+    row("memory of the coordinator", format!("{:.0} MB", memory_kb(pid, "VmRSS")? as f64 / 1e3));
     row("database of etcd", format!("{:.0} MB", used.database_mb));
     print!("{table}");
     Ok(())
@@ -321,7 +319,8 @@ fn wait(what: &str, pause: Duration, mut is: impl FnMut() -> Result<bool>) -> Re
 fn used(etcd: &Etcd, coordinator: &Running) -> Result<Used> {
     let mut used = Used { coordinator_cpu_s: cpu_time(coordinator.0.id())?.as_secs_f64(), ..Used::default() };
     for endpoint in etcd.endpoints().split(',') {
-        let text = metrics(endpoint.trim_start_matches("http://"))?;
+        let request = "GET /metrics HTTP/1.0\r\nHost: etcd\r\n\r\n";
+        let text = http(endpoint.trim_start_matches("http://"), request)?;
         let sum = |name: &str| -> f64 {
             let lines = text.lines().filter(|line| line.starts_with(name));
             lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum()
@@ -333,19 +332,4 @@ fn used(etcd: &Etcd, coordinator: &Running) -> Result<Used> {
         used.database_mb = used.database_mb.max(sum("etcd_mvcc_db_total_size_in_bytes ") / 1e6);
     }
     Ok(used)
-}
-
-fn metrics(address: &str) -> Result<String> {
-    use std::io::Write as _;
-    let mut stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-    write!(stream, "GET /metrics HTTP/1.0\r\nHost: etcd\r\n\r\n")?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    Ok(answer)
-}
-
-fn rss_mb(pid: u32) -> Result<f64> {
-    let text = field_of(Path::new(&format!("/proc/{pid}/status")), "VmRSS:")?;
-    Ok(text.trim_end_matches(" kB").parse::<f64>()? / 1e3)
 }

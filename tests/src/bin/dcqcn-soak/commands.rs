@@ -7,12 +7,13 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use dcqcn_netlink::link::VethEnd;
 use dcqcn_netlink::tc::kernel_has_qdisc;
 use dcqcn_netlink::{Netlink, Netns};
+use dcqcn_tests::host::add_veth;
 use dcqcn_tests::kill::{Tc, killed, ok};
 use dcqcn_tests::lab::Lab;
-use dcqcn_tests::leftover::{problems, state};
+use dcqcn_tests::leftover::{complete, is_attached, problems, state};
+use dcqcn_tests::retry::wait_value;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use crate::Fault;
@@ -58,19 +59,16 @@ impl AttachOptions {
 
     fn attach(&self, lab: &Lab) -> Result<()> {
         ok(lab, self.tc, &self.line)?;
-        let problems = problems(lab, "a0")?;
-        ensure!(problems.is_empty(), "{problems:?}");
+        complete(lab, "a0")?;
         Ok(())
     }
 }
 
 /// Detaches everything in one of several ways, whatever the state.
 fn recover(lab: &Lab, options: &AttachOptions, random: &mut fastrand::Rng) -> Result<()> {
-    let is_attached =
-        || lab.json("status a0").is_ok_and(|status| status["attachments"][0]["state"] == "attached");
     match random.u32(..3) {
         0 => drop(lab.ok("gc")?),
-        1 if !is_attached() => options.attach(lab)?,
+        1 if !is_attached(lab, "a0") => options.attach(lab)?,
         _ => {}
     }
     if lab.host.journal("a0")?.exists() {
@@ -85,10 +83,8 @@ fn in_lab(work: impl FnOnce(&Lab) -> Result<()>) -> Result<()> {
     let before = state(&lab.host, "a0")?;
     work(&lab)?;
     // A program whose pin another process removed is freed some time after that.
-    dcqcn_tests::retry::wait(|| {
-        let after = state(&lab.host, "a0")?;
-        Ok(if after == before { Ok(()) } else { Err(format!("a0 was {before:?}, now {after:?}")) })
-    })?;
+    wait_value(|| state(&lab.host, "a0"), |after| *after == before)
+        .with_context(|| format!("a0 was {before:?}"))?;
     let (journals, pins) = (lab.host.journals()?, lab.host.pins("a0")?);
     ensure!(!journals.exists() && !pins.exists(), "{} or {} is left", journals.display(), pins.display());
     Ok(())
@@ -152,16 +148,10 @@ fn interface_deleted(_: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<
 fn interface_renamed(_: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
     in_lab(|lab| {
         AttachOptions::any(random).attach(lab)?;
-        let rename = |from: &str, to: &str| -> Result<()> {
-            lab.host.command(&format!("ip link set {from} down"))?;
-            lab.host.command(&format!("ip link set {from} name {to}"))?;
-            lab.host.command(&format!("ip link set {to} up")).map(drop)
-        };
-        rename("a0", "other")?;
-        let problems = problems(lab, "other")?;
-        ensure!(problems.is_empty(), "{problems:?}");
+        lab.host.rename("a0", "other")?;
+        complete(lab, "other")?;
         lab.ok("detach other")?;
-        rename("other", "a0")
+        lab.host.rename("other", "a0")
     })
 }
 
@@ -212,8 +202,7 @@ fn namespace_recreated(fixture: &mut SoakFixture, random: &mut fastrand::Rng) ->
         let netns = Netns::create(&name)?;
         let cookie = netns.run(dcqcn_netlink::netns::current_cookie)??;
         left.push(Path::new("/run/dcqcn").join(format!("ns-{cookie}")));
-        let end = |name| VethEnd { name, netns: None, mac: None };
-        Netlink::connect_in(&netns)?.add_veth(&end("a0"), &end("b0"))?;
+        add_veth(&Netlink::connect_in(&netns)?, "a0", "b0")?;
         fixture.ok(&format!("-n {name} {}", options.line))?;
         Netns::delete(&name)?;
     }
@@ -222,11 +211,11 @@ fn namespace_recreated(fixture: &mut SoakFixture, random: &mut fastrand::Rng) ->
 
 /// `gc` frees these directories, once their namespaces have ended, which is when their last thread has left them.
 fn are_freed(fixture: &SoakFixture, journals: &[PathBuf]) -> Result<()> {
-    dcqcn_tests::retry::wait(|| {
+    let left = || {
         fixture.ok("gc")?;
-        let left: Vec<_> = journals.iter().filter(|journals| journals.exists()).collect();
-        Ok(if left.is_empty() { Ok(()) } else { Err(format!("{left:?} are left")) })
-    })
+        Ok(journals.iter().filter(|journals| journals.exists()).collect::<Vec<_>>())
+    };
+    wait_value(left, Vec::is_empty).map(drop)
 }
 
 /// As if the module of the previous qdisc was unloaded, and loaded again.
@@ -291,18 +280,16 @@ fn program_removed(_: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()
 fn peer_recreated(_: &mut SoakFixture, _: &mut fastrand::Rng) -> Result<()> {
     in_lab(|lab| {
         let netlink = lab.host.netlink()?;
-        let end = |name| VethEnd { name, netns: None, mac: None };
         let attach =
             format!("attach a0 --inline p0 --pacer none --flows {ALTERNATIVE_FLOWS} --set link_rate=1gbit");
-        netlink.add_veth(&end("p0"), &end("q0"))?;
+        add_veth(&netlink, "p0", "q0")?;
         lab.ok(&attach)?;
         netlink.delete_link(netlink.link("p0")?.index)?;
-        netlink.add_veth(&end("p0"), &end("q0"))?;
+        add_veth(&netlink, "p0", "q0")?;
         let found = problems(lab, "a0")?;
         ensure!(found.iter().any(|problem| problem.contains("xdp_peer")), "{found:?}");
         lab.ok(&attach)?;
-        let found = problems(lab, "a0")?;
-        ensure!(found.is_empty(), "{found:?}");
+        complete(lab, "a0")?;
         lab.ok("detach a0").map(drop)
     })
 }
@@ -320,8 +307,7 @@ fn parallel_commands(_: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<
         let codes = codes.collect::<Result<Vec<_>>>()?;
         let attached = codes.iter().filter(|code| **code == Some(0)).count();
         ensure!(attached == 1, "not exactly one of three attaches succeeded: {codes:?}");
-        let found = problems(lab, "a0")?;
-        ensure!(found.is_empty(), "{found:?}");
+        complete(lab, "a0")?;
         let detaching = (0..3).map(|_| start("detach a0")).collect::<Result<Vec<_>>>()?;
         let codes = detaching.into_iter().map(|mut child| Ok(child.wait()?.code()));
         let codes = codes.collect::<Result<Vec<_>>>()?;

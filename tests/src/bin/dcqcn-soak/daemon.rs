@@ -1,6 +1,6 @@
 //! Faults of the daemon of an interface, and of commands that change it. They must not affect packets.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::Write as _;
 use std::net::TcpStream;
 use std::os::unix::process::ExitStatusExt as _;
@@ -8,13 +8,14 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
-use dcqcn_netlink::link::VethEnd;
+use anyhow::{Result, ensure};
 use dcqcn_tests::command::{binary, output_of};
 use dcqcn_tests::daemon::get;
+use dcqcn_tests::host::add_veth;
+use dcqcn_tests::leftover::waiters;
 use dcqcn_tests::retry::wait_value;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
 
 use crate::Fault;
 use crate::fixture::{METRICS, SoakFixture, file};
@@ -43,17 +44,20 @@ pub(crate) const FAULTS: &[Fault] = &[
     Fault { name: "reader of monitor exited", make: reader_closed },
 ];
 
-fn daemon_killed(fixture: &mut SoakFixture, _: &mut fastrand::Rng) -> Result<()> {
-    fixture.daemon.signal(Signal::SIGKILL)?;
-    fixture.daemon.child.wait()?;
+/// Starts the next daemon, and waits until it has taken `a0` over.
+fn again(fixture: &mut SoakFixture) -> Result<()> {
     fixture.daemon.again(&fixture.pair.a)?;
     fixture.daemon.wait_for_log(&["taken over", "\"iface\":\"a0\""])
 }
 
+fn daemon_killed(fixture: &mut SoakFixture, _: &mut fastrand::Rng) -> Result<()> {
+    fixture.daemon.kill()?;
+    again(fixture)
+}
+
 fn daemon_ended(fixture: &mut SoakFixture, _: &mut fastrand::Rng) -> Result<()> {
     fixture.daemon.end()?;
-    fixture.daemon.again(&fixture.pair.a)?;
-    fixture.daemon.wait_for_log(&["taken over", "\"iface\":\"a0\""])
+    again(fixture)
 }
 
 fn daemon_killed_at_start(fixture: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
@@ -118,7 +122,7 @@ fn file_changed(fixture: &mut SoakFixture, random: &mut fastrand::Rng) -> Result
 fn killed(fixture: &SoakFixture, line: &str, n: u32) -> Result<()> {
     let mut command = fixture.command(line)?;
     command.env("DCQCN_TEST_ABORT", n.to_string());
-    let output = fixture.pair.a.run(|| command.output())??;
+    let output = fixture.pair.a.output(command)?;
     let is_expected = output.status.success() || output.status.signal() == Some(9);
     ensure!(is_expected, "dcqcn {line}: {}", String::from_utf8_lossy(&output.stderr));
     Ok(())
@@ -137,16 +141,9 @@ fn wait_until_recovered(fixture: &SoakFixture) -> Result<()> {
 
 /// Kills the processes on this host that wait to revert a change, as `kill -9` does.
 fn kill_waiters(fixture: &SoakFixture) -> Result<()> {
-    let inode = fixture.pair.a.run(dcqcn_netlink::netns::current_inode)??;
-    for entry in fs::read_dir("/proc")?.filter_map(Result::ok) {
-        let path = entry.path();
-        let available = fs::read_link(path.join("ns/net"))
-            .is_ok_and(|link| link.to_string_lossy() == format!("net:[{inode}]"));
-        if available && fs::read(path.join("cmdline")).is_ok_and(|line| line == b"dcqcn\0confirm\0--wait\0") {
-            let pid = entry.file_name().to_string_lossy().parse().context("a process")?;
-            // Fails if the process has exited.
-            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGKILL);
-        }
+    for pid in waiters(&fixture.pair.a)? {
+        // Fails if the process has exited.
+        let _ = kill(pid, Signal::SIGKILL);
     }
     Ok(())
 }
@@ -169,19 +166,15 @@ fn unconfirmed(fixture: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<
 fn unconfirmed_all_killed(fixture: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
     fixture.ok("set a0 --confirm 1s rpg_ai_rate=20mbit")?;
     kill_waiters(fixture)?;
-    fixture.daemon.signal(Signal::SIGKILL)?;
-    fixture.daemon.child.wait()?;
+    fixture.daemon.kill()?;
     thread::sleep(Duration::from_millis(random.u64(0..1_500)));
-    fixture.daemon.again(&fixture.pair.a)?;
-    fixture.daemon.wait_for_log(&["taken over", "\"iface\":\"a0\""])?;
+    again(fixture)?;
     wait_until_recovered(fixture)
 }
 
 fn upgrade_killed(fixture: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
-    // Simulates programs of another build.
-    let path = fixture.pair.a.journal("a0")?;
     let object = fixture.pair.a.attachment("a0")?.info.object;
-    fs::write(&path, fs::read_to_string(&path)?.replace(&object, "0123456789abcdef"))?;
+    fixture.pair.a.make_outdated("a0")?;
     killed(fixture, "upgrade a0", random.u32(1..8))?;
     fixture.ok("upgrade a0")?;
     let found = fixture.pair.a.attachment("a0")?.info.object;
@@ -206,9 +199,7 @@ fn idle_clients(fixture: &mut SoakFixture, _: &mut fastrand::Rng) -> Result<()> 
 }
 
 fn lock_held_long(fixture: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
-    let path = fixture.pair.a.journals()?.join("lock");
-    let lock = File::options().create(true).append(true).open(path)?;
-    lock.lock()?;
+    let lock = fixture.pair.a.lock()?;
     let mut command = fixture.command("set a0 rpg_ai_rate=10mbit")?;
     let mut child = fixture.pair.a.run(|| command.stdout(Stdio::null()).spawn())??;
     thread::sleep(Duration::from_millis(random.u64(50..800)));
@@ -244,11 +235,7 @@ fn broken_journal(fixture: &mut SoakFixture, random: &mut fastrand::Rng) -> Resu
 /// Creates interfaces that the daemon will manage.
 fn appear(fixture: &SoakFixture, names: &[&str]) -> Result<()> {
     let netlink = fixture.pair.a.netlink()?;
-    names.iter().try_for_each(|name| {
-        let far = name.replace('a', "far");
-        let end = |name| VethEnd { name, netns: None, mac: None };
-        Ok(netlink.add_veth(&end(name), &end(&far))?)
-    })
+    names.iter().try_for_each(|name| add_veth(&netlink, name, &name.replace('a', "far")))
 }
 
 fn disappear(fixture: &SoakFixture, names: &[&str]) -> Result<()> {
@@ -285,11 +272,9 @@ fn ended_during_additions(fixture: &mut SoakFixture, random: &mut fastrand::Rng)
 
 /// As after a boot at which the address appears later than the daemon.
 fn address_removed(fixture: &mut SoakFixture, _: &mut fastrand::Rng) -> Result<()> {
-    fixture.daemon.signal(Signal::SIGKILL)?;
-    fixture.daemon.child.wait()?;
+    fixture.daemon.kill()?;
     fixture.pair.a.command("ip address delete 127.0.0.1/8 dev lo")?;
-    fixture.daemon.again(&fixture.pair.a)?;
-    fixture.daemon.wait_for_log(&["taken over", "\"iface\":\"a0\""])?;
+    again(fixture)?;
     fixture.daemon.wait_for_log(&["cannot serve metrics; retrying"])?;
     fixture.pair.a.command("ip address add 127.0.0.1/8 dev lo")?;
     fixture.daemon.wait_for_log(&["serving metrics", METRICS])

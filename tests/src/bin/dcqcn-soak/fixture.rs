@@ -3,16 +3,15 @@
 use std::fmt;
 use std::process::Command;
 
-use anyhow::{Context as _, Result, ensure};
-use dcqcn_common::classify::mapped;
-use dcqcn_common::flow::{FlowId, QpId, RpFlow};
+use anyhow::{Result, ensure};
+use dcqcn_common::flow::RpFlow;
 use dcqcn_common::params::Config;
 use dcqcn_loader::attach::{self, Id};
 use dcqcn_tests::command::{dcqcn, output_of};
 use dcqcn_tests::daemon::Daemon;
 use dcqcn_tests::host::Pair;
 use dcqcn_tests::leftover::{freed, tables};
-use dcqcn_tests::packets::{CNP_TOS, Roce, v4};
+use dcqcn_tests::packets::{CNP_TOS, Roce};
 use dcqcn_tests::retry::{wait, wait_value};
 
 use crate::traffic::Traffic;
@@ -73,7 +72,7 @@ impl SoakFixture {
     /// Builds them, and cuts the flow once.
     pub(crate) fn new() -> Result<Self> {
         let pair = Pair::new("soak")?;
-        pair.a.netlink()?.set_up(pair.a.index("lo")?, true)?;
+        pair.a.set_up("lo", true)?;
         let mut daemon = Daemon::start(&pair.a, &file())?;
         daemon.wait_for_log(&["task started", "\"task\":\"pacer\""])?;
         let traffic = Traffic::start(&pair)?;
@@ -110,7 +109,7 @@ impl SoakFixture {
 
     /// Waits until the daemon is running and responds.
     pub(crate) fn wait_until_served(&mut self) -> Result<()> {
-        if let Some(status) = self.daemon.child.try_wait()? {
+        if let Some(status) = self.daemon.process.0.try_wait()? {
             anyhow::bail!("the daemon has exited: {status}");
         }
         wait(|| {
@@ -186,9 +185,5 @@ impl SoakFixture {
 
 /// The flow of the traffic.
 fn flow(pair: &Pair) -> Result<RpFlow> {
-    let maps = pair.a.attachment("a0")?.maps;
-    let [src, addr] = [1, 2].map(|host| mapped(v4(host)));
-    let id = FlowId { src, receiver: QpId { addr, qpn: Roce::default().dest_qpn, vlan: 0 } };
-    let params = maps.params()?;
-    maps.rp_find(&params, &id)?.context("the flow was removed")
+    pair.a.flow("a0", &Roce::default())
 }

@@ -81,9 +81,7 @@ pub(super) fn writes(report: &mut Report) -> Result<()> {
 
 fn run(report: &mut Report, direction: Direction) -> Result<()> {
     let lab = Lab::new(BACKUP, &Options::default())?;
-    for module in ["sch_ets", "cls_matchall", "act_gact"] {
-        sh(&format!("modprobe {module}"))?;
-    }
+    sh("modprobe -a sch_ets cls_matchall act_gact")?;
     shape(&lab)?;
     nvme::prepare(&lab, &direction.ends(), ECT)?;
     fio::fill(&nvme::MEMORY, BLOCK_BYTES)?;
@@ -216,8 +214,7 @@ impl Bench<'_> {
     }
 
     fn measure(&self, job: Job, disks: &[Disk]) -> Result<Measured> {
-        let paths: Vec<_> = disks.iter().map(|disk| disk.path.to_string_lossy().into_owned()).collect();
-        let paths: Vec<_> = paths.iter().map(String::as_str).collect();
+        let paths: Vec<_> = disks.iter().map(|disk| disk.path.display()).collect();
         let (from, to) = (self.lab.address(BACKUP), self.lab.address(NEAR));
         // Emulated, querying takes seconds: before any traffic.
         let pauses = self.pauses()?;

@@ -7,11 +7,11 @@ use aya::programs::tc::TcAttachType;
 use dcqcn_common::layout::Mode;
 use dcqcn_common::stats::Stat;
 use dcqcn_loader::dataplane::{self, PROGRAMS, Programs, Sizes};
-use dcqcn_netlink::link::VethEnd;
 use dcqcn_replay::Hook;
 
 use super::super::command::sh;
 use super::super::report::Report;
+use crate::host::add_veth;
 use crate::lab::Lab;
 use crate::leftover::{problems, state};
 use crate::packets::Roce;
@@ -26,9 +26,7 @@ const PACED_FRAMES: usize = 920;
 const ATTACH: &str = "--flows 64 --set link_rate=1gbit";
 
 pub(super) fn run(report: &mut Report) -> Result<()> {
-    for module in ["tun", "sch_fq", "sch_htb", "bonding"] {
-        sh(&format!("modprobe {module}"))?;
-    }
+    sh("modprobe -a tun sch_fq sch_htb bonding")?;
     report.columns(&["there before", "attached", "afterwards"]);
     let lab = Lab::new("coexistence")?;
     our_programs_first(report, &lab)?;
@@ -51,14 +49,9 @@ fn our_programs_first(report: &mut Report, lab: &Lab) -> Result<()> {
     })?;
     let mounts = std::fs::read_to_string("/proc/mounts")?;
     let mounts = mounts.lines().filter(|line| line.contains(" /run/dcqcn/bpf ")).count();
-    report.equals("the first two commands at once: mounts", mounts as u64, 1);
+    report.equals("the first two commands at once: mounts", mounts, 1);
     let found = [problems(lab, "a0")?, problems(lab, "b0")?].concat();
-    report.check(
-        "the first two commands concurrently: complete",
-        format!("{found:?}"),
-        "[]",
-        found.is_empty(),
-    );
+    report.empty("the first two commands concurrently: complete", &found);
     lab.ok("detach --all").map(drop)
 }
 
@@ -83,17 +76,10 @@ fn between(
 ) -> Result<()> {
     let before = show(lab, iface)?;
     let printed = lab.ok(&format!("attach {iface} {options} {ATTACH}")).with_context(|| what.to_owned())?;
-    let found = problems(lab, iface)?;
-    report.check(&format!("{what}: complete"), format!("{found:?}"), "[]", found.is_empty());
+    report.empty(&format!("{what}: complete"), &problems(lab, iface)?);
     verify(report, &printed).with_context(|| what.to_owned())?;
     lab.ok(&format!("detach {iface}"))?;
-    let after = show(lab, iface)?;
-    report.check(
-        &format!("{what}: qdiscs afterwards"),
-        if after == before { "as before" } else { &after },
-        "as before",
-        after == before,
-    );
+    report.unchanged(&format!("{what}: qdiscs afterwards"), &before, &show(lab, iface)?);
     Ok(())
 }
 
@@ -114,10 +100,10 @@ fn queues(report: &mut Report, lab: &Lab) -> Result<()> {
     between(report, lab, ("the kernel's mq", "q0"), &pace, |report, printed| {
         let shown = show(lab, "q0")?;
         let made = shown.contains("mq dc02: root");
-        report.check("the kernel's mq: mq created", made, true, made);
-        report.equals("the kernel's mq: fq below it", fqs(&shown, "dc02:") as u64, QUEUES as u64);
+        report.equals("the kernel's mq: mq created", made, true);
+        report.equals("the kernel's mq: fq below it", fqs(&shown, "dc02:"), QUEUES);
         let all = shown.lines().filter(|line| line.starts_with("qdisc fq ")).count();
-        report.equals("the kernel's mq: fq in all", all as u64, QUEUES as u64);
+        report.equals("the kernel's mq: fq in all", all, QUEUES);
         ensure!(printed.contains("an fq for each transmit queue"), "{printed}");
         let share = measure_pacing(lab, &mut tap)?;
         report.row([
@@ -136,9 +122,9 @@ fn queues(report: &mut Report, lab: &Lab) -> Result<()> {
     tc("parent 1:2 handle 12: fq limit 5000 flow_limit 500".into())?;
     between(report, lab, ("an mq with a pfifo and an fq", "q0"), "--pacer fq", |report, _| {
         let shown = show(lab, "q0")?;
-        report.equals("an mq with a pfifo and an fq: fq below it", fqs(&shown, "1:") as u64, QUEUES as u64);
+        report.equals("an mq with a pfifo and an fq: fq below it", fqs(&shown, "1:"), QUEUES);
         let unchanged = shown.contains("fq 12: parent 1:2 limit 5000p");
-        report.check("an mq with a pfifo and an fq: fq kept", unchanged, true, unchanged);
+        report.equals("an mq with a pfifo and an fq: fq kept", unchanged, true);
         report.row(["mq 1:, pfifo, fq".into(), "fq added to the pfifo queue".into(), "as before".into()]);
         Ok(())
     })?;
@@ -157,7 +143,7 @@ fn queues(report: &mut Report, lab: &Lab) -> Result<()> {
         if !unchanged {
             println!("{before}\n{shown}\n{printed}");
         }
-        report.check("an mq with an fq in each child: kept", unchanged, true, unchanged);
+        report.equals("an mq with an fq in each child: kept", unchanged, true);
         report.row(["mq 1:, fq in each".into(), "kept".into(), "as before".into()]);
         Ok(())
     })
@@ -205,7 +191,7 @@ fn classes(report: &mut Report, lab: &Lab) -> Result<()> {
     }
     between(report, lab, ("an htb with an fq in each class", "b0"), "--pacer fq", |report, printed| {
         let unchanged = printed.contains("the fq below each class of the htb is kept");
-        report.check("an htb with an fq in each class: kept", unchanged, true, unchanged);
+        report.equals("an htb with an fq in each class: kept", unchanged, true);
         report.row(["htb 1:, fq in each class".into(), "kept".into(), "as before".into()]);
         Ok(())
     })?;
@@ -217,8 +203,7 @@ fn bond(report: &mut Report, lab: &Lab) -> Result<()> {
     let netlink = lab.host.netlink()?;
     for number in 1..=2 {
         let (near, far) = (format!("m{number}"), format!("w{number}"));
-        let end = |name| VethEnd { name, netns: None, mac: None };
-        netlink.add_veth(&end(&near), &end(&far))?;
+        add_veth(&netlink, &near, &far)?;
         lab.host.command(&format!("ip link set {far} up"))?;
     }
     lab.host.command("ip link add bond0 type bond mode active-backup miimon 100")?;
@@ -247,18 +232,11 @@ fn bond(report: &mut Report, lab: &Lab) -> Result<()> {
     let active = || lab.host.command("ip -d link show bond0");
     crate::retry::wait_value(active, |shown| shown.contains("active_slave m2"))?;
     report.equals("a bond, after failover: packets counted of 20 sent", passes("w2")?, 20);
-    let found = problems(lab, "bond0")?;
-    report.check("a bond: complete", format!("{found:?}"), "[]", found.is_empty());
+    report.empty("a bond: complete", &problems(lab, "bond0")?);
     lab.host.command("ip link set m2 nomaster")?;
     lab.host.command("ip link set w1 up")?;
     lab.ok("detach bond0")?;
-    let after = state(&lab.host, "bond0")?;
-    report.check("a bond: afterwards", if after == before { "as before" } else { "another" }, "as before", {
-        if after != before {
-            println!("{before:?}\n{after:?}");
-        }
-        after == before
-    });
+    report.unchanged("a bond: afterwards", &before, &state(&lab.host, "bond0")?);
     report.row(["a bond of two".into(), "failed over".into(), "as before".into()]);
     // A single member of the bond.
     between(report, lab, ("a member of a bond", "m1"), "--pacer none", |report, _| {
@@ -289,7 +267,7 @@ fn filters(report: &mut Report, lab: &Lab) -> Result<()> {
             (true, false) => !printed.contains("runs after") && !doctor.contains("others-first"),
             (false, _) => printed.contains("egress: runs after matchall") && doctor.contains("others-first"),
         };
-        report.check(&format!("{name}: reported"), is_reported, true, is_reported);
+        report.equals(&format!("{name}: reported"), is_reported, true);
         if !is_reported {
             println!("{printed}\n{doctor}");
         }
@@ -300,8 +278,8 @@ fn filters(report: &mut Report, lab: &Lab) -> Result<()> {
         to.expect()?;
         report.equals(&format!("{name}: dcqcn sees the packet"), count()? - counted, u64::from(is_first));
         lab.ok("detach b0")?;
-        let unchanged = [theirs("ingress")?, theirs("egress")?] == before;
-        report.check(&format!("{name}: other filters stay"), unchanged, true, unchanged);
+        let after = [theirs("ingress")?, theirs("egress")?];
+        report.unchanged(&format!("{name}: other filters"), &before, &after);
         let order = if is_first { "ours first" } else { "other filters first, and reported" };
         report.row([name, order.into(), "theirs stay".into()]);
         for hook in ["ingress", "egress"] {
@@ -321,7 +299,7 @@ fn chain(report: &mut Report, lab: &Lab) -> Result<()> {
     }
     let printed = lab.ok(&format!("attach b0 --pacer none {ATTACH}"))?;
     let is_reported = printed.contains("egress: runs before") && printed.contains("ingress: runs before");
-    report.check("a chain of TCX: dcqcn first, others listed", is_reported, true, is_reported);
+    report.equals("a chain of TCX: dcqcn first, others listed", is_reported, true);
     lab.ok("detach b0")?;
     report.row(["programs on TCX".into(), "ours first".into(), "theirs stay".into()]);
     Ok(())
@@ -335,11 +313,9 @@ fn dispatcher(report: &mut Report, lab: &Lab) -> Result<()> {
     theirs("xdp-filter load --mode skb b0")?;
     let before = theirs("ip -d link show dev b0")?;
     lab.ok(&format!("attach b0 --pacer none {ATTACH}"))?;
-    let found = problems(lab, "b0")?;
-    report.check("libxdp's dispatcher: a host alongside it", format!("{found:?}"), "[]", found.is_empty());
+    report.empty("libxdp's dispatcher: a host alongside it", &problems(lab, "b0")?);
     lab.ok("detach b0")?;
-    let unchanged = theirs("ip -d link show dev b0")? == before;
-    report.check("libxdp's dispatcher: stays", unchanged, true, unchanged);
+    report.unchanged("libxdp's dispatcher: its interface", &before, &theirs("ip -d link show dev b0")?);
     theirs("xdp-loader unload b0 --all")?;
     report.row(["libxdp's dispatcher".into(), "alongside".into(), "it stays".into()]);
     Ok(())

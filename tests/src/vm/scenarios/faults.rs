@@ -4,7 +4,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use serde_json::Value;
 
 use super::super::lab::{Lab, Options, count};
 use super::super::perftest::{self, Flow, Tool, Traffic};
@@ -64,7 +63,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
         ("from no peer", &no_peer, "rp_cnp_unknown_flow"),
     ] {
         let seen = forge(&lab, report, name, frame, counter, qpn)?;
-        report.equals(&format!("{name}: counted as {counter}"), seen.counted, FORGED.into());
+        report.equals(&format!("{name}: counted as {counter}"), seen.counted, u64::from(FORGED));
         report.check(
             &format!("{name}: the victim's rate, Mbit/s"),
             seen.rate_bps / 1e6,
@@ -120,9 +119,7 @@ fn forge(
         }
         Ok(started.elapsed())
     })??;
-    let rate_bps = flow(lab, qpn)?
-        .and_then(|row| row.get("rate_bps")?.as_f64())
-        .context("the victim's flow was removed")?;
+    let rate_bps = lab.flow(VICTIM, qpn)?.context("the victim's flow was removed")?.rate_bps as f64;
     let counted = count(&lab.on_host(VICTIM, "counters {}")?, counter)? - before;
     report.row([
         name.to_owned(),
@@ -150,17 +147,14 @@ fn flood(lab: &Lab, report: &mut Report, qpn: u32) -> Result<()> {
     let after = lab.on_host(VICTIM, "counters {}")?;
     let new = count(&after, "rp_flow_new")? - count(&before, "rp_flow_new")?;
     let evicted = count(&after, "rp_flow_evicted")? - count(&before, "rp_flow_evicted")?;
-    let victim = flow(lab, qpn)?;
+    let victim = lab.flow(VICTIM, qpn)?;
     report.row([
         "new flows".to_owned(),
         NEW_FLOWS.to_string(),
         format!("{:.0}", f64::from(NEW_FLOWS) / elapsed.as_secs_f64()),
         "rp_flow_new".to_owned(),
         new.to_string(),
-        victim
-            .as_ref()
-            .and_then(|row| row.get("rate_bps")?.as_f64())
-            .map_or("-".into(), |bps| format!("{:.2}", bps / 1e6)),
+        victim.map_or("-".into(), |flow| format!("{:.2}", flow.rate_bps as f64 / 1e6)),
     ]);
     report.at_least("flows beyond the table size, counted", new as f64, f64::from(NEW_FLOWS));
     report.at_least("flows evicted, counted", evicted as f64, f64::from(NEW_FLOWS - TABLE_FLOWS));
@@ -171,11 +165,4 @@ fn flood(lab: &Lab, report: &mut Report, qpn: u32) -> Result<()> {
         victim.is_some(),
     );
     Ok(())
-}
-
-/// The victim's flow to a QP of its peer.
-fn flow(lab: &Lab, qpn: u32) -> Result<Option<Value>> {
-    let qps = lab.on_host(VICTIM, "flows {}")?;
-    let rows = qps.get("rp").and_then(Value::as_array).context("`dcqcn flows` lists flows")?;
-    Ok(rows.iter().find(|row| row.get("qpn").and_then(Value::as_u64) == Some(qpn.into())).cloned())
 }

@@ -13,6 +13,7 @@ use serde_json::Value;
 use super::super::command::{json, sh};
 use super::super::report::Report;
 use super::systemd::{self, until};
+use crate::command::status_field;
 
 const UNITS: [&str; 3] = ["dcqcn-fleet-agent", "dcqcn-fleet-coordinate", "dcqcn-fleet-serve"];
 const SOCKET: &str = "/run/dcqcn/control";
@@ -61,7 +62,7 @@ fn steps(report: &mut Report) -> Result<()> {
     sh("dpkg --install /share/dcqcn-fleet.deb")?;
     for unit in UNITS {
         let is_active = sh(&format!("systemctl is-active {unit}.service")).is_ok();
-        report.check(&format!("installed: {unit}"), is_active, false, !is_active);
+        report.equals(&format!("installed: {unit}"), is_active, false);
     }
     fs::write("/etc/dcqcn/dcqcn.toml", OWN)?;
     sh("systemctl restart dcqcn.service")?;
@@ -69,7 +70,7 @@ fn steps(report: &mut Report) -> Result<()> {
         Ok(Path::new(SOCKET).exists() && systemd::wait_until_managed().is_ok())
     })?;
     let owner = sh(&format!("stat --format=%U:%G:%a {SOCKET}"))?;
-    report.check("the socket", owner.trim(), "root:dcqcn-fleet:660", owner.trim() == "root:dcqcn-fleet:660");
+    report.equals("the socket", owner.trim(), "root:dcqcn-fleet:660");
 
     // By address, as the guest has no name resolution. A program on an uncached share is read again for each page.
     sh("cp /share/etcd /usr/local/bin/etcd")?;
@@ -86,7 +87,7 @@ fn steps(report: &mut Report) -> Result<()> {
     }
     until("the agent reports", || Ok(host()?["is_there"] == true))?;
     let (found, name) = (host()?["host"].clone(), sh("uname --nodename")?);
-    report.check("the host's name", &found, name.trim(), found == name.trim());
+    report.equals("the host's name", &found, name.trim());
     for unit in UNITS {
         rights(report, unit)?;
     }
@@ -99,23 +100,20 @@ fn steps(report: &mut Report) -> Result<()> {
 /// A unit's process runs as its user, without privileges.
 fn rights(report: &mut Report, unit: &str) -> Result<()> {
     let pid = main_pid(unit)?;
-    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let field = |name: &str| -> Result<&str> {
-        let line = status.lines().find_map(|line| line.strip_prefix(name));
-        Ok(line.with_context(|| name.to_owned())?.trim())
-    };
     let user = sh("id --user dcqcn-fleet")?;
-    let found = field("Uid:")?.split_whitespace().next().unwrap_or_default();
+    let users = status_field(pid, "Uid:")?;
+    let found = users.split_whitespace().next().unwrap_or_default();
     report.check(&format!("{unit}: user"), found, user.trim(), found == user.trim() && found != "0");
     for set in ["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"] {
-        let found = u64::from_str_radix(field(set)?, 16)?;
+        let found = u64::from_str_radix(&status_field(pid, set)?, 16)?;
         report.equals(&format!("{unit}: {set}"), found, 0);
     }
-    report.check(&format!("{unit}: NoNewPrivs"), field("NoNewPrivs:")?, 1, field("NoNewPrivs:")? == "1");
-    report.check(&format!("{unit}: Seccomp"), field("Seccomp:")?, "2 (a filter)", field("Seccomp:")? == "2");
+    report.equals(&format!("{unit}: NoNewPrivs"), status_field(pid, "NoNewPrivs:")?, "1");
+    // 2 is a filter.
+    report.equals(&format!("{unit}: Seccomp"), status_field(pid, "Seccomp:")?, "2");
     for path in ["/usr/x", "/etc/x", "/var/lib/x"] {
         let written = sh(&format!("nsenter --target={pid} --mount touch {path}")).is_ok();
-        report.check(&format!("{unit}: {path} can be written"), written, false, !written);
+        report.equals(&format!("{unit}: {path} can be written"), written, false);
     }
     Ok(())
 }
@@ -130,7 +128,7 @@ fn rollout(report: &mut Report) -> Result<()> {
     let is_healthy = host["has"] == 1 && host["failing"].as_array().is_some_and(Vec::is_empty);
     let found = format!("has {}, failing {}", host["has"], host["failing"]);
     report.check("rollout: the host", found, "has 1, failing []", is_healthy);
-    report.check("rollout: kmin in the kernel", kmin()?.trim(), "70KB", kmin()?.contains("70KB"));
+    report.contains("rollout: kmin in the kernel", &kmin()?, "70KB");
     let log = sh("dcqcn log")?;
     report.check("rollout: the audit log", "", "has it", log.contains("fleet 1"));
     Ok(())
@@ -181,7 +179,7 @@ fn killed(report: &mut Report) -> Result<()> {
     let pid = main_pid(agent)?;
     sh(&format!("systemctl kill --signal=KILL {agent}.service"))?;
     until("the agent is started again", || Ok(main_pid(agent).is_ok_and(|other| other != pid)))?;
-    report.check("kill -9: kmin", kmin()?.trim(), "70KB", kmin()?.contains("70KB"));
+    report.contains("kill -9: kmin", &kmin()?, "70KB");
     let inode = fs::metadata(SOCKET)?.ino();
     sh("systemctl restart dcqcn.service")?;
     until("the socket was recreated", || Ok(fs::metadata(SOCKET)?.ino() != inode))?;
@@ -191,7 +189,7 @@ fn killed(report: &mut Report) -> Result<()> {
             && host["has"] == 1
             && host["failing"].as_array().is_some_and(Vec::is_empty))
     })?;
-    report.check("daemon started again: kmin", kmin()?.trim(), "70KB", kmin()?.contains("70KB"));
+    report.contains("daemon started again: kmin", &kmin()?, "70KB");
     Ok(())
 }
 
@@ -202,9 +200,9 @@ fn check_removed(report: &mut Report) -> Result<()> {
     sh("dpkg --purge dcqcn-fleet")?;
     for unit in UNITS {
         let is_active = sh(&format!("systemctl is-active {unit}.service")).is_ok();
-        report.check(&format!("purged: {unit}"), is_active, false, !is_active);
+        report.equals(&format!("purged: {unit}"), is_active, false);
     }
-    report.check("purged: kmin", kmin()?.trim(), "70KB", kmin()?.contains("70KB"));
+    report.contains("purged: kmin", &kmin()?, "70KB");
     sh("systemctl restart dcqcn.service")?;
     until("the daemon starts without the package", || Ok(systemd::wait_until_managed().is_ok()))?;
     Ok(())

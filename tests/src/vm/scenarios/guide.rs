@@ -4,10 +4,9 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use serde_json::Value;
 
 use super::super::command::{json, sh};
-use super::super::lab::{Lab, Options, count, rxe};
+use super::super::lab::{Lab, Options, count, listed_flows, rxe};
 use super::super::report::Report;
 use super::typing::{self, PREAMBLE, blocks, typed};
 
@@ -132,10 +131,9 @@ fn unit_commands(unit: &str, instance: &str) -> Vec<String> {
 
 /// The highest rate of a flow in the output of `dcqcn flows` in a file.
 fn fastest_bps(path: &str) -> Result<f64> {
-    let qps: Value = serde_json::from_str(&fs::read_to_string(path).with_context(|| path.to_owned())?)?;
-    let rows = qps.get("rp").and_then(Value::as_array).context("`dcqcn flows` lists flows")?;
-    let rates = rows.iter().filter_map(|row| row.get("rate_bps")?.as_f64());
-    rates.reduce(f64::max).context("no flow")
+    let flows = serde_json::from_str(&fs::read_to_string(path).with_context(|| path.to_owned())?)?;
+    let rates = listed_flows(&flows)?.into_iter().map(|flow| flow.rate_bps);
+    Ok(rates.max().context("no flow")? as f64)
 }
 
 #[cfg(test)]

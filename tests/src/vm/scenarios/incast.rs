@@ -1,15 +1,15 @@
 //! Four QPs of two hosts into a third behind a bottleneck port, without dcqcn and with it everywhere.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use dcqcn_netlink::{Netlink, Netns};
+use dcqcn_netlink::Netlink;
 
 use super::super::lab::{Lab, Options, count};
 use super::super::perftest::{self, Flow, Tool, jain};
 use super::super::report::Report;
+use crate::repeat::while_repeating;
 
 /// The host at the bottleneck port.
 const RECEIVER: u8 = 3;
@@ -239,15 +239,16 @@ fn measure_once(lab: &Lab, tool: Tool, load: Load) -> Result<Measured> {
             ..Flow::new(tool, sender, RECEIVER, port, load.seconds)
         })
         .collect();
-    let done = AtomicBool::new(false);
-    let (outcomes, samples) = thread::scope(|scope| {
-        let sampler = scope.spawn(|| sample(&lab.switch, lab, &done));
-        let outcomes = perftest::run(lab, &flows);
-        done.store(true, Ordering::Relaxed);
-        (outcomes, sampler.join())
-    });
-    let outcomes = outcomes?;
-    let samples = samples.map_err(|_| anyhow::anyhow!("the sampler panicked"))??;
+    // Of the bottleneck's queue.
+    let (mut samples, netlink) = (Vec::new(), Netlink::connect_in(&lab.switch)?);
+    let sampled = &mut samples;
+    let sample = move || -> Result<()> {
+        let stats = lab.port_stats(&netlink, RECEIVER)?;
+        sampled.push(Sample { at: Instant::now(), backlog_bytes: stats.backlog_bytes, drops: stats.drops });
+        thread::sleep(Duration::from_millis(20));
+        Ok(())
+    };
+    let outcomes = while_repeating([sample], || perftest::run(lab, &flows))?;
     let counts = Counts::read(lab)?.since(&before);
 
     let goodputs_bps: Vec<f64> = outcomes.iter().filter_map(|outcome| outcome.goodput_bps).collect();
@@ -278,16 +279,4 @@ struct Sample {
     at: Instant,
     backlog_bytes: u32,
     drops: u32,
-}
-
-/// Samples the bottleneck's queue until stopped.
-fn sample(switch: &Netns, lab: &Lab, done: &AtomicBool) -> Result<Vec<Sample>> {
-    let netlink = Netlink::connect_in(switch)?;
-    let mut samples = Vec::new();
-    while !done.load(Ordering::Relaxed) {
-        let stats = lab.port_stats(&netlink, RECEIVER)?;
-        samples.push(Sample { at: Instant::now(), backlog_bytes: stats.backlog_bytes, drops: stats.drops });
-        thread::sleep(Duration::from_millis(20));
-    }
-    Ok(samples)
 }

@@ -70,15 +70,13 @@ fn without_fq(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
                 way == ends && refused.is_some() == ends,
             );
             if refused.is_some() {
-                let same = link_and_qdiscs(lab, host)? == before;
-                report.check(&format!("no fq: {iface} afterwards"), same, "as it was", same);
+                report.unchanged(&format!("no fq: {iface}, refused"), &before, &link_and_qdiscs(lab, host)?);
                 // This replaces no qdisc.
                 sh(&format!("dcqcn attach {iface} --pacer none {ATTACH}"))?;
             }
             thread::sleep(Duration::from_secs(2));
             sh(&format!("dcqcn detach {iface}"))?;
-            let same = link_and_qdiscs(lab, host)? == before;
-            report.check(&format!("no fq: {iface} when detached"), same, "as it was", same);
+            report.unchanged(&format!("no fq: {iface}, detached"), &before, &link_and_qdiscs(lab, host)?);
         }
         Ok(if ends { "refused; accepted without a pacer" } else { "attached and detached" })
     })
@@ -140,8 +138,7 @@ fn detach_is_refused(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
         when_idle(&format!("dcqcn detach {iface}"))?;
     }
     lab.set_mac(INITIATOR, mac(INITIATOR))?;
-    let same = link_and_qdiscs(lab, INITIATOR)? == before;
-    report.check("attached with an fq: afterwards", same, "as it was", same);
+    report.unchanged("attached with an fq: afterwards", &before, &link_and_qdiscs(lab, INITIATOR)?);
     Ok(())
 }
 
@@ -175,7 +172,7 @@ fn reload_is_refused(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
         let expected = if ends { "refused, with the cause" } else { "reloaded" };
         report.check("reload: under traffic", words, expected, has_cause == ends);
         let is_served = served()?.contains(&format!("\"{iface}\""));
-        report.check("reload: the interface is managed", is_served, ends, is_served == ends);
+        report.equals("reload: the interface is managed", is_served, ends);
         Ok(if ends { "refused" } else { "reloaded" })
     })?;
     drop(daemon);
@@ -221,12 +218,8 @@ fn interrupt_allowed(report: &mut Report, lab: &Lab) -> Result<()> {
         "detached",
         detached.is_none(),
     );
-    report.row([
-        "no fq".into(),
-        "attached and detached with --interrupt".into(),
-        "-".into(),
-        verdict(traffic)?,
-    ]);
+    let end = traffic.finish()?.end();
+    report.row(["no fq".into(), "attached and detached with --interrupt".into(), "-".into(), end]);
     Ok(())
 }
 
@@ -265,8 +258,8 @@ fn under_traffic(
         true,
         wrote.is_ok_and(|continues| continues),
     );
-    let end = verdict(traffic)?;
-    report.check(&format!("{what}: the QP"), &end, "finished", end == "finished");
+    let end = traffic.finish()?.end();
+    report.equals(&format!("{what}: the QP"), &end, "finished");
     report.row([what.to_owned(), done.to_owned(), written.load(Ordering::Relaxed).to_string(), end]);
     let kernel_errors = unmount(disk)?;
     report.check(
@@ -281,11 +274,6 @@ fn under_traffic(
 fn flow(lab: &Lab, seconds: u32) -> Result<Traffic> {
     let flow = Flow { margin_s: 0, ..Flow::new(Tool::Write, INITIATOR, TARGET, 18_500, seconds) };
     perftest::start(lab, &[flow])?.pop().context("no traffic")
-}
-
-fn verdict(traffic: Traffic) -> Result<String> {
-    let outcome = traffic.finish()?;
-    Ok(outcome.goodput_bps.map_or_else(|| outcome.printed.trim().to_owned(), |_| "finished".into()))
 }
 
 /// Connects the target's disk and mounts a new file system on it.

@@ -1,13 +1,11 @@
 //! Commands killed at each step, with this kernel's hooks: clsact filters before Linux 6.6, links since.
 
-use std::fs;
-
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 
 use super::super::report::Report;
-use crate::kill::{Tc, at_every_step, ok};
+use crate::kill::{Tc, at_every_step, ok, set_at_every_step, upgrade_at_every_step, whole};
 use crate::lab::Lab;
-use crate::leftover::{freed, problems, state, tables};
+use crate::leftover::{freed, is_attached, state};
 
 const FLOWS: u32 = 1_237;
 
@@ -27,12 +25,6 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
         let journals = lab.host.journals()?;
         ensure!(!journals.exists(), "{} is left", journals.display());
         freed(FLOWS)
-    };
-    let is_whole = || -> Result<()> {
-        let found = problems(&lab, "a0")?;
-        ensure!(found.is_empty(), "{found:?}");
-        ensure!(tables(FLOWS) == 1, "{} attachments", tables(FLOWS));
-        Ok(())
     };
     report.columns(&["killed", "steps", "afterwards"]);
     let mut check_kills = |what: &str, steps: Result<u32>, min_steps: u32, afterwards: &str| {
@@ -55,13 +47,12 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
         &attach,
         || Ok(()),
         |n| {
-            let is_applied =
-                lab.json("status a0").is_ok_and(|status| status["attachments"][0]["state"] == "attached");
+            let is_applied = is_attached(&lab, "a0");
             if n % 3 == 0 && !is_applied {
                 ok(&lab, Tc::Tcx, &attach)?;
             }
             if n % 3 == 0 || is_applied {
-                is_whole()?;
+                whole(&lab, FLOWS)?;
             }
             // `gc` removes the rest.
             if (n % 3 != 2 || is_applied) && lab.host.journal("a0")?.exists() {
@@ -87,26 +78,9 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     check_kills("detach", steps, 6, "detached again, or left to gc; then as before");
 
     ok(&lab, Tc::Tcx, &attach)?;
-    let set = "set a0 rpg_ai_rate=20mbit rpg_hai_rate=200mbit";
-    let restore = || lab.ok("set a0 rpg_ai_rate=10mbit rpg_hai_rate=100mbit").map(drop);
-    let steps = at_every_step(&lab, Tc::Tcx, set, restore, |_| {
-        let values = [lab.ok("get a0 rpg_ai_rate")?, lab.ok("get a0 rpg_hai_rate")?];
-        let is_old = values[0].contains("10mbit") && values[1].contains("100mbit");
-        let is_new = values[0].contains("20mbit") && values[1].contains("200mbit");
-        ensure!(is_old || is_new, "{values:?}");
-        is_whole()
-    });
+    let steps = set_at_every_step(&lab, Tc::Tcx, FLOWS);
     check_kills("set", steps, 1, "all old values, or all new ones");
-
-    let path = lab.host.journal("a0")?;
-    let object = lab.json("status a0")?["attachments"][0]["object"].as_str().context("no object")?.to_owned();
-    let make_outdated =
-        || Ok(fs::write(&path, fs::read_to_string(&path)?.replace(&object, "0123456789abcdef"))?);
-    let steps = at_every_step(&lab, Tc::Tcx, "upgrade a0", make_outdated, |_| {
-        is_whole()?;
-        lab.ok("upgrade a0")?;
-        is_whole()
-    });
+    let steps = upgrade_at_every_step(&lab, Tc::Tcx, FLOWS);
     check_kills("upgrade", steps, 5, "whole, and upgraded by the next");
     lab.ok("detach a0")?;
     verify_restored()

@@ -84,9 +84,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     report.equals("programs replaced: packets out of sequence", lost_to_change, 0);
     let finished = traffic.drain(..).map(perftest::Traffic::finish).collect::<Result<Vec<_>>>()?;
     for outcome in finished {
-        let end =
-            outcome.goodput_bps.map_or_else(|| outcome.printed.trim().to_owned(), |_| "finished".into());
-        report.check("the QP", end, "finished", outcome.goodput_bps.is_some());
+        report.equals("the QP", outcome.end(), "finished");
     }
     Ok(())
 }

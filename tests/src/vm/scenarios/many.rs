@@ -6,12 +6,12 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use dcqcn_netlink::Netlink;
 use serde_json::Value;
 
 use super::super::command::{Background, json, json_in, sh};
-use super::super::lab::{Lab, Options, count, rxe};
+use super::super::lab::{Lab, ListedFlow, Options, count, rxe};
 use super::super::perftest::{self, ECT};
 use super::super::report::Report;
 use crate::packets::Roce;
@@ -52,17 +52,17 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     );
     lab.on_host(SENDER, &line)?;
     let (mut server, mut client) = traffic(&lab)?;
-    let mut flows = flows(&lab)?;
+    let mut flows = lab.flows(SENDER)?;
     for _ in 0..TIMEOUT.as_secs() {
         if flows.len() >= QPS {
             break;
         }
         thread::sleep(Duration::from_secs(1));
-        flows = self::flows(&lab)?;
+        flows = lab.flows(SENDER)?;
     }
     ensure!(flows.len() >= QPS, "{} flows after {TIMEOUT:?}: {}", flows.len(), client.printed()?.trim());
     let before = measure(&lab)?;
-    let cut: Vec<u64> = flows.iter().step_by(2).map(|flow| flow.qpn).collect();
+    let cut: Vec<u32> = flows.iter().step_by(2).map(|flow| flow.qpn).collect();
     for qpn in &cut {
         send_cnps(&lab, *qpn)?;
     }
@@ -76,7 +76,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     let slow = after.spread(|qpn| cut.contains(&qpn));
     let fast = after.spread(|qpn| !cut.contains(&qpn));
     let floor_pps = FLOOR_BPS / FRAME_BITS;
-    report.equals("QPs that were cut", cut.len() as u64, (QPS / 2) as u64);
+    report.equals("QPs that were cut", cut.len(), QPS / 2);
     report.at_most(
         "packets/s of a cut QP, relative to its rate",
         slow.most / floor_pps,
@@ -99,7 +99,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
 /// Traffic of all QPs during [`COUNTING_TIME`].
 struct Measured {
     /// QPN and packets per second.
-    rates: Vec<(u64, f64)>,
+    rates: Vec<(u32, f64)>,
     /// Relative error of all rates.
     doubt: f64,
     dropped: u64,
@@ -127,10 +127,10 @@ fn measure(lab: &Lab) -> Result<Measured> {
         ])
     };
     let before = counts()?;
-    let (first, flows_before) = (Instant::now(), flows(lab)?);
+    let (first, flows_before) = (Instant::now(), lab.flows(SENDER)?);
     let first_took = first.elapsed();
     thread::sleep(COUNTING_TIME);
-    let (second, flows_after) = (Instant::now(), flows(lab)?);
+    let (second, flows_after) = (Instant::now(), lab.flows(SENDER)?);
     let second_took = second.elapsed();
     let after = counts()?;
     // Reading seven hundred flows takes an emulated guest seconds, so a reading's time is uncertain by half of that: use the
@@ -138,7 +138,7 @@ fn measure(lab: &Lab) -> Result<Measured> {
     let seconds =
         (second - first).as_secs_f64() + (second_took.as_secs_f64() - first_took.as_secs_f64()) / 2.0;
     let doubt = (first_took + second_took).as_secs_f64() / 2.0 / seconds;
-    let rate = |flow: &Flow| {
+    let rate = |flow: &ListedFlow| {
         let packets =
             flows_after.iter().find(|now| now.qpn == flow.qpn).map_or(flow.packets, |now| now.packets);
         (flow.qpn, (packets - flow.packets) as f64 / seconds)
@@ -157,7 +157,7 @@ fn measure(lab: &Lab) -> Result<Measured> {
 }
 
 impl Measured {
-    fn spread(&self, which: impl Fn(u64) -> bool) -> RateSpread {
+    fn spread(&self, which: impl Fn(u32) -> bool) -> RateSpread {
         let rates: Vec<f64> =
             self.rates.iter().filter(|(qpn, _)| which(*qpn)).map(|(_, rate)| *rate).collect();
         RateSpread {
@@ -167,7 +167,7 @@ impl Measured {
         }
     }
 
-    fn row(&self, report: &mut Report, name: &str, which: impl Fn(u64) -> bool) {
+    fn row(&self, report: &mut Report, name: &str, which: impl Fn(u32) -> bool) {
         let number = self.rates.iter().filter(|(qpn, _)| which(*qpn)).count();
         let RateSpread { fewest, mean, most } = self.spread(which);
         report.record([
@@ -199,24 +199,9 @@ fn traffic(lab: &Lab) -> Result<(Background, Background)> {
     Ok((server, client))
 }
 
-/// A flow of the sender.
-struct Flow {
-    qpn: u64,
-    packets: u64,
-}
-
-fn flows(lab: &Lab) -> Result<Vec<Flow>> {
-    let flows = lab.on_host(SENDER, "flows {}")?;
-    let rows = flows.get("rp").and_then(Value::as_array).context("`dcqcn flows` lists flows")?;
-    let number = |row: &Value, key: &str| {
-        row.get(key).and_then(Value::as_u64).with_context(|| format!("no {key} in {row}"))
-    };
-    rows.iter().map(|row| Ok(Flow { qpn: number(row, "qpn")?, packets: number(row, "packets")? })).collect()
-}
-
 /// Cuts the flow to a QP to the floor, as its receiver would.
-fn send_cnps(lab: &Lab, qpn: u64) -> Result<()> {
-    let cnp = Roce { src: SENDER, dst: RECEIVER, dest_qpn: qpn as u32, ..Roce::default() }.cnp(None, 0);
+fn send_cnps(lab: &Lab, qpn: u32) -> Result<()> {
+    let cnp = Roce { src: SENDER, dst: RECEIVER, dest_qpn: qpn, ..Roce::default() }.cnp(None, 0);
     lab.switch.run(|| -> Result<()> {
         let port = Netlink::connect()?.link(&format!("p{SENDER}"))?.index;
         let socket = RawSocket::open(port)?;

@@ -20,9 +20,7 @@ const PEERS: [(&str, &str); 2] = [
 ];
 
 pub(super) fn run(report: &mut Report) -> Result<()> {
-    for module in ["sch_red", "sch_fq_codel"] {
-        sh(&format!("modprobe {module}"))?;
-    }
+    sh("modprobe -a sch_red sch_fq_codel")?;
     let lab = Lab::new(RECEIVER, &Options::default())?;
     attach_hosts(&lab)?;
     for (number, (name, qdisc)) in PEERS.into_iter().enumerate() {

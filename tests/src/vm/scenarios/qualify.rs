@@ -18,9 +18,7 @@ const ROUNDS: u32 = 60;
 const UNCHECKED: [&str; 2] = ["frames at the receiver", "share of RoCE alongside"];
 
 pub(super) fn run(report: &mut Report) -> Result<()> {
-    for module in ["sch_ets", "sch_fq", "sch_htb", "sch_tbf"] {
-        sh(&format!("modprobe {module}"))?;
-    }
+    sh("modprobe -a sch_ets sch_fq sch_htb sch_tbf")?;
     let config = QualifyConfig {
         against: DeviceUnderTest::Linux,
         cases: Case::value_variants().to_vec(),

@@ -8,9 +8,7 @@ use super::super::report::Report;
 use crate::queues::{CASES, port, shares, shares_match};
 
 pub(super) fn run(report: &mut Report) -> Result<()> {
-    for module in ["sch_ets", "sch_htb", "sch_tbf"] {
-        sh(&format!("modprobe {module}"))?;
-    }
+    sh("modprobe -a sch_ets sch_htb sch_tbf")?;
     report.columns(&["qdisc", "case", "queue 0", "queue 1", "queue 3"]);
     for (kind, choice) in [("ets", QueuesChoice::Ets), ("htb", QueuesChoice::Htb)] {
         let pair = port(kind, choice)?.context("the guest has ets and htb")?;

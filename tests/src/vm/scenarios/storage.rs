@@ -68,8 +68,7 @@ fn counts(lab: &Lab) -> Result<Counts> {
 }
 
 fn measure(lab: &Lab, disks: &[Disk], job: Job) -> Result<Measured> {
-    let paths: Vec<String> = disks.iter().map(|disk| disk.path.display().to_string()).collect();
-    let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
+    let paths: Vec<_> = disks.iter().map(|disk| disk.path.display()).collect();
     let before = counts(lab)?;
     let mut running = job.start(&paths)?;
     thread::sleep(Duration::from_secs(job.settling_s.into()));

@@ -52,8 +52,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     nvme::prepare(&lab, &ends, 0)?;
     fio::fill(&nvme::MEMORY, READS.block_bytes)?;
     let disks = nvme::connect(&lab, &ends, Transport::Rdma)?;
-    let paths: Vec<_> = disks.iter().map(|disk| disk.path.to_string_lossy().into_owned()).collect();
-    let paths: Vec<_> = paths.iter().map(String::as_str).collect();
+    let paths: Vec<_> = disks.iter().map(|disk| disk.path.display()).collect();
     let reads = READS.command(&paths);
     let transcript = typing::run(report, &script(&lab, &reads), TIMEOUT)?;
 
@@ -63,7 +62,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     after.row(report, "step 4");
     more.row(report, "step 5");
     let failed = [&before, &after, &more].into_iter().filter(|phase| phase.done.failed).count();
-    report.equals("runs with a wrong block or a failed read", failed as u64, 0);
+    report.equals("runs with a wrong block or a failed read", failed, 0);
     // Without a stall there is nothing to fix. The amount read varies: a fifth of the port on Linux 6.1, half on later kernels.
     report.at_least("before: longest read, s", before.done.max_ms / 1e3, STALL_S);
     for (name, phase) in [("step 4", &after), ("step 5", &more)] {
@@ -76,7 +75,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     report.at_least("step 5: storage, of that at step 4", more.share() / after.share(), 1.0);
     let weights: Vec<_> =
         queues("end")?.iter().filter_map(|row| row.get("weight")?.as_u64()).filter(|at| *at == 50).collect();
-    report.equals("queues with a weight of 50, at the end", weights.len() as u64, 2);
+    report.equals("queues with a weight of 50, at the end", weights.len(), 2);
     if !report.passed() {
         println!("{transcript}");
     }

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::super::command::{Background, json, sh};
 use super::super::report::Report;
+use crate::command::status_field;
 use crate::retry::wait_for;
 
 const UNIT: &str = "dcqcn.service";
@@ -31,8 +32,8 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     sh(&format!("tc qdisc add dev {IFACE} root handle 9: pfifo limit 77"))?;
     let before = state()?;
     sh("dpkg --install /share/dcqcn-before.deb")?;
-    report.check("installed: the unit", is_active()?, false, !is_active()?);
-    report.check("installed: the interface", "", "as it was", state()? == before);
+    report.equals("installed: the unit", is_active()?, false);
+    report.unchanged("installed: the interface", &before, &state()?);
     write("rpg_ai_rate = '5mbit'")?;
     // A configured qdisc is replaced only by a process that can create a namespace for a rehearsal; the service cannot.
     sh(&format!("dcqcn attach {IFACE} --pacer fq --flows 1024 --set link_rate=1gbit"))?;
@@ -52,16 +53,11 @@ fn boot(report: &mut Report) -> Result<()> {
     until("active at boot", is_active)?;
     until("attached at boot", || Ok(serves(1)))?;
     let renamed = Path::new("/sys/class/net/roce0").exists() && !Path::new("/sys/class/net/first0").exists();
-    report.check("boot: the name by udev", renamed, true, renamed);
-    report.check("boot: attached and complete", serves(1), true, serves(1));
+    report.equals("boot: the name by udev", renamed, true);
+    report.equals("boot: attached and complete", serves(1), true);
     let pid = main_pid()?;
-    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let field = |name: &str| -> Result<String> {
-        let line = status.lines().find_map(|line| line.strip_prefix(name));
-        Ok(line.with_context(|| name.to_owned())?.trim().to_owned())
-    };
     for set in ["CapBnd:", "CapEff:", "CapPrm:"] {
-        let found = u64::from_str_radix(&field(set)?, 16)?;
+        let found = u64::from_str_radix(&status_field(pid, set)?, 16)?;
         report.check(
             &format!("boot: {set}"),
             format!("{found:x}"),
@@ -69,13 +65,14 @@ fn boot(report: &mut Report) -> Result<()> {
             found & !CAPABILITIES == 0,
         );
     }
-    report.check("boot: NoNewPrivs", field("NoNewPrivs:")?, 1, field("NoNewPrivs:")? == "1");
-    report.check("boot: Seccomp", field("Seccomp:")?, "2 (a filter)", field("Seccomp:")? == "2");
+    report.equals("boot: NoNewPrivs", status_field(pid, "NoNewPrivs:")?, "1");
+    // 2 is a filter.
+    report.equals("boot: Seccomp", status_field(pid, "Seccomp:")?, "2");
     let limits = fs::read_to_string(format!("/proc/{pid}/limits"))?;
     let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap_or_default();
     report.check("boot: open files", files, 65_536, files.contains("65536"));
     let memory = show("MemoryMax")?;
-    report.check("boot: MemoryMax", &memory, "infinity", memory == "infinity");
+    report.equals("boot: MemoryMax", &memory, "infinity");
     // The service can write only to its own directories.
     for (path, may_write) in
         [("/usr/x", false), ("/etc/x", false), ("/root/x", false), ("/run/dcqcn/x", true)]
@@ -85,7 +82,7 @@ fn boot(report: &mut Report) -> Result<()> {
             .output()
             .context("nsenter")?;
         let written = touched.status.success();
-        report.check(&format!("boot: {path} can be written"), written, may_write, written == may_write);
+        report.equals(&format!("boot: {path} can be written"), written, may_write);
     }
     sh("rm -f /run/dcqcn/x").map(drop)
 }
@@ -95,12 +92,12 @@ fn reload(report: &mut Report) -> Result<()> {
     write("rpg_ai_rate = '7mbit'")?;
     sh("systemctl reload dcqcn.service")?;
     until("the file is active", || Ok(ai_rate()?.contains("7mbit")))?;
-    report.check("reload: rpg_ai_rate", ai_rate()?.trim(), "7mbit", ai_rate()?.contains("7mbit"));
+    report.contains("reload: rpg_ai_rate", &ai_rate()?, "7mbit");
     write("rpg_ai_rate = '9mbit'\nrpg_ai_rat = '9mbit'")?;
     let refused = sh("systemctl reload dcqcn.service").is_err();
     report.check("bad file: systemctl reload", if refused { "fails" } else { "succeeds" }, "fails", refused);
     let kept = is_active()? && serves(1) && ai_rate()?.contains("7mbit");
-    report.check("bad file: all stays", kept, true, kept);
+    report.equals("bad file: all stays", kept, true);
     write("rpg_ai_rate = '7mbit'").map(drop)?;
     sh("systemctl reload dcqcn.service").map(drop)
 }
@@ -111,7 +108,7 @@ fn killed(report: &mut Report) -> Result<()> {
     sh("systemctl kill --signal=KILL dcqcn.service")?;
     again(pid)?;
     report.equals("kill -9: attached since", attached_at()?, since);
-    report.check("kill -9: complete", serves(1), true, serves(1));
+    report.equals("kill -9: complete", serves(1), true);
     Ok(())
 }
 
@@ -131,7 +128,7 @@ fn watchdog(report: &mut Report) -> Result<()> {
     let timed_out = log.contains("Watchdog timeout");
     report.check("watchdog: the journal", timed_out, "Watchdog timeout", timed_out);
     report.equals("watchdog: attached since", attached_at()?, since);
-    report.check("watchdog: complete", serves(1), true, serves(1));
+    report.equals("watchdog: complete", serves(1), true);
     fs::remove_dir_all(dir)?;
     sh("systemctl daemon-reload").map(drop)
 }
@@ -156,8 +153,8 @@ fn upgrade(report: &mut Report) -> Result<()> {
     let version = sh("dpkg-query --show --showformat=${Version} dcqcn")?;
     report.check("upgrade: version", &version, "another than 0.0.1", version != "0.0.1");
     report.equals("upgrade: attached since", attached_at()?, since);
-    report.check("upgrade: complete", serves(1), true, serves(1));
-    report.check("upgrade: parameters", ai_rate()?.trim(), "7mbit", ai_rate()?.contains("7mbit"));
+    report.equals("upgrade: complete", serves(1), true);
+    report.contains("upgrade: parameters", &ai_rate()?, "7mbit");
     Ok(())
 }
 
@@ -175,14 +172,14 @@ fn another_layout(report: &mut Report) -> Result<()> {
     };
     lay_out(version, version + 1)?;
     sh("dpkg --install /share/dcqcn.deb")?;
-    report.equals("another layout: the daemon", main_pid()?.into(), pid.into());
-    report.check("another layout: it is active", is_active()?, true, is_active()?);
+    report.equals("another layout: the daemon", main_pid()?, pid);
+    report.equals("another layout: it is active", is_active()?, true);
     lay_out(version + 1, version)?;
     report.equals("another layout: attached since", attached_at()?, since);
-    report.check("another layout: complete", serves(1), true, serves(1));
+    report.equals("another layout: complete", serves(1), true);
     sh("dpkg --install /share/dcqcn.deb")?;
     again(pid)?;
-    report.check("the same layout again: another daemon", serves(1), true, serves(1));
+    report.equals("the same layout again: another daemon", serves(1), true);
     Ok(())
 }
 
@@ -202,18 +199,18 @@ fn check_removed(report: &mut Report, before: &str) -> Result<()> {
     let inside = format!("nsenter --net=/proc/{pid}/ns/net");
     sh(&format!("{inside} ip link add box0 type veth peer name box1"))?;
     sh(&format!("{inside} dcqcn attach box0 --pacer none --flows 1024 --set link_rate=1gbit"))?;
-    report.equals("removed: attachments before", tables() as u64, 3);
+    report.equals("removed: attachments before", tables(), 3);
     sh("dpkg --remove dcqcn")?;
-    report.check("removed: the unit", is_active()?, false, !is_active()?);
-    report.check("removed: its file", Path::new(FILE).exists(), true, Path::new(FILE).exists());
+    report.equals("removed: the unit", is_active()?, false);
+    report.equals("removed: its file", Path::new(FILE).exists(), true);
     check_no_state(report, "removed")?;
-    report.check("removed: the interface", "", "as it was", state()? == before);
+    report.unchanged("removed: the interface", before, &state()?);
     sh("dpkg --purge dcqcn")?;
     for path in [FILE, "/etc/logrotate.d/dcqcn", "/var/log/dcqcn", "/usr/bin/dcqcn"] {
-        report.check(&format!("purged: {path}"), Path::new(path).exists(), false, !Path::new(path).exists());
+        report.equals(&format!("purged: {path}"), Path::new(path).exists(), false);
     }
     check_no_state(report, "purged")?;
-    report.check("purged: the interface", "", "as it was", state()? == before);
+    report.unchanged("purged: the interface", before, &state()?);
     let units = sh("systemctl list-units --all --no-legend --plain").unwrap_or_default();
     // The scenario's own unit is ordered after the daemon's, so systemd remembers that name only.
     let is_stale = |line: &&str| {
@@ -231,7 +228,7 @@ fn check_no_state(report: &mut Report, when: &str) -> Result<()> {
     report.check(&format!("{when}: attachments in the kernel"), tables(), 0, freed);
     let mounts = fs::read_to_string("/proc/mounts")?;
     let mounted = mounts.contains("/run/dcqcn/bpf");
-    report.check(&format!("{when}: its file system is mounted"), mounted, false, !mounted);
+    report.equals(&format!("{when}: its file system is mounted"), mounted, false);
     Ok(())
 }
 

@@ -9,8 +9,8 @@ use super::super::hosts::{BOTTLENECK_BPS, GUESTS, Hosts, PLAIN, RECEIVER, SENDER
 use super::super::lab;
 use super::super::perftest::Tool;
 use super::super::report::Report;
+use super::Measured;
 use super::incast::{measure, restored};
-use super::{Completion, Measured};
 
 /// Runs an action while two QPs send.
 fn during(
@@ -32,7 +32,7 @@ fn during(
 }
 
 /// WRITE, READ and SEND through attaching and detaching, which `fq` installed before makes possible on every kernel.
-pub(super) fn attaching(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> {
+pub(super) fn attaching(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
     hosts.build(PLAIN)?;
     let before = hosts.state()?;
     for (tool, what) in [(Tool::Write, "write"), (Tool::Read, "read"), (Tool::Send, "send")] {
@@ -43,12 +43,11 @@ pub(super) fn attaching(hosts: &mut Hosts, report: &mut Report) -> Result<Comple
         })?;
         report.equals(&format!("attaching, {what}: QPs that broke"), measured.broken, 0);
     }
-    restored(hosts, report, "attaching", &before)?;
-    Ok(Completion::Done)
+    restored(hosts, report, "attaching", &before)
 }
 
 /// MTUs of 1,500, 4,200 and 9,000 bytes, and a change under traffic.
-pub(super) fn mtu(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> {
+pub(super) fn mtu(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
     hosts.build(PLAIN)?;
     hosts.attach_both()?;
     for mtu in ["4200", "9000"] {
@@ -73,15 +72,15 @@ pub(super) fn mtu(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> 
     let measured = measure(hosts, Tool::Write, 12)?;
     measured.row(report, "mtu", "after the change");
     measured.check(report, "mtu, after the change", BOTTLENECK_BPS);
-    hosts.detach_both()?;
-    Ok(Completion::Done)
+    hosts.detach_both()
 }
 
 /// The second CPU of each guest goes offline and comes back.
-pub(super) fn cpu(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> {
+pub(super) fn cpu(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
     const ONLINE: &str = "/sys/devices/system/cpu/cpu1/online";
     if GUESTS.iter().any(|guest| hosts.sh(*guest, &format!("test -w {ONLINE}")).is_err()) {
-        return Ok(Completion::Skipped("CPU 1 cannot be taken offline".into()));
+        report.skip("cpu", "CPU 1 cannot be taken offline");
+        return Ok(());
     }
     hosts.build(PLAIN)?;
     hosts.attach_both()?;
@@ -91,12 +90,11 @@ pub(super) fn cpu(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> 
         hosts.both(&format!("echo 1 > {ONLINE}"))
     })?;
     measured.check(report, "cpu", BOTTLENECK_BPS);
-    hosts.detach_both()?;
-    Ok(Completion::Done)
+    hosts.detach_both()
 }
 
 /// The carrier of the sender's NIC is lost for 2 s; then the interface is taken down and up.
-pub(super) fn link(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> {
+pub(super) fn link(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
     hosts.build(PLAIN)?;
     hosts.attach_both()?;
     let measured = during(hosts, report, ("link", "carrier lost for 2 s"), (Tool::Write, 24), |hosts| {
@@ -110,8 +108,7 @@ pub(super) fn link(hosts: &mut Hosts, report: &mut Report) -> Result<Completion>
     let measured = reachable(hosts, report, "link", "down and up")?;
     measured.check(report, "link, down and up", BOTTLENECK_BPS);
     complete(hosts, report, "link")?;
-    hosts.detach_both()?;
-    Ok(Completion::Done)
+    hosts.detach_both()
 }
 
 /// New QPs after the interface was unusable.
@@ -127,13 +124,13 @@ fn complete(hosts: &mut Hosts, report: &mut Report, name: &str) -> Result<()> {
     for guest in GUESTS {
         let status = hosts.sh(guest, "dcqcn --json status eth0 | tr -d ' \\n'")?;
         let is_complete = status.contains("\"problems\":[]");
-        report.check(&format!("{name}: attachment of guest {guest}"), is_complete, true, is_complete);
+        report.equals(&format!("{name}: attachment of guest {guest}"), is_complete, true);
     }
     Ok(())
 }
 
 /// The receiver is paused for 5 s: with its clock, then without it, so that it jumps.
-pub(super) fn paused(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> {
+pub(super) fn paused(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
     hosts.build(PLAIN)?;
     hosts.attach_both()?;
     for (request, what) in [
@@ -145,6 +142,5 @@ pub(super) fn paused(hosts: &mut Hosts, report: &mut Report) -> Result<Completio
         measured.check(report, &format!("paused, {what}"), BOTTLENECK_BPS / 2.0);
     }
     complete(hosts, report, "paused")?;
-    hosts.detach_both()?;
-    Ok(Completion::Done)
+    hosts.detach_both()
 }

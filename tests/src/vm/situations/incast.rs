@@ -8,7 +8,7 @@ use anyhow::Result;
 use super::super::hosts::{BOTTLENECK_BPS, Hosts, PLAIN, Topology};
 use super::super::perftest::Tool;
 use super::super::report::Report;
-use super::{Completion, Measured};
+use super::Measured;
 
 /// Seconds of traffic without `dcqcn`, and with it: rates settle in 3 s.
 const OFF_S: u32 = 8;
@@ -19,7 +19,7 @@ const SETTLE: Duration = Duration::from_secs(4);
 /// Minimum share of the bottleneck's rate, of which headers leave 0.945.
 const MIN_SHARE: f64 = 0.7;
 
-pub(super) fn run(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> {
+pub(super) fn run(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
     hosts.build(PLAIN)?;
     let off = measure(hosts, Tool::Write, OFF_S)?;
     off.row(report, "incast", "off");
@@ -31,7 +31,7 @@ pub(super) fn run(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> 
     report.at_least("incast: Jain's index", on.jain, 0.9);
     let share = on.goodput_bps / BOTTLENECK_BPS;
     report.at_least("incast: goodput, of the bottleneck, both guests attached", share, MIN_SHARE);
-    Ok(Completion::Done)
+    Ok(())
 }
 
 /// Builds a topology, and measures with `dcqcn` attached in both guests.

@@ -9,8 +9,8 @@ use serde_json::Value;
 use super::super::hosts::{GUESTS, Hosts, PLAIN, RECEIVER, SENDER};
 use super::super::perftest::Tool;
 use super::super::report::Report;
+use super::Measured;
 use super::incast::attached;
-use super::{Completion, Measured};
 
 /// `mq` with an `fq` for each queue.
 const MQ: &str = "
@@ -24,25 +24,26 @@ const MAX_LAB_MBPS: u64 = 1_000;
 /// Time limit for a rate to fall or to recover.
 const TIMEOUT: Duration = Duration::from_secs(40);
 
-pub(super) fn queues(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> {
+pub(super) fn queues(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
     for guest in GUESTS {
         let queues = hosts.sh(guest, "ls -d /sys/class/net/eth0/queues/tx-* | wc -l")?;
         if queues.trim() == "1" {
-            return Ok(Completion::Skipped(format!("guest {guest}'s NIC has one queue")));
+            report.skip("queues", &format!("guest {guest}'s NIC has one queue"));
+            return Ok(());
         }
     }
     hosts.build(PLAIN)?;
     hosts.both(MQ)?;
-    attached(hosts, report, "queues", "dcqcn on mq and fq")?;
-    Ok(Completion::Done)
+    attached(hosts, report, "queues", "dcqcn on mq and fq").map(drop)
 }
 
 /// Without `link_rate`, flows start at the driver's speed and are not paced until a CNP cuts them.
-pub(super) fn line_rate(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> {
+pub(super) fn line_rate(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
     let speed = hosts.sh(SENDER, "cat /sys/class/net/eth0/speed 2>/dev/null || echo 0")?;
     let mbps = speed.trim().parse::<u64>().unwrap_or_default();
     if mbps == 0 || mbps > MAX_LAB_MBPS {
-        return Ok(Completion::Skipped(format!("the driver reports a speed of {} Mbit/s", speed.trim())));
+        report.skip("line-rate", &format!("the driver reports a speed of {} Mbit/s", speed.trim()));
+        return Ok(());
     }
     hosts.build(PLAIN)?;
     hosts.attach(SENDER, "--profile auto")?;
@@ -80,8 +81,7 @@ pub(super) fn line_rate(hosts: &mut Hosts, report: &mut Report) -> Result<Comple
     measured.row(report, "line-rate", &text);
     report.equals("line-rate: QPs that broke", measured.broken, 0);
     report.at_least("line-rate: CNPs handled", measured.counts.handled as f64, 1.0);
-    hosts.detach_both()?;
-    Ok(Completion::Done)
+    hosts.detach_both()
 }
 
 /// Polls until the highest rate is as required; returns it and the time.

@@ -9,7 +9,7 @@ use super::super::capture::{CNP, Packet};
 use super::super::hosts::{Hosts, PLAIN, RECEIVER, SENDER};
 use super::super::perftest::Tool;
 use super::super::report::Report;
-use super::{Completion, Measured};
+use super::Measured;
 
 /// Flows, each of which starts at line rate and is halved by its first CNP.
 const QPS: u16 = 4;
@@ -20,7 +20,7 @@ const AFTER: usize = 8;
 /// Increase of the mean interval that is a lower rate; a first CNP doubles it.
 const SLOWER: f64 = 1.5;
 
-pub(super) fn run(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> {
+pub(super) fn run(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
     hosts.build(PLAIN)?;
     hosts.attach_both()?;
     let before = hosts.counts()?;
@@ -49,7 +49,7 @@ pub(super) fn run(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> 
     report.equals("reaction: QPs that broke", measured.broken, 0);
     report.at_most("reaction: mark to CNP, p50, ms", ms(&cnps, 0.5)?, 20.0);
     report.at_most("reaction: mark to slower packet, p50, ms", ms(&slower, 0.5)?, 200.0);
-    Ok(Completion::Done)
+    Ok(())
 }
 
 /// Sorted times from the last mark that left the bottleneck to the CNP of its flow that arrived there.

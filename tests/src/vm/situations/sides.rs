@@ -8,11 +8,11 @@ use anyhow::{Context as _, Result};
 use super::super::hosts::{BOTTLENECK_BPS, Hosts, LINK, PLAIN, RECEIVER, SENDER};
 use super::super::perftest::{self, Tool};
 use super::super::report::Report;
+use super::Measured;
 use super::incast::measure;
-use super::{Completion, Measured};
 
 /// Only one side runs `dcqcn`: nothing is cut, and nothing breaks.
-pub(super) fn alone(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> {
+pub(super) fn alone(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
     hosts.build(PLAIN)?;
     let mut measured = Vec::new();
     for (guest, what) in [(SENDER, "sender only"), (RECEIVER, "receiver only")] {
@@ -30,12 +30,12 @@ pub(super) fn alone(hosts: &mut Hosts, report: &mut Report) -> Result<Completion
     }
     report.equals("alone, sender only: CNPs handled, as none is sent", measured[0].handled, 0);
     report.at_least("alone, receiver only: CNPs sent", measured[1].sent as f64, 1.0);
-    Ok(Completion::Done)
+    Ok(())
 }
 
 /// The receiver answers as firmware does: at most one CNP in 4 us, to the sender's QPN instead of with a hint. The sender's
 /// daemon finds the flow by the kernel's QPs. Then the receiver names wrong QPNs.
-pub(super) fn firmware(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> {
+pub(super) fn firmware(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
     hosts.build(PLAIN)?;
     hosts.attach(SENDER, LINK)?;
     hosts.start(SENDER, "dcqcn run eth0")?;
@@ -46,8 +46,7 @@ pub(super) fn firmware(hosts: &mut Hosts, report: &mut Report) -> Result<Complet
     report.equals("firmware, wrong QPNs: QPs that broke", wrong.broken, 0);
     report.at_least("firmware, wrong QPNs: CNPs without a flow", wrong.counts.unknown as f64, 1.0);
     hosts.sh(SENDER, "pkill -x dcqcn; until ! pgrep -x dcqcn >/dev/null; do sleep 0.2; done")?;
-    hosts.detach_both()?;
-    Ok(Completion::Done)
+    hosts.detach_both()
 }
 
 /// Traffic of two QPs whose sender's QPNs, plus an offset, the receiver knows.

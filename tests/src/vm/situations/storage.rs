@@ -7,7 +7,6 @@ use anyhow::Result;
 
 use super::super::hosts::{GUESTS, Hosts, PLAIN, RECEIVER, SENDER};
 use super::super::report::Report;
-use super::Completion;
 use super::incast::restored;
 
 /// DSCP 26 and ECT(0) for connections of the RDMA manager.
@@ -57,7 +56,7 @@ const UPGRADE: &str = "
 sed -i 's/\"object\": *\"[0-9a-f]*\"/\"object\":\"0123456789abcdef\"/' /run/dcqcn/ns-*/$(cat /sys/class/net/eth0/ifindex).json
 dcqcn upgrade eth0";
 
-pub(super) fn run(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> {
+pub(super) fn run(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
     hosts.build(PLAIN)?;
     let before = hosts.state()?;
     hosts.both(TOS)?;
@@ -97,5 +96,5 @@ pub(super) fn run(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> 
         counts.retries.to_string(),
         String::new(),
     ]);
-    Ok(Completion::Done)
+    Ok(())
 }

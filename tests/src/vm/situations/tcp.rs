@@ -10,7 +10,7 @@ use super::super::hosts::{BOTTLENECK_BPS, Hosts, PLAIN, RECEIVER, SENDER};
 use super::super::perftest::Tool;
 use super::super::report::Report;
 use super::incast::restored;
-use super::{Completion, Measured, note};
+use super::{Measured, note};
 
 /// Two of each: detached, attached, attached, detached, so that a trend of the machine's load cancels.
 const CYCLES: usize = 2;
@@ -18,7 +18,7 @@ const SECONDS: u32 = 3;
 /// Lowest ratio: a few short rounds on a busy machine.
 const MIN_RATIO: f64 = 0.8;
 
-pub(super) fn ratio(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> {
+pub(super) fn ratio(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
     hosts.build(PLAIN)?;
     hosts.sh(RECEIVER, "iperf3 -s -D")?;
     let before = hosts.state()?;
@@ -38,11 +38,11 @@ pub(super) fn ratio(hosts: &mut Hosts, report: &mut Report) -> Result<Completion
     let text = format!("attached {attached:.0}, detached {detached:.0} Mbit/s, ratio {ratio:.2}");
     note(report, "tcp", text);
     report.at_least("tcp: ratio of throughput with dcqcn to without", ratio, MIN_RATIO);
-    Ok(Completion::Done)
+    Ok(())
 }
 
 /// TCP and RoCE before, during and after attaching.
-pub(super) fn alongside(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> {
+pub(super) fn alongside(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
     hosts.build(PLAIN)?;
     hosts.sh(RECEIVER, "iperf3 -s -D")?;
     let alone = throughput_bps(hosts)?;
@@ -65,7 +65,7 @@ pub(super) fn alongside(hosts: &mut Hosts, report: &mut Report) -> Result<Comple
             hosts.detach_both()?;
         }
     }
-    Ok(Completion::Done)
+    Ok(())
 }
 
 /// TCP's throughput from the second to the first guest, at its receiver.

@@ -10,8 +10,8 @@ use anyhow::Result;
 use super::super::hosts::{BOTTLENECK_BPS, Hosts, LINK, PLAIN, RECEIVER, SENDER, Topology};
 use super::super::perftest::Tool;
 use super::super::report::Report;
+use super::Measured;
 use super::incast::{attached, measure, over, restored};
-use super::{Completion, Measured};
 
 pub(super) const VLAN: Topology = Topology {
     script: "modprobe 8021q
@@ -92,46 +92,44 @@ const TAG_IN_KERNEL: &str = "ethtool -K eth0 txvlan off rxvlan off
 until [ $(cat /sys/class/net/eth0/carrier) = 1 ]; do sleep 0.2; done";
 
 /// Tags by the NIC, then by the kernel.
-pub(super) fn vlan(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> {
+pub(super) fn vlan(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
     over(hosts, report, "vlan", VLAN)?;
     if hosts.both(TAG_IN_KERNEL).is_ok() {
         attached(hosts, report, "vlan", "dcqcn, tags by the kernel")?;
     } else {
         report.skip("vlan, tags by the kernel", "the NIC's offload is fixed");
     }
-    Ok(Completion::Done)
+    Ok(())
 }
 
-pub(super) fn qinq(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> {
-    over(hosts, report, "qinq", QINQ).map(|()| Completion::Done)
+pub(super) fn qinq(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
+    over(hosts, report, "qinq", QINQ)
 }
 
-pub(super) fn macvlan(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> {
-    over(hosts, report, "macvlan", MACVLAN).map(|()| Completion::Done)
+pub(super) fn macvlan(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
+    over(hosts, report, "macvlan", MACVLAN)
 }
 
 /// soft-RoCE looks for its device by the interface that received the packet, and in a VRF that is the VRF
 /// (`rxe_udp_encap_recv`, drivers/infiniband/sw/rxe/rxe_net.c): on its port, the device receives nothing, without `dcqcn`
 /// either. With the device on the VRF itself no packet arrived on 6.1.
-pub(super) fn vrf(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> {
+pub(super) fn vrf(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
     hosts.build(VRF)?;
     let off = measure(hosts, Tool::Write, 6)?;
     off.row(report, "vrf", "off");
     if off.goodput_bps < BOTTLENECK_BPS / 100.0 {
-        return Ok(Completion::Skipped(
-            "soft-RoCE does not work in a VRF on this kernel, without dcqcn either".into(),
-        ));
+        report.skip("vrf", "soft-RoCE does not work in a VRF on this kernel, without dcqcn either");
+        return Ok(());
     }
-    attached(hosts, report, "vrf", "dcqcn")?;
-    Ok(Completion::Done)
+    attached(hosts, report, "vrf", "dcqcn").map(drop)
 }
 
-pub(super) fn bridge(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> {
-    over(hosts, report, "bridge", BRIDGE).map(|()| Completion::Done)
+pub(super) fn bridge(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
+    over(hosts, report, "bridge", BRIDGE)
 }
 
 /// The tunnel hides RoCE from the bottleneck, so the sender marks at its own interface: 18 Mbit/s, 16 of payload.
-pub(super) fn vxlan(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> {
+pub(super) fn vxlan(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
     const MARK: &str = "--set cp_enable=true --set wred.3.drain_rate=18mbit --set wred.3.kmin=10KB";
     hosts.build(VXLAN)?;
     let before = hosts.state()?;
@@ -141,14 +139,13 @@ pub(super) fn vxlan(hosts: &mut Hosts, report: &mut Report) -> Result<Completion
     measured.row(report, "vxlan", "dcqcn");
     measured.check(report, "vxlan", 16e6);
     hosts.detach_both()?;
-    restored(hosts, report, "vxlan", &before)?;
-    Ok(Completion::Done)
+    restored(hosts, report, "vxlan", &before)
 }
 
 /// The active NIC changes under traffic, on the sender and then on the receiver. At a failover the kernel removes and
 /// restores the bond's GIDs, and soft-RoCE's QPs cannot send afterwards (`Failed allocating skb`), without `dcqcn` either:
 /// that is the reference, and new QPs must work.
-pub(super) fn bond(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> {
+pub(super) fn bond(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
     hosts.build(BOND)?;
     let before = hosts.state()?;
     let (off, off_lost) = failover(hosts, "eth1")?;
@@ -166,8 +163,7 @@ pub(super) fn bond(hosts: &mut Hosts, report: &mut Report) -> Result<Completion>
     hosts.both("ip link set top0 type bond active_slave eth0")?;
     hosts.detach_both()?;
     restored(hosts, report, "bond", &before)?;
-    hosts.build(PLAIN)?;
-    Ok(Completion::Done)
+    hosts.build(PLAIN)
 }
 
 /// Traffic during which both guests change to another NIC, and the number of QPs that ended or stopped.

@@ -8,7 +8,7 @@ use super::super::capture::Packet;
 use super::super::hosts::{Hosts, LINK, PLAIN, RECEIVER, SENDER};
 use super::super::perftest::Tool;
 use super::super::report::Report;
-use super::{Completion, Measured};
+use super::Measured;
 
 const SECONDS: u32 = 12;
 /// DSCP of trimmed packets (`tests/vm/src/bottleneck.rs`).
@@ -17,7 +17,7 @@ const TRIMMED_DSCP: u8 = 10;
 const SILENCE_S: f64 = 0.9;
 
 /// Two QPs with more in flight than the port's queue holds: dropped and trimmed, without and with DCQCN.
-pub(super) fn run(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> {
+pub(super) fn run(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
     // With drops: without and with DCQCN.
     let mut dropping = Vec::new();
     for (what, is_trimmed, is_controlled) in [
@@ -56,8 +56,7 @@ pub(super) fn run(hosts: &mut Hosts, report: &mut Report) -> Result<Completion> 
             dropping.push(timeouts as f64);
         }
     }
-    hosts.build(PLAIN)?;
-    Ok(Completion::Done)
+    hosts.build(PLAIN)
 }
 
 /// Times without a packet of a flow that are as long as the ACK timeout.
