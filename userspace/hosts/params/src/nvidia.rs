@@ -13,10 +13,10 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use dcqcn_common::params::{COARSE_ALPHA_BITS, Config, NP_WINDOW_START, RP_VARIANT_FIRMWARE};
+use dcqcn_common::params::{COARSE_ALPHA_BITS, Config, NP_WINDOW_START, Quantity, RP_VARIANT_FIRMWARE};
 use serde::{Serialize, Serializer};
 
-use super::key::{Assignment, Key};
+use super::key::{Assignment, Key, UnknownKey};
 
 /// A parameter of the firmware.
 struct Entry {
@@ -50,6 +50,19 @@ const BYTE_RESET_UNIT: u64 = 64;
 /// Largest value of a field of 17 bits.
 const BITS_17: u64 = (1 << 17) - 1;
 
+impl Entry {
+    /// The parameter here for a value of the firmware.
+    fn assignment(&self, value: u64) -> Result<Assignment, String> {
+        let key: Key = self.name.parse().map_err(|error: UnknownKey| error.to_string())?;
+        let value = match (value, self.zero) {
+            (0, Zero::Lowest) => *key.range().start(),
+            (0, Zero::Is(value)) => value,
+            _ => value.saturating_mul(self.scale),
+        };
+        Assignment::of(key, value).map_err(|error| error.to_string())
+    }
+}
+
 const fn entry(name: &'static str, debugfs: &'static str, scale: u64, zero: Zero, most: u64) -> Entry {
     Entry { name, debugfs, scale, zero, most }
 }
@@ -78,6 +91,10 @@ const NP: [Entry; 3] = [
     entry("cnp_dscp", "np_cnp_dscp", 1, Zero::Same, 63),
     entry("cnp_802p_prio", "np_cnp_prio", 1, Zero::Same, 7),
 ];
+
+/// Parameters of a reaction point like the firmware's.
+const IMPLIED: [(&str, u64); 3] =
+    [("rp_variant", RP_VARIANT_FIRMWARE), ("alpha_bits", COARSE_ALPHA_BITS), ("np_window", NP_WINDOW_START)];
 
 /// Result of an import.
 #[derive(Clone, Debug, Default)]
@@ -135,21 +152,18 @@ pub fn read(
         return Err(Error::PortOfDirectory(path.to_owned()));
     }
     let mut import = Import::default();
-    let has_rp = if path.is_dir() {
-        import.directory(path)?
+    if path.is_dir() {
+        import.directory(path)?;
     } else {
         let text = dump(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
-        import.dump(path, &String::from_utf8_lossy(&text), port)?
-    };
-    if has_rp {
-        let mut config = Config::DEFAULT;
-        config.scalars.rp_variant = RP_VARIANT_FIRMWARE;
-        config.scalars.alpha_bits = COARSE_ALPHA_BITS;
-        config.scalars.np_window = NP_WINDOW_START;
-        let keys = ["rp_variant", "alpha_bits", "np_window"].iter().filter_map(|key| key.parse::<Key>().ok());
+        import.dump(path, &String::from_utf8_lossy(&text), port)?;
+    }
+    if import.changes.iter().any(|(_, change)| is_rp(change.key)) {
         let of = if path.is_dir() { path.join("roce_rp") } else { path.to_owned() };
         let found = import.changes.len();
-        import.changes.extend(keys.map(|key| (of.clone(), Assignment { key, value: key.get(&config) })));
+        for (name, value) in IMPLIED {
+            import.changes.extend(name.parse().ok().map(|key| (of.clone(), Assignment { key, value })));
+        }
         import.implied = import.changes.len() - found;
     }
     Ok(import)
@@ -160,8 +174,7 @@ fn is_rp(key: Key) -> bool {
 }
 
 impl Import {
-    /// Reads a directory, and returns whether it has parameters of the reaction point.
-    fn directory(&mut self, directory: &Path) -> Result<bool, Error> {
+    fn directory(&mut self, directory: &Path) -> Result<(), Error> {
         let parts = |of: &Path| of.join("roce_rp").is_dir() || of.join("roce_np").is_dir();
         let below = directory.join("ecn");
         let directory = if !parts(directory) && parts(&below) { below.as_path() } else { directory };
@@ -173,13 +186,12 @@ impl Import {
                 }
             }
         } else {
-            let find = |file: &str| find_entry(file);
-            if !entries(directory)?.iter().any(|name| find(name).is_some()) {
+            if !entries(directory)?.iter().any(|name| find_entry(name).is_some()) {
                 return Err(Error::Nothing(directory.to_owned()));
             }
-            self.part(directory, &find)?;
+            self.part(directory, &find_entry)?;
         }
-        Ok(self.changes.iter().any(|(_, change)| is_rp(change.key)))
+        Ok(())
     }
 
     /// Reads the files of one directory, ordered by name.
@@ -196,7 +208,7 @@ impl Import {
                 None if name == "enable" => priorities(&path),
                 None => without_counterpart(&name).unwrap_or("unknown parameter").to_owned(),
             };
-            self.notes.push(Note { file: path, reason });
+            self.note(&path, reason);
         }
         Ok(())
     }
@@ -210,30 +222,24 @@ impl Import {
             return Err(Error::Number { path: path.to_owned(), text: text.to_owned() });
         }
         let value = text.parse().ok().filter(|value| *value <= most);
-        let scaled = value.map(|value: u64| match (value, entry.zero) {
-            (0, Zero::Lowest) => name.parse().map_or(0, |key: Key| *key.range().start()),
-            (0, Zero::Is(value)) => value,
-            _ => value.saturating_mul(entry.scale),
-        });
-        let mut config = Config::DEFAULT;
-        let imported = scaled
+        let imported = value
             .ok_or_else(|| format!("{name} = {} is out of range: 0 to {most}", shown(text)))
-            .and_then(|scaled| {
-                let key: Key = name.parse().map_err(|error| format!("{error}"))?;
-                key.set(&mut config, scaled).map_err(|error| error.to_string())?;
-                Ok(Assignment { key, value: scaled })
-            });
-        let reason = match imported {
+            .and_then(|value| entry.assignment(value));
+        match imported {
             Ok(change) => {
-                let reason = (value == Some(0) && change.value != 0)
-                    .then(|| format!("0 becomes {}, the minimum", change.key.text(&config)));
+                if value == Some(0) && change.value != 0 {
+                    let minimum = Quantity(change.value, change.key.unit());
+                    self.note(path, format!("0 becomes {minimum}, the minimum"));
+                }
                 self.changes.push((path.to_owned(), change));
-                reason
             }
-            Err(reason) => Some(format!("{reason}; unchanged")),
-        };
-        self.notes.extend(reason.map(|reason| Note { file: path.to_owned(), reason }));
+            Err(reason) => self.note(path, format!("{reason}; unchanged")),
+        }
         Ok(())
+    }
+
+    fn note(&mut self, file: &Path, reason: impl Into<String>) {
+        self.notes.push(Note { file: file.to_owned(), reason: reason.into() });
     }
 }
 
