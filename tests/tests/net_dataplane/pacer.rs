@@ -101,7 +101,7 @@ fn only_cut_flow_is_paced() -> Result<()> {
     let Attachment { info, mut maps } = pair.a.attachment("a0")?;
     let netlink = pair.a.netlink()?;
     let mut classes = Classes::take_over(&netlink, info.ifindex)?;
-    let update = || -> Result<()> {
+    let update = move || -> Result<()> {
         let cuts = maps.cuts()?;
         classes.update(&netlink, || &maps, &cuts)?;
         thread::sleep(Duration::from_millis(1));

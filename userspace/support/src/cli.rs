@@ -7,11 +7,11 @@ mod package;
 
 use std::ffi::OsStr;
 use std::fmt::{self, Write as _};
+use std::fs;
 use std::io::{self, IsTerminal as _, Write};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::{env, fs};
 
 use anyhow::Context;
 use clap::Args;
@@ -27,7 +27,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use crate::JSON_VERSION;
 use crate::causes::chain;
 use crate::file::read_text;
-use crate::logging::filter;
+use crate::logging::from_environment;
 pub use arguments::arguments;
 pub use package::{GenerateCommand, Page};
 
@@ -69,19 +69,13 @@ pub(crate) const FAILED: u8 = 1;
 
 /// Logs to standard error with the filter `DCQCN_LOG`; warnings by default.
 pub fn log_to_stderr() {
-    let value = env::var("DCQCN_LOG").ok().filter(|text| !text.is_empty());
-    let parsed = value.as_deref().map(filter);
-    let (filter, ignored): (Targets, _) = match parsed {
-        Some(Ok(filter)) => (filter, None),
-        Some(Err(error)) => (Targets::new().with_default(LevelFilter::WARN), Some(error)),
-        None => (Targets::new().with_default(LevelFilter::WARN), None),
-    };
+    let (filter, ignored) = from_environment(|| Targets::new().with_default(LevelFilter::WARN));
     // Lines that cannot be written are dropped silently.
     let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr).log_internal_errors(false);
     let lines = lines.with_ansi(io::stderr().is_terminal());
     tracing_subscriber::registry().with(filter).with(lines).init();
-    if let (Some(value), Some(error)) = (value, ignored) {
-        tracing::warn!("DCQCN_LOG={value} is ignored: {error}; write, for example, `debug`");
+    if let Some(ignored) = ignored {
+        tracing::warn!("{ignored}");
     }
 }
 
@@ -110,9 +104,9 @@ pub fn run(
         // The reader has closed the pipe, as in `dcqcn flows eth0 | head`.
         Err(error) if is_closed_output(&error, io::stdout()) => ExitCode::SUCCESS,
         Err(error) => {
-            let (code, is_told) = exit_code(&error).unwrap_or((FAILED, false));
+            let (code, is_reported) = exit_code(&error).unwrap_or((FAILED, false));
             let error = with_changes(error, out.changes);
-            if !is_told {
+            if !is_reported {
                 // Standard error may be closed.
                 let _ = io::stderr().write_all(explain(&error).as_bytes());
             }
@@ -319,6 +313,8 @@ pub fn explain(error: &anyhow::Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use anyhow::anyhow;
+
     use super::*;
 
     #[test]
@@ -329,9 +325,8 @@ mod tests {
         assert!(!is_closed_output(&broken, &writer));
         drop(reader);
         assert!(is_closed_output(&broken, &writer));
-        assert!(!is_closed_output(&anyhow::anyhow!("no such interface"), &writer));
+        assert!(!is_closed_output(&anyhow!("no such interface"), &writer));
     }
-    use anyhow::anyhow;
 
     fn texts(candidates: &[CompletionCandidate]) -> Vec<String> {
         candidates.iter().map(|candidate| candidate.get_value().to_string_lossy().into_owned()).collect()
@@ -356,9 +351,8 @@ mod tests {
         let mut full = fs::OpenOptions::new().write(true).open("/dev/full").expect("/dev/full");
         let mut out = Output::new(&mut full, true);
         let direct = out.writer().write_all(b"done").map_err(anyhow::Error::from);
-        for error in
-            [direct, out.text(&"done"), out.json(&serde_json::json!({ "done": 1 }))].map(Result::unwrap_err)
-        {
+        let json = out.json(&serde_json::json!({ "done": 1 }));
+        for error in [direct, out.text(&"done"), json].map(Result::unwrap_err) {
             let text = explain(&error);
             assert!(text.starts_with("error: cannot write standard output: No space left"), "{text}");
             assert_eq!(text.lines().count(), 1, "{text}");

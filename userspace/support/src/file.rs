@@ -24,9 +24,6 @@ pub struct Replacement {
 
 impl Replacement {
     /// Starts replacing `path`; of a link, the target is replaced. A new file gets permissions according to the umask.
-    ///
-    /// # Errors
-    /// The directory is not writable.
     pub fn create(path: &Path) -> io::Result<Self> {
         if path.as_os_str() == "-" {
             let file = File::from(io::stdout().as_fd().try_clone_to_owned()?);
@@ -117,9 +114,6 @@ pub fn read_text(path: &Path) -> io::Result<String> {
 }
 
 /// Locks a file, or returns `false` if another process still holds its lock after `timeout`.
-///
-/// # Errors
-/// The file system has no locks.
 pub fn lock_within(file: &File, timeout: Duration) -> io::Result<bool> {
     let until = Instant::now() + timeout;
     loop {

@@ -47,9 +47,6 @@ pub struct Interrupt {
 
 impl Interrupt {
     /// Handles the signals, and watches standard output. The time for the exit is unlimited.
-    ///
-    /// # Errors
-    /// The process has no file descriptor or thread left.
     pub fn catch() -> Result<Self, Error> {
         Self::new(&[&io::stdout()], None).map_err(Error::Watch)
     }
@@ -75,7 +72,7 @@ impl Interrupt {
         mask.thread_block()?;
         let received = Arc::new(AtomicBool::new(false));
         let signals = Arc::new(signals);
-        let watch = Watch {
+        let watcher = Watcher {
             signals: Arc::clone(&signals),
             needed,
             alive,
@@ -84,7 +81,7 @@ impl Interrupt {
             last_resort,
         };
         let interrupt = Self { previous_mask, signals, received, request, _alive };
-        thread::Builder::new().name("interrupt".into()).spawn(move || watch.run())?;
+        thread::Builder::new().name("interrupt".into()).spawn(move || watcher.run())?;
         Ok(interrupt)
     }
 
@@ -137,8 +134,8 @@ pub fn wait_for_hangup(fd: &impl AsFd) -> io::Result<()> {
     }
 }
 
-/// File descriptors watched by the thread.
-struct Watch {
+/// State of the thread.
+struct Watcher {
     signals: Arc<SignalFd>,
     needed: Vec<OwnedFd>,
     alive: PipeReader,
@@ -147,7 +144,7 @@ struct Watch {
     last_resort: Option<ForcedExit>,
 }
 
-impl Watch {
+impl Watcher {
     fn run(self) {
         let Self { signals, needed, alive, requested, received, last_resort } = self;
         let is_over = loop {

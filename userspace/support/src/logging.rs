@@ -1,6 +1,11 @@
 //! Log filters.
 
+use std::env;
+
 use tracing_subscriber::filter::{LevelFilter, ParseError, Targets};
+
+/// Environment variable with a filter.
+const VARIABLE: &str = "DCQCN_LOG";
 
 /// Reason why a text is not a log filter.
 #[derive(Debug, thiserror::Error)]
@@ -15,9 +20,6 @@ pub enum FilterError {
 
 /// Parses a filter: a level (`debug`), or levels of modules (`dcqcn_netlink=trace,info`). Unspecified modules log
 /// errors only.
-///
-/// # Errors
-/// The text is not a filter.
 pub fn filter(text: &str) -> Result<Targets, FilterError> {
     let is_unknown = |word: &&str| {
         !word.is_empty()
@@ -31,6 +33,18 @@ pub fn filter(text: &str) -> Result<Targets, FilterError> {
     let targets: Targets = text.parse()?;
     let has_default_level = targets.default_level().is_some();
     Ok(if has_default_level { targets } else { targets.with_default(LevelFilter::ERROR) })
+}
+
+/// The filter of `DCQCN_LOG`, or `otherwise` if it is unset or invalid; and a warning if it is invalid.
+pub fn from_environment(otherwise: impl FnOnce() -> Targets) -> (Targets, Option<String>) {
+    match env::var(VARIABLE).ok().filter(|text| !text.is_empty()).map(|text| (filter(&text), text)) {
+        None => (otherwise(), None),
+        Some((Ok(filter), _)) => (filter, None),
+        Some((Err(error), text)) => {
+            let ignored = format!("{VARIABLE}={text} is ignored: {error}; write, for example, `debug`");
+            (otherwise(), Some(ignored))
+        }
+    }
 }
 
 #[cfg(test)]

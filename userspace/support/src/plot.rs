@@ -190,36 +190,36 @@ pub fn write_both(
 /// The name ends neither in `.svg` nor in `.png`, or the file cannot be written.
 pub fn write(file: &Path, title: &str, charts: &[Chart]) -> Result<(), Error> {
     register_font()?;
+    draw(file, title, charts)
+        .map_err(|error| Error::Picture { path: file.to_owned(), reason: error.to_string() })
+}
+
+fn draw(file: &Path, title: &str, charts: &[Chart]) -> Result<(), Box<dyn std::error::Error>> {
     let right = right_margin(charts);
     let height = TITLE_HEIGHT + CHART_HEIGHT * charts.len() as u32;
-    let failed =
-        |error: &dyn std::fmt::Display| Error::Picture { path: file.to_owned(), reason: error.to_string() };
     match file.extension().and_then(|extension| extension.to_str()) {
         Some("svg") => {
             let mut text = String::new();
             {
                 let area = SVGBackend::with_string(&mut text, (WIDTH, height)).into_drawing_area();
-                Canvas { area: &area, scale: 1, right }
-                    .draw(title, charts)
-                    .map_err(|error| failed(&error))?;
+                Canvas { area: &area, scale: 1, right }.draw(title, charts)?;
             }
-            file::replace(file, text.as_bytes()).map_err(|error| failed(&error))
+            file::replace(file, text.as_bytes())?;
         }
         Some("png") => {
             let size = (WIDTH * PNG_SCALE, height * PNG_SCALE);
             let mut pixels = vec![0; size.0 as usize * size.1 as usize * 3];
             {
                 let area = BitMapBackend::with_buffer(&mut pixels, size).into_drawing_area();
-                Canvas { area: &area, scale: PNG_SCALE, right }
-                    .draw(title, charts)
-                    .map_err(|error| failed(&error))?;
+                Canvas { area: &area, scale: PNG_SCALE, right }.draw(title, charts)?;
             }
-            let mut output = Replacement::create(file).map_err(|error| failed(&error))?;
-            write_png(&mut output, size, &pixels).map_err(|error| failed(&error))?;
-            output.finish().map_err(|error| failed(&error))
+            let mut output = Replacement::create(file)?;
+            write_png(&mut output, size, &pixels)?;
+            output.finish()?;
         }
-        _ => Err(failed(&"its name must end in .svg or .png")),
+        _ => return Err("its name must end in .svg or .png".into()),
     }
+    Ok(())
 }
 
 /// Writes RGB pixels of three bytes.

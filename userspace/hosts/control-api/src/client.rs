@@ -55,13 +55,13 @@ impl ClientError {
 #[derive(Clone, Debug)]
 pub struct ControlClient {
     path: PathBuf,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl ControlClient {
-    /// A client of the socket at `path` that waits up to `patience` for a reply.
-    pub fn new(path: &Path, patience: Duration) -> Self {
-        Self { path: path.to_owned(), patience }
+    /// A client of the socket at `path` that waits for a reply for up to `timeout`.
+    pub fn new(path: &Path, timeout: Duration) -> Self {
+        Self { path: path.to_owned(), timeout }
     }
 
     /// Sends a request on a new connection, with retries for three seconds while the daemon is busy.
@@ -126,15 +126,15 @@ impl ControlClient {
     }
 
     fn no_answer(&self, kind: io::ErrorKind) -> io::Error {
-        io::Error::new(kind, format!("no answer within {} s", self.patience.as_secs_f32()))
+        io::Error::new(kind, format!("no answer within {} s", self.timeout.as_secs_f32()))
     }
 
     fn connect(&self) -> io::Result<UnixStream> {
         // A stopped daemon's backlog fills up, and then `connect` blocks, too: as long as a write may.
         let socket = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
         let stream = UnixStream::from(socket);
-        stream.set_read_timeout(Some(self.patience))?;
-        stream.set_write_timeout(Some(self.patience))?;
+        stream.set_read_timeout(Some(self.timeout))?;
+        stream.set_write_timeout(Some(self.timeout))?;
         match connect(stream.as_raw_fd(), &UnixAddr::new(&self.path)?) {
             Err(Errno::EAGAIN) => Err(self.no_answer(io::ErrorKind::TimedOut)),
             result => Ok(result.map(|()| stream)?),
@@ -150,11 +150,17 @@ mod tests {
     use super::*;
     use crate::{Apply, VersionAnswer};
 
-    /// Result of a request for a given reply.
-    fn answered(answer: &'static str) -> Result<VersionAnswer, ClientError> {
+    /// A listener, and a client of it.
+    fn listening(timeout_ms: u64) -> (tempfile::TempDir, UnixListener, ControlClient) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("control");
         let listener = UnixListener::bind(&path).unwrap();
+        (dir, listener, ControlClient::new(&path, Duration::from_millis(timeout_ms)))
+    }
+
+    /// Result of a request for a given reply.
+    fn answered(answer: &'static str) -> Result<VersionAnswer, ClientError> {
+        let (_dir, listener, client) = listening(5_000);
         let daemon = thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             let mut request = String::new();
@@ -162,7 +168,7 @@ mod tests {
             stream.write_all(answer.as_bytes()).unwrap();
             request
         });
-        let answer = ControlClient::new(&path, Duration::from_secs(5)).request(Verb::Version {});
+        let answer = client.request(Verb::Version {});
         assert_eq!(daemon.join().unwrap(), "{\"v\":1,\"verb\":\"version\"}\n");
         answer
     }
@@ -189,21 +195,15 @@ mod tests {
 
     #[test]
     fn silent_daemon_reported_with_time() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("control");
-        let _listener = UnixListener::bind(&path).unwrap();
-        let client = ControlClient::new(&path, Duration::from_millis(500));
+        let (_dir, _listener, client) = listening(500);
         let error = client.request::<VersionAnswer>(Verb::Version {}).unwrap_err().to_string();
         assert!(error.contains("no answer within 0.5 s; the request may have been executed"), "{error}");
     }
 
     #[test]
     fn full_backlog_reported_with_time() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("control");
-        let listener = UnixListener::bind(&path).unwrap();
+        let (_dir, listener, client) = listening(200);
         nix::sys::socket::listen(&listener, nix::sys::socket::Backlog::new(1).unwrap()).unwrap();
-        let client = ControlClient::new(&path, Duration::from_millis(200));
         let waiting: Vec<_> = std::iter::from_fn(|| client.connect().ok()).take(64).collect();
         assert!(waiting.len() < 64, "the backlog is never full");
         let error = client.request::<VersionAnswer>(Verb::Version {}).unwrap_err();
@@ -213,9 +213,7 @@ mod tests {
 
     #[test]
     fn busy_client_retries_then_reports() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("control");
-        let listener = UnixListener::bind(&path).unwrap();
+        let (_dir, listener, client) = listening(5_000);
         thread::spawn(move || {
             for attempt in 0.. {
                 let (mut stream, _) = listener.accept().unwrap();
@@ -227,7 +225,6 @@ mod tests {
                 let _ = stream.write_all((serde_json::to_string(&answer).unwrap() + "\n").as_bytes());
             }
         });
-        let client = ControlClient::new(&path, Duration::from_secs(5));
         assert_eq!(client.request::<VersionAnswer>(Verb::Version {}).unwrap().protocol, 1);
         let (began, busy) = (Instant::now(), client.request::<VersionAnswer>(Verb::Version {}).unwrap_err());
         assert!(!busy.is_refusal() && busy.to_string().contains("user 7 has 4"), "{busy}");
@@ -236,16 +233,12 @@ mod tests {
 
     #[test]
     fn missing_daemon_and_long_request_reported() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("control");
-        let client = ControlClient::new(&path, Duration::from_secs(1));
-        let error = client.request::<VersionAnswer>(Verb::Version {}).unwrap_err().to_string();
-        assert!(error.contains("[control] in its file"), "{error}");
-        let _listener = UnixListener::bind(&path).unwrap();
-        let text = "x".repeat(MAX_LINE_BYTES);
-        let [by, why] = [String::new(), String::new()];
-        let apply = Apply { name: "1".into(), text, by, why, confirm_within_s: None, over: None };
+        let (dir, _listener, client) = listening(1_000);
+        let apply = Apply { text: "x".repeat(MAX_LINE_BYTES), ..Apply::default() };
         let error = client.request::<VersionAnswer>(Verb::Apply(apply)).unwrap_err().to_string();
         assert!(error.contains("the limit is"), "{error}");
+        drop(dir);
+        let error = client.request::<VersionAnswer>(Verb::Version {}).unwrap_err().to_string();
+        assert!(error.contains("[control] in its file"), "{error}");
     }
 }

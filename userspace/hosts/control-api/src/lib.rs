@@ -77,7 +77,7 @@ pub enum Verb {
 }
 
 /// An override to apply.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Apply {
     /// Name given by the client, such as `7`: up to 100 characters.
@@ -151,18 +151,23 @@ impl Answer {
     pub fn of<T: Serialize>(result: Result<T, String>) -> Self {
         match result.and_then(|value| serde_json::to_value(value).map_err(|error| error.to_string())) {
             Ok(value) => Self { v: VERSION, ok: Some(value), error: None, again: false, unknown: false },
-            Err(error) => Self { v: VERSION, ok: None, error: Some(error), again: false, unknown: false },
+            Err(error) => Self::refused(error),
         }
     }
 
+    /// A reply that the request was rejected.
+    pub fn refused(why: String) -> Self {
+        Self { v: VERSION, ok: None, error: Some(why), again: false, unknown: false }
+    }
+
     /// A reply that the request was not processed.
-    pub const fn again(why: String) -> Self {
-        Self { v: VERSION, ok: None, error: Some(why), again: true, unknown: false }
+    pub fn again(why: String) -> Self {
+        Self { again: true, ..Self::refused(why) }
     }
 
     /// A reply that the outcome is unknown.
-    pub const fn unknown(why: String) -> Self {
-        Self { v: VERSION, ok: None, error: Some(why), again: false, unknown: true }
+    pub fn unknown(why: String) -> Self {
+        Self { unknown: true, ..Self::refused(why) }
     }
 }
 
@@ -293,7 +298,7 @@ pub const QUEUE_PERCENT: [u64; 14] = [10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 1
 pub const QUEUE_BINS: usize = QUEUE_PERCENT.len() + 1;
 
 /// The active override.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Override {
     /// Name.
     pub name: String,

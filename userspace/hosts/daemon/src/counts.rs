@@ -47,17 +47,15 @@ pub(crate) fn read_each<T>(
 ) -> (BTreeMap<String, T>, Vec<Failing>) {
     let scrape = Scrape::take(false);
     let mut failing = shared.snapshot().failing.clone();
-    failing.extend(scrape.unreadable.iter().map(|unreadable| {
-        Failing::new(unreadable.interface.as_deref().unwrap_or_default(), &unreadable.error)
-    }));
-    let (devices, drops, watched) = (rdma(), interface_drops(), shared.watched());
+    failing.extend(scrape.unreadable);
+    let (devices, drops, depth_samples) = (rdma(), interface_drops(), shared.depth_samples());
     let count = |reading: &Reading| {
         let mut counts = counts(reading);
         if let Some(rdma) = devices.get(&reading.info.ifindex) {
             (counts.rdma_errors, counts.queue_pairs) = (rdma.errors, rdma.queue_pairs);
         }
         counts.interface_drops = drops.get(&reading.info.ifindex).copied().unwrap_or_default();
-        let Depths { snapshots, active, at_floor } = watched.request(reading.info.ifindex);
+        let Depths { snapshots, active, at_floor } = depth_samples.request(reading.info.ifindex);
         (counts.queue_samples, counts.active_flows, counts.flows_at_floor) =
             (snapshots.to_vec(), active, at_floor);
         (reading.info.iface.clone(), of(reading, counts))
@@ -66,19 +64,13 @@ pub(crate) fn read_each<T>(
 }
 
 fn counts(reading: &Reading) -> Counts {
-    let total =
-        |stat: Stat| -> u64 { reading.counters.iter().filter_map(|hook| hook.stat.get(stat as usize)).sum() };
-    let ecn = |tc: &usize| reading.params.config.wred.get(*tc).is_some_and(|wred| wred.ecn != 0);
+    let total = |stat| reading.total(stat);
     let pauses = (0..CLASSES).map(|priority| reading.pause_frames(priority));
     let [pauses_received, pauses_sent] =
         pauses.fold([0, 0], |[received, sent], [of, by]| [received + of, sent + by]);
-    let deepest = (0..CLASSES)
-        .filter(ecn)
-        .map(|tc| {
-            let kmax_bytes = reading.params.config.wred.get(tc).map_or(0, |wred| wred.kmax_bytes);
-            (reading.depths(tc).into_iter().max().unwrap_or(0), kmax_bytes)
-        })
-        .max_by_key(|(depth, _)| *depth);
+    let marking = reading.params.config.wred.iter().enumerate().filter(|(_, wred)| wred.ecn != 0);
+    let depths = marking.map(|(tc, wred)| (reading.depths(tc).into_iter().max(), wred.kmax_bytes));
+    let deepest = depths.max_by_key(|(depth_bytes, _)| *depth_bytes);
     let (queue_bytes, kmax_bytes) = deepest.unwrap_or_default();
     Counts {
         attached_at_ns: reading.info.id().attached_at_ns,
@@ -92,7 +84,7 @@ fn counts(reading: &Reading) -> Counts {
             + total(Stat::CpNotEctDropped)
             + reading.queues().map(|(_, stats)| u64::from(stats.drops)).sum::<u64>(),
         flows: reading.rp_flows as u64,
-        queue_bytes,
+        queue_bytes: queue_bytes.unwrap_or_default(),
         kmax_bytes,
         ..Counts::default()
     }

@@ -18,7 +18,6 @@ mod host_congestion;
 mod interfaces;
 pub mod log;
 mod manager;
-mod order;
 mod pacer;
 mod pairs;
 mod pfc_tx;
@@ -35,7 +34,7 @@ mod worker;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
 use std::time::{Duration, Instant};
-use std::{env, fs, future, io, thread};
+use std::{env, future, io, thread};
 
 use caps::{CapSet, Capability, CapsHashSet};
 use dcqcn_loader::attach;
@@ -45,7 +44,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{self as sys, SigSet};
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::error::{Context as _, Error, Result};
@@ -253,9 +252,6 @@ impl EventLoop {
     }
 }
 
-/// A link notification.
-type Changed = Arc<Notify>;
-
 /// Opens the control socket. A killed daemon holds it until the kernel has freed its maps.
 fn open_socket(control: &config::Control) -> Result<control_socket::Opened> {
     let until = Instant::now() + SOCKET_TIMEOUT;
@@ -314,14 +310,8 @@ fn drop_privileges() -> Result<()> {
     if !attach::file_system().is_ok_and(|(seen, _)| seen == device) {
         return Err(Error::OtherMounts { process: process.unwrap_or(1) });
     }
-    tracing::debug!(status = %status().unwrap_or_default(), "capabilities dropped");
+    tracing::debug!(?left, "capabilities dropped");
     Ok(())
-}
-
-/// The line of `/proc/self/status` with the effective capabilities.
-fn status() -> Option<String> {
-    let status = fs::read_to_string("/proc/self/status").ok()?;
-    status.lines().find(|line| line.starts_with("CapEff:")).map(str::to_owned)
 }
 
 #[cfg(test)]

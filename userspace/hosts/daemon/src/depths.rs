@@ -1,8 +1,8 @@
 //! Samples of queue depths and of flows at the lowest rate, taken often while a client needs percentiles.
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard};
 
 use dcqcn_control_api::{QUEUE_BINS, QUEUE_PERCENT};
 use dcqcn_support::clock::monotonic_ns;
@@ -24,7 +24,7 @@ pub(crate) struct Depths {
 
 impl Depths {
     /// Counts a sample.
-    pub(crate) fn see(&mut self, percent: u64) {
+    pub(crate) fn count(&mut self, percent: u64) {
         let bin = QUEUE_PERCENT.iter().position(|bound| percent <= *bound).unwrap_or(QUEUE_PERCENT.len());
         if let Some(count) = self.snapshots.get_mut(bin) {
             *count += 1;
@@ -34,17 +34,17 @@ impl Depths {
 
 /// Samples by interface, and the state of the demand.
 #[derive(Default)]
-pub(crate) struct Watched {
+pub(crate) struct DepthSamples {
     /// End of the demand, CLOCK_MONOTONIC.
     until_ns: AtomicU64,
-    seen: Mutex<BTreeMap<u32, Depths>>,
+    of_interfaces: Mutex<BTreeMap<u32, Depths>>,
 }
 
-impl Watched {
+impl DepthSamples {
     /// Renews the demand, and returns the samples of the interface with this index.
     pub(crate) fn request(&self, ifindex: u32) -> Depths {
         self.until_ns.store(monotonic_ns().saturating_add(DEMAND_NS), Ordering::Relaxed);
-        self.lock().get(&ifindex).copied().unwrap_or_default()
+        lock(&self.of_interfaces).get(&ifindex).copied().unwrap_or_default()
     }
 
     /// Whether a client needs samples.
@@ -54,16 +54,12 @@ impl Watched {
 
     /// Updates the samples of an interface.
     pub(crate) fn change(&self, ifindex: u32, change: impl FnOnce(&mut Depths)) {
-        change(self.lock().entry(ifindex).or_default());
+        change(lock(&self.of_interfaces).entry(ifindex).or_default());
     }
 
     /// Removes an interface.
     pub(crate) fn forget(&self, ifindex: u32) {
-        self.lock().remove(&ifindex);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, Depths>> {
-        lock(&self.seen)
+        lock(&self.of_interfaces).remove(&ifindex);
     }
 }
 
@@ -72,21 +68,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn depth_samples_counted_while_watched() {
-        let watched = Watched::default();
-        assert!(!watched.is_needed());
-        assert_eq!(watched.request(7), Depths::default());
-        assert!(watched.is_needed());
+    fn depths_counted_until_forgotten() {
+        let samples = DepthSamples::default();
+        assert!(!samples.is_needed());
+        assert_eq!(samples.request(7), Depths::default());
+        assert!(samples.is_needed());
         for percent in [0, 10, 11, 100, 101, 5_000] {
-            watched.change(7, |depths| depths.see(percent));
+            samples.change(7, |depths| depths.count(percent));
         }
-        let snapshots = watched.request(7).snapshots;
+        let snapshots = samples.request(7).snapshots;
         assert_eq!(
             (snapshots[0], snapshots[1], snapshots[9], snapshots[10], snapshots[QUEUE_BINS - 1]),
             (2, 1, 1, 1, 1)
         );
         assert_eq!(snapshots.iter().sum::<u64>(), 6);
-        watched.forget(7);
-        assert_eq!(watched.request(7), Depths::default());
+        samples.forget(7);
+        assert_eq!(samples.request(7), Depths::default());
     }
 }

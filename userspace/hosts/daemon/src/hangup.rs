@@ -10,9 +10,6 @@ use tokio::sync::oneshot;
 use crate::error::{Context as _, Result};
 
 /// Completes when the other end of `fd` is closed; never for a file.
-///
-/// # Errors
-/// The process has no file descriptor or thread left.
 pub fn hangup_of(fd: impl AsFd) -> Result<impl Future<Output = ()>> {
     let fd = fd.as_fd().try_clone_to_owned().context("cannot watch the log's reader")?;
     let (sender, receiver) = oneshot::channel();

@@ -16,57 +16,37 @@ mod serve;
 use std::panic;
 use std::thread::{self, ScopedJoinHandle};
 
+use dcqcn_control_api::Failing;
 use dcqcn_loader::attach;
 use dcqcn_telemetry::Reading;
-use serde::Serialize;
 
-pub(crate) use serve::accept;
 pub use serve::{Exporter, serve};
 
 /// A reading of every interface attached in this network namespace.
-#[derive(Debug, Default)]
-pub struct Scrape {
+#[derive(Debug)]
+pub(crate) struct Scrape {
     pub(crate) readings: Vec<Reading>,
-    pub(crate) unreadable: Vec<Unreadable>,
-}
-
-/// An interface with unreadable maps.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Unreadable {
-    /// Name; `None` if attachments cannot be listed.
-    pub interface: Option<String>,
-    /// Cause.
-    pub error: String,
-}
-
-fn read_interface(name: &str, with_flows: bool) -> Result<Reading, attach::Error> {
-    if with_flows { Reading::take(name) } else { Reading::without_flows(name) }
+    /// Interfaces with unreadable maps; one without a name if attachments cannot be listed.
+    pub(crate) unreadable: Vec<Failing>,
 }
 
 impl Scrape {
     /// Reads all interfaces, with all flows or only their number. Failures are part of the result.
     pub(crate) fn take(with_flows: bool) -> Self {
-        let mut scrape = Self::default();
+        let failing = |name: &str, error: attach::Error| Failing::new(name, &error.to_string());
         let attach::Alive { attached, unreadable } = match attach::alive() {
             Ok(alive) => alive,
-            Err(error) => {
-                scrape.unreadable.push(Unreadable { interface: None, error: error.to_string() });
-                return scrape;
-            }
+            Err(error) => return Self { readings: Vec::new(), unreadable: vec![failing("", error)] },
         };
-        let unreadable_interface = |(name, error): (String, attach::Error)| Unreadable {
-            interface: Some(name),
-            error: error.to_string(),
-        };
-        scrape.unreadable.extend(unreadable.into_iter().map(unreadable_interface));
+        let unreadable = unreadable.into_iter().map(|(name, error)| failing(&name, error));
+        let mut scrape = Self { readings: Vec::new(), unreadable: unreadable.collect() };
         let mut names: Vec<String> = attached.into_iter().map(|info| info.iface).collect();
         names.sort_unstable();
         // Tables are large: read some on each core.
         let threads = thread::available_parallelism().map_or(1, usize::from);
         let share = names.len().div_ceil(threads).max(1);
-        let read = |names: &[String]| {
-            names.iter().map(|name| (name.clone(), read_interface(name, with_flows))).collect()
-        };
+        let read_one = if with_flows { Reading::take } else { Reading::without_flows };
+        let read = |names: &[String]| names.iter().map(|name| (name.clone(), read_one(name))).collect();
         let readings: Vec<(String, Result<Reading, attach::Error>)> = thread::scope(|scope| {
             let threads: Vec<_> = names.chunks(share).map(|some| scope.spawn(move || read(some))).collect();
             let join = |thread: ScopedJoinHandle<'_, Vec<_>>| {
@@ -79,17 +59,10 @@ impl Scrape {
                 Ok(reading) => scrape.readings.push(reading),
                 // Detached since it was listed.
                 Err(attach::Error::NotAttached { .. }) => {}
-                Err(error) => {
-                    scrape.unreadable.push(Unreadable { interface: Some(name), error: error.to_string() });
-                }
+                Err(error) => scrape.unreadable.push(failing(&name, error)),
             }
         }
         scrape
-    }
-
-    /// Unreadable interfaces.
-    fn failed(&self) -> Vec<String> {
-        self.unreadable.iter().filter_map(|unreadable| unreadable.interface.clone()).collect()
     }
 }
 

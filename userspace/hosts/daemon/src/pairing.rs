@@ -69,9 +69,6 @@ const RECHECK_NS: u64 = 1_000_000_000;
 
 impl RdmaPairs {
     /// Takes over the pairs of a previous daemon.
-    ///
-    /// # Errors
-    /// The active pairs cannot be read.
     pub(crate) fn take_over(maps: &Maps) -> Result<Self, Error> {
         let mut entered = HashMap::new();
         for pair in maps.pairs() {

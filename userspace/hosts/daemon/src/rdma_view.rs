@@ -1,7 +1,7 @@
 //! The kernel's RDMA devices with their QPs, interfaces and addresses, read once for all managed interfaces: the number
 //! of requests is proportional to that of devices, whatever the number of interfaces.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use dcqcn_netlink::rdma::{ConnectedQp, RdmaDevice};
@@ -60,9 +60,6 @@ pub(crate) struct RdmaView {
 
 impl RdmaView {
     /// Lists the connected QPs whose packets pass an interface.
-    ///
-    /// # Errors
-    /// The kernel's devices or QPs cannot be read.
     pub(crate) fn present(
         &mut self,
         kernel: &impl Kernel,
@@ -98,9 +95,7 @@ impl RdmaView {
     fn list(&mut self, kernel: &impl Kernel, now_ns: u64) -> Result<(), Error> {
         self.devices.clear();
         for device in kernel.devices()? {
-            let mut ifaces: Vec<u32> = device.ports.iter().map(|port| port.ifindex).collect();
-            ifaces.sort_unstable();
-            ifaces.dedup();
+            let ifaces: BTreeSet<u32> = device.ports.iter().map(|port| port.ifindex).collect();
             for iface in ifaces {
                 self.devices.entry(iface).or_default().push(device.index);
             }

@@ -8,13 +8,12 @@ use std::time::{Duration, Instant, SystemTime};
 use dcqcn_control_api::{Failing, Override};
 use dcqcn_support::clock::monotonic_ns;
 use dcqcn_support::sync::lock;
-use serde::Serialize;
 
-use crate::depths::Watched;
+use crate::depths::DepthSamples;
 
 /// Time limit of a worker's step, as a multiple of a task's: the verifier takes a second on most machines, and a minute
 /// on an emulated one. A restart would only run it again.
-const WORK: u64 = 10;
+const WORKER_FACTOR: u64 = 10;
 
 /// Published state of the daemon.
 #[derive(Clone, Debug, Default)]
@@ -55,8 +54,8 @@ pub(crate) struct Reloaded {
 
 pub(crate) struct SharedState {
     snapshot: Mutex<Arc<Snapshot>>,
-    tasks: Mutex<TaskWatch>,
-    watched: Arc<Watched>,
+    tasks: Mutex<Tasks>,
+    depth_samples: Arc<DepthSamples>,
     /// Time of the worker's last step, CLOCK_MONOTONIC.
     step_ns: AtomicU64,
     is_ending: AtomicBool,
@@ -68,7 +67,7 @@ impl Default for SharedState {
         Self {
             snapshot: Mutex::default(),
             tasks: Mutex::default(),
-            watched: Arc::default(),
+            depth_samples: Arc::default(),
             step_ns: AtomicU64::new(monotonic_ns()),
             is_ending: AtomicBool::default(),
         }
@@ -82,30 +81,33 @@ impl SharedState {
     }
 
     /// Samples of queues and flows.
-    pub(crate) fn watched(&self) -> Arc<Watched> {
-        Arc::clone(&self.watched)
+    pub(crate) fn depth_samples(&self) -> Arc<DepthSamples> {
+        Arc::clone(&self.depth_samples)
     }
 
-    pub(crate) fn tasks(&self) -> Vec<TaskHealth> {
-        lock(&self.tasks).health()
+    pub(crate) fn tasks(&self) -> Tasks {
+        lock(&self.tasks).clone()
     }
 
-    /// The part without progress for `late`, as text; `None` if all is well. The worker has `WORK` times as long.
+    /// The part without progress for `late`, as text; `None` if all is well. The worker has [`WORKER_FACTOR`] times as long.
     pub(crate) fn stuck(&self, late: Duration) -> Option<String> {
         let late_ns = u64::try_from(late.as_nanos()).unwrap_or(u64::MAX);
         let idle_ns = monotonic_ns().saturating_sub(self.step_ns.load(Ordering::Relaxed));
-        if idle_ns > late_ns.saturating_mul(WORK) {
+        if idle_ns > late_ns.saturating_mul(WORKER_FACTOR) {
             return Some("attaching and reloading".into());
         }
-        let tasks = lock(&self.tasks);
-        tasks.stuck(late).map(|(iface, task)| format!("task {task} at {iface}"))
+        let tasks = self.tasks();
+        let (task, health) = tasks.iter().find(|(_, health)| health.busy_ns() > late_ns)?;
+        Some(format!("task {task} at {}", lock(&health.at)))
     }
 
     /// A state with all fields set.
     #[cfg(test)]
     pub(crate) fn sample() -> Self {
         let shared = Self::default();
-        shared.set_tasks(TaskWatch::sample());
+        shared.set_tasks(
+            ["pacer", "age", "pairs", "backlog", "events"].map(|task| (task, Arc::default())).into(),
+        );
         shared.publish(Snapshot {
             is_ready: true,
             served: vec!["eth0".into()],
@@ -124,8 +126,8 @@ impl SharedState {
     }
 
     /// Publishes the tasks' health.
-    pub(crate) fn set_tasks(&self, watch: TaskWatch) {
-        *lock(&self.tasks) = watch;
+    pub(crate) fn set_tasks(&self, tasks: Tasks) {
+        *lock(&self.tasks) = tasks;
     }
 
     /// Records progress of the worker.
@@ -144,31 +146,23 @@ impl SharedState {
     }
 }
 
-/// Health of one kind of task.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct TaskHealth {
-    /// Name.
-    pub(crate) task: &'static str,
-    /// Number of interfaces with this task.
-    pub(crate) interfaces: usize,
-    /// Failures on any interface; the task runs again after a second.
-    pub(crate) failures: u64,
-    /// Time on the current interface; 0 while idle.
-    pub(crate) busy_ns: u64,
-}
+/// Kinds of tasks by name.
+pub(crate) type Tasks = Vec<(&'static str, Arc<TaskHealth>)>;
 
-/// State published by a thread.
+/// Health of one kind of task, published by its thread.
 #[derive(Default)]
-pub(crate) struct Health {
+pub(crate) struct TaskHealth {
     /// Start of the current run, CLOCK_MONOTONIC; 0 while idle.
     busy_since_ns: AtomicU64,
     /// Current interface.
     at: Mutex<String>,
+    /// Number of interfaces with this task.
     pub(crate) interfaces: AtomicU64,
+    /// Failures on any interface; the task runs again after a second.
     pub(crate) failures: AtomicU64,
 }
 
-impl Health {
+impl TaskHealth {
     pub(crate) fn begin(&self, iface: &str) {
         iface.clone_into(&mut lock(&self.at));
         self.busy_since_ns.store(monotonic_ns(), Ordering::Relaxed);
@@ -178,39 +172,11 @@ impl Health {
         self.busy_since_ns.store(0, Ordering::Relaxed);
     }
 
-    fn busy_ns(&self) -> u64 {
+    /// Time on the current interface; 0 while idle.
+    pub(crate) fn busy_ns(&self) -> u64 {
         match self.busy_since_ns.load(Ordering::Relaxed) {
             0 => 0,
             since_ns => monotonic_ns().saturating_sub(since_ns),
         }
-    }
-}
-
-#[derive(Clone, Default)]
-pub(crate) struct TaskWatch(pub(crate) Vec<(&'static str, Arc<Health>)>);
-
-impl TaskWatch {
-    /// Idle tasks.
-    #[cfg(test)]
-    pub(crate) fn sample() -> Self {
-        Self(["pacer", "age", "pairs", "backlog", "events"].map(|name| (name, Arc::default())).into())
-    }
-
-    /// Health by kind.
-    pub(crate) fn health(&self) -> Vec<TaskHealth> {
-        let health = |(task, health): &(&'static str, Arc<Health>)| TaskHealth {
-            task,
-            interfaces: health.interfaces.load(Ordering::Relaxed) as usize,
-            failures: health.failures.load(Ordering::Relaxed),
-            busy_ns: health.busy_ns(),
-        };
-        self.0.iter().map(health).collect()
-    }
-
-    /// A task that has been on one interface for `late`: the interface and the task's name.
-    pub(crate) fn stuck(&self, late: Duration) -> Option<(String, &'static str)> {
-        let late_ns = u64::try_from(late.as_nanos()).unwrap_or(u64::MAX);
-        let (name, health) = self.0.iter().find(|(_, health)| health.busy_ns() > late_ns)?;
-        Some((lock(&health.at).clone(), name))
     }
 }

@@ -1,6 +1,8 @@
 //! Snapshots of interfaces for clients: metrics at most a second old, QPs of a few interfaces at a time, active
-//! parameters, and the end of the audit log. The work is bounded for any number of clients.
+//! parameters, and the end of the audit log. The work is bounded for any number of clients. Errors are sentences for the
+//! client.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -28,9 +30,8 @@ const LOG_BYTES: u64 = 256 << 10;
 /// Maximum length of a text from the log, in characters.
 const MAX_TEXT_CHARS: usize = 500;
 
-/// An interface whose QPs are sampled.
+/// The QPs of an interface.
 struct Table {
-    interface: String,
     read_at: Instant,
     reading: Reading,
     busiest: Vec<Qp>,
@@ -40,15 +41,13 @@ struct Table {
 #[derive(Default)]
 pub(crate) struct SnapshotCache {
     all: Option<(Instant, Snapshot)>,
-    tables: Vec<Table>,
+    /// Interfaces whose QPs are sampled.
+    tables: BTreeMap<String, Table>,
     changes: Option<(Instant, Changes)>,
 }
 
 impl SnapshotCache {
     /// Current snapshots of the interfaces.
-    ///
-    /// # Errors
-    /// A sentence for the client.
     pub(crate) fn snapshot(
         &mut self,
         shared: &SharedState,
@@ -76,32 +75,25 @@ impl SnapshotCache {
 
     /// The busiest QPs of an interface. Of few interfaces at a time, as tables are large.
     fn busiest(&mut self, interface: &str) -> Result<&[Qp], String> {
-        let position = self.tables.iter().position(|table| table.interface == interface);
-        if let Some(at) = position.filter(|at| self.tables[*at].read_at.elapsed() < MAX_AGE) {
-            return Ok(&self.tables[at].busiest);
+        if self.tables.get(interface).is_none_or(|table| table.read_at.elapsed() >= MAX_AGE) {
+            self.tables.retain(|_, table| table.read_at.elapsed() < SAMPLED_FOR);
+            let before = self.tables.remove(interface);
+            if self.tables.len() >= MAX_WATCHED {
+                let names: Vec<&str> = self.tables.keys().map(String::as_str).collect();
+                return Err(format!(
+                    "QP tables are already being sampled on {}; the limit is {MAX_WATCHED} interfaces",
+                    names.join(", ")
+                ));
+            }
+            let reading = Reading::take(interface).map_err(|error| error.to_string())?;
+            let sample = Sample::new(before.as_ref().map(|table| &table.reading), &reading).busiest(MAX_QPS);
+            let busiest = sample.qps.iter().map(qp).collect();
+            self.tables.insert(interface.to_owned(), Table { read_at: Instant::now(), reading, busiest });
         }
-        self.tables.retain(|table| table.read_at.elapsed() < SAMPLED_FOR);
-        let before = self.tables.iter().position(|table| table.interface == interface);
-        let before = before.map(|at| self.tables.swap_remove(at));
-        if self.tables.len() >= MAX_WATCHED {
-            let names: Vec<&str> = self.tables.iter().map(|table| table.interface.as_str()).collect();
-            return Err(format!(
-                "QP tables are already being sampled on {}; the limit is {MAX_WATCHED} interfaces",
-                names.join(", ")
-            ));
-        }
-        let reading = Reading::take(interface).map_err(|error| error.to_string())?;
-        let sample = Sample::new(before.as_ref().map(|table| &table.reading), &reading).busiest(MAX_QPS);
-        let busiest = sample.qps.iter().map(qp).collect();
-        let table = Table { interface: interface.to_owned(), read_at: Instant::now(), reading, busiest };
-        self.tables.push(table);
-        Ok(self.tables.last().map(|table| table.busiest.as_slice()).unwrap_or_default())
+        Ok(self.tables.get(interface).map(|table| table.busiest.as_slice()).unwrap_or_default())
     }
 
     /// Recent changes in this network namespace.
-    ///
-    /// # Errors
-    /// A sentence for the client.
     pub(crate) fn changes(&mut self) -> Result<Changes, String> {
         if let Some((_, changes)) = self.changes.as_ref().filter(|(at, _)| at.elapsed() < MAX_AGE) {
             return Ok(changes.clone());
@@ -118,9 +110,6 @@ impl SnapshotCache {
 }
 
 /// Parameters of an interface, and the ranges that may be set remotely.
-///
-/// # Errors
-/// A sentence for the client.
 pub(crate) fn values(shared: &SharedState, interface: &str) -> Result<Values, String> {
     let bounds = Arc::clone(&shared.snapshot().bounds);
     let attachment = attach::open(interface).map_err(|error| error.to_string())?;
@@ -179,7 +168,7 @@ fn change(entry: &Entry) -> Option<Change> {
     let (kind, what, old, new) = match entry.event.clone() {
         // Another entry has the result, or the active parameters show it.
         Event::Parameter { event: Stage::Intended, .. } => return None,
-        Event::Parameter { event, key, old, new, .. } => (event.label().to_owned(), key, old, new),
+        Event::Parameter { event, key, old, new, .. } => (word(&event), key, old, new),
         Event::Refused { refused } => ("refused".into(), String::new(), String::new(), refused),
         Event::Ordered(Order { order, name, why, .. }) => {
             (order, name.unwrap_or_default(), String::new(), why)

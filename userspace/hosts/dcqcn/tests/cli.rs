@@ -108,9 +108,9 @@ fn schema_and_example_are_json() {
     let example: serde_json::Value =
         serde_json::from_slice(&run(&["config", "example", "--json"]).stdout).unwrap();
     assert_eq!(example["json_version"], 1);
-    assert!(
-        example["parameters"].as_array().unwrap().iter().any(|parameter| parameter["key"] == "wred.7.kmax")
-    );
+    let parameters = example["parameters"].as_array().unwrap();
+    let kmax = parameters.iter().find(|parameter| parameter["key"] == "wred.7.kmax").unwrap();
+    assert_eq!((&kmax["default_text"], &kmax["allowed"]), (&"200KB".into(), &"0B to 1GB".into()));
 }
 
 #[test]

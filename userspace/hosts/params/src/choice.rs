@@ -92,9 +92,6 @@ pub struct UnknownWord {
 }
 
 /// Parses one of the words of `T`.
-///
-/// # Errors
-/// `word` is unknown.
 pub fn parse_word<T: ValueEnum>(word: &str) -> Result<T, UnknownWord> {
     T::from_str(word, false).map_err(|_| {
         let words = words::<T>();

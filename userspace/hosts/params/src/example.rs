@@ -3,14 +3,13 @@
 use std::fmt::Write;
 
 use clap::ValueEnum;
-use dcqcn_common::layout::MAX_FLOWS;
-use dcqcn_common::layout::{CLASSES, DEFAULT_FLOWS, WAYS};
-use dcqcn_common::params::{Config, Quantity, Unit};
-use serde_json::{Value, json};
+use dcqcn_common::layout::{CLASSES, DEFAULT_FLOWS, MAX_FLOWS, WAYS};
+use dcqcn_common::params::{Config, Unit};
 
 use super::choice::{PacerChoice, QueuesChoice, Role, XdpModeChoice, word, words};
 use super::key::Key;
 use super::profile::Profile;
+use super::save::{assignment, table_and_name};
 
 const HEADER: &str = "\
 # dcqcn configuration. `dcqcn attach IFACE --config FILE` and `dcqcn run` read it, `dcqcn config check FILE` checks it.
@@ -132,8 +131,8 @@ fn write_example(text: &mut String, config: &Config) -> std::fmt::Result {
     }
     let mut table = String::new();
     for key in Key::all().filter(|key| !key.follows_from_attach()) {
-        let name = key.to_string();
-        let (of, name) = name.rsplit_once('.').unwrap_or(("parameters", &name));
+        let key_name = key.to_string();
+        let (of, name) = table_and_name(&key_name);
         if of != table {
             of.clone_into(&mut table);
             writeln!(text, "{}\n[{table}]", heading(of))?;
@@ -142,7 +141,7 @@ fn write_example(text: &mut String, config: &Config) -> std::fmt::Result {
             describe(text, key)?;
         }
         if !matches!(key, Key::DscpToTc(_)) || key.get(config) != 0 {
-            assign(text, name, key, config)?;
+            writeln!(text, "#{}", assignment(name, key, key.get(config)))?;
         }
     }
     Ok(())
@@ -169,56 +168,18 @@ fn heading(table: &str) -> String {
     }
 }
 
-/// The example as data: every parameter with its value in `config`, its range in the base unit, and its meaning.
-pub fn example_json(config: &Config) -> Value {
-    let parameter = |key: Key| {
-        let (min, max) = key.range().into_inner();
-        json!({
-            "key": key.to_string(),
-            "value": key.get(config),
-            "text": key.text(config),
-            "default": key.default(),
-            "min": min,
-            "max": max,
-            "unit": key.unit_name(),
-            "doc": key.doc(),
-            "larger": key.larger(),
-        })
-    };
-    Key::all().map(parameter).collect()
-}
-
 /// The comment above a parameter: meaning, range, default, and effect of a larger value.
 fn describe(text: &mut String, key: Key) -> std::fmt::Result {
     writeln!(text, "\n# {}", key.doc())?;
-    let (low, high) = key.range().into_inner();
-    let quantity = |value| match value {
-        0 => "0".to_owned(),
-        value => Quantity(value, key.unit()).to_string(),
+    let default = match key.unit() {
+        Unit::Switch | Unit::Choice(_) => String::new(),
+        _ => format!(" Default: {}.", key.default_text()),
     };
-    match key.unit() {
-        Unit::Switch => writeln!(text, "# Allowed: true, false.")?,
-        Unit::Choice(words) => writeln!(text, "# Allowed: {}.", words.join(", "))?,
-        _ => writeln!(
-            text,
-            "# Allowed: {} to {}. Default: {}.",
-            quantity(low),
-            quantity(high),
-            quantity(key.default())
-        )?,
-    }
+    writeln!(text, "# Allowed: {}.{default}", key.allowed())?;
     if !key.larger().is_empty() {
         writeln!(text, "# Larger: {}", key.larger())?;
     }
     Ok(())
-}
-
-fn assign(text: &mut String, name: &str, key: Key, config: &Config) -> std::fmt::Result {
-    let value = key.text(config);
-    match key.unit() {
-        Unit::Count | Unit::Switch => writeln!(text, "#{name} = {value}"),
-        _ => writeln!(text, "#{name} = \"{value}\""),
-    }
 }
 
 #[cfg(test)]

@@ -21,12 +21,11 @@ use std::fmt;
 use std::ops::Range;
 
 use clap::ValueEnum;
-use dcqcn_common::layout::MAX_FLOWS;
-use dcqcn_common::layout::WAYS;
+use dcqcn_common::layout::{MAX_FLOWS, WAYS};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::choice::{UnknownWord, parse_word};
+use super::choice::parse_word;
 use super::key::{Assignment, nearest};
 use super::settings::Settings;
 
@@ -194,7 +193,7 @@ impl Reader<'_> {
             "pacer" => self.settings.pacer = self.choice(value).or(self.settings.pacer),
             "queues" => self.settings.queues = self.choice(value).or(self.settings.queues),
             "xdp_mode" => self.settings.xdp_mode = self.choice(value).or(self.settings.xdp_mode),
-            "flows" => self.settings.flows = self.flows(value),
+            "flows" => self.settings.flows = self.parsed(value, parse_flows),
             PARAMETERS => self.parameters("", value),
             table if TABLES.contains(&table) => self.parameters(&format!("{table}."), value),
             other => self.unknown(other, key.span(), other_keys),
@@ -245,22 +244,23 @@ impl Reader<'_> {
         text
     }
 
-    /// Parses a word.
-    pub fn choice<T: ValueEnum>(&mut self, value: &Value<'_>) -> Option<T> {
-        let word = scalar(value).unwrap_or_default();
-        parse_word(&word).map_err(|error: UnknownWord| self.refuse(value.span(), error)).ok()
+    /// Parses the text of a scalar value, which is empty for other types, and records the error.
+    pub fn parsed<T, E: fmt::Display>(
+        &mut self,
+        value: &Value<'_>,
+        parse: impl FnOnce(&str) -> Result<T, E>,
+    ) -> Option<T> {
+        let text = scalar(value).unwrap_or_default();
+        parse(&text).map_err(|error| self.refuse(value.span(), error)).ok()
     }
 
-    fn flows(&mut self, value: &Value<'_>) -> Option<u32> {
-        let text = scalar(value).unwrap_or_default();
-        parse_flows(&text).map_err(|error| self.refuse(value.span(), error)).ok()
+    /// Parses a word.
+    pub fn choice<T: ValueEnum>(&mut self, value: &Value<'_>) -> Option<T> {
+        self.parsed(value, parse_word)
     }
 }
 
 /// Parses the number of flows per table; also for the command line.
-///
-/// # Errors
-/// The text is not a number, or out of range.
 pub fn parse_flows(text: &str) -> Result<u32, String> {
     let (low, high) = (WAYS as u32, MAX_FLOWS);
     let flows = text.parse().ok().filter(|flows| (low..=high).contains(flows));
@@ -268,7 +268,7 @@ pub fn parse_flows(text: &str) -> Result<u32, String> {
 }
 
 /// Text of a scalar value.
-pub fn scalar(value: &Value<'_>) -> Option<String> {
+fn scalar(value: &Value<'_>) -> Option<String> {
     match value.get_ref() {
         DeValue::String(text) => Some(text.to_string()),
         DeValue::Integer(number) if number.radix() == 10 => Some(number.as_str().to_owned()),

@@ -96,7 +96,37 @@ const TC_TO_QUEUE: &str = "tc_to_queue";
 const QUEUE: &str = "queue";
 const PFC: &str = "pfc";
 
+/// Properties of a parameter, independent of its table.
+struct Properties {
+    unit: Unit,
+    min: u64,
+    max: u64,
+    doc: &'static str,
+    larger: &'static str,
+}
+
+impl Properties {
+    const fn of_spec<T>(spec: &Spec<T>) -> Self {
+        Self { unit: spec.unit, min: spec.min, max: spec.max, doc: spec.doc, larger: spec.larger }
+    }
+
+    const fn of_map(doc: &'static str) -> Self {
+        Self { unit: Unit::Count, min: 0, max: CLASSES as u64 - 1, doc, larger: "" }
+    }
+}
+
 impl Key {
+    const fn properties(self) -> Properties {
+        match self {
+            Self::Scalar(spec) => Properties::of_spec(spec),
+            Self::Wred(_, spec) => Properties::of_spec(spec),
+            Self::Queue(_, spec) => Properties::of_spec(spec),
+            Self::Pfc(_, spec) => Properties::of_spec(spec),
+            Self::DscpToTc(_) => Properties::of_map("Traffic class of this DSCP."),
+            Self::TcToQueue(_) => Properties::of_map("Queue of this traffic class."),
+        }
+    }
+
     /// All parameters, in file order.
     pub fn all() -> impl Iterator<Item = Self> {
         let scalars = Scalars::SPECS.iter().map(Self::Scalar);
@@ -115,13 +145,7 @@ impl Key {
 
     /// Unit of its values.
     pub const fn unit(self) -> Unit {
-        match self {
-            Self::Scalar(spec) => spec.unit,
-            Self::Wred(_, spec) => spec.unit,
-            Self::Queue(_, spec) => spec.unit,
-            Self::Pfc(_, spec) => spec.unit,
-            Self::DscpToTc(_) | Self::TcToQueue(_) => Unit::Count,
-        }
+        self.properties().unit
     }
 
     /// Base unit of raw numbers.
@@ -139,37 +163,18 @@ impl Key {
 
     /// Valid values.
     pub const fn range(self) -> RangeInclusive<u64> {
-        match self {
-            Self::Scalar(spec) => spec.min..=spec.max,
-            Self::Wred(_, spec) => spec.min..=spec.max,
-            Self::Queue(_, spec) => spec.min..=spec.max,
-            Self::Pfc(_, spec) => spec.min..=spec.max,
-            Self::DscpToTc(_) | Self::TcToQueue(_) => 0..=CLASSES as u64 - 1,
-        }
+        let Properties { min, max, .. } = self.properties();
+        min..=max
     }
 
     /// Meaning.
     pub fn doc(self) -> &'static str {
-        match self {
-            Self::Scalar(spec) => spec.doc,
-            Self::Wred(_, spec) => spec.doc,
-            Self::Queue(_, spec) => spec.doc,
-            Self::Pfc(_, spec) => spec.doc,
-            Self::DscpToTc(_) => "Traffic class of this DSCP.",
-            Self::TcToQueue(_) => "Queue of this traffic class.",
-        }
-        .trim()
+        self.properties().doc.trim()
     }
 
     /// Effect of a larger value; empty if not applicable.
     pub const fn larger(self) -> &'static str {
-        match self {
-            Self::Scalar(spec) => spec.larger,
-            Self::Wred(_, spec) => spec.larger,
-            Self::Queue(_, spec) => spec.larger,
-            Self::Pfc(_, spec) => spec.larger,
-            Self::DscpToTc(_) | Self::TcToQueue(_) => "",
-        }
+        self.properties().larger
     }
 
     /// Default value, in the parameter's unit.
@@ -227,9 +232,6 @@ impl Key {
     }
 
     /// Parses a value of this parameter; see [`quantity::parse`].
-    ///
-    /// # Errors
-    /// The text is not a valid value.
     pub fn parse_value(self, text: &str) -> Result<u64, SetError> {
         let value = quantity::parse_from(text, self.unit(), self.min_bare())
             .map_err(|source| SetError::Quantity { key: self, source })?;
@@ -279,32 +281,31 @@ impl FromStr for Key {
             Ok(row) if row < rows && row.to_string() == digits => Ok(row),
             _ => Err(UnknownKey::Row { name: name.to_owned(), table, last: rows - 1 }),
         };
-        let unknown = || {
-            let names = Self::all().map(|key| key.to_string());
-            UnknownKey::Name { name: name.to_owned(), nearest: nearest(name, names) }
-        };
-        let mut parts = name.split('.');
-        match (parts.next(), parts.next(), parts.next(), parts.next()) {
-            (Some(WRED), Some(tc), Some(key), None) => {
-                let spec = Spec::find(WredConfig::SPECS, key).ok_or_else(unknown)?;
-                Ok(Self::Wred(row(WRED, tc, CLASSES)?, spec))
+        let parts: Vec<&str> = name.splitn(4, '.').collect();
+        match parts.as_slice() {
+            [WRED, tc, key] => Ok(Self::Wred(row(WRED, tc, CLASSES)?, find(WredConfig::SPECS, key, name)?)),
+            [DSCP_TO_TC, dscp] => Ok(Self::DscpToTc(row(DSCP_TO_TC, dscp, DSCPS)?)),
+            [TC_TO_QUEUE, tc] => Ok(Self::TcToQueue(row(TC_TO_QUEUE, tc, CLASSES)?)),
+            [QUEUE, queue, key] => {
+                Ok(Self::Queue(row(QUEUE, queue, CLASSES)?, find(QueueConfig::SPECS, key, name)?))
             }
-            (Some(DSCP_TO_TC), Some(dscp), None, None) => Ok(Self::DscpToTc(row(DSCP_TO_TC, dscp, DSCPS)?)),
-            (Some(TC_TO_QUEUE), Some(tc), None, None) => Ok(Self::TcToQueue(row(TC_TO_QUEUE, tc, CLASSES)?)),
-            (Some(QUEUE), Some(queue), Some(key), None) => {
-                let spec = Spec::find(QueueConfig::SPECS, key).ok_or_else(unknown)?;
-                Ok(Self::Queue(row(QUEUE, queue, CLASSES)?, spec))
+            [PFC, priority, key] => {
+                Ok(Self::Pfc(row(PFC, priority, CLASSES)?, find(PfcConfig::SPECS, key, name)?))
             }
-            (Some(PFC), Some(priority), Some(key), None) => {
-                let spec = Spec::find(PfcConfig::SPECS, key).ok_or_else(unknown)?;
-                Ok(Self::Pfc(row(PFC, priority, CLASSES)?, spec))
-            }
-            (Some(key), None, None, None) => {
-                Spec::find(Scalars::SPECS, key).map(Self::Scalar).ok_or_else(unknown)
-            }
-            _ => Err(unknown()),
+            [key] => find(Scalars::SPECS, key, name).map(Self::Scalar),
+            _ => Err(unknown(name)),
         }
     }
+}
+
+/// The spec called `key`, for the parameter called `name`.
+fn find<T>(specs: &'static [Spec<T>], key: &str, name: &str) -> Result<&'static Spec<T>, UnknownKey> {
+    Spec::find(specs, key).ok_or_else(|| unknown(name))
+}
+
+fn unknown(name: &str) -> UnknownKey {
+    let names = Key::all().map(|key| key.to_string());
+    UnknownKey::Name { name: name.to_owned(), nearest: nearest(name, names) }
 }
 
 /// A parameter and its new value, as in `rpg_ai_rate=40mbit`.
@@ -327,6 +328,12 @@ impl Assignment {
             return Err(SetError::Attach(key));
         }
         Ok(Self { key, value: key.parse_value(text)? })
+    }
+
+    /// An assignment of `value`, if it is in range.
+    pub(crate) fn of(key: Key, value: u64) -> Result<Self, OutOfRange> {
+        key.check(value)?;
+        Ok(Self { key, value })
     }
 
     /// Applies the assignment. [`Config::validate`] checks conditions between values.

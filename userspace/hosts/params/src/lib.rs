@@ -18,7 +18,7 @@ mod settings;
 pub mod sonic;
 
 pub use choice::{PacerChoice, QueuesChoice, Role, UnknownWord, XdpModeChoice, parse_word, word};
-pub use example::{DAEMON_EXAMPLE, ENTRIES, Entry, example, example_json};
+pub use example::{DAEMON_EXAMPLE, ENTRIES, Entry, example};
 pub use file::{FileError, FileErrors, parse, parse_flows};
 pub use group::{Group, default_of_queues, differing};
 pub use key::{Assignment, Key, SetError, UnknownKey, set};

@@ -13,10 +13,12 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use dcqcn_common::params::{COARSE_ALPHA_BITS, Config, Invalid, NP_WINDOW_START, RP_VARIANT_FIRMWARE};
+use dcqcn_common::params::{
+    COARSE_ALPHA_BITS, Config, Invalid, NP_WINDOW_START, Quantity, RP_VARIANT_FIRMWARE,
+};
 use serde::{Serialize, Serializer};
 
-use super::key::{Assignment, Key};
+use super::key::{Assignment, Key, UnknownKey};
 
 /// A parameter of the firmware.
 struct Entry {
@@ -49,6 +51,28 @@ const BYTE_RESET_UNIT: u64 = 64;
 
 /// Largest value of a field of 17 bits.
 const BITS_17: u64 = (1 << 17) - 1;
+
+impl Entry {
+    /// The parameter here for a value of the firmware.
+    fn assignment(&self, value: u64) -> Result<Assignment, String> {
+        let key: Key = self.name.parse().map_err(|error: UnknownKey| error.to_string())?;
+        let value = match (value, self.zero) {
+            (0, Zero::Lowest) => *key.range().start(),
+            (0, Zero::Is(value)) => value,
+            _ => value.saturating_mul(self.scale),
+        };
+        let change = Assignment::of(key, value).map_err(|error| error.to_string())?;
+        let mut config = Config::DEFAULT;
+        change.apply(&mut config).map_err(|error| error.to_string())?;
+        match config.validate() {
+            Err(error @ (Invalid::Range { .. } | Invalid::ByteResetTooSmall { .. })) => {
+                Err(error.to_string())
+            }
+            // Other conditions are between parameters, and are checked with the interface's.
+            Ok(()) | Err(_) => Ok(change),
+        }
+    }
+}
 
 const fn entry(name: &'static str, debugfs: &'static str, scale: u64, zero: Zero, most: u64) -> Entry {
     Entry { name, debugfs, scale, zero, most }
@@ -168,7 +192,6 @@ impl Import {
         self.implied = self.changes.len() - found;
     }
 
-    /// Reads a directory.
     fn directory(&mut self, directory: &Path) -> Result<(), Error> {
         let parts = |of: &Path| of.join("roce_rp").is_dir() || of.join("roce_np").is_dir();
         let below = directory.join("ecn");
@@ -181,11 +204,10 @@ impl Import {
                 }
             }
         } else {
-            let find = |file: &str| find_entry(file);
-            if !entries(directory)?.iter().any(|name| find(name).is_some()) {
+            if !entries(directory)?.iter().any(|name| find_entry(name).is_some()) {
                 return Err(Error::Nothing(directory.to_owned()));
             }
-            self.part(directory, &find)?;
+            self.part(directory, &find_entry)?;
         }
         Ok(())
     }
@@ -204,7 +226,7 @@ impl Import {
                 None if name == "enable" => priorities(&path),
                 None => without_counterpart(&name).unwrap_or("unknown parameter").to_owned(),
             };
-            self.notes.push(Note { file: path, reason });
+            self.note(&path, reason);
         }
         Ok(())
     }
@@ -218,36 +240,24 @@ impl Import {
             return Err(Error::Number { path: path.to_owned(), text: text.to_owned() });
         }
         let value = text.parse().ok().filter(|value| *value <= most);
-        let scaled = value.map(|value: u64| match (value, entry.zero) {
-            (0, Zero::Lowest) => name.parse().map_or(0, |key: Key| *key.range().start()),
-            (0, Zero::Is(value)) => value,
-            _ => value.saturating_mul(entry.scale),
-        });
-        let mut config = Config::DEFAULT;
-        let imported = scaled
+        let imported = value
             .ok_or_else(|| format!("{name} = {} is out of range: 0 to {most}", shown(text)))
-            .and_then(|scaled| {
-                let key: Key = name.parse().map_err(|error| format!("{error}"))?;
-                key.set(&mut config, scaled).map_err(|error| error.to_string())?;
-                match config.validate() {
-                    Err(error @ (Invalid::Range { .. } | Invalid::ByteResetTooSmall { .. })) => {
-                        Err(error.to_string())
-                    }
-                    // Other conditions are between parameters, and are checked with the interface's.
-                    Ok(()) | Err(_) => Ok(Assignment { key, value: scaled }),
-                }
-            });
-        let reason = match imported {
+            .and_then(|value| entry.assignment(value));
+        match imported {
             Ok(change) => {
-                let reason = (value == Some(0) && change.value != 0)
-                    .then(|| format!("0 becomes {}, the minimum", change.key.text(&config)));
+                if value == Some(0) && change.value != 0 {
+                    let minimum = Quantity(change.value, change.key.unit());
+                    self.note(path, format!("0 becomes {minimum}, the minimum"));
+                }
                 self.changes.push((path.to_owned(), change));
-                reason
             }
-            Err(reason) => Some(format!("{reason}; unchanged")),
-        };
-        self.notes.extend(reason.map(|reason| Note { file: path.to_owned(), reason }));
+            Err(reason) => self.note(path, format!("{reason}; unchanged")),
+        }
         Ok(())
+    }
+
+    fn note(&mut self, file: &Path, reason: impl Into<String>) {
+        self.notes.push(Note { file: file.to_owned(), reason: reason.into() });
     }
 }
 

@@ -154,14 +154,10 @@ fn hpcc(link_bps: u64) -> Result<Config, ProfileError> {
     s.clamp_tgt_rate = 0;
     s.clamp_tgt_rate_after_time_inc = 1;
     s.min_time_between_cnps_ns = 0;
-    for spec in Scalars::SPECS.iter().filter(|spec| ["rpg_ai_rate", "rpg_hai_rate"].contains(&spec.key)) {
-        scale(spec, s, link_bps, HPCC_RATE_BPS);
-    }
+    scale(Scalars::SPECS, &["rpg_ai_rate", "rpg_hai_rate"], s, link_bps, HPCC_RATE_BPS);
     for wred in &mut config.wred {
         (wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm) = (100 * KB, 400 * KB, 200_000);
-        for spec in WredConfig::SPECS.iter().filter(|spec| ["kmin", "kmax"].contains(&spec.key)) {
-            scale(spec, wred, link_bps, HPCC_RATE_BPS);
-        }
+        scale(WredConfig::SPECS, &["kmin", "kmax"], wred, link_bps, HPCC_RATE_BPS);
     }
     Ok(config)
 }
@@ -212,26 +208,21 @@ fn lab(link_bps: u64) -> Result<Config, ProfileError> {
     let s_millionths = LAB_DILATION * root_millionths;
     for wred in &mut config.wred {
         wred.pmax_ppm = LAB_PMAX_PPM;
-        for spec in WredConfig::SPECS.iter().filter(|spec| spec.key == "pmax") {
-            scale(spec, wred, root_millionths, 1_000_000);
-        }
+        scale(WredConfig::SPECS, &["pmax"], wred, root_millionths, 1_000_000);
         wred.pmax_ppm = wred.pmax_ppm.min(LAB_MAX_PMAX_PPM);
     }
-    for spec in Scalars::SPECS {
-        if TIMES.contains(&spec.key) {
-            scale(spec, &mut config.scalars, s_millionths, 1_000_000);
-        } else if RATES.contains(&spec.key) {
-            scale(spec, &mut config.scalars, link_bps, PAPER_RATE_BPS);
-        }
-    }
+    scale(Scalars::SPECS, &TIMES, &mut config.scalars, s_millionths, 1_000_000);
+    scale(Scalars::SPECS, &RATES, &mut config.scalars, link_bps, PAPER_RATE_BPS);
     Ok(config)
 }
 
-/// Multiplies a parameter by `numerator / denominator` (not 0), rounded to nearest, within its range.
-fn scale<T>(spec: &Spec<T>, values: &mut T, numerator: u64, denominator: u64) {
+/// Multiplies the parameters `keys` by `numerator / denominator` (not 0), rounded to nearest, within their ranges.
+fn scale<T>(specs: &[Spec<T>], keys: &[&str], values: &mut T, numerator: u64, denominator: u64) {
     let (numerator, denominator) = (u128::from(numerator), u128::from(denominator));
-    let scaled = (u128::from((spec.get)(values)) * numerator + denominator / 2) / denominator;
-    (spec.set)(values, u64::try_from(scaled).unwrap_or(u64::MAX).clamp(spec.min, spec.max));
+    for spec in specs.iter().filter(|spec| keys.contains(&spec.key)) {
+        let scaled = (u128::from((spec.get)(values)) * numerator + denominator / 2) / denominator;
+        (spec.set)(values, u64::try_from(scaled).unwrap_or(u64::MAX).clamp(spec.min, spec.max));
+    }
 }
 
 #[cfg(test)]

@@ -29,9 +29,6 @@ pub struct OutOfRange {
 }
 
 /// Checks that `value`, a number of `what`, is in its range.
-///
-/// # Errors
-/// The value is out of range.
 pub fn in_range(
     what: impl Into<String>,
     value: u64,
@@ -64,53 +61,40 @@ enum Problem {
     Word,
 }
 
-/// Units of each kind with their size in base units; compared case-insensitively.
-const BYTES: &[(&str, u64)] = &[
-    ("", 1),
-    ("b", 1),
-    ("k", 1_000),
-    ("kb", 1_000),
-    ("kib", 1 << 10),
-    ("m", 1_000_000),
-    ("mb", 1_000_000),
-    ("mib", 1 << 20),
-    ("g", 1_000_000_000),
-    ("gb", 1_000_000_000),
-    ("gib", 1 << 30),
-];
-const BITS_PER_SECOND: &[(&str, u64)] = &[
-    ("", 1),
-    ("bit", 1),
-    ("k", 1_000),
-    ("kbit", 1_000),
-    ("kb/s", 1_000),
-    ("kbit/s", 1_000),
-    ("m", 1_000_000),
-    ("mbit", 1_000_000),
-    ("mb/s", 1_000_000),
-    ("mbit/s", 1_000_000),
-    ("g", 1_000_000_000),
-    ("gbit", 1_000_000_000),
-    ("gb/s", 1_000_000_000),
-    ("gbit/s", 1_000_000_000),
-    ("b/s", 1),
-    ("bit/s", 1),
-];
-// A bare number is rejected: NVIDIA's tools use microseconds for the same parameters.
-const NANOSECONDS: &[(&str, u64)] = &[
-    ("ns", 1),
-    ("us", 1_000),
-    ("µs", 1_000),
-    ("μs", 1_000),
-    ("ms", 1_000_000),
-    ("s", 1_000_000_000),
-    ("m", 60_000_000_000),
-    ("min", 60_000_000_000),
-    ("h", 3_600_000_000_000),
-];
-// A bare number is rejected: 1 may mean 1 % or 100 %.
-const PARTS_PER_MILLION: &[(&str, u64)] = &[("%", 10_000), ("ppm", 1)];
-const COUNT: &[(&str, u64)] = &[("", 1)];
+/// Base units in one unit called `suffix`, in lower case. Times and fractions need a unit: NVIDIA's tools use microseconds
+/// for the same parameters, and 1 may mean 1 % or 100 %.
+fn base_units(unit: Unit, suffix: &str) -> Option<u64> {
+    const BIT_PER_S: [&str; 3] = ["bit/s", "b/s", "bit"];
+    Some(match (unit, suffix) {
+        (Unit::Bytes, _) => match suffix.strip_suffix('b').unwrap_or(suffix) {
+            "" => 1,
+            "k" => 1_000,
+            "ki" => 1 << 10,
+            "m" => 1_000_000,
+            "mi" => 1 << 20,
+            "g" => 1_000_000_000,
+            "gi" => 1 << 30,
+            _ => return None,
+        },
+        (Unit::BitsPerSecond, _) => {
+            match BIT_PER_S.iter().find_map(|base| suffix.strip_suffix(*base)).unwrap_or(suffix) {
+                "" => 1,
+                "k" => 1_000,
+                "m" => 1_000_000,
+                "g" => 1_000_000_000,
+                _ => return None,
+            }
+        }
+        (Unit::Nanoseconds, "ns") | (Unit::PartsPerMillion, "ppm") | (Unit::Count, "") => 1,
+        (Unit::Nanoseconds, "us" | "µs" | "μs") => 1_000,
+        (Unit::Nanoseconds, "ms") => 1_000_000,
+        (Unit::Nanoseconds, "s") => 1_000_000_000,
+        (Unit::Nanoseconds, "m" | "min") => 60_000_000_000,
+        (Unit::Nanoseconds, "h") => 3_600_000_000_000,
+        (Unit::PartsPerMillion, "%") => 10_000,
+        _ => return None,
+    })
+}
 
 /// Parses `text` as a quantity of `unit`, in its base unit (bytes, bit/s, ns, ppm, the word's index).
 ///
@@ -123,12 +107,12 @@ pub fn parse(text: &str, unit: Unit) -> Result<u64, QuantityError> {
 /// As [`parse`]; a number without a unit must be at least `min_bare`, or 0.
 pub(crate) fn parse_from(text: &str, unit: Unit, min_bare: u64) -> Result<u64, QuantityError> {
     let (text, refused) = (text.trim(), |problem| QuantityError { text: text.to_owned(), problem, unit });
-    let (units, base) = match unit {
-        Unit::Bytes => (BYTES, "bytes"),
-        Unit::BitsPerSecond => (BITS_PER_SECOND, "bits per second"),
-        Unit::Nanoseconds => (NANOSECONDS, "nanoseconds"),
-        Unit::PartsPerMillion => (PARTS_PER_MILLION, "parts per million"),
-        Unit::Count => (COUNT, "units"),
+    let base = match unit {
+        Unit::Bytes => "bytes",
+        Unit::BitsPerSecond => "bits per second",
+        Unit::Nanoseconds => "nanoseconds",
+        Unit::PartsPerMillion => "parts per million",
+        Unit::Count => "units",
         Unit::Switch => {
             return match text.to_ascii_lowercase().as_str() {
                 "true" | "on" | "1" => Ok(1),
@@ -155,7 +139,7 @@ pub(crate) fn parse_from(text: &str, unit: Unit, min_bare: u64) -> Result<u64, Q
     if mantissa == 0 && suffix.is_empty() {
         return Ok(0);
     }
-    let scale = units.iter().find(|(name, _)| *name == suffix).map(|(_, scale)| *scale);
+    let scale = base_units(unit, &suffix);
     if scale.is_none()
         && unit == Unit::Nanoseconds
         && let Some(ns) = humantime_ns(text)
@@ -264,6 +248,7 @@ mod tests {
             ("100KB", Unit::Bytes, 100_000),
             ("1.5MB", Unit::Bytes, 1_500_000),
             ("64KiB", Unit::Bytes, 65_536),
+            ("64Ki", Unit::Bytes, 65_536),
             ("1048576", Unit::Bytes, 1_048_576),
             ("0.5KiB", Unit::Bytes, 512),
             ("40mbit", Unit::BitsPerSecond, 40_000_000),

@@ -40,25 +40,29 @@ fn write_toml(text: &mut String, prefix: &str, settings: &Settings) -> std::fmt:
     }
     let mut table = String::new();
     for Assignment { key, value } in &settings.changes {
-        let (of, name) = match key {
-            Key::Scalar(spec) => ("parameters".to_owned(), spec.key.to_owned()),
-            Key::Wred(tc, spec) => (format!("wred.{tc}"), spec.key.to_owned()),
-            Key::DscpToTc(dscp) => ("dscp_to_tc".to_owned(), dscp.to_string()),
-            Key::TcToQueue(tc) => ("tc_to_queue".to_owned(), tc.to_string()),
-            Key::Queue(queue, spec) => (format!("queue.{queue}"), spec.key.to_owned()),
-            Key::Pfc(priority, spec) => (format!("pfc.{priority}"), spec.key.to_owned()),
-        };
+        let key_name = key.to_string();
+        let (of, name) = table_and_name(&key_name);
         if of != table {
-            writeln!(text, "\n[{prefix}{of}]")?;
-            table = of;
+            of.clone_into(&mut table);
+            writeln!(text, "\n[{prefix}{table}]")?;
         }
-        let value = Quantity(*value, key.unit());
-        match key.unit() {
-            Unit::Count | Unit::Switch => writeln!(text, "{name} = {value}")?,
-            _ => writeln!(text, "{name} = \"{value}\"")?,
-        }
+        writeln!(text, "{}", assignment(name, *key, *value))?;
     }
     Ok(())
+}
+
+/// Table of a parameter in the file, and its name there.
+pub(crate) fn table_and_name(key: &str) -> (&str, &str) {
+    key.rsplit_once('.').unwrap_or(("parameters", key))
+}
+
+/// The line that assigns `value` to `key`, which its table calls `name`.
+pub(crate) fn assignment(name: &str, key: Key, value: u64) -> String {
+    let value = Quantity(value, key.unit());
+    match key.unit() {
+        Unit::Count | Unit::Switch => format!("{name} = {value}"),
+        _ => format!("{name} = \"{value}\""),
+    }
 }
 
 #[cfg(test)]

@@ -1,8 +1,7 @@
 //! The JSON schema of the configuration file, generated from the parameter tables.
 
-use dcqcn_common::layout::MAX_FLOWS;
-use dcqcn_common::layout::{CLASSES, DEFAULT_FLOWS, WAYS};
-use dcqcn_common::params::{Config, PfcConfig, QueueConfig, Scalars, Unit, WredConfig};
+use dcqcn_common::layout::{CLASSES, DEFAULT_FLOWS, MAX_FLOWS, WAYS};
+use dcqcn_common::params::{Config, PfcConfig, QueueConfig, Scalars, Spec, Unit, WredConfig};
 use serde_json::{Map, Value, json};
 
 use super::example::ENTRIES;
@@ -29,9 +28,9 @@ pub fn schema() -> Value {
     }
     let scalars = Scalars::SPECS.iter().map(Key::Scalar).filter(|key| !key.follows_from_attach());
     top.insert("parameters".to_owned(), table(scalars.map(|key| (key.to_string(), parameter(key)))));
-    let wred = WredConfig::SPECS.iter().map(|spec| (spec.key.to_owned(), parameter(Key::Wred(0, spec))));
     let classes = format!("^[0-{}]$", CLASSES - 1);
-    top.insert("wred".to_owned(), rows("WRED of each traffic class.", &classes, table(wred)));
+    let wred = first_row(WredConfig::SPECS, Key::Wred);
+    top.insert("wred".to_owned(), rows("WRED of each traffic class.", &classes, wred));
     top.insert(
         "dscp_to_tc".to_owned(),
         rows("Traffic class of each DSCP.", "^([0-9]|[1-5][0-9]|6[0-3])$", parameter(Key::DscpToTc(0))),
@@ -40,19 +39,14 @@ pub fn schema() -> Value {
         "tc_to_queue".to_owned(),
         rows("Queue of each traffic class.", &classes, parameter(Key::TcToQueue(0))),
     );
-    let queue = QueueConfig::SPECS.iter().map(|spec| (spec.key.to_owned(), parameter(Key::Queue(0, spec))));
-    top.insert("queue".to_owned(), rows("Scheduling of each queue.", &classes, table(queue)));
-    let pfc = PfcConfig::SPECS.iter().map(|spec| {
-        let mut parameter = parameter(Key::Pfc(0, spec));
-        if spec.key == "queue"
-            && let Some(object) = parameter.as_object_mut()
-        {
-            // The row's own number.
-            object.remove("default");
-        }
-        (spec.key.to_owned(), parameter)
-    });
-    top.insert("pfc".to_owned(), rows("PFC of each priority.", &classes, table(pfc)));
+    let queue = first_row(QueueConfig::SPECS, Key::Queue);
+    top.insert("queue".to_owned(), rows("Scheduling of each queue.", &classes, queue));
+    let mut pfc = first_row(PfcConfig::SPECS, Key::Pfc);
+    // The default is the row's own number.
+    if let Some(queue) = pfc["properties"]["queue"].as_object_mut() {
+        queue.remove("default");
+    }
+    top.insert("pfc".to_owned(), rows("PFC of each priority.", &classes, pfc));
     top.insert("inline".to_owned(), text("", "Other interface of an inline attachment."));
     let mut interface = top.clone();
     for key in SELECTORS {
@@ -154,6 +148,11 @@ fn any_case(words: &[&str]) -> String {
 fn table(properties: impl Iterator<Item = (String, Value)>) -> Value {
     let properties: Map<String, Value> = properties.collect();
     json!({ "type": "object", "properties": properties, "additionalProperties": false })
+}
+
+/// The parameters of a row.
+fn first_row<T>(specs: &'static [Spec<T>], key: fn(usize, &'static Spec<T>) -> Key) -> Value {
+    table(specs.iter().map(|spec| (spec.key.to_owned(), parameter(key(0, spec)))))
 }
 
 fn rows(doc: &str, names: &str, row: Value) -> Value {

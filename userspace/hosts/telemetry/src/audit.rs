@@ -75,7 +75,7 @@ pub enum Event {
 }
 
 /// Stage of a parameter's change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Stage {
     /// Active.
@@ -89,19 +89,6 @@ pub enum Stage {
     Confirmed,
     /// Reverted, from the unconfirmed value to the previous one.
     Reverted,
-}
-
-impl Stage {
-    /// Name in JSON.
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Changed => "changed",
-            Self::Intended => "intended",
-            Self::Pending => "pending",
-            Self::Confirmed => "confirmed",
-            Self::Reverted => "reverted",
-        }
-    }
 }
 
 /// A completed request over the daemon's socket.
@@ -132,19 +119,11 @@ impl Entry {
     /// A rejected change as an event; `None` for other entries.
     pub fn event_row(&self) -> Option<EventRow> {
         let Event::Refused { refused } = &self.event else { return None };
-        let detail = Detail::Refused {
-            user: self.who(),
-            command: self.author.command.clone(),
-            error: refused.clone(),
-        };
+        let command = self.author.command.clone();
+        let detail = Detail::Refused { user: self.who(), command, error: refused.clone() };
         let iface = Some(self.iface.clone()).filter(|iface| !iface.is_empty());
-        Some(EventRow {
-            time: self.author.time.clone(),
-            iface,
-            event: Kind::ConfigRefused,
-            detail,
-            left_out: 0,
-        })
+        let time = self.author.time.clone();
+        Some(EventRow { time, iface, event: Kind::ConfigRefused, detail, omitted: 0 })
     }
 }
 

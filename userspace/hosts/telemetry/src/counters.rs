@@ -33,26 +33,23 @@ impl CountersReport {
         Self { iface, hooks: vec![(hook, counters)], all }
     }
 
-    fn by_hook(&self, stat: Stat) -> Vec<u64> {
-        self.hooks.iter().map(|(_, hook)| hook.stat.get(stat as usize).copied().unwrap_or(0)).collect()
+    fn by_hook(&self, stat: Stat) -> impl Iterator<Item = u64> {
+        self.hooks.iter().map(move |(_, hook)| hook.stat[stat as usize])
     }
 
     fn total(&self, stat: Stat) -> u64 {
-        self.by_hook(stat).iter().sum()
+        self.by_hook(stat).sum()
     }
 
     /// PFC frames by priority, under mlx5's names.
     fn pauses(&self) -> Vec<(String, u64)> {
         let hooks: Vec<Counters> = self.hooks.iter().map(|(_, hook)| *hook).collect();
-        let of = |(at, direction): (usize, &str)| {
-            let hooks = &hooks;
-            let direction = direction.to_owned();
-            (0..CLASSES).map(move |priority| {
-                let frames = pause_frames(hooks, priority).get(at).copied().unwrap_or(0);
-                (format!("{direction}_prio{priority}_pause"), frames)
-            })
+        let frames: Vec<[u64; 2]> = (0..CLASSES).map(|priority| pause_frames(&hooks, priority)).collect();
+        let named = |(at, direction): (usize, &'static str)| {
+            let frames = frames.iter().enumerate();
+            frames.map(move |(priority, frames)| (format!("{direction}_prio{priority}_pause"), frames[at]))
         };
-        ["rx", "tx"].into_iter().enumerate().flat_map(of).collect()
+        ["rx", "tx"].into_iter().enumerate().flat_map(named).collect()
     }
 
     /// As an object: totals, then each hook.
@@ -60,14 +57,10 @@ impl CountersReport {
         let object = |value: &dyn Fn(Stat) -> u64| -> Map<String, Value> {
             Stat::ALL.iter().map(|&stat| (stat.label().to_owned(), value(stat).into())).collect()
         };
-        let hooks: Map<String, Value> = self
-            .hooks
-            .iter()
-            .map(|(name, hook)| {
-                let value = |stat: Stat| hook.stat.get(stat as usize).copied().unwrap_or(0);
-                ((*name).to_owned(), object(&value).into())
-            })
-            .collect();
+        let of_hook = |(name, hook): &(&'static str, Counters)| {
+            ((*name).to_owned(), object(&|stat| hook.stat[stat as usize]).into())
+        };
+        let hooks: Map<String, Value> = self.hooks.iter().map(of_hook).collect();
         let mut total = object(&|stat| self.total(stat));
         total.extend(self.pauses().into_iter().map(|(name, frames)| (name, frames.into())));
         json!({ "iface": self.iface, "total": total, "hooks": hooks })
@@ -90,7 +83,7 @@ impl fmt::Display for CountersReport {
         let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
         let mut table = Table::new(&columns);
         for &stat in Stat::ALL {
-            let hooks = self.by_hook(stat);
+            let hooks: Vec<u64> = self.by_hook(stat).collect();
             if self.all || hooks.iter().any(|count| *count != 0) {
                 let mut row = vec![stat.label().to_owned()];
                 row.extend(hooks.iter().map(u64::to_string));

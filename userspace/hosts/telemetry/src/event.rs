@@ -53,7 +53,7 @@ pub struct EventRow {
     pub detail: Detail,
     /// Events of this kind omitted since the previous one.
     #[serde(skip_serializing_if = "is_zero")]
-    pub left_out: u64,
+    pub omitted: u64,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde requires this signature")]
@@ -152,12 +152,12 @@ impl EventRow {
     /// Converts an event of the log of `iface`; `clock` is the wall-clock time at CLOCK_MONOTONIC `now_ns`. `None` for
     /// an unknown kind.
     pub fn new(iface: &str, entry: &Entry, clock: SystemTime, now_ns: u64) -> Option<Self> {
-        let (at_ns, left_out, (event, detail)) = match entry {
+        let (at_ns, omitted, (event, detail)) = match entry {
             Entry::Event { event, left_out } => (event.at_ns, *left_out, describe(event)?),
             Entry::Missed(entries) => (now_ns, 0, (Kind::Missed, Detail::Missed { entries: *entries })),
         };
         let at = clock.checked_sub(Duration::from_nanos(now_ns.saturating_sub(at_ns))).unwrap_or(clock);
-        Some(Self { time: rfc3339(at), iface: Some(iface.to_owned()), event, detail, left_out })
+        Some(Self { time: rfc3339(at), iface: Some(iface.to_owned()), event, detail, omitted })
     }
 }
 
@@ -192,11 +192,11 @@ fn describe(event: &Event) -> Option<(Kind, Detail)> {
 
 impl fmt::Display for EventRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { time, iface, event, detail, left_out } = self;
+        let Self { time, iface, event, detail, omitted } = self;
         let (iface, event) = (iface.as_deref().unwrap_or("-"), dcqcn_params::word(event));
         write!(f, "{time}  {iface:<15}  {event:<14}  {detail}")?;
-        if *left_out != 0 {
-            write!(f, "; {left_out} omitted since the previous one")?;
+        if *omitted != 0 {
+            write!(f, "; {omitted} omitted since the previous one")?;
         }
         writeln!(f)
     }
@@ -279,7 +279,7 @@ mod tests {
         let json = serde_json::to_value(&lines[1]).unwrap();
         let expected = serde_json::json!({
             "time": "2024-02-28T23:59:58.500Z", "iface": "eth0", "event": "rate-cut", "address": "10.0.0.2",
-            "qpn": 0x11, "rate_bps": 500_000_000, "target_bps": 1_000_000_000, "left_out": 7,
+            "qpn": 0x11, "rate_bps": 500_000_000, "target_bps": 1_000_000_000, "omitted": 7,
         });
         assert_eq!(json, expected);
     }

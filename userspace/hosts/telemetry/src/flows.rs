@@ -168,6 +168,46 @@ impl NpFlowRow {
             last_cnp_age_ns: age(flow.last_cnp_ns, now_ns),
         }
     }
+
+    fn table(rows: &[Self]) -> Table {
+        let any = || "any".to_owned();
+        let columns: &[Column<'_, &Self>] = &[
+            ("ADDRESS", &|row| {
+                row.address.map_or_else(any, |address| address_and_vlan(address, row.vlan.as_deref()))
+            }),
+            ("QPN", &|row| row.qpn.map_or_else(any, hex)),
+            (">CE MARKED", &|row| row.ecn_marked_packets.to_string()),
+            (">LAST MARK", &|row| render::ns(row.last_seen_age_ns)),
+            (">CNPS SENT", &|row| row.cnp_sent.to_string()),
+            (">LAST CNP", &|row| ago(row.last_cnp_age_ns)),
+        ];
+        Table::of(rows, columns)
+    }
+}
+
+impl FlowRow {
+    fn table(rows: &[Self]) -> Table {
+        let mut columns: Vec<Column<'_, &Self>> = vec![
+            ("RECEIVER", &|row| address_and_vlan(row.address, row.vlan.as_deref())),
+            ("QPN", &|row| hex(row.qpn)),
+            ("STATE", &|row| row.state.to_owned()),
+            (">RATE", &|row| render::bps(row.rate.rate_bps as f64)),
+            (">TARGET", &|row| render::bps(row.rate.target_bps as f64)),
+            (">ALPHA", &|row| format!("{:.3}", row.rate.alpha)),
+            (">STAGE", &|row| format!("{}/{}", row.rate.time_stage, row.rate.byte_stage)),
+            (">PACKETS", &|row| row.packets.to_string()),
+            (">BYTES", &|row| render::bytes(row.bytes)),
+            (">LAST CNP", &|row| ago(row.last_cnp_age_ns)),
+            (">HANDLED", &|row| row.cnp_handled.to_string()),
+            (">IGNORED", &|row| row.cnp_ignored.to_string()),
+        ];
+        if rows.iter().any(|row| row.process.is_some()) {
+            columns.push(("PROCESS", &|row| {
+                row.process.as_ref().map_or_else(|| "unknown".to_owned(), ToString::to_string)
+            }));
+        }
+        Table::of(rows, &columns)
+    }
 }
 
 impl PairRow {
@@ -202,59 +242,19 @@ fn ago(age_ns: Option<u64>) -> String {
 
 impl fmt::Display for FlowsReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let is_empty = self.rp.is_empty() && self.np.is_empty() && self.pairs.is_empty();
-        if is_empty && self.requesters.is_empty() {
-            return writeln!(f, "no RoCEv2 flow was seen on {} yet", self.iface);
-        }
+        let tables = [
+            ("Reaction point: flows sent", FlowRow::table(&self.rp)),
+            ("Notification point: flows received with marks", NpFlowRow::table(&self.np)),
+            ("Connected queue pairs", PairRow::table(&self.pairs)),
+            ("Requesters of the tail-loss probe", RequesterRow::table(&self.requesters)),
+        ];
         let mut separator = "";
-        if !self.rp.is_empty() {
-            let mut columns: Vec<Column<'_, &FlowRow>> = vec![
-                ("RECEIVER", &|row| address_and_vlan(row.address, row.vlan.as_deref())),
-                ("QPN", &|row| hex(row.qpn)),
-                ("STATE", &|row| row.state.to_owned()),
-                (">RATE", &|row| render::bps(row.rate.rate_bps as f64)),
-                (">TARGET", &|row| render::bps(row.rate.target_bps as f64)),
-                (">ALPHA", &|row| format!("{:.3}", row.rate.alpha)),
-                (">STAGE", &|row| format!("{}/{}", row.rate.time_stage, row.rate.byte_stage)),
-                (">PACKETS", &|row| row.packets.to_string()),
-                (">BYTES", &|row| render::bytes(row.bytes)),
-                (">LAST CNP", &|row| ago(row.last_cnp_age_ns)),
-                (">HANDLED", &|row| row.cnp_handled.to_string()),
-                (">IGNORED", &|row| row.cnp_ignored.to_string()),
-            ];
-            if self.rp.iter().any(|row| row.process.is_some()) {
-                columns.push(("PROCESS", &|row| {
-                    row.process.as_ref().map_or_else(|| "unknown".to_owned(), ToString::to_string)
-                }));
-            }
-            let table = Table::of(&self.rp, &columns);
-            write!(f, "Reaction point: flows sent\n{table}")?;
+        for (heading, table) in tables.iter().filter(|(_, table)| !table.is_empty()) {
+            write!(f, "{separator}{heading}\n{table}")?;
             separator = "\n";
         }
-        if !self.np.is_empty() {
-            let any = || "any".to_owned();
-            let columns: &[Column<'_, &NpFlowRow>] = &[
-                ("ADDRESS", &|row| {
-                    row.address.map_or_else(any, |address| address_and_vlan(address, row.vlan.as_deref()))
-                }),
-                ("QPN", &|row| row.qpn.map_or_else(any, hex)),
-                (">CE MARKED", &|row| row.ecn_marked_packets.to_string()),
-                (">LAST MARK", &|row| render::ns(row.last_seen_age_ns)),
-                (">CNPS SENT", &|row| row.cnp_sent.to_string()),
-                (">LAST CNP", &|row| ago(row.last_cnp_age_ns)),
-            ];
-            let table = Table::of(&self.np, columns);
-            write!(f, "{separator}Notification point: flows received with marks\n{table}")?;
-            separator = "\n";
-        }
-        if !self.pairs.is_empty() {
-            let table = PairRow::table(&self.pairs);
-            write!(f, "{separator}Connected queue pairs\n{table}")?;
-            separator = "\n";
-        }
-        if !self.requesters.is_empty() {
-            let table = RequesterRow::table(&self.requesters);
-            write!(f, "{separator}Requesters of the tail-loss probe\n{table}")?;
+        if separator.is_empty() {
+            writeln!(f, "no RoCEv2 flow was seen on {} yet", self.iface)?;
         }
         Ok(())
     }

@@ -75,6 +75,23 @@ impl QueueRow {
             drops: stats.drops,
         })
     }
+
+    fn table(rows: &[Self]) -> Table {
+        let columns: &[Column<'_, &Self>] = &[
+            (">QUEUE", &|row| row.queue.to_string()),
+            ("SCHEDULER", &|row| row.scheduler.to_owned()),
+            (">WEIGHT", &|row| match row.scheduler == SCHEDULERS[0] {
+                true => "-".to_owned(),
+                false => row.weight.to_string(),
+            }),
+            (">BACKLOG", &|row| render::bytes(row.depth_bytes.into())),
+            (">PACKETS", &|row| row.depth_packets.to_string()),
+            (">SENT", &|row| render::bytes(row.bytes)),
+            (">PACKETS", &|row| row.packets.to_string()),
+            (">DROPS", &|row| row.drops.to_string()),
+        ];
+        Table::of(rows, columns)
+    }
 }
 
 /// PFC of one priority.
@@ -92,8 +109,20 @@ struct PauseRow {
 }
 
 impl PauseRow {
-    fn is_idle(&self) -> bool {
-        !self.rx && self.rx_pause == 0 && self.tx_pause == 0
+    /// Priorities with PFC.
+    fn table(rows: &[Self]) -> Table {
+        let word = |is: bool| if is { "yes" } else { "no" }.to_owned();
+        let columns: &[Column<'_, &Self>] = &[
+            (">PRIORITY", &|row| row.priority.to_string()),
+            (">QUEUE", &|row| row.queue.to_string()),
+            ("OBEYED", &|row| word(row.rx)),
+            ("PAUSED", &|row| word(row.paused)),
+            (">RX PAUSE", &|row| row.rx_pause.to_string()),
+            (">PAUSED FOR", &|row| render::ns(row.rx_pause_duration_ns)),
+            (">TX PAUSE", &|row| row.tx_pause.to_string()),
+        ];
+        let has_pfc = |row: &&Self| row.rx || row.rx_pause != 0 || row.tx_pause != 0;
+        Table::of(rows.iter().filter(has_pfc), columns)
     }
 }
 
@@ -207,48 +236,13 @@ impl fmt::Display for QueuesReport {
             (">ECT", &|row| row.ect_packets.to_string()),
             (">MARKED", &|row| row.ecn_marked_packets.to_string()),
         ];
-        let table = Table::of(shown, columns);
-        write!(f, "{table}")?;
-        self.show_queues(f)?;
-        self.show_pauses(f)
-    }
-}
-
-impl QueuesReport {
-    fn show_pauses(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let word = |is: bool| if is { "yes" } else { "no" }.to_owned();
-        let columns: &[Column<'_, &PauseRow>] = &[
-            (">PRIORITY", &|row| row.priority.to_string()),
-            (">QUEUE", &|row| row.queue.to_string()),
-            ("HOLDS", &|row| word(row.rx)),
-            ("PAUSED", &|row| word(row.paused)),
-            (">RX PAUSE", &|row| row.rx_pause.to_string()),
-            (">PAUSED FOR", &|row| render::ns(row.rx_pause_duration_ns)),
-            (">TX PAUSE", &|row| row.tx_pause.to_string()),
-        ];
-        let table = Table::of(self.pauses.iter().filter(|row| !row.is_idle()), columns);
-        if table.is_empty() { Ok(()) } else { write!(f, "\n{table}") }
-    }
-
-    fn show_queues(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.queues.is_empty() {
-            return Ok(());
+        write!(f, "{}", Table::of(shown, columns))?;
+        for table in [QueueRow::table(&self.queues), PauseRow::table(&self.pauses)] {
+            if !table.is_empty() {
+                write!(f, "\n{table}")?;
+            }
         }
-        let columns: &[Column<'_, &QueueRow>] = &[
-            (">QUEUE", &|row| row.queue.to_string()),
-            ("SCHEDULER", &|row| row.scheduler.to_owned()),
-            (">WEIGHT", &|row| match row.scheduler == SCHEDULERS[0] {
-                true => "-".to_owned(),
-                false => row.weight.to_string(),
-            }),
-            (">BACKLOG", &|row| render::bytes(row.depth_bytes.into())),
-            (">PACKETS", &|row| row.depth_packets.to_string()),
-            (">SENT", &|row| render::bytes(row.bytes)),
-            (">PACKETS", &|row| row.packets.to_string()),
-            (">DROPS", &|row| row.drops.to_string()),
-        ];
-        let table = Table::of(&self.queues, columns);
-        write!(f, "\n{table}")
+        Ok(())
     }
 }
 

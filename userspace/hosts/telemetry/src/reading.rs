@@ -80,8 +80,8 @@ impl Reading {
     }
 
     /// A counter, summed over the hooks.
-    pub(crate) fn total(&self, stat: Stat) -> u64 {
-        self.counters.iter().filter_map(|hook| hook.stat.get(stat as usize)).sum()
+    pub fn total(&self, stat: Stat) -> u64 {
+        total(&self.counters, stat)
     }
 
     /// The counters of a traffic class, summed over the hooks.
@@ -124,11 +124,15 @@ fn queue_stats(info: &Info, params: &Params) -> Result<QueueStats, attach::Error
     Ok(queues::stats(&Netlink::connect()?, info.ifindex, &params.config)?)
 }
 
+/// A counter, summed over the hooks.
+fn total(hooks: &[Counters], stat: Stat) -> u64 {
+    hooks.iter().map(|hook| hook.stat[stat as usize]).sum()
+}
+
 /// Flows inserted into the RP table minus those evicted.
-fn flows_counted(counters: &[Counters; 3]) -> usize {
-    let sum = |stat: Stat| -> u64 { counters.iter().filter_map(|hook| hook.stat.get(stat as usize)).sum() };
-    let removed = sum(Stat::RpFlowEvicted) + sum(Stat::RpFlowExpired);
-    usize::try_from(sum(Stat::RpFlowNew).saturating_sub(removed)).unwrap_or(usize::MAX)
+fn flows_counted(hooks: &[Counters]) -> usize {
+    let removed = total(hooks, Stat::RpFlowEvicted) + total(hooks, Stat::RpFlowExpired);
+    usize::try_from(total(hooks, Stat::RpFlowNew).saturating_sub(removed)).unwrap_or(usize::MAX)
 }
 
 /// PFC frames for a priority: received ones are counted at ingress, sent ones at egress.

@@ -123,18 +123,14 @@ impl QpSample {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PerStat<T>([T; Stat::COUNT]);
 
-impl<T: Copy + Default> PerStat<T> {
-    fn new(mut value: impl FnMut(Stat) -> T) -> Self {
-        let mut values = [T::default(); Stat::COUNT];
-        for (slot, stat) in values.iter_mut().zip(Stat::ALL) {
-            *slot = value(*stat);
-        }
-        Self(values)
+impl<T: Copy> PerStat<T> {
+    fn new(value: impl Fn(Stat) -> T) -> Self {
+        Self(std::array::from_fn(|index| value(Stat::ALL[index])))
     }
 
     /// The value of `stat`.
     pub fn get(&self, stat: Stat) -> T {
-        self.0.get(stat as usize).copied().unwrap_or_default()
+        self.0[stat as usize]
     }
 }
 
@@ -170,7 +166,6 @@ impl Sample {
         let same = |before: &&Reading| before.info.attached_at_ns == now.info.attached_at_ns;
         let before = before.filter(same);
         let interval = Interval { ns: before.map_or(0, |before| now.at_ns.saturating_sub(before.at_ns)) };
-        let total = |stat| now.total(stat);
         let earlier = |stat| before.map_or(0, |before| before.total(stat));
         let qps = qps(before, now, interval);
         Self {
@@ -183,8 +178,8 @@ impl Sample {
             line_rate_bps: now.params.rp.line_rate_bps,
             classes: (0..CLASSES).filter_map(|tc| ClassSample::new(before, now, interval, tc)).collect(),
             queues: queues(before, now, interval),
-            counters: PerStat::new(total),
-            counters_per_s: PerStat::new(|stat| interval.per_s(earlier(stat), total(stat))),
+            counters: PerStat::new(|stat| now.total(stat)),
+            counters_per_s: PerStat::new(|stat| interval.per_s(earlier(stat), now.total(stat))),
             qp_count: qps.len(),
             qps,
         }

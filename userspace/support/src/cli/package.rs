@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow};
-use clap::{Args, Command, Subcommand};
+use clap::{Command, Subcommand};
 use clap_complete::env::Shells;
 
 use crate::cli::Output;
@@ -28,35 +28,27 @@ pub struct Page {
 #[derive(Debug, Subcommand)]
 pub enum GenerateCommand {
     /// Write the manual pages into DIR/man1, DIR/man5 and DIR/man7.
-    Man(ManArgs),
+    Man {
+        /// Output directory; created if necessary.
+        dir: PathBuf,
+    },
     /// Print the completion script of a shell.
-    Completions(CompletionsArgs),
-}
-
-/// Options of `generate man`.
-#[derive(Debug, Args)]
-pub struct ManArgs {
-    /// Output directory; created if necessary.
-    dir: PathBuf,
-}
-
-/// Options of `generate completions`.
-#[derive(Debug, Args)]
-pub struct CompletionsArgs {
-    /// bash, elvish, fish, powershell or zsh.
-    shell: String,
+    Completions {
+        /// bash, elvish, fish, powershell or zsh.
+        shell: String,
+    },
 }
 
 impl GenerateCommand {
     /// Generates them for `command`, with further `pages`.
     pub fn run(self, out: &mut Output<'_>, command: Command, pages: &[Page]) -> anyhow::Result<()> {
         match self {
-            Self::Man(ManArgs { dir }) => {
+            Self::Man { dir } => {
                 let failed = || format!("cannot write the manual pages into {}", dir.display());
                 write_pages(&dir, command, pages).with_context(failed)?;
                 out.text(&format_args!("manual pages written to {}\n", dir.display()))
             }
-            Self::Completions(CompletionsArgs { shell }) => {
+            Self::Completions { shell } => {
                 let name = command.get_name();
                 let shells = Shells::builtins();
                 let completer = shells.completer(&shell).ok_or_else(|| {

@@ -26,7 +26,6 @@ struct Age {
     expire: Option<Expire>,
 }
 
-/// Starts the task.
 pub(super) fn begin(Start { port, settings, .. }: Start<'_>) -> Begun {
     Ok(Some(Box::new(Age { port, settings, expire: None })))
 }

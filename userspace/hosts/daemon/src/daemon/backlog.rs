@@ -44,7 +44,6 @@ impl Feeder {
     }
 }
 
-/// Starts the task.
 pub(super) fn begin(Start { port, .. }: Start<'_>) -> Begun {
     Ok(Some(Box::new(Feeder { port, last_sample: None })))
 }

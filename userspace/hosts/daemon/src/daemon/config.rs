@@ -1,31 +1,5 @@
-//! The configuration file: settings for all interfaces, interfaces with their own, and the daemon's own settings.
-//!
-//! ```toml
-//! profile = "auto"
-//!
-//! [[interface]]
-//! name = "eth*"
-//! role = "host"
-//!
-//! [interface.parameters]
-//! link_rate = "25gbit"
-//!
-//! [metrics]
-//! listen = "127.0.0.1:9310"
-//!
-//! [age]
-//! idle = "10min"
-//!
-//! [log]
-//! format = "json"
-//! filter = "info"
-//!
-//! [control]
-//! group = "dcqcn-fleet"
-//!
-//! [fleet]
-//! allow = ["wred.*.kmin = 50KB..500KB"]
-//! ```
+//! The configuration file: settings for all interfaces, interfaces with their own, and the daemon's own settings, as in
+//! [`dcqcn_params::DAEMON_EXAMPLE`].
 
 mod outside;
 mod selector;
@@ -38,7 +12,7 @@ use clap::ValueEnum;
 use dcqcn_common::params::Unit;
 use dcqcn_loader::attach::Request;
 use dcqcn_netlink::{Link, Netlink};
-use dcqcn_params::file::{REPAIR, Reader, Value, interface_keys, read, scalar};
+use dcqcn_params::file::{REPAIR, Reader, Value, interface_keys, read};
 use dcqcn_params::quantity;
 use dcqcn_params::{FileErrors, Settings};
 use dcqcn_support::file::read_text;
@@ -94,7 +68,7 @@ pub struct Config {
     pub fleet: Option<Bounds>,
     /// Remote overrides, which take precedence over the interfaces' own settings.
     pub over: Vec<Interface>,
-    /// Properties of the host's interfaces, see [`Config::see`].
+    /// Properties of the host's interfaces, see [`Config::read_links`].
     pub(super) links: Links,
 }
 
@@ -114,7 +88,7 @@ impl Config {
     ///
     /// # Errors
     /// The kernel cannot list the RDMA devices.
-    pub fn see(&mut self, netlink: &Netlink, links: &[Link]) -> dcqcn_netlink::Result<()> {
+    pub fn read_links(&mut self, netlink: &Netlink, links: &[Link]) -> dcqcn_netlink::Result<()> {
         let selectors = self.interfaces.iter().chain(&self.over).map(|interface| &interface.selector);
         self.links = Links::read(netlink, links, selectors)?;
         Ok(())
@@ -153,7 +127,7 @@ impl Config {
     }
 
     /// Whether the entry has a literal name, not a pattern.
-    pub(super) fn spells(&self, iface: &str) -> bool {
+    pub(super) fn has_literal(&self, iface: &str) -> bool {
         self.first(&self.interfaces, iface).is_some_and(|interface| interface.selector.literal().is_some())
     }
 
@@ -205,9 +179,6 @@ impl Config {
     }
 
     /// Reads the file at `path`.
-    ///
-    /// # Errors
-    /// The file cannot be read, or as [`parse`].
     pub fn load(path: &Path) -> Result<Self, Error> {
         let failed = format_args!("cannot read {}", path.display());
         // The file is read repeatedly, and a pipe's writer must not block the daemon.
@@ -223,10 +194,7 @@ impl Config {
     }
 }
 
-/// Parses `text` from the file called `name`.
-///
-/// # Errors
-/// All errors, each with its line.
+/// Parses `text` from the file called `name`. Returns all errors, each with its line.
 pub fn parse(name: &str, text: &str) -> Result<Config, FileErrors> {
     read(name, text, |reader, table| {
         let mut config = Config { common: reader.common(table), ..Config::default() };
@@ -237,13 +205,13 @@ pub fn parse(name: &str, text: &str) -> Result<Config, FileErrors> {
                 "control" => config.control = outside::control(reader, value),
                 "fleet" => config.fleet = outside::bounds(reader, value),
                 "age" => section(reader, value, "age", &["idle"], |reader, _, value| {
-                    config.age_idle = idle(reader, value);
+                    config.age_idle = reader.parsed(value, idle);
                 }),
                 "log" => section(reader, value, "log", &["format", "filter"], |reader, key, value| {
                     if key == "format" {
                         config.log_format = reader.choice(value);
                     } else {
-                        config.log_filter = filter(reader, value);
+                        config.log_filter = reader.parsed(value, filter);
                     }
                 }),
                 _ => {}
@@ -290,9 +258,9 @@ fn metrics(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<Metrics> {
     let (mut address, mut top_qps) = (None, 0);
     section(reader, value, "metrics", &["listen", "top_qps"], |reader, key, value| {
         if key == "listen" {
-            address = listen(reader, value);
+            address = reader.parsed(value, listen);
         } else {
-            top_qps = flows(reader, value);
+            top_qps = reader.parsed(value, flows).unwrap_or_default();
         }
     });
     address.map(|listen| Metrics { listen, top_qps })
@@ -315,11 +283,11 @@ fn interfaces(reader: &mut Reader<'_>, value: &Value<'_>, common: &Settings) -> 
         array.iter().filter_map(|value| interface(reader, value, common)).collect();
     for Interface { selector, settings, .. } in &interfaces {
         let Some(peer) = &settings.inline else { continue };
-        let in_line =
-            |other: &&Interface| other.selector.literal() == Some(peer) && other.settings.inline.is_some();
+        let is_inline_peer =
+            |other: &Interface| other.selector.literal() == Some(peer) && other.settings.inline.is_some();
         if selector.literal() == Some(peer) {
             reader.refuse(value.span(), format_args!("{peer} cannot be inline with itself"));
-        } else if interfaces.iter().find(in_line).is_some() {
+        } else if interfaces.iter().any(is_inline_peer) {
             reader.refuse(
                 value.span(),
                 format_args!(
@@ -344,7 +312,7 @@ fn interface(reader: &mut Reader<'_>, value: &Value<'_>, common: &Settings) -> O
             name => match Property::of(name) {
                 Some(property) => {
                     selects = true;
-                    if let Some(pattern) = pattern(reader, name, value) {
+                    if let Some(pattern) = reader.parsed(value, |text| pattern(name, text)) {
                         selector.add(property, pattern);
                     }
                 }
@@ -370,68 +338,37 @@ fn interface(reader: &mut Reader<'_>, value: &Value<'_>, common: &Settings) -> O
     Some(Interface { selector, settings, repair })
 }
 
-fn pattern(reader: &mut Reader<'_>, key: &str, value: &Value<'_>) -> Option<Pattern> {
-    let text = scalar(value).unwrap_or_default();
+fn pattern(key: &str, text: &str) -> Result<Pattern, String> {
     if text.is_empty() {
         let example = if key == "name" { ", such as \"eth0\" or \"eth*\"" } else { "" };
-        reader.refuse(
-            value.span(),
-            format_args!("{key} is not a string, or empty: write a pattern (* ? [a-f]){example}"),
-        );
-        return None;
+        return Err(format!("{key} is not a string, or empty: write a pattern (* ? [a-f]){example}"));
     }
     // The kernel writes addresses in lower case.
-    let text = if ["mac", "pci"].contains(&key) { text.to_lowercase() } else { text };
-    let reject =
-        |error| reader.refuse(value.span(), format_args!("{key} = \"{text}\" is not a pattern: {error}"));
-    Pattern::new(&text).map_err(reject).ok()
+    let text = if ["mac", "pci"].contains(&key) { text.to_lowercase() } else { text.to_owned() };
+    Pattern::new(&text).map_err(|error| format!("{key} = \"{text}\" is not a pattern: {error}"))
 }
 
-fn listen(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<SocketAddr> {
-    let text = scalar(value).unwrap_or_default();
-    let reject = |_| {
-        reader.refuse(
-            value.span(),
-            format_args!(
-                "listen = \"{text}\" is not an address and port: write, for example, \"127.0.0.1:9310\""
-            ),
-        );
-    };
-    text.parse().map_err(reject).ok()
+fn listen(text: &str) -> Result<SocketAddr, String> {
+    let example = "write, for example, \"127.0.0.1:9310\"";
+    text.parse().map_err(|_| format!("listen = \"{text}\" is not an address and port: {example}"))
 }
 
-fn flows(reader: &mut Reader<'_>, value: &Value<'_>) -> usize {
-    let text = scalar(value).unwrap_or_default();
-    text.parse().ok().filter(|flows| *flows <= MAX_TOP_QPS).unwrap_or_else(|| {
-        reader.refuse(value.span(), format_args!("top_qps = {text} is out of range: 0 to {MAX_TOP_QPS}"));
-        0
+fn flows(text: &str) -> Result<usize, String> {
+    let flows = text.parse().ok().filter(|flows| *flows <= MAX_TOP_QPS);
+    flows.ok_or_else(|| format!("top_qps = {text} is out of range: 0 to {MAX_TOP_QPS}"))
+}
+
+fn idle(text: &str) -> Result<Duration, String> {
+    let time = quantity::parse(text, Unit::Nanoseconds).map(Duration::from_nanos).ok();
+    time.filter(|time| IDLE.contains(time)).ok_or_else(|| {
+        format!("idle = \"{text}\" is not a time from 1s to 7d: write, for example, \"10min\"")
     })
 }
 
-fn idle(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<Duration> {
-    let text = scalar(value).unwrap_or_default();
-    let time = quantity::parse(&text, Unit::Nanoseconds).map(Duration::from_nanos).ok();
-    let time = time.filter(|time| IDLE.contains(time));
-    if time.is_none() {
-        reader.refuse(
-            value.span(),
-            format_args!("idle = \"{text}\" is not a time from 1s to 7d: write, for example, \"10min\""),
-        );
-    }
-    time
-}
-
-fn filter(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<String> {
-    let text = scalar(value).unwrap_or_default();
-    match dcqcn_support::logging::filter(&text) {
-        Ok(_) => Some(text),
-        Err(error) => {
-            reader.refuse(
-                value.span(),
-                format_args!("filter = \"{text}\": {error}; write, for example, \"info\""),
-            );
-            None
-        }
+fn filter(text: &str) -> Result<String, String> {
+    match dcqcn_support::logging::filter(text) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(error) => Err(format!("filter = \"{text}\": {error}; write, for example, \"info\"")),
     }
 }
 

@@ -33,8 +33,7 @@ use tokio::sync::{Mutex, oneshot};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use super::config::Control;
-use super::order::{Order, Ordered, Refusal};
-use super::worker::Command;
+use super::worker::{Command, Order, Ordered};
 use crate::counts;
 use crate::error::{Context as _, Error, Result};
 use crate::fresh::Fresh;
@@ -101,7 +100,7 @@ fn open_or_create(path: &Path) -> io::Result<File> {
 fn create(control: &Control) -> Result<(StdListener, Option<String>)> {
     let Control { socket: path, group } = control;
     let shown = path.display();
-    // Of a version that locks no file, or whose file was removed.
+    // A daemon of a version without a lock file, or whose lock file was removed.
     if StdStream::connect(path).is_ok() {
         return Err(Error::SocketInUse(path.clone()));
     }
@@ -138,9 +137,6 @@ fn create(control: &Control) -> Result<(StdListener, Option<String>)> {
 
 /// Opens or creates the file that the fleet's agent locks, which needs read access only. One of another group, as of an
 /// earlier configuration, is replaced. Returns the configured group, or why it has no access.
-///
-/// # Errors
-/// The file cannot be created.
 fn open_lock(Control { socket, group }: &Control) -> Result<Result<Option<Gid>>> {
     let path = lock_path(socket);
     let failed = format_args!("cannot create {}", path.display());
@@ -214,9 +210,6 @@ struct Handler {
 }
 
 /// Serves requests until dropped.
-///
-/// # Errors
-/// The listener cannot be registered.
 pub(super) fn serve(
     opened: Opened,
     shared: Arc<SharedState>,
@@ -224,44 +217,20 @@ pub(super) fn serve(
     late: Duration,
 ) -> Result<impl Future<Output = ()> + Send> {
     let Opened { control, owned, listener, without_group } = opened;
-    let mut listener = register(listener, &control.socket)?;
+    let listener = register(listener, &control.socket)?;
+    let mut socket = Socket { control, listener, _owned: owned, logged: String::new() };
     let (health, snapshots, without_group) = (Fresh::default(), Arc::default(), without_group.into());
     let handler = Arc::new(Handler { shared, commands, late, health, snapshots, without_group });
     let slots = ConnectionSlots::default();
     let mut check = interval(CHECK_INTERVAL);
     check.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (socket, mut logged) = (control.socket.display().to_string(), String::new());
     Ok(async move {
-        let _owned = owned;
         loop {
             let accepted = tokio::select! {
-                accepted = listener.accept() => accepted,
+                accepted = socket.listener.accept() => accepted,
                 _ = check.tick() => {
-                    let restored = if is_removed(&control.socket) {
-                        create(&control).and_then(|(listener, without_group)| {
-                            Ok(Some((register(listener, &control.socket)?, without_group)))
-                        })
-                    } else if is_removed(&lock_path(&control.socket)) {
-                        // A group without access to this file has none to the socket either, which is reported.
-                        open_lock(&control).map(|_| None)
-                    } else {
-                        continue;
-                    };
-                    match restored {
-                        Ok(again) => {
-                            tracing::warn!(socket, "control socket or its lock file was removed; created again");
-                            if let Some((again, without_group)) = again {
-                                (listener, *lock(&handler.without_group)) = (again, without_group);
-                            }
-                            logged.clear();
-                        }
-                        Err(error) => {
-                            let error = one_line(&error);
-                            if error != logged {
-                                tracing::error!(socket, error, "control socket or its lock file was removed; cannot create it again");
-                                logged = error;
-                            }
-                        }
+                    if let Some(without_group) = socket.restore() {
+                        *lock(&handler.without_group) = without_group;
                     }
                     continue;
                 }
@@ -286,6 +255,50 @@ pub(super) fn serve(
             }
         }
     })
+}
+
+/// The socket in use.
+struct Socket {
+    control: Control,
+    listener: UnixListener,
+    _owned: File,
+    /// Last error of creating it again.
+    logged: String,
+}
+
+impl Socket {
+    /// Creates the socket or its lock file again if it was removed. Of a new socket, returns why only root has access
+    /// although a group is configured.
+    fn restore(&mut self) -> Option<Option<String>> {
+        let path = &self.control.socket;
+        let restored = if is_removed(path) {
+            create(&self.control)
+                .and_then(|(listener, without_group)| Ok(Some((register(listener, path)?, without_group))))
+        } else if is_removed(&lock_path(path)) {
+            // A group without access to this file has none to the socket either, which is reported.
+            open_lock(&self.control).map(|_| None)
+        } else {
+            return None;
+        };
+        let socket = path.display();
+        match restored {
+            Ok(restored) => {
+                tracing::warn!(%socket, "control socket or its lock file was removed; created again");
+                self.logged.clear();
+                let (listener, without_group) = restored?;
+                self.listener = listener;
+                Some(without_group)
+            }
+            Err(error) => {
+                let error = one_line(&error);
+                if error != self.logged {
+                    tracing::error!(%socket, error, "control socket or its lock file was removed; cannot create it again");
+                    self.logged = error;
+                }
+                None
+            }
+        }
+    }
 }
 
 /// Whether a file does not exist.
@@ -325,10 +338,9 @@ impl Handler {
             let answer = if is_whole {
                 self.answer(&line, &peer, is_root).await
             } else {
-                let why = format!(
+                Answer::refused(format!(
                     "malformed request: the line is incomplete or longer than {MAX_LINE_BYTES} bytes"
-                );
-                Answer::of::<Status>(Err(why))
+                ))
             };
             let mut answer = serde_json::to_vec(&answer)?;
             answer.push(b'\n');
@@ -344,15 +356,13 @@ impl Handler {
             Ok(question) => question,
             Err(error) => {
                 let verbs = "version, status, health, config, snapshot, parameters, changes, reload, apply, confirm, undo, release";
-                let why = format!(
+                return Answer::refused(format!(
                     "malformed request: {error}; a request is {{\"v\":{VERSION},\"verb\":VERB}}, verbs are {verbs}"
-                );
-                return Answer::of::<Status>(Err(why));
+                ));
             }
         };
         if v != VERSION {
-            let why = format!("v = {v}: this daemon supports version {VERSION}");
-            return Answer::of::<Status>(Err(why));
+            return Answer::refused(format!("v = {v}: this daemon supports version {VERSION}"));
         }
         match verb {
             Verb::Version {} => {
@@ -371,7 +381,7 @@ impl Handler {
             Verb::Changes {} => Answer::of(self.read(|_, snapshots| snapshots.changes()).await),
             // A reload resets parameters that an operator changed.
             Verb::Reload {} if !is_root => {
-                Answer::of::<Status>(Err("cannot reload the file: only root may request it".into()))
+                Answer::refused("cannot reload the file: only root may request it".into())
             }
             Verb::Reload {} => self.order(Order::Reload, peer).await,
             Verb::Apply(apply) => self.order(Order::Apply(apply), peer).await,
@@ -439,8 +449,8 @@ impl Handler {
             return ending();
         }
         match timeout(CHANGE_TIMEOUT, result).await {
-            Ok(Ok(Err(Refusal { why, again: true }))) => Answer::again(why),
-            Ok(Ok(result)) => Answer::of(result.map_err(|refusal| refusal.why)),
+            Ok(Ok(Err(rejection))) if rejection.passes => Answer::again(rejection.to_string()),
+            Ok(Ok(result)) => Answer::of(result.map_err(|rejection| rejection.to_string())),
             Ok(Err(_)) => ending(),
             Err(_) => {
                 let why = format!(

@@ -30,14 +30,13 @@ struct Sampler {
     flows_at: Instant,
 }
 
-/// Starts the task.
 pub(super) fn begin(Start { port, settings, .. }: Start<'_>) -> Begun {
     Ok(Some(Box::new(Sampler { port, settings, flows_at: Instant::now() })))
 }
 
 impl Work for Sampler {
     fn run(&mut self, _: &Netlink) -> Result<Duration> {
-        if !self.settings.watched.is_needed() {
+        if !self.settings.depth_samples.is_needed() {
             return Ok(IDLE_PERIOD);
         }
         let params = self.port.maps().params()?;
@@ -45,8 +44,8 @@ impl Work for Sampler {
         let began = Instant::now();
         let is_due = began >= self.flows_at;
         let flows = is_due.then(|| flows(&params, |index| self.port.maps().rp_set(index))).transpose()?;
-        self.settings.watched.change(self.port.info.ifindex, |depths| {
-            depths.see(percent);
+        self.settings.depth_samples.change(self.port.info.ifindex, |depths| {
+            depths.count(percent);
             if let Some(flows) = flows {
                 (depths.active, depths.at_floor) = flows;
             }
@@ -60,7 +59,7 @@ impl Work for Sampler {
 
 impl Drop for Sampler {
     fn drop(&mut self) {
-        self.settings.watched.forget(self.port.info.ifindex);
+        self.settings.depth_samples.forget(self.port.info.ifindex);
     }
 }
 

@@ -36,14 +36,14 @@ impl Work for Events {
             match row.event {
                 // Normal operation of DCQCN.
                 Kind::RateCut => {
-                    tracing::debug!(iface, left_out = row.left_out, "{}: {}", word(&row.event), row.detail)
+                    tracing::debug!(iface, omitted = row.omitted, "{}: {}", word(&row.event), row.detail)
                 }
                 Kind::FlowPaired => {
-                    tracing::info!(iface, left_out = row.left_out, "{}: {}", word(&row.event), row.detail)
+                    tracing::info!(iface, omitted = row.omitted, "{}: {}", word(&row.event), row.detail)
                 }
                 _ => match wrong.iter_mut().find(|(last, _)| last.event == row.event) {
-                    Some((last, times)) => (*times, *last) = (*times + 1 + row.left_out, row),
-                    None => wrong.push((row.clone(), 1 + row.left_out)),
+                    Some((last, times)) => (*times, *last) = (*times + 1 + row.omitted, row),
+                    None => wrong.push((row.clone(), 1 + row.omitted)),
                 },
             }
         }

@@ -64,14 +64,6 @@ fn next_batch(size: usize, took: Duration) -> usize {
     }
 }
 
-/// Result of ending attachments.
-#[derive(Default)]
-struct Detached {
-    infos: Vec<Info>,
-    /// Interfaces that could not be detached, now in [`ManagedInterfaces::leaving`].
-    failed: Vec<String>,
-}
-
 /// An attachment dropped from the file that could not be detached.
 struct FailedDetach {
     info: Info,
@@ -137,8 +129,8 @@ impl ManagedInterfaces {
         if let Err(error) = change::revert() {
             tracing::warn!(error = one_line(&error), "cannot revert unconfirmed changes");
         }
-        let tasks = Tasks::start(Settings::new(shared.watched(), pause_socket))?;
-        shared.set_tasks(tasks.watch());
+        let tasks = Tasks::start(Settings::new(shared.depth_samples(), pause_socket))?;
+        shared.set_tasks(tasks.health());
         if let Scope::File(config) = &scope {
             tasks.set_age_idle(config.age_idle);
         }
@@ -218,13 +210,13 @@ impl ManagedInterfaces {
     }
 
     /// Reads the properties of interfaces that a configuration matches by.
-    pub(super) fn see(&self, config: &mut Config) -> Result<()> {
-        Ok(config.see(&self.netlink, &self.netlink.links()?)?)
+    pub(super) fn read_links(&self, config: &mut Config) -> Result<()> {
+        Ok(config.read_links(&self.netlink, &self.netlink.links()?)?)
     }
 
     /// Detaches what an override that expired while no daemon ran has attached, and no configuration names now.
     pub(super) fn end_expired(&mut self, mut expired: Config) -> Result<()> {
-        self.see(&mut expired)?;
+        self.read_links(&mut expired)?;
         for info in attach::list()? {
             let is_left = !self.served.contains_key(&info.id())
                 && !self.scope.names(&info.iface)
@@ -311,7 +303,7 @@ impl ManagedInterfaces {
     fn query(&mut self, probe: bool) -> Result<(HostState, Vec<Info>)> {
         let links = self.netlink.links()?;
         if let Scope::File(config) = &mut self.scope {
-            config.see(&self.netlink, &links)?;
+            config.read_links(&self.netlink, &links)?;
             self.rdma = if config.uses_rdma() { self.netlink.rdma_devices()? } else { Vec::new() };
         }
         let mut infos = attach::list()?;
@@ -371,10 +363,7 @@ impl ManagedInterfaces {
             if !host_state.without_journal.contains(&id.ifindex) {
                 continue;
             }
-            let repair = match &self.scope {
-                Scope::File(config) => config.repair(&served.info.iface),
-                Scope::Named(_) => Repair::None,
-            };
+            let repair = self.scope.repair(&served.info.iface).unwrap_or(Repair::None);
             JOURNAL.clone_into(&mut served.missing);
             JOURNAL.clone_into(&mut served.seen_missing);
             if repair == Repair::None {
@@ -530,19 +519,18 @@ impl ManagedInterfaces {
         self.begin(info.clone(), claim)
     }
 
-    /// Ends tasks and detaches. Interfaces that cannot be detached remain managed, and are retried.
-    fn detach(&mut self, ids: Vec<Id>, why: &str) -> Detached {
-        self.tasks.remove(&ids);
-        let mut detached = Detached::default();
+    /// Ends tasks and detaches. Interfaces that cannot be detached are returned; they remain managed, and are retried.
+    fn detach(&mut self, ids: &[Id], why: &str) -> Vec<String> {
+        self.tasks.remove(ids);
+        let mut failed = Vec::new();
         for id in ids {
-            let Some(Served { info, _claim, .. }) = self.served.remove(&id) else { continue };
+            let Some(Served { info, _claim, .. }) = self.served.remove(id) else { continue };
             drop(_claim);
-            detached.infos.push(info.clone());
             if !self.end_attachment(info.clone(), why) {
-                detached.failed.push(info.iface);
+                failed.push(info.iface);
             }
         }
-        detached
+        failed
     }
 
     /// Detaches interfaces whose tasks have ended. Returns `false` on failure; the interface is then managed again.
@@ -604,7 +592,7 @@ impl ManagedInterfaces {
     /// An interface could not be detached; it remains attached.
     pub(super) fn end(mut self, detach: bool) -> Result<()> {
         if detach {
-            let Detached { failed, .. } = self.detach(self.served.keys().copied().collect(), "detached");
+            let failed = self.detach(&self.served.keys().copied().collect::<Vec<_>>(), "detached");
             if !failed.is_empty() {
                 return Err(Error::StillAttached { ifaces: failed.join(", ") });
             }

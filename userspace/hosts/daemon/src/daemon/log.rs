@@ -1,6 +1,5 @@
 //! The daemon's log to standard error, as text or JSON; format and filter can change at runtime.
 
-use std::env;
 use std::io::{self, IsTerminal as _};
 
 use dcqcn_support::logging;
@@ -12,10 +11,6 @@ use tracing_subscriber::{Layer, Registry, fmt};
 
 use super::config::LogFormat;
 use crate::error::{Context as _, Result};
-
-/// Environment variable with the filter; it overrides the file.
-const VARIABLE: &str = "DCQCN_LOG";
-const DEFAULT: LevelFilter = LevelFilter::INFO;
 
 /// The reloadable filter.
 type Filtered = Layered<reload::Layer<Targets, Registry>, Registry>;
@@ -70,20 +65,10 @@ fn lines_of(format: Option<LogFormat>) -> Lines {
 
 /// The filter of the variable, the file, or the default; and an error if the variable is invalid.
 fn filter_of(from_file: Option<&str>) -> (Targets, Option<String>) {
-    let parsed = env::var(VARIABLE).ok().filter(|text| !text.is_empty()).map(|text| {
-        logging::filter(&text)
-            .map_err(|error| format!("{VARIABLE}={text} is ignored: {error}; write, for example, `debug`"))
-    });
-    let otherwise = || {
-        from_file
-            .and_then(|text| logging::filter(text).ok())
-            .unwrap_or_else(|| Targets::new().with_default(DEFAULT))
-    };
-    match parsed {
-        Some(Ok(filter)) => (filter, None),
-        Some(Err(ignored)) => (otherwise(), Some(ignored)),
-        None => (otherwise(), None),
-    }
+    logging::from_environment(|| {
+        let from_file = from_file.and_then(|text| logging::filter(text).ok());
+        from_file.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO))
+    })
 }
 
 fn warn_ignored(ignored: Option<String>) {

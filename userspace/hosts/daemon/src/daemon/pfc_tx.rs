@@ -21,7 +21,6 @@ struct PfcTask {
     has_warned: bool,
 }
 
-/// Starts the task.
 pub(super) fn begin(Start { port, settings, .. }: Start<'_>) -> Begun {
     Ok(Some(Box::new(PfcTask { port, settings, sender: PfcSender::default(), has_warned: false })))
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use dcqcn_loader::attach::Id;
 
 use super::config::Config;
+use super::repair::Repair;
 
 /// Interfaces that the daemon manages.
 #[derive(Clone, Debug)]
@@ -24,10 +25,18 @@ impl Scope {
         }
     }
 
-    /// Whether the file has the interface's literal name, not a pattern.
-    fn spells(&self, iface: &str) -> bool {
+    /// Repair mode of the interface with this name; `None` without a file.
+    pub(super) fn repair(&self, iface: &str) -> Option<Repair> {
         match self {
-            Self::File(config) => config.spells(iface),
+            Self::File(config) => Some(config.repair(iface)),
+            Self::Named(_) => None,
+        }
+    }
+
+    /// Whether the file has the interface's literal name, not a pattern.
+    fn has_literal(&self, iface: &str) -> bool {
+        match self {
+            Self::File(config) => config.has_literal(iface),
             Self::Named(_) => true,
         }
     }
@@ -49,7 +58,6 @@ pub(super) struct Interface {
 /// An attachment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Attached {
-    /// Identity.
     pub(super) id: Id,
     /// Current name of the interface; the recorded one if it was removed.
     pub(super) name: String,
@@ -83,20 +91,13 @@ impl HostState {
     }
 }
 
-/// An attachment to end.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Detachment {
-    /// Identity.
-    pub(super) id: Id,
-    /// A new attachment needs its interface, so it must be detached first. Others are detached last.
-    pub(super) is_in_the_way: bool,
-}
-
 /// Actions of a reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reload {
-    /// To detach: no longer in the file.
-    pub(super) drop: Vec<Detachment>,
+    /// To detach first: no longer in the file, and a new attachment needs its interface.
+    pub(super) drop_first: Vec<Id>,
+    /// To detach last: no longer in the file.
+    pub(super) drop: Vec<Id>,
     /// To remain managed, with unchanged parameters.
     pub(super) keep: Vec<Id>,
     /// To remain managed, with the file's parameters.
@@ -155,8 +156,10 @@ pub(super) fn reload(
         let now = host_state.interface(attached.id).map(|interface| &interface.name);
         let has = [Some(&attached.name), now, attached.inline_peer.as_ref()];
         let is_in_the_way = has.into_iter().flatten().any(|name| needed.contains(name));
-        plan.drop.push(Detachment { id: attached.id, is_in_the_way });
+        let drops = if is_in_the_way { &mut plan.drop_first } else { &mut plan.drop };
+        drops.push(attached.id);
     }
+    // Without new attachments none is in the way.
     let leaves_nothing = plan.keep.is_empty() && plan.change.is_empty() && plan.attach.is_empty();
     if leaves_nothing && !plan.drop.is_empty() && !options.allow_empty {
         return Err(format!(
@@ -220,7 +223,7 @@ pub(super) fn follow(
             None if !scope.names(&interface.name) => {}
             None if matches!(scope, Scope::Named(_)) => plan.missing.push(interface.name.clone()),
             // A literal name without RoCE support is tried, so that the log has the reason.
-            None if (interface.is_ethernet || scope.spells(&interface.name))
+            None if (interface.is_ethernet || scope.has_literal(&interface.name))
                 && !is_released(&plan, released, interface) =>
             {
                 plan.attach.push((interface.index, interface.name.clone()));
@@ -327,7 +330,7 @@ mod tests {
                 }
                 return Ok(());
             };
-            let drops: Vec<Id> = plan.drop.iter().map(|drop| drop.id).collect();
+            let drops = [plan.drop_first.as_slice(), &plan.drop].concat();
             for attached in &host_state.attached {
                 let times = [&drops, &plan.keep, &plan.change]
                     .map(|ids| ids.iter().filter(|id| **id == attached.id).count());
@@ -367,10 +370,10 @@ mod tests {
             let plan = reload(&old, &new, allowed, &host_state).unwrap();
             for name in &plan.attach {
                 let peer = new.request(name).and_then(|request| request.settings.inline);
-                for drop in &plan.drop {
-                    let dropped = host_state.attached.iter().find(|attached| attached.id == drop.id).unwrap();
+                for id in &plan.drop {
+                    let dropped = host_state.attached.iter().find(|attached| attached.id == *id).unwrap();
                     let conflicts = dropped.name == *name || Some(&dropped.name) == peer.as_ref();
-                    prop_assert!(drop.is_in_the_way || !conflicts, "{plan:?}");
+                    prop_assert!(!conflicts, "{plan:?}");
                 }
             }
         }

@@ -1,7 +1,6 @@
 //! Sends tail-loss probes, and NAKs for trimmed requests; see [`dcqcn_common::recovery`].
 
 use std::collections::HashMap;
-use std::fs;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +18,7 @@ use dcqcn_loader::dataplane::{self, Direction, Probe};
 use dcqcn_netlink::Netlink;
 use dcqcn_params::qp::address;
 use dcqcn_support::clock::monotonic_ns;
+use procfs::KernelVersion;
 
 use super::work::{Begun, Port, Start, Work};
 use crate::error::Result;
@@ -41,14 +41,14 @@ const SHORTEST_RNR_TIMER: u8 = 1;
 
 /// Kernels, by major and minor version, on which soft-RoCE was seen to retransmit after a NAK that the host delivered to
 /// itself, for READ, WRITE and lost ACKs.
-const TESTED: [(u32, u32); 2] = [(6, 1), (6, 12)];
+const TESTED: [(u8, u8); 2] = [(6, 1), (6, 12)];
 /// First of these that takes an ACK or NAK between the responses of a READ (`check_ack` in
 /// drivers/infiniband/sw/rxe/rxe_comp.c).
-const TAKES_NAKS_IN_READS: (u32, u32) = (6, 12);
+const TAKES_NAKS_IN_READS: (u8, u8) = (6, 12);
 
-/// An announced QP between two checks.
+/// State of an announced QP between two checks.
 #[derive(Default)]
-struct Watch {
+struct CheckState {
     due_ns: u64,
     sent: Sent,
     progress: (u32, u32),
@@ -60,11 +60,11 @@ struct Prober {
     port: Arc<Port>,
     /// Open while enabled.
     probe: Option<Probe>,
-    watched: HashMap<FlowId, Watch>,
+    states: HashMap<FlowId, CheckState>,
     /// Whether the parameters enabled tail-loss probes at the last run.
     probed: bool,
     /// Major and minor version of the kernel.
-    kernel: Option<(u32, u32)>,
+    kernel: Option<(u8, u8)>,
     has_warned: bool,
 }
 
@@ -74,11 +74,11 @@ pub(super) fn begin(Start { port, .. }: Start<'_>) -> Begun {
     if !has("ingress") || !has("egress") {
         return Ok(None);
     }
-    let kernel = version(&fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default());
+    let kernel = KernelVersion::current().ok().map(|version| (version.major, version.minor));
     Ok(Some(Box::new(Prober {
         port,
         probe: None,
-        watched: HashMap::new(),
+        states: HashMap::new(),
         probed: false,
         kernel,
         has_warned: false,
@@ -94,7 +94,7 @@ impl Work for Prober {
             self.forget_all()?;
         }
         if !probes && params.config.scalars.trim_nak == 0 {
-            (self.probe, self.watched) = (None, HashMap::new());
+            (self.probe, self.states) = (None, HashMap::new());
             return Ok(IDLE_PERIOD);
         }
         let now_ns = monotonic_ns();
@@ -108,33 +108,33 @@ impl Work for Prober {
                     if now_ns.saturating_sub(requester.last_used_ns()) > FRESH_NS {
                         self.port.maps_mut().remove_requester(&id)?;
                     } else {
-                        self.watched.entry(id).or_default().due_ns = now_ns;
+                        self.states.entry(id).or_default().due_ns = now_ns;
                     }
                 }
                 self.probe.insert(attach::open_probe(&self.port.info)?)
             }
         };
         for id in probe.announced() {
-            self.watched.entry(id).or_default().due_ns = now_ns;
+            self.states.entry(id).or_default().due_ns = now_ns;
         }
         let takes_naks_in_reads = self.kernel >= Some(TAKES_NAKS_IN_READS);
         let mut failed = None;
-        for (id, watch) in &mut self.watched {
-            if watch.due_ns > now_ns {
+        for (id, state) in &mut self.states {
+            if state.due_ns > now_ns {
                 continue;
             }
             let check = Check { port: &self.port, params: &params, probe, id, now_ns, takes_naks_in_reads };
-            if let Err(error) = check.run(watch, probes) {
+            if let Err(error) = check.run(state, probes) {
                 // One QP must not keep those behind it from being checked.
-                watch.due_ns = now_ns + RETRY_NS;
+                state.due_ns = now_ns + RETRY_NS;
                 failed = failed.or(Some(error));
             }
         }
-        self.watched.retain(|_, watch| watch.due_ns != 0);
+        self.states.retain(|_, state| state.due_ns != 0);
         if let Some(error) = failed {
             return Err(error);
         }
-        let due_ns = self.watched.values().map(|watch| watch.due_ns).min();
+        let due_ns = self.states.values().map(|state| state.due_ns).min();
         let rest = due_ns.map_or(IDLE_PERIOD, |due_ns| Duration::from_nanos(due_ns.saturating_sub(now_ns)));
         Ok(rest.min(IDLE_PERIOD))
     }
@@ -151,7 +151,7 @@ impl Prober {
         for (id, _) in known {
             self.port.maps_mut().remove_requester(&id)?;
         }
-        self.watched.clear();
+        self.states.clear();
         Ok(())
     }
 
@@ -187,9 +187,9 @@ struct Check<'a> {
 
 impl Check<'_> {
     /// Sends what is due, and sets the time of the next check; 0 = forget the QP.
-    fn run(&self, watch: &mut Watch, probes: bool) -> Result<()> {
+    fn run(&self, state: &mut CheckState, probes: bool) -> Result<()> {
         let Some(requester) = self.port.maps().requester(self.id)? else {
-            watch.due_ns = 0;
+            state.due_ns = 0;
             return Ok(());
         };
         let scalars = &self.params.config.scalars;
@@ -198,24 +198,30 @@ impl Check<'_> {
             limit: scalars.tail_loss_probe_limit as u32,
             takes_naks_in_reads: self.takes_naks_in_reads,
         };
-        watch.due_ns = self.probe(&requester, rules, watch, probes)?;
+        state.due_ns = self.probe(&requester, rules, state, probes)?;
         if scalars.trim_nak != 0 {
-            watch.due_ns = watch.due_ns.min(self.answer(&requester, rules, watch)?);
+            state.due_ns = state.due_ns.min(self.answer(&requester, rules, state)?);
         }
         Ok(())
     }
 
     /// The tail-loss probe. Returns the time of the next check.
-    fn probe(&self, requester: &Requester, rules: Rules, watch: &mut Watch, probes: bool) -> Result<u64> {
+    fn probe(
+        &self,
+        requester: &Requester,
+        rules: Rules,
+        state: &mut CheckState,
+        probes: bool,
+    ) -> Result<u64> {
         let &Self { port, params, id, now_ns, .. } = self;
-        if requester.progress() != watch.progress {
-            (watch.progress, watch.sent.probes) = (requester.progress(), 0);
+        if requester.progress() != state.progress {
+            (state.progress, state.sent.probes) = (requester.progress(), 0);
         }
         let action = if probes {
             let is_paced = params.config.scalars.rp_enable != 0;
             let paced = if is_paced { port.maps().rp_find(params, id)? } else { None };
             let departs_ns = paced.map_or(0, |flow| flow.hot.last_seen_ns());
-            requester.action(rules, now_ns, watch.sent, departs_ns)
+            requester.action(rules, now_ns, state.sent, departs_ns)
         } else {
             Action::Idle
         };
@@ -241,15 +247,15 @@ impl Check<'_> {
                 if self.send(Direction::In, id, macs, &nak)? {
                     self.report(psn, silent_ns)?;
                 }
-                watch.sent = Sent { probes: watch.sent.probes.saturating_add(1), at_ns: now_ns };
+                state.sent = Sent { probes: state.sent.probes.saturating_add(1), at_ns: now_ns };
                 now_ns + rules.floor_ns
             }
         })
     }
 
     /// The NAK for a trimmed request. Returns the time of the next check.
-    fn answer(&self, requester: &Requester, rules: Rules, watch: &mut Watch) -> Result<u64> {
-        let action = requester.answer(rules, self.now_ns, watch.nak_ns);
+    fn answer(&self, requester: &Requester, rules: Rules, state: &mut CheckState) -> Result<u64> {
+        let action = requester.answer(rules, self.now_ns, state.nak_ns);
         let psn = match action {
             Action::At(due_ns) => return Ok(due_ns),
             Action::Nak(psn) | Action::RnrNak(psn) => psn,
@@ -274,7 +280,7 @@ impl Check<'_> {
             let (iface, peer) = (&self.port.info.iface, address(&self.id.receiver));
             tracing::debug!(iface, %peer, qpn = dest_qpn, psn, "NAK sent for a trimmed request");
         }
-        watch.nak_ns = self.now_ns;
+        state.nak_ns = self.now_ns;
         Ok(self.now_ns + rules.floor_ns)
     }
 
@@ -329,15 +335,6 @@ fn was_delivered(result: Result<(), dataplane::Error>) -> Result<bool> {
     }
 }
 
-/// Major and minor version of a kernel release.
-fn version(release: &str) -> Option<(u32, u32)> {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
-    match (numbers.next(), numbers.next()) {
-        (Some(Ok(major)), Some(Ok(minor))) => Some((major, minor)),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use dcqcn_common::recovery::{Request, Response, SharedRequester};
@@ -375,20 +372,5 @@ mod tests {
         assert!(checked_ns <= start_ns + 100 * MS, "{checked_ns}");
         // Until its next packet, which is announced.
         assert_eq!(next_check_ns(&requester, u64::MAX, start_ns + 2_000 * MS), u64::MAX);
-    }
-
-    #[test]
-    fn kernel_version_is_read() {
-        for (release, expected) in [
-            ("6.1.0-56-amd64", Some((6, 1))),
-            ("6.12.95+deb13-amd64\n", Some((6, 12))),
-            ("6.1", Some((6, 1))),
-            ("7.30", Some((7, 30))),
-            ("6", None),
-            ("", None),
-            ("x6.1", None),
-        ] {
-            assert_eq!(version(release), expected, "{release}");
-        }
     }
 }

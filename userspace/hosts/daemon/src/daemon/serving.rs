@@ -1,6 +1,7 @@
 //! The metrics server of the daemon. An address that the host does not have yet is retried: the data plane does not
 //! depend on it.
 
+use std::future;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
@@ -61,7 +62,7 @@ pub(super) async fn serve(mut wanted: Receiver<Option<Metrics>>, exporter: Arc<E
                 tracing::info!(%listen, "serving metrics");
                 logged.clear();
                 tokio::select! {
-                    () = metrics::accept(listener, Arc::clone(&exporter)) => {}
+                    () = metrics::serve(listener, Arc::clone(&exporter), future::pending()) => {}
                     other = other(&mut wanted, listen, &exporter) => {
                         if other.is_err() {
                             return;
@@ -75,7 +76,7 @@ pub(super) async fn serve(mut wanted: Receiver<Option<Metrics>>, exporter: Arc<E
                     tracing::error!(%listen, error = text, "cannot serve metrics; retrying every 2 s");
                     logged = text;
                 }
-                // The first of the two.
+                // Retries after the delay, or immediately after a change of the settings.
                 if matches!(timeout(RETRY_DELAY, wanted.changed()).await, Ok(Err(_))) {
                     return;
                 }

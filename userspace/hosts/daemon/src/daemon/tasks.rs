@@ -15,7 +15,7 @@ use dcqcn_support::sync::lock;
 use super::work::{Begun, Port, Settings, Start};
 use super::{age, backlog, depths, events, host_congestion, pacer, pairs, pfc_tx, probe, watchdog};
 use crate::error::{Context as _, Result};
-use crate::shared_state::{Health, TaskWatch};
+use crate::shared_state::{self, TaskHealth};
 use looper::Looper;
 
 /// Time limit for tasks to release an interface. A stalled one must not block the others.
@@ -64,23 +64,20 @@ pub(super) struct Tasks {
 
 struct Thread {
     name: &'static str,
-    health: Arc<Health>,
+    health: Arc<TaskHealth>,
     wake: PipeWriter,
     /// `None` once joined.
     handle: Option<JoinHandle<()>>,
 }
 
 impl Tasks {
-    /// Starts the threads; samples of queues and flows are stored in `watched`.
-    ///
-    /// # Errors
-    /// No thread or file descriptor is available.
+    /// Starts the threads.
     pub(super) fn start(settings: Settings) -> Result<Self> {
         let shared = Arc::new(Shared { settings: Arc::new(settings), ..Shared::default() });
         let mut tasks = Self { shared, threads: Vec::new() };
         for (index, (name, begin)) in KINDS.into_iter().enumerate() {
             let (woken, wake) = io::pipe().context("cannot start a task")?;
-            let (shared, health) = (Arc::clone(&tasks.shared), Arc::<Health>::default());
+            let (shared, health) = (Arc::clone(&tasks.shared), Arc::<TaskHealth>::default());
             let began = Instant::now();
             let looper = Looper { index, name, begin, shared, health: Arc::clone(&health), woken, began };
             let handle = thread::Builder::new().name(name.into()).spawn(move || looper.run());
@@ -115,8 +112,8 @@ impl Tasks {
     }
 
     /// Health of each kind.
-    pub(super) fn watch(&self) -> TaskWatch {
-        TaskWatch(self.threads.iter().map(|thread| (thread.name, Arc::clone(&thread.health))).collect())
+    pub(super) fn health(&self) -> shared_state::Tasks {
+        self.threads.iter().map(|thread| (thread.name, Arc::clone(&thread.health))).collect()
     }
 
     fn change(&mut self, change: impl FnOnce(&mut Ports)) -> u64 {

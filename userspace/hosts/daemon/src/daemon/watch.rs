@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use rtnetlink::{MulticastGroup, new_multicast_connection};
 use tokio::sync::Notify;
 
-use super::Changed;
 use crate::error::{Context as _, Result};
 
 /// Time without a change after which a file counts as complete: a writer that truncates it needs time.
@@ -78,7 +77,7 @@ fn stamp(path: &Path) -> Option<Stamp> {
 
 /// Notifies of added, removed and changed interfaces (rtnetlink, group `RTNLGRP_LINK`). Messages are ignored: interfaces
 /// are listed again, so lost ones do no harm, and bursts are merged.
-pub(super) fn links() -> Result<Changed> {
+pub(super) fn links() -> Result<Arc<Notify>> {
     let (connection, _, mut messages) =
         new_multicast_connection(&[MulticastGroup::Link]).context("cannot watch the network interfaces")?;
     let changed = Arc::new(Notify::new());

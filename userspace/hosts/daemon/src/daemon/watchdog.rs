@@ -17,15 +17,15 @@ use crate::error::Result;
 /// Minimum interval between samples.
 const MIN_PERIOD: Duration = Duration::from_millis(1);
 
-/// State of an interface between samples.
+/// State of an interface between samples of its pauses.
 #[derive(Default)]
-struct Watch {
+struct StormDetector {
     guard: Guard,
     /// Time of the last sample, and packets delayed per priority up to then.
     sampled: Option<(u64, [u64; CLASSES])>,
 }
 
-impl Watch {
+impl StormDetector {
     /// Samples the priorities in `honoured` (as bits), and returns changes by priority.
     fn observe(
         &mut self,
@@ -53,14 +53,13 @@ impl Watch {
 
 struct WatchdogTask {
     port: Arc<Port>,
-    watch: Watch,
+    detector: StormDetector,
     /// Settings, and the priorities whose pauses apply.
     set_to: Option<(Watchdog, u8)>,
 }
 
-/// Starts the task.
 pub(super) fn begin(Start { port, .. }: Start<'_>) -> Begun {
-    Ok(Some(Box::new(WatchdogTask { port, watch: Watch::default(), set_to: None })))
+    Ok(Some(Box::new(WatchdogTask { port, detector: StormDetector::default(), set_to: None })))
 }
 
 impl Work for WatchdogTask {
@@ -69,7 +68,7 @@ impl Work for WatchdogTask {
         let honoured = params.pauses.of_class.iter().fold(0, |all, of_class| all | of_class);
         let wanted = params.config.watchdog().filter(|_| honoured != 0).map(|watchdog| (watchdog, honoured));
         if wanted != self.set_to {
-            self.watch = Watch::default();
+            self.detector = StormDetector::default();
             self.set_to = wanted;
             self.port.maps_mut().set_storms(Storms::default(), monotonic_ns())?;
         }
@@ -81,9 +80,9 @@ impl Work for WatchdogTask {
             (Pause::all(&maps.times()?), maps.counters()?, monotonic_ns())
         };
         let PauseCounters { held, .. } = egress.pause;
-        let found = self.watch.observe(&watchdog, honoured, now_ns, &pauses, &held);
+        let found = self.detector.observe(&watchdog, honoured, now_ns, &pauses, &held);
         // Reported at each sample, because reports expire.
-        self.port.maps_mut().set_storms(self.watch.guard.storms(), now_ns)?;
+        self.port.maps_mut().set_storms(self.detector.guard.storms(), now_ns)?;
         for (priority, found) in found {
             let iface = &self.port.info.iface;
             let (kind, drops) = if found == Transition::Storm {
@@ -110,7 +109,7 @@ mod tests {
     fn storm_needs_held_packets() {
         let watchdog =
             Watchdog { detection_ns: 400 * MS, restoration_ns: 200 * MS, action: StormAction::Forward };
-        let mut watch = Watch::default();
+        let mut detector = StormDetector::default();
         let (mut pauses, mut held) = ([Pause::default(); CLASSES], [0; CLASSES]);
         let mut found = Vec::new();
         for step in 0..20_u64 {
@@ -121,7 +120,7 @@ mod tests {
                 }
                 (held[3], held[5]) = (held[3] + 1, held[5] + 1);
             }
-            let news = watch.observe(&watchdog, 0b1_1000, now_ns, &pauses, &held);
+            let news = detector.observe(&watchdog, 0b1_1000, now_ns, &pauses, &held);
             found.extend(news.into_iter().map(|(priority, found)| (step, priority, found)));
         }
         // Four samples with delayed packets, paused all the time; the last pause ends between samples 10 and 11.

@@ -10,23 +10,19 @@ use dcqcn_loader::dataplane::Maps;
 use dcqcn_loader::pfc_tx::PauseSocket;
 use dcqcn_netlink::Netlink;
 
-use crate::depths::Watched;
+use crate::depths::DepthSamples;
 use crate::error::Result;
 use crate::last_reading::LastReading;
 use crate::rdma_view::RdmaView;
 
 /// An attached interface, shared by tasks.
 pub(super) struct Port {
-    /// Attachment.
     pub(super) info: Info,
     maps: RwLock<Maps>,
 }
 
 impl Port {
     /// Opens its maps.
-    ///
-    /// # Errors
-    /// The interface is not attached.
     pub(super) fn open(info: &Info) -> Result<Arc<Self>> {
         let Attachment { info, maps } = attach::reopen(info)?;
         Ok(Arc::new(Self { info, maps: RwLock::new(maps) }))
@@ -48,7 +44,7 @@ impl Port {
 pub(super) struct Settings {
     age_idle_ns: AtomicU64,
     /// Samples of queues and flows.
-    pub(super) watched: Arc<Watched>,
+    pub(super) depth_samples: Arc<DepthSamples>,
     /// RDMA devices and QPs, shared by all interfaces.
     pub(super) rdma: Mutex<RdmaView>,
     /// Last reading of receive processing, shared by all interfaces.
@@ -59,8 +55,8 @@ pub(super) struct Settings {
 
 impl Settings {
     /// Creates it with the storage for samples, and the socket for PFC frames.
-    pub(super) fn new(watched: Arc<Watched>, pause_socket: Option<PauseSocket>) -> Self {
-        Self { watched, pause_socket, ..Self::default() }
+    pub(super) fn new(depth_samples: Arc<DepthSamples>, pause_socket: Option<PauseSocket>) -> Self {
+        Self { depth_samples, pause_socket, ..Self::default() }
     }
 
     /// Idle time of flows, if aging is enabled.

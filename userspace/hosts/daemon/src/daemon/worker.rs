@@ -10,17 +10,18 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
 
+use dcqcn_control_api::{Applied, Apply, Confirm, Release};
 use dcqcn_loader::pfc_tx::PauseSocket;
 use dcqcn_support::causes::one_line;
 use dcqcn_telemetry::audit;
 use sd_notify::NotifyState;
+use tokio::sync::oneshot;
 use tokio::sync::watch::Sender;
 
 use super::config::Config;
 use super::interfaces::{self, ManagedInterfaces, Rejection};
 use super::log::Log;
 use super::manager::notify;
-use super::order::Ordered;
 use super::plan::{ReloadOptions, Scope};
 use super::serving::{self, Metrics};
 use super::watch::FileWatch;
@@ -52,6 +53,25 @@ pub(super) enum Command {
     End { detach: bool },
 }
 
+/// A change requested by a client.
+#[derive(Debug)]
+pub(super) enum Order {
+    Reload,
+    Apply(Apply),
+    Confirm(Confirm),
+    Undo(Confirm),
+    Release(Release),
+}
+
+/// An order, and the channel for its reply.
+#[derive(Debug)]
+pub(super) struct Ordered {
+    pub(super) order: Order,
+    /// The client: user and process.
+    pub(super) peer: String,
+    pub(super) reply: oneshot::Sender<Result<Applied, Rejection>>,
+}
+
 /// Inputs of the worker.
 pub(super) struct Worker {
     pub(super) shared: Arc<SharedState>,
@@ -66,9 +86,6 @@ pub(super) struct Worker {
 
 impl Worker {
     /// Attaches the interfaces, and works until shutdown.
-    ///
-    /// # Errors
-    /// A requirement is missing.
     pub(super) fn run(mut self, source: Source, config: Config, commands: &Receiver<Command>) -> Result<()> {
         self.shared.step();
         let (mut overrides, mut expired) = (Overrides::default(), Vec::new());

@@ -1,5 +1,6 @@
 //! Metrics of the process and of the daemon.
 
+use std::sync::atomic::Ordering;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use procfs::WithCurrentSystemInfo as _;
@@ -61,13 +62,17 @@ pub(super) fn daemon(text: &mut Exposition, shared: &SharedState) {
     }
     let tasks = shared.tasks();
     let mut family = text.family("dcqcn_task_interfaces", "Interfaces managed by a task.");
-    tasks.iter().for_each(|task| family.series(&[("task", &task.task)], task.interfaces));
+    for (task, health) in &tasks {
+        family.series(&[("task", task)], health.interfaces.load(Ordering::Relaxed));
+    }
     let help = "Time a task has been busy with one interface; 0 if idle.";
     let mut family = text.family("dcqcn_task_busy_seconds", help);
-    tasks.iter().for_each(|task| family.series(&[("task", &task.task)], task.busy_ns as f64 / 1e9));
+    tasks.iter().for_each(|(task, health)| family.series(&[("task", task)], health.busy_ns() as f64 / 1e9));
     let help = "Failures of a task, which runs again after a second.";
     let mut family = text.family("dcqcn_task_failures_total", help);
-    tasks.iter().for_each(|task| family.series(&[("task", &task.task)], task.failures));
+    for (task, health) in &tasks {
+        family.series(&[("task", task)], health.failures.load(Ordering::Relaxed));
+    }
 }
 
 /// Duration of collecting the metrics.

@@ -27,7 +27,7 @@ pub(super) fn whole(
     format: Format,
 ) -> String {
     let mut text = Exposition::new(format);
-    data_plane(&mut text, &scrape.readings, &scrape.failed(), top_qps);
+    data_plane(&mut text, scrape, top_qps);
     if let Some(shared) = shared {
         process::daemon(&mut text, shared);
     }
@@ -36,13 +36,14 @@ pub(super) fn whole(
     text.finish()
 }
 
-/// Metrics of the readings, and of the `top_qps` busiest flows of each interface. `failed` lists unreadable interfaces.
-fn data_plane(text: &mut Exposition, readings: &[Reading], failed: &[String], top_qps: usize) {
+/// Metrics of the interfaces, and of the `top_qps` busiest flows of each.
+fn data_plane(text: &mut Exposition, Scrape { readings, unreadable }: &Scrape, top_qps: usize) {
     let mut build = text.family("dcqcn_build_info", "Version of the exporter; always 1.");
     build.series(&[("version", &env!("CARGO_PKG_VERSION"))], 1);
     let mut up = text.family("dcqcn_up", "1 if the maps of the interface could be read, 0 if not.");
     readings.iter().for_each(|reading| up.series(&[("interface", &reading.info.iface)], 1));
-    failed.iter().for_each(|iface| up.series(&[("interface", iface)], 0));
+    let unreadable = unreadable.iter().filter(|failing| !failing.interface.is_empty());
+    unreadable.for_each(|failing| up.series(&[("interface", &failing.interface)], 0));
     interfaces(text, readings);
     for stat in Stat::ALL {
         counter(text, readings, *stat);
@@ -59,7 +60,7 @@ fn counter(text: &mut Exposition, readings: &[Reading], stat: Stat) {
     let mut family = text.named(name, stat.doc().trim());
     for reading in readings {
         for (hook, counters) in HOOKS.iter().zip(&reading.counters) {
-            let value = counters.stat.get(stat as usize).copied().unwrap_or(0);
+            let value = counters.stat[stat as usize];
             family.series(&[("interface", &reading.info.iface), ("hook", hook)], value);
         }
     }

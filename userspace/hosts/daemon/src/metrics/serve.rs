@@ -8,11 +8,12 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use axum::response::IntoResponse;
 use axum::routing::get;
 use dcqcn_support::http::{Limits, Server};
 use serde::Serialize;
 use tokio::net::TcpListener;
+use tokio::task::JoinError;
 
 use super::exposition::Format;
 use super::{Scrape, readiness, render};
@@ -27,36 +28,25 @@ dcqcn
 ";
 
 /// The server.
+#[derive(Default)]
 pub struct Exporter {
     top_qps: AtomicUsize,
     /// State of the enclosing daemon, and the time limit of its steps.
     daemon: Option<(Arc<SharedState>, Duration)>,
     metrics: Fresh<Bytes>,
     open_metrics: Fresh<Bytes>,
-    readiness: Fresh<Result<(StatusCode, Bytes), Failed>>,
+    readiness: Fresh<(StatusCode, Bytes)>,
 }
 
 impl Exporter {
     /// A standalone server.
     pub fn alone(top_qps: usize) -> Arc<Self> {
-        Arc::new(Self {
-            top_qps: AtomicUsize::new(top_qps),
-            daemon: None,
-            metrics: Fresh::default(),
-            open_metrics: Fresh::default(),
-            readiness: Fresh::default(),
-        })
+        Arc::new(Self { top_qps: top_qps.into(), ..Self::default() })
     }
 
     /// The server of a daemon, whose steps may take `late`.
     pub(crate) fn of_daemon(shared: Arc<SharedState>, late: Duration) -> Arc<Self> {
-        Arc::new(Self {
-            top_qps: AtomicUsize::new(0),
-            daemon: Some((shared, late)),
-            metrics: Fresh::default(),
-            open_metrics: Fresh::default(),
-            readiness: Fresh::default(),
-        })
+        Arc::new(Self { daemon: Some((shared, late)), ..Self::default() })
     }
 
     /// Sets the number of flows per interface with metrics, the busiest ones.
@@ -78,7 +68,7 @@ impl Exporter {
             let shared = exporter.daemon.as_ref().map(|(shared, _)| &**shared);
             Bytes::from(render::whole(&scrape, top_qps, shared, began, format))
         };
-        cached.get(read).await.map_err(|error| internal_error(&error))
+        cached.get(read).await.map_err(internal_error)
     }
 
     /// Readiness, at most a second old.
@@ -86,9 +76,9 @@ impl Exporter {
         let exporter = Arc::clone(self);
         let read = move || {
             let found = readiness::check(exporter.daemon.as_ref().map(|(shared, _)| &**shared));
-            Ok((status(found.is_ready), json(&found)?))
+            (status(found.is_ready), json(&found))
         };
-        self.readiness.get(read).await.map_err(|error| internal_error(&error))?
+        self.readiness.get(read).await.map_err(internal_error)
     }
 }
 
@@ -105,48 +95,46 @@ async fn index() -> &'static str {
     INDEX
 }
 
-async fn metrics(State(exporter): State<Arc<Exporter>>, headers: HeaderMap) -> Response {
+async fn metrics(
+    State(exporter): State<Arc<Exporter>>,
+    headers: HeaderMap,
+) -> Result<impl IntoResponse, Failed> {
     let accept: Vec<&str> =
         headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
     let format = Format::preferred(&accept.join(","));
-    match exporter.metrics(format).await {
-        Ok(text) => {
-            let headers = [(header::CONTENT_TYPE, format.content_type()), (header::VARY, "accept")];
-            (headers, text).into_response()
-        }
-        Err(failed) => failed.into_response(),
-    }
+    let text = exporter.metrics(format).await?;
+    Ok(([(header::CONTENT_TYPE, format.content_type()), (header::VARY, "accept")], text))
 }
 
 /// Checks only this process: it is polled often, and a restart would fix no other fault.
-async fn health(State(exporter): State<Arc<Exporter>>) -> Response {
+async fn health(State(exporter): State<Arc<Exporter>>) -> impl IntoResponse {
     let stuck = exporter.daemon.as_ref().and_then(|(shared, late)| shared.stuck(*late));
     let health = Health { status: if stuck.is_none() { "ok" } else { "stuck" }, stuck };
-    json(&health)
-        .map_or_else(IntoResponse::into_response, |text| answer(status(health.stuck.is_none()), text))
+    answer(status(health.stuck.is_none()), json(&health))
 }
 
-async fn ready(State(exporter): State<Arc<Exporter>>) -> Response {
-    exporter.readiness().await.map_or_else(IntoResponse::into_response, |(status, text)| answer(status, text))
+async fn ready(State(exporter): State<Arc<Exporter>>) -> Result<impl IntoResponse, Failed> {
+    let (status, text) = exporter.readiness().await?;
+    Ok(answer(status, text))
 }
 
 fn status(is_good: bool) -> StatusCode {
     if is_good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
 }
 
-fn answer(status: StatusCode, text: Bytes) -> Response {
-    (status, [(header::CONTENT_TYPE, "application/json")], text).into_response()
+fn answer(status: StatusCode, text: Bytes) -> impl IntoResponse {
+    (status, [(header::CONTENT_TYPE, "application/json")], text)
 }
 
-fn json(value: &impl Serialize) -> Result<Bytes, Failed> {
-    let text = serde_json::to_string(value).map_err(|error| internal_error(&error))?;
-    Ok(Bytes::from(text + "\n"))
+fn json(value: &impl Serialize) -> Bytes {
+    // Text, numbers and lists of these always serialise.
+    Bytes::from(serde_json::to_string(value).unwrap_or_default() + "\n")
 }
 
 /// An error of the server, not of the request.
 type Failed = (StatusCode, String);
 
-fn internal_error(error: &dyn std::error::Error) -> Failed {
+fn internal_error(error: JoinError) -> Failed {
     (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n"))
 }
 
@@ -159,11 +147,6 @@ pub async fn serve(listener: TcpListener, exporter: Arc<Exporter>, shutdown: imp
         () = shutdown => {}
     }
     server.finish().await;
-}
-
-/// Serves until dropped.
-pub(crate) async fn accept(listener: TcpListener, exporter: Arc<Exporter>) {
-    Server::new(router(exporter), Limits::SHORT).accept(&listener).await;
 }
 
 fn router(exporter: Arc<Exporter>) -> Router {

@@ -21,7 +21,7 @@ fn scrape() -> Scrape {
     inline.info.inline_peer = Some("eth2".into());
     Scrape {
         readings: vec![reading("eth0", 10, 5), inline],
-        unreadable: vec![Unreadable { interface: Some("eth9".into()), error: "map RP: gone".into() }],
+        unreadable: vec![Failing::new("eth9", "map RP: gone")],
     }
 }
 

@@ -10,8 +10,9 @@ use dcqcn_daemon::daemon;
 use dcqcn_daemon::daemon::config::Control;
 use dcqcn_netlink::Netlink;
 use dcqcn_params::quantity::parse_rate_bps;
-use dcqcn_params::{self as params, Profile, Settings};
+use dcqcn_params::{self as params, Key, Profile, Settings};
 use dcqcn_support::render::Table;
+use dcqcn_telemetry::Parameter;
 use serde::Serialize;
 
 use super::apply::ApplyArgs;
@@ -79,7 +80,8 @@ impl ExampleArgs {
     fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let config = profile::config_of(self.profile, self.link_rate)?;
         if out.is_json() {
-            out.json(&serde_json::json!({ "parameters": params::example_json(&config) }))
+            let parameters: Vec<_> = Key::all().map(|key| Parameter::new(key, &config)).collect();
+            out.json(&serde_json::json!({ "parameters": parameters }))
         } else {
             out.text(&params::example(&config))
         }
@@ -102,7 +104,7 @@ pub(super) struct CheckArgs {
 impl CheckArgs {
     fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let mut config = ConfigFile::parse(&self.file)?.config;
-        let seen = Netlink::connect().and_then(|netlink| config.see(&netlink, &netlink.links()?));
+        let seen = Netlink::connect().and_then(|netlink| config.read_links(&netlink, &netlink.links()?));
         if let Err(error) = &seen {
             tracing::warn!(%error, "file not compared with this host's interfaces");
         }

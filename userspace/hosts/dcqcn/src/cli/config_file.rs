@@ -22,7 +22,7 @@ impl ConfigFile {
         let mut file = Self::parse(path)?;
         if !file.config.interfaces.is_empty() {
             let netlink = Netlink::connect()?;
-            file.config.see(&netlink, &netlink.links()?)?;
+            file.config.read_links(&netlink, &netlink.links()?)?;
         }
         Ok(file)
     }

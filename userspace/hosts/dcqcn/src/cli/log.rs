@@ -6,6 +6,7 @@ use std::num::NonZeroUsize;
 use clap::Args;
 use clap_complete::ArgValueCompleter;
 use dcqcn_netlink::netns::current_inode;
+use dcqcn_params::word;
 use dcqcn_support::render::{Column, Table, count, printable};
 use dcqcn_telemetry::audit::{Contents, Entry, Event, Log, Stage};
 use serde::Serialize;
@@ -93,7 +94,7 @@ impl fmt::Display for LogReport {
                     let stage = match (event, confirm_within_s) {
                         (Stage::Changed, _) => String::new(),
                         (Stage::Pending, Some(within_s)) => format!(" (to be confirmed in {within_s} s)"),
-                        (stage, _) => format!(" ({})", stage.label()),
+                        (stage, _) => format!(" ({})", word(stage)),
                     };
                     [format!("{key}{stage}"), old.clone(), new.clone()]
                 }

@@ -83,8 +83,8 @@ impl CountersArgs {
 DEPTH decides on marking: the depth of the virtual queue, which drains at DRAIN, or the qdisc's backlog if queue_source
 is backlog. An inline attachment has one for each interface.
 
-A port attached with --queues has a second table, of its own queues, with all their traffic and not only RoCE: BACKLOG is
-in bytes and packets, SENT the total, DROPS the packets dropped because the queue was full.
+With --queues, a second table has the port's own queues, with all their traffic and not only RoCE: BACKLOG in bytes and
+packets, SENT in total, and DROPS, the packets dropped because the queue was full.
 
 Examples:
   dcqcn queues eth1

@@ -24,7 +24,6 @@ struct Line {
 }
 
 impl Import {
-    /// Reads a dump.
     pub(super) fn dump(&mut self, path: &Path, text: &str, port: Option<u8>) -> Result<(), Error> {
         let lines = lines(path, text, &mut self.notes);
         let known = lines.iter().filter(|(name, _)| find_entry(name).is_some());
@@ -39,8 +38,7 @@ impl Import {
                 Some(port) if of_ports.contains_key(&port) => port,
                 Some(port) if first != ANY_PORT => {
                     if let Some(entry) = find_entry(&name) {
-                        let reason = format!("{} has no value for port {port}", entry.name);
-                        self.notes.push(Note { file: at.clone(), reason });
+                        self.note(at, format!("{} has no value for port {port}", entry.name));
                         is_other_port = true;
                     }
                     continue;
@@ -50,30 +48,22 @@ impl Import {
             let Some(Line { at, value, next_boot, directory }) = of_ports.remove(&chosen) else { continue };
             let other = of_ports.iter().find(|(_, line)| port.is_none() && line.value != value);
             match find_entry(&name) {
-                Some(entry) if value.is_empty() => {
-                    self.notes.push(Note { file: at, reason: format!("{} has no value", entry.name) });
-                }
+                Some(entry) if value.is_empty() => self.note(&at, format!("{} has no value", entry.name)),
                 Some(entry) => {
                     self.parameter(&at, &value, entry)?;
                     if let Some(next) = next_boot {
-                        let (name, next) = (entry.name, shown(&next));
-                        let reason = format!(
-                            "{name} becomes {next} at the adapter's next boot; imported as it is now"
-                        );
-                        self.notes.push(Note { file: at, reason });
+                        let becomes = format!("{} becomes {}", entry.name, shown(&next));
+                        self.note(&at, becomes + " at the adapter's next boot; imported as it is now");
                     }
                     if let Some((port, line)) = other {
-                        let reason = format!(
-                            "port {port} has {} for {name}; use `--port {port}` to import it",
-                            shown(&line.value)
-                        );
-                        self.notes.push(Note { file: line.at.clone(), reason });
+                        let other = format!("port {port} has {} for {name}", shown(&line.value));
+                        self.note(&line.at, format!("{other}; use `--port {port}` to import it"));
                     }
                 }
                 None => {
                     let is_next_to_known = directory.is_some_and(|of| directories.contains(&of));
                     if let Some(reason) = unknown(&name, &value, is_next_to_known) {
-                        self.notes.push(Note { file: at, reason });
+                        self.note(&at, reason);
                     }
                 }
             }
@@ -96,8 +86,7 @@ impl Import {
         let is_found = |name: &str| self.changes.iter().any(|(_, change)| change.key.to_string() == name);
         let missing: Vec<_> = RP.iter().map(|entry| entry.name).filter(|name| !is_found(name)).collect();
         if !missing.is_empty() {
-            let reason = format!("incomplete dump of roce_rp: {} unchanged", missing.join(", "));
-            self.notes.push(Note { file: path.to_owned(), reason });
+            self.note(path, format!("incomplete dump of roce_rp: {} unchanged", missing.join(", ")));
         }
     }
 }
@@ -139,6 +128,20 @@ fn plain_text(line: &str) -> String {
     comment.and_then(|at| text.get(..at)).unwrap_or(&text).to_owned()
 }
 
+/// Lines as [`plain_text`], each with its number. One that ends in a backslash is joined with the next one.
+fn joined_lines(text: &str) -> Vec<(usize, String)> {
+    let (mut joined, mut start) = (Vec::new(), String::new());
+    // The last line may end in a backslash too.
+    for (number, line) in (1..).zip(text.lines().chain([""])) {
+        let line = std::mem::take(&mut start) + &plain_text(line);
+        match line.trim_end().strip_suffix('\\') {
+            Some(before) => start = format!("{before} "),
+            None => joined.push((number, line)),
+        }
+    }
+    joined
+}
+
 /// The assignments of an `echo VALUE > FILE` or `mlxconfig ... set NAME=VALUE...` command (also `mstconfig` and `s`);
 /// other lines unchanged.
 fn assignments(line: &str) -> Vec<String> {
@@ -164,16 +167,7 @@ fn lines(path: &Path, text: &str, notes: &mut Vec<Note>) -> BTreeMap<String, BTr
     let mut lacks_current = false;
     // Priorities with 1 in `enable/PRIORITY`, by directory, with the first line.
     let mut enable: BTreeMap<String, (PathBuf, Vec<String>)> = BTreeMap::new();
-    // The lines before, which end in a backslash.
-    let mut start = String::new();
-    // The last may end in one too.
-    for (number, line) in (1..).zip(text.lines().chain([""])) {
-        let line = start.clone() + &plain_text(line);
-        start.clear();
-        if let Some(before) = line.trim_end().strip_suffix('\\') {
-            start = format!("{before} ");
-            continue;
-        }
+    for (number, line) in joined_lines(text) {
         if line.len() > 4 && line.trim_end().bytes().all(|byte| byte == b':') {
             is_heading = !is_heading;
             continue;

@@ -9,7 +9,7 @@ use std::cell::OnceCell;
 use std::fmt::{self, Display};
 use std::ops::RangeInclusive;
 
-use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
 /// Reason why a file cannot be used, with position and expectation.
@@ -47,53 +47,25 @@ pub struct Database {
     tables: Map<String, Value>,
 }
 
-/// A JSON value. Keys of an object may be repeated with equal values only: otherwise one of two rows, or half of a table
-/// in two parts, would be ignored.
-struct Consistent(Value);
+/// Reads the tables of a file, which may be a list of objects.
+struct Parts;
 
-impl<'de> Deserialize<'de> for Consistent {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Values).map(Self)
-    }
-}
-
-/// The tables of a file or a namespace. Of a key repeated in a table that is not imported, the last takes effect, as in
-/// SONiC.
-struct Tables(Map<String, Value>);
-
-impl<'de> Deserialize<'de> for Tables {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(TablesVisitor).map(Self)
-    }
-}
-
-/// The tables of a file, which may be a list of objects.
-struct Parts(Map<String, Value>);
-
-impl<'de> Deserialize<'de> for Parts {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(PartsVisitor).map(Self)
-    }
-}
-
-struct PartsVisitor;
-
-impl<'de> Visitor<'de> for PartsVisitor {
+impl<'de> Visitor<'de> for Parts {
     type Value = Map<String, Value>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        TablesVisitor.expecting(f)
+        Tables.expecting(f)
     }
 
     fn visit_map<A: MapAccess<'de>>(self, tables: A) -> Result<Self::Value, A::Error> {
-        TablesVisitor.visit_map(tables)
+        Tables.visit_map(tables)
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
-        let Some(Tables(mut all)) = list.next_element()? else {
+        let Some(mut all) = list.next_element_seed(Tables)? else {
             return Err(serde::de::Error::invalid_length(0, &self));
         };
-        while let Some(Tables(part)) = list.next_element()? {
+        while let Some(part) = list.next_element_seed(Tables)? {
             merge(&mut all, part)?;
         }
         Ok(all)
@@ -113,9 +85,19 @@ fn merge<E: serde::de::Error>(all: &mut Map<String, Value>, part: Map<String, Va
     Ok(())
 }
 
-struct TablesVisitor;
+/// Reads the tables of a file or a namespace. Of a key repeated in a table that is not imported, the last takes effect,
+/// as in SONiC.
+struct Tables;
 
-impl<'de> Visitor<'de> for TablesVisitor {
+impl<'de> DeserializeSeed<'de> for Tables {
+    type Value = Map<String, Value>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Tables {
     type Value = Map<String, Value>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -129,9 +111,9 @@ impl<'de> Visitor<'de> for TablesVisitor {
             let table = name.split('|').next().unwrap_or_default();
             let is_imported = TABLES.contains(&table);
             let value = if is_namespace(&name) {
-                Value::Object(tables.next_value::<Tables>()?.0)
+                Value::Object(tables.next_value_seed(Tables)?)
             } else if is_imported {
-                tables.next_value::<Consistent>()?.0
+                tables.next_value_seed(Consistent)?
             } else if name.contains('|') {
                 tables.next_value()?
             } else {
@@ -152,9 +134,19 @@ fn repeated<E: serde::de::Error>(key: &str) -> E {
     E::custom(format_args!("`{key}` is repeated with another value; merge the two"))
 }
 
-struct Values;
+/// Reads a JSON value. Keys of an object may be repeated with equal values only: otherwise one of two rows, or half of a
+/// table in two parts, would be ignored.
+struct Consistent;
 
-impl<'de> Visitor<'de> for Values {
+impl<'de> DeserializeSeed<'de> for Consistent {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Consistent {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -187,7 +179,7 @@ impl<'de> Visitor<'de> for Values {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value, A::Error> {
         let mut values = Vec::new();
-        while let Some(Consistent(value)) = list.next_element()? {
+        while let Some(value) = list.next_element_seed(Self)? {
             values.push(value);
         }
         Ok(values.into())
@@ -195,7 +187,8 @@ impl<'de> Visitor<'de> for Values {
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
         let mut map = Map::new();
-        while let Some((key, Consistent(value))) = entries.next_entry::<String, _>()? {
+        while let Some(key) = entries.next_key::<String>()? {
+            let value = entries.next_value_seed(Self)?;
             if map.get(&key).is_some_and(|before| *before != value) {
                 return Err(repeated(&key));
             }
@@ -234,8 +227,11 @@ impl Database {
     pub fn parse(file: &str, text: &[u8]) -> Result<Self, Error> {
         // Editors of some systems write a byte order mark.
         let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
-        let Parts(tables) =
-            serde_json::from_slice(text).map_err(|source| Error::Json { file: file.to_owned(), source })?;
+        let mut json = serde_json::Deserializer::from_slice(text);
+        let tables = json
+            .deserialize_any(Parts)
+            .and_then(|tables| json.end().map(|()| tables))
+            .map_err(|source| Error::Json { file: file.to_owned(), source })?;
         Ok(Self { file: file.to_owned(), tables: tables_of_dump(tables) })
     }
 
@@ -342,9 +338,6 @@ impl<'a> Row<'a> {
     }
 
     /// The row, before its fields are used.
-    ///
-    /// # Errors
-    /// The row is not an object.
     pub(super) fn valid(self) -> Result<Self, Error> {
         match self.fields {
             Some(_) => Ok(self),

@@ -6,6 +6,7 @@ mod values;
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 
 use dcqcn_common::layout::{CLASSES, DSCPS};
 use dcqcn_common::params::{
@@ -131,7 +132,7 @@ struct Merged {
 /// Rows of `QUEUE` by queue.
 type Queues<'a> = BTreeMap<usize, Row<'a>>;
 /// Queue of each class.
-type QueueOfClass = [Option<u8>; CLASSES];
+type QueueOfClass = [Option<usize>; CLASSES];
 
 impl<'a> Reader<'a> {
     /// Whether a key's list of ports includes the port, by its name or in a range.
@@ -195,21 +196,29 @@ impl<'a> Reader<'a> {
         self.unmapped(row.table(), row.key(), fields, reason);
     }
 
-    /// Lists the fields of a row other than `known`.
-    fn skip_others(&mut self, row: &Row<'a>, known: &[&str]) {
-        let others: Vec<_> = row.fields().filter(|field| !known.contains(field)).collect();
+    /// Lists the fields of a row that are not `known`, if any.
+    fn skip_others(&mut self, row: &Row<'a>, is_known: impl Fn(&str) -> bool, reason: &str) {
+        let others: Vec<_> = row.fields().filter(|field| !is_known(field)).collect();
         if !others.is_empty() {
-            self.skip(row, others, "no counterpart");
+            self.skip(row, others, reason);
         }
     }
 
-    /// Adds a setting whose value was checked.
-    fn set(&mut self, from: String, row: &Row<'_>, key: &str, value: u64) -> Result<(), Error> {
+    /// Lists the fields of a row other than `known`.
+    fn skip_unknown(&mut self, row: &Row<'a>, known: &[&str]) {
+        self.skip_others(row, |field| known.contains(&field), "no counterpart");
+    }
+
+    /// Adds a setting from a field of a row; from several fields if `field` is empty.
+    fn set(&mut self, row: &Row<'_>, field: impl Display, key: &str, value: u64) -> Result<(), Error> {
+        let from = format!("{}|{} {field}", row.table(), row.key());
+        self.set_from(from.trim_end().to_owned(), row, key, value)
+    }
+
+    /// Adds a setting.
+    fn set_from(&mut self, from: String, row: &Row<'_>, key: &str, value: u64) -> Result<(), Error> {
         let key: Key = key.parse().map_err(|error| row.error(error))?;
-        let setting = Assignment { key, value };
-        // In range, regardless of the interface's other values.
-        let mut scratch = Config::DEFAULT;
-        setting.apply(&mut scratch).map_err(|error| row.error(error))?;
+        let setting = Assignment::of(key, value).map_err(|error| row.error(error))?;
         self.import.settings.push((from, setting));
         Ok(())
     }
@@ -284,10 +293,10 @@ impl<'a> Reader<'a> {
                 .db
                 .error(format_args!("PORT|{}", self.port), format_args!("no such port: {there}")));
         };
-        self.skip_others(&row, &["speed", "alias"]);
+        self.skip_unknown(&row, &["speed", "alias"]);
         const MBIT: u64 = 1_000_000;
         match self.number(&row, "speed", 1..=MAX_RATE_BPS / MBIT, "a speed in Mbit/s")? {
-            Number::Is(mbit) => self.set(format!("PORT|{} speed", self.port), &row, "link_rate", mbit * MBIT),
+            Number::Is(mbit) => self.set(&row, "speed", "link_rate", mbit * MBIT),
             Number::Absent => {
                 self.unmapped("PORT", self.port, ["speed"], "not in the file: link_rate is unchanged");
                 Ok(())
@@ -311,7 +320,7 @@ impl<'a> Reader<'a> {
         let Some(of_port) = of_port else {
             let reason = "not in the file: dscp_to_tc and tc_to_queue are unchanged";
             self.unmapped("PORT_QOS_MAP", self.port, [], reason);
-            return Ok(current.tc_to_queue.map(Some));
+            return Ok(current.tc_to_queue.map(|queue| Some(queue.into())));
         };
         let global = self.db.row("PORT_QOS_MAP", "global")?;
         let mut find = |field, table| match (self.row_of(of_port, field, table)?, global) {
@@ -323,34 +332,25 @@ impl<'a> Reader<'a> {
             Some(map) => {
                 for (dscp, tc) in self.map_entries(&map, DSCPS, "a DSCP")?.into_iter().enumerate() {
                     let Some(tc) = tc else { continue };
-                    let from = format!("DSCP_TO_TC_MAP|{} {dscp}", map.key());
-                    self.set(from, &map, &format!("dscp_to_tc.{dscp}"), tc)?;
+                    self.set(&map, dscp, &format!("dscp_to_tc.{dscp}"), tc)?;
                 }
             }
             None => self.skip(of_port, [DSCP], "not in the file: dscp_to_tc is unchanged"),
         }
-        let mut queues = current.tc_to_queue.map(Some);
+        let mut queues = current.tc_to_queue.map(|queue| Some(queue.into()));
         match classes {
             Some(map) => {
                 let entries = self.map_entries(&map, CLASSES, "a traffic class")?;
                 for ((tc, queue), entry) in entries.into_iter().enumerate().zip(&mut queues) {
-                    // At most 7.
-                    *entry = queue.map(|queue| queue as u8);
+                    *entry = queue.map(|queue| queue as usize);
                     let Some(queue) = queue else { continue };
-                    let from = format!("TC_TO_QUEUE_MAP|{} {tc}", map.key());
-                    self.set(from, &map, &format!("tc_to_queue.{tc}"), queue)?;
+                    self.set(&map, tc, &format!("tc_to_queue.{tc}"), queue)?;
                 }
             }
-            None => {
-                self.skip(of_port, [QUEUE], "not in the file: tc_to_queue is unchanged");
-            }
+            None => self.skip(of_port, [QUEUE], "not in the file: tc_to_queue is unchanged"),
         }
-        let carried = |field: &&str| [DSCP, QUEUE].contains(field) || pfc::FIELDS.contains(field);
-        let others: Vec<_> = of_port.fields().filter(|field| !carried(field)).collect();
-        if !others.is_empty() {
-            let reason = "no counterpart for port schedulers and other maps";
-            self.skip(of_port, others, reason);
-        }
+        let is_imported = |field: &str| [DSCP, QUEUE].contains(&field) || pfc::FIELDS.contains(&field);
+        self.skip_others(of_port, is_imported, "no counterpart for port schedulers and other maps");
         Ok(queues)
     }
 
@@ -431,13 +431,13 @@ impl<'a> Reader<'a> {
             self.unmapped("QUEUE", self.port, [], "not in the file: WRED is unchanged");
             return Ok(());
         }
-        for (tc, queue) in tc_to_queue.iter().map(|queue| queue.map(usize::from)).enumerate() {
+        for (tc, queue) in tc_to_queue.iter().enumerate() {
             let Some((queue, row)) = queue.and_then(|queue| Some((queue, queues.get(&queue)?))) else {
                 if let Some(any) = queues.values().next() {
                     let number = queue.map_or_else(|| format!("of class {tc}"), |queue| queue.to_string());
                     let from = format!("QUEUE|{}|{number} (not in the file)", self.port);
                     for name in ["ecn", "drain_rate"] {
-                        self.set(from.clone(), any, &format!("wred.{tc}.{name}"), 0)?;
+                        self.set_from(from.clone(), any, &format!("wred.{tc}.{name}"), 0)?;
                     }
                 }
                 continue;
@@ -445,26 +445,23 @@ impl<'a> Reader<'a> {
             match self.row_of(row, "wred_profile", "WRED_PROFILE")? {
                 Some(profile) => {
                     let Marking { curve, limit_bytes, ecn } = self.marking(&profile)?;
-                    let from = format!("WRED_PROFILE|{}", profile.key());
                     let limit = limit_bytes.map(|bytes| ("queue_limit", bytes));
                     let ecn_value = ecn.map(|ecn| ("ecn", u64::from(ecn)));
                     for (name, value) in curve.into_iter().chain(limit).chain(ecn_value) {
-                        self.set(from.clone(), &profile, &format!("wred.{tc}.{name}"), value)?;
+                        self.set(&profile, "", &format!("wred.{tc}.{name}"), value)?;
                     }
                     self.other_profile_fields(&profile, ecn)?;
                 }
                 // The missing table is listed already.
                 None if row.name_in("wred_profile", "WRED_PROFILE")?.is_some() => {}
                 None => {
-                    let from = format!("QUEUE|{} (no wred_profile)", row.key());
-                    self.set(from, row, &format!("wred.{tc}.ecn"), 0)?;
+                    self.set(row, "(no wred_profile)", &format!("wred.{tc}.ecn"), 0)?;
                 }
             }
             // If several classes share a queue, only the first sets its scheduler and weight.
-            let is_first =
-                tc_to_queue.iter().position(|of_tc| of_tc.map(usize::from) == Some(queue)) == Some(tc);
+            let is_first = tc_to_queue.iter().position(|of_tc| *of_tc == Some(queue)) == Some(tc);
             self.scheduler(row, tc, is_first.then_some(queue))?;
-            self.skip_others(row, &["wred_profile", "scheduler"]);
+            self.skip_unknown(row, &["wred_profile", "scheduler"]);
         }
         self.shared_and_unused(queues, tc_to_queue);
         Ok(())
@@ -475,7 +472,7 @@ impl<'a> Reader<'a> {
         for queue in 0..CLASSES {
             let classes: Vec<String> = (0..)
                 .zip(tc_to_queue)
-                .filter(|(_, q)| q.map(usize::from) == Some(queue))
+                .filter(|(_, of_tc)| **of_tc == Some(queue))
                 .map(|(tc, _): (u8, _)| tc.to_string())
                 .collect();
             if classes.len() > 1
@@ -489,7 +486,7 @@ impl<'a> Reader<'a> {
             }
         }
         for (queue, row) in queues {
-            if !tc_to_queue.iter().any(|of_tc| of_tc.map(usize::from) == Some(*queue)) {
+            if !tc_to_queue.contains(&Some(*queue)) {
                 let reason = format!("no traffic class maps to queue {queue}");
                 self.skip(row, row.fields(), reason);
             }
@@ -505,7 +502,7 @@ impl<'a> Reader<'a> {
             // A missing table is listed already.
             return match queue.name_in("scheduler", "SCHEDULER")? {
                 Some(_) => Ok(()),
-                None => self.set(format!("QUEUE|{} (no scheduler)", queue.key()), queue, &drain_rate, 0),
+                None => self.set(queue, "(no scheduler)", &drain_rate, 0),
             };
         };
         let in_bytes = scheduler.text("meter_type")?.is_none_or(|meter| meter == "bytes");
@@ -524,8 +521,7 @@ impl<'a> Reader<'a> {
             Number::Outside => None,
         };
         if let Some(bytes_per_s) = pir.filter(|pir| in_bytes || *pir == 0) {
-            let from = format!("SCHEDULER|{} pir", scheduler.key());
-            self.set(from, &scheduler, &drain_rate, bytes_per_s * 8)?;
+            self.set(&scheduler, "pir", &drain_rate, bytes_per_s * 8)?;
         }
         let kind = scheduler.text("type")?.map(|text| text.to_ascii_uppercase());
         let is_packet_weighted = kind.as_deref().is_none_or(|kind| kind == "WRR");
@@ -550,24 +546,20 @@ impl<'a> Reader<'a> {
             },
         };
         if let Some(number) = number {
-            let from = format!("SCHEDULER|{}", scheduler.key());
             let fields = [("scheduler", kind), ("weight", weight)];
             for (name, value) in fields.into_iter().filter_map(|(name, value)| Some((name, value?))) {
-                self.set(from.clone(), &scheduler, &format!("queue.{number}.{name}"), value)?;
+                self.set(&scheduler, "", &format!("queue.{number}.{name}"), value)?;
             }
         }
         if is_packet_weighted {
             let reason = "imported as DWRR, also without a type: weights count bytes here, not packets";
             self.skip(&scheduler, ["type"], reason);
         }
-        let carried = |field: &&str| {
-            ["type", "weight"].contains(field) || in_bytes && ["pir", "meter_type"].contains(field)
+        let is_imported = |field: &str| {
+            ["type", "weight"].contains(&field) || in_bytes && ["pir", "meter_type"].contains(&field)
         };
-        let others: Vec<_> = scheduler.fields().filter(|field| !carried(field)).collect();
-        if !others.is_empty() {
-            let reason = "of a scheduler's rates only pir, in bytes, has a counterpart: drain_rate";
-            self.skip(&scheduler, others, reason);
-        }
+        let reason = "of a scheduler's rates only pir, in bytes, has a counterpart: drain_rate";
+        self.skip_others(&scheduler, is_imported, reason);
         Ok(())
     }
 
@@ -575,18 +567,16 @@ impl<'a> Reader<'a> {
     fn other_profile_fields(&mut self, profile: &Row<'a>, ecn: Option<bool>) -> Result<(), Error> {
         const COLOURS: [&str; 6] =
             ["yellow_", "red_", "wred_yellow_", "wred_red_", "ecn_yellow_", "ecn_red_"];
-        let is_colour = |field: &&str| COLOURS.iter().any(|of| field.starts_with(of));
-        let colours: Vec<_> = profile.fields().filter(is_colour).collect();
-        self.skip_others(profile, &[green_fields(profile), colours.clone()].concat());
+        let is_colour = |field: &str| COLOURS.iter().any(|of| field.starts_with(of));
+        let green = green_fields(profile);
+        self.skip_others(profile, |field| is_colour(field) || green.contains(&field), "no counterpart");
         let drops = ["green_min_threshold", "green_drop_probability"];
         let is_early = ecn == Some(true) && mark_thresholds(profile).is_some() && !drops_non_ect(profile)?;
         if is_early {
             let reason = "no early drops: the queue accepts packets up to green_max_threshold";
             self.skip(profile, drops, reason);
         }
-        if !colours.is_empty() {
-            self.skip(profile, colours, "not used: all packets are green");
-        }
+        self.skip_others(profile, |field| !is_colour(field), "not used: all packets are green");
         if ecn == Some(false) && profile.switch("wred_green_enable")? == Some(true) {
             let reason = "early drops without ECN are not supported: WRED only marks";
             self.skip(profile, ["wred_green_enable"], reason);

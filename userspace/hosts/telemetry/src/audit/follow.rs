@@ -16,9 +16,6 @@ pub struct Follow {
 
 impl Follow {
     /// Starts at the current end of `log`.
-    ///
-    /// # Errors
-    /// The file exists and cannot be read.
     pub fn new(log: Log) -> Result<Self, Error> {
         let file = match open(&log)? {
             Some(file) => {
@@ -32,9 +29,6 @@ impl Follow {
 
     /// The entries appended since the last call, first those of a file that was rotated since. Malformed lines are skipped; an
     /// incomplete line is left for the next call.
-    ///
-    /// # Errors
-    /// The file exists and cannot be read.
     pub fn read(&mut self) -> Result<Vec<Entry>, Error> {
         let failed = at(&self.log);
         let mut found = Vec::new();

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use dcqcn_common::params::Quantity;
 use dcqcn_params::Key;
-use dcqcn_params::file::{Reader, Value, scalar};
+use dcqcn_params::file::{Reader, Value};
 use glob::Pattern;
 use nix::unistd::Group;
 
@@ -83,61 +83,54 @@ impl Bounds {
         violations
     }
 
+    /// Ranges in which `key` may be set; empty if it may not be.
+    fn ranges(&self, key: Key) -> Vec<RangeInclusive<u64>> {
+        let name = key.to_string();
+        let allowed = self.allow.iter().filter(|allowed| allowed.keys.matches(&name));
+        allowed.map(|allowed| allowed.range.clone().unwrap_or_else(|| key.range())).collect()
+    }
+
     /// Allowed values of `key` as text; `None` if it may not be set.
     fn of(&self, key: Key) -> Option<String> {
-        let name = key.to_string();
-        let mut ranges = Vec::new();
-        for Allowed { range, .. } in self.allow.iter().filter(|allowed| allowed.keys.matches(&name)) {
-            let Some(range) = range else {
-                ranges = vec![key.allowed()];
-                break;
-            };
-            ranges.push(range_text(range, key));
-        }
-        let is_any = !ranges.is_empty() && !key.follows_from_attach();
-        is_any.then(|| ranges.join(" or "))
+        let ranges = self.ranges(key);
+        let text = if ranges.contains(&key.range()) { key.allowed() } else { ranges_text(&ranges, key) };
+        Some(text).filter(|text| !text.is_empty() && !key.follows_from_attach())
     }
 
     fn violation(&self, key: Key, value: u64) -> Option<String> {
-        let (name, value_text) = (key.to_string(), Quantity(value, key.unit()).to_string());
-        let mut ranges = Vec::new();
-        for Allowed { range, .. } in self.allow.iter().filter(|allowed| allowed.keys.matches(&name)) {
-            match range {
-                Some(range) if !range.contains(&value) => ranges.push(range_text(range, key)),
-                _ => return None,
-            }
+        let ranges = self.ranges(key);
+        if ranges.iter().any(|range| range.contains(&value)) {
+            return None;
         }
+        let value = Quantity(value, key.unit());
         Some(if ranges.is_empty() {
             format!(
-                "{name} = {value_text}: this host does not allow remote changes of {name}; add it to `[fleet] allow` \
-                 in its file"
+                "{key} = {value}: this host does not allow remote changes of {key}; add it to `[fleet] allow` in its \
+                 file"
             )
         } else {
-            let ranges = ranges.join(" or ");
-            format!("{name} = {value_text}: this host's own bounds (`[fleet] allow`) are {ranges}")
+            let ranges = ranges_text(&ranges, key);
+            format!("{key} = {value}: this host's own bounds (`[fleet] allow`) are {ranges}")
         })
     }
 }
 
-fn range_text(range: &RangeInclusive<u64>, key: Key) -> String {
-    let text = |value: &u64| Quantity(*value, key.unit()).to_string();
-    format!("{} to {}", text(range.start()), text(range.end()))
+fn ranges_text(ranges: &[RangeInclusive<u64>], key: Key) -> String {
+    let text = |value: &u64| Quantity(*value, key.unit());
+    let ranges = ranges.iter().map(|range| format!("{} to {}", text(range.start()), text(range.end())));
+    ranges.collect::<Vec<_>>().join(" or ")
 }
 
 impl Config {
     /// This file with the override `requested` applied.
-    pub(crate) fn under(&self, requested: Vec<Interface>) -> Self {
+    pub(crate) fn with_override(&self, requested: Vec<Interface>) -> Self {
         Self { over: requested, ..self.clone() }
     }
 
     /// Parameters that may be set remotely, with their ranges as text.
     pub(crate) fn bounds(&self) -> BTreeMap<String, String> {
-        let fleet = self.fleet.iter();
-        let each = |bounds: &Bounds| {
-            let of = |key: Key| Some((key.to_string(), bounds.of(key)?));
-            Key::all().filter_map(of).collect::<Vec<_>>()
-        };
-        fleet.flat_map(each).collect()
+        let Some(bounds) = &self.fleet else { return BTreeMap::new() };
+        Key::all().filter_map(|key| Some((key.to_string(), bounds.of(key)?))).collect()
     }
 
     /// The reason if a change to `new` requires a restart.
@@ -154,18 +147,20 @@ impl Config {
 pub(super) fn control(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<Control> {
     let mut control = Control { socket: dcqcn_control_api::PATH.into(), group: None };
     section(reader, value, "control", &["socket", "group"], |reader, key, value| {
-        let text = scalar(value).unwrap_or_default();
-        if key == "group" && !text.is_empty() {
-            control.group = Some(text);
-        } else if key == "socket" && text.len() > MAX_SOCKET_BYTES {
-            let message =
-                format!("socket has {} bytes: the kernel's limit is {MAX_SOCKET_BYTES}", text.len());
-            reader.refuse(value.span(), message);
-        } else if key == "socket" && Path::new(&text).is_absolute() {
-            control.socket = text.into();
-        } else {
-            let example = if key == "group" { "\"dcqcn-fleet\"" } else { "\"/run/dcqcn/control\"" };
-            reader.refuse(value.span(), format_args!("{key} = \"{text}\": write, for example, {example}"));
+        if key == "group" {
+            control.group = reader.parsed(value, |text| match text {
+                "" => Err("group = \"\": write, for example, \"dcqcn-fleet\""),
+                group => Ok(group.to_owned()),
+            });
+        } else if let Some(path) = absolute_path(reader, key, value, dcqcn_control_api::PATH) {
+            match path.as_os_str().len() {
+                0..=MAX_SOCKET_BYTES => control.socket = path,
+                length => {
+                    let message =
+                        format!("socket has {length} bytes: the kernel's limit is {MAX_SOCKET_BYTES}");
+                    reader.refuse(value.span(), message);
+                }
+            }
         }
     });
     Some(control)
@@ -175,14 +170,8 @@ pub(super) fn bounds(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<Bound
     let mut bounds = Bounds { state: STATE.into(), allow: Vec::new() };
     section(reader, value, "fleet", &["allow", "state"], |reader, key, value| {
         if key == "state" {
-            let text = scalar(value).unwrap_or_default();
-            if Path::new(&text).is_absolute() {
-                bounds.state = text.into();
-            } else {
-                reader.refuse(
-                    value.span(),
-                    format_args!("state = \"{text}\": write, for example, \"{STATE}\""),
-                );
+            if let Some(path) = absolute_path(reader, key, value, STATE) {
+                bounds.state = path;
             }
             return;
         }
@@ -190,14 +179,18 @@ pub(super) fn bounds(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<Bound
             return reader.refuse(value.span(), "`allow` is a list: write, for example, [\"rpg_ai_rate\"]");
         };
         for value in array {
-            let text = scalar(value).unwrap_or_default();
-            match allowed(&text) {
-                Ok(allowed) => bounds.allow.push(allowed),
-                Err(why) => reader.refuse(value.span(), format_args!("allow \"{text}\": {why}")),
-            }
+            let allowed = |text: &str| allowed(text).map_err(|why| format!("allow \"{text}\": {why}"));
+            bounds.allow.extend(reader.parsed(value, allowed));
         }
     });
     Some(bounds)
+}
+
+fn absolute_path(reader: &mut Reader<'_>, key: &str, value: &Value<'_>, example: &str) -> Option<PathBuf> {
+    reader.parsed(value, |text| match Path::new(text) {
+        path if path.is_absolute() => Ok(path.to_owned()),
+        _ => Err(format!("{key} = \"{text}\": write, for example, \"{example}\"")),
+    })
 }
 
 /// Parses `NAME` or `NAME = LOWEST..HIGHEST`; the name may contain `*`.
@@ -277,13 +270,13 @@ mod tests {
         let changes = requested("[interface.parameters]\nrpg_ai_rate = '50mbit'\n");
         for (allow, names) in [("'rpg_*'", false), ("'*'", true), ("'interface', 'rpg_*'", true)] {
             let own = parse("own", &format!("{own}[fleet]\nallow = [{allow}]\n")).unwrap();
-            let both = own.under(changes.clone());
+            let both = own.with_override(changes.clone());
             let eth0 = both.request("eth0").unwrap().settings;
             let config = eth0.config(None).unwrap();
             assert_eq!((config.scalars.rpg_gd, config.scalars.rpg_ai_rate_bps), (12, 50_000_000));
             assert_eq!(eth0.role, own.request("eth0").unwrap().settings.role);
             assert_eq!(both.request("eth1").is_some(), names, "{allow}");
-            assert!(!own.agrees_on(&both, "eth0") && own.under(Vec::new()).agrees_on(&own, "eth0"));
+            assert!(!own.agrees_on(&both, "eth0") && own.with_override(Vec::new()).agrees_on(&own, "eth0"));
         }
     }
 

@@ -109,12 +109,13 @@ fn unnamed_interface_gets_no_peer() {
     let file = |allow| {
         parse("own", &format!("[[interface]]\nname = 'eth0'\n[fleet]\nallow = [{allow}]"))
             .unwrap()
-            .under(requested())
+            .with_override(requested())
     };
     assert!(!file("'inline'").is_inline_peer("eth0"));
     assert!(file("'inline', 'interface'").is_inline_peer("eth0"));
-    let named =
-        parse("own", "[[interface]]\nname = 'no*'\n[fleet]\nallow = ['inline']").unwrap().under(requested());
+    let named = parse("own", "[[interface]]\nname = 'no*'\n[fleet]\nallow = ['inline']")
+        .unwrap()
+        .with_override(requested());
     assert!(named.is_inline_peer("eth0"));
 }
 
@@ -190,6 +191,7 @@ fn schema_and_check_agree() {
         "cnp_limit = 'QP'",
         "link_rate = '10 GBIT'",
         "rpg_byte_reset = '64KiB'",
+        "rpg_byte_reset = '64Ki'",
         "dce_tcp_rtt = '2 ms'",
         "rpg_ai_rate = 40000000",
     ] {

@@ -1,7 +1,7 @@
 //! Limits on connections.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use dcqcn_support::sync::lock;
 
@@ -24,12 +24,9 @@ pub(super) struct ConnectionSlot {
 }
 
 impl ConnectionSlots {
-    /// Reserves a slot for a connection of `user`.
-    ///
-    /// # Errors
-    /// The limit that was reached.
+    /// Reserves a slot for a connection of `user`; the error is the limit that was reached.
     pub(super) fn acquire(&self, user: u32) -> Result<ConnectionSlot, String> {
-        let mut of_users = self.lock();
+        let mut of_users = lock(&self.0);
         let is_root = user == 0;
         let of_root = of_users.get(&0).copied().unwrap_or_default();
         let reserved = if is_root { 0 } else { ROOT_CONNECTIONS.saturating_sub(of_root) };
@@ -46,15 +43,11 @@ impl ConnectionSlots {
         *its += 1;
         Ok(ConnectionSlot { slots: self.clone(), user })
     }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, usize>> {
-        lock(&self.0)
-    }
 }
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        let mut of_users = self.slots.lock();
+        let mut of_users = lock(&self.slots.0);
         if let Some(its) = of_users.get_mut(&self.user) {
             *its -= 1;
             if *its == 0 {
@@ -98,6 +91,6 @@ mod tests {
         let others: Vec<_> = others.filter_map(|user| slots.acquire(user).ok()).collect();
         assert_eq!(others.len(), 11, "root's connections do not count");
         drop((others, roots));
-        assert_eq!(slots.lock().len(), 1, "users without connections are removed");
+        assert_eq!(lock(&slots.0).len(), 1, "users without connections are removed");
     }
 }

@@ -8,6 +8,7 @@ use std::thread;
 use dcqcn_control_api::{Applied, Apply, Confirm, ControlClient};
 
 use super::*;
+use crate::daemon::interfaces::Rejection;
 
 /// A server, and the orders that its worker received.
 struct Served {
@@ -42,7 +43,8 @@ impl Served {
                 let Ordered { order, reply, .. } = *ordered;
                 let answer = match order {
                     Order::Apply(apply) if ["bad", "locked"].contains(&apply.name.as_str()) => {
-                        Err(Refusal { why: "refused for a reason".into(), again: apply.name == "locked" })
+                        let passes = apply.name == "locked";
+                        Err(Rejection { passes, ..Rejection::one("refused for a reason") })
                     }
                     order => Ok(Applied {
                         name: Some(format!("{order:?}").chars().take(7).collect()),
@@ -126,17 +128,7 @@ fn missing_group_leaves_socket_to_root() {
 fn worker_rejection_reaches_client() {
     let served = Served::new();
     let client = ControlClient::new(&served.path(), Duration::from_secs(20));
-    let apply = |name: &str| {
-        let [by, why] = ["ada", "to try"].map(String::from);
-        Verb::Apply(Apply {
-            name: name.into(),
-            text: String::new(),
-            by,
-            why,
-            confirm_within_s: None,
-            over: None,
-        })
-    };
+    let apply = |name: &str| Verb::Apply(Apply { name: name.into(), ..Apply::default() });
     let applied: Applied = client.request(apply("7")).unwrap();
     assert_eq!(applied.name.as_deref(), Some("Apply(A"));
     let refused = client.request::<Applied>(apply("bad")).unwrap_err();

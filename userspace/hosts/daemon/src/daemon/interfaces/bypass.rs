@@ -37,9 +37,6 @@ impl ChainWatch {
 
     /// Hooks of `info` whose packets end before our program, with the programs ahead of it; empty if there are none, `None`
     /// without statistics.
-    ///
-    /// # Errors
-    /// The chains or the attachment's counters cannot be read.
     fn check(
         &mut self,
         sweep: &Sweep,

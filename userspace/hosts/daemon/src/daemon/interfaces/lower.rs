@@ -9,7 +9,6 @@ use dcqcn_loader::attach::{self, Info, Part, Sweep};
 use dcqcn_telemetry::audit;
 
 use super::{ManagedInterfaces, Served};
-use crate::daemon::plan::Scope;
 use crate::daemon::repair::{Due, Repair};
 
 /// Time within which the programs of an unmounted file system end.
@@ -95,10 +94,7 @@ impl ManagedInterfaces {
         let (mut has_changed, mut lost) = (false, Vec::new());
         for served in self.served.values_mut() {
             let iface = &served.info.iface;
-            let repair = match &self.scope {
-                Scope::File(config) => config.repair(iface),
-                Scope::Named(_) => Repair::default(),
-            };
+            let repair = self.scope.repair(iface).unwrap_or_default();
             let parts = match sweep.verify(&served.info) {
                 Ok(parts) => parts,
                 // The claim has the pins open, so this process could access their file system before.

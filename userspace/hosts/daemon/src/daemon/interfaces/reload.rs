@@ -76,7 +76,7 @@ impl ManagedInterfaces {
         let Scope::File(old) = &self.scope else {
             return Ok(false);
         };
-        self.see(&mut new)?;
+        self.read_links(&mut new)?;
         let plan = plan::reload(old, &new, options, &host_state).map_err(Rejection::one)?;
         // Checks that need no change.
         let mut rejection = Rejection::none();
@@ -106,8 +106,8 @@ impl ManagedInterfaces {
                 Err(error) => rejection.add(&error),
             }
         }
-        for drop in &plan.drop {
-            if let Err(error) = attach::check_detach(drop.id) {
+        for id in plan.drop_first.iter().chain(&plan.drop) {
+            if let Err(error) = attach::check_detach(*id) {
                 rejection.add(&error.into());
             }
         }
@@ -142,9 +142,7 @@ impl ManagedInterfaces {
         new: &Config,
         changes: &[change::NewConfig],
     ) -> Result<(), Rejection> {
-        let (first, last): (Vec<_>, Vec<_>) = plan.drop.iter().partition(|drop| drop.is_in_the_way);
-        let detached =
-            self.detach(first.iter().map(|drop| drop.id).collect(), "detached: the file needs its interface");
+        self.detach(&plan.drop_first, "detached: the file needs its interface");
         let requests: Vec<Request> = plan.attach.iter().filter_map(|iface| new.request(iface)).collect();
         let (mut fresh, mut rejection) = (Vec::new(), Rejection::none());
         for some in requests.chunks(batch_size()) {
@@ -170,14 +168,14 @@ impl ManagedInterfaces {
             rejection.add(&error);
         }
         if rejection.why.is_empty() {
-            self.detach(last.iter().map(|drop| drop.id).collect(), DROPPED);
+            self.detach(&plan.drop, DROPPED);
             return Ok(());
         }
         for info in fresh {
             self.end_attachment(info, "detached: attached by the rejected file");
         }
         // Restore detached interfaces according to the active file; their flows start again.
-        if !detached.infos.is_empty()
+        if !plan.drop_first.is_empty()
             && let Err(error) = self.follow(&mut |_, _| {})
         {
             tracing::error!(error = one_line(&error), "cannot list interfaces");

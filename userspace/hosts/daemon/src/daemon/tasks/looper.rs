@@ -17,7 +17,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::super::work::{Begun, Port, Start, Work};
 use super::{Begin, Ports, Shared};
 use crate::error::{Error, Result};
-use crate::shared_state::Health;
+use crate::shared_state::TaskHealth;
 
 /// Delay before a failed task runs again.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
@@ -74,7 +74,7 @@ pub(super) struct Looper {
     pub(super) name: &'static str,
     pub(super) begin: Begin,
     pub(super) shared: Arc<Shared>,
-    pub(super) health: Arc<Health>,
+    pub(super) health: Arc<TaskHealth>,
     pub(super) woken: PipeReader,
     pub(super) began: Instant,
 }

@@ -9,9 +9,8 @@ use dcqcn_telemetry::audit;
 
 use super::overrides::{checked_interfaces, unix_s};
 use super::persisted::{self, PersistError, Persisted, Trial, Written};
-use super::{Rejection, ReloadOptions, WorkerState, equals_ignoring_numbers};
+use super::{Order, Ordered, Rejection, ReloadOptions, WorkerState, equals_ignoring_numbers};
 use crate::daemon::config::{Config, Interface};
-use crate::daemon::order::{Order, Ordered, Refusal};
 
 /// Maximum length of a name, in characters.
 const MAX_NAME_CHARS: usize = 100;
@@ -23,10 +22,11 @@ const REVERT_RETRY_DELAY: Duration = Duration::from_secs(10);
 const MAX_LOGGED: usize = 2_000;
 
 impl WorkerState {
-    /// Processes a client's request, and replies.
+    /// Processes a client's request, and replies. Each request returns whether it changed anything.
     pub(super) fn order(&mut self, ordered: Ordered) {
         let Ordered { order, peer, reply } = ordered;
-        let result = match &order {
+        let began = Instant::now();
+        let changed = match &order {
             Order::Reload => self.reload_now(),
             Order::Apply(apply) => self.apply(apply, &peer),
             Order::Confirm(confirm) => self.confirm(confirm, &peer),
@@ -34,7 +34,7 @@ impl WorkerState {
             Order::Release(release) => self.release(release, &peer),
         };
         let previous = std::mem::take(&mut self.rejection);
-        if let Err(rejection) = &result
+        if let Err(rejection) = &changed
             // Reloads write their own entries.
             && !matches!(order, Order::Reload)
         {
@@ -52,24 +52,26 @@ impl WorkerState {
             }
         }
         self.publish();
+        let result = changed.map(|changed| Applied {
+            name: self.overrides.active().map(|active| active.name),
+            changed,
+            took_ms: u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
+            interfaces: self.interfaces.ifaces(),
+        });
         // The client may have disconnected.
-        let _ = reply.send(
-            result.map_err(|rejection| Refusal { why: rejection.to_string(), again: rejection.passes }),
-        );
+        let _ = reply.send(result);
     }
 
-    fn reload_now(&mut self) -> Result<Applied, Rejection> {
-        let began = Instant::now();
+    fn reload_now(&mut self) -> Result<bool, Rejection> {
         if self.file.is_none() {
             return Err(Rejection::one("cannot reload: this daemon has no file (`dcqcn run IFACE`)"));
         }
         self.reload(true, None)?;
-        Ok(self.applied(true, began))
+        Ok(true)
     }
 
-    fn apply(&mut self, apply: &Apply, peer: &str) -> Result<Applied, Rejection> {
+    fn apply(&mut self, apply: &Apply, peer: &str) -> Result<bool, Rejection> {
         let Apply { name, text, by, why, confirm_within_s, over: made_from } = apply;
-        let began = Instant::now();
         if self.file.is_none() {
             let why =
                 "this daemon has no file (`dcqcn run IFACE`); run it with a file that has a [fleet] section";
@@ -80,7 +82,7 @@ impl WorkerState {
         let now = self.overrides.active();
         let is_same = now.as_ref().is_some_and(|active| active.name == *name && active.text == *text);
         if is_same && confirm_within_s.is_none() && self.overrides.confirm_until.is_none() {
-            return Ok(self.applied(false, began));
+            return Ok(false);
         }
         let found = now.as_ref().map_or("", |active| active.name.as_str());
         // A repeated request is active already.
@@ -97,7 +99,7 @@ impl WorkerState {
         // An override that matches no managed interface is most likely a typing error.
         let served = self.interfaces.ifaces();
         let mut requested = Config { interfaces: interfaces.clone(), ..Config::default() };
-        self.interfaces.see(&mut requested)?;
+        self.interfaces.read_links(&mut requested)?;
         let names_one = served.iter().any(|iface| requested.request(iface).is_some());
         if !served.is_empty() && !names_one {
             let why = format!("{name} matches none of the managed interfaces: {}", served.join(", "));
@@ -117,43 +119,41 @@ impl WorkerState {
             at: rfc3339(SystemTime::now()),
             confirm_within_s: *confirm_within_s,
         };
-        self.activate(Persisted { held: Some(active), trial }, interfaces)?;
+        self.activate(Persisted { active: Some(active), trial }, interfaces)?;
         self.enter("applied", by, why, peer);
-        Ok(self.applied(true, began))
+        Ok(true)
     }
 
-    fn confirm(&mut self, confirm: &Confirm, peer: &str) -> Result<Applied, Rejection> {
-        let began = Instant::now();
+    fn confirm(&mut self, confirm: &Confirm, peer: &str) -> Result<bool, Rejection> {
         let active = match self.overrides.active() {
             Some(active) if active.name == confirm.name => active,
             other => return Err(Rejection::one(not_active(&confirm.name, other.as_ref()))),
         };
         if self.overrides.confirm_until.is_none() {
-            return Ok(self.applied(false, began));
+            return Ok(false);
         }
         let (by, why) = (active.by.clone(), active.why.clone());
-        let persisted = Persisted { held: Some(Override { confirm_within_s: None, ..active }), trial: None };
+        let persisted =
+            Persisted { active: Some(Override { confirm_within_s: None, ..active }), trial: None };
         self.save(&persisted)?.persist().map_err(persist_error)?;
         self.set_persisted(persisted);
         self.enter("confirmed", &by, &why, peer);
-        Ok(self.applied(true, began))
+        Ok(true)
     }
 
-    fn release(&mut self, release: &Release, peer: &str) -> Result<Applied, Rejection> {
-        let began = Instant::now();
+    fn release(&mut self, release: &Release, peer: &str) -> Result<bool, Rejection> {
         let active = self.overrides.active();
         let is_meant = |active: &Override| release.over.as_ref().is_none_or(|name| *name == active.name);
         if !active.as_ref().is_some_and(is_meant) {
-            return Ok(self.applied(false, began));
+            return Ok(false);
         }
         self.activate(Persisted::default(), Vec::new())?;
         self.enter("released", &release.by, &release.why, peer);
-        Ok(self.applied(true, began))
+        Ok(true)
     }
 
     /// Reverts an unconfirmed override.
-    fn undo(&mut self, undo: &Confirm, peer: &str) -> Result<Applied, Rejection> {
-        let began = Instant::now();
+    fn undo(&mut self, undo: &Confirm, peer: &str) -> Result<bool, Rejection> {
         let waits = self.overrides.confirm_until.is_some();
         let active = self.overrides.active().filter(|active| waits && active.name == undo.name);
         let Some(active) = active else {
@@ -161,7 +161,7 @@ impl WorkerState {
         };
         self.revert()?;
         self.enter("reverted", &active.by, &format!("{} was unconfirmed", undo.name), peer);
-        Ok(self.applied(true, began))
+        Ok(true)
     }
 
     /// Reverts an override not confirmed in time.
@@ -189,7 +189,7 @@ impl WorkerState {
             .map(|active| checked_interfaces(&self.overrides.own, &active.name, &active.text))
             .transpose();
         let (persisted, over) = match over {
-            Ok(over) => (Persisted { held: former, trial: None }, over.unwrap_or_default()),
+            Ok(over) => (Persisted { active: former, trial: None }, over.unwrap_or_default()),
             Err(rejection) => {
                 tracing::warn!(error = %rejection, "previous override no longer allowed by the file; using the file alone");
                 (Persisted::default(), Vec::new())
@@ -203,7 +203,7 @@ impl WorkerState {
         self.revert_overdue();
         // Without the override, the file may attach nothing.
         let options = ReloadOptions { allow_empty: true, is_revert: true, ..ReloadOptions::default() };
-        self.switch_to(self.overrides.own.under(over), options)?;
+        self.switch_to(self.overrides.own.with_override(over), options)?;
         if let Err(error) = self.save(&persisted).and_then(|written| written.persist().map_err(persist_error))
         {
             tracing::warn!(%error, "cannot persist the revert; it will be repeated at the next start");
@@ -224,7 +224,7 @@ impl WorkerState {
                 Ok(over) => (over.unwrap_or_default(), None),
                 Err(rejection) => (Vec::new(), Some(rejection)),
             };
-        self.switch_to(own.under(over), options)?;
+        self.switch_to(own.with_override(over), options)?;
         own.warn_shadowed();
         self.published.bounds = Arc::new(own.bounds());
         let before = std::mem::replace(&mut self.overrides.own, own);
@@ -251,7 +251,7 @@ impl WorkerState {
         // Revert changes not confirmed in time first, as they would block this one.
         self.revert_overdue();
         let written = self.save(&persisted)?;
-        let (before, now) = (self.overrides.effective(), self.overrides.own.under(over));
+        let (before, now) = (self.overrides.effective(), self.overrides.own.with_override(over));
         // The host's own file may attach nothing: only a reload of it is checked.
         let options = ReloadOptions { allow_empty: true, ..ReloadOptions::default() };
         self.switch_to(now, options)?;
@@ -275,12 +275,6 @@ impl WorkerState {
             return Err(Rejection::one("this host accepts no remote configuration"));
         };
         persisted::write(&bounds.state, persisted).map_err(persist_error)
-    }
-
-    fn applied(&self, changed: bool, began: Instant) -> Applied {
-        let took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let name = self.overrides.active().map(|active| active.name);
-        Applied { name, changed, took_ms, interfaces: self.interfaces.ifaces() }
     }
 
     fn enter(&self, order: &str, by: &str, why: &str, peer: &str) {
@@ -337,9 +331,7 @@ mod tests {
     #[test]
     fn unconfirmable_override_names_the_active_one() {
         assert_eq!(not_active("7", None), "cannot confirm 7: no configuration overrides the file");
-        let (name, text, by, why, at) =
-            ("6".to_owned(), String::new(), String::new(), String::new(), String::new());
-        let active = Override { name, text, by, why, at, confirm_within_s: None };
+        let active = Override { name: "6".into(), ..Override::default() };
         assert_eq!(not_active("7", Some(&active)), "cannot confirm 7: the active configuration is 6");
     }
 }

@@ -57,7 +57,7 @@ impl Overrides {
                 let now = after(persisted.clone(), unix_s());
                 if now != persisted {
                     store(&path, &now);
-                    expired = persisted.held.as_ref().map(interfaces).unwrap_or_default();
+                    expired = persisted.active.as_ref().map(interfaces).unwrap_or_default();
                 }
                 now
             }
@@ -66,12 +66,12 @@ impl Overrides {
                 return Ok((overrides, expired));
             }
         };
-        let Some(held) = &persisted.held else {
+        let Some(active) = &persisted.active else {
             return Ok((overrides, expired));
         };
-        match checked_interfaces(&overrides.own, &held.name, &held.text) {
+        match checked_interfaces(&overrides.own, &active.name, &active.text) {
             Ok(_) => {
-                tracing::info!(name = held.name, file = %file.display(), "persisted override applied on top of the file");
+                tracing::info!(name = active.name, file = %file.display(), "persisted override applied on top of the file");
                 overrides.set_persisted(persisted);
             }
             Err(rejection) => {
@@ -85,7 +85,7 @@ impl Overrides {
     }
 
     pub(super) fn active(&self) -> Option<Override> {
-        self.persisted.held.clone()
+        self.persisted.active.clone()
     }
 
     /// The daemon's state with the active override.
@@ -100,7 +100,7 @@ impl Overrides {
 
     /// The file with the active override on top.
     pub(super) fn effective(&self) -> Config {
-        self.own.under(self.persisted.held.as_ref().map(interfaces).unwrap_or_default())
+        self.own.with_override(self.persisted.active.as_ref().map(interfaces).unwrap_or_default())
     }
 
     /// Records the persisted state.
@@ -121,17 +121,17 @@ fn store(path: &Path, persisted: &Persisted) {
 /// The persisted override that is still valid at a time in seconds since 1970.
 fn after(persisted: Persisted, now_s: u64) -> Persisted {
     match persisted {
-        Persisted { trial: Some(trial), held } if trial.left(now_s).is_zero() => {
-            let name = held.as_ref().map(|held| held.name.as_str());
+        Persisted { trial: Some(trial), active } if trial.left(now_s).is_zero() => {
+            let name = active.as_ref().map(|active| active.name.as_str());
             tracing::warn!(name, "override not confirmed in time; reverted");
-            Persisted { held: trial.former, trial: None }
+            Persisted { active: trial.former, trial: None }
         }
         persisted => persisted,
     }
 }
 
-fn interfaces(held: &Override) -> Vec<Interface> {
-    parse(&held.name, &held.text).map(|config| config.interfaces).unwrap_or_default()
+fn interfaces(active: &Override) -> Vec<Interface> {
+    parse(&active.name, &active.text).map(|config| config.interfaces).unwrap_or_default()
 }
 
 /// The interfaces of `text`, if the host's `own` file allows all of it.
@@ -195,8 +195,7 @@ allow = ['wred.*.kmin', 'wred.*.kmax = 100KB..1MB']
 
     fn override_named(name: &str) -> Override {
         let text = format!("[[interface]]\nname = 'eth0'\n[interface.wred.3]\nkmax = '{name}KB'\n");
-        let [by, why, at] = ["ada", "to try", "2026-01-01T00:00:00Z"].map(String::from);
-        Override { name: name.into(), text, by, why, at, confirm_within_s: None }
+        Override { name: name.into(), text, ..Override::default() }
     }
 
     fn begin(own: Config) -> (Overrides, Vec<Interface>) {
@@ -212,7 +211,7 @@ allow = ['wred.*.kmin', 'wred.*.kmax = 100KB..1MB']
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("deep/fleet.json");
         assert_eq!(persisted::read(&path).unwrap(), None);
-        let persisted = Persisted { held: Some(override_named("700")), trial: None };
+        let persisted = Persisted { active: Some(override_named("700")), trial: None };
         let written = persisted::write(&path, &persisted).unwrap();
         assert_eq!(persisted::read(&path).unwrap(), None, "not before it is active");
         written.persist().unwrap();
@@ -242,7 +241,7 @@ allow = ['wred.*.kmin', 'wred.*.kmax = 100KB..1MB']
     fn start_drops_an_override_no_longer_allowed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("fleet.json");
-        store(&path, &Persisted { held: Some(override_named("2000")), trial: None });
+        store(&path, &Persisted { active: Some(override_named("2000")), trial: None });
         assert_eq!(begin(own(&path)).0.active(), None);
         assert_eq!(persisted::read(&path).unwrap(), Some(Persisted::default()));
     }
@@ -252,10 +251,10 @@ allow = ['wred.*.kmin', 'wred.*.kmax = 100KB..1MB']
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("fleet.json");
         let trial = Trial { former: Some(override_named("500")), until_unix_s: 1_000, within_s: 60 };
-        store(&path, &Persisted { held: Some(override_named("700")), trial: Some(trial.clone()) });
+        store(&path, &Persisted { active: Some(override_named("700")), trial: Some(trial.clone()) });
         let (overrides, expired) = begin(own(&path));
         assert_eq!((kmax(&overrides), overrides.confirm_until, expired.len()), (500_000, None, 1));
-        let reverted = Persisted { held: Some(override_named("500")), trial: None };
+        let reverted = Persisted { active: Some(override_named("500")), trial: None };
         assert_eq!(persisted::read(&path).unwrap(), Some(reverted));
         assert_eq!(trial.left(990), Duration::from_secs(10));
         assert_eq!(trial.left(900), Duration::from_secs(60), "the clock was adjusted");

@@ -16,7 +16,7 @@ use crate::error::Error;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Persisted {
     /// Active override; `None` = the host's own file alone.
-    pub(super) held: Option<Override>,
+    pub(super) active: Option<Override>,
     /// State of confirmation.
     pub(super) trial: Option<Trial>,
 }
@@ -76,9 +76,6 @@ pub(super) struct Written {
 
 impl Written {
     /// Replaces the file.
-    ///
-    /// # Errors
-    /// The rename fails.
     pub(super) fn persist(self) -> Result<()> {
         let Self { file, path } = self;
         file.persist(&path).map_err(|error| failed("write", &path)(error.error))?;
@@ -127,9 +124,6 @@ pub(super) fn lock(path: &Path) -> crate::error::Result<Option<File>> {
 }
 
 /// Content of the file at `path`; `None` if it does not exist.
-///
-/// # Errors
-/// The file cannot be read, or has another format.
 pub(super) fn read(path: &Path) -> Result<Option<Persisted>> {
     match fs::read(path) {
         Ok(text) => {

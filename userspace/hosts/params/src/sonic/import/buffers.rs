@@ -67,7 +67,7 @@ impl<'a> Reader<'a> {
                 Some(row) => self.group(priority, &row)?,
                 None => {
                     let from = format!("BUFFER_PG|{}|{priority} is not in the file", self.port);
-                    self.set(from, &any, &format!("pfc.{priority}.tx"), 0)?;
+                    self.set_from(from, &any, &format!("pfc.{priority}.tx"), 0)?;
                 }
             }
         }
@@ -87,8 +87,8 @@ impl<'a> Reader<'a> {
                 return Ok(());
             }
         };
-        self.skip_others(row, &["profile"]);
-        self.set(format!("BUFFER_PG|{}", row.key()), row, &of("tx"), u64::from(is_lossless))?;
+        self.skip_unknown(row, &["profile"]);
+        self.set(row, "", &of("tx"), u64::from(is_lossless))?;
         let profile = match group {
             Group::Lossy(profile) | Group::Static(profile) => profile,
             Group::Dynamic | Group::Unknown => {
@@ -117,21 +117,16 @@ impl<'a> Reader<'a> {
                     _ => value,
                 };
                 if let Some(bytes) = value {
-                    let from = format!("BUFFER_PROFILE|{} {field}", profile.key());
-                    self.set(from, &profile, &of(parameter), bytes)?;
+                    self.set(&profile, field, &of(parameter), bytes)?;
                 }
             }
             known.extend(limit.map(|_| XON_OFFSET));
         }
-        let relative: Vec<_> =
-            profile.fields().filter(|field| RELATIVE.contains(field) && !known.contains(field)).collect();
-        if !relative.is_empty() {
-            let reason =
-                "thresholds relative to the free buffer are not supported: set pfc.N.xoff, in bytes per port";
-            self.skip(&profile, relative, reason);
-        }
-        known.extend(RELATIVE);
-        self.skip_others(&profile, &known);
+        let reason =
+            "thresholds relative to the free buffer are not supported: set pfc.N.xoff, in bytes per port";
+        let is_relative = |field: &str| RELATIVE.contains(&field);
+        self.skip_others(&profile, |field| known.contains(&field) || !is_relative(field), reason);
+        self.skip_others(&profile, |field| known.contains(&field) || is_relative(field), "no counterpart");
         Ok(())
     }
 }

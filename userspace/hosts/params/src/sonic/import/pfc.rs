@@ -35,9 +35,8 @@ impl<'a> Reader<'a> {
         let enabled = self.listed(of_port, ENABLE)?;
         if let Some(enabled) = enabled {
             for priority in 0..CLASSES {
-                let from = format!("PORT_QOS_MAP|{} {ENABLE}", of_port.key());
                 let is_enabled = u64::from(enabled >> priority & 1);
-                self.set(from, of_port, &format!("pfc.{priority}.rx"), is_enabled)?;
+                self.set(of_port, ENABLE, &format!("pfc.{priority}.rx"), is_enabled)?;
             }
         }
         let watched = self.listed(of_port, WATCHED)?;
@@ -55,8 +54,7 @@ impl<'a> Reader<'a> {
             // A priority absent from the map is unchanged.
             let is_listed = map.fields().any(|field| field.trim().parse() == Ok(priority));
             if let Some(queue) = queue.filter(|_| is_listed) {
-                let from = format!("MAP_PFC_PRIORITY_TO_QUEUE|{} {priority}", map.key());
-                self.set(from, &map, &format!("pfc.{priority}.queue"), queue)?;
+                self.set(&map, priority, &format!("pfc.{priority}.queue"), queue)?;
             }
         }
         Ok(())
@@ -64,12 +62,12 @@ impl<'a> Reader<'a> {
 
     /// Whether the port has a watchdog.
     fn watchdog(&mut self) -> Result<bool, Error> {
-        let mut is_there = false;
         const TIMES: [(&str, &str, u64); 2] = [
             ("detection_time", "pfc_wd_detection_time", 5_000),
             ("restoration_time", "pfc_wd_restoration_time", 60_000),
         ];
         const NS_PER_MS: u64 = 1_000_000;
+        let mut is_there = false;
         for row in self.db.rows("PFC_WD")? {
             if row.key() == "GLOBAL" {
                 self.skip(
@@ -84,32 +82,28 @@ impl<'a> Reader<'a> {
             }
             let row = row.valid()?;
             is_there = true;
-            let from = format!("PFC_WD|{}", row.key());
             for (field, key, most_ms) in TIMES {
                 if let Some(ms) = self.value(&row, field, 1..=most_ms, "milliseconds")? {
-                    self.set(format!("{from} {field}"), &row, key, ms * NS_PER_MS)?;
+                    self.set(&row, field, key, ms * NS_PER_MS)?;
                 }
             }
             let action = match row.text("action")?.as_deref() {
                 None => None,
                 Some("drop") => Some(PFC_WD_DROP),
                 Some("forward") => Some(PFC_WD_FORWARD),
-                Some("alert") => {
-                    let reason = "not supported: every storm has an action; pfc_wd_action is unchanged";
-                    self.skip(&row, ["action"], reason);
-                    None
-                }
                 Some(other) => {
-                    let reason =
-                        format!("`{other}` is not one of drop, forward, alert: pfc_wd_action is unchanged");
-                    self.skip(&row, ["action"], reason);
+                    let reason = match other {
+                        "alert" => "not supported: every storm has an action".to_owned(),
+                        _ => format!("`{other}` is not one of drop, forward, alert"),
+                    };
+                    self.skip(&row, ["action"], reason + "; pfc_wd_action is unchanged");
                     None
                 }
             };
             if let Some(action) = action {
-                self.set(format!("{from} action"), &row, "pfc_wd_action", action)?;
+                self.set(&row, "action", "pfc_wd_action", action)?;
             }
-            self.skip_others(&row, &["detection_time", "restoration_time", "action"]);
+            self.skip_unknown(&row, &["detection_time", "restoration_time", "action"]);
         }
         Ok(is_there)
     }
