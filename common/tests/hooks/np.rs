@@ -250,7 +250,7 @@ fn routing_table_read_once_per_cnp() {
         let mut host = MockHost::new();
         clone_mark(&mut host, &p, &MARKED);
         host.take_counted();
-        host.ingress(&p, &MARKED.frame(), moved);
+        host.ingress_with(&p, &MARKED.frame(), moved);
         assert_eq!((host.count_of(Stat::NpNotForHost), host.count_of(Stat::NpCnpSuppressed)), (1, 0));
         host.now_ns += INTERVAL_NS;
         assert_eq!(clone_mark(&mut host, &p, &DATA), None);

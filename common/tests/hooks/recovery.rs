@@ -196,12 +196,12 @@ fn stale_ack_is_dropped() {
         let mut host = MockHost::new();
         host.pairs.insert(qp(2, RECEIVER_QPN), Pair::new(SENDER_QPN, PairSource::Static));
         for (opcode, psn) in [(Opcode::RC_SEND_ONLY, 7), (Opcode::RC_RDMA_READ_REQUEST, 8)] {
-            host.egress(p, &with_psn(Roce { opcode, ..ACK }, psn), PacketContext::default());
+            host.egress(p, &with_psn(Roce { opcode, ..ACK }, psn));
         }
-        assert_eq!(host.ingress(p, &ack, PacketContext::default()).0, TcVerdict::Pass);
-        assert_eq!(host.ingress(p, &response, PacketContext::default()).0, TcVerdict::Pass);
+        assert_eq!(host.ingress(p, &ack).0, TcVerdict::Pass);
+        assert_eq!(host.ingress(p, &response).0, TcVerdict::Pass);
         host.take_counted();
-        assert_eq!(host.ingress(p, &ack, PacketContext::default()).0, verdict);
+        assert_eq!(host.ingress(p, &ack).0, verdict);
         assert_eq!(host.count_of(Stat::AckStale), u64::from(verdict == TcVerdict::Drop));
     }
 }
