@@ -177,7 +177,7 @@ impl FleetFixture {
         })
     }
 
-    /// Writes [`file`], and returns its path.
+    /// Writes [`file()`], and returns its path.
     pub fn file(&self, rollout: &str, parameters: &str) -> Result<String> {
         let path = self.dir.path().join("fleet.toml");
         fs::write(&path, file(rollout, parameters))?;

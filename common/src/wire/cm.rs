@@ -55,7 +55,7 @@ impl Mad<'_> {
             && self.0[3] == METHOD_SEND
     }
 
-    /// Message type, if [`Mad::is_cm`].
+    /// Message type, of connection management.
     #[inline(always)]
     pub const fn attribute(&self) -> Attribute {
         Attribute(be16::<16, _>(self.0))

@@ -274,7 +274,7 @@ impl Maps {
         Ok(settling.into_set())
     }
 
-    /// One set of the NP table, read consistently: unlocked, and equal in successive reads; see [`EQUAL_READS`].
+    /// One set of the NP table, read consistently: unlocked, and equal in successive reads.
     ///
     /// Every packet changes its set, if only a counter. A set that changes on every attempt is returned as last read.
     pub fn np_set(&self, index: u32) -> Result<NpSet, Error> {
