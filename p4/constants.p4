@@ -1,7 +1,7 @@
 // Written by `cargo xtask p4` from dcqcn-common: change it there.
 
 // Indices of `stats`, the order of `Stat`.
-const bit<32> STATS = 68;
+const bit<32> STATS = 69;
 const bit<32> STAT_NOT_ROCE = 0;
 const bit<32> STAT_ROCE_V1 = 1;
 const bit<32> STAT_IPV4_OPTIONS = 2;
@@ -70,6 +70,7 @@ const bit<32> STAT_CP_TRIMMED_PACKETS = 64;
 const bit<32> STAT_CP_TRIM_LIMITED = 65;
 const bit<32> STAT_NP_TRIM_NAKS = 66;
 const bit<32> STAT_NP_CLONES_UNSEEN = 67;
+const bit<32> STAT_ACK_STALE_DROPS = 68;
 
 // Headers.
 const bit<16> ETHERTYPE_IPV4 = 0x800;
