@@ -136,7 +136,10 @@ pub fn ingress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
     let mut is_answered = false;
     if recovery::is_enabled(p) {
         let roce = hide_offsets(s, roce);
-        is_answered = recovery::on_ingress(s, p, &roce);
+        match recovery::on_ingress(s, p, &roce) {
+            Some(answered) => is_answered = answered,
+            None => return TcVerdict::Drop,
+        }
     }
     if p.hot.is_on(Switch::Np) && roce.congests() {
         let is_marked =

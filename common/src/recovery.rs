@@ -30,7 +30,7 @@
 //! From Linux 6.2 on, soft-RoCE ends a QP that receives an ACK while a READ is partly answered (`check_psn` compares it with
 //! `comp.opcode`, which it then overwrites): the next response is an error, and the READ completes as successful. Such an
 //! ACK is late, or answers a retransmission, and a READ response acknowledges everything before it (9.7.5.1.2). ACKs
-//! before the last READ response are therefore dropped ([`Outcome::is_stale`]), also while the stack retransmits the same
+//! before the last READ response are therefore dropped ([`Outcome::Stale`]), also while the stack retransmits the same
 //! requests: either it still has to process that response, or it awaits another one, which acknowledges them too.
 //!
 //! READ responses and atomic acknowledgements, whose ICRC is not verified, only end the silence. A packet that the
@@ -114,11 +114,13 @@ pub struct Response {
 
 /// What follows from a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub enum Outcome {
+    /// Nothing.
+    Followed,
     /// Announce the QP to `dcqcn run`, because of a gap.
-    pub announces: bool,
-    /// An ACK of requests that a READ response has acknowledged: drop it.
-    pub is_stale: bool,
+    Announce,
+    /// Drop this ACK: a READ response has acknowledged the same requests.
+    Stale,
 }
 
 /// `syndrome` of a packet whose ICRC was not verified. Not a syndrome, which has 8 bits.
@@ -291,7 +293,7 @@ const PATIENCE_NS: u64 = 10_000_000_000;
 const HIDDEN_NS: u64 = 1_000_000_000;
 /// Granularity of the stack's timers.
 const JIFFY_NS: u64 = 10_000_000;
-/// Time after a NAK that ends the QP.
+/// Time without a request, or since a NAK that ends it, after which a QP counts as ended.
 const ENDED_NS: u64 = 10_000_000_000;
 /// Time in which the stack has processed the responses that have arrived.
 const PROCESSED_NS: u64 = 100_000_000;

@@ -55,10 +55,9 @@ pub(super) fn on_data<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce, is_mar
     if !is_marked && state != NpPeek::Due {
         return;
     }
-    // The routing table costs more than everything else, so it is read once per CNP. An interval shared by several flows may
-    // have begun with a packet for this host, and this one is for another.
-    let is_known = state == NpPeek::Answered && u64::from(p.hot.cnp_limit) == CNP_LIMIT_QP;
-    let is_for_host = is_known || p.hot.is_on(Switch::NpOtherHost) || !s.is_for_other_host(roce);
+    // The routing table costs more than everything else, so it is read once per CNP.
+    let is_for_host =
+        state == NpPeek::Answered || p.hot.is_on(Switch::NpOtherHost) || !s.is_for_other_host(roce);
     if is_between_hosts(s, roce) && is_for_host {
         if is_marked {
             count_rest(s, roce);

@@ -119,27 +119,27 @@ fn request_bytes<'p, S: Skb<'p>>(s: &mut S, roce: &Roce) -> Option<u32> {
     Some(roce.end.saturating_sub(end + headers + icrc::LEN) as u32)
 }
 
-/// Follows a packet to this host's RC queue pairs. Returns whether to drop it: it is trimmed and belongs to a known QP, whose
-/// sender gets a NAK or retransmits without one, or it is a stale ACK.
+/// Follows a packet to this host's RC queue pairs. `None` = drop it now, as a stale ACK. Returns whether to drop it once its mark is
+/// answered: it is trimmed and belongs to a known QP, whose sender gets a NAK or retransmits without one.
 #[inline(always)]
-pub(super) fn on_ingress<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> bool {
+pub(super) fn on_ingress<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> Option<bool> {
     let is_response = roce.class == Class::Acknowledge || roce.class == Class::ReadResponse;
     let is_request = roce.is_trimmed || roce.opcode.starts_request();
     let is_followed = if is_response { probes(p) } else { is_request && answers_trims(p) };
     if !is_followed || !roce.opcode.is_rc() || roce.packets != 1 {
-        return false;
+        return Some(false);
     }
-    let Some((peer, own)) = roce.addresses(s) else { return false };
+    let Some((peer, own)) = roce.addresses(s) else { return Some(false) };
     let vlan = roce.vlan;
-    let Some(pair) = s.env().pair(&QpId { addr: own, qpn: roce.dest_qpn, vlan }) else { return false };
+    let Some(pair) = s.env().pair(&QpId { addr: own, qpn: roce.dest_qpn, vlan }) else { return Some(false) };
     *s.env().lookup_key() = FlowId { src: own, receiver: QpId { addr: peer, qpn: pair.qpn, vlan } };
     let Some(Response { opcode, psn, syndrome, own_qpn, udp_sport }) = response(s, roce) else {
-        return false;
+        return Some(false);
     };
     let is_trimmed = roce.is_trimmed;
     // Its answer swaps the addresses.
     let Some(macs) = s.header(0).copied().filter(|_| !is_trimmed || np::is_between_hosts(s, roce)) else {
-        return false;
+        return Some(false);
     };
     let now_ns = s.env().now_ns();
     let outcome = s.env().requester(
@@ -153,20 +153,22 @@ pub(super) fn on_ingress<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> 
             if is_trimmed {
                 requester.set_macs(&macs);
             }
-            let announces =
-                requester.follow_arrival(&Arrival { psn, is_trimmed, own_qpn, udp_sport }, now_ns);
-            Outcome { announces, is_stale: false }
+            match requester.follow_arrival(&Arrival { psn, is_trimmed, own_qpn, udp_sport }, now_ns) {
+                true => Outcome::Announce,
+                false => Outcome::Followed,
+            }
         },
     );
-    let Some(Outcome { announces, is_stale }) = outcome else { return false };
-    if announces {
+    let Some(outcome) = outcome else { return Some(false) };
+    if outcome == Outcome::Announce {
         // If the ring is full, the next packet at egress announces it.
         s.env().announce_requester();
     }
-    if is_stale {
+    if outcome == Outcome::Stale {
         s.env().count(Stat::AckStale);
+        return None;
     }
-    is_trimmed || is_stale
+    Some(is_trimmed)
 }
 
 /// The response; `None` if it is an ACK or NAK with a wrong ICRC.

@@ -7,9 +7,9 @@ use core::cell::Cell;
 
 use super::responder::{Answer, Arrival, SharedResponder};
 use super::{
-    ACK, AFTER_NAK, ANNOUNCE_NS, AWAITS_READ, HIDDEN_NS, INITIAL_NS, KIND, MAX_IN_FLIGHT, MAX_MTU, MIN_MTU,
-    NO_PSN, Outcome, PROCESSED_NS, PSN_SEQUENCE_ERROR, Request, Requester, Response, SIGNAL_NS, SYNDROME,
-    TRIMMED, UNSEEN, UNVERIFIED, distance, end_of, get, hold_until, is_mtu, plus, responses, set,
+    ACK, AFTER_NAK, ANNOUNCE_NS, AWAITS_READ, ENDED_NS, HIDDEN_NS, INITIAL_NS, KIND, MAX_IN_FLIGHT, MAX_MTU,
+    MIN_MTU, NO_PSN, Outcome, PROCESSED_NS, PSN_SEQUENCE_ERROR, Request, Requester, Response, SIGNAL_NS,
+    SYNDROME, TRIMMED, UNSEEN, UNVERIFIED, distance, end_of, get, hold_until, is_mtu, plus, responses, set,
 };
 use crate::rc::Psn;
 use crate::wire::bth::{Class, Opcode};
@@ -47,8 +47,7 @@ extern "C" fn dcqcn_on_response(requester: *mut Requester, packet: u64, receiver
         own_qpn: receiver as u32,
         udp_sport: (receiver >> 32) as u16,
     };
-    let Outcome { announces, is_stale } = requester.on_response(&packet, now_ns);
-    u64::from(announces) | u64::from(is_stale) << 1
+    requester.on_response(&packet, now_ns) as u64
 }
 
 /// [`SharedRequester::on_answer`] as a BPF subprogram.
@@ -113,8 +112,11 @@ impl<'a> SharedRequester<'a> {
         let Response { opcode, psn, syndrome, own_qpn, udp_sport } = *packet;
         let word = u64::from(syndrome) << 32 | u64::from(opcode.0) << 24 | u64::from(psn);
         let receiver = u64::from(udp_sport) << 32 | u64::from(own_qpn);
-        let bits = dcqcn_on_response(self.0.as_ptr(), word, receiver, now_ns);
-        Outcome { announces: bits & 1 != 0, is_stale: bits & 2 != 0 }
+        match dcqcn_on_response(self.0.as_ptr(), word, receiver, now_ns) {
+            1 => Outcome::Announce,
+            2 => Outcome::Stale,
+            _ => Outcome::Followed,
+        }
     }
 
     /// [`Self::on_answer`], verified once by the kernel.
@@ -343,25 +345,25 @@ impl<'a> SharedRequester<'a> {
     /// Follows a response packet.
     pub fn on_response(self, packet: &Response, now_ns: u64) -> Outcome {
         let psn = packet.psn;
-        let mut outcome = Outcome { announces: false, is_stale: false };
         if get!(self.sent_ns) == 0 {
-            return outcome;
+            return Outcome::Followed;
         }
+        let mut has_gap = false;
         if packet.syndrome == TRIMMED {
-            outcome.announces = self.on_missing(psn, now_ns);
-            return outcome;
-        }
-        if packet.syndrome != UNVERIFIED {
+            return if self.on_missing(psn, now_ns) { Outcome::Announce } else { Outcome::Followed };
+        } else if packet.syndrome != UNVERIFIED {
             let own_qpn = get!(self.own_qpn);
             if own_qpn != 0 && own_qpn != packet.own_qpn {
                 // Another QP of this host talks to that QP now.
                 set!(self.sent_ns = 0);
-                return outcome;
+                return Outcome::Followed;
             }
             self.on_verified(packet, now_ns);
-            outcome.is_stale = packet.syndrome & KIND == ACK && distance(psn, get!(self.answered)) > 0;
+            if packet.syndrome & KIND == ACK && self.is_stale(psn, now_ns) {
+                return Outcome::Stale;
+            }
         } else {
-            outcome.announces = self.on_read_response(packet.opcode, psn, now_ns);
+            has_gap = self.on_read_response(packet.opcode, psn, now_ns);
         }
         set!(self.heard_ns = now_ns);
         set!(self.udp_sport = packet.udp_sport);
@@ -370,7 +372,14 @@ impl<'a> SharedRequester<'a> {
             self.measure(now_ns.saturating_sub(timed_ns));
             set!(self.timed_ns = 0);
         }
-        outcome
+        if has_gap { Outcome::Announce } else { Outcome::Followed }
+    }
+
+    /// Whether a READ response has acknowledged the request that an ACK names. Only while requests leave through this interface.
+    #[inline(always)]
+    fn is_stale(self, psn: u32, now_ns: u64) -> bool {
+        let behind = distance(psn, get!(self.answered));
+        behind > 0 && behind <= MAX_IN_FLIGHT && !has_passed(ENDED_NS, get!(self.sent_ns), now_ns)
     }
 
     /// ACK or NAK with a correct ICRC.

@@ -15,11 +15,11 @@ impl Requester {
     }
 
     pub(super) fn on_response(&mut self, packet: &Response, now_ns: u64) -> bool {
-        SharedRequester::new(self).on_response(packet, now_ns).announces
+        SharedRequester::new(self).on_response(packet, now_ns) == Outcome::Announce
     }
 
     fn drops(&mut self, packet: &Response, now_ns: u64) -> bool {
-        SharedRequester::new(self).on_response(packet, now_ns).is_stale
+        SharedRequester::new(self).on_response(packet, now_ns) == Outcome::Stale
     }
 
     pub(super) fn on_answer(&mut self, packet: &Answer, now_ns: u64) -> bool {
@@ -371,7 +371,6 @@ fn half_of_all_psns_ahead_is_not_acknowledged() {
     }
 }
 
-/// soft-RoCE answers them as READs.
 /// A PSN beyond it would complete it.
 #[test]
 fn atomic_write_and_flush_are_not_skipped() {

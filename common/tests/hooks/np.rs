@@ -244,17 +244,6 @@ fn routing_table_read_once_per_cnp() {
     host.now_ns += INTERVAL_NS;
     assert_eq!(host.ingress_with(&p, &MARKED.frame(), moved).1.clone_mark, None);
     assert_eq!(host.count_of(Stat::NpNotForHost), 1);
-    // The interval of a peer or port may have begun with another flow, whose next packet must not answer this mark.
-    for cnp_limit in [CNP_LIMIT_PEER, CNP_LIMIT_PORT] {
-        let p = params(|config| config.scalars.cnp_limit = cnp_limit);
-        let mut host = MockHost::new();
-        clone_mark(&mut host, &p, &MARKED);
-        host.take_counted();
-        host.ingress_with(&p, &MARKED.frame(), moved);
-        assert_eq!((host.count_of(Stat::NpNotForHost), host.count_of(Stat::NpCnpSuppressed)), (1, 0));
-        host.now_ns += INTERVAL_NS;
-        assert_eq!(clone_mark(&mut host, &p, &DATA), None);
-    }
 }
 
 #[test]
