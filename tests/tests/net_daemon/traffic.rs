@@ -24,7 +24,6 @@ use dcqcn_tests::require;
 use dcqcn_tests::retry::{wait, wait_value};
 use dcqcn_tests::socket::{RawSocket, TIMEOUT};
 
-/// Numbered frames from host 1 to host 2, until stopped; returns how many.
 /// Number of distinct frames that arrive, of the `sent` ones of [`under_traffic`].
 fn arrived(socket: &RawSocket, sent: u32) -> Result<usize> {
     let mut psns = HashSet::new();

@@ -307,7 +307,8 @@ fn drop_privileges() -> Result<()> {
         caps::set(None, set, &left).context("cannot drop capabilities")?;
     }
     // Without CAP_SYS_PTRACE the file system must be in this process's mount namespace.
-    if !attach::file_system().is_ok_and(|(seen, _)| seen == device) {
+    let seen = attach::file_system().inspect_err(|error| tracing::warn!(%error, "no BPF file system here"));
+    if !seen.is_ok_and(|(seen, _)| seen == device) {
         return Err(Error::OtherMounts { process: process.unwrap_or(1) });
     }
     tracing::debug!(?left, "capabilities dropped");

@@ -128,8 +128,8 @@ mod tests {
             read.borrow_mut().push(index);
             let mut set = RpSet::EMPTY;
             // One flow has sent recently, one has not.
-            set.hot[0].last_ns = [now_ns, 0];
-            set.hot[1].last_ns = [0, 1];
+            (set.hot[0].fingerprint, set.hot[0].last_ns) = (1, [now_ns, 0]);
+            (set.hot[1].fingerprint, set.hot[1].last_ns) = (2, [0, 1]);
             Ok(set)
         };
         assert_eq!(flows(&params, set).unwrap(), (4, 0));

@@ -90,9 +90,10 @@ impl Work for Prober {
         let params = self.port.maps().params()?;
         let probes = self.probes(&params);
         let follows = params.config.scalars.tail_loss_probe != TAIL_LOSS_PROBE_OFF;
-        if std::mem::replace(&mut self.probed, follows) && !follows {
+        if self.probed && !follows {
             self.forget_all()?;
         }
+        self.probed = follows;
         if !probes && params.config.scalars.trim_nak == 0 {
             (self.probe, self.states) = (None, HashMap::new());
             return Ok(IDLE_PERIOD);

@@ -231,7 +231,13 @@ impl StateDir {
         {
             return Ok(Arc::clone(records));
         }
-        let read = |ifindex| Some((ifindex, self.read_shared(ifindex).ok()??));
+        let read = |ifindex| match self.read_shared(ifindex) {
+            Ok(record) => Some((ifindex, record?)),
+            Err(error) => {
+                tracing::warn!(%error, "journal skipped");
+                None
+            }
+        };
         let records: Arc<Records> = Arc::new(self.ifindexes()?.into_iter().filter_map(read).collect());
         // A later change within the same tick of the clock would not show.
         let age = metadata.modified().ok().and_then(|at| SystemTime::now().duration_since(at).ok());

@@ -16,6 +16,7 @@ use crate::error::Error;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Persisted {
     /// Active override; `None` = the host's own file alone.
+    #[serde(alias = "held")]
     pub(super) active: Option<Override>,
     /// State of confirmation.
     pub(super) trial: Option<Trial>,
