@@ -136,10 +136,7 @@ pub fn ingress<'p, S: Skb<'p>>(s: &mut S) -> TcVerdict {
     let mut is_answered = false;
     if recovery::is_enabled(p) {
         let roce = hide_offsets(s, roce);
-        match recovery::on_ingress(s, p, &roce) {
-            Some(answered) => is_answered = answered,
-            None => return TcVerdict::Drop,
-        }
+        is_answered = recovery::on_ingress(s, p, &roce);
     }
     if p.hot.is_on(Switch::Np) && roce.congests() {
         let is_marked =

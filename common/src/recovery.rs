@@ -30,7 +30,7 @@
 //! From Linux 6.2 on, soft-RoCE ends a QP that receives an ACK while a READ is partly answered (`check_psn` compares it with
 //! `comp.opcode`, which it then overwrites): the next response is an error, and the READ completes as successful. Such an
 //! ACK is late, or answers a retransmission, and a READ response acknowledges everything before it (9.7.5.1.2). ACKs
-//! before the last READ response are therefore dropped ([`Outcome::Stale`]), also while the stack retransmits the same
+//! before the last READ response are therefore dropped ([`SharedRequester::is_stale`]), also while the stack retransmits the same
 //! requests: either it still has to process that response, or it awaits another one, which acknowledges them too.
 //!
 //! READ responses and atomic acknowledgements, whose ICRC is not verified, only end the silence. A packet that the
@@ -110,17 +110,6 @@ pub struct Response {
     pub own_qpn: u32,
     /// UDP source port.
     pub udp_sport: u16,
-}
-
-/// What follows from a response.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// Nothing.
-    Followed,
-    /// Announce the QP to `dcqcn run`, because of a gap.
-    Announce,
-    /// Drop this ACK: a READ response has acknowledged the same requests.
-    Stale,
 }
 
 /// `syndrome` of a packet whose ICRC was not verified. Not a syndrome, which has 8 bits.

@@ -5,7 +5,7 @@ use crate::classify::Roce;
 use crate::flow::{FlowId, QpId};
 use crate::params::{Params, Switch};
 use crate::recovery::responder::{Answer, Arrival, OWN_NAK};
-use crate::recovery::{Outcome, Request, Response, TRIMMED, UNVERIFIED};
+use crate::recovery::{Request, Response, TRIMMED, UNVERIFIED};
 use crate::stats::Stat;
 use crate::wire::bth::{Bth, Class, Opcode};
 use crate::wire::eth::{EtherType, Ethernet};
@@ -119,56 +119,54 @@ fn request_bytes<'p, S: Skb<'p>>(s: &mut S, roce: &Roce) -> Option<u32> {
     Some(roce.end.saturating_sub(end + headers + icrc::LEN) as u32)
 }
 
-/// Follows a packet to this host's RC queue pairs. `None` = drop it now, as a stale ACK. Returns whether to drop it once its mark is
-/// answered: it is trimmed and belongs to a known QP, whose sender gets a NAK or retransmits without one.
+/// Follows a packet to this host's RC queue pairs. Returns whether to drop it: it is trimmed and belongs to a known QP, whose
+/// sender gets a NAK or retransmits without one, or it is a stale ACK.
 #[inline(always)]
-pub(super) fn on_ingress<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> Option<bool> {
+pub(super) fn on_ingress<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> bool {
     let is_response = roce.class == Class::Acknowledge || roce.class == Class::ReadResponse;
     let is_request = roce.is_trimmed || roce.opcode.starts_request();
     let is_followed = if is_response { probes(p) } else { is_request && answers_trims(p) };
     if !is_followed || !roce.opcode.is_rc() || roce.packets != 1 {
-        return Some(false);
+        return false;
     }
-    let Some((peer, own)) = roce.addresses(s) else { return Some(false) };
+    let Some((peer, own)) = roce.addresses(s) else { return false };
     let vlan = roce.vlan;
-    let Some(pair) = s.env().pair(&QpId { addr: own, qpn: roce.dest_qpn, vlan }) else { return Some(false) };
+    let Some(pair) = s.env().pair(&QpId { addr: own, qpn: roce.dest_qpn, vlan }) else { return false };
     *s.env().lookup_key() = FlowId { src: own, receiver: QpId { addr: peer, qpn: pair.qpn, vlan } };
     let Some(Response { opcode, psn, syndrome, own_qpn, udp_sport }) = response(s, roce) else {
-        return Some(false);
+        return false;
     };
     let is_trimmed = roce.is_trimmed;
     // Its answer swaps the addresses.
     let Some(macs) = s.header(0).copied().filter(|_| !is_trimmed || np::is_between_hosts(s, roce)) else {
-        return Some(false);
+        return false;
     };
     let now_ns = s.env().now_ns();
-    let outcome = s.env().requester(
+    let mut is_stale = false;
+    let announces = s.env().requester(
         false,
         #[inline(always)]
         |requester| {
             if is_response {
                 let response = Response { opcode, psn, syndrome, own_qpn, udp_sport };
-                return requester.follow_response(&response, now_ns);
+                let announces = requester.follow_response(&response, now_ns);
+                is_stale = requester.drops(&response, now_ns);
+                return announces;
             }
             if is_trimmed {
                 requester.set_macs(&macs);
             }
-            match requester.follow_arrival(&Arrival { psn, is_trimmed, own_qpn, udp_sport }, now_ns) {
-                true => Outcome::Announce,
-                false => Outcome::Followed,
-            }
+            requester.follow_arrival(&Arrival { psn, is_trimmed, own_qpn, udp_sport }, now_ns)
         },
     );
-    let Some(outcome) = outcome else { return Some(false) };
-    if outcome == Outcome::Announce {
+    if announces == Some(true) {
         // If the ring is full, the next packet at egress announces it.
         s.env().announce_requester();
     }
-    if outcome == Outcome::Stale {
+    if is_stale {
         s.env().count(Stat::AckStale);
-        return None;
     }
-    Some(is_trimmed)
+    is_stale || is_trimmed && announces.is_some()
 }
 
 /// The response; `None` if it is an ACK or NAK with a wrong ICRC.

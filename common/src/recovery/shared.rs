@@ -8,8 +8,8 @@ use core::cell::Cell;
 use super::responder::{Answer, Arrival, SharedResponder};
 use super::{
     ACK, AFTER_NAK, ANNOUNCE_NS, AWAITS_READ, ENDED_NS, HIDDEN_NS, INITIAL_NS, KIND, MAX_IN_FLIGHT, MAX_MTU,
-    MIN_MTU, NO_PSN, Outcome, PROCESSED_NS, PSN_SEQUENCE_ERROR, Request, Requester, Response, SIGNAL_NS,
-    SYNDROME, TRIMMED, UNSEEN, UNVERIFIED, distance, end_of, get, hold_until, is_mtu, plus, responses, set,
+    MIN_MTU, NO_PSN, PROCESSED_NS, PSN_SEQUENCE_ERROR, Request, Requester, Response, SIGNAL_NS, SYNDROME,
+    TRIMMED, UNSEEN, UNVERIFIED, distance, end_of, get, hold_until, is_mtu, plus, responses, set,
 };
 use crate::rc::Psn;
 use crate::wire::bth::{Class, Opcode};
@@ -47,7 +47,16 @@ extern "C" fn dcqcn_on_response(requester: *mut Requester, packet: u64, receiver
         own_qpn: receiver as u32,
         udp_sport: (receiver >> 32) as u16,
     };
-    requester.on_response(&packet, now_ns) as u64
+    requester.on_response(&packet, now_ns).into()
+}
+
+/// [`SharedRequester::is_stale`] as a BPF subprogram: within the one above, Linux 6.1 would explore too many paths.
+#[cfg_attr(target_arch = "bpf", unsafe(no_mangle))]
+#[inline(never)]
+extern "C" fn dcqcn_is_stale(requester: *mut Requester, psn: u64, syndrome: u64, now_ns: u64) -> u64 {
+    // SAFETY: called below with a cell only.
+    let Some(requester) = (unsafe { SharedRequester::at(requester) }) else { return 0 };
+    requester.is_stale(psn as u32, syndrome as u32, now_ns).into()
 }
 
 /// [`SharedRequester::on_answer`] as a BPF subprogram.
@@ -108,15 +117,16 @@ impl<'a> SharedRequester<'a> {
 
     /// [`Self::on_response`], verified once by the kernel.
     #[inline(always)]
-    pub(crate) fn follow_response(self, packet: &Response, now_ns: u64) -> Outcome {
+    pub(crate) fn follow_response(self, packet: &Response, now_ns: u64) -> bool {
         let Response { opcode, psn, syndrome, own_qpn, udp_sport } = *packet;
         let word = u64::from(syndrome) << 32 | u64::from(opcode.0) << 24 | u64::from(psn);
-        let receiver = u64::from(udp_sport) << 32 | u64::from(own_qpn);
-        match dcqcn_on_response(self.0.as_ptr(), word, receiver, now_ns) {
-            1 => Outcome::Announce,
-            2 => Outcome::Stale,
-            _ => Outcome::Followed,
-        }
+        dcqcn_on_response(self.0.as_ptr(), word, u64::from(udp_sport) << 32 | u64::from(own_qpn), now_ns) != 0
+    }
+
+    /// [`Self::is_stale`], verified once by the kernel.
+    #[inline(always)]
+    pub(crate) fn drops(self, packet: &Response, now_ns: u64) -> bool {
+        dcqcn_is_stale(self.0.as_ptr(), packet.psn.into(), packet.syndrome.into(), now_ns) != 0
     }
 
     /// [`Self::on_answer`], verified once by the kernel.
@@ -342,26 +352,24 @@ impl<'a> SharedRequester<'a> {
         }
     }
 
-    /// Follows a response packet.
-    pub fn on_response(self, packet: &Response, now_ns: u64) -> Outcome {
+    /// Follows a response packet. Returns whether to announce the QP to `dcqcn run`, because of a gap.
+    pub fn on_response(self, packet: &Response, now_ns: u64) -> bool {
         let psn = packet.psn;
         if get!(self.sent_ns) == 0 {
-            return Outcome::Followed;
+            return false;
+        }
+        if packet.syndrome == TRIMMED {
+            return self.on_missing(psn, now_ns);
         }
         let mut has_gap = false;
-        if packet.syndrome == TRIMMED {
-            return if self.on_missing(psn, now_ns) { Outcome::Announce } else { Outcome::Followed };
-        } else if packet.syndrome != UNVERIFIED {
+        if packet.syndrome != UNVERIFIED {
             let own_qpn = get!(self.own_qpn);
             if own_qpn != 0 && own_qpn != packet.own_qpn {
                 // Another QP of this host talks to that QP now.
                 set!(self.sent_ns = 0);
-                return Outcome::Followed;
+                return false;
             }
             self.on_verified(packet, now_ns);
-            if packet.syndrome & KIND == ACK && self.is_stale(psn, now_ns) {
-                return Outcome::Stale;
-            }
         } else {
             has_gap = self.on_read_response(packet.opcode, psn, now_ns);
         }
@@ -372,14 +380,23 @@ impl<'a> SharedRequester<'a> {
             self.measure(now_ns.saturating_sub(timed_ns));
             set!(self.timed_ns = 0);
         }
-        if has_gap { Outcome::Announce } else { Outcome::Followed }
+        has_gap
     }
 
-    /// Whether a READ response has acknowledged the request that an ACK names. Only while requests leave through this interface.
-    #[inline(always)]
-    fn is_stale(self, psn: u32, now_ns: u64) -> bool {
+    /// Whether a READ response has acknowledged the request that this ACK names. Notes the PSN of a READ response.
+    ///
+    /// Only while requests leave through this interface: otherwise PSNs wrap under a state that no longer moves.
+    pub fn is_stale(self, psn: u32, syndrome: u32, now_ns: u64) -> bool {
         let behind = distance(psn, get!(self.answered));
-        behind > 0 && behind <= MAX_IN_FLIGHT && !has_passed(ENDED_NS, get!(self.sent_ns), now_ns)
+        if syndrome == UNVERIFIED {
+            // A retransmission that looks like a new QP has taken `next` back.
+            if behind <= 0 && distance(get!(self.next), psn) < MAX_IN_FLIGHT {
+                set!(self.answered = plus(psn, 1));
+            }
+            return false;
+        }
+        let is_sending = !has_passed(ENDED_NS, get!(self.sent_ns), now_ns);
+        syndrome != TRIMMED && syndrome & KIND == ACK && behind > 0 && behind <= MAX_IN_FLIGHT && is_sending
     }
 
     /// ACK or NAK with a correct ICRC.
@@ -428,10 +445,6 @@ impl<'a> SharedRequester<'a> {
             matches!(opcode, Opcode::RC_RDMA_READ_RESPONSE_MIDDLE | Opcode::RC_RDMA_READ_RESPONSE_LAST);
         let read_next = get!(self.read_next);
         let ahead = distance(read_next, psn);
-        // A retransmission that looks like a new QP has taken `next` back.
-        if distance(get!(self.next), psn) < MAX_IN_FLIGHT && distance(get!(self.answered), psn) >= 0 {
-            set!(self.answered = plus(psn, 1));
-        }
         if ahead > 0 && (continues || self.awaits_read(now_ns)) {
             return self.on_missing(read_next, now_ns);
         }

@@ -15,11 +15,13 @@ impl Requester {
     }
 
     pub(super) fn on_response(&mut self, packet: &Response, now_ns: u64) -> bool {
-        SharedRequester::new(self).on_response(packet, now_ns) == Outcome::Announce
+        SharedRequester::new(self).on_response(packet, now_ns)
     }
 
     fn drops(&mut self, packet: &Response, now_ns: u64) -> bool {
-        SharedRequester::new(self).on_response(packet, now_ns) == Outcome::Stale
+        let requester = SharedRequester::new(self);
+        requester.on_response(packet, now_ns);
+        requester.is_stale(packet.psn, packet.syndrome, now_ns)
     }
 
     pub(super) fn on_answer(&mut self, packet: &Answer, now_ns: u64) -> bool {
@@ -405,6 +407,10 @@ fn ack_before_a_read_response_is_dropped() {
     let mut requester = Requester::NEW;
     requester.on_request(&request(Opcode::RC_RDMA_READ_REQUEST, 10, 100), MS);
     assert!(!requester.drops(&ack(9), 2 * MS));
+    let trimmed = Response { syndrome: TRIMMED, ..read_response(Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, 13) };
+    let mut requester = reading();
+    requester.on_response(&read_response(Opcode::RC_RDMA_READ_RESPONSE_LAST, 15), 12 * MS);
+    assert!(!requester.drops(&trimmed, 12 * MS));
     // PSNs wrap, however long ago the last READ was.
     let mut requester = reading();
     for psn in (16..1 << 24).step_by(1 << 20) {
