@@ -356,6 +356,11 @@ impl hooks::Env<'static> for Env {
     }
 
     #[inline(always)]
+    fn drops_stale_acks(&self) -> bool {
+        crate::maps::drops_stale_acks()
+    }
+
+    #[inline(always)]
     fn announce_requester(&mut self) -> bool {
         let id = &raw const self.counters().lookup_key;
         // SAFETY: as in `requester`. A program under test has no daemon.

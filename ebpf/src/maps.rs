@@ -147,6 +147,16 @@ pub fn mode() -> u32 {
     MODE.load()
 }
 
+/// 1 = drop stale ACKs. Read-only too: Linux 6.1, which needs no such drops, would explore too many paths.
+#[unsafe(no_mangle)]
+static STALE_ACKS: Global<u32> = Global::new(0);
+
+/// Whether stale ACKs are dropped.
+#[inline(always)]
+pub fn drops_stale_acks() -> bool {
+    STALE_ACKS.load() != 0
+}
+
 /// The test map, if the program is under test.
 #[inline(always)]
 pub fn test() -> Option<*mut Test> {

@@ -294,6 +294,10 @@ impl<'a> Env<'a> for MemoryEnv<'a> {
         requesters.get_mut(lookup_key).map(|requester| f(SharedRequester::new(requester)))
     }
 
+    fn drops_stale_acks(&self) -> bool {
+        true
+    }
+
     fn announce_requester(&mut self) -> bool {
         self.memory.announced_requesters.push(self.memory.lookup_key);
         true

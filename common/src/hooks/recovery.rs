@@ -142,6 +142,7 @@ pub(super) fn on_ingress<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> 
         return false;
     };
     let now_ns = s.env().now_ns();
+    let drops_stale_acks = s.env().drops_stale_acks();
     let mut is_stale = false;
     let announces = s.env().requester(
         false,
@@ -150,7 +151,7 @@ pub(super) fn on_ingress<'p, S: Skb<'p>>(s: &mut S, p: &Params, roce: &Roce) -> 
             if is_response {
                 let response = Response { opcode, psn, syndrome, own_qpn, udp_sport };
                 let announces = requester.follow_response(&response, now_ns);
-                is_stale = requester.drops(&response, now_ns);
+                is_stale = drops_stale_acks && requester.drops(&response, now_ns);
                 return announces;
             }
             if is_trimmed {

@@ -62,10 +62,6 @@ fn cut<'p, H: Host<'p>>(h: &mut H, p: &Params, roce: &Roce) -> Stat {
     let mut fingerprint = p.port.hash_keys.in_vlan(untagged, vlan);
     let now_ns = h.env().now_ns();
     let rp = &p.rp;
-    if rp.line_rate_bps == 0 {
-        // A cut would make the target 0.
-        return Stat::RpCnpUnknownFlow;
-    }
     let index = set_index(flow::hash(untagged), p.port.rp_set_mask);
     let Some(set) = h.env().rp_set(index) else {
         return Stat::RpCnpUnknownFlow;

@@ -453,14 +453,6 @@ fn flow_not_stored_without_line_rate() {
     let mut host = MockHost::new();
     assert_eq!(send(&mut host, &p, &DATA), PacketOutcome { bytes: DATA.frame(), ..PacketOutcome::default() });
     assert_eq!(host.flow(&DATA.id()), None);
-    // A flow from before keeps its rate: the target of a cut would be 0.
-    let before = paced(PACER_FQ);
-    send(&mut host, &before, &DATA);
-    let rate_bps = flow(&mut host, &before, &DATA.id()).machine.rate_bps;
-    host.take_counted();
-    cnp(&mut host, &p, &DATA);
-    assert_eq!(flow(&mut host, &before, &DATA.id()).machine.rate_bps, rate_bps);
-    assert_eq!(host.count_of(Stat::RpCnpUnknownFlow), 1);
 }
 
 #[test]

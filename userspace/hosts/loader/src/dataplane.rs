@@ -12,6 +12,7 @@ use std::{panic, thread};
 
 use aya::maps::{MapData, MapError};
 use aya::programs::{Program, SchedClassifier, Xdp};
+use aya::util::KernelVersion;
 use aya::{Ebpf, EbpfLoader};
 use dcqcn_common::layout::{Active, DEFAULT_FLOWS, MAX_FLOWS, Mode, WAYS};
 
@@ -141,6 +142,7 @@ pub(crate) fn create_maps<'a>(
 ) -> Result<Ebpf, Error> {
     loader
         .override_global("MODE", number(mode), true)
+        .override_global("STALE_ACKS", stale_acks(), true)
         .map_max_entries("RP", sizes.rp_sets())
         .map_max_entries("NP", sizes.np_sets())
         .map_max_entries("PAIRS", sizes.pairs())
@@ -164,6 +166,14 @@ const fn number(mode: Mode) -> &'static u32 {
         Mode::Inline => &(Mode::Inline as u32),
         Mode::Marking => &(Mode::Marking as u32),
         Mode::Test => &(Mode::Test as u32),
+    }
+}
+
+/// Whether to drop stale ACKs: for the soft-RoCE of this kernel.
+fn stale_acks() -> &'static u32 {
+    match KernelVersion::current() {
+        Ok(version) if version < KernelVersion::new(6, 2, 0) => &0,
+        _ => &1,
     }
 }
 
