@@ -15,7 +15,10 @@ impl Requester {
     }
 
     pub(super) fn on_response(&mut self, packet: &Response, now_ns: u64) -> bool {
-        SharedRequester::new(self).on_response(packet, now_ns)
+        let requester = SharedRequester::new(self);
+        let announces = requester.on_response(packet, now_ns);
+        requester.is_stale(packet.psn, packet.syndrome, now_ns);
+        announces
     }
 
     fn drops(&mut self, packet: &Response, now_ns: u64) -> bool {
