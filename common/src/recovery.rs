@@ -27,14 +27,14 @@
 //! Responses of later READs hide that one is missing, as data may use the PSNs between. If the stack retransmits the READ
 //! request, later responses no longer count as progress, for a second: its response may arrive unseen.
 //!
-//! From Linux 6.2 on, soft-RoCE ends a QP that receives an ACK while a READ is partly answered (`check_psn` compares it with
-//! `comp.opcode`, which it then overwrites): the next response is an error, and the READ completes as successful. Such an
-//! ACK is late, or answers a retransmission, and a READ response acknowledges everything before it (9.7.5.1.2). ACKs
-//! before the last READ response are therefore dropped ([`SharedRequester::is_stale`]), also while the stack retransmits the same
+//! After Linux 6.1 (seen on 6.12 and 7.3), soft-RoCE ends a QP that receives an ACK while a READ is partly answered. `check_psn`
+//! passes the ACK on, which overwrites `comp.opcode`. The next response is then an error, and the READ completes as successful.
+//! Such an ACK is late, or answers a retransmission, and a READ response acknowledges everything before it (9.7.5.1.2). ACKs
+//! before the last READ response are therefore dropped (`SharedRequester::drops`), also while the stack retransmits the same
 //! requests: either it still has to process that response, or it awaits another one, which acknowledges them too.
 //!
-//! READ responses and atomic acknowledgements, whose ICRC is not verified, only end the silence. A packet that the
-//! programs have not seen counts as a SEND.
+//! The ICRC of READ responses and atomic acknowledgements is not verified. They end the silence, and make earlier ACKs stale. A
+//! packet that the programs have not seen counts as a SEND.
 //!
 //! The egress and ingress programs share this state without a lock, and run on different CPUs. Only ingress advances the
 //! acknowledged PSN, and only egress the PSNs used; a reset discards both. A stale field makes a probe later, or lets it

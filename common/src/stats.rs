@@ -165,7 +165,7 @@ stats! {
     NpTrimNak = "np_trim_naks",
     /// Clones that left as copies of the data packet, because another program at TC egress ended the chain before this one; the NP then makes no clone for a second.
     NpCloneUnseen = "np_clones_unseen",
-    /// Acknowledgements dropped because a READ response has acknowledged the same requests: soft-RoCE from Linux 6.2 on could end the QP (`tail_loss_probe`).
+    /// Acknowledgements dropped because a READ response has acknowledged the same requests: soft-RoCE after Linux 6.1 could end the QP (`tail_loss_probe`).
     AckStale = "ack_stale_drops",
 }
 

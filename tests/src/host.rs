@@ -90,7 +90,7 @@ impl Host {
         Ok(self.netlink()?.set_up(self.index(iface)?, is_up)?)
     }
 
-    /// Renames one of its interfaces, which is down meanwhile.
+    /// Renames an interface of this host. It is set down for that, as the kernel requires.
     pub fn rename(&self, from: &str, to: &str) -> Result<()> {
         self.set_up(from, false)?;
         self.command(&format!("ip link set {from} name {to}"))?;

@@ -100,7 +100,7 @@ pub trait Env<'p> {
     ///
     /// `None` if it is absent, or the table is full.
     fn requester<R>(&mut self, enters: bool, f: impl FnOnce(SharedRequester<'_>) -> R) -> Option<R>;
-    /// Whether an ACK that a READ response has overtaken is dropped: soft-RoCE from Linux 6.2 on could end the QP.
+    /// Whether to drop an ACK that a READ response has overtaken: soft-RoCE after Linux 6.1 could end the QP.
     fn drops_stale_acks(&self) -> bool;
     /// Announces the flow in [`lookup_key`](Self::lookup_key) as a sending requester; false if the ring is full.
     fn announce_requester(&mut self) -> bool;

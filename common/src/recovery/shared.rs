@@ -50,13 +50,19 @@ extern "C" fn dcqcn_on_response(requester: *mut Requester, packet: u64, receiver
     requester.on_response(&packet, now_ns).into()
 }
 
-/// [`SharedRequester::is_stale`] as a BPF subprogram: within the one above, Linux 6.1 would explore too many paths.
+/// [`SharedRequester::drops`] as a BPF subprogram.
 #[cfg_attr(target_arch = "bpf", unsafe(no_mangle))]
 #[inline(never)]
-extern "C" fn dcqcn_is_stale(requester: *mut Requester, psn: u64, syndrome: u64, now_ns: u64) -> u64 {
+extern "C" fn dcqcn_drops(requester: *mut Requester, psn: u64, syndrome: u64, now_ns: u64) -> u64 {
     // SAFETY: called below with a cell only.
     let Some(requester) = (unsafe { SharedRequester::at(requester) }) else { return 0 };
-    requester.is_stale(psn as u32, syndrome as u32, now_ns).into()
+    let (psn, syndrome) = (psn as u32, syndrome as u32);
+    match syndrome {
+        UNVERIFIED => requester.note_answered(psn),
+        TRIMMED => {}
+        _ => return (syndrome & KIND == ACK && requester.is_stale(psn, now_ns)).into(),
+    }
+    0
 }
 
 /// [`SharedRequester::on_answer`] as a BPF subprogram.
@@ -123,10 +129,10 @@ impl<'a> SharedRequester<'a> {
         dcqcn_on_response(self.0.as_ptr(), word, u64::from(udp_sport) << 32 | u64::from(own_qpn), now_ns) != 0
     }
 
-    /// [`Self::is_stale`], verified once by the kernel.
+    /// Whether to drop a response, as an ACK of requests that a READ response has acknowledged. Verified once by the kernel.
     #[inline(always)]
     pub(crate) fn drops(self, packet: &Response, now_ns: u64) -> bool {
-        dcqcn_is_stale(self.0.as_ptr(), packet.psn.into(), packet.syndrome.into(), now_ns) != 0
+        dcqcn_drops(self.0.as_ptr(), packet.psn.into(), packet.syndrome.into(), now_ns) != 0
     }
 
     /// [`Self::on_answer`], verified once by the kernel.
@@ -383,20 +389,22 @@ impl<'a> SharedRequester<'a> {
         has_gap
     }
 
-    /// Whether a READ response has acknowledged the request that this ACK names. Notes the PSN of a READ response.
-    ///
-    /// Only while requests leave through this interface: otherwise PSNs wrap under a state that no longer moves.
-    pub fn is_stale(self, psn: u32, syndrome: u32, now_ns: u64) -> bool {
-        let behind = distance(psn, get!(self.answered));
-        if syndrome == UNVERIFIED {
-            // A retransmission that looks like a new QP has taken `next` back.
-            if behind <= 0 && distance(get!(self.next), psn) < MAX_IN_FLIGHT {
-                set!(self.answered = plus(psn, 1));
-            }
-            return false;
+    /// Stores the PSN of a READ response, unless it is beyond all that can be outstanding.
+    #[inline(always)]
+    fn note_answered(self, psn: u32) {
+        // Not `next`: a retransmission that looks like a new QP takes it back.
+        if distance(get!(self.next), psn) < MAX_IN_FLIGHT && distance(get!(self.answered), psn) >= 0 {
+            set!(self.answered = plus(psn, 1));
         }
-        let is_sending = !has_passed(ENDED_NS, get!(self.sent_ns), now_ns);
-        syndrome != TRIMMED && syndrome & KIND == ACK && behind > 0 && behind <= MAX_IN_FLIGHT && is_sending
+    }
+
+    /// Whether a READ response has acknowledged the request with this PSN.
+    ///
+    /// Only while requests leave through this interface: otherwise PSNs wrap under a state that no longer changes.
+    #[inline(always)]
+    fn is_stale(self, psn: u32, now_ns: u64) -> bool {
+        let behind = distance(psn, get!(self.answered));
+        behind > 0 && behind <= MAX_IN_FLIGHT && !has_passed(ENDED_NS, get!(self.sent_ns), now_ns)
     }
 
     /// ACK or NAK with a correct ICRC.

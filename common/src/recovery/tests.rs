@@ -17,14 +17,14 @@ impl Requester {
     pub(super) fn on_response(&mut self, packet: &Response, now_ns: u64) -> bool {
         let requester = SharedRequester::new(self);
         let announces = requester.on_response(packet, now_ns);
-        requester.is_stale(packet.psn, packet.syndrome, now_ns);
+        requester.drops(packet, now_ns);
         announces
     }
 
     fn drops(&mut self, packet: &Response, now_ns: u64) -> bool {
         let requester = SharedRequester::new(self);
         requester.on_response(packet, now_ns);
-        requester.is_stale(packet.psn, packet.syndrome, now_ns)
+        requester.drops(packet, now_ns)
     }
 
     pub(super) fn on_answer(&mut self, packet: &Answer, now_ns: u64) -> bool {
@@ -388,7 +388,7 @@ fn atomic_write_and_flush_are_not_skipped() {
     }
 }
 
-/// Soft-RoCE from Linux 6.2 on ends a QP that receives an ACK before the next response of a READ.
+/// Soft-RoCE after Linux 6.1 ends a QP that receives an ACK before the next response of a READ.
 #[test]
 fn ack_before_a_read_response_is_dropped() {
     // The READ uses 12 to 15; the first response has arrived.

@@ -176,7 +176,7 @@ impl Lab {
         listed_flows(&self.on_host(host, "flows {}")?)
     }
 
-    /// Its flow to a QP of another host.
+    /// The host's flow to this QP of another host.
     pub fn flow(&self, host: u8, qpn: u32) -> Result<Option<ListedFlow>> {
         Ok(self.flows(host)?.into_iter().find(|flow| flow.qpn == qpn))
     }

@@ -53,7 +53,7 @@ pub(super) struct Collector<'s> {
 }
 
 impl Flow {
-    /// Its sending end; `None`: it has not started.
+    /// Sending end of the flow; `None` if the flow has not started.
     fn sending(self, nodes: &[Node]) -> Option<(&SendQp, &Params)> {
         match nodes.get(self.host as usize) {
             Some(Node::Host(host)) => host.sending(self.local),

@@ -40,7 +40,7 @@ fn failed(path: &Path) -> impl FnOnce(io::Error) -> Error {
 /// Creates a directory for a recording.
 ///
 /// # Errors
-/// It has one already, or cannot be created.
+/// The directory contains a recording, or cannot be created.
 pub(crate) fn create(dir: &Path) -> Result<(), Error> {
     fs::create_dir_all(dir).map_err(failed(dir))?;
     let path = dir.join(SNAPSHOT);

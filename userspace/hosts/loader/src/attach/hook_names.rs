@@ -11,7 +11,7 @@ use crate::dataplane::PROGRAMS;
 
 /// A TC hook, used by host attachments: XDP on the receive path would cost TCP its offloads.
 pub(super) struct TcHook {
-    /// Its name, and that of its pin.
+    /// Name of the hook, and of the program's pin.
     pub(super) name: &'static str,
     pub(super) program: &'static str,
     pub(super) attach_type: TcAttachType,

@@ -20,7 +20,7 @@ pub(super) struct Marking {
 
 /// Thresholds of marking and their probability, which are also those of dropping.
 const THRESHOLDS: [&str; 3] = ["green_min_threshold", "green_max_threshold", "green_drop_probability"];
-/// The same for marking only: as in SONiC's YANG, and as first proposed.
+/// Thresholds and probability of marking alone, in the two spellings that files have.
 const MARK_THRESHOLDS: [[&str; 3]; 2] = [
     ["ecn_green_min_threshold", "ecn_green_max_threshold", "ecn_green_mark_probability"],
     ["green_ect_min_threshold", "green_ect_max_threshold", "green_ect_mark_probability"],
