@@ -56,6 +56,27 @@ fn bad_file_rejected_line_by_line() {
 }
 
 #[test]
+fn check_refuses_what_attach_refuses() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let name = file.path().to_str().unwrap();
+    let entries = ["queues = 'auto'", "xdp_mode = 'skb'", "pacer = 'htb'\nflows = 40000"];
+    let entries = entries.map(|keys| format!("[[interface]]\nname = 'eth0'\n{keys}\n"));
+    fs::write(&file, entries.concat()).unwrap();
+    let check = run(&["config", "check", name]);
+    assert_eq!(check.status.code(), Some(1));
+    let expected =
+        [":1: queues = \"auto\" and pacer", ":4: xdp_mode = \"skb\" is for", ":7: flows = 40000 is out of"];
+    for (line, expected) in stderr(&check).lines().zip(expected) {
+        assert!(line.contains(&format!("{name}{expected}")), "{line}");
+    }
+    assert_eq!(stderr(&check).lines().count(), 3, "{}", stderr(&check));
+    // Valid with `attach --role switch`.
+    fs::write(&file, "queues = 'auto'\n").unwrap();
+    assert!(stderr(&run(&["config", "check", name])).contains("both replace the root qdisc"));
+    assert!(!stderr(&run(&["attach", "nosuch0", "--config", name])).contains("root qdisc"));
+}
+
+#[test]
 fn dry_run_reports_each_failing_interface() {
     let output = run(&["attach", "nosuch0", "nosuch1", "--dry-run"]);
     assert_eq!(output.status.code(), Some(1));

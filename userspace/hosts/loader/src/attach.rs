@@ -38,7 +38,7 @@ use aya::Ebpf;
 use dcqcn_common::layout::{LAYOUT_VERSION, Mode};
 use dcqcn_common::params::Config;
 use dcqcn_netlink::{Link, Netlink};
-use dcqcn_params::{Profile, QueuesChoice, Role, Settings, word};
+use dcqcn_params::{Profile, QueuesChoice, Role, Settings, check_programs, word};
 use dcqcn_support::sync::lock;
 use serde::{Deserialize, Serialize};
 
@@ -341,23 +341,8 @@ impl Info {
 
     /// Rejects parameters that enable a function whose program is not attached.
     fn check(&self, config: &Config) -> Result<(), Error> {
-        let s = &config.scalars;
-        let egress_or_inline = if self.inline_peer.is_some() { "xdp" } else { "egress" };
-        let needs = [
-            ("cp_enable", s.cp_enable, egress_or_inline, "--role switch"),
-            ("fast_cnp", s.fast_cnp, "egress", "--role switch"),
-            ("np_enable", s.np_enable, "ingress", "--role host"),
-            ("rp_enable", s.rp_enable, "ingress", "--role host"),
-            ("tail_loss_probe", s.tail_loss_probe, "ingress", "--role host"),
-            ("trim_nak", s.trim_nak, "ingress", "--role host"),
-            ("rp_enable", s.rp_enable, "egress", "--role host"),
-        ];
-        for (key, value, program, remedy) in needs {
-            if value != 0 && !self.programs.iter().any(|name| name == program) {
-                return Err(Error::Role { key, program, role: word(&self.role), remedy });
-            }
-        }
-        if s.rp_enable != 0 && config.line_rate_bps() == 0 {
+        check_programs(config, &self.programs)?;
+        if config.scalars.rp_enable != 0 && config.line_rate_bps() == 0 {
             return Err(Error::LinkRate { iface: self.iface.clone() });
         }
         Ok(())

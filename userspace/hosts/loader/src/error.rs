@@ -4,7 +4,6 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use dcqcn_common::hooks::HTB_MAX_FLOWS;
 use dcqcn_common::params::{Invalid, Quantity, Unit};
 use dcqcn_netlink as net;
 use dcqcn_netlink::tc::{Handle, SavedQdisc};
@@ -116,11 +115,6 @@ pub enum Error {
     NoFq { iface: String },
     #[error("this kernel has no {qdisc} qdisc (CONFIG_NET_SCH_{}); use `--queues auto`", qdisc.to_uppercase())]
     Queues { qdisc: &'static str },
-    /// A parameter needs a program that the role does not attach.
-    #[error(
-        "{key} = true needs the {program} program, which role {role} does not attach; detach and attach again with {remedy}"
-    )]
-    Role { key: &'static str, program: &'static str, role: String, remedy: &'static str },
     #[error("{iface} is managed by another `dcqcn run`; stop it first")]
     Served { iface: String },
     /// A property that cannot be changed without attaching again.
@@ -141,14 +135,6 @@ pub enum Error {
         "XDP in the driver of {0}, a bond, runs on its ports, and packets would go back where they came from; use `--xdp-mode skb`"
     )]
     DriverModeOnBond(String),
-    #[error("an inline attachment only marks: np_enable, rp_enable and fast_cnp stay off")]
-    InlineOnlyMarks,
-    #[error("an inline attachment forwards before any qdisc: attach each port separately for --queues")]
-    InlineQueues,
-    #[error(
-        "--queues and the pacer {pacer} both replace the root qdisc; attach with --role switch, or with --pacer none"
-    )]
-    QueuesAndPacer { pacer: String },
     #[error(
         "{iface} already has classes ({kind} {handle}); remove them (`tc qdisc del dev {iface} root`), or attach without \
          --queues and select them with priority_major"
@@ -170,10 +156,6 @@ pub enum Error {
          --pacer none and without --queues"
     )]
     ShaperInTheWay { iface: String, parent: Handle, shaper: String },
-    #[error(
-        "flows = {0} is out of range with the pacer htb: 8 to {HTB_MAX_FLOWS}; attach with fewer, or with --pacer fq"
-    )]
-    FlowsOfHtb(u32),
     #[error(
         "cannot attach on a PREEMPT_RT kernel from 6.18 on: programs preempt each other on a CPU there; boot a kernel \
          without PREEMPT_RT, or pass --realtime"
@@ -225,10 +207,6 @@ pub enum Error {
         source: Box<dyn std::error::Error + Send + Sync>,
         next: &'static str,
     },
-    #[error(
-        "xdp_mode = {mode} is for inline attachments only: {iface} gets no XDP program; remove it, or attach with `--inline`"
-    )]
-    XdpUnused { iface: String, mode: String },
     #[error(
         "cannot attach xdp to {iface}: it already has the XDP program {name} (program {id}, {mode}); remove that one \
          (`ip link set dev {iface} xdp off`, `xdp-loader unload {iface} --all`)"

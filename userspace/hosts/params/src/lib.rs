@@ -25,4 +25,4 @@ pub use key::{Assignment, Key, SetError, UnknownKey, set};
 pub use profile::{Profile, ProfileError};
 pub use save::{changes_from, to_toml, to_toml_for};
 pub use schema::schema;
-pub use settings::{DetectedLink, Settings, SettingsError};
+pub use settings::{DetectedLink, Settings, SettingsError, check_programs};

@@ -1,5 +1,6 @@
 //! Settings of an attachment, from the command line and files: changes to the defaults.
 
+use dcqcn_common::hooks::HTB_MAX_FLOWS;
 use dcqcn_common::layout::DSCPS;
 use dcqcn_common::params::Config;
 
@@ -59,6 +60,21 @@ pub enum SettingsError {
         "inline = \"{0}\" forwards before any qdisc: set queues = \"none\", or attach each port separately"
     )]
     InlineQueues(String),
+    #[error("xdp_mode = \"{0}\" is for inline attachments only: remove it, or set inline")]
+    XdpUnused(String),
+    #[error(
+        "queues = \"{queues}\" and pacer = \"{pacer}\" both replace the root qdisc: set role = \"switch\", or \
+         pacer = \"none\""
+    )]
+    QueuesAndPacer { queues: String, pacer: String },
+    #[error(
+        "flows = {0} is out of range with pacer = \"htb\": 8 to {HTB_MAX_FLOWS}; lower it, or set pacer = \"fq\""
+    )]
+    FlowsOfHtb(u32),
+    #[error(
+        "{key} = {value} needs the {program} program, which this attachment does not have: attach with {remedy}"
+    )]
+    Program { key: &'static str, value: String, program: &'static str, remedy: &'static str },
 }
 
 /// Usual link rates, with which settings are checked if the link's rate is unknown.
@@ -138,7 +154,7 @@ impl Settings {
         Ok(config)
     }
 
-    /// Checks the settings without an interface.
+    /// Checks settings to which other sources may add, without an interface.
     ///
     /// `auto`, `lab` and `hpcc` have other values on other links, and the link's rate is known only when attaching: one
     /// usual rate must satisfy all conditions.
@@ -146,20 +162,68 @@ impl Settings {
     /// # Errors
     /// No attachment can have these settings.
     pub fn check(&self) -> Result<(), SettingsError> {
-        // The defaults of `attach`.
+        let settings = self.with_attach_defaults();
+        settings.check_inline(&settings.config_on_usual_link()?)
+    }
+
+    /// As [`Settings::check`], for settings to which `attach` adds only its defaults.
+    pub fn check_complete(&self) -> Result<(), SettingsError> {
+        let settings = self.with_attach_defaults();
+        settings.check_options(&settings.config_on_usual_link()?)
+    }
+
+    fn with_attach_defaults(&self) -> Self {
         let role = self.role.or_else(|| self.inline.is_some().then_some(Role::Switch));
-        let profile = self.profile.or(Some(Profile::Auto));
-        let settings = Self { role, profile, ..self.clone() };
+        Self { role, profile: self.profile.or(Some(Profile::Auto)), ..self.clone() }
+    }
+
+    fn config_on_usual_link(&self) -> Result<Config, SettingsError> {
         let mut refused = None;
         for bps in LINKS_BPS {
-            match settings.config(Some(bps)) {
-                Ok(config) => return self.check_inline(&config),
+            match self.config(Some(bps)) {
+                Ok(config) => return Ok(config),
                 // The error of a link that the profile supports is the relevant one.
                 Err(error @ SettingsError::Profile(_)) => refused = refused.or(Some(error)),
                 Err(error) => refused = Some(error),
             }
         }
-        refused.map_or(Ok(()), Err)
+        refused.map_or_else(|| self.config(None), Err)
+    }
+
+    /// Checks options that exclude each other, with the configuration that they result in.
+    ///
+    /// # Errors
+    /// `attach` refuses these settings on every interface.
+    pub fn check_options(&self, config: &Config) -> Result<(), SettingsError> {
+        self.check_inline(config)?;
+        if let (None, Some(mode @ (XdpModeChoice::Driver | XdpModeChoice::Skb))) =
+            (&self.inline, self.xdp_mode)
+        {
+            return Err(SettingsError::XdpUnused(word(&mode)));
+        }
+        // Nothing is paced without a reaction point.
+        let is_paced = config.scalars.rp_enable != 0;
+        let pacer = if is_paced { self.pacer.unwrap_or_default() } else { PacerChoice::None };
+        let queues = self.queues.unwrap_or_default();
+        if queues != QueuesChoice::None && pacer != PacerChoice::None {
+            return Err(SettingsError::QueuesAndPacer { queues: word(&queues), pacer: word(&pacer) });
+        }
+        match self.flows {
+            Some(flows) if pacer == PacerChoice::Htb && flows > HTB_MAX_FLOWS => {
+                Err(SettingsError::FlowsOfHtb(flows))
+            }
+            _ => check_programs(config, self.programs(config)),
+        }
+    }
+
+    /// Programs of an attachment: `xdp`, or `egress`, with `ingress` if it may be an end of connections.
+    pub fn programs(&self, config: &Config) -> &'static [&'static str] {
+        let is_end = (config.scalars.np_enable | config.scalars.rp_enable) != 0;
+        match self.role.unwrap_or_default() {
+            _ if self.inline.is_some() => &["xdp"],
+            Role::Switch if !is_end => &["egress"],
+            _ => &["ingress", "egress"],
+        }
     }
 
     fn check_inline(&self, config: &Config) -> Result<(), SettingsError> {
@@ -194,6 +258,29 @@ impl Settings {
         }
         Ok(config)
     }
+}
+
+/// Rejects parameters that enable a function whose program is not one of `programs`.
+pub fn check_programs(config: &Config, programs: &[impl AsRef<str>]) -> Result<(), SettingsError> {
+    let s = &config.scalars;
+    let has = |program: &str| programs.iter().any(|name| name.as_ref() == program);
+    let egress_or_inline = if has("xdp") { "xdp" } else { "egress" };
+    let needs = [
+        ("cp_enable", s.cp_enable, egress_or_inline, "role = \"switch\""),
+        ("fast_cnp", s.fast_cnp, "egress", "role = \"switch\""),
+        ("np_enable", s.np_enable, "ingress", "role = \"host\""),
+        ("rp_enable", s.rp_enable, "ingress", "role = \"host\""),
+        ("tail_loss_probe", s.tail_loss_probe, "ingress", "role = \"host\""),
+        ("trim_nak", s.trim_nak, "ingress", "role = \"host\""),
+        ("rp_enable", s.rp_enable, "egress", "role = \"host\""),
+    ];
+    let Some((key, value, program, remedy)) =
+        needs.into_iter().find(|(_, value, program, _)| *value != 0 && !has(program))
+    else {
+        return Ok(());
+    };
+    let value = key.parse::<Key>().map_or_else(|_| value.to_string(), |key| key.text(config));
+    Err(SettingsError::Program { key, value, program, remedy })
 }
 
 #[cfg(test)]
@@ -294,6 +381,46 @@ mod tests {
         ] {
             let refused = inline(settings).check().unwrap_err().to_string();
             assert!(refused.starts_with("inline = \"eth1\""), "{refused}");
+        }
+    }
+
+    #[test]
+    fn complete_check_rejects_what_attach_refuses() {
+        let queues = Some(QueuesChoice::Auto);
+        let htb = Settings { pacer: Some(PacerChoice::Htb), ..Settings::default() };
+        for (settings, expected) in [
+            (
+                Settings { queues, ..Settings::default() },
+                "queues = \"auto\" and pacer = \"auto\" both replace",
+            ),
+            (Settings { queues, ..htb.clone() }, "queues = \"auto\" and pacer = \"htb\" both replace"),
+            (
+                Settings { xdp_mode: Some(XdpModeChoice::Skb), ..Settings::default() },
+                "xdp_mode = \"skb\" is for inline attachments only",
+            ),
+            (
+                Settings { flows: Some(32_769), ..htb.clone() },
+                "flows = 32769 is out of range with pacer = \"htb\": 8 to 32768",
+            ),
+            (
+                Settings { role: Some(Role::Switch), ..changes(&["trim_nak=on"]) },
+                "trim_nak = true needs the ingress program",
+            ),
+        ] {
+            let refused = settings.check_complete().unwrap_err().to_string();
+            assert!(refused.starts_with(expected), "{refused}");
+            assert_eq!(settings.check(), Ok(()), "another source may add the role or inline: {settings:?}");
+        }
+        let inline = Some("eth1".to_owned());
+        for settings in [
+            Settings::default(),
+            Settings { flows: Some(32_768), ..htb.clone() },
+            Settings { flows: Some(1 << 20), role: Some(Role::Switch), ..htb },
+            Settings { queues, role: Some(Role::Switch), ..Settings::default() },
+            Settings { queues, pacer: Some(PacerChoice::None), ..Settings::default() },
+            Settings { inline, xdp_mode: Some(XdpModeChoice::Skb), ..Settings::default() },
+        ] {
+            assert_eq!(settings.check_complete(), Ok(()), "{settings:?}");
         }
     }
 

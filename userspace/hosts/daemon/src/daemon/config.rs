@@ -14,7 +14,7 @@ use dcqcn_loader::attach::Request;
 use dcqcn_netlink::{Link, Netlink};
 use dcqcn_params::file::{REPAIR, Reader, Value, interface_keys, read};
 use dcqcn_params::quantity;
-use dcqcn_params::{FileErrors, Settings};
+use dcqcn_params::{FileErrors, Settings, SettingsError};
 use dcqcn_support::file::read_text;
 use glob::Pattern;
 use toml::de::DeValue;
@@ -196,11 +196,23 @@ impl Config {
 
 /// Parses `text` from the file called `name`. Returns all errors, each with its line.
 pub fn parse(name: &str, text: &str) -> Result<Config, FileErrors> {
+    parse_with(Settings::check, name, text)
+}
+
+/// As [`parse`], with settings refused that only options or overrides could complete.
+pub fn parse_complete(name: &str, text: &str) -> Result<Config, FileErrors> {
+    parse_with(Settings::check_complete, name, text)
+}
+
+/// Check of conditions between settings.
+type Check = fn(&Settings) -> Result<(), SettingsError>;
+
+fn parse_with(check: Check, name: &str, text: &str) -> Result<Config, FileErrors> {
     read(name, text, |reader, table| {
         let mut config = Config { common: reader.common(table), ..Config::default() };
         for (key, value) in table {
             match key.get_ref().as_ref() {
-                "interface" => config.interfaces = interfaces(reader, value, &config.common),
+                "interface" => config.interfaces = interfaces(reader, value, &config.common, check),
                 "metrics" => config.metrics = metrics(reader, value),
                 "control" => config.control = outside::control(reader, value),
                 "fleet" => config.fleet = outside::bounds(reader, value),
@@ -217,18 +229,13 @@ pub fn parse(name: &str, text: &str) -> Result<Config, FileErrors> {
                 _ => {}
             }
         }
-        if config.interfaces.is_empty() {
-            check(reader, &config.common, 0..0);
+        if config.interfaces.is_empty()
+            && let Err(error) = check(&config.common)
+        {
+            reader.refuse(0..0, error);
         }
         config
     })
-}
-
-/// Checks conditions between settings.
-fn check(reader: &mut Reader<'_>, settings: &Settings, at: std::ops::Range<usize>) {
-    if let Err(error) = settings.check() {
-        reader.refuse(at, error);
-    }
 }
 
 /// Parses a table of scalars.
@@ -266,7 +273,7 @@ fn metrics(reader: &mut Reader<'_>, value: &Value<'_>) -> Option<Metrics> {
     address.map(|listen| Metrics { listen, top_qps })
 }
 
-fn interfaces(reader: &mut Reader<'_>, value: &Value<'_>, common: &Settings) -> Vec<Interface> {
+fn interfaces(reader: &mut Reader<'_>, value: &Value<'_>, common: &Settings, check: Check) -> Vec<Interface> {
     let Some(array) = value.get_ref().as_array() else {
         reader.refuse(value.span(), "`interface` is a list of tables: write [[interface]]");
         return Vec::new();
@@ -280,7 +287,7 @@ fn interfaces(reader: &mut Reader<'_>, value: &Value<'_>, common: &Settings) -> 
         return Vec::new();
     }
     let interfaces: Vec<Interface> =
-        array.iter().filter_map(|value| interface(reader, value, common)).collect();
+        array.iter().filter_map(|value| interface(reader, value, common, check)).collect();
     for Interface { selector, settings, .. } in &interfaces {
         let Some(peer) = &settings.inline else { continue };
         let is_inline_peer =
@@ -299,7 +306,12 @@ fn interfaces(reader: &mut Reader<'_>, value: &Value<'_>, common: &Settings) -> 
     interfaces
 }
 
-fn interface(reader: &mut Reader<'_>, value: &Value<'_>, common: &Settings) -> Option<Interface> {
+fn interface(
+    reader: &mut Reader<'_>,
+    value: &Value<'_>,
+    common: &Settings,
+    check: Check,
+) -> Option<Interface> {
     let DeValue::Table(table) = value.get_ref() else {
         reader.refuse(value.span(), "`interface` is a list of tables: write [[interface]]");
         return None;
@@ -321,7 +333,9 @@ fn interface(reader: &mut Reader<'_>, value: &Value<'_>, common: &Settings) -> O
         }
     }
     let settings = common.clone().then(std::mem::take(&mut reader.settings));
-    check(reader, &settings, value.span());
+    if let Err(error) = check(&settings) {
+        reader.refuse(value.span(), error);
+    }
     if !selects {
         reader.refuse(
             value.span(),

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use dcqcn_common::params::Quantity;
 use dcqcn_daemon::daemon;
-use dcqcn_daemon::daemon::config::Control;
+use dcqcn_daemon::daemon::config::{Control, parse_complete};
 use dcqcn_netlink::Netlink;
 use dcqcn_params::quantity::parse_rate_bps;
 use dcqcn_params::{self as params, Key, Profile, Settings};
@@ -103,7 +103,7 @@ pub(super) struct CheckArgs {
 
 impl CheckArgs {
     fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
-        let mut config = ConfigFile::parse(&self.file)?.config;
+        let mut config = ConfigFile::parse(&self.file, parse_complete)?.config;
         let seen = Netlink::connect().and_then(|netlink| config.read_links(&netlink, &netlink.links()?));
         if let Err(error) = &seen {
             tracing::warn!(%error, "file not compared with this host's interfaces");

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Context as _;
 use dcqcn_daemon::daemon::config::{self, Config};
 use dcqcn_netlink::Netlink;
-use dcqcn_params::Settings;
+use dcqcn_params::{FileErrors, Settings};
 use dcqcn_support::file::read_text;
 
 pub(super) struct ConfigFile {
@@ -19,7 +19,7 @@ impl ConfigFile {
     /// # Errors
     /// The file cannot be read or is invalid, or the kernel cannot list interfaces.
     pub(super) fn read(path: &Path) -> anyhow::Result<Self> {
-        let mut file = Self::parse(path)?;
+        let mut file = Self::parse(path, config::parse)?;
         if !file.config.interfaces.is_empty() {
             let netlink = Netlink::connect()?;
             file.config.read_links(&netlink, &netlink.links()?)?;
@@ -28,10 +28,13 @@ impl ConfigFile {
     }
 
     /// As [`ConfigFile::read`], without this host's interfaces.
-    pub(super) fn parse(path: &Path) -> anyhow::Result<Self> {
+    pub(super) fn parse(
+        path: &Path,
+        parse: fn(&str, &str) -> Result<Config, FileErrors>,
+    ) -> anyhow::Result<Self> {
         let name = path.display().to_string();
         let text = read_text(path).with_context(|| format!("cannot read {name}"))?;
-        let config = config::parse(&name, &text)?;
+        let config = parse(&name, &text)?;
         Ok(Self { name, config })
     }
 

@@ -58,7 +58,7 @@ impl Plan {
         let Request { iface, settings } = request;
         let link = netlink.link(iface)?;
         let peer = settings.inline.as_deref().map(|peer| netlink.link(peer)).transpose()?;
-        refuse_interfaces(&link, peer.as_ref(), settings.xdp_mode)?;
+        refuse_interfaces(&link, peer.as_ref())?;
         let mut notes = Vec::new();
         let role = settings.role.unwrap_or(if peer.is_some() { Role::Switch } else { Role::default() });
         let (found, link_rate_from) =
@@ -72,26 +72,20 @@ impl Plan {
         let settings = Settings { role: Some(role), profile: Some(profile), ..settings.clone() };
         let mut config = settings.config_on(&found)?;
         let is_end = config.scalars.np_enable != 0 || config.scalars.rp_enable != 0;
-        refuse_functions(&link, peer.is_some(), &config)?;
+        refuse_functions(&link, &config)?;
         if is_end {
             notes.extend(hosts_of_same_packets(state_dir, links, &link)?);
         }
-        let (pacer, queues) = choose_qdiscs(&link, peer.is_some(), &settings, &mut config, &mut notes)?;
+        let (pacer, queues) = choose_qdiscs(&link, &settings, &mut config, &mut notes)?;
         config.validate()?;
-        let programs: &[&str] = if peer.is_some() {
-            &["xdp"]
-        } else if is_end || role == Role::Host {
-            &["ingress", "egress"]
-        } else {
-            &["egress"]
-        };
+        let programs = settings.programs(&config);
         let tc_mode = match (peer.is_some(), probe::has_tcx(link.index)) {
             (true, _) => "none",
             (false, true) => "tcx",
             (false, false) => "clsact",
         };
         let fills_tables = is_end || config.scalars.fast_cnp != 0 || role == Role::Host;
-        let sizes = choose_sizes(settings.flows, fills_tables, pacer, &mut notes)?;
+        let sizes = choose_sizes(settings.flows, fills_tables, pacer, &mut notes);
         let mut info = Info {
             iface: iface.clone(),
             ifindex: link.index,
@@ -163,17 +157,14 @@ impl Plan {
     }
 }
 
-/// Rejects interfaces and modes that do not go together.
-fn refuse_interfaces(link: &Link, peer: Option<&Link>, xdp_mode: Option<XdpModeChoice>) -> Result<(), Error> {
+/// Rejects unsuitable interfaces.
+fn refuse_interfaces(link: &Link, peer: Option<&Link>) -> Result<(), Error> {
     refuse_kind(link)?;
     peer.map_or(Ok(()), refuse_kind)?;
     if peer.is_some_and(|peer| peer.index == link.index) {
         return Err(Error::InlineWithItself(link.name.clone()));
     }
-    match xdp_mode.filter(|mode| peer.is_none() && *mode != XdpModeChoice::Auto) {
-        Some(mode) => Err(Error::XdpUnused { iface: link.name.clone(), mode: word(&mode) }),
-        None => Ok(()),
-    }
+    Ok(())
 }
 
 /// Properties of the interface, and the source of its link rate.
@@ -209,12 +200,9 @@ fn detect(
     Ok((DetectedLink { other_host: other.is_some(), queue_limit_bytes, ..found }, from))
 }
 
-/// Rejects functions that the attachment cannot have.
-fn refuse_functions(link: &Link, is_inline: bool, config: &Config) -> Result<(), Error> {
+/// Rejects functions that the interface cannot have.
+fn refuse_functions(link: &Link, config: &Config) -> Result<(), Error> {
     let s = &config.scalars;
-    if is_inline && (s.np_enable | s.rp_enable | s.fast_cnp) != 0 {
-        return Err(Error::InlineOnlyMarks);
-    }
     if (s.np_enable | s.fast_cnp) != 0 && link.is_metadata_tunnel {
         return Err(Error::Kind {
             iface: link.name.clone(),
@@ -247,14 +235,14 @@ fn hosts_of_same_packets(state_dir: &StateDir, links: &[Link], link: &Link) -> R
 /// Selects pacer and queues, and sets their parameters.
 fn choose_qdiscs(
     link: &Link,
-    is_inline: bool,
     settings: &Settings,
     config: &mut Config,
     notes: &mut Vec<String>,
 ) -> Result<(PacerChoice, QueuesChoice), Error> {
-    let s = &mut config.scalars;
-    let (pacer, why) = pacer::choose(settings.pacer.unwrap_or_default(), s.rp_enable != 0)?;
+    let (pacer, why) = pacer::choose(settings.pacer.unwrap_or_default(), config.scalars.rp_enable != 0)?;
+    Settings { pacer: Some(pacer), ..settings.clone() }.check_options(config)?;
     notes.push(why);
+    let s = &mut config.scalars;
     s.pacer = match pacer {
         PacerChoice::Fq => PACER_FQ,
         PacerChoice::Htb => PACER_HTB,
@@ -262,12 +250,6 @@ fn choose_qdiscs(
     };
     let mut queues = settings.queues.unwrap_or_default();
     if queues != QueuesChoice::None {
-        if is_inline {
-            return Err(Error::InlineQueues);
-        }
-        if pacer != PacerChoice::None {
-            return Err(Error::QueuesAndPacer { pacer: word(&pacer) });
-        }
         let (chosen, notes_of_queues) = queues::choose(queues)?;
         queues = chosen;
         notes.extend(notes_of_queues);
@@ -285,25 +267,19 @@ fn choose_sizes(
     fills_tables: bool,
     pacer: PacerChoice,
     notes: &mut Vec<String>,
-) -> Result<Sizes, Error> {
+) -> Sizes {
     let default = if fills_tables { Sizes::default() } else { MARKING };
     let mut sizes = requested.map_or(default, |flows| Sizes { rp_flows: flows, np_flows: flows });
     // The HTB pacer has a class for each flow.
-    if pacer == PacerChoice::Htb {
-        match requested {
-            Some(flows) if flows > HTB_MAX_FLOWS => return Err(Error::FlowsOfHtb(flows)),
-            Some(_) => {}
-            None => {
-                notes.push(format!("RP table limited to {HTB_MAX_FLOWS} flows: htb has no more classes"));
-                sizes.rp_flows = HTB_MAX_FLOWS.min(sizes.rp_flows);
-            }
-        }
+    if pacer == PacerChoice::Htb && requested.is_none() {
+        notes.push(format!("RP table limited to {HTB_MAX_FLOWS} flows: htb has no more classes"));
+        sizes.rp_flows = HTB_MAX_FLOWS.min(sizes.rp_flows);
     }
     if requested.is_none() && !fills_tables {
         let flows = sizes.np_flows;
         notes.push(format!("tables for {flows} flows, because it only marks (`--flows` for more)"));
     }
-    Ok(sizes)
+    sizes
 }
 
 /// Rejects an interface whose frames are not Ethernet, or are counted again at the interface below.
@@ -819,10 +795,8 @@ mod tests {
             (Some(1 << 20), fq, 1 << 20, 1 << 20),
             (None, fq, 65_536, 65_536),
         ] {
-            assert_eq!(sizes(requested, pacer).unwrap(), Sizes { rp_flows, np_flows }, "{requested:?}");
+            assert_eq!(sizes(requested, pacer), Sizes { rp_flows, np_flows }, "{requested:?}");
         }
-        let refused = sizes(Some(32_769), htb).unwrap_err().to_string();
-        assert!(refused.contains("8 to 32768"), "{refused}");
         assert_eq!(notes, ["RP table limited to 32768 flows: htb has no more classes"]);
     }
 }

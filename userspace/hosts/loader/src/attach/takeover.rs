@@ -11,7 +11,8 @@ use aya::programs::xdp::XdpLink;
 use dcqcn_common::params::Config;
 use dcqcn_netlink::Netlink;
 use dcqcn_params::{
-    DetectedLink, PacerChoice, Profile, QueuesChoice, Settings, XdpModeChoice, parse_word, word,
+    DetectedLink, PacerChoice, Profile, QueuesChoice, Settings, SettingsError, XdpModeChoice, parse_word,
+    word,
 };
 use dcqcn_support::file::lock_within;
 
@@ -116,7 +117,7 @@ pub fn revise(request: &Request, info: &Info, running: &Config) -> Result<Config
     }
     if let Some(mode) = xdp_mode.filter(|mode| *mode != XdpModeChoice::Auto) {
         if info.inline_peer.is_none() {
-            return Err(Error::XdpUnused { iface: info.iface.clone(), mode: word(&mode) });
+            return Err(SettingsError::XdpUnused(word(&mode)).into());
         }
         if !info.xdp_mode.starts_with(&word(&mode)) {
             return refused("xdp_mode", word(&mode), &info.xdp_mode);
