@@ -66,13 +66,15 @@ pub(super) fn softnet(snapshot: &Snapshot) -> Option<Finding> {
 
 /// `no-xdp`, `no-tc`.
 pub(super) fn programs(snapshot: &Snapshot) -> Vec<Finding> {
-    let kinds = [("no-xdp", "XDP", snapshot.host.xdp), ("no-tc", "TC", snapshot.host.tc)];
-    let missing = kinds.into_iter().filter(|(_, _, supported)| *supported == Some(false));
+    let xdp = ("no-xdp", "XDP", "`attach --inline` fails", "CONFIG_BPF_SYSCALL", snapshot.host.xdp);
+    let options = "CONFIG_BPF_SYSCALL and CONFIG_NET_CLS_ACT";
+    let tc = ("no-tc", "TC", "only `attach --inline` works", options, snapshot.host.tc);
+    let missing = [xdp, tc].into_iter().filter(|(.., supported)| *supported == Some(false));
     missing
-        .map(|(id, kind, _)| {
-            let what = format!("this kernel runs no {kind} programs: nothing can be attached");
+        .map(|(id, kind, effect, options, _)| {
+            let what = format!("this kernel runs no {kind} programs: {effect}");
             Finding::error(id, what, format!("kernel {} rejects one", snapshot.host.kernel))
-                .fix("use a kernel with CONFIG_BPF_SYSCALL, CONFIG_NET_CLS_ACT and CONFIG_XDP_SOCKETS")
+                .fix(format!("use a kernel with {options}"))
         })
         .collect()
 }

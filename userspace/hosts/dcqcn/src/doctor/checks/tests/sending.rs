@@ -501,8 +501,10 @@ fn host_faults_found() {
         (s.host.kernel, s.host.realtime) = ("6.18.1-rt".into(), true);
     });
     planted("no-tcx", Severity::Info, |s| s.attachments[0].tc_mode = "clsact".into());
-    planted("no-xdp", Severity::Error, |s| s.host.xdp = Some(false));
-    planted("no-tc", Severity::Error, |s| s.host.tc = Some(false));
+    // CONFIG_XDP_SOCKETS is for AF_XDP, which dcqcn does not use.
+    let finding = planted("no-xdp", Severity::Error, |s| s.host.xdp = Some(false));
+    assert_eq!(finding.fix.as_deref(), Some("use a kernel with CONFIG_BPF_SYSCALL"));
+    planted("no-tc", Severity::Error, |s| s.host.tc = Some(false)).has(&["CONFIG_NET_CLS_ACT"]);
     planted("no-pacer", Severity::Warning, |s| (s.host.fq, s.host.htb) = (Some(false), Some(false)));
     planted("no-fq", Severity::Info, |s| (s.host.fq, s.host.htb) = (Some(false), Some(true)));
     planted("jit-off", Severity::Warning, |s| s.host.bpf_jit = Some(0));
