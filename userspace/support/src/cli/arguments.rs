@@ -5,15 +5,15 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::{env, process};
 
 use clap::error::ErrorKind;
-use clap::{ArgMatches, Command};
+use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use super::{FAILED, message};
 
 /// Replaces the spaces of lines that must not be wrapped: clap breaks lines at ASCII spaces only.
 const NO_BREAK_SPACE: &str = "\u{a0}";
 
-/// Parses the arguments of this process, or exits with help or a usage error. `--json` is rejected for `without_json`:
-/// commands by their names, as in `config schema`.
+/// Parses the arguments of this process, or exits with help or a usage error. `--json` is rejected for `without_json`, and
+/// not in their help: commands by their names, as in `config schema`.
 pub fn arguments(command: Command, without_json: &[&str]) -> ArgMatches {
     parse(command, without_json, env::args_os()).unwrap_or_else(|error| match error.kind() {
         ErrorKind::DisplayHelp => print(&error),
@@ -27,6 +27,9 @@ fn parse(
     words: impl IntoIterator<Item = OsString>,
 ) -> Result<ArgMatches, clap::Error> {
     let mut command = with_verbatim_lines(command);
+    for name in without_json {
+        command = with_json_hidden(command, &mut name.split(' '));
+    }
     let matches = command.try_get_matches_from_mut(words)?;
     let mut names = Vec::new();
     let mut inner = &matches;
@@ -40,6 +43,14 @@ fn parse(
         return Err(command.error(ErrorKind::ArgumentConflict, text));
     }
     Ok(matches)
+}
+
+/// Replaces the global option of the subcommand with this path by a hidden one.
+fn with_json_hidden<'a>(command: Command, path: &mut impl Iterator<Item = &'a str>) -> Command {
+    match path.next() {
+        Some(name) => command.mut_subcommand(name, |command| with_json_hidden(command, path)),
+        None => command.arg(Arg::new("json").long("json").action(ArgAction::SetTrue).global(true).hide(true)),
+    }
 }
 
 /// Indented lines after the options are commands, files and tables, which a line break would damage.
@@ -75,8 +86,6 @@ fn print(help: &clap::Error) -> ! {
 
 #[cfg(test)]
 mod tests {
-    use clap::{Arg, ArgAction};
-
     use super::*;
 
     const EXAMPLE: &str =
@@ -107,6 +116,14 @@ mod tests {
             let error = parsed(words).unwrap_err();
             assert_eq!(error.exit_code(), 2);
             assert!(error.to_string().contains("`prog run all` has no JSON output; omit --json"), "{error}");
+        }
+    }
+
+    #[test]
+    fn json_hidden_where_rejected() {
+        for (words, is_listed) in [("prog run all -h", false), ("prog run -h", true), ("prog sub -h", true)] {
+            let help = parsed(words).unwrap_err().to_string();
+            assert_eq!(help.contains("--json"), is_listed, "{help}");
         }
     }
 }
