@@ -11,7 +11,7 @@ use dcqcn_params::Role;
 use dcqcn_replay::Hook;
 use dcqcn_tests::command::{Running, dcqcn};
 use dcqcn_tests::host::{Host, Pair};
-use dcqcn_tests::lab::assert_contains;
+use dcqcn_tests::lab::{Lab, assert_contains};
 use dcqcn_tests::packets::{CNP_TOS, Roce};
 use dcqcn_tests::require;
 use nix::sys::signal::Signal;
@@ -158,6 +158,30 @@ fn events_not_repeated_after_rename() -> Result<()> {
         }
     }
     anyhow::bail!("the reader does not find the new name")
+}
+
+/// The others are still followed.
+#[test]
+fn broken_journal_reported_once() -> Result<()> {
+    require!("broken_journal_reported_once");
+    let lab = Lab::new("events-broken")?;
+    for iface in ["a0", "b0"] {
+        lab.ok(&format!("attach {iface} --pacer none --flows 64 --set link_rate=1gbit"))?;
+    }
+    lab.ok("flows pair add b0 10.0.0.1 33 17")?;
+    let journal = lab.host.journal("a0")?;
+    let whole = fs::read(&journal)?;
+    fs::write(&journal, "{")?;
+    for line in ["events --no-follow", "events a0 b0 --no-follow"] {
+        let output = lab.run(line)?;
+        let (events, warnings) = (String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?);
+        assert!(output.status.success() && events.contains("flow-paired"), "{line}: {events}{warnings}");
+        assert_eq!(warnings.matches("cannot read events").count(), 1, "{line}: {warnings}");
+        assert_contains(&warnings, "a0");
+    }
+    lab.expect_error(1, "events a0 --no-follow")?;
+    fs::write(&journal, whole)?;
+    lab.ok("detach --all").map(drop)
 }
 
 /// Waits until a file has `words`.

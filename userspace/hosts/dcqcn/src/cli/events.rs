@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
 use clap_complete::ArgValueCompleter;
-use dcqcn_loader::attach::{self, Id};
+use dcqcn_loader::attach::{self, Alive, Id};
 use dcqcn_loader::events::Reader;
 use dcqcn_loader::packets::Packets;
 use dcqcn_netlink::netns;
@@ -76,9 +76,14 @@ impl EventsArgs {
     pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
         let interrupt = Interrupt::catch_or(|| {})?;
         let ifaces = targets::names(self.ifaces, false)?;
-        // Fails now, with a cause, if a named interface is not attached. One that is detached later may be attached again.
-        ifaces.iter().try_for_each(|iface| attach::open(iface).map(drop))?;
+        // One that is detached later may be attached again.
+        let failed = ifaces.iter().filter_map(|iface| Some((iface.clone(), attach::open(iface).err()?)));
+        let failed: Vec<_> = failed.collect();
+        if !ifaces.is_empty() && failed.len() == ifaces.len() {
+            return targets::result(failed.into_iter().map(|(_, error)| error.into()).collect(), false);
+        }
         if self.packets {
+            failed.iter().for_each(|(iface, error)| tracing::warn!(iface, %error, "cannot read packets"));
             let left = self.count.unwrap_or(u64::MAX);
             return show_packets(out, &ifaces, left, !self.no_follow, &interrupt);
         }
@@ -86,6 +91,7 @@ impl EventsArgs {
         let netns = netns::current_inode()?;
         let mut sources =
             Sources { ifaces, last: self.last, readers: BTreeMap::new(), unreadable: BTreeSet::new() };
+        failed.iter().for_each(|(iface, error)| sources.warn(iface, error));
         let is_selected = |row: &EventRow| self.kind.is_empty() || self.kind.contains(&row.event);
         let (mut left, mut scanned_at) = (self.count.unwrap_or(u64::MAX), Instant::now());
         if !sources.follow()? && sources.ifaces.is_empty() {
@@ -124,8 +130,8 @@ struct Sources {
     last: u64,
     /// By attachment, with the current name of its interface.
     readers: BTreeMap<Id, (String, Reader)>,
-    /// Logs that could not be opened, and were warned about.
-    unreadable: BTreeSet<Id>,
+    /// Interfaces whose journal or log cannot be read, and that were warned about.
+    unreadable: BTreeSet<String>,
 }
 
 impl Sources {
@@ -136,7 +142,12 @@ impl Sources {
 
     /// Updates the readers to the attached interfaces; returns whether there are any.
     fn follow(&mut self) -> anyhow::Result<bool> {
-        let attached = attach::list()?;
+        let Alive { attached, unreadable } = attach::alive()?;
+        for (iface, error) in &unreadable {
+            if self.concerns(iface) {
+                self.warn(iface, error);
+            }
+        }
         let mut readers = BTreeMap::new();
         for info in attached {
             // A selected interface stays one after a rename.
@@ -146,22 +157,30 @@ impl Sources {
             let (id, iface) = (info.id(), info.iface);
             let reader = match self.readers.remove(&id) {
                 Some((_, reader)) => reader,
-                None => match attach::open(&iface) {
+                None => match attach::open(&iface).and_then(|opened| Ok(opened.maps.event_log()?)) {
                     // Detached since it was listed.
                     Err(attach::Error::NotAttached { .. }) => continue,
                     Err(error) => {
-                        if self.unreadable.insert(id) {
-                            tracing::warn!(iface, %error, "cannot read events; retrying every second");
-                        }
+                        self.warn(&iface, &error);
                         continue;
                     }
-                    Ok(attachment) => Reader::new(attachment.maps.event_log()?, self.last),
+                    Ok(log) => {
+                        self.unreadable.remove(&iface);
+                        Reader::new(log, self.last)
+                    }
                 },
             };
             readers.insert(id, (iface, reader));
         }
         self.readers = readers;
         Ok(!self.readers.is_empty())
+    }
+
+    /// Warns once of an interface until its events can be read.
+    fn warn(&mut self, iface: &str, error: &attach::Error) {
+        if self.unreadable.insert(iface.to_owned()) {
+            tracing::warn!(iface, %error, "cannot read events; retrying every second");
+        }
     }
 
     fn read(&mut self) -> Vec<EventRow> {
@@ -185,13 +204,18 @@ fn show_packets(
     let is_selected = |info: &attach::Info| {
         if ifaces.is_empty() { info.log_packets.is_some() } else { ifaces.contains(&info.iface) }
     };
-    let infos = attach::list()?.into_iter().filter(is_selected);
-    let mut sources = infos
-        .map(|info| Ok((Packets::open(&info)?, info.iface)))
-        .collect::<Result<Vec<_>, attach::Error>>()?;
+    let (mut sources, mut failed) = (Vec::new(), Vec::new());
+    for info in attach::list()?.into_iter().filter(is_selected) {
+        match Packets::open(&info) {
+            Ok(packets) => sources.push((packets, info.iface)),
+            Err(error) => failed.push(anyhow::Error::from(error)),
+        }
+    }
     if sources.is_empty() {
+        targets::result(failed, false)?;
         anyhow::bail!("packet logging is not attached here; `dcqcn attach IFACE --log-packets` enables it");
     }
+    failed.iter().for_each(|error| tracing::warn!("{error:#}"));
     loop {
         for (packets, iface) in &mut sources {
             for row in packets.read().iter().filter_map(|line| PacketRow::read(iface, line)) {
