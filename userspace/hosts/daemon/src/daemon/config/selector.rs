@@ -75,7 +75,7 @@ impl Selector {
     }
 
     /// Whether the selector certainly matches all that `other` does.
-    pub(super) fn covers(&self, other: &Self) -> bool {
+    pub(crate) fn covers(&self, other: &Self) -> bool {
         self.0.iter().all(|(property, own)| {
             other.0.get(property).is_some_and(|pattern| {
                 own == pattern || own.as_str() == "*" || is_literal(pattern) && own.matches(pattern.as_str())

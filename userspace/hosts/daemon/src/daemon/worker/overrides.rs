@@ -158,12 +158,16 @@ pub(super) fn checked_interfaces(own: &Config, name: &str, text: &str) -> Result
     }
     let mut violations = bounds.violations(&interfaces);
     // Combined with the file's, values may be inconsistent.
-    for (own, over) in own.interfaces.iter().flat_map(|own| interfaces.iter().map(move |over| (own, over))) {
-        let b = &over.selector;
-        let both = own.settings.clone().then(over.settings.clone());
-        if own.selector.may_overlap(b) {
-            let error = both.check().err();
-            violations.extend(error.map(|error| format!("{b}: combined with the host's own file: {error}")));
+    for Interface { selector, settings, .. } in &interfaces {
+        let entries = own.interfaces.iter();
+        // Interfaces that the file does not name have its common settings.
+        let names_others = !entries.clone().any(|own| own.selector.covers(selector));
+        let common = (bounds.may_name_interfaces() && names_others).then_some(&own.common);
+        let matching = entries.filter(|own| own.selector.may_overlap(selector)).map(|own| &own.settings);
+        for own in matching.chain(common) {
+            let error = own.clone().then(settings.clone()).check().err();
+            let error = error.map(|error| format!("{selector}: combined with the host's own file: {error}"));
+            violations.extend(error);
         }
     }
     if violations.is_empty() { Ok(interfaces) } else { Err(Rejection::all(violations)) }
@@ -281,6 +285,23 @@ allow = ['wred.*.kmin', 'wred.*.kmax = 100KB..1MB']
         let both = error(&format!("{interface}kmin = '5KB'\nkmax = '50KB'\n"));
         assert!(both.contains("own bounds"), "{both}");
         checked_interfaces(&own, "7", &format!("{interface}kmin = '50KB'\nkmax = '150KB'\n")).unwrap();
+    }
+
+    #[test]
+    fn override_of_others_checked_with_common() {
+        let own = |allow: &str| {
+            let text =
+                "[wred.3]\nkmin = '150KB'\n[[interface]]\nname = 'eth0'\n[interface.wred.3]\nkmin = '5KB'\n";
+            parse("own", &format!("{text}[fleet]\nallow = ['wred.*'{allow}]\n")).unwrap()
+        };
+        let over =
+            |name: &str| format!("[[interface]]\nname = '{name}'\n[interface.wred.3]\nkmax = '100KB'\n");
+        for (allow, name, is_allowed) in
+            [("", "eth9", true), (", 'interface'", "eth0", true), (", 'interface'", "eth9", false)]
+        {
+            let checked = checked_interfaces(&own(allow), "7", &over(name));
+            assert_eq!(checked.is_ok(), is_allowed, "{allow} {name}: {checked:?}");
+        }
     }
 
     #[test]
