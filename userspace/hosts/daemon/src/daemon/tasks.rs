@@ -4,13 +4,15 @@
 mod looper;
 
 use std::collections::BTreeMap;
-use std::io::{self, PipeWriter, Write as _};
+use std::io::{PipeReader, PipeWriter, Write as _};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use dcqcn_loader::attach::Id;
 use dcqcn_support::sync::lock;
+use nix::fcntl::OFlag;
+use nix::unistd::pipe2;
 
 use super::work::{Begun, Port, Settings, Start};
 use super::{age, backlog, depths, events, host_congestion, pacer, pairs, pfc_tx, probe, watchdog};
@@ -76,7 +78,7 @@ impl Tasks {
         let shared = Arc::new(Shared { settings: Arc::new(settings), ..Shared::default() });
         let mut tasks = Self { shared, threads: Vec::new() };
         for (index, (name, begin)) in KINDS.into_iter().enumerate() {
-            let (woken, wake) = io::pipe().context("cannot start a task")?;
+            let (woken, wake) = wake_pipe().context("cannot start a task")?;
             let (shared, health) = (Arc::clone(&tasks.shared), Arc::<TaskHealth>::default());
             let began = Instant::now();
             let looper = Looper { index, name, begin, shared, health: Arc::clone(&health), woken, began };
@@ -124,11 +126,17 @@ impl Tasks {
             ports.generation
         };
         for thread in &mut self.threads {
-            // A thread that has ended needs no wake-up.
+            // A thread that has ended needs no wake-up, nor does one whose pipe is full.
             let _ = thread.wake.write(&[0]);
         }
         generation
     }
+}
+
+/// A pipe that wakes a thread. Writing never waits for a thread that does not read.
+fn wake_pipe() -> nix::Result<(PipeReader, PipeWriter)> {
+    let (woken, wake) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
+    Ok((woken.into(), wake.into()))
 }
 
 impl Drop for Tasks {
@@ -137,6 +145,22 @@ impl Drop for Tasks {
         for thread in &mut self.threads {
             // A panic of a task has been caught and logged.
             let _ = thread.handle.take().map(JoinHandle::join);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unread_changes_do_not_block() {
+        const CAPACITY: u64 = 65_536;
+        let (_stalled, wake) = wake_pipe().unwrap();
+        let stalled = Thread { name: "stalled", health: Arc::default(), wake, handle: None };
+        let mut tasks = Tasks { shared: Arc::default(), threads: vec![stalled] };
+        for change in 0..=CAPACITY {
+            assert_eq!(tasks.change(|_| {}), change + 1);
         }
     }
 }
