@@ -82,32 +82,49 @@ impl Netlink {
         if !self.has_rdma() {
             return Ok(Vec::new());
         }
-        let mut devices: Vec<RdmaDevice> = self
-            .rdma(format_args!("list the RDMA devices"), CMD_GET, |_| {})?
-            .iter()
-            .filter_map(|body| {
-                let index = u32_at(attribute(body, attr::DEV_INDEX)?, 0)?;
-                let name = attribute(body, attr::DEV_NAME).map(string).unwrap_or_default();
-                Some(RdmaDevice { index, name, ports: Vec::new() })
-            })
-            .collect();
-        for device in &mut devices {
-            let ports =
-                self.rdma(format_args!("list the ports of an RDMA device"), CMD_PORT_GET, |request| {
-                    request.attribute(attr::DEV_INDEX, &device.index.to_ne_bytes());
-                })?;
-            device.ports = ports.iter().filter_map(|body| port(body)).collect();
+        let mut devices = Vec::new();
+        for (index, name) in self.rdma_names()? {
+            let operation = format_args!("list the ports of an RDMA device");
+            if let Some(ports) = self.of_rdma_device(operation, CMD_PORT_GET, index)? {
+                devices.push(RdmaDevice {
+                    index,
+                    name,
+                    ports: ports.iter().filter_map(|body| port(body)).collect(),
+                });
+            }
         }
         Ok(devices)
     }
 
-    /// The connected QPs of device number `device`. Datagram QPs are excluded: they have no other end.
+    /// The connected QPs of device number `device`; none if it was removed. Datagram QPs are excluded: they have no other
+    /// end.
     pub fn rdma_connected_qps(&self, device: u32) -> Result<Vec<ConnectedQp>> {
-        let bodies =
-            self.rdma(format_args!("list the QPs of an RDMA device"), CMD_RES_QP_GET, |request| {
-                request.attribute(attr::DEV_INDEX, &device.to_ne_bytes());
-            })?;
+        let operation = format_args!("list the QPs of an RDMA device");
+        let bodies = self.of_rdma_device(operation, CMD_RES_QP_GET, device)?.unwrap_or_default();
         Ok(bodies.iter().flat_map(|body| connected(body)).collect())
+    }
+
+    /// Indexes and names of the RDMA devices.
+    fn rdma_names(&self) -> Result<Vec<(u32, String)>> {
+        let bodies = self.rdma(format_args!("list the RDMA devices"), CMD_GET, |_| {})?;
+        let device = |body: &Vec<u8>| {
+            let index = u32_at(attribute(body, attr::DEV_INDEX)?, 0)?;
+            Some((index, attribute(body, attr::DEV_NAME).map(string).unwrap_or_default()))
+        };
+        Ok(bodies.iter().filter_map(device).collect())
+    }
+
+    /// Lists objects of a device; `None` if the device was removed.
+    fn of_rdma_device(
+        &self,
+        operation: fmt::Arguments<'_>,
+        command: u16,
+        device: u32,
+    ) -> Result<Option<Vec<Vec<u8>>>> {
+        let listed = self.rdma(operation, command, |request| {
+            request.attribute(attr::DEV_INDEX, &device.to_ne_bytes());
+        });
+        unless_removed(listed, || Ok(self.rdma_names()?.iter().any(|(index, _)| *index == device)))
     }
 
     fn rdma(
@@ -118,6 +135,21 @@ impl Netlink {
     ) -> Result<Vec<Vec<u8>>> {
         let context = Context { operation, subject: Subject::Other(format_args!("RDMA")) };
         self.dump(context, Subsystem::Rdma, (NLDEV << 10) | command, body)
+    }
+}
+
+/// The result of a request about a device; `None` if it failed because the device was removed since it was listed, for
+/// which the kernel's error is a general one (`EINVAL`).
+fn unless_removed<T>(result: Result<T>, exists: impl FnOnce() -> Result<bool>) -> Result<Option<T>> {
+    match result {
+        Err(error) => {
+            if exists()? {
+                Err(error)
+            } else {
+                Ok(None)
+            }
+        }
+        Ok(listed) => Ok(Some(listed)),
     }
 }
 
@@ -143,6 +175,7 @@ fn connected(body: &[u8]) -> impl Iterator<Item = ConnectedQp> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::error::Error;
     use super::*;
 
     fn qp(table: &mut Encoder, local_qpn: u32, remote_qpn: Option<u32>) {
@@ -152,6 +185,15 @@ mod tests {
                 entry.attribute(attr::RES_RQPN, &remote_qpn.to_ne_bytes());
             }
         });
+    }
+
+    #[test]
+    fn removed_device_is_not_an_error() {
+        let failed = || Err::<u32, _>(Error::Interrupted);
+        assert_eq!(unless_removed(failed(), || Ok(false)).unwrap(), None);
+        assert!(matches!(unless_removed(failed(), || Ok(true)), Err(Error::Interrupted)));
+        assert!(unless_removed(failed(), || Err(Error::Interrupted)).is_err());
+        assert_eq!(unless_removed(Ok(7), || panic!("not listed again")).unwrap(), Some(7));
     }
 
     #[test]
