@@ -218,14 +218,23 @@ pub fn attach_all(requests: &[Request], options: Options) -> Result<Vec<Result<I
     let state_dir = StateDir::here()?;
     state_dir.mount()?;
     gc::elsewhere(&state_dir);
+    let netlink = Netlink::connect()?;
+    let free_previous = |request: &Request| {
+        // Interfaces that do not exist are reported below.
+        let mut links = interfaces(request).filter_map(|iface| netlink.link(iface).ok());
+        links.try_for_each(|link| gc::free_previous_namespace(&state_dir, &netlink, &link))
+    };
+    let moved: Vec<_> = requests.iter().map(free_previous).collect();
     let _lock = state_dir.lock()?;
     let sweep = Sweep::of(state_dir)?;
     let Sweep { state_dir, links, .. } = &sweep;
     // Sequential: at this point a partial attachment was left by another process, not by a thread of this
     // call.
     let mut taken = Vec::new();
-    let free_interfaces = |request| free_interfaces(&sweep, request, options.interrupt, &mut taken);
-    let inherited: Vec<_> = requests.iter().map(free_interfaces).collect();
+    let free_interfaces = |(request, moved): (_, Result<(), Error>)| {
+        moved.and_then(|()| free_interfaces(&sweep, request, options.interrupt, &mut taken))
+    };
+    let inherited: Vec<_> = requests.iter().zip(moved).map(free_interfaces).collect();
     gc::sweep(state_dir, |ifindex| name_of(links, ifindex).is_none())?;
     let free = Mutex::new(siblings::free(state_dir)?);
     let sibling = || lock(&free).next();
@@ -248,6 +257,11 @@ pub fn attach_all(requests: &[Request], options: Options) -> Result<Vec<Result<I
     Ok(results.into_iter().map(|(_, result)| result).collect())
 }
 
+/// Interfaces of a request: one, or an inline pair.
+fn interfaces(request: &Request) -> impl Iterator<Item = &String> {
+    [Some(&request.iface), request.settings.inline.as_ref()].into_iter().flatten()
+}
+
 /// Checks that the interfaces of a request are free and undoes abandoned attachments, with the lock held.
 ///
 /// `taken` collects the interfaces of all requests. Returns undo steps that failed.
@@ -259,7 +273,7 @@ fn free_interfaces(
 ) -> Result<Vec<UndoStep>, Error> {
     let Sweep { state_dir, netlink, .. } = sweep;
     let mut inherited = Vec::new();
-    for iface in [Some(&request.iface), request.settings.inline.as_ref()].into_iter().flatten() {
+    for iface in interfaces(request) {
         let link = netlink.link(iface)?;
         if taken.contains(&link.index) {
             return Err(Error::NamedTwice(iface.clone()));
@@ -288,7 +302,7 @@ pub fn rehearse(request: &Request, options: Options) -> Result<(Info, Vec<String
     probe::check(options.realtime)?;
     let sweep = Sweep::take()?;
     let Sweep { state_dir, netlink, links, .. } = &sweep;
-    for iface in [Some(&request.iface), request.settings.inline.as_ref()].into_iter().flatten() {
+    for iface in interfaces(request) {
         find::check_unattached(&sweep, &netlink.link(iface)?)?;
     }
     let mut free = siblings::free(state_dir)?;

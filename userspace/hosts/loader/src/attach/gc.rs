@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use dcqcn_netlink::{Link, netns};
+use dcqcn_netlink::{Link, Netlink, netns};
 use serde::Serialize;
 
 use super::bound::Bound;
@@ -184,11 +184,9 @@ fn was_removed(state_dir: &StateDir, record: &Record, my_inode: u64) -> bool {
 ///
 /// The failed steps stay in the interface's journal until a new attachment's journal replaces it.
 ///
-/// These are killed attaches, attachments of an earlier interface with the same index, and those of an
-/// interface that was moved here from another namespace.
+/// These are killed attaches, and attachments of an earlier interface with the same index.
 pub(super) fn reclaim(sweep: &Sweep, link: &Link) -> Result<Vec<UndoStep>, Error> {
     let Sweep { state_dir, netlink, links, .. } = sweep;
-    free_previous_namespace(sweep, link)?;
     let mut inherited = Vec::new();
     for (&ifindex, record) in state_dir.records()?.iter() {
         // If that is unknown, it is assumed to be here.
@@ -211,9 +209,11 @@ pub(super) fn reclaim(sweep: &Sweep, link: &Link) -> Result<Vec<UndoStep>, Error
 }
 
 /// Frees attachments that an interface had in another namespace before it was moved here.
-fn free_previous_namespace(here: &Sweep, link: &Link) -> Result<(), Error> {
+///
+/// Takes the lock of that namespace, so the caller must hold no other: a command there may wait for the caller's.
+pub(super) fn free_previous_namespace(here: &StateDir, netlink: &Netlink, link: &Link) -> Result<(), Error> {
     let mut programs: Vec<u32> =
-        here.netlink.xdp_programs(link.index).unwrap_or_default().iter().map(|program| program.id).collect();
+        netlink.xdp_programs(link.index).unwrap_or_default().iter().map(|program| program.id).collect();
     for hook in &TC_HOOKS {
         let chain = foreign::chain(&link.name, link.index, hook).unwrap_or_default();
         programs.extend(chain.iter().map(|program| program.id));
@@ -221,23 +221,27 @@ fn free_previous_namespace(here: &Sweep, link: &Link) -> Result<(), Error> {
     if programs.is_empty() {
         return Ok(());
     }
-    for state_dir in others(&here.state_dir) {
+    for state_dir in others(here) {
         for ifindex in state_dir.ifindexes().unwrap_or_default() {
             let Ok(Some(record)) = state_dir.read(ifindex) else { continue };
             let pins = state_dir.pins(ifindex);
-            let is_here = record.steps.iter().any(|step| match step {
-                UndoStep::Link { pin } => {
-                    Bound::read(&pins.join(pin)).is_some_and(|bound| programs.contains(&bound.program_id))
-                }
-                _ => false,
-            });
-            if !is_here {
+            let is_here = |record: &Record| {
+                record.steps.iter().any(|step| match step {
+                    UndoStep::Link { pin } => {
+                        Bound::read(&pins.join(pin)).is_some_and(|bound| programs.contains(&bound.program_id))
+                    }
+                    _ => false,
+                })
+            };
+            if !is_here(&record) {
                 continue;
             }
             // The lock's holder may only be checking, as every starting command does. It may also have
-            // freed the attachment.
+            // freed or replaced the attachment.
             let _lock = state_dir.lock()?;
-            if let Ok(Some(record)) = state_dir.read(ifindex) {
+            if let Ok(Some(record)) = state_dir.read(ifindex)
+                && is_here(&record)
+            {
                 free_unreachable(&state_dir, record, "it was moved to another namespace");
             }
         }
