@@ -240,7 +240,8 @@ pub fn attach_all(requests: &[Request], options: Options) -> Result<Vec<Result<I
     let sibling = || lock(&free).next();
     let loader = execute::Loader::default();
     let mut jobs: Vec<Option<_>> = requests.iter().zip(inherited).map(Some).collect();
-    let ifaces: Vec<&str> = requests.iter().map(|request| request.iface.as_str()).collect();
+    let ifaces: Vec<Vec<&str>> =
+        requests.iter().map(|request| interfaces(request).map(String::as_str).collect()).collect();
     let mut results = Vec::new();
     for round in parallel::rounds(&ifaces, links) {
         let round = round.into_iter().filter_map(|at| Some((at, jobs.get_mut(at)?.take()?))).collect();

@@ -7,17 +7,22 @@ use std::thread;
 use dcqcn_netlink::Link;
 use dcqcn_support::sync::lock;
 
-/// Groups interfaces, by index in `ifaces`, into rounds that can be attached concurrently.
+/// Groups requests, by index in `requests`, into rounds that can be attached concurrently. Each has the names or altnames of
+/// its interfaces.
 ///
 /// An upper device (VLAN, bridge, bond) is in a later round than its lower devices, because the kernel
 /// rejects an XDP program on an interface if an upper device has one.
-pub(super) fn rounds(ifaces: &[&str], links: &[Link]) -> Vec<Vec<usize>> {
-    let link = |at: usize| links.iter().find(|link| ifaces.get(at).is_some_and(|name| link.name == *name));
+pub(super) fn rounds(requests: &[Vec<&str>], links: &[Link]) -> Vec<Vec<usize>> {
+    let mut ports: Vec<Vec<&Link>> = Vec::new();
+    for names in requests {
+        let is_one = |link: &&Link| names.iter().any(|name| is_called(link, name));
+        ports.push(links.iter().filter(is_one).collect());
+    }
     let is_above = |upper: usize, lower: usize| {
-        let (Some(upper), Some(lower)) = (link(upper), link(lower)) else { return false };
-        upper.is_above(lower)
+        let (Some(uppers), Some(lowers)) = (ports.get(upper), ports.get(lower)) else { return false };
+        upper != lower && uppers.iter().any(|upper| lowers.iter().any(|lower| upper.is_above(lower)))
     };
-    let mut left: Vec<usize> = (0..ifaces.len()).collect();
+    let mut left: Vec<usize> = (0..requests.len()).collect();
     let mut rounds = Vec::new();
     while !left.is_empty() {
         let waits = |upper: &usize| left.iter().any(|lower| is_above(*upper, *lower));
@@ -28,6 +33,10 @@ pub(super) fn rounds(ifaces: &[&str], links: &[Link]) -> Vec<Vec<usize>> {
         left = later;
     }
     rounds
+}
+
+fn is_called(link: &Link, name: &str) -> bool {
+    link.name == name || link.altnames.iter().any(|altname| altname == name)
 }
 
 /// Runs `work` for each of `jobs`, with one thread per CPU; results are in the order of the jobs.
@@ -84,6 +93,7 @@ mod tests {
         let link = |index: u32, name: &str, kind: Option<&str>, peer, master| Link {
             index,
             name: name.into(),
+            altnames: vec![format!("alt-{name}")],
             kind: kind.map(Into::into),
             peer,
             master,
@@ -97,11 +107,22 @@ mod tests {
             link(9, "bond0", Some("bond"), None, None),
             link(10, "bond0.5", Some("vlan"), Some(9), None),
         ];
+        let rounds_of = |requests: &[&str]| {
+            let requests: Vec<Vec<&str>> = requests.iter().map(|names| names.split('=').collect()).collect();
+            rounds(&requests, &links)
+        };
         assert_eq!(
-            rounds(&["bond0.5", "veth0", "bond0", "eth1", "veth1", "eth0", "gone"], &links),
+            rounds_of(&["bond0.5", "veth0", "bond0", "eth1", "veth1", "eth0", "gone"]),
             [vec![1, 3, 4, 5, 6], vec![2], vec![0]]
         );
-        assert!(rounds(&[], &links).is_empty());
+        assert_eq!(rounds_of(&["alt-bond0.5", "alt-bond0", "eth1"]), [vec![2], vec![1], vec![0]]);
+        assert_eq!(
+            rounds_of(&["bond0", "veth0=eth1"]),
+            [vec![1], vec![0]],
+            "the other end of an inline pair"
+        );
+        assert_eq!(rounds_of(&["bond0=eth0", "veth0"]), [vec![0, 1]]);
+        assert!(rounds_of(&[]).is_empty());
     }
 
     #[test]
