@@ -51,7 +51,9 @@ pub(crate) fn create(dir: &Path) -> Result<(), Error> {
 pub(crate) fn write(dir: &Path, snapshot: &Snapshot) -> Result<(), Error> {
     let path = dir.join(SNAPSHOT);
     for link in &snapshot.links {
-        if let Some(texts) = &link.ethtool {
+        // Drivers without statistics may print a heading.
+        if let Some(texts) = link.ethtool.as_ref().filter(|texts| texts.iter().all(|text| has_counters(text)))
+        {
             for (path, text) in texts_of(dir, link).iter().zip(texts) {
                 fs::write(path, text).map_err(failed(path))?;
             }
@@ -97,13 +99,17 @@ pub(crate) fn read(dir: &Path) -> Result<Snapshot, Error> {
             }
         };
         for (path, text) in [before, after].into_iter().zip(link.ethtool.iter().flatten()) {
-            if snapshot::ethtool_counters(text).next().is_none() {
+            if !has_counters(text) {
                 let reason = "has no counter as printed by `ethtool -S`".to_owned();
                 return Err(Error::Content { path, reason });
             }
         }
     }
     Ok(snapshot)
+}
+
+fn has_counters(text: &str) -> bool {
+    snapshot::ethtool_counters(text).next().is_some()
 }
 
 fn texts_of(dir: &Path, link: &Link) -> [PathBuf; 2] {
@@ -166,6 +172,15 @@ mod tests {
         write(dir.path(), &snapshot).unwrap();
         assert_eq!(read(dir.path()).unwrap(), snapshot);
         assert!(matches!(create(dir.path()), Err(Error::Exists { .. })));
+    }
+
+    #[test]
+    fn driver_without_counters_reads_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut snapshot = healthy();
+        snapshot.links[0].ethtool = Some(["NIC statistics:\n", "NIC statistics:\n"].map(str::to_owned));
+        write(dir.path(), &snapshot).unwrap();
+        assert_eq!(read(dir.path()).unwrap().links[0].ethtool, None);
     }
 
     /// The recording of a healthy host with one replacement, read back.
