@@ -43,34 +43,41 @@ impl<T: Clone + Send + 'static> Fresh<T> {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::thread;
+    use std::sync::mpsc;
 
-    use tokio::time::{sleep, timeout};
+    use dcqcn_support::sync::lock;
+    use tokio::time::timeout;
 
     use super::*;
 
+    /// Changes the time of the last read, once it has ended.
+    async fn set_read_at(fresh: &Fresh<u32>, at: Instant) {
+        if let Some((read_at, _)) = fresh.0.lock().await.as_mut() {
+            *read_at = at;
+        }
+    }
+
     #[tokio::test]
-    async fn concurrent_requests_share_one_read() {
-        let (fresh, reading, most) =
-            (Fresh::default(), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    async fn dropped_requests_share_one_read() {
+        let (fresh, reads) = (Fresh::default(), Arc::new(AtomicUsize::new(0)));
+        let (finish, finished) = mpsc::channel::<()>();
+        let finished = Arc::new(std::sync::Mutex::new(finished));
         for _ in 0..50 {
-            let (reading, most) = (Arc::clone(&reading), Arc::clone(&most));
+            let (reads, finished) = (Arc::clone(&reads), Arc::clone(&finished));
             let read = move || {
-                most.fetch_max(reading.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-                thread::sleep(Duration::from_millis(200));
-                reading.fetch_sub(1, Ordering::SeqCst);
+                reads.fetch_add(1, Ordering::SeqCst);
+                // An error if the test has failed.
+                let _ = lock(&finished).recv();
                 7
             };
-            assert!(
-                timeout(Duration::from_millis(1), fresh.get(read)).await.is_err(),
-                "the request is dropped"
-            );
+            let request = timeout(Duration::from_millis(1), fresh.get(read));
+            assert!(request.await.is_err(), "the request is dropped");
         }
-        assert_eq!(most.load(Ordering::SeqCst), 1);
-        // The next request gets the value that was read for the dropped one.
-        sleep(Duration::from_millis(300)).await;
-        assert_eq!(fresh.get(|| 8).await.unwrap(), 7);
-        sleep(MAX_AGE).await;
+        drop(finish);
+        // Ages that do not depend on the machine's load.
+        set_read_at(&fresh, Instant::now() + Duration::from_secs(3_600)).await;
+        assert_eq!((fresh.get(|| 8).await.unwrap(), reads.load(Ordering::SeqCst)), (7, 1));
+        set_read_at(&fresh, Instant::now().checked_sub(MAX_AGE).unwrap()).await;
         assert_eq!(fresh.get(|| 8).await.unwrap(), 8);
     }
 }
