@@ -12,11 +12,11 @@ use std::{panic, thread};
 
 use aya::maps::{MapData, MapError};
 use aya::programs::{Program, SchedClassifier, Xdp};
-use aya::util::KernelVersion;
 use aya::{Ebpf, EbpfLoader};
 use dcqcn_common::layout::{Active, DEFAULT_FLOWS, MAX_FLOWS, Mode, WAYS};
 
 use crate::object::{OBJECT, TRACE_OBJECT};
+use crate::soft_roce::SoftRoce;
 pub use error::Error;
 pub use maps::Maps;
 pub use run::{Direction, Expire, Probe};
@@ -169,12 +169,9 @@ const fn number(mode: Mode) -> &'static u32 {
     }
 }
 
-/// Whether to drop stale ACKs: for the soft-RoCE of this kernel.
+/// Whether to drop stale ACKs.
 fn stale_acks() -> &'static u32 {
-    match KernelVersion::current() {
-        Ok(version) if version < KernelVersion::new(6, 2, 0) => &0,
-        _ => &1,
-    }
+    if SoftRoce::current().ends_at_stale_acks() { &1 } else { &0 }
 }
 
 /// Second half of [`load`]: loads the programs, which takes nearly all of the time.

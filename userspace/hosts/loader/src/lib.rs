@@ -13,6 +13,7 @@ pub mod pacer;
 pub mod packets;
 pub mod pfc_tx;
 pub mod queues;
+pub mod soft_roce;
 mod syscall;
 
 pub use error::Error;

@@ -15,10 +15,10 @@ use dcqcn_common::wire::ext::{NakCode, Syndrome};
 use dcqcn_common::wire::nak::{self, Macs, Nak};
 use dcqcn_loader::attach;
 use dcqcn_loader::dataplane::{self, Direction, Probe};
+use dcqcn_loader::soft_roce::SoftRoce;
 use dcqcn_netlink::Netlink;
 use dcqcn_params::qp::address;
 use dcqcn_support::clock::monotonic_ns;
-use procfs::KernelVersion;
 
 use super::work::{Begun, Port, Start, Work};
 use crate::error::Result;
@@ -39,13 +39,6 @@ const CHECK_NS: u64 = 100_000_000;
 /// 0.01 ms (IBTA vol. 1, 9.7.5.2.8).
 const SHORTEST_RNR_TIMER: u8 = 1;
 
-/// Kernels, by major and minor version, on which soft-RoCE was seen to retransmit after a NAK that the host delivered to
-/// itself, for READ, WRITE and lost ACKs.
-const TESTED: [(u8, u8); 2] = [(6, 1), (6, 12)];
-/// First of these that takes an ACK or NAK between the responses of a READ (`check_ack` in
-/// drivers/infiniband/sw/rxe/rxe_comp.c).
-const TAKES_NAKS_IN_READS: (u8, u8) = (6, 12);
-
 /// State of an announced QP between two checks.
 #[derive(Default)]
 struct CheckState {
@@ -63,8 +56,7 @@ struct Prober {
     states: HashMap<FlowId, CheckState>,
     /// Whether the parameters enabled tail-loss probes at the last run.
     probed: bool,
-    /// Major and minor version of the kernel.
-    kernel: Option<(u8, u8)>,
+    soft_roce: SoftRoce,
     has_warned: bool,
 }
 
@@ -74,13 +66,12 @@ pub(super) fn begin(Start { port, .. }: Start<'_>) -> Begun {
     if !has("ingress") || !has("egress") {
         return Ok(None);
     }
-    let kernel = KernelVersion::current().ok().map(|version| (version.major, version.minor));
     Ok(Some(Box::new(Prober {
         port,
         probe: None,
         states: HashMap::new(),
         probed: false,
-        kernel,
+        soft_roce: SoftRoce::current(),
         has_warned: false,
     })))
 }
@@ -118,7 +109,7 @@ impl Work for Prober {
         for id in probe.announced() {
             self.states.entry(id).or_default().due_ns = now_ns;
         }
-        let takes_naks_in_reads = self.kernel >= Some(TAKES_NAKS_IN_READS);
+        let takes_naks_in_reads = self.soft_roce.takes_naks_in_reads();
         let mut failed = None;
         for (id, state) in &mut self.states {
             if state.due_ns > now_ns {
@@ -163,12 +154,12 @@ impl Prober {
             TAIL_LOSS_PROBE_FORCE => return true,
             _ => {}
         }
-        let is_tested = self.kernel.is_some_and(|kernel| TESTED.contains(&kernel));
+        let is_tested = self.soft_roce.is_tested_with_probes();
         if !is_tested && !self.has_warned {
             self.has_warned = true;
             tracing::warn!(
                 iface = self.port.info.iface,
-                kernel = ?self.kernel,
+                kernel = ?self.soft_roce,
                 "no tail-loss probes: not tested on this kernel; tail_loss_probe=force sends them anyway"
             );
         }

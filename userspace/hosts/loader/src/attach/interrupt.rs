@@ -2,14 +2,11 @@
 
 use std::fs;
 
-use aya::util::KernelVersion;
 use dcqcn_netlink::{Link, Netlink, Stack};
 
 use super::Error;
 use crate::pacer::FqLimits;
-
-/// First version in which a packet rejected by the qdisc kills its QP.
-const SINCE: KernelVersion = KernelVersion::new(6, 12, 0);
+use crate::soft_roce::SoftRoce;
 
 /// Rejects replacing a qdisc that active QPs send through; `what` is the operation for the error.
 ///
@@ -20,7 +17,7 @@ pub(super) fn check(
     what: &'static str,
     flows: Option<u32>,
 ) -> Result<(), Error> {
-    if KernelVersion::current().is_ok_and(|version| version < SINCE) {
+    if !SoftRoce::current().ends_at_local_drops() {
         return Ok(());
     }
     let devices = netlink.rdma_devices()?;
