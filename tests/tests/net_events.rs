@@ -184,6 +184,25 @@ fn broken_journal_reported_once() -> Result<()> {
     lab.ok("detach --all").map(drop)
 }
 
+#[test]
+fn lost_maps_do_not_hide_others() -> Result<()> {
+    require!("lost_maps_do_not_hide_others");
+    let lab = Lab::new("events-lost")?;
+    for iface in ["a0", "b0"] {
+        lab.ok(&format!("attach {iface} --pacer none --flows 64 --set link_rate=1gbit"))?;
+    }
+    fs::remove_file(lab.host.pins("a0")?.join("PARAMS"))?;
+    let output = lab.run("monitor --count 2 --interval 10ms --qps 0")?;
+    let (lines, warnings) = (String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?);
+    assert!(output.status.success() && lines.contains(" b0 counters "), "{lines}{warnings}");
+    assert_eq!(warnings.matches("interface skipped").count(), 1, "{warnings}");
+    let output = lab.run("get --all rpg_ai_rate")?;
+    assert_eq!(output.status.code(), Some(7), "{output:?}");
+    assert_contains(&String::from_utf8(output.stdout)?, "rpg_ai_rate");
+    assert_contains(&String::from_utf8(output.stderr)?, "the maps of a0 were removed");
+    lab.ok("detach --all").map(drop)
+}
+
 /// Waits until a file has `words`.
 fn wait_for(file: &std::path::Path, words: &str) -> Result<()> {
     dcqcn_tests::retry::wait(|| {

@@ -1,6 +1,6 @@
 //! The difference of two readings, as rates.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::net::IpAddr;
 use std::time::SystemTime;
@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use dcqcn_common::flow::FlowId;
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::stats::Stat;
-use dcqcn_loader::attach;
+use dcqcn_loader::attach::{self, Alive};
 use dcqcn_netlink::tc::Stats;
 use dcqcn_params::qp::hex;
 use dcqcn_params::{Role, word};
@@ -317,33 +317,57 @@ pub struct Sampler {
     /// Empty: all attached interfaces, including later ones.
     ifaces: Vec<String>,
     last: HashMap<String, Reading>,
+    /// Interfaces that cannot be read, and that were warned about.
+    unreadable: BTreeSet<String>,
 }
 
 impl Sampler {
     /// A sampler of `ifaces`, or of all interfaces attached in this network namespace if empty.
     pub fn new(ifaces: Vec<String>) -> Self {
-        Self { ifaces, last: HashMap::new() }
+        Self { ifaces, ..Self::default() }
     }
 
-    /// Activity since the last call. An interface without a previous reading has no rates yet.
+    /// Activity since the last call. An interface without a previous reading has no rates yet. Of all interfaces, those that
+    /// cannot be read are skipped.
     ///
     /// # Errors
     /// A named interface is not attached, or its maps cannot be read.
     pub fn sample(&mut self) -> Result<Vec<Sample>, attach::Error> {
-        let names = if self.ifaces.is_empty() { alive_names()? } else { self.ifaces.clone() };
+        let names = if self.ifaces.is_empty() { self.all()? } else { self.ifaces.clone() };
         let mut samples = Vec::new();
         let mut last = HashMap::new();
         for name in names {
             let reading = match Reading::take(&name) {
                 // Detached since it was listed.
                 Err(attach::Error::NotAttached { .. }) if self.ifaces.is_empty() => continue,
+                Err(error) if self.ifaces.is_empty() => {
+                    self.warn(&name, &error);
+                    continue;
+                }
                 reading => reading?,
             };
+            self.unreadable.remove(&name);
             samples.push(Sample::new(self.last.get(&name), &reading));
             last.insert(name, reading);
         }
         self.last = last;
         Ok(samples)
+    }
+
+    /// Names of all attached interfaces.
+    fn all(&mut self) -> Result<Vec<String>, attach::Error> {
+        let Alive { attached, unreadable } = attach::alive()?;
+        unreadable.iter().for_each(|(iface, error)| self.warn(iface, error));
+        let mut names: Vec<String> = attached.into_iter().map(|info| info.iface).collect();
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// Warns once of an interface until it can be read.
+    fn warn(&mut self, iface: &str, error: &attach::Error) {
+        if self.unreadable.insert(iface.to_owned()) {
+            tracing::warn!(iface, %error, "interface skipped: it cannot be read");
+        }
     }
 }
 

@@ -25,7 +25,7 @@ use dcqcn_telemetry::audit::{self, ChangeMode};
 use nix::unistd::{geteuid, setsid};
 use serde::Serialize;
 
-use super::duration_in;
+use super::{duration_in, targets};
 
 /// Polling interval of the waiting process, hence its delay in noticing a confirmation.
 const POLL: Duration = Duration::from_secs(1);
@@ -71,13 +71,16 @@ impl ConfirmArgs {
         }
         let Reverted { changes, failed } = audit::revert(Which::Of(&ifaces))?;
         out.show(&ChangeReport::of_differences(&changes))?;
-        match failed.into_iter().next() {
-            None => Ok(()),
-            Some(ChangeError { iface, error }) => {
-                Err(anyhow::Error::from(error).context(format!("the revert on {iface} is incomplete")))
-            }
-        }
+        incomplete(failed)
     }
+}
+
+/// All errors of a revert.
+fn incomplete(failed: Vec<ChangeError<attach::Error>>) -> anyhow::Result<()> {
+    let named = |ChangeError { iface, error }: ChangeError<attach::Error>| {
+        anyhow::Error::from(error).context(format!("the revert on {iface} is incomplete"))
+    };
+    targets::result(failed.into_iter().map(named).collect(), false)
 }
 
 #[derive(Serialize)]
@@ -280,6 +283,19 @@ fn wait_for_all() -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn incomplete_reverts_are_all_reported() {
+        let failed = ["eth0", "eth1"].map(|iface| ChangeError {
+            iface: iface.into(),
+            error: attach::Error::MapsMissing { iface: iface.into() },
+        });
+        let reported = incomplete(failed.into()).unwrap_err().to_string();
+        for iface in ["eth0", "eth1"] {
+            assert!(reported.contains(&format!("the revert on {iface} is incomplete: ")), "{reported}");
+        }
+        incomplete(Vec::new()).unwrap();
+    }
 
     #[test]
     fn overdue_change_shown_with_cause() {

@@ -117,11 +117,13 @@ impl GetArgs {
             let parameters = shown.into_iter().map(|key| Parameter::new(key, &config)).collect();
             GetReport { iface, parameters, explain }
         };
-        let reports: Vec<GetReport> = targets::configs(ifaces, all)?.into_iter().map(report).collect();
-        match reports.as_slice() {
-            [one] => out.show(one),
-            _ => out.show(&GetReports { interfaces: reports }),
+        let (configs, failed) = targets::configs(ifaces, all)?;
+        let interfaces: Vec<GetReport> = configs.into_iter().map(report).collect();
+        if let ([one], true) = (interfaces.as_slice(), failed.is_empty()) {
+            return out.show(one);
         }
+        let is_partially_done = !interfaces.is_empty();
+        targets::show(out, &GetReports { interfaces }, failed, is_partially_done)
     }
 }
 

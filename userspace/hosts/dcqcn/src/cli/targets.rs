@@ -108,13 +108,19 @@ pub(super) fn attachable(words: &[String], all_rdma: bool) -> anyhow::Result<Vec
     Ok(chosen)
 }
 
-/// Names and parameters of interfaces.
-pub(super) fn configs(ifaces: Vec<String>, all: bool) -> anyhow::Result<Vec<(String, Config)>> {
-    let of = |iface: String| {
-        let config = attach::open(&iface)?.maps.params()?.config;
-        Ok((iface, config))
-    };
-    names(ifaces, all)?.into_iter().map(of).collect()
+/// Names and parameters of interfaces, and the errors of those that cannot be read.
+pub(super) fn configs(
+    ifaces: Vec<String>,
+    all: bool,
+) -> anyhow::Result<(Vec<(String, Config)>, Vec<anyhow::Error>)> {
+    let (mut read, mut failed) = (Vec::new(), Vec::new());
+    for iface in names(ifaces, all)? {
+        match attach::open(&iface).and_then(|attachment| Ok(attachment.maps.params()?.config)) {
+            Ok(config) => read.push((iface, config)),
+            Err(error) => failed.push(error.into()),
+        }
+    }
+    Ok((read, failed))
 }
 
 /// Interfaces, then assignments: `eth0,eth1 rpg_ai_rate=20mbit`; or a profile instead of them or before them.
