@@ -53,7 +53,11 @@ impl ApplyArgs {
         let mut ifaces = targets::names(ifaces, all)?;
         if all {
             ifaces.retain(|iface| parsed.config.settings(iface).is_some());
-            anyhow::ensure!(!ifaces.is_empty(), "{} does not name any attached interface", file.display());
+            anyhow::ensure!(
+                !ifaces.is_empty(),
+                "{} does not name any attached interface; `dcqcn status` lists these",
+                file.display()
+            );
         }
         let request = |info: &Info| {
             let settings = parsed.settings(&info.iface)?;

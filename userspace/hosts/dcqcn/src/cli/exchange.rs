@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
 use clap_complete::ArgValueCompleter;
 use dcqcn_loader::attach;
@@ -280,7 +280,9 @@ impl ExportArgs {
                 serde_json::to_string_pretty(&tables)? + "\n"
             }
             ExportFormat::Nvidia => {
-                ensure!(self.port.is_none(), "--port requires --format sonic");
+                if let Some(port) = &self.port {
+                    bail!("--port {port} requires --format sonic; omit it for an adapter");
+                }
                 let export = nvidia::export(&config()?);
                 export.notes.iter().for_each(warn);
                 if self.out.is_none() {

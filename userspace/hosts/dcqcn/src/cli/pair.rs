@@ -106,10 +106,10 @@ impl AddArgs {
         let iface = resolve_altname(iface);
         let is_host = |address: &IpAddr| !address.is_multicast() && !address.is_unspecified();
         if let Some(end) = [Some(address), peer].into_iter().flatten().find(|address| !is_host(address)) {
-            bail!("{end} is not the address of a host");
+            bail!("{end} is not the address of a host; write a unicast address, such as 10.0.0.2");
         }
         if let Some(peer) = peer.filter(|peer| peer.is_ipv4() != address.is_ipv4()) {
-            bail!("{address} and {peer} are of different IP versions: a connection has one");
+            bail!("{address} and {peer} are of different IP versions; write two IPv4 or two IPv6 addresses");
         }
         let mut maps = attach::open(&iface)?.maps;
         let enter = |maps: &mut Maps, id: &QpId, qpn| {

@@ -44,7 +44,7 @@ fn select(
     let mut chosen: Vec<String> = Vec::new();
     for word in words {
         let names = if is_pattern(&word) {
-            let pattern = Pattern::new(&word).context("cannot read the pattern")?;
+            let pattern = pattern(&word)?;
             attached.iter().filter(|iface| pattern.matches(iface)).cloned().collect()
         } else {
             vec![resolve_altname(word.clone())]
@@ -70,6 +70,11 @@ pub(super) fn is_pattern(word: &str) -> bool {
     word.contains(['*', '?', '['])
 }
 
+fn pattern(word: &str) -> anyhow::Result<Pattern> {
+    Pattern::new(word)
+        .with_context(|| format!("cannot read the pattern {word}; write, for example, 'eth*' or 'eth[0-3]'"))
+}
+
 /// The interfaces to attach: those named, and all unattached ones whose name or an altname matches a pattern or that, with
 /// `all_rdma`, have an RDMA device.
 pub(super) fn attachable(words: &[String], all_rdma: bool) -> anyhow::Result<Vec<String>> {
@@ -80,8 +85,8 @@ pub(super) fn attachable(words: &[String], all_rdma: bool) -> anyhow::Result<Vec
     if let Some(word) = words.iter().find(|word| word.contains('=') && netlink.link(word).is_err()) {
         bail!("cannot attach {word}: it is not an interface; use `--set {word}`");
     }
-    let patterns = words.iter().filter(|word| is_pattern(word)).map(|word| Pattern::new(word));
-    let patterns = patterns.collect::<Result<Vec<_>, _>>().context("cannot read the pattern")?;
+    let patterns = words.iter().filter(|word| is_pattern(word)).map(|word| pattern(word));
+    let patterns = patterns.collect::<anyhow::Result<Vec<_>>>()?;
     let matches = |pattern: &Pattern, link: &Link| {
         pattern.matches(&link.name) || link.altnames.iter().any(|name| pattern.matches(name))
     };
@@ -297,6 +302,8 @@ mod tests {
         assert_eq!(select("eth1 eth* x").unwrap(), ["eth1", "eth0", "x"]);
         let refused = select("eth0 wl*").unwrap_err().to_string();
         assert!(refused.starts_with("the pattern wl* matches no attached interface"), "{refused}");
+        let refused = select("eth[0 eth1").unwrap_err().to_string();
+        assert!(refused.starts_with("cannot read the pattern eth[0; write"), "{refused}");
     }
 
     #[test]
