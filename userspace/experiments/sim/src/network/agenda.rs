@@ -8,7 +8,7 @@ const INDEX_BITS: u32 = 22;
 /// Bits of the kind of an event.
 const KIND_BITS: u32 = 4;
 const TIME_SHIFT: u32 = INDEX_BITS + KIND_BITS;
-/// Maximum number of ports, concurrent QPs and flows of one node.
+/// Maximum number of ports, QPs and flows of one node.
 pub(crate) const MAX_INDEX: u32 = 1 << INDEX_BITS;
 /// Maximum time of an event: 274 s.
 pub(crate) const MAX_TIME_NS: u64 = (1 << (64 - TIME_SHIFT)) - 1;

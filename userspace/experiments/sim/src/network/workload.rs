@@ -14,6 +14,7 @@ mod sizes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::network::agenda::MAX_INDEX;
 pub use crate::network::read::{FileError, text};
 pub use collective::{Collective, Pairs};
 pub use sizes::{Distribution, Poisson, Sizes};
@@ -135,6 +136,8 @@ pub enum WorkloadError {
     Bytes { flow: usize, bytes: u64 },
     #[error("flow {flow}: class {class} is out of range: 0 to 7")]
     Class { flow: usize, class: u8 },
+    #[error("host {host}: {count} {what} are out of range: 0 to {MAX_INDEX}; use more hosts or fewer flows")]
+    OfHost { host: usize, what: &'static str, count: u32 },
     #[error("{0} flows can never start: they wait for each other in a cycle")]
     Cycle(usize),
     #[error("the workload has no flows")]
@@ -273,10 +276,30 @@ impl Workload {
                 return Err(WorkloadError::Class { flow: number, class: pair.class });
             }
         }
+        self.validate_hosts(hosts)?;
         match self.never_started() {
             0 => Ok(()),
             count => Err(WorkloadError::Cycle(count)),
         }
+    }
+
+    /// Checks that the events of a host can be numbered.
+    fn validate_hosts(&self, hosts: u32) -> Result<(), WorkloadError> {
+        let mut counts = vec![[0; 2]; hosts as usize];
+        let senders = self.flows.iter().filter_map(|flow| self.ends(flow)).map(|pair| (pair.src, 0));
+        for (host, what) in senders.chain(self.pairs.iter().map(|pair| (pair.dst, 1))) {
+            if let Some(own) = counts.get_mut(host as usize) {
+                own[what] += 1;
+            }
+        }
+        for (host, own) in counts.into_iter().enumerate() {
+            for (count, what) in own.into_iter().zip(["sent flows", "receiving QPs"]) {
+                if count > MAX_INDEX {
+                    return Err(WorkloadError::OfHost { host, what, count });
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Number of flows that never start: those left by a topological sort.
@@ -327,5 +350,22 @@ mod tests {
         class.flow(0, 1, 8, 1, 0);
         assert_eq!(class.validate(2), Err(WorkloadError::Class { flow: 2, class: 8 }));
         assert_eq!(Workload::new().validate(2), Err(WorkloadError::Empty));
+    }
+
+    #[test]
+    fn too_many_flows_of_host_rejected() {
+        let mut workload = Workload::new();
+        let qp = workload.pair(1, 0, 3);
+        (0..MAX_INDEX).for_each(|_| _ = workload.send(qp, 1, 0));
+        assert_eq!(workload.validate(2), Ok(()));
+        workload.send(qp, 1, 0);
+        let refused = workload.validate(2).unwrap_err().to_string();
+        let expected =
+            "host 1: 4194305 sent flows are out of range: 0 to 4194304; use more hosts or fewer flows";
+        assert_eq!(refused, expected);
+        let mut workload = Workload::incast(1, 1, 3);
+        (0..MAX_INDEX).for_each(|_| _ = workload.pair(1, 0, 3));
+        let refused = workload.validate(2).unwrap_err().to_string();
+        assert!(refused.starts_with("host 0: 4194305 receiving QPs are out of range"), "{refused}");
     }
 }
