@@ -61,8 +61,8 @@ fn kilobytes(file: &str, name: &str) -> Option<u64> {
 fn check_memory(needed_bytes: u64, available_bytes: Option<u64>) -> Result<()> {
     match available_bytes {
         Some(available_bytes) if needed_bytes > available_bytes => bail!(
-            "the flows need about {} of memory, and {} are available; simulate fewer flows, or fewer runs at a time \
-             (--threads)",
+            "the flows and their dependencies need about {} of memory, and {} are available; simulate fewer flows, \
+             or fewer runs at a time (--threads)",
             render::bytes(needed_bytes),
             render::bytes(available_bytes)
         ),

@@ -20,6 +20,7 @@ use crate::network::outcome::{self, Outcome, short_timeout};
 use crate::network::scenario::{Scenario, SimError};
 use crate::network::wheel::Wheel;
 use crate::network::wire::{Message, Outbox};
+use crate::network::workload::Edge;
 
 /// Windows between two progress reports.
 const REPORT_EVERY: u64 = 256;
@@ -32,6 +33,8 @@ const HOPS_PER_THREAD: u64 = if cfg!(test) { 1 } else { 500 };
 /// Memory of a flow in all stages, and of both ends of a QP with data in flight.
 const FLOW_BYTES: u64 = 150;
 const QP_BYTES: u64 = 850;
+/// Memory of a dependency: in the scenario, and twice in the nodes' rules.
+const EDGE_BYTES: u64 = 3 * size_of::<Edge>() as u64;
 
 /// Number of threads for `hops` in the measured windows, of at most `most`; `now` are running.
 fn wanted_threads(hops: u64, hops_per_thread: u64, now: usize, most: usize) -> usize {
@@ -81,7 +84,7 @@ impl Simulation for Scenario {
 
     fn memory_bytes(&self) -> u64 {
         let (flows, qps) = (self.workload.flows().len() as u64, self.workload.pairs().len() as u64);
-        flows * FLOW_BYTES + qps * QP_BYTES
+        flows * FLOW_BYTES + qps * QP_BYTES + self.workload.dependencies() * EDGE_BYTES
     }
 
     fn warning(&self) -> Option<String> {
@@ -397,7 +400,22 @@ impl NodeGroup {
 
 #[cfg(test)]
 mod tests {
+    use dcqcn_common::params::Config;
+
     use super::*;
+    use crate::network::topology::{Cables, Topology};
+    use crate::network::workload::{Wait, Workload};
+
+    #[test]
+    fn dependencies_counted_as_memory() {
+        let bps = 100_000_000_000;
+        let cables = Cables { host_rate_bps: bps, switch_rate_bps: bps, delay_ns: 1_000 };
+        let topology = Topology::leaf_spine(1, 0, 4, cables).unwrap();
+        let mut scenario = Scenario::new(topology, Workload::incast(3, 1_000, 3), Config::DEFAULT);
+        let without_bytes = scenario.memory_bytes();
+        scenario.workload.after(1, 0, Wait::Delivered);
+        assert_eq!(scenario.memory_bytes() - without_bytes, 36);
+    }
 
     #[test]
     fn threads_follow_hops_per_window() {

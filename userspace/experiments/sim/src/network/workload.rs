@@ -235,6 +235,11 @@ impl Workload {
         &self.collectives
     }
 
+    /// Number of dependencies.
+    pub(crate) fn dependencies(&self) -> u64 {
+        self.edges.len() as u64
+    }
+
     /// All dependencies, ordered by the flow waited for.
     pub(crate) fn edges(&self) -> Vec<Edge> {
         let mut edges = self.edges.clone();

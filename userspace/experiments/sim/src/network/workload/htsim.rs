@@ -4,14 +4,14 @@
 //! connections; a multishot, in which each completion starts the next one; or a barrier, which waits for a number of
 //! connections.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::{MAX_FLOWS, Wait, Workload};
 use crate::network::agenda::MAX_TIME_NS;
 use crate::network::read::{FileError, words};
 
-/// Maximum number of dependencies, which take some 3 GB.
-const MAX_EDGES: usize = 100_000_000;
+/// Maximum number of dependencies, which take some 4 GB.
+const MAX_EDGES: u64 = 100_000_000;
 
 #[derive(Debug, Default)]
 struct Trigger {
@@ -89,14 +89,20 @@ impl Workload {
             let what = format!("the file announces {count} connections, but has {found}");
             return Err(FileError::new(name, 0, what));
         }
-        let mut ids: Vec<u64> = triggers.keys().copied().collect();
-        ids.sort_unstable();
-        for id in ids {
-            let Some(trigger) = triggers.remove(&id) else { continue };
-            workload
-                .wire_trigger(&trigger)
-                .map_err(|what| FileError::new(name, 0, format!("trigger {id}: {what}")))?;
+        let triggers = BTreeMap::from_iter(triggers);
+        for (id, trigger) in &triggers {
+            trigger.validate().map_err(|what| FileError::new(name, 0, format!("trigger {id}: {what}")))?;
         }
+        let edges: u64 = triggers.values().map(Trigger::edges).sum();
+        if edges > MAX_EDGES {
+            let what = format!(
+                "{edges} dependencies are out of range: 0 to {MAX_EDGES}; a trigger has one for each connection that \
+                 fires it and each that it starts, so use fewer connections per trigger, or fewer nodes"
+            );
+            return Err(FileError::new(name, 0, what));
+        }
+        workload.edges.reserve_exact(edges as usize);
+        triggers.values().for_each(|trigger| workload.wire_trigger(trigger));
         Ok(workload)
     }
 
@@ -113,14 +119,29 @@ impl Workload {
         }
     }
 
-    fn wire_trigger(&mut self, trigger: &Trigger) -> Result<(), String> {
-        let Trigger { kind, count, from, starts } = trigger;
+    fn wire_trigger(&mut self, trigger: &Trigger) {
+        for (shot, &start) in (1..).zip(&trigger.starts) {
+            trigger.from.iter().for_each(|&(flow, wait)| self.after(start, flow, wait));
+            if trigger.kind == Some(Kind::Multishot) {
+                self.after_any(start, shot);
+            }
+        }
+    }
+}
+
+impl Trigger {
+    /// Number of dependencies.
+    fn edges(&self) -> u64 {
+        self.from.len() as u64 * self.starts.len() as u64
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        let Self { kind, count, from, starts } = self;
         if from.is_empty() && !starts.is_empty() {
             return Err("no connection fires it".to_owned());
         }
         match kind {
-            None if starts.is_empty() => Ok(()),
-            None => Err("its kind is missing: write `trigger id N oneshot`".to_owned()),
+            None if !starts.is_empty() => Err("its kind is missing: write `trigger id N oneshot`".to_owned()),
             Some(Kind::Oneshot) if from.len() > 1 => {
                 Err(format!("{} connections fire a oneshot", from.len()))
             }
@@ -130,20 +151,7 @@ impl Workload {
             Some(Kind::Multishot) if starts.len() > from.len() => {
                 Err(format!("a multishot of {} has {} connections that fire it", starts.len(), from.len()))
             }
-            Some(_) if self.edges.len() + from.len() * starts.len() > MAX_EDGES => Err(format!(
-                "{} connections wait for {}: more than {MAX_EDGES} dependencies",
-                starts.len(),
-                from.len()
-            )),
-            Some(kind) => {
-                for (shot, &start) in (1..).zip(starts) {
-                    from.iter().for_each(|&(flow, wait)| self.after(start, flow, wait));
-                    if *kind == Kind::Multishot {
-                        self.after_any(start, shot);
-                    }
-                }
-                Ok(())
-            }
+            _ => Ok(()),
         }
     }
 }
@@ -270,11 +278,18 @@ mod tests {
 
     #[test]
     fn too_many_dependencies_rejected() {
-        let text = "0->1 start 0 size 5 send_done_trigger 1\n1->0 trigger 1 size 5\n".repeat(10_001);
-        let text = format!("{text}trigger id 1 barrier count 10001\n");
+        // No trigger alone has too many.
+        let text: String = (0..2)
+            .map(|id| {
+                let of_one =
+                    format!("0->1 start 0 size 5 send_done_trigger {id}\n1->0 trigger {id} size 5\n");
+                format!("{}trigger id {id} multishot\n", of_one.repeat(7_072))
+            })
+            .collect();
         let refused = Workload::htsim("m", &text, 3).unwrap_err().to_string();
-        let expected = "m: trigger 1: 10001 connections wait for 10001: more than 100000000 dependencies";
-        assert_eq!(refused, expected);
+        let expected =
+            "m: 100026368 dependencies are out of range: 0 to 100000000; a trigger has one for each";
+        assert!(refused.starts_with(expected) && refused.ends_with("or fewer nodes"), "{refused}");
     }
 
     #[test]
