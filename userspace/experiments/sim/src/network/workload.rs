@@ -200,11 +200,7 @@ impl Workload {
 
     /// Checks that the workload of the file `name` may have this many `more` flows.
     fn check_room(&self, name: &str, more: u64) -> Result<(), FileError> {
-        if (self.flows.len() as u64).saturating_add(more) <= MAX_FLOWS {
-            return Ok(());
-        }
-        let what = format!("more than {MAX_FLOWS} flows: use fewer ranks, layers or messages");
-        Err(FileError::new(name, 0, what))
+        check_flows(name, (self.flows.len() as u64).saturating_add(more))
     }
 
     /// Makes `flow` wait for `other`.
@@ -328,6 +324,15 @@ impl Workload {
         }
         self.flows.len() - started
     }
+}
+
+/// Checks that the workload of the file `name` may have this many flows.
+fn check_flows(name: &str, flows: u64) -> Result<(), FileError> {
+    if flows <= MAX_FLOWS {
+        return Ok(());
+    }
+    let what = format!("more than {MAX_FLOWS} flows: use fewer ranks, layers or messages");
+    Err(FileError::new(name, 0, what))
 }
 
 #[cfg(test)]

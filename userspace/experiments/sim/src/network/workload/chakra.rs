@@ -14,7 +14,7 @@ use dcqcn_params::word;
 use prost::Message;
 
 use super::collective::{Collective, Pairs};
-use super::{Wait, Workload};
+use super::{Wait, Workload, check_flows};
 use crate::network::read::{FileError, bytes};
 
 /// The relevant fields of `Node`.
@@ -130,7 +130,7 @@ impl Workload {
     /// # Errors
     /// There is no trace, one cannot be read or has an unknown collective, or traces disagree.
     pub(crate) fn chakra(prefix: &Path, hosts: u32, class: u8) -> Result<Self, FileError> {
-        let mut traces = Vec::new();
+        let mut traces: Vec<Trace> = Vec::new();
         for rank in 0..=hosts {
             let name = format!("{}.{rank}.et", prefix.display());
             if !Path::new(&name).exists() {
@@ -150,7 +150,8 @@ impl Workload {
                 ));
             }
             let bytes = bytes(Path::new(&name))?;
-            traces.push((name.clone(), nodes(&name, &bytes)?));
+            let known: u64 = traces.iter().map(|(_, nodes)| nodes.len() as u64).sum();
+            traces.push((name.clone(), nodes(&name, &bytes, known)?));
         }
         if traces.is_empty() {
             let name = prefix.display().to_string();
@@ -182,7 +183,6 @@ impl Workload {
         // The first rank of each group, and its number of collectives.
         let mut totals: HashMap<&str, (usize, usize)> = HashMap::new();
         for (rank, (name, nodes)) in traces.iter().enumerate() {
-            builder.workload.check_room(name, nodes.len() as u64)?;
             let mut counts: BTreeMap<&str, (usize, &Node)> = BTreeMap::new();
             for node in nodes {
                 let entry = builder.entry(rank, node, &mut counts)?;
@@ -374,8 +374,8 @@ impl<'t> Builder<'t> {
     }
 }
 
-/// The nodes of a trace, in order.
-fn nodes(name: &str, bytes: &[u8]) -> Result<Vec<Node>, FileError> {
+/// The nodes of a trace, in order; earlier ranks have `known` nodes, each of which is a flow.
+fn nodes(name: &str, bytes: &[u8], known: u64) -> Result<Vec<Node>, FileError> {
     let refuse = |what: String| FileError::new(name, 0, format!("is not a Chakra trace: {what}"));
     let mut rest = bytes;
     let mut nodes = Vec::new();
@@ -389,6 +389,7 @@ fn nodes(name: &str, bytes: &[u8]) -> Result<Vec<Node>, FileError> {
         rest = after;
         if !std::mem::take(&mut is_metadata) {
             nodes.push(Node::decode(message).map_err(|error| refuse(error.to_string()))?);
+            check_flows(name, known + nodes.len() as u64)?;
         }
     }
     if is_metadata {
@@ -400,6 +401,7 @@ fn nodes(name: &str, bytes: &[u8]) -> Result<Vec<Node>, FileError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::network::workload::MAX_FLOWS;
 
     fn number(name: &str, value: i64) -> Attribute {
         Attribute { name: name.to_owned(), value: Some(Number::Int64(value)), text: None }
@@ -553,6 +555,14 @@ mod tests {
     }
 
     #[test]
+    fn too_many_nodes_rejected_while_read() {
+        let bytes = trace(&[node(1, 4, &[], vec![]), node(2, 4, &[], vec![])]);
+        assert!(nodes("t.1.et", &bytes, MAX_FLOWS - 2).is_ok());
+        let refused = nodes("t.1.et", &bytes, MAX_FLOWS - 1).unwrap_err().to_string();
+        assert!(refused.starts_with("t.1.et: more than 16000000 flows"), "{refused}");
+    }
+
+    #[test]
     fn cpu_node_only_launches_collective() {
         let on_cpu =
             |on| Attribute { name: "is_cpu_op".to_owned(), value: Some(Number::Bool(on)), text: None };
@@ -584,7 +594,7 @@ mod tests {
         let mut bytes = trace(&[]);
         bytes.extend([7, 8, 1, 24, 4, 0x22, 1, 2]);
         node(2, 4, &[1], vec![]).encode_length_delimited(&mut bytes).unwrap();
-        let nodes = nodes("t.0.et", &bytes).unwrap();
+        let nodes = nodes("t.0.et", &bytes, 0).unwrap();
         assert_eq!((nodes.len(), nodes[0].kind), (2, 4));
         assert_eq!(of_four(&nodes).unwrap().validate(4), Ok(()));
     }
