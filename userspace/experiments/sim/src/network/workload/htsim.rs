@@ -200,15 +200,17 @@ fn attributes(words: &[&str]) -> Option<Connection> {
         let &[key, value] = pair else { return None };
         match key {
             // Fractions of a picosecond are ignored.
-            "start" => {
+            "start" if connection.start_ps.is_none() => {
                 let most_ps = MAX_TIME_NS as f64 * 1e3;
                 let start_ps = value.parse::<f64>().ok().filter(|start| (0.0..=most_ps).contains(start))?;
                 connection.start_ps = Some(start_ps as u64);
             }
-            "size" => size = Some(value.parse().ok()?),
-            "trigger" => connection.trigger = Some(value.parse().ok()?),
-            "send_done_trigger" => connection.sent = Some(value.parse().ok()?),
-            "recv_done_trigger" => connection.received = Some(value.parse().ok()?),
+            "size" if size.is_none() => size = Some(value.parse().ok()?),
+            "trigger" if connection.trigger.is_none() => connection.trigger = Some(value.parse().ok()?),
+            "send_done_trigger" if connection.sent.is_none() => connection.sent = Some(value.parse().ok()?),
+            "recv_done_trigger" if connection.received.is_none() => {
+                connection.received = Some(value.parse().ok()?)
+            }
             "id" | "msg" | "prio" => {}
             _ => return None,
         }
@@ -223,11 +225,11 @@ fn trigger(words: &[&str]) -> Option<(u64, Kind, usize)> {
     let mut rest = words.iter();
     while let Some(&word) = rest.next() {
         match word {
-            "id" => id = Some(rest.next()?.parse().ok()?),
+            "id" if id.is_none() => id = Some(rest.next()?.parse().ok()?),
             "count" => count = rest.next()?.parse().ok()?,
-            "oneshot" => kind = Some(Kind::Oneshot),
-            "multishot" => kind = Some(Kind::Multishot),
-            "barrier" => kind = Some(Kind::Barrier),
+            "oneshot" if kind.is_none() => kind = Some(Kind::Oneshot),
+            "multishot" if kind.is_none() => kind = Some(Kind::Multishot),
+            "barrier" if kind.is_none() => kind = Some(Kind::Barrier),
             _ => return None,
         }
     }
@@ -323,6 +325,8 @@ mod tests {
                 "m:1: `0->1 start 99999999999999999999 size 5` is not",
             ),
             ("trigger id 1\n", "m:1: `trigger id 1` is not a trigger"),
+            ("trigger id 1 oneshot barrier\n", "m:1: `trigger id 1 oneshot barrier` is not a trigger"),
+            ("0->1 start 0 size 5 size 6\n", "m:1: `0->1 start 0 size 5 size 6` is not a connection"),
             ("trigger id 1 oneshot\ntrigger id 1 multishot\n", "m:2: trigger 1 is defined twice"),
             ("hello\n", "m:1: `hello` is neither"),
         ] {
