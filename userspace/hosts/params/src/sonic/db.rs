@@ -236,11 +236,11 @@ impl Database {
     }
 
     /// The tables of the namespace that has `port`, and the port's name in `PORT`. `port` may be an alias, or
-    /// `NAMESPACE|PORT` if several namespaces have a port of that name.
+    /// `NAMESPACE|PORT` if several namespaces have a port of that name; so is `asic`, the ASIC of a card.
     ///
     /// # Errors
     /// Several namespaces have the port.
-    pub(super) fn of_port(&self, port: &str) -> Result<(Cow<'_, Self>, String), Error> {
+    pub(super) fn of_port(&self, asic: Option<&str>, port: &str) -> Result<(Cow<'_, Self>, String), Error> {
         let part = |tables: &Map<String, Value>| Self { file: self.file.clone(), tables: tables.clone() };
         let mut parts: Vec<(&str, Self)> = self
             .tables
@@ -257,6 +257,9 @@ impl Database {
         parts.retain(|(of, part)| {
             namespace.is_none_or(|namespace| namespace == *of) && part.port_name(name).is_some()
         });
+        if let (Some(asic), [_, _, ..]) = (asic, parts.as_slice()) {
+            parts.retain(|(of, _)| of.eq_ignore_ascii_case(asic));
+        }
         if let [(first, _), (second, _), ..] = parts.as_slice() {
             let message = format_args!(
                 "{first} and {second} have a port of that name; specify one, as in `{first}|{name}`"

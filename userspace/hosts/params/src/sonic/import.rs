@@ -73,7 +73,7 @@ pub fn import(db: &Database, port: &str, current: &Config) -> Result<Import, Err
         [host, asic, port] => (Some([*host, *asic]), *port),
         _ => (None, port),
     };
-    let (db, port) = db.of_port(port)?;
+    let (db, port) = db.of_port(card.map(|[_, asic]| asic), port)?;
     let merged = Merged::default();
     let mut reader = Reader { db: &db, port: &port, card, merged: &merged, import: Import::default() };
     let queues = reader.queues()?;
@@ -358,30 +358,32 @@ impl<'a> Reader<'a> {
     /// several cards have ports of the same name: only rows of the file's own card are used.
     fn queues(&mut self) -> Result<Queues<'a>, Error> {
         let own = self.own_card()?;
-        let mut rows = Vec::new();
-        let mut cards = BTreeSet::new();
-        for row in self.db.rows("QUEUE")? {
-            let Some((card, numbers)) = self.row_of_port(&row, "queue") else { continue };
-            // One of both names may be enough.
-            let is_own = card.len() == own.len()
+        // One of both names may be enough.
+        let is_own = |card: &[&str]| {
+            card.len() == own.len()
                 && own.iter().any(Option::is_some)
                 && card
                     .iter()
                     .zip(&own)
-                    .all(|(part, own)| own.as_ref().is_none_or(|own| own.eq_ignore_ascii_case(part)));
-            rows.push((row.valid()?, card.is_empty() || is_own, numbers));
+                    .all(|(part, own)| own.as_ref().is_none_or(|own| own.eq_ignore_ascii_case(part)))
+        };
+        // If the card is certain, rows of others are not used, even if it has none of this port.
+        let mut is_certain = own.iter().all(Option::is_some);
+        let mut rows = Vec::new();
+        let mut cards = BTreeSet::new();
+        for row in self.db.rows("QUEUE")? {
+            is_certain |= row.key_parts().split_last_chunk::<2>().is_some_and(|(card, _)| is_own(card));
+            let Some((card, numbers)) = self.row_of_port(&row, "queue") else { continue };
+            rows.push((row.valid()?, card.is_empty() || is_own(&card), numbers));
             cards.insert(card.join("|"));
         }
-        if let Some([host, asic]) = self.card
-            && !rows.is_empty()
-            && !rows.iter().any(|(_, is_own, _)| *is_own)
-        {
-            let cards: Vec<_> = cards.into_iter().take(8).collect();
-            let message = format_args!("no such card: expected one of {}", cards.join(", "));
-            return Err(self.db.error(format_args!("QUEUE|{host}|{asic}|{}", self.port), message));
-        }
-        if self.card.is_some() || rows.iter().any(|(_, is_own, _)| *is_own) {
+        if is_certain || rows.iter().any(|(_, is_own, _)| *is_own) {
             rows.retain(|(_, is_own, _)| *is_own);
+        }
+        if rows.is_empty() && !cards.is_empty() {
+            let cards: Vec<_> = cards.into_iter().take(8).collect();
+            let reason = format!("only on other cards: {}", cards.join(", "));
+            self.unmapped("QUEUE", self.port, [], reason);
         }
         let mut of_queues: BTreeMap<usize, Vec<Row<'a>>> = BTreeMap::new();
         for (row, _, numbers) in rows {

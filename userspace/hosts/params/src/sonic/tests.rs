@@ -474,15 +474,36 @@ fn voq_keys_of_own_card_parsed() {
         "{refused}"
     );
     assert_eq!(imported(&read(&db.to_string()), "lc1|asic0|Ethernet4", Config::DEFAULT).0, plain);
-    let refused =
-        import(&read(&db.to_string()), "lc3|asic0|Ethernet4", &Config::DEFAULT).unwrap_err().to_string();
-    assert!(refused.contains("no such card: expected one of lc1|asic0, lc2|Asic0"), "{refused}");
     for metadata in [
         json!({ "hostname": "lc1", "asic_name": "Asic0", "switch_type": "voq" }),
         json!({ "hostname": "lc1" }),
     ] {
         db["DEVICE_METADATA"]["localhost"] = metadata;
         assert_eq!(imported(&read(&db.to_string()), "Ethernet4", Config::DEFAULT).0, plain);
+    }
+}
+
+#[test]
+fn card_without_queue_rows_listed() {
+    let mut db: Value = serde_json::from_str(SAMPLE).unwrap();
+    let row = db["QUEUE"]["Ethernet0,Ethernet4|3-4"].clone();
+    db["QUEUE"] = json!({ "lc2|asic0|Ethernet4|3": row, "lc1|asic0|Ethernet0|3": row });
+    for (metadata, port) in [
+        (json!({}), "lc1|asic0|Ethernet4"),
+        (json!({}), "lc3|asic0|Ethernet4"),
+        (json!({ "hostname": "lc1" }), "Ethernet4"),
+        (json!({ "hostname": "lc3", "asic_name": "Asic0" }), "Ethernet4"),
+    ] {
+        db["DEVICE_METADATA"]["localhost"] = metadata;
+        let (config, import) = imported(&read(&db.to_string()), port, Config::DEFAULT);
+        assert_eq!(config.wred, Config::DEFAULT.wred, "{port}");
+        let of_queue = import.unmapped.iter().filter(|u| u.table == "QUEUE");
+        let reasons: Vec<_> = of_queue.map(|u| u.reason.as_str()).collect();
+        assert_eq!(
+            reasons,
+            ["only on other cards: lc2|asic0", "not in the file: WRED is unchanged"],
+            "{port}"
+        );
     }
 }
 
@@ -559,6 +580,7 @@ fn multi_asic_file_is_read_by_namespace() {
     );
     let rate = |port| imported(&read(&db), port, Config::DEFAULT).0.scalars.link_rate_bps;
     assert_eq!((rate("asic0|Ethernet-IB0"), rate("asic1|Ethernet-IB0")), (10_000_000_000, 0));
+    assert_eq!((rate("lc1|Asic0|Ethernet-IB0"), rate("lc1|Asic1|Ethernet-IB0")), (10_000_000_000, 0));
     let refused = import(&read(&db), "Ethernet5", &Config::DEFAULT).unwrap_err().to_string();
     assert!(refused.contains("no such port in the namespaces asic0, asic1, localhost"), "{refused}");
 }
