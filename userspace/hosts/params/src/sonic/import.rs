@@ -122,9 +122,11 @@ struct Reader<'a> {
     import: Import,
 }
 
-/// Fields of several rows for one queue or priority group.
+/// Fields of several rows for one queue, priority group or port.
 #[derive(Default)]
 struct Merged {
+    maps: OnceCell<Map<String, Value>>,
+    watchdog: OnceCell<Map<String, Value>>,
     queues: [OnceCell<Map<String, Value>>; CLASSES],
     groups: [OnceCell<Map<String, Value>>; CLASSES],
 }
@@ -306,11 +308,32 @@ impl<'a> Reader<'a> {
     }
 
     /// The port's row of `PORT_QOS_MAP`, or the row for all ports.
-    fn maps_of_port(&self) -> Result<Option<Row<'a>>, Error> {
-        let rows = self.db.rows("PORT_QOS_MAP")?;
-        let of_port = rows.iter().find(|row| self.is_port(row.key()));
-        let found = of_port.or_else(|| rows.iter().find(|row| row.key() == "global"));
-        found.copied().map(Row::valid).transpose()
+    fn maps_of_port(&mut self) -> Result<Option<Row<'a>>, Error> {
+        let merged = self.merged;
+        match self.only_row("PORT_QOS_MAP", &merged.maps)? {
+            None => self.db.row("PORT_QOS_MAP", "global"),
+            found => Ok(found),
+        }
+    }
+
+    /// The port's row of a table whose keys are ports. Keys with another part are listed.
+    fn only_row(
+        &mut self,
+        table: &'static str,
+        cell: &'a OnceCell<Map<String, Value>>,
+    ) -> Result<Option<Row<'a>>, Error> {
+        let mut rows = Vec::new();
+        for row in self.db.rows(table)? {
+            let parts = row.key_parts();
+            if !parts.iter().any(|part| self.is_port(part)) {
+                continue;
+            }
+            match parts.as_slice() {
+                [_] => rows.push(row.valid()?),
+                _ => self.skip(&row, [], format!("expected a key of ports alone, as in {}", self.port)),
+            }
+        }
+        Row::merged(&rows, "the port", cell)
     }
 
     /// Imports both maps, and returns the queue of each class; `None`: one that does not exist here.

@@ -159,6 +159,11 @@ fn errors_name_table_key_and_format() {
             "expected NAME or [WRED_PROFILE|NAME]",
         ),
         ("/QUEUE/Ethernet4|3", json!({"scheduler": "x"}), "has queue 3 too, with another scheduler"),
+        (
+            "/PFC_WD/Ethernet0,Ethernet4",
+            json!({"action": "forward"}),
+            "PFC_WD|Ethernet0,Ethernet4 has the port too, with another action",
+        ),
         ("/PORT_QOS_MAP/Ethernet4/pfc_enable", json!("3,x"), "`x`: expected priorities, 0 to 7, as in 3,4"),
         ("/TC_TO_QUEUE_MAP/LEAF/3", json!(["3"]), "TC_TO_QUEUE_MAP|LEAF 3: expected a text"),
         (
@@ -355,6 +360,18 @@ fn value_without_counterpart_is_listed() {
             json!("P"),
             "PORT_QOS_MAP|Ethernet4 pfc_to_queue_map",
             "MAP_PFC_PRIORITY_TO_QUEUE is not in the file",
+        ),
+        (
+            "/PORT_QOS_MAP/Ethernet4|3",
+            json!({"pfc_enable": "1"}),
+            "PORT_QOS_MAP|Ethernet4|3 ",
+            "expected a key of ports alone, as in Ethernet4",
+        ),
+        (
+            "/PFC_WD/lc1|asic0|Ethernet4",
+            json!("x"),
+            "PFC_WD|lc1|asic0|Ethernet4 ",
+            "expected a key of ports alone, as in Ethernet4",
         ),
         ("/BGP_NEIGHBOR", json!([1]), "BGP_NEIGHBOR|* ", "does not concern a port's queues"),
     ];

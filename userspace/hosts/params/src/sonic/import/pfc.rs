@@ -67,45 +67,35 @@ impl<'a> Reader<'a> {
             ("restoration_time", "pfc_wd_restoration_time", 60_000),
         ];
         const NS_PER_MS: u64 = 1_000_000;
-        let mut is_there = false;
-        for row in self.db.rows("PFC_WD")? {
-            if row.key() == "GLOBAL" {
-                self.skip(
-                    &row,
-                    row.fields(),
-                    "not supported: the watchdog polls four times per detection_time",
-                );
-                continue;
-            }
-            if !self.is_port(row.key()) {
-                continue;
-            }
-            let row = row.valid()?;
-            is_there = true;
-            for (field, key, most_ms) in TIMES {
-                if let Some(ms) = self.value(&row, field, 1..=most_ms, "milliseconds")? {
-                    self.set(&row, field, key, ms * NS_PER_MS)?;
-                }
-            }
-            let action = match row.text("action")?.as_deref() {
-                None => None,
-                Some("drop") => Some(PFC_WD_DROP),
-                Some("forward") => Some(PFC_WD_FORWARD),
-                Some(other) => {
-                    let reason = match other {
-                        "alert" => "not supported: every storm has an action".to_owned(),
-                        _ => format!("`{other}` is not one of drop, forward, alert"),
-                    };
-                    self.skip(&row, ["action"], reason + "; pfc_wd_action is unchanged");
-                    None
-                }
-            };
-            if let Some(action) = action {
-                self.set(&row, "action", "pfc_wd_action", action)?;
-            }
-            self.skip_unknown(&row, &["detection_time", "restoration_time", "action"]);
+        if let Some(global) = self.db.rows("PFC_WD")?.iter().find(|row| row.key() == "GLOBAL") {
+            let reason = "not supported: the watchdog polls four times per detection_time";
+            self.skip(global, global.fields(), reason);
         }
-        Ok(is_there)
+        let merged = self.merged;
+        let Some(row) = self.only_row("PFC_WD", &merged.watchdog)? else { return Ok(false) };
+        for (field, key, most_ms) in TIMES {
+            if let Some(ms) = self.value(&row, field, 1..=most_ms, "milliseconds")? {
+                self.set(&row, field, key, ms * NS_PER_MS)?;
+            }
+        }
+        let action = match row.text("action")?.as_deref() {
+            None => None,
+            Some("drop") => Some(PFC_WD_DROP),
+            Some("forward") => Some(PFC_WD_FORWARD),
+            Some(other) => {
+                let reason = match other {
+                    "alert" => "not supported: every storm has an action".to_owned(),
+                    _ => format!("`{other}` is not one of drop, forward, alert"),
+                };
+                self.skip(&row, ["action"], reason + "; pfc_wd_action is unchanged");
+                None
+            }
+        };
+        if let Some(action) = action {
+            self.set(&row, "action", "pfc_wd_action", action)?;
+        }
+        self.skip_unknown(&row, &["detection_time", "restoration_time", "action"]);
+        Ok(true)
     }
 
     /// Priorities listed in a field, as in `3,4` or `3-4`, as bits. Those above 7 are listed as not imported.
