@@ -142,11 +142,18 @@ fn joined_lines(text: &str) -> Vec<(usize, String)> {
     joined
 }
 
-/// The assignments of an `echo VALUE > FILE` or `mlxconfig ... set NAME=VALUE...` command (also `mstconfig` and `s`);
-/// other lines unchanged.
+/// The assignments of a command; other lines unchanged.
+///
+/// Commands are `echo VALUE > FILE`, `echo VALUE | sudo tee FILE` and `mlxconfig ... set NAME=VALUE...` (also
+/// `mstconfig` and `s`).
 fn assignments(line: &str) -> Vec<String> {
-    if let Some((value, file)) = line.strip_prefix("echo ").and_then(|rest| rest.split_once('>')) {
-        return vec![format!("{}={}", file.trim(), value.trim())];
+    let echo = line.split_once("echo ").map(|(_, rest)| rest.trim_start_matches("-n "));
+    let echo = echo.and_then(|rest| rest.split_once("tee ").or_else(|| rest.split_once('>')));
+    if let Some((value, file)) = echo {
+        let value = value.split('|').next().unwrap_or_default();
+        let file = file.trim_start_matches(['>', ' ']).trim_start_matches("-a ");
+        let file = file.split([' ', ';', '"', '\'']).next().unwrap_or_default();
+        return vec![format!("{file}={}", value.trim())];
     }
     match line.split_once(" set ").or_else(|| line.split_once(" s ")) {
         Some((command, names)) if ["mlxconfig", "mstconfig"].iter().any(|of| command.contains(of)) => {
@@ -172,8 +179,8 @@ fn lines(path: &Path, text: &str, notes: &mut Vec<Note>) -> BTreeMap<String, BTr
             is_heading = !is_heading;
             continue;
         }
-        // Not `=`, which is a part of `==> FILE <==`. `>` quotes a line in mail.
-        let line = line.trim_start_matches(|c: char| c == '>' || c.is_whitespace());
+        // Not `=`, which is a part of `==> FILE <==`. `>` quotes a line in mail, and `-` starts an entry of a list.
+        let line = line.trim_start_matches(|c: char| c == '>' || c.is_whitespace()).trim_start_matches("- ");
         let line = line.trim_matches(|c| c == '*' || separates(c) && c != '=');
         if is_heading {
             heading = Some(line.to_owned());
