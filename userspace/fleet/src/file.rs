@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, ensure};
-use dcqcn_params::file::{REPAIR, SELECTORS};
+use dcqcn_params::Settings;
+use dcqcn_params::file::{Reader, SELECTORS, read};
 use dcqcn_params::quantity::parse_time_ns;
 use dcqcn_support::render;
 use glob::Pattern;
 use serde::{Deserialize, Serialize};
+use toml::de::DeTable;
 use toml::{Table, Value};
 
 use crate::measure::{Limit, MEASURES, default_limits, find};
@@ -168,7 +170,9 @@ impl Group {
     }
 }
 
-pub(crate) fn parse(text: &str) -> Result<(Policy, Vec<Group>)> {
+/// Parses the file called `name`.
+pub(crate) fn parse(name: &str, text: &str) -> Result<(Policy, Vec<Group>)> {
+    read(name, text, check_interfaces)?;
     let File { rollout, gate, group } = toml::from_str(text)?;
     let policy = policy(rollout, read_gate(gate)?)?;
     ensure!(!group.is_empty(), "no [[group]]; `dcqcn-fleet apply --help` has an example");
@@ -215,9 +219,6 @@ fn read_group(group: FileGroup) -> Result<Group> {
         Pattern::new(pattern).with_context(|| format!("hosts: `{pattern}` is not a pattern"))?;
     }
     ensure!(!interface.is_empty(), "no [[group.interface]]; add the configuration of its interfaces");
-    for table in &interface {
-        check(table)?;
-    }
     let text = toml::to_string(&BTreeMap::from([("interface", interface)]))?;
     ensure!(
         text.len() <= MAX_TEXT_BYTES,
@@ -227,27 +228,18 @@ fn read_group(group: FileGroup) -> Result<Group> {
     Ok(Group { name, hosts, labels, text })
 }
 
-/// Validates an interface as far as possible without a host; each host's daemon validates it completely.
-fn check(table: &Table) -> Result<()> {
-    let label = label(table);
-    ensure!(
-        !label.is_empty(),
-        "an interface without {}; write, for example, name = \"eth*\"",
-        SELECTORS.join(", ")
-    );
-    let mut settings = table.clone();
-    for (key, value) in SELECTORS.iter().filter_map(|key| Some((key, settings.remove(*key)?))) {
-        let is_pattern = value.as_str().is_some_and(|text| !text.is_empty() && Pattern::new(text).is_ok());
-        ensure!(is_pattern, "{key} = {value} is not a pattern; write, for example, name = \"eth*\"");
+/// Validates interfaces as far as possible without a host; each host's daemon validates them completely.
+fn check_interfaces(reader: &mut Reader<'_>, file: &DeTable<'_>) {
+    let groups = file.get("group").and_then(|groups| groups.get_ref().as_array());
+    for group in groups.into_iter().flatten() {
+        let interfaces = group.get_ref().as_table().and_then(|group| group.get("interface"));
+        let interfaces = interfaces.and_then(|interfaces| interfaces.get_ref().as_array());
+        for interface in interfaces.into_iter().flatten() {
+            reader.interface(interface, &Settings::default(), |reader, value| {
+                reader.refuse(value.span(), "cannot set repair remotely; set it in each host's own file");
+            });
+        }
     }
-    ensure!(
-        settings.remove(REPAIR).is_none(),
-        "interface {label}: cannot set repair remotely; set it in each host's own file"
-    );
-    let text = toml::to_string(&settings)?;
-    let settings = dcqcn_params::file::parse_interface(&format!("interface {label}"), &text)?;
-    settings.check().with_context(|| format!("interface {label}"))?;
-    Ok(())
 }
 
 /// The keys that select an interface: `eth*` for a name alone, else as in `driver = "ice", pci = "0000:3b:*"`.
@@ -324,6 +316,10 @@ fn flatten(path: &str, value: &Value, into: &mut BTreeMap<String, String>) {
 mod tests {
     use super::*;
 
+    fn parse(text: &str) -> Result<(Policy, Vec<Group>)> {
+        super::parse("f", text)
+    }
+
     const FILE: &str = "\
 [rollout]
 canary = 2
@@ -377,16 +373,20 @@ rpg_gd = 12
         for (text, message) in [
             ("", "no [[group]]"),
             ("[[group]]\nname='a'", "no [[group.interface]]"),
-            ("[[group]]\nname='a'\n[[group.interface]]\nrole='host'", "without name, mac, driver, pci, rdma"),
+            (
+                "[[group]]\nname='a'\n[[group.interface]]\nrole='host'",
+                "without name, mac, driver, pci or rdma",
+            ),
             ("[[group]]\nname='a'\n[[group.interface]]\ndriver='['", "driver = \"[\" is not a pattern"),
             (&format!("{interface}role = 'hst'"), "`hst` is not one of host, switch"),
             (&format!("{interface}role = 'host'\ninline = 'b'"), "inline = \"b\" only marks"),
+            (&format!("{interface}repair = 'all'"), "f:5: cannot set repair remotely; set it in each host's"),
+            (&format!("{interface}[group.interface.parameters]\nrpg_gd = 99"), "f:6: rpg_gd = 99"),
+            (&format!("{interface}[group.interface.wred.0]\nkmin='9MB'\nkmax='1MB'"), "wred.0.kmin"),
             (
-                &format!("{interface}repair = 'all'"),
-                "interface e: cannot set repair remotely; set it in each host's",
+                "[[group]]\nname='a'\n[[group.interface]]\nname='e*'\nrole='switch'\ninline='b'",
+                "`inline` needs the name of one interface",
             ),
-            (&format!("{interface}[group.interface.parameters]\nrpg_gd = 99"), "rpg_gd = 99"),
-            (&format!("{interface}[group.interface.wred.0]\nkmin='9MB'\nkmax='1MB'"), "interface e"),
             (&format!("[rollout]\nwave = '0%'\n{interface}"), "is not a number of hosts"),
             (&format!("[rollout]\nmax_unavailable = 0\n{interface}"), "is out of range: 1 to 100"),
             (&format!("[rollout]\nsoak = '90'\n{interface}"), "is not a time"),

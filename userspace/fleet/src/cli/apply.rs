@@ -105,7 +105,8 @@ impl ApplyArgs {
     pub(super) async fn run(self, mut store: Store, out: &mut Output<'_>) -> Result<()> {
         let shown = self.file.display();
         let text = read_text(&self.file).with_context(|| format!("cannot read {shown}"))?;
-        let (policy, groups) = parse(&text).with_context(|| format!("cannot use {shown}"))?;
+        let (policy, groups) =
+            parse(&shown.to_string(), &text).with_context(|| format!("cannot use {shown}"))?;
         let existing = ActiveVersion::read(&mut store).await?;
         let groups = match &self.group {
             Some(group) => existing.with_group(groups, group)?,

@@ -22,6 +22,7 @@ use std::ops::Range;
 
 use clap::ValueEnum;
 use dcqcn_common::layout::{MAX_FLOWS, WAYS};
+use glob::Pattern;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -108,16 +109,6 @@ pub fn parse(name: &str, text: &str) -> Result<Settings, FileErrors> {
     })
 }
 
-/// Parses the settings of one interface, without what selects it.
-pub fn parse_interface(name: &str, text: &str) -> Result<Settings, FileErrors> {
-    read(name, text, |reader, table| {
-        for (key, value) in table {
-            reader.setting(key, value, &[]);
-        }
-        std::mem::take(&mut reader.settings)
-    })
-}
-
 /// Parses TOML with `file`, and collects the errors.
 pub fn read<T>(
     name: &str,
@@ -182,6 +173,51 @@ impl Reader<'_> {
             }
         }
         std::mem::take(&mut self.settings)
+    }
+
+    /// Parses an `[[interface]]`: its patterns by key, and its settings on top of `common`.
+    ///
+    /// `repair` parses the value of [`REPAIR`].
+    pub fn interface(
+        &mut self,
+        value: &Value<'_>,
+        common: &Settings,
+        mut repair: impl FnMut(&mut Self, &Value<'_>),
+    ) -> Option<(Vec<(&'static str, Pattern)>, Settings)> {
+        let Some(table) = value.get_ref().as_table() else {
+            self.refuse(value.span(), "`interface` is a list of tables: write [[interface]]");
+            return None;
+        };
+        let (mut patterns, mut has_selector, own_keys) = (Vec::new(), false, interface_keys());
+        for (key, value) in table {
+            let word = key.get_ref().as_ref();
+            if word == REPAIR {
+                repair(self, value);
+            } else if let Some(selector) = SELECTORS.into_iter().find(|selector| *selector == word) {
+                has_selector = true;
+                let pattern = self.parsed(value, |text| pattern(selector, text));
+                patterns.extend(pattern.map(|pattern| (selector, pattern)));
+            } else {
+                self.setting(key, value, &own_keys);
+            }
+        }
+        let settings = common.clone().then(std::mem::take(&mut self.settings));
+        if let Err(error) = settings.check() {
+            self.refuse(value.span(), error);
+        }
+        if !has_selector {
+            self.refuse(
+                value.span(),
+                "an [[interface]] without name, mac, driver, pci or rdma: write, for example, name = \"eth*\"",
+            );
+            return None;
+        }
+        let is_literal =
+            |(key, pattern): &(&str, Pattern)| *key == "name" && !pattern.as_str().contains(['*', '?', '[']);
+        if settings.inline.is_some() && !patterns.iter().any(is_literal) {
+            self.refuse(value.span(), "`inline` needs the name of one interface, not a pattern");
+        }
+        Some((patterns, settings))
     }
 
     /// Parses one of the settings of `attach`; errors also list `other_keys`.
@@ -258,6 +294,16 @@ impl Reader<'_> {
     pub fn choice<T: ValueEnum>(&mut self, value: &Value<'_>) -> Option<T> {
         self.parsed(value, parse_word)
     }
+}
+
+fn pattern(key: &str, text: &str) -> Result<Pattern, String> {
+    if text.is_empty() {
+        let example = if key == "name" { ", such as \"eth0\" or \"eth*\"" } else { "" };
+        return Err(format!("{key} is not a string, or empty: write a pattern (* ? [a-f]){example}"));
+    }
+    // The kernel writes addresses in lower case.
+    let text = if ["mac", "pci"].contains(&key) { text.to_lowercase() } else { text.to_owned() };
+    Pattern::new(&text).map_err(|error| format!("{key} = \"{text}\" is not a pattern: {error}"))
 }
 
 /// Parses the number of flows per table; also for the command line.
