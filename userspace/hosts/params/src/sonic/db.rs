@@ -25,9 +25,10 @@ pub enum Error {
 }
 
 /// Imported tables.
-pub(super) const TABLES: [&str; 12] = [
+pub(super) const TABLES: [&str; 13] = [
     "BUFFER_PG",
     "BUFFER_PROFILE",
+    "CABLE_LENGTH",
     "DEVICE_METADATA",
     "DSCP_TO_TC_MAP",
     "MAP_PFC_PRIORITY_TO_QUEUE",

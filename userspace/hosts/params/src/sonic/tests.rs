@@ -458,6 +458,27 @@ fn dynamic_buffer_group_is_lossless() {
     }
 }
 
+/// As in the template of `BUFFER_PG` for switches without dynamic buffers.
+#[test]
+fn group_of_pfc_enable_added_by_switch() {
+    let mut db = with_dynamic_buffers(json!({}));
+    db["BUFFER_PG"] = json!({ "Ethernet4|0": { "profile": "ingress_lossy_profile" } });
+    let tx = |db: &Value| {
+        let (config, import) = imported(&read(&db.to_string()), "Ethernet4", Config::DEFAULT);
+        let computed =
+            import.unmapped.iter().filter(|u| u.reason.starts_with("the switch computes the sizes"));
+        (config.pfc.map(|of| of.tx), computed.count())
+    };
+    assert_eq!(tx(&db), ([0; 8], 0), "without a cable length");
+    db["CABLE_LENGTH"] = json!({ "AZURE": { "Ethernet4": "40m" } });
+    assert_eq!(tx(&db), ([0, 0, 0, 1, 1, 0, 0, 0], 2));
+    db["CABLE_LENGTH"]["AZURE"]["Ethernet4"] = json!("0m");
+    assert_eq!(tx(&db), ([0; 8], 0));
+    db["CABLE_LENGTH"]["AZURE"]["Ethernet4"] = json!("5m");
+    db["DEVICE_METADATA"]["localhost"]["buffer_model"] = json!("dynamic");
+    assert_eq!(tx(&db), ([0; 8], 0), "dynamic buffers have a row for each group");
+}
+
 #[test]
 fn contradicting_buffer_groups_rejected() {
     let mut db = with_dynamic_buffers(json!({ "profile": "NULL" }));

@@ -18,6 +18,9 @@ const NOT_LISTED: [&str; 2] = ["pool", "size"];
 /// Prefix of the profiles that a switch generates for lossless groups.
 const GENERATED: &str = "pg_lossless_";
 
+const COMPUTED: &str = "the switch computes the sizes from speed and cable length: pfc.N.xoff, pfc.N.xon and \
+                        pfc.N.headroom are unchanged";
+
 /// The buffer of a priority group.
 enum Group<'a> {
     Lossy(Row<'a>),
@@ -53,25 +56,45 @@ impl<'a> Reader<'a> {
         }
         let Some(any) = rows.iter().flatten().next().copied() else {
             // Only the pauses that arrive are in `pfc_enable`.
-            let has_rx = (0..CLASSES).any(|priority| {
-                let rx = format!("pfc.{priority}.rx");
-                self.import.settings.iter().any(|(_, of)| of.value != 0 && of.key.to_string() == rx)
-            });
+            let has_rx = (0..CLASSES).any(|priority| self.has_rx(priority));
             if has_rx || current.pfc.iter().any(|of| of.tx != 0) {
                 self.unmapped("BUFFER_PG", self.port, [], "not in the file: pfc.N.tx is unchanged");
             }
             return Ok(());
         };
+        let adds_groups = self.adds_groups()?;
         for (priority, row) in rows.into_iter().enumerate() {
             match row {
                 Some(row) => self.group(priority, &row)?,
                 None => {
-                    let from = format!("BUFFER_PG|{}|{priority} is not in the file", self.port);
-                    self.set_from(from, &any, &format!("pfc.{priority}.tx"), 0)?;
+                    let key = format!("{}|{priority}", self.port);
+                    let is_added = adds_groups && self.has_rx(priority);
+                    if is_added {
+                        self.unmapped("BUFFER_PG", &key, ["profile"], COMPUTED);
+                    }
+                    let from = format!("BUFFER_PG|{key} is not in the file");
+                    self.set_from(from, &any, &format!("pfc.{priority}.tx"), is_added.into())?;
                 }
             }
         }
         Ok(())
+    }
+
+    /// Whether a priority is in `pfc_enable`.
+    fn has_rx(&self, priority: usize) -> bool {
+        let rx = format!("pfc.{priority}.rx");
+        self.import.settings.iter().any(|(_, of)| of.value != 0 && of.key.to_string() == rx)
+    }
+
+    /// Whether the switch adds a lossless group for each priority in `pfc_enable` (`buffermgr.cpp`).
+    fn adds_groups(&self) -> Result<bool, Error> {
+        let metadata = self.db.row("DEVICE_METADATA", "localhost")?;
+        let model = metadata.map(|row| row.text("buffer_model")).transpose()?.flatten();
+        let mut has_cable = false;
+        for row in self.db.rows("CABLE_LENGTH")? {
+            has_cable |= row.text(self.port)?.is_some_and(|length| length != "0m");
+        }
+        Ok(has_cable && model.as_deref() != Some("dynamic"))
     }
 
     /// Imports the buffer of one priority.
@@ -92,9 +115,7 @@ impl<'a> Reader<'a> {
         let profile = match group {
             Group::Lossy(profile) | Group::Static(profile) => profile,
             Group::Dynamic | Group::Unknown => {
-                let reason = "the switch computes the sizes from speed and cable length: pfc.N.xoff, pfc.N.xon and \
-                              pfc.N.headroom are unchanged";
-                self.skip(row, ["profile"], reason);
+                self.skip(row, ["profile"], COMPUTED);
                 return Ok(());
             }
         };
