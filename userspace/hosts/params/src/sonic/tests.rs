@@ -699,6 +699,18 @@ fn marking_thresholds_separate_from_drop() {
     }
 }
 
+#[test]
+fn absent_marking_field_follows_drop() {
+    for (field, value, expected) in [
+        ("ecn_green_mark_probability", "10", (400_000, 1_600_000, 100_000)),
+        ("green_ect_min_threshold", "100000", (100_000, 1_600_000, 200_000)),
+    ] {
+        let text = sample_with(&format!("/WRED_PROFILE/ROCE/{field}"), json!(value));
+        let wred = imported(&read(&text), "Ethernet4", Config::DEFAULT).0.wred[3];
+        assert_eq!((wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm), expected, "{field}");
+    }
+}
+
 fn import_of(db: &Value) -> Result<Import, Error> {
     import(&read(&db.to_string()), "Ethernet4", &Config::DEFAULT)
 }

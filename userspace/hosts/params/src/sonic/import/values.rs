@@ -100,7 +100,11 @@ impl<'a> Reader<'a> {
         let ecn = if is_off { Some(false) } else { marks_green };
         let max_bytes = WredConfig::SPECS.iter().find(|spec| spec.key == "kmax").map_or(0, |spec| spec.max);
         let separate = mark_thresholds(profile);
-        let [min_field, max_field, percent_field] = separate.unwrap_or(THRESHOLDS);
+        // Without one of the separate fields, marking follows that of dropping (sonic-wred-profile.yang).
+        let names = separate.unwrap_or(THRESHOLDS);
+        let has = |name: &str| profile.fields().any(|field| field == name);
+        let [min_field, max_field, percent_field] =
+            std::array::from_fn(|i| if has(names[i]) { names[i] } else { THRESHOLDS[i] });
         // 0 is the size of the switch's buffer (saiwred.h).
         let min = self.number(profile, min_field, 1..=max_bytes, "bytes")?;
         let max = self.number(profile, max_field, 1..=max_bytes, "bytes")?;
