@@ -235,7 +235,7 @@ fn check_interfaces(reader: &mut Reader<'_>, file: &DeTable<'_>) {
         let interfaces = group.get_ref().as_table().and_then(|group| group.get("interface"));
         let interfaces = interfaces.and_then(|interfaces| interfaces.get_ref().as_array());
         for interface in interfaces.into_iter().flatten() {
-            reader.interface(interface, &Settings::default(), |reader, value| {
+            reader.interface(interface, &Settings::default(), Settings::check, |reader, value| {
                 reader.refuse(value.span(), "cannot set repair remotely; set it in each host's own file");
             });
         }

@@ -28,7 +28,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::choice::parse_word;
 use super::key::{Assignment, nearest};
-use super::settings::Settings;
+use super::settings::{Settings, SettingsError};
 
 /// An error in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,6 +130,9 @@ pub fn read<T>(
     Err(FileErrors { name: name.to_owned(), errors, more })
 }
 
+/// Check of conditions between settings.
+pub type Check = fn(&Settings) -> Result<(), SettingsError>;
+
 /// A file being parsed.
 pub struct Reader<'a> {
     text: &'a str,
@@ -182,6 +185,7 @@ impl Reader<'_> {
         &mut self,
         value: &Value<'_>,
         common: &Settings,
+        check: Check,
         mut repair: impl FnMut(&mut Self, &Value<'_>),
     ) -> Option<(Vec<(&'static str, Pattern)>, Settings)> {
         let Some(table) = value.get_ref().as_table() else {
@@ -202,7 +206,7 @@ impl Reader<'_> {
             }
         }
         let settings = common.clone().then(std::mem::take(&mut self.settings));
-        if let Err(error) = settings.check() {
+        if let Err(error) = check(&settings) {
             self.refuse(value.span(), error);
         }
         if !has_selector {

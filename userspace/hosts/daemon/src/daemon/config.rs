@@ -12,12 +12,10 @@ use clap::ValueEnum;
 use dcqcn_common::params::Unit;
 use dcqcn_loader::attach::Request;
 use dcqcn_netlink::{Link, Netlink};
-use dcqcn_params::file::{REPAIR, Reader, Value, interface_keys, read};
+use dcqcn_params::file::{Check, Reader, Value, read};
 use dcqcn_params::quantity;
-use dcqcn_params::{FileErrors, Settings, SettingsError};
+use dcqcn_params::{FileErrors, Settings};
 use dcqcn_support::file::read_text;
-use glob::Pattern;
-use toml::de::DeValue;
 
 pub use outside::{Bounds, Control};
 pub use selector::Selector;
@@ -204,9 +202,6 @@ pub fn parse_complete(name: &str, text: &str) -> Result<Config, FileErrors> {
     parse_with(Settings::check_complete, name, text)
 }
 
-/// Check of conditions between settings.
-type Check = fn(&Settings) -> Result<(), SettingsError>;
-
 fn parse_with(check: Check, name: &str, text: &str) -> Result<Config, FileErrors> {
     read(name, text, |reader, table| {
         let mut config = Config { common: reader.common(table), ..Config::default() };
@@ -312,54 +307,14 @@ fn interface(
     common: &Settings,
     check: Check,
 ) -> Option<Interface> {
-    let DeValue::Table(table) = value.get_ref() else {
-        reader.refuse(value.span(), "`interface` is a list of tables: write [[interface]]");
-        return None;
-    };
-    let (mut selector, mut repair, mut selects) = (Selector::default(), None, false);
-    let own_keys = interface_keys();
-    for (key, value) in table {
-        match key.get_ref().as_ref() {
-            REPAIR => repair = reader.choice(value),
-            name => match Property::of(name) {
-                Some(property) => {
-                    selects = true;
-                    if let Some(pattern) = reader.parsed(value, |text| pattern(name, text)) {
-                        selector.add(property, pattern);
-                    }
-                }
-                None => reader.setting(key, value, &own_keys),
-            },
-        }
-    }
-    let settings = common.clone().then(std::mem::take(&mut reader.settings));
-    if let Err(error) = check(&settings) {
-        reader.refuse(value.span(), error);
-    }
-    if !selects {
-        reader.refuse(
-            value.span(),
-            "an [[interface]] without name, mac, driver, pci or rdma: write, for example, name = \"eth*\"",
-        );
-        return None;
-    }
-    if settings.inline.is_some() && selector.literal().is_none() {
-        reader.refuse(
-            value.span(),
-            format_args!("`inline` needs the name of one interface, `{selector}` is a pattern"),
-        );
+    let mut repair = None;
+    let (patterns, settings) =
+        reader.interface(value, common, check, |reader, value| repair = reader.choice(value))?;
+    let mut selector = Selector::default();
+    for (key, pattern) in patterns {
+        selector.add(Property::of(key)?, pattern);
     }
     Some(Interface { selector, settings, repair })
-}
-
-fn pattern(key: &str, text: &str) -> Result<Pattern, String> {
-    if text.is_empty() {
-        let example = if key == "name" { ", such as \"eth0\" or \"eth*\"" } else { "" };
-        return Err(format!("{key} is not a string, or empty: write a pattern (* ? [a-f]){example}"));
-    }
-    // The kernel writes addresses in lower case.
-    let text = if ["mac", "pci"].contains(&key) { text.to_lowercase() } else { text.to_owned() };
-    Pattern::new(&text).map_err(|error| format!("{key} = \"{text}\" is not a pattern: {error}"))
 }
 
 fn listen(text: &str) -> Result<SocketAddr, String> {
