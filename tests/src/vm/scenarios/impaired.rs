@@ -65,6 +65,8 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
 /// Runs the program while both links are impaired.
 fn measure(lab: &Lab, netem: &str) -> Result<Value> {
     for host in HOSTS {
+        // A netem qdisc that is replaced by another keeps impairments that the other does not name.
+        lab.root(host, "pfifo")?;
         lab.root(host, &format!("netem limit 10000 delay 2ms {netem}"))?;
     }
     let [near, far] = [lab.gid_index(HOSTS[0])?, lab.gid_index(HOSTS[1])?];
