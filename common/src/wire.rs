@@ -14,6 +14,8 @@
 //! Functions for BPF programs are `#[inline(always)]`: that target cannot return an aggregate from a function. Getters
 //! return multi-byte fields in host byte order; addresses stay in wire order, as arrays or words.
 
+#![expect(missing_docs, reason = "a name that says it all needs no comment")]
+
 pub mod bth;
 pub mod cm;
 pub mod cnp;
@@ -97,7 +99,6 @@ macro_rules! header {
         }
 
         impl $repr {
-            /// Reads the header.
             #[inline(always)]
             $read_vis fn $read(header: $view<'_>) -> Self {
                 Self { $($field: header.$field(),)* }

@@ -45,7 +45,6 @@ pub(crate) struct Target {
     pub(crate) kind: Vec<String>,
 }
 
-/// The packages of this workspace.
 pub(crate) fn metadata(workspace: &Workspace) -> Result<Metadata> {
     let arguments = ["--no-deps", "--offline", "--format-version", "1"];
     let json = capture(workspace.cargo("metadata").args(arguments))?;

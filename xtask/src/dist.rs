@@ -438,7 +438,6 @@ pub fn copy(from: &Path, to: &Path) -> Result<()> {
     capture(Command::new("cp").arg("-r").arg(from.join(".")).arg(to)).map(drop)
 }
 
-/// An empty directory.
 fn emptied(path: &Path) -> Result<()> {
     if path.exists() {
         fs::remove_dir_all(path)?;

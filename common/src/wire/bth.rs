@@ -60,7 +60,6 @@ impl BthRepr {
         }
     }
 
-    /// Writes the header.
     #[inline(always)]
     pub const fn emit(&self, out: &mut [u8; Bth::LEN]) {
         let Self {

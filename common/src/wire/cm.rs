@@ -11,7 +11,6 @@ use super::{be16, be24, be32, be64, ipv6::Ipv6Addr, sub, view};
 pub const BASE_VERSION: u8 = 1;
 /// The class of these datagrams.
 pub const CLASS_COMMUNICATION_MANAGEMENT: u8 = 0x07;
-/// Version of the class.
 pub const CLASS_VERSION: u8 = 2;
 /// The one method of the class.
 pub const METHOD_SEND: u8 = 0x03;
@@ -82,7 +81,6 @@ pub struct Req {
     pub local_qpn: u32,
     /// First PSN the requester will send, 24 bits.
     pub starting_psn: u32,
-    /// Partition key.
     pub p_key: u16,
     /// Path MTU, encoded, 4 bits: 1 is 256 bytes, 5 is 4096.
     pub path_mtu: u8,

@@ -17,15 +17,12 @@ pub const fn with_other_local_bit(mac: MacAddr) -> MacAddr {
 pub struct EtherType(pub u16);
 
 impl EtherType {
-    /// IPv4.
     pub const IPV4: Self = Self(0x0800);
-    /// IPv6.
     pub const IPV6: Self = Self(0x86dd);
     /// 802.1Q customer tag (TPID).
     pub const VLAN: Self = Self(0x8100);
     /// 802.1ad service tag (TPID), the outer one of QinQ.
     pub const QINQ: Self = Self(0x88a8);
-    /// ARP.
     pub const ARP: Self = Self(0x0806);
     /// Slow protocols (802.3 Annex 57A): LACP, the marker protocol, OAM.
     pub const SLOW: Self = Self(0x8809);
@@ -52,9 +49,7 @@ impl EtherType {
 header! {
     /// Ethernet II header.
     Ethernet, 14, EthernetRepr: pub fn parse {
-        /// Destination address.
         [pub const] dst: MacAddr = |bytes| *sub::<0, 6, _>(bytes);
-        /// Source address.
         [pub const] src: MacAddr = |bytes| *sub::<6, 6, _>(bytes);
         /// EtherType of the payload, or the TPID of a tag.
         [pub] ethertype: EtherType = |bytes| EtherType(load::be16_at::<12, _>(bytes));
@@ -62,7 +57,6 @@ header! {
 }
 
 impl EthernetRepr {
-    /// Writes the header.
     #[inline(always)]
     pub const fn emit(&self, out: &mut [u8; Ethernet::LEN]) {
         let Self { dst, src, ethertype } = *self;
@@ -87,7 +81,6 @@ header! {
 }
 
 impl VlanTagRepr {
-    /// Writes the tag.
     #[inline(always)]
     pub const fn emit(&self, out: &mut [u8; VlanTag::LEN]) {
         let Self { pcp, dei, vid, ethertype } = *self;

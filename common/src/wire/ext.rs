@@ -25,7 +25,6 @@ pub const GSI_Q_KEY: u32 = 0x8001_0000;
 header! {
     /// Datagram extended transport header.
     Deth, 8, DethRepr: pub fn parse {
-        /// Queue key.
         [pub const] q_key: u32 = |bytes| be32::<0, _>(bytes);
         /// The sender's QPN, 24 bits.
         [pub const] src_qpn: u32 = |bytes| be24::<5, _>(bytes);
@@ -33,7 +32,6 @@ header! {
 }
 
 impl DethRepr {
-    /// Writes the header.
     #[inline(always)]
     pub const fn emit(&self, out: &mut [u8; Deth::LEN]) {
         let Self { q_key, src_qpn } = *self;
@@ -48,7 +46,6 @@ header! {
     Reth, 16, RethRepr: pub fn parse {
         /// Virtual address at the responder.
         [pub(crate) const] virtual_addr: u64 = |bytes| be64::<0, _>(bytes);
-        /// Remote key.
         [pub(crate) const] r_key: u32 = |bytes| be32::<8, _>(bytes);
         /// Length of the whole message, bytes.
         [pub const] dma_len: u32 = |bytes| be32::<12, _>(bytes);
@@ -56,7 +53,6 @@ header! {
 }
 
 impl RethRepr {
-    /// Writes the header.
     #[inline(always)]
     pub const fn emit(&self, out: &mut [u8; Reth::LEN]) {
         let Self { virtual_addr, r_key, dma_len } = *self;
@@ -137,7 +133,6 @@ header! {
 }
 
 impl AethRepr {
-    /// Writes the header.
     #[inline(always)]
     pub const fn emit(&self, out: &mut [u8; Aeth::LEN]) {
         let Self { syndrome, msn } = *self;

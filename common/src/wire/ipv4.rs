@@ -19,7 +19,6 @@ header! {
         [pub const] tos: u8 = |bytes| bytes[1];
         /// Length of header and payload, bytes.
         [pub] total_len: u16 = |bytes| load::be16_at::<2, _>(bytes);
-        /// Identification.
         [pub const] id: u16 = |bytes| be16::<4, _>(bytes);
         /// DF: don't fragment.
         [pub const] dont_fragment: bool = |bytes| be16::<6, _>(bytes) & DONT_FRAGMENT != 0;
@@ -31,9 +30,7 @@ header! {
         [pub(crate) const] ttl: u8 = |bytes| bytes[8];
         /// Protocol number of the payload.
         [pub const] protocol: u8 = |bytes| bytes[9];
-        /// Source address.
         [pub const] src: Ipv4Addr = |bytes| *sub::<12, 4, _>(bytes);
-        /// Destination address.
         [pub const] dst: Ipv4Addr = |bytes| *sub::<16, 4, _>(bytes);
     }
 }

@@ -18,9 +18,7 @@ header! {
         [pub const] next_header: u8 = |bytes| bytes[6];
         /// As IPv4's time to live.
         [pub(crate) const] hop_limit: u8 = |bytes| bytes[7];
-        /// Source address.
         [pub const] src: Ipv6Addr = |bytes| *sub::<8, 16, _>(bytes);
-        /// Destination address.
         [pub const] dst: Ipv6Addr = |bytes| *sub::<24, 16, _>(bytes);
     }
 }
@@ -73,7 +71,6 @@ impl Ipv6Repr {
         (ip.version() == 6).then(|| Self::read(ip))
     }
 
-    /// Writes the header.
     #[inline(always)]
     pub const fn emit(&self, out: &mut [u8; Ipv6::LEN]) {
         let Self { traffic_class, flow_label, payload_len, next_header, hop_limit, src, dst } = *self;

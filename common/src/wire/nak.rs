@@ -30,16 +30,13 @@ pub struct Nak {
     pub tpid: EtherType,
     /// PCP of the VLAN tag.
     pub pcp: u8,
-    /// Kind of NAK.
     pub syndrome: Syndrome,
 }
 
 /// MAC addresses of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Macs {
-    /// Destination.
     pub dst: MacAddr,
-    /// Source.
     pub src: MacAddr,
 }
 

@@ -14,9 +14,7 @@ pub const UET_PORT: u16 = 4793;
 header! {
     /// UDP header.
     Udp, 8, UdpRepr: pub fn parse {
-        /// Source port.
         [pub const] src_port: u16 = |bytes| be16::<0, _>(bytes);
-        /// Destination port.
         [pub] dst_port: u16 = |bytes| load::be16_at::<2, _>(bytes);
         /// Length of header and payload, bytes.
         [pub] length: u16 = |bytes| load::be16_at::<4, _>(bytes);
@@ -31,7 +29,6 @@ impl Udp<'_> {
 }
 
 impl UdpRepr {
-    /// Writes the header.
     #[inline(always)]
     pub const fn emit(&self, out: &mut [u8; Udp::LEN]) {
         let Self { src_port, dst_port, length, checksum } = *self;

@@ -110,7 +110,6 @@ impl Opcode {
         EXT_LEN[self.0 as usize] as usize
     }
 
-    /// The opcode's class.
     #[inline(always)]
     pub const fn class(self) -> Class {
         Class::OF[self.0 as usize]

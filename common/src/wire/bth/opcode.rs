@@ -24,7 +24,6 @@ pub enum Transport {
     Manufacturer = 7,
 }
 
-/// The opcode of a BTH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opcode(pub u8);
 
@@ -139,7 +138,6 @@ impl Opcode {
         }
     }
 
-    /// Transport service.
     #[inline(always)]
     pub const fn transport(self) -> Transport {
         match self.0 >> 5 {
@@ -154,13 +152,11 @@ impl Opcode {
         }
     }
 
-    /// Whether the opcode is assigned.
     #[inline(always)]
     pub const fn is_known(self) -> bool {
         KNOWN[(self.0 >> 5) as usize] & self.op() != 0
     }
 
-    /// Whether the opcode is of the RC transport.
     #[inline(always)]
     pub(crate) const fn is_rc(self) -> bool {
         self.is_of(Transport::Rc)

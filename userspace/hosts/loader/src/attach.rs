@@ -67,7 +67,6 @@ pub use verify::{Part, Sweep, verify};
 /// A request to attach an interface.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// The interface.
     pub iface: String,
     /// Role, other interface of an inline pair, profile, parameters, pacer, XDP mode, table sizes.
     pub settings: Settings,
@@ -96,10 +95,8 @@ pub struct Info {
     pub netns_cookie: u64,
     /// The other interface of an inline attachment.
     pub inline_peer: Option<String>,
-    /// Index of the other interface.
     #[serde(default)]
     pub peer_ifindex: Option<u32>,
-    /// Role.
     pub role: Role,
     /// Effective profile, never `auto`; `None` from versions that did not record it.
     #[serde(default)]
@@ -134,7 +131,6 @@ pub struct Info {
     pub attached_at_ns: u64,
     /// Choices made and their reasons, as text.
     pub notes: Vec<String>,
-    /// Source of `link_rate`.
     #[serde(default)]
     pub link_rate_from: LinkRateFrom,
     /// Last rate read from that source, bit/s.
@@ -158,7 +154,6 @@ pub struct DerivedDefaults {
     pub link_rate_bps: u64,
     /// Bytes per frame that the wire adds.
     pub wire_overhead_bytes: u64,
-    /// `np_other_host`.
     pub other_host: bool,
     /// `queue_limit` of the classes with a DSCP: the limit of a shaper; 0 = none.
     #[serde(default)]
@@ -173,7 +168,6 @@ fn no_queues() -> String {
     word(&QueuesChoice::None)
 }
 
-/// Source of a link rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LinkRateFrom {
@@ -190,9 +184,7 @@ pub enum LinkRateFrom {
 
 /// An attachment and its maps.
 pub struct Attachment {
-    /// Properties of the attachment.
     pub info: Info,
-    /// Maps of the attachment.
     pub maps: Maps,
 }
 
@@ -201,7 +193,6 @@ pub fn attach(request: &Request) -> Result<Info, Error> {
     attach_with(request, Options::default())
 }
 
-/// As [`attach`], with options.
 pub fn attach_with(request: &Request, options: Options) -> Result<Info, Error> {
     let none = || Err(Error::NotAttached { iface: request.iface.clone() });
     attach_all(std::slice::from_ref(request), options)?.pop().unwrap_or_else(none)
@@ -375,7 +366,6 @@ fn pin_run(ebpf: &mut Ebpf, pins: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Name of the interface with this index.
 fn name_of(links: &[Link], ifindex: u32) -> Option<&str> {
     links.iter().find(|link| link.index == ifindex).map(|link| link.name.as_str())
 }

@@ -232,7 +232,6 @@ pub fn classifier<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut 
 /// Table sizes in flows; tables are rounded up to a power of two of sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// Flows in the RP table.
     pub rp_flows: u32,
     /// NP flows, configured pairs, and requesters.
     pub np_flows: u32,
@@ -245,12 +244,10 @@ impl Default for Sizes {
 }
 
 impl Sizes {
-    /// Sets of the RP table.
     pub fn rp_sets(&self) -> u32 {
         sets(self.rp_flows)
     }
 
-    /// Sets of the NP table.
     pub fn np_sets(&self) -> u32 {
         sets(self.np_flows)
     }

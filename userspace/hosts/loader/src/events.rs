@@ -73,9 +73,7 @@ impl Drop for Log {
 /// An entry returned by a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// An event.
     Event {
-        /// The event.
         event: Event,
         /// Suppressed events of its kind since the last one returned by this reader.
         left_out: u64,

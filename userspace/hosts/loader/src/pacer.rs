@@ -117,11 +117,7 @@ pub(crate) enum Placement {
     /// Replaces the root qdisc, or is placed below a shaper, which is kept.
     At(Handle),
     /// An fq per transmit queue below an `mq`: the existing one, or one that replaces the kernel's default.
-    Queues {
-        mq: Handle,
-        /// Whether to create it.
-        make: bool,
-    },
+    Queues { mq: Handle, make: bool },
 }
 
 impl Placement {

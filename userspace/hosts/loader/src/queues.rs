@@ -158,7 +158,6 @@ pub(crate) fn revise(ifindex: u32, old: &Config, new: &Config) -> net::Result<bo
 /// removed them.
 pub type QueueStats = [Option<Stats>; CLASSES];
 
-/// Reads [`QueueStats`].
 pub fn stats(netlink: &Netlink, ifindex: u32, config: &Config) -> net::Result<QueueStats> {
     let mut stats = [None; CLASSES];
     if config.scalars.queues == QUEUES_NONE {

@@ -76,7 +76,6 @@ impl Error {
 /// A negative acknowledgement: the error number and, from kernels that send it, the reason as text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// Error number.
     pub errno: Errno,
     /// The text of the extended acknowledgement (`NLMSGERR_ATTR_MSG`), empty if there is none.
     pub message: String,

@@ -50,7 +50,6 @@ const MIN_SIMILARITY: f64 = 0.5;
 pub struct Link {
     /// Interface index, unique in its namespace.
     pub index: u32,
-    /// Interface name.
     pub name: String,
     /// Alternative names (`ip link property add dev IFACE altname NAME`).
     pub altnames: Vec<String>,
@@ -62,11 +61,9 @@ pub struct Link {
     pub mtu: u32,
     /// Kind of a software interface (`veth`, `bridge`, `vlan`, ...); `None` for hardware and loopback.
     pub kind: Option<String>,
-    /// The loopback interface.
     pub is_loopback: bool,
     /// A tunnel whose remote is named by each packet's metadata (`ip link add ... external`).
     pub is_metadata_tunnel: bool,
-    /// Administratively up.
     pub up: bool,
     /// For one end of a virtual cable ([`is_cable`]), the index of the other in the namespace of that end; for a stacked
     /// interface, that of the one below, if it is in this namespace.
@@ -102,20 +99,16 @@ impl Link {
 /// Packet counters of an interface.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LinkStatistics {
-    /// Packets received.
     pub rx_packets: u64,
-    /// Packets sent.
     pub tx_packets: u64,
     /// Packets dropped, in both directions.
     pub dropped: u64,
 }
 
-/// An XDP program on an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct XdpProgram {
     /// Mode: `driver`, `skb` or `offload`.
     pub mode: &'static str,
-    /// Program ID.
     pub id: u32,
 }
 
@@ -152,7 +145,6 @@ impl Netlink {
         Err(Error::UnknownInterface { name: name.to_owned(), nearest: nearest(name, names) })
     }
 
-    /// The interface with index `ifindex`.
     pub fn link_by_index(&self, ifindex: u32) -> Result<Link> {
         let message = LinkUnspec::new_with_index(ifindex).build();
         self.get_link(&message, format_args!("interface {ifindex}"))
@@ -208,14 +200,12 @@ impl Netlink {
         self.change(format_args!("create"), subject, RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, &message)
     }
 
-    /// Sets the interface up or down.
     pub fn set_up(&self, ifindex: u32, up: bool) -> Result<()> {
         let link = LinkUnspec::new_with_index(ifindex);
         let (message, operation) = if up { (link.up(), "bring up") } else { (link.down(), "take down") };
         self.set_link(&message.build(), format_args!("{operation}"))
     }
 
-    /// Sets the MTU, in bytes.
     pub fn set_mtu(&self, ifindex: u32, mtu: u32) -> Result<()> {
         self.set_link(&LinkUnspec::new_with_index(ifindex).mtu(mtu).build(), format_args!("set MTU {mtu}"))
     }

@@ -110,7 +110,6 @@ impl Netlink {
         self.route.as_raw_fd()
     }
 
-    /// Whether the kernel has RDMA.
     pub const fn has_rdma(&self) -> bool {
         self.rdma.is_some()
     }

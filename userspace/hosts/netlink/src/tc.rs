@@ -25,7 +25,6 @@ pub use spec::{Ets, HtbClass, QdiscSpec};
 const TCA_BPF_NAME: u16 = 7;
 const TCA_BPF_ID: u16 = 11;
 
-/// A filter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filter {
     /// Kind: `bpf`, `flower`, ...
@@ -38,7 +37,6 @@ pub struct Filter {
     pub handle: Handle,
     /// Name of the program, for a BPF filter.
     pub name: Option<String>,
-    /// Program ID, for a BPF filter.
     pub program_id: Option<u32>,
 }
 
@@ -202,7 +200,6 @@ struct Chunk {
 }
 
 impl Batch {
-    /// An empty batch for the interface.
     pub fn new(ifindex: u32) -> Self {
         Self { ifindex, chunks: Vec::new() }
     }
@@ -218,7 +215,6 @@ impl Batch {
         self.add(DELETE_CLASS, Message::new(self.ifindex, class, Handle::UNSPEC), |_| {});
     }
 
-    /// Number of changes.
     pub(crate) fn len(&self) -> usize {
         self.chunks.iter().map(|chunk| chunk.classes.len()).sum()
     }

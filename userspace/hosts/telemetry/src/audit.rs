@@ -28,7 +28,6 @@ pub use read::Contents;
 
 /// Environment variable with another directory for the log.
 pub(crate) const DIRECTORY_VARIABLE: &str = "DCQCN_AUDIT";
-/// Default directory of the log.
 const DIRECTORY: &str = "/var/log/dcqcn";
 const FILE: &str = "audit.jsonl";
 /// Time to wait for another writer; after it, the change is applied but not recorded.
@@ -37,39 +36,29 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 /// A changed parameter of one interface, or a rejected change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Author and time.
     #[serde(flatten)]
     pub author: Author,
     /// The interface; empty for a file rejected as a whole.
     pub iface: String,
-    /// Event.
     #[serde(flatten)]
     pub event: Event,
 }
 
-/// Event of an [`Entry`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Event {
-    /// A parameter.
     Parameter {
-        /// Stage of its change.
         event: Stage,
-        /// Parameter name.
         key: String,
         /// Previous value, formatted for people.
         old: String,
-        /// New value.
         new: String,
         /// Time to confirm a pending change, in seconds.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         confirm_within_s: Option<u64>,
     },
     /// A rejected change; nothing was changed.
-    Refused {
-        /// Cause.
-        refused: String,
-    },
+    Refused { refused: String },
     /// A request over the daemon's socket. The parameters that it changed have their own entries.
     Ordered(Order),
 }
@@ -127,7 +116,6 @@ impl Entry {
     }
 }
 
-/// Author and time of an entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Author {
     /// Time, RFC 3339 in UTC.
@@ -138,9 +126,7 @@ pub struct Author {
     pub user: Option<String>,
     /// User that called sudo (`SUDO_USER`), if any.
     pub sudo_user: Option<String>,
-    /// Process ID.
     pub pid: u32,
-    /// The command line.
     pub command: String,
     /// Inode number of the network namespace, as interface names are not unique across namespaces.
     pub netns: u64,
@@ -199,12 +185,10 @@ impl Log {
         Self::within(&directory.map_or_else(|| PathBuf::from(DIRECTORY), PathBuf::from))
     }
 
-    /// The log in `directory`.
     pub(crate) fn within(directory: &Path) -> Self {
         Self { directory: directory.to_owned() }
     }
 
-    /// Path of the file.
     pub fn path(&self) -> PathBuf {
         self.directory.join(FILE)
     }
@@ -350,10 +334,8 @@ pub fn differences(Change { old, new, .. }: &Change) -> String {
     differing(old, new).map(text).collect::<Vec<_>>().join(", ")
 }
 
-/// Mode of a change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ChangeMode {
-    /// Permanent.
     #[default]
     Lasting,
     /// Reverted after this time unless confirmed.

@@ -14,7 +14,6 @@ use crate::reading::pause_frames;
 /// Counters that mlx5 has too (`/sys/class/infiniband/DEV/ports/N/hw_counters`).
 const MLX5: [Stat; 4] = [Stat::NpEcnMarked, Stat::NpCnpSent, Stat::RpCnpHandled, Stat::RpCnpIgnored];
 
-/// Counters by hook.
 pub struct CountersReport {
     iface: String,
     hooks: Vec<(&'static str, Counters)>,

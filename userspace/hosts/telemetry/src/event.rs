@@ -39,16 +39,13 @@ pub enum Kind {
     Missed,
 }
 
-/// One event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct EventRow {
     /// Time, RFC 3339 in UTC.
     pub time: String,
     /// The interface; `null` for a rejected file, which concerns several.
     pub iface: Option<String>,
-    /// Kind.
     pub event: Kind,
-    /// Fields by kind.
     #[serde(flatten)]
     pub detail: Detail,
     /// Events of this kind omitted since the previous one.
@@ -65,38 +62,24 @@ const fn is_zero(number: &u64) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Detail {
-    /// [`Kind::FlowPaired`].
     Paired {
-        /// Address of the QP.
         address: IpAddr,
-        /// QPN, 24 bits.
         qpn: u32,
-        /// QPN of the other end.
         peer_qpn: u64,
         /// Source; see [`PairSource`].
         source: &'static str,
     },
-    /// [`Kind::RateCut`].
     Cut {
-        /// Address of the QP.
         address: IpAddr,
-        /// QPN, 24 bits.
         qpn: u32,
-        /// New rate of the flow.
         rate_bps: u64,
-        /// New target rate.
         target_bps: u64,
     },
-    /// [`Kind::HorizonDrop`].
     Dropped {
-        /// Address of the QP.
         address: IpAddr,
-        /// QPN, 24 bits.
         qpn: u32,
-        /// Length of the packet.
         bytes: u64,
     },
-    /// [`Kind::TableFull`].
     Full {
         /// Address of the new flow's QP.
         address: IpAddr,
@@ -107,20 +90,14 @@ pub enum Detail {
         /// Idle time of the evicted flow.
         silent_ns: u64,
     },
-    /// [`Kind::TailLossProbe`].
     Probed {
-        /// Peer's address.
         address: IpAddr,
-        /// Peer's QPN.
         qpn: u32,
         /// PSN to retransmit from.
         psn: u64,
-        /// Silence before the probe.
         silent_ns: u64,
     },
-    /// [`Kind::QueueDrop`].
     QueueDropped {
-        /// Number of the queue.
         queue: u64,
         /// Packets dropped since the last poll.
         drops: u64,
@@ -132,18 +109,12 @@ pub enum Detail {
         /// Action on paused packets: `drop` or `forward`; `none` at the end.
         action: &'static str,
     },
-    /// [`Kind::ConfigRefused`].
     Refused {
-        /// Author.
         user: String,
-        /// The command line.
         command: String,
-        /// Cause of the rejection.
         error: String,
     },
-    /// [`Kind::Missed`].
     Missed {
-        /// Number of events.
         entries: u64,
     },
 }

@@ -14,7 +14,6 @@ use serde::Serialize;
 /// A packet with its classification and verdict.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PacketRow {
-    /// Interface.
     pub iface: String,
     /// `xdp`, `ingress` or `egress`.
     pub hook: &'static str,
@@ -31,16 +30,11 @@ pub struct PacketRow {
     pub delay_ns: u64,
 }
 
-/// A RoCEv2 packet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RoceRow {
-    /// Source address.
     pub source: IpAddr,
-    /// Destination address.
     pub destination: IpAddr,
-    /// Destination QPN.
     pub dest_qpn: u32,
-    /// Packet sequence number.
     pub psn: u32,
     /// Opcode, such as `RC_RDMA_WRITE_FIRST`.
     pub opcode: &'static str,

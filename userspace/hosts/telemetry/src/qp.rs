@@ -40,11 +40,8 @@ impl RateRow {
 /// A flow sent from here, identified by source address and destination QP, in the form that all commands use.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FlowRow {
-    /// Source address.
     pub source: IpAddr,
-    /// Destination address.
     pub address: IpAddr,
-    /// Destination QPN.
     pub qpn: u32,
     /// VLAN IDs, the outer one first; absent without a tag.
     #[serde(skip_serializing_if = "Option::is_none")]

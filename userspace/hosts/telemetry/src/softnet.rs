@@ -8,13 +8,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Softnet {
-    /// Packets processed.
     pub processed: u64,
     /// Packets dropped because a CPU's backlog was full.
     pub dropped: u64,
     /// Times that a CPU stopped with packets left because its budget or time was used up.
     pub squeezed: u64,
-    /// Packets in the backlogs.
     pub backlog: u64,
 }
 

@@ -166,7 +166,6 @@ impl<T: fmt::Display> fmt::Display for AttachReport<T> {
     }
 }
 
-/// Plan of an attachment (`--dry-run`).
 #[derive(Serialize)]
 struct DryRunPlan {
     #[serde(flatten)]

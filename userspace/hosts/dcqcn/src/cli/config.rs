@@ -132,7 +132,6 @@ struct InterfaceReport {
     matches: Option<Vec<String>>,
     /// Earlier entry that matches all interfaces of this one, which never applies.
     shadowed_by: Option<String>,
-    /// All settings of the interface.
     settings: Vec<Setting>,
 }
 
@@ -142,7 +141,6 @@ impl InterfaceReport {
     }
 }
 
-/// A setting in the file.
 #[derive(Clone, Serialize)]
 struct Setting {
     key: String,
@@ -176,7 +174,6 @@ impl CheckReport {
     }
 }
 
-/// Rows of a report.
 fn rows(settings: &Settings) -> Vec<Setting> {
     let option = |(key, value): (&str, String)| {
         let entry = params::ENTRIES.iter().find(|entry| entry.key == key);

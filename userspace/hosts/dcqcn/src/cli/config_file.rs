@@ -35,7 +35,6 @@ impl ConfigFile {
         Ok(Self { name, config })
     }
 
-    /// Settings of an interface.
     pub(super) fn settings(&self, iface: &str) -> anyhow::Result<Settings> {
         let name = &self.name;
         self.config.settings(iface).with_context(|| {

@@ -89,7 +89,6 @@ pub(super) struct ConfirmArgs {
     socket: Socket,
 }
 
-/// Outcome of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Outcome {

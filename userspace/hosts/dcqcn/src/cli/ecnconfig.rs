@@ -124,7 +124,6 @@ impl EcnconfigArgs {
         Self(flags.unwrap_or_else(|error| error.format(&mut Flags::command()).exit()))
     }
 
-    /// Whether JSON is requested.
     pub(super) const fn wants_json(&self) -> bool {
         self.0.json
     }

@@ -6,7 +6,6 @@ use clap::{Command, CommandFactory as _};
 
 use super::Cli;
 
-/// Groups of commands.
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Attach and run", &["prepare", "attach", "detach", "status", "run", "daemon", "upgrade", "gc"]),
     ("Inspect", &["flows", "queues", "counters", "events", "log", "monitor", "top", "doctor"]),

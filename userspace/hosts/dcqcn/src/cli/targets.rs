@@ -108,7 +108,6 @@ pub(super) fn attachable(words: &[String], all_rdma: bool) -> anyhow::Result<Vec
     Ok(chosen)
 }
 
-/// Names and parameters of interfaces.
 pub(super) fn configs(ifaces: Vec<String>, all: bool) -> anyhow::Result<Vec<(String, Config)>> {
     let of = |iface: String| {
         let config = attach::open(&iface)?.maps.params()?.config;
@@ -120,13 +119,10 @@ pub(super) fn configs(ifaces: Vec<String>, all: bool) -> anyhow::Result<Vec<(Str
 /// Interfaces, then assignments: `eth0,eth1 rpg_ai_rate=20mbit`; or a profile instead of them or before them.
 #[derive(Debug)]
 pub(super) struct Edits {
-    /// Named interfaces.
     pub(super) ifaces: Vec<String>,
-    /// All interfaces.
     pub(super) all: bool,
     /// Profile to start from instead of the active parameters.
     pub(super) profile: Option<Profile>,
-    /// Assignments.
     pub(super) changes: Vec<Assignment>,
 }
 

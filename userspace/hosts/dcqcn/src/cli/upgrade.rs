@@ -75,7 +75,6 @@ fn problems(iface: &str) -> Result<Vec<String>, attach::Error> {
     Ok(parts.iter().filter(|part| info.programs.contains(&part.name)).filter_map(Part::complaint).collect())
 }
 
-/// Programs to replace.
 fn would_replace(iface: &str) -> Result<Vec<String>, attach::Error> {
     if !attach::is_upgradable(iface)? {
         return Ok(Vec::new());

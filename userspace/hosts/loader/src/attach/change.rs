@@ -29,11 +29,8 @@ pub struct Transaction {
 /// Parameter change of one interface.
 #[derive(Clone, Debug)]
 pub struct Change {
-    /// Interface.
     pub iface: String,
-    /// Parameters before the change.
     pub old: Config,
-    /// Parameters after the change.
     pub new: Config,
 }
 
@@ -137,9 +134,7 @@ fn restore<'a>(
 /// A rejected change and its interface.
 #[derive(Debug)]
 pub struct ChangeError<E> {
-    /// Interface.
     pub iface: String,
-    /// Cause.
     pub error: E,
 }
 
@@ -156,7 +151,6 @@ fn prepare_one<E: From<Error>>(
     Ok(Change { iface: iface.to_owned(), old: params.config, new })
 }
 
-/// Activates parameters.
 pub(super) fn write_config(attachment: &mut Attachment, config: &Config) -> Result<(), Error> {
     let port = attachment.maps.params()?.port;
     write_params(attachment, config, port)

@@ -18,7 +18,6 @@ pub fn detach(iface: &str) -> Result<Vec<String>, Error> {
     detach_with(iface, Options::default())
 }
 
-/// As [`detach`], with options.
 pub fn detach_with(iface: &str, options: Options) -> Result<Vec<String>, Error> {
     let state_dir = StateDir::here()?;
     let _lock = state_dir.lock()?;

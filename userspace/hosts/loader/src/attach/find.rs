@@ -24,9 +24,7 @@ pub struct Survey {
 /// A journal that cannot be read.
 #[derive(Debug)]
 pub struct Broken {
-    /// Interface, if it exists.
     pub iface: Option<String>,
-    /// Cause.
     pub error: Error,
 }
 
@@ -121,7 +119,6 @@ pub fn list_alive() -> Result<Vec<Info>, Error> {
 /// Records of existing interfaces.
 #[derive(Debug, Default)]
 pub struct Alive {
-    /// Complete attachments.
     pub attached: Vec<Info>,
     /// Unreadable records: name of the interface, and cause.
     pub unreadable: Vec<(String, Error)>,

@@ -22,7 +22,6 @@ pub struct ForeignProgram {
     /// Program name, possibly truncated by the kernel; the kind of a filter without a name; `?` without
     /// permission to read it.
     pub name: String,
-    /// Program ID, if known.
     pub program_id: Option<u32>,
     /// Runs before our program, which sees only the packets that this one passes on.
     pub is_before: bool,

@@ -17,11 +17,8 @@ use super::{Error, Info, Sweep, foreign, probe, verify};
 pub struct Freed {
     /// Recorded name of the interface.
     pub iface: String,
-    /// Network namespace (`SO_NETNS_COOKIE`).
     pub netns_cookie: u64,
-    /// Reason for freeing it.
     pub why: String,
-    /// Steps undone, as text.
     pub done: Vec<String>,
     /// Undo steps left and their errors, if any.
     pub problem: Option<String>,

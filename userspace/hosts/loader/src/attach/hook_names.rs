@@ -40,7 +40,6 @@ pub(super) static TC_HOOKS: [TcHook; 2] = [
 ];
 pub(super) const BPF_TCX_INGRESS: u32 = 46;
 
-/// The TC hook of this name, if it is one.
 pub(super) fn tc_hook(name: &str) -> Option<&'static TcHook> {
     TC_HOOKS.iter().find(|hook| hook.name == name)
 }

@@ -13,16 +13,13 @@ use super::Info;
 /// Identifies an attachment among all since boot, even if its interface is renamed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Id {
-    /// Network namespace (`SO_NETNS_COOKIE`).
     pub netns_cookie: u64,
-    /// Interface index in that namespace.
     pub ifindex: u32,
     /// CLOCK_BOOTTIME when attached.
     pub attached_at_ns: u64,
 }
 
 impl Info {
-    /// Identity of the attachment.
     pub const fn id(&self) -> Id {
         let Self { netns_cookie, ifindex, attached_at_ns, .. } = *self;
         Id { netns_cookie, ifindex, attached_at_ns }

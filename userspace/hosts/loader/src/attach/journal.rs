@@ -18,7 +18,6 @@ use crate::failpoint;
 /// Journal format written by this version.
 pub(super) const FORMAT: u32 = 2;
 
-/// State of an attachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
@@ -30,7 +29,6 @@ pub enum State {
     Detaching,
 }
 
-/// One change to undo.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum UndoStep {
@@ -47,7 +45,6 @@ pub(super) enum UndoStep {
         parent: Handle,
         /// Kind and handle of the new qdisc.
         ours: (String, Handle),
-        /// The replaced qdisc.
         saved: SavedQdisc,
     },
     /// A clsact qdisc that attaching added.
@@ -128,9 +125,7 @@ pub(super) fn parse(path: &Path, iface: impl Fn() -> Option<String>, text: &[u8]
     }
 }
 
-/// Storage of a journal.
 pub(super) trait Store {
-    /// Write error.
     type Error;
 
     /// Replaces the record atomically: readers see the old or the new one.
@@ -145,13 +140,10 @@ pub(super) struct Journal<S> {
     store: S,
 }
 
-/// Result of a rollback.
 pub(super) struct UndoReport<E> {
-    /// Steps undone, as text.
     pub(super) done: Vec<String>,
     /// Errors; the steps that failed stay in the journal.
     pub(super) errors: Vec<E>,
-    /// Steps that failed.
     pub(super) left: Vec<UndoStep>,
 }
 

@@ -45,12 +45,10 @@ impl Pending {
         (!former.is_empty()).then_some(Self { deadline_ns, former })
     }
 
-    /// Whether the deadline has passed.
     pub const fn is_overdue(&self, now_ns: u64) -> bool {
         self.deadline_ns <= now_ns
     }
 
-    /// Time left to confirm.
     pub const fn left(&self, now_ns: u64) -> Duration {
         Duration::from_nanos(self.deadline_ns.saturating_sub(now_ns))
     }

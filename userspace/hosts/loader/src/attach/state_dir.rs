@@ -203,7 +203,6 @@ impl StateDir {
         Ok(pinned.into_iter().filter(is_lost).collect())
     }
 
-    /// Path of an interface's journal.
     pub(super) fn journal(&self, ifindex: u32) -> PathBuf {
         self.files.join(format!("{ifindex}.json"))
     }
@@ -305,7 +304,6 @@ fn journal_error(path: &Path, source: io::Error) -> Error {
     }
 }
 
-/// Stores a journal in a file.
 pub(super) struct FileStore {
     path: PathBuf,
 }
@@ -343,7 +341,6 @@ impl Store for FileStore {
     }
 }
 
-/// Removes a file, if it exists.
 pub(super) fn remove_file(path: &Path) -> Result<(), Error> {
     match fs::remove_file(path) {
         Err(source) if source.kind() != ErrorKind::NotFound => {

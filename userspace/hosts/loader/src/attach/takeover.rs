@@ -228,7 +228,6 @@ pub struct Claim {
     _lock: File,
 }
 
-/// Claims an attachment.
 pub fn claim(info: &Info) -> Result<Claim, Error> {
     let (path, iface) = (pins(info)?, info.iface.clone());
     if info.has_lost_maps(&path) {

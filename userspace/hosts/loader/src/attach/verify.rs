@@ -23,9 +23,7 @@ use crate::queues;
 pub struct Part {
     /// `xdp`, `xdp_peer`, `ingress`, `egress`; `maps`; `pacer`; `queues`; `vlan` (VLAN stripping is off).
     pub name: String,
-    /// Interface.
     pub iface: String,
-    /// ID of the attached program.
     pub program_id: Option<u32>,
     /// ID of its link; `None` for filters.
     pub link_id: Option<u32>,
@@ -75,7 +73,6 @@ impl Sweep {
         is_alive(&self.state_dir, info, &self.links)
     }
 
-    /// As [`verify`].
     pub fn verify(&self, info: &Info) -> Result<Vec<Part>, Error> {
         match self.state_dir.read_shared(info.ifindex)? {
             Some(record) if record.info.id() == info.id() => {
@@ -97,7 +94,6 @@ impl Sweep {
         matches!(self.verify(info), Err(Error::KeptElsewhere { .. }))
     }
 
-    /// As [`foreign_programs`](super::foreign_programs).
     pub fn foreign_programs(&self, info: &Info) -> Result<Vec<ForeignProgram>, Error> {
         let iface = self.link(info.ifindex).map_or(&info.iface, |link| &link.name);
         foreign::on_hooks(&self.state_dir, &self.netlink, info, iface)

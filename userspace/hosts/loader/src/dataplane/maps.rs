@@ -43,7 +43,6 @@ const INGRESS: &str = "INGRESS_BYTES";
 /// Insert only: `BPF_NOEXIST` (include/uapi/linux/bpf.h).
 const NO_REPLACE: u64 = 1;
 
-/// Maps of one attachment.
 pub struct Maps {
     /// Last parameters read, while `ACTIVE` has this value.
     known: Mutex<Option<(Active, Arc<Params>)>>,
@@ -326,7 +325,6 @@ impl Maps {
         self.cm.entries()
     }
 
-    /// All flows of the NP table.
     pub fn np_flows(&self) -> impl Iterator<Item = Result<NpFlow, Error>> {
         self.np_sets().flat_map(|set| match set {
             Ok(set) => set.ways.into_iter().filter(|flow| flow.last_seen_ns != 0).map(Ok).collect::<Vec<_>>(),
@@ -376,7 +374,6 @@ impl Maps {
         Ok(last)
     }
 
-    /// Removes a requester, if it is followed.
     pub fn remove_requester(&mut self, id: &FlowId) -> Result<(), Error> {
         self.requesters.remove(id)
     }
@@ -395,7 +392,6 @@ impl Maps {
         Ok(backlogs)
     }
 
-    /// Removes a pair, if it exists.
     pub fn remove_pair(&mut self, id: &QpId) -> Result<(), Error> {
         self.pairs.remove(id)?;
         self.learned.remove(id)

@@ -22,7 +22,6 @@ const TCA_STATS_BASIC: u16 = 1;
 const TCA_STATS_QUEUE: u16 = 3;
 const TCA_STATS_PKT64: u16 = 8;
 
-/// A qdisc of an interface.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Qdisc {
     /// Kind: `noqueue`, `fq_codel`, `htb`, ...
@@ -57,7 +56,6 @@ impl Qdisc {
     }
 }
 
-/// Limits of an fq.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fq {
@@ -74,9 +72,7 @@ pub struct Fq {
 /// A class of a classful qdisc.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Class {
-    /// Kind of its qdisc.
     pub kind: String,
-    /// Handle.
     pub handle: Handle,
     /// The class above it, or [`Handle::ROOT`].
     pub parent: Handle,
@@ -95,9 +91,7 @@ pub struct Class {
 pub struct Stats {
     /// Bytes sent, link-layer headers included.
     pub bytes: u64,
-    /// Packets sent.
     pub packets: u64,
-    /// Packets dropped.
     pub drops: u32,
     /// Times a packet had to wait for tokens.
     pub overlimits: u32,
@@ -113,16 +107,12 @@ pub enum Shaper {
     /// A token bucket at the root.
     Tbf,
     /// The only top class of an HTB at the root.
-    Htb {
-        /// The class.
-        class: Handle,
-    },
+    Htb { class: Handle },
 }
 
 /// A token bucket that limits an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shaping {
-    /// Kind.
     pub shaper: Shaper,
     /// Rate in bits per second.
     pub rate_bps: u64,

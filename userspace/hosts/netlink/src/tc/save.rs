@@ -34,7 +34,6 @@ const RESTORABLE: [&str; 13] = [
 /// The Ethernet MTU, in bytes: some qdiscs warn if a frame of the interface's MTU would not fit their bucket.
 const ETHERNET_MTU: u32 = 1500;
 
-/// A saved qdisc.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedQdisc {
     /// Kind; empty if there was no qdisc because the interface was down, or only an unlisted one.
@@ -50,7 +49,6 @@ pub struct SavedQdisc {
     pub queues: Vec<(u16, SavedQdisc)>,
 }
 
-/// Result of restoring a qdisc.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Restored {
     /// The previous state is restored.

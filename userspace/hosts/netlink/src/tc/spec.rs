@@ -97,7 +97,6 @@ pub struct Ets {
 }
 
 impl Ets {
-    /// Number of bands.
     pub const BANDS: usize = 8;
 
     fn encode(&self, options: &mut Encoder) {
@@ -169,7 +168,6 @@ impl QdiscSpec {
 pub struct HtbClass {
     /// The qdisc, or the class it borrows from.
     pub parent: Handle,
-    /// The class itself.
     pub handle: Handle,
     /// Guaranteed rate in bits per second. The kernel counts in bytes: a rate below 8 bit/s becomes 8 bit/s.
     pub rate_bps: u64,

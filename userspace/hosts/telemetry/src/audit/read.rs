@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 
 use super::{Entry, Error, Event, FILE, Log, Stage};
 
-/// Contents of a log.
 #[derive(Clone, Debug, Default)]
 pub struct Contents {
     /// Entries, oldest first.
