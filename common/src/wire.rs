@@ -14,8 +14,6 @@
 //! Functions for BPF programs are `#[inline(always)]`: that target cannot return an aggregate from a function. Getters
 //! return multi-byte fields in host byte order; addresses stay in wire order, as arrays or words.
 
-#![expect(missing_docs, reason = "a name that says it all needs no comment")]
-
 pub mod bth;
 pub mod cm;
 pub mod cnp;
@@ -61,7 +59,6 @@ macro_rules! view {
                 }
             }
 
-            /// The header's bytes.
             #[inline(always)]
             pub const fn as_bytes(&self) -> &'a [u8; $len] {
                 self.0

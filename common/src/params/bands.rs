@@ -30,7 +30,6 @@ impl Config {
         bands
     }
 
-    /// Number of strict queues.
     pub const fn strict_queues(&self) -> u8 {
         let (mut strict, mut queue) = (0, 0);
         while queue < CLASSES {

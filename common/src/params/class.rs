@@ -37,7 +37,6 @@ impl DscpClass {
         self.0 & SORTED != 0
     }
 
-    /// Whether the neighbour may pause it.
     #[inline(always)]
     pub(crate) const fn may_be_paused(self) -> bool {
         self.0 & PAUSED != 0

@@ -10,7 +10,6 @@ macro_rules! switches {
         /// A property of the parameters that packets test, as a bit of [`Hot`].
         #[repr(u32)]
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[expect(missing_docs, reason = "named as the parameters")]
         pub enum Switch {
             $($(#[$doc])* $switch,)*
         }
@@ -56,7 +55,6 @@ switches! {
 /// Copies of the operator's values in [`Config`], which is an order of magnitude longer.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "named as the parameters")]
 pub struct Hot {
     /// [`Switch`]es, as bits.
     switches: u32,
@@ -66,7 +64,6 @@ pub struct Hot {
     pub cnp_802p_prio: u8,
     pub roce_dscp: u8,
     pub trim_dscp: u8,
-    /// Explicit padding.
     _pad: u16,
     /// `skb->priority` of link control frames: the band that is served first.
     pub control_priority: u32,
@@ -75,7 +72,6 @@ pub struct Hot {
     pub min_time_between_cnps_ns: u32,
     /// Average interval between two entries of a kind in the event log; 0 = no events.
     pub event_interval_ns: u32,
-    /// Explicit padding.
     _pad_end: u32,
 }
 
@@ -101,7 +97,6 @@ impl Hot {
         }
     }
 
-    /// Whether `switch` is on.
     #[inline(always)]
     pub const fn is_on(&self, switch: Switch) -> bool {
         self.switches >> switch as u32 & 1 != 0

@@ -7,12 +7,9 @@
 
 use super::{be16, be24, be32, be64, ipv6::Ipv6Addr, sub, view};
 
-/// Version of the MAD header.
 pub const BASE_VERSION: u8 = 1;
-/// The class of these datagrams.
 pub const CLASS_COMMUNICATION_MANAGEMENT: u8 = 0x07;
 pub const CLASS_VERSION: u8 = 2;
-/// The one method of the class.
 pub const METHOD_SEND: u8 = 0x03;
 
 /// Length of the MAD header; field offsets of messages in the standard count from here.
@@ -95,7 +92,6 @@ pub struct Req {
 /// Reply to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rep {
-    /// Identifiers of the connection.
     pub comm_ids: CommIds,
     /// The responder's QPN, 24 bits.
     pub local_qpn: u32,
@@ -106,7 +102,6 @@ pub struct Rep {
 /// Disconnect request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dreq {
-    /// Identifiers of the connection.
     pub comm_ids: CommIds,
     /// The message receiver's QPN, 24 bits.
     pub remote_qpn: u32,
@@ -124,7 +119,6 @@ impl CommIds {
 }
 
 impl Rep {
-    /// Reads the fields of a REP.
     #[inline(always)]
     pub const fn parse(mad: Mad<'_>) -> Self {
         Self {
@@ -136,7 +130,6 @@ impl Rep {
 }
 
 impl Dreq {
-    /// Reads the fields of a DREQ.
     #[inline(always)]
     pub const fn parse(mad: Mad<'_>) -> Self {
         Self { comm_ids: CommIds::parse(mad), remote_qpn: be24::<{ HEADER + 8 }, _>(mad.0) }
@@ -144,7 +137,6 @@ impl Dreq {
 }
 
 impl Req {
-    /// Reads the fields of a REQ.
     #[inline(always)]
     pub const fn parse(mad: Mad<'_>) -> Self {
         Self {

@@ -100,7 +100,6 @@ impl Syndrome {
         }
     }
 
-    /// Encodes the octet.
     #[inline(always)]
     pub const fn bits(self) -> u8 {
         let (kind, value) = match self {

@@ -60,7 +60,6 @@ impl Ipv4<'_> {
         load::be16_at::<6, _>(self.0) & (MORE_FRAGMENTS | FRAGMENT_OFFSET) != 0
     }
 
-    /// Header checksum in the packet.
     #[inline(always)]
     pub const fn checksum(&self) -> u16 {
         be16::<CHECKSUM_AT, _>(self.0)

@@ -22,9 +22,7 @@ pub struct Nak {
     pub dest_qpn: u32,
     /// The PSN to go back to, 24 bits.
     pub psn: u32,
-    /// UDP source port.
     pub udp_sport: u16,
-    /// DSCP and ECN.
     pub tos: u8,
     /// TPID of the VLAN tag, if the flow has one.
     pub tpid: EtherType,
@@ -33,7 +31,6 @@ pub struct Nak {
     pub syndrome: Syndrome,
 }
 
-/// MAC addresses of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Macs {
     pub dst: MacAddr,

@@ -23,7 +23,6 @@ pub enum Class {
     Other,
     /// A RoCEv2 congestion notification.
     Cnp,
-    /// Not assigned.
     Unknown,
 }
 

@@ -27,10 +27,8 @@ pub enum Transport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opcode(pub u8);
 
-/// Defines constants for opcodes.
 macro_rules! opcodes {
     ($($(#[$doc:meta])* $name:ident = $code:literal,)*) => {
-        #[expect(missing_docs, reason = "the name is the documentation: transport and operation")]
         impl Opcode {
             $($(#[$doc])* pub const $name: Self = Self($code);)*
         }
@@ -122,7 +120,6 @@ mod ops {
 }
 
 impl Opcode {
-    /// The first opcode reserved for manufacturers.
     pub const FIRST_OF_MANUFACTURERS: u8 = 0xc0;
 
     /// Name, such as `RC_RDMA_WRITE_FIRST`; `UNKNOWN` if the opcode is not assigned.

@@ -226,7 +226,6 @@ fn run(
     dcqcn_support::cli::run(json, work, exit_code)
 }
 
-/// Named network namespaces.
 fn netns(current: &OsStr) -> Vec<CompletionCandidate> {
     let names = Netns::list(&current.to_string_lossy()).unwrap_or_default();
     names.into_iter().map(CompletionCandidate::new).collect()

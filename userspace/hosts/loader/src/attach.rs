@@ -64,7 +64,6 @@ use state_dir::{StateDir, remove_file, remove_pins};
 pub use takeover::{Claim, claim, is_claimed, is_upgradable, revise, upgrade};
 pub use verify::{Part, Sweep, verify};
 
-/// A request to attach an interface.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub iface: String,
@@ -112,9 +111,7 @@ pub struct Info {
     pub tc_mode: String,
     /// Attached programs: `xdp`, or `ingress` and `egress`.
     pub programs: Vec<String>,
-    /// Capacity of the RP table, in flows.
     pub rp_flows: u32,
-    /// Capacity of the NP table, in flows.
     pub np_flows: u32,
     /// Version of dcqcn that made the attachment.
     pub version: String,
@@ -171,18 +168,13 @@ fn no_queues() -> String {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LinkRateFrom {
-    /// Specified by the user.
     #[default]
     Given,
-    /// Link speed of the hardware.
     Speed,
-    /// A shaper on the interface.
     Shaper,
-    /// Speed reported by a virtual interface.
     Virtual,
 }
 
-/// An attachment and its maps.
 pub struct Attachment {
     pub info: Info,
     pub maps: Maps,
@@ -299,12 +291,10 @@ impl Info {
         }
     }
 
-    /// Object the programs come from.
     fn which(&self) -> Programs {
         self.log_packets.map_or(Programs::Plain, |one_in| Programs::PacketTrace { one_in })
     }
 
-    /// Names of its programs in the object.
     fn program_names(&self) -> Vec<&'static str> {
         let is_wanted = |name: &&str| self.programs.iter().any(|program| name.ends_with(program.as_str()));
         PROGRAMS.into_iter().filter(is_wanted).collect()

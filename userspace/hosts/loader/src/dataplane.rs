@@ -100,7 +100,6 @@ pub enum Programs {
 }
 
 impl Programs {
-    /// ELF object of these programs.
     pub(crate) const fn object(self) -> &'static [u8] {
         match self {
             Self::Plain => OBJECT,
@@ -218,7 +217,6 @@ fn verify(ebpf: &mut Ebpf, names: &[&str]) -> Result<(), Error> {
     })
 }
 
-/// XDP program of a loaded object.
 pub fn xdp(ebpf: &mut Ebpf) -> Result<&mut Xdp, Error> {
     let program = ebpf.program_mut(PROGRAMS[0]).ok_or(Error::Missing(PROGRAMS[0]))?;
     program.try_into().map_err(|_| Error::Missing(PROGRAMS[0]))

@@ -70,7 +70,6 @@ impl Drop for Log {
     }
 }
 
-/// An entry returned by a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
     Event {
@@ -86,7 +85,6 @@ pub enum Entry {
 #[derive(Debug)]
 pub struct Reader {
     log: Log,
-    /// Number of the next entry.
     next: u64,
     /// Whether entry `next` was still incomplete at the last read, although newer ones were complete.
     is_late: bool,

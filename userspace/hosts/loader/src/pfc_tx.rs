@@ -40,12 +40,10 @@ pub struct PfcSender {
     pauses: BTreeMap<(u32, usize), PauseState>,
 }
 
-/// Result of [`PfcSender::poll`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PfcPoll {
     /// PFC transmission is not enabled.
     Disabled,
-    /// Number of frames sent.
     Sent(usize),
 }
 
@@ -194,7 +192,6 @@ fn supports_pause(link: &Link) -> bool {
     link.up && link.is_ethernet() && !is_stacked
 }
 
-/// Priorities for which PFC transmission is enabled.
 fn enabled_priorities(config: &Config) -> Vec<(usize, PfcConfig)> {
     let all = config.pfc.into_iter().enumerate();
     all.filter(|(_, of)| of.tx != 0 && config.scalars.queues != QUEUES_NONE).collect()

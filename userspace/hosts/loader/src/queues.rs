@@ -16,7 +16,6 @@ use nix::errno::Errno;
 use crate::Error;
 use crate::pacer::install_qdisc;
 
-/// Qdisc with the queues.
 pub(crate) const HANDLE: Handle = Handle::new(QUEUES_MAJOR, 0);
 /// htb: class of the whole port.
 const PORT: Handle = Handle::new(QUEUES_MAJOR, 0xffff);
@@ -50,7 +49,6 @@ pub(crate) fn choose(choice: QueuesChoice) -> Result<(QueuesChoice, Vec<String>)
     }
 }
 
-/// Value of the parameter `queues`.
 pub(crate) const fn number(choice: QueuesChoice) -> u64 {
     match choice {
         QueuesChoice::None | QueuesChoice::Auto => QUEUES_NONE,

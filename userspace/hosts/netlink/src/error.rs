@@ -14,7 +14,6 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// reason and the next step.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum Error {
     #[error(
         "no interface {name:?} in this network namespace{}; `ip link` lists those that exist",

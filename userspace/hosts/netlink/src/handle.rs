@@ -22,7 +22,6 @@ impl Handle {
     /// Parents of `clsact` filters, ingress and egress (`TC_H_MIN_INGRESS`, `TC_H_MIN_EGRESS`).
     pub const CLSACT_HOOKS: [Self; 2] = [Self(0xffff_fff2), Self(0xffff_fff3)];
 
-    /// The handle `major:minor`.
     pub const fn new(major: u16, minor: u16) -> Self {
         Self((major as u32) << 16 | minor as u32)
     }

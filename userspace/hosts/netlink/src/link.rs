@@ -96,7 +96,6 @@ impl Link {
     }
 }
 
-/// Packet counters of an interface.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LinkStatistics {
     pub rx_packets: u64,
@@ -210,7 +209,6 @@ impl Netlink {
         self.set_link(&LinkUnspec::new_with_index(ifindex).mtu(mtu).build(), format_args!("set MTU {mtu}"))
     }
 
-    /// Sets the length of the driver's queue, in packets.
     pub fn set_tx_queue_len(&self, ifindex: u32, packets: u32) -> Result<()> {
         let message = LinkUnspec::new_with_index(ifindex).txqueuelen(packets).build();
         self.set_link(&message, format_args!("set a transmit queue length of {packets} packets"))

@@ -139,7 +139,6 @@ impl Netns {
     }
 }
 
-/// Makes the error of an operation on a namespace.
 fn failed(operation: &'static str, name: impl Into<String>) -> impl Fn(io::Error) -> Error {
     let name = name.into();
     move |source| Error::Netns { operation, name: name.clone(), source }
@@ -252,7 +251,6 @@ fn with_inode(inode: u64) -> Option<Option<PathBuf>> {
     hidden.iter().all(is_elsewhere).then_some(None)
 }
 
-/// The cookie of the namespace of a file.
 fn cookie_in(path: &Path) -> io::Result<u64> {
     let file = File::open(path)?;
     on_new_thread(|| {

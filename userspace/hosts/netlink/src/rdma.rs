@@ -29,7 +29,6 @@ mod attr {
     pub(super) const NDEV_INDEX: u16 = 50;
 }
 
-/// An RDMA device and the interfaces of its ports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RdmaDevice {
     pub index: u32,

@@ -104,7 +104,6 @@ impl Netlink {
         Ok(filters)
     }
 
-    /// Removes a filter below `parent`.
     pub fn delete_filter(&self, ifindex: u32, parent: Handle, filter: &Filter) -> Result<()> {
         let name = filter.name.as_deref().unwrap_or(&filter.kind);
         let info = u32::from(filter.priority) << 16 | u32::from(filter.protocol);

@@ -91,7 +91,6 @@ pub struct Order {
     pub by: String,
     /// Reason, as stated in the request.
     pub why: String,
-    /// The client process.
     pub peer: String,
 }
 
@@ -147,7 +146,6 @@ impl Author {
         }
     }
 
-    /// An entry for each parameter that differs.
     fn entries(&self, change: &Change, event: Stage, confirm_within_s: Option<u64>) -> Vec<Entry> {
         let Change { iface, old, new } = change;
         let entry = |key: Key| {
@@ -162,7 +160,6 @@ impl Author {
     }
 }
 
-/// Failed access to the log.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{}: {source}; set {DIRECTORY_VARIABLE} to use another directory for the audit log", path.display()
@@ -172,7 +169,6 @@ pub struct Error {
     source: io::Error,
 }
 
-/// The audit log of this machine.
 #[derive(Clone, Debug)]
 pub struct Log {
     directory: PathBuf,
@@ -340,7 +336,6 @@ pub enum ChangeMode {
     Lasting,
     /// Reverted after this time unless confirmed.
     Confirm(Duration),
-    /// Validate only.
     DryRun,
 }
 

@@ -27,7 +27,6 @@ impl CountersReport {
         Ok(Self { iface: attachment.info.iface.clone(), hooks, all })
     }
 
-    /// Counters counted by a single hook.
     pub fn single_hook(iface: String, hook: &'static str, counters: Counters, all: bool) -> Self {
         Self { iface, hooks: vec![(hook, counters)], all }
     }

@@ -66,7 +66,6 @@ pub enum Detail {
         address: IpAddr,
         qpn: u32,
         peer_qpn: u64,
-        /// Source; see [`PairSource`].
         source: &'static str,
     },
     Cut {
@@ -81,9 +80,7 @@ pub enum Detail {
         bytes: u64,
     },
     Full {
-        /// Address of the new flow's QP.
         address: IpAddr,
-        /// QPN of the new flow.
         qpn: u32,
         /// `rp` or `np`.
         table: &'static str,

@@ -8,7 +8,6 @@ use dcqcn_params::{Assignment, Key, differing};
 use dcqcn_support::render::Table;
 use serde::Serialize;
 
-/// Changes made by a command.
 #[derive(Serialize)]
 #[serde(untagged)]
 pub enum ChangeReport {
@@ -114,7 +113,6 @@ pub struct Parameter {
 }
 
 impl Parameter {
-    /// `key` with its value in `config`.
     pub fn new(key: Key, config: &Config) -> Self {
         Self {
             key: key.to_string(),

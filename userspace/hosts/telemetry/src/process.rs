@@ -9,7 +9,6 @@ use dcqcn_netlink::Netlink;
 use dcqcn_netlink::rdma::QpOwner;
 use serde::Serialize;
 
-/// Owner of a QP.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Process {
     /// PID; `null` for a QP of the kernel.

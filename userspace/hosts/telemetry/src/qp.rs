@@ -48,10 +48,8 @@ pub struct FlowRow {
     pub vlan: Option<String>,
     /// Kind of its last increase.
     pub state: &'static str,
-    /// State of its rate machine.
     #[serde(flatten)]
     pub rate: RateRow,
-    /// Data packets sent.
     pub packets: u64,
     /// Data bytes sent, layer 2.
     pub bytes: u64,

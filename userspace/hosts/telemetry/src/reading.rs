@@ -24,7 +24,6 @@ pub struct Reading {
     pub depth_bytes: [u64; QUEUES as usize],
     /// Backlog and counters of the port's own queues, by number.
     pub queues: QueueStats,
-    /// Pause state of each priority.
     pub pauses: [Pause; CLASSES],
     /// Flows of the reaction point; empty if only their number was read.
     pub rp: Vec<RpFlow>,

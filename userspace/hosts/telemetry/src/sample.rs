@@ -51,7 +51,6 @@ pub struct Sample {
     pub qps: Vec<QpSample>,
 }
 
-/// Activity of a traffic class.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ClassSample {
     pub tc: usize,
@@ -97,7 +96,6 @@ pub struct QpSample {
     /// State at the later reading.
     #[serde(flatten)]
     pub row: FlowRow,
-    /// Data packets per second.
     pub packets_per_s: f64,
     /// Data bits per second, layer 2.
     pub throughput_bps: f64,
@@ -107,13 +105,11 @@ pub struct QpSample {
 pub type QpKey = (IpAddr, u32, Option<String>);
 
 impl QpSample {
-    /// Identity on the interface.
     pub fn id(&self) -> QpKey {
         (self.row.address, self.row.qpn, self.row.vlan.clone())
     }
 }
 
-/// A value for each counter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PerStat<T>([T; Stat::COUNT]);
 

@@ -17,7 +17,6 @@ pub struct Softnet {
 }
 
 impl Softnet {
-    /// Reads the counters of each CPU.
     pub fn read() -> io::Result<Vec<Self>> {
         Ok(Self::parse(&fs::read_to_string("/proc/net/softnet_stat")?))
     }

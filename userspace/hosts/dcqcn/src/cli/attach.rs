@@ -170,7 +170,6 @@ impl<T: fmt::Display> fmt::Display for AttachReport<T> {
 struct DryRunPlan {
     #[serde(flatten)]
     info: Info,
-    /// Planned steps, in order.
     steps: Vec<String>,
 }
 
@@ -191,7 +190,6 @@ impl fmt::Display for DryRunPlan {
     }
 }
 
-/// Options that an attachment chose.
 #[derive(Serialize)]
 #[serde(transparent)]
 struct Attached(Info);

@@ -112,11 +112,9 @@ impl CheckArgs {
     }
 }
 
-/// Settings in a file.
 #[derive(Serialize)]
 struct CheckReport {
     file: String,
-    /// Settings for all interfaces.
     settings: Vec<Setting>,
     interfaces: Vec<InterfaceReport>,
     metrics: Option<SocketAddr>,

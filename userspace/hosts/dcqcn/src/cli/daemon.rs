@@ -13,7 +13,6 @@ use serde::Serialize;
 /// Timeout of a reload, which attaches interfaces and so runs the verifier.
 const TIMEOUT: Duration = Duration::from_secs(310);
 
-/// Timeout of a query.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
 
 const OUTCOMES: &str = "\
@@ -151,7 +150,6 @@ struct Report {
     /// Cause of a failure, also printed to standard error.
     error: Option<String>,
     status: Option<Status>,
-    /// Changes made.
     applied: Option<Applied>,
     /// One line of output.
     #[serde(skip)]

@@ -67,7 +67,6 @@ pub(super) struct EventsArgs {
     no_follow: bool,
 }
 
-/// Polling interval for events.
 const PERIOD: Duration = Duration::from_millis(50);
 /// Polling interval for attached and detached interfaces.
 const SCAN_PERIOD: Duration = Duration::from_secs(1);
@@ -116,7 +115,6 @@ impl EventsArgs {
     }
 }
 
-/// Readers of the event logs.
 struct Sources {
     /// Selected interfaces; empty: all.
     ifaces: Vec<String>,

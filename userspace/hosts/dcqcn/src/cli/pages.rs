@@ -5,7 +5,6 @@ use dcqcn_common::params::Config;
 use dcqcn_params::{self as params, Group, Key, Profile};
 use dcqcn_support::cli::Page;
 
-/// Pages of files and concepts.
 pub(super) fn pages() -> anyhow::Result<[Page; 2]> {
     let example = params::example(&Profile::default().config(None)?);
     Ok([
@@ -25,7 +24,6 @@ fn paragraph(roff: &mut Roff, text: impl Into<Vec<Inline>>) {
     roff.text(text);
 }
 
-/// Preformatted lines.
 fn verbatim(roff: &mut Roff, text: &str) {
     roff.control("nf", []);
     for line in text.lines() {

@@ -65,7 +65,6 @@ pub(super) fn resolve_altname(iface: String) -> String {
     link.map_or(iface, |link| link.name)
 }
 
-/// Whether a word is a pattern for interfaces.
 pub(super) fn is_pattern(word: &str) -> bool {
     word.contains(['*', '?', '['])
 }

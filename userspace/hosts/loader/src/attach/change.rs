@@ -26,7 +26,6 @@ pub struct Transaction {
     confirm_within: Option<Duration>,
 }
 
-/// Parameter change of one interface.
 #[derive(Clone, Debug)]
 pub struct Change {
     pub iface: String,
@@ -131,7 +130,6 @@ fn restore<'a>(
     }
 }
 
-/// A rejected change and its interface.
 #[derive(Debug)]
 pub struct ChangeError<E> {
     pub iface: String,

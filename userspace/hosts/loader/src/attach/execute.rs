@@ -93,7 +93,6 @@ fn retain_lost_offloads(netlink: &Netlink, record: &mut Record) -> Result<(), Er
     Ok(())
 }
 
-/// Context of the steps.
 struct Carrier<'a> {
     plan: &'a Plan,
     netlink: &'a Netlink,
@@ -102,7 +101,6 @@ struct Carrier<'a> {
     pins: PathBuf,
     /// Requested or required XDP mode.
     xdp_mode: XdpModeChoice,
-    /// The loaded object.
     ebpf: Option<Ebpf>,
 }
 

@@ -65,7 +65,6 @@ pub(super) fn on_hooks(
     Ok(others)
 }
 
-/// A program of a TCX hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ChainProgram {
     pub(super) id: u32,

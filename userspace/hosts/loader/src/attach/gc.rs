@@ -12,10 +12,8 @@ use super::state_dir::{StateDir, remove_pins};
 use super::undo::{self, InterfaceAccess, rollback, undo_with};
 use super::{Error, Info, Sweep, foreign, probe, verify};
 
-/// Result of freeing one attachment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Freed {
-    /// Recorded name of the interface.
     pub iface: String,
     pub netns_cookie: u64,
     pub why: String,
@@ -123,7 +121,6 @@ pub(super) fn elsewhere(here: &StateDir) -> Vec<Freed> {
     freed
 }
 
-/// State directories of the other namespaces.
 fn others(here: &StateDir) -> impl Iterator<Item = StateDir> {
     StateDir::all().unwrap_or_default().into_iter().filter(|state_dir| state_dir.cookie != here.cookie)
 }

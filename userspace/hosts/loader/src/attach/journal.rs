@@ -36,7 +36,6 @@ pub(super) enum UndoStep {
     Pins,
     /// An entry of `SIBLINGS`, the programs to tail-call with a CNP for an unknown flow.
     Sibling {
-        /// Index of the entry.
         slot: u32,
     },
     /// The qdisc that the pacer or the queues replaced.
@@ -72,15 +71,12 @@ pub(super) enum UndoStep {
         features: Vec<String>,
     },
     Link {
-        /// File name of the pin.
         pin: String,
     },
 }
 
-/// Journal record of an attachment.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Record {
-    /// [`FORMAT`] of the writer.
     pub(super) format: u32,
     pub(super) state: State,
     /// Boot ID: no kernel state survives a reboot.

@@ -20,7 +20,6 @@ use super::state_dir::StateDir;
 use super::{Attachment, Error, Info};
 use crate::failpoint;
 
-/// A change pending confirmation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pending {
     /// Deadline on CLOCK_BOOTTIME; the former values are restored from then on.
@@ -64,7 +63,6 @@ impl Pending {
     }
 }
 
-/// Result of reverting changes.
 #[derive(Debug, Default)]
 pub struct Reverted {
     /// Reverted changes, from the unconfirmed to the former values.
@@ -73,7 +71,6 @@ pub struct Reverted {
     pub failed: Vec<ChangeError<Error>>,
 }
 
-/// Selects the changes to revert.
 #[derive(Clone, Copy, Debug)]
 pub enum Which<'a> {
     /// Changes past their deadline.
@@ -163,7 +160,6 @@ fn revert_one(
     Ok((Change { iface, old, new }, journaled))
 }
 
-/// Pending changes and their records.
 fn waiting(state_dir: &StateDir) -> Result<Vec<(Record, Pending)>, Error> {
     let records = state_dir.records()?;
     let is_attached = |r: &Record| r.state == State::Attached && !state_dir.is_of_earlier_boot(r);

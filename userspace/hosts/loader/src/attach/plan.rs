@@ -33,9 +33,7 @@ pub(super) struct Plan {
     pub(super) config: Config,
     pub(super) sizes: Sizes,
     pub(super) xdp_mode: XdpModeChoice,
-    /// Position of the pacer, if any.
     pub(super) placement: Option<Placement>,
-    /// Parent of the queues' qdisc, if any.
     pub(super) queues_at: Option<Handle>,
     pub(super) info: Info,
     /// Interfaces of the attachment and its steps, by index.

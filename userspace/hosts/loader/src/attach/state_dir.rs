@@ -42,7 +42,6 @@ use super::lock::Lock;
 const ROOT: &str = "/run/dcqcn";
 /// Directory name prefix before the cookie.
 const PREFIX: &str = "ns-";
-/// File name of a lock.
 const LOCK: &str = "lock";
 
 /// Lock for changing attachments of a namespace. Dropping it removes empty directories.
@@ -73,7 +72,6 @@ pub(super) type Records = BTreeMap<u32, Arc<Record>>;
 /// Maximum number of parsed journals, some of them removed.
 const MAX_PARSED: usize = 4_096;
 
-/// Journals as last parsed.
 static PARSED: Mutex<BTreeMap<PathBuf, (Stamp, Arc<Record>)>> = Mutex::new(BTreeMap::new());
 
 /// Journals of a directory as last listed: the daemon needs hundreds of them every second.
@@ -82,7 +80,6 @@ static LISTED: Mutex<Option<(PathBuf, Stamp, Arc<Records>)>> = Mutex::new(None);
 /// Age from which a directory's modification time is unique: the kernel's clock for it advances every 10 ms at least.
 const SETTLED: Duration = Duration::from_millis(100);
 
-/// State directories of one network namespace.
 #[derive(Clone, Debug)]
 pub(super) struct StateDir {
     pub(super) cookie: u64,
@@ -183,7 +180,6 @@ impl StateDir {
         fs::metadata(self.root.join("bpf")).ok().map(|metadata| metadata.dev())
     }
 
-    /// Directory of an interface's pins.
     pub(super) fn pins(&self, ifindex: u32) -> PathBuf {
         self.pins.join(ifindex.to_string())
     }
@@ -250,7 +246,6 @@ impl StateDir {
         Ok(self.read_shared(ifindex)?.map(Arc::unwrap_or_clone))
     }
 
-    /// Reads the journal of an interface, if it exists.
     pub(super) fn read_shared(&self, ifindex: u32) -> Result<Option<Arc<Record>>, Error> {
         let path = self.journal(ifindex);
         let failed = |source| journal_error(&path, source);
@@ -290,7 +285,6 @@ impl StateDir {
         Some(Netlink::connect().ok()?.link_by_index(ifindex).ok()?.name)
     }
 
-    /// Store of an interface's journal.
     pub(super) fn store(&self, ifindex: u32) -> FileStore {
         FileStore { path: self.journal(ifindex) }
     }
@@ -350,7 +344,6 @@ pub(super) fn remove_file(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Removes a directory of pins, if it exists.
 pub(super) fn remove_pins(pins: &Path) -> Result<(), Error> {
     let failed = |source| Error::File { path: pins.to_owned(), source };
     match fs::read_dir(pins) {

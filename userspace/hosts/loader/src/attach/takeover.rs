@@ -250,7 +250,6 @@ pub fn is_claimed(iface: &str) -> Result<bool, Error> {
     Ok(matches!(directory.try_lock_shared(), Err(TryLockError::WouldBlock)))
 }
 
-/// Link pinned at `path`, if any.
 fn pinned(path: &Path) -> Result<Option<FdLink>, Box<dyn std::error::Error + Send + Sync>> {
     if !path.exists() {
         return Ok(None);

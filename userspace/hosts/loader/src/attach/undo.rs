@@ -235,7 +235,6 @@ impl State {
 }
 
 impl UndoStep {
-    /// Description of the step to be taken.
     pub(super) fn description(&self) -> String {
         match self {
             Self::Pins => "load the programs and pin their maps".into(),

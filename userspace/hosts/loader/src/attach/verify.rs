@@ -18,7 +18,6 @@ use super::{Error, ForeignProgram, Info, foreign};
 use crate::dataplane::MAPS;
 use crate::queues;
 
-/// State of one part of an attachment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Part {
     /// `xdp`, `xdp_peer`, `ingress`, `egress`; `maps`; `pacer`; `queues`; `vlan` (VLAN stripping is off).
@@ -108,7 +107,6 @@ impl Sweep {
         Ok(all.get(&ifindex).map_or(&[], Vec::as_slice))
     }
 
-    /// Number of online CPUs.
     pub(super) fn cpus(&self) -> Result<u32, Error> {
         get_or_read(&self.cpus, cpus).copied()
     }

@@ -11,10 +11,8 @@ use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, PerCpuValue
 use super::Error;
 use super::error::at;
 
-/// Origin of a map.
 pub(super) enum Source {
     Open(Map),
-    /// Path of a pinned map.
     Pin(PathBuf),
 }
 
@@ -85,7 +83,6 @@ impl<V: Pod> Lazy<PerCpuArray<MapData, V>> {
         self.get()?.get(&index, 0).map_err(at(self.name))
     }
 
-    /// Sets the values of all CPUs.
     pub(super) fn write(&mut self, index: u32, values: Vec<V>) -> Result<(), Error> {
         let name = self.name;
         let values = PerCpuValues::try_from(values).map_err(MapError::IoError).map_err(at(name))?;
@@ -106,7 +103,6 @@ impl<K: Pod, V: Pod> Lazy<HashMap<MapData, K, V>> {
         self.get_mut()?.insert(key, value, 0).map_err(at(name))
     }
 
-    /// Removes an entry, if it exists.
     pub(super) fn remove(&mut self, key: &K) -> Result<(), Error> {
         let name = self.name;
         match self.get_mut()?.remove(key) {

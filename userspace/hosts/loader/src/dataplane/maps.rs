@@ -68,13 +68,11 @@ pub struct Maps {
     test: Lazy<Array<MapData, Test>>,
 }
 
-/// Reads a pinned `ACTIVE` map.
 pub(super) fn active(pin: &Path) -> Result<Active, Error> {
     Lazy::<Array<MapData, Active>>::open("ACTIVE", |_| Ok(Source::Pin(pin.to_owned())))?.read(0)
 }
 
 impl Maps {
-    /// Takes the maps of a loaded object.
     pub fn take(ebpf: &mut Ebpf) -> Result<Self, Error> {
         Self::open(|name| Ok(Source::Open(ebpf.take_map(in_object(name)).ok_or(Error::Missing(name))?)))
     }
@@ -203,7 +201,6 @@ impl Maps {
         Ok(self.rp_set(set)?.flow(way))
     }
 
-    /// Flow `id` of the RP table.
     pub fn rp_find(&self, params: &Params, id: &FlowId) -> Result<Option<RpFlow>, Error> {
         let index = id.rp_set_index(&params.port.hash_keys, params.port.rp_set_mask);
         Ok(self.rp_set(index)?.find(id))

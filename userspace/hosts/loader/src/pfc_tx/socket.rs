@@ -23,7 +23,6 @@ const MIN_PAUSE_NS: u64 = 10_000_000;
 /// capability.
 const PRIORITY: i32 = 6;
 
-/// An ingress port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Port {
     pub(super) ifindex: u32,

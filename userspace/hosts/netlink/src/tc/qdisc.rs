@@ -222,7 +222,6 @@ fn supports_qdisc(kind: &str, handle: Handle, options: &[u8]) -> Result<bool> {
     }
 }
 
-/// Attributes of an HTB class.
 pub(super) fn htb_class(request: &mut Encoder, class: &HtbClass) {
     request.attribute(TCA_KIND, b"htb\0");
     request.nested(TCA_OPTIONS, |options| class.encode(options));

@@ -36,7 +36,6 @@ pub struct Qdisc {
     pub has_size_table: bool,
     /// Index of a block of filters that a clsact shares with other interfaces (`ingress_block`, `egress_block`).
     pub shared_block: Option<u32>,
-    /// Traffic and backlog.
     pub stats: Stats,
 }
 
@@ -69,7 +68,6 @@ pub struct Fq {
     pub horizon_ns: Option<u64>,
 }
 
-/// A class of a classful qdisc.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Class {
     pub kind: String,
@@ -82,11 +80,9 @@ pub struct Class {
     pub ceil_bps: Option<u64>,
     /// Burst of an HTB class, as time at its rate, in nanoseconds.
     pub burst_ns: Option<u64>,
-    /// Traffic and backlog.
     pub stats: Stats,
 }
 
-/// Counters of a qdisc or class.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Bytes sent, link-layer headers included.
@@ -95,9 +91,7 @@ pub struct Stats {
     pub drops: u32,
     /// Times a packet had to wait for tokens.
     pub overlimits: u32,
-    /// Bytes waiting now.
     pub backlog_bytes: u32,
-    /// Packets waiting now.
     pub backlog_packets: u32,
 }
 

@@ -40,7 +40,6 @@ pub struct SavedQdisc {
     pub kind: String,
     /// Handle; [`Handle::UNSPEC`] for the kernel's default, which the kernel restores.
     pub handle: Handle,
-    /// Options to recreate it with.
     pub options: Vec<u8>,
     /// The interface's transmit queue length in packets, which replacing the qdisc may change.
     pub tx_queue_len: u32,
@@ -51,7 +50,6 @@ pub struct SavedQdisc {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Restored {
-    /// The previous state is restored.
     Done,
     /// Another process has installed a qdisc of this kind in the meantime, which stays.
     LeftAlone(String),

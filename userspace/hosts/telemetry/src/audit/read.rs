@@ -108,11 +108,9 @@ fn lines(file: impl BufRead) -> io::Result<Contents> {
 }
 
 impl Contents {
-    /// Removes intents that have a result.
     fn remove_completed_intents(&mut self) {
         /// State of a process and interface, from the newest entry back.
         enum WriterState {
-            /// The result of a change.
             Result,
             /// The intent of that change, logged at this time.
             Intent(String),
