@@ -10,8 +10,6 @@ mod crates;
 pub mod dist;
 mod docs;
 mod fuzz;
-mod linker;
-mod llvm;
 mod measure;
 mod p4;
 pub mod page;
@@ -23,7 +21,6 @@ pub mod run;
 mod tally;
 mod test;
 mod toolchain;
-mod version;
 mod web;
 pub mod workspace;
 
