@@ -4,19 +4,14 @@
 //! journal stores the choices made ([`Info`]) and the steps to undo. Each step is journaled before it is
 //! taken, so that a later command can undo the work of a process that was killed.
 
-mod bound;
 mod change;
 mod detach;
 mod execute;
 mod find;
 mod foreign;
 mod gc;
-mod hook_names;
 mod hooks;
-mod identity;
-mod interrupt;
 mod journal;
-mod lock;
 mod parallel;
 mod pending;
 mod plan;
@@ -52,9 +47,8 @@ pub use find::{
 };
 pub use foreign::{ForeignProgram, foreign_programs};
 pub use gc::{Freed, gc};
-pub use identity::Id;
-pub use journal::State;
 use journal::UndoStep;
+pub use journal::{Id, State};
 pub use pending::{Pending, Reverted, Which, confirm, pending, revert};
 use plan::Plan;
 pub use prepare::{prepare, write_networkd};

@@ -1,6 +1,5 @@
 //! Loads the embedded object and provides typed access to its maps.
 
-mod batch;
 mod error;
 mod lazy;
 mod maps;

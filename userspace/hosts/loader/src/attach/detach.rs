@@ -3,10 +3,9 @@
 use dcqcn_netlink::Netlink;
 
 use super::find::{self, labels};
-use super::identity::Id;
-use super::journal::{Record, UndoStep};
+use super::journal::{Id, Record, UndoStep};
 use super::state_dir::StateDir;
-use super::{Options, Sweep, interrupt, probe, undo, verify};
+use super::{Options, Sweep, probe, undo, verify};
 use crate::error::Error;
 
 /// Detaches and restores the previous state; returns the steps undone, as text.
@@ -53,7 +52,7 @@ fn check_queue_pairs(netlink: &Netlink, record: &Record) -> Result<(), Error> {
     let touches_qdisc = record.steps.iter().any(|step| matches!(step, UndoStep::Qdisc { .. }));
     match netlink.link_by_index(record.info.ifindex) {
         Ok(link) if touches_qdisc && verify::is_here(record, std::slice::from_ref(&link))? => {
-            interrupt::check(netlink, &link, "restoring its qdisc", None)
+            probe::check_interrupt(netlink, &link, "restoring its qdisc", None)
         }
         _ => Ok(()),
     }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use dcqcn_netlink::{Link, Netlink};
 use dcqcn_params::word;
 
-use super::hook_names::{with_current_names, with_names};
+use super::hooks::{with_current_names, with_names};
 use super::journal::{Record, State};
 use super::state_dir::StateDir;
 use super::{Attachment, Error, Id, Info, Sweep, name_of, verify};

@@ -7,8 +7,7 @@ use dcqcn_netlink::Netlink;
 use dcqcn_netlink::tc::{Filter, Handle};
 use serde::Serialize;
 
-use super::bound::Bound;
-use super::hook_names::{TcHook, tc_hook};
+use super::hooks::{Bound, TcHook, tc_hook};
 use super::journal::UndoStep;
 use super::state_dir::StateDir;
 use super::{Error, Info};

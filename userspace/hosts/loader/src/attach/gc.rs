@@ -5,8 +5,7 @@ use std::path::Path;
 use dcqcn_netlink::{Link, netns};
 use serde::Serialize;
 
-use super::bound::Bound;
-use super::hook_names::{HOOKS, TC_HOOKS, XDP_PEER};
+use super::hooks::{Bound, HOOKS, TC_HOOKS, XDP_PEER};
 use super::journal::{Journal, Record, State, UndoReport, UndoStep};
 use super::state_dir::{StateDir, remove_pins};
 use super::undo::{self, InterfaceAccess, rollback, undo_with};

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::change::{Change, ChangeError, write_config};
 use super::find::find;
-use super::hook_names::with_current_names;
+use super::hooks::with_current_names;
 use super::journal::{Record, State, Store as _};
 use super::state_dir::StateDir;
 use super::{Attachment, Error, Info};

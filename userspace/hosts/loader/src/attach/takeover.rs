@@ -16,8 +16,7 @@ use dcqcn_params::{
 use dcqcn_support::file::lock_within;
 
 use super::find::{find, pins};
-use super::hook_names::{TC_HOOKS, XDP_PEER};
-use super::hooks::replace_filter;
+use super::hooks::{TC_HOOKS, XDP_PEER, replace_filter};
 use super::journal::Journal;
 use super::state_dir::StateDir;
 use super::{DerivedDefaults, Error, Info, Request, pin_run, probe, siblings};

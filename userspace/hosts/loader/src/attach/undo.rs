@@ -9,10 +9,10 @@ use dcqcn_netlink::Netlink;
 use dcqcn_netlink::tc::{Handle, Qdisc, Restored};
 use nix::errno::Errno;
 
-use super::hook_names::{TcHook, XDP_PEER, tc_hook, with_current_names};
+use super::hooks::{TcHook, XDP_PEER, tc_hook, with_current_names};
 use super::journal::{Journal, Record, State, Store, UndoReport, UndoStep};
 use super::state_dir::{StateDir, remove_pins};
-use super::{Error, Info, Sweep, interrupt, siblings, verify};
+use super::{Error, Info, Sweep, probe, siblings, verify};
 use crate::pacer::HTB_MAJOR;
 use crate::{queues, syscall};
 
@@ -217,7 +217,7 @@ pub(super) fn remove_own_qdisc(
         return Ok(None);
     };
     if !may_interrupt {
-        interrupt::check(netlink, &netlink.link_by_index(ifindex)?, "removing its qdisc", None)?;
+        probe::check_interrupt(netlink, &netlink.link_by_index(ifindex)?, "removing its qdisc", None)?;
     }
     netlink.delete_root(ifindex)?;
     Ok(Some(format!("root qdisc {kind} {handle} of an attachment without a journal removed")))

@@ -8,10 +8,8 @@ use dcqcn_netlink::tc::{Handle, Qdisc};
 use dcqcn_netlink::{Link, Netlink};
 use serde::Serialize;
 
-use super::bound::Bound;
-use super::hook_names::{HOOKS, XDP_PEER, tc_hook, with_names};
-use super::identity::Device;
-use super::journal::{Record, State, UndoStep};
+use super::hooks::{Bound, HOOKS, XDP_PEER, tc_hook, with_names};
+use super::journal::{Device, Record, State, UndoStep};
 use super::plan::cpus;
 use super::state_dir::{StateDir, names};
 use super::{Error, ForeignProgram, Info, foreign};
