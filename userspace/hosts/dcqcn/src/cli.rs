@@ -1,9 +1,7 @@
 //! The `dcqcn` command.
 
-mod apply;
 mod attach;
 mod config;
-mod config_file;
 mod confirm;
 mod daemon;
 mod diff;
@@ -12,16 +10,12 @@ mod ecnconfig;
 mod events;
 mod exchange;
 mod get;
-mod help;
 mod log;
 mod monitor;
 mod pages;
-mod pair;
 mod peer;
-mod prepare;
 mod profile;
 mod run;
-mod set;
 mod show;
 mod status;
 mod tables;
@@ -104,9 +98,9 @@ struct Cli {
 enum Command {
     Attach(attach::AttachArgs),
     Detach(attach::DetachArgs),
-    Prepare(prepare::PrepareArgs),
+    Prepare(upgrade::PrepareArgs),
     Status(status::StatusArgs),
-    Gc(prepare::GcArgs),
+    Gc(upgrade::GcArgs),
     Run(run::RunArgs),
     #[command(subcommand)]
     Daemon(daemon::DaemonCommand),
@@ -121,7 +115,7 @@ enum Command {
     Top(monitor::TopArgs),
     Doctor(doctor::DoctorArgs),
     Get(get::GetArgs),
-    Set(set::SetArgs),
+    Set(get::SetArgs),
     Confirm(confirm::ConfirmArgs),
     #[command(subcommand)]
     Config(config::ConfigCommand),
@@ -156,9 +150,9 @@ impl Command {
 impl Cli {
     /// Parses the command line of this process, or exits with a usage error.
     fn read() -> Self {
-        let matches = arguments(help::command(), &WITHOUT_JSON);
+        let matches = arguments(pages::command(), &WITHOUT_JSON);
         Self::from_arg_matches(&matches).unwrap_or_else(|error| {
-            let mut command = help::command();
+            let mut command = pages::command();
             command.build();
             with_usage(error, &mut command, &matches).exit()
         })
@@ -191,7 +185,7 @@ impl Cli {
             Command::Config(command) => command.run(out),
             Command::Import(args) => args.run(out),
             Command::Export(args) => args.run(out),
-            Command::Generate(command) => command.run(out, help::command(), &pages::pages()?),
+            Command::Generate(command) => command.run(out, pages::command(), &pages::pages()?),
         }
     }
 }
@@ -203,7 +197,7 @@ pub fn main() -> ExitCode {
         log_to_stderr();
         return run(args.wants_json(), None, |out| args.run(out));
     }
-    CompleteEnv::with_factory(help::command).complete();
+    CompleteEnv::with_factory(pages::command).complete();
     let cli = Cli::read();
     let (json, netns) = (cli.json, cli.netns.clone());
     if !matches!(&cli.command, Command::Run(args) if args.has_own_log()) {
@@ -318,19 +312,19 @@ mod tests {
 
     #[test]
     fn command_line_consistent() {
-        help::command().debug_assert();
+        pages::command().debug_assert();
     }
 
     #[test]
     fn documented_commands_exist() {
-        assert_eq!(dcqcn_support::cli::refused::<Cli>(help::command()), [] as [String; 0]);
+        assert_eq!(dcqcn_support::cli::refused::<Cli>(pages::command()), [] as [String; 0]);
     }
 
     #[test]
     fn json_page_lists_commands() {
         // The schema is JSON, in a foreign format.
         let without = [&WITHOUT_JSON[..], &["config schema"]].concat();
-        assert_eq!(json_page_differences(help::command(), &without), [] as [String; 0]);
+        assert_eq!(json_page_differences(pages::command(), &without), [] as [String; 0]);
     }
 
     #[test]

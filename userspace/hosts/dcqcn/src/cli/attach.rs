@@ -9,7 +9,7 @@ use dcqcn_loader::attach::{self, Info, Options, Request};
 use dcqcn_params::{PacerChoice, QueuesChoice, Role, Settings, XdpModeChoice, parse_flows, word};
 use serde::Serialize;
 
-use super::config_file::ConfigFile;
+use super::config::ConfigFile;
 use super::targets;
 use dcqcn_support::cli::Output;
 use dcqcn_support::cli::SettingsArgs;

@@ -13,7 +13,7 @@ use dcqcn_params::{
 use dcqcn_support::render::Table;
 use serde::Serialize;
 
-use super::config_file::ConfigFile;
+use super::config::ConfigFile;
 use super::targets::resolve_altname;
 use dcqcn_support::cli::Output;
 

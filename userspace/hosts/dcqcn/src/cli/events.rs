@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn help_lists_kinds() {
-        let mut command = crate::cli::help::command();
+        let mut command = crate::cli::pages::command();
         let help = command.find_subcommand_mut("events").unwrap().render_long_help().to_string();
         let (_, kinds) = help.split_once("The kinds and their fields:").unwrap();
         for kind in Kind::value_variants() {
