@@ -6,22 +6,17 @@
 pub mod apt;
 pub mod build;
 mod check;
-mod crates;
 pub mod dist;
 mod docs;
 mod fuzz;
 mod measure;
 mod p4;
+mod packages;
 pub mod page;
-mod peer;
-mod prose;
-mod public;
-mod python;
 pub mod run;
 mod tally;
 mod test;
 mod toolchain;
-mod web;
 pub mod workspace;
 
 use std::ffi::OsString;
@@ -129,7 +124,7 @@ fn dispatch(verb: Verb) -> Result<()> {
                 eprintln!("   `cargo xtask vm` cannot run here: {error:#}");
             }
             // Already reported; all other verbs run without it.
-            web::left_out(&workspace);
+            packages::left_out(&workspace);
             toolchain::require_runtime_tools()
         }
         Verb::Build => build::run(&workspace).map(drop),

@@ -1,16 +1,18 @@
 //! Commands that measure the running system, and write their tables to docs/measured.
 
-use std::path::PathBuf;
+use std::env;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use fs_err as fs;
 
-use crate::apt::{self, Requirement};
+use crate::apt::{self, Apt, Requirement};
 use crate::page::{self, Measured};
-use crate::run::{self, header, output_of, require_root, stream};
+use crate::run::{self, find_program, header, output_of, require_root, stream};
 use crate::workspace::Workspace;
-use crate::{build, peer, toolchain};
+use crate::{build, toolchain};
 
 /// Builds binaries for a command that needs root and the programs of the lab.
 fn prepare(workspace: &Workspace, verb: &str, binaries: &[build::Binary]) -> Result<()> {
@@ -249,7 +251,7 @@ pub(crate) struct BenchArgs {
 /// Measures packets and the control plane, and writes the page if requested.
 pub(crate) fn bench(workspace: &Workspace, args: &BenchArgs) -> Result<()> {
     prepare(workspace, "bench", &[build::COMMAND])?;
-    peer::ensure(workspace);
+    build_peer(workspace);
     let pages = workspace.host_target().join("bench");
     fs::create_dir_all(&pages)?;
 
@@ -291,6 +293,49 @@ const BENCH: &str = "performance";
 const BENCH_TABLES: [&str; 10] =
     ["machine", "targets", "packets", "growth", "cpus", "programs", "links", "tcp", "live", "control"];
 const BENCH_PLOT: &str = "performance-qps.svg";
+
+/// The pacer in C.
+const SOURCE: &str = "tests/peer/edt.bpf.c";
+const PLAIN: &str = "clang";
+/// Debian's compilers have their major in their names; prefer that of the LLVM installed by setup.
+const NUMBERED: RangeInclusive<u32> = 14..=23;
+
+/// Builds the bench's pacer in C, for comparison, with a standard clang. If that fails, the bench runs without it and
+/// reports so.
+pub(crate) fn build_peer(workspace: &Workspace) {
+    if let Err(error) = try_build_peer(workspace) {
+        eprintln!("   the bench skips its peer in C: {error:#}");
+    }
+}
+
+/// Builds it; installs clang if there is none.
+fn try_build_peer(workspace: &Workspace) -> Result<()> {
+    let clang = match find_clang() {
+        Some(clang) => clang,
+        None => {
+            install_clang()?;
+            find_clang().context("clang was installed, but is not on PATH")?
+        }
+    };
+    // Multiarch systems have the kernel's architecture headers in a separate directory, not searched for other targets.
+    let headers = format!("-idirafter/usr/include/{}-linux-gnu", env::consts::ARCH);
+    let mut command = Command::new(clang);
+    command.args("-O2 -g -target bpf -mcpu=v3 -Wall -Wextra -Werror -c -o".split(' '));
+    command.arg(workspace.ebpf_target().join("dcqcn-peer")).arg(headers).arg(workspace.root().join(SOURCE));
+    run::capture(&mut command).map(drop)
+}
+
+fn find_clang() -> Option<PathBuf> {
+    let numbered = NUMBERED.rev().map(|major| format!("{PLAIN}-{major}"));
+    numbered.chain([PLAIN.to_owned()]).find_map(|name| find_program(&name))
+}
+
+fn install_clang() -> Result<()> {
+    let mut apt = Apt::detect().context("clang is missing, and this is not Debian or Ubuntu: install it")?;
+    let mut majors = NUMBERED.rev();
+    let major = majors.find(|major| Path::new(&format!("/usr/lib/llvm-{major}/bin/llvm-config")).exists());
+    apt.install(&[major.map_or(PLAIN.to_owned(), |major| format!("{PLAIN}-{major}"))])
+}
 
 #[cfg(test)]
 mod tests {

@@ -16,7 +16,7 @@ use crate::apt::{self, Requirement};
 use crate::run::{self, header, line};
 use crate::tally::Tally;
 use crate::workspace::Workspace;
-use crate::{build, crates, dist, peer, toolchain, web};
+use crate::{build, dist, docs, measure, packages, toolchain};
 
 /// Test programs that run `dcqcn-fleet`.
 const OF_FLEET: [&str; 3] = ["net_fleet", "net_image", "net_page"];
@@ -75,7 +75,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     };
     // Before the threads: they use apt too, and the tests embed the object.
     build::object(workspace, &toolchain::setup(workspace)?, std::env::consts::ARCH)?;
-    let left_out = web::left_out(workspace);
+    let left_out = packages::left_out(workspace);
     let mut programs = test_programs(workspace)?;
     if left_out.is_some() {
         programs.retain(|name| !OF_FLEET.contains(&name.as_str()));
@@ -145,7 +145,7 @@ fn download(workspace: &Workspace, rings: &[Ring]) -> PathBuf {
     let want = Ring::want(rings);
     let programs = apt::for_tests(workspace, want);
     if want == Requirement::All {
-        peer::ensure(workspace);
+        measure::build_peer(workspace);
     }
     if rings.contains(&Ring::Vm) {
         // The VM ring reports errors.
@@ -185,7 +185,7 @@ fn variables(workspace: &Workspace) -> Vec<(&'static str, PathBuf)> {
 
 /// Names of the workspace's integration tests.
 fn test_programs(workspace: &Workspace) -> Result<BTreeSet<String>> {
-    let packages = crates::metadata(workspace)?.packages;
+    let packages = docs::metadata(workspace)?.packages;
     let targets = packages.into_iter().flat_map(|package| package.targets);
     Ok(targets.filter(|target| target.kind == ["test"]).map(|target| target.name).collect())
 }
