@@ -5,7 +5,7 @@ use std::io;
 
 use nix::errno::Errno;
 
-use super::handle::Handle;
+use super::tc::Handle;
 
 /// Result of a network configuration request.
 pub type Result<T> = std::result::Result<T, Error>;

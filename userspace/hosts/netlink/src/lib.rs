@@ -8,7 +8,6 @@
 
 mod error;
 mod ethtool;
-mod handle;
 pub mod link;
 mod netlink;
 pub mod netns;

@@ -2,7 +2,6 @@
 //!
 //! Lines of one change are written in one `write` with `O_APPEND`, so that those of two commands never mix.
 
-mod follow;
 mod read;
 
 use std::fmt::Display;
@@ -23,8 +22,7 @@ use nix::unistd::{Uid, User};
 use serde::{Deserialize, Serialize};
 
 use crate::event::{Detail, EventRow, Kind};
-pub use follow::Follow;
-pub use read::Contents;
+pub use read::{Contents, Follow};
 
 /// Environment variable with another directory for the log.
 pub(crate) const DIRECTORY_VARIABLE: &str = "DCQCN_AUDIT";

@@ -14,9 +14,7 @@ use dcqcn_support::clock::monotonic_ns;
 use dcqcn_support::render::{self, Column, Table};
 use serde::Serialize;
 
-use crate::FlowRow;
-use crate::process::Owners;
-use crate::qp::age;
+use crate::qp::{FlowRow, Owners, age};
 
 #[derive(Serialize)]
 pub struct FlowsReport {
