@@ -7,9 +7,10 @@
 //!   compile to plain loads that the BPF verifier follows once the program has bounded the packet.
 //! * `View::new` takes the array. `View::parse` splits it off the front of a slice and returns the rest, or `None` if
 //!   the slice is too short; nothing else is checked. A view of nonsense bytes yields nonsense values, never a panic.
-//! * A *representation* (`BthRepr`, `Ipv4Repr`, ...) is the header as values, declared together with the view. `parse` reads one from a view, `emit`
-//!   writes one into an array and fills reserved bits with zero. `parse(emit(x)) == x` whenever the fields of `x` fit
-//!   their widths; fields wider on the host than on the wire are truncated to their low bits.
+//! * A *representation* (`BthRepr`, `Ipv4Repr`, ...) is the header as values, declared together with the view. `parse`
+//!   reads one from a view, `emit` writes one into an array and fills reserved bits with zero. `parse(emit(x)) == x`
+//!   whenever the fields of `x` fit their widths; fields wider on the host than on the wire are truncated to their low
+//!   bits.
 //!
 //! Functions for BPF programs are `#[inline(always)]`: that target cannot return an aggregate from a function. Getters
 //! return multi-byte fields in host byte order; addresses stay in wire order, as arrays or words.

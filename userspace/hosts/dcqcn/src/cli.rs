@@ -16,7 +16,6 @@ mod pages;
 mod peer;
 mod profile;
 mod run;
-mod show;
 mod status;
 mod tables;
 mod targets;

@@ -22,9 +22,8 @@ use dcqcn_telemetry::{ChangeReport, Parameter};
 use serde::Serialize;
 
 use super::confirm::{self, Changed, Waiter};
-use super::diff::DiffArgs;
+use super::diff::{DiffArgs, ShowArgs};
 use super::profile::{self, ProfileCommand};
-use super::show::ShowArgs;
 use super::targets;
 
 /// Configuration files and profiles: write the active configuration; compare, check, apply and describe files.
