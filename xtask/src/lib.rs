@@ -14,7 +14,6 @@ mod p4;
 mod packages;
 pub mod page;
 pub mod run;
-mod tally;
 mod test;
 mod toolchain;
 pub mod workspace;

@@ -10,8 +10,6 @@ mod ecnconfig;
 mod events;
 mod exchange;
 mod get;
-mod log;
-mod monitor;
 mod pages;
 mod peer;
 mod profile;
@@ -109,9 +107,9 @@ enum Command {
     Queues(tables::QueuesArgs),
     Counters(tables::CountersArgs),
     Events(events::EventsArgs),
-    Log(log::LogArgs),
-    Monitor(monitor::MonitorArgs),
-    Top(monitor::TopArgs),
+    Log(events::LogArgs),
+    Monitor(tables::MonitorArgs),
+    Top(tables::TopArgs),
     Doctor(doctor::DoctorArgs),
     Get(get::GetArgs),
     Set(get::SetArgs),

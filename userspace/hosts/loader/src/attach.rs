@@ -5,7 +5,6 @@
 //! taken, so that a later command can undo the work of a process that was killed.
 
 mod change;
-mod detach;
 mod execute;
 mod find;
 mod foreign;
@@ -40,7 +39,6 @@ use serde::{Deserialize, Serialize};
 use crate::dataplane::{self, MAPS, Maps, PROGRAMS, Programs, RUN, classifier};
 pub use crate::error::Error;
 pub use change::{Change, ChangeError, Transaction, change};
-pub use detach::{check_detach, detach, detach_all, detach_id, detach_with};
 pub use find::{
     Alive, Broken, Survey, alive, ids, is_alive, labels, list, list_alive, open, open_expire, open_probe,
     reopen, survey, without_journal,
@@ -56,6 +54,7 @@ pub use repair::repair;
 pub use speed::follow;
 use state_dir::{StateDir, remove_file, remove_pins};
 pub use takeover::{Claim, claim, is_claimed, is_upgradable, revise, upgrade};
+pub use undo::{check_detach, detach, detach_all, detach_id, detach_with};
 pub use verify::{Part, Sweep, verify};
 
 #[derive(Clone, Debug)]

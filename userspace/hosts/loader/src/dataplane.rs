@@ -4,7 +4,6 @@ mod error;
 mod lazy;
 mod maps;
 mod run;
-mod settle;
 
 use std::path::Path;
 use std::{panic, thread};

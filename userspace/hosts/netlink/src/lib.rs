@@ -12,13 +12,11 @@ pub mod link;
 mod netlink;
 pub mod netns;
 pub mod rdma;
-mod stack;
 pub mod tc;
 mod wire;
 
 pub use error::{Error, Refusal, Result};
 pub use ethtool::Driver;
-pub use link::{Link, LinkStatistics, is_cable};
+pub use link::{Link, LinkStatistics, Stack, is_cable, wire_overhead_bytes};
 pub use netlink::Netlink;
 pub use netns::Netns;
-pub use stack::{Stack, wire_overhead_bytes};

@@ -1,7 +1,10 @@
 //! `flows`, `queues` and `counters`: tables of one attachment; `flows pair`: QP pairs.
+//! `monitor` and `top`: the same while it changes.
 
 use std::fmt;
+use std::io::{self, IsTerminal as _};
 use std::net::IpAddr;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
@@ -13,10 +16,13 @@ use dcqcn_loader::attach;
 use dcqcn_loader::dataplane::Maps;
 use dcqcn_params::qp::qp_id;
 use dcqcn_support::cli::Output;
-use dcqcn_telemetry::{CountersReport, FlowsReport, PairRow, QueuesReport, Reading};
+use dcqcn_support::interrupt::Interrupt;
+use dcqcn_telemetry::{CountersReport, FlowsReport, PairRow, QueuesReport, Reading, Sampler};
 use serde::Serialize;
 
-use super::targets::resolve_altname;
+use super::duration_in;
+use super::targets::{self, resolve_altname};
+use crate::top;
 
 /// Show flows: rates at the reaction point, CNPs at the notification point.
 ///
@@ -285,6 +291,96 @@ fn qpn(text: &str) -> Result<u32, String> {
         .ok_or_else(|| "expected a QPN, 2 to 16777215 or 0x2 to 0xffffff".to_owned())
 }
 
+/// Show queues, marks, CNPs and flows per interval, as lines or JSON for pipes.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Reads the pinned maps; `dcqcn run` is not needed. Without an interface it shows all attached ones, including later ones.
+Per interval, each interface has a line `class` for each traffic class, a line `counters`, and a line `qp` for each of the
+busiest flows. With --json it has an object on one line, with the same names.
+Names end in their unit: _bps (bit/s), _bytes, _ns, _per_s, _ppm (millionths), _ratio (0 to 1).
+
+Examples:
+  dcqcn monitor eth0
+  dcqcn monitor --interval 100ms --count 50 --qps 0
+  dcqcn monitor eth0 --json | jq -c '.classes[] | {tc, depth_bytes, ecn_marked_ratio}'")]
+pub(super) struct MonitorArgs {
+    /// Interfaces, separated by commas or spaces [default: all].
+    #[arg(value_name = "IFACE", value_delimiter = ',', add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
+    ifaces: Vec<String>,
+    /// Interval, 10ms to 1h.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_interval)]
+    interval: Duration,
+    /// Exit after this many intervals.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// Flows to show per interface.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    qps: usize,
+}
+
+/// Parses an interval. Reading a full table takes 20 ms.
+pub(super) fn parse_interval(text: &str) -> Result<Duration, String> {
+    duration_in(text, Duration::from_millis(10)..=Duration::from_secs(3_600), "10ms to 1h")
+}
+
+impl MonitorArgs {
+    pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        let interrupt = Interrupt::catch_or(|| {})?;
+        let ifaces = targets::names(self.ifaces, false)?;
+        let mut sampler = Sampler::new(ifaces);
+        if sampler.sample()?.is_empty() {
+            tracing::warn!(
+                "no interface is attached in this network namespace yet; run `dcqcn attach IFACE`"
+            );
+        }
+        let mut due = Instant::now();
+        let mut done = 0;
+        while self.count.is_none_or(|count| done < count) {
+            due += self.interval;
+            if interrupt.sleep(due.saturating_duration_since(Instant::now()))? {
+                break;
+            }
+            for sample in sampler.sample()?.into_iter().filter(|sample| sample.interval_ns != 0) {
+                out.line(&sample.busiest(self.qps))?;
+            }
+            out.finish()?;
+            done += 1;
+            // Intervals missed while the machine was suspended are skipped.
+            due = due.max(Instant::now().checked_sub(self.interval).unwrap_or(due));
+        }
+        Ok(())
+    }
+}
+
+/// Show a dashboard: queues against Kmin and Kmax, marks, CNPs, and every flow; change parameters in place.
+///
+/// Needs a terminal; `dcqcn monitor` prints the same values for pipes. `?` shows the keys.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Reads the pinned maps; `dcqcn run` is not needed. Changes are applied as by `dcqcn set`: atomically, and with an entry in the
+audit log.
+
+Examples:
+  dcqcn top
+  dcqcn top eth0 --interval 250ms")]
+pub(super) struct TopArgs {
+    /// Interface to start with [default: the first that is attached].
+    #[arg(add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
+    iface: Option<String>,
+    /// Interval, 10ms to 1h.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_interval)]
+    interval: Duration,
+}
+
+impl TopArgs {
+    pub(super) fn run(self, _out: &mut Output<'_>) -> anyhow::Result<()> {
+        if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
+            bail!("`dcqcn top` needs a terminal; `dcqcn monitor` prints the same values for pipes and files");
+        }
+        top::run(self.iface, self.interval)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -295,5 +391,15 @@ mod tests {
         for wrong in ["", "0", "1", "-1", "16777216", "0x1000000", "11h", "0x"] {
             assert!(qpn(wrong).unwrap_err().contains("2 to 16777215"), "{wrong}");
         }
+    }
+
+    #[test]
+    fn intervals_have_bounds() {
+        assert_eq!(parse_interval("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(parse_interval("2s"), Ok(Duration::from_secs(2)));
+        for text in ["0s", "9ms", "2h", "61m", "3601s", "-1s", ""] {
+            assert!(parse_interval(text).is_err(), "{text}");
+        }
+        assert!(parse_interval("1ms").unwrap_err().contains("10ms to 1h"));
     }
 }
