@@ -13,7 +13,6 @@ mod get;
 mod pages;
 mod peer;
 mod profile;
-mod run;
 mod status;
 mod tables;
 mod targets;
@@ -98,7 +97,7 @@ enum Command {
     Prepare(upgrade::PrepareArgs),
     Status(status::StatusArgs),
     Gc(upgrade::GcArgs),
-    Run(run::RunArgs),
+    Run(daemon::RunArgs),
     #[command(subcommand)]
     Daemon(daemon::DaemonCommand),
     Upgrade(upgrade::UpgradeArgs),

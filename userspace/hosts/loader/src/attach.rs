@@ -11,22 +11,22 @@ mod foreign;
 mod gc;
 mod hooks;
 mod journal;
-mod parallel;
 mod pending;
 mod plan;
 mod prepare;
 mod probe;
 mod repair;
 mod siblings;
-mod speed;
 mod state_dir;
 mod takeover;
 mod undo;
 mod verify;
 
 use std::collections::BTreeMap;
+use std::num::NonZero;
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 
 use aya::Ebpf;
 use dcqcn_common::layout::{LAYOUT_VERSION, Mode};
@@ -38,7 +38,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::dataplane::{self, MAPS, Maps, PROGRAMS, Programs, RUN, classifier};
 pub use crate::error::Error;
-pub use change::{Change, ChangeError, Transaction, change};
+pub use change::{Change, ChangeError, Transaction, change, follow};
 pub use find::{
     Alive, Broken, Survey, alive, ids, is_alive, labels, list, list_alive, open, open_expire, open_probe,
     reopen, survey, without_journal,
@@ -51,7 +51,6 @@ pub use pending::{Pending, Reverted, Which, confirm, pending, revert};
 use plan::Plan;
 pub use prepare::{prepare, write_networkd};
 pub use repair::repair;
-pub use speed::follow;
 use state_dir::{StateDir, remove_file, remove_pins};
 pub use takeover::{Claim, claim, is_claimed, is_upgradable, revise, upgrade};
 pub use undo::{check_detach, detach, detach_all, detach_id, detach_with};
@@ -209,9 +208,9 @@ pub fn attach_all(requests: &[Request], options: Options) -> Result<Vec<Result<I
     let mut jobs: Vec<Option<_>> = requests.iter().zip(inherited).map(Some).collect();
     let ifaces: Vec<&str> = requests.iter().map(|request| request.iface.as_str()).collect();
     let mut results = Vec::new();
-    for round in parallel::rounds(&ifaces, links) {
+    for round in rounds(&ifaces, links) {
         let round = round.into_iter().filter_map(|at| Some((at, jobs.get_mut(at)?.take()?))).collect();
-        results.extend(parallel::run(round, |(at, (request, inherited))| {
+        results.extend(run_in_parallel(round, |(at, (request, inherited))| {
             let attach = |inherited| {
                 let netlink = Netlink::connect()?;
                 let plan = Plan::make(state_dir, &netlink, links, request, options.interrupt, sibling)?;
@@ -360,4 +359,108 @@ fn name_of(links: &[Link], ifindex: u32) -> Option<&str> {
 /// Mounting fails; the first mount after boot requires CAP_SYS_ADMIN.
 pub fn file_system() -> Result<(u64, Option<u32>), Error> {
     Ok((StateDir::here()?.file_system()?, state_dir::process_outside()))
+}
+
+/// Groups interfaces, by index in `ifaces`, into rounds that can be attached concurrently.
+///
+/// An upper device (VLAN, bridge, bond) is in a later round than its lower devices, because the kernel
+/// rejects an XDP program on an interface if an upper device has one.
+fn rounds(ifaces: &[&str], links: &[Link]) -> Vec<Vec<usize>> {
+    let link = |at: usize| links.iter().find(|link| ifaces.get(at).is_some_and(|name| link.name == *name));
+    let is_above = |upper: usize, lower: usize| {
+        let (Some(upper), Some(lower)) = (link(upper), link(lower)) else { return false };
+        upper.is_above(lower)
+    };
+    let mut left: Vec<usize> = (0..ifaces.len()).collect();
+    let mut rounds = Vec::new();
+    while !left.is_empty() {
+        let waits = |upper: &usize| left.iter().any(|lower| is_above(*upper, *lower));
+        let (later, now): (Vec<_>, Vec<_>) = left.iter().copied().partition(waits);
+        // Interfaces do not form cycles; if they did, this would put the rest into one round.
+        let (now, later) = if now.is_empty() { (later, now) } else { (now, later) };
+        rounds.push(now);
+        left = later;
+    }
+    rounds
+}
+
+/// Runs `work` for each of `jobs`, with one thread per CPU; results are in the order of the jobs.
+fn run_in_parallel<T: Send, R: Send>(jobs: Vec<T>, work: impl Fn(T) -> R + Sync) -> Vec<R> {
+    run_on(thread::available_parallelism().map_or(1, NonZero::get), jobs, work)
+}
+
+fn run_on<T: Send, R: Send>(threads: usize, jobs: Vec<T>, work: impl Fn(T) -> R + Sync) -> Vec<R> {
+    let threads = threads.min(jobs.len());
+    let results = Mutex::new(Vec::with_capacity(jobs.len()));
+    let jobs = Mutex::new(jobs.into_iter().enumerate());
+    // Not in the `while let` itself, which would hold the lock while the job runs.
+    let next = || lock(&jobs).next();
+    let worker = || {
+        while let Some((number, job)) = next() {
+            let result = work(job);
+            lock(&results).push((number, result));
+        }
+    };
+    thread::scope(|scope| {
+        (1..threads).for_each(|_| drop(scope.spawn(worker)));
+        worker();
+    });
+    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    results.sort_by_key(|(number, _)| *number);
+    results.into_iter().map(|(_, result)| result).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Each of two jobs waits for a message from the other.
+    #[test]
+    fn parallel_jobs_keep_result_order() {
+        type Job = (u32, Sender<u32>, Receiver<u32>);
+        let jobs = || -> Vec<Job> {
+            let ((to_one, one), (to_two, two)) = (channel(), channel());
+            vec![(1, to_two, one), (2, to_one, two)]
+        };
+        let exchange = |(number, other, own): Job| {
+            other.send(number).ok()?;
+            own.recv_timeout(Duration::from_secs(5)).ok()
+        };
+        assert_eq!(run_on(2, jobs(), exchange), [Some(2), Some(1)]);
+        assert_eq!(run_on(8, jobs(), exchange), [Some(2), Some(1)]);
+    }
+
+    #[test]
+    fn upper_device_follows_lower() {
+        let link = |index: u32, name: &str, kind: Option<&str>, peer, master| Link {
+            index,
+            name: name.into(),
+            kind: kind.map(Into::into),
+            peer,
+            master,
+            ..Link::default()
+        };
+        let links = [
+            link(2, "eth0", None, None, Some(9)),
+            link(3, "eth1", None, None, Some(9)),
+            link(5, "veth0", Some("veth"), Some(6), None),
+            link(6, "veth1", Some("veth"), Some(5), None),
+            link(9, "bond0", Some("bond"), None, None),
+            link(10, "bond0.5", Some("vlan"), Some(9), None),
+        ];
+        assert_eq!(
+            rounds(&["bond0.5", "veth0", "bond0", "eth1", "veth1", "eth0", "gone"], &links),
+            [vec![1, 3, 4, 5, 6], vec![2], vec![0]]
+        );
+        assert!(rounds(&[], &links).is_empty());
+    }
+
+    #[test]
+    fn one_thread_runs_all_jobs_in_order() {
+        assert_eq!(run_on(1, vec![3, 1, 2], |job| job * 10), [30, 10, 20]);
+        assert_eq!(run_on(4, Vec::<u32>::new(), |job| job), [0; 0]);
+    }
 }
