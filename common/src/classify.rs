@@ -59,18 +59,14 @@ impl Frame for &[u8] {
     }
 }
 
-/// A RoCEv2 packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Roce {
     /// Offset of the IP header.
     pub l3: usize,
     /// IPv6 (else IPv4).
     pub v6: bool,
-    /// Opcode of the BTH.
     pub opcode: Opcode,
-    /// Class of the opcode.
     pub class: Class,
-    /// Destination QPN.
     pub dest_qpn: u32,
     /// TOS or traffic class: DSCP and ECN.
     pub tos: u8,
@@ -91,7 +87,6 @@ pub(crate) const MAX_SEGMENTS: u32 = 2_048;
 /// The packets on the wire that one buffer becomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segments {
-    /// Number of packets.
     pub packets: u64,
     /// Bytes added to the buffer's length: every packet after the first repeats the headers.
     pub header_bytes: u64,
@@ -121,7 +116,6 @@ impl Roce {
         matches!(self.class, Class::Cnp)
     }
 
-    /// ECN codepoint.
     #[inline(always)]
     pub const fn ecn(&self) -> Ecn {
         Ecn::from_tos(self.tos)
@@ -207,14 +201,12 @@ impl Roce {
         payload_bytes.div_ceil(segment_bytes).clamp(1, MAX_SEGMENTS)
     }
 
-    /// The flow that the packet belongs to.
     #[inline(always)]
     pub fn flow<F: Frame>(&self, frame: &F) -> Option<FlowId> {
         let (src, addr) = self.addresses(frame)?;
         Some(FlowId { src, receiver: QpId { addr, qpn: self.dest_qpn, vlan: self.vlan } })
     }
 
-    /// The destination QP.
     #[inline(always)]
     pub fn receiver<F: Frame>(&self, frame: &F) -> Option<QpId> {
         Some(QpId { addr: self.addresses(frame)?.1, qpn: self.dest_qpn, vlan: self.vlan })
@@ -381,9 +373,7 @@ fn network<F: Frame, const L3: usize>(frame: &mut F, ethertype: EtherType) -> Re
 const V4_HEADERS: usize = Ipv4::LEN + TRANSPORT;
 /// IPv6, UDP and BTH; no TCP packet is shorter.
 const V6_HEADERS: usize = Ipv6::LEN + TRANSPORT;
-/// UDP and BTH.
 const TRANSPORT: usize = Udp::LEN + Bth::LEN;
-/// UDP, BTH and DETH.
 const DATAGRAM: usize = TRANSPORT + Deth::LEN;
 
 #[inline(always)]
@@ -453,7 +443,6 @@ fn is_v6(ip: Ipv6<'_>) -> Result<(), Stat> {
     Ok(())
 }
 
-/// Whether an address is [`mapped`] from IPv4.
 #[inline(always)]
 const fn is_mapped(addr: [u32; 4]) -> bool {
     addr[0] | addr[1] | addr[2] ^ V4_MAPPED == 0

@@ -9,12 +9,10 @@ use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::flow::QpId;
 
-/// Entries of a log.
 pub const SLOTS: usize = 1_024;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Kind of an event.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
@@ -38,7 +36,6 @@ pub enum EventKind {
 }
 
 impl EventKind {
-    /// All kinds, by number.
     pub const ALL: [Self; 8] = [
         Self::FlowPaired,
         Self::RateCut,
@@ -55,13 +52,10 @@ impl EventKind {
 #[repr(u64)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Table {
-    /// RP table.
     Rp = 0,
-    /// NP table.
     Np = 1,
 }
 
-/// One event.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
@@ -69,7 +63,6 @@ pub struct Event {
     pub at_ns: u64,
     /// Events of this kind omitted before this one, modulo 2^32.
     pub left_out: u32,
-    /// Number of an [`EventKind`].
     pub kind: u32,
     /// Flow or QP affected.
     pub id: QpId,
@@ -77,13 +70,11 @@ pub struct Event {
     pub values: [u64; 2],
 }
 
-/// A slot of the ring.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
     /// Number of the entry in it, from 1; 0 = empty. Written last.
     pub number: u64,
-    /// The entry.
     pub event: Event,
 }
 
@@ -91,7 +82,6 @@ pub struct Slot {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tally {
-    /// Events omitted.
     pub left_out: u64,
     /// The limiter's theoretical arrival time (see `admit`).
     pub arrival_ns: u64,
@@ -101,7 +91,6 @@ pub struct Tally {
 const TALLIES: usize = 8;
 const _: () = assert!(EventKind::ALL.len() <= TALLIES);
 
-/// The event log.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventLog {
@@ -116,7 +105,6 @@ pub struct EventLog {
 }
 
 impl EventLog {
-    /// A log without entries.
     pub const EMPTY: Self = Self {
         newest: 0,
         _line: [0; 7],
@@ -204,10 +192,8 @@ pub unsafe fn record<A: Atomic>(log: *mut EventLog, interval_ns: u64, event: Eve
     true
 }
 
-/// Result of reading an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryState {
-    /// The entry.
     Event(Event),
     /// Not written yet, or being written.
     NotYet,

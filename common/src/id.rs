@@ -36,7 +36,6 @@ impl QpId {
 pub struct FlowId {
     /// Source address, as in [`QpId`].
     pub src: [u32; 4],
-    /// Destination QP.
     pub receiver: QpId,
 }
 
@@ -177,7 +176,6 @@ const fn product(keys: [u64; 2], words: [u32; 2]) -> u64 {
     keys[0].wrapping_add(words[0] as u64).wrapping_mul(keys[1].wrapping_add(words[1] as u64))
 }
 
-/// The set a hash belongs to.
 #[inline(always)]
 pub const fn set_index(hash: u32, mask: u32) -> u32 {
     (hash >> 1) & mask

@@ -8,7 +8,6 @@ use crate::id::FlowId;
 use crate::rate::Debt;
 use crate::stats::Stat;
 
-/// Version of the layout of all maps.
 pub const LAYOUT_VERSION: u32 = 29;
 /// Traffic classes, and queues.
 pub const CLASSES: usize = 8;
@@ -38,7 +37,6 @@ pub const SIBLINGS: u32 = 32;
 pub struct Pair {
     /// The other end's QPN.
     pub qpn: u32,
-    /// A [`PairSource`].
     pub source: u32,
     /// The other end's address; zeros = unknown.
     pub addr: [u32; 4],
@@ -70,35 +68,21 @@ pub enum Time {
     Pauses = 3,
     /// End of the neighbour's pause of priority 0.
     PausedUntil0 = 4,
-    /// End of the pause of priority 1.
     PausedUntil1 = 5,
-    /// End of the pause of priority 2.
     PausedUntil2 = 6,
-    /// End of the pause of priority 3.
     PausedUntil3 = 7,
-    /// End of the pause of priority 4.
     PausedUntil4 = 8,
-    /// End of the pause of priority 5.
     PausedUntil5 = 9,
-    /// End of the pause of priority 6.
     PausedUntil6 = 10,
-    /// End of the pause of priority 7.
     PausedUntil7 = 11,
     /// Total pause time of priority 0 up to that end.
     PausedFor0 = 12,
-    /// Total pause time of priority 1.
     PausedFor1 = 13,
-    /// Total pause time of priority 2.
     PausedFor2 = 14,
-    /// Total pause time of priority 3.
     PausedFor3 = 15,
-    /// Total pause time of priority 4.
     PausedFor4 = 16,
-    /// Total pause time of priority 5.
     PausedFor5 = 17,
-    /// Total pause time of priority 6.
     PausedFor6 = 18,
-    /// Total pause time of priority 7.
     PausedFor7 = 19,
     /// Priorities in a pause storm, with the time of that report: a [`Storms`](crate::pfc::Storms).
     Storms = 20,
@@ -135,7 +119,6 @@ impl Time {
     ];
 }
 
-/// Number of timestamps.
 pub const TIMES: u32 = 24;
 
 /// Source of a pair, the most trusted first; on contradiction the more trusted one takes precedence.
@@ -179,7 +162,6 @@ pub struct Active {
     pub left_ns: [u64; PARAMS_SLOTS as usize],
 }
 
-/// A virtual queue.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Queue {
@@ -194,7 +176,6 @@ pub struct Queue {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Backlog {
-    /// Bytes queued.
     pub bytes: u64,
     /// Time of the reading; 0 = never.
     pub read_at_ns: u64,
@@ -208,11 +189,9 @@ pub const INGRESS_PORTS: u32 = 256;
 /// Validity of a [`Backlog`]: a hundred polling intervals.
 pub const BACKLOG_AGE_NS: u64 = 100_000_000;
 
-/// Counters of one traffic class.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClassCounters {
-    /// RoCEv2 packets.
     pub packets: u64,
     /// Bytes of RoCEv2 packets, layer 2.
     pub bytes: u64,
@@ -222,7 +201,6 @@ pub struct ClassCounters {
     pub ecn_marked_packets: u64,
 }
 
-/// Counters of PFC, by priority.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PauseCounters {
@@ -242,16 +220,12 @@ pub struct Counters {
     pub debt: Debt,
     /// Scratch space for the flow identity of a lookup.
     pub lookup_key: FlowId,
-    /// Counter by [`Stat`].
     pub stat: [u64; Stat::COUNT],
-    /// Counters by traffic class.
     pub class: [ClassCounters; CLASSES],
-    /// PFC counters by priority.
     pub pause: PauseCounters,
 }
 
 impl Counters {
-    /// All zero.
     pub const ZERO: Self = Self {
         opaque_slot: 0,
         debt: Debt::NONE,
@@ -266,9 +240,7 @@ impl Counters {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
-    /// Set in the RP table.
     pub set: u32,
-    /// Way in the set.
     pub way: u32,
 }
 
@@ -296,7 +268,6 @@ pub enum Mode {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Test {
-    /// Current time.
     pub now_ns: u64,
     /// State of the random sequence ([`crate::rng`]).
     pub random: u64,

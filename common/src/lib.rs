@@ -3,6 +3,7 @@
 //! Nothing here reads a clock, a random source or a queue: they are arguments. The eBPF programs, the reference
 //! engine, the simulator and the tests all call these functions.
 #![no_std]
+#![expect(missing_docs, reason = "not an API: a name that says it all needs no comment")]
 #![cfg_attr(target_arch = "bpf", feature(asm_experimental_arch, core_intrinsics))]
 #![cfg_attr(
     target_arch = "bpf",

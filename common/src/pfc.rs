@@ -5,7 +5,6 @@ pub mod watchdog;
 
 use crate::layout::{CLASSES, TIMES, Time};
 
-/// Pause state of one priority.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pause {
     /// End of the pause; a past time means not paused.

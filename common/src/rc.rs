@@ -32,7 +32,6 @@ impl Psn {
         Self::new(self.0.wrapping_add(packets as u32))
     }
 
-    /// The PSN just before this one.
     pub const fn previous(self) -> Self {
         Self::new(self.0.wrapping_sub(1))
     }
@@ -144,7 +143,6 @@ impl SendWindow {
 /// Classification of a packet by the responder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// The expected packet.
     InOrder,
     /// A packet that has arrived before.
     Duplicate,

@@ -71,7 +71,6 @@ impl Share {
     }
 }
 
-/// Result of enqueuing a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Enqueued {
     /// Shared "empty at" to store, in ticks; unchanged = nothing to publish.

@@ -7,9 +7,10 @@
 //!   compile to plain loads that the BPF verifier follows once the program has bounded the packet.
 //! * `View::new` takes the array. `View::parse` splits it off the front of a slice and returns the rest, or `None` if
 //!   the slice is too short; nothing else is checked. A view of nonsense bytes yields nonsense values, never a panic.
-//! * A *representation* (`BthRepr`, `Ipv4Repr`, ...) is the header as values. `parse` reads one from a view, `emit`
-//!   writes one into an array and fills reserved bits with zero. `parse(emit(x)) == x` whenever the fields of `x` fit
-//!   their widths; fields wider on the host than on the wire are truncated to their low bits.
+//! * A *representation* (`BthRepr`, `Ipv4Repr`, ...) is the header as values, declared together with the view. `parse`
+//!   reads one from a view, `emit` writes one into an array and fills reserved bits with zero. `parse(emit(x)) == x`
+//!   whenever the fields of `x` fit their widths; fields wider on the host than on the wire are truncated to their low
+//!   bits.
 //!
 //! Functions for BPF programs are `#[inline(always)]`: that target cannot return an aggregate from a function. Getters
 //! return multi-byte fields in host byte order; addresses stay in wire order, as arrays or words.
@@ -59,7 +60,6 @@ macro_rules! view {
                 }
             }
 
-            /// The header's bytes.
             #[inline(always)]
             pub const fn as_bytes(&self) -> &'a [u8; $len] {
                 self.0
@@ -69,20 +69,49 @@ macro_rules! view {
 }
 use view;
 
-/// `bytes` of a header's `Repr`, for callers that append headers.
-macro_rules! bytes {
-    ($repr:ty, $view:ident) => {
+/// Defines a view and its representation by their fields: `[qualifiers of the getter] name: type = |bytes| value`.
+///
+/// The module adds `emit`, and `parse` where the representation is read by another name.
+macro_rules! header {
+    ($(#[$doc:meta])* $view:ident, $len:literal, $repr:ident: $read_vis:vis fn $read:ident {
+        $($(#[$field_doc:meta])* [$($getter:tt)*] $field:ident: $type:ty = |$bytes:ident| $get:expr;)*
+    }) => {
+        $crate::wire::view! {
+            $(#[$doc])*
+            $view, $len
+        }
+
+        impl $view<'_> {
+            $($(#[$field_doc])*
+            #[inline(always)]
+            $($getter)* fn $field(&self) -> $type {
+                let $bytes = self.0;
+                $get
+            })*
+        }
+
+        #[doc = concat!("A [`", stringify!($view), "`] as values.")]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct $repr {
+            $($(#[$field_doc])* pub $field: $type,)*
+        }
+
         impl $repr {
-            /// The header.
-            pub const fn bytes(&self) -> [u8; $view::LEN] {
-                let mut out = [0; $view::LEN];
+            #[inline(always)]
+            $read_vis fn $read(header: $view<'_>) -> Self {
+                Self { $($field: header.$field(),)* }
+            }
+
+            /// The header as bytes, for callers that append headers.
+            pub const fn bytes(&self) -> [u8; $len] {
+                let mut out = [0; $len];
                 self.emit(&mut out);
                 out
             }
         }
     };
 }
-use bytes;
+use header;
 
 /// Reads the big-endian 16 bits at `AT`; that they lie inside is checked at compile time.
 #[inline(always)]

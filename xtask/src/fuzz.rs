@@ -51,7 +51,6 @@ struct TargetStats {
     skipped: Option<String>,
 }
 
-/// Builds and runs.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let all = targets(workspace)?;
     if let Some(unknown) = args.targets.iter().find(|name| !all.contains(name)) {

@@ -4,31 +4,18 @@
 //! Every verb sets up its requirements, so each may be the first command on a new machine.
 
 pub mod apt;
-mod attacks;
-mod bench;
 pub mod build;
 mod check;
-mod crates;
-mod demo;
 pub mod dist;
 mod docs;
-mod fleet;
 mod fuzz;
-mod linker;
-mod llvm;
+mod measure;
 mod p4;
+mod packages;
 pub mod page;
-mod peer;
-mod prose;
-mod public;
-mod python;
 pub mod run;
-mod soak;
-mod tally;
 mod test;
 mod toolchain;
-mod version;
-mod web;
 pub mod workspace;
 
 use std::ffi::OsString;
@@ -65,15 +52,15 @@ enum Verb {
     /// Run every test; those that need the kernel need root.
     Test(test::Args),
     /// Four senders into a 200 Mbit/s port, with and without DCQCN, in network namespaces. Needs root.
-    Demo(demo::Args),
+    Demo(measure::DemoArgs),
     /// Measure nanoseconds per packet, packets per second and the control plane. Needs root.
-    Bench(bench::Args),
+    Bench(measure::BenchArgs),
     /// Inject every tested fault in random order, under traffic, for the requested time. Needs root.
-    Soak(soak::Args),
+    Soak(measure::SoakArgs),
     /// Attack a running host, and measure costs and effects. Needs root.
-    Attacks(attacks::Args),
+    Attacks(measure::AttacksArgs),
     /// Inject faults into a fleet of hosts with etcd, during rollouts.
-    Fleet(fleet::Args),
+    Fleet(measure::FleetArgs),
     /// Fuzz parsers of untrusted bytes, coverage-guided, for the requested time.
     Fuzz(fuzz::Args),
     /// Compare the simulator with analysis and published results; writes target/measured/fidelity.md.
@@ -136,7 +123,7 @@ fn dispatch(verb: Verb) -> Result<()> {
                 eprintln!("   `cargo xtask vm` cannot run here: {error:#}");
             }
             // Already reported; all other verbs run without it.
-            web::left_out(&workspace);
+            packages::left_out(&workspace);
             toolchain::require_runtime_tools()
         }
         Verb::Build => build::run(&workspace).map(drop),
@@ -145,11 +132,11 @@ fn dispatch(verb: Verb) -> Result<()> {
         Verb::Image => dist::host_image(&workspace),
         Verb::Dist => dist::run(&workspace),
         Verb::Test(args) => test::run(&workspace, &args),
-        Verb::Demo(args) => demo::run(&workspace, &args),
-        Verb::Bench(args) => bench::run(&workspace, &args),
-        Verb::Soak(args) => soak::run(&workspace, &args),
-        Verb::Attacks(args) => attacks::run(&workspace, &args),
-        Verb::Fleet(args) => fleet::run(&workspace, &args),
+        Verb::Demo(args) => measure::demo(&workspace, &args),
+        Verb::Bench(args) => measure::bench(&workspace, &args),
+        Verb::Soak(args) => measure::soak(&workspace, &args),
+        Verb::Attacks(args) => measure::attacks(&workspace, &args),
+        Verb::Fleet(args) => measure::fleet(&workspace, &args),
         Verb::Fuzz(args) => fuzz::run(&workspace, &args),
         Verb::Fidelity(args) => args.exec(&workspace, build::COMPARISONS, &["fidelity"]),
         Verb::Enough(args) => args.exec(&workspace, build::COMPARISONS, &["enough"]),

@@ -119,7 +119,6 @@ fn exercises(program: &Path) -> Result<Vec<String>> {
     Ok([sources(program, "exercises/solutions")?, sources(program, "exercises/start")?].concat())
 }
 
-/// Name of the compiled exercise.
 fn compiled(exercise: &str) -> String {
     exercise.trim_start_matches("exercises/").replace('/', "-").replace(".p4", ".json")
 }

@@ -1,25 +1,20 @@
-//! Setup, and the compiler for the BPF target.
+//! Setup: the compiler for the BPF target, its LLVM and bpf-linker.
 //!
 //! BPF is a tier-3 target: `core` is built from source (`-Z build-std`), which requires a nightly, or a stable compiler
 //! with `RUSTC_BOOTSTRAP=1`, and the sources of the standard library. Searched in this order: a rustup nightly with
 //! rust-src; the packages of Debian and Ubuntu.
 
-use std::{
-    fmt,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fmt};
 
 use anyhow::{Context as _, Result, ensure};
+use fs_err as fs;
 
-use crate::{
-    apt::{self, Apt},
-    linker,
-    llvm::{self, Llvm},
-    run::{self, capture, header},
-    version::{Rustc, Version},
-    workspace::Workspace,
-};
+use crate::apt::{self, Apt};
+use crate::run::{self, capture, find_program, header, path_with, stream};
+use crate::workspace::Workspace;
 
 /// Debian's and Ubuntu's current compiler (used to build browsers), and its companions.
 const DEBIAN_COMPILER: [&str; 4] = ["rustc-web", "cargo-web", "rust-web-src", DEBIAN_CLIPPY];
@@ -63,7 +58,7 @@ pub(crate) fn setup(workspace: &Workspace) -> Result<Toolchain> {
     let mut apt = Apt::detect();
     let mut passed_over = Vec::new();
     let (compiler, llvm) = choose(apt.as_mut(), &mut passed_over)?;
-    let linker = linker::ensure(workspace, &llvm)?;
+    let linker = ensure_linker(workspace, &llvm)?;
 
     header("eBPF toolchain");
     for reason in passed_over {
@@ -76,7 +71,7 @@ pub(crate) fn setup(workspace: &Workspace) -> Result<Toolchain> {
         llvm.version,
         llvm.prefix.display()
     );
-    eprintln!("   bpf-linker   {} in {}", linker::VERSION, workspace.relative(&linker));
+    eprintln!("   bpf-linker   {} in {}", LINKER_VERSION, workspace.relative(&linker));
     Ok(Toolchain { compiler, llvm, linker })
 }
 
@@ -105,14 +100,14 @@ impl Toolchain {
         if !self.compiler.bin.join(program).is_file() {
             self.install_clippy().with_context(|| format!("{} has no clippy", self.compiler.source))?;
         }
-        self.command(workspace, program, "clippy", std::env::consts::ARCH)
+        self.command(workspace, program, "clippy", env::consts::ARCH)
     }
 
     fn install_clippy(&self) -> Result<()> {
         match &self.compiler.source {
             Source::Nightly(name) => {
                 header(format_args!("rustup component add clippy --toolchain {name}"));
-                run::stream(Command::new("rustup").args(["component", "add", "clippy", "--toolchain", name]))
+                stream(Command::new("rustup").args(["component", "add", "clippy", "--toolchain", name]))
             }
             Source::Debian => {
                 Apt::detect().context("this is not Debian or Ubuntu")?.install(&[DEBIAN_CLIPPY.to_owned()])
@@ -134,7 +129,7 @@ impl Toolchain {
             .arg(workspace.ebpf_target())
             .current_dir(workspace.ebpf_crate())
             .env("CARGO_ENCODED_RUSTFLAGS", rustflags(arch).join("\x1f"))
-            .env("PATH", run::path_with(&self.linker)?);
+            .env("PATH", path_with(&self.linker)?);
         self.environment(&mut command);
         Ok(command)
     }
@@ -155,10 +150,7 @@ impl Toolchain {
     pub(crate) fn summary(&self) -> String {
         format!(
             "rustc {} ({}), LLVM {}, bpf-linker {}",
-            self.compiler.rustc.release,
-            self.compiler.source,
-            self.llvm.version,
-            linker::VERSION
+            self.compiler.rustc.release, self.compiler.source, self.llvm.version, LINKER_VERSION
         )
     }
 }
@@ -202,8 +194,8 @@ fn choose(mut apt: Option<&mut Apt>, passed_over: &mut Vec<String>) -> Result<(C
              the LLVM that `rustc +nightly -vV` reports (major {} to {}), with llvm-config in PATH or their directory in \
              LLVM_PREFIX;\nor, on Debian and Ubuntu, as root\n  apt-get update\n  apt-get install {} llvm-22-dev libpolly-22-dev",
             passed_over.join("\n  "),
-            llvm::SUPPORTED_MAJORS.start(),
-            llvm::SUPPORTED_MAJORS.end(),
+            SUPPORTED_MAJORS.start(),
+            SUPPORTED_MAJORS.end(),
             DEBIAN_COMPILER.join(" "),
         )
     })
@@ -250,12 +242,12 @@ fn check_versions(rustc: Rustc) -> Result<()> {
         rustc.release
     );
     ensure!(
-        llvm::SUPPORTED_MAJORS.contains(&rustc.llvm.major),
+        SUPPORTED_MAJORS.contains(&rustc.llvm.major),
         "its LLVM is {}, and bpf-linker {} supports {} to {}",
         rustc.llvm,
-        linker::VERSION,
-        llvm::SUPPORTED_MAJORS.start(),
-        llvm::SUPPORTED_MAJORS.end()
+        LINKER_VERSION,
+        SUPPORTED_MAJORS.start(),
+        SUPPORTED_MAJORS.end()
     );
     Ok(())
 }
@@ -264,11 +256,11 @@ fn check_versions(rustc: Rustc) -> Result<()> {
 fn with_llvm(apt: Option<&mut Apt>, compiler: Compiler) -> Result<(Compiler, Llvm)> {
     let wanted = compiler.rustc.llvm;
     let Some(apt) = apt else {
-        let llvm = llvm::find(wanted).with_context(|| no_llvm(wanted))?;
+        let llvm = find_llvm(wanted).with_context(|| no_llvm(wanted))?;
         return Ok((compiler, llvm));
     };
     let mut packages = installable_tool_packages();
-    if llvm::find(wanted).is_none() {
+    if find_llvm(wanted).is_none() {
         packages.extend(llvm_packages(wanted.major));
         let unavailable = apt.unavailable(&packages)?;
         ensure!(unavailable.is_empty(), "{}; apt does not offer {}", no_llvm(wanted), unavailable.join(", "));
@@ -276,7 +268,7 @@ fn with_llvm(apt: Option<&mut Apt>, compiler: Compiler) -> Result<(Compiler, Llv
     if !packages.is_empty() {
         apt.install(&packages)?;
     }
-    let llvm = llvm::find(wanted).with_context(|| no_llvm(wanted))?;
+    let llvm = find_llvm(wanted).with_context(|| no_llvm(wanted))?;
     Ok((compiler, llvm))
 }
 
@@ -292,7 +284,7 @@ fn debian(apt: &mut Apt) -> Result<(Compiler, Llvm)> {
     let bin = || PathBuf::from("/usr/bin");
     let usable = || -> Result<(Compiler, Llvm)> {
         let compiler = Compiler::probe(Source::Debian, bin())?;
-        let llvm = llvm::find(compiler.rustc.llvm).with_context(|| no_llvm(compiler.rustc.llvm))?;
+        let llvm = find_llvm(compiler.rustc.llvm).with_context(|| no_llvm(compiler.rustc.llvm))?;
         Ok((compiler, llvm))
     };
     let tools = installable_tool_packages();
@@ -336,6 +328,164 @@ fn installable_tool_packages() -> Vec<String> {
     if run::is_root() { apt::missing() } else { Vec::new() }
 }
 
+/// The LLVM majors bpf-linker 0.13.0 can be built for (its features `llvm-21` to `llvm-23`).
+const SUPPORTED_MAJORS: RangeInclusive<u32> = 21..=23;
+
+/// An installed LLVM with its headers.
+#[derive(Clone, Debug)]
+struct Llvm {
+    /// Output of `llvm-config --version`.
+    version: Version,
+    /// Value of `LLVM_PREFIX` for bpf-linker's build.
+    prefix: PathBuf,
+}
+
+/// An installed LLVM that reads the bitcode of `producer`.
+fn find_llvm(producer: Version) -> Option<Llvm> {
+    let from_env = env::var_os("LLVM_PREFIX").map(|prefix| PathBuf::from(prefix).join("bin/llvm-config"));
+    let packaged = Path::new(&debian_prefix(producer.major)).join("bin/llvm-config");
+    let in_path = [format!("llvm-config-{}", producer.major), "llvm-config".to_owned()];
+    from_env
+        .into_iter()
+        .chain([packaged])
+        .chain(in_path.iter().filter_map(|name| find_program(name)))
+        .filter_map(|config| probe_llvm(&config))
+        .find(|llvm| can_read(llvm.version, producer))
+}
+
+/// Whether bitcode written by LLVM `producer` can be read by LLVM `reader`: bitcode of another major, or newer than the
+/// reader, is rejected (bpf-linker issues 321 and 387).
+fn can_read(reader: Version, producer: Version) -> bool {
+    reader.major == producer.major && reader >= producer
+}
+
+fn debian_prefix(major: u32) -> String {
+    format!("/usr/lib/llvm-{major}")
+}
+
+fn probe_llvm(config: &Path) -> Option<Llvm> {
+    let ask = |question: &str| {
+        let answer = capture(Command::new(config).arg(question)).ok()?;
+        Some(answer.trim().to_owned())
+    };
+    let version = Version::parse(&ask("--version")?)?;
+    // Debian ships llvm-config without the headers and the link-time library, which are in the -dev package.
+    let headers = Path::new(&ask("--includedir")?).join("llvm-c/Core.h");
+    let prefix = PathBuf::from(ask("--prefix")?);
+    // Debian's llvm-config lists Polly among the libraries to link, which is in a separate package.
+    let polly = prefix.join("lib/libPolly.a");
+    let complete =
+        headers.is_file() && (polly.is_file() || prefix != Path::new(&debian_prefix(version.major)));
+    complete.then_some(Llvm { version, prefix })
+}
+
+/// Version of bpf-linker to install.
+const LINKER_VERSION: &str = "0.13.0";
+
+/// A cheaper build of bpf-linker: nearly all of its time is spent in LLVM's shared library.
+const CHEAP: [(&str, &str); 4] = [
+    ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0"),
+    ("CARGO_PROFILE_RELEASE_LTO", "off"),
+    ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"),
+    ("CARGO_PROFILE_RELEASE_DEBUG", "false"),
+];
+
+/// Installs bpf-linker unless the present one was built for this LLVM; returns its directory.
+fn ensure_linker(workspace: &Workspace, llvm: &Llvm) -> Result<PathBuf> {
+    let root = workspace.tools();
+    let bin = root.join("bin");
+    let stamp = root.join("bpf-linker.stamp");
+    if is_current(&stamp, llvm) && is_runnable(&bin.join("bpf-linker")) {
+        return Ok(bin);
+    }
+
+    header(format_args!(
+        "bpf-linker {LINKER_VERSION} for LLVM {}: built once, in one or two minutes",
+        llvm.version
+    ));
+    let build = root.join("build");
+    stream(
+        workspace
+            .cargo("install")
+            .args(["bpf-linker", "--version", LINKER_VERSION, "--locked", "--force", "--no-default-features"])
+            .args(["--features", &format!("llvm-{}", llvm.version.major), "--root"])
+            .arg(&root)
+            // Suppresses the advice to extend PATH.
+            .env("PATH", path_with(&bin)?)
+            .env("LLVM_PREFIX", &llvm.prefix)
+            .envs(CHEAP)
+            .env("CARGO_TARGET_DIR", &build),
+    )
+    .context("cannot build bpf-linker; the first setup needs the network")?;
+    fs::remove_dir_all(&build)?;
+    fs::write(&stamp, stamp_text(llvm))?;
+    Ok(bin)
+}
+
+/// Identity of an installed bpf-linker's dependencies.
+fn stamp_text(llvm: &Llvm) -> String {
+    format!("bpf-linker {LINKER_VERSION}\nLLVM {} in {}\n", llvm.version, llvm.prefix.display())
+}
+
+fn is_current(stamp: &Path, llvm: &Llvm) -> bool {
+    fs::read_to_string(stamp).is_ok_and(|text| text == stamp_text(llvm))
+}
+
+/// Whether `linker` starts: it is linked with LLVM's shared library, which the system may have replaced.
+fn is_runnable(linker: &Path) -> bool {
+    capture(Command::new(linker).arg("--version"))
+        .is_ok_and(|text| text.trim() == format!("bpf-linker {LINKER_VERSION}"))
+}
+
+/// `major.minor.patch`; suffixes (`-nightly`, `+dfsg1-1`) are dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Version {
+    major: u32,
+    minor: u32,
+    patch: u32,
+}
+
+impl Version {
+    /// Parses the leading numbers of `text`; missing ones are zero.
+    fn parse(text: &str) -> Option<Self> {
+        let numbers = text.trim().split(|c: char| !c.is_ascii_digit() && c != '.').next()?;
+        let mut parts = numbers.split('.').map(|part| part.parse::<u32>().ok());
+        let major = parts.next()??;
+        let mut rest = || parts.next().flatten().unwrap_or(0);
+        Some(Self { major, minor: rest(), patch: rest() })
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.major, self.minor, self.patch)
+    }
+}
+
+/// Information in `rustc -vV`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Rustc {
+    release: Version,
+    /// Version of its LLVM, which writes the bitcode for bpf-linker.
+    llvm: Version,
+}
+
+impl Rustc {
+    /// Parses the output of `rustc -vV`.
+    fn parse(verbose: &str) -> Result<Self> {
+        let field = |key: &str| {
+            verbose
+                .lines()
+                .find_map(|line| line.strip_prefix(key)?.strip_prefix(": "))
+                .and_then(Version::parse)
+                .with_context(|| {
+                    format!("no `{key}: <version>` line in the output of `rustc -vV`:\n{verbose}")
+                })
+        };
+        Ok(Self { release: field("release")?, llvm: field("LLVM version")? })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -364,5 +514,57 @@ mod tests {
         assert!(old.contains("1.85.0"), "{old}");
         let foreign = check_versions(rustc("1.99.0", "24.1.0")).unwrap_err().to_string();
         assert!(foreign.contains("24.1.0") && foreign.contains("21 to 23"), "{foreign}");
+    }
+
+    #[test]
+    fn bitcode_needs_same_llvm_major() {
+        let v = |text| Version::parse(text).unwrap();
+        assert!(can_read(v("22.1.8"), v("22.1.8")));
+        assert!(can_read(v("22.1.8"), v("22.1.4")));
+        assert!(!can_read(v("22.1.2"), v("22.1.8")));
+        assert!(!can_read(v("23.1.0"), v("22.1.8")));
+    }
+
+    fn llvm(version: &str) -> Llvm {
+        Llvm { version: Version::parse(version).unwrap(), prefix: "/usr/lib/llvm-22".into() }
+    }
+
+    #[test]
+    fn stamp_current_for_its_llvm_only() {
+        let stamp = env::temp_dir().join(format!("dcqcn-xtask-stamp-{}", std::process::id()));
+        assert!(!is_current(&stamp, &llvm("22.1.8")), "no stamp, not current");
+        fs::write(&stamp, stamp_text(&llvm("22.1.8"))).unwrap();
+        let same = is_current(&stamp, &llvm("22.1.8"));
+        let newer = is_current(&stamp, &llvm("22.1.9"));
+        fs::remove_file(&stamp).unwrap();
+        assert!(same);
+        assert!(!newer, "another LLVM needs another linker");
+    }
+
+    fn version(major: u32, minor: u32, patch: u32) -> Version {
+        Version { major, minor, patch }
+    }
+
+    #[test]
+    fn versions_parse_with_any_suffix() {
+        assert_eq!(Version::parse("22.1.8\n"), Some(version(22, 1, 8)));
+        assert_eq!(Version::parse("1.97.0-nightly"), Some(version(1, 97, 0)));
+        assert_eq!(Version::parse("1.96.0+dfsg1-1~deb12u2"), Some(version(1, 96, 0)));
+        assert_eq!(Version::parse("23"), Some(version(23, 0, 0)));
+        assert_eq!(Version::parse("1.95"), Some(version(1, 95, 0)));
+    }
+
+    #[test]
+    fn non_version_rejected() {
+        for text in ["", "nightly", "(none)", "99999999999.1", ".1"] {
+            assert_eq!(Version::parse(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn rustc_llvm_version_parsed() {
+        let text = "rustc 1.97.0-nightly (0123456789 2026-05-19)\nbinary: rustc\nrelease: 1.97.0-nightly\nLLVM version: 22.1.4\n";
+        let rustc = Rustc::parse(text).unwrap();
+        assert_eq!(rustc, Rustc { release: version(1, 97, 0), llvm: version(22, 1, 4) });
     }
 }

@@ -30,7 +30,6 @@ pub struct Port {
     pub hash_keys: HashKeys,
     /// MAC address of `ifindex[0]`.
     pub mac: [u8; 6],
-    /// Explicit padding.
     pub _pad: [u8; 10],
     /// Link speed, which defines the neighbour's pause quanta, in bits per second; 0 = same as `link_rate`. It exceeds
     /// `link_rate` if a shaper, or the operator, limits the port.
@@ -68,9 +67,7 @@ impl Port {
 pub struct Params {
     /// The scalars that packets read.
     pub hot: Hot,
-    /// Properties of the interface.
     pub port: Port,
-    /// Class and actions by DSCP.
     pub classes: [DscpClass; DSCPS],
     /// `skb->priority` by traffic class; 0 = unchanged.
     pub priority: [u32; CLASSES],
@@ -80,11 +77,8 @@ pub struct Params {
     pub trims: Limit,
     /// Effect of the neighbour's pauses.
     pub pauses: Pauses,
-    /// WRED by class.
     pub wred: [Wred; CLASSES],
-    /// Drain of the virtual queue by class.
     pub drain: [Drain; CLASSES],
-    /// Parameters of the rate machine.
     pub rp: RpParams,
     /// The operator's configuration, unchanged: for commands and the daemon.
     pub config: Config,

@@ -4,48 +4,50 @@ use super::{
     Config, NP_WINDOW_BOTH, PACER_FQ, PACER_HTB, QUEUE_SOURCE_BACKLOG, QUEUES_NONE, TAIL_LOSS_PROBE_OFF,
 };
 
-/// A property of the parameters that packets test, as a bit of [`Hot`].
-#[repr(u32)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Switch {
-    /// `cp_enable`.
-    Cp,
-    /// `np_enable`.
-    Np,
-    /// `rp_enable`.
-    Rp,
-    /// `fast_cnp`.
-    FastCnp,
-    /// `drop_not_ect`.
-    DropNotEct,
-    /// `ect_enable`.
-    Ect,
+/// Defines the switches by their conditions on the scalars of a configuration `config`.
+macro_rules! switches {
+    (|$s:ident, $config:ident, $wire_bps:ident| $($(#[$doc:meta])* $switch:ident = $is_on:expr;)*) => {
+        /// A property of the parameters that packets test, as a bit of [`Hot`].
+        #[repr(u32)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Switch {
+            $($(#[$doc])* $switch,)*
+        }
+
+        /// The [`Switch`]es that are on, as bits.
+        fn switches($config: &Config, $wire_bps: u64) -> u32 {
+            let $s = &$config.scalars;
+            [$((Switch::$switch, $is_on)),*]
+                .into_iter()
+                .fold(0, |bits, (switch, is_on): (Switch, bool)| bits | u32::from(is_on) << switch as u32)
+        }
+    };
+}
+
+switches! {
+    |s, config, wire_bps|
+    Cp = s.cp_enable != 0;
+    Np = s.np_enable != 0;
+    Rp = s.rp_enable != 0;
+    FastCnp = s.fast_cnp != 0;
+    DropNotEct = s.drop_not_ect != 0;
+    Ect = s.ect_enable != 0;
     /// `ect_enable` or `roce_dscp` changes packets.
-    OwnTos,
-    /// `np_other_host`.
-    NpOtherHost,
-    /// `np_host_congestion`.
-    NpHostCongestion,
-    /// `np_window` is `both`.
-    NpWindowBoth,
-    /// `cnp_consume`.
-    CnpConsume,
-    /// `queue_source` is `backlog`.
-    Backlog,
+    OwnTos = s.sets_tos();
+    NpOtherHost = s.np_other_host != 0;
+    NpHostCongestion = s.np_host_congestion != 0;
+    NpWindowBoth = s.np_window == NP_WINDOW_BOTH;
+    CnpConsume = s.cnp_consume != 0;
+    Backlog = s.queue_source == QUEUE_SOURCE_BACKLOG;
     /// The port has queues, so that other packets are classified too.
-    Queues,
-    /// `pacer` is `fq`.
-    PacerFq,
-    /// `pacer` is `htb`.
-    PacerHtb,
-    /// `pacing_horizon_drop`.
-    HorizonDrop,
+    Queues = s.queues != QUEUES_NONE;
+    PacerFq = s.pacer == PACER_FQ;
+    PacerHtb = s.pacer == PACER_HTB;
+    HorizonDrop = s.pacing_horizon_drop != 0;
     /// The hardware alone paces flows at the line rate: that is its speed, and no HTB class holds their packets.
-    WirePaces,
-    /// `tail_loss_probe` is not `off`.
-    Probe,
-    /// `trim_nak`.
-    TrimNak,
+    WirePaces = wire_bps != 0 && config.line_rate_bps() >= wire_bps && s.pacer != PACER_HTB;
+    Probe = s.tail_loss_probe != TAIL_LOSS_PROBE_OFF;
+    TrimNak = s.trim_nak != 0;
 }
 
 /// Scalars that packets read.
@@ -56,31 +58,20 @@ pub enum Switch {
 pub struct Hot {
     /// [`Switch`]es, as bits.
     switches: u32,
-    /// `cnp_limit`.
     pub cnp_limit: u8,
-    /// `wire_overhead`.
     pub wire_overhead_bytes: u8,
-    /// `cnp_dscp`.
     pub cnp_dscp: u8,
-    /// `cnp_802p_prio`.
     pub cnp_802p_prio: u8,
-    /// `roce_dscp`.
     pub roce_dscp: u8,
-    /// `trim_dscp_value`.
     pub trim_dscp: u8,
-    /// Explicit padding.
     _pad: u16,
     /// `skb->priority` of link control frames: the band that is served first.
     pub control_priority: u32,
-    /// `pacing_horizon`.
     pub pacing_horizon_ns: u64,
-    /// `pacing_credit`.
     pub pacing_credit_ns: u32,
-    /// `min_time_between_cnps`.
     pub min_time_between_cnps_ns: u32,
     /// Average interval between two entries of a kind in the event log; 0 = no events.
     pub event_interval_ns: u32,
-    /// Explicit padding.
     _pad_end: u32,
 }
 
@@ -88,32 +79,8 @@ impl Hot {
     /// The values of a valid `config`, whose ranges fit the types; `wire_bps` is the speed of the hardware, 0 = unknown.
     pub(super) fn new(config: &Config, wire_bps: u64) -> Self {
         let s = &config.scalars;
-        let wire_paces = wire_bps != 0 && config.line_rate_bps() >= wire_bps && s.pacer != PACER_HTB;
-        let switches = [
-            (Switch::Cp, s.cp_enable != 0),
-            (Switch::Np, s.np_enable != 0),
-            (Switch::Rp, s.rp_enable != 0),
-            (Switch::FastCnp, s.fast_cnp != 0),
-            (Switch::DropNotEct, s.drop_not_ect != 0),
-            (Switch::Ect, s.ect_enable != 0),
-            (Switch::OwnTos, s.sets_tos()),
-            (Switch::NpOtherHost, s.np_other_host != 0),
-            (Switch::NpHostCongestion, s.np_host_congestion != 0),
-            (Switch::NpWindowBoth, s.np_window == NP_WINDOW_BOTH),
-            (Switch::CnpConsume, s.cnp_consume != 0),
-            (Switch::Backlog, s.queue_source == QUEUE_SOURCE_BACKLOG),
-            (Switch::Queues, s.queues != QUEUES_NONE),
-            (Switch::PacerFq, s.pacer == PACER_FQ),
-            (Switch::PacerHtb, s.pacer == PACER_HTB),
-            (Switch::HorizonDrop, s.pacing_horizon_drop != 0),
-            (Switch::WirePaces, wire_paces),
-            (Switch::Probe, s.tail_loss_probe != TAIL_LOSS_PROBE_OFF),
-            (Switch::TrimNak, s.trim_nak != 0),
-        ];
         Self {
-            switches: switches
-                .into_iter()
-                .fold(0, |bits, (switch, is_on)| bits | u32::from(is_on) << switch as u32),
+            switches: switches(config, wire_bps),
             cnp_limit: s.cnp_limit as u8,
             wire_overhead_bytes: s.wire_overhead_bytes as u8,
             cnp_dscp: s.cnp_dscp as u8,
@@ -130,7 +97,6 @@ impl Hot {
         }
     }
 
-    /// Whether `switch` is on.
     #[inline(always)]
     pub const fn is_on(&self, switch: Switch) -> bool {
         self.switches >> switch as u32 & 1 != 0

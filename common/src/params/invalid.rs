@@ -4,9 +4,7 @@ use core::fmt;
 
 use super::{Spec, Unit};
 
-/// A table of parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "named as in files")]
 pub enum Table {
     Wred,
     Queue,
@@ -27,7 +25,6 @@ impl Table {
     }
 }
 
-/// Name of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Name {
     /// Of the port.
@@ -40,7 +37,6 @@ pub enum Name {
 
 /// The first violation in a configuration, with value and allowed range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the fields are the parameters' own")]
 pub enum Invalid {
     /// A value outside its range. `or_zero`: 0, below the range, is allowed with a special meaning.
     Range { name: Name, value: u64, min: u64, max: u64, unit: Unit, or_zero: bool },

@@ -26,31 +26,26 @@ pub enum Unit {
     Choice(&'static [&'static str]),
 }
 
-/// One parameter of the structure `T`.
 #[derive(Debug)]
 pub struct Spec<T: 'static> {
     /// Name in files and on the command line.
     pub key: &'static str,
-    /// Unit.
     pub unit: Unit,
     /// Smallest valid value.
     pub min: u64,
     /// Largest valid value.
     pub max: u64,
-    /// Default value.
     pub default: u64,
     /// Meaning, with its source.
     pub doc: &'static str,
     /// Effect of a larger value.
     pub larger: &'static str,
-    /// Getter.
     pub get: fn(&T) -> u64,
     /// Setter, unchecked; `Config::validate` checks the result.
     pub set: fn(&mut T, u64),
 }
 
 impl<T> Spec<T> {
-    /// The spec of `key` in `table`.
     pub fn find(table: &'static [Self], key: &str) -> Option<&'static Self> {
         table.iter().find(|spec| spec.key == key)
     }
@@ -95,7 +90,6 @@ macro_rules! parameters {
                 )+
             ];
 
-            /// The defaults.
             pub const DEFAULT: Self = Self { $($field: $default,)+ };
         }
     };

@@ -15,9 +15,7 @@ pub struct Limits {
 /// Frame to send to the neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PauseAction {
-    /// Pause the priority.
     Xoff,
-    /// Resume the priority.
     Xon,
 }
 

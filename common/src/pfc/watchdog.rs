@@ -18,11 +18,9 @@ pub struct Watchdog {
     pub detection_ns: u64,
     /// Time without a pause that ends a storm.
     pub restoration_ns: u64,
-    /// Action during a storm.
     pub action: StormAction,
 }
 
-/// Action on a queue in a storm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StormAction {
     /// Drop its packets, queued and new.
@@ -45,7 +43,6 @@ impl Watchdog {
 /// A sample of a queue.
 #[derive(Clone, Copy, Debug)]
 pub struct Observation {
-    /// Whether the queue has a backlog.
     pub backlog: bool,
     /// Total pause time so far.
     pub paused_ns: u64,
@@ -56,11 +53,8 @@ pub struct Observation {
 /// Change detected by a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transition {
-    /// No change.
     Same,
-    /// A storm was detected.
     Storm,
-    /// The storm is over.
     Calm,
 }
 

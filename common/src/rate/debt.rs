@@ -33,7 +33,6 @@ pub(super) struct Climb {
 }
 
 impl Debt {
-    /// No debt.
     pub const NONE: Self = Self { from_ns: 0, nanobits: 0, is_due: 0 };
 
     /// Pays at `rate_bps` until `until_ns`.

@@ -3,7 +3,7 @@
 mod class;
 mod opcode;
 
-use super::{be16, be24, bytes, load, put16, put24, view};
+use super::{be16, be24, header, load, put16, put24};
 pub use class::{Class, Stream};
 pub use opcode::{Opcode, Transport};
 
@@ -13,105 +13,32 @@ pub const DEFAULT_P_KEY: u16 = 0xffff;
 const FECN: u8 = 0x80;
 const BECN: u8 = 0x40;
 
-view! {
+header! {
     /// Base transport header.
-    Bth, 12
-}
-
-impl Bth<'_> {
-    /// Operation and transport.
-    #[inline(always)]
-    pub const fn opcode(&self) -> Opcode {
-        Opcode(self.0[0])
+    Bth, 12, BthRepr: pub fn parse {
+        /// Operation and transport.
+        [pub const] opcode: Opcode = |bytes| Opcode(bytes[0]);
+        /// Destination QPN, 24 bits: the last three bytes of four.
+        [pub] dest_qpn: u32 = |bytes| load::be32_at::<4, _>(bytes) & 0xff_ffff;
+        /// Packet sequence number, 24 bits.
+        [pub const] psn: u32 = |bytes| be24::<9, _>(bytes);
+        /// A: requests an acknowledgement.
+        [pub const] ack_request: bool = |bytes| bytes[8] & 0x80 != 0;
+        /// Bytes of padding after the payload, 0 to 3.
+        [pub const] pad_count: u8 = |bytes| (bytes[1] >> 4) & 0b11;
+        /// BECN: congestion reported back; set in CNPs.
+        [pub(crate) const] becn: bool = |bytes| bytes[4] & BECN != 0;
+        /// FECN: congestion on the path (InfiniBand's own mark; RoCEv2 uses IP's ECN instead).
+        [pub(crate) const] fecn: bool = |bytes| bytes[4] & FECN != 0;
+        /// Partition key, usually [`DEFAULT_P_KEY`].
+        [pub(crate) const] p_key: u16 = |bytes| be16::<2, _>(bytes);
+        /// SE: requests an event at the receiver.
+        [pub(crate) const] solicited: bool = |bytes| bytes[1] & 0x80 != 0;
+        /// M: path migration state.
+        [pub(crate) const] migrated: bool = |bytes| bytes[1] & 0x40 != 0;
+        /// TVer: transport header version, 0 to 15; only 0 is defined.
+        [pub const] tver: u8 = |bytes| bytes[1] & 0x0f;
     }
-
-    /// SE: requests an event at the receiver.
-    #[inline(always)]
-    pub(crate) const fn solicited(&self) -> bool {
-        self.0[1] & 0x80 != 0
-    }
-
-    /// M: path migration state.
-    #[inline(always)]
-    pub(crate) const fn migrated(&self) -> bool {
-        self.0[1] & 0x40 != 0
-    }
-
-    /// Bytes of padding after the payload, 0 to 3.
-    #[inline(always)]
-    pub const fn pad_count(&self) -> u8 {
-        (self.0[1] >> 4) & 0b11
-    }
-
-    /// TVer: transport header version, 0 to 15; only 0 is defined.
-    #[inline(always)]
-    pub const fn tver(&self) -> u8 {
-        self.0[1] & 0x0f
-    }
-
-    /// Partition key.
-    #[inline(always)]
-    pub(crate) const fn p_key(&self) -> u16 {
-        be16::<2, _>(self.0)
-    }
-
-    /// FECN: congestion on the path (InfiniBand's own mark; RoCEv2 uses IP's ECN instead).
-    #[inline(always)]
-    pub(crate) const fn fecn(&self) -> bool {
-        self.0[4] & FECN != 0
-    }
-
-    /// BECN: congestion reported back; set in CNPs.
-    #[inline(always)]
-    pub(crate) const fn becn(&self) -> bool {
-        self.0[4] & BECN != 0
-    }
-
-    /// Destination QPN, 24 bits.
-    #[inline(always)]
-    pub fn dest_qpn(&self) -> u32 {
-        // The last three bytes of four.
-        load::be32_at::<4, _>(self.0) & 0xff_ffff
-    }
-
-    /// A: requests an acknowledgement.
-    #[inline(always)]
-    pub const fn ack_request(&self) -> bool {
-        self.0[8] & 0x80 != 0
-    }
-
-    /// Packet sequence number, 24 bits.
-    #[inline(always)]
-    pub const fn psn(&self) -> u32 {
-        be24::<9, _>(self.0)
-    }
-}
-
-/// A [`Bth`] as values, rarely used fields last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BthRepr {
-    /// Operation and transport.
-    pub opcode: Opcode,
-    /// Destination QPN, 24 bits.
-    pub dest_qpn: u32,
-    /// Packet sequence number, 24 bits.
-    pub psn: u32,
-    /// A: requests an acknowledgement.
-    pub ack_request: bool,
-    /// Bytes of padding after the payload, 0 to 3.
-    pub pad_count: u8,
-    /// Backward ECN: 1 in a CNP.
-    pub becn: bool,
-    /// Forward ECN; RoCEv2 uses the IP header instead.
-    pub fecn: bool,
-    /// Partition key, usually [`DEFAULT_P_KEY`].
-    pub p_key: u16,
-    /// SE: requests an event at the receiver.
-    pub solicited: bool,
-    /// M: path migration state.
-    pub migrated: bool,
-    /// TVer: transport header version, 0 to 15; only 0 is defined.
-    pub tver: u8,
 }
 
 impl BthRepr {
@@ -133,25 +60,6 @@ impl BthRepr {
         }
     }
 
-    /// Reads the header.
-    #[inline(always)]
-    pub fn parse(bth: Bth<'_>) -> Self {
-        Self {
-            opcode: bth.opcode(),
-            dest_qpn: bth.dest_qpn(),
-            psn: bth.psn(),
-            ack_request: bth.ack_request(),
-            pad_count: bth.pad_count(),
-            becn: bth.becn(),
-            fecn: bth.fecn(),
-            p_key: bth.p_key(),
-            solicited: bth.solicited(),
-            migrated: bth.migrated(),
-            tver: bth.tver(),
-        }
-    }
-
-    /// Writes the header.
     #[inline(always)]
     pub const fn emit(&self, out: &mut [u8; Bth::LEN]) {
         let Self {
@@ -177,8 +85,6 @@ impl BthRepr {
         put24::<9, _>(out, psn);
     }
 }
-
-bytes!(BthRepr, Bth);
 
 #[cfg(test)]
 mod tests;

@@ -7,13 +7,9 @@
 
 use super::{be16, be24, be32, be64, ipv6::Ipv6Addr, sub, view};
 
-/// Version of the MAD header.
 pub const BASE_VERSION: u8 = 1;
-/// The class of these datagrams.
 pub const CLASS_COMMUNICATION_MANAGEMENT: u8 = 0x07;
-/// Version of the class.
 pub const CLASS_VERSION: u8 = 2;
-/// The one method of the class.
 pub const METHOD_SEND: u8 = 0x03;
 
 /// Length of the MAD header; field offsets of messages in the standard count from here.
@@ -82,7 +78,6 @@ pub struct Req {
     pub local_qpn: u32,
     /// First PSN the requester will send, 24 bits.
     pub starting_psn: u32,
-    /// Partition key.
     pub p_key: u16,
     /// Path MTU, encoded, 4 bits: 1 is 256 bytes, 5 is 4096.
     pub path_mtu: u8,
@@ -97,7 +92,6 @@ pub struct Req {
 /// Reply to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rep {
-    /// Identifiers of the connection.
     pub comm_ids: CommIds,
     /// The responder's QPN, 24 bits.
     pub local_qpn: u32,
@@ -108,7 +102,6 @@ pub struct Rep {
 /// Disconnect request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dreq {
-    /// Identifiers of the connection.
     pub comm_ids: CommIds,
     /// The message receiver's QPN, 24 bits.
     pub remote_qpn: u32,
@@ -126,7 +119,6 @@ impl CommIds {
 }
 
 impl Rep {
-    /// Reads the fields of a REP.
     #[inline(always)]
     pub const fn parse(mad: Mad<'_>) -> Self {
         Self {
@@ -138,7 +130,6 @@ impl Rep {
 }
 
 impl Dreq {
-    /// Reads the fields of a DREQ.
     #[inline(always)]
     pub const fn parse(mad: Mad<'_>) -> Self {
         Self { comm_ids: CommIds::parse(mad), remote_qpn: be24::<{ HEADER + 8 }, _>(mad.0) }
@@ -146,7 +137,6 @@ impl Dreq {
 }
 
 impl Req {
-    /// Reads the fields of a REQ.
     #[inline(always)]
     pub const fn parse(mad: Mad<'_>) -> Self {
         Self {

@@ -23,7 +23,6 @@ impl Ecn {
         Self(tos & ECN_MASK)
     }
 
-    /// The two bits.
     #[inline(always)]
     pub const fn bits(self) -> u8 {
         self.0

@@ -1,6 +1,6 @@
 //! Ethernet II and 802.1Q / 802.1ad tags.
 
-use super::{be16, bytes, load, put16, sub, sub_mut, view};
+use super::{be16, header, load, put16, sub, sub_mut};
 
 /// An Ethernet address in wire order.
 pub type MacAddr = [u8; 6];
@@ -17,15 +17,12 @@ pub const fn with_other_local_bit(mac: MacAddr) -> MacAddr {
 pub struct EtherType(pub u16);
 
 impl EtherType {
-    /// IPv4.
     pub const IPV4: Self = Self(0x0800);
-    /// IPv6.
     pub const IPV6: Self = Self(0x86dd);
     /// 802.1Q customer tag (TPID).
     pub const VLAN: Self = Self(0x8100);
     /// 802.1ad service tag (TPID), the outer one of QinQ.
     pub const QINQ: Self = Self(0x88a8);
-    /// ARP.
     pub const ARP: Self = Self(0x0806);
     /// Slow protocols (802.3 Annex 57A): LACP, the marker protocol, OAM.
     pub const SLOW: Self = Self(0x8809);
@@ -49,50 +46,17 @@ impl EtherType {
     }
 }
 
-view! {
+header! {
     /// Ethernet II header.
-    Ethernet, 14
-}
-
-impl Ethernet<'_> {
-    /// Destination address.
-    #[inline(always)]
-    pub const fn dst(&self) -> MacAddr {
-        *sub::<0, 6, 14>(self.0)
+    Ethernet, 14, EthernetRepr: pub fn parse {
+        [pub const] dst: MacAddr = |bytes| *sub::<0, 6, _>(bytes);
+        [pub const] src: MacAddr = |bytes| *sub::<6, 6, _>(bytes);
+        /// EtherType of the payload, or the TPID of a tag.
+        [pub] ethertype: EtherType = |bytes| EtherType(load::be16_at::<12, _>(bytes));
     }
-
-    /// Source address.
-    #[inline(always)]
-    pub const fn src(&self) -> MacAddr {
-        *sub::<6, 6, 14>(self.0)
-    }
-
-    /// EtherType of the payload, or the TPID of a tag.
-    #[inline(always)]
-    pub fn ethertype(&self) -> EtherType {
-        EtherType(load::be16_at::<12, _>(self.0))
-    }
-}
-
-/// An [`Ethernet`] header as values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EthernetRepr {
-    /// Destination address.
-    pub dst: MacAddr,
-    /// Source address.
-    pub src: MacAddr,
-    /// EtherType of the payload, or a TPID.
-    pub ethertype: EtherType,
 }
 
 impl EthernetRepr {
-    /// Reads the header.
-    #[inline(always)]
-    pub fn parse(eth: Ethernet<'_>) -> Self {
-        Self { dst: eth.dst(), src: eth.src(), ethertype: eth.ethertype() }
-    }
-
-    /// Writes the header.
     #[inline(always)]
     pub const fn emit(&self, out: &mut [u8; Ethernet::LEN]) {
         let Self { dst, src, ethertype } = *self;
@@ -102,60 +66,21 @@ impl EthernetRepr {
     }
 }
 
-bytes!(EthernetRepr, Ethernet);
-
-view! {
+header! {
     /// VLAN tag after its TPID: tag control information and next type (802.1Q, clause 9.6).
-    VlanTag, 4
-}
-
-impl VlanTag<'_> {
-    /// Priority code point, 0 to 7.
-    #[inline(always)]
-    pub const fn pcp(&self) -> u8 {
-        self.0[0] >> 5
+    VlanTag, 4, VlanTagRepr: pub fn parse {
+        /// Priority code point, 0 to 7.
+        [pub const] pcp: u8 = |bytes| bytes[0] >> 5;
+        /// Drop eligible indicator.
+        [pub const] dei: bool = |bytes| bytes[0] & 0x10 != 0;
+        /// VLAN identifier, 0 to 4095; 0 is a priority tag, 4095 is reserved.
+        [pub const] vid: u16 = |bytes| be16::<0, _>(bytes) & 0x0fff;
+        /// EtherType of the payload, or the TPID of another tag.
+        [pub(crate)] ethertype: EtherType = |bytes| EtherType(load::be16_at::<2, _>(bytes));
     }
-
-    /// Drop eligible indicator.
-    #[inline(always)]
-    pub const fn dei(&self) -> bool {
-        self.0[0] & 0x10 != 0
-    }
-
-    /// VLAN identifier, 0 to 4095; 0 is a priority tag, 4095 is reserved.
-    #[inline(always)]
-    pub const fn vid(&self) -> u16 {
-        be16::<0, _>(self.0) & 0x0fff
-    }
-
-    /// EtherType of the payload, or the TPID of another tag.
-    #[inline(always)]
-    pub(crate) fn ethertype(&self) -> EtherType {
-        EtherType(load::be16_at::<2, _>(self.0))
-    }
-}
-
-/// A [`VlanTag`] as values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct VlanTagRepr {
-    /// Priority code point, 0 to 7.
-    pub pcp: u8,
-    /// Drop eligible indicator.
-    pub dei: bool,
-    /// VLAN identifier, 0 to 4095.
-    pub vid: u16,
-    /// EtherType of the payload, or a TPID.
-    pub ethertype: EtherType,
 }
 
 impl VlanTagRepr {
-    /// Reads the tag.
-    #[inline(always)]
-    pub fn parse(tag: VlanTag<'_>) -> Self {
-        Self { pcp: tag.pcp(), dei: tag.dei(), vid: tag.vid(), ethertype: tag.ethertype() }
-    }
-
-    /// Writes the tag.
     #[inline(always)]
     pub const fn emit(&self, out: &mut [u8; VlanTag::LEN]) {
         let Self { pcp, dei, vid, ethertype } = *self;
@@ -163,8 +88,6 @@ impl VlanTagRepr {
         put16::<2, _>(out, ethertype.0);
     }
 }
-
-bytes!(VlanTagRepr, VlanTag);
 
 #[cfg(test)]
 mod tests {

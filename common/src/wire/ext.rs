@@ -2,7 +2,7 @@
 //!
 //! [`Opcode`](super::bth::Opcode) determines which of them follow.
 
-use super::{be24, be32, be64, bytes, put24, put32, put64, view};
+use super::{be24, be32, be64, header, put24, put32, put64};
 
 /// Length of an RDETH, bytes.
 pub(crate) const RDETH_LEN: usize = 4;
@@ -22,42 +22,16 @@ pub(crate) const FETH_LEN: usize = 4;
 /// The Q_Key of QP1, the general services interface; CM datagrams carry it.
 pub const GSI_Q_KEY: u32 = 0x8001_0000;
 
-view! {
+header! {
     /// Datagram extended transport header.
-    Deth, 8
-}
-
-impl Deth<'_> {
-    /// Queue key.
-    #[inline(always)]
-    pub const fn q_key(&self) -> u32 {
-        be32::<0, _>(self.0)
+    Deth, 8, DethRepr: pub fn parse {
+        [pub const] q_key: u32 = |bytes| be32::<0, _>(bytes);
+        /// The sender's QPN, 24 bits.
+        [pub const] src_qpn: u32 = |bytes| be24::<5, _>(bytes);
     }
-
-    /// The sender's QPN, 24 bits.
-    #[inline(always)]
-    pub const fn src_qpn(&self) -> u32 {
-        be24::<5, _>(self.0)
-    }
-}
-
-/// A [`Deth`] as values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DethRepr {
-    /// Queue key.
-    pub q_key: u32,
-    /// The sender's QPN, 24 bits.
-    pub src_qpn: u32,
 }
 
 impl DethRepr {
-    /// Reads the header.
-    #[inline(always)]
-    pub const fn parse(deth: Deth<'_>) -> Self {
-        Self { q_key: deth.q_key(), src_qpn: deth.src_qpn() }
-    }
-
-    /// Writes the header.
     #[inline(always)]
     pub const fn emit(&self, out: &mut [u8; Deth::LEN]) {
         let Self { q_key, src_qpn } = *self;
@@ -67,52 +41,18 @@ impl DethRepr {
     }
 }
 
-bytes!(DethRepr, Deth);
-
-view! {
+header! {
     /// RDMA extended transport header.
-    Reth, 16
-}
-
-impl Reth<'_> {
-    /// Virtual address at the responder.
-    #[inline(always)]
-    pub(crate) const fn virtual_addr(&self) -> u64 {
-        be64::<0, _>(self.0)
+    Reth, 16, RethRepr: pub fn parse {
+        /// Virtual address at the responder.
+        [pub(crate) const] virtual_addr: u64 = |bytes| be64::<0, _>(bytes);
+        [pub(crate) const] r_key: u32 = |bytes| be32::<8, _>(bytes);
+        /// Length of the whole message, bytes.
+        [pub const] dma_len: u32 = |bytes| be32::<12, _>(bytes);
     }
-
-    /// Remote key.
-    #[inline(always)]
-    pub(crate) const fn r_key(&self) -> u32 {
-        be32::<8, _>(self.0)
-    }
-
-    /// Length of the whole message, bytes.
-    #[inline(always)]
-    pub const fn dma_len(&self) -> u32 {
-        be32::<12, _>(self.0)
-    }
-}
-
-/// A [`Reth`] as values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RethRepr {
-    /// Virtual address at the responder.
-    pub virtual_addr: u64,
-    /// Remote key.
-    pub r_key: u32,
-    /// Length of the whole message, bytes.
-    pub dma_len: u32,
 }
 
 impl RethRepr {
-    /// Reads the header.
-    #[inline(always)]
-    pub const fn parse(reth: Reth<'_>) -> Self {
-        Self { virtual_addr: reth.virtual_addr(), r_key: reth.r_key(), dma_len: reth.dma_len() }
-    }
-
-    /// Writes the header.
     #[inline(always)]
     pub const fn emit(&self, out: &mut [u8; Reth::LEN]) {
         let Self { virtual_addr, r_key, dma_len } = *self;
@@ -121,8 +61,6 @@ impl RethRepr {
         put32::<12, _>(out, dma_len);
     }
 }
-
-bytes!(RethRepr, Reth);
 
 /// Syndrome of an acknowledgement (IBTA vol. 1, 9.7.5, "AETH Syndrome Field").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,7 +100,6 @@ impl Syndrome {
         }
     }
 
-    /// Encodes the octet.
     #[inline(always)]
     pub const fn bits(self) -> u8 {
         let (kind, value) = match self {
@@ -184,42 +121,17 @@ impl NakCode {
     pub const PSN_SEQUENCE_ERROR: Self = Self(0);
 }
 
-view! {
+header! {
     /// ACK extended transport header.
-    Aeth, 4
-}
-
-impl Aeth<'_> {
-    /// ACK, NAK or RNR NAK.
-    #[inline(always)]
-    pub const fn syndrome(&self) -> Syndrome {
-        Syndrome::from_bits(self.0[0])
+    Aeth, 4, AethRepr: pub fn parse {
+        /// ACK, NAK or RNR NAK.
+        [pub const] syndrome: Syndrome = |bytes| Syndrome::from_bits(bytes[0]);
+        /// Message sequence number, 24 bits: messages completed.
+        [pub(crate) const] msn: u32 = |bytes| be24::<1, _>(bytes);
     }
-
-    /// Message sequence number, 24 bits: messages completed.
-    #[inline(always)]
-    pub(crate) const fn msn(&self) -> u32 {
-        be24::<1, _>(self.0)
-    }
-}
-
-/// An [`Aeth`] as values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AethRepr {
-    /// ACK, NAK or RNR NAK.
-    pub syndrome: Syndrome,
-    /// Message sequence number, 24 bits.
-    pub msn: u32,
 }
 
 impl AethRepr {
-    /// Reads the header.
-    #[inline(always)]
-    pub const fn parse(aeth: Aeth<'_>) -> Self {
-        Self { syndrome: aeth.syndrome(), msn: aeth.msn() }
-    }
-
-    /// Writes the header.
     #[inline(always)]
     pub const fn emit(&self, out: &mut [u8; Aeth::LEN]) {
         let Self { syndrome, msn } = *self;
@@ -227,8 +139,6 @@ impl AethRepr {
         put24::<1, _>(out, msn);
     }
 }
-
-bytes!(AethRepr, Aeth);
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,6 @@
 //! The IPv4 base header (RFC 791) and its checksum.
 
-use super::{be16, bytes, load, put16, sub, sub_mut, view};
+use super::{be16, header, load, put16, sub, sub_mut};
 
 /// An IPv4 address in wire order.
 pub type Ipv4Addr = [u8; 4];
@@ -12,9 +12,27 @@ const DONT_FRAGMENT: u16 = 0x4000;
 const MORE_FRAGMENTS: u16 = 0x2000;
 const FRAGMENT_OFFSET: u16 = 0x1fff;
 
-view! {
-    /// IPv4 base header: the 20 bytes before any option.
-    Ipv4, 20
+header! {
+    /// IPv4 base header: the 20 bytes before any option. As values, a header without options.
+    Ipv4, 20, Ipv4Repr: fn read {
+        /// DSCP and ECN together.
+        [pub const] tos: u8 = |bytes| bytes[1];
+        /// Length of header and payload, bytes.
+        [pub] total_len: u16 = |bytes| load::be16_at::<2, _>(bytes);
+        [pub const] id: u16 = |bytes| be16::<4, _>(bytes);
+        /// DF: don't fragment.
+        [pub const] dont_fragment: bool = |bytes| be16::<6, _>(bytes) & DONT_FRAGMENT != 0;
+        /// MF: more fragments follow.
+        [pub(crate) const] more_fragments: bool = |bytes| be16::<6, _>(bytes) & MORE_FRAGMENTS != 0;
+        /// Fragment offset, in units of 8 bytes, 13 bits.
+        [pub(crate) const] fragment_offset: u16 = |bytes| be16::<6, _>(bytes) & FRAGMENT_OFFSET;
+        /// Time to live, hops.
+        [pub(crate) const] ttl: u8 = |bytes| bytes[8];
+        /// Protocol number of the payload.
+        [pub const] protocol: u8 = |bytes| bytes[9];
+        [pub const] src: Ipv4Addr = |bytes| *sub::<12, 4, _>(bytes);
+        [pub const] dst: Ipv4Addr = |bytes| *sub::<16, 4, _>(bytes);
+    }
 }
 
 impl Ipv4<'_> {
@@ -36,76 +54,15 @@ impl Ipv4<'_> {
         self.0[0] == 0x45
     }
 
-    /// DSCP and ECN together.
-    #[inline(always)]
-    pub const fn tos(&self) -> u8 {
-        self.0[1]
-    }
-
-    /// Length of header and payload, bytes.
-    #[inline(always)]
-    pub fn total_len(&self) -> u16 {
-        load::be16_at::<2, _>(self.0)
-    }
-
-    /// Identification.
-    #[inline(always)]
-    pub const fn id(&self) -> u16 {
-        be16::<4, _>(self.0)
-    }
-
-    /// DF: don't fragment.
-    #[inline(always)]
-    pub const fn dont_fragment(&self) -> bool {
-        be16::<6, _>(self.0) & DONT_FRAGMENT != 0
-    }
-
-    /// MF: more fragments follow.
-    #[inline(always)]
-    pub(crate) const fn more_fragments(&self) -> bool {
-        be16::<6, _>(self.0) & MORE_FRAGMENTS != 0
-    }
-
-    /// Fragment offset, in units of 8 bytes.
-    #[inline(always)]
-    pub(crate) const fn fragment_offset(&self) -> u16 {
-        be16::<6, _>(self.0) & FRAGMENT_OFFSET
-    }
-
     /// Whether this is a fragment, the first one included: no fragment contains a whole RoCE packet.
     #[inline(always)]
     pub fn is_fragment(&self) -> bool {
         load::be16_at::<6, _>(self.0) & (MORE_FRAGMENTS | FRAGMENT_OFFSET) != 0
     }
 
-    /// Time to live, hops.
-    #[inline(always)]
-    pub(crate) const fn ttl(&self) -> u8 {
-        self.0[8]
-    }
-
-    /// Protocol number of the payload.
-    #[inline(always)]
-    pub const fn protocol(&self) -> u8 {
-        self.0[9]
-    }
-
-    /// Header checksum in the packet.
     #[inline(always)]
     pub const fn checksum(&self) -> u16 {
         be16::<CHECKSUM_AT, _>(self.0)
-    }
-
-    /// Source address.
-    #[inline(always)]
-    pub const fn src(&self) -> Ipv4Addr {
-        *sub::<12, 4, 20>(self.0)
-    }
-
-    /// Destination address.
-    #[inline(always)]
-    pub const fn dst(&self) -> Ipv4Addr {
-        *sub::<16, 4, 20>(self.0)
     }
 
     /// Source and destination address, in wire order.
@@ -119,31 +76,6 @@ impl Ipv4<'_> {
     pub const fn checksum_ok(&self) -> bool {
         self.checksum() == header_checksum(self.0)
     }
-}
-
-/// An [`Ipv4`] header without options as values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ipv4Repr {
-    /// DSCP and ECN together.
-    pub tos: u8,
-    /// Length of header and payload, bytes.
-    pub total_len: u16,
-    /// Identification.
-    pub id: u16,
-    /// DF: don't fragment.
-    pub dont_fragment: bool,
-    /// MF: more fragments follow.
-    pub more_fragments: bool,
-    /// Fragment offset, in units of 8 bytes, 13 bits.
-    pub fragment_offset: u16,
-    /// Time to live, hops.
-    pub ttl: u8,
-    /// Protocol number of the payload.
-    pub protocol: u8,
-    /// Source address.
-    pub src: Ipv4Addr,
-    /// Destination address.
-    pub dst: Ipv4Addr,
 }
 
 impl Ipv4Repr {
@@ -166,21 +98,7 @@ impl Ipv4Repr {
     /// Reads the header; `None` unless it is version 4, without options and its checksum is correct.
     #[inline(always)]
     pub fn parse(ip: Ipv4<'_>) -> Option<Self> {
-        if !ip.is_plain() || !ip.checksum_ok() {
-            return None;
-        }
-        Some(Self {
-            tos: ip.tos(),
-            total_len: ip.total_len(),
-            id: ip.id(),
-            dont_fragment: ip.dont_fragment(),
-            more_fragments: ip.more_fragments(),
-            fragment_offset: ip.fragment_offset(),
-            ttl: ip.ttl(),
-            protocol: ip.protocol(),
-            src: ip.src(),
-            dst: ip.dst(),
-        })
+        (ip.is_plain() && ip.checksum_ok()).then(|| Self::read(ip))
     }
 
     /// Writes the header with its checksum.
@@ -217,8 +135,6 @@ impl Ipv4Repr {
         put16::<CHECKSUM_AT, _>(out, header_checksum(out));
     }
 }
-
-bytes!(Ipv4Repr, Ipv4);
 
 /// Checksum of a 20-byte header; the checksum field itself is taken as zero.
 #[inline(always)]

@@ -1,13 +1,26 @@
 //! The IPv6 base header (RFC 8200).
 
-use super::{be32, bytes, load, put16, put32, sub, sub_mut, view};
+use super::{be32, header, load, put16, put32, sub, sub_mut};
 
 /// An IPv6 address in wire order.
 pub type Ipv6Addr = [u8; 16];
 
-view! {
+header! {
     /// IPv6 base header.
-    Ipv6, 40
+    Ipv6, 40, Ipv6Repr: fn read {
+        /// DSCP and ECN together.
+        [pub] traffic_class: u8 = |bytes| (load::be16_at::<0, _>(bytes) >> 4) as u8;
+        /// Flow label, 20 bits.
+        [pub(crate) const] flow_label: u32 = |bytes| be32::<0, _>(bytes) & 0x000f_ffff;
+        /// Length of everything after these 40 bytes, extension headers included.
+        [pub] payload_len: u16 = |bytes| load::be16_at::<4, _>(bytes);
+        /// An upper-layer protocol, or an extension header.
+        [pub const] next_header: u8 = |bytes| bytes[6];
+        /// As IPv4's time to live.
+        [pub(crate) const] hop_limit: u8 = |bytes| bytes[7];
+        [pub const] src: Ipv6Addr = |bytes| *sub::<8, 16, _>(bytes);
+        [pub const] dst: Ipv6Addr = |bytes| *sub::<24, 16, _>(bytes);
+    }
 }
 
 impl Ipv6<'_> {
@@ -15,47 +28,6 @@ impl Ipv6<'_> {
     #[inline(always)]
     pub(crate) const fn version(&self) -> u8 {
         self.0[0] >> 4
-    }
-
-    /// Traffic class: DSCP and ECN together.
-    #[inline(always)]
-    pub fn traffic_class(&self) -> u8 {
-        (load::be16_at::<0, _>(self.0) >> 4) as u8
-    }
-
-    /// Flow label, 20 bits.
-    #[inline(always)]
-    pub(crate) const fn flow_label(&self) -> u32 {
-        be32::<0, _>(self.0) & 0x000f_ffff
-    }
-
-    /// Length of everything after these 40 bytes, extension headers included.
-    #[inline(always)]
-    pub fn payload_len(&self) -> u16 {
-        load::be16_at::<4, _>(self.0)
-    }
-
-    /// Next header: an upper-layer protocol, or an extension header.
-    #[inline(always)]
-    pub const fn next_header(&self) -> u8 {
-        self.0[6]
-    }
-
-    #[inline(always)]
-    pub(crate) const fn hop_limit(&self) -> u8 {
-        self.0[7]
-    }
-
-    /// Source address.
-    #[inline(always)]
-    pub const fn src(&self) -> Ipv6Addr {
-        *sub::<8, 16, 40>(self.0)
-    }
-
-    /// Destination address.
-    #[inline(always)]
-    pub const fn dst(&self) -> Ipv6Addr {
-        *sub::<24, 16, 40>(self.0)
     }
 
     /// Source and destination address, in wire order.
@@ -79,25 +51,6 @@ impl Ipv6<'_> {
     }
 }
 
-/// An [`Ipv6`] base header as values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ipv6Repr {
-    /// DSCP and ECN together.
-    pub traffic_class: u8,
-    /// Flow label, 20 bits.
-    pub flow_label: u32,
-    /// Length of everything after these 40 bytes.
-    pub payload_len: u16,
-    /// Next header.
-    pub next_header: u8,
-    /// Hop limit.
-    pub hop_limit: u8,
-    /// Source address.
-    pub src: Ipv6Addr,
-    /// Destination address.
-    pub dst: Ipv6Addr,
-}
-
 impl Ipv6Repr {
     /// Header of a UDP datagram of `udp_len` bytes.
     pub const fn of_udp(traffic_class: u8, src: Ipv6Addr, dst: Ipv6Addr, udp_len: u16) -> Self {
@@ -115,21 +68,9 @@ impl Ipv6Repr {
     /// Reads the header; `None` unless it is version 6.
     #[inline(always)]
     pub fn parse(ip: Ipv6<'_>) -> Option<Self> {
-        if ip.version() != 6 {
-            return None;
-        }
-        Some(Self {
-            traffic_class: ip.traffic_class(),
-            flow_label: ip.flow_label(),
-            payload_len: ip.payload_len(),
-            next_header: ip.next_header(),
-            hop_limit: ip.hop_limit(),
-            src: ip.src(),
-            dst: ip.dst(),
-        })
+        (ip.version() == 6).then(|| Self::read(ip))
     }
 
-    /// Writes the header.
     #[inline(always)]
     pub const fn emit(&self, out: &mut [u8; Ipv6::LEN]) {
         let Self { traffic_class, flow_label, payload_len, next_header, hop_limit, src, dst } = *self;
@@ -141,8 +82,6 @@ impl Ipv6Repr {
         *sub_mut::<24, 16, _>(out) = dst;
     }
 }
-
-bytes!(Ipv6Repr, Ipv6);
 
 /// The header's first two octets with this traffic class; version and flow label stay. No checksum covers it.
 #[inline(always)]

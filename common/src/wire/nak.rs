@@ -22,24 +22,18 @@ pub struct Nak {
     pub dest_qpn: u32,
     /// The PSN to go back to, 24 bits.
     pub psn: u32,
-    /// UDP source port.
     pub udp_sport: u16,
-    /// DSCP and ECN.
     pub tos: u8,
     /// TPID of the VLAN tag, if the flow has one.
     pub tpid: EtherType,
     /// PCP of the VLAN tag.
     pub pcp: u8,
-    /// Kind of NAK.
     pub syndrome: Syndrome,
 }
 
-/// MAC addresses of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Macs {
-    /// Destination.
     pub dst: MacAddr,
-    /// Source.
     pub src: MacAddr,
 }
 

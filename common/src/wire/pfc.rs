@@ -60,7 +60,6 @@ impl PfcRepr {
         Self { priorities: pfc.priorities(), quanta }
     }
 
-    /// Writes the payload.
     pub const fn emit(&self, out: &mut [u8; Pfc::LEN]) {
         put16::<0, _>(out, OPCODE);
         put16::<2, _>(out, self.priorities as u16);

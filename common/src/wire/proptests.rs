@@ -124,33 +124,18 @@ fn sealed_v4() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #[test]
     fn parsers_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-        if let Some((header, _)) = Ethernet::parse(&bytes) {
-            EthernetRepr::parse(header);
+        macro_rules! read {
+            ($($view:ident as $repr:ident),*) => {
+                $(if let Some((header, rest)) = $view::parse(&bytes) {
+                    let _ = $repr::parse(header);
+                    prop_assert_eq!(rest.len(), bytes.len() - $view::LEN);
+                })*
+            };
         }
-        if let Some((header, _)) = VlanTag::parse(&bytes) {
-            VlanTagRepr::parse(header);
-        }
-        if let Some((header, _)) = Ipv4::parse(&bytes) {
-            Ipv4Repr::parse(header);
-        }
-        if let Some((header, _)) = Ipv6::parse(&bytes) {
-            Ipv6Repr::parse(header);
-        }
-        if let Some((header, _)) = Udp::parse(&bytes) {
-            UdpRepr::parse(header);
-        }
-        if let Some((header, rest)) = Bth::parse(&bytes) {
-            prop_assert_eq!(BthRepr::parse(header).opcode.0, bytes[0]);
-            prop_assert_eq!(rest.len(), bytes.len() - Bth::LEN);
-        }
-        if let Some((header, _)) = Deth::parse(&bytes) {
-            DethRepr::parse(header);
-        }
-        if let Some((header, _)) = Reth::parse(&bytes) {
-            RethRepr::parse(header);
-        }
-        if let Some((header, _)) = Aeth::parse(&bytes) {
-            AethRepr::parse(header);
+        read!(Ethernet as EthernetRepr, VlanTag as VlanTagRepr, Ipv4 as Ipv4Repr, Ipv6 as Ipv6Repr);
+        read!(Udp as UdpRepr, Bth as BthRepr, Deth as DethRepr, Reth as RethRepr, Aeth as AethRepr);
+        if let Some((bth, _)) = Bth::parse(&bytes) {
+            prop_assert_eq!(bth.opcode().0, bytes[0]);
         }
         if let Some((datagram, _)) = Mad::parse(&bytes) {
             Req::parse(datagram);

@@ -23,7 +23,6 @@ pub enum Class {
     Other,
     /// A RoCEv2 congestion notification.
     Cnp,
-    /// Not assigned.
     Unknown,
 }
 
@@ -110,7 +109,6 @@ impl Opcode {
         EXT_LEN[self.0 as usize] as usize
     }
 
-    /// The opcode's class.
     #[inline(always)]
     pub const fn class(self) -> Class {
         Class::OF[self.0 as usize]

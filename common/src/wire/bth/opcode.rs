@@ -24,44 +24,21 @@ pub enum Transport {
     Manufacturer = 7,
 }
 
-/// The opcode of a BTH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opcode(pub u8);
 
-/// Defines the named opcodes, their names, and per transport the set of operations that exist.
 macro_rules! opcodes {
     ($($(#[$doc:meta])* $name:ident = $code:literal,)*) => {
-        #[expect(missing_docs, reason = "the name is the documentation: transport and operation")]
         impl Opcode {
             $($(#[$doc])* pub const $name: Self = Self($code);)*
         }
-
-        impl Opcode {
-            /// Name, such as `RC_RDMA_WRITE_FIRST`; `UNKNOWN` if the opcode is not assigned.
-            pub const fn name(self) -> &'static str {
-                match self.0 {
-                    $($code => stringify!($name),)*
-                    _ => "UNKNOWN",
-                }
-            }
-        }
-
-        /// Indexed by transport: bit `n` is set if operation `n` is assigned.
-        const KNOWN: [u32; 8] = {
-            let mut known = [0; 8];
-            $(known[$code >> 5] |= 1 << ($code & 0x1f);)*
-            known
-        };
     };
 }
 
 opcodes! {
     RC_SEND_FIRST = 0x00,
     RC_SEND_MIDDLE = 0x01,
-    RC_SEND_LAST = 0x02,
-    RC_SEND_LAST_WITH_IMMEDIATE = 0x03,
     RC_SEND_ONLY = 0x04,
-    RC_SEND_ONLY_WITH_IMMEDIATE = 0x05,
     RC_RDMA_WRITE_FIRST = 0x06,
     RC_RDMA_WRITE_MIDDLE = 0x07,
     RC_RDMA_WRITE_LAST = 0x08,
@@ -81,75 +58,33 @@ opcodes! {
     RC_SEND_ONLY_WITH_INVALIDATE = 0x17,
     RC_FLUSH = 0x1c,
     RC_ATOMIC_WRITE = 0x1d,
-
-    UC_SEND_FIRST = 0x20,
-    UC_SEND_MIDDLE = 0x21,
-    UC_SEND_LAST = 0x22,
-    UC_SEND_LAST_WITH_IMMEDIATE = 0x23,
     UC_SEND_ONLY = 0x24,
-    UC_SEND_ONLY_WITH_IMMEDIATE = 0x25,
-    UC_RDMA_WRITE_FIRST = 0x26,
-    UC_RDMA_WRITE_MIDDLE = 0x27,
     UC_RDMA_WRITE_LAST = 0x28,
-    UC_RDMA_WRITE_LAST_WITH_IMMEDIATE = 0x29,
-    UC_RDMA_WRITE_ONLY = 0x2a,
-    UC_RDMA_WRITE_ONLY_WITH_IMMEDIATE = 0x2b,
-
-    RD_SEND_FIRST = 0x40,
-    RD_SEND_MIDDLE = 0x41,
-    RD_SEND_LAST = 0x42,
-    RD_SEND_LAST_WITH_IMMEDIATE = 0x43,
     RD_SEND_ONLY = 0x44,
-    RD_SEND_ONLY_WITH_IMMEDIATE = 0x45,
-    RD_RDMA_WRITE_FIRST = 0x46,
-    RD_RDMA_WRITE_MIDDLE = 0x47,
-    RD_RDMA_WRITE_LAST = 0x48,
-    RD_RDMA_WRITE_LAST_WITH_IMMEDIATE = 0x49,
-    RD_RDMA_WRITE_ONLY = 0x4a,
-    RD_RDMA_WRITE_ONLY_WITH_IMMEDIATE = 0x4b,
-    RD_RDMA_READ_REQUEST = 0x4c,
-    RD_RDMA_READ_RESPONSE_FIRST = 0x4d,
     RD_RDMA_READ_RESPONSE_MIDDLE = 0x4e,
-    RD_RDMA_READ_RESPONSE_LAST = 0x4f,
-    RD_RDMA_READ_RESPONSE_ONLY = 0x50,
     RD_ACKNOWLEDGE = 0x51,
-    RD_ATOMIC_ACKNOWLEDGE = 0x52,
-    RD_COMPARE_SWAP = 0x53,
-    RD_FETCH_ADD = 0x54,
-    RD_RESYNC = 0x55,
-    RD_FLUSH = 0x5c,
-
     UD_SEND_ONLY = 0x64,
     UD_SEND_ONLY_WITH_IMMEDIATE = 0x65,
-
-    /// InfiniBand's congestion notification, Linux's `IB_OPCODE_CNP`. Not RoCEv2's: that is [`Opcode::CNP`].
-    IB_CNP = 0x80,
+    XRC_RDMA_WRITE_ONLY = 0xaa,
+    XRC_ACKNOWLEDGE = 0xb1,
     /// RoCEv2 congestion notification packet (IBTA Annex A17).
     CNP = 0x81,
+}
 
-    XRC_SEND_FIRST = 0xa0,
-    XRC_SEND_MIDDLE = 0xa1,
-    XRC_SEND_LAST = 0xa2,
-    XRC_SEND_LAST_WITH_IMMEDIATE = 0xa3,
-    XRC_SEND_ONLY = 0xa4,
-    XRC_SEND_ONLY_WITH_IMMEDIATE = 0xa5,
-    XRC_RDMA_WRITE_FIRST = 0xa6,
-    XRC_RDMA_WRITE_MIDDLE = 0xa7,
-    XRC_RDMA_WRITE_LAST = 0xa8,
-    XRC_RDMA_WRITE_LAST_WITH_IMMEDIATE = 0xa9,
-    XRC_RDMA_WRITE_ONLY = 0xaa,
-    XRC_RDMA_WRITE_ONLY_WITH_IMMEDIATE = 0xab,
-    XRC_RDMA_READ_REQUEST = 0xac,
-    XRC_RDMA_READ_RESPONSE_FIRST = 0xad,
-    XRC_RDMA_READ_RESPONSE_MIDDLE = 0xae,
-    XRC_RDMA_READ_RESPONSE_LAST = 0xaf,
-    XRC_RDMA_READ_RESPONSE_ONLY = 0xb0,
-    XRC_ACKNOWLEDGE = 0xb1,
-    XRC_ATOMIC_ACKNOWLEDGE = 0xb2,
-    XRC_COMPARE_SWAP = 0xb3,
-    XRC_FETCH_ADD = 0xb4,
-    XRC_SEND_LAST_WITH_INVALIDATE = 0xb6,
-    XRC_SEND_ONLY_WITH_INVALIDATE = 0xb7,
+/// Indexed by transport: bit `n` is set if operation `n` is assigned.
+const KNOWN: [u32; 8] = [0x30df_ffff, 0x0fff, 0x103f_ffff, 0x30, 0b11, 0x00df_ffff, 0, 0];
+
+/// Names of a transport's operations by their low five bits; [`KNOWN`] has those that it assigns.
+macro_rules! names {
+    ($prefix:literal) => {
+        names!($prefix: "SEND_FIRST" "SEND_MIDDLE" "SEND_LAST" "SEND_LAST_WITH_IMMEDIATE" "SEND_ONLY"
+            "SEND_ONLY_WITH_IMMEDIATE" "RDMA_WRITE_FIRST" "RDMA_WRITE_MIDDLE" "RDMA_WRITE_LAST"
+            "RDMA_WRITE_LAST_WITH_IMMEDIATE" "RDMA_WRITE_ONLY" "RDMA_WRITE_ONLY_WITH_IMMEDIATE" "RDMA_READ_REQUEST"
+            "RDMA_READ_RESPONSE_FIRST" "RDMA_READ_RESPONSE_MIDDLE" "RDMA_READ_RESPONSE_LAST"
+            "RDMA_READ_RESPONSE_ONLY" "ACKNOWLEDGE" "ATOMIC_ACKNOWLEDGE" "COMPARE_SWAP" "FETCH_ADD" "RESYNC"
+            "SEND_LAST_WITH_INVALIDATE" "SEND_ONLY_WITH_INVALIDATE" "" "" "" "" "FLUSH" "ATOMIC_WRITE" "" "")
+    };
+    ($prefix:literal: $($operation:literal)*) => { [$(concat!($prefix, $operation)),*] };
 }
 
 /// Sets of operations: bit `n` stands for the operation with low five bits `n`, in every transport alike.
@@ -185,10 +120,21 @@ mod ops {
 }
 
 impl Opcode {
-    /// The first opcode reserved for manufacturers.
     pub const FIRST_OF_MANUFACTURERS: u8 = 0xc0;
 
-    /// Transport service.
+    /// Name, such as `RC_RDMA_WRITE_FIRST`; `UNKNOWN` if the opcode is not assigned.
+    pub const fn name(self) -> &'static str {
+        const NAMES: [[&str; 32]; 6] =
+            [names!("RC_"), names!("UC_"), names!("RD_"), names!("UD_"), [""; 32], names!("XRC_")];
+        match self.0 {
+            // InfiniBand's congestion notification, Linux's `IB_OPCODE_CNP`.
+            0x80 => "IB_CNP",
+            0x81 => "CNP",
+            code if self.is_known() => NAMES[(code >> 5) as usize][(code & 0x1f) as usize],
+            _ => "UNKNOWN",
+        }
+    }
+
     #[inline(always)]
     pub const fn transport(self) -> Transport {
         match self.0 >> 5 {
@@ -203,13 +149,11 @@ impl Opcode {
         }
     }
 
-    /// Whether the opcode is assigned.
     #[inline(always)]
     pub const fn is_known(self) -> bool {
         KNOWN[(self.0 >> 5) as usize] & self.op() != 0
     }
 
-    /// Whether the opcode is of the RC transport.
     #[inline(always)]
     pub(crate) const fn is_rc(self) -> bool {
         self.is_of(Transport::Rc)

@@ -1,9 +1,7 @@
 //! The `dcqcn` command.
 
-mod apply;
 mod attach;
 mod config;
-mod config_file;
 mod confirm;
 mod daemon;
 mod diff;
@@ -12,17 +10,9 @@ mod ecnconfig;
 mod events;
 mod exchange;
 mod get;
-mod help;
-mod log;
-mod monitor;
 mod pages;
-mod pair;
 mod peer;
-mod prepare;
 mod profile;
-mod run;
-mod set;
-mod show;
 mod status;
 mod tables;
 mod targets;
@@ -105,10 +95,10 @@ struct Cli {
 enum Command {
     Attach(attach::AttachArgs),
     Detach(attach::DetachArgs),
-    Prepare(prepare::PrepareArgs),
+    Prepare(upgrade::PrepareArgs),
     Status(status::StatusArgs),
-    Gc(prepare::GcArgs),
-    Run(run::RunArgs),
+    Gc(upgrade::GcArgs),
+    Run(daemon::RunArgs),
     #[command(subcommand)]
     Daemon(daemon::DaemonCommand),
     Upgrade(upgrade::UpgradeArgs),
@@ -117,12 +107,12 @@ enum Command {
     Queues(tables::QueuesArgs),
     Counters(tables::CountersArgs),
     Events(events::EventsArgs),
-    Log(log::LogArgs),
-    Monitor(monitor::MonitorArgs),
-    Top(monitor::TopArgs),
+    Log(events::LogArgs),
+    Monitor(tables::MonitorArgs),
+    Top(tables::TopArgs),
     Doctor(doctor::DoctorArgs),
     Get(get::GetArgs),
-    Set(set::SetArgs),
+    Set(get::SetArgs),
     Confirm(confirm::ConfirmArgs),
     #[command(subcommand)]
     Config(config::ConfigCommand),
@@ -157,9 +147,9 @@ impl Command {
 impl Cli {
     /// Parses the command line of this process, or exits with a usage error.
     fn read() -> Self {
-        let matches = arguments(help::command(), &WITHOUT_JSON);
+        let matches = arguments(pages::command(), &WITHOUT_JSON);
         Self::from_arg_matches(&matches).unwrap_or_else(|error| {
-            let mut command = help::command();
+            let mut command = pages::command();
             command.build();
             with_usage(error, &mut command, &matches).exit()
         })
@@ -192,7 +182,7 @@ impl Cli {
             Command::Config(command) => command.run(out),
             Command::Import(args) => args.run(out),
             Command::Export(args) => args.run(out),
-            Command::Generate(command) => command.run(out, help::command(), &pages::pages()?),
+            Command::Generate(command) => command.run(out, pages::command(), &pages::pages()?),
         }
     }
 }
@@ -204,7 +194,7 @@ pub fn main() -> ExitCode {
         log_to_stderr();
         return run(args.wants_json(), None, |out| args.run(out));
     }
-    CompleteEnv::with_factory(help::command).complete();
+    CompleteEnv::with_factory(pages::command).complete();
     let cli = Cli::read();
     let (json, netns) = (cli.json, cli.netns.clone());
     if !matches!(&cli.command, Command::Run(args) if args.has_own_log()) {
@@ -227,7 +217,6 @@ fn run(
     dcqcn_support::cli::run(json, work, exit_code)
 }
 
-/// Named network namespaces.
 fn netns(current: &OsStr) -> Vec<CompletionCandidate> {
     let names = Netns::list(&current.to_string_lossy()).unwrap_or_default();
     names.into_iter().map(CompletionCandidate::new).collect()
@@ -320,19 +309,19 @@ mod tests {
 
     #[test]
     fn command_line_consistent() {
-        help::command().debug_assert();
+        pages::command().debug_assert();
     }
 
     #[test]
     fn documented_commands_exist() {
-        assert_eq!(dcqcn_support::cli::refused::<Cli>(help::command()), [] as [String; 0]);
+        assert_eq!(dcqcn_support::cli::refused::<Cli>(pages::command()), [] as [String; 0]);
     }
 
     #[test]
     fn json_page_lists_commands() {
         // The schema is JSON, in a foreign format.
         let without = [&WITHOUT_JSON[..], &["config schema"]].concat();
-        assert_eq!(json_page_differences(help::command(), &without), [] as [String; 0]);
+        assert_eq!(json_page_differences(pages::command(), &without), [] as [String; 0]);
     }
 
     #[test]

@@ -1,8 +1,6 @@
 //! The dashboard of `dcqcn top`: periodic samples, a screen, and keys.
 
 mod column;
-#[cfg(test)]
-mod picture;
 mod state;
 #[cfg(test)]
 mod tests;

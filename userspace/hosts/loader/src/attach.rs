@@ -4,35 +4,29 @@
 //! journal stores the choices made ([`Info`]) and the steps to undo. Each step is journaled before it is
 //! taken, so that a later command can undo the work of a process that was killed.
 
-mod bound;
 mod change;
-mod detach;
 mod execute;
 mod find;
 mod foreign;
 mod gc;
-mod hook_names;
 mod hooks;
-mod identity;
-mod interrupt;
 mod journal;
-mod lock;
-mod parallel;
 mod pending;
 mod plan;
 mod prepare;
 mod probe;
 mod repair;
 mod siblings;
-mod speed;
 mod state_dir;
 mod takeover;
 mod undo;
 mod verify;
 
 use std::collections::BTreeMap;
+use std::num::NonZero;
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 
 use aya::Ebpf;
 use dcqcn_common::layout::{LAYOUT_VERSION, Mode};
@@ -44,30 +38,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::dataplane::{self, MAPS, Maps, PROGRAMS, Programs, RUN, classifier};
 pub use crate::error::Error;
-pub use change::{Change, ChangeError, Transaction, change};
-pub use detach::{check_detach, detach, detach_all, detach_id, detach_with};
+pub use change::{Change, ChangeError, Transaction, change, follow};
 pub use find::{
     Alive, Broken, Survey, alive, ids, is_alive, labels, list, list_alive, open, open_expire, open_probe,
     reopen, survey, without_journal,
 };
 pub use foreign::{ForeignProgram, foreign_programs};
 pub use gc::{Freed, gc};
-pub use identity::Id;
-pub use journal::State;
 use journal::UndoStep;
+pub use journal::{Id, State};
 pub use pending::{Pending, Reverted, Which, confirm, pending, revert};
 use plan::Plan;
 pub use prepare::{prepare, write_networkd};
 pub use repair::repair;
-pub use speed::follow;
 use state_dir::{StateDir, remove_file, remove_pins};
 pub use takeover::{Claim, claim, is_claimed, is_upgradable, revise, upgrade};
+pub use undo::{check_detach, detach, detach_all, detach_id, detach_with};
 pub use verify::{Part, Sweep, verify};
 
-/// A request to attach an interface.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// The interface.
     pub iface: String,
     /// Role, other interface of an inline pair, profile, parameters, pacer, XDP mode, table sizes.
     pub settings: Settings,
@@ -96,10 +86,8 @@ pub struct Info {
     pub netns_cookie: u64,
     /// The other interface of an inline attachment.
     pub inline_peer: Option<String>,
-    /// Index of the other interface.
     #[serde(default)]
     pub peer_ifindex: Option<u32>,
-    /// Role.
     pub role: Role,
     /// Effective profile, never `auto`; `None` from versions that did not record it.
     #[serde(default)]
@@ -115,9 +103,7 @@ pub struct Info {
     pub tc_mode: String,
     /// Attached programs: `xdp`, or `ingress` and `egress`.
     pub programs: Vec<String>,
-    /// Capacity of the RP table, in flows.
     pub rp_flows: u32,
-    /// Capacity of the NP table, in flows.
     pub np_flows: u32,
     /// Version of dcqcn that made the attachment.
     pub version: String,
@@ -134,7 +120,6 @@ pub struct Info {
     pub attached_at_ns: u64,
     /// Choices made and their reasons, as text.
     pub notes: Vec<String>,
-    /// Source of `link_rate`.
     #[serde(default)]
     pub link_rate_from: LinkRateFrom,
     /// Last rate read from that source, bit/s.
@@ -158,7 +143,6 @@ pub struct DerivedDefaults {
     pub link_rate_bps: u64,
     /// Bytes per frame that the wire adds.
     pub wire_overhead_bytes: u64,
-    /// `np_other_host`.
     pub other_host: bool,
     /// `queue_limit` of the classes with a DSCP: the limit of a shaper; 0 = none.
     #[serde(default)]
@@ -173,26 +157,18 @@ fn no_queues() -> String {
     word(&QueuesChoice::None)
 }
 
-/// Source of a link rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LinkRateFrom {
-    /// Specified by the user.
     #[default]
     Given,
-    /// Link speed of the hardware.
     Speed,
-    /// A shaper on the interface.
     Shaper,
-    /// Speed reported by a virtual interface.
     Virtual,
 }
 
-/// An attachment and its maps.
 pub struct Attachment {
-    /// Properties of the attachment.
     pub info: Info,
-    /// Maps of the attachment.
     pub maps: Maps,
 }
 
@@ -201,7 +177,6 @@ pub fn attach(request: &Request) -> Result<Info, Error> {
     attach_with(request, Options::default())
 }
 
-/// As [`attach`], with options.
 pub fn attach_with(request: &Request, options: Options) -> Result<Info, Error> {
     let none = || Err(Error::NotAttached { iface: request.iface.clone() });
     attach_all(std::slice::from_ref(request), options)?.pop().unwrap_or_else(none)
@@ -243,9 +218,9 @@ pub fn attach_all(requests: &[Request], options: Options) -> Result<Vec<Result<I
     let ifaces: Vec<Vec<&str>> =
         requests.iter().map(|request| interfaces(request).map(String::as_str).collect()).collect();
     let mut results = Vec::new();
-    for round in parallel::rounds(&ifaces, links) {
+    for round in rounds(&ifaces, links) {
         let round = round.into_iter().filter_map(|at| Some((at, jobs.get_mut(at)?.take()?))).collect();
-        results.extend(parallel::run(round, |(at, (request, inherited))| {
+        results.extend(run_in_parallel(round, |(at, (request, inherited))| {
             let attach = |inherited| {
                 let netlink = Netlink::connect()?;
                 let plan = Plan::make(state_dir, &netlink, links, request, options.interrupt, sibling)?;
@@ -323,12 +298,10 @@ impl Info {
         }
     }
 
-    /// Object the programs come from.
     fn which(&self) -> Programs {
         self.log_packets.map_or(Programs::Plain, |one_in| Programs::PacketTrace { one_in })
     }
 
-    /// Names of its programs in the object.
     fn program_names(&self) -> Vec<&'static str> {
         let is_wanted = |name: &&str| self.programs.iter().any(|program| name.ends_with(program.as_str()));
         PROGRAMS.into_iter().filter(is_wanted).collect()
@@ -375,7 +348,6 @@ fn pin_run(ebpf: &mut Ebpf, pins: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Name of the interface with this index.
 fn name_of(links: &[Link], ifindex: u32) -> Option<&str> {
     links.iter().find(|link| link.index == ifindex).map(|link| link.name.as_str())
 }
@@ -387,4 +359,129 @@ fn name_of(links: &[Link], ifindex: u32) -> Option<&str> {
 /// Mounting fails; the first mount after boot requires CAP_SYS_ADMIN.
 pub fn file_system() -> Result<(u64, Option<u32>), Error> {
     Ok((StateDir::here()?.file_system()?, state_dir::process_outside()))
+}
+
+/// Groups requests, by index in `requests`, into rounds that can be attached concurrently. Each has the names or altnames of
+/// its interfaces.
+///
+/// An upper device (VLAN, bridge, bond) is in a later round than its lower devices, because the kernel
+/// rejects an XDP program on an interface if an upper device has one.
+fn rounds(requests: &[Vec<&str>], links: &[Link]) -> Vec<Vec<usize>> {
+    let mut ports: Vec<Vec<&Link>> = Vec::new();
+    for names in requests {
+        let is_one = |link: &&Link| names.iter().any(|name| is_called(link, name));
+        ports.push(links.iter().filter(is_one).collect());
+    }
+    let is_above = |upper: usize, lower: usize| {
+        let (Some(uppers), Some(lowers)) = (ports.get(upper), ports.get(lower)) else { return false };
+        upper != lower && uppers.iter().any(|upper| lowers.iter().any(|lower| upper.is_above(lower)))
+    };
+    let mut left: Vec<usize> = (0..requests.len()).collect();
+    let mut rounds = Vec::new();
+    while !left.is_empty() {
+        let waits = |upper: &usize| left.iter().any(|lower| is_above(*upper, *lower));
+        let (later, now): (Vec<_>, Vec<_>) = left.iter().copied().partition(waits);
+        // Interfaces do not form cycles; if they did, this would put the rest into one round.
+        let (now, later) = if now.is_empty() { (later, now) } else { (now, later) };
+        rounds.push(now);
+        left = later;
+    }
+    rounds
+}
+
+fn is_called(link: &Link, name: &str) -> bool {
+    link.name == name || link.altnames.iter().any(|altname| altname == name)
+}
+
+/// Runs `work` for each of `jobs`, with one thread per CPU; results are in the order of the jobs.
+fn run_in_parallel<T: Send, R: Send>(jobs: Vec<T>, work: impl Fn(T) -> R + Sync) -> Vec<R> {
+    run_on(thread::available_parallelism().map_or(1, NonZero::get), jobs, work)
+}
+
+fn run_on<T: Send, R: Send>(threads: usize, jobs: Vec<T>, work: impl Fn(T) -> R + Sync) -> Vec<R> {
+    let threads = threads.min(jobs.len());
+    let results = Mutex::new(Vec::with_capacity(jobs.len()));
+    let jobs = Mutex::new(jobs.into_iter().enumerate());
+    // Not in the `while let` itself, which would hold the lock while the job runs.
+    let next = || lock(&jobs).next();
+    let worker = || {
+        while let Some((number, job)) = next() {
+            let result = work(job);
+            lock(&results).push((number, result));
+        }
+    };
+    thread::scope(|scope| {
+        (1..threads).for_each(|_| drop(scope.spawn(worker)));
+        worker();
+    });
+    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    results.sort_by_key(|(number, _)| *number);
+    results.into_iter().map(|(_, result)| result).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Each of two jobs waits for a message from the other.
+    #[test]
+    fn parallel_jobs_keep_result_order() {
+        type Job = (u32, Sender<u32>, Receiver<u32>);
+        let jobs = || -> Vec<Job> {
+            let ((to_one, one), (to_two, two)) = (channel(), channel());
+            vec![(1, to_two, one), (2, to_one, two)]
+        };
+        let exchange = |(number, other, own): Job| {
+            other.send(number).ok()?;
+            own.recv_timeout(Duration::from_secs(5)).ok()
+        };
+        assert_eq!(run_on(2, jobs(), exchange), [Some(2), Some(1)]);
+        assert_eq!(run_on(8, jobs(), exchange), [Some(2), Some(1)]);
+    }
+
+    #[test]
+    fn upper_device_follows_lower() {
+        let link = |index: u32, name: &str, kind: Option<&str>, peer, master| Link {
+            index,
+            name: name.into(),
+            altnames: vec![format!("alt-{name}")],
+            kind: kind.map(Into::into),
+            peer,
+            master,
+            ..Link::default()
+        };
+        let links = [
+            link(2, "eth0", None, None, Some(9)),
+            link(3, "eth1", None, None, Some(9)),
+            link(5, "veth0", Some("veth"), Some(6), None),
+            link(6, "veth1", Some("veth"), Some(5), None),
+            link(9, "bond0", Some("bond"), None, None),
+            link(10, "bond0.5", Some("vlan"), Some(9), None),
+        ];
+        let rounds_of = |requests: &[&str]| {
+            let requests: Vec<Vec<&str>> = requests.iter().map(|names| names.split('=').collect()).collect();
+            rounds(&requests, &links)
+        };
+        assert_eq!(
+            rounds_of(&["bond0.5", "veth0", "bond0", "eth1", "veth1", "eth0", "gone"]),
+            [vec![1, 3, 4, 5, 6], vec![2], vec![0]]
+        );
+        assert_eq!(rounds_of(&["alt-bond0.5", "alt-bond0", "eth1"]), [vec![2], vec![1], vec![0]]);
+        assert_eq!(
+            rounds_of(&["bond0", "veth0=eth1"]),
+            [vec![1], vec![0]],
+            "the other end of an inline pair"
+        );
+        assert_eq!(rounds_of(&["bond0=eth0", "veth0"]), [vec![0, 1]]);
+        assert!(rounds_of(&[]).is_empty());
+    }
+
+    #[test]
+    fn one_thread_runs_all_jobs_in_order() {
+        assert_eq!(run_on(1, vec![3, 1, 2], |job| job * 10), [30, 10, 20]);
+        assert_eq!(run_on(4, Vec::<u32>::new(), |job| job), [0; 0]);
+    }
 }

@@ -14,7 +14,6 @@ use nix::errno::Errno;
 use crate::dataplane::Maps;
 use crate::{Error, queues};
 
-/// Sampling period.
 pub const PERIOD: Duration = Duration::from_millis(1);
 
 /// Reads the interface's backlog per traffic class; `None` unless `queue_source = backlog`.

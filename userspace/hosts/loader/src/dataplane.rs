@@ -1,11 +1,9 @@
 //! Loads the embedded object and provides typed access to its maps.
 
-mod batch;
 mod error;
 mod lazy;
 mod maps;
 mod run;
-mod settle;
 
 use std::path::Path;
 use std::{panic, thread};
@@ -100,7 +98,6 @@ pub enum Programs {
 }
 
 impl Programs {
-    /// ELF object of these programs.
     pub(crate) const fn object(self) -> &'static [u8] {
         match self {
             Self::Plain => OBJECT,
@@ -215,7 +212,6 @@ fn verify(ebpf: &mut Ebpf, names: &[&str]) -> Result<(), Error> {
     })
 }
 
-/// XDP program of a loaded object.
 pub fn xdp(ebpf: &mut Ebpf) -> Result<&mut Xdp, Error> {
     let program = ebpf.program_mut(PROGRAMS[0]).ok_or(Error::Missing(PROGRAMS[0]))?;
     program.try_into().map_err(|_| Error::Missing(PROGRAMS[0]))
@@ -229,7 +225,6 @@ pub fn classifier<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut 
 /// Table sizes in flows; tables are rounded up to a power of two of sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// Flows in the RP table.
     pub rp_flows: u32,
     /// NP flows, configured pairs, and requesters.
     pub np_flows: u32,
@@ -242,12 +237,10 @@ impl Default for Sizes {
 }
 
 impl Sizes {
-    /// Sets of the RP table.
     pub fn rp_sets(&self) -> u32 {
         sets(self.rp_flows)
     }
 
-    /// Sets of the NP table.
     pub fn np_sets(&self) -> u32 {
         sets(self.np_flows)
     }

@@ -14,7 +14,6 @@ use crate::dataplane;
 /// Error of attaching, detaching or changing parameters. Each names the object and the next step.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "the messages describe variants and fields")]
 pub enum Error {
     #[error(
         "{iface} is not attached; `dcqcn status` lists attached interfaces, `dcqcn attach {iface}` attaches this one"

@@ -70,12 +70,9 @@ impl Drop for Log {
     }
 }
 
-/// An entry returned by a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// An event.
     Event {
-        /// The event.
         event: Event,
         /// Suppressed events of its kind since the last one returned by this reader.
         left_out: u64,
@@ -88,7 +85,6 @@ pub enum Entry {
 #[derive(Debug)]
 pub struct Reader {
     log: Log,
-    /// Number of the next entry.
     next: u64,
     /// Whether entry `next` was still incomplete at the last read, although newer ones were complete.
     is_late: bool,

@@ -16,7 +16,6 @@ use nix::sys::signal::{Signal, raise};
 
 /// Step at which the process kills itself.
 static END: LazyLock<Option<u32>> = LazyLock::new(|| env::var("DCQCN_TEST_ABORT").ok()?.parse().ok());
-/// Steps so far.
 static STEPS: AtomicU32 = AtomicU32::new(0);
 
 /// Whether to ignore the kernel's support for TCX.

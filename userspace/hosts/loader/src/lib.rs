@@ -2,6 +2,8 @@
 //!
 //! Attachments outlive the process that made them; [`attach`] finds them again.
 
+#![expect(missing_docs, reason = "not an API: a name that says it all needs no comment")]
+
 pub mod attach;
 pub mod backlog;
 pub mod dataplane;

@@ -55,7 +55,6 @@ pub(crate) fn choose(choice: PacerChoice, rp_enable: bool) -> Result<(PacerChoic
     }
 }
 
-/// Limits of a pacing fq.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FqLimits {
     /// Maximum packets in the qdisc.
@@ -117,11 +116,7 @@ pub(crate) enum Placement {
     /// Replaces the root qdisc, or is placed below a shaper, which is kept.
     At(Handle),
     /// An fq per transmit queue below an `mq`: the existing one, or one that replaces the kernel's default.
-    Queues {
-        mq: Handle,
-        /// Whether to create it.
-        make: bool,
-    },
+    Queues { mq: Handle, make: bool },
 }
 
 impl Placement {
@@ -243,12 +238,10 @@ fn queues(netlink: &Netlink, ifindex: u32, qdiscs: &[Qdisc]) -> net::Result<Vec<
     Ok(classes.filter(|class| qdiscs.iter().any(|qdisc| qdisc.parent == *class)).collect())
 }
 
-/// Whether there is a configured fq at `parent`.
 fn has_fq(qdiscs: &[Qdisc], parent: Handle) -> bool {
     qdiscs.iter().any(|qdisc| qdisc.parent == parent && qdisc.kind == "fq" && qdisc.handle != Handle::UNSPEC)
 }
 
-/// Replaces the qdisc at `parent`.
 pub(crate) fn install_qdisc(
     netlink: &Netlink,
     ifindex: u32,
@@ -269,10 +262,8 @@ fn fq(flows: u32) -> QdiscSpec {
     QdiscSpec::Fq { limit, flow_limit, orphan_mask, buckets_log, horizon_ns, horizon_drop }
 }
 
-/// Frame sizes of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Frame {
-    /// MTU of the interface.
     mtu_bytes: u32,
     /// Overhead per frame on the wire (`wire_overhead`).
     overhead_bytes: u16,

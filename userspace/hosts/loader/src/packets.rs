@@ -32,7 +32,6 @@ pub struct Packets {
 }
 
 impl Packets {
-    /// Starts reading.
     pub fn open(info: &Info) -> Result<Self, Error> {
         let iface = info.iface.clone();
         if info.log_packets.is_none() {

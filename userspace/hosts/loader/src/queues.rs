@@ -16,7 +16,6 @@ use nix::errno::Errno;
 use crate::Error;
 use crate::pacer::install_qdisc;
 
-/// Qdisc with the queues.
 pub(crate) const HANDLE: Handle = Handle::new(QUEUES_MAJOR, 0);
 /// htb: class of the whole port.
 const PORT: Handle = Handle::new(QUEUES_MAJOR, 0xffff);
@@ -50,7 +49,6 @@ pub(crate) fn choose(choice: QueuesChoice) -> Result<(QueuesChoice, Vec<String>)
     }
 }
 
-/// Value of the parameter `queues`.
 pub(crate) const fn number(choice: QueuesChoice) -> u64 {
     match choice {
         QueuesChoice::None | QueuesChoice::Auto => QUEUES_NONE,
@@ -158,7 +156,6 @@ pub(crate) fn revise(ifindex: u32, old: &Config, new: &Config) -> net::Result<bo
 /// removed them.
 pub type QueueStats = [Option<Stats>; CLASSES];
 
-/// Reads [`QueueStats`].
 pub fn stats(netlink: &Netlink, ifindex: u32, config: &Config) -> net::Result<QueueStats> {
     let mut stats = [None; CLASSES];
     if config.scalars.queues == QUEUES_NONE {

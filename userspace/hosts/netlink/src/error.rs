@@ -5,7 +5,7 @@ use std::io;
 
 use nix::errno::Errno;
 
-use super::handle::Handle;
+use super::tc::Handle;
 
 /// Result of a network configuration request.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -14,7 +14,6 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// reason and the next step.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum Error {
     #[error(
         "no interface {name:?} in this network namespace{}; `ip link` lists those that exist",
@@ -76,7 +75,6 @@ impl Error {
 /// A negative acknowledgement: the error number and, from kernels that send it, the reason as text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// Error number.
     pub errno: Errno,
     /// The text of the extended acknowledgement (`NLMSGERR_ATTR_MSG`), empty if there is none.
     pub message: String,

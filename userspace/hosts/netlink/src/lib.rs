@@ -4,20 +4,19 @@
 //! few `recv` on a [`Netlink`] socket. A socket belongs to the network namespace it was opened in,
 //! even if its thread enters another one later.
 
+#![expect(missing_docs, reason = "not an API: a name that says it all needs no comment")]
+
 mod error;
 mod ethtool;
-mod handle;
 pub mod link;
 mod netlink;
 pub mod netns;
 pub mod rdma;
-mod stack;
 pub mod tc;
 mod wire;
 
 pub use error::{Error, Refusal, Result};
 pub use ethtool::Driver;
-pub use link::{Link, LinkStatistics, is_cable};
+pub use link::{Link, LinkStatistics, Stack, is_cable, wire_overhead_bytes};
 pub use netlink::Netlink;
 pub use netns::Netns;
-pub use stack::{Stack, wire_overhead_bytes};

@@ -40,7 +40,6 @@ pub struct Netlink {
     pub(super) ethtool_family: Cell<Option<Option<u16>>>,
 }
 
-/// Kernel subsystem of a request.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Subsystem {
     /// Links, addresses, qdiscs.
@@ -58,7 +57,6 @@ pub(super) struct Context<'a> {
     pub(super) subject: Subject<'a>,
 }
 
-/// Object of a request.
 #[derive(Clone, Copy)]
 pub(super) enum Subject<'a> {
     /// An interface, whose name is looked up.
@@ -69,7 +67,6 @@ pub(super) enum Subject<'a> {
 /// The kernel's answer to one exchange.
 #[derive(Debug, Default)]
 pub(super) struct Answer {
-    /// Bodies of the messages received.
     pub(super) bodies: Vec<Vec<u8>>,
     /// Rejected requests, by their index in the exchange.
     pub(super) refused: Vec<(usize, Refusal)>,
@@ -110,7 +107,6 @@ impl Netlink {
         self.route.as_raw_fd()
     }
 
-    /// Whether the kernel has RDMA.
     pub const fn has_rdma(&self) -> bool {
         self.rdma.is_some()
     }
@@ -130,7 +126,6 @@ impl Netlink {
         self.bodies(context, answer)
     }
 
-    /// Lists objects.
     pub(super) fn dump(
         &self,
         context: Context<'_>,
@@ -232,7 +227,6 @@ fn consistent(mut dump: impl FnMut() -> Result<Answer>) -> Result<Answer> {
     Err(Error::Interrupted)
 }
 
-/// One message of a datagram.
 struct Message<'a> {
     kind: u16,
     flags: u16,

@@ -53,7 +53,6 @@ impl Netns {
         Self::open(name)
     }
 
-    /// Opens the existing namespace `name`.
     pub fn open(name: &str) -> Result<Self> {
         Self::named(name, File::open(path_of(name)?))
     }
@@ -63,7 +62,6 @@ impl Netns {
         Self::named("the current one", File::open(CURRENT))
     }
 
-    /// The namespace of a process.
     pub fn of_process(pid: u32) -> Result<Self> {
         Self::named(&format!("that of process {pid}"), File::open(format!("/proc/{pid}/ns/net")))
     }
@@ -109,12 +107,10 @@ impl Netns {
         Ok(names)
     }
 
-    /// The namespace's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The namespace, open.
     pub(crate) fn file(&self) -> &File {
         &self.file
     }
@@ -143,7 +139,6 @@ impl Netns {
     }
 }
 
-/// Makes the error of an operation on a namespace.
 fn failed(operation: &'static str, name: impl Into<String>) -> impl Fn(io::Error) -> Error {
     let name = name.into();
     move |source| Error::Netns { operation, name: name.clone(), source }
@@ -256,7 +251,6 @@ fn with_inode(inode: u64) -> Option<Option<PathBuf>> {
     hidden.iter().all(is_elsewhere).then_some(None)
 }
 
-/// The cookie of the namespace of a file.
 fn cookie_in(path: &Path) -> io::Result<u64> {
     let file = File::open(path)?;
     on_new_thread(|| {
@@ -287,7 +281,6 @@ fn on_new_thread<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T> {
 pub struct Temporary(Netns);
 
 impl Temporary {
-    /// As [`Netns::create`].
     pub fn create(name: &str) -> Result<Self> {
         Netns::create(name).map(Self)
     }

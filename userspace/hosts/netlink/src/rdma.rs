@@ -29,10 +29,8 @@ mod attr {
     pub(super) const NDEV_INDEX: u16 = 50;
 }
 
-/// An RDMA device and the interfaces of its ports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RdmaDevice {
-    /// Index of the device in the kernel.
     pub index: u32,
     /// Name, as in `rdma link`.
     pub name: String,
@@ -41,22 +39,18 @@ pub struct RdmaDevice {
 }
 
 impl RdmaDevice {
-    /// Whether one of its ports is on this interface.
     pub fn is_on(&self, ifindex: u32) -> bool {
         self.ports.iter().any(|port| port.ifindex == ifindex)
     }
 }
 
-/// A port of an RDMA device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RdmaPort {
     /// Number, from 1, as below `/sys/class/infiniband/DEVICE/ports`.
     pub number: u32,
-    /// Index of its network interface.
     pub ifindex: u32,
 }
 
-/// A connected QP.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectedQp {
     /// QPN of this host, 24 bits.
@@ -67,7 +61,6 @@ pub struct ConnectedQp {
     pub owner: Option<QpOwner>,
 }
 
-/// Owner of a QP.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum QpOwner {
     /// A process, by its PID in this namespace.

@@ -9,9 +9,9 @@ use std::fmt;
 
 use libc::{RTM_DELTCLASS, RTM_DELTFILTER, RTM_GETTFILTER, RTM_NEWTCLASS};
 use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_REPLACE, NLM_F_REQUEST};
+use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-pub use crate::handle::Handle;
 use crate::netlink::{Context, Netlink, Subject, Subsystem};
 use crate::wire::{Encoder, attribute, c_string, string, u32_at};
 use qdisc::htb_class;
@@ -25,7 +25,6 @@ pub use spec::{Ets, HtbClass, QdiscSpec};
 const TCA_BPF_NAME: u16 = 7;
 const TCA_BPF_ID: u16 = 11;
 
-/// A filter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filter {
     /// Kind: `bpf`, `flower`, ...
@@ -38,7 +37,6 @@ pub struct Filter {
     pub handle: Handle,
     /// Name of the program, for a BPF filter.
     pub name: Option<String>,
-    /// Program ID, for a BPF filter.
     pub program_id: Option<u32>,
 }
 
@@ -106,7 +104,6 @@ impl Netlink {
         Ok(filters)
     }
 
-    /// Removes a filter below `parent`.
     pub fn delete_filter(&self, ifindex: u32, parent: Handle, filter: &Filter) -> Result<()> {
         let name = filter.name.as_deref().unwrap_or(&filter.kind);
         let info = u32::from(filter.priority) << 16 | u32::from(filter.protocol);
@@ -202,7 +199,6 @@ struct Chunk {
 }
 
 impl Batch {
-    /// An empty batch for the interface.
     pub fn new(ifindex: u32) -> Self {
         Self { ifindex, chunks: Vec::new() }
     }
@@ -218,7 +214,6 @@ impl Batch {
         self.add(DELETE_CLASS, Message::new(self.ifindex, class, Handle::UNSPEC), |_| {});
     }
 
-    /// Number of changes.
     pub(crate) fn len(&self) -> usize {
         self.chunks.iter().map(|chunk| chunk.classes.len()).sum()
     }
@@ -265,6 +260,55 @@ impl Netlink {
     }
 }
 
+/// Identifies a qdisc (`major:`) or a class (`major:minor`) of an interface, both numbers in hexadecimal as
+/// `tc` writes them. A packet whose `skb->priority` is the number of a class of the root HTB goes to that
+/// class.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Handle(pub u32);
+
+impl Handle {
+    /// No handle: the kernel's default qdiscs have it, and in a request it lets the kernel choose.
+    pub const UNSPEC: Self = Self(0);
+    /// Parent: the root of the interface.
+    pub const ROOT: Self = Self(0xffff_ffff);
+
+    /// Parent of `clsact`: before and after all other qdiscs of the interface (`TC_H_CLSACT`).
+    pub const CLSACT: Self = Self(0xffff_fff1);
+    /// Parents of `clsact` filters, ingress and egress (`TC_H_MIN_INGRESS`, `TC_H_MIN_EGRESS`).
+    pub const CLSACT_HOOKS: [Self; 2] = [Self(0xffff_fff2), Self(0xffff_fff3)];
+
+    pub const fn new(major: u16, minor: u16) -> Self {
+        Self((major as u32) << 16 | minor as u32)
+    }
+
+    /// Number of the qdisc.
+    pub const fn major(self) -> u16 {
+        (self.0 >> 16) as u16
+    }
+
+    /// Number of the class within its qdisc, 0 for the qdisc itself.
+    pub const fn minor(self) -> u16 {
+        (self.0 & 0xffff) as u16
+    }
+}
+
+impl fmt::Display for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (*self, self.minor()) {
+            (Self::ROOT, _) => f.write_str("root"),
+            (_, 0) => write!(f, "{:x}:", self.major()),
+            (_, minor) => write!(f, "{:x}:{minor:x}", self.major()),
+        }
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -274,5 +318,14 @@ mod tests {
         assert_eq!(Rate::new(0).ticks(u32::MAX), u32::MAX);
         assert_eq!(Rate::new(u64::MAX).ticks(u32::MAX), 0);
         assert_eq!(Rate::new(800_000_000_000).ticks(1_000_000), 156);
+    }
+
+    #[test]
+    fn handles_printed_in_tc_notation() {
+        assert_eq!(Handle::new(1, 0).to_string(), "1:");
+        assert_eq!(Handle::new(0x8001, 0x1f).to_string(), "8001:1f");
+        assert_eq!(Handle::ROOT.to_string(), "root");
+        assert_eq!(Handle::new(1, 0x10).0, 0x0001_0010);
+        assert_eq!((Handle(0x0001_0010).major(), Handle(0x0001_0010).minor()), (1, 0x10));
     }
 }

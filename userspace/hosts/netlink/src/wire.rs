@@ -13,7 +13,6 @@ const ALIGNMENT: usize = 4;
 #[derive(Debug, Default)]
 pub(super) struct Encoder {
     bytes: Vec<u8>,
-    /// Start of the last message.
     last: usize,
 }
 
@@ -32,7 +31,6 @@ impl Encoder {
         self.pad();
     }
 
-    /// Adds flags to the last message.
     pub(super) fn flag_last(&mut self, flags: u16) {
         let at = self.last + 6;
         let all = u16_at(&self.bytes, at).unwrap_or(0) | flags;

@@ -2,7 +2,6 @@
 //!
 //! Lines of one change are written in one `write` with `O_APPEND`, so that those of two commands never mix.
 
-mod follow;
 mod read;
 
 use std::fmt::Display;
@@ -23,12 +22,10 @@ use nix::unistd::{Uid, User};
 use serde::{Deserialize, Serialize};
 
 use crate::event::{Detail, EventRow, Kind};
-pub use follow::Follow;
-pub use read::Contents;
+pub use read::{Contents, Follow};
 
 /// Environment variable with another directory for the log.
 pub(crate) const DIRECTORY_VARIABLE: &str = "DCQCN_AUDIT";
-/// Default directory of the log.
 const DIRECTORY: &str = "/var/log/dcqcn";
 const FILE: &str = "audit.jsonl";
 /// Time to wait for another writer; after it, the change is applied but not recorded.
@@ -37,39 +34,29 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 /// A changed parameter of one interface, or a rejected change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Author and time.
     #[serde(flatten)]
     pub author: Author,
     /// The interface; empty for a file rejected as a whole.
     pub iface: String,
-    /// Event.
     #[serde(flatten)]
     pub event: Event,
 }
 
-/// Event of an [`Entry`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Event {
-    /// A parameter.
     Parameter {
-        /// Stage of its change.
         event: Stage,
-        /// Parameter name.
         key: String,
         /// Previous value, formatted for people.
         old: String,
-        /// New value.
         new: String,
         /// Time to confirm a pending change, in seconds.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         confirm_within_s: Option<u64>,
     },
     /// A rejected change; nothing was changed.
-    Refused {
-        /// Cause.
-        refused: String,
-    },
+    Refused { refused: String },
     /// A request over the daemon's socket. The parameters that it changed have their own entries.
     Ordered(Order),
 }
@@ -102,7 +89,6 @@ pub struct Order {
     pub by: String,
     /// Reason, as stated in the request.
     pub why: String,
-    /// The client process.
     pub peer: String,
 }
 
@@ -127,7 +113,6 @@ impl Entry {
     }
 }
 
-/// Author and time of an entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Author {
     /// Time, RFC 3339 in UTC.
@@ -138,9 +123,7 @@ pub struct Author {
     pub user: Option<String>,
     /// User that called sudo (`SUDO_USER`), if any.
     pub sudo_user: Option<String>,
-    /// Process ID.
     pub pid: u32,
-    /// The command line.
     pub command: String,
     /// Inode number of the network namespace, as interface names are not unique across namespaces.
     pub netns: u64,
@@ -161,7 +144,6 @@ impl Author {
         }
     }
 
-    /// An entry for each parameter that differs.
     fn entries(&self, change: &Change, event: Stage, confirm_within_s: Option<u64>) -> Vec<Entry> {
         let Change { iface, old, new } = change;
         let entry = |key: Key| {
@@ -176,7 +158,6 @@ impl Author {
     }
 }
 
-/// Failed access to the log.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{}: {source}; set {DIRECTORY_VARIABLE} to use another directory for the audit log", path.display()
@@ -186,7 +167,6 @@ pub struct Error {
     source: io::Error,
 }
 
-/// The audit log of this machine.
 #[derive(Clone, Debug)]
 pub struct Log {
     directory: PathBuf,
@@ -199,12 +179,10 @@ impl Log {
         Self::within(&directory.map_or_else(|| PathBuf::from(DIRECTORY), PathBuf::from))
     }
 
-    /// The log in `directory`.
     pub(crate) fn within(directory: &Path) -> Self {
         Self { directory: directory.to_owned() }
     }
 
-    /// Path of the file.
     pub fn path(&self) -> PathBuf {
         self.directory.join(FILE)
     }
@@ -350,15 +328,12 @@ pub fn differences(Change { old, new, .. }: &Change) -> String {
     differing(old, new).map(text).collect::<Vec<_>>().join(", ")
 }
 
-/// Mode of a change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ChangeMode {
-    /// Permanent.
     #[default]
     Lasting,
     /// Reverted after this time unless confirmed.
     Confirm(Duration),
-    /// Validate only.
     DryRun,
 }
 

@@ -1,12 +1,13 @@
-//! All counters of the hooks.
+//! All counters of the hooks, and of the receive processing by CPU.
 
-use std::fmt;
+use std::{fmt, fs, io};
 
 use dcqcn_common::layout::{CLASSES, Counters};
 use dcqcn_common::stats::Stat;
 use dcqcn_loader::attach::Attachment;
 use dcqcn_loader::dataplane::{self, HOOKS};
 use dcqcn_support::render::Table;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::reading::pause_frames;
@@ -14,7 +15,6 @@ use crate::reading::pause_frames;
 /// Counters that mlx5 has too (`/sys/class/infiniband/DEV/ports/N/hw_counters`).
 const MLX5: [Stat; 4] = [Stat::NpEcnMarked, Stat::NpCnpSent, Stat::RpCnpHandled, Stat::RpCnpIgnored];
 
-/// Counters by hook.
 pub struct CountersReport {
     iface: String,
     hooks: Vec<(&'static str, Counters)>,
@@ -28,7 +28,6 @@ impl CountersReport {
         Ok(Self { iface: attachment.info.iface.clone(), hooks, all })
     }
 
-    /// Counters counted by a single hook.
     pub fn single_hook(iface: String, hook: &'static str, counters: Counters, all: bool) -> Self {
         Self { iface, hooks: vec![(hook, counters)], all }
     }
@@ -95,6 +94,49 @@ impl fmt::Display for CountersReport {
     }
 }
 
+/// A line of `/proc/net/softnet_stat`, or several added up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Softnet {
+    pub processed: u64,
+    /// Packets dropped because a CPU's backlog was full.
+    pub dropped: u64,
+    /// Times that a CPU stopped with packets left because its budget or time was used up.
+    pub squeezed: u64,
+    pub backlog: u64,
+}
+
+impl Softnet {
+    pub fn read() -> io::Result<Vec<Self>> {
+        Ok(Self::parse(&fs::read_to_string("/proc/net/softnet_stat")?))
+    }
+
+    /// Hexadecimal numbers, more of them in newer kernels; missing ones are 0.
+    fn parse(text: &str) -> Vec<Self> {
+        const BACKLOG: usize = 11;
+        let of_cpu = |line: &str| {
+            let number = |index: usize| {
+                let word = line.split_whitespace().nth(index)?;
+                u64::from_str_radix(word, 16).ok()
+            };
+            let [processed, dropped, squeezed, backlog] =
+                [0, 1, 2, BACKLOG].map(|index| number(index).unwrap_or(0));
+            Self { processed, dropped, squeezed, backlog }
+        };
+        text.lines().map(of_cpu).collect()
+    }
+
+    /// The counters of all CPUs added up.
+    pub fn sum(cpus: &[Self]) -> Self {
+        cpus.iter().fold(Self::default(), |all, cpu| Self {
+            processed: all.processed + cpu.processed,
+            dropped: all.dropped + cpu.dropped,
+            squeezed: all.squeezed + cpu.squeezed,
+            backlog: all.backlog + cpu.backlog,
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -111,18 +153,18 @@ mod tests {
     #[test]
     fn totals_precede_rows_and_zeros_are_hidden() {
         let text = "\
-COUNTER                     TOTAL
-np_ecn_marked_roce_packets     40
-np_cnp_sent                     7
-rp_cnp_handled                  5
-rp_cnp_ignored                  0
-rx_prio3_pause                  4
+    COUNTER                     TOTAL
+    np_ecn_marked_roce_packets     40
+    np_cnp_sent                     7
+    rp_cnp_handled                  5
+    rp_cnp_ignored                  0
+    rx_prio3_pause                  4
 
-COUNTER                     XDP  INGRESS  EGRESS
-np_ecn_marked_roce_packets    0       40       0
-np_cnp_sent                   0        0       7
-rp_cnp_handled                0        5       0
-";
+    COUNTER                     XDP  INGRESS  EGRESS
+    np_ecn_marked_roce_packets    0       40       0
+    np_cnp_sent                   0        0       7
+    rp_cnp_handled                0        5       0
+    ";
         assert_eq!(report(false).to_string(), text);
         assert!(report(true).to_string().lines().count() > Stat::COUNT);
         let unused = CountersReport::single_hook("eth0".into(), "xdp", Counters::ZERO, false);
@@ -139,5 +181,18 @@ rp_cnp_handled                0        5       0
         );
         assert_eq!(json["hooks"]["ingress"]["rp_cnp_handled"], 5);
         assert_eq!(json["hooks"]["egress"]["rp_cnp_handled"], 0);
+    }
+
+    #[test]
+    fn softnet_lines_of_any_kernel_are_summed() {
+        let new = "0000000a 00000002 00000003 0 0 0 0 0 0 0 0 00000004 00000000 0 0\n0000000b 0 1 0 0 0 0 0 0 0 0 1 1 0 0\n";
+        let sum = |text| Softnet::sum(&Softnet::parse(text));
+        assert_eq!(sum(new), Softnet { processed: 21, dropped: 2, squeezed: 4, backlog: 5 });
+        assert_eq!(
+            sum("0000000a 00000002 00000003\n"),
+            Softnet { processed: 10, dropped: 2, squeezed: 3, backlog: 0 }
+        );
+        assert_eq!(sum("words\n\n"), Softnet::default());
+        assert!(!Softnet::read().unwrap().is_empty());
     }
 }

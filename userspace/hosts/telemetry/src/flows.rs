@@ -14,11 +14,8 @@ use dcqcn_support::clock::monotonic_ns;
 use dcqcn_support::render::{self, Column, Table};
 use serde::Serialize;
 
-use crate::FlowRow;
-use crate::process::Owners;
-use crate::qp::age;
+use crate::qp::{FlowRow, Owners, age};
 
-/// The flows and pairs of one interface.
 #[derive(Serialize)]
 pub struct FlowsReport {
     iface: String,
@@ -31,9 +28,7 @@ pub struct FlowsReport {
 /// A requester followed by the tail-loss probe.
 #[derive(Serialize)]
 struct RequesterRow {
-    /// Address of the peer.
     address: IpAddr,
-    /// The peer's QPN.
     qpn: u32,
     /// VLAN IDs, the outer one first; absent without a tag.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -108,7 +103,6 @@ pub struct PairRow {
 }
 
 impl FlowsReport {
-    /// Reads the flows and pairs of an attachment.
     pub fn read(attachment: &Attachment) -> Result<Self, dataplane::Error> {
         let Attachment { info, maps } = attachment;
         let params = maps.params()?;
@@ -218,7 +212,6 @@ impl PairRow {
         rows
     }
 
-    /// The rows of the text form.
     pub fn table(rows: &[Self]) -> Table {
         let columns: &[Column<'_, &Self>] = &[
             ("ADDRESS", &|row| address_and_vlan(row.address, row.vlan.as_deref())),

@@ -8,20 +8,13 @@ use dcqcn_params::{Assignment, Key, differing};
 use dcqcn_support::render::Table;
 use serde::Serialize;
 
-/// Changes made by a command.
 #[derive(Serialize)]
 #[serde(untagged)]
 pub enum ChangeReport {
-    /// On a single interface.
     One(IfaceChanges),
-    /// On several interfaces.
-    Several {
-        /// By interface.
-        interfaces: Vec<IfaceChanges>,
-    },
+    Several { interfaces: Vec<IfaceChanges> },
 }
 
-/// Changes on one interface.
 #[derive(Serialize)]
 pub struct IfaceChanges {
     iface: String,
@@ -45,7 +38,6 @@ impl ChangeReport {
         Self::new(changes.iter().map(|change| IfaceChanges::new(change, keys.iter().copied())).collect())
     }
 
-    /// All changed parameters.
     pub fn of_differences(changes: &[Change]) -> Self {
         let of_iface = |change: &Change| IfaceChanges::new(change, differing(&change.old, &change.new));
         Self::new(changes.iter().map(of_iface).collect())
@@ -99,7 +91,6 @@ impl fmt::Display for ChangeReport {
 /// A parameter: value, default, range and meaning.
 #[derive(Serialize)]
 pub struct Parameter {
-    /// Name.
     pub key: String,
     /// In the base unit, like `default`, `min` and `max`.
     value: u64,
@@ -122,7 +113,6 @@ pub struct Parameter {
 }
 
 impl Parameter {
-    /// `key` with its value in `config`.
     pub fn new(key: Key, config: &Config) -> Self {
         Self {
             key: key.to_string(),

@@ -51,7 +51,6 @@ struct QueueRow {
     queue: usize,
     scheduler: &'static str,
     weight: u64,
-    /// Backlog.
     depth_bytes: u32,
     depth_packets: u32,
     /// Sent in total.
@@ -94,7 +93,6 @@ impl QueueRow {
     }
 }
 
-/// PFC of one priority.
 #[derive(Serialize)]
 struct PauseRow {
     priority: usize,
@@ -188,7 +186,6 @@ impl QueuesReport {
         Self { classes: classes.collect(), cp_enable, ports, queues, pauses, all }
     }
 
-    /// Names of the ports.
     pub fn ports(&self) -> &[String] {
         &self.ports
     }

@@ -14,9 +14,7 @@ use dcqcn_support::clock::monotonic_ns;
 /// A snapshot of one interface's maps.
 #[derive(Clone, Debug)]
 pub struct Reading {
-    /// The attachment.
     pub info: Info,
-    /// Active parameters.
     pub params: Params,
     /// Time of the reading (CLOCK_MONOTONIC); no flow was used later.
     pub at_ns: u64,
@@ -26,13 +24,10 @@ pub struct Reading {
     pub depth_bytes: [u64; QUEUES as usize],
     /// Backlog and counters of the port's own queues, by number.
     pub queues: QueueStats,
-    /// Pause state of each priority.
     pub pauses: [Pause; CLASSES],
     /// Flows of the reaction point; empty if only their number was read.
     pub rp: Vec<RpFlow>,
-    /// Number of flows in the RP table.
     pub rp_flows: usize,
-    /// Number of flows in the NP table.
     pub np_flows: usize,
 }
 

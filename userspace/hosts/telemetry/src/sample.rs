@@ -27,7 +27,6 @@ pub(crate) const SHOWN: [Stat; 5] =
 pub struct Sample {
     /// Time of the later reading, RFC 3339 in UTC.
     pub time: String,
-    /// Interface.
     pub iface: String,
     /// `host` or `switch`.
     pub role: Role,
@@ -45,7 +44,6 @@ pub struct Sample {
     pub queues: Vec<QueueSample>,
     /// Counters since the start, summed over the hooks.
     pub counters: PerStat<u64>,
-    /// Rates of the counters.
     pub counters_per_s: PerStat<f64>,
     /// Number of flows in the RP table, shown below or not.
     pub qp_count: usize,
@@ -53,10 +51,8 @@ pub struct Sample {
     pub qps: Vec<QpSample>,
 }
 
-/// Activity of a traffic class.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ClassSample {
-    /// Number.
     pub tc: usize,
     /// Whether ECT packets are marked.
     pub ecn: bool,
@@ -72,11 +68,9 @@ pub struct ClassSample {
     pub packets: u64,
     /// Packets marked CE since the start.
     pub ecn_marked_packets: u64,
-    /// Packets per second.
     pub packets_per_s: f64,
     /// Bits per second, layer 2.
     pub throughput_bps: f64,
-    /// Marks per second.
     pub ecn_marked_packets_per_s: f64,
     /// Fraction of packets marked in the interval, 0 to 1.
     pub ecn_marked_ratio: f64,
@@ -85,7 +79,6 @@ pub struct ClassSample {
 /// Activity of one of the port's own queues, with all its traffic.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct QueueSample {
-    /// Number.
     pub queue: usize,
     /// Backlog at the later reading, bytes.
     pub depth_bytes: u32,
@@ -103,7 +96,6 @@ pub struct QpSample {
     /// State at the later reading.
     #[serde(flatten)]
     pub row: FlowRow,
-    /// Data packets per second.
     pub packets_per_s: f64,
     /// Data bits per second, layer 2.
     pub throughput_bps: f64,
@@ -113,13 +105,11 @@ pub struct QpSample {
 pub type QpKey = (IpAddr, u32, Option<String>);
 
 impl QpSample {
-    /// Identity on the interface.
     pub fn id(&self) -> QpKey {
         (self.row.address, self.row.qpn, self.row.vlan.clone())
     }
 }
 
-/// A value for each counter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PerStat<T>([T; Stat::COUNT]);
 
@@ -128,7 +118,6 @@ impl<T: Copy> PerStat<T> {
         Self(std::array::from_fn(|index| value(Stat::ALL[index])))
     }
 
-    /// The value of `stat`.
     pub fn get(&self, stat: Stat) -> T {
         self.0[stat as usize]
     }

@@ -9,7 +9,7 @@ use dcqcn_loader::attach::{self, Info, Options, Request};
 use dcqcn_params::{PacerChoice, QueuesChoice, Role, Settings, XdpModeChoice, parse_flows, word};
 use serde::Serialize;
 
-use super::config_file::ConfigFile;
+use super::config::ConfigFile;
 use super::targets;
 use dcqcn_support::cli::Output;
 use dcqcn_support::cli::SettingsArgs;
@@ -166,12 +166,10 @@ impl<T: fmt::Display> fmt::Display for AttachReport<T> {
     }
 }
 
-/// Plan of an attachment (`--dry-run`).
 #[derive(Serialize)]
 struct DryRunPlan {
     #[serde(flatten)]
     info: Info,
-    /// Planned steps, in order.
     steps: Vec<String>,
 }
 
@@ -192,7 +190,6 @@ impl fmt::Display for DryRunPlan {
     }
 }
 
-/// Options that an attachment chose.
 #[derive(Serialize)]
 #[serde(transparent)]
 struct Attached(Info);

@@ -2,25 +2,29 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use anyhow::Context as _;
+use clap::{ArgGroup, Args, Subcommand};
+use clap_complete::ArgValueCompleter;
 use dcqcn_common::params::Quantity;
-use dcqcn_daemon::daemon;
-use dcqcn_daemon::daemon::config::{Control, parse_complete};
+use dcqcn_daemon::daemon::config::{self, Config, Control, parse_complete};
+use dcqcn_loader::attach::{self, Info, Request};
 use dcqcn_netlink::Netlink;
 use dcqcn_params::quantity::parse_rate_bps;
-use dcqcn_params::{self as params, Key, Profile, Settings};
+use dcqcn_params::{self as params, FileErrors, Key, Profile, Settings};
+use dcqcn_support::cli::Output;
+use dcqcn_support::file::read_text;
 use dcqcn_support::render::Table;
-use dcqcn_telemetry::Parameter;
+use dcqcn_telemetry::audit::ChangeMode;
+use dcqcn_telemetry::{ChangeReport, Parameter};
 use serde::Serialize;
 
-use super::apply::ApplyArgs;
-use super::config_file::ConfigFile;
-use super::diff::DiffArgs;
+use super::confirm::{self, Changed, Waiter};
+use super::diff::{DiffArgs, ShowArgs};
 use super::profile::{self, ProfileCommand};
-use super::show::ShowArgs;
-use dcqcn_support::cli::Output;
+use super::targets;
 
 /// Configuration files and profiles: write the active configuration; compare, check, apply and describe files.
 #[derive(Debug, Subcommand)]
@@ -112,11 +116,9 @@ impl CheckArgs {
     }
 }
 
-/// Settings in a file.
 #[derive(Serialize)]
 struct CheckReport {
     file: String,
-    /// Settings for all interfaces.
     settings: Vec<Setting>,
     interfaces: Vec<InterfaceReport>,
     metrics: Option<SocketAddr>,
@@ -132,7 +134,6 @@ struct InterfaceReport {
     matches: Option<Vec<String>>,
     /// Earlier entry that matches all interfaces of this one, which never applies.
     shadowed_by: Option<String>,
-    /// All settings of the interface.
     settings: Vec<Setting>,
 }
 
@@ -142,7 +143,6 @@ impl InterfaceReport {
     }
 }
 
-/// A setting in the file.
 #[derive(Clone, Serialize)]
 struct Setting {
     key: String,
@@ -151,16 +151,16 @@ struct Setting {
 }
 
 impl CheckReport {
-    fn new(file: String, config: &daemon::config::Config, has_seen: bool) -> Self {
-        let matches = |selector: &daemon::config::Selector| -> Vec<String> {
+    fn new(file: String, config: &Config, has_seen: bool) -> Self {
+        let matches = |selector: &config::Selector| -> Vec<String> {
             config.matching(selector).into_iter().map(str::to_owned).collect()
         };
         let shadowed: Vec<_> = config.shadowed().collect();
-        let shadowed_by = |selector: &daemon::config::Selector| {
+        let shadowed_by = |selector: &config::Selector| {
             let found = shadowed.iter().find(|(entry, _)| std::ptr::eq(*entry, selector));
             found.map(|(_, earlier)| earlier.to_string())
         };
-        let interface = |interface: &daemon::config::Interface| InterfaceReport {
+        let interface = |interface: &config::Interface| InterfaceReport {
             name: interface.selector.to_string(),
             matches: has_seen.then(|| matches(&interface.selector)),
             shadowed_by: shadowed_by(&interface.selector),
@@ -176,7 +176,6 @@ impl CheckReport {
     }
 }
 
-/// Rows of a report.
 fn rows(settings: &Settings) -> Vec<Setting> {
     let option = |(key, value): (&str, String)| {
         let entry = params::ENTRIES.iter().find(|entry| entry.key == key);
@@ -231,12 +230,111 @@ impl fmt::Display for CheckReport {
     }
 }
 
+pub(super) struct ConfigFile {
+    name: String,
+    pub(super) config: Config,
+}
+
+impl ConfigFile {
+    /// Reads the file, and the properties of this host's interfaces if it selects interfaces.
+    ///
+    /// # Errors
+    /// The file cannot be read or is invalid, or the kernel cannot list interfaces.
+    pub(super) fn read(path: &Path) -> anyhow::Result<Self> {
+        let mut file = Self::parse(path, config::parse)?;
+        if !file.config.interfaces.is_empty() {
+            let netlink = Netlink::connect()?;
+            file.config.read_links(&netlink, &netlink.links()?)?;
+        }
+        Ok(file)
+    }
+
+    /// As [`ConfigFile::read`], without this host's interfaces.
+    pub(super) fn parse(
+        path: &Path,
+        parse: fn(&str, &str) -> Result<Config, FileErrors>,
+    ) -> anyhow::Result<Self> {
+        let name = path.display().to_string();
+        let text = read_text(path).with_context(|| format!("cannot read {name}"))?;
+        let config = parse(&name, &text)?;
+        Ok(Self { name, config })
+    }
+
+    pub(super) fn settings(&self, iface: &str) -> anyhow::Result<Settings> {
+        let name = &self.name;
+        self.config.settings(iface).with_context(|| {
+            format!("no [[interface]] in {name} matches {iface}; add one with name = \"{iface}\"")
+        })
+    }
+}
+
+/// Apply a configuration file to attached interfaces, atomically.
+///
+/// Parameters absent from the file get the defaults of a new attachment.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("target").required(true))]
+#[command(override_usage = "dcqcn config apply <FILE> <IFACE...|--all> [--dry-run] [--confirm TIME]")]
+#[command(after_long_help = "\
+A file without [[interface]] applies to each interface named. Role, pacer and table sizes are fixed when attaching: a file
+with other values is rejected.
+
+Examples:
+  dcqcn config apply /etc/dcqcn.toml eth0 --dry-run
+  dcqcn config apply /etc/dcqcn.toml eth0 eth1 --confirm 60s
+  dcqcn confirm")]
+pub(super) struct ApplyArgs {
+    /// Configuration file.
+    file: PathBuf,
+    /// Attached interfaces.
+    #[arg(value_name = "IFACE", group = "target", add = ArgValueCompleter::new(dcqcn_support::cli::iface))]
+    ifaces: Vec<String>,
+    /// Every interface attached in this network namespace; with a file that selects interfaces, only those that match.
+    #[arg(long, group = "target")]
+    all: bool,
+    /// Show the changes without applying them.
+    #[arg(long, conflicts_with = "confirm")]
+    dry_run: bool,
+    /// Revert the change after this time (1s to 24h) unless `dcqcn confirm` follows.
+    #[arg(long, value_name = "TIME", value_parser = confirm::within)]
+    confirm: Option<Duration>,
+}
+
+impl ApplyArgs {
+    pub(super) fn run(self, out: &mut Output<'_>) -> anyhow::Result<()> {
+        let Self { file, ifaces, all, dry_run, confirm } = self;
+        let parsed = ConfigFile::read(&file)?;
+        let mut ifaces = targets::names(ifaces, all)?;
+        if all {
+            ifaces.retain(|iface| parsed.config.settings(iface).is_some());
+            anyhow::ensure!(
+                !ifaces.is_empty(),
+                "{} does not name any attached interface; `dcqcn status` lists these",
+                file.display()
+            );
+        }
+        let request = |info: &Info| {
+            let settings = parsed.settings(&info.iface)?;
+            // A file for any interface does not name the peer.
+            let peer = info.inline_peer.clone().filter(|_| parsed.config.interfaces.is_empty());
+            let attached = Settings { inline: peer, ..Settings::default() };
+            anyhow::Ok(Request { iface: info.iface.clone(), settings: attached.then(settings) })
+        };
+        let change_mode = confirm.map_or(ChangeMode::unconfirmed(dry_run), ChangeMode::Confirm);
+        let _waiter = Waiter::start(change_mode)?;
+        let changes = targets::change(&ifaces, change_mode, |info, config| {
+            *config = attach::revise(&request(info)?, info, config)?;
+            Ok(())
+        })?;
+        out.show(&Changed::new(ChangeReport::of_differences(&changes), &changes, change_mode))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn report(text: &str) -> String {
-        CheckReport::new("x".into(), &daemon::config::parse("x", text).unwrap(), true).to_string()
+        CheckReport::new("x".into(), &config::parse("x", text).unwrap(), true).to_string()
     }
 
     #[test]
@@ -245,14 +343,14 @@ mod tests {
                     [[interface]]\nname = 'eth*'\nrole = 'switch'\n[interface.wred.3]\nkmin = '100KB'\n\
                     [metrics]\nlisten = '127.0.0.1:9310'\n";
         let expected = "\
-x is valid
-INTERFACE  SETTING       VALUE  DEFAULT
-eth*       role         switch     host
-eth*       wred.3.kmax   200KB    200KB
-eth*       wred.3.kmin   100KB      5KB
-eth* matches no interface of this host
-metrics on 127.0.0.1:9310
-";
+    x is valid
+    INTERFACE  SETTING       VALUE  DEFAULT
+    eth*       role         switch     host
+    eth*       wred.3.kmax   200KB    200KB
+    eth*       wred.3.kmin   100KB      5KB
+    eth* matches no interface of this host
+    metrics on 127.0.0.1:9310
+    ";
         assert_eq!(report(text), expected);
     }
 
@@ -281,11 +379,11 @@ metrics on 127.0.0.1:9310
     #[test]
     fn check_shows_file_for_any_interface() {
         let expected = "\
-x is valid
-INTERFACE  SETTING      VALUE  DEFAULT
-any        wred.3.kmin  100KB      5KB
-no [[interface]]: `dcqcn attach` applies the file to any interface; `dcqcn run` rejects it
-";
+    x is valid
+    INTERFACE  SETTING      VALUE  DEFAULT
+    any        wred.3.kmin  100KB      5KB
+    no [[interface]]: `dcqcn attach` applies the file to any interface; `dcqcn run` rejects it
+    ";
         assert_eq!(report("[wred.3]\nkmin = '100KB'\n"), expected);
         let empty = report("[log]\n");
         assert!(empty.contains("any        all at their defaults"), "{empty}");

@@ -88,11 +88,9 @@ struct ConfirmReport {
     confirmed: Vec<Waiting>,
 }
 
-/// A change to be confirmed.
 #[derive(Serialize)]
 pub(super) struct Waiting {
     iface: String,
-    /// Time left to confirm it.
     left_ns: u64,
     /// Why it is not reverted although that time is over.
     #[serde(skip_serializing_if = "Option::is_none")]

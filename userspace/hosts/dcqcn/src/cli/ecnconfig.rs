@@ -124,7 +124,6 @@ impl EcnconfigArgs {
         Self(flags.unwrap_or_else(|error| error.format(&mut Flags::command()).exit()))
     }
 
-    /// Whether JSON is requested.
     pub(super) const fn wants_json(&self) -> bool {
         self.0.json
     }
@@ -186,7 +185,6 @@ impl Flags {
     }
 }
 
-/// A parameter of a class.
 fn wred(tc: usize, name: &str) -> Result<Key, UnknownKey> {
     format!("wred.{tc}.{name}").parse()
 }
@@ -232,7 +230,6 @@ fn classes_of(config: &Config, queues: &[u8]) -> impl Iterator<Item = usize> + u
     classes.into_iter()
 }
 
-/// Output of the command.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Report {

@@ -1,11 +1,16 @@
-//! Manual pages next to those of the commands: dcqcn.toml(5) and dcqcn-parameters(7).
+//! Help with commands in groups (clap supports headings for options only), and manual pages next to those of the commands:
+//! dcqcn.toml(5) and dcqcn-parameters(7).
 
+use std::fmt::Write as _;
+
+use clap::{Command, CommandFactory as _};
 use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
 use dcqcn_common::params::Config;
 use dcqcn_params::{self as params, Group, Key, Profile};
 use dcqcn_support::cli::Page;
 
-/// Pages of files and concepts.
+use super::Cli;
+
 pub(super) fn pages() -> anyhow::Result<[Page; 2]> {
     let example = params::example(&Profile::default().config(None)?);
     Ok([
@@ -25,7 +30,6 @@ fn paragraph(roff: &mut Roff, text: impl Into<Vec<Inline>>) {
     roff.text(text);
 }
 
-/// Preformatted lines.
 fn verbatim(roff: &mut Roff, text: &str) {
     roff.control("nf", []);
     for line in text.lines() {
@@ -121,6 +125,35 @@ fn name(key: Key) -> Option<String> {
     }
 }
 
+const GROUPS: [(&str, &[&str]); 4] = [
+    ("Attach and run", &["prepare", "attach", "detach", "status", "run", "daemon", "upgrade", "gc"]),
+    ("Inspect", &["flows", "queues", "counters", "events", "log", "monitor", "top", "doctor"]),
+    ("Tune", &["get", "set", "confirm", "config"]),
+    ("Import and export", &["import", "export"]),
+];
+
+/// The whole command line.
+pub(super) fn command() -> Command {
+    let command = Cli::command();
+    let template = template(&command);
+    command.help_template(template)
+}
+
+/// Clap's own template, with [`GROUPS`] instead of its list of commands.
+fn template(command: &Command) -> String {
+    let mut template = String::from("{before-help}{about-with-newline}\n{usage-heading} {usage}\n");
+    for (heading, names) in GROUPS {
+        // Writing into a `String` cannot fail.
+        let _ = writeln!(template, "\n{heading}:");
+        for name in names {
+            let about = command.find_subcommand(name).and_then(Command::get_about);
+            let about = about.map(ToString::to_string).unwrap_or_default();
+            let _ = writeln!(template, "  {name:<9} {about}");
+        }
+    }
+    template + "\nOptions:\n{options}{after-help}"
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -146,5 +179,27 @@ mod tests {
         for section in params::file::SECTIONS {
             assert!(example.contains(&format!("#[{section}]")) || section == "interface", "{section}");
         }
+    }
+
+    #[test]
+    fn every_command_has_a_help_group() {
+        let mut grouped: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| *names).copied().collect();
+        let command = Cli::command();
+        let mut shown: Vec<&str> =
+            command.get_subcommands().filter(|one| !one.is_hide_set()).map(Command::get_name).collect();
+        grouped.sort_unstable();
+        shown.sort_unstable();
+        assert_eq!(grouped, shown);
+        assert!(shown.len() <= 22, "{shown:?}");
+    }
+
+    #[test]
+    fn help_groups_in_order() {
+        let help = command().render_long_help().to_string();
+        let at = |what: &str| help.find(what).unwrap_or_else(|| panic!("no {what} in {help}"));
+        assert!(
+            at("Attach and run:\n  prepare") < at("Inspect:\n  flows") && at("Inspect:") < at("Tune:\n  get")
+        );
+        assert!(at("  export") < at("Options:") && at("Options:") < at("Exit codes:"));
     }
 }

@@ -215,7 +215,6 @@ impl fmt::Display for StatusReport {
     }
 }
 
-/// A part, on one line.
 fn line(part: &Part) -> String {
     let Part { name, iface, program_id, link_id, problem } = part;
     let program = program_id.map(|id| format!(", program {id}")).unwrap_or_default();

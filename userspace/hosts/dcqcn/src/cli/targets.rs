@@ -65,7 +65,6 @@ pub(super) fn resolve_altname(iface: String) -> String {
     link.map_or(iface, |link| link.name)
 }
 
-/// Whether a word is a pattern for interfaces.
 pub(super) fn is_pattern(word: &str) -> bool {
     word.contains(['*', '?', '['])
 }
@@ -131,13 +130,10 @@ pub(super) fn configs(
 /// Interfaces, then assignments: `eth0,eth1 rpg_ai_rate=20mbit`; or a profile instead of them or before them.
 #[derive(Debug)]
 pub(super) struct Edits {
-    /// Named interfaces.
     pub(super) ifaces: Vec<String>,
-    /// All interfaces.
     pub(super) all: bool,
     /// Profile to start from instead of the active parameters.
     pub(super) profile: Option<Profile>,
-    /// Assignments.
     pub(super) changes: Vec<Assignment>,
 }
 

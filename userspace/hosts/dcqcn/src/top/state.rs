@@ -42,7 +42,6 @@ pub(super) enum Mode {
     /// List of parameters that contain `filter`.
     Choose {
         filter: String,
-        /// Index of the selected parameter.
         at: usize,
     },
     /// Input of a parameter's value.
@@ -59,7 +58,6 @@ pub(super) enum Status {
     Error(String),
 }
 
-/// Action requested by a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     None,

@@ -1,11 +1,25 @@
+//! Tests of `dcqcn top`, and its picture in the documentation: the screen buffer as SVG, with five flows simulated by
+//! the data plane's own functions. `cargo xtask docs` regenerates it.
+
+use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 use std::{env, fs};
 
-use dcqcn_telemetry::{Sample, reading};
+use dcqcn_common::flow::RpFlow;
+use dcqcn_common::layout::Counters;
+use dcqcn_common::params::{Params, Port};
+use dcqcn_common::rate::Debt;
+use dcqcn_common::rng;
+use dcqcn_common::stats::Stat;
+use dcqcn_common::wred::Wred;
+use dcqcn_params::Profile;
+use dcqcn_telemetry::{Reading, Sample, reading};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
+use ratatui::buffer::{Buffer, Cell};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use ratatui::style::{Color, Modifier};
 
 use super::column::Column;
 use super::state::{Action, HISTORY, Mode, State, Status};
@@ -26,8 +40,8 @@ fn screen(state: &State, width: u16, height: u16) -> String {
     terminal.draw(|frame| view::draw(frame, state)).unwrap();
     let buffer = terminal.backend().buffer();
     let rows = buffer.content().chunks(width.into());
-    let row = |cells: &[ratatui::buffer::Cell]| {
-        let text: String = cells.iter().map(ratatui::buffer::Cell::symbol).collect();
+    let row = |cells: &[Cell]| {
+        let text: String = cells.iter().map(Cell::symbol).collect();
         format!("{}\n", text.trim_end())
     };
     rows.map(row).collect()
@@ -232,4 +246,187 @@ fn sparkline_shows_recent_rates() {
     let counts: Vec<usize> =
         state.sample.as_ref().unwrap().qps.iter().map(|qp| state.history(&qp.id()).count()).collect();
     assert!(counts.contains(&1) && counts.contains(&HISTORY), "{counts:?}");
+}
+
+/// Size of a cell in pixels, about that of a monospaced font of 14 px.
+const CELL: (u32, u32) = (9, 19);
+const BACKGROUND: &str = "#16181d";
+const FOREGROUND: &str = "#d8dee9";
+
+/// Converts a screen to SVG. Bars and thresholds are shapes, because fonts join block characters differently.
+fn svg(buffer: &Buffer) -> String {
+    let (width, height) = (u32::from(buffer.area.width), u32::from(buffer.area.height));
+    let mut text = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {w} {h}\" width=\"{w}\" height=\"{h}\">\n\
+         <rect width=\"{w}\" height=\"{h}\" rx=\"6\" fill=\"{BACKGROUND}\"/>\n\
+         <g font-family=\"ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace\" font-size=\"14\" xml:space=\"preserve\">\n",
+        w = (width + 2) * CELL.0,
+        h = (height + 1) * CELL.1,
+    );
+    for (y, row) in (0..).zip(buffer.content().chunks(width as usize)) {
+        let mut x = 0;
+        for run in row.chunk_by(|a, b| a.style() == b.style() && is_drawn(a) == is_drawn(b)) {
+            draw(&mut text, run, (x + 1) * CELL.0, y * CELL.1 + CELL.1 / 2);
+            x += run.len() as u32;
+        }
+    }
+    text + "</g>\n</svg>\n"
+}
+
+/// Whether a cell is part of a bar, a sparkline or a threshold.
+fn is_drawn(cell: &Cell) -> bool {
+    matches!(cell.symbol().chars().next(), Some('\u{2581}'..='\u{2588}' | '\u{2503}' | '\u{250a}'))
+}
+
+/// Cells of one style with their upper left corner at (`x`, `y`).
+fn draw(text: &mut String, run: &[Cell], x: u32, y: u32) {
+    let Some(first) = run.first() else { return };
+    let (mut ink, mut paper) = (color(first.fg), None);
+    if first.modifier.contains(Modifier::REVERSED) {
+        (ink, paper) = (BACKGROUND, Some(FOREGROUND));
+    }
+    let opacity = if first.modifier.contains(Modifier::DIM) { " opacity=\"0.6\"" } else { "" };
+    let width = run.len() as u32 * CELL.0;
+    // Writing into a `String` cannot fail.
+    if let Some(paper) = paper {
+        let _ = writeln!(
+            text,
+            "<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{}\" fill=\"{paper}\"/>",
+            CELL.1
+        );
+    }
+    if is_drawn(first) {
+        for (at, cell) in (x..).step_by(CELL.0 as usize).zip(run) {
+            let _ = writeln!(text, "{}", block(cell.symbol(), at, y, ink));
+        }
+        return;
+    }
+    let symbols: String = run.iter().map(Cell::symbol).collect();
+    let words = symbols.trim_end();
+    if words.trim_start().is_empty() {
+        return;
+    }
+    let bold = if first.modifier.contains(Modifier::BOLD) { " font-weight=\"bold\"" } else { "" };
+    let _ = writeln!(
+        text,
+        "<text x=\"{x}\" y=\"{}\" textLength=\"{}\" fill=\"{ink}\"{bold}{opacity}>{}</text>",
+        y + CELL.1 - 5,
+        words.chars().count() as u32 * CELL.0,
+        words.replace('&', "&amp;").replace('<', "&lt;")
+    );
+}
+
+/// A block in eighths, or a vertical line.
+fn block(symbol: &str, x: u32, y: u32, ink: &str) -> String {
+    let (width, height) = CELL;
+    match symbol.chars().next() {
+        Some(symbol @ '\u{2581}'..='\u{2588}') => {
+            let high = height * (u32::from(symbol) - 0x2580) / 8;
+            let y = y + height - high;
+            format!("<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{high}\" fill=\"{ink}\"/>")
+        }
+        symbol => {
+            let (stroke, dashes) =
+                if symbol == Some('\u{2503}') { (3, "") } else { (1, " stroke-dasharray=\"3\"") };
+            let (x, below) = (x + width / 2, y + height);
+            format!(
+                "<line x1=\"{x}\" x2=\"{x}\" y1=\"{y}\" y2=\"{below}\" stroke=\"{ink}\" stroke-width=\"{stroke}\"{dashes}/>"
+            )
+        }
+    }
+}
+
+fn color(color: Color) -> &'static str {
+    match color {
+        Color::Green => "#8fc97a",
+        Color::Yellow => "#e5c07b",
+        Color::Red => "#e06c75",
+        _ => FOREGROUND,
+    }
+}
+
+/// A port of 1 Gbit/s and its flows, packet by packet.
+struct Loop {
+    now: Reading,
+    /// Not in the table before its first packet.
+    waiting: Vec<RpFlow>,
+    /// Bits that each flow may send.
+    credit_bits: Vec<u64>,
+    random: u64,
+}
+
+const PACKET_BYTES: u64 = 4_096;
+/// Transmission time of a packet on the link.
+const STEP_NS: u64 = PACKET_BYTES * 8;
+const SECOND: u64 = 1_000_000_000;
+
+impl Loop {
+    fn new() -> Self {
+        let mut now = reading("eth0", 0, 5);
+        let mut config = Profile::Lab.config(Some(SECOND)).unwrap();
+        (config.scalars.link_rate_bps, config.scalars.cp_enable) = (SECOND, 1);
+        now.params = Params::new(&config, Port::new(1, 8_192, 8_192)).unwrap();
+        now.counters.fill(Counters::ZERO);
+        let rp = now.params.rp;
+        let mut waiting: Vec<RpFlow> = now.rp.drain(..).map(|flow| RpFlow::new(flow.id, &rp)).collect();
+        waiting.reverse();
+        Self { now, waiting, credit_bits: Vec::new(), random: 1 }
+    }
+
+    /// Advances the simulation by a second, in which one more flow starts.
+    fn second(&mut self) {
+        let Self { now, waiting, credit_bits, random } = self;
+        now.rp.extend(waiting.pop());
+        credit_bits.resize(now.rp.len(), 0);
+        let (params, end_ns) = (now.params, now.at_ns + SECOND);
+        let (wred, limits) = (Wred::new(&params.config.wred[3]), params.config.scalars);
+        let mut debt = Debt::NONE;
+        while now.at_ns < end_ns {
+            now.at_ns += STEP_NS;
+            let at_ns = now.at_ns;
+            now.depth_bytes[3] = now.depth_bytes[3].saturating_sub(PACKET_BYTES);
+            for (flow, credit_bits) in now.rp.iter_mut().zip(&mut *credit_bits) {
+                flow.hot.advance(&params.rp, at_ns, &mut debt);
+                *credit_bits += flow.hot.rates()[0] * STEP_NS / SECOND;
+                while *credit_bits >= PACKET_BYTES * 8 {
+                    *credit_bits -= PACKET_BYTES * 8;
+                    flow.hot.on_send(&params, at_ns, PACKET_BYTES, &mut debt);
+                    let depth_bytes = &mut now.depth_bytes[3];
+                    *depth_bytes += PACKET_BYTES;
+                    *random = rng::next(*random);
+                    let drawn = || wred.draw(*depth_bytes, rng::value(*random));
+                    let marked = wred.certain(*depth_bytes).unwrap_or_else(drawn);
+                    let class = &mut now.counters[2].class[3];
+                    class.packets += 1;
+                    class.ecn_marked_packets += u64::from(marked);
+                    if marked && at_ns - flow.cnps.last_ns >= limits.min_time_between_cnps_ns {
+                        let cut = flow.on_cnp(&params.rp, at_ns, &mut debt);
+                        let stat = if cut { Stat::RpCnpHandled } else { Stat::RpCnpIgnored };
+                        now.counters[0].stat[stat as usize] += 1;
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn documented_screen_matches() {
+    let mut state = State::new(vec!["eth0".to_owned()], 0, Duration::from_secs(1));
+    let mut port = Loop::new();
+    for _ in 0..HISTORY {
+        let before = port.now.clone();
+        port.second();
+        state.show(Sample::new(Some(&before), &port.now), port.now.params.config);
+    }
+    let mut terminal = Terminal::new(TestBackend::new(106, 15)).unwrap();
+    terminal.draw(|frame| view::draw(frame, &state)).unwrap();
+    let drawn = svg(terminal.backend().buffer());
+
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/how-to/top.svg");
+    if env::var_os("DCQCN_WRITE_GOLDEN").is_some() {
+        fs::write(&path, &drawn).unwrap();
+    }
+    let stored = fs::read_to_string(&path).unwrap();
+    assert!(stored == drawn, "{} is outdated: run `cargo xtask docs`", path.display());
 }

@@ -292,7 +292,6 @@ fn status(state: &State) -> Paragraph<'_> {
     }
 }
 
-/// A centred window.
 fn popup(frame: &mut Frame<'_>, title: &str, lines: Vec<Line<'_>>, width: u16) {
     let area = frame.area();
     let height = u16::try_from(lines.len()).unwrap_or(u16::MAX).saturating_add(2).min(area.height);

@@ -11,10 +11,8 @@ use dcqcn_netlink::{Netlink, netns};
 use dcqcn_params::XdpModeChoice;
 use dcqcn_support::sync::lock;
 
-use super::hook_names::{XDP_PEER, tc_hook};
-use super::hooks;
-use super::identity::boot_id;
-use super::journal::{FORMAT, Journal, Record, State, UndoStep};
+use super::hooks::{self, XDP_PEER, tc_hook};
+use super::journal::{FORMAT, Journal, Record, State, UndoStep, boot_id};
 use super::plan::{Plan, port};
 use super::state_dir::{StateDir, remove_pins};
 use super::undo::{InterfaceAccess, undo_with};
@@ -93,7 +91,6 @@ fn retain_lost_offloads(netlink: &Netlink, record: &mut Record) -> Result<(), Er
     Ok(())
 }
 
-/// Context of the steps.
 struct Carrier<'a> {
     plan: &'a Plan,
     netlink: &'a Netlink,
@@ -102,7 +99,6 @@ struct Carrier<'a> {
     pins: PathBuf,
     /// Requested or required XDP mode.
     xdp_mode: XdpModeChoice,
-    /// The loaded object.
     ebpf: Option<Ebpf>,
 }
 

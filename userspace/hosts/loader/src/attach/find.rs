@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use dcqcn_netlink::{Link, Netlink};
 use dcqcn_params::word;
 
-use super::hook_names::{with_current_names, with_names};
+use super::hooks::{with_current_names, with_names};
 use super::journal::{Record, State};
 use super::state_dir::StateDir;
 use super::{Attachment, Error, Id, Info, Sweep, name_of, verify};
@@ -24,9 +24,7 @@ pub struct Survey {
 /// A journal that cannot be read.
 #[derive(Debug)]
 pub struct Broken {
-    /// Interface, if it exists.
     pub iface: Option<String>,
-    /// Cause.
     pub error: Error,
 }
 
@@ -121,7 +119,6 @@ pub fn list_alive() -> Result<Vec<Info>, Error> {
 /// Records of existing interfaces.
 #[derive(Debug, Default)]
 pub struct Alive {
-    /// Complete attachments.
     pub attached: Vec<Info>,
     /// Unreadable records: name of the interface, and cause.
     pub unreadable: Vec<(String, Error)>,

@@ -7,8 +7,7 @@ use dcqcn_netlink::Netlink;
 use dcqcn_netlink::tc::{Filter, Handle};
 use serde::Serialize;
 
-use super::bound::Bound;
-use super::hook_names::{TcHook, tc_hook};
+use super::hooks::{Bound, TcHook, tc_hook};
 use super::journal::UndoStep;
 use super::state_dir::StateDir;
 use super::{Error, Info};
@@ -22,7 +21,6 @@ pub struct ForeignProgram {
     /// Program name, possibly truncated by the kernel; the kind of a filter without a name; `?` without
     /// permission to read it.
     pub name: String,
-    /// Program ID, if known.
     pub program_id: Option<u32>,
     /// Runs before our program, which sees only the packets that this one passes on.
     pub is_before: bool,
@@ -66,7 +64,6 @@ pub(super) fn on_hooks(
     Ok(others)
 }
 
-/// A program of a TCX hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ChainProgram {
     pub(super) id: u32,

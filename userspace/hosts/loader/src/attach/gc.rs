@@ -5,23 +5,17 @@ use std::path::Path;
 use dcqcn_netlink::{Link, Netlink, netns};
 use serde::Serialize;
 
-use super::bound::Bound;
-use super::hook_names::{HOOKS, TC_HOOKS, XDP_PEER};
+use super::hooks::{Bound, HOOKS, TC_HOOKS, XDP_PEER};
 use super::journal::{Journal, Record, State, UndoReport, UndoStep};
 use super::state_dir::{StateDir, remove_pins};
 use super::undo::{self, InterfaceAccess, rollback, undo_with};
 use super::{Error, Info, Sweep, foreign, probe, verify};
 
-/// Result of freeing one attachment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Freed {
-    /// Recorded name of the interface.
     pub iface: String,
-    /// Network namespace (`SO_NETNS_COOKIE`).
     pub netns_cookie: u64,
-    /// Reason for freeing it.
     pub why: String,
-    /// Steps undone, as text.
     pub done: Vec<String>,
     /// Undo steps left and their errors, if any.
     pub problem: Option<String>,
@@ -126,7 +120,6 @@ pub(super) fn elsewhere(here: &StateDir) -> Vec<Freed> {
     freed
 }
 
-/// State directories of the other namespaces.
 fn others(here: &StateDir) -> impl Iterator<Item = StateDir> {
     StateDir::all().unwrap_or_default().into_iter().filter(|state_dir| state_dir.cookie != here.cookie)
 }

@@ -1,19 +1,22 @@
-//! Attaches programs to hooks.
+//! Attaches programs to hooks, and reads pinned links; names of hooks and current names of interfaces.
 
-use std::mem;
+use std::os::fd::AsRawFd as _;
 use std::path::Path;
+use std::{fs, mem};
 
 use aya::Ebpf;
-use aya::programs::links::{FdLink, LinkOrder};
+use aya::programs::links::{FdLink, LinkOrder, PinnedLink};
 use aya::programs::tc::{self, NlOptions, SchedClassifierLink, TcAttachOptions, TcAttachType, TcHandle};
-use aya::programs::{SchedClassifier, TcError, XdpMode, loaded_programs};
+use aya::programs::{MultiProgLink as _, SchedClassifier, TcError, XdpMode, loaded_programs};
+use dcqcn_netlink::tc::Handle;
 use dcqcn_netlink::{Link, Netlink};
 use dcqcn_params::XdpModeChoice;
 use dcqcn_support::causes::one_line;
 
-use super::hook_names::TcHook;
-use super::{Error, Info, foreign};
-use crate::dataplane::{classifier, xdp};
+use super::{Error, Info, foreign, name_of};
+/// Hooks; also the names of their pins.
+pub(super) use crate::dataplane::HOOKS;
+use crate::dataplane::{PROGRAMS, classifier, xdp};
 use crate::failpoint;
 
 type Source = Box<dyn std::error::Error + Send + Sync>;
@@ -168,4 +171,98 @@ pub(super) fn attach_xdp(
             }
         },
     }
+}
+
+/// A TC hook, used by host attachments: XDP on the receive path would cost TCP its offloads.
+pub(super) struct TcHook {
+    /// Name of the hook, and of the program's pin.
+    pub(super) name: &'static str,
+    pub(super) program: &'static str,
+    pub(super) attach_type: TcAttachType,
+    /// `enum bpf_attach_type` (include/uapi/linux/bpf.h).
+    pub(super) tcx: u32,
+    /// Parent of filters on clsact.
+    pub(super) parent: Handle,
+}
+
+/// Egress first, because it must handle the clones that ingress sends.
+pub(super) static TC_HOOKS: [TcHook; 2] = [
+    TcHook {
+        name: HOOKS[2],
+        program: PROGRAMS[2],
+        attach_type: TcAttachType::Egress,
+        tcx: 47,
+        parent: Handle::CLSACT_HOOKS[1],
+    },
+    TcHook {
+        name: HOOKS[1],
+        program: PROGRAMS[1],
+        attach_type: TcAttachType::Ingress,
+        tcx: BPF_TCX_INGRESS,
+        parent: Handle::CLSACT_HOOKS[0],
+    },
+];
+pub(super) const BPF_TCX_INGRESS: u32 = 46;
+
+pub(super) fn tc_hook(name: &str) -> Option<&'static TcHook> {
+    TC_HOOKS.iter().find(|hook| hook.name == name)
+}
+
+/// Pin of the XDP link on the other interface of an inline pair.
+pub(super) const XDP_PEER: &str = "xdp_peer";
+
+/// `info` with the interfaces' current names.
+pub(super) fn with_current_names(info: Info, links: &[Link]) -> Info {
+    with_names(info, |index| name_of(links, index).map(str::to_owned))
+}
+
+/// As [`with_current_names`], with a lookup function for names.
+pub(super) fn with_names(info: Info, name: impl Fn(u32) -> Option<String>) -> Info {
+    let iface = name(info.ifindex).unwrap_or(info.iface);
+    let inline_peer = info.peer_ifindex.and_then(name).or(info.inline_peer);
+    Info { iface, inline_peer, ..info }
+}
+
+/// A pinned link.
+pub(super) struct Bound {
+    pub(super) id: u32,
+    pub(super) program_id: u32,
+    /// Interface index, in any namespace; 0 if the interface was removed. `None` if it was not read.
+    pub(super) ifindex: Option<u32>,
+}
+
+impl Bound {
+    /// Reads a pinned link without its interface; `None` if it does not exist.
+    pub(super) fn read(path: &Path) -> Option<Self> {
+        Self::of(&PinnedLink::from_pin(path).ok()?.into())
+    }
+
+    fn of(link: &FdLink) -> Option<Self> {
+        let info = link.info().ok()?;
+        Some(Self { id: info.id(), program_id: info.program_id(), ifindex: None })
+    }
+
+    /// As [`Self::read`], with the interface. aya does not expose an XDP link's descriptor, so its fdinfo is
+    /// found by link ID.
+    pub(super) fn read_with_interface(path: &Path, pin: &str) -> Option<Self> {
+        let link: FdLink = PinnedLink::from_pin(path).ok()?.into();
+        let bound = Self::of(&link)?;
+        let text = if tc_hook(pin).is_some() {
+            let link = SchedClassifierLink::try_from(link).ok()?;
+            fs::read_to_string(format!("/proc/self/fdinfo/{}", link.fd().ok()?.as_raw_fd())).ok()?
+        } else {
+            let entries = fs::read_dir("/proc/self/fdinfo").ok()?.filter_map(Result::ok);
+            let mut texts = entries.filter_map(|entry| fs::read_to_string(entry.path()).ok());
+            let text = texts.find(|text| field(text, "link_id:") == Some(bound.id))?;
+            // Not earlier: its descriptor is one of those searched.
+            drop(link);
+            text
+        };
+        Some(Self { ifindex: field(&text, "ifindex:"), ..bound })
+    }
+}
+
+/// Parses a number in a file of `/proc/self/fdinfo`.
+fn field(text: &str, name: &str) -> Option<u32> {
+    text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
 }

@@ -1,16 +1,19 @@
 //! Journal of an attachment: undo steps, written before each change and undone in reverse order.
 //!
-//! This module does not access the kernel. The store and the function that undoes a step are arguments.
+//! It does not access the kernel: the store and the function that undoes a step are arguments. Attachments are identified
+//! by boot, network namespace and interface index, names are only labels. Another interface may have taken the index since:
+//! one moved here from another namespace, or created with it.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::Path;
+use std::sync::LazyLock;
 
 use dcqcn_netlink::Link;
 use dcqcn_netlink::tc::{Handle, SavedQdisc};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::identity::Device;
 use super::pending::Pending;
 use super::{Error, Info};
 use crate::failpoint;
@@ -18,7 +21,6 @@ use crate::failpoint;
 /// Journal format written by this version.
 pub(super) const FORMAT: u32 = 2;
 
-/// State of an attachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
@@ -30,7 +32,6 @@ pub enum State {
     Detaching,
 }
 
-/// One change to undo.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum UndoStep {
@@ -38,7 +39,6 @@ pub(super) enum UndoStep {
     Pins,
     /// An entry of `SIBLINGS`, the programs to tail-call with a CNP for an unknown flow.
     Sibling {
-        /// Index of the entry.
         slot: u32,
     },
     /// The qdisc that the pacer or the queues replaced.
@@ -47,7 +47,6 @@ pub(super) enum UndoStep {
         parent: Handle,
         /// Kind and handle of the new qdisc.
         ours: (String, Handle),
-        /// The replaced qdisc.
         saved: SavedQdisc,
     },
     /// A clsact qdisc that attaching added.
@@ -75,15 +74,12 @@ pub(super) enum UndoStep {
         features: Vec<String>,
     },
     Link {
-        /// File name of the pin.
         pin: String,
     },
 }
 
-/// Journal record of an attachment.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Record {
-    /// [`FORMAT`] of the writer.
     pub(super) format: u32,
     pub(super) state: State,
     /// Boot ID: no kernel state survives a reboot.
@@ -128,9 +124,7 @@ pub(super) fn parse(path: &Path, iface: impl Fn() -> Option<String>, text: &[u8]
     }
 }
 
-/// Storage of a journal.
 pub(super) trait Store {
-    /// Write error.
     type Error;
 
     /// Replaces the record atomically: readers see the old or the new one.
@@ -145,13 +139,10 @@ pub(super) struct Journal<S> {
     store: S,
 }
 
-/// Result of a rollback.
 pub(super) struct UndoReport<E> {
-    /// Steps undone, as text.
     pub(super) done: Vec<String>,
     /// Errors; the steps that failed stay in the journal.
     pub(super) errors: Vec<E>,
-    /// Steps that failed.
     pub(super) left: Vec<UndoStep>,
 }
 
@@ -237,6 +228,61 @@ impl<S: Store> Journal<S> {
         self.store.write(&self.record)?;
         failpoint::step(what);
         Ok(())
+    }
+}
+
+/// Identifies an attachment among all since boot, even if its interface is renamed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct Id {
+    pub netns_cookie: u64,
+    pub ifindex: u32,
+    /// CLOCK_BOOTTIME when attached.
+    pub attached_at_ns: u64,
+}
+
+impl Info {
+    pub const fn id(&self) -> Id {
+        let Self { netns_cookie, ifindex, attached_at_ns, .. } = *self;
+        Id { netns_cookie, ifindex, attached_at_ns }
+    }
+}
+
+/// Boot ID (random(4)); empty if unknown.
+pub(super) fn boot_id() -> &'static str {
+    const FILE: &str = "/proc/sys/kernel/random/boot_id";
+    /// Compared with that of each journal.
+    static BOOT_ID: LazyLock<String> = LazyLock::new(|| {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        // systemd-nspawn mounts a random ID over it for each container.
+        if mounts.contains(&format!(" {FILE} ")) {
+            return String::new();
+        }
+        fs::read_to_string(FILE).unwrap_or_default().trim().to_owned()
+    });
+    &BOOT_ID
+}
+
+/// Properties that distinguish an interface from later ones with its index.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Device {
+    kind: Option<String>,
+    mac: Option<[u8; 6]>,
+    permanent_mac: Option<[u8; 6]>,
+}
+
+impl Device {
+    pub(super) fn of(link: &Link) -> Self {
+        let Link { kind, mac, permanent_mac, .. } = link.clone();
+        Self { kind, mac, permanent_mac }
+    }
+
+    /// Whether `link` may be this interface. A permanent address takes precedence: a bond changes those of its ports.
+    pub(super) fn is(&self, link: &Link) -> bool {
+        let has_address = match (self.permanent_mac, link.permanent_mac) {
+            (None, None) => self.mac == link.mac,
+            (then, now) => then == now,
+        };
+        self.kind == link.kind && has_address
     }
 }
 

@@ -14,13 +14,12 @@ use serde::{Deserialize, Serialize};
 
 use super::change::{Change, ChangeError, write_config};
 use super::find::find;
-use super::hook_names::with_current_names;
+use super::hooks::with_current_names;
 use super::journal::{Record, State, Store as _};
 use super::state_dir::StateDir;
 use super::{Attachment, Error, Info};
 use crate::failpoint;
 
-/// A change pending confirmation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pending {
     /// Deadline on CLOCK_BOOTTIME; the former values are restored from then on.
@@ -45,12 +44,10 @@ impl Pending {
         (!former.is_empty()).then_some(Self { deadline_ns, former })
     }
 
-    /// Whether the deadline has passed.
     pub const fn is_overdue(&self, now_ns: u64) -> bool {
         self.deadline_ns <= now_ns
     }
 
-    /// Time left to confirm.
     pub const fn left(&self, now_ns: u64) -> Duration {
         Duration::from_nanos(self.deadline_ns.saturating_sub(now_ns))
     }
@@ -66,7 +63,6 @@ impl Pending {
     }
 }
 
-/// Result of reverting changes.
 #[derive(Debug, Default)]
 pub struct Reverted {
     /// Reverted changes, from the unconfirmed to the former values.
@@ -75,7 +71,6 @@ pub struct Reverted {
     pub failed: Vec<ChangeError<Error>>,
 }
 
-/// Selects the changes to revert.
 #[derive(Clone, Copy, Debug)]
 pub enum Which<'a> {
     /// Changes past their deadline.
@@ -165,7 +160,6 @@ fn revert_one(
     Ok((Change { iface, old, new }, journaled))
 }
 
-/// Pending changes and their records.
 fn waiting(state_dir: &StateDir) -> Result<Vec<(Record, Pending)>, Error> {
     let records = state_dir.records()?;
     let is_attached = |r: &Record| r.state == State::Attached && !state_dir.is_of_earlier_boot(r);

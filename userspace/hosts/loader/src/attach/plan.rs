@@ -14,11 +14,10 @@ use dcqcn_params::{DetectedLink, PacerChoice, Profile, QueuesChoice, Role, Setti
 use dcqcn_support::clock::boottime_ns;
 use dcqcn_support::render;
 
-use super::hook_names::{HOOKS, XDP_PEER, tc_hook};
-use super::identity::Device;
-use super::journal::UndoStep;
+use super::hooks::{HOOKS, XDP_PEER, tc_hook};
+use super::journal::{Device, UndoStep};
 use super::state_dir::StateDir;
-use super::{DerivedDefaults, Error, Info, LinkRateFrom, Request, interrupt, probe, takeover};
+use super::{DerivedDefaults, Error, Info, LinkRateFrom, Request, probe, takeover};
 use crate::dataplane::Sizes;
 use crate::pacer::{self, Placement};
 use crate::queues;
@@ -33,9 +32,7 @@ pub(super) struct Plan {
     pub(super) config: Config,
     pub(super) sizes: Sizes,
     pub(super) xdp_mode: XdpModeChoice,
-    /// Position of the pacer, if any.
     pub(super) placement: Option<Placement>,
-    /// Parent of the queues' qdisc, if any.
     pub(super) queues_at: Option<Handle>,
     pub(super) info: Info,
     /// Interfaces of the attachment and its steps, by index.
@@ -141,7 +138,7 @@ impl Plan {
                 Some(_) => ("attaching queues", None),
                 None => ("attaching a pacer", Some(sizes.rp_flows)),
             };
-            interrupt::check(netlink, &link, what, rp_flows)?;
+            probe::check_interrupt(netlink, &link, what, rp_flows)?;
         }
         // After the refusals above, so that a refused request uses no slot.
         let has_flows = programs.contains(&"ingress");

@@ -13,7 +13,7 @@ use dcqcn_support::file::create_public_dir;
 
 use super::find::find;
 use super::state_dir::StateDir;
-use super::{Error, interrupt};
+use super::{Error, probe};
 use crate::dataplane::Sizes;
 use crate::pacer::{self, FqLimits, Placement};
 
@@ -39,7 +39,7 @@ pub fn prepare(iface: &str, may_interrupt: bool) -> Result<String, Error> {
     }
     require_fq(iface)?;
     if !may_interrupt {
-        interrupt::check(&netlink, &link, "installing an fq", None)?;
+        probe::check_interrupt(&netlink, &link, "installing an fq", None)?;
     }
     let mut config = Config::DEFAULT;
     config.scalars.pacer = PACER_FQ;

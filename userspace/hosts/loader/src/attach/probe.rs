@@ -1,4 +1,5 @@
-//! Checks that this process and this kernel can attach at all.
+//! Checks that this process and this kernel can attach at all, and do not kill soft-RoCE QPs, which fail when a qdisc drops
+//! one of their packets (Linux 6.12+).
 
 use std::{fs, io};
 
@@ -6,9 +7,12 @@ use aya::maps::MapType;
 use aya::programs::ProgramType;
 use aya::sys::{BpfHelper, is_helper_supported, is_map_supported};
 use aya::util::KernelVersion;
+use dcqcn_netlink::{Link, Netlink, Stack};
 
 use super::Error;
-use super::hook_names::BPF_TCX_INGRESS;
+use super::hooks::BPF_TCX_INGRESS;
+use crate::pacer::FqLimits;
+use crate::soft_roce::SoftRoce;
 use crate::{failpoint, syscall};
 
 /// Capabilities required for attaching, by bit (include/uapi/linux/capability.h).
@@ -113,6 +117,56 @@ fn missing_capabilities(effective: u64) -> Vec<&'static str> {
     let has = |bit: u32| effective >> bit & 1 == 1;
     let met = |bit: u32| has(bit) || (bit != CAP_NET_ADMIN && has(CAP_SYS_ADMIN));
     NEEDED.iter().filter(|(bit, _)| !met(*bit)).map(|(_, name)| *name).collect()
+}
+
+/// Rejects replacing a qdisc that active QPs send through; `what` is the operation for the error.
+///
+/// `flows` is set if a suitable fq, installed beforehand, would be kept; it sizes the suggested command.
+pub(super) fn check_interrupt(
+    netlink: &Netlink,
+    link: &Link,
+    what: &'static str,
+    flows: Option<u32>,
+) -> Result<(), Error> {
+    if !SoftRoce::current().ends_at_local_drops() {
+        return Ok(());
+    }
+    let devices = netlink.rdma_devices()?;
+    if devices.is_empty() {
+        return Ok(());
+    }
+    // VLANs, bridges and bonds above the interface send through its qdisc too.
+    let ifaces = Stack::of(&netlink.links()?).with_upper(link.index);
+    for device in devices {
+        if !device.ports.iter().any(|port| ifaces.contains(&port.ifindex)) || is_hardware(&device.name) {
+            continue;
+        }
+        let queue_pairs = netlink.rdma_connected_qps(device.index)?.len();
+        if queue_pairs != 0 {
+            let fix = |flows| {
+                let limits = FqLimits::of(flows);
+                format!(
+                    ", or install an fq while there is none (`tc qdisc replace dev {} root fq {limits}`)",
+                    link.name
+                )
+            };
+            let next = flows.map(fix).unwrap_or_default().into();
+            return Err(Error::Interrupts {
+                iface: link.name.clone(),
+                what,
+                queue_pairs,
+                device: device.name.into(),
+                next,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Whether the device is hardware, whose packets bypass qdiscs.
+fn is_hardware(device: &str) -> bool {
+    let path = fs::canonicalize(format!("/sys/class/infiniband/{device}"));
+    path.is_ok_and(|path| !path.components().any(|part| part.as_os_str() == "virtual"))
 }
 
 #[cfg(test)]

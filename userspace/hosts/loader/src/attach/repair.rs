@@ -5,18 +5,13 @@ use std::path::Path;
 use dcqcn_netlink::tc::Handle;
 use dcqcn_params::{XdpModeChoice, parse_word};
 
-use super::bound::Bound;
 use super::find::find;
-use super::hook_names::{XDP_PEER, tc_hook};
-use super::identity::Id;
-use super::journal::{Record, UndoStep};
+use super::hooks::{self, Bound, XDP_PEER, tc_hook};
+use super::journal::{Id, Record, UndoStep};
 use super::state_dir::{StateDir, remove_file};
-use super::{Error, Sweep, hooks, interrupt, probe, siblings};
+use super::{Error, Sweep, probe, siblings};
 use crate::dataplane::{self, Sizes};
-use crate::failpoint;
-use crate::pacer;
-use crate::queues;
-use crate::syscall;
+use crate::{failpoint, pacer, queues, syscall};
 
 /// Restores missing programs of an attachment, and its qdisc if `with_qdisc`; returns what was restored.
 ///
@@ -128,7 +123,7 @@ fn qdisc(Sweep { state_dir, netlink, .. }: &Sweep, record: &Record) -> Result<Op
         _ => None,
     });
     let link = netlink.link_by_index(info.ifindex)?;
-    interrupt::check(netlink, &link, "restoring its qdisc", None)?;
+    probe::check_interrupt(netlink, &link, "restoring its qdisc", None)?;
     let config = info.open_maps(&state_dir.pins(info.ifindex))?.params()?.config;
     let mut notes = Vec::new();
     let check = |at: Handle| match was_at {

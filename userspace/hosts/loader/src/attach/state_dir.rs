@@ -21,28 +21,27 @@
 //! instead.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, DirBuilder, File, Permissions};
+use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
 use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
 
 use dcqcn_netlink::{Netlink, netns};
 use dcqcn_support::sync::lock;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::stat::{major, minor};
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
 use super::Error;
-use super::identity::boot_id;
-use super::journal::{Record, Store};
-use super::lock::Lock;
+use super::journal::{Record, Store, boot_id};
 
 const ROOT: &str = "/run/dcqcn";
 /// Directory name prefix before the cookie.
 const PREFIX: &str = "ns-";
-/// File name of a lock.
 const LOCK: &str = "lock";
 
 /// Lock for changing attachments of a namespace. Dropping it removes empty directories.
@@ -73,7 +72,6 @@ pub(super) type Records = BTreeMap<u32, Arc<Record>>;
 /// Maximum number of parsed journals, some of them removed.
 const MAX_PARSED: usize = 4_096;
 
-/// Journals as last parsed.
 static PARSED: Mutex<BTreeMap<PathBuf, (Stamp, Arc<Record>)>> = Mutex::new(BTreeMap::new());
 
 /// Journals of a directory as last listed: the daemon needs hundreds of them every second.
@@ -82,7 +80,6 @@ static LISTED: Mutex<Option<(PathBuf, Stamp, Arc<Records>)>> = Mutex::new(None);
 /// Age from which a directory's modification time is unique: the kernel's clock for it advances every 10 ms at least.
 const SETTLED: Duration = Duration::from_millis(100);
 
-/// State directories of one network namespace.
 #[derive(Clone, Debug)]
 pub(super) struct StateDir {
     pub(super) cookie: u64,
@@ -183,7 +180,6 @@ impl StateDir {
         fs::metadata(self.root.join("bpf")).ok().map(|metadata| metadata.dev())
     }
 
-    /// Directory of an interface's pins.
     pub(super) fn pins(&self, ifindex: u32) -> PathBuf {
         self.pins.join(ifindex.to_string())
     }
@@ -203,7 +199,6 @@ impl StateDir {
         Ok(pinned.into_iter().filter(is_lost).collect())
     }
 
-    /// Path of an interface's journal.
     pub(super) fn journal(&self, ifindex: u32) -> PathBuf {
         self.files.join(format!("{ifindex}.json"))
     }
@@ -251,7 +246,6 @@ impl StateDir {
         Ok(self.read_shared(ifindex)?.map(Arc::unwrap_or_clone))
     }
 
-    /// Reads the journal of an interface, if it exists.
     pub(super) fn read_shared(&self, ifindex: u32) -> Result<Option<Arc<Record>>, Error> {
         let path = self.journal(ifindex);
         let failed = |source| journal_error(&path, source);
@@ -291,7 +285,6 @@ impl StateDir {
         Some(Netlink::connect().ok()?.link_by_index(ifindex).ok()?.name)
     }
 
-    /// Store of an interface's journal.
     pub(super) fn store(&self, ifindex: u32) -> FileStore {
         FileStore { path: self.journal(ifindex) }
     }
@@ -305,7 +298,6 @@ fn journal_error(path: &Path, source: io::Error) -> Error {
     }
 }
 
-/// Stores a journal in a file.
 pub(super) struct FileStore {
     path: PathBuf,
 }
@@ -343,7 +335,6 @@ impl Store for FileStore {
     }
 }
 
-/// Removes a file, if it exists.
 pub(super) fn remove_file(path: &Path) -> Result<(), Error> {
     match fs::remove_file(path) {
         Err(source) if source.kind() != ErrorKind::NotFound => {
@@ -353,7 +344,6 @@ pub(super) fn remove_file(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Removes a directory of pins, if it exists.
 pub(super) fn remove_pins(pins: &Path) -> Result<(), Error> {
     let failed = |source| Error::File { path: pins.to_owned(), source };
     match fs::read_dir(pins) {
@@ -439,7 +429,7 @@ fn is_bpf(path: &Path) -> bool {
 fn mount_bpf() -> Result<(), Error> {
     let target = Path::new(ROOT).join("bpf");
     let failed = |source: io::Error| Error::Mount { path: target.clone(), source };
-    let mounted = std::thread::scope(|scope| {
+    let mounted = thread::scope(|scope| {
         let thread = scope.spawn(|| -> io::Result<()> {
             if let Some(process) = outside() {
                 let mounts = File::open(process.join("ns/mnt"))?;
@@ -454,6 +444,94 @@ fn mount_bpf() -> Result<(), Error> {
         thread.join().unwrap_or_else(|_| Err(io::Error::other("the mounting thread panicked")))
     });
     mounted.map_err(failed)
+}
+
+/// Timeout of the lock. Attaching takes about a second, and several processes may be queued.
+const TIMEOUT: Duration = Duration::from_secs(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// A lock; released when dropped or when the process ends.
+#[derive(Debug)]
+pub(super) struct Lock {
+    _file: File,
+}
+
+impl Lock {
+    /// Takes the lock on this file, waiting up to [`TIMEOUT`]; `what` names the protected state in errors.
+    ///
+    /// `create_dir` creates the file's directory. It is called before each attempt, because the previous
+    /// holder may have removed the directory.
+    pub(super) fn acquire(
+        path: &Path,
+        what: &'static str,
+        create_dir: impl Fn() -> Result<(), Error>,
+    ) -> Result<Self, Error> {
+        let until = Instant::now() + TIMEOUT;
+        loop {
+            create_dir()?;
+            if let Some(lock) = Self::attempt(path)? {
+                return Ok(lock);
+            }
+            if Instant::now() >= until {
+                let holder = holder(path).unwrap_or_else(|| "another process".into());
+                return Err(Error::Locked { what, path: path.to_owned(), holder, waited: TIMEOUT });
+            }
+            thread::sleep(POLL_INTERVAL);
+        }
+    }
+
+    /// Takes the lock if it is free and its directory exists.
+    pub(super) fn attempt(path: &Path) -> Result<Option<Self>, Error> {
+        let failed = |source| Error::File { path: path.to_owned(), source };
+        loop {
+            // Only root may open it: read access is enough to lock a file.
+            let opened = File::options().create(true).append(true).mode(0o600).open(path);
+            let file = match opened {
+                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+                opened => opened.map_err(failed)?,
+            };
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => return Ok(None),
+                Err(TryLockError::Error(error)) => return Err(failed(error)),
+            }
+            if refers_to(&file, path).map_err(failed)? {
+                file.set_permissions(Permissions::from_mode(0o600)).map_err(failed)?;
+                return Ok(Some(Self { _file: file }));
+            }
+        }
+    }
+}
+
+/// Whether `path` still refers to this open file.
+fn refers_to(file: &File, path: &Path) -> io::Result<bool> {
+    let open = file.metadata()?;
+    match fs::metadata(path) {
+        Ok(there) => Ok((open.dev(), open.ino()) == (there.dev(), there.ino())),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Name and PID of the process that holds the lock, from `/proc/locks`.
+fn holder(path: &Path) -> Option<String> {
+    let file = fs::metadata(path).ok()?;
+    let id = format!("{:02x}:{:02x}:{}", major(file.dev()), minor(file.dev()), file.ino());
+    let locks = fs::read_to_string("/proc/locks").ok()?;
+    let pid = holder_in(&locks, &id)?;
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    Some(format!("{} (process {pid})", name.trim()))
+}
+
+/// PID of the holder of the lock on file `id` in `/proc/locks` (proc(5)). Waiters have an arrow.
+fn holder_in<'a>(locks: &'a str, id: &str) -> Option<&'a str> {
+    locks.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        match fields.as_slice() {
+            [_, "FLOCK", _, _, pid, file, ..] if *file == id => Some(*pid),
+            _ => None,
+        }
+    })
 }
 
 #[cfg(test)]
@@ -473,7 +551,7 @@ mod tests {
                 drop(guard);
             }
         };
-        std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(work))));
+        thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(work))));
         assert!(!state_dir.is_there());
         // `try_lock` creates nothing.
         assert!(state_dir.try_lock().expect("no file").is_none());
@@ -514,5 +592,34 @@ mod tests {
         }
         fs::write(state_dir.journal(502), "nonsense").expect("a file");
         assert_eq!(state_dir.records().expect("journals").len(), 402, "an unreadable journal is skipped");
+    }
+
+    #[test]
+    fn lock_holder_found_among_waiters() {
+        let locks = "1: POSIX  ADVISORY  WRITE 11 00:19:77 0 EOF\n\
+                     2: FLOCK  ADVISORY  WRITE 12 00:19:78 0 EOF\n\
+                     2: -> FLOCK  ADVISORY  WRITE 13 00:19:78 0 EOF\n";
+        assert_eq!(holder_in(locks, "00:19:78"), Some("12"));
+        assert_eq!(holder_in(locks, "00:19:77"), None);
+        assert_eq!(holder_in("", "00:19:78"), None);
+    }
+
+    #[test]
+    fn lock_exclusive_and_root_only() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("lock");
+        let first = Lock::attempt(&path).expect("a file").expect("free");
+        assert_eq!(fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o600);
+        assert!(Lock::attempt(&path).expect("a file").is_none());
+        drop(first);
+        // Removed by the previous holder: the next attempt creates it again.
+        fs::remove_file(&path).expect("there");
+        assert!(Lock::attempt(&path).expect("a file").is_some());
+        fs::remove_dir_all(dir.path()).expect("there");
+        assert!(Lock::attempt(&path).expect("no file").is_none(), "a check creates no file");
+        let create_dir = || {
+            fs::create_dir(dir.path()).map_err(|source| Error::File { path: dir.path().to_owned(), source })
+        };
+        assert!(Lock::acquire(&path, "a test", create_dir).is_ok());
     }
 }

@@ -17,8 +17,7 @@ use dcqcn_params::{
 use dcqcn_support::file::lock_within;
 
 use super::find::{find, pins};
-use super::hook_names::{TC_HOOKS, XDP_PEER};
-use super::hooks::replace_filter;
+use super::hooks::{TC_HOOKS, XDP_PEER, replace_filter};
 use super::journal::Journal;
 use super::state_dir::StateDir;
 use super::{DerivedDefaults, Error, Info, Request, pin_run, probe, siblings};
@@ -229,7 +228,6 @@ pub struct Claim {
     _lock: File,
 }
 
-/// Claims an attachment.
 pub fn claim(info: &Info) -> Result<Claim, Error> {
     let (path, iface) = (pins(info)?, info.iface.clone());
     if info.has_lost_maps(&path) {
@@ -252,7 +250,6 @@ pub fn is_claimed(iface: &str) -> Result<bool, Error> {
     Ok(matches!(directory.try_lock_shared(), Err(TryLockError::WouldBlock)))
 }
 
-/// Link pinned at `path`, if any.
 fn pinned(path: &Path) -> Result<Option<FdLink>, Box<dyn std::error::Error + Send + Sync>> {
     if !path.exists() {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! Executes the undo steps of an attachment.
+//! Executes the undo steps of an attachment. Detaching undoes the journaled ones.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -9,10 +9,11 @@ use dcqcn_netlink::Netlink;
 use dcqcn_netlink::tc::{Handle, Qdisc, Restored};
 use nix::errno::Errno;
 
-use super::hook_names::{TcHook, XDP_PEER, tc_hook, with_current_names};
-use super::journal::{Journal, Record, State, Store, UndoReport, UndoStep};
+use super::find::{self, labels};
+use super::hooks::{TcHook, XDP_PEER, tc_hook, with_current_names};
+use super::journal::{Id, Journal, Record, State, Store, UndoReport, UndoStep};
 use super::state_dir::{StateDir, remove_pins};
-use super::{Error, Info, Sweep, interrupt, siblings, verify};
+use super::{Error, Info, Options, Sweep, probe, siblings, verify};
 use crate::pacer::HTB_MAJOR;
 use crate::{queues, syscall};
 
@@ -217,7 +218,7 @@ pub(super) fn remove_own_qdisc(
         return Ok(None);
     };
     if !may_interrupt {
-        interrupt::check(netlink, &netlink.link_by_index(ifindex)?, "removing its qdisc", None)?;
+        probe::check_interrupt(netlink, &netlink.link_by_index(ifindex)?, "removing its qdisc", None)?;
     }
     netlink.delete_root(ifindex)?;
     Ok(Some(format!("root qdisc {kind} {handle} of an attachment without a journal removed")))
@@ -235,7 +236,6 @@ impl State {
 }
 
 impl UndoStep {
-    /// Description of the step to be taken.
     pub(super) fn description(&self) -> String {
         match self {
             Self::Pins => "load the programs and pin their maps".into(),
@@ -257,4 +257,101 @@ impl UndoStep {
             Self::Link { pin } => format!("attach the program of {pin}"),
         }
     }
+}
+
+/// Detaches and restores the previous state; returns the steps undone, as text.
+///
+/// # Errors
+/// The interface is not attached, or a step cannot be undone. The other steps are undone, and those that
+/// failed stay in the journal.
+pub fn detach(iface: &str) -> Result<Vec<String>, Error> {
+    detach_with(iface, Options::default())
+}
+
+pub fn detach_with(iface: &str, options: Options) -> Result<Vec<String>, Error> {
+    let state_dir = StateDir::here()?;
+    let _lock = state_dir.lock()?;
+    let sweep = Sweep::of(state_dir)?;
+    let ifindex = find::index_of(&sweep.state_dir, &sweep.netlink, iface)?;
+    detach_found(&sweep, iface, ifindex, options)
+}
+
+/// Detaches exactly this attachment, not a later one of the same interface.
+pub fn detach_id(id: Id) -> Result<Vec<String>, Error> {
+    let state_dir = StateDir::here()?;
+    let _lock = state_dir.lock()?;
+    match state_dir.read_shared(id.ifindex)? {
+        Some(record) if record.info.id() == id => {
+            detach_found(&Sweep::of(state_dir)?, &record.info.iface, id.ifindex, Options::default())
+        }
+        _ => Err(Error::NotAttached { iface: format!("interface {}", id.ifindex) }),
+    }
+}
+
+/// Checks that detaching would not kill active QPs; changes nothing.
+///
+/// # Errors
+/// [`Error::Interrupts`] if restoring the qdisc would drop packets of active QPs.
+pub fn check_detach(id: Id) -> Result<(), Error> {
+    match StateDir::here()?.read(id.ifindex)? {
+        Some(record) if record.info.id() == id => check_queue_pairs(&Netlink::connect()?, &record),
+        _ => Ok(()),
+    }
+}
+
+fn check_queue_pairs(netlink: &Netlink, record: &Record) -> Result<(), Error> {
+    let touches_qdisc = record.steps.iter().any(|step| matches!(step, UndoStep::Qdisc { .. }));
+    match netlink.link_by_index(record.info.ifindex) {
+        Ok(link) if touches_qdisc && verify::is_here(record, std::slice::from_ref(&link))? => {
+            probe::check_interrupt(netlink, &link, "restoring its qdisc", None)
+        }
+        _ => Ok(()),
+    }
+}
+
+fn detach_found(sweep: &Sweep, iface: &str, ifindex: u32, options: Options) -> Result<Vec<String>, Error> {
+    let Sweep { state_dir, netlink, .. } = sweep;
+    let record = match state_dir.read(ifindex) {
+        Ok(Some(record)) => record,
+        Ok(None) => return Err(Error::NotAttached { iface: iface.to_owned() }),
+        Err(_) if options.force => {
+            probe::check_capabilities()?;
+            let qdisc = match remove_own_qdisc(netlink, ifindex, options.interrupt) {
+                Err(error @ Error::Interrupts { .. }) => return Err(error),
+                Err(error) => Some(format!("its root qdisc remains: {error}")),
+                Ok(done) => done,
+            };
+            discard(state_dir, ifindex)?;
+            let done = "programs and maps removed; its journal cannot be read and is abandoned".into();
+            return Ok(std::iter::once(done).chain(qdisc).collect());
+        }
+        Err(error) => return Err(error),
+    };
+    probe::check_capabilities()?;
+    if !options.force {
+        verify::check_file_system(state_dir, netlink, &record)?;
+    }
+    if !options.interrupt {
+        check_queue_pairs(netlink, &record)?;
+    }
+    let report = rollback(sweep, record)?;
+    if options.force && !report.left.is_empty() {
+        let abandoned: Vec<_> = report.left.iter().map(|step| format!("abandoned: {step}")).collect();
+        discard(state_dir, ifindex)?;
+        return Ok([report.done, abandoned].concat());
+    }
+    report.result(iface)
+}
+
+/// Detaches everything in this network namespace, in any state, and continues after errors.
+pub fn detach_all() -> Result<(), Error> {
+    let mut failed = None;
+    for iface in labels()? {
+        match detach_with(&iface, Options { interrupt: true, ..Options::default() }) {
+            // Another process may have detached it in the meantime.
+            Ok(_) | Err(Error::NotAttached { .. }) => {}
+            Err(error) => failed = failed.or(Some(error)),
+        }
+    }
+    failed.map_or(Ok(()), Err)
 }

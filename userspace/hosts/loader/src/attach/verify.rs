@@ -8,24 +8,19 @@ use dcqcn_netlink::tc::{Handle, Qdisc};
 use dcqcn_netlink::{Link, Netlink};
 use serde::Serialize;
 
-use super::bound::Bound;
-use super::hook_names::{HOOKS, XDP_PEER, tc_hook, with_names};
-use super::identity::Device;
-use super::journal::{Record, State, UndoStep};
+use super::hooks::{Bound, HOOKS, XDP_PEER, tc_hook, with_names};
+use super::journal::{Device, Record, State, UndoStep};
 use super::plan::cpus;
 use super::state_dir::{StateDir, names};
 use super::{Error, ForeignProgram, Info, foreign};
 use crate::dataplane::MAPS;
 use crate::queues;
 
-/// State of one part of an attachment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Part {
     /// `xdp`, `xdp_peer`, `ingress`, `egress`; `maps`; `pacer`; `queues`; `vlan` (VLAN stripping is off).
     pub name: String,
-    /// Interface.
     pub iface: String,
-    /// ID of the attached program.
     pub program_id: Option<u32>,
     /// ID of its link; `None` for filters.
     pub link_id: Option<u32>,
@@ -75,7 +70,6 @@ impl Sweep {
         is_alive(&self.state_dir, info, &self.links)
     }
 
-    /// As [`verify`].
     pub fn verify(&self, info: &Info) -> Result<Vec<Part>, Error> {
         match self.state_dir.read_shared(info.ifindex)? {
             Some(record) if record.info.id() == info.id() => {
@@ -97,7 +91,6 @@ impl Sweep {
         matches!(self.verify(info), Err(Error::KeptElsewhere { .. }))
     }
 
-    /// As [`foreign_programs`](super::foreign_programs).
     pub fn foreign_programs(&self, info: &Info) -> Result<Vec<ForeignProgram>, Error> {
         let iface = self.link(info.ifindex).map_or(&info.iface, |link| &link.name);
         foreign::on_hooks(&self.state_dir, &self.netlink, info, iface)
@@ -112,7 +105,6 @@ impl Sweep {
         Ok(all.get(&ifindex).map_or(&[], Vec::as_slice))
     }
 
-    /// Number of online CPUs.
     pub(super) fn cpus(&self) -> Result<u32, Error> {
         get_or_read(&self.cpus, cpus).copied()
     }

@@ -9,7 +9,6 @@ use dcqcn_common::layout::LAYOUT_VERSION;
 
 /// Error of loading the object or accessing its maps.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages describe variants and fields")]
 pub enum Error {
     #[error("cannot load the data plane: {source}{}", hint(.source))]
     Load { source: Box<EbpfError> },

@@ -1,4 +1,4 @@
-//! Typed access to the maps of the data plane.
+//! Typed access to the maps of the data plane, with consistent reads of flows while programs change them.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -15,7 +15,7 @@ use dcqcn_common::events::{Event, EventKind, EventLog};
 use dcqcn_common::flow::{FlowId, NpFlow, NpSet, QpId, RpFlow, RpSet};
 use dcqcn_common::layout::{
     Active, Backlog, CLASSES, Counters, Cut, IngressBytes, LAYOUT_VERSION, PARAMS_SLOTS, Pair, QUEUES, Queue,
-    TIMES, Test, Time,
+    TIMES, Test, Time, WAYS,
 };
 use dcqcn_common::params::Params;
 use dcqcn_common::pfc::Storms;
@@ -26,7 +26,6 @@ use dcqcn_support::sync::lock;
 
 use super::error::at;
 use super::lazy::{Lazy, Source, is_missing};
-use super::settle::{EQUAL_READS, Settling};
 use super::{Error, in_object};
 use crate::events::Log;
 
@@ -43,7 +42,6 @@ const INGRESS: &str = "INGRESS_BYTES";
 /// Insert only: `BPF_NOEXIST` (include/uapi/linux/bpf.h).
 const NO_REPLACE: u64 = 1;
 
-/// Maps of one attachment.
 pub struct Maps {
     /// Last parameters read, while `ACTIVE` has this value.
     known: Mutex<Option<(Active, Arc<Params>)>>,
@@ -69,13 +67,11 @@ pub struct Maps {
     test: Lazy<Array<MapData, Test>>,
 }
 
-/// Reads a pinned `ACTIVE` map.
 pub(super) fn active(pin: &Path) -> Result<Active, Error> {
     Lazy::<Array<MapData, Active>>::open("ACTIVE", |_| Ok(Source::Pin(pin.to_owned())))?.read(0)
 }
 
 impl Maps {
-    /// Takes the maps of a loaded object.
     pub fn take(ebpf: &mut Ebpf) -> Result<Self, Error> {
         Self::open(|name| Ok(Source::Open(ebpf.take_map(in_object(name)).ok_or(Error::Missing(name))?)))
     }
@@ -204,7 +200,6 @@ impl Maps {
         Ok(self.rp_set(set)?.flow(way))
     }
 
-    /// Flow `id` of the RP table.
     pub fn rp_find(&self, params: &Params, id: &FlowId) -> Result<Option<RpFlow>, Error> {
         let index = id.rp_set_index(&params.port.hash_keys, params.port.rp_set_mask);
         Ok(self.rp_set(index)?.find(id))
@@ -326,7 +321,6 @@ impl Maps {
         self.cm.entries()
     }
 
-    /// All flows of the NP table.
     pub fn np_flows(&self) -> impl Iterator<Item = Result<NpFlow, Error>> {
         self.np_sets().flat_map(|set| match set {
             Ok(set) => set.ways.into_iter().filter(|flow| flow.last_seen_ns != 0).map(Ok).collect::<Vec<_>>(),
@@ -376,7 +370,6 @@ impl Maps {
         Ok(last)
     }
 
-    /// Removes a requester, if it is followed.
     pub fn remove_requester(&mut self, id: &FlowId) -> Result<(), Error> {
         self.requesters.remove(id)
     }
@@ -395,7 +388,6 @@ impl Maps {
         Ok(backlogs)
     }
 
-    /// Removes a pair, if it exists.
     pub fn remove_pair(&mut self, id: &QpId) -> Result<(), Error> {
         self.pairs.remove(id)?;
         self.learned.remove(id)
@@ -509,4 +501,118 @@ fn wait_for_programs() {
     // SAFETY: the system call takes three integers. If it is not available, the next change still comes
     // much later than any program's few microseconds.
     unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) };
+}
+
+/// Reads after the first that must find a flow unlocked and unchanged, with a fence before each.
+///
+/// Suppose that the first read saw one of two stores made under a lock. The fence orders it before the second read, which
+/// therefore found the lock taken, or released after both stores. On x86 the second read, in ascending order from the lock
+/// on, then sees both. A CPU that reorders loads may have read the data before the lock: the next fence orders the lock
+/// before the data of a third read, which sees both. `common/tests/ordering.rs` checks this.
+pub(super) const EQUAL_READS: u8 = if cfg!(target_arch = "x86_64") { 1 } else { 2 };
+
+/// A set of the RP table, read until every flow was unlocked and equal in successive reads.
+///
+/// Every packet changes its flow, if only a counter.
+pub(super) struct Settling {
+    /// Settled flows as they were then, the others as last read.
+    set: RpSet,
+    equal_reads: [u8; WAYS],
+    needed: u8,
+}
+
+impl Settling {
+    /// Starts with a first read; `needed` is [`EQUAL_READS`].
+    pub(super) const fn new(first: RpSet, needed: u8) -> Self {
+        Self { set: first, equal_reads: [0; WAYS], needed }
+    }
+
+    /// Adds a read; returns true if all flows are settled.
+    pub(super) fn read(&mut self, set: &RpSet) -> bool {
+        let now = set.tags.iter().zip(&set.hot).zip(&set.cold);
+        let before = self.set.tags.iter_mut().zip(&mut self.set.hot).zip(&mut self.set.cold);
+        for ((((tag, hot), cold), ((old_tag, old_hot), old_cold)), equal_reads) in
+            now.zip(before).zip(&mut self.equal_reads)
+        {
+            if *equal_reads < self.needed {
+                let is_as_before = (tag, hot, cold) == (&*old_tag, &*old_hot, &*old_cold);
+                *equal_reads = if is_as_before && !hot.is_held() { *equal_reads + 1 } else { 0 };
+                (*old_tag, *old_hot, *old_cold) = (*tag, *hot, *cold);
+            }
+        }
+        self.equal_reads == [self.needed; WAYS]
+    }
+
+    /// The set; its flows may be from different times.
+    pub(super) const fn into_set(self) -> RpSet {
+        RpSet { lock: 0, ..self.set }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(change: impl FnOnce(&mut RpSet)) -> RpSet {
+        let mut set = RpSet::EMPTY;
+        change(&mut set);
+        set
+    }
+
+    #[test]
+    fn unlocked_set_read_twice() {
+        let unlocked = set(|set| set.hot[3].packets = 7);
+        let mut settling = Settling::new(unlocked, 1);
+        assert!(settling.read(&unlocked));
+        assert_eq!(settling.into_set(), unlocked);
+    }
+
+    #[test]
+    fn change_restarts_equal_reads() {
+        let packets = |packets| set(|set| set.hot[0].packets = packets);
+        let mut settling = Settling::new(packets(1), 2);
+        for (read, is_settled) in [(1, false), (2, false), (2, false), (2, true)] {
+            assert_eq!(settling.read(&packets(read)), is_settled);
+        }
+    }
+
+    #[test]
+    fn flow_read_while_unlocked() {
+        let packets = |of: [u64; 2]| set(|set| (set.hot[0].packets, set.hot[1].packets) = of.into());
+        let mut settling = Settling::new(packets([1, 1]), 1);
+        assert!(!settling.read(&packets([1, 2])), "the second is busy");
+        assert!(!settling.read(&packets([2, 3])), "both are busy, but the first was read before");
+        assert!(settling.read(&packets([3, 3])));
+        assert_eq!(settling.into_set(), packets([1, 3]));
+    }
+
+    #[test]
+    fn locked_flow_is_not_settled() {
+        let locked = set(|set| set.hot[7].lock = 5);
+        let free = set(|set| set.hot[7].lock = 4);
+        let mut settling = Settling::new(locked, 1);
+        assert!(!settling.read(&locked));
+        assert!(!settling.read(&free));
+        assert!(settling.read(&free));
+        assert_eq!(settling.into_set(), free);
+    }
+
+    #[test]
+    fn cnp_fields_read_while_unlocked() {
+        for changed in [set(|set| set.cold[2].cnps.handled = 1), set(|set| set.tags[2] = 9)] {
+            let mut settling = Settling::new(RpSet::EMPTY, 1);
+            assert!(!settling.read(&changed));
+            assert!(settling.read(&changed));
+            assert_eq!(settling.into_set(), changed);
+        }
+    }
+
+    #[test]
+    fn busy_flow_returns_last_read() {
+        let mut settling = Settling::new(RpSet::EMPTY, 1);
+        for packets in 1..100 {
+            assert!(!settling.read(&set(|set| set.hot[4].packets = packets)));
+        }
+        assert_eq!(settling.into_set().hot[4].packets, 99);
+    }
 }

@@ -42,7 +42,6 @@ fn error_of(name: &str) -> impl FnOnce(ProgramError) -> Error {
 pub struct Expire(Runnable);
 
 impl Expire {
-    /// Opens the program pinned in `pins`.
     pub(crate) fn pinned(pins: &Path) -> Result<Self, Error> {
         Runnable::pinned(pins, EXPIRE).map(Self)
     }

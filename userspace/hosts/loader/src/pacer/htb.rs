@@ -43,7 +43,6 @@ const PRUNE_BATCH: usize = 64;
 /// Idle time after which a flow's class is removed.
 const IDLE_NS: u64 = 30_000_000_000;
 
-/// HTB class of a flow.
 struct Class {
     id: FlowId,
     rate_bps: u64,
@@ -354,7 +353,6 @@ fn flow_of(maps: &Maps, minor: u32, id: &FlowId) -> Result<Option<RpFlow>> {
     Ok(flow.filter(|flow| flow.id == *id && flow.hot.machine.active != 0))
 }
 
-/// Whether packets use the class.
 fn is_used(maps: &Maps, minor: u32) -> Result<bool> {
     let flow = flow_at(maps, minor)?;
     Ok(flow.is_some_and(|flow| flow.hot.machine.active != 0 && !is_idle(&flow, monotonic_ns())))

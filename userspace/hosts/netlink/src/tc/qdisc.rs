@@ -22,7 +22,6 @@ use crate::wire::{Encoder, attribute, c_string, u32_at};
 pub(super) const LOOPBACK: u32 = 1;
 
 impl Netlink {
-    /// All qdiscs of the interface.
     pub fn qdiscs(&self, ifindex: u32) -> Result<Vec<Qdisc>> {
         let bodies = self.dump_tc(format_args!("list the qdiscs"), RTM_GETQDISC, ifindex, Handle::UNSPEC)?;
         // The kernel lists the qdiscs of all interfaces.
@@ -43,7 +42,6 @@ impl Netlink {
         Ok(all)
     }
 
-    /// All classes of the interface.
     pub fn classes(&self, ifindex: u32) -> Result<Vec<Class>> {
         let bodies =
             self.dump_tc(format_args!("list the classes"), RTM_GETTCLASS, ifindex, Handle::UNSPEC)?;
@@ -61,7 +59,6 @@ impl Netlink {
         self.stats_of(RTM_GETQDISC, Message::new(ifindex, Handle::UNSPEC, parent), parent)
     }
 
-    /// Statistics of one class.
     pub fn class_stats(&self, ifindex: u32, class: Handle) -> Result<Stats> {
         self.stats_of(RTM_GETTCLASS, Message::new(ifindex, class, Handle::UNSPEC), class)
     }
@@ -109,7 +106,6 @@ impl Netlink {
         Ok(true)
     }
 
-    /// Removes the qdisc at `parent`.
     pub(super) fn delete_qdisc(
         &self,
         operation: fmt::Arguments<'_>,
@@ -226,7 +222,6 @@ fn supports_qdisc(kind: &str, handle: Handle, options: &[u8]) -> Result<bool> {
     }
 }
 
-/// Attributes of an HTB class.
 pub(super) fn htb_class(request: &mut Encoder, class: &HtbClass) {
     request.attribute(TCA_KIND, b"htb\0");
     request.nested(TCA_OPTIONS, |options| class.encode(options));

@@ -22,7 +22,6 @@ const TCA_STATS_BASIC: u16 = 1;
 const TCA_STATS_QUEUE: u16 = 3;
 const TCA_STATS_PKT64: u16 = 8;
 
-/// A qdisc of an interface.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Qdisc {
     /// Kind: `noqueue`, `fq_codel`, `htb`, ...
@@ -37,7 +36,6 @@ pub struct Qdisc {
     pub has_size_table: bool,
     /// Index of a block of filters that a clsact shares with other interfaces (`ingress_block`, `egress_block`).
     pub shared_block: Option<u32>,
-    /// Traffic and backlog.
     pub stats: Stats,
 }
 
@@ -57,7 +55,6 @@ impl Qdisc {
     }
 }
 
-/// Limits of an fq.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fq {
@@ -71,12 +68,9 @@ pub struct Fq {
     pub horizon_ns: Option<u64>,
 }
 
-/// A class of a classful qdisc.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Class {
-    /// Kind of its qdisc.
     pub kind: String,
-    /// Handle.
     pub handle: Handle,
     /// The class above it, or [`Handle::ROOT`].
     pub parent: Handle,
@@ -86,24 +80,18 @@ pub struct Class {
     pub ceil_bps: Option<u64>,
     /// Burst of an HTB class, as time at its rate, in nanoseconds.
     pub burst_ns: Option<u64>,
-    /// Traffic and backlog.
     pub stats: Stats,
 }
 
-/// Counters of a qdisc or class.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Bytes sent, link-layer headers included.
     pub bytes: u64,
-    /// Packets sent.
     pub packets: u64,
-    /// Packets dropped.
     pub drops: u32,
     /// Times a packet had to wait for tokens.
     pub overlimits: u32,
-    /// Bytes waiting now.
     pub backlog_bytes: u32,
-    /// Packets waiting now.
     pub backlog_packets: u32,
 }
 
@@ -113,16 +101,12 @@ pub enum Shaper {
     /// A token bucket at the root.
     Tbf,
     /// The only top class of an HTB at the root.
-    Htb {
-        /// The class.
-        class: Handle,
-    },
+    Htb { class: Handle },
 }
 
 /// A token bucket that limits an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shaping {
-    /// Kind.
     pub shaper: Shaper,
     /// Rate in bits per second.
     pub rate_bps: u64,

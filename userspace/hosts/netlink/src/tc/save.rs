@@ -34,14 +34,12 @@ const RESTORABLE: [&str; 13] = [
 /// The Ethernet MTU, in bytes: some qdiscs warn if a frame of the interface's MTU would not fit their bucket.
 const ETHERNET_MTU: u32 = 1500;
 
-/// A saved qdisc.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedQdisc {
     /// Kind; empty if there was no qdisc because the interface was down, or only an unlisted one.
     pub kind: String,
     /// Handle; [`Handle::UNSPEC`] for the kernel's default, which the kernel restores.
     pub handle: Handle,
-    /// Options to recreate it with.
     pub options: Vec<u8>,
     /// The interface's transmit queue length in packets, which replacing the qdisc may change.
     pub tx_queue_len: u32,
@@ -50,10 +48,8 @@ pub struct SavedQdisc {
     pub queues: Vec<(u16, SavedQdisc)>,
 }
 
-/// Result of restoring a qdisc.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Restored {
-    /// The previous state is restored.
     Done,
     /// Another process has installed a qdisc of this kind in the meantime, which stays.
     LeftAlone(String),

@@ -33,7 +33,6 @@ const TCA_ETS_PRIOMAP_BAND: u16 = 6;
 /// Number of priorities of packets that name no class (`TC_PRIO_MAX` and 0).
 const PRIORITIES: usize = 16;
 
-/// A qdisc to create.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum QdiscSpec {
     /// Hierarchical token bucket: classes with a rate each, see [`HtbClass`].
@@ -66,7 +65,6 @@ pub enum QdiscSpec {
         rate_bps: u64,
         /// Bucket size in bytes, at least the longest frame: a longer one is dropped.
         burst_bytes: u32,
-        /// Buffer size in bytes.
         limit_bytes: u32,
     },
     /// Enhanced transmission selection (802.1Qaz): eight bands, strict ones and then weighted ones (Linux 5.6).
@@ -74,10 +72,7 @@ pub enum QdiscSpec {
     /// A qdisc for each transmit queue of the interface, its classes numbered from 1.
     Mq,
     /// First in, first out, bounded in bytes.
-    Bfifo {
-        /// Buffer size in bytes.
-        limit_bytes: u32,
-    },
+    Bfifo { limit_bytes: u32 },
     /// First in, first out, bounded in packets.
     Pfifo {
         /// Buffer size in packets.
@@ -97,7 +92,6 @@ pub struct Ets {
 }
 
 impl Ets {
-    /// Number of bands.
     pub const BANDS: usize = 8;
 
     fn encode(&self, options: &mut Encoder) {
@@ -169,7 +163,6 @@ impl QdiscSpec {
 pub struct HtbClass {
     /// The qdisc, or the class it borrows from.
     pub parent: Handle,
-    /// The class itself.
     pub handle: Handle,
     /// Guaranteed rate in bits per second. The kernel counts in bytes: a rate below 8 bit/s becomes 8 bit/s.
     pub rate_bps: u64,

@@ -263,3 +263,27 @@ fn record_round_trips() {
     assert_eq!(read.steps, whole.steps);
     assert_eq!((read.state, read.format), (State::Attaching, FORMAT));
 }
+
+fn link(kind: Option<&str>, mac: u8, permanent_mac: Option<u8>) -> Link {
+    Link {
+        index: 7,
+        name: "eth0".into(),
+        mac: Some([mac; 6]),
+        permanent_mac: permanent_mac.map(|mac| [mac; 6]),
+        mtu: 1_500,
+        kind: kind.map(str::to_owned),
+        up: true,
+        ..Link::default()
+    }
+}
+
+#[test]
+fn device_known_by_kind_and_address() {
+    let veth = Device::of(&link(Some("veth"), 1, None));
+    assert!(veth.is(&Link { name: "lan0".into(), mtu: 9_000, up: false, ..link(Some("veth"), 1, None) }));
+    assert!(!veth.is(&link(Some("veth"), 2, None)));
+    assert!(!veth.is(&link(Some("macvlan"), 1, None)));
+    let nic = Device::of(&link(None, 1, Some(1)));
+    assert!(nic.is(&link(None, 9, Some(1))), "a port of a bond");
+    assert!(!nic.is(&link(None, 1, Some(2))));
+}

