@@ -1,12 +1,10 @@
 //! The reference engine and the kernel engine in lockstep, with equal results required.
 
-use dcqcn_common::flow::QpId;
 use dcqcn_common::layout::{Backlog, Counters, Pair};
-use dcqcn_common::params::{Config, Params, Port};
 use dcqcn_common::pfc::Storms;
-use dcqcn_common::stats::Stat;
-use dcqcn_loader::dataplane::Sizes;
-use dcqcn_replay::{Engine, Error, Hook, Kernel, Meta, Outcome, Reference, State};
+use dcqcn_replay::{Engine, Error, Kernel, Outcome, Reference, State};
+
+use crate::prelude::*;
 
 pub use crate::bpf::LO;
 

@@ -1,20 +1,11 @@
 //! A headless browser, driven through its DevTools protocol: two pipes with JSON objects.
 
-use std::fs::{self, File};
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::thread;
-use std::time::{Duration, Instant};
 
-use crate::command::{Running, find_program};
-use crate::retry::wait_for;
-use anyhow::{Context as _, Result, bail, ensure};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
-use serde_json::{Value, json};
-use tempfile::TempDir;
+
+use crate::prelude::*;
 
 /// Time limit for an answer, and for a page to reach a state.
 const TIMEOUT: Duration = Duration::from_secs(60);

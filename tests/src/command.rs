@@ -1,22 +1,16 @@
 //! The two commands, as `cargo xtask test` built them.
 
+use std::env;
 use std::fmt::Display;
-use std::io::BufReader;
 use std::num::ParseIntError;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
-use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
-use std::time::Duration;
-use std::{env, fs};
+use std::process::{Child, ChildStdout, ExitStatus};
 
-use anyhow::{Context as _, Result, ensure};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::pty::{OpenptyResult, Winsize, openpty};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::kill;
 
-use crate::host::Host;
-use crate::retry::wait;
+use crate::prelude::*;
 
 fn built(variable: &str) -> Result<PathBuf> {
     let path =

@@ -1,19 +1,10 @@
 //! `dcqcn run` with its own file, for tests.
 
-use std::fs::{self, File};
 use std::os::unix::net::UnixDatagram;
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
-use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
 use dcqcn_control_api::{ControlClient, Status, Verb};
-use nix::sys::signal::Signal;
-use tempfile::TempDir;
 
-use crate::command::{Running, dcqcn, status_field};
-use crate::host::Host;
-use crate::retry::{wait, wait_value};
+use crate::prelude::*;
 use crate::socket::http;
 
 /// All interfaces of one host, at a link rate at which cuts are visible.

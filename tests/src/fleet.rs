@@ -4,20 +4,12 @@
 mod daemon;
 mod etcd;
 
-use std::collections::BTreeMap;
 use std::env;
-use std::fs::{self, File};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
-use nix::sys::signal::Signal;
-use serde_json::Value;
-use tempfile::{NamedTempFile, TempDir};
+use tempfile::NamedTempFile;
 
-use crate::command::{Running, error_of, fleet_binary, output_of};
-use crate::retry::wait_for;
+use crate::command::fleet_binary;
+use crate::prelude::*;
 pub use daemon::{Behaviour, MockDaemon};
 pub use etcd::Etcd;
 

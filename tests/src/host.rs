@@ -1,26 +1,17 @@
 //! Hosts in network namespaces, joined by veth pairs, with the data plane attached to them.
 
-use std::fs::{self, File};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
-use std::path::{Path, PathBuf};
-use std::process::{self, Command, Output};
+use std::net::{IpAddr, Ipv6Addr};
+use std::process;
 
-use anyhow::{Context as _, Result, ensure};
-use dcqcn_common::classify::{self, mapped};
-use dcqcn_common::flow::{FlowId, QpId, RpFlow};
+use dcqcn_common::classify;
+use dcqcn_common::flow::{FlowId, RpFlow};
 use dcqcn_common::layout::Counters;
-use dcqcn_common::params::Config;
-use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::udp::ROCE_V2_PORT;
-use dcqcn_loader::attach::{self, Attachment, Change, Info, Request, Sweep};
+use dcqcn_loader::attach::{Attachment, Change, Info, Request, Sweep};
 use dcqcn_netlink::link::VethEnd;
-use dcqcn_netlink::{Netlink, Netns};
-use dcqcn_params::{Assignment, PacerChoice, Profile, Role, Settings};
-use dcqcn_replay::Hook;
+use dcqcn_params::{Assignment, Profile, Settings};
 
-use crate::command::{dcqcn, output_of, words};
-use crate::packets::{Roce, mac, v4, v6};
-use crate::socket::{RawSocket, TIMEOUT};
+use crate::prelude::*;
 
 /// A host. It and its attachments are removed at the end of its test, passed or failed.
 pub struct Host {

@@ -1,13 +1,8 @@
 //! Commands killed at one of their steps.
 
 use std::os::unix::process::ExitStatusExt as _;
-use std::process::Command;
 
-use anyhow::{Context as _, Result, bail, ensure};
-
-use crate::command::{dcqcn, output_of};
-use crate::lab::Lab;
-use crate::leftover::{complete, tables};
+use crate::prelude::*;
 
 /// Upper bound of steps.
 const MAX_STEPS: u32 = 200;

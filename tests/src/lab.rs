@@ -1,15 +1,8 @@
 //! A veth pair and the command, as used by an operator.
 
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 
-use anyhow::{Result, ensure};
-use serde_json::Value;
-use tempfile::TempDir;
-
-use crate::command::{binary, dcqcn};
-use crate::host::{Host, add_veth};
+use crate::prelude::*;
 
 /// A host with the veth pair `a0`, `b0`, and a directory with the audit log; removed at the end of its test.
 pub struct Lab {

@@ -1,16 +1,9 @@
 //! Remains of an attachment on an interface and in the kernel.
 
-use std::fs;
-use std::time::Duration;
-
-use anyhow::{Context as _, Result, ensure};
 use aya::maps::loaded_maps;
 use dcqcn_netlink::netns::current_inode;
-use nix::unistd::Pid;
 
-use crate::host::Host;
-use crate::lab::Lab;
-use crate::retry::{wait_for, wait_until};
+use crate::prelude::*;
 
 /// Time for the kernel to free unused objects: some RCU grace periods.
 pub const GRACE: Duration = Duration::from_secs(30);

@@ -1,11 +1,8 @@
 //! The manifests of `deploy/kubernetes`.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
-use anyhow::{Context as _, Result};
 use serde::Deserialize as _;
-use serde_json::Value;
+
+use crate::prelude::*;
 
 /// Directory of the manifests.
 pub fn directory() -> PathBuf {

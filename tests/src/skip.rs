@@ -1,10 +1,8 @@
 //! Tests that cannot run, with a message.
 
-use anyhow::Result;
-use dcqcn_netlink::tc::kernel_has_qdisc;
 use nix::unistd::Uid;
 
-use crate::command::find_program;
+use crate::prelude::*;
 
 /// Whether a test that needs root and these qdiscs can run; prints the reason if not.
 pub fn runnable(test: &str, qdiscs: &[&str]) -> Result<bool> {

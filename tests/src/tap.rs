@@ -1,15 +1,10 @@
 //! An interface with several transmit queues, like a NIC, whose frames this process reads per queue.
 
-use std::fs::File;
-use std::io::{ErrorKind, Read as _};
+use std::io::ErrorKind;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::thread;
-use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
-
-use crate::host::Host;
+use crate::prelude::*;
 
 /// `TUNSETIFF` (include/uapi/linux/if_tun.h): makes the interface, or adds a queue to it.
 const TUNSETIFF: libc::Ioctl = 0x4004_54ca;

@@ -11,21 +11,16 @@ mod traces;
 mod untrusted;
 mod variants;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::fs;
 use std::net::Ipv6Addr;
-use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail, ensure};
-use dcqcn_common::flow::{FlowId, QpId, RpFlow, RpSet};
-use dcqcn_common::layout::{Backlog, ClassCounters, Counters, Pair, PairSource};
-use dcqcn_common::params::{Config, PACER_FQ, Params, Port};
-use dcqcn_common::stats::Stat;
-use dcqcn_loader::dataplane::Sizes;
+use dcqcn_common::flow::{FlowId, RpFlow, RpSet};
+use dcqcn_common::layout::{Backlog, ClassCounters, Counters, Pair};
 use dcqcn_params::{Assignment, Settings};
-use dcqcn_replay::{Engine, Hook, Kernel, Meta, Outcome, State, Verdict};
-use serde::{Deserialize, Serialize};
+use dcqcn_replay::{Engine, Kernel, Outcome, State, Verdict};
+
+use crate::prelude::*;
 
 pub use scenarios::scenarios;
 

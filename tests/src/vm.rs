@@ -11,19 +11,15 @@ pub mod lab;
 pub mod nvme;
 pub mod peer;
 pub mod perftest;
+pub mod prelude;
 pub mod report;
 pub mod scenarios;
 pub mod situations;
 pub mod sysfs;
 
-use std::fs;
-use std::path::Path;
-
-use anyhow::{Context as _, Result, ensure};
-use serde::Serialize;
-
 use self::report::Report;
 pub use self::scenarios::SCENARIOS;
+use crate::prelude::*;
 
 /// A scenario with real traffic.
 #[derive(Serialize)]

@@ -1,11 +1,7 @@
 //! `cargo xtask bench --quick` runs, all of its metrics are numbers, and costs relative to empty programs stay within their
 //! bounds. Absolute speed is not checked.
 
-use std::process::Command;
-
-use anyhow::{Context as _, Result, ensure};
-use dcqcn_tests::require;
-use serde_json::Value;
+use dcqcn_tests::prelude::*;
 
 #[test]
 fn quick_bench_complete_and_within_bounds() -> Result<()> {

@@ -1,21 +1,15 @@
 //! Two CPUs in one flow of a flow table: no packet is lost from a flow's state.
 
 use std::mem::offset_of;
-use std::thread;
 
-use anyhow::{Context as _, Result, anyhow, ensure};
 use aya::maps::{Array, Map, MapData, MapInfo};
-use aya::programs::{SchedClassifier, TestRun as _};
+use aya::programs::TestRun as _;
 use aya::{Ebpf, TestRunOptions};
 use dcqcn_common::flow::{RpHot, RpSet};
 use dcqcn_common::layout::{Mode, WAYS};
-use dcqcn_common::params::{Config, PACER_FQ, Params, Port, Scalars};
-use dcqcn_common::stats::Stat;
-use dcqcn_loader::dataplane::{self, Maps, PROGRAMS, Programs, Sizes};
-use dcqcn_replay::Hook;
-use dcqcn_tests::bpf::LO;
-use dcqcn_tests::packets::Roce;
-use dcqcn_tests::require;
+use dcqcn_common::params::Scalars;
+use dcqcn_loader::dataplane::{self, Maps};
+use dcqcn_tests::prelude::*;
 
 /// Runs of one call, and calls of each thread.
 const REPEAT: u32 = 20_000;

@@ -1,7 +1,7 @@
 //! The vectors of `tests/vectors/`, through the programs in the kernel.
 
-use anyhow::{Result, ensure};
-use dcqcn_tests::{require, vectors};
+use dcqcn_tests::prelude::*;
+use dcqcn_tests::vectors;
 
 #[test]
 fn kernel_engine_passes_vectors() -> Result<()> {

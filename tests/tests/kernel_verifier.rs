@@ -1,9 +1,8 @@
 //! Instructions processed by the verifier, for every object and mode.
 
-use anyhow::{Context as _, Result, ensure};
 use dcqcn_common::layout::Mode;
-use dcqcn_loader::dataplane::{self, PROGRAMS, Programs, Sizes};
-use dcqcn_tests::require;
+use dcqcn_loader::dataplane;
+use dcqcn_tests::prelude::*;
 
 /// Limit of a program. The verifier gives up after a million (BPF_COMPLEXITY_LIMIT_INSNS). Linux 6.1 processes 2.6 times
 /// as many of ingress as 6.18, and half as many of egress.

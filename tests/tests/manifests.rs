@@ -1,18 +1,11 @@
 //! Kubernetes' manifests checked against the API's schema and the commands' requirements, without a cluster.
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::path::PathBuf;
-use std::process::Command;
-
-use anyhow::{Context as _, Result};
 use dcqcn_tests::manifests::{directory, documents, parsed};
+use dcqcn_tests::prelude::*;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
 
 const FOLDERS: [&str; 3] = ["base", "fleet", "etcd"];
 

@@ -1,10 +1,6 @@
 //! Life cycle of an attachment, by the `dcqcn` command in a separate network namespace.
 
-use std::thread;
-
-use anyhow::{Context, Result};
-use dcqcn_tests::lab::{Lab, assert_contains};
-use dcqcn_tests::require;
+use dcqcn_tests::prelude::*;
 
 #[test]
 fn interface_life_cycle_by_command() -> Result<()> {
@@ -98,7 +94,7 @@ fn command_line_overrides_file() -> Result<()> {
     let file = tempfile::NamedTempFile::new()?;
     let text =
         "role = 'switch'\n[parameters]\nlink_rate = '1gbit'\n[wred.3]\nkmin = '10KB'\nkmax = '300KB'\n";
-    std::fs::write(&file, text)?;
+    fs::write(&file, text)?;
     let file = file.path().display();
     assert_contains(
         &lab.ok(&format!("attach a0 --config {file} --set wred.3.kmax=400KB"))?,
@@ -124,7 +120,7 @@ fn altname_selects_the_interface() -> Result<()> {
     let lab = Lab::new("altname")?;
     lab.host.command("ip link property add dev a0 altname other0")?;
     let file = lab.path("file");
-    std::fs::write(
+    fs::write(
         &file,
         "[[interface]]\nname = 'a0'\nflows = 64\n[interface.parameters]\nlink_rate = '1gbit'\n",
     )?;

@@ -1,27 +1,12 @@
 //! `dcqcn run` in adverse conditions: incomplete files, missing addresses, clients that send no request, many
 //! interfaces at once.
 
-use std::fs::{self, File, FileTimes};
-use std::io::Write as _;
-use std::net::TcpStream;
-use std::process::Stdio;
-use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::fs::FileTimes;
+use std::time::SystemTime;
 
-use anyhow::{Context as _, Result, ensure};
-use dcqcn_common::stats::Stat;
-use dcqcn_loader::attach;
-use dcqcn_replay::Hook;
-use dcqcn_tests::command::{cpu_time, dcqcn};
-use dcqcn_tests::daemon::{Daemon, HOST, Manager, get};
-use dcqcn_tests::host::{Host, Pair};
-use dcqcn_tests::packets::Roce;
-use dcqcn_tests::require;
-use dcqcn_tests::retry::while_busy;
-use dcqcn_tests::retry::{wait, wait_value};
-use dcqcn_tests::socket::TIMEOUT;
+use dcqcn_tests::daemon::Manager;
+use dcqcn_tests::prelude::*;
 use nix::sys::resource::{Resource, setrlimit};
-use nix::sys::signal::Signal;
 
 /// Time of the attachment, which identifies it.
 fn attached_at(host: &Host, iface: &str) -> Result<u64> {
@@ -304,7 +289,7 @@ fn unread_log_does_not_stop_service() -> Result<()> {
     command.env("DCQCN_AUDIT", dir.path()).env("NOTIFY_SOCKET", manager.address()?).env_remove("DCQCN_LOG");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(writer);
     drop(reader);
-    let mut daemon = dcqcn_tests::command::Running::spawn(&pair.a, command)?;
+    let mut daemon = Running::spawn(&pair.a, command)?;
     manager.wait_for("READY=1", TIMEOUT)?;
     assert_eq!(pair.a.attached()?.len(), 1);
     daemon.signal(Signal::SIGTERM)?;

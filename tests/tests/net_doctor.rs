@@ -1,19 +1,8 @@
 //! `dcqcn doctor` in network namespaces: it detects planted faults, and only those.
 
 use std::collections::BTreeSet;
-use std::process::Command;
-use std::time::Duration;
-use std::{fs, thread};
 
-use anyhow::{Context as _, Result, ensure};
-use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_params::Role;
-use dcqcn_tests::command::{binary, dcqcn, output_of};
-use dcqcn_tests::host::{Host, Pair};
-use dcqcn_tests::packets::{CNP_TOS, Roce};
-use dcqcn_tests::repeat::while_repeating;
-use dcqcn_tests::require;
-use serde_json::Value;
+use dcqcn_tests::prelude::*;
 
 /// Output of `dcqcn doctor` with these arguments in the namespace of `host`, and its exit code.
 fn run(host: &Host, arguments: &[&str]) -> Result<(i32, String, String)> {

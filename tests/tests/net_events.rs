@@ -1,29 +1,11 @@
 //! `dcqcn events`: all readers receive events as they happen.
 
-use std::io::{BufRead as _, Read as _};
-use std::time::Duration;
-use std::{fs, thread};
-
-use anyhow::{Context as _, Result, ensure};
-use dcqcn_common::stats::Stat;
-use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_params::Role;
-use dcqcn_replay::Hook;
-use dcqcn_tests::command::{Running, dcqcn};
-use dcqcn_tests::host::{Host, Pair};
-use dcqcn_tests::lab::assert_contains;
-use dcqcn_tests::packets::{CNP_TOS, Roce};
-use dcqcn_tests::require;
-use nix::sys::signal::Signal;
-use serde_json::Value;
+use dcqcn_tests::prelude::*;
 
 /// A running reader of JSON lines; its standard error is discarded.
-fn reader(host: &Host, arguments: &str, audit: &std::path::Path) -> Result<Running> {
+fn reader(host: &Host, arguments: &str, audit: &Path) -> Result<Running> {
     let mut command = dcqcn(&format!("events {arguments} --json"))?;
-    command
-        .env("DCQCN_AUDIT", audit)
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::null());
+    command.env("DCQCN_AUDIT", audit).stdout(Stdio::piped()).stderr(Stdio::null());
     Running::spawn(host, command)
 }
 
@@ -41,7 +23,7 @@ fn all(mut reader: Running) -> Result<Vec<Value>> {
 }
 
 /// Events already recorded.
-fn past(host: &Host, arguments: &str, audit: &std::path::Path) -> Result<Vec<Value>> {
+fn past(host: &Host, arguments: &str, audit: &Path) -> Result<Vec<Value>> {
     all(reader(host, &format!("{arguments} --no-follow --last 1024"), audit)?)
 }
 
@@ -60,7 +42,7 @@ fn events_reach_every_reader() -> Result<()> {
     let mut daemon = dcqcn("run a0 --log-format json")?;
     let log = audit.path().join("log");
     daemon.env("DCQCN_LOG", "debug").env("DCQCN_AUDIT", audit.path());
-    daemon.stdout(std::process::Stdio::null()).stderr(fs::File::create(&log)?);
+    daemon.stdout(Stdio::null()).stderr(File::create(&log)?);
     let mut daemon = Running::spawn(&pair.a, daemon)?;
     wait_for(&log, "events")?;
 
@@ -157,12 +139,12 @@ fn events_not_repeated_after_rename() -> Result<()> {
             return Ok(());
         }
     }
-    anyhow::bail!("the reader does not find the new name")
+    bail!("the reader does not find the new name")
 }
 
 /// Waits until a file has `words`.
-fn wait_for(file: &std::path::Path, words: &str) -> Result<()> {
-    dcqcn_tests::retry::wait(|| {
+fn wait_for(file: &Path, words: &str) -> Result<()> {
+    wait(|| {
         let text = fs::read_to_string(file)?;
         Ok(if text.contains(words) { Ok(()) } else { Err(format!("no {words:?} in {text}")) })
     })
@@ -226,7 +208,7 @@ fn packet_trace_only_if_enabled() -> Result<()> {
     require!("packet_trace_only_if_enabled");
     let pair = Pair::new("packets")?;
     let audit = tempfile::tempdir()?;
-    let run = |line: &str| -> Result<std::process::Output> {
+    let run = |line: &str| -> Result<Output> {
         let mut command = dcqcn(line)?;
         command.env("DCQCN_AUDIT", audit.path());
         pair.a.output(command)

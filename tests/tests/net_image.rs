@@ -2,23 +2,11 @@
 //! like the node's: the daemon manages interfaces, its file changes as a ConfigMap does, a fleet's rollout passes through it, and
 //! it takes over from a previous one.
 
-use std::collections::BTreeMap;
-use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 
-use anyhow::{Context as _, Result, ensure};
-use dcqcn_tests::command::{dcqcn_fleet, output_of, status_field};
-use dcqcn_tests::daemon::get;
-use dcqcn_tests::fleet::Etcd;
-use dcqcn_tests::host::Pair;
 use dcqcn_tests::manifests::{directory, documents};
-use dcqcn_tests::retry::{wait, wait_value};
-use dcqcn_tests::{require, require_installed};
+use dcqcn_tests::prelude::*;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use serde_json::Value;
-use tempfile::TempDir;
 
 /// An archive of the image; `cargo xtask test` makes it.
 const IMAGE: &str = "DCQCN_IMAGE";

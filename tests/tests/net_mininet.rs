@@ -1,15 +1,8 @@
 //! The networks of `p4/mininet`: validated everywhere, run if BMv2 is installed.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-
-use anyhow::{Context as _, Result, ensure};
-use dcqcn_netlink::Netns;
 use dcqcn_netlink::netns::Temporary;
-use dcqcn_tests::command::{binary, dcqcn_lab, lab_binary, output_of, words};
-use dcqcn_tests::require_bmv2;
-use dcqcn_tests::retry::while_busy;
+use dcqcn_tests::command::lab_binary;
+use dcqcn_tests::prelude::*;
 
 /// Debian's Python, for which mininet is installed.
 const PYTHON: &str = "/usr/bin/python3";

@@ -1,21 +1,9 @@
 //! `dcqcn-lab p4` and `replay --engine bmv2`: with mock tools everywhere, with BMv2 if installed.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-
-use anyhow::{Context, Result, ensure};
 use dcqcn_netlink::netns::Temporary;
-use dcqcn_netlink::{Netlink, Netns};
 use dcqcn_p4::Process;
 use dcqcn_p4::program::JSON;
-use dcqcn_tests::command::{dcqcn_lab, error_of, output_of};
-use dcqcn_tests::host::add_veth;
-use dcqcn_tests::require_bmv2;
-use dcqcn_tests::retry::while_busy;
-use serde_json::Value;
-use tempfile::TempDir;
+use dcqcn_tests::prelude::*;
 
 const FILE: &str = include_str!("../../userspace/experiments/p4/src/sample.toml");
 

@@ -1,16 +1,6 @@
 //! `dcqcn doctor listen` and `doctor peer` between two hosts.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::TcpStream;
-
-use anyhow::{Context as _, Result, ensure};
-use dcqcn_params::Role;
-use dcqcn_tests::command::{Running, dcqcn};
-use dcqcn_tests::host::Pair;
-use dcqcn_tests::lab::assert_contains;
-use dcqcn_tests::require;
-use nix::sys::signal::Signal;
-use serde_json::Value;
+use dcqcn_tests::prelude::*;
 
 /// Two hosts with addresses, and a listener on the second one.
 fn listening(test: &str, mtu: u32, options: &str) -> Result<(Pair, Running)> {

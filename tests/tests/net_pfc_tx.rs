@@ -1,22 +1,11 @@
 //! A switch whose queue fills sends XOFF to the neighbours that fill it, and XON when it is empty again.
 
-use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
-use std::thread;
-use std::time::{Duration, Instant};
-
-use anyhow::{Context as _, Result, ensure};
 use aya::maps::{Map, MapData, PerCpuHashMap};
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::wire::pfc::PfcRepr;
 use dcqcn_loader::queues;
-use dcqcn_params::{QueuesChoice, Role};
-use dcqcn_tests::command::Running;
-use dcqcn_tests::host::{Host, join, request};
-use dcqcn_tests::packets::Roce;
-use dcqcn_tests::require;
-use dcqcn_tests::retry::{wait_until, wait_value};
-use dcqcn_tests::socket::{RawSocket, TIMEOUT};
+use dcqcn_params::QueuesChoice;
+use dcqcn_tests::prelude::*;
 
 /// Two senders and two receivers around a bridge whose ports to the receivers are slow.
 struct BridgeFixture {
@@ -99,7 +88,7 @@ fn next_quanta(socket: &RawSocket) -> Result<u16> {
             return Ok(pfc.quanta[3]);
         }
     }
-    anyhow::bail!("no PFC frame")
+    bail!("no PFC frame")
 }
 
 /// Whether no PFC frame arrives for this time; other frames, such as the bridge's own, are ignored.

@@ -1,15 +1,6 @@
 //! Qualification: Linux passes, and planted faults are detected exactly.
 
-use std::fs;
-
-use anyhow::{Context, Result, ensure};
-use dcqcn_netlink::Netns;
-use dcqcn_params::Role;
-use dcqcn_tests::command::{dcqcn_lab, find_program};
-use dcqcn_tests::host::{Host, join};
-use dcqcn_tests::require;
-use dcqcn_tests::retry::while_busy;
-use serde_json::Value;
+use dcqcn_tests::prelude::*;
 
 /// Runs it, and returns its exit code and its report.
 fn qualify(options: &str) -> Result<(i32, Value)> {

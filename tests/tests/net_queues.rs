@@ -1,15 +1,10 @@
 //! Queues on a port: shares, depths, drops, live changes, and restoring the previous state.
 
-use anyhow::{Context as _, Result};
 use dcqcn_common::params::QUEUES_MAJOR;
 use dcqcn_loader::backlog;
-use dcqcn_netlink::tc::{Handle, kernel_has_qdisc};
 use dcqcn_params::QueuesChoice;
-use dcqcn_tests::lab::{Lab, assert_contains};
-use dcqcn_tests::packets::{CNP_TOS, Roce};
+use dcqcn_tests::prelude::*;
 use dcqcn_tests::queues::{CASES, other, port, shares, shares_match, stats};
-use dcqcn_tests::require;
-use dcqcn_tests::retry::wait_until;
 
 /// The cases of the kernel's own tests of ets, one after the other on a port that is up.
 fn check_shares(test: &str, choice: QueuesChoice) -> Result<()> {
@@ -39,7 +34,7 @@ fn htb_shares_follow_weights() -> Result<()> {
 fn every_packet_has_queue() -> Result<()> {
     let Some(pair) = port("every_packet_has_queue", QueuesChoice::Auto)? else { return Ok(()) };
     let config = pair.a.attachment("a0")?.maps.params()?.config;
-    let tag = |roce: Roce| Roce { tags: vec![(dcqcn_common::wire::eth::EtherType::VLAN, 5)], ..roce };
+    let tag = |roce: Roce| Roce { tags: vec![(EtherType::VLAN, 5)], ..roce };
     let first = config.bands().iter().position(|band| *band == 0).context("no queue is served first")?;
     let mut arp = other(10);
     arp[12..14].copy_from_slice(&0x0806_u16.to_be_bytes());
@@ -111,7 +106,7 @@ fn previous_qdisc_restored_choice_reported() -> Result<()> {
         assert!(shown()?.contains(&format!("{kind} dc03:")), "{}", shown()?);
         let status = lab.json("status a0")?;
         let attachment = &status["attachments"][0];
-        assert_eq!((&attachment["queues"], &attachment["problems"]), (&kind.into(), &serde_json::json!([])));
+        assert_eq!((&attachment["queues"], &attachment["problems"]), (&kind.into(), &json!([])));
         let report = lab.json("queues a0")?;
         let row = report["queues"].as_array().and_then(|rows| rows.iter().find(|row| row["queue"] == 3));
         let row = row.with_context(|| report.to_string())?;
@@ -154,7 +149,7 @@ fn removed_queues_reported() -> Result<()> {
     assert_contains(&status, "queues: expected htb dc03: at root");
     // Parameters without a queue change all the same.
     lab.ok("set a0 queue.3.weight=9")?;
-    assert_eq!(lab.json("queues a0")?["queues"], serde_json::json!([]));
+    assert_eq!(lab.json("queues a0")?["queues"], json!([]));
     lab.ok("detach a0")?;
     let index = lab.host.index("a0")?;
     let is_ours = |qdisc: &dcqcn_netlink::tc::Qdisc| qdisc.handle == Handle::new(QUEUES_MAJOR, 0);

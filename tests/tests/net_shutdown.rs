@@ -1,27 +1,13 @@
 //! Long-running commands exit: at a signal, with their terminal, with their reader, and when blocked in a write.
 
-use std::fs;
-use std::io::{PipeReader, Read as _};
+use std::io::PipeReader;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::Path;
-use std::process::{Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
-use dcqcn_netlink::Netns;
-use dcqcn_params::Role;
-use dcqcn_tests::command::{Running, binary, dcqcn, dcqcn_lab, status_field, terminal};
-use dcqcn_tests::host::{Host, Pair, request};
-use dcqcn_tests::leftover::tables;
-use dcqcn_tests::require;
-use dcqcn_tests::retry::{wait, wait_until, wait_value};
-use dcqcn_tests::socket::TIMEOUT;
+use dcqcn_tests::command::terminal;
+use dcqcn_tests::prelude::*;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::Signal;
-use tempfile::TempDir;
 
 /// Causes of a command's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,7 +145,7 @@ fn time_to_exit(fixture: &Fixture, host: &Host, line: &str, end: End) -> Result<
             let ended = (running.wait()?, started.elapsed());
             // Reads until the terminal is closed.
             drop(running);
-            drained.join().map_err(|_| anyhow::anyhow!("the reader panicked"))?;
+            drained.join().map_err(|_| anyhow!("the reader panicked"))?;
             ended
         }
         End::Terminal => {
@@ -204,7 +190,7 @@ fn time_to_exit(fixture: &Fixture, host: &Host, line: &str, end: End) -> Result<
 
 /// Reads until the other end is closed.
 fn drain(terminal: OwnedFd) {
-    let mut terminal = fs::File::from(terminal);
+    let mut terminal = File::from(terminal);
     let mut buffer = [0; 4_096];
     while terminal.read(&mut buffer).is_ok_and(|read| read != 0) {}
 }

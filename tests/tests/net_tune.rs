@@ -1,17 +1,10 @@
 //! Live tuning by the `dcqcn` command: several interfaces at once, the audit log, files and imports.
 
-use std::collections::BTreeMap;
-use std::fs;
 use std::os::fd::{AsFd, AsRawFd};
-use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
 use aya::maps::{MapInfo, loaded_maps};
-use dcqcn_common::params::{Config, Unit};
-use dcqcn_params::Key;
-use dcqcn_tests::lab::{Lab, assert_contains};
-use dcqcn_tests::require;
-use serde_json::Value;
+use dcqcn_common::params::Unit;
+use dcqcn_tests::prelude::*;
 
 /// Every parameter of an interface, by name, in the base unit.
 fn state(lab: &Lab, iface: &str) -> Result<BTreeMap<String, u64>> {

@@ -1,20 +1,16 @@
 //! A mock daemon without a data plane. It responds as `dcqcn run` does, with simulated counters.
 
-use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::sync::{Mutex, MutexGuard};
 
-use anyhow::Result;
 use dcqcn_control_api::{
     Answer, Applied, Changes, Class, Counts, Health, InterfaceSnapshot, Override, ParameterValue, Qp,
     Question, Snapshot, Status, Values, Verb, VersionAnswer,
 };
-use dcqcn_params::Key;
 use dcqcn_support::clock::monotonic_ns;
 use dcqcn_support::sync::lock;
+
+use crate::prelude::*;
 
 /// Packets per second of a host.
 const PACKETS_PER_S: u64 = 10_000;

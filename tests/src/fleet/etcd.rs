@@ -1,16 +1,6 @@
 //! An etcd cluster for tests.
 
-use std::io::Write as _;
-use std::net::{Ipv4Addr, TcpListener};
-use std::process::{Command, Output, Stdio};
-use std::time::Duration;
-
-use anyhow::{Context as _, Result, ensure};
-use nix::sys::signal::Signal;
-use tempfile::TempDir;
-
-use crate::command::{Running, find_program};
-use crate::retry::wait_for;
+use crate::prelude::*;
 
 /// Time limit for electing a leader.
 const TIMEOUT: Duration = Duration::from_secs(30);

@@ -3,15 +3,13 @@
 use std::net::Ipv6Addr;
 
 use dcqcn_common::classify::QP_GSI;
-use dcqcn_common::wire::bth::{Bth, Opcode};
-use dcqcn_common::wire::cm::{Attribute, CommIds, Dreq, Mad, Rep, Req};
-use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_common::wire::eth::EtherType;
+use dcqcn_common::wire::cm::{Attribute, Dreq, Mad, Req};
 use dcqcn_common::wire::ext::Deth;
 
 use super::parts::{CNP_TOS, MARKS, START_US, THRESHOLDS, mapped, named, short, step, vector, with};
 use super::{Other, Step, Vector};
-use crate::packets::{CmMessage, Roce, req, seal, v4};
+use crate::packets::seal;
+use crate::prelude::*;
 
 /// A switch answers its own marks, unless a host behind the port sent the packet.
 pub(super) fn cnp_fast() -> Vector {
@@ -40,7 +38,7 @@ pub(super) fn cnp_fast() -> Vector {
             add("a datagram names its sender", 73, true, &datagram);
             let known = Roce { dest_qpn: dest_qpn + 0x600, ..data.clone() };
             add("sender known", 73, true, &known);
-            let addr = if v6 { crate::packets::v6(known.dst) } else { mapped(v4(known.dst)) };
+            let addr = if v6 { v6(known.dst) } else { mapped(v4(known.dst)) };
             pairs.push(Other { addr: Ipv6Addr::from(addr), qpn: known.dest_qpn, other_qpn: 0x00ab_cdef });
         }
     }

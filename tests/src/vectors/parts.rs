@@ -1,10 +1,8 @@
 //! Building blocks of the scenarios.
 
-use std::collections::BTreeMap;
-
 use super::{Output, Step, Vector, hex};
 pub(super) use crate::packets::CNP_TOS;
-use crate::packets::Roce;
+use crate::prelude::*;
 
 /// A late time, at which tables are empty.
 pub(super) const START_US: u64 = 1_000_000;
@@ -63,5 +61,5 @@ pub(super) fn short() -> Roce {
 }
 
 pub(super) fn mapped(addr: [u8; 4]) -> [u8; 16] {
-    std::net::Ipv4Addr::from(addr).to_ipv6_mapped().octets()
+    Ipv4Addr::from(addr).to_ipv6_mapped().octets()
 }

@@ -1,8 +1,6 @@
 //! RoCE packets at all ports between two guests, captured by the machine with one clock.
 
-use anyhow::{Context as _, Result, ensure};
-use dcqcn_common::wire::bth::Opcode;
-use dcqcn_common::wire::ecn::Ecn;
+use crate::vm::prelude::*;
 
 pub const CNP: u8 = Opcode::CNP.0;
 pub const WRITE_LAST: u8 = Opcode::RC_RDMA_WRITE_LAST.0;

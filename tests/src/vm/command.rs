@@ -1,15 +1,6 @@
 //! Running programs in the guest.
 
-use std::fs::File;
-use std::process::{Command, Stdio};
-use std::time::Duration;
-
-use anyhow::{Context as _, Result};
-use dcqcn_netlink::Netns;
-use serde_json::Value;
-
-use crate::command::{self, output_of, words};
-use crate::retry::wait_for;
+use crate::vm::prelude::*;
 
 /// Runs a command line, which must succeed, and returns its output. Words are split at blanks, without quoting.
 pub fn sh(line: &str) -> Result<String> {
@@ -48,7 +39,7 @@ pub fn received_bps(printed: &str) -> Result<f64> {
 /// A program that runs in the background of the scenario, killed on drop.
 pub struct Background {
     line: String,
-    child: command::Running,
+    child: Running,
     output: String,
 }
 
@@ -60,13 +51,13 @@ impl Background {
         let errors = file.try_clone().with_context(|| output.clone())?;
         let mut command = words(line)?;
         command.stdin(Stdio::null()).stdout(file).stderr(errors);
-        let child = command::Running(command.spawn().with_context(|| line.to_owned())?);
+        let child = Running(command.spawn().with_context(|| line.to_owned())?);
         Ok(Self { line: line.to_owned(), child, output })
     }
 
     /// Output so far.
     pub fn printed(&self) -> Result<String> {
-        let bytes = std::fs::read(&self.output).with_context(|| self.output.clone())?;
+        let bytes = fs::read(&self.output).with_context(|| self.output.clone())?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 

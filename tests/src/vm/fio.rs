@@ -1,12 +1,8 @@
 //! fio, with a checksum in each block, and its results.
 
 use std::fmt::Display;
-use std::time::Duration;
 
-use anyhow::{Context as _, Result};
-use serde_json::Value;
-
-use super::command::{Background, sh};
+use crate::vm::prelude::*;
 
 /// Job of fio. The libaio engine verifies the data it reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,20 +3,11 @@
 //! The first guest sends to the second through a port of 20 Mbit/s at which the machine's `dcqcn` marks
 //! (`tests/vm/src/bottleneck.rs`); the other direction is not limited.
 
-use std::net::Ipv4Addr;
-use std::process::Command;
-use std::thread;
-use std::time::Duration;
-
-use anyhow::{Context as _, Result};
-use serde_json::Value;
-
-use super::capture::{self, Packet};
-use super::lab::{count, gid_text};
+use super::capture;
+use super::lab::gid_text;
 use super::peer::{MANAGEMENT_ADDRESSES, Peer};
-use super::perftest::{Flow, Outcome, Tool};
-use crate::command::output_of;
-use crate::retry::wait_for;
+use super::perftest::Outcome;
+use crate::vm::prelude::*;
 
 /// Both guests: the sender of most traffic, and the receiver.
 pub const GUESTS: [u8; 2] = [SENDER, RECEIVER];
@@ -195,7 +186,7 @@ impl Hosts {
     /// Ends a capture that was requested by `capture on`; returns its RoCE packets.
     pub fn captured(&mut self) -> Result<Vec<Packet>> {
         self.host("capture off")?;
-        capture::parse(&std::fs::read(CAPTURE).context(CAPTURE)?)
+        capture::parse(&fs::read(CAPTURE).context(CAPTURE)?)
     }
 
     /// Restores both NICs and builds a topology with an RDMA device.

@@ -5,18 +5,13 @@
 //! between hosts through their interfaces; otherwise the kernel would deliver them locally through `lo`.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr};
 
-use anyhow::{Context as _, Result};
 use dcqcn_netlink::link::VethEnd;
-use dcqcn_netlink::tc::{Handle, Stats};
-use dcqcn_netlink::{Netlink, Netns};
-use serde::Deserialize;
-use serde_json::Value;
+use dcqcn_netlink::tc::Stats;
 
-use super::command::{json, json_in, script_in, sh, sh_in};
-use super::sysfs;
-use crate::packets::{mac, v4, v6};
+use super::command::{json_in, script_in, sh_in};
+use crate::vm::prelude::*;
 
 /// Topology of the hosts.
 #[derive(Clone, Copy, Debug)]

@@ -1,18 +1,10 @@
 //! NVMe over Fabrics between hosts of the lab, without other programs: targets in configfs, connections through
 //! `/dev/nvme-fabrics`.
 
-use std::fs::{self, OpenOptions};
-use std::io::{Read as _, Write as _};
+use std::fs::OpenOptions;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
-
-use super::command::sh;
-use super::lab::{Lab, rxe};
-use super::sysfs;
+use crate::vm::prelude::*;
 
 /// Transport of the commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

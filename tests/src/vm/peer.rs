@@ -1,18 +1,8 @@
 //! Two guests: the first runs a scenario, the second runs the commands that the first writes into the shared directory.
 //! The machine executes some requests too (`tests/vm/src/requests.rs`).
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::thread;
-use std::time::Duration;
-
-use anyhow::{Context as _, Result, ensure};
-use serde::{Deserialize, Serialize};
-
-use super::command::sh;
-use super::sysfs;
 use crate::retry;
+use crate::vm::prelude::*;
 
 /// Directory for exchanging commands and results.
 const DIR: &str = "/share/peer";

@@ -1,20 +1,13 @@
 //! Traffic by perftest: one QP per process, so that results are per QP.
 
-use std::time::Duration;
-
-use anyhow::{Context as _, Result, ensure};
-use dcqcn_common::wire::bth::Bth;
-use dcqcn_common::wire::eth::{Ethernet, VlanTag};
+use dcqcn_common::wire::eth::VlanTag;
 use dcqcn_common::wire::ext::{Aeth, Reth};
 use dcqcn_common::wire::icrc;
 use dcqcn_common::wire::ipv4::Ipv4;
 use dcqcn_common::wire::ipv6::Ipv6;
 use dcqcn_common::wire::udp::Udp;
 
-use super::command::Background;
-use super::lab::{Lab, Options, rxe};
-use super::sysfs;
-use crate::retry::wait_for;
+use crate::vm::prelude::*;
 
 /// Program of perftest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,11 +1,8 @@
 //! Results of a scenario: a table of measurements, and assertions with their values.
 
 use std::fmt::{Debug, Display};
-use std::fs;
-use std::path::Path;
 
-use anyhow::{Context as _, Result};
-use serde::Serialize;
+use crate::vm::prelude::*;
 
 /// Results of a scenario.
 #[derive(Serialize)]

@@ -11,13 +11,9 @@ mod tcp;
 mod topologies;
 mod trim;
 
-use std::time::Instant;
-
-use anyhow::Result;
-
-use super::hosts::{Counts, Hosts};
-use super::perftest::{self, Outcome};
-use super::report::Report;
+use super::hosts::Counts;
+use super::perftest::Outcome;
+use crate::vm::prelude::*;
 
 pub struct Situation {
     /// Name on the command line.

@@ -2,28 +2,23 @@
 
 use std::ops::Range;
 
-use dcqcn_common::classify::{mapped, words};
+use dcqcn_common::classify::words;
 use dcqcn_common::events::EventKind;
-use dcqcn_common::flow::QpId;
 use dcqcn_common::hooks::RECEIVE_LIMIT;
-use dcqcn_common::layout::{BACKLOG_AGE_NS, Backlog, CLASSES, Pair, PairSource};
+use dcqcn_common::layout::{BACKLOG_AGE_NS, Backlog, CLASSES, Pair};
 use dcqcn_common::params::{
-    CNP_LIMITS, Config, DSCP_UNCHANGED, PACER_FQ, PACER_HTB, PACER_NONE, QUEUE_SOURCE_BACKLOG,
-    TAIL_LOSS_PROBE_FORCE, TAIL_LOSS_PROBE_OFF,
+    CNP_LIMITS, DSCP_UNCHANGED, PACER_HTB, PACER_NONE, QUEUE_SOURCE_BACKLOG, TAIL_LOSS_PROBE_FORCE,
+    TAIL_LOSS_PROBE_OFF,
 };
 use dcqcn_common::pfc::{STORM_AGE_NS, Storms};
 use dcqcn_common::recovery::{Action, Requester, Settings};
 use dcqcn_common::rng;
-use dcqcn_common::stats::Stat;
-use dcqcn_common::wire::bth::Opcode;
-use dcqcn_common::wire::cm::{CommIds, Dreq, Rep};
-use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_common::wire::eth::EtherType;
+use dcqcn_common::wire::cm::Dreq;
 use dcqcn_common::wire::pfc::PfcRepr;
-use dcqcn_replay::{Hook, Meta, Verdict};
+use dcqcn_replay::Verdict;
 use dcqcn_tests::both::{Both, count};
-use dcqcn_tests::bpf::LO;
-use dcqcn_tests::packets::{CNP_TOS, CmMessage, OPCODES, Roce, capture, cm, req, set_ecn, v4, v6};
+use dcqcn_tests::packets::{OPCODES, capture, set_ecn};
+use dcqcn_tests::prelude::*;
 
 use super::{CAPTURES, HOOKS};
 

@@ -2,15 +2,11 @@
 
 use std::cell::RefCell;
 
-use dcqcn_common::params::{Config, PACER_FQ, PACER_HTB, Params, Port};
-use dcqcn_common::stats::Stat;
-use dcqcn_common::wire::bth::Opcode;
-use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_common::wire::eth::EtherType;
-use dcqcn_replay::{Hook, MAX_PACKET, MIN_PACKET, Meta, Verdict};
+use dcqcn_common::params::PACER_HTB;
+use dcqcn_replay::{MAX_PACKET, MIN_PACKET, Verdict};
 use dcqcn_tests::both::{Both, count};
-use dcqcn_tests::bpf::LO;
-use dcqcn_tests::packets::{Roce, capture};
+use dcqcn_tests::packets::capture;
+use dcqcn_tests::prelude::*;
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Runs, RngAlgorithm, TestRng, TestRunner};
 

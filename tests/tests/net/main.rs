@@ -3,16 +3,13 @@
 
 mod qdiscs;
 
-use std::net::{IpAddr, Ipv4Addr, UdpSocket};
-use std::process::Command;
-use std::{fs, io};
+use std::io;
+use std::net::IpAddr;
 
-use anyhow::{Context, Result, ensure};
-use dcqcn_netlink::tc::{Batch, Handle, HtbClass, QdiscSpec, SavedQdisc, Shaper, Shaping, Stats};
-use dcqcn_netlink::{Error, Netlink, Netns, netns};
+use dcqcn_netlink::tc::{Batch, HtbClass, SavedQdisc, Shaper, Shaping, Stats};
+use dcqcn_netlink::{Error, netns};
 use dcqcn_tests::host;
-use dcqcn_tests::packets::mac;
-use dcqcn_tests::require;
+use dcqcn_tests::prelude::*;
 use dcqcn_tests::skip::runnable;
 
 const ROOT: Handle = Handle::new(1, 0);

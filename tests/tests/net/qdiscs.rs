@@ -1,9 +1,6 @@
 //! Qdiscs: counters, batches, and restoring.
 
 use super::*;
-use dcqcn_netlink::tc::kernel_has_qdisc;
-use dcqcn_tests::require;
-use dcqcn_tests::retry::wait_value;
 
 #[test]
 fn traffic_counted_in_its_class() -> Result<()> {
@@ -96,7 +93,7 @@ fn batch_error_lists_rejected_classes() -> Result<()> {
     batch.delete_class(Handle::new(1, 0x7778));
     batch.replace_htb_class(&class(2, 1_000_000));
     let Err(Error::Batch { total, failed, .. }) = netlink.commit(batch) else {
-        anyhow::bail!("the unknown classes were not refused");
+        bail!("the unknown classes were not refused");
     };
     let refused: Vec<_> = failed.iter().map(|(handle, _)| *handle).collect();
     assert_eq!((total, refused), (4, vec![Handle::new(1, 0x7777), Handle::new(1, 0x7778)]));

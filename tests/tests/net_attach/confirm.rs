@@ -1,21 +1,11 @@
 //! Changes that are reverted unless confirmed, with processes killed in the meantime.
 
-use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
-use std::process::Command;
-use std::thread;
-use std::time::Duration;
 
-use anyhow::{Result, bail, ensure};
-use dcqcn_loader::attach;
 use dcqcn_support::clock::boottime_ns;
-use dcqcn_tests::command::{binary, dcqcn, output_of};
-use dcqcn_tests::daemon::Daemon;
-use dcqcn_tests::lab::{Lab, assert_contains};
 use dcqcn_tests::leftover::waiters;
-use dcqcn_tests::require;
-use dcqcn_tests::retry::wait_value;
-use nix::sys::signal::{Signal, kill};
+use dcqcn_tests::prelude::*;
+use nix::sys::signal::kill;
 
 const ATTACH: &str = "attach a0 --pacer none --flows 64 --set link_rate=1gbit --set rpg_ai_rate=10mbit";
 

@@ -1,23 +1,9 @@
 //! Identity of attachments: namespaces and interfaces that are deleted, recreated, moved and renamed.
 
-use std::fs;
-use std::path::Path;
-use std::thread;
-use std::time::Duration;
-
-use anyhow::{Context as _, Result, anyhow};
-use dcqcn_loader::attach;
 use dcqcn_netlink::netns::{current_cookie, current_inode, exists};
-use dcqcn_netlink::{Netlink, Netns};
-use dcqcn_params::Role;
-use dcqcn_tests::command::{binary, dcqcn, output_of, words};
-use dcqcn_tests::host::{Pair, add_veth};
-use dcqcn_tests::kill::{self, Tc};
-use dcqcn_tests::lab::{Lab, assert_contains};
-use dcqcn_tests::leftover::{complete, freed, problems, state, tables};
-use dcqcn_tests::require;
+use dcqcn_tests::kill;
+use dcqcn_tests::prelude::*;
 use dcqcn_tests::tap::Tap;
-use serde_json::Value;
 
 const ATTACH: &str = "--pacer none --set link_rate=1gbit";
 
@@ -57,7 +43,7 @@ fn recreated_namespace_with_same_names() -> Result<()> {
         run(&format!("-n {name} attach a0 --flows {FLOWS} {ATTACH}"))
             .with_context(|| format!("round {round}"))?;
         let status: Value = serde_json::from_str(&run(&format!("-n {name} status a0 --json"))?)?;
-        assert_eq!(status["attachments"][0]["problems"], serde_json::json!([]), "{status}");
+        assert_eq!(status["attachments"][0]["problems"], json!([]), "{status}");
         Netns::delete(&name)?;
         drop(netns);
         wait_until_gone(inode, cookie)?;
@@ -131,7 +117,7 @@ fn gc_with_other_boot_id_frees_nothing() -> Result<()> {
 /// A namespace ends some time after its last user.
 fn wait_until_gone(inode: u64, cookie: u64) -> Result<()> {
     let what = format!("namespace {inode} does not end");
-    dcqcn_tests::retry::wait_until(&what, || Ok(exists(inode, cookie) != Some(true)))?;
+    wait_until(&what, || Ok(exists(inode, cookie) != Some(true)))?;
     // Its interfaces are removed after it.
     thread::sleep(Duration::from_millis(300));
     Ok(())
@@ -218,7 +204,7 @@ fn reused_index_is_another_interface() -> Result<()> {
         let mut record: Value = serde_json::from_str(&fs::read_to_string(&journal)?)?;
         let steps = record["steps"].as_array_mut().context("no steps")?;
         let features = ["tx-generic-segmentation"];
-        steps.push(serde_json::json!({ "offloads": { "ifindex": index, "features": features } }));
+        steps.push(json!({ "offloads": { "ifindex": index, "features": features } }));
         fs::write(&journal, record.to_string())?;
         lab.host.command("ip link del a0")?;
         lab.host.command(&format!("ip link add n0 index {index} type veth peer name b0"))?;
@@ -250,7 +236,7 @@ fn changed_mac_address_keeps_attachment() -> Result<()> {
         // As inline XDP in a driver leaves it. Undone last, without the programs that show which interface it is.
         let journal = lab.host.journal("a0")?;
         let mut record: Value = serde_json::from_str(&fs::read_to_string(&journal)?)?;
-        let offloads = serde_json::json!({
+        let offloads = json!({
             "offloads": { "ifindex": lab.host.index("a0")?, "features": ["tx-generic-segmentation"] }
         });
         record["steps"].as_array_mut().context("no steps")?.insert(0, offloads);

@@ -1,18 +1,10 @@
 //! Processes killed at every step, and full disks.
 
-use std::fs;
-use std::process::Stdio;
-use std::time::Duration;
-use std::{panic, thread};
+use std::panic;
 
-use anyhow::{Context as _, Result, ensure};
-use dcqcn_tests::command::Running;
-use dcqcn_tests::daemon::Daemon;
-use dcqcn_tests::kill::{Tc, at_every_step, command, killed, ok, set_at_every_step, upgrade_at_every_step};
-use dcqcn_tests::lab::{Lab, assert_contains};
-use dcqcn_tests::leftover::{complete, freed, is_attached, state, tables};
-use dcqcn_tests::require;
-use dcqcn_tests::retry::{wait_until, wait_value};
+use dcqcn_tests::kill::{at_every_step, command, killed, ok, set_at_every_step, upgrade_at_every_step};
+use dcqcn_tests::leftover::is_attached;
+use dcqcn_tests::prelude::*;
 use dcqcn_tests::skip::runnable;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
@@ -94,7 +86,7 @@ fn attach_and_serve(lab: &Lab, tc: Tc, flows: u32) -> Result<()> {
     let mut daemon = Running::spawn(&lab.host, command)?;
     // A partial attachment has its listed parts, and no problems.
     wait_until("the interface is not managed", || Ok(is_attached(lab, "a0") && complete(lab, "a0").is_ok()))?;
-    daemon.signal(nix::sys::signal::Signal::SIGTERM)?;
+    daemon.signal(Signal::SIGTERM)?;
     daemon.wait().map(drop)
 }
 
@@ -232,7 +224,7 @@ fn reload_killed(tc: Tc, number: u32) -> Result<()> {
 }
 
 /// A file system of a few pages over the directory of a host's journals.
-struct SmallFilesystem(std::path::PathBuf);
+struct SmallFilesystem(PathBuf);
 
 impl SmallFilesystem {
     fn mount(lab: &Lab, bytes: u32) -> Result<Self> {

@@ -1,21 +1,10 @@
 //! Locked namespaces, and concurrent attaches in other namespaces.
 
-use std::fs::File;
-use std::path::Path;
-use std::thread;
-use std::time::{Duration, Instant};
-
-use anyhow::{Context as _, Result, ensure};
-use aya::programs::SchedClassifier;
 use aya::programs::links::PinnedLink;
 use aya::programs::tc::TcAttachType;
 use dcqcn_netlink::netns::{current_cookie, current_inode, exists};
-use dcqcn_netlink::{Netlink, Netns};
-use dcqcn_tests::host::{add_veth, lock_journals};
-use dcqcn_tests::lab::{Lab, assert_contains};
-use dcqcn_tests::leftover::{complete, freed, state, tables};
-use dcqcn_tests::require;
-use dcqcn_tests::retry::wait_until;
+use dcqcn_tests::host::lock_journals;
+use dcqcn_tests::prelude::*;
 
 /// Time that a command waits for a lock.
 const TIMEOUT: Duration = Duration::from_secs(10);

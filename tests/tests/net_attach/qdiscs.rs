@@ -1,19 +1,7 @@
 //! The operator's qdiscs are preserved.
 
-use std::fs;
-
-use anyhow::{Context as _, Result, ensure};
-use dcqcn_common::params::{Params, Port};
-use dcqcn_loader::attach;
-use dcqcn_netlink::tc::{Handle, kernel_has_qdisc};
-use dcqcn_params::Role;
-use dcqcn_tests::host::{Host, request};
-use dcqcn_tests::kill::{self, Tc};
-use dcqcn_tests::lab::{Lab, assert_contains};
-use dcqcn_tests::leftover::{complete, problems, state};
-use dcqcn_tests::packets::Roce;
-use dcqcn_tests::require;
-use dcqcn_tests::socket::TIMEOUT;
+use dcqcn_tests::kill;
+use dcqcn_tests::prelude::*;
 use dcqcn_tests::tap::Tap;
 
 fn show(host: &Host) -> Result<String> {
@@ -54,7 +42,7 @@ fn pacer_placed_below_shaper() -> Result<()> {
         for _ in 0..3 {
             socket.send(&Roce::default().frame())?;
         }
-        dcqcn_tests::retry::wait(|| {
+        wait(|| {
             let now = lab.host.netlink()?.qdisc_stats(index, Handle::ROOT)?.packets;
             Ok(if now < sent + 3 { Err(show(&lab.host)?) } else { Ok(()) })
         })?;
@@ -324,14 +312,14 @@ fn qdisc_installed_while_attaching_is_kept() -> Result<()> {
     require!("qdisc_installed_while_attaching_is_kept", "htb", "tbf");
     let lab = Lab::new("raced")?;
     let journal = lab.host.journals()?.join(format!("{}.json", lab.host.index("a0")?));
-    std::thread::scope(|scope| -> Result<()> {
+    thread::scope(|scope| -> Result<()> {
         let attaching = scope.spawn(|| lab.run("attach a0 --pacer htb --flows 64 --set link_rate=1gbit"));
         // From the journal's first record until the qdisc is replaced, the programs are loaded.
         while !journal.exists() && !attaching.is_finished() {
-            std::thread::yield_now();
+            thread::yield_now();
         }
         lab.host.command(TBF)?;
-        let attached = attaching.join().map_err(|_| anyhow::anyhow!("the command panicked"))??;
+        let attached = attaching.join().map_err(|_| anyhow!("the command panicked"))??;
         if !attached.status.success() {
             assert_contains(
                 &String::from_utf8_lossy(&attached.stderr),

@@ -1,15 +1,6 @@
 //! Permissions, and locking.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
-use std::process::Command;
-
-use anyhow::Result;
-use dcqcn_tests::command::{binary, output_of};
-use dcqcn_tests::lab::{Lab, assert_contains};
-use dcqcn_tests::leftover::state;
-use dcqcn_tests::require;
+use dcqcn_tests::prelude::*;
 
 /// Directory of the journals.
 const ROOT: &str = "/run/dcqcn";
@@ -201,7 +192,7 @@ fn dry_run_in_named_netns_changes_nothing() -> Result<()> {
 
     // From outside.
     let netns = lab.host.netns.name();
-    let outside = |line: &str| output_of(&mut dcqcn_tests::command::dcqcn(&format!("-n {netns} {line}"))?);
+    let outside = |line: &str| output_of(&mut dcqcn(&format!("-n {netns} {line}"))?);
     outside("attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
     assert_contains(&lab.ok("status")?, "attached");
     assert_contains(&outside("status a0")?, "egress on a0");

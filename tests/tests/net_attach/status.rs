@@ -1,19 +1,12 @@
 //! `status` reports the kernel's state.
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt as _;
+use std::fs::Permissions;
 use std::os::unix::process::CommandExt as _;
-use std::process::Command;
 
-use anyhow::{Context as _, Result};
-use aya::programs::SchedClassifier;
 use aya::programs::tc::TcAttachType;
 use dcqcn_common::layout::Mode;
-use dcqcn_loader::dataplane::{self, PROGRAMS, Programs, Sizes};
-use dcqcn_tests::command::binary;
-use dcqcn_tests::lab::{Lab, assert_contains};
-use dcqcn_tests::leftover::{complete, problems};
-use dcqcn_tests::require;
+use dcqcn_loader::dataplane;
+use dcqcn_tests::prelude::*;
 
 /// Without access to the pins, `status` must not report them missing.
 #[test]
@@ -33,9 +26,9 @@ fn unprivileged_status_reports_no_fault() -> Result<()> {
         lab.host.output(command)
     };
     let output = unprivileged("status a0 --json")?;
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    let report: Value = serde_json::from_slice(&output.stdout)?;
     let status = &report["attachments"][0];
-    assert_eq!((&status["problems"], &status["parts"]), (&serde_json::json!([]), &serde_json::json!([])));
+    assert_eq!((&status["problems"], &status["parts"]), (&json!([]), &json!([])));
     assert!(status["unread"].as_str().is_some_and(|why| why.contains("Permission denied")), "{status}");
     assert_contains(&String::from_utf8(unprivileged("status")?.stdout)?, "unreadable");
     let output = unprivileged("doctor --json")?;
@@ -60,7 +53,7 @@ fn status_verifies_every_part() -> Result<()> {
     {
         assert!(part["program_id"].as_u64().is_some_and(|id| id != 0), "{part}");
         assert!(part["link_id"].as_u64().is_some_and(|id| id != 0), "{part}");
-        assert_eq!(part["problem"], serde_json::Value::Null);
+        assert_eq!(part["problem"], Value::Null);
     }
     let text = status.to_string();
     assert!(!text.contains("\"steps\"") && !text.contains("saved"), "{text}");

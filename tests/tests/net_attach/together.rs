@@ -1,14 +1,10 @@
 //! Several interfaces attached concurrently, as the daemon does.
 
-use anyhow::{Context as _, Result, ensure};
 use aya::maps::MapData;
 use dcqcn_common::layout::SIBLINGS;
 use dcqcn_loader::attach::{Options, attach_all};
 use dcqcn_loader::dataplane::SHARED;
-use dcqcn_params::{PacerChoice, Role};
-use dcqcn_tests::host::request;
-use dcqcn_tests::lab::{Lab, assert_contains};
-use dcqcn_tests::require;
+use dcqcn_tests::prelude::*;
 
 /// Concurrent commands reuse the maps that another has created.
 #[test]

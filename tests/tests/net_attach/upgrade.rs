@@ -1,21 +1,7 @@
 //! Maps with another version's layout: rejected without any change, and still managed by that version.
 
-use std::fs;
-use std::thread;
-use std::time::Duration;
-
-use anyhow::{Context as _, Result, ensure};
 use dcqcn_common::layout::LAYOUT_VERSION;
-use dcqcn_loader::attach;
-use dcqcn_tests::bpf::LoadedObjects;
-use dcqcn_tests::command::dcqcn;
-use dcqcn_tests::daemon::Daemon;
-use dcqcn_tests::host::{Host, Pair};
-use dcqcn_tests::packets::{CNP_TOS, Roce};
-use dcqcn_tests::repeat::while_repeating;
-use dcqcn_tests::require;
-use dcqcn_tests::retry::wait;
-use serde_json::{Value, json};
+use dcqcn_tests::prelude::*;
 
 const FILE: &str = "[[interface]]\nname = 'a0'\npacer = 'htb'\nflows = 1024\n[interface.parameters]\nlink_rate = '600mbit'\n\
                     rpg_time_reset = '0ns'\nrpg_byte_reset = '0B'\n";

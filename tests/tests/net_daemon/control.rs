@@ -1,20 +1,10 @@
 //! Requests of clients over the daemon's socket.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
-
-use anyhow::Result;
 use dcqcn_control_api::{
     Applied, Apply, Changes, ClientError, Confirm, Health, Override, Parameters, Release, Snapshot,
     SnapshotRequest, Status, Values, Verb,
 };
-use dcqcn_tests::daemon::{CONTROL, Daemon, HOST};
-use dcqcn_tests::host::Pair;
-use dcqcn_tests::packets::{CNP_TOS, Roce};
-use dcqcn_tests::require;
-use dcqcn_tests::retry::{wait, wait_value};
-use nix::sys::signal::Signal;
-use serde_json::Value;
+use dcqcn_tests::prelude::*;
 
 /// A file that allows remote changes of `link_rate` within a range.
 fn file(allow: &str) -> String {

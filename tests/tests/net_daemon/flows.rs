@@ -1,22 +1,9 @@
 //! Flow tables: ageing, and cost.
 
-use std::thread;
-use std::time::Duration;
-
-use anyhow::{Context as _, Result};
 use dcqcn_common::events::Table;
 use dcqcn_common::hooks::HTB_MAX_FLOWS;
-use dcqcn_common::stats::Stat;
-use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_loader::attach::{self, Attachment};
-use dcqcn_params::Role;
-use dcqcn_replay::Hook;
-use dcqcn_tests::command::cpu_time;
-use dcqcn_tests::daemon::{Daemon, HOST};
-use dcqcn_tests::host::Pair;
-use dcqcn_tests::packets::Roce;
-use dcqcn_tests::require;
-use dcqcn_tests::retry::{wait, wait_value};
+use dcqcn_loader::attach::Attachment;
+use dcqcn_tests::prelude::*;
 
 #[test]
 fn only_idle_flows_are_removed() -> Result<()> {

@@ -1,13 +1,7 @@
 //! Reverts of unconfirmed overrides.
 
-use std::time::Duration;
-
-use anyhow::Result;
 use dcqcn_control_api::{Applied, Apply, Override, Release, Status, Verb};
-use dcqcn_tests::daemon::{CONTROL, Daemon, HOST, get};
-use dcqcn_tests::host::Pair;
-use dcqcn_tests::require;
-use dcqcn_tests::retry::wait_value;
+use dcqcn_tests::prelude::*;
 
 /// Sections that allow every remote change.
 fn remote() -> String {
@@ -106,7 +100,7 @@ fn override_of_an_empty_file_ends() -> Result<()> {
     client.request::<Applied>(over("2gbit", 1))?;
     daemon.kill()?;
     pair.a.attachment("a0")?;
-    std::thread::sleep(Duration::from_secs(1));
+    thread::sleep(Duration::from_secs(1));
     daemon.again(&pair.a)?;
     daemon.client()?;
     is_detached()?;

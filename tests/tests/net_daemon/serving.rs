@@ -1,23 +1,11 @@
 //! Managed interfaces, and the effect of a reload.
 
-use std::fs;
-use std::net::TcpListener;
-
-use anyhow::{Context as _, Result, ensure};
 use aya::programs::links::LinkOrder;
 use aya::programs::tc::{SchedClassifier, TcAttachOptions, TcAttachType};
 use dcqcn_control_api::{ControlClient, Status, Verb};
-use dcqcn_loader::attach;
-use dcqcn_tests::bpf::{LoadedObjects, baselines};
-use dcqcn_tests::command::status_field;
-use dcqcn_tests::daemon::{CONTROL, Daemon, HOST, Manager, get};
-use dcqcn_tests::host::Pair;
-use dcqcn_tests::leftover::state;
-use dcqcn_tests::packets::Roce;
-use dcqcn_tests::require;
-use dcqcn_tests::retry::{wait, wait_until, wait_value};
-use dcqcn_tests::socket::TIMEOUT;
-use nix::sys::signal::Signal;
+use dcqcn_tests::bpf::baselines;
+use dcqcn_tests::daemon::Manager;
+use dcqcn_tests::prelude::*;
 
 #[test]
 fn links_attached_on_arrival_and_removed() -> Result<()> {

@@ -1,28 +1,11 @@
 //! Under traffic: the daemon's effect on rates, and no frame loss from any action.
 
 use std::collections::HashSet;
-use std::fs;
-use std::thread;
-use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
 use dcqcn_common::flow::RpFlow;
 use dcqcn_common::hooks::HTB_FIRST_FLOW;
 use dcqcn_common::layout::LAYOUT_VERSION;
-use dcqcn_common::params::Params;
-use dcqcn_common::stats::Stat;
-use dcqcn_common::wire::bth::Bth;
-use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_loader::attach;
-use dcqcn_replay::Hook;
-use dcqcn_tests::bpf::LoadedObjects;
-use dcqcn_tests::daemon::{Daemon, HOST};
-use dcqcn_tests::host::{Host, Pair};
-use dcqcn_tests::packets::{CNP_TOS, Roce};
-use dcqcn_tests::repeat::while_repeating;
-use dcqcn_tests::require;
-use dcqcn_tests::retry::{wait, wait_value};
-use dcqcn_tests::socket::{RawSocket, TIMEOUT};
+use dcqcn_tests::prelude::*;
 
 /// Number of distinct frames that arrive, of the `sent` ones of [`under_traffic`].
 fn arrived(socket: &RawSocket, sent: u32) -> Result<usize> {
@@ -198,7 +181,7 @@ fn upgrade_replaces_programs_in_place() -> Result<()> {
     fs::write(&info, &other)?;
     let mut maps = pair.a.attachment("a0")?.maps;
     let params = maps.params()?;
-    let port = dcqcn_common::params::Port { layout_version: LAYOUT_VERSION + 1, ..params.port };
+    let port = Port { layout_version: LAYOUT_VERSION + 1, ..params.port };
     maps.set_params(&Params { port, ..*params })?;
     let refused = pair.a.run(|| attach::upgrade("a0"))?.expect_err("another layout").to_string();
     assert!(refused.contains("layout version") && refused.contains("detach"), "{refused}");

@@ -1,25 +1,10 @@
 //! Parameters changed under traffic: every change is atomic, without packet loss.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::sync::atomic::AtomicU32;
 
-use anyhow::{Result, anyhow, ensure};
-use dcqcn_common::params::{Config, Params};
 use dcqcn_common::rng;
-use dcqcn_common::stats::Stat;
-use dcqcn_common::wire::bth::Bth;
-use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_loader::attach;
-use dcqcn_params::{Key, Role};
-use dcqcn_replay::Hook;
-use dcqcn_tests::host::{Host, Pair};
-use dcqcn_tests::packets::Roce;
-use dcqcn_tests::require;
-use dcqcn_tests::retry::wait_until;
-use dcqcn_tests::socket::{RawSocket, SILENCE, TIMEOUT};
+use dcqcn_tests::prelude::*;
 
 use crate::MARKING;
 

@@ -1,22 +1,10 @@
 //! CP: which packets a port marks, and that it changes nothing else in them.
 
-use std::time::Duration;
-
-use anyhow::{Context as _, Result, ensure};
 use dcqcn_common::layout::{BACKLOG_AGE_NS, CLASSES};
-use dcqcn_common::stats::Stat;
-use dcqcn_common::wire::bth::Opcode;
-use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_common::wire::eth::{EtherType, Ethernet};
 use dcqcn_common::wire::{icrc, ipv4};
 use dcqcn_loader::backlog;
-use dcqcn_netlink::tc::{Handle, HtbClass, QdiscSpec};
-use dcqcn_params::Role;
-use dcqcn_replay::Hook;
-use dcqcn_tests::host::Pair;
-use dcqcn_tests::packets::{CNP_TOS, Roce};
-use dcqcn_tests::require;
-use dcqcn_tests::retry::while_busy;
+use dcqcn_netlink::tc::HtbClass;
+use dcqcn_tests::prelude::*;
 
 use crate::fast_cnp::Path;
 use crate::fill;
@@ -106,7 +94,7 @@ fn real_backlog_decides_marking() -> Result<()> {
     assert!(backlog::feed(&netlink, index, &mut maps)?, "queue_source is backlog");
     while_busy(20, || {
         // The sample of the previous attempt has expired.
-        std::thread::sleep(Duration::from_nanos(BACKLOG_AGE_NS));
+        thread::sleep(Duration::from_nanos(BACKLOG_AGE_NS));
         for psn in 0..30 {
             a.send(&frame(psn).frame())?;
         }
@@ -121,7 +109,7 @@ fn real_backlog_decides_marking() -> Result<()> {
         Ok(())
     })?;
 
-    std::thread::sleep(Duration::from_nanos(BACKLOG_AGE_NS));
+    thread::sleep(Duration::from_nanos(BACKLOG_AGE_NS));
     a.send(&frame(31).frame())?;
     assert_eq!(b.expect()?, frame(31).frame(), "the sample has expired");
     assert!(pair.a.count("a0", Hook::Egress, Stat::CpBacklogStale)? > 0);

@@ -1,21 +1,8 @@
 //! Fast CNP: a switch answers the packets it marks itself, through their ingress port.
 
-use std::fs;
 use std::net::Ipv6Addr;
-use std::time::Duration;
 
-use anyhow::Result;
-use dcqcn_common::classify::mapped;
-use dcqcn_common::flow::QpId;
-use dcqcn_common::stats::Stat;
-use dcqcn_common::wire::cm::{CommIds, Rep};
-use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_params::Role;
-use dcqcn_replay::Hook;
-use dcqcn_tests::host::{Host, join};
-use dcqcn_tests::packets::{CNP_TOS, CmMessage, Roce, cm, mac, req, v4, v6};
-use dcqcn_tests::require;
-use dcqcn_tests::socket::{SILENCE, TIMEOUT};
+use dcqcn_tests::prelude::*;
 
 use crate::{MARKING, fill};
 

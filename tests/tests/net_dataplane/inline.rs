@@ -1,22 +1,12 @@
 //! Inline attachment: packets pass in both directions, and RoCE is marked.
 
-use std::io::{ErrorKind, Read as _, Write as _};
-use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
-use std::thread;
+use std::io::ErrorKind;
 
-use anyhow::{Context as _, Result, anyhow};
-use aya::programs::{SchedClassifier, TcAttachType};
-use dcqcn_common::stats::Stat;
-use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_common::wire::eth::EtherType;
+use aya::programs::TcAttachType;
 use dcqcn_loader::attach::Request;
-use dcqcn_params::{Role, XdpModeChoice};
-use dcqcn_replay::Hook;
+use dcqcn_params::XdpModeChoice;
 use dcqcn_tests::bpf::baselines;
-use dcqcn_tests::host::{Host, join, request};
-use dcqcn_tests::packets::{CNP_TOS, Roce, v4};
-use dcqcn_tests::require;
-use dcqcn_tests::socket::TIMEOUT;
+use dcqcn_tests::prelude::*;
 
 use crate::{MARKING, fill};
 

@@ -1,14 +1,6 @@
 //! Frames of 8 KB, which TC sees in pages.
 
-use anyhow::Result;
-use dcqcn_common::stats::Stat;
-use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_common::wire::eth::EtherType;
-use dcqcn_params::Role;
-use dcqcn_replay::Hook;
-use dcqcn_tests::host::Pair;
-use dcqcn_tests::packets::{CNP_TOS, Roce};
-use dcqcn_tests::require;
+use dcqcn_tests::prelude::*;
 
 use crate::{MARKING, fill};
 

@@ -1,21 +1,7 @@
 //! Memory of the maps in the kernel, and of the daemon.
 
-use std::io::Read as _;
-use std::process::Stdio;
-use std::thread;
-use std::time::{Duration, Instant};
-
-use anyhow::{Context as _, Result};
 use dcqcn_common::hooks::HTB_MAX_FLOWS;
-use dcqcn_common::stats::Stat;
-use dcqcn_params::{PacerChoice, Role};
-use dcqcn_replay::Hook;
-use dcqcn_tests::bpf::LoadedObjects;
-use dcqcn_tests::command::{Running, cpu_time, dcqcn, memory_kb};
-use dcqcn_tests::host::{Pair, request};
-use dcqcn_tests::packets::{CNP_TOS, Roce};
-use dcqcn_tests::require;
-use nix::sys::signal::Signal;
+use dcqcn_tests::prelude::*;
 
 const MAPS_BYTES: u64 = 32 << 20;
 const RESIDENT_KB: u64 = 30 << 10;

@@ -1,27 +1,10 @@
 //! NP: CE-marked data is answered with CNPs, all other packets are not.
 
-use std::fs;
-use std::net::{Ipv4Addr, UdpSocket};
-use std::time::Duration;
-
-use anyhow::{Context as _, Result};
-use dcqcn_common::classify::mapped;
-use dcqcn_common::flow::QpId;
-use dcqcn_common::layout::{Pair as QpPair, PairSource};
-use dcqcn_common::stats::Stat;
-use dcqcn_common::wire::bth::Opcode;
+use dcqcn_common::layout::Pair as QpPair;
 use dcqcn_common::wire::cnp;
-use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_common::wire::eth::EtherType;
 use dcqcn_common::wire::udp::{self, Udp};
-use dcqcn_netlink::tc::{Handle, QdiscSpec};
-use dcqcn_params::Role;
-use dcqcn_replay::Hook;
 use dcqcn_support::clock::monotonic_ns;
-use dcqcn_tests::host::Pair;
-use dcqcn_tests::packets::{CNP_TOS, Roce, v4};
-use dcqcn_tests::require;
-use dcqcn_tests::socket::{SILENCE, TIMEOUT};
+use dcqcn_tests::prelude::*;
 use nix::sys::socket::{setsockopt, sockopt};
 
 /// The maximum CNP interval, so that no test is too slow for it.
@@ -110,7 +93,7 @@ fn one_cnp_per_interval() -> Result<()> {
     let other = Roce { dest_qpn: 0x12, ..data.clone() };
     a.send(&other.frame())?;
     assert_eq!(a.expect()?, other.cnp(None, CNP_TOS));
-    std::thread::sleep(Duration::from_millis(1_100));
+    thread::sleep(Duration::from_millis(1_100));
     a.send(&Roce { psn: 9, ..data.clone() }.frame())?;
     assert_eq!(a.expect()?, data.cnp(None, CNP_TOS));
 

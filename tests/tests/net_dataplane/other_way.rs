@@ -1,13 +1,7 @@
 //! RP: CNPs that arrive by another interface than that of their flow's data.
 
-use anyhow::Result;
-use dcqcn_common::stats::Stat;
-use dcqcn_params::Role;
-use dcqcn_replay::Hook;
-use dcqcn_tests::bpf::LoadedObjects;
-use dcqcn_tests::host::{Pair, datagram, join};
-use dcqcn_tests::packets::{CNP_TOS, Roce};
-use dcqcn_tests::require;
+use dcqcn_tests::host::datagram;
+use dcqcn_tests::prelude::*;
 
 const LINE_BPS: u64 = 1_000_000_000;
 /// Nothing raises a rate, and every CNP may cut.

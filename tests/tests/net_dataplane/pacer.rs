@@ -2,21 +2,11 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::thread;
-use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
 use dcqcn_common::hooks::HTB_FIRST_FLOW;
-use dcqcn_common::wire::bth::Bth;
 use dcqcn_loader::attach::Attachment;
 use dcqcn_loader::pacer::htb::Classes;
-use dcqcn_params::{PacerChoice, Role};
-use dcqcn_tests::host::{Host, Pair, request};
-use dcqcn_tests::packets::{CNP_TOS, Roce};
-use dcqcn_tests::repeat::while_repeating;
-use dcqcn_tests::require;
-use dcqcn_tests::retry::{wait, while_busy};
-use dcqcn_tests::socket::RawSocket;
+use dcqcn_tests::prelude::*;
 
 /// One cut of alpha = 1 halves it.
 const LINE_BPS: f64 = 60e6;

@@ -1,8 +1,7 @@
 //! PFC frames of the neighbour delay paced packets, in the running kernel.
 
-use anyhow::Result;
 use dcqcn_tests::pauses::run;
-use dcqcn_tests::require;
+use dcqcn_tests::prelude::*;
 
 #[test]
 fn neighbour_pause_holds_its_queue() -> Result<()> {

@@ -1,17 +1,9 @@
 //! RP: data creates a flow, a CNP cuts it, and a forged one does not.
 
-use anyhow::{Context as _, Result};
-use dcqcn_common::classify::mapped;
-use dcqcn_common::flow::{Cnps, QpId, RpFlow};
-use dcqcn_common::layout::{Pair as QpPair, PairSource};
-use dcqcn_common::stats::Stat;
-use dcqcn_common::wire::bth::Opcode;
-use dcqcn_common::wire::eth::EtherType;
-use dcqcn_params::Role;
-use dcqcn_replay::Hook;
-use dcqcn_tests::host::{Pair, datagram};
-use dcqcn_tests::packets::{CNP_TOS, Roce, v4};
-use dcqcn_tests::require;
+use dcqcn_common::flow::{Cnps, RpFlow};
+use dcqcn_common::layout::Pair as QpPair;
+use dcqcn_tests::host::datagram;
+use dcqcn_tests::prelude::*;
 
 const LINE_BPS: u64 = 1_000_000_000;
 /// Rates never increase, and the interval between cuts exceeds the test's duration.

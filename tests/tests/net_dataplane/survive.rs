@@ -1,24 +1,12 @@
 //! An attachment outlives its process, and leaves no state when it is removed.
 
-use std::fs::{self, File};
-use std::path::Path;
-use std::process::Command;
-
-use anyhow::Result;
 use aya::programs::XdpMode;
 use dcqcn_common::layout::Mode;
-use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_loader::attach::{self, Error, Request, Sweep};
-use dcqcn_loader::dataplane::{self, MAPS, PROGRAMS, Programs, SHARED, Sizes};
+use dcqcn_loader::attach::{Error, Request, Sweep};
+use dcqcn_loader::dataplane::{self, MAPS, SHARED};
 use dcqcn_netlink::netns::current_cookie;
-use dcqcn_netlink::tc::{Handle, QdiscSpec, kernel_has_qdisc};
-use dcqcn_params::{PacerChoice, Role, XdpModeChoice};
-use dcqcn_tests::bpf::LoadedObjects;
-use dcqcn_tests::command::{binary, output_of};
-use dcqcn_tests::host::{Host, Pair, join, request};
-use dcqcn_tests::packets::Roce;
-use dcqcn_tests::require;
-use dcqcn_tests::retry::wait_value;
+use dcqcn_params::XdpModeChoice;
+use dcqcn_tests::prelude::*;
 use nix::fcntl::{Flock, FlockArg};
 use nix::mount::umount;
 

@@ -1,19 +1,7 @@
 //! Untrusted packets: those of a process, a forger or a neighbour do not harm a QP.
 
-use std::fs;
-use std::net::{Ipv4Addr, UdpSocket};
-
-use anyhow::Result;
-use dcqcn_common::stats::Stat;
-use dcqcn_common::wire::bth::Bth;
-use dcqcn_common::wire::cm::{CommIds, Rep};
-use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::udp;
-use dcqcn_params::Role;
-use dcqcn_replay::Hook;
-use dcqcn_tests::host::Pair;
-use dcqcn_tests::packets::{CNP_TOS, CmMessage, Roce, cm, req, v4};
-use dcqcn_tests::require;
+use dcqcn_tests::prelude::*;
 
 const CHANGES: [&str; 3] = ["link_rate=1gbit", "rpg_time_reset=0ns", "min_time_between_cnps=1s"];
 

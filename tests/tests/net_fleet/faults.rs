@@ -1,11 +1,7 @@
 //! Faults during a rollout; `cargo xtask fleet` injects more, with more hosts, and measures them.
 
-use std::time::Duration;
-
-use anyhow::{Result, ensure};
-use dcqcn_tests::fleet::{Behaviour, Etcd, FleetFixture, QUICK};
-use dcqcn_tests::lab::assert_contains;
-use dcqcn_tests::require_installed;
+use dcqcn_tests::fleet::{Behaviour, QUICK};
+use dcqcn_tests::prelude::*;
 
 const FAST: &str = "canary = 1\nwave = 2\nmax_unavailable = 2\nsoak = '1s'\npatience = '15s'";
 

@@ -1,19 +1,8 @@
 //! The commands of docs/how-to/fleet.md, typed: real daemons in network namespaces with real packets, agents and etcd.
 
-use std::fs;
-use std::process::{Command, Stdio};
-use std::thread;
-use std::time::Duration;
-
-use anyhow::{Context as _, Result, ensure};
-use dcqcn_tests::command::{Running, dcqcn_fleet, fleet_binary};
-use dcqcn_tests::daemon::{CONTROL, Daemon};
-use dcqcn_tests::fleet::Etcd;
-use dcqcn_tests::host::Pair;
-use dcqcn_tests::packets::Roce;
+use dcqcn_tests::command::fleet_binary;
+use dcqcn_tests::prelude::*;
 use dcqcn_tests::repeat::Repeated;
-use dcqcn_tests::retry::wait_value;
-use dcqcn_tests::{require, require_installed};
 
 const PAGE: &str = include_str!("../../../docs/how-to/fleet.md");
 /// A port whose queue drains slowly enough for bursts to be seen in it.

@@ -1,17 +1,8 @@
 //! Unreadable records of hosts, deleted versions, and commands without a coordinator.
 
-use std::io::Read as _;
-use std::process::Stdio;
-
-use anyhow::{Context as _, Result};
-use dcqcn_tests::command::{Running, dcqcn_fleet, error_of};
-use dcqcn_tests::fleet::{Behaviour, Etcd, FleetFixture, QUICK, WAIT};
-use dcqcn_tests::lab::assert_contains;
-use dcqcn_tests::repeat::while_repeating;
-use dcqcn_tests::require_installed;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use serde_json::Value;
+use dcqcn_tests::fleet::{Behaviour, QUICK, WAIT};
+use dcqcn_tests::prelude::*;
+use nix::sys::signal::kill;
 
 const WATCHED: &str = "canary = 1\nwave = 3\nmax_unavailable = 3\nsoak = '3s'\npatience = '8s'";
 
@@ -145,7 +136,7 @@ fn apply_of_one_group_keeps_the_others() -> Result<()> {
                      [group.interface.parameters]\nrpg_gd = {gd}\n"
             )
         };
-        std::fs::write(&path, format!("[rollout]\n{QUICK}\n{}{}", group("a", "h000"), group("b", "h001")))
+        fs::write(&path, format!("[rollout]\n{QUICK}\n{}{}", group("a", "h000"), group("b", "h001")))
     };
     both(12)?;
     fixture.text(&[&["apply", &path], &WAIT[..]].concat())?;

@@ -1,17 +1,7 @@
 //! Mutual TLS, and permissions of etcd's users, as set up in docs/how-to/secure-a-fleet.md.
 
-use std::fs::{self, File};
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::Duration;
-
-use anyhow::{Context as _, Result, ensure};
-use dcqcn_tests::command::{Running, dcqcn_fleet, error_of, output_of};
-use dcqcn_tests::fleet::{Authority, Etcd, MockDaemon, WAIT, file};
-use dcqcn_tests::lab::assert_contains;
-use dcqcn_tests::require_installed;
-use dcqcn_tests::retry::{wait_for, wait_until};
+use dcqcn_tests::fleet::{Authority, MockDaemon, WAIT, file};
+use dcqcn_tests::prelude::*;
 
 /// Commands of the page, without this test's certificates.
 const PAGE: &str = include_str!("../../../docs/how-to/secure-a-fleet.md");

@@ -1,14 +1,9 @@
 //! Versions, rollouts, operators.
 
-use std::fs::File;
 use std::process::Child;
-use std::time::Duration;
 
-use anyhow::Result;
-use dcqcn_tests::command::Running;
-use dcqcn_tests::fleet::{Behaviour, Clock, Etcd, FleetFixture, QUICK, WAIT};
-use dcqcn_tests::lab::assert_contains;
-use dcqcn_tests::require_installed;
+use dcqcn_tests::fleet::{Behaviour, Clock, QUICK, WAIT};
+use dcqcn_tests::prelude::*;
 
 /// As fast as metrics allow: agents sample four times a second.
 const FAST: &str = "canary = 1\nwave = 3\nmax_unavailable = 3\nsoak = '1500ms'\npatience = '8s'";
@@ -100,7 +95,7 @@ fn one_rollout_at_a_time() -> Result<()> {
     assert_contains(&second, "the rollout of version 2 by ");
     fixture.text(&["pause"])?;
     let coordinator = fixture.coordinate()?;
-    std::thread::sleep(Duration::from_secs(1));
+    thread::sleep(Duration::from_secs(1));
     assert!(fixture.daemons.values().all(|daemon| daemon.name().as_deref() == Some("fleet 1")));
     fixture.text(&["resume"])?;
     fixture.wait_for_version_on("h000", 2)?;

@@ -1,21 +1,8 @@
 //! Unreachable hosts, and hosts with wrong clocks.
 
-use std::fs;
-use std::net::Ipv4Addr;
-use std::process::{Command, Output, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
-
-use anyhow::{Result, ensure};
 use dcqcn_control_api::lock_path;
-use dcqcn_tests::command::{Running, dcqcn_fleet, error_of, find_program};
-use dcqcn_tests::fleet::{Etcd, FleetFixture, MockDaemon, WAIT, file, reporting_hosts};
-use dcqcn_tests::host::{Host, Pair};
-use dcqcn_tests::lab::assert_contains;
-use dcqcn_tests::retry::wait_value;
-use dcqcn_tests::{require, require_installed};
-use nix::sys::signal::Signal;
-use serde_json::Value;
+use dcqcn_tests::fleet::{MockDaemon, WAIT, file, reporting_hosts};
+use dcqcn_tests::prelude::*;
 
 const ONE_AT_A_TIME: &str = "canary = 1\nwave = '100%'\nmax_unavailable = 1\nsoak = '0s'\npatience = '8s'";
 

@@ -1,17 +1,6 @@
 //! A host with a real daemon, traffic on it, and the page.
 
-use std::fs;
-use std::io::{BufRead as _, BufReader};
-use std::path::Path;
-use std::process::Stdio;
-use std::thread;
-use std::time::Duration;
-
-use anyhow::{Context as _, Result};
-use dcqcn_tests::command::{Running, dcqcn_fleet};
-use dcqcn_tests::daemon::{CONTROL, Daemon};
-use dcqcn_tests::host::Pair;
-use dcqcn_tests::packets::{CNP_TOS, Roce};
+use dcqcn_tests::prelude::*;
 use dcqcn_tests::repeat::Repeated;
 use dcqcn_tests::socket::http;
 

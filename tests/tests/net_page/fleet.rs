@@ -1,14 +1,8 @@
 //! A mock fleet of a hundred hosts and an interface of a thousand QPs, and a real rollout.
 
-use std::thread;
-use std::time::Duration;
-
-use anyhow::{Context as _, Result, ensure};
 use dcqcn_tests::browser::Browser;
-use dcqcn_tests::fleet::{Etcd, FleetFixture, MockDaemon};
-use dcqcn_tests::repeat::while_repeating;
-use dcqcn_tests::require_installed;
-use serde_json::json;
+use dcqcn_tests::fleet::MockDaemon;
+use dcqcn_tests::prelude::*;
 
 use super::fixture::{Page, TOKEN};
 use super::seen::{check_accessibility, picture};
@@ -50,7 +44,7 @@ fn check_no_long_task(browser: &mut Browser, what: &str) -> Result<()> {
         }
         seen.push(long);
     }
-    anyhow::bail!("{what}: long tasks each time: {}", seen.join("; "))
+    bail!("{what}: long tasks each time: {}", seen.join("; "))
 }
 
 #[test]
@@ -173,7 +167,7 @@ fn rollout_shown_and_aborted_on_page() -> Result<()> {
     abort(test, &page, &fixture, dir.path())
 }
 
-fn abort(test: &str, page: &Page, fixture: &FleetFixture, dir: &std::path::Path) -> Result<()> {
+fn abort(test: &str, page: &Page, fixture: &FleetFixture, dir: &Path) -> Result<()> {
     let mut browser = Browser::start()?;
     browser.set_viewport(1_200, 1_000, "light")?;
     browser.open(&format!("{}#/fleet", page.url))?;

@@ -1,13 +1,8 @@
 //! One host without etcd: charts, changes, permissions, and accessibility.
 
-use anyhow::{Context as _, Result};
-use dcqcn_common::stats::Stat;
 use dcqcn_control_api::{Applied, Apply, Override, Verb};
-use dcqcn_replay::Hook;
 use dcqcn_tests::browser::Browser;
-use dcqcn_tests::retry::wait;
-use dcqcn_tests::{require, require_installed};
-use serde_json::{Value, json};
+use dcqcn_tests::prelude::*;
 
 use super::fixture::{Page, PageFixture, TOKEN};
 use super::seen::{check_accessibility, picture};
@@ -180,7 +175,7 @@ fn page_change_reverts_unless_confirmed() -> Result<()> {
     // The browser's only errors are the rejected changes: a wrong token, and bounds.
     browser.complaints.retain(|complaint| !complaint.contains("/change"));
     assert_eq!(browser.complaints, [] as [String; 0]);
-    let audit = std::fs::read_to_string(fixture.daemon.dir.path().join("audit.jsonl"))?;
+    let audit = fs::read_to_string(fixture.daemon.dir.path().join("audit.jsonl"))?;
     assert!(audit.contains("wred.3.kmin = 200KB on a0") && audit.contains("ada, by the page"), "{audit}");
     assert!(!audit.contains(TOKEN));
     Ok(())

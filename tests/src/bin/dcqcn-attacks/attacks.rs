@@ -1,13 +1,8 @@
 //! The attacks, with their bounds.
 
-use std::net::{Ipv4Addr, UdpSocket};
-
-use anyhow::Result;
-use dcqcn_common::wire::cm::{CommIds, Dreq, Rep};
-use dcqcn_common::wire::ecn::Ecn;
+use dcqcn_common::wire::cm::Dreq;
 use dcqcn_common::wire::udp;
-use dcqcn_tests::packets::{CNP_TOS, CmMessage, Roce, cm, req, v4};
-use dcqcn_tests::socket::RawSocket;
+use dcqcn_tests::prelude::*;
 
 use crate::testbed::{CNP_RATE, COMM_IDS, FLOOR_BPS, OWN_QPN, Observation, Testbed, Victim};
 

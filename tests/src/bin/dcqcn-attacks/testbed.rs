@@ -1,16 +1,7 @@
 //! Two hosts with a running QP, and its observable state.
 
-use anyhow::{Context as _, Result};
 use aya::programs::loaded_programs;
-use dcqcn_common::classify::mapped;
-use dcqcn_common::flow::QpId;
-use dcqcn_common::stats::Stat;
-use dcqcn_common::wire::cm::{CommIds, Rep};
-use dcqcn_params::Role;
-use dcqcn_replay::Hook;
-use dcqcn_tests::bpf::LoadedObjects;
-use dcqcn_tests::host::Pair;
-use dcqcn_tests::packets::{CNP_TOS, CmMessage, Roce, cm, req, v4};
+use dcqcn_tests::prelude::*;
 
 /// `rpg_min_rate` of the sender.
 pub(crate) const FLOOR_BPS: u64 = 10_000_000;

@@ -1,23 +1,10 @@
 //! The control plane: live changes, a full dump, and the daemon.
 
 use std::env;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::sync::atomic::AtomicUsize;
 
-use anyhow::{Context as _, Result, anyhow, ensure};
-use dcqcn_common::params::Config;
-use dcqcn_common::wire::bth::Bth;
-use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_loader::attach;
-use dcqcn_params::{Assignment, Role};
-use dcqcn_tests::command::{Running, cpu_time, memory_kb};
-use dcqcn_tests::host::{Pair, request};
-use dcqcn_tests::packets::Roce;
-use dcqcn_tests::repeat::while_repeating;
-use dcqcn_tests::socket::TIMEOUT;
+use dcqcn_params::Assignment;
+use dcqcn_tests::prelude::*;
 
 use crate::Bench;
 use crate::report::{Metric, Section};
@@ -127,8 +114,8 @@ fn dump(bench: &mut Bench, pair: &Pair, binary: &Path, flows: u32) -> Result<()>
         let start = Instant::now();
         let text = pair.a.command(&format!("{} flows a0 --json", binary.display()))?;
         ms.push(start.elapsed().as_secs_f64() * 1e3);
-        let json: serde_json::Value = serde_json::from_str(&text)?;
-        let rows = json.pointer("/rp").and_then(serde_json::Value::as_array).map_or(0, Vec::len);
+        let json: Value = serde_json::from_str(&text)?;
+        let rows = json.pointer("/rp").and_then(Value::as_array).map_or(0, Vec::len);
         // A few sets overflow.
         ensure!(rows * 1_000 >= flows as usize * 999, "`dcqcn flows` shows {rows} of {flows} flows");
     }

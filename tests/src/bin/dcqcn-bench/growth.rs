@@ -1,20 +1,14 @@
 //! Cost of a packet by number of QPs, and with two CPUs on one queue.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::sync::atomic::AtomicUsize;
 
-use anyhow::{Context as _, Result, anyhow};
-use aya::programs::{Program, SchedClassifier};
+use aya::programs::Program;
 use dcqcn_common::layout::MAX_FLOWS;
 use dcqcn_common::layout::{DEFAULT_FLOWS, WAYS};
-use dcqcn_common::params::Config;
 use dcqcn_common::rng;
-use dcqcn_common::stats::Stat;
 use dcqcn_params::Profile;
-use dcqcn_replay::Hook;
-use dcqcn_tests::bpf::{LO, baselines_with};
-use dcqcn_tests::packets::Roce;
+use dcqcn_tests::bpf::baselines_with;
+use dcqcn_tests::prelude::*;
 use nix::time::{ClockId, clock_gettime};
 
 use crate::Bench;

@@ -1,15 +1,8 @@
 //! Packets per second through real interfaces: a sender at one end of a veth pair, a receiving host at the other.
 
-use std::thread;
-use std::time::{Duration, Instant};
-
-use anyhow::{Context as _, Result, ensure};
-use aya::programs::{SchedClassifier, TcAttachType};
-use dcqcn_netlink::tc::{Handle, HtbClass, QdiscSpec, kernel_has_qdisc};
-use dcqcn_params::{PacerChoice, Role};
-use dcqcn_tests::host::{Host, Pair, join, request};
-use dcqcn_tests::packets::Roce;
-use dcqcn_tests::socket::RawSocket;
+use aya::programs::TcAttachType;
+use dcqcn_netlink::tc::HtbClass;
+use dcqcn_tests::prelude::*;
 
 use crate::Bench;
 use crate::report::{Metric, Section};
@@ -188,7 +181,7 @@ fn rate(receiver: &Host, socket: &RawSocket, b: &str, frame: &[u8], long: Durati
             }
             Ok((sent, crate::runner::cpu_time()?.saturating_sub(cpu)))
         });
-        sending.join().map_err(|_| anyhow::anyhow!("the sender died"))?
+        sending.join().map_err(|_| anyhow!("the sender died"))?
     })?;
     // Some packets may still be queued in a shaper.
     let patience = Instant::now() + Duration::from_secs(2);
@@ -204,9 +197,6 @@ fn rate(receiver: &Host, socket: &RawSocket, b: &str, frame: &[u8], long: Durati
 /// Packets that have arrived at an interface.
 pub(crate) fn received_packets(host: &Host, iface: &str) -> Result<u64> {
     let text = host.command(&format!("ip -s -j link show dev {iface}"))?;
-    let links: serde_json::Value = serde_json::from_str(&text)?;
-    links
-        .pointer("/0/stats64/rx/packets")
-        .and_then(serde_json::Value::as_u64)
-        .context("`ip -s -j` names no packets")
+    let links: Value = serde_json::from_str(&text)?;
+    links.pointer("/0/stats64/rx/packets").and_then(Value::as_u64).context("`ip -s -j` names no packets")
 }

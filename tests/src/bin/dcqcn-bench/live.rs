@@ -2,12 +2,8 @@
 
 use std::hint::black_box;
 
-use anyhow::{Context as _, Result, ensure};
 use aya::programs::{Program, Xdp, XdpMode};
-use dcqcn_common::stats::Stat;
-use dcqcn_replay::Hook;
-use dcqcn_tests::host::Pair;
-use dcqcn_tests::packets::Roce;
+use dcqcn_tests::prelude::*;
 
 use crate::Bench;
 use crate::links::received_packets;
@@ -80,7 +76,7 @@ struct SinglePacketRun<'a> {
 /// Time per packet, for packets that arrive one by one.
 fn alone(bench: &mut Bench) -> Result<()> {
     let input = Input { packet: Roce::default().frame(), ..Input::default() };
-    let inline = in_line([dcqcn_tests::bpf::LO, dcqcn_tests::bpf::LO + 1])?;
+    let inline = in_line([LO, LO + 1])?;
     let ours = Instance::of(&host(FAST_BPS))?;
     let (rounds, warm_packets, cold_packets) = if bench.quick { (3, 200, 50) } else { (11, 20_000, 1_000) };
     let (empty_xdp, empty_tc) = ("empty XDP program", "empty TC program");

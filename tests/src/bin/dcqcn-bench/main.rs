@@ -14,14 +14,10 @@ mod scale;
 mod tables;
 mod tcp;
 
-use std::fs;
-use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Instant;
 
-use anyhow::{Context as _, Result, ensure};
 use clap::{Parser, ValueEnum as _};
-use dcqcn_tests::bpf::LO;
+use dcqcn_tests::prelude::*;
 
 use crate::gate::Verdict;
 use crate::report::{Machine, Metric, Report, Section, Skipped, VERSION};
@@ -216,7 +212,7 @@ fn machine() -> Result<Machine> {
     let kernel: String = release.chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
     Ok(Machine {
         cpu: field("model name").unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
-        cpus: std::thread::available_parallelism()?.get(),
+        cpus: thread::available_parallelism()?.get(),
         is_virtual: field("flags").is_some_and(|flags| flags.split(' ').any(|flag| flag == "hypervisor")),
         kernel: kernel.split('.').take(2).collect::<Vec<_>>().join("."),
     })

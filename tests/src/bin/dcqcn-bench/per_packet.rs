@@ -1,24 +1,12 @@
 //! Cost of one packet in each program, compared with programs that do nothing, only parse, or only pace.
 
-use std::fs;
-use std::time::Duration;
-
-use anyhow::{Context as _, Result};
 use aya::Ebpf;
-use aya::programs::{SchedClassifier, TcAttachType};
-use dcqcn_common::classify::mapped;
-use dcqcn_common::flow::QpId;
-use dcqcn_common::layout::{DEFAULT_FLOWS, Pair, PairSource};
-use dcqcn_common::params::{Config, Port};
-use dcqcn_common::stats::Stat;
-use dcqcn_common::wire::bth::Opcode;
-use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_common::wire::eth::EtherType;
+use aya::programs::TcAttachType;
+use dcqcn_common::layout::{DEFAULT_FLOWS, Pair};
 use dcqcn_params::Profile;
-use dcqcn_replay::Hook;
-use dcqcn_tests::bpf::{LO, peer};
+use dcqcn_tests::bpf::peer;
 use dcqcn_tests::host;
-use dcqcn_tests::packets::{CNP_TOS, Roce, v4};
+use dcqcn_tests::prelude::*;
 use nix::time::{ClockId, clock_gettime};
 
 use crate::Bench;
@@ -326,7 +314,7 @@ fn attach_egress(lab: &host::Pair, instance: &mut Instance, iface: &str) -> Resu
 /// Every CE mark is answered: the clone passes the egress program to a veth whose other end is down, so that work
 /// behind the hook does not count.
 fn cnp(lab: &host::Pair, ce: &Roce) -> Result<[Case; 2]> {
-    host::join((&lab.a, "a1", 1), (&lab.b, "b1", 2), 4_200)?;
+    join((&lab.a, "a1", 1), (&lab.b, "b1", 2), 4_200)?;
     for iface in ["b0", "b1"] {
         lab.b.set_up(iface, false)?;
     }

@@ -1,6 +1,6 @@
 //! Results: one kind of row for all, so that runs can be compared metric by metric.
 
-use serde::{Deserialize, Serialize};
+use dcqcn_tests::prelude::*;
 
 /// Time of a 4 KB packet at 100 Gbit/s, ns.
 pub(crate) const BUDGET_NS: f64 = 327.0;

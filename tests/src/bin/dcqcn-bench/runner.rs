@@ -1,24 +1,18 @@
 //! Programs run by `BPF_PROG_TEST_RUN`, and their time.
 
 use std::thread::available_parallelism;
-use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
 use aya::maps::{Array, MapData, ProgramArray};
 use aya::programs::{Program, ProgramFd, TestRun as _};
 use aya::{Ebpf, Pod, TestRunAttrs, TestRunOptions};
 use dcqcn_common::flow::{Cnps, RpHot, RpSet};
 use dcqcn_common::layout::{DEFAULT_FLOWS, Mode};
-use dcqcn_common::params::{Config, PACER_FQ, Params, Port};
 use dcqcn_common::rate::Debt;
-use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::ipv4::CHECKSUM_AT;
-use dcqcn_loader::dataplane::{self, Maps, PROGRAMS, Programs, Sizes};
-use dcqcn_replay::Hook;
-use dcqcn_tests::bpf::LO;
+use dcqcn_loader::dataplane::{self, Maps};
+use dcqcn_tests::prelude::*;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::time::{ClockId, clock_gettime};
-use nix::unistd::Pid;
 
 /// Bytes of `struct __sk_buff`, and the offsets of two fields (include/uapi/linux/bpf.h).
 const SKB_LEN: usize = 192;
@@ -47,7 +41,7 @@ pub(crate) fn alone_ns(program: &Program, input: &Input) -> Result<f64> {
     let result = match program {
         Program::Xdp(xdp) => xdp.test_run(options)?,
         Program::SchedClassifier(tc) => tc.test_run(options)?,
-        _ => anyhow::bail!("neither XDP nor TC"),
+        _ => bail!("neither XDP nor TC"),
     };
     Ok(result.duration.as_nanos() as f64)
 }
@@ -56,7 +50,7 @@ pub(crate) fn alone_ns(program: &Program, input: &Input) -> Result<f64> {
 /// returns the CPU time of the call.
 pub(crate) fn send_live(program: &Program, input: &Input, packets: u32) -> Result<Duration> {
     let Program::Xdp(xdp) = program else {
-        anyhow::bail!("only XDP programs send real packets in a test run");
+        bail!("only XDP programs send real packets in a test run");
     };
     // The kernel's default for packets in one go.
     let attrs = TestRunAttrs::new().xdp_live_frames(0);
@@ -80,7 +74,7 @@ pub(crate) fn run(program: &Program, input: &Input, repeat: u32) -> Result<Durat
     match program {
         Program::Xdp(xdp) => xdp.test_run(options)?,
         Program::SchedClassifier(tc) => tc.test_run(TestRunOptions { ctx_in: Some(&skb), ..options })?,
-        _ => anyhow::bail!("neither XDP nor TC"),
+        _ => bail!("neither XDP nor TC"),
     };
     Ok(cpu_time()?.saturating_sub(start))
 }
@@ -134,7 +128,7 @@ impl Instance {
         let mut ebpf = dataplane::load(Programs::Plain, sizes, mode, None, &PROGRAMS)?;
         let id = match ebpf.map("RP").context("no map RP")? {
             aya::maps::Map::Array(data) => data.info()?.id(),
-            _ => anyhow::bail!("RP is not an array"),
+            _ => bail!("RP is not an array"),
         };
         let rp = aya::maps::Map::from_map_data(MapData::from_id(id)?)?.try_into()?;
         let mut maps = Maps::take(&mut ebpf)?;
@@ -302,7 +296,7 @@ impl Target {
         let (is_xdp, fd) = match program {
             Program::Xdp(xdp) => (true, xdp.fd()?),
             Program::SchedClassifier(tc) => (false, tc.fd()?),
-            _ => anyhow::bail!("neither XDP nor TC"),
+            _ => bail!("neither XDP nor TC"),
         };
         Ok(Self { is_xdp, fd: fd.try_clone()? })
     }

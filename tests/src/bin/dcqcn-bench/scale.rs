@@ -1,20 +1,7 @@
 //! The control plane with many interfaces, each with a full table; and the creation time of a large table.
 
-use std::net::TcpStream;
-use std::path::Path;
-use std::thread;
-use std::time::{Duration, Instant};
-
-use anyhow::{Result, ensure};
 use dcqcn_common::layout::{DEFAULT_FLOWS, MAX_FLOWS};
-use dcqcn_common::stats::Stat;
-use dcqcn_params::Role;
-use dcqcn_replay::Hook;
-use dcqcn_tests::bpf::LoadedObjects;
-use dcqcn_tests::daemon::{Daemon, get};
-use dcqcn_tests::host::{Host, Pair, join, request};
-use dcqcn_tests::packets::Roce;
-use dcqcn_tests::retry::wait_for;
+use dcqcn_tests::prelude::*;
 
 use crate::Bench;
 use crate::report::{Metric, Section};

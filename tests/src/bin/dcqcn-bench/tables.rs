@@ -1,13 +1,10 @@
 //! The report for people: on the terminal, and as the tables and the plot of docs/measured/performance.md.
 
-use std::fs;
-use std::path::Path;
-
-use anyhow::{Context as _, Result};
 use clap::ValueEnum as _;
 use dcqcn_params::word;
 use dcqcn_support::plot::{COLOURS, Chart, Curve, Line, Marks, write};
 use dcqcn_support::render::Table;
+use dcqcn_tests::prelude::*;
 
 use crate::gate::{Change, Verdict};
 use crate::growth::{ALONE, BURSTS, CPUS, CPUS_LOW, FLOWS, QPS, name};

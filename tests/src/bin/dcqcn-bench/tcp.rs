@@ -1,14 +1,8 @@
 //! TCP throughput through a veth pair, detached and with each role: the cost of a host attachment to other traffic.
 
-use std::io::{Read as _, Write as _};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::net::{IpAddr, SocketAddr};
 
-use anyhow::{Context as _, Result, ensure};
-use dcqcn_params::Role;
-use dcqcn_tests::host::{Pair, join};
+use dcqcn_tests::prelude::*;
 
 use crate::Bench;
 use crate::links::attach;
@@ -170,11 +164,11 @@ fn throughput_bps(pair: &Pair, server: SocketAddr, streams: usize, long: Duratio
         thread::sleep(long);
         is_over.store(true, Ordering::Relaxed);
         for writer in writers {
-            writer.join().map_err(|_| anyhow::anyhow!("a sender panicked"))??;
+            writer.join().map_err(|_| anyhow!("a sender panicked"))??;
         }
         let mut bytes = 0;
         for reader in readers {
-            bytes += reader.join().map_err(|_| anyhow::anyhow!("a receiver panicked"))??;
+            bytes += reader.join().map_err(|_| anyhow!("a receiver panicked"))??;
         }
         anyhow::Ok(bytes)
     })?;

@@ -1,12 +1,9 @@
 //! All faults.
 
 use std::ops::Range;
-use std::thread;
-use std::time::Duration;
 
-use anyhow::{Result, ensure};
 use dcqcn_tests::fleet::{Behaviour, Clock, reporting_hosts};
-use nix::sys::signal::Signal;
+use dcqcn_tests::prelude::*;
 
 use crate::fleet::Fleet;
 

@@ -1,14 +1,7 @@
 //! Runs consecutive rollouts in a fleet, each with a fault, and checks their outcomes.
 
-use std::thread;
-use std::time::{Duration, Instant};
-
-use anyhow::{Context as _, Result, ensure};
-use dcqcn_tests::command::Running;
-use dcqcn_tests::fleet::{FleetFixture, reporting_hosts};
-use dcqcn_tests::retry::wait_for;
-use nix::sys::signal::Signal;
-use serde_json::{Value, json};
+use dcqcn_tests::fleet::reporting_hosts;
+use dcqcn_tests::prelude::*;
 
 use crate::faults::{Fault, fault};
 

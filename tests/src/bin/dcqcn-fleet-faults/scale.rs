@@ -1,20 +1,12 @@
 //! Scale measurements: duration of a rollout and its cost for etcd and the coordinator, by number of hosts. All agents run in
 //! one process, and mock daemons in threads of this one. For larger fleets, records are written without agents.
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::io::{BufRead as _, BufReader};
-use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::thread;
-use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
 use dcqcn_support::render::Table;
-use dcqcn_tests::command::{Running, cpu_time, dcqcn_fleet, memory_kb, output_of};
-use dcqcn_tests::fleet::{Etcd, MockDaemon, reporting_hosts};
+use dcqcn_tests::fleet::{MockDaemon, reporting_hosts};
+use dcqcn_tests::prelude::*;
 use dcqcn_tests::socket::http;
-use serde_json::{Value, json};
 
 /// Time limit for reaching a state.
 const TIMEOUT: Duration = Duration::from_secs(900);
@@ -29,7 +21,7 @@ const OPERATIONS: usize = 120;
 
 /// An etcd cluster of three members, and commands that use it.
 struct Fleet {
-    dir: tempfile::TempDir,
+    dir: TempDir,
     etcd: Etcd,
 }
 

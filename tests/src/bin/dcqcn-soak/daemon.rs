@@ -1,21 +1,11 @@
 //! Faults of the daemon of an interface, and of commands that change it. They must not affect packets.
 
-use std::fs;
-use std::io::Write as _;
-use std::net::TcpStream;
 use std::os::unix::process::ExitStatusExt as _;
-use std::process::{Command, Stdio};
-use std::thread;
-use std::time::Duration;
 
-use anyhow::{Result, ensure};
-use dcqcn_tests::command::{binary, output_of};
-use dcqcn_tests::daemon::get;
-use dcqcn_tests::host::add_veth;
 use dcqcn_tests::leftover::waiters;
-use dcqcn_tests::retry::wait_value;
+use dcqcn_tests::prelude::*;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::kill;
 
 use crate::Fault;
 use crate::fixture::{METRICS, SoakFixture, file};
@@ -151,7 +141,7 @@ fn kill_waiters(fixture: &SoakFixture) -> Result<()> {
 /// Killed after the first of its steps, it leaves a change that is reverted later.
 fn confirm_killed(fixture: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
     killed(fixture, "set a0 --confirm 1s rpg_ai_rate=20mbit", random.u32(1..6))?;
-    wait_value(|| Ok(fixture.pair.a.run(dcqcn_loader::attach::pending)??.len()), |waiting| *waiting == 0)?;
+    wait_value(|| Ok(fixture.pair.a.run(attach::pending)??.len()), |waiting| *waiting == 0)?;
     wait_until_recovered(fixture)
 }
 

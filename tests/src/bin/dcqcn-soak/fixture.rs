@@ -1,18 +1,10 @@
 //! Two hosts, one managed by a daemon, with traffic between them, and its invariants.
 
 use std::fmt;
-use std::process::Command;
 
-use anyhow::{Result, ensure};
 use dcqcn_common::flow::RpFlow;
-use dcqcn_common::params::Config;
-use dcqcn_loader::attach::{self, Id};
-use dcqcn_tests::command::{dcqcn, output_of};
-use dcqcn_tests::daemon::Daemon;
-use dcqcn_tests::host::Pair;
-use dcqcn_tests::leftover::{freed, tables};
-use dcqcn_tests::packets::{CNP_TOS, Roce};
-use dcqcn_tests::retry::{wait, wait_value};
+use dcqcn_loader::attach::Id;
+use dcqcn_tests::prelude::*;
 
 use crate::traffic::Traffic;
 
@@ -110,10 +102,10 @@ impl SoakFixture {
     /// Waits until the daemon is running and responds.
     pub(crate) fn wait_until_served(&mut self) -> Result<()> {
         if let Some(status) = self.daemon.process.0.try_wait()? {
-            anyhow::bail!("the daemon has exited: {status}");
+            bail!("the daemon has exited: {status}");
         }
         wait(|| {
-            let ready = dcqcn_tests::daemon::get(&self.pair.a, METRICS, "/readyz");
+            let ready = get(&self.pair.a, METRICS, "/readyz");
             Ok(match ready {
                 Ok(answer) if answer.starts_with("HTTP/1.1 200") => Ok(()),
                 Ok(answer) => Err(answer),
@@ -149,7 +141,7 @@ impl SoakFixture {
         let mut found = 0;
         let cleared = wait(|| {
             let pending = self.pair.a.run(attach::pending)??.len();
-            let journals = std::fs::read_dir(self.pair.a.journals()?)?
+            let journals = fs::read_dir(self.pair.a.journals()?)?
                 .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
                 .filter(|name| name != "lock")
                 .count();

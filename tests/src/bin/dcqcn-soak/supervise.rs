@@ -1,20 +1,13 @@
 //! The supervising process. A child injects the faults; on exit, the child and its remains are removed within a second.
 
+use std::env;
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
-use std::process::Command;
-use std::time::Duration;
-use std::{env, fs};
 
-use anyhow::{Context as _, Result};
-use dcqcn_netlink::Netns;
 use dcqcn_netlink::netns::current_cookie;
 use dcqcn_support::interrupt::Interrupt;
-use dcqcn_tests::command::dcqcn;
-use dcqcn_tests::retry::wait_for;
+use dcqcn_tests::prelude::*;
 use nix::mount::{MntFlags, umount2};
-use nix::sys::signal::{Signal, kill, killpg};
-use nix::unistd::Pid;
+use nix::sys::signal::{kill, killpg};
 
 /// Set for the child process.
 const WORKER: &str = "DCQCN_SOAK_WORKER";

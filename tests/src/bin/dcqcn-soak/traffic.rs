@@ -1,15 +1,9 @@
 //! Packets from one host to the other, counted at both ends.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::sync::atomic::AtomicU64;
+use std::thread::JoinHandle;
 
-use anyhow::{Result, anyhow, ensure};
-use dcqcn_common::wire::bth::Bth;
-use dcqcn_tests::host::Pair;
-use dcqcn_tests::packets::Roce;
-use dcqcn_tests::retry::wait_for;
+use dcqcn_tests::prelude::*;
 
 /// Between two packets.
 const PACKET_INTERVAL: Duration = Duration::from_micros(500);

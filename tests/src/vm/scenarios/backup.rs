@@ -1,21 +1,12 @@
 //! Storage next to a backup: two NVMe-oF disks behind a bottleneck port, accessed with fio while iperf3 sends TCP
 //! through the same port; with and without classes, marks and pauses, over RDMA and over TCP, and with packet loss.
 
-use std::thread;
-use std::time::Duration;
-
-use anyhow::{Context as _, Result};
 use dcqcn_testbed::CpuMeter;
-use serde_json::Value;
 
-use super::super::command::{Background, received_bps, sh};
+use super::super::command::received_bps;
 use super::super::counts::Counts;
-use super::super::fio::{self, CompletedIo, Job};
-use super::super::lab::{Lab, Options, count};
-use super::super::nvme::{self, Disk, NvmeDisk, Transport};
-use super::super::perftest::ECT;
-use super::super::report::Report;
 use super::incast::{BOTTLENECK_BPS, shape};
+use crate::vm::prelude::*;
 
 /// The host at the bottleneck port: it reads, or exports the disks that are written.
 const NEAR: u8 = 3;

@@ -1,15 +1,7 @@
 //! Forged CNPs, and more flows than the table's size.
 
-use std::thread;
-use std::time::{Duration, Instant};
-
-use anyhow::{Context as _, Result};
-
-use super::super::lab::{Lab, Options, count};
-use super::super::perftest::{self, Flow, Tool, Traffic};
-use super::super::report::Report;
-use crate::packets::Roce;
-use crate::socket::RawSocket;
+use super::super::perftest::Traffic;
+use crate::vm::prelude::*;
 
 const VICTIM: u8 = 1;
 const PEER: u8 = 2;
@@ -106,7 +98,7 @@ fn forge(
 ) -> Result<Effects> {
     let before = count(&lab.on_host(VICTIM, "counters {}")?, counter)?;
     let elapsed = lab.switch.run(|| -> Result<Duration> {
-        let port = dcqcn_netlink::Netlink::connect()?.link(&format!("p{VICTIM}"))?.index;
+        let port = Netlink::connect()?.link(&format!("p{VICTIM}"))?.index;
         let socket = RawSocket::open(port)?;
         let started = Instant::now();
         for sent in 1..=FORGED {
@@ -135,7 +127,7 @@ fn forge(
 /// Sends a packet for each of many QPs from the victim's own interface.
 fn flood(lab: &Lab, report: &mut Report, qpn: u32) -> Result<()> {
     let before = lab.on_host(VICTIM, "counters {}")?;
-    let index = dcqcn_netlink::Netlink::connect()?.link(&lab.iface(VICTIM))?.index;
+    let index = Netlink::connect()?.link(&lab.iface(VICTIM))?.index;
     let socket = RawSocket::open(index)?;
     let started = Instant::now();
     for flow in 0..NEW_FLOWS {

@@ -1,19 +1,9 @@
 //! The fleet package under Debian's systemd: its units work unprivileged.
 
-use std::fs;
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
-use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
-use serde_json::Value;
-
-use super::super::command::{json, sh};
-use super::super::report::Report;
 use super::systemd::{self, until};
-use crate::command::status_field;
+use crate::vm::prelude::*;
 
 const UNITS: [&str; 3] = ["dcqcn-fleet-agent", "dcqcn-fleet-coordinate", "dcqcn-fleet-serve"];
 const SOCKET: &str = "/run/dcqcn/control";

@@ -1,15 +1,7 @@
 //! Four QPs of two hosts into a third behind a bottleneck port, without dcqcn and with it everywhere.
 
-use std::thread;
-use std::time::{Duration, Instant};
-
-use anyhow::{Context as _, Result, ensure};
-use dcqcn_netlink::Netlink;
-
-use super::super::lab::{Lab, Options, count};
-use super::super::perftest::{self, Flow, Tool, jain};
-use super::super::report::Report;
-use crate::repeat::while_repeating;
+use super::super::perftest::jain;
+use crate::vm::prelude::*;
 
 /// The host at the bottleneck port.
 const RECEIVER: u8 = 3;

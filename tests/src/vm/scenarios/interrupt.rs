@@ -1,22 +1,10 @@
 //! Attaching and detaching with active QPs: accepted commands interrupt none, and mounted disks are unaffected.
 
-use std::fs::{self, File};
-use std::io::Write as _;
-use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::sync::atomic::AtomicU64;
 
-use anyhow::{Context as _, Result, ensure};
-
-use super::super::command::{Background, sh};
-use super::super::lab::{self, Lab, Options};
-use super::super::nvme::{self, Disk, NvmeDisk, Transport};
-use super::super::perftest::{self, ECT, Flow, Tool, Traffic};
-use super::super::report::Report;
-use crate::command::words;
-use crate::packets::mac;
-use crate::retry::wait_for;
+use super::super::lab;
+use super::super::perftest::Traffic;
+use crate::vm::prelude::*;
 
 const INITIATOR: u8 = 1;
 const TARGET: u8 = 2;
@@ -246,7 +234,7 @@ fn under_traffic(
         }
         stop.store(true, Ordering::Relaxed);
         let continues = written.load(Ordering::Relaxed) >= so_far + 2;
-        let wrote = writer.join().unwrap_or_else(|_| Err(anyhow::anyhow!("the writer panicked")));
+        let wrote = writer.join().unwrap_or_else(|_| Err(anyhow!("the writer panicked")));
         (done, wrote.map(|()| continues))
     });
     let done = done.with_context(|| what.to_owned())?;

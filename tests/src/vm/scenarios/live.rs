@@ -1,15 +1,7 @@
 //! Operator's commands under traffic: none may break a QP or lose its rate.
 
-use std::thread;
-use std::time::{Duration, Instant};
-
-use anyhow::{Context as _, Result, ensure};
-
-use super::super::command::{Background, sh};
-use super::super::lab::{self, Lab, Options};
-use super::super::perftest::{self, Flow, Tool};
-use super::super::report::Report;
-use super::super::sysfs;
+use super::super::lab;
+use crate::vm::prelude::*;
 
 const SENDER: u8 = 1;
 const RECEIVER: u8 = 2;

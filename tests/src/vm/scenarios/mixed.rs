@@ -3,19 +3,9 @@
 //! Packets of an end belong to two sequences, its requests and its responses. A reordered packet counts as lost, and is
 //! retransmitted.
 
-use std::fs;
-use std::time::Duration;
-
-use anyhow::{Context as _, Result, ensure};
-use serde_json::Value;
-
-use super::super::command::Background;
 use super::super::counts::Counts;
-use super::super::lab::{Lab, Options, count, rxe};
-use super::super::perftest::ECT;
-use super::super::report::Report;
 use super::incast;
-use crate::retry::wait_for;
+use crate::vm::prelude::*;
 
 /// Runs the QPs; the guest's Debian has the Python bindings of verbs.
 pub(super) const PROGRAM: &str = include_str!("../mixed.py");
@@ -95,7 +85,7 @@ fn measure(lab: &Lab) -> Result<Measured> {
         Ok(if printed.contains("settled") { Ok(()) } else { Err(printed) })
     })?;
     let settled = counts(lab)?;
-    std::thread::sleep(Duration::from_secs(u64::from(COUNTED) - 1));
+    thread::sleep(Duration::from_secs(u64::from(COUNTED) - 1));
     let rates = rates(lab)?;
     let results = results(&mut program)?;
     Ok(Measured { results, before: settled.since(start), settled: counts(lab)?.since(settled), rates })

@@ -1,10 +1,7 @@
 //! Paced QPs: throughput measured by perftest.
 
-use anyhow::{Context as _, Result};
-
-use super::super::lab::{Lab, Options, count};
-use super::super::perftest::{self, Flow, Tool, goodputs_bps};
-use super::super::report::Report;
+use super::super::perftest::goodputs_bps;
+use crate::vm::prelude::*;
 
 const SENDER: u8 = 1;
 const RECEIVER: u8 = 2;

@@ -3,18 +3,8 @@
 //! Two QPs of host 1 write to host 3, and only the class of one is congested. That QP must slow down and the other must
 //! not, although both connect the same two hosts. QPNs differ between the two sides, so that a swapped pair is detected.
 
-use std::thread;
-use std::time::Duration;
-
-use anyhow::{Context as _, Result, ensure};
-use serde_json::Value;
-
-use super::super::command::{Background, json};
-use super::super::lab::{Lab, Options, count, rxe};
-use super::super::perftest::{self, ECT, Flow, Tool, Traffic};
-use super::super::report::Report;
-use super::super::sysfs;
-use crate::retry::wait_for;
+use super::super::perftest::Traffic;
+use crate::vm::prelude::*;
 
 const SENDER: u8 = 1;
 const RECEIVER: u8 = 3;
@@ -164,7 +154,7 @@ fn one(lab: &Lab, report: &mut Report, known: PairKnowledge) -> Result<()> {
 fn start_rping(lab: &Lab) -> Result<(Vec<Background>, u32)> {
     for host in [SENDER, RECEIVER] {
         let dir = format!("/sys/kernel/config/rdma_cm/{}", rxe(host));
-        std::fs::create_dir_all(&dir).with_context(|| dir.clone())?;
+        fs::create_dir_all(&dir).with_context(|| dir.clone())?;
         sysfs::write(&format!("{dir}/ports/1/default_roce_tos"), &ECT.to_string())?;
     }
     let (client, server) = (lab.address(SENDER), lab.address(RECEIVER));

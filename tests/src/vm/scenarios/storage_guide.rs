@@ -1,18 +1,8 @@
 //! The commands of docs/how-to/fix-storage.md, typed while an initiator reads two disks next to a backup: read times
 //! before, and after each step.
 
-use std::fs;
-use std::time::Duration;
-
-use anyhow::{Context as _, Result};
-use serde_json::Value;
-
-use super::super::command::sh;
-use super::super::fio::{self, CompletedIo, Job};
-use super::super::lab::{Lab, Options, rxe};
-use super::super::nvme::{self, NvmeDisk, Transport};
-use super::super::report::Report;
 use super::typing::{self, PREAMBLE, blocks, typed};
+use crate::vm::prelude::*;
 
 /// Hosts with disks, by disk number.
 const TARGETS: [u8; 2] = [1, 2];

@@ -1,18 +1,8 @@
 //! The package under Debian's systemd, from boot to purge.
 
-use std::fs;
-use std::path::Path;
-use std::process::Command;
-use std::time::Duration;
-
-use anyhow::{Context as _, Result, ensure};
 use aya::maps::loaded_maps;
-use serde_json::Value;
 
-use super::super::command::{Background, json, sh};
-use super::super::report::Report;
-use crate::command::status_field;
-use crate::retry::wait_for;
+use crate::vm::prelude::*;
 
 const UNIT: &str = "dcqcn.service";
 const IFACE: &str = "roce0";

@@ -1,17 +1,11 @@
 //! Cost of `dcqcn` for TCP on a NIC: throughput detached and with each role, in interleaved pairs.
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::time::{Duration, Instant};
-
-use anyhow::Result;
 use aya::programs::loaded_programs;
 use aya::sys::{Stats, enable_stats};
 
-use super::super::command::{received_bps, sh};
+use super::super::command::received_bps;
 use super::super::peer::{ADDRESSES, IFACE, Peer};
-use super::super::report::Report;
-use crate::retry::wait_for;
+use crate::vm::prelude::*;
 
 /// Pairs of throughputs, detached and attached.
 const PAIRS: usize = 20;

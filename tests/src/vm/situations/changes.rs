@@ -1,16 +1,9 @@
 //! Changes under traffic: `dcqcn` itself, MTU, CPUs, carrier, paused guests.
 
-use std::thread;
-use std::time::Duration;
-
-use anyhow::Result;
-
-use super::super::hosts::{BOTTLENECK_BPS, GUESTS, Hosts, PLAIN, RECEIVER, SENDER};
 use super::super::lab;
-use super::super::perftest::Tool;
-use super::super::report::Report;
 use super::Measured;
 use super::incast::{measure, restored};
+use crate::vm::prelude::*;
 
 /// Runs an action while two QPs send.
 fn during(

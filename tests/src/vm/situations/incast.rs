@@ -1,14 +1,8 @@
 //! Two QPs into the bottleneck, without and with `dcqcn`.
 
-use std::thread;
-use std::time::Duration;
-
-use anyhow::Result;
-
-use super::super::hosts::{BOTTLENECK_BPS, Hosts, PLAIN, Topology};
-use super::super::perftest::Tool;
-use super::super::report::Report;
+use super::super::hosts::Topology;
 use super::Measured;
+use crate::vm::prelude::*;
 
 /// Seconds of traffic without `dcqcn`, and with it: rates settle in 3 s.
 const OFF_S: u32 = 8;

@@ -1,16 +1,8 @@
 //! Several queues of a NIC, and a `link_rate` that its driver reports.
 
-use std::thread;
-use std::time::{Duration, Instant};
-
-use anyhow::{Context as _, Result, ensure};
-use serde_json::Value;
-
-use super::super::hosts::{GUESTS, Hosts, PLAIN, RECEIVER, SENDER};
-use super::super::perftest::Tool;
-use super::super::report::Report;
 use super::Measured;
 use super::incast::attached;
+use crate::vm::prelude::*;
 
 /// `mq` with an `fq` for each queue.
 const MQ: &str = "
@@ -109,5 +101,5 @@ fn flow(hosts: &mut Hosts) -> Result<(u64, u64)> {
     let flows = flows["rp"].as_array().context("no flows")?;
     let flows = flows.iter().filter(|flow| flow["address"] == address.as_str());
     let rate = flows.filter_map(|flow| flow["rate_bps"].as_u64()).max();
-    Ok((rate.context("no flow")?, super::super::lab::count(&counters, "rp_paced_packets")?))
+    Ok((rate.context("no flow")?, count(&counters, "rp_paced_packets")?))
 }

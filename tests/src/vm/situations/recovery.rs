@@ -1,22 +1,13 @@
 //! NVMe-oF and perftest between the guests with losses at the bottleneck, the tail-loss probe, a stateful firewall and strict reverse
 //! path filtering.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
-
-use anyhow::Result;
-use serde_json::Value;
-
-use super::super::capture::{Packet, WRITE_LAST};
-use super::super::fio::{self, CompletedIo, Job};
-use super::super::hosts::{GUESTS, Hosts, LINK, PLAIN, RECEIVER, SENDER, Topology};
-use super::super::lab::count;
-use super::super::perftest::{Flow, Tool, broken};
-use super::super::report::Report;
-use super::super::sysfs;
+use super::super::capture::WRITE_LAST;
+use super::super::hosts::Topology;
+use super::super::perftest::broken;
 use super::note;
 use super::storage::{EXPORT, REMOVE, TOS};
 use super::topologies::{BOND, BRIDGE, VLAN};
+use crate::vm::prelude::*;
 
 /// One of so many packets is dropped, in both directions.
 const ONE_OF: u32 = 100;
