@@ -5,7 +5,7 @@ use dcqcn_tests::prelude::*;
 
 #[test]
 fn quick_bench_complete_and_within_bounds() -> Result<()> {
-    require!("quick_bench_complete_and_within_bounds");
+    require!();
     let output =
         Command::new(env!("CARGO_BIN_EXE_dcqcn-bench")).args(["--quick", "--json", "--gate"]).output()?;
     let progress = String::from_utf8_lossy(&output.stderr);

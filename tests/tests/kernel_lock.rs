@@ -33,7 +33,7 @@ fn egress(ebpf: &Ebpf) -> Result<&SchedClassifier> {
 
 #[test]
 fn two_cpus_count_every_packet_of_one_flow() -> Result<()> {
-    require!("two_cpus_count_every_packet_of_one_flow");
+    require!();
     let (ebpf, maps) = load(100_000_000_000, |_| {})?;
     let egress = egress(&ebpf)?;
 
@@ -74,7 +74,7 @@ fn two_cpus_count_every_packet_of_one_flow() -> Result<()> {
 /// As many flows as the set has ways: each has its own lock, and flows are inserted while others are used.
 #[test]
 fn two_cpus_count_every_packet() -> Result<()> {
-    require!("two_cpus_count_every_packet");
+    require!();
     let (ebpf, maps) = load(100_000_000_000, |_| {})?;
     let egress = egress(&ebpf)?;
     let flows = WAYS as u32;
@@ -113,7 +113,7 @@ fn two_cpus_count_every_packet() -> Result<()> {
 /// distinct length, and no flow is charged for another's packets.
 #[test]
 fn two_cpus_never_charge_wrong_flow() -> Result<()> {
-    require!("two_cpus_never_charge_wrong_flow");
+    require!();
     const FLOWS: u32 = WAYS as u32 + 4;
     const SHORT_CALLS: u32 = 40_000;
     let (ebpf, maps) = load(100_000_000_000, |_| {})?;
@@ -156,7 +156,7 @@ fn two_cpus_never_charge_wrong_flow() -> Result<()> {
 /// virtual CPUs each such case cost soft-RoCE two NAKs and a retransmitted window.
 #[test]
 fn contended_packet_leaves_after_queued() -> Result<()> {
-    require!("contended_packet_leaves_after_queued");
+    require!();
     let (ebpf, maps) = load(1_000_000, |scalars| {
         scalars.rpg_min_rate_bps = 1_000_000;
         (scalars.pacer, scalars.pacing_credit_ns) = (PACER_FQ, 0);

@@ -5,7 +5,7 @@ use dcqcn_tests::vectors;
 
 #[test]
 fn kernel_engine_passes_vectors() -> Result<()> {
-    require!("kernel_engine_passes_vectors");
+    require!();
     for (name, _) in vectors::scenarios() {
         let differences = vectors::load(name)?.kernel_differences()?;
         ensure!(differences.is_empty(), "{name}: {}", differences.join("\n"));

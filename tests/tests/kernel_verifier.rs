@@ -12,7 +12,7 @@ fn max_insns(program: &str) -> u32 {
 
 #[test]
 fn programs_verify_with_a_margin() -> Result<()> {
-    require!("programs_verify_with_a_margin");
+    require!();
     let sizes = Sizes { rp_flows: 8, np_flows: 8 };
     for programs in [Programs::Plain, Programs::PacketTrace { one_in: 1 }] {
         for (mode, programs_to_load) in [

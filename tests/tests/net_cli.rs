@@ -4,8 +4,7 @@ use dcqcn_tests::prelude::*;
 
 #[test]
 fn interface_life_cycle_by_command() -> Result<()> {
-    require!("interface_life_cycle_by_command");
-    let lab = Lab::new("life")?;
+    let lab = new_lab!();
     let netlink = lab.host.netlink()?;
     let index = netlink.link("a0")?.index;
     let qdisc_before = netlink.root_qdisc(index)?;
@@ -45,8 +44,7 @@ fn interface_life_cycle_by_command() -> Result<()> {
 /// An attachment has a journal before it has maps and parameters.
 #[test]
 fn concurrent_attach_awaited() -> Result<()> {
-    require!("concurrent_attach_awaited");
-    let lab = Lab::new("wait")?;
+    let lab = new_lab!();
     thread::scope(|scope| {
         let attaching = scope.spawn(|| lab.ok("attach a0 --set link_rate=1gbit"));
         let mut is_over = false;
@@ -63,8 +61,7 @@ fn concurrent_attach_awaited() -> Result<()> {
 
 #[test]
 fn change_is_atomic() -> Result<()> {
-    require!("change_is_atomic");
-    let lab = Lab::new("set")?;
+    let lab = new_lab!();
     lab.ok("attach a0 --set link_rate=1gbit")?;
     let changed = lab.ok("set a0 rpg_ai_rate=20mbit wred.3.kmin=100KB wred.3.kmax=1.5MB wred.3.pmax=0.5%")?;
     let text = "rpg_ai_rate: 40mbit -> 20mbit\nwred.3.kmin: 5KB -> 100KB\nwred.3.kmax: 200KB -> 1.5MB\n\
@@ -83,14 +80,12 @@ fn change_is_atomic() -> Result<()> {
         assert_contains(&lab.expect_error(code, &format!("set a0 {change}"))?, reason);
     }
     assert_eq!(lab.json("get a0")?, before);
-    lab.ok("detach --all")?;
-    Ok(())
+    lab.ok("detach --all").map(drop)
 }
 
 #[test]
 fn command_line_overrides_file() -> Result<()> {
-    require!("command_line_overrides_file");
-    let lab = Lab::new("file")?;
+    let lab = new_lab!();
     let file = tempfile::NamedTempFile::new()?;
     let text =
         "role = 'switch'\n[parameters]\nlink_rate = '1gbit'\n[wred.3]\nkmin = '10KB'\nkmax = '300KB'\n";
@@ -110,14 +105,12 @@ fn command_line_overrides_file() -> Result<()> {
         "above wred.3.kmax",
     );
     assert_contains(&lab.expect_error(3, "status b0")?, "b0 is not attached");
-    lab.ok("detach a0")?;
-    Ok(())
+    lab.ok("detach a0").map(drop)
 }
 
 #[test]
 fn altname_selects_the_interface() -> Result<()> {
-    require!("altname_selects_the_interface");
-    let lab = Lab::new("altname")?;
+    let lab = new_lab!();
     lab.host.command("ip link property add dev a0 altname other0")?;
     let file = lab.path("file");
     fs::write(
@@ -138,8 +131,7 @@ fn altname_selects_the_interface() -> Result<()> {
 
 #[test]
 fn several_interfaces_have_one_report() -> Result<()> {
-    require!("several_interfaces_have_one_report");
-    let lab = Lab::new("several")?;
+    let lab = new_lab!();
     let planned = lab.json("attach a0 b0 --dry-run --set link_rate=1gbit")?;
     assert_eq!(planned["planned"].as_array().map(Vec::len), Some(2), "{planned}");
     assert_contains(&lab.expect_error(3, "detach a0 b0")?, "b0 is not attached");
@@ -148,8 +140,7 @@ fn several_interfaces_have_one_report() -> Result<()> {
 
 #[test]
 fn pairs_added_listed_and_removed() -> Result<()> {
-    require!("pairs_added_listed_and_removed");
-    let lab = Lab::new("pair")?;
+    let lab = new_lab!();
     assert_contains(&lab.expect_error(3, "flows pair list a0")?, "a0 is not attached");
     lab.ok("attach a0 --pacer none --set link_rate=1gbit --flows 64")?;
     assert_contains(&lab.ok("flows pair list a0")?, "no pairs are known");
@@ -170,6 +161,5 @@ fn pairs_added_listed_and_removed() -> Result<()> {
     assert_contains(&lab.expect_error(2, "flows pair add a0 10.0.0.1 1 0x23")?, "2 to 16777215");
     assert_contains(&lab.expect_error(2, "flows pair add a0 10.0.0 0x11 0x23")?, "invalid IP address");
     assert_eq!(lab.json("flows pair list a0")?["pairs"].as_array().map(Vec::len), Some(2));
-    lab.ok("detach a0")?;
-    Ok(())
+    lab.ok("detach a0").map(drop)
 }

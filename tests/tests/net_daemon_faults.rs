@@ -15,8 +15,7 @@ fn attached_at(host: &Host, iface: &str) -> Result<u64> {
 
 #[test]
 fn empty_file_detaches_nothing() -> Result<()> {
-    require!("empty_file_detaches_nothing");
-    let pair = Pair::new("empty")?;
+    let pair = new_pair!();
     let mut daemon = Daemon::serving(&pair.a, HOST, "a0")?;
     let before = attached_at(&pair.a, "a0")?;
     pair.a.socket("a0")?.send(&Roce::default().frame())?;
@@ -51,8 +50,7 @@ fn empty_file_detaches_nothing() -> Result<()> {
 
 #[test]
 fn daemon_follows_shaper_rate() -> Result<()> {
-    require!("daemon_follows_shaper_rate", "tbf");
-    let pair = Pair::new("speed")?;
+    let pair = new_pair!("tbf");
     pair.a.command("tc qdisc add dev a0 root handle 7: tbf rate 200mbit burst 200k limit 1m")?;
     let file = "[[interface]]\nname = 'a0'\nrole = 'switch'\nflows = 64\n";
     let mut daemon = Daemon::serving(&pair.a, file, "a0")?;
@@ -71,8 +69,7 @@ fn daemon_follows_shaper_rate() -> Result<()> {
 
 #[test]
 fn manual_set_kept_until_reload() -> Result<()> {
-    require!("manual_set_kept_until_reload");
-    let pair = Pair::new("touch")?;
+    let pair = new_pair!();
     let mut daemon = Daemon::serving(&pair.a, HOST, "a0")?;
     pair.a.set("a0", &["link_rate=3gbit"])?;
     let touched = FileTimes::new().set_modified(SystemTime::now() + Duration::from_secs(5));
@@ -90,8 +87,7 @@ fn manual_set_kept_until_reload() -> Result<()> {
 
 #[test]
 fn missing_listen_address_retried() -> Result<()> {
-    require!("missing_listen_address_retried");
-    let pair = Pair::new("address")?;
+    let pair = new_pair!();
     // A namespace that never had an address treats any as its own.
     pair.a.set_up("lo", true)?;
     let file = format!("{HOST}[metrics]\nlisten = '10.0.0.1:9310'\n");
@@ -123,9 +119,8 @@ fn missing_listen_address_retried() -> Result<()> {
 
 #[test]
 fn silent_clients_do_not_block() -> Result<()> {
-    require!("silent_clients_do_not_block");
     const CLIENTS: usize = 1_100;
-    let pair = Pair::new("idle")?;
+    let pair = new_pair!();
     pair.a.set_up("lo", true)?;
     setrlimit(Resource::RLIMIT_NOFILE, 4_096, 4_096).context("cannot have 4,096 file descriptors")?;
     let mut daemon = Daemon::start(&pair.a, &format!("{HOST}[metrics]\nlisten = '127.0.0.1:9310'\n"))?;
@@ -151,8 +146,7 @@ fn silent_clients_do_not_block() -> Result<()> {
 
 #[test]
 fn removed_peer_released_loopback_ignored() -> Result<()> {
-    require!("removed_peer_released_loopback_ignored");
-    let pair = Pair::new("way")?;
+    let pair = new_pair!();
     pair.also("a1", "b1")?;
     let any = HOST.replace("'a*'", "'*'");
     let mut daemon = Daemon::serving(&pair.a, &any, "a1")?;
@@ -191,7 +185,7 @@ fn many_links() -> Result<String> {
 
 #[test]
 fn many_interfaces_served() -> Result<()> {
-    require!("many_interfaces_served");
+    require!();
     let ports = ports()?;
     let pair = Pair::new("many")?;
     pair.a.set_up("lo", true)?;
@@ -248,7 +242,7 @@ fn many_interfaces_served() -> Result<()> {
 
 #[test]
 fn restart_resumes_interrupted_attach() -> Result<()> {
-    require!("restart_resumes_interrupted_attach");
+    require!();
     let ports = ports()?;
     let pair = Pair::new("middle")?;
     for port in 1..ports {
@@ -278,8 +272,7 @@ fn restart_resumes_interrupted_attach() -> Result<()> {
 
 #[test]
 fn unread_log_does_not_stop_service() -> Result<()> {
-    require!("unread_log_does_not_stop_service");
-    let pair = Pair::new("unread")?;
+    let pair = new_pair!();
     let dir = tempfile::tempdir()?;
     fs::write(dir.path().join("dcqcn.toml"), HOST)?;
     let mut manager = Manager::listen()?;

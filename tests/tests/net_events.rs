@@ -34,8 +34,7 @@ fn kinds(events: &[Value]) -> Vec<&str> {
 /// Two readers and the daemon concurrently: each sees all events.
 #[test]
 fn events_reach_every_reader() -> Result<()> {
-    require!("events_reach_every_reader");
-    let pair = Pair::new("events")?;
+    let pair = new_pair!();
     let audit = tempfile::tempdir()?;
     let changes = ["link_rate=1gbit", "rpg_time_reset=0ns", "rpg_byte_reset=0B"];
     pair.a.attach("a0", Role::Host, &changes)?;
@@ -110,8 +109,7 @@ fn events_reach_every_reader() -> Result<()> {
 
 #[test]
 fn events_not_repeated_after_rename() -> Result<()> {
-    require!("events_not_repeated_after_rename");
-    let pair = Pair::new("events-rename")?;
+    let pair = new_pair!();
     let audit = tempfile::tempdir()?;
     pair.a.attach("a0", Role::Host, &["link_rate=1gbit"])?;
     let add = |iface: &str, qpn: u64| -> Result<()> {
@@ -153,8 +151,7 @@ fn wait_for(file: &Path, words: &str) -> Result<()> {
 #[test]
 fn full_table_reported_flood_counted() -> Result<()> {
     const FLOWS: u32 = 3_000;
-    require!("full_table_reported_flood_counted");
-    let pair = Pair::new("events-full")?;
+    let pair = new_pair!();
     let audit = tempfile::tempdir()?;
     pair.a.attach("a0", Role::Host, &["link_rate=1gbit", "event_rate=50"])?;
     let a = pair.a.socket("a0")?;
@@ -173,8 +170,7 @@ fn full_table_reported_flood_counted() -> Result<()> {
 
 #[test]
 fn events_end_cleanly_and_reject_unknown() -> Result<()> {
-    require!("events_end_cleanly_and_reject_unknown");
-    let pair = Pair::new("events-end")?;
+    let pair = new_pair!();
     let audit = tempfile::tempdir()?;
     for (line, code, expected) in [
         ("events a0", 3, "a0 is not attached"),
@@ -205,8 +201,7 @@ fn events_end_cleanly_and_reject_unknown() -> Result<()> {
 /// fix.
 #[test]
 fn packet_trace_only_if_enabled() -> Result<()> {
-    require!("packet_trace_only_if_enabled");
-    let pair = Pair::new("packets")?;
+    let pair = new_pair!();
     let audit = tempfile::tempdir()?;
     let run = |line: &str| -> Result<Output> {
         let mut command = dcqcn(line)?;

@@ -218,7 +218,7 @@ fn probe(pair: &Pair, path: &str) -> Result<String> {
 fn image_serves_node_and_rollout() -> Result<()> {
     let test = "image_serves_node_and_rollout";
     require!(test);
-    require_installed!(test, Etcd);
+    require_installed!(test; Etcd);
     let Some(archive) = std::env::var_os(IMAGE).map(PathBuf::from) else {
         eprintln!("SKIPPED {test}: there is no image: {IMAGE} does not name one");
         return Ok(());

@@ -4,7 +4,7 @@ use dcqcn_tests::prelude::*;
 
 #[test]
 fn dcqcn_prevents_incast_collapse() -> Result<()> {
-    require!("dcqcn_prevents_incast_collapse", "htb", "tbf");
+    require!("htb", "tbf");
     while_busy(3, incast)
 }
 

@@ -210,7 +210,7 @@ impl Bench {
 
 #[test]
 fn switch_configured_tuned_and_read() -> Result<()> {
-    require_bmv2!("switch_configured_tuned_and_read");
+    require_bmv2!();
     let mut bench = Bench::new("p4")?;
     // There is no state, or another namespace's of the same number: both errors have advice.
     let refused = bench.expect_error("p4 set rpg_gd=12")?;
@@ -259,7 +259,7 @@ fn switch_configured_tuned_and_read() -> Result<()> {
 /// The output of `commands` equals the effect of `push`: a push after it changes nothing.
 #[test]
 fn printed_commands_equal_push() -> Result<()> {
-    require_bmv2!("printed_commands_equal_push");
+    require_bmv2!();
     let bench = Bench::new("p4c")?;
     let commands = bench.ok("p4 commands --config switch.toml")?;
     bench.configure_externally(&commands)?;
@@ -271,7 +271,7 @@ fn printed_commands_equal_push() -> Result<()> {
 /// Without marking, which is random, the P4 program equals the reference to the nanosecond.
 #[test]
 fn capture_replay_equals_reference() -> Result<()> {
-    require_bmv2!("capture_replay_equals_reference");
+    require_bmv2!();
     let capture = Path::new(env!("CARGO_MANIFEST_DIR")).join("captures/rc_write.pcap");
     for hook in ["egress", "ingress", "xdp"] {
         let lines = |engine: &str| -> Result<String> {
@@ -289,7 +289,7 @@ fn capture_replay_equals_reference() -> Result<()> {
 
 #[test]
 fn bmv2_incast_controlled_at_host_or_switch() -> Result<()> {
-    require_bmv2!("bmv2_incast_controlled_at_host_or_switch", "tbf");
+    require_bmv2!("tbf");
     while_busy(3, || incast("host", "both"))?;
     while_busy(3, || incast("switch", "on"))
 }

@@ -30,7 +30,7 @@ fn findings(report: &Value) -> Result<Vec<&str>> {
 
 #[test]
 fn transparent_path_answers_marks_both_ways() -> Result<()> {
-    require!("transparent_path_answers_marks_both_ways");
+    require!();
     let (pair, mut listener) = listening("peer-cnp", 4_200, "")?;
     pair.a.attach("a0", Role::Host, &["link_rate=10gbit"])?;
     pair.b.attach("b0", Role::Host, &["link_rate=10gbit"])?;
@@ -55,7 +55,7 @@ fn transparent_path_answers_marks_both_ways() -> Result<()> {
 
 #[test]
 fn path_that_clears_ecn_is_reported() -> Result<()> {
-    require!("path_that_clears_ecn_is_reported");
+    require!();
     let (pair, mut listener) = listening("peer-ecn", 1_500, "")?;
     let rule = "iptables -t mangle -A OUTPUT -p udp --dport 4791 -j TOS --set-tos 0x68/0xff";
     if let Err(error) = pair.a.command(rule) {
@@ -79,7 +79,7 @@ fn path_that_clears_ecn_is_reported() -> Result<()> {
 
 #[test]
 fn attached_phase_leaves_hosts_detached() -> Result<()> {
-    require!("attached_phase_leaves_hosts_detached");
+    require!();
     let (pair, mut listener) = listening("peer-attach", 4_200, "--attach")?;
     let (_, report) = check(&pair, "--attach")?;
     assert!(listener.wait()?.success());
@@ -100,7 +100,7 @@ fn attached_phase_leaves_hosts_detached() -> Result<()> {
 /// Ctrl-C on either host while both are attached.
 #[test]
 fn interrupted_check_leaves_hosts_detached() -> Result<()> {
-    require!("interrupted_check_leaves_hosts_detached");
+    require!();
     for (test, is_peer) in [("peer-int-a", true), ("peer-int-b", false)] {
         let (pair, mut listener) = listening(test, 4_200, "--attach")?;
         let mut peer = Running::start(&pair.a, "doctor peer 10.0.0.2 --attach --duration 2s")?;
@@ -120,7 +120,7 @@ fn interrupted_check_leaves_hosts_detached() -> Result<()> {
 
 #[test]
 fn rare_cnps_have_no_latency() -> Result<()> {
-    require!("rare_cnps_have_no_latency");
+    require!();
     let (pair, mut listener) = listening("peer-rare", 4_200, "")?;
     pair.a.attach("a0", Role::Host, &["link_rate=10gbit", "min_time_between_cnps=26ms"])?;
     pair.b.attach("b0", Role::Host, &["link_rate=10gbit", "min_time_between_cnps=25ms"])?;
@@ -134,8 +134,7 @@ fn rare_cnps_have_no_latency() -> Result<()> {
 
 #[test]
 fn check_without_listener_names_the_fix() -> Result<()> {
-    require!("check_without_listener_names_the_fix");
-    let pair = Pair::new("peer-none")?;
+    let pair = new_pair!();
     pair.a.add_v4("a0", 1, 24)?;
     pair.b.add_v4("b0", 2, 24)?;
     let error = String::from_utf8(pair.a.dcqcn("doctor peer 10.0.0.2", 1)?.stderr)?;

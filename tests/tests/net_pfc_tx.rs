@@ -105,7 +105,7 @@ fn receives_nothing(socket: &RawSocket, ms: u64) -> Result<bool> {
 /// Depths are attributed by these bytes: a qdisc charges each segment's headers.
 #[test]
 fn super_packets_counted_as_qdisc_charges_them() -> Result<()> {
-    require!("super_packets_counted_as_qdisc_charges_them", "tbf", "htb");
+    require!("tbf", "htb");
     const SENT: usize = 4_000_000;
     let fixture = BridgeFixture::new("charged")?;
     fixture.switch.command("tc qdisc change dev p0 root handle 7: tbf rate 1gbit burst 1m limit 4m")?;
@@ -143,7 +143,7 @@ fn super_packets_counted_as_qdisc_charges_them() -> Result<()> {
 
 #[test]
 fn port_filling_queue_gets_xoff_then_xon() -> Result<()> {
-    require!("port_filling_queue_gets_xoff_then_xon", "tbf", "htb");
+    require!("tbf", "htb");
     let fixture = BridgeFixture::new("asking")?;
     let (one, two) = (fixture.socket(0)?, fixture.socket(1)?);
     let _daemon = Running::start(&fixture.switch, "run p0")?;
@@ -182,7 +182,7 @@ fn port_filling_queue_gets_xoff_then_xon() -> Result<()> {
 /// A daemon forgets ports that were removed before it started: the map that counts by port must not fill up.
 #[test]
 fn ports_removed_between_daemons_forgotten() -> Result<()> {
-    require!("ports_removed_between_daemons_forgotten", "tbf", "htb");
+    require!("tbf", "htb");
     let fixture = BridgeFixture::new("forgetting")?;
     let switch = &fixture.switch;
     let (maps, removed) = (switch.attachment("p0")?.maps, switch.index("p2")?);
@@ -200,7 +200,7 @@ fn ports_removed_between_daemons_forgotten() -> Result<()> {
 /// Two ports fill at the same time: each is paused until the slower one's queue is empty.
 #[test]
 fn xon_of_one_port_keeps_other_xoff() -> Result<()> {
-    require!("xon_of_one_port_keeps_other_xoff", "tbf", "htb");
+    require!("tbf", "htb");
     let fixture = BridgeFixture::new("askingtwo")?;
     let one = fixture.socket(0)?;
     let _daemon = Running::start(&fixture.switch, "run p0 p9")?;

@@ -90,8 +90,7 @@ fn depth_and_drops_are_per_queue() -> Result<()> {
 
 #[test]
 fn previous_qdisc_restored_choice_reported() -> Result<()> {
-    require!("previous_qdisc_restored_choice_reported", "htb", "tbf");
-    let lab = Lab::new("queues")?;
+    let lab = new_lab!("htb", "tbf");
     let shown = || lab.host.command("tc -d qdisc show dev a0");
     for root in [None, Some("tc qdisc add dev a0 root handle 7: tbf rate 20mbit burst 20k limit 1m")] {
         root.map_or(Ok(String::new()), |line| lab.host.command(line))?;
@@ -141,8 +140,7 @@ fn previous_qdisc_restored_choice_reported() -> Result<()> {
 
 #[test]
 fn removed_queues_reported() -> Result<()> {
-    require!("removed_queues_reported", "htb");
-    let lab = Lab::new("taken")?;
+    let lab = new_lab!("htb");
     lab.ok("attach a0 --role switch --queues=htb --flows 64 --set link_rate=20mbit")?;
     lab.host.command("tc qdisc del dev a0 root")?;
     let status = lab.ok("status a0")?;

@@ -215,7 +215,7 @@ fn each(fixture: &Fixture, line: &str, ends: &[End]) -> Result<()> {
 
 #[test]
 fn dashboard_ends_with_terminal() -> Result<()> {
-    require!("dashboard_ends_with_terminal");
+    require!();
     let fixture = Fixture::new("endtop")?;
     each(&fixture, "top a0 --interval 10ms", &SIGNALS)?;
     each(&fixture, "top a0 --interval 3600s", &[End::Terminal])?;
@@ -224,7 +224,7 @@ fn dashboard_ends_with_terminal() -> Result<()> {
 
 #[test]
 fn streaming_commands_end_with_reader() -> Result<()> {
-    require!("streaming_commands_end_with_reader");
+    require!();
     let fixture = Fixture::new("endlines")?;
     for line in [
         "monitor a0 --interval 3600s",
@@ -240,7 +240,7 @@ fn streaming_commands_end_with_reader() -> Result<()> {
 
 #[test]
 fn packet_trace_ends_with_reader() -> Result<()> {
-    require!("packet_trace_ends_with_reader");
+    require!();
     let fixture = Fixture::new("endpackets")?;
     fixture.pair.a.detach("a0")?;
     let mut request = request("a0", Role::Host, &["link_rate=1gbit"])?;
@@ -252,7 +252,7 @@ fn packet_trace_ends_with_reader() -> Result<()> {
 
 #[test]
 fn foreground_daemon_ends_with_terminal() -> Result<()> {
-    require!("foreground_daemon_ends_with_terminal");
+    require!();
     let fixture = Fixture::new("endrun")?;
     // With a file, SIGHUP reloads it.
     for line in ["run --config {dir}/dcqcn.toml", "run a0"] {
@@ -263,7 +263,7 @@ fn foreground_daemon_ends_with_terminal() -> Result<()> {
 
 #[test]
 fn simulation_ends_on_signal() -> Result<()> {
-    require!("simulation_ends_on_signal");
+    require!();
     let fixture = Fixture::new("endsim")?;
     for line in ["sim incast", "sim coexist", "sim stability"] {
         let line = format!("dcqcn-lab {line} --duration 270s");
@@ -275,7 +275,7 @@ fn simulation_ends_on_signal() -> Result<()> {
 
 #[test]
 fn lab_removes_network_on_signal() -> Result<()> {
-    require!("lab_removes_network_on_signal", "htb");
+    require!("htb");
     let fixture = Fixture::new("endlab")?;
     let line = "dcqcn-lab incast --control off --senders 2 --duration 600s";
     for end in SIGNALS.into_iter().chain([End::Terminal, End::Reader]) {
@@ -292,7 +292,7 @@ fn lab_removes_network_on_signal() -> Result<()> {
 /// The soak test exits immediately in the middle of a fault, and reverts its changes.
 #[test]
 fn soak_leaves_nothing_on_signal() -> Result<()> {
-    require!("soak_leaves_nothing_on_signal", "htb");
+    require!("htb");
     /// Table sizes of its managed and new attachments.
     const SOAKED: [u32; 2] = [1_531, 1_533];
     let (fixture, before) = (Fixture::new("endsoak")?, SOAKED.map(tables));

@@ -21,8 +21,7 @@ fn state(lab: &Lab, iface: &str) -> Result<BTreeMap<String, u64>> {
 
 #[test]
 fn multi_interface_change_is_atomic() -> Result<()> {
-    require!("multi_interface_change_is_atomic");
-    let lab = Lab::new("several")?;
+    let lab = new_lab!();
     lab.ok("attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
     assert_contains(&lab.expect_error(3, "set a0,b0 rpg_gd=12")?, "b0 is not attached");
     lab.ok("attach b0 --role switch --pacer none --flows 64 --set link_rate=10gbit")?;
@@ -76,8 +75,7 @@ fn multi_interface_change_is_atomic() -> Result<()> {
     assert!(output.status.success());
     assert_contains(&String::from_utf8(output.stderr)?, "not recorded in the audit log");
     assert_contains(&lab.ok("get a0 rpg_threshold")?, "4");
-    lab.ok("detach --all")?;
-    Ok(())
+    lab.ok("detach --all").map(drop)
 }
 
 /// Makes a map read-only for processes (`bpf_map_freeze`, Linux 5.2).
@@ -100,8 +98,7 @@ fn ids_of_params() -> BTreeMap<u32, MapInfo> {
 
 #[test]
 fn failed_write_restores_other_interfaces() -> Result<()> {
-    require!("failed_write_restores_other_interfaces");
-    let lab = Lab::new("back")?;
+    let lab = new_lab!();
     lab.ok("attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
     let others = ids_of_params();
     lab.ok("attach b0 --pacer none --flows 64 --set link_rate=1gbit")?;
@@ -117,8 +114,7 @@ fn failed_write_restores_other_interfaces() -> Result<()> {
         entries.iter().map(|entry| (entry["iface"].as_str(), entry["refused"].is_string())).collect();
     assert_eq!(refused, [(Some("a0"), true), (Some("b0"), true)], "{entries:?}");
     lab.ok("set a0 rpg_gd=12")?;
-    lab.ok("detach --all")?;
-    Ok(())
+    lab.ok("detach --all").map(drop)
 }
 
 /// A deterministic random sequence (Marsaglia's xorshift64).
@@ -150,8 +146,7 @@ fn random_change(numbers: &mut Numbers, keys: &[Key]) -> Option<(Key, u64)> {
 #[test]
 fn random_changes_converge() -> Result<()> {
     const CHANGES: usize = 300;
-    require!("random_changes_converge");
-    let lab = Lab::new("random")?;
+    let lab = new_lab!();
     for iface in ["a0", "b0"] {
         lab.ok(&format!("attach {iface} --pacer none --flows 64 --set link_rate=1gbit"))?;
     }
@@ -201,14 +196,12 @@ fn random_changes_converge() -> Result<()> {
     let refused = entries.iter().filter(|entry| entry["refused"].is_string()).count();
     assert_eq!((entries.len() - refused, refused), (entered, CHANGES - applied));
     assert_eq!(log["unreadable_lines"], Value::Array(Vec::new()));
-    lab.ok("detach --all")?;
-    Ok(())
+    lab.ok("detach --all").map(drop)
 }
 
 #[test]
 fn saved_config_attaches_identically() -> Result<()> {
-    require!("saved_config_attaches_identically");
-    let lab = Lab::new("save")?;
+    let lab = new_lab!();
     lab.ok("attach a0 --pacer none --flows 128 --profile nvidia --set link_rate=10gbit")?;
     lab.ok("set a0 wred.3.kmin=100KB wred.3.kmax=1048576 wred.3.pmax=0.5% dscp_to_tc.26=4 cp_enable=on")?;
     let file = lab.path("a0.toml");
@@ -247,14 +240,12 @@ fn saved_config_attaches_identically() -> Result<()> {
         "cannot write /nonexistent/x.toml",
     );
     assert_contains(&lab.expect_error(3, "config show b0")?, "b0 is not attached");
-    lab.ok("detach a0")?;
-    Ok(())
+    lab.ok("detach a0").map(drop)
 }
 
 #[test]
 fn import_is_atomic() -> Result<()> {
-    require!("import_is_atomic");
-    let lab = Lab::new("import")?;
+    let lab = new_lab!();
     lab.ok("attach a0 --pacer none --flows 64 --set link_rate=10gbit")?;
     lab.ok("attach b0 --role switch --pacer none --flows 64 --set link_rate=10gbit")?;
     let sample = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -322,6 +313,5 @@ fn import_is_atomic() -> Result<()> {
         assert!(commands.iter().any(|command| command.contains(what)), "{what}");
     }
     assert!(!commands.iter().any(|command| command.contains("--dry-run")));
-    lab.ok("detach --all")?;
-    Ok(())
+    lab.ok("detach --all").map(drop)
 }

@@ -26,7 +26,7 @@ fn pair(test: &str) -> Result<Pair> {
 
 #[test]
 fn watch_shows_traffic() -> Result<()> {
-    require!("watch_shows_traffic");
+    require!();
     let pair = pair("watch")?;
     let socket = pair.a.socket("a0")?;
     let data = Roce::default();
@@ -69,7 +69,7 @@ fn watch_shows_traffic() -> Result<()> {
 
 #[test]
 fn watch_ends_cleanly() -> Result<()> {
-    require!("watch_ends_cleanly");
+    require!();
     let pair = pair("watch-end")?;
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
         let mut watch = Running::start(&pair.a, "monitor --interval 50ms")?;
@@ -116,7 +116,7 @@ fn value(metrics: &str, name: &str, labels: &[&str]) -> Option<f64> {
 
 #[test]
 fn metrics_equal_counters() -> Result<()> {
-    require!("metrics_equal_counters");
+    require!();
     let pair = pair("metrics")?;
     let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
     let data = Roce::default();
@@ -220,7 +220,7 @@ const LEAVE: &str = "\x1b[?1049l";
 
 #[test]
 fn top_restores_terminal() -> Result<()> {
-    require!("top_restores_terminal");
+    require!();
     let pair = pair("top")?;
     pair.a.socket("a0")?.send(&Roce::default().frame())?;
     let audit = tempfile::tempdir()?;

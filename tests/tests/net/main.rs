@@ -80,7 +80,7 @@ fn runnable_with_tc(test: &str, kinds: &[&str]) -> Result<bool> {
 
 #[test]
 fn namespaces_created_entered_deleted() -> Result<()> {
-    require!("namespaces_created_entered_deleted");
+    require!();
     let prefix = format!("dcqcn-test-{}-names", std::process::id());
     let name = format!("{prefix}-a");
     let netns = Netns::create(&name)?;
@@ -104,7 +104,7 @@ fn namespaces_created_entered_deleted() -> Result<()> {
 
 #[test]
 fn links_created_and_listed() -> Result<()> {
-    require!("links_created_and_listed");
+    require!();
     let pair = Pair::new("links")?;
     let netlink = &pair.near_link;
     let near = netlink.link("a0")?;
@@ -137,7 +137,7 @@ fn links_created_and_listed() -> Result<()> {
 
 #[test]
 fn link_drop_counters_are_per_interface() -> Result<()> {
-    require!("link_drop_counters_are_per_interface");
+    require!();
     let pair = Pair::new("drops")?;
     let drops = || -> Result<u64> { Ok(pair.near_link.statistics()?[&pair.near_index].dropped) };
     let before = drops()?;
@@ -153,7 +153,7 @@ fn link_drop_counters_are_per_interface() -> Result<()> {
 
 #[test]
 fn ipv6_addresses_usable_immediately() -> Result<()> {
-    require!("ipv6_addresses_usable_immediately");
+    require!();
     let pair = Pair::new("ipv6")?;
     let address: IpAddr = "fd77::1".parse()?;
     // Absent in a kernel without IPv6.

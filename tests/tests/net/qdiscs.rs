@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn traffic_counted_in_its_class() -> Result<()> {
-    require!("traffic_counted_in_its_class", "htb");
+    require!("htb");
     let pair = Pair::new("counters")?;
     let (netlink, ifindex) = (&pair.near_link, pair.near_index);
     netlink.replace_root(ifindex, ROOT, &QdiscSpec::Htb { default_minor: 0x10, direct_qlen: 100 })?;
@@ -40,7 +40,7 @@ fn traffic_counted_in_its_class() -> Result<()> {
 
 #[test]
 fn full_buffer_shows_backlog_and_drops() -> Result<()> {
-    require!("full_buffer_shows_backlog_and_drops", "tbf", "htb");
+    require!("tbf", "htb");
     let pair = Pair::new("backlog")?;
     let (netlink, ifindex) = (&pair.near_link, pair.near_index);
     // At the root, 20 kbit/s: 40 datagrams take 17 s, the buffer holds less than half of them.
@@ -70,7 +70,7 @@ fn full_buffer_shows_backlog_and_drops() -> Result<()> {
 
 #[test]
 fn batch_error_lists_rejected_classes() -> Result<()> {
-    require!("batch_error_lists_rejected_classes", "htb");
+    require!("htb");
     const CLASSES: u16 = 300;
     let pair = Pair::new("batch")?;
     let (netlink, ifindex) = (&pair.near_link, pair.near_index);
@@ -245,7 +245,7 @@ fn unrestorable_qdisc_rejected() -> Result<()> {
 
 #[test]
 fn unknown_qdisc_kinds_distinguished() -> Result<()> {
-    require!("unknown_qdisc_kinds_distinguished");
+    require!();
     let outside = netns::current_inode()?;
     assert!(!kernel_has_qdisc("nosuchqdisc")?);
     assert!(kernel_has_qdisc("pfifo")?);

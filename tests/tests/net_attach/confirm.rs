@@ -48,7 +48,7 @@ fn is(lab: &Lab, mbit: u64) -> Result<()> {
 
 #[test]
 fn unconfirmed_change_reverted() -> Result<()> {
-    require!("unconfirmed_change_reverted");
+    require!();
     let lab = lab("cback")?;
     let printed = lab.ok("set a0 --confirm 1s rpg_ai_rate=20mbit rpg_hai_rate=150mbit")?;
     assert_contains(&printed, "rpg_ai_rate: 10mbit -> 20mbit");
@@ -66,7 +66,7 @@ fn unconfirmed_change_reverted() -> Result<()> {
 
 #[test]
 fn confirmed_change_persists() -> Result<()> {
-    require!("confirmed_change_persists");
+    require!();
     let lab = lab("cstay")?;
     lab.ok("set a0 --confirm 60s rpg_ai_rate=20mbit")?;
     let status = lab.json("status a0")?;
@@ -84,7 +84,7 @@ fn confirmed_change_persists() -> Result<()> {
 
 #[test]
 fn deadline_independent_of_time_namespace() -> Result<()> {
-    require!("deadline_independent_of_time_namespace");
+    require!();
     let lab = lab("ctime")?;
     lab.ok("set a0 --confirm 60s rpg_ai_rate=20mbit")?;
     let mut command = Command::new("unshare");
@@ -97,7 +97,7 @@ fn deadline_independent_of_time_namespace() -> Result<()> {
 
 #[test]
 fn pending_change_blocks_others() -> Result<()> {
-    require!("pending_change_blocks_others");
+    require!();
     let lab = lab("cref")?;
     lab.ok("set a0 --confirm 60s rpg_ai_rate=20mbit")?;
     assert_contains(&lab.expect_error(1, "set a0 rpg_ai_rate=30mbit")?, "`dcqcn confirm a0` keeps it");
@@ -121,7 +121,7 @@ fn pending_change_blocks_others() -> Result<()> {
 
 #[test]
 fn killed_waiter_reverts_change() -> Result<()> {
-    require!("killed_waiter_reverts_change");
+    require!();
     let lab = lab("ckill")?;
     // Reverted by the next command, of any kind.
     for next in ["get a0 rpg_ai_rate", "gc", "status", "confirm a0"] {
@@ -154,7 +154,7 @@ fn killed_waiter_reverts_change() -> Result<()> {
 
 #[test]
 fn pending_change_killed_at_every_step() -> Result<()> {
-    require!("pending_change_killed_at_every_step");
+    require!();
     let lab = lab("csteps")?;
     for n in 1..20 {
         let mut command = dcqcn("set a0 --confirm 1s rpg_ai_rate=20mbit")?;
@@ -177,7 +177,7 @@ fn pending_change_killed_at_every_step() -> Result<()> {
 
 #[test]
 fn file_applied_atomically() -> Result<()> {
-    require!("file_applied_atomically");
+    require!();
     let lab = lab("capply")?;
     let file = lab.path("file.toml");
     let apply = |options: &str| format!("config apply {} {options}", file.display());

@@ -250,7 +250,7 @@ impl Drop for SmallFilesystem {
 
 #[test]
 fn full_disk_leaves_no_residue() -> Result<()> {
-    require!("full_disk_leaves_no_residue", "htb");
+    require!("htb");
     const FLOWS: u32 = 1_243;
     let (lab, before, attach) = victim("full", FLOWS)?;
     // Space for one journal, but not for its replacement.
@@ -289,8 +289,7 @@ fn full_disk_leaves_no_residue() -> Result<()> {
 /// The values are restored before the journal is written, so the audit log has them although the write fails.
 #[test]
 fn overdue_change_reverted_on_full_disk() -> Result<()> {
-    require!("overdue_change_reverted_on_full_disk");
-    let lab = Lab::new("fullrev")?;
+    let lab = new_lab!();
     let disk = SmallFilesystem::mount(&lab, 65_536)?;
     lab.ok("attach a0 --pacer none --flows 64 --set link_rate=1gbit --set rpg_ai_rate=10mbit")?;
     lab.ok("set a0 --confirm 1s rpg_ai_rate=20mbit")?;
@@ -305,6 +304,5 @@ fn overdue_change_reverted_on_full_disk() -> Result<()> {
     let log = lab.ok("log a0")?;
     assert_eq!(log.lines().filter(|line| line.contains("reverted")).count(), 1, "{log}");
     lab.ok("set a0 rpg_ai_rate=30mbit")?;
-    lab.ok("detach a0")?;
-    Ok(())
+    lab.ok("detach a0").map(drop)
 }

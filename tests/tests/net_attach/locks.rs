@@ -15,9 +15,8 @@ fn attach(flows: u32) -> String {
 
 #[test]
 fn lock_of_removed_netns_does_not_block() -> Result<()> {
-    require!("lock_of_removed_netns_does_not_block");
     const FLOWS: u32 = 1_259;
-    let other = Lab::new("heldhere")?;
+    let other = new_lab!();
     let name = format!("dcqcn-test-{}-heldgone", std::process::id());
     let removed_netns = Netns::create(&name)?;
     let [inode, cookie] = [removed_netns.run(current_inode)??, removed_netns.run(current_cookie)??];
@@ -47,7 +46,7 @@ fn lock_of_removed_netns_does_not_block() -> Result<()> {
 /// Like another command that starts and checks for state to free.
 #[test]
 fn moved_interface_waits_for_old_lock() -> Result<()> {
-    require!("moved_interface_waits_for_old_lock");
+    require!();
     const FLOWS: u32 = 1_261;
     let (from, to) = (Lab::new("heldfrom")?, Lab::new("heldto")?);
     to.host.command("ip link del a0")?;
@@ -85,9 +84,8 @@ fn moved_interface_waits_for_old_lock() -> Result<()> {
 /// As `status`, `gc` and the daemon do, and `bpftool`.
 #[test]
 fn detach_with_open_link_fd() -> Result<()> {
-    require!("detach_with_open_link_fd");
     const FLOWS: u32 = 1_263;
-    let lab = Lab::new("looked")?;
+    let lab = new_lab!();
     let before = state(&lab.host, "a0")?;
     lab.ok(&attach(FLOWS))?;
     let pins = lab.host.pins("a0")?;

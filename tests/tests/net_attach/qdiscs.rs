@@ -10,8 +10,7 @@ fn show(host: &Host) -> Result<String> {
 
 #[test]
 fn pacer_placed_below_shaper() -> Result<()> {
-    require!("pacer_placed_below_shaper", "htb", "tbf");
-    let lab = Lab::new("below")?;
+    let lab = new_lab!("htb", "tbf");
     let tbf = "tc qdisc replace dev a0 root handle 7: tbf rate 20mbit burst 20k limit 1m";
     for child in [None, Some("tc qdisc add dev a0 parent 7:1 handle 8: pfifo limit 55")] {
         lab.host.command(tbf)?;
@@ -52,8 +51,7 @@ fn pacer_placed_below_shaper() -> Result<()> {
 
 #[test]
 fn shaper_rate_change_followed() -> Result<()> {
-    require!("shaper_rate_change_followed", "htb", "tbf");
-    let lab = Lab::new("follow")?;
+    let lab = new_lab!("htb", "tbf");
     lab.host.command("tc qdisc add dev a0 root handle 7: tbf rate 200mbit burst 200k limit 1m")?;
     lab.ok("attach a0 --pacer htb --flows 64")?;
     let follow = || lab.host.follow("a0");
@@ -88,15 +86,13 @@ fn shaper_rate_change_followed() -> Result<()> {
     maps.set_params(&Params::new(&params.config, port)?)?;
     assert!(lab.host.follow("b0")?.is_none());
     assert_eq!(lab.host.attachment("b0")?.maps.params()?, params);
-    lab.ok("detach b0")?;
-    Ok(())
+    lab.ok("detach b0").map(drop)
 }
 
 /// A reverted override or a reloaded file: parameters absent from it do not keep values set manually in the meantime.
 #[test]
 fn unset_parameters_keep_attach_values() -> Result<()> {
-    require!("unset_parameters_keep_attach_values");
-    let lab = Lab::new("unsaid")?;
+    let lab = new_lab!();
     lab.host.command("ip link add br0 type bridge")?;
     lab.host.command("ip link set b0 master br0")?;
     for (iface, other_host) in [("a0", 0), ("b0", 1)] {
@@ -124,22 +120,19 @@ fn unset_parameters_keep_attach_values() -> Result<()> {
 
 #[test]
 fn rpg_max_rate_bounds_flows_only() -> Result<()> {
-    require!("rpg_max_rate_bounds_flows_only", "htb");
-    let lab = Lab::new("max")?;
+    let lab = new_lab!("htb");
     lab.ok("attach a0 --pacer htb --flows 64 --set link_rate=10gbit --set rpg_max_rate=1gbit")?;
     let classes = lab.host.netlink()?.classes(lab.host.index("a0")?)?;
     assert_eq!(classes.len(), 2);
     for class in classes {
         assert_eq!(class.ceil_bps, Some(10_000_000_000), "{class:?}");
     }
-    lab.ok("detach a0")?;
-    Ok(())
+    lab.ok("detach a0").map(drop)
 }
 
 #[test]
 fn foreign_qdisc_replacing_pacer_kept() -> Result<()> {
-    require!("foreign_qdisc_replacing_pacer_kept", "htb", "tbf");
-    let lab = Lab::new("theirs")?;
+    let lab = new_lab!("htb", "tbf");
     lab.ok("attach a0 --pacer htb --flows 64 --set link_rate=1gbit")?;
     lab.host.command("tc qdisc replace dev a0 root handle 9: tbf rate 20mbit burst 20k limit 1m")?;
     let theirs = show(&lab.host)?;
@@ -156,8 +149,7 @@ fn foreign_qdisc_replacing_pacer_kept() -> Result<()> {
 
 #[test]
 fn failed_undo_step_stays_in_journal() -> Result<()> {
-    require!("failed_undo_step_stays_in_journal", "htb");
-    let lab = Lab::new("owed")?;
+    let lab = new_lab!("htb");
     lab.host.command("tc qdisc add dev a0 root handle 7: pfifo limit 77")?;
     let before = show(&lab.host)?;
     let attach = "attach a0 --pacer htb --flows 64 --set link_rate=1gbit";
@@ -195,8 +187,7 @@ fn failed_undo_step_stays_in_journal() -> Result<()> {
 /// Undo steps exist only in the journal.
 #[test]
 fn refused_attach_keeps_undo_steps() -> Result<()> {
-    require!("refused_attach_keeps_undo_steps", "htb");
-    let lab = Lab::new("kept")?;
+    let lab = new_lab!("htb");
     lab.host.command("tc qdisc add dev a0 root handle 7: pfifo limit 77")?;
     let before = show(&lab.host)?;
     lab.ok("attach a0 --pacer htb --flows 64 --set link_rate=1gbit")?;
@@ -215,8 +206,7 @@ fn refused_attach_keeps_undo_steps() -> Result<()> {
 
 #[test]
 fn mq_and_children_restored() -> Result<()> {
-    require!("mq_and_children_restored", "htb", "mq");
-    let lab = Lab::new("mq")?;
+    let lab = new_lab!("htb", "mq");
     lab.host.command("ip link del a0")?;
     lab.host.command("ip link add a0 numtxqueues 4 type veth peer name b0 numrxqueues 4")?;
     for iface in ["a0", "b0"] {
@@ -240,8 +230,7 @@ fn mq_and_children_restored() -> Result<()> {
 
 #[test]
 fn prepared_interface_keeps_its_fq() -> Result<()> {
-    require!("prepared_interface_keeps_its_fq", "fq");
-    let lab = Lab::new("prepare")?;
+    let lab = new_lab!("fq");
     assert_contains(&lab.ok("prepare a0")?, "a0: fq limit");
     let before = lab.host.command("tc -d qdisc show dev a0")?;
     assert!(before.contains("qdisc fq "), "{before}");
@@ -255,7 +244,7 @@ fn prepared_interface_keeps_its_fq() -> Result<()> {
 
 #[test]
 fn prepare_without_fq_names_the_cause() -> Result<()> {
-    require!("prepare_without_fq_names_the_cause");
+    require!();
     if kernel_has_qdisc("fq")? {
         eprintln!("SKIPPED prepare_without_fq_names_the_cause: the kernel has fq");
         return Ok(());
@@ -273,8 +262,7 @@ fn prepare_without_fq_names_the_cause() -> Result<()> {
 
 #[test]
 fn vrf_member_is_not_a_bridge_port() -> Result<()> {
-    require!("vrf_member_is_not_a_bridge_port");
-    let lab = Lab::new("vrf")?;
+    let lab = new_lab!();
     if lab.host.command("ip link add vrf0 type vrf table 10").is_err() {
         eprintln!("SKIPPED vrf_member_is_not_a_bridge_port: the kernel has no VRF");
         return Ok(());
@@ -290,8 +278,7 @@ const TBF: &str = "tc qdisc replace dev a0 root handle 5: tbf rate 10mbit burst 
 
 #[test]
 fn repair_refused_below_other_qdisc() -> Result<()> {
-    require!("repair_refused_below_other_qdisc", "htb", "tbf");
-    let lab = Lab::new("moved")?;
+    let lab = new_lab!("htb", "tbf");
     for attach in ["--pacer htb", "--role switch --queues=htb"] {
         lab.ok(&format!("attach a0 {attach} --flows 64 --set link_rate=1gbit"))?;
         let id = lab.host.attachment("a0")?.info.id();
@@ -309,8 +296,7 @@ fn repair_refused_below_other_qdisc() -> Result<()> {
 
 #[test]
 fn qdisc_installed_while_attaching_is_kept() -> Result<()> {
-    require!("qdisc_installed_while_attaching_is_kept", "htb", "tbf");
-    let lab = Lab::new("raced")?;
+    let lab = new_lab!("htb", "tbf");
     let journal = lab.host.journals()?.join(format!("{}.json", lab.host.index("a0")?));
     thread::scope(|scope| -> Result<()> {
         let attaching = scope.spawn(|| lab.run("attach a0 --pacer htb --flows 64 --set link_rate=1gbit"));
@@ -337,8 +323,7 @@ fn qdisc_installed_while_attaching_is_kept() -> Result<()> {
 /// Filters of other kinds use the numbers of a BPF filter's name and program for something else.
 #[test]
 fn filter_detached_next_to_other_kinds() -> Result<()> {
-    require!("filter_detached_next_to_other_kinds");
-    let lab = Lab::new("u32")?;
+    let lab = new_lab!();
     let before = state(&lab.host, "a0")?;
     for hook in ["egress", "ingress"] {
         kill::ok(&lab, Tc::Clsact, "attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
@@ -358,8 +343,7 @@ fn filter_detached_next_to_other_kinds() -> Result<()> {
 /// The qdisc `ingress` has the parent of clsact and no egress hook.
 #[test]
 fn ingress_qdisc_without_tcx_is_refused() -> Result<()> {
-    require!("ingress_qdisc_without_tcx_is_refused");
-    let lab = Lab::new("ingr")?;
+    let lab = new_lab!();
     lab.host.command("tc qdisc add dev a0 ingress")?;
     let before = state(&lab.host, "a0")?;
     let attach = "attach a0 --role switch --set link_rate=1gbit";
@@ -372,8 +356,7 @@ fn ingress_qdisc_without_tcx_is_refused() -> Result<()> {
 /// Only a shaper at the root, whose class takes the pacer, keeps its rate.
 #[test]
 fn shaper_below_root_is_not_replaced() -> Result<()> {
-    require!("shaper_below_root_is_not_replaced", "htb", "tbf");
-    let lab = Lab::new("inner")?;
+    let lab = new_lab!("htb", "tbf");
     lab.host.command(
         "ip link add m0 numtxqueues 2 numrxqueues 2 type veth peer name m1 numtxqueues 2 numrxqueues 2",
     )?;
@@ -403,8 +386,7 @@ const FRAMES: u32 = 32;
 
 #[test]
 fn kernel_mq_restored() -> Result<()> {
-    require!("kernel_mq_restored", "htb", "mq");
-    let lab = Lab::new("ownmq")?;
+    let lab = new_lab!("htb", "mq");
     let mut tap = match Tap::new(&lab.host, "q0", QUEUES) {
         Ok(tap) => tap,
         Err(error) => {
@@ -432,8 +414,7 @@ fn kernel_mq_restored() -> Result<()> {
 /// Without TCX, where programs are filters of a clsact.
 #[test]
 fn shared_filter_block_names_the_fix() -> Result<()> {
-    require!("shared_filter_block_names_the_fix");
-    let lab = Lab::new("block")?;
+    let lab = new_lab!();
     let attach = "attach a0 --pacer none --flows 64 --set link_rate=1gbit";
     for block in ["ingress_block 7", "egress_block 7"] {
         lab.host.command(&format!("tc qdisc add dev a0 {block} clsact"))?;
@@ -449,6 +430,5 @@ fn shared_filter_block_names_the_fix() -> Result<()> {
     // Links need no clsact.
     lab.host.command("tc qdisc add dev a0 ingress_block 7 clsact")?;
     lab.ok(attach)?;
-    lab.ok("detach a0")?;
-    Ok(())
+    lab.ok("detach a0").map(drop)
 }

@@ -11,8 +11,7 @@ fn mode(path: &Path) -> Result<u32> {
 
 #[test]
 fn file_modes_ignore_umask() -> Result<()> {
-    require!("file_modes_ignore_umask");
-    let lab = Lab::new("mode")?;
+    let lab = new_lab!();
     for mask in ["0", "077"] {
         let dcqcn = binary()?;
         let attach = "attach a0 --pacer none --flows 64 --set link_rate=1gbit";
@@ -39,7 +38,7 @@ fn file_modes_ignore_umask() -> Result<()> {
 
 #[test]
 fn lock_holder_reported_per_netns() -> Result<()> {
-    require!("lock_holder_reported_per_netns");
+    require!();
     let (lab, other) = (Lab::new("held")?, Lab::new("free")?);
     let attach = "attach a0 --pacer none --flows 64 --set link_rate=1gbit";
     lab.ok(attach)?;
@@ -55,14 +54,12 @@ fn lock_holder_reported_per_netns() -> Result<()> {
     drop(lock);
     lab.ok("set a0 rpg_ai_rate=20mbit")?;
     lab.ok("detach a0")?;
-    other.ok("detach a0")?;
-    Ok(())
+    other.ok("detach a0").map(drop)
 }
 
 #[test]
 fn broken_journal_affects_one_interface() -> Result<()> {
-    require!("broken_journal_affects_one_interface");
-    let lab = Lab::new("broken")?;
+    let lab = new_lab!();
     for iface in ["a0", "b0"] {
         lab.ok(&format!("attach {iface} --pacer none --flows 64 --set link_rate=1gbit"))?;
     }
@@ -84,15 +81,13 @@ fn broken_journal_affects_one_interface() -> Result<()> {
     assert_contains(&lab.expect_error(1, "detach b0")?, "`dcqcn detach b0 --force`");
     assert_contains(&lab.ok("detach b0 --force")?, "abandoned");
     lab.ok("attach b0 --pacer none --flows 64 --set link_rate=1gbit")?;
-    lab.ok("detach --all")?;
-    Ok(())
+    lab.ok("detach --all").map(drop)
 }
 
 /// Programs and pacer stay; they are reported, and removed by `gc`, a new attachment, or `detach --force`.
 #[test]
 fn attachment_without_journal_is_removed() -> Result<()> {
-    require!("attachment_without_journal_is_removed", "htb");
-    let lab = Lab::new("lost")?;
+    let lab = new_lab!("htb");
     let before = state(&lab.host, "a0")?;
     let attach = "attach a0 --pacer htb --flows 64 --set link_rate=1gbit";
     lab.ok(attach)?;
@@ -114,7 +109,7 @@ fn attachment_without_journal_is_removed() -> Result<()> {
 
 #[test]
 fn lost_journal_kept_by_other_commands() -> Result<()> {
-    require!("lost_journal_kept_by_other_commands");
+    require!();
     let (lab, other) = (Lab::new("lost-kept")?, Lab::new("lost-other")?);
     let attach = |iface| format!("attach {iface} --pacer none --flows 64 --set link_rate=1gbit");
     lab.ok(&attach("a0"))?;
@@ -138,8 +133,7 @@ fn lost_journal_kept_by_other_commands() -> Result<()> {
 /// Only some steps could be undone.
 #[test]
 fn detach_without_capabilities_changes_nothing() -> Result<()> {
-    require!("detach_without_capabilities_changes_nothing");
-    let lab = Lab::new("no-caps")?;
+    let lab = new_lab!();
     lab.ok("attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
     let before = state(&lab.host, "a0")?;
     for action in ["detach a0", "gc"] {
@@ -151,14 +145,12 @@ fn detach_without_capabilities_changes_nothing() -> Result<()> {
     }
     assert_eq!(state(&lab.host, "a0")?, before);
     assert_contains(&lab.ok("status")?, "attached");
-    lab.ok("detach a0")?;
-    Ok(())
+    lab.ok("detach a0").map(drop)
 }
 
 #[test]
 fn directory_as_journal_names_the_fix() -> Result<()> {
-    require!("directory_as_journal_names_the_fix");
-    let lab = Lab::new("journal-dir")?;
+    let lab = new_lab!();
     lab.ok("attach b0 --pacer none --flows 64 --set link_rate=1gbit")?;
     let path = lab.host.journal("a0")?;
     fs::create_dir(&path)?;
@@ -171,14 +163,12 @@ fn directory_as_journal_names_the_fix() -> Result<()> {
     assert_contains(&lab.expect_error(7, "status")?, "is a directory");
     fs::remove_dir(&path)?;
     lab.ok(attach)?;
-    lab.ok("detach --all")?;
-    Ok(())
+    lab.ok("detach --all").map(drop)
 }
 
 #[test]
 fn dry_run_in_named_netns_changes_nothing() -> Result<()> {
-    require!("dry_run_in_named_netns_changes_nothing", "htb");
-    let lab = Lab::new("dry")?;
+    let lab = new_lab!("htb");
     let before = state(&lab.host, "a0")?;
     let report_text = lab.ok("attach a0 --pacer htb --set link_rate=1gbit --dry-run")?;
     for step in

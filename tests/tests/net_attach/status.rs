@@ -12,8 +12,7 @@ use dcqcn_tests::prelude::*;
 #[test]
 fn unprivileged_status_reports_no_fault() -> Result<()> {
     const UNPRIVILEGED_UID: u32 = 65_534;
-    require!("unprivileged_status_reports_no_fault");
-    let lab = Lab::new("no-rights")?;
+    let lab = new_lab!();
     lab.ok("attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
     // A directory from which any user may run it.
     let directory = tempfile::tempdir()?;
@@ -34,14 +33,12 @@ fn unprivileged_status_reports_no_fault() -> Result<()> {
     let output = unprivileged("doctor --json")?;
     let findings = String::from_utf8(output.stdout)?;
     assert!(findings.contains("\"unread\"") && !findings.contains("program-missing"), "{findings}");
-    lab.ok("detach a0")?;
-    Ok(())
+    lab.ok("detach a0").map(drop)
 }
 
 #[test]
 fn status_verifies_every_part() -> Result<()> {
-    require!("status_verifies_every_part", "htb");
-    let lab = Lab::new("parts")?;
+    let lab = new_lab!("htb");
     lab.host.command("tc qdisc add dev a0 root handle 7: pfifo limit 77")?;
     lab.ok("attach a0 --pacer htb --flows 64 --set link_rate=1gbit")?;
     let status = lab.json("status a0")?;
@@ -75,14 +72,12 @@ fn status_verifies_every_part() -> Result<()> {
     // Nothing runs: attaching starts over.
     lab.ok("attach a0 --pacer htb --flows 64 --set link_rate=1gbit")?;
     complete(&lab, "a0")?;
-    lab.ok("detach a0")?;
-    Ok(())
+    lab.ok("detach a0").map(drop)
 }
 
 #[test]
 fn our_programs_run_first() -> Result<()> {
-    require!("our_programs_run_first");
-    let lab = Lab::new("others")?;
+    let lab = new_lab!();
     // Another application's programs, at both hooks.
     let sizes = Sizes { rp_flows: 8, np_flows: 8 };
     let mut theirs = dataplane::load(Programs::Plain, sizes, Mode::Host, None, &PROGRAMS[1..])?;
@@ -101,15 +96,13 @@ fn our_programs_run_first() -> Result<()> {
         let ours = parts.iter().find(|found| found["name"] == part).context("no such part")?;
         assert_eq!(ours["program_id"], chain[0].id());
     }
-    lab.ok("detach a0")?;
-    Ok(())
+    lab.ok("detach a0").map(drop)
 }
 
 /// Operating on an interface without attachment leaves no state, not even its lock.
 #[test]
 fn rejected_attach_leaves_nothing() -> Result<()> {
-    require!("rejected_attach_leaves_nothing");
-    let lab = Lab::new("none")?;
+    let lab = new_lab!();
     for command in ["set a0 wred.3.pmax=2%", "get a0", "upgrade a0", "detach a0", "confirm a0"] {
         assert_contains(&lab.expect_error(3, command)?, "a0 is not attached");
         assert!(!lab.host.journals()?.exists(), "{command}");

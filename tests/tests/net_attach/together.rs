@@ -9,8 +9,7 @@ use dcqcn_tests::prelude::*;
 /// Concurrent commands reuse the maps that another has created.
 #[test]
 fn parallel_attaches_share_maps() -> Result<()> {
-    require!("parallel_attaches_share_maps");
-    let lab = Lab::new("together")?;
+    let lab = new_lab!();
     let names: Vec<String> = (0..6).map(|number| format!("d{number}")).collect();
     for name in &names {
         lab.host.command(&format!("ip link add {name} type veth peer name far-{name}"))?;
@@ -38,8 +37,7 @@ fn parallel_attaches_share_maps() -> Result<()> {
 /// Only a host's program needs an entry of `SIBLINGS`.
 #[test]
 fn refused_requests_use_no_sibling_slot() -> Result<()> {
-    require!("refused_requests_use_no_sibling_slot", "htb");
-    let lab = Lab::new("slots")?;
+    let lab = new_lab!("htb");
     let names: Vec<String> = (0..=SIBLINGS).map(|number| format!("d{number}")).collect();
     for name in &names {
         lab.host.command(&format!("ip link add {name} type veth peer name far-{name}"))?;
@@ -61,8 +59,7 @@ fn refused_requests_use_no_sibling_slot() -> Result<()> {
 
 #[test]
 fn pattern_attaches_missing_interfaces() -> Result<()> {
-    require!("pattern_attaches_missing_interfaces");
-    let lab = Lab::new("pattern")?;
+    let lab = new_lab!();
     let options = "--pacer none --flows 64 --set link_rate=1gbit";
     lab.ok(&format!("attach a0 {options}"))?;
     assert_contains(&lab.ok(&format!("attach [ab]0 {options}"))?, "attached to b0");
@@ -90,8 +87,7 @@ fn pattern_attaches_missing_interfaces() -> Result<()> {
 
 #[test]
 fn slow_link_is_attached_with_profile_lab() -> Result<()> {
-    require!("slow_link_is_attached_with_profile_lab");
-    let lab = Lab::new("auto")?;
+    let lab = new_lab!();
     let attach = "attach a0 --profile auto --pacer none --flows 64";
     lab.ok(&format!("{attach} --set link_rate=200mbit"))?;
     assert_eq!(lab.json("status a0")?["attachments"][0]["profile"], "lab");

@@ -45,8 +45,7 @@ fn slower(pair: &Pair, than_bps: u64) -> Result<u64> {
 
 #[test]
 fn other_layout_version_keeps_running() -> Result<()> {
-    require!("other_layout_version_keeps_running", "htb");
-    let pair = Pair::new("layout")?;
+    let pair = new_pair!("htb");
     let mut before = Daemon::start(&pair.a, FILE)?;
     before.wait_for_log(&["task started", "\"task\":\"pacer\""])?;
     let (objects, mut of) = (LoadedObjects::by(&pair.a, "a0")?, (0, String::new()));

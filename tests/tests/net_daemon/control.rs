@@ -24,8 +24,7 @@ fn rate(name: &str, rate: &str) -> Apply {
 
 #[test]
 fn daemon_command_reports_the_outcome() -> Result<()> {
-    require!("daemon_command_reports_the_outcome");
-    let pair = Pair::new("client")?;
+    let pair = new_pair!();
     let mut daemon = Daemon::serving(&pair.a, &file("'link_rate'"), "a0")?;
     let (client, file) = (daemon.client()?, fs::read_to_string(daemon.file())?);
     let socket = daemon.socket();
@@ -57,8 +56,7 @@ fn daemon_command_reports_the_outcome() -> Result<()> {
 
 #[test]
 fn override_survives_restart_within_bounds() -> Result<()> {
-    require!("override_survives_restart_within_bounds");
-    let pair = Pair::new("control")?;
+    let pair = new_pair!();
     pair.also("a1", "b1")?;
     let mut daemon = Daemon::serving(&pair.a, &file("'link_rate = 500mbit..5gbit', 'rpg_*'"), "a1")?;
     let client = daemon.client()?;
@@ -174,8 +172,7 @@ fn override_survives_restart_within_bounds() -> Result<()> {
 
 #[test]
 fn unconfirmed_or_forbidden_override_reverts() -> Result<()> {
-    require!("unconfirmed_or_forbidden_override_reverts");
-    let pair = Pair::new("confirm-control")?;
+    let pair = new_pair!();
     let mut daemon = Daemon::serving(&pair.a, &file("'link_rate'"), "a0")?;
     let client = daemon.client()?;
     let apply = |name: &str, bps: &str, confirm_within_s| {
@@ -235,8 +232,7 @@ fn unconfirmed_or_forbidden_override_reverts() -> Result<()> {
 /// An operator's unconfirmed change blocks remote changes temporarily.
 #[test]
 fn trial_revert_restores_everything() -> Result<()> {
-    require!("trial_revert_restores_everything");
-    let pair = Pair::new("later-control")?;
+    let pair = new_pair!();
     let own = file("'*'");
     let mut daemon = Daemon::serving(&pair.a, &own, "a0")?;
     let client = daemon.client()?;

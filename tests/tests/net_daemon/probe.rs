@@ -46,8 +46,7 @@ fn receive(stack: &UdpSocket, patience: Duration) -> Result<Option<(u32, u8)>> {
 
 #[test]
 fn silent_connection_gets_one_local_nak() -> Result<()> {
-    require!("silent_connection_gets_one_local_nak");
-    let pair = Pair::new("probe")?;
+    let pair = new_pair!();
     let file = HOST.replace("link_rate = '1gbit'\n", "link_rate = '1gbit'\ntail_loss_probe = 'force'\n");
     let mut daemon = Daemon::start(&pair.a, &file)?;
     daemon.wait_for_log(&["task started", "\"task\":\"probe\""])?;
@@ -109,8 +108,7 @@ fn nak(b: &RawSocket, patience: Duration) -> Result<Option<(u32, Duration)>> {
 
 #[test]
 fn trimmed_request_gets_one_nak() -> Result<()> {
-    require!("trimmed_request_gets_one_nak");
-    let pair = Pair::new("trimmed")?;
+    let pair = new_pair!();
     let file = HOST.replace("link_rate = '1gbit'\n", "link_rate = '1gbit'\ntrim_nak = true\n");
     let mut daemon = Daemon::start(&pair.a, &file)?;
     daemon.wait_for_log(&["task started", "\"task\":\"probe\""])?;

@@ -25,8 +25,7 @@ fn over(rate: &str, confirm_within_s: u64) -> Verb {
 
 #[test]
 fn failing_interface_blocks_no_other() -> Result<()> {
-    require!("failing_interface_blocks_no_other");
-    let pair = Pair::new("others")?;
+    let pair = new_pair!();
     pair.also("a1", "b1")?;
     pair.a.set_up("lo", true)?;
     pair.a.dcqcn("attach a1 --role switch", 0)?;
@@ -58,8 +57,7 @@ fn failing_interface_blocks_no_other() -> Result<()> {
 
 #[test]
 fn failed_revert_reports_its_retry() -> Result<()> {
-    require!("failed_revert_reports_its_retry");
-    let pair = Pair::new("retry")?;
+    let pair = new_pair!();
     let file = format!("{HOST}{}", remote()).replace("flows = 1024", "flows = 64");
     let mut daemon = Daemon::serving(&pair.a, &file, "a0")?;
     let client = daemon.client()?;
@@ -80,8 +78,7 @@ fn failed_revert_reports_its_retry() -> Result<()> {
 
 #[test]
 fn override_of_an_empty_file_ends() -> Result<()> {
-    require!("override_of_an_empty_file_ends");
-    let pair = Pair::new("empty")?;
+    let pair = new_pair!();
     let mut daemon = Daemon::start(&pair.a, &remote())?;
     let client = daemon.client()?;
     let is_detached = || {

@@ -77,8 +77,7 @@ fn wait_for_class(host: &Host, minor: u16, rate_bps: u64) -> Result<()> {
 
 #[test]
 fn htb_pacer_follows_line_rate() -> Result<()> {
-    require!("htb_pacer_follows_line_rate", "htb");
-    let pair = Pair::new("line")?;
+    let pair = new_pair!("htb");
     let file = HOST.replace("pacer = 'none'", "pacer = 'htb'");
     let mut daemon = Daemon::start(&pair.a, &file)?;
     daemon.wait_for_log(&["task started", "\"task\":\"pacer\""])?;
@@ -95,8 +94,7 @@ fn htb_pacer_follows_line_rate() -> Result<()> {
 
 #[test]
 fn killed_daemon_resumes_under_traffic() -> Result<()> {
-    require!("killed_daemon_resumes_under_traffic", "htb");
-    let pair = Pair::new("kill")?;
+    let pair = new_pair!("htb");
     // 60 Mbit/s exceed the rate of these frames, so that the class does not delay them for long.
     let file = HOST.replace("pacer = 'none'", "pacer = 'htb'").replace("1gbit", "600mbit");
     let mut daemon =
@@ -143,8 +141,7 @@ fn killed_daemon_resumes_under_traffic() -> Result<()> {
 
 #[test]
 fn upgrade_replaces_programs_in_place() -> Result<()> {
-    require!("upgrade_replaces_programs_in_place");
-    let pair = Pair::new("upgrade")?;
+    let pair = new_pair!();
     let mut daemon = Daemon::serving(&pair.a, HOST, "a0")?;
     daemon.end()?;
     let before = LoadedObjects::by(&pair.a, "a0")?;

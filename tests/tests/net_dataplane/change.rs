@@ -131,8 +131,7 @@ impl Random {
 #[test]
 fn random_changes_under_traffic_are_atomic() -> Result<()> {
     const CHANGES: usize = 300;
-    require!("random_changes_under_traffic_are_atomic");
-    let pair = Pair::new("change")?;
+    let pair = new_pair!();
     pair.a.attach("a0", Role::Host, &["link_rate=1gbit", "cp_enable=on"])?;
     let keys: Vec<Key> = Key::all().filter(|key| !key.follows_from_attach()).collect();
     let mut random = Random(0x0dc9_c0de);
@@ -205,8 +204,7 @@ fn put(key: Key, config: &mut Config, value: u64) {
 fn change_effective_on_return() -> Result<()> {
     // Fewer than there are slots: no thread waits.
     const CHANGES: usize = 12;
-    require!("change_effective_on_return");
-    let pair = Pair::new("change-live")?;
+    let pair = new_pair!();
     // Every packet behind another is marked, and the queue never drains.
     let marking = [&["link_rate=1gbit", "wred.3.ecn=off"], &MARKING[..]].concat();
     pair.a.attach("a0", Role::Switch, &marking)?;
@@ -249,8 +247,7 @@ fn change_effective_on_return() -> Result<()> {
 /// Two parameter sets, neither of which marks the stream; any mixture of them would.
 #[test]
 fn no_packet_sees_partial_change() -> Result<()> {
-    require!("no_packet_sees_partial_change");
-    let pair = Pair::new("change-half")?;
+    let pair = new_pair!();
     let slow: Vec<_> = ["0", "3"].map(|tc| format!("wred.{tc}.drain_rate=1mbit")).into();
     let changes: Vec<_> = ["link_rate=1gbit"].into_iter().chain(slow.iter().map(String::as_str)).collect();
     let class = |tc: u8| {
@@ -298,8 +295,7 @@ fn no_packet_sees_partial_change() -> Result<()> {
 /// A daemon reads them every second for each of hundreds of ports.
 #[test]
 fn unchanged_parameters_copied_once() -> Result<()> {
-    require!("unchanged_parameters_copied_once");
-    let pair = Pair::new("copied")?;
+    let pair = new_pair!();
     pair.a.attach("a0", Role::Switch, &["link_rate=1gbit"])?;
     let maps = pair.a.attachment("a0")?.maps;
     let first = maps.params()?;

@@ -120,7 +120,7 @@ fn hop(dst: u8, src: u8) -> impl Fn(&mut Vec<u8>) {
 /// The receiver stays behind its port, whichever port a flooded copy was marked at.
 #[test]
 fn bridge_sends_cnp_from_address_of_its_port() -> Result<()> {
-    require!("bridge_sends_cnp_from_address_of_its_port");
+    require!();
     let path = Path::new("fast-br")?;
     path.bridge()?;
     path.attach()?;
@@ -140,7 +140,7 @@ fn bridge_sends_cnp_from_address_of_its_port() -> Result<()> {
 
 #[test]
 fn router_sends_cnp_by_ingress_port() -> Result<()> {
-    require!("router_sends_cnp_by_ingress_port");
+    require!();
     let path = Path::new("fast-rt")?;
     let switch = &path.switch;
     // Hosts 0 and 1 are on one link, 2 and 3 on the other; the router is 0 and 3.
@@ -163,7 +163,7 @@ fn router_sends_cnp_by_ingress_port() -> Result<()> {
 /// The port has no IP address: its bridge routes, with a different MAC address.
 #[test]
 fn router_sends_cnp_from_bridge_address() -> Result<()> {
-    require!("router_sends_cnp_from_bridge_address");
+    require!();
     const BR0: u8 = 0x0c;
     let path = Path::new("fast-rb")?;
     let switch = &path.switch;
@@ -181,7 +181,7 @@ fn router_sends_cnp_from_bridge_address() -> Result<()> {
 
 #[test]
 fn ipv6_router_sends_cnp() -> Result<()> {
-    require!("ipv6_router_sends_cnp");
+    require!();
     let path = Path::new("fast-rt6")?;
     let switch = &path.switch;
     if !switch.run(|| fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1").is_ok())? {
@@ -214,7 +214,7 @@ fn ipv6_router_sends_cnp() -> Result<()> {
 /// REQ leaves by one port and REP by the other: neither port sees both, but both learn the pair.
 #[test]
 fn switch_ports_share_learned_pairs() -> Result<()> {
-    require!("switch_ports_share_learned_pairs");
+    require!();
     let path = Path::new("fast-pairs")?;
     for port in ["r0", "r1"] {
         path.switch.attach(port, Role::Switch, &CHANGES)?;

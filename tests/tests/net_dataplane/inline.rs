@@ -106,7 +106,7 @@ fn tag_passes(bump: &InlineFixture) -> Result<()> {
 /// the offloads it can, reports the others, and restores them.
 #[test]
 fn stripped_vlan_tags_survive() -> Result<()> {
-    require!("stripped_vlan_tags_survive");
+    require!();
     let bump = InlineFixture::new("in-vlan", 1_500)?;
     // Some test kernels lack VLAN interfaces.
     let mut baselines = baselines()?;
@@ -148,7 +148,7 @@ fn stripped_vlan_tags_survive() -> Result<()> {
 
 #[test]
 fn inline_detach_restores_offloads() -> Result<()> {
-    require!("inline_detach_restores_offloads");
+    require!();
     let bump = InlineFixture::new("in-offloads", 1_500)?;
     let features = || -> Result<[String; 2]> {
         let of = |iface: &str| bump.between.command(&format!("ethtool -k {iface}"));
@@ -166,7 +166,7 @@ fn inline_detach_restores_offloads() -> Result<()> {
 /// Without its first port the attachment is freed, and the second port gets its VLAN stripping again.
 #[test]
 fn removed_first_port_restores_second() -> Result<()> {
-    require!("removed_first_port_restores_second");
+    require!();
     let bump = InlineFixture::new("in-removed", 1_500)?;
     let stripping =
         || -> Result<bool> { Ok(bump.between.command("ethtool -k x1")?.contains("rx-vlan-offload: on")) };
@@ -235,19 +235,19 @@ fn all_packets_pass_and_roce_is_marked(test: &str, mode: XdpModeChoice) -> Resul
 
 #[test]
 fn inline_in_driver_mode() -> Result<()> {
-    require!("inline_in_driver_mode");
+    require!();
     all_packets_pass_and_roce_is_marked("inline-drv", XdpModeChoice::Driver)
 }
 
 #[test]
 fn inline_on_socket_buffers() -> Result<()> {
-    require!("inline_on_socket_buffers");
+    require!();
     all_packets_pass_and_roce_is_marked("inline-skb", XdpModeChoice::Skb)
 }
 
 #[test]
 fn inline_jumbo_frames() -> Result<()> {
-    require!("inline_jumbo_frames");
+    require!();
     let bump = InlineFixture::new("inline-9k", 9_000)?;
     bump.attach(XdpModeChoice::Driver)?;
     let (a, b) = (bump.a.socket("a0")?, bump.b.socket("b0")?);

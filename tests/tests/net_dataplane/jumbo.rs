@@ -6,7 +6,7 @@ use crate::{MARKING, fill};
 
 #[test]
 fn jumbo_frames_are_marked_answered_and_counted() -> Result<()> {
-    require!("jumbo_frames_are_marked_answered_and_counted");
+    require!();
     let pair = Pair::with_mtu("jumbo", 9_000)?;
     let marking = [&["link_rate=1gbit", "cp_enable=on"], &MARKING[..]].concat();
     pair.a.attach("a0", Role::Host, &marking)?;

@@ -46,7 +46,7 @@ fn start(pair: &Pair, line: &str, stdout: Stdio) -> Result<Running> {
 
 #[test]
 fn full_tables_stay_within_memory_limit() -> Result<()> {
-    require!("full_tables_stay_within_memory_limit", "htb");
+    require!("htb");
     let pair = filled("memory")?;
     let objects = LoadedObjects::by(&pair.a, "a0")?;
     let bytes: u64 = objects.maps.values().sum();
@@ -72,7 +72,7 @@ fn full_tables_stay_within_memory_limit() -> Result<()> {
 
 #[test]
 fn listing_flows_memory_bounded() -> Result<()> {
-    require!("listing_flows_memory_bounded", "htb");
+    require!("htb");
     let pair = filled("memory-qp")?;
     let began = Instant::now();
     let mut qp = start(&pair, "flows a0 --json", Stdio::piped())?;

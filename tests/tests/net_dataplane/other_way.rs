@@ -21,8 +21,7 @@ fn cnp_counts(pair: &Pair, iface: &str) -> Result<[u64; 3]> {
 
 #[test]
 fn cnp_on_any_interface_cuts_flow() -> Result<()> {
-    require!("cnp_on_any_interface_cuts_flow");
-    let pair = Pair::new("other-way")?;
+    let pair = new_pair!();
     for iface in ["1", "2"] {
         join((&pair.a, &format!("a{iface}"), 1), (&pair.b, &format!("b{iface}"), 2), 4_200)?;
     }
@@ -67,8 +66,7 @@ fn cnp_on_any_interface_cuts_flow() -> Result<()> {
 
 #[test]
 fn detached_interface_gets_no_cnps() -> Result<()> {
-    require!("detached_interface_gets_no_cnps");
-    let pair = Pair::new("other-left")?;
+    let pair = new_pair!();
     join((&pair.a, "a1", 1), (&pair.b, "b1", 2), 4_200)?;
     pair.a.attach("a0", Role::Host, &CHANGES)?;
     pair.a.attach("a1", Role::Host, &CHANGES)?;

@@ -82,8 +82,7 @@ fn wait_for_class(host: &Host) -> Result<()> {
 
 #[test]
 fn only_cut_flow_is_paced() -> Result<()> {
-    require!("only_cut_flow_is_paced", "htb");
-    let pair = Pair::new("pacer")?;
+    let pair = new_pair!("htb");
     attach(&pair.a)?;
     let (cut, other) = (Roce::default(), Roce { dest_qpn: 0x12, ..Roce::default() });
     let receiver = pair.b.socket("b0")?;

@@ -5,7 +5,7 @@ use dcqcn_tests::prelude::*;
 
 #[test]
 fn neighbour_pause_holds_its_queue() -> Result<()> {
-    require!("neighbour_pause_holds_its_queue", "fq");
+    require!("fq");
     let observed = run("pfc")?;
     assert_eq!(observed.wrong(), [""; 0], "{observed:?}");
     Ok(())

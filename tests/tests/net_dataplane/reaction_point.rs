@@ -30,8 +30,7 @@ fn outcome(pair: &Pair, cnp: &[u8]) -> Result<Stat> {
 
 #[test]
 fn cnp_halves_only_its_flow() -> Result<()> {
-    require!("cnp_halves_only_its_flow");
-    let pair = Pair::new("rp")?;
+    let pair = new_pair!();
     pair.a.attach("a0", Role::Host, &CHANGES)?;
     let a = pair.a.socket("a0")?;
     let flows = [
@@ -64,8 +63,7 @@ fn cnp_halves_only_its_flow() -> Result<()> {
 
 #[test]
 fn forged_cnp_ignored_and_counted() -> Result<()> {
-    require!("forged_cnp_ignored_and_counted");
-    let pair = Pair::new("rp-forged")?;
+    let pair = new_pair!();
     pair.a.attach("a0", Role::Host, &CHANGES)?;
     for v6 in [false, true] {
         let data = Roce { v6, ..Roce::default() };
@@ -117,8 +115,7 @@ fn forged_cnp_ignored_and_counted() -> Result<()> {
 
 #[test]
 fn nic_cnp_resolved_by_sender_qpn() -> Result<()> {
-    require!("nic_cnp_resolved_by_sender_qpn");
-    let pair = Pair::new("rp-pair")?;
+    let pair = new_pair!();
     pair.a.attach("a0", Role::Host, &CHANGES)?;
     let a = pair.a.socket("a0")?;
     // A pair that the operator entered: local QP 0x22 sends to 0x11.
@@ -139,8 +136,7 @@ fn nic_cnp_resolved_by_sender_qpn() -> Result<()> {
 
 #[test]
 fn handled_cnps_consumed_if_enabled() -> Result<()> {
-    require!("handled_cnps_consumed_if_enabled");
-    let pair = Pair::new("rp-consume")?;
+    let pair = new_pair!();
     pair.a.attach("a0", Role::Host, &CHANGES)?;
     pair.a.set("a0", &["cnp_consume=on"])?;
     // A packet socket sees each packet before TC does.

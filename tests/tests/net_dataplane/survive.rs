@@ -89,8 +89,7 @@ fn attach_line() -> String {
 
 #[test]
 fn data_plane_outlives_process() -> Result<()> {
-    require!("data_plane_outlives_process");
-    let pair = Pair::new("stay")?;
+    let pair = new_pair!();
     let before = State::of(&pair.a)?;
     pair.a.dcqcn(&attach_line(), 0)?;
     marks(&pair)?;
@@ -108,8 +107,7 @@ fn data_plane_outlives_process() -> Result<()> {
 
 #[test]
 fn recreated_interface_attached_again() -> Result<()> {
-    require!("recreated_interface_attached_again", "htb");
-    let pair = Pair::new("again")?;
+    let pair = new_pair!("htb");
     let before = State::of(&pair.a)?;
     // With a pacer, whose saved qdisc does not apply to the new interface.
     let changes = [&MARKING[..], &["link_rate=1gbit", "cp_enable=on"]].concat();
@@ -146,8 +144,7 @@ fn recreated_interface_attached_again() -> Result<()> {
 
 #[test]
 fn detaching_restores_the_host() -> Result<()> {
-    require!("detaching_restores_the_host", "tbf", "htb");
-    let pair = Pair::new("back")?;
+    let pair = new_pair!("tbf", "htb");
     let index = pair.a.index("a0")?;
     let tbf = QdiscSpec::Tbf { rate_bps: 200_000_000, burst_bytes: 20_000, limit_bytes: 1_000_000 };
     for root in [None, Some(tbf)] {
@@ -181,8 +178,7 @@ fn detaching_restores_the_host() -> Result<()> {
 
 #[test]
 fn failed_attach_leaves_nothing() -> Result<()> {
-    require!("failed_attach_leaves_nothing", "htb");
-    let pair = Pair::new("fail")?;
+    let pair = new_pair!("htb");
     let host = |pacer, mode| -> Result<Request> {
         let mut request = request("a0", Role::Host, &["link_rate=1gbit"])?;
         (request.settings.pacer, request.settings.xdp_mode) = (Some(pacer), Some(mode));
@@ -247,8 +243,7 @@ impl OtherXdp {
 /// `ip netns exec` has a separate mount namespace, which ends with the command.
 #[test]
 fn attached_by_ip_netns_exec() -> Result<()> {
-    require!("attached_by_ip_netns_exec");
-    let pair = Pair::new("exec")?;
+    let pair = new_pair!();
     let before = State::of(&pair.a)?;
     if unmount_unused()? {
         eprintln!("as the first attach since boot");

@@ -68,7 +68,7 @@ impl SecureFixture {
 
 #[test]
 fn agent_has_least_privileges() -> Result<()> {
-    require_installed!("agent_has_least_privileges", Etcd);
+    require_installed!(Etcd);
     let dir = tempfile::tempdir()?;
     let secure = SecureFixture::new(dir.path())?;
     secure.set_up()?;
@@ -108,7 +108,7 @@ fn agent_has_least_privileges() -> Result<()> {
 
 #[test]
 fn unusable_certificates_name_file_and_cause() -> Result<()> {
-    require_installed!("unusable_certificates_name_file_and_cause", Etcd);
+    require_installed!(Etcd);
     let dir = tempfile::tempdir()?;
     let secure = SecureFixture::new(dir.path())?;
     secure.set_up()?;
@@ -142,7 +142,7 @@ fn unusable_certificates_name_file_and_cause() -> Result<()> {
 
 #[test]
 fn service_restarts_for_new_certificates() -> Result<()> {
-    require_installed!("service_restarts_for_new_certificates", Etcd);
+    require_installed!(Etcd);
     let dir = tempfile::tempdir()?;
     let secure = SecureFixture::new(dir.path())?;
     let log = |name: &str| dir.path().join(format!("{name}.log"));

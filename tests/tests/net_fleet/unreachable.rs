@@ -14,7 +14,7 @@ fn output(host: &Host, words: &[&str]) -> Result<Output> {
 fn partitioned_host_keeps_config_then_follows() -> Result<()> {
     let test = "partitioned_host_keeps_config_then_follows";
     require!(test);
-    require_installed!(test, Etcd);
+    require_installed!(test; Etcd);
     // etcd and h0 on one side of a wire, h1 on the other.
     let pair = Pair::new("apart")?;
     for (host, iface, number) in [(&pair.a, "a0", 1), (&pair.b, "b0", 2)] {
@@ -72,7 +72,7 @@ const FAKETIME: &str = "LD_PRELOAD=/usr/$LIB/faketime/libfaketime.so.1";
 #[test]
 fn clock_skew_changes_nothing() -> Result<()> {
     let test = "clock_skew_changes_nothing";
-    require_installed!(test, Etcd);
+    require_installed!(test; Etcd);
     if find_program("faketime").is_none() {
         eprintln!("SKIPPED {test}: no faketime on PATH (Debian: faketime)");
         return Ok(());
@@ -112,7 +112,7 @@ fn clock_skew_changes_nothing() -> Result<()> {
 #[test]
 fn duplicate_agents_reported() -> Result<()> {
     let test = "duplicate_agents_reported";
-    require_installed!(test, Etcd);
+    require_installed!(test; Etcd);
     let fixture = FleetFixture::new(1, 2)?;
     let of = |status: &Value, host: &str| -> String {
         let hosts = status["hosts"].as_array().into_iter().flatten();
@@ -131,7 +131,7 @@ fn duplicate_agents_reported() -> Result<()> {
 
 #[test]
 fn second_agent_of_a_daemon_exits() -> Result<()> {
-    require_installed!("second_agent_of_a_daemon_exits", Etcd);
+    require_installed!(Etcd);
     let fixture = FleetFixture::new(1, 0)?;
     let dir = tempfile::tempdir()?;
     let control = dir.path().join("control");
@@ -157,7 +157,7 @@ fn second_agent_of_a_daemon_exits() -> Result<()> {
 
 #[test]
 fn agent_has_the_name_of_its_machine() -> Result<()> {
-    require_installed!("agent_has_the_name_of_its_machine", Etcd);
+    require_installed!(Etcd);
     let fixture = FleetFixture::new(1, 0)?;
     // Hides `/proc/sys`, as `ProcSubset=pid` in the units does.
     let script = |name: &str| {

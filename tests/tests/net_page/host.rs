@@ -21,7 +21,7 @@ fn last(values: &Value) -> Option<f64> {
 fn drawn_values_match_kernel() -> Result<()> {
     let test = "drawn_values_match_kernel";
     require!(test);
-    require_installed!(test, Browser);
+    require_installed!(test; Browser);
     let fixture = PageFixture::new("page")?;
     let page = Page::start(&["--control", &fixture.daemon.socket()])?;
     let mut browser = Browser::start()?;
@@ -98,7 +98,7 @@ fn drawn_values_match_kernel() -> Result<()> {
 fn page_change_reverts_unless_confirmed() -> Result<()> {
     let test = "page_change_reverts_unless_confirmed";
     require!(test);
-    require_installed!(test, Browser);
+    require_installed!(test; Browser);
     let fixture = PageFixture::new("page-write")?;
     let page = Page::start(&["--control", &fixture.daemon.socket(), "--allow-write", &fixture.token()?])?;
     let mut browser = Browser::start()?;
