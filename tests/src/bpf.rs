@@ -45,7 +45,6 @@ fn object(name: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target/ebpf")).join(name)
 }
 
-/// Maps and programs of an attachment.
 #[derive(Clone, Debug)]
 pub struct LoadedObjects {
     /// Memory of each map in bytes, by its id.

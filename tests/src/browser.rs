@@ -85,7 +85,6 @@ impl Browser {
         Ok(browser)
     }
 
-    /// Sends a request, and waits for the answer.
     pub fn call(&mut self, method: &str, params: Value) -> Result<Value> {
         self.id += 1;
         let mut question = json!({ "id": self.id, "method": method, "params": params });
@@ -124,7 +123,6 @@ impl Browser {
         self.complaints.push(complaint);
     }
 
-    /// Opens a page, and waits until it is loaded.
     pub fn open(&mut self, url: &str) -> Result<()> {
         let opened = self.call("Page.navigate", json!({ "url": url }))?;
         ensure!(opened["errorText"].is_null(), "{url}: {}", opened["errorText"]);
@@ -170,12 +168,10 @@ impl Browser {
         Ok(())
     }
 
-    /// Types a text into the focused element.
     pub fn type_text(&mut self, text: &str) -> Result<()> {
         self.call("Input.insertText", json!({ "text": text })).map(drop)
     }
 
-    /// Writes a screenshot as PNG.
     pub fn picture(&mut self, to: &Path) -> Result<()> {
         let shot = self.call("Page.captureScreenshot", json!({ "format": "png" }))?;
         let text = shot["data"].as_str().context("no picture")?;

@@ -26,7 +26,6 @@ pub const CONTROL: &str = "[control]\nsocket = 'DIR/control'\n";
 
 /// A daemon with its file and log; killed when its test ends. `DIR` in a file is its directory.
 pub struct Daemon {
-    /// The process.
     pub process: Running,
     /// Directory of its file, log and audit log.
     pub dir: TempDir,
@@ -70,12 +69,10 @@ impl Daemon {
         Ok(())
     }
 
-    /// Path of the configuration file.
     pub fn file(&self) -> PathBuf {
         self.dir.path().join("dcqcn.toml")
     }
 
-    /// Path of the log.
     pub fn log(&self) -> PathBuf {
         self.dir.path().join("log")
     }
@@ -114,7 +111,6 @@ impl Daemon {
         })
     }
 
-    /// Sends the daemon a signal.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         self.process.signal(signal)
     }
@@ -127,12 +123,10 @@ impl Daemon {
         Ok(())
     }
 
-    /// Kills the daemon, as `kill -9` does.
     pub fn kill(&mut self) -> Result<()> {
         self.process.kill()
     }
 
-    /// The ID of its process.
     pub fn pid(&self) -> u32 {
         self.process.0.id()
     }

@@ -4,7 +4,6 @@ use std::os::unix::process::ExitStatusExt as _;
 
 use crate::prelude::*;
 
-/// Upper bound of steps.
 const MAX_STEPS: u32 = 200;
 
 /// Attach method of TC programs.

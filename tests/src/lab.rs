@@ -22,7 +22,6 @@ impl Lab {
         Ok(lab)
     }
 
-    /// A file of its directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
@@ -47,7 +46,6 @@ impl Lab {
         self.host.output(command)
     }
 
-    /// Runs the command.
     pub fn run(&self, line: &str) -> Result<Output> {
         self.run_with(self.directory.path(), line)
     }

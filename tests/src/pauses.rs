@@ -86,7 +86,6 @@ impl PauseObservations {
     }
 }
 
-/// Observations of the watchdog.
 #[derive(Clone, Copy, Debug)]
 pub struct Watched {
     /// Time from the start of the storm to its detection.
@@ -101,7 +100,6 @@ pub struct Watched {
 
 /// Times of the watchdog.
 pub const DETECTION: Duration = Duration::from_millis(200);
-/// See [`DETECTION`].
 pub const RESTORATION: Duration = Duration::from_millis(400);
 /// Interval of the storm's pauses, and duration of each.
 const STORM_PERIOD: Duration = Duration::from_millis(20);

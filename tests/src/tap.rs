@@ -11,7 +11,6 @@ const TUNSETIFF: libc::Ioctl = 0x4004_54ca;
 /// `struct ifreq` of that ioctl: its length, and that of the name, which precedes the flags.
 const REQUEST_BYTES: usize = 40;
 const NAME_BYTES: usize = 16;
-/// Longest frame.
 const MAX_FRAME_BYTES: usize = 10_000;
 
 /// The interface; removed on drop.
@@ -29,7 +28,6 @@ impl Tap {
         Ok(tap)
     }
 
-    /// Reads `count` frames, each with its time and queue.
     pub fn read_frames(
         &mut self,
         count: usize,

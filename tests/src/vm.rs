@@ -26,7 +26,6 @@ use crate::prelude::*;
 pub struct Scenario {
     /// Name on the command line and in docs/measured/soft-roce.md.
     pub name: &'static str,
-    /// Description in one line.
     pub about: &'static str,
     /// Time limit, emulated, on a busy machine.
     pub limit_s: u64,

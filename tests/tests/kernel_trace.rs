@@ -16,7 +16,6 @@ const PROFILES: [(Profile, &str); 7] = [
     (Profile::Lab, "1gbit"),
     (Profile::Lab, "20mbit"),
 ];
-/// Events of a file.
 const EVENTS: usize = 1_000;
 
 fn options(profile: Profile, changes: &[&str]) -> Options {

@@ -49,7 +49,6 @@ fn lost(from: &Value, back: &Value) -> Option<String> {
     }
 }
 
-/// Files of manifests, kustomizations aside.
 fn files() -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for name in FOLDERS {
@@ -72,7 +71,6 @@ fn all() -> Result<Vec<Value>> {
     Ok(all)
 }
 
-/// The manifest of this kind and name.
 fn one(kind: &str, name: &str) -> Result<Value> {
     let matches_name = |one: &Value| one["kind"] == kind && one["metadata"]["name"] == name;
     all()?.into_iter().find(matches_name).with_context(|| format!("no {kind} {name}"))

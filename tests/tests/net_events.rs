@@ -22,7 +22,6 @@ fn all(mut reader: Running) -> Result<Vec<Value>> {
     values(&text)
 }
 
-/// Events already recorded.
 fn past(host: &Host, arguments: &str, audit: &Path) -> Result<Vec<Value>> {
     all(reader(host, &format!("{arguments} --no-follow --last 1024"), audit)?)
 }
@@ -140,7 +139,6 @@ fn events_not_repeated_after_rename() -> Result<()> {
     bail!("the reader does not find the new name")
 }
 
-/// Waits until a file has `words`.
 fn wait_for(file: &Path, words: &str) -> Result<()> {
     wait(|| {
         let text = fs::read_to_string(file)?;

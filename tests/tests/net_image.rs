@@ -33,7 +33,6 @@ struct Node {
     /// Prefix of podman's names in this test.
     prefix: String,
     image: String,
-    /// Containers that were started.
     started: Vec<String>,
 }
 
@@ -170,12 +169,10 @@ impl Node {
         Ok(name)
     }
 
-    /// Runs a command in a container.
     fn inside(&self, name: &str, words: &[&str]) -> Result<String> {
         self.podman(&[&["exec", name], words].concat())
     }
 
-    /// Waits for the condition of its probe.
     fn wait_until_ready(&self, name: &str, pair: &Pair) -> Result<()> {
         let ready = wait(|| match probe(pair, "/readyz") {
             Ok(status) if status == "200" => Ok(Ok(())),
@@ -208,7 +205,6 @@ impl Drop for Node {
     }
 }
 
-/// The status of a response of the daemon's HTTP server.
 fn probe(pair: &Pair, path: &str) -> Result<String> {
     let answer = get(&pair.a, "127.0.0.1:9310", path)?;
     Ok(answer.split(' ').nth(1).unwrap_or_default().to_owned())

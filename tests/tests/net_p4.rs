@@ -23,7 +23,6 @@ impl Fixture {
         self.directory.path().join(name)
     }
 
-    /// Replaces a tool by a shell script.
     fn tool(&self, name: &str, script: &str) -> Result<()> {
         let path = self.path(name);
         fs::write(&path, format!("#!/bin/sh\n{script}\n"))?;
@@ -198,7 +197,6 @@ impl Bench {
         self.netns.run(|| error_of(&mut command, 1))?
     }
 
-    /// Sends commands to the switch, as another controller would.
     fn configure_externally(&self, commands: &str) -> Result<()> {
         fs::write(self.fixture.path("commands"), commands)?;
         let mut command = Command::new("sh");

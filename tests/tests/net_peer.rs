@@ -14,7 +14,6 @@ fn listening(test: &str, mtu: u32, options: &str) -> Result<(Pair, Running)> {
     Ok((pair, listener))
 }
 
-/// Exit code and report of a check by the first host.
 fn check(pair: &Pair, options: &str) -> Result<(i32, Value)> {
     let line = format!("doctor peer 10.0.0.2 --json --duration 200ms {options}");
     let output = pair.a.output(dcqcn(&line)?)?;

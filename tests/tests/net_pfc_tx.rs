@@ -17,7 +17,6 @@ struct BridgeFixture {
 /// Hosts by number.
 const NEAR: u8 = 2;
 const FAR: u8 = 4;
-/// Rate of the ports to the receivers.
 const RATE_KBIT: u64 = 2_000;
 /// The shortest pause, and the daemon's sampling interval.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -68,7 +67,6 @@ impl BridgeFixture {
     }
 }
 
-/// Sends a burst in one queue.
 fn burst(socket: &RawSocket, src: u8, dscp: u8, frames: usize) -> Result<()> {
     burst_to(socket, src, NEAR, dscp, frames)
 }

@@ -9,7 +9,6 @@ use dcqcn_tests::prelude::*;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-/// Causes of a command's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Signal(Signal),
@@ -44,7 +43,6 @@ impl Fixture {
         Ok(fixture)
     }
 
-    /// The command, with `{dir}` for this fixture's directory.
     fn command(&self, line: &str) -> Result<Command> {
         let dir = self.dir.path().display().to_string();
         let mut command = match line.split_once(' ') {
@@ -100,7 +98,6 @@ fn wait_until_running(running: &Running) -> Result<()> {
     })
 }
 
-/// The processes that a process has started.
 fn children(pid: u32) -> Result<Vec<u32>> {
     let mut children = Vec::new();
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -188,14 +185,12 @@ fn time_to_exit(fixture: &Fixture, host: &Host, line: &str, end: End) -> Result<
     Ok(took)
 }
 
-/// Reads until the other end is closed.
 fn drain(terminal: OwnedFd) {
     let mut terminal = File::from(terminal);
     let mut buffer = [0; 4_096];
     while terminal.read(&mut buffer).is_ok_and(|read| read != 0) {}
 }
 
-/// Ends the command by each of `ends`.
 fn each(fixture: &Fixture, line: &str, ends: &[End]) -> Result<()> {
     for end in ends {
         let mut attempt = 1;

@@ -6,7 +6,6 @@ use crate::prelude::*;
 
 /// A late time, at which tables are empty.
 pub(super) const START_US: u64 = 1_000_000;
-/// A size that divides every threshold used here.
 pub(super) const PACKET_BYTES: u64 = 1_024;
 
 /// A congestion point that uses the given depth.

@@ -7,7 +7,6 @@ pub fn sh(line: &str) -> Result<String> {
     output_of(&mut words(line)?)
 }
 
-/// Runs a command line in a network namespace.
 pub fn sh_in(netns: &Netns, line: &str) -> Result<String> {
     netns.run(|| sh(line))?
 }
@@ -44,7 +43,6 @@ pub struct Background {
 }
 
 impl Background {
-    /// Starts a program with its output in a file.
     pub fn start(line: &str) -> Result<Self> {
         let output = format!("/tmp/{:08x}.out", unique());
         let file = File::create(&output).with_context(|| output.clone())?;
@@ -73,7 +71,6 @@ impl Background {
         Ok((status.success(), self.printed()?))
     }
 
-    /// Kills the program, as `kill -9` does.
     pub fn kill(&mut self) -> Result<()> {
         self.child.kill()
     }

@@ -15,7 +15,6 @@ pub const GUESTS: [u8; 2] = [SENDER, RECEIVER];
 pub const SENDER: u8 = 1;
 /// The second guest.
 pub const RECEIVER: u8 = 2;
-/// Rate of the bottleneck.
 pub const BOTTLENECK_BPS: f64 = 20e6;
 /// Options for `dcqcn attach` that suit the bottleneck.
 pub const LINK: &str = "--profile lab --set link_rate=40mbit";
@@ -25,7 +24,6 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 const CAPTURE: &str = "/share/peer/capture.pcap";
 /// Allowance for the programs of a flow to connect and close.
 const ALLOWANCE: Duration = Duration::from_secs(60);
-/// First TCP port for handshakes of perftest.
 const FIRST_PORT: u16 = 18_500;
 
 /// Once per boot. The first and the last program of a hook make the kernel patch its own code, which can crash an emulated
@@ -63,7 +61,6 @@ const BRIDGE: &str = "bridge_above() {
     ip link set top0 up
 }";
 
-/// Interfaces of a host.
 #[derive(Clone, Copy, Debug)]
 pub struct Topology {
     /// Script for both guests that creates the interfaces; `$N` is the guest's number, `$M` the other's, and
@@ -80,7 +77,6 @@ pub struct Topology {
 /// soft-RoCE on the NIC.
 pub const PLAIN: Topology = Topology { script: "", rdma: "eth0", iface: "eth0", network: "10.9.0" };
 
-/// Program in the background of a guest.
 pub struct Program {
     guest: u8,
     output: String,
@@ -92,7 +88,6 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// The client of each flow.
     pub fn clients(&self) -> impl Iterator<Item = &Program> {
         self.clients.iter().map(|(client, _)| client)
     }
@@ -115,7 +110,6 @@ pub struct Counts {
     pub locked: u64,
     /// Packets whose PSN was not the next.
     pub out_of_sequence: u64,
-    /// Requests retransmitted after a time-out.
     pub retries: u64,
     /// Time of each guest's CPUs, and the idle part of it.
     cpu: [[u64; 2]; 2],
@@ -142,13 +136,11 @@ impl Counts {
         [now[0] - before[0], now[1] - before[1]]
     }
 
-    /// Busy shares of the sender's and of the receiver's CPUs.
     pub fn busy(&self) -> [f64; 2] {
         self.cpu.map(|[all, idle]| 1.0 - idle as f64 / (all as f64).max(1.0))
     }
 }
 
-/// The two guests.
 pub struct Hosts {
     peer: Peer,
     topology: Topology,
@@ -212,17 +204,14 @@ impl Hosts {
         self.topology.iface
     }
 
-    /// Attaches `dcqcn` in a guest, with further options.
     pub fn attach(&mut self, guest: u8, options: &str) -> Result<()> {
         self.sh(guest, &format!("dcqcn attach {} {options}", self.topology.iface)).map(drop)
     }
 
-    /// Attaches `dcqcn` in both guests.
     pub fn attach_both(&mut self) -> Result<()> {
         self.both(&format!("dcqcn attach {} {LINK}", self.topology.iface))
     }
 
-    /// Detaches `dcqcn` in both guests.
     pub fn detach_both(&mut self) -> Result<()> {
         self.both(&format!("dcqcn detach {}", self.topology.iface))
     }
@@ -236,7 +225,6 @@ impl Hosts {
         GUESTS.iter().map(|guest| self.sh(*guest, &script)).collect()
     }
 
-    /// Starts a program in the background of a guest.
     pub fn start(&mut self, guest: u8, line: &str) -> Result<Program> {
         self.next += 1;
         let output = format!("/tmp/program-{}", self.next);
@@ -271,7 +259,6 @@ impl Hosts {
             .collect()
     }
 
-    /// Starts both ends of all flows.
     pub fn traffic(&mut self, flows: &[Flow]) -> Result<Traffic> {
         let mut clients = Vec::new();
         let gids = [self.gid_index(SENDER)?, self.gid_index(RECEIVER)?];
@@ -288,7 +275,6 @@ impl Hosts {
         Ok(Traffic { clients })
     }
 
-    /// Waits for the end of all flows.
     pub fn outcomes(&mut self, traffic: &Traffic) -> Result<Vec<Outcome>> {
         let mut outcomes = Vec::new();
         for (client, flow) in &traffic.clients {
@@ -360,7 +346,6 @@ fn numbered(guest: u8, script: &str) -> String {
     format!("N={guest}; M={}\n{script}", 3 - guest)
 }
 
-/// Runs a shell script in this guest.
 fn here(script: &str) -> Result<String> {
     let mut command = Command::new("timeout");
     command.arg(TIMEOUT.as_secs().to_string()).args(["sh", "-ec", script]);

@@ -18,7 +18,6 @@ use crate::vm::prelude::*;
 pub struct Situation {
     /// Name on the command line.
     pub name: &'static str,
-    /// Description in one line.
     pub about: &'static str,
     /// Measures, and records the results, or why these guests cannot run it.
     run: fn(&mut Hosts, &mut Report) -> Result<()>,

@@ -30,7 +30,6 @@ fn config(pacer: u64) -> Config {
     config
 }
 
-/// One packet of each kind, to mutate.
 fn originals() -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     for v6 in [false, true] {
@@ -87,7 +86,6 @@ fn engines_agree_on_packet_lengths() {
     }
 }
 
-/// A mutation of a packet.
 #[derive(Clone, Debug)]
 enum Mutation {
     None,

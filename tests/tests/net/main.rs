@@ -44,13 +44,11 @@ impl Pair {
         })?
     }
 
-    /// The output of `tc` on host 1.
     fn tc(&self, arguments: &str) -> Result<String> {
         self.hosts.a.command(&format!("tc {arguments}"))
     }
 }
 
-/// A class below the root with the same rate and ceiling.
 fn class(minor: u16, rate_bps: u64) -> HtbClass {
     HtbClass {
         parent: ROOT,

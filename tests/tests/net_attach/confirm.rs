@@ -21,12 +21,10 @@ fn ai_rate_mbit(lab: &Lab) -> Result<u64> {
     Ok(lab.host.attachment("a0")?.maps.params()?.config.scalars.rpg_ai_rate_bps / 1_000_000)
 }
 
-/// Waits until no waiting process is left.
 fn no_waiter_left(lab: &Lab) -> Result<()> {
     wait_value(|| waiters(&lab.host), Vec::is_empty).map(drop)
 }
 
-/// Kills the waiting process, and waits for its exit.
 fn kill_waiter(lab: &Lab) -> Result<()> {
     let found = waiters(&lab.host)?;
     ensure!(found.len() == 1, "{found:?}");

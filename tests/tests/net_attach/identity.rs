@@ -7,7 +7,6 @@ use dcqcn_tests::tap::Tap;
 
 const ATTACH: &str = "--pacer none --set link_rate=1gbit";
 
-/// Runs a command in the namespace of this process.
 fn run(line: &str) -> Result<String> {
     output_of(&mut dcqcn(line)?)
 }

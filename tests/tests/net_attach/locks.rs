@@ -6,7 +6,6 @@ use dcqcn_netlink::netns::{current_cookie, current_inode, exists};
 use dcqcn_tests::host::lock_journals;
 use dcqcn_tests::prelude::*;
 
-/// Time that a command waits for a lock.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 fn attach(flows: u32) -> String {

@@ -23,7 +23,6 @@ fn version_and_object(host: &Host, (version, object): (u64, &str)) -> Result<(u6
     Ok(before)
 }
 
-/// Runs a command that must fail because of the layout.
 fn expect_layout_error(host: &Host, line: &str) -> Result<()> {
     let output = host.output(dcqcn(line)?)?;
     let message = String::from_utf8_lossy(&output.stderr);

@@ -20,7 +20,6 @@ fn arrived(socket: &RawSocket, sent: u32) -> Result<usize> {
     Ok(psns.len())
 }
 
-/// Waits until this many more frames have left.
 fn passed(host: &Host, more: u64) -> Result<()> {
     // The flow exists once its first frame has left.
     let packets = || flow(host).map_or(0, |flow| flow.hot.packets);

@@ -8,14 +8,12 @@ use dcqcn_tests::prelude::*;
 
 use crate::MARKING;
 
-/// Frames in a stream.
 const FRAMES: u32 = 20_000;
 /// Between two of them: 20,000 take a second at least.
 const FRAME_INTERVAL: Duration = Duration::from_micros(50);
 /// Frames queued for the receiver: fewer than the kernel's limit (`net.core.netdev_max_backlog`, 1000).
 const IN_FLIGHT: u32 = 500;
 
-/// A stream of numbered frames from host 1 to host 2.
 #[derive(Default)]
 struct Stream {
     sent: AtomicU32,
@@ -27,7 +25,6 @@ struct Stream {
 }
 
 impl Stream {
-    /// Sends [`FRAMES`] frames, and more until it is stopped.
     fn send(&self, host: &Host) -> Result<()> {
         let socket = host.socket("a0")?;
         for psn in 0.. {
@@ -67,7 +64,6 @@ impl Stream {
         }
     }
 
-    /// Waits until this many frames have been sent.
     fn reaches(&self, count: u32) -> Result<()> {
         wait_until("the stream has stopped", || Ok(self.sent.load(Ordering::SeqCst) >= count))
     }
@@ -101,7 +97,6 @@ fn under_traffic(
     Ok(())
 }
 
-/// A deterministic random sequence.
 struct Random(u64);
 
 impl Random {

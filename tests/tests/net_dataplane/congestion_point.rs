@@ -20,7 +20,6 @@ fn mark_all(changes: &mut Vec<String>) {
     }
 }
 
-/// A pair in which host 1 marks every packet it sends.
 fn marking_pair(test: &str) -> Result<Pair> {
     let pair = Pair::new(test)?;
     let mut changes = vec!["link_rate=1gbit".to_owned()];

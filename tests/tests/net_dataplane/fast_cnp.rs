@@ -32,7 +32,6 @@ impl Path {
         Ok(path)
     }
 
-    /// Bridges the ports.
     pub(crate) fn bridge(&self) -> Result<()> {
         // Without multicast snooping it sends no packets of its own.
         self.switch.command("ip link add br0 up type bridge mcast_snooping 0")?;
@@ -84,7 +83,6 @@ impl Path {
         Ok(())
     }
 
-    /// Counters of the port.
     fn expect_counts(&self, marked: u64, sent: u64, suppressed: u64) -> Result<()> {
         for (stat, expected) in [
             (Stat::CpEcnMarked, marked),
@@ -98,7 +96,6 @@ impl Path {
     }
 }
 
-/// Writes destination and source.
 fn macs(dst: u8, src: u8) -> impl Fn(&mut Vec<u8>) {
     move |frame| {
         frame.splice(..12, mac(dst).into_iter().chain(mac(src)));

@@ -37,7 +37,6 @@ fn filled(test: &str) -> Result<Pair> {
     Ok(pair)
 }
 
-/// Starts the command on host 1.
 fn start(pair: &Pair, line: &str, stdout: Stdio) -> Result<Running> {
     let mut command = dcqcn(line)?;
     command.stdout(stdout);

@@ -8,7 +8,6 @@ const LINE_BPS: u64 = 1_000_000_000;
 const CHANGES: [&str; 4] =
     ["link_rate=1gbit", "rpg_time_reset=0ns", "rpg_byte_reset=0B", "rate_reduce_monitor_period=0ns"];
 
-/// The rate of the flow of `data`, as `a0` has it.
 fn rate_bps(pair: &Pair, data: &Roce) -> Result<u64> {
     Ok(pair.a.flow("a0", data)?.hot.machine.rate_bps)
 }

@@ -10,7 +10,6 @@ use dcqcn_tests::prelude::*;
 
 /// One cut of alpha = 1 halves it.
 const LINE_BPS: f64 = 60e6;
-/// Duration of a rate measurement.
 const WINDOW: Duration = Duration::from_secs(1);
 /// Attempts, as other load may occupy the CPUs of senders, shaper and receiver.
 const ATTEMPTS: u32 = 15;

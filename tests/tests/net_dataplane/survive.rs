@@ -41,13 +41,11 @@ impl State {
     }
 }
 
-/// The interfaces, once the kernel has detected the carrier.
 fn links(host: &Host) -> Result<String> {
     let is_up = |links: &String| links.lines().any(|line| line.contains("a0@") && line.contains("state UP"));
     wait_value(|| host.command("ip -d link show"), is_up)
 }
 
-/// Lists a directory recursively, if it exists.
 fn walk(path: &Path, into: &mut Vec<String>) -> Result<()> {
     if path.exists() {
         into.push(path.display().to_string());
@@ -61,7 +59,6 @@ fn walk(path: &Path, into: &mut Vec<String>) -> Result<()> {
     Ok(())
 }
 
-/// Host 1 marks packets that it sends.
 fn marks(pair: &Pair) -> Result<()> {
     let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
     let data = Roce::default();
@@ -71,7 +68,6 @@ fn marks(pair: &Pair) -> Result<()> {
     Ok(())
 }
 
-/// Host 1 does not mark packets that it sends.
 fn does_not_mark(pair: &Pair) -> Result<()> {
     let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
     let frame = Roce::default().frame();

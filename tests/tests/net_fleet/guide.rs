@@ -53,7 +53,6 @@ impl Host {
         Ok(Self { pair, daemon, _agent: agent, _traffic: traffic })
     }
 
-    /// Kmin of class 3 in the kernel, in bytes.
     fn kmin(&self) -> Result<u64> {
         Ok(self.pair.a.attachment("a0")?.maps.params()?.config.wred[3].kmin_bytes)
     }

@@ -42,7 +42,6 @@ impl SecureFixture {
         Ok(())
     }
 
-    /// `dcqcn-fleet` with a user's certificate.
     fn command(&self, user: &str, words: &[&str]) -> Result<Command> {
         let mut command = dcqcn_fleet(words)?;
         command.args(["--etcd", &self.etcd.endpoints()]);

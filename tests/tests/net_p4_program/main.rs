@@ -18,7 +18,6 @@ use dcqcn_tests::skip;
 
 /// Time limit for an expected packet on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Bytes of a packet in `SWITCH`.
 const PACKET_BYTES: u64 = 1_000;
 /// No pacing and no CNPs, on both ports.
 const SWITCH: &str = "\

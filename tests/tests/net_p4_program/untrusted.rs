@@ -7,7 +7,6 @@ use dcqcn_tests::prelude::*;
 
 use super::{Bench, SWITCH, TIMEOUT};
 
-/// Tables of the reference engine.
 const SIZES: Sizes = Sizes { rp_flows: 4_096, np_flows: 4_096 };
 
 /// Without an entry for a host no answer has its address, unless enabled.

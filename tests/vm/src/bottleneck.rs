@@ -18,7 +18,6 @@ const KMIN: &str = "wred.3.kmin=10KB";
 const TRIM: [&str; 2] = ["wred.3.queue_limit=160KB", "trim_dscp_value=10"];
 const NO_TRIM: [&str; 2] = ["wred.3.queue_limit=0", "trim_dscp_value=64"];
 
-/// The shaped ports with `dcqcn`, which is detached on drop.
 pub(super) struct Bottleneck {
     binary: PathBuf,
     netns: String,
@@ -41,7 +40,6 @@ impl Bottleneck {
         Ok(bottleneck)
     }
 
-    /// Enables or disables marking.
     pub(super) fn mark(&self, is_on: bool) -> Result<()> {
         self.set(&[&format!("cp_enable={is_on}")])
     }

@@ -45,14 +45,12 @@ pub(super) const SHELL: &str = "TERM=linux busybox setsid busybox cttyhack bash\
 /// Start-up of a guest with systemd.
 const SYSTEMD: &str = include_str!("systemd.sh");
 
-/// Results of a guest, in the shared directory.
 const RESULT: &str = "result.json";
 /// Commands for the second of two guests, in the shared directory.
 const PEER: &str = "peer";
 
 /// Time limit from start to the first line of the driver, emulated, on a busy machine.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(120);
-/// Time limit of a situation of two guests.
 const SITUATION_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Requirements of guests with any kernel.
@@ -67,7 +65,6 @@ pub(super) struct Guest {
     parts: Parts,
 }
 
-/// Downloaded parts of guests.
 pub(super) struct Parts {
     /// Lock: the cache and the shared directory are for one run at a time.
     _lock: File,
@@ -260,7 +257,6 @@ impl Booted<'_> {
         Ok(dir)
     }
 
-    /// Starts the second guest.
     fn second(&self, network: &Network, peer: &Self) -> Result<Qemu> {
         let second = Machine { port: Some(&network.ports[1]), ..peer.machine() };
         let (qemu, lines) = second.start()?;
@@ -268,7 +264,6 @@ impl Booted<'_> {
         Ok(qemu)
     }
 
-    /// Runs a scenario in a fresh guest.
     pub(super) fn run(&self, scenario: &Scenario) -> Result<Finished> {
         let name = &scenario.name;
         let start = if scenario.with_systemd {

@@ -75,7 +75,6 @@ const OMITTED_MODULES: [&str; 6] =
     ["drivers/gpu", "drivers/media", "drivers/net/wireless", "drivers/staging", "drivers/scsi", "sound"];
 const ROOM_MB: u64 = 900;
 
-/// A kernel ready to boot.
 pub(super) struct Kernel {
     dir: PathBuf,
     release: String,
@@ -220,7 +219,6 @@ fn kernel_packages(closure: &str, series: Series) -> Result<Vec<String>> {
     Ok(names.into_iter().map(str::to_owned).collect())
 }
 
-/// Unpacks a package, without unneeded modules.
 fn unpack(package: &Path, into: &Path) -> Result<()> {
     let mut deb = Command::new("dpkg-deb");
     deb.arg("--fsys-tarfile").arg(package).stdout(Stdio::piped());

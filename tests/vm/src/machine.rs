@@ -27,7 +27,6 @@ const CPUS: u32 = 2;
 /// CPUs of each of two concurrent guests that need no more.
 const CPUS_OF_TWO: u32 = 1;
 const MEMORY_MB: u32 = 1_024;
-/// Time limit for the first output under KVM.
 const KVM_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Execution of the guest's instructions.
@@ -38,7 +37,6 @@ pub(super) enum Accelerator {
     Tcg,
 }
 
-/// A guest ready to start.
 pub(super) struct Machine<'a> {
     pub(super) tree: &'a Tree,
     pub(super) kernel: &'a Kernel,
@@ -78,7 +76,6 @@ impl Machine<'_> {
         Qemu::start(&mut self.command("stdio"))
     }
 
-    /// Runs the guest with its console on this terminal.
     pub(super) fn converse(&self) -> Result<()> {
         run::stream(&mut self.command("mon:stdio"))
     }

@@ -84,7 +84,6 @@ enum Verb {
     },
 }
 
-/// A completed scenario.
 #[derive(Debug, Serialize, Deserialize)]
 struct Finished {
     scenario: String,
@@ -121,7 +120,6 @@ fn main() -> ExitCode {
     xtask::exit(Workspace::locate().and_then(|workspace| run(&workspace, &Args::parse())))
 }
 
-/// Runs scenarios, lists them, or gives a shell.
 fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     match &args.verb {
         Some(Verb::Download) => {
@@ -162,7 +160,6 @@ fn ensure_root() -> Result<()> {
     Ok(())
 }
 
-/// Runs the requested scenarios on each requested kernel.
 fn run_scenarios(workspace: &Workspace, args: &Args) -> Result<()> {
     let all_series: BTreeSet<Series> = args.kernel.iter().copied().collect();
     let (guest, scenarios) = Guest::prepare(workspace, args.arch, all_series.first().copied(), || {
@@ -292,7 +289,6 @@ fn shell(workspace: &Workspace, series: Series) -> Result<()> {
     booted.machine().converse()
 }
 
-/// Directory of all files.
 fn cache(workspace: &Workspace) -> PathBuf {
     workspace.host_target().join("vm")
 }

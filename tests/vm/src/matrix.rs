@@ -21,7 +21,6 @@ use super::tree::Arch;
 use xtask::run;
 use xtask::workspace::Workspace;
 
-/// Prefix of the titles of runs.
 const TITLE: &str = "between";
 
 /// Options of `cargo xtask vm matrix`.
@@ -49,7 +48,6 @@ pub(super) struct Args {
     list: bool,
 }
 
-/// Kernels of the first and the second guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Kernels(Series, Series);
 
@@ -63,7 +61,6 @@ impl FromStr for Kernels {
     }
 }
 
-/// Runs the matrix, or lists the situations.
 pub(super) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let first = args.kernel.first().context("no kernel")?.0;
     if args.list {
@@ -127,12 +124,10 @@ pub(super) fn quick(booted: &Booted<'_>) -> Result<Finished> {
     booted.run_situations(QUICK, &["incast", "tcp"].map(str::to_owned), Nic::VirtioNet, booted)
 }
 
-/// Kernels of the two guests.
 fn boot(guest: &Guest, kernels: Kernels) -> Result<[Booted<'_>; 2]> {
     Ok([guest.boot(kernels.0)?, guest.boot(kernels.1)?])
 }
 
-/// Names and descriptions of the situations.
 fn situations(driver: &Path) -> Result<Vec<(String, String)>> {
     let list = run::capture(Command::new(driver).arg("situations"))?;
     serde_json::from_str(&list).context("cannot read the driver's list of situations")

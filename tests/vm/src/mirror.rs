@@ -35,7 +35,6 @@ impl Mirror {
         Ok(Self { main: repository(&targets, SUITE)?, security: repository(&targets, SECURITY)? })
     }
 
-    /// A line for `sources.list`.
     pub(super) fn source(uri: &str, suite: &str) -> String {
         let signed_by =
             if Path::new(KEYRING).is_file() { format!(" [signed-by={KEYRING}]") } else { String::new() };

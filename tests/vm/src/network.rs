@@ -35,7 +35,6 @@ impl Nic {
         }
     }
 
-    /// Kernel module.
     pub(super) fn driver(self) -> &'static str {
         match self {
             Self::VirtioNet | Self::VirtioNetMq => "virtio_net",
@@ -45,7 +44,6 @@ impl Nic {
         }
     }
 
-    /// Name on the command line.
     pub(super) fn name(self) -> String {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
@@ -96,7 +94,6 @@ impl Port {
         arguments
     }
 
-    /// The socket of QEMU's monitor.
     pub(super) fn monitor(&self) -> PathBuf {
         std::env::temp_dir().join(format!("{}-{}.qmp", self.netns, self.number))
     }
@@ -115,7 +112,6 @@ impl Port {
     }
 }
 
-/// The tap of a guest's first NIC.
 pub(super) fn tap(number: u8) -> String {
     format!("tap{number}")
 }

@@ -13,9 +13,7 @@ use xtask::workspace::Workspace;
 
 const PAGE: &str = "soft-roce";
 const COMMITTED: &str = "docs/measured/soft-roce.md";
-/// Name of the table of results.
 const KERNELS: &str = "kernels";
-/// Name of the table of two guests.
 const MATRIX: &str = "matrix";
 
 /// Writes the tables of scenarios that ran; others are unchanged.

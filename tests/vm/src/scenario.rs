@@ -34,7 +34,6 @@ impl Scenario {
     }
 }
 
-/// Results written by the guest.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Outcome {
     pub(super) kernel: String,
@@ -72,7 +71,6 @@ pub(super) fn all(driver: &Path, arch: Arch) -> Result<Vec<Scenario>> {
     serde_json::from_str(&list).context("cannot read the driver's list of scenarios")
 }
 
-/// The selected scenarios; all if none is named.
 pub(super) fn choose(all: Vec<Scenario>, names: &[String]) -> Result<Vec<Scenario>> {
     if names.is_empty() {
         return Ok(all);

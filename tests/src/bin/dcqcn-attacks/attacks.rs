@@ -10,7 +10,6 @@ pub(crate) struct Attack {
     pub(crate) who: &'static str,
     pub(crate) what: &'static str,
     pub(crate) at: Victim,
-    /// Sends a number of packets.
     pub(crate) send: fn(&Testbed, u32) -> Result<()>,
     /// Effect, bound, and whether it held, from the states before and after and the elapsed seconds.
     pub(crate) verdict: fn(&Observation, &Observation, f64) -> (String, String, bool),
@@ -175,7 +174,6 @@ pub(crate) const ATTACKS: &[Attack] = &[
     },
 ];
 
-/// A packet to the made-up QP of this number.
 fn sprayed(number: u32) -> Roce {
     Roce { dest_qpn: FIRST_FORGED_QPN + number % FIRST_FORGED_QPN, ..Roce::default() }
 }

@@ -10,7 +10,6 @@ use crate::Bench;
 use crate::report::{Metric, Section};
 use crate::scale;
 
-/// Flows of the dump.
 const FLOWS: u32 = 65_536;
 /// Slots in its table, enough to make overflowing sets rare.
 const TABLE_FLOWS: u32 = 1 << 18;
@@ -22,7 +21,6 @@ const UNMARKED: [&str; 2] = ["wred.3.kmax=1GB", "wred.3.kmin=1GB"];
 /// Packets sent after a change; at least one of them must have the new parameters.
 const CHECKED_PACKETS: usize = 100;
 
-/// Measures the control plane.
 pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
     changes(bench)?;
     let Some(binary) = env::var_os("DCQCN_BIN").map(PathBuf::from) else {
@@ -66,7 +64,6 @@ fn changes(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// Marks every packet from now on, while a sender sends.
 fn change(pair: &Pair) -> Result<(Duration, Duration)> {
     let (sender, receiver) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
     let (mut sent, count) = (Vec::new(), AtomicUsize::new(0));
@@ -106,7 +103,6 @@ fn change(pair: &Pair) -> Result<(Duration, Duration)> {
     Err(anyhow!("no packet had the new parameters"))
 }
 
-/// `dcqcn flows` of all flows.
 fn dump(bench: &mut Bench, pair: &Pair, binary: &Path, flows: u32) -> Result<()> {
     let mut ms = Vec::new();
     for round in 0..if bench.quick { 1 } else { 7 } {
@@ -123,7 +119,6 @@ fn dump(bench: &mut Bench, pair: &Pair, binary: &Path, flows: u32) -> Result<()>
     Ok(())
 }
 
-/// The daemon next to that table.
 fn daemon(bench: &mut Bench, pair: &Pair, binary: &Path, flows: u32) -> Result<()> {
     let long = Duration::from_secs(if bench.quick { 1 } else { 10 });
     bench.progress("control: the daemon");

@@ -22,7 +22,6 @@ fn table_slots(qps: u32) -> u32 {
 }
 
 const FIRST_QPN: u32 = 0x100;
-/// Numbers of queue pairs.
 pub(crate) const QPS: [u32; 6] = [1, 64, 4_096, 65_536, 262_144, 1_000_000];
 /// Of them, those with a variant in which all were cut: their increase timers run.
 const CUT: [u32; 4] = [1, 64, 4_096, 65_536];
@@ -36,7 +35,6 @@ const BURST_PACKETS: u32 = 16;
 const ZIPF: f64 = 1.0;
 const SEED: u64 = 0x0dc9_c0de;
 
-/// Name of the metric of `qps` QPs.
 pub(crate) fn name(distribution: &str, qps: u32) -> String {
     format!("{distribution}, {qps} QP{}", if qps == 1 { "" } else { "s" })
 }
@@ -51,7 +49,6 @@ impl Random {
     }
 }
 
-/// Measures how costs grow.
 pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
     let qps = if bench.quick { QPS.get(..2).unwrap_or(&QPS) } else { &QPS };
     for &qps in qps {
@@ -96,7 +93,6 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
     misses(bench)
 }
 
-/// Packets of equally likely QPs.
 fn uniform(bench: &mut Bench, random: &mut Random, qps: u32) -> Result<()> {
     bench.baselines.order(|_| FIRST_QPN + (random.next() * f64::from(qps)) as u32)
 }
@@ -111,7 +107,6 @@ fn each_cut(bench: &mut Bench, instance: &mut Instance, random: &mut Random, qps
     table(bench, instance, format!("{}, each cut once", name("uniform", qps)))
 }
 
-/// Measures one order of packets.
 fn table(bench: &mut Bench, instance: &Instance, name: String) -> Result<()> {
     let input = Input { packet: Roce::default().frame(), ..Input::default() };
     let egress = Target::new(program(&instance.ebpf, program_of(Hook::Egress))?)?;
@@ -132,7 +127,6 @@ fn table(bench: &mut Bench, instance: &Instance, name: String) -> Result<()> {
     Ok(())
 }
 
-/// Rounds, and packets in each.
 const fn extent(bench: &Bench) -> (u32, u32) {
     if bench.quick { (3, 10_000) } else { (15, 100_000) }
 }
@@ -224,7 +218,6 @@ fn flows(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// Measures one CPU and two under `config`.
 fn compare(bench: &mut Bench, config: &Config, names: [&str; 2]) -> Result<()> {
     let instance = Instance::of(config)?;
     let input = Input { packet: Roce::default().frame(), ..Input::default() };

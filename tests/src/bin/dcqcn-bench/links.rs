@@ -8,19 +8,15 @@ use crate::Bench;
 use crate::report::{Metric, Section};
 use crate::runner::Baselines;
 
-/// Rate of the shaped links: far more than one CPU sends.
 const RATE_BPS: u64 = 100_000_000_000;
 const RATE: &str = "link_rate=100gbit";
-/// Burst of a shaper.
 const BURST_BYTES: u32 = 1 << 20;
 /// Minor number of the only class of an HTB alone.
 const CLASS: u16 = 0x10;
 
 /// Names of the metrics with targets.
 const NOTHING: &str = "nothing attached";
-/// See [`NOTHING`].
 const EMPTY: &str = "empty programs: TC at both ends";
-/// See [`NOTHING`].
 pub(crate) const EVERYTHING: &str = "everything: host at both ends";
 /// Baseline of the P4 program.
 pub(crate) const CP: &str = "switch port at the sender (CP)";
@@ -125,7 +121,6 @@ fn empty(baselines: &mut Baselines, pair: &Pair, a: &str, b: &str) -> Result<()>
     Ok(())
 }
 
-/// Measures every wire, in turn.
 pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
     let pair = Pair::new("bench-links")?;
     let mut wires = Vec::new();
@@ -194,7 +189,6 @@ fn rate(receiver: &Host, socket: &RawSocket, b: &str, frame: &[u8], long: Durati
     Ok(sent as f64 / busy.as_secs_f64() / 1e3)
 }
 
-/// Packets that have arrived at an interface.
 pub(crate) fn received_packets(host: &Host, iface: &str) -> Result<u64> {
     let text = host.command(&format!("ip -s -j link show dev {iface}"))?;
     let links: Value = serde_json::from_str(&text)?;

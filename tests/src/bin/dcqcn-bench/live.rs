@@ -19,10 +19,8 @@ pub(crate) const OURS: &str = "inline: CP and redirect, packets of 1 KB";
 const CACHE_BYTES: usize = 4 << 20;
 const CACHE_LINE_BYTES: usize = 64;
 
-/// Percentiles of the rows.
 const PERCENTILES: [(&str, f64); 3] = [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)];
 
-/// Measures both.
 pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
     in_line_rate(bench)?;
     alone(bench)
@@ -62,7 +60,6 @@ fn in_line_rate(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// A program that receives single packets.
 struct SinglePacketRun<'a> {
     name: &'static str,
     against: Option<&'static str>,

@@ -59,7 +59,6 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// Records a metric.
     pub(crate) fn add(&mut self, metric: Metric) {
         self.metrics.push(metric);
     }
@@ -70,7 +69,6 @@ impl Bench {
         self.skipped.push(Skipped { what: what.to_owned(), why: why.to_owned() });
     }
 
-    /// Prints progress.
     pub(crate) fn progress(&self, what: &str) {
         eprintln!("   {what}");
     }
@@ -156,7 +154,6 @@ fn gate(report: Report, quick: bool, print_text: impl Fn(&str)) -> Result<ExitCo
     Ok(ExitCode::from(if beyond.is_empty() { 0 } else { WORSE }))
 }
 
-/// Measures these parts.
 fn measure(sections: &[Section], quick: bool) -> Result<Report> {
     let start = Instant::now();
     let mut bench =
@@ -202,7 +199,6 @@ fn read(path: &PathBuf) -> Result<Report> {
     Ok(report)
 }
 
-/// The machine's relevant properties, without a name.
 fn machine() -> Result<Machine> {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo")?;
     let field = |name: &str| {

@@ -24,7 +24,6 @@ pub(crate) fn cpu_time() -> Result<Duration> {
     Ok(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?.into())
 }
 
-/// One packet with its metadata.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Input {
     pub(crate) packet: Vec<u8>,
@@ -92,34 +91,28 @@ pub(crate) fn ns_per_run(program: &Program, input: &Input, repeat: u32) -> Resul
     Ok((long.as_nanos() as f64 - short.as_nanos() as f64) / f64::from(repeat.saturating_sub(SHORT).max(1)))
 }
 
-/// Total number of runs by [`ns_per_run`].
 pub(crate) fn runs(repeat: u32) -> u64 {
     u64::from(repeat) + 2 * u64::from(SHORT)
 }
 
-/// The program called `name`.
 pub(crate) fn program<'a>(ebpf: &'a Ebpf, name: &str) -> Result<&'a Program> {
     ebpf.program(name).with_context(|| format!("no program {name}"))
 }
 
-/// Name of a hook's program.
 pub(crate) const fn program_of(hook: Hook) -> &'static str {
     PROGRAMS[hook.slot()]
 }
 
 /// The data plane, loaded for production without being attached.
 pub(crate) struct Instance {
-    /// The object.
     pub(crate) ebpf: Ebpf,
     pub(crate) maps: Maps,
     /// A second handle on the RP table, to set the state of flows.
     rp: Array<MapData, RpSet>,
-    /// The parameters active.
     pub(crate) params: Params,
 }
 
 impl Instance {
-    /// Loads it with RP and NP tables for `flows` flows.
     pub(crate) fn load(config: &Config, flows: u32, port: impl FnOnce(Port) -> Port) -> Result<Self> {
         let sizes = Sizes { rp_flows: flows, np_flows: flows };
         let cpus = available_parallelism()?.get() as u32;
@@ -137,7 +130,6 @@ impl Instance {
         Ok(Self { ebpf, maps, rp, params })
     }
 
-    /// Loads it with tables of the default size.
     pub(crate) fn of(config: &Config) -> Result<Self> {
         Self::load(config, DEFAULT_FLOWS, |port| port)
     }
@@ -214,9 +206,7 @@ pub(crate) fn pin(index: usize) -> Result<()> {
     sched_setaffinity(this, &only).with_context(|| format!("cannot run on CPU {cpu}"))
 }
 
-/// The comparison programs.
 pub(crate) struct Baselines {
-    /// The object.
     pub(crate) ebpf: Ebpf,
 }
 
@@ -273,18 +263,15 @@ impl Baselines {
         Ok(array.set(0, &next.fd, 0)?)
     }
 
-    /// The feeding program that [`Self::feed`] has set up for `hook`.
     pub(crate) fn feeder(&self, hook: Hook) -> Result<&Program> {
         program(&self.ebpf, if hook == Hook::Xdp { "feed_xdp" } else { "feed_tc" })
     }
 
-    /// The empty program of `hook`'s kind.
     pub(crate) fn empty(&self, hook: Hook) -> Result<&Program> {
         program(&self.ebpf, if hook == Hook::Xdp { "empty_xdp" } else { "empty_tc" })
     }
 }
 
-/// Target program of the feeding program.
 pub(crate) struct Target {
     is_xdp: bool,
     fd: ProgramFd,

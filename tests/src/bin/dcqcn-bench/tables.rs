@@ -17,7 +17,6 @@ use crate::report::{BUDGET_NS, Metric, Report, Section, Target};
 use crate::scale::{LARGE, scrape};
 use crate::tcp;
 
-/// The targets that this run measured.
 pub(crate) fn targets(report: &Report) -> Vec<Target> {
     let ns = |name: &str| report.metric(Section::Packets, name);
     let mut targets = Vec::new();
@@ -164,7 +163,6 @@ fn line(cells: &[&str]) -> String {
     format!("| {} |\n", cells.join(" | "))
 }
 
-/// ns of a packet over the number of queue pairs.
 fn plot(report: &Report, file: &Path) -> Result<()> {
     let curve = |distribution: &str| -> Curve {
         let point = |&qps: &u32| {
@@ -204,7 +202,6 @@ fn digits(value: f64) -> String {
     }
 }
 
-/// Table that compares two runs.
 pub(crate) fn changes(changes: &[Change]) -> String {
     let verdict = |change: &&Change| match change.verdict {
         Verdict::Kept => "",

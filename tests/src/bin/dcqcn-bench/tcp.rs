@@ -48,7 +48,6 @@ const LOADS: [Load; 3] = [
     Load { name: "1 stream without TSO", streams: 1, tso: false },
 ];
 
-/// Name of the metric of `load` through `setup`.
 fn name(load: Load, setup: Setup) -> String {
     format!("{}, {}", load.name, setup.name)
 }
@@ -60,7 +59,6 @@ pub(crate) fn attached() -> impl Iterator<Item = String> {
     LOADS.into_iter().flat_map(of)
 }
 
-/// A pair of interfaces in its set-up.
 struct Wire {
     setup: Setup,
     load: Load,
@@ -68,7 +66,6 @@ struct Wire {
     rates: Vec<f64>,
 }
 
-/// Measures every set-up with every load, in interleaved rounds.
 pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
     let pair = Pair::new("bench-tcp")?;
     let mut wires = Vec::new();

@@ -42,7 +42,6 @@ fn silence(fleet: &Fleet, seconds: u64, signal: impl Fn(Signal) -> Result<()>) -
     signal(Signal::SIGCONT)
 }
 
-/// Suspends members of etcd.
 fn silence_etcd(fleet: &Fleet, members: Range<usize>, seconds: u64) -> Result<()> {
     let etcd = &fleet.fixture.etcd;
     silence(fleet, seconds, |what| members.clone().try_for_each(|member| etcd.signal(member, what)))

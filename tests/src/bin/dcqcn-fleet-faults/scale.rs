@@ -8,15 +8,12 @@ use dcqcn_tests::fleet::{MockDaemon, reporting_hosts};
 use dcqcn_tests::prelude::*;
 use dcqcn_tests::socket::http;
 
-/// Time limit for reaching a state.
 const TIMEOUT: Duration = Duration::from_secs(900);
 /// Measuring time of an idle fleet.
 const IDLE: Duration = Duration::from_secs(30);
 /// The fastest possible policy: one canary, then a single wave, a hundred hosts at a time.
 const ROLLOUT: &str = "canary = 1\nwave = '100%'\nmax_unavailable = 100\nsoak = '0s'\npatience = '60s'";
-/// Number of hosts to extrapolate to.
 const EXTRAPOLATED: usize = 10_000;
-/// Operations per etcd transaction.
 const OPERATIONS: usize = 120;
 
 /// An etcd cluster of three members, and commands that use it.
@@ -72,12 +69,10 @@ struct Used {
     etcd_cpu_s: f64,
     etcd_rss_mb: f64,
     requests: f64,
-    /// Size of the largest member's database.
     database_mb: f64,
     coordinator_cpu_s: f64,
 }
 
-/// Rows of the table.
 const ROWS: [&str; 10] = [
     "from the start of the agents until all report, s",
     "from apply to the last host, s",

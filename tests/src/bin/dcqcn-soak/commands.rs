@@ -35,7 +35,6 @@ static PACERS: LazyLock<Vec<&str>> = LazyLock::new(|| {
     ["none", "fq", "htb"].into_iter().filter(has).collect()
 });
 
-/// A way to attach.
 struct AttachOptions {
     tc: Tc,
     line: String,

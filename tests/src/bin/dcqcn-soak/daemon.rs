@@ -123,7 +123,6 @@ fn set_killed(fixture: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<(
     reload(fixture, "reloaded")
 }
 
-/// Waits until the previous value is restored.
 fn wait_until_recovered(fixture: &SoakFixture) -> Result<()> {
     let rate_bps = || Ok(fixture.pair.a.attachment("a0")?.maps.params()?.config.scalars.rpg_ai_rate_bps);
     wait_value(rate_bps, |bps| *bps == 10_000_000).map(drop)
@@ -222,7 +221,6 @@ fn broken_journal(fixture: &mut SoakFixture, random: &mut fastrand::Rng) -> Resu
     done
 }
 
-/// Creates interfaces that the daemon will manage.
 fn appear(fixture: &SoakFixture, names: &[&str]) -> Result<()> {
     let netlink = fixture.pair.a.netlink()?;
     names.iter().try_for_each(|name| add_veth(&netlink, name, &name.replace('a', "far")))

@@ -12,7 +12,6 @@ use crate::traffic::Traffic;
 pub(crate) const FLOWS: u32 = 1_531;
 /// Size of the tables of other attachments.
 pub(crate) const ALTERNATIVE_FLOWS: u32 = 1_533;
-/// Address of the daemon's metrics.
 pub(crate) const METRICS: &str = "127.0.0.1:9310";
 
 /// Configuration of the daemon: rates change only by cuts.
@@ -50,7 +49,6 @@ impl fmt::Display for Violations {
     }
 }
 
-/// The hosts, the daemon of the first, and the traffic.
 pub(crate) struct SoakFixture {
     traffic: Traffic,
     pub(crate) daemon: Daemon,
@@ -81,7 +79,6 @@ impl SoakFixture {
         Ok(Self { traffic, daemon, pair, id, config, rate_bps })
     }
 
-    /// Number of packets sent.
     pub(crate) fn sent(&self) -> u64 {
         self.traffic.sent()
     }
@@ -99,7 +96,6 @@ impl SoakFixture {
         self.pair.a.run(|| output_of(&mut command))?
     }
 
-    /// Waits until the daemon is running and responds.
     pub(crate) fn wait_until_served(&mut self) -> Result<()> {
         if let Some(status) = self.daemon.process.0.try_wait()? {
             bail!("the daemon has exited: {status}");
@@ -131,7 +127,6 @@ impl SoakFixture {
         Ok(Violations { packets_lost, rates_lost, leaked: self.leaked()? })
     }
 
-    /// State outside the daemon's attachments.
     fn leaked(&self) -> Result<u64> {
         // Maps are freed a moment after their last user.
         let others = if freed(ALTERNATIVE_FLOWS).is_ok() { 0 } else { tables(ALTERNATIVE_FLOWS) };
@@ -175,7 +170,6 @@ impl SoakFixture {
     }
 }
 
-/// The flow of the traffic.
 fn flow(pair: &Pair) -> Result<RpFlow> {
     pair.a.flow("a0", &Roce::default())
 }

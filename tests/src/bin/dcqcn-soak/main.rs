@@ -43,7 +43,6 @@ struct Fault {
     make: fn(&mut SoakFixture, &mut fastrand::Rng) -> Result<()>,
 }
 
-/// Overall result.
 #[derive(Default)]
 struct Tally {
     times: u32,

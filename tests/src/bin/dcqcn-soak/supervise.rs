@@ -16,12 +16,10 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Time limit for printing its table.
 const GRACE: Duration = Duration::from_millis(300);
 
-/// Whether this is the child process.
 pub(crate) fn is_worker() -> bool {
     env::var_os(WORKER).is_some()
 }
 
-/// Runs the child process, and returns whether all was well.
 pub(crate) fn run() -> Result<bool> {
     let interrupt = Interrupt::catch()?;
     let directory = tempfile::tempdir()?;

@@ -30,7 +30,6 @@ const SHORT: &str = "--set wred.3.queue_limit=100KB --set wred.3.kmin=10KB";
 const DEEP: &str = "wred.3.kmin=100KB wred.3.kmax=400KB wred.3.queue_limit=1MB";
 const HOSTS: &str = "--profile lab --set link_rate=40mbit --set pfc.3.rx=on";
 
-/// Direction of the data limited by the small port.
 #[derive(Clone, Copy)]
 enum Direction {
     Reads,
@@ -270,7 +269,6 @@ struct Rows<'a> {
 
 struct Measured {
     done: CompletedIo,
-    /// Payload of storage through the port.
     storage_bps: f64,
     tcp_bps: f64,
     /// Packets dropped since the rates settled.

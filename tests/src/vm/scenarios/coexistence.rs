@@ -46,7 +46,6 @@ fn our_programs_first(report: &mut Report, lab: &Lab) -> Result<()> {
     lab.ok("detach --all").map(drop)
 }
 
-/// The release of this kernel.
 fn release() -> Result<(u32, u32)> {
     let text = fs::read_to_string("/proc/sys/kernel/osrelease")?;
     let mut numbers = text.split(['.', '-']).map(str::parse::<u32>);

@@ -5,9 +5,7 @@ use crate::vm::prelude::*;
 
 const VICTIM: u8 = 1;
 const PEER: u8 = 2;
-/// An unused address.
 const UNKNOWN_HOST: u8 = 77;
-/// An unused QP.
 const NO_QP: u32 = 0x00ab_cdef;
 const LINK: &str = "20mbit";
 const LINK_BPS: f64 = 20e6;
@@ -81,7 +79,6 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Effects of forged packets.
 struct Effects {
     counted: u64,
     rate_bps: f64,

@@ -202,7 +202,6 @@ fn status() -> Result<Value> {
     json("dcqcn-fleet --json status --etcd http://127.0.0.1:2379")
 }
 
-/// The fleet's status of this host.
 fn host() -> Result<Value> {
     Ok(status()?["hosts"][0].clone())
 }

@@ -103,7 +103,6 @@ pub(super) fn attach_port(lab: &Lab) -> Result<()> {
     lab.on_port(RECEIVER, &line).map(drop)
 }
 
-/// Results of the traffic.
 pub(super) struct Measured {
     goodputs_bps: Vec<f64>,
     possible_bps: f64,

@@ -9,9 +9,7 @@ use crate::vm::prelude::*;
 const INITIATOR: u8 = 1;
 const TARGET: u8 = 2;
 const ENDS: [NvmeDisk; 1] = [NvmeDisk { initiator: INITIATOR, target: TARGET }];
-/// Where the disk is mounted.
 const MOUNTED: &str = "/mnt";
-/// Size of the data written repeatedly.
 const FILE_BYTES: usize = 256 << 10;
 /// The fix that `attach` proposes.
 const FQ: &str = "root fq limit 4194304 flow_limit 20000 buckets 65536 orphan_mask 4294967295";

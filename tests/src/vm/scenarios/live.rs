@@ -7,7 +7,6 @@ const SENDER: u8 = 1;
 const RECEIVER: u8 = 2;
 /// Long enough for all commands under emulation.
 const SECONDS: u32 = 140;
-/// Rate limit of the QP, Mbit/s.
 const LIMIT_MBPS: u32 = 10;
 
 pub(super) fn run(report: &mut Report) -> Result<()> {

@@ -174,7 +174,6 @@ impl Measured {
     }
 }
 
-/// WRITEs of all QPs, by one process at each end.
 fn traffic(lab: &Lab) -> Result<(Background, Background)> {
     let line = |host: u8| -> Result<String> {
         Ok(format!(

@@ -38,7 +38,6 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
 }
 
 struct Measured {
-    /// Output of the program.
     results: Value,
     before: Counts,
     settled: Counts,
@@ -64,7 +63,6 @@ fn counts(lab: &Lab) -> Result<Counts> {
     Counts::read(lab, RECEIVER, &hosts)
 }
 
-/// Results of the program, once it has ended.
 pub(super) fn results(program: &mut Background) -> Result<Value> {
     let (ok, printed) = program.finish(TIMEOUT)?;
     ensure!(ok, "the program failed: {}", printed.trim());
@@ -96,7 +94,6 @@ impl Measured {
         self.results[name].as_u64().with_context(|| format!("no `{name}` in {}", self.results))
     }
 
-    /// Operations of these kinds.
     fn operations(&self, kinds: &[&str]) -> u64 {
         kinds.iter().filter_map(|kind| self.results["operations"][*kind].as_u64()).sum()
     }

@@ -10,7 +10,6 @@ const SECONDS: u32 = 8;
 const CREDIT: &str = "5ms";
 /// Rates of each QP, and number of QPs.
 const LIMITS: [(u32, u16); 4] = [(10, 1), (40, 1), (80, 1), (20, 2)];
-/// Tolerance of the measured rate.
 const TOLERANCE: f64 = 0.05;
 /// Attempts if a measured rate is too low: an emulated machine that is not scheduled loses more time than the credit
 /// covers. Too high a rate fails immediately.

@@ -15,7 +15,6 @@ const OTHER_CLASS: u8 = 2;
 const SECONDS: u32 = 11;
 /// Share of the duration in which CNPs are counted; the rest is for the commands.
 const COUNTING_TIME: Duration = Duration::from_secs(5);
-/// Block size of rping.
 const RPING_BYTES: u32 = 32_768;
 
 /// Sources of a pair.
@@ -203,7 +202,6 @@ fn wait_for_qpns(traffic: &Traffic) -> Result<(u32, u32)> {
     traffic.qpns()
 }
 
-/// Source of the pair of the receiver's QP.
 fn source_of(pairs: &Value, lab: &Lab, qpn: u32) -> String {
     let address = lab.address(RECEIVER).to_string();
     let rows = pairs.as_array().or_else(|| pairs.get("pairs").and_then(Value::as_array));

@@ -211,7 +211,6 @@ fn check_removed(report: &mut Report, before: &str) -> Result<()> {
     Ok(())
 }
 
-/// Checks that no state is left in the kernel.
 fn check_no_state(report: &mut Report, when: &str) -> Result<()> {
     // Maps are freed a moment after their last user.
     let freed = until("the maps are freed", || Ok(tables() == 0)).is_ok();
@@ -248,7 +247,6 @@ fn main_pid() -> Result<u32> {
     Ok(pid)
 }
 
-/// Waits for a new daemon process, other than `pid`.
 fn again(pid: u32) -> Result<()> {
     until("started again", || Ok(is_active()? && main_pid().is_ok_and(|other| other != pid) && serves(1)))
 }
@@ -293,7 +291,6 @@ fn state() -> Result<String> {
     Ok(lines.iter().map(|line| sh(line)).collect::<Result<Vec<_>>>()?.join("\n"))
 }
 
-/// Waits for a condition.
 pub(super) fn until(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
     let waited =
         wait_for(TIMEOUT, || Ok(is_so().unwrap_or(false).then_some(()).ok_or_else(|| format!("not {what}"))));

@@ -90,7 +90,6 @@ fn remaining_after_free(netns: &Netns, expected: &Removal) -> Result<Removal> {
     remaining(netns)
 }
 
-/// Programs and maps in the kernel.
 fn loaded() -> (usize, usize) {
     (loaded_programs().count(), loaded_maps().count())
 }

@@ -8,7 +8,6 @@ use crate::vm::prelude::*;
 const OFF_S: u32 = 8;
 const ON_S: u32 = 16;
 const QPS: u16 = 2;
-/// Time after which rates have settled.
 const SETTLE: Duration = Duration::from_secs(4);
 /// Minimum share of the bottleneck's rate, of which headers leave 0.945.
 const MIN_SHARE: f64 = 0.7;
@@ -46,7 +45,6 @@ pub(super) fn attached(hosts: &mut Hosts, report: &mut Report, name: &str, what:
     Ok(measured)
 }
 
-/// Checks that interfaces, qdiscs and offloads are as before.
 pub(super) fn restored(hosts: &mut Hosts, report: &mut Report, name: &str, before: &[String]) -> Result<()> {
     let now = hosts.state()?;
     let changed: Vec<String> = before
@@ -66,7 +64,6 @@ pub(super) fn restored(hosts: &mut Hosts, report: &mut Report, name: &str, befor
     Ok(())
 }
 
-/// Traffic of two QPs from the first to the second guest.
 pub(super) fn measure(hosts: &mut Hosts, tool: Tool, seconds: u32) -> Result<Measured> {
     let flows = hosts.flows(tool, QPS, seconds);
     let before = hosts.counts()?;

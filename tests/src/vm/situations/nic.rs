@@ -13,7 +13,6 @@ for queue in $(seq $(ls -d /sys/class/net/eth0/queues/tx-* | wc -l)); do
 done";
 /// Fastest link of the profile `lab`.
 const MAX_LAB_MBPS: u64 = 1_000;
-/// Time limit for a rate to fall or to recover.
 const TIMEOUT: Duration = Duration::from_secs(40);
 
 pub(super) fn queues(hosts: &mut Hosts, report: &mut Report) -> Result<()> {

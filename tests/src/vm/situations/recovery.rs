@@ -123,7 +123,6 @@ fn writes(hosts: &mut Hosts, report: &mut Report, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Attaches `dcqcn` in both guests, and starts the daemon.
 fn attach(hosts: &mut Hosts) -> Result<()> {
     for guest in GUESTS {
         hosts.attach(guest, &format!("{LINK} {PROBE}"))?;
@@ -132,7 +131,6 @@ fn attach(hosts: &mut Hosts) -> Result<()> {
     Ok(())
 }
 
-/// Checks that there were probes, and that none reached the wire.
 fn check(hosts: &mut Hosts, report: &mut Report, name: &str, before: u64, packets: &[Packet]) -> Result<()> {
     let (probes, naks) = (probes(hosts)? - before, naks(packets));
     note(report, "recovery", format!("{name}: {probes} probes, {naks} NAKs of responders"));
@@ -171,7 +169,6 @@ fn disk(
     Ok((done, packets))
 }
 
-/// Probes of both guests.
 fn probes(hosts: &mut Hosts) -> Result<u64> {
     let script = format!("dcqcn --json counters {}", hosts.iface());
     let mut sum = 0;

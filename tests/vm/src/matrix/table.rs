@@ -37,7 +37,6 @@ pub(crate) fn is_matrix(run: &Finished) -> bool {
     run.scenario.starts_with(TITLE)
 }
 
-/// A row for each NIC and pair of kernels.
 pub(crate) fn table(finished: &[Finished]) -> String {
     let heading = "NIC, kernels | passed | skipped | TCP ratio | goodput off, Mbit/s | with dcqcn | CNPs handled of sent | \
                    retries | CPU of sender and receiver off | with dcqcn | from a mark | commit, date";
