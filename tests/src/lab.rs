@@ -69,6 +69,20 @@ impl Lab {
         ensure!(output.status.code() == Some(code), "dcqcn {line}: {}, {message}", output.status);
         Ok(message)
     }
+
+    /// As [`Self::ok`]; panics unless the output contains `what`.
+    #[track_caller]
+    pub fn prints(&self, line: &str, what: &str) -> Result<()> {
+        assert_contains(&self.ok(line)?, what);
+        Ok(())
+    }
+
+    /// As [`Self::expect_error`]; panics unless the error output contains `what`.
+    #[track_caller]
+    pub fn fails(&self, code: i32, line: &str, what: &str) -> Result<()> {
+        assert_contains(&self.expect_error(code, line)?, what);
+        Ok(())
+    }
 }
 
 /// Panics unless `text` contains `what`.

@@ -97,7 +97,7 @@ fn previous_qdisc_restored_choice_reported() -> Result<()> {
         let before = shown()?;
         let attach =
             "attach a0 --role switch --queues --flows 64 --set link_rate=20mbit --set queue.3.weight=7";
-        assert_contains(&lab.ok(&format!("{attach} --dry-run"))?, "dc03:");
+        lab.prints(&format!("{attach} --dry-run"), "dc03:")?;
         assert_eq!(shown()?, before, "a dry run changes nothing");
         let printed = lab.ok(attach)?;
         let kind = if kernel_has_qdisc("ets")? { "ets" } else { "htb" };
@@ -110,17 +110,14 @@ fn previous_qdisc_restored_choice_reported() -> Result<()> {
         let row = report["queues"].as_array().and_then(|rows| rows.iter().find(|row| row["queue"] == 3));
         let row = row.with_context(|| report.to_string())?;
         assert_eq!((&row["scheduler"], &row["weight"]), (&"dwrr".into(), &7.into()));
-        assert_contains(&lab.ok("get a0 queue.3.weight queue_source queues")?, kind);
-        assert_contains(&lab.expect_error(2, "set a0 queues=none")?, "queues cannot be set");
-        assert_contains(
-            &lab.expect_error(1, "set a0 priority_major=1")?,
-            "names the classes of another qdisc",
-        );
+        lab.prints("get a0 queue.3.weight queue_source queues", kind)?;
+        lab.fails(2, "set a0 queues=none", "queues cannot be set")?;
+        lab.fails(1, "set a0 priority_major=1", "names the classes of another qdisc")?;
         // The saved file has all of it.
         let file = lab.path("saved.toml");
         lab.ok(&format!("config show a0 --out {}", file.display()))?;
-        assert_contains(&lab.ok(&format!("config diff a0 --config {}", file.display()))?, "matches");
-        assert_contains(&lab.ok("detach a0")?, "of a0 restored");
+        lab.prints(&format!("config diff a0 --config {}", file.display()), "matches")?;
+        lab.prints("detach a0", "of a0 restored")?;
         assert_eq!(shown()?, before);
         lab.ok(&format!("attach a0 --config {}", file.display()))?;
         assert!(shown()?.contains(&format!("{kind} dc03:")), "{}", shown()?);
@@ -128,13 +125,10 @@ fn previous_qdisc_restored_choice_reported() -> Result<()> {
         assert_eq!(shown()?, before);
     }
     lab.host.command("tc qdisc replace dev a0 root handle 9: htb")?;
-    assert_contains(
-        &lab.expect_error(1, "attach a0 --role switch --queues --flows 64")?,
-        "already has classes (htb 9:)",
-    );
+    lab.fails(1, "attach a0 --role switch --queues --flows 64", "already has classes (htb 9:)")?;
     lab.host.command("tc qdisc del dev a0 root")?;
     let host = "attach a0 --queues --pacer htb --flows 64 --set link_rate=1gbit";
-    assert_contains(&lab.expect_error(1, host)?, "both replace the root qdisc");
+    lab.fails(1, host, "both replace the root qdisc")?;
     Ok(())
 }
 

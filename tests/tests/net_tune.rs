@@ -23,7 +23,7 @@ fn state(lab: &Lab, iface: &str) -> Result<BTreeMap<String, u64>> {
 fn multi_interface_change_is_atomic() -> Result<()> {
     let lab = new_lab!();
     lab.ok("attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
-    assert_contains(&lab.expect_error(3, "set a0,b0 rpg_gd=12")?, "b0 is not attached");
+    lab.fails(3, "set a0,b0 rpg_gd=12", "b0 is not attached")?;
     lab.ok("attach b0 --role switch --pacer none --flows 64 --set link_rate=10gbit")?;
 
     let changed = lab.ok("set a0,b0 rpg_ai_rate=20mbit wred.3.kmax=1MB")?;
@@ -31,7 +31,7 @@ fn multi_interface_change_is_atomic() -> Result<()> {
     assert_eq!(changed, format!("a0:\n{changes}\nb0:\n{changes}"));
     lab.ok("set a0 b0 rpg_threshold=3")?;
     lab.ok("set --all min_time_between_cnps=60us")?;
-    assert_contains(&lab.ok("get --all rpg_threshold min_time_between_cnps")?, "b0:\nPARAMETER");
+    lab.prints("get --all rpg_threshold min_time_between_cnps", "b0:\nPARAMETER")?;
 
     let before = (state(&lab, "a0")?, state(&lab, "b0")?);
     for (code, line, what) in [
@@ -45,7 +45,7 @@ fn multi_interface_change_is_atomic() -> Result<()> {
         (2, "set --all a0 rpg_gd=13", "either interfaces or --all"),
         (2, "get a0 rpg_ai_rat", "did you mean `rpg_ai_rate`?"),
     ] {
-        assert_contains(&lab.expect_error(code, line)?, what);
+        lab.fails(code, line, what)?;
     }
     assert_eq!((state(&lab, "a0")?, state(&lab, "b0")?), before);
 
@@ -68,13 +68,13 @@ fn multi_interface_change_is_atomic() -> Result<()> {
         entries[0]["command"].as_str().unwrap_or_default(),
         "set a0,b0 rpg_ai_rate=20mbit wred.3.kmax=1MB",
     );
-    assert_contains(&lab.ok("log --last 1")?, "ada as root");
+    lab.prints("log --last 1", "ada as root")?;
 
     // An unwritable log causes a warning, and the change stays.
     let output = lab.run_with(Path::new("/proc/nowhere"), "set a0 rpg_threshold=4")?;
     assert!(output.status.success());
     assert_contains(&String::from_utf8(output.stderr)?, "not recorded in the audit log");
-    assert_contains(&lab.ok("get a0 rpg_threshold")?, "4");
+    lab.prints("get a0 rpg_threshold", "4")?;
     lab.ok("detach --all").map(drop)
 }
 
@@ -208,7 +208,7 @@ fn saved_config_attaches_identically() -> Result<()> {
     let file = file.display();
     lab.ok(&format!("config show a0 --out {file}"))?;
     assert_eq!(fs::read_to_string(lab.path("a0.toml"))?, lab.ok("config show a0")?);
-    assert_contains(&lab.ok(&format!("config diff a0 --config {file}"))?, "a0 matches ");
+    lab.prints(&format!("config diff a0 --config {file}"), "a0 matches ")?;
     lab.ok(&format!("config check {file}"))?;
     let before = state(&lab, "a0")?;
     let status = |lab: &Lab| -> Result<Value> { Ok(lab.json("status a0")?["attachments"][0].take()) };
@@ -229,17 +229,11 @@ fn saved_config_attaches_identically() -> Result<()> {
     lab.ok("set a0 --profile paper")?;
     lab.ok("config diff a0 --profile paper")?;
     // The interface is unchanged.
-    assert_contains(&lab.ok("get a0 dscp_to_tc.26 cp_enable link_rate")?, "10gbit");
+    lab.prints("get a0 dscp_to_tc.26 cp_enable link_rate", "10gbit")?;
     lab.expect_error(4, &format!("config diff a0 --config {file}"))?;
-    assert_contains(
-        &lab.expect_error(1, "config diff a0 --config /nonexistent.toml")?,
-        "cannot read /nonexistent.toml",
-    );
-    assert_contains(
-        &lab.expect_error(1, "config show a0 --out /nonexistent/x.toml")?,
-        "cannot write /nonexistent/x.toml",
-    );
-    assert_contains(&lab.expect_error(3, "config show b0")?, "b0 is not attached");
+    lab.fails(1, "config diff a0 --config /nonexistent.toml", "cannot read /nonexistent.toml")?;
+    lab.fails(1, "config show a0 --out /nonexistent/x.toml", "cannot write /nonexistent/x.toml")?;
+    lab.fails(3, "config show b0", "b0 is not attached")?;
     lab.ok("detach a0").map(drop)
 }
 
@@ -253,21 +247,18 @@ fn import_is_atomic() -> Result<()> {
     let import = format!("import --format sonic {} b0 --port Ethernet4", sample.display());
 
     let before = state(&lab, "b0")?;
-    assert_contains(&lab.ok(&format!("{import} --dry-run"))?, "wred.3.kmin: 5KB -> 400KB");
+    lab.prints(&format!("{import} --dry-run"), "wred.3.kmin: 5KB -> 400KB")?;
     let broken = lab.path("broken.json");
     fs::write(&broken, fs::read_to_string(&sample)?.replace("\"400000\"", "\"many\""))?;
     let report_text =
         lab.expect_error(1, &format!("import --format sonic {} b0 --port Ethernet4", broken.display()))?;
     assert_contains(&report_text, "`many`: expected");
-    assert_contains(
-        &lab.expect_error(1, &format!("import --format sonic {} b0 --port Ethernet9", sample.display()))?,
-        "no such port",
-    );
+    lab.fails(1, &format!("import --format sonic {} b0 --port Ethernet9", sample.display()), "no such port")?;
     assert_eq!(state(&lab, "b0")?, before);
 
     let report = lab.json(&import)?;
     assert!(report["unmapped"].as_array().is_some_and(|unmapped| !unmapped.is_empty()));
-    assert_contains(&lab.ok("get b0 wred.3.kmin link_rate")?, "100gbit");
+    lab.prints("get b0 wred.3.kmin link_rate", "100gbit")?;
     let exported = lab.path("export.json");
     lab.ok(&format!("export --format sonic b0 --port Ethernet4 --out {}", exported.display()))?;
     let again = lab.json(&format!("import --format sonic {} b0 --port Ethernet4", exported.display()))?;
@@ -278,12 +269,12 @@ fn import_is_atomic() -> Result<()> {
     assert_eq!(tables, ["SCHEDULER", "SCHEDULER", "SCHEDULER", "BUFFER_PG"]);
 
     lab.ok("ecnconfig -p b0:3 -gmin 500000 -gmax 1500000 -gdrop 10 -ymin 1 -ymax 2")?;
-    assert_contains(&lab.ok("get b0 wred.3.kmin wred.3.kmax wred.3.pmax")?, "10%");
-    assert_contains(&lab.expect_error(1, "ecnconfig -p b0:3 -gmin 9000000")?, "is above wred.3.kmax");
-    assert_contains(&lab.expect_error(1, "ecnconfig -p AZURE_LOSSLESS -gmin 1")?, "AZURE_LOSSLESS");
+    lab.prints("get b0 wred.3.kmin wred.3.kmax wred.3.pmax", "10%")?;
+    lab.fails(1, "ecnconfig -p b0:3 -gmin 9000000", "is above wred.3.kmax")?;
+    lab.fails(1, "ecnconfig -p AZURE_LOSSLESS -gmin 1", "AZURE_LOSSLESS")?;
     lab.ok("ecnconfig -q 3 off")?;
-    assert_contains(&lab.ok("ecnconfig -q 3")?, "b0 queue 3: off");
-    assert_contains(&lab.ok("ecnconfig -l")?, "Profile: b0:3\n");
+    lab.prints("ecnconfig -q 3", "b0 queue 3: off")?;
+    lab.prints("ecnconfig -l", "Profile: b0:3\n")?;
 
     let nic = lab.path("ecn");
     fs::create_dir_all(nic.join("roce_rp"))?;
@@ -292,7 +283,7 @@ fn import_is_atomic() -> Result<()> {
     }
     let import = format!("import --format nvidia {} a0", nic.display());
     let before = state(&lab, "a0")?;
-    assert_contains(&lab.expect_error(1, &import)?, "rpg_threshold: `x` is not a whole number");
+    lab.fails(1, &import, "rpg_threshold: `x` is not a whole number")?;
     assert_eq!(state(&lab, "a0")?, before);
     fs::write(nic.join("roce_rp/rpg_threshold"), "1\n")?;
     lab.ok(&import)?;

@@ -56,8 +56,8 @@ fn unconfirmed_change_reverted() -> Result<()> {
     let log = lab.ok("log a0")?;
     assert_contains(&log, "rpg_ai_rate (to be confirmed in 1 s)");
     assert_contains(&log, "rpg_hai_rate (reverted)");
-    assert_contains(&lab.expect_error(1, "confirm a0")?, "no change is pending on a0");
-    assert_contains(&lab.expect_error(3, "confirm b0")?, "b0 is not attached");
+    lab.fails(1, "confirm a0", "no change is pending on a0")?;
+    lab.fails(3, "confirm b0", "b0 is not attached")?;
     ensure!(lab.json("status a0")?["attachments"][0]["pending"].is_null(), "nothing waits");
     lab.ok("detach a0").map(drop)
 }
@@ -69,11 +69,11 @@ fn confirmed_change_persists() -> Result<()> {
     lab.ok("set a0 --confirm 60s rpg_ai_rate=20mbit")?;
     let status = lab.json("status a0")?;
     assert_eq!(status["attachments"][0]["pending"]["former"][0]["value"], "10mbit", "{status}");
-    assert_contains(&lab.ok("status")?, "unless you run `dcqcn confirm a0`");
-    assert_contains(&lab.ok("confirm")?, "a0: confirmed rpg_ai_rate");
+    lab.prints("status", "unless you run `dcqcn confirm a0`")?;
+    lab.prints("confirm", "a0: confirmed rpg_ai_rate")?;
     no_waiter_left(&lab)?;
     assert_eq!(ai_rate_mbit(&lab)?, 20);
-    assert_contains(&lab.ok("log a0")?, "rpg_ai_rate (confirmed)");
+    lab.prints("log a0", "rpg_ai_rate (confirmed)")?;
     // A change without effect starts no waiting process.
     lab.ok("set a0 --confirm 60s rpg_ai_rate=20mbit")?;
     no_waiter_left(&lab)?;
@@ -98,7 +98,7 @@ fn pending_change_blocks_others() -> Result<()> {
     require!();
     let lab = lab("cref")?;
     lab.ok("set a0 --confirm 60s rpg_ai_rate=20mbit")?;
-    assert_contains(&lab.expect_error(1, "set a0 rpg_ai_rate=30mbit")?, "`dcqcn confirm a0` keeps it");
+    lab.fails(1, "set a0 rpg_ai_rate=30mbit", "`dcqcn confirm a0` keeps it")?;
     assert_eq!(ai_rate_mbit(&lab)?, 20);
     lab.ok("set a0 --confirm 60s rpg_ai_rate=40mbit rpg_hai_rate=300mbit")?;
     assert_eq!(ai_rate_mbit(&lab)?, 40);
@@ -180,14 +180,14 @@ fn file_applied_atomically() -> Result<()> {
     let file = lab.path("file.toml");
     let apply = |options: &str| format!("config apply {} {options}", file.display());
     fs::write(&file, "[parameters]\nlink_rate = '1gbit'\nrpg_ai_rate = '20mbit'\n")?;
-    assert_contains(&lab.ok(&apply("a0 --dry-run"))?, "rpg_ai_rate: 10mbit -> 20mbit");
+    lab.prints(&apply("a0 --dry-run"), "rpg_ai_rate: 10mbit -> 20mbit")?;
     assert_eq!(ai_rate_mbit(&lab)?, 10);
     lab.ok(&apply("a0 --confirm 1s"))?;
     is(&lab, 10)?;
     lab.ok(&apply("a0"))?;
     assert_eq!(ai_rate_mbit(&lab)?, 20);
     fs::write(&file, "role = 'switch'\n[parameters]\nrpg_ai_rate = '30mbit'\n")?;
-    assert_contains(&lab.expect_error(1, &apply("a0"))?, "cannot become switch in place");
+    lab.fails(1, &apply("a0"), "cannot become switch in place")?;
     fs::write(
         &file,
         "[[interface]]\nname = 'a*'\n[interface.parameters]\nlink_rate = '1gbit'\nrpg_ai_rate = '40mbit'\n",
@@ -195,7 +195,7 @@ fn file_applied_atomically() -> Result<()> {
     lab.ok(&apply("--all"))?;
     assert_eq!(ai_rate_mbit(&lab)?, 40);
     fs::write(&file, "[[interface]]\nname = 'c*'\n")?;
-    assert_contains(&lab.expect_error(1, &apply("a0"))?, "matches a0; add one");
-    assert_contains(&lab.expect_error(1, &apply("--all"))?, "does not name any attached interface");
+    lab.fails(1, &apply("a0"), "matches a0; add one")?;
+    lab.fails(1, &apply("--all"), "does not name any attached interface")?;
     lab.ok("detach a0").map(drop)
 }

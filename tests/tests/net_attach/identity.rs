@@ -20,7 +20,7 @@ fn interface_name_with_dots() -> Result<()> {
         lab.ok(&format!("attach {name} --flows 64 {ATTACH}"))?;
     }
     complete(&lab, "v.2.3")?;
-    assert_contains(&lab.ok("status v.1")?, "egress on v.1");
+    lab.prints("status v.1", "egress on v.1")?;
     lab.ok("detach v.1")?;
     lab.ok("detach v.2.3").map(drop)
 }
@@ -125,14 +125,11 @@ fn renamed_interface_keeps_attachment() -> Result<()> {
     let before = lab.host.command("tc -d qdisc show dev a0")?;
     lab.ok(&format!("attach a0 --pacer htb --flows {FLOWS} --set link_rate=1gbit"))?;
     lab.host.rename("a0", "lan.0")?;
-    assert_contains(&lab.ok("status")?, "lan.0");
+    lab.prints("status", "lan.0")?;
     complete(&lab, "lan.0")?;
     lab.ok("set lan.0 rpg_ai_rate=20mbit")?;
-    assert_contains(
-        &lab.expect_error(1, &format!("attach lan.0 --flows 64 {ATTACH}"))?,
-        "lan.0 is already attached",
-    );
-    assert_contains(&lab.expect_error(1, "status a0")?, "no interface \"a0\"");
+    lab.fails(1, &format!("attach lan.0 --flows 64 {ATTACH}"), "lan.0 is already attached")?;
+    lab.fails(1, "status a0", "no interface \"a0\"")?;
     let done = lab.ok("detach lan.0")?;
     assert_contains(&done, "ingress detached from lan.0");
     assert_eq!(lab.host.command("tc -d qdisc show dev lan.0")?, before.replace("a0", "lan.0"));
@@ -152,14 +149,14 @@ fn name_moved_to_another_interface() -> Result<()> {
     // The address of a bridge or bond is that of a port.
     lab.host.command("ip link set old address 02:00:00:00:00:99")?;
     for command in ["get a0", "set a0 rpg_gd=12", "detach a0"] {
-        assert_contains(&lab.expect_error(3, command)?, "a0 is not attached");
+        lab.fails(3, command, "a0 is not attached")?;
     }
     lab.ok(&format!("attach a0 --flows 64 {ATTACH}"))?;
     complete(&lab, "a0")?;
     complete(&lab, "old")?;
     lab.ok("detach a0")?;
     lab.host.command("ip link set a0 name b0")?;
-    assert_contains(&lab.expect_error(1, "get a0")?, "no interface \"a0\"");
+    lab.fails(1, "get a0", "no interface \"a0\"")?;
     complete(&lab, "old")?;
     // Removed, with a name that another one has now.
     lab.host.command("ip link set old name n0")?;
@@ -168,10 +165,10 @@ fn name_moved_to_another_interface() -> Result<()> {
     for line in ["ip link del n0", "ip link add n0 type veth peer name b0"] {
         lab.host.command(line)?;
     }
-    assert_contains(&lab.expect_error(3, "detach n0")?, "n0 is not attached");
+    lab.fails(3, "detach n0", "n0 is not attached")?;
     assert_shown_as_removed(&lab)?;
     lab.ok("detach --all")?;
-    assert_contains(&lab.ok("status")?, "no interface is attached");
+    lab.prints("status", "no interface is attached")?;
     Ok(())
 }
 
@@ -201,13 +198,13 @@ fn reused_index_is_another_interface() -> Result<()> {
         lab.host.command(&format!("ip link add n0 index {index} type veth peer name b0"))?;
         lab.host.command("ethtool -K n0 gso off")?;
         assert_shown_as_removed(&lab)?;
-        assert_contains(&lab.expect_error(3, "get n0")?, "n0 is not attached");
+        lab.fails(3, "get n0", "n0 is not attached")?;
         lab.run(free)?;
         let offloads = lab.host.command("ethtool -k n0")?;
         assert_contains(&offloads, "generic-segmentation-offload: off");
         freed(FLOWS)?;
         lab.run("detach n0")?;
-        assert_contains(&lab.ok("status")?, "no interface is attached");
+        lab.prints("status", "no interface is attached")?;
         lab.host.command("ip link del n0")?;
         lab.host.command("ip link add a0 type veth peer name b0")?;
     }
@@ -274,10 +271,7 @@ fn recreated_inline_peer_detected() -> Result<()> {
     let attach = format!("attach a0 --inline p0 --flows 64 {ATTACH}");
     lab.ok(&attach)?;
     complete(&lab, "a0")?;
-    assert_contains(
-        &lab.expect_error(1, &format!("attach p0 --flows 64 {ATTACH}"))?,
-        "p0 is attached inline with a0",
-    );
+    lab.fails(1, &format!("attach p0 --flows 64 {ATTACH}"), "p0 is attached inline with a0")?;
     netlink.delete_link(netlink.link("p0")?.index)?;
     add_veth(&netlink, "p0", "q0")?;
     let found = problems(&lab, "a0")?;
@@ -285,7 +279,7 @@ fn recreated_inline_peer_detected() -> Result<()> {
         found.iter().any(|problem| problem.contains("xdp_peer") && problem.contains("removed")),
         "{found:?}"
     );
-    assert_contains(&lab.ok("status")?, "INCOMPLETE");
+    lab.prints("status", "INCOMPLETE")?;
     // Nothing runs at the new one: the next attach starts over.
     lab.ok(&attach)?;
     complete(&lab, "a0")?;
@@ -303,7 +297,7 @@ fn inline_ports_share_the_slower_rate() -> Result<()> {
     for attach in ["attach t0 --inline t1", "attach t1 --inline t0"] {
         let iface = &attach[7..9];
         lab.ok(&format!("{attach} --flows 64"))?;
-        assert_contains(&lab.ok(&format!("get {iface} link_rate"))?, "1gbit");
+        lab.prints(&format!("get {iface} link_rate"), "1gbit")?;
         lab.host.command("ethtool -s t0 speed 100")?;
         let change = lab.host.follow(iface)?.context("no change")?;
         assert_eq!(change.new.scalars.link_rate_bps, 100_000_000);
@@ -360,7 +354,7 @@ fn link_kinds_attach_or_are_rejected() -> Result<()> {
             eprintln!("SKIPPED {TEST}, in part: this kernel makes no {name}: {error}");
             continue;
         }
-        assert_contains(&lab.expect_error(1, &format!("attach {name} --flows 64 {ATTACH}"))?, expected);
+        lab.fails(1, &format!("attach {name} --flows 64 {ATTACH}"), expected)?;
     }
     Ok(())
 }

@@ -60,13 +60,13 @@ fn shaper_rate_change_followed() -> Result<()> {
     let change = follow()?.context("a change")?;
     let rates = (change.old.scalars.link_rate_bps, change.new.scalars.link_rate_bps);
     assert_eq!(rates, (200_000_000, 300_000_000));
-    assert_contains(&lab.ok("get a0 link_rate")?, "300mbit");
+    lab.prints("get a0 link_rate", "300mbit")?;
     // A qdisc configured in the meantime stays, until it equals the saved one again.
     lab.ok("set a0 link_rate=150mbit")?;
     assert!(follow()?.is_none(), "the value set manually");
     lab.host.command("tc qdisc change dev a0 root handle 7: tbf rate 400mbit burst 200k limit 1m")?;
     assert!(follow()?.is_none(), "the value set manually, after a change of the shaper");
-    assert_contains(&lab.ok("get a0 link_rate")?, "150mbit");
+    lab.prints("get a0 link_rate", "150mbit")?;
     // Settings without it (a reloaded file, a reverted override) use the detected value.
     let attachment = lab.host.attachment("a0")?;
     let running = attachment.maps.params()?.config;
@@ -141,8 +141,8 @@ fn foreign_qdisc_replacing_pacer_kept() -> Result<()> {
         found.iter().any(|problem| problem.contains("expected htb dc00: at root, found tbf")),
         "{found:?}"
     );
-    assert_contains(&lab.expect_error(1, "attach a0 --pacer htb --flows 64")?, "already attached");
-    assert_contains(&lab.ok("detach a0")?, "stays tbf: another program replaced it");
+    lab.fails(1, "attach a0 --pacer htb --flows 64", "already attached")?;
+    lab.prints("detach a0", "stays tbf: another program replaced it")?;
     assert_eq!(show(&lab.host)?, theirs);
     Ok(())
 }
@@ -164,13 +164,13 @@ fn failed_undo_step_stays_in_journal() -> Result<()> {
     assert_contains(&refused, "nosuchqdisc");
     assert_contains(&refused, "not yet restored: root qdisc");
     assert!(!lab.host.pins("a0")?.exists(), "programs and maps are removed");
-    assert_contains(&lab.ok("status")?, "half detached");
-    assert_contains(&lab.expect_error(1, "get a0")?, "half detached");
-    assert_contains(&lab.expect_error(1, "detach a0")?, "nosuchqdisc");
+    lab.prints("status", "half detached")?;
+    lab.fails(1, "get a0", "half detached")?;
+    lab.fails(1, "detach a0", "nosuchqdisc")?;
     // After attaching again, the undo step is still pending.
     lab.ok(attach)?;
     complete(&lab, "a0")?;
-    assert_contains(&lab.expect_error(1, "detach a0")?, "nosuchqdisc");
+    lab.fails(1, "detach a0", "nosuchqdisc")?;
     // The module is loaded again.
     let text = fs::read_to_string(&path)?;
     fs::write(&path, text.replace("nosuchqdisc", "pfifo"))?;
@@ -179,8 +179,8 @@ fn failed_undo_step_stays_in_journal() -> Result<()> {
     // Or the undo step is abandoned.
     lab.ok(attach)?;
     fs::write(&path, &without)?;
-    assert_contains(&lab.ok("detach a0 --force")?, "abandoned: root qdisc nosuchqdisc 7:");
-    assert_contains(&lab.ok("status")?, "no interface is attached");
+    lab.prints("detach a0 --force", "abandoned: root qdisc nosuchqdisc 7:")?;
+    lab.prints("status", "no interface is attached")?;
     Ok(())
 }
 
@@ -193,11 +193,11 @@ fn refused_attach_keeps_undo_steps() -> Result<()> {
     lab.ok("attach a0 --pacer htb --flows 64 --set link_rate=1gbit")?;
     let path = lab.host.journal("a0")?;
     fs::write(&path, fs::read_to_string(&path)?.replace("\"pfifo\"", "\"nosuchqdisc\""))?;
-    assert_contains(&lab.expect_error(1, "detach a0")?, "nosuchqdisc");
+    lab.fails(1, "detach a0", "nosuchqdisc")?;
     let refused = lab.expect_error(1, "attach a0 --pacer htb --flows 40000 --set link_rate=1gbit")?;
     assert_contains(&refused, "flows = 40000 is out of range");
     // Nor does an attachment of another interface take them over.
-    assert_contains(&lab.expect_error(1, "attach b0 --inline a0")?, "a0 is half detached");
+    lab.fails(1, "attach b0 --inline a0", "a0 is half detached")?;
     fs::write(&path, fs::read_to_string(&path)?.replace("nosuchqdisc", "pfifo"))?;
     lab.ok("detach a0")?;
     assert_eq!(show(&lab.host)?, before);
@@ -231,14 +231,14 @@ fn mq_and_children_restored() -> Result<()> {
 #[test]
 fn prepared_interface_keeps_its_fq() -> Result<()> {
     let lab = new_lab!("fq");
-    assert_contains(&lab.ok("prepare a0")?, "a0: fq limit");
+    lab.prints("prepare a0", "a0: fq limit")?;
     let before = lab.host.command("tc -d qdisc show dev a0")?;
     assert!(before.contains("qdisc fq "), "{before}");
-    assert_contains(&lab.ok("attach a0 --pacer fq --flows 64 --set link_rate=1gbit")?, "is kept");
+    lab.prints("attach a0 --pacer fq --flows 64 --set link_rate=1gbit", "is kept")?;
     assert_eq!(lab.host.command("tc -d qdisc show dev a0")?, before);
     lab.ok("detach a0")?;
     assert_eq!(lab.host.command("tc -d qdisc show dev a0")?, before);
-    assert_contains(&lab.ok("prepare a0")?, "is kept");
+    lab.prints("prepare a0", "is kept")?;
     Ok(())
 }
 
@@ -311,7 +311,7 @@ fn qdisc_installed_while_attaching_is_kept() -> Result<()> {
                 &String::from_utf8_lossy(&attached.stderr),
                 "replaced the qdisc of a0 while attaching",
             );
-            assert_contains(&lab.ok("status")?, "no interface is attached");
+            lab.prints("status", "no interface is attached")?;
         }
         Ok(())
     })?;

@@ -49,8 +49,8 @@ fn lock_holder_reported_per_netns() -> Result<()> {
     assert_contains(&refused, &format!("process {}", std::process::id()));
     assert_contains(&refused, "wait for it or stop it");
     // Readers do not wait.
-    assert_contains(&lab.ok("get a0 rpg_ai_rate")?, "40mbit");
-    assert_contains(&lab.ok("status")?, "attached");
+    lab.prints("get a0 rpg_ai_rate", "40mbit")?;
+    lab.prints("status", "attached")?;
     drop(lock);
     lab.ok("set a0 rpg_ai_rate=20mbit")?;
     lab.ok("detach a0")?;
@@ -68,18 +68,18 @@ fn broken_journal_affects_one_interface() -> Result<()> {
         let status = lab.expect_error(7, "status")?;
         assert_contains(&status, "b0: ");
         assert_contains(&status, why);
-        assert_contains(&lab.ok("status a0")?, "attached");
+        lab.prints("status a0", "attached")?;
         lab.ok("set a0 rpg_ai_rate=20mbit")?;
-        assert_contains(&lab.ok("get --all rpg_ai_rate")?, "20mbit");
+        lab.prints("get --all rpg_ai_rate", "20mbit")?;
         lab.ok("detach a0")?;
         lab.ok("attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
-        assert_contains(&lab.expect_error(1, "set b0 rpg_ai_rate=20mbit")?, why);
-        assert_contains(&lab.expect_error(1, "attach b0 --pacer none --set link_rate=1gbit")?, why);
-        assert_contains(&lab.expect_error(1, "detach b0")?, why);
+        lab.fails(1, "set b0 rpg_ai_rate=20mbit", why)?;
+        lab.fails(1, "attach b0 --pacer none --set link_rate=1gbit", why)?;
+        lab.fails(1, "detach b0", why)?;
     }
     fs::write(lab.host.journal("b0")?, "{}")?;
-    assert_contains(&lab.expect_error(1, "detach b0")?, "`dcqcn detach b0 --force`");
-    assert_contains(&lab.ok("detach b0 --force")?, "abandoned");
+    lab.fails(1, "detach b0", "`dcqcn detach b0 --force`")?;
+    lab.prints("detach b0 --force", "abandoned")?;
     lab.ok("attach b0 --pacer none --flows 64 --set link_rate=1gbit")?;
     lab.ok("detach --all").map(drop)
 }
@@ -92,17 +92,14 @@ fn attachment_without_journal_is_removed() -> Result<()> {
     let attach = "attach a0 --pacer htb --flows 64 --set link_rate=1gbit";
     lab.ok(attach)?;
     fs::remove_file(lab.host.journal("a0")?)?;
-    assert_contains(
-        &lab.expect_error(1, "status")?,
-        "a0: programs are attached, but their journal is missing",
-    );
-    assert_contains(&lab.ok("gc")?, "its journal is missing");
+    lab.fails(1, "status", "a0: programs are attached, but their journal is missing")?;
+    lab.prints("gc", "its journal is missing")?;
     assert_eq!(state(&lab.host, "a0")?, before);
     lab.ok(attach)?;
     fs::remove_file(lab.host.journal("a0")?)?;
     lab.ok(attach)?;
     fs::write(lab.host.journal("a0")?, "{")?;
-    assert_contains(&lab.ok("detach a0 --force")?, "root qdisc htb dc00: of an attachment");
+    lab.prints("detach a0 --force", "root qdisc htb dc00: of an attachment")?;
     assert_eq!(state(&lab.host, "a0")?, before);
     Ok(())
 }
@@ -116,9 +113,9 @@ fn lost_journal_kept_by_other_commands() -> Result<()> {
     fs::remove_file(lab.host.journal("a0")?)?;
     // Without a journal in its namespace.
     other.ok("gc")?;
-    assert_contains(&lab.expect_error(1, "status")?, "a0: programs are attached");
+    lab.fails(1, "status", "a0: programs are attached")?;
     lab.ok(&attach("b0"))?;
-    assert_contains(&lab.expect_error(7, "status")?, "a0: programs are attached");
+    lab.fails(7, "status", "a0: programs are attached")?;
     lab.ok("detach b0")?;
     other.ok("gc")?;
     // Nothing is left to serve a removed interface.
@@ -144,7 +141,7 @@ fn detach_without_capabilities_changes_nothing() -> Result<()> {
         assert_contains(&String::from_utf8(output.stderr)?, "CAP_NET_ADMIN");
     }
     assert_eq!(state(&lab.host, "a0")?, before);
-    assert_contains(&lab.ok("status")?, "attached");
+    lab.prints("status", "attached")?;
     lab.ok("detach a0").map(drop)
 }
 
@@ -160,7 +157,7 @@ fn directory_as_journal_names_the_fix() -> Result<()> {
         assert_contains(&refused, &format!("{} is a directory", path.display()));
         assert_contains(&refused, "rm -r");
     }
-    assert_contains(&lab.expect_error(7, "status")?, "is a directory");
+    lab.fails(7, "status", "is a directory")?;
     fs::remove_dir(&path)?;
     lab.ok(attach)?;
     lab.ok("detach --all").map(drop)
@@ -184,7 +181,7 @@ fn dry_run_in_named_netns_changes_nothing() -> Result<()> {
     let netns = lab.host.netns.name();
     let outside = |line: &str| output_of(&mut dcqcn(&format!("-n {netns} {line}"))?);
     outside("attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
-    assert_contains(&lab.ok("status")?, "attached");
+    lab.prints("status", "attached")?;
     assert_contains(&outside("status a0")?, "egress on a0");
     outside("detach a0")?;
     Ok(())

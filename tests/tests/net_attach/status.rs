@@ -64,7 +64,7 @@ fn status_verifies_every_part() -> Result<()> {
             "{found:?}"
         );
     }
-    assert_contains(&lab.ok("status")?, "INCOMPLETE");
+    lab.prints("status", "INCOMPLETE")?;
     for upgrade in ["upgrade a0", "upgrade --all --dry-run"] {
         let printed = lab.expect_error(1, upgrade)?;
         assert_contains(&printed, "a0 lacks some of its programs: egress: expected, not found");
@@ -104,7 +104,7 @@ fn our_programs_run_first() -> Result<()> {
 fn rejected_attach_leaves_nothing() -> Result<()> {
     let lab = new_lab!();
     for command in ["set a0 wred.3.pmax=2%", "get a0", "upgrade a0", "detach a0", "confirm a0"] {
-        assert_contains(&lab.expect_error(3, command)?, "a0 is not attached");
+        lab.fails(3, command, "a0 is not attached")?;
         assert!(!lab.host.journals()?.exists(), "{command}");
     }
     Ok(())

@@ -62,24 +62,18 @@ fn pattern_attaches_missing_interfaces() -> Result<()> {
     let lab = new_lab!();
     let options = "--pacer none --flows 64 --set link_rate=1gbit";
     lab.ok(&format!("attach a0 {options}"))?;
-    assert_contains(&lab.ok(&format!("attach [ab]0 {options}"))?, "attached to b0");
-    assert_contains(
-        &lab.expect_error(1, &format!("attach [ab]0 {options}"))?,
-        "no unattached interface matches",
-    );
+    lab.prints(&format!("attach [ab]0 {options}"), "attached to b0")?;
+    lab.fails(1, &format!("attach [ab]0 {options}"), "no unattached interface matches")?;
     lab.ok("detach b0")?;
-    assert_contains(
-        &lab.expect_error(1, &format!("attach b* x* {options}"))?,
-        "cannot attach x*: it matches no Ethernet interface",
-    );
+    lab.fails(1, &format!("attach b* x* {options}"), "cannot attach x*: it matches no Ethernet interface")?;
     lab.host.command("ip link property add dev b0 altname port7")?;
-    assert_contains(&lab.ok(&format!("attach port* {options}"))?, "attached to b0");
+    lab.prints(&format!("attach port* {options}"), "attached to b0")?;
     lab.ok("detach b0")?;
     // Partial success: a0 was attached already, b0 was not.
     let refused = lab.expect_error(7, &format!("attach a0 b0 {options}"))?;
     assert_contains(&refused, "already attached");
     assert_eq!(lab.host.attached()?.len(), 2);
-    assert_contains(&lab.expect_error(1, "detach x*")?, "the pattern x* matches no attached interface");
+    lab.fails(1, "detach x*", "the pattern x* matches no attached interface")?;
     lab.ok("detach a* b0")?;
     assert_eq!(lab.host.attached()?.len(), 0);
     Ok(())
@@ -93,10 +87,10 @@ fn slow_link_is_attached_with_profile_lab() -> Result<()> {
     assert_eq!(lab.json("status a0")?["attachments"][0]["profile"], "lab");
     // Defaults are chosen only when attaching: a later link_rate changes no other parameter.
     lab.ok("set a0 link_rate=10gbit")?;
-    assert_contains(&lab.ok("get a0 wred.3.pmax")?, "22");
+    lab.prints("get a0 wred.3.pmax", "22")?;
     lab.ok("detach a0")?;
     lab.ok(&format!("{attach} --set link_rate=10gbit"))?;
-    assert_contains(&lab.ok("status a0")?, "paper");
-    assert_contains(&lab.ok("get a0 wred.3.pmax")?, "1%");
+    lab.prints("status a0", "paper")?;
+    lab.prints("get a0 wred.3.pmax", "1%")?;
     lab.ok("detach a0").map(drop)
 }
