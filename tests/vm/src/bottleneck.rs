@@ -1,13 +1,7 @@
 //! Bottleneck between two guests: the bridge's ports towards the second one are shaped, and `dcqcn` marks there.
 
-use std::path::PathBuf;
-use std::process::Command;
-
-use anyhow::{Context as _, Result};
-
-use super::network::{self, Network};
-use xtask::run;
-use xtask::workspace::Workspace;
+use super::network;
+use crate::prelude::*;
 
 /// The shaper of `tests/src/vm/lab.rs`.
 const SHAPER: [&str; 7] = ["tbf", "rate", "20mbit", "burst", "64000", "limit", "102400"];

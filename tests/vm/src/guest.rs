@@ -1,25 +1,18 @@
 //! A guest: its parts, and running a scenario in one.
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
-
-use anyhow::{Context as _, Result, anyhow, ensure};
-use fs_err as fs;
 
 use super::bottleneck::Bottleneck;
-use super::kernel::{self, Kernel, Series};
+use super::kernel::{self, Kernel};
 use super::machine::{self, Accelerator, Machine, Qemu};
-use super::network::{Layout, Network, Nic};
+use super::network::Layout;
 use super::requests::Requests;
 use super::scenario::{self, Scenario};
-use super::tree::{self, Arch, Tree};
-use super::{Finished, RESULTS, cache};
-use xtask::apt::{self, Requirement};
-use xtask::run::{find_program, header};
-use xtask::workspace::Workspace;
+use super::tree;
+use super::{RESULTS, cache};
+use crate::prelude::*;
+use xtask::apt::Requirement;
+use xtask::run::find_program;
 use xtask::{build, dist, page};
 
 /// First commands of every guest. Our own commands are on the share, which is not cached: reading them takes half a

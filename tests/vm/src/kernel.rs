@@ -2,18 +2,10 @@
 
 use std::fmt;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-
-use anyhow::{Context as _, Result, bail, ensure};
-use clap::ValueEnum;
-use fs_err as fs;
-use serde::{Deserialize, Serialize};
 
 use super::mirror::Mirror;
-use super::tree::{self, Arch, Tree};
-use xtask::apt;
-use xtask::run::{self, header};
+use super::tree;
+use crate::prelude::*;
 
 /// A kernel series of one suite of Debian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]

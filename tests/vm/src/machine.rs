@@ -1,19 +1,13 @@
 //! The virtual machine: QEMU with a kernel, the guest's tree and a directory shared with it.
 
 use std::io::{BufRead as _, BufReader, Read};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::thread;
-use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
-use fs_err::{self as fs, File};
+use fs_err::File;
 
 use super::kernel::Kernel;
 use super::network::{Layout, Port};
-use super::tree::{Arch, Tree};
-use xtask::run;
+use crate::prelude::*;
 
 /// Final line of the guest, not printed by anything else.
 pub(super) const PASS: &str = "dcqcn-vm: PASS";

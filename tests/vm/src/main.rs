@@ -10,27 +10,19 @@ mod machine;
 mod matrix;
 mod mirror;
 mod network;
+mod prelude;
 mod report;
 mod requests;
 mod scenario;
 mod tree;
 
-use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
-use fs_err as fs;
-use serde::{Deserialize, Serialize};
 
 use self::guest::{END, Guest, PREPARE, SHELL};
-use self::kernel::Series;
-use self::network::Nic;
 use self::scenario::{Outcome, Scenario};
-use self::tree::Arch;
-use xtask::run::{self, header};
-use xtask::workspace::Workspace;
+use crate::prelude::*;
 
 /// Run real soft-RoCE traffic on stock Debian kernels in a virtual machine. Needs root.
 #[derive(Parser)]

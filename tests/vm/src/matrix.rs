@@ -5,21 +5,11 @@
 
 pub(super) mod table;
 
-use std::path::Path;
-use std::process::Command;
 use std::str::FromStr;
 
-use anyhow::{Context as _, Result, bail, ensure};
-use clap::ValueEnum as _;
-
-use super::Finished;
 use super::guest::{Booted, Guest};
-use super::kernel::Series;
-use super::network::Nic;
 use super::scenario;
-use super::tree::Arch;
-use xtask::run;
-use xtask::workspace::Workspace;
+use crate::prelude::*;
 
 const TITLE: &str = "between";
 

@@ -1,11 +1,6 @@
 //! Debian archives of this machine's own apt configuration.
 
-use std::path::Path;
-use std::process::Command;
-
-use anyhow::{Context as _, Result};
-
-use xtask::run;
+use crate::prelude::*;
 
 /// The guest's Debian. It is the oldest whose kernel the project supports, and the one CI runs on.
 pub(super) const SUITE: &str = "bookworm";

@@ -1,12 +1,6 @@
 //! Two guests on one bridge: a network namespace of the host with a tap for each guest's NIC.
 
-use std::path::PathBuf;
-use std::process::Command;
-
-use anyhow::Result;
-use clap::ValueEnum;
-
-use xtask::run;
+use crate::prelude::*;
 
 /// Models of NICs that Debian's QEMU emulates and Debian's kernels have drivers for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -5,19 +5,9 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
-
-use anyhow::{Context as _, Result, bail, ensure};
-use fs_err as fs;
 
 use super::bottleneck::Bottleneck;
-use super::network::Network;
-use super::tree::Tree;
-use xtask::run;
+use crate::prelude::*;
 
 const POLL: Duration = Duration::from_millis(50);
 /// RoCE packets of all ports, up to their AETH (`tests/src/vm/capture.rs`).

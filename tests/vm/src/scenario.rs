@@ -2,16 +2,7 @@
 //!
 //! The driver (`tests/src/bin/vm-guest.rs`) has the scenarios; it is queried on this machine and run in the guest.
 
-use std::path::{Path, PathBuf};
-use std::time::Duration;
-
-use anyhow::{Context as _, Result, bail};
-use fs_err as fs;
-use serde::{Deserialize, Serialize};
-
-use super::tree::Arch;
-use xtask::run;
-use xtask::workspace::Workspace;
+use crate::prelude::*;
 use xtask::{build, dist};
 
 #[derive(Clone, Debug, Deserialize)]

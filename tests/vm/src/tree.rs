@@ -1,16 +1,9 @@
 //! The guest's file system, which also contains QEMU: installing QEMU on the machine itself could remove related
 //! packages.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
-use anyhow::{Context as _, Result, ensure};
-use clap::ValueEnum;
-use fs_err as fs;
-
 use super::mirror::{self, Mirror};
-use xtask::apt;
-use xtask::run::{self, header, stream};
+use crate::prelude::*;
+use xtask::run::stream;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Arch {

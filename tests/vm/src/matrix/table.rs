@@ -1,9 +1,7 @@
 //! Results of the matrix: those of several runs of the same NIC and kernels, and their table.
 
-use std::collections::BTreeSet;
-
 use super::TITLE;
-use crate::Finished;
+use crate::prelude::*;
 use crate::scenario::Outcome;
 use xtask::page;
 
@@ -92,7 +90,6 @@ fn incast<'a>(outcome: &'a Outcome, what: &str) -> Option<&'a Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::Series;
     use crate::scenario::Check;
 
     fn run(rows: &[&[&str]], checks: &[(&str, bool)]) -> Finished {
