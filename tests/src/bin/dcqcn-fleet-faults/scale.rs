@@ -52,14 +52,17 @@ impl Fleet {
         self.run(&["apply", file.to_str().context("path is not UTF-8")?]).map(drop)
     }
 
-    fn wait_until_complete(&self) -> Result<Value> {
+    /// Waits until the rollout is over, whose status must start with `end`.
+    fn wait_until_ended(&self, end: &str) -> Result<()> {
         let mut status = Value::Null;
         wait("the rollout is over", Duration::from_millis(500), || {
             // An etcd member may be too busy to respond.
             status = self.status().unwrap_or_default()["rollout"].take();
             Ok(status["is_over"] == true)
         })?;
-        Ok(status)
+        let is_right = status["status"].as_str().is_some_and(|status| status.starts_with(end));
+        ensure!(is_right, "the rollout ends with {status}");
+        Ok(())
     }
 }
 
@@ -149,11 +152,7 @@ fn agents(hosts: usize) -> Result<Vec<f64>> {
     wait("every host has the version", Duration::from_millis(50), || Ok(daemons.values().all(has)))?;
     let last_s = began.elapsed().as_secs_f64();
     let after = used(&fleet.etcd, &coordinator)?;
-    let end = fleet.wait_until_complete()?;
-    ensure!(
-        end["status"].as_str().is_some_and(|status| status.starts_with("done")),
-        "the rollout ends with {end}"
-    );
+    fleet.wait_until_ended("done")?;
 
     let per_s = |of: fn(&Used) -> f64| (of(&idle) - of(&before)) / IDLE.as_secs_f64();
     let rollout = |of: fn(&Used) -> f64| of(&after) - of(&idle);
@@ -199,11 +198,7 @@ pub(crate) fn records(hosts: usize) -> Result<()> {
     row("`apply` without --wait", seconds(began));
     let mut has = BTreeMap::new();
     obey(&fleet.etcd, &orders, &mut has, |has| has.len() == hosts)?;
-    let end = fleet.wait_until_complete()?;
-    ensure!(
-        end["status"].as_str().is_some_and(|status| status.starts_with("done")),
-        "the rollout ends with {end}"
-    );
+    fleet.wait_until_ended("done")?;
     row("from apply to the end of the rollout", seconds(began));
     row("CPU of the coordinator for it", format!("{:.1} s", cpu_time(pid)?.as_secs_f64()));
 
@@ -216,11 +211,7 @@ pub(crate) fn records(hosts: usize) -> Result<()> {
     fleet.run(&["abort"])?;
     row("`abort` with half of the hosts changed", seconds(began));
     obey(&fleet.etcd, &orders, &mut has, |has| changed(has, 1) == hosts)?;
-    let end = fleet.wait_until_complete()?;
-    ensure!(
-        end["status"].as_str().is_some_and(|status| status.starts_with("rolled back")),
-        "the rollout ends with {end}"
-    );
+    fleet.wait_until_ended("rolled back")?;
     row("from abort to the end of the rollback", seconds(began));
     row("CPU of the coordinator for both", format!("{:.1} s", (cpu_time(pid)? - cpu).as_secs_f64()));
     let used = used(&fleet.etcd, &coordinator)?;

@@ -191,19 +191,9 @@ fn interrupt_allowed(report: &mut Report, lab: &Lab) -> Result<()> {
     let traffic = flow(lab, 15)?;
     thread::sleep(Duration::from_secs(2));
     let attached = error_of(&format!("dcqcn attach {iface} --pacer fq --interrupt {ATTACH}"))?;
-    report.check(
-        "--interrupt: attach",
-        attached.as_deref().unwrap_or("attached"),
-        "attached",
-        attached.is_none(),
-    );
+    report.equals("--interrupt: attach", attached.as_deref().unwrap_or("attached"), "attached");
     let detached = error_of(&format!("dcqcn detach {iface} --interrupt"))?;
-    report.check(
-        "--interrupt: detach",
-        detached.as_deref().unwrap_or("detached"),
-        "detached",
-        detached.is_none(),
-    );
+    report.equals("--interrupt: detach", detached.as_deref().unwrap_or("detached"), "detached");
     let end = traffic.finish()?.end();
     report.row(["no fq".into(), "attached and detached with --interrupt".into(), "-".into(), end]);
     Ok(())
@@ -236,24 +226,12 @@ fn under_traffic(
         (done, wrote.map(|()| continues))
     });
     let done = done.with_context(|| what.to_owned())?;
-    let kernel_errors =
-        wrote.as_ref().map_or_else(|error| format!("{error:#}"), |continues| continues.to_string());
-    report.check(
-        &format!("{what}: the disk continues"),
-        &kernel_errors,
-        true,
-        wrote.is_ok_and(|continues| continues),
-    );
+    let wrote = wrote.map_or_else(|error| format!("{error:#}"), |continues| continues.to_string());
+    report.equals(&format!("{what}: the disk continues"), wrote.as_str(), "true");
     let end = traffic.finish()?.end();
     report.equals(&format!("{what}: the QP"), &end, "finished");
     report.row([what.to_owned(), done.to_owned(), written.load(Ordering::Relaxed).to_string(), end]);
-    let kernel_errors = unmount(disk)?;
-    report.check(
-        &format!("{what}: errors of the disk in the kernel's log"),
-        &kernel_errors,
-        "none",
-        kernel_errors.is_empty(),
-    );
+    report.empty(&format!("{what}: errors of the disk in the kernel's log"), &unmount(disk)?);
     Ok(())
 }
 
@@ -275,7 +253,7 @@ fn mount(lab: &Lab) -> Result<Disk> {
 }
 
 /// Unmounts it, and returns errors in the kernel's log.
-fn unmount(disk: Disk) -> Result<String> {
+fn unmount(disk: Disk) -> Result<Vec<String>> {
     let mounts = fs::read_to_string("/proc/mounts")?;
     let mount = mounts
         .lines()
@@ -285,11 +263,9 @@ fn unmount(disk: Disk) -> Result<String> {
     sh(&format!("umount {MOUNTED}"))?;
     let kernel_log = sh("dmesg")?;
     let errors = ["I/O error", "EXT4-fs error", "EXT2-fs error", "reconnecting", "failed, error"];
-    let kernel_errors: Vec<&str> =
-        kernel_log.lines().filter(|line| errors.iter().any(|error| line.contains(error))).collect();
-    let kernel_errors = kernel_errors.join("; ");
     disk.disconnect()?;
-    Ok(kernel_errors)
+    let is_error = |line: &&str| errors.iter().any(|error| line.contains(error));
+    Ok(kernel_log.lines().filter(is_error).map(str::to_owned).collect())
 }
 
 /// Writes files to the disk, bypassing caches, and reads each back.

@@ -55,26 +55,31 @@ fn boot(report: &mut Report) -> Result<()> {
             found & !CAPABILITIES == 0,
         );
     }
-    report.equals("boot: NoNewPrivs", status_field(pid, "NoNewPrivs:")?, "1");
-    // 2 is a filter.
-    report.equals("boot: Seccomp", status_field(pid, "Seccomp:")?, "2");
     let limits = fs::read_to_string(format!("/proc/{pid}/limits"))?;
     let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap_or_default();
     report.check("boot: open files", files, 65_536, files.contains("65536"));
     let memory = show("MemoryMax")?;
     report.equals("boot: MemoryMax", &memory, "infinity");
     // The service can write only to its own directories.
-    for (path, may_write) in
-        [("/usr/x", false), ("/etc/x", false), ("/root/x", false), ("/run/dcqcn/x", true)]
-    {
-        let touched = Command::new("nsenter")
-            .args([&format!("--target={pid}"), "--mount", "touch", path])
-            .output()
-            .context("nsenter")?;
-        let written = touched.status.success();
-        report.equals(&format!("boot: {path} can be written"), written, may_write);
-    }
+    confined(
+        report,
+        "boot",
+        pid,
+        &[("/usr/x", false), ("/etc/x", false), ("/root/x", false), ("/run/dcqcn/x", true)],
+    )?;
     sh("rm -f /run/dcqcn/x").map(drop)
+}
+
+/// A process gets no privileges, is filtered, and writes only where it may.
+pub(super) fn confined(report: &mut Report, name: &str, pid: u32, paths: &[(&str, bool)]) -> Result<()> {
+    report.equals(&format!("{name}: NoNewPrivs"), status_field(pid, "NoNewPrivs:")?, "1");
+    // 2 is a filter.
+    report.equals(&format!("{name}: Seccomp"), status_field(pid, "Seccomp:")?, "2");
+    for (path, may_write) in paths {
+        let written = sh(&format!("nsenter --target={pid} --mount touch {path}")).is_ok();
+        report.equals(&format!("{name}: {path} can be written"), written, *may_write);
+    }
+    Ok(())
 }
 
 /// `systemctl reload` applies a valid file, and rejects an invalid one without changes.

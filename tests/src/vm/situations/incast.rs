@@ -55,12 +55,8 @@ pub(super) fn restored(hosts: &mut Hosts, report: &mut Report, name: &str, befor
         .map(|(before, now)| format!("{} -> {}", before.trim(), now.trim()))
         .collect();
     let measured = if changed.is_empty() { "unchanged".to_owned() } else { changed.join("; ") };
-    report.check(
-        &format!("{name}: offloads and qdiscs after detach"),
-        measured,
-        "unchanged",
-        *before == *now,
-    );
+    let what = format!("{name}: offloads and qdiscs after detach");
+    report.check(&what, measured, "unchanged", *before == *now);
     Ok(())
 }
 
