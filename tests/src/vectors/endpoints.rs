@@ -38,7 +38,7 @@ pub(super) fn cnp_fast() -> Vector {
             add("a datagram names its sender", 73, true, &datagram);
             let known = Roce { dest_qpn: dest_qpn + 0x600, ..data.clone() };
             add("sender known", 73, true, &known);
-            let addr = if v6 { v6(known.dst) } else { mapped(v4(known.dst)) };
+            let addr = if v6 { crate::packets::v6(known.dst) } else { mapped(v4(known.dst)) };
             pairs.push(Other { addr: Ipv6Addr::from(addr), qpn: known.dest_qpn, other_qpn: 0x00ab_cdef });
         }
     }

@@ -315,7 +315,7 @@ fn cnp() -> Vector {
             dest_qpn += 1;
             add("sender known", &Roce { tags: tags.clone(), ..marked(v6, dest_qpn) });
             let roce = Roce { v6, ..Roce::default() };
-            let addr = if v6 { v6(roce.dst) } else { mapped(v4(roce.dst)) };
+            let addr = if v6 { crate::packets::v6(roce.dst) } else { mapped(v4(roce.dst)) };
             pairs.push(Other {
                 addr: Ipv6Addr::from(addr),
                 qpn: dest_qpn,
@@ -376,7 +376,7 @@ fn cnp_received() -> Vector {
         steps.push(at("sooner than rate_reduce_monitor_period", 2, &hinted));
         steps.push(at("no longer", 41, &hinted));
         steps.push(at("sender known", 100, &data.cnp(Some(0x77), CNP_TOS)));
-        let addr = if v6 { v6(data.src) } else { mapped(v4(data.src)) };
+        let addr = if v6 { crate::packets::v6(data.src) } else { mapped(v4(data.src)) };
         pairs.push(Other { addr: Ipv6Addr::from(addr), qpn: 0x77, other_qpn: data.dest_qpn });
         steps.push(at("unknown sender", 200, &data.cnp(Some(0x78), CNP_TOS)));
         let mut unknown = Roce { dest_qpn: 0x99, ..data.clone() }.cnp(None, CNP_TOS);
