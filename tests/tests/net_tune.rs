@@ -117,28 +117,16 @@ fn failed_write_restores_other_interfaces() -> Result<()> {
     lab.ok("detach --all").map(drop)
 }
 
-/// A deterministic random sequence (Marsaglia's xorshift64).
-struct Numbers(u64);
-
-impl Numbers {
-    fn next(&mut self, below: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % below
-    }
-}
-
 /// A change that is often valid, and often not.
-fn random_change(numbers: &mut Numbers, keys: &[Key]) -> Option<(Key, u64)> {
-    let key = *keys.get(numbers.next(keys.len() as u64) as usize)?;
+fn random_change(numbers: &mut fastrand::Rng, keys: &[Key]) -> Option<(Key, u64)> {
+    let key = *keys.get(numbers.usize(..keys.len()))?;
     let (low, high) = key.range().into_inner();
     let value = match key.unit() {
         // Most sizes, times and rates in range conflict with other parameters; those near the defaults often do not.
         Unit::Bytes | Unit::BitsPerSecond | Unit::Nanoseconds => {
-            (key.default().max(1_000) * (1 + numbers.next(40)) / 20).clamp(low, high)
+            (key.default().max(1_000) * (1 + numbers.u64(..40)) / 20).clamp(low, high)
         }
-        _ => low + numbers.next(high - low + 1),
+        _ => numbers.u64(low..=high),
     };
     Some((key, value))
 }
@@ -160,13 +148,13 @@ fn random_changes_converge() -> Result<()> {
     let mut model = read("a0")?;
     ensure!(read("b0")? == model, "both start the same");
     let keys: Vec<Key> = Key::all().filter(|key| !key.follows_from_attach()).collect();
-    let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
+    let mut numbers = fastrand::Rng::with_seed(0x9e37_79b9_7f4a_7c15);
     let (mut applied, mut entered) = (0, 0);
     for _ in 0..CHANGES {
         let mut changed = model;
         let mut line = "set a0,b0".to_owned();
         let mut named = Vec::new();
-        for _ in 0..=numbers.next(3) {
+        for _ in 0..=numbers.u32(..3) {
             let (key, value) = random_change(&mut numbers, &keys).context("no parameters")?;
             // A key that is specified twice is rejected.
             if named.contains(&key) {

@@ -3,7 +3,6 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::AtomicU32;
 
-use dcqcn_common::rng;
 use dcqcn_tests::prelude::*;
 
 use crate::MARKING;
@@ -97,28 +96,17 @@ fn under_traffic(
     Ok(())
 }
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = rng::next(self.0);
-        let high = u64::from(rng::value(self.0)) << 32;
-        self.0 = rng::next(self.0);
-        (high | u64::from(rng::value(self.0))) % bound
-    }
-
-    /// A value of the parameter's range, small and large ones alike; sometimes one beyond it.
-    fn value(&mut self, key: Key) -> u64 {
-        let (min, max) = key.range().into_inner();
-        match self.below(20) {
-            0 => max.saturating_add(1 + self.below(1_000)),
-            1 => min,
-            2 => max,
-            _ => {
-                let bits = 64 - (max - min).leading_zeros();
-                let scale = (max - min) >> self.below(u64::from(bits.max(1)));
-                min + self.below(scale.saturating_add(1))
-            }
+/// A value of the parameter's range, small and large ones alike; sometimes one beyond it.
+fn any_value(random: &mut fastrand::Rng, key: Key) -> u64 {
+    let (min, max) = key.range().into_inner();
+    match random.u32(..20) {
+        0 => max.saturating_add(1 + random.u64(..1_000)),
+        1 => min,
+        2 => max,
+        _ => {
+            let bits = 64 - (max - min).leading_zeros();
+            let scale = (max - min) >> random.u32(..bits.max(1));
+            min + random.u64(..scale.saturating_add(1))
         }
     }
 }
@@ -129,7 +117,7 @@ fn random_changes_under_traffic_are_atomic() -> Result<()> {
     let pair = new_pair!();
     pair.a.attach("a0", Role::Host, &["link_rate=1gbit", "cp_enable=on"])?;
     let keys: Vec<Key> = Key::all().filter(|key| !key.follows_from_attach()).collect();
-    let mut random = Random(0x0dc9_c0de);
+    let mut random = fastrand::Rng::with_seed(0x0dc9_c0de);
     let (mut accepted, mut refused) = (0, 0);
     let first = pair.a.attachment("a0")?.maps.params()?;
     let mut model = first.config;
@@ -138,10 +126,10 @@ fn random_changes_under_traffic_are_atomic() -> Result<()> {
         |_, _| {},
         |_| {
             while accepted < CHANGES {
-                let changes: Vec<(Key, u64)> = (0..=random.below(4))
+                let changes: Vec<(Key, u64)> = (0..=random.u32(..4))
                     .map(|_| {
-                        let key = keys[random.below(keys.len() as u64) as usize];
-                        (key, random.value(key))
+                        let key = keys[random.usize(..keys.len())];
+                        (key, any_value(&mut random, key))
                     })
                     .collect();
                 // `change` must report the config's own error; set without checks, as a broken caller would.

@@ -5,7 +5,6 @@ use std::sync::atomic::AtomicUsize;
 use aya::programs::Program;
 use dcqcn_common::layout::MAX_FLOWS;
 use dcqcn_common::layout::{DEFAULT_FLOWS, WAYS};
-use dcqcn_common::rng;
 use dcqcn_params::Profile;
 use dcqcn_tests::bpf::baselines_with;
 use dcqcn_tests::prelude::*;
@@ -39,21 +38,11 @@ pub(crate) fn name(distribution: &str, qps: u32) -> String {
     format!("{distribution}, {qps} QP{}", if qps == 1 { "" } else { "s" })
 }
 
-/// Random numbers from 0 up to 1.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> f64 {
-        self.0 = rng::next(self.0);
-        f64::from(rng::value(self.0)) / (f64::from(u32::MAX) + 1.0)
-    }
-}
-
 pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
     let qps = if bench.quick { QPS.get(..2).unwrap_or(&QPS) } else { &QPS };
     for &qps in qps {
         let mut instance = Instance::load(&host(FAST_BPS), table_slots(qps), |port| port)?;
-        let mut random = Random(SEED);
+        let mut random = fastrand::Rng::with_seed(SEED);
         bench.progress(&format!("growth, {qps} queue pairs, uniform"));
         uniform(bench, &mut random, qps)?;
         table(bench, &instance, name("uniform", qps))?;
@@ -71,7 +60,7 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
             .collect();
         let total = shares.last().copied().context("no queue pairs")?;
         bench.baselines.order(|_| {
-            let drawn = random.next() * total;
+            let drawn = random.f64() * total;
             FIRST_QPN + shares.partition_point(|&share| share <= drawn) as u32
         })?;
         table(bench, &instance, name("Zipf", qps))?;
@@ -80,7 +69,7 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
             let mut qpn = FIRST_QPN;
             bench.baselines.order(|packet| {
                 if packet % BURST_PACKETS == 0 {
-                    qpn = FIRST_QPN + (random.next() * f64::from(qps)) as u32;
+                    qpn = FIRST_QPN + (random.f64() * f64::from(qps)) as u32;
                 }
                 qpn
             })?;
@@ -93,12 +82,12 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
     misses(bench)
 }
 
-fn uniform(bench: &mut Bench, random: &mut Random, qps: u32) -> Result<()> {
-    bench.baselines.order(|_| FIRST_QPN + (random.next() * f64::from(qps)) as u32)
+fn uniform(bench: &mut Bench, random: &mut fastrand::Rng, qps: u32) -> Result<()> {
+    bench.baselines.order(|_| FIRST_QPN + (random.f64() * f64::from(qps)) as u32)
 }
 
 /// Packets of equally likely QPs after a CNP for each, so that the increase timers keep running.
-fn each_cut(bench: &mut Bench, instance: &mut Instance, random: &mut Random, qps: u32) -> Result<()> {
+fn each_cut(bench: &mut Bench, instance: &mut Instance, random: &mut fastrand::Rng, qps: u32) -> Result<()> {
     bench.progress(&format!("growth, {qps} queue pairs, each cut once"));
     uniform(bench, random, qps)?;
     let sets = instance.maps.rp_sets().collect::<Result<Vec<_>, _>>()?;
