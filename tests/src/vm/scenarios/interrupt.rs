@@ -36,6 +36,21 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     interrupt_allowed(report, &lab)
 }
 
+/// Where QPs end, a command is refused with fixes; otherwise it is `done`.
+fn refused_if(
+    report: &mut Report,
+    what: &str,
+    ends: bool,
+    refused: Option<&str>,
+    fixes: &[&str],
+    done: &str,
+) {
+    let has_fix = refused.is_some_and(|error| fixes.iter().all(|fix| error.contains(fix)));
+    let expected = if ends { "refused, with a fix" } else { done };
+    let is_right = has_fix == ends && refused.is_some() == ends;
+    report.check(what, refused.map_or(done, |_| "refused"), expected, is_right);
+}
+
 /// Attaching without a previous fq.
 fn without_fq(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
     under_traffic(report, lab, "no fq", 30, |report| {
@@ -43,18 +58,8 @@ fn without_fq(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
             let iface = lab.iface(host);
             let before = link_and_qdiscs(lab, host)?;
             let refused = error_of(&format!("dcqcn attach {iface} --pacer fq {ATTACH}"))?;
-            let way = refused.as_ref().is_some_and(|error| {
-                error.contains("--interrupt")
-                    && error.contains(&format!("tc qdisc replace dev {iface} root fq"))
-            });
-            let words = refused.as_deref().map_or("attached", |_| "refused");
-            let expected = if ends { "refused, with a fix" } else { "attached" };
-            report.check(
-                &format!("no fq: {iface}"),
-                words,
-                expected,
-                way == ends && refused.is_some() == ends,
-            );
+            let fixes = ["--interrupt", &format!("tc qdisc replace dev {iface} root fq")];
+            refused_if(report, &format!("no fq: {iface}"), ends, refused.as_deref(), &fixes, "attached");
             if refused.is_some() {
                 report.unchanged(&format!("no fq: {iface}, refused"), &before, &link_and_qdiscs(lab, host)?);
                 // This replaces no qdisc.
@@ -104,15 +109,8 @@ fn detach_is_refused(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
     under_traffic(report, lab, "attached with an fq", 25, |report| {
         lab.set_mac(INITIATOR, OTHER_MAC)?;
         let refused = error_of(&format!("dcqcn detach {iface}"))?;
-        let way = refused.as_ref().is_some_and(|error| error.contains("--interrupt"));
-        let words = refused.as_deref().map_or("detached", |_| "refused");
-        let expected = if ends { "refused, with a fix" } else { "detached" };
-        report.check(
-            "attached with an fq: detach",
-            words,
-            expected,
-            way == ends && refused.is_some() == ends,
-        );
+        let what = "attached with an fq: detach";
+        refused_if(report, what, ends, refused.as_deref(), &["--interrupt"], "detached");
         if refused.is_some() {
             let problems = lab.on_host(INITIATOR, "status {}")?["attachments"][0]["problems"].clone();
             let whole = problems.as_array().is_some_and(Vec::is_empty);
@@ -153,10 +151,8 @@ fn reload_is_refused(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
     under_traffic(report, lab, "a reload without the interface", 25, |report| {
         write(&[&other])?;
         let refused = error_of(&format!("dcqcn daemon reload --socket {SOCKET}"))?;
-        let has_cause = refused.as_ref().is_some_and(|error| error.contains("--interrupt"));
-        let words = refused.as_deref().map_or("reloaded", |_| "refused");
-        let expected = if ends { "refused, with the cause" } else { "reloaded" };
-        report.check("reload: under traffic", words, expected, has_cause == ends);
+        let what = "reload: under traffic";
+        refused_if(report, what, ends, refused.as_deref(), &["--interrupt"], "reloaded");
         let is_served = served()?.contains(&format!("\"{iface}\""));
         report.equals("reload: the interface is managed", is_served, ends);
         Ok(if ends { "refused" } else { "reloaded" })

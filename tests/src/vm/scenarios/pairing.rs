@@ -99,10 +99,11 @@ fn one(lab: &Lab, report: &mut Report, known: PairKnowledge) -> Result<()> {
     };
     let (_, other_qpn) = wait_for_qpns(flows.first().context("a flow")?)?;
     wait_for_pair(lab, known, congested_qpn)?;
-    let before = Counts::read(lab)?;
+    let before = cnp_counts(lab)?;
     thread::sleep(COUNTING_TIME);
     // While the QPs exist, as packets in transit belong to no QP after a close.
-    let counts = Counts::read(lab)?.since(&before);
+    let after = cnp_counts(lab)?;
+    let [sent, hinted, unknown] = [0, 1, 2].map(|at| after[at] - before[at]);
     let pairs = lab.on_host(RECEIVER, "flows pair list {}")?;
     let flows_of_sender = lab.flows(SENDER)?;
     let outcomes = flows.into_iter().map(Traffic::finish).collect::<Result<Vec<_>>>()?;
@@ -121,8 +122,8 @@ fn one(lab: &Lab, report: &mut Report, known: PairKnowledge) -> Result<()> {
         ("other QP", format!("{other_qpn:#x}")),
         ("its CNPs", other.cnp_handled.to_string()),
         ("its rate, Mbit/s", format!("{:.2}", other.rate_bps as f64 / 1e6)),
-        ("CNPs with hint", counts.hinted.to_string()),
-        ("unknown flow", counts.unknown.to_string()),
+        ("CNPs with hint", hinted.to_string()),
+        ("unknown flow", unknown.to_string()),
     ]);
     let name = |what: &str| format!("{}: {what}", known.name());
     report.equals(&name("QPs that broke"), perftest::broken(&outcomes), 0);
@@ -134,9 +135,9 @@ fn one(lab: &Lab, report: &mut Report, known: PairKnowledge) -> Result<()> {
     );
     report.equals(&name("CNPs to the other QP"), other.cnp_handled, 0);
     report.at_least(&name("rate of the other QP, Mbit/s"), other.rate_bps as f64 / 1e6, 19.9);
-    report.equals(&name("CNPs without a known flow"), counts.unknown, 0);
-    let (what, expected) = if known == PairKnowledge::Hint { ("all", counts.sent) } else { ("none", 0) };
-    report.equals(&name(&format!("CNPs with a hint ({what})")), counts.hinted, expected);
+    report.equals(&name("CNPs without a known flow"), unknown, 0);
+    let (what, expected) = if known == PairKnowledge::Hint { ("all", sent) } else { ("none", 0) };
+    report.equals(&name(&format!("CNPs with a hint ({what})")), hinted, expected);
     if known != PairKnowledge::Hint {
         let found = source_of(&pairs, lab, congested_qpn);
         report.equals(&name("source of the receiver's pair"), &found, known.name());
@@ -207,31 +208,10 @@ fn source_of(pairs: &Value, lab: &Lab, qpn: u32) -> String {
     row.and_then(|row| row.get("source")?.as_str()).unwrap_or("nowhere").to_owned()
 }
 
-#[derive(Clone, Copy)]
-struct Counts {
-    sent: u64,
-    hinted: u64,
-    unknown: u64,
-}
-
-impl Counts {
-    fn read(lab: &Lab) -> Result<Self> {
-        let np = lab.on_host(RECEIVER, "counters {}")?;
-        let rp = lab.on_host(SENDER, "counters {}")?;
-        let counts = Self {
-            sent: count(&np, "np_cnp_sent")?,
-            hinted: count(&np, "np_cnp_hinted")?,
-            unknown: count(&rp, "rp_cnp_unknown_flow")?,
-        };
-        ensure!(counts.hinted <= counts.sent, "more hints than CNPs");
-        Ok(counts)
-    }
-
-    fn since(&self, before: &Self) -> Self {
-        Self {
-            sent: self.sent - before.sent,
-            hinted: self.hinted - before.hinted,
-            unknown: self.unknown - before.unknown,
-        }
-    }
+/// CNPs sent, those with a hint, and those without a known flow.
+fn cnp_counts(lab: &Lab) -> Result<[u64; 3]> {
+    let (np, rp) = (lab.on_host(RECEIVER, "counters {}")?, lab.on_host(SENDER, "counters {}")?);
+    let (sent, hinted) = (count(&np, "np_cnp_sent")?, count(&np, "np_cnp_hinted")?);
+    ensure!(hinted <= sent, "more hints than CNPs");
+    Ok([sent, hinted, count(&rp, "rp_cnp_unknown_flow")?])
 }
