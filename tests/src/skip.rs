@@ -50,7 +50,7 @@ macro_rules! require {
     };
 }
 
-/// Two hosts for a test that needs root and these qdiscs: `let pair = new_pair!("htb")`. Ends it if it cannot run.
+/// Two hosts for a test that needs root and these qdiscs: `new_pair!("htb")`. Ends a test that cannot run.
 #[macro_export]
 macro_rules! new_pair {
     ($($qdisc:literal),*) => {{

@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use dcqcn_netlink::link::VethEnd;
 use dcqcn_netlink::tc::Stats;
 
-use super::command::{json_in, script_in, sh_in};
+use super::command::{json, json_in, script_in, sh_in};
 use crate::vm::prelude::*;
 
 #[derive(Clone, Copy, Debug)]

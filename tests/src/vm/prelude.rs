@@ -1,7 +1,7 @@
 //! Names that most scenarios and situations use.
 
 pub use super::capture::Packet;
-pub use super::command::{Background, json, sh};
+pub use super::command::{Background, sh};
 pub use super::fio::{self, CompletedIo, Job};
 pub use super::hosts::{BOTTLENECK_BPS, GUESTS, Hosts, LINK, PLAIN, RECEIVER, SENDER};
 pub use super::lab::{Lab, Options, count, rxe};

@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::MetadataExt as _;
 
+use super::super::command::json;
 use super::systemd::{self, until};
 use crate::vm::prelude::*;
 

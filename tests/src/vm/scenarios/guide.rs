@@ -1,5 +1,6 @@
 //! Commands of the documentation, typed exactly as in the pages' blocks.
 
+use super::super::command::json;
 use super::super::lab::listed_flows;
 use super::typing::{self, PREAMBLE, blocks, typed};
 use crate::vm::prelude::*;

@@ -3,7 +3,7 @@
 //! `fq` has a queue for each flow that it can distinguish. Soft-RoCE sends all QPs of a device through one socket,
 //! which is one flow; a QP that was cut would then delay those that were not.
 
-use super::super::command::json_in;
+use super::super::command::{json, json_in};
 use super::super::lab::ListedFlow;
 use crate::vm::prelude::*;
 

@@ -2,6 +2,7 @@
 
 use aya::maps::loaded_maps;
 
+use super::super::command::json;
 use crate::vm::prelude::*;
 
 const UNIT: &str = "dcqcn.service";
