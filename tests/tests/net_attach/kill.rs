@@ -255,8 +255,7 @@ fn full_disk_leaves_no_residue() -> Result<()> {
     let (lab, before, attach) = victim("full", FLOWS)?;
     // Space for one journal, but not for its replacement.
     let disk = SmallFilesystem::mount(&lab, 4_096)?;
-    let refused = lab.expect_error(1, &attach)?;
-    assert_contains(&refused, "No space left on device");
+    lab.fails(1, &attach, "No space left on device")?;
     assert_eq!(state(&lab.host, "a0")?, before);
     assert!(!lab.host.journal("a0")?.exists() && !lab.host.pins("a0")?.exists());
     freed(FLOWS)?;

@@ -66,8 +66,7 @@ fn status_verifies_every_part() -> Result<()> {
     }
     lab.prints("status", "INCOMPLETE")?;
     for upgrade in ["upgrade a0", "upgrade --all --dry-run"] {
-        let printed = lab.expect_error(1, upgrade)?;
-        assert_contains(&printed, "a0 lacks some of its programs: egress: expected, not found");
+        lab.fails(1, upgrade, "a0 lacks some of its programs: egress: expected, not found")?;
     }
     // Nothing runs: attaching starts over.
     lab.ok("attach a0 --pacer htb --flows 64 --set link_rate=1gbit")?;
