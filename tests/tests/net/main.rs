@@ -10,7 +10,6 @@ use dcqcn_netlink::tc::{Batch, HtbClass, SavedQdisc, Shaper, Shaping, Stats};
 use dcqcn_netlink::{Error, netns};
 use dcqcn_tests::host;
 use dcqcn_tests::prelude::*;
-use dcqcn_tests::skip::runnable;
 
 const ROOT: Handle = Handle::new(1, 0);
 const NEAR_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 1));
@@ -65,15 +64,6 @@ fn class(minor: u16, rate_bps: u64) -> HtbClass {
 
 fn error_kind(error: &Error) -> Option<io::ErrorKind> {
     error.errno().map(|errno| io::Error::from(errno).kind())
-}
-
-/// As [`runnable`], for tests that compare with `tc`.
-fn runnable_with_tc(test: &str, kinds: &[&str]) -> Result<bool> {
-    if Command::new("tc").arg("-Version").output().is_err() {
-        eprintln!("SKIPPED {test}: there is no `tc` (iproute2)");
-        return Ok(false);
-    }
-    runnable(test, kinds)
 }
 
 #[test]

@@ -104,9 +104,7 @@ fn batch_error_lists_rejected_classes() -> Result<()> {
 
 #[test]
 fn netlink_requests_equal_tc() -> Result<()> {
-    if !runnable_with_tc("netlink_requests_equal_tc", &["htb", "tbf"])? {
-        return Ok(());
-    }
+    require!("htb", "tbf");
     let pair = Pair::new("golden")?;
     let (netlink, ifindex) = (&pair.near_link, pair.near_index);
     let cases = [
@@ -165,9 +163,7 @@ fn without_counter(shown: &str) -> Vec<&str> {
 
 #[test]
 fn root_qdisc_restored() -> Result<()> {
-    if !runnable_with_tc("root_qdisc_restored", &["htb", "tbf"])? {
-        return Ok(());
-    }
+    require!("htb", "tbf");
     let pair = Pair::new("restore")?;
     let (netlink, ifindex) = (&pair.near_link, pair.near_index);
     let configured = [
@@ -213,9 +209,7 @@ fn root_qdisc_restored() -> Result<()> {
 
 #[test]
 fn unrestorable_qdisc_rejected() -> Result<()> {
-    if !runnable_with_tc("unrestorable_qdisc_rejected", &["htb", "tbf"])? {
-        return Ok(());
-    }
+    require!("htb", "tbf");
     let pair = Pair::new("refuse")?;
     let (netlink, ifindex) = (&pair.near_link, pair.near_index);
     let refusal = || -> Result<String> {

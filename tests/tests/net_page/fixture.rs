@@ -53,7 +53,6 @@ impl Page {
 }
 
 pub(crate) fn token(dir: &Path) -> Result<String> {
-    use std::os::unix::fs::PermissionsExt as _;
     let path = dir.join("token");
     fs::write(&path, TOKEN)?;
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;

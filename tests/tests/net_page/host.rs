@@ -123,12 +123,7 @@ fn page_change_reverts_unless_confirmed() -> Result<()> {
         browser.wait(&format!("document.querySelector('.wrong').textContent.includes('{text}')"))?;
         browser.press("Escape", 27)
     };
-    let has = |bytes: u64| {
-        wait(|| {
-            let kmin = fixture.kmin()?;
-            Ok(if kmin == bytes { Ok(()) } else { Err(format!("kmin is {kmin}")) })
-        })
-    };
+    let has = |bytes: u64| wait_value(|| fixture.kmin(), |kmin| *kmin == bytes);
     change(&mut browser, "150KB", "0000000000000000")?;
     wrong(&mut browser, "wrong token")?;
     change(&mut browser, "10KB", TOKEN)?;
