@@ -1,23 +1,18 @@
 //! The reference engine and the kernel engine in lockstep, with equal results required.
 
-use dcqcn_common::flow::QpId;
 use dcqcn_common::layout::{Backlog, Counters, Pair};
-use dcqcn_common::params::{Config, Params, Port};
 use dcqcn_common::pfc::Storms;
-use dcqcn_common::stats::Stat;
-use dcqcn_loader::dataplane::Sizes;
-use dcqcn_replay::{Engine, Error, Hook, Kernel, Meta, Outcome, Reference, State};
+use dcqcn_replay::{Engine, Error, Kernel, Outcome, Reference, State};
+
+use crate::prelude::*;
 
 pub use crate::bpf::LO;
 
-/// Seed of the random sequence.
 const SEED: u64 = 0x0dc9_c0de;
 
-/// Both engines, in the same state.
 pub struct Both {
     reference: Reference,
     kernel: Kernel,
-    /// The parameters active.
     pub params: Params,
 }
 
@@ -38,24 +33,20 @@ impl Both {
         }
     }
 
-    /// Activates other parameters.
     pub fn set_config(&mut self, config: &Config) {
         let params = Params::new(config, self.params.port).unwrap_or_else(|error| panic!("{error}"));
         self.set_params(&params);
     }
 
-    /// Activates other parameters, including the port's.
     pub fn set_params(&mut self, params: &Params) {
         self.params = *params;
         self.each(|engine| engine.set_params(params));
     }
 
-    /// Adds a pair.
     pub fn set_pair(&mut self, id: &QpId, pair: &Pair) {
         self.each(|engine| engine.set_pair(id, pair));
     }
 
-    /// Sets the real backlog of a queue.
     pub fn set_backlog(&mut self, index: u32, backlog: &Backlog) {
         self.each(|engine| engine.set_backlog(index, backlog));
     }

@@ -1,19 +1,13 @@
 //! The kernel's state of an attachment: maps and programs, by their IDs.
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::path::PathBuf;
-
-use anyhow::{Context as _, Result};
 use aya::maps::{MapData, MapInfo, loaded_maps};
 use aya::programs::loaded_programs;
 use aya::{Ebpf, EbpfLoader};
 use dcqcn_common::layout::{DEFAULT_FLOWS, WAYS};
 use dcqcn_loader::dataplane::{MAPS, SHARED};
 
-use crate::host::Host;
 use crate::leftover::GRACE;
-use crate::retry::wait_for;
+use crate::prelude::*;
 
 /// Opens the object that `cargo xtask build` creates next to the data plane's: benchmark baselines, and programs for tests.
 pub fn baselines() -> Result<Ebpf> {
@@ -51,7 +45,6 @@ fn object(name: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target/ebpf")).join(name)
 }
 
-/// Maps and programs of an attachment.
 #[derive(Clone, Debug)]
 pub struct LoadedObjects {
     /// Memory of each map in bytes, by its id.

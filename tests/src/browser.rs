@@ -1,20 +1,11 @@
 //! A headless browser, driven through its DevTools protocol: two pipes with JSON objects.
 
-use std::fs::{self, File};
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::thread;
-use std::time::{Duration, Instant};
 
-use crate::command::{Running, find_program};
-use crate::retry::wait_for;
-use anyhow::{Context as _, Result, bail, ensure};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
-use serde_json::{Value, json};
-use tempfile::TempDir;
+
+use crate::prelude::*;
 
 /// Time limit for an answer, and for a page to reach a state.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -94,7 +85,6 @@ impl Browser {
         Ok(browser)
     }
 
-    /// Sends a request, and waits for the answer.
     pub fn call(&mut self, method: &str, params: Value) -> Result<Value> {
         self.id += 1;
         let mut question = json!({ "id": self.id, "method": method, "params": params });
@@ -133,7 +123,6 @@ impl Browser {
         self.complaints.push(complaint);
     }
 
-    /// Opens a page, and waits until it is loaded.
     pub fn open(&mut self, url: &str) -> Result<()> {
         let opened = self.call("Page.navigate", json!({ "url": url }))?;
         ensure!(opened["errorText"].is_null(), "{url}: {}", opened["errorText"]);
@@ -179,12 +168,10 @@ impl Browser {
         Ok(())
     }
 
-    /// Types a text into the focused element.
     pub fn type_text(&mut self, text: &str) -> Result<()> {
         self.call("Input.insertText", json!({ "text": text })).map(drop)
     }
 
-    /// Writes a screenshot as PNG.
     pub fn picture(&mut self, to: &Path) -> Result<()> {
         let shot = self.call("Page.captureScreenshot", json!({ "format": "png" }))?;
         let text = shot["data"].as_str().context("no picture")?;

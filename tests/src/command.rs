@@ -1,22 +1,16 @@
 //! The two commands, as `cargo xtask test` built them.
 
+use std::env;
 use std::fmt::Display;
-use std::io::BufReader;
 use std::num::ParseIntError;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
-use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
-use std::time::Duration;
-use std::{env, fs};
+use std::process::{Child, ChildStdout, ExitStatus};
 
-use anyhow::{Context as _, Result, ensure};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::pty::{OpenptyResult, Winsize, openpty};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::kill;
 
-use crate::host::Host;
-use crate::retry::wait;
+use crate::prelude::*;
 
 fn built(variable: &str) -> Result<PathBuf> {
     let path =
@@ -29,43 +23,36 @@ pub fn binary() -> Result<PathBuf> {
     built("DCQCN_BIN")
 }
 
-/// Path of `dcqcn-lab`.
 pub fn lab_binary() -> Result<PathBuf> {
     built("DCQCN_LAB_BIN")
 }
 
-/// Path of `dcqcn-fleet`.
 pub fn fleet_binary() -> Result<PathBuf> {
     built("DCQCN_FLEET_BIN")
 }
 
-/// Path of an installed program.
 pub fn find_program(name: &str) -> Option<PathBuf> {
     env::split_paths(&env::var_os("PATH")?).map(|dir| dir.join(name)).find(|path| path.is_file())
 }
 
-/// `dcqcn-lab` with the words of `line`.
 pub fn dcqcn_lab(line: &str) -> Result<Command> {
     let mut command = Command::new(lab_binary()?);
     command.args(line.split_whitespace());
     Ok(command)
 }
 
-/// `dcqcn` with the words of `line`.
 pub fn dcqcn(line: &str) -> Result<Command> {
     let mut command = Command::new(binary()?);
     command.args(line.split_whitespace());
     Ok(command)
 }
 
-/// `dcqcn-fleet` with these arguments.
 pub fn dcqcn_fleet(words: &[&str]) -> Result<Command> {
     let mut command = Command::new(fleet_binary()?);
     command.args(words).stdin(Stdio::null());
     Ok(command)
 }
 
-/// A field of `/proc/PID/status` of a process or thread.
 pub fn status_field(pid: impl Display, field: &str) -> Result<String> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix(field));
@@ -133,7 +120,6 @@ impl Running {
         Self::spawn(host, command)
     }
 
-    /// Starts any command on the host.
     pub fn spawn(host: &Host, mut command: Command) -> Result<Self> {
         Ok(Self(host.run(move || command.spawn())??))
     }
@@ -143,12 +129,10 @@ impl Running {
         Ok(BufReader::new(self.0.stdout.take().context("taken twice")?))
     }
 
-    /// Sends the process a signal.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         Ok(kill(Pid::from_raw(self.0.id().cast_signed()), signal)?)
     }
 
-    /// Kills the process, as `kill -9` does.
     pub fn kill(&mut self) -> Result<()> {
         // An error means that it has exited.
         let _ = self.0.kill();
@@ -156,7 +140,6 @@ impl Running {
         Ok(())
     }
 
-    /// Waits for the process to exit.
     pub fn wait(&mut self) -> Result<ExitStatus> {
         wait(|| Ok(self.0.try_wait()?.ok_or_else(|| "the process does not exit".to_owned())))
     }

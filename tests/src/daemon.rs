@@ -1,19 +1,10 @@
 //! `dcqcn run` with its own file, for tests.
 
-use std::fs::{self, File};
 use std::os::unix::net::UnixDatagram;
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
-use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
 use dcqcn_control_api::{ControlClient, Status, Verb};
-use nix::sys::signal::Signal;
-use tempfile::TempDir;
 
-use crate::command::{Running, dcqcn, status_field};
-use crate::host::Host;
-use crate::retry::{wait, wait_value};
+use crate::prelude::*;
 use crate::socket::http;
 
 /// All interfaces of one host, at a link rate at which cuts are visible.
@@ -35,7 +26,6 @@ pub const CONTROL: &str = "[control]\nsocket = 'DIR/control'\n";
 
 /// A daemon with its file and log; killed when its test ends. `DIR` in a file is its directory.
 pub struct Daemon {
-    /// The process.
     pub process: Running,
     /// Directory of its file, log and audit log.
     pub dir: TempDir,
@@ -79,12 +69,10 @@ impl Daemon {
         Ok(())
     }
 
-    /// Path of the configuration file.
     pub fn file(&self) -> PathBuf {
         self.dir.path().join("dcqcn.toml")
     }
 
-    /// Path of the log.
     pub fn log(&self) -> PathBuf {
         self.dir.path().join("log")
     }
@@ -123,7 +111,6 @@ impl Daemon {
         })
     }
 
-    /// Sends the daemon a signal.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         self.process.signal(signal)
     }
@@ -136,12 +123,10 @@ impl Daemon {
         Ok(())
     }
 
-    /// Kills the daemon, as `kill -9` does.
     pub fn kill(&mut self) -> Result<()> {
         self.process.kill()
     }
 
-    /// The ID of its process.
     pub fn pid(&self) -> u32 {
         self.process.0.id()
     }

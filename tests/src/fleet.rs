@@ -4,20 +4,12 @@
 mod daemon;
 mod etcd;
 
-use std::collections::BTreeMap;
 use std::env;
-use std::fs::{self, File};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
-use nix::sys::signal::Signal;
-use serde_json::Value;
-use tempfile::{NamedTempFile, TempDir};
+use tempfile::NamedTempFile;
 
-use crate::command::{Running, error_of, fleet_binary, output_of};
-use crate::retry::wait_for;
+use crate::command::fleet_binary;
+use crate::prelude::*;
 pub use daemon::{Behaviour, MockDaemon};
 pub use etcd::Etcd;
 
@@ -31,11 +23,8 @@ pub const WAIT: [&str; 3] = ["--wait", "--tick", "100ms"];
 /// A fleet; dropping it kills all its processes.
 pub struct FleetFixture {
     dir: TempDir,
-    /// The etcd cluster.
     pub etcd: Etcd,
-    /// Daemons by host.
     pub daemons: BTreeMap<String, MockDaemon>,
-    /// Agents by host.
     agents: BTreeMap<String, Running>,
 }
 
@@ -45,7 +34,6 @@ impl FleetFixture {
         Self::with(Etcd::start(members, &[])?, hosts)
     }
 
-    /// Starts hosts that use an existing etcd cluster.
     pub fn with(etcd: Etcd, hosts: usize) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let (daemons, agents) = (BTreeMap::new(), BTreeMap::new());
@@ -57,14 +45,12 @@ impl FleetFixture {
         Ok(fixture)
     }
 
-    /// Adds a host with daemon and agent.
     pub fn add(&mut self, host: &str) -> Result<()> {
         let daemon = MockDaemon::listen(self.dir.path().join(format!("{host}.control")))?;
         self.daemons.insert(host.to_owned(), daemon);
         self.begin_agent(host)
     }
 
-    /// Starts the agent of a host.
     pub fn begin_agent(&mut self, host: &str) -> Result<()> {
         self.begin_agent_under(&[], host)
     }
@@ -89,7 +75,6 @@ impl FleetFixture {
         self.agents.remove(host).with_context(|| format!("no agent on {host}"))?.kill()
     }
 
-    /// Sends a signal to the agent of a host.
     pub fn signal_agent(&self, host: &str, what: Signal) -> Result<()> {
         self.agents.get(host).with_context(|| format!("no agent on {host}"))?.signal(what)
     }
@@ -152,12 +137,10 @@ impl FleetFixture {
         self.expect_error(1, &[&["apply", &self.file(rollout, parameters)?], &WAIT[..]].concat())
     }
 
-    /// Starts a coordinator, which is killed when dropped.
     pub fn coordinate(&self) -> Result<Running> {
         Ok(Running(self.command(&["coordinate", "--tick", "100ms"])?.spawn()?))
     }
 
-    /// Waits until the rollout is over.
     pub fn wait_for_end(&self) -> Result<Duration> {
         self.wait("the rollout is over", |status| Ok(status["rollout"]["is_over"] == true))
     }
@@ -169,7 +152,6 @@ impl FleetFixture {
         self.wait_for_daemons(&what, |_, daemon| daemon.name().as_ref() == Some(&name))
     }
 
-    /// Waits until this host has this version of the fleet.
     pub fn wait_for_version_on(&self, host: &str, number: u64) -> Result<Duration> {
         let name = format!("fleet {number}");
         self.wait_for_daemons(&format!("{host} has version {number}"), |other, daemon| {
@@ -184,7 +166,6 @@ impl FleetFixture {
         Ok(path.to_str().context("path is not UTF-8")?.to_owned())
     }
 
-    /// Output of `status --json`.
     pub fn status(&self) -> Result<Value> {
         Ok(serde_json::from_str(&self.text(&["status", "--json"])?)?)
     }
@@ -252,7 +233,6 @@ impl Authority {
         Ok(authority)
     }
 
-    /// Creates a key and a certificate for an etcd user.
     pub fn sign(&self, name: &str) -> Result<()> {
         self.run(|line| line.contains("h1"), "h1", name)
     }
@@ -311,7 +291,6 @@ impl Clock {
         available
     }
 
-    /// Creates a clock without offset.
     pub fn new() -> Result<Self> {
         let file = NamedTempFile::new()?;
         let path = file.path().to_str().context("path is not UTF-8")?;

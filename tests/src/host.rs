@@ -1,30 +1,20 @@
 //! Hosts in network namespaces, joined by veth pairs, with the data plane attached to them.
 
-use std::fs::{self, File};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
-use std::path::{Path, PathBuf};
-use std::process::{self, Command, Output};
+use std::net::{IpAddr, Ipv6Addr};
+use std::process;
 
-use anyhow::{Context as _, Result, ensure};
-use dcqcn_common::classify::{self, mapped};
-use dcqcn_common::flow::{FlowId, QpId, RpFlow};
+use dcqcn_common::classify;
+use dcqcn_common::flow::{FlowId, RpFlow};
 use dcqcn_common::layout::Counters;
-use dcqcn_common::params::Config;
-use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::udp::ROCE_V2_PORT;
-use dcqcn_loader::attach::{self, Attachment, Change, Info, Request, Sweep};
+use dcqcn_loader::attach::{Attachment, Change, Info, Request, Sweep};
 use dcqcn_netlink::link::VethEnd;
-use dcqcn_netlink::{Netlink, Netns};
-use dcqcn_params::{Assignment, PacerChoice, Profile, Role, Settings};
-use dcqcn_replay::Hook;
+use dcqcn_params::{Assignment, Profile, Settings};
 
-use crate::command::{dcqcn, output_of, words};
-use crate::packets::{Roce, mac, v4, v6};
-use crate::socket::{RawSocket, TIMEOUT};
+use crate::prelude::*;
 
 /// A host. It and its attachments are removed at the end of its test, passed or failed.
 pub struct Host {
-    /// The host's namespace.
     pub netns: Netns,
 }
 
@@ -38,12 +28,10 @@ impl Host {
         Ok(host)
     }
 
-    /// Opens a netlink socket in its namespace.
     pub fn netlink(&self) -> Result<Netlink> {
         Ok(Netlink::connect_in(&self.netns)?)
     }
 
-    /// Runs `work` in the host's namespace.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
         Ok(self.netns.run(work)?)
     }
@@ -61,12 +49,10 @@ impl Host {
         Ok(output)
     }
 
-    /// Runs any command on the host.
     pub fn output(&self, mut command: Command) -> Result<Output> {
         Ok(self.run(move || command.output())??)
     }
 
-    /// A raw socket at one of its interfaces.
     pub fn socket(&self, iface: &str) -> Result<RawSocket> {
         let index = self.index(iface)?;
         Ok(self.run(|| RawSocket::open(index))??)
@@ -80,12 +66,10 @@ impl Host {
         Ok(socket)
     }
 
-    /// The index of one of its interfaces.
     pub fn index(&self, iface: &str) -> Result<u32> {
         Ok(self.netlink()?.link(iface)?.index)
     }
 
-    /// Sets one of its interfaces up or down.
     pub fn set_up(&self, iface: &str, is_up: bool) -> Result<()> {
         Ok(self.netlink()?.set_up(self.index(iface)?, is_up)?)
     }
@@ -97,7 +81,6 @@ impl Host {
         self.set_up(to, true)
     }
 
-    /// Directory of the journals of its attachments.
     pub fn journals(&self) -> Result<PathBuf> {
         let cookie = self.run(dcqcn_netlink::netns::current_cookie)??;
         Ok(PathBuf::from(format!("/run/dcqcn/ns-{cookie}")))
@@ -108,7 +91,6 @@ impl Host {
         lock_journals(&self.journals()?)
     }
 
-    /// The journal of one of its interfaces.
     pub fn journal(&self, iface: &str) -> Result<PathBuf> {
         Ok(self.journals()?.join(format!("{}.json", self.index(iface)?)))
     }
@@ -153,12 +135,10 @@ impl Host {
         Ok(())
     }
 
-    /// Attachment of an interface.
     pub fn attachment(&self, iface: &str) -> Result<Attachment> {
         Ok(self.run(|| attach::open(iface))??)
     }
 
-    /// Whether all parts of an attachment are present.
     pub fn is_complete(&self, iface: &str) -> Result<bool> {
         let info = self.attachment(iface)?.info;
         Ok(self.run(|| attach::verify(&info))??.iter().all(|part| part.problem.is_none()))
@@ -173,7 +153,6 @@ impl Host {
         }
     }
 
-    /// The attached interfaces.
     pub fn attached(&self) -> Result<Vec<String>> {
         Ok(self.run(attach::list)??.into_iter().map(|info| info.iface).collect())
     }
@@ -192,7 +171,6 @@ impl Host {
         Ok(maps.rp_find(&*maps.params()?, &FlowId { src: address(data.src), receiver })?)
     }
 
-    /// Active link rate of an interface's programs.
     pub fn link_rate_bps(&self, iface: &str) -> Result<u64> {
         Ok(self.attachment(iface)?.maps.params()?.config.scalars.link_rate_bps)
     }
@@ -207,12 +185,10 @@ impl Host {
         Ok(())
     }
 
-    /// A counter of one of the three hooks.
     pub fn count(&self, iface: &str, hook: Hook, stat: Stat) -> Result<u64> {
         Ok(self.counters(iface, hook)?.stat[stat as usize])
     }
 
-    /// All counters of one of the three hooks.
     pub fn counters(&self, iface: &str, hook: Hook) -> Result<Counters> {
         Ok(self.attachment(iface)?.maps.counters()?[hook.slot()])
     }
@@ -290,9 +266,7 @@ pub fn datagram(socket: &UdpSocket) -> Result<Vec<u8>> {
 
 /// Host 1 with `a0` and host 2 with `b0`, joined by a wire.
 pub struct Pair {
-    /// Host 1.
     pub a: Host,
-    /// Host 2.
     pub b: Host,
 }
 
@@ -302,7 +276,6 @@ impl Pair {
         Self::with_mtu(test, 4_200)
     }
 
-    /// Builds the pair.
     pub fn with_mtu(test: &str, mtu: u32) -> Result<Self> {
         let pair = Self { a: Host::new(test, "a")?, b: Host::new(test, "b")? };
         join((&pair.a, "a0", 1), (&pair.b, "b0", 2), mtu)?;

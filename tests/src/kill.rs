@@ -1,15 +1,9 @@
 //! Commands killed at one of their steps.
 
 use std::os::unix::process::ExitStatusExt as _;
-use std::process::Command;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use crate::prelude::*;
 
-use crate::command::{dcqcn, output_of};
-use crate::lab::Lab;
-use crate::leftover::{complete, tables};
-
-/// Upper bound of steps.
 const MAX_STEPS: u32 = 200;
 
 /// Attach method of TC programs.

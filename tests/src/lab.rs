@@ -1,15 +1,8 @@
 //! A veth pair and the command, as used by an operator.
 
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 
-use anyhow::{Result, ensure};
-use serde_json::Value;
-use tempfile::TempDir;
-
-use crate::command::{binary, dcqcn};
-use crate::host::{Host, add_veth};
+use crate::prelude::*;
 
 /// A host with the veth pair `a0`, `b0`, and a directory with the audit log; removed at the end of its test.
 pub struct Lab {
@@ -29,7 +22,6 @@ impl Lab {
         Ok(lab)
     }
 
-    /// A file of its directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
@@ -54,7 +46,6 @@ impl Lab {
         self.host.output(command)
     }
 
-    /// Runs the command.
     pub fn run(&self, line: &str) -> Result<Output> {
         self.run_with(self.directory.path(), line)
     }
@@ -77,6 +68,20 @@ impl Lab {
         let message = String::from_utf8(output.stderr)?;
         ensure!(output.status.code() == Some(code), "dcqcn {line}: {}, {message}", output.status);
         Ok(message)
+    }
+
+    /// As [`Self::ok`]; panics unless the output contains `what`.
+    #[track_caller]
+    pub fn prints(&self, line: &str, what: &str) -> Result<()> {
+        assert_contains(&self.ok(line)?, what);
+        Ok(())
+    }
+
+    /// As [`Self::expect_error`]; panics unless the error output contains `what`.
+    #[track_caller]
+    pub fn fails(&self, code: i32, line: &str, what: &str) -> Result<()> {
+        assert_contains(&self.expect_error(code, line)?, what);
+        Ok(())
     }
 }
 

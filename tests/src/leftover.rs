@@ -1,16 +1,9 @@
 //! Remains of an attachment on an interface and in the kernel.
 
-use std::fs;
-use std::time::Duration;
-
-use anyhow::{Context as _, Result, ensure};
 use aya::maps::loaded_maps;
 use dcqcn_netlink::netns::current_inode;
-use nix::unistd::Pid;
 
-use crate::host::Host;
-use crate::lab::Lab;
-use crate::retry::{wait_for, wait_until};
+use crate::prelude::*;
 
 /// Time for the kernel to free unused objects: some RCU grace periods.
 pub const GRACE: Duration = Duration::from_secs(30);
@@ -27,7 +20,6 @@ pub fn state(host: &Host, iface: &str) -> Result<[String; 5]> {
     ])
 }
 
-/// Waits until the kernel reports the carrier.
 fn wait_for_carrier(host: &Host, iface: &str) -> Result<()> {
     let is_up = || Ok(host.command(&format!("ip link show dev {iface}"))?.contains("state UP"));
     wait_until(&format!("{iface} does not come up"), is_up)
@@ -47,7 +39,6 @@ pub fn freed(flows: u32) -> Result<()> {
     })
 }
 
-/// Whether an interface is attached according to `status`.
 pub fn is_attached(lab: &Lab, iface: &str) -> bool {
     let status = lab.json(&format!("status {iface}"));
     status.is_ok_and(|status| status["attachments"][0]["state"] == "attached")
@@ -76,7 +67,6 @@ pub fn waiters(host: &Host) -> Result<Vec<Pid>> {
     Ok(found)
 }
 
-/// Problems of one interface according to `status`.
 pub fn problems(lab: &Lab, iface: &str) -> Result<Vec<String>> {
     let status = lab.json(&format!("status {iface}"))?;
     let problems = status["attachments"][0]["problems"].as_array().with_context(|| status.to_string())?;

@@ -16,6 +16,7 @@ pub mod leftover;
 pub mod manifests;
 pub mod packets;
 pub mod pauses;
+pub mod prelude;
 pub mod queues;
 pub mod repeat;
 pub mod retry;

@@ -1,24 +1,18 @@
 //! The manifests of `deploy/kubernetes`.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
-use anyhow::{Context as _, Result};
 use serde::Deserialize as _;
-use serde_json::Value;
 
-/// Directory of the manifests.
+use crate::prelude::*;
+
 pub fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/kubernetes")
 }
 
-/// Every document of a file.
 pub fn documents(path: &Path) -> Result<Vec<Value>> {
     let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
     parsed(&text).with_context(|| path.display().to_string())
 }
 
-/// Every document of a text.
 pub fn parsed(text: &str) -> Result<Vec<Value>> {
     Ok(serde_yaml_ng::Deserializer::from_str(text).map(Value::deserialize).collect::<Result<_, _>>()?)
 }

@@ -1,20 +1,10 @@
 //! A neighbour that sends PFC, and the reaction of a paced host.
 
-use std::thread;
-use std::time::{Duration, Instant};
-
-use anyhow::Result;
 use dcqcn_common::layout::{CLASSES, Time};
 use dcqcn_common::pfc::Pause;
-use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::pfc::PfcRepr;
-use dcqcn_params::{PacerChoice, Role};
-use dcqcn_replay::Hook;
 
-use crate::host::{Host, Pair, request};
-use crate::packets::Roce;
-use crate::repeat::while_repeating;
-use crate::socket::TIMEOUT;
+use crate::prelude::*;
 
 /// 512 us a quantum, so that the longest pause is 33 s.
 const CHANGES: [&str; 4] = ["link_rate=1mbit", "rpg_min_rate=100kbit", "pacing_horizon=9s", "pfc.3.rx=on"];
@@ -57,9 +47,9 @@ pub fn run(test: &str) -> Result<PauseObservations> {
     a.expect()?;
     a.send(&three)?;
     a.send(&other)?;
-    anyhow::ensure!(b.expect()? == other, "the packet of the other queue does not arrive first");
+    ensure!(b.expect()? == other, "the packet of the other queue does not arrive first");
     let other = begun.elapsed();
-    anyhow::ensure!(b.expect()? == three, "the paused packet does not arrive next");
+    ensure!(b.expect()? == three, "the paused packet does not arrive next");
     let waited = begun.elapsed();
     b.send(&pause(QUANTA))?;
     b.send(&pause(0))?;
@@ -67,7 +57,7 @@ pub fn run(test: &str) -> Result<PauseObservations> {
     a.expect()?;
     let begun = Instant::now();
     a.send(&fresh)?;
-    anyhow::ensure!(b.expect()? == fresh, "the packet after XON does not arrive");
+    ensure!(b.expect()? == fresh, "the packet after XON does not arrive");
     let after_xon = begun.elapsed();
     let counters = pair.a.counters("a0", Hook::Ingress)?;
     let [_, _, _, of_three, ..] = Pause::all(&pair.a.attachment("a0")?.maps.times()?);
@@ -96,7 +86,6 @@ impl PauseObservations {
     }
 }
 
-/// Observations of the watchdog.
 #[derive(Clone, Copy, Debug)]
 pub struct Watched {
     /// Time from the start of the storm to its detection.
@@ -111,7 +100,6 @@ pub struct Watched {
 
 /// Times of the watchdog.
 pub const DETECTION: Duration = Duration::from_millis(200);
-/// See [`DETECTION`].
 pub const RESTORATION: Duration = Duration::from_millis(400);
 /// Interval of the storm's pauses, and duration of each.
 const STORM_PERIOD: Duration = Duration::from_millis(20);
@@ -145,7 +133,7 @@ pub fn storm<C>(test: &str, control: impl FnOnce(&Host) -> Result<C>) -> Result<
     };
     let (detection, held_in_storm) = while_repeating([pauses], || {
         while !in_storm()? {
-            anyhow::ensure!(begun.elapsed() < TIMEOUT, "the storm is not detected");
+            ensure!(begun.elapsed() < TIMEOUT, "the storm is not detected");
             send()?;
             thread::sleep(STORM_PERIOD);
         }
@@ -159,7 +147,7 @@ pub fn storm<C>(test: &str, control: impl FnOnce(&Host) -> Result<C>) -> Result<
     })?;
     let ended = Instant::now();
     while in_storm()? {
-        anyhow::ensure!(ended.elapsed() < TIMEOUT, "the storm does not end");
+        ensure!(ended.elapsed() < TIMEOUT, "the storm does not end");
         thread::sleep(STORM_PERIOD);
     }
     let restoration = ended.elapsed();

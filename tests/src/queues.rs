@@ -1,16 +1,11 @@
 //! A port with queues, all of them continuously backlogged.
 
-use anyhow::{Result, ensure};
 use dcqcn_common::layout::CLASSES;
-use dcqcn_common::params::Config;
 use dcqcn_loader::queues;
 use dcqcn_netlink::tc::Stats;
-use dcqcn_params::{QueuesChoice, Role};
+use dcqcn_params::QueuesChoice;
 
-use crate::host::{Pair, request};
-use crate::packets::Roce;
-use crate::repeat::while_repeating;
-use crate::retry::wait;
+use crate::prelude::*;
 use crate::skip::runnable;
 
 /// DSCP 26 maps to queue 3 and DSCP 0 to queue 0 by default; here DSCP 10 maps to queue 1.

@@ -1,10 +1,8 @@
 //! Traffic and other steps that a thread repeats during a test.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 
-use anyhow::{Result, anyhow};
+use crate::prelude::*;
 
 fn repeat(mut step: impl FnMut() -> Result<()>, is_over: &AtomicBool) -> Result<()> {
     while !is_over.load(Ordering::Relaxed) {
@@ -65,9 +63,6 @@ impl Drop for Repeated {
 #[cfg(test)]
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
-    use std::time::Duration;
-
-    use anyhow::bail;
 
     use super::*;
 

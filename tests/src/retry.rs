@@ -1,12 +1,8 @@
 //! Waiting and retrying: tests run in real time, on machines with other load.
 
 use std::fmt::Debug;
-use std::thread;
-use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
-
-use crate::socket::TIMEOUT;
+use crate::prelude::*;
 
 /// Waits until `probe` returns a value; a temporary error describes the state so far.
 pub fn wait<T>(probe: impl FnMut() -> Result<std::result::Result<T, String>>) -> Result<T> {
@@ -66,8 +62,6 @@ pub fn while_busy(attempts: u32, mut test: impl FnMut() -> Result<()>) -> Result
 
 #[cfg(test)]
 mod tests {
-    use anyhow::ensure;
-
     use super::*;
 
     #[test]

@@ -1,10 +1,10 @@
 //! Tests that cannot run, with a message.
 
-use anyhow::Result;
-use dcqcn_netlink::tc::kernel_has_qdisc;
+use std::any::type_name;
+
 use nix::unistd::Uid;
 
-use crate::command::find_program;
+use crate::prelude::*;
 
 /// Whether a test that needs root and these qdiscs can run; prints the reason if not.
 pub fn runnable(test: &str, qdiscs: &[&str]) -> Result<bool> {
@@ -21,34 +21,79 @@ pub fn runnable(test: &str, qdiscs: &[&str]) -> Result<bool> {
     Ok(true)
 }
 
-/// Ends a test that needs root and these qdiscs if it cannot run: `require!("name", "htb")`.
+/// Name of the function that contains it.
+#[macro_export]
+macro_rules! test_name {
+    () => {{
+        fn here() {}
+        $crate::skip::function_around(here)
+    }};
+}
+
+/// Name of the function that contains `here`.
+pub fn function_around<T>(_here: T) -> &'static str {
+    let path = type_name::<T>().trim_end_matches("::here");
+    path.rsplit("::").next().unwrap_or(path)
+}
+
+/// Ends a test that needs root and these qdiscs if it cannot run: `require!("htb")`, or `require!(name, "htb")`.
 #[macro_export]
 macro_rules! require {
-    ($test:expr $(, $qdisc:literal)*) => {
+    ($test:ident $(, $qdisc:literal)*) => {
         if !$crate::skip::runnable($test, &[$($qdisc),*])? {
             return Ok(());
         }
     };
+    ($($qdisc:literal),*) => {
+        let test = $crate::test_name!();
+        $crate::require!(test $(, $qdisc)*);
+    };
 }
 
-/// Ends a test of a program that is not installed: `require_installed!("name", Etcd)`.
+/// Two hosts for a test that needs root and these qdiscs: `new_pair!("htb")`. Ends a test that cannot run.
+#[macro_export]
+macro_rules! new_pair {
+    ($($qdisc:literal),*) => {{
+        $crate::require!($($qdisc),*);
+        $crate::host::Pair::new($crate::test_name!())?
+    }};
+}
+
+/// As `new_pair!`, a host and the command.
+#[macro_export]
+macro_rules! new_lab {
+    ($($qdisc:literal),*) => {{
+        $crate::require!($($qdisc),*);
+        $crate::lab::Lab::new($crate::test_name!())?
+    }};
+}
+
+/// Ends a test of programs that are not installed: `require_installed!(Etcd)`, or `require_installed!(name; Etcd)`.
 #[macro_export]
 macro_rules! require_installed {
-    ($test:expr $(, $program:ty)+) => {
+    ($test:ident; $($program:ty),+) => {
         if $(!<$program>::available($test))||+ {
             return Ok(());
         }
     };
+    ($($program:ty),+) => {
+        let test = $crate::test_name!();
+        $crate::require_installed!(test; $($program),+);
+    };
 }
 
-/// Ends a test that needs root, BMv2 and these qdiscs if it cannot run.
+/// As `require!`, if BMv2 is not installed either.
 #[macro_export]
 macro_rules! require_bmv2 {
-    ($test:expr $(, $qdisc:literal)*) => {
+    ($test:ident $(, $qdisc:literal)*) => {
         $crate::require!($test $(, $qdisc)*);
         if !$crate::skip::has_bmv2($test) {
             return Ok(());
         }
+    };
+    ($($qdisc:literal),*) => {
+        let test = $crate::test_name!();
+        $crate::require_bmv2!(test $(, $qdisc)*);
     };
 }
 

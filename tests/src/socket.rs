@@ -1,9 +1,7 @@
 //! Sockets: raw ones that send and receive whole frames at one interface, and a client of HTTP servers.
 
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use crate::prelude::*;
 
-use anyhow::{Context as _, Result};
 pub use dcqcn_replay::frames::{RawSocket, SILENCE, TIMEOUT};
 
 /// Response to an HTTP request, once the server has closed the connection.

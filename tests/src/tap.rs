@@ -1,22 +1,16 @@
 //! An interface with several transmit queues, like a NIC, whose frames this process reads per queue.
 
-use std::fs::File;
-use std::io::{ErrorKind, Read as _};
+use std::io::ErrorKind;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::thread;
-use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
-
-use crate::host::Host;
+use crate::prelude::*;
 
 /// `TUNSETIFF` (include/uapi/linux/if_tun.h): makes the interface, or adds a queue to it.
 const TUNSETIFF: libc::Ioctl = 0x4004_54ca;
 /// `struct ifreq` of that ioctl: its length, and that of the name, which precedes the flags.
 const REQUEST_BYTES: usize = 40;
 const NAME_BYTES: usize = 16;
-/// Longest frame.
 const MAX_FRAME_BYTES: usize = 10_000;
 
 /// The interface; removed on drop.
@@ -34,7 +28,6 @@ impl Tap {
         Ok(tap)
     }
 
-    /// Reads `count` frames, each with its time and queue.
     pub fn read_frames(
         &mut self,
         count: usize,

@@ -11,29 +11,22 @@ mod traces;
 mod untrusted;
 mod variants;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::fs;
 use std::net::Ipv6Addr;
-use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail, ensure};
-use dcqcn_common::flow::{FlowId, QpId, RpFlow, RpSet};
-use dcqcn_common::layout::{Backlog, ClassCounters, Counters, Pair, PairSource};
-use dcqcn_common::params::{Config, PACER_FQ, Params, Port};
-use dcqcn_common::stats::Stat;
-use dcqcn_loader::dataplane::Sizes;
+use dcqcn_common::flow::{FlowId, RpFlow, RpSet};
+use dcqcn_common::layout::{Backlog, ClassCounters, Counters, Pair};
 use dcqcn_params::{Assignment, Settings};
-use dcqcn_replay::{Engine, Hook, Kernel, Meta, Outcome, State, Verdict};
-use serde::{Deserialize, Serialize};
+use dcqcn_replay::{Engine, Kernel, Outcome, State, Verdict};
+
+use crate::prelude::*;
 
 pub use scenarios::scenarios;
 
-/// One file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Vector {
-    /// Purpose.
     pub about: String,
     /// Changes to the defaults, in the syntax of `dcqcn set`.
     pub settings: Vec<String>,
@@ -55,9 +48,7 @@ pub struct Vector {
 pub struct Other {
     /// Address; an IPv4 one mapped.
     pub addr: Ipv6Addr,
-    /// QPN at it.
     pub qpn: u32,
-    /// QPN at the other end.
     pub other_qpn: u32,
 }
 
@@ -65,12 +56,10 @@ pub struct Other {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Step {
-    /// Property under test.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub about: String,
     /// `xdp`, `ingress`, `egress`.
     pub hook: String,
-    /// Time, microseconds.
     pub now_us: u64,
     /// At `egress`: it arrived by another port, and was not sent by the host itself.
     #[serde(default, skip_serializing_if = "is_false")]
@@ -89,7 +78,6 @@ pub struct Step {
     /// Departure, if delayed; nanoseconds.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub departure_ns: u64,
-    /// Counters, by name.
     pub counters: BTreeMap<String, u64>,
     /// The packet's flow at the reaction point, after it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -99,16 +87,13 @@ pub struct Step {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Output {
-    /// The unchanged packet.
     #[default]
     Same,
-    /// No packet.
     Dropped,
     /// These bytes, in hexadecimal.
     Changed(String),
 }
 
-/// A rate machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Flow {
@@ -117,13 +102,11 @@ pub struct Flow {
     /// The receiver's QPN.
     pub qpn: u32,
     pub rate_bps: u64,
-    /// Target rate.
     pub target_bps: u64,
     /// Alpha at the last CNP, or at the start of the period before it, in 2^-31.
     pub alpha_at_epoch_q31: u32,
     /// Events of the increase timer since the last cut.
     pub time_stage: u32,
-    /// Events of the byte counter since the last cut.
     pub byte_stage: u32,
     /// Bytes since the byte counter's last event.
     pub bytes: u64,
@@ -154,7 +137,6 @@ impl Output {
 }
 
 impl Vector {
-    /// The configuration of the vector.
     pub fn config(&self) -> Result<Config> {
         let changes = self.settings.iter().map(|setting| setting.parse::<Assignment>());
         let settings = Settings { changes: changes.collect::<Result<_, _>>()?, ..Settings::default() };
@@ -189,7 +171,6 @@ impl Vector {
         self.differences(&mut Kernel::new(SIZES, &Params::new(&self.config()?, port)?, 1)?)
     }
 
-    /// The vector with this engine's results.
     pub fn observe(&self, engine: &mut dyn Engine) -> Result<Self> {
         let mut observed = self.clone();
         for Other { addr, qpn, other_qpn } in &self.pairs {
@@ -296,7 +277,6 @@ fn qp_id(addr: Ipv6Addr, qpn: u32) -> QpId {
     QpId { addr: dcqcn_common::classify::words(addr.octets()), qpn, vlan: 0 }
 }
 
-/// Bytes as hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -336,7 +316,6 @@ pub fn load(name: &str) -> Result<Vector> {
     read(&path(name))
 }
 
-/// A vector of a file.
 pub fn read(path: &Path) -> Result<Vector> {
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     serde_json::from_str(&text).with_context(|| format!("{}", path.display()))

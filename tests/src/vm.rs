@@ -11,26 +11,21 @@ pub mod lab;
 pub mod nvme;
 pub mod peer;
 pub mod perftest;
+pub mod prelude;
 pub mod report;
 pub mod scenarios;
 pub mod situations;
 pub mod sysfs;
 
-use std::fs;
-use std::path::Path;
-
-use anyhow::{Context as _, Result, ensure};
-use serde::Serialize;
-
 use self::report::Report;
 pub use self::scenarios::SCENARIOS;
+use crate::prelude::*;
 
 /// A scenario with real traffic.
 #[derive(Serialize)]
 pub struct Scenario {
     /// Name on the command line and in docs/measured/soft-roce.md.
     pub name: &'static str,
-    /// Description in one line.
     pub about: &'static str,
     /// Time limit, emulated, on a busy machine.
     pub limit_s: u64,

@@ -1,15 +1,11 @@
 //! `cargo xtask bench --quick` runs, all of its metrics are numbers, and costs relative to empty programs stay within their
 //! bounds. Absolute speed is not checked.
 
-use std::process::Command;
-
-use anyhow::{Context as _, Result, ensure};
-use dcqcn_tests::require;
-use serde_json::Value;
+use dcqcn_tests::prelude::*;
 
 #[test]
 fn quick_bench_complete_and_within_bounds() -> Result<()> {
-    require!("quick_bench_complete_and_within_bounds");
+    require!();
     let output =
         Command::new(env!("CARGO_BIN_EXE_dcqcn-bench")).args(["--quick", "--json", "--gate"]).output()?;
     let progress = String::from_utf8_lossy(&output.stderr);

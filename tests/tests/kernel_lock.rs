@@ -1,21 +1,15 @@
 //! Two CPUs in one flow of a flow table: no packet is lost from a flow's state.
 
 use std::mem::offset_of;
-use std::thread;
 
-use anyhow::{Context as _, Result, anyhow, ensure};
 use aya::maps::{Array, Map, MapData, MapInfo};
-use aya::programs::{SchedClassifier, TestRun as _};
+use aya::programs::TestRun as _;
 use aya::{Ebpf, TestRunOptions};
 use dcqcn_common::flow::{RpHot, RpSet};
 use dcqcn_common::layout::{Mode, WAYS};
-use dcqcn_common::params::{Config, PACER_FQ, Params, Port, Scalars};
-use dcqcn_common::stats::Stat;
-use dcqcn_loader::dataplane::{self, Maps, PROGRAMS, Programs, Sizes};
-use dcqcn_replay::Hook;
-use dcqcn_tests::bpf::LO;
-use dcqcn_tests::packets::Roce;
-use dcqcn_tests::require;
+use dcqcn_common::params::Scalars;
+use dcqcn_loader::dataplane::{self, Maps};
+use dcqcn_tests::prelude::*;
 
 /// Runs of one call, and calls of each thread.
 const REPEAT: u32 = 20_000;
@@ -39,7 +33,7 @@ fn egress(ebpf: &Ebpf) -> Result<&SchedClassifier> {
 
 #[test]
 fn two_cpus_count_every_packet_of_one_flow() -> Result<()> {
-    require!("two_cpus_count_every_packet_of_one_flow");
+    require!();
     let (ebpf, maps) = load(100_000_000_000, |_| {})?;
     let egress = egress(&ebpf)?;
 
@@ -80,7 +74,7 @@ fn two_cpus_count_every_packet_of_one_flow() -> Result<()> {
 /// As many flows as the set has ways: each has its own lock, and flows are inserted while others are used.
 #[test]
 fn two_cpus_count_every_packet() -> Result<()> {
-    require!("two_cpus_count_every_packet");
+    require!();
     let (ebpf, maps) = load(100_000_000_000, |_| {})?;
     let egress = egress(&ebpf)?;
     let flows = WAYS as u32;
@@ -119,7 +113,7 @@ fn two_cpus_count_every_packet() -> Result<()> {
 /// distinct length, and no flow is charged for another's packets.
 #[test]
 fn two_cpus_never_charge_wrong_flow() -> Result<()> {
-    require!("two_cpus_never_charge_wrong_flow");
+    require!();
     const FLOWS: u32 = WAYS as u32 + 4;
     const SHORT_CALLS: u32 = 40_000;
     let (ebpf, maps) = load(100_000_000_000, |_| {})?;
@@ -162,7 +156,7 @@ fn two_cpus_never_charge_wrong_flow() -> Result<()> {
 /// virtual CPUs each such case cost soft-RoCE two NAKs and a retransmitted window.
 #[test]
 fn contended_packet_leaves_after_queued() -> Result<()> {
-    require!("contended_packet_leaves_after_queued");
+    require!();
     let (ebpf, maps) = load(1_000_000, |scalars| {
         scalars.rpg_min_rate_bps = 1_000_000;
         (scalars.pacer, scalars.pacing_credit_ns) = (PACER_FQ, 0);

@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 
-use dcqcn_common::rng;
 use dcqcn_params::{Profile, Settings};
 use dcqcn_replay::trace::{self, EngineKind, Format, Options};
 
@@ -16,7 +15,6 @@ const PROFILES: [(Profile, &str); 7] = [
     (Profile::Lab, "1gbit"),
     (Profile::Lab, "20mbit"),
 ];
-/// Events of a file.
 const EVENTS: usize = 1_000;
 
 fn options(profile: Profile, changes: &[&str]) -> Options {
@@ -52,12 +50,8 @@ fn agree(test: &str, options: &Options, events: &str) -> bool {
 
 /// Random events: bursts and silences, packets and messages, CNPs in floods and alone.
 fn events(seed: u64) -> String {
-    // A seed with few bits makes the first numbers small.
-    let mut state = u64::wrapping_mul(seed, 0x9e37_79b9_7f4a_7c15);
-    let mut draw = |below: u64| {
-        state = rng::next(state);
-        u64::from(rng::value(state)) % below
-    };
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut draw = |below: u64| random.u64(..below);
     let mut text = String::new();
     let mut time_ns = 0;
     for _ in 0..EVENTS {

@@ -1,11 +1,11 @@
 //! The vectors of `tests/vectors/`, through the programs in the kernel.
 
-use anyhow::{Result, ensure};
-use dcqcn_tests::{require, vectors};
+use dcqcn_tests::prelude::*;
+use dcqcn_tests::vectors;
 
 #[test]
 fn kernel_engine_passes_vectors() -> Result<()> {
-    require!("kernel_engine_passes_vectors");
+    require!();
     for (name, _) in vectors::scenarios() {
         let differences = vectors::load(name)?.kernel_differences()?;
         ensure!(differences.is_empty(), "{name}: {}", differences.join("\n"));

@@ -1,9 +1,8 @@
 //! Instructions processed by the verifier, for every object and mode.
 
-use anyhow::{Context as _, Result, ensure};
 use dcqcn_common::layout::Mode;
-use dcqcn_loader::dataplane::{self, PROGRAMS, Programs, Sizes};
-use dcqcn_tests::require;
+use dcqcn_loader::dataplane;
+use dcqcn_tests::prelude::*;
 
 /// Limit of a program. The verifier gives up after a million (BPF_COMPLEXITY_LIMIT_INSNS). Linux 6.1 processes 2.6 times
 /// as many of ingress as 6.18, and half as many of egress.
@@ -13,7 +12,7 @@ fn max_insns(program: &str) -> u32 {
 
 #[test]
 fn programs_verify_with_a_margin() -> Result<()> {
-    require!("programs_verify_with_a_margin");
+    require!();
     let sizes = Sizes { rp_flows: 8, np_flows: 8 };
     for programs in [Programs::Plain, Programs::PacketTrace { one_in: 1 }] {
         for (mode, programs_to_load) in [

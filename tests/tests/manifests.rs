@@ -1,18 +1,11 @@
 //! Kubernetes' manifests checked against the API's schema and the commands' requirements, without a cluster.
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::path::PathBuf;
-use std::process::Command;
-
-use anyhow::{Context as _, Result};
 use dcqcn_tests::manifests::{directory, documents, parsed};
+use dcqcn_tests::prelude::*;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
 
 const FOLDERS: [&str; 3] = ["base", "fleet", "etcd"];
 
@@ -56,7 +49,6 @@ fn lost(from: &Value, back: &Value) -> Option<String> {
     }
 }
 
-/// Files of manifests, kustomizations aside.
 fn files() -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for name in FOLDERS {
@@ -79,7 +71,6 @@ fn all() -> Result<Vec<Value>> {
     Ok(all)
 }
 
-/// The manifest of this kind and name.
 fn one(kind: &str, name: &str) -> Result<Value> {
     let matches_name = |one: &Value| one["kind"] == kind && one["metadata"]["name"] == name;
     all()?.into_iter().find(matches_name).with_context(|| format!("no {kind} {name}"))

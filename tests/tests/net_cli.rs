@@ -1,28 +1,20 @@
 //! Life cycle of an attachment, by the `dcqcn` command in a separate network namespace.
 
-use std::thread;
-
-use anyhow::{Context, Result};
-use dcqcn_tests::lab::{Lab, assert_contains};
-use dcqcn_tests::require;
+use dcqcn_tests::prelude::*;
 
 #[test]
 fn interface_life_cycle_by_command() -> Result<()> {
-    require!("interface_life_cycle_by_command");
-    let lab = Lab::new("life")?;
+    let lab = new_lab!();
     let netlink = lab.host.netlink()?;
     let index = netlink.link("a0")?.index;
     let qdisc_before = netlink.root_qdisc(index)?;
 
-    assert_contains(&lab.expect_error(3, "status a0")?, "a0 is not attached");
-    assert_contains(&lab.expect_error(3, "set a0 np_enable=off")?, "a0 is not attached");
-    assert_contains(&lab.expect_error(1, "attach a9")?, "no interface \"a9\"");
-    assert_contains(&lab.expect_error(1, "attach a0 --profile lab --set link_rate=10gbit")?, "up to 1gbit");
-    assert_contains(
-        &lab.ok("attach a0 --profile lab --set link_rate=250mbit --flows 1024")?,
-        "attached to a0 as host",
-    );
-    assert_contains(&lab.expect_error(1, "attach a0")?, "a0 is already attached as host");
+    lab.fails(3, "status a0", "a0 is not attached")?;
+    lab.fails(3, "set a0 np_enable=off", "a0 is not attached")?;
+    lab.fails(1, "attach a9", "no interface \"a9\"")?;
+    lab.fails(1, "attach a0 --profile lab --set link_rate=10gbit", "up to 1gbit")?;
+    lab.prints("attach a0 --profile lab --set link_rate=250mbit --flows 1024", "attached to a0 as host")?;
+    lab.fails(1, "attach a0", "a0 is already attached as host")?;
 
     let status = lab.json("status")?;
     let [attachment] = status["attachments"].as_array().context("no array")?.as_slice() else {
@@ -37,11 +29,11 @@ fn interface_life_cycle_by_command() -> Result<()> {
         lab.ok(command)?;
         lab.json(command)?;
     }
-    assert_contains(&lab.ok("get a0 rpg_time_reset")?, "4.4ms");
+    lab.prints("get a0 rpg_time_reset", "4.4ms")?;
 
     lab.ok("detach a0")?;
-    assert_contains(&lab.ok("status")?, "no interface is attached");
-    assert_contains(&lab.expect_error(3, "detach a0")?, "a0 is not attached");
+    lab.prints("status", "no interface is attached")?;
+    lab.fails(3, "detach a0", "a0 is not attached")?;
     assert_eq!(netlink.root_qdisc(index)?, qdisc_before);
     Ok(())
 }
@@ -49,8 +41,7 @@ fn interface_life_cycle_by_command() -> Result<()> {
 /// An attachment has a journal before it has maps and parameters.
 #[test]
 fn concurrent_attach_awaited() -> Result<()> {
-    require!("concurrent_attach_awaited");
-    let lab = Lab::new("wait")?;
+    let lab = new_lab!();
     thread::scope(|scope| {
         let attaching = scope.spawn(|| lab.ok("attach a0 --set link_rate=1gbit"));
         let mut is_over = false;
@@ -67,8 +58,7 @@ fn concurrent_attach_awaited() -> Result<()> {
 
 #[test]
 fn change_is_atomic() -> Result<()> {
-    require!("change_is_atomic");
-    let lab = Lab::new("set")?;
+    let lab = new_lab!();
     lab.ok("attach a0 --set link_rate=1gbit")?;
     let changed = lab.ok("set a0 rpg_ai_rate=20mbit wred.3.kmin=100KB wred.3.kmax=1.5MB wred.3.pmax=0.5%")?;
     let text = "rpg_ai_rate: 40mbit -> 20mbit\nwred.3.kmin: 5KB -> 100KB\nwred.3.kmax: 200KB -> 1.5MB\n\
@@ -84,79 +74,66 @@ fn change_is_atomic() -> Result<()> {
         (2, "rpg_gd=99", "rpg_gd = 99 is out of range: 10 to 15"),
         (2, "pacer=none", "use `attach --pacer`"),
     ] {
-        assert_contains(&lab.expect_error(code, &format!("set a0 {change}"))?, reason);
+        lab.fails(code, &format!("set a0 {change}"), reason)?;
     }
     assert_eq!(lab.json("get a0")?, before);
-    lab.ok("detach --all")?;
-    Ok(())
+    lab.ok("detach --all").map(drop)
 }
 
 #[test]
 fn command_line_overrides_file() -> Result<()> {
-    require!("command_line_overrides_file");
-    let lab = Lab::new("file")?;
+    let lab = new_lab!();
     let file = tempfile::NamedTempFile::new()?;
     let text =
         "role = 'switch'\n[parameters]\nlink_rate = '1gbit'\n[wred.3]\nkmin = '10KB'\nkmax = '300KB'\n";
-    std::fs::write(&file, text)?;
+    fs::write(&file, text)?;
     let file = file.path().display();
-    assert_contains(
-        &lab.ok(&format!("attach a0 --config {file} --set wred.3.kmax=400KB"))?,
-        "attached to a0 as switch",
-    );
+    lab.prints(&format!("attach a0 --config {file} --set wred.3.kmax=400KB"), "attached to a0 as switch")?;
     let queues = lab.json("queues a0")?;
     assert_eq!(queues["cp_enable"], true);
     let class = &queues["classes"][3];
     assert_eq!((&class["kmin_bytes"], &class["kmax_bytes"]), (&10_000.into(), &400_000.into()));
     assert_eq!(class["drain_rate_bps"], 1_000_000_000);
-    assert_contains(
-        &lab.expect_error(1, &format!("attach b0 --config {file} --set wred.3.kmin=1MB"))?,
-        "above wred.3.kmax",
-    );
-    assert_contains(&lab.expect_error(3, "status b0")?, "b0 is not attached");
-    lab.ok("detach a0")?;
-    Ok(())
+    lab.fails(1, &format!("attach b0 --config {file} --set wred.3.kmin=1MB"), "above wred.3.kmax")?;
+    lab.fails(3, "status b0", "b0 is not attached")?;
+    lab.ok("detach a0").map(drop)
 }
 
 #[test]
 fn altname_selects_the_interface() -> Result<()> {
-    require!("altname_selects_the_interface");
-    let lab = Lab::new("altname")?;
+    let lab = new_lab!();
     lab.host.command("ip link property add dev a0 altname other0")?;
     let file = lab.path("file");
-    std::fs::write(
+    fs::write(
         &file,
         "[[interface]]\nname = 'a0'\nflows = 64\n[interface.parameters]\nlink_rate = '1gbit'\n",
     )?;
     let file = file.display();
     lab.ok(&format!("attach other0 --config {file}"))?;
-    assert_contains(&lab.ok(&format!("config diff other0 --config {file}"))?, "a0 matches");
+    lab.prints(&format!("config diff other0 --config {file}"), "a0 matches")?;
     lab.ok("set other0 rpg_gd=12")?;
     // Longer than a name may be.
     let long = "enp3s0f0np0-storage-uplink";
     lab.host.command(&format!("ip link property add dev a0 altname {long}"))?;
     lab.ok(&format!("set {long} rpg_gd=11"))?;
-    assert_contains(&lab.ok("log other0")?, "rpg_gd");
+    lab.prints("log other0", "rpg_gd")?;
     lab.ok("detach other0").map(drop)
 }
 
 #[test]
 fn several_interfaces_have_one_report() -> Result<()> {
-    require!("several_interfaces_have_one_report");
-    let lab = Lab::new("several")?;
+    let lab = new_lab!();
     let planned = lab.json("attach a0 b0 --dry-run --set link_rate=1gbit")?;
     assert_eq!(planned["planned"].as_array().map(Vec::len), Some(2), "{planned}");
-    assert_contains(&lab.expect_error(3, "detach a0 b0")?, "b0 is not attached");
-    Ok(())
+    lab.fails(3, "detach a0 b0", "b0 is not attached")
 }
 
 #[test]
 fn pairs_added_listed_and_removed() -> Result<()> {
-    require!("pairs_added_listed_and_removed");
-    let lab = Lab::new("pair")?;
-    assert_contains(&lab.expect_error(3, "flows pair list a0")?, "a0 is not attached");
+    let lab = new_lab!();
+    lab.fails(3, "flows pair list a0", "a0 is not attached")?;
     lab.ok("attach a0 --pacer none --set link_rate=1gbit --flows 64")?;
-    assert_contains(&lab.ok("flows pair list a0")?, "no pairs are known");
+    lab.prints("flows pair list a0", "no pairs are known")?;
 
     let table = lab.ok("flows pair add a0 10.0.0.1 0x11 35 --peer 10.0.0.2")?;
     assert_contains(&table, "10.0.0.1  0x000011  0x000023  static");
@@ -167,13 +144,9 @@ fn pairs_added_listed_and_removed() -> Result<()> {
     assert_eq!(lab.json("flows a0")?["pairs"], pairs["pairs"]);
 
     lab.ok("flows pair del a0 10.0.0.2 0x23")?;
-    assert_contains(
-        &lab.expect_error(1, "flows pair del a0 10.0.0.2 0x23")?,
-        "no pair of QP 0x23 at 10.0.0.2 is known",
-    );
-    assert_contains(&lab.expect_error(2, "flows pair add a0 10.0.0.1 1 0x23")?, "2 to 16777215");
-    assert_contains(&lab.expect_error(2, "flows pair add a0 10.0.0 0x11 0x23")?, "invalid IP address");
+    lab.fails(1, "flows pair del a0 10.0.0.2 0x23", "no pair of QP 0x23 at 10.0.0.2 is known")?;
+    lab.fails(2, "flows pair add a0 10.0.0.1 1 0x23", "2 to 16777215")?;
+    lab.fails(2, "flows pair add a0 10.0.0 0x11 0x23", "invalid IP address")?;
     assert_eq!(lab.json("flows pair list a0")?["pairs"].as_array().map(Vec::len), Some(2));
-    lab.ok("detach a0")?;
-    Ok(())
+    lab.ok("detach a0").map(drop)
 }

@@ -1,27 +1,12 @@
 //! `dcqcn run` in adverse conditions: incomplete files, missing addresses, clients that send no request, many
 //! interfaces at once.
 
-use std::fs::{self, File, FileTimes};
-use std::io::Write as _;
-use std::net::TcpStream;
-use std::process::Stdio;
-use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::fs::FileTimes;
+use std::time::SystemTime;
 
-use anyhow::{Context as _, Result, ensure};
-use dcqcn_common::stats::Stat;
-use dcqcn_loader::attach;
-use dcqcn_replay::Hook;
-use dcqcn_tests::command::{cpu_time, dcqcn};
-use dcqcn_tests::daemon::{Daemon, HOST, Manager, get};
-use dcqcn_tests::host::{Host, Pair};
-use dcqcn_tests::packets::Roce;
-use dcqcn_tests::require;
-use dcqcn_tests::retry::while_busy;
-use dcqcn_tests::retry::{wait, wait_value};
-use dcqcn_tests::socket::TIMEOUT;
+use dcqcn_tests::daemon::Manager;
+use dcqcn_tests::prelude::*;
 use nix::sys::resource::{Resource, setrlimit};
-use nix::sys::signal::Signal;
 
 /// Time of the attachment, which identifies it.
 fn attached_at(host: &Host, iface: &str) -> Result<u64> {
@@ -30,8 +15,7 @@ fn attached_at(host: &Host, iface: &str) -> Result<u64> {
 
 #[test]
 fn empty_file_detaches_nothing() -> Result<()> {
-    require!("empty_file_detaches_nothing");
-    let pair = Pair::new("empty")?;
+    let pair = new_pair!();
     let mut daemon = Daemon::serving(&pair.a, HOST, "a0")?;
     let before = attached_at(&pair.a, "a0")?;
     pair.a.socket("a0")?.send(&Roce::default().frame())?;
@@ -66,8 +50,7 @@ fn empty_file_detaches_nothing() -> Result<()> {
 
 #[test]
 fn daemon_follows_shaper_rate() -> Result<()> {
-    require!("daemon_follows_shaper_rate", "tbf");
-    let pair = Pair::new("speed")?;
+    let pair = new_pair!("tbf");
     pair.a.command("tc qdisc add dev a0 root handle 7: tbf rate 200mbit burst 200k limit 1m")?;
     let file = "[[interface]]\nname = 'a0'\nrole = 'switch'\nflows = 64\n";
     let mut daemon = Daemon::serving(&pair.a, file, "a0")?;
@@ -86,8 +69,7 @@ fn daemon_follows_shaper_rate() -> Result<()> {
 
 #[test]
 fn manual_set_kept_until_reload() -> Result<()> {
-    require!("manual_set_kept_until_reload");
-    let pair = Pair::new("touch")?;
+    let pair = new_pair!();
     let mut daemon = Daemon::serving(&pair.a, HOST, "a0")?;
     pair.a.set("a0", &["link_rate=3gbit"])?;
     let touched = FileTimes::new().set_modified(SystemTime::now() + Duration::from_secs(5));
@@ -105,8 +87,7 @@ fn manual_set_kept_until_reload() -> Result<()> {
 
 #[test]
 fn missing_listen_address_retried() -> Result<()> {
-    require!("missing_listen_address_retried");
-    let pair = Pair::new("address")?;
+    let pair = new_pair!();
     // A namespace that never had an address treats any as its own.
     pair.a.set_up("lo", true)?;
     let file = format!("{HOST}[metrics]\nlisten = '10.0.0.1:9310'\n");
@@ -138,9 +119,8 @@ fn missing_listen_address_retried() -> Result<()> {
 
 #[test]
 fn silent_clients_do_not_block() -> Result<()> {
-    require!("silent_clients_do_not_block");
     const CLIENTS: usize = 1_100;
-    let pair = Pair::new("idle")?;
+    let pair = new_pair!();
     pair.a.set_up("lo", true)?;
     setrlimit(Resource::RLIMIT_NOFILE, 4_096, 4_096).context("cannot have 4,096 file descriptors")?;
     let mut daemon = Daemon::start(&pair.a, &format!("{HOST}[metrics]\nlisten = '127.0.0.1:9310'\n"))?;
@@ -166,8 +146,7 @@ fn silent_clients_do_not_block() -> Result<()> {
 
 #[test]
 fn removed_peer_released_loopback_ignored() -> Result<()> {
-    require!("removed_peer_released_loopback_ignored");
-    let pair = Pair::new("way")?;
+    let pair = new_pair!();
     pair.also("a1", "b1")?;
     let any = HOST.replace("'a*'", "'*'");
     let mut daemon = Daemon::serving(&pair.a, &any, "a1")?;
@@ -206,7 +185,7 @@ fn many_links() -> Result<String> {
 
 #[test]
 fn many_interfaces_served() -> Result<()> {
-    require!("many_interfaces_served");
+    require!();
     let ports = ports()?;
     let pair = Pair::new("many")?;
     pair.a.set_up("lo", true)?;
@@ -263,7 +242,7 @@ fn many_interfaces_served() -> Result<()> {
 
 #[test]
 fn restart_resumes_interrupted_attach() -> Result<()> {
-    require!("restart_resumes_interrupted_attach");
+    require!();
     let ports = ports()?;
     let pair = Pair::new("middle")?;
     for port in 1..ports {
@@ -293,8 +272,7 @@ fn restart_resumes_interrupted_attach() -> Result<()> {
 
 #[test]
 fn unread_log_does_not_stop_service() -> Result<()> {
-    require!("unread_log_does_not_stop_service");
-    let pair = Pair::new("unread")?;
+    let pair = new_pair!();
     let dir = tempfile::tempdir()?;
     fs::write(dir.path().join("dcqcn.toml"), HOST)?;
     let mut manager = Manager::listen()?;
@@ -304,7 +282,7 @@ fn unread_log_does_not_stop_service() -> Result<()> {
     command.env("DCQCN_AUDIT", dir.path()).env("NOTIFY_SOCKET", manager.address()?).env_remove("DCQCN_LOG");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(writer);
     drop(reader);
-    let mut daemon = dcqcn_tests::command::Running::spawn(&pair.a, command)?;
+    let mut daemon = Running::spawn(&pair.a, command)?;
     manager.wait_for("READY=1", TIMEOUT)?;
     assert_eq!(pair.a.attached()?.len(), 1);
     daemon.signal(Signal::SIGTERM)?;

@@ -1,19 +1,8 @@
 //! `dcqcn doctor` in network namespaces: it detects planted faults, and only those.
 
 use std::collections::BTreeSet;
-use std::process::Command;
-use std::time::Duration;
-use std::{fs, thread};
 
-use anyhow::{Context as _, Result, ensure};
-use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_params::Role;
-use dcqcn_tests::command::{binary, dcqcn, output_of};
-use dcqcn_tests::host::{Host, Pair};
-use dcqcn_tests::packets::{CNP_TOS, Roce};
-use dcqcn_tests::repeat::while_repeating;
-use dcqcn_tests::require;
-use serde_json::Value;
+use dcqcn_tests::prelude::*;
 
 /// Output of `dcqcn doctor` with these arguments in the namespace of `host`, and its exit code.
 fn run(host: &Host, arguments: &[&str]) -> Result<(i32, String, String)> {
@@ -68,8 +57,7 @@ fn set(ids: &[&str]) -> BTreeSet<String> {
 
 #[test]
 fn switch_healthy_until_congested() -> Result<()> {
-    require!("switch_healthy_until_congested");
-    let pair = Pair::new("doctor-cp")?;
+    let pair = new_pair!();
     assert_eq!(faults(&pair.a)?, set(&["nothing-attached"]));
     pair.a.attach("a0", Role::Switch, &["link_rate=10gbit"])?;
     assert_eq!(faults(&pair.a)?, set(&["no-roce"]));
@@ -86,8 +74,7 @@ fn switch_healthy_until_congested() -> Result<()> {
 
 #[test]
 fn host_without_cnps_reports_cause() -> Result<()> {
-    require!("host_without_cnps_reports_cause");
-    let pair = Pair::new("doctor-host")?;
+    let pair = new_pair!();
     let marked = Roce { ecn: Ecn::CE, ..Roce::default() };
     pair.b.attach("b0", Role::Host, &["link_rate=10gbit"])?;
     // The tests attach without a pacer: not every kernel has one.
@@ -111,8 +98,7 @@ fn host_without_cnps_reports_cause() -> Result<()> {
 
 #[test]
 fn short_shaper_burst_reported() -> Result<()> {
-    require!("short_shaper_burst_reported", "tbf", "htb");
-    let pair = Pair::new("doctor-burst")?;
+    let pair = new_pair!("tbf", "htb");
     // Severity, evidence and fix of the finding on the shaper.
     let found = || -> Result<Option<(String, String, String)>> {
         let (_, text, error) = run(&pair.a, &["--json", "--duration", "1s"])?;
@@ -145,8 +131,7 @@ fn short_shaper_burst_reported() -> Result<()> {
 
 #[test]
 fn missing_parts_reported() -> Result<()> {
-    require!("missing_parts_reported");
-    let pair = Pair::new("doctor-gone")?;
+    let pair = new_pair!();
     pair.a.attach("a0", Role::Switch, &["link_rate=10gbit"])?;
     let netlink = pair.a.netlink()?;
     netlink.set_up(pair.a.index("a0")?, false)?;
@@ -158,7 +143,7 @@ fn missing_parts_reported() -> Result<()> {
 
 #[test]
 fn broken_recordings_are_rejected() -> Result<()> {
-    require!("broken_recordings_are_rejected");
+    require!();
     let host = Host::new("doctor-from", "a")?;
     let dir = tempfile::tempdir()?;
     let path = dir.path().to_str().context("a path")?;
@@ -189,8 +174,7 @@ fn broken_recordings_are_rejected() -> Result<()> {
 /// The fixes work in the shell that ran `dcqcn -n NETNS doctor`.
 #[test]
 fn fixes_name_the_namespace() -> Result<()> {
-    require!("fixes_name_the_namespace");
-    let pair = Pair::new("doctor-netns")?;
+    let pair = new_pair!();
     pair.a.attach("a0", Role::Host, &["link_rate=10gbit", "np_enable=off"])?;
     pair.a.command("ip link set a0 down")?;
     let fixes = || -> Result<Vec<(String, String)>> {

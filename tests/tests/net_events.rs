@@ -1,29 +1,11 @@
 //! `dcqcn events`: all readers receive events as they happen.
 
-use std::io::{BufRead as _, Read as _};
-use std::time::Duration;
-use std::{fs, thread};
-
-use anyhow::{Context as _, Result, ensure};
-use dcqcn_common::stats::Stat;
-use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_params::Role;
-use dcqcn_replay::Hook;
-use dcqcn_tests::command::{Running, dcqcn};
-use dcqcn_tests::host::{Host, Pair};
-use dcqcn_tests::lab::{Lab, assert_contains};
-use dcqcn_tests::packets::{CNP_TOS, Roce};
-use dcqcn_tests::require;
-use nix::sys::signal::Signal;
-use serde_json::Value;
+use dcqcn_tests::prelude::*;
 
 /// A running reader of JSON lines; its standard error is discarded.
-fn reader(host: &Host, arguments: &str, audit: &std::path::Path) -> Result<Running> {
+fn reader(host: &Host, arguments: &str, audit: &Path) -> Result<Running> {
     let mut command = dcqcn(&format!("events {arguments} --json"))?;
-    command
-        .env("DCQCN_AUDIT", audit)
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::null());
+    command.env("DCQCN_AUDIT", audit).stdout(Stdio::piped()).stderr(Stdio::null());
     Running::spawn(host, command)
 }
 
@@ -40,8 +22,7 @@ fn all(mut reader: Running) -> Result<Vec<Value>> {
     values(&text)
 }
 
-/// Events already recorded.
-fn past(host: &Host, arguments: &str, audit: &std::path::Path) -> Result<Vec<Value>> {
+fn past(host: &Host, arguments: &str, audit: &Path) -> Result<Vec<Value>> {
     all(reader(host, &format!("{arguments} --no-follow --last 1024"), audit)?)
 }
 
@@ -52,15 +33,14 @@ fn kinds(events: &[Value]) -> Vec<&str> {
 /// Two readers and the daemon concurrently: each sees all events.
 #[test]
 fn events_reach_every_reader() -> Result<()> {
-    require!("events_reach_every_reader");
-    let pair = Pair::new("events")?;
+    let pair = new_pair!();
     let audit = tempfile::tempdir()?;
     let changes = ["link_rate=1gbit", "rpg_time_reset=0ns", "rpg_byte_reset=0B"];
     pair.a.attach("a0", Role::Host, &changes)?;
     let mut daemon = dcqcn("run a0 --log-format json")?;
     let log = audit.path().join("log");
     daemon.env("DCQCN_LOG", "debug").env("DCQCN_AUDIT", audit.path());
-    daemon.stdout(std::process::Stdio::null()).stderr(fs::File::create(&log)?);
+    daemon.stdout(Stdio::null()).stderr(File::create(&log)?);
     let mut daemon = Running::spawn(&pair.a, daemon)?;
     wait_for(&log, "events")?;
 
@@ -128,8 +108,7 @@ fn events_reach_every_reader() -> Result<()> {
 
 #[test]
 fn events_not_repeated_after_rename() -> Result<()> {
-    require!("events_not_repeated_after_rename");
-    let pair = Pair::new("events-rename")?;
+    let pair = new_pair!();
     let audit = tempfile::tempdir()?;
     pair.a.attach("a0", Role::Host, &["link_rate=1gbit"])?;
     let add = |iface: &str, qpn: u64| -> Result<()> {
@@ -157,14 +136,14 @@ fn events_not_repeated_after_rename() -> Result<()> {
             return Ok(());
         }
     }
-    anyhow::bail!("the reader does not find the new name")
+    bail!("the reader does not find the new name")
 }
 
 /// The others are still followed.
 #[test]
 fn broken_journal_reported_once() -> Result<()> {
-    require!("broken_journal_reported_once");
-    let lab = Lab::new("events-broken")?;
+    require!();
+    let lab = new_lab!();
     for iface in ["a0", "b0"] {
         lab.ok(&format!("attach {iface} --pacer none --flows 64 --set link_rate=1gbit"))?;
     }
@@ -186,8 +165,8 @@ fn broken_journal_reported_once() -> Result<()> {
 
 #[test]
 fn lost_maps_do_not_hide_others() -> Result<()> {
-    require!("lost_maps_do_not_hide_others");
-    let lab = Lab::new("events-lost")?;
+    require!();
+    let lab = new_lab!();
     for iface in ["a0", "b0"] {
         lab.ok(&format!("attach {iface} --pacer none --flows 64 --set link_rate=1gbit"))?;
     }
@@ -204,8 +183,8 @@ fn lost_maps_do_not_hide_others() -> Result<()> {
 }
 
 /// Waits until a file has `words`.
-fn wait_for(file: &std::path::Path, words: &str) -> Result<()> {
-    dcqcn_tests::retry::wait(|| {
+fn wait_for(file: &Path, words: &str) -> Result<()> {
+    wait(|| {
         let text = fs::read_to_string(file)?;
         Ok(if text.contains(words) { Ok(()) } else { Err(format!("no {words:?} in {text}")) })
     })
@@ -214,8 +193,7 @@ fn wait_for(file: &std::path::Path, words: &str) -> Result<()> {
 #[test]
 fn full_table_reported_flood_counted() -> Result<()> {
     const FLOWS: u32 = 3_000;
-    require!("full_table_reported_flood_counted");
-    let pair = Pair::new("events-full")?;
+    let pair = new_pair!();
     let audit = tempfile::tempdir()?;
     pair.a.attach("a0", Role::Host, &["link_rate=1gbit", "event_rate=50"])?;
     let a = pair.a.socket("a0")?;
@@ -234,8 +212,7 @@ fn full_table_reported_flood_counted() -> Result<()> {
 
 #[test]
 fn events_end_cleanly_and_reject_unknown() -> Result<()> {
-    require!("events_end_cleanly_and_reject_unknown");
-    let pair = Pair::new("events-end")?;
+    let pair = new_pair!();
     let audit = tempfile::tempdir()?;
     for (line, code, expected) in [
         ("events a0", 3, "a0 is not attached"),
@@ -266,10 +243,9 @@ fn events_end_cleanly_and_reject_unknown() -> Result<()> {
 /// fix.
 #[test]
 fn packet_trace_only_if_enabled() -> Result<()> {
-    require!("packet_trace_only_if_enabled");
-    let pair = Pair::new("packets")?;
+    let pair = new_pair!();
     let audit = tempfile::tempdir()?;
-    let run = |line: &str| -> Result<std::process::Output> {
+    let run = |line: &str| -> Result<Output> {
         let mut command = dcqcn(line)?;
         command.env("DCQCN_AUDIT", audit.path());
         pair.a.output(command)

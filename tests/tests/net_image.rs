@@ -2,23 +2,11 @@
 //! like the node's: the daemon manages interfaces, its file changes as a ConfigMap does, a fleet's rollout passes through it, and
 //! it takes over from a previous one.
 
-use std::collections::BTreeMap;
-use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 
-use anyhow::{Context as _, Result, ensure};
-use dcqcn_tests::command::{dcqcn_fleet, output_of, status_field};
-use dcqcn_tests::daemon::get;
-use dcqcn_tests::fleet::Etcd;
-use dcqcn_tests::host::Pair;
 use dcqcn_tests::manifests::{directory, documents};
-use dcqcn_tests::retry::{wait, wait_value};
-use dcqcn_tests::{require, require_installed};
+use dcqcn_tests::prelude::*;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use serde_json::Value;
-use tempfile::TempDir;
 
 /// An archive of the image; `cargo xtask test` makes it.
 const IMAGE: &str = "DCQCN_IMAGE";
@@ -45,7 +33,6 @@ struct Node {
     /// Prefix of podman's names in this test.
     prefix: String,
     image: String,
-    /// Containers that were started.
     started: Vec<String>,
 }
 
@@ -182,12 +169,10 @@ impl Node {
         Ok(name)
     }
 
-    /// Runs a command in a container.
     fn inside(&self, name: &str, words: &[&str]) -> Result<String> {
         self.podman(&[&["exec", name], words].concat())
     }
 
-    /// Waits for the condition of its probe.
     fn wait_until_ready(&self, name: &str, pair: &Pair) -> Result<()> {
         let ready = wait(|| match probe(pair, "/readyz") {
             Ok(status) if status == "200" => Ok(Ok(())),
@@ -220,7 +205,6 @@ impl Drop for Node {
     }
 }
 
-/// The status of a response of the daemon's HTTP server.
 fn probe(pair: &Pair, path: &str) -> Result<String> {
     let answer = get(&pair.a, "127.0.0.1:9310", path)?;
     Ok(answer.split(' ').nth(1).unwrap_or_default().to_owned())
@@ -230,7 +214,7 @@ fn probe(pair: &Pair, path: &str) -> Result<String> {
 fn image_serves_node_and_rollout() -> Result<()> {
     let test = "image_serves_node_and_rollout";
     require!(test);
-    require_installed!(test, Etcd);
+    require_installed!(test; Etcd);
     let Some(archive) = std::env::var_os(IMAGE).map(PathBuf::from) else {
         eprintln!("SKIPPED {test}: there is no image: {IMAGE} does not name one");
         return Ok(());

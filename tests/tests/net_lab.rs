@@ -1,15 +1,10 @@
 //! An incast in the lab, without and with DCQCN, through the kernel's real programs and queues.
 
-use anyhow::{Context, Result, ensure};
-use dcqcn_netlink::Netns;
-use dcqcn_tests::command::{dcqcn_lab, output_of};
-use dcqcn_tests::require;
-use dcqcn_tests::retry::while_busy;
-use serde_json::Value;
+use dcqcn_tests::prelude::*;
 
 #[test]
 fn dcqcn_prevents_incast_collapse() -> Result<()> {
-    require!("dcqcn_prevents_incast_collapse", "htb", "tbf");
+    require!("htb", "tbf");
     while_busy(3, incast)
 }
 

@@ -1,15 +1,8 @@
 //! The networks of `p4/mininet`: validated everywhere, run if BMv2 is installed.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-
-use anyhow::{Context as _, Result, ensure};
-use dcqcn_netlink::Netns;
 use dcqcn_netlink::netns::Temporary;
-use dcqcn_tests::command::{binary, dcqcn_lab, lab_binary, output_of, words};
-use dcqcn_tests::require_bmv2;
-use dcqcn_tests::retry::while_busy;
+use dcqcn_tests::command::lab_binary;
+use dcqcn_tests::prelude::*;
 
 /// Debian's Python, for which mininet is installed.
 const PYTHON: &str = "/usr/bin/python3";
@@ -18,7 +11,6 @@ fn scripts() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../p4/mininet")
 }
 
-/// Whether `program` accepts these arguments.
 fn succeeds(program: &str, arguments: &[&str]) -> bool {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

@@ -1,21 +1,9 @@
 //! `dcqcn-lab p4` and `replay --engine bmv2`: with mock tools everywhere, with BMv2 if installed.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-
-use anyhow::{Context, Result, ensure};
 use dcqcn_netlink::netns::Temporary;
-use dcqcn_netlink::{Netlink, Netns};
 use dcqcn_p4::Process;
 use dcqcn_p4::program::JSON;
-use dcqcn_tests::command::{dcqcn_lab, error_of, output_of};
-use dcqcn_tests::host::add_veth;
-use dcqcn_tests::require_bmv2;
-use dcqcn_tests::retry::while_busy;
-use serde_json::Value;
-use tempfile::TempDir;
+use dcqcn_tests::prelude::*;
 
 const FILE: &str = include_str!("../../userspace/experiments/p4/src/sample.toml");
 
@@ -35,7 +23,6 @@ impl Fixture {
         self.directory.path().join(name)
     }
 
-    /// Replaces a tool by a shell script.
     fn tool(&self, name: &str, script: &str) -> Result<()> {
         let path = self.path(name);
         fs::write(&path, format!("#!/bin/sh\n{script}\n"))?;
@@ -210,7 +197,6 @@ impl Bench {
         self.netns.run(|| error_of(&mut command, 1))?
     }
 
-    /// Sends commands to the switch, as another controller would.
     fn configure_externally(&self, commands: &str) -> Result<()> {
         fs::write(self.fixture.path("commands"), commands)?;
         let mut command = Command::new("sh");
@@ -222,7 +208,7 @@ impl Bench {
 
 #[test]
 fn switch_configured_tuned_and_read() -> Result<()> {
-    require_bmv2!("switch_configured_tuned_and_read");
+    require_bmv2!();
     let mut bench = Bench::new("p4")?;
     // There is no state, or another namespace's of the same number: both errors have advice.
     let refused = bench.expect_error("p4 set rpg_gd=12")?;
@@ -271,7 +257,7 @@ fn switch_configured_tuned_and_read() -> Result<()> {
 /// The output of `commands` equals the effect of `push`: a push after it changes nothing.
 #[test]
 fn printed_commands_equal_push() -> Result<()> {
-    require_bmv2!("printed_commands_equal_push");
+    require_bmv2!();
     let bench = Bench::new("p4c")?;
     let commands = bench.ok("p4 commands --config switch.toml")?;
     bench.configure_externally(&commands)?;
@@ -283,7 +269,7 @@ fn printed_commands_equal_push() -> Result<()> {
 /// Without marking, which is random, the P4 program equals the reference to the nanosecond.
 #[test]
 fn capture_replay_equals_reference() -> Result<()> {
-    require_bmv2!("capture_replay_equals_reference");
+    require_bmv2!();
     let capture = Path::new(env!("CARGO_MANIFEST_DIR")).join("captures/rc_write.pcap");
     for hook in ["egress", "ingress", "xdp"] {
         let lines = |engine: &str| -> Result<String> {
@@ -301,7 +287,7 @@ fn capture_replay_equals_reference() -> Result<()> {
 
 #[test]
 fn bmv2_incast_controlled_at_host_or_switch() -> Result<()> {
-    require_bmv2!("bmv2_incast_controlled_at_host_or_switch", "tbf");
+    require_bmv2!("tbf");
     while_busy(3, || incast("host", "both"))?;
     while_busy(3, || incast("switch", "on"))
 }

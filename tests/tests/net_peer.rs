@@ -1,16 +1,6 @@
 //! `dcqcn doctor listen` and `doctor peer` between two hosts.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::TcpStream;
-
-use anyhow::{Context as _, Result, ensure};
-use dcqcn_params::Role;
-use dcqcn_tests::command::{Running, dcqcn};
-use dcqcn_tests::host::Pair;
-use dcqcn_tests::lab::assert_contains;
-use dcqcn_tests::require;
-use nix::sys::signal::Signal;
-use serde_json::Value;
+use dcqcn_tests::prelude::*;
 
 /// Two hosts with addresses, and a listener on the second one.
 fn listening(test: &str, mtu: u32, options: &str) -> Result<(Pair, Running)> {
@@ -24,7 +14,6 @@ fn listening(test: &str, mtu: u32, options: &str) -> Result<(Pair, Running)> {
     Ok((pair, listener))
 }
 
-/// Exit code and report of a check by the first host.
 fn check(pair: &Pair, options: &str) -> Result<(i32, Value)> {
     let line = format!("doctor peer 10.0.0.2 --json --duration 200ms {options}");
     let output = pair.a.output(dcqcn(&line)?)?;
@@ -40,7 +29,7 @@ fn findings(report: &Value) -> Result<Vec<&str>> {
 
 #[test]
 fn transparent_path_answers_marks_both_ways() -> Result<()> {
-    require!("transparent_path_answers_marks_both_ways");
+    require!();
     let (pair, mut listener) = listening("peer-cnp", 4_200, "")?;
     pair.a.attach("a0", Role::Host, &["link_rate=10gbit"])?;
     pair.b.attach("b0", Role::Host, &["link_rate=10gbit"])?;
@@ -65,7 +54,7 @@ fn transparent_path_answers_marks_both_ways() -> Result<()> {
 
 #[test]
 fn path_that_clears_ecn_is_reported() -> Result<()> {
-    require!("path_that_clears_ecn_is_reported");
+    require!();
     let (pair, mut listener) = listening("peer-ecn", 1_500, "")?;
     let rule = "iptables -t mangle -A OUTPUT -p udp --dport 4791 -j TOS --set-tos 0x68/0xff";
     if let Err(error) = pair.a.command(rule) {
@@ -89,7 +78,7 @@ fn path_that_clears_ecn_is_reported() -> Result<()> {
 
 #[test]
 fn attached_phase_leaves_hosts_detached() -> Result<()> {
-    require!("attached_phase_leaves_hosts_detached");
+    require!();
     let (pair, mut listener) = listening("peer-attach", 4_200, "--attach")?;
     let (_, report) = check(&pair, "--attach")?;
     assert!(listener.wait()?.success());
@@ -110,7 +99,7 @@ fn attached_phase_leaves_hosts_detached() -> Result<()> {
 /// Ctrl-C on either host while both are attached.
 #[test]
 fn interrupted_check_leaves_hosts_detached() -> Result<()> {
-    require!("interrupted_check_leaves_hosts_detached");
+    require!();
     for (test, is_peer) in [("peer-int-a", true), ("peer-int-b", false)] {
         let (pair, mut listener) = listening(test, 4_200, "--attach")?;
         let mut peer = Running::start(&pair.a, "doctor peer 10.0.0.2 --attach --duration 2s")?;
@@ -130,7 +119,7 @@ fn interrupted_check_leaves_hosts_detached() -> Result<()> {
 
 #[test]
 fn rare_cnps_have_no_latency() -> Result<()> {
-    require!("rare_cnps_have_no_latency");
+    require!();
     let (pair, mut listener) = listening("peer-rare", 4_200, "")?;
     pair.a.attach("a0", Role::Host, &["link_rate=10gbit", "min_time_between_cnps=26ms"])?;
     pair.b.attach("b0", Role::Host, &["link_rate=10gbit", "min_time_between_cnps=25ms"])?;
@@ -144,8 +133,7 @@ fn rare_cnps_have_no_latency() -> Result<()> {
 
 #[test]
 fn check_without_listener_names_the_fix() -> Result<()> {
-    require!("check_without_listener_names_the_fix");
-    let pair = Pair::new("peer-none")?;
+    let pair = new_pair!();
     pair.a.add_v4("a0", 1, 24)?;
     pair.b.add_v4("b0", 2, 24)?;
     let error = String::from_utf8(pair.a.dcqcn("doctor peer 10.0.0.2", 1)?.stderr)?;

@@ -1,22 +1,11 @@
 //! A switch whose queue fills sends XOFF to the neighbours that fill it, and XON when it is empty again.
 
-use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
-use std::thread;
-use std::time::{Duration, Instant};
-
-use anyhow::{Context as _, Result, ensure};
 use aya::maps::{Map, MapData, PerCpuHashMap};
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::wire::pfc::PfcRepr;
 use dcqcn_loader::queues;
-use dcqcn_params::{QueuesChoice, Role};
-use dcqcn_tests::command::Running;
-use dcqcn_tests::host::{Host, join, request};
-use dcqcn_tests::packets::Roce;
-use dcqcn_tests::require;
-use dcqcn_tests::retry::{wait_until, wait_value};
-use dcqcn_tests::socket::{RawSocket, TIMEOUT};
+use dcqcn_params::QueuesChoice;
+use dcqcn_tests::prelude::*;
 
 /// Two senders and two receivers around a bridge whose ports to the receivers are slow.
 struct BridgeFixture {
@@ -28,7 +17,6 @@ struct BridgeFixture {
 /// Hosts by number.
 const NEAR: u8 = 2;
 const FAR: u8 = 4;
-/// Rate of the ports to the receivers.
 const RATE_KBIT: u64 = 2_000;
 /// The shortest pause, and the daemon's sampling interval.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -79,7 +67,6 @@ impl BridgeFixture {
     }
 }
 
-/// Sends a burst in one queue.
 fn burst(socket: &RawSocket, src: u8, dscp: u8, frames: usize) -> Result<()> {
     burst_to(socket, src, NEAR, dscp, frames)
 }
@@ -99,7 +86,7 @@ fn next_quanta(socket: &RawSocket) -> Result<u16> {
             return Ok(pfc.quanta[3]);
         }
     }
-    anyhow::bail!("no PFC frame")
+    bail!("no PFC frame")
 }
 
 /// Whether no PFC frame arrives for this time; other frames, such as the bridge's own, are ignored.
@@ -116,7 +103,7 @@ fn receives_nothing(socket: &RawSocket, ms: u64) -> Result<bool> {
 /// Depths are attributed by these bytes: a qdisc charges each segment's headers.
 #[test]
 fn super_packets_counted_as_qdisc_charges_them() -> Result<()> {
-    require!("super_packets_counted_as_qdisc_charges_them", "tbf", "htb");
+    require!("tbf", "htb");
     const SENT: usize = 4_000_000;
     let fixture = BridgeFixture::new("charged")?;
     fixture.switch.command("tc qdisc change dev p0 root handle 7: tbf rate 1gbit burst 1m limit 4m")?;
@@ -154,7 +141,7 @@ fn super_packets_counted_as_qdisc_charges_them() -> Result<()> {
 
 #[test]
 fn port_filling_queue_gets_xoff_then_xon() -> Result<()> {
-    require!("port_filling_queue_gets_xoff_then_xon", "tbf", "htb");
+    require!("tbf", "htb");
     let fixture = BridgeFixture::new("asking")?;
     let (one, two) = (fixture.socket(0)?, fixture.socket(1)?);
     let _daemon = Running::start(&fixture.switch, "run p0")?;
@@ -193,7 +180,7 @@ fn port_filling_queue_gets_xoff_then_xon() -> Result<()> {
 /// A daemon forgets ports that were removed before it started: the map that counts by port must not fill up.
 #[test]
 fn ports_removed_between_daemons_forgotten() -> Result<()> {
-    require!("ports_removed_between_daemons_forgotten", "tbf", "htb");
+    require!("tbf", "htb");
     let fixture = BridgeFixture::new("forgetting")?;
     let switch = &fixture.switch;
     let (maps, removed) = (switch.attachment("p0")?.maps, switch.index("p2")?);
@@ -211,7 +198,7 @@ fn ports_removed_between_daemons_forgotten() -> Result<()> {
 /// Two ports fill at the same time: each is paused until the slower one's queue is empty.
 #[test]
 fn xon_of_one_port_keeps_other_xoff() -> Result<()> {
-    require!("xon_of_one_port_keeps_other_xoff", "tbf", "htb");
+    require!("tbf", "htb");
     let fixture = BridgeFixture::new("askingtwo")?;
     let one = fixture.socket(0)?;
     let _daemon = Running::start(&fixture.switch, "run p0 p9")?;

@@ -1,15 +1,6 @@
 //! Qualification: Linux passes, and planted faults are detected exactly.
 
-use std::fs;
-
-use anyhow::{Context, Result, ensure};
-use dcqcn_netlink::Netns;
-use dcqcn_params::Role;
-use dcqcn_tests::command::{dcqcn_lab, find_program};
-use dcqcn_tests::host::{Host, join};
-use dcqcn_tests::require;
-use dcqcn_tests::retry::while_busy;
-use serde_json::Value;
+use dcqcn_tests::prelude::*;
 
 /// Runs it, and returns its exit code and its report.
 fn qualify(options: &str) -> Result<(i32, Value)> {
@@ -28,7 +19,7 @@ fn checks<'a>(report: &'a Value, outcome: &str) -> Vec<&'a str> {
 
 #[test]
 fn linux_qualifies_as_switch() -> Result<()> {
-    require!("linux_qualifies_as_switch", "htb", "tbf");
+    require!("htb", "tbf");
     let directory = tempfile::tempdir()?;
     let junit = directory.path().join("qualify.xml");
     let options = format!("--duration 3s --rounds 30 --junit {}", junit.display());
@@ -46,7 +37,7 @@ fn linux_qualifies_as_switch() -> Result<()> {
 
 #[test]
 fn planted_fault_found_in_its_row() -> Result<()> {
-    require!("planted_fault_found_in_its_row", "htb", "tbf");
+    require!("htb", "tbf");
     // Options, and the starts of the lines that must fail.
     let faults: [(&str, &[&str]); 4] = [
         ("--case marking --rounds 20 --set wred.3.ecn=off", &["marked at", "marked above"]),
@@ -79,7 +70,7 @@ fn planted_fault_found_in_its_row() -> Result<()> {
 /// A bridge of another namespace, between three ports of this one.
 #[test]
 fn device_between_ports_qualified() -> Result<()> {
-    require!("device_between_ports_qualified", "htb", "tbf");
+    require!("htb", "tbf");
     let (machine, switch) = (Host::new("between", "machine")?, Host::new("between", "switch")?);
     switch.command("ip link add br0 type bridge")?;
     switch.command("ip link set br0 up")?;
@@ -112,7 +103,7 @@ fn device_between_ports_qualified() -> Result<()> {
 
 #[test]
 fn missing_parts_skipped_with_reason() -> Result<()> {
-    require!("missing_parts_skipped_with_reason");
+    require!();
     if find_program("simple_switch").is_none() {
         let (code, report) = qualify("--switch bmv2")?;
         assert_eq!((code, checks(&report, "skipped").len()), (1, 5), "{report}");
@@ -122,7 +113,7 @@ fn missing_parts_skipped_with_reason() -> Result<()> {
 
 #[test]
 fn unusable_ports_reported() -> Result<()> {
-    require!("unusable_ports_reported", "tbf");
+    require!("tbf");
     let (machine, other) = (Host::new("unusable", "machine")?, Host::new("unusable", "other")?);
     join((&machine, "e1", 1), (&other, "p1", 2), 1_500)?;
     for (ports, names) in

@@ -1,15 +1,10 @@
 //! Queues on a port: shares, depths, drops, live changes, and restoring the previous state.
 
-use anyhow::{Context as _, Result};
 use dcqcn_common::params::QUEUES_MAJOR;
 use dcqcn_loader::backlog;
-use dcqcn_netlink::tc::{Handle, kernel_has_qdisc};
 use dcqcn_params::QueuesChoice;
-use dcqcn_tests::lab::{Lab, assert_contains};
-use dcqcn_tests::packets::{CNP_TOS, Roce};
+use dcqcn_tests::prelude::*;
 use dcqcn_tests::queues::{CASES, other, port, shares, shares_match, stats};
-use dcqcn_tests::require;
-use dcqcn_tests::retry::wait_until;
 
 /// The cases of the kernel's own tests of ets, one after the other on a port that is up.
 fn check_shares(test: &str, choice: QueuesChoice) -> Result<()> {
@@ -39,7 +34,7 @@ fn htb_shares_follow_weights() -> Result<()> {
 fn every_packet_has_queue() -> Result<()> {
     let Some(pair) = port("every_packet_has_queue", QueuesChoice::Auto)? else { return Ok(()) };
     let config = pair.a.attachment("a0")?.maps.params()?.config;
-    let tag = |roce: Roce| Roce { tags: vec![(dcqcn_common::wire::eth::EtherType::VLAN, 5)], ..roce };
+    let tag = |roce: Roce| Roce { tags: vec![(EtherType::VLAN, 5)], ..roce };
     let first = config.bands().iter().position(|band| *band == 0).context("no queue is served first")?;
     let mut arp = other(10);
     arp[12..14].copy_from_slice(&0x0806_u16.to_be_bytes());
@@ -95,15 +90,14 @@ fn depth_and_drops_are_per_queue() -> Result<()> {
 
 #[test]
 fn previous_qdisc_restored_choice_reported() -> Result<()> {
-    require!("previous_qdisc_restored_choice_reported", "htb", "tbf");
-    let lab = Lab::new("queues")?;
+    let lab = new_lab!("htb", "tbf");
     let shown = || lab.host.command("tc -d qdisc show dev a0");
     for root in [None, Some("tc qdisc add dev a0 root handle 7: tbf rate 20mbit burst 20k limit 1m")] {
         root.map_or(Ok(String::new()), |line| lab.host.command(line))?;
         let before = shown()?;
         let attach =
             "attach a0 --role switch --queues --flows 64 --set link_rate=20mbit --set queue.3.weight=7";
-        assert_contains(&lab.ok(&format!("{attach} --dry-run"))?, "dc03:");
+        lab.prints(&format!("{attach} --dry-run"), "dc03:")?;
         assert_eq!(shown()?, before, "a dry run changes nothing");
         let printed = lab.ok(attach)?;
         let kind = if kernel_has_qdisc("ets")? { "ets" } else { "htb" };
@@ -111,22 +105,19 @@ fn previous_qdisc_restored_choice_reported() -> Result<()> {
         assert!(shown()?.contains(&format!("{kind} dc03:")), "{}", shown()?);
         let status = lab.json("status a0")?;
         let attachment = &status["attachments"][0];
-        assert_eq!((&attachment["queues"], &attachment["problems"]), (&kind.into(), &serde_json::json!([])));
+        assert_eq!((&attachment["queues"], &attachment["problems"]), (&kind.into(), &json!([])));
         let report = lab.json("queues a0")?;
         let row = report["queues"].as_array().and_then(|rows| rows.iter().find(|row| row["queue"] == 3));
         let row = row.with_context(|| report.to_string())?;
         assert_eq!((&row["scheduler"], &row["weight"]), (&"dwrr".into(), &7.into()));
-        assert_contains(&lab.ok("get a0 queue.3.weight queue_source queues")?, kind);
-        assert_contains(&lab.expect_error(2, "set a0 queues=none")?, "queues cannot be set");
-        assert_contains(
-            &lab.expect_error(1, "set a0 priority_major=1")?,
-            "names the classes of another qdisc",
-        );
+        lab.prints("get a0 queue.3.weight queue_source queues", kind)?;
+        lab.fails(2, "set a0 queues=none", "queues cannot be set")?;
+        lab.fails(1, "set a0 priority_major=1", "names the classes of another qdisc")?;
         // The saved file has all of it.
         let file = lab.path("saved.toml");
         lab.ok(&format!("config show a0 --out {}", file.display()))?;
-        assert_contains(&lab.ok(&format!("config diff a0 --config {}", file.display()))?, "matches");
-        assert_contains(&lab.ok("detach a0")?, "of a0 restored");
+        lab.prints(&format!("config diff a0 --config {}", file.display()), "matches")?;
+        lab.prints("detach a0", "of a0 restored")?;
         assert_eq!(shown()?, before);
         lab.ok(&format!("attach a0 --config {}", file.display()))?;
         assert!(shown()?.contains(&format!("{kind} dc03:")), "{}", shown()?);
@@ -134,27 +125,21 @@ fn previous_qdisc_restored_choice_reported() -> Result<()> {
         assert_eq!(shown()?, before);
     }
     lab.host.command("tc qdisc replace dev a0 root handle 9: htb")?;
-    assert_contains(
-        &lab.expect_error(1, "attach a0 --role switch --queues --flows 64")?,
-        "already has classes (htb 9:)",
-    );
+    lab.fails(1, "attach a0 --role switch --queues --flows 64", "already has classes (htb 9:)")?;
     lab.host.command("tc qdisc del dev a0 root")?;
     let host = "attach a0 --queues --pacer htb --flows 64 --set link_rate=1gbit";
-    assert_contains(&lab.expect_error(1, host)?, "both replace the root qdisc");
-    Ok(())
+    lab.fails(1, host, "both replace the root qdisc")
 }
 
 #[test]
 fn removed_queues_reported() -> Result<()> {
-    require!("removed_queues_reported", "htb");
-    let lab = Lab::new("taken")?;
+    let lab = new_lab!("htb");
     lab.ok("attach a0 --role switch --queues=htb --flows 64 --set link_rate=20mbit")?;
     lab.host.command("tc qdisc del dev a0 root")?;
-    let status = lab.ok("status a0")?;
-    assert_contains(&status, "queues: expected htb dc03: at root");
+    lab.prints("status a0", "queues: expected htb dc03: at root")?;
     // Parameters without a queue change all the same.
     lab.ok("set a0 queue.3.weight=9")?;
-    assert_eq!(lab.json("queues a0")?["queues"], serde_json::json!([]));
+    assert_eq!(lab.json("queues a0")?["queues"], json!([]));
     lab.ok("detach a0")?;
     let index = lab.host.index("a0")?;
     let is_ours = |qdisc: &dcqcn_netlink::tc::Qdisc| qdisc.handle == Handle::new(QUEUES_MAJOR, 0);

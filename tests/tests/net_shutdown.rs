@@ -1,29 +1,14 @@
 //! Long-running commands exit: at a signal, with their terminal, with their reader, and when blocked in a write.
 
-use std::fs;
-use std::io::{PipeReader, Read as _};
+use std::io::PipeReader;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::Path;
-use std::process::{Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
-use dcqcn_netlink::Netns;
-use dcqcn_params::Role;
-use dcqcn_tests::command::{Running, binary, dcqcn, dcqcn_lab, status_field, terminal};
-use dcqcn_tests::host::{Host, Pair, request};
-use dcqcn_tests::leftover::tables;
-use dcqcn_tests::require;
-use dcqcn_tests::retry::{wait, wait_until, wait_value};
-use dcqcn_tests::socket::TIMEOUT;
+use dcqcn_tests::command::terminal;
+use dcqcn_tests::prelude::*;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::Signal;
-use tempfile::TempDir;
 
-/// Causes of a command's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Signal(Signal),
@@ -58,7 +43,6 @@ impl Fixture {
         Ok(fixture)
     }
 
-    /// The command, with `{dir}` for this fixture's directory.
     fn command(&self, line: &str) -> Result<Command> {
         let dir = self.dir.path().display().to_string();
         let mut command = match line.split_once(' ') {
@@ -114,7 +98,6 @@ fn wait_until_running(running: &Running) -> Result<()> {
     })
 }
 
-/// The processes that a process has started.
 fn children(pid: u32) -> Result<Vec<u32>> {
     let mut children = Vec::new();
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -159,7 +142,7 @@ fn time_to_exit(fixture: &Fixture, host: &Host, line: &str, end: End) -> Result<
             let ended = (running.wait()?, started.elapsed());
             // Reads until the terminal is closed.
             drop(running);
-            drained.join().map_err(|_| anyhow::anyhow!("the reader panicked"))?;
+            drained.join().map_err(|_| anyhow!("the reader panicked"))?;
             ended
         }
         End::Terminal => {
@@ -202,14 +185,12 @@ fn time_to_exit(fixture: &Fixture, host: &Host, line: &str, end: End) -> Result<
     Ok(took)
 }
 
-/// Reads until the other end is closed.
 fn drain(terminal: OwnedFd) {
-    let mut terminal = fs::File::from(terminal);
+    let mut terminal = File::from(terminal);
     let mut buffer = [0; 4_096];
     while terminal.read(&mut buffer).is_ok_and(|read| read != 0) {}
 }
 
-/// Ends the command by each of `ends`.
 fn each(fixture: &Fixture, line: &str, ends: &[End]) -> Result<()> {
     for end in ends {
         let mut attempt = 1;
@@ -229,7 +210,7 @@ fn each(fixture: &Fixture, line: &str, ends: &[End]) -> Result<()> {
 
 #[test]
 fn dashboard_ends_with_terminal() -> Result<()> {
-    require!("dashboard_ends_with_terminal");
+    require!();
     let fixture = Fixture::new("endtop")?;
     each(&fixture, "top a0 --interval 10ms", &SIGNALS)?;
     each(&fixture, "top a0 --interval 3600s", &[End::Terminal])?;
@@ -238,7 +219,7 @@ fn dashboard_ends_with_terminal() -> Result<()> {
 
 #[test]
 fn streaming_commands_end_with_reader() -> Result<()> {
-    require!("streaming_commands_end_with_reader");
+    require!();
     let fixture = Fixture::new("endlines")?;
     for line in [
         "monitor a0 --interval 3600s",
@@ -254,7 +235,7 @@ fn streaming_commands_end_with_reader() -> Result<()> {
 
 #[test]
 fn packet_trace_ends_with_reader() -> Result<()> {
-    require!("packet_trace_ends_with_reader");
+    require!();
     let fixture = Fixture::new("endpackets")?;
     fixture.pair.a.detach("a0")?;
     let mut request = request("a0", Role::Host, &["link_rate=1gbit"])?;
@@ -266,7 +247,7 @@ fn packet_trace_ends_with_reader() -> Result<()> {
 
 #[test]
 fn foreground_daemon_ends_with_terminal() -> Result<()> {
-    require!("foreground_daemon_ends_with_terminal");
+    require!();
     let fixture = Fixture::new("endrun")?;
     // With a file, SIGHUP reloads it.
     for line in ["run --config {dir}/dcqcn.toml", "run a0"] {
@@ -277,7 +258,7 @@ fn foreground_daemon_ends_with_terminal() -> Result<()> {
 
 #[test]
 fn simulation_ends_on_signal() -> Result<()> {
-    require!("simulation_ends_on_signal");
+    require!();
     let fixture = Fixture::new("endsim")?;
     for line in ["sim incast", "sim coexist", "sim stability"] {
         let line = format!("dcqcn-lab {line} --duration 270s");
@@ -289,7 +270,7 @@ fn simulation_ends_on_signal() -> Result<()> {
 
 #[test]
 fn lab_removes_network_on_signal() -> Result<()> {
-    require!("lab_removes_network_on_signal", "htb");
+    require!("htb");
     let fixture = Fixture::new("endlab")?;
     let line = "dcqcn-lab incast --control off --senders 2 --duration 600s";
     for end in SIGNALS.into_iter().chain([End::Terminal, End::Reader]) {
@@ -306,7 +287,7 @@ fn lab_removes_network_on_signal() -> Result<()> {
 /// The soak test exits immediately in the middle of a fault, and reverts its changes.
 #[test]
 fn soak_leaves_nothing_on_signal() -> Result<()> {
-    require!("soak_leaves_nothing_on_signal", "htb");
+    require!("htb");
     /// Table sizes of its managed and new attachments.
     const SOAKED: [u32; 2] = [1_531, 1_533];
     let (fixture, before) = (Fixture::new("endsoak")?, SOAKED.map(tables));

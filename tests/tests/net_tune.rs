@@ -1,17 +1,10 @@
 //! Live tuning by the `dcqcn` command: several interfaces at once, the audit log, files and imports.
 
-use std::collections::BTreeMap;
-use std::fs;
 use std::os::fd::{AsFd, AsRawFd};
-use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
 use aya::maps::{MapInfo, loaded_maps};
-use dcqcn_common::params::{Config, Unit};
-use dcqcn_params::Key;
-use dcqcn_tests::lab::{Lab, assert_contains};
-use dcqcn_tests::require;
-use serde_json::Value;
+use dcqcn_common::params::Unit;
+use dcqcn_tests::prelude::*;
 
 /// Every parameter of an interface, by name, in the base unit.
 fn state(lab: &Lab, iface: &str) -> Result<BTreeMap<String, u64>> {
@@ -28,10 +21,9 @@ fn state(lab: &Lab, iface: &str) -> Result<BTreeMap<String, u64>> {
 
 #[test]
 fn multi_interface_change_is_atomic() -> Result<()> {
-    require!("multi_interface_change_is_atomic");
-    let lab = Lab::new("several")?;
+    let lab = new_lab!();
     lab.ok("attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
-    assert_contains(&lab.expect_error(3, "set a0,b0 rpg_gd=12")?, "b0 is not attached");
+    lab.fails(3, "set a0,b0 rpg_gd=12", "b0 is not attached")?;
     lab.ok("attach b0 --role switch --pacer none --flows 64 --set link_rate=10gbit")?;
 
     let changed = lab.ok("set a0,b0 rpg_ai_rate=20mbit wred.3.kmax=1MB")?;
@@ -39,7 +31,7 @@ fn multi_interface_change_is_atomic() -> Result<()> {
     assert_eq!(changed, format!("a0:\n{changes}\nb0:\n{changes}"));
     lab.ok("set a0 b0 rpg_threshold=3")?;
     lab.ok("set --all min_time_between_cnps=60us")?;
-    assert_contains(&lab.ok("get --all rpg_threshold min_time_between_cnps")?, "b0:\nPARAMETER");
+    lab.prints("get --all rpg_threshold min_time_between_cnps", "b0:\nPARAMETER")?;
 
     let before = (state(&lab, "a0")?, state(&lab, "b0")?);
     for (code, line, what) in [
@@ -53,7 +45,7 @@ fn multi_interface_change_is_atomic() -> Result<()> {
         (2, "set --all a0 rpg_gd=13", "either interfaces or --all"),
         (2, "get a0 rpg_ai_rat", "did you mean `rpg_ai_rate`?"),
     ] {
-        assert_contains(&lab.expect_error(code, line)?, what);
+        lab.fails(code, line, what)?;
     }
     assert_eq!((state(&lab, "a0")?, state(&lab, "b0")?), before);
 
@@ -76,15 +68,14 @@ fn multi_interface_change_is_atomic() -> Result<()> {
         entries[0]["command"].as_str().unwrap_or_default(),
         "set a0,b0 rpg_ai_rate=20mbit wred.3.kmax=1MB",
     );
-    assert_contains(&lab.ok("log --last 1")?, "ada as root");
+    lab.prints("log --last 1", "ada as root")?;
 
     // An unwritable log causes a warning, and the change stays.
     let output = lab.run_with(Path::new("/proc/nowhere"), "set a0 rpg_threshold=4")?;
     assert!(output.status.success());
     assert_contains(&String::from_utf8(output.stderr)?, "not recorded in the audit log");
-    assert_contains(&lab.ok("get a0 rpg_threshold")?, "4");
-    lab.ok("detach --all")?;
-    Ok(())
+    lab.prints("get a0 rpg_threshold", "4")?;
+    lab.ok("detach --all").map(drop)
 }
 
 /// Makes a map read-only for processes (`bpf_map_freeze`, Linux 5.2).
@@ -107,8 +98,7 @@ fn ids_of_params() -> BTreeMap<u32, MapInfo> {
 
 #[test]
 fn failed_write_restores_other_interfaces() -> Result<()> {
-    require!("failed_write_restores_other_interfaces");
-    let lab = Lab::new("back")?;
+    let lab = new_lab!();
     lab.ok("attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
     let others = ids_of_params();
     lab.ok("attach b0 --pacer none --flows 64 --set link_rate=1gbit")?;
@@ -124,32 +114,19 @@ fn failed_write_restores_other_interfaces() -> Result<()> {
         entries.iter().map(|entry| (entry["iface"].as_str(), entry["refused"].is_string())).collect();
     assert_eq!(refused, [(Some("a0"), true), (Some("b0"), true)], "{entries:?}");
     lab.ok("set a0 rpg_gd=12")?;
-    lab.ok("detach --all")?;
-    Ok(())
-}
-
-/// A deterministic random sequence (Marsaglia's xorshift64).
-struct Numbers(u64);
-
-impl Numbers {
-    fn next(&mut self, below: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % below
-    }
+    lab.ok("detach --all").map(drop)
 }
 
 /// A change that is often valid, and often not.
-fn random_change(numbers: &mut Numbers, keys: &[Key]) -> Option<(Key, u64)> {
-    let key = *keys.get(numbers.next(keys.len() as u64) as usize)?;
+fn random_change(numbers: &mut fastrand::Rng, keys: &[Key]) -> Option<(Key, u64)> {
+    let key = *keys.get(numbers.usize(..keys.len()))?;
     let (low, high) = key.range().into_inner();
     let value = match key.unit() {
         // Most sizes, times and rates in range conflict with other parameters; those near the defaults often do not.
         Unit::Bytes | Unit::BitsPerSecond | Unit::Nanoseconds => {
-            (key.default().max(1_000) * (1 + numbers.next(40)) / 20).clamp(low, high)
+            (key.default().max(1_000) * (1 + numbers.u64(..40)) / 20).clamp(low, high)
         }
-        _ => low + numbers.next(high - low + 1),
+        _ => numbers.u64(low..=high),
     };
     Some((key, value))
 }
@@ -157,8 +134,7 @@ fn random_change(numbers: &mut Numbers, keys: &[Key]) -> Option<(Key, u64)> {
 #[test]
 fn random_changes_converge() -> Result<()> {
     const CHANGES: usize = 300;
-    require!("random_changes_converge");
-    let lab = Lab::new("random")?;
+    let lab = new_lab!();
     for iface in ["a0", "b0"] {
         lab.ok(&format!("attach {iface} --pacer none --flows 64 --set link_rate=1gbit"))?;
     }
@@ -172,13 +148,13 @@ fn random_changes_converge() -> Result<()> {
     let mut model = read("a0")?;
     ensure!(read("b0")? == model, "both start the same");
     let keys: Vec<Key> = Key::all().filter(|key| !key.follows_from_attach()).collect();
-    let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
+    let mut numbers = fastrand::Rng::with_seed(0x9e37_79b9_7f4a_7c15);
     let (mut applied, mut entered) = (0, 0);
     for _ in 0..CHANGES {
         let mut changed = model;
         let mut line = "set a0,b0".to_owned();
         let mut named = Vec::new();
-        for _ in 0..=numbers.next(3) {
+        for _ in 0..=numbers.u32(..3) {
             let (key, value) = random_change(&mut numbers, &keys).context("no parameters")?;
             // A key that is specified twice is rejected.
             if named.contains(&key) {
@@ -208,21 +184,19 @@ fn random_changes_converge() -> Result<()> {
     let refused = entries.iter().filter(|entry| entry["refused"].is_string()).count();
     assert_eq!((entries.len() - refused, refused), (entered, CHANGES - applied));
     assert_eq!(log["unreadable_lines"], Value::Array(Vec::new()));
-    lab.ok("detach --all")?;
-    Ok(())
+    lab.ok("detach --all").map(drop)
 }
 
 #[test]
 fn saved_config_attaches_identically() -> Result<()> {
-    require!("saved_config_attaches_identically");
-    let lab = Lab::new("save")?;
+    let lab = new_lab!();
     lab.ok("attach a0 --pacer none --flows 128 --profile nvidia --set link_rate=10gbit")?;
     lab.ok("set a0 wred.3.kmin=100KB wred.3.kmax=1048576 wred.3.pmax=0.5% dscp_to_tc.26=4 cp_enable=on")?;
     let file = lab.path("a0.toml");
     let file = file.display();
     lab.ok(&format!("config show a0 --out {file}"))?;
     assert_eq!(fs::read_to_string(lab.path("a0.toml"))?, lab.ok("config show a0")?);
-    assert_contains(&lab.ok(&format!("config diff a0 --config {file}"))?, "a0 matches ");
+    lab.prints(&format!("config diff a0 --config {file}"), "a0 matches ")?;
     lab.ok(&format!("config check {file}"))?;
     let before = state(&lab, "a0")?;
     let status = |lab: &Lab| -> Result<Value> { Ok(lab.json("status a0")?["attachments"][0].take()) };
@@ -243,25 +217,17 @@ fn saved_config_attaches_identically() -> Result<()> {
     lab.ok("set a0 --profile paper")?;
     lab.ok("config diff a0 --profile paper")?;
     // The interface is unchanged.
-    assert_contains(&lab.ok("get a0 dscp_to_tc.26 cp_enable link_rate")?, "10gbit");
+    lab.prints("get a0 dscp_to_tc.26 cp_enable link_rate", "10gbit")?;
     lab.expect_error(4, &format!("config diff a0 --config {file}"))?;
-    assert_contains(
-        &lab.expect_error(1, "config diff a0 --config /nonexistent.toml")?,
-        "cannot read /nonexistent.toml",
-    );
-    assert_contains(
-        &lab.expect_error(1, "config show a0 --out /nonexistent/x.toml")?,
-        "cannot write /nonexistent/x.toml",
-    );
-    assert_contains(&lab.expect_error(3, "config show b0")?, "b0 is not attached");
-    lab.ok("detach a0")?;
-    Ok(())
+    lab.fails(1, "config diff a0 --config /nonexistent.toml", "cannot read /nonexistent.toml")?;
+    lab.fails(1, "config show a0 --out /nonexistent/x.toml", "cannot write /nonexistent/x.toml")?;
+    lab.fails(3, "config show b0", "b0 is not attached")?;
+    lab.ok("detach a0").map(drop)
 }
 
 #[test]
 fn import_is_atomic() -> Result<()> {
-    require!("import_is_atomic");
-    let lab = Lab::new("import")?;
+    let lab = new_lab!();
     lab.ok("attach a0 --pacer none --flows 64 --set link_rate=10gbit")?;
     lab.ok("attach b0 --role switch --pacer none --flows 64 --set link_rate=10gbit")?;
     let sample = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -269,21 +235,18 @@ fn import_is_atomic() -> Result<()> {
     let import = format!("import --format sonic {} b0 --port Ethernet4", sample.display());
 
     let before = state(&lab, "b0")?;
-    assert_contains(&lab.ok(&format!("{import} --dry-run"))?, "wred.3.kmin: 5KB -> 400KB");
+    lab.prints(&format!("{import} --dry-run"), "wred.3.kmin: 5KB -> 400KB")?;
     let broken = lab.path("broken.json");
     fs::write(&broken, fs::read_to_string(&sample)?.replace("\"400000\"", "\"many\""))?;
     let report_text =
         lab.expect_error(1, &format!("import --format sonic {} b0 --port Ethernet4", broken.display()))?;
     assert_contains(&report_text, "`many`: expected");
-    assert_contains(
-        &lab.expect_error(1, &format!("import --format sonic {} b0 --port Ethernet9", sample.display()))?,
-        "no such port",
-    );
+    lab.fails(1, &format!("import --format sonic {} b0 --port Ethernet9", sample.display()), "no such port")?;
     assert_eq!(state(&lab, "b0")?, before);
 
     let report = lab.json(&import)?;
     assert!(report["unmapped"].as_array().is_some_and(|unmapped| !unmapped.is_empty()));
-    assert_contains(&lab.ok("get b0 wred.3.kmin link_rate")?, "100gbit");
+    lab.prints("get b0 wred.3.kmin link_rate", "100gbit")?;
     let exported = lab.path("export.json");
     lab.ok(&format!("export --format sonic b0 --port Ethernet4 --out {}", exported.display()))?;
     let again = lab.json(&format!("import --format sonic {} b0 --port Ethernet4", exported.display()))?;
@@ -294,12 +257,12 @@ fn import_is_atomic() -> Result<()> {
     assert_eq!(tables, ["SCHEDULER", "SCHEDULER", "SCHEDULER", "BUFFER_PG"]);
 
     lab.ok("ecnconfig -p b0:3 -gmin 500000 -gmax 1500000 -gdrop 10 -ymin 1 -ymax 2")?;
-    assert_contains(&lab.ok("get b0 wred.3.kmin wred.3.kmax wred.3.pmax")?, "10%");
-    assert_contains(&lab.expect_error(1, "ecnconfig -p b0:3 -gmin 9000000")?, "is above wred.3.kmax");
-    assert_contains(&lab.expect_error(1, "ecnconfig -p AZURE_LOSSLESS -gmin 1")?, "AZURE_LOSSLESS");
+    lab.prints("get b0 wred.3.kmin wred.3.kmax wred.3.pmax", "10%")?;
+    lab.fails(1, "ecnconfig -p b0:3 -gmin 9000000", "is above wred.3.kmax")?;
+    lab.fails(1, "ecnconfig -p AZURE_LOSSLESS -gmin 1", "AZURE_LOSSLESS")?;
     lab.ok("ecnconfig -q 3 off")?;
-    assert_contains(&lab.ok("ecnconfig -q 3")?, "b0 queue 3: off");
-    assert_contains(&lab.ok("ecnconfig -l")?, "Profile: b0:3\n");
+    lab.prints("ecnconfig -q 3", "b0 queue 3: off")?;
+    lab.prints("ecnconfig -l", "Profile: b0:3\n")?;
 
     let nic = lab.path("ecn");
     fs::create_dir_all(nic.join("roce_rp"))?;
@@ -308,7 +271,7 @@ fn import_is_atomic() -> Result<()> {
     }
     let import = format!("import --format nvidia {} a0", nic.display());
     let before = state(&lab, "a0")?;
-    assert_contains(&lab.expect_error(1, &import)?, "rpg_threshold: `x` is not a whole number");
+    lab.fails(1, &import, "rpg_threshold: `x` is not a whole number")?;
     assert_eq!(state(&lab, "a0")?, before);
     fs::write(nic.join("roce_rp/rpg_threshold"), "1\n")?;
     lab.ok(&import)?;
@@ -329,6 +292,5 @@ fn import_is_atomic() -> Result<()> {
         assert!(commands.iter().any(|command| command.contains(what)), "{what}");
     }
     assert!(!commands.iter().any(|command| command.contains("--dry-run")));
-    lab.ok("detach --all")?;
-    Ok(())
+    lab.ok("detach --all").map(drop)
 }

@@ -1,8 +1,8 @@
 //! The vectors of `tests/vectors/`, through the P4 program in `simple_switch`: results and final registers must equal
 //! the interpreter's.
 
-use dcqcn_common::params::{Params, Port};
 use dcqcn_replay::{Bmv2, Engine as _, P4};
+use dcqcn_tests::prelude::*;
 use dcqcn_tests::{skip, vectors};
 
 #[test]

@@ -1,27 +1,10 @@
 //! Output of `dcqcn monitor`, `metrics` and `top` for real packets.
 
-use std::fs::File;
-use std::io::{BufRead as _, Read as _, Write as _};
 use std::os::fd::AsFd as _;
-use std::process::Stdio;
-use std::thread;
-use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
-use dcqcn_common::stats::Stat;
-use dcqcn_params::Role;
-use dcqcn_replay::Hook;
-use dcqcn_tests::command::{Running, dcqcn, terminal};
-use dcqcn_tests::daemon::get;
-use dcqcn_tests::host::Pair;
-use dcqcn_tests::lab::assert_contains;
-use dcqcn_tests::packets::{CNP_TOS, Roce};
-use dcqcn_tests::require;
-use dcqcn_tests::retry::wait_value;
-use dcqcn_tests::socket::TIMEOUT;
+use dcqcn_tests::command::terminal;
+use dcqcn_tests::prelude::*;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::Signal;
-use serde_json::Value;
 
 /// A host that marks every packet behind another, with a queue that hardly drains; rates change only by cuts.
 const CHANGES: [&str; 7] = [
@@ -43,7 +26,7 @@ fn pair(test: &str) -> Result<Pair> {
 
 #[test]
 fn watch_shows_traffic() -> Result<()> {
-    require!("watch_shows_traffic");
+    require!();
     let pair = pair("watch")?;
     let socket = pair.a.socket("a0")?;
     let data = Roce::default();
@@ -86,7 +69,7 @@ fn watch_shows_traffic() -> Result<()> {
 
 #[test]
 fn watch_ends_cleanly() -> Result<()> {
-    require!("watch_ends_cleanly");
+    require!();
     let pair = pair("watch-end")?;
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
         let mut watch = Running::start(&pair.a, "monitor --interval 50ms")?;
@@ -133,7 +116,7 @@ fn value(metrics: &str, name: &str, labels: &[&str]) -> Option<f64> {
 
 #[test]
 fn metrics_equal_counters() -> Result<()> {
-    require!("metrics_equal_counters");
+    require!();
     let pair = pair("metrics")?;
     let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
     let data = Roce::default();
@@ -178,7 +161,7 @@ fn metrics_equal_counters() -> Result<()> {
     assert!(health.starts_with("HTTP/1.1 200") && health.contains(r#""interfaces":["a0"]"#), "{health}");
     // An attachment that has lost a map. Output is a second old at most.
     let pin = pair.a.pins("a0")?.join("NP");
-    std::fs::remove_file(&pin).with_context(|| pin.display().to_string())?;
+    fs::remove_file(&pin).with_context(|| pin.display().to_string())?;
     let response =
         |path, status: &str| wait_value(|| get(&pair.a, address, path), |answer| answer.starts_with(status));
     let ready = response("/readyz", "HTTP/1.1 503")?;
@@ -204,7 +187,7 @@ struct Top {
 }
 
 impl Top {
-    fn start(pair: &Pair, audit: &std::path::Path) -> Result<Self> {
+    fn start(pair: &Pair, audit: &Path) -> Result<Self> {
         let (ours, theirs) = terminal()?;
         let mut command = dcqcn("top a0 --interval 100ms")?;
         command.env("DCQCN_AUDIT", audit).env("TERM", "xterm-256color");
@@ -237,7 +220,7 @@ const LEAVE: &str = "\x1b[?1049l";
 
 #[test]
 fn top_restores_terminal() -> Result<()> {
-    require!("top_restores_terminal");
+    require!();
     let pair = pair("top")?;
     pair.a.socket("a0")?.send(&Roce::default().frame())?;
     let audit = tempfile::tempdir()?;
@@ -253,7 +236,7 @@ fn top_restores_terminal() -> Result<()> {
     top.write("\x7f\x7f\x7f\x7f\x7f500mbit\r")?;
     top.until("rpg_max_rate:")?;
     assert_eq!(max_rate_bps()?, 500_000_000);
-    let log = std::fs::read_to_string(audit.path().join("audit.jsonl"))?;
+    let log = fs::read_to_string(audit.path().join("audit.jsonl"))?;
     assert!(log.contains("rpg_max_rate") && log.contains("500mbit"), "{log}");
     top.write("q")?;
     top.until(LEAVE)?;

@@ -1,12 +1,8 @@
 //! The maintainer scripts of the packages, with mocks of the commands that they run.
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::fs::Permissions;
 
-use anyhow::Result;
-use tempfile::TempDir;
+use dcqcn_tests::prelude::*;
 
 /// A root directory with systemd, a journal, and mock commands that record their calls.
 struct Root(TempDir);

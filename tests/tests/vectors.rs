@@ -1,13 +1,10 @@
 //! The vectors of `tests/vectors/`: the files match the current scenarios, and the reference engine and the P4 program in
 //! the interpreter give the recorded results.
 
-use std::{env, fs};
+use std::env;
 
-use dcqcn_common::params::{Config, Params, Port};
-use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_loader::dataplane::Sizes;
-use dcqcn_replay::{Engine as _, Hook, Meta, P4, Reference};
-use dcqcn_tests::packets::Roce;
+use dcqcn_replay::{Engine as _, P4, Reference};
+use dcqcn_tests::prelude::*;
 use dcqcn_tests::vectors;
 
 const SIZES: Sizes = Sizes { rp_flows: 1_024, np_flows: 1_024 };

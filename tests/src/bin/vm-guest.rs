@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result, bail};
+use dcqcn_tests::prelude::*;
 use dcqcn_tests::vm;
 
 fn main() -> ExitCode {

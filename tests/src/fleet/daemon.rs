@@ -1,20 +1,16 @@
 //! A mock daemon without a data plane. It responds as `dcqcn run` does, with simulated counters.
 
-use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::sync::{Mutex, MutexGuard};
 
-use anyhow::Result;
 use dcqcn_control_api::{
     Answer, Applied, Changes, Class, Counts, Health, InterfaceSnapshot, Override, ParameterValue, Qp,
     Question, Snapshot, Status, Values, Verb, VersionAnswer,
 };
-use dcqcn_params::Key;
 use dcqcn_support::clock::monotonic_ns;
 use dcqcn_support::sync::lock;
+
+use crate::prelude::*;
 
 /// Packets per second of a host.
 const PACKETS_PER_S: u64 = 10_000;
@@ -22,10 +18,8 @@ const PACKETS_PER_S: u64 = 10_000;
 const QPS: u64 = 1_000;
 /// Line rate, in bit/s.
 const LINE: u64 = 25_000_000_000;
-/// Marked packets per million.
 const MARKS: u64 = 500;
 
-/// Behaviour of a host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Behaviour {
     /// Applies versions; `rpg_gd = 15` increases marks.
@@ -56,7 +50,6 @@ struct State {
 }
 
 impl State {
-    /// Advances the counters.
     fn count(&mut self) {
         let now = Instant::now();
         let since = self.counted_at.replace(now).map_or(0.0, |at| now.duration_since(at).as_secs_f64());
@@ -117,12 +110,10 @@ impl MockDaemon {
         Some(self.lock().active.clone()?.0)
     }
 
-    /// The active configuration.
     pub fn text(&self) -> Option<String> {
         Some(self.lock().active.clone()?.1)
     }
 
-    /// Names of all configurations so far, in order.
     pub fn names(&self) -> Vec<Option<String>> {
         self.lock().names.clone()
     }

@@ -1,18 +1,7 @@
 //! An etcd cluster for tests.
 
-use std::io::Write as _;
-use std::net::{Ipv4Addr, TcpListener};
-use std::process::{Command, Output, Stdio};
-use std::time::Duration;
+use crate::prelude::*;
 
-use anyhow::{Context as _, Result, ensure};
-use nix::sys::signal::Signal;
-use tempfile::TempDir;
-
-use crate::command::{Running, find_program};
-use crate::retry::wait_for;
-
-/// Time limit for electing a leader.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 struct Member {
@@ -27,7 +16,6 @@ pub struct Etcd {
     dir: TempDir,
     members: Vec<Member>,
     options: Vec<String>,
-    /// Address to listen on.
     address: Ipv4Addr,
     /// `https` or `http`.
     scheme: &'static str,
@@ -116,30 +104,25 @@ impl Etcd {
         Ok(())
     }
 
-    /// Kills a member.
     pub fn kill(&mut self, index: usize) -> Result<()> {
         let member = self.members.get_mut(index).context("no such member")?;
         member.child.take().context("the member is not running")?.kill()
     }
 
-    /// Suspends or resumes a member.
     pub fn signal(&self, index: usize, what: Signal) -> Result<()> {
         let member = self.members.get(index).context("no such member")?;
         member.child.as_ref().context("the member is not running")?.signal(what)
     }
 
-    /// Client addresses of all members.
     pub fn endpoints(&self) -> String {
         let endpoint = |member: &Member| format!("{}://{}:{}", self.scheme, self.address, member.client);
         self.members.iter().map(endpoint).collect::<Vec<_>>().join(",")
     }
 
-    /// Number of members.
     pub fn count(&self) -> usize {
         self.members.len()
     }
 
-    /// Index of the leader.
     pub fn leader(&self) -> Result<usize> {
         wait_for(TIMEOUT, || {
             for (index, member) in
@@ -160,7 +143,6 @@ impl Etcd {
         })
     }
 
-    /// Waits until the cluster accepts a write.
     pub fn healthy(&self) -> Result<()> {
         wait_for(TIMEOUT, || {
             Ok(self.ok(&["put", "healthy", "yes"]).map(drop).map_err(|error| error.to_string()))
@@ -179,14 +161,12 @@ impl Etcd {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Deletes the history before the current revision.
     pub fn compact(&self) -> Result<()> {
         let text = self.ok(&["get", "healthy", "--write-out=fields"])?;
         let revision = text.lines().find_map(|line| line.strip_prefix("\"Revision\" : ")).unwrap_or_default();
         self.ok(&["compact", revision]).map(drop)
     }
 
-    /// Writes up to 128 values in one transaction.
     pub fn put(&self, values: &[(String, String)]) -> Result<()> {
         let mut text = String::from("\n");
         for (key, value) in values {

@@ -3,15 +3,13 @@
 use std::net::Ipv6Addr;
 
 use dcqcn_common::classify::QP_GSI;
-use dcqcn_common::wire::bth::{Bth, Opcode};
-use dcqcn_common::wire::cm::{Attribute, CommIds, Dreq, Mad, Rep, Req};
-use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_common::wire::eth::EtherType;
+use dcqcn_common::wire::cm::{Attribute, Dreq, Mad, Req};
 use dcqcn_common::wire::ext::Deth;
 
 use super::parts::{CNP_TOS, MARKS, START_US, THRESHOLDS, mapped, named, short, step, vector, with};
 use super::{Other, Step, Vector};
-use crate::packets::{CmMessage, Roce, req, seal, v4};
+use crate::packets::seal;
+use crate::prelude::*;
 
 /// A switch answers its own marks, unless a host behind the port sent the packet.
 pub(super) fn cnp_fast() -> Vector {

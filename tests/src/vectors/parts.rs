@@ -1,14 +1,11 @@
 //! Building blocks of the scenarios.
 
-use std::collections::BTreeMap;
-
 use super::{Output, Step, Vector, hex};
 pub(super) use crate::packets::CNP_TOS;
-use crate::packets::Roce;
+use crate::prelude::*;
 
 /// A late time, at which tables are empty.
 pub(super) const START_US: u64 = 1_000_000;
-/// A size that divides every threshold used here.
 pub(super) const PACKET_BYTES: u64 = 1_024;
 
 /// A congestion point that uses the given depth.
@@ -63,5 +60,5 @@ pub(super) fn short() -> Roce {
 }
 
 pub(super) fn mapped(addr: [u8; 4]) -> [u8; 16] {
-    std::net::Ipv4Addr::from(addr).to_ipv6_mapped().octets()
+    Ipv4Addr::from(addr).to_ipv6_mapped().octets()
 }

@@ -3,16 +3,16 @@
 use std::net::Ipv6Addr;
 
 use dcqcn_common::classify::QP_GSI;
-use dcqcn_common::wire::bth::{Bth, Opcode};
-use dcqcn_common::wire::ecn::{self, Ecn};
-use dcqcn_common::wire::eth::{EtherType, Ethernet, VlanTag};
+use dcqcn_common::wire::ecn;
+use dcqcn_common::wire::eth::VlanTag;
 use dcqcn_common::wire::icrc;
 use dcqcn_common::wire::ipv4::{Ipv4, header_checksum};
 
 use super::parts::{ANSWERS, CNP_TOS, MARKS, START_US, THRESHOLDS, mapped, named, short, step, vector, with};
 use super::traces::REACTS;
 use super::{Other, Step, Vector, endpoints, traces, untrusted, variants};
-use crate::packets::{OPCODES, Roce, seal, v4};
+use crate::packets::{OPCODES, seal};
+use crate::prelude::*;
 
 /// Every vector without results, by the name of its file.
 pub fn scenarios() -> Vec<(&'static str, Vector)> {

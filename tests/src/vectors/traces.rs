@@ -1,11 +1,10 @@
 //! Traces of one flow's rate machine, and of its packets.
 
 use dcqcn_common::classify::QP_GSI;
-use dcqcn_common::wire::bth::Opcode;
 
 use super::parts::{CNP_TOS, START_US, named, short, step, vector, with};
 use super::{Step, Vector};
-use crate::packets::Roce;
+use crate::prelude::*;
 
 /// A reaction point whose machine runs without pacing: departure times are not compared.
 pub(super) const REACTS: &[&str] =

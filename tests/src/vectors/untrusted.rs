@@ -1,14 +1,11 @@
 //! Packets of untrusted senders: forged ends and takeovers of connections, and unwanted CNPs.
 
-use dcqcn_common::wire::bth::Opcode;
-use dcqcn_common::wire::cm::{CommIds, Dreq, Rep, Req};
-use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_common::wire::eth::EtherType;
+use dcqcn_common::wire::cm::{Dreq, Req};
 
 use super::endpoints::management;
 use super::parts::{ANSWERS, CNP_TOS, MARKS, START_US, THRESHOLDS, named, short, step, vector, with};
 use super::{Step, Vector};
-use crate::packets::{CmMessage, Roce, req};
+use crate::prelude::*;
 
 /// Only the peer of a connection can end it; the sender of the reply to a request is the peer.
 pub(super) fn connections() -> Vector {

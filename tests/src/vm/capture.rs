@@ -1,46 +1,35 @@
 //! RoCE packets at all ports between two guests, captured by the machine with one clock.
 
-use anyhow::{Context as _, Result, ensure};
-use dcqcn_common::wire::bth::Opcode;
-use dcqcn_common::wire::ecn::Ecn;
+use crate::vm::prelude::*;
 
 pub const CNP: u8 = Opcode::CNP.0;
 pub const WRITE_LAST: u8 = Opcode::RC_RDMA_WRITE_LAST.0;
-/// Opcode of an ACK or NAK.
 const ACKNOWLEDGE: u8 = Opcode::RC_ACKNOWLEDGE.0;
 /// High bits of the syndrome of a NAK.
 const NAK: u8 = 0x60;
 
-/// A packet at a port.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Packet {
-    /// Time, seconds.
     pub at_s: f64,
-    /// Index of the port.
     pub iface: u32,
     /// The port sends it; otherwise the port receives it.
     pub is_out: bool,
-    /// The sending guest.
     pub source: u8,
     /// UDP source port: the same for both directions of a soft-RoCE connection.
     pub port: u16,
     /// Type of service: DSCP and ECN.
     pub tos: u8,
-    /// BTH opcode.
     pub opcode: u8,
     /// AETH syndrome of an ACK or NAK.
     pub syndrome: Option<u8>,
-    /// PSN.
     pub psn: u32,
 }
 
 impl Packet {
-    /// Returns whether the packet has a CE mark.
     pub fn is_marked(&self) -> bool {
         Ecn::from_tos(self.tos).is_ce()
     }
 
-    /// A packet of a test.
     #[cfg(test)]
     pub(super) const fn example(source: u8, opcode: u8) -> Self {
         Self {
@@ -56,13 +45,11 @@ impl Packet {
         }
     }
 
-    /// A NAK of a test.
     #[cfg(test)]
     pub(super) const fn nak(source: u8) -> Self {
         Self { syndrome: Some(NAK), ..Self::example(source, ACKNOWLEDGE) }
     }
 
-    /// Returns whether the packet is an ACK.
     pub fn is_ack(&self) -> bool {
         self.syndrome.is_some_and(|syndrome| syndrome & NAK == 0)
     }

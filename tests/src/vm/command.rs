@@ -1,22 +1,12 @@
 //! Running programs in the guest.
 
-use std::fs::File;
-use std::process::{Command, Stdio};
-use std::time::Duration;
-
-use anyhow::{Context as _, Result};
-use dcqcn_netlink::Netns;
-use serde_json::Value;
-
-use crate::command::{self, output_of, words};
-use crate::retry::wait_for;
+use crate::vm::prelude::*;
 
 /// Runs a command line, which must succeed, and returns its output. Words are split at blanks, without quoting.
 pub fn sh(line: &str) -> Result<String> {
     output_of(&mut words(line)?)
 }
 
-/// Runs a command line in a network namespace.
 pub fn sh_in(netns: &Netns, line: &str) -> Result<String> {
     netns.run(|| sh(line))?
 }
@@ -48,25 +38,24 @@ pub fn received_bps(printed: &str) -> Result<f64> {
 /// A program that runs in the background of the scenario, killed on drop.
 pub struct Background {
     line: String,
-    child: command::Running,
+    child: Running,
     output: String,
 }
 
 impl Background {
-    /// Starts a program with its output in a file.
     pub fn start(line: &str) -> Result<Self> {
         let output = format!("/tmp/{:08x}.out", unique());
         let file = File::create(&output).with_context(|| output.clone())?;
         let errors = file.try_clone().with_context(|| output.clone())?;
         let mut command = words(line)?;
         command.stdin(Stdio::null()).stdout(file).stderr(errors);
-        let child = command::Running(command.spawn().with_context(|| line.to_owned())?);
+        let child = Running(command.spawn().with_context(|| line.to_owned())?);
         Ok(Self { line: line.to_owned(), child, output })
     }
 
     /// Output so far.
     pub fn printed(&self) -> Result<String> {
-        let bytes = std::fs::read(&self.output).with_context(|| self.output.clone())?;
+        let bytes = fs::read(&self.output).with_context(|| self.output.clone())?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
@@ -82,7 +71,6 @@ impl Background {
         Ok((status.success(), self.printed()?))
     }
 
-    /// Kills the program, as `kill -9` does.
     pub fn kill(&mut self) -> Result<()> {
         self.child.kill()
     }

@@ -1,9 +1,6 @@
 //! Losses and reordering: a port's and the RDMA devices' own counters.
 
-use anyhow::Result;
-use dcqcn_netlink::Netlink;
-
-use super::lab::Lab;
+use crate::vm::prelude::*;
 
 /// Counters since the creation of the devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,12 +1,8 @@
 //! fio, with a checksum in each block, and its results.
 
 use std::fmt::Display;
-use std::time::Duration;
 
-use anyhow::{Context as _, Result};
-use serde_json::Value;
-
-use super::command::{Background, sh};
+use crate::vm::prelude::*;
 
 /// Job of fio. The libaio engine verifies the data it reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,21 +19,17 @@ pub struct Job {
     pub length_s: u32,
 }
 
-/// Size of each disk, MB.
 const SIZE_MB: u32 = 8;
 /// Time for fio to start and to exit: it waits for stalled writes, for 70 s and more.
 const TIMEOUT: Duration = Duration::from_secs(180);
 
-/// Results of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CompletedIo {
     pub read_bps: f64,
     pub written_bps: f64,
     /// Completion times of reads, or of writes if nothing is read, ms.
     pub p50_ms: f64,
-    /// 99th percentile.
     pub p99_ms: f64,
-    /// The longest.
     pub max_ms: f64,
     /// A block was wrong, or a read or write failed, which ends fio.
     pub failed: bool,
@@ -86,12 +78,10 @@ impl Job {
         )
     }
 
-    /// Starts it over all `disks`.
     pub fn start(self, disks: &[impl Display]) -> Result<Background> {
         Background::start(&self.command(disks))
     }
 
-    /// Waits for its end.
     pub fn finish(self, running: &mut Background) -> Result<CompletedIo> {
         let time = Duration::from_secs(u64::from(self.settling_s + self.length_s));
         let (success, printed) = running.finish(time + TIMEOUT)?;
@@ -103,7 +93,6 @@ impl Job {
     }
 }
 
-/// fio's output as JSON.
 pub fn done(printed: &str) -> Result<CompletedIo> {
     // Notes may come before the JSON.
     let start = printed.find('{').with_context(|| format!("fio printed {printed:?}"))?;

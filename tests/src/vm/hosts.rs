@@ -3,20 +3,11 @@
 //! The first guest sends to the second through a port of 20 Mbit/s at which the machine's `dcqcn` marks
 //! (`tests/vm/src/bottleneck.rs`); the other direction is not limited.
 
-use std::net::Ipv4Addr;
-use std::process::Command;
-use std::thread;
-use std::time::Duration;
-
-use anyhow::{Context as _, Result};
-use serde_json::Value;
-
-use super::capture::{self, Packet};
-use super::lab::{count, gid_text};
+use super::capture;
+use super::lab::gid_text;
 use super::peer::{MANAGEMENT_ADDRESSES, Peer};
-use super::perftest::{Flow, Outcome, Tool};
-use crate::command::output_of;
-use crate::retry::wait_for;
+use super::perftest::Outcome;
+use crate::vm::prelude::*;
 
 /// Both guests: the sender of most traffic, and the receiver.
 pub const GUESTS: [u8; 2] = [SENDER, RECEIVER];
@@ -24,7 +15,6 @@ pub const GUESTS: [u8; 2] = [SENDER, RECEIVER];
 pub const SENDER: u8 = 1;
 /// The second guest.
 pub const RECEIVER: u8 = 2;
-/// Rate of the bottleneck.
 pub const BOTTLENECK_BPS: f64 = 20e6;
 /// Options for `dcqcn attach` that suit the bottleneck.
 pub const LINK: &str = "--profile lab --set link_rate=40mbit";
@@ -34,7 +24,6 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 const CAPTURE: &str = "/share/peer/capture.pcap";
 /// Allowance for the programs of a flow to connect and close.
 const ALLOWANCE: Duration = Duration::from_secs(60);
-/// First TCP port for handshakes of perftest.
 const FIRST_PORT: u16 = 18_500;
 
 /// Once per boot. The first and the last program of a hook make the kernel patch its own code, which can crash an emulated
@@ -72,7 +61,6 @@ const BRIDGE: &str = "bridge_above() {
     ip link set top0 up
 }";
 
-/// Interfaces of a host.
 #[derive(Clone, Copy, Debug)]
 pub struct Topology {
     /// Script for both guests that creates the interfaces; `$N` is the guest's number, `$M` the other's, and
@@ -89,7 +77,6 @@ pub struct Topology {
 /// soft-RoCE on the NIC.
 pub const PLAIN: Topology = Topology { script: "", rdma: "eth0", iface: "eth0", network: "10.9.0" };
 
-/// Program in the background of a guest.
 pub struct Program {
     guest: u8,
     output: String,
@@ -101,7 +88,6 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// The client of each flow.
     pub fn clients(&self) -> impl Iterator<Item = &Program> {
         self.clients.iter().map(|(client, _)| client)
     }
@@ -124,7 +110,6 @@ pub struct Counts {
     pub locked: u64,
     /// Packets whose PSN was not the next.
     pub out_of_sequence: u64,
-    /// Requests retransmitted after a time-out.
     pub retries: u64,
     /// Time of each guest's CPUs, and the idle part of it.
     cpu: [[u64; 2]; 2],
@@ -151,13 +136,11 @@ impl Counts {
         [now[0] - before[0], now[1] - before[1]]
     }
 
-    /// Busy shares of the sender's and of the receiver's CPUs.
     pub fn busy(&self) -> [f64; 2] {
         self.cpu.map(|[all, idle]| 1.0 - idle as f64 / (all as f64).max(1.0))
     }
 }
 
-/// The two guests.
 pub struct Hosts {
     peer: Peer,
     topology: Topology,
@@ -195,7 +178,7 @@ impl Hosts {
     /// Ends a capture that was requested by `capture on`; returns its RoCE packets.
     pub fn captured(&mut self) -> Result<Vec<Packet>> {
         self.host("capture off")?;
-        capture::parse(&std::fs::read(CAPTURE).context(CAPTURE)?)
+        capture::parse(&fs::read(CAPTURE).context(CAPTURE)?)
     }
 
     /// Restores both NICs and builds a topology with an RDMA device.
@@ -221,17 +204,14 @@ impl Hosts {
         self.topology.iface
     }
 
-    /// Attaches `dcqcn` in a guest, with further options.
     pub fn attach(&mut self, guest: u8, options: &str) -> Result<()> {
         self.sh(guest, &format!("dcqcn attach {} {options}", self.topology.iface)).map(drop)
     }
 
-    /// Attaches `dcqcn` in both guests.
     pub fn attach_both(&mut self) -> Result<()> {
         self.both(&format!("dcqcn attach {} {LINK}", self.topology.iface))
     }
 
-    /// Detaches `dcqcn` in both guests.
     pub fn detach_both(&mut self) -> Result<()> {
         self.both(&format!("dcqcn detach {}", self.topology.iface))
     }
@@ -245,7 +225,6 @@ impl Hosts {
         GUESTS.iter().map(|guest| self.sh(*guest, &script)).collect()
     }
 
-    /// Starts a program in the background of a guest.
     pub fn start(&mut self, guest: u8, line: &str) -> Result<Program> {
         self.next += 1;
         let output = format!("/tmp/program-{}", self.next);
@@ -280,7 +259,6 @@ impl Hosts {
             .collect()
     }
 
-    /// Starts both ends of all flows.
     pub fn traffic(&mut self, flows: &[Flow]) -> Result<Traffic> {
         let mut clients = Vec::new();
         let gids = [self.gid_index(SENDER)?, self.gid_index(RECEIVER)?];
@@ -297,7 +275,6 @@ impl Hosts {
         Ok(Traffic { clients })
     }
 
-    /// Waits for the end of all flows.
     pub fn outcomes(&mut self, traffic: &Traffic) -> Result<Vec<Outcome>> {
         let mut outcomes = Vec::new();
         for (client, flow) in &traffic.clients {
@@ -369,7 +346,6 @@ fn numbered(guest: u8, script: &str) -> String {
     format!("N={guest}; M={}\n{script}", 3 - guest)
 }
 
-/// Runs a shell script in this guest.
 fn here(script: &str) -> Result<String> {
     let mut command = Command::new("timeout");
     command.arg(TIMEOUT.as_secs().to_string()).args(["sh", "-ec", script]);

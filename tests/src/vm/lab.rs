@@ -5,25 +5,18 @@
 //! between hosts through their interfaces; otherwise the kernel would deliver them locally through `lo`.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr};
 
-use anyhow::{Context as _, Result};
 use dcqcn_netlink::link::VethEnd;
-use dcqcn_netlink::tc::{Handle, Stats};
-use dcqcn_netlink::{Netlink, Netns};
-use serde::Deserialize;
-use serde_json::Value;
+use dcqcn_netlink::tc::Stats;
 
-use super::command::{json, json_in, script_in, sh, sh_in};
-use super::sysfs;
-use crate::packets::{mac, v4, v6};
+use super::command::{json, json_in, script_in, sh_in};
+use crate::vm::prelude::*;
 
-/// Topology of the hosts.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// MTU of every interface, bytes; soft-RoCE uses the largest IB MTU that fits.
     pub mtu_bytes: u32,
-    /// RoCE over IPv6.
     pub ipv6: bool,
     /// The last host is behind a second bridge; packets to it are tagged with this VLAN on the way. (soft-RoCE itself
     /// sends no tags, as it does not run on VLAN interfaces.)
@@ -52,7 +45,6 @@ impl Default for Options {
 pub struct Lab {
     /// The namespace of the bridge.
     pub switch: Netns,
-    /// The requested topology.
     pub options: Options,
     hosts: Vec<u8>,
 }
@@ -118,7 +110,6 @@ impl Lab {
         Ok(lab)
     }
 
-    /// A host's interface.
     pub fn iface(&self, host: u8) -> String {
         format!("h{host}")
     }
@@ -128,7 +119,6 @@ impl Lab {
         if self.options.bridged { format!("b{host}") } else { self.iface(host) }
     }
 
-    /// The port towards a host.
     pub fn port(&self, host: u8) -> String {
         if self.options.vlan.is_some() && self.hosts.last() == Some(&host) {
             TRUNK.to_owned()
@@ -171,12 +161,10 @@ impl Lab {
         json(&format!("dcqcn --json {}", line.replace("{}", &self.iface(host))))
     }
 
-    /// Flows of a host's reaction point.
     pub fn flows(&self, host: u8) -> Result<Vec<ListedFlow>> {
         listed_flows(&self.on_host(host, "flows {}")?)
     }
 
-    /// The host's flow to this QP of another host.
     pub fn flow(&self, host: u8, qpn: u32) -> Result<Option<ListedFlow>> {
         Ok(self.flows(host)?.into_iter().find(|flow| flow.qpn == qpn))
     }
@@ -192,12 +180,10 @@ impl Lab {
         Ok(netlink.qdisc_stats(port, Handle::ROOT)?)
     }
 
-    /// Whether `dcqcn` is attached to a host.
     pub fn is_attached(&self, host: u8) -> bool {
         self.on_host(host, "status {}").is_ok()
     }
 
-    /// Counters of the root qdisc of a host.
     pub fn host_stats(&self, host: u8) -> Result<Stats> {
         let netlink = Netlink::connect()?;
         let iface = netlink.link(&self.iface(host))?.index;
@@ -212,7 +198,6 @@ impl Lab {
         sh_in(&self.switch, &format!("ip link set p{host} {back}")).map(drop)
     }
 
-    /// A counter of a host's RDMA device.
     pub fn hw_counter(&self, host: u8, name: &str) -> Result<u64> {
         let path = format!("/sys/class/infiniband/{}/ports/1/hw_counters/{name}", rxe(host));
         sysfs::read(&path)?.parse().with_context(|| path)
@@ -335,12 +320,10 @@ fn text_of(mac: [u8; 6]) -> String {
     mac.map(|octet| format!("{octet:02x}")).join(":")
 }
 
-/// A host's RDMA device.
 pub fn rxe(host: u8) -> String {
     format!("rxe{host}")
 }
 
-/// The flows in the output of `dcqcn flows`.
 pub fn listed_flows(flows: &Value) -> Result<Vec<ListedFlow>> {
     Vec::deserialize(&flows["rp"]).context("`dcqcn flows` lists flows")
 }

@@ -1,18 +1,10 @@
 //! NVMe over Fabrics between hosts of the lab, without other programs: targets in configfs, connections through
 //! `/dev/nvme-fabrics`.
 
-use std::fs::{self, OpenOptions};
-use std::io::{Read as _, Write as _};
+use std::fs::OpenOptions;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
-
-use super::command::sh;
-use super::lab::{Lab, rxe};
-use super::sysfs;
+use crate::vm::prelude::*;
 
 /// Transport of the commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,13 +41,10 @@ pub struct NvmeDisk {
 
 /// The first and the second disk, on their targets.
 pub const MEMORY: [&str; 2] = ["/dev/ram0", "/dev/ram1"];
-/// Size of a target's disk, in memory.
 const DISK_KB: u32 = 32 * 1024;
-/// Commands in flight of a connection.
 const QUEUE_SIZE: u32 = 32;
 /// The tree of the targets.
 const NVMET: &str = "/sys/kernel/config/nvmet";
-/// Time limit for a disk to appear, emulated on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Loads modules, creates a disk for each of `all`, and sets `tos` of the RDMA manager's connections.
@@ -100,12 +89,10 @@ fn port(lab: &Lab, target: u8, transport: Transport) -> Result<String> {
     Ok(port)
 }
 
-/// The name of a disk's subsystem; the first is 1.
 pub fn name(disk: u8) -> String {
     format!("nqn.2014-08.org.nvmexpress:dcqcn:{disk}")
 }
 
-/// A connection to a target, and its disk.
 pub struct Disk {
     /// The block device.
     pub path: PathBuf,
@@ -139,7 +126,6 @@ fn connect_one(lab: &Lab, number: u8, ends: NvmeDisk, transport: Transport) -> R
     Ok(disk)
 }
 
-/// Ends all connections.
 pub fn disconnect(disks: Vec<Disk>) -> Result<()> {
     disks.into_iter().try_for_each(Disk::disconnect)
 }
@@ -156,7 +142,6 @@ fn block_device(instance: u32) -> Result<PathBuf> {
 }
 
 impl Disk {
-    /// Ends the connection.
     pub fn disconnect(self) -> Result<()> {
         let path = format!("/sys/class/nvme/nvme{}/delete_controller", self.instance);
         sysfs::write(&path, "1")?;

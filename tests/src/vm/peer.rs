@@ -1,33 +1,19 @@
 //! Two guests: the first runs a scenario, the second runs the commands that the first writes into the shared directory.
 //! The machine executes some requests too (`tests/vm/src/requests.rs`).
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::thread;
-use std::time::Duration;
-
-use anyhow::{Context as _, Result, ensure};
-use serde::{Deserialize, Serialize};
-
-use super::command::sh;
-use super::sysfs;
 use crate::retry;
+use crate::vm::prelude::*;
 
-/// Directory for exchanging commands and results.
 const DIR: &str = "/share/peer";
 const POLL: Duration = Duration::from_millis(50);
 /// Longest the second guest may take to boot after the first.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(180);
-/// Name of the interface in both guests.
 pub const IFACE: &str = "eth0";
-/// Addresses of the guests.
 pub const ADDRESSES: [&str; 2] = ["10.9.0.1", "10.9.0.2"];
 /// Interface and addresses for handshakes, which no situation touches.
 const MANAGEMENT: &str = "eth2";
 /// Addresses of the guests there.
 pub const MANAGEMENT_ADDRESSES: [&str; 2] = ["10.8.0.1", "10.8.0.2"];
-/// Time limit of a request to the machine.
 const HOST_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Serialize, Deserialize)]
@@ -43,7 +29,6 @@ pub fn parameter<'a>(command_line: &'a str, name: &str) -> Option<&'a str> {
         .find_map(|word| word.strip_prefix("dcqcn.")?.strip_prefix(name)?.strip_prefix('='))
 }
 
-/// The second guest, as the first sees it.
 pub struct Peer {
     next: u32,
 }
@@ -78,7 +63,6 @@ impl Peer {
         Ok(output)
     }
 
-    /// Requests an action of the machine on which the guests run.
     pub fn host(&mut self, request: &str) -> Result<()> {
         let path = Path::new(DIR).join("host.result");
         put(&Path::new(DIR).join("host.command"), request.as_bytes())?;
@@ -90,7 +74,6 @@ impl Peer {
     }
 }
 
-/// The second guest: runs commands until the guest ends.
 pub fn serve() -> Result<()> {
     set_up(1)?;
     fs::create_dir_all(DIR).context(DIR)?;
@@ -114,7 +97,6 @@ pub fn serve() -> Result<()> {
     Ok(())
 }
 
-/// Loads the NIC's driver and assigns the interface its address.
 fn set_up(guest: usize) -> Result<()> {
     let command_line = sysfs::read("/proc/cmdline")?;
     let driver = parameter(&command_line, "nic").context("no dcqcn.nic= on the kernel's command line")?;

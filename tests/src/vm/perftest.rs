@@ -1,22 +1,14 @@
 //! Traffic by perftest: one QP per process, so that results are per QP.
 
-use std::time::Duration;
-
-use anyhow::{Context as _, Result, ensure};
-use dcqcn_common::wire::bth::Bth;
-use dcqcn_common::wire::eth::{Ethernet, VlanTag};
+use dcqcn_common::wire::eth::VlanTag;
 use dcqcn_common::wire::ext::{Aeth, Reth};
 use dcqcn_common::wire::icrc;
 use dcqcn_common::wire::ipv4::Ipv4;
 use dcqcn_common::wire::ipv6::Ipv6;
 use dcqcn_common::wire::udp::Udp;
 
-use super::command::Background;
-use super::lab::{Lab, Options, rxe};
-use super::sysfs;
-use crate::retry::wait_for;
+use crate::vm::prelude::*;
 
-/// Program of perftest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tool {
     /// RDMA WRITE: the client sends.
@@ -37,18 +29,13 @@ impl Tool {
     }
 }
 
-/// One QP's traffic.
 #[derive(Clone, Debug)]
 pub struct Flow {
-    /// The program.
     pub tool: Tool,
-    /// Host of the client.
     pub client: u8,
-    /// Host of the server.
     pub server: u8,
     /// TCP port of the handshake, its own.
     pub port: u16,
-    /// Seconds of traffic.
     pub seconds: u32,
     /// Seconds at start and end that are not measured.
     pub margin_s: u32,
@@ -65,7 +52,6 @@ pub const ECT: u8 = 106;
 const QP_TIMEOUT: u32 = 18;
 /// Messages between two completions: messages incomplete at the end do not count.
 const COMPLETION_EVERY: u32 = 4;
-/// Allowance for connecting and closing.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Flow {
@@ -149,7 +135,6 @@ pub fn start(lab: &Lab, flows: &[Flow]) -> Result<Vec<Traffic>> {
     Ok(ends.map(|((flow, server), client)| Traffic { server, client, seconds: flow.seconds }).collect())
 }
 
-/// Waits until a server of perftest listens at its port.
 pub fn wait_for_server(server: &Background, port: u16) -> Result<()> {
     wait_for(TIMEOUT, || {
         let is_up = is_listening(&sysfs::read("/proc/net/tcp")?, port);
@@ -158,7 +143,6 @@ pub fn wait_for_server(server: &Background, port: u16) -> Result<()> {
     })
 }
 
-/// Runs all flows to their end.
 pub fn run(lab: &Lab, flows: &[Flow]) -> Result<Vec<Outcome>> {
     start(lab, flows)?.into_iter().map(Traffic::finish).collect()
 }
@@ -172,7 +156,6 @@ fn is_listening(table: &str, port: u16) -> bool {
     })
 }
 
-/// Running traffic.
 pub struct Traffic {
     server: Background,
     client: Background,
@@ -183,7 +166,6 @@ pub struct Traffic {
 pub struct Outcome {
     /// Payload, bits per second; `None` if a QP broke.
     pub goodput_bps: Option<f64>,
-    /// Output of the client.
     pub printed: String,
 }
 
@@ -226,7 +208,6 @@ pub fn broken(outcomes: &[Outcome]) -> u64 {
     broken.inspect(|outcome| println!("a QP broke: {}", outcome.printed.trim())).count() as u64
 }
 
-/// Jain's fairness index.
 pub fn jain(goodputs_bps: &[f64]) -> f64 {
     let sum: f64 = goodputs_bps.iter().sum();
     let squares: f64 = goodputs_bps.iter().map(|bps| bps * bps).sum();

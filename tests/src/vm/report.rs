@@ -1,13 +1,9 @@
 //! Results of a scenario: a table of measurements, and assertions with their values.
 
 use std::fmt::{Debug, Display};
-use std::fs;
-use std::path::Path;
 
-use anyhow::{Context as _, Result};
-use serde::Serialize;
+use crate::vm::prelude::*;
 
-/// Results of a scenario.
 #[derive(Serialize)]
 pub struct Report {
     scenario: String,
@@ -40,7 +36,6 @@ impl Report {
         })
     }
 
-    /// Names the columns of the table.
     pub fn columns(&mut self, columns: &[&str]) {
         self.columns = columns.iter().map(|column| (*column).to_owned()).collect();
         println!("{}", self.columns.join(" | "));
@@ -54,49 +49,41 @@ impl Report {
         self.row(cells.map(|(_, cell)| cell));
     }
 
-    /// Adds a row to the table.
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         let row: Vec<String> = cells.into_iter().collect();
         println!("{}", row.join(" | "));
         self.rows.push(row);
     }
 
-    /// Asserts.
     pub fn check(&mut self, what: &str, measured: impl Display, wanted: impl Display, ok: bool) {
         let (measured, wanted) = (measured.to_string(), wanted.to_string());
         println!("{} {what}: {measured}, expected {wanted}", if ok { "ok  " } else { "FAIL" });
         self.checks.push(Check { what: what.to_owned(), measured, wanted, ok });
     }
 
-    /// Asserts that a value is at least a bound.
     pub fn at_least(&mut self, what: &str, measured: f64, bound: f64) {
         self.check(what, format!("{measured:.3}"), format!("at least {bound:.3}"), measured >= bound);
     }
 
-    /// Asserts that a value is at most a bound.
     pub fn at_most(&mut self, what: &str, measured: f64, bound: f64) {
         self.check(what, format!("{measured:.3}"), format!("at most {bound:.3}"), measured <= bound);
     }
 
-    /// Asserts a value.
     pub fn equals<W: Display>(&mut self, what: &str, measured: impl Display + PartialEq<W>, wanted: W) {
         let ok = measured == wanted;
         self.check(what, measured, wanted, ok);
     }
 
-    /// Asserts that a text contains a part.
     pub fn contains(&mut self, what: &str, text: &str, part: &str) {
         self.check(what, text.trim(), part, text.contains(part));
     }
 
-    /// Asserts that a state is as before.
     pub fn unchanged<T: Debug + PartialEq + ?Sized>(&mut self, what: &str, before: &T, now: &T) {
         let ok = before == now;
         let found = if ok { "as before".to_owned() } else { format!("{before:?}, now {now:?}") };
         self.check(what, found, "as before", ok);
     }
 
-    /// Asserts that nothing was found.
     pub fn empty(&mut self, what: &str, found: &[impl Debug]) {
         self.check(what, format!("{found:?}"), "[]", found.is_empty());
     }
@@ -107,7 +94,6 @@ impl Report {
         self.skipped.push(format!("{what}: {reason}"));
     }
 
-    /// Writes everything so far to a file.
     pub fn write(&self, path: &Path) -> Result<()> {
         fs::write(path, serde_json::to_vec_pretty(self)?)
             .with_context(|| format!("cannot write {}", path.display()))

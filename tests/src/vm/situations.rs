@@ -11,18 +11,13 @@ mod tcp;
 mod topologies;
 mod trim;
 
-use std::time::Instant;
-
-use anyhow::Result;
-
-use super::hosts::{Counts, Hosts};
-use super::perftest::{self, Outcome};
-use super::report::Report;
+use super::hosts::Counts;
+use super::perftest::Outcome;
+use crate::vm::prelude::*;
 
 pub struct Situation {
     /// Name on the command line.
     pub name: &'static str,
-    /// Description in one line.
     pub about: &'static str,
     /// Measures, and records the results, or why these guests cannot run it.
     run: fn(&mut Hosts, &mut Report) -> Result<()>,

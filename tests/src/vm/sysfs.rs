@@ -1,9 +1,6 @@
 //! Single values in `/sys` and `/proc/sys`.
 
-use std::fs;
-use std::path::Path;
-
-use anyhow::{Context as _, Result};
+use crate::vm::prelude::*;
 
 pub fn write(path: &str, value: &str) -> Result<()> {
     fs::write(path, value).with_context(|| format!("{path} = {value}"))

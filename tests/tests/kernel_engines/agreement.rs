@@ -2,28 +2,23 @@
 
 use std::ops::Range;
 
-use dcqcn_common::classify::{mapped, words};
+use dcqcn_common::classify::words;
 use dcqcn_common::events::EventKind;
-use dcqcn_common::flow::QpId;
 use dcqcn_common::hooks::RECEIVE_LIMIT;
-use dcqcn_common::layout::{BACKLOG_AGE_NS, Backlog, CLASSES, Pair, PairSource};
+use dcqcn_common::layout::{BACKLOG_AGE_NS, Backlog, CLASSES, Pair};
 use dcqcn_common::params::{
-    CNP_LIMITS, Config, DSCP_UNCHANGED, PACER_FQ, PACER_HTB, PACER_NONE, QUEUE_SOURCE_BACKLOG,
-    TAIL_LOSS_PROBE_FORCE, TAIL_LOSS_PROBE_OFF,
+    CNP_LIMITS, DSCP_UNCHANGED, PACER_HTB, PACER_NONE, QUEUE_SOURCE_BACKLOG, TAIL_LOSS_PROBE_FORCE,
+    TAIL_LOSS_PROBE_OFF,
 };
 use dcqcn_common::pfc::{STORM_AGE_NS, Storms};
 use dcqcn_common::recovery::{Action, Requester, Settings};
 use dcqcn_common::rng;
-use dcqcn_common::stats::Stat;
-use dcqcn_common::wire::bth::Opcode;
-use dcqcn_common::wire::cm::{CommIds, Dreq, Rep};
-use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_common::wire::eth::EtherType;
+use dcqcn_common::wire::cm::Dreq;
 use dcqcn_common::wire::pfc::PfcRepr;
-use dcqcn_replay::{Hook, Meta, Verdict};
+use dcqcn_replay::{State, Verdict};
 use dcqcn_tests::both::{Both, count};
-use dcqcn_tests::bpf::LO;
-use dcqcn_tests::packets::{CNP_TOS, CmMessage, OPCODES, Roce, capture, cm, req, set_ecn, v4, v6};
+use dcqcn_tests::packets::{OPCODES, capture, set_ecn};
+use dcqcn_tests::prelude::*;
 
 use super::{CAPTURES, HOOKS};
 
@@ -45,6 +40,14 @@ fn everything() -> Config {
     config
 }
 
+/// Fails unless all of these counters of a hook have counted.
+#[track_caller]
+fn counted(state: &State, hook: Hook, stats: &[Stat]) {
+    for &stat in stats {
+        assert!(count(state, hook, stat) > 0, "{hook:?} {}", stat.label());
+    }
+}
+
 fn received() -> Meta {
     Meta { ingress_ifindex: LO, ..Meta::default() }
 }
@@ -63,9 +66,7 @@ fn taggings() -> [Vec<(EtherType, u16)>; 5] {
 
 #[test]
 fn engines_agree_on_captures_and_loop() {
-    let Some(mut both) = Both::load("engines_agree_on_captures_and_loop", 1_024, &everything()) else {
-        return;
-    };
+    let mut both = load!(1_024, &everything());
     let mut start_ns = START_NS;
     for name in CAPTURES {
         for ecn in [None, Some(Ecn::ECT0), Some(Ecn::CE)] {
@@ -92,28 +93,17 @@ fn engines_agree_on_captures_and_loop() {
         }
     }
     let state = both.state();
-    for (hook, stat) in [
-        (Hook::Egress, Stat::CpEcnMarked),
-        (Hook::Egress, Stat::NpCnpSent),
-        (Hook::Egress, Stat::NpCnpHinted),
-        (Hook::Egress, Stat::RpPaced),
-        (Hook::Ingress, Stat::NpEcnMarked),
-        (Hook::Ingress, Stat::NpCnpSuppressed),
-        (Hook::Ingress, Stat::RpCnpHandled),
-        (Hook::Xdp, Stat::RoceData),
-        (Hook::Xdp, Stat::NotRoce),
-    ] {
-        // The captures hold RoCEv2 and nothing else.
-        let some = stat != Stat::NotRoce;
-        assert_eq!(count(&state, hook, stat) != 0, some, "{hook:?} {}", stat.label());
-    }
+    let egress = [Stat::CpEcnMarked, Stat::NpCnpSent, Stat::NpCnpHinted, Stat::RpPaced];
+    counted(&state, Hook::Egress, &egress);
+    counted(&state, Hook::Ingress, &[Stat::NpEcnMarked, Stat::NpCnpSuppressed, Stat::RpCnpHandled]);
+    counted(&state, Hook::Xdp, &[Stat::RoceData]);
+    // The captures hold RoCEv2 and nothing else.
+    assert_eq!(count(&state, Hook::Xdp, Stat::NotRoce), 0);
 }
 
 #[test]
 fn engines_agree_on_opcodes_and_headers() {
-    let Some(mut both) = Both::load("engines_agree_on_opcodes_and_headers", 64, &everything()) else {
-        return;
-    };
+    let mut both = load!(64, &everything());
     let mut now_ns = START_NS;
     for v6 in [false, true] {
         for tags in taggings() {
@@ -132,17 +122,16 @@ fn engines_agree_on_opcodes_and_headers() {
         }
     }
     let state = both.state();
-    for stat in [Stat::RoceData, Stat::RoceControl, Stat::RoceCnp, Stat::UnknownBth, Stat::VlanTooDeep] {
-        for hook in HOOKS {
-            assert!(count(&state, hook, stat) > 0, "{hook:?} {}", stat.label());
-        }
+    for hook in HOOKS {
+        let stats = [Stat::RoceData, Stat::RoceControl, Stat::RoceCnp, Stat::UnknownBth, Stat::VlanTooDeep];
+        counted(&state, hook, &stats);
     }
-    assert!(count(&state, Hook::Egress, Stat::NpCnpSent) > 0);
+    counted(&state, Hook::Egress, &[Stat::NpCnpSent]);
 }
 
 #[test]
 fn engines_agree_on_sizes_and_qp1() {
-    let Some(mut both) = Both::load("engines_agree_on_sizes_and_qp1", 64, &everything()) else { return };
+    let mut both = load!(64, &everything());
     let mut now_ns = START_NS;
     for opcode in [Opcode::RC_RDMA_WRITE_ONLY, Opcode::RC_SEND_MIDDLE, Opcode::UD_SEND_ONLY] {
         for payload in (0..130).chain([1_024, 1_980, 2_048, 2_049, 3_500, 4_096, 8_192, 9_000, 15_900]) {
@@ -166,7 +155,7 @@ fn engines_agree_on_sizes_and_qp1() {
 #[test]
 fn engines_agree_on_table_eviction() {
     let flows = 16;
-    let Some(mut both) = Both::load("engines_agree_on_table_eviction", flows, &everything()) else { return };
+    let mut both = load!(flows, &everything());
     let mut now_ns = START_NS;
     for round in 0..3 {
         // Long enough for all rates to expire.
@@ -194,10 +183,9 @@ fn engines_agree_on_table_eviction() {
         both.state();
     }
     let state = both.state();
-    assert!(count(&state, Hook::Egress, Stat::RpFlowEvicted) > 0);
     assert!(count(&state, Hook::Egress, Stat::RpFlowNew) > u64::from(flows));
     // All were cut and retain their slots; later flows get none.
-    assert!(count(&state, Hook::Egress, Stat::RpTableFull) > 0);
+    counted(&state, Hook::Egress, &[Stat::RpFlowEvicted, Stat::RpTableFull]);
     assert_eq!(state.pairs.len(), (2..=60).filter(|qpn| qpn % 3 == 0).count());
 }
 
@@ -211,7 +199,7 @@ fn classes_mark_from_below_kmin_to_above_kmax() {
     config.tc_to_queue = [7, 6, 5, 4, 3, 2, 1, 0];
     config.wred[5].ecn = 0;
     config.wred[6].drain_rate_bps = 100_000_000;
-    let Some(mut both) = Both::load("classes_mark_from_below_kmin_to_above_kmax", 8, &config) else { return };
+    let mut both = load!(8, &config);
     for dscp in 0..64 {
         // All at the same time: the queue only grows.
         let now_ns = START_NS + u64::from(dscp) * 10_000_000_000;
@@ -253,7 +241,7 @@ fn engines_agree_on_backlog_age() {
     let mut config = everything();
     config.scalars.rp_enable = 0;
     config.scalars.queue_source = QUEUE_SOURCE_BACKLOG;
-    let Some(mut both) = Both::load("engines_agree_on_backlog_age", 8, &config) else { return };
+    let mut both = load!(8, &config);
     let frame = Roce::default().frame();
     let tc = u32::from(config.dscp_to_tc[26]);
     let wred = config.wred[tc as usize];
@@ -275,9 +263,7 @@ fn engines_agree_on_backlog_age() {
 
 #[test]
 fn engines_agree_on_pacers_and_cnp_limits() {
-    let Some(mut both) = Both::load("engines_agree_on_pacers_and_cnp_limits", 64, &everything()) else {
-        return;
-    };
+    let mut both = load!(64, &everything());
     let mut now_ns = START_NS;
     for pacer in [PACER_NONE, PACER_FQ, PACER_HTB] {
         for cnp_limit in 0..CNP_LIMITS.len() as u64 {
@@ -317,7 +303,7 @@ fn engines_agree_on_pacers_and_cnp_limits() {
 
 #[test]
 fn engines_agree_on_horizon_and_drops() {
-    let Some(mut both) = Both::load("engines_agree_on_horizon_and_drops", 8, &everything()) else { return };
+    let mut both = load!(8, &everything());
     let mut now_ns = START_NS;
     for horizon_drop in [0, 1] {
         for drop_not_ect in [0, 1] {
@@ -346,11 +332,9 @@ fn engines_agree_on_horizon_and_drops() {
         }
     }
     let state = both.state();
-    for stat in
-        [Stat::RpHorizonDrop, Stat::RpHorizonPass, Stat::RpInOrder, Stat::CpNotEct, Stat::CpNotEctDropped]
-    {
-        assert!(count(&state, Hook::Egress, stat) > 0, "{}", stat.label());
-    }
+    let stats =
+        [Stat::RpHorizonDrop, Stat::RpHorizonPass, Stat::RpInOrder, Stat::CpNotEct, Stat::CpNotEctDropped];
+    counted(&state, Hook::Egress, &stats);
     assert!(state.events.iter().any(|event| event.kind == EventKind::HorizonDrop as u32));
 }
 
@@ -361,7 +345,7 @@ fn engines_agree_on_pauses_and_storms() {
     (config.scalars.np_host_congestion, config.scalars.pacing_credit_ns) = (1, 100_000);
     config.scalars.pacing_horizon_ns = 1_000_000;
     (config.pfc[3].rx, config.pfc[4].rx) = (1, 1);
-    let Some(mut both) = Both::load("engines_agree_on_pauses_and_storms", 64, &config) else { return };
+    let mut both = load!(64, &config);
     let mut now_ns = START_NS;
     let storms = [(0, 0), (8, 0), (0, 8), (16, 16)].map(|(forwards, drops)| Storms { forwards, drops });
     for (storms, round) in storms.into_iter().flat_map(|storms| (0..10).map(move |round| (storms, round))) {
@@ -402,23 +386,15 @@ fn engines_agree_on_pauses_and_storms() {
         both.process(Hook::Ingress, now_ns, &xoff, &received());
     }
     let state = both.state();
-    for (hook, stat) in [
-        (Hook::Ingress, Stat::MacControl),
-        (Hook::Ingress, Stat::PfcMalformed),
-        (Hook::Ingress, Stat::PfcLimited),
-        (Hook::Egress, Stat::RpPfcHeld),
-        (Hook::Egress, Stat::PfcWatchdogDrop),
-        (Hook::Egress, Stat::NpCnpSent),
-    ] {
-        assert!(count(&state, hook, stat) > 0, "{hook:?} {}", stat.label());
-    }
+    counted(&state, Hook::Ingress, &[Stat::MacControl, Stat::PfcMalformed, Stat::PfcLimited]);
+    counted(&state, Hook::Egress, &[Stat::RpPfcHeld, Stat::PfcWatchdogDrop, Stat::NpCnpSent]);
     assert!(state.counters[Hook::Egress.slot()].pause.frames.iter().all(|frames| *frames > 0));
 }
 
 /// Connections that end in every way, pairs of other sources, and messages of a third host.
 #[test]
 fn engines_agree_on_connections() {
-    let Some(mut both) = Both::load("engines_agree_on_connections", 8, &everything()) else { return };
+    let mut both = load!(8, &everything());
     let (request_id, reply_id) = (0x0a0a_0001, 0x0b0b_0002);
     let forth = CommIds { local: request_id, remote: reply_id };
     let back = CommIds { local: reply_id, remote: request_id };
@@ -456,9 +432,7 @@ fn engines_agree_on_connections() {
         }
     }
     let state = both.state();
-    for stat in [Stat::CmMessages, Stat::PairCm, Stat::PairConflict] {
-        assert!(count(&state, Hook::Ingress, stat) > 0, "{}", stat.label());
-    }
+    counted(&state, Hook::Ingress, &[Stat::CmMessages, Stat::PairCm, Stat::PairConflict]);
     // Forged connections evict real ones slowly at most. Which entries remain is up to the kernel's tables.
     for source_qpn in 0..9_000 {
         let datagram = Roce { opcode: Opcode::UD_SEND_ONLY, source_qpn, ..Roce::default() };
@@ -472,7 +446,7 @@ fn event_flood_limited_and_counted() {
     const CUTS: u64 = 300;
     let mut config = everything();
     (config.scalars.event_rate, config.scalars.rate_reduce_monitor_period_ns) = (10, 0);
-    let Some(mut both) = Both::load("event_flood_limited_and_counted", 8, &config) else { return };
+    let mut both = load!(8, &config);
     let data = Roce::default();
     let cnp = data.cnp(None, CNP_TOS);
     both.process(Hook::Egress, START_NS, &data.frame(), &Meta::default());
@@ -501,7 +475,7 @@ fn engines_agree_on_trimming() {
     (config.scalars.trim_dscp_value, config.scalars.trim_share_ppm) = (10, 1_000);
     (config.scalars.rp_enable, config.scalars.fast_cnp) = (0, 1);
     (config.dscp_to_tc[10], config.wred[3].queue_limit_bytes) = (5, 50_000);
-    let Some(mut both) = Both::load("engines_agree_on_trimming", 8, &config) else { return };
+    let mut both = load!(8, &config);
     let mut now_ns = START_NS;
     for opcode in (0..=0xff).map(Opcode) {
         for (tags, v6) in taggings().into_iter().flat_map(|tags| [(tags.clone(), false), (tags, true)]) {
@@ -519,14 +493,12 @@ fn engines_agree_on_trimming() {
         both.state();
     }
     let state = both.state();
-    for stat in [Stat::CpTrimmed, Stat::CpTrimLimited, Stat::NpCnpSuppressed] {
-        assert!(count(&state, Hook::Egress, stat) > 0, "{}", stat.label());
-    }
+    counted(&state, Hook::Egress, &[Stat::CpTrimmed, Stat::CpTrimLimited, Stat::NpCnpSuppressed]);
 }
 
 #[test]
 fn engines_agree_on_ect_and_dscp() {
-    let Some(mut both) = Both::load("engines_agree_on_ect_and_dscp", 8, &everything()) else { return };
+    let mut both = load!(8, &everything());
     let mut now_ns = START_NS;
     for (ect_enable, roce_dscp) in [(1, DSCP_UNCHANGED), (0, 26), (1, 26), (1, 0)] {
         let mut config = everything();
@@ -543,7 +515,7 @@ fn engines_agree_on_ect_and_dscp() {
         }
         both.state();
     }
-    assert!(count(&both.state(), Hook::Egress, Stat::TosSet) > 0);
+    counted(&both.state(), Hook::Egress, &[Stat::TosSet]);
 }
 
 /// Connections of host 1 to these QPs of host 2, over IPv4 and IPv6.
@@ -569,7 +541,7 @@ fn draw(mut random: u64) -> impl FnMut(u32) -> u32 {
 fn engines_agree_on_requesters() {
     let mut config = everything();
     config.scalars.tail_loss_probe = TAIL_LOSS_PROBE_FORCE;
-    let Some(mut both) = Both::load("engines_agree_on_requesters", 64, &config) else { return };
+    let mut both = load!(64, &config);
     set_pairs(&mut both, 0x11..0x15);
     let (mut now_ns, mut draw, mut psn) = (START_NS, draw(7), 0xff_fff0);
     for _ in 0..4_000 {
@@ -613,7 +585,7 @@ fn engines_agree_on_requesters() {
 fn engines_agree_on_responders() {
     let mut config = everything();
     (config.scalars.tail_loss_probe, config.scalars.trim_nak) = (TAIL_LOSS_PROBE_FORCE, 1);
-    let Some(mut both) = Both::load("engines_agree_on_responders", 64, &config) else { return };
+    let mut both = load!(64, &config);
     set_pairs(&mut both, 0x11..0x13);
     let mark = both.params.port.cnp_mark;
     let (mut now_ns, mut draw, mut psn, mut dropped, mut cnps) = (START_NS, draw(9), 0xff_fff0, 0, 0);
@@ -667,7 +639,7 @@ fn engines_agree_on_responders() {
 fn engines_agree_inline_both_directions() {
     let mut config = everything();
     config.scalars.drop_not_ect = 1;
-    let Some(mut both) = Both::load("engines_agree_inline_both_directions", 8, &config) else { return };
+    let mut both = load!(8, &config);
     let peer = 77;
     let mut now_ns = START_NS;
     for (ifindex, to, queue) in [([LO, peer], peer, CLASSES), ([peer, LO], peer, 0)] {
@@ -700,16 +672,14 @@ fn engines_agree_inline_both_directions() {
         assert_eq!(before[CLASSES - queue + 3], after[CLASSES - queue + 3], "class 3 of the other port");
     }
     let state = both.state();
-    assert!(count(&state, Hook::Xdp, Stat::CpEcnMarked) > 0);
-    assert!(count(&state, Hook::Xdp, Stat::CpNotEctDropped) > 0);
-    assert!(count(&state, Hook::Xdp, Stat::InlineForwarded) > 0);
+    counted(&state, Hook::Xdp, &[Stat::CpEcnMarked, Stat::CpNotEctDropped, Stat::InlineForwarded]);
 }
 
 #[test]
 fn engines_agree_on_fast_cnps() {
     let mut config = everything();
     (config.scalars.fast_cnp, config.scalars.rp_enable) = (1, 0);
-    let Some(mut both) = Both::load("engines_agree_on_fast_cnps", 64, &config) else { return };
+    let mut both = load!(64, &config);
     let mut now_ns = START_NS;
     for v6 in [false, true] {
         let mut answers = 0;

@@ -2,6 +2,16 @@
 //!
 //! Bytes, verdicts, departure times and the whole state of the tables must be equal to the last bit.
 
+/// Both engines under the name of the test, which ends without them: `load!(flows, config)`.
+macro_rules! load {
+    ($flows:expr, $config:expr) => {
+        match Both::load(dcqcn_tests::test_name!(), $flows, $config) {
+            Some(both) => both,
+            None => return,
+        }
+    };
+}
+
 mod agreement;
 mod mutation;
 mod replay;

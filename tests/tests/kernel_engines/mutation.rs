@@ -2,15 +2,11 @@
 
 use std::cell::RefCell;
 
-use dcqcn_common::params::{Config, PACER_FQ, PACER_HTB, Params, Port};
-use dcqcn_common::stats::Stat;
-use dcqcn_common::wire::bth::Opcode;
-use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_common::wire::eth::EtherType;
-use dcqcn_replay::{Hook, MAX_PACKET, MIN_PACKET, Meta, Verdict};
+use dcqcn_common::params::PACER_HTB;
+use dcqcn_replay::{MAX_PACKET, MIN_PACKET, Verdict};
 use dcqcn_tests::both::{Both, count};
-use dcqcn_tests::bpf::LO;
-use dcqcn_tests::packets::{Roce, capture};
+use dcqcn_tests::packets::capture;
+use dcqcn_tests::prelude::*;
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Runs, RngAlgorithm, TestRng, TestRunner};
 
@@ -34,7 +30,6 @@ fn config(pacer: u64) -> Config {
     config
 }
 
-/// One packet of each kind, to mutate.
 fn originals() -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     for v6 in [false, true] {
@@ -63,7 +58,7 @@ const MARKS: [u32; 4] = [0, CLONE_MARK, CLONE_MARK | 1, 0x1234];
 
 #[test]
 fn engines_agree_on_packet_lengths() {
-    let Some(mut both) = Both::load("engines_agree_on_packet_lengths", 64, &config(PACER_FQ)) else { return };
+    let mut both = load!(64, &config(PACER_FQ));
     for len in [0, 1, MAX_PACKET, MAX_PACKET + 1, 70_000] {
         let verdict = if (MIN_PACKET..=MAX_PACKET).contains(&len) { Verdict::Pass } else { Verdict::NotRun };
         for hook in HOOKS {
@@ -91,7 +86,6 @@ fn engines_agree_on_packet_lengths() {
     }
 }
 
-/// A mutation of a packet.
 #[derive(Clone, Debug)]
 enum Mutation {
     None,
@@ -227,7 +221,7 @@ const UNHANDLED: [Stat; 10] = [
 
 #[test]
 fn mutated_packets_with_fq() {
-    let Some(both) = Both::load("mutated_packets_with_fq", 64, &config(PACER_FQ)) else { return };
+    let both = load!(64, &config(PACER_FQ));
     let egress = [
         Stat::NpCnpSent,
         Stat::NpCnpHinted,
@@ -256,7 +250,7 @@ fn mutated_packets_with_fq() {
 
 #[test]
 fn mutated_packets_at_wire_rate() {
-    let Some(mut both) = Both::load("mutated_packets_at_wire_rate", 64, &config(PACER_FQ)) else { return };
+    let mut both = load!(64, &config(PACER_FQ));
     let port = Port { wire_bps: both.params.config.scalars.link_rate_bps, ..both.params.port };
     both.set_params(&Params::new(&both.params.config, port).unwrap());
     mutated(both, 4_000, &[(Hook::Egress, Stat::RpPaced), (Hook::Ingress, Stat::RpCnpHandled)]);
@@ -264,13 +258,13 @@ fn mutated_packets_at_wire_rate() {
 
 #[test]
 fn mutated_packets_with_htb() {
-    let Some(both) = Both::load("mutated_packets_with_htb", 64, &config(PACER_HTB)) else { return };
+    let both = load!(64, &config(PACER_HTB));
     mutated(both, 4_000, &[(Hook::Egress, Stat::RpPaced), (Hook::Ingress, Stat::RpCnpHandled)]);
 }
 
 #[test]
 fn mutated_packets_inline() {
-    let Some(mut both) = Both::load("mutated_packets_inline", 64, &config(PACER_FQ)) else { return };
+    let mut both = load!(64, &config(PACER_FQ));
     let mut params = both.params;
     params.port.ifindex = [LO, 77];
     both.set_params(&params);

@@ -1,12 +1,8 @@
 //! `dcqcn-lab replay` gives the same output with every engine.
 
-use std::fs;
-use std::path::Path;
-
-use dcqcn_common::params::Config;
-use dcqcn_replay::Hook;
 use dcqcn_replay::replay::{self, EngineKind, Options, Summary};
 use dcqcn_tests::both::Both;
+use dcqcn_tests::prelude::*;
 
 use super::{CAPTURES, HOOKS};
 

@@ -3,17 +3,13 @@
 
 mod qdiscs;
 
-use std::net::{IpAddr, Ipv4Addr, UdpSocket};
-use std::process::Command;
-use std::{fs, io};
+use std::io;
+use std::net::IpAddr;
 
-use anyhow::{Context, Result, ensure};
-use dcqcn_netlink::tc::{Batch, Handle, HtbClass, QdiscSpec, SavedQdisc, Shaper, Shaping, Stats};
-use dcqcn_netlink::{Error, Netlink, Netns, netns};
+use dcqcn_netlink::tc::{Batch, HtbClass, SavedQdisc, Shaper, Shaping, Stats};
+use dcqcn_netlink::{Error, netns};
 use dcqcn_tests::host;
-use dcqcn_tests::packets::mac;
-use dcqcn_tests::require;
-use dcqcn_tests::skip::runnable;
+use dcqcn_tests::prelude::*;
 
 const ROOT: Handle = Handle::new(1, 0);
 const NEAR_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 1));
@@ -47,13 +43,11 @@ impl Pair {
         })?
     }
 
-    /// The output of `tc` on host 1.
     fn tc(&self, arguments: &str) -> Result<String> {
         self.hosts.a.command(&format!("tc {arguments}"))
     }
 }
 
-/// A class below the root with the same rate and ceiling.
 fn class(minor: u16, rate_bps: u64) -> HtbClass {
     HtbClass {
         parent: ROOT,
@@ -72,18 +66,9 @@ fn error_kind(error: &Error) -> Option<io::ErrorKind> {
     error.errno().map(|errno| io::Error::from(errno).kind())
 }
 
-/// As [`runnable`], for tests that compare with `tc`.
-fn runnable_with_tc(test: &str, kinds: &[&str]) -> Result<bool> {
-    if Command::new("tc").arg("-Version").output().is_err() {
-        eprintln!("SKIPPED {test}: there is no `tc` (iproute2)");
-        return Ok(false);
-    }
-    runnable(test, kinds)
-}
-
 #[test]
 fn namespaces_created_entered_deleted() -> Result<()> {
-    require!("namespaces_created_entered_deleted");
+    require!();
     let prefix = format!("dcqcn-test-{}-names", std::process::id());
     let name = format!("{prefix}-a");
     let netns = Netns::create(&name)?;
@@ -107,7 +92,7 @@ fn namespaces_created_entered_deleted() -> Result<()> {
 
 #[test]
 fn links_created_and_listed() -> Result<()> {
-    require!("links_created_and_listed");
+    require!();
     let pair = Pair::new("links")?;
     let netlink = &pair.near_link;
     let near = netlink.link("a0")?;
@@ -140,7 +125,7 @@ fn links_created_and_listed() -> Result<()> {
 
 #[test]
 fn link_drop_counters_are_per_interface() -> Result<()> {
-    require!("link_drop_counters_are_per_interface");
+    require!();
     let pair = Pair::new("drops")?;
     let drops = || -> Result<u64> { Ok(pair.near_link.statistics()?[&pair.near_index].dropped) };
     let before = drops()?;
@@ -156,7 +141,7 @@ fn link_drop_counters_are_per_interface() -> Result<()> {
 
 #[test]
 fn ipv6_addresses_usable_immediately() -> Result<()> {
-    require!("ipv6_addresses_usable_immediately");
+    require!();
     let pair = Pair::new("ipv6")?;
     let address: IpAddr = "fd77::1".parse()?;
     // Absent in a kernel without IPv6.

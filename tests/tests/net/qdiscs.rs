@@ -1,13 +1,10 @@
 //! Qdiscs: counters, batches, and restoring.
 
 use super::*;
-use dcqcn_netlink::tc::kernel_has_qdisc;
-use dcqcn_tests::require;
-use dcqcn_tests::retry::wait_value;
 
 #[test]
 fn traffic_counted_in_its_class() -> Result<()> {
-    require!("traffic_counted_in_its_class", "htb");
+    require!("htb");
     let pair = Pair::new("counters")?;
     let (netlink, ifindex) = (&pair.near_link, pair.near_index);
     netlink.replace_root(ifindex, ROOT, &QdiscSpec::Htb { default_minor: 0x10, direct_qlen: 100 })?;
@@ -43,7 +40,7 @@ fn traffic_counted_in_its_class() -> Result<()> {
 
 #[test]
 fn full_buffer_shows_backlog_and_drops() -> Result<()> {
-    require!("full_buffer_shows_backlog_and_drops", "tbf", "htb");
+    require!("tbf", "htb");
     let pair = Pair::new("backlog")?;
     let (netlink, ifindex) = (&pair.near_link, pair.near_index);
     // At the root, 20 kbit/s: 40 datagrams take 17 s, the buffer holds less than half of them.
@@ -73,7 +70,7 @@ fn full_buffer_shows_backlog_and_drops() -> Result<()> {
 
 #[test]
 fn batch_error_lists_rejected_classes() -> Result<()> {
-    require!("batch_error_lists_rejected_classes", "htb");
+    require!("htb");
     const CLASSES: u16 = 300;
     let pair = Pair::new("batch")?;
     let (netlink, ifindex) = (&pair.near_link, pair.near_index);
@@ -96,7 +93,7 @@ fn batch_error_lists_rejected_classes() -> Result<()> {
     batch.delete_class(Handle::new(1, 0x7778));
     batch.replace_htb_class(&class(2, 1_000_000));
     let Err(Error::Batch { total, failed, .. }) = netlink.commit(batch) else {
-        anyhow::bail!("the unknown classes were not refused");
+        bail!("the unknown classes were not refused");
     };
     let refused: Vec<_> = failed.iter().map(|(handle, _)| *handle).collect();
     assert_eq!((total, refused), (4, vec![Handle::new(1, 0x7777), Handle::new(1, 0x7778)]));
@@ -107,9 +104,7 @@ fn batch_error_lists_rejected_classes() -> Result<()> {
 
 #[test]
 fn netlink_requests_equal_tc() -> Result<()> {
-    if !runnable_with_tc("netlink_requests_equal_tc", &["htb", "tbf"])? {
-        return Ok(());
-    }
+    require!("htb", "tbf");
     let pair = Pair::new("golden")?;
     let (netlink, ifindex) = (&pair.near_link, pair.near_index);
     let cases = [
@@ -168,9 +163,7 @@ fn without_counter(shown: &str) -> Vec<&str> {
 
 #[test]
 fn root_qdisc_restored() -> Result<()> {
-    if !runnable_with_tc("root_qdisc_restored", &["htb", "tbf"])? {
-        return Ok(());
-    }
+    require!("htb", "tbf");
     let pair = Pair::new("restore")?;
     let (netlink, ifindex) = (&pair.near_link, pair.near_index);
     let configured = [
@@ -216,9 +209,7 @@ fn root_qdisc_restored() -> Result<()> {
 
 #[test]
 fn unrestorable_qdisc_rejected() -> Result<()> {
-    if !runnable_with_tc("unrestorable_qdisc_rejected", &["htb", "tbf"])? {
-        return Ok(());
-    }
+    require!("htb", "tbf");
     let pair = Pair::new("refuse")?;
     let (netlink, ifindex) = (&pair.near_link, pair.near_index);
     let refusal = || -> Result<String> {
@@ -248,7 +239,7 @@ fn unrestorable_qdisc_rejected() -> Result<()> {
 
 #[test]
 fn unknown_qdisc_kinds_distinguished() -> Result<()> {
-    require!("unknown_qdisc_kinds_distinguished");
+    require!();
     let outside = netns::current_inode()?;
     assert!(!kernel_has_qdisc("nosuchqdisc")?);
     assert!(kernel_has_qdisc("pfifo")?);

@@ -1,21 +1,11 @@
 //! Changes that are reverted unless confirmed, with processes killed in the meantime.
 
-use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
-use std::process::Command;
-use std::thread;
-use std::time::Duration;
 
-use anyhow::{Result, bail, ensure};
-use dcqcn_loader::attach;
 use dcqcn_support::clock::boottime_ns;
-use dcqcn_tests::command::{binary, dcqcn, output_of};
-use dcqcn_tests::daemon::Daemon;
-use dcqcn_tests::lab::{Lab, assert_contains};
 use dcqcn_tests::leftover::waiters;
-use dcqcn_tests::require;
-use dcqcn_tests::retry::wait_value;
-use nix::sys::signal::{Signal, kill};
+use dcqcn_tests::prelude::*;
+use nix::sys::signal::kill;
 
 const ATTACH: &str = "attach a0 --pacer none --flows 64 --set link_rate=1gbit --set rpg_ai_rate=10mbit";
 
@@ -31,12 +21,10 @@ fn ai_rate_mbit(lab: &Lab) -> Result<u64> {
     Ok(lab.host.attachment("a0")?.maps.params()?.config.scalars.rpg_ai_rate_bps / 1_000_000)
 }
 
-/// Waits until no waiting process is left.
 fn no_waiter_left(lab: &Lab) -> Result<()> {
     wait_value(|| waiters(&lab.host), Vec::is_empty).map(drop)
 }
 
-/// Kills the waiting process, and waits for its exit.
 fn kill_waiter(lab: &Lab) -> Result<()> {
     let found = waiters(&lab.host)?;
     ensure!(found.len() == 1, "{found:?}");
@@ -58,7 +46,7 @@ fn is(lab: &Lab, mbit: u64) -> Result<()> {
 
 #[test]
 fn unconfirmed_change_reverted() -> Result<()> {
-    require!("unconfirmed_change_reverted");
+    require!();
     let lab = lab("cback")?;
     let printed = lab.ok("set a0 --confirm 1s rpg_ai_rate=20mbit rpg_hai_rate=150mbit")?;
     assert_contains(&printed, "rpg_ai_rate: 10mbit -> 20mbit");
@@ -68,24 +56,24 @@ fn unconfirmed_change_reverted() -> Result<()> {
     let log = lab.ok("log a0")?;
     assert_contains(&log, "rpg_ai_rate (to be confirmed in 1 s)");
     assert_contains(&log, "rpg_hai_rate (reverted)");
-    assert_contains(&lab.expect_error(1, "confirm a0")?, "no change is pending on a0");
-    assert_contains(&lab.expect_error(3, "confirm b0")?, "b0 is not attached");
+    lab.fails(1, "confirm a0", "no change is pending on a0")?;
+    lab.fails(3, "confirm b0", "b0 is not attached")?;
     ensure!(lab.json("status a0")?["attachments"][0]["pending"].is_null(), "nothing waits");
     lab.ok("detach a0").map(drop)
 }
 
 #[test]
 fn confirmed_change_persists() -> Result<()> {
-    require!("confirmed_change_persists");
+    require!();
     let lab = lab("cstay")?;
     lab.ok("set a0 --confirm 60s rpg_ai_rate=20mbit")?;
     let status = lab.json("status a0")?;
     assert_eq!(status["attachments"][0]["pending"]["former"][0]["value"], "10mbit", "{status}");
-    assert_contains(&lab.ok("status")?, "unless you run `dcqcn confirm a0`");
-    assert_contains(&lab.ok("confirm")?, "a0: confirmed rpg_ai_rate");
+    lab.prints("status", "unless you run `dcqcn confirm a0`")?;
+    lab.prints("confirm", "a0: confirmed rpg_ai_rate")?;
     no_waiter_left(&lab)?;
     assert_eq!(ai_rate_mbit(&lab)?, 20);
-    assert_contains(&lab.ok("log a0")?, "rpg_ai_rate (confirmed)");
+    lab.prints("log a0", "rpg_ai_rate (confirmed)")?;
     // A change without effect starts no waiting process.
     lab.ok("set a0 --confirm 60s rpg_ai_rate=20mbit")?;
     no_waiter_left(&lab)?;
@@ -94,7 +82,7 @@ fn confirmed_change_persists() -> Result<()> {
 
 #[test]
 fn deadline_independent_of_time_namespace() -> Result<()> {
-    require!("deadline_independent_of_time_namespace");
+    require!();
     let lab = lab("ctime")?;
     lab.ok("set a0 --confirm 60s rpg_ai_rate=20mbit")?;
     let mut command = Command::new("unshare");
@@ -107,10 +95,10 @@ fn deadline_independent_of_time_namespace() -> Result<()> {
 
 #[test]
 fn pending_change_blocks_others() -> Result<()> {
-    require!("pending_change_blocks_others");
+    require!();
     let lab = lab("cref")?;
     lab.ok("set a0 --confirm 60s rpg_ai_rate=20mbit")?;
-    assert_contains(&lab.expect_error(1, "set a0 rpg_ai_rate=30mbit")?, "`dcqcn confirm a0` keeps it");
+    lab.fails(1, "set a0 rpg_ai_rate=30mbit", "`dcqcn confirm a0` keeps it")?;
     assert_eq!(ai_rate_mbit(&lab)?, 20);
     lab.ok("set a0 --confirm 60s rpg_ai_rate=40mbit rpg_hai_rate=300mbit")?;
     assert_eq!(ai_rate_mbit(&lab)?, 40);
@@ -131,7 +119,7 @@ fn pending_change_blocks_others() -> Result<()> {
 
 #[test]
 fn killed_waiter_reverts_change() -> Result<()> {
-    require!("killed_waiter_reverts_change");
+    require!();
     let lab = lab("ckill")?;
     // Reverted by the next command, of any kind.
     for next in ["get a0 rpg_ai_rate", "gc", "status", "confirm a0"] {
@@ -164,7 +152,7 @@ fn killed_waiter_reverts_change() -> Result<()> {
 
 #[test]
 fn pending_change_killed_at_every_step() -> Result<()> {
-    require!("pending_change_killed_at_every_step");
+    require!();
     let lab = lab("csteps")?;
     for n in 1..20 {
         let mut command = dcqcn("set a0 --confirm 1s rpg_ai_rate=20mbit")?;
@@ -187,19 +175,19 @@ fn pending_change_killed_at_every_step() -> Result<()> {
 
 #[test]
 fn file_applied_atomically() -> Result<()> {
-    require!("file_applied_atomically");
+    require!();
     let lab = lab("capply")?;
     let file = lab.path("file.toml");
     let apply = |options: &str| format!("config apply {} {options}", file.display());
     fs::write(&file, "[parameters]\nlink_rate = '1gbit'\nrpg_ai_rate = '20mbit'\n")?;
-    assert_contains(&lab.ok(&apply("a0 --dry-run"))?, "rpg_ai_rate: 10mbit -> 20mbit");
+    lab.prints(&apply("a0 --dry-run"), "rpg_ai_rate: 10mbit -> 20mbit")?;
     assert_eq!(ai_rate_mbit(&lab)?, 10);
     lab.ok(&apply("a0 --confirm 1s"))?;
     is(&lab, 10)?;
     lab.ok(&apply("a0"))?;
     assert_eq!(ai_rate_mbit(&lab)?, 20);
     fs::write(&file, "role = 'switch'\n[parameters]\nrpg_ai_rate = '30mbit'\n")?;
-    assert_contains(&lab.expect_error(1, &apply("a0"))?, "cannot become switch in place");
+    lab.fails(1, &apply("a0"), "cannot become switch in place")?;
     fs::write(
         &file,
         "[[interface]]\nname = 'a*'\n[interface.parameters]\nlink_rate = '1gbit'\nrpg_ai_rate = '40mbit'\n",
@@ -207,7 +195,7 @@ fn file_applied_atomically() -> Result<()> {
     lab.ok(&apply("--all"))?;
     assert_eq!(ai_rate_mbit(&lab)?, 40);
     fs::write(&file, "[[interface]]\nname = 'c*'\n")?;
-    assert_contains(&lab.expect_error(1, &apply("a0"))?, "matches a0; add one");
-    assert_contains(&lab.expect_error(1, &apply("--all"))?, "does not name any attached interface");
+    lab.fails(1, &apply("a0"), "matches a0; add one")?;
+    lab.fails(1, &apply("--all"), "does not name any attached interface")?;
     lab.ok("detach a0").map(drop)
 }

@@ -1,51 +1,34 @@
 //! Identity of attachments: namespaces and interfaces that are deleted, recreated, moved and renamed.
 
-use std::fs;
-use std::path::Path;
-use std::thread;
-use std::time::Duration;
-
-use anyhow::{Context as _, Result, anyhow};
-use dcqcn_loader::attach;
 use dcqcn_netlink::netns::{current_cookie, current_inode, exists};
-use dcqcn_netlink::{Netlink, Netns};
-use dcqcn_params::Role;
-use dcqcn_tests::command::{binary, dcqcn, output_of, words};
-use dcqcn_tests::host::{Pair, add_veth};
-use dcqcn_tests::kill::{self, Tc};
-use dcqcn_tests::lab::{Lab, assert_contains};
-use dcqcn_tests::leftover::{complete, freed, problems, state, tables};
-use dcqcn_tests::require;
+use dcqcn_tests::kill;
+use dcqcn_tests::prelude::*;
 use dcqcn_tests::tap::Tap;
-use serde_json::Value;
 
 const ATTACH: &str = "--pacer none --set link_rate=1gbit";
 
-/// Runs a command in the namespace of this process.
 fn run(line: &str) -> Result<String> {
     output_of(&mut dcqcn(line)?)
 }
 
 #[test]
 fn interface_name_with_dots() -> Result<()> {
-    require!("interface_name_with_dots");
-    let lab = Lab::new("dots")?;
+    let lab = new_lab!();
     add_veth(&lab.host.netlink()?, "v.1", "v.2.3")?;
     for name in ["v.1", "v.2.3"] {
         lab.host.set_up(name, true)?;
         lab.ok(&format!("attach {name} --flows 64 {ATTACH}"))?;
     }
     complete(&lab, "v.2.3")?;
-    assert_contains(&lab.ok("status v.1")?, "egress on v.1");
+    lab.prints("status v.1", "egress on v.1")?;
     lab.ok("detach v.1")?;
-    lab.ok("detach v.2.3")?;
-    Ok(())
+    lab.ok("detach v.2.3").map(drop)
 }
 
 /// A namespace that is recreated under the same name gets the previous inode number, and its interfaces the previous indexes.
 #[test]
 fn recreated_namespace_with_same_names() -> Result<()> {
-    require!("recreated_namespace_with_same_names");
+    require!();
     const FLOWS: u32 = 1_245;
     let name = format!("dcqcn-test-{}-again", std::process::id());
     let mut inodes = Vec::new();
@@ -57,7 +40,7 @@ fn recreated_namespace_with_same_names() -> Result<()> {
         run(&format!("-n {name} attach a0 --flows {FLOWS} {ATTACH}"))
             .with_context(|| format!("round {round}"))?;
         let status: Value = serde_json::from_str(&run(&format!("-n {name} status a0 --json"))?)?;
-        assert_eq!(status["attachments"][0]["problems"], serde_json::json!([]), "{status}");
+        assert_eq!(status["attachments"][0]["problems"], json!([]), "{status}");
         Netns::delete(&name)?;
         drop(netns);
         wait_until_gone(inode, cookie)?;
@@ -105,8 +88,7 @@ fn reused_netns_inode_journal_discarded() -> Result<()> {
 /// As in a pod on Linux before 6.6 that shares the node's journals: the processes of other namespaces are not visible in it.
 #[test]
 fn gc_in_a_container_frees_no_other_netns() -> Result<()> {
-    require!("gc_in_a_container_frees_no_other_netns");
-    let lab = Lab::new("hidden")?;
+    let lab = new_lab!();
     kill::ok(&lab, Tc::Clsact, "attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
     let container = words("unshare --net --pid --fork --mount-proc")?.arg(binary()?).arg("gc").output()?;
     assert!(container.status.success(), "{container:?}");
@@ -117,21 +99,19 @@ fn gc_in_a_container_frees_no_other_netns() -> Result<()> {
 /// systemd-nspawn mounts another boot ID for each container, which may share the attachments of the host.
 #[test]
 fn gc_with_other_boot_id_frees_nothing() -> Result<()> {
-    require!("gc_with_other_boot_id_frees_nothing");
-    let lab = Lab::new("boot-id")?;
+    let lab = new_lab!();
     lab.ok(&format!("attach a0 --flows 64 {ATTACH}"))?;
     let gc = "mount --bind /proc/sys/kernel/random/uuid /proc/sys/kernel/random/boot_id && exec \"$0\" gc";
     output_of(words("unshare --mount sh -c")?.arg(gc).arg(binary()?))?;
     assert!(lab.host.journal("a0")?.exists());
     complete(&lab, "a0")?;
-    lab.ok("detach a0")?;
-    Ok(())
+    lab.ok("detach a0").map(drop)
 }
 
 /// A namespace ends some time after its last user.
 fn wait_until_gone(inode: u64, cookie: u64) -> Result<()> {
     let what = format!("namespace {inode} does not end");
-    dcqcn_tests::retry::wait_until(&what, || Ok(exists(inode, cookie) != Some(true)))?;
+    wait_until(&what, || Ok(exists(inode, cookie) != Some(true)))?;
     // Its interfaces are removed after it.
     thread::sleep(Duration::from_millis(300));
     Ok(())
@@ -139,23 +119,18 @@ fn wait_until_gone(inode: u64, cookie: u64) -> Result<()> {
 
 #[test]
 fn renamed_interface_keeps_attachment() -> Result<()> {
-    require!("renamed_interface_keeps_attachment", "htb", "tbf");
     const FLOWS: u32 = 1_247;
-    let lab = Lab::new("name")?;
+    let lab = new_lab!("htb", "tbf");
     lab.host.command("tc qdisc add dev a0 root handle 7: pfifo limit 77")?;
     let before = lab.host.command("tc -d qdisc show dev a0")?;
     lab.ok(&format!("attach a0 --pacer htb --flows {FLOWS} --set link_rate=1gbit"))?;
     lab.host.rename("a0", "lan.0")?;
-    assert_contains(&lab.ok("status")?, "lan.0");
+    lab.prints("status", "lan.0")?;
     complete(&lab, "lan.0")?;
     lab.ok("set lan.0 rpg_ai_rate=20mbit")?;
-    assert_contains(
-        &lab.expect_error(1, &format!("attach lan.0 --flows 64 {ATTACH}"))?,
-        "lan.0 is already attached",
-    );
-    assert_contains(&lab.expect_error(1, "status a0")?, "no interface \"a0\"");
-    let done = lab.ok("detach lan.0")?;
-    assert_contains(&done, "ingress detached from lan.0");
+    lab.fails(1, &format!("attach lan.0 --flows 64 {ATTACH}"), "lan.0 is already attached")?;
+    lab.fails(1, "status a0", "no interface \"a0\"")?;
+    lab.prints("detach lan.0", "ingress detached from lan.0")?;
     assert_eq!(lab.host.command("tc -d qdisc show dev lan.0")?, before.replace("a0", "lan.0"));
     freed(FLOWS)
 }
@@ -163,8 +138,7 @@ fn renamed_interface_keeps_attachment() -> Result<()> {
 /// A new interface with the former name of a renamed one is a different interface.
 #[test]
 fn name_moved_to_another_interface() -> Result<()> {
-    require!("name_moved_to_another_interface");
-    let lab = Lab::new("swap")?;
+    let lab = new_lab!();
     lab.ok(&format!("attach a0 --flows 64 {ATTACH}"))?;
     for line in
         ["ip link set a0 down", "ip link set a0 name old", "ip link set b0 down", "ip link set b0 name a0"]
@@ -174,14 +148,14 @@ fn name_moved_to_another_interface() -> Result<()> {
     // The address of a bridge or bond is that of a port.
     lab.host.command("ip link set old address 02:00:00:00:00:99")?;
     for command in ["get a0", "set a0 rpg_gd=12", "detach a0"] {
-        assert_contains(&lab.expect_error(3, command)?, "a0 is not attached");
+        lab.fails(3, command, "a0 is not attached")?;
     }
     lab.ok(&format!("attach a0 --flows 64 {ATTACH}"))?;
     complete(&lab, "a0")?;
     complete(&lab, "old")?;
     lab.ok("detach a0")?;
     lab.host.command("ip link set a0 name b0")?;
-    assert_contains(&lab.expect_error(1, "get a0")?, "no interface \"a0\"");
+    lab.fails(1, "get a0", "no interface \"a0\"")?;
     complete(&lab, "old")?;
     // Removed, with a name that another one has now.
     lab.host.command("ip link set old name n0")?;
@@ -190,11 +164,10 @@ fn name_moved_to_another_interface() -> Result<()> {
     for line in ["ip link del n0", "ip link add n0 type veth peer name b0"] {
         lab.host.command(line)?;
     }
-    assert_contains(&lab.expect_error(3, "detach n0")?, "n0 is not attached");
+    lab.fails(3, "detach n0", "n0 is not attached")?;
     assert_shown_as_removed(&lab)?;
     lab.ok("detach --all")?;
-    assert_contains(&lab.ok("status")?, "no interface is attached");
-    Ok(())
+    lab.prints("status", "no interface is attached")
 }
 
 /// Unless a test in another namespace has freed it already: its `attach` or `gc` does.
@@ -208,9 +181,8 @@ fn assert_shown_as_removed(lab: &Lab) -> Result<()> {
 /// An interface that is created with an index, or moved here, may get that of a deleted one.
 #[test]
 fn reused_index_is_another_interface() -> Result<()> {
-    require!("reused_index_is_another_interface");
     const FLOWS: u32 = 1_253;
-    let lab = Lab::new("index")?;
+    let lab = new_lab!();
     for free in ["detach a0", "gc", "attach n0 --flows 64 --pacer none --set link_rate=1gbit"] {
         lab.ok(&format!("attach a0 --flows {FLOWS} {ATTACH}"))?;
         let (index, journal) = (lab.host.index("a0")?, lab.host.journal("a0")?);
@@ -218,19 +190,19 @@ fn reused_index_is_another_interface() -> Result<()> {
         let mut record: Value = serde_json::from_str(&fs::read_to_string(&journal)?)?;
         let steps = record["steps"].as_array_mut().context("no steps")?;
         let features = ["tx-generic-segmentation"];
-        steps.push(serde_json::json!({ "offloads": { "ifindex": index, "features": features } }));
+        steps.push(json!({ "offloads": { "ifindex": index, "features": features } }));
         fs::write(&journal, record.to_string())?;
         lab.host.command("ip link del a0")?;
         lab.host.command(&format!("ip link add n0 index {index} type veth peer name b0"))?;
         lab.host.command("ethtool -K n0 gso off")?;
         assert_shown_as_removed(&lab)?;
-        assert_contains(&lab.expect_error(3, "get n0")?, "n0 is not attached");
+        lab.fails(3, "get n0", "n0 is not attached")?;
         lab.run(free)?;
         let offloads = lab.host.command("ethtool -k n0")?;
         assert_contains(&offloads, "generic-segmentation-offload: off");
         freed(FLOWS)?;
         lab.run("detach n0")?;
-        assert_contains(&lab.ok("status")?, "no interface is attached");
+        lab.prints("status", "no interface is attached")?;
         lab.host.command("ip link del n0")?;
         lab.host.command("ip link add a0 type veth peer name b0")?;
     }
@@ -239,8 +211,7 @@ fn reused_index_is_another_interface() -> Result<()> {
 
 #[test]
 fn changed_mac_address_keeps_attachment() -> Result<()> {
-    require!("changed_mac_address_keeps_attachment");
-    let lab = Lab::new("mac")?;
+    let lab = new_lab!();
     for tc in [Tc::Tcx, Tc::Clsact] {
         kill::ok(&lab, tc, &format!("attach a0 --flows 64 {ATTACH}"))?;
         lab.host.command("ip link set a0 address 02:00:00:00:00:99")?;
@@ -250,7 +221,7 @@ fn changed_mac_address_keeps_attachment() -> Result<()> {
         // As inline XDP in a driver leaves it. Undone last, without the programs that show which interface it is.
         let journal = lab.host.journal("a0")?;
         let mut record: Value = serde_json::from_str(&fs::read_to_string(&journal)?)?;
-        let offloads = serde_json::json!({
+        let offloads = json!({
             "offloads": { "ifindex": lab.host.index("a0")?, "features": ["tx-generic-segmentation"] }
         });
         record["steps"].as_array_mut().context("no steps")?.insert(0, offloads);
@@ -266,7 +237,7 @@ fn changed_mac_address_keeps_attachment() -> Result<()> {
 
 #[test]
 fn moved_interface_attached_in_new_netns() -> Result<()> {
-    require!("moved_interface_attached_in_new_netns");
+    require!();
     const FLOWS: u32 = 1_249;
     let (from, to) = (Lab::new("from")?, Lab::new("to")?);
     to.host.command("ip link del a0")?;
@@ -292,17 +263,13 @@ fn moved_interface_attached_in_new_netns() -> Result<()> {
 
 #[test]
 fn recreated_inline_peer_detected() -> Result<()> {
-    require!("recreated_inline_peer_detected");
-    let lab = Lab::new("peer")?;
+    let lab = new_lab!();
     let netlink = lab.host.netlink()?;
     add_veth(&netlink, "p0", "q0")?;
     let attach = format!("attach a0 --inline p0 --flows 64 {ATTACH}");
     lab.ok(&attach)?;
     complete(&lab, "a0")?;
-    assert_contains(
-        &lab.expect_error(1, &format!("attach p0 --flows 64 {ATTACH}"))?,
-        "p0 is attached inline with a0",
-    );
+    lab.fails(1, &format!("attach p0 --flows 64 {ATTACH}"), "p0 is attached inline with a0")?;
     netlink.delete_link(netlink.link("p0")?.index)?;
     add_veth(&netlink, "p0", "q0")?;
     let found = problems(&lab, "a0")?;
@@ -310,19 +277,17 @@ fn recreated_inline_peer_detected() -> Result<()> {
         found.iter().any(|problem| problem.contains("xdp_peer") && problem.contains("removed")),
         "{found:?}"
     );
-    assert_contains(&lab.ok("status")?, "INCOMPLETE");
+    lab.prints("status", "INCOMPLETE")?;
     // Nothing runs at the new one: the next attach starts over.
     lab.ok(&attach)?;
     complete(&lab, "a0")?;
-    lab.ok("detach a0")?;
-    Ok(())
+    lab.ok("detach a0").map(drop)
 }
 
 /// The parameters apply to both directions.
 #[test]
 fn inline_ports_share_the_slower_rate() -> Result<()> {
-    require!("inline_ports_share_the_slower_rate");
-    let lab = Lab::new("unequal")?;
+    let lab = new_lab!();
     let _taps = ["t0", "t1"].map(|name| Tap::new(&lab.host, name, 1));
     for (iface, mbit) in [("t0", 10_000), ("t1", 1_000)] {
         lab.host.command(&format!("ethtool -s {iface} speed {mbit}"))?;
@@ -330,7 +295,7 @@ fn inline_ports_share_the_slower_rate() -> Result<()> {
     for attach in ["attach t0 --inline t1", "attach t1 --inline t0"] {
         let iface = &attach[7..9];
         lab.ok(&format!("{attach} --flows 64"))?;
-        assert_contains(&lab.ok(&format!("get {iface} link_rate"))?, "1gbit");
+        lab.prints(&format!("get {iface} link_rate"), "1gbit")?;
         lab.host.command("ethtool -s t0 speed 100")?;
         let change = lab.host.follow(iface)?.context("no change")?;
         assert_eq!(change.new.scalars.link_rate_bps, 100_000_000);
@@ -387,7 +352,7 @@ fn link_kinds_attach_or_are_rejected() -> Result<()> {
             eprintln!("SKIPPED {TEST}, in part: this kernel makes no {name}: {error}");
             continue;
         }
-        assert_contains(&lab.expect_error(1, &format!("attach {name} --flows 64 {ATTACH}"))?, expected);
+        lab.fails(1, &format!("attach {name} --flows 64 {ATTACH}"), expected)?;
     }
     Ok(())
 }
@@ -395,8 +360,7 @@ fn link_kinds_attach_or_are_rejected() -> Result<()> {
 /// As on a node whose pod keeps its pins on another BPF file system and shares the journals.
 #[test]
 fn journal_of_another_bpf_mount_kept() -> Result<()> {
-    require!("journal_of_another_bpf_mount_kept");
-    let pair = Pair::new("elsewhere")?;
+    let pair = new_pair!();
     pair.a.attach("a0", Role::Host, &["link_rate=1gbit"])?;
     let (journal, pins) = (pair.a.journal("a0")?, pair.a.pins("a0")?);
     let text = fs::read_to_string(&journal)?;
@@ -427,8 +391,7 @@ fn journal_of_another_bpf_mount_kept() -> Result<()> {
 /// The names of two interfaces are exchanged while the object is loaded.
 #[test]
 fn renamed_while_attaching() -> Result<()> {
-    require!("renamed_while_attaching");
-    let lab = Lab::new("renamed")?;
+    let lab = new_lab!();
     let index = lab.host.index("a0")?;
     let journal = lab.host.journal("a0")?;
     for iface in ["a0", "b0"] {
@@ -446,15 +409,13 @@ fn renamed_while_attaching() -> Result<()> {
     assert_eq!(lab.host.index("x0")?, index);
     complete(&lab, "x0")?;
     lab.ok("detach x0")?;
-    lab.expect_error(3, "detach a0")?;
-    Ok(())
+    lab.expect_error(3, "detach a0").map(drop)
 }
 
 /// The interface is moved, and another one gets its index: that one has no program.
 #[test]
 fn interface_with_index_of_moved_one() -> Result<()> {
-    require!("interface_with_index_of_moved_one");
-    let lab = Lab::new("moved-index")?;
+    let lab = new_lab!();
     let elsewhere = Lab::new("moved-to")?;
     let index = lab.host.index("a0")?;
     lab.ok(&format!("attach a0 --flows 64 {ATTACH}"))?;
@@ -470,8 +431,7 @@ fn interface_with_index_of_moved_one() -> Result<()> {
 /// A port becomes a bridge's, and stops being one; a value that was set stays.
 #[test]
 fn np_other_host_follows_the_bridge() -> Result<()> {
-    require!("np_other_host_follows_the_bridge");
-    let lab = Lab::new("bridged")?;
+    let lab = new_lab!();
     lab.ok(&format!("attach a0 --flows 64 {ATTACH}"))?;
     lab.host.command("ip link add br0 type bridge")?;
     let follow = || lab.host.follow("a0");
@@ -488,28 +448,24 @@ fn np_other_host_follows_the_bridge() -> Result<()> {
     assert!(follow()?.is_none());
     lab.host.command("ip link set a0 nomaster")?;
     assert!(follow()?.is_none() && is_on()?, "set explicitly");
-    lab.ok("detach a0")?;
-    Ok(())
+    lab.ok("detach a0").map(drop)
 }
 
 /// Frames from another address would move it to this port in switches.
 #[test]
 fn changed_address_is_source_of_cnps() -> Result<()> {
-    require!("changed_address_is_source_of_cnps");
-    let lab = Lab::new("readdressed")?;
+    let lab = new_lab!();
     lab.ok(&format!("attach a0 --flows 64 {ATTACH}"))?;
     lab.host.command("ip link set a0 address 02:00:00:00:00:77")?;
     assert!(lab.host.follow("a0")?.is_none(), "no parameter of the operator changes");
     assert_eq!(lab.host.attachment("a0")?.maps.params()?.port.mac, [2, 0, 0, 0, 0, 0x77]);
-    lab.ok("detach a0")?;
-    Ok(())
+    lab.ok("detach a0").map(drop)
 }
 
 /// As udev does while a daemon attaches several new interfaces.
 #[test]
 fn known_attachment_opened_after_renames() -> Result<()> {
-    require!("known_attachment_opened_after_renames");
-    let lab = Lab::new("swapped")?;
+    let lab = new_lab!();
     for iface in ["a0", "b0"] {
         lab.ok(&format!("attach {iface} --flows 64 {ATTACH}"))?;
     }
@@ -525,22 +481,18 @@ fn known_attachment_opened_after_renames() -> Result<()> {
     lab.ok(&format!("attach x0 --flows 64 {ATTACH}"))?;
     assert!(lab.host.run(|| attach::reopen(&info))?.is_err(), "a later attachment");
     lab.ok("detach x0")?;
-    lab.ok("detach a0")?;
-    Ok(())
+    lab.ok("detach a0").map(drop)
 }
 
 #[test]
 fn host_above_a_host_is_noted() -> Result<()> {
-    require!("host_above_a_host_is_noted");
-    let lab = Lab::new("stacked")?;
+    let lab = new_lab!();
     lab.host.command("ip link add link a0 name mac0 type macvlan mode bridge")?;
     lab.ok(&format!("attach a0 --flows 64 {ATTACH}"))?;
-    let noted = lab.ok(&format!("attach mac0 --flows 64 {ATTACH}"))?;
-    assert_contains(&noted, "the packets of mac0 pass a0 too");
+    lab.prints(&format!("attach mac0 --flows 64 {ATTACH}"), "the packets of mac0 pass a0 too")?;
     lab.ok("detach mac0")?;
     let switch = lab.ok(&format!("attach mac0 --role switch --flows 64 {ATTACH}"))?;
     assert!(!switch.contains("pass a0 too"), "{switch}");
     lab.ok("detach mac0")?;
-    lab.ok("detach a0")?;
-    Ok(())
+    lab.ok("detach a0").map(drop)
 }

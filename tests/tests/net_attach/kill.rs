@@ -1,18 +1,10 @@
 //! Processes killed at every step, and full disks.
 
-use std::fs;
-use std::process::Stdio;
-use std::time::Duration;
-use std::{panic, thread};
+use std::panic;
 
-use anyhow::{Context as _, Result, ensure};
-use dcqcn_tests::command::Running;
-use dcqcn_tests::daemon::Daemon;
-use dcqcn_tests::kill::{Tc, at_every_step, command, killed, ok, set_at_every_step, upgrade_at_every_step};
-use dcqcn_tests::lab::{Lab, assert_contains};
-use dcqcn_tests::leftover::{complete, freed, is_attached, state, tables};
-use dcqcn_tests::require;
-use dcqcn_tests::retry::{wait_until, wait_value};
+use dcqcn_tests::kill::{at_every_step, command, killed, ok, set_at_every_step, upgrade_at_every_step};
+use dcqcn_tests::leftover::is_attached;
+use dcqcn_tests::prelude::*;
 use dcqcn_tests::skip::runnable;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
@@ -94,7 +86,7 @@ fn attach_and_serve(lab: &Lab, tc: Tc, flows: u32) -> Result<()> {
     let mut daemon = Running::spawn(&lab.host, command)?;
     // A partial attachment has its listed parts, and no problems.
     wait_until("the interface is not managed", || Ok(is_attached(lab, "a0") && complete(lab, "a0").is_ok()))?;
-    daemon.signal(nix::sys::signal::Signal::SIGTERM)?;
+    daemon.signal(Signal::SIGTERM)?;
     daemon.wait().map(drop)
 }
 
@@ -232,7 +224,7 @@ fn reload_killed(tc: Tc, number: u32) -> Result<()> {
 }
 
 /// A file system of a few pages over the directory of a host's journals.
-struct SmallFilesystem(std::path::PathBuf);
+struct SmallFilesystem(PathBuf);
 
 impl SmallFilesystem {
     fn mount(lab: &Lab, bytes: u32) -> Result<Self> {
@@ -258,13 +250,12 @@ impl Drop for SmallFilesystem {
 
 #[test]
 fn full_disk_leaves_no_residue() -> Result<()> {
-    require!("full_disk_leaves_no_residue", "htb");
+    require!("htb");
     const FLOWS: u32 = 1_243;
     let (lab, before, attach) = victim("full", FLOWS)?;
     // Space for one journal, but not for its replacement.
     let disk = SmallFilesystem::mount(&lab, 4_096)?;
-    let refused = lab.expect_error(1, &attach)?;
-    assert_contains(&refused, "No space left on device");
+    lab.fails(1, &attach, "No space left on device")?;
     assert_eq!(state(&lab.host, "a0")?, before);
     assert!(!lab.host.journal("a0")?.exists() && !lab.host.pins("a0")?.exists());
     freed(FLOWS)?;
@@ -297,8 +288,7 @@ fn full_disk_leaves_no_residue() -> Result<()> {
 /// The values are restored before the journal is written, so the audit log has them although the write fails.
 #[test]
 fn overdue_change_reverted_on_full_disk() -> Result<()> {
-    require!("overdue_change_reverted_on_full_disk");
-    let lab = Lab::new("fullrev")?;
+    let lab = new_lab!();
     let disk = SmallFilesystem::mount(&lab, 65_536)?;
     lab.ok("attach a0 --pacer none --flows 64 --set link_rate=1gbit --set rpg_ai_rate=10mbit")?;
     lab.ok("set a0 --confirm 1s rpg_ai_rate=20mbit")?;
@@ -306,13 +296,12 @@ fn overdue_change_reverted_on_full_disk() -> Result<()> {
     let _ = fs::write(&junk, vec![0; 1 << 20]);
     thread::sleep(Duration::from_millis(1_500));
     for _ in 0..2 {
-        assert_contains(&lab.ok("get a0 rpg_ai_rate")?, "10mbit");
+        lab.prints("get a0 rpg_ai_rate", "10mbit")?;
     }
     fs::remove_file(&junk)?;
     lab.ok("get a0 rpg_ai_rate")?;
     let log = lab.ok("log a0")?;
     assert_eq!(log.lines().filter(|line| line.contains("reverted")).count(), 1, "{log}");
     lab.ok("set a0 rpg_ai_rate=30mbit")?;
-    lab.ok("detach a0")?;
-    Ok(())
+    lab.ok("detach a0").map(drop)
 }

@@ -1,22 +1,11 @@
 //! Locked namespaces, and concurrent attaches in other namespaces.
 
-use std::path::Path;
-use std::thread;
-use std::time::{Duration, Instant};
-
-use anyhow::{Context as _, Result, ensure};
-use aya::programs::SchedClassifier;
 use aya::programs::links::PinnedLink;
 use aya::programs::tc::TcAttachType;
 use dcqcn_netlink::netns::{current_cookie, current_inode, exists};
-use dcqcn_netlink::{Netlink, Netns};
-use dcqcn_tests::host::{add_veth, lock_journals};
-use dcqcn_tests::lab::{Lab, assert_contains};
-use dcqcn_tests::leftover::{complete, freed, state, tables};
-use dcqcn_tests::require;
-use dcqcn_tests::retry::wait_until;
+use dcqcn_tests::host::lock_journals;
+use dcqcn_tests::prelude::*;
 
-/// Time that a command waits for a lock.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 fn attach(flows: u32) -> String {
@@ -25,9 +14,8 @@ fn attach(flows: u32) -> String {
 
 #[test]
 fn lock_of_removed_netns_does_not_block() -> Result<()> {
-    require!("lock_of_removed_netns_does_not_block");
     const FLOWS: u32 = 1_259;
-    let other = Lab::new("heldhere")?;
+    let other = new_lab!();
     let name = format!("dcqcn-test-{}-heldgone", std::process::id());
     let removed_netns = Netns::create(&name)?;
     let [inode, cookie] = [removed_netns.run(current_inode)??, removed_netns.run(current_cookie)??];
@@ -57,7 +45,7 @@ fn lock_of_removed_netns_does_not_block() -> Result<()> {
 /// Like another command that starts and checks for state to free.
 #[test]
 fn moved_interface_waits_for_old_lock() -> Result<()> {
-    require!("moved_interface_waits_for_old_lock");
+    require!();
     const FLOWS: u32 = 1_261;
     let (from, to) = (Lab::new("heldfrom")?, Lab::new("heldto")?);
     to.host.command("ip link del a0")?;
@@ -95,9 +83,8 @@ fn moved_interface_waits_for_old_lock() -> Result<()> {
 /// As `status`, `gc` and the daemon do, and `bpftool`.
 #[test]
 fn detach_with_open_link_fd() -> Result<()> {
-    require!("detach_with_open_link_fd");
     const FLOWS: u32 = 1_263;
-    let lab = Lab::new("looked")?;
+    let lab = new_lab!();
     let before = state(&lab.host, "a0")?;
     lab.ok(&attach(FLOWS))?;
     let pins = lab.host.pins("a0")?;

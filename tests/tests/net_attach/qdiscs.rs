@@ -1,19 +1,7 @@
 //! The operator's qdiscs are preserved.
 
-use std::fs;
-
-use anyhow::{Context as _, Result, ensure};
-use dcqcn_common::params::{Params, Port};
-use dcqcn_loader::attach;
-use dcqcn_netlink::tc::{Handle, kernel_has_qdisc};
-use dcqcn_params::Role;
-use dcqcn_tests::host::{Host, request};
-use dcqcn_tests::kill::{self, Tc};
-use dcqcn_tests::lab::{Lab, assert_contains};
-use dcqcn_tests::leftover::{complete, problems, state};
-use dcqcn_tests::packets::Roce;
-use dcqcn_tests::require;
-use dcqcn_tests::socket::TIMEOUT;
+use dcqcn_tests::kill;
+use dcqcn_tests::prelude::*;
 use dcqcn_tests::tap::Tap;
 
 fn show(host: &Host) -> Result<String> {
@@ -22,8 +10,7 @@ fn show(host: &Host) -> Result<String> {
 
 #[test]
 fn pacer_placed_below_shaper() -> Result<()> {
-    require!("pacer_placed_below_shaper", "htb", "tbf");
-    let lab = Lab::new("below")?;
+    let lab = new_lab!("htb", "tbf");
     let tbf = "tc qdisc replace dev a0 root handle 7: tbf rate 20mbit burst 20k limit 1m";
     for child in [None, Some("tc qdisc add dev a0 parent 7:1 handle 8: pfifo limit 55")] {
         lab.host.command(tbf)?;
@@ -32,11 +19,10 @@ fn pacer_placed_below_shaper() -> Result<()> {
         }
         let before = state(&lab.host, "a0")?;
         // Also if a higher rate is given.
-        let above = lab.ok("attach a0 --pacer htb --flows 64 --set link_rate=1gbit")?;
-        assert_contains(
-            &above,
+        lab.prints(
+            "attach a0 --pacer htb --flows 64 --set link_rate=1gbit",
             "link rate 1gbit as specified, above the 20mbit of the tbf shaper on a0, which still applies",
-        );
+        )?;
         assert!(show(&lab.host)?.contains("rate 20Mbit"));
         lab.ok("detach a0")?;
         assert_eq!(state(&lab.host, "a0")?, before);
@@ -54,7 +40,7 @@ fn pacer_placed_below_shaper() -> Result<()> {
         for _ in 0..3 {
             socket.send(&Roce::default().frame())?;
         }
-        dcqcn_tests::retry::wait(|| {
+        wait(|| {
             let now = lab.host.netlink()?.qdisc_stats(index, Handle::ROOT)?.packets;
             Ok(if now < sent + 3 { Err(show(&lab.host)?) } else { Ok(()) })
         })?;
@@ -64,8 +50,7 @@ fn pacer_placed_below_shaper() -> Result<()> {
 
 #[test]
 fn shaper_rate_change_followed() -> Result<()> {
-    require!("shaper_rate_change_followed", "htb", "tbf");
-    let lab = Lab::new("follow")?;
+    let lab = new_lab!("htb", "tbf");
     lab.host.command("tc qdisc add dev a0 root handle 7: tbf rate 200mbit burst 200k limit 1m")?;
     lab.ok("attach a0 --pacer htb --flows 64")?;
     let follow = || lab.host.follow("a0");
@@ -74,13 +59,13 @@ fn shaper_rate_change_followed() -> Result<()> {
     let change = follow()?.context("a change")?;
     let rates = (change.old.scalars.link_rate_bps, change.new.scalars.link_rate_bps);
     assert_eq!(rates, (200_000_000, 300_000_000));
-    assert_contains(&lab.ok("get a0 link_rate")?, "300mbit");
+    lab.prints("get a0 link_rate", "300mbit")?;
     // A qdisc configured in the meantime stays, until it equals the saved one again.
     lab.ok("set a0 link_rate=150mbit")?;
     assert!(follow()?.is_none(), "the value set manually");
     lab.host.command("tc qdisc change dev a0 root handle 7: tbf rate 400mbit burst 200k limit 1m")?;
     assert!(follow()?.is_none(), "the value set manually, after a change of the shaper");
-    assert_contains(&lab.ok("get a0 link_rate")?, "150mbit");
+    lab.prints("get a0 link_rate", "150mbit")?;
     // Settings without it (a reloaded file, a reverted override) use the detected value.
     let attachment = lab.host.attachment("a0")?;
     let running = attachment.maps.params()?.config;
@@ -100,15 +85,13 @@ fn shaper_rate_change_followed() -> Result<()> {
     maps.set_params(&Params::new(&params.config, port)?)?;
     assert!(lab.host.follow("b0")?.is_none());
     assert_eq!(lab.host.attachment("b0")?.maps.params()?, params);
-    lab.ok("detach b0")?;
-    Ok(())
+    lab.ok("detach b0").map(drop)
 }
 
 /// A reverted override or a reloaded file: parameters absent from it do not keep values set manually in the meantime.
 #[test]
 fn unset_parameters_keep_attach_values() -> Result<()> {
-    require!("unset_parameters_keep_attach_values");
-    let lab = Lab::new("unsaid")?;
+    let lab = new_lab!();
     lab.host.command("ip link add br0 type bridge")?;
     lab.host.command("ip link set b0 master br0")?;
     for (iface, other_host) in [("a0", 0), ("b0", 1)] {
@@ -136,22 +119,19 @@ fn unset_parameters_keep_attach_values() -> Result<()> {
 
 #[test]
 fn rpg_max_rate_bounds_flows_only() -> Result<()> {
-    require!("rpg_max_rate_bounds_flows_only", "htb");
-    let lab = Lab::new("max")?;
+    let lab = new_lab!("htb");
     lab.ok("attach a0 --pacer htb --flows 64 --set link_rate=10gbit --set rpg_max_rate=1gbit")?;
     let classes = lab.host.netlink()?.classes(lab.host.index("a0")?)?;
     assert_eq!(classes.len(), 2);
     for class in classes {
         assert_eq!(class.ceil_bps, Some(10_000_000_000), "{class:?}");
     }
-    lab.ok("detach a0")?;
-    Ok(())
+    lab.ok("detach a0").map(drop)
 }
 
 #[test]
 fn foreign_qdisc_replacing_pacer_kept() -> Result<()> {
-    require!("foreign_qdisc_replacing_pacer_kept", "htb", "tbf");
-    let lab = Lab::new("theirs")?;
+    let lab = new_lab!("htb", "tbf");
     lab.ok("attach a0 --pacer htb --flows 64 --set link_rate=1gbit")?;
     lab.host.command("tc qdisc replace dev a0 root handle 9: tbf rate 20mbit burst 20k limit 1m")?;
     let theirs = show(&lab.host)?;
@@ -160,16 +140,15 @@ fn foreign_qdisc_replacing_pacer_kept() -> Result<()> {
         found.iter().any(|problem| problem.contains("expected htb dc00: at root, found tbf")),
         "{found:?}"
     );
-    assert_contains(&lab.expect_error(1, "attach a0 --pacer htb --flows 64")?, "already attached");
-    assert_contains(&lab.ok("detach a0")?, "stays tbf: another program replaced it");
+    lab.fails(1, "attach a0 --pacer htb --flows 64", "already attached")?;
+    lab.prints("detach a0", "stays tbf: another program replaced it")?;
     assert_eq!(show(&lab.host)?, theirs);
     Ok(())
 }
 
 #[test]
 fn failed_undo_step_stays_in_journal() -> Result<()> {
-    require!("failed_undo_step_stays_in_journal", "htb");
-    let lab = Lab::new("owed")?;
+    let lab = new_lab!("htb");
     lab.host.command("tc qdisc add dev a0 root handle 7: pfifo limit 77")?;
     let before = show(&lab.host)?;
     let attach = "attach a0 --pacer htb --flows 64 --set link_rate=1gbit";
@@ -184,13 +163,13 @@ fn failed_undo_step_stays_in_journal() -> Result<()> {
     assert_contains(&refused, "nosuchqdisc");
     assert_contains(&refused, "not yet restored: root qdisc");
     assert!(!lab.host.pins("a0")?.exists(), "programs and maps are removed");
-    assert_contains(&lab.ok("status")?, "half detached");
-    assert_contains(&lab.expect_error(1, "get a0")?, "half detached");
-    assert_contains(&lab.expect_error(1, "detach a0")?, "nosuchqdisc");
+    lab.prints("status", "half detached")?;
+    lab.fails(1, "get a0", "half detached")?;
+    lab.fails(1, "detach a0", "nosuchqdisc")?;
     // After attaching again, the undo step is still pending.
     lab.ok(attach)?;
     complete(&lab, "a0")?;
-    assert_contains(&lab.expect_error(1, "detach a0")?, "nosuchqdisc");
+    lab.fails(1, "detach a0", "nosuchqdisc")?;
     // The module is loaded again.
     let text = fs::read_to_string(&path)?;
     fs::write(&path, text.replace("nosuchqdisc", "pfifo"))?;
@@ -199,26 +178,27 @@ fn failed_undo_step_stays_in_journal() -> Result<()> {
     // Or the undo step is abandoned.
     lab.ok(attach)?;
     fs::write(&path, &without)?;
-    assert_contains(&lab.ok("detach a0 --force")?, "abandoned: root qdisc nosuchqdisc 7:");
-    assert_contains(&lab.ok("status")?, "no interface is attached");
-    Ok(())
+    lab.prints("detach a0 --force", "abandoned: root qdisc nosuchqdisc 7:")?;
+    lab.prints("status", "no interface is attached")
 }
 
 /// Undo steps exist only in the journal.
 #[test]
 fn refused_attach_keeps_undo_steps() -> Result<()> {
-    require!("refused_attach_keeps_undo_steps", "htb");
-    let lab = Lab::new("kept")?;
+    let lab = new_lab!("htb");
     lab.host.command("tc qdisc add dev a0 root handle 7: pfifo limit 77")?;
     let before = show(&lab.host)?;
     lab.ok("attach a0 --pacer htb --flows 64 --set link_rate=1gbit")?;
     let path = lab.host.journal("a0")?;
     fs::write(&path, fs::read_to_string(&path)?.replace("\"pfifo\"", "\"nosuchqdisc\""))?;
-    assert_contains(&lab.expect_error(1, "detach a0")?, "nosuchqdisc");
-    let refused = lab.expect_error(1, "attach a0 --pacer htb --flows 40000 --set link_rate=1gbit")?;
-    assert_contains(&refused, "flows = 40000 is out of range");
+    lab.fails(1, "detach a0", "nosuchqdisc")?;
+    lab.fails(
+        1,
+        "attach a0 --pacer htb --flows 40000 --set link_rate=1gbit",
+        "flows = 40000 is out of range",
+    )?;
     // Nor does an attachment of another interface take them over.
-    assert_contains(&lab.expect_error(1, "attach b0 --inline a0")?, "a0 is half detached");
+    lab.fails(1, "attach b0 --inline a0", "a0 is half detached")?;
     fs::write(&path, fs::read_to_string(&path)?.replace("nosuchqdisc", "pfifo"))?;
     lab.ok("detach a0")?;
     assert_eq!(show(&lab.host)?, before);
@@ -227,8 +207,7 @@ fn refused_attach_keeps_undo_steps() -> Result<()> {
 
 #[test]
 fn mq_and_children_restored() -> Result<()> {
-    require!("mq_and_children_restored", "htb", "mq");
-    let lab = Lab::new("mq")?;
+    let lab = new_lab!("htb", "mq");
     lab.host.command("ip link del a0")?;
     lab.host.command("ip link add a0 numtxqueues 4 type veth peer name b0 numrxqueues 4")?;
     for iface in ["a0", "b0"] {
@@ -252,22 +231,20 @@ fn mq_and_children_restored() -> Result<()> {
 
 #[test]
 fn prepared_interface_keeps_its_fq() -> Result<()> {
-    require!("prepared_interface_keeps_its_fq", "fq");
-    let lab = Lab::new("prepare")?;
-    assert_contains(&lab.ok("prepare a0")?, "a0: fq limit");
+    let lab = new_lab!("fq");
+    lab.prints("prepare a0", "a0: fq limit")?;
     let before = lab.host.command("tc -d qdisc show dev a0")?;
     assert!(before.contains("qdisc fq "), "{before}");
-    assert_contains(&lab.ok("attach a0 --pacer fq --flows 64 --set link_rate=1gbit")?, "is kept");
+    lab.prints("attach a0 --pacer fq --flows 64 --set link_rate=1gbit", "is kept")?;
     assert_eq!(lab.host.command("tc -d qdisc show dev a0")?, before);
     lab.ok("detach a0")?;
     assert_eq!(lab.host.command("tc -d qdisc show dev a0")?, before);
-    assert_contains(&lab.ok("prepare a0")?, "is kept");
-    Ok(())
+    lab.prints("prepare a0", "is kept")
 }
 
 #[test]
 fn prepare_without_fq_names_the_cause() -> Result<()> {
-    require!("prepare_without_fq_names_the_cause");
+    require!();
     if kernel_has_qdisc("fq")? {
         eprintln!("SKIPPED prepare_without_fq_names_the_cause: the kernel has fq");
         return Ok(());
@@ -285,8 +262,7 @@ fn prepare_without_fq_names_the_cause() -> Result<()> {
 
 #[test]
 fn vrf_member_is_not_a_bridge_port() -> Result<()> {
-    require!("vrf_member_is_not_a_bridge_port");
-    let lab = Lab::new("vrf")?;
+    let lab = new_lab!();
     if lab.host.command("ip link add vrf0 type vrf table 10").is_err() {
         eprintln!("SKIPPED vrf_member_is_not_a_bridge_port: the kernel has no VRF");
         return Ok(());
@@ -302,8 +278,7 @@ const TBF: &str = "tc qdisc replace dev a0 root handle 5: tbf rate 10mbit burst 
 
 #[test]
 fn repair_refused_below_other_qdisc() -> Result<()> {
-    require!("repair_refused_below_other_qdisc", "htb", "tbf");
-    let lab = Lab::new("moved")?;
+    let lab = new_lab!("htb", "tbf");
     for attach in ["--pacer htb", "--role switch --queues=htb"] {
         lab.ok(&format!("attach a0 {attach} --flows 64 --set link_rate=1gbit"))?;
         let id = lab.host.attachment("a0")?.info.id();
@@ -321,23 +296,22 @@ fn repair_refused_below_other_qdisc() -> Result<()> {
 
 #[test]
 fn qdisc_installed_while_attaching_is_kept() -> Result<()> {
-    require!("qdisc_installed_while_attaching_is_kept", "htb", "tbf");
-    let lab = Lab::new("raced")?;
+    let lab = new_lab!("htb", "tbf");
     let journal = lab.host.journals()?.join(format!("{}.json", lab.host.index("a0")?));
-    std::thread::scope(|scope| -> Result<()> {
+    thread::scope(|scope| -> Result<()> {
         let attaching = scope.spawn(|| lab.run("attach a0 --pacer htb --flows 64 --set link_rate=1gbit"));
         // From the journal's first record until the qdisc is replaced, the programs are loaded.
         while !journal.exists() && !attaching.is_finished() {
-            std::thread::yield_now();
+            thread::yield_now();
         }
         lab.host.command(TBF)?;
-        let attached = attaching.join().map_err(|_| anyhow::anyhow!("the command panicked"))??;
+        let attached = attaching.join().map_err(|_| anyhow!("the command panicked"))??;
         if !attached.status.success() {
             assert_contains(
                 &String::from_utf8_lossy(&attached.stderr),
                 "replaced the qdisc of a0 while attaching",
             );
-            assert_contains(&lab.ok("status")?, "no interface is attached");
+            lab.prints("status", "no interface is attached")?;
         }
         Ok(())
     })?;
@@ -349,8 +323,7 @@ fn qdisc_installed_while_attaching_is_kept() -> Result<()> {
 /// Filters of other kinds use the numbers of a BPF filter's name and program for something else.
 #[test]
 fn filter_detached_next_to_other_kinds() -> Result<()> {
-    require!("filter_detached_next_to_other_kinds");
-    let lab = Lab::new("u32")?;
+    let lab = new_lab!();
     let before = state(&lab.host, "a0")?;
     for hook in ["egress", "ingress"] {
         kill::ok(&lab, Tc::Clsact, "attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
@@ -370,8 +343,7 @@ fn filter_detached_next_to_other_kinds() -> Result<()> {
 /// The qdisc `ingress` has the parent of clsact and no egress hook.
 #[test]
 fn ingress_qdisc_without_tcx_is_refused() -> Result<()> {
-    require!("ingress_qdisc_without_tcx_is_refused");
-    let lab = Lab::new("ingr")?;
+    let lab = new_lab!();
     lab.host.command("tc qdisc add dev a0 ingress")?;
     let before = state(&lab.host, "a0")?;
     let attach = "attach a0 --role switch --set link_rate=1gbit";
@@ -384,8 +356,7 @@ fn ingress_qdisc_without_tcx_is_refused() -> Result<()> {
 /// Only a shaper at the root, whose class takes the pacer, keeps its rate.
 #[test]
 fn shaper_below_root_is_not_replaced() -> Result<()> {
-    require!("shaper_below_root_is_not_replaced", "htb", "tbf");
-    let lab = Lab::new("inner")?;
+    let lab = new_lab!("htb", "tbf");
     lab.host.command(
         "ip link add m0 numtxqueues 2 numrxqueues 2 type veth peer name m1 numtxqueues 2 numrxqueues 2",
     )?;
@@ -397,8 +368,11 @@ fn shaper_below_root_is_not_replaced() -> Result<()> {
     lab.host.command("tc qdisc add dev a0 parent 7:1 handle 8: tbf rate 50mbit burst 100k latency 1s")?;
     for (iface, shaper) in [("m0", "tbf 52: at root"), ("a0", "tbf 8: at 7:1")] {
         let before = state(&lab.host, iface)?;
-        let refused = lab.expect_error(1, &format!("attach {iface} --pacer htb --flows 64"))?;
-        assert_contains(&refused, &format!("{iface} has the shaper {shaper}, which attaching would replace"));
+        lab.fails(
+            1,
+            &format!("attach {iface} --pacer htb --flows 64"),
+            &format!("{iface} has the shaper {shaper}, which attaching would replace"),
+        )?;
         assert_eq!(state(&lab.host, iface)?, before);
         let attached = lab.ok(&format!("attach {iface} --pacer none --flows 64"))?;
         assert_eq!(
@@ -415,8 +389,7 @@ const FRAMES: u32 = 32;
 
 #[test]
 fn kernel_mq_restored() -> Result<()> {
-    require!("kernel_mq_restored", "htb", "mq");
-    let lab = Lab::new("ownmq")?;
+    let lab = new_lab!("htb", "mq");
     let mut tap = match Tap::new(&lab.host, "q0", QUEUES) {
         Ok(tap) => tap,
         Err(error) => {
@@ -444,8 +417,7 @@ fn kernel_mq_restored() -> Result<()> {
 /// Without TCX, where programs are filters of a clsact.
 #[test]
 fn shared_filter_block_names_the_fix() -> Result<()> {
-    require!("shared_filter_block_names_the_fix");
-    let lab = Lab::new("block")?;
+    let lab = new_lab!();
     let attach = "attach a0 --pacer none --flows 64 --set link_rate=1gbit";
     for block in ["ingress_block 7", "egress_block 7"] {
         lab.host.command(&format!("tc qdisc add dev a0 {block} clsact"))?;
@@ -461,6 +433,5 @@ fn shared_filter_block_names_the_fix() -> Result<()> {
     // Links need no clsact.
     lab.host.command("tc qdisc add dev a0 ingress_block 7 clsact")?;
     lab.ok(attach)?;
-    lab.ok("detach a0")?;
-    Ok(())
+    lab.ok("detach a0").map(drop)
 }

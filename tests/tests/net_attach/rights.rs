@@ -1,15 +1,6 @@
 //! Permissions, and locking.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
-use std::process::Command;
-
-use anyhow::Result;
-use dcqcn_tests::command::{binary, output_of};
-use dcqcn_tests::lab::{Lab, assert_contains};
-use dcqcn_tests::leftover::state;
-use dcqcn_tests::require;
+use dcqcn_tests::prelude::*;
 
 /// Directory of the journals.
 const ROOT: &str = "/run/dcqcn";
@@ -20,8 +11,7 @@ fn mode(path: &Path) -> Result<u32> {
 
 #[test]
 fn file_modes_ignore_umask() -> Result<()> {
-    require!("file_modes_ignore_umask");
-    let lab = Lab::new("mode")?;
+    let lab = new_lab!();
     for mask in ["0", "077"] {
         let dcqcn = binary()?;
         let attach = "attach a0 --pacer none --flows 64 --set link_rate=1gbit";
@@ -48,7 +38,7 @@ fn file_modes_ignore_umask() -> Result<()> {
 
 #[test]
 fn lock_holder_reported_per_netns() -> Result<()> {
-    require!("lock_holder_reported_per_netns");
+    require!();
     let (lab, other) = (Lab::new("held")?, Lab::new("free")?);
     let attach = "attach a0 --pacer none --flows 64 --set link_rate=1gbit";
     lab.ok(attach)?;
@@ -59,19 +49,17 @@ fn lock_holder_reported_per_netns() -> Result<()> {
     assert_contains(&refused, &format!("process {}", std::process::id()));
     assert_contains(&refused, "wait for it or stop it");
     // Readers do not wait.
-    assert_contains(&lab.ok("get a0 rpg_ai_rate")?, "40mbit");
-    assert_contains(&lab.ok("status")?, "attached");
+    lab.prints("get a0 rpg_ai_rate", "40mbit")?;
+    lab.prints("status", "attached")?;
     drop(lock);
     lab.ok("set a0 rpg_ai_rate=20mbit")?;
     lab.ok("detach a0")?;
-    other.ok("detach a0")?;
-    Ok(())
+    other.ok("detach a0").map(drop)
 }
 
 #[test]
 fn broken_journal_affects_one_interface() -> Result<()> {
-    require!("broken_journal_affects_one_interface");
-    let lab = Lab::new("broken")?;
+    let lab = new_lab!();
     for iface in ["a0", "b0"] {
         lab.ok(&format!("attach {iface} --pacer none --flows 64 --set link_rate=1gbit"))?;
     }
@@ -80,59 +68,54 @@ fn broken_journal_affects_one_interface() -> Result<()> {
         let status = lab.expect_error(7, "status")?;
         assert_contains(&status, "b0: ");
         assert_contains(&status, why);
-        assert_contains(&lab.ok("status a0")?, "attached");
+        lab.prints("status a0", "attached")?;
         lab.ok("set a0 rpg_ai_rate=20mbit")?;
-        assert_contains(&lab.ok("get --all rpg_ai_rate")?, "20mbit");
+        lab.prints("get --all rpg_ai_rate", "20mbit")?;
         lab.ok("detach a0")?;
         lab.ok("attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
-        assert_contains(&lab.expect_error(1, "set b0 rpg_ai_rate=20mbit")?, why);
-        assert_contains(&lab.expect_error(1, "attach b0 --pacer none --set link_rate=1gbit")?, why);
-        assert_contains(&lab.expect_error(1, "detach b0")?, why);
+        lab.fails(1, "set b0 rpg_ai_rate=20mbit", why)?;
+        lab.fails(1, "attach b0 --pacer none --set link_rate=1gbit", why)?;
+        lab.fails(1, "detach b0", why)?;
     }
     fs::write(lab.host.journal("b0")?, "{}")?;
-    assert_contains(&lab.expect_error(1, "detach b0")?, "`dcqcn detach b0 --force`");
-    assert_contains(&lab.ok("detach b0 --force")?, "abandoned");
+    lab.fails(1, "detach b0", "`dcqcn detach b0 --force`")?;
+    lab.prints("detach b0 --force", "abandoned")?;
     lab.ok("attach b0 --pacer none --flows 64 --set link_rate=1gbit")?;
-    lab.ok("detach --all")?;
-    Ok(())
+    lab.ok("detach --all").map(drop)
 }
 
 /// Programs and pacer stay; they are reported, and removed by `gc`, a new attachment, or `detach --force`.
 #[test]
 fn attachment_without_journal_is_removed() -> Result<()> {
-    require!("attachment_without_journal_is_removed", "htb");
-    let lab = Lab::new("lost")?;
+    let lab = new_lab!("htb");
     let before = state(&lab.host, "a0")?;
     let attach = "attach a0 --pacer htb --flows 64 --set link_rate=1gbit";
     lab.ok(attach)?;
     fs::remove_file(lab.host.journal("a0")?)?;
-    assert_contains(
-        &lab.expect_error(1, "status")?,
-        "a0: programs are attached, but their journal is missing",
-    );
-    assert_contains(&lab.ok("gc")?, "its journal is missing");
+    lab.fails(1, "status", "a0: programs are attached, but their journal is missing")?;
+    lab.prints("gc", "its journal is missing")?;
     assert_eq!(state(&lab.host, "a0")?, before);
     lab.ok(attach)?;
     fs::remove_file(lab.host.journal("a0")?)?;
     lab.ok(attach)?;
     fs::write(lab.host.journal("a0")?, "{")?;
-    assert_contains(&lab.ok("detach a0 --force")?, "root qdisc htb dc00: of an attachment");
+    lab.prints("detach a0 --force", "root qdisc htb dc00: of an attachment")?;
     assert_eq!(state(&lab.host, "a0")?, before);
     Ok(())
 }
 
 #[test]
 fn lost_journal_kept_by_other_commands() -> Result<()> {
-    require!("lost_journal_kept_by_other_commands");
+    require!();
     let (lab, other) = (Lab::new("lost-kept")?, Lab::new("lost-other")?);
     let attach = |iface| format!("attach {iface} --pacer none --flows 64 --set link_rate=1gbit");
     lab.ok(&attach("a0"))?;
     fs::remove_file(lab.host.journal("a0")?)?;
     // Without a journal in its namespace.
     other.ok("gc")?;
-    assert_contains(&lab.expect_error(1, "status")?, "a0: programs are attached");
+    lab.fails(1, "status", "a0: programs are attached")?;
     lab.ok(&attach("b0"))?;
-    assert_contains(&lab.expect_error(7, "status")?, "a0: programs are attached");
+    lab.fails(7, "status", "a0: programs are attached")?;
     lab.ok("detach b0")?;
     other.ok("gc")?;
     // Nothing is left to serve a removed interface.
@@ -147,8 +130,7 @@ fn lost_journal_kept_by_other_commands() -> Result<()> {
 /// Only some steps could be undone.
 #[test]
 fn detach_without_capabilities_changes_nothing() -> Result<()> {
-    require!("detach_without_capabilities_changes_nothing");
-    let lab = Lab::new("no-caps")?;
+    let lab = new_lab!();
     lab.ok("attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
     let before = state(&lab.host, "a0")?;
     for action in ["detach a0", "gc"] {
@@ -159,15 +141,13 @@ fn detach_without_capabilities_changes_nothing() -> Result<()> {
         assert_contains(&String::from_utf8(output.stderr)?, "CAP_NET_ADMIN");
     }
     assert_eq!(state(&lab.host, "a0")?, before);
-    assert_contains(&lab.ok("status")?, "attached");
-    lab.ok("detach a0")?;
-    Ok(())
+    lab.prints("status", "attached")?;
+    lab.ok("detach a0").map(drop)
 }
 
 #[test]
 fn directory_as_journal_names_the_fix() -> Result<()> {
-    require!("directory_as_journal_names_the_fix");
-    let lab = Lab::new("journal-dir")?;
+    let lab = new_lab!();
     lab.ok("attach b0 --pacer none --flows 64 --set link_rate=1gbit")?;
     let path = lab.host.journal("a0")?;
     fs::create_dir(&path)?;
@@ -177,17 +157,15 @@ fn directory_as_journal_names_the_fix() -> Result<()> {
         assert_contains(&refused, &format!("{} is a directory", path.display()));
         assert_contains(&refused, "rm -r");
     }
-    assert_contains(&lab.expect_error(7, "status")?, "is a directory");
+    lab.fails(7, "status", "is a directory")?;
     fs::remove_dir(&path)?;
     lab.ok(attach)?;
-    lab.ok("detach --all")?;
-    Ok(())
+    lab.ok("detach --all").map(drop)
 }
 
 #[test]
 fn dry_run_in_named_netns_changes_nothing() -> Result<()> {
-    require!("dry_run_in_named_netns_changes_nothing", "htb");
-    let lab = Lab::new("dry")?;
+    let lab = new_lab!("htb");
     let before = state(&lab.host, "a0")?;
     let report_text = lab.ok("attach a0 --pacer htb --set link_rate=1gbit --dry-run")?;
     for step in
@@ -201,9 +179,9 @@ fn dry_run_in_named_netns_changes_nothing() -> Result<()> {
 
     // From outside.
     let netns = lab.host.netns.name();
-    let outside = |line: &str| output_of(&mut dcqcn_tests::command::dcqcn(&format!("-n {netns} {line}"))?);
+    let outside = |line: &str| output_of(&mut dcqcn(&format!("-n {netns} {line}"))?);
     outside("attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
-    assert_contains(&lab.ok("status")?, "attached");
+    lab.prints("status", "attached")?;
     assert_contains(&outside("status a0")?, "egress on a0");
     outside("detach a0")?;
     Ok(())

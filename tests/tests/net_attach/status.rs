@@ -1,26 +1,18 @@
 //! `status` reports the kernel's state.
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt as _;
+use std::fs::Permissions;
 use std::os::unix::process::CommandExt as _;
-use std::process::Command;
 
-use anyhow::{Context as _, Result};
-use aya::programs::SchedClassifier;
 use aya::programs::tc::TcAttachType;
 use dcqcn_common::layout::Mode;
-use dcqcn_loader::dataplane::{self, PROGRAMS, Programs, Sizes};
-use dcqcn_tests::command::binary;
-use dcqcn_tests::lab::{Lab, assert_contains};
-use dcqcn_tests::leftover::{complete, problems};
-use dcqcn_tests::require;
+use dcqcn_loader::dataplane;
+use dcqcn_tests::prelude::*;
 
 /// Without access to the pins, `status` must not report them missing.
 #[test]
 fn unprivileged_status_reports_no_fault() -> Result<()> {
     const UNPRIVILEGED_UID: u32 = 65_534;
-    require!("unprivileged_status_reports_no_fault");
-    let lab = Lab::new("no-rights")?;
+    let lab = new_lab!();
     lab.ok("attach a0 --pacer none --flows 64 --set link_rate=1gbit")?;
     // A directory from which any user may run it.
     let directory = tempfile::tempdir()?;
@@ -33,22 +25,20 @@ fn unprivileged_status_reports_no_fault() -> Result<()> {
         lab.host.output(command)
     };
     let output = unprivileged("status a0 --json")?;
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    let report: Value = serde_json::from_slice(&output.stdout)?;
     let status = &report["attachments"][0];
-    assert_eq!((&status["problems"], &status["parts"]), (&serde_json::json!([]), &serde_json::json!([])));
+    assert_eq!((&status["problems"], &status["parts"]), (&json!([]), &json!([])));
     assert!(status["unread"].as_str().is_some_and(|why| why.contains("Permission denied")), "{status}");
     assert_contains(&String::from_utf8(unprivileged("status")?.stdout)?, "unreadable");
     let output = unprivileged("doctor --json")?;
     let findings = String::from_utf8(output.stdout)?;
     assert!(findings.contains("\"unread\"") && !findings.contains("program-missing"), "{findings}");
-    lab.ok("detach a0")?;
-    Ok(())
+    lab.ok("detach a0").map(drop)
 }
 
 #[test]
 fn status_verifies_every_part() -> Result<()> {
-    require!("status_verifies_every_part", "htb");
-    let lab = Lab::new("parts")?;
+    let lab = new_lab!("htb");
     lab.host.command("tc qdisc add dev a0 root handle 7: pfifo limit 77")?;
     lab.ok("attach a0 --pacer htb --flows 64 --set link_rate=1gbit")?;
     let status = lab.json("status a0")?;
@@ -60,7 +50,7 @@ fn status_verifies_every_part() -> Result<()> {
     {
         assert!(part["program_id"].as_u64().is_some_and(|id| id != 0), "{part}");
         assert!(part["link_id"].as_u64().is_some_and(|id| id != 0), "{part}");
-        assert_eq!(part["problem"], serde_json::Value::Null);
+        assert_eq!(part["problem"], Value::Null);
     }
     let text = status.to_string();
     assert!(!text.contains("\"steps\"") && !text.contains("saved"), "{text}");
@@ -74,22 +64,19 @@ fn status_verifies_every_part() -> Result<()> {
             "{found:?}"
         );
     }
-    assert_contains(&lab.ok("status")?, "INCOMPLETE");
+    lab.prints("status", "INCOMPLETE")?;
     for upgrade in ["upgrade a0", "upgrade --all --dry-run"] {
-        let printed = lab.expect_error(1, upgrade)?;
-        assert_contains(&printed, "a0 lacks some of its programs: egress: expected, not found");
+        lab.fails(1, upgrade, "a0 lacks some of its programs: egress: expected, not found")?;
     }
     // Nothing runs: attaching starts over.
     lab.ok("attach a0 --pacer htb --flows 64 --set link_rate=1gbit")?;
     complete(&lab, "a0")?;
-    lab.ok("detach a0")?;
-    Ok(())
+    lab.ok("detach a0").map(drop)
 }
 
 #[test]
 fn our_programs_run_first() -> Result<()> {
-    require!("our_programs_run_first");
-    let lab = Lab::new("others")?;
+    let lab = new_lab!();
     // Another application's programs, at both hooks.
     let sizes = Sizes { rp_flows: 8, np_flows: 8 };
     let mut theirs = dataplane::load(Programs::Plain, sizes, Mode::Host, None, &PROGRAMS[1..])?;
@@ -108,17 +95,15 @@ fn our_programs_run_first() -> Result<()> {
         let ours = parts.iter().find(|found| found["name"] == part).context("no such part")?;
         assert_eq!(ours["program_id"], chain[0].id());
     }
-    lab.ok("detach a0")?;
-    Ok(())
+    lab.ok("detach a0").map(drop)
 }
 
 /// Operating on an interface without attachment leaves no state, not even its lock.
 #[test]
 fn rejected_attach_leaves_nothing() -> Result<()> {
-    require!("rejected_attach_leaves_nothing");
-    let lab = Lab::new("none")?;
+    let lab = new_lab!();
     for command in ["set a0 wred.3.pmax=2%", "get a0", "upgrade a0", "detach a0", "confirm a0"] {
-        assert_contains(&lab.expect_error(3, command)?, "a0 is not attached");
+        lab.fails(3, command, "a0 is not attached")?;
         assert!(!lab.host.journals()?.exists(), "{command}");
     }
     Ok(())

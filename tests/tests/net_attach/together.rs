@@ -1,20 +1,15 @@
 //! Several interfaces attached concurrently, as the daemon does.
 
-use anyhow::{Context as _, Result, ensure};
 use aya::maps::MapData;
 use dcqcn_common::layout::SIBLINGS;
 use dcqcn_loader::attach::{Options, attach_all};
 use dcqcn_loader::dataplane::SHARED;
-use dcqcn_params::{PacerChoice, Role};
-use dcqcn_tests::host::request;
-use dcqcn_tests::lab::{Lab, assert_contains};
-use dcqcn_tests::require;
+use dcqcn_tests::prelude::*;
 
 /// Concurrent commands reuse the maps that another has created.
 #[test]
 fn parallel_attaches_share_maps() -> Result<()> {
-    require!("parallel_attaches_share_maps");
-    let lab = Lab::new("together")?;
+    let lab = new_lab!();
     let names: Vec<String> = (0..6).map(|number| format!("d{number}")).collect();
     for name in &names {
         lab.host.command(&format!("ip link add {name} type veth peer name far-{name}"))?;
@@ -42,8 +37,7 @@ fn parallel_attaches_share_maps() -> Result<()> {
 /// Only a host's program needs an entry of `SIBLINGS`.
 #[test]
 fn refused_requests_use_no_sibling_slot() -> Result<()> {
-    require!("refused_requests_use_no_sibling_slot", "htb");
-    let lab = Lab::new("slots")?;
+    let lab = new_lab!("htb");
     let names: Vec<String> = (0..=SIBLINGS).map(|number| format!("d{number}")).collect();
     for name in &names {
         lab.host.command(&format!("ip link add {name} type veth peer name far-{name}"))?;
@@ -65,28 +59,20 @@ fn refused_requests_use_no_sibling_slot() -> Result<()> {
 
 #[test]
 fn pattern_attaches_missing_interfaces() -> Result<()> {
-    require!("pattern_attaches_missing_interfaces");
-    let lab = Lab::new("pattern")?;
+    let lab = new_lab!();
     let options = "--pacer none --flows 64 --set link_rate=1gbit";
     lab.ok(&format!("attach a0 {options}"))?;
-    assert_contains(&lab.ok(&format!("attach [ab]0 {options}"))?, "attached to b0");
-    assert_contains(
-        &lab.expect_error(1, &format!("attach [ab]0 {options}"))?,
-        "no unattached interface matches",
-    );
+    lab.prints(&format!("attach [ab]0 {options}"), "attached to b0")?;
+    lab.fails(1, &format!("attach [ab]0 {options}"), "no unattached interface matches")?;
     lab.ok("detach b0")?;
-    assert_contains(
-        &lab.expect_error(1, &format!("attach b* x* {options}"))?,
-        "cannot attach x*: it matches no Ethernet interface",
-    );
+    lab.fails(1, &format!("attach b* x* {options}"), "cannot attach x*: it matches no Ethernet interface")?;
     lab.host.command("ip link property add dev b0 altname port7")?;
-    assert_contains(&lab.ok(&format!("attach port* {options}"))?, "attached to b0");
+    lab.prints(&format!("attach port* {options}"), "attached to b0")?;
     lab.ok("detach b0")?;
     // Partial success: a0 was attached already, b0 was not.
-    let refused = lab.expect_error(7, &format!("attach a0 b0 {options}"))?;
-    assert_contains(&refused, "already attached");
+    lab.fails(7, &format!("attach a0 b0 {options}"), "already attached")?;
     assert_eq!(lab.host.attached()?.len(), 2);
-    assert_contains(&lab.expect_error(1, "detach x*")?, "the pattern x* matches no attached interface");
+    lab.fails(1, "detach x*", "the pattern x* matches no attached interface")?;
     lab.ok("detach a* b0")?;
     assert_eq!(lab.host.attached()?.len(), 0);
     Ok(())
@@ -94,17 +80,16 @@ fn pattern_attaches_missing_interfaces() -> Result<()> {
 
 #[test]
 fn slow_link_is_attached_with_profile_lab() -> Result<()> {
-    require!("slow_link_is_attached_with_profile_lab");
-    let lab = Lab::new("auto")?;
+    let lab = new_lab!();
     let attach = "attach a0 --profile auto --pacer none --flows 64";
     lab.ok(&format!("{attach} --set link_rate=200mbit"))?;
     assert_eq!(lab.json("status a0")?["attachments"][0]["profile"], "lab");
     // Defaults are chosen only when attaching: a later link_rate changes no other parameter.
     lab.ok("set a0 link_rate=10gbit")?;
-    assert_contains(&lab.ok("get a0 wred.3.pmax")?, "22");
+    lab.prints("get a0 wred.3.pmax", "22")?;
     lab.ok("detach a0")?;
     lab.ok(&format!("{attach} --set link_rate=10gbit"))?;
-    assert_contains(&lab.ok("status a0")?, "paper");
-    assert_contains(&lab.ok("get a0 wred.3.pmax")?, "1%");
+    lab.prints("status a0", "paper")?;
+    lab.prints("get a0 wred.3.pmax", "1%")?;
     lab.ok("detach a0").map(drop)
 }

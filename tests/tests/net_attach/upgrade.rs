@@ -1,21 +1,7 @@
 //! Maps with another version's layout: rejected without any change, and still managed by that version.
 
-use std::fs;
-use std::thread;
-use std::time::Duration;
-
-use anyhow::{Context as _, Result, ensure};
 use dcqcn_common::layout::LAYOUT_VERSION;
-use dcqcn_loader::attach;
-use dcqcn_tests::bpf::LoadedObjects;
-use dcqcn_tests::command::dcqcn;
-use dcqcn_tests::daemon::Daemon;
-use dcqcn_tests::host::{Host, Pair};
-use dcqcn_tests::packets::{CNP_TOS, Roce};
-use dcqcn_tests::repeat::while_repeating;
-use dcqcn_tests::require;
-use dcqcn_tests::retry::wait;
-use serde_json::{Value, json};
+use dcqcn_tests::prelude::*;
 
 const FILE: &str = "[[interface]]\nname = 'a0'\npacer = 'htb'\nflows = 1024\n[interface.parameters]\nlink_rate = '600mbit'\n\
                     rpg_time_reset = '0ns'\nrpg_byte_reset = '0B'\n";
@@ -37,7 +23,6 @@ fn version_and_object(host: &Host, (version, object): (u64, &str)) -> Result<(u6
     Ok(before)
 }
 
-/// Runs a command that must fail because of the layout.
 fn expect_layout_error(host: &Host, line: &str) -> Result<()> {
     let output = host.output(dcqcn(line)?)?;
     let message = String::from_utf8_lossy(&output.stderr);
@@ -59,8 +44,7 @@ fn slower(pair: &Pair, than_bps: u64) -> Result<u64> {
 
 #[test]
 fn other_layout_version_keeps_running() -> Result<()> {
-    require!("other_layout_version_keeps_running", "htb");
-    let pair = Pair::new("layout")?;
+    let pair = new_pair!("htb");
     let mut before = Daemon::start(&pair.a, FILE)?;
     before.wait_for_log(&["task started", "\"task\":\"pacer\""])?;
     let (objects, mut of) = (LoadedObjects::by(&pair.a, "a0")?, (0, String::new()));

@@ -1,20 +1,10 @@
 //! Requests of clients over the daemon's socket.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
-
-use anyhow::Result;
 use dcqcn_control_api::{
     Applied, Apply, Changes, ClientError, Confirm, Health, Override, Parameters, Release, Snapshot,
     SnapshotRequest, Status, Values, Verb,
 };
-use dcqcn_tests::daemon::{CONTROL, Daemon, HOST};
-use dcqcn_tests::host::Pair;
-use dcqcn_tests::packets::{CNP_TOS, Roce};
-use dcqcn_tests::require;
-use dcqcn_tests::retry::{wait, wait_value};
-use nix::sys::signal::Signal;
-use serde_json::Value;
+use dcqcn_tests::prelude::*;
 
 /// A file that allows remote changes of `link_rate` within a range.
 fn file(allow: &str) -> String {
@@ -34,8 +24,7 @@ fn rate(name: &str, rate: &str) -> Apply {
 
 #[test]
 fn daemon_command_reports_the_outcome() -> Result<()> {
-    require!("daemon_command_reports_the_outcome");
-    let pair = Pair::new("client")?;
+    let pair = new_pair!();
     let mut daemon = Daemon::serving(&pair.a, &file("'link_rate'"), "a0")?;
     let (client, file) = (daemon.client()?, fs::read_to_string(daemon.file())?);
     let socket = daemon.socket();
@@ -67,8 +56,7 @@ fn daemon_command_reports_the_outcome() -> Result<()> {
 
 #[test]
 fn override_survives_restart_within_bounds() -> Result<()> {
-    require!("override_survives_restart_within_bounds");
-    let pair = Pair::new("control")?;
+    let pair = new_pair!();
     pair.also("a1", "b1")?;
     let mut daemon = Daemon::serving(&pair.a, &file("'link_rate = 500mbit..5gbit', 'rpg_*'"), "a1")?;
     let client = daemon.client()?;
@@ -184,8 +172,7 @@ fn override_survives_restart_within_bounds() -> Result<()> {
 
 #[test]
 fn unconfirmed_or_forbidden_override_reverts() -> Result<()> {
-    require!("unconfirmed_or_forbidden_override_reverts");
-    let pair = Pair::new("confirm-control")?;
+    let pair = new_pair!();
     let mut daemon = Daemon::serving(&pair.a, &file("'link_rate'"), "a0")?;
     let client = daemon.client()?;
     let apply = |name: &str, bps: &str, confirm_within_s| {
@@ -245,8 +232,7 @@ fn unconfirmed_or_forbidden_override_reverts() -> Result<()> {
 /// An operator's unconfirmed change blocks remote changes temporarily.
 #[test]
 fn trial_revert_restores_everything() -> Result<()> {
-    require!("trial_revert_restores_everything");
-    let pair = Pair::new("later-control")?;
+    let pair = new_pair!();
     let own = file("'*'");
     let mut daemon = Daemon::serving(&pair.a, &own, "a0")?;
     let client = daemon.client()?;

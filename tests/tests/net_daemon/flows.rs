@@ -1,28 +1,14 @@
 //! Flow tables: ageing, and cost.
 
-use std::thread;
-use std::time::Duration;
-
-use anyhow::{Context as _, Result};
 use dcqcn_common::events::Table;
 use dcqcn_common::hooks::HTB_MAX_FLOWS;
-use dcqcn_common::stats::Stat;
-use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_loader::attach::{self, Attachment};
-use dcqcn_params::Role;
-use dcqcn_replay::Hook;
-use dcqcn_tests::command::cpu_time;
-use dcqcn_tests::daemon::{Daemon, HOST};
-use dcqcn_tests::host::Pair;
-use dcqcn_tests::packets::Roce;
-use dcqcn_tests::require;
-use dcqcn_tests::retry::{wait, wait_value};
+use dcqcn_loader::attach::Attachment;
+use dcqcn_tests::prelude::*;
 
 #[test]
 fn only_idle_flows_are_removed() -> Result<()> {
-    require!("only_idle_flows_are_removed");
     const FLOWS: u32 = 200;
-    let pair = Pair::new("age")?;
+    let pair = new_pair!();
     let mut daemon = Daemon::start(&pair.a, &format!("{HOST}[age]\nidle = '2s'\n"))?;
     daemon.wait_for_log(&["task started", "\"task\":\"age\""])?;
     let (socket, peer) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
@@ -61,8 +47,7 @@ fn only_idle_flows_are_removed() -> Result<()> {
 /// A flow found idle that sends before its removal stays: the program checks the time itself.
 #[test]
 fn flow_revived_during_ageing_stays() -> Result<()> {
-    require!("flow_revived_during_ageing_stays");
-    let pair = Pair::new("revive")?;
+    let pair = new_pair!();
     pair.a.attach("a0", Role::Host, &["link_rate=1gbit"])?;
     let (socket, data) = (pair.a.socket("a0")?, Roce::default());
     let Attachment { info, maps } = pair.a.attachment("a0")?;
@@ -83,7 +68,7 @@ fn flow_revived_during_ageing_stays() -> Result<()> {
 
 #[test]
 fn daemon_memory_with_full_tables() -> Result<()> {
-    require!("daemon_memory_with_full_tables", "htb");
+    require!("htb");
     const RESIDENT_KB: u64 = 60 << 10;
     /// Far above any measured value; work per flow at each scan would exceed it.
     const BUSY: f64 = 0.05;

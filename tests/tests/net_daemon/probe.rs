@@ -1,24 +1,11 @@
 //! Loss recovery: the tail-loss probe, as the host's own stack receives it, and the NAK, as the peer does.
 
 use std::io::ErrorKind;
-use std::net::UdpSocket;
-use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
-use dcqcn_common::classify::mapped;
-use dcqcn_common::flow::QpId;
-use dcqcn_common::layout::{Pair as QpPair, PairSource};
-use dcqcn_common::stats::Stat;
-use dcqcn_common::wire::bth::{Bth, Opcode};
+use dcqcn_common::layout::Pair as QpPair;
 use dcqcn_common::wire::ext::{Aeth, NakCode, Syndrome};
 use dcqcn_common::wire::icrc;
-use dcqcn_replay::Hook;
-use dcqcn_tests::daemon::{Daemon, HOST};
-use dcqcn_tests::host::Pair;
-use dcqcn_tests::packets::{Roce, mac, v4};
-use dcqcn_tests::require;
-use dcqcn_tests::retry::wait_value;
-use dcqcn_tests::socket::RawSocket;
+use dcqcn_tests::prelude::*;
 
 /// QPN of the requester on host a; data is for QP 0x11.
 const OWN_QPN: u32 = 0x22;
@@ -59,8 +46,7 @@ fn receive(stack: &UdpSocket, patience: Duration) -> Result<Option<(u32, u8)>> {
 
 #[test]
 fn silent_connection_gets_one_local_nak() -> Result<()> {
-    require!("silent_connection_gets_one_local_nak");
-    let pair = Pair::new("probe")?;
+    let pair = new_pair!();
     let file = HOST.replace("link_rate = '1gbit'\n", "link_rate = '1gbit'\ntail_loss_probe = 'force'\n");
     let mut daemon = Daemon::start(&pair.a, &file)?;
     daemon.wait_for_log(&["task started", "\"task\":\"probe\""])?;
@@ -122,8 +108,7 @@ fn nak(b: &RawSocket, patience: Duration) -> Result<Option<(u32, Duration)>> {
 
 #[test]
 fn trimmed_request_gets_one_nak() -> Result<()> {
-    require!("trimmed_request_gets_one_nak");
-    let pair = Pair::new("trimmed")?;
+    let pair = new_pair!();
     let file = HOST.replace("link_rate = '1gbit'\n", "link_rate = '1gbit'\ntrim_nak = true\n");
     let mut daemon = Daemon::start(&pair.a, &file)?;
     daemon.wait_for_log(&["task started", "\"task\":\"probe\""])?;

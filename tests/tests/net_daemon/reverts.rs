@@ -1,13 +1,7 @@
 //! Reverts of unconfirmed overrides.
 
-use std::time::Duration;
-
-use anyhow::Result;
 use dcqcn_control_api::{Applied, Apply, Override, Release, Status, Verb};
-use dcqcn_tests::daemon::{CONTROL, Daemon, HOST, get};
-use dcqcn_tests::host::Pair;
-use dcqcn_tests::require;
-use dcqcn_tests::retry::wait_value;
+use dcqcn_tests::prelude::*;
 
 /// Sections that allow every remote change.
 fn remote() -> String {
@@ -31,8 +25,7 @@ fn over(rate: &str, confirm_within_s: u64) -> Verb {
 
 #[test]
 fn failing_interface_blocks_no_other() -> Result<()> {
-    require!("failing_interface_blocks_no_other");
-    let pair = Pair::new("others")?;
+    let pair = new_pair!();
     pair.also("a1", "b1")?;
     pair.a.set_up("lo", true)?;
     pair.a.dcqcn("attach a1 --role switch", 0)?;
@@ -64,8 +57,7 @@ fn failing_interface_blocks_no_other() -> Result<()> {
 
 #[test]
 fn failed_revert_reports_its_retry() -> Result<()> {
-    require!("failed_revert_reports_its_retry");
-    let pair = Pair::new("retry")?;
+    let pair = new_pair!();
     let file = format!("{HOST}{}", remote()).replace("flows = 1024", "flows = 64");
     let mut daemon = Daemon::serving(&pair.a, &file, "a0")?;
     let client = daemon.client()?;
@@ -86,8 +78,7 @@ fn failed_revert_reports_its_retry() -> Result<()> {
 
 #[test]
 fn override_of_an_empty_file_ends() -> Result<()> {
-    require!("override_of_an_empty_file_ends");
-    let pair = Pair::new("empty")?;
+    let pair = new_pair!();
     let mut daemon = Daemon::start(&pair.a, &remote())?;
     let client = daemon.client()?;
     let is_detached = || {
@@ -106,7 +97,7 @@ fn override_of_an_empty_file_ends() -> Result<()> {
     client.request::<Applied>(over("2gbit", 1))?;
     daemon.kill()?;
     pair.a.attachment("a0")?;
-    std::thread::sleep(Duration::from_secs(1));
+    thread::sleep(Duration::from_secs(1));
     daemon.again(&pair.a)?;
     daemon.client()?;
     is_detached()?;

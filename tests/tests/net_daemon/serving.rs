@@ -1,28 +1,15 @@
 //! Managed interfaces, and the effect of a reload.
 
-use std::fs;
-use std::net::TcpListener;
-
-use anyhow::{Context as _, Result, ensure};
 use aya::programs::links::LinkOrder;
 use aya::programs::tc::{SchedClassifier, TcAttachOptions, TcAttachType};
 use dcqcn_control_api::{ControlClient, Status, Verb};
-use dcqcn_loader::attach;
-use dcqcn_tests::bpf::{LoadedObjects, baselines};
-use dcqcn_tests::command::status_field;
-use dcqcn_tests::daemon::{CONTROL, Daemon, HOST, Manager, get};
-use dcqcn_tests::host::Pair;
-use dcqcn_tests::leftover::state;
-use dcqcn_tests::packets::Roce;
-use dcqcn_tests::require;
-use dcqcn_tests::retry::{wait, wait_until, wait_value};
-use dcqcn_tests::socket::TIMEOUT;
-use nix::sys::signal::Signal;
+use dcqcn_tests::bpf::baselines;
+use dcqcn_tests::daemon::Manager;
+use dcqcn_tests::prelude::*;
 
 #[test]
 fn links_attached_on_arrival_and_removed() -> Result<()> {
-    require!("links_attached_on_arrival_and_removed");
-    let pair = Pair::new("come")?;
+    let pair = new_pair!();
     let mut daemon = Daemon::serving(&pair.a, HOST, "a0")?;
     // Capabilities of every thread: CAP_NET_ADMIN, CAP_PERFMON and CAP_BPF.
     for task in fs::read_dir(format!("/proc/{}/task", daemon.pid()))? {
@@ -59,8 +46,7 @@ fn links_attached_on_arrival_and_removed() -> Result<()> {
 
 #[test]
 fn links_matched_by_other_properties() -> Result<()> {
-    require!("links_matched_by_other_properties");
-    let pair = Pair::new("match")?;
+    let pair = new_pair!();
     for number in [1, 2, 3] {
         pair.also(&format!("c{number}"), &format!("d{number}"))?;
     }
@@ -134,8 +120,7 @@ fn removed_program_reported_reload_reattaches() -> Result<()> {
 /// the next start.
 #[test]
 fn attachment_without_maps_is_replaced() -> Result<()> {
-    require!("attachment_without_maps_is_replaced");
-    let pair = Pair::new("no-maps")?;
+    let pair = new_pair!();
     pair.also("a1", "b1")?;
     let mut daemon = Daemon::serving(&pair.a, HOST, "a1")?;
     let lose = || fs::remove_dir_all(pair.a.pins("a0")?).context("cannot remove the pins");
@@ -158,8 +143,7 @@ fn attachment_without_maps_is_replaced() -> Result<()> {
 /// Not a detachment: its programs are still attached.
 #[test]
 fn attachment_without_journal_is_replaced() -> Result<()> {
-    require!("attachment_without_journal_is_replaced");
-    let pair = Pair::new("no-journal")?;
+    let pair = new_pair!();
     let mut daemon = Daemon::serving(&pair.a, HOST, "a0")?;
     let before = pair.a.attachment("a0")?.info;
     fs::remove_file(pair.a.journal("a0")?)?;
@@ -174,8 +158,7 @@ fn attachment_without_journal_is_replaced() -> Result<()> {
 /// The daemon does not attach it again, so its programs must stay.
 #[test]
 fn lost_journal_without_repair_keeps_programs() -> Result<()> {
-    require!("lost_journal_without_repair_keeps_programs");
-    let pair = Pair::new("no-repair")?;
+    let pair = new_pair!();
     let host = HOST.replace("pacer = 'none'", "pacer = 'none'\nrepair = 'none'");
     let mut daemon = Daemon::serving(&pair.a, &host, "a0")?;
     let index = pair.a.index("a0")?;
@@ -192,8 +175,7 @@ fn lost_journal_without_repair_keeps_programs() -> Result<()> {
 /// Another interface that takes the index of a deleted one is not given its programs.
 #[test]
 fn interface_with_reused_index_not_repaired() -> Result<()> {
-    require!("interface_with_reused_index_not_repaired");
-    let pair = Pair::new("reuse")?;
+    let pair = new_pair!();
     let mut daemon = Daemon::serving(&pair.a, HOST, "a0")?;
     let index = pair.a.index("a0")?;
     daemon.signal(Signal::SIGSTOP)?;
@@ -209,8 +191,7 @@ fn interface_with_reused_index_not_repaired() -> Result<()> {
 /// In another namespace it would forward to an interface that has the index of its peer there.
 #[test]
 fn program_of_moved_inline_peer_detached() -> Result<()> {
-    require!("program_of_moved_inline_peer_detached");
-    let pair = Pair::new("moved")?;
+    let pair = new_pair!();
     pair.also("a1", "b1")?;
     let file = "[[interface]]\nname = 'a0'\ninline = 'a1'\nflows = 64\n[interface.parameters]\nlink_rate = '1gbit'\n";
     let mut daemon = Daemon::serving(&pair.a, file, "a0")?;
@@ -223,8 +204,7 @@ fn program_of_moved_inline_peer_detached() -> Result<()> {
 
 #[test]
 fn removed_program_is_restored_and_counted() -> Result<()> {
-    require!("removed_program_is_restored_and_counted");
-    let pair = Pair::new("repair")?;
+    let pair = new_pair!();
     pair.a.set_up("lo", true)?;
     let file = format!("{HOST}[metrics]\nlisten = '127.0.0.1:9310'\n");
     let mut daemon = Daemon::serving(&pair.a, &file, "a0")?;
@@ -251,8 +231,7 @@ fn removed_program_is_restored_and_counted() -> Result<()> {
 /// Another application's program at the head of the chain ends it: dcqcn's program is attached but sees no packets.
 #[test]
 fn bypassed_programs_fail_readyz() -> Result<()> {
-    require!("bypassed_programs_fail_readyz");
-    let pair = Pair::new("bypass")?;
+    let pair = new_pair!();
     pair.a.set_up("lo", true)?;
     let file = format!("{HOST}[metrics]\nlisten = '127.0.0.1:9310'\n");
     let mut daemon = Daemon::serving(&pair.a, &file, "a0")?;
@@ -293,8 +272,7 @@ fn bypassed_programs_fail_readyz() -> Result<()> {
 /// As udev renames a new interface.
 #[test]
 fn renamed_interface_served_by_new_name() -> Result<()> {
-    require!("renamed_interface_served_by_new_name");
-    let pair = Pair::new("renamed")?;
+    let pair = new_pair!();
     pair.a.set_up("lo", true)?;
     let file = format!("{HOST}[metrics]\nlisten = '127.0.0.1:9310'\n");
     let mut daemon = Daemon::serving(&pair.a, &file, "a0")?;
@@ -317,8 +295,7 @@ fn renamed_interface_served_by_new_name() -> Result<()> {
 
 #[test]
 fn reload_is_atomic_across_interfaces() -> Result<()> {
-    require!("reload_is_atomic_across_interfaces");
-    let pair = Pair::new("reload")?;
+    let pair = new_pair!();
     pair.also("a1", "b1")?;
     pair.also("c0", "d0")?;
     let mut daemon = Daemon::serving(&pair.a, HOST, "a1")?;
@@ -366,8 +343,7 @@ fn reload_is_atomic_across_interfaces() -> Result<()> {
 
 #[test]
 fn failed_detach_on_reload_is_retried() -> Result<()> {
-    require!("failed_detach_on_reload_is_retried");
-    let pair = Pair::new("leaving")?;
+    let pair = new_pair!();
     pair.also("a1", "b1")?;
     let file = format!("{HOST}{CONTROL}");
     let mut daemon = Daemon::serving(&pair.a, &file, "a1")?;
@@ -388,8 +364,7 @@ fn failed_detach_on_reload_is_retried() -> Result<()> {
 
 #[test]
 fn metrics_served_at_configured_address() -> Result<()> {
-    require!("metrics_served_at_configured_address");
-    let pair = Pair::new("metrics")?;
+    let pair = new_pair!();
     pair.a.set_up("lo", true)?;
     let listen =
         |port: u16, top: u8| format!("{HOST}[metrics]\nlisten = '127.0.0.1:{port}'\ntop_qps = {top}\n");
@@ -412,8 +387,7 @@ fn metrics_served_at_configured_address() -> Result<()> {
 
 #[test]
 fn reload_changes_log_format_and_filter() -> Result<()> {
-    require!("reload_changes_log_format_and_filter");
-    let pair = Pair::new("log")?;
+    let pair = new_pair!();
     let file =
         |format: &str, filter: &str| format!("{HOST}[log]\nformat = '{format}'\nfilter = '{filter}'\n");
     let mut daemon = Daemon::start_with(&pair.a, &file("text", "debug"), &[], &[])?;
@@ -441,8 +415,7 @@ fn reload_changes_log_format_and_filter() -> Result<()> {
 
 #[test]
 fn bad_file_rejected_at_start() -> Result<()> {
-    require!("bad_file_rejected_at_start");
-    let pair = Pair::new("bad")?;
+    let pair = new_pair!();
     let mut daemon = Daemon::start(&pair.a, &HOST.replace("link_rate", "lnk_rate"))?;
     assert_eq!(daemon.process.0.wait()?.code(), Some(1));
     let log = fs::read_to_string(daemon.log())?;
@@ -453,8 +426,7 @@ fn bad_file_rejected_at_start() -> Result<()> {
 
 #[test]
 fn systemd_notified_of_every_state() -> Result<()> {
-    require!("systemd_notified_of_every_state");
-    let pair = Pair::new("notify")?;
+    let pair = new_pair!();
     let mut manager = Manager::listen()?;
     let address = manager.address()?;
     let environment = [("NOTIFY_SOCKET", address.as_str()), ("WATCHDOG_USEC", "1000000")];
@@ -474,8 +446,7 @@ fn systemd_notified_of_every_state() -> Result<()> {
 
 #[test]
 fn detach_on_exit_complete_or_fails() -> Result<()> {
-    require!("detach_on_exit_complete_or_fails");
-    let pair = Pair::new("exit")?;
+    let pair = new_pair!();
     let before = state(&pair.a, "a0")?;
     let detaching = || -> Result<Daemon> {
         let mut daemon =

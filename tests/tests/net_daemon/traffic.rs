@@ -1,28 +1,11 @@
 //! Under traffic: the daemon's effect on rates, and no frame loss from any action.
 
 use std::collections::HashSet;
-use std::fs;
-use std::thread;
-use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
 use dcqcn_common::flow::RpFlow;
 use dcqcn_common::hooks::HTB_FIRST_FLOW;
 use dcqcn_common::layout::LAYOUT_VERSION;
-use dcqcn_common::params::Params;
-use dcqcn_common::stats::Stat;
-use dcqcn_common::wire::bth::Bth;
-use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_loader::attach;
-use dcqcn_replay::Hook;
-use dcqcn_tests::bpf::LoadedObjects;
-use dcqcn_tests::daemon::{Daemon, HOST};
-use dcqcn_tests::host::{Host, Pair};
-use dcqcn_tests::packets::{CNP_TOS, Roce};
-use dcqcn_tests::repeat::while_repeating;
-use dcqcn_tests::require;
-use dcqcn_tests::retry::{wait, wait_value};
-use dcqcn_tests::socket::{RawSocket, TIMEOUT};
+use dcqcn_tests::prelude::*;
 
 /// Number of distinct frames that arrive, of the `sent` ones of [`under_traffic`].
 fn arrived(socket: &RawSocket, sent: u32) -> Result<usize> {
@@ -37,7 +20,6 @@ fn arrived(socket: &RawSocket, sent: u32) -> Result<usize> {
     Ok(psns.len())
 }
 
-/// Waits until this many more frames have left.
 fn passed(host: &Host, more: u64) -> Result<()> {
     // The flow exists once its first frame has left.
     let packets = || flow(host).map_or(0, |flow| flow.hot.packets);
@@ -94,8 +76,7 @@ fn wait_for_class(host: &Host, minor: u16, rate_bps: u64) -> Result<()> {
 
 #[test]
 fn htb_pacer_follows_line_rate() -> Result<()> {
-    require!("htb_pacer_follows_line_rate", "htb");
-    let pair = Pair::new("line")?;
+    let pair = new_pair!("htb");
     let file = HOST.replace("pacer = 'none'", "pacer = 'htb'");
     let mut daemon = Daemon::start(&pair.a, &file)?;
     daemon.wait_for_log(&["task started", "\"task\":\"pacer\""])?;
@@ -112,8 +93,7 @@ fn htb_pacer_follows_line_rate() -> Result<()> {
 
 #[test]
 fn killed_daemon_resumes_under_traffic() -> Result<()> {
-    require!("killed_daemon_resumes_under_traffic", "htb");
-    let pair = Pair::new("kill")?;
+    let pair = new_pair!("htb");
     // 60 Mbit/s exceed the rate of these frames, so that the class does not delay them for long.
     let file = HOST.replace("pacer = 'none'", "pacer = 'htb'").replace("1gbit", "600mbit");
     let mut daemon =
@@ -160,8 +140,7 @@ fn killed_daemon_resumes_under_traffic() -> Result<()> {
 
 #[test]
 fn upgrade_replaces_programs_in_place() -> Result<()> {
-    require!("upgrade_replaces_programs_in_place");
-    let pair = Pair::new("upgrade")?;
+    let pair = new_pair!();
     let mut daemon = Daemon::serving(&pair.a, HOST, "a0")?;
     daemon.end()?;
     let before = LoadedObjects::by(&pair.a, "a0")?;
@@ -198,7 +177,7 @@ fn upgrade_replaces_programs_in_place() -> Result<()> {
     fs::write(&info, &other)?;
     let mut maps = pair.a.attachment("a0")?.maps;
     let params = maps.params()?;
-    let port = dcqcn_common::params::Port { layout_version: LAYOUT_VERSION + 1, ..params.port };
+    let port = Port { layout_version: LAYOUT_VERSION + 1, ..params.port };
     maps.set_params(&Params { port, ..*params })?;
     let refused = pair.a.run(|| attach::upgrade("a0"))?.expect_err("another layout").to_string();
     assert!(refused.contains("layout version") && refused.contains("detach"), "{refused}");

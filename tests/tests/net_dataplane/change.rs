@@ -1,36 +1,18 @@
 //! Parameters changed under traffic: every change is atomic, without packet loss.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::sync::atomic::AtomicU32;
 
-use anyhow::{Result, anyhow, ensure};
-use dcqcn_common::params::{Config, Params};
-use dcqcn_common::rng;
-use dcqcn_common::stats::Stat;
-use dcqcn_common::wire::bth::Bth;
-use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_loader::attach;
-use dcqcn_params::{Key, Role};
-use dcqcn_replay::Hook;
-use dcqcn_tests::host::{Host, Pair};
-use dcqcn_tests::packets::Roce;
-use dcqcn_tests::require;
-use dcqcn_tests::retry::wait_until;
-use dcqcn_tests::socket::{RawSocket, SILENCE, TIMEOUT};
+use dcqcn_tests::prelude::*;
 
 use crate::MARKING;
 
-/// Frames in a stream.
 const FRAMES: u32 = 20_000;
 /// Between two of them: 20,000 take a second at least.
 const FRAME_INTERVAL: Duration = Duration::from_micros(50);
 /// Frames queued for the receiver: fewer than the kernel's limit (`net.core.netdev_max_backlog`, 1000).
 const IN_FLIGHT: u32 = 500;
 
-/// A stream of numbered frames from host 1 to host 2.
 #[derive(Default)]
 struct Stream {
     sent: AtomicU32,
@@ -42,7 +24,6 @@ struct Stream {
 }
 
 impl Stream {
-    /// Sends [`FRAMES`] frames, and more until it is stopped.
     fn send(&self, host: &Host) -> Result<()> {
         let socket = host.socket("a0")?;
         for psn in 0.. {
@@ -82,7 +63,6 @@ impl Stream {
         }
     }
 
-    /// Waits until this many frames have been sent.
     fn reaches(&self, count: u32) -> Result<()> {
         wait_until("the stream has stopped", || Ok(self.sent.load(Ordering::SeqCst) >= count))
     }
@@ -116,29 +96,17 @@ fn under_traffic(
     Ok(())
 }
 
-/// A deterministic random sequence.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = rng::next(self.0);
-        let high = u64::from(rng::value(self.0)) << 32;
-        self.0 = rng::next(self.0);
-        (high | u64::from(rng::value(self.0))) % bound
-    }
-
-    /// A value of the parameter's range, small and large ones alike; sometimes one beyond it.
-    fn value(&mut self, key: Key) -> u64 {
-        let (min, max) = key.range().into_inner();
-        match self.below(20) {
-            0 => max.saturating_add(1 + self.below(1_000)),
-            1 => min,
-            2 => max,
-            _ => {
-                let bits = 64 - (max - min).leading_zeros();
-                let scale = (max - min) >> self.below(u64::from(bits.max(1)));
-                min + self.below(scale.saturating_add(1))
-            }
+/// A value of the parameter's range, small and large ones alike; sometimes one beyond it.
+fn any_value(random: &mut fastrand::Rng, key: Key) -> u64 {
+    let (min, max) = key.range().into_inner();
+    match random.u32(..20) {
+        0 => max.saturating_add(1 + random.u64(..1_000)),
+        1 => min,
+        2 => max,
+        _ => {
+            let bits = 64 - (max - min).leading_zeros();
+            let scale = (max - min) >> random.u32(..bits.max(1));
+            min + random.u64(..scale.saturating_add(1))
         }
     }
 }
@@ -146,11 +114,10 @@ impl Random {
 #[test]
 fn random_changes_under_traffic_are_atomic() -> Result<()> {
     const CHANGES: usize = 300;
-    require!("random_changes_under_traffic_are_atomic");
-    let pair = Pair::new("change")?;
+    let pair = new_pair!();
     pair.a.attach("a0", Role::Host, &["link_rate=1gbit", "cp_enable=on"])?;
     let keys: Vec<Key> = Key::all().filter(|key| !key.follows_from_attach()).collect();
-    let mut random = Random(0x0dc9_c0de);
+    let mut random = fastrand::Rng::with_seed(0x0dc9_c0de);
     let (mut accepted, mut refused) = (0, 0);
     let first = pair.a.attachment("a0")?.maps.params()?;
     let mut model = first.config;
@@ -159,10 +126,10 @@ fn random_changes_under_traffic_are_atomic() -> Result<()> {
         |_, _| {},
         |_| {
             while accepted < CHANGES {
-                let changes: Vec<(Key, u64)> = (0..=random.below(4))
+                let changes: Vec<(Key, u64)> = (0..=random.u32(..4))
                     .map(|_| {
-                        let key = keys[random.below(keys.len() as u64) as usize];
-                        (key, random.value(key))
+                        let key = keys[random.usize(..keys.len())];
+                        (key, any_value(&mut random, key))
                     })
                     .collect();
                 // `change` must report the config's own error; set without checks, as a broken caller would.
@@ -220,8 +187,7 @@ fn put(key: Key, config: &mut Config, value: u64) {
 fn change_effective_on_return() -> Result<()> {
     // Fewer than there are slots: no thread waits.
     const CHANGES: usize = 12;
-    require!("change_effective_on_return");
-    let pair = Pair::new("change-live")?;
+    let pair = new_pair!();
     // Every packet behind another is marked, and the queue never drains.
     let marking = [&["link_rate=1gbit", "wred.3.ecn=off"], &MARKING[..]].concat();
     pair.a.attach("a0", Role::Switch, &marking)?;
@@ -264,8 +230,7 @@ fn change_effective_on_return() -> Result<()> {
 /// Two parameter sets, neither of which marks the stream; any mixture of them would.
 #[test]
 fn no_packet_sees_partial_change() -> Result<()> {
-    require!("no_packet_sees_partial_change");
-    let pair = Pair::new("change-half")?;
+    let pair = new_pair!();
     let slow: Vec<_> = ["0", "3"].map(|tc| format!("wred.{tc}.drain_rate=1mbit")).into();
     let changes: Vec<_> = ["link_rate=1gbit"].into_iter().chain(slow.iter().map(String::as_str)).collect();
     let class = |tc: u8| {
@@ -313,8 +278,7 @@ fn no_packet_sees_partial_change() -> Result<()> {
 /// A daemon reads them every second for each of hundreds of ports.
 #[test]
 fn unchanged_parameters_copied_once() -> Result<()> {
-    require!("unchanged_parameters_copied_once");
-    let pair = Pair::new("copied")?;
+    let pair = new_pair!();
     pair.a.attach("a0", Role::Switch, &["link_rate=1gbit"])?;
     let maps = pair.a.attachment("a0")?.maps;
     let first = maps.params()?;

@@ -1,22 +1,10 @@
 //! CP: which packets a port marks, and that it changes nothing else in them.
 
-use std::time::Duration;
-
-use anyhow::{Context as _, Result, ensure};
 use dcqcn_common::layout::{BACKLOG_AGE_NS, CLASSES};
-use dcqcn_common::stats::Stat;
-use dcqcn_common::wire::bth::Opcode;
-use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_common::wire::eth::{EtherType, Ethernet};
 use dcqcn_common::wire::{icrc, ipv4};
 use dcqcn_loader::backlog;
-use dcqcn_netlink::tc::{Handle, HtbClass, QdiscSpec};
-use dcqcn_params::Role;
-use dcqcn_replay::Hook;
-use dcqcn_tests::host::Pair;
-use dcqcn_tests::packets::{CNP_TOS, Roce};
-use dcqcn_tests::require;
-use dcqcn_tests::retry::while_busy;
+use dcqcn_netlink::tc::HtbClass;
+use dcqcn_tests::prelude::*;
 
 use crate::fast_cnp::Path;
 use crate::fill;
@@ -32,7 +20,6 @@ fn mark_all(changes: &mut Vec<String>) {
     }
 }
 
-/// A pair in which host 1 marks every packet it sends.
 fn marking_pair(test: &str) -> Result<Pair> {
     let pair = Pair::new(test)?;
     let mut changes = vec!["link_rate=1gbit".to_owned()];
@@ -51,8 +38,7 @@ fn marking_pair(test: &str) -> Result<Pair> {
 
 #[test]
 fn link_rate_taken_from_shaper() -> Result<()> {
-    require!("link_rate_taken_from_shaper", "tbf", "htb");
-    let pair = Pair::new("cp-shaper")?;
+    let pair = new_pair!("tbf", "htb");
     let (netlink, index) = (pair.a.netlink()?, pair.a.index("a0")?);
     let tbf = QdiscSpec::Tbf { rate_bps: 200_000_000, burst_bytes: 20_000, limit_bytes: 1_000_000 };
     let htb = QdiscSpec::Htb { default_minor: 0x10, direct_qlen: 1_000 };
@@ -91,8 +77,7 @@ fn link_rate_taken_from_shaper() -> Result<()> {
 /// The shaper's backlog decides, not the virtual queue.
 #[test]
 fn real_backlog_decides_marking() -> Result<()> {
-    require!("real_backlog_decides_marking", "tbf");
-    let pair = Pair::new("cp-backlog")?;
+    let pair = new_pair!("tbf");
     let (netlink, index) = (pair.a.netlink()?, pair.a.index("a0")?);
     // 125 bytes leave in a millisecond.
     let tbf = QdiscSpec::Tbf { rate_bps: 1_000_000, burst_bytes: 2_000, limit_bytes: 1_000_000 };
@@ -106,7 +91,7 @@ fn real_backlog_decides_marking() -> Result<()> {
     assert!(backlog::feed(&netlink, index, &mut maps)?, "queue_source is backlog");
     while_busy(20, || {
         // The sample of the previous attempt has expired.
-        std::thread::sleep(Duration::from_nanos(BACKLOG_AGE_NS));
+        thread::sleep(Duration::from_nanos(BACKLOG_AGE_NS));
         for psn in 0..30 {
             a.send(&frame(psn).frame())?;
         }
@@ -121,7 +106,7 @@ fn real_backlog_decides_marking() -> Result<()> {
         Ok(())
     })?;
 
-    std::thread::sleep(Duration::from_nanos(BACKLOG_AGE_NS));
+    thread::sleep(Duration::from_nanos(BACKLOG_AGE_NS));
     a.send(&frame(31).frame())?;
     assert_eq!(b.expect()?, frame(31).frame(), "the sample has expired");
     assert!(pair.a.count("a0", Hook::Egress, Stat::CpBacklogStale)? > 0);
@@ -133,7 +118,7 @@ fn real_backlog_decides_marking() -> Result<()> {
 /// The kernel reads a packet's length before the hook trims it.
 #[test]
 fn trimmed_packet_charged_at_own_length() -> Result<()> {
-    require!("trimmed_packet_charged_at_own_length", "tbf");
+    require!("tbf");
     let path = Path::new("cp-trim")?;
     path.bridge()?;
     let (netlink, index) = (path.switch.netlink()?, path.switch.index("r1")?);
@@ -156,8 +141,7 @@ fn trimmed_packet_charged_at_own_length() -> Result<()> {
 
 #[test]
 fn marking_follows_queue_depth() -> Result<()> {
-    require!("marking_follows_queue_depth");
-    let pair = Pair::new("cp-depth")?;
+    let pair = new_pair!();
     // 12.5 bytes drain in a millisecond.
     let thresholds = ["wred.3.drain_rate=100kbit", "wred.3.kmin=10KB", "wred.3.kmax=20KB", "wred.3.pmax=0%"];
     pair.a.attach("a0", Role::Switch, &[&["link_rate=1gbit"], &thresholds[..]].concat())?;
@@ -189,8 +173,7 @@ fn marking_follows_queue_depth() -> Result<()> {
 
 #[test]
 fn own_packets_leave_with_ect_and_dscp() -> Result<()> {
-    require!("own_packets_leave_with_ect_and_dscp");
-    let pair = Pair::new("cp-ect")?;
+    let pair = new_pair!();
     pair.a.attach("a0", Role::Host, &["link_rate=1gbit", "ect_enable=on", "roce_dscp=26"])?;
     let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
     for v6 in [false, true] {
@@ -210,7 +193,7 @@ fn own_packets_leave_with_ect_and_dscp() -> Result<()> {
 
 #[test]
 fn mark_changes_ecn_and_checksum_only() -> Result<()> {
-    require!("mark_changes_ecn_and_checksum_only");
+    require!();
     let pair = marking_pair("cp-mark")?;
     let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
     let mut data: Vec<_> = (0..64).map(|dscp| Roce { dscp, ..Roce::default() }).collect();
@@ -239,7 +222,7 @@ fn mark_changes_ecn_and_checksum_only() -> Result<()> {
 
 #[test]
 fn not_ect_and_cnps_never_marked() -> Result<()> {
-    require!("not_ect_and_cnps_never_marked");
+    require!();
     let pair = marking_pair("cp-never")?;
     let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
     let not_ect = Roce { ecn: Ecn::NOT_ECT, ..Roce::default() };
@@ -295,8 +278,7 @@ fn not_ect_and_cnps_never_marked() -> Result<()> {
 #[test]
 fn half_probability_marks_half() -> Result<()> {
     const PACKETS: u32 = 4_000;
-    require!("half_probability_marks_half");
-    let pair = Pair::new("cp-share")?;
+    let pair = new_pair!();
     // A buffer of 100 KB that stays full, where the probability reaches Pmax.
     let limit = ["wred.3.queue_limit=100KB", "wred.3.kmin=0B", "wred.3.kmax=100KB", "wred.3.pmax=50%"];
     pair.a.attach("a0", Role::Switch, &[&["link_rate=1gbit", SLOW], &limit[..]].concat())?;

@@ -1,21 +1,8 @@
 //! Fast CNP: a switch answers the packets it marks itself, through their ingress port.
 
-use std::fs;
 use std::net::Ipv6Addr;
-use std::time::Duration;
 
-use anyhow::Result;
-use dcqcn_common::classify::mapped;
-use dcqcn_common::flow::QpId;
-use dcqcn_common::stats::Stat;
-use dcqcn_common::wire::cm::{CommIds, Rep};
-use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_params::Role;
-use dcqcn_replay::Hook;
-use dcqcn_tests::host::{Host, join};
-use dcqcn_tests::packets::{CNP_TOS, CmMessage, Roce, cm, mac, req, v4, v6};
-use dcqcn_tests::require;
-use dcqcn_tests::socket::{SILENCE, TIMEOUT};
+use dcqcn_tests::prelude::*;
 
 use crate::{MARKING, fill};
 
@@ -45,7 +32,6 @@ impl Path {
         Ok(path)
     }
 
-    /// Bridges the ports.
     pub(crate) fn bridge(&self) -> Result<()> {
         // Without multicast snooping it sends no packets of its own.
         self.switch.command("ip link add br0 up type bridge mcast_snooping 0")?;
@@ -97,7 +83,6 @@ impl Path {
         Ok(())
     }
 
-    /// Counters of the port.
     fn expect_counts(&self, marked: u64, sent: u64, suppressed: u64) -> Result<()> {
         for (stat, expected) in [
             (Stat::CpEcnMarked, marked),
@@ -111,7 +96,6 @@ impl Path {
     }
 }
 
-/// Writes destination and source.
 fn macs(dst: u8, src: u8) -> impl Fn(&mut Vec<u8>) {
     move |frame| {
         frame.splice(..12, mac(dst).into_iter().chain(mac(src)));
@@ -133,7 +117,7 @@ fn hop(dst: u8, src: u8) -> impl Fn(&mut Vec<u8>) {
 /// The receiver stays behind its port, whichever port a flooded copy was marked at.
 #[test]
 fn bridge_sends_cnp_from_address_of_its_port() -> Result<()> {
-    require!("bridge_sends_cnp_from_address_of_its_port");
+    require!();
     let path = Path::new("fast-br")?;
     path.bridge()?;
     path.attach()?;
@@ -153,7 +137,7 @@ fn bridge_sends_cnp_from_address_of_its_port() -> Result<()> {
 
 #[test]
 fn router_sends_cnp_by_ingress_port() -> Result<()> {
-    require!("router_sends_cnp_by_ingress_port");
+    require!();
     let path = Path::new("fast-rt")?;
     let switch = &path.switch;
     // Hosts 0 and 1 are on one link, 2 and 3 on the other; the router is 0 and 3.
@@ -176,7 +160,7 @@ fn router_sends_cnp_by_ingress_port() -> Result<()> {
 /// The port has no IP address: its bridge routes, with a different MAC address.
 #[test]
 fn router_sends_cnp_from_bridge_address() -> Result<()> {
-    require!("router_sends_cnp_from_bridge_address");
+    require!();
     const BR0: u8 = 0x0c;
     let path = Path::new("fast-rb")?;
     let switch = &path.switch;
@@ -194,7 +178,7 @@ fn router_sends_cnp_from_bridge_address() -> Result<()> {
 
 #[test]
 fn ipv6_router_sends_cnp() -> Result<()> {
-    require!("ipv6_router_sends_cnp");
+    require!();
     let path = Path::new("fast-rt6")?;
     let switch = &path.switch;
     if !switch.run(|| fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1").is_ok())? {
@@ -227,7 +211,7 @@ fn ipv6_router_sends_cnp() -> Result<()> {
 /// REQ leaves by one port and REP by the other: neither port sees both, but both learn the pair.
 #[test]
 fn switch_ports_share_learned_pairs() -> Result<()> {
-    require!("switch_ports_share_learned_pairs");
+    require!();
     let path = Path::new("fast-pairs")?;
     for port in ["r0", "r1"] {
         path.switch.attach(port, Role::Switch, &CHANGES)?;

@@ -1,22 +1,12 @@
 //! Inline attachment: packets pass in both directions, and RoCE is marked.
 
-use std::io::{ErrorKind, Read as _, Write as _};
-use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
-use std::thread;
+use std::io::ErrorKind;
 
-use anyhow::{Context as _, Result, anyhow};
-use aya::programs::{SchedClassifier, TcAttachType};
-use dcqcn_common::stats::Stat;
-use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_common::wire::eth::EtherType;
+use aya::programs::TcAttachType;
 use dcqcn_loader::attach::Request;
-use dcqcn_params::{Role, XdpModeChoice};
-use dcqcn_replay::Hook;
+use dcqcn_params::XdpModeChoice;
 use dcqcn_tests::bpf::baselines;
-use dcqcn_tests::host::{Host, join, request};
-use dcqcn_tests::packets::{CNP_TOS, Roce, v4};
-use dcqcn_tests::require;
-use dcqcn_tests::socket::TIMEOUT;
+use dcqcn_tests::prelude::*;
 
 use crate::{MARKING, fill};
 
@@ -116,7 +106,7 @@ fn tag_passes(bump: &InlineFixture) -> Result<()> {
 /// the offloads it can, reports the others, and restores them.
 #[test]
 fn stripped_vlan_tags_survive() -> Result<()> {
-    require!("stripped_vlan_tags_survive");
+    require!();
     let bump = InlineFixture::new("in-vlan", 1_500)?;
     // Some test kernels lack VLAN interfaces.
     let mut baselines = baselines()?;
@@ -145,11 +135,11 @@ fn stripped_vlan_tags_survive() -> Result<()> {
         host.command(&format!("ethtool -K {iface} tx-vlan-offload off"))?;
     }
     tag_passes(&bump)?;
-    let parts = bump.between.run(|| dcqcn_loader::attach::verify(&info))??;
+    let parts = bump.between.run(|| attach::verify(&info))??;
     let vlan: Vec<_> = parts.iter().filter(|part| part.name == "vlan").collect();
     assert!(vlan.len() == 2 && vlan.iter().all(|part| part.problem.is_none()), "{parts:?}");
     bump.between.command("ethtool -K x1 rx-vlan-offload on")?;
-    let parts = bump.between.run(|| dcqcn_loader::attach::verify(&info))??;
+    let parts = bump.between.run(|| attach::verify(&info))??;
     assert!(parts.iter().any(|part| part.iface == "x1" && part.problem.is_some()), "{parts:?}");
     bump.between.detach("x0")?;
     assert!(stripping("x0")? && stripping("x1")?);
@@ -158,7 +148,7 @@ fn stripped_vlan_tags_survive() -> Result<()> {
 
 #[test]
 fn inline_detach_restores_offloads() -> Result<()> {
-    require!("inline_detach_restores_offloads");
+    require!();
     let bump = InlineFixture::new("in-offloads", 1_500)?;
     let features = || -> Result<[String; 2]> {
         let of = |iface: &str| bump.between.command(&format!("ethtool -k {iface}"));
@@ -176,7 +166,7 @@ fn inline_detach_restores_offloads() -> Result<()> {
 /// Without its first port the attachment is freed, and the second port gets its VLAN stripping again.
 #[test]
 fn removed_first_port_restores_second() -> Result<()> {
-    require!("removed_first_port_restores_second");
+    require!();
     let bump = InlineFixture::new("in-removed", 1_500)?;
     let stripping =
         || -> Result<bool> { Ok(bump.between.command("ethtool -k x1")?.contains("rx-vlan-offload: on")) };
@@ -184,7 +174,7 @@ fn removed_first_port_restores_second() -> Result<()> {
     bump.attach(XdpModeChoice::Driver)?;
     assert!(!stripping()?);
     bump.between.netlink()?.delete_link(bump.between.index("x0")?)?;
-    let freed = bump.between.run(|| dcqcn_loader::attach::gc(|_| false))??;
+    let freed = bump.between.run(|| attach::gc(|_| false))??;
     assert!(stripping()?, "{freed:?}");
     Ok(())
 }
@@ -245,19 +235,19 @@ fn all_packets_pass_and_roce_is_marked(test: &str, mode: XdpModeChoice) -> Resul
 
 #[test]
 fn inline_in_driver_mode() -> Result<()> {
-    require!("inline_in_driver_mode");
+    require!();
     all_packets_pass_and_roce_is_marked("inline-drv", XdpModeChoice::Driver)
 }
 
 #[test]
 fn inline_on_socket_buffers() -> Result<()> {
-    require!("inline_on_socket_buffers");
+    require!();
     all_packets_pass_and_roce_is_marked("inline-skb", XdpModeChoice::Skb)
 }
 
 #[test]
 fn inline_jumbo_frames() -> Result<()> {
-    require!("inline_jumbo_frames");
+    require!();
     let bump = InlineFixture::new("inline-9k", 9_000)?;
     bump.attach(XdpModeChoice::Driver)?;
     let (a, b) = (bump.a.socket("a0")?, bump.b.socket("b0")?);

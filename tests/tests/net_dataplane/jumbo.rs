@@ -1,20 +1,12 @@
 //! Frames of 8 KB, which TC sees in pages.
 
-use anyhow::Result;
-use dcqcn_common::stats::Stat;
-use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_common::wire::eth::EtherType;
-use dcqcn_params::Role;
-use dcqcn_replay::Hook;
-use dcqcn_tests::host::Pair;
-use dcqcn_tests::packets::{CNP_TOS, Roce};
-use dcqcn_tests::require;
+use dcqcn_tests::prelude::*;
 
 use crate::{MARKING, fill};
 
 #[test]
 fn jumbo_frames_are_marked_answered_and_counted() -> Result<()> {
-    require!("jumbo_frames_are_marked_answered_and_counted");
+    require!();
     let pair = Pair::with_mtu("jumbo", 9_000)?;
     let marking = [&["link_rate=1gbit", "cp_enable=on"], &MARKING[..]].concat();
     pair.a.attach("a0", Role::Host, &marking)?;

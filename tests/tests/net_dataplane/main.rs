@@ -14,8 +14,7 @@ mod reaction_point;
 mod survive;
 mod untrusted;
 
-use anyhow::Result;
-use dcqcn_tests::socket::RawSocket;
+use dcqcn_tests::prelude::*;
 
 /// Class 3 marks every packet unless its queue is empty, and its queue takes seconds to drain: see [`fill`].
 const MARKING: [&str; 3] = ["wred.3.drain_rate=100kbit", "wred.3.kmin=0B", "wred.3.kmax=0B"];

@@ -1,21 +1,7 @@
 //! Memory of the maps in the kernel, and of the daemon.
 
-use std::io::Read as _;
-use std::process::Stdio;
-use std::thread;
-use std::time::{Duration, Instant};
-
-use anyhow::{Context as _, Result};
 use dcqcn_common::hooks::HTB_MAX_FLOWS;
-use dcqcn_common::stats::Stat;
-use dcqcn_params::{PacerChoice, Role};
-use dcqcn_replay::Hook;
-use dcqcn_tests::bpf::LoadedObjects;
-use dcqcn_tests::command::{Running, cpu_time, dcqcn, memory_kb};
-use dcqcn_tests::host::{Pair, request};
-use dcqcn_tests::packets::{CNP_TOS, Roce};
-use dcqcn_tests::require;
-use nix::sys::signal::Signal;
+use dcqcn_tests::prelude::*;
 
 const MAPS_BYTES: u64 = 32 << 20;
 const RESIDENT_KB: u64 = 30 << 10;
@@ -51,7 +37,6 @@ fn filled(test: &str) -> Result<Pair> {
     Ok(pair)
 }
 
-/// Starts the command on host 1.
 fn start(pair: &Pair, line: &str, stdout: Stdio) -> Result<Running> {
     let mut command = dcqcn(line)?;
     command.stdout(stdout);
@@ -60,7 +45,7 @@ fn start(pair: &Pair, line: &str, stdout: Stdio) -> Result<Running> {
 
 #[test]
 fn full_tables_stay_within_memory_limit() -> Result<()> {
-    require!("full_tables_stay_within_memory_limit", "htb");
+    require!("htb");
     let pair = filled("memory")?;
     let objects = LoadedObjects::by(&pair.a, "a0")?;
     let bytes: u64 = objects.maps.values().sum();
@@ -86,7 +71,7 @@ fn full_tables_stay_within_memory_limit() -> Result<()> {
 
 #[test]
 fn listing_flows_memory_bounded() -> Result<()> {
-    require!("listing_flows_memory_bounded", "htb");
+    require!("htb");
     let pair = filled("memory-qp")?;
     let began = Instant::now();
     let mut qp = start(&pair, "flows a0 --json", Stdio::piped())?;

@@ -1,27 +1,10 @@
 //! NP: CE-marked data is answered with CNPs, all other packets are not.
 
-use std::fs;
-use std::net::{Ipv4Addr, UdpSocket};
-use std::time::Duration;
-
-use anyhow::{Context as _, Result};
-use dcqcn_common::classify::mapped;
-use dcqcn_common::flow::QpId;
-use dcqcn_common::layout::{Pair as QpPair, PairSource};
-use dcqcn_common::stats::Stat;
-use dcqcn_common::wire::bth::Opcode;
+use dcqcn_common::layout::Pair as QpPair;
 use dcqcn_common::wire::cnp;
-use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_common::wire::eth::EtherType;
 use dcqcn_common::wire::udp::{self, Udp};
-use dcqcn_netlink::tc::{Handle, QdiscSpec};
-use dcqcn_params::Role;
-use dcqcn_replay::Hook;
 use dcqcn_support::clock::monotonic_ns;
-use dcqcn_tests::host::Pair;
-use dcqcn_tests::packets::{CNP_TOS, Roce, v4};
-use dcqcn_tests::require;
-use dcqcn_tests::socket::{SILENCE, TIMEOUT};
+use dcqcn_tests::prelude::*;
 use nix::sys::socket::{setsockopt, sockopt};
 
 /// The maximum CNP interval, so that no test is too slow for it.
@@ -44,8 +27,7 @@ fn answered(pair: &Pair, data: &Roce, expected: &[u8]) -> Result<()> {
 
 #[test]
 fn congested_host_answers_unmarked_data() -> Result<()> {
-    require!("congested_host_answers_unmarked_data");
-    let pair = Pair::new("np-host")?;
+    let pair = new_pair!();
     pair.b.attach("b0", Role::Host, &["link_rate=1gbit", "np_host_congestion=on"])?;
     pair.b.add_v4("b0", 2, 24)?;
     // Without it the host's stack answers with ICMP.
@@ -67,8 +49,7 @@ fn congested_host_answers_unmarked_data() -> Result<()> {
 /// A user-space sender on a veth leaves its UDP checksum to the NIC, and so does the CNP made of its packet.
 #[test]
 fn cnp_of_user_space_data_has_valid_checksum() -> Result<()> {
-    require!("cnp_of_user_space_data_has_valid_checksum");
-    let pair = Pair::new("np-sum")?;
+    let pair = new_pair!();
     pair.b.attach("b0", Role::Host, &CHANGES)?;
     pair.a.add_v4("a0", 1, 24)?;
     pair.b.add_v4("b0", 2, 24)?;
@@ -90,8 +71,7 @@ fn cnp_of_user_space_data_has_valid_checksum() -> Result<()> {
 
 #[test]
 fn one_cnp_per_interval() -> Result<()> {
-    require!("one_cnp_per_interval");
-    let pair = Pair::new("np")?;
+    let pair = new_pair!();
     pair.b.attach("b0", Role::Host, &CHANGES)?;
     pair.b.add_v4("b0", 2, 24)?;
     let endpoint = pair.b.run(|| UdpSocket::bind((Ipv4Addr::from(v4(2)), udp::ROCE_V2_PORT)))??;
@@ -110,7 +90,7 @@ fn one_cnp_per_interval() -> Result<()> {
     let other = Roce { dest_qpn: 0x12, ..data.clone() };
     a.send(&other.frame())?;
     assert_eq!(a.expect()?, other.cnp(None, CNP_TOS));
-    std::thread::sleep(Duration::from_millis(1_100));
+    thread::sleep(Duration::from_millis(1_100));
     a.send(&Roce { psn: 9, ..data.clone() }.frame())?;
     assert_eq!(a.expect()?, data.cnp(None, CNP_TOS));
 
@@ -131,8 +111,7 @@ fn one_cnp_per_interval() -> Result<()> {
 /// The kernel reads a packet's length before the hook replaces it.
 #[test]
 fn cnp_charged_at_own_length() -> Result<()> {
-    require!("cnp_charged_at_own_length", "tbf");
-    let pair = Pair::new("np-length")?;
+    let pair = new_pair!("tbf");
     let (netlink, index) = (pair.b.netlink()?, pair.b.index("b0")?);
     // It drops packets above the burst.
     let tbf = QdiscSpec::Tbf { rate_bps: 5_000_000, burst_bytes: 2_000, limit_bytes: 1_000_000 };
@@ -152,8 +131,7 @@ fn cnp_charged_at_own_length() -> Result<()> {
 /// A clone that no egress program turns into a CNP is a copy of the data packet, with the sender's MAC address.
 #[test]
 fn clones_stop_if_egress_does_not_see_them() -> Result<()> {
-    require!("clones_stop_if_egress_does_not_see_them");
-    let pair = Pair::new("np-unseen")?;
+    let pair = new_pair!();
     pair.b.attach("b0", Role::Host, &CHANGES)?;
     pair.b.add_v4("b0", 2, 24)?;
     // Without it the host's stack answers with ICMP.
@@ -171,8 +149,7 @@ fn clones_stop_if_egress_does_not_see_them() -> Result<()> {
 
 #[test]
 fn other_packets_get_no_cnp() -> Result<()> {
-    require!("other_packets_get_no_cnp");
-    let pair = Pair::new("np-none")?;
+    let pair = new_pair!();
     pair.b.attach("b0", Role::Host, &CHANGES)?;
     let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
     let read_request = Roce { opcode: Opcode::RC_RDMA_READ_REQUEST, payload: 0, ..ce() };
@@ -206,8 +183,7 @@ fn other_packets_get_no_cnp() -> Result<()> {
 
 #[test]
 fn cnp_carries_sender_qpn_if_known() -> Result<()> {
-    require!("cnp_carries_sender_qpn_if_known");
-    let pair = Pair::new("np-names")?;
+    let pair = new_pair!();
     pair.b.attach("b0", Role::Host, &CHANGES)?;
     let v6 = Roce { v6: true, ..ce() };
     answered(&pair, &v6, &v6.cnp(None, CNP_TOS))?;
@@ -236,8 +212,7 @@ fn cnp_carries_sender_qpn_if_known() -> Result<()> {
 /// The receiver's daemon has entered the pair of its kernel's QP; the sender has no daemon.
 #[test]
 fn cnp_of_kernel_pair_handled_without_daemon() -> Result<()> {
-    require!("cnp_of_kernel_pair_handled_without_daemon");
-    let pair = Pair::new("np-rdma")?;
+    let pair = new_pair!();
     pair.a.attach("a0", Role::Host, &CHANGES)?;
     pair.b.attach("b0", Role::Host, &CHANGES)?;
     let data = ce();
@@ -255,8 +230,7 @@ fn cnp_of_kernel_pair_handled_without_daemon() -> Result<()> {
 
 #[test]
 fn cnp_keeps_vlan_at_cnp_priority() -> Result<()> {
-    require!("cnp_keeps_vlan_at_cnp_priority");
-    let pair = Pair::new("np-vlan")?;
+    let pair = new_pair!();
     pair.b.attach("b0", Role::Host, &CHANGES)?;
     // The kernel removes the outermost tag of a frame before TC; a second one stays in the frame.
     let cases = [
@@ -281,8 +255,7 @@ fn cnp_keeps_vlan_at_cnp_priority() -> Result<()> {
 
 #[test]
 fn vlan_device_or_parent_answers() -> Result<()> {
-    require!("vlan_device_or_parent_answers");
-    let pair = Pair::new("np-sub")?;
+    let pair = new_pair!();
     match pair.b.command("ip link add link b0 name b0.5 type vlan id 5 egress-qos-map 0:3") {
         Err(error) if error.to_string().contains("Unknown device type") => {
             eprintln!("SKIPPED vlan_device_or_parent_answers: the kernel has no VLAN interfaces");

@@ -1,20 +1,13 @@
 //! RP: CNPs that arrive by another interface than that of their flow's data.
 
-use anyhow::Result;
-use dcqcn_common::stats::Stat;
-use dcqcn_params::Role;
-use dcqcn_replay::Hook;
-use dcqcn_tests::bpf::LoadedObjects;
-use dcqcn_tests::host::{Pair, datagram, join};
-use dcqcn_tests::packets::{CNP_TOS, Roce};
-use dcqcn_tests::require;
+use dcqcn_tests::host::datagram;
+use dcqcn_tests::prelude::*;
 
 const LINE_BPS: u64 = 1_000_000_000;
 /// Nothing raises a rate, and every CNP may cut.
 const CHANGES: [&str; 4] =
     ["link_rate=1gbit", "rpg_time_reset=0ns", "rpg_byte_reset=0B", "rate_reduce_monitor_period=0ns"];
 
-/// The rate of the flow of `data`, as `a0` has it.
 fn rate_bps(pair: &Pair, data: &Roce) -> Result<u64> {
     Ok(pair.a.flow("a0", data)?.hot.machine.rate_bps)
 }
@@ -27,8 +20,7 @@ fn cnp_counts(pair: &Pair, iface: &str) -> Result<[u64; 3]> {
 
 #[test]
 fn cnp_on_any_interface_cuts_flow() -> Result<()> {
-    require!("cnp_on_any_interface_cuts_flow");
-    let pair = Pair::new("other-way")?;
+    let pair = new_pair!();
     for iface in ["1", "2"] {
         join((&pair.a, &format!("a{iface}"), 1), (&pair.b, &format!("b{iface}"), 2), 4_200)?;
     }
@@ -73,8 +65,7 @@ fn cnp_on_any_interface_cuts_flow() -> Result<()> {
 
 #[test]
 fn detached_interface_gets_no_cnps() -> Result<()> {
-    require!("detached_interface_gets_no_cnps");
-    let pair = Pair::new("other-left")?;
+    let pair = new_pair!();
     join((&pair.a, "a1", 1), (&pair.b, "b1", 2), 4_200)?;
     pair.a.attach("a0", Role::Host, &CHANGES)?;
     pair.a.attach("a1", Role::Host, &CHANGES)?;

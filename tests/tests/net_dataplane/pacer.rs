@@ -2,25 +2,14 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::thread;
-use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
 use dcqcn_common::hooks::HTB_FIRST_FLOW;
-use dcqcn_common::wire::bth::Bth;
 use dcqcn_loader::attach::Attachment;
 use dcqcn_loader::pacer::htb::Classes;
-use dcqcn_params::{PacerChoice, Role};
-use dcqcn_tests::host::{Host, Pair, request};
-use dcqcn_tests::packets::{CNP_TOS, Roce};
-use dcqcn_tests::repeat::while_repeating;
-use dcqcn_tests::require;
-use dcqcn_tests::retry::{wait, while_busy};
-use dcqcn_tests::socket::RawSocket;
+use dcqcn_tests::prelude::*;
 
 /// One cut of alpha = 1 halves it.
 const LINE_BPS: f64 = 60e6;
-/// Duration of a rate measurement.
 const WINDOW: Duration = Duration::from_secs(1);
 /// Attempts, as other load may occupy the CPUs of senders, shaper and receiver.
 const ATTEMPTS: u32 = 15;
@@ -92,8 +81,7 @@ fn wait_for_class(host: &Host) -> Result<()> {
 
 #[test]
 fn only_cut_flow_is_paced() -> Result<()> {
-    require!("only_cut_flow_is_paced", "htb");
-    let pair = Pair::new("pacer")?;
+    let pair = new_pair!("htb");
     attach(&pair.a)?;
     let (cut, other) = (Roce::default(), Roce { dest_qpn: 0x12, ..Roce::default() });
     let receiver = pair.b.socket("b0")?;

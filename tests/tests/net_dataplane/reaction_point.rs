@@ -1,17 +1,9 @@
 //! RP: data creates a flow, a CNP cuts it, and a forged one does not.
 
-use anyhow::{Context as _, Result};
-use dcqcn_common::classify::mapped;
-use dcqcn_common::flow::{Cnps, QpId, RpFlow};
-use dcqcn_common::layout::{Pair as QpPair, PairSource};
-use dcqcn_common::stats::Stat;
-use dcqcn_common::wire::bth::Opcode;
-use dcqcn_common::wire::eth::EtherType;
-use dcqcn_params::Role;
-use dcqcn_replay::Hook;
-use dcqcn_tests::host::{Pair, datagram};
-use dcqcn_tests::packets::{CNP_TOS, Roce, v4};
-use dcqcn_tests::require;
+use dcqcn_common::flow::{Cnps, RpFlow};
+use dcqcn_common::layout::Pair as QpPair;
+use dcqcn_tests::host::datagram;
+use dcqcn_tests::prelude::*;
 
 const LINE_BPS: u64 = 1_000_000_000;
 /// Rates never increase, and the interval between cuts exceeds the test's duration.
@@ -38,8 +30,7 @@ fn outcome(pair: &Pair, cnp: &[u8]) -> Result<Stat> {
 
 #[test]
 fn cnp_halves_only_its_flow() -> Result<()> {
-    require!("cnp_halves_only_its_flow");
-    let pair = Pair::new("rp")?;
+    let pair = new_pair!();
     pair.a.attach("a0", Role::Host, &CHANGES)?;
     let a = pair.a.socket("a0")?;
     let flows = [
@@ -72,8 +63,7 @@ fn cnp_halves_only_its_flow() -> Result<()> {
 
 #[test]
 fn forged_cnp_ignored_and_counted() -> Result<()> {
-    require!("forged_cnp_ignored_and_counted");
-    let pair = Pair::new("rp-forged")?;
+    let pair = new_pair!();
     pair.a.attach("a0", Role::Host, &CHANGES)?;
     for v6 in [false, true] {
         let data = Roce { v6, ..Roce::default() };
@@ -125,8 +115,7 @@ fn forged_cnp_ignored_and_counted() -> Result<()> {
 
 #[test]
 fn nic_cnp_resolved_by_sender_qpn() -> Result<()> {
-    require!("nic_cnp_resolved_by_sender_qpn");
-    let pair = Pair::new("rp-pair")?;
+    let pair = new_pair!();
     pair.a.attach("a0", Role::Host, &CHANGES)?;
     let a = pair.a.socket("a0")?;
     // A pair that the operator entered: local QP 0x22 sends to 0x11.
@@ -147,8 +136,7 @@ fn nic_cnp_resolved_by_sender_qpn() -> Result<()> {
 
 #[test]
 fn handled_cnps_consumed_if_enabled() -> Result<()> {
-    require!("handled_cnps_consumed_if_enabled");
-    let pair = Pair::new("rp-consume")?;
+    let pair = new_pair!();
     pair.a.attach("a0", Role::Host, &CHANGES)?;
     pair.a.set("a0", &["cnp_consume=on"])?;
     // A packet socket sees each packet before TC does.

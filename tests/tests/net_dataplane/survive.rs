@@ -1,24 +1,12 @@
 //! An attachment outlives its process, and leaves no state when it is removed.
 
-use std::fs::{self, File};
-use std::path::Path;
-use std::process::Command;
-
-use anyhow::Result;
 use aya::programs::XdpMode;
 use dcqcn_common::layout::Mode;
-use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_loader::attach::{self, Error, Request, Sweep};
-use dcqcn_loader::dataplane::{self, MAPS, PROGRAMS, Programs, SHARED, Sizes};
+use dcqcn_loader::attach::{Error, Request, Sweep};
+use dcqcn_loader::dataplane::{self, MAPS, SHARED};
 use dcqcn_netlink::netns::current_cookie;
-use dcqcn_netlink::tc::{Handle, QdiscSpec, kernel_has_qdisc};
-use dcqcn_params::{PacerChoice, Role, XdpModeChoice};
-use dcqcn_tests::bpf::LoadedObjects;
-use dcqcn_tests::command::{binary, output_of};
-use dcqcn_tests::host::{Host, Pair, join, request};
-use dcqcn_tests::packets::Roce;
-use dcqcn_tests::require;
-use dcqcn_tests::retry::wait_value;
+use dcqcn_params::XdpModeChoice;
+use dcqcn_tests::prelude::*;
 use nix::fcntl::{Flock, FlockArg};
 use nix::mount::umount;
 
@@ -53,13 +41,11 @@ impl State {
     }
 }
 
-/// The interfaces, once the kernel has detected the carrier.
 fn links(host: &Host) -> Result<String> {
     let is_up = |links: &String| links.lines().any(|line| line.contains("a0@") && line.contains("state UP"));
     wait_value(|| host.command("ip -d link show"), is_up)
 }
 
-/// Lists a directory recursively, if it exists.
 fn walk(path: &Path, into: &mut Vec<String>) -> Result<()> {
     if path.exists() {
         into.push(path.display().to_string());
@@ -73,7 +59,6 @@ fn walk(path: &Path, into: &mut Vec<String>) -> Result<()> {
     Ok(())
 }
 
-/// Host 1 marks packets that it sends.
 fn marks(pair: &Pair) -> Result<()> {
     let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
     let data = Roce::default();
@@ -83,7 +68,6 @@ fn marks(pair: &Pair) -> Result<()> {
     Ok(())
 }
 
-/// Host 1 does not mark packets that it sends.
 fn does_not_mark(pair: &Pair) -> Result<()> {
     let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
     let frame = Roce::default().frame();
@@ -101,8 +85,7 @@ fn attach_line() -> String {
 
 #[test]
 fn data_plane_outlives_process() -> Result<()> {
-    require!("data_plane_outlives_process");
-    let pair = Pair::new("stay")?;
+    let pair = new_pair!();
     let before = State::of(&pair.a)?;
     pair.a.dcqcn(&attach_line(), 0)?;
     marks(&pair)?;
@@ -120,8 +103,7 @@ fn data_plane_outlives_process() -> Result<()> {
 
 #[test]
 fn recreated_interface_attached_again() -> Result<()> {
-    require!("recreated_interface_attached_again", "htb");
-    let pair = Pair::new("again")?;
+    let pair = new_pair!("htb");
     let before = State::of(&pair.a)?;
     // With a pacer, whose saved qdisc does not apply to the new interface.
     let changes = [&MARKING[..], &["link_rate=1gbit", "cp_enable=on"]].concat();
@@ -158,8 +140,7 @@ fn recreated_interface_attached_again() -> Result<()> {
 
 #[test]
 fn detaching_restores_the_host() -> Result<()> {
-    require!("detaching_restores_the_host", "tbf", "htb");
-    let pair = Pair::new("back")?;
+    let pair = new_pair!("tbf", "htb");
     let index = pair.a.index("a0")?;
     let tbf = QdiscSpec::Tbf { rate_bps: 200_000_000, burst_bytes: 20_000, limit_bytes: 1_000_000 };
     for root in [None, Some(tbf)] {
@@ -193,8 +174,7 @@ fn detaching_restores_the_host() -> Result<()> {
 
 #[test]
 fn failed_attach_leaves_nothing() -> Result<()> {
-    require!("failed_attach_leaves_nothing", "htb");
-    let pair = Pair::new("fail")?;
+    let pair = new_pair!("htb");
     let host = |pacer, mode| -> Result<Request> {
         let mut request = request("a0", Role::Host, &["link_rate=1gbit"])?;
         (request.settings.pacer, request.settings.xdp_mode) = (Some(pacer), Some(mode));
@@ -259,8 +239,7 @@ impl OtherXdp {
 /// `ip netns exec` has a separate mount namespace, which ends with the command.
 #[test]
 fn attached_by_ip_netns_exec() -> Result<()> {
-    require!("attached_by_ip_netns_exec");
-    let pair = Pair::new("exec")?;
+    let pair = new_pair!();
     let before = State::of(&pair.a)?;
     if unmount_unused()? {
         eprintln!("as the first attach since boot");

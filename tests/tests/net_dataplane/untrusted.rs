@@ -1,27 +1,14 @@
 //! Untrusted packets: those of a process, a forger or a neighbour do not harm a QP.
 
-use std::fs;
-use std::net::{Ipv4Addr, UdpSocket};
-
-use anyhow::Result;
-use dcqcn_common::stats::Stat;
-use dcqcn_common::wire::bth::Bth;
-use dcqcn_common::wire::cm::{CommIds, Rep};
-use dcqcn_common::wire::ecn::Ecn;
 use dcqcn_common::wire::udp;
-use dcqcn_params::Role;
-use dcqcn_replay::Hook;
-use dcqcn_tests::host::Pair;
-use dcqcn_tests::packets::{CNP_TOS, CmMessage, Roce, cm, req, v4};
-use dcqcn_tests::require;
+use dcqcn_tests::prelude::*;
 
 const CHANGES: [&str; 3] = ["link_rate=1gbit", "rpg_time_reset=0ns", "min_time_between_cnps=1s"];
 
 /// An unprivileged process sends packets like a QP's data. Verified to work: 200 packets were charged to it.
 #[test]
 fn socket_traffic_not_charged_to_qp() -> Result<()> {
-    require!("socket_traffic_not_charged_to_qp");
-    let pair = Pair::new("process")?;
+    let pair = new_pair!();
     pair.a.attach("a0", Role::Host, &CHANGES)?;
     pair.a.add_v4("a0", 1, 24)?;
     pair.b.add_v4("b0", 2, 24)?;
@@ -66,8 +53,7 @@ fn socket_traffic_not_charged_to_qp() -> Result<()> {
 /// Frames for another host, as a promiscuous interface receives them, and for a group.
 #[test]
 fn other_host_data_not_answered() -> Result<()> {
-    require!("other_host_data_not_answered");
-    let pair = Pair::new("others")?;
+    let pair = new_pair!();
     pair.b.attach("b0", Role::Host, &CHANGES)?;
     let (a, b) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
     let ce = |psn| Roce { ecn: Ecn::CE, psn, ..Roce::default() };
@@ -97,8 +83,7 @@ fn other_host_data_not_answered() -> Result<()> {
 /// A router: packets that it forwards have its Ethernet address.
 #[test]
 fn forwarded_data_not_answered() -> Result<()> {
-    require!("forwarded_data_not_answered");
-    let pair = Pair::new("router")?;
+    let pair = new_pair!();
     pair.b.attach("b0", Role::Host, &CHANGES)?;
     for (setting, value) in [
         ("ipv6/conf/b0/disable_ipv6", "0"),
@@ -133,8 +118,7 @@ fn forwarded_data_not_answered() -> Result<()> {
 /// Marked packets from any number of forged senders cause at most `cnp_rate` CNPs.
 #[test]
 fn forged_marks_send_bounded_cnps() -> Result<()> {
-    require!("forged_marks_send_bounded_cnps");
-    let pair = Pair::new("bounded")?;
+    let pair = new_pair!();
     pair.b.attach("b0", Role::Host, &CHANGES)?;
     // One immediately, and the next after a second.
     pair.b.set("b0", &["cnp_rate=1"])?;

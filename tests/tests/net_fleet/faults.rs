@@ -1,17 +1,13 @@
 //! Faults during a rollout; `cargo xtask fleet` injects more, with more hosts, and measures them.
 
-use std::time::Duration;
-
-use anyhow::{Result, ensure};
-use dcqcn_tests::fleet::{Behaviour, Etcd, FleetFixture, QUICK};
-use dcqcn_tests::lab::assert_contains;
-use dcqcn_tests::require_installed;
+use dcqcn_tests::fleet::{Behaviour, QUICK};
+use dcqcn_tests::prelude::*;
 
 const FAST: &str = "canary = 1\nwave = 2\nmax_unavailable = 2\nsoak = '1s'\npatience = '15s'";
 
 #[test]
 fn rollout_survives_killed_members() -> Result<()> {
-    require_installed!("rollout_survives_killed_members", Etcd);
+    require_installed!(Etcd);
     let mut fixture = FleetFixture::new(3, 4)?;
     // In the middle of applying: slow enough to be hit.
     fixture.daemons["h002"].be(Behaviour::Slow(Duration::from_millis(500)));
@@ -38,7 +34,7 @@ fn rollout_survives_killed_members() -> Result<()> {
 
 #[test]
 fn full_etcd_reported_then_resumes() -> Result<()> {
-    require_installed!("full_etcd_reported_then_resumes", Etcd);
+    require_installed!(Etcd);
     let fixture = FleetFixture::with(Etcd::start(1, &["--quota-backend-bytes", "2097152"])?, 2)?;
     fixture.apply(QUICK, "rpg_gd = 12")?;
     let filler = "x".repeat(100_000);
@@ -55,6 +51,5 @@ fn full_etcd_reported_then_resumes() -> Result<()> {
     fixture.etcd.ok(&["defrag"])?;
     fixture.etcd.ok(&["alarm", "disarm"])?;
     fixture.apply(QUICK, "rpg_gd = 13")?;
-    fixture.wait_for_version(2)?;
-    Ok(())
+    fixture.wait_for_version(2).map(drop)
 }

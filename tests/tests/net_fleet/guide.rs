@@ -1,19 +1,8 @@
 //! The commands of docs/how-to/fleet.md, typed: real daemons in network namespaces with real packets, agents and etcd.
 
-use std::fs;
-use std::process::{Command, Stdio};
-use std::thread;
-use std::time::Duration;
-
-use anyhow::{Context as _, Result, ensure};
-use dcqcn_tests::command::{Running, dcqcn_fleet, fleet_binary};
-use dcqcn_tests::daemon::{CONTROL, Daemon};
-use dcqcn_tests::fleet::Etcd;
-use dcqcn_tests::host::Pair;
-use dcqcn_tests::packets::Roce;
+use dcqcn_tests::command::fleet_binary;
+use dcqcn_tests::prelude::*;
 use dcqcn_tests::repeat::Repeated;
-use dcqcn_tests::retry::wait_value;
-use dcqcn_tests::{require, require_installed};
 
 const PAGE: &str = include_str!("../../../docs/how-to/fleet.md");
 /// A port whose queue drains slowly enough for bursts to be seen in it.
@@ -64,7 +53,6 @@ impl Host {
         Ok(Self { pair, daemon, _agent: agent, _traffic: traffic })
     }
 
-    /// Kmin of class 3 in the kernel, in bytes.
     fn kmin(&self) -> Result<u64> {
         Ok(self.pair.a.attachment("a0")?.maps.params()?.config.wred[3].kmin_bytes)
     }
@@ -91,7 +79,7 @@ fn file() -> Result<String> {
 fn guide_runs_on_real_hosts() -> Result<()> {
     let name = "guide_runs_on_real_hosts";
     require!(name);
-    require_installed!(name, Etcd);
+    require_installed!(name; Etcd);
     let dir = tempfile::tempdir()?;
     let etcd = Etcd::start(1, &[])?;
     let names = ["st1", "st2", "st3"];

@@ -1,23 +1,14 @@
 //! Unreadable records of hosts, deleted versions, and commands without a coordinator.
 
-use std::io::Read as _;
-use std::process::Stdio;
-
-use anyhow::{Context as _, Result};
-use dcqcn_tests::command::{Running, dcqcn_fleet, error_of};
-use dcqcn_tests::fleet::{Behaviour, Etcd, FleetFixture, QUICK, WAIT};
-use dcqcn_tests::lab::assert_contains;
-use dcqcn_tests::repeat::while_repeating;
-use dcqcn_tests::require_installed;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use serde_json::Value;
+use dcqcn_tests::fleet::{Behaviour, QUICK, WAIT};
+use dcqcn_tests::prelude::*;
+use nix::sys::signal::kill;
 
 const WATCHED: &str = "canary = 1\nwave = 3\nmax_unavailable = 3\nsoak = '3s'\npatience = '8s'";
 
 #[test]
 fn unreadable_record_affects_only_its_host() -> Result<()> {
-    require_installed!("unreadable_record_affects_only_its_host", Etcd);
+    require_installed!(Etcd);
     let fixture = FleetFixture::new(1, 3)?;
     let long = "x".repeat(100_000);
     for (key, value) in [
@@ -45,7 +36,7 @@ fn unreadable_record_affects_only_its_host() -> Result<()> {
 
 #[test]
 fn deleted_version_number_is_not_reused() -> Result<()> {
-    require_installed!("deleted_version_number_is_not_reused", Etcd);
+    require_installed!(Etcd);
     let fixture = FleetFixture::new(1, 3)?;
     for gd in [11, 12, 13] {
         fixture.apply(QUICK, &format!("rpg_gd = {gd}"))?;
@@ -64,7 +55,7 @@ fn deleted_version_number_is_not_reused() -> Result<()> {
 
 #[test]
 fn prune_runs_during_a_rollout() -> Result<()> {
-    require_installed!("prune_runs_during_a_rollout", Etcd);
+    require_installed!(Etcd);
     let fixture = FleetFixture::new(1, 1)?;
     for first in (1..=1_024).step_by(128) {
         let version = |number: u64| (format!("/dcqcn/versions/{number:010}"), "{}".to_owned());
@@ -81,7 +72,7 @@ fn prune_runs_during_a_rollout() -> Result<()> {
 
 #[test]
 fn resume_and_abort_need_a_coordinator() -> Result<()> {
-    require_installed!("resume_and_abort_need_a_coordinator", Etcd);
+    require_installed!(Etcd);
     let fixture = FleetFixture::new(1, 2)?;
     let applied = fixture.run(&["apply", &fixture.file(WATCHED, "rpg_gd = 12")?])?;
     let warning = String::from_utf8_lossy(&applied.stderr).into_owned();
@@ -95,7 +86,7 @@ fn resume_and_abort_need_a_coordinator() -> Result<()> {
 
 #[test]
 fn interrupted_apply_is_not_a_coordinator() -> Result<()> {
-    require_installed!("interrupted_apply_is_not_a_coordinator", Etcd);
+    require_installed!(Etcd);
     let fixture = FleetFixture::new(1, 2)?;
     let mut command = fixture.command(&["apply", &fixture.file(WATCHED, "rpg_gd = 12")?])?;
     command.args(WAIT);
@@ -109,13 +100,12 @@ fn interrupted_apply_is_not_a_coordinator() -> Result<()> {
     fixture.expect_error(3, &["abort"])?;
     assert_contains(&fixture.expect_error(1, &["resume"])?, "cannot pause or resume version 1");
     fixture.text(&["abort", "--wait"])?;
-    fixture.wait_for_daemons("both hosts are rolled back", |_, daemon| daemon.name().is_none())?;
-    Ok(())
+    fixture.wait_for_daemons("both hosts are rolled back", |_, daemon| daemon.name().is_none()).map(drop)
 }
 
 #[test]
 fn silent_canary_rolls_back() -> Result<()> {
-    require_installed!("silent_canary_rolls_back", Etcd);
+    require_installed!(Etcd);
     let fixture = FleetFixture::new(1, 4)?;
     for (nature, words) in
         [(Behaviour::Silent, "has had no data packet"), (Behaviour::Half, "data packets per second")]
@@ -135,7 +125,7 @@ fn silent_canary_rolls_back() -> Result<()> {
 
 #[test]
 fn apply_of_one_group_keeps_the_others() -> Result<()> {
-    require_installed!("apply_of_one_group_keeps_the_others", Etcd);
+    require_installed!(Etcd);
     let fixture = FleetFixture::new(1, 2)?;
     let path = fixture.file(QUICK, "rpg_gd = 12")?;
     let both = |gd: u32| {
@@ -145,7 +135,7 @@ fn apply_of_one_group_keeps_the_others() -> Result<()> {
                      [group.interface.parameters]\nrpg_gd = {gd}\n"
             )
         };
-        std::fs::write(&path, format!("[rollout]\n{QUICK}\n{}{}", group("a", "h000"), group("b", "h001")))
+        fs::write(&path, format!("[rollout]\n{QUICK}\n{}{}", group("a", "h000"), group("b", "h001")))
     };
     both(12)?;
     fixture.text(&[&["apply", &path], &WAIT[..]].concat())?;
@@ -164,7 +154,7 @@ fn apply_of_one_group_keeps_the_others() -> Result<()> {
 /// As etcd's error for an unreadable rollout recommends.
 #[test]
 fn deleted_rollout_ends_its_wait() -> Result<()> {
-    require_installed!("deleted_rollout_ends_its_wait", Etcd);
+    require_installed!(Etcd);
     let fixture = FleetFixture::new(1, 2)?;
     fixture.apply(QUICK, "rpg_gd = 12")?;
     let file = fixture.file(WATCHED, "rpg_gd = 13")?;
@@ -181,7 +171,7 @@ fn deleted_rollout_ends_its_wait() -> Result<()> {
 
 #[test]
 fn stopped_etcd_is_not_a_rejection() -> Result<()> {
-    require_installed!("stopped_etcd_is_not_a_rejection", Etcd);
+    require_installed!(Etcd);
     let fixture = FleetFixture::new(1, 1)?;
     fixture.etcd.signal(0, Signal::SIGSTOP)?;
     let message = fixture.expect_error(1, &["status"]);

@@ -1,17 +1,7 @@
 //! Mutual TLS, and permissions of etcd's users, as set up in docs/how-to/secure-a-fleet.md.
 
-use std::fs::{self, File};
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::Duration;
-
-use anyhow::{Context as _, Result, ensure};
-use dcqcn_tests::command::{Running, dcqcn_fleet, error_of, output_of};
-use dcqcn_tests::fleet::{Authority, Etcd, MockDaemon, WAIT, file};
-use dcqcn_tests::lab::assert_contains;
-use dcqcn_tests::require_installed;
-use dcqcn_tests::retry::{wait_for, wait_until};
+use dcqcn_tests::fleet::{Authority, MockDaemon, WAIT, file};
+use dcqcn_tests::prelude::*;
 
 /// Commands of the page, without this test's certificates.
 const PAGE: &str = include_str!("../../../docs/how-to/secure-a-fleet.md");
@@ -52,7 +42,6 @@ impl SecureFixture {
         Ok(())
     }
 
-    /// `dcqcn-fleet` with a user's certificate.
     fn command(&self, user: &str, words: &[&str]) -> Result<Command> {
         let mut command = dcqcn_fleet(words)?;
         command.args(["--etcd", &self.etcd.endpoints()]);
@@ -78,7 +67,7 @@ impl SecureFixture {
 
 #[test]
 fn agent_has_least_privileges() -> Result<()> {
-    require_installed!("agent_has_least_privileges", Etcd);
+    require_installed!(Etcd);
     let dir = tempfile::tempdir()?;
     let secure = SecureFixture::new(dir.path())?;
     secure.set_up()?;
@@ -118,7 +107,7 @@ fn agent_has_least_privileges() -> Result<()> {
 
 #[test]
 fn unusable_certificates_name_file_and_cause() -> Result<()> {
-    require_installed!("unusable_certificates_name_file_and_cause", Etcd);
+    require_installed!(Etcd);
     let dir = tempfile::tempdir()?;
     let secure = SecureFixture::new(dir.path())?;
     secure.set_up()?;
@@ -152,7 +141,7 @@ fn unusable_certificates_name_file_and_cause() -> Result<()> {
 
 #[test]
 fn service_restarts_for_new_certificates() -> Result<()> {
-    require_installed!("service_restarts_for_new_certificates", Etcd);
+    require_installed!(Etcd);
     let dir = tempfile::tempdir()?;
     let secure = SecureFixture::new(dir.path())?;
     let log = |name: &str| dir.path().join(format!("{name}.log"));

@@ -1,14 +1,9 @@
 //! Versions, rollouts, operators.
 
-use std::fs::File;
 use std::process::Child;
-use std::time::Duration;
 
-use anyhow::Result;
-use dcqcn_tests::command::Running;
-use dcqcn_tests::fleet::{Behaviour, Clock, Etcd, FleetFixture, QUICK, WAIT};
-use dcqcn_tests::lab::assert_contains;
-use dcqcn_tests::require_installed;
+use dcqcn_tests::fleet::{Behaviour, Clock, QUICK, WAIT};
+use dcqcn_tests::prelude::*;
 
 /// As fast as metrics allow: agents sample four times a second.
 const FAST: &str = "canary = 1\nwave = 3\nmax_unavailable = 3\nsoak = '1500ms'\npatience = '8s'";
@@ -19,7 +14,7 @@ fn apply<'a>(file: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 
 #[test]
 fn good_change_completes_bad_rolls_back() -> Result<()> {
-    require_installed!("good_change_completes_bad_rolls_back", Etcd);
+    require_installed!(Etcd);
     let mut fixture = FleetFixture::new(1, 5)?;
     let good = fixture.file(FAST, "rpg_gd = 12")?;
     let plan = fixture.text(&["apply", &good, "--dry-run"])?;
@@ -91,7 +86,7 @@ fn good_change_completes_bad_rolls_back() -> Result<()> {
 
 #[test]
 fn one_rollout_at_a_time() -> Result<()> {
-    require_installed!("one_rollout_at_a_time", Etcd);
+    require_installed!(Etcd);
     let fixture = FleetFixture::new(1, 3)?;
     fixture.apply(QUICK, "rpg_gd = 12")?;
     // No coordinator runs yet.
@@ -100,7 +95,7 @@ fn one_rollout_at_a_time() -> Result<()> {
     assert_contains(&second, "the rollout of version 2 by ");
     fixture.text(&["pause"])?;
     let coordinator = fixture.coordinate()?;
-    std::thread::sleep(Duration::from_secs(1));
+    thread::sleep(Duration::from_secs(1));
     assert!(fixture.daemons.values().all(|daemon| daemon.name().as_deref() == Some("fleet 1")));
     fixture.text(&["resume"])?;
     fixture.wait_for_version_on("h000", 2)?;
@@ -111,15 +106,14 @@ fn one_rollout_at_a_time() -> Result<()> {
     assert!(fixture.text(&["history"])?.contains(": a mistake"));
     fixture.expect_error(1, &["abort"])?;
     fixture.text(&[&["rollback", "0"], &WAIT[..]].concat())?;
-    fixture.wait_for_daemons("each host uses its own file", |_, daemon| daemon.name().is_none())?;
-    Ok(())
+    fixture.wait_for_daemons("each host uses its own file", |_, daemon| daemon.name().is_none()).map(drop)
 }
 
 /// Two operators apply the same file in the same millisecond: their versions are equal, and one of them begins a rollout.
 #[test]
 fn simultaneous_applies_begin_one_rollout() -> Result<()> {
     const NAME: &str = "simultaneous_applies_begin_one_rollout";
-    require_installed!(NAME, Etcd, Clock);
+    require_installed!(NAME; Etcd, Clock);
     let fixture = FleetFixture::new(1, 3)?;
     let clock = Clock::new()?;
     for (round, gd) in (1_usize..=5).zip([11, 12, 13, 14, 15]) {
@@ -146,7 +140,7 @@ fn simultaneous_applies_begin_one_rollout() -> Result<()> {
 /// Outputs that cannot be written, like those of `2>&1 | head -1` once `head` has exited.
 #[test]
 fn unwritable_output_does_not_stop_rollout() -> Result<()> {
-    require_installed!("unwritable_output_does_not_stop_rollout", Etcd);
+    require_installed!(Etcd);
     let fixture = FleetFixture::new(1, 3)?;
     let full = || File::options().write(true).open("/dev/full");
     let quick = "canary = 1\nwave = 1\nmax_unavailable = 1\nsoak = '0s'\npatience = '8s'";
@@ -167,7 +161,7 @@ fn unwritable_output_does_not_stop_rollout() -> Result<()> {
 
 #[test]
 fn rejected_rollback_is_retried() -> Result<()> {
-    require_installed!("rejected_rollback_is_retried", Etcd);
+    require_installed!(Etcd);
     let fixture = FleetFixture::new(1, 3)?;
     let rollout = "canary = 1\nwave = 3\nmax_unavailable = 3\nsoak = '5s'\npatience = '4s'";
     let quick = rollout.replace("'5s'", "'0s'");

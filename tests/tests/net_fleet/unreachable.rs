@@ -1,21 +1,8 @@
 //! Unreachable hosts, and hosts with wrong clocks.
 
-use std::fs;
-use std::net::Ipv4Addr;
-use std::process::{Command, Output, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
-
-use anyhow::{Result, ensure};
 use dcqcn_control_api::lock_path;
-use dcqcn_tests::command::{Running, dcqcn_fleet, error_of, find_program};
-use dcqcn_tests::fleet::{Etcd, FleetFixture, MockDaemon, WAIT, file, reporting_hosts};
-use dcqcn_tests::host::{Host, Pair};
-use dcqcn_tests::lab::assert_contains;
-use dcqcn_tests::retry::wait_value;
-use dcqcn_tests::{require, require_installed};
-use nix::sys::signal::Signal;
-use serde_json::Value;
+use dcqcn_tests::fleet::{MockDaemon, WAIT, file, reporting_hosts};
+use dcqcn_tests::prelude::*;
 
 const ONE_AT_A_TIME: &str = "canary = 1\nwave = '100%'\nmax_unavailable = 1\nsoak = '0s'\npatience = '8s'";
 
@@ -27,7 +14,7 @@ fn output(host: &Host, words: &[&str]) -> Result<Output> {
 fn partitioned_host_keeps_config_then_follows() -> Result<()> {
     let test = "partitioned_host_keeps_config_then_follows";
     require!(test);
-    require_installed!(test, Etcd);
+    require_installed!(test; Etcd);
     // etcd and h0 on one side of a wire, h1 on the other.
     let pair = Pair::new("apart")?;
     for (host, iface, number) in [(&pair.a, "a0", 1), (&pair.b, "b0", 2)] {
@@ -85,7 +72,7 @@ const FAKETIME: &str = "LD_PRELOAD=/usr/$LIB/faketime/libfaketime.so.1";
 #[test]
 fn clock_skew_changes_nothing() -> Result<()> {
     let test = "clock_skew_changes_nothing";
-    require_installed!(test, Etcd);
+    require_installed!(test; Etcd);
     if find_program("faketime").is_none() {
         eprintln!("SKIPPED {test}: no faketime on PATH (Debian: faketime)");
         return Ok(());
@@ -125,7 +112,7 @@ fn clock_skew_changes_nothing() -> Result<()> {
 #[test]
 fn duplicate_agents_reported() -> Result<()> {
     let test = "duplicate_agents_reported";
-    require_installed!(test, Etcd);
+    require_installed!(test; Etcd);
     let fixture = FleetFixture::new(1, 2)?;
     let of = |status: &Value, host: &str| -> String {
         let hosts = status["hosts"].as_array().into_iter().flatten();
@@ -144,7 +131,7 @@ fn duplicate_agents_reported() -> Result<()> {
 
 #[test]
 fn second_agent_of_a_daemon_exits() -> Result<()> {
-    require_installed!("second_agent_of_a_daemon_exits", Etcd);
+    require_installed!(Etcd);
     let fixture = FleetFixture::new(1, 0)?;
     let dir = tempfile::tempdir()?;
     let control = dir.path().join("control");
@@ -170,7 +157,7 @@ fn second_agent_of_a_daemon_exits() -> Result<()> {
 
 #[test]
 fn agent_has_the_name_of_its_machine() -> Result<()> {
-    require_installed!("agent_has_the_name_of_its_machine", Etcd);
+    require_installed!(Etcd);
     let fixture = FleetFixture::new(1, 0)?;
     // Hides `/proc/sys`, as `ProcSubset=pid` in the units does.
     let script = |name: &str| {

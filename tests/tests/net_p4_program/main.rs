@@ -2,15 +2,8 @@
 
 mod untrusted;
 
-use std::fs;
 use std::process;
-use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
-use dcqcn_common::params::{Config, PACER_FQ};
-use dcqcn_common::stats::Stat;
-use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_common::wire::eth::Ethernet;
 use dcqcn_common::wire::icrc;
 use dcqcn_common::wire::ipv4::{Ipv4, Ipv4Repr};
 use dcqcn_netlink::netns::Temporary;
@@ -20,13 +13,11 @@ use dcqcn_p4::read::Reader;
 use dcqcn_p4::{self as p4, Control as _, Plan, Process, Program, Session};
 use dcqcn_replay::frames::RawSocket;
 use dcqcn_replay::wire;
-use dcqcn_tests::packets::Roce;
-use dcqcn_tests::retry::while_busy;
+use dcqcn_tests::prelude::*;
 use dcqcn_tests::skip;
 
 /// Time limit for an expected packet on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Bytes of a packet in `SWITCH`.
 const PACKET_BYTES: u64 = 1_000;
 /// No pacing and no CNPs, on both ports.
 const SWITCH: &str = "\
@@ -382,5 +373,5 @@ dst_mac = '02:00:00:00:02:02'
     assert_eq!(bench.hosts[0].receive(Duration::from_millis(100)).unwrap(), None);
     let not_forwarded = bench.program.counter("not_forwarded").unwrap();
     let mut counted = || [0, 1].map(|index| bench.session.counter(not_forwarded, index).unwrap().0);
-    dcqcn_tests::retry::wait_until("no destination, no hops", || Ok(counted() == [1, 2])).unwrap();
+    wait_until("no destination, no hops", || Ok(counted() == [1, 2])).unwrap();
 }

@@ -1,19 +1,12 @@
 //! Effects of untrusted senders on the switch, and their bounds.
 
-use dcqcn_common::params::{Params, Port};
-use dcqcn_common::stats::Stat;
-use dcqcn_common::wire::bth::Opcode;
-use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_common::wire::eth::Ethernet;
-use dcqcn_loader::dataplane::Sizes;
 use dcqcn_p4::Control as _;
 use dcqcn_p4::entry::{Command, Entry};
-use dcqcn_replay::{Engine as _, Hook, Meta, Reference};
-use dcqcn_tests::packets::Roce;
+use dcqcn_replay::{Engine as _, Reference};
+use dcqcn_tests::prelude::*;
 
 use super::{Bench, SWITCH, TIMEOUT};
 
-/// Tables of the reference engine.
 const SIZES: Sizes = Sizes { rp_flows: 4_096, np_flows: 4_096 };
 
 /// Without an entry for a host no answer has its address, unless enabled.

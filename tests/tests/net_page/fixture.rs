@@ -1,17 +1,6 @@
 //! A host with a real daemon, traffic on it, and the page.
 
-use std::fs;
-use std::io::{BufRead as _, BufReader};
-use std::path::Path;
-use std::process::Stdio;
-use std::thread;
-use std::time::Duration;
-
-use anyhow::{Context as _, Result};
-use dcqcn_tests::command::{Running, dcqcn_fleet};
-use dcqcn_tests::daemon::{CONTROL, Daemon};
-use dcqcn_tests::host::Pair;
-use dcqcn_tests::packets::{CNP_TOS, Roce};
+use dcqcn_tests::prelude::*;
 use dcqcn_tests::repeat::Repeated;
 use dcqcn_tests::socket::http;
 
@@ -39,15 +28,12 @@ const SENDER_QPS: [u32; 11] = [0, 1, 0, 2, 0, 1, 3, 0, 4, 1, 5];
 /// Bearer token of changes.
 pub(crate) const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
-/// The page's server process.
 pub(crate) struct Page {
     _server: Running,
-    /// Address of the page.
     pub(crate) url: String,
 }
 
 impl Page {
-    /// Starts `dcqcn-fleet serve` with these words.
     pub(crate) fn start(words: &[&str]) -> Result<Self> {
         let mut command = dcqcn_fleet(&["serve", "--listen", "127.0.0.1:0"])?;
         command.args(words).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -60,23 +46,19 @@ impl Page {
         Ok(Self { _server: server, url: url.trim().to_owned() })
     }
 
-    /// Reply to a request.
     pub(crate) fn request(&self, request: &str) -> Result<String> {
         let address = self.url.trim_start_matches("http://").trim_end_matches('/');
         http(address, &request.replace("HOST", address))
     }
 }
 
-/// A file with the token in `dir`.
 pub(crate) fn token(dir: &Path) -> Result<String> {
-    use std::os::unix::fs::PermissionsExt as _;
     let path = dir.join("token");
     fs::write(&path, TOKEN)?;
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
     Ok(path.display().to_string())
 }
 
-/// The host.
 pub(crate) struct PageFixture {
     pub(crate) pair: Pair,
     pub(crate) daemon: Daemon,
@@ -108,12 +90,10 @@ impl PageFixture {
         Ok(Self { pair, daemon, _traffic: traffic })
     }
 
-    /// A file with the token.
     pub(crate) fn token(&self) -> Result<String> {
         token(self.daemon.dir.path())
     }
 
-    /// Kmin of class 3 in the kernel, in bytes.
     pub(crate) fn kmin(&self) -> Result<u64> {
         Ok(self.pair.a.attachment("a0")?.maps.params()?.config.wred[3].kmin_bytes)
     }

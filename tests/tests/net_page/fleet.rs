@@ -1,14 +1,8 @@
 //! A mock fleet of a hundred hosts and an interface of a thousand QPs, and a real rollout.
 
-use std::thread;
-use std::time::Duration;
-
-use anyhow::{Context as _, Result, ensure};
 use dcqcn_tests::browser::Browser;
-use dcqcn_tests::fleet::{Etcd, FleetFixture, MockDaemon};
-use dcqcn_tests::repeat::while_repeating;
-use dcqcn_tests::require_installed;
-use serde_json::json;
+use dcqcn_tests::fleet::MockDaemon;
+use dcqcn_tests::prelude::*;
 
 use super::fixture::{Page, TOKEN};
 use super::seen::{check_accessibility, picture};
@@ -50,13 +44,13 @@ fn check_no_long_task(browser: &mut Browser, what: &str) -> Result<()> {
         }
         seen.push(long);
     }
-    anyhow::bail!("{what}: long tasks each time: {}", seen.join("; "))
+    bail!("{what}: long tasks each time: {}", seen.join("; "))
 }
 
 #[test]
 fn page_handles_100_hosts_1000_qps() -> Result<()> {
     let test = "page_handles_100_hosts_1000_qps";
-    require_installed!(test, Browser, Etcd);
+    require_installed!(test; Browser, Etcd);
     let (dir, etcd) = (tempfile::tempdir()?, Etcd::start(1, &[])?);
     let control = dir.path().join("control").display().to_string();
     let _daemon = MockDaemon::listen(&control)?;
@@ -108,7 +102,7 @@ fn watch(test: &str, page: &Page) -> Result<()> {
 #[test]
 fn idle_host_is_not_healthy_on_page() -> Result<()> {
     let test = "idle_host_is_not_healthy_on_page";
-    require_installed!(test, Browser, Etcd);
+    require_installed!(test; Browser, Etcd);
     let etcd = Etcd::start(1, &[])?;
     let report = |host: &str, interfaces: &[&str], applying: Option<u64>| {
         let report = json!({
@@ -133,7 +127,7 @@ fn idle_host_is_not_healthy_on_page() -> Result<()> {
 #[test]
 fn missing_data_is_unknown_on_page() -> Result<()> {
     let test = "missing_data_is_unknown_on_page";
-    require_installed!(test, Browser, Etcd);
+    require_installed!(test; Browser, Etcd);
     let (dir, etcd) = (tempfile::tempdir()?, Etcd::start(1, &[])?);
     let control = dir.path().join("control").display().to_string();
     let page = Page::start(&["--fleet", "--etcd", &etcd.endpoints(), "--control", &control])?;
@@ -158,7 +152,7 @@ fn missing_data_is_unknown_on_page() -> Result<()> {
 #[test]
 fn rollout_shown_and_aborted_on_page() -> Result<()> {
     let test = "rollout_shown_and_aborted_on_page";
-    require_installed!(test, Browser, Etcd);
+    require_installed!(test; Browser, Etcd);
     let fixture = FleetFixture::new(1, 4)?;
     let dir = tempfile::tempdir()?;
     let token = super::fixture::token(dir.path())?;
@@ -173,7 +167,7 @@ fn rollout_shown_and_aborted_on_page() -> Result<()> {
     abort(test, &page, &fixture, dir.path())
 }
 
-fn abort(test: &str, page: &Page, fixture: &FleetFixture, dir: &std::path::Path) -> Result<()> {
+fn abort(test: &str, page: &Page, fixture: &FleetFixture, dir: &Path) -> Result<()> {
     let mut browser = Browser::start()?;
     browser.set_viewport(1_200, 1_000, "light")?;
     browser.open(&format!("{}#/fleet", page.url))?;

@@ -1,13 +1,8 @@
 //! One host without etcd: charts, changes, permissions, and accessibility.
 
-use anyhow::{Context as _, Result};
-use dcqcn_common::stats::Stat;
 use dcqcn_control_api::{Applied, Apply, Override, Verb};
-use dcqcn_replay::Hook;
 use dcqcn_tests::browser::Browser;
-use dcqcn_tests::retry::wait;
-use dcqcn_tests::{require, require_installed};
-use serde_json::{Value, json};
+use dcqcn_tests::prelude::*;
 
 use super::fixture::{Page, PageFixture, TOKEN};
 use super::seen::{check_accessibility, picture};
@@ -26,7 +21,7 @@ fn last(values: &Value) -> Option<f64> {
 fn drawn_values_match_kernel() -> Result<()> {
     let test = "drawn_values_match_kernel";
     require!(test);
-    require_installed!(test, Browser);
+    require_installed!(test; Browser);
     let fixture = PageFixture::new("page")?;
     let page = Page::start(&["--control", &fixture.daemon.socket()])?;
     let mut browser = Browser::start()?;
@@ -103,7 +98,7 @@ fn drawn_values_match_kernel() -> Result<()> {
 fn page_change_reverts_unless_confirmed() -> Result<()> {
     let test = "page_change_reverts_unless_confirmed";
     require!(test);
-    require_installed!(test, Browser);
+    require_installed!(test; Browser);
     let fixture = PageFixture::new("page-write")?;
     let page = Page::start(&["--control", &fixture.daemon.socket(), "--allow-write", &fixture.token()?])?;
     let mut browser = Browser::start()?;
@@ -128,12 +123,7 @@ fn page_change_reverts_unless_confirmed() -> Result<()> {
         browser.wait(&format!("document.querySelector('.wrong').textContent.includes('{text}')"))?;
         browser.press("Escape", 27)
     };
-    let has = |bytes: u64| {
-        wait(|| {
-            let kmin = fixture.kmin()?;
-            Ok(if kmin == bytes { Ok(()) } else { Err(format!("kmin is {kmin}")) })
-        })
-    };
+    let has = |bytes: u64| wait_value(|| fixture.kmin(), |kmin| *kmin == bytes);
     change(&mut browser, "150KB", "0000000000000000")?;
     wrong(&mut browser, "wrong token")?;
     change(&mut browser, "10KB", TOKEN)?;
@@ -180,7 +170,7 @@ fn page_change_reverts_unless_confirmed() -> Result<()> {
     // The browser's only errors are the rejected changes: a wrong token, and bounds.
     browser.complaints.retain(|complaint| !complaint.contains("/change"));
     assert_eq!(browser.complaints, [] as [String; 0]);
-    let audit = std::fs::read_to_string(fixture.daemon.dir.path().join("audit.jsonl"))?;
+    let audit = fs::read_to_string(fixture.daemon.dir.path().join("audit.jsonl"))?;
     assert!(audit.contains("wred.3.kmin = 200KB on a0") && audit.contains("ada, by the page"), "{audit}");
     assert!(!audit.contains(TOKEN));
     Ok(())

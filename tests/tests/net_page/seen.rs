@@ -1,9 +1,7 @@
 //! Screenshots of a page, and its accessibility.
 
-use std::path::{Path, PathBuf};
-
-use anyhow::{Result, ensure};
 use dcqcn_tests::browser::Browser;
+use dcqcn_tests::prelude::*;
 
 /// Destination of a picture: the documentation if `DCQCN_PICTURES` has its path.
 pub(crate) fn picture(otherwise: &Path, name: &str) -> PathBuf {

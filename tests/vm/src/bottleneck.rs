@@ -1,13 +1,7 @@
 //! Bottleneck between two guests: the bridge's ports towards the second one are shaped, and `dcqcn` marks there.
 
-use std::path::PathBuf;
-use std::process::Command;
-
-use anyhow::{Context as _, Result};
-
-use super::network::{self, Network};
-use xtask::run;
-use xtask::workspace::Workspace;
+use super::network;
+use crate::prelude::*;
 
 /// The shaper of `tests/src/vm/lab.rs`.
 const SHAPER: [&str; 7] = ["tbf", "rate", "20mbit", "burst", "64000", "limit", "102400"];
@@ -18,7 +12,6 @@ const KMIN: &str = "wred.3.kmin=10KB";
 const TRIM: [&str; 2] = ["wred.3.queue_limit=160KB", "trim_dscp_value=10"];
 const NO_TRIM: [&str; 2] = ["wred.3.queue_limit=0", "trim_dscp_value=64"];
 
-/// The shaped ports with `dcqcn`, which is detached on drop.
 pub(super) struct Bottleneck {
     binary: PathBuf,
     netns: String,
@@ -41,7 +34,6 @@ impl Bottleneck {
         Ok(bottleneck)
     }
 
-    /// Enables or disables marking.
     pub(super) fn mark(&self, is_on: bool) -> Result<()> {
         self.set(&[&format!("cp_enable={is_on}")])
     }

@@ -1,25 +1,18 @@
 //! A guest: its parts, and running a scenario in one.
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
-
-use anyhow::{Context as _, Result, anyhow, ensure};
-use fs_err as fs;
 
 use super::bottleneck::Bottleneck;
-use super::kernel::{self, Kernel, Series};
+use super::kernel::{self, Kernel};
 use super::machine::{self, Accelerator, Machine, Qemu};
-use super::network::{Layout, Network, Nic};
+use super::network::Layout;
 use super::requests::Requests;
 use super::scenario::{self, Scenario};
-use super::tree::{self, Arch, Tree};
-use super::{Finished, RESULTS, cache};
-use xtask::apt::{self, Requirement};
-use xtask::run::{find_program, header};
-use xtask::workspace::Workspace;
+use super::tree;
+use super::{RESULTS, cache};
+use crate::prelude::*;
+use xtask::apt::Requirement;
+use xtask::run::find_program;
 use xtask::{build, dist, page};
 
 /// First commands of every guest. Our own commands are on the share, which is not cached: reading them takes half a
@@ -45,14 +38,12 @@ pub(super) const SHELL: &str = "TERM=linux busybox setsid busybox cttyhack bash\
 /// Start-up of a guest with systemd.
 const SYSTEMD: &str = include_str!("systemd.sh");
 
-/// Results of a guest, in the shared directory.
 const RESULT: &str = "result.json";
 /// Commands for the second of two guests, in the shared directory.
 const PEER: &str = "peer";
 
 /// Time limit from start to the first line of the driver, emulated, on a busy machine.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(120);
-/// Time limit of a situation of two guests.
 const SITUATION_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Requirements of guests with any kernel.
@@ -67,7 +58,6 @@ pub(super) struct Guest {
     parts: Parts,
 }
 
-/// Downloaded parts of guests.
 pub(super) struct Parts {
     /// Lock: the cache and the shared directory are for one run at a time.
     _lock: File,
@@ -260,7 +250,6 @@ impl Booted<'_> {
         Ok(dir)
     }
 
-    /// Starts the second guest.
     fn second(&self, network: &Network, peer: &Self) -> Result<Qemu> {
         let second = Machine { port: Some(&network.ports[1]), ..peer.machine() };
         let (qemu, lines) = second.start()?;
@@ -268,7 +257,6 @@ impl Booted<'_> {
         Ok(qemu)
     }
 
-    /// Runs a scenario in a fresh guest.
     pub(super) fn run(&self, scenario: &Scenario) -> Result<Finished> {
         let name = &scenario.name;
         let start = if scenario.with_systemd {

@@ -2,18 +2,10 @@
 
 use std::fmt;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-
-use anyhow::{Context as _, Result, bail, ensure};
-use clap::ValueEnum;
-use fs_err as fs;
-use serde::{Deserialize, Serialize};
 
 use super::mirror::Mirror;
-use super::tree::{self, Arch, Tree};
-use xtask::apt;
-use xtask::run::{self, header};
+use super::tree;
+use crate::prelude::*;
 
 /// A kernel series of one suite of Debian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
@@ -75,7 +67,6 @@ const OMITTED_MODULES: [&str; 6] =
     ["drivers/gpu", "drivers/media", "drivers/net/wireless", "drivers/staging", "drivers/scsi", "sound"];
 const ROOM_MB: u64 = 900;
 
-/// A kernel ready to boot.
 pub(super) struct Kernel {
     dir: PathBuf,
     release: String,
@@ -220,7 +211,6 @@ fn kernel_packages(closure: &str, series: Series) -> Result<Vec<String>> {
     Ok(names.into_iter().map(str::to_owned).collect())
 }
 
-/// Unpacks a package, without unneeded modules.
 fn unpack(package: &Path, into: &Path) -> Result<()> {
     let mut deb = Command::new("dpkg-deb");
     deb.arg("--fsys-tarfile").arg(package).stdout(Stdio::piped());

@@ -1,19 +1,13 @@
 //! The virtual machine: QEMU with a kernel, the guest's tree and a directory shared with it.
 
 use std::io::{BufRead as _, BufReader, Read};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::thread;
-use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
-use fs_err::{self as fs, File};
+use fs_err::File;
 
 use super::kernel::Kernel;
 use super::network::{Layout, Port};
-use super::tree::{Arch, Tree};
-use xtask::run;
+use crate::prelude::*;
 
 /// Final line of the guest, not printed by anything else.
 pub(super) const PASS: &str = "dcqcn-vm: PASS";
@@ -27,7 +21,6 @@ const CPUS: u32 = 2;
 /// CPUs of each of two concurrent guests that need no more.
 const CPUS_OF_TWO: u32 = 1;
 const MEMORY_MB: u32 = 1_024;
-/// Time limit for the first output under KVM.
 const KVM_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Execution of the guest's instructions.
@@ -38,7 +31,6 @@ pub(super) enum Accelerator {
     Tcg,
 }
 
-/// A guest ready to start.
 pub(super) struct Machine<'a> {
     pub(super) tree: &'a Tree,
     pub(super) kernel: &'a Kernel,
@@ -78,7 +70,6 @@ impl Machine<'_> {
         Qemu::start(&mut self.command("stdio"))
     }
 
-    /// Runs the guest with its console on this terminal.
     pub(super) fn converse(&self) -> Result<()> {
         run::stream(&mut self.command("mon:stdio"))
     }

@@ -10,27 +10,19 @@ mod machine;
 mod matrix;
 mod mirror;
 mod network;
+mod prelude;
 mod report;
 mod requests;
 mod scenario;
 mod tree;
 
-use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
-use fs_err as fs;
-use serde::{Deserialize, Serialize};
 
 use self::guest::{END, Guest, PREPARE, SHELL};
-use self::kernel::Series;
-use self::network::Nic;
 use self::scenario::{Outcome, Scenario};
-use self::tree::Arch;
-use xtask::run::{self, header};
-use xtask::workspace::Workspace;
+use crate::prelude::*;
 
 /// Run real soft-RoCE traffic on stock Debian kernels in a virtual machine. Needs root.
 #[derive(Parser)]
@@ -84,7 +76,6 @@ enum Verb {
     },
 }
 
-/// A completed scenario.
 #[derive(Debug, Serialize, Deserialize)]
 struct Finished {
     scenario: String,
@@ -121,7 +112,6 @@ fn main() -> ExitCode {
     xtask::exit(Workspace::locate().and_then(|workspace| run(&workspace, &Args::parse())))
 }
 
-/// Runs scenarios, lists them, or gives a shell.
 fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     match &args.verb {
         Some(Verb::Download) => {
@@ -162,7 +152,6 @@ fn ensure_root() -> Result<()> {
     Ok(())
 }
 
-/// Runs the requested scenarios on each requested kernel.
 fn run_scenarios(workspace: &Workspace, args: &Args) -> Result<()> {
     let all_series: BTreeSet<Series> = args.kernel.iter().copied().collect();
     let (guest, scenarios) = Guest::prepare(workspace, args.arch, all_series.first().copied(), || {
@@ -292,7 +281,6 @@ fn shell(workspace: &Workspace, series: Series) -> Result<()> {
     booted.machine().converse()
 }
 
-/// Directory of all files.
 fn cache(workspace: &Workspace) -> PathBuf {
     workspace.host_target().join("vm")
 }

@@ -5,23 +5,12 @@
 
 pub(super) mod table;
 
-use std::path::Path;
-use std::process::Command;
 use std::str::FromStr;
 
-use anyhow::{Context as _, Result, bail, ensure};
-use clap::ValueEnum as _;
-
-use super::Finished;
 use super::guest::{Booted, Guest};
-use super::kernel::Series;
-use super::network::Nic;
 use super::scenario;
-use super::tree::Arch;
-use xtask::run;
-use xtask::workspace::Workspace;
+use crate::prelude::*;
 
-/// Prefix of the titles of runs.
 const TITLE: &str = "between";
 
 /// Options of `cargo xtask vm matrix`.
@@ -49,7 +38,6 @@ pub(super) struct Args {
     list: bool,
 }
 
-/// Kernels of the first and the second guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Kernels(Series, Series);
 
@@ -63,7 +51,6 @@ impl FromStr for Kernels {
     }
 }
 
-/// Runs the matrix, or lists the situations.
 pub(super) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let first = args.kernel.first().context("no kernel")?.0;
     if args.list {
@@ -127,12 +114,10 @@ pub(super) fn quick(booted: &Booted<'_>) -> Result<Finished> {
     booted.run_situations(QUICK, &["incast", "tcp"].map(str::to_owned), Nic::VirtioNet, booted)
 }
 
-/// Kernels of the two guests.
 fn boot(guest: &Guest, kernels: Kernels) -> Result<[Booted<'_>; 2]> {
     Ok([guest.boot(kernels.0)?, guest.boot(kernels.1)?])
 }
 
-/// Names and descriptions of the situations.
 fn situations(driver: &Path) -> Result<Vec<(String, String)>> {
     let list = run::capture(Command::new(driver).arg("situations"))?;
     serde_json::from_str(&list).context("cannot read the driver's list of situations")

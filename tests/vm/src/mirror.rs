@@ -1,11 +1,6 @@
 //! Debian archives of this machine's own apt configuration.
 
-use std::path::Path;
-use std::process::Command;
-
-use anyhow::{Context as _, Result};
-
-use xtask::run;
+use crate::prelude::*;
 
 /// The guest's Debian. It is the oldest whose kernel the project supports, and the one CI runs on.
 pub(super) const SUITE: &str = "bookworm";
@@ -35,7 +30,6 @@ impl Mirror {
         Ok(Self { main: repository(&targets, SUITE)?, security: repository(&targets, SECURITY)? })
     }
 
-    /// A line for `sources.list`.
     pub(super) fn source(uri: &str, suite: &str) -> String {
         let signed_by =
             if Path::new(KEYRING).is_file() { format!(" [signed-by={KEYRING}]") } else { String::new() };

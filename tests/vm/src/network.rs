@@ -1,12 +1,6 @@
 //! Two guests on one bridge: a network namespace of the host with a tap for each guest's NIC.
 
-use std::path::PathBuf;
-use std::process::Command;
-
-use anyhow::Result;
-use clap::ValueEnum;
-
-use xtask::run;
+use crate::prelude::*;
 
 /// Models of NICs that Debian's QEMU emulates and Debian's kernels have drivers for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -35,7 +29,6 @@ impl Nic {
         }
     }
 
-    /// Kernel module.
     pub(super) fn driver(self) -> &'static str {
         match self {
             Self::VirtioNet | Self::VirtioNetMq => "virtio_net",
@@ -45,7 +38,6 @@ impl Nic {
         }
     }
 
-    /// Name on the command line.
     pub(super) fn name(self) -> String {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
@@ -96,7 +88,6 @@ impl Port {
         arguments
     }
 
-    /// The socket of QEMU's monitor.
     pub(super) fn monitor(&self) -> PathBuf {
         std::env::temp_dir().join(format!("{}-{}.qmp", self.netns, self.number))
     }
@@ -115,7 +106,6 @@ impl Port {
     }
 }
 
-/// The tap of a guest's first NIC.
 pub(super) fn tap(number: u8) -> String {
     format!("tap{number}")
 }

@@ -1,21 +1,14 @@
 //! Tables measured in the guest: selected ones in docs/measured/soft-roce.md, all in target/measured/soft-roce.md.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use anyhow::Result;
-use fs_err as fs;
-
-use super::Finished;
-use super::kernel::Series;
 use super::matrix::table;
+use crate::prelude::*;
 use xtask::page::{self, Measured};
-use xtask::workspace::Workspace;
 
 const PAGE: &str = "soft-roce";
 const COMMITTED: &str = "docs/measured/soft-roce.md";
-/// Name of the table of results.
 const KERNELS: &str = "kernels";
-/// Name of the table of two guests.
 const MATRIX: &str = "matrix";
 
 /// Writes the tables of scenarios that ran; others are unchanged.

@@ -5,35 +5,21 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
-
-use anyhow::{Context as _, Result, bail, ensure};
-use fs_err as fs;
 
 use super::bottleneck::Bottleneck;
-use super::network::Network;
-use super::tree::Tree;
-use xtask::run;
+use crate::prelude::*;
 
 const POLL: Duration = Duration::from_millis(50);
 /// RoCE packets of all ports, up to their AETH (`tests/src/vm/capture.rs`).
 const TCPDUMP: [&str; 11] = ["-Z", "root", "-i", "any", "-y", "LINUX_SLL2", "-s", "80", "-U", "-w", "-"];
 const ROCE: [&str; 3] = ["udp", "port", "4791"];
-/// Time limit for a capture to start.
 const CAPTURE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Executor of the requests.
 pub(super) struct Requests<'a> {
     pub(super) network: &'a Network,
     pub(super) bottleneck: &'a Bottleneck,
     pub(super) tree: &'a Tree,
-    /// Directory of the requests.
     pub(super) dir: PathBuf,
-    /// Process of the second guest's QEMU.
     pub(super) second: u32,
 }
 
@@ -114,7 +100,6 @@ impl Requests<'_> {
         run::capture(nft.arg(rules)).map(drop)
     }
 
-    /// Starts a capture and waits for its header.
     fn capture(&self) -> Result<Child> {
         let path = self.dir.join("capture.pcap");
         let file = fs::File::create(&path)?.into_parts().0;
@@ -129,7 +114,6 @@ impl Requests<'_> {
         Ok(child)
     }
 
-    /// Sends commands to the monitor of a guest's QEMU.
     fn monitor(&self, guest: &str, commands: &[&str]) -> Result<()> {
         let port = self.network.ports.iter().find(|port| port.number.to_string() == guest);
         let path = port.with_context(|| format!("no guest {guest}"))?.monitor();

@@ -2,16 +2,7 @@
 //!
 //! The driver (`tests/src/bin/vm-guest.rs`) has the scenarios; it is queried on this machine and run in the guest.
 
-use std::path::{Path, PathBuf};
-use std::time::Duration;
-
-use anyhow::{Context as _, Result, bail};
-use fs_err as fs;
-use serde::{Deserialize, Serialize};
-
-use super::tree::Arch;
-use xtask::run;
-use xtask::workspace::Workspace;
+use crate::prelude::*;
 use xtask::{build, dist};
 
 #[derive(Clone, Debug, Deserialize)]
@@ -34,7 +25,6 @@ impl Scenario {
     }
 }
 
-/// Results written by the guest.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Outcome {
     pub(super) kernel: String,
@@ -72,7 +62,6 @@ pub(super) fn all(driver: &Path, arch: Arch) -> Result<Vec<Scenario>> {
     serde_json::from_str(&list).context("cannot read the driver's list of scenarios")
 }
 
-/// The selected scenarios; all if none is named.
 pub(super) fn choose(all: Vec<Scenario>, names: &[String]) -> Result<Vec<Scenario>> {
     if names.is_empty() {
         return Ok(all);

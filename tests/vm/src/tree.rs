@@ -1,18 +1,10 @@
 //! The guest's file system, which also contains QEMU: installing QEMU on the machine itself could remove related
 //! packages.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
-use anyhow::{Context as _, Result, ensure};
-use clap::ValueEnum;
-use fs_err as fs;
-
 use super::mirror::{self, Mirror};
-use xtask::apt;
-use xtask::run::{self, header, stream};
+use crate::prelude::*;
+use xtask::run::stream;
 
-/// Architecture of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Arch {
     /// This machine's, with its own build.
@@ -23,7 +15,6 @@ pub(super) enum Arch {
 }
 
 impl Arch {
-    /// Rust's and QEMU's name.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::X86_64 => "x86_64",
@@ -38,7 +29,6 @@ impl Arch {
         }
     }
 
-    /// Directory of its tree and kernels.
     pub(super) fn directory(self, cache: &Path) -> PathBuf {
         match self {
             Self::X86_64 => cache.to_owned(),
@@ -112,7 +102,6 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    /// Disk space for creating it, MB; 0 if present.
     pub(super) fn needed_mb(cache: &Path, arch: Arch) -> u64 {
         if Self::existing(cache, arch).is_some() { 0 } else { ROOM_MB }
     }
@@ -167,12 +156,10 @@ impl Tree {
         Ok(Self { root, arch })
     }
 
-    /// Root directory of the tree.
     pub(super) fn root(&self) -> &Path {
         &self.root
     }
 
-    /// A path in the tree.
     pub(super) fn join(&self, path: &str) -> PathBuf {
         self.root.join(path)
     }
@@ -195,7 +182,6 @@ impl Tree {
         command
     }
 
-    /// Version of the tree's C library.
     pub(super) fn c_library(&self) -> Result<(u32, u32)> {
         c_library_version(&run::capture(&mut Command::new(self.join(LIBRARIES).join("libc.so.6")))?)
     }

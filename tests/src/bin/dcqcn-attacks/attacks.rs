@@ -1,13 +1,8 @@
 //! The attacks, with their bounds.
 
-use std::net::{Ipv4Addr, UdpSocket};
-
-use anyhow::Result;
-use dcqcn_common::wire::cm::{CommIds, Dreq, Rep};
-use dcqcn_common::wire::ecn::Ecn;
+use dcqcn_common::wire::cm::Dreq;
 use dcqcn_common::wire::udp;
-use dcqcn_tests::packets::{CNP_TOS, CmMessage, Roce, cm, req, v4};
-use dcqcn_tests::socket::RawSocket;
+use dcqcn_tests::prelude::*;
 
 use crate::testbed::{CNP_RATE, COMM_IDS, FLOOR_BPS, OWN_QPN, Observation, Testbed, Victim};
 
@@ -15,7 +10,6 @@ pub(crate) struct Attack {
     pub(crate) who: &'static str,
     pub(crate) what: &'static str,
     pub(crate) at: Victim,
-    /// Sends a number of packets.
     pub(crate) send: fn(&Testbed, u32) -> Result<()>,
     /// Effect, bound, and whether it held, from the states before and after and the elapsed seconds.
     pub(crate) verdict: fn(&Observation, &Observation, f64) -> (String, String, bool),
@@ -180,7 +174,6 @@ pub(crate) const ATTACKS: &[Attack] = &[
     },
 ];
 
-/// A packet to the made-up QP of this number.
 fn sprayed(number: u32) -> Roce {
     Roce { dest_qpn: FIRST_FORGED_QPN + number % FIRST_FORGED_QPN, ..Roce::default() }
 }

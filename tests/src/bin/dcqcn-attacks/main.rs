@@ -4,14 +4,12 @@ mod attacks;
 mod testbed;
 
 use std::process::ExitCode;
-use std::time::Instant;
 
-use anyhow::{Result, ensure};
 use clap::Parser;
 use dcqcn_support::render::Table;
 use dcqcn_tests::exit::exit_code;
+use dcqcn_tests::prelude::*;
 use nix::unistd::Uid;
-use serde::Serialize;
 
 use crate::attacks::{ATTACKS, Attack};
 use crate::testbed::Testbed;

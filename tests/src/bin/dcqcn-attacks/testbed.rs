@@ -1,16 +1,7 @@
 //! Two hosts with a running QP, and its observable state.
 
-use anyhow::{Context as _, Result};
 use aya::programs::loaded_programs;
-use dcqcn_common::classify::mapped;
-use dcqcn_common::flow::QpId;
-use dcqcn_common::stats::Stat;
-use dcqcn_common::wire::cm::{CommIds, Rep};
-use dcqcn_params::Role;
-use dcqcn_replay::Hook;
-use dcqcn_tests::bpf::LoadedObjects;
-use dcqcn_tests::host::Pair;
-use dcqcn_tests::packets::{CNP_TOS, CmMessage, Roce, cm, req, v4};
+use dcqcn_tests::prelude::*;
 
 /// `rpg_min_rate` of the sender.
 pub(crate) const FLOOR_BPS: u64 = 10_000_000;
@@ -36,25 +27,21 @@ pub(crate) struct Testbed {
     programs: [Vec<u32>; 2],
 }
 
-/// Observable state.
 pub(crate) struct Observation {
     /// Packets charged to the victim's flow; `None` if it was evicted.
     pub(crate) charged: Option<u64>,
     pub(crate) rate_bps: u64,
     pub(crate) new_flows: u64,
     pub(crate) evicted: u64,
-    /// Slots in the sender's table.
     pub(crate) table_flows: u32,
     /// Pairs known to the sender, and whether the victim's is one.
     pub(crate) pairs: usize,
     pub(crate) has_pair: bool,
-    /// CNPs that the receiver sent.
     pub(crate) cnps: u64,
 }
 
 /// Names of the victim's connection at both ends.
 pub(crate) const COMM_IDS: CommIds = CommIds { local: 0x22, remote: 0x11 };
-/// The victim's own queue pair.
 pub(crate) const OWN_QPN: u32 = 0x51;
 
 impl Testbed {
@@ -76,7 +63,6 @@ impl Testbed {
         Ok(Self { pair, data, programs })
     }
 
-    /// Time spent by the programs of a host so far.
     pub(crate) fn program_ns(&self, at: Victim) -> Result<u64> {
         let ids = &self.programs[at as usize];
         let programs = loaded_programs().filter_map(Result::ok).filter(|program| ids.contains(&program.id()));

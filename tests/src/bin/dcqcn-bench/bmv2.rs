@@ -1,17 +1,14 @@
 //! The P4 program in BMv2's `simple_switch`, as a port between two hosts.
 
 use std::process;
-use std::time::Duration;
 
-use anyhow::{Context as _, Result};
 use dcqcn_netlink::netns::Temporary;
 use dcqcn_p4::push::push;
 use dcqcn_p4::{self as p4, Plan, Process, Program};
 use dcqcn_replay::frames::TIMEOUT;
 use dcqcn_replay::wire;
-use dcqcn_tests::packets::Roce;
+use dcqcn_tests::prelude::*;
 use nix::time::{clock_getcpuclockid, clock_gettime};
-use nix::unistd::Pid;
 
 use crate::Bench;
 use crate::links::CP;

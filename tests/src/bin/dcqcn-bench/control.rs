@@ -1,29 +1,15 @@
 //! The control plane: live changes, a full dump, and the daemon.
 
 use std::env;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::sync::atomic::AtomicUsize;
 
-use anyhow::{Context as _, Result, anyhow, ensure};
-use dcqcn_common::params::Config;
-use dcqcn_common::wire::bth::Bth;
-use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_loader::attach;
-use dcqcn_params::{Assignment, Role};
-use dcqcn_tests::command::{Running, cpu_time, memory_kb};
-use dcqcn_tests::host::{Pair, request};
-use dcqcn_tests::packets::Roce;
-use dcqcn_tests::repeat::while_repeating;
-use dcqcn_tests::socket::TIMEOUT;
+use dcqcn_params::Assignment;
+use dcqcn_tests::prelude::*;
 
 use crate::Bench;
 use crate::report::{Metric, Section};
 use crate::scale;
 
-/// Flows of the dump.
 const FLOWS: u32 = 65_536;
 /// Slots in its table, enough to make overflowing sets rare.
 const TABLE_FLOWS: u32 = 1 << 18;
@@ -35,7 +21,6 @@ const UNMARKED: [&str; 2] = ["wred.3.kmax=1GB", "wred.3.kmin=1GB"];
 /// Packets sent after a change; at least one of them must have the new parameters.
 const CHECKED_PACKETS: usize = 100;
 
-/// Measures the control plane.
 pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
     changes(bench)?;
     let Some(binary) = env::var_os("DCQCN_BIN").map(PathBuf::from) else {
@@ -79,7 +64,6 @@ fn changes(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// Marks every packet from now on, while a sender sends.
 fn change(pair: &Pair) -> Result<(Duration, Duration)> {
     let (sender, receiver) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
     let (mut sent, count) = (Vec::new(), AtomicUsize::new(0));
@@ -119,7 +103,6 @@ fn change(pair: &Pair) -> Result<(Duration, Duration)> {
     Err(anyhow!("no packet had the new parameters"))
 }
 
-/// `dcqcn flows` of all flows.
 fn dump(bench: &mut Bench, pair: &Pair, binary: &Path, flows: u32) -> Result<()> {
     let mut ms = Vec::new();
     for round in 0..if bench.quick { 1 } else { 7 } {
@@ -127,8 +110,8 @@ fn dump(bench: &mut Bench, pair: &Pair, binary: &Path, flows: u32) -> Result<()>
         let start = Instant::now();
         let text = pair.a.command(&format!("{} flows a0 --json", binary.display()))?;
         ms.push(start.elapsed().as_secs_f64() * 1e3);
-        let json: serde_json::Value = serde_json::from_str(&text)?;
-        let rows = json.pointer("/rp").and_then(serde_json::Value::as_array).map_or(0, Vec::len);
+        let json: Value = serde_json::from_str(&text)?;
+        let rows = json.pointer("/rp").and_then(Value::as_array).map_or(0, Vec::len);
         // A few sets overflow.
         ensure!(rows * 1_000 >= flows as usize * 999, "`dcqcn flows` shows {rows} of {flows} flows");
     }
@@ -136,7 +119,6 @@ fn dump(bench: &mut Bench, pair: &Pair, binary: &Path, flows: u32) -> Result<()>
     Ok(())
 }
 
-/// The daemon next to that table.
 fn daemon(bench: &mut Bench, pair: &Pair, binary: &Path, flows: u32) -> Result<()> {
     let long = Duration::from_secs(if bench.quick { 1 } else { 10 });
     bench.progress("control: the daemon");

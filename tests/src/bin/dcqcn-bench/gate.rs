@@ -26,17 +26,12 @@ pub(crate) enum Verdict {
 /// A metric of two runs.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Change {
-    /// Part of the run.
     pub(crate) section: Section,
-    /// Name of the metric.
     pub(crate) name: String,
     /// Unit; "times" relative to its reference, if any.
     pub(crate) unit: String,
-    /// Value then.
     pub(crate) old: f64,
-    /// Value now.
     pub(crate) new: f64,
-    /// Ratio of now to then.
     pub(crate) ratio: f64,
     pub(crate) verdict: Verdict,
 }
@@ -135,7 +130,6 @@ const STABLE: [(&str, f64); 15] = [
 /// Another processor has other ratios: those of an AMD EPYC were up to 1.2 times these of an Intel Xeon.
 const SLACK: f64 = 1.35;
 
-/// Metrics of [`STABLE`] beyond their bounds, as text.
 pub(crate) fn beyond(report: &Report) -> Vec<String> {
     let mut lines = Vec::new();
     for (name, largest) in STABLE {

@@ -1,20 +1,13 @@
 //! Cost of a packet by number of QPs, and with two CPUs on one queue.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::sync::atomic::AtomicUsize;
 
-use anyhow::{Context as _, Result, anyhow};
-use aya::programs::{Program, SchedClassifier};
+use aya::programs::Program;
 use dcqcn_common::layout::MAX_FLOWS;
 use dcqcn_common::layout::{DEFAULT_FLOWS, WAYS};
-use dcqcn_common::params::Config;
-use dcqcn_common::rng;
-use dcqcn_common::stats::Stat;
 use dcqcn_params::Profile;
-use dcqcn_replay::Hook;
-use dcqcn_tests::bpf::{LO, baselines_with};
-use dcqcn_tests::packets::Roce;
+use dcqcn_tests::bpf::baselines_with;
+use dcqcn_tests::prelude::*;
 use nix::time::{ClockId, clock_gettime};
 
 use crate::Bench;
@@ -28,7 +21,6 @@ fn table_slots(qps: u32) -> u32 {
 }
 
 const FIRST_QPN: u32 = 0x100;
-/// Numbers of queue pairs.
 pub(crate) const QPS: [u32; 6] = [1, 64, 4_096, 65_536, 262_144, 1_000_000];
 /// Of them, those with a variant in which all were cut: their increase timers run.
 const CUT: [u32; 4] = [1, 64, 4_096, 65_536];
@@ -42,27 +34,15 @@ const BURST_PACKETS: u32 = 16;
 const ZIPF: f64 = 1.0;
 const SEED: u64 = 0x0dc9_c0de;
 
-/// Name of the metric of `qps` QPs.
 pub(crate) fn name(distribution: &str, qps: u32) -> String {
     format!("{distribution}, {qps} QP{}", if qps == 1 { "" } else { "s" })
 }
 
-/// Random numbers from 0 up to 1.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> f64 {
-        self.0 = rng::next(self.0);
-        f64::from(rng::value(self.0)) / (f64::from(u32::MAX) + 1.0)
-    }
-}
-
-/// Measures how costs grow.
 pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
     let qps = if bench.quick { QPS.get(..2).unwrap_or(&QPS) } else { &QPS };
     for &qps in qps {
         let mut instance = Instance::load(&host(FAST_BPS), table_slots(qps), |port| port)?;
-        let mut random = Random(SEED);
+        let mut random = fastrand::Rng::with_seed(SEED);
         bench.progress(&format!("growth, {qps} queue pairs, uniform"));
         uniform(bench, &mut random, qps)?;
         table(bench, &instance, name("uniform", qps))?;
@@ -80,7 +60,7 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
             .collect();
         let total = shares.last().copied().context("no queue pairs")?;
         bench.baselines.order(|_| {
-            let drawn = random.next() * total;
+            let drawn = random.f64() * total;
             FIRST_QPN + shares.partition_point(|&share| share <= drawn) as u32
         })?;
         table(bench, &instance, name("Zipf", qps))?;
@@ -89,7 +69,7 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
             let mut qpn = FIRST_QPN;
             bench.baselines.order(|packet| {
                 if packet % BURST_PACKETS == 0 {
-                    qpn = FIRST_QPN + (random.next() * f64::from(qps)) as u32;
+                    qpn = FIRST_QPN + (random.f64() * f64::from(qps)) as u32;
                 }
                 qpn
             })?;
@@ -102,13 +82,12 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
     misses(bench)
 }
 
-/// Packets of equally likely QPs.
-fn uniform(bench: &mut Bench, random: &mut Random, qps: u32) -> Result<()> {
-    bench.baselines.order(|_| FIRST_QPN + (random.next() * f64::from(qps)) as u32)
+fn uniform(bench: &mut Bench, random: &mut fastrand::Rng, qps: u32) -> Result<()> {
+    bench.baselines.order(|_| FIRST_QPN + (random.f64() * f64::from(qps)) as u32)
 }
 
 /// Packets of equally likely QPs after a CNP for each, so that the increase timers keep running.
-fn each_cut(bench: &mut Bench, instance: &mut Instance, random: &mut Random, qps: u32) -> Result<()> {
+fn each_cut(bench: &mut Bench, instance: &mut Instance, random: &mut fastrand::Rng, qps: u32) -> Result<()> {
     bench.progress(&format!("growth, {qps} queue pairs, each cut once"));
     uniform(bench, random, qps)?;
     let sets = instance.maps.rp_sets().collect::<Result<Vec<_>, _>>()?;
@@ -117,7 +96,6 @@ fn each_cut(bench: &mut Bench, instance: &mut Instance, random: &mut Random, qps
     table(bench, instance, format!("{}, each cut once", name("uniform", qps)))
 }
 
-/// Measures one order of packets.
 fn table(bench: &mut Bench, instance: &Instance, name: String) -> Result<()> {
     let input = Input { packet: Roce::default().frame(), ..Input::default() };
     let egress = Target::new(program(&instance.ebpf, program_of(Hook::Egress))?)?;
@@ -138,7 +116,6 @@ fn table(bench: &mut Bench, instance: &Instance, name: String) -> Result<()> {
     Ok(())
 }
 
-/// Rounds, and packets in each.
 const fn extent(bench: &Bench) -> (u32, u32) {
     if bench.quick { (3, 10_000) } else { (15, 100_000) }
 }
@@ -230,7 +207,6 @@ fn flows(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// Measures one CPU and two under `config`.
 fn compare(bench: &mut Bench, config: &Config, names: [&str; 2]) -> Result<()> {
     let instance = Instance::of(config)?;
     let input = Input { packet: Roce::default().frame(), ..Input::default() };

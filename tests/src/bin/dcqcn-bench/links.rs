@@ -1,33 +1,22 @@
 //! Packets per second through real interfaces: a sender at one end of a veth pair, a receiving host at the other.
 
-use std::thread;
-use std::time::{Duration, Instant};
-
-use anyhow::{Context as _, Result, ensure};
-use aya::programs::{SchedClassifier, TcAttachType};
-use dcqcn_netlink::tc::{Handle, HtbClass, QdiscSpec, kernel_has_qdisc};
-use dcqcn_params::{PacerChoice, Role};
-use dcqcn_tests::host::{Host, Pair, join, request};
-use dcqcn_tests::packets::Roce;
-use dcqcn_tests::socket::RawSocket;
+use aya::programs::TcAttachType;
+use dcqcn_netlink::tc::HtbClass;
+use dcqcn_tests::prelude::*;
 
 use crate::Bench;
 use crate::report::{Metric, Section};
 use crate::runner::Baselines;
 
-/// Rate of the shaped links: far more than one CPU sends.
 const RATE_BPS: u64 = 100_000_000_000;
 const RATE: &str = "link_rate=100gbit";
-/// Burst of a shaper.
 const BURST_BYTES: u32 = 1 << 20;
 /// Minor number of the only class of an HTB alone.
 const CLASS: u16 = 0x10;
 
 /// Names of the metrics with targets.
 const NOTHING: &str = "nothing attached";
-/// See [`NOTHING`].
 const EMPTY: &str = "empty programs: TC at both ends";
-/// See [`NOTHING`].
 pub(crate) const EVERYTHING: &str = "everything: host at both ends";
 /// Baseline of the P4 program.
 pub(crate) const CP: &str = "switch port at the sender (CP)";
@@ -132,7 +121,6 @@ fn empty(baselines: &mut Baselines, pair: &Pair, a: &str, b: &str) -> Result<()>
     Ok(())
 }
 
-/// Measures every wire, in turn.
 pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
     let pair = Pair::new("bench-links")?;
     let mut wires = Vec::new();
@@ -188,7 +176,7 @@ fn rate(receiver: &Host, socket: &RawSocket, b: &str, frame: &[u8], long: Durati
             }
             Ok((sent, crate::runner::cpu_time()?.saturating_sub(cpu)))
         });
-        sending.join().map_err(|_| anyhow::anyhow!("the sender died"))?
+        sending.join().map_err(|_| anyhow!("the sender died"))?
     })?;
     // Some packets may still be queued in a shaper.
     let patience = Instant::now() + Duration::from_secs(2);
@@ -201,12 +189,8 @@ fn rate(receiver: &Host, socket: &RawSocket, b: &str, frame: &[u8], long: Durati
     Ok(sent as f64 / busy.as_secs_f64() / 1e3)
 }
 
-/// Packets that have arrived at an interface.
 pub(crate) fn received_packets(host: &Host, iface: &str) -> Result<u64> {
     let text = host.command(&format!("ip -s -j link show dev {iface}"))?;
-    let links: serde_json::Value = serde_json::from_str(&text)?;
-    links
-        .pointer("/0/stats64/rx/packets")
-        .and_then(serde_json::Value::as_u64)
-        .context("`ip -s -j` names no packets")
+    let links: Value = serde_json::from_str(&text)?;
+    links.pointer("/0/stats64/rx/packets").and_then(Value::as_u64).context("`ip -s -j` names no packets")
 }

@@ -2,12 +2,8 @@
 
 use std::hint::black_box;
 
-use anyhow::{Context as _, Result, ensure};
 use aya::programs::{Program, Xdp, XdpMode};
-use dcqcn_common::stats::Stat;
-use dcqcn_replay::Hook;
-use dcqcn_tests::host::Pair;
-use dcqcn_tests::packets::Roce;
+use dcqcn_tests::prelude::*;
 
 use crate::Bench;
 use crate::links::received_packets;
@@ -23,10 +19,8 @@ pub(crate) const OURS: &str = "inline: CP and redirect, packets of 1 KB";
 const CACHE_BYTES: usize = 4 << 20;
 const CACHE_LINE_BYTES: usize = 64;
 
-/// Percentiles of the rows.
 const PERCENTILES: [(&str, f64); 3] = [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)];
 
-/// Measures both.
 pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
     in_line_rate(bench)?;
     alone(bench)
@@ -66,7 +60,6 @@ fn in_line_rate(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// A program that receives single packets.
 struct SinglePacketRun<'a> {
     name: &'static str,
     against: Option<&'static str>,
@@ -80,7 +73,7 @@ struct SinglePacketRun<'a> {
 /// Time per packet, for packets that arrive one by one.
 fn alone(bench: &mut Bench) -> Result<()> {
     let input = Input { packet: Roce::default().frame(), ..Input::default() };
-    let inline = in_line([dcqcn_tests::bpf::LO, dcqcn_tests::bpf::LO + 1])?;
+    let inline = in_line([LO, LO + 1])?;
     let ours = Instance::of(&host(FAST_BPS))?;
     let (rounds, warm_packets, cold_packets) = if bench.quick { (3, 200, 50) } else { (11, 20_000, 1_000) };
     let (empty_xdp, empty_tc) = ("empty XDP program", "empty TC program");

@@ -14,14 +14,10 @@ mod scale;
 mod tables;
 mod tcp;
 
-use std::fs;
-use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Instant;
 
-use anyhow::{Context as _, Result, ensure};
 use clap::{Parser, ValueEnum as _};
-use dcqcn_tests::bpf::LO;
+use dcqcn_tests::prelude::*;
 
 use crate::gate::Verdict;
 use crate::report::{Machine, Metric, Report, Section, Skipped, VERSION};
@@ -63,7 +59,6 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// Records a metric.
     pub(crate) fn add(&mut self, metric: Metric) {
         self.metrics.push(metric);
     }
@@ -74,7 +69,6 @@ impl Bench {
         self.skipped.push(Skipped { what: what.to_owned(), why: why.to_owned() });
     }
 
-    /// Prints progress.
     pub(crate) fn progress(&self, what: &str) {
         eprintln!("   {what}");
     }
@@ -160,7 +154,6 @@ fn gate(report: Report, quick: bool, print_text: impl Fn(&str)) -> Result<ExitCo
     Ok(ExitCode::from(if beyond.is_empty() { 0 } else { WORSE }))
 }
 
-/// Measures these parts.
 fn measure(sections: &[Section], quick: bool) -> Result<Report> {
     let start = Instant::now();
     let mut bench =
@@ -206,7 +199,6 @@ fn read(path: &PathBuf) -> Result<Report> {
     Ok(report)
 }
 
-/// The machine's relevant properties, without a name.
 fn machine() -> Result<Machine> {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo")?;
     let field = |name: &str| {
@@ -216,7 +208,7 @@ fn machine() -> Result<Machine> {
     let kernel: String = release.chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
     Ok(Machine {
         cpu: field("model name").unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
-        cpus: std::thread::available_parallelism()?.get(),
+        cpus: thread::available_parallelism()?.get(),
         is_virtual: field("flags").is_some_and(|flags| flags.split(' ').any(|flag| flag == "hypervisor")),
         kernel: kernel.split('.').take(2).collect::<Vec<_>>().join("."),
     })

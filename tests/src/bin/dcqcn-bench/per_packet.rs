@@ -1,24 +1,12 @@
 //! Cost of one packet in each program, compared with programs that do nothing, only parse, or only pace.
 
-use std::fs;
-use std::time::Duration;
-
-use anyhow::{Context as _, Result};
 use aya::Ebpf;
-use aya::programs::{SchedClassifier, TcAttachType};
-use dcqcn_common::classify::mapped;
-use dcqcn_common::flow::QpId;
-use dcqcn_common::layout::{DEFAULT_FLOWS, Pair, PairSource};
-use dcqcn_common::params::{Config, Port};
-use dcqcn_common::stats::Stat;
-use dcqcn_common::wire::bth::Opcode;
-use dcqcn_common::wire::ecn::Ecn;
-use dcqcn_common::wire::eth::EtherType;
+use aya::programs::TcAttachType;
+use dcqcn_common::layout::{DEFAULT_FLOWS, Pair};
 use dcqcn_params::Profile;
-use dcqcn_replay::Hook;
-use dcqcn_tests::bpf::{LO, peer};
+use dcqcn_tests::bpf::peer;
 use dcqcn_tests::host;
-use dcqcn_tests::packets::{CNP_TOS, Roce, v4};
+use dcqcn_tests::prelude::*;
 use nix::time::{ClockId, clock_gettime};
 
 use crate::Bench;
@@ -43,7 +31,6 @@ const IDLE_FLOWS: u32 = 1_024;
 /// Names of the reference metrics.
 const EMPTY_XDP: &str = "empty XDP program";
 const EMPTY_TC: &str = "empty TC program";
-/// See [`EMPTY_XDP`].
 pub(crate) const MINIMAL_PACER: &str = "minimal pacer, same table";
 const MINIMAL_MARKER: &str = "minimal marker";
 const C_PACER: &str = "pacer in C: 5-tuple, hash map, no lock";
@@ -51,25 +38,18 @@ const CLONE: &str = "clone and send, nothing else";
 
 /// Names of the metrics with targets.
 pub(crate) const TCP: [&str; 2] = ["TCP, ingress", "TCP, egress"];
-/// See [`TCP`].
 pub(crate) const MARKS: &str = "CP marks";
-/// See [`TCP`].
 const INLINE: &str = "inline: CP and redirect";
 /// Baseline of [`INLINE`].
 const REDIRECT: &str = "redirect and nothing else, XDP";
-/// See [`TCP`].
 pub(crate) const UNMARKED: [&str; 2] = ["RoCE unmarked, ingress", "RoCE unmarked, egress"];
 /// As the last of [`UNMARKED`] where `link_rate` is the speed of the hardware.
 pub(crate) const AT_WIRE_RATE: &str = "RoCE unmarked, egress, link at its own rate";
-/// See [`TCP`].
 pub(crate) const WITHIN: &str = "NP within the CNP interval";
 /// As [`WITHIN`], on a router, which looks the destination up in its routing table.
 pub(crate) const ROUTED: &str = "NP within the CNP interval, on a router";
-/// See [`TCP`].
 pub(crate) const CNP_AT_RP: [&str; 2] = ["CNP at RP, paper", "CNP at RP, firmware"];
-/// See [`TCP`].
 pub(crate) const PACED: &str = "RP paces a flow in recovery";
-/// See [`TCP`].
 pub(crate) const CNP_MADE: &str = "NP makes a CNP: ingress, clone, egress";
 
 /// Hooks of a host; XDP is inline's only.
@@ -139,7 +119,6 @@ impl Case {
     }
 }
 
-/// A TCP segment of 1 KB.
 fn tcp() -> Vec<u8> {
     let mut frame = Roce::default().frame();
     if let Some(protocol) = frame.get_mut(23) {
@@ -148,7 +127,6 @@ fn tcp() -> Vec<u8> {
     frame
 }
 
-/// Measures everything.
 pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
     let data = Roce::default();
     let v6 = Roce { v6: true, ..Roce::default() };
@@ -280,7 +258,6 @@ pub(crate) fn feeding(baselines: &mut Baselines, hook: Hook, input: &Input, repe
     Ok(both - ns_per_run(baselines.empty(hook)?, input, repeat)?)
 }
 
-/// Cost of a program on packets passed on by the feeding program.
 pub(crate) fn fed(
     baselines: &mut Baselines,
     next: &Target,
@@ -326,7 +303,7 @@ fn attach_egress(lab: &host::Pair, instance: &mut Instance, iface: &str) -> Resu
 /// Every CE mark is answered: the clone passes the egress program to a veth whose other end is down, so that work
 /// behind the hook does not count.
 fn cnp(lab: &host::Pair, ce: &Roce) -> Result<[Case; 2]> {
-    host::join((&lab.a, "a1", 1), (&lab.b, "b1", 2), 4_200)?;
+    join((&lab.a, "a1", 1), (&lab.b, "b1", 2), 4_200)?;
     for iface in ["b0", "b1"] {
         lab.b.set_up(iface, false)?;
     }
@@ -370,7 +347,6 @@ fn cut(name: &str, profile: Profile, data: &Roce) -> Result<Case> {
     Ok(Case::on(sender(&config, data)?, name, Hook::Ingress, Stat::RpCnpHandled, cnp))
 }
 
-/// A flow that was just cut and sends faster than its rate.
 fn in_recovery(data: &Roce) -> Result<Case> {
     /// Packets that use up the credit.
     const HEAD_START: u32 = 2_000;
@@ -415,12 +391,10 @@ fn idle(data: &Roce) -> Result<Case> {
     ))
 }
 
-/// The data plane between two ports.
 pub(crate) fn in_line(ifindex: [u32; 2]) -> Result<Instance> {
     Instance::load(&switch(FAST_BPS), DEFAULT_FLOWS, |port| Port { ifindex, ..port })
 }
 
-/// Marking and forwarding to another port, in XDP.
 fn inline(data: &Roce) -> Result<Case> {
     let instance = in_line([LO, LO + 1])?;
     Ok(Case::on(instance, INLINE, Hook::Xdp, Stat::InlineForwarded, data.frame()))

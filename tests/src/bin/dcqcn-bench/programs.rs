@@ -1,12 +1,9 @@
 //! Statistics of the programs from the verifier and the JIT.
 
-use std::time::Instant;
-
-use anyhow::{Context as _, Result};
 use aya::EbpfLoader;
 use aya::programs::{Program, ProgramFd, ProgramInfo};
-use dcqcn_loader::dataplane::PROGRAMS;
 use dcqcn_loader::object::OBJECT;
+use dcqcn_tests::prelude::*;
 
 use crate::Bench;
 use crate::report::{Metric, Section};
@@ -24,7 +21,7 @@ pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
             match program {
                 Program::Xdp(xdp) => xdp.load()?,
                 Program::SchedClassifier(tc) => tc.load()?,
-                _ => anyhow::bail!("{name} is neither XDP nor TC"),
+                _ => bail!("{name} is neither XDP nor TC"),
             }
             seconds.push(start.elapsed().as_secs_f64() * 1e3);
             if round == 0 {
@@ -42,7 +39,7 @@ fn describe(bench: &mut Bench, name: &str, program: &Program) -> Result<()> {
     let (info, fd): (ProgramInfo, &ProgramFd) = match program {
         Program::Xdp(xdp) => (xdp.info()?, xdp.fd()?),
         Program::SchedClassifier(tc) => (tc.info()?, tc.fd()?),
-        _ => anyhow::bail!("{name} is neither XDP nor TC"),
+        _ => bail!("{name} is neither XDP nor TC"),
     };
     let mut add = |what: &str, unit: &str, value: Option<f64>| match value {
         Some(value) => {

@@ -1,6 +1,6 @@
 //! Results: one kind of row for all, so that runs can be compared metric by metric.
 
-use serde::{Deserialize, Serialize};
+use dcqcn_tests::prelude::*;
 
 /// Time of a 4 KB packet at 100 Gbit/s, ns.
 pub(crate) const BUDGET_NS: f64 = 327.0;
@@ -86,16 +86,13 @@ impl Metric {
 /// A section, or a case of one, that could not be measured here.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Skipped {
-    /// Name.
     pub(crate) what: String,
-    /// Reason.
     pub(crate) why: String,
 }
 
 /// A target, with its result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Target {
-    /// Requirement.
     pub(crate) what: String,
     pub(crate) bound: f64,
     pub(crate) measured: f64,
@@ -106,19 +103,15 @@ pub(crate) struct Target {
 /// The machine, in general terms.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Machine {
-    /// Model name of its processor.
     pub(crate) cpu: String,
     pub(crate) cpus: usize,
-    /// Whether the machine is virtual.
     pub(crate) is_virtual: bool,
     /// Kernel release without a vendor's suffix.
     pub(crate) kernel: String,
 }
 
-/// Results of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Report {
-    /// Version of this structure.
     pub(crate) version: u32,
     pub(crate) machine: Machine,
     /// Fewer rounds and cases.
@@ -126,17 +119,14 @@ pub(crate) struct Report {
     pub(crate) seconds: f64,
     #[serde(rename = "figures")]
     pub(crate) metrics: Vec<Metric>,
-    /// Skipped measurements.
     pub(crate) skipped: Vec<Skipped>,
     /// The targets of docs/measured/performance.md.
     pub(crate) targets: Vec<Target>,
 }
 
-/// Version of [`Report`].
 pub(crate) const VERSION: u32 = 1;
 
 impl Report {
-    /// The metric called `name`.
     pub(crate) fn metric(&self, section: Section, name: &str) -> Option<&Metric> {
         self.metrics.iter().find(|metric| metric.section == section && metric.name == name)
     }

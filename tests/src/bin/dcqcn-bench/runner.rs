@@ -1,24 +1,18 @@
 //! Programs run by `BPF_PROG_TEST_RUN`, and their time.
 
 use std::thread::available_parallelism;
-use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
 use aya::maps::{Array, MapData, ProgramArray};
 use aya::programs::{Program, ProgramFd, TestRun as _};
 use aya::{Ebpf, Pod, TestRunAttrs, TestRunOptions};
 use dcqcn_common::flow::{Cnps, RpHot, RpSet};
 use dcqcn_common::layout::{DEFAULT_FLOWS, Mode};
-use dcqcn_common::params::{Config, PACER_FQ, Params, Port};
 use dcqcn_common::rate::Debt;
-use dcqcn_common::stats::Stat;
 use dcqcn_common::wire::ipv4::CHECKSUM_AT;
-use dcqcn_loader::dataplane::{self, Maps, PROGRAMS, Programs, Sizes};
-use dcqcn_replay::Hook;
-use dcqcn_tests::bpf::LO;
+use dcqcn_loader::dataplane::{self, Maps};
+use dcqcn_tests::prelude::*;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::time::{ClockId, clock_gettime};
-use nix::unistd::Pid;
 
 /// Bytes of `struct __sk_buff`, and the offsets of two fields (include/uapi/linux/bpf.h).
 const SKB_LEN: usize = 192;
@@ -30,7 +24,6 @@ pub(crate) fn cpu_time() -> Result<Duration> {
     Ok(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?.into())
 }
 
-/// One packet with its metadata.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Input {
     pub(crate) packet: Vec<u8>,
@@ -47,7 +40,7 @@ pub(crate) fn alone_ns(program: &Program, input: &Input) -> Result<f64> {
     let result = match program {
         Program::Xdp(xdp) => xdp.test_run(options)?,
         Program::SchedClassifier(tc) => tc.test_run(options)?,
-        _ => anyhow::bail!("neither XDP nor TC"),
+        _ => bail!("neither XDP nor TC"),
     };
     Ok(result.duration.as_nanos() as f64)
 }
@@ -56,7 +49,7 @@ pub(crate) fn alone_ns(program: &Program, input: &Input) -> Result<f64> {
 /// returns the CPU time of the call.
 pub(crate) fn send_live(program: &Program, input: &Input, packets: u32) -> Result<Duration> {
     let Program::Xdp(xdp) = program else {
-        anyhow::bail!("only XDP programs send real packets in a test run");
+        bail!("only XDP programs send real packets in a test run");
     };
     // The kernel's default for packets in one go.
     let attrs = TestRunAttrs::new().xdp_live_frames(0);
@@ -80,7 +73,7 @@ pub(crate) fn run(program: &Program, input: &Input, repeat: u32) -> Result<Durat
     match program {
         Program::Xdp(xdp) => xdp.test_run(options)?,
         Program::SchedClassifier(tc) => tc.test_run(TestRunOptions { ctx_in: Some(&skb), ..options })?,
-        _ => anyhow::bail!("neither XDP nor TC"),
+        _ => bail!("neither XDP nor TC"),
     };
     Ok(cpu_time()?.saturating_sub(start))
 }
@@ -98,34 +91,28 @@ pub(crate) fn ns_per_run(program: &Program, input: &Input, repeat: u32) -> Resul
     Ok((long.as_nanos() as f64 - short.as_nanos() as f64) / f64::from(repeat.saturating_sub(SHORT).max(1)))
 }
 
-/// Total number of runs by [`ns_per_run`].
 pub(crate) fn runs(repeat: u32) -> u64 {
     u64::from(repeat) + 2 * u64::from(SHORT)
 }
 
-/// The program called `name`.
 pub(crate) fn program<'a>(ebpf: &'a Ebpf, name: &str) -> Result<&'a Program> {
     ebpf.program(name).with_context(|| format!("no program {name}"))
 }
 
-/// Name of a hook's program.
 pub(crate) const fn program_of(hook: Hook) -> &'static str {
     PROGRAMS[hook.slot()]
 }
 
 /// The data plane, loaded for production without being attached.
 pub(crate) struct Instance {
-    /// The object.
     pub(crate) ebpf: Ebpf,
     pub(crate) maps: Maps,
     /// A second handle on the RP table, to set the state of flows.
     rp: Array<MapData, RpSet>,
-    /// The parameters active.
     pub(crate) params: Params,
 }
 
 impl Instance {
-    /// Loads it with RP and NP tables for `flows` flows.
     pub(crate) fn load(config: &Config, flows: u32, port: impl FnOnce(Port) -> Port) -> Result<Self> {
         let sizes = Sizes { rp_flows: flows, np_flows: flows };
         let cpus = available_parallelism()?.get() as u32;
@@ -134,7 +121,7 @@ impl Instance {
         let mut ebpf = dataplane::load(Programs::Plain, sizes, mode, None, &PROGRAMS)?;
         let id = match ebpf.map("RP").context("no map RP")? {
             aya::maps::Map::Array(data) => data.info()?.id(),
-            _ => anyhow::bail!("RP is not an array"),
+            _ => bail!("RP is not an array"),
         };
         let rp = aya::maps::Map::from_map_data(MapData::from_id(id)?)?.try_into()?;
         let mut maps = Maps::take(&mut ebpf)?;
@@ -143,7 +130,6 @@ impl Instance {
         Ok(Self { ebpf, maps, rp, params })
     }
 
-    /// Loads it with tables of the default size.
     pub(crate) fn of(config: &Config) -> Result<Self> {
         Self::load(config, DEFAULT_FLOWS, |port| port)
     }
@@ -220,9 +206,7 @@ pub(crate) fn pin(index: usize) -> Result<()> {
     sched_setaffinity(this, &only).with_context(|| format!("cannot run on CPU {cpu}"))
 }
 
-/// The comparison programs.
 pub(crate) struct Baselines {
-    /// The object.
     pub(crate) ebpf: Ebpf,
 }
 
@@ -279,18 +263,15 @@ impl Baselines {
         Ok(array.set(0, &next.fd, 0)?)
     }
 
-    /// The feeding program that [`Self::feed`] has set up for `hook`.
     pub(crate) fn feeder(&self, hook: Hook) -> Result<&Program> {
         program(&self.ebpf, if hook == Hook::Xdp { "feed_xdp" } else { "feed_tc" })
     }
 
-    /// The empty program of `hook`'s kind.
     pub(crate) fn empty(&self, hook: Hook) -> Result<&Program> {
         program(&self.ebpf, if hook == Hook::Xdp { "empty_xdp" } else { "empty_tc" })
     }
 }
 
-/// Target program of the feeding program.
 pub(crate) struct Target {
     is_xdp: bool,
     fd: ProgramFd,
@@ -302,7 +283,7 @@ impl Target {
         let (is_xdp, fd) = match program {
             Program::Xdp(xdp) => (true, xdp.fd()?),
             Program::SchedClassifier(tc) => (false, tc.fd()?),
-            _ => anyhow::bail!("neither XDP nor TC"),
+            _ => bail!("neither XDP nor TC"),
         };
         Ok(Self { is_xdp, fd: fd.try_clone()? })
     }

@@ -1,39 +1,23 @@
 //! The control plane with many interfaces, each with a full table; and the creation time of a large table.
 
-use std::net::TcpStream;
-use std::path::Path;
-use std::thread;
-use std::time::{Duration, Instant};
-
-use anyhow::{Result, ensure};
 use dcqcn_common::layout::{DEFAULT_FLOWS, MAX_FLOWS};
-use dcqcn_common::stats::Stat;
-use dcqcn_params::Role;
-use dcqcn_replay::Hook;
-use dcqcn_tests::bpf::LoadedObjects;
-use dcqcn_tests::daemon::{Daemon, get};
-use dcqcn_tests::host::{Host, Pair, join, request};
-use dcqcn_tests::packets::Roce;
-use dcqcn_tests::retry::wait_for;
+use dcqcn_tests::prelude::*;
 
 use crate::Bench;
 use crate::report::{Metric, Section};
 
 /// Interfaces with full tables.
 const INTERFACES: [usize; 3] = [8, 32, 128];
-/// Reference number of interfaces.
 const FEW: usize = INTERFACES[0];
 const METRICS: &str = "127.0.0.1:9898";
 const FIRST_QPN: u32 = 0x100;
 const RATE: &str = "link_rate=100gbit";
-/// Time limit for a daemon with all of these interfaces.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Metrics are rendered at most once a second.
 const SCRAPE_INTERVAL: Duration = Duration::from_millis(1_500);
 
 /// Names of the metrics with targets.
 pub(crate) const LARGE: &str = "attach with a table for 1,000,000 flows";
-/// See [`LARGE`].
 pub(crate) fn scrape(interfaces: usize) -> String {
     format!("scrape of {interfaces} interfaces with full tables")
 }
@@ -153,7 +137,6 @@ fn query_daemon(bench: &mut Bench, host: &Host, binary: &Path, interfaces: usize
     })
 }
 
-/// Interfaces in a scrape.
 fn seen(text: &str) -> usize {
     text.lines().filter(|line| line.starts_with("dcqcn_interface_info{")).count()
 }

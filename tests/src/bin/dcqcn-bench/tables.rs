@@ -1,13 +1,10 @@
 //! The report for people: on the terminal, and as the tables and the plot of docs/measured/performance.md.
 
-use std::fs;
-use std::path::Path;
-
-use anyhow::{Context as _, Result};
 use clap::ValueEnum as _;
 use dcqcn_params::word;
 use dcqcn_support::plot::{COLOURS, Chart, Curve, Line, Marks, write};
 use dcqcn_support::render::Table;
+use dcqcn_tests::prelude::*;
 
 use crate::gate::{Change, Verdict};
 use crate::growth::{ALONE, BURSTS, CPUS, CPUS_LOW, FLOWS, QPS, name};
@@ -20,7 +17,6 @@ use crate::report::{BUDGET_NS, Metric, Report, Section, Target};
 use crate::scale::{LARGE, scrape};
 use crate::tcp;
 
-/// The targets that this run measured.
 pub(crate) fn targets(report: &Report) -> Vec<Target> {
     let ns = |name: &str| report.metric(Section::Packets, name);
     let mut targets = Vec::new();
@@ -167,7 +163,6 @@ fn line(cells: &[&str]) -> String {
     format!("| {} |\n", cells.join(" | "))
 }
 
-/// ns of a packet over the number of queue pairs.
 fn plot(report: &Report, file: &Path) -> Result<()> {
     let curve = |distribution: &str| -> Curve {
         let point = |&qps: &u32| {
@@ -207,7 +202,6 @@ fn digits(value: f64) -> String {
     }
 }
 
-/// Table that compares two runs.
 pub(crate) fn changes(changes: &[Change]) -> String {
     let verdict = |change: &&Change| match change.verdict {
         Verdict::Kept => "",

@@ -1,14 +1,8 @@
 //! TCP throughput through a veth pair, detached and with each role: the cost of a host attachment to other traffic.
 
-use std::io::{Read as _, Write as _};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::net::{IpAddr, SocketAddr};
 
-use anyhow::{Context as _, Result, ensure};
-use dcqcn_params::Role;
-use dcqcn_tests::host::{Pair, join};
+use dcqcn_tests::prelude::*;
 
 use crate::Bench;
 use crate::links::attach;
@@ -54,7 +48,6 @@ const LOADS: [Load; 3] = [
     Load { name: "1 stream without TSO", streams: 1, tso: false },
 ];
 
-/// Name of the metric of `load` through `setup`.
 fn name(load: Load, setup: Setup) -> String {
     format!("{}, {}", load.name, setup.name)
 }
@@ -66,7 +59,6 @@ pub(crate) fn attached() -> impl Iterator<Item = String> {
     LOADS.into_iter().flat_map(of)
 }
 
-/// A pair of interfaces in its set-up.
 struct Wire {
     setup: Setup,
     load: Load,
@@ -74,7 +66,6 @@ struct Wire {
     rates: Vec<f64>,
 }
 
-/// Measures every set-up with every load, in interleaved rounds.
 pub(crate) fn measure(bench: &mut Bench) -> Result<()> {
     let pair = Pair::new("bench-tcp")?;
     let mut wires = Vec::new();
@@ -170,11 +161,11 @@ fn throughput_bps(pair: &Pair, server: SocketAddr, streams: usize, long: Duratio
         thread::sleep(long);
         is_over.store(true, Ordering::Relaxed);
         for writer in writers {
-            writer.join().map_err(|_| anyhow::anyhow!("a sender panicked"))??;
+            writer.join().map_err(|_| anyhow!("a sender panicked"))??;
         }
         let mut bytes = 0;
         for reader in readers {
-            bytes += reader.join().map_err(|_| anyhow::anyhow!("a receiver panicked"))??;
+            bytes += reader.join().map_err(|_| anyhow!("a receiver panicked"))??;
         }
         anyhow::Ok(bytes)
     })?;

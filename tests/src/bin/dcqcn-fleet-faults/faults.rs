@@ -1,12 +1,9 @@
 //! All faults.
 
 use std::ops::Range;
-use std::thread;
-use std::time::Duration;
 
-use anyhow::{Result, ensure};
 use dcqcn_tests::fleet::{Behaviour, Clock, reporting_hosts};
-use nix::sys::signal::Signal;
+use dcqcn_tests::prelude::*;
 
 use crate::fleet::Fleet;
 
@@ -45,7 +42,6 @@ fn silence(fleet: &Fleet, seconds: u64, signal: impl Fn(Signal) -> Result<()>) -
     signal(Signal::SIGCONT)
 }
 
-/// Suspends members of etcd.
 fn silence_etcd(fleet: &Fleet, members: Range<usize>, seconds: u64) -> Result<()> {
     let etcd = &fleet.fixture.etcd;
     silence(fleet, seconds, |what| members.clone().try_for_each(|member| etcd.signal(member, what)))

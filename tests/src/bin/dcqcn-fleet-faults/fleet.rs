@@ -1,34 +1,23 @@
 //! Runs consecutive rollouts in a fleet, each with a fault, and checks their outcomes.
 
-use std::thread;
-use std::time::{Duration, Instant};
-
-use anyhow::{Context as _, Result, ensure};
-use dcqcn_tests::command::Running;
-use dcqcn_tests::fleet::{FleetFixture, reporting_hosts};
-use dcqcn_tests::retry::wait_for;
-use nix::sys::signal::Signal;
-use serde_json::{Value, json};
+use dcqcn_tests::fleet::reporting_hosts;
+use dcqcn_tests::prelude::*;
 
 use crate::faults::{Fault, fault};
 
 /// Rollout policy; the soak is long enough for new metrics of every host.
 const ROLLOUT: &str = "canary = 1\nwave = '25%'\nmax_unavailable = 10\nsoak = '3s'\npatience = '20s'";
 
-/// Outcome of a rollout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Done,
     Reverted,
 }
 
-/// A fleet with its coordinators.
 pub(crate) struct Fleet {
     pub(crate) fixture: FleetFixture,
     coordinators: Vec<Running>,
-    /// Version that every host should have.
     version: u64,
-    /// Last created version.
     made: u64,
 }
 
@@ -91,12 +80,10 @@ impl Fleet {
         Ok((if is_done { End::Done } else { End::Reverted }, elsewhere, took))
     }
 
-    /// Starts another coordinator.
     pub(crate) fn coordinate(&mut self) -> Result<()> {
         self.coordinate_under(&[])
     }
 
-    /// Starts another coordinator with a command prefix.
     pub(crate) fn coordinate_under(&mut self, program: &[&str]) -> Result<()> {
         let words = ["coordinate", "--tick", "200ms"];
         self.coordinators.push(Running(self.fixture.command_under(program, &words)?.spawn()?));
@@ -143,52 +130,43 @@ impl Fleet {
         Ok(())
     }
 
-    /// Number of hosts with the version being rolled out.
     pub(crate) fn changed(&self) -> usize {
         let name = Some(self.name());
         self.fixture.daemons.values().filter(|one| one.name() == name).count()
     }
 
-    /// Kills all coordinators.
     pub(crate) fn end_coordinators(&mut self) -> Result<()> {
         self.coordinators.drain(..).try_for_each(|mut coordinator| coordinator.kill())
     }
 
-    /// Configuration name of the version being rolled out.
     pub(crate) fn name(&self) -> String {
         format!("fleet {}", self.made)
     }
 
-    /// Waits until `hosts` hosts have the version being rolled out.
     pub(crate) fn wait_for_hosts(&self, hosts: usize) -> Result<()> {
         self.fixture
             .wait_for_daemons("enough hosts have the version", |_, _| self.changed() >= hosts)
             .map(drop)
     }
 
-    /// Returns whether the rollout has ended.
     pub(crate) fn is_over(&self) -> Result<bool> {
         Ok(self.fixture.status()?["rollout"]["is_over"] == true)
     }
 
-    /// Sends a signal to all coordinators.
     pub(crate) fn signal_coordinators(&self, what: Signal) -> Result<()> {
         self.coordinators.iter().try_for_each(|coordinator| coordinator.signal(what))
     }
 
-    /// The canary: the first host to be changed.
     pub(crate) fn canary(&self) -> String {
         self.fixture.daemons.keys().next().cloned().unwrap_or_default()
     }
 
-    /// Waits for the end of the rollout.
     pub(crate) fn end(&self) -> Result<()> {
         wait_for(Duration::from_secs(120), || {
             Ok(self.is_over()?.then_some(()).ok_or_else(|| "the rollout goes on".to_owned()))
         })
     }
 
-    /// Names of the `hosts` hosts that are changed last.
     pub(crate) fn last(&self, hosts: usize) -> Vec<String> {
         self.fixture.daemons.keys().rev().take(hosts).cloned().collect()
     }

@@ -6,13 +6,12 @@ mod fleet;
 mod scale;
 
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
 use clap::Parser;
 use dcqcn_support::render::Table;
 use dcqcn_tests::exit::exit_code;
-use dcqcn_tests::fleet::{Clock, Etcd};
+use dcqcn_tests::fleet::Clock;
+use dcqcn_tests::prelude::*;
 
 use crate::faults::{FAULTS, Fault};
 use crate::fleet::{End, Fleet};

@@ -1,35 +1,24 @@
 //! Scale measurements: duration of a rollout and its cost for etcd and the coordinator, by number of hosts. All agents run in
 //! one process, and mock daemons in threads of this one. For larger fleets, records are written without agents.
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::io::{BufRead as _, BufReader};
-use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::thread;
-use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
 use dcqcn_support::render::Table;
-use dcqcn_tests::command::{Running, cpu_time, dcqcn_fleet, memory_kb, output_of};
-use dcqcn_tests::fleet::{Etcd, MockDaemon, reporting_hosts};
+use dcqcn_tests::fleet::{MockDaemon, reporting_hosts};
+use dcqcn_tests::prelude::*;
 use dcqcn_tests::socket::http;
-use serde_json::{Value, json};
 
-/// Time limit for reaching a state.
 const TIMEOUT: Duration = Duration::from_secs(900);
 /// Measuring time of an idle fleet.
 const IDLE: Duration = Duration::from_secs(30);
 /// The fastest possible policy: one canary, then a single wave, a hundred hosts at a time.
 const ROLLOUT: &str = "canary = 1\nwave = '100%'\nmax_unavailable = 100\nsoak = '0s'\npatience = '60s'";
-/// Number of hosts to extrapolate to.
 const EXTRAPOLATED: usize = 10_000;
-/// Operations per etcd transaction.
 const OPERATIONS: usize = 120;
 
 /// An etcd cluster of three members, and commands that use it.
 struct Fleet {
-    dir: tempfile::TempDir,
+    dir: TempDir,
     etcd: Etcd,
 }
 
@@ -63,14 +52,17 @@ impl Fleet {
         self.run(&["apply", file.to_str().context("path is not UTF-8")?]).map(drop)
     }
 
-    fn wait_until_complete(&self) -> Result<Value> {
+    /// Waits until the rollout is over, whose status must start with `end`.
+    fn wait_until_ended(&self, end: &str) -> Result<()> {
         let mut status = Value::Null;
         wait("the rollout is over", Duration::from_millis(500), || {
             // An etcd member may be too busy to respond.
             status = self.status().unwrap_or_default()["rollout"].take();
             Ok(status["is_over"] == true)
         })?;
-        Ok(status)
+        let is_right = status["status"].as_str().is_some_and(|status| status.starts_with(end));
+        ensure!(is_right, "the rollout ends with {status}");
+        Ok(())
     }
 }
 
@@ -80,12 +72,10 @@ struct Used {
     etcd_cpu_s: f64,
     etcd_rss_mb: f64,
     requests: f64,
-    /// Size of the largest member's database.
     database_mb: f64,
     coordinator_cpu_s: f64,
 }
 
-/// Rows of the table.
 const ROWS: [&str; 10] = [
     "from the start of the agents until all report, s",
     "from apply to the last host, s",
@@ -162,11 +152,7 @@ fn agents(hosts: usize) -> Result<Vec<f64>> {
     wait("every host has the version", Duration::from_millis(50), || Ok(daemons.values().all(has)))?;
     let last_s = began.elapsed().as_secs_f64();
     let after = used(&fleet.etcd, &coordinator)?;
-    let end = fleet.wait_until_complete()?;
-    ensure!(
-        end["status"].as_str().is_some_and(|status| status.starts_with("done")),
-        "the rollout ends with {end}"
-    );
+    fleet.wait_until_ended("done")?;
 
     let per_s = |of: fn(&Used) -> f64| (of(&idle) - of(&before)) / IDLE.as_secs_f64();
     let rollout = |of: fn(&Used) -> f64| of(&after) - of(&idle);
@@ -212,11 +198,7 @@ pub(crate) fn records(hosts: usize) -> Result<()> {
     row("`apply` without --wait", seconds(began));
     let mut has = BTreeMap::new();
     obey(&fleet.etcd, &orders, &mut has, |has| has.len() == hosts)?;
-    let end = fleet.wait_until_complete()?;
-    ensure!(
-        end["status"].as_str().is_some_and(|status| status.starts_with("done")),
-        "the rollout ends with {end}"
-    );
+    fleet.wait_until_ended("done")?;
     row("from apply to the end of the rollout", seconds(began));
     row("CPU of the coordinator for it", format!("{:.1} s", cpu_time(pid)?.as_secs_f64()));
 
@@ -229,11 +211,7 @@ pub(crate) fn records(hosts: usize) -> Result<()> {
     fleet.run(&["abort"])?;
     row("`abort` with half of the hosts changed", seconds(began));
     obey(&fleet.etcd, &orders, &mut has, |has| changed(has, 1) == hosts)?;
-    let end = fleet.wait_until_complete()?;
-    ensure!(
-        end["status"].as_str().is_some_and(|status| status.starts_with("rolled back")),
-        "the rollout ends with {end}"
-    );
+    fleet.wait_until_ended("rolled back")?;
     row("from abort to the end of the rollback", seconds(began));
     row("CPU of the coordinator for both", format!("{:.1} s", (cpu_time(pid)? - cpu).as_secs_f64()));
     let used = used(&fleet.etcd, &coordinator)?;

@@ -1,19 +1,11 @@
 //! Faults of attaching and detaching, on separate hosts, which must leave no state behind.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::Child;
 use std::sync::LazyLock;
-use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
-use dcqcn_netlink::tc::kernel_has_qdisc;
-use dcqcn_netlink::{Netlink, Netns};
-use dcqcn_tests::host::add_veth;
-use dcqcn_tests::kill::{Tc, killed, ok};
-use dcqcn_tests::lab::Lab;
-use dcqcn_tests::leftover::{complete, is_attached, problems, state};
-use dcqcn_tests::retry::wait_value;
+use dcqcn_tests::kill::{killed, ok};
+use dcqcn_tests::leftover::is_attached;
+use dcqcn_tests::prelude::*;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use crate::Fault;
@@ -43,7 +35,6 @@ static PACERS: LazyLock<Vec<&str>> = LazyLock::new(|| {
     ["none", "fq", "htb"].into_iter().filter(has).collect()
 });
 
-/// A way to attach.
 struct AttachOptions {
     tc: Tc,
     line: String,
@@ -103,7 +94,7 @@ fn attach_killed_after_delay(_: &mut SoakFixture, random: &mut fastrand::Rng) ->
         let options = AttachOptions::any(random);
         let mut command = dcqcn_tests::kill::command(lab, options.tc, &options.line)?;
         let mut child = lab.host.run(|| command.stdout(Stdio::null()).spawn())??;
-        std::thread::sleep(Duration::from_millis(random.u64(0..1_500)));
+        thread::sleep(Duration::from_millis(random.u64(0..1_500)));
         child.kill()?;
         child.wait()?;
         recover(lab, &options, random)

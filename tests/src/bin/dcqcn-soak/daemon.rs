@@ -1,21 +1,11 @@
 //! Faults of the daemon of an interface, and of commands that change it. They must not affect packets.
 
-use std::fs;
-use std::io::Write as _;
-use std::net::TcpStream;
 use std::os::unix::process::ExitStatusExt as _;
-use std::process::{Command, Stdio};
-use std::thread;
-use std::time::Duration;
 
-use anyhow::{Result, ensure};
-use dcqcn_tests::command::{binary, output_of};
-use dcqcn_tests::daemon::get;
-use dcqcn_tests::host::add_veth;
 use dcqcn_tests::leftover::waiters;
-use dcqcn_tests::retry::wait_value;
+use dcqcn_tests::prelude::*;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::kill;
 
 use crate::Fault;
 use crate::fixture::{METRICS, SoakFixture, file};
@@ -133,7 +123,6 @@ fn set_killed(fixture: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<(
     reload(fixture, "reloaded")
 }
 
-/// Waits until the previous value is restored.
 fn wait_until_recovered(fixture: &SoakFixture) -> Result<()> {
     let rate_bps = || Ok(fixture.pair.a.attachment("a0")?.maps.params()?.config.scalars.rpg_ai_rate_bps);
     wait_value(rate_bps, |bps| *bps == 10_000_000).map(drop)
@@ -151,7 +140,7 @@ fn kill_waiters(fixture: &SoakFixture) -> Result<()> {
 /// Killed after the first of its steps, it leaves a change that is reverted later.
 fn confirm_killed(fixture: &mut SoakFixture, random: &mut fastrand::Rng) -> Result<()> {
     killed(fixture, "set a0 --confirm 1s rpg_ai_rate=20mbit", random.u32(1..6))?;
-    wait_value(|| Ok(fixture.pair.a.run(dcqcn_loader::attach::pending)??.len()), |waiting| *waiting == 0)?;
+    wait_value(|| Ok(fixture.pair.a.run(attach::pending)??.len()), |waiting| *waiting == 0)?;
     wait_until_recovered(fixture)
 }
 
@@ -232,7 +221,6 @@ fn broken_journal(fixture: &mut SoakFixture, random: &mut fastrand::Rng) -> Resu
     done
 }
 
-/// Creates interfaces that the daemon will manage.
 fn appear(fixture: &SoakFixture, names: &[&str]) -> Result<()> {
     let netlink = fixture.pair.a.netlink()?;
     names.iter().try_for_each(|name| add_veth(&netlink, name, &name.replace('a', "far")))

@@ -1,18 +1,10 @@
 //! Two hosts, one managed by a daemon, with traffic between them, and its invariants.
 
 use std::fmt;
-use std::process::Command;
 
-use anyhow::{Result, ensure};
 use dcqcn_common::flow::RpFlow;
-use dcqcn_common::params::Config;
-use dcqcn_loader::attach::{self, Id};
-use dcqcn_tests::command::{dcqcn, output_of};
-use dcqcn_tests::daemon::Daemon;
-use dcqcn_tests::host::Pair;
-use dcqcn_tests::leftover::{freed, tables};
-use dcqcn_tests::packets::{CNP_TOS, Roce};
-use dcqcn_tests::retry::{wait, wait_value};
+use dcqcn_loader::attach::Id;
+use dcqcn_tests::prelude::*;
 
 use crate::traffic::Traffic;
 
@@ -20,7 +12,6 @@ use crate::traffic::Traffic;
 pub(crate) const FLOWS: u32 = 1_531;
 /// Size of the tables of other attachments.
 pub(crate) const ALTERNATIVE_FLOWS: u32 = 1_533;
-/// Address of the daemon's metrics.
 pub(crate) const METRICS: &str = "127.0.0.1:9310";
 
 /// Configuration of the daemon: rates change only by cuts.
@@ -58,7 +49,6 @@ impl fmt::Display for Violations {
     }
 }
 
-/// The hosts, the daemon of the first, and the traffic.
 pub(crate) struct SoakFixture {
     traffic: Traffic,
     pub(crate) daemon: Daemon,
@@ -89,7 +79,6 @@ impl SoakFixture {
         Ok(Self { traffic, daemon, pair, id, config, rate_bps })
     }
 
-    /// Number of packets sent.
     pub(crate) fn sent(&self) -> u64 {
         self.traffic.sent()
     }
@@ -107,13 +96,12 @@ impl SoakFixture {
         self.pair.a.run(|| output_of(&mut command))?
     }
 
-    /// Waits until the daemon is running and responds.
     pub(crate) fn wait_until_served(&mut self) -> Result<()> {
         if let Some(status) = self.daemon.process.0.try_wait()? {
-            anyhow::bail!("the daemon has exited: {status}");
+            bail!("the daemon has exited: {status}");
         }
         wait(|| {
-            let ready = dcqcn_tests::daemon::get(&self.pair.a, METRICS, "/readyz");
+            let ready = get(&self.pair.a, METRICS, "/readyz");
             Ok(match ready {
                 Ok(answer) if answer.starts_with("HTTP/1.1 200") => Ok(()),
                 Ok(answer) => Err(answer),
@@ -139,7 +127,6 @@ impl SoakFixture {
         Ok(Violations { packets_lost, rates_lost, leaked: self.leaked()? })
     }
 
-    /// State outside the daemon's attachments.
     fn leaked(&self) -> Result<u64> {
         // Maps are freed a moment after their last user.
         let others = if freed(ALTERNATIVE_FLOWS).is_ok() { 0 } else { tables(ALTERNATIVE_FLOWS) };
@@ -149,7 +136,7 @@ impl SoakFixture {
         let mut found = 0;
         let cleared = wait(|| {
             let pending = self.pair.a.run(attach::pending)??.len();
-            let journals = std::fs::read_dir(self.pair.a.journals()?)?
+            let journals = fs::read_dir(self.pair.a.journals()?)?
                 .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
                 .filter(|name| name != "lock")
                 .count();
@@ -183,7 +170,6 @@ impl SoakFixture {
     }
 }
 
-/// The flow of the traffic.
 fn flow(pair: &Pair) -> Result<RpFlow> {
     pair.a.flow("a0", &Roce::default())
 }

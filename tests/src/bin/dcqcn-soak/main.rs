@@ -6,19 +6,15 @@ mod fixture;
 mod supervise;
 mod traffic;
 
-use std::collections::BTreeMap;
-use std::io::Write as _;
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::sync::Mutex;
 
-use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
 use dcqcn_support::interrupt::Interrupt;
 use dcqcn_support::render::Table;
 use dcqcn_support::sync::lock;
 use dcqcn_tests::exit::exit_code;
+use dcqcn_tests::prelude::*;
 use nix::unistd::Uid;
 
 use crate::fixture::{SoakFixture, Violations};
@@ -47,7 +43,6 @@ struct Fault {
     make: fn(&mut SoakFixture, &mut fastrand::Rng) -> Result<()>,
 }
 
-/// Overall result.
 #[derive(Default)]
 struct Tally {
     times: u32,
@@ -76,7 +71,7 @@ fn run(args: &Args) -> Result<bool> {
         return Ok(true);
     }
     if let Some(unknown) = args.only.iter().find(|name| !all.iter().any(|fault| fault.name == **name)) {
-        anyhow::bail!("unknown fault `{unknown}`; --list prints all faults");
+        bail!("unknown fault `{unknown}`; --list prints all faults");
     }
     ensure!(Uid::effective().is_root(), "this makes network namespaces and loads programs: run it as root");
     let is_selected =

@@ -1,20 +1,13 @@
 //! The supervising process. A child injects the faults; on exit, the child and its remains are removed within a second.
 
+use std::env;
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
-use std::process::Command;
-use std::time::Duration;
-use std::{env, fs};
 
-use anyhow::{Context as _, Result};
-use dcqcn_netlink::Netns;
 use dcqcn_netlink::netns::current_cookie;
 use dcqcn_support::interrupt::Interrupt;
-use dcqcn_tests::command::dcqcn;
-use dcqcn_tests::retry::wait_for;
+use dcqcn_tests::prelude::*;
 use nix::mount::{MntFlags, umount2};
-use nix::sys::signal::{Signal, kill, killpg};
-use nix::unistd::Pid;
+use nix::sys::signal::{kill, killpg};
 
 /// Set for the child process.
 const WORKER: &str = "DCQCN_SOAK_WORKER";
@@ -23,12 +16,10 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Time limit for printing its table.
 const GRACE: Duration = Duration::from_millis(300);
 
-/// Whether this is the child process.
 pub(crate) fn is_worker() -> bool {
     env::var_os(WORKER).is_some()
 }
 
-/// Runs the child process, and returns whether all was well.
 pub(crate) fn run() -> Result<bool> {
     let interrupt = Interrupt::catch()?;
     let directory = tempfile::tempdir()?;

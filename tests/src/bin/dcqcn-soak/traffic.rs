@@ -1,15 +1,9 @@
 //! Packets from one host to the other, counted at both ends.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::sync::atomic::AtomicU64;
+use std::thread::JoinHandle;
 
-use anyhow::{Result, anyhow, ensure};
-use dcqcn_common::wire::bth::Bth;
-use dcqcn_tests::host::Pair;
-use dcqcn_tests::packets::Roce;
-use dcqcn_tests::retry::wait_for;
+use dcqcn_tests::prelude::*;
 
 /// Between two packets.
 const PACKET_INTERVAL: Duration = Duration::from_micros(500);
@@ -28,16 +22,13 @@ struct Shared {
     is_over: AtomicBool,
 }
 
-/// The traffic; it ends when dropped.
 pub(crate) struct Traffic {
     shared: Arc<Shared>,
-    /// Losses so far.
     lost: u64,
     threads: Vec<JoinHandle<Result<()>>>,
 }
 
 impl Traffic {
-    /// Starts the traffic, from `a0` to `b0`.
     pub(crate) fn start(pair: &Pair) -> Result<Self> {
         let shared = Arc::<Shared>::default();
         let (from, to) = (pair.a.socket("a0")?, pair.b.socket("b0")?);
@@ -81,18 +72,15 @@ impl Traffic {
         Ok(Self { shared, lost: 0, threads })
     }
 
-    /// Number of packets sent.
     pub(crate) fn sent(&self) -> u64 {
         self.shared.sent.load(Ordering::Relaxed)
     }
 
-    /// Waits until this many more have been sent.
     pub(crate) fn pass(&self, more: u64) -> Result<()> {
         let goal = self.sent() + more;
         self.wait_until("no packet is sent", || self.sent() >= goal)
     }
 
-    /// Losses since the last call, with none in flight.
     pub(crate) fn lost(&mut self) -> Result<u64> {
         self.shared.is_paused.store(true, Ordering::Release);
         let is_paused = || self.shared.has_paused.load(Ordering::Acquire);
@@ -113,12 +101,10 @@ impl Traffic {
         })
     }
 
-    /// Whether an end has failed.
     fn is_broken(&self) -> bool {
         self.threads.iter().any(JoinHandle::is_finished)
     }
 
-    /// Stops the traffic.
     pub(crate) fn end(mut self) -> Result<()> {
         self.shared.is_over.store(true, Ordering::Relaxed);
         self.threads

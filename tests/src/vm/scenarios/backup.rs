@@ -1,21 +1,12 @@
 //! Storage next to a backup: two NVMe-oF disks behind a bottleneck port, accessed with fio while iperf3 sends TCP
 //! through the same port; with and without classes, marks and pauses, over RDMA and over TCP, and with packet loss.
 
-use std::thread;
-use std::time::Duration;
-
-use anyhow::{Context as _, Result};
 use dcqcn_testbed::CpuMeter;
-use serde_json::Value;
 
-use super::super::command::{Background, received_bps, sh};
+use super::super::command::received_bps;
 use super::super::counts::Counts;
-use super::super::fio::{self, CompletedIo, Job};
-use super::super::lab::{Lab, Options, count};
-use super::super::nvme::{self, Disk, NvmeDisk, Transport};
-use super::super::perftest::ECT;
-use super::super::report::Report;
 use super::incast::{BOTTLENECK_BPS, shape};
+use crate::vm::prelude::*;
 
 /// The host at the bottleneck port: it reads, or exports the disks that are written.
 const NEAR: u8 = 3;
@@ -39,7 +30,6 @@ const SHORT: &str = "--set wred.3.queue_limit=100KB --set wred.3.kmin=10KB";
 const DEEP: &str = "wred.3.kmin=100KB wred.3.kmax=400KB wred.3.queue_limit=1MB";
 const HOSTS: &str = "--profile lab --set link_rate=40mbit --set pfc.3.rx=on";
 
-/// Direction of the data limited by the small port.
 #[derive(Clone, Copy)]
 enum Direction {
     Reads,
@@ -279,7 +269,6 @@ struct Rows<'a> {
 
 struct Measured {
     done: CompletedIo,
-    /// Payload of storage through the port.
     storage_bps: f64,
     tcp_bps: f64,
     /// Packets dropped since the rates settled.

@@ -1,21 +1,12 @@
 //! Coexistence with the kernel's own queues, shapers, bonds, and programs at the same hooks.
 
-use std::time::Duration;
-
-use anyhow::{Context as _, Result, ensure};
 use aya::programs::tc::TcAttachType;
 use dcqcn_common::layout::Mode;
-use dcqcn_common::stats::Stat;
-use dcqcn_loader::dataplane::{self, PROGRAMS, Programs, Sizes};
-use dcqcn_replay::Hook;
+use dcqcn_loader::dataplane;
 
-use super::super::command::sh;
-use super::super::report::Report;
-use crate::host::add_veth;
 use crate::lab::Lab;
-use crate::leftover::{problems, state};
-use crate::packets::Roce;
 use crate::tap::Tap;
+use crate::vm::prelude::*;
 
 const QUEUES: usize = 4;
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -43,11 +34,11 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
 /// The first two commands after boot, concurrently: one of them mounts the file system of attachments.
 fn our_programs_first(report: &mut Report, lab: &Lab) -> Result<()> {
     let attach = |iface: &str| lab.ok(&format!("attach {iface} --pacer none {ATTACH}")).map(drop);
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         let other = scope.spawn(|| attach("b0"));
-        attach("a0").and(other.join().map_err(|_| anyhow::anyhow!("a command panicked"))?)
+        attach("a0").and(other.join().map_err(|_| anyhow!("a command panicked"))?)
     })?;
-    let mounts = std::fs::read_to_string("/proc/mounts")?;
+    let mounts = fs::read_to_string("/proc/mounts")?;
     let mounts = mounts.lines().filter(|line| line.contains(" /run/dcqcn/bpf ")).count();
     report.equals("the first two commands at once: mounts", mounts, 1);
     let found = [problems(lab, "a0")?, problems(lab, "b0")?].concat();
@@ -55,9 +46,8 @@ fn our_programs_first(report: &mut Report, lab: &Lab) -> Result<()> {
     lab.ok("detach --all").map(drop)
 }
 
-/// The release of this kernel.
 fn release() -> Result<(u32, u32)> {
-    let text = std::fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    let text = fs::read_to_string("/proc/sys/kernel/osrelease")?;
     let mut numbers = text.split(['.', '-']).map(str::parse::<u32>);
     Ok((numbers.next().context("no release")??, numbers.next().context("no release")??))
 }
@@ -87,12 +77,7 @@ fn between(
 fn queues(report: &mut Report, lab: &Lab) -> Result<()> {
     let mut tap = Tap::new(&lab.host, "q0", QUEUES)?;
     let own = show(lab, "q0")?;
-    report.check(
-        "mq: the kernel's own",
-        own.lines().next().unwrap_or(""),
-        "mq 0:",
-        own.contains("mq 0: root"),
-    );
+    report.contains("mq: the kernel's own", own.lines().next().unwrap_or(""), "mq 0: root");
     let fqs = |shown: &str, mq: &str| {
         (1..=QUEUES).filter(|queue| shown.lines().any(|line| is_fq_at(line, &format!("{mq}{queue}")))).count()
     };
@@ -160,12 +145,12 @@ fn measure_pacing(lab: &Lab, tap: &mut Tap) -> Result<f64> {
     let socket = lab.host.socket("q0")?;
     // Wait for frames to leave; otherwise later ones would be beyond the horizon.
     socket.limit_send_buffer(64 << 10)?;
-    let frames = std::thread::scope(|scope| {
+    let frames = thread::scope(|scope| {
         let taken = scope.spawn(|| tap.read_frames(PACED_FRAMES, TIMEOUT));
         for _ in 0..PACED_FRAMES {
             socket.send(&frame)?;
         }
-        taken.join().map_err(|_| anyhow::anyhow!("the other end panicked"))?
+        taken.join().map_err(|_| anyhow!("the other end panicked"))?
     })?;
     let first = frames.first().context("no frame")?.0;
     let took = frames.iter().map(|(at, ..)| at.saturating_duration_since(first)).max().unwrap_or_default();
@@ -230,7 +215,7 @@ fn bond(report: &mut Report, lab: &Lab) -> Result<()> {
     add("m2")?;
     lab.host.command("ip link set w1 down")?;
     let active = || lab.host.command("ip -d link show bond0");
-    crate::retry::wait_value(active, |shown| shown.contains("active_slave m2"))?;
+    wait_value(active, |shown| shown.contains("active_slave m2"))?;
     report.equals("a bond, after failover: packets counted of 20 sent", passes("w2")?, 20);
     report.empty("a bond: complete", &problems(lab, "bond0")?);
     lab.host.command("ip link set m2 nomaster")?;

@@ -1,14 +1,9 @@
 //! Commands of the documentation, typed exactly as in the pages' blocks.
 
-use std::fs;
-use std::time::Duration;
-
-use anyhow::{Context as _, Result};
-
-use super::super::command::{json, sh};
-use super::super::lab::{Lab, Options, count, listed_flows, rxe};
-use super::super::report::Report;
+use super::super::command::json;
+use super::super::lab::listed_flows;
 use super::typing::{self, PREAMBLE, blocks, typed};
+use crate::vm::prelude::*;
 
 const HOSTS: u8 = 3;
 const FIVE_MINUTES: &str = include_str!("../../../../docs/first-steps/soft-roce.md");

@@ -1,15 +1,7 @@
 //! Four QPs of two hosts into a third behind a bottleneck port, without dcqcn and with it everywhere.
 
-use std::thread;
-use std::time::{Duration, Instant};
-
-use anyhow::{Context as _, Result, ensure};
-use dcqcn_netlink::Netlink;
-
-use super::super::lab::{Lab, Options, count};
-use super::super::perftest::{self, Flow, Tool, jain};
-use super::super::report::Report;
-use crate::repeat::while_repeating;
+use super::super::perftest::jain;
+use crate::vm::prelude::*;
 
 /// The host at the bottleneck port.
 const RECEIVER: u8 = 3;
@@ -111,7 +103,6 @@ pub(super) fn attach_port(lab: &Lab) -> Result<()> {
     lab.on_port(RECEIVER, &line).map(drop)
 }
 
-/// Results of the traffic.
 pub(super) struct Measured {
     goodputs_bps: Vec<f64>,
     possible_bps: f64,
@@ -215,18 +206,14 @@ impl Counts {
 /// Runs the traffic while sampling the queue; repeats if perftest, whose timers are signals, divided by too short a time
 /// and reports more than the port's rate.
 pub(super) fn measure(lab: &Lab, tool: Tool, load: Load) -> Result<Measured> {
-    let measured = measure_once(lab, tool, load)?;
-    if measured.goodputs_bps.iter().all(|goodput_bps| *goodput_bps <= BOTTLENECK_BPS) {
-        return Ok(measured);
+    for _ in 0..2 {
+        let measured = measure_once(lab, tool, load)?;
+        if measured.goodputs_bps.iter().all(|goodput_bps| *goodput_bps <= BOTTLENECK_BPS) {
+            return Ok(measured);
+        }
+        println!("perftest reports {:?} bit/s", measured.goodputs_bps);
     }
-    println!("perftest reports {:?} bit/s: measuring again", measured.goodputs_bps);
-    let measured = measure_once(lab, tool, load)?;
-    ensure!(
-        measured.goodputs_bps.iter().all(|goodput_bps| *goodput_bps <= BOTTLENECK_BPS),
-        "perftest reports {:?} bit/s for a port of {BOTTLENECK}, twice",
-        measured.goodputs_bps
-    );
-    Ok(measured)
+    bail!("perftest reports more than {BOTTLENECK} for a port of that rate, twice")
 }
 
 fn measure_once(lab: &Lab, tool: Tool, load: Load) -> Result<Measured> {

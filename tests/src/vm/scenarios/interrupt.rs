@@ -1,29 +1,15 @@
 //! Attaching and detaching with active QPs: accepted commands interrupt none, and mounted disks are unaffected.
 
-use std::fs::{self, File};
-use std::io::Write as _;
-use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::sync::atomic::AtomicU64;
 
-use anyhow::{Context as _, Result, ensure};
-
-use super::super::command::{Background, sh};
-use super::super::lab::{self, Lab, Options};
-use super::super::nvme::{self, Disk, NvmeDisk, Transport};
-use super::super::perftest::{self, ECT, Flow, Tool, Traffic};
-use super::super::report::Report;
-use crate::command::words;
-use crate::packets::mac;
-use crate::retry::wait_for;
+use super::super::lab;
+use super::super::perftest::Traffic;
+use crate::vm::prelude::*;
 
 const INITIATOR: u8 = 1;
 const TARGET: u8 = 2;
 const ENDS: [NvmeDisk; 1] = [NvmeDisk { initiator: INITIATOR, target: TARGET }];
-/// Where the disk is mounted.
 const MOUNTED: &str = "/mnt";
-/// Size of the data written repeatedly.
 const FILE_BYTES: usize = 256 << 10;
 /// The fix that `attach` proposes.
 const FQ: &str = "root fq limit 4194304 flow_limit 20000 buckets 65536 orphan_mask 4294967295";
@@ -50,6 +36,21 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     interrupt_allowed(report, &lab)
 }
 
+/// Where QPs end, a command is refused with fixes; otherwise it is `done`.
+fn refused_if(
+    report: &mut Report,
+    what: &str,
+    ends: bool,
+    refused: Option<&str>,
+    fixes: &[&str],
+    done: &str,
+) {
+    let has_fix = refused.is_some_and(|error| fixes.iter().all(|fix| error.contains(fix)));
+    let expected = if ends { "refused, with a fix" } else { done };
+    let is_right = has_fix == ends && refused.is_some() == ends;
+    report.check(what, refused.map_or(done, |_| "refused"), expected, is_right);
+}
+
 /// Attaching without a previous fq.
 fn without_fq(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
     under_traffic(report, lab, "no fq", 30, |report| {
@@ -57,18 +58,8 @@ fn without_fq(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
             let iface = lab.iface(host);
             let before = link_and_qdiscs(lab, host)?;
             let refused = error_of(&format!("dcqcn attach {iface} --pacer fq {ATTACH}"))?;
-            let way = refused.as_ref().is_some_and(|error| {
-                error.contains("--interrupt")
-                    && error.contains(&format!("tc qdisc replace dev {iface} root fq"))
-            });
-            let words = refused.as_deref().map_or("attached", |_| "refused");
-            let expected = if ends { "refused, with a fix" } else { "attached" };
-            report.check(
-                &format!("no fq: {iface}"),
-                words,
-                expected,
-                way == ends && refused.is_some() == ends,
-            );
+            let fixes = ["--interrupt", &format!("tc qdisc replace dev {iface} root fq")];
+            refused_if(report, &format!("no fq: {iface}"), ends, refused.as_deref(), &fixes, "attached");
             if refused.is_some() {
                 report.unchanged(&format!("no fq: {iface}, refused"), &before, &link_and_qdiscs(lab, host)?);
                 // This replaces no qdisc.
@@ -118,15 +109,8 @@ fn detach_is_refused(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
     under_traffic(report, lab, "attached with an fq", 25, |report| {
         lab.set_mac(INITIATOR, OTHER_MAC)?;
         let refused = error_of(&format!("dcqcn detach {iface}"))?;
-        let way = refused.as_ref().is_some_and(|error| error.contains("--interrupt"));
-        let words = refused.as_deref().map_or("detached", |_| "refused");
-        let expected = if ends { "refused, with a fix" } else { "detached" };
-        report.check(
-            "attached with an fq: detach",
-            words,
-            expected,
-            way == ends && refused.is_some() == ends,
-        );
+        let what = "attached with an fq: detach";
+        refused_if(report, what, ends, refused.as_deref(), &["--interrupt"], "detached");
         if refused.is_some() {
             let problems = lab.on_host(INITIATOR, "status {}")?["attachments"][0]["problems"].clone();
             let whole = problems.as_array().is_some_and(Vec::is_empty);
@@ -167,10 +151,8 @@ fn reload_is_refused(report: &mut Report, lab: &Lab, ends: bool) -> Result<()> {
     under_traffic(report, lab, "a reload without the interface", 25, |report| {
         write(&[&other])?;
         let refused = error_of(&format!("dcqcn daemon reload --socket {SOCKET}"))?;
-        let has_cause = refused.as_ref().is_some_and(|error| error.contains("--interrupt"));
-        let words = refused.as_deref().map_or("reloaded", |_| "refused");
-        let expected = if ends { "refused, with the cause" } else { "reloaded" };
-        report.check("reload: under traffic", words, expected, has_cause == ends);
+        let what = "reload: under traffic";
+        refused_if(report, what, ends, refused.as_deref(), &["--interrupt"], "reloaded");
         let is_served = served()?.contains(&format!("\"{iface}\""));
         report.equals("reload: the interface is managed", is_served, ends);
         Ok(if ends { "refused" } else { "reloaded" })
@@ -205,19 +187,9 @@ fn interrupt_allowed(report: &mut Report, lab: &Lab) -> Result<()> {
     let traffic = flow(lab, 15)?;
     thread::sleep(Duration::from_secs(2));
     let attached = error_of(&format!("dcqcn attach {iface} --pacer fq --interrupt {ATTACH}"))?;
-    report.check(
-        "--interrupt: attach",
-        attached.as_deref().unwrap_or("attached"),
-        "attached",
-        attached.is_none(),
-    );
+    report.equals("--interrupt: attach", attached.as_deref().unwrap_or("attached"), "attached");
     let detached = error_of(&format!("dcqcn detach {iface} --interrupt"))?;
-    report.check(
-        "--interrupt: detach",
-        detached.as_deref().unwrap_or("detached"),
-        "detached",
-        detached.is_none(),
-    );
+    report.equals("--interrupt: detach", detached.as_deref().unwrap_or("detached"), "detached");
     let end = traffic.finish()?.end();
     report.row(["no fq".into(), "attached and detached with --interrupt".into(), "-".into(), end]);
     Ok(())
@@ -246,28 +218,16 @@ fn under_traffic(
         }
         stop.store(true, Ordering::Relaxed);
         let continues = written.load(Ordering::Relaxed) >= so_far + 2;
-        let wrote = writer.join().unwrap_or_else(|_| Err(anyhow::anyhow!("the writer panicked")));
+        let wrote = writer.join().unwrap_or_else(|_| Err(anyhow!("the writer panicked")));
         (done, wrote.map(|()| continues))
     });
     let done = done.with_context(|| what.to_owned())?;
-    let kernel_errors =
-        wrote.as_ref().map_or_else(|error| format!("{error:#}"), |continues| continues.to_string());
-    report.check(
-        &format!("{what}: the disk continues"),
-        &kernel_errors,
-        true,
-        wrote.is_ok_and(|continues| continues),
-    );
+    let wrote = wrote.map_or_else(|error| format!("{error:#}"), |continues| continues.to_string());
+    report.equals(&format!("{what}: the disk continues"), wrote.as_str(), "true");
     let end = traffic.finish()?.end();
     report.equals(&format!("{what}: the QP"), &end, "finished");
     report.row([what.to_owned(), done.to_owned(), written.load(Ordering::Relaxed).to_string(), end]);
-    let kernel_errors = unmount(disk)?;
-    report.check(
-        &format!("{what}: errors of the disk in the kernel's log"),
-        &kernel_errors,
-        "none",
-        kernel_errors.is_empty(),
-    );
+    report.empty(&format!("{what}: errors of the disk in the kernel's log"), &unmount(disk)?);
     Ok(())
 }
 
@@ -289,7 +249,7 @@ fn mount(lab: &Lab) -> Result<Disk> {
 }
 
 /// Unmounts it, and returns errors in the kernel's log.
-fn unmount(disk: Disk) -> Result<String> {
+fn unmount(disk: Disk) -> Result<Vec<String>> {
     let mounts = fs::read_to_string("/proc/mounts")?;
     let mount = mounts
         .lines()
@@ -299,11 +259,9 @@ fn unmount(disk: Disk) -> Result<String> {
     sh(&format!("umount {MOUNTED}"))?;
     let kernel_log = sh("dmesg")?;
     let errors = ["I/O error", "EXT4-fs error", "EXT2-fs error", "reconnecting", "failed, error"];
-    let kernel_errors: Vec<&str> =
-        kernel_log.lines().filter(|line| errors.iter().any(|error| line.contains(error))).collect();
-    let kernel_errors = kernel_errors.join("; ");
     disk.disconnect()?;
-    Ok(kernel_errors)
+    let is_error = |line: &&str| errors.iter().any(|error| line.contains(error));
+    Ok(kernel_log.lines().filter(is_error).map(str::to_owned).collect())
 }
 
 /// Writes files to the disk, bypassing caches, and reads each back.

@@ -1,11 +1,9 @@
 //! Commands killed at each step, with this kernel's hooks: clsact filters before Linux 6.6, links since.
 
-use anyhow::{Result, ensure};
-
-use super::super::report::Report;
-use crate::kill::{Tc, at_every_step, ok, set_at_every_step, upgrade_at_every_step, whole};
+use crate::kill::{at_every_step, ok, set_at_every_step, upgrade_at_every_step, whole};
 use crate::lab::Lab;
-use crate::leftover::{freed, is_attached, state};
+use crate::leftover::is_attached;
+use crate::vm::prelude::*;
 
 const FLOWS: u32 = 1_237;
 

@@ -1,21 +1,12 @@
 //! Operator's commands under traffic: none may break a QP or lose its rate.
 
-use std::thread;
-use std::time::{Duration, Instant};
-
-use anyhow::{Context as _, Result, ensure};
-
-use super::super::command::{Background, sh};
-use super::super::lab::{self, Lab, Options};
-use super::super::perftest::{self, Flow, Tool};
-use super::super::report::Report;
-use super::super::sysfs;
+use super::super::lab;
+use crate::vm::prelude::*;
 
 const SENDER: u8 = 1;
 const RECEIVER: u8 = 2;
 /// Long enough for all commands under emulation.
 const SECONDS: u32 = 140;
-/// Rate limit of the QP, Mbit/s.
 const LIMIT_MBPS: u32 = 10;
 
 pub(super) fn run(report: &mut Report) -> Result<()> {

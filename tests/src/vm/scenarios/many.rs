@@ -3,19 +3,9 @@
 //! `fq` has a queue for each flow that it can distinguish. Soft-RoCE sends all QPs of a device through one socket,
 //! which is one flow; a QP that was cut would then delay those that were not.
 
-use std::thread;
-use std::time::{Duration, Instant};
-
-use anyhow::{Result, ensure};
-use dcqcn_netlink::Netlink;
-use serde_json::Value;
-
-use super::super::command::{Background, json, json_in, sh};
-use super::super::lab::{Lab, ListedFlow, Options, count, rxe};
-use super::super::perftest::{self, ECT};
-use super::super::report::Report;
-use crate::packets::Roce;
-use crate::socket::RawSocket;
+use super::super::command::{json, json_in};
+use super::super::lab::ListedFlow;
+use crate::vm::prelude::*;
 
 const SENDER: u8 = 1;
 const RECEIVER: u8 = 2;
@@ -184,7 +174,6 @@ impl Measured {
     }
 }
 
-/// WRITEs of all QPs, by one process at each end.
 fn traffic(lab: &Lab) -> Result<(Background, Background)> {
     let line = |host: u8| -> Result<String> {
         Ok(format!(

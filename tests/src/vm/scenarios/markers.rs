@@ -1,12 +1,8 @@
 //! The kernel's own markers as peers: the same incast and hosts, with another marker.
 
-use anyhow::Result;
-
-use super::super::command::{sh, sh_in};
-use super::super::lab::{Lab, Options};
-use super::super::perftest::Tool;
-use super::super::report::Report;
+use super::super::command::sh_in;
 use super::incast::{BRIEF, attach_hosts, attach_port, measure, shape};
+use crate::vm::prelude::*;
 
 const RECEIVER: u8 = 3;
 /// Markers behind the shaper of the port: RED with the thresholds and the probability of `dcqcn`'s port; fq_codel, which

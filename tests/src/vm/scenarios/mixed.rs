@@ -3,19 +3,9 @@
 //! Packets of an end belong to two sequences, its requests and its responses. A reordered packet counts as lost, and is
 //! retransmitted.
 
-use std::fs;
-use std::time::Duration;
-
-use anyhow::{Context as _, Result, ensure};
-use serde_json::Value;
-
-use super::super::command::Background;
 use super::super::counts::Counts;
-use super::super::lab::{Lab, Options, count, rxe};
-use super::super::perftest::ECT;
-use super::super::report::Report;
 use super::incast;
-use crate::retry::wait_for;
+use crate::vm::prelude::*;
 
 /// Runs the QPs; the guest's Debian has the Python bindings of verbs.
 pub(super) const PROGRAM: &str = include_str!("../mixed.py");
@@ -48,7 +38,6 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
 }
 
 struct Measured {
-    /// Output of the program.
     results: Value,
     before: Counts,
     settled: Counts,
@@ -74,7 +63,6 @@ fn counts(lab: &Lab) -> Result<Counts> {
     Counts::read(lab, RECEIVER, &hosts)
 }
 
-/// Results of the program, once it has ended.
 pub(super) fn results(program: &mut Background) -> Result<Value> {
     let (ok, printed) = program.finish(TIMEOUT)?;
     ensure!(ok, "the program failed: {}", printed.trim());
@@ -95,7 +83,7 @@ fn measure(lab: &Lab) -> Result<Measured> {
         Ok(if printed.contains("settled") { Ok(()) } else { Err(printed) })
     })?;
     let settled = counts(lab)?;
-    std::thread::sleep(Duration::from_secs(u64::from(COUNTED) - 1));
+    thread::sleep(Duration::from_secs(u64::from(COUNTED) - 1));
     let rates = rates(lab)?;
     let results = results(&mut program)?;
     Ok(Measured { results, before: settled.since(start), settled: counts(lab)?.since(settled), rates })
@@ -106,7 +94,6 @@ impl Measured {
         self.results[name].as_u64().with_context(|| format!("no `{name}` in {}", self.results))
     }
 
-    /// Operations of these kinds.
     fn operations(&self, kinds: &[&str]) -> u64 {
         kinds.iter().filter_map(|kind| self.results["operations"][*kind].as_u64()).sum()
     }

@@ -1,10 +1,7 @@
 //! Paced QPs: throughput measured by perftest.
 
-use anyhow::{Context as _, Result};
-
-use super::super::lab::{Lab, Options, count};
-use super::super::perftest::{self, Flow, Tool, goodputs_bps};
-use super::super::report::Report;
+use super::super::perftest::goodputs_bps;
+use crate::vm::prelude::*;
 
 const SENDER: u8 = 1;
 const RECEIVER: u8 = 2;
@@ -13,7 +10,6 @@ const SECONDS: u32 = 8;
 const CREDIT: &str = "5ms";
 /// Rates of each QP, and number of QPs.
 const LIMITS: [(u32, u16); 4] = [(10, 1), (40, 1), (80, 1), (20, 2)];
-/// Tolerance of the measured rate.
 const TOLERANCE: f64 = 0.05;
 /// Attempts if a measured rate is too low: an emulated machine that is not scheduled loses more time than the credit
 /// covers. Too high a rate fails immediately.

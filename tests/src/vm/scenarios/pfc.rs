@@ -1,22 +1,19 @@
 //! PFC frames of a neighbour, with the kernel's fq.
 
-use anyhow::Result;
-
-use super::super::command::{Background, sh};
-use super::super::report::Report;
 use crate::pauses::{DETECTION, PAUSE, RESTORATION, run as pause, storm};
+use crate::vm::prelude::*;
 
 pub(super) fn run(report: &mut Report) -> Result<()> {
     sh("modprobe sch_fq")?;
     let observed = pause("pfc")?;
     let watched = storm("watchdog", |host| host.run(|| Background::start("dcqcn run a0"))?)?;
     report.columns(&["what", "after"]);
-    let ms = |time: std::time::Duration| format!("{:.1} ms", time.as_secs_f64() * 1e3);
+    let ms = |time: Duration| format!("{:.1} ms", time.as_secs_f64() * 1e3);
     let paused = format!("a packet in the queue that is paused for {} arrives", ms(PAUSE));
     report.row([paused, ms(observed.waited)]);
     report.row(["a packet in another queue arrives".to_owned(), ms(observed.other)]);
     report.row(["one in that queue after XON arrives".to_owned(), ms(observed.after_xon)]);
-    let in_ms = |time: std::time::Duration| format!("{:.0} ms", time.as_secs_f64() * 1e3);
+    let in_ms = |time: Duration| format!("{:.0} ms", time.as_secs_f64() * 1e3);
     report.row([
         format!("a storm is detected, pfc_wd_detection_time {}", in_ms(DETECTION)),
         ms(watched.detection),

@@ -1,13 +1,11 @@
 //! `dcqcn-lab qualify` with a stock kernel: ets for the queues, fq for pacing and pauses.
 
-use anyhow::Result;
 use clap::ValueEnum as _;
 use dcqcn_params::{Assignment, Settings};
 use dcqcn_testbed::IncastConfig;
 use dcqcn_testbed::qualify::{Case, Check, DeviceUnderTest, Outcome, QualifyConfig, qualify};
 
-use super::super::command::sh;
-use super::super::report::Report;
+use crate::vm::prelude::*;
 
 /// Link rate that an emulated guest sustains.
 const LINK_BPS: u64 = 10_000_000;

@@ -1,11 +1,9 @@
 //! Shares of a port's queues, as in the kernel's own tests of ets (tools/testing/selftests/net/forwarding).
 
-use anyhow::{Context as _, Result};
 use dcqcn_params::QueuesChoice;
 
-use super::super::command::sh;
-use super::super::report::Report;
 use crate::queues::{CASES, port, shares, shares_match};
+use crate::vm::prelude::*;
 
 pub(super) fn run(report: &mut Report) -> Result<()> {
     sh("modprobe -a sch_ets sch_htb sch_tbf")?;

@@ -1,11 +1,8 @@
 //! READ: the responder is the sender, and is not limited by a send queue.
 
-use anyhow::{Context as _, Result};
-
-use super::super::lab::{Lab, Options, count};
-use super::super::perftest::{self, Flow, Tool, goodputs_bps};
-use super::super::report::Report;
+use super::super::perftest::goodputs_bps;
 use super::incast::{self, BOTTLENECK_BPS};
+use crate::vm::prelude::*;
 
 /// Requests the data.
 const READER: u8 = 3;

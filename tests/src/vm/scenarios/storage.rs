@@ -3,18 +3,9 @@
 //! A target's QP carries WRITEs (data of reads), READ requests (for data of writes) and SENDs (replies) in one
 //! sequence, in which reordering causes retransmissions.
 
-use std::thread;
-use std::time::Duration;
-
-use anyhow::Result;
-
 use super::super::counts::Counts;
-use super::super::fio::{self, CompletedIo, Job};
-use super::super::lab::{Lab, Options};
-use super::super::nvme::{self, Disk, NvmeDisk, Transport};
-use super::super::perftest::ECT;
-use super::super::report::Report;
 use super::incast;
+use crate::vm::prelude::*;
 
 /// The host at the bottleneck port.
 const INITIATOR: u8 = 3;

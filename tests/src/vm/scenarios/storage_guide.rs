@@ -1,18 +1,8 @@
 //! The commands of docs/how-to/fix-storage.md, typed while an initiator reads two disks next to a backup: read times
 //! before, and after each step.
 
-use std::fs;
-use std::time::Duration;
-
-use anyhow::{Context as _, Result};
-use serde_json::Value;
-
-use super::super::command::sh;
-use super::super::fio::{self, CompletedIo, Job};
-use super::super::lab::{Lab, Options, rxe};
-use super::super::nvme::{self, NvmeDisk, Transport};
-use super::super::report::Report;
 use super::typing::{self, PREAMBLE, blocks, typed};
+use crate::vm::prelude::*;
 
 /// Hosts with disks, by disk number.
 const TARGETS: [u8; 2] = [1, 2];
@@ -121,7 +111,6 @@ fn start(phase: &str, reads: &str) -> String {
     format!("{reads} >/tmp/{phase}.json &\nreads=$!\nsleep {}\n{settled}", READS.settling_s + 1)
 }
 
-/// Waits for the end of the reads, and records the counters.
 fn end(phase: &str) -> String {
     format!("wait $reads\n{}", record(&format!("{phase}-to")))
 }
@@ -134,7 +123,6 @@ fn record(name: &str) -> String {
     )
 }
 
-/// A line of the page with our names.
 fn ours(line: &str, lab: &Lab) -> String {
     let mut line = line.replace("rxe0", &rxe(INITIATOR));
     for target in TARGETS {
@@ -152,10 +140,8 @@ fn ours(line: &str, lab: &Lab) -> String {
     }
 }
 
-/// Results of the reads.
 struct Phase {
     done: CompletedIo,
-    /// Packets dropped by the port after settling.
     drops: u64,
     /// Drops of the storage queue; none while the port has no queues.
     queue_drops: Option<u64>,
@@ -195,20 +181,17 @@ impl Phase {
     }
 }
 
-/// Packets that storage's queue has dropped.
 fn storage_drops(queues: &[Value]) -> Result<u64> {
     let row = queues.iter().find(|row| row.get("queue").and_then(Value::as_u64) == Some(3));
     row.and_then(|row| row.get("drops")?.as_u64()).context("no drops of queue 3")
 }
 
-/// The port's queues in the output of `dcqcn queues`.
 fn queues(name: &str) -> Result<Vec<Value>> {
     let json: Value = serde_json::from_str(&fs::read_to_string(format!("/tmp/{name}-queues.json"))?)?;
     let rows = json.get("queues").and_then(Value::as_array);
     rows.cloned().context("`dcqcn queues` lists queues")
 }
 
-/// Packets dropped at the port's root, from the output of `tc`.
 fn port_drops(name: &str) -> Result<u64> {
     let json: Value = serde_json::from_str(&fs::read_to_string(format!("/tmp/{name}-port.json"))?)?;
     let mut qdiscs = json.as_array().into_iter().flatten();

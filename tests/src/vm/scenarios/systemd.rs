@@ -1,18 +1,9 @@
 //! The package under Debian's systemd, from boot to purge.
 
-use std::fs;
-use std::path::Path;
-use std::process::Command;
-use std::time::Duration;
-
-use anyhow::{Context as _, Result, ensure};
 use aya::maps::loaded_maps;
-use serde_json::Value;
 
-use super::super::command::{Background, json, sh};
-use super::super::report::Report;
-use crate::command::status_field;
-use crate::retry::wait_for;
+use super::super::command::json;
+use crate::vm::prelude::*;
 
 const UNIT: &str = "dcqcn.service";
 const IFACE: &str = "roce0";
@@ -65,26 +56,31 @@ fn boot(report: &mut Report) -> Result<()> {
             found & !CAPABILITIES == 0,
         );
     }
-    report.equals("boot: NoNewPrivs", status_field(pid, "NoNewPrivs:")?, "1");
-    // 2 is a filter.
-    report.equals("boot: Seccomp", status_field(pid, "Seccomp:")?, "2");
     let limits = fs::read_to_string(format!("/proc/{pid}/limits"))?;
     let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap_or_default();
     report.check("boot: open files", files, 65_536, files.contains("65536"));
     let memory = show("MemoryMax")?;
     report.equals("boot: MemoryMax", &memory, "infinity");
     // The service can write only to its own directories.
-    for (path, may_write) in
-        [("/usr/x", false), ("/etc/x", false), ("/root/x", false), ("/run/dcqcn/x", true)]
-    {
-        let touched = Command::new("nsenter")
-            .args([&format!("--target={pid}"), "--mount", "touch", path])
-            .output()
-            .context("nsenter")?;
-        let written = touched.status.success();
-        report.equals(&format!("boot: {path} can be written"), written, may_write);
-    }
+    confined(
+        report,
+        "boot",
+        pid,
+        &[("/usr/x", false), ("/etc/x", false), ("/root/x", false), ("/run/dcqcn/x", true)],
+    )?;
     sh("rm -f /run/dcqcn/x").map(drop)
+}
+
+/// A process gets no privileges, is filtered, and writes only where it may.
+pub(super) fn confined(report: &mut Report, name: &str, pid: u32, paths: &[(&str, bool)]) -> Result<()> {
+    report.equals(&format!("{name}: NoNewPrivs"), status_field(pid, "NoNewPrivs:")?, "1");
+    // 2 is a filter.
+    report.equals(&format!("{name}: Seccomp"), status_field(pid, "Seccomp:")?, "2");
+    for (path, may_write) in paths {
+        let written = sh(&format!("nsenter --target={pid} --mount touch {path}")).is_ok();
+        report.equals(&format!("{name}: {path} can be written"), written, *may_write);
+    }
+    Ok(())
 }
 
 /// `systemctl reload` applies a valid file, and rejects an invalid one without changes.
@@ -221,7 +217,6 @@ fn check_removed(report: &mut Report, before: &str) -> Result<()> {
     Ok(())
 }
 
-/// Checks that no state is left in the kernel.
 fn check_no_state(report: &mut Report, when: &str) -> Result<()> {
     // Maps are freed a moment after their last user.
     let freed = until("the maps are freed", || Ok(tables() == 0)).is_ok();
@@ -258,7 +253,6 @@ fn main_pid() -> Result<u32> {
     Ok(pid)
 }
 
-/// Waits for a new daemon process, other than `pid`.
 fn again(pid: u32) -> Result<()> {
     until("started again", || Ok(is_active()? && main_pid().is_ok_and(|other| other != pid) && serves(1)))
 }
@@ -303,7 +297,6 @@ fn state() -> Result<String> {
     Ok(lines.iter().map(|line| sh(line)).collect::<Result<Vec<_>>>()?.join("\n"))
 }
 
-/// Waits for a condition.
 pub(super) fn until(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
     let waited =
         wait_for(TIMEOUT, || Ok(is_so().unwrap_or(false).then_some(()).ok_or_else(|| format!("not {what}"))));

@@ -1,17 +1,11 @@
 //! Cost of `dcqcn` for TCP on a NIC: throughput detached and with each role, in interleaved pairs.
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::time::{Duration, Instant};
-
-use anyhow::Result;
 use aya::programs::loaded_programs;
 use aya::sys::{Stats, enable_stats};
 
-use super::super::command::{received_bps, sh};
+use super::super::command::received_bps;
 use super::super::peer::{ADDRESSES, IFACE, Peer};
-use super::super::report::Report;
-use crate::retry::wait_for;
+use crate::vm::prelude::*;
 
 /// Pairs of throughputs, detached and attached.
 const PAIRS: usize = 20;
@@ -22,7 +16,6 @@ const BOUND: f64 = 0.93;
 /// Highest share of a run's time in programs. Its noise is far below that of [`BOUND`] on a busy machine.
 const MAX_SHARE: f64 = 0.02;
 
-/// A direction and a number of streams.
 #[derive(Clone, Copy)]
 struct Load {
     name: &'static str,
@@ -34,7 +27,6 @@ const LOADS: [Load; 3] = [
     Load { name: "sent", arguments: "" },
     Load { name: "received, 8 streams", arguments: "-R -P 8" },
 ];
-/// An attachment whose TCP throughput is measured.
 struct Attachment {
     name: &'static str,
     attach: &'static [&'static str],
@@ -147,14 +139,12 @@ fn program_share(load: Load) -> Result<f64> {
     Ok((run_time()? - before).as_secs_f64() / started.elapsed().as_secs_f64())
 }
 
-/// The features of the NIC by `ethtool -k`.
 fn features() -> Result<BTreeMap<String, String>> {
     let text = sh(&format!("ethtool -k {IFACE}"))?;
     let pairs = text.lines().skip(1).filter_map(|line| line.trim().split_once(": "));
     Ok(pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
 }
 
-/// Asserts that the features are unchanged.
 fn differing(report: &mut Report, what: &str, before: &BTreeMap<String, String>) -> Result<()> {
     let now = features()?;
     let changed: Vec<String> = before

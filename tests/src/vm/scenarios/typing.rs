@@ -1,12 +1,6 @@
 //! Typing the command blocks of pages, with each command's result.
 
-use std::fs;
-use std::time::Duration;
-
-use anyhow::{Context as _, Result, ensure};
-
-use super::super::command::Background;
-use super::super::report::Report;
+use crate::vm::prelude::*;
 
 /// `dcqcn doctor` found warnings.
 const WARNINGS: i32 = 4;

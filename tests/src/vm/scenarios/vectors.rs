@@ -1,11 +1,7 @@
 //! The stored vectors, through the programs in this kernel.
 
-use std::path::Path;
-
-use anyhow::{Context as _, Result};
-
-use super::super::report::Report;
 use crate::vectors;
+use crate::vm::prelude::*;
 
 const DIRECTORY: &str = "/share/vectors";
 

@@ -1,16 +1,10 @@
 //! Every program on this kernel's verifier, attached in every way.
 
-use std::time::Duration;
-
-use anyhow::{Context as _, Result, ensure};
 use aya::maps::loaded_maps;
 use aya::programs::loaded_programs;
-use dcqcn_loader::dataplane::PROGRAMS;
-use dcqcn_netlink::Netns;
 
 use super::super::command::{json_in, script_in, sh_in};
-use super::super::report::Report;
-use crate::retry::wait_for;
+use crate::vm::prelude::*;
 
 /// Ways to attach, with the options of each.
 const WAYS: &[(&str, &str)] = &[
@@ -96,7 +90,6 @@ fn remaining_after_free(netns: &Netns, expected: &Removal) -> Result<Removal> {
     remaining(netns)
 }
 
-/// Programs and maps in the kernel.
 fn loaded() -> (usize, usize) {
     (loaded_programs().count(), loaded_maps().count())
 }

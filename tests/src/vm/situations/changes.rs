@@ -1,18 +1,10 @@
 //! Changes under traffic: `dcqcn` itself, MTU, CPUs, carrier, paused guests.
 
-use std::thread;
-use std::time::Duration;
-
-use anyhow::Result;
-
-use super::super::hosts::{BOTTLENECK_BPS, GUESTS, Hosts, PLAIN, RECEIVER, SENDER};
 use super::super::lab;
-use super::super::perftest::Tool;
-use super::super::report::Report;
 use super::Measured;
 use super::incast::{measure, restored};
+use crate::vm::prelude::*;
 
-/// Runs an action while two QPs send.
 fn during(
     hosts: &mut Hosts,
     report: &mut Report,
@@ -119,7 +111,6 @@ fn reachable(hosts: &mut Hosts, report: &mut Report, name: &str, what: &str) -> 
     Ok(measured)
 }
 
-/// Checks that all parts of the attachments are still there.
 fn complete(hosts: &mut Hosts, report: &mut Report, name: &str) -> Result<()> {
     for guest in GUESTS {
         let status = hosts.sh(guest, "dcqcn --json status eth0 | tr -d ' \\n'")?;

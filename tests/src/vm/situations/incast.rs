@@ -1,20 +1,13 @@
 //! Two QPs into the bottleneck, without and with `dcqcn`.
 
-use std::thread;
-use std::time::Duration;
-
-use anyhow::Result;
-
-use super::super::hosts::{BOTTLENECK_BPS, Hosts, PLAIN, Topology};
-use super::super::perftest::Tool;
-use super::super::report::Report;
+use super::super::hosts::Topology;
 use super::Measured;
+use crate::vm::prelude::*;
 
 /// Seconds of traffic without `dcqcn`, and with it: rates settle in 3 s.
 const OFF_S: u32 = 8;
 const ON_S: u32 = 16;
 const QPS: u16 = 2;
-/// Time after which rates have settled.
 const SETTLE: Duration = Duration::from_secs(4);
 /// Minimum share of the bottleneck's rate, of which headers leave 0.945.
 const MIN_SHARE: f64 = 0.7;
@@ -52,7 +45,6 @@ pub(super) fn attached(hosts: &mut Hosts, report: &mut Report, name: &str, what:
     Ok(measured)
 }
 
-/// Checks that interfaces, qdiscs and offloads are as before.
 pub(super) fn restored(hosts: &mut Hosts, report: &mut Report, name: &str, before: &[String]) -> Result<()> {
     let now = hosts.state()?;
     let changed: Vec<String> = before
@@ -63,16 +55,11 @@ pub(super) fn restored(hosts: &mut Hosts, report: &mut Report, name: &str, befor
         .map(|(before, now)| format!("{} -> {}", before.trim(), now.trim()))
         .collect();
     let measured = if changed.is_empty() { "unchanged".to_owned() } else { changed.join("; ") };
-    report.check(
-        &format!("{name}: offloads and qdiscs after detach"),
-        measured,
-        "unchanged",
-        *before == *now,
-    );
+    let what = format!("{name}: offloads and qdiscs after detach");
+    report.check(&what, measured, "unchanged", *before == *now);
     Ok(())
 }
 
-/// Traffic of two QPs from the first to the second guest.
 pub(super) fn measure(hosts: &mut Hosts, tool: Tool, seconds: u32) -> Result<Measured> {
     let flows = hosts.flows(tool, QPS, seconds);
     let before = hosts.counts()?;

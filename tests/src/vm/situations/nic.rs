@@ -1,16 +1,8 @@
 //! Several queues of a NIC, and a `link_rate` that its driver reports.
 
-use std::thread;
-use std::time::{Duration, Instant};
-
-use anyhow::{Context as _, Result, ensure};
-use serde_json::Value;
-
-use super::super::hosts::{GUESTS, Hosts, PLAIN, RECEIVER, SENDER};
-use super::super::perftest::Tool;
-use super::super::report::Report;
 use super::Measured;
 use super::incast::attached;
+use crate::vm::prelude::*;
 
 /// `mq` with an `fq` for each queue.
 const MQ: &str = "
@@ -21,7 +13,6 @@ for queue in $(seq $(ls -d /sys/class/net/eth0/queues/tx-* | wc -l)); do
 done";
 /// Fastest link of the profile `lab`.
 const MAX_LAB_MBPS: u64 = 1_000;
-/// Time limit for a rate to fall or to recover.
 const TIMEOUT: Duration = Duration::from_secs(40);
 
 pub(super) fn queues(hosts: &mut Hosts, report: &mut Report) -> Result<()> {
@@ -109,5 +100,5 @@ fn flow(hosts: &mut Hosts) -> Result<(u64, u64)> {
     let flows = flows["rp"].as_array().context("no flows")?;
     let flows = flows.iter().filter(|flow| flow["address"] == address.as_str());
     let rate = flows.filter_map(|flow| flow["rate_bps"].as_u64()).max();
-    Ok((rate.context("no flow")?, super::super::lab::count(&counters, "rp_paced_packets")?))
+    Ok((rate.context("no flow")?, count(&counters, "rp_paced_packets")?))
 }

@@ -1,15 +1,8 @@
 //! Time from a mark at the bottleneck to the CNP there, and to the first slower packet of the flow.
 
-use std::thread;
-use std::time::Duration;
-
-use anyhow::{Context as _, Result};
-
-use super::super::capture::{CNP, Packet};
-use super::super::hosts::{Hosts, PLAIN, RECEIVER, SENDER};
-use super::super::perftest::Tool;
-use super::super::report::Report;
+use super::super::capture::CNP;
 use super::Measured;
+use crate::vm::prelude::*;
 
 /// Flows, each of which starts at line rate and is halved by its first CNP.
 const QPS: u16 = 4;

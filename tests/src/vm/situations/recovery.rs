@@ -1,22 +1,13 @@
 //! NVMe-oF and perftest between the guests with losses at the bottleneck, the tail-loss probe, a stateful firewall and strict reverse
 //! path filtering.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
-
-use anyhow::Result;
-use serde_json::Value;
-
-use super::super::capture::{Packet, WRITE_LAST};
-use super::super::fio::{self, CompletedIo, Job};
-use super::super::hosts::{GUESTS, Hosts, LINK, PLAIN, RECEIVER, SENDER, Topology};
-use super::super::lab::count;
-use super::super::perftest::{Flow, Tool, broken};
-use super::super::report::Report;
-use super::super::sysfs;
+use super::super::capture::WRITE_LAST;
+use super::super::hosts::Topology;
+use super::super::perftest::broken;
 use super::note;
 use super::storage::{EXPORT, REMOVE, TOS};
 use super::topologies::{BOND, BRIDGE, VLAN};
+use crate::vm::prelude::*;
 
 /// One of so many packets is dropped, in both directions.
 const ONE_OF: u32 = 100;
@@ -132,7 +123,6 @@ fn writes(hosts: &mut Hosts, report: &mut Report, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Attaches `dcqcn` in both guests, and starts the daemon.
 fn attach(hosts: &mut Hosts) -> Result<()> {
     for guest in GUESTS {
         hosts.attach(guest, &format!("{LINK} {PROBE}"))?;
@@ -141,7 +131,6 @@ fn attach(hosts: &mut Hosts) -> Result<()> {
     Ok(())
 }
 
-/// Checks that there were probes, and that none reached the wire.
 fn check(hosts: &mut Hosts, report: &mut Report, name: &str, before: u64, packets: &[Packet]) -> Result<()> {
     let (probes, naks) = (probes(hosts)? - before, naks(packets));
     note(report, "recovery", format!("{name}: {probes} probes, {naks} NAKs of responders"));
@@ -180,7 +169,6 @@ fn disk(
     Ok((done, packets))
 }
 
-/// Probes of both guests.
 fn probes(hosts: &mut Hosts) -> Result<u64> {
     let script = format!("dcqcn --json counters {}", hosts.iface());
     let mut sum = 0;

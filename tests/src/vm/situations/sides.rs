@@ -1,15 +1,8 @@
 //! One guest without `dcqcn`, or with one that answers marks in another way.
 
-use std::thread;
-use std::time::Duration;
-
-use anyhow::{Context as _, Result};
-
-use super::super::hosts::{BOTTLENECK_BPS, Hosts, LINK, PLAIN, RECEIVER, SENDER};
-use super::super::perftest::{self, Tool};
-use super::super::report::Report;
 use super::Measured;
 use super::incast::measure;
+use crate::vm::prelude::*;
 
 /// Only one side runs `dcqcn`: nothing is cut, and nothing breaks.
 pub(super) fn alone(hosts: &mut Hosts, report: &mut Report) -> Result<()> {

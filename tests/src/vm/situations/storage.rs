@@ -1,13 +1,7 @@
 //! A mounted NVMe-oF disk of the second guest, written and verified through attach, upgrade, restarts and detach.
 
-use std::thread;
-use std::time::Duration;
-
-use anyhow::Result;
-
-use super::super::hosts::{GUESTS, Hosts, PLAIN, RECEIVER, SENDER};
-use super::super::report::Report;
 use super::incast::restored;
+use crate::vm::prelude::*;
 
 /// DSCP 26 and ECT(0) for connections of the RDMA manager.
 pub(super) const TOS: &str = "mkdir -p /sys/kernel/config/rdma_cm/rxe0

@@ -1,16 +1,9 @@
 //! TCP in the direction without bottleneck: its throughput with `dcqcn` relative to without, and alongside RoCE.
 
-use std::thread;
-use std::time::Duration;
-
-use anyhow::Result;
-
 use super::super::command::received_bps;
-use super::super::hosts::{BOTTLENECK_BPS, Hosts, PLAIN, RECEIVER, SENDER};
-use super::super::perftest::Tool;
-use super::super::report::Report;
 use super::incast::restored;
 use super::{Measured, note};
+use crate::vm::prelude::*;
 
 /// Two of each: detached, attached, attached, detached, so that a trend of the machine's load cancels.
 const CYCLES: usize = 2;

@@ -2,16 +2,10 @@
 //!
 //! soft-RoCE does not run on VLAN interfaces, so a bridge `top0` above them has the RDMA device.
 
-use std::thread;
-use std::time::Duration;
-
-use anyhow::Result;
-
-use super::super::hosts::{BOTTLENECK_BPS, Hosts, LINK, PLAIN, RECEIVER, SENDER, Topology};
-use super::super::perftest::Tool;
-use super::super::report::Report;
+use super::super::hosts::Topology;
 use super::Measured;
 use super::incast::{attached, measure, over, restored};
+use crate::vm::prelude::*;
 
 pub(super) const VLAN: Topology = Topology {
     script: "modprobe 8021q

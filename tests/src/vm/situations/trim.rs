@@ -1,14 +1,7 @@
 //! Trimming at the bottleneck instead of dropping, and NAKs of the receiver for trimmed packets.
 
-use std::collections::BTreeMap;
-
-use anyhow::Result;
-
-use super::super::capture::Packet;
-use super::super::hosts::{Hosts, LINK, PLAIN, RECEIVER, SENDER};
-use super::super::perftest::Tool;
-use super::super::report::Report;
 use super::Measured;
+use crate::vm::prelude::*;
 
 const SECONDS: u32 = 12;
 /// DSCP of trimmed packets (`tests/vm/src/bottleneck.rs`).

@@ -1,9 +1,7 @@
 //! Results of the matrix: those of several runs of the same NIC and kernels, and their table.
 
-use std::collections::BTreeSet;
-
 use super::TITLE;
-use crate::Finished;
+use crate::prelude::*;
 use crate::scenario::Outcome;
 use xtask::page;
 
@@ -37,7 +35,6 @@ pub(crate) fn is_matrix(run: &Finished) -> bool {
     run.scenario.starts_with(TITLE)
 }
 
-/// A row for each NIC and pair of kernels.
 pub(crate) fn table(finished: &[Finished]) -> String {
     let heading = "NIC, kernels | passed | skipped | TCP ratio | goodput off, Mbit/s | with dcqcn | CNPs handled of sent | \
                    retries | CPU of sender and receiver off | with dcqcn | from a mark | commit, date";
@@ -93,7 +90,6 @@ fn incast<'a>(outcome: &'a Outcome, what: &str) -> Option<&'a Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::Series;
     use crate::scenario::Check;
 
     fn run(rows: &[&[&str]], checks: &[(&str, bool)]) -> Finished {
