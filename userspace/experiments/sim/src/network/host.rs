@@ -22,7 +22,6 @@ pub(crate) use self::send::SendQp;
 use self::window_end::WindowEnds;
 use crate::network::agenda::{Agenda, Event};
 use crate::network::nscc::{Flight, Law};
-use crate::network::packet::Pool;
 use crate::network::packet::{Address, Packet};
 use crate::network::random::Random;
 use crate::network::scenario::{Change, ChangeKind, Control, Transport, WindowEnd};
@@ -153,7 +152,6 @@ pub(crate) struct Host {
     inbound: [Inbound; 2],
     pub(crate) hops: u64,
     sends: Vec<QpEntry>,
-    pool: Pool,
     /// NSCC on this host's link.
     law: Option<Law>,
     number: u32,
@@ -194,7 +192,6 @@ impl Host {
             law,
             wire: Wire::new(spec, rules.overhead_bytes),
             inbound: Default::default(),
-            pool: Pool::default(),
             scheduler: rules.scheduler.clone(),
             rules: Arc::clone(rules),
             params,
@@ -265,7 +262,7 @@ impl Host {
     pub(crate) fn enter(&mut self, at_ns: u64, what: Delivery) {
         match what {
             Delivery::Packet(port, packet) => {
-                self.inbound[usize::from(port)].enter(&mut self.pool, &mut self.agenda, port, at_ns, packet)
+                self.inbound[usize::from(port)].enter(&mut self.agenda, port, at_ns, packet);
             }
             Delivery::Notice(own) => self.agenda.at(at_ns, Event::Notice, own),
         }
@@ -277,10 +274,7 @@ impl Host {
             match event {
                 Event::Arrival => {
                     let port = index as u16;
-                    let inbound = &mut self.inbound[usize::from(port)];
-                    if let Some(slot) = inbound.take(&self.pool, &mut self.agenda, port) {
-                        let packet = *self.pool.packet(slot);
-                        self.pool.free(slot);
+                    if let Some(packet) = self.inbound[usize::from(port)].take(&mut self.agenda, port) {
                         self.on_arrival(now_ns, packet, out);
                     }
                 }
@@ -690,7 +684,7 @@ impl Host {
 
     /// Packets on its link towards it.
     pub(crate) fn arriving(&self) -> u64 {
-        self.inbound[0].len(&self.pool)
+        self.inbound[0].count()
     }
 }
 

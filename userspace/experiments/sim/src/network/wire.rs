@@ -1,12 +1,13 @@
 //! Links: the pace of a flow, the time a frame takes, the sending half of a link, packets in flight.
 
+use std::collections::VecDeque;
+
 use dcqcn_common::flow::RpHot;
 use dcqcn_common::layout::CLASSES;
 use dcqcn_common::rate::{Debt, RpParams};
 
 use crate::network::agenda::{Agenda, Event};
 use crate::network::packet::{Kind, Packet};
-use crate::network::packet::{List, Pool};
 use crate::network::topology::PortSpec;
 
 /// When to check whether the next packet of `flow` may depart; `None`: it may now.
@@ -87,42 +88,33 @@ pub(crate) enum Delivery {
 /// Packets that nodes send each other within a time window.
 pub(crate) type Outbox = Vec<Message>;
 
-/// Packets in transit to one port: of one link, so in order.
+/// Packets in transit to one port, with their arrival: of one link, so in order.
 #[derive(Debug, Default)]
-pub(crate) struct Inbound {
-    in_transit: List,
-}
+pub(crate) struct Inbound(VecDeque<(u64, Packet)>);
 
 impl Inbound {
     /// Schedules an arrival at `port`.
     #[inline]
-    pub(crate) fn enter(
-        &mut self,
-        pool: &mut Pool,
-        agenda: &mut Agenda,
-        port: u16,
-        at_ns: u64,
-        packet: Packet,
-    ) {
-        if self.in_transit.is_empty() {
+    pub(crate) fn enter(&mut self, agenda: &mut Agenda, port: u16, at_ns: u64, packet: Packet) {
+        if self.0.is_empty() {
             agenda.at(at_ns, Event::Arrival, port.into());
         }
-        let slot = pool.allocate(at_ns, packet);
-        self.in_transit.push(pool, slot);
+        self.0.push_back((at_ns, packet));
     }
 
-    pub(crate) fn len(&self, pool: &Pool) -> u64 {
-        self.in_transit.len(pool)
+    /// Number of packets.
+    pub(crate) fn count(&self) -> u64 {
+        self.0.len() as u64
     }
 
-    /// Takes the packet that arrives, by its slot, and schedules the next arrival.
+    /// Takes the packet that arrives, and schedules the next arrival.
     #[inline]
-    pub(crate) fn take(&mut self, pool: &Pool, agenda: &mut Agenda, port: u16) -> Option<u32> {
-        let slot = self.in_transit.pop(pool);
-        if let Some(next_ns) = self.in_transit.first_ns(pool) {
+    pub(crate) fn take(&mut self, agenda: &mut Agenda, port: u16) -> Option<Packet> {
+        let (_, packet) = self.0.pop_front()?;
+        if let Some(&(next_ns, _)) = self.0.front() {
             agenda.at(next_ns, Event::Arrival, port.into());
         }
-        slot
+        Some(packet)
     }
 }
 
