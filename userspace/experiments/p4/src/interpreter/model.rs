@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 use super::super::entry::Entry;
+use super::super::error::Result;
 use super::expression::Expression;
 use super::integer::Int;
 
@@ -45,23 +46,26 @@ pub(super) struct Header {
     pub(super) is_metadata: bool,
 }
 
-/// Fields of `standard_metadata` that the switch itself accesses.
-#[derive(Debug, Default)]
-pub(super) struct Standard {
-    pub(super) ingress_port: usize,
-    pub(super) egress_spec: usize,
-    pub(super) egress_port: usize,
-    pub(super) instance_type: usize,
-    pub(super) packet_length: usize,
-    pub(super) enq_timestamp: usize,
-    pub(super) enq_qdepth: usize,
-    pub(super) deq_timedelta: usize,
-    pub(super) deq_qdepth: usize,
-    pub(super) ingress_global_timestamp: usize,
-    pub(super) egress_global_timestamp: usize,
-    pub(super) mcast_grp: usize,
-    pub(super) parser_error: usize,
-    pub(super) priority: usize,
+macro_rules! standard {
+    ($($field:ident)+) => {
+        /// Fields of `standard_metadata` that the switch itself accesses.
+        #[derive(Debug, Default)]
+        pub(super) struct Standard {
+            $(pub(super) $field: usize,)+
+        }
+
+        impl Standard {
+            /// With the index of each field by its name.
+            pub(super) fn new(index: impl Fn(&str) -> Result<usize>) -> Result<Self> {
+                Ok(Self { $($field: index(stringify!($field))?,)+ })
+            }
+        }
+    };
+}
+
+standard! {
+    ingress_port egress_spec egress_port instance_type packet_length enq_timestamp enq_qdepth deq_timedelta
+    deq_qdepth ingress_global_timestamp egress_global_timestamp mcast_grp parser_error priority
 }
 
 #[derive(Debug)]
