@@ -121,26 +121,16 @@ impl<T: Target> Engine for SwitchEngine<T> {
     /// The flows that would be in this set, up to its size; a switch has other sets.
     fn rp_set(&self, index: u32) -> Result<RpSet, Error> {
         let mut target = self.target.borrow_mut();
-        let mut reader = Reader::new(target.control(), &self.program);
-        let mut flows = Vec::new();
-        for (slot, id) in reader.rp_indices()? {
-            if self.set_of(&id, self.params.port.rp_set_mask) == index {
-                flows.extend(reader.rp_flow(slot)?);
-            }
-        }
+        let mut flows = Reader::new(target.control(), &self.program).rp_flows()?;
+        flows.retain(|flow| self.set_of(&flow.id, self.params.port.rp_set_mask) == index);
         Ok(self.rp_set_of(&flows))
     }
 
     /// As [`Self::rp_set`].
     fn np_set(&self, index: u32) -> Result<NpSet, Error> {
         let mut target = self.target.borrow_mut();
-        let mut reader = Reader::new(target.control(), &self.program);
-        let mut flows = Vec::new();
-        for (slot, id) in reader.np_indices()? {
-            if self.set_of(&id, self.params.port.np_set_mask) == index {
-                flows.extend(reader.np_flow(slot)?);
-            }
-        }
+        let mut flows = Reader::new(target.control(), &self.program).np_flows()?;
+        flows.retain(|flow| self.set_of(&flow.id, self.params.port.np_set_mask) == index);
         Ok(self.np_set_of(&flows))
     }
 
