@@ -41,10 +41,11 @@ pub const MIN_PACKET: usize = 14;
 pub const MAX_PACKET: usize = 16_000;
 
 /// Hook that a packet enters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Hook {
     /// XDP, on arrival.
+    #[default]
     Xdp,
     /// TC ingress.
     Ingress,

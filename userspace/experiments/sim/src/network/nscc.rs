@@ -87,7 +87,7 @@ struct Feedback {
 }
 
 /// The window of a sender.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Window {
     bytes: f64,
     /// The shortest round trip seen, at most the base round trip.
@@ -114,21 +114,7 @@ struct Window {
 impl Window {
     /// A new window, of maximum size.
     fn new(law: &Law) -> Self {
-        let mut window = Self {
-            bytes: 0.0,
-            base_rtt_ns: law.nscc.base_rtt_ns,
-            average_delay_ns: 0.0,
-            pending_growth: 0.0,
-            bytes_since_growth: 0,
-            grew_ns: 0,
-            shrank_ns: 0,
-            empty_bytes: 0,
-            is_fast: false,
-            round_ends_ns: 0,
-            round_bytes: 0,
-            stale_bytes: 0,
-            has_lost: false,
-        };
+        let mut window = Self { base_rtt_ns: law.nscc.base_rtt_ns, ..Self::default() };
         window.bytes = window.largest_bytes(law);
         window
     }

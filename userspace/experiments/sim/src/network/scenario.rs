@@ -131,9 +131,10 @@ pub struct Transport {
 }
 
 /// Congestion control of a TCP sender.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TcpLaw {
     /// CUBIC, RFC 9438, without ECN.
+    #[default]
     Cubic,
     /// DCTCP, RFC 8257, with ECN.
     Dctcp,

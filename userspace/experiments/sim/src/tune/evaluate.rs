@@ -41,7 +41,7 @@ impl Objective {
 }
 
 /// Results of all simulations of one configuration.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Score {
     /// Geometric mean, over workloads and seeds, of the objective; infinite if a simulation completed no flow.
     pub slowdown: f64,
@@ -81,16 +81,7 @@ impl Score {
 
     /// Scores `workloads`, each with its simulations.
     pub(super) fn new(workloads: &[Vec<Outcome>], objective: Objective) -> Self {
-        let mut score = Self {
-            slowdown: 1.0,
-            by_workload: Vec::new(),
-            queue_bytes: 0,
-            pauses: 0,
-            drops: 0,
-            unfinished: 0,
-            excess: 0.0,
-            left: 0.0,
-        };
+        let mut score = Self::default();
         let mut flows = 0;
         let mut logs = Vec::new();
         for outcomes in workloads {

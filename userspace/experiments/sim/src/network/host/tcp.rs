@@ -27,7 +27,7 @@ const MIN_WINDOW: f64 = 2.0;
 const MAX_BACKOFF: u32 = 6;
 
 /// A TCP flow.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Tcp {
     law: TcpLaw,
     active: bool,
@@ -73,7 +73,7 @@ struct Cubic {
 }
 
 /// The estimator of DCTCP.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Dctcp {
     alpha: f64,
     acked: u64,
@@ -86,29 +86,16 @@ impl Tcp {
     pub(super) fn new(law: TcpLaw, transport: &Transport) -> Self {
         Self {
             law,
-            active: false,
-            timer_is_set: false,
             // Together a frame of at most 9216 bytes.
             payload_bytes: transport.payload_bytes as u16,
             frame_bytes: transport.frame_bytes() as u16,
             window: 10.0,
             max_window: f64::from((MAX_WINDOW_BYTES / transport.payload_bytes).max(1)),
             slow_start_threshold: f64::INFINITY,
-            first: 0,
-            in_flight: VecDeque::new(),
-            unacknowledged: 0,
-            to_retransmit: 0,
-            full_until: 0,
-            reduced_until: 0,
-            cubic: Cubic::default(),
             // Alpha starts at 1, as in Linux.
-            dctcp: Dctcp { alpha: 1.0, acked: 0, marked: 0, window_end: 0 },
-            smoothed_rtt_ns: 0.0,
-            rtt_variation_ns: 0.0,
+            dctcp: Dctcp { alpha: 1.0, ..Dctcp::default() },
             min_rto_ns: transport.timeout_ns,
-            backoff: 0,
-            progress_ns: 0,
-            counters: FlowCounters::default(),
+            ..Self::default()
         }
     }
 
