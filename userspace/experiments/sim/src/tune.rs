@@ -14,14 +14,13 @@ use std::fmt::Write as _;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::ValueEnum as _;
-use dcqcn_params::{Assignment, Profile, to_toml};
+use dcqcn_params::{Assignment, Profile, Settings, to_toml};
 use toml::Value;
 
 use crate::fabric::FabricSetup;
 pub use evaluate::{Bounds, Limits, Objective, Score};
 pub use report::{Row, TuneReport};
 pub use run::tune;
-pub use space::Settings;
 pub use task::Task;
 
 /// Hosts and interfaces of a fleet that it applies to.
@@ -54,7 +53,7 @@ impl TuneReport {
         // Writing into a `String` cannot fail.
         let _ = write_group(&mut text, target);
         let changes = row.assignments.clone();
-        let settings = dcqcn_params::Settings { changes, ..Default::default() };
+        let settings = Settings { changes, ..Settings::default() };
         for line in to_toml(&settings).lines() {
             match line.strip_prefix('[') {
                 Some(table) => text += &format!("[group.interface.{table}"),
@@ -110,13 +109,13 @@ fn presets(setup: &FabricSetup, host_rate_bps: u64) -> Vec<Preset> {
         .collect();
     let of = |profile: &Profile| Preset {
         name: dcqcn_params::word(profile),
-        settings: Settings { profile: *profile, changes: Vec::new() },
+        settings: Settings { profile: Some(*profile), ..Settings::default() },
         is_as_given,
     };
     let mut presets: Vec<Preset> = profiles.iter().map(of).collect();
     let sonic = SONIC.map(|(name, text)| Assignment::new(&format!("wred.{}.{name}", setup.class()), text));
     if let Ok(changes) = sonic.into_iter().collect::<Result<Vec<_>, _>>() {
-        let settings = Settings { profile: Profile::Nvidia, changes };
+        let settings = Settings { profile: Some(Profile::Nvidia), changes, ..Settings::default() };
         presets.push(Preset { name: "sonic".to_owned(), settings, is_as_given });
     }
     if !is_as_given {
@@ -125,9 +124,14 @@ fn presets(setup: &FabricSetup, host_rate_bps: u64) -> Vec<Preset> {
             Some(profile) => vec![profile],
             None => [Profile::Hpcc].into_iter().chain(profiles).collect(),
         };
-        let with = |profile| Settings { profile, changes: setup.changes.clone() };
+        let with = |profile| Settings {
+            profile: Some(profile),
+            changes: setup.changes.clone(),
+            ..Settings::default()
+        };
         // Given settings may be valid with searched values, but with no profile.
-        let settings = usual.into_iter().map(with).find(|settings| settings.config(host_rate_bps).is_ok());
+        let settings =
+            usual.into_iter().map(with).find(|settings| settings.config(Some(host_rate_bps)).is_ok());
         presets.extend(settings.map(|settings| Preset {
             name: "as given".to_owned(),
             settings,
@@ -147,7 +151,7 @@ mod tests {
         let names = |line: &str, bps: u64| {
             let setup = setup(line);
             let presets = presets(&setup, bps);
-            assert!(presets.iter().all(|preset| preset.settings.config(bps).is_ok()), "{presets:?}");
+            assert!(presets.iter().all(|preset| preset.settings.config(Some(bps)).is_ok()), "{presets:?}");
             let is_given = setup.profile.is_some() || !setup.changes.is_empty();
             assert!(
                 presets.iter().all(|preset| preset.is_as_given == (!is_given || preset.name == "as given"))

@@ -5,11 +5,11 @@ use std::fmt;
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 use dcqcn_common::params::Config;
+use dcqcn_params::Settings;
 use dcqcn_params::quantity::parse_bytes;
 use dcqcn_support::render;
 use serde::Serialize;
 
-use super::space::Settings;
 use crate::Run;
 use crate::network::{Fct, Outcome, Scenario};
 use crate::runs::Pool;

@@ -46,7 +46,8 @@ impl Row {
         let keys = Key::all().filter(|key| is_set(key) || (key.in_profiles() && is_of_it(key)));
         let assignments: Vec<Assignment> =
             keys.map(|key| Assignment { key, value: key.get(&config) }).collect();
-        let mut flags = format!("--profile {}", word(&settings.profile));
+        let profile = word(&settings.profile.unwrap_or_default());
+        let mut flags = format!("--profile {profile}");
         // Hosts have this guard; `sim fabric` omits it in the paper's variant, unless it is set.
         let is_paper = config.scalars.rp_variant == RP_VARIANT_PAPER;
         let period = "rate_reduce_monitor_period".parse().ok().filter(|key| is_paper && !is_set(key));
@@ -57,7 +58,7 @@ impl Row {
             name,
             is_preset,
             is_as_given,
-            profile: word(&settings.profile),
+            profile,
             flags,
             parameters: assignments.iter().map(|set| (set.key.to_string(), set.value)).collect(),
             searched: score,

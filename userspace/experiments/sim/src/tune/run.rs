@@ -2,11 +2,12 @@
 
 use anyhow::{Context as _, Result, bail};
 use dcqcn_common::params::Config;
+use dcqcn_params::Settings;
 use dcqcn_support::render;
 
 use super::evaluate::{Bounds, Evaluator, Score, Tried};
 use super::report::{Row, TuneReport};
-use super::space::{Settings, Space};
+use super::space::Space;
 use super::task::{Task, host_rate_bps};
 use super::{Preset, presets};
 use crate::network::Random;
@@ -42,7 +43,7 @@ pub fn tune(task: &Task, threads: Option<u16>) -> Result<TuneReport> {
     let second = Evaluator::new(&pool, checked, task.objective)?;
 
     let configs: Vec<Config> =
-        presets.iter().map(|preset| preset.settings.config(rate_bps)).collect::<Result<_>>()?;
+        presets.iter().map(|preset| preset.settings.config(Some(rate_bps))).collect::<Result<_, _>>()?;
     let scores =
         first.scores(&configs, "presets")?.context("interrupted before the presets were simulated")?;
     if let Some((left, name)) = unfinished(&scores, &presets) {
@@ -91,7 +92,7 @@ fn ensure_one_is_valid(space: &Space, task: &Task, rate_bps: u64) -> Result<()> 
     let mut random = Random::new(task.search_seed);
     let mut last = Ok(());
     for _ in 0..MAX_DRAWS {
-        match space.draw(&mut random).config(rate_bps) {
+        match space.draw(&mut random).config(Some(rate_bps)) {
             Ok(_) => return Ok(()),
             Err(error) => last = Err(error),
         }
@@ -153,7 +154,7 @@ impl Candidates<'_> {
     fn next(&self, random: &mut Random, is_new: impl Fn(&Settings) -> bool) -> Option<(Settings, Config)> {
         (0..MAX_DRAWS).find_map(|_| {
             let settings = self.space.draw(random);
-            let config = settings.config(self.rate_bps).ok()?;
+            let config = settings.config(Some(self.rate_bps)).ok()?;
             is_new(&settings).then_some((settings, config))
         })
     }
