@@ -184,13 +184,4 @@ mod tests {
             assert_eq!(with(line, &[also]).workloads(0, 1).unwrap().len(), 2, "{line} {also}");
         }
     }
-
-    #[test]
-    fn set_parameters_allowed_with_any_traffic() {
-        for set in
-            ["--set wred.3.kmin=300KB", "--set wred.3.kmax=3KB", "--host-link 1gbit --set rpg_ai_rate=5mbit"]
-        {
-            with(set, &[]).workloads(0, 1).unwrap();
-        }
-    }
 }
