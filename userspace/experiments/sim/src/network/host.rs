@@ -1,11 +1,8 @@
 //! A host: a NIC with one link, and its sending and receiving QPs.
 
-mod admission;
-mod arrivals;
 mod receive;
 mod send;
 mod tcp;
-mod window_end;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -15,11 +12,9 @@ use dcqcn_common::layout::CLASSES;
 use dcqcn_common::params::Params;
 use serde::Serialize;
 
-use self::admission::Admitted;
-use self::receive::ReceiveQp;
+use self::receive::{Admitted, ReceiveQp, WindowEnds};
 use self::send::SendPhase;
 pub(crate) use self::send::SendQp;
-use self::window_end::WindowEnds;
 use crate::network::agenda::{Agenda, Event};
 use crate::network::nscc::{Flight, Law};
 use crate::network::packet::{Address, Packet};
