@@ -8,7 +8,6 @@ use super::error::{Error, Result};
 use super::program::Program;
 
 const TOOL: &str = "p4c-bm2-ss";
-/// Main file of the program.
 const MAIN: &str = "dcqcn.p4";
 
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]

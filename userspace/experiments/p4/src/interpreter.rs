@@ -42,7 +42,6 @@ use model::{Algorithm, Model, Node, Primitive};
 use packet::Packet;
 use tables::Tables;
 
-/// Port of dropped packets.
 const DROP_PORT: u32 = 511;
 const QUEUES: usize = 8;
 const DEFAULT_DEPTH: usize = 64;

@@ -26,7 +26,6 @@ const SWITCH: &str = "simple_switch";
 /// First version whose `set_queue_rate` and `set_queue_depth` change the queue of a packet's priority
 /// (behavioral-model, pull request 1276).
 const OLDEST: [u32; 3] = [1, 15, 5];
-/// Prefixes of error messages.
 const REFUSALS: [&str; 4] = ["Invalid ", "Error", "*** Unknown syntax", "Bad "];
 
 /// A session: one process of `simple_switch_CLI`, which accepts commands until this is dropped.
@@ -71,7 +70,6 @@ impl Session {
         }
     }
 
-    /// Sends a command to the switch and returns the answer.
     fn request(&mut self, command: &impl Display) -> Result<String> {
         let command = command.to_string();
         let sent = match &mut self.input {
@@ -93,7 +91,6 @@ impl Session {
         }
     }
 
-    /// The program the switch runs.
     pub(crate) fn program(&mut self) -> Result<Program> {
         let file = tempfile::NamedTempFile::new().map_err(|source| Error::Run { tool: TOOL, source })?;
         self.request(&format_args!("write_config_to_file {}", file.path().display()))?;

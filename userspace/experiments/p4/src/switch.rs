@@ -302,7 +302,6 @@ impl Switch {
     }
 }
 
-/// A key that occurs twice.
 fn repeated(mut keys: impl Iterator<Item = String>) -> Option<String> {
     let mut known = BTreeSet::new();
     keys.find(|key| !known.insert(key.clone()))

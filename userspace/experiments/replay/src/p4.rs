@@ -39,7 +39,6 @@ use super::{Error, Hook, classify, is_ce};
 use crate::frames::RawSocket;
 use crate::wire;
 
-/// The port of the host.
 const HOST: u16 = 1;
 /// The port of all other hosts.
 const NETWORK: u16 = 2;
@@ -298,7 +297,6 @@ impl<T: Target> SwitchEngine<T> {
     }
 }
 
-/// Whether the packet is data from one host to another.
 fn is_answerable(packet: &[u8]) -> bool {
     classify(packet).is_ok_and(|roce| roce.congests() && is_between_hosts(&packet, &roce))
 }

@@ -230,7 +230,6 @@ fn replay(
     Ok(summary)
 }
 
-/// Writes a line of JSON.
 fn write_line(output: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
     let mut line = serde_json::to_vec(value)?;
     line.push(b'\n');

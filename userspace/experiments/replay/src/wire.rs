@@ -29,7 +29,6 @@ pub fn connect(netns: &Netns, port: u16) -> Result<RawSocket> {
     netns.run(|| RawSocket::open(index)).map_err(wire_error)?.map_err(wire_error)
 }
 
-/// Wraps an error from outside P4.
 pub(crate) fn wire_error(error: impl std::fmt::Display) -> Error {
     Error::Ports { reason: error.to_string() }
 }

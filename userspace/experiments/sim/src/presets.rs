@@ -233,7 +233,6 @@ impl Setup {
         Some(starts.fold(all_ns, u64::saturating_add).min(MAX_DURATION_NS))
     }
 
-    /// The RoCE or TCP groups of a file.
     pub(crate) fn groups_of_file(&self, is_roce: bool) -> impl Iterator<Item = &FileGroup> {
         self.groups.iter().filter(move |group| group.is_roce == is_roce)
     }
@@ -523,7 +522,6 @@ impl Setup {
 }
 
 impl GroupSetup {
-    /// Applies one setting to a group of a file.
     pub(crate) fn set(&mut self, key: &str, text: &str) -> Result<(), SetupError> {
         let is_roce = self.group.is_roce();
         let roce = ROCE_KNOBS.iter().filter(|knob| is_roce || SHARED.contains(&knob.key));
@@ -551,7 +549,6 @@ impl GroupSetup {
     }
 }
 
-/// Applies one setting to a class of a file.
 pub(crate) fn set_class(class: &mut Class, key: &str, text: &str) -> Result<(), SetupError> {
     match CLASS_KNOBS.iter().find(|knob| knob.key == key) {
         Some(knob) => knob.read(class, text),

@@ -83,7 +83,6 @@ impl Report {
         }
     }
 
-    /// The RoCE or TCP groups.
     pub(super) fn groups(&self, is_roce: bool) -> impl Iterator<Item = &GroupOutcome> {
         self.outcome.groups.iter().filter(move |group| (group.kind == Kind::Roce) == is_roce)
     }

@@ -153,7 +153,6 @@ impl Star {
         }
     }
 
-    /// Whether all RoCE flows are finite.
     pub(crate) fn is_finite(&self) -> bool {
         all_finite(&self.groups)
     }
@@ -166,13 +165,11 @@ impl Star {
         self.roce().map(|group| group.flows).sum()
     }
 
-    /// The group that `group` waits for, by number.
     fn dependency_of(&self, group: &Group) -> Option<usize> {
         let name = group.after.as_deref()?;
         self.groups.iter().position(|other| other.is_roce() && other.name == name)
     }
 
-    /// `config` with the senders' link rate in it.
     fn link_config(&self) -> Config {
         let mut config = self.config;
         config.scalars.link_rate_bps = self.sender_rate_bps;
@@ -277,12 +274,10 @@ impl Group {
 }
 
 impl Star {
-    /// One-way delay of the links of a group's senders.
     fn sender_delay_of(&self, group: &Group) -> u64 {
         group.sender_delay_ns.unwrap_or(self.sender_delay_ns)
     }
 
-    /// The scenario for the network engine, and its flows.
     fn scenario(&self) -> (Scenario, Vec<Flow>) {
         let mut workload = Workload::new();
         let mut flows: Vec<Flow> = Vec::new();

@@ -62,7 +62,6 @@ pub fn sweep<S: SimulationSetup>(base: &S, axes: &[Axis], threads: Option<u16>) 
     Ok(completed.collect())
 }
 
-/// Maximum number of combinations of one sweep.
 pub(crate) const MAX_RUNS: usize = 10_000;
 
 /// A setting and its values, as in `kmax=200KB,400KB,1MB`.

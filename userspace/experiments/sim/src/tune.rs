@@ -94,7 +94,6 @@ const SONIC: [(&str, &str); 3] = [("kmin", "1MiB"), ("kmax", "2MiB"), ("pmax", "
 struct Preset {
     name: String,
     settings: Settings,
-    /// Whether the preset includes the given settings.
     is_as_given: bool,
 }
 

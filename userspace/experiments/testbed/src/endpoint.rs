@@ -165,7 +165,6 @@ const FLOOD_PAYLOAD_BYTES: usize = 1_400;
 const FLOOD_LOCAL_FRAMES: usize = 8;
 /// Maximum charge of the kernel to a socket per frame.
 const MAX_CHARGED_BYTES: usize = 4_096;
-/// Pause after the qdisc rejected a frame, ns.
 const DROP_PAUSE_NS: u64 = 1_000_000;
 
 /// The endpoint of a host with non-RoCE traffic, created and run by one thread inside the host's namespace.
@@ -219,7 +218,6 @@ impl Pauses {
         Ok(Self { socket, link_bps, xoff_frames: 0, until_ns: 0 })
     }
 
-    /// Processes received frames.
     fn receive(&mut self) -> Result<()> {
         while let Some(frame) = self.socket.receive()? {
             let Some(pfc) = frame.first_chunk().and_then(PfcRepr::read) else { continue };
@@ -251,7 +249,6 @@ const REPLY_BUFFER_BYTES: usize = 256 << 10;
 /// Frames per batch, after which the endpoint checks the clock.
 const BATCH: usize = 64;
 
-/// Statistics of the receiving host.
 pub(crate) struct ReceiverStats {
     pub(crate) flows: Vec<ReceivedRecord>,
     /// Bytes of all RoCE frames, layer 2.
@@ -260,7 +257,6 @@ pub(crate) struct ReceiverStats {
     pub(crate) other_bytes: Binned,
 }
 
-/// A QP of the receiving host.
 struct PassiveQp {
     qpn: u32,
     path: Path,
@@ -300,7 +296,6 @@ impl<'a> Receiver<'a> {
         })
     }
 
-    /// Acknowledges until the schedule ends.
     pub(crate) fn run(mut self, schedule: &Schedule<'_>) -> Result<ReceiverStats> {
         while !schedule.is_over() {
             if !self.receive_batch(schedule)? {
@@ -379,7 +374,6 @@ const ANSWER_BUFFER_BYTES: usize = 1 << 20;
 /// Packets of one QP before the next QP's turn.
 const BURST: usize = 8;
 
-/// A QP of a sending host.
 struct ActiveQp {
     qpn: u32,
     path: Path,
@@ -392,7 +386,6 @@ struct ActiveQp {
     paused_until_ns: u64,
 }
 
-/// Statistics of the sending host.
 pub(crate) struct SenderReport {
     pub(crate) flows: Vec<SentRecord>,
     pub(crate) answers: Answers,

@@ -201,7 +201,6 @@ impl Bench<'_> {
         }
     }
 
-    /// The reason why a case cannot be run here.
     fn cannot(&self, case: Case) -> Result<Option<String>> {
         Ok(match self.config.against {
             DeviceUnderTest::Bmv2 => {
@@ -244,7 +243,6 @@ impl Bench<'_> {
         }
     }
 
-    /// Runs an incast with DCQCN.
     fn traffic(&self, incast: &IncastConfig) -> Result<RunRecord> {
         let network = self.network(incast)?;
         let mut incast = incast.clone();
@@ -368,7 +366,6 @@ const PFC_WINDOW: u32 = 64;
 const STORAGE_QPS: u16 = 4;
 const STORAGE_MESSAGE_BYTES: u32 = 64 << 10;
 
-/// The program of this name on `PATH`.
 fn on_path(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH")?;
     env::split_paths(&path).map(|directory| directory.join(name)).find(|program| program.is_file())

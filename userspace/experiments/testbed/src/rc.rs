@@ -21,11 +21,9 @@ pub(crate) use responder::{Reply, ReplyKind, Responder};
 /// Position of a packet in its message: the four forms of every RC operation (IBTA vol. 1, 9.4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Segment {
-    /// First of several. Carries the RETH.
     First,
     /// Neither first nor last.
     Middle,
-    /// Last of several.
     Last,
     /// The whole message in one packet. Carries the RETH.
     Only,

@@ -26,7 +26,6 @@ impl Binned {
         }
     }
 
-    /// Sum over the bins that start inside `window`.
     pub(crate) fn sum(&self, window: Window) -> u64 {
         self.iter().filter(|(start_ns, _)| window.contains(*start_ns)).map(|(_, amount)| amount).sum()
     }
@@ -193,7 +192,6 @@ impl RunRecord {
         Window { start_ns: 0, end_ns: self.duration_ns }
     }
 
-    /// The run without its start-up.
     pub(crate) const fn steady(&self) -> Window {
         Window { start_ns: self.warm_up_ns, end_ns: self.duration_ns }
     }

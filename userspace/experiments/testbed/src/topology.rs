@@ -29,7 +29,6 @@ use super::classify;
 use super::config::{IncastConfig, MAX_SENDERS};
 use super::host::Host;
 
-/// Prefix of the names of the lab's namespaces.
 pub(crate) const NETNS_PREFIX: &str = "dcqcn-lab-";
 /// Lock file of the running lab; the kernel releases it when the process exits for any reason.
 const LOCK_FILE: &str = "/run/dcqcn-lab.lock";
@@ -43,23 +42,18 @@ const FRAME_BYTES: u32 = LINK_MTU + 14;
 const BURST_BYTES: u32 = 2 * FRAME_BYTES;
 /// Queue of a sender NIC, bytes. Socket buffers fill long before it does.
 const NIC_QUEUE_BYTES: u32 = 4 << 20;
-/// Buffer of the non-RoCE classes, bytes.
 const OTHER_BUFFER_BYTES: u32 = 256 << 10;
 
 /// Minor number of the switch port's class for a queue: the data plane puts a packet of queue `q` into class `1:q+1`.
 const fn queue_class(queue: u16) -> Handle {
     Handle::new(1, queue + 1)
 }
-/// The port as a whole.
 const PORT: Handle = Handle::new(1, 0xff);
 /// Queue 0: non-RoCE traffic.
 const BEST_EFFORT: Handle = queue_class(0);
-/// Queue 3: RoCE data.
 pub(super) const ROCE: Handle = queue_class(3);
-/// Queue 6: CNPs.
 const CNP: Handle = queue_class(6);
 
-/// Rate at which hosts send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HostSpeed {
     Link,
@@ -256,7 +250,6 @@ fn write_sysctl(name: &str, value: &str) -> Result<()> {
     fs::write(&path, value).with_context(|| format!("cannot write {value} to {path}"))
 }
 
-/// Name of the switch's port to the host in `subnet`.
 fn port_name(subnet: u8) -> String {
     format!("swp{subnet}")
 }
@@ -269,7 +262,6 @@ const fn mac(subnet: u8, end: u8) -> [u8; 6] {
 const PORT_END: u8 = 1;
 const HOST_END: u8 = 2;
 
-/// Address of one end of the link to the host in `subnet`.
 fn address(ipv6: bool, subnet: u8, end: u8) -> IpAddr {
     if ipv6 {
         Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, subnet.into(), end.into()).into()

@@ -34,7 +34,6 @@ pub(super) struct Load<'a> {
 }
 
 impl<'a> Load<'a> {
-    /// An error for an unsupported feature.
     pub(super) fn refuse(&self, what: impl Display) -> Error {
         Error::NotInterpreted { location: self.location.clone(), what: what.to_string() }
     }
@@ -90,7 +89,6 @@ impl<'a> Load<'a> {
         }
     }
 
-    /// Parses a type value object.
     fn expression(&self, json: &Value) -> Result<Expression> {
         let value = json.get("value").unwrap_or(&Value::Null);
         match json.get("type").and_then(Value::as_str) {

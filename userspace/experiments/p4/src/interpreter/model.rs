@@ -25,7 +25,6 @@ pub(super) struct Model {
     pub(super) ingress: Option<Node>,
     pub(super) egress: Option<Node>,
     pub(super) registers: Vec<Register>,
-    /// Name and size of each counter array.
     pub(super) counters: Vec<(String, usize)>,
     pub(super) calculations: Vec<Calculation>,
     pub(super) field_lists: HashMap<u32, Vec<usize>>,
@@ -92,7 +91,6 @@ pub(super) struct Transition {
 
 #[derive(Debug)]
 pub(super) struct Action {
-    /// Number of parameters.
     pub(super) parameters: usize,
     pub(super) code: Vec<Primitive>,
 }
@@ -139,7 +137,6 @@ pub(super) struct Conditional {
 #[derive(Debug)]
 pub(super) struct Table {
     pub(super) name: String,
-    /// Fields of the key.
     pub(super) key: Vec<usize>,
     pub(super) size: usize,
     /// Actions by their control plane names.

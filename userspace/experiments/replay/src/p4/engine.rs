@@ -126,7 +126,6 @@ impl<T: Target> Engine for SwitchEngine<T> {
         Ok(self.rp_set_of(&flows))
     }
 
-    /// As [`Self::rp_set`].
     fn np_set(&self, index: u32) -> Result<NpSet, Error> {
         let mut target = self.target.borrow_mut();
         let mut flows = Reader::new(target.control(), &self.program).np_flows()?;

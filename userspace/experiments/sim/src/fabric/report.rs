@@ -167,7 +167,6 @@ impl fmt::Display for FabricReport {
 }
 
 impl FabricReport {
-    /// The slowest collectives.
     fn write_collectives(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.outcome.collectives.is_empty() {
             return Ok(());

@@ -211,7 +211,6 @@ impl FabricSetup {
         })
     }
 
-    /// The class of the flows.
     pub(crate) fn class(&self) -> u8 {
         self.class.unwrap_or(3)
     }

@@ -18,7 +18,6 @@ pub(crate) enum Event {
     Notice,
     /// A flow that waited for others starts.
     Post,
-    /// The next flow of the list starts.
     Start,
     /// A QP's next packet may depart.
     Due,
@@ -28,13 +27,10 @@ pub(crate) enum Event {
     Window,
     /// A port has sent its packet.
     Done,
-    /// The watchdog samples the queues.
     Watchdog,
-    /// A sample of the queues is due.
     Sample,
     /// An open loop posts a message.
     Message,
-    /// A source stops.
     Stop,
 }
 
@@ -57,7 +53,6 @@ impl Agenda {
         self.0.peek().map_or(u64::MAX, |Reverse((at_ns, ..))| *at_ns)
     }
 
-    /// Takes the next event if it is before `end_ns`.
     #[inline]
     pub(crate) fn take(&mut self, end_ns: u64) -> Option<(u64, Event, u32)> {
         if self.next_ns() >= end_ns {

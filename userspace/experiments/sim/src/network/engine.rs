@@ -192,7 +192,6 @@ fn run_phase(
     nodes.into_iter().flatten().collect()
 }
 
-/// State shared by all threads.
 struct Shared {
     /// Thread of every node, and the node's index there.
     owner: Vec<u32>,
@@ -265,18 +264,15 @@ impl NodeQueue {
         }
     }
 
-    /// Time of the next node; `u64::MAX` if empty.
     fn next_ns(&self) -> u64 {
         self.heap.peek().map_or(u64::MAX, |Reverse((at_ns, ..))| *at_ns)
     }
 }
 
-/// The nodes of one thread.
 struct NodeGroup {
     number: usize,
     numbers: Vec<u32>,
     nodes: Vec<Node>,
-    /// Time of the next event of each node.
     next_ns: Vec<u64>,
     /// The nodes by that time; an entry with another time is outdated.
     queue: NodeQueue,
@@ -364,7 +360,6 @@ impl NodeGroup {
         }
     }
 
-    /// Processes this thread's events before `end_ns`.
     fn window(&mut self, shared: &Shared, end_ns: u64) {
         let Self { number, nodes, next_ns, queue, done, hops, out, outgoing, .. } = self;
         while queue.next_ns() < end_ns {
@@ -402,7 +397,6 @@ impl NodeGroup {
         }
     }
 
-    /// Receives packets from the other threads.
     fn receive(&mut self, shared: &Shared) {
         for from in 0..shared.done.len() {
             let mut messages = lock(shared.mail(from, self.number));

@@ -32,7 +32,6 @@ const REPLIES: u16 = 1;
 /// [`QpEntry::slot`]: the QP has no state, not yet or not any more.
 const NO_SLOT: u32 = u32::MAX;
 
-/// State shared by all hosts.
 #[derive(Debug)]
 pub(crate) struct HostRules {
     pub(crate) transports: Vec<Transport>,
@@ -147,7 +146,6 @@ pub(crate) struct Host {
     inbound: [Inbound; 2],
     pub(crate) hops: u64,
     sends: Vec<QpEntry>,
-    /// NSCC on this host's link.
     law: Option<Law>,
     number: u32,
     scheduler: Scheduler,
@@ -217,13 +215,11 @@ impl Host {
         }
     }
 
-    /// Adds `pair`, on which it sends or receives `flows` flows.
     pub(crate) fn add_pair(&mut self, pair: u32, sends: bool) {
         let entries = if sends { &mut self.sends } else { &mut self.receives };
         entries.push(QpEntry { pair, slot: NO_SLOT, left: 0 });
     }
 
-    /// Adds a flow that it sends on its QP `local`, or receives.
     pub(crate) fn add_flow(&mut self, local: u32, sends: bool) {
         let entries = if sends { &mut self.sends } else { &mut self.receives };
         if let Some(entry) = entries.get_mut(local as usize) {
@@ -231,7 +227,6 @@ impl Host {
         }
     }
 
-    /// Adds an own flow that waits for `waiting` other flows.
     pub(crate) fn add_own(&mut self, flow: u32, waiting: u32) {
         self.own.push(OwnFlow { flow, waiting });
     }
@@ -263,7 +258,6 @@ impl Host {
         }
     }
 
-    /// Processes all events before `end_ns`.
     pub(crate) fn run(&mut self, end_ns: u64, out: &mut Outbox) {
         while let Some((now_ns, event, index)) = self.agenda.take(end_ns) {
             match event {
@@ -466,7 +460,6 @@ impl Host {
         }
     }
 
-    /// Sending ends of incomplete QPs.
     fn live(&self) -> impl Iterator<Item = &SendQp> {
         let live = self.sends.iter().filter(|entry| entry.slot != NO_SLOT);
         live.map(|entry| &self.senders[entry.slot as usize])
@@ -482,7 +475,6 @@ impl Host {
         self.live().map(|qp| qp.retransmitted).sum::<u64>() + self.counters.retransmitted
     }
 
-    /// Pause time of its link, by class.
     pub(crate) fn paused_ns(&self, now_ns: u64) -> [u64; CLASSES] {
         std::array::from_fn(|class| self.wire.paused_ns(class, now_ns))
     }
@@ -544,7 +536,6 @@ impl Host {
         self.wake(now_ns, slot, out);
     }
 
-    /// Index of the sending end of a QP.
     fn sender(&mut self, number: u32, pair: Pair) -> u32 {
         let (local, at_dst) = self.rules.locals[number as usize];
         let slot = self.sends[local as usize].slot;
@@ -585,7 +576,6 @@ impl Host {
 
 /// Sources, and readings of a single bottleneck.
 impl Host {
-    /// The source that is own flow `index` starts, on the QP in `slot`.
     fn start_source(&mut self, now_ns: u64, index: u32, slot: u32, source: &Source) {
         let flow = self.own[index as usize].flow;
         let qp = &mut self.senders[slot as usize];
@@ -608,7 +598,6 @@ impl Host {
         (0..count).for_each(|_| qp.post(now_ns, flow, bytes, transport));
     }
 
-    /// Source, and slot of its QP, of own flow `index`.
     fn source<'a>(&self, rules: &'a HostRules, index: u32) -> Option<(u32, u32, &'a Source)> {
         let flow = self.own[index as usize].flow;
         let (local, _) = rules.locals[rules.workload.flows()[flow as usize].qp as usize];
@@ -688,7 +677,6 @@ const fn flow_id(pair: Pair, number: u32) -> FlowId {
     FlowId { src: [0, 0, 0, pair.src], receiver: QpId { addr: [0, 0, 0, pair.dst], qpn: number, vlan: 0 } }
 }
 
-/// Stores `item` in a free slot, or a new one.
 fn store<T>(items: &mut Vec<T>, free: &mut Vec<u32>, item: T) -> u32 {
     match free.pop() {
         Some(slot) => {

@@ -14,7 +14,6 @@ use crate::network::topology::{PortSpec, Routes, Topology};
 use crate::network::wire::Transmitter;
 use crate::network::workload::{Collective, Round};
 
-/// Number of size bands of flows.
 const BANDS: usize = 10;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -473,7 +472,6 @@ pub(crate) struct Hop {
 /// Segmentation of a message into frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Framing {
-    /// Payload of a full packet.
     pub(crate) payload_bytes: u64,
     /// Overhead of every frame on the wire.
     pub(crate) header_bytes: u64,
@@ -510,7 +508,6 @@ pub(crate) fn frame_ns(path: &[Hop], wire_bytes: u64) -> u64 {
     path.iter().map(|hop| Transmitter::time_ns(hop.rate_bps, wire_bytes) + hop.delay_ns).sum()
 }
 
-/// Transmission time of `bytes`, rounded down.
 fn time_ns(rate_bps: u64, bytes: u64) -> u64 {
     let ns = u128::from(bytes) * 8_000_000_000 / u128::from(rate_bps.max(1));
     u64::try_from(ns).unwrap_or(u64::MAX)

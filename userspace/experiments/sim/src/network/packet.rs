@@ -22,7 +22,6 @@ pub(crate) struct Packet {
     pub(crate) ingress: u16,
     pub(crate) class: u8,
     pub(crate) kind: Kind,
-    /// Flags: see the constants.
     pub(crate) flags: u8,
 }
 
@@ -57,15 +56,11 @@ pub(crate) enum Kind {
 }
 
 impl Packet {
-    /// The packet may be marked.
     pub(crate) const ECT: u8 = 1;
-    /// The packet is marked.
     pub(crate) const CE: u8 = 2;
     /// An acknowledgement is requested (AckReq of the BTH).
     pub(crate) const ACK_REQUEST: u8 = 4;
-    /// The packet ends a message.
     pub(crate) const LAST: u8 = 8;
-    /// Trimmed by a switch.
     pub(crate) const TRIMMED: u8 = 16;
     /// ACK and NAK: the packet that arrived was marked.
     pub(crate) const ECHO: u8 = 32;

@@ -26,7 +26,6 @@ impl Random {
         rng::value(self.0)
     }
 
-    /// Uniform from 0 to `most`.
     pub(crate) fn up_to(&mut self, most: u64) -> u64 {
         let wide = u128::from(self.draw()) << 32 | u128::from(self.draw());
         // Below most + 1, which fits.

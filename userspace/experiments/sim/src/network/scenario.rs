@@ -55,7 +55,6 @@ pub struct Scenario {
 pub(crate) struct Bottleneck {
     /// Transports of QPs ([`Pair::transport`](crate::network::workload::Pair)).
     pub(crate) transports: Vec<Transport>,
-    /// Delay of a reply, by its destination.
     pub(crate) reply_ns: Vec<u64>,
     /// PFC by the depth of the port's queue.
     pub(crate) pfc: [Option<QueuePfc>; CLASSES],
@@ -409,12 +408,10 @@ impl Scenario {
         Ok(())
     }
 
-    /// Longest frame of data.
     pub(crate) fn frame_bytes(&self) -> u32 {
         self.transports().iter().map(Transport::frame_bytes).max().unwrap_or(0)
     }
 
-    /// Transports of QPs.
     pub(crate) fn transports(&self) -> &[Transport] {
         self.bottleneck.as_ref().map_or(std::slice::from_ref(&self.transport), |own| &own.transports)
     }
@@ -436,7 +433,6 @@ impl Scenario {
 }
 
 impl Transport {
-    /// Longest frame of data.
     pub(crate) const fn frame_bytes(&self) -> u32 {
         self.payload_bytes + self.header_bytes
     }
@@ -502,7 +498,6 @@ impl Control {
     }
 }
 
-/// A scheduled change of some nodes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Change {
     pub(crate) at_ns: u64,

@@ -13,13 +13,11 @@ pub enum Schedule {
     Dwrr(u32),
 }
 
-/// Scheduler state of one port.
 #[derive(Clone, Debug)]
 pub(crate) struct Scheduler {
     /// Bytes per DWRR turn; 0: strict.
     quantum_bytes: [u32; CLASSES],
     deficit_bytes: [u32; CLASSES],
-    /// Bit per strict queue.
     strict: u8,
     /// The queue with the current DWRR turn, and whether it got its quantum.
     turn: u8,

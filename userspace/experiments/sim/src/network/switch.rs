@@ -53,7 +53,6 @@ impl Port {
     }
 }
 
-/// Configuration shared by all switches.
 #[derive(Debug)]
 pub(crate) struct SwitchRules {
     pub(crate) switching: Switching,
@@ -100,7 +99,6 @@ pub(crate) struct Switch {
 pub(crate) struct Meters {
     pub(crate) classes: [ClassMeter; CLASSES],
     pub(crate) dropped: Vec<u64>,
-    /// Bit per class that PFC pauses.
     paused: u8,
 }
 
@@ -161,7 +159,6 @@ impl Switch {
         self.inbound[usize::from(port)].enter(&mut self.agenda, port, at_ns, packet);
     }
 
-    /// Processes all events before `end_ns`.
     pub(crate) fn run(&mut self, end_ns: u64, out: &mut Outbox) {
         while let Some((now_ns, event, index)) = self.agenda.take(end_ns) {
             let port = index as u16;
@@ -209,7 +206,6 @@ impl Switch {
         }
     }
 
-    /// Egress port of `packet`.
     #[inline]
     fn egress(&mut self, packet: &Packet) -> Option<u16> {
         let candidates = self.routes.ports(self.number, packet.dst);
@@ -312,7 +308,6 @@ impl Switch {
         }
     }
 
-    /// Counters of its ports up to now.
     pub(crate) fn port_counters(&self, now_ns: u64) -> Vec<PortCounters> {
         let port_counters = |port: &Port| PortCounters {
             tx_bytes: port.wire.tx_bytes,
@@ -323,12 +318,10 @@ impl Switch {
         self.ports.iter().map(port_counters).collect()
     }
 
-    /// Peak use of the shared buffer.
     pub(crate) const fn max_buffer_bytes(&self) -> u64 {
         self.buffer.max_used_bytes()
     }
 
-    /// Packets in its queues.
     pub(crate) fn packets(&self) -> u64 {
         self.ports.iter().flat_map(|port| &port.queues).map(|queue| queue.packets.len() as u64).sum()
     }
@@ -336,7 +329,6 @@ impl Switch {
 
 /// Admission to a queue, trimming and marking.
 impl Switch {
-    /// Queues the packet at `egress` if it fits the buffer.
     #[inline]
     fn enqueue(&mut self, now_ns: u64, egress: u16, mut packet: Packet, out: &mut Outbox) {
         let mut class = usize::from(packet.class);
@@ -405,7 +397,6 @@ impl Switch {
         !admission.is_rejected()
     }
 
-    /// Marks `packet` by the current depth of the queue.
     #[inline]
     fn mark(&mut self, egress: u16, class: usize, packet: &mut Packet) {
         if !packet.is(Packet::ECT) {
@@ -483,7 +474,6 @@ impl Switch {
         }
     }
 
-    /// A link of this switch fails or recovers.
     fn set_link(&mut self, now_ns: u64, link: u32, up: bool, out: &mut Outbox) {
         let Some(number) = self.ports.iter().position(|port| port.wire.link == link) else { return };
         self.ports[number].wire.set_up(now_ns, up);

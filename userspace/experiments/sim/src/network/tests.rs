@@ -45,7 +45,6 @@ fn dropping(hosts: u32, workload: Workload) -> Scenario {
     scenario
 }
 
-/// `senders` flows of `bytes` from hosts 1 and on to host 0.
 fn incast(senders: u32, bytes: u64) -> Workload {
     Workload::incast(senders, bytes, 3)
 }
@@ -54,7 +53,6 @@ fn complete(outcome: &Outcome) -> bool {
     outcome.flows.iter().all(|flow| flow.fct_ns.is_some())
 }
 
-/// Sets the thresholds of all classes.
 fn set_wred(scenario: &mut Scenario, kmin_bytes: u64, kmax_bytes: u64, pmax_ppm: u64) {
     for wred in &mut scenario.config.wred {
         (wred.kmin_bytes, wred.kmax_bytes, wred.pmax_ppm) = (kmin_bytes, kmax_bytes, pmax_ppm);

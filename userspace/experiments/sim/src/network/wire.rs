@@ -37,7 +37,6 @@ pub(crate) struct Transmitter {
 }
 
 impl Transmitter {
-    /// An idle transmitter; `rate_bps` is not 0.
     pub(crate) const fn new(rate_bps: u64) -> Self {
         Self { rate_bps, free_ns: 0, carry: 0 }
     }
@@ -60,7 +59,6 @@ impl Transmitter {
         self.free_ns
     }
 
-    /// Transmission time of `bytes` at `rate_bps`, rounded up.
     pub(crate) const fn time_ns(rate_bps: u64, bytes: u64) -> u64 {
         (bytes * 8_000_000_000).div_ceil(rate_bps)
     }
@@ -79,7 +77,6 @@ pub(crate) struct Message {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Delivery {
-    /// A packet, at this port.
     Packet(u16, Packet),
     /// Notification that a flow which this flow of the host waits for is complete.
     Notice(u32),
@@ -93,7 +90,6 @@ pub(crate) type Outbox = Vec<Message>;
 pub(crate) struct Inbound(VecDeque<(u64, Packet)>);
 
 impl Inbound {
-    /// Schedules an arrival at `port`.
     #[inline]
     pub(crate) fn enter(&mut self, agenda: &mut Agenda, port: u16, at_ns: u64, packet: Packet) {
         if self.0.is_empty() {
@@ -107,7 +103,6 @@ impl Inbound {
         self.0.len() as u64
     }
 
-    /// Takes the packet that arrives, and schedules the next arrival.
     #[inline]
     pub(crate) fn take(&mut self, agenda: &mut Agenda, port: u16) -> Option<Packet> {
         let (_, packet) = self.0.pop_front()?;
@@ -118,7 +113,6 @@ impl Inbound {
     }
 }
 
-/// Pause state and times of each class.
 #[derive(Debug, Default)]
 struct Pauses {
     since_ns: [u64; CLASSES],
@@ -135,9 +129,7 @@ pub(crate) struct Wire {
     delay_ns: u64,
     overhead_bytes: u64,
     pub(crate) transmitter: Transmitter,
-    /// Whether the link is up.
     pub(crate) up: bool,
-    /// Bit per class that the peer has paused.
     pub(crate) paused: u8,
     pauses: Box<Pauses>,
     /// Whether an event is scheduled for the end of the current frame.
@@ -165,13 +157,11 @@ impl Wire {
         }
     }
 
-    /// Whether a frame may start now.
     #[inline]
     pub(crate) const fn is_free(&self, now_ns: u64) -> bool {
         self.transmitter.free_ns() <= now_ns
     }
 
-    /// Whether a frame of `class` may start now.
     #[inline]
     pub(crate) const fn is_ready(&self, now_ns: u64, class: u8) -> bool {
         self.is_free(now_ns) && self.up && self.paused >> class & 1 == 0 && !self.has_pfc()
@@ -204,7 +194,6 @@ impl Wire {
         }
     }
 
-    /// Requests the peer to pause or resume the classes in `bits`.
     pub(crate) const fn request_pause(&mut self, bits: u8, pause: bool) {
         let [off, on] = self.pfc;
         self.pfc = if pause { [off | bits, on & !bits] } else { [off & !bits, on | bits] };
@@ -249,7 +238,6 @@ impl Wire {
         }
     }
 
-    /// Total pause time of a class up to now.
     pub(crate) fn paused_ns(&self, class: usize, now_ns: u64) -> u64 {
         let lasting = if self.paused >> class & 1 == 1 { now_ns - self.pauses.since_ns[class] } else { 0 };
         self.pauses.total_ns[class] + lasting

@@ -38,7 +38,6 @@ pub struct Flow {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Source {
     pub(crate) work: Arc<Work>,
-    /// When it stops; `None`: never.
     pub(crate) stop_ns: Option<u64>,
 }
 
@@ -74,7 +73,6 @@ pub struct SizeWeight {
     pub weight: u64,
 }
 
-/// A queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pair {
     pub src: u32,
@@ -119,7 +117,6 @@ pub struct Workload {
 pub(crate) struct Round {
     pub(crate) collective: Collective,
     pub(crate) bytes: u64,
-    /// Hosts, by rank.
     pub(crate) ranks: Vec<u32>,
     /// For each rank, the flow that it waits for, and the one that completes it.
     pub(crate) ready: Vec<u32>,
@@ -169,7 +166,6 @@ impl Workload {
         self.sources.get(&flow)
     }
 
-    /// Adds a flow on a QP and returns its number.
     pub(crate) fn send(&mut self, qp: u32, bytes: u64, start_ns: u64) -> u32 {
         self.flows.push(Flow { qp, bytes, start_ns, delay_ns: 0 });
         self.flows.len() as u32 - 1
@@ -181,14 +177,12 @@ impl Workload {
         self.send(qp, bytes, start_ns)
     }
 
-    /// Adds a computation of `delay_ns` at `host` and returns its number.
     pub(crate) fn compute(&mut self, host: u32, delay_ns: u64) -> u32 {
         let flow = self.flow(host, host, 0, 1, 0);
         self.delay(flow, delay_ns);
         flow
     }
 
-    /// Delays `flow` by this much.
     pub(crate) fn delay(&mut self, flow: u32, delay_ns: u64) {
         if let Some(flow) = self.flows.get_mut(flow as usize) {
             flow.delay_ns = delay_ns;
@@ -204,7 +198,6 @@ impl Workload {
         Err(FileError::new(name, 0, what))
     }
 
-    /// Makes `flow` wait for `other`.
     pub(crate) fn after(&mut self, flow: u32, other: u32, wait: Wait) {
         self.edges.push(Edge { from: other, to: flow, wait });
     }

@@ -32,7 +32,6 @@ impl fmt::Display for Report {
     }
 }
 
-/// Maximum number of flows with a line each.
 const MAX_FLOW_ROWS: usize = 12;
 
 impl Report {

@@ -79,7 +79,6 @@ impl Score {
         if self.excess > 0.0 { BEHIND * (1.0 + self.excess) } else { self.slowdown.min(BEHIND) }
     }
 
-    /// Scores `workloads`, each with its simulations.
     pub(super) fn new(workloads: &[Vec<Outcome>], objective: Objective) -> Self {
         let mut score = Self::default();
         let mut flows = 0;
@@ -192,7 +191,6 @@ impl Bounds {
 }
 
 impl Score {
-    /// This score under `bounds`.
     pub(super) fn under(self, bounds: &Bounds) -> Self {
         let excess = self.left + bounds.excess(&self);
         Self { excess, ..self }
@@ -230,7 +228,6 @@ impl<'p> Evaluator<'p> {
         Ok(Self { pool, workloads, objective })
     }
 
-    /// Simulations per configuration.
     pub(super) fn simulations(&self) -> u64 {
         self.workloads.iter().map(|seeds| seeds.len() as u64).sum()
     }

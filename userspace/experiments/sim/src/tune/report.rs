@@ -158,7 +158,6 @@ impl TuneReport {
     }
 }
 
-/// Our slowdown relative to theirs, as text.
 fn percent_change(ours: f64, theirs: f64) -> String {
     let more = (ours / theirs - 1.0) * 100.0;
     if !more.is_finite() || theirs.is_infinite() {

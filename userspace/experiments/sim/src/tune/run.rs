@@ -106,14 +106,12 @@ fn unfinished<'p>(scores: &[Score], presets: &'p [Preset]) -> Option<(u64, &'p s
     left.min().filter(|(left, _)| *left > 0)
 }
 
-/// The best `keep` candidates, the best first.
 fn best(mut found: Vec<Tried>, keep: usize) -> Vec<Tried> {
     found.sort_by(|a, b| a.score.rank().total_cmp(&b.score.rank()));
     found.truncate(keep);
     found
 }
 
-/// Random candidates.
 struct Candidates<'t> {
     task: &'t Task,
     space: Space,

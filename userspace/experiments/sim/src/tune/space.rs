@@ -110,12 +110,10 @@ impl Space {
     }
 }
 
-/// The given value of a parameter, if any.
 fn value_of(changes: &[Assignment], key: Key) -> Option<f64> {
     changes.iter().rev().find(|change| change.key == key).map(|change| change.value as f64)
 }
 
-/// Rounded to two digits.
 fn two_digits(value: f64) -> f64 {
     if value <= 0.0 {
         return 0.0;

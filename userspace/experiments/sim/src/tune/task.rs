@@ -100,7 +100,6 @@ impl Task {
     }
 }
 
-/// The rate of a host's link.
 pub(super) fn host_rate_bps(scenario: &Scenario) -> u64 {
     scenario.topology.links.first().map_or(0, |link| link.rate_bps)
 }

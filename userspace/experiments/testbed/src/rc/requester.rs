@@ -25,7 +25,6 @@ pub(crate) struct RequesterConfig {
     pub messages: Option<u64>,
 }
 
-/// One packet of a WRITE, ready to be framed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WritePacket {
     pub segment: Segment,

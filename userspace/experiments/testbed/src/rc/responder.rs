@@ -8,7 +8,6 @@ use super::{Psn, RemoteRegion, Segment};
 pub(crate) enum Verdict {
     /// The expected one: its payload belongs at `offset_bytes` of the current message.
     Delivered {
-        /// Offset of the payload's first byte in its message.
         offset_bytes: u32,
     },
     Duplicate,
@@ -59,7 +58,6 @@ pub(crate) struct Responder {
 }
 
 impl Responder {
-    /// A responder that waits for `first_psn`, in packets of at most `mtu_bytes` payload.
     pub(crate) fn new(first_psn: Psn, mtu_bytes: u32) -> Self {
         Self {
             mtu_bytes,

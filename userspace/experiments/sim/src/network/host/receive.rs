@@ -20,7 +20,6 @@ const MISSING: u64 = u64::MAX;
 /// [`ReceiveQp::later`]: it has arrived, and ends no flow.
 const ARRIVED: u64 = u64::MAX - 1;
 
-/// Reply of the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) kind: Kind,
@@ -44,10 +43,8 @@ impl Answer {
     }
 }
 
-/// The receiving end of a QP.
 #[derive(Debug)]
 pub(crate) struct ReceiveQp {
-    /// The sender, as the destination of replies.
     pub(crate) sender: Address,
     window: ReceiveWindow,
     /// The sender's requested and granted limit.
@@ -65,7 +62,6 @@ pub(crate) struct ReceiveQp {
     pub(crate) np: NpFlow,
     /// Payload delivered in order (go-back-N).
     pub(crate) bytes: u64,
-    /// Packets that arrived with a mark.
     pub(crate) marked: u64,
 }
 
@@ -229,7 +225,6 @@ impl Host {
         }
     }
 
-    /// A packet that this host receives.
     #[inline]
     pub(super) fn on_data(&mut self, now_ns: u64, packet: &Packet, out: &mut Outbox) {
         let QpEntry { pair: number, slot, left } = self.receives[packet.qp as usize];
@@ -296,7 +291,6 @@ impl Host {
         Address { dst: src, at_dst: at_src, class, transport, entropy: packet.entropy }
     }
 
-    /// Index of the receiving end of a QP.
     pub(super) fn receiver(&mut self, packet: &Packet, number: u32) -> u32 {
         let (_, local) = self.rules.locals[number as usize];
         let id = flow_id(self.rules.workload.pairs()[number as usize], number);
@@ -344,7 +338,6 @@ impl Host {
         }
     }
 
-    /// A reply to data of this host.
     #[inline]
     pub(super) fn on_answer(&mut self, now_ns: u64, packet: &Packet, out: &mut Outbox) {
         let slot = self.sends[packet.qp as usize].slot;
@@ -426,7 +419,6 @@ impl Host {
     }
 }
 
-/// State of window ends.
 #[derive(Debug, Default)]
 pub(super) struct WindowEnds {
     /// [`WindowEnd::NextOfPort`]: their times, and the indices of their QPs.
@@ -473,7 +465,6 @@ impl Host {
         }
     }
 
-    /// The timer of a window.
     pub(super) fn on_window(&mut self, now_ns: u64, slot: u32, out: &mut Outbox) {
         if (slot as usize) < self.receivers.len() {
             self.end_window(now_ns, slot);
@@ -514,7 +505,6 @@ impl Host {
         }
     }
 
-    /// The last packet of a QP arrived.
     pub(super) fn on_last_packet(&mut self, slot: u32) {
         if self.rules.window_end == WindowEnd::NextOfFlow && self.is_pending(slot) {
             self.counters.marks_unanswered += 1;
@@ -549,7 +539,6 @@ impl Host {
     }
 }
 
-/// Admission state of one receiver.
 #[derive(Debug, Default)]
 pub(super) struct Admitted {
     /// QPs that wait for a grant, by index among receiving ones.
@@ -575,7 +564,6 @@ impl Host {
         self.answer(address, Answer::of(Kind::Request, end_psn, granted_psn));
     }
 
-    /// A sender's request.
     pub(super) fn on_request(&mut self, now_ns: u64, packet: &Packet, out: &mut Outbox) {
         let QpEntry { pair: number, slot, left } = self.receives[packet.qp as usize];
         if left == 0 {
@@ -597,7 +585,6 @@ impl Host {
         self.pump(now_ns, out);
     }
 
-    /// Granted packets have arrived.
     pub(super) fn arrived(&mut self, packets: u32) {
         if self.rules.transports[0].admission.is_some() {
             self.admitted.packets = self.admitted.packets.saturating_sub(packets.into());

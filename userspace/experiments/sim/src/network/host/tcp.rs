@@ -13,20 +13,16 @@ use crate::network::scenario::{TcpLaw, Transport};
 
 /// CUBIC: C, in segments per s³.
 const CUBIC_C: f64 = 0.4;
-/// CUBIC: multiplicative decrease.
 const CUBIC_BETA: f64 = 0.7;
-/// DCTCP: gain g.
 const DCTCP_GAIN: f64 = 1.0 / 16.0;
 /// Later arrivals after which a transmission counts as lost.
 const REORDERING: u64 = 3;
 /// The receiver's window.
 const MAX_WINDOW_BYTES: u32 = 6_000_000;
-/// Smallest window, in segments.
 const MIN_WINDOW: f64 = 2.0;
 /// Largest backoff of the timeout: 2^6.
 const MAX_BACKOFF: u32 = 6;
 
-/// A TCP flow.
 #[derive(Debug, Default)]
 pub(super) struct Tcp {
     law: TcpLaw,
@@ -72,7 +68,6 @@ struct Cubic {
     reno_window: f64,
 }
 
-/// The estimator of DCTCP.
 #[derive(Clone, Copy, Debug, Default)]
 struct Dctcp {
     alpha: f64,
@@ -115,7 +110,6 @@ impl Tcp {
         (self.unacknowledged as f64) < self.window.min(self.max_window).floor()
     }
 
-    /// The next segment, which departs now.
     #[inline]
     pub(super) fn next_packet(&mut self, address: &Address, now_ns: u64) -> Option<Packet> {
         if !self.can_send() {
