@@ -8,8 +8,8 @@ use dcqcn_params::{Assignment, Key, word};
 use dcqcn_support::render::{self, Column, Table};
 use serde::Serialize;
 
+use super::Task;
 use super::evaluate::{Bounds, Objective, Score, Tried};
-use super::task::Task;
 
 /// A candidate or a preset, with its results.
 #[derive(Clone, Debug, PartialEq, Serialize)]
