@@ -22,10 +22,10 @@ use dcqcn_loader::attach;
 use dcqcn_netlink::link::VethEnd;
 use dcqcn_netlink::tc::{Handle, HtbClass, QdiscSpec};
 use dcqcn_netlink::{Netlink, Netns};
+use netlink_packet_route::tc::{TcFilterU32Option, TcHandle, TcU32Key, TcU32Selector, TcU32SelectorFlags};
 use nix::fcntl::{Flock, FlockArg};
 
 use super::bmv2::Bmv2;
-use super::classify;
 use super::config::{IncastConfig, MAX_SENDERS};
 use super::host::Host;
 
@@ -155,7 +155,7 @@ impl Topology {
             shape(config, roce_bps, &switch_netlink, egress_ifindex)?;
         }
         if is_shared {
-            switch_netns.run(|| classify::tcp_to(egress_ifindex, BEST_EFFORT))??;
+            switch_netns.run(|| classify_tcp(egress_ifindex, BEST_EFFORT))??;
         }
         let switch = Switch {
             netns: switch_netns,
@@ -339,4 +339,38 @@ fn shape(config: &IncastConfig, roce_bps: u64, netlink: &Netlink, ifindex: u32) 
         netlink.replace_qdisc(ifindex, handle, Handle::new(0x10 + handle.minor(), 0), &fifo)?;
     }
     Ok(())
+}
+
+/// `IPPROTO_TCP` in the header word that contains it: bytes 8 to 11 of IPv4 (TTL, protocol, checksum), 4 to 7 of IPv6
+/// (payload length, next header, hop limit).
+const TCP_MATCHES: [(i32, i32, u32, u32); 2] =
+    [(libc::ETH_P_IP, 8, 0x0006_0000, 0x00ff_0000), (libc::ETH_P_IPV6, 4, 0x0000_0600, 0x0000_ff00)];
+
+/// Maps TCP at interface `ifindex` of the calling thread's namespace to `class` of its root qdisc.
+fn classify_tcp(ifindex: u32, class: Handle) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    runtime.block_on(async {
+        let (connection, handle, _) = rtnetlink::new_connection()?;
+        tokio::spawn(connection);
+        for (index, (protocol, offset, value, mask)) in TCP_MATCHES.into_iter().enumerate() {
+            let mut key = TcU32Key::default();
+            (key.mask, key.val, key.off) = (mask, value, offset);
+            let mut selector = TcU32Selector::default();
+            selector.flags = TcU32SelectorFlags::Terminal;
+            selector.nkeys = 1;
+            selector.keys = vec![key];
+            let class = TcHandle { major: class.major(), minor: class.minor() };
+            handle
+                .traffic_filter(ifindex.cast_signed())
+                .add()
+                .parent(Handle::new(class.major, 0).0)
+                .priority(index as u16 + 1)
+                .protocol((protocol as u16).to_be())
+                .u32(&[TcFilterU32Option::ClassId(class), TcFilterU32Option::Selector(selector)])?
+                .execute()
+                .await
+                .context("cannot classify TCP: the kernel needs the u32 classifier (cls_u32)")?;
+        }
+        Ok(())
+    })
 }
