@@ -14,7 +14,6 @@ const MAIN: &str = "dcqcn.p4";
 pub struct Built {
     pub json: PathBuf,
     pub p4info: PathBuf,
-    /// Version reported by the compiler.
     pub compiler: String,
     /// Whether the program has the tables, registers and counters of this dcqcn.
     pub fits: bool,

@@ -108,7 +108,6 @@ impl Interpreter {
         self.now_us = now_us;
     }
 
-    /// Hands a packet to a port.
     pub fn send(&mut self, port: u16, packet: &[u8]) {
         let standard = &self.model.standard;
         let mut arrived = Packet::new(&self.model, packet.to_vec());

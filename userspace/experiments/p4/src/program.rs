@@ -42,7 +42,6 @@ pub struct Table {
     pub size: u64,
 }
 
-/// A register or a counter array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Array {
     pub size: u64,
@@ -59,7 +58,6 @@ pub struct Program {
 }
 
 impl Program {
-    /// The program of this version.
     pub fn embedded() -> Result<Self> {
         Self::parse("the embedded program", JSON)
     }

@@ -31,7 +31,6 @@ impl<'a> Reader<'a> {
         self.session.now_ns()
     }
 
-    /// Register index of a flow of the reaction point, if it has one.
     pub fn rp_index(&mut self, id: &FlowId) -> Result<Option<u64>> {
         Ok(self.rp_indices()?.into_iter().find(|(_, there)| there == id).map(|(slot, _)| slot))
     }
@@ -116,7 +115,6 @@ impl<'a> Reader<'a> {
         self.session.register_at(name, slot(port, tc))
     }
 
-    /// Every flow of the reaction point.
     pub fn rp_flows(&mut self) -> Result<Vec<RpFlow>> {
         let ids = self.ids("rp")?;
         let mut of = |name| self.values(name);

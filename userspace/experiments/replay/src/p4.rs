@@ -67,7 +67,6 @@ pub trait Target {
     fn receive(&mut self, port: u16, within: Duration) -> Result<Option<Vec<u8>>, p4::Error>;
 }
 
-/// The engine on top of a switch.
 pub struct SwitchEngine<T> {
     program: Program,
     params: Params,

@@ -9,7 +9,6 @@ use crate::frames::RawSocket;
 /// MTU of the wires: any Ethernet frame of the raw sockets fits.
 pub(crate) const MTU: u32 = 9_500;
 
-/// The switch's end of the wire to `port`.
 pub fn inner(port: u16) -> String {
     format!("sw{port}")
 }

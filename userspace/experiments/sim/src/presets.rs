@@ -140,7 +140,6 @@ pub struct Setup {
     pub changes: Vec<Assignment>,
     /// Names of the settings that were set; those of a file's groups are in `groups`.
     pub given: Vec<String>,
-    /// Whether time series are written.
     pub series: bool,
 }
 
@@ -485,7 +484,6 @@ impl fmt::Display for Setting {
 }
 
 impl Setup {
-    /// Command-line knobs of the preset.
     pub fn knobs(preset: Preset) -> impl Iterator<Item = &'static Knob<Self>> {
         let own = match preset {
             Preset::Staircase => Some(&STEP),

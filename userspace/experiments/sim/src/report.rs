@@ -430,7 +430,6 @@ pub fn write_series(out: &mut dyn Write, series: &Series) -> io::Result<()> {
     Ok(())
 }
 
-/// Caption of a picture of `setup`.
 pub fn title(setup: &Setup) -> String {
     let link = render::bps(setup.star.port_rate_bps as f64);
     let flows = setup.roce.group.flows;

@@ -59,7 +59,6 @@ pub struct Star {
     pub sender_rate_bps: u64,
     /// One-way delay of a sender's link; groups may override it.
     pub sender_delay_ns: u64,
-    /// One-way delay of the receiver's link.
     pub receiver_delay_ns: u64,
     /// The switch's buffer for this port, shared by all classes; packets that do not fit are dropped.
     pub buffer_bytes: u64,

@@ -8,7 +8,6 @@ use super::presets::{Setting, refuse_unread};
 use super::runs::{Run, run_all};
 use crate::network::Simulation;
 
-/// Settings that describe a simulation.
 pub trait SimulationSetup: Clone {
     type Simulation: Simulation;
 
@@ -30,7 +29,6 @@ pub trait SimulationSetup: Clone {
     fn simulation(&self) -> Result<Self::Simulation>;
 }
 
-/// A completed run of a sweep.
 pub struct SweptRun<S: SimulationSetup> {
     /// Settings that differ between the runs.
     pub settings: Vec<Setting>,
@@ -101,7 +99,6 @@ impl Axis {
     }
 }
 
-/// Number of combinations of the axes' values.
 pub fn number_of_runs(axes: &[Axis]) -> usize {
     axes.iter().map(|axis| axis.settings.len()).product()
 }

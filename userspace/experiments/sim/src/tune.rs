@@ -287,7 +287,6 @@ pub struct FleetTarget {
     pub group: String,
     /// Labels of its hosts; none: all hosts.
     pub labels: Vec<(String, String)>,
-    /// Name or pattern of the interfaces.
     pub interface: String,
 }
 

@@ -73,7 +73,6 @@ pub struct QualifyConfig {
     pub cases: Vec<Case>,
     /// Senders and their windows, link rate and buffer, duration.
     pub incast: IncastConfig,
-    /// Rounds of the case `marking`.
     pub rounds: u32,
     /// Whether to hide the progress line.
     pub quiet: bool,

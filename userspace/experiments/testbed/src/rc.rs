@@ -43,7 +43,6 @@ pub(crate) struct RemoteRegion {
     pub virtual_address: u64,
     /// Key that grants access to it.
     pub rkey: u32,
-    /// Length of the whole message, bytes.
     pub length_bytes: u32,
 }
 
@@ -302,7 +301,6 @@ pub(crate) struct ResponderStats {
     pub messages_completed: u64,
     /// Invalid packets in order, dropped.
     pub invalid: u64,
-    /// ACKs requested and sent.
     pub acks_sent: u64,
 }
 

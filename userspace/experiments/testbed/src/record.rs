@@ -97,9 +97,7 @@ pub struct SentRecord {
 
 #[derive(Clone, Debug)]
 pub struct Answers {
-    /// ACKs and NAKs, by their DSCP.
     pub acks_by_dscp: [u64; DSCPS],
-    /// CNPs, by their DSCP.
     pub cnps_by_dscp: [u64; DSCPS],
     /// PFC frames with XOFF.
     pub pauses: u64,
@@ -143,11 +141,9 @@ pub struct ControlSample {
     /// Current rate of each flow's reaction point, in the order of the flows, bit/s; `None` while it has no limit.
     pub rates_bps: Vec<Option<u64>>,
     pub ce_marks: u64,
-    /// CNPs the receiver's notification point sent.
     pub cnps_sent: u64,
     /// CNPs that took effect at the senders' reaction points.
     pub cnps_handled: u64,
-    /// CNPs the senders' reaction points ignored.
     pub cnps_ignored: u64,
     /// RoCE packets sent by the switch's ports to the senders, by traffic class, where counted.
     pub returned: [u64; CLASSES],

@@ -74,7 +74,6 @@ pub struct Switch {
     pub buffer_bytes: u32,
     /// Whether the data plane provides the port's queues.
     pub queues: bool,
-    /// The switch's process, if it is BMv2.
     pub bmv2: Option<Bmv2>,
 }
 

@@ -35,7 +35,6 @@ pub struct Summary {
     pub marked: u64,
     /// Packets with a later departure time.
     pub delayed: u64,
-    /// Packets emitted: CNPs.
     pub emitted: u64,
     /// Time from the first packet to the last, ns.
     pub duration_ns: u64,

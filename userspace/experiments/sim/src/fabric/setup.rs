@@ -446,7 +446,6 @@ impl FabricSetup {
         })
     }
 
-    /// Whether senders use DCQCN.
     pub fn is_dcqcn(&self) -> bool {
         self.control.unwrap_or_default() == Choice::Dcqcn
     }

@@ -76,9 +76,7 @@ pub struct FlowCounters {
     /// Packets sent, retransmissions included.
     pub sent_packets: u64,
     pub retransmitted_packets: u64,
-    /// Packets dropped at the port.
     pub dropped_packets: u64,
-    /// Packets that arrived with a CE mark.
     pub marked_packets: u64,
     /// CNPs that reached the sender.
     pub cnps: u64,

@@ -28,7 +28,6 @@ pub struct Outcome {
     pub fct_by_size: Vec<FctBand>,
     /// Completed collectives, in the order of the workload.
     pub collectives: Vec<CollectiveOutcome>,
-    /// By class with traffic.
     pub classes: Vec<ClassOutcome>,
     pub transport: TransportOutcome,
     /// Ports of all switches, the deepest queue first.
@@ -77,33 +76,24 @@ pub struct FctBand {
 /// One class at all switches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ClassOutcome {
-    /// Traffic class, 0 to 7.
     pub class: u8,
     pub marked_packets: u64,
-    /// Packets dropped for lack of buffer.
     pub dropped_packets: u64,
     /// Packets lost with a link, or for lack of a route.
     pub lost_packets: u64,
-    /// Packets trimmed to their headers.
     pub trimmed_packets: u64,
-    /// Packets that the PFC watchdog dropped.
     pub storm_dropped_packets: u64,
     /// Times that a switch paused a neighbour.
     pub pauses: u64,
-    /// Total pause time of switch ports.
     pub switch_paused_ns: u64,
-    /// Total pause time of hosts.
     pub host_paused_ns: u64,
-    /// Deepest queue of the class at any port.
     pub max_queue_bytes: u64,
 }
 
-/// A port of a switch.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PortOutcome {
     pub switch: String,
     pub peer: String,
-    /// Bytes sent, layer 2.
     pub tx_bytes: u64,
     pub max_queue_bytes: u64,
     /// Pause time, summed over the classes.
@@ -115,9 +105,7 @@ pub struct TransportOutcome {
     /// Data packets sent, retransmissions included.
     pub data_packets: u64,
     pub retransmitted_packets: u64,
-    /// Data packets that arrived.
     pub delivered_packets: u64,
-    /// Data packets that arrived with a CE mark.
     pub marked_packets: u64,
     pub cnps_sent: u64,
     /// CNPs that reached a sender.

@@ -36,11 +36,9 @@ pub struct Scenario {
     /// `pacer` is always `fq` here, as a NIC enforces departure times, and `pacing_credit` is the time of one packet.
     pub config: Config,
     pub control: Control,
-    /// Trigger of CNPs at the end of a window.
     pub window_end: WindowEnd,
     pub transport: Transport,
     pub switch: Switching,
-    /// Faults, with their time.
     pub faults: Vec<Fault>,
     /// Interval between samples of the switches' queues; `None`: no samples.
     pub sample_ns: Option<u64>,
@@ -103,7 +101,6 @@ pub struct Nscc {
     pub target_delay_ns: u64,
 }
 
-/// Transport of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transport {
     /// Payload of a full packet (the path MTU).
@@ -115,7 +112,6 @@ pub struct Transport {
     /// Class of ACKs and NAKs; `None`: that of the data.
     pub ack_class: Option<u8>,
     pub timeout_ns: u64,
-    /// Recovery from losses.
     pub recovery: Recovery,
     /// Selective repeat: packets that may overtake another before it counts as lost; 0 on one path, more if sprayed.
     pub reordering: u32,
@@ -164,7 +160,6 @@ pub enum Recovery {
     Selective,
 }
 
-/// Configuration of a switch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Switching {
     /// Buffer shared by all ports.
@@ -244,7 +239,6 @@ pub enum Balance {
     Spray,
 }
 
-/// A fault, or a recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
     pub at_ns: u64,

@@ -3,7 +3,6 @@
 use dcqcn_common::layout::CLASSES;
 use serde::Serialize;
 
-/// Scheduling of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Schedule {

@@ -28,7 +28,6 @@ pub struct Topology {
     pub switches: u32,
     /// Links, each in both directions.
     pub links: Vec<Link>,
-    /// Names of the nodes, for output.
     pub names: Vec<String>,
 }
 
@@ -38,7 +37,6 @@ pub struct Link {
     pub a: u32,
     pub b: u32,
     pub rate_bps: u64,
-    /// One-way delay.
     pub delay_ns: u64,
 }
 
@@ -163,7 +161,6 @@ impl Topology {
         self.names.get(node as usize).cloned().unwrap_or_else(|| format!("node{node}"))
     }
 
-    /// The number of the node called `name`.
     pub fn node(&self, name: &str) -> Option<u32> {
         let found = self.names.iter().position(|own| own == name)?;
         u32::try_from(found).ok()

@@ -28,7 +28,6 @@ pub struct Flow {
     /// QP on which it is sent; flows of one QP are sent in the order of their starts.
     pub qp: u32,
     pub bytes: u64,
-    /// Earliest start.
     pub start_ns: u64,
     /// Time from the earliest start, or from the end of the last flow it waits for, to its start.
     pub delay_ns: u64,
@@ -69,7 +68,6 @@ pub enum Work {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SizeWeight {
     pub bytes: u64,
-    /// Frequency, relative to the other weights.
     pub weight: u64,
 }
 
@@ -77,7 +75,6 @@ pub struct SizeWeight {
 pub(crate) struct Pair {
     pub src: u32,
     pub dst: u32,
-    /// Class of its data, 0 to 7.
     pub class: u8,
     pub(crate) transport: u16,
 }

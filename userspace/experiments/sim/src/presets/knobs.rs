@@ -70,7 +70,6 @@ impl<T> Knob<T> {
 #[error("{0}")]
 pub struct SetupError(pub String);
 
-/// A flag or parameter, and its requirement.
 pub type Requirement = (String, String);
 
 /// Prefixes of the parameters of the rate machine and of CNPs.

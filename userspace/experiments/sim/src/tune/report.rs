@@ -15,7 +15,6 @@ use super::evaluate::{Bounds, Objective, Score, Tried};
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
     pub name: String,
-    /// Whether the row is a published preset.
     pub is_preset: bool,
     /// Whether the row includes `--profile` and `--set`; others are for comparison only.
     pub is_as_given: bool,
@@ -24,7 +23,6 @@ pub struct Row {
     pub flags: String,
     /// All parameters of profiles, and those set, in base units.
     pub parameters: BTreeMap<String, u64>,
-    /// Score with the seeds of the search.
     pub searched: Score,
     /// Score with other seeds; `None`: interrupted before.
     pub checked: Option<Score>,
@@ -101,7 +99,6 @@ pub struct TuneReport {
     pub workloads: usize,
     /// Seeds of each workload in the search, and in the second evaluation.
     pub seeds: [u64; 2],
-    /// Rows, the best first.
     pub rows: Vec<Row>,
 }
 
@@ -127,7 +124,6 @@ impl TuneReport {
         }
     }
 
-    /// The best row with the given settings.
     pub fn best(&self) -> Option<&Row> {
         self.rows.iter().find(|row| row.is_as_given)
     }

@@ -16,7 +16,6 @@ pub enum Outcome {
     Skipped,
 }
 
-/// A check: requirement and result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Check {
     pub case: Case,
@@ -67,7 +66,6 @@ pub struct QualifyReport {
 }
 
 impl QualifyReport {
-    /// Number of checks with this outcome.
     pub fn count(&self, outcome: Outcome) -> usize {
         self.checks.iter().filter(|check| check.outcome == outcome).count()
     }
